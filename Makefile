@@ -1,0 +1,55 @@
+# zklock: ZooKeeper locks for PostgreSQL
+#
+#   make, make install         build and install for the pg_config in PATH
+#   make installcheck          tests against a running server and ensemble:
+#                              ZK_HOSTS=host:port,... (default 127.0.0.1:2181)
+#   make check-unit            tests of the parts without PostgreSQL
+#
+# dev/test does all of it on a throwaway server and ensemble.
+
+MODULE_big = zklock
+OBJS = src/zklock.o src/path.o src/hold.o src/lock.o src/client.o src/wait.o \
+	src/protocol.o src/session.o src/request.o src/node.o src/guard.o src/resolve.o
+
+EXTENSION = zklock
+DATA = zklock--1.0.sql
+PGFILEDESC = "zklock - distributed locks in a ZooKeeper ensemble"
+
+REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
+ISOLATION = $(patsubst specs/%.spec,%,$(sort $(wildcard specs/*.spec)))
+TAP_TESTS = 1
+
+# the parts below PostgreSQL need what POSIX alone does not have
+PG_CPPFLAGS = -D_GNU_SOURCE
+SHLIB_LINK = -lzookeeper_st -lpthread
+
+# where the regression tests find ZooKeeper
+ZK_HOSTS ?= 127.0.0.1:2181
+export PGOPTIONS := -c zklock.hosts=$(ZK_HOSTS) -c zklock.root=/zklock_regress
+
+EXTRA_CLEAN = t/c/protocol_test
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+ifeq ($(wildcard $(PGXS)),)
+$(error PostgreSQL's server headers were not found: install Debian's postgresql-server-dev-15 (or that of your version), or set PG_CONFIG)
+endif
+ifneq ($(shell printf '\#include <zookeeper/zookeeper.h>\n' | $(or $(CC),cc) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes),yes)
+$(error ZooKeeper's client header was not found: install Debian's libzookeeper-st-dev)
+endif
+ifneq ($(shell printf 'char zoo_async(void); int main(void) { return zoo_async(); }\n' | $(or $(CC),cc) $(LDFLAGS) -x c - -lzookeeper_st -o /dev/null >/dev/null 2>&1 && echo yes),yes)
+$(error ZooKeeper's single-threaded client library was not found: install Debian's libzookeeper-st-dev, instead of libzookeeper-mt-dev)
+endif
+
+include $(PGXS)
+
+# headers are few: build all anew when one changes
+$(OBJS): $(wildcard $(srcdir)/src/*.h)
+
+.PHONY: check-unit
+check-unit: t/c/protocol_test
+	t/c/protocol_test
+
+t/c/protocol_test: t/c/protocol_test.c src/protocol.c src/protocol.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/protocol.c

@@ -1,0 +1,306 @@
+/*-------------------------------------------------------------------------
+ *
+ * client.c
+ *	  This backend's ZooKeeper session: one at a time, opened when needed.
+ *
+ * Opened at the first call that needs it, never when the library is loaded:
+ * that may be in the postmaster, before it forks.  Closed in on_proc_exit,
+ * when the last transaction is aborted; before_shmem_exit would give the
+ * locks back before that.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+#include <zookeeper/zookeeper.h>
+
+#include "access/parallel.h"
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+
+#include "client.h"
+#include "path.h"
+#include "settings.h"
+
+/* At exit: how long ZooKeeper may take to say goodbye */
+#define EXIT_BOUND_MS		2000
+
+/* When the session is over or never was: its thread only has to end */
+#define ABANDON_BOUND_MS	100
+
+#define NS_PER_MS			INT64CONST(1000000)
+
+ZkClientCounters zkc_counters;
+
+static ZkSession *session = NULL;
+static uint32 generation = 0;
+static pid_t owner_pid = 0;		/* a fork's session is not the child's */
+
+/* The settings that the session was opened with; malloc'ed */
+static char *session_hosts = NULL;
+static char *session_root = NULL;
+static int	session_timeout = 0;
+
+static void
+close_session(int bound_ms)
+{
+	ZkSessionInfo info;
+	ZkSession  *s = session;
+
+	session = NULL;
+	zks_info(s, &info);
+	zkc_counters.requests += info.requests;
+	zkc_counters.reconnections += info.reconnections;
+	zks_close(s, bound_ms);
+	for (int i = 0; i < ZKS_DESCRIPTORS; i++)
+		ReleaseExternalFD();
+}
+
+/*
+ * No latch any more, and no error either: that would come back here.
+ */
+static void
+close_at_exit(int code, Datum arg)
+{
+	if (session != NULL && owner_pid == getpid())
+		close_session(EXIT_BOUND_MS);
+}
+
+ZkSession *
+zkc_session(void)
+{
+	ZkSessionInfo info;
+
+	if (session == NULL)
+		return NULL;
+	zks_info(session, &info);
+	if (info.state != ZKS_OVER)
+		return session;
+	if (info.epoch > 0)
+		zkc_counters.losses++;
+	close_session(ABANDON_BOUND_MS);
+	return NULL;
+}
+
+uint32
+zkc_generation(void)
+{
+	return session != NULL ? generation : 0;
+}
+
+const char *
+zkc_root(void)
+{
+	return session != NULL ? session_root : zklock_root;
+}
+
+void
+zkc_follow_settings(void)
+{
+	if (session != NULL &&
+		(strcmp(session_hosts, zklock_hosts) != 0 ||
+		 strcmp(session_root, zklock_root) != 0 ||
+		 session_timeout != zklock_session_timeout))
+		close_session(EXIT_BOUND_MS);
+}
+
+static bool
+keep_copy(char **copy, const char *value)
+{
+	free(*copy);
+	*copy = strdup(value);
+	return *copy != NULL;
+}
+
+/* PostgreSQL counts descriptors that are not its own, too */
+static void
+reserve_descriptors(void)
+{
+	for (int reserved = 0; reserved < ZKS_DESCRIPTORS; reserved++)
+	{
+		if (AcquireExternalFD())
+			continue;
+		while (reserved-- > 0)
+			ReleaseExternalFD();
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not open a ZooKeeper session"),
+				 errdetail("There are too many open files on the local server."),
+				 errhint("Raise the server's max_files_per_process and/or \"ulimit -n\" limits.")));
+	}
+}
+
+static void
+open_session(void)
+{
+	static bool exit_registered = false;
+
+	if (IsParallelWorker())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot use ZooKeeper locks in a parallel worker")));
+	if (zklock_hosts[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock.hosts is not set"),
+				 errhint("Set it to the servers of your ZooKeeper ensemble, such as 'zk1:2181,zk2:2181,zk3:2181'.")));
+	if (!exit_registered)
+	{
+		on_proc_exit(close_at_exit, 0);
+		exit_registered = true;
+	}
+	if (!keep_copy(&session_hosts, zklock_hosts) || !keep_copy(&session_root, zklock_root))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	session_timeout = zklock_session_timeout;
+
+	reserve_descriptors();
+	session = zks_open(session_hosts, session_timeout);
+	if (session == NULL)
+	{
+		int			save_errno = errno;
+
+		for (int i = 0; i < ZKS_DESCRIPTORS; i++)
+			ReleaseExternalFD();
+		errno = save_errno;
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not open a ZooKeeper session: %m")));
+	}
+	generation++;
+	owner_pid = getpid();
+}
+
+static void
+raise_unreachable(const ZkSessionInfo *info)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_SYSTEM_ERROR),
+			 errmsg("could not connect to ZooKeeper"),
+			 info->trouble[0] != '\0' ?
+			 errdetail("The last attempt failed: %s.", info->trouble) :
+			 errdetail("No server answered within %d ms.", zklock_connect_timeout),
+			 errhint("Check zklock.hosts. ZooKeeper also drops, without a word, connections from one host beyond its maxClientCnxns.")));
+}
+
+void
+zkc_raise_cut_off(const ZkSessionInfo *info)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_IO_ERROR),
+			 errmsg("lost connection to ZooKeeper"),
+			 info->trouble[0] != '\0' ?
+			 errdetail("The last attempt to reconnect failed: %s.", info->trouble) : 0,
+			 errhint("Locks of this session are in doubt until the connection is back; see zk_locks.")));
+}
+
+void
+zkc_raise_no_answer(ZkWait *wait)
+{
+	if (zks_now() >= wait->deadline)
+		ereport(ERROR,
+				(errcode(ERRCODE_IO_ERROR),
+				 errmsg("timeout expired before ZooKeeper answered")));
+	ereport(ERROR,
+			(errcode(ERRCODE_IO_ERROR),
+			 errmsg("ZooKeeper did not answer within %d ms", zklock_operation_timeout),
+			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
+}
+
+static const struct
+{
+	int			rc;
+	int			sqlstate;
+	const char *message;
+	const char *hint;
+}			faults[] =
+{
+	{ZNOAUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
+		"permission denied by ZooKeeper for lock path \"%s\"",
+	"An ACL of the path or one of its parents does not let this session create nodes."},
+	{ZAUTHFAILED, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
+	"ZooKeeper authentication failed for lock path \"%s\"", NULL},
+	{ZINVALIDACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
+	"ZooKeeper refused the ACL of a node at lock path \"%s\"", NULL},
+	{ZNOCHILDRENFOREPHEMERALS, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+		"lock path \"%s\" is or lies under an ephemeral node",
+	"Another program made that node; choose another path."},
+	{ZBADARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
+	"ZooKeeper refused lock path \"%s\"", NULL},
+};
+
+void
+zkc_raise(int rc, const char *path)
+{
+	for (int i = 0; i < lengthof(faults); i++)
+	{
+		if (faults[i].rc == rc)
+			ereport(ERROR,
+					(errcode(faults[i].sqlstate),
+					 errmsg(faults[i].message, zkpath_for_display(path)),
+					 faults[i].hint != NULL ? errhint("%s", faults[i].hint) : 0));
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_IO_ERROR),
+			 errmsg("could not use lock path \"%s\": %s",
+					zkpath_for_display(path), zerror(rc))));
+}
+
+bool
+zkc_is_fresh(const ZkSessionInfo *info)
+{
+	/*
+	 * Heartbeats keep the proof younger than about a quarter of the session
+	 * timeout.  Older than two thirds, this process did not run, or its
+	 * connection is silent: ZooKeeper may be about to give our nodes up.
+	 */
+	return info->state == ZKS_CONNECTED &&
+		zks_now() - info->proven_at < info->timeout_ms * NS_PER_MS / 3 * 2;
+}
+
+/* Give up a session that no server has accepted; the next call starts anew */
+static void
+abandon(const ZkSessionInfo *info)
+{
+	ZkSessionInfo last = *info;
+
+	close_session(ABANDON_BOUND_MS);
+	raise_unreachable(&last);
+}
+
+ZkSession *
+zkc_connect(ZkWait *wait)
+{
+	int64		until_connected = zkwait_after(zklock_connect_timeout);
+	int64		until_back = zkwait_after(zklock_operation_timeout);
+
+	for (;;)
+	{
+		ZkSessionInfo info;
+		bool		cut_off;
+
+		if (session == NULL)
+			open_session();
+		zks_info(session, &info);
+		if (zkc_is_fresh(&info))
+			return session;
+		if (info.state == ZKS_OVER)
+		{
+			if (info.epoch == 0)
+				abandon(&info);
+			(void) zkc_session();
+			continue;
+		}
+		cut_off = info.state != ZKS_CONNECTING;
+		if (zkwait(wait, session, cut_off ? until_back : until_connected, ZKWAIT_CONNECT))
+			continue;
+		zks_info(session, &info);
+		if (zkc_is_fresh(&info))
+			return session;
+		if (cut_off)
+			zkc_raise_cut_off(&info);
+		abandon(&info);
+	}
+}

@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  What differs between PostgreSQL 14 and 18, and nothing else.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_COMPAT_H
+#define ZKLOCK_COMPAT_H
+
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/tuplestore.h"
+#include "utils/wait_event.h"
+
+#if PG_VERSION_NUM < 140000
+#error "zklock needs PostgreSQL 14 or later"
+#endif
+
+/* The prefix of our settings is ours alone: a misspelt one is an error */
+static inline void
+reserve_guc_prefix_compat(const char *prefix)
+{
+#if PG_VERSION_NUM >= 150000
+	MarkGUCPrefixReserved(prefix);
+#else
+	EmitWarningsOnPlaceholders(prefix);
+#endif
+}
+
+/*
+ * A wait event of our own (17), or "Extension".  Not in _PG_init: the
+ * postmaster has no shared memory then.
+ */
+static inline uint32
+wait_event_compat(const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
+#else
+	(void) name;
+	return PG_WAIT_EXTENSION;
+#endif
+}
+
+/* The way a function returns a set, all of it at once */
+static inline void
+init_srf_compat(FunctionCallInfo fcinfo)
+{
+#if PG_VERSION_NUM >= 150000
+	InitMaterializedSRF(fcinfo, 0);
+#else
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext old;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("set-valued function called in context that cannot accept a set")));
+	old = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+	if (get_call_result_type(fcinfo, NULL, &rsinfo->setDesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	rsinfo->returnMode = SFRM_Materialize;
+	rsinfo->setResult = tuplestore_begin_heap(true, false, work_mem);
+	MemoryContextSwitchTo(old);
+#endif
+}
+
+#endif							/* ZKLOCK_COMPAT_H */

@@ -1,0 +1,104 @@
+/*-------------------------------------------------------------------------
+ *
+ * guard.c
+ *	  A look at what a server sent, before the client library reads it.
+ *
+ * The library believes its peer: it takes any 41 bytes for an answer to its
+ * handshake, allocates what a length says (and spins when that fails), and
+ * answers a reply to nothing with assert(), which would take the whole
+ * PostgreSQL cluster through crash recovery.  A wrong port in zklock.hosts is
+ * enough.  So each frame's first bytes are peeked at, and a peer that does
+ * not speak ZooKeeper is dropped.
+ *
+ * The library reads at most one frame a call.  A short frame is held back
+ * until it has arrived whole, so that after the call we stand between two
+ * frames again.  A long one can only be the answer to a request, and those
+ * are counted.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <arpa/inet.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include "session_int.h"
+
+/* Between these lie the lengths of a handshake's answer, old and new */
+#define HANDSHAKE_MIN		36
+#define HANDSHAKE_MAX		37
+
+#define REPLY_HEADER		16	/* xid, zxid, error */
+#define SHORT_FRAME			4096
+#define LONGEST_FRAME		(64 * 1024 * 1024)
+
+/* Frames that answer no request */
+#define XID_WATCH_EVENT		(-1)
+#define XID_PING			(-2)
+#define XID_AUTH			(-4)
+#define XID_SET_WATCHES		(-8)
+
+void
+zkg_reset(ZkGuard *g)
+{
+	g->in_long_frame = false;
+}
+
+
+static ZkGuardVerdict
+check_handshake(int32_t length, int available)
+{
+	if (length < HANDSHAKE_MIN || length > HANDSHAKE_MAX)
+		return GUARD_REJECT;
+	return available >= length + 4 ? GUARD_READ : GUARD_WAIT;
+}
+
+ZkGuardVerdict
+zkg_check_locked(ZkSession *s)
+{
+	int32_t		head[2];
+	int32_t		length;
+	int32_t		xid;
+	int			available = 0;
+	int			state = zoo_state(s->zh);
+	int			n;
+
+	if (state == ZOO_CONNECTING_STATE)
+		return GUARD_READ;		/* only the end of connect() is awaited */
+
+	if (s->guard.in_long_frame)
+	{
+		if (s->replies == s->guard.replies_before)
+			return GUARD_READ;
+		s->guard.in_long_frame = false;
+	}
+
+	n = recv(s->sock, head, sizeof(head), MSG_PEEK | MSG_DONTWAIT);
+	if (n <= 0 || ioctl(s->sock, FIONREAD, &available) < 0)
+		return GUARD_READ;		/* the library reports the error */
+	if (n < (int) sizeof(head))
+		return GUARD_WAIT;
+	length = (int32_t) ntohl((uint32_t) head[0]);
+	xid = (int32_t) ntohl((uint32_t) head[1]);
+
+	if (state == ZOO_ASSOCIATING_STATE)
+		return check_handshake(length, available);
+
+	if (length < REPLY_HEADER || length > LONGEST_FRAME)
+		return GUARD_REJECT;
+	if (xid == XID_WATCH_EVENT || xid == XID_PING || xid == XID_AUTH ||
+		xid == XID_SET_WATCHES)
+	{
+		if (length > SHORT_FRAME)
+			return GUARD_REJECT;
+	}
+	else if (s->in_flight == 0)
+		return GUARD_REJECT;	/* an answer that nobody asked for */
+
+	if (length <= SHORT_FRAME)
+		return available >= length + 4 ? GUARD_READ : GUARD_WAIT;
+
+	s->guard.in_long_frame = true;
+	s->guard.replies_before = s->replies;
+	return GUARD_READ;
+}

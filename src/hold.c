@@ -1,0 +1,804 @@
+/*-------------------------------------------------------------------------
+ *
+ * hold.c
+ *	  What this backend holds, and what transactions do to it.
+ *
+ * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often
+ * it was taken, in which scope, in which subtransaction.  Equal holds are one
+ * entry with a count, since a row trigger may take the same lock ten thousand
+ * times.  The node goes when the last hold goes.  That alone gives re-entry,
+ * both scopes, and exact partial rollback.
+ *
+ * Holds taken in the current transaction are also in one list, the outermost
+ * subtransaction's first, so that the end of a subtransaction has to look at
+ * the tail only.  An entry whose count has come to zero by zk_unlock stays in
+ * that list until the transaction ends: the transaction did rely on the lock.
+ *
+ * A subtransaction is known by its id.  Ids begin anew in each transaction,
+ * so holds that outlive theirs lose it (InvalidSubTransactionId).
+ *
+ * The callbacks at the end of a transaction must neither fail nor wait: after
+ * COMMIT an error is a PANIC.  They unlink first and send then, and leave to
+ * the session's thread what could not be sent.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <poll.h>
+
+#include "access/xact.h"
+#include "lib/ilist.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "client.h"
+#include "hold.h"
+#include "lock.h"
+#include "path.h"
+#include "settings.h"
+
+typedef struct LockKey
+{
+	char		mode;			/* ZkpMode */
+	char		path[ZK_PATH_MAX + 1];
+} LockKey;
+
+typedef struct Lock
+{
+	LockKey		key;
+	bool		taken;			/* there is, or was until it was lost, a node */
+	bool		lost;
+	ZkGrant		grant;
+	uint32		generation;		/* the session that the node belongs to */
+	TimestampTz acquired_at;
+	int64		count;			/* of all holds */
+	dlist_head	holds;			/* the latest last */
+} Lock;
+
+typedef struct Hold
+{
+	dlist_node	in_lock;
+	dlist_node	in_xact;		/* if subid is valid */
+	Lock	   *lock;
+	ZkScope		scope;
+	SubTransactionId subid;		/* InvalidSubTransactionId: an earlier one's */
+	int64		count;
+	bool		used;			/* was granted once: stays when count is 0 */
+	bool		lost;			/* the lock was lost when it was given back */
+} Hold;
+
+static MemoryContext hold_context = NULL;
+static HTAB *locks = NULL;		/* NULL: this backend never took a lock */
+static dlist_head xact_holds = DLIST_STATIC_INIT(xact_holds);
+static int	nnodes = 0;
+
+static void xact_callback(XactEvent event, void *arg);
+static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+							 SubTransactionId parentSubid, void *arg);
+
+/*-------------------------------------------------------------------------
+ * Locks
+ *-------------------------------------------------------------------------
+ */
+
+static void
+make_key(LockKey *key, const char *path, ZkpMode mode)
+{
+	memset(key, 0, sizeof(*key));
+	key->mode = (char) mode;
+	strlcpy(key->path, path, sizeof(key->path));
+}
+
+static Lock *
+find_lock(const char *path, ZkpMode mode)
+{
+	LockKey		key;
+
+	if (locks == NULL)
+		return NULL;
+	make_key(&key, path, mode);
+	return hash_search(locks, &key, HASH_FIND, NULL);
+}
+
+static Lock *
+enter_lock(const char *path, ZkpMode mode)
+{
+	LockKey		key;
+	Lock	   *lock;
+	bool		found;
+
+	make_key(&key, path, mode);
+	lock = hash_search(locks, &key, HASH_ENTER, &found);
+	if (!found)
+	{
+		lock->taken = false;
+		lock->lost = false;
+		lock->count = 0;
+		dlist_init(&lock->holds);
+	}
+	return lock;
+}
+
+/* The session that the lock's node lives in, or NULL when that is gone */
+static ZkSession *
+session_of(Lock *lock)
+{
+	ZkSession  *session = zkc_session();
+
+	return lock->taken && lock->generation == zkc_generation() ? session : NULL;
+}
+
+/* Once lost, always lost */
+static bool
+is_lost(Lock *lock)
+{
+	if (lock->taken && !lock->lost)
+	{
+		ZkSession  *session = session_of(lock);
+
+		if (session == NULL)
+			lock->lost = true;
+		else
+		{
+			ZkNodeInfo	node;
+
+			zkn_info(session, lock->grant.node, &node);
+			lock->lost = node.state != ZKN_PRESENT;
+		}
+	}
+	return lock->taken && lock->lost;
+}
+
+/*
+ * The last hold is gone: so must be the node.  Returns the ticket to wait for
+ * its deletion with, or 0.  Does not fail.
+ */
+static uint64
+release_node(Lock *lock)
+{
+	ZkSession  *session = session_of(lock);
+	uint64		ticket = 0;
+
+	if (!lock->taken)
+		return 0;
+	if (session != NULL)
+		ticket = zkn_discard(session, lock->grant.node);
+	lock->taken = false;
+	lock->lost = false;
+	lock->grant.node = NULL;
+	nnodes--;
+	return ticket;
+}
+
+static void
+forget_lock_if_unused(Lock *lock)
+{
+	if (dlist_is_empty(&lock->holds))
+		hash_search(locks, &lock->key, HASH_REMOVE, NULL);
+}
+
+/*-------------------------------------------------------------------------
+ * Holds
+ *-------------------------------------------------------------------------
+ */
+
+static Hold *
+find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == scope && hold->subid == subid)
+			return hold;
+	}
+	return NULL;
+}
+
+static void
+remove_hold(Hold *hold)
+{
+	hold->lock->count -= hold->count;
+	dlist_delete(&hold->in_lock);
+	if (hold->subid != InvalidSubTransactionId)
+		dlist_delete(&hold->in_xact);
+	pfree(hold);
+}
+
+/*
+ * Give one or all of a hold's count back, by zk_unlock.  What the current
+ * transaction took stays as an entry: see the head of this file.
+ */
+static void
+lower_hold(Hold *hold, int64 by)
+{
+	Lock	   *lock = hold->lock;
+
+	hold->lost |= is_lost(lock);
+	hold->count -= by;
+	lock->count -= by;
+	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
+		remove_hold(hold);
+}
+
+/*
+ * The hold belongs to another subtransaction now, or to none; if there is an
+ * equal one already, the two become one.
+ */
+static void
+hand_over(Hold *hold, SubTransactionId subid)
+{
+	Hold	   *other = find_hold(hold->lock, hold->scope, subid);
+
+	if (other != NULL)
+	{
+		other->count += hold->count;
+		other->lost |= hold->lost;
+		hold->lock->count += hold->count;	/* remove_hold takes it off */
+		remove_hold(hold);
+		return;
+	}
+	if (subid == InvalidSubTransactionId)
+		dlist_delete(&hold->in_xact);
+	hold->subid = subid;
+}
+
+/* Drop a hold at the end of its (sub)transaction */
+static uint64
+end_hold(Hold *hold)
+{
+	Lock	   *lock = hold->lock;
+	uint64		ticket = 0;
+
+	remove_hold(hold);
+	if (lock->count == 0)
+		ticket = release_node(lock);
+	forget_lock_if_unused(lock);
+	return ticket;
+}
+
+/*-------------------------------------------------------------------------
+ * Locking
+ *-------------------------------------------------------------------------
+ */
+
+static void
+initialize(void)
+{
+	HASHCTL		ctl;
+
+	if (locks != NULL)
+		return;
+	if (hold_context == NULL)
+	{
+		hold_context = AllocSetContextCreate(TopMemoryContext, "zklock",
+											 ALLOCSET_DEFAULT_SIZES);
+		RegisterSubXactCallback(subxact_callback, NULL);
+	}
+	ctl.keysize = sizeof(LockKey);
+	ctl.entrysize = sizeof(Lock);
+	ctl.hcxt = hold_context;
+	locks = hash_create("zklock locks", 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/*
+ * Callbacks run last in, first out, and postgres_fdw commits its servers in
+ * one.  A lock that proves lost must be noticed before that: so be the last
+ * in, for each transaction that takes a lock.  (A server first used later in
+ * the transaction still goes before us.)
+ */
+static void
+be_first_at_commit(void)
+{
+	if (!dlist_is_empty(&xact_holds))
+		return;
+	UnregisterXactCallback(xact_callback, NULL);
+	RegisterXactCallback(xact_callback, NULL);
+}
+
+static void
+refuse_lost(Lock *lock)
+{
+	if (lock->count > 0 && is_lost(lock))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(lock->key.path)),
+				 errdetail("ZooKeeper ended the session that held it, or somebody deleted its node."),
+				 errhint("Call zk_unlock for it, or end the transaction that took it, and lock again.")));
+}
+
+static Hold *
+make_hold(Lock *lock, ZkScope scope)
+{
+	Hold	   *hold = MemoryContextAllocZero(hold_context, sizeof(Hold));
+
+	hold->lock = lock;
+	hold->scope = scope;
+	hold->subid = GetCurrentSubTransactionId();
+	dlist_push_tail(&lock->holds, &hold->in_lock);
+	dlist_push_tail(&xact_holds, &hold->in_xact);
+	return hold;
+}
+
+static void
+take_node(Lock *lock, const ZkGrant *grant)
+{
+	lock->grant = *grant;
+	lock->generation = zkc_generation();
+	lock->taken = true;
+	lock->lost = false;
+	lock->acquired_at = GetCurrentTimestamp();
+	nnodes++;
+}
+
+/* Held already, or to be had from ZooKeeper */
+static bool
+obtain(Lock *lock, bool may_wait, ZkWait *wait)
+{
+	ZkGrant		grant;
+
+	if (lock->taken && lock->count > 0)
+	{
+		/* once the session is known to be alive */
+		(void) zkc_connect(wait);
+		refuse_lost(lock);
+		return true;
+	}
+	if (nnodes >= zklock_max_locks)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many ZooKeeper locks"),
+				 errdetail("This session holds %d.", nnodes),
+				 errhint("You might need to increase zklock.max_locks.")));
+	if (!zkl_acquire(lock->key.path, (ZkpMode) lock->key.mode, may_wait, wait, &grant))
+		return false;
+
+	/* from here to the return nothing may fail or be interrupted */
+	take_node(lock, &grant);
+	return true;
+}
+
+bool
+zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait, ZkWait *wait)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+	Lock	   *volatile lock;
+	Hold	   *volatile hold;
+	volatile bool held = false;
+
+	initialize();
+	(void) zkc_session();		/* notice its end, if so */
+	if (nnodes == 0)
+		zkc_follow_settings();
+	be_first_at_commit();
+
+	lock = enter_lock(path, mode);
+	hold = find_hold(lock, scope, subid);
+	if (hold == NULL)
+		hold = make_hold(lock, scope);
+
+	PG_TRY();
+	{
+		refuse_lost(lock);
+		held = obtain(lock, may_wait, wait);
+	}
+	PG_FINALLY();
+	{
+		if (held)
+		{
+			hold->count++;
+			lock->count++;
+			hold->used = true;
+		}
+		else if (!hold->used)
+		{
+			remove_hold(hold);
+			forget_lock_if_unused(lock);
+		}
+	}
+	PG_END_TRY();
+	return held;
+}
+
+/*-------------------------------------------------------------------------
+ * Unlocking
+ *-------------------------------------------------------------------------
+ */
+
+static Hold *
+latest_session_hold(Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_reverse_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			return hold;
+	}
+	return NULL;
+}
+
+/* All session-scope holds of a lock; returns their count */
+static int64
+lower_session_holds(Lock *lock)
+{
+	int64		dropped = 0;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+		{
+			dropped += hold->count;
+			lower_hold(hold, hold->count);
+		}
+	}
+	return dropped;
+}
+
+static uint64
+release_if_unheld(Lock *lock)
+{
+	uint64		ticket = lock->count == 0 ? release_node(lock) : 0;
+
+	forget_lock_if_unused(lock);
+	return ticket;
+}
+
+/*
+ * Until ZooKeeper has confirmed the deletes.  The holds are gone already; the
+ * session's thread goes on if we do not wait to the end.
+ */
+static void
+await_release(uint64 ticket)
+{
+	int64		until = zkwait_after(zklock_operation_timeout);
+	ZkSession  *session = zkc_session();
+	ZkWait		wait;
+
+	if (ticket == 0 || session == NULL)
+		return;
+	zkwait_begin(&wait, -1, false);
+	while (!zkn_gone(session, ticket))
+	{
+		ZkSessionInfo info;
+
+		zks_info(session, &info);
+		if (info.state == ZKS_OVER)
+			return;
+		if (!zkwait(&wait, session, until, ZKWAIT_RELEASE))
+		{
+			ereport(WARNING,
+					(errmsg("ZooKeeper has not confirmed the release of a lock"),
+					 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
+			return;
+		}
+	}
+}
+
+static void
+warn_lost(Lock *lock)
+{
+	ereport(WARNING,
+			(errmsg("the lock on \"%s\" had been lost", zkpath_for_display(lock->key.path))));
+}
+
+bool
+zkh_unlock(const char *path, ZkpMode mode)
+{
+	Lock	   *lock = find_lock(path, mode);
+	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
+	uint64		ticket;
+
+	if (hold == NULL)
+	{
+		ereport(WARNING,
+				(errmsg("you don't own a session-scope %s lock on \"%s\"",
+						mode == ZKP_SHARED ? "shared" : "exclusive",
+						zkpath_for_display(path))));
+		return false;
+	}
+	if (is_lost(lock))
+	{
+		warn_lost(lock);
+		(void) lower_session_holds(lock);
+		(void) release_if_unheld(lock);
+		return false;
+	}
+	lower_hold(hold, 1);
+	ticket = release_if_unheld(lock);
+	await_release(ticket);
+	return true;
+}
+
+int64
+zkh_unlock_all(void)
+{
+	HASH_SEQ_STATUS status;
+	ZkSession  *session = zkc_session();
+	Lock	   *lock;
+	int64		dropped = 0;
+	uint64		last_ticket = 0;
+
+	if (locks == NULL || hash_get_num_entries(locks) == 0)
+		return 0;
+	if (session != NULL)
+		zks_batch_begin(session);
+	hash_seq_init(&status, locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+	{
+		bool		lost = is_lost(lock);
+		int64		count = lower_session_holds(lock);
+		uint64		ticket;
+
+		if (lost && count > 0)
+			warn_lost(lock);
+		else
+			dropped += count;
+		ticket = release_if_unheld(lock);
+		last_ticket = Max(last_ticket, ticket);
+	}
+	if (session != NULL)
+		zks_batch_end(session);
+	await_release(last_ticket);
+	return dropped;
+}
+
+/*-------------------------------------------------------------------------
+ * Looking
+ *-------------------------------------------------------------------------
+ */
+
+static ZkHoldState
+state_of(Lock *lock)
+{
+	ZkSessionInfo info;
+
+	if (is_lost(lock))
+		return ZKH_LOST;
+	zks_info(zkc_session(), &info);
+	return zkc_is_fresh(&info) ? ZKH_HELD : ZKH_SUSPECT;
+}
+
+bool
+zkh_token(const char *path, int64 *token)
+{
+	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_SHARED};
+
+	for (int i = 0; i < lengthof(modes); i++)
+	{
+		Lock	   *lock = find_lock(path, modes[i]);
+
+		if (lock != NULL && lock->count > 0 && !is_lost(lock))
+		{
+			*token = lock->grant.token;
+			return true;
+		}
+	}
+	return false;
+}
+
+void
+zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
+{
+	HASH_SEQ_STATUS status;
+	Lock	   *lock;
+
+	if (locks == NULL)
+		return;
+	hash_seq_init(&status, locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+	{
+		int64		counts[2] = {0, 0};
+		dlist_iter	iter;
+
+		dlist_foreach(iter, &lock->holds)
+		{
+			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+			counts[hold->scope] += hold->count;
+		}
+		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
+		{
+			ZkHoldInfo	info;
+
+			if (counts[scope] == 0)
+				continue;
+			info.path = lock->key.path;
+			info.mode = (ZkpMode) lock->key.mode;
+			info.scope = (ZkScope) scope;
+			info.count = counts[scope];
+			info.state = state_of(lock);
+			info.token = lock->grant.token;
+			info.node = lock->grant.name;
+			info.acquired_at = lock->acquired_at;
+			callback(&info, arg);
+		}
+	}
+}
+
+/*-------------------------------------------------------------------------
+ * Transactions
+ *-------------------------------------------------------------------------
+ */
+
+static void
+raise_lost_at_commit(const char *path)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on \"%s\" was lost", zkpath_for_display(path)),
+			 errdetail("ZooKeeper ended the session that held it, or somebody deleted its node."),
+			 errhint("Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction.")));
+}
+
+/*
+ * A transaction that relied on a lock does not commit without it: one that
+ * took it, or one that has written under a lock of the session.  What is
+ * known here costs no round trip.
+ */
+static void
+guard_commit(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+
+		if (hold->lost || (hold->count > 0 && is_lost(hold->lock)))
+			raise_lost_at_commit(hold->lock->key.path);
+	}
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	{
+		HASH_SEQ_STATUS status;
+		Lock	   *lock;
+
+		hash_seq_init(&status, locks);
+		while ((lock = hash_seq_search(&status)) != NULL)
+		{
+			if (lock->count > 0 && is_lost(lock))
+			{
+				hash_seq_term(&status);
+				raise_lost_at_commit(lock->key.path);
+			}
+		}
+	}
+}
+
+/*
+ * Let the deletes that the end of a transaction has sent be confirmed.  No
+ * latch and no interrupt here, and PostgreSQL still holds the row locks.
+ */
+static void
+linger(uint64 ticket)
+{
+	int64		until = zkwait_after(zklock_release_timeout);
+	ZkSession  *session;
+
+	if (ticket == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
+		return;
+	session = zkc_session();
+	while (session != NULL && !zkn_gone(session, ticket))
+	{
+		ZkSessionInfo info;
+		int64		left = (until - zks_now()) / INT64CONST(1000000);
+		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
+
+		zks_info(session, &info);
+		if (info.state != ZKS_CONNECTED || left <= 0)
+			return;
+		poll(&fd, 1, (int) left);
+		zks_notify_clear(session);
+	}
+}
+
+/* The end of the transaction: what it took goes, what is the session's stays */
+static void
+end_transaction(bool commit)
+{
+	ZkSession  *session = zkc_session();
+	dlist_mutable_iter iter;
+	uint64		last_ticket = 0;
+
+	if (session != NULL)
+		zks_batch_begin(session);
+	dlist_foreach_modify(iter, &xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+
+		if (commit && hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			hand_over(hold, InvalidSubTransactionId);
+		else
+		{
+			uint64		ticket = end_hold(hold);
+
+			last_ticket = Max(last_ticket, ticket);
+		}
+	}
+	if (session != NULL)
+		zks_batch_end(session);
+	linger(last_ticket);
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (dlist_is_empty(&xact_holds) && hash_get_num_entries(locks) == 0)
+		return;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			guard_commit();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (!dlist_is_empty(&xact_holds))
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
+						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
+			guard_commit();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+			if (!dlist_is_empty(&xact_holds))
+				end_transaction(true);
+			break;
+		case XACT_EVENT_ABORT:
+			if (!dlist_is_empty(&xact_holds))
+				end_transaction(false);
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;				/* a parallel worker holds nothing */
+	}
+}
+
+/*
+ * Sends, and does not wait: a loop of a thousand EXCEPTION blocks would wait
+ * a thousand times.
+ */
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	ZkSession  *session;
+
+	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+	if (dlist_is_empty(&xact_holds) ||
+		dlist_tail_element(Hold, in_xact, &xact_holds)->subid != mySubid)
+		return;
+
+	session = zkc_session();
+	if (session != NULL)
+		zks_batch_begin(session);
+	for (dlist_node *previous,
+		 *node = dlist_tail_node(&xact_holds);
+		 node != &xact_holds.head; node = previous)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, node);
+
+		previous = node->prev;
+		if (hold->subid != mySubid)
+			break;
+		if (event == SUBXACT_EVENT_ABORT_SUB)
+			(void) end_hold(hold);
+		else
+			hand_over(hold, parentSubid);
+	}
+	if (session != NULL)
+		zks_batch_end(session);
+}

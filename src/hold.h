@@ -1,0 +1,60 @@
+/*-------------------------------------------------------------------------
+ *
+ * hold.h
+ *	  What this backend holds, and what transactions do to it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_HOLD_H
+#define ZKLOCK_HOLD_H
+
+#include "datatype/timestamp.h"
+#include "protocol.h"
+#include "wait.h"
+
+typedef enum ZkScope
+{
+	ZK_SCOPE_SESSION,
+	ZK_SCOPE_TRANSACTION
+} ZkScope;
+
+typedef enum ZkHoldState
+{
+	ZKH_HELD,
+	ZKH_SUSPECT,				/* out of ZooKeeper's reach */
+	ZKH_LOST
+} ZkHoldState;
+
+/* A row of zk_locks */
+typedef struct ZkHoldInfo
+{
+	const char *path;
+	ZkpMode		mode;
+	ZkScope		scope;
+	int64		count;
+	ZkHoldState state;
+	int64		token;
+	const char *node;
+	TimestampTz acquired_at;
+} ZkHoldInfo;
+
+/*
+ * Take a lock, or one more hold of it.  path: UTF-8, as zkpath_from_text
+ * gives it.  False: somebody else has it.
+ */
+extern bool zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait,
+					 ZkWait *wait);
+
+/* Give the latest session-scope hold back; false, with a WARNING, without one */
+extern bool zkh_unlock(const char *path, ZkpMode mode);
+
+/* Give all session-scope holds back; returns how many, lost ones not counted */
+extern int64 zkh_unlock_all(void);
+
+/* The fencing token; false when not held, or lost */
+extern bool zkh_token(const char *path, int64 *token);
+
+/* Calls back for each row of zk_locks */
+extern void zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);
+
+#endif							/* ZKLOCK_HOLD_H */

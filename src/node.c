@@ -1,0 +1,605 @@
+/*-------------------------------------------------------------------------
+ *
+ * node.c
+ *	  The nodes that this session made, from the create to the last trace.
+ *
+ * Here is kept the promise that a node does not outlive its purpose.  Each
+ * create has a name of its own (a UUID), so that a node whose answer was lost
+ * can be looked for, and so that a delete, sent again, can never hit another.
+ * A node that nobody wants any more stays in the session's list until
+ * ZooKeeper has said that it is gone, or the session is over, which is the
+ * same.
+ *
+ *		CREATING --> PRESENT --> LOST
+ *		   |   \        ^
+ *		   |    UNSURE -+		after a reconnection: sync, list, match
+ *		   v    /
+ *		  ABSENT
+ *
+ * At each state the owner may discard the node; what has to follow is done
+ * from the completions, by the keeper.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "session_int.h"
+
+/* ephemeralOwner of a container (EphemeralType.CONTAINER_EPHEMERAL_OWNER) */
+#define CONTAINER_OWNER		INT64_MIN
+
+struct ZkNode
+{
+	ZkNode	   *next;
+	ZkNode	   *prev;
+	ZkSession  *session;
+	ZkNodeState state;
+	int			rc;
+	bool		unwanted;
+	bool		gone;			/* finished; freed when nothing is pending */
+	bool		was_unsure;
+	bool		parents;		/* we sent its directory, too */
+	int			parent_rc;
+	bool		deleting;
+	int			pending;		/* requests that will call back with us */
+	uint64_t	ticket;
+	int64_t		look_at;		/* a second look is due; or 0 */
+	int64_t		made_at;
+	int64_t		czxid;
+	ZkWatch    *watch;
+	char		prefix[ZKP_PREFIX_LEN];
+	char		name[ZKP_NAME_LEN];
+	char		dir[];
+};
+
+static void look(ZkNode *n);
+static void send_delete(ZkNode *n);
+static void prune(ZkSession *s, const char *dir);
+
+/*
+ * Out of the list; memory waits for the requests that still point here.
+ */
+static void
+finish(ZkNode *n)
+{
+	if (!n->gone)
+	{
+		n->gone = true;
+		if (n->prev != NULL)
+			n->prev->next = n->next;
+		else
+			n->session->nodes = n->next;
+		if (n->next != NULL)
+			n->next->prev = n->prev;
+		if (n->watch != NULL)
+			zkw_drop_locked(n->watch);
+		n->watch = NULL;
+		n->session->notify = true;
+	}
+	if (n->pending == 0)
+		free(n);
+}
+
+/* First thing in each callback: false when the node is no more of interest */
+static bool
+called_back(ZkNode *n)
+{
+	n->pending--;
+	n->session->notify = true;
+	if (!n->gone)
+		return true;
+	finish(n);
+	return false;
+}
+
+static ZkRequest *
+request(ZkNode *n, ZkDone done)
+{
+	ZkRequest  *r = zkr_new_locked(n->session, done, n);
+
+	if (r != NULL)
+		n->pending++;
+	return r;
+}
+
+typedef struct NodePath
+{
+	char		text[ZKS_PATH_LEN];
+} NodePath;
+
+static char *
+node_path(ZkNode *n, const char *name, NodePath *path)
+{
+	snprintf(path->text, sizeof(path->text), "%s/%s", n->dir, name);
+	return path->text;
+}
+
+/*
+ * The node is known not to be there.  If nobody wants it, that is the end,
+ * but for two things.  Its directory may have been made for it alone: a
+ * container that never had a child is never reaped, nor are its parents.
+ * And a request of a broken connection might, in theory, be carried out by
+ * the server after the new connection's list: so look once more, later.
+ */
+static void
+absent(ZkNode *n, int rc)
+{
+	n->state = ZKN_ABSENT;
+	n->rc = rc;
+	if (!n->unwanted)
+		return;
+	if (n->was_unsure && n->look_at == 0)
+	{
+		n->state = ZKN_UNSURE;
+		n->ticket = 0;			/* nobody waits for this */
+		n->look_at = zks_now() + n->session->info.timeout_ms * NS_PER_MS / 3;
+		return;
+	}
+	if (n->parents)
+		prune(n->session, n->dir);
+	finish(n);
+}
+
+static void
+present(ZkNode *n)
+{
+	n->state = ZKN_PRESENT;
+	n->made_at = zks_now();
+	if (n->unwanted)
+		send_delete(n);
+}
+
+/*
+ * Creation
+ */
+
+static void
+on_created(ZkSession *s, ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	(void) s;
+	if (!called_back(n))
+		return;
+	if (r->rc == ZOK)
+	{
+		snprintf(n->name, sizeof(n->name), "%s", r->name);
+		n->czxid = r->czxid;
+		present(n);
+	}
+	else if (zks_is_doubtful(r->rc))
+	{
+		/* we look as soon as we are connected, or at the next heartbeat */
+		n->state = ZKN_UNSURE;
+		n->was_unsure = true;
+	}
+	else if (r->rc == ZNONODE && n->parent_rc != ZOK)
+		absent(n, n->parent_rc);
+	else
+		absent(n, r->rc);
+}
+
+static void
+on_parent(ZkSession *s, ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	(void) s;
+	if (called_back(n) && r->rc != ZOK && r->rc != ZNODEEXISTS)
+		n->parent_rc = r->rc;
+}
+
+/*
+ * All ancestors and then the node itself, in one flight.  Those that exist
+ * answer so; only a few first calls ever come this way.
+ */
+static void
+create_parents(ZkNode *n)
+{
+	char		path[ZKS_PATH_LEN];
+
+	snprintf(path, sizeof(path), "%s", n->dir);
+	for (char *slash = path; slash != NULL;)
+	{
+		ZkRequest  *r;
+
+		slash = strchr(slash + 1, '/');
+		if (slash != NULL)
+			*slash = '\0';
+		r = request(n, on_parent);
+		if (r != NULL)
+			zkr_create_locked(r, path, ZOO_CONTAINER);
+		if (slash != NULL)
+			*slash = '/';
+	}
+}
+
+static bool
+make_uuid(char *text)
+{
+	unsigned char b[16];
+
+	if (getrandom(b, sizeof(b), 0) != (ssize_t) sizeof(b))
+		return false;
+	b[6] = (b[6] & 0x0f) | 0x40;	/* version 4 */
+	b[8] = (b[8] & 0x3f) | 0x80;
+	snprintf(text, ZKP_UUID_LEN,
+			 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+	return true;
+}
+
+ZkNode *
+zkn_create(ZkSession *s, const char *dir, ZkpMode mode, bool parents)
+{
+	ZkNode	   *n = calloc(1, sizeof(ZkNode) + strlen(dir) + 1);
+	char		uuid[ZKP_UUID_LEN];
+	NodePath	path;
+	ZkRequest  *r;
+	sigset_t	saved;
+
+	if (n == NULL || !make_uuid(uuid))
+	{
+		free(n);
+		return NULL;
+	}
+	n->session = s;
+	n->state = ZKN_CREATING;
+	n->parents = parents;
+	strcpy(n->dir, dir);
+	zkp_prefix(n->prefix, uuid, mode);
+
+	zks_enter(s, &saved);
+	r = request(n, on_created);
+	if (r == NULL)
+	{
+		zks_leave(s, &saved);
+		free(n);
+		return NULL;
+	}
+	n->next = s->nodes;
+	if (n->next != NULL)
+		n->next->prev = n;
+	s->nodes = n;
+	if (parents)
+		create_parents(n);
+	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL);
+	zks_leave(s, &saved);
+	return n;
+}
+
+/*
+ * Looking for a node whose create was not answered
+ */
+
+static void
+on_found(ZkSession *s, ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	(void) s;
+	if (!called_back(n))
+		return;
+	if (r->rc == ZOK && r->ephemeral_owner == n->session->info.session_id)
+	{
+		n->czxid = r->czxid;
+		present(n);
+	}
+	else if (r->rc == ZOK || r->rc == ZNONODE)
+		absent(n, ZCONNECTIONLOSS);
+	/* else still unsure: another connection, another look */
+}
+
+static void
+on_listed(ZkSession *s, ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	size_t		len = strlen(n->prefix);
+
+	(void) s;
+	if (!called_back(n))
+		return;
+	if (r->rc == ZOK)
+	{
+		for (int i = 0; i < r->nchildren; i++)
+		{
+			ZkRequest  *stat;
+
+			if (strncmp(r->children[i], n->prefix, len) != 0)
+				continue;
+			snprintf(n->name, sizeof(n->name), "%s", r->children[i]);
+			stat = request(n, on_found);
+			if (stat != NULL)
+			{
+				NodePath	path;
+
+				zkr_stat_locked(stat, node_path(n, n->name, &path));
+			}
+			return;
+		}
+	}
+	if (r->rc == ZOK || r->rc == ZNONODE)
+		absent(n, ZCONNECTIONLOSS);
+}
+
+/* sync first: the server that has us now may lag behind (CURATOR-264) */
+static void
+look(ZkNode *n)
+{
+	ZkRequest  *sync = zkr_new_locked(n->session, NULL, NULL);
+	ZkRequest  *list;
+
+	if (sync == NULL)
+		return;
+	sync->forgotten = true;
+	zkr_sync_locked(sync, n->dir);
+	list = request(n, on_listed);
+	if (list != NULL)
+		zkr_list_locked(list, n->dir);
+}
+
+/*
+ * Deletion
+ */
+
+static void
+on_deleted(ZkSession *s, ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (!called_back(n))
+		return;
+	/* in doubt, it is sent again: once connected, or at the next heartbeat */
+	n->deleting = false;
+	if (r->rc == ZOK || r->rc == ZNONODE)
+		finish(n);
+	else if (!zks_is_doubtful(r->rc))
+	{
+		/* refused: it ends with the session, which is all that is left to us */
+		zks_trouble_locked(s, zerror(r->rc));
+		finish(n);
+	}
+}
+
+static void
+send_delete(ZkNode *n)
+{
+	NodePath	path;
+	ZkRequest  *r;
+
+	if (!zks_usable_locked(n->session))
+		return;
+	r = request(n, on_deleted);
+	if (r == NULL)
+		return;					/* zkn_heartbeat_locked tries again */
+	n->deleting = true;
+	zkr_delete_locked(r, node_path(n, n->name, &path), -1);
+}
+
+uint64_t
+zkn_discard(ZkSession *s, ZkNode *n)
+{
+	uint64_t	ticket;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	ticket = n->ticket = ++s->tickets;
+	n->unwanted = true;
+	if (s->info.state == ZKS_OVER)
+		finish(n);
+	else
+		switch (n->state)
+		{
+			case ZKN_PRESENT:
+				send_delete(n);
+				break;
+			case ZKN_ABSENT:
+				absent(n, n->rc);
+				break;
+			case ZKN_LOST:
+				finish(n);
+				break;
+			case ZKN_CREATING:
+			case ZKN_UNSURE:
+				break;			/* the callbacks go on */
+		}
+	zks_leave(s, &saved);
+	return ticket;
+}
+
+bool
+zkn_gone(ZkSession *s, uint64_t ticket)
+{
+	bool		result = true;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (ZkNode *n = s->nodes; n != NULL && result; n = n->next)
+		result = !(n->ticket != 0 && n->ticket <= ticket);
+	zks_leave(s, &saved);
+	return result;
+}
+
+/*
+ * A container that never had a child stays for ever and keeps its parents.
+ * So from the deepest one up: delete the first that is there, if it never
+ * had one; its parents then had, and ZooKeeper reaps them.
+ */
+
+static void
+on_prune_stat(ZkSession *s, ZkRequest *r)
+{
+	char	   *dir = (char *) r->owner;
+	char	   *slash = strrchr(dir, '/');
+
+	if (r->rc == ZOK && r->ephemeral_owner == CONTAINER_OWNER && r->cversion == 0)
+	{
+		ZkRequest  *del = zkr_new_locked(s, NULL, NULL);
+
+		if (del != NULL)
+		{
+			del->forgotten = true;
+			zkr_delete_locked(del, dir, -1);	/* NOTEMPTY: it is in use */
+		}
+	}
+	else if (r->rc == ZNONODE && slash != NULL && slash != dir)
+	{
+		*slash = '\0';
+		prune(s, dir);
+	}
+	free(dir);
+}
+
+static void
+prune(ZkSession *s, const char *dir)
+{
+	char	   *copy = strdup(dir);
+	ZkRequest  *r = copy != NULL ? zkr_new_locked(s, on_prune_stat, copy) : NULL;
+
+	if (r == NULL)
+		free(copy);
+	else
+		zkr_stat_locked(r, copy);
+}
+
+/*
+ * What the session tells us
+ */
+
+/* Connected again: see to what the broken connection left open */
+void
+zkn_connected_locked(ZkSession *s)
+{
+	for (ZkNode *next,
+		 *n = s->nodes; n != NULL; n = next)
+	{
+		next = n->next;
+		if (n->state == ZKN_UNSURE && n->pending == 0 && n->look_at == 0)
+			look(n);
+		else if (n->state == ZKN_PRESENT && n->unwanted && !n->deleting)
+			send_delete(n);
+	}
+}
+
+/*
+ * Once a heartbeat: deletes that could not be sent, second looks, and a watch
+ * on each node that has been ours for longer, so that its loss is noticed.
+ */
+void
+zkn_heartbeat_locked(ZkSession *s)
+{
+	int64_t		now = zks_now();
+
+	for (ZkNode *next,
+		 *n = s->nodes; n != NULL; n = next)
+	{
+		next = n->next;
+		if (n->state == ZKN_UNSURE && n->pending == 0)
+		{
+			if (now >= n->look_at)
+				look(n);
+		}
+		else if (n->state != ZKN_PRESENT)
+			continue;
+		else if (n->unwanted)
+		{
+			if (!n->deleting)
+				send_delete(n);
+		}
+		else if (now - n->made_at > s->info.timeout_ms * NS_PER_MS / 3)
+		{
+			if (n->watch != NULL &&
+				(n->watch->state == ZKW_FAILED || n->watch->state == ZKW_CHANGED))
+			{
+				zkw_drop_locked(n->watch);
+				n->watch = NULL;
+			}
+			if (n->watch == NULL)
+			{
+				NodePath	path;
+
+				n->watch = zkw_new_locked(s, node_path(n, n->name, &path));
+			}
+		}
+	}
+}
+
+/* The session is over, and with it all that it made */
+void
+zkn_over_locked(ZkSession *s)
+{
+	for (ZkNode *next,
+		 *n = s->nodes; n != NULL; n = next)
+	{
+		next = n->next;
+		if (n->unwanted)
+			finish(n);
+		else if (n->state != ZKN_ABSENT)
+			n->state = ZKN_LOST;
+	}
+}
+
+bool
+zkn_any_locked(ZkSession *s)
+{
+	return s->nodes != NULL;
+}
+
+void
+zkn_free_all(ZkSession *s)
+{
+	while (s->nodes != NULL)
+	{
+		ZkNode	   *n = s->nodes;
+
+		s->nodes = n->next;
+		free(n);
+	}
+}
+
+/*
+ * What the owner may ask
+ */
+
+void
+zkn_watch(ZkSession *s, ZkNode *n)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (n->watch != NULL && n->watch->state != ZKW_ARMED &&
+		n->watch->state != ZKW_PENDING)
+	{
+		zkw_drop_locked(n->watch);
+		n->watch = NULL;
+	}
+	if (n->watch == NULL && n->state == ZKN_PRESENT)
+	{
+		NodePath	path;
+
+		n->watch = zkw_new_locked(s, node_path(n, n->name, &path));
+	}
+	zks_leave(s, &saved);
+}
+
+void
+zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (n->state == ZKN_PRESENT && n->watch != NULL &&
+		n->watch->state == ZKW_FIRED)
+		n->state = ZKN_LOST;
+	info->state = n->state;
+	info->rc = n->rc;
+	info->czxid = n->czxid;
+	memcpy(info->name, n->name, sizeof(info->name));
+	info->watch = n->watch != NULL ? n->watch->state : ZKW_FAILED;
+	info->watch_epoch = n->watch != NULL ? n->watch->epoch : 0;
+	zks_leave(s, &saved);
+}

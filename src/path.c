@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * path.c
+ *	  The paths of locks: from what a user typed to what ZooKeeper gets.
+ *
+ * Paths are checked here and nowhere else, before anything is sent: the
+ * client library and the server each refuse some of what the other lets
+ * through, and neither says why.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+
+#include "path.h"
+#include "protocol.h"
+
+/*
+ * What ZooKeeper's PathUtils.validatePath refuses: control characters,
+ * surrogates, the private use area and the specials.
+ */
+static bool
+is_refused_character(pg_wchar c)
+{
+	return c <= 0x1f || (c >= 0x7f && c <= 0x9f) ||
+		(c >= 0xd800 && c <= 0xf8ff) || (c >= 0xfff0 && c <= 0xffff);
+}
+
+static const char *
+check_part(const char *part, int len)
+{
+	if (len == 0)
+		return "It has an empty part.";
+	if ((len == 1 && part[0] == '.') || (len == 2 && part[0] == '.' && part[1] == '.'))
+		return "It has a part \".\" or \"..\".";
+	if (zkp_is_reserved(part, len))
+		return "It has a part in the form of a lock node.";
+	for (int i = 0; i < len; i += pg_utf_mblen((const unsigned char *) part + i))
+	{
+		if (is_refused_character(utf8_to_unicode((const unsigned char *) part + i)))
+			return "It has a character that ZooKeeper refuses.";
+	}
+	return NULL;
+}
+
+/* What is wrong with this path in UTF-8, or NULL */
+static const char *
+check_path(const char *path)
+{
+	const char *part = path + 1;
+
+	if (path[0] != '/')
+		return "It does not start with a slash.";
+	if (path[1] == '\0')
+		return "It names no lock.";
+	for (;;)
+	{
+		const char *slash = strchr(part, '/');
+		int			len = slash != NULL ? (int) (slash - part) : (int) strlen(part);
+		const char *wrong;
+
+		if (slash == NULL && len == 0)
+			return "It ends with a slash.";
+		wrong = check_part(part, len);
+		if (wrong != NULL)
+			return wrong;
+		if (slash == NULL)
+			return NULL;
+		part = slash + 1;
+	}
+}
+
+const char *
+zkpath_check_root(const char *root)
+{
+	if (strcmp(root, "/") == 0)
+		return NULL;
+	if (!pg_verify_mbstr(PG_UTF8, root, strlen(root), true))
+		return "It is not valid UTF-8.";
+	if (strlen(root) > ZK_PATH_MAX)
+		return "It is longer than 1000 bytes.";
+	if (strcmp(root, "/zookeeper") == 0 || strncmp(root, "/zookeeper/", 11) == 0)
+		return "ZooKeeper keeps its own data there.";
+	return check_path(root);
+}
+
+/*
+ * pg_server_to_any() would raise 22P05 for some of these; a path that has no
+ * form in UTF-8 is 22021 to our users, whatever the reason.
+ */
+static char *
+to_utf8(const char *str, int len)
+{
+	int			encoding = GetDatabaseEncoding();
+	char	   *result;
+	Oid			proc;
+	int			converted;
+
+	if (encoding == PG_UTF8)
+		return pnstrdup(str, len);
+	if (encoding == PG_SQL_ASCII)
+	{
+		if (!pg_verify_mbstr(PG_UTF8, str, len, true))
+			ereport(ERROR,
+					(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+					 errmsg("lock path is not valid UTF-8")));
+		return pnstrdup(str, len);
+	}
+
+	proc = FindDefaultConversionProc(encoding, PG_UTF8);
+	if (!OidIsValid(proc))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("default conversion function for encoding \"%s\" to \"%s\" does not exist",
+						pg_encoding_to_char(encoding), pg_encoding_to_char(PG_UTF8))));
+	result = palloc(len * MAX_CONVERSION_GROWTH + 1);
+	converted = pg_do_encoding_conversion_buf(proc, encoding, PG_UTF8,
+											  (unsigned char *) unconstify(char *, str), len,
+											  (unsigned char *) result,
+											  len * MAX_CONVERSION_GROWTH + 1, true);
+	if (converted < len)
+		ereport(ERROR,
+				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+				 errmsg("lock path cannot be converted to UTF-8")));
+	return result;
+}
+
+char *
+zkpath_from_text(text *path)
+{
+	char	   *utf8;
+	const char *wrong;
+
+	/* before the conversion, which needs several times as much memory */
+	if (VARSIZE_ANY_EXHDR(path) > 4 * ZK_PATH_MAX)
+		utf8 = NULL;
+	else
+		utf8 = to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
+
+	if (utf8 == NULL || strlen(utf8) > ZK_PATH_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock path is longer than %d bytes", ZK_PATH_MAX)));
+	wrong = check_path(utf8);
+	if (wrong != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid lock path \"%s\"", text_to_cstring(path)),
+				 errdetail_internal("%s", wrong),
+				 errhint("A lock path looks like /jobs/nightly.")));
+	return utf8;
+}
+
+char *
+zkpath_for_display(const char *path)
+{
+	return pg_any_to_server(path, strlen(path), PG_UTF8);
+}
+
+char *
+zkpath_join(const char *root, const char *path)
+{
+	if (strcmp(root, "/") == 0)
+	{
+		if (strcmp(path, "/zookeeper") == 0 || strncmp(path, "/zookeeper/", 11) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid lock path \"%s\"", zkpath_for_display(path)),
+					 errdetail("ZooKeeper keeps its own data there.")));
+		return pstrdup(path);
+	}
+	return psprintf("%s%s", root, path);
+}

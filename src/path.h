@@ -1,0 +1,34 @@
+/*-------------------------------------------------------------------------
+ *
+ * path.h
+ *	  The paths of locks: from what a user typed to what ZooKeeper gets.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_PATH_H
+#define ZKLOCK_PATH_H
+
+#include "fmgr.h"
+
+/* Bytes of a user's path in UTF-8, from the contract */
+#define ZK_PATH_MAX		1000
+
+/*
+ * A lock's path in UTF-8, checked; palloc'ed.  Raises 22023 for a bad one,
+ * 22021 for one that has no form in UTF-8.
+ */
+extern char *zkpath_from_text(text *path);
+
+/* The same, in the server's encoding, for messages and views */
+extern char *zkpath_for_display(const char *path);
+
+/* root and path in one; palloc'ed */
+extern char *zkpath_join(const char *root, const char *path);
+
+/*
+ * What is wrong with this root, or NULL.  "/" stands for none.  Does not
+ * raise: settings are checked with it.
+ */
+extern const char *zkpath_check_root(const char *root);
+
+#endif							/* ZKLOCK_PATH_H */

@@ -1,0 +1,585 @@
+/*-------------------------------------------------------------------------
+ *
+ * request.c
+ *	  Requests to ZooKeeper and their answers; watches.
+ *
+ * A request is the context of its own completion.  It is freed only when the
+ * library has answered it or is closed: the library can lose completions
+ * (ZOOKEEPER-3868, ZOOKEEPER-2802), so what is left when the handle is closed
+ * is failed here.  Whoever loses interest earlier forgets it.
+ *
+ * Everything is asynchronous: the synchronous calls abort() in this library.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "session_int.h"
+
+/*
+ * So many small requests fit into the socket's buffer for certain (session.c
+ * sets its size).  Beyond, the keeper must see to what could not be sent.
+ */
+#define SURELY_SENT		16
+
+bool
+zks_is_doubtful(int rc)
+{
+	/*
+	 * ZooKeeper's session moved (another server has us now) counts here: the
+	 * request was refused, but an earlier copy may not have been.
+	 */
+	return rc == ZCONNECTIONLOSS || rc == ZOPERATIONTIMEOUT ||
+		rc == ZRUNTIMEINCONSISTENCY || rc == ZSYSTEMERROR ||
+		rc == ZCLOSING || rc == ZSESSIONEXPIRED || rc == ZINVALIDSTATE ||
+		rc == ZMARSHALLINGERROR || rc == ZSESSIONMOVED;
+}
+
+ZkRequest *
+zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
+{
+	ZkRequest  *r = calloc(1, sizeof(ZkRequest));
+
+	if (r == NULL)
+		return NULL;
+	r->session = s;
+	r->done = done;
+	r->owner = owner;
+	r->epoch = s->info.epoch;
+	r->prev = s->last_request;
+	if (r->prev != NULL)
+		r->prev->next = r;
+	else
+		s->requests = r;
+	s->last_request = r;
+	return r;
+}
+
+static void
+unlink_request(ZkRequest *r)
+{
+	ZkSession  *s = r->session;
+
+	if (r->prev != NULL)
+		r->prev->next = r->next;
+	else
+		s->requests = r->next;
+	if (r->next != NULL)
+		r->next->prev = r->prev;
+	else
+		s->last_request = r->prev;
+}
+
+static void
+free_request(ZkRequest *r)
+{
+	unlink_request(r);
+	for (int i = 0; i < r->nchildren; i++)
+		free(r->children[i]);
+	free(r->children);
+	free(r->name);
+	free(r);
+}
+
+/* The answer is in; whoever owns the request is told */
+static void
+answered(ZkRequest *r, int rc)
+{
+	ZkSession  *s = r->session;
+
+	r->answered = true;
+	r->rc = rc;
+	if (r->done != NULL)
+	{
+		r->done(s, r);
+		free_request(r);
+	}
+	else if (r->forgotten)
+		free_request(r);
+	else
+		s->notify = true;
+}
+
+static void
+complete(ZkRequest *r, int rc)
+{
+	ZkSession  *s = r->session;
+
+	s->in_flight--;
+	s->replies++;
+	if (!zks_is_doubtful(rc))
+	{
+		s->info.heard_at = zks_now();
+		/* somebody may wait for a stale session to be proven alive */
+		if (s->info.heard_at - s->info.proven_at > s->info.timeout_ms * NS_PER_MS / 2)
+			s->notify = true;
+		s->info.proven_at = r->sent_at;
+	}
+	answered(r, rc);
+}
+
+static char *
+last_part(const char *path)
+{
+	const char *slash = path != NULL ? strrchr(path, '/') : NULL;
+
+	return slash != NULL ? strdup(slash + 1) : NULL;
+}
+
+/* The library's five kinds of completion */
+
+static void
+on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
+{
+	ZkRequest  *r = (ZkRequest *) data;
+
+	if (rc == ZOK)
+	{
+		r->name = last_part(path);
+		r->czxid = stat->czxid;
+		if (r->name == NULL)
+			rc = ZSYSTEMERROR;	/* out of memory: look for the node later */
+	}
+	complete(r, rc);
+}
+
+static void
+on_string(int rc, const char *value, const void *data)
+{
+	(void) value;
+	complete((ZkRequest *) data, rc);
+}
+
+static void
+on_void(int rc, const void *data)
+{
+	complete((ZkRequest *) data, rc);
+}
+
+static void
+on_stat(int rc, const struct Stat *stat, const void *data)
+{
+	ZkRequest  *r = (ZkRequest *) data;
+
+	if (rc == ZOK)
+	{
+		r->czxid = stat->czxid;
+		r->ephemeral_owner = stat->ephemeralOwner;
+		r->cversion = stat->cversion;
+	}
+	complete(r, rc);
+}
+
+static void
+on_strings(int rc, const struct String_vector *strings, const void *data)
+{
+	ZkRequest  *r = (ZkRequest *) data;
+
+	if (rc == ZOK && strings->count > 0)
+	{
+		r->children = calloc(strings->count, sizeof(char *));
+		for (int i = 0; r->children != NULL && i < strings->count; i++)
+		{
+			r->children[i] = strdup(strings->data[i]);
+			if (r->children[i] == NULL)
+				break;
+			r->nchildren++;
+		}
+		/* half a list would show fewer before us than there are */
+		if (r->nchildren < strings->count)
+			rc = ZSYSTEMERROR;
+	}
+	complete(r, rc);
+}
+
+/*
+ * The library has taken the request, or has not (rc).
+ *
+ * A send that fails makes the library close its socket and leave the requests
+ * without an answer; the keeper mends that (session.c, mend_broken_locked).
+ */
+static void
+submitted(ZkRequest *r, int rc)
+{
+	ZkSession  *s = r->session;
+
+	if (rc != ZOK)
+	{
+		answered(r, rc);
+		return;
+	}
+	s->in_flight++;
+	s->info.requests++;
+	if (zks_usable_locked(s) && zoo_state(s->zh) != ZOO_CONNECTED_STATE)
+	{
+		s->broken = true;
+		zks_wake_keeper(s);
+	}
+	else if (s->in_flight > SURELY_SENT)
+		zks_wake_keeper(s);
+}
+
+/* May the request go out now?  If not, it is answered at once. */
+static bool
+begin(ZkRequest *r)
+{
+	ZkSession  *s = r->session;
+
+	r->sent_at = zks_now();
+	if (zks_usable_locked(s) && !s->broken)
+	{
+		s->sent_at = r->sent_at;
+		return true;
+	}
+	answered(r, ZCONNECTIONLOSS);
+	return false;
+}
+
+void
+zkr_create_locked(ZkRequest *r, const char *path, int flags)
+{
+	zhandle_t  *zh = r->session->zh;
+
+	if (!begin(r))
+		return;
+	if (flags == ZOO_CONTAINER)
+		submitted(r, zoo_acreate(zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, flags,
+								 on_string, r));
+	else
+		submitted(r, zoo_acreate2(zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, flags,
+								  on_create2, r));
+}
+
+void
+zkr_list_locked(ZkRequest *r, const char *dir)
+{
+	if (begin(r))
+		submitted(r, zoo_aget_children(r->session->zh, dir, 0, on_strings, r));
+}
+
+void
+zkr_sync_locked(ZkRequest *r, const char *path)
+{
+	if (begin(r))
+		submitted(r, zoo_async(r->session->zh, path, on_string, r));
+}
+
+void
+zkr_stat_locked(ZkRequest *r, const char *path)
+{
+	/* no watch: one on a node that never comes stays for ever */
+	if (begin(r))
+		submitted(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
+}
+
+void
+zkr_delete_locked(ZkRequest *r, const char *path, int version)
+{
+	if (begin(r))
+		submitted(r, zoo_adelete(r->session->zh, path, version, on_void, r));
+}
+
+/* The owner does not want to know any more */
+void
+zkr_forget_locked(ZkRequest *r)
+{
+	if (r->answered)
+		free_request(r);
+	else
+	{
+		r->forgotten = true;
+		r->done = NULL;
+	}
+}
+
+/*
+ * The handle is closed, so that no completion comes any more: fail what is
+ * left.  The oldest first; a done function may add requests, which fail too.
+ */
+void
+zkr_fail_all_locked(ZkSession *s, int rc)
+{
+	ZkRequest  *r = s->requests;
+
+	while (r != NULL)
+	{
+		if (r->answered)
+		{
+			r = r->next;
+			continue;
+		}
+		s->in_flight--;
+		answered(r, rc);
+		r = s->requests;
+	}
+}
+
+void
+zkr_free_all(ZkSession *s)
+{
+	while (s->requests != NULL)
+		free_request(s->requests);
+	while (s->watches != NULL)
+	{
+		ZkWatch    *w = s->watches;
+
+		s->watches = w->next;
+		free(w);
+	}
+}
+
+/*
+ * What the owner may ask
+ */
+
+/* The two travel together: answers come in the order of the requests */
+ZkRequest *
+zks_list(ZkSession *s, const char *dir, bool fresh)
+{
+	ZkRequest  *r = NULL;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (fresh)
+	{
+		ZkRequest  *sync = zkr_new_locked(s, NULL, NULL);
+
+		if (sync == NULL)
+			goto done;
+		sync->forgotten = true;
+		zkr_sync_locked(sync, dir);
+	}
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_list_locked(r, dir);
+done:
+	zks_leave(s, &saved);
+	return r;
+}
+
+bool
+zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
+{
+	sigset_t	saved;
+	bool		result;
+
+	zks_enter(s, &saved);
+	result = r->answered;
+	if (result)
+	{
+		answer->rc = r->rc;
+		answer->sent_at = r->sent_at;
+		answer->epoch = r->epoch;
+		answer->nchildren = r->nchildren;
+		answer->children = r->children;
+	}
+	zks_leave(s, &saved);
+	return result;
+}
+
+void
+zks_request_free(ZkSession *s, ZkRequest *r)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	zkr_forget_locked(r);
+	zks_leave(s, &saved);
+}
+
+/*
+ * Watches
+ *
+ * They are data watches: one set through exists() on a node that never comes
+ * would stay for ever.  The library keeps them across a reconnection.
+ */
+
+static void
+free_watch(ZkWatch *w)
+{
+	ZkSession  *s = w->session;
+
+	if (w->prev != NULL)
+		w->prev->next = w->next;
+	else
+		s->watches = w->next;
+	if (w->next != NULL)
+		w->next->prev = w->prev;
+	free(w);
+}
+
+/*
+ * The library calls this with the context it was given, perhaps long after
+ * the watch was dropped: so that is a number, looked up here and never used
+ * twice.  (An address could by now be that of a watch on another node, which
+ * would then be taken for deleted.)
+ */
+static void
+on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+	ZkSession  *s = (ZkSession *) zoo_get_context(zh);
+
+	(void) state;
+	(void) path;
+	if (type == ZOO_SESSION_EVENT)
+		return;					/* said to every watch; session.c handles it */
+	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	{
+		if (w->id != (uintptr_t) context)
+			continue;
+		if (type == ZOO_DELETED_EVENT)
+			w->state = ZKW_FIRED;
+		else if (w->state == ZKW_ARMED)
+			w->state = ZKW_CHANGED;
+		s->notify = true;
+		if (w->dropped && !w->in_flight)
+			free_watch(w);
+		return;
+	}
+}
+
+/* Is somebody else still interested in this path? */
+static bool
+watched_by_another(ZkWatch *w)
+{
+	for (ZkWatch *other = w->session->watches; other != NULL; other = other->next)
+	{
+		if (other != w && !other->dropped && strcmp(other->path, w->path) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Take an armed watch away, at the server too.  Only "all of this path" can
+ * be removed: the call for one merely checks at the server.  With local = 1
+ * the library crashes (ZOOKEEPER-2320).
+ */
+static void
+remove_watch(ZkWatch *w)
+{
+	ZkRequest  *r;
+
+	if (watched_by_another(w))
+	{
+		free_watch(w);
+		return;
+	}
+	r = zkr_new_locked(w->session, NULL, NULL);
+	if (r != NULL)
+	{
+		/* if it fails, the watch goes with its node or with the session */
+		r->forgotten = true;
+		if (begin(r))
+			submitted(r, zoo_aremove_all_watches(w->session->zh, w->path,
+												 ZWATCHTYPE_DATA, 0,
+												 (void_completion_t *) on_void, r));
+	}
+	free_watch(w);
+}
+
+static void
+on_watch_set(ZkSession *s, ZkRequest *r)
+{
+	ZkWatch    *w = (ZkWatch *) r->owner;
+
+	w->in_flight = false;
+	if (w->state == ZKW_PENDING)
+	{
+		w->epoch = r->epoch;
+		w->rc = r->rc;
+		w->state = r->rc == ZOK ? ZKW_ARMED :
+			r->rc == ZNONODE ? ZKW_FIRED : ZKW_FAILED;
+	}
+	s->notify = true;
+	if (!w->dropped)
+		return;
+	if (w->state == ZKW_ARMED)
+		remove_watch(w);
+	else
+		free_watch(w);
+}
+
+static void
+on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
+{
+	(void) value;
+	(void) len;
+	(void) stat;
+	complete((ZkRequest *) data, rc);
+}
+
+ZkWatch *
+zkw_new_locked(ZkSession *s, const char *path)
+{
+	ZkWatch    *w = calloc(1, sizeof(ZkWatch) + strlen(path) + 1);
+	ZkRequest  *r;
+
+	if (w == NULL)
+		return NULL;
+	w->session = s;
+	w->id = ++s->watch_ids;
+	strcpy(w->path, path);
+	r = zkr_new_locked(s, on_watch_set, w);
+	if (r == NULL)
+	{
+		free(w);
+		return NULL;
+	}
+	w->next = s->watches;
+	if (w->next != NULL)
+		w->next->prev = w;
+	s->watches = w;
+	w->in_flight = true;
+	if (begin(r))
+		submitted(r, zoo_awget(s->zh, path, on_watch, (void *) w->id,
+							   on_data, r));
+	return w;
+}
+
+void
+zkw_drop_locked(ZkWatch *w)
+{
+	w->dropped = true;
+	if (w->in_flight)
+		return;					/* on_watch_set goes on */
+	if (w->state == ZKW_ARMED)
+		remove_watch(w);
+	else
+		free_watch(w);
+}
+
+ZkWatch *
+zks_watch(ZkSession *s, const char *path)
+{
+	sigset_t	saved;
+	ZkWatch    *w;
+
+	zks_enter(s, &saved);
+	w = zkw_new_locked(s, path);
+	zks_leave(s, &saved);
+	return w;
+}
+
+void
+zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	info->state = w->state;
+	info->rc = w->rc;
+	info->epoch = w->epoch;
+	zks_leave(s, &saved);
+}
+
+void
+zks_unwatch(ZkSession *s, ZkWatch *w)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	zkw_drop_locked(w);
+	zks_leave(s, &saved);
+}

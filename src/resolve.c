@@ -1,0 +1,163 @@
+/*-------------------------------------------------------------------------
+ *
+ * resolve.c
+ *	  From "host:port,..." to the numeric list that the client library gets.
+ *
+ * The library must not look names up itself: it would do so at every turn of
+ * its loop (ZOOKEEPER-1998), and spins when that fails while it is cut off
+ * (apache/zookeeper pull request 1680).  Nor may the list be even: from two
+ * servers it can go back to the dead one for ever (ZOOKEEPER-2466), so the
+ * first is given twice.
+ *
+ * getaddrinfo cannot be interrupted, so this runs in the keeper thread.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "session_int.h"
+
+#define MAX_ADDRESSES	64
+#define ADDRESS_LEN		(NI_MAXHOST + NI_MAXSERV + 2)
+
+typedef struct AddressList
+{
+	int			n;
+	char		text[MAX_ADDRESSES][ADDRESS_LEN];
+} AddressList;
+
+static void
+add_address(AddressList *list, const char *host, const char *port)
+{
+	char		text[ADDRESS_LEN];
+
+	/* the library wants IPv6 addresses without brackets */
+	snprintf(text, sizeof(text), "%s:%s", host, port);
+	for (int i = 0; i < list->n; i++)
+	{
+		if (strcmp(list->text[i], text) == 0)
+			return;
+	}
+	if (list->n < MAX_ADDRESSES)
+		strcpy(list->text[list->n++], text);
+}
+
+/* One "host:port" or "[address]:port"; false with an explanation if useless */
+static bool
+resolve_one(AddressList *list, const char *item, char *error, int errlen)
+{
+	struct addrinfo hints = {.ai_family = AF_UNSPEC,.ai_socktype = SOCK_STREAM};
+	struct addrinfo *found = NULL;
+	char		host[NI_MAXHOST];
+	const char *colon = strrchr(item, ':');
+	const char *start = item;
+	int			len;
+	int			rc;
+
+	if (colon == NULL)
+	{
+		snprintf(error, errlen, "\"%s\" has no port", item);
+		return false;
+	}
+	len = (int) (colon - item);
+	if (len >= 2 && item[0] == '[' && item[len - 1] == ']')
+	{
+		start++;
+		len -= 2;
+	}
+	if (len <= 0 || len >= (int) sizeof(host))
+	{
+		snprintf(error, errlen, "\"%s\" has no host name", item);
+		return false;
+	}
+	memcpy(host, start, len);
+	host[len] = '\0';
+
+	rc = getaddrinfo(host, colon + 1, &hints, &found);
+	if (rc != 0)
+	{
+		snprintf(error, errlen, "could not resolve host name \"%.80s\": %s",
+				 host, gai_strerror(rc));
+		return false;
+	}
+	for (struct addrinfo *ai = found; ai != NULL; ai = ai->ai_next)
+	{
+		char		numeric[NI_MAXHOST];
+		char		port[NI_MAXSERV];
+
+		if (getnameinfo(ai->ai_addr, ai->ai_addrlen, numeric, sizeof(numeric),
+						port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+			add_address(list, numeric, port);
+	}
+	freeaddrinfo(found);
+	return true;
+}
+
+/* So that not every backend goes to the same server first */
+static void
+shuffle(AddressList *list)
+{
+	for (int i = list->n - 1; i > 0; i--)
+	{
+		unsigned int random = 0;
+		int			j;
+		char		swap[sizeof(list->text[0])];
+
+		if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
+			return;
+		j = (int) (random % (unsigned int) (i + 1));
+		memcpy(swap, list->text[i], sizeof(swap));
+		memcpy(list->text[i], list->text[j], sizeof(swap));
+		memcpy(list->text[j], swap, sizeof(swap));
+	}
+}
+
+/*
+ * Returns a malloc'ed list of an odd number of numeric addresses, or NULL
+ * with an explanation when no name could be resolved.  One bad name of
+ * several does no harm.
+ */
+char *
+zkx_resolve(const char *hosts, int *naddresses, char *error, int errlen)
+{
+	AddressList *list = calloc(1, sizeof(AddressList));
+	char	   *copy = strdup(hosts);
+	char	   *result = NULL;
+	char	   *rest = NULL;
+
+	snprintf(error, errlen, "out of memory");
+	if (list == NULL || copy == NULL)
+		goto done;
+
+	for (char *item = strtok_r(copy, ", \t", &rest); item != NULL;
+		 item = strtok_r(NULL, ", \t", &rest))
+		(void) resolve_one(list, item, error, errlen);
+	if (list->n == 0)
+		goto done;
+
+	*naddresses = list->n;
+	shuffle(list);
+	result = malloc((list->n + 1) * sizeof(list->text[0]));
+	if (result != NULL)
+	{
+		int			total = list->n % 2 == 0 ? list->n + 1 : list->n;
+
+		result[0] = '\0';
+		for (int i = 0; i < total; i++)
+		{
+			if (i > 0)
+				strcat(result, ",");
+			strcat(result, list->text[i % list->n]);
+		}
+	}
+done:
+	free(list);
+	free(copy);
+	return result;
+}

@@ -1,0 +1,762 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.c
+ *	  The ZooKeeper session of a process, and the thread that keeps it.
+ *
+ * A backend spends most of its life where no code of ours runs, so a thread
+ * sends the heartbeats: the keeper.  It drives the single-threaded client
+ * library; the main thread sends its own requests, under the same mutex, and
+ * the keeper reads the answers.  (The multi-threaded library would do the
+ * first half, but answers a failed pthread_create with abort(), takes signals
+ * that belong to the main thread, and can block where it is closed.)
+ *
+ * The keeper calls nothing of PostgreSQL, takes no signal, and touches only
+ * malloc'ed memory.
+ *
+ * While the main thread holds the mutex, its signals are blocked: a handler
+ * may leave the process (bgworker_die does), and exit comes back here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <arpa/inet.h>
+
+#include "session_int.h"
+
+#define KEEPER_STACK		(256 * 1024)
+
+/* See SURELY_SENT in request.c */
+#define SEND_BUFFER			(256 * 1024)
+
+/* A server may ask for more than we did, but not for days: HTTP servers do */
+#define LONGEST_TIMEOUT_MS	(60 * 60 * 1000)
+
+/* How long a session that is cut off when it is closed tries to say goodbye */
+#define LINGER_MS			500
+
+/* Nor try the servers more often than this after a fault */
+#define BACKOFF_MS			20
+
+/*-------------------------------------------------------------------------
+ * Small tools
+ *-------------------------------------------------------------------------
+ */
+
+int64_t
+zks_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_BOOTTIME, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void
+poke(int fd)
+{
+	uint64_t	one = 1;
+
+	/* EAGAIN: it is readable already */
+	if (write(fd, &one, sizeof(one)) < 0)
+		return;
+}
+
+static void
+drain(int fd)
+{
+	uint64_t	count;
+
+	if (read(fd, &count, sizeof(count)) < 0)
+		return;
+}
+
+void
+zks_wake_keeper(ZkSession *s)
+{
+	poke(s->wake_fd);
+}
+
+static void
+leave_locked(ZkSession *s)
+{
+	bool		notify = s->notify;
+
+	s->notify = false;
+	pthread_mutex_unlock(&s->mutex);
+	if (notify)
+		poke(s->notify_fd);
+}
+
+void
+zks_enter(ZkSession *s, sigset_t *saved)
+{
+	sigset_t	all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, saved);
+	pthread_mutex_lock(&s->mutex);
+}
+
+void
+zks_leave(ZkSession *s, const sigset_t *saved)
+{
+	leave_locked(s);
+	pthread_sigmask(SIG_SETMASK, saved, NULL);
+}
+
+/* Can a request be sent? */
+bool
+zks_usable_locked(ZkSession *s)
+{
+	return s->zh != NULL && s->info.state == ZKS_CONNECTED && !s->broken;
+}
+
+void
+zks_trouble_locked(ZkSession *s, const char *what)
+{
+	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", what);
+}
+
+/* The library's own ping would come after a third of the timeout */
+static int64_t
+heartbeat_interval(ZkSession *s)
+{
+	return s->info.timeout_ms * NS_PER_MS / 4;
+}
+
+/*-------------------------------------------------------------------------
+ * What the library tells us
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * The library's messages are the only place where it says why a connection
+ * failed: "...errno=111(Connection refused): ...".  Keep that for DETAIL;
+ * nothing is written to a log, which a dead ensemble would flood.  The
+ * callback is not told whose message it is, so the keeper says it beforehand.
+ */
+static __thread ZkSession *logging;
+
+static void
+on_log(const char *message)
+{
+	const char *text = strstr(message, "errno=");
+	const char *end;
+
+	if (logging == NULL || text == NULL)
+		return;
+	text = strchr(text, '(');
+	end = text != NULL ? strchr(text, ')') : NULL;
+	if (end == NULL)
+		return;
+	snprintf(logging->info.trouble, sizeof(logging->info.trouble), "%.*s",
+			 (int) (end - text - 1), text + 1);
+}
+
+static void
+set_state(ZkSession *s, ZkSessionState state)
+{
+	if (state == ZKS_SUSPENDED && s->info.state == ZKS_CONNECTED)
+		s->info.suspended_at = zks_now();
+	s->info.state = state;
+	s->notify = true;
+}
+
+static void
+on_session_event(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+	ZkSession  *s = (ZkSession *) context;
+
+	(void) path;
+	if (type != ZOO_SESSION_EVENT || s->info.state == ZKS_OVER)
+		return;
+	if (state == ZOO_CONNECTED_STATE)
+	{
+		const clientid_t *id = zoo_client_id(zh);
+		int			timeout = zoo_recv_timeout(zh);
+
+		s->connected_now = true;
+		s->info.session_id = id->client_id;
+		s->info.timeout_ms = timeout;
+	}
+	else if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
+	{
+		s->info.error = state == ZOO_AUTH_FAILED_STATE ? ZAUTHFAILED : ZSESSIONEXPIRED;
+		set_state(s, ZKS_OVER);
+	}
+	else if (s->info.state == ZKS_CONNECTED)
+		set_state(s, ZKS_SUSPENDED);
+}
+
+/*-------------------------------------------------------------------------
+ * The connection
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Make the library see that its connection is dead.  What is still unread is
+ * thrown away: it would be read before the end is.
+ */
+static void
+drop_connection_locked(ZkSession *s, const char *why)
+{
+	char		junk[4096];
+
+	if (why != NULL)
+		zks_trouble_locked(s, why);
+	if (s->sock < 0)
+		return;
+	shutdown(s->sock, SHUT_RDWR);
+	while (recv(s->sock, junk, sizeof(junk), MSG_DONTWAIT) > 0)
+		;
+	(void) zookeeper_process(s->zh, ZOOKEEPER_READ | ZOOKEEPER_WRITE);
+	s->sock = -1;
+
+	/* its own reason is only that we shut the connection */
+	if (why != NULL)
+		zks_trouble_locked(s, why);
+}
+
+/*
+ * A send in the main thread failed.  The library has then closed its socket,
+ * but tells nobody and keeps the unanswered requests, whose turn would come
+ * on the next connection.  The only way to make it fail them is to let it
+ * open a connection and drop that.
+ */
+static void
+mend_broken_locked(ZkSession *s)
+{
+	int			interest;
+	struct timeval tv;
+
+	s->broken = false;
+	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE)
+		return;
+	if (s->info.state == ZKS_CONNECTED)
+		set_state(s, ZKS_SUSPENDED);
+	if (zookeeper_interest(s->zh, &s->sock, &interest, &tv) == ZOK)
+		drop_connection_locked(s, NULL);
+}
+
+/* The socket is the library's, made without SOCK_CLOEXEC */
+static void
+adopt_socket(ZkSession *s, int sock)
+{
+	int			size = SEND_BUFFER;
+
+	s->sock = sock;
+	if (sock < 0)
+		return;
+	s->attempt_at = zks_now();
+	zkg_reset(&s->guard);
+	fcntl(sock, F_SETFD, FD_CLOEXEC);
+	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
+/*
+ * The library gives a server that does not answer two thirds of the session
+ * timeout; of three servers, two such outlast the session.  A third of it for
+ * all of them together leaves the last one time.
+ */
+static int64_t
+attempt_limit(ZkSession *s)
+{
+	int64_t		ms = s->info.timeout_ms / (3 * s->nservers);
+
+	return (ms < 100 ? 100 : ms) * NS_PER_MS;
+}
+
+static bool
+attempting_locked(ZkSession *s)
+{
+	int			state = zoo_state(s->zh);
+
+	return s->sock >= 0 && (state == ZOO_CONNECTING_STATE ||
+							state == ZOO_ASSOCIATING_STATE);
+}
+
+static void
+describe_server_locked(ZkSession *s)
+{
+	struct sockaddr_storage addr;
+	socklen_t	len = sizeof(addr);
+	char		host[INET6_ADDRSTRLEN] = "";
+	int			port = 0;
+
+	s->info.server[0] = '\0';
+	if (getpeername(s->sock, (struct sockaddr *) &addr, &len) != 0)
+		return;
+	if (addr.ss_family == AF_INET)
+	{
+		struct sockaddr_in *in = (struct sockaddr_in *) &addr;
+
+		inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
+		port = ntohs(in->sin_port);
+	}
+	else
+	{
+		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *) &addr;
+
+		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+		port = ntohs(in6->sin6_port);
+	}
+	snprintf(s->info.server, sizeof(s->info.server), "%s:%d", host, port);
+}
+
+/* The handshake is done */
+static void
+connected_locked(ZkSession *s)
+{
+	int64_t		now = zks_now();
+
+	s->connected_now = false;
+	if (s->info.timeout_ms <= 0 || s->info.timeout_ms > LONGEST_TIMEOUT_MS ||
+		s->info.session_id == 0)
+	{
+		s->info.timeout_ms = s->wanted_timeout_ms;
+		drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
+		return;
+	}
+	if (s->info.epoch > 0)
+		s->info.reconnections++;
+	s->info.epoch++;
+	s->info.proven_at = s->attempt_at;
+	s->info.heard_at = now;
+	s->sent_at = now;
+	s->info.trouble[0] = '\0';
+	describe_server_locked(s);
+	set_state(s, ZKS_CONNECTED);
+	zkn_connected_locked(s);
+}
+
+/*
+ * Heartbeats are requests of our own, not the library's pings: of those one
+ * learns neither when they were sent nor when they were answered, and none is
+ * sent while a request is outstanding.  Any request counts as one.
+ */
+static void
+heartbeat_locked(ZkSession *s, int64_t now)
+{
+	ZkRequest  *r;
+
+	if (!zks_usable_locked(s) || s->closing ||
+		now - s->sent_at < heartbeat_interval(s))
+		return;
+	s->sent_at = now;			/* also when memory is out: do not spin */
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r == NULL)
+		return;
+	r->forgotten = true;
+	zkr_stat_locked(r, "/");
+	zkn_heartbeat_locked(s);
+}
+
+/*
+ * Nobody tells a client that is cut off that its session has expired.  After
+ * a whole session timeout without a word it most likely has, and doubt counts
+ * as lost.
+ */
+static void
+expire_locked(ZkSession *s, int64_t now)
+{
+	if (s->info.state == ZKS_SUSPENDED && !s->closing &&
+		now - s->info.heard_at > s->info.timeout_ms * NS_PER_MS)
+	{
+		s->info.error = ZSESSIONEXPIRED;
+		set_state(s, ZKS_OVER);
+	}
+}
+
+/*-------------------------------------------------------------------------
+ * The keeper
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+finished_locked(ZkSession *s)
+{
+	if (s->info.state == ZKS_OVER)
+		return true;
+	if (!s->closing)
+		return false;
+	if (zks_now() >= s->close_by)
+		return true;
+	switch (s->info.state)
+	{
+		case ZKS_CONNECTED:
+
+			/*
+			 * The library closes its socket as soon as anything arrives after
+			 * its goodbye.  With an answer still unread that makes the kernel
+			 * reset the connection, and the server may lose the goodbye.
+			 */
+			return s->in_flight == 0;
+		case ZKS_SUSPENDED:
+			/* closing needs a connection, so wait for one a little */
+			return !zkn_any_locked(s);
+		default:
+			return true;
+	}
+}
+
+static int
+min_ms(int ms, int64_t until, int64_t now)
+{
+	int64_t		left = (until - now) / NS_PER_MS + 1;
+
+	if (left < 0)
+		left = 0;
+	return left < ms ? (int) left : ms;
+}
+
+/*
+ * Before the wait: let the library do what is due.  Returns how long it may
+ * wait, in ms.
+ */
+static int
+prepare_locked(ZkSession *s, short *events)
+{
+	int64_t		now = zks_now();
+	struct timeval tv = {0, 0};
+	int			sock = -1;
+	int			interest = 0;
+	int			wait;
+	int			rc;
+
+	if (s->broken)
+		mend_broken_locked(s);
+	heartbeat_locked(s, now);
+
+	if (attempting_locked(s) && now - s->attempt_at > attempt_limit(s))
+		drop_connection_locked(s, "connection attempt timed out");
+
+	*events = 0;
+	rc = zookeeper_interest(s->zh, &sock, &interest, &tv);
+	if (rc != ZOK)
+	{
+		s->sock = -1;
+		return BACKOFF_MS;
+	}
+	if (sock != s->sock)
+		adopt_socket(s, sock);
+	if (interest & ZOOKEEPER_READ)
+		*events |= POLLIN | POLLRDHUP;
+	if (interest & ZOOKEEPER_WRITE)
+		*events |= POLLOUT;
+
+	wait = (int) (tv.tv_sec * 1000 + (tv.tv_usec + 999) / 1000);
+	if (s->info.state == ZKS_CONNECTED)
+		wait = min_ms(wait, s->sent_at + heartbeat_interval(s), now);
+	if (attempting_locked(s))
+		wait = min_ms(wait, s->attempt_at + attempt_limit(s), now);
+	if (s->info.state == ZKS_SUSPENDED)
+		wait = min_ms(wait, s->info.heard_at + s->info.timeout_ms * NS_PER_MS, now);
+	if (s->closing)
+		wait = min_ms(wait, s->close_by, now);
+	return wait;
+}
+
+/* Returns false when the rest of a frame must arrive first */
+static bool
+read_locked(ZkSession *s, short revents)
+{
+	int			events = 0;
+
+	if (revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR))
+	{
+		switch (zkg_check_locked(s))
+		{
+			case GUARD_READ:
+				events |= ZOOKEEPER_READ;
+				break;
+			case GUARD_WAIT:
+				if (revents & (POLLRDHUP | POLLHUP | POLLERR))
+				{
+					/* the rest will never arrive */
+					drop_connection_locked(s, "server closed the connection");
+					return true;
+				}
+				break;
+			case GUARD_REJECT:
+				drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
+				return true;
+		}
+	}
+	if (revents & (POLLOUT | POLLHUP | POLLERR))
+		events |= ZOOKEEPER_WRITE;
+	/* after a fault the library has dropped the connection by itself */
+	if (events != 0)
+		(void) zookeeper_process(s->zh, events);
+	if (s->connected_now)
+		connected_locked(s);
+	return (events & ZOOKEEPER_READ) != 0 || !(revents & POLLIN);
+}
+
+static void
+keep(ZkSession *s)
+{
+	while (!finished_locked(s))
+	{
+		struct pollfd fds[2] = {{.fd = s->wake_fd,.events = POLLIN}, {.fd = -1}};
+		int			wait = prepare_locked(s, &fds[1].events);
+
+		if (finished_locked(s))
+			break;
+		fds[1].fd = s->sock;
+		leave_locked(s);
+		poll(fds, 2, wait);
+		if (fds[0].revents != 0)
+			drain(s->wake_fd);
+		pthread_mutex_lock(&s->mutex);
+
+		/* the main thread may have had the socket closed meanwhile */
+		if (fds[1].revents != 0 && fds[1].fd == s->sock && !s->broken &&
+			!read_locked(s, fds[1].revents))
+		{
+			leave_locked(s);
+			poll(NULL, 0, 1);
+			pthread_mutex_lock(&s->mutex);
+		}
+		expire_locked(s, zks_now());
+	}
+}
+
+static bool
+begin_locked(ZkSession *s, const char *addresses)
+{
+	zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
+	zoo_deterministic_conn_order(1);	/* resolve.c has shuffled; this would
+										 * reseed the process's random() */
+	s->zh = zookeeper_init2(addresses, on_session_event, s->wanted_timeout_ms,
+							NULL, s, ZOO_NO_LOG_CLIENTENV, on_log);
+	if (s->zh == NULL)
+		return false;
+	zoo_set_servers_resolution_delay(s->zh, -1);
+	return true;
+}
+
+static void
+release(ZkSession *s)
+{
+	if (atomic_fetch_sub(&s->owners, 1) > 1)
+		return;
+	zkn_free_all(s);
+	zkr_free_all(s);
+	close(s->wake_fd);
+	close(s->notify_fd);
+	pthread_mutex_destroy(&s->mutex);
+	free(s->hosts);
+	free(s);
+}
+
+static void *
+keeper_main(void *arg)
+{
+	ZkSession  *s = arg;
+	char		error[sizeof(s->info.trouble)];
+	char	   *addresses = zkx_resolve(s->hosts, &s->nservers, error, sizeof(error));
+
+	logging = s;
+	pthread_mutex_lock(&s->mutex);
+	if (addresses == NULL)
+	{
+		zks_trouble_locked(s, error);
+		s->info.error = ZBADARGUMENTS;
+		set_state(s, ZKS_OVER);
+	}
+	else if (!begin_locked(s, addresses))
+	{
+		zks_trouble_locked(s, strerror(errno));
+		s->info.error = ZSYSTEMERROR;
+		set_state(s, ZKS_OVER);
+	}
+	free(addresses);
+	if (s->zh != NULL)
+	{
+		keep(s);
+
+		/* sends what is queued, says goodbye, and waits for the server's */
+		zookeeper_close(s->zh);
+		s->zh = NULL;
+	}
+	s->sock = -1;
+	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
+	if (s->info.state != ZKS_OVER)
+	{
+		s->info.error = ZCLOSING;
+		set_state(s, ZKS_OVER);
+	}
+	zkn_over_locked(s);
+	s->notify = true;
+	atomic_store(&s->keeper_done, true);
+	leave_locked(s);
+	release(s);
+	return NULL;
+}
+
+/*-------------------------------------------------------------------------
+ * What the owner calls
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+start_keeper(ZkSession *s)
+{
+	pthread_attr_t attr;
+	sigset_t	all;
+	sigset_t	saved;
+	int			rc;
+
+	rc = pthread_attr_init(&attr);
+	if (rc == 0)
+	{
+		pthread_attr_setstacksize(&attr, KEEPER_STACK);
+
+		/* a thread inherits its creator's mask: signals are not for it */
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &saved);
+		rc = pthread_create(&s->keeper, &attr, keeper_main, s);
+		pthread_sigmask(SIG_SETMASK, &saved, NULL);
+		pthread_attr_destroy(&attr);
+	}
+	errno = rc;
+	return rc == 0;
+}
+
+ZkSession *
+zks_open(const char *hosts, int timeout_ms)
+{
+	ZkSession  *s = calloc(1, sizeof(ZkSession));
+
+	if (s == NULL)
+		return NULL;
+	s->sock = -1;
+	s->nservers = 1;
+	s->wanted_timeout_ms = timeout_ms;
+	s->info.timeout_ms = timeout_ms;
+	s->info.state = ZKS_CONNECTING;
+	atomic_init(&s->keeper_done, false);
+	atomic_init(&s->owners, 2);
+	pthread_mutex_init(&s->mutex, NULL);
+	s->hosts = strdup(hosts);
+	s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	s->notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+
+	if (s->hosts == NULL || s->wake_fd < 0 || s->notify_fd < 0 || !start_keeper(s))
+	{
+		int			save_errno = errno;
+
+		if (s->wake_fd >= 0)
+			close(s->wake_fd);
+		if (s->notify_fd >= 0)
+			close(s->notify_fd);
+		pthread_mutex_destroy(&s->mutex);
+		free(s->hosts);
+		free(s);
+		errno = save_errno;
+		return NULL;
+	}
+	return s;
+}
+
+void
+zks_close(ZkSession *s, int bound_ms)
+{
+	int64_t		until = zks_now() + bound_ms * NS_PER_MS;
+	int64_t		now;
+
+	/*
+	 * The keeper may hold the mutex for as long as a silent server lets
+	 * zookeeper_close wait, so ask for it with a limit.
+	 */
+	for (;;)
+	{
+		sigset_t	all;
+		sigset_t	saved;
+		bool		told = false;
+
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &saved);
+		if (pthread_mutex_trylock(&s->mutex) == 0)
+		{
+			s->closing = true;
+			s->close_by = zks_now() + LINGER_MS * NS_PER_MS;
+			leave_locked(s);
+			told = true;
+		}
+		pthread_sigmask(SIG_SETMASK, &saved, NULL);
+		if (told || atomic_load(&s->keeper_done) || zks_now() >= until)
+			break;
+		poll(NULL, 0, 1);
+	}
+	zks_wake_keeper(s);
+
+	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
+	{
+		struct pollfd fd = {.fd = s->notify_fd,.events = POLLIN};
+
+		poll(&fd, 1, min_ms(bound_ms, until, now));
+		drain(s->notify_fd);
+	}
+	if (atomic_load(&s->keeper_done))
+		pthread_join(s->keeper, NULL);
+	else
+		pthread_detach(s->keeper);	/* it frees the session when it ends */
+	release(s);
+}
+
+void
+zks_info(ZkSession *s, ZkSessionInfo *info)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	*info = s->info;
+	zks_leave(s, &saved);
+}
+
+int
+zks_notify_fd(ZkSession *s)
+{
+	return s->notify_fd;
+}
+
+void
+zks_notify_clear(ZkSession *s)
+{
+	drain(s->notify_fd);
+}
+
+static void
+cork(ZkSession *s, int on)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (s->sock >= 0)
+		setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &on, sizeof(on));
+	zks_leave(s, &saved);
+}
+
+void
+zks_batch_begin(ZkSession *s)
+{
+	cork(s, 1);
+}
+
+void
+zks_batch_end(ZkSession *s)
+{
+	cork(s, 0);
+}

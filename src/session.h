@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.h
+ *	  One ZooKeeper session, kept alive by a thread of its own.
+ *
+ * This is all that the rooms above may use.  Plain C and pthreads: no
+ * PostgreSQL header may be included by what implements it, so that no palloc
+ * or ereport can ever run in a thread that PostgreSQL did not start.
+ *
+ * Every function here may be called from the owning (main) thread only; none
+ * of them blocks, except zks_close for as long as it is told.  What happens
+ * meanwhile is announced on a descriptor, zks_notify_fd.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_SESSION_H
+#define ZKLOCK_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "protocol.h"
+
+/* Descriptors that a session uses: wake, notify, the socket */
+#define ZKS_DESCRIPTORS		3
+
+/* Room for a root, a path and a node's name */
+#define ZKS_PATH_LEN		2304
+
+/* A time that has not come, or a limit that there is not */
+#define ZKS_NEVER			INT64_MAX
+
+typedef struct ZkSession ZkSession;
+typedef struct ZkRequest ZkRequest;
+typedef struct ZkNode ZkNode;
+typedef struct ZkWatch ZkWatch;
+
+typedef enum ZkSessionState
+{
+	ZKS_CONNECTING,				/* no server has accepted us yet */
+	ZKS_CONNECTED,				/* heartbeats are answered */
+	ZKS_SUSPENDED,				/* cut off; the session may still live */
+	ZKS_OVER					/* expired, refused, or given up: for good */
+} ZkSessionState;
+
+typedef struct ZkSessionInfo
+{
+	ZkSessionState state;
+	int			error;			/* why it is over: a ZooKeeper code */
+	uint32_t	epoch;			/* connections made so far */
+	int64_t		session_id;
+	int			timeout_ms;		/* negotiated; asked for until then */
+	int64_t		proven_at;		/* when the last answered request was sent */
+	int64_t		suspended_at;	/* since when cut off */
+	int64_t		heard_at;		/* when the last answer came */
+	uint64_t	requests;		/* sent, heartbeats included */
+	uint64_t	reconnections;
+	char		server[64];		/* address of the server, or "" */
+	char		trouble[160];	/* the last fault of the connection, or "" */
+} ZkSessionInfo;
+
+/*
+ * Nanoseconds of CLOCK_BOOTTIME, which goes on while a machine is suspended:
+ * ZooKeeper's clock for our session does, too.
+ */
+extern int64_t zks_now(void);
+
+/*
+ * Begin a session.  hosts is "host:port,..."; names are looked up by the
+ * session's thread.  timeout_ms is what is asked of the server.  Returns NULL
+ * with errno set when there are not the resources for it.
+ */
+extern ZkSession *zks_open(const char *hosts, int timeout_ms);
+
+/*
+ * End the session: ZooKeeper deletes its nodes.  Waits at most bound_ms; what
+ * is left then ends by itself, or with the process.  The session, its
+ * requests, nodes and watches are not to be used any more.
+ */
+extern void zks_close(ZkSession *session, int bound_ms);
+
+extern void zks_info(ZkSession *session, ZkSessionInfo *info);
+
+/* Becomes readable when something has changed; cleared by zks_notify_clear */
+extern int	zks_notify_fd(ZkSession *session);
+extern void zks_notify_clear(ZkSession *session);
+
+/*
+ * Between these two, requests are gathered and leave the machine together.
+ */
+extern void zks_batch_begin(ZkSession *session);
+extern void zks_batch_end(ZkSession *session);
+
+/*
+ * Requests.  A code is ZooKeeper's own; zks_is_doubtful tells the ones that
+ * leave open whether the request was carried out.
+ */
+typedef struct ZkAnswer
+{
+	int			rc;
+	int64_t		sent_at;		/* zks_now() before it was sent */
+	uint32_t	epoch;			/* the connection on which it was sent */
+	int			nchildren;
+	char	  **children;		/* of a list; valid until zks_request_free */
+} ZkAnswer;
+
+extern bool zks_is_doubtful(int rc);
+
+/* The children of a directory; fresh: as the leader knows them */
+extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
+extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
+extern void zks_request_free(ZkSession *session, ZkRequest *request);
+
+/* Watches on the deletion of a node (node.c has its own for what we hold) */
+typedef enum ZkWatchState
+{
+	ZKW_PENDING,				/* ZooKeeper has not answered yet */
+	ZKW_ARMED,
+	ZKW_FIRED,					/* the node is gone, or was when we asked */
+	ZKW_CHANGED,				/* its data changed: no more armed */
+	ZKW_FAILED					/* not armed: the connection broke */
+} ZkWatchState;
+
+typedef struct ZkWatchInfo
+{
+	ZkWatchState state;
+	int			rc;				/* why it failed */
+	uint32_t	epoch;			/* the connection on which it was set */
+} ZkWatchInfo;
+
+extern ZkWatch *zks_watch(ZkSession *session, const char *path);
+extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
+extern void zks_unwatch(ZkSession *session, ZkWatch *watch);
+
+/* node.c: nodes that this session made, or is about to make */
+typedef enum ZkNodeState
+{
+	ZKN_CREATING,				/* asked for, not answered */
+	ZKN_UNSURE,					/* the answer was lost; being looked for */
+	ZKN_PRESENT,				/* there, and ours */
+	ZKN_ABSENT,					/* not made; rc says why */
+	ZKN_LOST					/* was there, and is no more */
+} ZkNodeState;
+
+typedef struct ZkNodeInfo
+{
+	ZkNodeState state;
+	int			rc;				/* why it is absent */
+	int64_t		czxid;			/* the transaction that made it */
+	char		name[ZKP_NAME_LEN];
+	ZkWatchState watch;			/* that on the node itself, once asked for */
+	uint32_t	watch_epoch;
+} ZkNodeInfo;
+
+/*
+ * Make a contender in the directory; with parents, make that first, as
+ * containers.  Returns NULL when memory is out.
+ */
+extern ZkNode *zkn_create(ZkSession *session, const char *dir, ZkpMode mode,
+						  bool parents);
+extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
+
+/* Watch the node itself, so that its loss is noticed */
+extern void zkn_watch(ZkSession *session, ZkNode *node);
+
+/*
+ * Nobody wants the node any more, whatever its state: it is deleted, now or
+ * as soon as that is possible.  Must not fail, since transactions end in it.
+ * The node is not to be used afterwards; the ticket tells when it is gone.
+ */
+extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
+
+/* Are all nodes with tickets up to this one gone? */
+extern bool zkn_gone(ZkSession *session, uint64_t ticket);
+
+#endif							/* ZKLOCK_SESSION_H */

@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * session_int.h
+ *	  What session.c, request.c, node.c, guard.c and resolve.c share.
+ *
+ * One mutex guards a session, all that hangs on it, and its handle: the
+ * single-threaded client library has no locks of its own.  Names ending in
+ * _locked are called with it held.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_SESSION_INT_H
+#define ZKLOCK_SESSION_INT_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include <zookeeper/zookeeper.h>
+
+#include "session.h"
+
+#define NS_PER_MS		INT64_C(1000000)
+
+/* Called when a request is answered, or never will be; with the mutex held */
+typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
+
+struct ZkRequest
+{
+	ZkRequest  *next;
+	ZkRequest  *prev;
+	ZkSession  *session;
+	ZkDone		done;			/* NULL: the owner polls */
+	void	   *owner;			/* done's own */
+	bool		answered;
+	bool		forgotten;		/* free it when it is answered */
+	int			rc;
+	int64_t		sent_at;
+	uint32_t	epoch;
+	char	   *name;			/* of what was created */
+	int64_t		czxid;
+	int64_t		ephemeral_owner;
+	int			cversion;
+	int			nchildren;
+	char	  **children;
+};
+
+struct ZkWatch
+{
+	ZkWatch    *next;
+	ZkWatch    *prev;
+	ZkSession  *session;
+	uintptr_t	id;				/* never used twice: the library's context */
+	ZkWatchState state;
+	int			rc;
+	uint32_t	epoch;
+	bool		dropped;
+	bool		in_flight;		/* awget is not answered */
+	char		path[];
+};
+
+/*
+ * What the guard knows of the frame that the client library is to read next.
+ */
+typedef struct ZkGuard
+{
+	bool		in_long_frame;
+	uint64_t	replies_before;
+} ZkGuard;
+
+typedef enum ZkGuardVerdict
+{
+	GUARD_READ,					/* let the library read */
+	GUARD_WAIT,					/* more must arrive first */
+	GUARD_REJECT				/* this is not ZooKeeper */
+} ZkGuardVerdict;
+
+struct ZkSession
+{
+	pthread_mutex_t mutex;
+	pthread_t	keeper;
+	int			wake_fd;
+	int			notify_fd;
+	char	   *hosts;
+	int			wanted_timeout_ms;
+
+	/* set by one thread, read by the other, without the mutex */
+	atomic_bool keeper_done;
+	atomic_int	owners;			/* the last of two frees */
+
+	/* all below: under the mutex */
+	zhandle_t  *zh;
+	int			sock;			/* the library's socket, or -1 */
+	int64_t		attempt_at;		/* when it was opened */
+	int			nservers;
+	ZkGuard		guard;
+
+	ZkSessionInfo info;
+	int64_t		sent_at;		/* when we last sent anything */
+	bool		connected_now;	/* a connection was made; see to the nodes */
+	bool		broken;			/* a send failed: see zks_submitted */
+	bool		notify;			/* tell the owner, once the mutex is free */
+	bool		closing;
+	int64_t		close_by;
+
+	ZkRequest  *requests;		/* oldest first */
+	ZkRequest  *last_request;
+	int			in_flight;
+	uint64_t	replies;		/* completions seen, ever */
+	ZkWatch    *watches;
+	uintptr_t	watch_ids;
+	ZkNode	   *nodes;
+	uint64_t	tickets;
+};
+
+/* session.c */
+extern void zks_enter(ZkSession *s, sigset_t *saved);
+extern void zks_leave(ZkSession *s, const sigset_t *saved);
+extern void zks_wake_keeper(ZkSession *s);
+extern bool zks_usable_locked(ZkSession *s);
+extern void zks_trouble_locked(ZkSession *s, const char *what);
+
+/* request.c */
+extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
+extern void zkr_create_locked(ZkRequest *r, const char *path, int flags);
+extern void zkr_list_locked(ZkRequest *r, const char *dir);
+extern void zkr_sync_locked(ZkRequest *r, const char *path);
+extern void zkr_stat_locked(ZkRequest *r, const char *path);
+extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
+extern void zkr_forget_locked(ZkRequest *r);
+extern void zkr_fail_all_locked(ZkSession *s, int rc);
+extern void zkr_free_all(ZkSession *s);
+extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);
+extern void zkw_drop_locked(ZkWatch *w);
+
+/* node.c */
+extern void zkn_connected_locked(ZkSession *s);
+extern void zkn_heartbeat_locked(ZkSession *s);
+extern void zkn_over_locked(ZkSession *s);
+extern bool zkn_any_locked(ZkSession *s);
+extern void zkn_free_all(ZkSession *s);
+
+/* guard.c */
+extern void zkg_reset(ZkGuard *g);
+extern ZkGuardVerdict zkg_check_locked(ZkSession *s);
+
+/* resolve.c */
+extern char *zkx_resolve(const char *hosts, int *naddresses, char *error, int errlen);
+
+#endif							/* ZKLOCK_SESSION_INT_H */

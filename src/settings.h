@@ -1,0 +1,23 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.h
+ *	  The settings (GUC variables) of zklock; zklock.c defines them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_SETTINGS_H
+#define ZKLOCK_SETTINGS_H
+
+/* read when a ZooKeeper session opens, and in force until it ends */
+extern char *zklock_hosts;
+extern char *zklock_root;
+extern int	zklock_session_timeout; /* ms */
+
+/* in force at once; ms */
+extern int	zklock_connect_timeout;
+extern int	zklock_operation_timeout;
+extern int	zklock_release_timeout;
+
+extern int	zklock_max_locks;
+
+#endif							/* ZKLOCK_SETTINGS_H */

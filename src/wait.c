@@ -1,0 +1,92 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait.c
+ *	  Waiting for ZooKeeper, in a way that can always be ended.
+ *
+ * All waits of zklock inside a transaction are this one: on the descriptor
+ * that the session's thread writes to, and on the process latch, so that
+ * cancel, terminate, statement_timeout and the postmaster's death end it at
+ * once.
+ *
+ * lock_timeout needs help: PostgreSQL arms its timer only in its own lock
+ * manager, so the limit is counted here and its own error raised.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+
+#include "compat.h"
+#include "wait.h"
+
+#define NS_PER_MS		INT64CONST(1000000)
+
+int64
+zkwait_after(int ms)
+{
+	return zks_now() + ms * NS_PER_MS;
+}
+
+void
+zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
+{
+	int64		now = zks_now();
+
+	/* what would overflow waits without limit */
+	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / NS_PER_MS)
+		wait->deadline = ZKS_NEVER;
+	else
+		wait->deadline = now + timeout_ms * NS_PER_MS;
+
+	if (use_lock_timeout && LockTimeout > 0)
+		wait->lock_deadline = now + LockTimeout * NS_PER_MS;
+	else
+		wait->lock_deadline = ZKS_NEVER;
+}
+
+static uint32
+event_id(ZkWaitEvent event)
+{
+	static const char *const names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease"};
+	static uint32 ids[lengthof(names)];
+
+	if (ids[event] == 0)
+		ids[event] = wait_event_compat(names[event]);
+	return ids[event];
+}
+
+bool
+zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
+{
+	int64		now = zks_now();
+	int64		limit = Min(until, Min(wait->deadline, wait->lock_deadline));
+	int			flags = WL_LATCH_SET | WL_SOCKET_READABLE | WL_EXIT_ON_PM_DEATH;
+	long		ms = -1;
+	int			happened;
+
+	CHECK_FOR_INTERRUPTS();
+	if (now >= wait->lock_deadline)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("canceling statement due to lock timeout")));
+	if (now >= limit)
+		return false;
+	if (limit != ZKS_NEVER)
+	{
+		flags |= WL_TIMEOUT;
+		ms = (long) Min((limit - now + NS_PER_MS - 1) / NS_PER_MS, INT_MAX);
+	}
+	happened = WaitLatchOrSocket(MyLatch, flags, zks_notify_fd(session), ms,
+								 event_id(event));
+	if (happened & WL_LATCH_SET)
+	{
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (happened & WL_SOCKET_READABLE)
+		zks_notify_clear(session);
+	return true;
+}

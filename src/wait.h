@@ -1,0 +1,44 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait.h
+ *	  Waiting for ZooKeeper, in a way that can always be ended.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_WAIT_H
+#define ZKLOCK_WAIT_H
+
+#include "session.h"
+
+/* The limits of one call, all on the clock of zks_now() */
+typedef struct ZkWait
+{
+	int64		deadline;		/* of the timeout argument, or ZKS_NEVER */
+	int64		lock_deadline;	/* of lock_timeout, or ZKS_NEVER */
+} ZkWait;
+
+typedef enum ZkWaitEvent
+{
+	ZKWAIT_CONNECT,
+	ZKWAIT_ACQUIRE,
+	ZKWAIT_RELEASE
+} ZkWaitEvent;
+
+/*
+ * timeout_ms < 0: no limit.  lock_timeout counts for calls that wait for
+ * others, not for those that only try.
+ */
+extern void zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout);
+
+/* The time at which so many ms from now are over */
+extern int64 zkwait_after(int ms);
+
+/*
+ * Wait until something has changed in the session, until this time, or the
+ * call's deadline; whichever it was, look again.  Returns false when one of
+ * the times is over.  Raises 55P03 at lock_timeout's; cancel and terminate
+ * end it as they end any statement.
+ */
+extern bool zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);
+
+#endif							/* ZKLOCK_WAIT_H */

@@ -1,0 +1,370 @@
+/*-------------------------------------------------------------------------
+ *
+ * zklock.c
+ *	  Module entry, settings, SQL functions.
+ *
+ * Here arguments are checked and answers made; what a lock is, hold.c knows.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/int.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "client.h"
+#include "compat.h"
+#include "hold.h"
+#include "path.h"
+#include "settings.h"
+
+PG_MODULE_MAGIC;
+
+void		_PG_init(void);
+
+char	   *zklock_hosts;
+char	   *zklock_root;
+int			zklock_session_timeout;
+int			zklock_connect_timeout;
+int			zklock_operation_timeout;
+int			zklock_release_timeout;
+int			zklock_max_locks;
+
+static ProcessUtility_hook_type next_ProcessUtility = NULL;
+
+/*-------------------------------------------------------------------------
+ * Settings
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+check_root(char **newval, void **extra, GucSource source)
+{
+	const char *wrong = zkpath_check_root(*newval);
+
+	if (wrong != NULL)
+		GUC_check_errdetail("%s", wrong);
+	return wrong == NULL;
+}
+
+static const struct
+{
+	const char *name;
+	const char *summary;
+	const char *more;
+	int		   *variable;
+	int			boot;
+	int			min;
+	int			max;
+	GucContext	context;
+	int			flags;
+}			int_settings[] =
+{
+	{"zklock.session_timeout",
+		"Time without a heartbeat after which ZooKeeper takes a session's locks away.",
+		"It is asked of the ensemble, which may bound it.",
+	&zklock_session_timeout, 10000, 1000, 3600000, PGC_SUSET, GUC_UNIT_MS},
+	{"zklock.connect_timeout",
+		"Time that a call waits for a ZooKeeper session.", NULL,
+	&zklock_connect_timeout, 5000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
+	{"zklock.operation_timeout",
+		"Time that a call waits for one answer of ZooKeeper.", NULL,
+	&zklock_operation_timeout, 10000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
+	{"zklock.release_timeout",
+		"Time that the end of a transaction waits for ZooKeeper to confirm the release of its locks.",
+		"It never waits while there is no connection.",
+	&zklock_release_timeout, 0, 0, 60000, PGC_USERSET, GUC_UNIT_MS},
+	{"zklock.max_locks",
+		"Maximum number of ZooKeeper locks that one session may hold.", NULL,
+	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},
+};
+
+static void
+define_settings(void)
+{
+	DefineCustomStringVariable("zklock.hosts",
+							   gettext_noop("Servers of the ZooKeeper ensemble, as host:port, separated by commas."),
+							   NULL, &zklock_hosts, "",
+							   PGC_SUSET, GUC_LIST_INPUT, NULL, NULL, NULL);
+	DefineCustomStringVariable("zklock.root",
+							   gettext_noop("Path in ZooKeeper under which all lock paths lie; / for none."),
+							   NULL, &zklock_root, "/zklock",
+							   PGC_SUSET, 0, check_root, NULL, NULL);
+	for (int i = 0; i < lengthof(int_settings); i++)
+		DefineCustomIntVariable(int_settings[i].name, int_settings[i].summary,
+								int_settings[i].more, int_settings[i].variable,
+								int_settings[i].boot, int_settings[i].min,
+								int_settings[i].max, int_settings[i].context,
+								int_settings[i].flags, NULL, NULL, NULL);
+	reserve_guc_prefix_compat("zklock");
+}
+
+/*-------------------------------------------------------------------------
+ * DISCARD ALL
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * PostgreSQL offers no hook for DISCARD ALL.  A session that holds locks has
+ * loaded us, so a hook set at load is early enough.
+ */
+static void
+utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+			 ProcessUtilityContext context, ParamListInfo params,
+			 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	/* the statement may be freed by what it does */
+	bool		discard_all = IsA(pstmt->utilityStmt, DiscardStmt) &&
+		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
+
+	if (next_ProcessUtility)
+		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+							queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+								queryEnv, dest, qc);
+	if (discard_all)
+		(void) zkh_unlock_all();
+}
+
+/*
+ * May run in the postmaster: nothing is opened here.
+ */
+void
+_PG_init(void)
+{
+	define_settings();
+	next_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = utility_hook;
+}
+
+/*-------------------------------------------------------------------------
+ * Arguments
+ *-------------------------------------------------------------------------
+ */
+
+static char *
+path_argument(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock path must not be null")));
+	return zkpath_from_text(PG_GETARG_TEXT_PP(0));
+}
+
+static void
+refuse_negative(bool negative)
+{
+	if (negative)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock timeout must not be negative")));
+}
+
+/*
+ * The timeout argument in ms, -1 for none.  Fractions round up; what
+ * overflows is as good as no limit.
+ */
+static int64
+timeout_argument(FunctionCallInfo fcinfo, int n)
+{
+	Interval   *timeout;
+	int64		days;
+	int64		us;
+
+	if (PG_ARGISNULL(n))
+		return -1;
+	timeout = PG_GETARG_INTERVAL_P(n);
+	days = (int64) timeout->month * DAYS_PER_MONTH + timeout->day;
+	if (pg_mul_s64_overflow(days, USECS_PER_DAY, &us))
+	{
+		/* more than the time part can make up for */
+		refuse_negative(days < 0);
+		return -1;
+	}
+	if (pg_add_s64_overflow(us, timeout->time, &us))
+	{
+		refuse_negative(timeout->time < 0);
+		return -1;
+	}
+	refuse_negative(us < 0);
+	return us / 1000 + (us % 1000 != 0 ? 1 : 0);
+}
+
+/*-------------------------------------------------------------------------
+ * Taking and giving back
+ *-------------------------------------------------------------------------
+ */
+
+static Datum
+lock_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
+{
+	char	   *path = path_argument(fcinfo);
+	int64		timeout = timeout_argument(fcinfo, 1);
+	bool		may_wait = timeout != 0;
+	ZkWait		wait;
+
+	zkwait_begin(&wait, may_wait ? timeout : -1, may_wait);
+	PG_RETURN_BOOL(zkh_lock(path, mode, scope, may_wait, &wait));
+}
+
+static Datum
+try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
+{
+	char	   *path = path_argument(fcinfo);
+	ZkWait		wait;
+
+	zkwait_begin(&wait, -1, false);
+	PG_RETURN_BOOL(zkh_lock(path, mode, scope, false, &wait));
+}
+
+PG_FUNCTION_INFO_V1(zk_lock);
+Datum
+zk_lock(PG_FUNCTION_ARGS)
+{
+	return lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION);
+}
+
+PG_FUNCTION_INFO_V1(zk_xact_lock);
+Datum
+zk_xact_lock(PG_FUNCTION_ARGS)
+{
+	return lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION);
+}
+
+PG_FUNCTION_INFO_V1(zk_try_lock);
+Datum
+zk_try_lock(PG_FUNCTION_ARGS)
+{
+	return try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION);
+}
+
+PG_FUNCTION_INFO_V1(zk_try_xact_lock);
+Datum
+zk_try_xact_lock(PG_FUNCTION_ARGS)
+{
+	return try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION);
+}
+
+PG_FUNCTION_INFO_V1(zk_unlock);
+Datum
+zk_unlock(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(zkh_unlock(path_argument(fcinfo), ZKP_EXCLUSIVE));
+}
+
+PG_FUNCTION_INFO_V1(zk_unlock_all);
+Datum
+zk_unlock_all(PG_FUNCTION_ARGS)
+{
+	int64		dropped = zkh_unlock_all();
+
+	PG_RETURN_INT32((int32) Min(dropped, PG_INT32_MAX));
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_token);
+Datum
+zk_lock_token(PG_FUNCTION_ARGS)
+{
+	int64		token;
+
+	if (!zkh_token(path_argument(fcinfo), &token))
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/*-------------------------------------------------------------------------
+ * Views
+ *-------------------------------------------------------------------------
+ */
+
+static const char *const mode_names[] = {"none", "shared", "exclusive"};
+static const char *const scope_names[] = {"session", "transaction"};
+static const char *const state_names[] = {"held", "suspect", "lost"};
+static const char *const session_state_names[] = {"connecting", "connected", "suspended", "over"};
+
+static void
+put_lock(const ZkHoldInfo *info, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		values[8];
+	bool		nulls[8] = {false};
+	int			i = 0;
+
+	values[i++] = CStringGetTextDatum(zkpath_for_display(info->path));
+	values[i++] = CStringGetTextDatum(mode_names[info->mode]);
+	values[i++] = CStringGetTextDatum(scope_names[info->scope]);
+	values[i++] = Int64GetDatum(info->count);
+	values[i++] = CStringGetTextDatum(state_names[info->state]);
+	nulls[i] = info->state == ZKH_LOST;
+	values[i++] = Int64GetDatum(info->token);
+	values[i++] = CStringGetTextDatum(info->node);
+	values[i++] = TimestampTzGetDatum(info->acquired_at);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_status);
+Datum
+zk_lock_status(PG_FUNCTION_ARGS)
+{
+	init_srf_compat(fcinfo);
+	zkh_each(put_lock, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/* A time of zks_now(), on the clock that users read */
+static TimestampTz
+as_timestamp(int64 boottime_ns)
+{
+	return GetCurrentTimestamp() - (zks_now() - boottime_ns) / 1000;
+}
+
+static Datum
+ms_as_interval(int ms)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = ms * INT64CONST(1000);
+	return IntervalPGetDatum(interval);
+}
+
+PG_FUNCTION_INFO_V1(zk_session_status);
+Datum
+zk_session_status(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo;
+	ZkSession  *session = zkc_session();
+	ZkSessionInfo info;
+	Datum		values[10];
+	bool		nulls[10] = {false};
+	int			i = 0;
+
+	init_srf_compat(fcinfo);
+	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	memset(&info, 0, sizeof(info));
+	if (session != NULL)
+		zks_info(session, &info);
+
+	values[i++] = CStringGetTextDatum(session == NULL ? "none" : session_state_names[info.state]);
+	nulls[i] = info.epoch == 0;
+	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id));
+	nulls[i] = info.server[0] == '\0';
+	values[i++] = CStringGetTextDatum(info.server);
+	nulls[i] = info.epoch == 0;
+	values[i++] = ms_as_interval(info.timeout_ms);
+	nulls[i] = info.epoch == 0;
+	values[i++] = TimestampTzGetDatum(as_timestamp(info.heard_at));
+	values[i++] = Int64GetDatum(zkc_counters.requests + info.requests);
+	values[i++] = Int64GetDatum(zkc_counters.waits);
+	values[i++] = Int64GetDatum(zkc_counters.timeouts);
+	values[i++] = Int64GetDatum(zkc_counters.reconnections + info.reconnections);
+	values[i++] = Int64GetDatum(zkc_counters.losses);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}

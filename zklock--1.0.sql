@@ -1,0 +1,133 @@
+/* zklock--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION zklock" to load this file. \quit
+
+--
+-- Taking a lock
+--
+
+CREATE FUNCTION zk_lock(path text, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_lock'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_lock(text, interval) IS
+'take an exclusive lock until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time';
+
+CREATE FUNCTION zk_xact_lock(path text, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_xact_lock'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
+'take an exclusive lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time';
+
+CREATE FUNCTION zk_try_lock(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_try_lock'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_try_lock(text) IS
+'take an exclusive lock until zk_unlock or the end of the session if nobody else holds it or waits for it';
+
+CREATE FUNCTION zk_try_xact_lock(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_try_xact_lock'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_try_xact_lock(text) IS
+'take an exclusive lock until the end of the transaction if nobody else holds it or waits for it';
+
+--
+-- Giving it back
+--
+
+CREATE FUNCTION zk_unlock(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_unlock'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_unlock(text) IS
+'give the latest session-scope hold of an exclusive lock back; false with a warning if there is none, or if it was lost';
+
+CREATE FUNCTION zk_unlock_all()
+RETURNS integer
+AS 'MODULE_PATHNAME', 'zk_unlock_all'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_unlock_all() IS
+'give all session-scope holds of this session back; returns how many, lost ones not counted';
+
+--
+-- Looking
+--
+
+CREATE FUNCTION zk_lock_token(path text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'zk_lock_token'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_lock_token(text) IS
+'the fencing token of a lock that this session holds: greater than that of every earlier holder; NULL if not held or lost';
+
+CREATE FUNCTION zk_lock_status(
+    OUT path text,
+    OUT mode text,
+    OUT scope text,
+    OUT count bigint,
+    OUT state text,
+    OUT token bigint,
+    OUT node text,
+    OUT acquired_at timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'zk_lock_status'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
+
+COMMENT ON FUNCTION zk_lock_status() IS
+'the locks that this session holds; use the view zk_locks';
+
+CREATE VIEW zk_locks AS
+    SELECT * FROM zk_lock_status();
+
+COMMENT ON VIEW zk_locks IS
+'the ZooKeeper locks that this session holds';
+
+CREATE FUNCTION zk_session_status(
+    OUT state text,
+    OUT session_id text,
+    OUT server text,
+    OUT session_timeout interval,
+    OUT last_heard timestamptz,
+    OUT requests bigint,
+    OUT waits bigint,
+    OUT timeouts bigint,
+    OUT reconnections bigint,
+    OUT losses bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'zk_session_status'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 1;
+
+COMMENT ON FUNCTION zk_session_status() IS
+'the ZooKeeper session of this backend; use the view zk_session';
+
+CREATE VIEW zk_session AS
+    SELECT * FROM zk_session_status();
+
+COMMENT ON VIEW zk_session IS
+'the ZooKeeper session of this backend: one row';
+
+GRANT SELECT ON zk_locks, zk_session TO PUBLIC;
+
+--
+-- A lock reaches other databases and machines, so who may take one is the
+-- administrator's decision.  The two views show a session only its own.
+--
+
+REVOKE ALL ON FUNCTION zk_lock(text, interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_xact_lock(text, interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_try_lock(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_try_xact_lock(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_unlock(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
