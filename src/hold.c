@@ -525,15 +525,12 @@ int64
 zkh_unlock_all(void)
 {
 	HASH_SEQ_STATUS status;
-	ZkSession  *session = zkc_session();
 	Lock	   *lock;
 	int64		dropped = 0;
 	uint64		last_ticket = 0;
 
 	if (locks == NULL || hash_get_num_entries(locks) == 0)
 		return 0;
-	if (session != NULL)
-		zks_batch_begin(session);
 	hash_seq_init(&status, locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
@@ -548,8 +545,6 @@ zkh_unlock_all(void)
 		ticket = release_if_unheld(lock);
 		last_ticket = Max(last_ticket, ticket);
 	}
-	if (session != NULL)
-		zks_batch_end(session);
 	await_release(last_ticket);
 	return dropped;
 }
@@ -707,12 +702,9 @@ linger(uint64 ticket)
 static void
 end_transaction(bool commit)
 {
-	ZkSession  *session = zkc_session();
 	dlist_mutable_iter iter;
 	uint64		last_ticket = 0;
 
-	if (session != NULL)
-		zks_batch_begin(session);
 	dlist_foreach_modify(iter, &xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -726,8 +718,6 @@ end_transaction(bool commit)
 			last_ticket = Max(last_ticket, ticket);
 		}
 	}
-	if (session != NULL)
-		zks_batch_end(session);
 	linger(last_ticket);
 }
 
@@ -774,17 +764,12 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
-	ZkSession  *session;
-
 	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
 	if (dlist_is_empty(&xact_holds) ||
 		dlist_tail_element(Hold, in_xact, &xact_holds)->subid != mySubid)
 		return;
 
-	session = zkc_session();
-	if (session != NULL)
-		zks_batch_begin(session);
 	for (dlist_node *previous,
 		 *node = dlist_tail_node(&xact_holds);
 		 node != &xact_holds.head; node = previous)
@@ -799,6 +784,4 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		else
 			hand_over(hold, parentSubid);
 	}
-	if (session != NULL)
-		zks_batch_end(session);
 }

@@ -222,11 +222,9 @@ join_queue(Attempt *a)
 	{
 		ZkNodeInfo	node;
 
-		zks_batch_begin(a->session);
 		a->node = zkn_create(a->session, a->dir, a->mode, parents);
 		if (a->node != NULL)
 			a->list = zks_list(a->session, a->dir, false);
-		zks_batch_end(a->session);
 		if (a->node == NULL || a->list == NULL)
 			raise_no_memory();
 
@@ -289,11 +287,9 @@ watch_queue(Attempt *a, const ZkpView *view)
 			a->second.watch = NULL;
 		}
 	}
-	zks_batch_begin(a->session);
 	zkn_watch(a->session, a->node);
 	watch_blocker(a, &a->nearest, view->nearest);
 	watch_blocker(a, &a->second, view->second);
-	zks_batch_end(a->session);
 }
 
 /*
@@ -436,9 +432,7 @@ look_first(Attempt *a)
 	ZkAnswer	answer;
 	ZkpView		view;
 
-	zks_batch_begin(a->session);
 	send_list(a, true);
-	zks_batch_end(a->session);
 	if (!await_list(a, &answer))
 		return START_AGAIN;
 	if (answer.rc == ZNONODE)

@@ -29,7 +29,6 @@
 #include <time.h>
 #include <unistd.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <arpa/inet.h>
 
 #include "session_int.h"
@@ -286,6 +285,17 @@ attempting_locked(ZkSession *s)
 							state == ZOO_ASSOCIATING_STATE);
 }
 
+/*
+ * The library closes its socket by itself after any fault.  Forget it at
+ * once: the next one may well get the same number.
+ */
+static void
+forget_closed_socket_locked(ZkSession *s)
+{
+	if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
+		s->sock = -1;
+}
+
 static void
 describe_server_locked(ZkSession *s)
 {
@@ -350,7 +360,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 {
 	ZkRequest  *r;
 
-	if (!zks_usable_locked(s) || s->closing ||
+	if (!zks_usable_locked(s) || s->close_by != 0 ||
 		now - s->sent_at < heartbeat_interval(s))
 		return;
 	s->sent_at = now;			/* also when memory is out: do not spin */
@@ -370,7 +380,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 static void
 expire_locked(ZkSession *s, int64_t now)
 {
-	if (s->info.state == ZKS_SUSPENDED && !s->closing &&
+	if (s->info.state == ZKS_SUSPENDED && s->close_by == 0 &&
 		now - s->info.heard_at > s->info.timeout_ms * NS_PER_MS)
 	{
 		s->info.error = ZSESSIONEXPIRED;
@@ -388,8 +398,10 @@ finished_locked(ZkSession *s)
 {
 	if (s->info.state == ZKS_OVER)
 		return true;
-	if (!s->closing)
+	if (!atomic_load(&s->closing))
 		return false;
+	if (s->close_by == 0)
+		s->close_by = zks_now() + LINGER_MS * NS_PER_MS;
 	if (zks_now() >= s->close_by)
 		return true;
 	switch (s->info.state)
@@ -441,6 +453,7 @@ prepare_locked(ZkSession *s, short *events)
 	if (attempting_locked(s) && now - s->attempt_at > attempt_limit(s))
 		drop_connection_locked(s, "connection attempt timed out");
 
+	forget_closed_socket_locked(s);
 	*events = 0;
 	rc = zookeeper_interest(s->zh, &sock, &interest, &tv);
 	if (rc != ZOK)
@@ -462,7 +475,7 @@ prepare_locked(ZkSession *s, short *events)
 		wait = min_ms(wait, s->attempt_at + attempt_limit(s), now);
 	if (s->info.state == ZKS_SUSPENDED)
 		wait = min_ms(wait, s->info.heard_at + s->info.timeout_ms * NS_PER_MS, now);
-	if (s->closing)
+	if (s->close_by != 0)
 		wait = min_ms(wait, s->close_by, now);
 	return wait;
 }
@@ -646,6 +659,7 @@ zks_open(const char *hosts, int timeout_ms)
 	s->wanted_timeout_ms = timeout_ms;
 	s->info.timeout_ms = timeout_ms;
 	s->info.state = ZKS_CONNECTING;
+	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);
 	atomic_init(&s->owners, 2);
 	pthread_mutex_init(&s->mutex, NULL);
@@ -677,29 +691,10 @@ zks_close(ZkSession *s, int bound_ms)
 	int64_t		now;
 
 	/*
-	 * The keeper may hold the mutex for as long as a silent server lets
-	 * zookeeper_close wait, so ask for it with a limit.
+	 * Without the mutex: the keeper may have it for as long as a silent
+	 * server lets zookeeper_close wait.
 	 */
-	for (;;)
-	{
-		sigset_t	all;
-		sigset_t	saved;
-		bool		told = false;
-
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &saved);
-		if (pthread_mutex_trylock(&s->mutex) == 0)
-		{
-			s->closing = true;
-			s->close_by = zks_now() + LINGER_MS * NS_PER_MS;
-			leave_locked(s);
-			told = true;
-		}
-		pthread_sigmask(SIG_SETMASK, &saved, NULL);
-		if (told || atomic_load(&s->keeper_done) || zks_now() >= until)
-			break;
-		poll(NULL, 0, 1);
-	}
+	atomic_store(&s->closing, true);
 	zks_wake_keeper(s);
 
 	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
@@ -736,27 +731,4 @@ void
 zks_notify_clear(ZkSession *s)
 {
 	drain(s->notify_fd);
-}
-
-static void
-cork(ZkSession *s, int on)
-{
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
-	if (s->sock >= 0)
-		setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &on, sizeof(on));
-	zks_leave(s, &saved);
-}
-
-void
-zks_batch_begin(ZkSession *s)
-{
-	cork(s, 1);
-}
-
-void
-zks_batch_end(ZkSession *s)
-{
-	cork(s, 0);
 }

@@ -86,12 +86,6 @@ extern int	zks_notify_fd(ZkSession *session);
 extern void zks_notify_clear(ZkSession *session);
 
 /*
- * Between these two, requests are gathered and leave the machine together.
- */
-extern void zks_batch_begin(ZkSession *session);
-extern void zks_batch_end(ZkSession *session);
-
-/*
  * Requests.  A code is ZooKeeper's own; zks_is_doubtful tells the ones that
  * leave open whether the request was carried out.
  */

@@ -85,6 +85,7 @@ struct ZkSession
 	int			wanted_timeout_ms;
 
 	/* set by one thread, read by the other, without the mutex */
+	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
 	atomic_int	owners;			/* the last of two frees */
 
@@ -100,8 +101,7 @@ struct ZkSession
 	bool		connected_now;	/* a connection was made; see to the nodes */
 	bool		broken;			/* a send failed: see zks_submitted */
 	bool		notify;			/* tell the owner, once the mutex is free */
-	bool		closing;
-	int64_t		close_by;
+	int64_t		close_by;		/* the keeper has seen closing; or 0 */
 
 	ZkRequest  *requests;		/* oldest first */
 	ZkRequest  *last_request;
