@@ -673,7 +673,8 @@ guard_commit(void)
 
 /*
  * Let the deletes that the end of a transaction has sent be confirmed.  No
- * latch and no interrupt here, and PostgreSQL still holds the row locks.
+ * latch here, and no error; PostgreSQL still holds the row locks.  A cancel
+ * ends the wait, and is for the next statement to act on.
  */
 static void
 linger(uint64 ticket)
@@ -691,7 +692,7 @@ linger(uint64 ticket)
 		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
 
 		zks_info(session, &info);
-		if (info.state != ZKS_CONNECTED || left <= 0)
+		if (info.state != ZKS_CONNECTED || left <= 0 || InterruptPending)
 			return;
 		poll(&fd, 1, (int) left);
 		zks_notify_clear(session);

@@ -11,8 +11,8 @@
  * know already that nobody else is left, and hold the lock without asking:
  * numbers only grow, nobody can have come in before us.
  *
- * Three things make that last step unsafe, and then the list is read again:
- * a reconnection (missed events are replayed in no order), a watch on our own
+ * Three things make that last step unsafe (besides what protocol.c knows of
+ * the numbers), and then the list is read again: a reconnection (missed events are replayed in no order), a watch on our own
  * node that is not in force (an expiry would have shown first, on the same
  * connection), and a process that was stopped (what is read then is old).
  *
@@ -293,8 +293,8 @@ watch_queue(Attempt *a, const ZkpView *view)
 }
 
 /*
- * The nearest blocker is gone, and the last list showed no other.  Do we hold
- * the lock for certain?
+ * The nearest blocker is gone, and the last list showed nobody else to wait
+ * for.  Do we hold the lock for certain?
  */
 static bool
 is_our_turn(Attempt *a, const ZkSessionInfo *info)
@@ -322,7 +322,7 @@ is_spent(Attempt *a, const ZkWatchInfo *watch)
  * Sleep until something happens in the queue that the list has shown.
  */
 static Outcome
-await_turn(Attempt *a, bool last_blocker)
+await_turn(Attempt *a, bool next)
 {
 	int64		armed_by = zkwait_after(zklock_operation_timeout);
 
@@ -351,7 +351,7 @@ await_turn(Attempt *a, bool last_blocker)
 			if (info.epoch != a->list_epoch)
 				return LIST_AGAIN;
 			if (nearest.state == ZKW_FIRED && nearest.epoch == info.epoch &&
-				last_blocker && is_our_turn(a, &info))
+				next && is_our_turn(a, &info))
 				return GRANTED;
 			if (is_spent(a, &nearest) || is_spent(a, &second) ||
 				node.watch == ZKW_FAILED || node.watch == ZKW_CHANGED)
@@ -413,7 +413,7 @@ attempt(Attempt *a, bool may_wait)
 			zkc_counters.waits++;
 		counted = true;
 		watch_queue(a, &view);
-		outcome = await_turn(a, view.nblockers == 1);
+		outcome = await_turn(a, view.next);
 		if (outcome == GRANTED)
 			return GRANTED;
 		if (outcome == TAKEN)

@@ -186,6 +186,28 @@ blocks(const ZkpContender *other, const ZkpContender *self)
 	return !zkp_seq_before(self->seq, other->seq);
 }
 
+/*
+ * From here on ZooKeeper's counter may stick at 2^31 - 1 or wrap, and a later
+ * node need not have a greater number.
+ */
+static bool
+near_wrap(int32_t seq)
+{
+	return seq < 0 || seq > INT32_MAX - (1 << 20);
+}
+
+/*
+ * Is the deletion of the last blocker all there is to wait for?  Numbers only
+ * grow, so nobody comes in before us; but when the holder of Curator's write
+ * lock downgrades, a reader with the writer's number takes its place.
+ */
+static bool
+is_next(const ZkpView *view, const ZkpContender *me)
+{
+	return view->nblockers == 1 && !near_wrap(me->seq) &&
+		strstr(view->nearest, "__WRIT__") == NULL;
+}
+
 void
 zkp_look(char *const *names, int nnames, const char *self, ZkpMode mode,
 		 ZkpView *view)
@@ -235,4 +257,5 @@ zkp_look(char *const *names, int nnames, const char *self, ZkpMode mode,
 			second_seq = other.seq;
 		}
 	}
+	view->next = is_next(view, &me);
 }

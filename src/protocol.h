@@ -46,6 +46,7 @@ typedef struct ZkpView
 	int			nblockers;		/* nodes that must go before we hold */
 	const char *nearest;		/* the blocker just before us, or NULL */
 	const char *second;			/* the one before that, or NULL */
+	bool		next;			/* once nearest is deleted, we hold */
 } ZkpView;
 
 /* Is this child a contender for a lock, of whichever client? */

@@ -227,11 +227,8 @@ begin(ZkRequest *r)
 	ZkSession  *s = r->session;
 
 	r->sent_at = zks_now();
-	if (zks_usable_locked(s) && !s->broken)
-	{
-		s->sent_at = r->sent_at;
+	if (zks_usable_locked(s))
 		return true;
-	}
 	answered(r, ZCONNECTIONLOSS);
 	return false;
 }

@@ -343,7 +343,7 @@ connected_locked(ZkSession *s)
 	s->info.epoch++;
 	s->info.proven_at = s->attempt_at;
 	s->info.heard_at = now;
-	s->sent_at = now;
+	s->heartbeat_at = now;
 	s->info.trouble[0] = '\0';
 	describe_server_locked(s);
 	set_state(s, ZKS_CONNECTED);
@@ -353,7 +353,8 @@ connected_locked(ZkSession *s)
 /*
  * Heartbeats are requests of our own, not the library's pings: of those one
  * learns neither when they were sent nor when they were answered, and none is
- * sent while a request is outstanding.  Any request counts as one.
+ * sent while a request is outstanding.  They go out on time whatever else
+ * does, and what has to be done now and then is done with them.
  */
 static void
 heartbeat_locked(ZkSession *s, int64_t now)
@@ -361,14 +362,15 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	ZkRequest  *r;
 
 	if (!zks_usable_locked(s) || s->close_by != 0 ||
-		now - s->sent_at < heartbeat_interval(s))
+		now - s->heartbeat_at < heartbeat_interval(s))
 		return;
-	s->sent_at = now;			/* also when memory is out: do not spin */
+	s->heartbeat_at = now;
 	r = zkr_new_locked(s, NULL, NULL);
-	if (r == NULL)
-		return;
-	r->forgotten = true;
-	zkr_stat_locked(r, "/");
+	if (r != NULL)
+	{
+		r->forgotten = true;
+		zkr_stat_locked(r, "/");
+	}
 	zkn_heartbeat_locked(s);
 }
 
@@ -470,7 +472,7 @@ prepare_locked(ZkSession *s, short *events)
 
 	wait = (int) (tv.tv_sec * 1000 + (tv.tv_usec + 999) / 1000);
 	if (s->info.state == ZKS_CONNECTED)
-		wait = min_ms(wait, s->sent_at + heartbeat_interval(s), now);
+		wait = min_ms(wait, s->heartbeat_at + heartbeat_interval(s), now);
 	if (attempting_locked(s))
 		wait = min_ms(wait, s->attempt_at + attempt_limit(s), now);
 	if (s->info.state == ZKS_SUSPENDED)

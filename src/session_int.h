@@ -97,7 +97,7 @@ struct ZkSession
 	ZkGuard		guard;
 
 	ZkSessionInfo info;
-	int64_t		sent_at;		/* when we last sent anything */
+	int64_t		heartbeat_at;	/* when the last one was sent */
 	bool		connected_now;	/* a connection was made; see to the nodes */
 	bool		broken;			/* a send failed: see zks_submitted */
 	bool		notify;			/* tell the owner, once the mutex is free */

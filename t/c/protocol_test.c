@@ -149,7 +149,21 @@ test_queue(void)
 	looks("the last before the wrap is first", wrapped, wrapped[1], ZKP_EXCLUSIVE, 0, NULL, NULL);
 
 	{
+		static char *const plain[] = {"lock-0000000001", "lock-0000000002", NULL};
+		static char *const writer[] = {"_c_a-__WRIT__0000000001", "lock-0000000002", NULL};
+		static char *const late[] = {"lock-2147483646", "lock-2147483647", NULL};
 		ZkpView		view;
+
+		zkp_look(plain, 2, plain[1], ZKP_EXCLUSIVE, &view);
+		ok(view.next, "behind one holder, its going is enough");
+		zkp_look(plain, 2, plain[0], ZKP_EXCLUSIVE, &view);
+		ok(!view.next, "a holder is not next");
+		zkp_look(mixed, 6, mixed[0], ZKP_EXCLUSIVE, &view);
+		ok(!view.next, "nor is one behind several");
+		zkp_look(writer, 2, writer[1], ZKP_EXCLUSIVE, &view);
+		ok(!view.next, "a Curator writer may leave a reader behind");
+		zkp_look(late, 2, late[1], ZKP_EXCLUSIVE, &view);
+		ok(!view.next, "near the wrap, numbers promise nothing");
 
 		zkp_look(strangers, 3, "_c_x-lock-0000000001", ZKP_EXCLUSIVE, &view);
 		ok(!view.self_seen, "a list without us says so");
