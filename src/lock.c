@@ -216,6 +216,7 @@ await_node(Attempt *a, ZkNodeInfo *node)
 static Outcome
 join_queue(Attempt *a)
 {
+	int64		until = zkwait_after(zklock_operation_timeout);
 	bool		parents = false;
 
 	for (;;)
@@ -234,14 +235,12 @@ join_queue(Attempt *a)
 		drop_attempt(a);
 		if (node.state == ZKN_LOST || zks_is_doubtful(node.rc))
 			return START_AGAIN;
-		if (node.rc != ZNONODE)
+		if (node.rc != ZNONODE || zks_now() >= Min(until, a->wait->deadline))
 			zkc_raise(node.rc, a->path);
 
 		/* no parent yet, or ZooKeeper reaped it just now */
 		parents = true;
 		CHECK_FOR_INTERRUPTS();
-		if (zks_now() >= a->wait->deadline)
-			zkc_raise_no_answer(a->wait);
 	}
 }
 

@@ -188,7 +188,8 @@ on_parent(ZkSession *s, ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	(void) s;
-	if (called_back(n) && r->rc != ZOK && r->rc != ZNODEEXISTS)
+	/* the first fault is the reason for those that follow */
+	if (called_back(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
 		n->parent_rc = r->rc;
 }
 

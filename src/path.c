@@ -128,22 +128,26 @@ to_utf8(const char *str, int len)
 	return result;
 }
 
+static void
+refuse_longer_than(int len, int limit)
+{
+	if (len > limit)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock path is longer than %d bytes", ZK_PATH_MAX)));
+}
+
 char *
 zkpath_from_text(text *path)
 {
 	char	   *utf8;
 	const char *wrong;
 
-	/* before the conversion, which needs several times as much memory */
-	if (VARSIZE_ANY_EXHDR(path) > 4 * ZK_PATH_MAX)
-		utf8 = NULL;
-	else
-		utf8 = to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
+	/* first, so that no huge one is converted, whatever its encoding */
+	refuse_longer_than(VARSIZE_ANY_EXHDR(path), 4 * ZK_PATH_MAX);
+	utf8 = to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
+	refuse_longer_than(strlen(utf8), ZK_PATH_MAX);
 
-	if (utf8 == NULL || strlen(utf8) > ZK_PATH_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lock path is longer than %d bytes", ZK_PATH_MAX)));
 	wrong = check_path(utf8);
 	if (wrong != NULL)
 		ereport(ERROR,
