@@ -557,11 +557,15 @@ zkh_unlock_all(void)
 static ZkHoldState
 state_of(Lock *lock)
 {
+	ZkSession  *session;
 	ZkSessionInfo info;
 
 	if (is_lost(lock))
 		return ZKH_LOST;
-	zks_info(zkc_session(), &info);
+	session = session_of(lock);
+	if (session == NULL)		/* it ended just now */
+		return ZKH_LOST;
+	zks_info(session, &info);
 	return zkc_is_fresh(&info) ? ZKH_HELD : ZKH_SUSPECT;
 }
 

@@ -151,16 +151,17 @@ static void
 on_log(const char *message)
 {
 	const char *text = strstr(message, "errno=");
-	const char *end;
+	int			code;
 
 	if (logging == NULL || text == NULL)
 		return;
-	text = strchr(text, '(');
-	end = text != NULL ? strchr(text, ')') : NULL;
-	if (end == NULL)
-		return;
-	snprintf(logging->info.trouble, sizeof(logging->info.trouble), "%.*s",
-			 (int) (end - text - 1), text + 1);
+	code = atoi(text + strlen("errno="));
+	if (code == EINPROGRESS)
+		return;					/* left over from a connect() that is under way */
+
+	/* the library says EHOSTDOWN for the end of the stream */
+	zks_trouble_locked(logging, code == EHOSTDOWN ?
+					   "server closed the connection" : strerror(code));
 }
 
 static void
