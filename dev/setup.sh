@@ -1,0 +1,242 @@
+# Sourced by dev/test and dev/demo: what both need before they can begin.
+#
+#   supervise SCRIPT ARGS...   installs what is missing, and runs the script
+#                              again: on a copy of the tree, as a user that
+#                              PostgreSQL runs as, with nothing left behind
+#   private_postgres           a PostgreSQL installation to install zklock in
+#   build_zklock               builds and installs it there
+#   start_zookeeper DIR        a throwaway server
+#   start_postgres DIR         a throwaway cluster
+#
+# In the second run $ZKLOCK_TMP is the one directory that everything is in.
+
+set -euo pipefail
+export LC_ALL=C.UTF-8
+export PG_MAJOR=${PG_MAJOR:-15}
+
+say() { printf '== %s\n' "$*"; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# ------------------------------------------------------------------- packages
+
+# Not the package "zookeeper": that one brings a whole desktop's Java, for
+# scripts that nobody needs here.  libzookeeper-java has the server.
+packages=(
+	"postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" libzookeeper-st-dev
+	libzookeeper-java libslf4j-java default-jre-headless
+	libipc-run-perl perl gcc libc6-dev make)
+
+installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+install_packages()
+{
+	local package missing=() as_root=()
+
+	for package in "${packages[@]}"; do
+		installed "$package" && continue
+		[[ $package == default-jre-headless ]] && command -v java >/dev/null && continue
+		missing+=("$package")
+	done
+	((${#missing[@]})) || return 0
+
+	if installed libzookeeper-mt-dev; then
+		die "zklock is built with libzookeeper-st-dev, which cannot be installed beside
+libzookeeper-mt-dev.  Remove that one first: apt-get remove libzookeeper-mt-dev"
+	fi
+	if ((EUID)); then
+		command -v sudo >/dev/null || die "run this as root, or install: ${missing[*]}"
+		as_root=(sudo)
+	fi
+
+	say "installing ${missing[*]}"
+	(
+		# Debian creates and starts a cluster with the server package.
+		# Nobody asked for one here.
+		conf=/etc/postgresql-common/createcluster.d
+		quiet=$conf/zklock-no-cluster.conf
+		made_dir=
+		[[ -d $conf ]] || made_dir=yes
+		log=$(mktemp)
+		trap '"${as_root[@]}" rm -f "$quiet" "$log"
+			[[ -z $made_dir ]] || "${as_root[@]}" rmdir --ignore-fail-on-non-empty "$conf"' EXIT
+		"${as_root[@]}" mkdir -p "$conf"
+		"${as_root[@]}" tee "$quiet" >/dev/null <<<'create_main_cluster = false'
+
+		apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
+			apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
+		"${apt[@]}" update
+		"${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null || {
+			tail -n 30 "$log" >&2
+			exit 1
+		}
+	) || die "could not install: ${missing[*]}"
+}
+
+# ----------------------------------------------------------------- the first run
+
+# Processes that belong to this run.  A backend overwrites its environment, and
+# a client is installed elsewhere, so that each of three traits counts.
+our_processes()
+{
+	perl -e '
+		my $tmp = shift;
+		foreach my $proc (glob "/proc/[0-9]*") {
+			my ($pid) = $proc =~ /(\d+)/;
+			my $environ = "";
+			if (open my $file, "<", "$proc/environ") { local $/; $environ = <$file> // ""; }
+			print "$pid\n" if "\0$environ" =~ /\0ZKLOCK_TMP=\Q$tmp\E\0/
+				|| grep { index(readlink("$proc/$_") // "", "$tmp/") == 0 } qw(exe cwd);
+		}' "$tmp"
+}
+
+# What is still there although the script has ended.  Some need a moment.
+stragglers()
+{
+	local left i
+	for ((i = 0; i < 30; i++)); do
+		left=$(our_processes)
+		[[ -n $left ]] || return 0
+		sleep 0.1
+	done
+	printf '%s\n' "$left"
+}
+
+cleanup()
+{
+	local status=$? left i
+	trap '' INT TERM HUP
+	if [[ -n ${child:-} ]] && kill -0 "$child" 2>/dev/null; then
+		# its whole group: a shell hears a signal only after its command ended
+		kill -TERM -- "-$child" 2>/dev/null || true
+		for ((i = 0; i < 100; i++)); do
+			kill -0 "$child" 2>/dev/null || break
+			sleep 0.1
+		done
+	fi
+	if [[ -n ${tmp:-} && -z ${keep_running:-} ]]; then
+		left=$(our_processes)
+		[[ -z $left ]] || kill -KILL $left 2>/dev/null || true
+		[[ -n ${keep_files:-} ]] || rm -rf "$tmp"
+	fi
+	[[ -z ${mounted_proc:-} ]] || umount -l /proc || true
+	exit "$status"
+}
+
+# supervise SCRIPT ARGS: returns the script's exit status.  The caller then looks
+# at $tmp, and cleanup runs when it exits.
+supervise()
+{
+	local script=$1 user=() name base=${TMPDIR:-/tmp} status=0
+	shift
+
+	# a socket's path has at most 107 bytes
+	((${#base} <= 40)) || base=/tmp
+	trap cleanup EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM HUP
+	tmp=$(mktemp -d "$base/zklock-${script##*/}.XXXXXX")
+
+	if [[ ! -e /proc/self/exe ]]; then
+		((EUID == 0)) || die '/proc is not mounted'
+		mount -t proc proc /proc    # Java needs it; cleanup takes it away
+		mounted_proc=yes
+	fi
+	install_packages
+
+	# A copy: nothing is built in the tree, and the other user need not be
+	# able to read it.
+	mkdir "$tmp/src"
+	tar -C "$root" --exclude=./.git --exclude='*.o' --exclude='*.so' --exclude='*.bc' \
+		--exclude=./tmp_check --exclude=./results --exclude=./output_iso -cf - . |
+		tar -C "$tmp/src" --no-same-owner -xf -
+
+	# PostgreSQL does not run as root.
+	if ((EUID == 0)); then
+		user=(--reuid postgres --regid postgres --init-groups)
+		chown -R postgres: "$tmp"
+	fi
+
+	# Settings of whoever runs this that would lead PostgreSQL's or Java's
+	# programs, or make, elsewhere.
+	for name in $(compgen -e); do
+		case $name in
+			PG_MAJOR | PG_TEST_*) ;;
+			PG* | JAVA_TOOL_OPTIONS | JDK_JAVA_OPTIONS | MAKE* | MFLAGS) unset "$name" ;;
+		esac
+	done
+
+	# A session of its own, so that cleanup can stop all of it at once, and
+	# with what a shell ignores in background jobs as usual.
+	env ZKLOCK_TMP="$tmp" TMPDIR="$tmp" HOME="$tmp" \
+		setsid env --chdir "$tmp/src" --default-signal=INT,QUIT \
+		setpriv "${user[@]}" --pdeathsig TERM bash "$tmp/src/dev/${script##*/}" "$@" </dev/null &
+	child=$!
+	wait "$child" || status=$?
+	child=
+	return "$status"
+}
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# ---------------------------------------------------------------- the second run
+
+# A copy of the installed PostgreSQL, which finds its files from where its
+# programs are.  What is installed there does not touch the system's.
+private_postgres()
+{
+	local prefix=$ZKLOCK_TMP/pg of=postgresql/$PG_MAJOR
+	mkdir -p "$prefix/usr/include"
+	# nothing here needs just-in-time compilation
+	tar -C / --exclude=bitcode --exclude='llvmjit*' --exclude=man -cf - "usr/lib/$of" "usr/share/$of" |
+		tar -C "$prefix" -xf -
+	ln -s /usr/include/postgresql "$prefix/usr/include/postgresql"
+	export PATH=$prefix/usr/lib/$of/bin:$PATH
+	export PG_CONFIG=$prefix/usr/lib/$of/bin/pg_config
+	pgxs=$(dirname "$("$PG_CONFIG" --pgxs)")/../..
+	[[ $pgxs == "$prefix"/* ]] || die "pg_config does not look where it is: $pgxs"
+}
+
+# COPT, from the environment, is PostgreSQL's own way to add compiler flags.
+build_zklock()
+{
+	make -s -j2 with_llvm=no install
+}
+
+# start_zookeeper DIR: prints the port
+start_zookeeper()
+{
+	perl -I t/lib -MZooKeeper -e '
+		print ZooKeeper->new(dir => shift, detach => 1)->start->port, "\n"' "$1"
+}
+
+stop_zookeeper()
+{
+	local pid
+	pid=$(cat "$1/zookeeper.pid" 2>/dev/null) || return 0
+	kill "$pid" 2>/dev/null || return 0
+	# not kill -0: who inherited it may take a while to notice that it is dead
+	while [[ -e /proc/$pid/exe ]]; do sleep 0.05; done
+}
+
+# start_postgres DIR [LINE...]: a cluster with its socket in DIR, superuser
+# postgres, and these lines in its postgresql.conf
+start_postgres()
+{
+	local dir=$1
+	shift
+	mkdir -p "$dir"
+	initdb --pgdata="$dir/data" --username=postgres --auth=trust --encoding=UTF8 --no-locale \
+		--no-sync >"$dir/initdb.log" 2>&1 || { cat "$dir/initdb.log" >&2; return 1; }
+	printf '%s\n' "listen_addresses = ''" "unix_socket_directories = '$dir'" 'fsync = off' \
+		"log_line_prefix = '%m [%p] %q%a '" "session_preload_libraries = 'zklock'" "$@" \
+		>>"$dir/data/postgresql.conf"
+	pg_ctl start --wait --timeout=60 --silent --pgdata="$dir/data" --log="$dir/postgres.log" \
+		>"$dir/start.log" 2>&1 || { cat "$dir/start.log" "$dir/postgres.log" >&2; return 1; }
+}
+
+stop_postgres()
+{
+	[[ ! -f $1/data/postmaster.pid ]] ||
+		pg_ctl stop --wait --timeout=30 --silent --mode=fast --pgdata="$1/data" ||
+		pg_ctl stop --wait --silent --mode=immediate --pgdata="$1/data"
+}

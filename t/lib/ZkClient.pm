@@ -1,0 +1,356 @@
+
+=pod
+
+=head1 NAME
+
+ZkClient - a small ZooKeeper client in pure Perl
+
+=head1 SYNOPSIS
+
+  my $zk = ZkClient->new('127.0.0.1:2181', timeout => 5);
+  $zk->create('/a', mode => 'container');
+  my $node = $zk->create('/a/lock-', mode => 'ephemeral_sequential', data => 'x');
+  print "$_\n" for sort $zk->children('/a');
+  my $stat = $zk->exists($node) or die;      # undef: no such node
+  my ($data, $stat) = $zk->get($node);
+  $zk->delete($node);                        # false: no such node
+  $zk->close;
+
+=head1 DESCRIPTION
+
+The tests look into the ensemble with this one, so that a fault of the C client
+that is under test cannot hide itself, and so that looking does not cost the
+start of a JVM.
+
+One request at a time.  Every call ends within C<timeout> seconds.  What
+ZooKeeper refuses is raised as "create /a: NODEEXISTS (-110)"; C<< $zk->{err} >>
+has the number.  A lost connection is an error too: there is no reconnecting.
+
+Nobody sends heartbeats between two calls, so that a client that must outlive a
+longer pause calls C<ping>.
+
+=cut
+
+package ZkClient;
+
+use strict;
+use warnings;
+use IO::Select;
+use IO::Socket::INET;
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
+use Time::HiRes qw(time);
+
+# What both ends of the wire call things; ZkProxy uses these tables too.
+our %OP = (
+	create => 1, delete => 2, exists => 3, getData => 4, setData => 5,
+	getACL => 6, setACL => 7, getChildren => 8, sync => 9, ping => 11,
+	getChildren2 => 12, check => 13, multi => 14, create2 => 15,
+	reconfig => 16, checkWatches => 17, removeWatches => 18,
+	createContainer => 19, deleteContainer => 20, createTTL => 21,
+	multiRead => 22, auth => 100, setWatches => 101, sasl => 102,
+	getEphemerals => 103, getAllChildrenNumber => 104, setWatches2 => 105,
+	addWatch => 106, whoAmI => 107, close => -11);
+our %OP_NAME = reverse %OP;
+
+our %ERR = (
+	0 => 'OK', -1 => 'SYSTEMERROR', -2 => 'RUNTIMEINCONSISTENCY',
+	-4 => 'CONNECTIONLOSS', -5 => 'MARSHALLINGERROR', -6 => 'UNIMPLEMENTED',
+	-7 => 'OPERATIONTIMEOUT', -8 => 'BADARGUMENTS', -101 => 'NONODE',
+	-102 => 'NOAUTH', -103 => 'BADVERSION',
+	-108 => 'NOCHILDRENFOREPHEMERALS', -110 => 'NODEEXISTS',
+	-111 => 'NOTEMPTY', -112 => 'SESSIONEXPIRED', -113 => 'INVALIDCALLBACK',
+	-114 => 'INVALIDACL', -115 => 'AUTHFAILED', -118 => 'SESSIONMOVED');
+
+our %EVENT = (
+	-1 => 'session', 1 => 'created', 2 => 'deleted', 3 => 'changed',
+	4 => 'child');
+
+# ZooKeeper's CreateMode.  Containers go by an operation of their own.
+our %MODE = (
+	persistent => 0, ephemeral => 1, persistent_sequential => 2,
+	ephemeral_sequential => 3, container => 4);
+
+use constant NONODE => -101;
+use constant OPEN_ACL => [ [ 31, 'world', 'anyone' ] ];
+
+# ZkClient->new('host:port[,host:port...]', timeout => s, session_timeout => ms)
+# tries the servers in the order given.
+sub new
+{
+	my ($class, $hosts, %opt) = @_;
+	my $self = bless {
+		timeout => $opt{timeout} // 10,
+		session_timeout => $opt{session_timeout} // 30_000,
+		hosts => $hosts,
+		xid => 0,
+		buffer => '',
+		events => [],
+		err => 0
+	}, $class;
+
+	my $why = 'no servers given';
+	foreach my $host (split /,/, $hosts)
+	{
+		return $self if eval { $self->_connect($host); 1 };
+		$why = $@;
+	}
+	chomp $why;
+	die "ZkClient: could not connect to $hosts: $why\n";
+}
+
+sub _connect
+{
+	my ($self, $host) = @_;
+
+	$self->{buffer} = '';
+	$self->{sock} = IO::Socket::INET->new(
+		PeerAddr => $host,
+		Proto => 'tcp',
+		Timeout => $self->{timeout}) or die "$host: $@\n";
+	$self->{sock}->blocking(0);
+	$self->{sock}->setsockopt(IPPROTO_TCP, TCP_NODELAY, 1);
+
+	# protocol version, last zxid seen, timeout, session id, password, read-only
+	$self->_send(pack('N q> N q> N/a* C',
+			0, 0, $self->{session_timeout}, 0, "\0" x 16, 0));
+	my $answer = $self->_frame($self->_deadline);
+	(undef, $self->{negotiated}, $self->{session}, $self->{password}) =
+	  unpack('N N q> N/a*', $answer);
+	die "$host: session refused\n" if $self->{negotiated} == 0;
+	return;
+}
+
+# the session's id as ZooKeeper's own tools write it
+sub session_id { return sprintf('0x%x', $_[0]->{session}); }
+
+# ---------------------------------------------------------------- operations
+
+# create($path, mode => 'ephemeral_sequential', data => '', acl => [[perms, scheme, id]])
+# returns the path of the new node, and in list context its Stat too
+sub create
+{
+	my ($self, $path, %opt) = @_;
+	my $mode = $MODE{ $opt{mode} // 'persistent' } // die "bad mode: $opt{mode}";
+	my $acl = $opt{acl} // OPEN_ACL;
+	my $answer = $self->_call(
+		$mode == $MODE{container} ? 'createContainer' : 'create2',
+		$path,
+		pack('N/a*', $opt{data} // '')
+		  . pack('N', scalar @$acl)
+		  . join('', map { pack('N N/a* N/a*', @$_) } @$acl)
+		  . pack('N', $mode));
+	my ($created, $stat) = unpack('N/a* a*', $answer);
+	return wantarray ? ($created, _stat($stat)) : $created;
+}
+
+# false when there was nothing to delete
+sub delete
+{
+	my ($self, $path, $version) = @_;
+	return defined $self->_call('delete', $path, pack('N', $version // 0xffffffff), NONODE);
+}
+
+# delete a node with everything below it
+sub delete_tree
+{
+	my ($self, $path) = @_;
+	$self->delete_tree($path eq '/' ? "/$_" : "$path/$_") for $self->children($path);
+	return $self->delete($path);
+}
+
+# the Stat, or undef when there is no such node
+sub exists
+{
+	my ($self, $path, $watch) = @_;
+	my $answer = $self->_call('exists', $path, pack('C', $watch ? 1 : 0), NONODE);
+	return defined $answer ? _stat($answer) : undef;
+}
+
+# (data, Stat), or () when there is no such node
+sub get
+{
+	my ($self, $path, $watch) = @_;
+	my $answer = $self->_call('getData', $path, pack('C', $watch ? 1 : 0), NONODE);
+	return wantarray ? () : undef unless defined $answer;
+	my $len = unpack('l>', $answer);    # -1: null
+	my $data = $len < 0 ? undef : substr($answer, 4, $len);
+	return $data unless wantarray;
+	return ($data, _stat(substr($answer, 4 + ($len < 0 ? 0 : $len))));
+}
+
+sub set
+{
+	my ($self, $path, $data, $version) = @_;
+	return _stat($self->_call('setData', $path,
+			pack('N/a* N', $data, $version // 0xffffffff)));
+}
+
+# names, in no particular order; none when there is no such node
+sub children
+{
+	my ($self, $path, $watch) = @_;
+	my $answer = $self->_call('getChildren2', $path, pack('C', $watch ? 1 : 0), NONODE);
+	return defined $answer ? unpack('N/(N/a*)', $answer) : ();
+}
+
+# ([perms, scheme, id], ...)
+sub get_acl
+{
+	my ($self, $path) = @_;
+	my $answer = $self->_call('getACL', $path, '');
+	my ($n, @acl) = unpack('N', $answer);
+	my @field = unpack("x4 (N N/a* N/a*)$n", $answer);
+	push @acl, [ splice @field, 0, 3 ] while @field;
+	return @acl;
+}
+
+# Make the server that we are connected to catch up with the leader, so that
+# the next read is not older than this call.
+sub sync
+{
+	my ($self, $path) = @_;
+	$self->_call('sync', $path // '/', '');
+	return;
+}
+
+sub add_auth
+{
+	my ($self, $scheme, $credentials) = @_;
+	$self->_request(-4, 'auth', '', pack('N N/a* N/a*', 0, $scheme, $credentials));
+	return;
+}
+
+sub ping
+{
+	my ($self) = @_;
+	$self->_request(-2, 'ping', '', '');
+	return;
+}
+
+# Wait for a watch to fire; [type, path], or undef after $timeout seconds.
+sub wait_event
+{
+	my ($self, $timeout) = @_;
+	my $deadline = time + $timeout;
+	until (@{ $self->{events} })
+	{
+		my $frame = eval { $self->_frame($deadline) };
+		last if $@ =~ /^timeout/;
+		die $@ if $@;
+		$self->_event($frame);
+	}
+	return shift @{ $self->{events} };
+}
+
+# End the session: its ephemeral nodes are gone when this returns.
+sub close
+{
+	my ($self) = @_;
+	return unless $self->{sock};
+	eval { $self->_request(++$self->{xid}, 'close', '', ''); };
+	$self->abandon;
+	return;
+}
+
+# Cut the connection only: the session lives on until ZooKeeper expires it.
+sub abandon
+{
+	my ($self) = @_;
+	CORE::close(delete $self->{sock}) if $self->{sock};
+	return;
+}
+
+# ------------------------------------------------------------------ the wire
+
+sub _deadline { return time + $_[0]->{timeout}; }
+
+# A request on a path; undef for the one error that the caller expects.
+sub _call
+{
+	my ($self, $op, $path, $args, $expected) = @_;
+	my $answer = $self->_request(++$self->{xid}, $op, $path, pack('N/a*', $path) . $args);
+	return $answer if $self->{err} == 0;
+	return undef if defined $expected && $self->{err} == $expected;
+	die sprintf("ZkClient: %s %s: %s (%d)\n",
+		$op, $path, $ERR{ $self->{err} } // 'error', $self->{err});
+}
+
+# Send one request and return the body of its answer; the code is in {err}.
+sub _request
+{
+	my ($self, $xid, $op, $path, $body) = @_;
+	my $deadline = $self->_deadline;
+
+	die "ZkClient: $op $path: not connected\n" unless $self->{sock};
+	my $ok = eval {
+		$self->_send(pack('l> l>', $xid, $OP{$op}) . $body);
+		while (1)
+		{
+			my $frame = $self->_frame($deadline);
+			my ($answers, undef, $err) = unpack('l> q> l>', $frame);
+			if ($answers == $xid)
+			{
+				$self->{err} = $err;
+				$body = substr($frame, 16);
+				return 1;
+			}
+			die "answer to $answers instead of $xid\n" if $answers != -1;
+			$self->_event($frame);
+		}
+	};
+	return $body if $ok;
+	my $why = $@;
+	$self->abandon;    # what is left on the wire answers nobody
+	chomp $why;
+	die "ZkClient: $op $path: $why\n";
+}
+
+sub _event
+{
+	my ($self, $frame) = @_;
+	my ($type, undef, $path) = unpack('x16 l> l> N/a*', $frame);
+	push @{ $self->{events} }, [ $EVENT{$type} // $type, $path ];
+	return;
+}
+
+# These are small enough for the socket's own buffer.
+sub _send
+{
+	my ($self, $body) = @_;
+	my $frame = pack('N/a*', $body);
+	local $SIG{PIPE} = 'IGNORE';
+	my $sent = syswrite($self->{sock}, $frame) // die "could not send: $!\n";
+	die "could not send all of it\n" if $sent != length $frame;
+	return;
+}
+
+sub _frame
+{
+	my ($self, $deadline) = @_;
+	my $select = IO::Select->new($self->{sock});
+	while (1)
+	{
+		if (length $self->{buffer} >= 4)
+		{
+			my $len = unpack('N', $self->{buffer});
+			die "not ZooKeeper: a frame of $len bytes\n" if $len > 64 << 20;
+			return substr(substr($self->{buffer}, 0, 4 + $len, ''), 4)
+			  if length $self->{buffer} >= 4 + $len;
+		}
+		my $left = $deadline - time;
+		die "timeout\n" if $left <= 0 || !$select->can_read($left);
+		my $n = sysread($self->{sock}, $self->{buffer}, 65536, length $self->{buffer});
+		die "connection lost" . (defined $n ? '' : ": $!") . "\n" unless $n;
+	}
+}
+
+sub _stat
+{
+	my ($bytes) = @_;
+	my %stat;
+	@stat{qw(czxid mzxid ctime mtime version cversion aversion ephemeralOwner
+		dataLength numChildren pzxid)} = unpack('q>4 l>3 q> l>2 q>', $bytes);
+	return \%stat;
+}
+
+1;

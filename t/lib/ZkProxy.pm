@@ -1,0 +1,791 @@
+
+=pod
+
+=head1 NAME
+
+ZkProxy - a faulty network between a client and one ZooKeeper server
+
+=head1 SYNOPSIS
+
+  my $proxy = ZkProxy->new($zk);             # or 'host:port'
+  ... 'zklock.hosts' => $proxy->hosts ...
+
+  $proxy->swallow('create2');                # its answer never arrives
+  $proxy->hold('getChildren');               # its answer waits ...
+  $proxy->wait_held;                         # (here it is)
+  $proxy->release;                           # ... until now
+  $proxy->blackhole; $proxy->drop; $proxy->refuse; $proxy->pass;
+
+  $proxy->clear_log;
+  ...
+  is($proxy->count('create2'), 1);
+  is($proxy->flights, 1, 'one round trip');
+
+=head1 DESCRIPTION
+
+A process of its own that knows ZooKeeper's frames, in both directions: what is
+swallowed, held or counted is a whole request, answer or watch event.  It ends
+with the process that made it.
+
+Operations are named as ZooKeeper's protocol does: create, create2, delete,
+exists, getData, getChildren, getChildren2, sync, multi, createContainer, ping,
+close, setWatches, auth, ... (the keys of %ZkClient::OP), and "connect" for the
+handshake; '*' is any of them but pings.  A client library chooses among these:
+the C client's zoo_acreate is a create2 only if it asks for a Stat, and a
+container's create is createContainer.  A test of "create" in a wide sense says
+['create', 'create2'].
+
+A client may be disturbed by what it never gets: the C client drops a connection
+on which an answer is missing as soon as the next one comes.  That is what these
+are for.
+
+=cut
+
+package ZkProxy;
+
+use strict;
+use warnings;
+use Carp;
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use IO::Select;
+use IO::Socket::INET;
+use POSIX ();
+use Socket;
+use Time::HiRes qw(sleep time);
+
+use ZkClient;
+
+my %started;    # pid => pid of the process that owns the proxy
+my $lib = abs_path(dirname(__FILE__));
+
+# ======================================================== the side of the test
+
+# ZkProxy->new($target, delay_ms => n): $target is "host:port", or an object
+# with "hosts".
+sub new
+{
+	my ($class, $target, %opt) = @_;
+	$target = $target->hosts if ref $target;
+
+	socketpair(my $mine, my $theirs, AF_UNIX, SOCK_STREAM, PF_UNSPEC)
+	  or die "socketpair: $!";
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		# A fresh interpreter: it knows nothing of the test's END blocks, of
+		# its open files or of handles that a test framework has tied.
+		POSIX::setsid();
+		POSIX::dup2(fileno $theirs, 0);
+		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_WRONLY()), 1);
+		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+		{
+			no warnings 'exec';
+			exec $^X, '-I', $lib, '-MZkProxy', '-e', 'ZkProxy::Server::main(@ARGV)', $target;
+		}
+		POSIX::_exit(127);
+	}
+	close $theirs;
+	$started{$pid} = $$;
+	my $self = bless { pid => $pid, control => $mine, buffer => '' }, $class;
+	$self->{port} = $self->_answer('start');
+	$self->delay_ms($opt{delay_ms}) if $opt{delay_ms};
+	return $self;
+}
+
+sub port { return $_[0]->{port}; }
+sub hosts { return "127.0.0.1:$_[0]->{port}"; }
+
+# -- the whole network
+
+# Everything works again; what was held back in a black hole goes on its way.
+# Rules for single operations stay: see release and reset.
+sub pass { return $_[0]->_do('mode pass'); }
+
+# Connections open and stay, and nothing comes out at either end.
+sub blackhole { return $_[0]->_do('mode blackhole'); }
+
+# New connections are refused.  With at_accept they are closed as soon as they
+# are open, as a server does that has too many from one address.
+sub refuse
+{
+	my ($self, %opt) = @_;
+	return $self->_do('mode ' . ($opt{at_accept} ? 'close' : 'refuse'));
+}
+
+# Cut the connections that there are; new ones are possible.
+sub drop { return $_[0]->_do('drop'); }
+
+# Each frame travels that long, each way.
+sub delay_ms { return $_[0]->_do("delay $_[1]"); }
+
+# -- single operations.  Each takes an operation or a list of them, and a count
+# (default 1): that many of the next requests.
+
+# The server gets it, the client never hears of that.
+sub swallow { return _rule('swallow', @_); }
+
+# The same, and the connection is cut at the moment the answer would arrive.
+sub swallow_and_drop { return _rule('swallow_and_drop', @_); }
+
+# The connection is cut instead of passing on the request.
+sub drop_request { return _rule('drop_request', @_); }
+
+# The answer, and all that the server says after it, waits for release.
+sub hold { return _rule('hold', @_); }
+
+# The request, and all that the client says after it, waits for release.
+sub hold_request { return _rule('hold_request', @_); }
+
+# Watch events wait, and all behind them, as order on a connection demands.
+# With alone => 1 only the events do, which no real network does.
+sub hold_event
+{
+	my ($self, %opt) = @_;
+	return $self->_do('rule ' . ($opt{alone} ? 'hold_event_alone' : 'hold_event') . ' event 1');
+}
+
+sub _rule
+{
+	my ($action, $self, $op, $count) = @_;
+	my @op = ref $op ? @$op : $op;
+	foreach (@op)
+	{
+		croak "no such operation: $_"
+		  unless $_ eq '*' || $_ eq 'connect' || exists $ZkClient::OP{$_};
+	}
+	return $self->_do("rule $action " . join(',', @op) . ' ' . ($count // 1));
+}
+
+# Let go what is held, and forget the rules that hold.
+sub release { return $_[0]->_do('release'); }
+
+# As new: no rules, nothing held, no delay, pass.
+sub reset
+{
+	my ($self) = @_;
+	$self->_do('reset');
+	return;
+}
+
+# -- seeing
+
+# How many requests of that operation (or these) the client has sent since
+# clear_log, whether or not they were passed on.
+sub count
+{
+	my ($self, $op) = @_;
+	return $self->_do('count ' . join(',', ref $op ? @$op : $op));
+}
+
+# Wait until that many have been seen.  Dies after $timeout s.
+sub wait_for
+{
+	my ($self, $op, $count, $timeout) = @_;
+	$count //= 1;
+	return $self->_wait(sub { $self->count($op) >= $count }, $timeout,
+		"$count x " . (ref $op ? "@$op" : $op));
+}
+
+# How many frames wait because of a rule, and how many answers were swallowed.
+sub held { return $_[0]->_do('held'); }
+sub swallowed { return $_[0]->_do('swallowed'); }
+
+# Wait until a rule has held something back: the answer (or event) is here, the
+# client does not have it.
+sub wait_held
+{
+	my ($self, $timeout) = @_;
+	return $self->_wait(sub { $self->held > 0 }, $timeout, 'something to hold');
+}
+
+sub wait_swallowed
+{
+	my ($self, $count, $timeout) = @_;
+	$count //= 1;
+	return $self->_wait(sub { $self->swallowed >= $count }, $timeout, "$count swallowed");
+}
+
+# How many clients are connected.
+sub connections { return $_[0]->_do('connections'); }
+
+sub _wait
+{
+	my ($self, $code, $timeout, $what) = @_;
+	$timeout //= 30;
+	my $deadline = time + $timeout;
+	until ($code->())
+	{
+		croak "ZkProxy: not within $timeout s: $what" if time > $deadline;
+		sleep 0.003;
+	}
+	return 1;
+}
+
+# What went by since clear_log:
+#   [time, direction, operation, xid, path, error, connection, more]
+# direction: '>' a request, when the client sent it
+#            '<' an answer or an event, when the client got it
+#            'x' an answer that was swallowed, or what a rule cut off
+#            '.' something else: operation is open, close or drop
+# An event's operation is 'event' and its "more" created, deleted, changed or
+# child; a multi's "more" is "create /a,delete /b,..."; that of an answer to
+# connect is the session's id as 0x...
+sub log
+{
+	my ($self) = @_;
+	my @log;
+	foreach my $line (split /\n/, $self->_do('log'))
+	{
+		my @entry = split /\t/, $line, -1;
+		s/%([0-9a-f]{2})/chr hex $1/ge for @entry[ 4, 7 ];
+		push @log, \@entry;
+	}
+	return @log;
+}
+
+sub clear_log { return $_[0]->_do('clear'); }
+
+# How many round trips, one after another, the client made since clear_log, on
+# the busiest connection: a flight begins with a request that the client sent
+# after it got an answer.  Pings, heartbeats (exists on "/"), the handshake and
+# close do not count; options: ignore => sub { my ($op, $path) = @_; ... }.
+#
+# That a request was sent with the one before and not after its answer shows
+# only if the answer takes longer than the client needs between the two: on a
+# busy machine set delay_ms(20) before.
+sub flights
+{
+	my ($self, %opt) = @_;
+	my %own = map { $_ => 1 } qw(connect ping close auth setWatches setWatches2);
+	my $ignore = $opt{ignore} // sub { $own{ $_[0] } || ($_[0] eq 'exists' && $_[1] eq '/') };
+	my (%flights, %idle);
+	foreach my $entry ($self->log)
+	{
+		my (undef, $dir, $op, undef, $path, undef, $conn) = @$entry;
+		next if $dir !~ /[<>]/ || $ignore->($op, $path);
+		$flights{$conn}++ if $dir eq '>' && ($idle{$conn} // 1);
+		$idle{$conn} = $dir eq '<';
+	}
+	my ($most) = sort { $b <=> $a } 0, values %flights;
+	return $most;
+}
+
+# The requests since clear_log as "op path", without what flights ignores:
+# good to print when a count is wrong.
+sub requests
+{
+	my ($self) = @_;
+	return map { $_->[2] . ' ' . ($_->[7] ne '' ? "[$_->[7]]" : $_->[4]) }
+	  grep { $_->[1] eq '>' && $_->[2] ne 'ping' && !($_->[2] eq 'exists' && $_->[4] eq '/') }
+	  $self->log;
+}
+
+sub stop
+{
+	my ($self) = @_;
+	return unless $self->{pid};
+	close $self->{control};    # which ends it
+	waitpid $self->{pid}, 0;
+	delete $started{ delete $self->{pid} };
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	$self->stop if ($started{ $self->{pid} // 0 } // 0) == $$;
+	return;
+}
+
+END
+{
+	local ($?, $!, $@);
+	foreach my $pid (grep { $started{$_} == $$ } keys %started)
+	{
+		kill 'KILL', $pid;
+		waitpid $pid, 0;
+	}
+}
+
+# A command and its answer: a line with the length, then that many bytes.
+sub _do
+{
+	my ($self, $command) = @_;
+	my $sent;
+	{
+		local $SIG{PIPE} = 'IGNORE';
+		$sent = syswrite $self->{control}, "$command\n";
+	}
+	return $self->_answer($command) if $sent;
+	croak "ZkProxy: $command: the proxy is gone";
+}
+
+sub _answer
+{
+	my ($self, $command) = @_;
+	my $deadline = time + 10;
+	my $select = IO::Select->new($self->{control});
+	while (1)
+	{
+		if ($self->{buffer} =~ /^(\d+)\n/ && length $self->{buffer} >= length($1) + 1 + $1)
+		{
+			my $answer = substr $self->{buffer}, length($1) + 1, $1;
+			$self->{buffer} = '';
+			croak "ZkProxy: $command: $1" if $answer =~ /^ERROR (.*)/s;
+			return $answer;
+		}
+		my $left = $deadline - time;
+		croak "ZkProxy: $command: no answer" if $left <= 0 || !$select->can_read($left);
+		sysread $self->{control}, $self->{buffer}, 1 << 20, length $self->{buffer}
+		  or croak "ZkProxy: $command: the proxy is gone";
+	}
+}
+
+# ======================================================= the side of the proxy
+
+package ZkProxy::Server;
+
+use strict;
+use warnings;
+use Errno qw(EAGAIN EINTR EWOULDBLOCK);
+use Time::HiRes qw(time);
+
+my ($target, $port, $listener, $mode, $delay);
+my @rules;         # { action, ops => {name => 1}, count }
+my %conns;         # number => connection
+my @log;
+my %count;         # operation => requests seen
+my $swallowed;
+my $last_number = 0;
+
+# A connection has two directions, "up" to the server and "down" to the client:
+#   from, to   sockets
+#   in         bytes that are not a whole frame yet
+#   queue      frames on their way: { due, bytes, entry, held, cut }
+#   out        bytes that may be written now
+#   handshake  the next frame is the first one
+#   raw        not frames but text
+#   eof        the sender is done: close when the queue is empty
+# "asked" are requests without an answer: { xid, op, path, action }; in the queue
+# of "aside" wait the events that hold_event(alone => 1) holds.
+
+sub main
+{
+	($target) = @_;
+	$SIG{PIPE} = 'IGNORE';
+	$port = _listen(0);
+	_forget();
+	my $control = IO::Socket->new_from_fd(0, 'r+');
+	_reply($control, $port);
+
+	my $commands = '';
+	while (1)
+	{
+		my ($readable, $writable) = _select($control);
+
+		# Clients before servers: a request that is here already was sent
+		# before the answer that is here too.  flights relies on it.
+		foreach my $conn (map { $conns{$_} } sort { $a <=> $b } keys %conns)
+		{
+			foreach my $way (qw(up down))
+			{
+				last if $conn->{closed};
+				_read($conn, $way) if $readable->{ fileno $conn->{$way}{from} };
+			}
+		}
+		_accept() if $listener && $readable->{ fileno $listener };
+		if ($readable->{ fileno $control })
+		{
+			# the test is over, however it ended
+			sysread $control, $commands, 65536, length $commands or POSIX::_exit(0);
+			while ($commands =~ s/^(.*)\n//)
+			{
+				my $answer = eval { _command(split / /, $1) };
+				_reply($control, $@ ? "ERROR $@" : $answer // '');
+			}
+		}
+		_move($_) for values %conns;
+	}
+}
+
+sub _reply
+{
+	my ($control, $answer) = @_;
+	$control->blocking(1);
+	my $bytes = length($answer) . "\n$answer";
+	while (length $bytes)
+	{
+		my $n = syswrite $control, $bytes or POSIX::_exit(0);
+		substr $bytes, 0, $n, '';
+	}
+	return;
+}
+
+sub _select
+{
+	my ($control) = @_;
+	my ($r, $w) = ('', '');
+	my $wake;
+
+	vec($r, fileno $control, 1) = 1;
+	vec($r, fileno $listener, 1) = 1 if $listener && $mode ne 'refuse';
+	foreach my $conn (values %conns)
+	{
+		foreach my $d (@{$conn}{qw(up down)})
+		{
+			vec($r, fileno $d->{from}, 1) = 1 unless $d->{eof};
+			vec($w, fileno $d->{to}, 1) = 1 if length $d->{out};
+			my $first = $d->{queue}[0] or next;
+			next if $first->{held} || $mode eq 'blackhole';
+			$wake = $first->{due} if !defined $wake || $first->{due} < $wake;
+		}
+	}
+	my $left = defined $wake ? $wake - time : undef;
+	$left = 0 if defined $left && $left < 0;
+	my $n = select $r, $w, undef, $left;
+	($r, $w) = ('', '') if $n < 0;
+	my %readable = map { $_ => 1 } grep { vec($r, $_, 1) } 0 .. 8 * length($r) - 1;
+	return (\%readable, $w);
+}
+
+# -------------------------------------------------------------- connections
+
+# While connections are refused the port stays ours: bound, and not listening.
+sub _listen
+{
+	my ($wanted, $refuse) = @_;
+	close $listener if $listener;
+	$listener = IO::Socket::INET->new(
+		LocalAddr => '127.0.0.1',
+		LocalPort => $wanted,
+		Proto => 'tcp',
+		ReuseAddr => 1,
+		$refuse ? () : (Listen => 128)) or die "could not listen: $@\n";
+	$listener->blocking(0);
+	return $listener->sockport;
+}
+
+sub _accept
+{
+	while (my $client = $listener->accept)
+	{
+		if ($mode eq 'close')
+		{
+			close $client;
+			next;
+		}
+		my $server = IO::Socket::INET->new(PeerAddr => $target, Proto => 'tcp', Timeout => 5);
+		unless ($server)
+		{
+			close $client;    # what a client sees of a server that is down
+			next;
+		}
+		foreach my $sock ($client, $server)
+		{
+			$sock->blocking(0);
+			$sock->setsockopt(Socket::IPPROTO_TCP(), Socket::TCP_NODELAY(), 1);
+		}
+		my $number = ++$last_number;
+		$conns{$number} = {
+			number => $number,
+			asked => [],
+			aside => { queue => [] },
+			up => { from => $client, to => $server, in => '', out => '', queue => [], handshake => 1 },
+			down => { from => $server, to => $client, in => '', out => '', queue => [], handshake => 1 }
+		};
+		_log($conns{$number}, '.', 'open');
+	}
+	return;
+}
+
+sub _close
+{
+	my ($conn, $why) = @_;
+	return if $conn->{closed}++;
+	_log($conn, '.', $why);
+	close $conn->{up}{from};
+	close $conn->{down}{from};
+	delete $conns{ $conn->{number} };
+	return;
+}
+
+# ------------------------------------------------------------------- frames
+
+sub _read
+{
+	my ($conn, $way) = @_;
+	my $d = $conn->{$way};
+	my $n = sysread $d->{from}, $d->{in}, 1 << 18, length $d->{in};
+	if (!$n)
+	{
+		return if !defined $n && ($!{EAGAIN} || $!{EWOULDBLOCK} || $!{EINTR});
+		$d->{eof} = 1;    # _move closes when all before it is delivered
+		return;
+	}
+
+	# "mntr" and its like are no frames, nor are their answers
+	$_->{raw} = 1 for $way eq 'up' && $d->{handshake} && $d->{in} =~ /^[a-z]{4}/ ? @{$conn}{qw(up down)} : ();
+	if ($d->{raw})
+	{
+		_queue($d, $d->{in});
+		$d->{in} = '';
+		return;
+	}
+	while (length $d->{in} >= 4)
+	{
+		my $len = unpack 'N', $d->{in};
+		return _close($conn, 'close') if $len > 64 << 20;    # no ZooKeeper
+		last if length $d->{in} < 4 + $len;
+		my $frame = substr $d->{in}, 0, 4 + $len, '';
+		if ($way eq 'up') { _request($conn, $frame); }
+		else { _answer($conn, $frame); }
+		return if $conn->{closed};
+	}
+	return;
+}
+
+sub _queue
+{
+	my ($d, $frame, %more) = @_;
+	push @{ $d->{queue} }, { due => time + $delay, bytes => $frame, %more };
+	return;
+}
+
+sub _request
+{
+	my ($conn, $frame) = @_;
+	my ($xid, $op, $path, $more) = (0, 'connect', '', '');
+	if (!delete $conn->{up}{handshake})
+	{
+		($xid, my $type) = unpack 'x4 l> l>', $frame;
+		$op = $ZkClient::OP_NAME{$type} // $type;
+		my $body = substr $frame, 12;
+		if ($op eq 'multi') { ($path, $more) = _multi($body); }
+		elsif ($type > 0 && $op !~ /^(?:ping|auth|setWatches2?|sasl|whoAmI)$/)
+		{
+			$path = eval { unpack 'N/a*', $body } // '';
+		}
+	}
+	_log($conn, '>', $op, $xid, $path, '', $more);
+	$count{$op}++;
+	$count{'*'}++ if $op ne 'ping';
+
+	my $action = _match($op);
+	return _close($conn, 'drop') if $action eq 'drop_request';
+	push @{ $conn->{asked} }, { xid => $xid, op => $op, path => $path, action => $action };
+	_queue($conn->{up}, $frame, held => $action eq 'hold_request');
+	return;
+}
+
+# the first path of a multi, and all of its parts
+sub _multi
+{
+	my ($body) = @_;
+	my (@part, $first);
+	eval {
+		while (length $body >= 9)
+		{
+			my ($type, $done) = unpack 'l> C', $body;
+			last if $done;
+			(my $path, $body) = unpack 'x9 N/a* a*', $body;
+			my $op = $ZkClient::OP_NAME{$type} // $type;
+			$first //= $path;
+			push @part, "$op $path";
+			if ($op =~ /^create/)
+			{
+				# data, access list, flags, and how long it may live
+				$body = substr $body, 4 + _length($body);
+				my $n = unpack 'N', substr $body, 0, 4, '';
+				for (1 .. $n)
+				{
+					substr $body, 0, 4, '';
+					$body = substr $body, 4 + _length($body) for 1 .. 2;
+				}
+				substr $body, 0, $op eq 'createTTL' ? 12 : 4, '';
+			}
+			else
+			{
+				$body = substr $body, 4 + _length($body) if $op eq 'setData';
+				substr $body, 0, 4, '';    # version
+			}
+		}
+	};
+	return ($first // '', join ',', @part);
+}
+
+# of a buffer; -1 is null
+sub _length
+{
+	my $n = unpack 'l>', $_[0];
+	return $n < 0 ? 0 : $n;
+}
+
+sub _answer
+{
+	my ($conn, $frame) = @_;
+	my $down = $conn->{down};
+	my ($xid, $err, $more) = (0, 0, '');
+
+	if (delete $down->{handshake})
+	{
+		$more = sprintf '0x%x', unpack 'x12 Q>', $frame;
+	}
+	else
+	{
+		($xid, undef, $err) = unpack 'x4 l> q> l>', $frame;
+	}
+
+	if ($xid == -1)
+	{
+		my ($type, undef, $path) = unpack 'x20 l> l> N/a*', $frame;
+		my $action = _match('event', 1);
+		$more = $ZkClient::EVENT{$type} // $type;
+		my @event = (entry => [ '<', 'event', $xid, $path, '', $more ], held => $action ne '');
+		return _queue($action eq 'hold_event_alone' ? $conn->{aside} : $down, $frame, @event);
+	}
+
+	# Answers come in order, but those of pings and the like have the same xid
+	# for ever: the oldest one it can be.
+	my $asked = $conn->{asked};
+	my ($i) = grep { $asked->[$_]{xid} == $xid } 0 .. $#$asked;
+	my $request = defined $i ? splice(@$asked, $i, 1) : { op => "unasked $xid", path => '', action => '' };
+	my @entry = ($request->{op}, $xid, $request->{path}, $err, $more);
+
+	if ($request->{action} =~ /^swallow/)
+	{
+		$swallowed++;
+		_log($conn, 'x', @entry);
+		return if $request->{action} eq 'swallow';
+		# what came before it is delivered first
+		return _queue($down, '', cut => 1);
+	}
+	_queue($down, $frame, entry => [ '<', @entry ], held => $request->{action} eq 'hold');
+	return;
+}
+
+# Deliver what is due, and what can be written.
+sub _move
+{
+	my ($conn) = @_;
+	foreach my $way (qw(up down))
+	{
+		my $d = $conn->{$way};
+		my $now = time;
+		while ($mode ne 'blackhole' && @{ $d->{queue} })
+		{
+			my $first = $d->{queue}[0];
+			last if $first->{held} || $first->{due} > $now;
+			shift @{ $d->{queue} };
+			_write($conn, $d);
+			return _close($conn, 'drop') if $first->{cut};
+			_log($conn, @{ $first->{entry} }) if $first->{entry};
+			$d->{out} .= $first->{bytes};
+		}
+		_write($conn, $d);
+		return if $conn->{closed};
+	}
+	# One end has gone and has been heard to the end.
+	foreach my $d (@{$conn}{qw(up down)})
+	{
+		return _close($conn, 'close')
+		  if $d->{eof} && $mode ne 'blackhole' && !@{ $d->{queue} } && $d->{out} eq '';
+	}
+	return;
+}
+
+sub _write
+{
+	my ($conn, $d) = @_;
+	return if $conn->{closed} || $d->{out} eq '';
+	my $n = syswrite $d->{to}, $d->{out};
+	if (defined $n) { substr $d->{out}, 0, $n, ''; }
+	elsif (!$!{EAGAIN} && !$!{EWOULDBLOCK} && !$!{EINTR}) { _close($conn, 'close'); }
+	return;
+}
+
+# ---------------------------------------------------------- rules and commands
+
+# The action of the first rule for this operation; it is used up by that unless
+# it is one that stays.
+sub _match
+{
+	my ($op, $stays) = @_;
+	foreach my $rule (@rules)
+	{
+		next unless $rule->{ops}{$op} || ($rule->{ops}{'*'} && $op !~ /^(?:ping|event)$/);
+		@rules = grep { $_ != $rule } @rules if !$stays && --$rule->{count} <= 0;
+		return $rule->{action};
+	}
+	return '';
+}
+
+sub _release
+{
+	@rules = grep { $_->{action} !~ /^hold/ } @rules;
+	foreach my $conn (values %conns)
+	{
+		$_->{action} = '' for grep { $_->{action} =~ /^hold/ } @{ $conn->{asked} };
+		unshift @{ $conn->{down}{queue} }, splice @{ $conn->{aside}{queue} };
+		delete $_->{held} for map { @{ $_->{queue} } } @{$conn}{qw(up down)};
+	}
+	return;
+}
+
+sub _forget
+{
+	@rules = ();
+	($mode, $delay, $swallowed) = ('pass', 0, 0);
+	return;
+}
+
+sub _mode
+{
+	my ($new) = @_;
+	_listen($port, $new eq 'refuse') if ($new eq 'refuse') != ($mode eq 'refuse');
+	$mode = $new;
+	return;
+}
+
+my %command = (
+	mode => sub { _mode($_[0]); return; },
+	drop => sub { _close($_, 'drop') for values %conns; return; },
+	delay => sub { $delay = $_[0] / 1000; return; },
+	rule => sub {
+		my ($action, $ops, $count) = @_;
+		push @rules, { action => $action, ops => { map { $_ => 1 } split /,/, $ops }, count => $count };
+		return;
+	},
+	release => \&_release,
+	reset => sub { _release(); _mode('pass'); _forget(); return; },
+	count => sub { my $n = 0; $n += $count{$_} // 0 for split /,/, $_[0]; return $n; },
+	held => sub {
+		return scalar grep { $_->{held} }
+		  map { @{ $_->{queue} } } map { @{$_}{qw(up down aside)} } values %conns;
+	},
+	swallowed => sub { return $swallowed; },
+	connections => sub { return scalar keys %conns; },
+	log => sub { return join "\n", map { join "\t", @$_ } @log; },
+	clear => sub { @log = (); %count = (); $swallowed = 0; return; });
+
+sub _command
+{
+	my ($name, @args) = @_;
+	my $code = $command{$name} or die "no such command\n";
+	return $code->(@args);
+}
+
+sub _log
+{
+	my ($conn, $dir, $op, $xid, $path, $err, $more) = @_;
+	foreach ($path, $more)
+	{
+		$_ //= '';
+		s/([%\t\n])/sprintf '%%%02x', ord $1/ge;
+	}
+	push @log, [ sprintf('%.6f', time), $dir, $op, $xid // '', $path, $err // '', $conn->{number}, $more ];
+	return;
+}
+
+1;

@@ -1,0 +1,395 @@
+
+=pod
+
+=head1 NAME
+
+Zklock - what the tests of zklock with real servers share
+
+=head1 SYNOPSIS
+
+  my $zk = ZooKeeper->new->start;
+  my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s');
+  my $admin = zk_session($node);
+
+  my $s = zk_session($node);
+  $s->query("SELECT zk_lock('/a')")->{out};      # 't'
+  $s->value("SELECT zk_lock('/a')");             # the same; an error dies
+
+  $s->send("SELECT zk_lock('/b')");              # does not wait
+  zk_wait_waiting($admin, $s);
+  $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
+  is($s->wait->{state}, '57014');
+
+  zk_nothing_left($zk, 'nothing is left');
+
+=head1 DESCRIPTION
+
+A session is a psql that is told what to do through a pipe, so that a query can
+be under way while the test does something else.  Every wait has a deadline and
+dies when it is over.
+
+=cut
+
+package Zklock;
+
+use strict;
+use warnings;
+use Carp;
+use Exporter qw(import);
+use POSIX ();
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use PostgreSQL::Test::Cluster;
+
+our @EXPORT = qw(zk_cluster zk_session zk_until zk_wait_waiting zk_locks_left
+  zk_nothing_left zk_cpu_seconds zk_descriptors zk_threads);
+
+our $TIMEOUT = 30;    # seconds, where nothing else is said
+
+# A running server with the extension.  hosts: a ZooKeeper, a ZkProxy, or a
+# list for zklock.hosts; the rest goes to postgresql.conf.
+sub zk_cluster
+{
+	my ($name, $hosts, %setting) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$hosts = $hosts->hosts if ref $hosts;
+	$node->init;
+	%setting = (
+		session_preload_libraries => 'zklock',
+		log_statement => 'none',    # tests ask often, and look at the log's size
+		'zklock.hosts' => $hosts,
+		%setting);
+	$node->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %setting;
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION zklock');
+	return $node;
+}
+
+sub zk_session { return Zklock::Session->new(@_); }
+
+# Wait until $code returns something true, and return that.
+sub zk_until
+{
+	my ($code, $what, $timeout) = @_;
+	$timeout //= $TIMEOUT;
+	my $deadline = time + $timeout;
+	while (1)
+	{
+		my $result = $code->();
+		return $result if $result;
+		croak "not within $timeout s: $what" if time > $deadline;
+		sleep 0.005;
+	}
+}
+
+# Wait until a session waits for ZooKeeper.  Its own wait events came with
+# PostgreSQL 17.
+sub zk_wait_waiting
+{
+	my ($admin, $session) = @_;
+	my $pid = $session->pid;
+	return zk_until(
+		sub {
+			$admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid
+				AND wait_event_type = 'Extension'") =~ /^(?:Extension|Zklock\w+)$/;
+		},
+		"backend $pid waits for ZooKeeper");
+}
+
+# Every node in the ensemble that stands in some lock's queue
+sub zk_locks_left
+{
+	my ($zk) = @_;
+	return grep { /-lock-\d{10}$/ } $zk->tree('/');
+}
+
+# One test: no lock node, no ephemeral node, no watch is left in ZooKeeper, or
+# will be in a moment.  Options: sessions => how many there may be (default:
+# not looked at), tree => 1: nor any directory.
+sub zk_nothing_left
+{
+	my ($zk, $name, %opt) = @_;
+	my $deadline = time + ($opt{timeout} // 15);
+	my @left;
+	while (1)
+	{
+		@left = $opt{tree} ? $zk->tree('/') : zk_locks_left($zk);
+		my %mntr = $zk->mntr;
+		push @left, "$mntr{ephemerals_count} ephemeral nodes" if $mntr{ephemerals_count} != 0;
+		push @left, "$mntr{watch_count} watches" if $mntr{watch_count} != 0;
+		push @left, $zk->sessions . ' sessions'
+		  if defined $opt{sessions} && $zk->sessions > $opt{sessions};
+		last if !@left || time > $deadline;
+		sleep 0.02;
+	}
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return 1 if ok(!@left, $name);
+	diag(join "\n", 'left behind:', @left, $zk->four_letter('dump') // '');
+	return 0;
+}
+
+# -- what a process uses (Linux)
+
+# CPU time that it has had so far
+sub zk_cpu_seconds
+{
+	my ($pid) = @_;
+	open my $file, '<', "/proc/$pid/stat" or die "process $pid: $!";
+	my ($user, $system) = (split ' ', <$file> =~ s/.*\) //r)[ 11, 12 ];
+	return ($user + $system) / POSIX::sysconf(POSIX::_SC_CLK_TCK());
+}
+
+sub zk_descriptors { return _entries("/proc/$_[0]/fd"); }
+sub zk_threads { return _entries("/proc/$_[0]/task"); }
+
+sub _entries
+{
+	my ($path) = @_;
+	opendir my $dir, $path or die "$path: $!";
+	return scalar grep { !/^\./ } readdir $dir;
+}
+
+# ===================================================================== session
+
+package Zklock::Session;
+
+use strict;
+use warnings;
+use Carp;
+use IO::Select;
+use POSIX qw(:sys_wait_h);
+use Time::HiRes qw(sleep time);
+
+my %started;    # pid of psql => pid of the process that started it
+my $last_number = 0;
+
+# zk_session($node, dbname => 'postgres', options => '-c name=value ...')
+sub new
+{
+	my ($class, $node, %opt) = @_;
+	my $connstr = $node->connstr($opt{dbname} // 'postgres');
+	my ($in, $out, $err) = map { [ _pipe() ] } 1 .. 3;
+
+	my $psql = fork // die "could not fork: $!";
+	if ($psql == 0)
+	{
+		# By descriptor: the test framework has tied these handles.
+		POSIX::dup2(fileno $in->[0], 0);
+		POSIX::dup2(fileno $out->[1], 1);
+		POSIX::dup2(fileno $err->[1], 2);
+		$ENV{PGOPTIONS} = $opt{options} if defined $opt{options};
+		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP PIPE);
+		{
+			no warnings 'exec';
+			exec 'psql', '-X', '-q', '-A', '-t', '-v', 'VERBOSITY=verbose', '-d', $connstr;
+		}
+		POSIX::_exit(127);
+	}
+	close $_ for $in->[0], $out->[1], $err->[1];
+	$started{$psql} = $$;
+	my $self = bless {
+		psql => $psql,
+		in => $in->[1],
+		out => { handle => $out->[0], text => '' },
+		err => { handle => $err->[0], text => '' }
+	}, $class;
+	($self->{pid}) = $self->value('SELECT pg_backend_pid()') =~ /^(\d+)$/
+	  or die 'psql did not connect';
+	return $self;
+}
+
+sub _pipe
+{
+	pipe(my $read, my $write) or die "pipe: $!";
+	return ($read, $write);
+}
+
+# of the backend
+sub pid { return $_[0]->{pid}; }
+
+# Begin to execute this; what comes of it is told by wait.
+sub send
+{
+	my ($self, $sql) = @_;
+	croak 'a query is under way' if $self->{mark};
+	$sql =~ s/;?\s*$//;
+	$self->{mark} = '-- ready ' . ++$last_number;
+	$self->{sent} = time;
+	local $SIG{PIPE} = 'IGNORE';
+	my $text = "$sql;\n\\echo $self->{mark}\n\\warn $self->{mark}\n";
+	while (length $text)
+	{
+		my $n = syswrite($self->{in}, $text) // last;    # wait tells that it is gone
+		substr $text, 0, $n, '';
+	}
+	return $self;
+}
+
+# Is nothing under way (any more)?
+sub is_done
+{
+	my ($self) = @_;
+	return 1 unless $self->{mark};
+	$self->_read(0);
+	return $self->_complete;
+}
+
+# Wait for that.  Returns
+#   out       what psql printed
+#   state     the SQLSTATE of the last error, or ''
+#   message, detail, hint    of that error
+#   warnings  [ messages ]
+#   seconds   from send until its end
+#   closed    true: the connection has gone
+sub wait
+{
+	my ($self, $timeout) = @_;
+	$timeout //= $Zklock::TIMEOUT;
+	croak 'no query is under way' unless $self->{mark};
+	my $deadline = time + $timeout;
+	until ($self->_complete)
+	{
+		my $left = $deadline - time;
+		croak "no end of the query within $timeout s; so far: $self->{out}{text} $self->{err}{text}"
+		  if $left <= 0;
+		$self->_read($left);
+	}
+	return $self->_result;
+}
+
+# Wait until its first error has been told.  A session that is terminated takes
+# a moment from there to its end.
+sub wait_error
+{
+	my ($self, $timeout) = @_;
+	my $deadline = time + ($timeout // $Zklock::TIMEOUT);
+	until ($self->{err}{text} =~ /^\S*\s?(?:ERROR|FATAL|PANIC):/m || $self->_complete)
+	{
+		my $left = $deadline - time;
+		croak 'no error in time' if $left <= 0;
+		$self->_read($left);
+	}
+	return;
+}
+
+sub query
+{
+	my ($self, $sql, $timeout) = @_;
+	return $self->send($sql)->wait($timeout);
+}
+
+# What it prints; an error dies.
+sub value
+{
+	my ($self, $sql, $timeout) = @_;
+	my $result = $self->query($sql, $timeout);
+	croak "$sql: $result->{err}" if $result->{state} || $result->{closed};
+	return $result->{out};
+}
+
+# Leave in an orderly way, and wait until the backend is gone.
+sub quit
+{
+	my ($self) = @_;
+	return unless $self->{psql};
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $self->{in}, "\\q\n";    # a forked child may keep the pipe open
+	close $self->{in};
+	my $psql = delete $self->{psql};
+	my $deadline = time + $Zklock::TIMEOUT;
+	until (waitpid($psql, WNOHANG) != 0)
+	{
+		croak 'psql does not end' if time > $deadline;
+		sleep 0.002;
+	}
+	delete $started{$psql};
+	return;
+}
+
+# Let the client vanish, as by a crash.
+sub kill9
+{
+	my ($self) = @_;
+	my $psql = delete $self->{psql} or return;
+	kill 'KILL', $psql;
+	waitpid $psql, 0;
+	delete $started{$psql};
+	return;
+}
+
+sub _streams { return @{ $_[0] }{qw(out err)}; }
+
+sub _read
+{
+	my ($self, $timeout) = @_;
+	my %stream = map { fileno($_->{handle}) => $_ } grep { !$_->{eof} } $self->_streams;
+	my $select = IO::Select->new(map { $_->{handle} } values %stream);
+	foreach my $handle ($select->can_read($timeout))
+	{
+		my $stream = $stream{ fileno $handle };
+		my $n = sysread $handle, $stream->{text}, 65536, length $stream->{text};
+		$stream->{eof} = 1 unless $n;
+	}
+	return;
+}
+
+sub _complete
+{
+	my ($self) = @_;
+	foreach my $stream ($self->_streams)
+	{
+		return 0 unless $stream->{eof} || $stream->{text} =~ /^\Q$self->{mark}\E\n/m;
+	}
+	return 1;
+}
+
+sub _result
+{
+	my ($self) = @_;
+	my %result = (seconds => time - $self->{sent});
+	foreach my $name (qw(out err))
+	{
+		my $stream = $self->{$name};
+		if ($stream->{text} =~ s/\A(.*?)^\Q$self->{mark}\E\n//ms) { $result{$name} = $1; }
+		else
+		{
+			$result{$name} = $stream->{text};
+			$stream->{text} = '';
+			$result{closed} = 1;
+		}
+	}
+	delete $self->{mark};
+	$result{out} =~ s/\s+\z//;
+	$result{warnings} = [ $result{err} =~ /^(?:psql:\S+ )?WARNING:  \w{5}: (.*)$/mg ];
+	$result{state} = $result{message} = $result{detail} = $result{hint} = '';
+	foreach my $part ($result{err} =~ /^((?:psql:\S+ )?(?:ERROR|FATAL|PANIC):  .*\n(?:(?!\S*\s?(?:ERROR|FATAL|PANIC|WARNING):).*\n)*)/mg)
+	{
+		@result{qw(state message)} = $part =~ /:  (\w{5}): (.*)$/m;
+		($result{detail}) = $part =~ /^DETAIL:  (.*)$/m;
+		($result{hint}) = $part =~ /^HINT:  (.*)$/m;
+	}
+	$result{$_} //= '' for qw(state message detail hint);
+	return \%result;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	$self->kill9 if ($started{ $self->{psql} // 0 } // 0) == $$;
+	return;
+}
+
+END
+{
+	local ($?, $!, $@);
+	foreach my $psql (grep { $started{$_} == $$ } keys %started)
+	{
+		kill 'KILL', $psql;
+		waitpid $psql, 0;
+	}
+}
+
+1;

@@ -1,0 +1,543 @@
+
+=pod
+
+=head1 NAME
+
+ZooKeeper - start, ask, hurt and stop ZooKeeper servers for tests
+
+=head1 SYNOPSIS
+
+  my $zk = ZooKeeper->new;            # one server of its own
+  $zk->start;
+  ... 'zklock.hosts' => $zk->hosts ...
+
+  is_deeply([ sort $zk->children('/zklock') ], ['a']);
+  $zk->wait_until(sub { $zk->sessions == 0 }, 'no session left');
+  $zk->kill9; $zk->start;             # a crash; data and port stay
+  $zk->suspend; $zk->resume;          # a server that hangs
+
+  my $all = ZooKeeper->ensemble(3);   # is up when this returns
+  $all->leader->kill9;
+
+=head1 DESCRIPTION
+
+A server's files and log are in one directory, and nothing but loopback
+addresses is used.  Servers stop with the process that started them, however
+that ends.
+
+What looks into the tree (children, tree, get, ...) opens a session of its own
+and has closed it again when it returns, so that it does not show up in
+C<sessions>.
+
+=cut
+
+package ZooKeeper;
+
+use strict;
+use warnings;
+use Carp;
+use Cwd qw(abs_path);
+use File::Path qw(make_path);
+use File::Temp;
+use IO::Select;
+use IO::Socket::INET;
+use POSIX qw(:sys_wait_h setsid);
+use Time::HiRes qw(sleep time);
+
+use ZkClient;
+
+# ZooKeeper's jar names the others that it needs, but not a logger.
+our $CLASSPATH = '/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar';
+our $START_TIMEOUT = 60;    # seconds; a server needs half of one
+
+my %started;    # pid => server, for END
+
+# ZooKeeper->new(%opts):
+#   dir                    where its files go; default: a temporary directory
+#   tick_time              ms; default 500
+#   min_session_timeout, max_session_timeout    ms; default 1000 and 60000
+#   max_client_cnxns       per client address; default 0: no limit
+#   container_check        ms between two searches for empty containers; default 1000
+#   config                 { zoo.cfg key => value }, over all of these
+#   java_options           [ ... ]
+#   detach                 the server outlives this process; see $zk->pid
+sub new
+{
+	my ($class, %opt) = @_;
+	my $self = bless {
+		tick_time => 500,
+		min_session_timeout => 1000,
+		max_session_timeout => 60_000,
+		max_client_cnxns => 0,
+		container_check => 1000,
+		java_options => [],
+		servers => '',    # lines of zoo.cfg about the ensemble
+		%opt
+	}, $class;
+
+	$self->{port} //= free_port();
+	$self->{own_dir} = File::Temp->newdir('zookeeper.XXXXXX', TMPDIR => 1)
+	  unless defined $self->{dir};
+	$self->{dir} //= $self->{own_dir}->dirname;
+	make_path("$self->{dir}/data");
+	$self->{dir} = abs_path($self->{dir});
+	$self->{log} //= "$self->{dir}/zookeeper.log";
+	$self->_configure;
+	return $self;
+}
+
+sub _configure
+{
+	my ($self) = @_;
+	my %config = (
+		dataDir => "$self->{dir}/data",
+		clientPort => $self->{port},
+		clientPortAddress => '127.0.0.1',
+		tickTime => $self->{tick_time},
+		minSessionTimeout => $self->{min_session_timeout},
+		maxSessionTimeout => $self->{max_session_timeout},
+		maxClientCnxns => $self->{max_client_cnxns},
+		'admin.enableServer' => 'false',
+		'4lw.commands.whitelist' => '*',
+		forceSync => 'no',    # a disk that sleeps would make tests slow
+		%{ $self->{config} // {} });
+
+	open my $file, '>', $self->_cfg or die "$self->{dir}: $!";
+	print $file map({ "$_=$config{$_}\n" } sort keys %config), $self->{servers};
+	close $file or die "$self->{dir}: $!";
+	return;
+}
+
+sub _cfg { return "$_[0]->{dir}/zoo.cfg"; }
+
+# A TCP port that was free a moment ago.  A test needs few, so that none is
+# given twice in one process.
+my %given;
+
+sub free_port
+{
+	while (1)
+	{
+		my $sock = IO::Socket::INET->new(
+			LocalAddr => '127.0.0.1',
+			LocalPort => 0,
+			Listen => 1) or die "could not find a free port: $@";
+		my $port = $sock->sockport;
+		return $port unless $given{$port}++;
+	}
+}
+
+# ------------------------------------------------------------ life and death
+
+sub start
+{
+	my ($self, %opt) = @_;
+	croak 'already running' if $self->running;
+
+	# The pid file is what stops a detached server later.
+	$self->{pid} = $self->_launch;
+	open my $file, '>', "$self->{dir}/zookeeper.pid" or die "$self->{dir}: $!";
+	print $file "$self->{pid}\n";
+	close $file;
+	$self->wait_ready unless $opt{no_wait};
+	return $self;
+}
+
+sub _launch
+{
+	my ($self) = @_;
+	my @java = (
+		'java', '-Xmx96m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+		'-XX:-UsePerfData',    # a file in /tmp that kill -9 would leave
+		"-Djava.io.tmpdir=$self->{dir}", '-Djava.net.preferIPv4Stack=true',
+		'-Dzookeeper.jmx.log4j.disable=true',
+		# not for zoo.cfg, where it would become zookeeper.znode...
+		"-Dznode.container.checkIntervalMs=$self->{container_check}",
+		'-Dzookeeper.extendedTypesEnabled=true',
+		'-Dorg.slf4j.simpleLogger.defaultLogLevel=warn',
+		'-Dorg.slf4j.simpleLogger.showDateTime=true',
+		'-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS',
+		@{ $self->{java_options} },
+		'-cp', $CLASSPATH,
+		'org.apache.zookeeper.server.'
+		  . ($self->{servers} ? 'quorum.QuorumPeerMain' : 'ZooKeeperServerMain'),
+		$self->_cfg);
+
+	# END does not run when a test is killed with SIGKILL; the kernel does.
+	unshift @java, 'setpriv', '--pdeathsig', 'KILL' unless $self->{detach};
+
+	my $pid = fork // die "could not fork: $!";
+	return $self->_remember($pid) if $pid;
+
+	# A group of its own, so that Ctrl-C reaches the test first.
+	setsid();
+	chdir $self->{dir};
+	# By descriptor: a test framework may have tied these handles.
+	POSIX::dup2(POSIX::open('/dev/null', POSIX::O_RDONLY()), 0);
+	POSIX::dup2(POSIX::open($self->{log}, POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 1);
+	POSIX::dup2(1, 2);
+	$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM PIPE);
+	{ no warnings 'exec'; exec @java; }
+	POSIX::write(2, "could not run $java[0]: $!\n", length "could not run $java[0]: $!\n");
+	POSIX::_exit(127);
+}
+
+sub _remember
+{
+	my ($self, $pid) = @_;
+	$started{$pid} = { server => $self, owner => $$ } unless $self->{detach};
+	return $pid;
+}
+
+# Never with "ruok": asked too early it is not answered at all.
+sub wait_ready
+{
+	my ($self) = @_;
+	my $deadline = time + $START_TIMEOUT;
+	until (($self->four_letter('srvr', 1) // '') =~ /^Mode: /m)
+	{
+		die "ZooKeeper does not run:\n" . $self->log_tail unless $self->running;
+		die "ZooKeeper is not ready after $START_TIMEOUT s:\n" . $self->log_tail
+		  if time > $deadline;
+		sleep 0.02;
+	}
+	return;
+}
+
+sub running
+{
+	my ($self) = @_;
+	return 0 unless $self->{pid};
+	return 1 if waitpid($self->{pid}, WNOHANG) == 0;
+	$self->_gone;
+	return 0;
+}
+
+sub _gone
+{
+	my ($self) = @_;
+	delete $started{ $self->{pid} };
+	delete $self->{pid};
+	unlink "$self->{dir}/zookeeper.pid";
+	return;
+}
+
+# Orderly; a server that does not stop is killed.
+sub stop
+{
+	my ($self) = @_;
+	return unless $self->running;
+	kill 'TERM', $self->{pid};
+	kill 'CONT', $self->{pid};    # it may be suspended
+	my $deadline = time + 10;
+	while ($self->running)
+	{
+		return $self->kill9 if time > $deadline;
+		sleep 0.02;
+	}
+	return;
+}
+
+sub kill9
+{
+	my ($self) = @_;
+	return unless $self->running;
+	kill 'KILL', $self->{pid};
+	waitpid $self->{pid}, 0;
+	$self->_gone;
+	return;
+}
+
+sub restart { $_[0]->stop; return $_[0]->start; }
+
+# Returns when each of its threads has stopped.
+sub suspend
+{
+	my ($self) = @_;
+	kill 'STOP', $self->{pid};
+	waitpid $self->{pid}, WUNTRACED;
+	return;
+}
+
+sub resume { kill 'CONT', $_[0]->{pid}; return; }
+
+END
+{
+	# not to change what the test says about itself
+	local ($?, $!, $@);
+	foreach my $pid (keys %started)
+	{
+		next if $started{$pid}{owner} != $$;    # a forked child ends here too
+		kill 'KILL', $pid;
+		waitpid $pid, 0;
+	}
+}
+
+# A test that dies of a signal runs no END block unless somebody turns the
+# signal into an exit.
+foreach my $signal (qw(INT TERM HUP))
+{
+	$SIG{$signal} = sub { exit 128 } if ($SIG{$signal} // 'DEFAULT') eq 'DEFAULT';
+}
+
+# ------------------------------------------------------------------- looking
+
+sub port { return $_[0]->{port}; }
+sub pid { return $_[0]->{pid}; }
+sub dir { return $_[0]->{dir}; }
+sub log { return $_[0]->{log}; }
+sub hosts { return "127.0.0.1:$_[0]->{port}"; }
+
+sub log_tail
+{
+	my ($self, $lines) = @_;
+	open my $file, '<', $self->{log} or return "(no log: $!)\n";
+	my @all = <$file>;
+	splice @all, 0, -($lines // 30) if @all > ($lines // 30);
+	return join '', @all;
+}
+
+# The answer to srvr, mntr, cons, dump, ...; undef when there was none in time.
+sub four_letter
+{
+	my ($self, $word, $timeout) = @_;
+	my $deadline = time + ($timeout // 5);
+	my $sock = IO::Socket::INET->new(
+		PeerAddr => '127.0.0.1',
+		PeerPort => $self->{port},
+		Timeout => $timeout // 5) or return undef;
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $sock, $word or return undef;
+	my $select = IO::Select->new($sock);
+	my $answer = '';
+	while (1)
+	{
+		my $left = $deadline - time;
+		return undef if $left <= 0 || !$select->can_read($left);
+		my $n = sysread $sock, $answer, 65536, length $answer;
+		return undef unless defined $n;
+		return $answer if $n == 0;
+	}
+}
+
+# %mntr, names without their "zk_"
+sub mntr
+{
+	my ($self) = @_;
+	my $text = $self->four_letter('mntr') // die $self->hosts . " did not answer mntr\n";
+	return $text =~ /^zk_(\w+)\t(.*)$/mg;
+}
+
+sub mntr_value
+{
+	my ($self, $name) = @_;
+	my %mntr = $self->mntr;
+	return $mntr{ $name =~ s/^zk_//r };
+}
+
+# ids of all sessions as 0x..., how many in scalar context; on any server
+sub sessions
+{
+	my ($self) = @_;
+	my $dump = $self->four_letter('dump') // die $self->hosts . " did not answer dump\n";
+	# behind this line the same ids come again, with their ephemeral nodes
+	my ($sets) = $dump =~ /(.*?)^ephemeral nodes dump/ms;
+	my %seen = map { $_ => 1 } ($sets // $dump) =~ /^\t(0x[0-9a-f]+)/mg;
+	return keys %seen;
+}
+
+# (session id => [paths], ...)
+sub ephemerals
+{
+	my ($self) = @_;
+	my $dump = $self->four_letter('dump') // die $self->hosts . " did not answer dump\n";
+	my ($text) = $dump =~ /^Sessions with Ephemerals[^\n]*\n(.*?)(?:^Connections|\z)/ms;
+	my (%found, $session);
+	foreach (split /\n/, $text // '')
+	{
+		if (/^(0x[0-9a-f]+):/) { $session = $1; }
+		elsif (/^\t(.+)/) { push @{ $found{$session} }, $1; }
+	}
+	return %found;
+}
+
+sub watch_count { return $_[0]->mntr_value('watch_count'); }
+sub ephemerals_count { return $_[0]->mntr_value('ephemerals_count'); }
+sub znode_count { return $_[0]->mntr_value('znode_count'); }
+
+# --------------------------------------------------------- looking into the tree
+
+# A client that stays until it is closed; a session more for ZooKeeper.
+sub client
+{
+	my ($self, %opt) = @_;
+	return ZkClient->new($self->hosts, %opt);
+}
+
+# Run code with a client of its own; every read is as fresh as the leader.
+sub with_client
+{
+	my ($self, $code) = @_;
+	my $client = $self->client;
+	my $wantarray = wantarray;
+	my @result;
+	my $ok = eval {
+		$client->sync('/');
+		@result = $wantarray ? $code->($client) : scalar $code->($client);
+		1;
+	};
+	my $why = $@;
+	$client->close;
+	die $why unless $ok;
+	return $wantarray ? @result : $result[0];
+}
+
+# (sorted; none when there is no such node)
+sub children
+{
+	my ($self, $path) = @_;
+	my @children = sort $self->with_client(sub { $_[0]->children($path) });
+	return @children;
+}
+
+# every path below $path, sorted, without ZooKeeper's own
+sub tree
+{
+	my ($self, $path) = @_;
+	return $self->with_client(
+		sub {
+			my ($client) = @_;
+			my ($walk, @found);
+			$walk = sub {
+				my ($dir) = @_;
+				# what may not be read is a leaf
+				my @children = eval { $client->children($dir) };
+				die $@ if $@ && $@ !~ /NOAUTH/;
+				foreach my $child (sort @children)
+				{
+					my $node = $dir eq '/' ? "/$child" : "$dir/$child";
+					next if $node eq '/zookeeper';
+					push @found, $node;
+					$walk->($node);
+				}
+			};
+			$walk->($path // '/');
+			undef $walk;
+			return @found;
+		});
+}
+
+sub get { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->get(@args) }); }
+sub exists { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->exists(@args) }); }
+sub delete { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->delete(@args) }); }
+sub delete_tree { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->delete_tree(@args) }); }
+
+# An ephemeral node would go at once with this session: use client() for these.
+sub create
+{
+	my ($self, $path, $mode, %opt) = @_;
+	return $self->with_client(sub { $_[0]->create($path, mode => $mode // 'persistent', %opt) });
+}
+
+# Wait until $code returns something true, and return that.  Dies when the time
+# is over, so that nobody goes on with what did not happen.
+sub wait_until
+{
+	my ($self, $code, $what, $timeout) = @_;
+	$timeout //= 30;
+	my $deadline = time + $timeout;
+	while (1)
+	{
+		my $result = $code->();
+		return $result if $result;
+		croak "not within $timeout s: " . ($what // 'what was waited for')
+		  if time > $deadline;
+		sleep 0.01;
+	}
+}
+
+# ------------------------------------------------------------------ ensemble
+
+# ZooKeeper->ensemble($n, %opts), with the options of new, where "dir" holds a
+# directory for each server.  Returns when all serve.
+sub ensemble
+{
+	my ($class, $n, %opt) = @_;
+	my $dir = delete $opt{dir};
+	my @peer = map { [ free_port(), free_port() ] } 1 .. $n;
+	my $servers = join '',
+	  "initLimit=20\nsyncLimit=10\n",
+	  map { "server.$_=127.0.0.1:$peer[$_ - 1][0]:$peer[$_ - 1][1]\n" } 1 .. $n;
+
+	my @nodes;
+	foreach my $id (1 .. $n)
+	{
+		my $node = $class->new(
+			%opt,
+			servers => $servers,
+			defined $dir ? (dir => "$dir/$id") : ());
+		open my $file, '>', $node->dir . '/data/myid' or die "myid: $!";
+		print $file "$id\n";
+		close $file;
+		$node->{id} = $id;
+		push @nodes, $node;
+	}
+	return ZooKeeper::Ensemble->new(@nodes)->start;
+}
+
+package ZooKeeper::Ensemble;
+
+use strict;
+use warnings;
+our $AUTOLOAD;
+
+sub new { my ($class, @nodes) = @_; return bless { nodes => \@nodes }, $class; }
+sub nodes { return @{ $_[0]->{nodes} }; }
+sub node { return $_[0]->{nodes}[ $_[1] - 1 ]; }    # by its id: from 1
+sub hosts { return join ',', map { $_->hosts } $_[0]->nodes; }
+
+sub start
+{
+	my ($self) = @_;
+	my @down = grep { !$_->running } $self->nodes;
+	$_->start(no_wait => 1) for @down;
+	$_->wait_ready for @down;
+	return $self;
+}
+
+# all at once: one that stops alone would make the others elect
+sub stop
+{
+	my ($self) = @_;
+	kill 'TERM', map { $_->pid // () } $self->nodes;
+	$_->stop for $self->nodes;
+	return;
+}
+
+sub _in_mode
+{
+	my ($self, $mode) = @_;
+	return grep { $_->running && ($_->four_letter('srvr', 1) // '') =~ /^Mode: $mode$/m } $self->nodes;
+}
+
+# There is none for a moment after a fault: wait for one.
+sub leader
+{
+	my ($self) = @_;
+	my $node;
+	$self->{nodes}[0]->wait_until(sub { ($node) = $self->_in_mode('leader') }, 'a leader');
+	return $node;
+}
+
+sub followers { return $_[0]->_in_mode('follower'); }
+
+# everything else is asked of the leader
+sub AUTOLOAD
+{
+	my ($self, @args) = @_;
+	my $method = $AUTOLOAD =~ s/.*:://r;
+	return if $method eq 'DESTROY';
+	return $self->leader->$method(@args);
+}
+
+1;
