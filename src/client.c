@@ -260,6 +260,12 @@ zkc_is_fresh(const ZkSessionInfo *info)
 		zks_now() - info->proven_at < info->timeout_ms * NS_PER_MS / 3 * 2;
 }
 
+bool
+zkc_may_have_expired(const ZkSessionInfo *info)
+{
+	return zks_now() - info->proven_at > info->timeout_ms * NS_PER_MS;
+}
+
 /* Give up a session that no server has accepted; the next call starts anew */
 static void
 abandon(const ZkSessionInfo *info)

@@ -56,6 +56,9 @@ extern ZkSession *zkc_connect(ZkWait *wait);
  */
 extern bool zkc_is_fresh(const ZkSessionInfo *info);
 
+/* Has nothing proven its life for a whole session timeout?  Doubt counts. */
+extern bool zkc_may_have_expired(const ZkSessionInfo *info);
+
 /* The one place where a ZooKeeper code becomes an error; path: of the lock */
 extern void zkc_raise(int rc, const char *path) pg_attribute_noreturn();
 extern void zkc_raise_cut_off(const ZkSessionInfo *info) pg_attribute_noreturn();

@@ -76,6 +76,9 @@ static HTAB *locks = NULL;		/* NULL: this backend never took a lock */
 static dlist_head xact_holds = DLIST_STATIC_INIT(xact_holds);
 static int	nnodes = 0;
 
+/* The last of the deletes that the current transaction has sent, or 0 */
+static uint64 xact_ticket = 0;
+
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 							 SubTransactionId parentSubid, void *arg);
@@ -144,10 +147,13 @@ is_lost(Lock *lock)
 			lock->lost = true;
 		else
 		{
+			ZkSessionInfo info;
 			ZkNodeInfo	node;
 
+			/* a process that was stopped learns it here before its keeper does */
+			zks_info(session, &info);
 			zkn_info(session, lock->grant.node, &node);
-			lock->lost = node.state != ZKN_PRESENT;
+			lock->lost = node.state != ZKN_PRESENT || zkc_may_have_expired(&info);
 		}
 	}
 	return lock->taken && lock->lost;
@@ -250,17 +256,19 @@ hand_over(Hold *hold, SubTransactionId subid)
 }
 
 /* Drop a hold at the end of its (sub)transaction */
-static uint64
+static void
 end_hold(Hold *hold)
 {
 	Lock	   *lock = hold->lock;
-	uint64		ticket = 0;
 
 	remove_hold(hold);
 	if (lock->count == 0)
-		ticket = release_node(lock);
+	{
+		uint64		ticket = release_node(lock);
+
+		xact_ticket = Max(xact_ticket, ticket);
+	}
 	forget_lock_if_unused(lock);
-	return ticket;
 }
 
 /*-------------------------------------------------------------------------
@@ -681,11 +689,13 @@ guard_commit(void)
  * ends the wait, and is for the next statement to act on.
  */
 static void
-linger(uint64 ticket)
+linger(void)
 {
 	int64		until = zkwait_after(zklock_release_timeout);
+	uint64		ticket = xact_ticket;
 	ZkSession  *session;
 
+	xact_ticket = 0;
 	if (ticket == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
 		return;
 	session = zkc_session();
@@ -708,7 +718,6 @@ static void
 end_transaction(bool commit)
 {
 	dlist_mutable_iter iter;
-	uint64		last_ticket = 0;
 
 	dlist_foreach_modify(iter, &xact_holds)
 	{
@@ -717,19 +726,15 @@ end_transaction(bool commit)
 		if (commit && hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
 			hand_over(hold, InvalidSubTransactionId);
 		else
-		{
-			uint64		ticket = end_hold(hold);
-
-			last_ticket = Max(last_ticket, ticket);
-		}
+			end_hold(hold);
 	}
-	linger(last_ticket);
+	linger();
 }
 
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	if (dlist_is_empty(&xact_holds) && hash_get_num_entries(locks) == 0)
+	if (hash_get_num_entries(locks) == 0 && xact_ticket == 0)
 		return;
 
 	switch (event)
@@ -747,12 +752,10 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
-			if (!dlist_is_empty(&xact_holds))
-				end_transaction(true);
+			end_transaction(true);
 			break;
 		case XACT_EVENT_ABORT:
-			if (!dlist_is_empty(&xact_holds))
-				end_transaction(false);
+			end_transaction(false);
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
@@ -785,7 +788,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		if (hold->subid != mySubid)
 			break;
 		if (event == SUBXACT_EVENT_ABORT_SUB)
-			(void) end_hold(hold);
+			end_hold(hold);
 		else
 			hand_over(hold, parentSubid);
 	}
