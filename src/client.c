@@ -181,7 +181,7 @@ raise_unreachable(const ZkSessionInfo *info)
 			 errmsg("could not connect to ZooKeeper"),
 			 info->trouble[0] != '\0' ?
 			 errdetail("The last attempt failed: %s.", info->trouble) :
-			 errdetail("No server answered within %d ms.", zklock_connect_timeout),
+			 errdetail("No server answered in time."),
 			 errhint("Check zklock.hosts. ZooKeeper also drops, without a word, connections from one host beyond its maxClientCnxns.")));
 }
 
@@ -307,6 +307,44 @@ zkc_connect(ZkWait *wait)
 			return session;
 		if (cut_off)
 			zkc_raise_cut_off(&info);
+		if (zks_now() < until_connected)
+			raise_unreachable(&info);	/* the next call may find it connected */
 		abandon(&info);
 	}
+}
+
+bool
+zkc_prove(ZkWait *wait)
+{
+	int64		until = zkwait_after(zklock_operation_timeout);
+	ZkRequest  *request;
+	ZkSessionInfo info;
+	ZkAnswer	answer = {0};
+
+	zks_info(session, &info);
+	if (zks_now() - info.quorum_at < info.timeout_ms * NS_PER_MS / 3)
+		return true;
+	request = zks_prove(session);
+	if (request == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	PG_TRY();
+	{
+		while (!zks_answered(session, request, &answer))
+		{
+			if (!zkwait(wait, session, until, ZKWAIT_CONNECT))
+				zkc_raise_no_answer(wait);
+		}
+	}
+	PG_FINALLY();
+	{
+		zks_request_free(session, request);
+	}
+	PG_END_TRY();
+	return !zks_is_doubtful(answer.rc);
+}
+
+const char *
+zkc_explain(int rc)
+{
+	return zerror(rc);
 }

@@ -56,8 +56,18 @@ extern ZkSession *zkc_connect(ZkWait *wait);
  */
 extern bool zkc_is_fresh(const ZkSessionInfo *info);
 
+/*
+ * Make sure of that through the leader and a quorum, unless that was done
+ * within a third of the session timeout.  For the session of zkc_connect;
+ * false: it was cut off meanwhile.  Raises 58030 when there is no answer.
+ */
+extern bool zkc_prove(ZkWait *wait);
+
 /* Has nothing proven its life for a whole session timeout?  Doubt counts. */
 extern bool zkc_may_have_expired(const ZkSessionInfo *info);
+
+/* What a ZooKeeper code means, for DETAIL */
+extern const char *zkc_explain(int rc);
 
 /* The one place where a ZooKeeper code becomes an error; path: of the lock */
 extern void zkc_raise(int rc, const char *path) pg_attribute_noreturn();

@@ -354,7 +354,11 @@ obtain(Lock *lock, bool may_wait, ZkWait *wait)
 	if (lock->taken && lock->count > 0)
 	{
 		/* once the session is known to be alive */
-		(void) zkc_connect(wait);
+		do
+		{
+			(void) zkc_connect(wait);
+			refuse_lost(lock);
+		} while (!zkc_prove(wait));
 		refuse_lost(lock);
 		return true;
 	}
@@ -473,17 +477,25 @@ await_release(uint64 ticket)
 	int64		until = zkwait_after(zklock_operation_timeout);
 	ZkSession  *session = zkc_session();
 	ZkWait		wait;
+	int			refused;
 
 	if (ticket == 0 || session == NULL)
 		return;
 	zkwait_begin(&wait, -1, false);
-	while (!zkn_gone(session, ticket))
+	while (!zkn_gone(session, ticket, &refused))
 	{
 		ZkSessionInfo info;
 
 		zks_info(session, &info);
 		if (info.state == ZKS_OVER)
 			return;
+		if (refused != 0)
+		{
+			ereport(WARNING,
+					(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(refused)),
+					 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
+			return;
+		}
 		if (!zkwait(&wait, session, until, ZKWAIT_RELEASE))
 		{
 			ereport(WARNING,
@@ -694,12 +706,13 @@ linger(void)
 	int64		until = zkwait_after(zklock_release_timeout);
 	uint64		ticket = xact_ticket;
 	ZkSession  *session;
+	int			refused;
 
 	xact_ticket = 0;
 	if (ticket == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
 		return;
 	session = zkc_session();
-	while (session != NULL && !zkn_gone(session, ticket))
+	while (session != NULL && !zkn_gone(session, ticket, &refused) && refused == 0)
 	{
 		ZkSessionInfo info;
 		int64		left = (until - zks_now()) / INT64CONST(1000000);

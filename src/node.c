@@ -44,6 +44,7 @@ struct ZkNode
 	bool		parents;		/* we sent its directory, too */
 	int			parent_rc;
 	bool		deleting;
+	int			refused;		/* why ZooKeeper did not delete it, or 0 */
 	int			pending;		/* requests that will call back with us */
 	uint64_t	ticket;
 	int64_t		look_at;		/* a second look is due; or 0 */
@@ -218,8 +219,8 @@ create_parents(ZkNode *n)
 	}
 }
 
-static bool
-make_uuid(char *text)
+bool
+zkn_make_uuid(char *text)
 {
 	unsigned char b[16];
 
@@ -243,7 +244,7 @@ zkn_create(ZkSession *s, const char *dir, ZkpMode mode, bool parents)
 	ZkRequest  *r;
 	sigset_t	saved;
 
-	if (n == NULL || !make_uuid(uuid))
+	if (n == NULL || !zkn_make_uuid(uuid))
 	{
 		free(n);
 		return NULL;
@@ -352,18 +353,19 @@ on_deleted(ZkSession *s, ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
+	(void) s;
 	if (!called_back(n))
 		return;
-	/* in doubt, it is sent again: once connected, or at the next heartbeat */
+	/*
+	 * In doubt, it is sent again once connected, or at the next heartbeat.
+	 * So it is when ZooKeeper refused: an ACL can be mended, and a throttled
+	 * server recovers.
+	 */
 	n->deleting = false;
 	if (r->rc == ZOK || r->rc == ZNONODE)
 		finish(n);
 	else if (!zks_is_doubtful(r->rc))
-	{
-		/* refused: it ends with the session, which is all that is left to us */
-		zks_trouble_locked(s, zerror(r->rc));
-		finish(n);
-	}
+		n->refused = r->rc;
 }
 
 static void
@@ -413,14 +415,21 @@ zkn_discard(ZkSession *s, ZkNode *n)
 }
 
 bool
-zkn_gone(ZkSession *s, uint64_t ticket)
+zkn_gone(ZkSession *s, uint64_t ticket, int *refused)
 {
 	bool		result = true;
 	sigset_t	saved;
 
+	*refused = 0;
 	zks_enter(s, &saved);
-	for (ZkNode *n = s->nodes; n != NULL && result; n = n->next)
-		result = !(n->ticket != 0 && n->ticket <= ticket);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->ticket == 0 || n->ticket > ticket)
+			continue;
+		result = false;
+		if (n->refused != 0)
+			*refused = n->refused;
+	}
 	zks_leave(s, &saved);
 	return result;
 }

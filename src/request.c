@@ -115,6 +115,8 @@ complete(ZkRequest *r, int rc)
 		if (s->info.heard_at - s->info.proven_at > s->info.timeout_ms * NS_PER_MS / 2)
 			s->notify = true;
 		s->info.proven_at = r->sent_at;
+		if (r->writes)
+			s->info.quorum_at = r->sent_at;
 	}
 	answered(r, rc);
 }
@@ -238,6 +240,7 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags)
 {
 	zhandle_t  *zh = r->session->zh;
 
+	r->writes = true;
 	if (!begin(r))
 		return;
 	if (flags == ZOO_CONTAINER)
@@ -273,6 +276,7 @@ zkr_stat_locked(ZkRequest *r, const char *path)
 void
 zkr_delete_locked(ZkRequest *r, const char *path, int version)
 {
+	r->writes = true;			/* also if it fails */
 	if (begin(r))
 		submitted(r, zoo_adelete(r->session->zh, path, version, on_void, r));
 }
@@ -351,6 +355,24 @@ zks_list(ZkSession *s, const char *dir, bool fresh)
 	if (r != NULL)
 		zkr_list_locked(r, dir);
 done:
+	zks_leave(s, &saved);
+	return r;
+}
+
+/* The deletion of a node that is not there, with a version that none has */
+ZkRequest *
+zks_prove(ZkSession *s)
+{
+	char		path[1 + ZKP_UUID_LEN] = "/";
+	ZkRequest  *r = NULL;
+	sigset_t	saved;
+
+	if (!zkn_make_uuid(path + 1))
+		return NULL;
+	zks_enter(s, &saved);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_delete_locked(r, path, INT32_MAX);
 	zks_leave(s, &saved);
 	return r;
 }

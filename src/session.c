@@ -267,14 +267,17 @@ adopt_socket(ZkSession *s, int sock)
 /*
  * The library gives a server that does not answer two thirds of the session
  * timeout; of three servers, two such outlast the session.  A third of it for
- * all of them together leaves the last one time.
+ * all of them together leaves the last one time.  Where none was fast enough,
+ * each gets twice as long in the next round: servers that are only slow (an
+ * election, a far network) must be reached in the end.
  */
 static int64_t
 attempt_limit(ZkSession *s)
 {
 	int64_t		ms = s->info.timeout_ms / (3 * s->nservers);
+	int			rounds = s->ntimeouts / s->nservers;
 
-	return (ms < 100 ? 100 : ms) * NS_PER_MS;
+	return (ms < 100 ? 100 : ms) * NS_PER_MS << (rounds < 8 ? rounds : 8);
 }
 
 static bool
@@ -343,6 +346,8 @@ connected_locked(ZkSession *s)
 		s->info.reconnections++;
 	s->info.epoch++;
 	s->info.proven_at = s->attempt_at;
+	s->info.quorum_at = s->attempt_at;	/* the leader has a say in it */
+	s->ntimeouts = 0;
 	s->info.heard_at = now;
 	s->heartbeat_at = now;
 	s->info.trouble[0] = '\0';
@@ -454,7 +459,10 @@ prepare_locked(ZkSession *s, short *events)
 	heartbeat_locked(s, now);
 
 	if (attempting_locked(s) && now - s->attempt_at > attempt_limit(s))
+	{
+		s->ntimeouts++;
 		drop_connection_locked(s, "connection attempt timed out");
+	}
 
 	forget_closed_socket_locked(s);
 	*events = 0;
@@ -576,6 +584,13 @@ release(ZkSession *s)
 	free(s);
 }
 
+/*
+ * The client library has buffers that are the process's, not the handle's.  A
+ * session that is still closing, on a server that does not answer, must have
+ * ended before the next one begins; that takes no more than 4.5 s.
+ */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
 static void *
 keeper_main(void *arg)
 {
@@ -584,6 +599,7 @@ keeper_main(void *arg)
 	char	   *addresses = zkx_resolve(s->hosts, &s->nservers, error, sizeof(error));
 
 	logging = s;
+	pthread_mutex_lock(&turn);
 	pthread_mutex_lock(&s->mutex);
 	if (addresses == NULL)
 	{
@@ -606,6 +622,7 @@ keeper_main(void *arg)
 		zookeeper_close(s->zh);
 		s->zh = NULL;
 	}
+	pthread_mutex_unlock(&turn);
 	s->sock = -1;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
 	if (s->info.state != ZKS_OVER)

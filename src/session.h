@@ -51,6 +51,7 @@ typedef struct ZkSessionInfo
 	int64_t		session_id;
 	int			timeout_ms;		/* negotiated; asked for until then */
 	int64_t		proven_at;		/* when the last answered request was sent */
+	int64_t		quorum_at;		/* the same, of one that made a transaction */
 	int64_t		suspended_at;	/* since when cut off */
 	int64_t		heard_at;		/* when the last answer came */
 	uint64_t	requests;		/* sent, heartbeats included */
@@ -104,6 +105,13 @@ extern bool zks_is_doubtful(int rc);
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
 extern void zks_request_free(ZkSession *session, ZkRequest *request);
+
+/*
+ * A request that changes nothing, but goes through the leader and a quorum.
+ * Only the answer to such a one proves that the session lives: a follower cut
+ * off from its leader answers reads as if nothing were.
+ */
+extern ZkRequest *zks_prove(ZkSession *session);
 
 /* Watches on the deletion of a node (node.c has its own for what we hold) */
 typedef enum ZkWatchState
@@ -164,7 +172,10 @@ extern void zkn_watch(ZkSession *session, ZkNode *node);
  */
 extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 
-/* Are all nodes with tickets up to this one gone? */
-extern bool zkn_gone(ZkSession *session, uint64_t ticket);
+/*
+ * Are all nodes with tickets up to this one gone?  If not, refused is the
+ * code with which ZooKeeper refused to delete one, or 0.
+ */
+extern bool zkn_gone(ZkSession *session, uint64_t ticket, int *refused);
 
 #endif							/* ZKLOCK_SESSION_H */

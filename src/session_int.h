@@ -34,6 +34,7 @@ struct ZkRequest
 	void	   *owner;			/* done's own */
 	bool		answered;
 	bool		forgotten;		/* free it when it is answered */
+	bool		writes;			/* the leader makes a transaction of it */
 	int			rc;
 	int64_t		sent_at;
 	uint32_t	epoch;
@@ -94,6 +95,7 @@ struct ZkSession
 	int			sock;			/* the library's socket, or -1 */
 	int64_t		attempt_at;		/* when it was opened */
 	int			nservers;
+	int			ntimeouts;		/* attempts that took too long, in a row */
 	ZkGuard		guard;
 
 	ZkSessionInfo info;
@@ -134,6 +136,7 @@ extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);
 extern void zkw_drop_locked(ZkWatch *w);
 
 /* node.c */
+extern bool zkn_make_uuid(char *text);
 extern void zkn_connected_locked(ZkSession *s);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
