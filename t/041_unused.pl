@@ -30,6 +30,9 @@ $node->command_ok([ 'pgbench', '-i', '-q', '-s', '1', $node->connstr('postgres')
 $node->safe_psql('postgres', 'VACUUM FREEZE');
 $node->stop;
 
+my $server;
+END { $server->kill_kill(grace => 1) if $server && $server->pumpable }
+
 # Instructions of the backend that did the work: [ours, all]
 sub instructions
 {
@@ -56,15 +59,17 @@ sub run_transactions
 {
 	my ($n) = @_;
 	my $log = "$dir/valgrind.$n.log";
-	my $server = start([ 'valgrind', '--tool=callgrind', "--callgrind-out-file=$dir/$n.%p",
+	$server = start([ 'valgrind', '--tool=callgrind', "--callgrind-out-file=$dir/$n.%p",
 			'postgres', '-D', $node->data_dir ], '>', $log, '2>&1');
 
-	zk_until(sub { $node->psql('postgres', 'SELECT 1') == 0 }, 'the server answers', 60);
+	zk_until(sub { system('pg_isready', '-q', '-h', $node->host, '-p', $node->port) == 0 },
+		'the server answers', 60);
 	unlink glob "$dir/$n.*[0-9]";
 	system_or_bail('pgbench', '-S', '-n', '-c', '1', '-t', $n, '--random-seed=7', $node->connstr('postgres'));
 	zk_until(sub { grep { -s $_ } glob "$dir/$n.*[0-9]" }, 'the backend has reported', 60);
 	$server->signal('INT');
 	$server->finish;
+	undef $server;
 	return instructions(glob "$dir/$n.*[0-9]");
 }
 

@@ -1,0 +1,290 @@
+--
+-- Bad input, row by row, and the settings.  Whatever is refused leaves no
+-- hold behind and the session usable.
+--
+CREATE EXTENSION zklock;
+LOAD 'zklock';
+\set VERBOSITY sqlstate
+
+-- what a statement says
+CREATE FUNCTION attempt(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+	EXECUTE statement INTO message;
+	code := '00000';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
+		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+END $$;
+
+--
+-- Paths
+--
+
+-- NULL
+SELECT statement, a.code, a.message
+  FROM unnest(ARRAY['SELECT zk_lock(NULL)', 'SELECT zk_lock(NULL, ''0'')', 'SELECT zk_xact_lock(NULL)',
+                    'SELECT zk_try_lock(NULL)', 'SELECT zk_try_xact_lock(NULL)', 'SELECT zk_unlock(NULL)',
+                    'SELECT zk_lock_token(NULL)']) statement,
+       attempt(statement) a;
+
+-- each function refuses a bad path
+SELECT statement, a.code, a.message, a.detail, a.hint
+  FROM unnest(ARRAY['SELECT zk_lock(''a'')', 'SELECT zk_lock(''a'', ''0'')', 'SELECT zk_xact_lock(''a'')',
+                    'SELECT zk_try_lock(''a'')', 'SELECT zk_try_xact_lock(''a'')', 'SELECT zk_unlock(''a'')',
+                    'SELECT zk_lock_token(''a'')']) statement,
+       attempt(statement) a;
+
+-- the form of a path
+SELECT path, a.code, a.detail
+  FROM unnest(ARRAY['', 'a', 'a/b', ' /a', '/', '//', '/a/', '/a//', '//a', '/a//b', '/.', '/..', '/./a', '/../a', '/a/.',
+                    '/a/..', '/a/../b', '/a/./b', '/../../zookeeper']) path,
+       attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
+
+-- characters that ZooKeeper refuses: control characters ...
+SELECT 'U+' || lpad(to_hex(c), 4, '0') AS character, a.code, a.detail
+  FROM unnest(ARRAY[1, 8, 9, 10, 13, 27, 31, 127]) c,
+       attempt(format('SELECT zk_try_xact_lock(%L)', '/arguments' || chr(c) || 'x')) a;
+
+-- a lock node's name, of whatever client, as any part
+SELECT path, a.code, a.detail
+  FROM unnest(ARRAY[
+           -- Curator's mutex, go-zk; zklock, also what it will write
+           '/lock-0000000001', '/_c_01234567-89ab-cdef-0123-456789abcdef-lock-0000000001',
+           '/_c_01234567-89ab-cdef-0123-456789abcdef-shared-lock-0000000001',
+           '/_c_01234567-89ab-cdef-0123-456789abcdef-anything', '/job-lock-0000000001',
+           -- kazoo
+           '/01234567890123456789012345678901__lock__0000000001',
+           '/01234567890123456789012345678901__rlock__0000000001',
+           -- Curator's read-write lock
+           '/_c_01234567-89ab-cdef-0123-456789abcdef-__READ__0000000001', '/__READ__0000000001', '/__WRIT__0000000001',
+           -- ZooKeeper's recipes, in Java and in C
+           '/x-72057594037927936-0000000001', '/x--72057594037927936-0000000001', '/x-0100000a1b2c3d4e-0000000001',
+           -- after 2^31 of them
+           '/lock-2147483647', '/lock--000000001', '/lock--2147483648',
+           -- in the middle, and at the end
+           '/a/lock-0000000001/b', '/a/b/lock-0000000001']) path,
+       attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
+
+-- 1000 bytes at most
+SELECT length(path), octet_length(path), a.code, a.message
+  FROM unnest(ARRAY['/' || repeat('a', 999), '/' || repeat('a', 1000), '/' || repeat('a/', 2000) || 'a',
+                    '/' || repeat('a', 1000000)]) path,
+       attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
+
+-- all else is a path
+SELECT path, a.code, a.message
+  FROM unnest(ARRAY['/a', '/A', '/ ', '/ a ', '/...', '/.a', '/a.', '/a..b', '/a/...', '/-', '/*', '/%', '/''', '/"', '/\',
+                    '/$1', '/:a', '/a:b@c', '/[a]', '/~', '/lock', '/lock-', '/lock-1', '/lock-000000001', '/lock-0000000001a',
+                    '/0000000001', '/x-', '/x-1', '/_c_', '/_c_lock', '/zookeeper', '/zklock']) path,
+       attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
+SELECT path FROM zk_locks;
+
+-- no path at all, or none that text knows
+SELECT zk_lock();
+SELECT zk_lock(1);
+SELECT zk_lock('/arguments/a', 5);
+SELECT zk_lock('/arguments/a', 'soon');
+SELECT zk_lock(lock => '/arguments/a');
+SELECT zk_try_lock('/arguments/a', '1s');
+SELECT zk_lock(E'/arguments/\x00');
+SELECT path FROM zk_locks;
+
+--
+-- Timeouts.  The path is held already, so that a positive one, however short,
+-- is always met.
+--
+SELECT zk_lock('/arguments/a');
+
+-- the sign is that of the sum: a month is 30 days, a day 24 hours
+SELECT timeout, a.code, a.message
+  FROM unnest(ARRAY['-1 s', '-1 microsecond', '-1 day', '-1 month', '1 day -25 hours', '1 day -24 hours -1 microsecond',
+                    '1 month -31 days', '1 month -30 days -1 microsecond', '-1 month 29 days 23 hours', '1 year -361 days',
+                    '-178000000 years', '-178000000 years 1 day', '-1 month -2147483648 days']) timeout,
+       attempt(format('SELECT zk_lock(''/arguments/a'', %L)', timeout)) a;
+SELECT timeout, a.code, a.message
+  FROM unnest(ARRAY['0', '1 microsecond', '999 microseconds', '1.5 ms', '1 s', '1 month', '1 day -24 hours',
+                    '-1 day 24 hours 1 microsecond', '-1 month 30 days', '1 year -360 days', '-1 month 31 days',
+                    '2562047788 hours', '100 years', '292000 years', '178000000 years', '178000000 years -1 day',
+                    '1 month 2147483647 days']) timeout,
+       attempt(format('SELECT zk_lock(''/arguments/a'', %L)', timeout)) a;
+SELECT zk_lock('/arguments/a', make_interval(secs => -0.000001));
+SELECT zk_xact_lock('/arguments/a', '-1s');
+SELECT path, count FROM zk_locks;
+SELECT zk_unlock_all();
+
+-- a free lock is had at the one try that zero allows, and without limit
+BEGIN;
+SELECT zk_lock('/arguments/b', '0'), zk_xact_lock('/arguments/c', '0'), zk_lock('/arguments/d', '178000000 years'),
+       zk_xact_lock('/arguments/e', NULL);
+ROLLBACK;
+
+--
+-- Settings
+--
+SELECT name, context, vartype, unit, boot_val, min_val, max_val, short_desc <> '' AS described
+  FROM pg_settings WHERE name LIKE 'zklock.%' ORDER BY name COLLATE "C";
+
+-- a misspelt name is refused (PostgreSQL 14 cannot do that)
+SELECT statement, a.code = '42602' OR current_setting('server_version_num')::int < 150000 AS refused
+  FROM unnest(ARRAY['SET zklock.hots = ''localhost:2181''', 'SET zklock.max_lock = 10',
+                    'SELECT set_config(''zklock.'', ''1'', false)']) statement,
+       attempt(statement) a;
+
+-- values out of range, or without meaning
+SELECT statement, a.code, a.detail
+  FROM unnest(ARRAY['SET zklock.session_timeout = ''999ms''', 'SET zklock.session_timeout = ''2h''',
+                    'SET zklock.connect_timeout = 0', 'SET zklock.connect_timeout = -1',
+                    'SET zklock.operation_timeout = 0', 'SET zklock.operation_timeout = ''soon''',
+                    'SET zklock.release_timeout = -1', 'SET zklock.release_timeout = ''2min''',
+                    'SET zklock.max_locks = 0',
+                    'SET zklock.root = ''''', 'SET zklock.root = ''a''', 'SET zklock.root = ''/a/''',
+                    'SET zklock.root = ''/a//b''', 'SET zklock.root = ''/a/../b''', 'SET zklock.root = ''/lock-0000000001''',
+                    'SET zklock.root = ''/zookeeper''', 'SET zklock.root = ''/zookeeper/a''']) statement,
+       attempt(statement) a;
+SELECT a.code, a.detail FROM attempt(format('SET zklock.root = %L', '/' || repeat('a', 1001))) a;
+
+-- those that choose the ensemble and what is asked of it are the superuser's
+CREATE ROLE regress_zklock;
+SET ROLE regress_zklock;
+SET zklock.hosts = 'localhost:2181';
+SET zklock.root = '/';
+SET zklock.session_timeout = '1min';
+SET zklock.max_locks = 10;
+SELECT set_config('zklock.hosts', 'localhost:2181', false);
+SET zklock.connect_timeout = '3s';
+SET zklock.operation_timeout = '3s';
+SET zklock.release_timeout = '3s';
+SELECT name, setting, unit FROM pg_settings
+ WHERE name IN ('zklock.connect_timeout', 'zklock.operation_timeout', 'zklock.release_timeout') ORDER BY name;
+RESET zklock.connect_timeout;
+RESET zklock.operation_timeout;
+RESET zklock.release_timeout;
+
+-- ... also when they are to be kept with a role or a function
+ALTER ROLE regress_zklock SET zklock.hosts = 'localhost:2181';
+ALTER ROLE regress_zklock SET zklock.root = '/';
+ALTER ROLE regress_zklock SET zklock.operation_timeout = '3s';
+RESET ROLE;
+GRANT CREATE ON SCHEMA public TO regress_zklock;
+SET ROLE regress_zklock;
+CREATE FUNCTION other_ensemble() RETURNS text LANGUAGE sql SET zklock.hosts = 'localhost:2181'
+AS $$ SELECT current_setting('zklock.hosts') $$;
+CREATE FUNCTION other_timeout() RETURNS text LANGUAGE sql SET zklock.operation_timeout = '3s'
+AS $$ SELECT current_setting('zklock.operation_timeout') $$;
+SELECT other_timeout();
+DROP FUNCTION other_timeout();
+RESET ROLE;
+ALTER ROLE regress_zklock SET zklock.hosts = 'localhost:2181';
+ALTER ROLE regress_zklock SET zklock.max_locks = 0;
+SELECT unnest(setconfig) AS setting FROM pg_db_role_setting WHERE setrole = 'regress_zklock'::regrole;
+REVOKE CREATE ON SCHEMA public FROM regress_zklock;
+DROP ROLE regress_zklock;
+
+-- kept with a database, they are there from the start of its sessions
+\set database :DBNAME
+ALTER DATABASE :"database" SET zklock.max_locks = 7;
+\c
+\set VERBOSITY sqlstate
+LOAD 'zklock';
+SHOW zklock.max_locks;
+ALTER DATABASE :"database" RESET zklock.max_locks;
+\c
+\set VERBOSITY sqlstate
+
+--
+-- zklock.max_locks
+--
+SET zklock.max_locks = 2;
+SELECT zk_lock('/arguments/a'), zk_xact_lock('/arguments/b');
+SELECT zk_lock('/arguments/b');
+\set VERBOSITY default
+SELECT zk_lock('/arguments/c');
+\set VERBOSITY sqlstate
+SELECT zk_try_lock('/arguments/c');
+SELECT zk_lock('/arguments/c', '0');
+-- it counts locks, not calls
+SELECT zk_lock('/arguments/a'), zk_try_xact_lock('/arguments/a'), zk_lock('/arguments/b');
+SELECT path, count FROM zk_locks ORDER BY path COLLATE "C";
+-- one given back makes room, at once
+SELECT zk_unlock('/arguments/b'), zk_unlock('/arguments/b');
+SELECT zk_lock('/arguments/c');
+SELECT zk_unlock_all();
+-- what a failed transaction took makes room
+BEGIN;
+SELECT zk_lock('/arguments/a'), zk_lock('/arguments/b');
+SELECT zk_lock('/arguments/c');
+ROLLBACK;
+SELECT zk_lock('/arguments/c'), zk_lock('/arguments/d');
+SELECT zk_unlock_all();
+RESET zklock.max_locks;
+
+--
+-- zklock.hosts and zklock.root
+--
+
+-- none: there is no default that could be another's ensemble
+SELECT session_id AS session_before FROM zk_session \gset
+SET zklock.hosts = '';
+\set VERBOSITY default
+SELECT zk_lock('/arguments/a');
+\echo :LAST_ERROR_SQLSTATE
+\set VERBOSITY sqlstate
+SELECT zk_try_lock('/arguments/a');
+SELECT zk_try_xact_lock('/arguments/a');
+SELECT zk_lock('/arguments/a', '0');
+SELECT zk_lock('/arguments/a', '1s');
+SELECT path FROM zk_locks;
+SELECT state FROM zk_session;
+RESET zklock.hosts;
+SELECT zk_lock('/arguments/a');
+SELECT state, session_id <> :'session_before' AS another FROM zk_session;
+
+-- a session that holds a lock stays where it is
+SELECT session_id AS session_before FROM zk_session \gset
+SET zklock.hosts = '';
+SET zklock.root = '/zklock_regress_other';
+SET zklock.session_timeout = '12s';
+SELECT zk_lock('/arguments/a'), zk_lock('/arguments/b');
+SELECT session_id = :'session_before' AS same FROM zk_session;
+SELECT zk_unlock_all();
+SELECT zk_lock('/arguments/a');
+RESET zklock.hosts;
+
+-- another root or session timeout: another session, when nothing is held
+SELECT zk_lock('/arguments/a');
+SELECT path FROM zk_locks;
+SELECT session_id <> :'session_before' AS another FROM zk_session;
+SELECT session_id AS session_before FROM zk_session \gset
+SELECT zk_unlock('/arguments/a');
+RESET zklock.session_timeout;
+SELECT zk_lock('/arguments/a');
+SELECT session_id <> :'session_before' AS another FROM zk_session;
+SELECT zk_unlock('/arguments/a');
+
+-- without a root, ZooKeeper's own tree is in reach, and refused
+SET zklock.root = '/';
+\set VERBOSITY default
+SELECT zk_lock('/zookeeper');
+\echo :LAST_ERROR_SQLSTATE
+SELECT zk_lock('/zookeeper/quota');
+\set VERBOSITY sqlstate
+SELECT zk_lock('/zookeepers');
+SELECT path FROM zk_locks;
+SELECT zk_unlock_all();
+RESET zklock.root;
+
+-- nobody there, nobody of that name, no port, no name
+SET zklock.connect_timeout = '1s';
+SELECT hosts, a.code, a.message, a.hint <> '' AS hint
+  FROM unnest(ARRAY['127.0.0.1:1', '127.0.0.1', ':2181', 'no.such.host.invalid:2181', '127.0.0.1:port', ',']) hosts,
+       attempt(format('SELECT zk_lock(''/arguments/a'') FROM set_config(''zklock.hosts'', %L, true)', hosts)) a;
+SELECT path FROM zk_locks;
+RESET zklock.hosts;
+RESET zklock.connect_timeout;
+SELECT zk_lock('/arguments/a'), zk_unlock('/arguments/a');
+SELECT zk_lock('/arguments/a'), zk_unlock('/arguments/a');
+
+DROP FUNCTION attempt(text);
+DROP EXTENSION zklock;

@@ -1,0 +1,454 @@
+--
+-- What transactions do to the locks of a session: the table "Scopes and
+-- transactions", row by row.  What another session sees of it is tested in
+-- specs/.
+--
+CREATE EXTENSION zklock;
+SET statement_timeout = '30s';
+\set locks 'SELECT path, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", scope;'
+
+-- what is held now, in one line
+CREATE FUNCTION held() RETURNS text LANGUAGE sql
+AS $$ SELECT coalesce(string_agg(format('%s %s %s', path, scope, count), ', '
+                                 ORDER BY path COLLATE "C", scope), 'nothing')
+        FROM zk_locks WHERE state = 'held' $$;
+
+--
+-- COMMIT
+--
+BEGIN;
+SELECT zk_lock('/s'), zk_xact_lock('/x'), zk_lock('/both'), zk_xact_lock('/both');
+:locks
+COMMIT;
+:locks
+
+-- one more hold, in a later transaction
+BEGIN;
+SELECT zk_lock('/s'), zk_xact_lock('/s');
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- COMMIT AND CHAIN
+BEGIN;
+SELECT zk_lock('/s'), zk_xact_lock('/x');
+COMMIT AND CHAIN;
+SELECT held();
+SELECT zk_lock('/s'), zk_xact_lock('/x');
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- ROLLBACK and errors
+--
+
+-- a transaction's holds are taken back as far as it took them
+SELECT zk_lock('/before'), zk_lock('/before_too');
+BEGIN;
+SELECT zk_lock('/before'), zk_lock('/before'), zk_xact_lock('/before_too'), zk_lock('/s'), zk_xact_lock('/x');
+SELECT held();
+ROLLBACK;
+SELECT held();
+
+-- an error is a ROLLBACK, of a block ...
+BEGIN;
+SELECT zk_lock('/before'), zk_lock('/s'), zk_xact_lock('/x');
+SELECT * FROM no_such_table;
+SELECT held();
+COMMIT;
+SELECT held();
+
+-- ... and of a statement
+DO $$
+BEGIN
+	PERFORM zk_lock('/before'), zk_lock('/s'), zk_xact_lock('/x');
+	RAISE NOTICE '%', held();
+	RAISE EXCEPTION 'an error in the middle';
+END $$;
+SELECT held();
+SELECT zk_lock('/s' || i), 1 / (2 - i) FROM generate_series(1, 3) i;
+SELECT held();
+
+-- so is an error of a lock call; the session goes on
+BEGIN;
+SELECT zk_lock('/before'), zk_xact_lock('/x');
+SELECT zk_lock('not a path');
+ROLLBACK;
+SELECT held();
+
+-- ROLLBACK AND CHAIN
+BEGIN;
+SELECT zk_lock('/before'), zk_xact_lock('/x');
+ROLLBACK AND CHAIN;
+SELECT held();
+SELECT zk_lock('/before'), zk_xact_lock('/x');
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- ROLLBACK TO SAVEPOINT
+--
+
+-- holds of nested savepoints, counted apart
+BEGIN;
+SELECT zk_lock('/a'), zk_xact_lock('/x');
+SAVEPOINT one;
+SELECT zk_lock('/a'), zk_xact_lock('/x'), zk_lock('/one');
+SAVEPOINT two;
+SELECT zk_lock('/a'), zk_lock('/a'), zk_xact_lock('/x'), zk_lock('/two'), zk_xact_lock('/one');
+SAVEPOINT three;
+SELECT zk_lock('/a'), zk_xact_lock('/three');
+SELECT held();
+ROLLBACK TO three;
+SELECT held();
+ROLLBACK TO two;
+SELECT held();
+SELECT zk_lock('/a'), zk_lock('/two');
+SELECT held();
+ROLLBACK TO two;
+SELECT held();
+ROLLBACK TO one;
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- from the innermost to the outermost at once
+BEGIN;
+SELECT zk_lock('/a');
+SAVEPOINT one;
+SELECT zk_lock('/a');
+SAVEPOINT two;
+SELECT zk_lock('/a');
+SAVEPOINT three;
+SELECT zk_lock('/a'), zk_lock('/three');
+ROLLBACK TO one;
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- a released savepoint's holds are those of the one around it
+BEGIN;
+SELECT zk_lock('/a'), zk_xact_lock('/x');
+SAVEPOINT one;
+SELECT zk_lock('/a'), zk_lock('/one');
+SAVEPOINT two;
+SELECT zk_lock('/a'), zk_lock('/two'), zk_xact_lock('/x');
+RELEASE two;
+SELECT held();
+ROLLBACK TO one;
+SELECT held();
+SAVEPOINT two;
+SELECT zk_lock('/a'), zk_lock('/two'), zk_xact_lock('/x');
+RELEASE one;
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- ... up to the transaction itself
+SELECT zk_lock('/a');
+BEGIN;
+SAVEPOINT one;
+SELECT zk_lock('/a');
+SAVEPOINT two;
+SELECT zk_lock('/a'), zk_xact_lock('/a');
+RELEASE one;
+SELECT held();
+ROLLBACK;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- a hold from before the transaction outlives every savepoint
+SELECT zk_lock('/before');
+BEGIN;
+SAVEPOINT one;
+SELECT zk_lock('/before'), zk_xact_lock('/before');
+ROLLBACK TO one;
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- an error inside a savepoint, and on with the transaction
+BEGIN;
+SELECT zk_lock('/a');
+SAVEPOINT one;
+SELECT zk_lock('/a'), zk_lock('/one');
+SELECT * FROM no_such_table;
+ROLLBACK TO one;
+SELECT held();
+SELECT zk_lock('/one');
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- zk_unlock acts at once, and no rollback undoes it
+--
+BEGIN;
+SELECT zk_lock('/a');
+SAVEPOINT one;
+SELECT zk_unlock('/a');
+SELECT held();
+ROLLBACK TO one;
+SELECT held();
+COMMIT;
+SELECT held();
+
+-- also of a hold from before the transaction
+SELECT zk_lock('/before');
+BEGIN;
+SELECT zk_unlock('/before');
+ROLLBACK;
+SELECT held();
+
+-- it gives back the latest: the transaction's own before an earlier one
+SELECT zk_lock('/before');
+BEGIN;
+SELECT zk_lock('/before');
+SELECT zk_unlock('/before');
+ROLLBACK;
+SELECT held();
+BEGIN;
+SELECT zk_lock('/before');
+SELECT zk_unlock('/before'), zk_unlock('/before');
+SELECT held();
+ROLLBACK;
+SELECT held();
+
+-- the savepoint's own before that of the transaction around it
+BEGIN;
+SELECT zk_lock('/a');
+SAVEPOINT one;
+SELECT zk_lock('/a');
+SELECT zk_unlock('/a');
+ROLLBACK TO one;
+SELECT held();
+SAVEPOINT two;
+SELECT zk_lock('/a');
+SELECT zk_unlock('/a'), zk_unlock('/a');
+SELECT held();
+ROLLBACK TO two;
+SELECT held();
+COMMIT;
+SELECT held();
+
+-- given back and taken again, it is the transaction's
+SELECT zk_lock('/before');
+BEGIN;
+SELECT zk_unlock('/before');
+SELECT zk_lock('/before');
+SELECT held();
+ROLLBACK;
+SELECT held();
+
+-- zk_unlock_all too
+SELECT zk_lock('/before');
+BEGIN;
+SELECT zk_lock('/before'), zk_xact_lock('/x');
+SAVEPOINT one;
+SELECT zk_lock('/before'), zk_lock('/one');
+SELECT zk_unlock_all();
+ROLLBACK TO one;
+SELECT held();
+ROLLBACK;
+SELECT held();
+
+--
+-- PL/pgSQL EXCEPTION
+--
+SELECT zk_lock('/before');
+DO $$
+BEGIN
+	PERFORM zk_lock('/outer'), zk_xact_lock('/outer');
+	BEGIN
+		PERFORM zk_lock('/before'), zk_lock('/outer'), zk_xact_lock('/outer'), zk_lock('/inner');
+		BEGIN
+			PERFORM zk_lock('/outer'), zk_lock('/innermost');
+			RAISE NOTICE 'innermost: %', held();
+			RAISE EXCEPTION 'no';
+		EXCEPTION WHEN raise_exception THEN
+			RAISE NOTICE 'caught: %', held();
+		END;
+		RAISE EXCEPTION 'no';
+	EXCEPTION WHEN raise_exception THEN
+		RAISE NOTICE 'caught: %', held();
+	END;
+	-- a block that ends well hands its holds on
+	BEGIN
+		PERFORM zk_lock('/inner'), zk_xact_lock('/inner');
+	EXCEPTION WHEN raise_exception THEN
+		RAISE NOTICE 'never here';
+	END;
+	RAISE NOTICE 'end: %', held();
+END $$;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- the lock calls' own errors can be caught
+DO $$
+BEGIN
+	PERFORM zk_lock('/outer');
+	BEGIN
+		PERFORM zk_lock('/inner'), zk_lock('/');
+	EXCEPTION WHEN invalid_parameter_value THEN
+		RAISE NOTICE 'caught %: %', SQLSTATE, held();
+	END;
+END $$;
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- COMMIT and ROLLBACK inside a procedure
+--
+CREATE PROCEDURE in_steps() LANGUAGE plpgsql
+AS $$
+BEGIN
+	PERFORM zk_lock('/s'), zk_xact_lock('/x');
+	COMMIT;
+	RAISE NOTICE 'after COMMIT: %', held();
+	PERFORM zk_lock('/s'), zk_lock('/s2'), zk_xact_lock('/x');
+	RAISE NOTICE 'before ROLLBACK: %', held();
+	ROLLBACK;
+	RAISE NOTICE 'after ROLLBACK: %', held();
+	PERFORM zk_lock('/s3'), zk_xact_lock('/x');
+	COMMIT AND CHAIN;
+	RAISE NOTICE 'after COMMIT AND CHAIN: %', held();
+	FOR i IN 1..3 LOOP
+		PERFORM zk_lock('/s'), zk_xact_lock('/x');
+		COMMIT;
+	END LOOP;
+	RAISE NOTICE 'after the loop: %', held();
+	PERFORM zk_xact_lock('/x');
+END $$;
+CALL in_steps();
+SELECT held();
+SELECT zk_unlock_all();
+
+-- the error ends the last transaction only
+DO $$
+BEGIN
+	PERFORM zk_lock('/s');
+	COMMIT;
+	PERFORM zk_lock('/s'), zk_lock('/s2');
+	RAISE EXCEPTION 'no';
+END $$;
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- PREPARE TRANSACTION
+--
+
+-- refused when the transaction took a lock, of whatever scope; it is rolled back
+SELECT zk_lock('/before');
+BEGIN;
+SELECT zk_xact_lock('/x');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+SELECT held();
+BEGIN;
+SELECT zk_lock('/s');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+SELECT held();
+BEGIN;
+SELECT zk_lock('/before');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+SELECT held();
+
+-- even when it gave the lock back
+BEGIN;
+SELECT zk_lock('/s');
+SELECT zk_unlock('/s');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+SELECT held();
+
+-- a lock of the session's does not matter, nor one that was rolled back
+-- (without max_prepared_transactions there is nothing to prepare)
+SELECT setting <> '0' AS can_prepare FROM pg_settings WHERE name = 'max_prepared_transactions' \gset
+BEGIN;
+SELECT held();
+SAVEPOINT one;
+SELECT zk_lock('/s'), zk_xact_lock('/x'), zk_lock('/before');
+ROLLBACK TO one;
+CREATE TABLE prepared (a integer);
+\if :can_prepare
+PREPARE TRANSACTION 'regress_zklock';
+\else
+ROLLBACK;
+\endif
+SELECT held();
+\if :can_prepare
+ROLLBACK PREPARED 'regress_zklock';
+\endif
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- What runs at COMMIT
+--
+
+-- a cursor WITH HOLD is read to its end there
+BEGIN;
+DECLARE c NO SCROLL CURSOR WITH HOLD FOR SELECT i, zk_lock('/s' || i), zk_xact_lock('/x' || i) FROM generate_series(1, 3) i;
+FETCH 1 FROM c;
+SELECT held();
+COMMIT;
+SELECT held();
+FETCH ALL FROM c;
+SELECT held();
+CLOSE c;
+SELECT zk_unlock_all();
+
+-- ... and fails there
+BEGIN;
+DECLARE c NO SCROLL CURSOR WITH HOLD FOR SELECT zk_lock('/s' || i), 1 / (3 - i) FROM generate_series(1, 3) i;
+FETCH 1 FROM c;
+SELECT held();
+COMMIT;
+SELECT held();
+
+-- a deferred trigger
+CREATE TABLE deferred (path text);
+CREATE FUNCTION lock_path() RETURNS trigger LANGUAGE plpgsql
+AS $$
+BEGIN
+	PERFORM zk_lock(NEW.path), zk_xact_lock(NEW.path);
+	RAISE NOTICE 'at COMMIT: %', held();
+	RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER lock_path AFTER INSERT ON deferred
+	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION lock_path();
+BEGIN;
+INSERT INTO deferred VALUES ('/d1'), ('/d2'), ('/d1');
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+BEGIN;
+INSERT INTO deferred VALUES ('/d1'), ('not a path');
+COMMIT;
+\echo :LAST_ERROR_SQLSTATE
+SELECT held();
+SELECT path, count(*) FROM deferred GROUP BY 1 ORDER BY 1;
+
+-- and in a transaction to be prepared
+BEGIN;
+INSERT INTO deferred VALUES ('/d1');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+SELECT held();
+
+DROP TABLE deferred;
+DROP FUNCTION lock_path();
+DROP PROCEDURE in_steps();
+DROP FUNCTION held();
+DROP EXTENSION zklock;
