@@ -28,9 +28,6 @@
 
 #include "session_int.h"
 
-/* ephemeralOwner of a container (EphemeralType.CONTAINER_EPHEMERAL_OWNER) */
-#define CONTAINER_OWNER		INT64_MIN
-
 struct ZkNode
 {
 	ZkNode	   *next;
@@ -42,6 +39,7 @@ struct ZkNode
 	bool		gone;			/* finished; freed when nothing is pending */
 	bool		was_unsure;
 	bool		parents;		/* we sent its directory, too */
+	bool		pruning;		/* and now take it away; dir gets shorter */
 	int			parent_rc;
 	bool		deleting;
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
@@ -58,7 +56,7 @@ struct ZkNode
 
 static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
-static void prune(ZkSession *s, const char *dir);
+static void prune(ZkNode *n);
 
 /*
  * Out of the list; memory waits for the requests that still point here.
@@ -120,10 +118,9 @@ node_path(ZkNode *n, const char *name, NodePath *path)
 
 /*
  * The node is known not to be there.  If nobody wants it, that is the end,
- * but for two things.  Its directory may have been made for it alone: a
- * container that never had a child is never reaped, nor are its parents.
- * And a request of a broken connection might, in theory, be carried out by
- * the server after the new connection's list: so look once more, later.
+ * but for two things.  A request of a broken connection might, in theory, be
+ * carried out by the server after the new connection's list: so look once
+ * more, later.  And its directory may have been made for it alone.
  */
 static void
 absent(ZkNode *n, int rc)
@@ -140,8 +137,9 @@ absent(ZkNode *n, int rc)
 		return;
 	}
 	if (n->parents)
-		prune(n->session, n->dir);
-	finish(n);
+		prune(n);
+	else
+		finish(n);
 }
 
 static void
@@ -435,45 +433,59 @@ zkn_gone(ZkSession *s, uint64_t ticket, int *refused)
 }
 
 /*
- * A container that never had a child stays for ever and keeps its parents.
- * So from the deepest one up: delete the first that is there, if it never
- * had one; its parents then had, and ZooKeeper reaps them.
+ * A container that never had a child is never reaped, nor are its parents.
+ * So from the deepest one up: delete the first that is there, if it is one of
+ * ours and never had a child; its parents then had, and ZooKeeper reaps them.
  */
 
 static void
-on_prune_stat(ZkSession *s, ZkRequest *r)
+on_pruned(ZkSession *s, ZkRequest *r)
 {
-	char	   *dir = (char *) r->owner;
-	char	   *slash = strrchr(dir, '/');
+	ZkNode	   *n = (ZkNode *) r->owner;
 
-	if (r->rc == ZOK && r->ephemeral_owner == CONTAINER_OWNER && r->cversion == 0)
-	{
-		ZkRequest  *del = zkr_new_locked(s, NULL, NULL);
-
-		if (del != NULL)
-		{
-			del->forgotten = true;
-			zkr_delete_locked(del, dir, -1);	/* NOTEMPTY: it is in use */
-		}
-	}
-	else if (r->rc == ZNONODE && slash != NULL && slash != dir)
-	{
-		*slash = '\0';
-		prune(s, dir);
-	}
-	free(dir);
+	(void) s;
+	/* NOTEMPTY: somebody uses it now; in doubt: again, when connected */
+	if (called_back(n) && !zks_is_doubtful(r->rc))
+		finish(n);
 }
 
 static void
-prune(ZkSession *s, const char *dir)
+on_prune_read(ZkSession *s, ZkRequest *r)
 {
-	char	   *copy = strdup(dir);
-	ZkRequest  *r = copy != NULL ? zkr_new_locked(s, on_prune_stat, copy) : NULL;
+	ZkNode	   *n = (ZkNode *) r->owner;
+	char	   *slash = strrchr(n->dir, '/');
 
-	if (r == NULL)
-		free(copy);
+	(void) s;
+	if (!called_back(n) || zks_is_doubtful(r->rc))
+		return;
+	if (r->rc == ZOK && r->is_mark && r->cversion == 0)
+	{
+		ZkRequest  *del = request(n, on_pruned);
+
+		if (del != NULL)
+			zkr_delete_locked(del, n->dir, 0);
+	}
+	else if (r->rc == ZNONODE && slash != NULL && slash != n->dir)
+	{
+		*slash = '\0';
+		prune(n);
+	}
 	else
-		zkr_stat_locked(r, copy);
+		finish(n);
+}
+
+static void
+prune(ZkNode *n)
+{
+	ZkRequest  *r;
+
+	n->pruning = true;
+	n->ticket = 0;				/* nobody waits for this */
+	if (!zks_usable_locked(n->session))
+		return;
+	r = request(n, on_prune_read);
+	if (r != NULL)
+		zkr_get_locked(r, n->dir);
 }
 
 /*
@@ -488,7 +500,12 @@ zkn_connected_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->state == ZKN_UNSURE && n->pending == 0 && n->look_at == 0)
+		if (n->pruning)
+		{
+			if (n->pending == 0)
+				prune(n);
+		}
+		else if (n->state == ZKN_UNSURE && n->pending == 0 && n->look_at == 0)
 			look(n);
 		else if (n->state == ZKN_PRESENT && n->unwanted && !n->deleting)
 			send_delete(n);
@@ -508,7 +525,12 @@ zkn_heartbeat_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->state == ZKN_UNSURE && n->pending == 0)
+		if (n->pruning)
+		{
+			if (n->pending == 0)
+				prune(n);
+		}
+		else if (n->state == ZKN_UNSURE && n->pending == 0)
 		{
 			if (now >= n->look_at)
 				look(n);

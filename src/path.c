@@ -20,13 +20,14 @@
 
 /*
  * What ZooKeeper's PathUtils.validatePath refuses: control characters,
- * surrogates, the private use area and the specials.
+ * surrogates, the private use area and the specials.  It looks at UTF-16, so
+ * all beyond U+FFFF are surrogates to it.
  */
 static bool
 is_refused_character(pg_wchar c)
 {
 	return c <= 0x1f || (c >= 0x7f && c <= 0x9f) ||
-		(c >= 0xd800 && c <= 0xf8ff) || (c >= 0xfff0 && c <= 0xffff);
+		(c >= 0xd800 && c <= 0xf8ff) || c >= 0xfff0;
 }
 
 static const char *

@@ -129,7 +129,7 @@ last_part(const char *path)
 	return slash != NULL ? strdup(slash + 1) : NULL;
 }
 
-/* The library's five kinds of completion */
+/* The library's kinds of completion */
 
 static void
 on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
@@ -169,6 +169,20 @@ on_stat(int rc, const struct Stat *stat, const void *data)
 		r->czxid = stat->czxid;
 		r->ephemeral_owner = stat->ephemeralOwner;
 		r->cversion = stat->cversion;
+	}
+	complete(r, rc);
+}
+
+static void
+on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
+{
+	ZkRequest  *r = (ZkRequest *) data;
+
+	if (rc == ZOK)
+	{
+		r->cversion = stat->cversion;
+		r->is_mark = len == (int) strlen(CONTAINER_MARK) &&
+			memcmp(value, CONTAINER_MARK, len) == 0;
 	}
 	complete(r, rc);
 }
@@ -244,8 +258,8 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags)
 	if (!begin(r))
 		return;
 	if (flags == ZOO_CONTAINER)
-		submitted(r, zoo_acreate(zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, flags,
-								 on_string, r));
+		submitted(r, zoo_acreate(zh, path, CONTAINER_MARK, strlen(CONTAINER_MARK),
+								 &ZOO_OPEN_ACL_UNSAFE, flags, on_string, r));
 	else
 		submitted(r, zoo_acreate2(zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, flags,
 								  on_create2, r));
@@ -271,6 +285,13 @@ zkr_stat_locked(ZkRequest *r, const char *path)
 	/* no watch: one on a node that never comes stays for ever */
 	if (begin(r))
 		submitted(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
+}
+
+void
+zkr_get_locked(ZkRequest *r, const char *path)
+{
+	if (begin(r))
+		submitted(r, zoo_awget(r->session->zh, path, NULL, NULL, on_data, r));
 }
 
 void
@@ -518,15 +539,6 @@ on_watch_set(ZkSession *s, ZkRequest *r)
 		remove_watch(w);
 	else
 		free_watch(w);
-}
-
-static void
-on_data(int rc, const char *value, int len, const struct Stat *stat, const void *data)
-{
-	(void) value;
-	(void) len;
-	(void) stat;
-	complete((ZkRequest *) data, rc);
 }
 
 ZkWatch *

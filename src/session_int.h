@@ -22,6 +22,12 @@
 
 #define NS_PER_MS		INT64_C(1000000)
 
+/*
+ * What we write into the directories that we make, since ZooKeeper does not
+ * tell a client which nodes are containers
+ */
+#define CONTAINER_MARK	"zklock"
+
 /* Called when a request is answered, or never will be; with the mutex held */
 typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
 
@@ -42,6 +48,7 @@ struct ZkRequest
 	int64_t		czxid;
 	int64_t		ephemeral_owner;
 	int			cversion;
+	bool		is_mark;		/* the data is CONTAINER_MARK */
 	int			nchildren;
 	char	  **children;
 };
@@ -128,6 +135,7 @@ extern void zkr_create_locked(ZkRequest *r, const char *path, int flags);
 extern void zkr_list_locked(ZkRequest *r, const char *dir);
 extern void zkr_sync_locked(ZkRequest *r, const char *path);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);
+extern void zkr_get_locked(ZkRequest *r, const char *path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
 extern void zkr_forget_locked(ZkRequest *r);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
