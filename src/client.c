@@ -36,6 +36,7 @@ ZkClientCounters zkc_counters;
 
 static ZkSession *session = NULL;
 static uint32 generation = 0;
+static int64 opened_at;
 static pid_t owner_pid = 0;		/* a fork's session is not the child's */
 
 /* The settings that the session was opened with; malloc'ed */
@@ -170,6 +171,7 @@ open_session(void)
 				 errmsg("could not open a ZooKeeper session: %m")));
 	}
 	generation++;
+	opened_at = zks_now();
 	owner_pid = getpid();
 }
 
@@ -276,11 +278,30 @@ abandon(const ZkSessionInfo *info)
 	raise_unreachable(&last);
 }
 
+/*
+ * A session that short calls left connecting, for too long: where the names
+ * lead may have changed since it looked them up.
+ */
+static void
+abandon_stale(void)
+{
+	ZkSessionInfo info;
+
+	if (session == NULL)
+		return;
+	zks_info(session, &info);
+	if (info.state == ZKS_CONNECTING &&
+		zks_now() - opened_at > zklock_connect_timeout * NS_PER_MS)
+		close_session(ABANDON_BOUND_MS);
+}
+
 ZkSession *
 zkc_connect(ZkWait *wait)
 {
 	int64		until_connected = zkwait_after(zklock_connect_timeout);
 	int64		until_back = zkwait_after(zklock_operation_timeout);
+
+	abandon_stale();
 
 	for (;;)
 	{

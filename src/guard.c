@@ -29,13 +29,13 @@
 #define HANDSHAKE_MAX		37
 
 #define REPLY_HEADER		16	/* xid, zxid, error */
+#define EVENT_HEADER		(REPLY_HEADER + 12) /* type, state, length of the path */
 #define SHORT_FRAME			4096
 #define LONGEST_FRAME		(64 * 1024 * 1024)
 
 /* Frames that answer no request */
 #define XID_WATCH_EVENT		(-1)
 #define XID_PING			(-2)
-#define XID_AUTH			(-4)
 #define XID_SET_WATCHES		(-8)
 
 void
@@ -51,6 +51,25 @@ check_handshake(int32_t length, int available)
 	if (length < HANDSHAKE_MIN || length > HANDSHAKE_MAX)
 		return GUARD_REJECT;
 	return available >= length + 4 ? GUARD_READ : GUARD_WAIT;
+}
+
+/*
+ * A frame that answers no request and is there in full: is it what it says?
+ * (We send no auth packet, and the library would trip over an answer to one.)
+ */
+static bool
+is_sound_event(int sock, int32_t length, int32_t xid)
+{
+	int32_t		frame[(4 + EVENT_HEADER) / 4];
+	int32_t		path_length;
+
+	if (xid == XID_PING || xid == XID_SET_WATCHES)
+		return length == REPLY_HEADER;
+	if (xid != XID_WATCH_EVENT ||
+		recv(sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT) != (ssize_t) sizeof(frame))
+		return false;
+	path_length = (int32_t) ntohl((uint32_t) frame[EVENT_HEADER / 4]);
+	return path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
 ZkGuardVerdict
@@ -86,19 +105,17 @@ zkg_check_locked(ZkSession *s)
 
 	if (length < REPLY_HEADER || length > LONGEST_FRAME)
 		return GUARD_REJECT;
-	if (xid == XID_WATCH_EVENT || xid == XID_PING || xid == XID_AUTH ||
-		xid == XID_SET_WATCHES)
-	{
-		if (length > SHORT_FRAME)
-			return GUARD_REJECT;
-	}
-	else if (s->in_flight == 0)
+	if (length <= SHORT_FRAME && available < length + 4)
+		return GUARD_WAIT;
+	if (xid < 0)
+		return length <= SHORT_FRAME && is_sound_event(s->sock, length, xid) ?
+			GUARD_READ : GUARD_REJECT;
+	if (s->in_flight == 0)
 		return GUARD_REJECT;	/* an answer that nobody asked for */
-
-	if (length <= SHORT_FRAME)
-		return available >= length + 4 ? GUARD_READ : GUARD_WAIT;
-
-	s->guard.in_long_frame = true;
-	s->guard.replies_before = s->replies;
+	if (length > SHORT_FRAME)
+	{
+		s->guard.in_long_frame = true;
+		s->guard.replies_before = s->replies;
+	}
 	return GUARD_READ;
 }

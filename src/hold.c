@@ -76,8 +76,15 @@ static HTAB *locks = NULL;		/* NULL: this backend never took a lock */
 static dlist_head xact_holds = DLIST_STATIC_INIT(xact_holds);
 static int	nnodes = 0;
 
-/* The last of the deletes that the current transaction has sent, or 0 */
-static uint64 xact_ticket = 0;
+/* The tickets of nodes that are being deleted; none while last is 0 */
+typedef struct Release
+{
+	uint64		first;
+	uint64		last;
+} Release;
+
+/* What the current transaction has sent so far */
+static Release xact_release;
 
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -160,24 +167,25 @@ is_lost(Lock *lock)
 }
 
 /*
- * The last hold is gone: so must be the node.  Returns the ticket to wait for
- * its deletion with, or 0.  Does not fail.
+ * The last hold is gone: so must be the node.  Does not fail.
  */
-static uint64
-release_node(Lock *lock)
+static void
+release_node(Lock *lock, Release *release)
 {
 	ZkSession  *session = session_of(lock);
-	uint64		ticket = 0;
 
 	if (!lock->taken)
-		return 0;
+		return;
 	if (session != NULL)
-		ticket = zkn_discard(session, lock->grant.node);
+	{
+		release->last = zkn_discard(session, lock->grant.node);
+		if (release->first == 0)
+			release->first = release->last;
+	}
 	lock->taken = false;
 	lock->lost = false;
 	lock->grant.node = NULL;
 	nnodes--;
-	return ticket;
 }
 
 static void
@@ -185,6 +193,15 @@ forget_lock_if_unused(Lock *lock)
 {
 	if (dlist_is_empty(&lock->holds))
 		hash_search(locks, &lock->key, HASH_REMOVE, NULL);
+}
+
+/* When a hold was given back: was it the last? */
+static void
+release_if_unheld(Lock *lock, Release *release)
+{
+	if (lock->count == 0)
+		release_node(lock, release);
+	forget_lock_if_unused(lock);
 }
 
 /*-------------------------------------------------------------------------
@@ -262,13 +279,7 @@ end_hold(Hold *hold)
 	Lock	   *lock = hold->lock;
 
 	remove_hold(hold);
-	if (lock->count == 0)
-	{
-		uint64		ticket = release_node(lock);
-
-		xact_ticket = Max(xact_ticket, ticket);
-	}
-	forget_lock_if_unused(lock);
+	release_if_unheld(lock, &xact_release);
 }
 
 /*-------------------------------------------------------------------------
@@ -458,31 +469,22 @@ lower_session_holds(Lock *lock)
 	return dropped;
 }
 
-static uint64
-release_if_unheld(Lock *lock)
-{
-	uint64		ticket = lock->count == 0 ? release_node(lock) : 0;
-
-	forget_lock_if_unused(lock);
-	return ticket;
-}
-
 /*
  * Until ZooKeeper has confirmed the deletes.  The holds are gone already; the
  * session's thread goes on if we do not wait to the end.
  */
 static void
-await_release(uint64 ticket)
+await_release(const Release *release)
 {
 	int64		until = zkwait_after(zklock_operation_timeout);
 	ZkSession  *session = zkc_session();
 	ZkWait		wait;
 	int			refused;
 
-	if (ticket == 0 || session == NULL)
+	if (release->last == 0 || session == NULL)
 		return;
 	zkwait_begin(&wait, -1, false);
-	while (!zkn_gone(session, ticket, &refused))
+	while (!zkn_gone(session, release->first, release->last, &refused))
 	{
 		ZkSessionInfo info;
 
@@ -518,7 +520,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 {
 	Lock	   *lock = find_lock(path, mode);
 	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
-	uint64		ticket;
+	Release		release = {0};
 
 	if (hold == NULL)
 	{
@@ -532,12 +534,12 @@ zkh_unlock(const char *path, ZkpMode mode)
 	{
 		warn_lost(lock);
 		(void) lower_session_holds(lock);
-		(void) release_if_unheld(lock);
+		release_if_unheld(lock, &release);
 		return false;
 	}
 	lower_hold(hold, 1);
-	ticket = release_if_unheld(lock);
-	await_release(ticket);
+	release_if_unheld(lock, &release);
+	await_release(&release);
 	return true;
 }
 
@@ -547,7 +549,7 @@ zkh_unlock_all(void)
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
 	int64		dropped = 0;
-	uint64		last_ticket = 0;
+	Release		release = {0};
 
 	if (locks == NULL || hash_get_num_entries(locks) == 0)
 		return 0;
@@ -556,16 +558,14 @@ zkh_unlock_all(void)
 	{
 		bool		lost = is_lost(lock);
 		int64		count = lower_session_holds(lock);
-		uint64		ticket;
 
 		if (lost && count > 0)
 			warn_lost(lock);
 		else
 			dropped += count;
-		ticket = release_if_unheld(lock);
-		last_ticket = Max(last_ticket, ticket);
+		release_if_unheld(lock, &release);
 	}
-	await_release(last_ticket);
+	await_release(&release);
 	return dropped;
 }
 
@@ -704,15 +704,16 @@ static void
 linger(void)
 {
 	int64		until = zkwait_after(zklock_release_timeout);
-	uint64		ticket = xact_ticket;
+	Release		release = xact_release;
 	ZkSession  *session;
 	int			refused;
 
-	xact_ticket = 0;
-	if (ticket == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
+	xact_release = (Release) {0};
+	if (release.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
 		return;
 	session = zkc_session();
-	while (session != NULL && !zkn_gone(session, ticket, &refused) && refused == 0)
+	while (session != NULL &&
+		   !zkn_gone(session, release.first, release.last, &refused) && refused == 0)
 	{
 		ZkSessionInfo info;
 		int64		left = (until - zks_now()) / INT64CONST(1000000);
@@ -747,7 +748,7 @@ end_transaction(bool commit)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	if (hash_get_num_entries(locks) == 0 && xact_ticket == 0)
+	if (hash_get_num_entries(locks) == 0 && xact_release.last == 0)
 		return;
 
 	switch (event)

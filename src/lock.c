@@ -47,7 +47,8 @@ typedef struct Attempt
 	ZkSession  *session;
 	ZkNode	   *node;
 	ZkRequest  *list;
-	uint32		list_epoch;		/* the connection that the last list came by */
+	bool		list_fresh;		/* it was asked of the leader */
+	uint32		list_epoch;		/* the connection that the last one came by */
 	Blocker		nearest;
 	Blocker		second;
 } Attempt;
@@ -142,6 +143,7 @@ static void
 send_list(Attempt *a, bool fresh)
 {
 	drop_list(a);
+	a->list_fresh = fresh;
 	a->list = zks_list(a->session, a->dir, fresh);
 	if (a->list == NULL)
 		raise_no_memory();
@@ -225,7 +227,7 @@ join_queue(Attempt *a)
 
 		a->node = zkn_create(a->session, a->dir, a->mode, parents);
 		if (a->node != NULL)
-			a->list = zks_list(a->session, a->dir, false);
+			send_list(a, false);
 		if (a->node == NULL || a->list == NULL)
 			raise_no_memory();
 
@@ -296,13 +298,17 @@ watch_queue(Attempt *a, const ZkpView *view)
  * for.  Do we hold the lock for certain?
  */
 static bool
-is_our_turn(Attempt *a, const ZkSessionInfo *info)
+is_our_turn(Attempt *a)
 {
 	ZkNodeInfo	node;
+	ZkSessionInfo info;
 
+	/* the session last: had it reconnected meanwhile, the epoch would tell */
 	zkn_info(a->session, a->node, &node);
+	zks_info(a->session, &info);
 	return node.state == ZKN_PRESENT && node.watch == ZKW_ARMED &&
-		node.watch_epoch == info->epoch && zkc_is_fresh(info);
+		node.watch_epoch == info.epoch && a->list_epoch == info.epoch &&
+		zkc_is_fresh(&info);
 }
 
 /*
@@ -350,7 +356,7 @@ await_turn(Attempt *a, bool next)
 			if (info.epoch != a->list_epoch)
 				return LIST_AGAIN;
 			if (nearest.state == ZKW_FIRED && nearest.epoch == info.epoch &&
-				next && is_our_turn(a, &info))
+				next && is_our_turn(a))
 				return GRANTED;
 			if (is_spent(a, &nearest) || is_spent(a, &second) ||
 				node.watch == ZKW_FAILED || node.watch == ZKW_CHANGED)
@@ -379,6 +385,7 @@ attempt(Attempt *a, bool may_wait)
 {
 	Outcome		outcome = join_queue(a);
 	bool		counted = false;
+	bool		look_closer = false;
 
 	while (outcome == GRANTED || outcome == LIST_AGAIN)
 	{
@@ -392,7 +399,7 @@ attempt(Attempt *a, bool may_wait)
 
 			/* after a reconnection, from a server that may lag behind */
 			zks_info(a->session, &info);
-			send_list(a, info.epoch != a->list_epoch);
+			send_list(a, info.epoch != a->list_epoch || look_closer);
 		}
 		if (!await_list(a, &answer))
 			return START_AGAIN;
@@ -402,7 +409,14 @@ attempt(Attempt *a, bool may_wait)
 			return START_AGAIN;
 		zkp_look(answer.children, answer.nchildren, node.name, a->mode, &view);
 		if (!view.self_seen)
-			return START_AGAIN;
+		{
+			/* do not give our place up for what a lagging server says */
+			if (a->list_fresh)
+				return START_AGAIN;
+			look_closer = true;
+			outcome = LIST_AGAIN;
+			continue;
+		}
 		if (view.nblockers == 0)
 			return GRANTED;
 		if (!may_wait)

@@ -413,7 +413,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 }
 
 bool
-zkn_gone(ZkSession *s, uint64_t ticket, int *refused)
+zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 {
 	bool		result = true;
 	sigset_t	saved;
@@ -422,7 +422,7 @@ zkn_gone(ZkSession *s, uint64_t ticket, int *refused)
 	zks_enter(s, &saved);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
-		if (n->ticket == 0 || n->ticket > ticket)
+		if (n->ticket < first || n->ticket > last)
 			continue;
 		result = false;
 		if (n->refused != 0)

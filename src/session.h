@@ -173,9 +173,9 @@ extern void zkn_watch(ZkSession *session, ZkNode *node);
 extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 
 /*
- * Are all nodes with tickets up to this one gone?  If not, refused is the
+ * Are all nodes with tickets from first to last gone?  If not, refused is the
  * code with which ZooKeeper refused to delete one, or 0.
  */
-extern bool zkn_gone(ZkSession *session, uint64_t ticket, int *refused);
+extern bool zkn_gone(ZkSession *session, uint64_t first, uint64_t last, int *refused);
 
 #endif							/* ZKLOCK_SESSION_H */

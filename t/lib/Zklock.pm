@@ -41,9 +41,10 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_session zk_until zk_wait_waiting zk_locks_left
-  zk_nothing_left zk_cpu_seconds zk_descriptors zk_threads);
+  zk_nothing_left zk_no_crash zk_cpu_seconds zk_descriptors zk_threads);
 
 our $TIMEOUT = 30;    # seconds, where nothing else is said
 
@@ -128,6 +129,14 @@ sub zk_nothing_left
 	return 1 if ok(!@left, $name);
 	diag(join "\n", 'left behind:', @left, $zk->four_letter('dump') // '');
 	return 0;
+}
+
+# One test: no backend of this server has crashed so far.
+sub zk_no_crash
+{
+	my ($node) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC:|TRAP:/, 'no backend has crashed');
 }
 
 # -- what a process uses (Linux)
@@ -364,8 +373,10 @@ sub _result
 	$result{out} =~ s/\s+\z//;
 	$result{warnings} = [ $result{err} =~ /^(?:psql:\S+ )?WARNING:  \w{5}: (.*)$/mg ];
 	$result{state} = $result{message} = $result{detail} = $result{hint} = '';
-	foreach my $part ($result{err} =~ /^((?:psql:\S+ )?(?:ERROR|FATAL|PANIC):  .*\n(?:(?!\S*\s?(?:ERROR|FATAL|PANIC|WARNING):).*\n)*)/mg)
+	# an error and the lines that belong to it
+	foreach my $part (split /^(?=(?:psql:\S+ )?[A-Z]+:  \w{5}: )/m, $result{err})
 	{
+		next unless $part =~ /^(?:psql:\S+ )?(?:ERROR|FATAL|PANIC):/;
 		@result{qw(state message)} = $part =~ /:  (\w{5}): (.*)$/m;
 		($result{detail}) = $part =~ /^DETAIL:  (.*)$/m;
 		($result{hint}) = $part =~ /^HINT:  (.*)$/m;

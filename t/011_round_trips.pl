@@ -1,0 +1,355 @@
+# What goes over the wire, counted by a proxy between the backend and ZooKeeper
+# and by the server itself: how many requests a lock costs, how many round trips
+# one after another, and who is woken by a release.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# Each frame travels so long, in ms: a request that was sent with another and
+# one that was sent after its answer cannot be mistaken for each other.
+my $DELAY = 20;
+
+# empty directories stay, so that nobody has to make one again
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+# heartbeats, which come every quarter of this, do not disturb the counting
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s');
+my $admin = zk_session($node);
+
+# A session with a proxy of its own, connected to ZooKeeper.
+my @proxies;    # they stay until the end, so that sessions can say goodbye
+
+sub counted_session
+{
+	my (%setting) = @_;
+	my $proxy = ZkProxy->new($zk);
+	push @proxies, $proxy;
+	my $s = zk_session($node,
+		options => join ' ', map { "-c $_" } 'zklock.hosts=' . $proxy->hosts,
+		map { "$_=$setting{$_}" } sort keys %setting);
+	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
+	$proxy->delay_ms($DELAY);
+	$proxy->clear_log;
+	return ($s, $proxy);
+}
+
+# The names of the requests since clear_log, without heartbeats
+sub requests
+{
+	my ($proxy) = @_;
+	return join ' ', map { (split / /)[0] } $proxy->requests;
+}
+
+# Do it and tell the requests, the round trips, and how many packets the server
+# got.
+sub cost
+{
+	my ($s, $proxy, $sql) = @_;
+	my $before = $zk->mntr_value('packets_received');
+	my $looking = $zk->mntr_value('packets_received') - $before;    # is counted, too
+	$before = $zk->mntr_value('packets_received');
+	$proxy->clear_log;
+	my $value = $s->value($sql);
+	# the requests are with the server when their answers are here
+	my $asked = grep { $_->[1] eq '>' } $proxy->log;
+	zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $asked }, 'the answers');
+	return {
+		value => $value,
+		requests => requests($proxy),
+		trips => $proxy->flights,
+		packets => $zk->mntr_value('packets_received') - $before - $looking
+	};
+}
+
+my ($s, $proxy) = counted_session();
+
+#
+# Acquire
+#
+is_deeply(cost($s, $proxy, q{SELECT zk_lock('/new/a')}),
+	{
+		value => 't',
+		requests => 'create2 getChildren createContainer createContainer createContainer create2 getChildren',
+		trips => 2,
+		packets => 7
+	},
+	'a free lock without parents: two round trips');
+is_deeply(cost($s, $proxy, q{SELECT zk_unlock('/new/a')}),
+	{ value => 't', requests => 'delete', trips => 1, packets => 1 },
+	'zk_unlock: one');
+is_deeply(cost($s, $proxy, q{SELECT zk_lock('/new/a')}),
+	{ value => 't', requests => 'create2 getChildren', trips => 1, packets => 2 },
+	'a free lock: one round trip');
+is_deeply(cost($s, $proxy, q{SELECT zk_lock('/new/b')}),
+	{
+		value => 't',
+		requests => 'create2 getChildren createContainer createContainer createContainer create2 getChildren',
+		trips => 2,
+		packets => 7
+	},
+	'the first lock of a name: one more, once');
+
+#
+# Re-entry
+#
+is_deeply(
+	cost($s, $proxy, q{
+		BEGIN;
+		SELECT zk_lock('/new/a'), zk_try_lock('/new/a'), zk_xact_lock('/new/a', '1s'), zk_try_xact_lock('/new/a');
+		SAVEPOINT s;
+		SELECT bool_and(zk_lock('/new/a') AND zk_xact_lock('/new/a')) FROM generate_series(1, 1000);
+		ROLLBACK TO s;
+		SELECT zk_unlock('/new/a'), zk_lock_token('/new/a') IS NOT NULL;
+		COMMIT;
+		SELECT count FROM zk_locks WHERE path = '/new/a'}),
+	{ value => "t|t|t|t\nt\nt|t\n2", requests => '', trips => 0, packets => 0 },
+	're-entry and what goes with it: nothing is sent');
+$s->value('SELECT zk_unlock_all()');
+
+#
+# Try
+#
+{
+	my ($other) = counted_session();
+	$other->value(q{SELECT zk_lock('/new/a')});
+
+	foreach my $call (q{zk_try_lock('/new/a')}, q{zk_try_xact_lock('/new/a')}, q{zk_lock('/new/a', '0')})
+	{
+		my ($zxid) = $zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m;
+		is_deeply(cost($s, $proxy, "SELECT $call"),
+			{ value => 'f', requests => 'sync getChildren', trips => 1, packets => 2 },
+			"$call of a taken lock: one round trip, no write");
+		my ($then) = $zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m;
+		is($then, $zxid, "$call: nor did the server see one");
+	}
+	$other->value(q{SELECT zk_unlock('/new/a')});
+	is_deeply(cost($s, $proxy, q{SELECT zk_try_lock('/new/a')}),
+		{
+			value => 't',
+			requests => 'sync getChildren create2 getChildren',
+			trips => 2,
+			packets => 4
+		},
+		'a try of a free lock looks first');
+	$s->value(q{SELECT zk_unlock('/new/a')});
+	$other->quit;
+}
+
+#
+# Release at the end of a transaction
+#
+foreach my $k (1, 16, 100)
+{
+	foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'DISCARD ALL')
+	{
+		my $scope = $end eq 'DISCARD ALL' ? 'zk_lock' : 'zk_xact_lock';
+		$proxy->delay_ms(0);
+		$s->value($end eq 'DISCARD ALL' ? 'SELECT 1' : 'BEGIN; SAVEPOINT s');
+		$s->value("SELECT bool_and($scope('/k/' || i)) FROM generate_series(1, $k) i");
+
+		# answers that do not come: what is sent is sent without them
+		$proxy->clear_log;
+		$proxy->hold('delete', $k);
+		if ($end eq 'DISCARD ALL') { $s->send($end); }
+		else
+		{
+			my $took = $s->query($end)->{seconds};
+			note sprintf '%s with %d locks, no answer: %.1f ms', $end, $k, 1000 * $took;
+		}
+		$proxy->wait_for('delete', $k);
+		$proxy->wait_held;
+		is(requests($proxy), join(' ', ('delete') x $k),
+			"$end with $k locks: all releases go out before any answer"
+			  . ($end eq 'DISCARD ALL' ? '' : ', and nobody waits for one'));
+		$proxy->release;
+		$s->wait if $end eq 'DISCARD ALL';
+		$s->value('ROLLBACK') if $end eq 'ROLLBACK TO s';
+		zk_nothing_left($zk, "$end with $k locks: they are free");
+	}
+}
+
+# One round trip, in which all are confirmed, if that is asked for
+{
+	$s->value(q{SET zklock.release_timeout = '10s'});
+	$s->value(q{BEGIN; SELECT count(zk_xact_lock('/k/' || i)) FROM generate_series(1, 16) i});
+	$proxy->delay_ms(100);
+	$proxy->clear_log;
+	my $took = $s->query('COMMIT')->{seconds};
+	ok($took >= 0.2 && $took < 1 && (grep { $_->[1] eq '<' } $proxy->log) == 16,
+		'release_timeout: COMMIT with 16 locks waits for one round trip of 200 ms');
+	note sprintf 'it took %.0f ms', 1000 * $took;
+	$proxy->delay_ms($DELAY);
+	$s->value('RESET zklock.release_timeout');
+}
+
+#
+# Handover
+#
+# A holder and five waiters, each with a proxy of its own.  At each release:
+# how many events the server sends, what the new owner still asks before it
+# has the lock, and how many lists the others ask for.
+#
+{
+	my @queue = ([$s, $proxy]);
+	$s->value(q{SELECT zk_lock('/new/a')});
+	foreach (1 .. 5)
+	{
+		my ($waiter, $its_proxy) = counted_session();
+		$waiter->send(q{SELECT zk_lock('/new/a')});
+		# its own node and, where there are so many, two before it
+		my $watches = @queue == 1 ? 2 : 3;
+		zk_until(
+			sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $its_proxy->log) == $watches },
+			'the waiter watches');
+		is(requests($its_proxy), join(' ', 'create2 getChildren', ('getData') x $watches),
+			"waiter $_ is queued");
+		is($its_proxy->flights, 2, 'after two round trips');
+		push @queue, [ $waiter, $its_proxy ];
+	}
+
+	# one way of asking at a time, so that there is something to count
+	while (@queue > 1)
+	{
+		my ($owner, $owner_proxy) = @{ shift @queue };
+		my ($next, $next_proxy) = @{ $queue[0] };
+		my @theirs = map { $_->[1] } @queue;
+		my $n = @queue;
+
+		$_->clear_log for @theirs;
+		$owner->value(q{SELECT zk_unlock('/new/a')});
+		is($next->wait->{out}, 't', "release with $n waiting: the first of them has it");
+		is(requests($next_proxy), '', '- without asking again');
+
+		# what the others do about it
+		my $lists = sub { scalar grep { $_->[2] eq 'getChildren' && $_->[1] eq $_[0] } map { $_->log } @theirs };
+		my $events = sub { scalar grep { $_->[2] eq 'event' } map { $_->log } @theirs };
+		zk_until(sub { $events->() == ($n > 1 ? 2 : 1) && $lists->('<') == ($n > 1 ? 1 : 0) },
+			'the second to look at the queue');
+		my %asked = map { $_ => requests($queue[$_][1]) } 1 .. $#queue;
+		is($events->(), $n > 1 ? 2 : 1, '- one is woken, the next is told');
+		is(join(' ', map { $asked{$_} } sort keys %asked) =~ s/\s+$//r, $n > 1 ? 'getChildren' : '',
+			'- and that one looks at the queue, off the critical path');
+		$owner->quit unless $owner == $s;
+	}
+	my ($last) = @{ $queue[0] };
+	$last->value(q{SELECT zk_unlock('/new/a')});
+	$last->quit;
+}
+
+# A wait that ends in vain takes back all that it put there: its node, with the
+# watch on that, and the watches on one or two before it.
+{
+	my @keep;
+	my ($other) = counted_session();
+	$other->value(q{SELECT zk_lock('/new/a')});
+	foreach my $watches (2, 3)
+	{
+		my ($waiter, $its_proxy) = counted_session();
+		zk_until(sub { $zk->watch_count == ($watches == 2 ? 0 : 2) }, 'those of the waiter before');
+		is($waiter->value(q{SELECT zk_lock('/new/a', '300ms')}), 'f', 'a wait that ends in vain');
+		zk_until(sub { $its_proxy->count('removeWatches') == $watches - 1 }, 'the watches to be removed');
+		is(join(' ', sort map { (split / /)[0] } $its_proxy->requests),
+			join(' ', 'create2', 'delete', 'getChildren', ('getData') x $watches, ('removeWatches') x ($watches - 1)),
+			"- takes its node and all its $watches watches away");
+		$waiter->send(q{SELECT zk_lock('/new/a')});
+		zk_until(sub { $zk->watch_count == $watches + ($watches == 3 ? 2 : 0) }, 'the next wait');
+		pass('- and the next one sets as many');
+		push @keep, $waiter;
+	}
+	$other->value(q{SELECT zk_unlock('/new/a')});
+	foreach my $waiter (@keep)
+	{
+		$waiter->wait;
+		$waiter->value(q{SELECT zk_unlock('/new/a')});
+	}
+	zk_nothing_left($zk, 'and nothing is left when all have had their turn');
+	$_->quit for @keep, $other;
+}
+
+# The event is all that a waiter needs: the answer to anything else would never
+# come.
+{
+	my ($waiter, $its_proxy) = counted_session();
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/new/a')});
+	$waiter->send(q{SELECT zk_lock('/new/a')});
+	zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $its_proxy->log) == 2 },
+		'the waiter watches');
+	$its_proxy->hold_request('*', 100);
+	my $start = time;
+	$s->value('COMMIT');
+	my $got = $waiter->wait->{out};
+	my $took = time - $start;
+	is($got, 't', 'a waiter has the lock while none of its requests comes through');
+	note sprintf 'handover took %.1f ms, of which %d are the way of the event and of the delete',
+	  1000 * $took, 2 * $DELAY;
+	$its_proxy->reset;
+	$waiter->quit;
+}
+$s->quit;
+
+#
+# Loaded and not used
+#
+{
+	my $unused = ZkProxy->new($zk);
+	my $idle = zk_session($node, options => '-c zklock.hosts=' . $unused->hosts);
+	my $sockets = sub { scalar grep { (readlink($_) // '') =~ /^socket:|eventfd/ } glob '/proc/' . $idle->pid . '/fd/*' };
+	my $before = $sockets->();
+	$idle->value(
+		q{BEGIN; SAVEPOINT s; CREATE TEMP TABLE t AS SELECT 1 AS i; ROLLBACK TO s; COMMIT;
+		SELECT * FROM zk_locks; SELECT * FROM zk_session; SELECT zk_lock_token('/a'), zk_unlock_all(), zk_unlock('/a');
+		DISCARD ALL});
+	is_deeply([ $unused->log ], [], 'no connection to ZooKeeper before a lock is asked for');
+	is(zk_threads($idle->pid), 1, 'nor a thread');
+	is($sockets->(), $before, 'nor a socket or an event descriptor');
+	$idle->quit;
+	$unused->stop;
+}
+
+#
+# Heartbeats: exists on "/", four times in a session timeout, whatever the
+# backend does meanwhile
+#
+foreach (
+	[ 'idle', '' ],
+	[ 'busy', q{DO $$ BEGIN WHILE clock_timestamp() < now() + '2 s' LOOP END LOOP; END $$} ])
+{
+	my ($what, $work) = @$_;
+	my $its_proxy = ZkProxy->new($zk);
+	my $its = zk_session($node,
+		options => '-c zklock.session_timeout=2s -c zklock.hosts=' . $its_proxy->hosts);
+	$its->value(q{SELECT zk_lock('/heart')});
+	$its_proxy->clear_log;
+	$its->send($work) if $work;
+	my @beat;
+	zk_until(
+		sub {
+			@beat = map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq 'exists' && $_->[4] eq '/' } $its_proxy->log;
+			return @beat >= 4;
+		},
+		'four heartbeats');
+	my @gap = map { $beat[$_] - $beat[ $_ - 1 ] } 1 .. $#beat;
+	note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * $_ } @gap;
+	ok(!(grep { $_ < 0.45 } @gap), "an $what session sends a heartbeat each quarter of its timeout" =~ s/an busy/a busy/r);
+	is(requests($its_proxy), 'getData', '- and else only one watch on the lock that it holds');
+	$its->wait if $work;
+	is($its->value(q{SELECT state FROM zk_locks}), 'held', '- which it goes on holding');
+	$its->quit;
+	push @proxies, $its_proxy;
+}
+
+$admin->quit;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+$node->stop;
+
+done_testing();

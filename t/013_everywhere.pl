@@ -1,0 +1,392 @@
+# Where locks work: read-only transactions, a hot standby and its promotion,
+# triggers, background workers, parallel queries, beside postgres_fdw and
+# dblink, and after a crash.  And that loops and row triggers stay quick when
+# ZooKeeper is gone.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new->start;
+my $main = zk_cluster(
+	'main', $zk,
+	wal_level => 'logical',
+	max_wal_senders => 10,
+	max_replication_slots => 10,
+	hot_standby => 'on',
+	max_worker_processes => 8,
+	autovacuum_naptime => '1s',
+	restart_after_crash => 'on');
+my $other = zk_cluster('other', $zk);
+
+my $admin = zk_session($main);
+my $other_admin = zk_session($other);
+
+# What another cluster gets at once
+sub elsewhere
+{
+	my ($path) = @_;
+	return $other_admin->value("SELECT zk_try_lock('$path') AND zk_unlock('$path')") eq 't' ? 'free' : 'held';
+}
+
+sub contenders { return scalar $zk->children("/zklock$_[0]"); }
+
+# A table that autovacuum will want to see to while all the rest goes on
+$admin->value(
+	q{CREATE TABLE dead (i int) WITH (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0);
+	INSERT INTO dead SELECT generate_series(1, 1000); DELETE FROM dead});
+
+#
+# Read-only transactions
+#
+{
+	my $s = zk_session($main);
+	$s->value('BEGIN READ ONLY');
+	is($s->value(q{SELECT zk_lock('/ro'), zk_xact_lock('/ro'), zk_try_lock('/ro')}), 't|t|t', 'read-only transaction');
+	is(elsewhere('/ro'), 'held', '- excludes others');
+	$s->value('COMMIT; BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
+	is($s->value(q{SELECT zk_unlock('/ro'), zk_unlock('/ro')}), 't|t', '- and unlocks in one');
+	$s->value('COMMIT');
+	is(elsewhere('/ro'), 'free', '- for others');
+	$s->quit;
+}
+
+#
+# Triggers and loops, with a ZooKeeper of their own that comes and goes
+#
+{
+	my $its_zk = ZooKeeper->new->start;
+	my $s = zk_session($main,
+		options => '-c zklock.hosts=' . $its_zk->hosts . ' -c zklock.operation_timeout=1500ms -c zklock.session_timeout=20s');
+
+	# a few times operation_timeout; 10,000 times that are four hours
+	my $SOON = 5;
+
+	# There is only one connection, and the session must know how it is.
+	my $until_state = sub {
+		my ($state) = @_;
+		zk_until(sub { $s->value('SELECT state FROM zk_session') eq $state }, "ZooKeeper is $state");
+	};
+
+	# Wake the server, or start it, and wait until nothing hangs any more.
+	my $again = sub {
+		if ($its_zk->running) { $its_zk->resume; }
+		else { $its_zk->start; }
+		$until_state->('connected');
+	};
+
+	$s->value(
+		q{CREATE TABLE rows (i int);
+		CREATE FUNCTION lock_row() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM zk_xact_lock('/rows'); RETURN NEW; END $$;
+		CREATE TRIGGER lock_row BEFORE INSERT ON rows FOR EACH ROW EXECUTE FUNCTION lock_row()});
+	my $insert = 'INSERT INTO rows SELECT generate_series(1, 10000)';
+
+	# the trigger
+	my $r = $s->query("BEGIN; $insert");
+	is($r->{state}, '', 'a row trigger on 10,000 rows');
+	is($s->value(q{SELECT count, (SELECT count(*) FROM rows) FROM zk_locks}), '10000|10000', '- holds 10,000 times');
+	is($s->query('COMMIT')->{state}, '', '- and commits');
+	zk_nothing_left($its_zk, '- with nothing left');
+	note sprintf 'trigger, up: %.0f ms', 1000 * $r->{seconds};
+
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/rows')});
+	$its_zk->suspend;
+	$r = $s->query($insert);
+	ok($r->{state} =~ /^(58030)?$/ && $r->{seconds} < $SOON, 'the same while ZooKeeper hangs: does not wait for each row');
+	note sprintf 'trigger, ZooKeeper hangs: %.0f ms, SQLSTATE "%s"', 1000 * $r->{seconds}, $r->{state};
+	ok($s->query('ROLLBACK')->{seconds} < $SOON, '- nor does the end of the transaction');
+	$again->();
+	zk_nothing_left($its_zk, '- which is made good later');
+
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/rows'); SAVEPOINT s});
+	$its_zk->kill9;
+	$until_state->('suspended');
+	$r = $s->query($insert);
+	is($r->{state}, '58030', 'the same with ZooKeeper dead: an error');
+	ok($r->{seconds} < $SOON, '- once, and not for each row');
+	note sprintf 'trigger, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
+	$s->value('ROLLBACK TO s');
+	is($s->value(q{SELECT state FROM zk_locks}), 'suspect', '- the lock is in doubt');
+	$again->();
+	is($s->value(q{SELECT state FROM zk_locks}), 'held', '- and held when ZooKeeper is back in time');
+	is($s->query("$insert; COMMIT")->{state}, '', '- so that the transaction can go on');
+	zk_nothing_left($its_zk, '- to its end');
+
+	# the loop
+	my $loop = sub {
+		my ($body) = @_;
+		return qq{DO \$\$ DECLARE n int := 0; BEGIN FOR i IN 1 .. 10000 LOOP BEGIN $body RAISE division_by_zero;
+			EXCEPTION WHEN division_by_zero THEN n := n + 1; END; END LOOP; ASSERT n = 10000; END \$\$};
+	};
+	my $memory = q{SELECT sum(used_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'zklock%'};
+	my $before = $s->value($memory);
+	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}), 60);
+	is($r->{state}, '', '10,000 EXCEPTION blocks that take a lock and fail');
+	note sprintf 'loop, up: %.0f ms', 1000 * $r->{seconds};
+	zk_nothing_left($its_zk, '- nothing is left of that');
+	is($s->value($memory), $before, '- nor any memory');
+
+	$s->value(q{BEGIN; SELECT zk_lock('/loop')});
+	$its_zk->suspend;
+	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}));
+	ok($r->{state} eq '' && $r->{seconds} < $SOON, '10,000 EXCEPTION blocks while ZooKeeper hangs');
+	note sprintf 'loop, ZooKeeper hangs: %.0f ms', 1000 * $r->{seconds};
+	is($s->value(q{SELECT count FROM zk_locks}), 1, '- and the count is right');
+	$its_zk->resume;
+
+	$s->value(q{SELECT zk_lock('/loop')});
+	$its_zk->kill9;
+	$until_state->('suspended');
+	$r = $s->query($loop->(''));
+	ok($r->{state} eq '' && $r->{seconds} < $SOON, '10,000 EXCEPTION blocks with ZooKeeper dead and a lock held');
+	note sprintf 'loop, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
+	$r = $s->query(
+		q{SAVEPOINT s; SET LOCAL statement_timeout = '1s'; DO $$ BEGIN FOR i IN 1 .. 10000 LOOP
+			BEGIN PERFORM zk_lock('/loop'); EXCEPTION WHEN io_error THEN NULL; END; END LOOP; END $$});
+	is($r->{state}, '57014', 'a loop that catches each 58030 can be ended');
+	ok($r->{seconds} < 2, '- at once');
+	$s->value('ROLLBACK TO s');
+	$again->();
+	is($s->query('COMMIT')->{state}, '', '- and the transaction goes on');
+	is($s->value(q{SELECT count, state FROM zk_locks}), '2|held', '- with its lock');
+	$s->value('SELECT zk_unlock_all()');
+
+	# savepoints whose locks cannot be given back now
+	$s->value('BEGIN');
+	$s->value("SAVEPOINT s$_; SELECT zk_lock('/save/$_')") for 1 .. 100;
+	$its_zk->kill9;
+	$until_state->('suspended');
+	$r = $s->query(join '; ', map { "ROLLBACK TO s$_" } reverse 1 .. 100);
+	ok($r->{state} eq '' && $r->{seconds} < $SOON, '100 savepoints with a lock each are rolled back while ZooKeeper is dead');
+	note sprintf 'savepoints, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
+	$r = $s->query('COMMIT');
+	ok($r->{state} eq '' && $r->{seconds} < $SOON, '- and the transaction commits');
+	is($s->value('SELECT count(*) FROM zk_locks'), 0, '- without them');
+	$again->();
+	zk_nothing_left($its_zk, '- which go when ZooKeeper is back');
+	$s->quit;
+	zk_nothing_left($its_zk, 'and the session with its backend', sessions => 0);
+}
+
+#
+# A background worker: that which applies a subscription
+#
+{
+	$_->value('CREATE TABLE replicated (i int)') for $admin, $other_admin;
+	$other_admin->value(
+		q{CREATE FUNCTION lock_apply() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM public.zk_lock('/apply'); RETURN NEW; END $$;
+		CREATE TRIGGER lock_apply BEFORE INSERT ON replicated FOR EACH ROW EXECUTE FUNCTION lock_apply();
+		ALTER TABLE replicated ENABLE ALWAYS TRIGGER lock_apply});
+	$admin->value('CREATE PUBLICATION p FOR TABLE replicated');
+	$other_admin->value(sprintf q{CREATE SUBSCRIPTION s CONNECTION '%s' PUBLICATION p WITH (copy_data = off)},
+		$main->connstr('postgres') =~ s/'/''/gr);
+
+	my $holder = zk_session($main);
+	$holder->value(q{SELECT zk_lock('/apply')});
+	$admin->value('INSERT INTO replicated VALUES (1)');
+	my $waiting = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'logical replication worker'
+		AND wait_event_type = 'Extension'};
+	zk_until(sub { $other_admin->value($waiting) && contenders('/apply') == 2 }, 'the worker to wait');
+	my $worker = $other_admin->value($waiting);
+
+	my $start = time;
+	$other_admin->value("SELECT pg_terminate_backend($worker)");
+	zk_until(sub { !kill 0, $worker }, 'the worker to end');
+	my $took = time - $start;
+	ok($took < 1, 'a background worker that waits is terminated at once');
+	note sprintf 'background worker: ended after %.0f ms', 1000 * $took;
+	zk_until(sub { contenders('/apply') == 1 }, 'its node to go');
+	pass('- and leaves no node');
+
+	zk_until(sub { $other_admin->value($waiting) }, 'the next worker to wait');
+	isnt($other_admin->value($waiting), $worker, '- another one waits again');
+	$holder->value(q{SELECT zk_unlock('/apply')});
+	zk_until(sub { $other_admin->value('SELECT count(*) FROM replicated') == 1 }, 'the row');
+	is(contenders('/apply'), 1, '- and goes on when it has the lock');
+	$worker = $other_admin->value('SELECT pid FROM pg_stat_subscription');
+	$other_admin->value('DROP SUBSCRIPTION s');
+	zk_until(sub { !kill 0, $worker }, 'the worker to end');
+	zk_until(sub { contenders('/apply') == 0 }, 'its lock to go');
+	pass('- which ends with it');
+	$holder->quit;
+}
+
+#
+# Parallel query
+#
+{
+	my $s = zk_session($main);
+	zk_until(sub { $zk->sessions == 1 }, 'those of before to end but $other_admin');
+	$s->value('SET force_parallel_mode = on');
+	is($s->value(q{SELECT zk_lock('/parallel'), zk_xact_lock('/parallel')}), 't|t', 'force_parallel_mode: the leader locks');
+	is($s->value(q{SELECT path, count, state FROM zk_locks}), '/parallel|1|held', '- and looks');
+	is(scalar $zk->sessions, 2, '- in one session');
+
+	$s->value(q{CREATE FUNCTION mislabelled() RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE AS
+		$$ BEGIN RETURN zk_try_lock('/worker'); END $$});
+	is($s->query('SELECT mislabelled()')->{state}, '0A000', 'a worker does not');
+	is(elsewhere('/worker'), 'free', '- leaves nothing');
+	is(elsewhere('/parallel'), 'held', '- and nothing is taken from the leader');
+	$s->value('RESET force_parallel_mode');
+
+	$s->value(
+		q{CREATE TABLE big AS SELECT generate_series(1, 50000) AS i; ANALYZE big;
+		SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
+		SET max_parallel_workers_per_gather = 2});
+	like($s->value(q{EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) SELECT count(*) FROM big}), qr/Workers Launched: [12]/,
+		'a parallel query beside a lock');
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/parallel')});
+	is($s->query(q{SELECT sum(1 / (i - 40000)) FROM big})->{state}, '22012', '- and one that fails in a worker');
+	$s->value('ROLLBACK');
+	is($s->value(q{SELECT scope, count, state FROM zk_locks}), 'session|1|held', '- end no hold of the session');
+	$s->quit;
+}
+
+#
+# Other servers in the same transaction
+#
+{
+	$other_admin->value('CREATE TABLE remote (i int)');
+	$admin->value(
+		sprintf q{CREATE EXTENSION postgres_fdw; CREATE EXTENSION dblink;
+		CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
+		CREATE USER MAPPING FOR CURRENT_USER SERVER other;
+		CREATE FOREIGN TABLE remote (i int) SERVER other},
+		$other->host, $other->port);
+	my $s = zk_session($main, options => '-c zklock.session_timeout=2s');
+	my $waiter = zk_session($other);
+
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (1)});
+	$waiter->send(q{SELECT zk_lock('/fdw'); SELECT count(*) FROM remote});
+	zk_wait_waiting($other_admin, $waiter);
+	$s->value('COMMIT');
+	is($waiter->wait->{out}, "t\n1", 'postgres_fdw: what it wrote is committed when the lock is released');
+	$waiter->value(q{SELECT zk_unlock('/fdw')});
+
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (2)});
+	is($s->query('SELECT 1/0; ROLLBACK')->{state}, '22012', '- and rolled back with it');
+	is($other_admin->value('SELECT count(*) FROM remote'), 1, '- in both clusters');
+	is($waiter->value(q{SELECT zk_lock('/fdw', '5s') AND zk_unlock('/fdw')}), 't', '- when the lock is released');
+
+	# the guard is asked before the remote commit
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (3)});
+	my ($node) = $zk->children('/zklock/fdw');
+	zk_until(sub { $zk->watch_count > 0 }, 'a watch on the lock');
+	$zk->delete("/zklock/fdw/$node");
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss to be noticed');
+	is($s->query('COMMIT')->{state}, '40001', 'a lost lock stops the COMMIT');
+	is($other_admin->value('SELECT count(*) FROM remote'), 1, '- before the other server commits');
+	is($s->value(q{SELECT zk_xact_lock('/fdw')}), 't', '- and the session goes on');
+
+	# dblink is another backend: it does not hold what this one does
+	my $self = $main->connstr('postgres') =~ s/'/''/gr;
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/link')});
+	is($s->value(qq{SELECT * FROM dblink('$self', 'SELECT zk_try_lock(''/link'')') AS (got boolean)}),
+		'f', 'dblink to the same cluster is another session');
+	$s->value('COMMIT');
+	is($s->value(qq{SELECT dblink_connect('l', '$self'), got FROM dblink('$self', 'SELECT zk_lock(''/link'', ''5s'')') AS (got boolean)}),
+		'OK|t', '- which may take the lock when it is free');
+	$_->quit for $s, $waiter;
+}
+
+#
+# Autovacuum has nothing to do with it
+#
+{
+	my $s = zk_session($main);
+	$s->value(q{SELECT zk_lock('/vacuum')});
+	zk_until(sub { $zk->sessions == 2 }, 'those of before to end but $other_admin');
+	zk_until(sub { $admin->value(q{SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'dead'}) > 0 },
+		'autovacuum');
+	is(scalar $zk->sessions, 2, 'autovacuum has worked, without a session in ZooKeeper');
+	$s->quit;
+}
+
+#
+# A hot standby, and its promotion
+#
+{
+	$main->safe_psql('postgres', 'CREATE DATABASE doomed');
+	$main->safe_psql('doomed', 'CREATE EXTENSION zklock');
+	$main->backup('base');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($main, 'base', has_streaming => 1);
+	$standby->start;
+
+	my ($p, $s, $waiter) = (zk_session($main), zk_session($standby), zk_session($standby, dbname => 'doomed'));
+	is($s->value(q{SELECT pg_is_in_recovery(), zk_lock('/standby')}), 't|t', 'a lock on a hot standby');
+	is($p->value(q{SELECT zk_try_lock('/standby')}), 'f', '- excludes the primary');
+	is($s->value(q{BEGIN; SELECT zk_xact_lock('/standby/xact')}), 't', '- in both scopes');
+	is($p->value(q{SELECT zk_try_lock('/standby/xact')}), 'f', '- which exclude');
+	$s->value('ROLLBACK');
+	is($p->value(q{SELECT zk_lock('/standby/xact')}), 't', '- until the end of the transaction');
+	is($s->value(q{SELECT zk_try_lock('/standby/xact')}), 'f', 'a lock of the primary excludes the standby');
+
+	$waiter->send(q{SELECT zk_lock('/standby')});
+	my $standby_admin = zk_session($standby);
+	zk_wait_waiting($standby_admin, $waiter);
+	$p->value('DROP DATABASE doomed');
+	my $r = $waiter->wait;
+	ok($r->{closed}, 'a conflict with recovery ends a wait on the standby');
+	zk_until(sub { contenders('/standby') == 2 }, 'its node to go');    # the other is the directory xact
+	pass('- and leaves no node');
+
+	my $token = $s->value(q{SELECT zk_lock_token('/standby')});
+	$standby->promote;
+	is($s->value(q{SELECT pg_is_in_recovery(), zk_lock_token('/standby'), state FROM zk_locks}), "f|$token|held",
+		'promotion keeps the lock');
+	is($p->value(q{SELECT zk_try_lock('/standby')}), 'f', '- against the old primary');
+	is($s->query(q{BEGIN; CREATE TABLE promoted (); COMMIT})->{state}, '', '- and the new one writes under it');
+	$p->send(q{SELECT zk_lock('/standby')});
+	zk_wait_waiting($admin, $p);
+	$s->value(q{SELECT zk_unlock('/standby')});
+	is($p->wait->{out}, 't', '- and hands it over');
+	$_->quit for $p, $s, $waiter, $standby_admin;
+	$standby->stop;
+}
+
+#
+# A crash: one backend is killed, and all others of its cluster with it
+#
+foreach my $crash ('kill -9 of a backend', 'immediate stop')
+{
+	my @s = map { zk_session($main, options => '-c zklock.session_timeout=2s') } 1 .. 3;
+	my $next = zk_session($other);
+	$s[0]->value(q{SELECT zk_lock('/crash')});
+	$s[1]->value(q{BEGIN; SELECT zk_xact_lock('/crash/xact')});
+	$s[2]->send(q{SELECT zk_lock('/crash')});
+	zk_wait_waiting($admin, $s[2]);
+
+	my $start = time;
+	if ($crash eq 'immediate stop') { $main->stop('immediate'); $main->start; }
+	else { kill 'KILL', $s[0]->pid; }
+	$s[2]->wait;
+	zk_until(sub { $main->psql('postgres', 'SELECT 1') == 0 }, 'the server to be back');
+	my $new = zk_session($main);
+	is($new->value(q{SELECT zk_lock('/crash/new')}), 't', "$crash: new sessions lock at once");
+	is($next->value(q{SELECT zk_lock('/crash'), zk_lock('/crash/xact')}), 't|t',
+		"$crash: what was held or waited for is free when its session has timed out");
+	my $took = time - $start;
+	ok($took < 10, '- which is soon');
+	note sprintf '%s: free after %.1f s, with a session timeout of 2 s', $crash, $took;
+	$admin->quit;
+	$admin = zk_session($main);
+	$_->quit for @s, $next, $new;
+}
+
+$_->quit for $admin, $other_admin;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+$_->stop for $main, $other;
+
+done_testing();

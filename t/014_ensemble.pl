@@ -1,0 +1,197 @@
+# Three ZooKeeper servers, two clusters, ten backends that hold and wait: the
+# leader is killed, a follower, a majority.  Nobody loses a lock, nobody is
+# passed over, and all go on by themselves.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use List::Util qw(uniq);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->ensemble(3);
+my @node = map { zk_cluster($_, $zk, 'zklock.session_timeout' => '20s', 'zklock.operation_timeout' => '20s') } qw(a b);
+my @admin = map { zk_session($_) } @node;
+
+# Who stands where: a queue of six, and two pairs.  The odd ones are in cluster b.
+my @path = qw(/queue /queue /queue /queue /queue /queue /pair/a /pair/a /pair/b /pair/b);
+my @s = map { zk_session($node[ $_ % 2 ]) } 0 .. $#path;
+my $owner = 0;    # who has /queue
+my %waits;        # who waits: number => 1
+
+my %seen;
+foreach my $n (0 .. $#path)
+{
+	$s[$n]->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
+	$s[$n]->send("SELECT zk_lock('$path[$n]')");
+	if ($seen{ $path[$n] }++)
+	{
+		zk_wait_waiting($admin[ $n % 2 ], $s[$n]);
+		$waits{$n} = 1;
+	}
+	else
+	{
+		$s[$n]->wait;
+	}
+}
+
+sub holders { return grep { !$waits{$_} && ($_ >= $owner) } 0 .. $#path; }
+
+# What holders know of their locks and their sessions
+sub holds
+{
+	return map { $s[$_]->value(
+			q{SELECT path, token, session_id, losses FROM zk_locks, zk_session}) } holders();
+}
+
+my @had = holds();
+my @token = ((split /\|/, $had[0])[1]);    # of the owners of /queue, one after another
+is(scalar(grep { /^\/\w+(?:\/\w)?\|\d+\|0x[0-9a-f]+\|0$/ } @had), 3, 'three hold a lock each');
+is(join(' ', sort { $a <=> $b } keys %waits), '1 2 3 4 5 7 9', 'and seven wait');
+note 'they are connected to ' . join ', ', uniq map { $s[$_]->value('SELECT server FROM zk_session') } holders();
+
+# Until no holder is in doubt of its lock
+sub until_connected
+{
+	foreach my $s (@s[ holders() ])
+	{
+		zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'the lock to be held for certain');
+	}
+	return;
+}
+
+sub nothing_has_changed
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	until_connected();
+	is_deeply([ holds() ], \@had, "$what: each holder still has its lock, by the same session");
+	is(join(' ', grep { $s[$_]->is_done } sort keys %waits), '', "$what: each waiter still waits");
+	return;
+}
+
+# The owner of /queue gives it to the next one.
+sub hand_over
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $start = time;
+	my $r = $s[ $owner++ ]->query(q{SELECT zk_unlock('/queue')});
+	is("$r->{out} $r->{err}", 't ', "$what: zk_unlock");
+	is($s[$owner]->wait->{out}, 't', "$what: the next in the queue has it");
+	note sprintf '%s: handed over after %.0f ms', $what, 1000 * (time - $start);
+	delete $waits{$owner};
+	is(join(' ', grep { $s[$_]->is_done } sort keys %waits), '', "$what: and nobody else");
+	@had = holds();
+	push @token, $s[$owner]->value(q{SELECT zk_lock_token('/queue')});
+	return;
+}
+
+hand_over('all servers up');
+
+#
+# The leader
+#
+{
+	my $leader = $zk->leader;
+	my $start = time;
+	$leader->kill9;
+	my $new = zk_session($node[0]);
+	is($new->value(q{SELECT zk_lock('/new'), zk_unlock('/new')}), 't|t', 'a new session locks, once there is a leader again');
+	note sprintf 'leader killed: a new session has a lock after %.1f s', time - $start;
+	$new->quit;
+	until_connected();
+	note sprintf 'leader killed: all holders connected after %.1f s', time - $start;
+	nothing_has_changed('leader killed');
+	hand_over('leader killed');
+
+	$zk->start;
+	hand_over('third server back');
+}
+
+#
+# A follower
+#
+{
+	my ($follower) = $zk->followers;
+	my $start = time;
+	$follower->kill9;
+	until_connected();
+	nothing_has_changed('follower killed');
+	hand_over('follower killed');
+	$zk->start;
+}
+
+#
+# The leader, and at once a release
+#
+{
+	$zk->leader->kill9;
+	hand_over('released while there is no leader');
+	until_connected();
+	nothing_has_changed('after the election');
+	$zk->start;
+}
+
+#
+# A majority, and then a COMMIT that releases
+#
+{
+	my $s = zk_session($node[0]);
+	my $waiter = zk_session($node[1]);
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/majority')});
+	$waiter->send(q{SELECT zk_lock('/majority')});
+	zk_wait_waiting($admin[1], $waiter);
+
+	my @down = ($zk->leader, ($zk->followers)[0]);
+	$_->kill9 for @down;
+	my $r = $s->query('COMMIT');
+	is($r->{state}, '', 'without a majority: a COMMIT that releases a lock succeeds');
+	ok($r->{seconds} < 1, '- and does not wait');
+	my $new = zk_session($node[0], options => '-c zklock.connect_timeout=500ms');
+	is($new->query(q{SELECT zk_lock('/nobody')})->{state}, '58000', '- a new session is refused');
+	ok(!$waiter->is_done, '- nobody gets a lock');
+
+	my $start = time;
+	$zk->start;
+	is($waiter->wait->{out}, 't', '- and the waiter does when there is a majority again');
+	note sprintf 'majority back: the waiter has the lock after %.1f s', time - $start;
+	until_connected();
+	nothing_has_changed('majority back');
+	$new->value('SET zklock.connect_timeout = 10000');
+	is($new->value(q{SELECT zk_lock('/nobody')}), 't', '- and the session that was refused locks');
+	$_->quit for $s, $waiter, $new;
+}
+
+# The pairs, too
+foreach my $n (6, 8)
+{
+	$s[$n]->value("SELECT zk_unlock('$path[$n]')");
+	is($s[ $n + 1 ]->wait->{out}, 't', "$path[$n] is handed over");
+}
+is(join(' ', map { $_->value('SELECT losses FROM zk_session') } @s), join(' ', (0) x @s), 'nobody has ever lost a session');
+note 'reconnections: ' . join ' ', map { $_->value('SELECT reconnections FROM zk_session') } @s;
+
+is(join(' ', @token), join(' ', sort { $a <=> $b } uniq @token), 'and the owners of the queue had rising tokens');
+
+$_->value('SELECT zk_unlock_all()') for @s;
+zk_nothing_left($zk, 'no node is left');
+# each server knows its own, and none while it is not serving
+foreach my $server ($zk->nodes)
+{
+	$server->wait_until(sub { ($server->watch_count // 'unknown') eq '0' }, 'no watch');
+	pass('nor a watch at server ' . $server->{id});
+}
+$_->quit for @s, @admin;
+zk_nothing_left($zk, 'nor a session', sessions => 0);
+$_->stop for @node;
+$zk->stop;
+
+done_testing();

@@ -1,0 +1,276 @@
+# When settings take effect, what zklock.root confines, paths in databases of
+# other encodings, and the extension in a schema of its own, dumped and restored.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Zklock;
+use ZooKeeper;
+
+my ($zk, $zk2) = map { ZooKeeper->new(max_session_timeout => 40_000)->start } 1, 2;
+my $node = zk_cluster('main', $zk);
+my $admin = zk_session($node);
+
+# A session that another user opens
+sub session_of
+{
+	my ($user, %opt) = @_;
+	local $ENV{PGUSER} = $user;
+	return zk_session($node, %opt);
+}
+
+sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path') AND zk_unlock('$path')"); }
+
+#
+# hosts, root, session_timeout hold as long as the session in ZooKeeper does
+#
+{
+	my $s = zk_session($node);
+	my $hosts2 = $zk2->hosts;
+	my $look = sub { return $s->value('SELECT server, session_timeout FROM zk_session') };
+	my $id = sub { return $s->value('SELECT session_id FROM zk_session') };
+
+	foreach (
+		# setting, value, server and session timeout afterwards, where the lock is
+		[ 'zklock.hosts', $zk2->hosts, $zk2->hosts . '|00:00:10', $zk2, '/zklock/then' ],
+		[ 'zklock.root', '/elsewhere', $zk->hosts . '|00:00:10', $zk, '/elsewhere/then' ],
+		[ 'zklock.session_timeout', '5s', $zk->hosts . '|00:00:05', $zk, '/zklock/then' ],
+		[ 'zklock.session_timeout', '1h', $zk->hosts . '|00:00:40', $zk, '/zklock/then' ],
+	)
+	{
+		my ($name, $value, $expected, $server, $path) = @$_;
+		is($s->value(q{SELECT zk_lock('/now')}), 't', "$name:");
+		my ($was, $first) = ($look->(), $id->());
+
+		$s->value("SET $name = '$value'");
+		is($s->value(q{SELECT zk_lock('/now'), zk_xact_lock('/too')}), 't|t', '- changed while a lock is held');
+		is($look->(), $was, '- has no effect');
+		is($id->(), $first, '- on the session');
+		is(scalar $zk->children('/zklock/now'), 1, '- nor on where locks are');
+		is(scalar(grep { $_ eq $first } $zk->sessions), 1, '- and ZooKeeper has that session');
+
+		$s->value('SELECT zk_unlock_all()');
+		is($id->(), $first, '- nor has it when none is held any more');
+		is($s->value(q{SELECT zk_lock('/then')}), 't', '- until the next call');
+		is($look->(), $expected, '- which goes by the new value');
+		isnt($id->(), $first, '- in a new session');
+		is(scalar $server->children($path), 1, '- that makes its locks there');
+		is(scalar(grep { $_ eq $first } $zk->sessions), 0, '- while the old one is gone');
+
+		my $second = $id->();
+		$s->value(q{SELECT zk_unlock('/then'), zk_lock('/then')});
+		is($id->(), $second, '- and the new one stays');
+		$s->value("SELECT zk_unlock_all(); RESET $name");
+	}
+	is($s->value(q{SELECT requests > 20, reconnections, losses FROM zk_session}), 't|0|0',
+		'a change of session is no loss, and counters go on');
+	$s->quit;
+	zk_nothing_left($_, 'nothing is left', sessions => $_ == $zk2 ? 0 : 1) for $zk2, $zk;
+}
+
+#
+# Whose they are
+#
+{
+	$admin->value('CREATE ROLE worker LOGIN; CREATE ROLE stranger LOGIN');
+	$admin->value('GRANT EXECUTE ON FUNCTION zk_lock, zk_try_lock, zk_unlock TO worker');
+	my $s = session_of('worker');
+	foreach (
+		[ 'zklock.hosts', q{'127.0.0.1:1'}, '42501' ],
+		[ 'zklock.root', q{'/x'}, '42501' ],
+		[ 'zklock.session_timeout', q{'5s'}, '42501' ],
+		[ 'zklock.max_locks', '5', '42501' ],
+		[ 'zklock.connect_timeout', q{'1s'}, '' ],
+		[ 'zklock.operation_timeout', q{'1s'}, '' ],
+		[ 'zklock.release_timeout', q{'1s'}, '' ],
+		[ 'zklock.misspelt', '1', '42602' ])
+	{
+		my ($name, $value, $state) = @$_;
+		is($s->query("SET $name = $value")->{state}, $state, "SET $name as a user who is no superuser");
+	}
+	is(try_lock($s, '/a'), 't', 'a user takes a lock where the administrator says');
+	is($s->value('SELECT server FROM zk_session'), $zk->hosts, '- and sees where that is');
+	$s->quit;
+
+	# by database, by role, and before the library is loaded
+	$admin->value('CREATE DATABASE team');
+	$node->safe_psql('team', 'CREATE EXTENSION zklock; GRANT EXECUTE ON FUNCTION zk_lock TO worker');
+	$admin->value(q{ALTER DATABASE team SET zklock.root = '/teams/team'});
+	foreach ([ 'at the start of a session', 'zklock' ], [ 'at the first call', 'plpgsql' ])
+	{
+		my ($when, $preload) = @$_;
+		$admin->value("ALTER DATABASE team SET session_preload_libraries = '$preload'");
+		$s = session_of('worker', dbname => 'team');
+		is($s->value(q{SELECT zk_lock('/job')}), 't', "a root of the database, loaded $when");
+		is(scalar $zk->children('/teams/team/job'), 1, '- is where its locks are');
+		$s->quit;
+		zk_nothing_left($zk, '- and were');
+	}
+}
+
+#
+# The root confines
+#
+{
+	my ($s, $other) = (zk_session($node), zk_session($node));
+	$s->value(q{SET zklock.root = '/team/a'});
+	is($s->value(q{SELECT zk_lock('/job')}), 't', 'a lock under a root');
+	is_deeply([ map { s/_c_.*/NODE/r } $zk->tree('/team') ], [qw(/team/a /team/a/job /team/a/job/NODE)], '- is there and nowhere else');
+	is($s->value('SELECT path FROM zk_locks'), '/job', '- known to its session as /job');
+
+	$other->value(q{SET zklock.root = '/team/b'});
+	is(try_lock($other, '/job'), 't', 'another root: another lock');
+	$other->value(q{SET zklock.root = '/team'});
+	is($other->value(q{SELECT zk_try_lock('/a/job')}), 'f', 'a root above: the same lock by another name');
+	$other->value(q{SET zklock.root = '/'});
+	is($other->value(q{SELECT zk_try_lock('/team/a/job')}), 'f', 'no root: the same again');
+	is($other->value(q{SELECT zk_lock('/bare')}), 't', '- and a lock of its own');
+	is(scalar(grep { /^\/bare\/_c_/ } $zk->tree('/')), 1, '- right below /');
+	$other->value(q{SELECT zk_unlock('/bare')});
+	foreach my $path (qw(/zookeeper /zookeeper/config))
+	{
+		is($other->query("SELECT zk_lock('$path')")->{state}, '22023', "no root: $path is ZooKeeper's own");
+	}
+	is(try_lock($s, '/zookeeper'), 't', 'under a root it is a name like others');
+
+	my @before = $zk->tree('/');
+	foreach my $path ('', '/', 'job', '/..', '/../b/job', '/job/..', '/./job', '/a//b', '//job', '/job/', '/job/../../b/job')
+	{
+		is($s->query("SELECT zk_lock('$path')")->{state}, '22023', "no way out: '$path'");
+	}
+	is_deeply([ grep { !/^.zookeeper/ } $zk->tree('/') ], [ grep { !/^.zookeeper/ } @before ], '- and nothing made');
+	foreach my $root ('', 'team', '/team/', '//', '/..', '/zookeeper', '/zookeeper/x', '/x-lock-0000000001')
+	{
+		is($s->query("SET zklock.root = '$root'")->{state}, '22023', "no root: '$root'");
+	}
+	is($s->query(q{SET zklock.root = '/zookeepers'})->{state}, '', 'a root may begin like that');
+	$_->quit for $s, $other;
+	zk_nothing_left($zk, 'nothing is left');
+}
+
+#
+# Encodings: a path is what it is in UTF-8
+#
+{
+	my %db = (latin1 => 'LATIN1', ascii => 'SQL_ASCII', win => 'WIN1252');
+	my %s = (utf8 => zk_session($node));
+	foreach my $db (sort keys %db)
+	{
+		$admin->value("CREATE DATABASE $db TEMPLATE template0 ENCODING '$db{$db}' LC_COLLATE 'C' LC_CTYPE 'C'");
+		$node->safe_psql($db, 'CREATE EXTENSION zklock');
+		$s{$db} = zk_session($node, dbname => $db);
+	}
+	is($s{utf8}->value('SHOW server_encoding'), 'UTF8', 'the database of UTF-8');
+
+	# u umlaut, in each database's own bytes
+	my %bytes = (utf8 => '\xc3\xbc', ascii => '\xc3\xbc', latin1 => '\xfc', win => '\xfc');
+	foreach my $owner (sort keys %s)
+	{
+		is($s{$owner}->value("SELECT zk_lock(E'/m$bytes{$owner}ller')"), 't', "$owner: a path beyond ASCII");
+		is_deeply([ grep { /^m/ } $zk->children('/zklock') ], ["m\xc3\xbcller"], '- is UTF-8 in ZooKeeper');
+		is($s{$owner}->value("SELECT path = E'/m$bytes{$owner}ller' FROM zk_locks"), 't', '- and looks as it was typed');
+		foreach my $other (grep { $_ ne $owner } sort keys %s)
+		{
+			is($s{$other}->value("SELECT zk_try_lock(E'/m$bytes{$other}ller')"), 'f', "- and excludes $other");
+		}
+		$s{$owner}->value('SELECT zk_unlock_all()');
+	}
+
+	my @before = $zk->tree('/zklock');
+	foreach (
+		# a path in a database, SQLSTATE, reason
+		[ 'ascii', '/m\xfcller', '22021', 'not UTF-8' ],
+		[ 'ascii', '/\xc0\xae', '22021', 'longer than need be' ],
+		[ 'ascii', '/\xed\xa0\x80', '22021', 'half a surrogate pair' ],
+		[ 'ascii', '/\xc3', '22021', 'cut off' ],
+		[ 'win', '/\x81', '22021', 'no character at all' ],
+		[ 'latin1', '/\x85', '22023', 'a control character' ],
+		[ 'utf8', '/\xee\x80\x80', '22023', 'for private use' ],
+		[ 'utf8', '/\xef\xbf\xbd', '22023', 'a special' ],
+		[ 'utf8', '/\xf0\x9f\x94\x92', '22023', 'a surrogate pair to ZooKeeper' ])
+	{
+		my ($db, $path, $state, $why) = @$_;
+		is($s{$db}->query("SELECT zk_lock(E'$path')")->{state}, $state, "$db: $path: $why");
+		is(try_lock($s{$db}, '/after'), 't', '- and the session goes on');
+	}
+	is_deeply([ grep { !/after/ } $zk->tree('/zklock') ], [ grep { !/after/ } @before ], '- with nothing made');
+
+	# 1,000 bytes are those of UTF-8
+	is($s{latin1}->value(q{SELECT zk_lock('/' || repeat(E'\xfc', 499)), zk_unlock_all()}), 't|1', 'latin1: 999 bytes in UTF-8');
+	is($s{latin1}->query(q{SELECT zk_lock('/' || repeat(E'\xfc', 500))})->{state}, '22023', 'latin1: 1,001');
+	is($s{utf8}->value(q{SELECT zk_lock('/' || repeat('a', 999)), zk_unlock_all()}), 't|1', 'utf8: 1,000');
+
+	$_->quit for values %s;
+	zk_nothing_left($zk, 'nothing is left');
+}
+
+#
+# In a schema; dumped and restored
+#
+{
+	$admin->value('CREATE DATABASE source');
+	$node->safe_psql(
+		'source', q{
+		CREATE SCHEMA locks;
+		CREATE EXTENSION zklock SCHEMA locks;
+		GRANT USAGE ON SCHEMA locks TO worker;
+		GRANT EXECUTE ON FUNCTION locks.zk_lock, locks.zk_unlock TO worker;
+		CREATE TABLE public.protected (i int);
+		CREATE FUNCTION public.guarded() RETURNS boolean LANGUAGE sql AS $$ SELECT locks.zk_xact_lock('/guarded') $$;
+		CREATE VIEW public.mine AS SELECT path, state FROM locks.zk_locks});
+
+	my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
+	$node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('source') ], 'pg_dump');
+	$admin->value('CREATE DATABASE target');
+	$node->command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('target'), $dump ], 'pg_restore');
+	$node->command_like([ 'pg_dump', '-d', $node->connstr('target') ], qr/^CREATE EXTENSION IF NOT EXISTS zklock WITH SCHEMA locks;$/m,
+		'the extension is dumped as one');
+	$node->command_like([ 'pg_dump', '-d', $node->connstr('target') ], qr/\A(?!.*CREATE FUNCTION locks)/s, '- and not its functions');
+
+	my $rights = q{SELECT r || ' ' || p.oid::regprocedure FROM pg_proc p, unnest('{worker,stranger}'::text[]) r
+		WHERE pronamespace = 'locks'::regnamespace AND has_function_privilege(r, p.oid, 'EXECUTE')};
+	my @expected = sort 'worker locks.zk_lock(text,interval)', 'worker locks.zk_unlock(text)',
+	  map { ("worker locks.$_()", "stranger locks.$_()") } qw(zk_lock_status zk_session_status);
+
+	foreach my $db ('source', 'target')
+	{
+		is_deeply([ sort split /\n/, $node->safe_psql($db, $rights) ], \@expected, "$db: rights");
+		my $s = zk_session($node, dbname => $db);
+		$s->value(q{SET search_path = ''});
+		is($s->value(q{SELECT locks.zk_lock('/schema'), public.guarded(), locks.zk_lock_token('/schema') IS NOT NULL}), 't|t|t',
+			"$db: locks by qualified names");
+		is($s->value('SELECT * FROM public.mine'), '/schema|held', '- in views, too');
+		is($s->value('SELECT state, losses FROM locks.zk_session'), 'connected|0', '- and in those of the extension');
+		is($s->query(q{SELECT zk_lock('/schema')})->{state}, '42883', '- and by no other');
+		is($s->value(q{SELECT locks.zk_unlock('/schema')}), 't', '- and unlocks');
+
+		my $worker = session_of('worker', dbname => $db);
+		is($worker->value(q{SELECT locks.zk_lock('/schema')}), 't', "$db: who was granted a function may use it");
+		is($worker->query(q{SELECT locks.zk_xact_lock('/schema')})->{state}, '42501', '- but no other');
+		is($worker->value('SELECT path FROM locks.zk_locks'), '/schema', '- and sees its locks');
+		$worker->quit;
+
+		is($s->query('ALTER EXTENSION zklock SET SCHEMA public')->{state}, '0A000', "$db: it stays in its schema");
+		$s->value(q{SELECT locks.zk_lock('/dropped')});
+		is($s->query('DROP EXTENSION zklock')->{state}, '2BP01', '- and is not dropped while something uses it');
+		is($s->query('DROP EXTENSION zklock CASCADE')->{state}, '', '- unless that goes, too');
+		is(try_lock($admin, '/dropped'), 'f', '- which takes no lock away');
+		$s->value('DISCARD ALL');
+		is(try_lock($admin, '/dropped'), 't', '- but DISCARD ALL does');
+		is($s->query('CREATE EXTENSION zklock SCHEMA locks')->{state}, '', '- and it can be made again');
+		is($s->value(q{SELECT locks.zk_lock('/dropped')}), 't', '- and works');
+		$s->quit;
+	}
+}
+
+$admin->quit;
+zk_nothing_left($_, 'nothing is left in ZooKeeper', sessions => 0) for $zk, $zk2;
+$node->stop;
+
+done_testing();

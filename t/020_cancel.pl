@@ -1,0 +1,304 @@
+
+# A call can be ended at each step of its conversation with ZooKeeper, at once,
+# by all that ends a statement; nothing stays behind in ZooKeeper, and the
+# session locks and unlocks as before.
+#
+# A proxy stops the conversation at the step; a table of steps and a table of
+# what ends a call give the tests.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Time::HiRes qw(time);
+use Test::More;
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# The promise, in seconds, and how often this machine may fail to keep it
+my $PROMISE = 0.1;
+my $TRIES = 3;
+
+# How long a backend may take to go when ZooKeeper does not answer its goodbye
+my $EXIT_BOUND = 2.5;
+
+# Settings that end a call do so after this time, in ms: the step must have
+# been reached before
+my $TIMEOUT_MS = 300;
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+my $node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '2s');
+my $admin = zk_session($node);
+
+my $LOCK = "SELECT zk_lock('/l')";
+my $DIR = '/zklock/l';
+
+# Others in the queue, who do not go through the proxy
+my $other = $zk->client(session_timeout => 60_000);
+my @others;
+
+sub other_locks
+{
+	my ($n) = @_;
+	$other->create($_, mode => 'container') for grep { !$other->exists($_) } '/zklock', $DIR;
+	push @others, scalar $other->create("$DIR/_c_other-lock-", mode => 'ephemeral_sequential')
+	  for 1 .. $n;
+	return;
+}
+
+sub others_leave
+{
+	$other->delete($_) for splice @others;
+	return;
+}
+
+sub waits_in_queue
+{
+	my ($session) = @_;
+	zk_wait_waiting($admin, $session);
+	# its own node and up to two before it
+	my $watches = 1 + (@others < 2 ? @others : 2);
+	zk_until(sub { $zk->watch_count == $watches }, "$watches watches");
+	return;
+}
+
+# stays: the proxy stays as it is until the session is closed, if it is
+# cold:  not after a first lock and unlock
+my @steps = (
+	{
+		name => 'connecting',
+		stays => 1,
+		cold => 1,
+		prepare => sub { $proxy->blackhole },
+		reached => sub { zk_wait_waiting($admin, $_[0]) }
+	},
+	{
+		name => 'reconnecting',
+		prepare => sub { $proxy->refuse; $proxy->drop },
+		reached => sub { zk_wait_waiting($admin, $_[0]) }
+	},
+	{
+		name => 'create on its way',
+		prepare => sub { $proxy->hold_request('create2') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'create sent',
+		stays => 1,
+		prepare => sub { $proxy->hold('create2') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'parents sent',
+		new_path => 1,
+		prepare => sub { $proxy->hold('createContainer') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'list sent',
+		prepare => sub { $proxy->hold('getChildren') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'watching',
+		prepare => sub { other_locks(1); $proxy->hold('getData') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'waiting',
+		prepare => sub { other_locks(1) },
+		reached => \&waits_in_queue
+	},
+	{
+		# the farther of two goes: the queue is looked at again
+		name => 'woken',
+		prepare => sub { other_locks(2) },
+		reached => sub {
+			waits_in_queue($_[0]);
+			$proxy->hold('getChildren');
+			$other->delete(shift @others);
+			$proxy->wait_held;
+		}
+	},
+	{
+		name => 'trying',
+		sql => "SELECT zk_try_lock('/l')",
+		no_lock_timeout => 1,
+		prepare => sub { $proxy->hold('sync') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'deleting by zk_unlock',
+		stays => 1,
+		sql => "SELECT zk_unlock('/l')",
+		no_lock_timeout => 1,
+		prepare => sub { $_[0]->value($LOCK); $proxy->hold('delete') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'delete of zk_unlock on its way',
+		sql => "SELECT zk_unlock('/l')",
+		no_lock_timeout => 1,
+		prepare => sub { $_[0]->value($LOCK); $proxy->hold_request('delete') },
+		reached => sub { $proxy->wait_held }
+	},
+	{
+		name => 'deleting by zk_unlock_all',
+		sql => "SELECT zk_unlock_all()",
+		no_lock_timeout => 1,
+		prepare => sub { $_[0]->value($LOCK); $proxy->hold('delete') },
+		reached => sub { $proxy->wait_held }
+	});
+
+my @enders = (
+	{
+		name => 'pg_cancel_backend',
+		state => '57014',
+		act => sub { $admin->value("SELECT pg_cancel_backend($_[0])") }
+	},
+	{
+		name => 'statement_timeout',
+		state => '57014',
+		setting => 'statement_timeout'
+	},
+	{
+		name => 'lock_timeout',
+		state => '55P03',
+		setting => 'lock_timeout'
+	},
+	{
+		name => 'pg_terminate_backend',
+		state => '57P01',
+		act => sub { $admin->value("SELECT pg_terminate_backend($_[0])") }
+	});
+
+# Let a call come to the step, end it, and return how it ended, with
+# "after": seconds from what ended it until the client knew.
+sub end_call
+{
+	my ($session, $sql, $reached, $ender, $on_error) = @_;
+	my $setting = $ender->{setting};
+	my $began;
+
+	if ($setting)
+	{
+		$session->value("SET $setting = $TIMEOUT_MS");
+		$began = time + $TIMEOUT_MS / 1000;
+	}
+	$session->send($sql);
+	$reached->($session);
+	my $too_late = $session->is_done;
+	if (!$setting)
+	{
+		$began = time;
+		$ender->{act}->($session->pid);
+	}
+	$session->wait_error;
+	my $after = time - $began;
+	$on_error->() if $on_error;
+	my $result = $session->wait;
+	$result->{too_late} = $too_late;
+	$result->{after} = $after;
+	$session->value("RESET $setting") if $setting && !$result->{closed};
+	return $result;
+}
+
+# What this machine needs for any statement
+sub plain
+{
+	my ($ender) = @_;
+	my $session = zk_session($node);
+	my $sleeps = sub {
+		zk_until(sub { $admin->value('SELECT count(*) FROM pg_stat_activity WHERE pid = '
+				  . $session->pid . " AND wait_event = 'PgSleep'") }, 'pg_sleep');
+	};
+	return end_call($session, 'SELECT pg_sleep(60)', $sleeps, $ender)->{after};
+}
+
+my %worst;
+my $paths = 0;
+
+sub try_step
+{
+	my ($step, $ender) = @_;
+	my $session = zk_session($node);
+	my $sql = $step->{sql} // $LOCK;
+
+	# a session that is connected, except where that is the step
+	$session->value("SELECT zk_lock('/warm'), zk_unlock('/warm')") unless $step->{cold};
+	$sql =~ s{/l'}{'/new' . ++$paths . "/l'"}e if $step->{new_path};
+	$step->{prepare}->($session);
+
+	my $heal = sub { $proxy->release; $proxy->pass; };
+	my $result = end_call($session, $sql, $step->{reached}, $ender, $step->{stays} ? undef : $heal);
+	$heal->();
+	return ($result, $session);
+}
+
+sub test_step
+{
+	my ($step, $ender) = @_;
+	my ($result, $session);
+
+	foreach my $try (1 .. $TRIES)
+	{
+		($result, $session) = try_step($step, $ender);
+		last if $result->{state} ne $ender->{state};
+		last if !$result->{too_late} && $result->{after} < $PROMISE;
+		diag(sprintf '%s, %s: try %d took %.0f ms', $step->{name}, $ender->{name}, $try,
+			1000 * $result->{after});
+		others_leave();
+	}
+	is($result->{state}, $ender->{state}, "ends with $ender->{state}");
+	ok(!$result->{too_late}, 'at this step');
+	cmp_ok($result->{after}, '<', $PROMISE, 'at once');
+	$worst{ $ender->{name} } = $result->{after} if $result->{after} > ($worst{ $ender->{name} } // 0);
+
+	# while the others still stand there, so that nothing is cleared by them
+	zk_until(sub { !grep { !/other/ } zk_locks_left($zk) }, 'no node of ours is left');
+	pass('no node is left');
+	my $watches = zk_until(sub { $zk->watch_count == 0 }, 'no watch is left');
+	ok($watches, 'no watch is left');
+	others_leave();
+
+	if ($ender->{state} eq '57P01')
+	{
+		ok($result->{closed}, 'the session is closed');
+		cmp_ok($result->{seconds}, '<', $EXIT_BOUND, 'and does not take long to');
+	}
+	else
+	{
+		is($session->value("$LOCK; SELECT zk_unlock('/l')"), "t\nt", "locks and unlocks, time $_")
+		  for 1 .. 2;
+	}
+	return;
+}
+
+foreach my $ender (@enders)
+{
+	next if $ender->{name} eq 'lock_timeout';    # does not end pg_sleep
+	my ($best) = sort { $a <=> $b } map { plain($ender) } 1 .. 3;
+	note(sprintf 'pg_sleep, %s: %.1f ms', $ender->{name}, 1000 * $best);
+}
+
+foreach my $step (@steps)
+{
+	foreach my $ender (@enders)
+	{
+		next if $step->{no_lock_timeout} && $ender->{name} eq 'lock_timeout';
+		subtest "$step->{name}: $ender->{name}" => sub { test_step($step, $ender) };
+	}
+}
+note(sprintf 'slowest, %s: %.1f ms', $_, 1000 * $worst{$_}) for sort keys %worst;
+
+$other->close;
+undef $admin;
+$node->stop;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left, no session either', sessions => 0, tree => 1);
+
+done_testing();

@@ -1,0 +1,413 @@
+
+# Answers of ZooKeeper that get lost.  What was asked for may have happened: a
+# create whose answer is lost leaves exactly one node while the call goes on,
+# and none after it; a delete whose answer is lost is repeated until the node is
+# gone; nothing that got lost makes a call fail, hang, or give a wrong answer.
+#
+# The session timeout is short: silence is noticed within it.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Test::More;
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $SESSION_TIMEOUT = 2;
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+my $node = zk_cluster('main', $proxy, 'zklock.session_timeout' => "${SESSION_TIMEOUT}s");
+my $admin = zk_session($node);
+my $DIR = '/zklock/l';
+my $LOCK = "SELECT zk_lock('/l')";
+my $UNLOCK = "SELECT zk_unlock('/l')";
+
+my $other = $zk->client(session_timeout => 60_000);
+
+sub other_locks
+{
+	$other->create($_, mode => 'container') for grep { !$other->exists($_) } '/zklock', $DIR;
+	return scalar $other->create("$DIR/_c_other-lock-", mode => 'ephemeral_sequential');
+}
+
+sub own_nodes { return grep { !/other/ } $zk->children($DIR); }
+
+# A session that is connected, so that only what is meant is disturbed
+sub warm_session
+{
+	my $session = zk_session($node);
+	$session->value("SELECT zk_lock('/warm'), zk_unlock('/warm')");
+	return $session;
+}
+
+sub works_as_before
+{
+	my ($session) = @_;
+	is($session->value("$LOCK; $UNLOCK"), "t\nt", "then locks and unlocks, time $_") for 1 .. 2;
+	return;
+}
+
+# a test of its own, from a clean state to a clean state
+sub lost
+{
+	my ($name, $code) = @_;
+	subtest $name => sub {
+		my $session = warm_session();
+		$code->($session);
+		$proxy->reset;
+		works_as_before($session) if $session->{psql};
+		$session->quit;
+		zk_nothing_left($zk, 'nothing is left', sessions => 2);    # $other, and a guest
+	};
+	return;
+}
+
+# The ways to lose an answer
+my %way = (
+	'swallowed' => sub { $proxy->swallow($_[0]) },
+	'swallowed with all behind it' => sub { $proxy->hold($_[0]) },
+	'swallowed and the connection cut' => sub { $proxy->swallow_and_drop($_[0]) },
+	'never asked for, the connection cut' => sub { $proxy->drop_request($_[0]) });
+
+# and one more for a request: it is stuck until the client has given up on it
+my %way_of_writes = (%way, 'stuck on its way' => sub { $proxy->hold_request($_[0]) });
+
+# Wait until the proxy has done it.
+sub wait_lost
+{
+	my ($way) = @_;
+	if ($way =~ /^swallowed with|^stuck/) { $proxy->wait_held; }
+	elsif ($way =~ /^swallowed/) { $proxy->wait_swallowed; }
+	else { zk_until(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $proxy->log }, 'a cut'); }
+	return;
+}
+
+# ------------------------------------------------------------------- create
+
+foreach my $way (sort keys %way_of_writes)
+{
+	lost "create, $way: a free lock is had, with one node" => sub {
+		my ($session) = @_;
+		$proxy->clear_log;
+		$way_of_writes{$way}->('create2');
+		my $result = $session->query($LOCK);
+		is($result->{out}, 't', 'the lock is had');
+		is($result->{state}, '', 'without an error');
+		is(own_nodes(), 1, 'one node');
+		is($session->value("SELECT count(*) FROM zk_locks WHERE state = 'held'"), 1, 'held');
+		is($session->value('SELECT node FROM zk_locks'), (own_nodes())[0], 'zk_locks names it');
+		is($session->value("SELECT zk_lock_token('/l')"), $zk->exists("$DIR/" . (own_nodes())[0])->{czxid},
+			'with the token of that node');
+		is($session->value($UNLOCK), 't', 'unlocked');
+	};
+
+	lost "create, $way: one node while the call waits" => sub {
+		my ($session) = @_;
+		my $before = other_locks();
+		$proxy->clear_log;
+		$way_of_writes{$way}->('create2');
+		$session->send($LOCK);
+		wait_lost($way);
+
+		# until the client has found out and stands in the queue again
+		my $most = 0;
+		zk_until(
+			sub {
+				my $n = own_nodes();
+				$most = $n if $n > $most;
+				return $n == 1 && $zk->watch_count == 2;
+			},
+			'the waiter in the queue');
+		is($most, 1, 'never more than one');
+		ok(!$session->is_done, 'the call goes on');
+		$other->delete($before);
+		is($session->wait->{out}, 't', 'and gets the lock');
+		is($session->value($UNLOCK), 't', 'unlocked');
+	};
+
+	# A client that was cut off cannot come back until that is allowed, and
+	# nothing else tells a client of whom an answer was swallowed.
+	my $lose = sub {
+		my ($session) = @_;
+		$proxy->clear_log;
+		$proxy->refuse if $way =~ /cut/;
+		$way_of_writes{$way}->('create2');
+		$proxy->swallow('getChildren') if $way eq 'swallowed';
+		$session->send($LOCK);
+		wait_lost($way);
+		return;
+	};
+
+	lost "create, $way: cancelled before that is known" => sub {
+		my ($session) = @_;
+		$lose->($session);
+		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
+		is($session->wait->{state}, '57014', 'the call has ended');
+		$proxy->pass;
+		zk_until(sub { own_nodes() == 0 }, 'no node is left');
+		pass('no node is left');
+	};
+
+	lost "create, $way: terminated before that is known" => sub {
+		my ($session) = @_;
+		$lose->($session);
+		$admin->value('SELECT pg_terminate_backend(' . $session->pid . ')');
+		ok($session->wait->{closed}, 'the session is closed');
+		$session->quit;
+	};
+}
+
+lost 'create, swallowed: a timeout of the call that ends meanwhile is an error' => sub {
+	my ($session) = @_;
+	$proxy->swallow($_) for 'create2', 'getChildren';
+	my $result = $session->query("SELECT zk_lock('/l', '200ms')");
+	is($result->{state}, '58030', 'is 58030, not false');
+	like($result->{message}, qr/^timeout expired before ZooKeeper answered/, 'with the reason');
+};
+
+# Directories that never had a child stay for ever unless they are deleted.
+lost 'the directories of a first lock arrive, the lock does not: they are removed' => sub {
+	my ($session) = @_;
+	$proxy->hold_request('create2');    # finds that there is no directory
+	$session->send("SELECT zk_lock('/never/had')");
+	$proxy->wait_held;
+	$proxy->delay_ms(200);
+	$proxy->release;
+	$proxy->hold_request('create2');    # comes after the directories
+	$proxy->delay_ms(0);
+	$proxy->wait_held;
+	zk_until(sub { $zk->exists('/zklock/never/had') }, 'the directories');
+	$proxy->refuse;
+	$proxy->drop;
+	$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
+	is($session->wait->{state}, '57014', 'the call is cancelled');
+	$proxy->pass;
+	ok(eval { zk_until(sub { !$zk->exists('/zklock/never') }, 'removed', 10) }, 'they are removed');
+};
+
+lost 'answers to the parents of a first lock, swallowed: the lock is had' => sub {
+	my ($session) = @_;
+	$proxy->swallow('createContainer', 2);
+	is($session->value("SELECT zk_lock('/first/lock')"), 't', 'the lock is had');
+	is(scalar $zk->children('/zklock/first/lock'), 1, 'one node');
+	is($session->value("SELECT zk_unlock('/first/lock')"), 't', 'unlocked');
+};
+
+# ------------------------------------------------------------------- delete
+
+foreach my $way (sort keys %way_of_writes)
+{
+	lost "delete, $way: zk_unlock" => sub {
+		my ($session) = @_;
+		$session->value($LOCK);
+		$proxy->clear_log;
+		$way_of_writes{$way}->('delete');
+		my $result = $session->query($UNLOCK);
+		is($result->{out}, 't', 'is true');
+		is_deeply($result->{warnings}, [], 'and confirmed');
+		is(own_nodes(), 0, 'no node');
+	};
+
+	lost "delete, $way: zk_unlock that does not wait so long" => sub {
+		my ($session) = @_;
+		$session->value($LOCK);
+		$session->value("SET zklock.operation_timeout = '1ms'");
+		$proxy->clear_log;
+		$way_of_writes{$way}->('delete');
+		my $result = $session->query($UNLOCK);
+		is($result->{out}, 't', 'is true');
+		like("@{ $result->{warnings} }", qr/^(?:ZooKeeper has not confirmed the release of a lock)?$/,
+			'with a warning, or confirmed');
+		is($session->value('SELECT count(*) FROM zk_locks'), 0, 'the hold is gone');
+		zk_until(sub { own_nodes() == 0 }, 'no node is left');
+		$session->value('RESET zklock.operation_timeout');
+	};
+
+	lost "delete, $way: COMMIT of a transaction-scope lock" => sub {
+		my ($session) = @_;
+		$session->value("BEGIN; SELECT zk_xact_lock('/l')");
+		$proxy->clear_log;
+		$way_of_writes{$way}->('delete');
+		my $result = $session->query('COMMIT');
+		is($result->{state}, '', 'commits');
+		is_deeply($result->{warnings}, [], 'without a warning');
+		cmp_ok($result->{seconds}, '<', 0.5, 'at once');
+		zk_until(sub { own_nodes() == 0 }, 'no node is left');
+	};
+
+	lost "delete, $way: COMMIT with a release_timeout" => sub {
+		my ($session) = @_;
+		$session->value("SET zklock.release_timeout = '300ms'");
+		$session->value("BEGIN; SELECT zk_xact_lock('/l')");
+		$proxy->clear_log;
+		$way_of_writes{$way}->('delete');
+		my $result = $session->query('COMMIT');
+		is($result->{state}, '', 'commits');
+		cmp_ok($result->{seconds}, '<', 0.3 + 0.5, 'in time');
+		$session->value('RESET zklock.release_timeout');
+		zk_until(sub { own_nodes() == 0 }, 'no node is left');
+	};
+
+	lost "delete, $way: ROLLBACK TO SAVEPOINT" => sub {
+		my ($session) = @_;
+		$session->value("BEGIN; SAVEPOINT s; SELECT zk_lock('/l')");
+		$proxy->clear_log;
+		$way_of_writes{$way}->('delete');
+		$session->value('ROLLBACK TO SAVEPOINT s');
+		zk_until(sub { own_nodes() == 0 }, 'no node is left');
+		is($session->value('COMMIT; SELECT count(*) FROM zk_locks'), 0, 'no hold');
+	};
+}
+
+# -------------------------------------------------------------------- reads
+
+foreach my $way (sort keys %way)
+{
+	lost "list, $way: a free lock is had" => sub {
+		my ($session) = @_;
+		$way{$way}->('getChildren');
+		is($session->value($LOCK), 't', 'the lock is had');
+		is(own_nodes(), 1, 'one node');
+		is($session->value($UNLOCK), 't', 'unlocked');
+	};
+
+	lost "list, $way: zk_try_lock is right" => sub {
+		my ($session) = @_;
+		my $before = other_locks();
+		$way{$way}->('getChildren');
+		is($session->value("SELECT zk_try_lock('/l')"), 'f', 'false for a lock that is taken');
+		is(own_nodes(), 0, 'no node');
+		$proxy->reset;
+		$other->delete($before);
+		$way{$way}->('getChildren');
+		is($session->value("SELECT zk_try_lock('/l')"), 't', 'true for one that is free');
+		is(own_nodes(), 1, 'one node');
+		$session->value($UNLOCK);
+	};
+
+	lost "sync, $way: zk_try_lock is right" => sub {
+		my ($session) = @_;
+		$way{$way}->('sync');
+		is($session->value("SELECT zk_try_lock('/l')"), 't', 'true');
+		$session->value($UNLOCK);
+	};
+
+	lost "setting of a watch, $way: the waiter is woken" => sub {
+		my ($session) = @_;
+		my $before = other_locks();
+		$proxy->clear_log;
+		$way{$way}->('getData');
+		$session->send($LOCK);
+		wait_lost($way);
+		$other->delete($before);
+		my $result = $session->wait;
+		is($result->{out}, 't', 'gets the lock');
+		is(own_nodes(), 1, 'one node');
+		$session->value($UNLOCK);
+	};
+
+	lost "setting of a watch, $way: nobody gets in too early" => sub {
+		my ($session) = @_;
+		my @before = (other_locks(), other_locks());
+		$proxy->clear_log;
+		$way{$way}->('getData');
+		$session->send($LOCK);
+		wait_lost($way);
+		$other->delete(shift @before);
+		zk_until(sub { $zk->watch_count >= 2 }, 'it waits again');
+		ok(!$session->is_done, 'not while another is before it');
+		$other->delete(shift @before);
+		is($session->wait->{out}, 't', 'then it has the lock');
+		$session->value($UNLOCK);
+	};
+}
+
+# ------------------------------------------------------------------- events
+
+lost 'a lost event, the connection cut: the waiter is woken' => sub {
+	my ($session) = @_;
+	my $before = other_locks();
+	$session->send($LOCK);
+	zk_until(sub { $zk->watch_count == 2 }, 'it waits');
+	$proxy->hold_event;
+	$other->delete($before);
+	$proxy->wait_held;
+	ok(!$session->is_done, 'it does not know');
+	$proxy->refuse;
+	$proxy->drop;
+	$proxy->release;
+	$proxy->pass;
+	is($session->wait->{out}, 't', 'it has the lock');
+	$session->value($UNLOCK);
+};
+
+lost 'an event that comes too late for a cancelled call' => sub {
+	my ($session) = @_;
+	my $before = other_locks();
+	$session->send($LOCK);
+	zk_until(sub { $zk->watch_count == 2 }, 'it waits');
+	$proxy->hold_event;
+	$other->delete($before);
+	$proxy->wait_held;
+	$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
+	is($session->wait->{state}, '57014', 'cancelled');
+	$proxy->release;
+};
+
+lost 'the connection cut again and again: the waiter keeps its place' => sub {
+	my ($session) = @_;
+	my $before = other_locks();
+	$session->send($LOCK);
+	zk_until(sub { $zk->watch_count == 2 }, 'it waits');
+	my ($mine) = own_nodes();
+	my $behind = other_locks();
+	foreach my $time (1 .. 5)
+	{
+		$proxy->drop;
+		zk_until(sub { $zk->watch_count == 2 && $proxy->connections == 1 }, 'it is back');
+	}
+	is("@{[ own_nodes() ]}", $mine, 'the same node');
+	$other->delete($before);
+	is($session->wait->{out}, 't', 'it has the lock, before one who came later');
+	$session->value($UNLOCK);
+	$other->delete($behind);
+};
+
+# What was missed is told in no order: that the way is free may come before that
+# the own node is gone.
+lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in too early' => sub {
+	my ($session) = @_;
+	my $before = other_locks();
+	foreach my $time (1 .. 6)
+	{
+		$session->send($LOCK);
+		zk_until(sub { $zk->watch_count == 2 }, 'it waits');
+		my ($mine) = own_nodes();
+		$proxy->refuse;
+		$proxy->drop;
+		zk_until(sub { $proxy->connections == 0 }, 'it is cut off');
+		my $next = other_locks();
+		$other->delete($_) for $before, "$DIR/$mine";
+		$before = $next;
+		$proxy->pass;
+		zk_until(sub { $session->is_done || (own_nodes() == 1 && $zk->watch_count == 2) }, 'it waits again');
+		ok(!$session->is_done, "it does not, time $time");
+		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
+		is($session->wait->{state}, '57014', 'cancelled');
+		zk_until(sub { $zk->watch_count == 0 }, 'it is out of the queue');
+	}
+	$other->delete($before);
+};
+
+$other->close;
+undef $admin;
+$node->stop;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left, no session either', sessions => 0, tree => 1);
+
+done_testing();

@@ -1,0 +1,322 @@
+
+# The end of a transaction, of a backend, and of a server: what must not wait
+# does not, whatever ZooKeeper does meanwhile, and locks are given back at once
+# where somebody is left to do that, else when the session times out.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Time::HiRes qw(sleep time);
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# What a busy machine may add to a time that is promised, in seconds
+my $SLACK = 0.5;
+
+# How long a backend may say goodbye to a ZooKeeper that does not answer
+my $EXIT_BOUND = 2.5;
+
+my $SESSION_TIMEOUT = 6;
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+my $node = zk_cluster(
+	'main', $proxy,
+	'zklock.session_timeout' => "${SESSION_TIMEOUT}s",
+	restart_after_crash => 'on');
+my $admin = zk_session($node);
+
+sub nodes { return scalar $zk->children("/zklock$_[0]"); }
+
+sub cut { $proxy->refuse; $proxy->drop; return; }
+
+sub wait_cut_off
+{
+	my ($session) = @_;
+	zk_until(sub { $session->value('SELECT state FROM zk_session') eq 'suspended' }, 'cut off');
+	return;
+}
+
+# ---------------------------------------------------------- subtransactions
+
+my $MANY = 1000;
+
+# A transaction in as many subtransactions, with a lock in each
+sub nested
+{
+	my ($session) = @_;
+	$session->value('BEGIN; ' . join '; ', map { "SAVEPOINT s$_; SELECT zk_xact_lock('/s/$_')" } 1 .. $MANY);
+	return;
+}
+
+subtest "$MANY subtransactions with a lock each, ZooKeeper down" => sub {
+	my $session = zk_session($node);
+	$session->value("SET zklock.release_timeout = '1min'");
+	nested($session);
+	is($session->value('SELECT count(*) FROM zk_locks'), $MANY, 'as many locks');
+	is($zk->ephemerals_count, $MANY, 'as many nodes');
+	cut();
+	wait_cut_off($session);
+	my $result = $session->query('ROLLBACK');
+	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
+	cmp_ok($result->{seconds}, '<', $SLACK, 'ROLLBACK does not wait while it is disconnected');
+	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'no hold is left');
+	$proxy->pass;
+	zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
+	is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
+	$session->quit;
+};
+
+subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
+	my $session = zk_session($node);
+	# in a subtransaction it would not be in force any more when that counts
+	$session->value("SET zklock.release_timeout = '1s'");
+	nested($session);
+	$proxy->blackhole;
+	my $half = $MANY / 2;
+	my $result = $session->query("ROLLBACK TO SAVEPOINT s$half");
+	note(sprintf 'ROLLBACK TO SAVEPOINT: %.0f ms', 1000 * $result->{seconds});
+	cmp_ok($result->{seconds}, '<', $SLACK, 'ROLLBACK TO SAVEPOINT never waits');
+	is($session->value('SELECT count(*) FROM zk_locks'), $half - 1, 'half of them are left');
+	$result = $session->query('ROLLBACK');
+	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
+	cmp_ok($result->{seconds}, '<', 1 + $SLACK, 'ROLLBACK waits once');
+	cmp_ok($result->{seconds}, '>', 0.9, 'for what its subtransactions took, too');
+	$proxy->pass;
+	zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
+	is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
+	$session->quit;
+};
+
+my $BLOCKS = 10_000;
+my $LOOP = <<"SQL";
+DO \$\$
+BEGIN
+	FOR i IN 1 .. $BLOCKS LOOP
+		BEGIN
+			RAISE EXCEPTION 'no';
+		EXCEPTION WHEN raise_exception THEN
+			NULL;
+		END;
+	END LOOP;
+END
+\$\$
+SQL
+
+foreach my $outage ('down', 'silent')
+{
+	subtest "$BLOCKS EXCEPTION blocks while a lock is held, ZooKeeper $outage" => sub {
+		my $session = zk_session($node);
+		my $plain = $session->query($LOOP)->{seconds};
+		$session->value("SET zklock.release_timeout = '1min'");
+		$session->value("BEGIN; SELECT zk_xact_lock('/x')");
+		if ($outage eq 'down') { cut(); wait_cut_off($session); }
+		else { $proxy->blackhole; }
+		my $result = $session->query($LOOP);
+		note(sprintf '%.0f ms, without a lock %.0f ms', 1000 * $result->{seconds}, 1000 * $plain);
+		is($result->{state}, '', 'no error');
+		cmp_ok($result->{seconds}, '<', 2 * $plain + $SLACK, 'no waiting');
+		$proxy->pass;
+		$session->value('COMMIT');
+		zk_nothing_left($zk, 'nothing is left');
+		$session->quit;
+	};
+}
+
+subtest "$BLOCKS EXCEPTION blocks that take a lock again that is held" => sub {
+	my $session = zk_session($node);
+	$session->value("BEGIN; SELECT zk_xact_lock('/x')");
+	$proxy->clear_log;
+	my $result = $session->query($LOOP =~ s/RAISE/PERFORM zk_xact_lock('\/x');\n\t\t\tRAISE/r);
+	note(sprintf '%.0f ms', 1000 * $result->{seconds});
+	is($result->{state}, '', 'no error');
+	is($session->value('SELECT count FROM zk_locks'), 1, 'each is taken back');
+	is_deeply([ $proxy->requests ], [], 'without a word to ZooKeeper');
+	is(nodes('/x'), 1, 'the node is there');
+	$session->value('COMMIT');
+	zk_nothing_left($zk, 'nothing is left');
+	$session->quit;
+};
+
+# --------------------------------------------------------- end of a backend
+
+# What ends it; each returns when that was.
+my %ending = (
+	'pg_terminate_backend' => sub {
+		my ($session) = @_;
+		$admin->value('SELECT pg_terminate_backend(' . $session->pid . ')');
+		return time;
+	},
+	'the client disconnects' => sub {
+		my ($session) = @_;
+		my $began = time;
+		$session->quit;
+		return $began;
+	},
+	'the client is killed' => sub {
+		my ($session) = @_;
+		my $began = time;
+		$session->kill9;
+		return $began;
+	},
+	'idle_in_transaction_session_timeout' => sub {
+		my ($session) = @_;
+		$session->value("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '100ms'; SELECT 1");
+		return time + 0.1;
+	},
+	'idle_session_timeout' => sub {
+		my ($session) = @_;
+		$session->value("SET idle_session_timeout = '100ms'");
+		return time + 0.1;
+	});
+
+foreach my $ending (sort keys %ending)
+{
+	subtest "end of a backend: $ending" => sub {
+		my $session = zk_session($node);
+		my $waiter = zk_session($node);
+		$session->value("SELECT zk_lock('/b')");
+		$session->value("BEGIN; SELECT zk_xact_lock('/b2')") if $ending !~ /^idle_session/;
+		$waiter->send("SELECT zk_lock('/b')");
+		zk_wait_waiting($admin, $waiter);
+		zk_until(sub { nodes('/b') == 2 }, 'the waiter in the queue');
+		my $began = $ending{$ending}->($session);
+		is($waiter->wait->{out}, 't', 'the waiter gets the lock');
+		my $seconds = time - $began;
+		note(sprintf 'after %.0f ms', 1000 * $seconds);
+		cmp_ok($seconds, '<', $SLACK, 'at once');
+		is($waiter->value("SELECT zk_lock('/b2', '1s'), zk_unlock('/b2'), zk_unlock('/b')"),
+			't|t|t', 'and the other one');
+		$waiter->quit;
+		zk_nothing_left($zk, 'nothing is left', sessions => 0);
+	};
+}
+
+subtest 'end of a backend: the client is killed while it waits for a lock' => sub {
+	my $holder = zk_session($node);
+	my $waiter = zk_session($node);
+	$holder->value("SELECT zk_lock('/b')");
+	$waiter->value("SET client_connection_check_interval = '100ms'");
+	$waiter->send("SELECT zk_lock('/b')");
+	zk_until(sub { nodes('/b') == 2 }, 'the waiter in the queue');
+	$waiter->kill9;
+	zk_until(sub { nodes('/b') == 1 }, 'its node is gone', 5);
+	pass('client_connection_check_interval takes it out of the queue');
+	$holder->quit;
+	zk_nothing_left($zk, 'nothing is left', sessions => 0);
+};
+
+# One that is killed with -9 takes all others with it; who is left to give the
+# locks back is ZooKeeper.
+subtest 'end of a backend: kill -9' => sub {
+	my $timeout = 3;
+	my $options = "-c zklock.session_timeout=${timeout}s";
+	my $killed = zk_session($node, options => $options);
+	my $bystander = zk_session($node, options => $options);
+	$killed->value("SELECT zk_lock('/c/killed')");
+	$bystander->value("SELECT zk_lock('/c/bystander')");
+	my $began = time;
+	kill 'KILL', $killed->pid;
+	zk_until(
+		sub {
+			my $noise;
+			return !-e '/proc/' . $bystander->pid
+			  && $node->psql('postgres', 'SELECT 1', stderr => \$noise) == 0;
+		},
+		'crash recovery');
+	is(nodes('/c/killed'), 1, 'the lock is still there');
+	my $waiter = zk_session($node, options => $options);
+	is($waiter->value("SELECT zk_lock('/c/killed')"), 't', 'after a while it can be had');
+	my $seconds = time - $began;
+	note(sprintf 'after %.1f s, with a session timeout of %d s', $seconds, $timeout);
+	cmp_ok($seconds, '>', $timeout / 2, 'not at once');
+	cmp_ok($seconds, '<', $timeout + 1 + $SLACK, 'but after the session timeout');
+	is($waiter->value("SELECT zk_lock('/c/bystander')"), 't', 'as can what the other backends had');
+	$waiter->quit;
+	$admin = zk_session($node);
+	zk_nothing_left($zk, 'nothing is left', sessions => 0);
+};
+
+# ---------------------------------------------------------- end of the server
+
+# One backend in each state that holds something of a session
+sub backends
+{
+	my $idle = zk_session($node);
+	my $in_transaction = zk_session($node);
+	my $waiting = zk_session($node);
+	$idle->value("SELECT zk_lock('/f/idle')");
+	$in_transaction->value("BEGIN; SELECT zk_xact_lock('/f/transaction')");
+	$waiting->send("SELECT zk_lock('/f/idle')");
+	zk_until(sub { nodes('/f/idle') == 2 }, 'one waits');
+	return ($idle, $in_transaction, $waiting);
+}
+
+sub stop_seconds
+{
+	my $began = time;
+	$node->stop('fast');
+	return time - $began;
+}
+
+undef $admin;
+my @plain = map { zk_session($node) } 1 .. 4;
+my $plain = stop_seconds();
+@plain = ();
+note(sprintf 'pg_ctl stop -m fast without locks: %.0f ms', 1000 * $plain);
+
+my %outage = (
+	'up' => sub { },
+	'down' => sub { cut() },
+	'silent' => sub { $proxy->blackhole });
+
+foreach my $outage (sort keys %outage)
+{
+	subtest "pg_ctl stop -m fast, ZooKeeper $outage" => sub {
+		$node->start;
+		$admin = zk_session($node);
+		my @sessions = backends();
+		my $connecting;
+		$outage{$outage}->();
+		if ($outage ne 'up')
+		{
+			$connecting = zk_session($node);
+			$connecting->send("SELECT zk_lock('/f/connecting')");
+			zk_wait_waiting($admin, $connecting);
+			wait_cut_off($sessions[0]) if $outage eq 'down';
+		}
+		undef $admin;
+		my $seconds = stop_seconds();
+		note(sprintf '%.0f ms', 1000 * $seconds);
+		cmp_ok($seconds, '<', $plain + ($outage eq 'up' ? 0 : $EXIT_BOUND) + $SLACK, 'the server stops in time');
+		if ($outage eq 'up') { is(nodes('/f/idle'), 0, 'no lock is left'); }
+		$proxy->pass;
+		zk_nothing_left($zk, 'nothing is left', timeout => $SESSION_TIMEOUT + 5);
+	};
+}
+
+subtest 'the postmaster is killed' => sub {
+	$node->start;
+	my @sessions = backends();
+	my $began = time;
+	$node->kill9;
+	zk_until(sub { !zk_locks_left($zk) }, 'no lock is left');
+	my $seconds = time - $began;
+	note(sprintf 'after %.0f ms', 1000 * $seconds);
+	cmp_ok($seconds, '<', $SESSION_TIMEOUT / 2, 'its backends give their locks back');
+};
+
+unlike(slurp_file($node->logfile), qr/PANIC:|TRAP:|terminated by signal (?!9)/, 'no backend has crashed');
+zk_nothing_left(
+	$zk, 'nothing is left, no session either',
+	sessions => 0,
+	tree => 1,
+	timeout => $SESSION_TIMEOUT + 5);
+
+done_testing();
