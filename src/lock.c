@@ -226,10 +226,9 @@ join_queue(Attempt *a)
 		ZkNodeInfo	node;
 
 		a->node = zkn_create(a->session, a->dir, a->mode, parents);
-		if (a->node != NULL)
-			send_list(a, false);
-		if (a->node == NULL || a->list == NULL)
+		if (a->node == NULL)
 			raise_no_memory();
+		send_list(a, false);
 
 		await_node(a, &node);
 		if (node.state == ZKN_PRESENT)
