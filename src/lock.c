@@ -12,9 +12,10 @@
  * numbers only grow, nobody can have come in before us.
  *
  * Three things make that last step unsafe (besides what protocol.c knows of
- * the numbers), and then the list is read again: a reconnection (missed events are replayed in no order), a watch on our own
- * node that is not in force (an expiry would have shown first, on the same
- * connection), and a process that was stopped (what is read then is old).
+ * the numbers), and then the list is read again: a reconnection (missed events
+ * are replayed in no order), a watch on our own node that is not in force (an
+ * expiry would have shown first, on the same connection), and a process that
+ * was stopped (what it reads then is old).
  *
  * Each attempt is bound to one session.  When that ends, or our node is
  * deleted by somebody, a new attempt begins, at the end of the queue.
