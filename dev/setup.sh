@@ -11,7 +11,8 @@
 # In the second run $ZKLOCK_TMP is the one directory that everything is in.
 
 set -euo pipefail
-export LC_ALL=C.UTF-8
+# PostgreSQL's test library drops LC_ALL, so that LANG must say the same
+export LC_ALL=C.UTF-8 LANG=C.UTF-8
 export PG_MAJOR=${PG_MAJOR:-15}
 
 say() { printf '== %s\n' "$*"; }
@@ -74,19 +75,24 @@ libzookeeper-mt-dev.  Remove that one first: apt-get remove libzookeeper-mt-dev"
 
 # ----------------------------------------------------------------- the first run
 
-# Processes that belong to this run.  A backend overwrites its environment, and
-# a client is installed elsewhere, so that each of three traits counts.
+# our_processes [SESSION]: the processes that belong to this run.  A backend
+# overwrites its environment, and a client is installed elsewhere, so that each
+# of three traits counts.
 our_processes()
 {
 	perl -e '
-		my $tmp = shift;
+		my ($tmp, $session) = @ARGV;
+		die unless $tmp =~ m{^/.*/zklock-};    # what is listed here gets killed
+		sub content { open my $file, "<", shift or return ""; local $/; return <$file> // ""; }
 		foreach my $proc (glob "/proc/[0-9]*") {
 			my ($pid) = $proc =~ /(\d+)/;
-			my $environ = "";
-			if (open my $file, "<", "$proc/environ") { local $/; $environ = <$file> // ""; }
-			print "$pid\n" if "\0$environ" =~ /\0ZKLOCK_TMP=\Q$tmp\E\0/
+			my $environ = "\0" . content("$proc/environ");
+			my $ours = $environ =~ /\0ZKLOCK_TMP=\Q$tmp\E\0/
 				|| grep { index(readlink("$proc/$_") // "", "$tmp/") == 0 } qw(exe cwd);
-		}' "$tmp"
+			next unless $ours;
+			next if $session && content("$proc/stat") !~ /.*\) \S+ \d+ \d+ $session /;
+			print "$pid\n";
+		}' "$tmp" "$@" 2>/dev/null
 }
 
 # What is still there although the script has ended.  Some need a moment.
@@ -106,8 +112,8 @@ cleanup()
 	local status=$? left i
 	trap '' INT TERM HUP
 	if [[ -n ${child:-} ]] && kill -0 "$child" 2>/dev/null; then
-		# its whole group: a shell hears a signal only after its command ended
-		kill -TERM -- "-$child" 2>/dev/null || true
+		# all that it runs too: a shell hears a signal after its command ended
+		kill -TERM $(our_processes "$child") 2>/dev/null || true
 		for ((i = 0; i < 100; i++)); do
 			kill -0 "$child" 2>/dev/null || break
 			sleep 0.1
@@ -119,6 +125,7 @@ cleanup()
 		[[ -n ${keep_files:-} ]] || rm -rf "$tmp"
 	fi
 	[[ -z ${mounted_proc:-} ]] || umount -l /proc || true
+	[[ -z ${last_words:-} ]] || echo "$last_words"
 	exit "$status"
 }
 
@@ -160,8 +167,8 @@ supervise()
 	# programs, or make, elsewhere.
 	for name in $(compgen -e); do
 		case $name in
-			PG_MAJOR | PG_TEST_*) ;;
-			PG* | JAVA_TOOL_OPTIONS | JDK_JAVA_OPTIONS | MAKE* | MFLAGS) unset "$name" ;;
+			PG_MAJOR | PG_TEST_* | LC_ALL) ;;
+			PG* | LC_* | LANGUAGE | JAVA_TOOL_OPTIONS | JDK_JAVA_OPTIONS | MAKE* | MFLAGS) unset "$name" ;;
 		esac
 	done
 
