@@ -13,6 +13,9 @@
 #include "utils/guc.h"
 #include "utils/tuplestore.h"
 #include "utils/wait_event.h"
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"				/* was in postgres.h */
+#endif
 
 #if PG_VERSION_NUM < 140000
 #error "zklock needs PostgreSQL 14 or later"

@@ -336,7 +336,7 @@ await_turn(Attempt *a, bool next)
 		ZkSessionInfo info;
 		ZkNodeInfo	node;
 		ZkWatchInfo nearest;
-		ZkWatchInfo second = {ZKW_ARMED};
+		ZkWatchInfo second = {.state = ZKW_ARMED};
 		int64		until = ZKS_NEVER;
 
 		/*

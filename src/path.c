@@ -15,6 +15,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
+#include "compat.h"
 #include "path.h"
 #include "protocol.h"
 

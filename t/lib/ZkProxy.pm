@@ -55,6 +55,7 @@ use Socket;
 use Time::HiRes qw(sleep time);
 
 use ZkClient;
+use ZooKeeper;
 
 my %started;    # pid => pid of the process that owns the proxy
 my $lib = abs_path(dirname(__FILE__));
@@ -375,7 +376,7 @@ sub main
 {
 	($target) = @_;
 	$SIG{PIPE} = 'IGNORE';
-	$port = _listen(0);
+	$port = _listen(ZooKeeper::free_port());
 	_forget();
 	my $control = IO::Socket->new_from_fd(0, 'r+');
 	_reply($control, $port);

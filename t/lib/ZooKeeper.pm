@@ -110,21 +110,25 @@ sub _configure
 
 sub _cfg { return "$_[0]->{dir}/zoo.cfg"; }
 
-# A TCP port that was free a moment ago.  A test needs few, so that none is
-# given twice in one process.
+# A TCP port that was free a moment ago, and not one of those that the system
+# gives to clients: while a server is down, one who tries to reach it could get
+# the server's own port, and be connected to itself.
 my %given;
 
 sub free_port
 {
-	while (1)
+	for (1 .. 1000)
 	{
-		my $sock = IO::Socket::INET->new(
+		my $port = 20_000 + int rand 12_768;
+		next if $given{$port}++;
+		return $port
+		  if IO::Socket::INET->new(
 			LocalAddr => '127.0.0.1',
-			LocalPort => 0,
-			Listen => 1) or die "could not find a free port: $@";
-		my $port = $sock->sockport;
-		return $port unless $given{$port}++;
+			LocalPort => $port,
+			ReuseAddr => 1,
+			Listen => 1);
 	}
+	die "could not find a free port: $@";
 }
 
 # ------------------------------------------------------------ life and death
