@@ -35,7 +35,9 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifeq ($(wildcard $(PGXS)),)
 $(error PostgreSQL's server headers were not found: install Debian's postgresql-server-dev-15 (or that of your version), or set PG_CONFIG)
 endif
-ifneq ($(shell printf '\#include <zookeeper/zookeeper.h>\n' | $(or $(CC),cc) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes),yes)
+# (make's versions differ in how a number sign is written in a function)
+hash := \#
+ifneq ($(shell printf '$(hash)include <zookeeper/zookeeper.h>\n' | $(or $(CC),cc) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes),yes)
 $(error ZooKeeper's client header was not found: install Debian's libzookeeper-st-dev)
 endif
 ifneq ($(shell printf 'char zoo_async(void); int main(void) { return zoo_async(); }\n' | $(or $(CC),cc) $(LDFLAGS) -x c - -lzookeeper_st -o /dev/null >/dev/null 2>&1 && echo yes),yes)
