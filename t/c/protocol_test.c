@@ -16,6 +16,8 @@
 static int	ntests = 0;
 static int	nfailed = 0;
 
+static void ok(bool passed, const char *format,...) __attribute__((format(printf, 2, 3)));
+
 static void
 ok(bool passed, const char *format,...)
 {
