@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "session_int.h"
 
@@ -217,22 +216,6 @@ create_parents(ZkNode *n)
 	}
 }
 
-bool
-zkn_make_uuid(char *text)
-{
-	unsigned char b[16];
-
-	if (getrandom(b, sizeof(b), 0) != (ssize_t) sizeof(b))
-		return false;
-	b[6] = (b[6] & 0x0f) | 0x40;	/* version 4 */
-	b[8] = (b[8] & 0x3f) | 0x80;
-	snprintf(text, ZKP_UUID_LEN,
-			 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-	return true;
-}
-
 ZkNode *
 zkn_create(ZkSession *s, const char *dir, ZkpMode mode, bool parents)
 {
@@ -242,7 +225,7 @@ zkn_create(ZkSession *s, const char *dir, ZkpMode mode, bool parents)
 	ZkRequest  *r;
 	sigset_t	saved;
 
-	if (n == NULL || !zkn_make_uuid(uuid))
+	if (n == NULL || !zks_make_uuid(uuid))
 	{
 		free(n);
 		return NULL;

@@ -388,7 +388,7 @@ zks_prove(ZkSession *s)
 	ZkRequest  *r = NULL;
 	sigset_t	saved;
 
-	if (!zkn_make_uuid(path + 1))
+	if (!zks_make_uuid(path + 1))
 		return NULL;
 	zks_enter(s, &saved);
 	r = zkr_new_locked(s, NULL, NULL);

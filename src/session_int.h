@@ -123,6 +123,7 @@ struct ZkSession
 };
 
 /* session.c */
+extern bool zks_make_uuid(char *text);
 extern void zks_enter(ZkSession *s, sigset_t *saved);
 extern void zks_leave(ZkSession *s, const sigset_t *saved);
 extern void zks_wake_keeper(ZkSession *s);
@@ -144,7 +145,6 @@ extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);
 extern void zkw_drop_locked(ZkWatch *w);
 
 /* node.c */
-extern bool zkn_make_uuid(char *text);
 extern void zkn_connected_locked(ZkSession *s);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
