@@ -30,8 +30,6 @@
 /* When the session is over or never was: its thread only has to end */
 #define ABANDON_BOUND_MS	100
 
-#define NS_PER_MS			INT64CONST(1000000)
-
 ZkClientCounters zkc_counters;
 
 static ZkSession *session = NULL;

@@ -716,7 +716,7 @@ linger(void)
 		   !zkn_gone(session, release.first, release.last, &refused) && refused == 0)
 	{
 		ZkSessionInfo info;
-		int64		left = (until - zks_now()) / INT64CONST(1000000);
+		int64		left = (until - zks_now()) / NS_PER_MS;
 		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
 
 		zks_info(session, &info);

@@ -366,7 +366,7 @@ await_turn(Attempt *a, bool next)
 				until = armed_by;
 		}
 		else
-			until = info.suspended_at + zklock_operation_timeout * INT64CONST(1000000);
+			until = info.suspended_at + zklock_operation_timeout * NS_PER_MS;
 
 		if (!zkwait(a->wait, a->session, until, ZKWAIT_ACQUIRE))
 		{

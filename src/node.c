@@ -475,23 +475,48 @@ prune(ZkNode *n)
  * What the session tells us
  */
 
+/* Go on with what could not be done, or was not answered, until now */
+static void
+catch_up(ZkNode *n, int64_t now)
+{
+	if (n->pruning)
+	{
+		if (n->pending == 0)
+			prune(n);
+	}
+	else if (n->state == ZKN_UNSURE && n->pending == 0 && now >= n->look_at)
+		look(n);
+	else if (n->state == ZKN_PRESENT && n->unwanted && !n->deleting)
+		send_delete(n);
+}
+
+/* A watch on the node itself, unless there is one that can still tell */
+static void
+keep_watch(ZkNode *n)
+{
+	NodePath	path;
+
+	if (n->watch != NULL &&
+		(n->watch->state == ZKW_FAILED || n->watch->state == ZKW_CHANGED))
+	{
+		zkw_drop_locked(n->watch);
+		n->watch = NULL;
+	}
+	if (n->watch == NULL)
+		n->watch = zkw_new_locked(n->session, node_path(n, n->name, &path));
+}
+
 /* Connected again: see to what the broken connection left open */
 void
 zkn_connected_locked(ZkSession *s)
 {
+	int64_t		now = zks_now();
+
 	for (ZkNode *next,
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->pruning)
-		{
-			if (n->pending == 0)
-				prune(n);
-		}
-		else if (n->state == ZKN_UNSURE && n->pending == 0 && n->look_at == 0)
-			look(n);
-		else if (n->state == ZKN_PRESENT && n->unwanted && !n->deleting)
-			send_delete(n);
+		catch_up(n, now);
 	}
 }
 
@@ -508,38 +533,13 @@ zkn_heartbeat_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->pruning)
+		if (n->state == ZKN_PRESENT && !n->unwanted)
 		{
-			if (n->pending == 0)
-				prune(n);
+			if (now - n->made_at > s->info.timeout_ms * NS_PER_MS / 3)
+				keep_watch(n);
 		}
-		else if (n->state == ZKN_UNSURE && n->pending == 0)
-		{
-			if (now >= n->look_at)
-				look(n);
-		}
-		else if (n->state != ZKN_PRESENT)
-			continue;
-		else if (n->unwanted)
-		{
-			if (!n->deleting)
-				send_delete(n);
-		}
-		else if (now - n->made_at > s->info.timeout_ms * NS_PER_MS / 3)
-		{
-			if (n->watch != NULL &&
-				(n->watch->state == ZKW_FAILED || n->watch->state == ZKW_CHANGED))
-			{
-				zkw_drop_locked(n->watch);
-				n->watch = NULL;
-			}
-			if (n->watch == NULL)
-			{
-				NodePath	path;
-
-				n->watch = zkw_new_locked(s, node_path(n, n->name, &path));
-			}
-		}
+		else
+			catch_up(n, now);
 	}
 }
 
@@ -586,18 +586,8 @@ zkn_watch(ZkSession *s, ZkNode *n)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (n->watch != NULL && n->watch->state != ZKW_ARMED &&
-		n->watch->state != ZKW_PENDING)
-	{
-		zkw_drop_locked(n->watch);
-		n->watch = NULL;
-	}
-	if (n->watch == NULL && n->state == ZKN_PRESENT)
-	{
-		NodePath	path;
-
-		n->watch = zkw_new_locked(s, node_path(n, n->name, &path));
-	}
+	if (n->state == ZKN_PRESENT)
+		keep_watch(n);
 	zks_leave(s, &saved);
 }
 

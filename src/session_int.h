@@ -20,8 +20,6 @@
 
 #include "session.h"
 
-#define NS_PER_MS		INT64_C(1000000)
-
 /*
  * What we write into the directories that we make, since ZooKeeper does not
  * tell a client which nodes are containers

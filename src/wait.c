@@ -22,8 +22,6 @@
 #include "compat.h"
 #include "wait.h"
 
-#define NS_PER_MS		INT64CONST(1000000)
-
 int64
 zkwait_after(int ms)
 {

@@ -20,7 +20,6 @@
 
 #define NSLOTS		8
 #define DIR			"/zklock_session_test/a/b"
-#define MS			INT64_C(1000000)
 
 typedef struct Slot
 {
@@ -196,7 +195,7 @@ main(int argc, char **argv)
 
 	if (argc != 4)
 		return 2;
-	until = zks_now() + atoi(argv[2]) * 1000 * MS;
+	until = zks_now() + atoi(argv[2]) * 1000 * NS_PER_MS;
 	srand(atoi(argv[3]));
 
 	while (zks_now() < until)
@@ -220,7 +219,7 @@ main(int argc, char **argv)
 	/* what was abandoned goes with its session, after two seconds */
 	for (int i = 0; i < 200 && left != 0; i++)
 	{
-		if (session == NULL && !open_session(argv[1], zks_now() + 5000 * MS))
+		if (session == NULL && !open_session(argv[1], zks_now() + 5000 * NS_PER_MS))
 		{
 			close_session(3000);
 			continue;
