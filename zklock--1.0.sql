@@ -71,6 +71,27 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION zk_lock_token(text) IS
 'the fencing token of a lock that this session holds: greater than that of every earlier holder; NULL if not held or lost';
 
+CREATE TABLE zk_fences (
+    path text COLLATE pg_catalog."C" PRIMARY KEY,
+    token bigint NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+COMMENT ON TABLE zk_fences IS
+'the greatest fencing token that has passed zk_fence in this database, for each lock path (with zklock.root in front)';
+
+-- what it has seen is data: a restored database must not forget it
+SELECT pg_catalog.pg_extension_config_dump('zk_fences', '');
+
+CREATE FUNCTION zk_fence(path text, token bigint DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'zk_fence'
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+
+COMMENT ON FUNCTION zk_fence(text, bigint) IS
+'let only the latest holder of a lock write in this database: record its fencing token (NULL: that of this session''s exclusive lock), fail if a greater one was here before';
+
 CREATE FUNCTION zk_lock_status(
     OUT path text,
     OUT mode text,
@@ -131,3 +152,4 @@ REVOKE ALL ON FUNCTION zk_try_xact_lock(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;

@@ -26,14 +26,14 @@ SELECT p.proname AS function,
 SELECT proname FROM pg_proc WHERE proname LIKE 'zk\_%' GROUP BY 1 HAVING count(*) > 1;
 
 -- the views and their columns
-SELECT c.relname AS view, a.attname AS column, format_type(a.atttypid, a.atttypmod) AS type
+SELECT c.relname AS relation, a.attname AS column, format_type(a.atttypid, a.atttypmod) AS type
   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
- WHERE c.relname LIKE 'zk\_%'
+ WHERE c.relname LIKE 'zk\_%' AND c.relkind IN ('r', 'v')
  ORDER BY c.relname, a.attnum;
-SELECT relname AS view, obj_description(oid, 'pg_class') IS NOT NULL AS commented,
+SELECT relname AS relation, obj_description(oid, 'pg_class') IS NOT NULL AS commented,
        has_table_privilege('public', oid, 'SELECT') AS "public reads",
        has_table_privilege('public', oid, 'INSERT, UPDATE, DELETE, TRUNCATE') AS "public writes"
-  FROM pg_class WHERE relname LIKE 'zk\_%' ORDER BY 1;
+  FROM pg_class WHERE relname LIKE 'zk\_%' AND relkind IN ('r', 'v') ORDER BY 1;
 SELECT obj_description(oid, 'pg_extension') IS NOT NULL AS commented, extrelocatable
   FROM pg_extension WHERE extname = 'zklock';
 

@@ -27,6 +27,9 @@
 /* At exit: how long ZooKeeper may take to say goodbye */
 #define EXIT_BOUND_MS		2000
 
+/* Before a question is asked again that a server did not take */
+#define RETRY_MS			20
+
 /* When the session is over or never was: its thread only has to end */
 #define ABANDON_BOUND_MS	100
 
@@ -197,6 +200,17 @@ zkc_raise_cut_off(const ZkSessionInfo *info)
 }
 
 void
+zkc_raise_unanswered(ZkWait *wait)
+{
+	ZkSessionInfo info;
+
+	zks_info(session, &info);
+	if (info.state == ZKS_SUSPENDED)
+		zkc_raise_cut_off(&info);
+	zkc_raise_no_answer(wait);
+}
+
+void
 zkc_raise_no_answer(ZkWait *wait)
 {
 	if (zks_now() >= wait->deadline)
@@ -222,6 +236,8 @@ static const struct
 	"An ACL of the path or one of its parents does not let this session create nodes."},
 	{ZAUTHFAILED, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
 	"ZooKeeper authentication failed for lock path \"%s\"", NULL},
+	{ZSESSIONCLOSEDREQUIRESASLAUTH, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
+	"ZooKeeper requires authentication for lock path \"%s\"", NULL},
 	{ZINVALIDACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
 	"ZooKeeper refused the ACL of a node at lock path \"%s\"", NULL},
 	{ZNOCHILDRENFOREPHEMERALS, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -256,8 +272,17 @@ zkc_is_fresh(const ZkSessionInfo *info)
 	 * timeout.  Older than two thirds, this process did not run, or its
 	 * connection is silent: ZooKeeper may be about to give our nodes up.
 	 */
-	return info->state == ZKS_CONNECTED &&
+	return info->state == ZKS_CONNECTED && !info->in_doubt &&
 		zks_now() - info->proven_at < info->timeout_ms * NS_PER_MS / 3 * 2;
+}
+
+bool
+zkc_is_proven(const ZkSessionInfo *info)
+{
+	int64		timeout = info->timeout_ms * NS_PER_MS;
+
+	return zks_now() - info->quorum_at < timeout / 3 &&
+		(info->late_at == 0 || info->quorum_at - info->late_at >= timeout);
 }
 
 bool
@@ -332,34 +357,75 @@ zkc_connect(ZkWait *wait)
 	}
 }
 
-bool
-zkc_prove(ZkWait *wait)
+/* One question; false: there was no answer in time */
+static bool
+ask(ZkNode *const *nodes, int n, ZkWait *wait, int64 until, ZkAnswer *answer)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
-	ZkRequest  *request;
-	ZkSessionInfo info;
-	ZkAnswer	answer = {0};
+	ZkRequest  *request = zkn_check(session, nodes, n);
+	volatile bool in_time = true;
 
-	zks_info(session, &info);
-	if (zks_now() - info.quorum_at < info.timeout_ms * NS_PER_MS / 3)
-		return true;
-	request = zks_prove(session);
 	if (request == NULL)
 		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	PG_TRY();
 	{
-		while (!zks_answered(session, request, &answer))
-		{
-			if (!zkwait(wait, session, until, ZKWAIT_CONNECT))
-				zkc_raise_no_answer(wait);
-		}
+		while (!zks_answered(session, request, answer) && in_time)
+			in_time = zkwait(wait, session, until, ZKWAIT_CHECK);
 	}
 	PG_FINALLY();
 	{
 		zks_request_free(session, request);
 	}
 	PG_END_TRY();
-	return !zks_is_doubtful(answer.rc);
+	return in_time;
+}
+
+ZkProof
+zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
+{
+	int			proven = 0;
+	int64		asked_at = ZKS_NEVER;	/* the first of them */
+
+	until = Min(until, wait->deadline);
+	for (;;)
+	{
+		int			count = Min(n - proven, ZKN_CHECK_MAX);
+		ZkSessionInfo info;
+		ZkAnswer	answer = {0};
+
+		zks_info(session, &info);
+		if (info.state == ZKS_OVER)
+			return ZKC_OVER;
+		if (info.state != ZKS_CONNECTED)
+		{
+			if (!zkwait(wait, session, until, ZKWAIT_CHECK))
+				return ZKC_NO_ANSWER;
+			continue;
+		}
+		if (!ask(nodes + proven, count, wait, until, &answer))
+			return ZKC_NO_ANSWER;
+		if (answer.rc == ZNONODE || answer.rc == ZNOAUTH)
+		{
+			zkn_lost(session, nodes[proven + answer.missing]);
+			return ZKC_MISSING;
+		}
+
+		asked_at = Min(asked_at, answer.sent_at);
+
+		/* what lay unread while this process was stopped proves nothing */
+		if (answer.rc == ZOK &&
+			zks_now() - asked_at < info.timeout_ms * NS_PER_MS / 3)
+		{
+			proven += count;
+			if (proven == n)
+				return ZKC_PROVEN;
+			continue;
+		}
+		proven = 0;
+		asked_at = ZKS_NEVER;
+		if (zks_now() >= until)
+			return ZKC_NO_ANSWER;
+		(void) zkwait(wait, session, Min(until, zkwait_after(RETRY_MS)), ZKWAIT_CHECK);
+	}
 }
 
 const char *

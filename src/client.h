@@ -57,14 +57,32 @@ extern ZkSession *zkc_connect(ZkWait *wait);
 extern bool zkc_is_fresh(const ZkSessionInfo *info);
 
 /*
- * Make sure of that through the leader and a quorum, unless that was done
- * within a third of the session timeout.  For the session of zkc_connect;
- * false: it was cut off meanwhile.  Raises 58030 when there is no answer.
+ * Did the leader and a quorum answer so recently, and did heartbeats come so
+ * regularly before that, that the session cannot have ended since?
  */
-extern bool zkc_prove(ZkWait *wait);
+extern bool zkc_is_proven(const ZkSessionInfo *info);
+
+typedef enum ZkProof
+{
+	ZKC_PROVEN,
+	ZKC_MISSING,				/* a node is gone, or closed to us: it is lost now */
+	ZKC_OVER,					/* the session has ended */
+	ZKC_NO_ANSWER
+} ZkProof;
+
+/*
+ * Ask the leader and a quorum whether the session lives, and these nodes of
+ * it.  Waits until this time, for a reconnection too.  Raises only what ends
+ * any wait, and 53200.  If it was answered, that was asked for less than a
+ * third of the session timeout ago.
+ */
+extern ZkProof zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until);
 
 /* Has nothing proven its life for a whole session timeout?  Doubt counts. */
 extern bool zkc_may_have_expired(const ZkSessionInfo *info);
+
+/* Raise 58030: the connection is broken, or the answer did not come */
+extern void zkc_raise_unanswered(ZkWait *wait) pg_attribute_noreturn();
 
 /* What a ZooKeeper code means, for DETAIL */
 extern const char *zkc_explain(int rc);

@@ -13,7 +13,8 @@
  * The library reads at most one frame a call.  A short frame is held back
  * until it has arrived whole, so that after the call we stand between two
  * frames again.  A long one can only be the answer to a request, and those
- * are counted.
+ * are counted.  The answer to a multi is walked through: the library does so
+ * with assert(), too.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,6 +22,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#include <zookeeper/proto.h>
 
 #include "session_int.h"
 
@@ -30,7 +33,9 @@
 
 #define REPLY_HEADER		16	/* xid, zxid, error */
 #define EVENT_HEADER		(REPLY_HEADER + 12) /* type, state, length of the path */
-#define SHORT_FRAME			4096
+#define SHORT_FRAME			4096	/* the answer to ZKN_CHECK_MAX checks is */
+#define MULTI_HEADER		9		/* type, done, error */
+#define MULTI_ERROR			(-1)	/* the type of a result that is an error */
 #define LONGEST_FRAME		(64 * 1024 * 1024)
 
 /* Frames that answer no request */
@@ -72,6 +77,44 @@ is_sound_event(int sock, int32_t length, int32_t xid)
 	return path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
+/*
+ * Does the answer to a multi of checks hold as many results?  An error in the
+ * header stands for all of them.
+ */
+static bool
+is_sound_multi(int sock, int32_t length, int nchecks)
+{
+	unsigned char frame[4 + SHORT_FRAME];
+	int32_t		error;
+	int			at = 4 + REPLY_HEADER;
+
+	if (length > SHORT_FRAME ||
+		recv(sock, frame, length + 4, MSG_PEEK | MSG_DONTWAIT) != length + 4)
+		return false;
+	memcpy(&error, frame + at - sizeof(error), sizeof(error));
+	if (error != 0)
+		return length == REPLY_HEADER;
+	for (int i = 0; i <= nchecks; i++)
+	{
+		int32_t		type;
+		bool		done;
+
+		if (at + MULTI_HEADER > length + 4)
+			return false;
+		memcpy(&type, frame + at, sizeof(type));
+		type = (int32_t) ntohl((uint32_t) type);
+		done = frame[at + sizeof(type)] != 0;
+		at += MULTI_HEADER;
+		if (done != (i == nchecks))
+			return false;
+		if (!done && type == MULTI_ERROR)
+			at += 4;			/* the code again */
+		else if (!done && type != ZOO_CHECK_OP)
+			return false;
+	}
+	return at == length + 4;
+}
+
 ZkGuardVerdict
 zkg_check_locked(ZkSession *s)
 {
@@ -80,6 +123,7 @@ zkg_check_locked(ZkSession *s)
 	int32_t		xid;
 	int			available = 0;
 	int			state = zoo_state(s->zh);
+	const ZkRequest *next;
 	int			n;
 
 	if (state == ZOO_CONNECTING_STATE)
@@ -112,6 +156,10 @@ zkg_check_locked(ZkSession *s)
 			GUARD_READ : GUARD_REJECT;
 	if (s->in_flight == 0)
 		return GUARD_REJECT;	/* an answer that nobody asked for */
+	next = zkr_next_locked(s);
+	if (next != NULL && next->nchecks > 0 &&
+		!is_sound_multi(s->sock, length, next->nchecks))
+		return GUARD_REJECT;
 	if (length > SHORT_FRAME)
 	{
 		s->guard.in_long_frame = true;

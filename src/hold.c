@@ -9,6 +9,9 @@
  * times.  The node goes when the last hold goes.  That alone gives re-entry,
  * both scopes, and exact partial rollback.
  *
+ * A transaction that relied on a lock does not commit without it: see the
+ * commit guard below.
+ *
  * Holds taken in the current transaction are also in one list, the outermost
  * subtransaction's first, so that the end of a subtransaction has to look at
  * the tail only.  An entry whose count has come to zero by zk_unlock stays in
@@ -41,6 +44,9 @@
 #include "path.h"
 #include "settings.h"
 
+#define LOST_DETAIL \
+	"ZooKeeper ended the session that held it, or somebody deleted its node."
+
 typedef struct LockKey
 {
 	char		mode;			/* ZkpMode */
@@ -56,6 +62,7 @@ typedef struct Lock
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
 	int64		count;			/* of all holds */
+	uint32		guarded;		/* by the guard's so manieth run */
 	dlist_head	holds;			/* the latest last */
 } Lock;
 
@@ -69,6 +76,7 @@ typedef struct Hold
 	int64		count;
 	bool		used;			/* was granted once: stays when count is 0 */
 	bool		lost;			/* the lock was lost when it was given back */
+	bool		doubted;		/* nobody knows whether it was */
 } Hold;
 
 static MemoryContext hold_context = NULL;
@@ -128,6 +136,7 @@ enter_lock(const char *path, ZkpMode mode)
 		lock->taken = false;
 		lock->lost = false;
 		lock->count = 0;
+		lock->guarded = 0;
 		dlist_init(&lock->holds);
 	}
 	return lock;
@@ -166,6 +175,18 @@ is_lost(Lock *lock)
 	return lock->taken && lock->lost;
 }
 
+static ZkNode *
+drop_node(Lock *lock)
+{
+	ZkNode	   *node = lock->grant.node;
+
+	lock->taken = false;
+	lock->lost = false;
+	lock->grant.node = NULL;
+	nnodes--;
+	return node;
+}
+
 /*
  * The last hold is gone: so must be the node.  Does not fail.
  */
@@ -173,19 +194,17 @@ static void
 release_node(Lock *lock, Release *release)
 {
 	ZkSession  *session = session_of(lock);
+	ZkNode	   *node;
 
 	if (!lock->taken)
 		return;
+	node = drop_node(lock);
 	if (session != NULL)
 	{
-		release->last = zkn_discard(session, lock->grant.node);
+		release->last = zkn_discard(session, node);
 		if (release->first == 0)
 			release->first = release->last;
 	}
-	lock->taken = false;
-	lock->lost = false;
-	lock->grant.node = NULL;
-	nnodes--;
 }
 
 static void
@@ -263,6 +282,7 @@ hand_over(Hold *hold, SubTransactionId subid)
 	{
 		other->count += hold->count;
 		other->lost |= hold->lost;
+		other->doubted |= hold->doubted;
 		hold->lock->count += hold->count;	/* remove_hold takes it off */
 		remove_hold(hold);
 		return;
@@ -328,7 +348,7 @@ refuse_lost(Lock *lock)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(lock->key.path)),
-				 errdetail("ZooKeeper ended the session that held it, or somebody deleted its node."),
+				 errdetail(LOST_DETAIL),
 				 errhint("Call zk_unlock for it, or end the transaction that took it, and lock again.")));
 }
 
@@ -356,6 +376,30 @@ take_node(Lock *lock, const ZkGrant *grant)
 	nnodes++;
 }
 
+/* One more hold is granted only after the lock is known to be held */
+static void
+confirm(Lock *lock, ZkWait *wait)
+{
+	ZkSession  *session = zkc_connect(wait);
+	ZkSessionInfo info;
+
+	refuse_lost(lock);
+	zks_info(session, &info);
+	if (zkc_is_proven(&info))
+		return;
+	switch (zkc_prove(&lock->grant.node, 1, wait, zkwait_after(zklock_operation_timeout)))
+	{
+		case ZKC_PROVEN:
+			break;
+		case ZKC_MISSING:
+		case ZKC_OVER:
+			refuse_lost(lock);
+			break;
+		case ZKC_NO_ANSWER:
+			zkc_raise_unanswered(wait);
+	}
+}
+
 /* Held already, or to be had from ZooKeeper */
 static bool
 obtain(Lock *lock, bool may_wait, ZkWait *wait)
@@ -364,13 +408,7 @@ obtain(Lock *lock, bool may_wait, ZkWait *wait)
 
 	if (lock->taken && lock->count > 0)
 	{
-		/* once the session is known to be alive */
-		do
-		{
-			(void) zkc_connect(wait);
-			refuse_lost(lock);
-		} while (!zkc_prove(wait));
-		refuse_lost(lock);
+		confirm(lock, wait);
 		return true;
 	}
 	if (nnodes >= zklock_max_locks)
@@ -469,50 +507,138 @@ lower_session_holds(Lock *lock)
 	return dropped;
 }
 
-/*
- * Until ZooKeeper has confirmed the deletes.  The holds are gone already; the
- * session's thread goes on if we do not wait to the end.
- */
 static void
-await_release(const Release *release)
+warn_lost(const char *path)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
-	ZkSession  *session = zkc_session();
-	ZkWait		wait;
-	int			refused;
+	ereport(WARNING,
+			(errmsg("the lock on \"%s\" had been lost", zkpath_for_display(path))));
+}
 
-	if (release->last == 0 || session == NULL)
-		return;
-	zkwait_begin(&wait, -1, false);
-	while (!zkn_gone(session, release->first, release->last, &refused))
+/*
+ * A lock whose last hold zk_unlock has given back.  Its delete tells for
+ * certain whether it was held until then: NONODE means that it was not.
+ */
+typedef enum Ended
+{
+	UNCONFIRMED,
+	HELD_UNTIL_THEN,
+	LOST_BEFORE
+} Ended;
+
+typedef struct Ending
+{
+	Lock	   *lock;
+	ZkSession  *session;
+	ZkNode	   *node;
+	int64		count;			/* of holds given back */
+	bool		proven;			/* it was held when it was given back */
+	Ended		ended;
+} Ending;
+
+static void
+begin_ending(Ending *ending, Lock *lock, int64 count)
+{
+	ZkSessionInfo info;
+
+	ending->lock = lock;
+	ending->session = session_of(lock);
+	ending->node = drop_node(lock);
+	ending->count = count;
+	ending->proven = false;
+	ending->ended = LOST_BEFORE;
+	if (ending->session == NULL)
+		return;					/* it ended just now */
+	zks_info(ending->session, &info);
+	ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
+	ending->ended = UNCONFIRMED;
+	zkn_delete(ending->session, ending->node);
+}
+
+/* False: time is over, or ZooKeeper has refused */
+static bool
+await_ending(Ending *ending, ZkWait *wait, int64 until)
+{
+	while (ending->ended == UNCONFIRMED)
 	{
 		ZkSessionInfo info;
+		ZkNodeInfo	node;
 
-		zks_info(session, &info);
-		if (info.state == ZKS_OVER)
-			return;
-		if (refused != 0)
+		/* the session first: its end is said of the node a moment later */
+		zks_info(ending->session, &info);
+		zkn_info(ending->session, ending->node, &node);
+		if (node.state == ZKN_DELETED)
+			ending->ended = HELD_UNTIL_THEN;
+		else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
+			ending->ended = LOST_BEFORE;
+		else if (node.rc != 0)
 		{
 			ereport(WARNING,
-					(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(refused)),
+					(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(node.rc)),
 					 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
-			return;
+			return false;
 		}
-		if (!zkwait(&wait, session, until, ZKWAIT_RELEASE))
+		else if (!zkwait(wait, ending->session, until, ZKWAIT_RELEASE))
 		{
 			ereport(WARNING,
 					(errmsg("ZooKeeper has not confirmed the release of a lock"),
 					 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
-			return;
+			return false;
 		}
 	}
+	return true;
 }
 
+/*
+ * The transaction may have relied on what it took and gave back: see that the
+ * guard knows what became of it.
+ */
 static void
-warn_lost(Lock *lock)
+finish_ending(Ending *ending)
 {
-	ereport(WARNING,
-			(errmsg("the lock on \"%s\" had been lost", zkpath_for_display(lock->key.path))));
+	dlist_iter	iter;
+
+	if (ending->session != NULL)
+		(void) zkn_discard(ending->session, ending->node);
+	dlist_foreach(iter, &ending->lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		hold->lost |= ending->ended == LOST_BEFORE;
+		hold->doubted |= ending->ended == UNCONFIRMED && !ending->proven;
+	}
+	forget_lock_if_unused(ending->lock);
+}
+
+/*
+ * Wait until ZooKeeper has confirmed the deletes, but not without end: the
+ * holds are gone already, and the session's thread goes on.
+ */
+static void
+await_endings(Ending *endings, int n)
+{
+	int64		until = zkwait_after(zklock_operation_timeout);
+	ZkWait		wait;
+
+	zkwait_begin(&wait, -1, false);
+	PG_TRY();
+	{
+		for (int i = 0; i < n; i++)
+		{
+			if (!await_ending(&endings[i], &wait, until))
+				break;
+		}
+		for (int i = 0; i < n; i++)
+		{
+			if (endings[i].ended == LOST_BEFORE)
+				warn_lost(endings[i].lock->key.path);
+		}
+	}
+	PG_FINALLY();
+	{
+		for (int i = 0; i < n; i++)
+			finish_ending(&endings[i]);
+	}
+	PG_END_TRY();
 }
 
 bool
@@ -521,6 +647,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 	Lock	   *lock = find_lock(path, mode);
 	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
 	Release		release = {0};
+	Ending		ending;
 
 	if (hold == NULL)
 	{
@@ -532,15 +659,17 @@ zkh_unlock(const char *path, ZkpMode mode)
 	}
 	if (is_lost(lock))
 	{
-		warn_lost(lock);
+		warn_lost(path);
 		(void) lower_session_holds(lock);
 		release_if_unheld(lock, &release);
 		return false;
 	}
 	lower_hold(hold, 1);
-	release_if_unheld(lock, &release);
-	await_release(&release);
-	return true;
+	if (lock->count > 0)
+		return true;
+	begin_ending(&ending, lock, 1);
+	await_endings(&ending, 1);
+	return ending.ended != LOST_BEFORE;
 }
 
 int64
@@ -548,11 +677,14 @@ zkh_unlock_all(void)
 {
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
+	Ending	   *endings;
+	int			n = 0;
 	int64		dropped = 0;
 	Release		release = {0};
 
 	if (locks == NULL || hash_get_num_entries(locks) == 0)
 		return 0;
+	endings = palloc(hash_get_num_entries(locks) * sizeof(Ending));
 	hash_seq_init(&status, locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
@@ -560,12 +692,21 @@ zkh_unlock_all(void)
 		int64		count = lower_session_holds(lock);
 
 		if (lost && count > 0)
-			warn_lost(lock);
+			warn_lost(lock->key.path);
 		else
 			dropped += count;
-		release_if_unheld(lock, &release);
+		if (lock->count == 0 && lock->taken && !lost)
+			begin_ending(&endings[n++], lock, count);
+		else
+			release_if_unheld(lock, &release);
 	}
-	await_release(&release);
+	await_endings(endings, n);
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].ended == LOST_BEFORE)
+			dropped -= endings[i].count;
+	}
+	pfree(endings);
 	return dropped;
 }
 
@@ -605,6 +746,34 @@ zkh_token(const char *path, int64 *token)
 		}
 	}
 	return false;
+}
+
+int64
+zkh_fencing_token(const char *path)
+{
+	Lock	   *lock = find_lock(path, ZKP_EXCLUSIVE);
+
+	if (lock == NULL || lock->count == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this session does not hold the exclusive lock on \"%s\"",
+						zkpath_for_display(path)),
+				 errhint("Lock it first, or give the token of the program that holds it.")));
+	if (is_lost(lock))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),
+				 errdetail(LOST_DETAIL),
+				 errhint("Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction.")));
+	return lock->grant.token;
+}
+
+char *
+zkh_full_path(const char *path)
+{
+	if (nnodes == 0)
+		zkc_follow_settings();
+	return zkpath_join(zkc_root(), path);
 }
 
 void
@@ -651,47 +820,130 @@ zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
  *-------------------------------------------------------------------------
  */
 
+/*
+ * The commit guard.
+ *
+ * A transaction relies on the locks that it took and did not roll back to a
+ * savepoint, and, if it has written, on all that the session holds.  (Having
+ * an xid alone would not do: NOTIFY, a cached nextval and a write through
+ * postgres_fdw have none.)  If one of them is lost, or may be, it does not
+ * commit.  What is left is the time from here to the commit record; zk_fence
+ * closes that.
+ */
+
 static void
 raise_lost_at_commit(const char *path)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on \"%s\" was lost", zkpath_for_display(path)),
-			 errdetail("ZooKeeper ended the session that held it, or somebody deleted its node."),
+			 errdetail(LOST_DETAIL),
 			 errhint("Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction.")));
 }
 
-/*
- * A transaction that relied on a lock does not commit without it: one that
- * took it, or one that has written under a lock of the session.  What is
- * known here costs no round trip.
- */
 static void
-guard_commit(void)
+raise_doubt_at_commit(const char *path)
 {
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on \"%s\" may have been lost", zkpath_for_display(path)),
+			 errdetail("ZooKeeper did not confirm it within %d ms.", zklock_operation_timeout),
+			 errhint("Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction.")));
+}
+
+/* The locks that the current transaction relies on */
+typedef struct Relied
+{
+	Lock	  **locks;
+	ZkNode	  **nodes;			/* theirs */
+	int			n;
+} Relied;
+
+static void
+rely_on(Relied *relied, Lock *lock, uint32 run)
+{
+	if (lock->guarded == run)
+		return;
+	lock->guarded = run;
+	if (is_lost(lock))
+		raise_lost_at_commit(lock->key.path);
+	relied->locks[relied->n] = lock;
+	relied->nodes[relied->n++] = lock->grant.node;
+}
+
+/* Raises for what is known to be lost */
+static void
+find_relied(Relied *relied)
+{
+	static uint32 run = 0;
+	long		n = hash_get_num_entries(locks);
 	dlist_iter	iter;
 
+	run++;
+	relied->n = 0;
+	relied->locks = palloc(n * sizeof(Lock *));
+	relied->nodes = palloc(n * sizeof(ZkNode *));
 	dlist_foreach(iter, &xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
 
-		if (hold->lost || (hold->count > 0 && is_lost(hold->lock)))
+		if (hold->lost)
 			raise_lost_at_commit(hold->lock->key.path);
+		if (hold->doubted)
+			raise_doubt_at_commit(hold->lock->key.path);
+		if (hold->lock->taken)
+			rely_on(relied, hold->lock, run);
 	}
 	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 	{
 		HASH_SEQ_STATUS status;
 		Lock	   *lock;
 
+		/* rely_on may raise; PostgreSQL then ends the scan */
 		hash_seq_init(&status, locks);
 		while ((lock = hash_seq_search(&status)) != NULL)
 		{
-			if (lock->count > 0 && is_lost(lock))
-			{
-				hash_seq_term(&status);
-				raise_lost_at_commit(lock->key.path);
-			}
+			if (lock->count > 0)
+				rely_on(relied, lock, run);
 		}
+	}
+}
+
+static void
+guard_commit(void)
+{
+	Relied		relied;
+	ZkSession  *session;
+	ZkSessionInfo info;
+	ZkWait		wait;
+
+	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
+		return;
+	find_relied(&relied);
+	if (relied.n == 0)
+		return;
+	session = session_of(relied.locks[0]);
+	if (session == NULL)		/* it ended just now */
+		raise_lost_at_commit(relied.locks[0]->key.path);
+	zks_info(session, &info);
+	if (zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_is_proven(&info))
+		return;
+
+	zkwait_begin(&wait, -1, false);
+	switch (zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout)))
+	{
+		case ZKC_PROVEN:
+			break;
+		case ZKC_MISSING:
+		case ZKC_OVER:
+			for (int i = 0; i < relied.n; i++)
+			{
+				if (is_lost(relied.locks[i]))
+					raise_lost_at_commit(relied.locks[i]->key.path);
+			}
+			/* FALLTHROUGH */
+		case ZKC_NO_ANSWER:
+			raise_doubt_at_commit(relied.locks[0]->key.path);
 	}
 }
 

@@ -45,7 +45,10 @@ typedef struct ZkHoldInfo
 extern bool zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait,
 					 ZkWait *wait);
 
-/* Give the latest session-scope hold back; false, with a WARNING, without one */
+/*
+ * Give the latest session-scope hold back; false, with a WARNING, without one
+ * and when it proves to have been lost
+ */
 extern bool zkh_unlock(const char *path, ZkpMode mode);
 
 /* Give all session-scope holds back; returns how many, lost ones not counted */
@@ -53,6 +56,18 @@ extern int64 zkh_unlock_all(void);
 
 /* The fencing token; false when not held, or lost */
 extern bool zkh_token(const char *path, int64 *token);
+
+/*
+ * The token of the exclusive hold, for zk_fence.  Raises 55000 when there is
+ * none, 40001 when it is lost.
+ */
+extern int64 zkh_fencing_token(const char *path);
+
+/*
+ * Where in ZooKeeper this session's lock of that path is, or would be; UTF-8,
+ * palloc'ed
+ */
+extern char *zkh_full_path(const char *path);
 
 /* Calls back for each row of zk_locks */
 extern void zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);

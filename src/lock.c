@@ -109,25 +109,20 @@ await_something(Attempt *a, int64 until)
 	if (info.state == ZKS_OVER)
 		return false;
 	if (!zkwait(a->wait, a->session, until, ZKWAIT_ACQUIRE))
-	{
-		zks_info(a->session, &info);
-		if (info.state == ZKS_SUSPENDED)
-			zkc_raise_cut_off(&info);
-		zkc_raise_no_answer(a->wait);
-	}
+		zkc_raise_unanswered(a->wait);
 	return true;
 }
 
-/* Until the session is connected; false when it is over */
+/* Until what ZooKeeper says can be believed; false when the session is over */
 static bool
-await_connection(Attempt *a, int64 until)
+await_fresh(Attempt *a, int64 until)
 {
 	for (;;)
 	{
 		ZkSessionInfo info;
 
 		zks_info(a->session, &info);
-		if (info.state == ZKS_CONNECTED)
+		if (zkc_is_fresh(&info))
 			return true;
 		if (!await_something(a, until))
 			return false;
@@ -181,7 +176,7 @@ await_list(Attempt *a, ZkAnswer *answer)
 		}
 		else if (!zks_is_doubtful(answer->rc))
 			zkc_raise(answer->rc, a->path);
-		if (!await_connection(a, until))
+		if (!await_fresh(a, until))
 			return false;
 		CHECK_FOR_INTERRUPTS();
 		send_list(a, true);

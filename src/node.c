@@ -35,6 +35,8 @@ struct ZkNode
 	ZkNodeState state;
 	int			rc;
 	bool		unwanted;
+	bool		awaited;		/* zkn_delete: its owner asks what became of it */
+	bool		doubted;		/* a delete of it may have been carried out */
 	bool		gone;			/* finished; freed when nothing is pending */
 	bool		was_unsure;
 	bool		parents;		/* we sent its directory, too */
@@ -79,6 +81,15 @@ finish(ZkNode *n)
 	}
 	if (n->pending == 0)
 		free(n);
+}
+
+/* The node is no more in ZooKeeper */
+static void
+ended(ZkNode *n, ZkNodeState state)
+{
+	n->state = state;
+	if (!n->awaited)
+		finish(n);
 }
 
 /* First thing in each callback: false when the node is no more of interest */
@@ -343,9 +354,13 @@ on_deleted(ZkSession *s, ZkRequest *r)
 	 * server recovers.
 	 */
 	n->deleting = false;
-	if (r->rc == ZOK || r->rc == ZNONODE)
-		finish(n);
-	else if (!zks_is_doubtful(r->rc))
+	if (r->rc == ZOK)
+		ended(n, ZKN_DELETED);
+	else if (r->rc == ZNONODE)
+		ended(n, n->doubted ? ZKN_DELETED : ZKN_LOST);
+	else if (zks_is_doubtful(r->rc))
+		n->doubted = true;
+	else
 		n->refused = r->rc;
 }
 
@@ -364,6 +379,19 @@ send_delete(ZkNode *n)
 	zkr_delete_locked(r, node_path(n, n->name, &path), -1);
 }
 
+void
+zkn_delete(ZkSession *s, ZkNode *n)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	n->unwanted = true;
+	n->awaited = true;
+	if (n->state == ZKN_PRESENT)
+		send_delete(n);
+	zks_leave(s, &saved);
+}
+
 uint64_t
 zkn_discard(ZkSession *s, ZkNode *n)
 {
@@ -373,18 +401,21 @@ zkn_discard(ZkSession *s, ZkNode *n)
 	zks_enter(s, &saved);
 	ticket = n->ticket = ++s->tickets;
 	n->unwanted = true;
+	n->awaited = false;
 	if (s->info.state == ZKS_OVER)
 		finish(n);
 	else
 		switch (n->state)
 		{
 			case ZKN_PRESENT:
-				send_delete(n);
+				if (!n->deleting)
+					send_delete(n);
 				break;
 			case ZKN_ABSENT:
 				absent(n, n->rc);
 				break;
 			case ZKN_LOST:
+			case ZKN_DELETED:
 				finish(n);
 				break;
 			case ZKN_CREATING:
@@ -551,9 +582,9 @@ zkn_over_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->unwanted)
+		if (n->unwanted && !n->awaited)
 			finish(n);
-		else if (n->state != ZKN_ABSENT)
+		else if (n->state != ZKN_ABSENT && n->state != ZKN_DELETED)
 			n->state = ZKN_LOST;
 	}
 }
@@ -592,16 +623,53 @@ zkn_watch(ZkSession *s, ZkNode *n)
 }
 
 void
+zkn_lost(ZkSession *s, ZkNode *n)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (n->state == ZKN_PRESENT)
+		n->state = ZKN_LOST;
+	zks_leave(s, &saved);
+}
+
+ZkRequest *
+zkn_check(ZkSession *s, ZkNode *const *nodes, int n)
+{
+	char	   *paths[ZKN_CHECK_MAX] = {NULL};
+	ZkRequest  *r = NULL;
+	bool		complete = true;
+	NodePath	path;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (int i = 0; i < n; i++)
+	{
+		paths[i] = strdup(node_path(nodes[i], nodes[i]->name, &path));
+		complete &= paths[i] != NULL;
+	}
+	if (complete)
+		r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_check_locked(r, paths, n);
+	zks_leave(s, &saved);
+	for (int i = 0; i < n; i++)
+		free(paths[i]);
+	return r;
+}
+
+void
 zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 {
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (n->state == ZKN_PRESENT && n->watch != NULL &&
+	/* our own delete fires the watch, too: its answer tells */
+	if (n->state == ZKN_PRESENT && !n->unwanted && n->watch != NULL &&
 		n->watch->state == ZKW_FIRED)
 		n->state = ZKN_LOST;
 	info->state = n->state;
-	info->rc = n->rc;
+	info->rc = n->refused != 0 ? n->refused : n->rc;
 	info->czxid = n->czxid;
 	memcpy(info->name, n->name, sizeof(info->name));
 	info->watch = n->watch != NULL ? n->watch->state : ZKW_FAILED;

@@ -78,6 +78,7 @@ free_request(ZkRequest *r)
 	for (int i = 0; i < r->nchildren; i++)
 		free(r->children[i]);
 	free(r->children);
+	free(r->results);
 	free(r->name);
 	free(r);
 }
@@ -101,6 +102,62 @@ answered(ZkRequest *r, int rc)
 		s->notify = true;
 }
 
+/*
+ * Did the session get this answer as one that lives?  A server that throttles
+ * or wants authentication answers by itself, whatever became of the session.
+ */
+static bool
+is_answer(int rc)
+{
+	switch (rc)
+	{
+		case ZOK:
+		case ZNONODE:
+		case ZNODEEXISTS:
+		case ZNOTEMPTY:
+		case ZBADVERSION:
+		case ZNOAUTH:
+		case ZNOCHILDRENFOREPHEMERALS:
+		case ZNOWATCHER:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
+ * The session was alive when this was asked for.
+ *
+ * How long may that be relied on?  ZooKeeper's leader counts from what it
+ * last heard of us, which it does by heartbeats alone: a follower forwards a
+ * write at once, but whose heartbeats it had only with its own.  So an answer
+ * proves the more, the more regularly the answers before it came: late_at is
+ * when one last came more than a third of the timeout after the one before
+ * had been asked for (this process was stopped, the network was slow).  After
+ * two thirds the session may well be over, and a server that has lost its
+ * leader would not know: it is in doubt until a transaction has been answered.
+ */
+void
+zkr_heard_locked(ZkSession *s, int64_t sent_at)
+{
+	int64_t		now = zks_now();
+	int64_t		timeout = s->info.timeout_ms * NS_PER_MS;
+	int64_t		silence = now - s->info.proven_at;
+
+	if (silence > timeout / 3)
+		s->info.late_at = now;
+	if (silence > timeout / 3 * 2)
+	{
+		s->info.in_doubt = true;
+		zks_wake_keeper(s);		/* it asks the quorum */
+	}
+	/* somebody may wait for a stale session to be proven alive */
+	if (silence > timeout / 2)
+		s->notify = true;
+	s->info.heard_at = now;
+	s->info.proven_at = sent_at;
+}
+
 static void
 complete(ZkRequest *r, int rc)
 {
@@ -108,15 +165,18 @@ complete(ZkRequest *r, int rc)
 
 	s->in_flight--;
 	s->replies++;
-	if (!zks_is_doubtful(rc))
+	if (is_answer(rc))
 	{
-		s->info.heard_at = zks_now();
-		/* somebody may wait for a stale session to be proven alive */
-		if (s->info.heard_at - s->info.proven_at > s->info.timeout_ms * NS_PER_MS / 2)
-			s->notify = true;
-		s->info.proven_at = r->sent_at;
+		zkr_heard_locked(s, r->sent_at);
 		if (r->writes)
+		{
 			s->info.quorum_at = r->sent_at;
+			if (s->info.in_doubt && r->sent_at > s->info.late_at)
+			{
+				s->info.in_doubt = false;
+				s->notify = true;
+			}
+		}
 	}
 	answered(r, rc);
 }
@@ -225,6 +285,7 @@ submitted(ZkRequest *r, int rc)
 		answered(r, rc);
 		return;
 	}
+	r->number = s->replies + s->in_flight;
 	s->in_flight++;
 	s->info.requests++;
 	if (zks_usable_locked(s) && zoo_state(s->zh) != ZOO_CONNECTED_STATE)
@@ -300,6 +361,57 @@ zkr_delete_locked(ZkRequest *r, const char *path, int version)
 	r->writes = true;			/* also if it fails */
 	if (begin(r))
 		submitted(r, zoo_adelete(r->session->zh, path, version, on_void, r));
+}
+
+/*
+ * Are they all there?  The answer's code is that of the first which is not.
+ */
+void
+zkr_check_locked(ZkRequest *r, char *const *paths, int n)
+{
+	zoo_op_t   *ops = calloc(n, sizeof(zoo_op_t));
+
+	r->writes = true;			/* although it changes nothing */
+	r->nchecks = n;
+	r->results = calloc(n, sizeof(zoo_op_result_t));
+	if (ops == NULL || r->results == NULL)
+		answered(r, ZSYSTEMERROR);
+	else if (begin(r))
+	{
+		for (int i = 0; i < n; i++)
+			zoo_check_op_init(&ops[i], paths[i], -1);
+		submitted(r, zoo_amulti(r->session->zh, n, ops, r->results, on_void, r));
+	}
+	free(ops);
+}
+
+/*
+ * The deletion of a node that is not there, with a version that none has: it
+ * goes through the leader and a quorum, as only what makes a transaction does.
+ */
+void
+zkr_prove_locked(ZkRequest *r)
+{
+	char		path[1 + ZKP_UUID_LEN] = "/";
+
+	if (zks_make_uuid(path + 1))
+		zkr_delete_locked(r, path, INT32_MAX);
+	else
+		answered(r, ZSYSTEMERROR);
+}
+
+/* The request whose answer comes next: they come in the order of the requests */
+const ZkRequest *
+zkr_next_locked(ZkSession *s)
+{
+	if (s->in_flight == 0)
+		return NULL;
+	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	{
+		if (!r->answered && r->number == s->replies)
+			return r;
+	}
+	return NULL;
 }
 
 /* The owner does not want to know any more */
@@ -380,22 +492,16 @@ done:
 	return r;
 }
 
-/* The deletion of a node that is not there, with a version that none has */
-ZkRequest *
-zks_prove(ZkSession *s)
+/* ZooKeeper stops at the first; what follows gets ZRUNTIMEINCONSISTENCY */
+static int
+first_missing(const ZkRequest *r)
 {
-	char		path[1 + ZKP_UUID_LEN] = "/";
-	ZkRequest  *r = NULL;
-	sigset_t	saved;
-
-	if (!zks_make_uuid(path + 1))
-		return NULL;
-	zks_enter(s, &saved);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_delete_locked(r, path, INT32_MAX);
-	zks_leave(s, &saved);
-	return r;
+	for (int i = 0; i < r->nchecks; i++)
+	{
+		if (r->results[i].err != ZOK && r->results[i].err != ZRUNTIMEINCONSISTENCY)
+			return i;
+	}
+	return 0;
 }
 
 bool
@@ -413,6 +519,7 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->epoch = r->epoch;
 		answer->nchildren = r->nchildren;
 		answer->children = r->children;
+		answer->missing = first_missing(r);
 	}
 	zks_leave(s, &saved);
 	return result;

@@ -361,13 +361,21 @@ connected_locked(ZkSession *s)
 		return;
 	}
 	if (s->info.epoch > 0)
+	{
+		/* the leader says that the session lives; a quorum may know better */
 		s->info.reconnections++;
+		zkr_heard_locked(s, s->attempt_at);
+	}
+	else
+	{
+		/* a session is made by a transaction */
+		s->info.quorum_at = s->attempt_at;
+		s->info.proven_at = s->attempt_at;
+		s->info.heard_at = now;
+	}
 	s->info.epoch++;
-	s->info.proven_at = s->attempt_at;
-	s->info.quorum_at = s->attempt_at;	/* the leader has a say in it */
 	s->ntimeouts = 0;
-	s->info.heard_at = now;
-	s->heartbeat_at = now;
+	s->heartbeat_at = s->info.in_doubt ? 0 : now;
 	s->info.trouble[0] = '\0';
 	describe_server_locked(s);
 	set_state(s, ZKS_CONNECTED);
@@ -379,21 +387,28 @@ connected_locked(ZkSession *s)
  * learns neither when they were sent nor when they were answered, and none is
  * sent while a request is outstanding.  They go out on time whatever else
  * does, and what has to be done now and then is done with them.
+ *
+ * A read is enough to keep the session.  When the answers came so late that it
+ * may be over, a write asks the quorum, at once.
  */
 static void
 heartbeat_locked(ZkSession *s, int64_t now)
 {
+	bool		prove = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
 	ZkRequest  *r;
 
 	if (!zks_usable_locked(s) || s->close_by != 0 ||
-		now - s->heartbeat_at < heartbeat_interval(s))
+		(!prove && now - s->heartbeat_at < heartbeat_interval(s)))
 		return;
 	s->heartbeat_at = now;
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
 		r->forgotten = true;
-		zkr_stat_locked(r, "/");
+		if (s->info.in_doubt)
+			zkr_prove_locked(r);
+		else
+			zkr_stat_locked(r, "/");
 	}
 	zkn_heartbeat_locked(s);
 }

@@ -55,6 +55,8 @@ typedef struct ZkSessionInfo
 	int			timeout_ms;		/* negotiated; asked for until then */
 	int64_t		proven_at;		/* when the last answered request was sent */
 	int64_t		quorum_at;		/* the same, of one that made a transaction */
+	int64_t		late_at;		/* when an answer last came late: see request.c */
+	bool		in_doubt;		/* so late that only a transaction can tell */
 	int64_t		suspended_at;	/* since when cut off */
 	int64_t		heard_at;		/* when the last answer came */
 	uint64_t	requests;		/* sent, heartbeats included */
@@ -100,6 +102,7 @@ typedef struct ZkAnswer
 	uint32_t	epoch;			/* the connection on which it was sent */
 	int			nchildren;
 	char	  **children;		/* of a list; valid until zks_request_free */
+	int			missing;		/* of a check: the first node that is not there */
 } ZkAnswer;
 
 extern bool zks_is_doubtful(int rc);
@@ -108,13 +111,6 @@ extern bool zks_is_doubtful(int rc);
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
 extern void zks_request_free(ZkSession *session, ZkRequest *request);
-
-/*
- * A request that changes nothing, but goes through the leader and a quorum.
- * Only the answer to such a one proves that the session lives: a follower cut
- * off from its leader answers reads as if nothing were.
- */
-extern ZkRequest *zks_prove(ZkSession *session);
 
 /* Watches on the deletion of a node (node.c has its own for what we hold) */
 typedef enum ZkWatchState
@@ -144,13 +140,14 @@ typedef enum ZkNodeState
 	ZKN_UNSURE,					/* the answer was lost; being looked for */
 	ZKN_PRESENT,				/* there, and ours */
 	ZKN_ABSENT,					/* not made; rc says why */
-	ZKN_LOST					/* was there, and is no more */
+	ZKN_LOST,					/* was there, and is no more */
+	ZKN_DELETED					/* by zkn_delete, and was there until then */
 } ZkNodeState;
 
 typedef struct ZkNodeInfo
 {
 	ZkNodeState state;
-	int			rc;				/* why it is absent */
+	int			rc;				/* why it is absent, or was not deleted yet */
 	int64_t		czxid;			/* the transaction that made it */
 	char		name[ZKP_NAME_LEN];
 	ZkWatchState watch;			/* that on the node itself, once asked for */
@@ -167,6 +164,24 @@ extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 
 /* Watch the node itself, so that its loss is noticed */
 extern void zkn_watch(ZkSession *session, ZkNode *node);
+
+/*
+ * Are these nodes there?  Asked of the leader and a quorum, in one request
+ * that changes nothing.  Only the answer to such a one proves that the session
+ * lives: a follower cut off from its leader answers reads as if nothing were.
+ * At most ZKN_CHECK_MAX nodes.  Returns NULL when memory is out.
+ */
+#define ZKN_CHECK_MAX		200
+extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int n);
+
+/* ZooKeeper has said so of a node that was there */
+extern void zkn_lost(ZkSession *session, ZkNode *node);
+
+/*
+ * Delete the node, and tell in zkn_info what became of it.  Goes on until it
+ * is gone, like zkn_discard, which the owner still has to call.
+ */
+extern void zkn_delete(ZkSession *session, ZkNode *node);
 
 /*
  * Nobody wants the node any more, whatever its state: it is deleted, now or

@@ -39,6 +39,7 @@ struct ZkRequest
 	bool		answered;
 	bool		forgotten;		/* free it when it is answered */
 	bool		writes;			/* the leader makes a transaction of it */
+	uint64_t	number;			/* of its answer, among ZkSession.replies */
 	int			rc;
 	int64_t		sent_at;
 	uint32_t	epoch;
@@ -49,6 +50,8 @@ struct ZkRequest
 	bool		is_mark;		/* the data is CONTAINER_MARK */
 	int			nchildren;
 	char	  **children;
+	int			nchecks;		/* of a multi, else 0 */
+	zoo_op_result_t *results;
 };
 
 struct ZkWatch
@@ -136,6 +139,10 @@ extern void zkr_sync_locked(ZkRequest *r, const char *path);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
+extern void zkr_check_locked(ZkRequest *r, char *const *paths, int n);
+extern void zkr_prove_locked(ZkRequest *r);
+extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
+extern const ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_forget_locked(ZkRequest *r);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_free_all(ZkSession *s);

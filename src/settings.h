@@ -20,4 +20,13 @@ extern int	zklock_release_timeout;
 
 extern int	zklock_max_locks;
 
+typedef enum ZklockGuard
+{
+	ZKLOCK_GUARD_OFF,
+	ZKLOCK_GUARD_ON,
+	ZKLOCK_GUARD_STRICT
+} ZklockGuard;
+
+extern int	zklock_commit_guard;	/* ZklockGuard */
+
 #endif							/* ZKLOCK_SETTINGS_H */

@@ -21,7 +21,8 @@ typedef enum ZkWaitEvent
 {
 	ZKWAIT_CONNECT,
 	ZKWAIT_ACQUIRE,
-	ZKWAIT_RELEASE
+	ZKWAIT_RELEASE,
+	ZKWAIT_CHECK				/* that a lock is still held */
 } ZkWaitEvent;
 
 /*

@@ -15,10 +15,12 @@
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "client.h"
 #include "compat.h"
+#include "fence.h"
 #include "hold.h"
 #include "path.h"
 #include "settings.h"
@@ -34,6 +36,7 @@ int			zklock_connect_timeout;
 int			zklock_operation_timeout;
 int			zklock_release_timeout;
 int			zklock_max_locks;
+int			zklock_commit_guard;
 
 static ProcessUtility_hook_type next_ProcessUtility = NULL;
 
@@ -84,6 +87,20 @@ static const struct
 	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},
 };
 
+static const struct config_enum_entry guard_values[] =
+{
+	{"off", ZKLOCK_GUARD_OFF, false},
+	{"on", ZKLOCK_GUARD_ON, false},
+	{"strict", ZKLOCK_GUARD_STRICT, false},
+	{"true", ZKLOCK_GUARD_ON, true},
+	{"false", ZKLOCK_GUARD_OFF, true},
+	{"yes", ZKLOCK_GUARD_ON, true},
+	{"no", ZKLOCK_GUARD_OFF, true},
+	{"1", ZKLOCK_GUARD_ON, true},
+	{"0", ZKLOCK_GUARD_OFF, true},
+	{NULL, 0, false}
+};
+
 static void
 define_settings(void)
 {
@@ -101,6 +118,11 @@ define_settings(void)
 								int_settings[i].boot, int_settings[i].min,
 								int_settings[i].max, int_settings[i].context,
 								int_settings[i].flags, NULL, NULL, NULL);
+	DefineCustomEnumVariable("zklock.commit_guard",
+							 gettext_noop("How sure COMMIT makes itself that the locks of the transaction are still held."),
+							 gettext_noop("off: not at all. on: asks ZooKeeper if it has not confirmed the session for a third of its timeout. strict: always asks."),
+							 &zklock_commit_guard, ZKLOCK_GUARD_ON, guard_values,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
 	reserve_guc_prefix_compat("zklock");
 }
 
@@ -276,6 +298,23 @@ zk_lock_token(PG_FUNCTION_ARGS)
 
 	if (!zkh_token(path_argument(fcinfo), &token))
 		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/*
+ * SECURITY DEFINER, so the owner of the table writes.  The table lies in the
+ * schema of this function.
+ */
+PG_FUNCTION_INFO_V1(zk_fence);
+Datum
+zk_fence(PG_FUNCTION_ARGS)
+{
+	char	   *path = path_argument(fcinfo);
+	int64		token;
+
+	PreventCommandIfReadOnly("zk_fence()");
+	token = PG_ARGISNULL(1) ? zkh_fencing_token(path) : PG_GETARG_INT64(1);
+	zkf_record(get_func_namespace(fcinfo->flinfo->fn_oid), zkh_full_path(path), token);
 	PG_RETURN_INT64(token);
 }
 

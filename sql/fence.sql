@@ -1,0 +1,139 @@
+--
+-- zk_fence: only the latest holder of a lock writes.
+--
+CREATE EXTENSION zklock;
+SET statement_timeout = '30s';
+SELECT current_setting('zklock.root') AS root \gset
+
+-- The token of this session's lock, by itself
+SELECT zk_lock('/fence/a');
+SELECT zk_fence('/fence/a') = zk_lock_token('/fence/a') AS own;
+SELECT path, token = zk_lock_token('/fence/a') AS own, recorded_at <= clock_timestamp() AS past
+  FROM zk_fences WHERE path LIKE '%/fence/%';
+
+-- again, and again in the same transaction: nothing is written
+SELECT ctid AS before FROM zk_fences WHERE path = :'root' || '/fence/a' \gset
+BEGIN;
+SELECT zk_fence('/fence/a') = zk_fence(path => '/fence/a', token => NULL) AS same;
+COMMIT;
+SELECT ctid = :'before' AS unwritten FROM zk_fences WHERE path = :'root' || '/fence/a';
+
+-- a later holder has a greater one
+SELECT zk_lock_token('/fence/a') AS first \gset
+SELECT zk_unlock('/fence/a');
+SELECT zk_lock('/fence/a');
+SELECT zk_fence('/fence/a') > :first AS greater;
+SELECT zk_lock_token('/fence/a') AS second \gset
+SELECT zk_unlock('/fence/a');
+
+-- Tokens from elsewhere.  The numbers are ZooKeeper's: shown as they compare.
+CREATE FUNCTION complaint(query text) RETURNS TABLE (state text, message text, detail text, hint text)
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE query;
+    state := '00000';
+    RETURN NEXT;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
+        detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+    RETURN NEXT;
+END $$;
+
+SELECT state, message, replace(replace(detail, :'first', '(first)'), :'second', '(second)') AS detail, hint
+  FROM complaint(format('SELECT zk_fence(%L, %s)', '/fence/a', :first));
+SELECT zk_fence('/fence/a', :second) = :second AS equal_passes;
+SELECT zk_fence('/fence/a', :second + 1) = :second + 1 AS greater_passes;
+SELECT state FROM complaint(format('SELECT zk_fence(%L, %s)', '/fence/a', :second));
+-- paths do not see each other
+SELECT zk_fence('/fence/b', 1), zk_fence('/fence/b', 9223372036854775807);
+SELECT zk_fence('/fence/c', -9223372036854775808);
+SELECT zk_fence('/fence/c', 0);
+SELECT zk_fence('/fence/c', -1);
+
+-- What is rolled back was not
+BEGIN;
+SELECT zk_fence('/fence/d', 10);
+SAVEPOINT s;
+SELECT zk_fence('/fence/d', 20);
+ROLLBACK TO s;
+SELECT zk_fence('/fence/d', 15);
+ROLLBACK;
+SELECT count(*) FROM zk_fences WHERE path = :'root' || '/fence/d';
+
+-- Bad arguments
+SELECT zk_fence(NULL);
+SELECT zk_fence(NULL, 1);
+SELECT zk_fence('fence', 1);
+SELECT zk_fence('/fence/a/', 1);
+SELECT zk_fence('/fence/none');
+-- held, but not any more in this session
+BEGIN; SELECT zk_xact_lock('/fence/x'); SELECT zk_fence('/fence/x') = zk_lock_token('/fence/x') AS own; COMMIT;
+SELECT state, message, hint FROM complaint($$SELECT zk_fence('/fence/x')$$);
+
+-- Not where nothing can be written
+BEGIN READ ONLY;
+SELECT zk_fence('/fence/a', 1);
+ROLLBACK;
+
+-- The path is that in ZooKeeper, where this session's lock is or would be
+SET zklock.root = '/elsewhere';
+SELECT zk_fence('/fence/a', 1);
+SET zklock.root = '/';
+SELECT zk_fence('/fence/a', 1);
+RESET zklock.root;
+SELECT zk_lock('/fence/e');
+SET zklock.root = '/elsewhere';
+SELECT zk_fence('/fence/e') = zk_lock_token('/fence/e') AS own;
+SELECT zk_unlock('/fence/e');
+RESET zklock.root;
+SELECT path FROM zk_fences WHERE path ~ '/fence/[ae]$' ORDER BY 1;
+
+-- A path of any bytes, 1000 of them
+SELECT length(zk_fence('/fence/' || repeat('x', 993), 1)::text);
+SELECT zk_fence('/fence/' || repeat('x', 994), 1);
+SELECT zk_fence(U&'/fence/\00e4 %_''"\\', 5);
+SELECT path FROM zk_fences WHERE token = 5;
+
+-- Who may: nobody may write the table, and zk_fence takes no notice of what
+-- the caller has put in front of it
+CREATE ROLE regress_zk_fence;
+CREATE SCHEMA regress_zk_trap AUTHORIZATION regress_zk_fence;
+SET ROLE regress_zk_fence;
+SELECT zk_fence('/fence/a', 1);
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION zk_fence(text, bigint) TO regress_zk_fence;
+SET ROLE regress_zk_fence;
+SELECT count(*) FROM zk_fences;
+INSERT INTO zk_fences VALUES ('/zklock_regress/fence/a', 1);
+DELETE FROM zk_fences;
+CREATE TABLE regress_zk_trap.zk_fences (path text PRIMARY KEY, token bigint, recorded_at timestamptz);
+CREATE FUNCTION regress_zk_trap.less(bigint, bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+CREATE OPERATOR regress_zk_trap.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = regress_zk_trap.less);
+SET search_path = regress_zk_trap, public, pg_catalog;
+SELECT public.zk_fence('/fence/b', 1);
+SELECT count(*) FROM regress_zk_trap.zk_fences;
+RESET search_path;
+RESET ROLE;
+DROP OWNED BY regress_zk_fence;
+DROP ROLE regress_zk_fence;
+
+-- The table is part of the extension, and what it holds is dumped
+SELECT extconfig::regclass[], extcondition FROM pg_extension WHERE extname = 'zklock';
+
+-- In a schema of another name
+BEGIN;
+DROP FUNCTION complaint;
+DROP EXTENSION zklock;
+CREATE SCHEMA "Odd "" Schema";
+CREATE EXTENSION zklock SCHEMA "Odd "" Schema";
+ROLLBACK;
+BEGIN;
+DROP EXTENSION zklock;
+CREATE SCHEMA "Odd Schema";
+CREATE EXTENSION zklock SCHEMA "Odd Schema";
+SELECT "Odd Schema".zk_fence('/fence/a', 1);
+SELECT path, token FROM "Odd Schema".zk_fences;
+ROLLBACK;
+
+DROP FUNCTION complaint;
+DROP EXTENSION zklock;
