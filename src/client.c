@@ -234,10 +234,6 @@ static const struct
 	{ZNOAUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
 		"permission denied by ZooKeeper for lock path \"%s\"",
 	"An ACL of the path or one of its parents does not let this session create nodes."},
-	{ZAUTHFAILED, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
-	"ZooKeeper authentication failed for lock path \"%s\"", NULL},
-	{ZSESSIONCLOSEDREQUIRESASLAUTH, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
-	"ZooKeeper requires authentication for lock path \"%s\"", NULL},
 	{ZINVALIDACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
 	"ZooKeeper refused the ACL of a node at lock path \"%s\"", NULL},
 	{ZNOCHILDRENFOREPHEMERALS, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -247,9 +243,20 @@ static const struct
 	"ZooKeeper refused lock path \"%s\"", NULL},
 };
 
+static void
+raise_not_accepted(int rc)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION),
+			 errmsg("ZooKeeper does not accept this session"),
+			 errdetail("It says: %s.", zerror(rc))));
+}
+
 void
 zkc_raise(int rc, const char *path)
 {
+	if (zks_is_auth_failure(rc))
+		raise_not_accepted(rc);
 	for (int i = 0; i < lengthof(faults); i++)
 	{
 		if (faults[i].rc == rc)
@@ -341,6 +348,8 @@ zkc_connect(ZkWait *wait)
 			if (info.epoch == 0)
 				abandon(&info);
 			(void) zkc_session();
+			if (zks_is_auth_failure(info.error))
+				raise_not_accepted(info.error);
 			continue;
 		}
 		cut_off = info.state != ZKS_CONNECTING;

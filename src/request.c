@@ -36,6 +36,12 @@ zks_is_doubtful(int rc)
 		rc == ZMARSHALLINGERROR || rc == ZSESSIONMOVED;
 }
 
+bool
+zks_is_auth_failure(int rc)
+{
+	return rc == ZAUTHFAILED || rc == ZSESSIONCLOSEDREQUIRESASLAUTH;
+}
+
 ZkRequest *
 zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 {
@@ -178,6 +184,8 @@ complete(ZkRequest *r, int rc)
 			}
 		}
 	}
+	else if (zks_is_auth_failure(rc))
+		zks_end_locked(s, rc);	/* it would get us no further, nor let us delete */
 	answered(r, rc);
 }
 

@@ -191,6 +191,16 @@ set_state(ZkSession *s, ZkSessionState state)
 	s->notify = true;
 }
 
+/* The session is over: what it made is gone, or as good as that */
+void
+zks_end_locked(ZkSession *s, int error)
+{
+	if (s->info.state == ZKS_OVER)
+		return;
+	s->info.error = error;
+	set_state(s, ZKS_OVER);
+}
+
 static void
 on_session_event(zhandle_t *zh, int type, int state, const char *path, void *context)
 {
@@ -209,10 +219,7 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
 		s->info.timeout_ms = timeout;
 	}
 	else if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
-	{
-		s->info.error = state == ZOO_AUTH_FAILED_STATE ? ZAUTHFAILED : ZSESSIONEXPIRED;
-		set_state(s, ZKS_OVER);
-	}
+		zks_end_locked(s, state == ZOO_AUTH_FAILED_STATE ? ZAUTHFAILED : ZSESSIONEXPIRED);
 	else if (s->info.state == ZKS_CONNECTED)
 		set_state(s, ZKS_SUSPENDED);
 }
@@ -423,10 +430,7 @@ expire_locked(ZkSession *s, int64_t now)
 {
 	if (s->info.state == ZKS_SUSPENDED && s->close_by == 0 &&
 		now - s->info.heard_at > s->info.timeout_ms * NS_PER_MS)
-	{
-		s->info.error = ZSESSIONEXPIRED;
-		set_state(s, ZKS_OVER);
-	}
+		zks_end_locked(s, ZSESSIONEXPIRED);
 }
 
 /*-------------------------------------------------------------------------
@@ -637,14 +641,12 @@ keeper_main(void *arg)
 	if (addresses == NULL)
 	{
 		zks_trouble_locked(s, error);
-		s->info.error = ZBADARGUMENTS;
-		set_state(s, ZKS_OVER);
+		zks_end_locked(s, ZBADARGUMENTS);
 	}
 	else if (!begin_locked(s, addresses))
 	{
 		zks_trouble_locked(s, strerror(errno));
-		s->info.error = ZSYSTEMERROR;
-		set_state(s, ZKS_OVER);
+		zks_end_locked(s, ZSYSTEMERROR);
 	}
 	free(addresses);
 	if (s->zh != NULL)
@@ -658,11 +660,7 @@ keeper_main(void *arg)
 	pthread_mutex_unlock(&turn);
 	s->sock = -1;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
-	if (s->info.state != ZKS_OVER)
-	{
-		s->info.error = ZCLOSING;
-		set_state(s, ZKS_OVER);
-	}
+	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	s->notify = true;
 	atomic_store(&s->keeper_done, true);

@@ -107,6 +107,9 @@ typedef struct ZkAnswer
 
 extern bool zks_is_doubtful(int rc);
 
+/* ZooKeeper does not accept who we are: the session ends with this code */
+extern bool zks_is_auth_failure(int rc);
+
 /* The children of a directory; fresh: as the leader knows them */
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);

@@ -128,6 +128,7 @@ extern bool zks_make_uuid(char *text);
 extern void zks_enter(ZkSession *s, sigset_t *saved);
 extern void zks_leave(ZkSession *s, const sigset_t *saved);
 extern void zks_wake_keeper(ZkSession *s);
+extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
 extern void zks_trouble_locked(ZkSession *s, const char *what);
 

@@ -16,7 +16,7 @@ use ZooKeeper;
 use constant { READ => 1, WRITE => 2, CREATE => 4, DELETE => 8, ADMIN => 16, ALL => 31 };
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk);
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s');
 my $session = zk_session($node);
 my $client = $zk->client(session_timeout => 60_000);
 
@@ -58,6 +58,42 @@ $client->delete($shy);
 is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what was in the way is gone');
 
 $client->close;
+
+# ------------------------------------------- authentication that is withdrawn
+
+# From now on the ensemble wants everybody to authenticate: it closes each
+# session that does not, and its locks with it.
+{
+	my $s = zk_session($node);
+	$s->value('CREATE TABLE written (i int)');
+	is($s->value("SELECT zk_lock('/withdrawn')"), 't', 'before authentication is demanded: held');
+	$s->value('BEGIN');
+	is($s->value("SELECT zk_xact_lock('/withdrawn/x')"), 't', 'and another in a transaction');
+	$s->value('INSERT INTO written VALUES (1)');
+
+	$zk->stop;
+	$zk->{config} = { 'enforce.auth.enabled' => 'true', 'enforce.auth.schemes' => 'digest' };
+	$zk->_configure;
+	$zk->start;
+	zk_until(sub { $s->value("SELECT string_agg(DISTINCT state, ' ') FROM zk_locks") eq 'lost' },
+		'both locks are lost');
+	my $commit = $s->query('COMMIT');
+	is($commit->{state}, '40001', 'a session that may not authenticate has lost its locks: COMMIT fails');
+	like($commit->{message}, qr{lock on "/withdrawn(?:/x)?" was lost}, '- and says so');
+	is($s->value('SELECT count(*) FROM written'), '0', '- and wrote nothing');
+	is($s->value("SELECT zk_unlock('/withdrawn')"), 'f', '- zk_unlock says so, too');
+	my $new = $s->query("SELECT zk_lock('/withdrawn')");
+	is($new->{state}, '28000', 'a new call is refused: 28000') or diag $new->{err};
+
+	$zk->stop;
+	delete $zk->{config};
+	$zk->_configure;
+	$zk->start;
+	is($s->value("SELECT zk_lock('/withdrawn'), zk_unlock('/withdrawn')"), 't|t',
+		'and is granted when nobody asks for authentication any more');
+	$s->quit;
+}
+
 zk_nothing_left($zk, 'nothing is left');
 $node->stop;
 
