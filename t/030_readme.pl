@@ -109,7 +109,7 @@ sub extension_has
 # What a function that returns a set of rows returns is in the view's row.
 my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
-		CASE WHEN proargmodes IS NULL THEN replace(pg_get_function_arguments(c.oid), '::interval', '') END,
+		CASE WHEN proargmodes IS NULL THEN regexp_replace(pg_get_function_arguments(c.oid), '::\w+', '', 'g') END,
 		pg_get_function_result(c.oid))});
 is_deeply([ sort map { "$_->[0] $_->[1]" } table('| function | returns | what it does |') ],
 	\@functions, 'the functions, their arguments and results');
@@ -119,8 +119,8 @@ my @views = extension_has('pg_class', q{format('`%s` %s', relname,
 	(SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute
 	 WHERE attrelid = c.oid AND attnum > 0))});
 is_deeply(
-	[ sort map { "$_->[0] " . join ' ', ($_->[1] =~ s/\([^()]*\)//gr) =~ /`(\w+)`/g } table('| view | columns |') ],
-	\@views, 'the views and their columns');
+	[ sort map { "$_->[0] " . join ' ', ($_->[1] =~ s/\([^()]*\)//gr) =~ /`(\w+)`/g } table('| relation | columns |') ],
+	\@views, 'the views, the table, and their columns');
 
 my @settings = sort split /\n/, $admin->value(
 	q{SELECT format('`%s` %s', name, context) FROM pg_settings WHERE name LIKE 'zklock.%'});
@@ -153,6 +153,7 @@ is_deeply([ grep { !$exists{$_} } $readme =~ /\b(zk_\w+|zklock\.\w+)/g ],
 		my ($name, $arguments) = /^`(\w+)\((.*)\)`/;
 		$arguments =~ s{path text}{'/granted'};
 		$arguments =~ s{timeout interval.*}{'5s'};
+		$arguments =~ s{token bigint.*}{1};
 		$call{$name} = "SELECT * FROM $name($arguments)";
 	}
 	my @for_all = qw(zk_lock_status zk_session_status);
