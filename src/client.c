@@ -371,21 +371,22 @@ static bool
 ask(ZkNode *const *nodes, int n, ZkWait *wait, int64 until, ZkAnswer *answer)
 {
 	ZkRequest  *request = zkn_check(session, nodes, n);
-	volatile bool in_time = true;
+	volatile bool answered = false;
 
 	if (request == NULL)
 		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	PG_TRY();
 	{
-		while (!zks_answered(session, request, answer) && in_time)
-			in_time = zkwait(wait, session, until, ZKWAIT_CHECK);
+		while (!(answered = zks_answered(session, request, answer)) &&
+			   zkwait(wait, session, until, ZKWAIT_CHECK))
+			;
 	}
 	PG_FINALLY();
 	{
 		zks_request_free(session, request);
 	}
 	PG_END_TRY();
-	return in_time;
+	return answered;
 }
 
 ZkProof

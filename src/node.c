@@ -415,6 +415,11 @@ zkn_discard(ZkSession *s, ZkNode *n)
 				absent(n, n->rc);
 				break;
 			case ZKN_LOST:
+
+				/* it may be there, and only be closed to us */
+				n->state = ZKN_PRESENT;
+				send_delete(n);
+				break;
 			case ZKN_DELETED:
 				finish(n);
 				break;

@@ -1,5 +1,5 @@
 # What ZooKeeper itself refuses: a path that its ACL closes, a path under an
-# ephemeral node, a node that may not be read.  Each is a clear error, leaves
+# ephemeral node, a node that may not be read, a session without authentication.  Each is a clear error, leaves
 # nothing behind, and the session goes on.
 
 use strict;
@@ -57,9 +57,24 @@ is_deeply(
 $client->delete($shy);
 is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what was in the way is gone');
 
-$client->close;
-
 # ------------------------------------------- authentication that is withdrawn
+
+# One node: an ACL closes it to us while we hold the lock.  We may still delete
+# it, which is the directory's affair.
+{
+	my $s = zk_session($node, options => '-c zklock.commit_guard=strict');
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/closing'), zk_xact_lock('/closing/b')});
+	my ($mine) = grep { /-lock-/ } $client->children('/zklock/closing/b');
+	$client->set_acl("/zklock/closing/b/$mine", open_to_world(WRITE));
+	my $commit = $s->query('COMMIT');
+	is($commit->{state}, '40001', 'a node that an ACL closes to us is lost');
+	like($commit->{message}, qr{lock on "/closing/b" was lost}, '- and named');
+	zk_until(sub { !grep { /-lock-/ } $client->children('/zklock/closing/b') }, 'the node goes');
+	pass('- and does not stay');
+	$s->quit;
+}
+
+$client->close;
 
 # From now on the ensemble wants everybody to authenticate: it closes each
 # session that does not, and its locks with it.

@@ -193,6 +193,15 @@ sub children
 	return defined $answer ? unpack('N/(N/a*)', $answer) : ();
 }
 
+# $acl: [ [perms, scheme, id], ... ]
+sub set_acl
+{
+	my ($self, $path, $acl) = @_;
+	$self->_call('setACL', $path,
+		pack('N', scalar @$acl) . join('', map { pack('N N/a* N/a*', @$_) } @$acl) . pack('N', 0xffffffff));
+	return;
+}
+
 # ([perms, scheme, id], ...)
 sub get_acl
 {
