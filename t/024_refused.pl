@@ -1,6 +1,6 @@
 # What ZooKeeper itself refuses: a path that its ACL closes, a path under an
-# ephemeral node, a node that may not be read, a session without authentication.  Each is a clear error, leaves
-# nothing behind, and the session goes on.
+# ephemeral node, a node that may not be read, a session without authentication.
+# Each is a clear error, leaves nothing behind, and the session goes on.
 
 use strict;
 use warnings;
