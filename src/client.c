@@ -86,6 +86,12 @@ zkc_session(void)
 	return NULL;
 }
 
+ZkSession *
+zkc_peek(void)
+{
+	return session;
+}
+
 uint32
 zkc_generation(void)
 {
@@ -366,9 +372,12 @@ zkc_connect(ZkWait *wait)
 	}
 }
 
-/* One question; false: there was no answer in time */
+/*
+ * One question about as many of the nodes as fit; n is how many.  False: there
+ * was no answer in time.
+ */
 static bool
-ask(ZkNode *const *nodes, int n, ZkWait *wait, int64 until, ZkAnswer *answer)
+ask(ZkNode *const *nodes, int *n, ZkWait *wait, int64 until, ZkAnswer *answer)
 {
 	ZkRequest  *request = zkn_check(session, nodes, n);
 	volatile bool answered = false;
@@ -398,7 +407,7 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 	until = Min(until, wait->deadline);
 	for (;;)
 	{
-		int			count = Min(n - proven, ZKN_CHECK_MAX);
+		int			count = n - proven;
 		ZkSessionInfo info;
 		ZkAnswer	answer = {0};
 
@@ -411,7 +420,7 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 				return ZKC_NO_ANSWER;
 			continue;
 		}
-		if (!ask(nodes + proven, count, wait, until, &answer))
+		if (!ask(nodes + proven, &count, wait, until, &answer))
 			return ZKC_NO_ANSWER;
 		if (answer.rc == ZNONODE || answer.rc == ZNOAUTH)
 		{

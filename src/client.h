@@ -28,6 +28,12 @@ extern ZkClientCounters zkc_counters;
 extern ZkSession *zkc_session(void);
 
 /*
+ * The same, without looking: it may be over, but its nodes can be asked.  For
+ * those to whom its end must not come in between.
+ */
+extern ZkSession *zkc_peek(void);
+
+/*
  * Counts the sessions: what was made in an earlier one is gone.  Only valid
  * after zkc_session or zkc_connect.
  */

@@ -33,14 +33,16 @@
 
 #define REPLY_HEADER		16	/* xid, zxid, error */
 #define EVENT_HEADER		(REPLY_HEADER + 12) /* type, state, length of the path */
-#define SHORT_FRAME			4096	/* the answer to ZKN_CHECK_MAX checks is */
+#define SHORT_FRAME			4096
 #define MULTI_HEADER		9		/* type, done, error */
 #define MULTI_ERROR			(-1)	/* the type of a result that is an error */
+#define MULTI_MAX			(REPLY_HEADER + ZKN_CHECK_MAX * (MULTI_HEADER + 4) + MULTI_HEADER)
 #define LONGEST_FRAME		(64 * 1024 * 1024)
 
 /* Frames that answer no request */
 #define XID_WATCH_EVENT		(-1)
 #define XID_PING			(-2)
+#define XID_AUTH			(-4)
 #define XID_SET_WATCHES		(-8)
 
 void
@@ -56,6 +58,18 @@ check_handshake(int32_t length, int available)
 	if (length < HANDSHAKE_MIN || length > HANDSHAKE_MAX)
 		return GUARD_REJECT;
 	return available >= length + 4 ? GUARD_READ : GUARD_WAIT;
+}
+
+/*
+ * Other numbers below 0 are those of requests: the library counts from the
+ * time of day, which leaves 31 bits in 2038, or after some hundred million
+ * requests.
+ */
+static bool
+is_unasked(int32_t xid)
+{
+	return xid == XID_WATCH_EVENT || xid == XID_PING || xid == XID_AUTH ||
+		xid == XID_SET_WATCHES;
 }
 
 /*
@@ -84,12 +98,11 @@ is_sound_event(int sock, int32_t length, int32_t xid)
 static bool
 is_sound_multi(int sock, int32_t length, int nchecks)
 {
-	unsigned char frame[4 + SHORT_FRAME];
+	unsigned char frame[4 + MULTI_MAX];
 	int32_t		error;
 	int			at = 4 + REPLY_HEADER;
 
-	if (length > SHORT_FRAME ||
-		recv(sock, frame, length + 4, MSG_PEEK | MSG_DONTWAIT) != length + 4)
+	if (recv(sock, frame, length + 4, MSG_PEEK | MSG_DONTWAIT) != length + 4)
 		return false;
 	memcpy(&error, frame + at - sizeof(error), sizeof(error));
 	if (error != 0)
@@ -151,15 +164,20 @@ zkg_check_locked(ZkSession *s)
 		return GUARD_REJECT;
 	if (length <= SHORT_FRAME && available < length + 4)
 		return GUARD_WAIT;
-	if (xid < 0)
+	if (is_unasked(xid))
 		return length <= SHORT_FRAME && is_sound_event(s->sock, length, xid) ?
 			GUARD_READ : GUARD_REJECT;
 	if (s->in_flight == 0)
 		return GUARD_REJECT;	/* an answer that nobody asked for */
 	next = zkr_next_locked(s);
-	if (next != NULL && next->nchecks > 0 &&
-		!is_sound_multi(s->sock, length, next->nchecks))
-		return GUARD_REJECT;
+	if (next != NULL && next->nchecks > 0)
+	{
+		if (length > MULTI_MAX)
+			return GUARD_REJECT;
+		if (available < length + 4)
+			return GUARD_WAIT;
+		return is_sound_multi(s->sock, length, next->nchecks) ? GUARD_READ : GUARD_REJECT;
+	}
 	if (length > SHORT_FRAME)
 	{
 		s->guard.in_long_frame = true;

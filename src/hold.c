@@ -262,7 +262,6 @@ lower_hold(Hold *hold, int64 by)
 {
 	Lock	   *lock = hold->lock;
 
-	hold->lost |= is_lost(lock);
 	hold->count -= by;
 	lock->count -= by;
 	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
@@ -515,12 +514,13 @@ warn_lost(const char *path)
 }
 
 /*
- * A lock whose last hold zk_unlock has given back.  Its delete tells for
+ * A lock that zk_unlock has given back.  The delete of its node tells for
  * certain whether it was held until then: NONODE means that it was not.
  */
 typedef enum Ended
 {
-	UNCONFIRMED,
+	WAITING,
+	UNCERTAIN,					/* its node is gone, nobody knows since when */
 	HELD_UNTIL_THEN,
 	LOST_BEFORE
 } Ended;
@@ -528,85 +528,66 @@ typedef enum Ended
 typedef struct Ending
 {
 	Lock	   *lock;
-	ZkSession  *session;
+	ZkSession  *session;		/* if there is something to wait for */
 	ZkNode	   *node;
 	int64		count;			/* of holds given back */
 	bool		proven;			/* it was held when it was given back */
 	Ended		ended;
 } Ending;
 
-static void
-begin_ending(Ending *ending, Lock *lock, int64 count)
-{
-	ZkSessionInfo info;
-
-	ending->lock = lock;
-	ending->session = session_of(lock);
-	ending->node = drop_node(lock);
-	ending->count = count;
-	ending->proven = false;
-	ending->ended = LOST_BEFORE;
-	if (ending->session == NULL)
-		return;					/* it ended just now */
-	zks_info(ending->session, &info);
-	ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
-	ending->ended = UNCONFIRMED;
-	zkn_delete(ending->session, ending->node);
-}
-
-/* False: time is over, or ZooKeeper has refused */
-static bool
-await_ending(Ending *ending, ZkWait *wait, int64 until)
-{
-	while (ending->ended == UNCONFIRMED)
-	{
-		ZkSessionInfo info;
-		ZkNodeInfo	node;
-
-		/* the session first: its end is said of the node a moment later */
-		zks_info(ending->session, &info);
-		zkn_info(ending->session, ending->node, &node);
-		if (node.state == ZKN_DELETED)
-			ending->ended = HELD_UNTIL_THEN;
-		else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
-			ending->ended = LOST_BEFORE;
-		else if (node.rc != 0)
-		{
-			ereport(WARNING,
-					(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(node.rc)),
-					 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
-			return false;
-		}
-		else if (!zkwait(wait, ending->session, until, ZKWAIT_RELEASE))
-		{
-			ereport(WARNING,
-					(errmsg("ZooKeeper has not confirmed the release of a lock"),
-					 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
-			return false;
-		}
-	}
-	return true;
-}
-
 /*
- * The transaction may have relied on what it took and gave back: see that the
- * guard knows what became of it.
+ * So many of the lock's holds have been given back.  Does not fail, and does
+ * not notice the end of the session, which other endings need.
  */
 static void
-finish_ending(Ending *ending)
+begin_ending(Ending *ending, Lock *lock, int64 count, bool lost)
 {
-	dlist_iter	iter;
+	ZkSession  *session = lock->generation == zkc_generation() ? zkc_peek() : NULL;
+	ZkSessionInfo info;
+	ZkNode	   *node;
 
-	if (ending->session != NULL)
-		(void) zkn_discard(ending->session, ending->node);
-	dlist_foreach(iter, &ending->lock->holds)
+	memset(ending, 0, sizeof(*ending));
+	ending->lock = lock;
+	ending->count = count;
+	ending->ended = lost || session == NULL ? LOST_BEFORE : HELD_UNTIL_THEN;
+	if (lock->count > 0)
+		return;
+	node = drop_node(lock);
+	if (session == NULL)
+		return;
+	if (lost)
 	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		hold->lost |= ending->ended == LOST_BEFORE;
-		hold->doubted |= ending->ended == UNCONFIRMED && !ending->proven;
+		(void) zkn_discard(session, node);
+		return;
 	}
-	forget_lock_if_unused(ending->lock);
+	zks_info(session, &info);
+	ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
+	ending->ended = WAITING;
+	ending->session = session;
+	ending->node = node;
+	zkn_delete(session, node);
+}
+
+/* What has become of it?  Returns the code with which ZooKeeper refused, or 0 */
+static int
+look_at_ending(Ending *ending)
+{
+	ZkSessionInfo info;
+	ZkNodeInfo	node;
+
+	if (ending->ended != WAITING)
+		return 0;
+
+	/* the session first: its end is said of the node a moment later */
+	zks_info(ending->session, &info);
+	zkn_info(ending->session, ending->node, &node);
+	if (node.state == ZKN_DELETED)
+		ending->ended = node.rc == 0 ? HELD_UNTIL_THEN : UNCERTAIN;
+	else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
+		ending->ended = LOST_BEFORE;
+	else
+		return node.rc;
+	return 0;
 }
 
 /*
@@ -617,28 +598,84 @@ static void
 await_endings(Ending *endings, int n)
 {
 	int64		until = zkwait_after(zklock_operation_timeout);
+	bool		in_time = true;
+	int			refused = 0;
 	ZkWait		wait;
 
 	zkwait_begin(&wait, -1, false);
+	for (int i = 0; i < n; i++)
+	{
+		for (;;)
+		{
+			int			rc = look_at_ending(&endings[i]);
+
+			if (rc != 0)
+				refused = rc;
+			if (rc != 0 || !in_time || endings[i].ended != WAITING)
+				break;
+			in_time = zkwait(&wait, endings[i].session, until, ZKWAIT_RELEASE);
+		}
+	}
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].ended == LOST_BEFORE)
+			warn_lost(endings[i].lock->key.path);
+	}
+	if (refused != 0)
+		ereport(WARNING,
+				(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(refused)),
+				 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
+	else if (!in_time)
+		ereport(WARNING,
+				(errmsg("ZooKeeper has not confirmed the release of a lock"),
+				 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
+}
+
+/*
+ * The transaction may have relied on what it took and gave back: the guard is
+ * to know what became of it.
+ */
+static void
+finish_ending(Ending *ending)
+{
+	dlist_iter	iter;
+
+	if (ending->node != NULL)
+		(void) zkn_discard(ending->session, ending->node);
+	dlist_foreach(iter, &ending->lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (ending->ended == LOST_BEFORE)
+			hold->lost = true;
+		else if (ending->ended != HELD_UNTIL_THEN && !ending->proven)
+			hold->doubted = true;
+	}
+	forget_lock_if_unused(ending->lock);
+}
+
+static void
+finish_endings(Ending *endings, int n)
+{
+	for (int i = 0; i < n; i++)
+		finish_ending(&endings[i]);
+}
+
+/* From begin_ending to here nothing may fail */
+static void
+complete_endings(Ending *endings, int n)
+{
 	PG_TRY();
 	{
-		for (int i = 0; i < n; i++)
-		{
-			if (!await_ending(&endings[i], &wait, until))
-				break;
-		}
-		for (int i = 0; i < n; i++)
-		{
-			if (endings[i].ended == LOST_BEFORE)
-				warn_lost(endings[i].lock->key.path);
-		}
+		await_endings(endings, n);
 	}
-	PG_FINALLY();
+	PG_CATCH();
 	{
-		for (int i = 0; i < n; i++)
-			finish_ending(&endings[i]);
+		finish_endings(endings, n);
+		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	finish_endings(endings, n);
 }
 
 bool
@@ -646,7 +683,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 {
 	Lock	   *lock = find_lock(path, mode);
 	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
-	Release		release = {0};
+	bool		lost;
 	Ending		ending;
 
 	if (hold == NULL)
@@ -657,18 +694,13 @@ zkh_unlock(const char *path, ZkpMode mode)
 						zkpath_for_display(path))));
 		return false;
 	}
-	if (is_lost(lock))
-	{
-		warn_lost(path);
+	lost = is_lost(lock);
+	if (lost)
 		(void) lower_session_holds(lock);
-		release_if_unheld(lock, &release);
-		return false;
-	}
-	lower_hold(hold, 1);
-	if (lock->count > 0)
-		return true;
-	begin_ending(&ending, lock, 1);
-	await_endings(&ending, 1);
+	else
+		lower_hold(hold, 1);
+	begin_ending(&ending, lock, 1, lost);
+	complete_endings(&ending, 1);
 	return ending.ended != LOST_BEFORE;
 }
 
@@ -680,31 +712,30 @@ zkh_unlock_all(void)
 	Ending	   *endings;
 	int			n = 0;
 	int64		dropped = 0;
-	Release		release = {0};
 
 	if (locks == NULL || hash_get_num_entries(locks) == 0)
 		return 0;
 	endings = palloc(hash_get_num_entries(locks) * sizeof(Ending));
+
+	/* all of them first: it may end the session */
+	hash_seq_init(&status, locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+		(void) is_lost(lock);
+
 	hash_seq_init(&status, locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
-		bool		lost = is_lost(lock);
+		bool		lost = lock->taken && lock->lost;
 		int64		count = lower_session_holds(lock);
 
-		if (lost && count > 0)
-			warn_lost(lock->key.path);
-		else
-			dropped += count;
-		if (lock->count == 0 && lock->taken && !lost)
-			begin_ending(&endings[n++], lock, count);
-		else
-			release_if_unheld(lock, &release);
+		if (count > 0)
+			begin_ending(&endings[n++], lock, count, lost);
 	}
-	await_endings(endings, n);
+	complete_endings(endings, n);
 	for (int i = 0; i < n; i++)
 	{
-		if (endings[i].ended == LOST_BEFORE)
-			dropped -= endings[i].count;
+		if (endings[i].ended != LOST_BEFORE)
+			dropped += endings[i].count;
 	}
 	pfree(endings);
 	return dropped;
@@ -881,8 +912,8 @@ find_relied(Relied *relied)
 
 	run++;
 	relied->n = 0;
-	relied->locks = palloc(n * sizeof(Lock *));
-	relied->nodes = palloc(n * sizeof(ZkNode *));
+	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
+	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
 	dlist_foreach(iter, &xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);

@@ -55,6 +55,9 @@ struct ZkNode
 	char		dir[];
 };
 
+/* A request may have a megabyte, unless the server is told otherwise */
+#define CHECK_BYTES			(400 * 1024)
+
 static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
 static void prune(ZkNode *n);
@@ -354,10 +357,14 @@ on_deleted(ZkSession *s, ZkRequest *r)
 	 * server recovers.
 	 */
 	n->deleting = false;
-	if (r->rc == ZOK)
+	n->refused = 0;
+	if (r->rc == ZOK || (r->rc == ZNONODE && n->doubted))
+	{
+		n->rc = r->rc;
 		ended(n, ZKN_DELETED);
+	}
 	else if (r->rc == ZNONODE)
-		ended(n, n->doubted ? ZKN_DELETED : ZKN_LOST);
+		ended(n, ZKN_LOST);
 	else if (zks_is_doubtful(r->rc))
 		n->doubted = true;
 	else
@@ -542,6 +549,44 @@ keep_watch(ZkNode *n)
 		n->watch = zkw_new_locked(n->session, node_path(n, n->name, &path));
 }
 
+static void
+on_heartbeat(ZkSession *s, ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	(void) s;
+	if (called_back(n) && n->state == ZKN_PRESENT && !n->unwanted &&
+		(r->rc == ZNONODE || r->rc == ZNOAUTH))
+		n->state = ZKN_LOST;
+}
+
+/*
+ * The heartbeat of a session that has a node to lose: a question that only a
+ * quorum can answer.  A read would be answered by a server that is cut off
+ * from its leader, too; the session would take itself for alive while it is
+ * ended there.  False: there is no such node.
+ */
+bool
+zkn_prove_locked(ZkSession *s)
+{
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		NodePath	path;
+		char	   *paths[1] = {path.text};
+		ZkRequest  *r;
+
+		if (n->state != ZKN_PRESENT || n->unwanted)
+			continue;
+		r = request(n, on_heartbeat);
+		if (r == NULL)
+			return false;
+		(void) node_path(n, n->name, &path);
+		zkr_check_locked(r, paths, 1);
+		return true;
+	}
+	return false;
+}
+
 /* Connected again: see to what the broken connection left open */
 void
 zkn_connected_locked(ZkSession *s)
@@ -639,27 +684,30 @@ zkn_lost(ZkSession *s, ZkNode *n)
 }
 
 ZkRequest *
-zkn_check(ZkSession *s, ZkNode *const *nodes, int n)
+zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 {
-	char	   *paths[ZKN_CHECK_MAX] = {NULL};
-	ZkRequest  *r = NULL;
-	bool		complete = true;
+	char	   *paths[ZKN_CHECK_MAX];
+	size_t		bytes = 0;
+	int			count = 0;
+	ZkRequest  *r;
 	NodePath	path;
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	for (int i = 0; i < n; i++)
+	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
 	{
-		paths[i] = strdup(node_path(nodes[i], nodes[i]->name, &path));
-		complete &= paths[i] != NULL;
+		paths[count] = strdup(node_path(nodes[count], nodes[count]->name, &path));
+		if (paths[count] == NULL)
+			break;
+		bytes += strlen(paths[count++]);
 	}
-	if (complete)
-		r = zkr_new_locked(s, NULL, NULL);
+	*n = count;
+	r = count > 0 ? zkr_new_locked(s, NULL, NULL) : NULL;
 	if (r != NULL)
-		zkr_check_locked(r, paths, n);
+		zkr_check_locked(r, paths, count);
 	zks_leave(s, &saved);
-	for (int i = 0; i < n; i++)
-		free(paths[i]);
+	while (count-- > 0)
+		free(paths[count]);
 	return r;
 }
 

@@ -174,6 +174,7 @@ complete(ZkRequest *r, int rc)
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
+		s->nrejects = 0;
 		if (r->writes)
 		{
 			s->info.quorum_at = r->sent_at;
@@ -380,12 +381,12 @@ zkr_check_locked(ZkRequest *r, char *const *paths, int n)
 	zoo_op_t   *ops = calloc(n, sizeof(zoo_op_t));
 
 	r->writes = true;			/* although it changes nothing */
-	r->nchecks = n;
 	r->results = calloc(n, sizeof(zoo_op_result_t));
 	if (ops == NULL || r->results == NULL)
 		answered(r, ZSYSTEMERROR);
 	else if (begin(r))
 	{
+		r->nchecks = n;
 		for (int i = 0; i < n; i++)
 			zoo_check_op_init(&ops[i], paths[i], -1);
 		submitted(r, zoo_amulti(r->session->zh, n, ops, r->results, on_void, r));
@@ -600,7 +601,8 @@ watched_by_another(ZkWatch *w)
 {
 	for (ZkWatch *other = w->session->watches; other != NULL; other = other->next)
 	{
-		if (other != w && !other->dropped && strcmp(other->path, w->path) == 0)
+		if (other != w && !other->dropped && strcmp(other->path, w->path) == 0 &&
+			(other->state == ZKW_ARMED || other->in_flight))
 			return true;
 	}
 	return false;

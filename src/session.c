@@ -382,7 +382,7 @@ connected_locked(ZkSession *s)
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;
-	s->heartbeat_at = s->info.in_doubt ? 0 : now;
+	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* is all still there? */
 	s->info.trouble[0] = '\0';
 	describe_server_locked(s);
 	set_state(s, ZKS_CONNECTED);
@@ -395,21 +395,21 @@ connected_locked(ZkSession *s)
  * sent while a request is outstanding.  They go out on time whatever else
  * does, and what has to be done now and then is done with them.
  *
- * A read is enough to keep the session.  When the answers came so late that it
- * may be over, a write asks the quorum, at once.
+ * A read is enough to keep a session that has nothing to lose.  One that has
+ * asks the quorum; so does one whose answers came so late that it may be over,
+ * at once.
  */
 static void
 heartbeat_locked(ZkSession *s, int64_t now)
 {
-	bool		prove = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
+	bool		at_once = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
 	ZkRequest  *r;
 
 	if (!zks_usable_locked(s) || s->close_by != 0 ||
-		(!prove && now - s->heartbeat_at < heartbeat_interval(s)))
+		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
 		return;
 	s->heartbeat_at = now;
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
+	if (!zkn_prove_locked(s) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
 		r->forgotten = true;
 		if (s->info.in_doubt)
@@ -503,6 +503,8 @@ prepare_locked(ZkSession *s, short *events)
 
 	forget_closed_socket_locked(s);
 	*events = 0;
+	if (s->sock < 0 && now < s->connect_at)
+		return min_ms(BACKOFF_MS, s->connect_at, now);
 	rc = zookeeper_interest(s->zh, &sock, &interest, &tv);
 	if (rc != ZOK)
 	{
@@ -551,6 +553,9 @@ read_locked(ZkSession *s, short revents)
 				break;
 			case GUARD_REJECT:
 				drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
+				s->connect_at = zks_now() +
+					(BACKOFF_MS * NS_PER_MS << (s->nrejects < 6 ? s->nrejects : 6));
+				s->nrejects++;
 				return true;
 		}
 	}

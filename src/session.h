@@ -144,13 +144,14 @@ typedef enum ZkNodeState
 	ZKN_PRESENT,				/* there, and ours */
 	ZKN_ABSENT,					/* not made; rc says why */
 	ZKN_LOST,					/* was there, and is no more */
-	ZKN_DELETED					/* by zkn_delete, and was there until then */
+	ZKN_DELETED					/* by zkn_delete; rc: ZOK, or ZNONODE if nobody
+								 * knows whether it was there until then */
 } ZkNodeState;
 
 typedef struct ZkNodeInfo
 {
 	ZkNodeState state;
-	int			rc;				/* why it is absent, or was not deleted yet */
+	int			rc;				/* why it is absent, or not deleted yet */
 	int64_t		czxid;			/* the transaction that made it */
 	char		name[ZKP_NAME_LEN];
 	ZkWatchState watch;			/* that on the node itself, once asked for */
@@ -172,10 +173,11 @@ extern void zkn_watch(ZkSession *session, ZkNode *node);
  * Are these nodes there?  Asked of the leader and a quorum, in one request
  * that changes nothing.  Only the answer to such a one proves that the session
  * lives: a follower cut off from its leader answers reads as if nothing were.
- * At most ZKN_CHECK_MAX nodes.  Returns NULL when memory is out.
+ * n: how many, and then how many of them are asked for, since a request has
+ * its limits.  Returns NULL when memory is out.
  */
-#define ZKN_CHECK_MAX		200
-extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int n);
+#define ZKN_CHECK_MAX		1000
+extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
 
 /* ZooKeeper has said so of a node that was there */
 extern void zkn_lost(ZkSession *session, ZkNode *node);

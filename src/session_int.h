@@ -104,6 +104,8 @@ struct ZkSession
 	int64_t		attempt_at;		/* when it was opened */
 	int			nservers;
 	int			ntimeouts;		/* attempts that took too long, in a row */
+	int			nrejects;		/* connections that the guard dropped, in a row */
+	int64_t		connect_at;		/* not before this time */
 	ZkGuard		guard;
 
 	ZkSessionInfo info;
@@ -152,6 +154,7 @@ extern void zkw_drop_locked(ZkWatch *w);
 
 /* node.c */
 extern void zkn_connected_locked(ZkSession *s);
+extern bool zkn_prove_locked(ZkSession *s);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
