@@ -313,6 +313,38 @@ subtest 'ensemble' => sub {
 	ok(!(grep { $_->running } $all->nodes), 'stop');
 };
 
+# A follower that is cut from its leader goes on telling its client that all is
+# well; the leader ends the session.
+subtest 'cut' => sub {
+	my $all = ZooKeeper->ensemble(3, links => 1);
+	my ($follower, $other) = $all->followers;
+	my $leader = $all->leader;
+	my $c = $follower->client(session_timeout => 2000);
+	my $watching = $leader->client;
+	my $node = $c->create('/cut', mode => 'ephemeral');
+	ok($other->exists('/cut'), 'others see what was made at a follower');
+
+	$all->cut($follower, $leader);
+	# as the client library does: a heartbeat now and then
+	$zk->wait_until(sub { $c->ping; sleep 0.1; !$watching->exists('/cut') }, 'the leader to end the session', 4);
+	$c->ping;
+	ok($c->exists('/cut'), 'its own server still has the node, and the session');
+	ok(!$other->exists('/cut'), 'others do not');
+	like($follower->four_letter('srvr'), qr/^Mode: follower/m, 'and takes itself for a follower');
+
+	$all->mend;
+	$zk->wait_until(sub { !$follower->exists('/cut') }, 'the follower to hear of it');
+	like(error(sub { $c->ping; $c->ping; sleep 0.2; $c->create('/late') }), qr/SESSIONEXPIRED|connection lost|not connected|pipe|reset/i,
+		'the session is over for its client, too');
+	$watching->close;
+
+	# another follower is not concerned, and a cut link can be cut again
+	$all->cut(($all->followers)[0]);
+	$all->mend;
+	$zk->wait_until(sub { $all->followers == 2 }, 'two followers again');
+	$all->stop;
+};
+
 # However a test ends, its servers end too.
 subtest 'nobody is left behind' => sub {
 	# nor are files, but for SIGKILL

@@ -19,6 +19,10 @@ ZooKeeper - start, ask, hurt and stop ZooKeeper servers for tests
   my $all = ZooKeeper->ensemble(3);   # is up when this returns
   $all->leader->kill9;
 
+  my $all = ZooKeeper->ensemble(3, links => 1);
+  $all->cut(($all->followers)[0]);    # from the leader
+  $all->mend;
+
 =head1 DESCRIPTION
 
 A server's files and log are in one directory, and nothing but loopback
@@ -463,19 +467,39 @@ sub wait_until
 # ------------------------------------------------------------------ ensemble
 
 # ZooKeeper->ensemble($n, %opts), with the options of new, where "dir" holds a
-# directory for each server.  Returns when all serve.
+# directory for each server, and:
+#   links => 1   what a follower and its leader say to each other goes by links
+#                that "cut" can cut
+# Returns when all serve.
 sub ensemble
 {
 	my ($class, $n, %opt) = @_;
 	my $dir = delete $opt{dir};
-	my @peer = map { [ free_port(), free_port() ] } 1 .. $n;
-	my $servers = join '',
-	  "initLimit=20\nsyncLimit=10\n",
-	  map { "server.$_=127.0.0.1:$peer[$_ - 1][0]:$peer[$_ - 1][1]\n" } 1 .. $n;
+	my @peer = map { [ free_port(), free_port() ] } 0 .. $n;    # by id: from 1
+
+	# Each server has an address of its own for each other one.  None compares
+	# what the others were told.
+	my $links;
+	if (delete $opt{links})
+	{
+		require TcpLinks;
+		$links = TcpLinks->new(
+			map {
+				my $from = $_;
+				map { ("$from-$_" => $peer[$_][0]) } grep { $_ != $from } 1 .. $n
+			} 1 .. $n);
+	}
 
 	my @nodes;
 	foreach my $id (1 .. $n)
 	{
+		my $servers = "initLimit=20\nsyncLimit=10\n";
+		foreach my $other (1 .. $n)
+		{
+			my ($quorum, $election) = @{ $peer[$other] };
+			$quorum = $links->port("$id-$other") if $links && $other != $id;
+			$servers .= "server.$other=127.0.0.1:$quorum:$election\n";
+		}
 		my $node = $class->new(
 			%opt,
 			servers => $servers,
@@ -486,7 +510,9 @@ sub ensemble
 		$node->{id} = $id;
 		push @nodes, $node;
 	}
-	return ZooKeeper::Ensemble->new(@nodes)->start;
+	my $self = ZooKeeper::Ensemble->new(@nodes);
+	$self->{links} = $links;
+	return $self->start;
 }
 
 package ZooKeeper::Ensemble;
@@ -534,6 +560,25 @@ sub leader
 }
 
 sub followers { return $_[0]->_in_mode('follower'); }
+
+# Cut a follower from its leader (or from the server that is named).  It takes
+# syncLimit, ten ticks, to notice, and serves its clients as long, with what it
+# knew; so does the leader.  Votes still pass.
+sub cut
+{
+	my ($self, $follower, $leader) = @_;
+	$leader //= $self->leader;
+	$self->{links}->cut("$follower->{id}-$leader->{id}", "$leader->{id}-$follower->{id}");
+	return;
+}
+
+# All is connected again.
+sub mend
+{
+	my ($self) = @_;
+	$self->{links}->mend(keys %{ $self->{links}{port} });
+	return;
+}
 
 # everything else is asked of the leader
 sub AUTOLOAD

@@ -1,0 +1,240 @@
+
+=pod
+
+=head1 NAME
+
+TcpLinks - TCP connections that a test can cut
+
+=head1 SYNOPSIS
+
+  my $links = TcpLinks->new('1-2' => $port, '2-1' => $other);
+  $links->port('1-2');      # connect here instead
+  $links->cut('1-2');       # silent, both ways
+  $links->mend('1-2');      # what was under way arrives now
+
+=head1 DESCRIPTION
+
+Each link has a name and leads from a port of its own to a port on the loopback
+interface.  It knows nothing of what it carries.  A link that is cut accepts
+connections and keeps them, and neither end learns anything: not what the other
+says, nor that it has gone.
+
+One process does it for all, and ends with the process that made it.
+
+=cut
+
+package TcpLinks;
+
+use strict;
+use warnings;
+use Carp;
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use IO::Select;
+use IO::Socket::INET;
+use POSIX ();
+use Socket;
+
+use ZooKeeper;
+
+my %started;    # pid => pid of the process that owns it
+my $lib = abs_path(dirname(__FILE__));
+
+sub new
+{
+	my ($class, %target) = @_;
+	socketpair(my $mine, my $theirs, AF_UNIX, SOCK_STREAM, PF_UNSPEC)
+	  or die "socketpair: $!";
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		# A fresh interpreter, as for ZkProxy
+		POSIX::setsid();
+		POSIX::dup2(fileno $theirs, 0);
+		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_WRONLY()), 1);
+		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
+		{
+			no warnings 'exec';
+			exec $^X, '-I', $lib, '-MTcpLinks', '-e', 'TcpLinks::Server::main(@ARGV)', %target;
+		}
+		POSIX::_exit(127);
+	}
+	close $theirs;
+	$started{$pid} = $$;
+	my $self = bless { pid => $pid, control => $mine }, $class;
+	$self->{port} = { split ' ', $self->_answer('start') };
+	return $self;
+}
+
+sub port { return $_[0]->{port}{ $_[1] }; }
+sub cut { my ($self, @link) = @_; return $self->_do("cut @link"); }
+sub mend { my ($self, @link) = @_; return $self->_do("mend @link"); }
+
+sub _do
+{
+	my ($self, $command) = @_;
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $self->{control}, "$command\n" or croak "TcpLinks: $command: it is gone";
+	return $self->_answer($command);
+}
+
+sub _answer
+{
+	my ($self, $command) = @_;
+	my $answer = '';
+	until ($answer =~ /\n/)
+	{
+		IO::Select->new($self->{control})->can_read(10)
+		  && sysread $self->{control}, $answer, 65536, length $answer
+		  or croak "TcpLinks: $command: no answer";
+	}
+	chomp $answer;
+	return $answer;
+}
+
+sub stop
+{
+	my ($self) = @_;
+	return unless $self->{pid};
+	close $self->{control};    # which ends it
+	waitpid $self->{pid}, 0;
+	delete $started{ delete $self->{pid} };
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	$self->stop if ($started{ $self->{pid} // 0 } // 0) == $$;
+	return;
+}
+
+END
+{
+	local ($?, $!, $@);
+	foreach my $pid (grep { $started{$_} == $$ } keys %started)
+	{
+		kill 'KILL', $pid;
+		waitpid $pid, 0;
+	}
+}
+
+package TcpLinks::Server;
+
+use strict;
+use warnings;
+use Errno qw(EAGAIN EINTR EWOULDBLOCK);
+
+my %link;     # name => { target, listener, cut }
+my %conns;    # number => { link, way => [ { from, to, out, eof } x 2 ] }
+my $last_number = 0;
+
+sub main
+{
+	my %target = @_;
+	$SIG{PIPE} = 'IGNORE';
+	foreach my $name (sort keys %target)
+	{
+		my $listener = IO::Socket::INET->new(
+			LocalAddr => '127.0.0.1',
+			LocalPort => ZooKeeper::free_port(),
+			Proto => 'tcp',
+			ReuseAddr => 1,
+			Listen => 128) or die "could not listen: $@\n";
+		$listener->blocking(0);
+		$link{$name} = { target => $target{$name}, listener => $listener, cut => 0 };
+	}
+	my $control = IO::Socket->new_from_fd(0, 'r+');
+	syswrite $control, join(' ', map { $_ => $link{$_}{listener}->sockport } sort keys %link) . "\n";
+
+	my $commands = '';
+	while (1)
+	{
+		my $readable = _select($control);
+		if ($readable->{ fileno $control })
+		{
+			# the test is over, however it ended
+			sysread $control, $commands, 65536, length $commands or POSIX::_exit(0);
+			while ($commands =~ s/^(cut|mend) (.*)\n//)
+			{
+				$link{$_}{cut} = $1 eq 'cut' for split / /, $2;
+				syswrite $control, "done\n";
+			}
+		}
+		foreach my $link (values %link)
+		{
+			_accept($link) if $readable->{ fileno $link->{listener} };
+		}
+		_move($_, $conns{$_}, $readable) for keys %conns;
+	}
+}
+
+sub _select
+{
+	my ($control) = @_;
+	my ($r, $w) = ('', '');
+	vec($r, fileno $_, 1) = 1 for $control, map { $_->{listener} } values %link;
+	foreach my $way (map { @{ $_->{way} } } grep { !$_->{link}{cut} } values %conns)
+	{
+		# no more than one piece at a time: let the sender feel that it is slow
+		if (length $way->{out}) { vec($w, fileno $way->{to}, 1) = 1; }
+		elsif (!$way->{eof}) { vec($r, fileno $way->{from}, 1) = 1; }
+	}
+	$r = '' if select($r, $w, undef, undef) < 0;
+	return { map { $_ => 1 } grep { vec($r, $_, 1) } 0 .. 8 * length($r) - 1 };
+}
+
+sub _accept
+{
+	my ($link) = @_;
+	while (my $client = $link->{listener}->accept)
+	{
+		# a server that is down refuses at once
+		my $server = IO::Socket::INET->new(
+			PeerAddr => "127.0.0.1:$link->{target}",
+			Proto => 'tcp',
+			Timeout => 5) or next;
+		foreach my $sock ($client, $server)
+		{
+			$sock->blocking(0);
+			$sock->setsockopt(Socket::IPPROTO_TCP(), Socket::TCP_NODELAY(), 1);
+		}
+		$conns{ ++$last_number } = {
+			link => $link,
+			way => [
+				{ from => $client, to => $server, out => '' },
+				{ from => $server, to => $client, out => '' }
+			]
+		};
+	}
+	return;
+}
+
+sub _again { return $!{EAGAIN} || $!{EWOULDBLOCK} || $!{EINTR}; }
+
+sub _move
+{
+	my ($number, $conn, $readable) = @_;
+	return if $conn->{link}{cut};
+	my $over = 0;
+	foreach my $way (@{ $conn->{way} })
+	{
+		if ($way->{out} eq '' && $readable->{ fileno $way->{from} })
+		{
+			my $n = sysread $way->{from}, $way->{out}, 1 << 16;
+			$way->{eof} = 1 if defined $n ? $n == 0 : !_again();
+		}
+		if (length $way->{out})
+		{
+			my $n = syswrite $way->{to}, $way->{out};
+			if (defined $n) { substr $way->{out}, 0, $n, ''; }
+			elsif (!_again()) { $over = 1; }
+		}
+		$over = 1 if $way->{eof} && $way->{out} eq '';
+	}
+	delete $conns{$number} if $over;    # which closes both ends
+	return;
+}
+
+1;
