@@ -1,0 +1,544 @@
+# The commit guard: what a COMMIT asks of ZooKeeper, counted, and what it does
+# when the lock is gone, or when nobody can be asked.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# What a busy machine may add to a time that is promised, in seconds
+my $SLACK = 0.5;
+
+# empty directories stay, so that nobody has to make one again
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $node = zk_cluster(
+	'main', $zk,
+	# heartbeats, which come every quarter of this, do not disturb the counting
+	'zklock.session_timeout' => '60s',
+	max_prepared_transactions => 5);
+my $admin = zk_session($node);
+$admin->value('CREATE TABLE t (who text); CREATE TABLE remote (who text)');
+
+# The other server of a transaction is this one, by another backend.
+$admin->value(
+	sprintf q{CREATE EXTENSION postgres_fdw;
+	CREATE SERVER loopback FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
+	CREATE USER MAPPING FOR CURRENT_USER SERVER loopback;
+	CREATE FOREIGN TABLE there (who text) SERVER loopback OPTIONS (table_name 'remote')},
+	$node->host, $node->port);
+
+my @proxies;    # they stay until the end, so that sessions can say goodbye
+
+sub new_proxy
+{
+	push @proxies, ZkProxy->new($zk);
+	return $proxies[-1];
+}
+
+# session_with($proxy, commit_guard => 'on', ...)
+sub session_with
+{
+	my ($proxy, %setting) = @_;
+	$setting{hosts} = $proxy->hosts if $proxy;
+	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+}
+
+# Cut all connections of a proxy, and allow none, until pass
+sub cut
+{
+	$_->refuse, $_->drop for @_;
+	return;
+}
+
+sub wait_cut_off
+{
+	foreach my $session (@_)
+	{
+		zk_until(sub { $session->value('SELECT state FROM zk_session') eq 'suspended' }, 'cut off');
+	}
+	return;
+}
+
+# Delete the nodes of a lock, as an administrator may do by hand.  One client
+# for all, so that the deletes are the only transactions.
+my $hand = $zk->client(session_timeout => 60_000);
+
+sub delete_by_hand
+{
+	foreach my $path (@_)
+	{
+		my @nodes = grep { /-lock-\d+$/ } $hand->children("/zklock$path");
+		die "no lock at $path" unless @nodes;
+		$hand->delete("/zklock$path/$_") for @nodes;
+	}
+	return;
+}
+
+sub rows
+{
+	my ($who, $table) = @_;
+	return $admin->value(sprintf q{SELECT count(*) FROM %s WHERE who LIKE '%s'}, $table // 't', $who);
+}
+
+sub works
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->value("BEGIN; SELECT zk_xact_lock('/works/' || pg_backend_pid()); INSERT INTO t VALUES ('works'); COMMIT"),
+		't', $name);
+	return;
+}
+
+# Two tests: it failed with 40001 and named the path.
+sub is_lost
+{
+	my ($result, $path, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '40001', "$name: 40001");
+	like($result->{message}, qr/"\Q$path\E"/, "$name: names the path");
+	return;
+}
+
+# -------------------------------------------------------------------- the costs
+
+# Do it and tell the requests, and how many transactions the server made.
+sub cost
+{
+	my ($session, $proxy, $sql) = @_;
+	my $zxid = sub { hex(($zk->four_letter('srvr') =~ /^Zxid: 0x(\w+)$/m)[0]) };
+	$proxy->clear_log;
+	my $before = $zxid->();
+	my $result = $session->query($sql);
+	my $asked = grep { $_->[1] eq '>' } $proxy->log;
+	zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $asked }, 'the answers');
+	my @requests = map { (split / /)[0] } $proxy->requests;
+	return {
+		state => $result->{state},
+		# doubles together, so that it can be read
+		requests => join(' ', @requests) =~ s/\b(\w+)((?: \1)+)\b/"$1*" . (1 + ($2 =~ tr{ }{}))/ger,
+		transactions => $zxid->() - $before
+	};
+}
+
+# An older lock, for below: it ages while the rest is counted.
+my $aging_proxy = new_proxy();
+my $aging = session_with($aging_proxy, session_timeout => '6s');
+$aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
+my $aging_since = time;
+
+# One whose process is stopped for a while, see below
+my $paused_proxy = new_proxy();
+my $paused = session_with($paused_proxy, session_timeout => '6s');
+$paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
+kill 'STOP', $paused->pid;
+my $paused_since = time;
+
+subtest 'what a COMMIT costs' => sub {
+	my $proxy = new_proxy();
+	foreach my $guard (qw(off on strict))
+	{
+		my $session = session_with($proxy, commit_guard => $guard);
+		my $asks = $guard eq 'strict' ? 1 : 0;
+
+		foreach my $k (1, 5, 50)
+		{
+			$session->value(
+				qq{BEGIN; INSERT INTO t VALUES ('cost'); SELECT bool_and(zk_xact_lock('/k/' || i)) FROM generate_series(1, $k) i});
+			is_deeply(
+				cost($session, $proxy, 'COMMIT'),
+				{
+					state => '',
+					requests => ($asks ? 'multi ' : '') . ($k == 1 ? 'delete' : "delete*$k"),
+					transactions => $k + $asks
+				},
+				"$guard: $k locks of the transaction");
+			if ($asks)
+			{
+				my ($multi) = grep { $_->[2] eq 'multi' && $_->[1] eq '>' } $proxy->log;
+				is(() = ($multi ? $multi->[7] : '') =~ /check \/zklock\/k\//g, $k, "$guard: the one request checks $k nodes");
+				is(join(' ', map { "$_->[1]$_->[2]" } (grep { $_->[1] =~ /[<>]/ && $_->[2] =~ /multi|delete/ } $proxy->log)[ 0 .. 2 ]),
+					'>multi <multi >delete', "$guard: and nothing is given back before its answer");
+			}
+		}
+
+		is_deeply(
+			cost($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); COMMIT}),
+			{ state => '', requests => '', transactions => 0 },
+			"$guard: no locks, no holds: nothing");
+
+		$session->value(q{SELECT zk_lock('/session/1'), zk_lock('/session/2')});
+		is_deeply(
+			cost($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
+			{ state => '', requests => $asks ? 'multi' : '', transactions => $asks },
+			"$guard: who writes while the session holds two locks");
+		is_deeply(
+			cost($session, $proxy, 'BEGIN; SELECT count(*) FROM t; COMMIT'),
+			{ state => '', requests => '', transactions => 0 },
+			"$guard: who only reads meanwhile: nothing");
+		is_deeply(
+			cost($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); ROLLBACK}),
+			{ state => '', requests => '', transactions => 0 },
+			"$guard: nor does a ROLLBACK");
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost')});
+		is_deeply(
+			cost($session, $proxy, qq{PREPARE TRANSACTION 'cost_$guard'}),
+			{ state => '', requests => $asks ? 'multi' : '', transactions => $asks },
+			"$guard: PREPARE TRANSACTION as COMMIT");
+		is_deeply(
+			cost($session, $proxy, qq{COMMIT PREPARED 'cost_$guard'}),
+			{ state => '', requests => '', transactions => 0 },
+			"$guard: COMMIT PREPARED relies on nothing");
+		$session->value('SELECT zk_unlock_all()');
+		is_deeply(
+			cost($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
+			{ state => '', requests => '', transactions => 0 },
+			"$guard: after zk_unlock_all: nothing");
+
+		# what is rolled back to a savepoint is not relied on
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost'); SAVEPOINT s; SELECT zk_lock('/savepoint'); ROLLBACK TO s});
+		zk_until(sub { $proxy->count('delete') > 0 }, 'the release');
+		is_deeply(
+			cost($session, $proxy, 'COMMIT'),
+			{ state => '', requests => '', transactions => 0 },
+			"$guard: what was rolled back to a savepoint: nothing");
+		$session->quit;
+	}
+};
+
+subtest 'on: a lock that is older than a third of the session timeout' => sub {
+	my $age = sub { time - $aging_since };
+	is(rows('aging'), 0, 'not yet committed');
+	zk_until(sub { $age->() > 2.1 }, 'a third of 6 s');
+	is_deeply(
+		cost($aging, $aging_proxy, 'COMMIT'),
+		{ state => '', requests => 'multi', transactions => 1 },
+		'one round trip, through the quorum');
+	is(rows('aging'), 1, 'committed');
+	is_deeply(
+		cost($aging, $aging_proxy, q{INSERT INTO t VALUES ('aging')}),
+		{ state => '', requests => '', transactions => 0 },
+		'which serves the next COMMIT, too');
+	$aging->quit;
+};
+
+# Heartbeats must have been on time: that the last answer is fresh proves
+# nothing when the clock may have stood still before it.
+subtest 'on: a process that was stopped, for less than the session timeout' => sub {
+	zk_until(sub { time - $paused_since > 2.2 }, 'more than a third of 6 s');
+	kill 'CONT', $paused->pid;
+	cmp_ok(time - $paused_since, '<', 5, '(and less than that)');
+	is($paused->value(q{SELECT zk_lock('/paused/2')}), 't', 'a fresh answer');
+	is_deeply(
+		cost($paused, $paused_proxy, 'COMMIT'),
+		{ state => '', requests => 'multi', transactions => 1 },
+		'one round trip, since heartbeats were late');
+	is(rows('paused'), 1, 'committed');
+	$paused->quit;
+};
+
+# ---------------------------------------------------------- deleted by hand
+
+# A moment before COMMIT: nobody has been told yet.
+subtest 'a node deleted by hand, a moment before COMMIT' => sub {
+	my $session = session_with(undef, commit_guard => 'strict');
+	my $sessions = sub { $session->value('SELECT session_id FROM zk_session') };
+
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand'); SELECT zk_xact_lock('/hand')});
+	my $id = $sessions->();
+	delete_by_hand('/hand');
+	is_lost($session->query('COMMIT'), '/hand', 'strict, transaction scope');
+	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'strict: no hold is left');
+	works($session, 'strict: the next transaction works');
+	is($sessions->(), $id, 'strict: in the same ZooKeeper session');
+
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand'); SELECT zk_lock('/hand/1'), zk_lock('/hand/2'), zk_lock('/hand/3')});
+	delete_by_hand('/hand/2');
+	is_lost($session->query('COMMIT'), '/hand/2', 'strict, the second of three of session scope');
+	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'strict: taken in this transaction, they are given back');
+
+	$session->value(q{SELECT zk_lock('/hand/1'), zk_lock('/hand/2')});
+	delete_by_hand('/hand/1');
+	is_lost($session->query(q{INSERT INTO t VALUES ('hand')}), '/hand/1', 'strict, a lock of an earlier transaction, and a write');
+	is($session->value(q{SELECT string_agg(path || ' ' || state, ', ' ORDER BY path) FROM zk_locks}),
+		'/hand/1 lost, /hand/2 held', 'strict: it stays, lost');
+	is_lost($session->query(q{INSERT INTO t VALUES ('hand')}), '/hand/1', 'strict, and the next write');
+	is($session->query('SELECT count(*) FROM t')->{state}, '', 'strict: who writes nothing commits');
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand')});
+	is_lost($session->query(q{PREPARE TRANSACTION 'hand'}), '/hand/1', 'strict, PREPARE TRANSACTION');
+	is($admin->value('SELECT count(*) FROM pg_prepared_xacts'), 0, 'strict: nothing is prepared');
+	my $result = $session->query(q{SELECT zk_unlock('/hand/1')});
+	is("$result->{out} @{ $result->{warnings} }", 'f the lock on "/hand/1" had been lost', 'strict: zk_unlock warns, and is false');
+	is(rows('hand'), 0, 'strict: nothing was committed');
+	is($session->query(q{INSERT INTO t VALUES ('hand')})->{state}, '', 'strict: after zk_unlock a write commits');
+	is($session->value(q{SELECT zk_lock('/hand/1'), zk_unlock_all()}), 't|2', 'strict: and the lock can be had again');
+
+	# a hold that goes with a savepoint
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('savepoint'); SAVEPOINT s; SELECT zk_xact_lock('/hand/6')});
+	delete_by_hand('/hand/6');
+	is($session->query('ROLLBACK TO s; COMMIT')->{state}, '', 'strict: what was rolled back to a savepoint does not count');
+	is(rows('savepoint'), 1, 'strict: committed');
+	$session->quit;
+
+	# "on" has a fresh answer and does not ask: this is what strict is for.
+	my $proxy = new_proxy();
+	$session = session_with($proxy);
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('on'); SELECT zk_xact_lock('/hand/7')});
+	delete_by_hand('/hand/7');
+	is(cost($session, $proxy, 'COMMIT')->{state}, '', 'on: not noticed within a third of the session timeout');
+	is(rows('on'), 1, 'on: commits');
+	$session->quit;
+};
+
+# The moment when a lock that was lost is looked for is that of the COMMIT
+# inside the procedure, not the end of the CALL.
+subtest 'COMMIT in a procedure' => sub {
+	$admin->value(
+		q{CREATE PROCEDURE in_parts(path text, gate integer) LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO t VALUES ('part 1');
+			COMMIT;
+			PERFORM zk_xact_lock(path);
+			INSERT INTO t VALUES ('part 2');
+			PERFORM pg_advisory_xact_lock(gate);
+			COMMIT;
+			INSERT INTO t VALUES ('part 3');
+		END $$});
+	my $session = session_with(undef, commit_guard => 'strict');
+	$admin->value('SELECT pg_advisory_lock(1)');
+	$session->send(q{CALL in_parts('/procedure', 1)});
+	zk_until(sub { $admin->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) == 1 },
+		'it stands before its second COMMIT');
+	delete_by_hand('/procedure');
+	$admin->value('SELECT pg_advisory_unlock(1)');
+	is_lost($session->wait, '/procedure', 'the COMMIT after the loss');
+	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}), 'part 1', 'the one before it stands, the rest is not there');
+	is($session->query(q{CALL in_parts('/procedure', 2)})->{state}, '', 'called again, it comes to its end');
+	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}),
+		'part 1, part 1, part 2, part 3', 'with all its parts');
+	$session->quit;
+};
+
+# ------------------------------------------------- without an xid, or elsewhere
+
+subtest 'a transaction that only does NOTIFY, or only writes through postgres_fdw' => sub {
+	my $session = session_with(undef, commit_guard => 'strict');
+	my $listener = zk_session($node);
+	$listener->value('LISTEN news');
+
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/notify'); NOTIFY news, 'of a lost lock'});
+	is($session->value('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'NOTIFY: has no xid');
+	delete_by_hand('/notify');
+	is_lost($session->query('COMMIT'), '/notify', 'NOTIFY');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/notify'); NOTIFY news, 'of a lock'; COMMIT});
+	my $heard = '';
+	zk_until(sub { $heard .= $listener->value('SELECT 1'); $heard =~ /of a lock/ }, 'a notification');
+	unlike($heard, qr/lost/, 'NOTIFY: only the one that committed is heard');
+	$listener->quit;
+
+	$session->value(q{BEGIN; INSERT INTO there VALUES ('before'); SELECT zk_xact_lock('/fdw')});
+	is($session->value('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'postgres_fdw: has no xid here');
+	delete_by_hand('/fdw');
+	is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used before the lock');
+	is(rows('before', 'remote'), 0, 'postgres_fdw: not committed there');
+
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('in another transaction')});
+	delete_by_hand('/fdw');
+	is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used by an earlier transaction');
+	is(rows('in another transaction', 'remote'), 0, 'postgres_fdw: not committed there');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('held'); COMMIT});
+	is(rows('held', 'remote'), 1, 'postgres_fdw: committed with a lock that is held');
+	$session->quit;
+
+	# The README warns of this one: postgres_fdw's callback is the younger,
+	# and runs first.
+	$session = session_with(undef, commit_guard => 'strict');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO t VALUES ('after'); INSERT INTO there VALUES ('after')});
+	delete_by_hand('/fdw');
+	is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock');
+	is(rows('after') . rows('after', 'remote'), '01', 'postgres_fdw: rolled back here, committed there');
+	$session->quit;
+};
+
+# ---------------------------------------------------------- nobody to be asked
+
+# Everything at once, since each waits.  Each session has a hold, and writes;
+# "on" has a lock of more than a third of the session timeout.
+subtest 'cut off at COMMIT' => sub {
+	my ($back, $gone, $silent, $later) = map { new_proxy() } 1 .. 4;
+	my %short = (operation_timeout => '1s');
+	my %session = (
+		'back on' => session_with($back, session_timeout => '6s'),
+		'back strict' => session_with($back, commit_guard => 'strict'),
+		'back session' => session_with($back, commit_guard => 'strict'),
+		'back off' => session_with($back, commit_guard => 'off'),
+		'gone on' => session_with($gone, session_timeout => '6s', %short),
+		'gone strict' => session_with($gone, commit_guard => 'strict', %short),
+		'gone session' => session_with($gone, commit_guard => 'strict', %short),
+		'gone off' => session_with($gone, commit_guard => 'off', %short),
+		'silent on' => session_with($silent, session_timeout => '6s', %short),
+		'silent strict' => session_with($silent, commit_guard => 'strict', %short),
+		'silent session' => session_with($silent, commit_guard => 'strict', %short),
+		'silent off' => session_with($silent, commit_guard => 'off', %short),
+		# longer than the session lives
+		'gone expired' => session_with($gone, session_timeout => '2s', commit_guard => 'strict', operation_timeout => '1min'),
+		'later cancel' => session_with($later, commit_guard => 'strict', operation_timeout => '1min'),
+		'later terminate' => session_with($later, session_timeout => '6s', commit_guard => 'strict', operation_timeout => '1min'));
+	my @names = sort keys %session;
+
+	foreach my $name (@names)
+	{
+		my $lock = $name =~ /session/ ? 'zk_lock' : 'zk_xact_lock';
+		my $path = $name =~ tr{ }{/}r;
+		my $write = "INSERT INTO t VALUES ('cut $name')";
+		$session{$name}->value($name =~ /session/
+			? "SELECT zk_lock('/cut/$path'); BEGIN; $write"
+			: "BEGIN; $write; SELECT zk_xact_lock('/cut/$path')");
+	}
+	my $since = time;
+	zk_until(sub { time - $since > 2.1 }, 'a third of 6 s');
+	cut($back, $gone, $later);
+	$silent->blackhole;
+	wait_cut_off(map { $session{$_} } grep { !/^silent/ } @names);
+
+	$session{$_}->send('COMMIT') for @names;
+	foreach my $name (grep { / off$/ } @names)
+	{
+		my $result = $session{$name}->wait;
+		is($result->{state} . "@{ $result->{warnings} }", '', "$name: commits");
+		cmp_ok($result->{seconds}, '<', $SLACK, "$name: at once");
+		is(rows("cut $name"), 1, "$name: the row is there");
+	}
+	# still within the session timeouts
+	ok(!$session{$_}->is_done, "$_: waits") for grep { /^(?:back|later) (?!off)/ } @names;
+	$back->pass;
+
+	foreach my $name (grep { /^back (?!off)/ } @names)
+	{
+		my $result = $session{$name}->wait;
+		is($result->{state}, '', "$name: commits when it is back");
+		is(rows("cut $name"), 1, "$name: the row is there");
+		is($session{$name}->value('SELECT losses FROM zk_session'), 0, "$name: in the same ZooKeeper session");
+	}
+	foreach my $name (grep { /^(?:gone|silent) (?!off|expired)/ } @names)
+	{
+		my $result = $session{$name}->wait;
+		is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
+		note(sprintf '%s: %.0f ms', $name, 1000 * $result->{seconds});
+		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: after operation_timeout");
+		cmp_ok($result->{seconds}, '>', 0.9, "$name: not before");
+		is(rows("cut $name"), 0, "$name: the row is not there");
+	}
+
+	# cancelled, terminated
+	my $pid = $session{'later cancel'}->pid;
+	my $began = time;
+	$admin->value("SELECT pg_cancel_backend($pid)");
+	is($session{'later cancel'}->wait->{state}, '57014', 'cancelled: 57014');
+	cmp_ok(time - $began, '<', $SLACK, 'cancelled: at once');
+	is($session{'later cancel'}->value('SELECT count(*) FROM zk_locks'), 0, 'cancelled: the transaction is over');
+	$pid = $session{'later terminate'}->pid;
+	$began = time;
+	$admin->value("SELECT pg_terminate_backend($pid)");
+	$session{'later terminate'}->wait_error;
+	cmp_ok(time - $began, '<', $SLACK, 'terminated: at once');
+	my $result = $session{'later terminate'}->wait;
+	is("$result->{state} $result->{closed}", '57P01 1', 'terminated: 57P01, and the end');
+	is(rows("cut later %"), 0, 'neither row is there');
+
+	$result = $session{'gone expired'}->wait;
+	is_lost($result, '/cut/gone/expired', 'gone expired');
+	cmp_ok($result->{seconds}, '<', 10, 'gone expired: as soon as the session is lost, not after operation_timeout');
+	is(rows('cut gone expired'), 0, 'gone expired: the row is not there');
+
+	# all go on
+	$_->pass for $gone, $silent, $later;
+	foreach my $name (qw(gone silent))
+	{
+		my $session = $session{"$name session"};
+		zk_until(sub { $session->value('SELECT state FROM zk_locks') eq 'held' }, 'held again');
+		is($session->query("INSERT INTO t VALUES ('cut $name again')")->{state}, '',
+			"$name session: the lock was in doubt, not lost: the next one commits");
+	}
+	works($session{$_}, "$_: works") for grep { !/terminate/ } @names;
+	is($session{'gone expired'}->value('SELECT losses FROM zk_session'), 1, 'gone expired: in a new ZooKeeper session');
+	$_->quit for values %session;
+};
+
+subtest 'the answer to the guard is lost' => sub {
+	my $proxy = new_proxy();
+	my $session = session_with($proxy, commit_guard => 'strict', operation_timeout => '1s');
+	my $begin = sub { $session->value("BEGIN; INSERT INTO t VALUES ('$_[0]'); SELECT zk_xact_lock('/answer')"); $proxy->clear_log; };
+
+	$begin->('swallowed');
+	$proxy->swallow('multi');
+	my $result = $session->query('COMMIT');
+	is_lost($result, '/answer', 'swallowed');
+	cmp_ok($result->{seconds}, '<', 1 + $SLACK, 'swallowed: after operation_timeout');
+	cmp_ok($result->{seconds}, '>', 0.9, 'swallowed: not before');
+	is(rows('swallowed'), 0, 'swallowed: the row is not there');
+	works($session, 'swallowed: works');
+
+	$session->value(q{SET zklock.operation_timeout = '30s'});
+	foreach my $how (qw(swallow_and_drop drop_request))
+	{
+		$begin->($how);
+		$proxy->$how('multi');
+		$result = $session->query('COMMIT');
+		is($result->{state}, '', "$how: reconnects, asks again, and commits");
+		is($proxy->count('multi'), 2, "$how: asked twice");
+		is(rows($how), 1, "$how: the row is there");
+	}
+
+	# The node is gone when it asks again.
+	$begin->('deleted');
+	$proxy->hold_request('multi');
+	$session->send('COMMIT');
+	$proxy->wait_held;
+	delete_by_hand('/answer');
+	cut($proxy);
+	$proxy->release;
+	$proxy->pass;
+	is_lost($session->wait, '/answer', 'deleted between the two');
+	is(rows('deleted'), 0, 'deleted: the row is not there');
+	works($session, 'deleted: works');
+
+	$begin->('held');
+	$proxy->hold('multi');
+	$session->send('COMMIT');
+	$proxy->wait_held;
+	ok(!$session->is_done, 'nothing commits before the answer is here');
+	is(rows('held'), 0, 'nor can anybody see it');
+	$proxy->release;
+	is($session->wait->{state}, '', 'then it does');
+	is(rows('held'), 1, 'and the row is there');
+	$session->quit;
+};
+
+# ------------------------------------------------------------------ the others
+
+# What a lock that is lost does not stop
+subtest 'off' => sub {
+	my $session = session_with(undef, commit_guard => 'off');
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('off'); SELECT zk_xact_lock('/off/xact'), zk_lock('/off/session')});
+	delete_by_hand('/off/xact', '/off/session');
+	is($session->query('COMMIT')->{state}, '', 'deleted a moment ago: commits');
+	is(rows('off'), 1, 'the row is there');
+	$session->value('SELECT zk_unlock_all()');
+	$session->quit;
+};
+
+$hand->close;
+$admin->quit;
+$node->stop;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+
+done_testing();
