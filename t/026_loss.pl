@@ -1,0 +1,319 @@
+# Locks that are lost although nobody told their holder: a backend that was
+# stopped, a follower cut from its leader, a leader without followers, an
+# ensemble that was down.  Who relied on such a lock does not commit, the next
+# holder does, and all go on by themselves.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Zklock;
+use ZooKeeper;
+
+# What a busy machine may add to a time that is promised, in seconds
+my $SLACK = 1;
+
+my $zk = ZooKeeper->ensemble(3, links => 1);
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s');
+my $admin = zk_session($node);
+$admin->value('CREATE TABLE t (path text, who text)');
+
+my $leader = $zk->leader;
+my ($follower) = $zk->followers;
+
+# session_with($zk or one of its servers, commit_guard => 'on', ...)
+sub session_with
+{
+	my ($servers, %setting) = @_;
+	$setting{hosts} = $servers->hosts;
+	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+}
+
+# The same with all servers, and connected to this one.  A session tries them in
+# an order of its own.
+sub connected_to
+{
+	my ($server, %setting) = @_;
+	while (1)
+	{
+		my $session = session_with($zk, %setting);
+		$session->value(q{SELECT zk_lock('/first/' || pg_backend_pid()), zk_unlock_all()});
+		return $session if $session->value('SELECT server FROM zk_session') eq $server->hosts;
+		$session->quit;
+	}
+}
+
+sub begin
+{
+	my ($session, $path, $scope, $who) = @_;
+	my $insert = "INSERT INTO t VALUES ('$path', '$who')";
+	$session->value($scope eq 'session'
+		? "SELECT zk_lock('$path'); BEGIN; $insert"
+		: "BEGIN; $insert; SELECT zk_xact_lock('$path')");
+	return;
+}
+
+# A session that waits for that lock, takes its turn when it has it, and
+# commits.
+sub next_holder
+{
+	my ($servers, $path) = @_;
+	my $session = session_with($servers, session_timeout => '20s');
+	$session->send("BEGIN; SELECT zk_xact_lock('$path'); INSERT INTO t VALUES ('$path', 'next'); COMMIT");
+	zk_wait_waiting($admin, $session);
+	return $session;
+}
+
+sub who_wrote
+{
+	my ($path) = @_;
+	return $admin->value("SELECT string_agg(who, ', ' ORDER BY who) FROM t WHERE path = '$path'");
+}
+
+sub works
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->value("BEGIN; SELECT zk_xact_lock('/works/' || pg_backend_pid()); INSERT INTO t VALUES ('works'); COMMIT"),
+		't', $name);
+	return;
+}
+
+# Two tests: it failed with 40001 and named the path.
+sub is_lost
+{
+	my ($result, $path, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '40001', "$name: 40001");
+	like($result->{message}, qr/"\Q$path\E"/, "$name: names the path");
+	return;
+}
+
+# Those of the subtest after the next: their locks are to be older than a third
+# of the session timeout.
+my %alone;
+foreach my $name ('on', 'on session', 'strict', 'off', 'cancel')
+{
+	my ($guard, $scope) = $name =~ /^(off|on|strict)(?: (session))?/;
+	$alone{$name} = session_with($leader,
+		session_timeout => '6s',
+		operation_timeout => $name eq 'cancel' ? '1min' : '1s',
+		commit_guard => $guard // 'on');
+	begin($alone{$name}, '/alone/' . ($name =~ tr{ }{/}r), $scope // 'transaction', 'holder');
+}
+my $alone_since = time;
+
+# ---------------------------------------------------------- a stopped backend
+
+subtest 'the backend of the holder is stopped for longer than its session lives' => sub {
+	my (%holder, %next);
+	foreach my $guard (qw(off on strict))
+	{
+		foreach my $scope (qw(transaction session))
+		{
+			my $path = "/stopped/$guard/$scope";
+			$holder{$path} = session_with($zk, commit_guard => $guard);
+			begin($holder{$path}, $path, $scope, 'holder');
+			$next{$path} = next_holder($zk, $path);
+		}
+	}
+	my @paths = sort keys %holder;
+	my @pids = map { $_->pid } values %holder;
+	kill 'STOP', @pids;
+	$next{$_}->wait for @paths;
+	is(who_wrote($_), 'next', "$_: the next holder has it, and commits") for @paths;
+
+	# half of them do it the moment they wake up, half of them later
+	$holder{$_}->send('COMMIT') for grep { /transaction/ } @paths;
+	kill 'CONT', @pids;
+	foreach my $path (@paths)
+	{
+		my $s = $holder{$path};
+		my $result = $path =~ /transaction/ ? $s->wait : $s->query('COMMIT');
+		if ($path =~ /off/)
+		{
+			# this is what the guard is for
+			is($result->{state}, '', "$path: without the guard its COMMIT succeeds");
+			is(who_wrote($path), 'holder, next', "$path: the rows of both are there");
+		}
+		else
+		{
+			is_lost($result, $path, "$path: its COMMIT");
+			is(who_wrote($path), 'next', "$path: only the rows of the next holder are there");
+		}
+		if ($path =~ /session/)
+		{
+			$result = $s->query("SELECT zk_unlock('$path')");
+			is("$result->{out} @{ $result->{warnings} }", qq{f the lock on "$path" had been lost}, "$path: zk_unlock warns, and is false");
+		}
+		works($s, "$path: works");
+		$_->quit for $s, $next{$path};
+	}
+};
+
+# ------------------------------------------------- a leader without followers
+
+subtest 'a leader without followers' => sub {
+	zk_until(sub { time - $alone_since > 2.1 }, 'a third of 6 s');
+	my @names = sort keys %alone;
+	my $reader = $leader->client;
+	my @followers = $zk->followers;
+	$_->suspend for @followers;
+
+	$alone{$_}->send('COMMIT') for @names;
+
+	# The trap: such a leader goes on to answer those who only ask.
+	my $asked = time;
+	$reader->sync('/');
+	ok($reader->exists('/zklock/alone/strict'), 'the leader answers a sync, and a read');
+	cmp_ok(time - $asked, '<', $SLACK, 'at once');
+	foreach my $name (@names)
+	{
+		my $path = '/alone/' . ($name =~ tr{ }{/}r);
+		if ($name eq 'cancel')
+		{
+			zk_wait_waiting($admin, $alone{$name});
+			my $began = time;
+			$admin->value('SELECT pg_cancel_backend(' . $alone{$name}->pid . ')');
+			is($alone{$name}->wait->{state}, '57014', "$name: 57014");
+			cmp_ok(time - $began, '<', $SLACK, "$name: at once");
+			is(who_wrote($path), '', "$name: its rows are not there");
+		}
+		elsif ($name eq 'off')
+		{
+			is($alone{$name}->wait->{state}, '', "$name: commits");
+			is(who_wrote($path), 'holder', "$name: its rows are there");
+		}
+		else
+		{
+			my $result = $alone{$name}->wait;
+			is_lost($result, $path, $name);
+			cmp_ok($result->{seconds}, '>', 0.9, "$name: not before operation_timeout");
+			cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: nor later");
+			is(who_wrote($path), '', "$name: its rows are not there");
+		}
+	}
+	$_->resume for @followers;
+	$reader->close;
+	$_->value('SET zklock.operation_timeout = 20000') for values %alone;
+	works($alone{$_}, "$_: works when they are back") for @names;
+	is($alone{'on session'}->value('SELECT state FROM zk_locks'), 'held', 'on session: and has its lock, which was never lost');
+	$_->quit for values %alone;
+};
+
+# ------------------------------------- a follower that is cut from its leader
+
+# Such a follower goes on to answer its clients, and their heartbeats, for up to
+# syncLimit (5 s here), while the leader ends their sessions (2 s).
+subtest 'a follower is cut from its leader, with the holders connected to it' => sub {
+	my (%holder, %next);
+	foreach my $name ('off', 'on', 'on session', 'strict', 'strict session', 'on moves', 'strict moves')
+	{
+		my ($guard, $what) = split / /, $name;
+		my $path = '/cut/' . ($name =~ tr{ }{/}r);
+		my %setting = (commit_guard => $guard, operation_timeout => $name =~ /moves/ ? '20s' : '1s');
+		$holder{$name} = $name =~ /moves/ ? connected_to($follower, %setting) : session_with($follower, %setting);
+		begin($holder{$name}, $path, $what // '', 'holder');
+		$next{$name} = next_holder($leader, $path);
+	}
+	my @names = sort keys %holder;
+
+	my $began = time;
+	$zk->cut($follower);
+	foreach my $name (@names)
+	{
+		my $path = '/cut/' . ($name =~ tr{ }{/}r);
+		is($next{$name}->wait->{state}, '', "$name: the next holder has the lock, and commits");
+		is(who_wrote($path), 'next', "$name: its row is there");
+	}
+	note sprintf 'all others have their locks after %.1f s', time - $began;
+	note "$_: " . $holder{$_}->value('SELECT zk_session.state, zk_locks.state FROM zk_session, zk_locks') for @names;
+
+	$_->send('COMMIT') for values %holder;
+	foreach my $name (@names)
+	{
+		my $path = '/cut/' . ($name =~ tr{ }{/}r);
+		my $result = $holder{$name}->wait;
+		if ($name eq 'off')
+		{
+			is($result->{state}, '', "$name: without the guard its COMMIT succeeds");
+			next;
+		}
+		is_lost($result, $path, $name);
+		is(who_wrote($path), 'next', "$name: only the row of the next holder is there");
+		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: within operation_timeout") if $name !~ /moves/;
+		note sprintf '%s: COMMIT failed after %.1f s', $name, $result->{seconds};
+	}
+	foreach my $name (grep { /moves/ } @names)
+	{
+		works($holder{$name}, "$name: works, by another server, while the follower is still cut off");
+	}
+	$zk->mend($follower);
+	$holder{$_}->value('SET zklock.operation_timeout = 20000; SET zklock.connect_timeout = 20000; SELECT count(zk_unlock_all())') for @names;
+	works($holder{$_}, "$_: works when it is back") for @names;
+	$_->quit for values %holder, values %next;
+};
+
+# ------------------------------------------------------- the whole ensemble
+
+subtest 'the whole ensemble is down for longer than a session lives' => sub {
+	my %session = map { $_ => session_with($zk, operation_timeout => '1min', connect_timeout => '30s') }
+	  qw(relock unlock xact writer reader again patient);
+	my $impatient = session_with($zk, operation_timeout => '1s');
+
+	$session{$_}->value("SELECT zk_lock('/down/$_')") for qw(relock unlock writer reader again);
+	begin($session{writer}, '/down/writer', 'session', 'holder');
+	begin($session{xact}, '/down/xact', 'transaction', 'holder');
+	$session{patient}->send("SELECT zk_lock('/down/unlock')");
+	$impatient->send("SELECT zk_lock('/down/unlock')");
+	zk_wait_waiting($admin, $_) for $session{patient}, $impatient;
+
+	my $began = time;
+	$_->kill9 for $zk->nodes;
+	my $new = session_with($zk, connect_timeout => '500ms');
+	my $result = $new->query(q{SELECT zk_lock('/down/new')});
+	is($result->{state}, '58000', 'a new session is refused');
+	cmp_ok($result->{seconds}, '<', 0.5 + $SLACK, 'within connect_timeout');
+	$result = $impatient->wait;
+	is($result->{state}, '58030', 'who waits gets an error when operation_timeout is over');
+	zk_until(sub { $session{unlock}->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	my $took = time - $began;
+	note sprintf 'lost after %.1f s', $took;
+	cmp_ok($took, '<', 2 + $SLACK, 'a holder knows by its own clock that its lock is lost');
+	ok(!$session{patient}->is_done, 'who has more time goes on waiting');
+	is_lost($session{xact}->query('COMMIT'), '/down/xact', 'a COMMIT meanwhile');
+
+	$began = time;
+	$zk->start;
+	note sprintf 'started again in %.1f s', time - $began;
+	$result = $session{relock}->query(q{SELECT zk_lock('/down/relock')});
+	is($result->{state}, '55000', 'the next use, if it is the same lock: 55000');
+	like($result->{message}, qr{/down/relock}, 'names the path');
+	$result = $session{unlock}->query(q{SELECT zk_unlock('/down/unlock')});
+	is("$result->{out} @{ $result->{warnings} }", 'f the lock on "/down/unlock" had been lost', 'if it is zk_unlock: a warning, and false');
+	is($session{reader}->value(q{SELECT state, token, zk_lock_token(path) FROM zk_locks}), 'lost||', 'if it is zk_locks: lost');
+	is_lost($session{writer}->query('COMMIT'), '/down/writer', 'if it is COMMIT');
+	is($session{again}->value(q{SELECT zk_lock('/down/other'), zk_unlock('/down/other')}), 't|t', 'another path can be locked');
+	is($session{again}->value(q{SELECT state FROM zk_locks}), 'lost', 'which does not bring the lost one back');
+	is($session{again}->query(q{SELECT zk_unlock('/down/again')})->{out}, 'f', 'given back');
+	is($session{again}->value(q{SELECT zk_lock('/down/again')}), 't', 'it can be had again');
+	is($session{patient}->wait->{out}, 't', 'who waited has the lock');
+	is($new->value(q{SET zklock.connect_timeout = 20000; SELECT zk_lock('/down/new')}), 't', 'the new session has its lock');
+	works($impatient, 'who had an error works');
+	works($session{xact}, 'so does who could not commit');
+	is(who_wrote('/down/xact') . who_wrote('/down/writer'), '', 'nothing was committed without a lock');
+	$_->quit for values %session, $impatient, $new;
+};
+
+$admin->quit;
+$node->stop;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+$zk->stop;
+
+done_testing();
