@@ -1,0 +1,368 @@
+# zk_fence: many callers at once, other transactions' tokens, isolation levels,
+# roles, search paths, dumps and standbys.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new->start;
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s', wal_level => 'replica', max_wal_senders => 5);
+my $admin = zk_session($node);
+
+# What the table says of a path
+sub fence
+{
+	my ($path, $db) = @_;
+	return $node->safe_psql($db // 'postgres', "SELECT token FROM zk_fences WHERE path = '/zklock$path'");
+}
+
+# Two tests: refused with 40001, with both tokens.
+sub is_stale
+{
+	my ($result, $token, $seen, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '40001', "$name: 40001");
+	like($result->{detail}, qr/\b$token\b.*\b$seen\b|\b$seen\b.*\b$token\b/, "$name: the detail has both tokens");
+	return;
+}
+
+# Send it, and wait until it waits for another transaction.
+sub send_blocked
+{
+	my ($session, $sql) = @_;
+	$session->send($sql);
+	my $pid = $session->pid;
+	zk_until(
+		sub {
+			die 'it does not wait: ' . $session->wait->{err} if $session->is_done;
+			return $admin->value("SELECT cardinality(pg_blocking_pids($pid))") > 0;
+		},
+		'to be blocked');
+	return;
+}
+
+# --------------------------------------------------------------- many at once
+
+subtest 'two transactions, one path' => sub {
+	my ($a, $b) = map { zk_session($node) } 1 .. 2;
+	my $try = sub {
+		my ($path, $first, $end, $second) = @_;
+		$a->value("BEGIN; SELECT zk_fence('$path', $first)");
+		send_blocked($b, "SELECT zk_fence('$path', $second)");
+		$a->value($end);
+		return $b->wait;
+	};
+
+	# the first ones of their paths, too: there is no row to lock yet
+	is($try->('/new/bigger', 10, 'COMMIT', 20)->{out}, 20, 'no row yet: a bigger token waits, and passes');
+	is(fence('/new/bigger'), 20, 'no row yet: it is recorded');
+	is_stale($try->('/new/smaller', 10, 'COMMIT', 5), 5, 10, 'no row yet: a smaller one waits, and is refused');
+	is($try->('/new/rollback', 10, 'ROLLBACK', 5)->{out}, 5, 'no row yet: after a rollback it passes');
+	is(fence('/new/rollback'), 5, 'no row yet: it is recorded');
+
+	$a->value("SELECT zk_fence('/old/' || i, 3) FROM unnest('{bigger,smaller,equal,rollback}'::text[]) i");
+	is($try->('/old/bigger', 10, 'COMMIT', 20)->{out}, 20, 'a bigger token waits, and passes');
+	is_stale($try->('/old/smaller', 10, 'COMMIT', 5), 5, 10, 'a smaller one waits, and is refused');
+	is(fence('/old/smaller'), 10, 'the bigger one stands');
+	is($try->('/old/equal', 10, 'COMMIT', 10)->{out}, 10, 'an equal one waits, and passes');
+	is($try->('/old/rollback', 10, 'ROLLBACK', 5)->{out}, 5, 'after a rollback a smaller one passes');
+	is_stale($b->query("SELECT zk_fence('/old/rollback', 3)"), 3, 5, 'but not one that is smaller than what stands');
+
+	# The row lock lasts to the end of the transaction, also where nothing
+	# changed: or the next one could write between the check and our commit.
+	is($try->('/old/equal', 10, 'COMMIT', 20)->{out}, 20, 'who only confirms the token has the row lock, too');
+	$a->value("BEGIN; SELECT zk_fence('/old/equal', 20); SAVEPOINT s; SELECT zk_fence('/old/bigger', 30); ROLLBACK TO s");
+	is($b->value("SELECT zk_fence('/old/bigger', 21)"), 21, 'what is rolled back to a savepoint is free again');
+	send_blocked($b, "SELECT zk_fence('/old/equal', 21)");
+	$a->value('COMMIT');
+	is($b->wait->{out}, 21, 'what was before it is free at the end');
+
+	is($a->query("BEGIN; SELECT zk_fence('/old/a', 1), zk_fence('/old/b', 1)")->{state}, '', 'two paths in one transaction');
+	is($b->query("SELECT zk_fence('/old/c', 1)")->{state}, '', 'who is at another path does not wait');
+	$a->value('ROLLBACK');
+	$_->quit for $a, $b;
+};
+
+# Each adds one to the register, under a token of its own; who comes with an
+# older one than was seen may not.
+subtest 'eight sessions, one path, tokens in any order' => sub {
+	$admin->value('CREATE TABLE register (token bigint)');
+	my @s = map { zk_session($node) } 1 .. 8;
+	my $rounds = 25;
+	$admin->value('SELECT pg_advisory_lock(1)');    # they start together
+	foreach my $n (0 .. $#s)
+	{
+		$s[$n]->send(
+			qq{SELECT pg_advisory_lock_shared(1), setseed(0.$n);
+			DO \$\$
+			DECLARE
+				token bigint;
+			BEGIN
+				FOR i IN 1 .. $rounds LOOP
+					token := 1000 * i + 8 * floor(random() * 300) + $n;
+					BEGIN
+						PERFORM zk_fence('/register', token);
+						INSERT INTO register VALUES (token);
+					EXCEPTION WHEN serialization_failure THEN
+						NULL;
+					END;
+					COMMIT;
+				END LOOP;
+			END
+			\$\$});
+	}
+	zk_until(sub { $admin->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) == @s }, 'all of them');
+	$admin->value('SELECT pg_advisory_unlock(1)');
+	is($_->wait->{state}, '', 'ends without another error') for @s;
+	my $order = $admin->value(q{SELECT string_agg(token::text, ' ') FROM (SELECT token FROM register ORDER BY ctid) r});
+	my @token = split / /, $order;
+	is($order, join(' ', sort { $a <=> $b } @token), 'what was written has rising tokens');
+	is(fence('/register'), $token[-1], 'the highest stands in the table');
+	note scalar(@token) . ' of ' . $rounds * @s . ' were written';
+	cmp_ok(scalar @token, '<', $rounds * @s, 'others were refused');
+	$_->quit for @s;
+};
+
+subtest 'isolation levels' => sub {
+	foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
+	{
+		my $dir = '/' . lc $level =~ tr{ }{-}r;
+		my ($a, $b) = map { zk_session($node) } 1 .. 2;
+		$a->value("SELECT zk_fence('$dir/' || i, 10) FROM unnest('{old,meanwhile,blocked}'::text[]) i");
+		is($a->value("BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/old', 20); COMMIT"), 20, "$level: a bigger token passes");
+		is_stale($a->query("BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/old', 10)"), 10, 20, "$level: a smaller one");
+		is($a->query("COMMIT; BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/new', 10), zk_fence('$dir/new', 20); COMMIT")->{out},
+			'10|20', "$level: the first one of a path, and the next in the same transaction");
+
+		# another one committed after our snapshot: PostgreSQL's own 40001, whatever
+		# the token
+		foreach my $token (5, 15, 25)
+		{
+			$a->value("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM register");
+			$b->value("SELECT zk_fence('$dir/meanwhile', 20)");
+			is($a->query("SELECT zk_fence('$dir/meanwhile', $token); COMMIT")->{state}, '40001', "$level: 20 came meanwhile, $token is refused");
+			$a->query('ROLLBACK');
+			$admin->value("DELETE FROM zk_fences WHERE path = '/zklock$dir/meanwhile'; SELECT zk_fence('$dir/meanwhile', 10)");
+		}
+		$b->value("BEGIN; SELECT zk_fence('$dir/blocked', 20)");
+		$a->value("BEGIN ISOLATION LEVEL $level");
+		send_blocked($a, "SELECT zk_fence('$dir/blocked', 30)");
+		$b->value('COMMIT');
+		is($a->wait->{state}, '40001', "$level: the same after waiting for it");
+		is($a->value("ROLLBACK; BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/blocked', 30); COMMIT"), 30, "$level: and repeated it passes");
+
+		# nobody was there when our snapshot was made
+		$a->value("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM register");
+		$b->value("SELECT zk_fence('$dir/born', 20)");
+		is($a->query("SELECT zk_fence('$dir/born', 10); COMMIT")->{state}, '40001', "$level: a path that came meanwhile");
+		is(fence("$dir/born"), 20, "$level: the bigger one stands");
+		$_->quit for $a, $b;
+	}
+};
+
+# ------------------------------------------------------------- tokens of holds
+
+subtest 'with the token of the hold' => sub {
+	my $sleeper = zk_session($node, options => '-c zklock.commit_guard=off');
+	my $next = zk_session($node);
+	my $token = $sleeper->value("SELECT zk_lock('/hold'), zk_lock_token('/hold')") =~ s/^t\|//r;
+	is($sleeper->value("SELECT zk_fence('/hold')"), $token, 'NULL is the token of the hold');
+	is(fence('/hold'), $token, 'which is recorded, by the full path');
+	is($sleeper->value("SELECT zk_fence('/hold')"), $token, 'and passes again');
+	is($next->query("SELECT zk_fence('/hold')")->{state}, '55000', 'who holds nothing: 55000');
+
+	# sleeps through its lock, while another one takes it
+	kill 'STOP', $sleeper->pid;
+	my $newer = $next->value("SELECT zk_lock('/hold'), zk_lock_token('/hold')") =~ s/^t\|//r;
+	cmp_ok($newer, '>', $token, 'the next holder has a bigger one');
+	is($next->value("SELECT zk_fence('/hold')"), $newer, 'which passes');
+	kill 'CONT', $sleeper->pid;
+	is_stale($sleeper->query("SELECT zk_fence('/hold', $token)"), $token, $newer, 'the token of who slept');
+	zk_until(sub { $sleeper->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	is($sleeper->query("SELECT zk_fence('/hold')")->{state}, '40001', 'who knows that its lock is lost: 40001, too');
+	is($sleeper->query("SELECT zk_unlock('/hold')")->{out}, 'f', 'and goes on');
+	$next->value("SELECT zk_unlock('/hold')");
+
+	# a token that another client brings: the zxid that created its node
+	my $client = $zk->client;
+	my ($path, $stat) = $client->create('/zklock/hold/_c_outside-lock-', mode => 'ephemeral_sequential');
+	my $outside = $stat->{czxid};
+	is($sleeper->value("SELECT zk_fence('/hold', $outside)"), $outside, 'of an outside client: passes');
+	is_stale($sleeper->query("SELECT zk_fence('/hold', $newer)"), $newer, $outside, 'after it, what was before it');
+	$client->close;
+	is($sleeper->value("SELECT zk_lock('/hold'), zk_fence('/hold') > $outside"), 't|t', 'and a later hold passes');
+
+	# the token in a transaction of its own lock
+	is($next->value("BEGIN; SELECT zk_xact_lock('/hold/xact'); SELECT zk_fence('/hold/xact') = zk_lock_token('/hold/xact'); COMMIT"),
+		"t\nt", 'transaction scope');
+	$_->quit for $sleeper, $next;
+};
+
+# ------------------------------------------------------------ roles and schemas
+
+subtest 'who may what' => sub {
+	$admin->value('CREATE ROLE plain LOGIN; CREATE ROLE fencer LOGIN;
+		GRANT EXECUTE ON FUNCTION zk_fence(text, bigint) TO fencer;
+		GRANT CREATE ON SCHEMA public TO fencer, plain; GRANT TEMP, CREATE ON DATABASE postgres TO fencer');
+	$admin->value("SELECT zk_fence('/role', 10)");
+	foreach my $role (qw(plain fencer))
+	{
+		my $s = zk_session($node);
+		$s->value("SET SESSION AUTHORIZATION $role");
+		foreach my $sql (
+			q{INSERT INTO zk_fences (path, token) VALUES ('/x', 1)},
+			'UPDATE zk_fences SET token = 1',
+			'DELETE FROM zk_fences',
+			'TRUNCATE zk_fences',
+			'SELECT * FROM zk_fences FOR UPDATE',
+			'DO $$ BEGIN LOCK zk_fences IN SHARE MODE; END $$',
+			'DROP TABLE zk_fences',
+			'ALTER TABLE zk_fences DISABLE TRIGGER ALL',
+			'CREATE RULE r AS ON INSERT TO zk_fences DO INSTEAD NOTHING',
+			'CREATE TRIGGER t BEFORE UPDATE ON zk_fences EXECUTE FUNCTION suppress_redundant_updates_trigger()',
+			q{MERGE INTO zk_fences f USING (SELECT 1) s ON true WHEN MATCHED THEN DELETE},
+			'CREATE OR REPLACE FUNCTION zk_fence(path text, token bigint DEFAULT NULL) RETURNS bigint LANGUAGE sql AS $$ SELECT 1 $$')
+		{
+			is($s->query($sql)->{state}, '42501', "$role: $sql");
+		}
+		is($s->query("SELECT zk_fence('/role', 11)")->{state}, $role eq 'fencer' ? '' : '42501', "$role: zk_fence");
+		$s->quit;
+	}
+	is(fence('/role'), 11, 'who may call it needs no right to the table');
+
+	# Things of the caller that stand in front of what zk_fence uses
+	my $s = zk_session($node);
+	$s->value('SET SESSION AUTHORIZATION fencer');
+	$s->value(
+		q{CREATE SCHEMA hostile;
+		SET client_min_messages = error;
+		CREATE TABLE hostile.zk_fences (path text PRIMARY KEY, token bigint);
+		CREATE TEMP TABLE zk_fences (path text PRIMARY KEY, token bigint);
+		CREATE TABLE hostile.caught (who text);
+		CREATE FUNCTION hostile.caught(text) RETURNS void LANGUAGE sql AS
+			$$ INSERT INTO hostile.caught VALUES ($1 || ' as ' || current_user) $$;
+		GRANT ALL ON SCHEMA hostile TO PUBLIC; GRANT ALL ON hostile.caught TO PUBLIC});
+	foreach my $type (qw(bigint text))
+	{
+		foreach my $op ('<', '<=', '>', '>=', '=', '<>')
+		{
+			my $name = "op_${type}_" . join '', map { ord } split //, $op;
+			$s->value(
+				qq{CREATE FUNCTION hostile.$name($type, $type) RETURNS boolean LANGUAGE plpgsql AS
+					\$\$ BEGIN PERFORM hostile.caught('$op $type'); RETURN true; END \$\$;
+				CREATE OPERATOR hostile.$op (LEFTARG = $type, RIGHTARG = $type, FUNCTION = hostile.$name)});
+		}
+	}
+	$s->value(
+		q{CREATE FUNCTION hostile.greatest(bigint, bigint) RETURNS bigint LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM hostile.caught('greatest'); RETURN $1; END $$;
+		CREATE FUNCTION hostile.zk_lock_token(text) RETURNS bigint LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM hostile.caught('zk_lock_token'); RETURN 99999999; END $$;
+		CREATE FUNCTION hostile.current_setting(text) RETURNS text LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM hostile.caught('current_setting'); RETURN '/'; END $$;
+		CREATE DOMAIN hostile.bigint AS pg_catalog.int8 CHECK (VALUE IS NULL);
+		CREATE DOMAIN hostile.text AS pg_catalog.text CHECK (VALUE IS NULL)});
+	foreach my $path ('hostile, pg_temp, public, pg_catalog', 'pg_temp, hostile, pg_catalog, public', 'hostile')
+	{
+		$s->value("SET search_path = $path");
+		my $token = $admin->value(q{SELECT token + 1 FROM zk_fences WHERE path = '/zklock/role'});
+		is($s->value(qq{SELECT public.zk_fence('/role'::pg_catalog.text, '$token'::pg_catalog.int8)}), $token, "search_path = $path: passes");
+		is(fence('/role'), $token, "search_path = $path: the real table has it");
+		is($s->query(qq{SELECT public.zk_fence('/role'::pg_catalog.text, '1'::pg_catalog.int8)})->{state}, '40001', "search_path = $path: a smaller one is refused");
+	}
+	is($admin->value('SELECT count(*) FROM hostile.caught'), 0, 'none of them was called');
+	is($admin->value('SELECT count(*) FROM hostile.zk_fences'), 0, 'nor the table used');
+	is($s->value('SELECT count(*) FROM pg_temp.zk_fences'), 0, 'nor the temporary one');
+	$s->value('SET search_path = pg_catalog');
+	is($s->value('SHOW search_path'), 'pg_catalog', 'and the search_path is as before');
+	$s->quit;
+	$admin->value('DROP SCHEMA hostile CASCADE');
+
+	# not asked of those who may not
+	my $r = zk_session($node);
+	$r->value('SET SESSION AUTHORIZATION plain');
+	is($r->query("SELECT zk_fence('/role', 99)")->{state}, '42501', 'EXECUTE is revoked from PUBLIC');
+	$r->quit;
+};
+
+subtest 'an extension in a schema with a strange name' => sub {
+	$node->safe_psql('postgres', 'CREATE DATABASE odd');
+	$node->safe_psql('odd', 'CREATE SCHEMA "Odd Schema"; CREATE EXTENSION zklock SCHEMA "Odd Schema"');
+	my $s = zk_session($node, dbname => 'odd');
+	my $odd = '"Odd Schema"';
+	is($s->value("SELECT $odd.zk_lock('/odd'), $odd.zk_fence('/odd') = $odd.zk_lock_token('/odd')"), 't|t', 'zk_fence finds its table');
+	is($s->value("SELECT count(*) FROM $odd.zk_fences WHERE path = '/zklock/odd'"), 1, 'and writes it');
+	is($s->query("SELECT $odd.zk_fence('/odd', 1)")->{state}, '40001', 'a smaller token is refused');
+	is($s->query("CREATE SCHEMA elsewhere; CREATE TABLE public.zk_fences (LIKE $odd.zk_fences); SET search_path = public; SELECT $odd.zk_fence('/odd', 1)")->{state},
+		'40001', 'with another table of that name in the search_path');
+	is($s->value('SELECT count(*) FROM public.zk_fences'), 0, 'which is not used');
+	is(fence('/odd'), '', 'each database has its own');
+	$s->quit;
+};
+
+# ----------------------------------------------- read-only, standby, dump
+
+subtest 'where nothing can be written' => sub {
+	my $s = zk_session($node);
+	is($s->query("BEGIN READ ONLY; SELECT zk_fence('/ro', 1)")->{state}, '25006', 'a read-only transaction: 25006');
+	is($s->query("ROLLBACK; BEGIN READ ONLY; SELECT zk_xact_lock('/ro'); SELECT zk_fence('/ro')")->{state}, '25006', 'with a hold, too');
+	$s->value('ROLLBACK');
+	is(fence('/ro'), '', 'nothing is recorded');
+
+	$node->backup('base');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($node, 'base', has_streaming => 1);
+	$standby->start;
+	my $there = zk_session($standby);
+	is($there->query("SELECT zk_fence('/role', 1000)")->{state}, '25006', 'a hot standby: 25006');
+	is($there->query("SELECT zk_lock('/standby'); SELECT zk_fence('/standby')")->{state}, '25006', 'with a hold, too');
+	is($there->value("SELECT count(*) FROM zk_fences WHERE path = '/zklock/hold'"), 1, 'which has the table');
+	my $seen = fence('/hold');
+	$there->value('SELECT zk_unlock_all()');
+	$standby->promote;
+	is_stale($there->query("SELECT zk_fence('/hold', 1)"), 1, $seen, 'promoted, it refuses what the primary did');
+	$_->quit for $s, $there;
+	$standby->stop;
+};
+
+subtest 'pg_dump keeps the table' => sub {
+	my $seen = fence('/hold');
+	my $all = $admin->value('SELECT count(*) FROM zk_fences');
+	cmp_ok($all, '>', 10, 'there is something to keep');
+	foreach my $how ('plain', 'custom')
+	{
+		my $db = "restored_$how";
+		my $file = $node->basedir . "/$how.dump";
+		$node->safe_psql('postgres', "CREATE DATABASE $db");
+		$node->command_ok([ 'pg_dump', '-d', $node->connstr('postgres'), '-F', substr($how, 0, 1), '-f', $file ], "$how: pg_dump");
+		$node->command_ok(
+			$how eq 'plain'
+			? [ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr($db), '-f', $file ]
+			: [ 'pg_restore', '--exit-on-error', '-d', $node->connstr($db), $file ],
+			"$how: restored");
+		is($node->safe_psql($db, 'SELECT count(*) FROM zk_fences'), $all, "$how: all rows are there");
+		my $s = zk_session($node, dbname => $db);
+		is_stale($s->query("SELECT zk_fence('/hold', 1)"), 1, $seen, "$how: what was refused is");
+		is($s->value("SELECT zk_fence('/hold', $seen + 1)"), $seen + 1, "$how: and a newer one passes");
+		$s->quit;
+	}
+	is(fence('/hold'), $seen, 'and nothing has changed where it came from');
+	$node->command_like([ 'pg_dump', '-s', '-d', $node->connstr('postgres') ], qr/^CREATE EXTENSION IF NOT EXISTS zklock/m,
+		'the schema alone');
+};
+
+$admin->quit;
+$node->stop;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+
+done_testing();
