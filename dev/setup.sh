@@ -25,7 +25,7 @@ die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 packages=(
 	"postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" libzookeeper-st-dev
 	libzookeeper-java libslf4j-java default-jre-headless
-	libipc-run-perl perl gcc libc6-dev make)
+	libipc-run-perl libnss-wrapper perl gcc libc6-dev make)
 
 installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
