@@ -145,7 +145,8 @@ subtest 'what a COMMIT costs' => sub {
 	my $proxy = new_proxy();
 	foreach my $guard (qw(off on strict))
 	{
-		my $session = session_with($proxy, commit_guard => $guard);
+		# releases are confirmed when COMMIT returns, so that they are counted
+		my $session = session_with($proxy, commit_guard => $guard, release_timeout => '10s');
 		my $asks = $guard eq 'strict' ? 1 : 0;
 
 		foreach my $k (1, 5, 50)
