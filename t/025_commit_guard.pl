@@ -320,7 +320,8 @@ subtest 'COMMIT in a procedure' => sub {
 	delete_by_hand('/procedure');
 	$admin->value('SELECT pg_advisory_unlock(1)');
 	is_lost($session->wait, '/procedure', 'the COMMIT after the loss');
-	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}), 'part 1', 'the one before it stands, the rest is not there');
+	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}),
+		'part 1', 'the one before it stands, the rest is not there');
 	is($session->query(q{CALL in_parts('/procedure', 2)})->{state}, '', 'called again, it comes to its end');
 	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}),
 		'part 1, part 1, part 2, part 3', 'with all its parts');
@@ -521,6 +522,24 @@ subtest 'the answer to the guard is lost' => sub {
 	is($session->wait->{state}, '', 'then it does');
 	is(rows('held'), 1, 'and the row is there');
 	$session->quit;
+
+	# A good answer that lay unread while the process was stopped
+	$session = session_with($proxy, commit_guard => 'strict', session_timeout => '2s');
+	my $next = session_with(undef);
+	$begin->('late');
+	$next->send(q{SELECT zk_lock('/answer')});
+	zk_wait_waiting($admin, $next);
+	$proxy->hold('multi');
+	$session->send('COMMIT');
+	$proxy->wait_held;
+	kill 'STOP', $session->pid;
+	$proxy->release;
+	is($next->wait->{out}, 't', 'late: the next one has the lock');
+	kill 'CONT', $session->pid;
+	is_lost($session->wait, '/answer', 'late: what it said is not true any more');
+	is(rows('late'), 0, 'late: the row is not there');
+	works($session, 'late: works');
+	$_->quit for $session, $next;
 };
 
 # ------------------------------------------------------------------ the others
