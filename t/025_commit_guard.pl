@@ -267,7 +267,8 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 
 	$session->value(q{SELECT zk_lock('/hand/1'), zk_lock('/hand/2')});
 	delete_by_hand('/hand/1');
-	is_lost($session->query(q{INSERT INTO t VALUES ('hand')}), '/hand/1', 'strict, a lock of an earlier transaction, and a write');
+	is_lost($session->query(q{INSERT INTO t VALUES ('hand')}),
+		'/hand/1', 'strict, a lock of an earlier transaction, and a write');
 	is($session->value(q{SELECT string_agg(path || ' ' || state, ', ' ORDER BY path) FROM zk_locks}),
 		'/hand/1 lost, /hand/2 held', 'strict: it stays, lost');
 	is_lost($session->query(q{INSERT INTO t VALUES ('hand')}), '/hand/1', 'strict, and the next write');
@@ -276,7 +277,8 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	is_lost($session->query(q{PREPARE TRANSACTION 'hand'}), '/hand/1', 'strict, PREPARE TRANSACTION');
 	is($admin->value('SELECT count(*) FROM pg_prepared_xacts'), 0, 'strict: nothing is prepared');
 	my $result = $session->query(q{SELECT zk_unlock('/hand/1')});
-	is("$result->{out} @{ $result->{warnings} }", 'f the lock on "/hand/1" had been lost', 'strict: zk_unlock warns, and is false');
+	is("$result->{out} @{ $result->{warnings} }",
+		'f the lock on "/hand/1" had been lost', 'strict: zk_unlock warns, and is false');
 	is(rows('hand'), 0, 'strict: nothing was committed');
 	is($session->query(q{INSERT INTO t VALUES ('hand')})->{state}, '', 'strict: after zk_unlock a write commits');
 	is($session->value(q{SELECT zk_lock('/hand/1'), zk_unlock_all()}), 't|2', 'strict: and the lock can be had again');
@@ -477,7 +479,10 @@ subtest 'cut off at COMMIT' => sub {
 subtest 'the answer to the guard is lost' => sub {
 	my $proxy = new_proxy();
 	my $session = session_with($proxy, commit_guard => 'strict', operation_timeout => '1s');
-	my $begin = sub { $session->value("BEGIN; INSERT INTO t VALUES ('$_[0]'); SELECT zk_xact_lock('/answer')"); $proxy->clear_log; };
+	my $begin = sub {
+		$session->value("BEGIN; INSERT INTO t VALUES ('$_[0]'); SELECT zk_xact_lock('/answer')");
+		$proxy->clear_log;
+	};
 
 	$begin->('swallowed');
 	$proxy->swallow('multi');

@@ -149,7 +149,8 @@ subtest 'the backend of the holder is stopped for longer than its session lives'
 		if ($path =~ /session/)
 		{
 			$result = $s->query("SELECT zk_unlock('$path')");
-			is("$result->{out} @{ $result->{warnings} }", qq{f the lock on "$path" had been lost}, "$path: zk_unlock warns, and is false");
+			is("$result->{out} @{ $result->{warnings} }",
+				qq{f the lock on "$path" had been lost}, "$path: zk_unlock warns, and is false");
 		}
 		works($s, "$path: works");
 		$_->quit for $s, $next{$path};
@@ -254,7 +255,9 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		works($holder{$name}, "$name: works, by another server, while the follower is still cut off");
 	}
 	$zk->mend($follower);
-	$holder{$_}->value('SET zklock.operation_timeout = 20000; SET zklock.connect_timeout = 20000; SELECT count(zk_unlock_all())') for @names;
+	$holder{$_}->value(
+		q{SET zklock.operation_timeout = '20s'; SET zklock.connect_timeout = '20s'; SELECT count(zk_unlock_all())})
+	  for @names;
 	works($holder{$_}, "$_: works when it is back") for @names;
 	$_->quit for values %holder, values %next;
 };
@@ -295,7 +298,8 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	is($result->{state}, '55000', 'the next use, if it is the same lock: 55000');
 	like($result->{message}, qr{/down/relock}, 'names the path');
 	$result = $session{unlock}->query(q{SELECT zk_unlock('/down/unlock')});
-	is("$result->{out} @{ $result->{warnings} }", 'f the lock on "/down/unlock" had been lost', 'if it is zk_unlock: a warning, and false');
+	is("$result->{out} @{ $result->{warnings} }",
+		'f the lock on "/down/unlock" had been lost', 'if it is zk_unlock: a warning, and false');
 	is($session{reader}->value(q{SELECT state, token, zk_lock_token(path) FROM zk_locks}), 'lost||', 'if it is zk_locks: lost');
 	is_lost($session{writer}->query('COMMIT'), '/down/writer', 'if it is COMMIT');
 	is($session{again}->value(q{SELECT zk_lock('/down/other'), zk_unlock('/down/other')}), 't|t', 'another path can be locked');

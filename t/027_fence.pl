@@ -120,7 +120,8 @@ subtest 'eight sessions, one path, tokens in any order' => sub {
 			END
 			\$\$});
 	}
-	zk_until(sub { $admin->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) == @s }, 'all of them');
+	my $waiting = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted};
+	zk_until(sub { $admin->value($waiting) == @s }, 'all of them');
 	$admin->value('SELECT pg_advisory_unlock(1)');
 	is($_->wait->{state}, '', 'ends without another error') for @s;
 	my $order = $admin->value(q{SELECT string_agg(token::text, ' ') FROM (SELECT token FROM register ORDER BY ctid) r});
@@ -136,32 +137,34 @@ subtest 'isolation levels' => sub {
 	foreach my $level ('REPEATABLE READ', 'SERIALIZABLE')
 	{
 		my $dir = '/' . lc $level =~ tr{ }{-}r;
+		my $begin = "BEGIN ISOLATION LEVEL $level";
 		my ($a, $b) = map { zk_session($node) } 1 .. 2;
 		$a->value("SELECT zk_fence('$dir/' || i, 10) FROM unnest('{old,meanwhile,blocked}'::text[]) i");
-		is($a->value("BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/old', 20); COMMIT"), 20, "$level: a bigger token passes");
-		is_stale($a->query("BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/old', 10)"), 10, 20, "$level: a smaller one");
-		is($a->query("COMMIT; BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/new', 10), zk_fence('$dir/new', 20); COMMIT")->{out},
+		is($a->value("$begin; SELECT zk_fence('$dir/old', 20); COMMIT"), 20, "$level: a bigger token passes");
+		is_stale($a->query("$begin; SELECT zk_fence('$dir/old', 10)"), 10, 20, "$level: a smaller one");
+		is($a->query("COMMIT; $begin; SELECT zk_fence('$dir/new', 10), zk_fence('$dir/new', 20); COMMIT")->{out},
 			'10|20', "$level: the first one of a path, and the next in the same transaction");
 
 		# another one committed after our snapshot: PostgreSQL's own 40001, whatever
 		# the token
 		foreach my $token (5, 15, 25)
 		{
-			$a->value("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM register");
+			$a->value("$begin; SELECT count(*) FROM register");
 			$b->value("SELECT zk_fence('$dir/meanwhile', 20)");
-			is($a->query("SELECT zk_fence('$dir/meanwhile', $token); COMMIT")->{state}, '40001', "$level: 20 came meanwhile, $token is refused");
+			is($a->query("SELECT zk_fence('$dir/meanwhile', $token); COMMIT")->{state},
+				'40001', "$level: 20 came meanwhile, $token is refused");
 			$a->query('ROLLBACK');
 			$admin->value("DELETE FROM zk_fences WHERE path = '/zklock$dir/meanwhile'; SELECT zk_fence('$dir/meanwhile', 10)");
 		}
 		$b->value("BEGIN; SELECT zk_fence('$dir/blocked', 20)");
-		$a->value("BEGIN ISOLATION LEVEL $level");
+		$a->value($begin);
 		send_blocked($a, "SELECT zk_fence('$dir/blocked', 30)");
 		$b->value('COMMIT');
 		is($a->wait->{state}, '40001', "$level: the same after waiting for it");
-		is($a->value("ROLLBACK; BEGIN ISOLATION LEVEL $level; SELECT zk_fence('$dir/blocked', 30); COMMIT"), 30, "$level: and repeated it passes");
+		is($a->value("ROLLBACK; $begin; SELECT zk_fence('$dir/blocked', 30); COMMIT"), 30, "$level: and repeated it passes");
 
 		# nobody was there when our snapshot was made
-		$a->value("BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM register");
+		$a->value("$begin; SELECT count(*) FROM register");
 		$b->value("SELECT zk_fence('$dir/born', 20)");
 		is($a->query("SELECT zk_fence('$dir/born', 10); COMMIT")->{state}, '40001', "$level: a path that came meanwhile");
 		is(fence("$dir/born"), 20, "$level: the bigger one stands");
@@ -202,7 +205,8 @@ subtest 'with the token of the hold' => sub {
 	is($sleeper->value("SELECT zk_lock('/hold'), zk_fence('/hold') > $outside"), 't|t', 'and a later hold passes');
 
 	# the token in a transaction of its own lock
-	is($next->value("BEGIN; SELECT zk_xact_lock('/hold/xact'); SELECT zk_fence('/hold/xact') = zk_lock_token('/hold/xact'); COMMIT"),
+	is($next->value(
+			q{BEGIN; SELECT zk_xact_lock('/hold/xact'); SELECT zk_fence('/hold/xact') = zk_lock_token('/hold/xact'); COMMIT}),
 		"t\nt", 'transaction scope');
 	$_->quit for $sleeper, $next;
 };
@@ -275,9 +279,10 @@ subtest 'who may what' => sub {
 	{
 		$s->value("SET search_path = $path");
 		my $token = $admin->value(q{SELECT token + 1 FROM zk_fences WHERE path = '/zklock/role'});
-		is($s->value(qq{SELECT public.zk_fence('/role'::pg_catalog.text, '$token'::pg_catalog.int8)}), $token, "search_path = $path: passes");
+		my $fence = sub { $s->query("SELECT public.zk_fence('/role'::pg_catalog.text, '$_[0]'::pg_catalog.int8)") };
+		is($fence->($token)->{out}, $token, "search_path = $path: passes");
 		is(fence('/role'), $token, "search_path = $path: the real table has it");
-		is($s->query(qq{SELECT public.zk_fence('/role'::pg_catalog.text, '1'::pg_catalog.int8)})->{state}, '40001', "search_path = $path: a smaller one is refused");
+		is($fence->(1)->{state}, '40001', "search_path = $path: a smaller one is refused");
 	}
 	is($admin->value('SELECT count(*) FROM hostile.caught'), 0, 'none of them was called');
 	is($admin->value('SELECT count(*) FROM hostile.zk_fences'), 0, 'nor the table used');
@@ -299,11 +304,12 @@ subtest 'an extension in a schema with a strange name' => sub {
 	$node->safe_psql('odd', 'CREATE SCHEMA "Odd Schema"; CREATE EXTENSION zklock SCHEMA "Odd Schema"');
 	my $s = zk_session($node, dbname => 'odd');
 	my $odd = '"Odd Schema"';
-	is($s->value("SELECT $odd.zk_lock('/odd'), $odd.zk_fence('/odd') = $odd.zk_lock_token('/odd')"), 't|t', 'zk_fence finds its table');
+	is($s->value("SELECT $odd.zk_lock('/odd'), $odd.zk_fence('/odd') = $odd.zk_lock_token('/odd')"),
+		't|t', 'zk_fence finds its table');
 	is($s->value("SELECT count(*) FROM $odd.zk_fences WHERE path = '/zklock/odd'"), 1, 'and writes it');
 	is($s->query("SELECT $odd.zk_fence('/odd', 1)")->{state}, '40001', 'a smaller token is refused');
-	is($s->query("CREATE SCHEMA elsewhere; CREATE TABLE public.zk_fences (LIKE $odd.zk_fences); SET search_path = public; SELECT $odd.zk_fence('/odd', 1)")->{state},
-		'40001', 'with another table of that name in the search_path');
+	$s->value("CREATE TABLE public.zk_fences (LIKE $odd.zk_fences); SET search_path = public");
+	is($s->query("SELECT $odd.zk_fence('/odd', 1)")->{state}, '40001', 'with another table of that name in the search_path');
 	is($s->value('SELECT count(*) FROM public.zk_fences'), 0, 'which is not used');
 	is(fence('/odd'), '', 'each database has its own');
 	$s->quit;
@@ -314,7 +320,8 @@ subtest 'an extension in a schema with a strange name' => sub {
 subtest 'where nothing can be written' => sub {
 	my $s = zk_session($node);
 	is($s->query("BEGIN READ ONLY; SELECT zk_fence('/ro', 1)")->{state}, '25006', 'a read-only transaction: 25006');
-	is($s->query("ROLLBACK; BEGIN READ ONLY; SELECT zk_xact_lock('/ro'); SELECT zk_fence('/ro')")->{state}, '25006', 'with a hold, too');
+	is($s->query("ROLLBACK; BEGIN READ ONLY; SELECT zk_xact_lock('/ro'); SELECT zk_fence('/ro')")->{state},
+		'25006', 'with a hold, too');
 	$s->value('ROLLBACK');
 	is(fence('/ro'), '', 'nothing is recorded');
 
