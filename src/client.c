@@ -294,7 +294,7 @@ zkc_is_proven(const ZkSessionInfo *info)
 {
 	int64		timeout = info->timeout_ms * NS_PER_MS;
 
-	return zks_now() - info->quorum_at < timeout / 3 &&
+	return info->state != ZKS_OVER && zks_now() - info->quorum_at < timeout / 3 &&
 		(info->late_at == 0 || info->quorum_at - info->late_at >= timeout);
 }
 

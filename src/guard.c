@@ -167,10 +167,10 @@ zkg_check_locked(ZkSession *s)
 	if (is_unasked(xid))
 		return length <= SHORT_FRAME && is_sound_event(s->sock, length, xid) ?
 			GUARD_READ : GUARD_REJECT;
-	if (s->in_flight == 0)
-		return GUARD_REJECT;	/* an answer that nobody asked for */
 	next = zkr_next_locked(s);
-	if (next != NULL && next->nchecks > 0)
+	if (next == NULL)
+		return GUARD_REJECT;	/* an answer that nobody asked for */
+	if (next->nchecks > 0)
 	{
 		if (length > MULTI_MAX)
 			return GUARD_REJECT;

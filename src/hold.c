@@ -46,6 +46,8 @@
 
 #define LOST_DETAIL \
 	"ZooKeeper ended the session that held it, or somebody deleted its node."
+#define LOST_HINT \
+	"Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction."
 
 typedef struct LockKey
 {
@@ -62,7 +64,7 @@ typedef struct Lock
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
 	int64		count;			/* of all holds */
-	uint32		guarded;		/* by the guard's so manieth run */
+	uint64		guarded;		/* in the guard's so manieth run */
 	dlist_head	holds;			/* the latest last */
 } Lock;
 
@@ -75,6 +77,7 @@ typedef struct Hold
 	SubTransactionId subid;		/* InvalidSubTransactionId: an earlier one's */
 	int64		count;
 	bool		used;			/* was granted once: stays when count is 0 */
+	bool		proven;			/* given back, and the lock was held until then */
 	bool		lost;			/* the lock was lost when it was given back */
 	bool		doubted;		/* nobody knows whether it was */
 } Hold;
@@ -280,6 +283,7 @@ hand_over(Hold *hold, SubTransactionId subid)
 	if (other != NULL)
 	{
 		other->count += hold->count;
+		other->proven &= hold->proven;
 		other->lost |= hold->lost;
 		other->doubted |= hold->doubted;
 		hold->lock->count += hold->count;	/* remove_hold takes it off */
@@ -334,10 +338,16 @@ initialize(void)
 static void
 be_first_at_commit(void)
 {
+	static char registrations[2];
+	static int	now = 0;
+
 	if (!dlist_is_empty(&xact_holds))
 		return;
-	UnregisterXactCallback(xact_callback, NULL);
-	RegisterXactCallback(xact_callback, NULL);
+
+	/* the new one first, which may fail: there must always be one */
+	RegisterXactCallback(xact_callback, &registrations[1 - now]);
+	UnregisterXactCallback(xact_callback, &registrations[now]);
+	now = 1 - now;
 }
 
 static void
@@ -455,6 +465,7 @@ zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait, ZkWait *w
 			hold->count++;
 			lock->count++;
 			hold->used = true;
+			hold->proven = false;
 		}
 		else if (!hold->used)
 		{
@@ -521,6 +532,7 @@ typedef enum Ended
 {
 	WAITING,
 	UNCERTAIN,					/* its node is gone, nobody knows since when */
+	STILL_HELD,					/* by other holds: the node is there */
 	HELD_UNTIL_THEN,
 	LOST_BEFORE
 } Ended;
@@ -531,7 +543,7 @@ typedef struct Ending
 	ZkSession  *session;		/* if there is something to wait for */
 	ZkNode	   *node;
 	int64		count;			/* of holds given back */
-	bool		proven;			/* it was held when it was given back */
+	bool		proven;			/* the guard would have passed it then */
 	Ended		ended;
 } Ending;
 
@@ -549,7 +561,12 @@ begin_ending(Ending *ending, Lock *lock, int64 count, bool lost)
 	memset(ending, 0, sizeof(*ending));
 	ending->lock = lock;
 	ending->count = count;
-	ending->ended = lost || session == NULL ? LOST_BEFORE : HELD_UNTIL_THEN;
+	if (session != NULL)
+	{
+		zks_info(session, &info);
+		ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
+	}
+	ending->ended = lost || session == NULL ? LOST_BEFORE : STILL_HELD;
 	if (lock->count > 0)
 		return;
 	node = drop_node(lock);
@@ -560,8 +577,6 @@ begin_ending(Ending *ending, Lock *lock, int64 count, bool lost)
 		(void) zkn_discard(session, node);
 		return;
 	}
-	zks_info(session, &info);
-	ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
 	ending->ended = WAITING;
 	ending->session = session;
 	ending->node = node;
@@ -599,6 +614,7 @@ await_endings(Ending *endings, int n)
 {
 	int64		until = zkwait_after(zklock_operation_timeout);
 	bool		in_time = true;
+	Ending	   *late = NULL;
 	int			refused = 0;
 	ZkWait		wait;
 
@@ -615,17 +631,19 @@ await_endings(Ending *endings, int n)
 				break;
 			in_time = zkwait(&wait, endings[i].session, until, ZKWAIT_RELEASE);
 		}
+		if (endings[i].ended == WAITING)
+			late = &endings[i];
 	}
 	for (int i = 0; i < n; i++)
 	{
 		if (endings[i].ended == LOST_BEFORE)
 			warn_lost(endings[i].lock->key.path);
 	}
-	if (refused != 0)
+	if (late != NULL && refused != 0)
 		ereport(WARNING,
 				(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(refused)),
 				 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
-	else if (!in_time)
+	else if (late != NULL)
 		ereport(WARNING,
 				(errmsg("ZooKeeper has not confirmed the release of a lock"),
 				 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
@@ -646,10 +664,26 @@ finish_ending(Ending *ending)
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-		if (ending->ended == LOST_BEFORE)
-			hold->lost = true;
-		else if (ending->ended != HELD_UNTIL_THEN && !ending->proven)
-			hold->doubted = true;
+		switch (ending->ended)
+		{
+			case WAITING:
+			case UNCERTAIN:
+
+				/*
+				 * A delete that was sent twice has an honest NONODE, too: do
+				 * not doubt what the guard would have passed.
+				 */
+				hold->doubted |= !ending->proven;
+				break;
+			case STILL_HELD:
+				hold->proven = hold->count == 0 && ending->proven;
+				break;
+			case HELD_UNTIL_THEN:
+				break;
+			case LOST_BEFORE:
+				hold->lost = true;
+				break;
+		}
 	}
 	forget_lock_if_unused(ending->lock);
 }
@@ -795,7 +829,7 @@ zkh_fencing_token(const char *path)
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),
 				 errdetail(LOST_DETAIL),
-				 errhint("Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction.")));
+				 errhint(LOST_HINT)));
 	return lock->grant.token;
 }
 
@@ -869,7 +903,7 @@ raise_lost_at_commit(const char *path)
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on \"%s\" was lost", zkpath_for_display(path)),
 			 errdetail(LOST_DETAIL),
-			 errhint("Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction.")));
+			 errhint(LOST_HINT)));
 }
 
 static void
@@ -878,8 +912,15 @@ raise_doubt_at_commit(const char *path)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on \"%s\" may have been lost", zkpath_for_display(path)),
-			 errdetail("ZooKeeper did not confirm it within %d ms.", zklock_operation_timeout),
-			 errhint("Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction.")));
+			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
+			 errhint(LOST_HINT)));
+}
+
+static void
+lose(Lock *lock)
+{
+	lock->lost = true;			/* whatever may be heard of it later */
+	raise_lost_at_commit(lock->key.path);
 }
 
 /* The locks that the current transaction relies on */
@@ -891,22 +932,20 @@ typedef struct Relied
 } Relied;
 
 static void
-rely_on(Relied *relied, Lock *lock, uint32 run)
+rely_on(Relied *relied, Lock *lock, uint64 run)
 {
 	if (lock->guarded == run)
 		return;
 	lock->guarded = run;
-	if (is_lost(lock))
-		raise_lost_at_commit(lock->key.path);
 	relied->locks[relied->n] = lock;
 	relied->nodes[relied->n++] = lock->grant.node;
 }
 
-/* Raises for what is known to be lost */
+/* Raises for what was lost, or doubted, when it was given back */
 static void
-find_relied(Relied *relied)
+find_relied(Relied *relied, bool writes)
 {
-	static uint32 run = 0;
+	static uint64 run = 0;
 	long		n = hash_get_num_entries(locks);
 	dlist_iter	iter;
 
@@ -922,15 +961,14 @@ find_relied(Relied *relied)
 			raise_lost_at_commit(hold->lock->key.path);
 		if (hold->doubted)
 			raise_doubt_at_commit(hold->lock->key.path);
-		if (hold->lock->taken)
+		if (hold->lock->taken && !hold->proven)
 			rely_on(relied, hold->lock, run);
 	}
-	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+	if (writes)
 	{
 		HASH_SEQ_STATUS status;
 		Lock	   *lock;
 
-		/* rely_on may raise; PostgreSQL then ends the scan */
 		hash_seq_init(&status, locks);
 		while ((lock = hash_seq_search(&status)) != NULL)
 		{
@@ -940,42 +978,62 @@ find_relied(Relied *relied)
 	}
 }
 
+/*
+ * What is known to be lost.  One look at the session and one at the nodes,
+ * however many they are: this is on the way of each COMMIT.
+ */
 static void
-guard_commit(void)
+refuse_lost_at_commit(const Relied *relied, ZkSessionInfo *info)
+{
+	ZkSession  *session = zkc_session();
+	int			lost;
+
+	for (int i = 0; i < relied->n; i++)
+	{
+		Lock	   *lock = relied->locks[i];
+
+		if (lock->lost || session == NULL || lock->generation != zkc_generation())
+			lose(lock);
+	}
+	zks_info(session, info);
+	if (zkc_may_have_expired(info))
+		lose(relied->locks[0]);
+	lost = zkn_first_lost(session, relied->nodes, relied->n);
+	if (lost >= 0)
+		lose(relied->locks[lost]);
+}
+
+static void
+guard(bool writes)
 {
 	Relied		relied;
-	ZkSession  *session;
 	ZkSessionInfo info;
 	ZkWait		wait;
+	ZkProof		proof;
 
 	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
 		return;
-	find_relied(&relied);
+	find_relied(&relied, writes);
 	if (relied.n == 0)
 		return;
-	session = session_of(relied.locks[0]);
-	if (session == NULL)		/* it ended just now */
-		raise_lost_at_commit(relied.locks[0]->key.path);
-	zks_info(session, &info);
+	refuse_lost_at_commit(&relied, &info);
 	if (zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_is_proven(&info))
 		return;
 
 	zkwait_begin(&wait, -1, false);
-	switch (zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout)))
-	{
-		case ZKC_PROVEN:
-			break;
-		case ZKC_MISSING:
-		case ZKC_OVER:
-			for (int i = 0; i < relied.n; i++)
-			{
-				if (is_lost(relied.locks[i]))
-					raise_lost_at_commit(relied.locks[i]->key.path);
-			}
-			/* FALLTHROUGH */
-		case ZKC_NO_ANSWER:
-			raise_doubt_at_commit(relied.locks[0]->key.path);
-	}
+	proof = zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout));
+	if (proof == ZKC_PROVEN)
+		return;
+	if (proof != ZKC_NO_ANSWER)
+		refuse_lost_at_commit(&relied, &info);
+	raise_doubt_at_commit(relied.locks[0]->key.path);
+}
+
+void
+zkh_guard_statement(void)
+{
+	if (locks != NULL && hash_get_num_entries(locks) > 0)
+		guard(true);
 }
 
 /*
@@ -1037,7 +1095,7 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			guard_commit();
+			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			if (!dlist_is_empty(&xact_holds))
@@ -1045,7 +1103,7 @@ xact_callback(XactEvent event, void *arg)
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
 						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
-			guard_commit();
+			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:

@@ -11,10 +11,12 @@
  * same.
  *
  *		CREATING --> PRESENT --> LOST
- *		   |   \        ^
- *		   |    UNSURE -+		after a reconnection: sync, list, match
+ *		   |   \        ^   \
+ *		   |    UNSURE -+    DELETED	by zkn_delete
  *		   v    /
  *		  ABSENT
+ *
+ * UNSURE ends after a reconnection: sync, list, match.
  *
  * At each state the owner may discard the node; what has to follow is done
  * from the completions, by the keeper.
@@ -711,16 +713,40 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 	return r;
 }
 
+/* What does its watch say? */
+static void
+look_at_watch(ZkNode *n)
+{
+	/* our own delete fires it, too: the answer to that tells */
+	if (n->state == ZKN_PRESENT && !n->unwanted && n->watch != NULL &&
+		n->watch->state == ZKW_FIRED)
+		n->state = ZKN_LOST;
+}
+
+int
+zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n)
+{
+	int			i;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (i = 0; i < n; i++)
+	{
+		look_at_watch(nodes[i]);
+		if (nodes[i]->state != ZKN_PRESENT)
+			break;
+	}
+	zks_leave(s, &saved);
+	return i < n ? i : -1;
+}
+
 void
 zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 {
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	/* our own delete fires the watch, too: its answer tells */
-	if (n->state == ZKN_PRESENT && !n->unwanted && n->watch != NULL &&
-		n->watch->state == ZKW_FIRED)
-		n->state = ZKN_LOST;
+	look_at_watch(n);
 	info->state = n->state;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
 	info->czxid = n->czxid;

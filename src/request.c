@@ -302,7 +302,7 @@ submitted(ZkRequest *r, int rc)
 		s->broken = true;
 		zks_wake_keeper(s);
 	}
-	else if (s->in_flight > SURELY_SENT)
+	else if (s->in_flight > SURELY_SENT || r->nchecks > SURELY_SENT)
 		zks_wake_keeper(s);
 }
 

@@ -382,7 +382,7 @@ connected_locked(ZkSession *s)
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;
-	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* is all still there? */
+	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* what has become of us? */
 	s->info.trouble[0] = '\0';
 	describe_server_locked(s);
 	set_state(s, ZKS_CONNECTED);
@@ -519,7 +519,7 @@ prepare_locked(ZkSession *s, short *events)
 		*events |= POLLOUT;
 
 	wait = (int) (tv.tv_sec * 1000 + (tv.tv_usec + 999) / 1000);
-	if (s->info.state == ZKS_CONNECTED)
+	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		wait = min_ms(wait, s->heartbeat_at + heartbeat_interval(s), now);
 	if (attempting_locked(s))
 		wait = min_ms(wait, s->attempt_at + attempt_limit(s), now);

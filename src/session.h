@@ -179,6 +179,9 @@ extern void zkn_watch(ZkSession *session, ZkNode *node);
 #define ZKN_CHECK_MAX		1000
 extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
 
+/* The first of them that is known not to be there any more, or -1 */
+extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n);
+
 /* ZooKeeper has said so of a node that was there */
 extern void zkn_lost(ZkSession *session, ZkNode *node);
 

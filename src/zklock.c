@@ -127,9 +127,30 @@ define_settings(void)
 }
 
 /*-------------------------------------------------------------------------
- * DISCARD ALL
+ * DISCARD ALL, and statements that the commit guard must precede
  *-------------------------------------------------------------------------
  */
+
+/*
+ * Statements that have removed or copied files before they commit.  For these
+ * a guard that fires at COMMIT comes too late: the catalog would go back to
+ * what is not there any more.
+ */
+static bool
+cannot_be_undone(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_AlterDatabaseStmt:
+		case T_CreateTableSpaceStmt:
+		case T_DropTableSpaceStmt:
+			return true;
+		default:
+			return false;
+	}
+}
 
 /*
  * PostgreSQL offers no hook for DISCARD ALL.  A session that holds locks has
@@ -144,6 +165,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	bool		discard_all = IsA(pstmt->utilityStmt, DiscardStmt) &&
 		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
 
+	if (cannot_be_undone(pstmt->utilityStmt))
+		zkh_guard_statement();
 	if (next_ProcessUtility)
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 							queryEnv, dest, qc);

@@ -128,19 +128,6 @@ sub cost
 	};
 }
 
-# An older lock, for below: it ages while the rest is counted.
-my $aging_proxy = new_proxy();
-my $aging = session_with($aging_proxy, session_timeout => '6s');
-$aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
-my $aging_since = time;
-
-# One whose process is stopped for a while, see below
-my $paused_proxy = new_proxy();
-my $paused = session_with($paused_proxy, session_timeout => '6s');
-$paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
-kill 'STOP', $paused->pid;
-my $paused_since = time;
-
 subtest 'what a COMMIT costs' => sub {
 	my $proxy = new_proxy();
 	foreach my $guard (qw(off on strict))
@@ -214,19 +201,32 @@ subtest 'what a COMMIT costs' => sub {
 	}
 };
 
+# An older lock
+my $aging_proxy = new_proxy();
+my $aging = session_with($aging_proxy, session_timeout => '6s');
+$aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
+my $aging_since = time;
+
+# One whose process is stopped for a while, see the subtest after the next
+my $paused_proxy = new_proxy();
+my $paused = session_with($paused_proxy, session_timeout => '6s');
+$paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
+kill 'STOP', $paused->pid;
+my $paused_since = time;
+
+# Its heartbeats went through the quorum.
 subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	my $age = sub { time - $aging_since };
 	is(rows('aging'), 0, 'not yet committed');
 	zk_until(sub { $age->() > 2.1 }, 'a third of 6 s');
+	# right after a heartbeat, so that the next is not counted
+	$aging_proxy->clear_log;
+	zk_until(sub { $aging_proxy->count('multi') }, 'a heartbeat');
 	is_deeply(
 		cost($aging, $aging_proxy, 'COMMIT'),
-		{ state => '', requests => 'multi', transactions => 1 },
-		'one round trip, through the quorum');
-	is(rows('aging'), 1, 'committed');
-	is_deeply(
-		cost($aging, $aging_proxy, q{INSERT INTO t VALUES ('aging')}),
 		{ state => '', requests => '', transactions => 0 },
-		'which serves the next COMMIT, too');
+		'nothing, since a heartbeat has asked the quorum');
+	is(rows('aging'), 1, 'committed');
 	$aging->quit;
 };
 
@@ -374,7 +374,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 # ---------------------------------------------------------- nobody to be asked
 
 # Everything at once, since each waits.  Each session has a hold, and writes;
-# "on" has a lock of more than a third of the session timeout.
+# ZooKeeper has not been heard of for more than a third of the session timeout.
 subtest 'cut off at COMMIT' => sub {
 	my ($back, $gone, $silent, $later) = map { new_proxy() } 1 .. 4;
 	my %short = (operation_timeout => '1s');
@@ -406,11 +406,11 @@ subtest 'cut off at COMMIT' => sub {
 			? "SELECT zk_lock('/cut/$path'); BEGIN; $write"
 			: "BEGIN; $write; SELECT zk_xact_lock('/cut/$path')");
 	}
-	my $since = time;
-	zk_until(sub { time - $since > 2.1 }, 'a third of 6 s');
 	cut($back, $gone, $later);
 	$silent->blackhole;
 	wait_cut_off(map { $session{$_} } grep { !/^silent/ } @names);
+	my $since = time;
+	zk_until(sub { time - $since > 2.1 }, 'more than a third of 6 s without an answer');
 
 	$session{$_}->send('COMMIT') for @names;
 	foreach my $name (grep { / off$/ } @names)
@@ -500,7 +500,7 @@ subtest 'the answer to the guard is lost' => sub {
 		$proxy->$how('multi');
 		$result = $session->query('COMMIT');
 		is($result->{state}, '', "$how: reconnects, asks again, and commits");
-		is($proxy->count('multi'), 2, "$how: asked twice");
+		cmp_ok($proxy->count('multi'), '>=', 2, "$how: asked twice");
 		is(rows($how), 1, "$how: the row is there");
 	}
 

@@ -94,20 +94,6 @@ sub is_lost
 	return;
 }
 
-# Those of the subtest after the next: their locks are to be older than a third
-# of the session timeout.
-my %alone;
-foreach my $name ('on', 'on session', 'strict', 'off', 'cancel')
-{
-	my ($guard, $scope) = $name =~ /^(off|on|strict)(?: (session))?/;
-	$alone{$name} = session_with($leader,
-		session_timeout => '6s',
-		operation_timeout => $name eq 'cancel' ? '1min' : '1s',
-		commit_guard => $guard // 'on');
-	begin($alone{$name}, '/alone/' . ($name =~ tr{ }{/}r), $scope // 'transaction', 'holder');
-}
-my $alone_since = time;
-
 # ---------------------------------------------------------- a stopped backend
 
 subtest 'the backend of the holder is stopped for longer than its session lives' => sub {
@@ -160,11 +146,22 @@ subtest 'the backend of the holder is stopped for longer than its session lives'
 # ------------------------------------------------- a leader without followers
 
 subtest 'a leader without followers' => sub {
-	zk_until(sub { time - $alone_since > 2.1 }, 'a third of 6 s');
+	my %alone;
+	foreach my $name ('on', 'on session', 'strict', 'off', 'cancel')
+	{
+		my ($guard, $scope) = $name =~ /^(off|on|strict)(?: (session))?/;
+		$alone{$name} = session_with($leader,
+			session_timeout => '6s',
+			operation_timeout => $name eq 'cancel' ? '1min' : '1s',
+			commit_guard => $guard // 'on');
+		begin($alone{$name}, '/alone/' . ($name =~ tr{ }{/}r), $scope // 'transaction', 'holder');
+	}
 	my @names = sort keys %alone;
 	my $reader = $leader->client;
 	my @followers = $zk->followers;
 	$_->suspend for @followers;
+	my $since = time;
+	zk_until(sub { time - $since > 2.1 }, 'more than a third of 6 s without a quorum');
 
 	$alone{$_}->send('COMMIT') for @names;
 
@@ -209,8 +206,9 @@ subtest 'a leader without followers' => sub {
 
 # ------------------------------------- a follower that is cut from its leader
 
-# Such a follower goes on to answer its clients, and their heartbeats, for up to
-# syncLimit (5 s here), while the leader ends their sessions (2 s).
+# Such a follower goes on to answer its clients' reads for up to syncLimit (5 s
+# here), while the leader ends their sessions (2 s).  Who can, moves to another
+# server before that: "moves".
 subtest 'a follower is cut from its leader, with the holders connected to it' => sub {
 	my (%holder, %next);
 	foreach my $name ('off', 'on', 'on session', 'strict', 'strict session', 'on moves', 'strict moves')
@@ -222,7 +220,8 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		begin($holder{$name}, $path, $what // '', 'holder');
 		$next{$name} = next_holder($leader, $path);
 	}
-	my @names = sort keys %holder;
+	my @names = sort grep { !/moves/ } keys %holder;
+	my @moves = sort grep { /moves/ } keys %holder;
 
 	my $began = time;
 	$zk->cut($follower);
@@ -233,9 +232,21 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		is(who_wrote($path), 'next', "$name: its row is there");
 	}
 	note sprintf 'all others have their locks after %.1f s', time - $began;
-	note "$_: " . $holder{$_}->value('SELECT zk_session.state, zk_locks.state FROM zk_session, zk_locks') for @names;
+	foreach my $name (@names)
+	{
+		my ($state, $token) = split /\|/, $holder{$name}->value('SELECT state, zk_lock_token(path) FROM zk_locks'), -1;
+		is("$state,$token", 'lost,', "$name: the holder knows that it has lost the lock");
+	}
+	foreach my $name (@moves)
+	{
+		ok(!$next{$name}->is_done, "$name: moved to another server, and has lost nothing");
+		zk_until(sub { $holder{$name}->value('SELECT state FROM zk_locks') eq 'held' }, 'held');
+		isnt($holder{$name}->value('SELECT server FROM zk_session'), $follower->hosts, "$name: there it is");
+		is($holder{$name}->query('COMMIT')->{state}, '', "$name: and commits");
+		is($next{$name}->wait->{state}, '', "$name: then comes the next one");
+	}
 
-	$_->send('COMMIT') for values %holder;
+	$holder{$_}->send('COMMIT') for @names;
 	foreach my $name (@names)
 	{
 		my $path = '/cut/' . ($name =~ tr{ }{/}r);
@@ -247,13 +258,10 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		}
 		is_lost($result, $path, $name);
 		is(who_wrote($path), 'next', "$name: only the row of the next holder is there");
-		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: within operation_timeout") if $name !~ /moves/;
+		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: within operation_timeout");
 		note sprintf '%s: COMMIT failed after %.1f s', $name, $result->{seconds};
 	}
-	foreach my $name (grep { /moves/ } @names)
-	{
-		works($holder{$name}, "$name: works, by another server, while the follower is still cut off");
-	}
+	works($holder{$_}, "$_: works, while the follower is still cut off") for @moves;
 	$zk->mend($follower);
 	$holder{$_}->value(
 		q{SET zklock.operation_timeout = '20s'; SET zklock.connect_timeout = '20s'; SELECT count(zk_unlock_all())})
