@@ -81,14 +81,17 @@ is_sound_event(int sock, int32_t length, int32_t xid)
 {
 	int32_t		frame[(4 + EVENT_HEADER) / 4];
 	int32_t		path_length;
+	int32_t		type;
 
 	if (xid == XID_PING || xid == XID_SET_WATCHES)
 		return length == REPLY_HEADER;
 	if (xid != XID_WATCH_EVENT ||
 		recv(sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT) != (ssize_t) sizeof(frame))
 		return false;
+	/* one of the session is the library's own to make */
+	type = (int32_t) ntohl((uint32_t) frame[EVENT_HEADER / 4 - 2]);
 	path_length = (int32_t) ntohl((uint32_t) frame[EVENT_HEADER / 4]);
-	return path_length > 0 && path_length == length - EVENT_HEADER;
+	return type > 0 && path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
 /*

@@ -396,7 +396,7 @@ zkn_delete(ZkSession *s, ZkNode *n)
 	zks_enter(s, &saved);
 	n->unwanted = true;
 	n->awaited = true;
-	if (n->state == ZKN_PRESENT)
+	if (n->state == ZKN_PRESENT && !n->deleting)
 		send_delete(n);
 	zks_leave(s, &saved);
 }

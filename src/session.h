@@ -186,8 +186,9 @@ extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n);
 extern void zkn_lost(ZkSession *session, ZkNode *node);
 
 /*
- * Delete the node, and tell in zkn_info what became of it.  Goes on until it
- * is gone, like zkn_discard, which the owner still has to call.
+ * Delete a node that is present, or lost, and tell in zkn_info what became of
+ * it.  Goes on until it is gone, like zkn_discard, which the owner still has
+ * to call.
  */
 extern void zkn_delete(ZkSession *session, ZkNode *node);
 

@@ -109,6 +109,13 @@ sub is_lost
 
 # -------------------------------------------------------------------- the costs
 
+sub await_answer
+{
+	my ($proxy, $operation) = @_;
+	zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq $operation } $proxy->log }, "the answer to a $operation");
+	return;
+}
+
 # Do it and tell the requests, and how many transactions the server made.
 sub cost
 {
@@ -192,7 +199,7 @@ subtest 'what a COMMIT costs' => sub {
 
 		# what is rolled back to a savepoint is not relied on
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost'); SAVEPOINT s; SELECT zk_lock('/savepoint'); ROLLBACK TO s});
-		zk_until(sub { $proxy->count('delete') > 0 }, 'the release');
+		await_answer($proxy, 'delete');
 		is_deeply(
 			cost($session, $proxy, 'COMMIT'),
 			{ state => '', requests => '', transactions => 0 },
@@ -221,7 +228,7 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	zk_until(sub { $age->() > 2.1 }, 'a third of 6 s');
 	# right after a heartbeat, so that the next is not counted
 	$aging_proxy->clear_log;
-	zk_until(sub { $aging_proxy->count('multi') }, 'a heartbeat');
+	await_answer($aging_proxy, 'multi');
 	is_deeply(
 		cost($aging, $aging_proxy, 'COMMIT'),
 		{ state => '', requests => '', transactions => 0 },
