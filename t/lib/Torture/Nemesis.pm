@@ -66,7 +66,8 @@ our %TRACK = (
 		}
 	},
 	stop => {
-		pause => [ 0.2, 1.2 ],
+		pause => [ 0.8, 2.4 ],
+		overlap => 1,    # others are struck meanwhile
 		faults => { backend_stop => [ '1.3T', '2T' ] }
 	});
 
@@ -116,10 +117,10 @@ sub schedule
 				delay => _between($from, $to) / 1000,
 				ms => int _between(20, 200),
 				hard => int rand 2);
-			$at += $fault{for} + _between(@{ $track->{pause} });
 			# all has healed before the run is over
 			last if $fault{at} + $fault{for} > $opt{seconds} - 1;
 			push @schedule, \%fault;
+			$at += ($track->{overlap} ? 0 : $fault{for}) + _between(@{ $track->{pause} });
 		}
 	}
 	srand;
@@ -128,7 +129,8 @@ sub schedule
 	return @schedule;
 }
 
-sub _between { my ($from, $to) = @_; return $from + rand($to - $from); }
+# (rand(0) is rand(1))
+sub _between { my ($from, $to) = @_; return $to > $from ? $from + rand($to - $from) : $from; }
 
 sub describe
 {

@@ -1,0 +1,358 @@
+
+=pod
+
+=head1 NAME
+
+Torture - protected transactions on three ZooKeeper servers and two PostgreSQL
+clusters, all of which fail
+
+=head1 SYNOPSIS
+
+  my $run = Torture->new(seconds => 60, seed => 1, faults => 'all', guard => 'on', fence => 1);
+  $run->execute;
+  print $run->figures;
+  $run->violations;          # [ kind, text ], ...
+  $run->picture($file);
+
+=head1 DESCRIPTION
+
+Each ZooKeeper server is behind a ZkProxy, by which all clients come, and the
+servers reach each other by links that can be cut.  Torture::Worker is what the
+clients do, Torture::Nemesis what is done to them, Torture::Checker judges.
+
+The clusters flush each commit, after waiting a moment for others (commit_delay).
+So a commit takes as long as on a real disk, and there is a time between the
+commit guard and the moment at which others see the commit, in which a backend
+can be stopped.
+
+=cut
+
+package Torture;
+
+use strict;
+use warnings;
+use Carp;
+use POSIX qw(:sys_wait_h);
+use Time::HiRes qw(sleep time);
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils qw(slurp_file);
+
+use Torture::Checker;
+use Torture::Log;
+use Torture::Nemesis;
+use Torture::Picture;
+use Torture::Worker;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my @KINDS = qw(counter set register);
+my @CLUSTERS = qw(east west);
+
+# Torture->new(%opts):
+#   seconds    how long; default 60
+#   seed       of the schedule; default: a new one
+#   faults     'all', 'none' or 'cut,delay,...'
+#   guard      zklock.commit_guard
+#   fence      whether to use zk_fence
+#   lock       zklock, or a client that t/peers/locker knows
+#   workers, objects    how many; half of them in each cluster
+#   dir        where ZooKeeper's files and the log go
+sub new
+{
+	my ($class, %opt) = @_;
+	my $self = bless {
+		seconds => 60,
+		faults => 'all',
+		guard => 'on',
+		fence => 1,
+		lock => 'zklock',
+		workers => 16,
+		objects => 6,
+		session_timeout => 2,
+		tick => 0.5,
+		%opt
+	}, $class;
+	$self->{seed} //= 1 + int rand 1_000_000;
+	my %known = map { $_ => 1 } @Torture::Nemesis::FAULTS;
+	my @faults =
+		$self->{faults} eq 'all' ? @Torture::Nemesis::FAULTS
+	  : $self->{faults} eq 'none' ? ()
+	  : split /,/, $self->{faults};
+	$known{$_} or croak "no such fault: $_ (there are: @Torture::Nemesis::FAULTS)\n" for @faults;
+	$self->{schedule} = [
+		Torture::Nemesis::schedule(
+			seed => $self->{seed},
+			seconds => $self->{seconds},
+			session_timeout => $self->{session_timeout},
+			workers => $self->{workers},
+			faults => \@faults)
+	];
+	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
+	$self->{log} = Torture::Log->new("$self->{dir}/log");
+	return $self;
+}
+
+sub log_file { return $_[0]->{log}->file; }
+sub schedule { return @{ $_[0]->{schedule} }; }
+sub violations { return $_[0]->{checker}->violations; }
+
+# --------------------------------------------------------------------- the run
+
+sub execute
+{
+	my ($self) = @_;
+	$self->_set_up;
+	$self->_torture;
+	$self->_judge;
+	$_->stop for @{ $self->{nodes} };
+	$self->{ensemble}->stop;
+	$_->stop for @{ $self->{proxies} };
+	return $self;
+}
+
+sub _set_up
+{
+	my ($self) = @_;
+	$self->{ensemble} = ZooKeeper->ensemble(3, links => 1, tick_time => 1000 * $self->{tick}, dir => "$self->{dir}/zookeeper");
+	$self->{proxies} = [ map { ZkProxy->new($_) } $self->{ensemble}->nodes ];
+	$self->{hosts} = join ',', map { $_->hosts } @{ $self->{proxies} };
+	$self->{nodes} = [
+		map {
+			zk_cluster(
+				$_, $self->{hosts},
+				'zklock.session_timeout' => "$self->{session_timeout}s",
+				'zklock.operation_timeout' => '5s',
+				max_connections => 10 + 2 * $self->{workers},
+				restart_after_crash => 'on',
+				track_commit_timestamp => 'on',
+				fsync => 'on',
+				commit_delay => 2000,
+				commit_siblings => 0)
+		} @CLUSTERS
+	];
+	$self->{list} = [
+		map {
+			{
+				id => $_,
+				kind => $KINDS[ $_ % @KINDS ],
+				cluster => int($_ / @KINDS) % 2,
+				path => "/torture/$_",
+				full_path => "/zklock/torture/$_"
+			}
+		} 0 .. $self->{objects} - 1
+	];
+	foreach my $node (@{ $self->{nodes} })
+	{
+		my $guard = $node->safe_psql('postgres', q{SELECT count(*) FROM pg_settings WHERE name = 'zklock.commit_guard'});
+		if ($guard) { $node->safe_psql('postgres', "ALTER SYSTEM SET zklock.commit_guard = $self->{guard}"); }
+		elsif ($self->{guard} ne 'off') { print STDERR "this zklock has no commit guard\n"; }
+		$node->reload;
+		$node->safe_psql('postgres', q{
+			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0,
+				members bigint[] NOT NULL DEFAULT '{}') WITH (fillfactor = 20);
+			CREATE TABLE history (op bigint, object int, worker int, hold bigint, token bigint,
+				granted timestamptz, seq bigint, read bigint, written bigint)});
+	}
+	$self->{nodes}[ $_->{cluster} ]->safe_psql('postgres', "INSERT INTO object (id) VALUES ($_->{id})") for @{ $self->{list} };
+	return;
+}
+
+sub _torture
+{
+	my ($self) = @_;
+	my $log = $self->{log};
+	$log->{zero} += $log->now;    # begins now
+	my @peer = $self->{lock} eq 'zklock' ? ()
+	  : (peer => [ 't/peers/locker', $self->{lock}, $self->{hosts}, 1000 * $self->{session_timeout} ]);
+	my @workers = map {
+		Torture::Worker->start(
+			number => $_,
+			seed => $self->{seed},
+			nodes => $self->{nodes},
+			cluster => $_ % 2,
+			objects => $self->{list},
+			log => $log,
+			seconds => $self->{seconds},
+			fence => $self->{fence},
+			@peer)
+	} 1 .. $self->{workers};
+
+	my $nemesis = Torture::Nemesis->new(
+		ensemble => $self->{ensemble},
+		proxies => $self->{proxies},
+		nodes => $self->{nodes},
+		workers => \@workers,
+		log => $log,
+		schedule => $self->{schedule});
+	$nemesis->step while $log->now < $self->{seconds};
+	$nemesis->heal;
+
+	my $deadline = time + $Torture::Worker::HANG + 30;
+	foreach my $worker (@workers)
+	{
+		my $pid;
+		while (($pid = waitpid $worker->{pid}, WNOHANG) == 0 && time < $deadline) { sleep 0.05; }
+		if ($pid == 0)
+		{
+			kill 'KILL', $worker->{pid};
+			waitpid $worker->{pid}, 0;
+		}
+		push @{ $self->{failed_workers} }, $worker->{number} if $?;
+	}
+	return;
+}
+
+sub _judge
+{
+	my ($self) = @_;
+	my $checker = $self->{checker} =
+	  Torture::Checker->new(session_timeout => $self->{session_timeout}, tick => $self->{tick});
+
+	$checker->found('leak', $_) for $self->_left;
+	my %killed;
+	Torture::Log::each_event(
+		$self->log_file,
+		sub {
+			$checker->event(@_);
+			$killed{ $_[6]{pid} } = 1 if $_[3] eq 'fault' && $_[6]{kind} eq 'backend_kill';
+		});
+	$checker->found('crash', $_) for map { $self->_crashes($_, \%killed) } @{ $self->{nodes} };
+	$checker->found('worker', "worker $_ did not end well") for @{ $self->{failed_workers} };
+
+	foreach my $cluster (0, 1)
+	{
+		my $s = zk_session($self->{nodes}[$cluster]);
+		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, token, extract(epoch FROM granted),
+				extract(epoch FROM pg_xact_commit_timestamp(xmin)), seq, read, written FROM history', 120))
+		{
+			my %row = (cluster => $cluster);
+			@row{qw(op object worker hold token granted committed seq read written)} =
+			  map { $_ eq '' ? undef : $_ } split /\|/, $line, -1;
+			$checker->history(\%row);
+		}
+		foreach my $line (split /\n/, $s->value('SELECT id, seq, value, members FROM object'))
+		{
+			my ($id, $seq, $value, $members) = split /\|/, $line;
+			$checker->object({
+				id => $id, kind => $self->{list}[$id]{kind}, seq => $seq, value => $value,
+				members => [ $members =~ /\d+/g ]
+			});
+		}
+		$s->quit;
+	}
+	$checker->finish;
+	return;
+}
+
+# What is still in ZooKeeper although nobody is there
+sub _left
+{
+	my ($self) = @_;
+	my $zk = $self->{ensemble};
+	$zk->start;
+	my $deadline = time + 20;
+	my @left;
+	while (1)
+	{
+		@left = eval {
+			my @locks = zk_locks_left($zk);
+			my @sessions = $zk->sessions;
+			my %watches = map { $_->{id} => $_->watch_count // 'an unknown number of' } $zk->nodes;
+			(   map({ "node $_" } @locks), map({ "session $_" } @sessions),
+				map({ "server $_: $watches{$_} watches" } grep { $watches{$_} ne '0' } sort keys %watches));
+		};
+		@left = "could not look: $@" if $@;
+		last if !@left || time > $deadline;
+		sleep 0.1;
+	}
+	return @left;
+}
+
+# What a cluster's log says of processes that died, but for those that we killed
+sub _crashes
+{
+	my ($self, $node, $killed) = @_;
+	my @crash;
+	my $text = slurp_file($node->logfile);
+	# a stopped process does not hear that it shall go: after 5 s it is killed
+	my $stubborn = $text =~ /issuing SIGKILL/;
+	foreach my $line (split /\n/, $text)
+	{
+		next unless $line =~ /terminated by signal|PANIC:|TRAP:|stack smashing|double free/;
+		if ($line =~ /\(PID (\d+)\) was terminated by signal 9/)
+		{
+			next if $killed->{$1} || $stubborn;
+		}
+		push @crash, $node->name . ": $line";
+	}
+	return @crash;
+}
+
+# ------------------------------------------------------------------ what to say
+
+sub figures
+{
+	my ($self) = @_;
+	my $c = $self->{checker};
+	my @out;
+	my $say = sub { push @out, sprintf shift() . "\n", @_; };
+
+	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s, commit_guard %s, %s fence, faults: %s',
+		@$self{qw(seed seconds workers objects lock guard)}, $self->{fence} ? 'with' : 'without', $self->{faults});
+	$say->('');
+	$say->('%-10s %8s %8s %8s %8s  %s', qw(call invoked ok failed unknown), 'SQLSTATE of the failed');
+	foreach my $call (qw(connect begin lock token fence read write commit rollback unlock))
+	{
+		my $n = $c->{calls}{$call} or next;
+		my $states = $c->{states}{$call} // {};
+		$say->('%-10s %8d %8d %8d %8d  %s', $call, map({ $n->{$_} // 0 } qw(invoked ok failed unknown)),
+			join ' ', map { "$_: $states->{$_}" } sort keys %$states);
+	}
+	$say->('');
+	my $history = @{ $c->{history} };
+	my $writes = grep { defined $_->{seq} } @{ $c->{history} };
+	$say->('protected commits: %d (%.1f per second), %d of them writes', $history, $history / $self->{seconds}, $writes);
+	my $outcome = $c->{outcome} // {};
+	$say->('COMMIT, told and true: %s', join ', ', map { "$_ $outcome->{$_}" } sort keys %$outcome);
+	$say->('holds: %d; got after waiting: %d; longest wait for what was free: %.2f s; in order, no fault near: %d',
+		scalar($c->holds), $c->{waits} // 0, $c->{longest} // 0, $c->{ordered} // 0);
+
+	my %faults;
+	$faults{ $_->{kind} }++ for $c->faults;
+	$say->('faults: %d%s', scalar($c->faults), join '', map { "\n  $_ $faults{$_}" } sort keys %faults);
+
+	my %violations;
+	push @{ $violations{ $_->[0] } }, $_->[1] for $c->violations;
+	$say->('violations: %d', scalar $c->violations);
+	foreach my $kind (sort keys %violations)
+	{
+		my @examples = @{ $violations{$kind} };
+		$say->('  %s: %d', $kind, scalar @examples);
+		$say->('    %s', $_) for @examples > 5 ? @examples[ 0 .. 4 ] : @examples;
+	}
+	return join '', @out;
+}
+
+sub picture
+{
+	my ($self, $file, $from, $to) = @_;
+	$from //= 0;
+	$to //= $from + 120;
+	$to = $self->{seconds} if $to > $self->{seconds};
+	open my $handle, '>', $file or die "$file: $!";
+	print $handle Torture::Picture::draw(
+		holds => [ $self->{checker}->holds ],
+		faults => [ $self->{checker}->faults ],
+		objects => $self->{list},
+		from => $from,
+		to => $to,
+		title => sprintf('who held what: seed %d, commit_guard %s, %s fence, lock %s; %d violations in %d s',
+			@$self{qw(seed guard)}, $self->{fence} ? 'with' : 'without', $self->{lock},
+			scalar($self->violations), $self->{seconds}));
+	close $handle or die "$file: $!";
+	return;
+}
+
+1;

@@ -1,0 +1,481 @@
+
+=pod
+
+=head1 NAME
+
+Torture::Worker - one client of a torture test
+
+=head1 DESCRIPTION
+
+A process that takes a lock, reads what it protects, thinks, writes and commits,
+again and again, and logs each call.  What is protected:
+
+  counter   reads a number, writes one more
+  set       reads a list, writes it with an element of its own
+  register  writes a number, without reading
+
+Nothing but the lock keeps two of them apart: they read without a row lock and
+write what they made of it, so that a second holder loses an update.
+
+An object lives in one cluster.  A worker of that cluster does all of it in one
+session.  One of the other cluster holds the lock in its own session and, with
+the fence, writes through a second one, giving zk_fence the token, as a program
+does that is no part of PostgreSQL.  Without the fence nothing would stop such a
+write when the lock is gone; then it only notes in its own cluster that it held
+the lock.
+
+With the fence, counters and sets are fenced before they are read: an older
+holder that has not committed by then cannot any more.  Registers are fenced
+just before they are written.
+
+What strikes a backend, is done here: the nemesis sends an order, and the worker
+kills or stops its own backend at the right moment.
+
+=cut
+
+package Torture::Worker;
+
+use strict;
+use warnings;
+use Fcntl qw(F_GETFL F_SETFL O_NONBLOCK);
+use POSIX ();
+use Socket;
+use Time::HiRes qw(sleep);
+
+use Torture::Peer;
+use Zklock;
+
+our $HANG = 60;    # seconds after which a call is taken to hang
+
+# Torture::Worker->start(%opts): a process.
+#   number, seed       from 1; what it does follows from both
+#   nodes, cluster     the clusters, and in which of them (0, 1) it locks
+#   objects            [ { id, kind, cluster, path, full_path } ]
+#   log, seconds       it works until the log says so many
+#   fence              whether to use zk_fence
+#   peer               [ command ]: lock by that; see Torture::Peer
+sub start
+{
+	my ($class, %opt) = @_;
+	socketpair(my $mine, my $theirs, AF_UNIX, SOCK_STREAM, PF_UNSPEC)
+	  or die "socketpair: $!";
+	my $parent = $$;
+	my $pid = fork // die "could not fork: $!";
+	if ($pid)
+	{
+		return bless { pid => $pid, orders => $mine, number => $opt{number} }, $class;
+	}
+
+	# not to run what others wanted at the end of the test
+	$SIG{$_} = sub { POSIX::_exit(1) } for qw(INT TERM HUP);
+	my $self = bless { parent => $parent, last_op => 0, sessions => {}, %opt }, $class;
+	fcntl $theirs, F_SETFL, O_NONBLOCK | fcntl $theirs, F_GETFL, 0;
+	$self->{order_from} = $theirs;
+	srand $opt{seed} * 1000 + $opt{number};
+	local $ENV{PGAPPNAME} = "torture $opt{number}";
+	my $ok = eval { $self->_work; 1 };
+	print STDERR "worker $opt{number}: $@" unless $ok;
+	POSIX::_exit($ok ? 0 : 1);
+}
+
+sub _log { my ($self, @event) = @_; $self->{log}->write($self->{number}, $self->{op}, @event); return; }
+
+sub _work
+{
+	my ($self) = @_;
+	$self->{op} = 0;
+	while ($self->{log}->now < $self->{seconds})
+	{
+		$self->{op} = $self->{number} * 1_000_000 + ++$self->{last_op};
+		unless (eval { $self->_operation; 1 })
+		{
+			die $@ unless ref $@;    # a mistake in here
+			$self->_clean_up($@);
+		}
+		$self->_strike('');
+		$self->_sleep(0.3 * rand);
+	}
+	$_->quit for values %{ $self->{sessions} };
+	$self->{peer}->quit if $self->{peer} && ref $self->{peer} ne 'ARRAY';
+	return;
+}
+
+sub _sleep
+{
+	my ($self, $seconds) = @_;
+	sleep $seconds if $seconds > 0;
+	POSIX::_exit(1) if getppid() != $self->{parent};
+	return;
+}
+
+# -------------------------------------------------------------------- calls
+
+# The session in cluster 0 or 1, connected if need be
+sub _session
+{
+	my ($self, $cluster) = @_;
+	return $self->{sessions}{$cluster} //= do {
+		$self->_log('connect', 'invoked', 0, cluster => $cluster);
+		my $session = eval { zk_session($self->{nodes}[$cluster]) };
+		$self->_log('connect', $session ? 'ok' : 'failed', 0, cluster => $cluster,
+			pid => $session ? $session->pid : undef);
+		die { connect => 1 } unless $session;
+		$session->{cluster} = $cluster;
+		$session;
+	};
+}
+
+# A call of this operation: its result, or it dies with a hash
+sub _call
+{
+	my ($self, $session, $call, $sql, %more) = @_;
+	my $object = $self->{object}{id};
+	$self->_log($call, 'invoked', $object, %more);
+	$session->send($sql);
+	$self->_strike($call, $session);
+
+	my $result;
+	my $deadline = $self->{log}->now + $HANG;
+	until ($result = eval { $session->wait(1) })
+	{
+		POSIX::_exit(1) if getppid() != $self->{parent};
+		if ($self->{log}->now > $deadline)
+		{
+			# the invocation stays without an end, which the checker finds
+			$self->_log($call, 'hangs', $object, %more);
+			$session->kill9;
+			die { closed => 1, session => $session };
+		}
+	}
+
+	# a COMMIT without an answer may have happened, anything else has not
+	my $phase =
+		$result->{closed} ? ($call eq 'commit' ? 'unknown' : 'failed')
+	  : $result->{state} ? 'failed'
+	  : 'ok';
+	$self->_log($call, $phase, $object, %more,
+		state => $result->{state} || undef,
+		message => $result->{state} ? substr($result->{message}, 0, 200) : undef,
+		closed => $result->{closed},
+		warning => $result->{warnings}[0],
+		got => $call =~ /^(?:lock|token|fence|unlock)$/ && $phase eq 'ok' ? $result->{out} : undef);
+	die { %$result, session => $session } if $phase ne 'ok';
+	return $result->{out};
+}
+
+# ----------------------------------------------------------------- operations
+
+sub _operation
+{
+	my ($self) = @_;
+	my $object = $self->{object} = $self->{objects}[ rand @{ $self->{objects} } ];
+	my $path = $object->{path};
+	my $home = $self->{cluster};
+	my $peer = $self->{peer};
+	$self->{hold} = undef;
+	$self->{scope} = '';
+
+	# One of the other cluster has nothing to write to without a fence.  With
+	# a lock that is none of ours, any session will do.
+	my $data = $peer || $self->{fence} ? $object->{cluster} : $home;
+	my $s = $peer ? undef : $self->_session($home);
+	my $d = $self->_session($data);
+	$self->{writes} = $data == $object->{cluster};
+
+	my $way = rand;
+	if ($peer) { $self->_peer_lock; }
+	elsif ($way < 0.4)
+	{
+		$self->_begin($s, 'xact');
+		$self->_lock($s, 'zk_xact_lock');
+	}
+	elsif ($way < 0.5)
+	{
+		$self->_begin($s, 'xact');
+		return $self->_finish($s, 'rollback') unless $self->_lock($s, 'zk_xact_lock', 100 + int rand 900);
+	}
+	elsif ($way < 0.55)
+	{
+		$self->_begin($s, 'xact');
+		return $self->_finish($s, 'rollback') unless $self->_lock($s, 'zk_try_xact_lock');
+	}
+	elsif ($way < 0.85)
+	{
+		$self->{scope} = 'session';
+		$self->_lock($s, 'zk_lock');
+		$self->_begin($s, 'session');
+	}
+	else
+	{
+		$self->_begin($s, 'inside');
+		$self->_lock($s, 'zk_lock');
+	}
+	$self->_call($d, 'begin', 'BEGIN') if !$s || $d != $s;
+
+	$self->_protected($d);
+
+	# a few change their minds
+	my $end = rand() < 0.05 ? 'rollback' : 'commit';
+	$self->_finish($d, $end) if !$s || $d != $s;
+	$self->_finish($s, $end) if $s;
+
+	# and some do it again under the same hold
+	if ($s && $d == $s && $self->{scope} eq 'session' && $way < 0.65 && $end eq 'commit')
+	{
+		$self->{op} = $self->{number} * 1_000_000 + ++$self->{last_op};
+		$self->_begin($s, 'session');
+		$self->_protected($s);
+		$self->_finish($s, 'commit');
+	}
+	$self->_unlock($s);
+	return;
+}
+
+sub _begin
+{
+	my ($self, $s, $scope) = @_;
+	$self->{scope} = $scope;
+	$self->_call($s, 'begin', 'BEGIN');
+	return;
+}
+
+# False: not in that time
+sub _lock
+{
+	my ($self, $s, $function, $ms) = @_;
+	my $path = $self->{object}{path};
+	my $sql = "SELECT $function('$path'" . ($ms ? ", '$ms ms')" : ')');
+	my $asked = $self->{log}->now;
+	my $got = $self->_call($s, 'lock', $sql, function => $function, timeout => $ms);
+	return 0 if $got ne 't';
+	$self->_holds($asked, undef);
+	my $token = $self->_call($s, 'token', "SELECT zk_lock_token('$path')");
+	$self->{token} = $token =~ /^\d+$/ ? $token : 'NULL';
+	$self->{log}->write($self->{number}, $self->{hold}, 'hold', 'token', $self->{object}{id}, token => $self->{token});
+	return 1;
+}
+
+sub _peer_lock
+{
+	my ($self) = @_;
+	# a process is started when it is needed first
+	$self->{peer} = Torture::Peer->new(@{ $self->{peer} }) if ref $self->{peer} eq 'ARRAY';
+	my $peer = $self->{peer};
+	my $asked = $self->{log}->now;
+	$self->_log('lock', 'invoked', $self->{object}{id}, function => 'peer');
+	my ($token, $why) = $peer->acquire($self->{object}{full_path}, 1000 * $HANG / 2);
+	$self->_log('lock', defined $token ? 'ok' : 'failed', $self->{object}{id},
+		function => 'peer', got => defined $token ? 't' : undef, message => $why);
+	die { peer => 1 } unless defined $token;
+	$self->{scope} = 'peer';
+	$self->_holds($asked, $token);
+	$self->{token} = $token || 'NULL';
+	return;
+}
+
+sub _holds
+{
+	my ($self, $asked, $token) = @_;
+	$self->{hold} = $self->{op};
+	$self->_log('hold', 'begin', $self->{object}{id}, asked => sprintf('%.6f', $asked), token => $token);
+	return;
+}
+
+sub _released
+{
+	my ($self, $how) = @_;
+	my $hold = delete $self->{hold} // return;
+	$self->{log}->write($self->{number}, $hold, 'hold', 'end', $self->{object}{id}, how => $how);
+	return;
+}
+
+# commit or rollback; that is the release of a lock of transaction scope, and a
+# rollback that of any lock that was taken in the transaction
+sub _finish
+{
+	my ($self, $s, $call) = @_;
+	$self->_call($s, $call, uc $call);
+	$self->_released($call)
+	  if $s->{cluster} == $self->{cluster}
+	  && ($self->{scope} eq 'xact' || $self->{scope} eq 'inside' && $call eq 'rollback');
+	return;
+}
+
+sub _unlock
+{
+	my ($self, $s) = @_;
+	return unless defined $self->{hold};
+	if ($self->{scope} eq 'peer')
+	{
+		$self->_log('unlock', 'invoked', $self->{object}{id});
+		my $why = $self->{peer}->release($self->{object}{full_path});
+		$self->_log('unlock', defined $why ? 'failed' : 'ok', $self->{object}{id}, message => $why);
+	}
+	else
+	{
+		$self->_call($s, 'unlock', "SELECT zk_unlock('$self->{object}{path}')");
+	}
+	$self->_released('unlock');
+	return;
+}
+
+# What the lock is for.  "granted" is when the one before us can have written no
+# more, by the server's clock.
+sub _protected
+{
+	my ($self, $d) = @_;
+	my $object = $self->{object};
+	my ($id, $kind) = @$object{qw(id kind)};
+	my $think = 0.02 + 0.1 * rand;
+	my $row = "$self->{op}, $id, $self->{number}, $self->{hold}, $self->{token}";
+
+	if (!$self->{writes})
+	{
+		my $granted = $self->_call($d, 'read', 'SELECT clock_timestamp()');
+		$self->_think($think);
+		$self->_call($d, 'write',
+			"INSERT INTO history (op, object, worker, hold, token, granted)
+			VALUES ($row, '$granted')");
+		return;
+	}
+
+	if ($kind eq 'register') { $self->_think($think); }
+	$self->_fence($d);
+	my $answer = $self->_call($d, 'read',
+		"SELECT value, members, clock_timestamp() FROM object WHERE id = $id");
+	my ($value, $members, $granted) = split /\|/, $answer, 3;
+	$self->_think($think) if $kind ne 'register';
+
+	my ($set, $read, $written);
+	if ($kind eq 'counter')
+	{
+		($read, $written) = ($value, $value + 1);
+		$set = "value = $written";
+	}
+	elsif ($kind eq 'set')
+	{
+		my @members = $members =~ /\d+/g;
+		push @members, $self->{op};
+		($read, $written) = (@members - 1, scalar @members);
+		$set = "members = '{" . join(',', @members) . "}'";
+	}
+	else
+	{
+		($read, $written) = ('NULL', $self->{op});
+		$set = "value = $written";
+	}
+	$self->_call($d, 'write',
+		"WITH written AS (UPDATE object SET $set, seq = seq + 1 WHERE id = $id RETURNING seq)
+		INSERT INTO history (op, object, worker, hold, token, granted, seq, read, written)
+		SELECT $row, '$granted', seq, $read, $written FROM written");
+	return;
+}
+
+sub _fence
+{
+	my ($self, $d) = @_;
+	return unless $self->{fence};
+	# who has the lock in this session need not say the token
+	my $own = $d->{cluster} == $self->{cluster} && $self->{scope} ne 'peer' && $self->{op} % 2;
+	$self->_call($d, 'fence', "SELECT zk_fence('$self->{object}{path}'" . ($own ? ')' : ", $self->{token})"));
+	return;
+}
+
+sub _think
+{
+	my ($self, $seconds) = @_;
+	$self->_strike('critical');
+	$self->_sleep($seconds);
+	return;
+}
+
+# After an error: nothing of the operation is left.
+sub _clean_up
+{
+	my ($self, $failure) = @_;
+	if ($failure->{connect} || $failure->{peer})
+	{
+		$self->_sleep(0.05 + 0.1 * rand);
+	}
+	foreach my $cluster (sort keys %{ $self->{sessions} })
+	{
+		my $session = $self->{sessions}{$cluster};
+		my $ok = !($failure->{closed} && $failure->{session} == $session) && eval {
+			$self->_call($session, 'rollback', 'ROLLBACK');
+			$self->_call($session, 'unlock', 'SELECT zk_unlock_all()') if $cluster == $self->{cluster};
+			1;
+		};
+		next if $ok;
+		die $@ unless ref $@ || !$@;
+		$session->kill9;
+		delete $self->{sessions}{$cluster};
+	}
+	if ($self->{scope} eq 'peer' && defined $self->{hold})
+	{
+		eval { $self->_unlock; 1 } or die $@;
+	}
+	$self->_released($failure->{closed} ? 'closed' : 'failed');
+	return;
+}
+
+# -------------------------------------------------------------------- orders
+
+# A call has been sent, or a moment like "critical" is reached: what did the
+# nemesis want now?  Who cannot come to where it wants him is struck where he
+# is.  What is struck is what has the lock: the backend, or the process that has
+# it for us; and then its client stands still as well.
+sub _strike
+{
+	my ($self, $moment, $session) = @_;
+	my $order = $self->{order};
+	if (!$order)
+	{
+		sysread $self->{order_from}, my $text, 4096 or return;
+		my ($what, $number, $phase, $delay, $for) = split / /, (split /\n/, $text)[-1];
+		$self->{order} = $order = {
+			what => $what, number => $number, phase => $phase, delay => $delay, for => $for,
+			until => $self->{log}->now + 2
+		};
+	}
+	return if $moment ne $order->{phase} && $self->{log}->now < $order->{until};
+
+	$session = $self->{sessions}{ $self->{cluster} } if $moment eq 'critical' || !$session;
+	my $peer = ref $self->{peer} ne 'ARRAY' ? $self->{peer} : undef;
+	my $pid = $peer ? $peer->pid : $session ? $self->_backend($session) : undef;
+	return unless $pid;
+	delete $self->{order};
+	sleep $order->{delay} if $moment eq $order->{phase};
+
+	my @more = ($self->{object}{id}, kind => "backend_$order->{what}", worker => $self->{number},
+		moment => $moment, pid => $pid, cluster => $session ? $session->{cluster} : undef);
+	my $log = $self->{log};
+	$log->write('nemesis', $order->{number}, 'fault', 'begin', @more);
+	if ($order->{what} eq 'kill')
+	{
+		kill 'KILL', $pid;
+	}
+	else
+	{
+		kill 'STOP', $pid;
+		my $end = $log->now + $order->{for};
+		$self->_sleep(0.1) while $log->now < $end;
+		kill 'CONT', $pid;
+	}
+	$log->write('nemesis', $order->{number}, 'fault', 'end', @more);
+	return;
+}
+
+# Its process, if it still is a backend of that cluster
+sub _backend
+{
+	my ($self, $session) = @_;
+	my $pid = $session->pid;
+	my $node = $self->{nodes}[ $session->{cluster} ];
+	open my $file, '<', $node->data_dir . '/postmaster.pid' or return;
+	chomp(my $postmaster = <$file> // return);
+	open my $stat, '<', "/proc/$pid/stat" or return;
+	my (undef, $parent) = split ' ', (<$stat> // return) =~ s/.*\) //r;
+	return $parent == $postmaster ? $pid : undef;
+}
+
+1;
