@@ -56,7 +56,7 @@ my @CLUSTERS = qw(east west);
 #   faults     'all', 'none' or 'cut,delay,...'
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
-#   lock       zklock, or a client that t/peers/locker knows
+#   lock       zklock, or a client that Peer.pm knows
 #   workers, objects    how many; half of them in each cluster
 #   dir        where ZooKeeper's files and the log go
 sub new
@@ -164,8 +164,6 @@ sub _torture
 	my ($self) = @_;
 	my $log = $self->{log};
 	$log->{zero} += $log->now;    # begins now
-	my @peer = $self->{lock} eq 'zklock' ? ()
-	  : (peer => [ 't/peers/locker', $self->{lock}, $self->{hosts}, 1000 * $self->{session_timeout} ]);
 	my @workers = map {
 		Torture::Worker->start(
 			number => $_,
@@ -176,7 +174,9 @@ sub _torture
 			log => $log,
 			seconds => $self->{seconds},
 			fence => $self->{fence},
-			@peer)
+			peer => $self->{lock} eq 'zklock' ? undef : $self->{lock},
+			hosts => $self->{hosts},
+			session_timeout => $self->{session_timeout})
 	} 1 .. $self->{workers};
 
 	my $nemesis = Torture::Nemesis->new(

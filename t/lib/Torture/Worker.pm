@@ -42,7 +42,6 @@ use POSIX ();
 use Socket;
 use Time::HiRes qw(sleep);
 
-use Torture::Peer;
 use Zklock;
 
 our $HANG = 60;    # seconds after which a call is taken to hang
@@ -53,7 +52,8 @@ our $HANG = 60;    # seconds after which a call is taken to hang
 #   objects            [ { id, kind, cluster, path, full_path } ]
 #   log, seconds       it works until the log says so many
 #   fence              whether to use zk_fence
-#   peer               [ command ]: lock by that; see Torture::Peer
+#   peer               lock by that client (see Peer), and with it:
+#   hosts, session_timeout
 sub start
 {
 	my ($class, %opt) = @_;
@@ -96,7 +96,7 @@ sub _work
 		$self->_sleep(0.3 * rand);
 	}
 	$_->quit for values %{ $self->{sessions} };
-	$self->{peer}->quit if $self->{peer} && ref $self->{peer} ne 'ARRAY';
+	$self->{locker}->quit if $self->{locker};
 	return;
 }
 
@@ -114,15 +114,14 @@ sub _sleep
 sub _session
 {
 	my ($self, $cluster) = @_;
-	return $self->{sessions}{$cluster} //= do {
-		$self->_log('connect', 'invoked', 0, cluster => $cluster);
-		my $session = eval { zk_session($self->{nodes}[$cluster]) };
-		$self->_log('connect', $session ? 'ok' : 'failed', 0, cluster => $cluster,
-			pid => $session ? $session->pid : undef);
-		die { connect => 1 } unless $session;
-		$session->{cluster} = $cluster;
-		$session;
-	};
+	return $self->{sessions}{$cluster} if $self->{sessions}{$cluster};
+	$self->_log('connect', 'invoked', 0, cluster => $cluster);
+	my $session = eval { zk_session($self->{nodes}[$cluster]) };
+	$self->_log('connect', $session ? 'ok' : 'failed', 0,
+		cluster => $cluster, pid => $session ? $session->pid : undef);
+	die { connect => 1 } unless $session;
+	$session->{cluster} = $cluster;
+	return $self->{sessions}{$cluster} = $session;
 }
 
 # A call of this operation: its result, or it dies with a hash
@@ -255,22 +254,38 @@ sub _lock
 	return 1;
 }
 
+# The same with the lock of another client
 sub _peer_lock
 {
 	my ($self) = @_;
-	# a process is started when it is needed first
-	$self->{peer} = Torture::Peer->new(@{ $self->{peer} }) if ref $self->{peer} eq 'ARRAY';
-	my $peer = $self->{peer};
 	my $asked = $self->{log}->now;
-	$self->_log('lock', 'invoked', $self->{object}{id}, function => 'peer');
-	my ($token, $why) = $peer->acquire($self->{object}{full_path}, 1000 * $HANG / 2);
-	$self->_log('lock', defined $token ? 'ok' : 'failed', $self->{object}{id},
-		function => 'peer', got => defined $token ? 't' : undef, message => $why);
-	die { peer => 1 } unless defined $token;
 	$self->{scope} = 'peer';
-	$self->_holds($asked, $token);
-	$self->{token} = $token || 'NULL';
+	my $answer = $self->_ask_peer('lock', "acquire $self->{object}{full_path} " . 1000 * $HANG / 2);
+	$answer =~ /^ok (\d+)$/ or die { peer => 1 };
+	$self->_holds($asked, $1);
+	$self->{token} = $1 || 'NULL';
 	return;
+}
+
+sub _ask_peer
+{
+	my ($self, $call, $line) = @_;
+	my $object = $self->{object}{id};
+	$self->_log($call, 'invoked', $object, function => 'peer');
+	my $answer = eval {
+		$self->{locker} //= do {
+			require Peer;
+			Peer->new($self->{peer}, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
+		};
+		$self->{locker}->ask($line, $HANG);
+	};
+	my $why = $@;
+	# one that has gone is started anew
+	delete $self->{locker} unless defined $answer;
+	$answer //= "error $why";
+	my $ok = $answer =~ /^ok/;
+	$self->_log($call, $ok ? 'ok' : 'failed', $object, function => 'peer', message => $ok ? undef : $answer);
+	return $answer;
 }
 
 sub _holds
@@ -307,9 +322,7 @@ sub _unlock
 	return unless defined $self->{hold};
 	if ($self->{scope} eq 'peer')
 	{
-		$self->_log('unlock', 'invoked', $self->{object}{id});
-		my $why = $self->{peer}->release($self->{object}{full_path});
-		$self->_log('unlock', defined $why ? 'failed' : 'ok', $self->{object}{id}, message => $why);
+		$self->_ask_peer('unlock', "release $self->{object}{full_path}");
 	}
 	else
 	{
@@ -410,10 +423,7 @@ sub _clean_up
 		$session->kill9;
 		delete $self->{sessions}{$cluster};
 	}
-	if ($self->{scope} eq 'peer' && defined $self->{hold})
-	{
-		eval { $self->_unlock; 1 } or die $@;
-	}
+	$self->_unlock if $self->{scope} eq 'peer';
 	$self->_released($failure->{closed} ? 'closed' : 'failed');
 	return;
 }
@@ -440,8 +450,7 @@ sub _strike
 	return if $moment ne $order->{phase} && $self->{log}->now < $order->{until};
 
 	$session = $self->{sessions}{ $self->{cluster} } if $moment eq 'critical' || !$session;
-	my $peer = ref $self->{peer} ne 'ARRAY' ? $self->{peer} : undef;
-	my $pid = $peer ? $peer->pid : $session ? $self->_backend($session) : undef;
+	my $pid = $self->{locker} ? $self->{locker}->pid : $session ? $self->_backend($session) : undef;
 	return unless $pid;
 	delete $self->{order};
 	sleep $order->{delay} if $moment eq $order->{phase};

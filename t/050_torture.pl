@@ -1,0 +1,44 @@
+# A minute of dev/torture with all faults: what the guard and the fence promise
+# holds, whatever fails.
+#
+# TORTURE_SECONDS, TORTURE_SEED: other than a minute, and a seed of the day
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Test::More;
+
+use Torture;
+
+my $seconds = $ENV{TORTURE_SECONDS} || 60;
+my $run = Torture->new(seconds => $seconds, $ENV{TORTURE_SEED} ? (seed => $ENV{TORTURE_SEED}) : ());
+diag("seed $run->{seed}: repeat its faults with TORTURE_SEED=$run->{seed}, or dev/torture --seed=$run->{seed}");
+
+# The faults follow from the seed alone.
+is_deeply(
+	[ Torture->new(seconds => $seconds, seed => $run->{seed})->schedule ],
+	[ $run->schedule ],
+	'the same seed makes the same schedule');
+isnt(
+	join("\n", map { Torture::Nemesis::describe($_) } Torture->new(seconds => $seconds, seed => $run->{seed} + 1)->schedule),
+	join("\n", map { Torture::Nemesis::describe($_) } $run->schedule),
+	'another one makes another');
+
+$run->execute;
+is_deeply([ $run->violations ], [], 'no violation');
+
+my $checker = $run->{checker};
+cmp_ok(scalar(@{ $checker->{history} }), '>=', 4 * $seconds, 'and enough was committed');
+my %made = map { $_->{kind} => 1 } $checker->faults;
+cmp_ok(scalar(keys %made), '>=', 8, 'under faults of many kinds');
+cmp_ok($checker->{outcome}{failed} // 0, '>', 0, 'some commits were refused');
+diag($run->figures);
+if ($run->violations)
+{
+	diag('the log: ' . $run->log_file);
+	$run->picture("$ENV{TESTLOGDIR}/torture.svg");
+}
+
+done_testing();
