@@ -17,7 +17,9 @@ TcpLinks - TCP connections that a test can cut
 Each link has a name and leads from a port of its own to a port on the loopback
 interface.  It knows nothing of what it carries.  A link that is cut accepts
 connections and keeps them, and neither end learns anything: not what the other
-says, nor that it has gone.
+says, nor that it has gone.  Where nobody listens, a connection waits a second for
+somebody who does before it is closed: whoever is refused would try again, and who
+was accepted and then cut off may draw other conclusions.
 
 One process does it for all, and ends with the process that made it.
 
@@ -125,8 +127,12 @@ package TcpLinks::Server;
 use strict;
 use warnings;
 use Errno qw(EAGAIN EINTR EWOULDBLOCK);
+use Time::HiRes qw(time);
 
-my %link;     # name => { target, listener, cut }
+my $PATIENCE = 1;    # seconds
+
+my %link;      # name => { target, listener, cut }
+my @waiting;   # { link, client, until }: nobody listens to them yet
 my %conns;    # number => { link, way => [ { from, to, out, eof } x 2 ] }
 my $last_number = 0;
 
@@ -166,6 +172,7 @@ sub main
 		{
 			_accept($link) if $readable->{ fileno $link->{listener} };
 		}
+		_connect();
 		_move($_, $conns{$_}, $readable) for keys %conns;
 	}
 }
@@ -181,7 +188,7 @@ sub _select
 		if (length $way->{out}) { vec($w, fileno $way->{to}, 1) = 1; }
 		elsif (!$way->{eof}) { vec($r, fileno $way->{from}, 1) = 1; }
 	}
-	$r = '' if select($r, $w, undef, undef) < 0;
+	$r = '' if select($r, $w, undef, @waiting ? 0.02 : undef) < 0;
 	return { map { $_ => 1 } grep { vec($r, $_, 1) } 0 .. 8 * length($r) - 1 };
 }
 
@@ -190,11 +197,25 @@ sub _accept
 	my ($link) = @_;
 	while (my $client = $link->{listener}->accept)
 	{
-		# a server that is down refuses at once
+		push @waiting, { link => $link, client => $client, until => time + $PATIENCE };
+	}
+	return;
+}
+
+sub _connect
+{
+	foreach my $wait (splice @waiting)
+	{
+		my ($link, $client) = @$wait{qw(link client)};
 		my $server = IO::Socket::INET->new(
 			PeerAddr => "127.0.0.1:$link->{target}",
 			Proto => 'tcp',
-			Timeout => 5) or next;
+			Timeout => 5);
+		unless ($server)
+		{
+			push @waiting, $wait if time < $wait->{until};
+			next;
+		}
 		foreach my $sock ($client, $server)
 		{
 			$sock->blocking(0);

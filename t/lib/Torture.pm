@@ -124,6 +124,7 @@ sub _set_up
 				$_, $self->{hosts},
 				'zklock.session_timeout' => "$self->{session_timeout}s",
 				'zklock.operation_timeout' => '5s',
+				'zklock.commit_guard' => $self->{guard},
 				max_connections => 10 + 2 * $self->{workers},
 				restart_after_crash => 'on',
 				track_commit_timestamp => 'on',
@@ -145,10 +146,6 @@ sub _set_up
 	];
 	foreach my $node (@{ $self->{nodes} })
 	{
-		my $guard = $node->safe_psql('postgres', q{SELECT count(*) FROM pg_settings WHERE name = 'zklock.commit_guard'});
-		if ($guard) { $node->safe_psql('postgres', "ALTER SYSTEM SET zklock.commit_guard = $self->{guard}"); }
-		elsif ($self->{guard} ne 'off') { print STDERR "this zklock has no commit guard\n"; }
-		$node->reload;
 		$node->safe_psql('postgres', q{
 			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0,
 				members bigint[] NOT NULL DEFAULT '{}') WITH (fillfactor = 20);

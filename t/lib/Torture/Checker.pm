@@ -110,7 +110,7 @@ sub event
 	return if $phase eq 'hangs';
 
 	my $invoked = delete $self->{open}{$key};
-	$self->{commits}{$op} = $phase if $call eq 'commit';
+	$self->{commits}{$op} = $phase if $call eq 'commit' && !$more->{only_lock};
 	if (my $state = $more->{state})
 	{
 		$self->{states}{$call}{$state}++;

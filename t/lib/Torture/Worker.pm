@@ -180,6 +180,7 @@ sub _operation
 	my $s = $peer ? undef : $self->_session($home);
 	my $d = $self->_session($data);
 	$self->{writes} = $data == $object->{cluster};
+	$self->{writes_in} = $data;
 
 	my $way = rand;
 	if ($peer) { $self->_peer_lock; }
@@ -309,7 +310,9 @@ sub _released
 sub _finish
 {
 	my ($self, $s, $call) = @_;
-	$self->_call($s, $call, uc $call);
+	# the commit of what it wrote, or that of a transaction that only held the lock
+	my $only_lock = $self->{writes_in} != $s->{cluster};
+	$self->_call($s, $call, uc $call, only_lock => $only_lock || undef);
 	$self->_released($call)
 	  if $s->{cluster} == $self->{cluster}
 	  && ($self->{scope} eq 'xact' || $self->{scope} eq 'inside' && $call eq 'rollback');
