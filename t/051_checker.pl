@@ -180,7 +180,7 @@ subtest 'errors' => sub {
 # Neither guard nor fence: who slept through its lock overwrites what the next
 # one did.
 subtest 'without guard and fence' => sub {
-	my $run = Torture->new(seconds => 15, faults => 'backend_stop', guard => 'off', fence => 0);
+	my $run = Torture->new(seconds => 15, faults => 'backend_stop', moment => 'critical', guard => 'off', fence => 0);
 	diag("seed $run->{seed}");
 	$run->execute;
 	my %found;

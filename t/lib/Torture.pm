@@ -54,6 +54,7 @@ my @CLUSTERS = qw(east west);
 #   seconds    how long; default 60
 #   seed       of the schedule; default: a new one
 #   faults     'all', 'none' or 'cut,delay,...'
+#   moment     'critical', 'commit', ...: when backends are struck; default: any
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
 #   lock       zklock, or a client that Peer.pm knows
@@ -87,6 +88,7 @@ sub new
 			seconds => $self->{seconds},
 			session_timeout => $self->{session_timeout},
 			workers => $self->{workers},
+			moment => $self->{moment},
 			faults => \@faults)
 	];
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();

@@ -40,7 +40,7 @@ use Time::HiRes qw(sleep);
 # session timeout.  "pause": between two of that track.
 our %TRACK = (
 	ensemble => {
-		pause => [ 2, 5 ],
+		pause => [ 4, 8 ],
 		faults => {
 			leader_kill => [ 0.5, 3 ],
 			follower_kill => [ 0.5, 3 ],
@@ -50,7 +50,7 @@ our %TRACK = (
 		}
 	},
 	network => {
-		pause => [ 1, 3 ],
+		pause => [ 2, 5 ],
 		faults => {
 			swallow => [ 1, 2 ],
 			delay => [ 1, 4 ],
@@ -59,7 +59,7 @@ our %TRACK = (
 		}
 	},
 	postgres => {
-		pause => [ 3, 7 ],
+		pause => [ 4, 9 ],
 		faults => {
 			backend_kill => [ 0, 0 ],
 			pg_immediate => [ 0, 2 ]
@@ -83,8 +83,9 @@ my @PHASES = (
 	[ 'commit', 0, 4 ], [ 'commit', 0, 8 ],
 	[ 'write', 0, 3 ], [ 'lock', 0, 50 ]);
 
-# schedule(seed, seconds, faults => [...], session_timeout => s, workers => n):
-# a list of { at, kind, for, number, ... }, by time
+# schedule(seed, seconds, faults => [...], session_timeout => s, workers => n): a
+# list of { at, kind, for, number, ... }, by time.  moment => 'critical': backends
+# are struck then, and then only.
 sub schedule
 {
 	my (%opt) = @_;
@@ -107,7 +108,8 @@ sub schedule
 			my $kind = shift @bag;
 			my ($min, $max) = map { s/T$// ? $_ * $opt{session_timeout} : $_ } my @copy = @{ $track->{faults}{$kind} };
 			my %fault = (at => $at, kind => $kind, for => _between($min, $max));
-			my ($phase, $from, $to) = @{ $PHASES[ rand @PHASES ] };
+			my @phases = grep { !$opt{moment} || $_->[0] eq $opt{moment} } @PHASES;
+			my ($phase, $from, $to) = @{ $phases[ rand @phases ] };
 			%fault = (
 				%fault,
 				which => int rand 3,                      # server
