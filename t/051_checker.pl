@@ -4,6 +4,7 @@
 
 use strict;
 use warnings;
+use File::Temp;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
@@ -158,7 +159,7 @@ subtest 'in time' => sub {
 
 subtest 'in order' => sub {
 	# the second of object 1 asks before the first
-	my $early = sub { my ($e) = @_; $e->[6]{asked} = 10.2; 1 };
+	my $early = sub { my ($e) = @_; $e->[6]{asked} = 9.8; 1 };
 	is(kinds(event('hold', 'begin', $early)), 'order', 'who asked first was second');
 	is(kinds(event('hold', 'begin', $early), more => [ fault(10.5, 10.6, 'drop') ]), '', 'which a fault explains');
 	my @swapped = (event => sub {
@@ -177,10 +178,34 @@ subtest 'errors' => sub {
 	is(kinds(@internal, more => [ fault(5, 6, 'drop') ]), 'error', 'one that no fault explains');
 };
 
+subtest 'crashes' => sub {
+	{
+		package Server;
+		sub name { return 'east' }
+		sub logfile { return $_[0]->{file} }
+	}
+	my $crashes = sub {
+		my $file = File::Temp->new;
+		print $file "LOG:  ready\n", map { "$_\n" } @_;
+		close $file;
+		return scalar Torture->_crashes((bless { file => $file->filename }, 'Server'), { 17 => 1 });
+	};
+	my $died = 'LOG:  server process (PID %d) was terminated by signal %d';
+	is($crashes->(), 0, 'none');
+	is($crashes->(sprintf $died, 17, 9), 0, 'one that the nemesis killed');
+	is($crashes->(sprintf $died, 18, 9), 1, 'one that it did not');
+	is($crashes->(sprintf $died, 17, 11), 1, 'or that died of something else');
+	is($crashes->('LOG:  issuing SIGKILL to recalcitrant children', sprintf $died, 18, 9), 0,
+		'the postmaster kills who does not stop');
+	is($crashes->('PANIC:  x', 'TRAP: y'), 2, 'PANIC, and an assertion');
+};
+
 # Neither guard nor fence: who slept through its lock overwrites what the next
 # one did.
 subtest 'without guard and fence' => sub {
-	my $run = Torture->new(seconds => 15, faults => 'backend_stop', moment => 'critical', guard => 'off', fence => 0);
+	my $run = Torture->new(
+		seconds => 15, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ],
+		kinds => ['counter'], objects => 4, guard => 'off', fence => 0);
 	diag("seed $run->{seed}");
 	$run->execute;
 	my %found;

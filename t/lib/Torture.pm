@@ -42,12 +42,12 @@ use Torture::Checker;
 use Torture::Log;
 use Torture::Nemesis;
 use Torture::Picture;
+use Torture::Watchman;
 use Torture::Worker;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my @KINDS = qw(counter set register);
 my @CLUSTERS = qw(east west);
 
 # Torture->new(%opts):
@@ -55,6 +55,8 @@ my @CLUSTERS = qw(east west);
 #   seed       of the schedule; default: a new one
 #   faults     'all', 'none' or 'cut,delay,...'
 #   moment     'critical', 'commit', ...: when backends are struck; default: any
+#   pause      [ shortest, longest ] between two faults, for each track
+#   kinds      of objects; default [ 'counter', 'set', 'register' ]
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
 #   lock       zklock, or a client that Peer.pm knows
@@ -73,6 +75,7 @@ sub new
 		objects => 6,
 		session_timeout => 2,
 		tick => 0.5,
+		kinds => [qw(counter set register)],
 		%opt
 	}, $class;
 	$self->{seed} //= 1 + int rand 1_000_000;
@@ -89,6 +92,7 @@ sub new
 			session_timeout => $self->{session_timeout},
 			workers => $self->{workers},
 			moment => $self->{moment},
+			pause => $self->{pause},
 			faults => \@faults)
 	];
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
@@ -139,8 +143,8 @@ sub _set_up
 		map {
 			{
 				id => $_,
-				kind => $KINDS[ $_ % @KINDS ],
-				cluster => int($_ / @KINDS) % 2,
+				kind => $self->{kinds}[ $_ % @{ $self->{kinds} } ],
+				cluster => int($_ / @{ $self->{kinds} }) % 2,
 				path => "/torture/$_",
 				full_path => "/zklock/torture/$_"
 			}
@@ -173,11 +177,13 @@ sub _torture
 			log => $log,
 			seconds => $self->{seconds},
 			fence => $self->{fence},
+			remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
 			peer => $self->{lock} eq 'zklock' ? undef : $self->{lock},
 			hosts => $self->{hosts},
 			session_timeout => $self->{session_timeout})
 	} 1 .. $self->{workers};
 
+	my $watchman = Torture::Watchman->start($log, $self->{ensemble});
 	my $nemesis = Torture::Nemesis->new(
 		ensemble => $self->{ensemble},
 		proxies => $self->{proxies},
@@ -200,6 +206,7 @@ sub _torture
 		}
 		push @{ $self->{failed_workers} }, $worker->{number} if $?;
 	}
+	$watchman->stop;
 	return;
 }
 
@@ -276,7 +283,7 @@ sub _crashes
 	my @crash;
 	my $text = slurp_file($node->logfile);
 	# a stopped process does not hear that it shall go: after 5 s it is killed
-	my $stubborn = $text =~ /issuing SIGKILL/;
+	my $stubborn = $text =~ /issuing SIGKILL to recalcitrant/;
 	foreach my $line (split /\n/, $text)
 	{
 		next unless $line =~ /terminated by signal|PANIC:|TRAP:|stack smashing|double free/;

@@ -41,8 +41,8 @@ and, told by others: leak, crash.
 
 Of a hold, "late" counts from what a waiter may expect: the end of the hold
 before it, or the session timeout after its holder was struck.  The time in
-which a fault of ZooKeeper or its network was under way, or its sessions had to
-recover, does not count.
+which ZooKeeper or its network was disturbed, or did not serve (see
+Torture::Watchman), or its sessions had to recover, does not count.
 
 =cut
 
@@ -54,6 +54,9 @@ use List::Util qw(max min);
 
 # What a waiter that nobody hinders may need, on a busy machine
 our $SLACK = 3;
+
+# By how much one must have asked before another to have been first in the queue
+our $HASTE = 1;
 
 # What calls may end with when there are faults
 my %EXPLAINED = map { $_ => 1 } qw(40001 55000 57P01 57P02 57P03 58000 58030);
@@ -142,7 +145,7 @@ sub _hold
 sub _fault
 {
 	my ($self, $time, $number, $phase, $more) = @_;
-	if ($phase eq 'begin') { $self->{faults}{$number} = { number => $number, begin => $time, %$more }; }
+	if ($phase eq 'begin') { $self->{faults}{$number} = { number => $number, begin => $more->{since} // $time, %$more }; }
 	elsif ($phase eq 'end') { $self->{faults}{$number}{end} = $time; }
 	return;
 }
@@ -401,7 +404,7 @@ sub _check_order
 		next unless _has_token($hold);
 		my $why =
 			$earlier->{token} > $hold->{token} ? 'their tokens say the contrary'
-		  : $earlier->{asked} > $hold->{asked} + 0.5 ? sprintf('it asked %.3f s later', $earlier->{asked} - $hold->{asked})
+		  : $earlier->{asked} > $hold->{asked} + $HASTE ? sprintf('it asked %.3f s later', $earlier->{asked} - $hold->{asked})
 		  : next;
 		$self->found('order', "object $hold->{object}: hold $earlier->{hold} had it before $hold->{hold}, $why");
 	}

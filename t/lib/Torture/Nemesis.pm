@@ -98,7 +98,8 @@ sub schedule
 		my @kinds = sort grep { $wanted{$_} } keys %{ $track->{faults} };
 		next unless @kinds;
 		my @bag;
-		my $at = 2 + _between(@{ $track->{pause} }) / 2;
+		my @pause = @{ $opt{pause} // $track->{pause} };
+		my $at = 2 + _between(@pause) / 2;
 		while (1)
 		{
 			# only in the busy part of a round
@@ -122,7 +123,7 @@ sub schedule
 			# all has healed before the run is over
 			last if $fault{at} + $fault{for} > $opt{seconds} - 1;
 			push @schedule, \%fault;
-			$at += ($track->{overlap} ? 0 : $fault{for}) + _between(@{ $track->{pause} });
+			$at += ($track->{overlap} ? 0 : $fault{for}) + _between(@pause);
 		}
 	}
 	srand;

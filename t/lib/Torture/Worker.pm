@@ -18,11 +18,11 @@ Nothing but the lock keeps two of them apart: they read without a row lock and
 write what they made of it, so that a second holder loses an update.
 
 An object lives in one cluster.  A worker of that cluster does all of it in one
-session.  One of the other cluster holds the lock in its own session and, with
-the fence, writes through a second one, giving zk_fence the token, as a program
-does that is no part of PostgreSQL.  Without the fence nothing would stop such a
-write when the lock is gone; then it only notes in its own cluster that it held
-the lock.
+session.  One of the other cluster holds the lock in its own session and writes
+through a second one, giving zk_fence the token, as a program does that is no
+part of PostgreSQL.  Without the fence nothing stops such a write when the lock
+is gone; so where something is promised ("remote" is false) it only notes in its
+own cluster that it held the lock.
 
 With the fence, counters and sets are fenced before they are read: an older
 holder that has not committed by then cannot any more.  Registers are fenced
@@ -52,6 +52,7 @@ our $HANG = 60;    # seconds after which a call is taken to hang
 #   objects            [ { id, kind, cluster, path, full_path } ]
 #   log, seconds       it works until the log says so many
 #   fence              whether to use zk_fence
+#   remote             whether to write in the cluster where the lock is not held
 #   peer               lock by that client (see Peer), and with it:
 #   hosts, session_timeout
 sub start
@@ -174,9 +175,7 @@ sub _operation
 	$self->{hold} = undef;
 	$self->{scope} = '';
 
-	# One of the other cluster has nothing to write to without a fence.  With
-	# a lock that is none of ours, any session will do.
-	my $data = $peer || $self->{fence} ? $object->{cluster} : $home;
+	my $data = $self->{remote} ? $object->{cluster} : $home;
 	my $s = $peer ? undef : $self->_session($home);
 	my $d = $self->_session($data);
 	$self->{writes} = $data == $object->{cluster};
@@ -411,7 +410,7 @@ sub _clean_up
 	my ($self, $failure) = @_;
 	if ($failure->{connect} || $failure->{peer})
 	{
-		$self->_sleep(0.05 + 0.1 * rand);
+		$self->_sleep(0.1 + 0.2 * rand);
 	}
 	foreach my $cluster (sort keys %{ $self->{sessions} })
 	{

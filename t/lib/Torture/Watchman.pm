@@ -1,0 +1,89 @@
+
+=pod
+
+=head1 NAME
+
+Torture::Watchman - tells a torture test's log when the ensemble does not serve
+
+=head1 DESCRIPTION
+
+How long an election takes, or the start of three servers, is ZooKeeper's and
+the machine's, and no waiter can have its lock before.  So a process of its own
+asks all the time for the smallest thing that takes a quorum.  While no server
+does it, there is a fault in the log of the kind "outage".
+
+=cut
+
+package Torture::Watchman;
+
+use strict;
+use warnings;
+use POSIX ();
+use Time::HiRes qw(sleep);
+
+use ZkClient;
+
+# Torture::Watchman->start($log, $ensemble)
+sub start
+{
+	my ($class, $log, $ensemble) = @_;
+	my $parent = $$;
+	my $pid = fork // die "could not fork: $!";
+	return bless { pid => $pid, owner => $$ }, $class if $pid;
+
+	my $going = 1;
+	$SIG{TERM} = sub { $going = 0 };
+	$SIG{$_} = sub { POSIX::_exit(1) } for qw(INT HUP);
+	my @hosts = map { $_->hosts } $ensemble->nodes;
+	my ($number, $outage) = (0, 0);
+	my $served = $log->now;
+	my $tell = sub { $log->write('watchman', "outage$number", 'fault', $_[0], 0, kind => 'outage') };
+	while ($going && getppid() == $parent)
+	{
+		my $at = $log->now;
+		my $serves = _writes($hosts[0]);
+		for (1 .. $#hosts)
+		{
+			last if $serves;
+			push @hosts, shift @hosts;    # and stay with one that does
+			$serves = _writes($hosts[0]);
+		}
+		if ($serves)
+		{
+			$tell->('end') if $outage;
+			($served, $outage) = ($at, 0);
+		}
+		elsif (!$outage)
+		{
+			($outage, $number) = (1, $number + 1);
+			# the log is written in order of time, but for this
+			$log->write('watchman', "outage$number", 'fault', 'begin', 0, kind => 'outage', since => sprintf '%.6f', $served);
+		}
+		sleep 0.3;
+	}
+	$tell->('end') if $outage;
+	POSIX::_exit(0);
+}
+
+sub _writes
+{
+	my ($host) = @_;
+	return eval {
+		my $client = ZkClient->new($host, timeout => 0.5, session_timeout => 1000);
+		# it changes nothing, and yet goes through the quorum
+		$client->delete('/no such node');
+		$client->close;
+		1;
+	};
+}
+
+sub stop
+{
+	my ($self) = @_;
+	return unless $self->{pid} && $self->{owner} == $$;
+	kill 'TERM', $self->{pid};
+	waitpid delete $self->{pid}, 0;
+	return;
+}
+
+1;
