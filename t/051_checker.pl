@@ -144,6 +144,7 @@ subtest 'in time' => sub {
 	my @later = row(sub { $_[0]{$_} += 5 for qw(granted committed) }, 3_000_003);
 	is(kinds(@late, @later), 'late grant', 'a lock that is free');
 	is(kinds(@late, @later, more => [ fault(33.2, 37, 'cut') ]), '', 'a fault explains it');
+	is(kinds(@late, @later, more => [ fault(34, 37, 'outage', since => 33.2) ]), '', 'or an ensemble that was seen not to serve');
 	is(kinds(@late, @later, more => [ fault(20, 25, 'cut') ]), 'late grant', 'not one that was over');
 	is(kinds(@late, @later, more => [ fault(32.9, 32.9, 'backend_kill', worker => 2) ]), '', 'nor is a session that must expire late');
 	is(kinds(@late, @later, more => [ fault(31, 31, 'backend_kill', worker => 2) ]), 'late grant', 'which it had');

@@ -148,6 +148,9 @@ sub _call
 		}
 	}
 
+	# psql does not always notice at once that nobody is there any more
+	$result->{closed} ||= $result->{err} =~ /server closed the connection|connection to server was lost|terminating connection/;
+
 	# a COMMIT without an answer may have happened, anything else has not
 	my $phase =
 		$result->{closed} ? ($call eq 'commit' ? 'unknown' : 'failed')
@@ -156,7 +159,7 @@ sub _call
 	$self->_log($call, $phase, $object, %more,
 		state => $result->{state} || undef,
 		message => $result->{state} ? substr($result->{message}, 0, 200) : undef,
-		closed => $result->{closed},
+		closed => $result->{closed} || undef,
 		warning => $result->{warnings}[0],
 		got => $call =~ /^(?:lock|token|fence|unlock)$/ && $phase eq 'ok' ? $result->{out} : undef);
 	die { %$result, session => $session } if $phase ne 'ok';
@@ -246,7 +249,12 @@ sub _lock
 	my $sql = "SELECT $function('$path'" . ($ms ? ", '$ms ms')" : ')');
 	my $asked = $self->{log}->now;
 	my $got = $self->_call($s, 'lock', $sql, function => $function, timeout => $ms);
-	return 0 if $got ne 't';
+	if ($got ne 't')
+	{
+		return 0 if $got eq 'f' && ($ms || $function =~ /try/);
+		$self->_log('lock', 'failed', $self->{object}{id}, state => 'none', message => "$function returned '$got'");
+		die {};
+	}
 	$self->_holds($asked, undef);
 	my $token = $self->_call($s, 'token', "SELECT zk_lock_token('$path')");
 	$self->{token} = $token =~ /^\d+$/ ? $token : 'NULL';
