@@ -1,4 +1,4 @@
-# Sourced by dev/test and dev/demo: what both need before they can begin.
+# Sourced by dev/test, dev/torture and dev/demo: what both need before they can begin.
 #
 #   supervise SCRIPT ARGS...   installs what is missing, and runs the script
 #                              again: on a copy of the tree, as a user that
@@ -105,6 +105,19 @@ stragglers()
 		sleep 0.1
 	done
 	printf '%s\n' "$left"
+}
+
+# Says what these are, and fails, if there are any
+nothing_runs()
+{
+	local left pid
+	left=$(stragglers)
+	[[ -n $left ]] || return 0
+	say 'FAILED: these were left running:'
+	for pid in $left; do
+		printf '%s %s\n' "$pid" "$(tr '\0' ' ' <"/proc/$pid/cmdline" || true)"
+	done
+	return 1
 }
 
 cleanup()

@@ -21,7 +21,7 @@ says, nor that it has gone.  Where nobody listens, a connection waits a second f
 somebody who does before it is closed: whoever is refused would try again, and who
 was accepted and then cut off may draw other conclusions.
 
-One process does it for all, and ends with the process that made it.
+One process does it for all, and ends with the process that made it: see Servant.
 
 =cut
 
@@ -29,41 +29,19 @@ package TcpLinks;
 
 use strict;
 use warnings;
-use Carp;
-use Cwd qw(abs_path);
-use File::Basename qw(dirname);
-use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
 use Socket;
 
+use Servant;
 use ZooKeeper;
 
-my %started;    # pid => pid of the process that owns it
-my $lib = abs_path(dirname(__FILE__));
+our @ISA = ('Servant');
 
 sub new
 {
 	my ($class, %target) = @_;
-	socketpair(my $mine, my $theirs, AF_UNIX, SOCK_STREAM, PF_UNSPEC)
-	  or die "socketpair: $!";
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		# A fresh interpreter, as for ZkProxy
-		POSIX::setsid();
-		POSIX::dup2(fileno $theirs, 0);
-		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_WRONLY()), 1);
-		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-		{
-			no warnings 'exec';
-			exec $^X, '-I', $lib, '-MTcpLinks', '-e', 'TcpLinks::Server::main(@ARGV)', %target;
-		}
-		POSIX::_exit(127);
-	}
-	close $theirs;
-	$started{$pid} = $$;
-	my $self = bless { pid => $pid, control => $mine }, $class;
+	my $self = $class->_spawn('TcpLinks', %target);
 	$self->{port} = { split ' ', $self->_answer('start') };
 	return $self;
 }
@@ -71,56 +49,6 @@ sub new
 sub port { return $_[0]->{port}{ $_[1] }; }
 sub cut { my ($self, @link) = @_; return $self->_do("cut @link"); }
 sub mend { my ($self, @link) = @_; return $self->_do("mend @link"); }
-
-sub _do
-{
-	my ($self, $command) = @_;
-	local $SIG{PIPE} = 'IGNORE';
-	syswrite $self->{control}, "$command\n" or croak "TcpLinks: $command: it is gone";
-	return $self->_answer($command);
-}
-
-sub _answer
-{
-	my ($self, $command) = @_;
-	my $answer = '';
-	until ($answer =~ /\n/)
-	{
-		IO::Select->new($self->{control})->can_read(10)
-		  && sysread $self->{control}, $answer, 65536, length $answer
-		  or croak "TcpLinks: $command: no answer";
-	}
-	chomp $answer;
-	return $answer;
-}
-
-sub stop
-{
-	my ($self) = @_;
-	return unless $self->{pid};
-	close $self->{control};    # which ends it
-	waitpid $self->{pid}, 0;
-	delete $started{ delete $self->{pid} };
-	return;
-}
-
-sub DESTROY
-{
-	my ($self) = @_;
-	local ($?, $!, $@);
-	$self->stop if ($started{ $self->{pid} // 0 } // 0) == $$;
-	return;
-}
-
-END
-{
-	local ($?, $!, $@);
-	foreach my $pid (grep { $started{$_} == $$ } keys %started)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
-}
 
 package TcpLinks::Server;
 
@@ -152,7 +80,7 @@ sub main
 		$link{$name} = { target => $target{$name}, listener => $listener, cut => 0 };
 	}
 	my $control = IO::Socket->new_from_fd(0, 'r+');
-	syswrite $control, join(' ', map { $_ => $link{$_}{listener}->sockport } sort keys %link) . "\n";
+	Servant::reply($control, join ' ', map { $_ => $link{$_}{listener}->sockport } sort keys %link);
 
 	my $commands = '';
 	while (1)
@@ -165,7 +93,7 @@ sub main
 			while ($commands =~ s/^(cut|mend) (.*)\n//)
 			{
 				$link{$_}{cut} = $1 eq 'cut' for split / /, $2;
-				syswrite $control, "done\n";
+				Servant::reply($control, '');
 			}
 		}
 		foreach my $link (values %link)

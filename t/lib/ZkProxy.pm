@@ -25,7 +25,7 @@ ZkProxy - a faulty network between a client and one ZooKeeper server
 
 A process of its own that knows ZooKeeper's frames, in both directions: what is
 swallowed, held or counted is a whole request, answer or watch event.  It ends
-with the process that made it.
+with the process that made it: see Servant.
 
 Operations are named as ZooKeeper's protocol does: create, create2, delete,
 exists, getData, getChildren, getChildren2, sync, multi, createContainer, ping,
@@ -46,19 +46,16 @@ package ZkProxy;
 use strict;
 use warnings;
 use Carp;
-use Cwd qw(abs_path);
-use File::Basename qw(dirname);
-use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
 use Socket;
 use Time::HiRes qw(sleep time);
 
+use Servant;
 use ZkClient;
 use ZooKeeper;
 
-my %started;    # pid => pid of the process that owns the proxy
-my $lib = abs_path(dirname(__FILE__));
+our @ISA = ('Servant');
 
 # ======================================================== the side of the test
 
@@ -69,26 +66,7 @@ sub new
 	my ($class, $target, %opt) = @_;
 	$target = $target->hosts if ref $target;
 
-	socketpair(my $mine, my $theirs, AF_UNIX, SOCK_STREAM, PF_UNSPEC)
-	  or die "socketpair: $!";
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		# A fresh interpreter: it knows nothing of the test's END blocks, of
-		# its open files or of handles that a test framework has tied.
-		POSIX::setsid();
-		POSIX::dup2(fileno $theirs, 0);
-		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_WRONLY()), 1);
-		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-		{
-			no warnings 'exec';
-			exec $^X, '-I', $lib, '-MZkProxy', '-e', 'ZkProxy::Server::main(@ARGV)', $target;
-		}
-		POSIX::_exit(127);
-	}
-	close $theirs;
-	$started{$pid} = $$;
-	my $self = bless { pid => $pid, control => $mine, buffer => '' }, $class;
+	my $self = $class->_spawn('ZkProxy', $target);
 	$self->{port} = $self->_answer('start');
 	$self->delay_ms($opt{delay_ms}) if $opt{delay_ms};
 	return $self;
@@ -282,68 +260,6 @@ sub requests
 	  $self->log;
 }
 
-sub stop
-{
-	my ($self) = @_;
-	return unless $self->{pid};
-	close $self->{control};    # which ends it
-	waitpid $self->{pid}, 0;
-	delete $started{ delete $self->{pid} };
-	return;
-}
-
-sub DESTROY
-{
-	my ($self) = @_;
-	local ($?, $!, $@);
-	$self->stop if ($started{ $self->{pid} // 0 } // 0) == $$;
-	return;
-}
-
-END
-{
-	local ($?, $!, $@);
-	foreach my $pid (grep { $started{$_} == $$ } keys %started)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
-}
-
-# A command and its answer: a line with the length, then that many bytes.
-sub _do
-{
-	my ($self, $command) = @_;
-	my $sent;
-	{
-		local $SIG{PIPE} = 'IGNORE';
-		$sent = syswrite $self->{control}, "$command\n";
-	}
-	return $self->_answer($command) if $sent;
-	croak "ZkProxy: $command: the proxy is gone";
-}
-
-sub _answer
-{
-	my ($self, $command) = @_;
-	my $deadline = time + 10;
-	my $select = IO::Select->new($self->{control});
-	while (1)
-	{
-		if ($self->{buffer} =~ /^(\d+)\n/ && length $self->{buffer} >= length($1) + 1 + $1)
-		{
-			my $answer = substr $self->{buffer}, length($1) + 1, $1;
-			$self->{buffer} = '';
-			croak "ZkProxy: $command: $1" if $answer =~ /^ERROR (.*)/s;
-			return $answer;
-		}
-		my $left = $deadline - time;
-		croak "ZkProxy: $command: no answer" if $left <= 0 || !$select->can_read($left);
-		sysread $self->{control}, $self->{buffer}, 1 << 20, length $self->{buffer}
-		  or croak "ZkProxy: $command: the proxy is gone";
-	}
-}
-
 # ======================================================= the side of the proxy
 
 package ZkProxy::Server;
@@ -379,7 +295,7 @@ sub main
 	$port = _listen(ZooKeeper::free_port());
 	_forget();
 	my $control = IO::Socket->new_from_fd(0, 'r+');
-	_reply($control, $port);
+	Servant::reply($control, $port);
 
 	my $commands = '';
 	while (1)
@@ -404,24 +320,11 @@ sub main
 			while ($commands =~ s/^(.*)\n//)
 			{
 				my $answer = eval { _command(split / /, $1) };
-				_reply($control, $@ ? "ERROR $@" : $answer // '');
+				Servant::reply($control, $@ ? "ERROR $@" : $answer // '');
 			}
 		}
 		_move($_) for values %conns;
 	}
-}
-
-sub _reply
-{
-	my ($control, $answer) = @_;
-	$control->blocking(1);
-	my $bytes = length($answer) . "\n$answer";
-	while (length $bytes)
-	{
-		my $n = syswrite $control, $bytes or POSIX::_exit(0);
-		substr $bytes, 0, $n, '';
-	}
-	return;
 }
 
 sub _select
