@@ -1,4 +1,5 @@
-# Sourced by dev/test, dev/torture and dev/demo: what both need before they can begin.
+# Sourced by dev/test, dev/torture and dev/demo: what they need before they can
+# begin.
 #
 #   supervise SCRIPT ARGS...   installs what is missing, and runs the script
 #                              again: on a copy of the tree, as a user that
