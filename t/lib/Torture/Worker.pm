@@ -266,6 +266,11 @@ sub _lock
 sub _peer_lock
 {
 	my ($self) = @_;
+	# (Java compiles it first; one that does not start is not there when asked)
+	eval {
+		require Peer;
+		$self->{locker} //= Peer->new($self->{peer}, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
+	};
 	my $asked = $self->{log}->now;
 	$self->{scope} = 'peer';
 	my $answer = $self->_ask_peer('lock', "acquire $self->{object}{full_path} " . 1000 * $HANG / 2);
@@ -280,13 +285,7 @@ sub _ask_peer
 	my ($self, $call, $line) = @_;
 	my $object = $self->{object}{id};
 	$self->_log($call, 'invoked', $object, function => 'peer');
-	my $answer = eval {
-		$self->{locker} //= do {
-			require Peer;
-			Peer->new($self->{peer}, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
-		};
-		$self->{locker}->ask($line, $HANG);
-	};
+	my $answer = eval { $self->{locker}->ask($line, $HANG) };
 	my $why = $@;
 	# one that has gone is started anew
 	delete $self->{locker} unless defined $answer;
