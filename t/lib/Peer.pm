@@ -1,0 +1,214 @@
+
+=pod
+
+=head1 NAME
+
+Peer - kazoo's or Curator's lock in a process of its own
+
+=head1 SYNOPSIS
+
+  my $peer = Peer->new(curator => $zk, session_timeout => 2000);
+  my $token = $peer->acquire('/zklock/a');       # dies unless it gets it
+  $peer->ask('release /zklock/a');               # 'ok'
+
+  $peer->send('acquire /zklock/a -1');           # does not wait
+  ... until $peer->is_done ...
+  $peer->wait;                                   # 'ok 4294967301'
+
+  $peer->stop; $peer->cont;                      # SIGSTOP, SIGCONT
+  $peer->kill9; $peer->quit;
+
+=head1 DESCRIPTION
+
+What it can be asked is in F<t/peers/locker>.  Paths are ZooKeeper's own: for a
+lock of zklock that is the one below C<zklock.root>.
+
+Every wait has a deadline and dies when it is over.  The process ends with the
+one that started it, however that ends.
+
+=cut
+
+package Peer;
+
+use strict;
+use warnings;
+use Carp;
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use IO::Select;
+use POSIX qw(:sys_wait_h);
+use Time::HiRes qw(sleep time);
+
+our $TIMEOUT = 30;          # seconds, where nothing else is said
+our $START_TIMEOUT = 60;    # Java compiles first
+
+my $locker = abs_path(dirname(__FILE__) . '/../peers') . '/locker';
+my %started;                # pid => pid of the process that started it
+
+# Peer->new($kind, $hosts, %opt): kind is kazoo or curator; hosts a list as
+# clients take it, or an object with "hosts".
+#   session_timeout    ms; default 10000
+#   log                file for what the library logs; default: nowhere
+#   no_wait            return before it is connected; wait gives 'ready'
+sub new
+{
+	my ($class, $kind, $hosts, %opt) = @_;
+	$hosts = $hosts->hosts if ref $hosts;
+	pipe(my $in, my $to) or die "pipe: $!";
+	pipe(my $from, my $out) or die "pipe: $!";
+
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		# By descriptor: a test framework may have tied these handles.
+		POSIX::dup2(fileno $in, 0);
+		POSIX::dup2(fileno $out, 1);
+		POSIX::dup2(
+			POSIX::open(
+				$opt{log} // '/dev/null', POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 2);
+		POSIX::setsid();
+		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP PIPE);
+		{
+			no warnings 'exec';
+			exec 'setpriv', '--pdeathsig', 'KILL', $locker, $kind, $hosts, $opt{session_timeout} // 10_000;
+		}
+		POSIX::_exit(127);
+	}
+	close $_ for $in, $out;
+	$started{$pid} = $$;
+	my $self = bless { kind => $kind, pid => $pid, to => $to, from => $from, text => '', asked => 'to start' }, $class;
+	return $self if $opt{no_wait};
+	my $answer = $self->wait($START_TIMEOUT);
+	croak "$kind: $answer" if $answer ne 'ready';
+	return $self;
+}
+
+sub kind { return $_[0]->{kind}; }
+sub pid { return $_[0]->{pid}; }
+
+# Say this; what it answers is told by wait.
+sub send
+{
+	my ($self, $line) = @_;
+	croak "it has not answered yet: $self->{asked}" if defined $self->{asked};
+	$self->{asked} = $line;
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $self->{to}, "$line\n";    # wait tells that it is gone
+	return $self;
+}
+
+# Has it answered?
+sub is_done
+{
+	my ($self) = @_;
+	return 1 unless defined $self->{asked};
+	return $self->_read(0);
+}
+
+sub wait
+{
+	my ($self, $timeout) = @_;
+	$timeout //= $TIMEOUT;
+	croak 'nothing was asked' unless defined $self->{asked};
+	my $deadline = time + $timeout;
+	until ($self->_read($deadline - time))
+	{
+		croak "$self->{kind}: no answer within $timeout s: $self->{asked}" if time > $deadline;
+	}
+	delete $self->{asked};
+	$self->{text} =~ s/\A(.*)\n//;
+	return $1;
+}
+
+sub ask
+{
+	my ($self, $line, $timeout) = @_;
+	return $self->send($line)->wait($timeout);
+}
+
+# Get the lock, and return its token.
+sub acquire
+{
+	my ($self, $path, $timeout) = @_;
+	$timeout //= $TIMEOUT;
+	return $self->acquired($self->ask("acquire $path " . int($timeout * 1000), $timeout + $TIMEOUT));
+}
+
+# The token in such an answer; dies if it is another one.
+sub acquired
+{
+	my ($self, $answer) = @_;
+	return ($answer =~ /^ok (\d+)$/)[0] // croak "$self->{kind} did not get the lock: $answer";
+}
+
+# Is there a whole line?
+sub _read
+{
+	my ($self, $timeout) = @_;
+	return 1 if $self->{text} =~ /\n/;
+	return 0 unless IO::Select->new($self->{from})->can_read($timeout > 0 ? $timeout : 0);
+	sysread $self->{from}, $self->{text}, 65536, length $self->{text}
+	  or croak "$self->{kind} has ended; asked: $self->{asked}";
+	return $self->{text} =~ /\n/;
+}
+
+# Returns when each of its threads has stopped.
+sub stop
+{
+	my ($self) = @_;
+	kill 'STOP', $self->{pid};
+	waitpid $self->{pid}, WUNTRACED;
+	return;
+}
+
+sub cont { kill 'CONT', $_[0]->{pid}; return; }
+
+# A crash: its ZooKeeper session stays until it expires.
+sub kill9
+{
+	my ($self) = @_;
+	my $pid = delete $self->{pid} or return;
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	delete $started{$pid};
+	return;
+}
+
+# Leave in an orderly way: its session is closed when this returns.
+sub quit
+{
+	my ($self, $timeout) = @_;
+	$timeout //= $TIMEOUT;
+	return unless $self->{pid};
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $self->{to}, "quit\n";
+	my $deadline = time + $timeout;
+	until (waitpid($self->{pid}, WNOHANG) != 0)
+	{
+		croak "$self->{kind} does not end" if time > $deadline;
+		sleep 0.005;
+	}
+	delete $started{ delete $self->{pid} };
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	$self->kill9 if ($started{ $self->{pid} // 0 } // 0) == $$;
+	return;
+}
+
+END
+{
+	# not to change what the test says about itself
+	local ($?, $!, $@);
+	foreach my $pid (grep { $started{$_} == $$ } keys %started)
+	{
+		kill 'KILL', $pid;
+		waitpid $pid, 0;
+	}
+}
+
+1;
