@@ -12,6 +12,7 @@ import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.ExponentialBackoffRetry;
+import org.apache.zookeeper.data.Stat;
 
 public class Locker
 {
@@ -67,7 +68,8 @@ public class Locker
 					mutex.acquire();
 				else if (!mutex.acquire(timeout, TimeUnit.MILLISECONDS))
 					return "timeout";
-				return "ok " + client.checkExists().forPath(mutex.node()).getCzxid();
+				Stat stat = client.checkExists().forPath(mutex.node());
+				return "ok " + (stat == null ? 0 : stat.getCzxid());
 			case "release":
 				mutex.release();
 				return "ok";

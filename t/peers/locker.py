@@ -30,7 +30,8 @@ def acquire(path, timeout):
     except LockTimeout:
         return "timeout"
     locks[path] = lock
-    return "ok %d" % client.exists(path + "/" + lock.node).czxid
+    stat = client.exists(path + "/" + lock.node)
+    return "ok %d" % (stat.czxid if stat else 0)
 
 
 def release(path):
