@@ -28,6 +28,10 @@ packages=(
 	libzookeeper-java libslf4j-java default-jre-headless
 	libipc-run-perl libnss-wrapper perl gcc libc6-dev make)
 
+# What t/peers needs: locks of others, that zklock is compared with.  Java itself
+# compiles the one file there.
+peer_packages=(python3-kazoo libcurator-recipes-java)
+
 installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
 install_packages()
