@@ -129,10 +129,11 @@ sub steps
 	my $fence = $role->{fence} // '';
 	my $by_token = sub { "SELECT zk_fence('$path', $holder->{token})" };
 	my $read = [ read => "SELECT n FROM counter WHERE path = '$path'" ];
-	my @write = (
-		[ write => sub { "UPDATE counter SET n = $holder->{read} + 1 WHERE path = '$path'" } ],
-		$holder->{notify} ? [ notify => 'NOTIFY peers' ] : (),
-		[ commit => 'COMMIT' ]);
+	my $write = sub { "UPDATE counter SET n = $holder->{read} + 1 WHERE path = '$path'" };
+	my @write =
+		$holder->{at_once}
+	  ? ([ commit => sub { $write->() . ' \\; COMMIT' } ])
+	  : ([ write => $write ], $holder->{notify} ? [ notify => 'NOTIFY peers' ] : (), [ commit => 'COMMIT' ]);
 
 	if ($fence eq 'twice')
 	{
@@ -357,7 +358,9 @@ sub scene
 	{
 		delete @{$holder}{qw(token read result error told sure)};
 		$holder->{session} //= zk_session($node, options => $holder->{options});
-		$holder->{notify} = $scene eq 'at COMMIT' && !$holder->{peer} && $holder->{number} == 1;
+		my $backend_is_hurt = !$holder->{peer} && $holder->{number} == 1;
+		$holder->{notify} = $backend_is_hurt && $scene eq 'at COMMIT';
+		$holder->{at_once} = $backend_is_hurt && $scene eq 'stopped' && ($holder->{role}{fence} // '') ne 'twice';
 		$holder->{steps} = [ steps($holder) ];
 	}
 	forget_news($_) for map { @$_ } values %peer;
@@ -381,6 +384,8 @@ sub scene
 	if ($scene ne 'cut off')
 	{
 		unblock_notify($blocker) if $blocker;
+		# the first thing that these see is their write and COMMIT
+		play($_, until => 'answer') for grep { $_->{at_once} } @first;
 		kill 'CONT', pids(@first);
 	}
 	play($_, until => 'answer') for @first;
