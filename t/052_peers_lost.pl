@@ -106,7 +106,6 @@ foreach my $n (0 .. $#cast)
 	foreach my $i (0, 1)
 	{
 		my $hosts = $i ? $others : $follower->hosts;
-		# what a peer's transaction is told of zklock is nothing
 		my $options = $role->{peer} ? '' : "-c zklock.hosts=$hosts -c zklock.commit_guard=$role->{lock}";
 		$role->{holder}[$i] = {
 			role => $role,
@@ -164,8 +163,8 @@ sub is_blocked
 # Go on until the end, or to one of these:
 #   until => 'think'      there is something to think about
 #   until => 'commit'     there is only the commit left; with zklock, PostgreSQL
-#                         has it, and the guard has let it pass
-#   until => 'answer'     the same, but nobody waits for PostgreSQL's answer
+#                         is at it, and the guard has let it pass
+#   until => 'answer'     PostgreSQL has been told to commit
 #   until => 'blocked'    it has to wait for the other holder's transaction
 sub play
 {
