@@ -136,6 +136,39 @@ sub _rule
 	return $self->_do("rule $action " . join(',', @op) . ' ' . ($count // 1));
 }
 
+# -- the nth frame.  $way is "request" or "reply"; counted is everything since
+# $proxy->count_frames on all connections: handshakes, heartbeats, watch events.
+# Only one such fault of each way at a time; wait_held waits for "hold" here too.
+#
+# Of both:
+#   swallow    the frame never arrives; the connection goes on
+#   drop       the connection is cut instead
+#   abort      the same, with a reset: what was sent before may be lost, too
+#   cut        half of the frame arrives, then the connection is cut
+#   stall      half of the frame arrives, and nothing after it
+#   hold       it and all behind it waits for release
+# Of replies:
+#   twice      it arrives twice
+#   late       it and all behind it arrives 300 ms later
+#   xid        it answers another request
+#   length, negative, huge, tiny, zero    its length is a lie
+#   text       something else instead, as a web server would say it
+#   moved      the server says that the session is at another one
+#   expire     the connection is cut, and the next one is told that its
+#              session has expired
+#   outage     all connections are cut, and new ones refused for 300 ms
+sub nth
+{
+	my ($self, $way, $n, $action) = @_;
+	return $self->_do("nth $way $n $action");
+}
+
+# Begin to count; no fault at any frame.
+sub count_frames { return $_[0]->_do('count_frames'); }
+
+# (requests, replies) since then
+sub frames { return split / /, $_[0]->_do('frames'); }
+
 # Let go what is held, and forget the rules that hold.
 sub release { return $_[0]->_do('release'); }
 
@@ -276,6 +309,10 @@ my @log;
 my %count;         # operation => requests seen
 my $swallowed;
 my $last_number = 0;
+my %frames = (request => 0, reply => 0);
+my %nth;              # way => [number, action]
+my $expire_next;      # the next handshake is for a session that is over
+my $refuse_until;     # an outage ends by itself
 
 # A connection has two directions, "up" to the server and "down" to the client:
 #   from, to   sockets
@@ -323,6 +360,11 @@ sub main
 				Servant::reply($control, $@ ? "ERROR $@" : $answer // '');
 			}
 		}
+		if ($refuse_until && time >= $refuse_until)
+		{
+			undef $refuse_until;
+			_mode('pass') if $mode eq 'refuse';
+		}
 		_move($_) for values %conns;
 	}
 }
@@ -346,6 +388,7 @@ sub _select
 			$wake = $first->{due} if !defined $wake || $first->{due} < $wake;
 		}
 	}
+	$wake = $refuse_until if $refuse_until && (!defined $wake || $refuse_until < $wake);
 	my $left = defined $wake ? $wake - time : undef;
 	$left = 0 if defined $left && $left < 0;
 	my $n = select $r, $w, undef, $left;
@@ -476,10 +519,102 @@ sub _request
 	$count{$op}++;
 	$count{'*'}++ if $op ne 'ping';
 
+	if ($op eq 'connect' && $expire_next)
+	{
+		undef $expire_next;
+		substr $frame, 20, 8, pack 'Q>', 1;    # no session has this id
+	}
+	my $nth = _nth('request');
+	if ($nth)
+	{
+		_log($conn, 'x', $op, $xid, $path, '', $nth);
+		return if $nth eq 'swallow';
+		my $half = substr $frame, 0, length($frame) / 2;
+		return _close($conn, 'drop') if $nth eq 'drop';
+		return _abort($conn) if $nth eq 'abort';
+		_queue($conn->{up}, $half) if $nth =~ /^(?:cut|stall)$/;
+		return _queue($conn->{up}, '', cut => 1) if $nth eq 'cut';
+		return _queue($conn->{up}, '', held => 1) if $nth eq 'stall';
+		die "no such fault of a request: $nth\n" unless $nth eq 'hold';
+	}
+
 	my $action = _match($op);
 	return _close($conn, 'drop') if $action eq 'drop_request';
 	push @{ $conn->{asked} }, { xid => $xid, op => $op, path => $path, action => $action };
-	_queue($conn->{up}, $frame, held => $action eq 'hold_request');
+	_queue($conn->{up}, $frame, held => $action eq 'hold_request' || $nth eq 'hold');
+	return;
+}
+
+# What to do with this frame, if it is the one.
+sub _nth
+{
+	my ($way) = @_;
+	my $n = ++$frames{$way};
+	my $fault = $nth{$way};
+	return $fault && $fault->[0] == $n ? $fault->[1] : '';
+}
+
+# With a reset instead of an end, as a machine that has lost its memory would.
+sub _abort
+{
+	my ($conn) = @_;
+	foreach my $sock ($conn->{up}{from}, $conn->{down}{from})
+	{
+		setsockopt $sock, Socket::SOL_SOCKET(), Socket::SO_LINGER(), pack 'ii', 1, 0;
+	}
+	return _close($conn, 'drop');
+}
+
+# A reply is the nth.  Returns what to queue of it and how, or nothing.
+my %damage = (
+	xid => sub { substr $_[0], 4, 4, pack 'N', 0x7fff_ff00; },
+	length => sub { substr $_[0], 0, 4, pack 'N', length($_[0]) - 4 + 7; },
+	negative => sub { substr $_[0], 0, 4, pack 'N', 0xffff_fff0; },
+	huge => sub { substr $_[0], 0, 4, pack 'N', 0x7fff_fff0; },
+	tiny => sub { substr $_[0], 0, 4, pack 'N', 5; },
+	zero => sub { $_[0] = "\0" x 64; },
+	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
+	moved => sub { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', -118; });
+
+sub _damage
+{
+	my ($conn, $nth, $frame, $xid) = @_;
+	my $down = $conn->{down};
+
+	if ($nth eq 'swallow' || $nth eq 'drop' || $nth eq 'expire' || $nth eq 'abort')
+	{
+		$swallowed++;
+		return if $nth eq 'swallow';
+		$expire_next = 1 if $nth eq 'expire';
+		_abort($conn) if $nth eq 'abort';
+		_queue($down, '', cut => 1);
+	}
+	elsif ($nth eq 'cut' || $nth eq 'stall')
+	{
+		_queue($down, substr $frame, 0, length($frame) / 2);
+		_queue($down, '', $nth eq 'cut' ? (cut => 1) : (held => 1));
+	}
+	elsif ($nth eq 'twice') { _queue($down, $frame) for 1 .. 2; }
+	elsif ($nth eq 'late')
+	{
+		_queue($down, $frame);
+		$down->{queue}[-1]{due} += 0.3;
+	}
+	elsif ($nth eq 'hold') { _queue($down, $frame, held => 1); }
+	elsif ($nth eq 'outage')
+	{
+		_mode('refuse');
+		$refuse_until = time + 0.3;
+		_close($_, 'drop') for values %conns;
+	}
+	elsif ($damage{$nth})
+	{
+		# an event has no error, a handshake no xid
+		$nth = 'xid' if $nth eq 'moved' && $xid <= 0;
+		$damage{$nth}->($frame);
+		_queue($down, $frame);
+	}
+	else { die "no such fault of a reply: $nth\n"; }
 	return;
 }
 
@@ -531,6 +666,7 @@ sub _answer
 	my ($conn, $frame) = @_;
 	my $down = $conn->{down};
 	my ($xid, $err, $more) = (0, 0, '');
+	my $nth = _nth('reply');
 
 	if (delete $down->{handshake})
 	{
@@ -544,8 +680,13 @@ sub _answer
 	if ($xid == -1)
 	{
 		my ($type, undef, $path) = unpack 'x20 l> l> N/a*', $frame;
-		my $action = _match('event', 1);
 		$more = $ZkClient::EVENT{$type} // $type;
+		if ($nth)
+		{
+			_log($conn, 'x', 'event', $xid, $path, '', "$more $nth");
+			return _damage($conn, $nth, $frame, $xid);
+		}
+		my $action = _match('event', 1);
 		my @event = (entry => [ '<', 'event', $xid, $path, '', $more ], held => $action ne '');
 		return _queue($action eq 'hold_event_alone' ? $conn->{aside} : $down, $frame, @event);
 	}
@@ -557,6 +698,11 @@ sub _answer
 	my $request = defined $i ? splice(@$asked, $i, 1) : { op => "unasked $xid", path => '', action => '' };
 	my @entry = ($request->{op}, $xid, $request->{path}, $err, $more);
 
+	if ($nth)
+	{
+		_log($conn, 'x', @entry[ 0 .. 3 ], "$more $nth");
+		return _damage($conn, $nth, $frame, $xid);
+	}
 	if ($request->{action} =~ /^swallow/)
 	{
 		$swallowed++;
@@ -671,6 +817,18 @@ my %command = (
 	swallowed => sub { return $swallowed; },
 	connections => sub { return scalar keys %conns; },
 	log => sub { return join "\n", map { join "\t", @$_ } @log; },
+	nth => sub {
+		my ($way, $n, $action) = @_;
+		$nth{$way} = [ $n, $action ];
+		return;
+	},
+	count_frames => sub {
+		%frames = (request => 0, reply => 0);
+		%nth = ();
+		undef $expire_next;
+		return;
+	},
+	frames => sub { return "$frames{request} $frames{reply}"; },
 	clear => sub { @log = (); %count = (); $swallowed = 0; return; });
 
 sub _command

@@ -1,0 +1,463 @@
+# The session and its nodes (session.h) with a fault at every place where there
+# can be one: the walk of t/c/memory_test.c, again and again, with the first,
+# the second, ... request or answer lost, cut, held, damaged, and so on, until a
+# walk has fewer than that; and with the first, the second, ... allocation, send
+# or call of the client library failing.  Under the address, leak and
+# undefined-behaviour sanitizers, the thread sanitizer, and valgrind.
+#
+# After each walk: no report, no memory, thread or descriptor left, no node of
+# the session while it lived, and in the end no session, watch or directory.
+#
+# ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
+# hasty; otherwise each second place, beginning at random.  ZK_MEMORY_WORKERS
+# walks at once (default 12).  ZK_MEMORY_ONLY is a pattern for what to do.
+
+use strict;
+use warnings;
+
+use Cwd qw(abs_path);
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use File::Temp qw(tempdir);
+use IO::Handle;
+use IO::Select;
+use IPC::Open3;
+use POSIX ();
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use ZkClient;
+use ZkProxy;
+use ZooKeeper;
+
+my $root = abs_path("$FindBin::RealBin/..");
+my $dir = tempdir(CLEANUP => 1);
+my $full = $ENV{ZK_MEMORY_FULL};
+my $nworkers = $ENV{ZK_MEMORY_WORKERS} // 12;
+my $only = $ENV{ZK_MEMORY_ONLY} // '.';
+my $seed = $ENV{ZK_MEMORY_SEED} // time ^ $$;
+srand $seed;
+
+my $have_valgrind = system('command -v valgrind >/dev/null') == 0;
+my $started = time;
+
+# --------------------------------------------------------------- the programs
+
+my %program = (
+	address => {
+		cflags => [ '-O1', '-fsanitize=address,undefined', '-fno-sanitize-recover=all' ],
+		# the walk asks for leaks itself, so that one knows after which
+		env => { ASAN_OPTIONS => 'detect_stack_use_after_return=1' },
+		timeout => 1000,
+	},
+	# the thread sanitizer cannot bear every layout of the address space
+	thread => {
+		cflags => [ '-O1', '-fsanitize=thread' ],
+		env => { TSAN_OPTIONS => 'halt_on_error=1:second_deadlock_stack=1' },
+		run => [qw(setarch -R)],
+		timeout => 1000,
+	},
+	memcheck => {
+		cflags => ['-O1'],
+		run => [ qw(valgrind -q --leak-check=full --error-exitcode=9 --fair-sched=yes) ],
+		timeout => 8000,
+	},);
+
+sub compile
+{
+	my @pids;
+	foreach my $name (sort keys %program)
+	{
+		my $pid = fork // die "could not fork: $!";
+		if ($pid == 0)
+		{
+			exec 'gcc', '-D_GNU_SOURCE', '-g', '-Wall', '-Wextra', '-Werror', @{ $program{$name}{cflags} },
+			  '-include', "$root/t/c/faults.h", "-I$root/src", "-I$root/t/c", '-o', "$dir/$name",
+			  "$root/t/c/memory_test.c",
+			  map({ "$root/src/$_.c" } qw(protocol session request node guard resolve)),
+			  '-lzookeeper_st', '-lpthread'
+			  or POSIX::_exit(127);
+		}
+		push @pids, [ $name, $pid ];
+	}
+	foreach (@pids)
+	{
+		my ($name, $pid) = @$_;
+		waitpid $pid, 0;
+		is($?, 0, "$name: compiles") or die 'nothing to run';
+	}
+	return;
+}
+
+# ------------------------------------------------------------------- the jobs
+
+my @reply_faults = qw(swallow drop abort cut stall hold twice late xid length negative huge
+  tiny zero text moved expire outage);
+my @request_faults = qw(swallow drop abort cut stall hold);
+my @calls = qw(memory library send);    # see t/c/faults.h
+
+# In what state the owner leaves, and how long it waits then
+my @patient = ([ 4000, 'tidy', 3000 ]);
+my @hasty = ([ 60, 'hasty', 0 ], [ 60, 'rude', 0 ], [ 60, 'tidy', 0 ], [ 60, 'rude', 50 ], [ 60, 'hasty', 3000 ]);
+
+# A job is one fault at every STRIDEth place: [program, way, fault, first, stride, manners]
+my @jobs;
+
+sub jobs
+{
+	foreach my $program (qw(address thread))
+	{
+		my @faults = (
+			map({ [ 'reply', $_ ] } @reply_faults),
+			map({ [ 'request', $_ ] } @request_faults),
+			map({ [ $_, 'fails' ] } @calls),
+			[ 'memory', 'fails for long' ]);
+		foreach my $fault (@faults)
+		{
+			foreach my $manners (qw(patient hasty))
+			{
+				my $of = $full ? 1 : 4;
+				my $parts = 3;    # not one worker for long after the others
+				my $first = int rand $of;
+				push @jobs, [ $program, @$fault, 1 + $first + $of * $_, $of * $parts, $manners ]
+				  for 0 .. $parts - 1;
+			}
+		}
+	}
+	@jobs = grep { "@$_" =~ /$only/ } @jobs;
+	return;
+}
+
+# ------------------------------------------------------------------ the worker
+
+# One program with its proxy; the server is everybody's.
+package Walker;
+
+use strict;
+use warnings;
+use Time::HiRes qw(sleep time);
+use POSIX ();
+
+my $count = 0;
+
+sub new
+{
+	my ($class, %self) = @_;
+	my $self = bless { sessions => {}, %self }, $class;
+	$self->{proxy} = ZkProxy->new($self->{zk});
+	return $self;
+}
+
+sub _start
+{
+	my ($self) = @_;
+	my $p = $program{ $self->{name} };
+	$self->{err} = "$dir/stderr." . ++$count . ".$$";
+
+	pipe(my $in, my $to) or die "pipe: $!";
+	pipe(my $from, my $out) or die "pipe: $!";
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		POSIX::dup2(fileno $in, 0);
+		POSIX::dup2(fileno $out, 1);
+		POSIX::dup2(POSIX::open($self->{err}, POSIX::O_WRONLY() | POSIX::O_CREAT(), 0600), 2);
+		# nothing else of the test's, so that the walk's descriptors are its own
+		POSIX::close($_) for 3 .. 255;
+		local %ENV = (%ENV, %{ $p->{env} // {} });
+		exec 'setpriv', '--pdeathsig', 'KILL', @{ $p->{run} // [] }, "$dir/$self->{name}",
+		  $self->{proxy}->hosts, $p->{timeout}
+		  or POSIX::_exit(127);
+	}
+	close $in;
+	close $out;
+	$to->autoflush(1);
+	@{$self}{qw(pid to from buffer)} = ($pid, $to, $from, '');
+	return;
+}
+
+# Orderly; what it says then belongs to the last walk.
+sub stop
+{
+	my ($self, $signal) = @_;
+	return unless $self->{pid};
+	kill $signal, $self->{pid} if $signal;
+	close $self->{to};
+	my $deadline = time + 60;
+	until (waitpid($self->{pid}, POSIX::WNOHANG()))
+	{
+		kill 'KILL', $self->{pid} if time > $deadline;
+		sleep 0.01;
+	}
+	my $status = $?;
+	close $self->{from};
+	delete $self->{pid};
+	my $said = do { local (@ARGV, $/) = $self->{err}; <> } // '';
+	my @bad;
+	push @bad, sprintf 'ended with status 0x%x', $status if $status && !$signal;
+	push @bad, split /\n/, $said;
+	return @bad;
+}
+
+# A line, or undef at its end or after the deadline
+sub _line
+{
+	my ($self, $deadline, $meanwhile) = @_;
+	while (1)
+	{
+		return $1 if $self->{buffer} =~ s/^(.*)\n//;
+		my $left = $deadline - time;
+		return if $left <= 0;
+		if (IO::Select->new($self->{from})->can_read($meanwhile ? 0.02 : $left))
+		{
+			sysread $self->{from}, $self->{buffer}, 65536, length $self->{buffer} or return;
+		}
+		$meanwhile->() if $meanwhile;
+	}
+}
+
+# What somebody else does.  It may have come too late for that.
+sub _somebody
+{
+	my ($self, $what, $path) = @_;
+	for (1 .. 2)
+	{
+		my $ok = eval {
+			my $client = $self->{client} //= $self->{zk}->client(session_timeout => 60_000);
+			if ($what eq 'create')
+			{
+				my ($parent) = $path =~ m{^(/[^/]+)/};
+				eval { $client->create($parent, mode => 'container'); };
+				eval { $client->create($path); };
+				$client->exists('/');
+			}
+			elsif ($what eq 'set') { eval { $client->set($path, 'x') }; $client->exists('/'); }
+			else { $client->delete($path); }
+			1;
+		};
+		return if $ok;
+		delete $self->{client};
+	}
+	return;
+}
+
+# One walk.  { steps, calls, frames => [requests, replies], bad => [...] }
+sub walk
+{
+	my ($self, %opt) = @_;
+	my ($way, $fault, $k) = @opt{qw(way fault k)};
+	my ($patience, $ending, $bound) = @{ $opt{manners} };
+	my $proxy = $self->{proxy};
+	my @bad;
+	my $lines = '';
+
+	$self->_start unless $self->{pid};
+	$proxy->reset;
+	$proxy->clear_log;
+	$proxy->count_frames;
+	$proxy->nth($way, $k, $fault) if $way =~ /^re/;
+	my @call = $way =~ /^re|^none/ ? ('none', 0, 0) : ($way, $k, $fault eq 'fails for long' ? 25 : 1);
+	my $crowd = $opt{crowd} // 0;
+
+	my $path = "/memory-$$-" . ++$count;
+	local $SIG{PIPE} = 'IGNORE';
+	print { $self->{to} } "run $path /big $patience $ending $bound @call $crowd\n";
+	$self->{dirs}{$path} = "$way $fault $k, @{ $opt{manners} }";
+	my $begun = time;
+	my $deadline = $begun + ($opt{deadline} // 60);
+	my %walk = (steps => 0, calls => 0);
+	while (1)
+	{
+		my $line = $self->_line($deadline, $opt{meanwhile});
+		if (!defined $line)
+		{
+			push @bad, time > $deadline ? 'does not end' : 'has ended';
+			push @bad, $self->stop(time > $deadline ? 'ABRT' : ());
+			last;
+		}
+		$lines .= "$line\n";
+		if ($line =~ /^do (\w+) (.*)/) { $self->_somebody($1, $2); }
+		elsif ($line =~ /^quiet (\w+)/)
+		{
+			# which the server has no name for while it starts
+			my %left = eval { $self->{zk}->ephemerals };
+			push @bad, "left: @{ $left{$1} }" if $left{$1};
+		}
+		elsif ($line =~ /^session (\w+)/) { $self->{sessions}{$1} = "$way $fault $k"; next; }
+		elsif ($line =~ /^done (\d+) (\d+) (\d+)/)
+		{
+			@walk{qw(steps calls ms)} = ($1, $2, $3);
+			last;
+		}
+		else { push @bad, $line; next; }
+		print { $self->{to} } "ok\n";
+	}
+	$walk{frames} = [ $proxy->frames ];
+	$walk{ms} //= 1000 * (time - $begun);
+	if ($self->{pid} && (-s $self->{err} || grep { /^bad leak/ } @bad))
+	{
+		push @bad, $self->stop('KILL');
+	}
+	if (@bad)
+	{
+		push @bad, '-- the walk said', split(/\n/, $lines), '-- the proxy saw',
+		  map { join ' ', map { $_ // '' } @$_ } $proxy->log;
+	}
+	$walk{bad} = \@bad;
+	return \%walk;
+}
+
+# Every STRIDEth place until there are no more.  (walks, ms, [bad...])
+sub job
+{
+	my ($self, $way, $fault, $first, $stride, $manners) = @_;
+	my @manners = $manners eq 'patient' ? @patient : @hasty;
+	my ($n, $ms, @bad) = (0, 0);
+
+	for (my $k = $first;; $k += $stride)
+	{
+		my $how = $manners[ $k % @manners ];
+		my $walk = $self->walk(way => $way, fault => $fault, k => $k, manners => $how);
+		$n++;
+		$ms += $walk->{ms};
+		push @bad, "$way $k, $fault, @$how:", map { "    $_" } @{ $walk->{bad} } if @{ $walk->{bad} };
+		my $places =
+		    $way eq 'request' ? $walk->{frames}[0]
+		  : $way eq 'reply' ? $walk->{frames}[1]
+		  : $walk->{calls};
+		last if $places < $k || $k > 400 || @bad > 400;
+	}
+	return ($n, $ms, @bad);
+}
+
+package main;
+
+# Take jobs from the pipe until there are none; what came out goes to a file.
+sub work
+{
+	my ($number, $queue, $zk) = @_;
+	my %walker;
+	open my $out, '>', "$dir/result.$number" or die "result: $!";
+	$out->autoflush(1);
+
+	while (sysread $queue, my $next, 4)
+	{
+		my $i = unpack 'N', $next;
+		my ($program, @job) = @{ $jobs[$i] };
+		my $walker = $walker{$program} //= Walker->new(name => $program, zk => $zk);
+		my ($n, $ms, @bad) = eval { $walker->job(@job) };
+		push @bad, "the test itself: $@" if $@;
+		print $out "job $i $n $ms\n", map { "bad $i $_\n" } @bad;
+	}
+	foreach my $name (sort keys %walker)
+	{
+		print $out map { "end $name $_\n" } $walker{$name}->stop;
+		print $out map { "dir $_ $walker{$name}{dirs}{$_}\n" } sort keys %{ $walker{$name}{dirs} };
+		print $out map { "session $_ $walker{$name}{sessions}{$_}\n" } sort keys %{ $walker{$name}{sessions} };
+		$walker{$name}{client}->close if $walker{$name}{client};
+		$walker{$name}{proxy}->stop;
+	}
+	print $out "finished\n";
+	close $out;
+	return;
+}
+
+# ----------------------------------------------------------------- here we go
+
+compile();
+jobs();
+diag "seed $seed, " . scalar(@jobs) . ' jobs';
+
+my $zk = ZooKeeper->new->start;
+$zk->with_client(
+	sub {
+		my ($client) = @_;
+		$client->create('/big');
+		$client->create(sprintf '/big/%040d', $_) for 1 .. 150;
+	});
+
+# With no fault all of it must have happened, or the rest would say nothing.
+{
+	foreach my $name (qw(address thread))
+	{
+		my $walker = Walker->new(name => $name, zk => $zk);
+		my $walk;
+		# on a machine that is busy enough a session may expire
+		for (1 .. 3)
+		{
+			$walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 1, manners => $patient[0]);
+			last if $walk->{steps} == 9;
+		}
+		is($walk->{steps}, 9, "$name: no fault: every step is taken");
+		is_deeply($walk->{bad}, [], "$name: no fault: nothing is bad");
+		diag "$name: @{ $walk->{frames} } frames, $walk->{ms} ms";
+		is_deeply([ $walker->stop ], [], "$name: no fault: ends well");
+		$walker->{client}->close;
+		$walker->{proxy}->stop;
+	}
+}
+
+pipe(my $queue, my $fill) or die "pipe: $!";
+syswrite $fill, pack 'N*', 0 .. $#jobs;
+close $fill;
+my @workers;
+foreach my $number (1 .. $nworkers)
+{
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		eval { work($number, $queue, $zk); 1 } or warn $@;
+		POSIX::_exit(0);    # the END blocks are the test's
+	}
+	push @workers, $pid;
+}
+waitpid $_, 0 for @workers;
+
+my (%walks, %ms, %bad, %sessions, %dirs);
+my $finished = 0;
+foreach my $number (1 .. $nworkers)
+{
+	open my $in, '<', "$dir/result.$number" or next;
+	while (<$in>)
+	{
+		if (/^job (\d+) (\d+) ([\d.]+)/)
+		{
+			my $key = join ' ', @{ $jobs[$1] }[ 0 .. 2 ];
+			$walks{$key} += $2;
+			$ms{$key} += $3;
+		}
+		elsif (/^bad (\d+) (.*)/) { push @{ $bad{ join ' ', @{ $jobs[$1] }[ 0 .. 2 ] } }, $2; }
+		elsif (/^end (\w+) (.*)/) { push @{ $bad{"$1 at its end"} }, $2; }
+		elsif (/^session (\w+) (.*)/) { $sessions{$1} = $2; }
+		elsif (/^dir (\S+) (.*)/) { $dirs{$1} = $2; }
+		elsif (/^finished/) { $finished++; }
+	}
+}
+is($finished, $nworkers, 'all workers came to their end');
+foreach my $key (sort keys %walks)
+{
+	ok(!$bad{$key}, sprintf '%s: %d walks', $key, $walks{$key});
+	diag join "\n", splice @{ $bad{$key} }, 0, 200 if $bad{$key};
+	diag sprintf '%s: %d walks, %.1f s', $key, $walks{$key}, $ms{$key} / 1000 if $ENV{ZK_MEMORY_TIMES};
+}
+foreach my $key (grep { !$walks{$_} } sort keys %bad)
+{
+	fail($key);
+	diag join "\n", @{ $bad{$key} };
+}
+diag sprintf 'walked after %.1f s', time - $started;
+
+my $gone = eval { $zk->wait_until(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', 10) };
+ok($gone, 'all ' . keys(%sessions) . ' sessions are gone')
+  or diag map { "$_: $sessions{$_}\n" } grep { $sessions{$_} } $zk->sessions;
+is($zk->watch_count, 0, 'no watch is left');
+is($zk->ephemerals_count, 0, 'no ephemeral node is left');
+my @left;
+eval {
+	$zk->wait_until(sub { !(@left = grep { !m{^/big} } $zk->tree('/')) }, 'the tree', 10);
+};
+is_deeply(\@left, [], 'no directory is left')
+  or diag map { "$_: $dirs{$_}\n" } grep { $dirs{$_} } @left;
+diag sprintf 'after %.1f s', time - $started;
+
+done_testing();

@@ -1,0 +1,74 @@
+/*-------------------------------------------------------------------------
+ *
+ * faults.h
+ *	  What memory_test.c lets fail in our own files, and only there.
+ *
+ * The compiler includes it first (-include): the calls below then go through
+ * memory_test.c, which counts them.  The client library's own calls do not.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FAULTS_H
+#define FAULTS_H
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/types.h>
+
+#include <zookeeper/zookeeper.h>
+
+/*
+ * Is this call the one that fails?  "memory" is what the system gives,
+ * "library" what the client library takes, "send" what the network does.
+ */
+typedef enum FaultKind
+{
+	FAULT_NONE,
+	FAULT_MEMORY,
+	FAULT_LIBRARY,
+	FAULT_SEND,
+	FAULT_KINDS
+} FaultKind;
+
+extern int	fault_now(FaultKind kind);
+
+#ifndef NO_FAULTS
+
+#define OR_FAIL(kind, errno_, failed, call) \
+	(fault_now(kind) ? (errno = (errno_), (failed)) : (call))
+
+#include <errno.h>
+
+#define malloc(size)		OR_FAIL(FAULT_MEMORY, ENOMEM, NULL, malloc(size))
+#define calloc(n, size)		OR_FAIL(FAULT_MEMORY, ENOMEM, NULL, calloc(n, size))
+#undef strdup
+#define strdup(text)		OR_FAIL(FAULT_MEMORY, ENOMEM, NULL, strdup(text))
+#define eventfd(n, flags)	OR_FAIL(FAULT_MEMORY, EMFILE, -1, eventfd(n, flags))
+#define getrandom(p, n, f)	OR_FAIL(FAULT_MEMORY, ENOSYS, -1, getrandom(p, n, f))
+#define pthread_attr_init(a) \
+	(fault_now(FAULT_MEMORY) ? ENOMEM : pthread_attr_init(a))
+#define pthread_create(t, a, f, x) \
+	(fault_now(FAULT_MEMORY) ? EAGAIN : pthread_create(t, a, f, x))
+#define zookeeper_init2(...) \
+	OR_FAIL(FAULT_MEMORY, ENOMEM, NULL, zookeeper_init2(__VA_ARGS__))
+
+/* these say so when memory for a request is out */
+#define REFUSED(call)		(fault_now(FAULT_LIBRARY) ? ZSYSTEMERROR : (call))
+
+#define zoo_acreate(...)	REFUSED(zoo_acreate(__VA_ARGS__))
+#define zoo_acreate2(...)	REFUSED(zoo_acreate2(__VA_ARGS__))
+#define zoo_adelete(...)	REFUSED(zoo_adelete(__VA_ARGS__))
+#define zoo_aexists(...)	REFUSED(zoo_aexists(__VA_ARGS__))
+#define zoo_async(...)		REFUSED(zoo_async(__VA_ARGS__))
+#define zoo_awget(...)		REFUSED(zoo_awget(__VA_ARGS__))
+#define zoo_aget_children(...)	REFUSED(zoo_aget_children(__VA_ARGS__))
+#define zoo_amulti(...)		REFUSED(zoo_amulti(__VA_ARGS__))
+#define zoo_aremove_all_watches(...) \
+	REFUSED(zoo_aremove_all_watches(__VA_ARGS__))
+
+#endif							/* NO_FAULTS */
+
+#endif							/* FAULTS_H */
