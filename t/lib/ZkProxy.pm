@@ -519,7 +519,7 @@ sub _request
 	$count{$op}++;
 	$count{'*'}++ if $op ne 'ping';
 
-	if ($op eq 'connect' && $expire_next)
+	if ($op eq 'connect' && $expire_next && unpack 'x20 Q>', $frame)
 	{
 		undef $expire_next;
 		substr $frame, 20, 8, pack 'Q>', 1;    # no session has this id
