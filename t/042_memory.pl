@@ -9,7 +9,7 @@
 # the session while it lived, and in the end no session, watch or directory.
 #
 # ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
-# hasty (40 minutes); otherwise each fifth or eighth, beginning at random, for
+# hasty (40 minutes); otherwise each sixth or tenth, beginning at random, for
 # which ZK_MEMORY_SEED is the seed.  ZK_MEMORY_WORKERS walks at once (default
 # 12).  ZK_MEMORY_ONLY is a pattern for what to do, as "thread reply cut".
 
@@ -46,39 +46,48 @@ my $started = time;
 
 my %program = (
 	address => {
-		cflags => [ '-O1', '-fsanitize=address,undefined', '-fno-sanitize-recover=all' ],
 		# the walk asks for leaks itself, so that one knows after which
 		env => { ASAN_OPTIONS => 'detect_stack_use_after_return=1' },
 		timeout => 1000,
 	},
 	# the thread sanitizer cannot bear every layout of the address space
 	thread => {
-		cflags => [ '-O1', '-fsanitize=thread' ],
 		env => { TSAN_OPTIONS => 'halt_on_error=1:second_deadlock_stack=1' },
 		run => [qw(setarch -R)],
 		timeout => 1000,
 	},
 	# these see what the client library does, too
 	memcheck => {
-		cflags => ['-O1'],
 		run => [qw(valgrind -q --leak-check=full --error-exitcode=9 --fair-sched=yes)],
+		binary => 'plain',
 		timeout => 8000,
 	},
 	helgrind => {
-		cflags => ['-O1'],
 		run => [qw(valgrind -q --tool=helgrind --error-exitcode=9 --fair-sched=yes)],
+		binary => 'plain',
 		timeout => 8000,
+	},
+	# the numbers of requests pass 2^31 in the middle of the first walk
+	wrap => {
+		binary => 'plain',
+		timeout => 4000,
+		more => [ 2**31 - 30 ],
 	},);
+my %cflags = (
+	address => [ '-fsanitize=address,undefined', '-fno-sanitize-recover=all' ],
+	thread => ['-fsanitize=thread'],
+	plain => []);
+
 
 sub compile
 {
 	my @pids;
-	foreach my $name (sort keys %program)
+	foreach my $name (sort keys %cflags)
 	{
 		my $pid = fork // die "could not fork: $!";
 		if ($pid == 0)
 		{
-			exec 'gcc', '-D_GNU_SOURCE', '-g', '-Wall', '-Wextra', '-Werror', @{ $program{$name}{cflags} },
+			exec 'gcc', '-D_GNU_SOURCE', '-g', '-O1', '-Wall', '-Wextra', '-Werror', @{ $cflags{$name} },
 			  '-include', "$root/t/c/faults.h", "-I$root/src", "-I$root/t/c", '-o', "$dir/$name",
 			  "$root/t/c/memory_test.c",
 			  map({ "$root/src/$_.c" } qw(protocol session request node guard resolve)),
@@ -134,12 +143,10 @@ sub jobs
 		foreach my $program (qw(memcheck helgrind))
 		{
 			add_job($program, 'none', '', places => [0], crowd => 1);
-			foreach ([qw(reply drop)], [qw(reply cut)], [qw(reply expire)], [qw(send fails)])
-			{
-				add_job($program, @$_, places => some($full ? 30 : 2, 45));
-			}
+			add_job($program, @$_, places => some($full ? 30 : 1, 45))
+			  for [qw(reply drop)], [qw(reply cut)], [qw(reply expire)], [qw(send fails)];
 			next if $program eq 'helgrind';
-			add_job($program, @$_, places => some($full ? 60 : 3, 70)) for [qw(memory fails)], [qw(library fails)];
+			add_job($program, @$_, places => some($full ? 60 : 2, 70)) for [qw(memory fails)], [qw(library fails)];
 		}
 	}
 	foreach my $program (qw(address thread))
@@ -161,7 +168,7 @@ sub jobs
 			foreach my $manners (\@patient, \@hasty)
 			{
 				next if $fault eq 'fails for long' && $manners == \@patient && !$full;
-				my $step = $full ? 1 : ($manners == \@patient ? 5 : 8) * ($way eq 'memory' ? 2 : 1);
+				my $step = $full ? 1 : ($manners == \@patient ? 6 : 10) * ($way eq 'memory' ? 2 : 1);
 				my $first = 1 + int rand $step;
 				add_job(
 					$program, $way, $fault,
@@ -214,8 +221,8 @@ sub _start
 		# nothing else of the test's, so that the walk's descriptors are its own
 		POSIX::close($_) for 3 .. 255;
 		local %ENV = (%ENV, %{ $p->{env} // {} });
-		exec 'setpriv', '--pdeathsig', 'KILL', @{ $p->{run} // [] }, "$dir/$self->{name}",
-		  $self->{proxy}->hosts, $p->{timeout}
+		exec 'setpriv', '--pdeathsig', 'KILL', @{ $p->{run} // [] }, "$dir/" . ($p->{binary} // $self->{name}),
+		  $self->{proxy}->hosts, $p->{timeout}, @{ $p->{more} // [] }
 		  or POSIX::_exit(127);
 	}
 	close $in;
@@ -472,7 +479,7 @@ big($zk);
 
 # With no fault all of it must have happened, or the rest would say nothing.
 {
-	foreach my $name (qw(address thread))
+	foreach my $name (qw(address thread wrap))
 	{
 		my $walker = Walker->new(name => $name, zk => $zk);
 		my $walk;

@@ -3,7 +3,7 @@
  * memory_test.c
  *	  One walk through all of session.h, for t/042_memory.pl.
  *
- *		memory_test HOSTS SESSION_TIMEOUT_MS
+ *		memory_test HOSTS SESSION_TIMEOUT_MS [FIRST_XID]
  *
  * Each line on stdin asks for one walk:
  *
@@ -48,6 +48,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "session_int.h"
@@ -96,6 +97,24 @@ send(int sock, const void *bytes, size_t len, int flags)
 		return -1;
 	}
 	return sendto(sock, bytes, len, flags, NULL, 0);
+}
+
+/*
+ * The library counts its requests from the time of the first one on.  So one
+ * can have it come to where 2^31 is, as it does in 2038 at the latest.
+ */
+static time_t time_for_library;
+
+time_t
+time(time_t *t)
+{
+	struct timespec now = {.tv_sec = time_for_library};
+
+	if (now.tv_sec == 0)
+		clock_gettime(CLOCK_REALTIME, &now);
+	if (t != NULL)
+		*t = now.tv_sec;
+	return now.tv_sec;
 }
 
 /*-------------------------------------------------------------------------
@@ -658,8 +677,9 @@ main(int argc, char **argv)
 	static const char *const kinds[FAULT_KINDS] = {"none", "memory", "library", "send"};
 	char		line[1024];
 
-	if (argc != 3)
+	if (argc != 3 && argc != 4)
 		return 2;
+	time_for_library = argc == 4 ? atol(argv[3]) : 0;
 	hosts = argv[1];
 	timeout_ms = atoi(argv[2]);
 
