@@ -487,7 +487,7 @@ big($zk);
 		for (1 .. 3)
 		{
 			$walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 1, manners => $patient[0]);
-			last if $walk->{steps} == 9;
+			last if $walk->{steps} == 9 || $walk->{frames}[0] > 1000;
 		}
 		is($walk->{steps}, 9, "$name: no fault: every step is taken");
 		is_deeply($walk->{bad}, [], "$name: no fault: nothing is bad");

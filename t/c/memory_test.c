@@ -306,6 +306,15 @@ path_of(int i, const char *below)
 }
 
 static bool
+reconnected(void)
+{
+	ZkSessionInfo info;
+
+	zks_info(session, &info);
+	return info.epoch != 1 || info.state != ZKS_CONNECTED;
+}
+
+static bool
 all_gone(void)
 {
 	int			refused;
@@ -446,22 +455,60 @@ step_stolen(void)
 	discard(1);
 }
 
+/*
+ * All there; as many as can be asked for; one that is not there; and one that
+ * nobody waits for.  What is not in doubt must be so.
+ */
 static void
-step_prove(void)
+step_check(void)
 {
+	ZkNode	   *all[ZKN_CHECK_MAX];
+	ZkNode	   *two[2];
 	ZkAnswer	answer;
+	bool		there = node(0).state == ZKN_PRESENT;
 
-	requests[4] = zks_prove(session);
-	requests[5] = zks_prove(session);
+	create(7, "/p/q", ZKP_EXCLUSIVE, false);
+	create(8, "/p/q", ZKP_EXCLUSIVE, false);
+	WAIT_FOR(settled(7) && settled(8));
+	if (!there || node(7).state != ZKN_PRESENT || node(8).state != ZKN_PRESENT)
+		return;
+	for (int i = 0; i < ZKN_CHECK_MAX; i++)
+		all[i] = nodes[i % 2 == 0 ? 0 : 7];
+	requests[4] = zkn_check(session, all, 2);
+	requests[5] = zkn_check(session, all, 2);
+	requests[6] = zkn_check(session, all, ZKN_CHECK_MAX);
 	forget(5);
-	WAIT_FOR(answered(4));
-	if (requests[4] != NULL && zks_answered(session, requests[4], &answer) &&
-		answer.rc != ZNONODE && !zks_is_doubtful(answer.rc))
-		say("bad proof: %d", answer.rc);
-	forget(4);
+	WAIT_FOR(answered(4) && answered(6));
+	for (int i = 4; i <= 6; i += 2)
+	{
+		if (requests[i] == NULL || !zks_answered(session, requests[i], &answer))
+			continue;
+		if (answer.rc != ZOK && !zks_is_doubtful(answer.rc))
+			say("bad check: %d, missing %d", answer.rc, answer.missing);
+	}
+	ask("do delete", path_of(7, "/p/q"));
+	two[0] = nodes[0];
+	two[1] = nodes[7];
+	requests[7] = zkn_check(session, two, 2);
+	WAIT_FOR(answered(7));
+	if (requests[7] != NULL && zks_answered(session, requests[7], &answer) &&
+		!zks_is_doubtful(answer.rc) && (answer.rc != ZNONODE || answer.missing != 1))
+		say("bad check of one that is gone: %d, missing %d", answer.rc, answer.missing);
+	zkn_lost(session, nodes[7]);
+	if (node(7).state != ZKN_LOST)
+		say("bad state of one that is lost: %d", (int) node(7).state);
+	for (int i = 4; i <= 7; i++)
+		forget(i);
+	zkn_delete(session, nodes[7]);
+	zkn_delete(session, nodes[8]);
+	WAIT_FOR(node(7).state != ZKN_PRESENT && node(8).state != ZKN_PRESENT);
+	if (!in_vain && node(8).state != ZKN_DELETED && !reconnected())
+		say("bad state of one that was deleted: %d", (int) node(8).state);
+	discard(7);
+	discard(8);
 }
 
-/* given up in each state: asked for, there, watched, the watch asked for */
+/* given up in each state: asked for, there, watched, to be deleted */
 static void
 step_discard(void)
 {
@@ -473,6 +520,8 @@ step_discard(void)
 	if (nodes[5] != NULL)
 		zkn_watch(session, nodes[5]);
 	discard(5);
+	if (node(6).state == ZKN_PRESENT)
+		zkn_delete(session, nodes[6]);
 	discard(6);
 	WAIT_FOR(all_gone());
 }
@@ -638,7 +687,7 @@ walk(const char *ending, int bound_ms, bool crowd)
 {
 	static void (*const all[]) (void) = {
 		step_create, step_absent, step_list, step_watch, step_event,
-		step_stolen, step_prove, step_discard, step_crowd
+		step_stolen, step_check, step_discard, step_crowd
 	};
 	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) - (crowd ? 0 : 1);
 	int			threads = threads_without_session();
