@@ -105,6 +105,19 @@ sub compile
 	return;
 }
 
+# the rules on which mutual exclusion rests, which need no server
+sub pure
+{
+	is( system(
+			'gcc', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/pure",
+			"$root/t/c/protocol_test.c", "$root/src/protocol.c"),
+		0,
+		'protocol_test: compiles');
+	my $said = `$dir/pure 2>&1`;
+	is($?, 0, 'protocol_test: nothing reported') or diag $said;
+	return;
+}
+
 # ------------------------------------------------------------------- the jobs
 
 my @reply_faults = qw(swallow drop abort cut stall hold twice late xid length negative huge
@@ -151,6 +164,7 @@ sub jobs
 	}
 	foreach my $program (qw(address thread))
 	{
+		add_job($program, 'reply', 'dribble', places => [0], crowd => 1);
 		add_job($program, 'reply', 'kill', places => some($full ? 40 : 3, 45), server => 1);
 		foreach (@all)
 		{
@@ -334,6 +348,7 @@ sub walk
 			$proxy->reset;
 		};
 	}
+	elsif ($fault eq 'dribble') { $proxy->dribble; }
 	elsif ($way =~ /^re/) { $proxy->nth($way, $k, $fault); }
 	my @call = $way =~ /^re|^none/ ? ('none', 0, 0) : ($way, $k, $fault eq 'fails for long' ? 25 : 1);
 	my $crowd = $opt{crowd} // 0;
@@ -471,6 +486,7 @@ sub work
 # ----------------------------------------------------------------- here we go
 
 compile();
+pure();
 jobs();
 diag "seed $seed, " . scalar(@jobs) . ' jobs';
 

@@ -16,6 +16,9 @@ ZkProxy - a faulty network between a client and one ZooKeeper server
   $proxy->release;                           # ... until now
   $proxy->blackhole; $proxy->drop; $proxy->refuse; $proxy->pass;
 
+  $proxy->count_frames;                      # from now on:
+  $proxy->nth('reply', 7, 'cut');            # half of the seventh arrives
+
   $proxy->clear_log;
   ...
   is($proxy->count('create2'), 1);
@@ -97,6 +100,9 @@ sub drop { return $_[0]->_do('drop'); }
 
 # Each frame travels that long, each way.
 sub delay_ms { return $_[0]->_do("delay $_[1]"); }
+
+# What goes to the client arrives in pieces of a few bytes, until reset.
+sub dribble { return $_[0]->_do('dribble'); }
 
 # -- single operations.  Each takes an operation or a list of them, and a count
 # (default 1): that many of the next requests.
@@ -302,7 +308,7 @@ use warnings;
 use Errno qw(EAGAIN EINTR EWOULDBLOCK);
 use Time::HiRes qw(time);
 
-my ($target, $port, $listener, $mode, $delay);
+my ($target, $port, $listener, $mode, $delay, $dribble);
 my @rules;         # { action, ops => {name => 1}, count }
 my %conns;         # number => connection
 my @log;
@@ -749,7 +755,7 @@ sub _write
 {
 	my ($conn, $d) = @_;
 	return if $conn->{closed} || $d->{out} eq '';
-	my $n = syswrite $d->{to}, $d->{out};
+	my $n = syswrite $d->{to}, $d->{out}, $dribble && $conn->{down} == $d ? 1 + int rand 9 : length $d->{out};
 	if (defined $n) { substr $d->{out}, 0, $n, ''; }
 	elsif (!$!{EAGAIN} && !$!{EWOULDBLOCK} && !$!{EINTR}) { _close($conn, 'close'); }
 	return;
@@ -786,7 +792,7 @@ sub _release
 sub _forget
 {
 	@rules = ();
-	($mode, $delay, $swallowed) = ('pass', 0, 0);
+	($mode, $delay, $swallowed, $dribble) = ('pass', 0, 0, 0);
 	return;
 }
 
@@ -817,6 +823,7 @@ my %command = (
 	swallowed => sub { return $swallowed; },
 	connections => sub { return scalar keys %conns; },
 	log => sub { return join "\n", map { join "\t", @$_ } @log; },
+	dribble => sub { $dribble = 1; return; },
 	nth => sub {
 		my ($way, $n, $action) = @_;
 		$nth{$way} = [ $n, $action ];
