@@ -164,6 +164,8 @@ sub jobs
 	}
 	foreach my $program (qw(address thread))
 	{
+		# opening a session, always
+		add_job($program, 'memory', 'fails', places => [ 1 .. 16 ]);
 		add_job($program, 'reply', 'dribble', places => [0], crowd => 1);
 		add_job($program, 'reply', 'kill', places => some($full ? 40 : 3, 45), server => 1);
 		foreach (@all)
@@ -376,6 +378,12 @@ sub walk
 			# which the server has no name for while it starts
 			my %left = eval { $self->{zk}->ephemerals };
 			push @bad, "left: @{ $left{$1} }" if $left{$1};
+			# a watch whose removal was lost may stay as long as its session
+			if ($way eq 'none')
+			{
+				my ($watches) = $self->{zk}->four_letter('wchc') =~ /^$1\n((?:\t.*\n)+)/m;
+				push @bad, "watched: $watches" if $watches;
+			}
 			# its owner waited until all was taken back
 			$self->{dirs}{$path} = "tidy $self->{dirs}{$path}";
 		}

@@ -85,7 +85,10 @@ fault_now(FaultKind kind)
 	return call >= fault_at && call < fault_at + fault_count;
 }
 
-/* The library's: each second fault takes half of what there is, then fails */
+/*
+ * The library's: each second fault takes half of what there is, then fails.
+ * Such a connection is dead.
+ */
 ssize_t
 send(int sock, const void *bytes, size_t len, int flags)
 {
@@ -93,6 +96,7 @@ send(int sock, const void *bytes, size_t len, int flags)
 	{
 		if (fault_at % 2 == 0 && len > 4)
 			(void) sendto(sock, bytes, len / 2, flags, NULL, 0);
+		shutdown(sock, SHUT_RDWR);
 		errno = fault_at % 3 == 0 ? EPIPE : ECONNRESET;
 		return -1;
 	}
@@ -336,7 +340,7 @@ step_create(void)
 	WAIT_FOR(settled(0) && settled(1));
 }
 
-/* no directory; a directory that cannot be; one that nobody will use */
+/* no directory; a directory that cannot be; one that nobody else will use */
 static void
 step_absent(void)
 {
@@ -346,9 +350,11 @@ step_absent(void)
 	snprintf(below, sizeof(below), "/p/q/%s/x", node(0).name);
 	if (node(0).state == ZKN_PRESENT)
 		create(3, below, ZKP_EXCLUSIVE, true);
-	WAIT_FOR(settled(2) && settled(3));
+	create(9, "/r/s", ZKP_SHARED, true);
+	WAIT_FOR(settled(2) && settled(3) && settled(9));
 	discard(2);
 	discard(3);
+	discard(9);
 }
 
 /* The node that is ours, and was, must be in a list asked for in between */
