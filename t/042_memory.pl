@@ -9,7 +9,7 @@
 # the session while it lived, and in the end no session, watch or directory.
 #
 # ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
-# hasty (40 minutes); otherwise each sixth or tenth, beginning at random, for
+# hasty (40 minutes); otherwise each seventh or twelfth, beginning at random, for
 # which ZK_MEMORY_SEED is the seed.  ZK_MEMORY_WORKERS walks at once (default
 # 12).  ZK_MEMORY_ONLY is a pattern for what to do, as "thread reply cut".
 
@@ -22,7 +22,6 @@ use lib "$FindBin::RealBin/lib";
 use File::Temp qw(tempdir);
 use IO::Handle;
 use IO::Select;
-use IPC::Open3;
 use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -184,7 +183,7 @@ sub jobs
 			foreach my $manners (\@patient, \@hasty)
 			{
 				next if $fault eq 'fails for long' && $manners == \@patient && !$full;
-				my $step = $full ? 1 : ($manners == \@patient ? 6 : 10) * ($way eq 'memory' ? 2 : 1);
+				my $step = $full ? 1 : ($manners == \@patient ? 7 : 12) * ($way eq 'memory' ? 2 : 1);
 				my $first = 1 + int rand $step;
 				add_job(
 					$program, $way, $fault,
