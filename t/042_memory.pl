@@ -166,6 +166,7 @@ sub jobs
 		# opening a session, always
 		add_job($program, 'memory', 'fails', places => [ 1 .. 16 ]);
 		add_job($program, 'reply', 'dribble', places => [0], crowd => 1);
+		add_job($program, 'reply', 'short', places => [ 1, 60, 65, 70 ]);
 		add_job($program, 'reply', 'kill', places => some($full ? 40 : 3, 45), server => 1);
 		foreach (@all)
 		{

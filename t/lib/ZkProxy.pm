@@ -159,6 +159,7 @@ sub _rule
 #   xid        it answers another request
 #   length, negative, huge, tiny, zero    its length is a lie
 #   text       something else instead, as a web server would say it
+#   short      the first answer to a multi from there on lacks its last result
 #   moved      the server says that the session is at another one
 #   expire     the connection is cut, and the next one is told that its
 #              session has expired
@@ -554,9 +555,15 @@ sub _request
 # What to do with this frame, if it is the one.
 sub _nth
 {
-	my ($way) = @_;
+	my ($way, $is_multi) = @_;
 	my $n = ++$frames{$way};
 	my $fault = $nth{$way};
+	if ($fault && $fault->[1] eq 'short')
+	{
+		return '' if $n < $fault->[0] || !$is_multi;
+		delete $nth{$way};
+		return 'short';
+	}
 	return $fault && $fault->[0] == $n ? $fault->[1] : '';
 }
 
@@ -580,6 +587,7 @@ my %damage = (
 	tiny => sub { substr $_[0], 0, 4, pack 'N', 5; },
 	zero => sub { $_[0] = "\0" x 64; },
 	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
+	short => sub { $_[0] = pack('N', length($_[0]) - 4 - 9) . substr $_[0], 4, -9; },
 	moved => sub { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', -118; });
 
 sub _damage
@@ -672,8 +680,6 @@ sub _answer
 	my ($conn, $frame) = @_;
 	my $down = $conn->{down};
 	my ($xid, $err, $more) = (0, 0, '');
-	my $nth = _nth('reply');
-
 	if (delete $down->{handshake})
 	{
 		$more = sprintf '0x%x', unpack 'x12 Q>', $frame;
@@ -682,6 +688,7 @@ sub _answer
 	{
 		($xid, undef, $err) = unpack 'x4 l> q> l>', $frame;
 	}
+	my $nth = _nth('reply', scalar grep { $_->{op} eq 'multi' && $_->{xid} == $xid } @{ $conn->{asked} });
 
 	if ($xid == -1)
 	{
