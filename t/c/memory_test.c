@@ -686,7 +686,10 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 		say("bad %d descriptors, not %d", count_entries("/proc/self/fd"), descriptors);
 }
 
-/* The thread sanitizer begins one of its own with the first */
+/*
+ * The thread sanitizer begins one of its own with the first.  One that has
+ * been joined is still seen for a moment, so look for a while, once.
+ */
 static void *
 do_nothing(void *argument)
 {
@@ -696,12 +699,23 @@ do_nothing(void *argument)
 static int
 threads_without_session(void)
 {
+	static int	least = 0;
 	pthread_t	thread;
 
+	if (least != 0)
+		return least;
 	if (pthread_create(&thread, NULL, do_nothing, NULL) != 0)
 		exit(2);
 	pthread_join(thread, NULL);
-	return count_entries("/proc/self/task");
+	for (int i = 0; i < 40; i++)
+	{
+		int			n = count_entries("/proc/self/task");
+
+		if (least == 0 || n < least)
+			least = n;
+		poll(NULL, 0, 5);
+	}
+	return least;
 }
 
 static void
