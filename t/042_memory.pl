@@ -9,7 +9,7 @@
 # the session while it lived, and in the end no session, watch or directory.
 #
 # ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
-# hasty (40 minutes); otherwise each seventh or twelfth, beginning at random, for
+# hasty (an hour); otherwise each seventh or twelfth, beginning at random, for
 # which ZK_MEMORY_SEED is the seed.  ZK_MEMORY_WORKERS walks at once (default
 # 12).  ZK_MEMORY_ONLY is a pattern for what to do, as "thread reply cut".
 
@@ -360,7 +360,7 @@ sub walk
 	print { $self->{to} } "run $path /big $patience $ending $bound @call $crowd\n";
 	$self->{dirs}{$path} = "$way $fault $k, @{ $opt{manners} }";
 	my $begun = time;
-	my $deadline = $begun + ($opt{deadline} // 60);
+	my $deadline = $begun + ($program{ $self->{name} }{timeout} > 1000 ? 240 : 60);
 	my %walk = (steps => 0, calls => 0);
 	while (1)
 	{
