@@ -45,6 +45,12 @@
 /* How long a session that is cut off when it is closed tries to say goodbye */
 #define LINGER_MS			500
 
+/*
+ * Threads of sessions that were given up, and wait for a resolver that is
+ * silent: no more of them than this
+ */
+#define MAX_KEEPERS			16
+
 /* Nor try the servers more often than this after a fault */
 #define BACKOFF_MS			20
 
@@ -633,6 +639,8 @@ release(ZkSession *s)
  */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
+static atomic_int nkeepers;
+
 static void *
 keeper_main(void *arg)
 {
@@ -668,6 +676,7 @@ keeper_main(void *arg)
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	s->notify = true;
+	atomic_fetch_sub(&nkeepers, 1);
 	atomic_store(&s->keeper_done, true);
 	leave_locked(s);
 	release(s);
@@ -687,6 +696,11 @@ start_keeper(ZkSession *s)
 	sigset_t	saved;
 	int			rc;
 
+	if (atomic_load(&nkeepers) >= MAX_KEEPERS)
+	{
+		errno = EAGAIN;
+		return false;
+	}
 	rc = pthread_attr_init(&attr);
 	if (rc == 0)
 	{
@@ -695,7 +709,10 @@ start_keeper(ZkSession *s)
 		/* a thread inherits its creator's mask: signals are not for it */
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &saved);
+		atomic_fetch_add(&nkeepers, 1);
 		rc = pthread_create(&s->keeper, &attr, keeper_main, s);
+		if (rc != 0)
+			atomic_fetch_sub(&nkeepers, 1);
 		pthread_sigmask(SIG_SETMASK, &saved, NULL);
 		pthread_attr_destroy(&attr);
 	}
