@@ -97,16 +97,6 @@ sub works
 	return;
 }
 
-# Two tests: it failed with 40001 and named the path.
-sub is_lost
-{
-	my ($result, $path, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($result->{state}, '40001', "$name: 40001");
-	like($result->{message}, qr/"\Q$path\E"/, "$name: names the path");
-	return;
-}
-
 # -------------------------------------------------------------------- the costs
 
 sub await_answer
@@ -262,26 +252,26 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand'); SELECT zk_xact_lock('/hand')});
 	my $id = $sessions->();
 	delete_by_hand('/hand');
-	is_lost($session->query('COMMIT'), '/hand', 'strict, transaction scope');
+	zk_is_lost($session->query('COMMIT'), '/hand', 'strict, transaction scope');
 	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'strict: no hold is left');
 	works($session, 'strict: the next transaction works');
 	is($sessions->(), $id, 'strict: in the same ZooKeeper session');
 
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand'); SELECT zk_lock('/hand/1'), zk_lock('/hand/2'), zk_lock('/hand/3')});
 	delete_by_hand('/hand/2');
-	is_lost($session->query('COMMIT'), '/hand/2', 'strict, the second of three of session scope');
+	zk_is_lost($session->query('COMMIT'), '/hand/2', 'strict, the second of three of session scope');
 	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'strict: taken in this transaction, they are given back');
 
 	$session->value(q{SELECT zk_lock('/hand/1'), zk_lock('/hand/2')});
 	delete_by_hand('/hand/1');
-	is_lost($session->query(q{INSERT INTO t VALUES ('hand')}),
+	zk_is_lost($session->query(q{INSERT INTO t VALUES ('hand')}),
 		'/hand/1', 'strict, a lock of an earlier transaction, and a write');
 	is($session->value(q{SELECT string_agg(path || ' ' || state, ', ' ORDER BY path) FROM zk_locks}),
 		'/hand/1 lost, /hand/2 held', 'strict: it stays, lost');
-	is_lost($session->query(q{INSERT INTO t VALUES ('hand')}), '/hand/1', 'strict, and the next write');
+	zk_is_lost($session->query(q{INSERT INTO t VALUES ('hand')}), '/hand/1', 'strict, and the next write');
 	is($session->query('SELECT count(*) FROM t')->{state}, '', 'strict: who writes nothing commits');
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand')});
-	is_lost($session->query(q{PREPARE TRANSACTION 'hand'}), '/hand/1', 'strict, PREPARE TRANSACTION');
+	zk_is_lost($session->query(q{PREPARE TRANSACTION 'hand'}), '/hand/1', 'strict, PREPARE TRANSACTION');
 	is($admin->value('SELECT count(*) FROM pg_prepared_xacts'), 0, 'strict: nothing is prepared');
 	my $result = $session->query(q{SELECT zk_unlock('/hand/1')});
 	is("$result->{out} @{ $result->{warnings} }",
@@ -328,7 +318,7 @@ subtest 'COMMIT in a procedure' => sub {
 		'it stands before its second COMMIT');
 	delete_by_hand('/procedure');
 	$admin->value('SELECT pg_advisory_unlock(1)');
-	is_lost($session->wait, '/procedure', 'the COMMIT after the loss');
+	zk_is_lost($session->wait, '/procedure', 'the COMMIT after the loss');
 	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}),
 		'part 1', 'the one before it stands, the rest is not there');
 	is($session->query(q{CALL in_parts('/procedure', 2)})->{state}, '', 'called again, it comes to its end');
@@ -347,7 +337,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/notify'); NOTIFY news, 'of a lost lock'});
 	is($session->value('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'NOTIFY: has no xid');
 	delete_by_hand('/notify');
-	is_lost($session->query('COMMIT'), '/notify', 'NOTIFY');
+	zk_is_lost($session->query('COMMIT'), '/notify', 'NOTIFY');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/notify'); NOTIFY news, 'of a lock'; COMMIT});
 	my $heard = '';
 	zk_until(sub { $heard .= $listener->value('SELECT 1'); $heard =~ /of a lock/ }, 'a notification');
@@ -357,12 +347,12 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	$session->value(q{BEGIN; INSERT INTO there VALUES ('before'); SELECT zk_xact_lock('/fdw')});
 	is($session->value('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'postgres_fdw: has no xid here');
 	delete_by_hand('/fdw');
-	is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used before the lock');
+	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used before the lock');
 	is(rows('before', 'remote'), 0, 'postgres_fdw: not committed there');
 
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('in another transaction')});
 	delete_by_hand('/fdw');
-	is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used by an earlier transaction');
+	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used by an earlier transaction');
 	is(rows('in another transaction', 'remote'), 0, 'postgres_fdw: not committed there');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('held'); COMMIT});
 	is(rows('held', 'remote'), 1, 'postgres_fdw: committed with a lock that is held');
@@ -373,7 +363,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	$session = session_with(undef, commit_guard => 'strict');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO t VALUES ('after'); INSERT INTO there VALUES ('after')});
 	delete_by_hand('/fdw');
-	is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock');
+	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock');
 	is(rows('after') . rows('after', 'remote'), '01', 'postgres_fdw: rolled back here, committed there');
 	$session->quit;
 };
@@ -441,7 +431,7 @@ subtest 'cut off at COMMIT' => sub {
 	foreach my $name (grep { /^(?:gone|silent) (?!off|expired)/ } @names)
 	{
 		my $result = $session{$name}->wait;
-		is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
+		zk_is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
 		note(sprintf '%s: %.0f ms', $name, 1000 * $result->{seconds});
 		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: after operation_timeout");
 		cmp_ok($result->{seconds}, '>', 0.9, "$name: not before");
@@ -465,7 +455,7 @@ subtest 'cut off at COMMIT' => sub {
 	is(rows("cut later %"), 0, 'neither row is there');
 
 	$result = $session{'gone expired'}->wait;
-	is_lost($result, '/cut/gone/expired', 'gone expired');
+	zk_is_lost($result, '/cut/gone/expired', 'gone expired');
 	cmp_ok($result->{seconds}, '<', 10, 'gone expired: as soon as the session is lost, not after operation_timeout');
 	is(rows('cut gone expired'), 0, 'gone expired: the row is not there');
 
@@ -494,7 +484,7 @@ subtest 'the answer to the guard is lost' => sub {
 	$begin->('swallowed');
 	$proxy->swallow('multi');
 	my $result = $session->query('COMMIT');
-	is_lost($result, '/answer', 'swallowed');
+	zk_is_lost($result, '/answer', 'swallowed');
 	cmp_ok($result->{seconds}, '<', 1 + $SLACK, 'swallowed: after operation_timeout');
 	cmp_ok($result->{seconds}, '>', 0.9, 'swallowed: not before');
 	is(rows('swallowed'), 0, 'swallowed: the row is not there');
@@ -520,7 +510,7 @@ subtest 'the answer to the guard is lost' => sub {
 	cut($proxy);
 	$proxy->release;
 	$proxy->pass;
-	is_lost($session->wait, '/answer', 'deleted between the two');
+	zk_is_lost($session->wait, '/answer', 'deleted between the two');
 	is(rows('deleted'), 0, 'deleted: the row is not there');
 	works($session, 'deleted: works');
 
@@ -548,7 +538,7 @@ subtest 'the answer to the guard is lost' => sub {
 	$proxy->release;
 	is($next->wait->{out}, 't', 'late: the next one has the lock');
 	kill 'CONT', $session->pid;
-	is_lost($session->wait, '/answer', 'late: what it said is not true any more');
+	zk_is_lost($session->wait, '/answer', 'late: what it said is not true any more');
 	is(rows('late'), 0, 'late: the row is not there');
 	works($session, 'late: works');
 	$_->quit for $session, $next;

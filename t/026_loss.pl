@@ -84,16 +84,6 @@ sub works
 	return;
 }
 
-# Two tests: it failed with 40001 and named the path.
-sub is_lost
-{
-	my ($result, $path, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($result->{state}, '40001', "$name: 40001");
-	like($result->{message}, qr/"\Q$path\E"/, "$name: names the path");
-	return;
-}
-
 # ---------------------------------------------------------- a stopped backend
 
 subtest 'the backend of the holder is stopped for longer than its session lives' => sub {
@@ -129,7 +119,7 @@ subtest 'the backend of the holder is stopped for longer than its session lives'
 		}
 		else
 		{
-			is_lost($result, $path, "$path: its COMMIT");
+			zk_is_lost($result, $path, "$path: its COMMIT");
 			is(who_wrote($path), 'next', "$path: only the rows of the next holder are there");
 		}
 		if ($path =~ /session/)
@@ -190,7 +180,7 @@ subtest 'a leader without followers' => sub {
 		else
 		{
 			my $result = $alone{$name}->wait;
-			is_lost($result, $path, $name);
+			zk_is_lost($result, $path, $name);
 			cmp_ok($result->{seconds}, '>', 0.9, "$name: not before operation_timeout");
 			cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: nor later");
 			is(who_wrote($path), '', "$name: its rows are not there");
@@ -256,7 +246,7 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 			is($result->{state}, '', "$name: without the guard its COMMIT succeeds");
 			next;
 		}
-		is_lost($result, $path, $name);
+		zk_is_lost($result, $path, $name);
 		is(who_wrote($path), 'next', "$name: only the row of the next holder is there");
 		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: within operation_timeout");
 		note sprintf '%s: COMMIT failed after %.1f s', $name, $result->{seconds};
@@ -297,7 +287,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	note sprintf 'lost after %.1f s', $took;
 	cmp_ok($took, '<', 2 + $SLACK, 'a holder knows by its own clock that its lock is lost');
 	ok(!$session{patient}->is_done, 'who has more time goes on waiting');
-	is_lost($session{xact}->query('COMMIT'), '/down/xact', 'a COMMIT meanwhile');
+	zk_is_lost($session{xact}->query('COMMIT'), '/down/xact', 'a COMMIT meanwhile');
 
 	$began = time;
 	$zk->start;
@@ -309,7 +299,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	is("$result->{out} @{ $result->{warnings} }",
 		'f the lock on "/down/unlock" had been lost', 'if it is zk_unlock: a warning, and false');
 	is($session{reader}->value(q{SELECT state, token, zk_lock_token(path) FROM zk_locks}), 'lost||', 'if it is zk_locks: lost');
-	is_lost($session{writer}->query('COMMIT'), '/down/writer', 'if it is COMMIT');
+	zk_is_lost($session{writer}->query('COMMIT'), '/down/writer', 'if it is COMMIT');
 	is($session{again}->value(q{SELECT zk_lock('/down/other'), zk_unlock('/down/other')}), 't|t', 'another path can be locked');
 	is($session{again}->value(q{SELECT state FROM zk_locks}), 'lost', 'which does not bring the lost one back');
 	is($session{again}->query(q{SELECT zk_unlock('/down/again')})->{out}, 'f', 'given back');

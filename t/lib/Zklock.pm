@@ -44,7 +44,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_session zk_until zk_wait_waiting zk_locks_left
-  zk_nothing_left zk_no_crash zk_cpu_seconds zk_descriptors zk_threads);
+  zk_nothing_left zk_no_crash zk_is_lost zk_cpu_seconds zk_descriptors zk_threads);
 
 our $TIMEOUT = 30;    # seconds, where nothing else is said
 
@@ -137,6 +137,17 @@ sub zk_no_crash
 	my ($node) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC:|TRAP:/, 'no backend has crashed');
+}
+
+# Two tests: this COMMIT, or whatever it was, failed because the lock is lost,
+# and says which.
+sub zk_is_lost
+{
+	my ($result, $path, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '40001', "$name: 40001");
+	like($result->{message}, qr/"\Q$path\E"/, "$name: names the path");
+	return;
 }
 
 # -- what a process uses (Linux)
