@@ -297,6 +297,71 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	$session->quit;
 };
 
+# zk_unlock learns from its own delete what nobody has told it yet.
+subtest 'given back' => sub {
+	foreach my $guard (qw(on strict))
+	{
+		my $session = session_with(undef, commit_guard => $guard);
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('back'); SELECT zk_lock('/back/1')});
+		delete_by_hand('/back/1');
+		my $result = $session->query(q{SELECT zk_unlock('/back/1')});
+		is("$result->{out} @{ $result->{warnings} }",
+			'f the lock on "/back/1" had been lost', "$guard: zk_unlock: deleted a moment before it");
+		zk_is_lost($session->query('COMMIT'), '/back/1', "$guard: the transaction relied on it");
+
+		$session->value(q{BEGIN; SELECT zk_lock('/back/' || i) FROM generate_series(1, 4) i; NOTIFY back});
+		delete_by_hand('/back/2', '/back/3');
+		$result = $session->query('SELECT zk_unlock_all()');
+		is($result->{out}, 2, "$guard: zk_unlock_all does not count what was lost");
+		is(join(', ', sort @{ $result->{warnings} }),
+			'the lock on "/back/2" had been lost, the lock on "/back/3" had been lost', "$guard: and warns of it");
+		is($session->query('COMMIT')->{state}, '40001', "$guard: COMMIT fails, without an xid");
+
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('back in time'); SELECT zk_lock('/back/5'), zk_unlock('/back/5')});
+		is($session->query('COMMIT')->{state}, '', "$guard: held until it was given back: commits");
+		$session->quit;
+	}
+
+	# One of two holds is given back while the lock is held for certain.  What
+	# becomes of the other is none of this transaction's business.
+	my $session = session_with(undef, session_timeout => '2s');
+	$session->value(q{SELECT zk_lock('/back/6')});
+	$session->value(q{BEGIN; SELECT zk_lock('/back/6'), zk_unlock('/back/6')});
+	delete_by_hand('/back/6');
+	zk_until(sub { $session->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	is($session->query('NOTIFY back; COMMIT')->{state}, '', 'on: a hold that was given back in time');
+	is($session->query(q{INSERT INTO t VALUES ('back')})->{state}, '40001', 'on: but who writes relies on the other');
+	is(rows('back'), 0, 'nothing of this was committed');
+	$session->quit;
+};
+
+# These have removed or copied files before they commit.
+subtest 'what cannot be undone is not begun' => sub {
+	my $session = session_with(undef, commit_guard => 'strict');
+	$session->value('CREATE DATABASE doomed');
+	$session->value('SET allow_in_place_tablespaces = on');
+	$session->value(q{CREATE TABLESPACE doomed LOCATION ''});
+	$session->value(q{SELECT zk_lock('/undone')});
+	delete_by_hand('/undone');
+	foreach my $statement (
+		'DROP DATABASE doomed',
+		'CREATE DATABASE other',
+		'ALTER DATABASE doomed SET TABLESPACE doomed',
+		'DROP TABLESPACE doomed',
+		q{CREATE TABLESPACE other LOCATION ''})
+	{
+		zk_is_lost($session->query($statement), '/undone', $statement);
+	}
+	is($admin->value(q{SELECT string_agg(datname || ' ' || datconnlimit, ' ') FROM pg_database WHERE datname IN ('doomed', 'other')}),
+		'doomed -1', 'the database is as it was');
+	is($admin->value(q{SELECT string_agg(spcname, ' ') FROM pg_tablespace WHERE spcname IN ('doomed', 'other')}),
+		'doomed', 'and the tablespace');
+	$session->value('SELECT zk_unlock_all()');
+	is($session->query($_)->{state}, '', "then: $_")
+	  for 'ALTER DATABASE doomed SET TABLESPACE doomed', 'DROP DATABASE doomed', 'DROP TABLESPACE doomed';
+	$session->quit;
+};
+
 # The moment when a lock that was lost is looked for is that of the COMMIT
 # inside the procedure, not the end of the CALL.
 subtest 'COMMIT in a procedure' => sub {
