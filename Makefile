@@ -9,7 +9,7 @@
 
 MODULE_big = zklock
 OBJS = src/zklock.o src/path.o src/fence.o src/hold.o src/lock.o src/client.o src/wait.o \
-	src/protocol.o src/session.o src/request.o src/node.o src/guard.o src/resolve.o
+	src/protocol.o src/session.o src/request.o src/node.o src/frame.o src/resolve.o
 
 EXTENSION = zklock
 DATA = zklock--1.0.sql

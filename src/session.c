@@ -290,7 +290,7 @@ adopt_socket(ZkSession *s, int sock)
 	if (sock < 0)
 		return;
 	s->attempt_at = zks_now();
-	zkg_reset(&s->guard);
+	zks_reset_frame(&s->frame);
 	fcntl(sock, F_SETFD, FD_CLOEXEC);
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 }
@@ -544,12 +544,12 @@ read_locked(ZkSession *s, short revents)
 
 	if (revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR))
 	{
-		switch (zkg_check_locked(s))
+		switch (zks_check_frame_locked(s))
 		{
-			case GUARD_READ:
+			case FRAME_READ:
 				events |= ZOOKEEPER_READ;
 				break;
-			case GUARD_WAIT:
+			case FRAME_WAIT:
 				if (revents & (POLLRDHUP | POLLHUP | POLLERR))
 				{
 					/* the rest will never arrive */
@@ -557,7 +557,7 @@ read_locked(ZkSession *s, short revents)
 					return true;
 				}
 				break;
-			case GUARD_REJECT:
+			case FRAME_REJECT:
 				drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
 				s->connect_at = zks_now() +
 					(BACKOFF_MS * NS_PER_MS << (s->nrejects < 6 ? s->nrejects : 6));

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * session_int.h
- *	  What session.c, request.c, node.c, guard.c and resolve.c share.
+ *	  What session.c, request.c, node.c, frame.c and resolve.c share.
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
@@ -69,20 +69,20 @@ struct ZkWatch
 };
 
 /*
- * What the guard knows of the frame that the client library is to read next.
+ * What is known of the frame that the client library is to read next.
  */
-typedef struct ZkGuard
+typedef struct ZkFrame
 {
 	bool		in_long_frame;
 	uint64_t	replies_before;
-} ZkGuard;
+} ZkFrame;
 
-typedef enum ZkGuardVerdict
+typedef enum ZkFrameVerdict
 {
-	GUARD_READ,					/* let the library read */
-	GUARD_WAIT,					/* more must arrive first */
-	GUARD_REJECT				/* this is not ZooKeeper */
-} ZkGuardVerdict;
+	FRAME_READ,					/* let the library read */
+	FRAME_WAIT,					/* more must arrive first */
+	FRAME_REJECT				/* this is not ZooKeeper */
+} ZkFrameVerdict;
 
 struct ZkSession
 {
@@ -104,9 +104,9 @@ struct ZkSession
 	int64_t		attempt_at;		/* when it was opened */
 	int			nservers;
 	int			ntimeouts;		/* attempts that took too long, in a row */
-	int			nrejects;		/* connections that the guard dropped, in a row */
+	int			nrejects;		/* connections that were dropped for what came, in a row */
 	int64_t		connect_at;		/* not before this time */
-	ZkGuard		guard;
+	ZkFrame		frame;
 
 	ZkSessionInfo info;
 	int64_t		heartbeat_at;	/* when the last one was sent */
@@ -160,9 +160,9 @@ extern void zkn_over_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
 
-/* guard.c */
-extern void zkg_reset(ZkGuard *g);
-extern ZkGuardVerdict zkg_check_locked(ZkSession *s);
+/* frame.c */
+extern void zks_reset_frame(ZkFrame *frame);
+extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 
 /* resolve.c */
 extern char *zkx_resolve(const char *hosts, int *naddresses, char *error, int errlen);

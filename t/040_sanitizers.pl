@@ -1,4 +1,4 @@
-# The parts without PostgreSQL (session, requests, nodes, guard) under the
+# The parts without PostgreSQL (session, requests, nodes, frames) under the
 # address, undefined-behaviour and thread sanitizers, with a server that is
 # killed, stopped, cut off, and robbed of its replies meanwhile: no error, no
 # leak, no race, and no node left.
@@ -20,7 +20,7 @@ use ZooKeeper;
 my $src = abs_path("$FindBin::RealBin/../src");
 my $dir = tempdir(CLEANUP => 1);
 my $seconds = $ENV{ZK_SANITIZE_SECONDS} // 8;
-my @sources = map { "$src/$_.c" } qw(protocol session request node guard resolve);
+my @sources = map { "$src/$_.c" } qw(protocol session request node frame resolve);
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * guard.c
+ * frame.c
  *	  A look at what a server sent, before the client library reads it.
  *
  * The library believes its peer: it takes any 41 bytes for an answer to its
@@ -46,18 +46,17 @@
 #define XID_SET_WATCHES		(-8)
 
 void
-zkg_reset(ZkGuard *g)
+zks_reset_frame(ZkFrame *frame)
 {
-	g->in_long_frame = false;
+	frame->in_long_frame = false;
 }
 
-
-static ZkGuardVerdict
+static ZkFrameVerdict
 check_handshake(int32_t length, int available)
 {
 	if (length < HANDSHAKE_MIN || length > HANDSHAKE_MAX)
-		return GUARD_REJECT;
-	return available >= length + 4 ? GUARD_READ : GUARD_WAIT;
+		return FRAME_REJECT;
+	return available >= length + 4 ? FRAME_READ : FRAME_WAIT;
 }
 
 /*
@@ -131,8 +130,8 @@ is_sound_multi(int sock, int32_t length, int nchecks)
 	return at == length + 4;
 }
 
-ZkGuardVerdict
-zkg_check_locked(ZkSession *s)
+ZkFrameVerdict
+zks_check_frame_locked(ZkSession *s)
 {
 	int32_t		head[2];
 	int32_t		length;
@@ -143,20 +142,20 @@ zkg_check_locked(ZkSession *s)
 	int			n;
 
 	if (state == ZOO_CONNECTING_STATE)
-		return GUARD_READ;		/* only the end of connect() is awaited */
+		return FRAME_READ;		/* only the end of connect() is awaited */
 
-	if (s->guard.in_long_frame)
+	if (s->frame.in_long_frame)
 	{
-		if (s->replies == s->guard.replies_before)
-			return GUARD_READ;
-		s->guard.in_long_frame = false;
+		if (s->replies == s->frame.replies_before)
+			return FRAME_READ;
+		s->frame.in_long_frame = false;
 	}
 
 	n = recv(s->sock, head, sizeof(head), MSG_PEEK | MSG_DONTWAIT);
 	if (n <= 0 || ioctl(s->sock, FIONREAD, &available) < 0)
-		return GUARD_READ;		/* the library reports the error */
+		return FRAME_READ;		/* the library reports the error */
 	if (n < (int) sizeof(head))
-		return GUARD_WAIT;
+		return FRAME_WAIT;
 	length = (int32_t) ntohl((uint32_t) head[0]);
 	xid = (int32_t) ntohl((uint32_t) head[1]);
 
@@ -164,27 +163,27 @@ zkg_check_locked(ZkSession *s)
 		return check_handshake(length, available);
 
 	if (length < REPLY_HEADER || length > LONGEST_FRAME)
-		return GUARD_REJECT;
+		return FRAME_REJECT;
 	if (length <= SHORT_FRAME && available < length + 4)
-		return GUARD_WAIT;
+		return FRAME_WAIT;
 	if (is_unasked(xid))
 		return length <= SHORT_FRAME && is_sound_event(s->sock, length, xid) ?
-			GUARD_READ : GUARD_REJECT;
+			FRAME_READ : FRAME_REJECT;
 	next = zkr_next_locked(s);
 	if (next == NULL)
-		return GUARD_REJECT;	/* an answer that nobody asked for */
+		return FRAME_REJECT;	/* an answer that nobody asked for */
 	if (next->nchecks > 0)
 	{
 		if (length > MULTI_MAX)
-			return GUARD_REJECT;
+			return FRAME_REJECT;
 		if (available < length + 4)
-			return GUARD_WAIT;
-		return is_sound_multi(s->sock, length, next->nchecks) ? GUARD_READ : GUARD_REJECT;
+			return FRAME_WAIT;
+		return is_sound_multi(s->sock, length, next->nchecks) ? FRAME_READ : FRAME_REJECT;
 	}
 	if (length > SHORT_FRAME)
 	{
-		s->guard.in_long_frame = true;
-		s->guard.replies_before = s->replies;
+		s->frame.in_long_frame = true;
+		s->frame.replies_before = s->replies;
 	}
-	return GUARD_READ;
+	return FRAME_READ;
 }
