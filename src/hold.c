@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hold.c
- *	  What this backend holds, and what transactions do to it.
+ *	  What this backend holds: taking, giving back, looking.
  *
  * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often
  * it was taken, in which scope, in which subtransaction.  Equal holds are one
@@ -9,97 +9,31 @@
  * times.  The node goes when the last hold goes.  That alone gives re-entry,
  * both scopes, and exact partial rollback.
  *
- * A transaction that relied on a lock does not commit without it: see the
- * commit guard below.
- *
  * Holds taken in the current transaction are also in one list, the outermost
  * subtransaction's first, so that the end of a subtransaction has to look at
  * the tail only.  An entry whose count has come to zero by zk_unlock stays in
  * that list until the transaction ends: the transaction did rely on the lock.
  *
  * A subtransaction is known by its id.  Ids begin anew in each transaction,
- * so holds that outlive theirs lose it (InvalidSubTransactionId).
- *
- * The callbacks at the end of a transaction must neither fail nor wait: after
- * COMMIT an error is a PANIC.  They unlink first and send then, and leave to
- * the session's thread what could not be sent.
+ * so holds that outlive theirs lose it (InvalidSubTransactionId).  What
+ * transactions do to holds is in xact.c.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include <poll.h>
-
 #include "access/xact.h"
-#include "lib/ilist.h"
-#include "miscadmin.h"
-#include "storage/ipc.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "client.h"
-#include "hold.h"
-#include "lock.h"
-#include "path.h"
+#include "hold_int.h"
 #include "settings.h"
 
-#define LOST_DETAIL \
-	"ZooKeeper ended the session that held it, or somebody deleted its node."
-#define LOST_HINT \
-	"Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction."
-
-typedef struct LockKey
-{
-	char		mode;			/* ZkpMode */
-	char		path[ZK_PATH_MAX + 1];
-} LockKey;
-
-typedef struct Lock
-{
-	LockKey		key;
-	bool		taken;			/* there is, or was until it was lost, a node */
-	bool		lost;
-	ZkGrant		grant;
-	uint32		generation;		/* the session that the node belongs to */
-	TimestampTz acquired_at;
-	int64		count;			/* of all holds */
-	uint64		guarded;		/* in the guard's so manieth run */
-	dlist_head	holds;			/* the latest last */
-} Lock;
-
-typedef struct Hold
-{
-	dlist_node	in_lock;
-	dlist_node	in_xact;		/* if subid is valid */
-	Lock	   *lock;
-	ZkScope		scope;
-	SubTransactionId subid;		/* InvalidSubTransactionId: an earlier one's */
-	int64		count;
-	bool		used;			/* was granted once: stays when count is 0 */
-	bool		proven;			/* given back, and the lock was held until then */
-	bool		lost;			/* the lock was lost when it was given back */
-	bool		doubted;		/* nobody knows whether it was */
-} Hold;
-
 static MemoryContext hold_context = NULL;
-static HTAB *locks = NULL;		/* NULL: this backend never took a lock */
-static dlist_head xact_holds = DLIST_STATIC_INIT(xact_holds);
+HTAB	   *zkh_locks = NULL;
+dlist_head	zkh_xact_holds = DLIST_STATIC_INIT(zkh_xact_holds);
 static int	nnodes = 0;
-
-/* The tickets of nodes that are being deleted; none while last is 0 */
-typedef struct Release
-{
-	uint64		first;
-	uint64		last;
-} Release;
-
-/* What the current transaction has sent so far */
-static Release xact_release;
-
-static void xact_callback(XactEvent event, void *arg);
-static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-							 SubTransactionId parentSubid, void *arg);
 
 /*-------------------------------------------------------------------------
  * Locks
@@ -119,10 +53,10 @@ find_lock(const char *path, ZkpMode mode)
 {
 	LockKey		key;
 
-	if (locks == NULL)
+	if (zkh_locks == NULL)
 		return NULL;
 	make_key(&key, path, mode);
-	return hash_search(locks, &key, HASH_FIND, NULL);
+	return hash_search(zkh_locks, &key, HASH_FIND, NULL);
 }
 
 static Lock *
@@ -133,7 +67,7 @@ enter_lock(const char *path, ZkpMode mode)
 	bool		found;
 
 	make_key(&key, path, mode);
-	lock = hash_search(locks, &key, HASH_ENTER, &found);
+	lock = hash_search(zkh_locks, &key, HASH_ENTER, &found);
 	if (!found)
 	{
 		lock->taken = false;
@@ -145,22 +79,20 @@ enter_lock(const char *path, ZkpMode mode)
 	return lock;
 }
 
-/* The session that the lock's node lives in, or NULL when that is gone */
-static ZkSession *
-session_of(Lock *lock)
+ZkSession *
+zkh_session_of(Lock *lock)
 {
 	ZkSession  *session = zkc_session();
 
 	return lock->taken && lock->generation == zkc_generation() ? session : NULL;
 }
 
-/* Once lost, always lost */
-static bool
-is_lost(Lock *lock)
+bool
+zkh_is_lost(Lock *lock)
 {
 	if (lock->taken && !lock->lost)
 	{
-		ZkSession  *session = session_of(lock);
+		ZkSession  *session = zkh_session_of(lock);
 
 		if (session == NULL)
 			lock->lost = true;
@@ -178,8 +110,8 @@ is_lost(Lock *lock)
 	return lock->taken && lock->lost;
 }
 
-static ZkNode *
-drop_node(Lock *lock)
+ZkNode *
+zkh_drop_node(Lock *lock)
 {
 	ZkNode	   *node = lock->grant.node;
 
@@ -190,40 +122,11 @@ drop_node(Lock *lock)
 	return node;
 }
 
-/*
- * The last hold is gone: so must be the node.  Does not fail.
- */
-static void
-release_node(Lock *lock, Release *release)
-{
-	ZkSession  *session = session_of(lock);
-	ZkNode	   *node;
-
-	if (!lock->taken)
-		return;
-	node = drop_node(lock);
-	if (session != NULL)
-	{
-		release->last = zkn_discard(session, node);
-		if (release->first == 0)
-			release->first = release->last;
-	}
-}
-
-static void
-forget_lock_if_unused(Lock *lock)
+void
+zkh_forget_if_unused(Lock *lock)
 {
 	if (dlist_is_empty(&lock->holds))
-		hash_search(locks, &lock->key, HASH_REMOVE, NULL);
-}
-
-/* When a hold was given back: was it the last? */
-static void
-release_if_unheld(Lock *lock, Release *release)
-{
-	if (lock->count == 0)
-		release_node(lock, release);
-	forget_lock_if_unused(lock);
+		hash_search(zkh_locks, &lock->key, HASH_REMOVE, NULL);
 }
 
 /*-------------------------------------------------------------------------
@@ -231,8 +134,8 @@ release_if_unheld(Lock *lock, Release *release)
  *-------------------------------------------------------------------------
  */
 
-static Hold *
-find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
+Hold *
+zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
 {
 	dlist_iter	iter;
 
@@ -246,8 +149,8 @@ find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
 	return NULL;
 }
 
-static void
-remove_hold(Hold *hold)
+void
+zkh_remove_hold(Hold *hold)
 {
 	hold->lock->count -= hold->count;
 	dlist_delete(&hold->in_lock);
@@ -268,41 +171,7 @@ lower_hold(Hold *hold, int64 by)
 	hold->count -= by;
 	lock->count -= by;
 	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
-		remove_hold(hold);
-}
-
-/*
- * The hold belongs to another subtransaction now, or to none; if there is an
- * equal one already, the two become one.
- */
-static void
-hand_over(Hold *hold, SubTransactionId subid)
-{
-	Hold	   *other = find_hold(hold->lock, hold->scope, subid);
-
-	if (other != NULL)
-	{
-		other->count += hold->count;
-		other->proven &= hold->proven;
-		other->lost |= hold->lost;
-		other->doubted |= hold->doubted;
-		hold->lock->count += hold->count;	/* remove_hold takes it off */
-		remove_hold(hold);
-		return;
-	}
-	if (subid == InvalidSubTransactionId)
-		dlist_delete(&hold->in_xact);
-	hold->subid = subid;
-}
-
-/* Drop a hold at the end of its (sub)transaction */
-static void
-end_hold(Hold *hold)
-{
-	Lock	   *lock = hold->lock;
-
-	remove_hold(hold);
-	release_if_unheld(lock, &xact_release);
+		zkh_remove_hold(hold);
 }
 
 /*-------------------------------------------------------------------------
@@ -315,45 +184,24 @@ initialize(void)
 {
 	HASHCTL		ctl;
 
-	if (locks != NULL)
+	if (zkh_locks != NULL)
 		return;
 	if (hold_context == NULL)
 	{
 		hold_context = AllocSetContextCreate(TopMemoryContext, "zklock",
 											 ALLOCSET_DEFAULT_SIZES);
-		RegisterSubXactCallback(subxact_callback, NULL);
+		zkx_initialize();
 	}
 	ctl.keysize = sizeof(LockKey);
 	ctl.entrysize = sizeof(Lock);
 	ctl.hcxt = hold_context;
-	locks = hash_create("zklock locks", 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
-/*
- * Callbacks run last in, first out, and postgres_fdw commits its servers in
- * one.  A lock that proves lost must be noticed before that: so be the last
- * in, for each transaction that takes a lock.  (A server first used later in
- * the transaction still goes before us.)
- */
-static void
-be_first_at_commit(void)
-{
-	static char registrations[2];
-	static int	now = 0;
-
-	if (!dlist_is_empty(&xact_holds))
-		return;
-
-	/* the new one first, which may fail: there must always be one */
-	RegisterXactCallback(xact_callback, &registrations[1 - now]);
-	UnregisterXactCallback(xact_callback, &registrations[now]);
-	now = 1 - now;
+	zkh_locks = hash_create("zklock locks", 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
 static void
 refuse_lost(Lock *lock)
 {
-	if (lock->count > 0 && is_lost(lock))
+	if (lock->count > 0 && zkh_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(lock->key.path)),
@@ -370,7 +218,7 @@ make_hold(Lock *lock, ZkScope scope)
 	hold->scope = scope;
 	hold->subid = GetCurrentSubTransactionId();
 	dlist_push_tail(&lock->holds, &hold->in_lock);
-	dlist_push_tail(&xact_holds, &hold->in_xact);
+	dlist_push_tail(&zkh_xact_holds, &hold->in_xact);
 	return hold;
 }
 
@@ -446,10 +294,10 @@ zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait, ZkWait *w
 	(void) zkc_session();		/* notice its end, if so */
 	if (nnodes == 0)
 		zkc_follow_settings();
-	be_first_at_commit();
+	zkx_be_first_at_commit();
 
 	lock = enter_lock(path, mode);
-	hold = find_hold(lock, scope, subid);
+	hold = zkh_find_hold(lock, scope, subid);
 	if (hold == NULL)
 		hold = make_hold(lock, scope);
 
@@ -469,8 +317,8 @@ zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait, ZkWait *w
 		}
 		else if (!hold->used)
 		{
-			remove_hold(hold);
-			forget_lock_if_unused(lock);
+			zkh_remove_hold(hold);
+			zkh_forget_if_unused(lock);
 		}
 	}
 	PG_END_TRY();
@@ -569,7 +417,7 @@ begin_ending(Ending *ending, Lock *lock, int64 count, bool lost)
 	ending->ended = lost || session == NULL ? LOST_BEFORE : STILL_HELD;
 	if (lock->count > 0)
 		return;
-	node = drop_node(lock);
+	node = zkh_drop_node(lock);
 	if (session == NULL)
 		return;
 	if (lost)
@@ -685,7 +533,7 @@ finish_ending(Ending *ending)
 				break;
 		}
 	}
-	forget_lock_if_unused(ending->lock);
+	zkh_forget_if_unused(ending->lock);
 }
 
 static void
@@ -728,7 +576,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 						zkpath_for_display(path))));
 		return false;
 	}
-	lost = is_lost(lock);
+	lost = zkh_is_lost(lock);
 	if (lost)
 		(void) lower_session_holds(lock);
 	else
@@ -747,16 +595,16 @@ zkh_unlock_all(void)
 	int			n = 0;
 	int64		dropped = 0;
 
-	if (locks == NULL || hash_get_num_entries(locks) == 0)
+	if (zkh_locks == NULL || hash_get_num_entries(zkh_locks) == 0)
 		return 0;
-	endings = palloc(hash_get_num_entries(locks) * sizeof(Ending));
+	endings = palloc(hash_get_num_entries(zkh_locks) * sizeof(Ending));
 
 	/* all of them first: it may end the session */
-	hash_seq_init(&status, locks);
+	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
-		(void) is_lost(lock);
+		(void) zkh_is_lost(lock);
 
-	hash_seq_init(&status, locks);
+	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
 		bool		lost = lock->taken && lock->lost;
@@ -786,9 +634,9 @@ state_of(Lock *lock)
 	ZkSession  *session;
 	ZkSessionInfo info;
 
-	if (is_lost(lock))
+	if (zkh_is_lost(lock))
 		return ZKH_LOST;
-	session = session_of(lock);
+	session = zkh_session_of(lock);
 	if (session == NULL)		/* it ended just now */
 		return ZKH_LOST;
 	zks_info(session, &info);
@@ -804,7 +652,7 @@ zkh_token(const char *path, int64 *token)
 	{
 		Lock	   *lock = find_lock(path, modes[i]);
 
-		if (lock != NULL && lock->count > 0 && !is_lost(lock))
+		if (lock != NULL && lock->count > 0 && !zkh_is_lost(lock))
 		{
 			*token = lock->grant.token;
 			return true;
@@ -824,7 +672,7 @@ zkh_fencing_token(const char *path)
 				 errmsg("this session does not hold the exclusive lock on \"%s\"",
 						zkpath_for_display(path)),
 				 errhint("Lock it first, or give the token of the program that holds it.")));
-	if (is_lost(lock))
+	if (zkh_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),
@@ -847,9 +695,9 @@ zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
 
-	if (locks == NULL)
+	if (zkh_locks == NULL)
 		return;
-	hash_seq_init(&status, locks);
+	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
 		int64		counts[2] = {0, 0};
@@ -877,274 +725,5 @@ zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 			info.acquired_at = lock->acquired_at;
 			callback(&info, arg);
 		}
-	}
-}
-
-/*-------------------------------------------------------------------------
- * Transactions
- *-------------------------------------------------------------------------
- */
-
-/*
- * The commit guard.
- *
- * A transaction relies on the locks that it took and did not roll back to a
- * savepoint, and, if it has written, on all that the session holds.  (Having
- * an xid alone would not do: NOTIFY, a cached nextval and a write through
- * postgres_fdw have none.)  If one of them is lost, or may be, it does not
- * commit.  What is left is the time from here to the commit record; zk_fence
- * closes that.
- */
-
-static void
-raise_lost_at_commit(const char *path)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not commit: the lock on \"%s\" was lost", zkpath_for_display(path)),
-			 errdetail(LOST_DETAIL),
-			 errhint(LOST_HINT)));
-}
-
-static void
-raise_doubt_at_commit(const char *path)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not commit: the lock on \"%s\" may have been lost", zkpath_for_display(path)),
-			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
-			 errhint(LOST_HINT)));
-}
-
-static void
-lose(Lock *lock)
-{
-	lock->lost = true;			/* whatever may be heard of it later */
-	raise_lost_at_commit(lock->key.path);
-}
-
-/* The locks that the current transaction relies on */
-typedef struct Relied
-{
-	Lock	  **locks;
-	ZkNode	  **nodes;			/* theirs */
-	int			n;
-} Relied;
-
-static void
-rely_on(Relied *relied, Lock *lock, uint64 run)
-{
-	if (lock->guarded == run)
-		return;
-	lock->guarded = run;
-	relied->locks[relied->n] = lock;
-	relied->nodes[relied->n++] = lock->grant.node;
-}
-
-/* Raises for what was lost, or doubted, when it was given back */
-static void
-find_relied(Relied *relied, bool writes)
-{
-	static uint64 run = 0;
-	long		n = hash_get_num_entries(locks);
-	dlist_iter	iter;
-
-	run++;
-	relied->n = 0;
-	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
-	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
-	dlist_foreach(iter, &xact_holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
-
-		if (hold->lost)
-			raise_lost_at_commit(hold->lock->key.path);
-		if (hold->doubted)
-			raise_doubt_at_commit(hold->lock->key.path);
-		if (hold->lock->taken && !hold->proven)
-			rely_on(relied, hold->lock, run);
-	}
-	if (writes)
-	{
-		HASH_SEQ_STATUS status;
-		Lock	   *lock;
-
-		hash_seq_init(&status, locks);
-		while ((lock = hash_seq_search(&status)) != NULL)
-		{
-			if (lock->count > 0)
-				rely_on(relied, lock, run);
-		}
-	}
-}
-
-/*
- * What is known to be lost.  One look at the session and one at the nodes,
- * however many they are: this is on the way of each COMMIT.
- */
-static void
-refuse_lost_at_commit(const Relied *relied, ZkSessionInfo *info)
-{
-	ZkSession  *session = zkc_session();
-	int			lost;
-
-	for (int i = 0; i < relied->n; i++)
-	{
-		Lock	   *lock = relied->locks[i];
-
-		if (lock->lost || session == NULL || lock->generation != zkc_generation())
-			lose(lock);
-	}
-	zks_info(session, info);
-	if (zkc_may_have_expired(info))
-		lose(relied->locks[0]);
-	lost = zkn_first_lost(session, relied->nodes, relied->n);
-	if (lost >= 0)
-		lose(relied->locks[lost]);
-}
-
-static void
-guard(bool writes)
-{
-	Relied		relied;
-	ZkSessionInfo info;
-	ZkWait		wait;
-	ZkProof		proof;
-
-	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
-		return;
-	find_relied(&relied, writes);
-	if (relied.n == 0)
-		return;
-	refuse_lost_at_commit(&relied, &info);
-	if (zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_is_proven(&info))
-		return;
-
-	zkwait_begin(&wait, -1, false);
-	proof = zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout));
-	if (proof == ZKC_PROVEN)
-		return;
-	if (proof != ZKC_NO_ANSWER)
-		refuse_lost_at_commit(&relied, &info);
-	raise_doubt_at_commit(relied.locks[0]->key.path);
-}
-
-void
-zkh_guard_statement(void)
-{
-	if (locks != NULL && hash_get_num_entries(locks) > 0)
-		guard(true);
-}
-
-/*
- * Let the deletes that the end of a transaction has sent be confirmed.  No
- * latch here, and no error; PostgreSQL still holds the row locks.  A cancel
- * ends the wait, and is for the next statement to act on.
- */
-static void
-linger(void)
-{
-	int64		until = zkwait_after(zklock_release_timeout);
-	Release		release = xact_release;
-	ZkSession  *session;
-	int			refused;
-
-	xact_release = (Release) {0};
-	if (release.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
-		return;
-	session = zkc_session();
-	while (session != NULL &&
-		   !zkn_gone(session, release.first, release.last, &refused) && refused == 0)
-	{
-		ZkSessionInfo info;
-		int64		left = (until - zks_now()) / NS_PER_MS;
-		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
-
-		zks_info(session, &info);
-		if (info.state != ZKS_CONNECTED || left <= 0 || InterruptPending)
-			return;
-		poll(&fd, 1, (int) left);
-		zks_notify_clear(session);
-	}
-}
-
-/* The end of the transaction: what it took goes, what is the session's stays */
-static void
-end_transaction(bool commit)
-{
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &xact_holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
-
-		if (commit && hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-			hand_over(hold, InvalidSubTransactionId);
-		else
-			end_hold(hold);
-	}
-	linger();
-}
-
-static void
-xact_callback(XactEvent event, void *arg)
-{
-	if (hash_get_num_entries(locks) == 0 && xact_release.last == 0)
-		return;
-
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			if (!dlist_is_empty(&xact_holds))
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
-						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
-			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-			end_transaction(true);
-			break;
-		case XACT_EVENT_ABORT:
-			end_transaction(false);
-			break;
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			break;				/* a parallel worker holds nothing */
-	}
-}
-
-/*
- * Sends, and does not wait: a loop of a thousand EXCEPTION blocks would wait
- * a thousand times.
- */
-static void
-subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
-{
-	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	if (dlist_is_empty(&xact_holds) ||
-		dlist_tail_element(Hold, in_xact, &xact_holds)->subid != mySubid)
-		return;
-
-	for (dlist_node *previous,
-		 *node = dlist_tail_node(&xact_holds);
-		 node != &xact_holds.head; node = previous)
-	{
-		Hold	   *hold = dlist_container(Hold, in_xact, node);
-
-		previous = node->prev;
-		if (hold->subid != mySubid)
-			break;
-		if (event == SUBXACT_EVENT_ABORT_SUB)
-			end_hold(hold);
-		else
-			hand_over(hold, parentSubid);
 	}
 }

@@ -69,12 +69,6 @@ extern int64 zkh_fencing_token(const char *path);
  */
 extern char *zkh_full_path(const char *path);
 
-/*
- * The commit guard ahead of time, for a statement that cannot be undone once
- * it has been carried out.  Raises 40001.
- */
-extern void zkh_guard_statement(void);
-
 /* Calls back for each row of zk_locks */
 extern void zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);
 

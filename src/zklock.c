@@ -24,6 +24,7 @@
 #include "hold.h"
 #include "path.h"
 #include "settings.h"
+#include "xact.h"
 
 PG_MODULE_MAGIC;
 
@@ -166,7 +167,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
 
 	if (cannot_be_undone(pstmt->utilityStmt))
-		zkh_guard_statement();
+		zkx_guard_statement();
 	if (next_ProcessUtility)
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 							queryEnv, dest, qc);

@@ -1,0 +1,77 @@
+/*-------------------------------------------------------------------------
+ *
+ * hold_int.h
+ *	  What hold.c and xact.c share: the locks and holds of this backend.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_HOLD_INT_H
+#define ZKLOCK_HOLD_INT_H
+
+#include "lib/ilist.h"
+#include "utils/hsearch.h"
+
+#include "hold.h"
+#include "lock.h"
+#include "path.h"
+
+/* What an error says of a lost lock */
+#define LOST_DETAIL \
+	"ZooKeeper ended the session that held it, or somebody deleted its node."
+#define LOST_HINT \
+	"Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction."
+
+typedef struct LockKey
+{
+	char		mode;			/* ZkpMode */
+	char		path[ZK_PATH_MAX + 1];
+} LockKey;
+
+typedef struct Lock
+{
+	LockKey		key;
+	bool		taken;			/* there is, or was until it was lost, a node */
+	bool		lost;
+	ZkGrant		grant;
+	uint32		generation;		/* the session that the node belongs to */
+	TimestampTz acquired_at;
+	int64		count;			/* of all holds */
+	uint64		guarded;		/* in the guard's so manieth run */
+	dlist_head	holds;			/* the latest last */
+} Lock;
+
+typedef struct Hold
+{
+	dlist_node	in_lock;
+	dlist_node	in_xact;		/* if subid is valid */
+	Lock	   *lock;
+	ZkScope		scope;
+	SubTransactionId subid;		/* InvalidSubTransactionId: an earlier one's */
+	int64		count;
+	bool		used;			/* was granted once: stays when count is 0 */
+	bool		proven;			/* given back, and the lock was held until then */
+	bool		lost;			/* the lock was lost when it was given back */
+	bool		doubted;		/* nobody knows whether it was */
+} Hold;
+
+/* hold.c */
+extern HTAB *zkh_locks;			/* NULL: this backend never took a lock */
+extern dlist_head zkh_xact_holds;	/* of the current transaction */
+
+/* The session that the lock's node lives in, or NULL when that is gone */
+extern ZkSession *zkh_session_of(Lock *lock);
+
+/* Once lost, always lost */
+extern bool zkh_is_lost(Lock *lock);
+
+/* Take the node from a lock without holds; these three do not fail */
+extern ZkNode *zkh_drop_node(Lock *lock);
+extern void zkh_forget_if_unused(Lock *lock);
+extern void zkh_remove_hold(Hold *hold);
+extern Hold *zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
+
+/* xact.c: before the first lock of the backend, and of each transaction */
+extern void zkx_initialize(void);
+extern void zkx_be_first_at_commit(void);
+
+#endif							/* ZKLOCK_HOLD_INT_H */

@@ -1,0 +1,397 @@
+/*-------------------------------------------------------------------------
+ *
+ * xact.c
+ *	  What transactions and locks do to each other.
+ *
+ * A transaction that relied on a lock does not commit without it: the commit
+ * guard.  And the end of a transaction gives back what it took.
+ *
+ * The callbacks at the end of a transaction must neither fail nor wait: after
+ * COMMIT an error is a PANIC.  They unlink first and send then, and leave to
+ * the session's thread what could not be sent.  Only PRE_COMMIT may raise.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <poll.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "utils/memutils.h"
+
+#include "client.h"
+#include "hold_int.h"
+#include "settings.h"
+#include "xact.h"
+
+/*
+ * The tickets of the nodes that the current transaction has given back; none
+ * while last is 0
+ */
+typedef struct Release
+{
+	uint64		first;
+	uint64		last;
+} Release;
+
+static Release xact_release;
+
+static void xact_callback(XactEvent event, void *arg);
+static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+							 SubTransactionId parentSubid, void *arg);
+
+/*-------------------------------------------------------------------------
+ * The commit guard
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * A transaction relies on the locks that it took and did not roll back to a
+ * savepoint, and, if it has written, on all that the session holds.  (Having
+ * an xid alone would not do: NOTIFY, a cached nextval and a write through
+ * postgres_fdw have none.)  If one of them is lost, or may be, it does not
+ * commit.  What is left is the time from here to the commit record; zk_fence
+ * closes that.
+ */
+
+static void
+raise_lost_at_commit(const char *path)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on \"%s\" was lost", zkpath_for_display(path)),
+			 errdetail(LOST_DETAIL),
+			 errhint(LOST_HINT)));
+}
+
+static void
+raise_doubt_at_commit(const char *path)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on \"%s\" may have been lost", zkpath_for_display(path)),
+			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
+			 errhint(LOST_HINT)));
+}
+
+static void
+lose(Lock *lock)
+{
+	lock->lost = true;			/* whatever may be heard of it later */
+	raise_lost_at_commit(lock->key.path);
+}
+
+/* The locks that the current transaction relies on */
+typedef struct Relied
+{
+	Lock	  **locks;
+	ZkNode	  **nodes;			/* theirs */
+	int			n;
+} Relied;
+
+static void
+rely_on(Relied *relied, Lock *lock, uint64 run)
+{
+	if (lock->guarded == run)
+		return;
+	lock->guarded = run;
+	relied->locks[relied->n] = lock;
+	relied->nodes[relied->n++] = lock->grant.node;
+}
+
+/* Raises for what was lost, or doubted, when it was given back */
+static void
+find_relied(Relied *relied, bool writes)
+{
+	static uint64 run = 0;
+	long		n = hash_get_num_entries(zkh_locks);
+	dlist_iter	iter;
+
+	run++;
+	relied->n = 0;
+	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
+	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
+	dlist_foreach(iter, &zkh_xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+
+		if (hold->lost)
+			raise_lost_at_commit(hold->lock->key.path);
+		if (hold->doubted)
+			raise_doubt_at_commit(hold->lock->key.path);
+		if (hold->lock->taken && !hold->proven)
+			rely_on(relied, hold->lock, run);
+	}
+	if (writes)
+	{
+		HASH_SEQ_STATUS status;
+		Lock	   *lock;
+
+		hash_seq_init(&status, zkh_locks);
+		while ((lock = hash_seq_search(&status)) != NULL)
+		{
+			if (lock->count > 0)
+				rely_on(relied, lock, run);
+		}
+	}
+}
+
+/*
+ * What is known to be lost.  One look at the session and one at the nodes,
+ * however many they are: this is on the way of each COMMIT.
+ */
+static void
+refuse_lost_at_commit(const Relied *relied, ZkSessionInfo *info)
+{
+	ZkSession  *session = zkc_session();
+	int			lost;
+
+	for (int i = 0; i < relied->n; i++)
+	{
+		Lock	   *lock = relied->locks[i];
+
+		if (lock->lost || session == NULL || lock->generation != zkc_generation())
+			lose(lock);
+	}
+	zks_info(session, info);
+	if (zkc_may_have_expired(info))
+		lose(relied->locks[0]);
+	lost = zkn_first_lost(session, relied->nodes, relied->n);
+	if (lost >= 0)
+		lose(relied->locks[lost]);
+}
+
+static void
+guard(bool writes)
+{
+	Relied		relied;
+	ZkSessionInfo info;
+	ZkWait		wait;
+	ZkProof		proof;
+
+	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
+		return;
+	find_relied(&relied, writes);
+	if (relied.n == 0)
+		return;
+	refuse_lost_at_commit(&relied, &info);
+	if (zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_is_proven(&info))
+		return;
+
+	zkwait_begin(&wait, -1, false);
+	proof = zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout));
+	if (proof == ZKC_PROVEN)
+		return;
+	if (proof != ZKC_NO_ANSWER)
+		refuse_lost_at_commit(&relied, &info);
+	raise_doubt_at_commit(relied.locks[0]->key.path);
+}
+
+void
+zkx_guard_statement(void)
+{
+	if (zkh_locks != NULL && hash_get_num_entries(zkh_locks) > 0)
+		guard(true);
+}
+
+/*-------------------------------------------------------------------------
+ * Giving back
+ *-------------------------------------------------------------------------
+ */
+
+/* The last hold is gone: so must be the node */
+static void
+release_node(Lock *lock)
+{
+	ZkSession  *session = zkh_session_of(lock);
+	ZkNode	   *node = zkh_drop_node(lock);
+
+	if (session == NULL)
+		return;
+	xact_release.last = zkn_discard(session, node);
+	if (xact_release.first == 0)
+		xact_release.first = xact_release.last;
+}
+
+/*
+ * The hold belongs to another subtransaction now, or to none; if there is an
+ * equal one already, the two become one.
+ */
+static void
+hand_over(Hold *hold, SubTransactionId subid)
+{
+	Hold	   *other = zkh_find_hold(hold->lock, hold->scope, subid);
+
+	if (other != NULL)
+	{
+		other->count += hold->count;
+		other->proven &= hold->proven;
+		other->lost |= hold->lost;
+		other->doubted |= hold->doubted;
+		hold->lock->count += hold->count;	/* zkh_remove_hold takes it off */
+		zkh_remove_hold(hold);
+		return;
+	}
+	if (subid == InvalidSubTransactionId)
+		dlist_delete(&hold->in_xact);
+	hold->subid = subid;
+}
+
+/* Drop a hold at the end of its (sub)transaction */
+static void
+end_hold(Hold *hold)
+{
+	Lock	   *lock = hold->lock;
+
+	zkh_remove_hold(hold);
+	if (lock->count == 0 && lock->taken)
+		release_node(lock);
+	zkh_forget_if_unused(lock);
+}
+
+/*
+ * Let the deletes that the end of a transaction has sent be confirmed.  No
+ * latch here, and no error; PostgreSQL still holds the row locks.  A cancel
+ * ends the wait, and is for the next statement to act on.
+ */
+static void
+linger(void)
+{
+	int64		until = zkwait_after(zklock_release_timeout);
+	Release		release = xact_release;
+	ZkSession  *session;
+	int			refused;
+
+	xact_release = (Release) {0};
+	if (release.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
+		return;
+	session = zkc_session();
+	while (session != NULL &&
+		   !zkn_gone(session, release.first, release.last, &refused) && refused == 0)
+	{
+		ZkSessionInfo info;
+		int64		left = (until - zks_now()) / NS_PER_MS;
+		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
+
+		zks_info(session, &info);
+		if (info.state != ZKS_CONNECTED || left <= 0 || InterruptPending)
+			return;
+		poll(&fd, 1, (int) left);
+		zks_notify_clear(session);
+	}
+}
+
+/* The end of the transaction: what it took goes, what is the session's stays */
+static void
+end_transaction(bool commit)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &zkh_xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+
+		if (commit && hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			hand_over(hold, InvalidSubTransactionId);
+		else
+			end_hold(hold);
+	}
+	linger();
+}
+
+/*-------------------------------------------------------------------------
+ * Callbacks
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Callbacks run last in, first out, and postgres_fdw commits its servers in
+ * one.  A lock that proves lost must be noticed before that: so be the last
+ * in, for each transaction that takes a lock.  (A server first used later in
+ * the transaction still goes before us.)
+ */
+void
+zkx_be_first_at_commit(void)
+{
+	static char registrations[2];
+	static int	now = 0;
+
+	if (!dlist_is_empty(&zkh_xact_holds))
+		return;
+
+	/* the new one first, which may fail: there must always be one */
+	RegisterXactCallback(xact_callback, &registrations[1 - now]);
+	UnregisterXactCallback(xact_callback, &registrations[now]);
+	now = 1 - now;
+}
+
+void
+zkx_initialize(void)
+{
+	RegisterSubXactCallback(subxact_callback, NULL);
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (hash_get_num_entries(zkh_locks) == 0 && xact_release.last == 0)
+		return;
+
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (!dlist_is_empty(&zkh_xact_holds))
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
+						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
+			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+			end_transaction(true);
+			break;
+		case XACT_EVENT_ABORT:
+			end_transaction(false);
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;				/* a parallel worker holds nothing */
+	}
+}
+
+/*
+ * Sends, and does not wait: a loop of a thousand EXCEPTION blocks would wait
+ * a thousand times.
+ */
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+	if (dlist_is_empty(&zkh_xact_holds) ||
+		dlist_tail_element(Hold, in_xact, &zkh_xact_holds)->subid != mySubid)
+		return;
+
+	for (dlist_node *previous,
+		 *node = dlist_tail_node(&zkh_xact_holds);
+		 node != &zkh_xact_holds.head; node = previous)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, node);
+
+		previous = node->prev;
+		if (hold->subid != mySubid)
+			break;
+		if (event == SUBXACT_EVENT_ABORT_SUB)
+			end_hold(hold);
+		else
+			hand_over(hold, parentSubid);
+	}
+}
