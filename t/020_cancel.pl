@@ -44,9 +44,7 @@ my @others;
 sub other_locks
 {
 	my ($n) = @_;
-	$other->create($_, mode => 'container') for grep { !$other->exists($_) } '/zklock', $DIR;
-	push @others, scalar $other->create("$DIR/_c_other-lock-", mode => 'ephemeral_sequential')
-	  for 1 .. $n;
+	push @others, $other->contend($DIR) for 1 .. $n;
 	return;
 }
 

@@ -29,11 +29,7 @@ my $UNLOCK = "SELECT zk_unlock('/l')";
 
 my $other = $zk->client(session_timeout => 60_000);
 
-sub other_locks
-{
-	$other->create($_, mode => 'container') for grep { !$other->exists($_) } '/zklock', $DIR;
-	return scalar $other->create("$DIR/_c_other-lock-", mode => 'ephemeral_sequential');
-}
+sub other_locks { return $other->contend($DIR); }
 
 sub own_nodes { return grep { !/other/ } $zk->children($DIR); }
 

@@ -144,6 +144,28 @@ sub create
 }
 
 # false when there was nothing to delete
+# Stand in the queue of a lock, as another client does, and return the node.
+# Directories are containers, which ZooKeeper may remove until it is there.
+sub contend
+{
+	my ($self, $dir) = @_;
+	for (1 .. 100)
+	{
+		my $node = eval {
+			my $path = '';
+			foreach my $part (grep { $_ ne '' } split m{/}, $dir)
+			{
+				$path .= "/$part";
+				$self->create($path, mode => 'container') unless $self->exists($path);
+			}
+			scalar $self->create("$dir/_c_other-lock-", mode => 'ephemeral_sequential');
+		};
+		return $node if $node;
+		die $@ unless $@ =~ /NONODE|NODEEXISTS/;
+	}
+	die "$dir: is removed again and again\n";
+}
+
 sub delete
 {
 	my ($self, $path, $version) = @_;
