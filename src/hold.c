@@ -87,27 +87,35 @@ zkh_session_of(Lock *lock)
 	return lock->taken && lock->generation == zkc_generation() ? session : NULL;
 }
 
-bool
-zkh_is_lost(Lock *lock)
+int
+zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 {
-	if (lock->taken && !lock->lost)
+	ZkSession  *session = zkc_session();
+	ZkSessionInfo info;
+	int			lost;
+
+	for (lost = 0; lost < n; lost++)
 	{
-		ZkSession  *session = zkh_session_of(lock);
-
-		if (session == NULL)
-			lock->lost = true;
-		else
-		{
-			ZkSessionInfo info;
-			ZkNodeInfo	node;
-
-			/* a process that was stopped learns it here before its keeper does */
-			zks_info(session, &info);
-			zkn_info(session, lock->grant.node, &node);
-			lock->lost = node.state != ZKN_PRESENT || zkc_may_have_expired(&info);
-		}
+		if (locks[lost]->lost || session == NULL ||
+			locks[lost]->generation != zkc_generation())
+			break;
 	}
-	return lock->taken && lock->lost;
+	if (lost == n)
+	{
+		zks_info(session, &info);
+
+		/* a process that was stopped learns it here before its keeper does */
+		lost = zkc_may_have_expired(&info) ? 0 : zkn_first_lost(session, nodes, n);
+	}
+	if (lost >= 0)
+		locks[lost]->lost = true;
+	return lost;
+}
+
+static bool
+is_lost(Lock *lock)
+{
+	return lock->taken && zkh_first_lost(&lock, &lock->grant.node, 1) == 0;
 }
 
 ZkNode *
@@ -201,7 +209,7 @@ initialize(void)
 static void
 refuse_lost(Lock *lock)
 {
-	if (lock->count > 0 && zkh_is_lost(lock))
+	if (lock->count > 0 && is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(lock->key.path)),
@@ -576,7 +584,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 						zkpath_for_display(path))));
 		return false;
 	}
-	lost = zkh_is_lost(lock);
+	lost = is_lost(lock);
 	if (lost)
 		(void) lower_session_holds(lock);
 	else
@@ -602,7 +610,7 @@ zkh_unlock_all(void)
 	/* all of them first: it may end the session */
 	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
-		(void) zkh_is_lost(lock);
+		(void) is_lost(lock);
 
 	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
@@ -634,7 +642,7 @@ state_of(Lock *lock)
 	ZkSession  *session;
 	ZkSessionInfo info;
 
-	if (zkh_is_lost(lock))
+	if (is_lost(lock))
 		return ZKH_LOST;
 	session = zkh_session_of(lock);
 	if (session == NULL)		/* it ended just now */
@@ -652,7 +660,7 @@ zkh_token(const char *path, int64 *token)
 	{
 		Lock	   *lock = find_lock(path, modes[i]);
 
-		if (lock != NULL && lock->count > 0 && !zkh_is_lost(lock))
+		if (lock != NULL && lock->count > 0 && !is_lost(lock))
 		{
 			*token = lock->grant.token;
 			return true;
@@ -672,7 +680,7 @@ zkh_fencing_token(const char *path)
 				 errmsg("this session does not hold the exclusive lock on \"%s\"",
 						zkpath_for_display(path)),
 				 errhint("Lock it first, or give the token of the program that holds it.")));
-	if (zkh_is_lost(lock))
+	if (is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),

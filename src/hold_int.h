@@ -61,8 +61,12 @@ extern dlist_head zkh_xact_holds;	/* of the current transaction */
 /* The session that the lock's node lives in, or NULL when that is gone */
 extern ZkSession *zkh_session_of(Lock *lock);
 
-/* Once lost, always lost */
-extern bool zkh_is_lost(Lock *lock);
+/*
+ * The first of these taken locks that is lost, or -1; nodes: theirs; n > 0.
+ * Once lost, always lost.  One look at the session and one at the nodes,
+ * however many they are: this is on the way of each COMMIT.
+ */
+extern int	zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);
 
 /* Take the node from a lock without holds; these three do not fail */
 extern ZkNode *zkh_drop_node(Lock *lock);

@@ -76,13 +76,6 @@ raise_doubt_at_commit(const char *path)
 			 errhint(LOST_HINT)));
 }
 
-static void
-lose(Lock *lock)
-{
-	lock->lost = true;			/* whatever may be heard of it later */
-	raise_lost_at_commit(lock->key.path);
-}
-
 /* The locks that the current transaction relies on */
 typedef struct Relied
 {
@@ -138,29 +131,13 @@ find_relied(Relied *relied, bool writes)
 	}
 }
 
-/*
- * What is known to be lost.  One look at the session and one at the nodes,
- * however many they are: this is on the way of each COMMIT.
- */
 static void
-refuse_lost_at_commit(const Relied *relied, ZkSessionInfo *info)
+refuse_lost_at_commit(const Relied *relied)
 {
-	ZkSession  *session = zkc_session();
-	int			lost;
+	int			lost = zkh_first_lost(relied->locks, relied->nodes, relied->n);
 
-	for (int i = 0; i < relied->n; i++)
-	{
-		Lock	   *lock = relied->locks[i];
-
-		if (lock->lost || session == NULL || lock->generation != zkc_generation())
-			lose(lock);
-	}
-	zks_info(session, info);
-	if (zkc_may_have_expired(info))
-		lose(relied->locks[0]);
-	lost = zkn_first_lost(session, relied->nodes, relied->n);
 	if (lost >= 0)
-		lose(relied->locks[lost]);
+		raise_lost_at_commit(relied->locks[lost]->key.path);
 }
 
 static void
@@ -176,7 +153,8 @@ guard(bool writes)
 	find_relied(&relied, writes);
 	if (relied.n == 0)
 		return;
-	refuse_lost_at_commit(&relied, &info);
+	refuse_lost_at_commit(&relied);
+	zks_info(zkc_peek(), &info);
 	if (zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_is_proven(&info))
 		return;
 
@@ -185,7 +163,7 @@ guard(bool writes)
 	if (proof == ZKC_PROVEN)
 		return;
 	if (proof != ZKC_NO_ANSWER)
-		refuse_lost_at_commit(&relied, &info);
+		refuse_lost_at_commit(&relied);
 	raise_doubt_at_commit(relied.locks[0]->key.path);
 }
 

@@ -88,15 +88,6 @@ sub rows
 	return $admin->value(sprintf q{SELECT count(*) FROM %s WHERE who LIKE '%s'}, $table // 't', $who);
 }
 
-sub works
-{
-	my ($session, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($session->value("BEGIN; SELECT zk_xact_lock('/works/' || pg_backend_pid()); INSERT INTO t VALUES ('works'); COMMIT"),
-		't', $name);
-	return;
-}
-
 # -------------------------------------------------------------------- the costs
 
 sub await_answer
@@ -254,7 +245,7 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	delete_by_hand('/hand');
 	zk_is_lost($session->query('COMMIT'), '/hand', 'strict, transaction scope');
 	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'strict: no hold is left');
-	works($session, 'strict: the next transaction works');
+	zk_works($session, 'strict: the next transaction works');
 	is($sessions->(), $id, 'strict: in the same ZooKeeper session');
 
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand'); SELECT zk_lock('/hand/1'), zk_lock('/hand/2'), zk_lock('/hand/3')});
@@ -533,7 +524,7 @@ subtest 'cut off at COMMIT' => sub {
 		is($session->query("INSERT INTO t VALUES ('cut $name again')")->{state}, '',
 			"$name session: the lock was in doubt, not lost: the next one commits");
 	}
-	works($session{$_}, "$_: works") for grep { !/terminate/ } @names;
+	zk_works($session{$_}, "$_: works") for grep { !/terminate/ } @names;
 	is($session{'gone expired'}->value('SELECT losses FROM zk_session'), 1, 'gone expired: in a new ZooKeeper session');
 	$_->quit for values %session;
 };
@@ -553,7 +544,7 @@ subtest 'the answer to the guard is lost' => sub {
 	cmp_ok($result->{seconds}, '<', 1 + $SLACK, 'swallowed: after operation_timeout');
 	cmp_ok($result->{seconds}, '>', 0.9, 'swallowed: not before');
 	is(rows('swallowed'), 0, 'swallowed: the row is not there');
-	works($session, 'swallowed: works');
+	zk_works($session, 'swallowed: works');
 
 	$session->value(q{SET zklock.operation_timeout = '30s'});
 	foreach my $how (qw(swallow_and_drop drop_request))
@@ -577,7 +568,7 @@ subtest 'the answer to the guard is lost' => sub {
 	$proxy->pass;
 	zk_is_lost($session->wait, '/answer', 'deleted between the two');
 	is(rows('deleted'), 0, 'deleted: the row is not there');
-	works($session, 'deleted: works');
+	zk_works($session, 'deleted: works');
 
 	$begin->('held');
 	$proxy->hold('multi');
@@ -605,7 +596,7 @@ subtest 'the answer to the guard is lost' => sub {
 	kill 'CONT', $session->pid;
 	zk_is_lost($session->wait, '/answer', 'late: what it said is not true any more');
 	is(rows('late'), 0, 'late: the row is not there');
-	works($session, 'late: works');
+	zk_works($session, 'late: works');
 	$_->quit for $session, $next;
 };
 

@@ -39,11 +39,12 @@ use IO::Select;
 use POSIX qw(:sys_wait_h);
 use Time::HiRes qw(sleep time);
 
+use Child;
+
 our $TIMEOUT = 30;          # seconds, where nothing else is said
 our $START_TIMEOUT = 60;    # Java compiles first
 
 my $locker = abs_path(dirname(__FILE__) . '/../peers') . '/locker';
-my %started;                # pid => pid of the process that started it
 
 # Peer->new($kind, $hosts, %opt): kind is kazoo or curator; hosts a list as
 # clients take it, or an object with "hosts".
@@ -75,7 +76,7 @@ sub new
 		POSIX::_exit(127);
 	}
 	close $_ for $in, $out;
-	$started{$pid} = $$;
+	Child::remember($pid);
 	my $self = bless { kind => $kind, pid => $pid, to => $to, from => $from, text => '', asked => 'to start' }, $class;
 	return $self if $opt{no_wait};
 	my $answer = $self->wait($START_TIMEOUT);
@@ -170,7 +171,7 @@ sub kill9
 	my $pid = delete $self->{pid} or return;
 	kill 'KILL', $pid;
 	waitpid $pid, 0;
-	delete $started{$pid};
+	Child::forget($pid);
 	return;
 }
 
@@ -188,7 +189,7 @@ sub quit
 		croak "$self->{kind} does not end" if time > $deadline;
 		sleep 0.005;
 	}
-	delete $started{ delete $self->{pid} };
+	Child::forget(delete $self->{pid});
 	return;
 }
 
@@ -196,19 +197,8 @@ sub DESTROY
 {
 	my ($self) = @_;
 	local ($?, $!, $@);
-	$self->kill9 if ($started{ $self->{pid} // 0 } // 0) == $$;
+	$self->kill9 if Child::is_ours($self->{pid});
 	return;
-}
-
-END
-{
-	# not to change what the test says about itself
-	local ($?, $!, $@);
-	foreach my $pid (grep { $started{$_} == $$ } keys %started)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
 }
 
 1;

@@ -34,7 +34,8 @@ use POSIX ();
 use Socket;
 use Time::HiRes qw(time);
 
-my %started;    # pid => pid of the process that owns it
+use Child;
+
 my $lib = abs_path(dirname(__FILE__));
 
 # An object whose process runs <module>::Server::main(@args).  That replies once
@@ -60,7 +61,7 @@ sub _spawn
 		POSIX::_exit(127);
 	}
 	close $theirs;
-	$started{$pid} = $$;
+	Child::remember($pid);
 	return bless { pid => $pid, control => $mine, buffer => '' }, $class;
 }
 
@@ -105,7 +106,7 @@ sub stop
 	return unless $self->{pid};
 	close $self->{control};    # which ends it
 	waitpid $self->{pid}, 0;
-	delete $started{ delete $self->{pid} };
+	Child::forget(delete $self->{pid});
 	return;
 }
 
@@ -113,18 +114,8 @@ sub DESTROY
 {
 	my ($self) = @_;
 	local ($?, $!, $@);
-	$self->stop if ($started{ $self->{pid} // 0 } // 0) == $$;
+	$self->stop if Child::is_ours($self->{pid});
 	return;
-}
-
-END
-{
-	local ($?, $!, $@);
-	foreach my $pid (grep { $started{$_} == $$ } keys %started)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
 }
 
 # ----------------------------------------------- the side of that process

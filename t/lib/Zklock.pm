@@ -44,7 +44,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_session zk_until zk_wait_waiting zk_locks_left
-  zk_nothing_left zk_no_crash zk_is_lost zk_cpu_seconds zk_descriptors zk_threads);
+  zk_nothing_left zk_no_crash zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
 
 our $TIMEOUT = 30;    # seconds, where nothing else is said
 
@@ -139,6 +139,17 @@ sub zk_no_crash
 	return unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC:|TRAP:/, 'no backend has crashed');
 }
 
+# One test: the session locks, writes into a table t that begins with a text, and
+# commits.
+sub zk_works
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->value("BEGIN; SELECT zk_xact_lock('/works/' || pg_backend_pid()); INSERT INTO t VALUES ('works'); COMMIT"),
+		't', $name);
+	return;
+}
+
 # Two tests: this COMMIT, or whatever it was, failed because the lock is lost,
 # and says which.
 sub zk_is_lost
@@ -182,7 +193,8 @@ use IO::Select;
 use POSIX qw(:sys_wait_h);
 use Time::HiRes qw(sleep time);
 
-my %started;    # pid of psql => pid of the process that started it
+use Child;
+
 my $last_number = 0;
 
 # zk_session($node, dbname => 'postgres', options => '-c name=value ...')
@@ -208,7 +220,7 @@ sub new
 		POSIX::_exit(127);
 	}
 	close $_ for $in->[0], $out->[1], $err->[1];
-	$started{$psql} = $$;
+	Child::remember($psql);
 	my $self = bless {
 		psql => $psql,
 		in => $in->[1],
@@ -324,7 +336,7 @@ sub quit
 		croak 'psql does not end' if time > $deadline;
 		sleep 0.002;
 	}
-	delete $started{$psql};
+	Child::forget($psql);
 	return;
 }
 
@@ -335,7 +347,7 @@ sub kill9
 	my $psql = delete $self->{psql} or return;
 	kill 'KILL', $psql;
 	waitpid $psql, 0;
-	delete $started{$psql};
+	Child::forget($psql);
 	return;
 }
 
@@ -400,18 +412,8 @@ sub DESTROY
 {
 	my ($self) = @_;
 	local ($?, $!, $@);
-	$self->kill9 if ($started{ $self->{psql} // 0 } // 0) == $$;
+	$self->kill9 if Child::is_ours($self->{psql});
 	return;
-}
-
-END
-{
-	local ($?, $!, $@);
-	foreach my $psql (grep { $started{$_} == $$ } keys %started)
-	{
-		kill 'KILL', $psql;
-		waitpid $psql, 0;
-	}
 }
 
 1;
