@@ -258,7 +258,8 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	my %session = map { $_ => session_with($zk, operation_timeout => '1min', connect_timeout => '30s') }
 	  qw(relock unlock xact writer reader again patient);
-	my $impatient = session_with($zk, operation_timeout => '1s');
+	# its session outlasts that: it is to hear of the connection, not of a loss
+	my $impatient = session_with($zk, operation_timeout => '1s', session_timeout => '6s');
 
 	$session{$_}->value("SELECT zk_lock('/down/$_')") for qw(relock unlock writer reader again);
 	begin($session{writer}, '/down/writer', 'session', 'holder');
