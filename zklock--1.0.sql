@@ -39,6 +39,70 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION zk_try_xact_lock(text) IS
 'take an exclusive lock until the end of the transaction if nobody else holds it or waits for it';
 
+CREATE FUNCTION zk_lock_shared(path text, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_lock_shared'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_lock_shared(text, interval) IS
+'take a shared lock until zk_unlock_shared or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it exclusively, or waited for that before, all the time';
+
+CREATE FUNCTION zk_xact_lock_shared(path text, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_xact_lock_shared'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_xact_lock_shared(text, interval) IS
+'take a shared lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it exclusively, or waited for that before, all the time';
+
+CREATE FUNCTION zk_try_lock_shared(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_try_lock_shared'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_try_lock_shared(text) IS
+'take a shared lock until zk_unlock_shared or the end of the session if nobody else holds the exclusive lock or waits for it';
+
+CREATE FUNCTION zk_try_xact_lock_shared(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_try_xact_lock_shared'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_try_xact_lock_shared(text) IS
+'take a shared lock until the end of the transaction if nobody else holds the exclusive lock or waits for it';
+
+CREATE FUNCTION zk_lock_all(paths text[], timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_lock_all'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
+'take the exclusive locks of all these paths, or none, until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time';
+
+CREATE FUNCTION zk_xact_lock_all(paths text[], timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_xact_lock_all'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
+'take the exclusive locks of all these paths, or none, until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time';
+
+CREATE FUNCTION zk_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_semaphore_acquire'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
+'take one of so many places (at least 1) until zk_semaphore_release or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if all were taken all the time';
+
+CREATE FUNCTION zk_xact_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_xact_semaphore_acquire'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
+'take one of so many places (at least 1) until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if all were taken all the time';
+
 --
 -- Giving it back
 --
@@ -51,13 +115,29 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION zk_unlock(text) IS
 'give the latest session-scope hold of an exclusive lock back; false with a warning if there is none, or if it was lost';
 
+CREATE FUNCTION zk_unlock_shared(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_unlock_shared'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_unlock_shared(text) IS
+'give the latest session-scope hold of a shared lock back; false with a warning if there is none, or if it was lost';
+
+CREATE FUNCTION zk_semaphore_release(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_semaphore_release'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_semaphore_release(text) IS
+'give the latest session-scope hold of a place of a semaphore back; false with a warning if there is none, or if it was lost';
+
 CREATE FUNCTION zk_unlock_all()
 RETURNS integer
 AS 'MODULE_PATHNAME', 'zk_unlock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_unlock_all() IS
-'give all session-scope holds of this session back; returns how many, lost ones not counted';
+'give all session-scope holds of this session back, of locks and semaphores; returns how many, lost ones not counted';
 
 --
 -- Looking
@@ -149,7 +229,17 @@ REVOKE ALL ON FUNCTION zk_lock(text, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_lock(text, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_try_lock(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_try_xact_lock(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_shared(text, interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_xact_lock_shared(text, interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_try_lock_shared(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_try_xact_lock_shared(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_all(text[], interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_xact_lock_all(text[], interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_semaphore_acquire(text, integer, interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_unlock_shared(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_semaphore_release(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;

@@ -44,6 +44,7 @@ static pid_t owner_pid = 0;		/* a fork's session is not the child's */
 static char *session_hosts = NULL;
 static char *session_root = NULL;
 static int	session_timeout = 0;
+static int	session_style = 0;
 
 static void
 close_session(int bound_ms)
@@ -104,13 +105,20 @@ zkc_root(void)
 	return session != NULL ? session_root : zklock_root;
 }
 
+ZkpStyle
+zkc_style(void)
+{
+	return (ZkpStyle) (session != NULL ? session_style : zklock_node_style);
+}
+
 void
 zkc_follow_settings(void)
 {
 	if (session != NULL &&
 		(strcmp(session_hosts, zklock_hosts) != 0 ||
 		 strcmp(session_root, zklock_root) != 0 ||
-		 session_timeout != zklock_session_timeout))
+		 session_timeout != zklock_session_timeout ||
+		 session_style != zklock_node_style))
 		close_session(EXIT_BOUND_MS);
 }
 
@@ -163,6 +171,7 @@ open_session(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	session_timeout = zklock_session_timeout;
+	session_style = zklock_node_style;
 
 	reserve_descriptors();
 	session = zks_open(session_hosts, session_timeout);

@@ -42,6 +42,9 @@ extern uint32 zkc_generation(void);
 /* The root in force: that of the session, else that of the settings */
 extern const char *zkc_root(void);
 
+/* Whose names new nodes get: as the session, or else the settings, say */
+extern ZkpStyle zkc_style(void);
+
 /*
  * With nothing held, other settings than the session was opened with take
  * effect: end it, so that the next call opens another.

@@ -13,12 +13,13 @@
  * The library reads at most one frame a call.  A short frame is held back
  * until it has arrived whole, so that after the call we stand between two
  * frames again.  A long one can only be the answer to a request, and those
- * are counted.  The answer to a multi is walked through: the library does so
- * with assert(), too.
+ * are counted.  The answer to a multi is walked through once it is there in
+ * full: the library does so with assert(), too.
  *
  *-------------------------------------------------------------------------
  */
 #include <arpa/inet.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -36,7 +37,7 @@
 #define SHORT_FRAME			4096
 #define MULTI_HEADER		9		/* type, done, error */
 #define MULTI_ERROR			(-1)	/* the type of a result that is an error */
-#define MULTI_MAX			(REPLY_HEADER + ZKN_CHECK_MAX * (MULTI_HEADER + 4) + MULTI_HEADER)
+#define MULTI_MAX			(REPLY_HEADER + MULTI_HEADER + ZKN_MULTI_BYTES)
 #define LONGEST_FRAME		(64 * 1024 * 1024)
 
 /* Frames that answer no request */
@@ -93,41 +94,67 @@ is_sound_event(int sock, int32_t length, int32_t xid)
 	return type > 0 && path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
+/* The number at this place, or -1 if the answer ends before */
+static int32_t
+number_at(const unsigned char *frame, int at, int end)
+{
+	int32_t		number;
+
+	if (at + (int) sizeof(number) > end)
+		return -1;
+	memcpy(&number, frame + at, sizeof(number));
+	return (int32_t) ntohl((uint32_t) number);
+}
+
 /*
- * Does the answer to a multi of checks hold as many results?  An error in the
- * header stands for all of them.
+ * Does the answer to a multi hold the results that it was asked for?  An error
+ * in the header stands for all of them.
  */
 static bool
-is_sound_multi(int sock, int32_t length, int nchecks)
+walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 {
-	unsigned char frame[4 + MULTI_MAX];
-	int32_t		error;
 	int			at = 4 + REPLY_HEADER;
 
-	if (recv(sock, frame, length + 4, MSG_PEEK | MSG_DONTWAIT) != length + 4)
-		return false;
-	memcpy(&error, frame + at - sizeof(error), sizeof(error));
-	if (error != 0)
-		return length == REPLY_HEADER;
-	for (int i = 0; i <= nchecks; i++)
+	if (number_at(frame, at - 4, end) != 0)
+		return at == end;
+	for (int i = 0; i <= r->nops; i++)
 	{
-		int32_t		type;
-		bool		done;
+		int32_t		type = number_at(frame, at, end);
 
-		if (at + MULTI_HEADER > length + 4)
+		if (at + MULTI_HEADER > end || (frame[at + 4] != 0) != (i == r->nops))
 			return false;
-		memcpy(&type, frame + at, sizeof(type));
-		type = (int32_t) ntohl((uint32_t) type);
-		done = frame[at + sizeof(type)] != 0;
 		at += MULTI_HEADER;
-		if (done != (i == nchecks))
-			return false;
-		if (!done && type == MULTI_ERROR)
+		if (i == r->nops)
+			break;
+		if (type == MULTI_ERROR)
 			at += 4;			/* the code again */
-		else if (!done && type != ZOO_CHECK_OP)
+		else if (type != r->op_types[i])
 			return false;
+		else if (type == ZOO_CREATE_OP)
+		{
+			int32_t		length = number_at(frame, at, end);
+
+			if (length < 0 || length > end - at - 4)
+				return false;
+			at += 4 + length;
+		}
 	}
-	return at == length + 4;
+	return at == end;
+}
+
+static bool
+is_sound_multi(int sock, int32_t length, const ZkRequest *r)
+{
+	int			end = length + 4;
+	unsigned char *frame = malloc(end);
+	bool		sound;
+
+	if (frame == NULL)
+		return false;			/* another connection may find memory */
+	sound = recv(sock, frame, end, MSG_PEEK | MSG_DONTWAIT) == end &&
+		walk_multi(frame, end, r);
+	free(frame);
+	return sound;
 }
 
 ZkFrameVerdict
@@ -172,13 +199,13 @@ zks_check_frame_locked(ZkSession *s)
 	next = zkr_next_locked(s);
 	if (next == NULL)
 		return FRAME_REJECT;	/* an answer that nobody asked for */
-	if (next->nchecks > 0)
+	if (next->nops > 0)
 	{
 		if (length > MULTI_MAX)
 			return FRAME_REJECT;
 		if (available < length + 4)
 			return FRAME_WAIT;
-		return is_sound_multi(s->sock, length, next->nchecks) ? FRAME_READ : FRAME_REJECT;
+		return is_sound_multi(s->sock, length, next) ? FRAME_READ : FRAME_REJECT;
 	}
 	if (length > SHORT_FRAME)
 	{

@@ -9,6 +9,11 @@
  * times.  The node goes when the last hold goes.  That alone gives re-entry,
  * both scopes, and exact partial rollback.
  *
+ * A shared lock that is taken under the exclusive one of the same path stands
+ * on that one's node, and inherits it when the exclusive one is given back:
+ * nobody can get in between.  The other way round the exclusive lock gets a
+ * node of its own, at the end of the queue.
+ *
  * Holds taken in the current transaction are also in one list, the outermost
  * subtransaction's first, so that the end of a subtransaction has to look at
  * the tail only.  An entry whose count has come to zero by zk_unlock stays in
@@ -59,6 +64,51 @@ find_lock(const char *path, ZkpMode mode)
 	return hash_search(zkh_locks, &key, HASH_FIND, NULL);
 }
 
+/* The lock of the same path in the other mode, or NULL */
+static Lock *
+twin_of(Lock *lock)
+{
+	switch ((ZkpMode) lock->key.mode)
+	{
+		case ZKP_SHARED:
+			return find_lock(lock->key.path, ZKP_EXCLUSIVE);
+		case ZKP_EXCLUSIVE:
+			return find_lock(lock->key.path, ZKP_SHARED);
+		default:
+			return NULL;
+	}
+}
+
+Lock *
+zkh_base(Lock *lock)
+{
+	Lock	   *twin;
+
+	if (lock->taken)
+		return lock;
+	if (lock->key.mode != ZKP_SHARED)
+		return NULL;
+	twin = twin_of(lock);
+	return twin != NULL && twin->taken ? twin : NULL;
+}
+
+Lock *
+zkh_pass_on(Lock *lock)
+{
+	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? twin_of(lock) : NULL;
+
+	if (twin == NULL || twin->count == 0 || twin->taken)
+		return NULL;
+	twin->taken = true;
+	twin->lost = lock->lost;
+	twin->grant = lock->grant;
+	twin->generation = lock->generation;
+	lock->taken = false;
+	lock->lost = false;
+	lock->grant.node = NULL;
+	return twin;
+}
+
 static Lock *
 enter_lock(const char *path, ZkpMode mode)
 {
@@ -71,6 +121,7 @@ enter_lock(const char *path, ZkpMode mode)
 	if (!found)
 	{
 		lock->taken = false;
+		lock->ended = false;
 		lock->lost = false;
 		lock->count = 0;
 		lock->guarded = 0;
@@ -115,7 +166,9 @@ zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 static bool
 is_lost(Lock *lock)
 {
-	return lock->taken && zkh_first_lost(&lock, &lock->grant.node, 1) == 0;
+	Lock	   *base = zkh_base(lock);
+
+	return base != NULL && zkh_first_lost(&base, &base->grant.node, 1) == 0;
 }
 
 ZkNode *
@@ -209,12 +262,20 @@ initialize(void)
 static void
 refuse_lost(Lock *lock)
 {
-	if (lock->count > 0 && is_lost(lock))
+	if (lock != NULL && lock->count > 0 && is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(lock->key.path)),
 				 errdetail(LOST_DETAIL),
 				 errhint("Call zk_unlock for it, or end the transaction that took it, and lock again.")));
+}
+
+/* In either mode: it would be odd to get one half of a lost lock anew */
+static void
+refuse_lost_path(Lock *lock)
+{
+	refuse_lost(lock);
+	refuse_lost(twin_of(lock));
 }
 
 static Hold *
@@ -241,95 +302,251 @@ take_node(Lock *lock, const ZkGrant *grant)
 	nnodes++;
 }
 
-/* One more hold is granted only after the lock is known to be held */
+/* What a call wants, and the holds that it makes for it */
+typedef struct Wanted
+{
+	Lock	   *lock;
+	Hold	   *hold;
+} Wanted;
+
+/* One more hold is granted only after the locks are known to be held */
 static void
-confirm(Lock *lock, ZkWait *wait)
+confirm(Wanted *held, int n, ZkWait *wait)
 {
 	ZkSession  *session = zkc_connect(wait);
 	ZkSessionInfo info;
+	ZkNode	  **nodes;
 
-	refuse_lost(lock);
+	for (int i = 0; i < n; i++)
+		refuse_lost(zkh_base(held[i].lock));
 	zks_info(session, &info);
 	if (zkc_is_proven(&info))
 		return;
-	switch (zkc_prove(&lock->grant.node, 1, wait, zkwait_after(zklock_operation_timeout)))
+	nodes = palloc(n * sizeof(ZkNode *));
+	for (int i = 0; i < n; i++)
+		nodes[i] = zkh_base(held[i].lock)->grant.node;
+	switch (zkc_prove(nodes, n, wait, zkwait_after(zklock_operation_timeout)))
 	{
 		case ZKC_PROVEN:
 			break;
 		case ZKC_MISSING:
 		case ZKC_OVER:
-			refuse_lost(lock);
+			for (int i = 0; i < n; i++)
+				refuse_lost(zkh_base(held[i].lock));
 			break;
 		case ZKC_NO_ANSWER:
 			zkc_raise_unanswered(wait);
 	}
+	pfree(nodes);
 }
 
-/* Held already, or to be had from ZooKeeper */
+/* Does this session hold the lock, or one that includes it? */
 static bool
-obtain(Lock *lock, bool may_wait, ZkWait *wait)
+is_held(Lock *lock)
 {
-	ZkGrant		grant;
+	Lock	   *base = zkh_base(lock);
 
-	if (lock->taken && lock->count > 0)
-	{
-		confirm(lock, wait);
-		return true;
-	}
-	if (nnodes >= zklock_max_locks)
+	return base != NULL && base->count > 0;
+}
+
+/* The node of the shared lock beside which the exclusive one is wanted */
+static ZkNode *
+own_shared_node(Lock *lock)
+{
+	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? twin_of(lock) : NULL;
+
+	return twin != NULL && twin->taken ? twin->grant.node : NULL;
+}
+
+/* Not held yet: to be had from ZooKeeper */
+static bool
+acquire(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait *wait)
+{
+	ZkTarget   *targets;
+	ZklOutcome	outcome;
+	int			lost = 0;
+
+	if (n > zklock_max_locks - nnodes)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many ZooKeeper locks"),
-				 errdetail("This session holds %d.", nnodes),
+				 errdetail("This session holds %d, and wants %d more.", nnodes, n),
 				 errhint("You might need to increase zklock.max_locks.")));
-	if (!zkl_acquire(lock->key.path, (ZkpMode) lock->key.mode, may_wait, wait, &grant))
-		return false;
+	targets = palloc0(n * sizeof(ZkTarget));
+	for (int i = 0; i < n; i++)
+	{
+		targets[i].path = wanted[i].lock->key.path;
+		targets[i].own = own_shared_node(wanted[i].lock);
+	}
+	outcome = zkl_acquire(targets, n, mode, permits, may_wait, wait);
 
-	/* from here to the return nothing may fail or be interrupted */
-	take_node(lock, &grant);
+	/* from here to the return nothing may fail, once a lock is held */
+	for (int i = 0; i < n && lost == 0 && outcome != ZKL_TAKEN; i++)
+	{
+		if (targets[i].own != NULL && is_lost(twin_of(wanted[i].lock)))
+			lost = i + 1;
+	}
+	for (int i = 0; i < n && outcome == ZKL_HELD; i++)
+	{
+		if (lost == 0)
+			take_node(wanted[i].lock, &targets[i].grant);
+		else if (zkc_peek() != NULL)
+			(void) zkn_discard(zkc_peek(), targets[i].grant.node);
+	}
+	if (lost > 0)
+		refuse_lost(twin_of(wanted[lost - 1].lock));
+	return outcome == ZKL_HELD;
+}
+
+/* All of them, or none */
+static bool
+obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait *wait)
+{
+	Wanted	   *held = palloc(n * sizeof(Wanted));
+	Wanted	   *others = palloc(n * sizeof(Wanted));
+	int			nheld = 0;
+	int			nothers = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		refuse_lost_path(wanted[i].lock);
+		if (is_held(wanted[i].lock))
+			held[nheld++] = wanted[i];
+		else
+			others[nothers++] = wanted[i];
+	}
+	if (nheld > 0)
+		confirm(held, nheld, wait);
+	if (nothers > 0 && !acquire(others, nothers, mode, permits, may_wait, wait))
+		return false;
+	for (int i = 0; i < nheld; i++)
+	{
+		/* taken under the exclusive lock */
+		if (held[i].lock->count == 0)
+			held[i].lock->acquired_at = GetCurrentTimestamp();
+	}
 	return true;
 }
 
-bool
-zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait, ZkWait *wait)
+/*
+ * ZooKeeper does not tell in which order nodes were made whose numbers have
+ * run out.  We can do without (protocol.c), other clients cannot; so say it in
+ * time, once for each path.
+ */
+static void
+warn_if_high(Lock *lock)
+{
+	static List *warned = NIL;
+	MemoryContext old;
+	ListCell   *cell;
+
+	if (!lock->taken || !zkl_is_high(lock->grant.name))
+		return;
+	foreach(cell, warned)
+	{
+		if (strcmp(lfirst(cell), lock->key.path) == 0)
+			return;
+	}
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	warned = lappend(warned, pstrdup(lock->key.path));
+	MemoryContextSwitchTo(old);
+	ereport(WARNING,
+			(errmsg("ZooKeeper's sequence numbers for lock path \"%s\" come to their end",
+					zkpath_for_display(lock->key.path)),
+			 errdetail("Its latest node is \"%s\"; after 2147483647, other clients cannot tell any more who is first.",
+					   lock->grant.name),
+			 errhint("When nobody holds or awaits the lock, delete its directory in ZooKeeper, or leave the lock alone for a few minutes: ZooKeeper removes an empty one by itself. Numbers then begin at 0 again; fencing tokens go on rising.")));
+}
+
+static int
+compare_paths(const void *a, const void *b)
+{
+	return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+/* In byte order, each once */
+static int
+sort_paths(char **paths, int n)
+{
+	int			count = 0;
+
+	qsort(paths, n, sizeof(char *), compare_paths);
+	for (int i = 0; i < n; i++)
+	{
+		if (i == 0 || strcmp(paths[i], paths[count - 1]) != 0)
+			paths[count++] = paths[i];
+	}
+	return count;
+}
+
+/* The entries that these are to be counted in */
+static void
+enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
 {
 	SubTransactionId subid = GetCurrentSubTransactionId();
-	Lock	   *volatile lock;
-	Hold	   *volatile hold;
-	volatile bool held = false;
 
-	initialize();
-	(void) zkc_session();		/* notice its end, if so */
-	if (nnodes == 0)
-		zkc_follow_settings();
-	zkx_be_first_at_commit();
-
-	lock = enter_lock(path, mode);
-	hold = zkh_find_hold(lock, scope, subid);
-	if (hold == NULL)
-		hold = make_hold(lock, scope);
-
-	PG_TRY();
+	for (int i = 0; i < n; i++)
 	{
-		refuse_lost(lock);
-		held = obtain(lock, may_wait, wait);
+		Lock	   *lock = wanted[i].lock = enter_lock(paths[i], mode);
+		Hold	   *hold = zkh_find_hold(lock, scope, subid);
+
+		wanted[i].hold = hold != NULL ? hold : make_hold(lock, scope);
 	}
-	PG_FINALLY();
+}
+
+/* And what comes of it */
+static void
+leave_wanted(Wanted *wanted, int n, bool held)
+{
+	for (int i = 0; i < n && wanted[i].lock != NULL; i++)
 	{
+		Lock	   *lock = wanted[i].lock;
+		Hold	   *hold = wanted[i].hold;
+
 		if (held)
 		{
 			hold->count++;
 			lock->count++;
 			hold->used = true;
 			hold->proven = false;
+			continue;
 		}
-		else if (!hold->used)
-		{
+		if (hold != NULL && !hold->used)
 			zkh_remove_hold(hold);
-			zkh_forget_if_unused(lock);
-		}
+		zkh_forget_if_unused(lock);
+	}
+}
+
+bool
+zkh_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
+		 bool may_wait, ZkWait *wait)
+{
+	const int	n = sort_paths(paths, npaths);
+	Wanted	   *wanted;
+	volatile bool held = false;
+
+	if (n == 0)
+		return true;
+	initialize();
+	(void) zkc_session();		/* notice its end, if so */
+	if (nnodes == 0)
+		zkc_follow_settings();
+	zkx_be_first_at_commit();
+
+	wanted = palloc0(n * sizeof(Wanted));
+	PG_TRY();
+	{
+		enter_wanted(wanted, paths, n, mode, scope);
+		held = obtain(wanted, n, mode, permits, may_wait, wait);
+	}
+	PG_FINALLY();
+	{
+		leave_wanted(wanted, n, held);
 	}
 	PG_END_TRY();
+	for (int i = 0; i < n && held; i++)
+		warn_if_high(wanted[i].lock);
+	pfree(wanted);
 	return held;
 }
 
@@ -396,47 +613,54 @@ typedef enum Ended
 typedef struct Ending
 {
 	Lock	   *lock;
+	Lock	   *base;			/* what it stood on */
 	ZkSession  *session;		/* if there is something to wait for */
 	ZkNode	   *node;
+	bool		passed_on;		/* the node has become the shared lock's */
 	int64		count;			/* of holds given back */
+	bool		lost;			/* known to be */
 	bool		proven;			/* the guard would have passed it then */
 	Ended		ended;
 } Ending;
 
 /*
- * So many of the lock's holds have been given back.  Does not fail, and does
- * not notice the end of the session, which other endings need.
+ * The lock's holds have been given back, as many as they are.  Does not fail,
+ * and does not notice the end of the session, which other endings need.
  */
 static void
-begin_ending(Ending *ending, Lock *lock, int64 count, bool lost)
+begin_ending(Ending *ending)
 {
-	ZkSession  *session = lock->generation == zkc_generation() ? zkc_peek() : NULL;
+	Lock	   *lock = ending->lock;
+	ZkSession  *session = ending->base->generation == zkc_generation() ? zkc_peek() : NULL;
 	ZkSessionInfo info;
-	ZkNode	   *node;
+	ZkNode	   *node = ending->base->grant.node;
 
-	memset(ending, 0, sizeof(*ending));
-	ending->lock = lock;
-	ending->count = count;
 	if (session != NULL)
 	{
 		zks_info(session, &info);
 		ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
 	}
-	ending->ended = lost || session == NULL ? LOST_BEFORE : STILL_HELD;
-	if (lock->count > 0)
+	ending->ended = ending->lost || session == NULL ? LOST_BEFORE : STILL_HELD;
+	if (lock->count > 0 || !lock->taken)
 		return;
-	node = zkh_drop_node(lock);
+	ending->passed_on = zkh_pass_on(lock) != NULL;
+	if (!ending->passed_on)
+		(void) zkh_drop_node(lock);
 	if (session == NULL)
 		return;
-	if (lost)
+	if (ending->lost)
 	{
-		(void) zkn_discard(session, node);
+		if (!ending->passed_on)
+			(void) zkn_discard(session, node);
 		return;
 	}
 	ending->ended = WAITING;
 	ending->session = session;
 	ending->node = node;
-	zkn_delete(session, node);
+	if (ending->passed_on)
+		(void) zkn_share(session, node);
+	else
+		zkn_delete(session, node);
 }
 
 /* What has become of it?  Returns the code with which ZooKeeper refused, or 0 */
@@ -454,11 +678,29 @@ look_at_ending(Ending *ending)
 	zkn_info(ending->session, ending->node, &node);
 	if (node.state == ZKN_DELETED)
 		ending->ended = node.rc == 0 ? HELD_UNTIL_THEN : UNCERTAIN;
+	else if (ending->passed_on && node.state == ZKN_PRESENT && !node.sharing)
+		ending->ended = HELD_UNTIL_THEN;
 	else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
 		ending->ended = LOST_BEFORE;
 	else
 		return node.rc;
 	return 0;
+}
+
+/* What proves to be lost takes along what stood on it, and was given back, too */
+static void
+share_loss(Ending *endings, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].base == endings[i].lock)
+			continue;
+		for (int j = 0; j < n; j++)
+		{
+			if (endings[j].lock == endings[i].base && endings[j].ended == LOST_BEFORE)
+				endings[i].ended = LOST_BEFORE;
+		}
+	}
 }
 
 /*
@@ -490,6 +732,7 @@ await_endings(Ending *endings, int n)
 		if (endings[i].ended == WAITING)
 			late = &endings[i];
 	}
+	share_loss(endings, n);
 	for (int i = 0; i < n; i++)
 	{
 		if (endings[i].ended == LOST_BEFORE)
@@ -510,16 +753,16 @@ await_endings(Ending *endings, int n)
  * to know what became of it.
  */
 static void
-finish_ending(Ending *ending)
+tell_holds(const Ending *ending, Lock *lock)
 {
 	dlist_iter	iter;
 
-	if (ending->node != NULL)
-		(void) zkn_discard(ending->session, ending->node);
-	dlist_foreach(iter, &ending->lock->holds)
+	dlist_foreach(iter, &lock->holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
+		if (lock != ending->lock && hold->proven)
+			continue;			/* was given back before */
 		switch (ending->ended)
 		{
 			case WAITING:
@@ -541,6 +784,20 @@ finish_ending(Ending *ending)
 				break;
 		}
 	}
+}
+
+static void
+finish_ending(Ending *ending)
+{
+	Lock	   *twin = twin_of(ending->lock);
+
+	if (ending->node != NULL && !ending->passed_on)
+		(void) zkn_discard(ending->session, ending->node);
+	tell_holds(ending, ending->lock);
+
+	/* the shared lock's, which was given back before, if it stood on this */
+	if (ending->node != NULL && twin != NULL && !twin->taken)
+		tell_holds(ending, twin);
 	zkh_forget_if_unused(ending->lock);
 }
 
@@ -568,28 +825,39 @@ complete_endings(Ending *endings, int n)
 	finish_endings(endings, n);
 }
 
+static void
+warn_not_held(const char *path, ZkpMode mode)
+{
+	const char *shown = zkpath_for_display(path);
+
+	if (mode == ZKP_SEMAPHORE)
+		ereport(WARNING,
+				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown)));
+	else
+		ereport(WARNING,
+				(errmsg("you don't own a session-scope %s lock on \"%s\"",
+						mode == ZKP_SHARED ? "shared" : "exclusive", shown)));
+}
+
 bool
 zkh_unlock(const char *path, ZkpMode mode)
 {
 	Lock	   *lock = find_lock(path, mode);
 	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
-	bool		lost;
-	Ending		ending;
+	Ending		ending = {.lock = lock};
 
 	if (hold == NULL)
 	{
-		ereport(WARNING,
-				(errmsg("you don't own a session-scope %s lock on \"%s\"",
-						mode == ZKP_SHARED ? "shared" : "exclusive",
-						zkpath_for_display(path))));
+		warn_not_held(path, mode);
 		return false;
 	}
-	lost = is_lost(lock);
-	if (lost)
+	ending.lost = is_lost(lock);
+	ending.base = zkh_base(lock);
+	if (ending.lost)
 		(void) lower_session_holds(lock);
 	else
 		lower_hold(hold, 1);
-	begin_ending(&ending, lock, 1, lost);
+	begin_ending(&ending);
 	complete_endings(&ending, 1);
 	return ending.ended != LOST_BEFORE;
 }
@@ -605,22 +873,28 @@ zkh_unlock_all(void)
 
 	if (zkh_locks == NULL || hash_get_num_entries(zkh_locks) == 0)
 		return 0;
-	endings = palloc(hash_get_num_entries(zkh_locks) * sizeof(Ending));
+	endings = palloc0(hash_get_num_entries(zkh_locks) * sizeof(Ending));
 
 	/* all of them first: it may end the session */
 	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 		(void) is_lost(lock);
 
+	/* then the holds of all, since one lock may stand on another */
 	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
-		bool		lost = lock->taken && lock->lost;
-		int64		count = lower_session_holds(lock);
+		Ending	   *ending = &endings[n];
 
-		if (count > 0)
-			begin_ending(&endings[n++], lock, count, lost);
+		ending->lock = lock;
+		ending->base = zkh_base(lock);
+		ending->lost = ending->base != NULL && ending->base->lost;
+		ending->count = lower_session_holds(lock);
+		if (ending->count > 0)
+			n++;
 	}
+	for (int i = 0; i < n; i++)
+		begin_ending(&endings[i]);
 	complete_endings(endings, n);
 	for (int i = 0; i < n; i++)
 	{
@@ -644,7 +918,7 @@ state_of(Lock *lock)
 
 	if (is_lost(lock))
 		return ZKH_LOST;
-	session = zkh_session_of(lock);
+	session = zkh_session_of(zkh_base(lock));
 	if (session == NULL)		/* it ended just now */
 		return ZKH_LOST;
 	zks_info(session, &info);
@@ -662,11 +936,24 @@ zkh_token(const char *path, int64 *token)
 
 		if (lock != NULL && lock->count > 0 && !is_lost(lock))
 		{
-			*token = lock->grant.token;
+			*token = zkh_base(lock)->grant.token;
 			return true;
 		}
 	}
 	return false;
+}
+
+/* Another name, if the holder of the exclusive lock has become a reader */
+static void
+refresh_name(Lock *lock)
+{
+	ZkSession  *session = zkh_session_of(lock);
+	ZkNodeInfo	node;
+
+	if (session == NULL)
+		return;
+	zkn_info(session, lock->grant.node, &node);
+	strlcpy(lock->grant.name, node.name, sizeof(lock->grant.name));
 }
 
 int64
@@ -720,6 +1007,7 @@ zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
 		{
 			ZkHoldInfo	info;
+			Lock	   *base = zkh_base(lock);
 
 			if (counts[scope] == 0)
 				continue;
@@ -728,8 +1016,9 @@ zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 			info.scope = (ZkScope) scope;
 			info.count = counts[scope];
 			info.state = state_of(lock);
-			info.token = lock->grant.token;
-			info.node = lock->grant.name;
+			refresh_name(base);
+			info.token = base->grant.token;
+			info.node = base->grant.name;
 			info.acquired_at = lock->acquired_at;
 			callback(&info, arg);
 		}

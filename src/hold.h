@@ -39,11 +39,12 @@ typedef struct ZkHoldInfo
 } ZkHoldInfo;
 
 /*
- * Take a lock, or one more hold of it.  path: UTF-8, as zkpath_from_text
- * gives it.  False: somebody else has it.
+ * Take these locks, or one more hold of each: all or none.  paths: UTF-8, as
+ * zkpath_from_text gives them, in any order; the array is sorted.  permits: of
+ * semaphores.  False: somebody else has one of them.
  */
-extern bool zkh_lock(const char *path, ZkpMode mode, ZkScope scope, bool may_wait,
-					 ZkWait *wait);
+extern bool zkh_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
+					 bool may_wait, ZkWait *wait);
 
 /*
  * Give the latest session-scope hold back; false, with a WARNING, without one

@@ -31,6 +31,8 @@ typedef struct Lock
 {
 	LockKey		key;
 	bool		taken;			/* there is, or was until it was lost, a node */
+	bool		ended;			/* in the list of those that lost holds */
+	slist_node	in_ended;
 	bool		lost;
 	ZkGrant		grant;
 	uint32		generation;		/* the session that the node belongs to */
@@ -58,7 +60,7 @@ typedef struct Hold
 extern HTAB *zkh_locks;			/* NULL: this backend never took a lock */
 extern dlist_head zkh_xact_holds;	/* of the current transaction */
 
-/* The session that the lock's node lives in, or NULL when that is gone */
+/* The session that the lock's own node lives in, or NULL when that is gone */
 extern ZkSession *zkh_session_of(Lock *lock);
 
 /*
@@ -68,7 +70,21 @@ extern ZkSession *zkh_session_of(Lock *lock);
  */
 extern int	zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);
 
-/* Take the node from a lock without holds; these three do not fail */
+/*
+ * The lock whose node this one stands on: its own, or, for a shared one, the
+ * exclusive one's; or NULL.
+ */
+extern Lock *zkh_base(Lock *lock);
+
+/* What follows does not fail */
+
+/*
+ * An exclusive lock without holds leaves its node to the shared one that
+ * stands on it; returns that one, or NULL when there is none.
+ */
+extern Lock *zkh_pass_on(Lock *lock);
+
+/* Take the node from a lock without holds */
 extern ZkNode *zkh_drop_node(Lock *lock);
 extern void zkh_forget_if_unused(Lock *lock);
 extern void zkh_remove_hold(Hold *hold);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock.c
- *	  Taking one lock: the conversation with ZooKeeper.
+ *	  Taking locks: the conversation with ZooKeeper.
  *
  * The create of our node and a list of its directory are sent together; the
  * answers come in the order of the requests, so the list shows us in our
@@ -17,8 +17,14 @@
  * expiry would have shown first, on the same connection), and a process that
  * was stopped (what it reads then is old).
  *
- * Each attempt is bound to one session.  When that ends, or our node is
- * deleted by somebody, a new attempt begins, at the end of the queue.
+ * Several locks at once are made by one transaction, so that two such calls
+ * stand in the same order everywhere.  The first that is taken, in the order
+ * of the paths, is waited for; the nodes behind it are given up for as long,
+ * so that nobody waits for what we only wait for ourselves.  Whoever waits
+ * holds only what comes before: nobody can wait in a circle.
+ *
+ * Each round is bound to one session.  When that ends, or a node of ours is
+ * deleted by somebody, a new round begins, at the end of the queues.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,24 +41,42 @@
 typedef struct Blocker
 {
 	ZkWatch    *watch;
-	char		name[256];		/* any client's node; longer ones are not watched twice */
+	char		name[256];		/* any client's node; longer ones are watched anew */
 } Blocker;
 
-/* What is under way, so that an error can undo it */
-typedef struct Attempt
+/* Our place in one queue; what is under way there, so that an error can undo it */
+typedef struct Place
 {
-	const char *path;			/* as the user knows it */
-	char	   *dir;			/* as ZooKeeper does */
-	ZkpMode		mode;
-	ZkWait	   *wait;
-	ZkSession  *session;
+	ZkTarget   *target;
+	char	   *dir;			/* of the lock, as ZooKeeper knows it */
 	ZkNode	   *node;
 	ZkRequest  *list;
 	bool		list_fresh;		/* it was asked of the leader */
 	uint32		list_epoch;		/* the connection that the last one came by */
-	Blocker		nearest;
-	Blocker		second;
-} Attempt;
+	ZkRequest **reads;			/* of other's nodes */
+	int			nreads;
+	Blocker    *blockers;		/* watched; by name */
+	int			nblockers;
+} Place;
+
+typedef struct Call
+{
+	ZkpWant		want;
+	bool		may_wait;
+	bool		waited;
+	ZkWait	   *wait;
+	ZkSession  *session;
+	Place	   *places;
+	int			n;
+} Call;
+
+/* A queue as the last list showed it, and what it means for us */
+typedef struct Queue
+{
+	ZkpContender *contenders;	/* the names are the list's */
+	int			n;
+	ZkpView		view;
+} Queue;
 
 typedef enum Outcome
 {
@@ -63,31 +87,55 @@ typedef enum Outcome
 } Outcome;
 
 static void
-drop_list(Attempt *a)
+drop_list(Call *c, Place *p)
 {
-	if (a->list != NULL)
-		zks_request_free(a->session, a->list);
-	a->list = NULL;
+	if (p->list != NULL)
+		zks_request_free(c->session, p->list);
+	p->list = NULL;
 }
 
 static void
-drop_watch(Attempt *a, Blocker *blocker)
+drop_reads(Call *c, Place *p)
 {
-	if (blocker->watch != NULL)
-		zks_unwatch(a->session, blocker->watch);
-	blocker->watch = NULL;
+	while (p->nreads > 0)
+		zks_request_free(c->session, p->reads[--p->nreads]);
+	if (p->reads != NULL)
+		pfree(p->reads);
+	p->reads = NULL;
 }
 
-/* Nothing of the attempt is left behind, but a node that was granted */
 static void
-drop_attempt(Attempt *a)
+drop_watches(Call *c, Place *p)
 {
-	drop_list(a);
-	drop_watch(a, &a->nearest);
-	drop_watch(a, &a->second);
-	if (a->node != NULL)
-		(void) zkn_discard(a->session, a->node);
-	a->node = NULL;
+	for (int i = 0; i < p->nblockers; i++)
+	{
+		if (p->blockers[i].watch != NULL)
+			zks_unwatch(c->session, p->blockers[i].watch);
+	}
+	p->nblockers = 0;
+	if (p->blockers != NULL)
+		pfree(p->blockers);
+	p->blockers = NULL;
+}
+
+/* Nothing is left behind, but a node that was granted */
+static void
+drop_place(Call *c, Place *p)
+{
+	drop_list(c, p);
+	drop_reads(c, p);
+	drop_watches(c, p);
+	if (p->node != NULL)
+		(void) zkn_discard(c->session, p->node);
+	p->node = NULL;
+}
+
+/* This and all that come after it */
+static void
+drop_from(Call *c, int first)
+{
+	for (int i = first; i < c->n; i++)
+		drop_place(c, &c->places[i]);
 }
 
 /*-------------------------------------------------------------------------
@@ -101,30 +149,30 @@ drop_attempt(Attempt *a)
  * so.  Returns false when the session is over.
  */
 static bool
-await_something(Attempt *a, int64 until)
+await_something(Call *c, int64 until)
 {
 	ZkSessionInfo info;
 
-	zks_info(a->session, &info);
+	zks_info(c->session, &info);
 	if (info.state == ZKS_OVER)
 		return false;
-	if (!zkwait(a->wait, a->session, until, ZKWAIT_ACQUIRE))
-		zkc_raise_unanswered(a->wait);
+	if (!zkwait(c->wait, c->session, until, ZKWAIT_ACQUIRE))
+		zkc_raise_unanswered(c->wait);
 	return true;
 }
 
 /* Until what ZooKeeper says can be believed; false when the session is over */
 static bool
-await_fresh(Attempt *a, int64 until)
+await_fresh(Call *c, int64 until)
 {
 	for (;;)
 	{
 		ZkSessionInfo info;
 
-		zks_info(a->session, &info);
+		zks_info(c->session, &info);
 		if (zkc_is_fresh(&info))
 			return true;
-		if (!await_something(a, until))
+		if (!await_something(c, until))
 			return false;
 	}
 }
@@ -136,12 +184,12 @@ raise_no_memory(void)
 }
 
 static void
-send_list(Attempt *a, bool fresh)
+send_list(Call *c, Place *p, bool fresh)
 {
-	drop_list(a);
-	a->list_fresh = fresh;
-	a->list = zks_list(a->session, a->dir, fresh);
-	if (a->list == NULL)
+	drop_list(c, p);
+	p->list_fresh = fresh;
+	p->list = zks_list(c->session, p->dir, fresh);
+	if (p->list == NULL)
 		raise_no_memory();
 }
 
@@ -151,7 +199,7 @@ send_list(Attempt *a, bool fresh)
  * the session is over; an answer of ZNONODE is one.
  */
 static bool
-await_list(Attempt *a, ZkAnswer *answer)
+await_list(Call *c, Place *p, ZkAnswer *answer)
 {
 	int64		until = zkwait_after(zklock_operation_timeout);
 
@@ -159,42 +207,42 @@ await_list(Attempt *a, ZkAnswer *answer)
 	{
 		ZkSessionInfo info;
 
-		while (!zks_answered(a->session, a->list, answer))
+		while (!zks_answered(c->session, p->list, answer))
 		{
-			if (!await_something(a, until))
+			if (!await_something(c, until))
 				return false;
 		}
 		if (answer->rc == ZOK || answer->rc == ZNONODE)
 		{
 			/* an answer that lay unread while we were stopped says nothing */
-			zks_info(a->session, &info);
+			zks_info(c->session, &info);
 			if (zkc_is_fresh(&info))
 			{
-				a->list_epoch = answer->epoch;
+				p->list_epoch = answer->epoch;
 				return true;
 			}
 		}
 		else if (!zks_is_doubtful(answer->rc))
-			zkc_raise(answer->rc, a->path);
-		if (!await_fresh(a, until))
+			zkc_raise(answer->rc, p->target->path);
+		if (!await_fresh(c, until))
 			return false;
 		CHECK_FOR_INTERRUPTS();
-		send_list(a, true);
+		send_list(c, p, true);
 	}
 }
 
 /* Until we know what became of our create */
 static void
-await_node(Attempt *a, ZkNodeInfo *node)
+await_node(Call *c, Place *p, ZkNodeInfo *node)
 {
 	int64		until = zkwait_after(zklock_operation_timeout);
 
 	for (;;)
 	{
-		zkn_info(a->session, a->node, node);
+		zkn_info(c->session, p->node, node);
 		if (node->state != ZKN_CREATING && node->state != ZKN_UNSURE)
 			return;
-		if (!await_something(a, until))
+		if (!await_something(c, until))
 		{
 			/* the session is over; its thread is about to say so of the node */
 			node->state = ZKN_LOST;
@@ -203,37 +251,173 @@ await_node(Attempt *a, ZkNodeInfo *node)
 	}
 }
 
+/*
+ * Read these contenders' nodes, in one flight.  Returns false when that cannot
+ * be had from this connection.
+ */
+static bool
+read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
+{
+	int64		until = zkwait_after(zklock_operation_timeout);
+	ZkSessionInfo info;
+
+	drop_reads(c, p);
+	p->reads = palloc(n * sizeof(ZkRequest *));
+	while (p->nreads < n)
+	{
+		char	   *path = psprintf("%s/%s", p->dir, contenders[p->nreads].name);
+
+		p->reads[p->nreads] = zks_read(c->session, path);
+		pfree(path);
+		if (p->reads[p->nreads] == NULL)
+			raise_no_memory();
+		p->nreads++;
+	}
+	for (int i = 0; i < n; i++)
+	{
+		while (!zks_answered(c->session, p->reads[i], &answers[i]))
+		{
+			if (!await_something(c, until))
+				return false;
+		}
+		if (zks_is_doubtful(answers[i].rc))
+			return false;
+		if (answers[i].rc != ZOK && answers[i].rc != ZNONODE)
+			zkc_raise(answers[i].rc, p->target->path);
+	}
+	/* what lay unread while we were stopped says nothing */
+	zks_info(c->session, &info);
+	return zkc_is_fresh(&info);
+}
+
+/*-------------------------------------------------------------------------
+ * The queue
+ *-------------------------------------------------------------------------
+ */
+
+static void
+free_queue(Queue *queue)
+{
+	if (queue->contenders != NULL)
+		pfree(queue->contenders);
+	if (queue->view.watch != NULL)
+		pfree(queue->view.watch);
+	memset(queue, 0, sizeof(*queue));
+}
+
+/* Where numbers do not tell the order, the transactions do */
+static bool
+fill_in_czxids(Call *c, Place *p, Queue *queue)
+{
+	ZkAnswer   *answers = palloc(queue->n * sizeof(ZkAnswer));
+	int			left = 0;
+
+	if (!read_nodes(c, p, queue->contenders, queue->n, answers))
+	{
+		pfree(answers);
+		return false;
+	}
+	for (int i = 0; i < queue->n; i++)
+	{
+		if (answers[i].rc == ZNONODE)
+			continue;
+		queue->contenders[left] = queue->contenders[i];
+		queue->contenders[left++].czxid = answers[i].czxid;
+	}
+	queue->n = left;
+	zkp_sort(queue->contenders, queue->n);
+	pfree(answers);
+	return true;
+}
+
+/*
+ * What does this list say to us, or, with node NULL, to one who comes now?
+ * False: nothing for certain; it must be read again.
+ */
+static bool
+look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, Queue *queue)
+{
+	ZkNodeInfo	own;
+
+	queue->contenders = palloc(Max(answer->nchildren, 1) * sizeof(ZkpContender));
+	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
+	if (zkp_needs_czxids(queue->contenders, queue->n) && !fill_in_czxids(c, p, queue))
+		return false;
+	queue->view.watch = palloc(Max(queue->n, 1) * sizeof(int));
+	if (p->target->own != NULL)
+		zkn_info(c->session, p->target->own, &own);
+	zkp_look(queue->contenders, queue->n, node != NULL ? node->name : NULL,
+			 p->target->own != NULL ? own.name : NULL, &c->want, &queue->view);
+	return true;
+}
+
+/*
+ * Others are before us, and we do not wait.  Has the holder of the one
+ * exclusive node become a reader, as its data would tell?
+ */
+static Outcome
+look_closer(Call *c, Place *p, const Queue *queue)
+{
+	ZkAnswer	answer;
+
+	if (!queue->view.may_soften)
+		return TAKEN;
+	if (!read_nodes(c, p, &queue->contenders[queue->view.watch[0]], 1, &answer))
+		return LIST_AGAIN;
+	return answer.rc != ZOK || answer.says_shared ? GRANTED : TAKEN;
+}
+
 /*-------------------------------------------------------------------------
  * Standing in the queue
  *-------------------------------------------------------------------------
  */
 
 /*
- * Make our node.  GRANTED means only that it is there, with a list sent.
+ * Make our nodes, this one and all that come after it.  GRANTED means only
+ * that they are there, with lists sent.
  */
 static Outcome
-join_queue(Attempt *a)
+join_queues(Call *c, int first)
 {
 	int64		until = zkwait_after(zklock_operation_timeout);
+	int			n = c->n - first;
+	char	  **dirs = palloc(n * sizeof(char *));
+	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
 	bool		parents = false;
 
+	for (int i = 0; i < n; i++)
+		dirs[i] = c->places[first + i].dir;
 	for (;;)
 	{
+		Place	   *refused = NULL;
+		bool		again = false;
 		ZkNodeInfo	node;
 
-		a->node = zkn_create(a->session, a->dir, a->mode, parents);
-		if (a->node == NULL)
+		if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
 			raise_no_memory();
-		send_list(a, false);
+		for (int i = 0; i < n; i++)
+			c->places[first + i].node = nodes[i];
+		for (int i = first; i < c->n; i++)
+			send_list(c, &c->places[i], false);
 
-		await_node(a, &node);
-		if (node.state == ZKN_PRESENT)
-			return GRANTED;
-		drop_attempt(a);
-		if (node.state == ZKN_LOST || zks_is_doubtful(node.rc))
-			return START_AGAIN;
-		if (node.rc != ZNONODE || zks_now() >= Min(until, a->wait->deadline))
-			zkc_raise(node.rc, a->path);
+		for (int i = first; i < c->n && refused == NULL; i++)
+		{
+			await_node(c, &c->places[i], &node);
+			if (node.state == ZKN_LOST ||
+				(node.state != ZKN_PRESENT && zks_is_doubtful(node.rc)))
+				again = true;	/* or another was refused */
+			else if (node.state != ZKN_PRESENT)
+				refused = &c->places[i];
+		}
+		if (refused == NULL)
+		{
+			pfree(dirs);
+			pfree(nodes);
+			return again ? START_AGAIN : GRANTED;
+		}
+		drop_from(c, first);
+		if (node.rc != ZNONODE || zks_now() >= Min(until, c->wait->deadline))
+			zkc_raise(node.rc, refused->target->path);
 
 		/* no parent yet, or ZooKeeper reaped it just now */
 		parents = true;
@@ -241,88 +425,161 @@ join_queue(Attempt *a)
 	}
 }
 
-/* Keep a watch that is on the right node already */
-static void
-watch_blocker(Attempt *a, Blocker *blocker, const char *name)
+static int
+compare_names(const void *a, const void *b)
 {
-	char	   *path;
+	return strcmp(*(const char *const *) a, *(const char *const *) b);
+}
+
+/* Can this watch still tell us what we want to know? */
+static bool
+is_in_force(Call *c, const Blocker *blocker)
+{
+	ZkSessionInfo info;
+	ZkWatchInfo watch;
+
+	if (blocker->watch == NULL)
+		return false;
+	zks_watch_info(c->session, blocker->watch, &watch);
+	zks_info(c->session, &info);
+	return watch.state == ZKW_PENDING ||
+		(watch.state == ZKW_ARMED && watch.epoch == info.epoch);
+}
+
+static void
+set_watch(Call *c, Place *p, Blocker *blocker)
+{
+	char	   *path = psprintf("%s/%s", p->dir, blocker->name);
 
 	if (blocker->watch != NULL)
-	{
-		ZkSessionInfo info;
-		ZkWatchInfo watch;
-
-		zks_watch_info(a->session, blocker->watch, &watch);
-		zks_info(a->session, &info);
-		if (name != NULL && strcmp(blocker->name, name) == 0 &&
-			(watch.state == ZKW_PENDING ||
-			 (watch.state == ZKW_ARMED && watch.epoch == info.epoch)))
-			return;
-		drop_watch(a, blocker);
-	}
-	if (name == NULL)
-		return;
-	strlcpy(blocker->name, name, sizeof(blocker->name));
-	path = psprintf("%s/%s", a->dir, name);
-	blocker->watch = zks_watch(a->session, path);
+		zks_unwatch(c->session, blocker->watch);
+	blocker->watch = zks_watch(c->session, path);
 	pfree(path);
 	if (blocker->watch == NULL)
 		raise_no_memory();
 }
 
+/*
+ * Watch those whom the view names, and our own node.  Watches that are on the
+ * right node already are kept; both lists are in the order of the names.
+ */
 static void
-watch_queue(Attempt *a, const ZkpView *view)
+watch_queue(Call *c, Place *p, const Queue *queue)
 {
-	/* the second may have become the nearest: its watch goes with it */
-	if (a->nearest.watch == NULL || strcmp(a->nearest.name, view->nearest) != 0)
+	int			n = queue->view.nwatch;
+	const char **names = palloc(n * sizeof(char *));
+	Blocker    *old = p->blockers;
+	int			nold = p->nblockers;
+	int			o = 0;
+
+	for (int i = 0; i < n; i++)
+		names[i] = queue->contenders[queue->view.watch[i]].name;
+	qsort(names, n, sizeof(char *), compare_names);
+
+	/* all of old and new must be reachable for drop_place at any time */
+	p->blockers = palloc0((n + nold) * sizeof(Blocker));
+	p->nblockers = n + nold;
+	for (int i = 0; i < nold; i++)
+		p->blockers[n + i] = old[i];
+	if (old != NULL)
+		pfree(old);
+	old = p->blockers + n;
+
+	zkn_watch(c->session, p->node);
+	for (int i = 0; i < n; i++)
 	{
-		if (a->second.watch != NULL && strcmp(a->second.name, view->nearest) == 0)
+		Blocker    *blocker = &p->blockers[i];
+
+		strlcpy(blocker->name, names[i], sizeof(blocker->name));
+		while (o < nold && strcmp(old[o].name, names[i]) < 0)
+			o++;
+		if (o < nold && strcmp(old[o].name, names[i]) == 0 && is_in_force(c, &old[o]))
 		{
-			drop_watch(a, &a->nearest);
-			a->nearest = a->second;
-			a->second.watch = NULL;
+			blocker->watch = old[o].watch;
+			old[o].watch = NULL;
 		}
+		else
+			set_watch(c, p, blocker);
 	}
-	zkn_watch(a->session, a->node);
-	watch_blocker(a, &a->nearest, view->nearest);
-	watch_blocker(a, &a->second, view->second);
+	for (int i = 0; i < nold; i++)
+	{
+		if (old[i].watch != NULL)
+			zks_unwatch(c->session, old[i].watch);
+	}
+	p->nblockers = n;
+	pfree(names);
 }
 
 /*
- * The nearest blocker is gone, and the last list showed nobody else to wait
- * for.  Do we hold the lock for certain?
+ * One of those before us is gone or has stopped to hold us up, and the last
+ * list showed nobody else to wait for.  Do we hold the lock for certain?
  */
 static bool
-is_our_turn(Attempt *a)
+is_our_turn(Call *c, Place *p)
 {
 	ZkNodeInfo	node;
 	ZkSessionInfo info;
 
 	/* the session last: had it reconnected meanwhile, the epoch would tell */
-	zkn_info(a->session, a->node, &node);
-	zks_info(a->session, &info);
+	zkn_info(c->session, p->node, &node);
+	zks_info(c->session, &info);
 	return node.state == ZKN_PRESENT && node.watch == ZKW_ARMED &&
-		node.watch_epoch == info.epoch && a->list_epoch == info.epoch &&
+		node.watch_epoch == info.epoch && p->list_epoch == info.epoch &&
 		zkc_is_fresh(&info);
 }
 
 /*
- * Has this watch nothing more to tell, so that the queue must be looked at
- * again?  Raises when ZooKeeper refused to set it.
+ * What the watches say by now.  GRANTED: what the list has shown is enough to
+ * know that it is our turn.  TAKEN: nothing has happened; pending tells whether
+ * one of them has not been answered.  A node whose data has changed is watched
+ * again at once, which brings the data.  Raises when ZooKeeper refused one.
  */
-static bool
-is_spent(Attempt *a, const ZkWatchInfo *watch)
+static Outcome
+look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pending)
 {
-	if (watch->state == ZKW_FAILED && !zks_is_doubtful(watch->rc))
-		zkc_raise(watch->rc, a->path);
-	return watch->state != ZKW_ARMED && watch->state != ZKW_PENDING;
+	Outcome		outcome = TAKEN;
+
+	*pending = false;
+	for (int i = 0; i < p->nblockers; i++)
+	{
+		Blocker    *blocker = &p->blockers[i];
+		ZkWatchInfo watch;
+
+		zks_watch_info(c->session, blocker->watch, &watch);
+		switch (watch.state)
+		{
+			case ZKW_PENDING:
+				*pending = true;
+				break;
+			case ZKW_ARMED:
+				if (view->may_soften && watch.says_shared && watch.epoch == epoch &&
+					is_our_turn(c, p))
+					return GRANTED;
+				break;
+			case ZKW_FIRED:
+				if (view->next && watch.epoch == epoch && is_our_turn(c, p))
+					return GRANTED;
+				outcome = LIST_AGAIN;
+				break;
+			case ZKW_CHANGED:
+				set_watch(c, p, blocker);
+				*pending = true;
+				break;
+			case ZKW_FAILED:
+				if (!zks_is_doubtful(watch.rc))
+					zkc_raise(watch.rc, p->target->path);
+				outcome = LIST_AGAIN;
+				break;
+		}
+	}
+	return outcome;
 }
 
 /*
  * Sleep until something happens in the queue that the list has shown.
  */
 static Outcome
-await_turn(Attempt *a, bool next)
+await_turn(Call *c, Place *p, const ZkpView *view)
 {
 	int64		armed_by = zkwait_after(zklock_operation_timeout);
 
@@ -330,104 +587,151 @@ await_turn(Attempt *a, bool next)
 	{
 		ZkSessionInfo info;
 		ZkNodeInfo	node;
-		ZkWatchInfo nearest;
-		ZkWatchInfo second = {.state = ZKW_ARMED};
 		int64		until = ZKS_NEVER;
 
 		/*
 		 * The session first: what is read of the watches after it can only be
 		 * newer.
 		 */
-		zks_info(a->session, &info);
-		zks_watch_info(a->session, a->nearest.watch, &nearest);
-		if (a->second.watch != NULL)
-			zks_watch_info(a->session, a->second.watch, &second);
-		zkn_info(a->session, a->node, &node);
-
+		zks_info(c->session, &info);
+		zkn_info(c->session, p->node, &node);
 		if (info.state == ZKS_OVER || node.state == ZKN_LOST)
 			return START_AGAIN;
 		if (info.state == ZKS_CONNECTED)
 		{
-			if (info.epoch != a->list_epoch)
+			bool		pending;
+			Outcome		outcome;
+
+			if (info.epoch != p->list_epoch)
 				return LIST_AGAIN;
-			if (nearest.state == ZKW_FIRED && nearest.epoch == info.epoch &&
-				next && is_our_turn(a))
-				return GRANTED;
-			if (is_spent(a, &nearest) || is_spent(a, &second) ||
-				node.watch == ZKW_FAILED || node.watch == ZKW_CHANGED)
+			outcome = look_at_watches(c, p, view, info.epoch, &pending);
+			if (outcome != TAKEN)
+				return outcome;
+			if (node.watch == ZKW_FAILED || node.watch == ZKW_CHANGED)
 				return LIST_AGAIN;
-			if (nearest.state == ZKW_PENDING || second.state == ZKW_PENDING ||
-				node.watch == ZKW_PENDING)
+			if (pending || node.watch == ZKW_PENDING)
 				until = armed_by;
+			else
+				armed_by = zkwait_after(zklock_operation_timeout);
 		}
 		else
 			until = info.suspended_at + zklock_operation_timeout * NS_PER_MS;
 
-		if (!zkwait(a->wait, a->session, until, ZKWAIT_ACQUIRE))
+		if (!zkwait(c->wait, c->session, until, ZKWAIT_ACQUIRE))
 		{
 			if (info.state != ZKS_CONNECTED)
 				zkc_raise_cut_off(&info);
-			if (zks_now() >= a->wait->deadline)
+			if (zks_now() >= c->wait->deadline)
 				return TAKEN;
-			zkc_raise_no_answer(a->wait);
+			zkc_raise_no_answer(c->wait);
 		}
 	}
 }
 
-/* One attempt with one node in one session */
-static Outcome
-attempt(Attempt *a, bool may_wait)
+static void
+raise_deadlock(const char *path)
 {
-	Outcome		outcome = join_queue(a);
-	bool		counted = false;
-	bool		look_closer = false;
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected on the lock \"%s\"", zkpath_for_display(path)),
+			 errdetail("This session holds it shared, and somebody who waits for it exclusively waits for that."),
+			 errhint("Give the shared lock back before taking the exclusive one.")));
+}
 
-	while (outcome == GRANTED || outcome == LIST_AGAIN)
+/*
+ * The others are before us.  So much for those that come later; and now wait
+ * here, if we may.
+ */
+static Outcome
+wait_in_queue(Call *c, int at, Queue *queue)
+{
+	Place	   *p = &c->places[at];
+	Outcome		outcome;
+
+	if (!c->may_wait)
+		return look_closer(c, p, queue);
+	if (queue->view.stuck)
+		raise_deadlock(p->target->path);
+	drop_from(c, at + 1);
+	if (!c->waited)
+		zkc_counters.waits++;
+	c->waited = true;
+	watch_queue(c, p, queue);
+	outcome = await_turn(c, p, &queue->view);
+	if (outcome == TAKEN)
+		zkc_counters.timeouts++;
+	return outcome;
+}
+
+/* In one queue, in which we have a node, and a list is on its way */
+static Outcome
+take_turn(Call *c, int at)
+{
+	Place	   *p = &c->places[at];
+	Outcome		outcome = LIST_AGAIN;
+	bool		fresh = false;
+	Queue		queue = {0};
+
+	while (outcome == LIST_AGAIN)
 	{
 		ZkAnswer	answer;
-		ZkpView		view;
 		ZkNodeInfo	node;
+		ZkSessionInfo info;
 
-		if (outcome == LIST_AGAIN)
+		if (p->list == NULL)
 		{
-			ZkSessionInfo info;
-
 			/* after a reconnection, from a server that may lag behind */
-			zks_info(a->session, &info);
-			send_list(a, info.epoch != a->list_epoch || look_closer);
+			zks_info(c->session, &info);
+			send_list(c, p, info.epoch != p->list_epoch || fresh);
 		}
-		if (!await_list(a, &answer))
+		if (!await_list(c, p, &answer))
 			return START_AGAIN;
 
-		zkn_info(a->session, a->node, &node);
+		zkn_info(c->session, p->node, &node);
 		if (answer.rc != ZOK || node.state != ZKN_PRESENT)
 			return START_AGAIN;
-		zkp_look(answer.children, answer.nchildren, node.name, a->mode, &view);
-		if (!view.self_seen)
+		if (!look_at_queue(c, p, &answer, &node, &queue))
+		{
+			if (!await_fresh(c, zkwait_after(zklock_operation_timeout)))
+				return START_AGAIN;
+			fresh = true;
+		}
+		else if (!queue.view.self_seen)
 		{
 			/* do not give our place up for what a lagging server says */
-			if (a->list_fresh)
+			if (p->list_fresh)
 				return START_AGAIN;
-			look_closer = true;
-			outcome = LIST_AGAIN;
-			continue;
+			fresh = true;
 		}
-		if (view.nblockers == 0)
-			return GRANTED;
-		if (!may_wait)
-			return TAKEN;
-
-		if (!counted)
-			zkc_counters.waits++;
-		counted = true;
-		watch_queue(a, &view);
-		outcome = await_turn(a, view.next);
-		if (outcome == GRANTED)
-			return GRANTED;
-		if (outcome == TAKEN)
-			zkc_counters.timeouts++;
+		else if (queue.view.need == 0)
+			outcome = GRANTED;
+		else
+			outcome = wait_in_queue(c, at, &queue);
+		free_queue(&queue);
+		drop_list(c, p);
 	}
 	return outcome;
+}
+
+/*
+ * All of them, in the order of the paths.  Where we had to wait, the nodes of
+ * the paths behind are made only then.
+ */
+static Outcome
+take_turns(Call *c)
+{
+	for (int i = 0; i < c->n; i++)
+	{
+		Outcome		outcome = GRANTED;
+
+		if (c->places[i].node == NULL)
+			outcome = join_queues(c, i);
+		if (outcome == GRANTED)
+			outcome = take_turn(c, i);
+		if (outcome != GRANTED)
+			return outcome;
+	}
+	return GRANTED;
 }
 
 /*
@@ -435,55 +739,128 @@ attempt(Attempt *a, bool may_wait)
  * still show, or not yet show, another.  Writes nothing.
  */
 static Outcome
-look_first(Attempt *a)
+look_first(Call *c)
 {
-	ZkAnswer	answer;
-	ZkpView		view;
+	Outcome		outcome = GRANTED;
 
-	send_list(a, true);
-	if (!await_list(a, &answer))
-		return START_AGAIN;
-	if (answer.rc == ZNONODE)
-		return GRANTED;
-	zkp_look(answer.children, answer.nchildren, NULL, a->mode, &view);
-	drop_list(a);
-	return view.nblockers == 0 ? GRANTED : TAKEN;
+	/* on one connection, what is asked after a fresh list is as fresh */
+	for (int i = 0; i < c->n; i++)
+		send_list(c, &c->places[i], i == 0);
+	for (int i = 0; i < c->n && outcome == GRANTED; i++)
+	{
+		Place	   *p = &c->places[i];
+		ZkAnswer	answer;
+		Queue		queue = {0};
+
+		if (!await_list(c, p, &answer))
+			return START_AGAIN;
+		if (answer.rc == ZNONODE)
+			continue;
+		if (!look_at_queue(c, p, &answer, NULL, &queue))
+			outcome = START_AGAIN;
+		else if (queue.view.need > 0)
+			outcome = look_closer(c, p, &queue);
+		free_queue(&queue);
+	}
+	for (int i = 0; i < c->n; i++)
+		drop_list(c, &c->places[i]);
+	return outcome == LIST_AGAIN ? START_AGAIN : outcome;
 }
 
+/*
+ * What was granted first may have been lost while we waited for the rest.
+ */
 static bool
-acquire(Attempt *a, bool may_wait)
+have_all(Call *c)
 {
+	ZkNode	  **nodes = palloc(c->n * sizeof(ZkNode *));
+	bool		result;
+
+	for (int i = 0; i < c->n; i++)
+		nodes[i] = c->places[i].node;
+	result = zkn_first_lost(c->session, nodes, c->n) < 0;
+	pfree(nodes);
+	return result;
+}
+
+static void
+refuse_too_many(Call *c)
+{
+	size_t		bytes = 0;
+
+	for (int i = 0; i < c->n; i++)
+		bytes += strlen(c->places[i].dir);
+	if (c->n > 1 && !zkn_fit(c->n, bytes))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many ZooKeeper locks at once"),
+				 errdetail("%d locks, with %zu bytes of paths, are too much for one request.",
+						   c->n, bytes),
+				 errhint("Take them in smaller groups, in byte order, or use shorter paths.")));
+}
+
+/* The session, and what depends on it */
+static void
+begin_round(Call *c)
+{
+	c->session = zkc_connect(c->wait);
+	c->want.style = zkc_style();
+	for (int i = 0; i < c->n; i++)
+	{
+		Place	   *p = &c->places[i];
+
+		if (p->dir != NULL)
+			pfree(p->dir);
+		p->dir = zkpath_join(zkc_root(), p->target->path);
+	}
+	refuse_too_many(c);
+}
+
+static ZklOutcome
+acquire(Call *c)
+{
+	uint32		generation = zkc_generation();
+
 	for (;;)
 	{
 		Outcome		outcome = GRANTED;
 
-		a->session = zkc_connect(a->wait);
-		pfree(a->dir);
-		a->dir = zkpath_join(zkc_root(), a->path);
-		if (!may_wait)
-			outcome = look_first(a);
+		begin_round(c);
+		for (int i = 0; i < c->n; i++)
+		{
+			if (c->places[i].target->own != NULL && zkc_generation() != generation)
+				return ZKL_OWN_LOST;
+		}
+		if (!c->may_wait)
+			outcome = look_first(c);
 		if (outcome == GRANTED)
-			outcome = attempt(a, may_wait);
+			outcome = take_turns(c);
+		if (outcome == GRANTED && c->n > 1 && !have_all(c))
+			outcome = START_AGAIN;
 		if (outcome == GRANTED)
-			return true;
-		drop_attempt(a);
+			return ZKL_HELD;
+		drop_from(c, 0);
 		if (outcome == TAKEN)
-			return false;
+			return ZKL_TAKEN;
 		CHECK_FOR_INTERRUPTS();
 	}
 }
 
-bool
-zkl_acquire(const char *path, ZkpMode mode, bool may_wait, ZkWait *wait,
-			ZkGrant *grant)
+ZklOutcome
+zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait,
+			ZkWait *wait)
 {
-	Attempt		a = {.path = path,.mode = mode,.wait = wait};
-	bool		held;
+	Call		c = {.may_wait = may_wait,.wait = wait,.n = n};
+	volatile	ZklOutcome outcome = ZKL_TAKEN;
 
-	a.dir = pstrdup("");
+	c.want.mode = mode;
+	c.want.permits = permits;
+	c.places = palloc0(n * sizeof(Place));
+	for (int i = 0; i < n; i++)
+		c.places[i].target = &targets[i];
 	PG_TRY();
 	{
-		held = acquire(&a, may_wait);
+		outcome = acquire(&c);
 	}
 	PG_CATCH();
 	{
@@ -491,22 +868,37 @@ zkl_acquire(const char *path, ZkpMode mode, bool may_wait, ZkWait *wait,
 		 * A FATAL error does not come here; it ends the process, and the
 		 * session with all its nodes.
 		 */
-		drop_attempt(&a);
+		drop_from(&c, 0);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
-	if (held)
+	for (int i = 0; i < n; i++)
 	{
-		ZkNodeInfo	node;
+		Place	   *p = &c.places[i];
 
-		zkn_info(a.session, a.node, &node);
-		grant->node = a.node;
-		grant->token = node.czxid;
-		strlcpy(grant->name, node.name, sizeof(grant->name));
-		a.node = NULL;
-		drop_attempt(&a);
+		if (outcome == ZKL_HELD)
+		{
+			ZkNodeInfo	node;
+
+			zkn_info(c.session, p->node, &node);
+			targets[i].grant.node = p->node;
+			targets[i].grant.token = node.czxid;
+			strlcpy(targets[i].grant.name, node.name, sizeof(targets[i].grant.name));
+			p->node = NULL;
+			drop_place(&c, p);
+		}
+		pfree(p->dir);
 	}
-	pfree(a.dir);
-	return held;
+	pfree(c.places);
+	return outcome;
+}
+
+bool
+zkl_is_high(const char *name)
+{
+	ZkpContender contender;
+
+	return zkp_parse(name, &contender) &&
+		(contender.seq > ZKP_SEQ_HIGH || contender.seq < 0);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock.h
- *	  Taking one lock: the conversation with ZooKeeper.
+ *	  Taking locks: the conversation with ZooKeeper.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,13 +18,32 @@ typedef struct ZkGrant
 	char		name[ZKP_NAME_LEN];
 } ZkGrant;
 
+/* One lock, or one place of a semaphore, that a call wants */
+typedef struct ZkTarget
+{
+	const char *path;			/* in UTF-8, without the root */
+	ZkNode	   *own;			/* this session's shared node there, or NULL */
+	ZkGrant		grant;			/* the result */
+} ZkTarget;
+
+typedef enum ZklOutcome
+{
+	ZKL_HELD,
+	ZKL_TAKEN,					/* somebody else has one of them, and time is up */
+	ZKL_OWN_LOST				/* the session ended, and with it own nodes */
+} ZklOutcome;
+
 /*
- * Take the lock at this path (in UTF-8, without the root).  With may_wait,
- * stand in the queue until the call's deadline; without, look once.  False:
- * somebody else has it.  Raises when ZooKeeper could not be asked; whatever
- * happens, no node is left but the granted one.
+ * Take all of these, or none; the paths are in byte order, none twice.  With
+ * may_wait, stand in the queues until the call's deadline; without, look once.
+ * Raises when ZooKeeper could not be asked, 40P01 when an exclusive lock
+ * cannot be had beside an own shared one, 54000 for too many; whatever happens,
+ * no node is left but the granted ones.
  */
-extern bool zkl_acquire(const char *path, ZkpMode mode, bool may_wait,
-						ZkWait *wait, ZkGrant *grant);
+extern ZklOutcome zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
+							  bool may_wait, ZkWait *wait);
+
+/* Is this the name of a node near the end of its directory's numbers? */
+extern bool zkl_is_high(const char *name);
 
 #endif							/* ZKLOCK_LOCK_H */

@@ -18,6 +18,11 @@
  *
  * UNSURE ends after a reconnection: sync, list, match.
  *
+ * A node whose holder has become a reader says so in its data or, where other
+ * clients judge by names, is exchanged for one with a reader's name, in one
+ * transaction.  While that is not answered, nobody knows which name it has;
+ * whoever wants something of it has to wait.
+ *
  * At each state the owner may discard the node; what has to follow is done
  * from the completions, by the keeper.
  *
@@ -45,6 +50,9 @@ struct ZkNode
 	bool		pruning;		/* and now take it away; dir gets shorter */
 	int			parent_rc;
 	bool		deleting;
+	bool		sharing;		/* its holder is a reader now: to be told */
+	bool		share_sent;		/* and not answered */
+	bool		share_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
 	int			pending;		/* requests that will call back with us */
 	uint64_t	ticket;
@@ -60,8 +68,19 @@ struct ZkNode
 /* A request may have a megabyte, unless the server is told otherwise */
 #define CHECK_BYTES			(400 * 1024)
 
+/*
+ * Nodes that are made together.  Each has a request pending as long as the
+ * group has one.
+ */
+typedef struct Group
+{
+	int			n;
+	ZkNode	   *nodes[];
+} Group;
+
 static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
+static void send_share(ZkNode *n);
 static void prune(ZkNode *n);
 
 /*
@@ -107,6 +126,23 @@ called_back(ZkNode *n)
 		return true;
 	finish(n);
 	return false;
+}
+
+/* Is it being exchanged for one with another name? */
+static bool
+is_renaming(const ZkNode *n)
+{
+	char		name[ZKP_NAME_LEN];
+
+	return n->sharing && zkp_shared_name(name, n->name);
+}
+
+/* Unless it is on its way already; a name in doubt is settled first */
+static void
+get_rid_of(ZkNode *n)
+{
+	if (!n->deleting && !is_renaming(n))
+		send_delete(n);
 }
 
 static ZkRequest *
@@ -163,12 +199,27 @@ present(ZkNode *n)
 	n->state = ZKN_PRESENT;
 	n->made_at = zks_now();
 	if (n->unwanted)
-		send_delete(n);
+		get_rid_of(n);
 }
 
 /*
  * Creation
  */
+
+/* The create was refused */
+static void
+refused_create(ZkNode *n, int rc)
+{
+	absent(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
+}
+
+/* We look as soon as we are connected, or at the next heartbeat */
+static void
+unsure(ZkNode *n)
+{
+	n->state = ZKN_UNSURE;
+	n->was_unsure = true;
+}
 
 static void
 on_created(ZkSession *s, ZkRequest *r)
@@ -185,15 +236,9 @@ on_created(ZkSession *s, ZkRequest *r)
 		present(n);
 	}
 	else if (zks_is_doubtful(r->rc))
-	{
-		/* we look as soon as we are connected, or at the next heartbeat */
-		n->state = ZKN_UNSURE;
-		n->was_unsure = true;
-	}
-	else if (r->rc == ZNONODE && n->parent_rc != ZOK)
-		absent(n, n->parent_rc);
+		unsure(n);
 	else
-		absent(n, r->rc);
+		refused_create(n, r->rc);
 }
 
 static void
@@ -232,14 +277,94 @@ create_parents(ZkNode *n)
 	}
 }
 
-ZkNode *
-zkn_create(ZkSession *s, const char *dir, ZkpMode mode, bool parents)
+static ZkRequest *
+group_request(Group *g, ZkDone done)
+{
+	ZkRequest  *r = zkr_new_locked(g->nodes[0]->session, done, g);
+
+	if (r == NULL)
+		return NULL;
+	for (int i = 0; i < g->n; i++)
+		g->nodes[i]->pending++;
+	return r;
+}
+
+/*
+ * All of them were made by one transaction, so it is enough to have read one:
+ * it brings the czxid, which a multi does not.
+ */
+static void
+on_group_read(ZkSession *s, ZkRequest *r)
+{
+	Group	   *g = (Group *) r->owner;
+	bool		ours = r->rc == ZOK && r->ephemeral_owner == s->info.session_id;
+
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		if (!called_back(n))
+			continue;
+		if (ours)
+		{
+			n->czxid = r->czxid;
+			present(n);
+			continue;
+		}
+		unsure(n);
+		look(n);				/* if we are cut off, later */
+	}
+	free(g);
+}
+
+static const char *
+name_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash != NULL ? slash + 1 : path;
+}
+
+static void
+on_group_created(ZkSession *s, ZkRequest *r)
+{
+	Group	   *g = (Group *) r->owner;
+	int			failed = zkr_failed_op(r);
+	ZkRequest  *read;
+
+	(void) s;
+	if (r->rc == ZOK)
+	{
+		/* all stay in CREATING until one has been read */
+		for (int i = 0; i < g->n; i++)
+			snprintf(g->nodes[i]->name, ZKP_NAME_LEN, "%s", name_of(r->op_names[i]));
+		read = group_request(g, on_group_read);
+		if (read != NULL)
+			zkr_stat_locked(read, r->op_names[0]);
+	}
+	else
+		read = NULL;
+
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		if (!called_back(n) || read != NULL)
+			continue;
+		if (r->rc == ZOK || zks_is_doubtful(r->rc))
+			unsure(n);
+		else
+			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
+	}
+	if (read == NULL)
+		free(g);
+}
+
+static ZkNode *
+new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 {
 	ZkNode	   *n = calloc(1, sizeof(ZkNode) + strlen(dir) + 1);
 	char		uuid[ZKP_UUID_LEN];
-	NodePath	path;
-	ZkRequest  *r;
-	sigset_t	saved;
 
 	if (n == NULL || !zks_make_uuid(uuid))
 	{
@@ -250,25 +375,104 @@ zkn_create(ZkSession *s, const char *dir, ZkpMode mode, bool parents)
 	n->state = ZKN_CREATING;
 	n->parents = parents;
 	strcpy(n->dir, dir);
-	zkp_prefix(n->prefix, uuid, mode);
+	zkp_prefix(n->prefix, uuid, want);
+	return n;
+}
 
-	zks_enter(s, &saved);
-	r = request(n, on_created);
-	if (r == NULL)
-	{
-		zks_leave(s, &saved);
-		free(n);
-		return NULL;
-	}
-	n->next = s->nodes;
+static void
+enlist(ZkNode *n)
+{
+	n->next = n->session->nodes;
 	if (n->next != NULL)
 		n->next->prev = n;
-	s->nodes = n;
-	if (parents)
+	n->session->nodes = n;
+}
+
+/* One alone need not be read: its answer brings the czxid */
+static bool
+create_one_locked(ZkNode *n)
+{
+	ZkRequest  *r = request(n, on_created);
+	NodePath	path;
+
+	if (r == NULL)
+		return false;
+	enlist(n);
+	if (n->parents)
 		create_parents(n);
 	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL);
-	zks_leave(s, &saved);
-	return n;
+	return true;
+}
+
+static bool
+create_group_locked(ZkNode *const *nodes, int n)
+{
+	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
+	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
+	char	  **paths = calloc(n, sizeof(char *));
+	ZkRequest  *r = NULL;
+	bool		ready = g != NULL && ops != NULL && paths != NULL;
+
+	for (int i = 0; ready && i < n; i++)
+	{
+		NodePath	path;
+
+		paths[i] = strdup(node_path(nodes[i], nodes[i]->prefix, &path));
+		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL};
+		ready = paths[i] != NULL;
+	}
+	if (ready)
+	{
+		g->n = n;
+		memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
+		r = group_request(g, on_group_created);
+	}
+	if (r != NULL)
+	{
+		for (int i = 0; i < n; i++)
+		{
+			enlist(nodes[i]);
+			if (nodes[i]->parents)
+				create_parents(nodes[i]);
+		}
+		zkr_multi_locked(r, ops, n);
+	}
+	else
+		free(g);
+	for (int i = 0; paths != NULL && i < n; i++)
+		free(paths[i]);
+	free(paths);
+	free(ops);
+	return r != NULL;
+}
+
+bool
+zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool parents,
+		   ZkNode **nodes)
+{
+	int			made = 0;
+	bool		sent = false;
+	sigset_t	saved;
+
+	while (made < n && (nodes[made] = new_node(s, dirs[made], want, parents)) != NULL)
+		made++;
+	if (made == n)
+	{
+		zks_enter(s, &saved);
+		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
+		zks_leave(s, &saved);
+	}
+	while (!sent && made > 0)
+		free(nodes[--made]);
+	return sent;
+}
+
+bool
+zkn_fit(int n, size_t bytes)
+{
+	/* what the answer has of each, beside its directory */
+	return n <= ZKN_CHECK_MAX &&
+		bytes + n * (size_t) (ZKP_NAME_LEN + 16) <= ZKN_MULTI_BYTES;
 }
 
 /*
@@ -396,8 +600,8 @@ zkn_delete(ZkSession *s, ZkNode *n)
 	zks_enter(s, &saved);
 	n->unwanted = true;
 	n->awaited = true;
-	if (n->state == ZKN_PRESENT && !n->deleting)
-		send_delete(n);
+	if (n->state == ZKN_PRESENT)
+		get_rid_of(n);
 	zks_leave(s, &saved);
 }
 
@@ -417,8 +621,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 		switch (n->state)
 		{
 			case ZKN_PRESENT:
-				if (!n->deleting)
-					send_delete(n);
+				get_rid_of(n);
 				break;
 			case ZKN_ABSENT:
 				absent(n, n->rc);
@@ -458,6 +661,110 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 	}
 	zks_leave(s, &saved);
 	return result;
+}
+
+/*
+ * Becoming shared
+ */
+
+static void
+shared(ZkNode *n)
+{
+	n->sharing = false;
+	if (n->unwanted)
+		get_rid_of(n);
+	else
+		n->ticket = 0;
+}
+
+static void
+on_shared(ZkSession *s, ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	char		name[ZKP_NAME_LEN];
+	bool		renamed = zkp_shared_name(name, n->name);
+
+	(void) s;
+	if (!called_back(n))
+		return;
+	n->share_sent = false;
+	n->refused = 0;
+	if (r->rc == ZOK ||
+		(renamed && r->rc == ZNODEEXISTS && n->share_doubted))
+	{
+		if (renamed)
+			snprintf(n->name, sizeof(n->name), "%s", name);
+		shared(n);
+	}
+	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
+	{
+		/* somebody has deleted it, or we have */
+		n->sharing = false;
+		if (n->unwanted)
+			get_rid_of(n);
+		else
+			n->state = ZKN_LOST;
+	}
+	else if (zks_is_doubtful(r->rc))
+		n->share_doubted = true;
+	else
+	{
+		n->refused = r->rc;
+		if (n->unwanted)
+			shared(n);
+	}
+}
+
+/* Sent again once connected, or at the next heartbeat, until it is answered */
+static void
+send_share(ZkNode *n)
+{
+	NodePath	path;
+	NodePath	shared_path;
+	char		name[ZKP_NAME_LEN];
+	bool		rename = zkp_shared_name(name, n->name);
+	ZkRequest  *r;
+
+	if (!zks_usable_locked(n->session))
+		return;
+	r = request(n, on_shared);
+	if (r == NULL)
+		return;
+	n->share_sent = true;
+	(void) node_path(n, n->name, &path);
+	if (rename)
+	{
+		ZkOp		ops[2] = {
+			{ZOO_CREATE_OP, node_path(n, name, &shared_path), ZOO_EPHEMERAL},
+			{ZOO_DELETE_OP, path.text, 0}
+		};
+
+		/* it would take this for the node's loss */
+		if (n->watch != NULL)
+			zkw_drop_locked(n->watch);
+		n->watch = NULL;
+		zkr_multi_locked(r, ops, 2);
+	}
+	else
+		zkr_set_locked(r, path.text, ZKP_SHARED_DATA);
+}
+
+uint64_t
+zkn_share(ZkSession *s, ZkNode *n)
+{
+	uint64_t	ticket = 0;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (n->state == ZKN_PRESENT && !n->sharing)
+	{
+		ticket = n->ticket = ++s->tickets;
+		n->sharing = true;
+		n->share_doubted = false;
+		send_share(n);
+	}
+	zks_leave(s, &saved);
+	return ticket;
 }
 
 /*
@@ -531,8 +838,13 @@ catch_up(ZkNode *n, int64_t now)
 	}
 	else if (n->state == ZKN_UNSURE && n->pending == 0 && now >= n->look_at)
 		look(n);
-	else if (n->state == ZKN_PRESENT && n->unwanted && !n->deleting)
-		send_delete(n);
+	else if (n->state == ZKN_PRESENT && n->sharing)
+	{
+		if (!n->share_sent)
+			send_share(n);
+	}
+	else if (n->state == ZKN_PRESENT && n->unwanted)
+		get_rid_of(n);
 }
 
 /* A watch on the node itself, unless there is one that can still tell */
@@ -541,6 +853,8 @@ keep_watch(ZkNode *n)
 {
 	NodePath	path;
 
+	if (is_renaming(n))
+		return;
 	if (n->watch != NULL &&
 		(n->watch->state == ZKW_FAILED || n->watch->state == ZKW_CHANGED))
 	{
@@ -574,16 +888,15 @@ zkn_prove_locked(ZkSession *s)
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		NodePath	path;
-		char	   *paths[1] = {path.text};
+		ZkOp		op = {ZOO_CHECK_OP, node_path(n, n->name, &path), 0};
 		ZkRequest  *r;
 
-		if (n->state != ZKN_PRESENT || n->unwanted)
+		if (n->state != ZKN_PRESENT || n->unwanted || is_renaming(n))
 			continue;
 		r = request(n, on_heartbeat);
 		if (r == NULL)
 			return false;
-		(void) node_path(n, n->name, &path);
-		zkr_check_locked(r, paths, 1);
+		zkr_multi_locked(r, &op, 1);
 		return true;
 	}
 	return false;
@@ -616,7 +929,7 @@ zkn_heartbeat_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->state == ZKN_PRESENT && !n->unwanted)
+		if (n->state == ZKN_PRESENT && !n->unwanted && !n->sharing)
 		{
 			if (now - n->made_at > s->info.timeout_ms * NS_PER_MS / 3)
 				keep_watch(n);
@@ -688,25 +1001,33 @@ zkn_lost(ZkSession *s, ZkNode *n)
 ZkRequest *
 zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 {
+	ZkOp		ops[ZKN_CHECK_MAX];
 	char	   *paths[ZKN_CHECK_MAX];
 	size_t		bytes = 0;
 	int			count = 0;
 	ZkRequest  *r;
-	NodePath	path;
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
 	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
 	{
-		paths[count] = strdup(node_path(nodes[count], nodes[count]->name, &path));
+		ZkNode	   *node = nodes[count];
+		char		name[ZKP_NAME_LEN];
+		NodePath	path;
+
+		/* what was sent is carried out before we ask */
+		if (!node->share_sent || !zkp_shared_name(name, node->name))
+			snprintf(name, sizeof(name), "%s", node->name);
+		paths[count] = strdup(node_path(node, name, &path));
 		if (paths[count] == NULL)
 			break;
+		ops[count] = (ZkOp) {ZOO_CHECK_OP, paths[count], 0};
 		bytes += strlen(paths[count++]);
 	}
 	*n = count;
 	r = count > 0 ? zkr_new_locked(s, NULL, NULL) : NULL;
 	if (r != NULL)
-		zkr_check_locked(r, paths, count);
+		zkr_multi_locked(r, ops, count);
 	zks_leave(s, &saved);
 	while (count-- > 0)
 		free(paths[count]);
@@ -749,6 +1070,7 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 	look_at_watch(n);
 	info->state = n->state;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
+	info->sharing = n->sharing;
 	info->czxid = n->czxid;
 	memcpy(info->name, n->name, sizeof(info->name));
 	info->watch = n->watch != NULL ? n->watch->state : ZKW_FAILED;

@@ -6,31 +6,40 @@
  * A lock is a directory in ZooKeeper; each who wants it makes an ephemeral,
  * sequential node there, and the lowest number holds.  Clients differ in how
  * they name such nodes, but all have a marker before the number.  We write
- * the names of Curator's InterProcessMutex and read everyone's, so that they
- * and we stand in one queue; a child without a known marker is somebody's
- * data or a lock below this one ("/a" and "/a/b" can both be locks), and is
- * not looked at.
+ * the names of Curator or kazoo, as zklock.node_style says, and read
+ * everyone's, so that they and we stand in one queue; a child without a known
+ * marker is somebody's data or a lock below this one ("/a" and "/a/b" can both
+ * be locks), and is not looked at.
+ *
+ * A semaphore is a queue of its own in the same directory.  The name carries
+ * the permits, so that a list alone tells who holds.  No other client takes it
+ * for a lock: Curator sorts it behind all numbers, kazoo's pattern does not
+ * match.
  *
  *-------------------------------------------------------------------------
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "protocol.h"
+
+#define SEMAPHORE			"-semaphore-"
 
 /* The longer of two markers that end alike comes first */
 static const struct
 {
 	const char *marker;
 	ZkpMode		mode;
+	const char *shared;			/* what becomes of it when its holder turns reader */
 }			markers[] =
 {
-	{"-shared-lock-", ZKP_SHARED},	/* zklock, shared */
-	{"lock-", ZKP_EXCLUSIVE},	/* Curator's mutex, go-zk, Menagerie, zklock */
-	{"__lock__", ZKP_EXCLUSIVE},	/* kazoo Lock and WriteLock */
-	{"__rlock__", ZKP_SHARED},	/* kazoo ReadLock */
-	{"__WRIT__", ZKP_EXCLUSIVE},	/* Curator's read-write lock */
-	{"__READ__", ZKP_SHARED},
+	{"-shared-lock-", ZKP_SHARED, NULL},	/* zklock, shared */
+	{"lock-", ZKP_EXCLUSIVE, NULL}, /* Curator's mutex, go-zk, Menagerie, zklock */
+	{"__lock__", ZKP_EXCLUSIVE, "__rlock__"},	/* kazoo Lock and WriteLock */
+	{"__rlock__", ZKP_SHARED, NULL},	/* kazoo ReadLock */
+	{"__WRIT__", ZKP_EXCLUSIVE, "__READ__"},	/* Curator's read-write lock */
+	{"__READ__", ZKP_SHARED, NULL},
 };
 
 #define NMARKERS	((int) (sizeof(markers) / sizeof(markers[0])))
@@ -103,20 +112,65 @@ is_recipe_prefix(const char *name, int len)
 	return true;
 }
 
-static ZkpMode
-marker_mode(const char *name, int len)
+static int
+find_marker(const char *name, int len)
 {
 	for (int i = 0; i < NMARKERS; i++)
 	{
 		if (ends_with(name, len, markers[i].marker))
-			return markers[i].mode;
+			return i;
 	}
+	return -1;
+}
+
+/* "_c_<uuid>-", with which Curator protects its nodes, and we ours */
+static bool
+has_protection(const char *name, int len)
+{
+	return len >= 3 + ZKP_UUID_LEN && memcmp(name, "_c_", 3) == 0 &&
+		name[3 + ZKP_UUID_LEN - 1] == '-';
+}
+
+/* "_c_<uuid>-semaphore-<permits>-"; returns the permits, or 0 */
+static int32_t
+semaphore_permits(const char *name, int len)
+{
+	int			start = 3 + ZKP_UUID_LEN - 1 + (int) strlen(SEMAPHORE);
+	int64_t		permits = 0;
+
+	if (!has_protection(name, len) || len < start + 2 || name[len - 1] != '-' ||
+		!ends_with(name, start, SEMAPHORE) || name[start] == '0')
+		return 0;
+	for (int i = start; i < len - 1; i++)
+	{
+		if (!is_digit(name[i]))
+			return 0;
+		permits = permits * 10 + (name[i] - '0');
+		if (permits > INT32_MAX)
+			return 0;
+	}
+	return (int32_t) permits;
+}
+
+/* What the part of a name before the number says */
+static ZkpMode
+prefix_mode(const char *name, int len, int32_t *permits)
+{
+	int			marker = find_marker(name, len);
+
+	if (marker >= 0)
+		return markers[marker].mode;
+	*permits = semaphore_permits(name, len);
+	if (*permits > 0)
+		return ZKP_SEMAPHORE;
 	return is_recipe_prefix(name, len) ? ZKP_EXCLUSIVE : ZKP_NONE;
 }
 
 static bool
 parse(const char *name, int len, ZkpContender *contender)
 {
+	*contender = (ZkpContender) {.name = name};
+
 	/*
 	 * "lock--000000001" is minus one, so a negative number is tried first;
 	 * a positive one follows its marker directly, and no marker but the
@@ -128,11 +182,10 @@ parse(const char *name, int len, ZkpContender *contender)
 
 		if (before < 0)
 			continue;
-		contender->mode = marker_mode(name, before);
+		contender->mode = prefix_mode(name, before, &contender->permits);
 		if (contender->mode != ZKP_NONE)
 			return true;
 	}
-	contender->mode = ZKP_NONE;
 	return false;
 }
 
@@ -147,43 +200,60 @@ zkp_is_reserved(const char *part, int len)
 {
 	ZkpContender ignored;
 
-	/* Curator's prefix of protected nodes, which all of ours have */
-	if (len >= 3 + ZKP_UUID_LEN && memcmp(part, "_c_", 3) == 0 &&
-		part[3 + ZKP_UUID_LEN - 1] == '-')
-		return true;
-	return parse(part, len, &ignored);
+	return has_protection(part, len) || parse(part, len, &ignored);
 }
 
 void
-zkp_prefix(char *prefix, const char *uuid, ZkpMode mode)
+zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want)
 {
-	snprintf(prefix, ZKP_PREFIX_LEN, "_c_%s%s", uuid,
-			 mode == ZKP_SHARED ? "-shared-lock-" : "-lock-");
+	bool		shared = want->mode == ZKP_SHARED;
+
+	if (want->mode == ZKP_SEMAPHORE)
+		snprintf(prefix, ZKP_PREFIX_LEN, "_c_%s" SEMAPHORE "%d-", uuid, want->permits);
+	else if (want->style == ZKP_CURATOR_RW)
+		snprintf(prefix, ZKP_PREFIX_LEN, "_c_%s-%s", uuid, shared ? "__READ__" : "__WRIT__");
+	else if (want->style == ZKP_KAZOO)
+	{
+		/* kazoo writes a UUID without its dashes */
+		for (; *uuid != '\0'; uuid++)
+		{
+			if (*uuid != '-')
+				*prefix++ = *uuid;
+		}
+		strcpy(prefix, shared ? "__rlock__" : "__lock__");
+	}
+	else
+		snprintf(prefix, ZKP_PREFIX_LEN, "_c_%s%s", uuid, shared ? "-shared-lock-" : "-lock-");
 }
 
 bool
-zkp_seq_before(int32_t a, int32_t b)
+zkp_shared_name(char *name, const char *exclusive)
 {
-	/*
-	 * Serial-number arithmetic: right as long as those who stand in one queue
-	 * are less than 2^31 numbers apart.
-	 */
-	return (int32_t) ((uint32_t) a - (uint32_t) b) < 0;
+	int			len = (int) strlen(exclusive);
+	int32_t		seq;
+	int			before;
+	int			marker;
+
+	before = split_number(exclusive, len, true, &seq);
+	if (before < 0 || find_marker(exclusive, before) < 0)
+		before = split_number(exclusive, len, false, &seq);
+	marker = before < 0 ? -1 : find_marker(exclusive, before);
+	if (marker < 0 || markers[marker].shared == NULL)
+		return false;
+	snprintf(name, ZKP_NAME_LEN, "%.*s%s%s",
+			 before - (int) strlen(markers[marker].marker), exclusive,
+			 markers[marker].shared, exclusive + before);
+	return true;
 }
 
-/*
- * Must one of this mode, with this number, wait for the other?
- *
- * Equal numbers do occur (ZooKeeper's counter sticks at 2^31 - 1; Curator's
- * downgrade reuses a number).  Who of two is first then, the name cannot
- * say, so each waits: never two holders.
- */
-static bool
-blocks(const ZkpContender *other, const ZkpContender *self)
+/* A line of its own, so that more may follow */
+bool
+zkp_says_shared(const char *data, int len)
 {
-	if (other->mode == ZKP_SHARED && self->mode == ZKP_SHARED)
-		return false;
-	return !zkp_seq_before(self->seq, other->seq);
+	int			word = (int) strlen(ZKP_SHARED_DATA);
+
+	return len >= word && memcmp(data, ZKP_SHARED_DATA, word) == 0 &&
+		(len == word || data[word] == '\n');
 }
 
 /*
@@ -196,66 +266,166 @@ near_wrap(int32_t seq)
 	return seq < 0 || seq > INT32_MAX - (1 << 20);
 }
 
-/*
- * Is the deletion of the last blocker all there is to wait for?  Numbers only
- * grow, so nobody comes in before us; but when the holder of Curator's write
- * lock downgrades, a reader with the writer's number takes its place.
- */
-static bool
-is_next(const ZkpView *view, const ZkpContender *me)
+bool
+zkp_needs_czxids(const ZkpContender *queue, int n)
 {
-	return view->nblockers == 1 && !near_wrap(me->seq) &&
-		strstr(view->nearest, "__WRIT__") == NULL;
+	for (int i = 0; i < n; i++)
+	{
+		if (near_wrap(queue[i].seq))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * By number; where a number does not tell, by the transaction that made the
+ * node.  All czxids are known then, or none.
+ */
+static int
+compare(const void *left, const void *right)
+{
+	const ZkpContender *a = left;
+	const ZkpContender *b = right;
+
+	if (a->czxid != b->czxid)
+		return a->czxid < b->czxid ? -1 : 1;
+	if (a->seq != b->seq)
+		return a->seq < b->seq ? -1 : 1;
+	return strcmp(a->name, b->name);
 }
 
 void
-zkp_look(char *const *names, int nnames, const char *self, ZkpMode mode,
-		 ZkpView *view)
+zkp_sort(ZkpContender *queue, int n)
 {
-	ZkpContender me = {mode, 0};
-	int32_t		nearest_seq = 0;
-	int32_t		second_seq = 0;
+	qsort(queue, n, sizeof(ZkpContender), compare);
+}
+
+int
+zkp_queue(char *const *names, int n, ZkpMode mode, ZkpContender *queue)
+{
+	int			count = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (zkp_parse(names[i], &queue[count]) &&
+			(queue[count].mode == ZKP_SEMAPHORE) == (mode == ZKP_SEMAPHORE))
+			count++;
+	}
+	zkp_sort(queue, count);
+	return count;
+}
+
+static int
+find_name(const ZkpContender *queue, int n, const char *name)
+{
+	for (int i = 0; name != NULL && i < n; i++)
+	{
+		if (strcmp(queue[i].name, name) == 0)
+			return i;
+	}
+	return -1;
+}
+
+/*
+ * How many stand before us.  Equal numbers do occur (Curator's downgrade
+ * takes over a number).  Who of two is first then, the number cannot say, so
+ * we let the other go first: never two holders.
+ */
+static int
+count_before(const ZkpContender *queue, int n, int self)
+{
+	int			before = self;
+
+	if (self < 0)
+		return n;
+	while (queue[self].czxid == 0 && before + 1 < n &&
+		   queue[before + 1].seq == queue[self].seq)
+		before++;
+	return before == self ? self : before + 1;
+}
+
+/*
+ * A place is free once fewer than permits are before us.  As long as any
+ * permits of them stand that cannot be; so that many are watched.  Waiters
+ * first: they go least often.
+ */
+static void
+look_at_semaphore(const ZkpContender *queue, int before, int self, int32_t permits,
+				  ZkpView *view)
+{
+	int			others = self >= 0 && self < before ? before - 1 : before;
+
+	if (others < permits)
+		return;
+	view->need = others - permits + 1;
+	for (int waiting = 1; waiting >= 0; waiting--)
+	{
+		for (int i = before - 1; i >= 0 && view->nwatch < permits; i--)
+		{
+			if (i != self && (i >= queue[i].permits) == waiting)
+				view->watch[view->nwatch++] = i;
+		}
+	}
+	view->next = view->need == 1;
+}
+
+/*
+ * The nearest is watched, and the one before that, so that its going is seen
+ * while the nearest still holds us up.
+ */
+static void
+look_at_lock(const ZkpContender *queue, int before, int self, int own, ZkpMode mode,
+			 ZkpView *view)
+{
+	const char *nearest;
+
+	for (int i = before - 1; i >= 0; i--)
+	{
+		if (i == self || i == own)
+			continue;
+		if (queue[i].mode == ZKP_SHARED && mode == ZKP_SHARED)
+			continue;
+
+		/*
+		 * A writer between our two nodes waits for the first of them.  (One
+		 * before both has become a reader, or we would not hold ours.)
+		 */
+		if (own >= 0 && i > own && queue[i].mode == ZKP_EXCLUSIVE)
+			view->stuck = true;
+		view->need++;
+		if (view->nwatch < 2)
+			view->watch[view->nwatch++] = i;
+	}
+	if (view->need != 1)
+		return;
+	nearest = queue[view->watch[0]].name;
+
+	/*
+	 * Numbers only grow, so nobody comes in before us; but when the holder of
+	 * Curator's or kazoo's write lock becomes a reader, a node with the
+	 * writer's number takes its place.
+	 */
+	view->next = mode == ZKP_SHARED ||
+		(strstr(nearest, "__WRIT__") == NULL && strstr(nearest, "__lock__") == NULL);
+	view->may_soften = mode == ZKP_SHARED && strstr(nearest, "-lock-") != NULL &&
+		has_protection(nearest, (int) strlen(nearest));
+}
+
+void
+zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
+		 const ZkpWant *want, ZkpView *view)
+{
+	int			at = find_name(queue, n, self);
+	int			before = count_before(queue, n, at);
+	int		   *watch = view->watch;
 
 	memset(view, 0, sizeof(*view));
-	if (self != NULL)
-	{
-		(void) zkp_parse(self, &me);
-		me.mode = mode;
-	}
-
-	for (int i = 0; i < nnames; i++)
-	{
-		ZkpContender other;
-
-		if (self != NULL && strcmp(names[i], self) == 0)
-		{
-			view->self_seen = true;
-			continue;
-		}
-		if (!zkp_parse(names[i], &other))
-			continue;
-		if (self == NULL)
-		{
-			/* whoever is there now is before us */
-			if (mode == ZKP_SHARED && other.mode == ZKP_SHARED)
-				continue;
-		}
-		else if (!blocks(&other, &me))
-			continue;
-
-		view->nblockers++;
-		if (view->nearest == NULL || zkp_seq_before(nearest_seq, other.seq))
-		{
-			view->second = view->nearest;
-			second_seq = nearest_seq;
-			view->nearest = names[i];
-			nearest_seq = other.seq;
-		}
-		else if (view->second == NULL || zkp_seq_before(second_seq, other.seq))
-		{
-			view->second = names[i];
-			second_seq = other.seq;
-		}
-	}
-	view->next = is_next(view, &me);
+	view->watch = watch;
+	view->self_seen = at >= 0;
+	if (want->mode == ZKP_SEMAPHORE)
+		look_at_semaphore(queue, before, at, want->permits, view);
+	else
+		look_at_lock(queue, before, at, find_name(queue, n, own), want->mode, view);
+	if (zkp_needs_czxids(queue, n))
+		view->next = false;
 }

@@ -17,39 +17,70 @@
 /* A UUID in text form, with its terminator */
 #define ZKP_UUID_LEN		37
 
-/* Room for "_c_<uuid>-shared-lock-" and its terminator */
+/* Room for "_c_<uuid>-semaphore-<permits>-" and its terminator */
 #define ZKP_PREFIX_LEN		64
 
 /* Room for a prefix and the number that ZooKeeper appends */
 #define ZKP_NAME_LEN		(ZKP_PREFIX_LEN + 12)
 
+/* The data of an exclusive node whose holder has become a reader */
+#define ZKP_SHARED_DATA		"shared"
+
+/*
+ * Above this number, the end of the numbers is near: 2^31 - 1, after which
+ * ZooKeeper's counter sticks
+ */
+#define ZKP_SEQ_HIGH		2000000000
+
 typedef enum ZkpMode
 {
-	ZKP_NONE,					/* not a lock node */
+	ZKP_NONE,					/* not a contender */
 	ZKP_SHARED,
-	ZKP_EXCLUSIVE
+	ZKP_EXCLUSIVE,
+	ZKP_SEMAPHORE				/* these and the two above ignore each other */
 } ZkpMode;
+
+/* Whose names our nodes have; whatever it is, we read everyone's */
+typedef enum ZkpStyle
+{
+	ZKP_CURATOR,				/* Curator's mutex; shared locks beside it */
+	ZKP_CURATOR_RW,				/* Curator's read-write lock */
+	ZKP_KAZOO					/* kazoo's Lock, ReadLock, WriteLock */
+} ZkpStyle;
+
+/* What somebody wants who is going to stand in a queue */
+typedef struct ZkpWant
+{
+	ZkpMode		mode;
+	ZkpStyle	style;
+	int32_t		permits;		/* of a semaphore: how many may hold at once */
+} ZkpWant;
 
 typedef struct ZkpContender
 {
+	const char *name;			/* points to what was parsed */
 	ZkpMode		mode;
 	int32_t		seq;			/* the number that ZooKeeper appended */
+	int32_t		permits;		/* of a semaphore */
+	int64_t		czxid;			/* the transaction that made it; 0: not known */
 } ZkpContender;
 
 /*
- * What a list of children says about one contender.  The names point into
- * the list that was given.
+ * What a queue says to one who stands in it.
  */
 typedef struct ZkpView
 {
-	bool		self_seen;		/* our own node is in the list */
-	int			nblockers;		/* nodes that must go before we hold */
-	const char *nearest;		/* the blocker just before us, or NULL */
-	const char *second;			/* the one before that, or NULL */
-	bool		next;			/* once nearest is deleted, we hold */
+	bool		self_seen;		/* our own node is in the queue */
+	int			need;			/* how many of those before us must go; 0: we hold */
+	int			nwatch;			/* whom to watch: indexes into the queue, the */
+	int		   *watch;			/* nearest first; room for the whole queue */
+	bool		next;			/* once one of the watched is deleted, we hold */
+	bool		may_soften;		/* one exclusive node is before us, and its data
+								 * may say that it has become shared */
+	bool		stuck;			/* who must go before us waits for us */
 } ZkpView;
 
-/* Is this child a contender for a lock, of whichever client? */
+/* Is this child a contender, of whichever client? */
 extern bool zkp_parse(const char *name, ZkpContender *contender);
 
 /*
@@ -59,16 +90,36 @@ extern bool zkp_parse(const char *name, ZkpContender *contender);
 extern bool zkp_is_reserved(const char *part, int len);
 
 /* The name of a new node, up to the number; prefix has ZKP_PREFIX_LEN bytes */
-extern void zkp_prefix(char *prefix, const char *uuid, ZkpMode mode);
-
-/* Does the number a come before b?  Right across the wrap at 2^31. */
-extern bool zkp_seq_before(int32_t a, int32_t b);
+extern void zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want);
 
 /*
- * Whom must a contender of this mode wait for?  self is its node's name, or
- * NULL for one who has none yet and would stand behind everybody.
+ * The name that an exclusive node gets when its holder becomes a reader; name
+ * has ZKP_NAME_LEN bytes.  False: it keeps its name, and its data tells.
  */
-extern void zkp_look(char *const *names, int nnames, const char *self,
-					 ZkpMode mode, ZkpView *view);
+extern bool zkp_shared_name(char *name, const char *exclusive);
+
+/* Does the data of a node whose name says exclusive tell that it is shared? */
+extern bool zkp_says_shared(const char *data, int len);
+
+/*
+ * The contenders among these children, in their order: those for a semaphore,
+ * or those for a lock.  Returns how many; queue has room for n.
+ */
+extern int	zkp_queue(char *const *names, int n, ZkpMode mode, ZkpContender *queue);
+
+/*
+ * Do numbers not tell the order?  Then the czxids must be filled in, those
+ * that are gone left out, and the queue sorted again.
+ */
+extern bool zkp_needs_czxids(const ZkpContender *queue, int n);
+extern void zkp_sort(ZkpContender *queue, int n);
+
+/*
+ * Whom must one who wants this wait for?  self is its node's name, or NULL for
+ * one who has none yet and would stand behind everybody.  own is the name of
+ * the shared node that the same session holds there already, or NULL.
+ */
+extern void zkp_look(const ZkpContender *queue, int n, const char *self,
+					 const char *own, const ZkpWant *want, ZkpView *view);
 
 #endif							/* ZKLOCK_PROTOCOL_H */

@@ -84,6 +84,10 @@ free_request(ZkRequest *r)
 	for (int i = 0; i < r->nchildren; i++)
 		free(r->children[i]);
 	free(r->children);
+	for (int i = 0; r->op_names != NULL && i < r->nops; i++)
+		free(r->op_names[i]);
+	free(r->op_names);
+	free(r->op_types);
 	free(r->results);
 	free(r->name);
 	free(r);
@@ -249,9 +253,12 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 
 	if (rc == ZOK)
 	{
+		r->czxid = stat->czxid;
+		r->ephemeral_owner = stat->ephemeralOwner;
 		r->cversion = stat->cversion;
 		r->is_mark = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
+		r->says_shared = zkp_says_shared(value, len);
 	}
 	complete(r, rc);
 }
@@ -302,7 +309,7 @@ submitted(ZkRequest *r, int rc)
 		s->broken = true;
 		zks_wake_keeper(s);
 	}
-	else if (s->in_flight > SURELY_SENT || r->nchecks > SURELY_SENT)
+	else if (s->in_flight > SURELY_SENT || r->nops > SURELY_SENT)
 		zks_wake_keeper(s);
 }
 
@@ -372,26 +379,67 @@ zkr_delete_locked(ZkRequest *r, const char *path, int version)
 		submitted(r, zoo_adelete(r->session->zh, path, version, on_void, r));
 }
 
+void
+zkr_set_locked(ZkRequest *r, const char *path, const char *data)
+{
+	r->writes = true;
+	if (begin(r))
+		submitted(r, zoo_aset(r->session->zh, path, data, (int) strlen(data), -1,
+							  on_stat, r));
+}
+
+/* ZooKeeper appends as much to a sequential node's name */
+#define NUMBER_LEN			12
+
+/* Room for the results; the library writes there when the answer comes */
+static bool
+make_room(ZkRequest *r, const ZkOp *ops, int n)
+{
+	r->op_types = calloc(n, sizeof(int));
+	r->op_names = calloc(n, sizeof(char *));
+	r->results = calloc(n, sizeof(zoo_op_result_t));
+	if (r->op_types == NULL || r->op_names == NULL || r->results == NULL)
+		return false;
+	r->nops = n;
+	for (int i = 0; i < n; i++)
+	{
+		r->op_types[i] = ops[i].type;
+		if (ops[i].type == ZOO_CREATE_OP &&
+			(r->op_names[i] = calloc(1, strlen(ops[i].path) + NUMBER_LEN)) == NULL)
+			return false;
+	}
+	return true;
+}
+
 /*
- * Are they all there?  The answer's code is that of the first which is not.
+ * All of these or none, in one transaction.  The answer's code is that of the
+ * first that failed.  (A container among them would corrupt the library's
+ * memory, and a name longer than its buffer is cut off without a word.)
  */
 void
-zkr_check_locked(ZkRequest *r, char *const *paths, int n)
+zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 {
-	zoo_op_t   *ops = calloc(n, sizeof(zoo_op_t));
+	zoo_op_t   *zops = calloc(n, sizeof(zoo_op_t));
 
-	r->writes = true;			/* although it changes nothing */
-	r->results = calloc(n, sizeof(zoo_op_result_t));
-	if (ops == NULL || r->results == NULL)
+	r->writes = true;			/* although checks change nothing */
+	if (zops == NULL || !make_room(r, ops, n))
 		answered(r, ZSYSTEMERROR);
 	else if (begin(r))
 	{
-		r->nchecks = n;
 		for (int i = 0; i < n; i++)
-			zoo_check_op_init(&ops[i], paths[i], -1);
-		submitted(r, zoo_amulti(r->session->zh, n, ops, r->results, on_void, r));
+		{
+			if (ops[i].type == ZOO_CREATE_OP)
+				zoo_create_op_init(&zops[i], ops[i].path, "", 0, &ZOO_OPEN_ACL_UNSAFE,
+								   ops[i].flags, r->op_names[i],
+								   (int) strlen(ops[i].path) + NUMBER_LEN);
+			else if (ops[i].type == ZOO_DELETE_OP)
+				zoo_delete_op_init(&zops[i], ops[i].path, -1);
+			else
+				zoo_check_op_init(&zops[i], ops[i].path, -1);
+		}
+		submitted(r, zoo_amulti(r->session->zh, n, zops, r->results, on_void, r));
 	}
-	free(ops);
+	free(zops);
 }
 
 /*
@@ -501,11 +549,28 @@ done:
 	return r;
 }
 
-/* ZooKeeper stops at the first; what follows gets ZRUNTIMEINCONSISTENCY */
-static int
-first_missing(const ZkRequest *r)
+ZkRequest *
+zks_read(ZkSession *s, const char *path)
 {
-	for (int i = 0; i < r->nchecks; i++)
+	ZkRequest  *r;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_get_locked(r, path);
+	zks_leave(s, &saved);
+	return r;
+}
+
+/*
+ * The part of a multi that failed: what follows gets ZRUNTIMEINCONSISTENCY.
+ * The first, if they failed as a whole.
+ */
+int
+zkr_failed_op(const ZkRequest *r)
+{
+	for (int i = 0; i < r->nops; i++)
 	{
 		if (r->results[i].err != ZOK && r->results[i].err != ZRUNTIMEINCONSISTENCY)
 			return i;
@@ -528,7 +593,9 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->epoch = r->epoch;
 		answer->nchildren = r->nchildren;
 		answer->children = r->children;
-		answer->missing = first_missing(r);
+		answer->missing = zkr_failed_op(r);
+		answer->czxid = r->czxid;
+		answer->says_shared = r->says_shared;
 	}
 	zks_leave(s, &saved);
 	return result;
@@ -646,6 +713,7 @@ on_watch_set(ZkSession *s, ZkRequest *r)
 	{
 		w->epoch = r->epoch;
 		w->rc = r->rc;
+		w->says_shared = r->says_shared;
 		w->state = r->rc == ZOK ? ZKW_ARMED :
 			r->rc == ZNONODE ? ZKW_FIRED : ZKW_FAILED;
 	}
@@ -719,6 +787,7 @@ zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 	info->state = w->state;
 	info->rc = w->rc;
 	info->epoch = w->epoch;
+	info->says_shared = w->says_shared;
 	zks_leave(s, &saved);
 }
 

@@ -39,6 +39,9 @@
 /* See SURELY_SENT in request.c */
 #define SEND_BUFFER			(256 * 1024)
 
+/* See ZKN_MULTI_BYTES in session_int.h; what the kernel allows is less, mostly */
+#define RECEIVE_BUFFER		(1024 * 1024)
+
 /* A server may ask for more than we did, but not for days: HTTP servers do */
 #define LONGEST_TIMEOUT_MS	(60 * 60 * 1000)
 
@@ -284,7 +287,8 @@ mend_broken_locked(ZkSession *s)
 static void
 adopt_socket(ZkSession *s, int sock)
 {
-	int			size = SEND_BUFFER;
+	int			send_size = SEND_BUFFER;
+	int			receive_size = RECEIVE_BUFFER;
 
 	s->sock = sock;
 	if (sock < 0)
@@ -292,7 +296,8 @@ adopt_socket(ZkSession *s, int sock)
 	s->attempt_at = zks_now();
 	zks_reset_frame(&s->frame);
 	fcntl(sock, F_SETFD, FD_CLOEXEC);
-	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &send_size, sizeof(send_size));
+	setsockopt(sock, SOL_SOCKET, SO_RCVBUF, &receive_size, sizeof(receive_size));
 }
 
 /*

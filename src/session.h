@@ -103,6 +103,8 @@ typedef struct ZkAnswer
 	int			nchildren;
 	char	  **children;		/* of a list; valid until zks_request_free */
 	int			missing;		/* of a check: the first node that is not there */
+	int64_t		czxid;			/* of what was read */
+	bool		says_shared;	/* its data: see protocol.h */
 } ZkAnswer;
 
 extern bool zks_is_doubtful(int rc);
@@ -112,6 +114,10 @@ extern bool zks_is_auth_failure(int rc);
 
 /* The children of a directory; fresh: as the leader knows them */
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
+
+/* One node, as the server knows it that has us now */
+extern ZkRequest *zks_read(ZkSession *session, const char *path);
+
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
 extern void zks_request_free(ZkSession *session, ZkRequest *request);
 
@@ -130,6 +136,7 @@ typedef struct ZkWatchInfo
 	ZkWatchState state;
 	int			rc;				/* why it failed */
 	uint32_t	epoch;			/* the connection on which it was set */
+	bool		says_shared;	/* the data of the node, when it was set */
 } ZkWatchInfo;
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);
@@ -152,6 +159,7 @@ typedef struct ZkNodeInfo
 {
 	ZkNodeState state;
 	int			rc;				/* why it is absent, or not deleted yet */
+	bool		sharing;		/* zkn_share is under way */
 	int64_t		czxid;			/* the transaction that made it */
 	char		name[ZKP_NAME_LEN];
 	ZkWatchState watch;			/* that on the node itself, once asked for */
@@ -159,11 +167,18 @@ typedef struct ZkNodeInfo
 } ZkNodeInfo;
 
 /*
- * Make a contender in the directory; with parents, make that first, as
- * containers.  Returns NULL when memory is out.
+ * Make a contender in each of these directories, all or none, in one
+ * transaction; so two who do that stand in the same order everywhere.  With
+ * parents, make the directories first, as containers.  False: memory is out.
+ * What it has to say of a node that was not made because another could not be
+ * is ZRUNTIMEINCONSISTENCY.
  */
-extern ZkNode *zkn_create(ZkSession *session, const char *dir, ZkpMode mode,
-						  bool parents);
+extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWant *want,
+					   bool parents, ZkNode **nodes);
+
+/* Do so many contenders, in directories with so many bytes together, go into one transaction? */
+extern bool zkn_fit(int n, size_t bytes);
+
 extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 
 /* Watch the node itself, so that its loss is noticed */
@@ -186,6 +201,14 @@ extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n);
 extern void zkn_lost(ZkSession *session, ZkNode *node);
 
 /*
+ * The holder of this exclusive node becomes a reader: those who wait behind it
+ * shall see that, and there is no moment in which it does not stand there.
+ * Goes on until it is done; must not fail, since transactions end in it.  The
+ * ticket tells when it is.
+ */
+extern uint64_t zkn_share(ZkSession *session, ZkNode *node);
+
+/*
  * Delete a node that is present, or lost, and tell in zkn_info what became of
  * it.  Goes on until it is gone, like zkn_discard, which the owner still has
  * to call.
@@ -200,8 +223,8 @@ extern void zkn_delete(ZkSession *session, ZkNode *node);
 extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 
 /*
- * Are all nodes with tickets from first to last gone?  If not, refused is the
- * code with which ZooKeeper refused to delete one, or 0.
+ * Are all nodes with tickets from first to last gone, or shared?  If not,
+ * refused is the code with which ZooKeeper refused one, or 0.
  */
 extern bool zkn_gone(ZkSession *session, uint64_t first, uint64_t last, int *refused);
 

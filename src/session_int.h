@@ -26,6 +26,13 @@
  */
 #define CONTAINER_MARK	"zklock"
 
+/*
+ * A multi's answer must be in the socket's buffer as a whole before the library
+ * may read it (frame.c), so this is what its results may need.  The buffer
+ * holds twice as much: Linux counts its own bookkeeping, too.
+ */
+#define ZKN_MULTI_BYTES		(112 * 1024)
+
 /* Called when a request is answered, or never will be; with the mutex held */
 typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
 
@@ -48,11 +55,22 @@ struct ZkRequest
 	int64_t		ephemeral_owner;
 	int			cversion;
 	bool		is_mark;		/* the data is CONTAINER_MARK */
+	bool		says_shared;	/* so does the data: see protocol.h */
 	int			nchildren;
 	char	  **children;
-	int			nchecks;		/* of a multi, else 0 */
+	int			nops;			/* of a multi, else 0 */
+	int		   *op_types;
+	char	  **op_names;		/* of what a multi created, whole paths */
 	zoo_op_result_t *results;
 };
+
+/* One part of a multi */
+typedef struct ZkOp
+{
+	int			type;			/* ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP */
+	const char *path;
+	int			flags;			/* of a create */
+} ZkOp;
 
 struct ZkWatch
 {
@@ -65,6 +83,7 @@ struct ZkWatch
 	uint32_t	epoch;
 	bool		dropped;
 	bool		in_flight;		/* awget is not answered */
+	bool		says_shared;	/* the data did, when it was armed */
 	char		path[];
 };
 
@@ -142,7 +161,9 @@ extern void zkr_sync_locked(ZkRequest *r, const char *path);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
-extern void zkr_check_locked(ZkRequest *r, char *const *paths, int n);
+extern void zkr_set_locked(ZkRequest *r, const char *path, const char *data);
+extern void zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n);
+extern int	zkr_failed_op(const ZkRequest *r);
 extern void zkr_prove_locked(ZkRequest *r);
 extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
 extern const ZkRequest *zkr_next_locked(ZkSession *s);

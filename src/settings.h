@@ -12,6 +12,7 @@
 extern char *zklock_hosts;
 extern char *zklock_root;
 extern int	zklock_session_timeout; /* ms */
+extern int	zklock_node_style;	/* ZkpStyle */
 
 /* in force at once; ms */
 extern int	zklock_connect_timeout;

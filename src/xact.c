@@ -109,13 +109,14 @@ find_relied(Relied *relied, bool writes)
 	dlist_foreach(iter, &zkh_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+		Lock	   *base = zkh_base(hold->lock);
 
 		if (hold->lost)
 			raise_lost_at_commit(hold->lock->key.path);
 		if (hold->doubted)
 			raise_doubt_at_commit(hold->lock->key.path);
-		if (hold->lock->taken && !hold->proven)
-			rely_on(relied, hold->lock, run);
+		if (base != NULL && !hold->proven)
+			rely_on(relied, base, run);
 	}
 	if (writes)
 	{
@@ -126,7 +127,7 @@ find_relied(Relied *relied, bool writes)
 		while ((lock = hash_seq_search(&status)) != NULL)
 		{
 			if (lock->count > 0)
-				rely_on(relied, lock, run);
+				rely_on(relied, zkh_base(lock), run);
 		}
 	}
 }
@@ -179,18 +180,35 @@ zkx_guard_statement(void)
  *-------------------------------------------------------------------------
  */
 
-/* The last hold is gone: so must be the node */
+static slist_head ended_locks = SLIST_STATIC_INIT(ended_locks);
+
+static void
+remember_ticket(uint64 ticket)
+{
+	if (ticket == 0)
+		return;
+	xact_release.last = ticket;
+	if (xact_release.first == 0)
+		xact_release.first = ticket;
+}
+
+/*
+ * The last hold is gone: so must be the node, unless the shared lock stands on
+ * it, too
+ */
 static void
 release_node(Lock *lock)
 {
 	ZkSession  *session = zkh_session_of(lock);
-	ZkNode	   *node = zkh_drop_node(lock);
+	Lock	   *heir = zkh_pass_on(lock);
+	ZkNode	   *node = heir != NULL ? heir->grant.node : zkh_drop_node(lock);
 
 	if (session == NULL)
 		return;
-	xact_release.last = zkn_discard(session, node);
-	if (xact_release.first == 0)
-		xact_release.first = xact_release.last;
+	if (heir == NULL)
+		remember_ticket(zkn_discard(session, node));
+	else if (!heir->lost)
+		remember_ticket(zkn_share(session, node));
 }
 
 /*
@@ -217,16 +235,34 @@ hand_over(Hold *hold, SubTransactionId subid)
 	hold->subid = subid;
 }
 
-/* Drop a hold at the end of its (sub)transaction */
+/*
+ * Drop a hold at the end of its (sub)transaction.  What becomes of the lock is
+ * settled when all are dropped: one lock may stand on another.
+ */
 static void
 end_hold(Hold *hold)
 {
 	Lock	   *lock = hold->lock;
 
 	zkh_remove_hold(hold);
-	if (lock->count == 0 && lock->taken)
-		release_node(lock);
-	zkh_forget_if_unused(lock);
+	if (lock->ended)
+		return;
+	lock->ended = true;
+	slist_push_head(&ended_locks, &lock->in_ended);
+}
+
+static void
+settle_ended(void)
+{
+	while (!slist_is_empty(&ended_locks))
+	{
+		Lock	   *lock = slist_container(Lock, in_ended, slist_pop_head_node(&ended_locks));
+
+		lock->ended = false;
+		if (lock->count == 0 && lock->taken)
+			release_node(lock);
+		zkh_forget_if_unused(lock);
+	}
 }
 
 /*
@@ -276,6 +312,7 @@ end_transaction(bool commit)
 		else
 			end_hold(hold);
 	}
+	settle_ended();
 	linger();
 }
 
@@ -372,4 +409,5 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		else
 			hand_over(hold, parentSubid);
 	}
+	settle_ended();
 }

@@ -9,11 +9,13 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "common/int.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
@@ -33,6 +35,7 @@ void		_PG_init(void);
 char	   *zklock_hosts;
 char	   *zklock_root;
 int			zklock_session_timeout;
+int			zklock_node_style;
 int			zklock_connect_timeout;
 int			zklock_operation_timeout;
 int			zklock_release_timeout;
@@ -102,6 +105,14 @@ static const struct config_enum_entry guard_values[] =
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry style_values[] =
+{
+	{"curator", ZKP_CURATOR, false},
+	{"curator_rw", ZKP_CURATOR_RW, false},
+	{"kazoo", ZKP_KAZOO, false},
+	{NULL, 0, false}
+};
+
 static void
 define_settings(void)
 {
@@ -123,6 +134,11 @@ define_settings(void)
 							 gettext_noop("How sure COMMIT makes itself that the locks of the transaction are still held."),
 							 gettext_noop("off: not at all. on: asks ZooKeeper if it has not confirmed the session for a third of its timeout. strict: always asks."),
 							 &zklock_commit_guard, ZKLOCK_GUARD_ON, guard_values,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("zklock.node_style",
+							 gettext_noop("Whose names the nodes of this session's locks have, so that other clients respect them."),
+							 gettext_noop("curator: Curator's mutex and what understands it. curator_rw: Curator's read-write lock. kazoo: kazoo's locks."),
+							 &zklock_node_style, ZKP_CURATOR, style_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	reserve_guc_prefix_compat("zklock");
 }
@@ -204,6 +220,31 @@ path_argument(FunctionCallInfo fcinfo)
 	return zkpath_from_text(PG_GETARG_TEXT_PP(0));
 }
 
+static char **
+paths_argument(FunctionCallInfo fcinfo, int *n)
+{
+	Datum	   *elements;
+	bool	   *nulls;
+	char	  **paths;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("array of lock paths must not be null")));
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elements, &nulls, n);
+	paths = palloc(Max(*n, 1) * sizeof(char *));
+	for (int i = 0; i < *n; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("lock path must not be null")));
+		paths[i] = zkpath_from_text(DatumGetTextPP(elements[i]));
+	}
+	return paths;
+}
+
 static void
 refuse_negative(bool negative)
 {
@@ -248,16 +289,25 @@ timeout_argument(FunctionCallInfo fcinfo, int n)
  *-------------------------------------------------------------------------
  */
 
-static Datum
-lock_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
+/* Wait, but no longer than this argument says; zero is one try */
+static bool
+lock_paths(FunctionCallInfo fcinfo, char **paths, int n, int timeout_arg, ZkpMode mode,
+		   int32 permits, ZkScope scope)
 {
-	char	   *path = path_argument(fcinfo);
-	int64		timeout = timeout_argument(fcinfo, 1);
+	int64		timeout = timeout_argument(fcinfo, timeout_arg);
 	bool		may_wait = timeout != 0;
 	ZkWait		wait;
 
 	zkwait_begin(&wait, may_wait ? timeout : -1, may_wait);
-	PG_RETURN_BOOL(zkh_lock(path, mode, scope, may_wait, &wait));
+	return zkh_lock(paths, n, mode, permits, scope, may_wait, &wait);
+}
+
+static Datum
+lock_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
+{
+	char	   *path = path_argument(fcinfo);
+
+	PG_RETURN_BOOL(lock_paths(fcinfo, &path, 1, 1, mode, 0, scope));
 }
 
 static Datum
@@ -267,43 +317,66 @@ try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 	ZkWait		wait;
 
 	zkwait_begin(&wait, -1, false);
-	PG_RETURN_BOOL(zkh_lock(path, mode, scope, false, &wait));
+	PG_RETURN_BOOL(zkh_lock(&path, 1, mode, 0, scope, false, &wait));
 }
 
-PG_FUNCTION_INFO_V1(zk_lock);
-Datum
-zk_lock(PG_FUNCTION_ARGS)
+static Datum
+lock_all_function(FunctionCallInfo fcinfo, ZkScope scope)
 {
-	return lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION);
+	int			n;
+	char	  **paths = paths_argument(fcinfo, &n);
+
+	PG_RETURN_BOOL(lock_paths(fcinfo, paths, n, 1, ZKP_EXCLUSIVE, 0, scope));
 }
 
-PG_FUNCTION_INFO_V1(zk_xact_lock);
-Datum
-zk_xact_lock(PG_FUNCTION_ARGS)
+static Datum
+semaphore_function(FunctionCallInfo fcinfo, ZkScope scope)
 {
-	return lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION);
+	char	   *path = path_argument(fcinfo);
+	int32		permits;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("permits must not be null")));
+	permits = PG_GETARG_INT32(1);
+	if (permits < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("permits must be at least 1")));
+	PG_RETURN_BOOL(lock_paths(fcinfo, &path, 1, 2, ZKP_SEMAPHORE, permits, scope));
 }
 
-PG_FUNCTION_INFO_V1(zk_try_lock);
-Datum
-zk_try_lock(PG_FUNCTION_ARGS)
+static Datum
+unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 {
-	return try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION);
+	PG_RETURN_BOOL(zkh_unlock(path_argument(fcinfo), mode));
 }
 
-PG_FUNCTION_INFO_V1(zk_try_xact_lock);
-Datum
-zk_try_xact_lock(PG_FUNCTION_ARGS)
-{
-	return try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION);
-}
+#define SQL_FUNCTION(name, body) \
+PG_FUNCTION_INFO_V1(name); \
+Datum \
+name(PG_FUNCTION_ARGS) \
+{ \
+	return body; \
+} \
+extern int	no_such_variable
 
-PG_FUNCTION_INFO_V1(zk_unlock);
-Datum
-zk_unlock(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_BOOL(zkh_unlock(path_argument(fcinfo), ZKP_EXCLUSIVE));
-}
+SQL_FUNCTION(zk_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_xact_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_xact_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_try_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_try_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_try_xact_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_try_xact_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_lock_all, lock_all_function(fcinfo, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_xact_lock_all, lock_all_function(fcinfo, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_semaphore_acquire, semaphore_function(fcinfo, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_xact_semaphore_acquire, semaphore_function(fcinfo, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_unlock, unlock_function(fcinfo, ZKP_EXCLUSIVE));
+SQL_FUNCTION(zk_unlock_shared, unlock_function(fcinfo, ZKP_SHARED));
+SQL_FUNCTION(zk_semaphore_release, unlock_function(fcinfo, ZKP_SEMAPHORE));
 
 PG_FUNCTION_INFO_V1(zk_unlock_all);
 Datum
@@ -347,7 +420,7 @@ zk_fence(PG_FUNCTION_ARGS)
  *-------------------------------------------------------------------------
  */
 
-static const char *const mode_names[] = {"none", "shared", "exclusive"};
+static const char *const mode_names[] = {"none", "shared", "exclusive", "semaphore"};
 static const char *const scope_names[] = {"session", "transaction"};
 static const char *const state_names[] = {"held", "suspect", "lost"};
 static const char *const session_state_names[] = {"connecting", "connected", "suspended", "over"};

@@ -261,9 +261,12 @@ static void
 create(int i, const char *below, ZkpMode mode, bool parents)
 {
 	char		path[ZKS_PATH_LEN];
+	char	   *dirs[] = {path};
+	ZkpWant		want = {.mode = mode};
 
 	snprintf(path, sizeof(path), "%s%s", dir, below);
-	nodes[i] = zkn_create(session, path, mode, parents);
+	if (!zkn_create(session, dirs, 1, &want, parents, &nodes[i]))
+		nodes[i] = NULL;
 }
 
 static void

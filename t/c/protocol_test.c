@@ -42,37 +42,115 @@ parses(const char *name, ZkpMode mode, int32_t seq)
 	   mode == ZKP_NONE ? "not a contender" : mode == ZKP_SHARED ? "shared" : "exclusive");
 }
 
-/* a list, who we are, how many stand before us, and the two nearest */
-static void
-looks(const char *what, char *const *names, const char *self, ZkpMode mode,
-	  int nblockers, const char *nearest, const char *second)
+#define MAX_NAMES	16
+
+typedef struct Looked
 {
+	ZkpContender queue[MAX_NAMES];
+	int			n;
+	int			watch[MAX_NAMES];
 	ZkpView		view;
+} Looked;
+
+static void
+queue_of(char *const *names, ZkpMode mode, Looked *l)
+{
 	int			n = 0;
 
 	while (names[n] != NULL)
 		n++;
-	zkp_look(names, n, self, mode, &view);
-	ok(view.nblockers == nblockers &&
-	   (nearest == NULL ? view.nearest == NULL : view.nearest != NULL && strcmp(view.nearest, nearest) == 0) &&
-	   (second == NULL ? view.second == NULL : view.second != NULL && strcmp(view.second, second) == 0) &&
-	   view.self_seen == (self != NULL), "%s", what);
+	l->n = zkp_queue(names, n, mode, l->queue);
+}
+
+static ZkpView *
+look(Looked *l, const char *self, const char *own, ZkpMode mode, int permits)
+{
+	ZkpWant		want = {mode, ZKP_CURATOR, permits};
+
+	l->view.watch = l->watch;
+	zkp_look(l->queue, l->n, self, own, &want, &l->view);
+	return &l->view;
+}
+
+static const char *
+watched(const Looked *l, int i)
+{
+	return i < l->view.nwatch ? l->queue[l->watch[i]].name : "";
+}
+
+/* a list, who we are, how many must go before us, and the first two watched */
+static void
+looks(const char *what, char *const *names, const char *self, ZkpMode mode,
+	  int need, const char *nearest, const char *second)
+{
+	Looked		l;
+
+	queue_of(names, mode, &l);
+	look(&l, self, NULL, mode, 0);
+	ok(l.view.need == need && strcmp(watched(&l, 0), nearest == NULL ? "" : nearest) == 0 &&
+	   strcmp(watched(&l, 1), second == NULL ? "" : second) == 0 &&
+	   l.view.self_seen == (self != NULL), "%s", what);
+}
+
+static void
+makes(ZkpMode mode, ZkpStyle style, int permits, const char *expected)
+{
+	ZkpWant		want = {mode, style, permits};
+	char		prefix[ZKP_PREFIX_LEN];
+	char		name[ZKP_NAME_LEN];
+	ZkpContender c;
+
+	memset(prefix, 'x', sizeof(prefix));
+	zkp_prefix(prefix, UUID, &want);
+	ok(strcmp(prefix, expected) == 0, "a node of ours is called %s", expected);
+	for (int i = 0; i < 3; i++)
+	{
+		int32_t		seq = i == 0 ? 7 : i == 1 ? INT32_MIN : -1;
+
+		snprintf(name, sizeof(name), "%s%010d", prefix, seq);
+		ok(zkp_parse(name, &c) && c.mode == mode && c.seq == seq && c.permits == permits &&
+		   zkp_is_reserved(name, (int) strlen(name)), "and understood: %s", name);
+	}
+}
+
+static void
+becomes(const char *exclusive, const char *shared)
+{
+	char		name[ZKP_NAME_LEN] = "";
+	bool		renamed = zkp_shared_name(name, exclusive);
+
+	ok(shared == NULL ? !renamed : renamed && strcmp(name, shared) == 0,
+	   "%s turned shared: %s", exclusive, shared == NULL ? "its data tells" : shared);
 }
 
 static void
 test_names(void)
 {
-	char		prefix[ZKP_PREFIX_LEN];
-	char		name[ZKP_NAME_LEN];
 	ZkpContender c;
 
-	zkp_prefix(prefix, UUID, ZKP_EXCLUSIVE);
-	ok(strcmp(prefix, "_c_" UUID "-lock-") == 0, "our exclusive node is named as Curator's mutex names it");
-	snprintf(name, sizeof(name), "%s%010d", prefix, 7);
-	parses(name, ZKP_EXCLUSIVE, 7);
-	zkp_prefix(prefix, UUID, ZKP_SHARED);
-	snprintf(name, sizeof(name), "%s%010d", prefix, INT32_MIN);
-	parses(name, ZKP_SHARED, INT32_MIN);
+	makes(ZKP_EXCLUSIVE, ZKP_CURATOR, 0, "_c_" UUID "-lock-");
+	makes(ZKP_SHARED, ZKP_CURATOR, 0, "_c_" UUID "-shared-lock-");
+	makes(ZKP_EXCLUSIVE, ZKP_CURATOR_RW, 0, "_c_" UUID "-__WRIT__");
+	makes(ZKP_SHARED, ZKP_CURATOR_RW, 0, "_c_" UUID "-__READ__");
+	makes(ZKP_EXCLUSIVE, ZKP_KAZOO, 0, "0f5dd2a68e264f8e9e0c3a4be1f6a4d1__lock__");
+	makes(ZKP_SHARED, ZKP_KAZOO, 0, "0f5dd2a68e264f8e9e0c3a4be1f6a4d1__rlock__");
+	for (ZkpStyle style = ZKP_CURATOR; style <= ZKP_KAZOO; style++)
+		makes(ZKP_SEMAPHORE, style, 1, "_c_" UUID "-semaphore-1-");
+	makes(ZKP_SEMAPHORE, ZKP_CURATOR, INT32_MAX, "_c_" UUID "-semaphore-2147483647-");
+	parses("_c_" UUID "-semaphore-0-0000000001", ZKP_NONE, 0);
+	parses("_c_" UUID "-semaphore-03-0000000001", ZKP_NONE, 0);
+	parses("_c_" UUID "-semaphore-2147483648-0000000001", ZKP_NONE, 0);
+	parses("_c_" UUID "-semaphore--0000000001", ZKP_NONE, 0);
+	parses("semaphore-3-0000000001", ZKP_NONE, 0);
+
+	becomes("_c_" UUID "-__WRIT__0000000004", "_c_" UUID "-__READ__0000000004");
+	becomes("_c_" UUID "-__WRIT__-000000004", "_c_" UUID "-__READ__-000000004");
+	becomes("0f5d__lock__-2147483648", "0f5d__rlock__-2147483648");
+	becomes("_c_" UUID "-lock-0000000004", NULL);
+	becomes("_c_" UUID "-lock--000000004", NULL);
+	ok(zkp_says_shared("shared", 6) && zkp_says_shared("shared\nmore", 11), "data can say shared");
+	ok(!zkp_says_shared("", 0) && !zkp_says_shared("share", 5) && !zkp_says_shared("sharedx", 7) &&
+	   !zkp_says_shared("__REVOKE__", 10), "and other data does not");
 
 	parses("lock-0000000012", ZKP_EXCLUSIVE, 12);	/* Menagerie */
 	parses("_c_0f5dd2a68e264f8e9e0c3a4be1f6a4d1-lock-0000000001", ZKP_EXCLUSIVE, 1);	/* go-zk */
@@ -110,16 +188,6 @@ test_names(void)
 }
 
 static void
-test_order(void)
-{
-	ok(zkp_seq_before(1, 2) && !zkp_seq_before(2, 1), "1 comes before 2");
-	ok(!zkp_seq_before(5, 5), "equal numbers have no order");
-	ok(zkp_seq_before(INT32_MAX, INT32_MIN), "the order goes on across the wrap");
-	ok(!zkp_seq_before(INT32_MIN, INT32_MAX), "and not back");
-	ok(zkp_seq_before(-1, 0), "-1 comes before 0");
-}
-
-static void
 test_queue(void)
 {
 	static char *const empty[] = {NULL};
@@ -133,8 +201,7 @@ test_queue(void)
 		"x-12ab-0000000001",
 		NULL
 	};
-	static char *const tie[] = {"_c_a-lock-2147483647", "_c_b-lock-2147483647", NULL};
-	static char *const wrapped[] = {"lock--2147483648", "lock-2147483647", "lock--2147483647", NULL};
+	static char *const tie[] = {"_c_a-lock-0000000007", "_c_b-lock-0000000007", NULL};
 
 	looks("an empty directory blocks nobody", empty, NULL, ZKP_EXCLUSIVE, 0, NULL, NULL);
 	looks("other children do not either", strangers, NULL, ZKP_EXCLUSIVE, 0, NULL, NULL);
@@ -147,37 +214,109 @@ test_queue(void)
 	looks("the lowest holds", mixed, mixed[5], ZKP_EXCLUSIVE, 0, NULL, NULL);
 	looks("equal numbers: each waits, neither holds", tie, tie[0], ZKP_EXCLUSIVE, 1, tie[1], NULL);
 	looks("and so does the other", tie, tie[1], ZKP_EXCLUSIVE, 1, tie[0], NULL);
-	looks("order across the wrap", wrapped, wrapped[2], ZKP_EXCLUSIVE, 2, wrapped[0], wrapped[1]);
-	looks("the last before the wrap is first", wrapped, wrapped[1], ZKP_EXCLUSIVE, 0, NULL, NULL);
-
 	{
 		static char *const plain[] = {"lock-0000000001", "lock-0000000002", NULL};
 		static char *const writer[] = {"_c_a-__WRIT__0000000001", "lock-0000000002", NULL};
-		static char *const late[] = {"lock-2147483646", "lock-2147483647", NULL};
-		ZkpView		view;
+		static char *const kazoo[] = {"ab__lock__0000000001", "lock-0000000002", NULL};
+		static char *const ours[] = {"_c_" UUID "-lock-0000000001", "_c_" UUID "-shared-lock-0000000002", NULL};
+		Looked		l;
 
-		zkp_look(plain, 2, plain[1], ZKP_EXCLUSIVE, &view);
-		ok(view.next, "behind one holder, its going is enough");
-		zkp_look(plain, 2, plain[0], ZKP_EXCLUSIVE, &view);
-		ok(!view.next, "a holder is not next");
-		zkp_look(mixed, 6, mixed[0], ZKP_EXCLUSIVE, &view);
-		ok(!view.next, "nor is one behind several");
-		zkp_look(writer, 2, writer[1], ZKP_EXCLUSIVE, &view);
-		ok(!view.next, "a Curator writer may leave a reader behind");
-		zkp_look(late, 2, late[1], ZKP_EXCLUSIVE, &view);
-		ok(!view.next, "near the wrap, numbers promise nothing");
-
-		zkp_look(strangers, 3, "_c_x-lock-0000000001", ZKP_EXCLUSIVE, &view);
-		ok(!view.self_seen, "a list without us says so");
+		queue_of(plain, ZKP_EXCLUSIVE, &l);
+		ok(look(&l, plain[1], NULL, ZKP_EXCLUSIVE, 0)->next, "behind one holder, its going is enough");
+		ok(!look(&l, plain[0], NULL, ZKP_EXCLUSIVE, 0)->next, "a holder is not next");
+		ok(!look(&l, "_c_x-lock-0000000001", NULL, ZKP_EXCLUSIVE, 0)->self_seen, "a list without us says so");
+		ok(!look(&l, plain[1], NULL, ZKP_SHARED, 0)->may_soften, "another client's node does not turn shared by its data");
+		queue_of(mixed, ZKP_EXCLUSIVE, &l);
+		ok(!look(&l, mixed[0], NULL, ZKP_EXCLUSIVE, 0)->next, "one behind several is not next");
+		queue_of(writer, ZKP_EXCLUSIVE, &l);
+		ok(!look(&l, writer[1], NULL, ZKP_EXCLUSIVE, 0)->next, "a Curator writer may leave a reader behind");
+		ok(look(&l, writer[1], NULL, ZKP_SHARED, 0)->next, "which a reader need not mind");
+		queue_of(kazoo, ZKP_EXCLUSIVE, &l);
+		ok(!look(&l, kazoo[1], NULL, ZKP_EXCLUSIVE, 0)->next, "nor does one with kazoo's name go for certain");
+		queue_of(ours, ZKP_SHARED, &l);
+		ok(look(&l, ours[1], NULL, ZKP_SHARED, 0)->may_soften, "the data of a node with our name may say that it is shared");
 	}
+}
+
+static void
+test_upgrade(void)
+{
+	static char *const readers[] = {"a__rlock__0000000001", "b__rlock__0000000002", "a__lock__0000000003", NULL};
+	static char *const waiter[] = {"a__rlock__0000000001", "b__lock__0000000002", "a__lock__0000000003", NULL};
+	static char *const turned[] = {"_c_" UUID "-lock-0000000001", "a__rlock__0000000002", "a__lock__0000000003", NULL};
+	static char *const later[] = {"a__rlock__0000000001", "a__lock__0000000003", "b__lock__0000000004", NULL};
+	Looked		l;
+
+	queue_of(readers, ZKP_EXCLUSIVE, &l);
+	ok(look(&l, readers[2], readers[0], ZKP_EXCLUSIVE, 0)->need == 1 && !l.view.stuck &&
+	   strcmp(watched(&l, 0), readers[1]) == 0, "an own reader is no obstacle, another is");
+	queue_of(waiter, ZKP_EXCLUSIVE, &l);
+	ok(look(&l, waiter[2], waiter[0], ZKP_EXCLUSIVE, 0)->stuck, "a writer between the own two waits for ever");
+	ok(!look(&l, waiter[2], NULL, ZKP_EXCLUSIVE, 0)->stuck, "without an own reader he does not");
+	queue_of(turned, ZKP_EXCLUSIVE, &l);
+	ok(look(&l, turned[2], turned[1], ZKP_EXCLUSIVE, 0)->need == 1 && !l.view.stuck,
+	   "one before the own reader has turned shared: it will go");
+	queue_of(later, ZKP_EXCLUSIVE, &l);
+	ok(look(&l, later[1], later[0], ZKP_EXCLUSIVE, 0)->need == 0, "who comes later does not matter");
+}
+
+#define SEM(permits, n) "_c_" UUID "-semaphore-" #permits "-" #n
+
+static void
+test_semaphore(void)
+{
+	static char *const three[] = {SEM(2, 0000000003), SEM(2, 0000000001), SEM(2, 0000000002), "lock-0000000000", NULL};
+	static char *const mixed[] = {SEM(1, 0000000001), SEM(3, 0000000002), SEM(1, 0000000003), SEM(3, 0000000004), SEM(2, 0000000005), NULL};
+	Looked		l;
+
+	queue_of(three, ZKP_SEMAPHORE, &l);
+	ok(l.n == 3, "a lock is not in the semaphore's queue");
+	ok(look(&l, three[2], NULL, ZKP_SEMAPHORE, 2)->need == 0, "the second of two places is free");
+	ok(look(&l, three[0], NULL, ZKP_SEMAPHORE, 2)->need == 1 && l.view.next && l.view.nwatch == 2,
+	   "the third waits for either");
+	ok(look(&l, NULL, NULL, ZKP_SEMAPHORE, 3)->need == 1, "one who comes now has three before him");
+	queue_of(three, ZKP_EXCLUSIVE, &l);
+	ok(l.n == 1, "and a semaphore not in the lock's");
+
+	queue_of(mixed, ZKP_SEMAPHORE, &l);
+	ok(look(&l, mixed[3], NULL, ZKP_SEMAPHORE, 3)->need == 1 && l.view.nwatch == 3 && l.view.next,
+	   "with three places, the fourth waits");
+	ok(look(&l, mixed[4], NULL, ZKP_SEMAPHORE, 2)->need == 3 && l.view.nwatch == 2 && !l.view.next &&
+	   strcmp(watched(&l, 0), mixed[3]) == 0 && strcmp(watched(&l, 1), mixed[2]) == 0,
+	   "of those before it, one watches as many as there are places, the waiters first");
+	ok(look(&l, mixed[2], NULL, ZKP_SEMAPHORE, 1)->need == 2 && l.view.nwatch == 1,
+	   "with a single place it is a lock");
+}
+
+static void
+test_wrap(void)
+{
+	static char *const names[] = {"a-lock-2147483647", "b-lock--2147483648", "c-lock-2147483647", NULL};
+	static char *const low[] = {"a-lock-0000000001", "b-lock-2000000001", NULL};
+	Looked		l;
+
+	queue_of(low, ZKP_EXCLUSIVE, &l);
+	ok(!zkp_needs_czxids(l.queue, l.n), "far from the wrap, numbers tell the order");
+	queue_of(names, ZKP_EXCLUSIVE, &l);
+	ok(l.n == 3 && zkp_needs_czxids(l.queue, l.n), "near it they do not");
+	for (int i = 0; i < l.n; i++)
+		l.queue[i].czxid = l.queue[i].name[0] - 'a' + 1;
+	zkp_sort(l.queue, l.n);
+	ok(look(&l, names[0], NULL, ZKP_EXCLUSIVE, 0)->need == 0, "the first transaction is first");
+	ok(look(&l, names[2], NULL, ZKP_EXCLUSIVE, 0)->need == 2 && strcmp(watched(&l, 0), names[1]) == 0,
+	   "and the last is last, with the same number");
+	ok(look(&l, names[1], NULL, ZKP_EXCLUSIVE, 0)->need == 1 && !l.view.next,
+	   "numbers promise nothing of who comes in between");
 }
 
 int
 main(void)
 {
 	test_names();
-	test_order();
 	test_queue();
+	test_upgrade();
+	test_semaphore();
+	test_wrap();
 	printf("1..%d\n", ntests);
 	return nfailed != 0;
 }

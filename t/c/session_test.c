@@ -127,7 +127,11 @@ use_node(Slot *slot)
 
 	if (slot->node == NULL)
 	{
-		slot->node = zkn_create(session, DIR, ZKP_EXCLUSIVE, rand() % 2 == 0);
+		char	   *dir = DIR;
+		ZkpWant		want = {.mode = ZKP_EXCLUSIVE};
+
+		if (!zkn_create(session, &dir, 1, &want, rand() % 2 == 0, &slot->node))
+			slot->node = NULL;
 		ncreated++;
 		return;
 	}
