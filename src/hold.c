@@ -358,6 +358,16 @@ own_shared_node(Lock *lock)
 	return twin != NULL && twin->taken ? twin->grant.node : NULL;
 }
 
+static void
+refuse_too_many(int n)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many ZooKeeper locks"),
+			 errdetail("This session holds %d, and wants %d more.", nnodes, n),
+			 errhint("You might need to increase zklock.max_locks.")));
+}
+
 /* Not held yet: to be had from ZooKeeper */
 static bool
 acquire(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait *wait)
@@ -367,11 +377,7 @@ acquire(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWai
 	int			lost = 0;
 
 	if (n > zklock_max_locks - nnodes)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many ZooKeeper locks"),
-				 errdetail("This session holds %d, and wants %d more.", nnodes, n),
-				 errhint("You might need to increase zklock.max_locks.")));
+		refuse_too_many(n);
 	targets = palloc0(n * sizeof(ZkTarget));
 	for (int i = 0; i < n; i++)
 	{
@@ -527,6 +533,8 @@ zkh_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 
 	if (n == 0)
 		return true;
+	if (n > zklock_max_locks)
+		refuse_too_many(n);		/* before there are as many entries */
 	initialize();
 	(void) zkc_session();		/* notice its end, if so */
 	if (nnodes == 0)

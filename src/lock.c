@@ -41,7 +41,7 @@
 typedef struct Blocker
 {
 	ZkWatch    *watch;
-	char		name[256];		/* any client's node; longer ones are watched anew */
+	char	   *name;
 } Blocker;
 
 /* Our place in one queue; what is under way there, so that an error can undo it */
@@ -105,13 +105,21 @@ drop_reads(Call *c, Place *p)
 }
 
 static void
+drop_blocker(Call *c, Blocker *blocker)
+{
+	if (blocker->watch != NULL)
+		zks_unwatch(c->session, blocker->watch);
+	blocker->watch = NULL;
+	if (blocker->name != NULL)
+		pfree(blocker->name);
+	blocker->name = NULL;
+}
+
+static void
 drop_watches(Call *c, Place *p)
 {
 	for (int i = 0; i < p->nblockers; i++)
-	{
-		if (p->blockers[i].watch != NULL)
-			zks_unwatch(c->session, p->blockers[i].watch);
-	}
+		drop_blocker(c, &p->blockers[i]);
 	p->nblockers = 0;
 	if (p->blockers != NULL)
 		pfree(p->blockers);
@@ -282,7 +290,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 		}
 		if (zks_is_doubtful(answers[i].rc))
 			return false;
-		if (answers[i].rc != ZOK && answers[i].rc != ZNONODE)
+		if (answers[i].rc != ZOK && answers[i].rc != ZNONODE && answers[i].rc != ZNOAUTH)
 			zkc_raise(answers[i].rc, p->target->path);
 	}
 	/* what lay unread while we were stopped says nothing */
@@ -321,6 +329,8 @@ fill_in_czxids(Call *c, Place *p, Queue *queue)
 	{
 		if (answers[i].rc == ZNONODE)
 			continue;
+		if (answers[i].rc != ZOK)
+			zkc_raise(answers[i].rc, p->target->path);
 		queue->contenders[left] = queue->contenders[i];
 		queue->contenders[left++].czxid = answers[i].czxid;
 	}
@@ -364,7 +374,7 @@ look_closer(Call *c, Place *p, const Queue *queue)
 		return TAKEN;
 	if (!read_nodes(c, p, &queue->contenders[queue->view.watch[0]], 1, &answer))
 		return LIST_AGAIN;
-	return answer.rc != ZOK || answer.says_shared ? GRANTED : TAKEN;
+	return answer.rc == ZNONODE || (answer.rc == ZOK && answer.says_shared) ? GRANTED : TAKEN;
 }
 
 /*-------------------------------------------------------------------------
@@ -490,7 +500,7 @@ watch_queue(Call *c, Place *p, const Queue *queue)
 	{
 		Blocker    *blocker = &p->blockers[i];
 
-		strlcpy(blocker->name, names[i], sizeof(blocker->name));
+		blocker->name = pstrdup(names[i]);
 		while (o < nold && strcmp(old[o].name, names[i]) < 0)
 			o++;
 		if (o < nold && strcmp(old[o].name, names[i]) == 0 && is_in_force(c, &old[o]))
@@ -502,10 +512,7 @@ watch_queue(Call *c, Place *p, const Queue *queue)
 			set_watch(c, p, blocker);
 	}
 	for (int i = 0; i < nold; i++)
-	{
-		if (old[i].watch != NULL)
-			zks_unwatch(c->session, old[i].watch);
-	}
+		drop_blocker(c, &old[i]);
 	p->nblockers = n;
 	pfree(names);
 }

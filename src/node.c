@@ -418,7 +418,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 		NodePath	path;
 
 		paths[i] = strdup(node_path(nodes[i], nodes[i]->prefix, &path));
-		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL};
+		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL, NULL};
 		ready = paths[i] != NULL;
 	}
 	if (ready)
@@ -703,7 +703,10 @@ on_shared(ZkSession *s, ZkRequest *r)
 		if (n->unwanted)
 			get_rid_of(n);
 		else
+		{
 			n->state = ZKN_LOST;
+			n->ticket = 0;
+		}
 	}
 	else if (zks_is_doubtful(r->rc))
 		n->share_doubted = true;
@@ -722,6 +725,7 @@ send_share(ZkNode *n)
 	NodePath	path;
 	NodePath	shared_path;
 	char		name[ZKP_NAME_LEN];
+	char		data[ZKP_DATA_LEN];
 	bool		rename = zkp_shared_name(name, n->name);
 	ZkRequest  *r;
 
@@ -732,11 +736,12 @@ send_share(ZkNode *n)
 		return;
 	n->share_sent = true;
 	(void) node_path(n, n->name, &path);
+	zkp_shared_data(data, rename ? n->czxid : 0);
 	if (rename)
 	{
 		ZkOp		ops[2] = {
-			{ZOO_CREATE_OP, node_path(n, name, &shared_path), ZOO_EPHEMERAL},
-			{ZOO_DELETE_OP, path.text, 0}
+			{ZOO_CREATE_OP, node_path(n, name, &shared_path), ZOO_EPHEMERAL, data},
+			{ZOO_DELETE_OP, path.text, 0, NULL}
 		};
 
 		/* it would take this for the node's loss */
@@ -746,7 +751,7 @@ send_share(ZkNode *n)
 		zkr_multi_locked(r, ops, 2);
 	}
 	else
-		zkr_set_locked(r, path.text, ZKP_SHARED_DATA);
+		zkr_set_locked(r, path.text, data);
 }
 
 uint64_t
@@ -847,7 +852,11 @@ catch_up(ZkNode *n, int64_t now)
 		get_rid_of(n);
 }
 
-/* A watch on the node itself, unless there is one that can still tell */
+/*
+ * A watch on the node itself, unless there is one that can still tell.  One
+ * that the library took along from another connection can, but too late: see
+ * lock.c.
+ */
 static void
 keep_watch(ZkNode *n)
 {
@@ -856,7 +865,8 @@ keep_watch(ZkNode *n)
 	if (is_renaming(n))
 		return;
 	if (n->watch != NULL &&
-		(n->watch->state == ZKW_FAILED || n->watch->state == ZKW_CHANGED))
+		(n->watch->state == ZKW_FAILED || n->watch->state == ZKW_CHANGED ||
+		 (n->watch->state == ZKW_ARMED && n->watch->epoch != n->session->info.epoch)))
 	{
 		zkw_drop_locked(n->watch);
 		n->watch = NULL;
@@ -888,7 +898,7 @@ zkn_prove_locked(ZkSession *s)
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		NodePath	path;
-		ZkOp		op = {ZOO_CHECK_OP, node_path(n, n->name, &path), 0};
+		ZkOp		op = {ZOO_CHECK_OP, node_path(n, n->name, &path), 0, NULL};
 		ZkRequest  *r;
 
 		if (n->state != ZKN_PRESENT || n->unwanted || is_renaming(n))
@@ -1021,7 +1031,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 		paths[count] = strdup(node_path(node, name, &path));
 		if (paths[count] == NULL)
 			break;
-		ops[count] = (ZkOp) {ZOO_CHECK_OP, paths[count], 0};
+		ops[count] = (ZkOp) {ZOO_CHECK_OP, paths[count], 0, NULL};
 		bytes += strlen(paths[count++]);
 	}
 	*n = count;

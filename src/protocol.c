@@ -18,6 +18,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -246,14 +247,33 @@ zkp_shared_name(char *name, const char *exclusive)
 	return true;
 }
 
-/* A line of its own, so that more may follow */
-bool
-zkp_says_shared(const char *data, int len)
-{
-	int			word = (int) strlen(ZKP_SHARED_DATA);
+#define SHARED				"shared"
+#define IN_PLACE_OF			"\nczxid "
 
-	return len >= word && memcmp(data, ZKP_SHARED_DATA, word) == 0 &&
-		(len == word || data[word] == '\n');
+void
+zkp_shared_data(char *data, int64_t czxid)
+{
+	if (czxid == 0)
+		strcpy(data, SHARED);
+	else
+		snprintf(data, ZKP_DATA_LEN, SHARED IN_PLACE_OF "%" PRId64, czxid);
+}
+
+/* Data has no terminator.  Other lines may follow. */
+bool
+zkp_says_shared(const char *data, int len, int64_t *czxid)
+{
+	int			word = (int) strlen(SHARED);
+	int			at = word + (int) strlen(IN_PLACE_OF);
+
+	*czxid = 0;
+	if (len < word || memcmp(data, SHARED, word) != 0 || (len > word && data[word] != '\n'))
+		return false;
+	if (len < at || memcmp(data + word, IN_PLACE_OF, at - word) != 0)
+		return true;
+	while (at < len && is_digit(data[at]) && *czxid < INT64_MAX / 10 - 1)
+		*czxid = *czxid * 10 + (data[at++] - '0');
+	return true;
 }
 
 /*

@@ -23,8 +23,8 @@
 /* Room for a prefix and the number that ZooKeeper appends */
 #define ZKP_NAME_LEN		(ZKP_PREFIX_LEN + 12)
 
-/* The data of an exclusive node whose holder has become a reader */
-#define ZKP_SHARED_DATA		"shared"
+/* Room for what zkp_shared_data writes */
+#define ZKP_DATA_LEN		64
 
 /*
  * Above this number, the end of the numbers is near: 2^31 - 1, after which
@@ -62,7 +62,8 @@ typedef struct ZkpContender
 	ZkpMode		mode;
 	int32_t		seq;			/* the number that ZooKeeper appended */
 	int32_t		permits;		/* of a semaphore */
-	int64_t		czxid;			/* the transaction that made it; 0: not known */
+	int64_t		czxid;			/* the transaction that made it, or the one in
+								 * whose place it stands; 0: not known */
 } ZkpContender;
 
 /*
@@ -98,8 +99,13 @@ extern void zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want);
  */
 extern bool zkp_shared_name(char *name, const char *exclusive);
 
-/* Does the data of a node whose name says exclusive tell that it is shared? */
-extern bool zkp_says_shared(const char *data, int len);
+/*
+ * What its data says from then on: "shared", and, of a node that took the
+ * place of another, the transaction that made that one, since order may go by
+ * those.  data has ZKP_DATA_LEN bytes; czxid: 0 for none.
+ */
+extern void zkp_shared_data(char *data, int64_t czxid);
+extern bool zkp_says_shared(const char *data, int len, int64_t *czxid);
 
 /*
  * The contenders among these children, in their order: those for a semaphore,

@@ -258,7 +258,7 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 		r->cversion = stat->cversion;
 		r->is_mark = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
-		r->says_shared = zkp_says_shared(value, len);
+		r->says_shared = zkp_says_shared(value, len, &r->in_place_of);
 	}
 	complete(r, rc);
 }
@@ -428,9 +428,11 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 	{
 		for (int i = 0; i < n; i++)
 		{
+			const char *data = ops[i].data != NULL ? ops[i].data : "";
+
 			if (ops[i].type == ZOO_CREATE_OP)
-				zoo_create_op_init(&zops[i], ops[i].path, "", 0, &ZOO_OPEN_ACL_UNSAFE,
-								   ops[i].flags, r->op_names[i],
+				zoo_create_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
+								   &ZOO_OPEN_ACL_UNSAFE, ops[i].flags, r->op_names[i],
 								   (int) strlen(ops[i].path) + NUMBER_LEN);
 			else if (ops[i].type == ZOO_DELETE_OP)
 				zoo_delete_op_init(&zops[i], ops[i].path, -1);
@@ -594,7 +596,7 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->nchildren = r->nchildren;
 		answer->children = r->children;
 		answer->missing = zkr_failed_op(r);
-		answer->czxid = r->czxid;
+		answer->czxid = r->in_place_of != 0 ? r->in_place_of : r->czxid;
 		answer->says_shared = r->says_shared;
 	}
 	zks_leave(s, &saved);

@@ -103,7 +103,7 @@ typedef struct ZkAnswer
 	int			nchildren;
 	char	  **children;		/* of a list; valid until zks_request_free */
 	int			missing;		/* of a check: the first node that is not there */
-	int64_t		czxid;			/* of what was read */
+	int64_t		czxid;			/* of what was read, or what that says instead */
 	bool		says_shared;	/* its data: see protocol.h */
 } ZkAnswer;
 

@@ -56,6 +56,7 @@ struct ZkRequest
 	int			cversion;
 	bool		is_mark;		/* the data is CONTAINER_MARK */
 	bool		says_shared;	/* so does the data: see protocol.h */
+	int64_t		in_place_of;	/* and of which transaction's node; or 0 */
 	int			nchildren;
 	char	  **children;
 	int			nops;			/* of a multi, else 0 */
@@ -70,6 +71,7 @@ typedef struct ZkOp
 	int			type;			/* ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP */
 	const char *path;
 	int			flags;			/* of a create */
+	const char *data;			/* of a create; NULL: none */
 } ZkOp;
 
 struct ZkWatch

@@ -124,9 +124,20 @@ becomes(const char *exclusive, const char *shared)
 }
 
 static void
+says(const char *data, bool shared, int64_t czxid)
+{
+	int64_t		said;
+
+	ok(zkp_says_shared(data, (int) strlen(data), &said) == shared && said == czxid,
+	   "\"%.*s\" with czxid %lld says %s", (int) strcspn(data, "\n"), data,
+	   (long long) czxid, shared ? "shared" : "nothing");
+}
+
+static void
 test_names(void)
 {
 	ZkpContender c;
+	char		data[ZKP_DATA_LEN];
 
 	makes(ZKP_EXCLUSIVE, ZKP_CURATOR, 0, "_c_" UUID "-lock-");
 	makes(ZKP_SHARED, ZKP_CURATOR, 0, "_c_" UUID "-shared-lock-");
@@ -148,9 +159,18 @@ test_names(void)
 	becomes("0f5d__lock__-2147483648", "0f5d__rlock__-2147483648");
 	becomes("_c_" UUID "-lock-0000000004", NULL);
 	becomes("_c_" UUID "-lock--000000004", NULL);
-	ok(zkp_says_shared("shared", 6) && zkp_says_shared("shared\nmore", 11), "data can say shared");
-	ok(!zkp_says_shared("", 0) && !zkp_says_shared("share", 5) && !zkp_says_shared("sharedx", 7) &&
-	   !zkp_says_shared("__REVOKE__", 10), "and other data does not");
+	says("shared", true, 0);
+	says("shared\nmore", true, 0);
+	says("shared\nczxid 42\nmore", true, 42);
+	says("shared\nczxid 99999999999999999999999", true, INT64_C(999999999999999999));
+	says("", false, 0);
+	says("share", false, 0);
+	says("sharedx", false, 0);
+	says("__REVOKE__", false, 0);
+	zkp_shared_data(data, 0);
+	says(data, true, 0);
+	zkp_shared_data(data, INT64_MAX / 100);
+	says(data, true, INT64_MAX / 100);
 
 	parses("lock-0000000012", ZKP_EXCLUSIVE, 12);	/* Menagerie */
 	parses("_c_0f5dd2a68e264f8e9e0c3a4be1f6a4d1-lock-0000000001", ZKP_EXCLUSIVE, 1);	/* go-zk */
