@@ -270,14 +270,6 @@ refuse_lost(Lock *lock)
 				 errhint("Call zk_unlock for it, or end the transaction that took it, and lock again.")));
 }
 
-/* In either mode: it would be odd to get one half of a lost lock anew */
-static void
-refuse_lost_path(Lock *lock)
-{
-	refuse_lost(lock);
-	refuse_lost(twin_of(lock));
-}
-
 static Hold *
 make_hold(Lock *lock, ZkScope scope)
 {
@@ -368,39 +360,60 @@ refuse_too_many(int n)
 			 errhint("You might need to increase zklock.max_locks.")));
 }
 
-/* Not held yet: to be had from ZooKeeper */
+/*
+ * The first of these that was held when the call began, itself or in the other
+ * mode, and is lost; or NULL.  While one waits for the rest that can happen.
+ */
+static Lock *
+first_lost(Wanted *wanted, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		Lock	   *lock = wanted[i].lock;
+		Lock	   *twin = twin_of(lock);
+
+		if (lock->count > 0 && is_lost(lock))
+			return lock;
+		if (twin != NULL && twin->count > 0 && is_lost(twin))
+			return twin;
+	}
+	return NULL;
+}
+
+/*
+ * All of wanted, or none; those in others are not held yet and have to be had
+ * from ZooKeeper
+ */
 static bool
-acquire(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait *wait)
+acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 permits,
+		bool may_wait, ZkWait *wait)
 {
 	ZkTarget   *targets;
 	ZklOutcome	outcome;
-	int			lost = 0;
+	Lock	   *lost;
 
-	if (n > zklock_max_locks - nnodes)
-		refuse_too_many(n);
-	targets = palloc0(n * sizeof(ZkTarget));
-	for (int i = 0; i < n; i++)
+	if (nothers > zklock_max_locks - nnodes)
+		refuse_too_many(nothers);
+	targets = palloc0(nothers * sizeof(ZkTarget));
+	for (int i = 0; i < nothers; i++)
 	{
-		targets[i].path = wanted[i].lock->key.path;
-		targets[i].own = own_shared_node(wanted[i].lock);
+		targets[i].path = others[i].lock->key.path;
+		targets[i].own = own_shared_node(others[i].lock);
 	}
-	outcome = zkl_acquire(targets, n, mode, permits, may_wait, wait);
+	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, wait);
+	if (outcome == ZKL_TAKEN)
+		return false;
 
 	/* from here to the return nothing may fail, once a lock is held */
-	for (int i = 0; i < n && lost == 0 && outcome != ZKL_TAKEN; i++)
+	lost = first_lost(wanted, n);
+	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
 	{
-		if (targets[i].own != NULL && is_lost(twin_of(wanted[i].lock)))
-			lost = i + 1;
-	}
-	for (int i = 0; i < n && outcome == ZKL_HELD; i++)
-	{
-		if (lost == 0)
-			take_node(wanted[i].lock, &targets[i].grant);
+		if (lost == NULL)
+			take_node(others[i].lock, &targets[i].grant);
 		else if (zkc_peek() != NULL)
 			(void) zkn_discard(zkc_peek(), targets[i].grant.node);
 	}
-	if (lost > 0)
-		refuse_lost(twin_of(wanted[lost - 1].lock));
+	refuse_lost(lost);
 	return outcome == ZKL_HELD;
 }
 
@@ -413,9 +426,9 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait
 	int			nheld = 0;
 	int			nothers = 0;
 
+	refuse_lost(first_lost(wanted, n));
 	for (int i = 0; i < n; i++)
 	{
-		refuse_lost_path(wanted[i].lock);
 		if (is_held(wanted[i].lock))
 			held[nheld++] = wanted[i];
 		else
@@ -423,7 +436,8 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait
 	}
 	if (nheld > 0)
 		confirm(held, nheld, wait);
-	if (nothers > 0 && !acquire(others, nothers, mode, permits, may_wait, wait))
+	if (nothers > 0 &&
+		!acquire(wanted, n, others, nothers, mode, permits, may_wait, wait))
 		return false;
 	for (int i = 0; i < nheld; i++)
 	{

@@ -793,17 +793,22 @@ have_all(Call *c)
 static void
 refuse_too_many(Call *c)
 {
+	char	  **dirs = palloc(c->n * sizeof(char *));
 	size_t		bytes = 0;
 
 	for (int i = 0; i < c->n; i++)
-		bytes += strlen(c->places[i].dir);
-	if (c->n > 1 && !zkn_fit(c->n, bytes))
+	{
+		dirs[i] = c->places[i].dir;
+		bytes += strlen(dirs[i]);
+	}
+	if (c->n > 1 && !zkn_fit(dirs, c->n, &c->want))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many ZooKeeper locks at once"),
 				 errdetail("%d locks, with %zu bytes of paths, are too much for one request.",
 						   c->n, bytes),
 				 errhint("Take them in smaller groups, in byte order, or use shorter paths.")));
+	pfree(dirs);
 }
 
 /* The session, and what depends on it */

@@ -468,11 +468,16 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 }
 
 bool
-zkn_fit(int n, size_t bytes)
+zkn_fit(char *const *dirs, int n, const ZkpWant *want)
 {
-	/* what the answer has of each, beside its directory */
-	return n <= ZKN_CHECK_MAX &&
-		bytes + n * (size_t) (ZKP_NAME_LEN + 16) <= ZKN_MULTI_BYTES;
+	char		prefix[ZKP_PREFIX_LEN];
+	size_t		bytes = 0;
+
+	/* what the answer has of each: its path, with a number of ten digits */
+	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
+	for (int i = 0; i < n; i++)
+		bytes += ZKR_RESULT_BYTES + strlen(dirs[i]) + 1 + strlen(prefix) + 11;
+	return n <= ZKN_CHECK_MAX && bytes <= ZKN_MULTI_BYTES;
 }
 
 /*

@@ -176,8 +176,8 @@ typedef struct ZkNodeInfo
 extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWant *want,
 					   bool parents, ZkNode **nodes);
 
-/* Do so many contenders, in directories with so many bytes together, go into one transaction? */
-extern bool zkn_fit(int n, size_t bytes);
+/* Do contenders in these directories go into one transaction? */
+extern bool zkn_fit(char *const *dirs, int n, const ZkpWant *want);
 
 extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 

@@ -33,6 +33,9 @@
  */
 #define ZKN_MULTI_BYTES		(112 * 1024)
 
+/* Of a create: its header, and the length of the path that follows */
+#define ZKR_RESULT_BYTES	13
+
 /* Called when a request is answered, or never will be; with the mutex held */
 typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
 
