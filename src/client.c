@@ -431,11 +431,9 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		}
 		if (!ask(nodes + proven, &count, wait, until, &answer))
 			return ZKC_NO_ANSWER;
-		if (answer.rc == ZNONODE || answer.rc == ZNOAUTH)
-		{
-			zkn_lost(session, nodes[proven + answer.missing]);
+		if ((answer.rc == ZNONODE || answer.rc == ZNOAUTH) &&
+			zkn_lost(session, nodes[proven + answer.missing]))
 			return ZKC_MISSING;
-		}
 
 		asked_at = Min(asked_at, answer.sent_at);
 

@@ -252,24 +252,35 @@ on_parent(ZkSession *s, ZkRequest *r)
 		n->parent_rc = r->rc;
 }
 
+/* Is this directory the other one, or one of its ancestors? */
+static bool
+leads_to(const char *dir, const char *other)
+{
+	size_t		len = strlen(dir);
+
+	return strncmp(dir, other, len) == 0 && (other[len] == '/' || other[len] == '\0');
+}
+
 /*
- * All ancestors and then the node itself, in one flight.  Those that exist
- * answer so; only a few first calls ever come this way.
+ * All ancestors and then the directory itself, in one flight, but for those
+ * that were made for the directory before.  Those that exist answer so; only
+ * a few first calls ever come this way.
  */
 static void
-create_parents(ZkNode *n)
+create_parents(ZkNode *n, const char *before)
 {
 	char		path[ZKS_PATH_LEN];
 
 	snprintf(path, sizeof(path), "%s", n->dir);
 	for (char *slash = path; slash != NULL;)
 	{
-		ZkRequest  *r;
+		ZkRequest  *r = NULL;
 
 		slash = strchr(slash + 1, '/');
 		if (slash != NULL)
 			*slash = '\0';
-		r = request(n, on_parent);
+		if (!leads_to(path, before))
+			r = request(n, on_parent);
 		if (r != NULL)
 			zkr_create_locked(r, path, ZOO_CONTAINER);
 		if (slash != NULL)
@@ -330,7 +341,8 @@ on_group_created(ZkSession *s, ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
 	int			failed = zkr_failed_op(r);
-	ZkRequest  *read;
+	ZkRequest  *read = NULL;
+	NodePath	path;
 
 	(void) s;
 	if (r->rc == ZOK)
@@ -338,13 +350,9 @@ on_group_created(ZkSession *s, ZkRequest *r)
 		/* all stay in CREATING until one has been read */
 		for (int i = 0; i < g->n; i++)
 			snprintf(g->nodes[i]->name, ZKP_NAME_LEN, "%s", name_of(r->op_names[i]));
+		(void) node_path(g->nodes[0], g->nodes[0]->name, &path);
 		read = group_request(g, on_group_read);
-		if (read != NULL)
-			zkr_stat_locked(read, r->op_names[0]);
 	}
-	else
-		read = NULL;
-
 	for (int i = 0; i < g->n; i++)
 	{
 		ZkNode	   *n = g->nodes[i];
@@ -356,7 +364,11 @@ on_group_created(ZkSession *s, ZkRequest *r)
 		else
 			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
 	}
-	if (read == NULL)
+
+	/* the last thing: it may be answered at once, and the group is freed then */
+	if (read != NULL)
+		zkr_stat_locked(read, path.text);
+	else
 		free(g);
 }
 
@@ -399,7 +411,7 @@ create_one_locked(ZkNode *n)
 		return false;
 	enlist(n);
 	if (n->parents)
-		create_parents(n);
+		create_parents(n, "");
 	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL);
 	return true;
 }
@@ -433,7 +445,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 		{
 			enlist(nodes[i]);
 			if (nodes[i]->parents)
-				create_parents(nodes[i]);
+				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 		}
 		zkr_multi_locked(r, ops, n);
 	}
@@ -1002,15 +1014,18 @@ zkn_watch(ZkSession *s, ZkNode *n)
 	zks_leave(s, &saved);
 }
 
-void
+bool
 zkn_lost(ZkSession *s, ZkNode *n)
 {
+	bool		certain;
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (n->state == ZKN_PRESENT)
+	certain = !is_renaming(n);
+	if (n->state == ZKN_PRESENT && certain)
 		n->state = ZKN_LOST;
 	zks_leave(s, &saved);
+	return certain;
 }
 
 ZkRequest *

@@ -197,8 +197,11 @@ extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
 /* The first of them that is known not to be there any more, or -1 */
 extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n);
 
-/* ZooKeeper has said so of a node that was there */
-extern void zkn_lost(ZkSession *session, ZkNode *node);
+/*
+ * ZooKeeper has said so of a node that was there.  False: the node was about to
+ * get another name just then, so ask again.
+ */
+extern bool zkn_lost(ZkSession *session, ZkNode *node);
 
 /*
  * The holder of this exclusive node becomes a reader: those who wait behind it
