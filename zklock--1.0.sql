@@ -13,7 +13,7 @@ AS 'MODULE_PATHNAME', 'zk_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_lock(text, interval) IS
-'take an exclusive lock until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time';
+'take an exclusive lock until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time; 40P01 over an own shared lock that a waiter waits for';
 
 CREATE FUNCTION zk_xact_lock(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -21,7 +21,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
-'take an exclusive lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time';
+'take an exclusive lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time; 40P01 over an own shared lock that a waiter waits for';
 
 CREATE FUNCTION zk_try_lock(path text)
 RETURNS boolean
@@ -77,7 +77,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time';
+'take the exclusive locks of all these paths, or none, until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time; 54000 for too many, 40P01 as zk_lock';
 
 CREATE FUNCTION zk_xact_lock_all(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -85,7 +85,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time';
+'take the exclusive locks of all these paths, or none, until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time; 54000 for too many, 40P01 as zk_lock';
 
 CREATE FUNCTION zk_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -149,7 +149,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_token'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_lock_token(text) IS
-'the fencing token of a lock that this session holds: greater than that of every earlier holder; NULL if not held or lost';
+'the fencing token of a lock that this session holds, of the exclusive hold if there is one: greater than that of every earlier holder that it excludes; NULL if not held or lost';
 
 CREATE TABLE zk_fences (
     path text COLLATE pg_catalog."C" PRIMARY KEY,
