@@ -12,9 +12,9 @@
  * be locks), and is not looked at.
  *
  * A semaphore is a queue of its own in the same directory.  The name carries
- * the permits, so that a list alone tells who holds.  No other client takes it
- * for a lock: Curator sorts it behind all numbers, kazoo's pattern does not
- * match.
+ * the permits, so that a list alone tells who holds.  Curator and kazoo do not
+ * take it for a lock: the one sorts it behind all numbers, the other's pattern
+ * does not match.  (go-zk and ZooKeeper's recipes do.)
  *
  *-------------------------------------------------------------------------
  */
