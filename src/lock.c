@@ -313,30 +313,37 @@ free_queue(Queue *queue)
 	memset(queue, 0, sizeof(*queue));
 }
 
-/* Where numbers do not tell the order, the transactions do */
+/*
+ * Where numbers do not tell the order, the transactions do.  False: who was
+ * here a moment ago may have been replaced by one whom the list does not show,
+ * a reader in the place of a writer.
+ */
 static bool
 fill_in_czxids(Call *c, Place *p, Queue *queue)
 {
 	ZkAnswer   *answers = palloc(queue->n * sizeof(ZkAnswer));
 	int			left = 0;
+	bool		complete = read_nodes(c, p, queue->contenders, queue->n, answers);
 
-	if (!read_nodes(c, p, queue->contenders, queue->n, answers))
+	for (int i = 0; complete && i < queue->n; i++)
 	{
-		pfree(answers);
-		return false;
-	}
-	for (int i = 0; i < queue->n; i++)
-	{
+		char		shared[ZKP_NAME_LEN];
+
 		if (answers[i].rc == ZNONODE)
+		{
+			complete = !zkp_shared_name(shared, queue->contenders[i].name);
 			continue;
+		}
 		if (answers[i].rc != ZOK)
 			zkc_raise(answers[i].rc, p->target->path);
 		queue->contenders[left] = queue->contenders[i];
 		queue->contenders[left++].czxid = answers[i].czxid;
 	}
+	pfree(answers);
+	if (!complete)
+		return false;
 	queue->n = left;
 	zkp_sort(queue->contenders, queue->n);
-	pfree(answers);
 	return true;
 }
 
@@ -370,7 +377,7 @@ look_closer(Call *c, Place *p, const Queue *queue)
 {
 	ZkAnswer	answer;
 
-	if (!queue->view.may_soften)
+	if (!queue->view.may_be_soft)
 		return TAKEN;
 	if (!read_nodes(c, p, &queue->contenders[queue->view.watch[0]], 1, &answer))
 		return LIST_AGAIN;

@@ -427,10 +427,11 @@ look_at_lock(const ZkpContender *queue, int before, int self, int own, ZkpMode m
 	 */
 	view->next = mode == ZKP_SHARED ||
 		(strstr(nearest, "__WRIT__") == NULL && strstr(nearest, "__lock__") == NULL);
+	view->may_soften = mode == ZKP_SHARED && strstr(nearest, "-lock-") != NULL &&
+		has_protection(nearest, (int) strlen(nearest));
 
-	/* whoever turned shared had the lock alone, so nobody is before him */
-	view->may_soften = mode == ZKP_SHARED && view->watch[0] == 0 &&
-		strstr(nearest, "-lock-") != NULL && has_protection(nearest, (int) strlen(nearest));
+	/* whoever turns shared has the lock alone, so nobody is before him then */
+	view->may_be_soft = view->may_soften && view->watch[0] == 0;
 }
 
 void

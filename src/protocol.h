@@ -77,7 +77,8 @@ typedef struct ZkpView
 	int		   *watch;			/* nearest first; room for the whole queue */
 	bool		next;			/* once one of the watched is deleted, we hold */
 	bool		may_soften;		/* one exclusive node is before us, and its data
-								 * may say that it has become shared */
+								 * may come to say that it has become shared */
+	bool		may_be_soft;	/* and may say so already */
 	bool		stuck;			/* who must go before us waits for us */
 } ZkpView;
 

@@ -239,6 +239,7 @@ test_queue(void)
 		static char *const writer[] = {"_c_a-__WRIT__0000000001", "lock-0000000002", NULL};
 		static char *const kazoo[] = {"ab__lock__0000000001", "lock-0000000002", NULL};
 		static char *const ours[] = {"_c_" UUID "-lock-0000000001", "_c_" UUID "-shared-lock-0000000002", NULL};
+		static char *const behind[] = {"a__rlock__0000000000", "_c_" UUID "-lock-0000000001", "_c_" UUID "-shared-lock-0000000002", NULL};
 		Looked		l;
 
 		queue_of(plain, ZKP_EXCLUSIVE, &l);
@@ -254,7 +255,9 @@ test_queue(void)
 		queue_of(kazoo, ZKP_EXCLUSIVE, &l);
 		ok(!look(&l, kazoo[1], NULL, ZKP_EXCLUSIVE, 0)->next, "nor does one with kazoo's name go for certain");
 		queue_of(ours, ZKP_SHARED, &l);
-		ok(look(&l, ours[1], NULL, ZKP_SHARED, 0)->may_soften, "the data of a node with our name may say that it is shared");
+		ok(look(&l, ours[1], NULL, ZKP_SHARED, 0)->may_soften && l.view.may_be_soft, "the data of a node with our name may say that it is shared");
+		queue_of(behind, ZKP_SHARED, &l);
+		ok(look(&l, behind[2], NULL, ZKP_SHARED, 0)->may_soften && !l.view.may_be_soft, "not yet while somebody is before it");
 	}
 }
 
