@@ -108,12 +108,15 @@ number_at(const unsigned char *frame, int at, int end)
 
 /*
  * Does the answer to a multi hold the results that it was asked for?  An error
- * in the header stands for all of them.
+ * in the header stands for all of them.  Else all was done, or nothing was for
+ * a reason that one of them gives: without one the library would report success.
  */
 static bool
 walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 {
 	int			at = 4 + REPLY_HEADER;
+	int			nerrors = 0;
+	bool		has_reason = false;
 
 	if (number_at(frame, at - 4, end) != 0)
 		return at == end;
@@ -127,7 +130,13 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 		if (i == r->nops)
 			break;
 		if (type == MULTI_ERROR)
-			at += 4;			/* the code again */
+		{
+			int32_t		error = number_at(frame, at, end);
+
+			nerrors++;
+			has_reason |= error != ZOK && error != ZRUNTIMEINCONSISTENCY;
+			at += 4;
+		}
 		else if (type != r->op_types[i])
 			return false;
 		else if (type == ZOO_CREATE_OP)
@@ -139,7 +148,7 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 			at += 4 + length;
 		}
 	}
-	return at == end;
+	return at == end && (nerrors == 0 || (nerrors == r->nops && has_reason));
 }
 
 static bool
