@@ -358,6 +358,7 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 
 	queue->contenders = palloc(Max(answer->nchildren, 1) * sizeof(ZkpContender));
 	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
+	queue->n = zkn_leave_out_unwanted(c->session, p->dir, queue->contenders, queue->n);
 	if (zkp_needs_czxids(queue->contenders, queue->n) && !fill_in_czxids(c, p, queue))
 		return false;
 	queue->view.watch = palloc(Max(queue->n, 1) * sizeof(int));

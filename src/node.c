@@ -1064,6 +1064,41 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 	return r;
 }
 
+/* Is this its name, known or not? */
+static bool
+goes_by(const ZkNode *n, const char *name)
+{
+	char		shared[ZKP_NAME_LEN];
+
+	if (n->name[0] == '\0')
+		return strncmp(name, n->prefix, strlen(n->prefix)) == 0;
+	return strcmp(name, n->name) == 0 ||
+		(n->sharing && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
+}
+
+int
+zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (ZkNode *node = s->nodes; node != NULL; node = node->next)
+	{
+		int			left = 0;
+
+		if (!node->unwanted || strcmp(node->dir, dir) != 0)
+			continue;
+		for (int i = 0; i < n; i++)
+		{
+			if (!goes_by(node, queue[i].name))
+				queue[left++] = queue[i];
+		}
+		n = left;
+	}
+	zks_leave(s, &saved);
+	return n;
+}
+
 /* What does its watch say? */
 static void
 look_at_watch(ZkNode *n)

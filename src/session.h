@@ -226,6 +226,13 @@ extern void zkn_delete(ZkSession *session, ZkNode *node);
 extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 
 /*
+ * Leave out of this queue what this session is about to delete there: it is in
+ * nobody's way but others'.  Returns how many are left.
+ */
+extern int	zkn_leave_out_unwanted(ZkSession *session, const char *dir,
+								   ZkpContender *queue, int n);
+
+/*
  * Are all nodes with tickets from first to last gone, or shared?  If not,
  * refused is the code with which ZooKeeper refused one, or 0.
  */
