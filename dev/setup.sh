@@ -32,6 +32,34 @@ packages=(
 # compiles the one file there.
 peer_packages=(python3-kazoo libcurator-recipes-java)
 
+# fetch_kazoo DIR: a kazoo without the fault of 2.8.0 and before (kazoo#649: a
+# ReadLock waits for later writers too, and they for it), unpacked there, where
+# what is installed has it: Debian 13's, from the machine's own mirror.  apt
+# looks at its signature, and at nothing of this machine's but how to reach the
+# network.  Without network there is none, and t/ says what it leaves out.
+fetch_kazoo()
+{
+	local dir=$1 version mirror apt
+	version=$(dpkg-query -W -f '${Version}' python3-kazoo 2>/dev/null) || return 0
+	! dpkg --compare-versions "$version" ge 2.9 || return 0
+
+	mkdir -p "$dir"/lists/partial "$dir"/cache/archives/partial
+	read -r mirror < <(apt-get indextargets --format '$(REPO_URI)' \
+		'Identifier: Packages' 'Origin: Debian' 'Label: Debian') || true
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+		"${mirror:-http://deb.debian.org/debian} trixie main" >"$dir/sources.list"
+	apt=(apt-get -qq -o APT::Sandbox::User= -o Dir::Etc::SourceList="$dir/sources.list" -o Dir::Etc::SourceParts=-
+		-o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
+		-o Dir::State="$dir" -o Dir::State::Lists="$dir/lists"
+		-o Dir::State::Status=/dev/null -o Dir::Cache="$dir/cache" -o Acquire::Languages=none
+		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
+	(
+		cd "$dir" && "${apt[@]}" update && "${apt[@]}" download python3-kazoo &&
+			dpkg-deb -x python3-kazoo_*.deb "$dir"
+	) >"$dir/log" 2>&1 </dev/null || { say "no newer kazoo than $version:"; tail -n 5 "$dir/log"; }
+	rm -rf "$dir"/lists "$dir"/cache
+}
+
 installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
 install_packages()
@@ -167,6 +195,7 @@ supervise()
 		mounted_proc=yes
 	fi
 	install_packages
+	[[ -z ${need_kazoo:-} ]] || fetch_kazoo "$tmp/kazoo"
 
 	# A copy: nothing is built in the tree, and the other user need not be
 	# able to read it.

@@ -1,16 +1,28 @@
-// Curator's mutex behind the lines that ./locker describes.
+// Curator's locks behind the lines that ./locker describes.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.data.Stat;
 
@@ -24,20 +36,90 @@ public class Locker
 		String node() { return getLockPath(); }
 	}
 
-	private static final Map<String, Mutex> mutexes = new HashMap<>();
+	private static class ReadWriteLock extends InterProcessReadWriteLock
+	{
+		static class Write extends WriteLock
+		{
+			Write(CuratorFramework client, String path) { super(client, path, null); }
+
+			String node() { return getLockPath(); }
+		}
+
+		static class Read extends ReadLock
+		{
+			Read(CuratorFramework client, String path, Write write) { super(client, path, null, write); }
+
+			String node() { return getLockPath(); }
+		}
+
+		private ReadWriteLock(Read read, Write write) { super(write, read); }
+
+		static ReadWriteLock of(CuratorFramework client, String path)
+		{
+			Write write = new Write(client, path);
+			return new ReadWriteLock(new Read(client, path, write), write);
+		}
+	}
+
+	// The locks of one client.  A read lock and the write lock of the same path
+	// belong together.
+	private static class Locks
+	{
+		private final CuratorFramework client;
+		private final Map<String, Mutex> mutexes = new HashMap<>();
+		private final Map<String, ReadWriteLock> pairs = new HashMap<>();
+
+		Locks(CuratorFramework client) { this.client = client; }
+
+		InterProcessMutex get(String path, String name) throws Exception
+		{
+			if (name.equals("mutex"))
+				return mutexes.computeIfAbsent(path, p -> new Mutex(client, p));
+			ReadWriteLock pair = pairs.computeIfAbsent(path, p -> ReadWriteLock.of(client, p));
+			switch (name) {
+				case "read": return pair.readLock();
+				case "write": return pair.writeLock();
+				default: throw new Exception("no such class: " + name);
+			}
+		}
+
+		long token(InterProcessMutex lock) throws Exception
+		{
+			String node =
+				lock instanceof Mutex ? ((Mutex) lock).node()
+				: lock instanceof ReadWriteLock.Read ? ((ReadWriteLock.Read) lock).node()
+				: ((ReadWriteLock.Write) lock).node();
+			Stat stat = node == null ? null : client.checkExists().forPath(node);
+			return stat == null ? 0 : stat.getCzxid();
+		}
+	}
+
 	private static final List<String> events = new CopyOnWriteArrayList<>();
+	private static final List<CuratorFramework> moreClients = new ArrayList<>();
+	private static String hosts;
+	private static int sessionTimeout;
 	private static CuratorFramework client;
+	private static Locks locks;
+
+	private static CuratorFramework newClient()
+	{
+		return CuratorFrameworkFactory.builder()
+			.connectString(hosts)
+			.sessionTimeoutMs(sessionTimeout)
+			.connectionTimeoutMs(15000)
+			.retryPolicy(new ExponentialBackoffRetry(1000, 3))
+			.ensembleTracker(false)    // a watch on /zookeeper/config
+			.build();
+	}
 
 	public static void main(String[] args) throws Exception
 	{
-		client = CuratorFrameworkFactory.builder()
-			.connectString(args[0])
-			.sessionTimeoutMs(Integer.parseInt(args[1]))
-			.connectionTimeoutMs(15000)
-			.retryPolicy(new ExponentialBackoffRetry(1000, 3))
-			.build();
+		hosts = args[0];
+		sessionTimeout = Integer.parseInt(args[1]);
+		client = newClient();
 		client.getConnectionStateListenable().addListener((c, state) -> events.add(state.name()));
 		client.start();
+		locks = new Locks(client);
 		// "ready" means that the listener has heard of it, too.
 		for (int i = 0; events.isEmpty(); i++) {
 			if (i == 3000) throw new Exception("no connection within 30 s");
@@ -50,37 +132,117 @@ public class Locker
 			try {
 				say(answer(line.split(" ")));
 			} catch (Exception e) {
-				say("error " + e.toString().replace('\n', ' '));
+				say("error " + words(e));
 			}
 		}
+		for (CuratorFramework more : moreClients) more.close();
 		client.close();
 		System.exit(0);
 	}
 
 	private static String answer(String[] word) throws Exception
 	{
-		Mutex mutex = word.length < 2 ? null : mutexes.computeIfAbsent(word[1], path -> new Mutex(client, path));
-
 		switch (word[0]) {
-			case "acquire":
+			case "acquire": {
+				InterProcessMutex lock = locks.get(word[1], word.length > 3 ? word[3] : "mutex");
 				long timeout = Long.parseLong(word[2]);
 				if (timeout < 0)
-					mutex.acquire();
-				else if (!mutex.acquire(timeout, TimeUnit.MILLISECONDS))
+					lock.acquire();
+				else if (!lock.acquire(timeout, TimeUnit.MILLISECONDS))
 					return "timeout";
-				Stat stat = client.checkExists().forPath(mutex.node());
-				return "ok " + (stat == null ? 0 : stat.getCzxid());
+				return "ok " + locks.token(lock);
+			}
 			case "release":
-				mutex.release();
+				locks.get(word[1], word.length > 2 ? word[2] : "mutex").release();
 				return "ok";
 			case "held":
-				return mutex.isAcquiredInThisProcess() ? "yes" : "no";
+				return locks.get(word[1], word.length > 2 ? word[2] : "mutex").isAcquiredInThisProcess() ? "yes" : "no";
 			case "events":
 				return String.join(" ", events);
+			case "version":
+				// the jar itself does not say
+				try (DirectoryStream<Path> jars = Files.newDirectoryStream(Path.of("/usr/share/java"), "curator-recipes-*.jar")) {
+					for (Path jar : jars) return jar.getFileName().toString().replaceAll("curator-recipes-(.*)\\.jar", "$1");
+				}
+				return "unknown";
+			case "clients":
+				for (int i = Integer.parseInt(word[1]); i > 0; i--) {
+					CuratorFramework more = newClient();
+					moreClients.add(more);
+					more.start();
+					if (!more.blockUntilConnected(30, TimeUnit.SECONDS))
+						throw new Exception("no connection within 30 s");
+				}
+				return "ok";
+			case "run":
+				return run(word[1], Double.parseDouble(word[2]), word[3], Integer.parseInt(word[4]), Path.of(word[5]),
+					Path.of(word[6]));
 			default:
 				throw new Exception("no such command: " + word[0]);
 		}
 	}
+
+	private static String run(String path, double seconds, String name, int share, Path counter, Path logFile)
+		throws Exception
+	{
+		long end = System.nanoTime() + (long) (seconds * 1e9);
+		AtomicInteger holds = new AtomicInteger();
+		List<String> errors = new CopyOnWriteArrayList<>();
+		List<Thread> threads = new ArrayList<>();
+
+		try (FileChannel log = FileChannel.open(logFile, StandardOpenOption.CREATE, StandardOpenOption.APPEND)) {
+			for (int i = 0; i < moreClients.size(); i++) {
+				int number = i;
+				CuratorFramework client = moreClients.get(i);
+				Thread thread = new Thread(() -> {
+					try {
+						Locks locks = new Locks(client);
+						Random chance = new Random(number);
+						while (System.nanoTime() - end < 0 && errors.isEmpty()) {
+							boolean shared = chance.nextInt(100) < share;
+							String line = hold(locks, locks.get(path, shared ? "read" : name), shared, counter);
+							log.write(ByteBuffer.wrap((number + " " + line + "\n").getBytes()));
+							holds.incrementAndGet();
+						}
+					} catch (Exception e) {
+						errors.add("client " + number + ": " + words(e));
+					}
+				});
+				threads.add(thread);
+				thread.start();
+			}
+			for (Thread thread : threads) thread.join();
+		}
+		return errors.isEmpty() ? "ok " + holds : "error " + String.join("; ", errors);
+	}
+
+	// Take it, do what is done under the lock, give it back; tell about it.
+	private static String hold(Locks locks, InterProcessMutex lock, boolean shared, Path counter) throws Exception
+	{
+		long asked = now();
+		lock.acquire();
+		long since = now();
+		long first = read(counter), second = first;
+		Thread.sleep(1);
+		if (shared) second = read(counter);
+		else Files.writeString(counter, first + 1 + "\n");
+		long token = locks.token(lock);
+		long until = now();
+		lock.release();
+		return String.format("%s %d %d %d %d %d %d", shared ? "shared" : "exclusive", asked, since, until, token, first,
+			second);
+	}
+
+	private static long read(Path counter) throws Exception
+	{
+		String text = Files.readString(counter).strip();
+		// empty: somebody is writing it, who should not
+		return text.isEmpty() ? -1 : Long.parseLong(text);
+	}
+
+	private static long now() { return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now()); }
+
+	private static String words(Exception e) { return e.toString().replace('\n', ' '); }
 
 	private static void say(String line)
 	{

@@ -1,8 +1,13 @@
-# kazoo's lock behind the lines that ./locker describes.
+# kazoo's locks behind the lines that ./locker describes.
 
 import logging
+import os
+import random
 import sys
+import threading
+import time
 
+import kazoo
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
 
@@ -18,28 +23,111 @@ client = KazooClient(hosts=hosts, timeout=session_timeout)
 events = []
 client.add_listener(lambda state: events.append(str(state)))
 locks = {}
+more_clients = []
 
-
-def acquire(path, timeout):
+classes = {
     # the pattern lets it see the nodes of Curator, of zklock and of most others
-    lock = client.Lock(path, extra_lock_patterns=["-lock-"])
+    "pattern": lambda c, path: c.Lock(path, extra_lock_patterns=["-lock-"]),
+    "lock": lambda c, path: c.Lock(path),
+    "read": lambda c, path: c.ReadLock(path),
+    "write": lambda c, path: c.WriteLock(path),
+}
+
+
+def token(client, path, lock):
+    stat = client.exists(path + "/" + lock.node)
+    return stat.czxid if stat else 0
+
+
+def acquire(path, timeout, name="pattern"):
+    lock = classes[name](client, path)
     timeout = int(timeout)
     try:
         if not lock.acquire(timeout=None if timeout < 0 else timeout / 1000):
             return "timeout"
     except LockTimeout:
         return "timeout"
-    locks[path] = lock
-    stat = client.exists(path + "/" + lock.node)
-    return "ok %d" % (stat.czxid if stat else 0)
+    locks[path, name] = lock
+    return "ok %d" % token(client, path, lock)
 
 
-def release(path):
-    return "ok" if locks[path].release() else "error release returned False"
+def release(path, name="pattern"):
+    return "ok" if locks[path, name].release() else "error release returned False"
 
 
-def held(path):
-    return "yes" if path in locks and locks[path].is_acquired else "no"
+def held(path, name="pattern"):
+    return "yes" if (path, name) in locks and locks[path, name].is_acquired else "no"
+
+
+def clients(n):
+    for _ in range(int(n)):
+        more = KazooClient(hosts=hosts, timeout=session_timeout)
+        more.start(timeout=30)
+        more_clients.append(more)
+    return "ok"
+
+
+def read(counter):
+    with open(counter) as file:
+        # empty: somebody is writing it, who should not
+        return int(file.read() or -1)
+
+
+def write(counter, n):
+    with open(counter, "w") as file:
+        file.write("%d\n" % n)
+
+
+def now():
+    return time.time_ns() // 1000
+
+
+def run(path, seconds, name, share, counter, log):
+    end = time.monotonic() + float(seconds)
+    log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    holds, errors = [], []
+
+    def work(number, client):
+        chance = random.Random(number)
+        lock = {"exclusive": classes[name](client, path), "shared": classes["read"](client, path)}
+        while time.monotonic() < end and not errors:
+            mode = "shared" if chance.random() * 100 < int(share) else "exclusive"
+            asked = now()
+            if not lock[mode].acquire():
+                raise Exception("acquire returned False")
+            since = now()
+            first = read(counter)
+            time.sleep(0.001)
+            if mode == "shared":
+                second = read(counter)
+            else:
+                second = first
+                write(counter, first + 1)
+            czxid = token(client, path, lock[mode])
+            until = now()
+            if not lock[mode].release():
+                raise Exception("release returned False")
+            line = "%d %s %d %d %d %d %d %d\n" % (number, mode, asked, since, until, czxid, first, second)
+            os.write(log, line.encode())
+            holds.append(number)
+
+    def try_to_work(number, client):
+        try:
+            work(number, client)
+        except Exception as e:
+            errors.append("client %d: %s" % (number, words(e)))
+
+    threads = [threading.Thread(target=try_to_work, args=[n, c]) for n, c in enumerate(more_clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(log)
+    return "error " + "; ".join(errors) if errors else "ok %d" % len(holds)
+
+
+def words(e):
+    return "%s: %s" % (type(e).__name__, " ".join(str(e).split()))
 
 
 def say(line):
@@ -52,6 +140,9 @@ commands = {
     "release": release,
     "held": held,
     "events": lambda: " ".join(events),
+    "version": lambda: kazoo.__version__,
+    "clients": clients,
+    "run": run,
 }
 
 client.start(timeout=30)
@@ -63,6 +154,7 @@ for line in iter(sys.stdin.readline, ""):
     try:
         say(commands[word[0]](*word[1:]))
     except Exception as e:
-        say("error %s: %s" % (type(e).__name__, " ".join(str(e).split())))
-client.stop()
-client.close()
+        say("error " + words(e))
+for c in [client] + more_clients:
+    c.stop()
+    c.close()
