@@ -1,0 +1,317 @@
+# Who waits for whom: zklock in each of its styles, Curator's locks and kazoo's,
+# each once as the one who holds a lock and once as the one who comes second, in
+# all pairs.  Most libraries know nodes only by names of their own, so that some
+# pairs share a path and do not see each other: what the README says of these is
+# as true as of the others.  Then, for those who do: what happens to those who
+# wait when a holder of the exclusive lock keeps the shared one alone.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Peer;
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $node = zk_cluster('main', $zk);
+
+# ------------------------------------------------------------------- the cast
+
+# A process of a library, as a session of SQL, can wait for one lock at a time.
+my $fetched = "$ENV{ZKLOCK_TMP}/kazoo/usr/lib/python3/dist-packages";
+my %library = (
+	curator => [ map { Peer->new('curator', $zk, no_wait => 1) } 1 .. 2 ],
+	kazoo => [ map { Peer->new('kazoo', $zk, no_wait => 1, pythonpath => $fetched) } 1 .. 2 ],
+	installed_kazoo => [ Peer->new('kazoo', $zk, no_wait => 1) ]);
+my %sql;
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	$sql{$style} = [ map { zk_session($node, options => "-c zklock.node_style=$style") } 1 .. 4 ];
+}
+is($_->wait($Peer::START_TIMEOUT), 'ready', $_->kind . ' is there') for map { @$_ } values %library;
+my %version = map { $_ => $library{$_}[0]->ask('version') } keys %library;
+note join ', ', map { "$_ $version{$_}" } sort keys %version;
+
+# Does this kazoo make readers wait for later writers (kazoo#649)?
+sub reader_waits_for_later { return $version{ $_[0] } =~ /^2\.[0-8]\./; }
+
+# Each way to lock: whose, how, what its node is called, and whose nodes, if they
+# are before its own, it waits for.
+my @EXCLUSIVE = qw(-lock- __WRIT__ __lock__);
+my @SHARED = qw(-shared-lock- __READ__ __rlock__);
+my %way = (
+	'Curator InterProcessMutex' => { of => 'curator', as => 'mutex', node => '-lock-', heeds => [qw(-lock- -shared-lock-)] },
+	'Curator ReadLock' => { of => 'curator', as => 'read', node => '__READ__', heeds => [qw(__WRIT__)] },
+	'Curator WriteLock' => { of => 'curator', as => 'write', node => '__WRIT__', heeds => [qw(__WRIT__ __READ__)] },
+	'kazoo Lock' => { of => 'kazoo', as => 'lock', node => '__lock__', heeds => [qw(__lock__)] },
+	'kazoo Lock, "-lock-"' => { of => 'kazoo', as => 'pattern', node => '__lock__', heeds => [qw(__lock__ -lock- -shared-lock-)] },
+	'kazoo ReadLock' => { of => 'kazoo', as => 'read', node => '__rlock__', heeds => [qw(__lock__)] },
+	'kazoo WriteLock' => { of => 'kazoo', as => 'write', node => '__lock__', heeds => [qw(__lock__ __rlock__)] });
+my %node_of = (
+	curator => [qw(-lock- -shared-lock-)],
+	curator_rw => [qw(__WRIT__ __READ__)],
+	kazoo => [qw(__lock__ __rlock__)]);
+foreach my $style (keys %node_of)
+{
+	$way{"zk_lock, $style"} = { style => $style, as => 'zk_lock', node => $node_of{$style}[0], heeds => [ @EXCLUSIVE, @SHARED ] };
+	$way{"zk_lock_shared, $style"} = { style => $style, as => 'zk_lock_shared', node => $node_of{$style}[1], heeds => \@EXCLUSIVE };
+}
+
+# One of those, on this path, in a process or session that has nothing else to do
+# there.
+my %used;
+
+sub contender
+{
+	my ($name, $path) = @_;
+	my $way = $way{$name} // die "no such lock: $name";
+	my $clients = $way->{style} ? $sql{ $way->{style} } : $library{ $way->{of} };
+	my $client = $clients->[ $used{$path}{$clients}++ ] // die "too few for $path";
+	return { name => $name, path => $path, way => $way, client => $client };
+}
+
+# Let it take the lock; what comes of it is told by is_done and gets_it.
+sub go
+{
+	my ($c) = @_;
+	if ($c->{way}{style}) { $c->{client}->send("SELECT $c->{way}{as}('$c->{path}'), zk_lock_token('$c->{path}')"); }
+	else { $c->{client}->send("acquire /zklock$c->{path} 60000 $c->{way}{as}"); }
+	return $c;
+}
+
+sub is_done { return $_[0]->{client}->is_done; }
+
+# Its token
+sub gets_it
+{
+	my ($c) = @_;
+	return $c->{client}->acquired($c->{client}->wait) unless $c->{way}{style};
+	my $result = $c->{client}->wait;
+	return ($result->{out} =~ /^t\|(\d+)$/)[0] // die "$c->{name} on $c->{path}: $result->{out} $result->{err}";
+}
+
+sub give_back
+{
+	my ($c) = @_;
+	if ($c->{way}{style})
+	{
+		my $unlock = $c->{way}{as} =~ s/zk_/zk_un/r;
+		is($c->{client}->value("SELECT $unlock('$c->{path}')"), 't', "- $c->{name} gives it back");
+	}
+	else { is($c->{client}->ask("release /zklock$c->{path} $c->{way}{as}"), 'ok', "- $c->{name} gives it back"); }
+	return;
+}
+
+# How many sessions watch somebody else's node there: how many wait.
+sub waiting
+{
+	my ($path) = @_;
+	my %nodes = $zk->ephemerals;
+	my %owner = map { my $session = $_; map { $_ => $session } @{ $nodes{$session} } } keys %nodes;
+	my (%waits, $watched);
+	foreach (split /\n/, $zk->four_letter('wchp') // '')
+	{
+		if (m{^/}) { $watched = $_; }
+		elsif (/^\t(0x[0-9a-f]+)/ && $watched =~ m{^/zklock\Q$path\E/} && ($owner{$watched} // '') ne $1) { $waits{$1} = 1; }
+	}
+	return scalar keys %waits;
+}
+
+# Those wait, and nobody else there.
+sub all_wait
+{
+	my ($path, $what, @contenders) = @_;
+	zk_until(sub { waiting($path) == @contenders || grep { is_done($_) } @contenders }, "$what: $path");
+	is(join(', ', map { $_->{name} } grep { is_done($_) } @contenders), '', $what);
+	return;
+}
+
+# ----------------------------------------------------------------- all the pairs
+
+my @names = sort keys %way;
+my %waits;
+my $number = 0;
+foreach my $first_name (@names)
+{
+	foreach my $second_name (@names)
+	{
+		my $path = '/pairs/' . $number++;
+		my $first = contender($first_name, $path);
+		my $second = contender($second_name, $path);
+		my $expected = !!grep { $_ eq $first->{way}{node} } @{ $second->{way}{heeds} };
+
+		my $token = gets_it(go($first));
+		go($second);
+		zk_until(sub { is_done($second) || waiting($path) }, "$second_name after $first_name");
+		my $waits = $waits{$second_name}{$first_name} = !is_done($second);
+		is($waits || 0, $expected || 0, "$second_name " . ($expected ? 'waits for' : 'does not wait for') . " $first_name");
+		my $second_token;
+		$second_token = gets_it($second) unless $waits;
+		give_back($first);
+		$second_token //= gets_it($second);
+		cmp_ok($second_token, '>', $token, '- with a higher token');
+		give_back($second);
+	}
+}
+
+note join "\n", 'Who (down) waits for whom (across)', '',
+  '| | ' . join(' | ', @names) . ' |',
+  '| --- |' . ' --- |' x @names,
+  map { my $second = $_; "| $second | " . join(' | ', map { $waits{$second}{$_} ? 'waits' : '' } @names) . ' |' } @names;
+
+# -------------------------------------------------------------------- downgrade
+
+# Take the lock, the shared one too, and give the exclusive one up.
+sub downgrade
+{
+	my ($c) = @_;
+	my ($client, $path) = @{$c}{qw(client path)};
+	if ($c->{way}{style})
+	{
+		my $token = $client->value("SELECT zk_lock_token('$path')");
+		is($client->value("SELECT zk_lock_shared('$path'), zk_unlock('$path')"), 't|t', "- $c->{name}: only shared from now on");
+		is($client->value("SELECT zk_lock_token('$path')"), $token, '- with the same token');
+	}
+	else
+	{
+		like($client->ask("acquire /zklock$path 60000 read"), qr/^ok /, "- $c->{name}: takes the shared lock too");
+		is($client->ask("release /zklock$path $c->{way}{as}"), 'ok', '- and gives the exclusive one up');
+	}
+	return;
+}
+
+sub give_shared_back
+{
+	my ($c) = @_;
+	my ($client, $path) = @{$c}{qw(client path)};
+	if ($c->{way}{style}) { is($client->value("SELECT zk_unlock_shared('$path')"), 't', "- $c->{name} gives the shared lock back"); }
+	else { is($client->ask("release /zklock$path read"), 'ok', "- $c->{name} gives the shared lock back"); }
+	return;
+}
+
+# Let these wait, in this order.
+sub queue
+{
+	my ($path, @contenders) = @_;
+	foreach my $n (1 .. @contenders)
+	{
+		go($contenders[ $n - 1 ]);
+		zk_until(sub { waiting($path) == $n }, "$contenders[$n - 1]{name} to wait on $path");
+	}
+	return;
+}
+
+# A writer and a reader behind it wait while the lock's holder downgrades; so
+# does one reader more before them, if there is one, which goes on then.
+sub downgrade_before
+{
+	my ($holder_name, $writer_name, $behind_name, $before_name) = @_;
+	my $path = '/downgrade/' . $number++;
+	my ($holder, $writer, $behind) = map { contender($_, $path) } $holder_name, $writer_name, $behind_name;
+	my $before = $before_name && contender($before_name, $path);
+
+	note "downgrade of $holder_name; waiting: " . join ', ', grep { defined } $before_name, $writer_name, $behind_name;
+	my $token = gets_it(go($holder));
+	queue($path, grep { defined } $before, $writer, $behind);
+	downgrade($holder);
+	if ($before)
+	{
+		cmp_ok(gets_it($before), '>', $token, "- $before_name goes on");
+		all_wait($path, '- nobody else does', $writer, $behind);
+		give_back($before);
+		all_wait($path, '- nor when that reader has gone', $writer, $behind);
+	}
+	else { all_wait($path, "- nobody goes on", $writer, $behind); }
+	give_shared_back($holder);
+	my $writer_token = gets_it($writer);
+	cmp_ok($writer_token, '>', $token, "- now $writer_name has it");
+	all_wait($path, "- alone", $behind);
+	give_back($writer);
+	cmp_ok(gets_it($behind), '>', $writer_token, "- and then $behind_name");
+	give_back($behind);
+	return;
+}
+
+my @cases = (    # holder, writer, reader behind it, reader before it
+	[ 'zk_lock, curator_rw', 'Curator WriteLock', 'zk_lock_shared, curator_rw', 'Curator ReadLock' ],
+	[ 'zk_lock, curator_rw', 'zk_lock, curator_rw', 'Curator ReadLock', 'zk_lock_shared, curator_rw' ],
+	[ 'zk_lock, kazoo', 'kazoo WriteLock', 'zk_lock_shared, kazoo', 'kazoo ReadLock' ],
+	[ 'zk_lock, kazoo', 'zk_lock, kazoo', 'kazoo ReadLock', 'zk_lock_shared, kazoo' ],
+	[ 'Curator WriteLock', 'zk_lock, curator_rw', 'Curator ReadLock', 'zk_lock_shared, curator_rw' ],
+	[ 'Curator WriteLock', 'Curator WriteLock', 'zk_lock_shared, curator_rw', 'zk_lock_shared, curator_rw' ],
+	[ 'zk_lock, curator', 'Curator InterProcessMutex', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ],
+	[ 'zk_lock, curator', 'kazoo Lock, "-lock-"', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ],
+	[ 'zk_lock, curator', 'zk_lock, curator', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ]);
+foreach my $case (@cases)
+{
+	downgrade_before(@{$case}[ 0 .. 2 ]);
+  SKIP:
+	{
+		skip "this kazoo's readers wait for later writers", 1
+		  if $case->[3] eq 'kazoo ReadLock' && reader_waits_for_later('kazoo');
+		downgrade_before(@$case);
+	}
+}
+
+# kazoo's Lock knows no readers, and passes them.
+{
+	my $path = '/downgrade/kazoo_lock';
+	my ($holder, $writer) = map { contender($_, $path) } 'zk_lock, kazoo', 'kazoo Lock';
+	note 'downgrade of zk_lock, kazoo; waiting: kazoo Lock';
+	gets_it(go($holder));
+	queue($path, $writer);
+	downgrade($holder);
+	ok(gets_it($writer), "- kazoo's Lock goes on all the same");
+	give_back($writer);
+	give_shared_back($holder);
+}
+
+# ------------------------------------------------------------------- kazoo#649
+
+# A reader waits for a writer, and a second writer for that reader.  The first
+# writer leaves.
+foreach my $kazoo (qw(kazoo installed_kazoo))
+{
+	my $path = "/reader/$kazoo";
+	my $fault = reader_waits_for_later($kazoo);
+	my $reader = $library{$kazoo}[0];
+	my ($first, $second) = map { contender($_, $path) } ('zk_lock, kazoo') x 2;
+
+	note "kazoo $version{$kazoo}: a reader between two writers";
+	gets_it(go($first));
+	# what it has here is the time from one event to the next
+	$reader->send("acquire /zklock$path " . ($fault ? 2000 : 60_000) . ' read');
+	zk_until(sub { waiting($path) == 1 }, 'the reader to wait');
+	go($second);
+	zk_until(sub { waiting($path) == 2 }, 'the writer to wait');
+	give_back($first);
+	if ($fault)
+	{
+		is($reader->wait, 'timeout', "kazoo $version{$kazoo}'s reader waits for the later writer too");
+	}
+	else
+	{
+		like($reader->wait, qr/^ok /, "kazoo $version{$kazoo}'s reader has it");
+		all_wait($path, '- and the later writer waits', $second);
+		is($reader->ask("release /zklock$path read"), 'ok', '- until the reader has gone');
+	}
+	gets_it($second);
+	give_back($second);
+}
+
+# -------------------------------------------------------------------- the end
+
+zk_nothing_left($zk, 'no node and no watch is left while all sessions are there');
+$_->quit for map { @$_ } values %library, values %sql;
+zk_nothing_left($zk, 'and no session when they have gone', sessions => 0);
+zk_no_crash($node);
+$node->stop;
+$zk->stop;
+
+done_testing();
