@@ -32,16 +32,22 @@ packages=(
 # compiles the one file there.
 peer_packages=(python3-kazoo libcurator-recipes-java)
 
-# fetch_kazoo DIR: a kazoo without the fault of 2.8.0 and before (kazoo#649: a
-# ReadLock waits for later writers too, and they for it), unpacked there, where
-# what is installed has it: Debian 13's, from the machine's own mirror.  apt
-# looks at its signature, and at nothing of this machine's but how to reach the
-# network.  Without network there is none, and t/ says what it leaves out.
-fetch_kazoo()
+# fetch_newer_peers DIR: unpacks there what of Debian 12's has faults that t/peers
+# would otherwise show and nothing else, as Debian 13 has it, from the machine's
+# own mirror:
+#   kazoo before 2.9      a ReadLock waits for later writers, and they for it
+#                         (kazoo#649)
+#   Curator before 5.5    who turns from writer to reader lets the next writer in
+#                         (CURATOR-621)
+# apt looks at the signatures, and at nothing of this machine's but how to reach
+# the network.  Without a network there is none, and t/ says what it leaves out.
+fetch_newer_peers()
 {
-	local dir=$1 version mirror apt
-	version=$(dpkg-query -W -f '${Version}' python3-kazoo 2>/dev/null) || return 0
-	! dpkg --compare-versions "$version" ge 2.9 || return 0
+	local dir=$1 mirror apt package missing=()
+
+	! older python3-kazoo 2.9 || missing+=(python3-kazoo)
+	! older libcurator-recipes-java 5.5 || missing+=(libcurator-{recipes,framework,client}-java)
+	((${#missing[@]})) || return 0
 
 	mkdir -p "$dir"/lists/partial "$dir"/cache/archives/partial
 	read -r mirror < <(apt-get indextargets --format '$(REPO_URI)' \
@@ -54,13 +60,16 @@ fetch_kazoo()
 		-o Dir::State::Status=/dev/null -o Dir::Cache="$dir/cache" -o Acquire::Languages=none
 		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
 	(
-		cd "$dir" && "${apt[@]}" update && "${apt[@]}" download python3-kazoo &&
-			dpkg-deb -x python3-kazoo_*.deb "$dir"
-	) >"$dir/log" 2>&1 </dev/null || { say "no newer kazoo than $version:"; tail -n 5 "$dir/log"; }
-	rm -rf "$dir"/lists "$dir"/cache
+		cd "$dir" && "${apt[@]}" update && "${apt[@]}" download "${missing[@]}" || exit
+		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch newer ${missing[*]}:"; tail -n 5 "$dir/log"; }
+	rm -rf "$dir"/lists "$dir"/cache "$dir"/*.deb
 }
 
 installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# not one that is not there
+older() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}' "$1" 2>/dev/null)" lt-nl "$2"; }
 
 install_packages()
 {
@@ -195,7 +204,7 @@ supervise()
 		mounted_proc=yes
 	fi
 	install_packages
-	[[ -z ${need_kazoo:-} ]] || fetch_kazoo "$tmp/kazoo"
+	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
 
 	# A copy: nothing is built in the tree, and the other user need not be
 	# able to read it.

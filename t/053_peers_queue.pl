@@ -42,7 +42,8 @@ my @scenes = (
 	{ name => 'curator_rw', peer => 'curator', class => 'write', style => 'curator_rw', peer_share => 70, sql_share => 70 },
 	{ name => 'kazoo_pattern', peer => 'kazoo', class => 'pattern', style => 'curator', peer_share => 0, sql_share => 40 },
 	{ name => 'kazoo_lock', peer => 'kazoo', class => 'lock', style => 'kazoo', peer_share => 0, sql_share => 0 },
-	{ name => 'kazoo_rw', peer => 'kazoo', class => 'write', style => 'kazoo', peer_share => 70, sql_share => 70 });
+	{ name => 'kazoo_rw', peer => 'kazoo', class => 'write', style => 'kazoo', peer_share => 70, sql_share => 70,
+		root => "$ENV{ZKLOCK_TMP}/newer" });
 if ($ENV{PEERS_SCENES})
 {
 	my %wanted = map { $_ => 1 } split /,/, $ENV{PEERS_SCENES};
@@ -224,8 +225,7 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 foreach my $scene (@scenes)
 {
 	my $log = "$PostgreSQL::Test::Utils::log_path/053_peers_queue_$scene->{name}";
-	$scene->{locker} = Peer->new($scene->{peer}, $zk, no_wait => 1, log => "$log.log",
-		pythonpath => "$ENV{ZKLOCK_TMP}/kazoo/usr/lib/python3/dist-packages");
+	$scene->{locker} = Peer->new($scene->{peer}, $zk, no_wait => 1, log => "$log.log", root => $scene->{root});
 	$scene->{log} = "$dir/$scene->{name}.log";
 	$scene->{counter} = "$dir/$scene->{name}.counter";
 	append_to_file($scene->{counter}, "0\n");

@@ -24,11 +24,11 @@ my $node = zk_cluster('main', $zk);
 # ------------------------------------------------------------------- the cast
 
 # A process of a library, as a session of SQL, can wait for one lock at a time.
-my $fetched = "$ENV{ZKLOCK_TMP}/kazoo/usr/lib/python3/dist-packages";
-my %library = (
-	curator => [ map { Peer->new('curator', $zk, no_wait => 1) } 1 .. 2 ],
-	kazoo => [ map { Peer->new('kazoo', $zk, no_wait => 1, pythonpath => $fetched) } 1 .. 2 ],
-	installed_kazoo => [ Peer->new('kazoo', $zk, no_wait => 1) ]);
+my %library = map {
+	my $kind = $_;
+	(   $kind => [ map { Peer->new($kind, $zk, no_wait => 1, root => "$ENV{ZKLOCK_TMP}/newer") } 1 .. 2 ],
+		"installed $kind" => [ Peer->new($kind, $zk, no_wait => 1) ])
+} qw(curator kazoo);
 my %sql;
 foreach my $style (qw(curator curator_rw kazoo))
 {
@@ -38,15 +38,17 @@ is($_->wait($Peer::START_TIMEOUT), 'ready', $_->kind . ' is there') for map { @$
 my %version = map { $_ => $library{$_}[0]->ask('version') } keys %library;
 note join ', ', map { "$_ $version{$_}" } sort keys %version;
 
-# Does this kazoo make readers wait for later writers (kazoo#649)?
-sub reader_waits_for_later { return $version{ $_[0] } =~ /^2\.[0-8]\./; }
+# Does a reader of this kazoo wait for later writers too (kazoo#649)?  Does a
+# writer of this Curator that turns reader let the next writer in (CURATOR-621)?
+sub has_fault { return $_[0] =~ /kazoo/ ? $version{ $_[0] } =~ /^2\.[0-8]\./ : $version{ $_[0] } =~ /^(?:[0-4]|5\.[0-4])\./; }
 
 # Each way to lock: whose, how, what its node is called, and whose nodes, if they
 # are before its own, it waits for.
-my @EXCLUSIVE = qw(-lock- __WRIT__ __lock__);
+my @EXCLUSIVE = qw(-lock- __WRIT__ __lock__ x-);
 my @SHARED = qw(-shared-lock- __READ__ __rlock__);
 my %way = (
 	'Curator InterProcessMutex' => { of => 'curator', as => 'mutex', node => '-lock-', heeds => [qw(-lock- -shared-lock-)] },
+	'ZooKeeper recipe WriteLock' => { of => 'curator', as => 'recipe', node => 'x-', heeds => [qw(x- -lock- -shared-lock-)] },
 	'Curator ReadLock' => { of => 'curator', as => 'read', node => '__READ__', heeds => [qw(__WRIT__)] },
 	'Curator WriteLock' => { of => 'curator', as => 'write', node => '__WRIT__', heeds => [qw(__WRIT__ __READ__)] },
 	'kazoo Lock' => { of => 'kazoo', as => 'lock', node => '__lock__', heeds => [qw(__lock__)] },
@@ -117,8 +119,9 @@ sub waiting
 	my (%waits, $watched);
 	foreach (split /\n/, $zk->four_letter('wchp') // '')
 	{
-		if (m{^/}) { $watched = $_; }
-		elsif (/^\t(0x[0-9a-f]+)/ && $watched =~ m{^/zklock\Q$path\E/} && ($owner{$watched} // '') ne $1) { $waits{$1} = 1; }
+		my ($session) = /^\t(0x[0-9a-f]+)/;
+		if (!$session) { $watched = $_; }
+		elsif (index($watched, "/zklock$path/") == 0 && ($owner{$watched} // '') ne $session) { $waits{$session} = 1; }
 	}
 	return scalar keys %waits;
 }
@@ -250,11 +253,13 @@ my @cases = (    # holder, writer, reader behind it, reader before it
 	[ 'zk_lock, curator', 'zk_lock, curator', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ]);
 foreach my $case (@cases)
 {
-	downgrade_before(@{$case}[ 0 .. 2 ]);
   SKIP:
 	{
-		skip "this kazoo's readers wait for later writers", 1
-		  if $case->[3] eq 'kazoo ReadLock' && reader_waits_for_later('kazoo');
+		skip "Curator $version{curator} lets the next writer in (CURATOR-621)", 1
+		  if $case->[0] =~ /^Curator/ && has_fault('curator');
+		downgrade_before(@{$case}[ 0 .. 2 ]);
+		skip "kazoo $version{kazoo}'s readers wait for later writers (kazoo#649)", 1
+		  if $case->[3] eq 'kazoo ReadLock' && has_fault('kazoo');
 		downgrade_before(@$case);
 	}
 }
@@ -272,14 +277,32 @@ foreach my $case (@cases)
 	give_shared_back($holder);
 }
 
-# ------------------------------------------------------------------- kazoo#649
+# ---------------------------------------------------------- faults of the others
 
-# A reader waits for a writer, and a second writer for that reader.  The first
-# writer leaves.
-foreach my $kazoo (qw(kazoo installed_kazoo))
+# CURATOR-621: what a writer has who took the read lock too is a node at the end
+# of the queue, and once the writer's own is gone there is nothing before the next
+# one.
+if (has_fault('installed curator'))
 {
-	my $path = "/reader/$kazoo";
-	my $fault = reader_waits_for_later($kazoo);
+	my $path = '/downgrade/installed_curator';
+	my $name = "Curator $version{'installed curator'} WriteLock";
+	my $holder = { %{ contender('Curator WriteLock', $path) }, name => $name, client => $library{'installed curator'}[0] };
+	my $writer = contender('zk_lock, curator_rw', $path);
+	note "downgrade of $name; waiting: $writer->{name}";
+	gets_it(go($holder));
+	queue($path, $writer);
+	downgrade($holder);
+	ok(gets_it($writer), '- lets the next writer in');
+	give_back($writer);
+	give_shared_back($holder);
+}
+
+# kazoo#649: a reader waits for a writer, and a second writer for that reader.  The first
+# writer leaves.
+foreach my $kazoo ('kazoo', 'installed kazoo')
+{
+	my $path = '/reader/' . $kazoo =~ s/ /_/r;
+	my $fault = has_fault($kazoo);
 	my $reader = $library{$kazoo}[0];
 	my ($first, $second) = map { contender($_, $path) } ('zk_lock, kazoo') x 2;
 

@@ -50,7 +50,7 @@ my $locker = abs_path(dirname(__FILE__) . '/../peers') . '/locker';
 # clients take it, or an object with "hosts".
 #   session_timeout    ms; default 10000
 #   log                file for what the library logs; default: nowhere
-#   pythonpath         where another kazoo is than the one that is installed
+#   root               directory with a usr, where newer libraries are
 #   no_wait            return before it is connected; wait gives 'ready'
 sub new
 {
@@ -70,7 +70,7 @@ sub new
 				$opt{log} // '/dev/null', POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 2);
 		POSIX::setsid();
 		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP PIPE);
-		$ENV{PEERS_PYTHONPATH} = $opt{pythonpath} // '';
+		$ENV{PEERS_ROOT} = $opt{root} // '';
 		{
 			no warnings 'exec';
 			exec 'setpriv', '--pdeathsig', 'KILL', $locker, $kind, $hosts, $opt{session_timeout} // 10_000;

@@ -1,4 +1,5 @@
-// Curator's locks behind the lines that ./locker describes.
+// Curator's locks, and one of ZooKeeper's recipes, behind the lines that ./locker
+// describes.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -16,6 +17,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
@@ -25,6 +27,8 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.data.Stat;
+import org.apache.zookeeper.recipes.lock.LockListener;
+import org.apache.zookeeper.recipes.lock.WriteLock;
 
 public class Locker
 {
@@ -94,6 +98,7 @@ public class Locker
 		}
 	}
 
+	private static final Map<String, WriteLock> recipes = new HashMap<>();
 	private static final List<String> events = new CopyOnWriteArrayList<>();
 	private static final List<CuratorFramework> moreClients = new ArrayList<>();
 	private static String hosts;
@@ -144,6 +149,7 @@ public class Locker
 	{
 		switch (word[0]) {
 			case "acquire": {
+				if (word.length > 3 && word[3].equals("recipe")) return acquireRecipe(word[1], Long.parseLong(word[2]));
 				InterProcessMutex lock = locks.get(word[1], word.length > 3 ? word[3] : "mutex");
 				long timeout = Long.parseLong(word[2]);
 				if (timeout < 0)
@@ -153,7 +159,8 @@ public class Locker
 				return "ok " + locks.token(lock);
 			}
 			case "release":
-				locks.get(word[1], word.length > 2 ? word[2] : "mutex").release();
+				if (word.length > 2 && word[2].equals("recipe")) recipes.remove(word[1]).unlock();
+				else locks.get(word[1], word.length > 2 ? word[2] : "mutex").release();
 				return "ok";
 			case "held":
 				return locks.get(word[1], word.length > 2 ? word[2] : "mutex").isAcquiredInThisProcess() ? "yes" : "no";
@@ -161,8 +168,10 @@ public class Locker
 				return String.join(" ", events);
 			case "version":
 				// the jar itself does not say
-				try (DirectoryStream<Path> jars = Files.newDirectoryStream(Path.of("/usr/share/java"), "curator-recipes-*.jar")) {
-					for (Path jar : jars) return jar.getFileName().toString().replaceAll("curator-recipes-(.*)\\.jar", "$1");
+				Path jar = Path.of(InterProcessMutex.class.getProtectionDomain().getCodeSource().getLocation().toURI());
+				try (DirectoryStream<Path> jars = Files.newDirectoryStream(jar.getParent(), "curator-recipes-*.jar")) {
+					for (Path other : jars)
+						return other.getFileName().toString().replaceAll("curator-recipes-([0-9.]*[0-9]).*", "$1");
 				}
 				return "unknown";
 			case "clients":
@@ -180,6 +189,29 @@ public class Locker
 			default:
 				throw new Exception("no such command: " + word[0]);
 		}
+	}
+
+	// It does not wait, but tells when it is our turn.
+	private static String acquireRecipe(String path, long timeout) throws Exception
+	{
+		Semaphore turn = new Semaphore(0);
+		WriteLock lock = new WriteLock(client.getZookeeperClient().getZooKeeper(), path, null);
+		lock.setLockListener(new LockListener() {
+			@Override
+			public void lockAcquired() { turn.release(); }
+
+			@Override
+			public void lockReleased() { }
+		});
+		client.createContainers(path);
+		lock.lock();
+		if (!turn.tryAcquire(timeout < 0 ? Long.MAX_VALUE : timeout, TimeUnit.MILLISECONDS)) {
+			lock.unlock();
+			return "timeout";
+		}
+		recipes.put(path, lock);
+		Stat stat = client.checkExists().forPath(lock.getId());
+		return "ok " + (stat == null ? 0 : stat.getCzxid());
 	}
 
 	private static String run(String path, double seconds, String name, int share, Path counter, Path logFile)
