@@ -55,47 +55,83 @@ if ($ENV{PEERS_SCENES})
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, fsync => 'off', synchronous_commit => 'off');
 $node->safe_psql('postgres', <<~'SQL');
-	-- what the libraries' clients write into a file; see t/peers/locker
+	-- each time that a lock was held: what the libraries' clients write into a file
 	CREATE UNLOGGED TABLE hold (path text, client int, mode text, asked timestamptz, since timestamptz,
 		until timestamptz, token bigint, first bigint, second bigint);
+
+	-- and what became of each call
+	CREATE UNLOGGED TABLE outcome (path text, outcome text);
 
 	-- empty: somebody is writing it, who should not
 	CREATE FUNCTION read_counter(file text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
 		SELECT coalesce(nullif(rtrim(pg_read_file(file), E'\n'), '')::bigint, -1)
 	$$;
 
+	-- what is done under the lock; see t/peers/locker, which does the same
+	CREATE FUNCTION use_lock(INOUT h hold, counter text) LANGUAGE plpgsql AS $$
+	BEGIN
+		h.since := clock_timestamp();
+		h.first := read_counter(counter);
+		PERFORM pg_sleep(0.001);
+		IF h.mode = 'shared' THEN
+			h.second := read_counter(counter);
+		ELSE
+			EXECUTE format('COPY (SELECT %s) TO %L', h.first + 1, counter);
+			h.second := h.first;
+		END IF;
+		h.token := zk_lock_token(h.path);
+		h.until := clock_timestamp();
+	END $$;
+
 	CREATE PROCEDURE hold_often(path text, client int, seconds numeric, share int, counter text) LANGUAGE plpgsql AS $$
 	DECLARE
 		ends timestamptz := clock_timestamp() + make_interval(secs => seconds);
-		shared text;
 		xact text;
+		shared text;
+		patience interval;
+		got boolean;
 		h hold;
+		down hold;
 	BEGIN
 		h.path := path;
 		h.client := client;
 		WHILE clock_timestamp() < ends LOOP
 			xact := CASE WHEN random() < 0.5 THEN 'xact_' END;
 			shared := CASE WHEN random() * 100 < share THEN '_shared' END;
+			patience := CASE WHEN random() < 0.1 THEN make_interval(secs => random() / 4) END;
 			h.mode := CASE WHEN shared IS NULL THEN 'exclusive' ELSE 'shared' END;
 			h.asked := clock_timestamp();
-			EXECUTE format('SELECT zk_%slock%s($1)', xact, shared) USING path;
-			h.since := clock_timestamp();
-			h.first := read_counter(counter);
-			PERFORM pg_sleep(0.001);
-			h.second := h.first;
-			IF shared IS NULL THEN
-				EXECUTE format('COPY (SELECT %s) TO %L', h.first + 1, counter);
-			ELSE
-				h.second := read_counter(counter);
+			down := NULL;
+
+			-- some leave the queue before it is their turn; where not even
+			-- ZooKeeper has answered by then, that is an error
+			BEGIN
+				EXECUTE format('SELECT zk_%slock%s($1, $2)', xact, shared) INTO got USING path, patience;
+			EXCEPTION WHEN io_error THEN
+				got := NULL;
+			END;
+			IF got THEN
+				h := use_lock(h, counter);
+				IF xact IS NOT NULL THEN
+					COMMIT;
+				ELSIF shared IS NULL AND share > 0 AND random() < 0.3 THEN
+					-- those who write go on as those who read
+					PERFORM zk_lock_shared(path);
+					PERFORM zk_unlock(path);
+					down := h;
+					down.mode := 'shared';
+					down.asked := clock_timestamp();
+					down := use_lock(down, counter);
+					PERFORM zk_unlock_shared(path);
+					INSERT INTO hold SELECT down.*;
+				ELSE
+					EXECUTE format('SELECT zk_unlock%s($1)', shared) USING path;
+				END IF;
+				INSERT INTO hold SELECT h.*;
+			ELSIF patience IS NULL THEN
+				RAISE 'got %', got;
 			END IF;
-			h.token := zk_lock_token(path);
-			h.until := clock_timestamp();
-			IF xact IS NULL THEN
-				EXECUTE format('SELECT zk_unlock%s($1)', shared) USING path;
-			ELSE
-				COMMIT;
-			END IF;
-			INSERT INTO hold SELECT h.*;
+			INSERT INTO outcome VALUES (path, CASE WHEN down IS NOT NULL THEN 'down' ELSE coalesce(got::text, 'error') END);
 			COMMIT;
 		END LOOP;
 	END $$;
@@ -132,7 +168,8 @@ sub holds
 			push @holds, { %h, side => $side, who => "$side $h{client}" };
 		}
 	}
-	return sort { $a->{token} <=> $b->{token} } @holds;
+	# A writer who goes on as a reader keeps its token.
+	return sort { $a->{token} <=> $b->{token} || $a->{mode} cmp $b->{mode} } @holds;
 }
 
 sub judge
@@ -171,7 +208,9 @@ sub judge
 	{
 		my $h = $holds[$i];
 		push @disorder, "should have read $before: " . describe($h) if $h->{first} != $before;
-		push @same, describe(@holds[ $i - 1, $i ]) if $h->{token} == ($i ? $holds[ $i - 1 ]{token} : 0);
+		my $last = $i ? $holds[ $i - 1 ] : { token => 0, who => '' };
+		push @same, describe($last, $h)
+		  if $last->{token} == $h->{token} && !($last->{who} eq $h->{who} && $last->{mode} lt $h->{mode});
 		$before++ if $h->{mode} eq 'exclusive';
 	}
 	is(few(@disorder), '', "$name: who came first had it first: what each read follows the order of the nodes");
@@ -206,6 +245,13 @@ sub judge
 		next if $pair->[0] gt $pair->[1];
 		cmp_ok($pairs{"@$pair"} // 0, '>', 0, "$name: readers together: @$pair");
 	}
+
+	# What SQL sessions do besides; a few that cannot be asked is the machine's load.
+	my %outcome = map { split /\|/ } split /\n/,
+	  $node->safe_psql('postgres', "SELECT outcome, count(*) FROM outcome WHERE path = '/$name' GROUP BY 1");
+	cmp_ok($outcome{false} // 0, '>', 0, "$name: some left the queue early");
+	cmp_ok($outcome{down} // 0, '>', 0, '- and some went on as readers') if $scene->{sql_share};
+	note "$name: outcomes of SQL calls: " . join ', ', map { "$_ $outcome{$_}" } sort keys %outcome;
 
 	diag(sprintf '%s: %d holds, %d of them shared, %.0f a second; %s; longest wait %.2f s',
 		$name, scalar @holds, scalar @together, @holds / $SECONDS,
