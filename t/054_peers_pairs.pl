@@ -13,6 +13,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 use Peer;
 use Zklock;
@@ -82,20 +83,21 @@ sub contender
 sub go
 {
 	my ($c) = @_;
-	if ($c->{way}{style}) { $c->{client}->send("SELECT $c->{way}{as}('$c->{path}'), zk_lock_token('$c->{path}')"); }
+	if ($c->{way}{style}) { $c->{client}->send("SELECT $c->{way}{as}('$c->{path}'), zk_lock_token('$c->{path}'), extract(epoch FROM clock_timestamp())"); }
 	else { $c->{client}->send("acquire /zklock$c->{path} 60000 $c->{way}{as}"); }
 	return $c;
 }
 
 sub is_done { return $_[0]->{client}->is_done; }
 
-# Its token
+# Its token.  SQL says, too, since when.
 sub gets_it
 {
 	my ($c) = @_;
 	return $c->{client}->acquired($c->{client}->wait) unless $c->{way}{style};
 	my $result = $c->{client}->wait;
-	return ($result->{out} =~ /^t\|(\d+)$/)[0] // die "$c->{name} on $c->{path}: $result->{out} $result->{err}";
+	(my $token, $c->{since}) = $result->{out} =~ /^t\|(\d+)\|(.+)$/ or die "$c->{name} on $c->{path}: $result->{out} $result->{err}";
+	return $token;
 }
 
 sub give_back
@@ -231,9 +233,11 @@ sub downgrade_before
 		all_wait($path, '- nor when that reader has gone', $writer, $behind);
 	}
 	else { all_wait($path, "- nobody goes on", $writer, $behind); }
+	my $now = time;
 	give_shared_back($holder);
 	my $writer_token = gets_it($writer);
 	cmp_ok($writer_token, '>', $token, "- now $writer_name has it");
+	cmp_ok($writer->{since}, '>', $now, '- and not before') if $writer->{since};
 	all_wait($path, "- alone", $behind);
 	give_back($writer);
 	cmp_ok(gets_it($behind), '>', $writer_token, "- and then $behind_name");
