@@ -11,10 +11,11 @@
 # Neither kind of client is asked whether all went well.  Under the lock stands a
 # number in a file, that nothing else protects: who holds the lock alone reads
 # it and writes it back, plus 1; who shares it reads it twice.  So each hold has
-# read how many exclusive ones were before it, and the numbers of its node tells
-# how many should have been.  Besides, each notes from when to when it held.
+# read how many exclusive ones were before it, and the tokens (the czxid of each
+# one's node) tell how many should have been.  Besides, each notes from when to
+# when it held.
 #
-# PEERS_SECONDS: how long; default 30
+# PEERS_SECONDS: how long; default 30.  PEERS_SCENES: only these, with commas.
 
 use strict;
 use warnings;

@@ -65,6 +65,10 @@ foreach my $style (keys %node_of)
 	$way{"zk_lock, $style"} = { style => $style, as => 'zk_lock', node => $node_of{$style}[0], heeds => [ @EXCLUSIVE, @SHARED ] };
 	$way{"zk_lock_shared, $style"} = { style => $style, as => 'zk_lock_shared', node => $node_of{$style}[1], heeds => \@EXCLUSIVE };
 }
+# A queue of its own, for us and for those who look at what stands before the
+# number.
+$way{zk_semaphore} = { style => 'curator', as => 'zk_semaphore', node => '-semaphore-', heeds => [qw(-semaphore-)] };
+push @{ $way{'ZooKeeper recipe WriteLock'}{heeds} }, '-semaphore-';
 
 # One of those, on this path, in a process or session that has nothing else to do
 # there.
@@ -83,7 +87,11 @@ sub contender
 sub go
 {
 	my ($c) = @_;
-	if ($c->{way}{style}) { $c->{client}->send("SELECT $c->{way}{as}('$c->{path}'), zk_lock_token('$c->{path}'), extract(epoch FROM clock_timestamp())"); }
+	if ($c->{way}{style})
+	{
+		my $call = $c->{way}{as} eq 'zk_semaphore' ? "zk_semaphore_acquire('$c->{path}', 1)" : "$c->{way}{as}('$c->{path}')";
+		$c->{client}->send("SELECT $call, extract(epoch FROM clock_timestamp()) \\; SELECT token FROM zk_locks WHERE path = '$c->{path}'");
+	}
 	else { $c->{client}->send("acquire /zklock$c->{path} 60000 $c->{way}{as}"); }
 	return $c;
 }
@@ -96,7 +104,7 @@ sub gets_it
 	my ($c) = @_;
 	return $c->{client}->acquired($c->{client}->wait) unless $c->{way}{style};
 	my $result = $c->{client}->wait;
-	(my $token, $c->{since}) = $result->{out} =~ /^t\|(\d+)\|(.+)$/ or die "$c->{name} on $c->{path}: $result->{out} $result->{err}";
+	($c->{since}, my $token) = $result->{out} =~ /^t\|(\S+)\n(\d+)$/ or die "$c->{name} on $c->{path}: $result->{out} $result->{err}";
 	return $token;
 }
 
@@ -104,7 +112,8 @@ sub give_back
 {
 	my ($c) = @_;
 	my ($client, $path, $as) = ($c->{client}, $c->{path}, $c->{way}{as});
-	my $said = $c->{way}{style} ? $client->value("SELECT @{[ $as =~ s/zk_/zk_un/r ]}('$path')") : $client->ask("release /zklock$path $as");
+	my $unlock = $as eq 'zk_semaphore' ? 'zk_semaphore_release' : $as =~ s/zk_/zk_un/r;
+	my $said = $c->{way}{style} ? $client->value("SELECT $unlock('$path')") : $client->ask("release /zklock$path $as");
 	die "$c->{name} on $path: $said" if $said !~ /^(?:t|ok)$/;
 	return;
 }
@@ -113,14 +122,15 @@ sub give_back
 sub waiting
 {
 	my ($path) = @_;
+	my $watches = $zk->four_letter('wchp') // '';
 	my %nodes = $zk->ephemerals;
 	my %owner = map { my $session = $_; map { $_ => $session } @{ $nodes{$session} } } keys %nodes;
 	my (%waits, $watched);
-	foreach (split /\n/, $zk->four_letter('wchp') // '')
+	foreach (split /\n/, $watches)
 	{
 		my ($session) = /^\t(0x[0-9a-f]+)/;
 		if (!$session) { $watched = $_; }
-		elsif (index($watched, "/zklock$path/") == 0 && ($owner{$watched} // '') ne $session) { $waits{$session} = 1; }
+		elsif (index($watched, "/zklock$path/") == 0 && ($owner{$watched} // $session) ne $session) { $waits{$session} = 1; }
 	}
 	return scalar keys %waits;
 }
