@@ -145,7 +145,11 @@ sub few
 	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
 }
 
-sub describe { return join ' ', map { "$_->{who} $_->{mode} $_->{token} read $_->{first} $_->{second} $_->{since}..$_->{until};" } @_; }
+sub describe
+{
+	return join ' ',
+	  map { "$_->{who} $_->{mode} $_->{token} read $_->{first} $_->{second} $_->{since}..$_->{until};" } @_;
+}
 
 # In what the two sides have written, one row is one hold.
 sub holds
@@ -254,12 +258,10 @@ sub judge
 	cmp_ok($outcome{down} // 0, '>', 0, '- and some went on as readers') if $scene->{sql_share};
 	note "$name: outcomes of SQL calls: " . join ', ', map { "$_ $outcome{$_}" } sort keys %outcome;
 
-	diag(sprintf '%s: %d holds, %d of them shared, %.0f a second; %s; longest wait %.2f s',
+	my @each = map { my $side = $_; [ map { $count{"$side $_"} // 0 } 0 .. $CLIENTS - 1 ] } $scene->{peer}, 'sql';
+	diag(sprintf '%s: %d holds, %d of them shared, %.0f a second; each of %s %d to %d, of SQL %d to %d; longest wait %.2f s',
 		$name, scalar @holds, scalar @together, @holds / $SECONDS,
-		join('; ', map { my $side = $_;
-			sprintf '%s %d to %d', $side, min(map { $count{"$side $_"} // 0 } 0 .. $CLIENTS - 1), max(map { $count{"$side $_"} // 0 } 0 .. $CLIENTS - 1)
-		} $scene->{peer}, 'sql'),
-		$longest / 1e6);
+		$scene->{peer}, (map { min(@$_), max(@$_) } @each), $longest / 1e6);
 	return;
 }
 
