@@ -152,6 +152,8 @@ is_deeply([ grep { !$exists{$_} } $readme =~ /\b(zk_\w+|zklock\.\w+)/g ],
 	{
 		my ($name, $arguments) = /^`(\w+)\((.*)\)`/;
 		$arguments =~ s{path text}{'/granted'};
+		$arguments =~ s{paths text\[\]}{'{/granted}'};
+		$arguments =~ s{permits integer}{1};
 		$arguments =~ s{timeout interval.*}{'5s'};
 		$arguments =~ s{token bigint.*}{1};
 		$call{$name} = "SELECT * FROM $name($arguments)";
