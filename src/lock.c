@@ -52,6 +52,7 @@ typedef struct Place
 	ZkNode	   *node;
 	ZkRequest  *list;
 	bool		list_fresh;		/* it was asked of the leader */
+	int			leftovers;		/* of ours, which it may show */
 	uint32		list_epoch;		/* the connection that the last one came by */
 	ZkRequest **reads;			/* of other's nodes */
 	int			nreads;
@@ -196,6 +197,7 @@ send_list(Call *c, Place *p, bool fresh)
 {
 	drop_list(c, p);
 	p->list_fresh = fresh;
+	p->leftovers = zkn_leftovers(c->session, p->dir);
 	p->list = zks_list(c->session, p->dir, fresh);
 	if (p->list == NULL)
 		raise_no_memory();
@@ -356,6 +358,9 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 {
 	ZkNodeInfo	own;
 
+	/* one that has gone since then would look like another's */
+	if (zkn_leftovers(c->session, p->dir) < p->leftovers)
+		return false;
 	queue->contenders = palloc(Max(answer->nchildren, 1) * sizeof(ZkpContender));
 	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
 	queue->n = zkn_leave_out_unwanted(c->session, p->dir, queue->contenders, queue->n);

@@ -1077,6 +1077,19 @@ goes_by(const ZkNode *n, const char *name)
 }
 
 int
+zkn_leftovers(ZkSession *s, const char *dir)
+{
+	int			count = 0;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+		count += n->unwanted && !n->deleting && strcmp(n->dir, dir) == 0;
+	zks_leave(s, &saved);
+	return count;
+}
+
+int
 zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
 {
 	sigset_t	saved;

@@ -226,8 +226,14 @@ extern void zkn_delete(ZkSession *session, ZkNode *node);
 extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 
 /*
- * Leave out of this queue what this session is about to delete there: it is in
- * nobody's way but others'.  Returns how many are left.
+ * How many nodes in this directory does nobody here want, that a list which is
+ * sent now may still show?
+ */
+extern int	zkn_leftovers(ZkSession *session, const char *dir);
+
+/*
+ * Leave out of this queue the nodes that nobody here wants: they are in nobody's
+ * way but others'.  Returns how many contenders are left.
  */
 extern int	zkn_leave_out_unwanted(ZkSession *session, const char *dir,
 								   ZkpContender *queue, int n);
