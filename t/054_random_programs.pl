@@ -1,0 +1,516 @@
+# Random programs: four sessions of two clusters take locks of all kinds and
+# scopes and give them back, with savepoints, errors, cancels.  After each step
+# their answers, zk_locks, the tokens and the queues in ZooKeeper are what the
+# model of the contract says (lib/Model.pm); of those programs that PostgreSQL's
+# advisory locks can run as well, also their answers and pg_locks are what the
+# model says of them, and all three agree until one of its differences matters.
+#
+# RANDOM_PROGRAMS: how many (default 200)
+# RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it runs
+# one again.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use RandomProgram qw(zk_sql advisory_sql @PATHS $SESSIONS);
+use ZkClient;
+use Zklock;
+use ZooKeeper;
+
+my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 200;
+my $SEED = $ENV{RANDOM_SEED} || 1;
+my $PATIENCE = 20;    # seconds, for what ought to happen at once
+my @ALL = (0 .. $SESSIONS - 1);
+
+my $zk = ZooKeeper->new->start;
+my $client = ZkClient->new($zk->hosts);
+my %setting = (
+	'zklock.session_timeout' => '30s',
+	deadlock_timeout => '1min',    # which might reorder queues
+	fsync => 'off');
+my @node = map { zk_cluster($_, $zk, %setting) } qw(a b);
+my @admin = map { zk_session($_) } @node;
+my ($version) = $node[0]->safe_psql('postgres', 'SHOW server_version_num') =~ /^(\d+)\d{4}$/;
+
+# What statements answer is put together: booleans as psql shows them.
+$_->safe_psql(
+	'postgres', q{
+	CREATE FUNCTION block(statements text[], raises boolean) RETURNS text LANGUAGE plpgsql AS $$
+	DECLARE
+		answers text[] := '{}';
+		statement text;
+		answer text;
+	BEGIN
+		BEGIN
+			FOREACH statement IN ARRAY statements LOOP
+				EXECUTE statement INTO answer;
+				answers := answers || CASE answer WHEN 'true' THEN 't' WHEN 'false' THEN 'f' ELSE answer END;
+			END LOOP;
+			IF raises THEN
+				RAISE division_by_zero;
+			END IF;
+		EXCEPTION WHEN OTHERS THEN
+			answers := answers || sqlstate::text;
+		END;
+		RETURN array_to_string(answers, ' ');
+	END $$;
+
+	CREATE PROCEDURE procedure(statements text[], INOUT answers text) LANGUAGE plpgsql AS $$
+	DECLARE
+		statement text;
+		answer text;
+	BEGIN
+		FOREACH statement IN ARRAY statements LOOP
+			IF statement = 'COMMIT' THEN
+				COMMIT;
+			ELSIF statement = 'ROLLBACK' THEN
+				ROLLBACK;
+			ELSE
+				EXECUTE statement INTO answer;
+				answers := concat_ws(' ', answers, CASE answer WHEN 'true' THEN 't' WHEN 'false' THEN 'f' ELSE answer END);
+			END IF;
+		END LOOP;
+	END $$}) for @node;
+
+# ----------------------------------------------------------------- two systems
+
+# What a program runs on: sessions, and a way to say a step in SQL
+my %zklock = (name => 'zklock', sql => \&zk_sql, node => sub { $_[0] % 2 }, session => []);
+my %advisory = (name => 'advisory', sql => \&advisory_sql, node => sub { 0 }, session => [], options => sub { '' });
+
+my $style = '';
+my @zk_session_id;
+
+sub options_for
+{
+	my ($who) = @_;
+	my $own = $style eq 'mixed' ? (qw(curator curator_rw kazoo))[ $who % 3 ] : $style;
+	return "-c zklock.node_style=$own";
+}
+$zklock{options} = \&options_for;
+
+sub connect_session
+{
+	my ($system, $who) = @_;
+	my $s = zk_session($node[ $system->{node}->($who) ], options => $system->{options}->($who));
+	$system->{session}[$who] = $s;
+	$zk_session_id[$who] = $s->value(q{SELECT zk_try_lock('/warm'); SELECT zk_unlock('/warm'); SELECT session_id FROM zk_session}) =~ s/.*\n//sr
+	  if $system->{name} eq 'zklock';
+	return;
+}
+
+sub disconnect_all
+{
+	my ($system) = @_;
+	$_->kill9 for grep { $_ } @{ $system->{session} };
+	$system->{session} = [];
+	return;
+}
+
+sub connect_all
+{
+	my ($system) = @_;
+	connect_session($system, $_) for grep { !$system->{session}[$_] } @ALL;
+	return;
+}
+
+# ------------------------------------------------------------------ comparing
+
+# A difference between the model and the world
+sub differ
+{
+	my ($what, $expected, $got) = @_;
+	die { what => $what, expected => $expected, got => $got };
+}
+
+sub name_of { return chr(ord('A') + $_[0]); }
+
+sub say_answers
+{
+	return join ', ', map { name_of($_->[0]) . ": $_->[1]" } sort { $a->[0] <=> $b->[0] } @_;
+}
+
+sub answer_of
+{
+	my ($result) = @_;
+	my $answer = $result->{closed} ? '57P01' : $result->{state} || $result->{out};
+	return join ' ', $answer, map { 'warning' } @{ $result->{warnings} };
+}
+
+# Begin a step.
+sub start
+{
+	my ($system, $step) = @_;
+	my $who = $step->{who};
+	my $s = $system->{session}[$who];
+	my $admin = $admin[ $system->{node}->($who) ];
+
+	if ($step->{op} eq 'cancel') { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')'); }
+	elsif ($step->{op} eq 'terminate') { $admin->value('SELECT pg_terminate_backend(' . $s->pid . ')'); }
+	elsif ($step->{op} ne 'quit') { $s->send($system->{sql}->($step)); }
+	return;
+}
+
+# What it and others have come to, of those whose call ends by it
+sub answers
+{
+	my ($system, $step, $expected) = @_;
+	my @answers;
+	foreach my $who (map { $_->[0] } @$expected)
+	{
+		my $result = eval { $system->{session}[$who]->wait($PATIENCE) };
+		differ("$system->{name}: " . name_of($who) . ' does not answer', say_answers(@$expected), $@) unless $result;
+		push @answers, [ $who, answer_of($result) ];
+	}
+	return @answers;
+}
+
+# Nothing is to come of these.
+sub check_blocked
+{
+	my ($system, $model) = @_;
+	foreach my $who (grep { $model->is_blocked($_) } @ALL)
+	{
+		my $s = $system->{session}[$who];
+		differ("$system->{name}: " . name_of($who), 'waits', answer_of($s->wait)) if $s->is_done;
+	}
+	return;
+}
+
+# Poll until what we see is what is expected.
+sub await_same
+{
+	my ($system, $model, $what, $expected, $look) = @_;
+	my $deadline = time + $PATIENCE;
+	my $pause = 0.0005;
+	while (1)
+	{
+		my $got = $look->();
+		check_blocked($system, $model);
+		return if $got eq $expected;
+		differ($what, $expected, $got) if time > $deadline;
+		sleep $pause;
+		$pause *= 1.5 if $pause < 0.02;
+	}
+}
+
+# ---------------------------------------------------------------------- zklock
+
+my %node_seen;    # name => { who, mode }; all but what may change
+my %stands;    # who was seen where in the queues: "path/number" => node
+
+# The queues in ZooKeeper, in words
+sub queues_in_zookeeper
+{
+	my %seen;
+	my @say;
+	%stands = ();
+	foreach my $path (0 .. $#PATHS)
+	{
+		my %queue = (lock => [], semaphore => []);
+		foreach my $name ($client->children("/zklock$PATHS[$path]"))
+		{
+			my ($mark, $number) = $name =~ /^(?:_c_[0-9a-f-]{36}-|[0-9a-f]{32}(?=__r?lock__))(.*?)-?(\d{10})$/ or next;
+			my $node = $node_seen{$name} // do
+			{
+				my ($data, $stat) = $client->get("/zklock$PATHS[$path]/$name") or next;
+				my ($who) = grep { $zk_session_id[$_] eq sprintf '0x%x', $stat->{ephemeralOwner} } @ALL;
+				my $mode = $mark =~ /^semaphore-(\d+)$/ ? "semaphore $1"
+				  : $mark =~ /^(?:shared-lock|__READ__|__rlock__)$/ || $data eq 'shared' ? 'shared'
+				  : $mark =~ /^(?:lock|__WRIT__|__lock__)$/ ? 'exclusive'
+				  : next;
+				{ name => $name, mark => $mark, number => $number, who => $who, mode => $mode };
+			};
+			# a downgrade writes into this one
+			$seen{$name} = $node unless $mark eq 'lock' && $node->{mode} eq 'exclusive';
+			push @{ $queue{ $node->{mode} =~ /^semaphore/ ? 'semaphore' : 'lock' } }, $node;
+		}
+		foreach my $kind (sort keys %queue)
+		{
+			my @queue = sort { $a->{number} <=> $b->{number} } @{ $queue{$kind} };
+			$stands{"$kind $path"} = \@queue;
+			push @say, "$kind $PATHS[$path]: " . join ', ', map { (defined $_->{who} ? name_of($_->{who}) : 'nobody') . " $_->{mode}" } @queue if @queue;
+		}
+	}
+	%node_seen = %seen;
+	return join '; ', @say;
+}
+
+# and in the model
+sub queues_in_model
+{
+	my ($model) = @_;
+	my @say;
+	foreach my $path (0 .. $#PATHS)
+	{
+		foreach my $kind (qw(lock semaphore))
+		{
+			my @queue = $model->queue($kind, $path) or next;
+			push @say, "$kind $PATHS[$path]: " . join ', ',
+			  map { name_of($_->{who}) . " $_->{mode}" . ($kind eq 'semaphore' ? " $_->{permits}" : '') } @queue;
+		}
+	}
+	return join '; ', @say;
+}
+
+my %token_of;    # place => token
+
+# A place has one token, for good, and later ones have greater ones.
+sub check_tokens
+{
+	my ($model, @found) = @_;
+	foreach my $found (@found)
+	{
+		my ($place, $token) = @$found;
+		my $known = $token_of{$place} //= $token;
+		differ("the token of place $place", $known, $token) if $known != $token;
+	}
+	foreach my $path (0 .. $#PATHS)
+	{
+		my @tokens = grep { defined } map { $token_of{ $_->{number} } } $model->queue('lock', $path);
+		differ("tokens of $PATHS[$path] in the order of the queue", 'rising', "@tokens")
+		  if grep { $tokens[ $_ - 1 ] >= $tokens[$_] } 1 .. $#tokens;
+	}
+	return;
+}
+
+# What idle sessions say that they hold
+sub check_holds
+{
+	my ($model) = @_;
+	my @asked = grep { !$model->is_blocked($_) && !$model->is_failed($_) } @ALL;
+	$zklock{session}[$_]->send(q{SELECT path, mode, scope, count, state, token, node FROM zk_locks UNION ALL SELECT session_id, state, }
+		  . join(' || $$ $$ || ', map { "coalesce(zk_lock_token('$_')::text, '-')" } @PATHS) . q{, 0, '', 0, '' FROM zk_session})
+	  for @asked;
+	my %result = map { $_ => $zklock{session}[$_]->wait($PATIENCE) } @asked;
+
+	# the names of the nodes by the model's places
+	my %node;
+	foreach my $path (0 .. $#PATHS)
+	{
+		foreach my $kind (qw(lock semaphore))
+		{
+			my @places = $model->queue($kind, $path);
+			$node{ $places[$_]{number} } = $stands{"$kind $path"}[$_]{name} for 0 .. $#places;
+		}
+	}
+
+	my @found;
+	foreach my $who (@asked)
+	{
+		my $name = name_of($who);
+		my $result = $result{$who};
+		differ("$name: zk_locks", '', $result->{err}) if $result->{state} || $result->{closed};
+		my (@rows, @session);
+		foreach my $line (split /\n/, $result->{out})
+		{
+			my @field = split /\|/, $line, -1;
+			if ($field[0] =~ m{^/})
+			{
+				my ($path) = grep { $PATHS[$_] eq $field[0] } 0 .. $#PATHS;
+				push @rows, { row => "$path $field[1] $field[2] $field[3]", state => $field[4], token => $field[5], node => $field[6] };
+			}
+			else { @session = @field; }
+		}
+		@rows = sort { $a->{row} cmp $b->{row} } @rows;
+		my @expected = sort { $a->{row} cmp $b->{row} } $model->holds($who);
+		my $words = sub { return join ', ', map { my ($path, @rest) = split ' ', $_->{row}; "$PATHS[$path] @rest" } @_; };
+		differ("zk_locks of $name", $words->(@expected), $words->(@rows)) if $words->(@expected) ne $words->(@rows);
+		foreach my $i (0 .. $#rows)
+		{
+			differ("zk_locks of $name: state of $rows[$i]{row}", 'held', $rows[$i]{state}) if $rows[$i]{state} ne 'held';
+			differ("zk_locks of $name: node of $rows[$i]{row}", $node{ $expected[$i]{place} }, $rows[$i]{node})
+			  if $node{ $expected[$i]{place} } ne $rows[$i]{node};
+			push @found, [ $expected[$i]{place}, $rows[$i]{token} ];
+		}
+		differ("the session of $name", "$zk_session_id[$who] connected", "@session[0, 1]")
+		  if "@session[0, 1]" ne "$zk_session_id[$who] connected";
+		my @token = split ' ', $session[2];
+		foreach my $path (0 .. $#PATHS)
+		{
+			my $place = $model->token_place($who, $path);
+			differ("zk_lock_token('$PATHS[$path]') of $name", defined $place ? 'one' : 'none', $token[$path])
+			  if defined $place != ($token[$path] ne '-');
+			push @found, [ $place, $token[$path] ] if defined $place;
+		}
+	}
+	check_tokens($model, @found);
+	return;
+}
+
+sub check_zklock
+{
+	my ($model) = @_;
+	my $expected = queues_in_model($model);
+
+	# Twice: what is read of several paths is not of one moment, and one who waits
+	# for several locks had places after the first taken one that it gives up.
+	await_same(\%zklock, $model, 'the queues in ZooKeeper', $expected, \&queues_in_zookeeper) for 1 .. 2;
+	check_holds($model);
+	return;
+}
+
+# ------------------------------------------------------------- advisory locks
+
+sub check_advisory
+{
+	my ($model) = @_;
+	my @expected;
+	foreach my $who (@ALL)
+	{
+		my %row = map { my ($path, $mode) = split ' ', $_->{row}; ("$path $mode t" => 1) } $model->holds($who);
+		push @expected, map { name_of($who) . " $_" } keys %row;
+	}
+	foreach my $path (0 .. $#PATHS)
+	{
+		push @expected, map { name_of($_->{who}) . " $path $_->{mode} f" } grep { !$_->{granted} } $model->queue('lock', $path);
+	}
+	my %who = map { $advisory{session}[$_] ? ($advisory{session}[$_]->pid => name_of($_)) : () } @ALL;
+	await_same(
+		\%advisory, $model,
+		'pg_locks',
+		join(', ', sort @expected),
+		sub {
+			join ', ', sort map { s/^(\d+)/$who{$1} \/\/ 'nobody'/er } split /\n/, $admin[0]->value(
+				q{SELECT concat_ws(' ', pid, objid, CASE mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, granted)
+					FROM pg_locks WHERE locktype = 'advisory'});
+		});
+	return;
+}
+
+# --------------------------------------------------------------------- running
+
+my (%count, %events);
+
+# An end of this session that the step is; a new one comes.
+sub renew
+{
+	my ($system, $step) = @_;
+	return unless $step->{op} =~ /^(?:terminate|quit)$/;
+	$system->{session}[ $step->{who} ]->quit;
+	connect_session($system, $step->{who});
+	return;
+}
+
+# Dies when there is a difference; returns false when it had to stop early.
+sub run_step
+{
+	my ($program, $step, $zk_model, $advisory_model) = @_;
+	my @systems = ([ \%zklock, $zk_model ], $advisory_model ? [ \%advisory, $advisory_model ] : ());
+	my @answers;
+
+	start($_->[0], $step) for @systems;
+	foreach my $at (@systems)
+	{
+		my ($system, $model) = @$at;
+		my @expected = $model->step($step);
+		my @got = answers($system, $step, \@expected);
+
+		# ZooKeeper was slow; what a call may say of that is no matter here
+		return 0 if ($step->{how} // '') eq 'timed' && @got == 1 && $got[0][1] eq '58030';
+		differ("$system->{name}: answers", say_answers(@expected), say_answers(@got)) if say_answers(@expected) ne say_answers(@got);
+		push @answers, say_answers(@got) . ' waiting: ' . join '', map { name_of($_) } grep { $model->is_blocked($_) } @ALL;
+		renew($system, $step);
+	}
+	check_zklock($zk_model);
+	check_advisory($advisory_model) if $advisory_model;
+
+	if ($advisory_model)
+	{
+		if (!$advisory_model->differences)
+		{
+			differ('zklock and advisory locks', @answers) if $answers[0] ne $answers[1] && $step->{op} ne 'unlock_all';
+			$count{'the same answer of advisory locks'}++;
+		}
+		else { $count{ 'another answer of advisory locks' }++ if $answers[0] ne $answers[1]; }
+	}
+	$events{$_} += $zk_model->events->{$_} for keys %{ $zk_model->events };
+	return 1;
+}
+
+sub run_program
+{
+	my ($program) = @_;
+	my ($zk_model, $advisory_model) = $program->models;
+	my @log;
+
+	%token_of = ();
+	foreach my $step ($program->steps)
+	{
+		push @log, sprintf '%3d %s: %s', @log + 1, name_of($step->{who}), zk_sql($step);
+		$log[-1] .= "\n      as " . advisory_sql($step) if $advisory_model && zk_sql($step) ne advisory_sql($step);
+		my $go_on = eval { run_step($program, $step, $zk_model, $advisory_model) };
+		if (my $why = $@)
+		{
+			die $why unless ref $why;
+			diag(join "\n",
+				"RANDOM_SEED=" . $program->seed . " RANDOM_PROGRAMS=1, style $style",
+				@log, 'DIFFERENCE: ' . $why->{what}, "  expected: $why->{expected}", "  got:      $why->{got}",
+				'model: ' . $zk_model->state, $advisory_model ? 'as advisory locks: ' . $advisory_model->state : ());
+			return 0;
+		}
+		if (!$go_on)
+		{
+			$count{'cut short'}++;
+			disconnect_all($_) for \%zklock, \%advisory;
+			last;
+		}
+		$count{steps}++;
+	}
+	if ($advisory_model)
+	{
+		$count{'programs with advisory locks'}++;
+		$count{"programs in which $_ matters"}++ for $advisory_model->differences;
+	}
+	return 1;
+}
+
+my $start = time;
+my $failed = 0;
+my @programs = map { RandomProgram->new(seed => $_, advisory => $version) } $SEED .. $SEED + $PROGRAMS - 1;
+
+foreach my $program (sort { $a->style cmp $b->style || $a->seed <=> $b->seed } @programs)
+{
+	if ($style ne $program->style)
+	{
+		disconnect_all(\%zklock);
+		$style = $program->style;
+	}
+	connect_all($_) for \%zklock, \%advisory;
+	next if ok(run_program($program), 'program ' . $program->seed . ", $style");
+	disconnect_all($_) for \%zklock, \%advisory;
+	last if ++$failed >= 5;
+}
+my $seconds = time - $start;
+
+if ($PROGRAMS >= 200 && !$failed)
+{
+	# a program in which nothing happens would find no fault
+	foreach my $event (
+		'exclusive waits', 'shared waits', 'semaphore waits', 'exclusive granted', 'shared granted', 'semaphore granted',
+		'false', '40P01', '55P03', 'timed runs out', 'downgrade', 'upgrade waits', 'upgrade at once', 'shared under exclusive', 're-entry',
+		'rollback takes back a part', 'exception')
+	{
+		cmp_ok($events{$event} // 0, '>=', 3, "it happened: $event");
+	}
+	cmp_ok($count{'cut short'} // 0, '<', $PROGRAMS / 20, 'ZooKeeper was mostly in time');
+}
+
+disconnect_all($_) for \%zklock, \%advisory;
+$client->close;
+$_->quit for @admin;
+zk_nothing_left($zk, 'nothing is left', sessions => 0);
+zk_no_crash($_) for @node;
+diag(sprintf '%d programs in %.1f s', scalar @programs, $seconds);
+diag(join ', ', map { "$_: $count{$_}" } sort keys %count);
+diag(join ', ', map { "$_: $events{$_}" } sort keys %events);
+$_->stop for @node;
+
+done_testing();

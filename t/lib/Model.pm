@@ -1,0 +1,800 @@
+
+=pod
+
+=head1 NAME
+
+Model - the contract's locks as a small program, to compare answers with
+
+=head1 SYNOPSIS
+
+  my $model = Model->new(sessions => 4, paths => 3);
+  my @answers = $model->step({ who => 0, op => 'lock', path => 1, mode => 'shared', scope => 'session', how => 'try' });
+  # ([0, 't'])
+
+  $model->holds(0);          # { row => '1 shared session 1', place => $number } ...
+  $model->queue('lock', 1);  # who stands there: { who, mode, granted, place } ...
+
+  my $copy = $model->copy;   # to see what a step would do
+
+  Model->new(sessions => 4, paths => 3, advisory => 15);    # as PostgreSQL 15's own locks
+
+=head1 DESCRIPTION
+
+Sessions, paths and savepoints are numbers.  A hold is one successful call: who,
+path, mode, scope, and the subtransaction that took it.  A place is a stand in a
+path's queue, which is a node in ZooKeeper.
+
+=head2 What the contract says
+
+=over
+
+=item *
+
+First come, first served: a writer holds when nobody else stands before it, a
+reader when no other writer does; so a batch of readers has it at once.
+
+=item *
+
+A try is C<false> when it would have to wait, be it for one who waits himself.
+
+=item *
+
+A semaphore is held when fewer than its own permits stand before it.
+
+=item *
+
+Holds are counted by path, mode and scope.  A rollback takes back what its
+(sub)transaction took; an unlock the latest session-scope hold of its kind, and no
+rollback brings that back.
+
+=item *
+
+A shared hold that is taken under the own exclusive one needs no place; when the
+exclusive one is given up, its place becomes the shared hold's.  Otherwise an
+exclusive lock over the own shared one takes a second place, at the end; 40P01
+when another writer stands in the queue (it would wait for our shared hold, and
+we for it), else it waits for the other readers.  Without waiting: false.
+
+=item *
+
+Several at once: in byte order, which is that of the numbers; it stands in the
+queue of the first path that is taken and in none after it, and keeps what it has
+before.
+
+=back
+
+=head2 What the model adds, where the contract is silent
+
+=over
+
+=item *
+
+An error inside a savepoint takes back at once what that innermost subtransaction
+took; the rest of the transaction's holds wait for ROLLBACK or ROLLBACK TO.
+
+=item *
+
+Re-entry into a semaphore ignores the number of permits that it is called with.
+
+=item *
+
+What is asked of several at once counts as an upgrade where one of the paths is
+held shared, by the same rule; it is judged when that path's turn comes.
+
+=item *
+
+An error in the statement that took a lock gives it back, also outside of a
+transaction block: the statement is one.
+
+=back
+
+=head2 What PostgreSQL's advisory locks do otherwise
+
+C<advisory> is the version of the server.  Each difference has a switch here, and
+C<differences> says which of them have mattered so far.
+
+=over
+
+=item rollback_keeps
+
+A session-scope hold outlives the (sub)transaction that took it, whatever comes of
+that.
+
+=item upgrade_passes
+
+One who holds the lock shared and wants it alone goes before those who wait for it
+alone, holding nothing, and waits for the other readers only.  (Where the other
+one holds it shared as well, it is 40P01 here and there.)  As a try: since
+version 17.
+
+=item try_yields
+
+A try for the shared lock under the own exclusive one is false where another
+writer waits; before version 17.
+
+=back
+
+=cut
+
+package Model;
+
+use strict;
+use warnings;
+use Carp;
+use Storable qw(dclone);
+
+# Model->new(sessions => N, paths => N, advisory => version of PostgreSQL)
+sub new
+{
+	my ($class, %opt) = @_;
+	my $version = $opt{advisory};
+	my $self = bless {
+		paths => $opt{paths},
+		advisory => $version,
+		session => [ map { _new_session($_) } 0 .. $opt{sessions} - 1 ],
+		queue => { lock => [ map { [] } 1 .. $opt{paths} ], semaphore => [ map { [] } 1 .. $opt{paths} ] },
+		switch => defined $version
+		? {
+			rollback_keeps => 1,
+			upgrade_passes => 1,
+			try_upgrade_passes => $version >= 17,
+			try_yields => $version < 17
+		  }
+		: {},
+		differences => {},
+		events => {},
+		last_place => 0,
+		last_subtransaction => 0,
+	}, $class;
+	return $self;
+}
+
+sub _new_session
+{
+	my ($who) = @_;
+	return {
+		who => $who,
+		holds => [],    # in the order in which they were taken
+		subs => [],     # of the transaction, itself the first; each { id, name }
+		block => 0,     # is it one of BEGIN?
+		failed => 0,    # does it wait for ROLLBACK?
+		call => undef,    # that waits
+	};
+}
+
+sub copy { return dclone($_[0]); }
+
+# ------------------------------------------------------------------ looking
+
+sub is_blocked { return !!$_[0]->{session}[ $_[1] ]{call}; }
+sub is_failed { return $_[0]->{session}[ $_[1] ]{failed}; }
+sub in_block { return $_[0]->{session}[ $_[1] ]{block}; }
+
+# the names of the savepoints that there are
+sub savepoints
+{
+	my ($self, $who) = @_;
+	return grep { defined } map { $_->{name} } @{ $self->{session}[$who]{subs} };
+}
+
+# The rows of zk_locks, each with the number of the place that it is held by
+sub holds
+{
+	my ($self, $who) = @_;
+	my %row;
+	foreach my $hold (@{ $self->{session}[$who]{holds} })
+	{
+		my $row = $row{"$hold->{path} $hold->{mode} $hold->{scope}"} //= { count => 0 };
+		$row->{count}++;
+		my $place = $self->_own($who, $hold->{path}, $hold->{mode});
+		$place //= $self->_own($who, $hold->{path}, 'exclusive') if $hold->{mode} eq 'shared';
+		$row->{place} = $place->{number};
+	}
+	return map { { row => "$_ $row{$_}{count}", place => $row{$_}{place} } } sort keys %row;
+}
+
+# Whether the token of that path is that of this place
+sub token_place
+{
+	my ($self, $who, $path) = @_;
+	my ($place) = grep { defined } map { $self->_own($who, $path, $_) } qw(exclusive shared);
+	return $place ? $place->{number} : undef;
+}
+
+# kind: lock or semaphore
+sub queue
+{
+	my ($self, $kind, $path) = @_;
+	return @{ $self->{queue}{$kind}[$path] };
+}
+
+# The switches that have mattered
+sub differences { return sort keys %{ $_[0]->{differences} }; }
+
+# What has happened in the last step, for statistics: { name => how often }
+sub events { return $_[0]->{events}; }
+
+# All that can be seen, in one line
+sub state
+{
+	my ($self) = @_;
+	my @say;
+	foreach my $path (0 .. $self->{paths} - 1)
+	{
+		foreach my $kind (qw(lock semaphore))
+		{
+			my @queue = map { "$_->{who}:$_->{mode}" . ($_->{permits} // '') . ($_->{granted} ? '' : '?') } $self->queue($kind, $path);
+			push @say, "$kind $path: @queue" if @queue;
+		}
+	}
+	foreach my $session (@{ $self->{session} })
+	{
+		my @holds = map { $_->{row} } $self->holds($session->{who});
+		push @say, "$session->{who} holds " . join ', ', @holds if @holds;
+	}
+	return join '; ', @say;
+}
+
+# Do sessions wait for each other?
+sub is_deadlocked
+{
+	my ($self) = @_;
+	my %waits_for;
+	foreach my $kind (qw(lock semaphore))
+	{
+		foreach my $queue (@{ $self->{queue}{$kind} })
+		{
+			$waits_for{ $_->{who} } = [ map { $_->{who} } _before($queue, $_) ] for grep { !$_->{granted} } @$queue;
+		}
+	}
+	# take away who waits for nobody that waits
+	while (my @free = grep { my $who = $_; !grep { $waits_for{$_} } @{ $waits_for{$who} } } keys %waits_for)
+	{
+		delete @waits_for{@free};
+	}
+	return scalar %waits_for;
+}
+
+# Did the last step depend on who of two was faster?
+sub is_race { return $_[0]->{went_on} > 1; }
+
+# Did it what cannot be: wait where the step cannot be left waiting?
+sub is_invalid { return $_[0]->{invalid}; }
+
+# ------------------------------------------------------------------- a step
+
+# Returns a list of [who, answer]: of those whose statement has come to an end.
+# An answer is what psql prints, or the SQLSTATE, and "warning" for each.
+sub step
+{
+	my ($self, $step) = @_;
+	my $session = $self->{session}[ $step->{who} ];
+	$self->{answers} = [];
+	$self->{went_on} = 0;
+	$self->{invalid} = 0;
+	$self->{events} = {};
+
+	if ($step->{op} eq 'cancel')
+	{
+		$self->_abandon_call($session);
+		$self->_finish($session, { error => '57014' });
+	}
+	elsif ($step->{op} =~ /^(?:terminate|quit)$/)
+	{
+		$self->_answer($session, { error => '57P01' }) if $session->{call};
+		$self->_abandon_call($session);
+		$session->{holds} = [];
+		$self->_settle($session);
+		$self->{session}[ $step->{who} ] = _new_session($step->{who});
+	}
+	else
+	{
+		croak 'a blocked session can do nothing' if $session->{call};
+		$self->_statement($session, $step);
+	}
+	$self->_wake;
+	return @{ $self->{answers} };
+}
+
+sub _event
+{
+	my ($self, $name) = @_;
+	$self->{events}{$name}++;
+	return;
+}
+
+sub _answer
+{
+	my ($self, $session, $outcome) = @_;
+	my $answer = $outcome->{error} // $outcome->{value};
+	$answer .= ' warning' for 1 .. $outcome->{warnings} // 0;
+	push @{ $self->{answers} }, [ $session->{who}, $answer ];
+	return;
+}
+
+# ------------------------------------------------------------- transactions
+
+# A hold is in a subtransaction by its id; 0: in none, any more.
+
+sub _begin
+{
+	my ($self, $session) = @_;
+	$self->_push_sub($session, undef);
+	return;
+}
+
+sub _push_sub
+{
+	my ($self, $session, $name) = @_;
+	push @{ $session->{subs} }, { name => $name, id => ++$self->{last_subtransaction} };
+	return;
+}
+
+# Roll the innermost subtransaction back, or the transaction
+sub _abort_sub
+{
+	my ($self, $session) = @_;
+	my $id = $session->{subs}[-1]{id};
+	my @keep;
+	foreach my $hold (@{ $session->{holds} })
+	{
+		if ($hold->{sub} != $id) { push @keep, $hold; }
+		elsif ($self->{switch}{rollback_keeps} && $hold->{scope} eq 'session')
+		{
+			$self->{differences}{rollback_keeps} = 1;
+			push @keep, { %$hold, sub => 0 };
+		}
+	}
+	$self->_event('rollback takes back') if @keep < @{ $session->{holds} };
+	$self->_event('rollback takes back a part') if @keep && @keep < @{ $session->{holds} };
+	$session->{holds} = \@keep;
+	$self->_settle($session);
+	return;
+}
+
+sub _pop_aborted
+{
+	my ($self, $session) = @_;
+	$self->_abort_sub($session);
+	pop @{ $session->{subs} };
+	return;
+}
+
+# The innermost subtransaction becomes a part of the one around it
+sub _pop_committed
+{
+	my ($self, $session) = @_;
+	my $sub = pop @{ $session->{subs} };
+	my $parent = $session->{subs}[-1]{id};
+	$_->{sub} = $parent for grep { $_->{sub} == $sub->{id} } @{ $session->{holds} };
+	return;
+}
+
+sub _commit
+{
+	my ($self, $session) = @_;
+	$self->_pop_committed($session) while @{ $session->{subs} } > 1;
+	$session->{subs} = [];
+	$session->{holds} = [ grep { $_->{scope} eq 'session' } @{ $session->{holds} } ];
+	$_->{sub} = 0 for @{ $session->{holds} };
+	$self->_settle($session);
+	return;
+}
+
+sub _rollback
+{
+	my ($self, $session) = @_;
+	$self->_pop_aborted($session) while @{ $session->{subs} };
+	return;
+}
+
+# ---------------------------------------------------------------- statements
+
+my %control = map { $_ => 1 } qw(begin commit rollback savepoint rollback_to release discard_all);
+
+sub _statement
+{
+	my ($self, $session, $step) = @_;
+	my $op = $step->{op};
+	my $outcome = { value => '' };
+
+	if ($session->{failed} && $op !~ /^(?:commit|rollback|rollback_to)$/)
+	{
+		$self->_answer($session, { error => '25P02' });
+		return;
+	}
+	if (!$control{$op})
+	{
+		$self->_begin($session) unless $session->{block};
+		$outcome = $op eq 'procedure' ? $self->_procedure($session, $step) : $self->_perform($session, $step);
+		$self->_finish($session, $outcome) if $outcome;
+		return;
+	}
+
+	if ($op eq 'begin')
+	{
+		$session->{block} = 1;
+		$self->_begin($session);
+	}
+	elsif ($op eq 'commit' || $op eq 'rollback')
+	{
+		if ($op eq 'commit' && !$session->{failed}) { $self->_commit($session); }
+		else { $self->_rollback($session); }
+		$session->{block} = $session->{failed} = 0;
+	}
+	elsif ($op eq 'savepoint')
+	{
+		$self->_push_sub($session, $step->{name});
+	}
+	elsif ($op eq 'rollback_to')
+	{
+		# of two of the same name the later one
+		while (1)
+		{
+			my $name = $session->{subs}[-1]{name};
+			$self->_pop_aborted($session);
+			last if defined $name && $name == $step->{name};
+		}
+		$self->_push_sub($session, $step->{name});
+		$session->{failed} = 0;
+	}
+	elsif ($op eq 'release')
+	{
+		while (1)
+		{
+			my $name = $session->{subs}[-1]{name};
+			$self->_pop_committed($session);
+			last if defined $name && $name == $step->{name};
+		}
+	}
+	elsif ($op eq 'discard_all')
+	{
+		if ($session->{block})
+		{
+			$self->_finish($session, { error => '25001' });
+			return;
+		}
+		$session->{holds} = [];
+		$self->_settle($session);
+	}
+	$self->_answer($session, $outcome);
+	return;
+}
+
+# The end of a statement that was not about transactions
+sub _finish
+{
+	my ($self, $session, $outcome) = @_;
+	$self->_answer($session, $outcome);
+	if ($session->{block})
+	{
+		if ($outcome->{error})
+		{
+			$self->_abort_sub($session);
+			$session->{failed} = 1;
+		}
+	}
+	elsif ($outcome->{error}) { $self->_rollback($session); }
+	else { $self->_commit($session); }
+	return;
+}
+
+# Returns { value, warnings } or { error }, or nothing when it waits.
+sub _perform
+{
+	my ($self, $session, $step) = @_;
+	my $op = $step->{op};
+
+	return { error => '22012' } if $op eq 'error';
+	return $self->_block($session, $step) if $op eq 'block';
+	return $self->_unlock($session, $step->{path}, $step->{mode}) if $op eq 'unlock';
+	return $self->_unlock_all($session) if $op eq 'unlock_all';
+
+	# lock, lock_all, semaphore
+	my %path = map { $_ => 1 } $step->{paths} ? @{ $step->{paths} } : $step->{path};
+	$session->{call} = {
+		step => $step,
+		mode => $op eq 'semaphore' ? 'semaphore' : $op eq 'lock_all' ? 'exclusive' : $step->{mode},
+		all => [ sort { $a <=> $b } keys %path ],
+		todo => [ sort { $a <=> $b } keys %path ],
+		made => []
+	};
+	return $self->_go_on($session);
+}
+
+# A PL/pgSQL block with an EXCEPTION clause that catches all; its answer is those
+# of the statements in it.
+sub _block
+{
+	my ($self, $session, $step) = @_;
+	my @answers;
+	my $warnings = 0;
+	my $error;
+
+	$self->_push_sub($session, undef);
+	foreach my $inner (@{ $step->{steps} })
+	{
+		my $outcome = $self->_perform($session, $inner) // return $self->_cannot_wait($session);
+		$error = $outcome->{error};
+		last if $error;
+		push @answers, $outcome->{value};
+		$warnings += $outcome->{warnings} // 0;
+	}
+	$error //= '22012' if $step->{raises};
+	if ($error)
+	{
+		$self->_event('exception');
+		push @answers, $error;
+		$self->_pop_aborted($session);
+	}
+	else { $self->_pop_committed($session); }
+	return { value => join(' ', @answers), warnings => $warnings };
+}
+
+# Transactions inside a procedure: COMMIT and ROLLBACK among its statements
+sub _procedure
+{
+	my ($self, $session, $step) = @_;
+	my @answers;
+	my $warnings = 0;
+
+	foreach my $inner (@{ $step->{steps} })
+	{
+		if ($inner->{op} eq 'commit' || $inner->{op} eq 'rollback')
+		{
+			if ($inner->{op} eq 'commit') { $self->_commit($session); }
+			else { $self->_rollback($session); }
+			$self->_begin($session);
+			next;
+		}
+		my $outcome = $self->_perform($session, $inner) // return $self->_cannot_wait($session);
+		return $outcome if $outcome->{error};
+		push @answers, $outcome->{value};
+		$warnings += $outcome->{warnings} // 0;
+	}
+	return { value => join(' ', @answers), warnings => $warnings };
+}
+
+sub _cannot_wait
+{
+	my ($self, $session) = @_;
+	$self->{invalid} = 1;
+	$self->_abandon_call($session);
+	return { value => '' };
+}
+
+sub _unlock
+{
+	my ($self, $session, $path, $mode) = @_;
+	my $holds = $session->{holds};
+	foreach my $i (reverse 0 .. $#$holds)
+	{
+		my $hold = $holds->[$i];
+		next unless $hold->{path} == $path && $hold->{mode} eq $mode && $hold->{scope} eq 'session';
+		splice @$holds, $i, 1;
+		$self->_settle($session);
+		$self->_event("unlock $mode");
+		return { value => 't' };
+	}
+	return { value => 'f', warnings => 1 };
+}
+
+sub _unlock_all
+{
+	my ($self, $session) = @_;
+	my @keep = grep { $_->{scope} ne 'session' } @{ $session->{holds} };
+	my $dropped = @{ $session->{holds} } - @keep;
+	$session->{holds} = \@keep;
+	$self->_settle($session);
+	return { value => $self->{advisory} ? '' : $dropped };    # pg_advisory_unlock_all returns void
+}
+
+# ---------------------------------------------------------------------- calls
+
+# One path after the other, until it waits: nothing is returned then.
+sub _go_on
+{
+	my ($self, $session) = @_;
+	my $call = $session->{call};
+	my $how = $call->{step}{how};
+	my $patient = $how eq 'wait' || $how eq 'timed' || $how eq 'lock_timeout';
+	my $outcome = { value => 't' };
+
+	while (@{ $call->{todo} })
+	{
+		my $got = $self->_ask($session, $call->{todo}[0], $patient);
+		if ($got eq 'waits')
+		{
+			return if $how eq 'wait';
+			$self->_event("$how runs out");
+			$outcome = $how eq 'timed' ? { value => 'f' } : { error => '55P03' };
+		}
+		$outcome = { value => 'f' } if $got eq 'refused';
+		$outcome = { error => '40P01' } if $got eq 'deadlock';
+		if ($got ne 'held')
+		{
+			$self->_event($outcome->{error} // 'false');
+			$self->_abandon_call($session);
+			last;
+		}
+		shift @{ $call->{todo} };
+	}
+	if ($session->{call})
+	{
+		push @{ $session->{holds} },
+		  { path => $_, mode => $call->{mode}, scope => $call->{step}{scope}, sub => $session->{subs}[-1]{id} }
+		  for @{ $call->{all} };
+		$session->{call} = undef;
+	}
+	if ($call->{step}{fails} && !$outcome->{error})
+	{
+		$outcome = $outcome->{value} eq 't' ? { error => '22012' } : { value => '-1' };
+	}
+	return $outcome;
+}
+
+# Whatever it has in the queues, it gives up.
+sub _abandon_call
+{
+	my ($self, $session) = @_;
+	my $call = $session->{call} or return;
+	$self->_remove($_) for @{ $call->{made} };
+	$session->{call} = undef;
+	return;
+}
+
+# --------------------------------------------------------------------- queues
+
+sub _queue_of
+{
+	my ($self, $path, $mode) = @_;
+	return $self->{queue}{ $mode eq 'semaphore' ? 'semaphore' : 'lock' }[$path];
+}
+
+# the place that this session has for that mode
+sub _own
+{
+	my ($self, $who, $path, $mode) = @_;
+	my ($place) = grep { $_->{who} == $who && $_->{mode} eq $mode } @{ $self->_queue_of($path, $mode) };
+	return $place;
+}
+
+# those whom this one must wait for, be it in the queue or not yet
+sub _before
+{
+	my ($queue, $place) = @_;
+	my @before;
+	foreach my $other (@$queue)
+	{
+		last if $other == $place;
+		next if $other->{who} == $place->{who};
+		push @before, $other unless $place->{mode} eq 'shared' && $other->{mode} eq 'shared';
+	}
+	return @before if $place->{mode} ne 'semaphore';
+	return @before < $place->{permits} ? () : @before;
+}
+
+# A call wants one path: held, waits, refused, or deadlock
+sub _ask
+{
+	my ($self, $session, $path, $patient) = @_;
+	my $who = $session->{who};
+	my $call = $session->{call};
+	my $mode = $call->{mode};
+	my $queue = $self->_queue_of($path, $mode);
+	my $place = { who => $who, path => $path, mode => $mode, permits => $call->{step}{permits} };
+	my @before = _before($queue, $place);
+
+	if ($self->_own($who, $path, $mode))
+	{
+		$self->_event('re-entry');
+		return 'held';
+	}
+	if ($mode eq 'shared' && $self->_own($who, $path, 'exclusive'))
+	{
+		if ($self->{switch}{try_yields} && !$patient && @before)
+		{
+			$self->{differences}{try_yields} = 1;
+			return 'refused';
+		}
+		$self->_event('shared under exclusive');
+		return 'held';
+	}
+	my $upgrade = $mode eq 'exclusive' && $self->_own($who, $path, 'shared');
+	if (@before && $upgrade)
+	{
+		my ($writer) = grep { $_->{mode} eq 'exclusive' } @before;
+		if (   $writer
+			&& !$self->_own($writer->{who}, $path, 'shared')
+			&& $self->{switch}{ $patient ? 'upgrade_passes' : 'try_upgrade_passes' })
+		{
+			my ($at) = grep { $queue->[$_] == $writer } 0 .. $#$queue;
+			my @ahead = grep { $_->{who} != $who } @$queue[ 0 .. $at - 1 ];
+			return 'refused' if @ahead && !$patient;
+			$self->{differences}{upgrade_passes} = 1;
+			return $self->_stand($queue, $place, $call, $at, !@ahead);
+		}
+		$self->_event($writer ? 'upgrade impossible' : 'upgrade waits');
+		return 'deadlock' if $patient && $writer;
+	}
+	return 'refused' if @before && !$patient;
+	$self->_event('upgrade at once') if $upgrade && !@before;
+	return $self->_stand($queue, $place, $call, scalar @$queue, !@before);
+}
+
+sub _stand
+{
+	my ($self, $queue, $place, $call, $at, $granted) = @_;
+	$place->{number} = ++$self->{last_place};
+	$place->{granted} = $granted;
+	splice @$queue, $at, 0, $place;
+	push @{ $call->{made} }, $place;
+	$self->_event("$place->{mode} " . ($granted ? 'at once' : 'waits'));
+	return $granted ? 'held' : 'waits';
+}
+
+sub _remove
+{
+	my ($self, $place) = @_;
+	my $queue = $self->_queue_of($place->{path}, $place->{mode});
+	@$queue = grep { $_ != $place } @$queue;
+	return;
+}
+
+# After holds have gone: so do places
+sub _settle
+{
+	my ($self, $session) = @_;
+	my $who = $session->{who};
+
+	foreach my $path (0 .. $self->{paths} - 1)
+	{
+		my %held;
+		$held{ $_->{mode} }++ for grep { $_->{path} == $path } @{ $session->{holds} };
+		my %own = map { $_ => $self->_own($who, $path, $_) } qw(exclusive shared semaphore);
+
+		if ($own{exclusive} && !$held{exclusive} && $held{shared} && !$own{shared})
+		{
+			$self->_event('downgrade');
+			$own{exclusive}{mode} = 'shared';
+			delete $own{exclusive};
+		}
+		foreach my $mode (grep { $own{$_} && !$held{$_} } sort keys %own)
+		{
+			$self->_remove($own{$mode});
+		}
+	}
+	return;
+}
+
+# Whose turn it is, now that some have gone
+sub _wake
+{
+	my ($self) = @_;
+	while (my $place = $self->_next_turn)
+	{
+		my $session = $self->{session}[ $place->{who} ];
+		$place->{granted} = 1;
+		$self->_event("$place->{mode} granted");
+		shift @{ $session->{call}{todo} };
+		$self->{went_on}++ if @{ $session->{call}{todo} };
+		my $outcome = $self->_go_on($session);
+		$self->_finish($session, $outcome) if $outcome;
+	}
+	return;
+}
+
+sub _next_turn
+{
+	my ($self) = @_;
+	foreach my $queue (map { @{ $self->{queue}{$_} } } qw(lock semaphore))
+	{
+		foreach my $place (grep { !$_->{granted} } @$queue)
+		{
+			return $place unless _before($queue, $place);
+		}
+	}
+	return;
+}
+
+1;

@@ -1,0 +1,380 @@
+
+=pod
+
+=head1 NAME
+
+RandomProgram - what several sessions do with locks, by chance
+
+=head1 SYNOPSIS
+
+  my $program = RandomProgram->new(seed => 7, advisory => 15);
+
+  $program->style;       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
+  foreach my $step ($program->steps)
+  {
+      $step->{who};                  # a session's number
+      zk_sql($step);                 # as SQL with zklock's functions
+      advisory_sql($step);           # with PostgreSQL's own, if $program->is_advisory
+  }
+
+=head1 DESCRIPTION
+
+A program depends on its seed and on nothing else.  The model (L<Model>) is asked
+of each step what comes of it before it is taken into the program, so that nothing
+is asked of a session that waits, sessions do not wait for each other in a circle,
+which nobody would end, and no answer depends on which of two processes is
+faster.  A program ends with everything given back.
+
+One in two keeps to what PostgreSQL's advisory locks have as well, and is the same
+for both; of these one in two has nothing in it that they do otherwise.
+
+=cut
+
+package RandomProgram;
+
+use strict;
+use warnings;
+use Exporter qw(import);
+use List::Util qw(shuffle);
+
+use Model;
+
+our @EXPORT_OK = qw(zk_sql advisory_sql @PATHS $SESSIONS);
+
+our $SESSIONS = 4;
+
+# In the order of their bytes.  A lock's directory may have another lock in it.
+our @PATHS = ('/m', '/m-o', '/m/n');
+
+my @styles = qw(curator curator_rw curator kazoo mixed);
+my $timeout = 250;    # ms, of calls that are to run out of time
+
+# options: seed, steps, advisory => version of PostgreSQL
+sub new
+{
+	my ($class, %opt) = @_;
+	my $kind = int($opt{seed} / @styles) % 4;
+	my $self = bless {
+		seed => $opt{seed},
+		style => $styles[ $opt{seed} % @styles ],
+		advisory => $kind % 2,
+		same => $kind == 1,
+		steps => [],
+		made_events => {},
+		version => $opt{advisory}
+	}, $class;
+
+	srand($opt{seed});
+	my $length = 15 + int rand 20;
+	$self->{used_paths} = _one_of(1, 1, 2, 2, 3);
+	$self->{models} = [ $self->models ];
+	for (1 .. 10 * $length)
+	{
+		last if @{ $self->{steps} } >= $length;
+		$self->_try_step($self->_some_step);
+	}
+	$self->_end;
+	delete $self->{models};
+	return $self;
+}
+
+sub seed { return $_[0]->{seed}; }
+sub style { return $_[0]->{style}; }
+sub is_advisory { return $_[0]->{advisory}; }
+sub steps { return @{ $_[0]->{steps} }; }
+
+# that of the contract, and for an advisory program that of PostgreSQL
+sub models
+{
+	my ($self) = @_;
+	my @common = (sessions => $SESSIONS, paths => scalar @PATHS);
+	return (Model->new(@common), $self->{advisory} ? Model->new(@common, advisory => $self->{version}) : ());
+}
+
+# ----------------------------------------------------------------- generating
+
+# Returns true when the step was taken.
+sub _try_step
+{
+	my ($self, $step) = @_;
+	my @copies = map { $_->copy } @{ $self->{models} };
+	foreach my $model (@copies)
+	{
+		$model->step($step);
+		return 0 if $model->is_invalid || $model->is_race || $model->is_deadlocked;
+
+		# a call that waits for so long must do so
+		my $how = $step->{how} // '';
+		return 0 if $how =~ /^(?:timed|lock_timeout)$/ && !$model->events->{"$how runs out"};
+	}
+	return 0 if $self->{same} && $copies[1]->differences;
+	$self->{models} = \@copies;
+	push @{ $self->{steps} }, $step;
+	return 1;
+}
+
+# in all models, in any
+sub _all { my ($self, $code) = @_; return !grep { !$code->($_) } @{ $self->{models} }; }
+sub _any { my ($self, $code) = @_; return !!grep { $code->($_) } @{ $self->{models} }; }
+
+sub _blocked
+{
+	my ($self) = @_;
+	return grep { my $who = $_; $self->_all(sub { $_[0]->is_blocked($who) }) } 0 .. $SESSIONS - 1;
+}
+
+sub _free
+{
+	my ($self) = @_;
+	return grep { my $who = $_; !$self->_any(sub { $_[0]->is_blocked($who) }) } 0 .. $SESSIONS - 1;
+}
+
+sub _savepoints
+{
+	my ($self, $who) = @_;
+	my %n;
+	$n{$_}++ for map { my %once = map { $_ => 1 } $_->savepoints($who); keys %once } @{ $self->{models} };
+	return grep { $n{$_} == @{ $self->{models} } } sort keys %n;
+}
+
+sub _one_of { return $_[ rand @_ ]; }
+
+# weighted: (thing => weight, ...)
+sub _weighted
+{
+	my (@pairs) = @_;
+	my $sum = 0;
+	$sum += $pairs[ 2 * $_ + 1 ] for 0 .. $#pairs / 2;
+	my $at = rand $sum;
+	while (my ($thing, $weight) = splice @pairs, 0, 2)
+	{
+		return $thing if ($at -= $weight) < 0;
+	}
+	die 'not reached';
+}
+
+sub _some_step
+{
+	my ($self) = @_;
+	my @blocked = $self->_blocked;
+	my @free = $self->_free;
+
+	if (@blocked && (!@free || rand() < 0.06))
+	{
+		return { who => _one_of(@blocked), op => _weighted(cancel => 8, terminate => 1) };
+	}
+	my $who = @free ? _one_of(@free) : int rand $SESSIONS;
+	return { who => $who, op => 'terminate' } unless @free;
+	my $zk = !$self->{advisory};
+	my $in_block = $self->_any(sub { $_[0]->in_block($who) });
+	my @savepoints = $in_block ? $self->_savepoints($who) : ();
+	my $op;
+
+	if ($self->_any(sub { $_[0]->is_failed($who) }))
+	{
+		$op = _weighted(rollback => 5, rollback_to => @savepoints ? 5 : 0, commit => 1, lock => 1, release => @savepoints ? 0.3 : 0);
+	}
+	elsif ($in_block)
+	{
+		$op = _weighted(
+			lock => 30,
+			semaphore => 8 * $zk,
+			lock_all => 6 * $zk,
+			unlock => 14,
+			unlock_all => 1,
+			savepoint => 10,
+			rollback_to => @savepoints ? 10 : 0,
+			release => @savepoints ? 6 : 0,
+			commit => 5,
+			rollback => 4,
+			error => 1.5,
+			block => 8,
+			discard_all => 0.5,
+			terminate => 0.3,
+			quit => 0.3);
+	}
+	else
+	{
+		$op = _weighted(
+			begin => 25,
+			lock => 25,
+			semaphore => 8 * $zk,
+			lock_all => 6 * $zk,
+			unlock => 14,
+			unlock_all => 2,
+			error => 1,
+			block => 5,
+			procedure => 5,
+			discard_all => 1,
+			terminate => 0.3,
+			quit => 0.3);
+	}
+
+	my $step = { who => $who, op => $op, in_block => $in_block };
+	return { %$step, name => _one_of(1 .. 3) } if $op eq 'savepoint';
+	return { %$step, name => _one_of(@savepoints) } if $op eq 'rollback_to' || $op eq 'release';
+	if ($op eq 'block' || $op eq 'procedure')
+	{
+		my @inner = map { $self->_inner($who) } 1 .. 1 + int rand 3;
+		if ($op eq 'procedure')
+		{
+			@inner = map { ($_, { op => _one_of(qw(commit rollback)) }) } @inner;
+			push @inner, $self->_inner($who) if rand() < 0.3;
+		}
+		return { %$step, steps => \@inner, raises => $op eq 'block' && rand() < 0.5 };
+	}
+	return { %$step, $self->_call($who, $op, 0) };
+}
+
+# A statement inside PL/pgSQL
+sub _inner
+{
+	my ($self, $who) = @_;
+	my $zk = !$self->{advisory};
+	my $op = _weighted(lock => 6, semaphore => 2 * $zk, lock_all => $zk, unlock => 3);
+	return { who => $who, op => $op, $self->_call($who, $op, 1) };
+}
+
+sub _path { my ($self) = @_; return int rand $self->{used_paths}; }
+
+# What belongs to that op
+sub _call
+{
+	my ($self, $who, $op, $inner) = @_;
+	my $zk = !$self->{advisory};
+	my %scope = (scope => _one_of(qw(session transaction)));
+	my %fails = (fails => !$inner && rand() < 0.04);
+
+	if ($op eq 'lock')
+	{
+		my $how = _weighted(wait => 9, try => 8, zero => 3 * $zk, timed => $inner ? 0 : 0.25 * $zk, lock_timeout => $inner ? 0 : 0.25);
+		my ($path, $mode) = ($self->_path, _one_of(qw(exclusive shared)));
+
+		# the other mode of what it has: up or down
+		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} !~ /semaphore/ } $self->{models}[0]->holds($who);
+		if (@held && rand() < 0.3)
+		{
+			($path, $mode) = @{ _one_of(@held) };
+			$mode = $mode eq 'shared' ? 'exclusive' : 'shared';
+		}
+		return (path => $path, mode => $mode, how => $how, %scope, %fails);
+	}
+	my $how = _weighted(wait => 5, zero => 3, timed => $inner ? 0 : 0.2, lock_timeout => $inner ? 0 : 0.2);
+	if ($op eq 'semaphore')
+	{
+		my $permits = $self->{seed} % 2 ? 1 + $self->{seed} % 3 : _one_of(1 .. 3);
+		return (path => $self->_path, permits => $permits, how => $how, %scope, %fails);
+	}
+	if ($op eq 'lock_all')
+	{
+		my @paths = shuffle(grep { rand() < 0.6 } 0 .. $#PATHS);
+		push @paths, $paths[0] if @paths && rand() < 0.1;
+		return (paths => \@paths, how => $how, %scope, %fails);
+	}
+	if ($op eq 'unlock')
+	{
+		# mostly something that is there
+		my @held = grep { $_->{row} =~ / session / } $self->{models}[0]->holds($who);
+		if (@held && rand() < 0.85)
+		{
+			my ($path, $mode) = split ' ', _one_of(@held)->{row};
+			return (path => $path, mode => $mode);
+		}
+		return (path => $self->_path, mode => _one_of(qw(exclusive shared), $zk ? 'semaphore' : ()));
+	}
+	return;
+}
+
+# Everything is given back.
+sub _end
+{
+	my ($self) = @_;
+	for (1 .. 100)
+	{
+		my @left = grep
+		{
+			my $who = $_;
+			$self->_any(sub { $_[0]->is_blocked($who) || $_[0]->in_block($who) || $_[0]->holds($who) });
+		} 0 .. $SESSIONS - 1;
+		return if !@left;
+
+		my %free = map { $_ => 1 } $self->_free;
+		my @next;
+		foreach my $who (shuffle(grep { $free{$_} } @left))
+		{
+			my @op = $self->_any(sub { $_[0]->in_block($who) }) ? qw(commit rollback) : qw(unlock_all discard_all);
+			push @next, { who => $who, op => $_, in_block => 0 } for rand() < 0.7 ? @op : reverse @op;
+		}
+		push @next, map { { who => $_, op => 'cancel' } } shuffle($self->_blocked);
+		push @next, map { { who => $_, op => 'terminate' } } shuffle(@left);
+		for (@next) { last if $self->_try_step($_); }
+	}
+	die "program $self->{seed} does not end";
+}
+
+# ------------------------------------------------------------------------ SQL
+
+my %control = (
+	begin => 'BEGIN',
+	commit => 'COMMIT',
+	rollback => 'ROLLBACK',
+	savepoint => 'SAVEPOINT s',
+	rollback_to => 'ROLLBACK TO s',
+	release => 'RELEASE s',
+	discard_all => 'DISCARD ALL',
+	error => 'SELECT 1/0');
+
+sub zk_sql { return _sql($_[0], \&_zk_expression); }
+sub advisory_sql { return _sql($_[0], \&_advisory_expression); }
+
+sub _sql
+{
+	my ($step, $expression) = @_;
+	my $op = $step->{op};
+
+	return "-- $op" if $op =~ /^(?:cancel|terminate|quit)$/;
+	return $control{$op} . ($step->{name} // '') if $control{$op};
+	if ($op eq 'block' || $op eq 'procedure')
+	{
+		my $array = 'ARRAY[' . join(', ', map { '$$' . _sql($_, $expression) . '$$' } @{ $step->{steps} }) . ']';
+		return $op eq 'procedure' ? "CALL procedure($array, NULL)" : "SELECT block($array, " . ($step->{raises} ? 'true' : 'false') . ')';
+	}
+	my $value = $expression->($step);
+	my $sql = 'SELECT ' . ($step->{fails} ? "1 / ($value\::int - 1)" : $value);
+	return $sql if ($step->{how} // '') ne 'lock_timeout';
+	return "SET LOCAL lock_timeout = $timeout; $sql" if $step->{in_block};
+	return "SET lock_timeout = $timeout; $sql; RESET lock_timeout";
+}
+
+sub _zk_expression
+{
+	my ($step) = @_;
+	my ($op, $mode, $how) = map { $_ // '' } @$step{qw(op mode how)};
+	my $path = defined $step->{path} ? "'$PATHS[ $step->{path} ]'" : '';
+	my $time = $how eq 'zero' ? ", '0'" : $how eq 'timed' ? ", '$timeout ms'" : '';
+
+	return 'zk_unlock_all()' if $op eq 'unlock_all';
+	return { exclusive => 'zk_unlock', shared => 'zk_unlock_shared', semaphore => 'zk_semaphore_release' }->{$mode} . "($path)"
+	  if $op eq 'unlock';
+
+	my $xact = $step->{scope} eq 'transaction' ? 'xact_' : '';
+	return "zk_${xact}semaphore_acquire($path, $step->{permits}$time)" if $op eq 'semaphore';
+	return "zk_${xact}lock_all(ARRAY[" . join(', ', map { "'$PATHS[$_]'" } @{ $step->{paths} }) . "]::text[]$time)"
+	  if $op eq 'lock_all';
+	return 'zk_' . ($how eq 'try' ? 'try_' : '') . "${xact}lock" . ($mode eq 'shared' ? '_shared' : '') . "($path$time)";
+}
+
+sub _advisory_expression
+{
+	my ($step) = @_;
+	my ($op, $mode, $how) = map { $_ // '' } @$step{qw(op mode how)};
+
+	return 'pg_advisory_unlock_all()' if $op eq 'unlock_all';
+	my $shared = $mode eq 'shared' ? '_shared' : '';
+	return "pg_advisory_unlock$shared($step->{path})" if $op eq 'unlock';
+	my $xact = $step->{scope} eq 'transaction' ? 'xact_' : '';
+	return "pg_try_advisory_${xact}lock$shared($step->{path})" if $how eq 'try';
+	return "(pg_advisory_${xact}lock$shared($step->{path})::text = '')";    # it returns void
+}
+
+1;
