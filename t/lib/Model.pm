@@ -209,7 +209,12 @@ sub queue
 }
 
 # The switches that have mattered
-sub differences { return sort keys %{ $_[0]->{differences} }; }
+sub differences
+{
+	my ($self) = @_;
+	my @all = sort keys %{ $self->{differences} };
+	return @all;
+}
 
 # What has happened in the last step, for statistics: { name => how often }
 sub events { return $_[0]->{events}; }
@@ -256,7 +261,7 @@ sub is_deadlocked
 }
 
 # Did the last step depend on who of two was faster?
-sub is_race { return $_[0]->{went_on} > 1; }
+sub is_race { return $_[0]->{is_race}; }
 
 # Did it what cannot be: wait where the step cannot be left waiting?
 sub is_invalid { return $_[0]->{invalid}; }
@@ -270,7 +275,7 @@ sub step
 	my ($self, $step) = @_;
 	my $session = $self->{session}[ $step->{who} ];
 	$self->{answers} = [];
-	$self->{went_on} = 0;
+	$self->{is_race} = 0;
 	$self->{invalid} = 0;
 	$self->{events} = {};
 
@@ -514,6 +519,7 @@ sub _block
 	$self->_push_sub($session, undef);
 	foreach my $inner (@{ $step->{steps} })
 	{
+		$self->_notice_brief;
 		my $outcome = $self->_perform($session, $inner) // return $self->_cannot_wait($session);
 		$error = $outcome->{error};
 		last if $error;
@@ -547,12 +553,28 @@ sub _procedure
 			$self->_begin($session);
 			next;
 		}
+		$self->_notice_brief;
 		my $outcome = $self->_perform($session, $inner) // return $self->_cannot_wait($session);
 		return $outcome if $outcome->{error};
 		push @answers, $outcome->{value};
 		$warnings += $outcome->{warnings} // 0;
 	}
 	return { value => join(' ', @answers), warnings => $warnings };
+}
+
+# One who has his turn now may be gone again when the block's next statement asks
+# for the lock, or may have come for another.
+sub _notice_brief
+{
+	my ($self) = @_;
+	foreach my $place ($self->_turns)
+	{
+		my $session = $self->{session}[ $place->{who} ];
+		my $call = $session->{call};
+		$self->{is_race} = 1
+		  if @{ $call->{todo} } > 1 || $call->{step}{fails} || ($call->{step}{scope} eq 'transaction' && !$session->{block});
+	}
+	return;
 }
 
 sub _cannot_wait
@@ -771,30 +793,30 @@ sub _settle
 sub _wake
 {
 	my ($self) = @_;
-	while (my $place = $self->_next_turn)
+	my $went_on = 0;
+	while (my ($place) = $self->_turns)
 	{
 		my $session = $self->{session}[ $place->{who} ];
 		$place->{granted} = 1;
 		$self->_event("$place->{mode} granted");
 		shift @{ $session->{call}{todo} };
-		$self->{went_on}++ if @{ $session->{call}{todo} };
+		$self->{is_race} = 1 if @{ $session->{call}{todo} } && $went_on++;
 		my $outcome = $self->_go_on($session);
 		$self->_finish($session, $outcome) if $outcome;
 	}
 	return;
 }
 
-sub _next_turn
+# Places that nobody stands before any more
+sub _turns
 {
 	my ($self) = @_;
+	my @turns;
 	foreach my $queue (map { @{ $self->{queue}{$_} } } qw(lock semaphore))
 	{
-		foreach my $place (grep { !$_->{granted} } @$queue)
-		{
-			return $place unless _before($queue, $place);
-		}
+		push @turns, grep { !$_->{granted} && !_before($queue, $_) } @$queue;
 	}
-	return;
+	return @turns;
 }
 
 1;
