@@ -707,7 +707,7 @@ sub _ask
 	my $place = { who => $who, path => $path, mode => $mode, permits => $call->{step}{permits} };
 	my @before = _before($queue, $place);
 
-	if ($self->_own($who, $path, $mode))
+	if (grep { $_->{path} == $path && $_->{mode} eq $mode } @{ $session->{holds} })
 	{
 		$self->_event('re-entry');
 		return 'held';
