@@ -154,7 +154,8 @@ sub start
 
 	if ($step->{op} eq 'cancel') { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')'); }
 	elsif ($step->{op} eq 'terminate') { $admin->value('SELECT pg_terminate_backend(' . $s->pid . ')'); }
-	elsif ($step->{op} ne 'quit') { $s->send($system->{sql}->($step)); }
+	elsif ($step->{op} eq 'quit') { $s->quit; }
+	else { $s->send($system->{sql}->($step)); }
 	return;
 }
 
