@@ -627,6 +627,7 @@ sub _go_on
 		my $got = $self->_ask($session, $call->{todo}[0], $patient);
 		if ($got eq 'waits')
 		{
+			$self->_event('several wait') if @{ $call->{all} } > 1;
 			return if $how eq 'wait';
 			$self->_event("$how runs out");
 			$outcome = $how eq 'timed' ? { value => 'f' } : { error => '55P03' };
@@ -800,7 +801,11 @@ sub _wake
 		$place->{granted} = 1;
 		$self->_event("$place->{mode} granted");
 		shift @{ $session->{call}{todo} };
-		$self->{is_race} = 1 if @{ $session->{call}{todo} } && $went_on++;
+		if (@{ $session->{call}{todo} })
+		{
+			$self->_event('several go on');
+			$self->{is_race} = 1 if $went_on++;
+		}
 		my $outcome = $self->_go_on($session);
 		$self->_finish($session, $outcome) if $outcome;
 	}

@@ -35,7 +35,7 @@ package RandomProgram;
 use strict;
 use warnings;
 use Exporter qw(import);
-use List::Util qw(shuffle);
+use List::Util qw(shuffle sum);
 
 use Model;
 
@@ -66,6 +66,10 @@ sub new
 
 	srand($opt{seed});
 	my $length = 15 + int rand 20;
+	# zklock's own: a bit of everything, or more of one kind
+	$self->{weight} = { lock => 1, semaphore => 1, lock_all => 1 };
+	$self->{weight}{ _one_of(qw(lock semaphore semaphore lock_all)) } = 4;
+	delete @{ $self->{weight} }{qw(semaphore lock_all)} if $self->{advisory};
 	$self->{used_paths} = _one_of(1, 1, 2, 2, 3);
 	$self->{models} = [ $self->models ];
 	for (1 .. 10 * $length)
@@ -165,7 +169,6 @@ sub _some_step
 	}
 	my $who = @free ? _one_of(@free) : int rand $SESSIONS;
 	return { who => $who, op => 'terminate' } unless @free;
-	my $zk = !$self->{advisory};
 	my $in_block = $self->_any(sub { $_[0]->in_block($who) });
 	my @savepoints = $in_block ? $self->_savepoints($who) : ();
 	my $op;
@@ -177,14 +180,12 @@ sub _some_step
 	elsif ($in_block)
 	{
 		$op = _weighted(
-			lock => 30,
-			semaphore => 8 * $zk,
-			lock_all => 6 * $zk,
+			$self->_calls(45),
 			unlock => 14,
 			unlock_all => 1,
-			savepoint => 10,
-			rollback_to => @savepoints ? 10 : 0,
-			release => @savepoints ? 6 : 0,
+			savepoint => 9,
+			rollback_to => @savepoints ? 18 : 0,
+			release => @savepoints ? 9 : 0,
 			commit => 5,
 			rollback => 4,
 			error => 1.5,
@@ -197,9 +198,7 @@ sub _some_step
 	{
 		$op = _weighted(
 			begin => 25,
-			lock => 25,
-			semaphore => 8 * $zk,
-			lock_all => 6 * $zk,
+			$self->_calls(35),
 			unlock => 14,
 			unlock_all => 2,
 			error => 1,
@@ -226,12 +225,19 @@ sub _some_step
 	return { %$step, $self->_call($who, $op, 0) };
 }
 
+# (op => weight, ...) of what takes locks, with that sum
+sub _calls
+{
+	my ($self, $sum) = @_;
+	my %weight = %{ $self->{weight} };
+	return map { $_ => $weight{$_} * $sum / sum(values %weight) } sort keys %weight;
+}
+
 # A statement inside PL/pgSQL
 sub _inner
 {
 	my ($self, $who) = @_;
-	my $zk = !$self->{advisory};
-	my $op = _weighted(lock => 6, semaphore => 2 * $zk, lock_all => $zk, unlock => 3);
+	my $op = _weighted($self->_calls(9), unlock => 3);
 	return { who => $who, op => $op, $self->_call($who, $op, 1) };
 }
 
