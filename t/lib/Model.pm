@@ -74,6 +74,11 @@ took; the rest of the transaction's holds wait for ROLLBACK or ROLLBACK TO.
 
 =item *
 
+PREPARE TRANSACTION is refused also when what the transaction took has been given
+back by an unlock, but not when it was rolled back to a savepoint.
+
+=item *
+
 Re-entry into a semaphore ignores the number of permits that it is called with.
 
 =item *
@@ -155,7 +160,7 @@ sub _new_session
 	return {
 		who => $who,
 		holds => [],    # in the order in which they were taken
-		subs => [],     # of the transaction, itself the first; each { id, name }
+		subs => [],     # of the transaction, itself the first; each { id, name, took }
 		block => 0,     # is it one of BEGIN?
 		failed => 0,    # does it wait for ROLLBACK?
 		call => undef,    # that waits
@@ -331,7 +336,7 @@ sub _begin
 sub _push_sub
 {
 	my ($self, $session, $name) = @_;
-	push @{ $session->{subs} }, { name => $name, id => ++$self->{last_subtransaction} };
+	push @{ $session->{subs} }, { name => $name, id => ++$self->{last_subtransaction}, took => 0 };
 	return;
 }
 
@@ -370,8 +375,9 @@ sub _pop_committed
 {
 	my ($self, $session) = @_;
 	my $sub = pop @{ $session->{subs} };
-	my $parent = $session->{subs}[-1]{id};
-	$_->{sub} = $parent for grep { $_->{sub} == $sub->{id} } @{ $session->{holds} };
+	my $parent = $session->{subs}[-1];
+	$parent->{took} ||= $sub->{took};
+	$_->{sub} = $parent->{id} for grep { $_->{sub} == $sub->{id} } @{ $session->{holds} };
 	return;
 }
 
@@ -491,6 +497,8 @@ sub _perform
 	my $op = $step->{op};
 
 	return { error => '22012' } if $op eq 'error';
+
+	return $self->_prepare($session) if $op eq 'prepare';
 	return $self->_block($session, $step) if $op eq 'block';
 	return $self->_unlock($session, $step->{path}, $step->{mode}) if $op eq 'unlock';
 	return $self->_unlock_all($session) if $op eq 'unlock_all';
@@ -505,6 +513,15 @@ sub _perform
 		made => []
 	};
 	return $self->_go_on($session);
+}
+
+# PREPARE TRANSACTION, on a server that has no place for one
+sub _prepare
+{
+	my ($self, $session) = @_;
+	return { error => '55000' } unless grep { $_->{took} } @{ $session->{subs} };
+	$self->_event('0A000');
+	return { error => '0A000' };
 }
 
 # A PL/pgSQL block with an EXCEPTION clause that catches all; its answer is those
@@ -647,6 +664,7 @@ sub _go_on
 		push @{ $session->{holds} },
 		  { path => $_, mode => $call->{mode}, scope => $call->{step}{scope}, sub => $session->{subs}[-1]{id} }
 		  for @{ $call->{all} };
+		$session->{subs}[-1]{took} ||= @{ $call->{all} } > 0;
 		$session->{call} = undef;
 	}
 	if ($call->{step}{fails} && !$outcome->{error})

@@ -107,9 +107,10 @@ sub _try_step
 		$model->step($step);
 		return 0 if $model->is_invalid || $model->is_race || $model->is_deadlocked;
 
-		# a call that waits for so long must do so
+		# a call that waits for so long must do so, or have no hope
 		my $how = $step->{how} // '';
-		return 0 if $how =~ /^(?:timed|lock_timeout)$/ && !$model->events->{"$how runs out"};
+		return 0
+		  if $how =~ /^(?:timed|lock_timeout)$/ && !$model->events->{"$how runs out"} && !$model->events->{'40P01'};
 	}
 	return 0 if $self->{same} && $copies[1]->differences;
 	$self->{models} = \@copies;
@@ -191,6 +192,7 @@ sub _some_step
 			error => 1.5,
 			block => 8,
 			discard_all => 0.5,
+			prepare => $self->{advisory} ? 0 : 1,
 			terminate => 0.3,
 			quit => 0.3);
 	}
@@ -328,6 +330,7 @@ my %control = (
 	rollback_to => 'ROLLBACK TO s',
 	release => 'RELEASE s',
 	discard_all => 'DISCARD ALL',
+	prepare => q{PREPARE TRANSACTION 'p'},
 	error => 'SELECT 1/0');
 
 sub zk_sql { return _sql($_[0], \&_zk_expression); }
