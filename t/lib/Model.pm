@@ -401,7 +401,7 @@ sub _rollback
 
 # ---------------------------------------------------------------- statements
 
-my %control = map { $_ => 1 } qw(begin commit rollback savepoint rollback_to release discard_all);
+my %control = map { $_ => 1 } qw(begin commit rollback savepoint rollback_to release prepare discard_all);
 
 sub _statement
 {
@@ -432,6 +432,16 @@ sub _statement
 		if ($op eq 'commit' && !$session->{failed}) { $self->_commit($session); }
 		else { $self->_rollback($session); }
 		$session->{block} = $session->{failed} = 0;
+	}
+	elsif ($op eq 'prepare')
+	{
+		# Allowed, it would still fail: the server has no place for one.  Either way
+		# the transaction is over.
+		my $took = grep { $_->{took} } @{ $session->{subs} };
+		$outcome = { error => $took ? '0A000' : '55000' };
+		$self->_event('0A000') if $took;
+		$self->_rollback($session);
+		$session->{block} = 0;
 	}
 	elsif ($op eq 'savepoint')
 	{
@@ -497,8 +507,6 @@ sub _perform
 	my $op = $step->{op};
 
 	return { error => '22012' } if $op eq 'error';
-
-	return $self->_prepare($session) if $op eq 'prepare';
 	return $self->_block($session, $step) if $op eq 'block';
 	return $self->_unlock($session, $step->{path}, $step->{mode}) if $op eq 'unlock';
 	return $self->_unlock_all($session) if $op eq 'unlock_all';
@@ -513,15 +521,6 @@ sub _perform
 		made => []
 	};
 	return $self->_go_on($session);
-}
-
-# PREPARE TRANSACTION, on a server that has no place for one
-sub _prepare
-{
-	my ($self, $session) = @_;
-	return { error => '55000' } unless grep { $_->{took} } @{ $session->{subs} };
-	$self->_event('0A000');
-	return { error => '0A000' };
 }
 
 # A PL/pgSQL block with an EXCEPTION clause that catches all; its answer is those
