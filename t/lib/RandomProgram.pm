@@ -260,7 +260,7 @@ sub _call
 
 		# the other mode of what it has: up or down
 		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} !~ /semaphore/ } $self->{models}[0]->holds($who);
-		if (@held && rand() < 0.3)
+		if (@held && rand() < 0.4)
 		{
 			($path, $mode) = @{ _one_of(@held) };
 			$mode = $mode eq 'shared' ? 'exclusive' : 'shared';
@@ -282,10 +282,15 @@ sub _call
 	if ($op eq 'unlock')
 	{
 		# mostly something that is there
-		my @held = grep { $_->{row} =~ / session / } $self->{models}[0]->holds($who);
+		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} =~ / session / } $self->{models}[0]->holds($who);
+
+		# or, of a path that is held both ways, the exclusive lock
+		my %shared = map { (split ' ', $_->{row})[0] => 1 } grep { $_->{row} =~ / shared / } $self->{models}[0]->holds($who);
+		my @both = grep { $_->[1] eq 'exclusive' && $shared{ $_->[0] } } @held;
+		@held = @both if @both && rand() < 0.5;
 		if (@held && rand() < 0.85)
 		{
-			my ($path, $mode) = split ' ', _one_of(@held)->{row};
+			my ($path, $mode) = @{ _one_of(@held) };
 			return (path => $path, mode => $mode);
 		}
 		return (path => $self->_path, mode => _one_of(qw(exclusive shared), $zk ? 'semaphore' : ()));
