@@ -19,6 +19,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Model;
 use RandomProgram qw(zk_sql advisory_sql @PATHS $SESSIONS);
 use ZkClient;
 use Zklock;
@@ -39,7 +40,7 @@ my @node = map { zk_cluster($_, $zk, %setting) } qw(a b);
 my @admin = map { zk_session($_) } @node;
 my ($version) = $node[0]->safe_psql('postgres', 'SHOW server_version_num') =~ /^(\d+)\d{4}$/;
 
-# What statements answer is put together: booleans as psql shows them.
+# The answers of the statements are put together: booleans as psql shows them.
 $_->safe_psql(
 	'postgres', q{
 	CREATE FUNCTION block(statements text[], raises boolean) RETURNS text LANGUAGE plpgsql AS $$
@@ -101,8 +102,9 @@ sub connect_session
 	my ($system, $who) = @_;
 	my $s = zk_session($node[ $system->{node}->($who) ], options => $system->{options}->($who));
 	$system->{session}[$who] = $s;
-	$zk_session_id[$who] = $s->value(q{SELECT zk_try_lock('/warm'); SELECT zk_unlock('/warm'); SELECT session_id FROM zk_session}) =~ s/.*\n//sr
-	  if $system->{name} eq 'zklock';
+	return if $system->{name} ne 'zklock';
+	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
+	$zk_session_id[$who] = $s->value('SELECT session_id FROM zk_session');
 	return;
 }
 
@@ -288,9 +290,10 @@ sub check_holds
 {
 	my ($model) = @_;
 	my @asked = grep { !$model->is_blocked($_) && !$model->is_failed($_) } @ALL;
-	$zklock{session}[$_]->send(q{SELECT path, mode, scope, count, state, token, node FROM zk_locks UNION ALL SELECT session_id, state, }
-		  . join(' || $$ $$ || ', map { "coalesce(zk_lock_token('$_')::text, '-')" } @PATHS) . q{, 0, '', 0, '' FROM zk_session})
-	  for @asked;
+	my $tokens = join q{ || ' ' || }, map { "coalesce(zk_lock_token('$_')::text, '-')" } @PATHS;
+	$zklock{session}[$_]->send(
+		qq{SELECT path, mode, scope, count, state, token, node FROM zk_locks
+			UNION ALL SELECT session_id, state, $tokens, 0, '', 0, '' FROM zk_session}) for @asked;
 	my %result = map { $_ => $zklock{session}[$_]->wait($PATIENCE) } @asked;
 
 	# the names of the nodes by the model's places
@@ -485,6 +488,66 @@ sub run_program
 	}
 	return 1;
 }
+
+#
+# The model itself: what the contract says in words, and PostgreSQL's manual.
+#
+subtest 'the model' => sub {
+	my @cases = (
+		[ 'a reader waits behind a waiting writer', 0,
+			'A lock shared', 't', 'B lock exclusive', '-', 'C try shared', 'f', 'C lock shared', '-',
+			'A unlock shared', 'A: t, B: t', 'B unlock exclusive', 'B: t, C: t' ],
+		[ 'one release wakes a batch of readers', 0,
+			'A lock exclusive', 't', 'B lock shared', '-', 'C lock shared', '-', 'D lock exclusive', '-',
+			'A unlock exclusive', 'A: t, B: t, C: t', 'C unlock shared', 't', 'B unlock shared', 'B: t, D: t' ],
+		[ 'downgrade: no writer gets in between', 0,
+			'A lock exclusive', 't', 'A lock shared', 't', 'B lock shared', '-', 'C lock exclusive', '-', 'D lock shared', '-',
+			'A unlock exclusive', 'A: t, B: t', 'A unlock shared', 't', 'B unlock shared', 'B: t, C: t' ],
+		[ 'upgrade: waits for readers', 0,
+			'A lock shared', 't', 'B lock shared', 't', 'A try exclusive', 'f', 'A lock exclusive', '-',
+			'B lock exclusive', '40P01', 'B unlock shared', 'A: t, B: t' ],
+		[ 'upgrade: not past a waiter', 0,
+			'A lock shared', 't', 'B lock exclusive', '-', 'A lock exclusive', '40P01', 'A try exclusive', 'f',
+			'A unlock shared', 'A: t, B: t' ],
+		[ 'advisory locks: past a waiter', 15,
+			'A lock shared', 't', 'B lock exclusive', '-', 'A try exclusive', 'f', 'A lock exclusive', 't' ],
+		[ 'advisory locks: a try under the own exclusive lock', 15,
+			'A lock exclusive', 't', 'B lock exclusive', '-', 'A try shared', 'f', 'A lock shared', 't', 'A try shared', 't' ],
+		[ 'a rollback takes back what the transaction took', 0,
+			'A lock exclusive', 't', 'A begin', '', 'A lock exclusive', 't', 'A rollback', '', 'B try exclusive', 'f',
+			'A unlock exclusive', 't', 'A unlock exclusive', 'f warning', 'B try exclusive', 't' ],
+		[ 'and advisory locks keep it', 15,
+			'A lock exclusive', 't', 'A begin', '', 'A lock exclusive', 't', 'A rollback', '',
+			'A unlock exclusive', 't', 'A unlock exclusive', 't' ],
+		[ 'ROLLBACK TO takes back what came after the savepoint', 0,
+			'A begin', '', 'A lock shared', 't', 'A savepoint', '', 'A lock exclusive', 't', 'B lock shared', '-',
+			'A rollback_to', 'A: , B: t', 'B unlock shared', 't', 'B try exclusive', 'f', 'A rollback', '', 'B try exclusive', 't' ],
+		[ 'no rollback undoes an unlock', 0,
+			'A lock exclusive', 't', 'A begin', '', 'A unlock exclusive', 't', 'A rollback', '', 'B try exclusive', 't' ],
+		[ 'a semaphore with different permits', 0,
+			'A semaphore 2', 't', 'B semaphore 2', 't', 'C semaphore 2', '-', 'D semaphore 4', 't', 'A unlock semaphore', 'A: t, C: t' ],
+		[ 'several at once', 0,
+			'A lock exclusive', 't', 'B lock_all', '-', 'C lock exclusive', '-', 'A unlock exclusive', 'A: t, B: t',
+			'B unlock_all', 'B: 3, C: t' ]);
+
+	foreach my $case (@cases)
+	{
+		my ($name, $version, @script) = @$case;
+		my $model = Model->new(sessions => $SESSIONS, paths => 3, advisory => $version || undef);
+		my (@expected, @got);
+		while (my ($line, $expected) = splice @script, 0, 2)
+		{
+			my ($who, $op, $what) = split ' ', $line;
+			my $how = $op eq 'try' ? 'try' : 'wait';
+			my %step = (who => ord($who) - ord('A'), op => $op eq 'try' ? 'lock' : $op, how => $how, scope => 'session', path => 1);
+			my @answers = $model->step(
+				{ %step, name => 1, mode => $what, permits => $what, $op eq 'lock_all' ? (paths => [ 2, 1, 0, 1 ]) : () });
+			push @expected, "$line: $expected";
+			push @got, "$line: " . (@answers == 0 ? '-' : @answers > 1 ? say_answers(@answers) : $answers[0][1]);
+		}
+		is(join("\n", @got), join("\n", @expected), $name);
+	}
+};
 
 my $start = time;
 my $failed = 0;
