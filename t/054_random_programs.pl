@@ -108,18 +108,33 @@ sub connect_session
 	return;
 }
 
+# All sessions go, wherever they are, with all that they have.
 sub disconnect_all
 {
-	my ($system) = @_;
-	$_->kill9 for grep { $_ } @{ $system->{session} };
-	$system->{session} = [];
+	foreach my $system (\%zklock, \%advisory)
+	{
+		$_->kill9 for grep { $_ } @{ $system->{session} };
+		$system->{session} = [];
+	}
+	foreach my $admin (@admin)
+	{
+		zk_until(
+			sub {
+				$admin->value(q{SELECT count(*) FROM pg_stat_activity
+					WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}) == 0;
+			},
+			'the sessions to end');
+	}
+	zk_until(sub { queues_in_zookeeper() eq '' }, 'the queues to be empty');
 	return;
 }
 
 sub connect_all
 {
-	my ($system) = @_;
-	connect_session($system, $_) for grep { !$system->{session}[$_] } @ALL;
+	foreach my $system (\%zklock, \%advisory)
+	{
+		connect_session($system, $_) for grep { !$system->{session}[$_] } @ALL;
+	}
 	return;
 }
 
@@ -161,7 +176,7 @@ sub start
 	return;
 }
 
-# What it and others have come to, of those whose call ends by it
+# What those have answered whose statement ends by this step
 sub answers
 {
 	my ($system, $step, $expected) = @_;
@@ -206,8 +221,8 @@ sub await_same
 
 # ---------------------------------------------------------------------- zklock
 
-my %node_seen;    # name => { who, mode }; all but what may change
-my %stands;    # who was seen where in the queues: "path/number" => node
+my %node_seen;    # by name; those that cannot change
+my %stands;    # "kind path" => the nodes in the order of the queue
 
 # The queues in ZooKeeper, in words
 sub queues_in_zookeeper
@@ -226,11 +241,12 @@ sub queues_in_zookeeper
 				my ($data, $stat) = $client->get("/zklock$PATHS[$path]/$name") or next;
 				my ($who) = grep { $zk_session_id[$_] eq sprintf '0x%x', $stat->{ephemeralOwner} } @ALL;
 				my $mode = $mark =~ /^semaphore-(\d+)$/ ? "semaphore $1"
-				  : $mark =~ /^(?:shared-lock|__READ__|__rlock__)$/ || $data eq 'shared' ? 'shared'
+				  : $mark =~ /^(?:shared-lock|__READ__|__rlock__)$/ || $data =~ /\Ashared(?:\n|\z)/ ? 'shared'
 				  : $mark =~ /^(?:lock|__WRIT__|__lock__)$/ ? 'exclusive'
 				  : next;
 				{ name => $name, mark => $mark, number => $number, who => $who, mode => $mode };
 			};
+
 			# a downgrade writes into this one
 			$seen{$name} = $node unless $mark eq 'lock' && $node->{mode} eq 'exclusive';
 			push @{ $queue{ $node->{mode} =~ /^semaphore/ ? 'semaphore' : 'lock' } }, $node;
@@ -239,7 +255,9 @@ sub queues_in_zookeeper
 		{
 			my @queue = sort { $a->{number} <=> $b->{number} } @{ $queue{$kind} };
 			$stands{"$kind $path"} = \@queue;
-			push @say, "$kind $PATHS[$path]: " . join ', ', map { (defined $_->{who} ? name_of($_->{who}) : 'nobody') . " $_->{mode}" } @queue if @queue;
+			push @say, "$kind $PATHS[$path]: " . join ', ',
+			  map { (defined $_->{who} ? name_of($_->{who}) : 'nobody') . " $_->{mode}" } @queue
+			  if @queue;
 		}
 	}
 	%node_seen = %seen;
@@ -403,7 +421,7 @@ sub check_advisory
 
 my (%count, %events);
 
-# An end of this session that the step is; a new one comes.
+# Where the step was the end of a session, a new one comes in its place.
 sub renew
 {
 	my ($system, $step) = @_;
@@ -413,7 +431,7 @@ sub renew
 	return;
 }
 
-# Dies when there is a difference; returns false when it had to stop early.
+# Dies when there is a difference; returns false where the program cannot go on.
 sub run_step
 {
 	my ($program, $step, $zk_model, $advisory_model) = @_;
@@ -427,7 +445,7 @@ sub run_step
 		my @expected = $model->step($step);
 		my @got = answers($system, $step, \@expected);
 
-		# ZooKeeper was slow; what a call may say of that is no matter here
+		# ZooKeeper did not answer within this call's timeout, which is an error
 		return 0 if ($step->{how} // '') eq 'timed' && @got == 1 && $got[0][1] eq '58030';
 		differ("$system->{name}: answers", say_answers(@expected), say_answers(@got)) if say_answers(@expected) ne say_answers(@got);
 		push @answers, say_answers(@got) . ' waiting: ' . join '', map { name_of($_) } grep { $model->is_blocked($_) } @ALL;
@@ -443,7 +461,7 @@ sub run_step
 			differ('zklock and advisory locks', @answers) if $answers[0] ne $answers[1] && $step->{op} ne 'unlock_all';
 			$count{'the same answer of advisory locks'}++;
 		}
-		else { $count{ 'another answer of advisory locks' }++ if $answers[0] ne $answers[1]; }
+		elsif ($answers[0] ne $answers[1]) { $count{'another answer of advisory locks'}++; }
 	}
 	my %now = %{ $zk_model->events };
 	$now{'a batch of readers'} = 1 if ($now{'shared granted'} // 0) > 1;
@@ -476,7 +494,7 @@ sub run_program
 		if (!$go_on)
 		{
 			$count{'cut short'}++;
-			disconnect_all($_) for \%zklock, \%advisory;
+			disconnect_all();
 			last;
 		}
 		$count{steps}++;
@@ -557,12 +575,12 @@ foreach my $program (sort { $a->style cmp $b->style || $a->seed <=> $b->seed } @
 {
 	if ($style ne $program->style)
 	{
-		disconnect_all(\%zklock);
+		disconnect_all();
 		$style = $program->style;
 	}
-	connect_all($_) for \%zklock, \%advisory;
+	connect_all();
 	next if ok(run_program($program), 'program ' . $program->seed . ", $style");
-	disconnect_all($_) for \%zklock, \%advisory;
+	disconnect_all();
 	last if ++$failed >= 5;
 }
 my $seconds = time - $start;
@@ -581,7 +599,7 @@ if ($PROGRAMS >= 200 && !$failed)
 	cmp_ok($count{'cut short'} // 0, '<', $PROGRAMS / 20, 'ZooKeeper was mostly in time');
 }
 
-disconnect_all($_) for \%zklock, \%advisory;
+disconnect_all();
 $client->close;
 $_->quit for @admin;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);
