@@ -17,6 +17,14 @@
  * expiry would have shown first, on the same connection), and a process that
  * was stopped (what it reads then is old).
  *
+ * A reader has one more way to its turn: the writer before it stays, but its
+ * data comes to say that it is a reader now.  The watch tells when it changes,
+ * and brings the data when it is set anew.
+ *
+ * A semaphore is the same queue with more who hold.  As long as any so many of
+ * those before us stand as there are places, we do not hold; so those are
+ * watched.
+ *
  * Several locks at once are made by one transaction, so that two such calls
  * stand in the same order everywhere.  The first that is taken, in the order
  * of the paths, is waited for; the nodes behind it are given up for as long,
@@ -54,7 +62,7 @@ typedef struct Place
 	bool		list_fresh;		/* it was asked of the leader */
 	int			leftovers;		/* of ours, which it may show */
 	uint32		list_epoch;		/* the connection that the last one came by */
-	ZkRequest **reads;			/* of other's nodes */
+	ZkRequest **reads;			/* of others' nodes */
 	int			nreads;
 	Blocker    *blockers;		/* watched; by name */
 	int			nblockers;
