@@ -248,7 +248,7 @@ static const struct
 {
 	{ZNOAUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
 		"permission denied by ZooKeeper for lock path \"%s\"",
-	"An ACL of the path or one of its parents does not let this session create nodes."},
+	"An ACL of the path, of one of its parents or of a node there does not let this session in."},
 	{ZINVALIDACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
 	"ZooKeeper refused the ACL of a node at lock path \"%s\"", NULL},
 	{ZNOCHILDRENFOREPHEMERALS, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hold.c
- *	  What this backend holds: taking, giving back, looking.
+ *	  What this backend holds: locks and holds, taking them, looking at them.
  *
  * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often
  * it was taken, in which scope, in which subtransaction.  Equal holds are one
@@ -21,7 +21,7 @@
  *
  * A subtransaction is known by its id.  Ids begin anew in each transaction,
  * so holds that outlive theirs lose it (InvalidSubTransactionId).  What
- * transactions do to holds is in xact.c.
+ * zk_unlock does to holds is in unlock.c, what transactions do in xact.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,8 +53,8 @@ make_key(LockKey *key, const char *path, ZkpMode mode)
 	strlcpy(key->path, path, sizeof(key->path));
 }
 
-static Lock *
-find_lock(const char *path, ZkpMode mode)
+Lock *
+zkh_find_lock(const char *path, ZkpMode mode)
 {
 	LockKey		key;
 
@@ -65,15 +65,15 @@ find_lock(const char *path, ZkpMode mode)
 }
 
 /* The lock of the same path in the other mode, or NULL */
-static Lock *
-twin_of(Lock *lock)
+Lock *
+zkh_twin_of(Lock *lock)
 {
 	switch ((ZkpMode) lock->key.mode)
 	{
 		case ZKP_SHARED:
-			return find_lock(lock->key.path, ZKP_EXCLUSIVE);
+			return zkh_find_lock(lock->key.path, ZKP_EXCLUSIVE);
 		case ZKP_EXCLUSIVE:
-			return find_lock(lock->key.path, ZKP_SHARED);
+			return zkh_find_lock(lock->key.path, ZKP_SHARED);
 		default:
 			return NULL;
 	}
@@ -88,25 +88,8 @@ zkh_base(Lock *lock)
 		return lock;
 	if (lock->key.mode != ZKP_SHARED)
 		return NULL;
-	twin = twin_of(lock);
+	twin = zkh_twin_of(lock);
 	return twin != NULL && twin->taken ? twin : NULL;
-}
-
-Lock *
-zkh_pass_on(Lock *lock)
-{
-	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? twin_of(lock) : NULL;
-
-	if (twin == NULL || twin->count == 0 || twin->taken)
-		return NULL;
-	twin->taken = true;
-	twin->lost = lock->lost;
-	twin->grant = lock->grant;
-	twin->generation = lock->generation;
-	lock->taken = false;
-	lock->lost = false;
-	lock->grant.node = NULL;
-	return twin;
 }
 
 static Lock *
@@ -163,24 +146,34 @@ zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 	return lost;
 }
 
-static bool
-is_lost(Lock *lock)
+bool
+zkh_is_lost(Lock *lock)
 {
 	Lock	   *base = zkh_base(lock);
 
 	return base != NULL && zkh_first_lost(&base, &base->grant.node, 1) == 0;
 }
 
-ZkNode *
-zkh_drop_node(Lock *lock)
+bool
+zkh_leave_node(Lock *lock)
 {
-	ZkNode	   *node = lock->grant.node;
+	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkh_twin_of(lock) : NULL;
 
+	if (heir != NULL && (heir->count == 0 || heir->taken))
+		heir = NULL;
+	if (heir != NULL)
+	{
+		heir->taken = true;
+		heir->lost = lock->lost;
+		heir->grant = lock->grant;
+		heir->generation = lock->generation;
+	}
+	else
+		nnodes--;
 	lock->taken = false;
 	lock->lost = false;
 	lock->grant.node = NULL;
-	nnodes--;
-	return node;
+	return heir != NULL;
 }
 
 void
@@ -220,21 +213,6 @@ zkh_remove_hold(Hold *hold)
 	pfree(hold);
 }
 
-/*
- * Give one or all of a hold's count back, by zk_unlock.  What the current
- * transaction took stays as an entry: see the head of this file.
- */
-static void
-lower_hold(Hold *hold, int64 by)
-{
-	Lock	   *lock = hold->lock;
-
-	hold->count -= by;
-	lock->count -= by;
-	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
-		zkh_remove_hold(hold);
-}
-
 /*-------------------------------------------------------------------------
  * Locking
  *-------------------------------------------------------------------------
@@ -262,7 +240,7 @@ initialize(void)
 static void
 refuse_lost(Lock *lock)
 {
-	if (lock != NULL && lock->count > 0 && is_lost(lock))
+	if (lock != NULL && lock->count > 0 && zkh_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(lock->key.path)),
@@ -345,7 +323,7 @@ is_held(Lock *lock)
 static ZkNode *
 own_shared_node(Lock *lock)
 {
-	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? twin_of(lock) : NULL;
+	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? zkh_twin_of(lock) : NULL;
 
 	return twin != NULL && twin->taken ? twin->grant.node : NULL;
 }
@@ -370,11 +348,11 @@ first_lost(Wanted *wanted, int n)
 	for (int i = 0; i < n; i++)
 	{
 		Lock	   *lock = wanted[i].lock;
-		Lock	   *twin = twin_of(lock);
+		Lock	   *twin = zkh_twin_of(lock);
 
-		if (lock->count > 0 && is_lost(lock))
+		if (lock->count > 0 && zkh_is_lost(lock))
 			return lock;
-		if (twin != NULL && twin->count > 0 && is_lost(twin))
+		if (twin != NULL && twin->count > 0 && zkh_is_lost(twin))
 			return twin;
 	}
 	return NULL;
@@ -478,19 +456,13 @@ warn_if_high(Lock *lock)
 			 errhint("When nobody holds or awaits the lock, delete its directory in ZooKeeper, or leave the lock alone for a few minutes: ZooKeeper removes an empty one by itself. Numbers then begin at 0 again; fencing tokens go on rising.")));
 }
 
-static int
-compare_paths(const void *a, const void *b)
-{
-	return strcmp(*(char *const *) a, *(char *const *) b);
-}
-
 /* In byte order, each once */
 static int
 sort_paths(char **paths, int n)
 {
 	int			count = 0;
 
-	qsort(paths, n, sizeof(char *), compare_paths);
+	qsort(paths, n, sizeof(char *), pg_qsort_strcmp);
 	for (int i = 0; i < n; i++)
 	{
 		if (i == 0 || strcmp(paths[i], paths[count - 1]) != 0)
@@ -573,361 +545,6 @@ zkh_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 }
 
 /*-------------------------------------------------------------------------
- * Unlocking
- *-------------------------------------------------------------------------
- */
-
-static Hold *
-latest_session_hold(Lock *lock)
-{
-	dlist_iter	iter;
-
-	dlist_reverse_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-			return hold;
-	}
-	return NULL;
-}
-
-/* All session-scope holds of a lock; returns their count */
-static int64
-lower_session_holds(Lock *lock)
-{
-	int64		dropped = 0;
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-		{
-			dropped += hold->count;
-			lower_hold(hold, hold->count);
-		}
-	}
-	return dropped;
-}
-
-static void
-warn_lost(const char *path)
-{
-	ereport(WARNING,
-			(errmsg("the lock on \"%s\" had been lost", zkpath_for_display(path))));
-}
-
-/*
- * A lock that zk_unlock has given back.  The delete of its node tells for
- * certain whether it was held until then: NONODE means that it was not.
- */
-typedef enum Ended
-{
-	WAITING,
-	UNCERTAIN,					/* its node is gone, nobody knows since when */
-	STILL_HELD,					/* by other holds: the node is there */
-	HELD_UNTIL_THEN,
-	LOST_BEFORE
-} Ended;
-
-typedef struct Ending
-{
-	Lock	   *lock;
-	Lock	   *base;			/* what it stood on */
-	ZkSession  *session;		/* if there is something to wait for */
-	ZkNode	   *node;
-	bool		passed_on;		/* the node has become the shared lock's */
-	int64		count;			/* of holds given back */
-	bool		lost;			/* known to be */
-	bool		proven;			/* the guard would have passed it then */
-	Ended		ended;
-} Ending;
-
-/*
- * The lock's holds have been given back, as many as they are.  Does not fail,
- * and does not notice the end of the session, which other endings need.
- */
-static void
-begin_ending(Ending *ending)
-{
-	Lock	   *lock = ending->lock;
-	ZkSession  *session = ending->base->generation == zkc_generation() ? zkc_peek() : NULL;
-	ZkSessionInfo info;
-	ZkNode	   *node = ending->base->grant.node;
-
-	if (session != NULL)
-	{
-		zks_info(session, &info);
-		ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
-	}
-	ending->ended = ending->lost || session == NULL ? LOST_BEFORE : STILL_HELD;
-	if (lock->count > 0 || !lock->taken)
-		return;
-	ending->passed_on = zkh_pass_on(lock) != NULL;
-	if (!ending->passed_on)
-		(void) zkh_drop_node(lock);
-	if (session == NULL)
-		return;
-	if (ending->lost)
-	{
-		if (!ending->passed_on)
-			(void) zkn_discard(session, node);
-		return;
-	}
-	ending->ended = WAITING;
-	ending->session = session;
-	ending->node = node;
-	if (ending->passed_on)
-		(void) zkn_share(session, node);
-	else
-		zkn_delete(session, node);
-}
-
-/* What has become of it?  Returns the code with which ZooKeeper refused, or 0 */
-static int
-look_at_ending(Ending *ending)
-{
-	ZkSessionInfo info;
-	ZkNodeInfo	node;
-
-	if (ending->ended != WAITING)
-		return 0;
-
-	/* the session first: its end is said of the node a moment later */
-	zks_info(ending->session, &info);
-	zkn_info(ending->session, ending->node, &node);
-	if (node.state == ZKN_DELETED)
-		ending->ended = node.rc == 0 ? HELD_UNTIL_THEN : UNCERTAIN;
-	else if (ending->passed_on && node.state == ZKN_PRESENT && !node.sharing)
-		ending->ended = HELD_UNTIL_THEN;
-	else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
-		ending->ended = LOST_BEFORE;
-	else
-		return node.rc;
-	return 0;
-}
-
-/* What proves to be lost takes along what stood on it, and was given back, too */
-static void
-share_loss(Ending *endings, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (endings[i].base == endings[i].lock)
-			continue;
-		for (int j = 0; j < n; j++)
-		{
-			if (endings[j].lock == endings[i].base && endings[j].ended == LOST_BEFORE)
-				endings[i].ended = LOST_BEFORE;
-		}
-	}
-}
-
-/*
- * Wait until ZooKeeper has confirmed the deletes, but not without end: the
- * holds are gone already, and the session's thread goes on.
- */
-static void
-await_endings(Ending *endings, int n)
-{
-	int64		until = zkwait_after(zklock_operation_timeout);
-	bool		in_time = true;
-	Ending	   *late = NULL;
-	int			refused = 0;
-	ZkWait		wait;
-
-	zkwait_begin(&wait, -1, false);
-	for (int i = 0; i < n; i++)
-	{
-		for (;;)
-		{
-			int			rc = look_at_ending(&endings[i]);
-
-			if (rc != 0)
-				refused = rc;
-			if (rc != 0 || !in_time || endings[i].ended != WAITING)
-				break;
-			in_time = zkwait(&wait, endings[i].session, until, ZKWAIT_RELEASE);
-		}
-		if (endings[i].ended == WAITING)
-			late = &endings[i];
-	}
-	share_loss(endings, n);
-	for (int i = 0; i < n; i++)
-	{
-		if (endings[i].ended == LOST_BEFORE)
-			warn_lost(endings[i].lock->key.path);
-	}
-	if (late != NULL && refused != 0)
-		ereport(WARNING,
-				(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(refused)),
-				 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
-	else if (late != NULL)
-		ereport(WARNING,
-				(errmsg("ZooKeeper has not confirmed the release of a lock"),
-				 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
-}
-
-/*
- * The transaction may have relied on what it took and gave back: the guard is
- * to know what became of it.
- */
-static void
-tell_holds(const Ending *ending, Lock *lock)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if (lock != ending->lock && hold->proven)
-			continue;			/* was given back before */
-		switch (ending->ended)
-		{
-			case WAITING:
-			case UNCERTAIN:
-
-				/*
-				 * A delete that was sent twice has an honest NONODE, too: do
-				 * not doubt what the guard would have passed.
-				 */
-				hold->doubted |= !ending->proven;
-				break;
-			case STILL_HELD:
-				hold->proven = hold->count == 0 && ending->proven;
-				break;
-			case HELD_UNTIL_THEN:
-				break;
-			case LOST_BEFORE:
-				hold->lost = true;
-				break;
-		}
-	}
-}
-
-static void
-finish_ending(Ending *ending)
-{
-	Lock	   *twin = twin_of(ending->lock);
-
-	if (ending->node != NULL && !ending->passed_on)
-		(void) zkn_discard(ending->session, ending->node);
-	tell_holds(ending, ending->lock);
-
-	/* the shared lock's, which was given back before, if it stood on this */
-	if (ending->node != NULL && twin != NULL && !twin->taken)
-		tell_holds(ending, twin);
-	zkh_forget_if_unused(ending->lock);
-}
-
-static void
-finish_endings(Ending *endings, int n)
-{
-	for (int i = 0; i < n; i++)
-		finish_ending(&endings[i]);
-}
-
-/* From begin_ending to here nothing may fail */
-static void
-complete_endings(Ending *endings, int n)
-{
-	PG_TRY();
-	{
-		await_endings(endings, n);
-	}
-	PG_CATCH();
-	{
-		finish_endings(endings, n);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	finish_endings(endings, n);
-}
-
-static void
-warn_not_held(const char *path, ZkpMode mode)
-{
-	const char *shown = zkpath_for_display(path);
-
-	if (mode == ZKP_SEMAPHORE)
-		ereport(WARNING,
-				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown)));
-	else
-		ereport(WARNING,
-				(errmsg("you don't own a session-scope %s lock on \"%s\"",
-						mode == ZKP_SHARED ? "shared" : "exclusive", shown)));
-}
-
-bool
-zkh_unlock(const char *path, ZkpMode mode)
-{
-	Lock	   *lock = find_lock(path, mode);
-	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
-	Ending		ending = {.lock = lock};
-
-	if (hold == NULL)
-	{
-		warn_not_held(path, mode);
-		return false;
-	}
-	ending.lost = is_lost(lock);
-	ending.base = zkh_base(lock);
-	if (ending.lost)
-		(void) lower_session_holds(lock);
-	else
-		lower_hold(hold, 1);
-	begin_ending(&ending);
-	complete_endings(&ending, 1);
-	return ending.ended != LOST_BEFORE;
-}
-
-int64
-zkh_unlock_all(void)
-{
-	HASH_SEQ_STATUS status;
-	Lock	   *lock;
-	Ending	   *endings;
-	int			n = 0;
-	int64		dropped = 0;
-
-	if (zkh_locks == NULL || hash_get_num_entries(zkh_locks) == 0)
-		return 0;
-	endings = palloc0(hash_get_num_entries(zkh_locks) * sizeof(Ending));
-
-	/* all of them first: it may end the session */
-	hash_seq_init(&status, zkh_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
-		(void) is_lost(lock);
-
-	/* then the holds of all, since one lock may stand on another */
-	hash_seq_init(&status, zkh_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
-	{
-		Ending	   *ending = &endings[n];
-
-		ending->lock = lock;
-		ending->base = zkh_base(lock);
-		ending->lost = ending->base != NULL && ending->base->lost;
-		ending->count = lower_session_holds(lock);
-		if (ending->count > 0)
-			n++;
-	}
-	for (int i = 0; i < n; i++)
-		begin_ending(&endings[i]);
-	complete_endings(endings, n);
-	for (int i = 0; i < n; i++)
-	{
-		if (endings[i].ended != LOST_BEFORE)
-			dropped += endings[i].count;
-	}
-	pfree(endings);
-	return dropped;
-}
-
-/*-------------------------------------------------------------------------
  * Looking
  *-------------------------------------------------------------------------
  */
@@ -938,7 +555,7 @@ state_of(Lock *lock)
 	ZkSession  *session;
 	ZkSessionInfo info;
 
-	if (is_lost(lock))
+	if (zkh_is_lost(lock))
 		return ZKH_LOST;
 	session = zkh_session_of(zkh_base(lock));
 	if (session == NULL)		/* it ended just now */
@@ -954,9 +571,9 @@ zkh_token(const char *path, int64 *token)
 
 	for (int i = 0; i < lengthof(modes); i++)
 	{
-		Lock	   *lock = find_lock(path, modes[i]);
+		Lock	   *lock = zkh_find_lock(path, modes[i]);
 
-		if (lock != NULL && lock->count > 0 && !is_lost(lock))
+		if (lock != NULL && lock->count > 0 && !zkh_is_lost(lock))
 		{
 			*token = zkh_base(lock)->grant.token;
 			return true;
@@ -981,7 +598,7 @@ refresh_name(Lock *lock)
 int64
 zkh_fencing_token(const char *path)
 {
-	Lock	   *lock = find_lock(path, ZKP_EXCLUSIVE);
+	Lock	   *lock = zkh_find_lock(path, ZKP_EXCLUSIVE);
 
 	if (lock == NULL || lock->count == 0)
 		ereport(ERROR,
@@ -989,7 +606,7 @@ zkh_fencing_token(const char *path)
 				 errmsg("this session does not hold the exclusive lock on \"%s\"",
 						zkpath_for_display(path)),
 				 errhint("Lock it first, or give the token of the program that holds it.")));
-	if (is_lost(lock))
+	if (zkh_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * hold_int.h
- *	  What hold.c and xact.c share: the locks and holds of this backend.
+ *	  What hold.c, unlock.c and xact.c share: the locks and holds of this
+ *	  backend.
  *
  *-------------------------------------------------------------------------
  */
@@ -78,14 +79,20 @@ extern Lock *zkh_base(Lock *lock);
 
 /* What follows does not fail */
 
-/*
- * An exclusive lock without holds leaves its node to the shared one that
- * stands on it; returns that one, or NULL when there is none.
- */
-extern Lock *zkh_pass_on(Lock *lock);
+extern Lock *zkh_find_lock(const char *path, ZkpMode mode);
 
-/* Take the node from a lock without holds */
-extern ZkNode *zkh_drop_node(Lock *lock);
+/* The lock of the same path in the other mode, or NULL */
+extern Lock *zkh_twin_of(Lock *lock);
+
+/* Is what it stands on lost? */
+extern bool zkh_is_lost(Lock *lock);
+
+/*
+ * The lock has no holds any more, and gives its node up.  True: to the shared
+ * lock that stands on it, too, and now has it; the node is to become shared.
+ * False: it is the caller's, to delete.
+ */
+extern bool zkh_leave_node(Lock *lock);
 extern void zkh_forget_if_unused(Lock *lock);
 extern void zkh_remove_hold(Hold *hold);
 extern Hold *zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);

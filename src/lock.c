@@ -91,6 +91,7 @@ typedef enum Outcome
 {
 	GRANTED,
 	TAKEN,						/* somebody else has it, and time is up */
+	WAIT_ON,					/* nothing has happened */
 	LIST_AGAIN,					/* something changed: look at the queue */
 	START_AGAIN					/* our node is gone: queue again */
 } Outcome;
@@ -456,12 +457,6 @@ join_queues(Call *c, int first)
 	}
 }
 
-static int
-compare_names(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *) a, *(const char *const *) b);
-}
-
 /* Can this watch still tell us what we want to know? */
 static bool
 is_in_force(Call *c, const Blocker *blocker)
@@ -505,7 +500,7 @@ watch_queue(Call *c, Place *p, const Queue *queue)
 
 	for (int i = 0; i < n; i++)
 		names[i] = queue->contenders[queue->view.watch[i]].name;
-	qsort(names, n, sizeof(char *), compare_names);
+	qsort(names, n, sizeof(char *), pg_qsort_strcmp);
 
 	/* all of old and new must be reachable for drop_place at any time */
 	p->blockers = palloc0((n + nold) * sizeof(Blocker));
@@ -558,14 +553,14 @@ is_our_turn(Call *c, Place *p)
 
 /*
  * What the watches say by now.  GRANTED: what the list has shown is enough to
- * know that it is our turn.  TAKEN: nothing has happened; pending tells whether
- * one of them has not been answered.  A node whose data has changed is watched
+ * know that it is our turn.  pending tells whether one of them has not been
+ * answered.  A node whose data has changed is watched
  * again at once, which brings the data.  Raises when ZooKeeper refused one.
  */
 static Outcome
 look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pending)
 {
-	Outcome		outcome = TAKEN;
+	Outcome		outcome = WAIT_ON;
 
 	*pending = false;
 	for (int i = 0; i < p->nblockers; i++)
@@ -633,7 +628,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			if (info.epoch != p->list_epoch)
 				return LIST_AGAIN;
 			outcome = look_at_watches(c, p, view, info.epoch, &pending);
-			if (outcome != TAKEN)
+			if (outcome != WAIT_ON)
 				return outcome;
 			if (node.watch == ZKW_FAILED || node.watch == ZKW_CHANGED)
 				return LIST_AGAIN;
@@ -671,7 +666,7 @@ raise_deadlock(const char *path)
  * here, if we may.
  */
 static Outcome
-wait_in_queue(Call *c, int at, Queue *queue)
+stand_in_queue(Call *c, int at, Queue *queue)
 {
 	Place	   *p = &c->places[at];
 	Outcome		outcome;
@@ -734,7 +729,7 @@ take_turn(Call *c, int at)
 		else if (queue.view.need == 0)
 			outcome = GRANTED;
 		else
-			outcome = wait_in_queue(c, at, &queue);
+			outcome = stand_in_queue(c, at, &queue);
 		free_queue(&queue);
 		drop_list(c, p);
 	}
@@ -812,7 +807,7 @@ have_all(Call *c)
 }
 
 static void
-refuse_too_many(Call *c)
+refuse_too_large(Call *c)
 {
 	char	  **dirs = palloc(c->n * sizeof(char *));
 	size_t		bytes = 0;
@@ -846,7 +841,7 @@ begin_round(Call *c)
 			pfree(p->dir);
 		p->dir = zkpath_join(zkc_root(), p->target->path);
 	}
-	refuse_too_many(c);
+	refuse_too_large(c);
 }
 
 static ZklOutcome

@@ -694,6 +694,26 @@ shared(ZkNode *n)
 		n->ticket = 0;
 }
 
+/*
+ * ZooKeeper refuses it, and nobody wants the node any more: it goes, by
+ * whichever name.
+ */
+static void
+give_up_sharing(ZkNode *n)
+{
+	char		name[ZKP_NAME_LEN];
+	NodePath	path;
+	ZkRequest  *r;
+
+	if (n->share_doubted && zkp_shared_name(name, n->name) &&
+		(r = zkr_new_locked(n->session, NULL, NULL)) != NULL)
+	{
+		r->forgotten = true;
+		zkr_delete_locked(r, node_path(n, name, &path), -1);
+	}
+	shared(n);
+}
+
 static void
 on_shared(ZkSession *s, ZkRequest *r)
 {
@@ -731,7 +751,7 @@ on_shared(ZkSession *s, ZkRequest *r)
 	{
 		n->refused = r->rc;
 		if (n->unwanted)
-			shared(n);
+			give_up_sharing(n);
 	}
 }
 

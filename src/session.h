@@ -103,7 +103,8 @@ typedef struct ZkAnswer
 	int			nchildren;
 	char	  **children;		/* of a list; valid until zks_request_free */
 	int			missing;		/* of a check: the first node that is not there */
-	int64_t		czxid;			/* of what was read, or what that says instead */
+	int64_t		czxid;			/* of what was read; if its data says that it took
+								 * the place of another, of that */
 	bool		says_shared;	/* its data: see protocol.h */
 } ZkAnswer;
 

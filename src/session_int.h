@@ -135,7 +135,7 @@ struct ZkSession
 	ZkSessionInfo info;
 	int64_t		heartbeat_at;	/* when the last one was sent */
 	bool		connected_now;	/* a connection was made; see to the nodes */
-	bool		broken;			/* a send failed: see zks_submitted */
+	bool		broken;			/* a send failed: see request.c, submitted */
 	bool		notify;			/* tell the owner, once the mutex is free */
 	int64_t		close_by;		/* the keeper has seen closing; or 0 */
 

@@ -200,15 +200,11 @@ static void
 release_node(Lock *lock)
 {
 	ZkSession  *session = zkh_session_of(lock);
-	Lock	   *heir = zkh_pass_on(lock);
-	ZkNode	   *node = heir != NULL ? heir->grant.node : zkh_drop_node(lock);
+	ZkNode	   *node = lock->grant.node;
+	bool		passed_on = zkh_leave_node(lock);
 
-	if (session == NULL)
-		return;
-	if (heir == NULL)
-		remember_ticket(zkn_discard(session, node));
-	else if (!heir->lost)
-		remember_ticket(zkn_share(session, node));
+	if (session != NULL)
+		remember_ticket(passed_on ? zkn_share(session, node) : zkn_discard(session, node));
 }
 
 /*

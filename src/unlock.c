@@ -1,0 +1,379 @@
+/*-------------------------------------------------------------------------
+ *
+ * unlock.c
+ *	  Giving back before the transaction ends, as zk_unlock does.
+ *
+ * Once called, the hold is gone, whatever happens to the call.  What is waited
+ * for is ZooKeeper's word that the node was there until then: if it was not,
+ * the lock had been lost, and the transaction that relied on it must know.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "client.h"
+#include "hold_int.h"
+#include "settings.h"
+
+/*
+ * Give one or all of a hold's count back, by zk_unlock.  What the current
+ * transaction took stays as an entry: see the head of this file.
+ */
+static void
+lower_hold(Hold *hold, int64 by)
+{
+	Lock	   *lock = hold->lock;
+
+	hold->count -= by;
+	lock->count -= by;
+	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
+		zkh_remove_hold(hold);
+}
+
+static Hold *
+latest_session_hold(Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_reverse_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			return hold;
+	}
+	return NULL;
+}
+
+/* All session-scope holds of a lock; returns their count */
+static int64
+lower_session_holds(Lock *lock)
+{
+	int64		dropped = 0;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+		{
+			dropped += hold->count;
+			lower_hold(hold, hold->count);
+		}
+	}
+	return dropped;
+}
+
+static void
+warn_lost(const char *path)
+{
+	ereport(WARNING,
+			(errmsg("the lock on \"%s\" had been lost", zkpath_for_display(path))));
+}
+
+/*
+ * A lock that zk_unlock has given back.  The delete of its node tells for
+ * certain whether it was held until then: NONODE means that it was not.
+ */
+typedef enum Ended
+{
+	WAITING,
+	UNCERTAIN,					/* its node is gone, nobody knows since when */
+	STILL_HELD,					/* by other holds: the node is there */
+	HELD_UNTIL_THEN,
+	LOST_BEFORE
+} Ended;
+
+typedef struct Ending
+{
+	Lock	   *lock;
+	Lock	   *base;			/* what it stood on */
+	ZkSession  *session;		/* if there is something to wait for */
+	ZkNode	   *node;
+	bool		passed_on;		/* the node has become the shared lock's */
+	int64		count;			/* of holds given back */
+	bool		lost;			/* known to be */
+	bool		proven;			/* the guard would have passed it then */
+	Ended		ended;
+} Ending;
+
+/*
+ * The lock's holds have been given back, as many as they are.  Does not fail,
+ * and does not notice the end of the session, which other endings need.
+ */
+static void
+begin_ending(Ending *ending)
+{
+	Lock	   *lock = ending->lock;
+	ZkSession  *session = ending->base->generation == zkc_generation() ? zkc_peek() : NULL;
+	ZkSessionInfo info;
+	ZkNode	   *node = ending->base->grant.node;
+
+	if (session != NULL)
+	{
+		zks_info(session, &info);
+		ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
+	}
+	ending->ended = ending->lost || session == NULL ? LOST_BEFORE : STILL_HELD;
+	if (lock->count > 0 || !lock->taken)
+		return;
+	ending->passed_on = zkh_leave_node(lock);
+	if (session == NULL)
+		return;
+	if (ending->lost)
+	{
+		if (!ending->passed_on)
+			(void) zkn_discard(session, node);
+		return;
+	}
+	ending->ended = WAITING;
+	ending->session = session;
+	ending->node = node;
+	if (ending->passed_on)
+		(void) zkn_share(session, node);
+	else
+		zkn_delete(session, node);
+}
+
+/* What has become of it?  Returns the code with which ZooKeeper refused, or 0 */
+static int
+look_at_ending(Ending *ending)
+{
+	ZkSessionInfo info;
+	ZkNodeInfo	node;
+
+	if (ending->ended != WAITING)
+		return 0;
+
+	/* the session first: its end is said of the node a moment later */
+	zks_info(ending->session, &info);
+	zkn_info(ending->session, ending->node, &node);
+	if (node.state == ZKN_DELETED)
+		ending->ended = node.rc == 0 ? HELD_UNTIL_THEN : UNCERTAIN;
+	else if (ending->passed_on && node.state == ZKN_PRESENT && !node.sharing)
+		ending->ended = HELD_UNTIL_THEN;
+	else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
+		ending->ended = LOST_BEFORE;
+	else
+		return node.rc;
+	return 0;
+}
+
+/* What proves to be lost takes along what stood on it, and was given back, too */
+static void
+share_loss(Ending *endings, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].base == endings[i].lock)
+			continue;
+		for (int j = 0; j < n; j++)
+		{
+			if (endings[j].lock == endings[i].base && endings[j].ended == LOST_BEFORE)
+				endings[i].ended = LOST_BEFORE;
+		}
+	}
+}
+
+/*
+ * Wait until ZooKeeper has confirmed the deletes, but not without end: the
+ * holds are gone already, and the session's thread goes on.
+ */
+static void
+await_endings(Ending *endings, int n)
+{
+	int64		until = zkwait_after(zklock_operation_timeout);
+	bool		in_time = true;
+	Ending	   *late = NULL;
+	int			refused = 0;
+	ZkWait		wait;
+
+	zkwait_begin(&wait, -1, false);
+	for (int i = 0; i < n; i++)
+	{
+		for (;;)
+		{
+			int			rc = look_at_ending(&endings[i]);
+
+			if (rc != 0)
+				refused = rc;
+			if (rc != 0 || !in_time || endings[i].ended != WAITING)
+				break;
+			in_time = zkwait(&wait, endings[i].session, until, ZKWAIT_RELEASE);
+		}
+		if (endings[i].ended == WAITING)
+			late = &endings[i];
+	}
+	share_loss(endings, n);
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].ended == LOST_BEFORE)
+			warn_lost(endings[i].lock->key.path);
+	}
+	if (late != NULL && refused != 0)
+		ereport(WARNING,
+				(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(refused)),
+				 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
+	else if (late != NULL)
+		ereport(WARNING,
+				(errmsg("ZooKeeper has not confirmed the release of a lock"),
+				 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
+}
+
+/*
+ * The transaction may have relied on what it took and gave back: the guard is
+ * to know what became of it.
+ */
+static void
+tell_holds(const Ending *ending, Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (lock != ending->lock && hold->proven)
+			continue;			/* was given back before */
+		switch (ending->ended)
+		{
+			case WAITING:
+			case UNCERTAIN:
+
+				/*
+				 * A delete that was sent twice has an honest NONODE, too: do
+				 * not doubt what the guard would have passed.
+				 */
+				hold->doubted |= !ending->proven;
+				break;
+			case STILL_HELD:
+				hold->proven = hold->count == 0 && ending->proven;
+				break;
+			case HELD_UNTIL_THEN:
+				break;
+			case LOST_BEFORE:
+				hold->lost = true;
+				break;
+		}
+	}
+}
+
+static void
+finish_ending(Ending *ending)
+{
+	Lock	   *twin = zkh_twin_of(ending->lock);
+
+	if (ending->node != NULL && !ending->passed_on)
+		(void) zkn_discard(ending->session, ending->node);
+	tell_holds(ending, ending->lock);
+
+	/* the shared lock's, which was given back before, if it stood on this */
+	if (ending->node != NULL && twin != NULL && !twin->taken)
+		tell_holds(ending, twin);
+	zkh_forget_if_unused(ending->lock);
+}
+
+static void
+finish_endings(Ending *endings, int n)
+{
+	for (int i = 0; i < n; i++)
+		finish_ending(&endings[i]);
+}
+
+/* From begin_ending to here nothing may fail */
+static void
+complete_endings(Ending *endings, int n)
+{
+	PG_TRY();
+	{
+		await_endings(endings, n);
+	}
+	PG_CATCH();
+	{
+		finish_endings(endings, n);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	finish_endings(endings, n);
+}
+
+static void
+warn_not_held(const char *path, ZkpMode mode)
+{
+	const char *shown = zkpath_for_display(path);
+
+	if (mode == ZKP_SEMAPHORE)
+		ereport(WARNING,
+				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown)));
+	else
+		ereport(WARNING,
+				(errmsg("you don't own a session-scope %s lock on \"%s\"",
+						mode == ZKP_SHARED ? "shared" : "exclusive", shown)));
+}
+
+bool
+zkh_unlock(const char *path, ZkpMode mode)
+{
+	Lock	   *lock = zkh_find_lock(path, mode);
+	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
+	Ending		ending = {.lock = lock};
+
+	if (hold == NULL)
+	{
+		warn_not_held(path, mode);
+		return false;
+	}
+	ending.lost = zkh_is_lost(lock);
+	ending.base = zkh_base(lock);
+	if (ending.lost)
+		(void) lower_session_holds(lock);
+	else
+		lower_hold(hold, 1);
+	begin_ending(&ending);
+	complete_endings(&ending, 1);
+	return ending.ended != LOST_BEFORE;
+}
+
+int64
+zkh_unlock_all(void)
+{
+	HASH_SEQ_STATUS status;
+	Lock	   *lock;
+	Ending	   *endings;
+	int			n = 0;
+	int64		dropped = 0;
+
+	if (zkh_locks == NULL || hash_get_num_entries(zkh_locks) == 0)
+		return 0;
+	endings = palloc0(hash_get_num_entries(zkh_locks) * sizeof(Ending));
+
+	/* all of them first: it may end the session */
+	hash_seq_init(&status, zkh_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+		(void) zkh_is_lost(lock);
+
+	/* then the holds of all, since one lock may stand on another */
+	hash_seq_init(&status, zkh_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+	{
+		Ending	   *ending = &endings[n];
+
+		ending->lock = lock;
+		ending->base = zkh_base(lock);
+		ending->lost = ending->base != NULL && ending->base->lost;
+		ending->count = lower_session_holds(lock);
+		if (ending->count > 0)
+			n++;
+	}
+	for (int i = 0; i < n; i++)
+		begin_ending(&endings[i]);
+	complete_endings(endings, n);
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].ended != LOST_BEFORE)
+			dropped += endings[i].count;
+	}
+	pfree(endings);
+	return dropped;
+}
