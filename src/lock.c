@@ -817,7 +817,7 @@ refuse_too_large(Call *c)
 		dirs[i] = c->places[i].dir;
 		bytes += strlen(dirs[i]);
 	}
-	if (c->n > 1 && !zkn_fit(dirs, c->n, &c->want))
+	if (c->n > 1 && !zkn_fit(c->session, dirs, c->n, &c->want))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many ZooKeeper locks at once"),

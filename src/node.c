@@ -480,16 +480,24 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 }
 
 bool
-zkn_fit(char *const *dirs, int n, const ZkpWant *want)
+zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 {
 	char		prefix[ZKP_PREFIX_LEN];
 	size_t		bytes = 0;
+	size_t		room;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	room = s->receive_buffer / 3;
+	zks_leave(s, &saved);
+	if (room == 0 || room > ZKN_MULTI_BYTES)
+		room = ZKN_MULTI_BYTES;
 
 	/* what the answer has of each: its path, with a number of ten digits */
 	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
 	for (int i = 0; i < n; i++)
 		bytes += ZKR_RESULT_BYTES + strlen(dirs[i]) + 1 + strlen(prefix) + 11;
-	return n <= ZKN_CHECK_MAX && bytes <= ZKN_MULTI_BYTES;
+	return n <= ZKN_CHECK_MAX && bytes <= room;
 }
 
 /*

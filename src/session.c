@@ -289,6 +289,7 @@ adopt_socket(ZkSession *s, int sock)
 {
 	int			send_size = SEND_BUFFER;
 	int			receive_size = RECEIVE_BUFFER;
+	socklen_t	len = sizeof(s->receive_buffer);
 
 	s->sock = sock;
 	if (sock < 0)
@@ -298,6 +299,8 @@ adopt_socket(ZkSession *s, int sock)
 	fcntl(sock, F_SETFD, FD_CLOEXEC);
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &send_size, sizeof(send_size));
 	setsockopt(sock, SOL_SOCKET, SO_RCVBUF, &receive_size, sizeof(receive_size));
+	if (getsockopt(sock, SOL_SOCKET, SO_RCVBUF, &s->receive_buffer, &len) < 0)
+		s->receive_buffer = 0;
 }
 
 /*

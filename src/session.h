@@ -178,7 +178,7 @@ extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWa
 					   bool parents, ZkNode **nodes);
 
 /* Do contenders in these directories go into one transaction? */
-extern bool zkn_fit(char *const *dirs, int n, const ZkpWant *want);
+extern bool zkn_fit(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
 
 extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 

@@ -28,8 +28,8 @@
 
 /*
  * A multi's answer must be in the socket's buffer as a whole before the library
- * may read it (frame.c), so this is what its results may need.  The buffer
- * holds twice as much: Linux counts its own bookkeeping, too.
+ * may read it (frame.c), so this is what its results may need; or a third of
+ * the buffer, if the kernel allows us less: it counts its own bookkeeping, too.
  */
 #define ZKN_MULTI_BYTES		(112 * 1024)
 
@@ -125,6 +125,7 @@ struct ZkSession
 	/* all below: under the mutex */
 	zhandle_t  *zh;
 	int			sock;			/* the library's socket, or -1 */
+	int			receive_buffer; /* its size; 0 before the first */
 	int64_t		attempt_at;		/* when it was opened */
 	int			nservers;
 	int			ntimeouts;		/* attempts that took too long, in a row */
