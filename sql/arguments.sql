@@ -26,14 +26,29 @@ END $$;
 SELECT statement, a.code, a.message
   FROM unnest(ARRAY['SELECT zk_lock(NULL)', 'SELECT zk_lock(NULL, ''0'')', 'SELECT zk_xact_lock(NULL)',
                     'SELECT zk_try_lock(NULL)', 'SELECT zk_try_xact_lock(NULL)', 'SELECT zk_unlock(NULL)',
-                    'SELECT zk_lock_token(NULL)']) statement,
+                    'SELECT zk_lock_token(NULL)',
+                    'SELECT zk_lock_shared(NULL)', 'SELECT zk_lock_shared(NULL, ''0'')', 'SELECT zk_xact_lock_shared(NULL)',
+                    'SELECT zk_try_lock_shared(NULL)', 'SELECT zk_try_xact_lock_shared(NULL)', 'SELECT zk_unlock_shared(NULL)',
+                    'SELECT zk_lock_all(NULL)', 'SELECT zk_lock_all(NULL, ''0'')', 'SELECT zk_xact_lock_all(NULL)',
+                    'SELECT zk_lock_all(ARRAY[NULL])', 'SELECT zk_lock_all(ARRAY[NULL], ''0'')',
+                    'SELECT zk_lock_all(ARRAY[''/a'', NULL])', 'SELECT zk_xact_lock_all(ARRAY[NULL, ''/a'', ''/b''])',
+                    'SELECT zk_semaphore_acquire(NULL, 1)', 'SELECT zk_semaphore_acquire(''/a'', NULL)',
+                    'SELECT zk_semaphore_acquire(''/a'', NULL, ''0'')', 'SELECT zk_semaphore_acquire(NULL, NULL)',
+                    'SELECT zk_xact_semaphore_acquire(NULL, 1)', 'SELECT zk_xact_semaphore_acquire(''/a'', NULL)',
+                    'SELECT zk_semaphore_release(NULL)']) statement,
        attempt(statement) a;
 
 -- each function refuses a bad path
 SELECT statement, a.code, a.message, a.detail, a.hint
   FROM unnest(ARRAY['SELECT zk_lock(''a'')', 'SELECT zk_lock(''a'', ''0'')', 'SELECT zk_xact_lock(''a'')',
                     'SELECT zk_try_lock(''a'')', 'SELECT zk_try_xact_lock(''a'')', 'SELECT zk_unlock(''a'')',
-                    'SELECT zk_lock_token(''a'')']) statement,
+                    'SELECT zk_lock_token(''a'')',
+                    'SELECT zk_lock_shared(''a'')', 'SELECT zk_lock_shared(''a'', ''0'')', 'SELECT zk_xact_lock_shared(''a'')',
+                    'SELECT zk_try_lock_shared(''a'')', 'SELECT zk_try_xact_lock_shared(''a'')', 'SELECT zk_unlock_shared(''a'')',
+                    'SELECT zk_lock_all(ARRAY[''a''])', 'SELECT zk_lock_all(ARRAY[''/b'', ''a''], ''0'')',
+                    'SELECT zk_xact_lock_all(ARRAY[''/b'', ''a'', ''/c''])',
+                    'SELECT zk_semaphore_acquire(''a'', 1)', 'SELECT zk_xact_semaphore_acquire(''a'', 1)',
+                    'SELECT zk_semaphore_release(''a'')']) statement,
        attempt(statement) a;
 
 -- the form of a path
@@ -63,9 +78,19 @@ SELECT path, a.code, a.detail
            '/x-72057594037927936-0000000001', '/x--72057594037927936-0000000001', '/x-0100000a1b2c3d4e-0000000001',
            -- after 2^31 of them
            '/lock-2147483647', '/lock--000000001', '/lock--2147483648',
+           -- a semaphore's
+           '/_c_01234567-89ab-cdef-0123-456789abcdef-semaphore-3-0000000001', '/_c_x-semaphore-1-0000000001',
+           '/semaphore-3-0000000001', '/job-semaphore-3-0000000001', '/semaphore-2147483647-2147483647',
            -- in the middle, and at the end
-           '/a/lock-0000000001/b', '/a/b/lock-0000000001']) path,
+           '/a/lock-0000000001/b', '/a/b/lock-0000000001',
+           '/a/semaphore-3-0000000001/b', '/a/b/semaphore-3-0000000001']) path,
        attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
+
+-- whatever is to be had there
+SELECT statement, a.code
+  FROM unnest(ARRAY['SELECT zk_try_xact_lock_shared(%L)', 'SELECT zk_xact_lock_all(ARRAY[''/a'', %L])',
+                    'SELECT zk_xact_semaphore_acquire(%L, 1)', 'SELECT zk_unlock_shared(%L)', 'SELECT zk_semaphore_release(%L)']) statement,
+       attempt(format(statement, '/_c_01234567-89ab-cdef-0123-456789abcdef-semaphore-3-0000000001')) a;
 
 -- 1000 bytes at most
 SELECT length(path), octet_length(path), a.code, a.message
@@ -77,6 +102,7 @@ SELECT length(path), octet_length(path), a.code, a.message
 SELECT path, a.code, a.message
   FROM unnest(ARRAY['/a', '/A', '/ ', '/ a ', '/...', '/.a', '/a.', '/a..b', '/a/...', '/-', '/*', '/%', '/''', '/"', '/\',
                     '/$1', '/:a', '/a:b@c', '/[a]', '/~', '/lock', '/lock-', '/lock-1', '/lock-000000001', '/lock-0000000001a',
+                    '/semaphore', '/semaphore-', '/semaphore-3', '/semaphore-3-1', '/semaphore-3-0000000001a',
                     '/0000000001', '/x-', '/x-1', '/_c_', '/_c_lock', '/zookeeper', '/zklock']) path,
        attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
 SELECT path FROM zk_locks;
@@ -89,7 +115,33 @@ SELECT zk_lock('/arguments/a', 'soon');
 SELECT zk_lock(lock => '/arguments/a');
 SELECT zk_try_lock('/arguments/a', '1s');
 SELECT zk_lock(E'/arguments/\x00');
+SELECT zk_lock_shared();
+SELECT zk_try_lock_shared('/arguments/a', '1s');
+SELECT zk_lock_all();
+SELECT zk_lock_all('/arguments/a');
+SELECT zk_lock_all('/arguments/a', '/arguments/b');
+SELECT zk_lock_all(ARRAY[1]);
+SELECT zk_lock_all('/arguments/a'::text);
+SELECT zk_semaphore_acquire('/arguments/a');
+SELECT zk_semaphore_acquire('/arguments/a', '1s');
+SELECT zk_semaphore_acquire('/arguments/a', 1.5);
+SELECT zk_semaphore_acquire('/arguments/a', 2147483648);
 SELECT path FROM zk_locks;
+
+--
+-- Permits
+--
+SELECT permits, a.code, a.message, a.detail, a.hint
+  FROM unnest(ARRAY[0, -1, -2147483648]) permits,
+       attempt(format('SELECT zk_semaphore_acquire(''/arguments/a'', %s)', permits)) a;
+SELECT zk_semaphore_acquire('/arguments/a', 0, '0');
+SELECT zk_xact_semaphore_acquire('/arguments/a', 0);
+-- also for one that has a place
+SELECT zk_semaphore_acquire('/arguments/a', 1);
+SELECT zk_semaphore_acquire('/arguments/a', 0);
+SELECT zk_semaphore_acquire('/arguments/a', NULL);
+SELECT path, mode, count FROM zk_locks;
+SELECT zk_unlock_all();
 
 --
 -- Timeouts.  The path is held already, so that a positive one, however short,
@@ -111,6 +163,13 @@ SELECT timeout, a.code, a.message
        attempt(format('SELECT zk_lock(''/arguments/a'', %L)', timeout)) a;
 SELECT zk_lock('/arguments/a', make_interval(secs => -0.000001));
 SELECT zk_xact_lock('/arguments/a', '-1s');
+SELECT zk_lock_shared('/arguments/a', '-1s');
+SELECT zk_xact_lock_shared('/arguments/a', '-1 microsecond');
+SELECT zk_lock_all('{/arguments/a}', '-1s');
+SELECT zk_lock_all('{}', '-1s');
+SELECT zk_xact_lock_all('{/arguments/a,/arguments/b}', '1 day -25 hours');
+SELECT zk_semaphore_acquire('/arguments/a', 1, '-1s');
+SELECT zk_xact_semaphore_acquire('/arguments/a', 1, '-1 microsecond');
 SELECT path, count FROM zk_locks;
 SELECT zk_unlock_all();
 
@@ -118,6 +177,9 @@ SELECT zk_unlock_all();
 BEGIN;
 SELECT zk_lock('/arguments/b', '0'), zk_xact_lock('/arguments/c', '0'), zk_lock('/arguments/d', '178000000 years'),
        zk_xact_lock('/arguments/e', NULL);
+SELECT zk_lock_shared('/arguments/f', '0'), zk_xact_lock_shared('/arguments/f', '178000000 years'),
+       zk_lock_all('{/arguments/g,/arguments/h}', '0'), zk_xact_lock_all('{/arguments/i,/arguments/j}', '178000000 years'),
+       zk_semaphore_acquire('/arguments/k', 1, '0'), zk_xact_semaphore_acquire('/arguments/l', 1, '178000000 years');
 ROLLBACK;
 
 --
@@ -139,6 +201,7 @@ SELECT statement, a.code, a.detail
                     'SET zklock.operation_timeout = 0', 'SET zklock.operation_timeout = ''soon''',
                     'SET zklock.release_timeout = -1', 'SET zklock.release_timeout = ''2min''',
                     'SET zklock.max_locks = 0',
+                    'SET zklock.node_style = ''''', 'SET zklock.node_style = ''zkc''', 'SET zklock.node_style = 1',
                     'SET zklock.root = ''''', 'SET zklock.root = ''a''', 'SET zklock.root = ''/a/''',
                     'SET zklock.root = ''/a//b''', 'SET zklock.root = ''/a/../b''', 'SET zklock.root = ''/lock-0000000001''',
                     'SET zklock.root = ''/zookeeper''', 'SET zklock.root = ''/zookeeper/a''']) statement,
@@ -152,6 +215,7 @@ SET zklock.hosts = 'localhost:2181';
 SET zklock.root = '/';
 SET zklock.session_timeout = '1min';
 SET zklock.max_locks = 10;
+SET zklock.node_style = 'kazoo';
 SELECT set_config('zklock.hosts', 'localhost:2181', false);
 SET zklock.connect_timeout = '3s';
 SET zklock.operation_timeout = '3s';
@@ -235,6 +299,11 @@ SELECT zk_try_lock('/arguments/a');
 SELECT zk_try_xact_lock('/arguments/a');
 SELECT zk_lock('/arguments/a', '0');
 SELECT zk_lock('/arguments/a', '1s');
+SELECT zk_lock_shared('/arguments/a');
+SELECT zk_try_lock_shared('/arguments/a');
+SELECT zk_lock_all('{/arguments/a,/arguments/b}', '0');
+SELECT zk_lock_all('{}');
+SELECT zk_semaphore_acquire('/arguments/a', 1);
 SELECT path FROM zk_locks;
 SELECT state FROM zk_session;
 RESET zklock.hosts;
@@ -262,6 +331,20 @@ RESET zklock.session_timeout;
 SELECT zk_lock('/arguments/a');
 SELECT session_id <> :'session_before' AS another FROM zk_session;
 SELECT zk_unlock('/arguments/a');
+
+-- another style of names, too
+SELECT zk_lock('/arguments/a');
+SELECT session_id AS session_before FROM zk_session \gset
+SET zklock.node_style = 'kazoo';
+SELECT zk_lock('/arguments/b');
+SELECT bool_and(node ~ '-lock-\d{10}$') AS style FROM zk_locks;
+SELECT session_id = :'session_before' AS same FROM zk_session;
+SELECT zk_unlock_all();
+SELECT zk_lock('/arguments/b');
+SELECT node ~ '^[0-9a-f]{32}__lock__\d{10}$' AS style FROM zk_locks;
+SELECT session_id <> :'session_before' AS another FROM zk_session;
+SELECT zk_unlock_all();
+RESET zklock.node_style;
 
 -- without a root, ZooKeeper's own tree is in reach, and refused
 SET zklock.root = '/';

@@ -3,7 +3,7 @@
 -- installed and who may use it, then locking, re-entry and giving back.
 --
 CREATE EXTENSION zklock;
-\set locks 'SELECT path, mode, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", scope;'
+\set locks 'SELECT path, mode, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", mode, scope;'
 
 --
 -- What is installed
@@ -210,7 +210,17 @@ SELECT zk_lock('/basic/a');
 SELECT zk_xact_lock('/basic/a');
 SELECT zk_try_lock('/basic/a');
 SELECT zk_try_xact_lock('/basic/a');
+SELECT zk_lock_shared('/basic/a');
+SELECT zk_xact_lock_shared('/basic/a');
+SELECT zk_try_lock_shared('/basic/a');
+SELECT zk_try_xact_lock_shared('/basic/a');
+SELECT zk_lock_all('{/basic/a}');
+SELECT zk_xact_lock_all('{/basic/a}');
+SELECT zk_semaphore_acquire('/basic/a', 1);
+SELECT zk_xact_semaphore_acquire('/basic/a', 1);
 SELECT zk_unlock('/basic/a');
+SELECT zk_unlock_shared('/basic/a');
+SELECT zk_semaphore_release('/basic/a');
 SELECT zk_unlock_all();
 SELECT zk_lock_token('/basic/a');
 :locks
@@ -222,20 +232,30 @@ SELECT state FROM zk_session_status();
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION
     zk_lock, zk_xact_lock, zk_try_lock, zk_try_xact_lock,
-    zk_unlock, zk_unlock_all, zk_lock_token
+    zk_lock_shared, zk_xact_lock_shared, zk_try_lock_shared, zk_try_xact_lock_shared,
+    zk_lock_all, zk_xact_lock_all,
+    zk_semaphore_acquire, zk_xact_semaphore_acquire, zk_semaphore_release,
+    zk_unlock, zk_unlock_shared, zk_unlock_all, zk_lock_token
     TO regress_zklock;
 SET ROLE regress_zklock;
 BEGIN;
 SELECT zk_lock('/basic/a'), zk_try_lock('/basic/b'), zk_xact_lock('/basic/c'), zk_try_xact_lock('/basic/d');
 :locks
 SELECT zk_lock_token('/basic/a') > 0 AS token;
+SELECT zk_lock_shared('/basic/e'), zk_try_lock_shared('/basic/f'), zk_xact_lock_shared('/basic/g'), zk_try_xact_lock_shared('/basic/h'),
+       zk_lock_all('{/basic/i}'), zk_xact_lock_all('{/basic/j}'),
+       zk_semaphore_acquire('/basic/k', 1), zk_xact_semaphore_acquire('/basic/l', 1);
+:locks
 COMMIT;
-SELECT zk_unlock('/basic/a');
+SELECT zk_unlock('/basic/a'), zk_unlock_shared('/basic/e'), zk_semaphore_release('/basic/k');
 SELECT zk_unlock_all();
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION
     zk_lock, zk_xact_lock, zk_try_lock, zk_try_xact_lock,
-    zk_unlock, zk_unlock_all, zk_lock_token
+    zk_lock_shared, zk_xact_lock_shared, zk_try_lock_shared, zk_try_xact_lock_shared,
+    zk_lock_all, zk_xact_lock_all,
+    zk_semaphore_acquire, zk_xact_semaphore_acquire, zk_semaphore_release,
+    zk_unlock, zk_unlock_shared, zk_unlock_all, zk_lock_token
     FROM regress_zklock;
 
 -- a function of the owner's can lend one lock out

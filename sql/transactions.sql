@@ -7,10 +7,10 @@ CREATE EXTENSION zklock;
 SET statement_timeout = '30s';
 \set locks 'SELECT path, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", scope;'
 
--- what is held now, in one line
+-- what is held now, in one line; an exclusive lock unless it says something else
 CREATE FUNCTION held() RETURNS text LANGUAGE sql
-AS $$ SELECT coalesce(string_agg(format('%s %s %s', path, scope, count), ', '
-                                 ORDER BY path COLLATE "C", scope), 'nothing')
+AS $$ SELECT coalesce(string_agg(concat_ws(' ', path, nullif(mode, 'exclusive'), scope, count), ', '
+                                 ORDER BY path COLLATE "C", mode, scope), 'nothing')
         FROM zk_locks WHERE state = 'held' $$;
 
 --
@@ -443,6 +443,177 @@ SELECT path, count(*) FROM deferred GROUP BY 1 ORDER BY 1;
 -- and in a transaction to be prepared
 BEGIN;
 INSERT INTO deferred VALUES ('/d1');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+SELECT held();
+
+--
+-- The same for shared locks, several at once and semaphores
+--
+
+-- COMMIT
+BEGIN;
+SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_shared('/both'), zk_xact_lock_shared('/both');
+SELECT zk_lock_all('{/s1,/s2}'), zk_xact_lock_all('{/x1,/x2}'), zk_lock_all('{/both1,/both2}'), zk_xact_lock_all('{/both1,/both2}');
+SELECT zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/x', 1), zk_semaphore_acquire('/both', 1), zk_xact_semaphore_acquire('/both', 1);
+SELECT held();
+COMMIT;
+SELECT held();
+
+-- one more hold, in a later transaction that fails: an error is a ROLLBACK
+BEGIN;
+SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/s'), zk_lock_all('{/s1,/s3}'), zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/s', 1);
+SELECT held();
+SELECT * FROM no_such_table;
+SELECT held();
+COMMIT;
+SELECT held();
+DO $$
+BEGIN
+	PERFORM zk_lock_shared('/s'), zk_lock_all('{/s1,/s3}'), zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/s', 1);
+	RAISE EXCEPTION 'an error in the middle';
+END $$;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- ROLLBACK
+BEGIN;
+SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_all('{/s1,/s2}'), zk_xact_lock_all('{/x1,/x2}'),
+       zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/x', 1);
+ROLLBACK;
+SELECT held();
+
+-- ROLLBACK TO SAVEPOINT, counted apart by mode and scope
+BEGIN;
+SELECT zk_lock_shared('/a'), zk_xact_lock('/a'), zk_semaphore_acquire('/a', 2);
+SAVEPOINT one;
+SELECT zk_lock('/a'), zk_lock_shared('/a'), zk_xact_lock_shared('/a'), zk_semaphore_acquire('/a', 2), zk_lock_all('{/a,/one}');
+SAVEPOINT two;
+SELECT zk_xact_lock('/a'), zk_lock_shared('/a'), zk_xact_semaphore_acquire('/a', 2), zk_semaphore_acquire('/two', 1), zk_xact_lock_all('{/one,/two}');
+SELECT held();
+ROLLBACK TO two;
+SELECT held();
+SELECT zk_semaphore_acquire('/a', 2), zk_lock_shared('/two');
+RELEASE two;
+SELECT held();
+ROLLBACK TO one;
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- the exclusive hold inside the savepoint, the shared one around it: its end is
+-- the end of an upgrade, and what is left can be had by other readers
+SELECT zk_lock_shared('/a');
+BEGIN;
+SAVEPOINT one;
+SELECT zk_lock('/a');
+SELECT held();
+ROLLBACK TO one;
+SELECT held();
+SELECT zk_xact_lock('/a');
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- the other way round, which is a downgrade
+BEGIN;
+SELECT zk_xact_lock('/a');
+SAVEPOINT one;
+SELECT zk_lock_shared('/a');
+ROLLBACK TO one;
+SELECT held();
+SELECT zk_lock_shared('/a');
+COMMIT;
+SELECT held();
+BEGIN;
+SELECT zk_lock_shared('/b');
+SAVEPOINT one;
+SELECT zk_xact_lock('/b'), zk_lock_shared('/b');
+ROLLBACK TO one;
+SELECT held();
+ROLLBACK;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- giving back acts at once, gives back the latest, and no rollback undoes it
+SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1);
+BEGIN;
+SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1);
+SAVEPOINT one;
+SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1);
+SELECT zk_unlock_shared('/before'), zk_unlock_shared('/before'), zk_semaphore_release('/before'), zk_semaphore_release('/before');
+ROLLBACK TO one;
+SELECT held();
+ROLLBACK;
+SELECT held();
+BEGIN;
+SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1);
+SELECT zk_unlock_shared('/before'), zk_unlock_shared('/before'), zk_semaphore_release('/before'), zk_semaphore_release('/before');
+SELECT held();
+ROLLBACK;
+SELECT held();
+
+-- zk_unlock_all too, and leaves what is the transaction's
+SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1), zk_lock_all('{/before,/before2}');
+BEGIN;
+SELECT zk_lock_shared('/before'), zk_xact_lock_shared('/before'), zk_xact_semaphore_acquire('/before', 1), zk_xact_lock_all('{/before2,/x}');
+SAVEPOINT one;
+SELECT zk_semaphore_acquire('/one', 1), zk_lock_shared('/one');
+SELECT zk_unlock_all();
+SELECT held();
+ROLLBACK TO one;
+SELECT held();
+COMMIT;
+SELECT held();
+
+-- PL/pgSQL EXCEPTION
+DO $$
+BEGIN
+	PERFORM zk_lock_shared('/outer'), zk_xact_semaphore_acquire('/outer', 1);
+	BEGIN
+		PERFORM zk_lock('/outer'), zk_lock_shared('/outer'), zk_lock_all('{/inner,/outer}'), zk_semaphore_acquire('/inner', 1);
+		RAISE NOTICE 'inner: %', held();
+		RAISE EXCEPTION 'no';
+	EXCEPTION WHEN raise_exception THEN
+		RAISE NOTICE 'caught: %', held();
+	END;
+	BEGIN
+		PERFORM zk_semaphore_acquire('/inner', 1), zk_xact_lock_shared('/inner'), zk_lock_all('{/inner}');
+	EXCEPTION WHEN raise_exception THEN
+		RAISE NOTICE 'never here';
+	END;
+	RAISE NOTICE 'end: %', held();
+END $$;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- COMMIT and ROLLBACK inside a procedure
+DO $$
+BEGIN
+	PERFORM zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_all('{/s1}'), zk_xact_lock_all('{/x1,/s}'),
+	        zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/x', 1);
+	COMMIT;
+	RAISE NOTICE 'after COMMIT: %', held();
+	PERFORM zk_lock('/s'), zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_semaphore_acquire('/s', 1), zk_semaphore_acquire('/s2', 1);
+	RAISE NOTICE 'before ROLLBACK: %', held();
+	ROLLBACK;
+	RAISE NOTICE 'after ROLLBACK: %', held();
+END $$;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- PREPARE TRANSACTION
+BEGIN;
+SELECT zk_lock_shared('/s');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+SELECT zk_xact_lock_all('{/x}');
+PREPARE TRANSACTION 'regress_zklock';
+\echo :LAST_ERROR_SQLSTATE
+BEGIN;
+SELECT zk_semaphore_acquire('/s', 1), zk_semaphore_release('/s');
 PREPARE TRANSACTION 'regress_zklock';
 \echo :LAST_ERROR_SQLSTATE
 SELECT held();

@@ -1,0 +1,157 @@
+--
+-- Several locks at once, as one session sees them: all or none, doubles, locks
+-- that are held already, errors in the middle.
+--
+CREATE EXTENSION zklock;
+\set locks 'SELECT path, mode, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", mode, scope;'
+
+-- what is held now, in one line
+CREATE FUNCTION held() RETURNS text LANGUAGE sql
+AS $$ SELECT coalesce(string_agg(format('%s %s %s %s', path, mode, scope, count), ', '
+                                 ORDER BY path COLLATE "C", mode, scope), 'nothing')
+        FROM zk_locks WHERE state = 'held' $$;
+
+-- taken and given back: locks like any others
+SELECT zk_lock_all('{/several/b,/several/a,/several/c}');
+:locks
+SELECT count(DISTINCT node) AS nodes, count(*) FILTER (WHERE token > 0 AND token = zk_lock_token(path)) AS tokens,
+       bool_and(node ~ '^_c_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-lock-[0-9]{10}$') AS named FROM zk_locks;
+SELECT zk_unlock('/several/a');
+SELECT held();
+SELECT zk_unlock_all();
+SELECT held();
+
+-- all ways of asking
+SELECT zk_lock_all(ARRAY['/several/a', '/several/b']), zk_xact_lock_all(ARRAY['/several/c', '/several/d']);
+SELECT held();
+SELECT zk_lock_all('{/several/a}', '10 seconds'), zk_lock_all('{/several/b}', NULL), zk_lock_all('{/several/e}', '0'),
+       zk_xact_lock_all('{/several/f}', '0'), zk_xact_lock_all('{/several/g}', NULL);
+SELECT zk_lock_all(paths => '{/several/h}', timeout => '10 seconds'), zk_lock_all(timeout => '10 seconds', paths => '{/several/i}'),
+       zk_lock_all(paths => '{/several/j}'), zk_xact_lock_all(paths => '{/several/k}', timeout => '1s');
+SELECT held();
+SELECT zk_unlock_all();
+
+-- doubles count once
+SELECT zk_lock_all('{/several/a,/several/b,/several/a,/several/a,/several/b}');
+SELECT held();
+SELECT zk_unlock('/several/a'), zk_unlock('/several/b');
+SELECT held();
+
+-- none at all
+SELECT zk_lock_all('{}'), zk_xact_lock_all('{}'), zk_lock_all(ARRAY[]::text[], '0'), zk_lock_all('{}', '1s');
+SELECT held();
+
+-- an array of whatever form
+SELECT zk_lock_all('{{/several/a,/several/b},{/several/c,/several/a}}'), zk_lock_all('[5:6]={/several/d,/several/e}');
+SELECT held();
+SELECT zk_unlock_all();
+SELECT zk_lock_all(array_agg('/several/' || i)) FROM generate_series(1, 20) i;
+SELECT count(*), sum(count), count(DISTINCT node) AS nodes FROM zk_locks;
+SELECT zk_unlock_all();
+
+-- paths in one another, and beside each other by their bytes
+SELECT zk_lock_all(ARRAY['/several', '/several/a/b', '/several/a', '/several/a b', '/several/A', '/several/ä']);
+:locks
+SELECT zk_unlock_all();
+
+--
+-- What is held already
+--
+SELECT zk_lock('/several/b');
+SELECT zk_lock_token('/several/b') AS token_before \gset
+SELECT zk_lock_all('{/several/a,/several/b,/several/c}'), zk_lock_all('{/several/c,/several/b}', '0');
+SELECT held();
+SELECT zk_lock_token('/several/b') = :token_before AS same_token;
+SELECT zk_unlock_all();
+
+BEGIN;
+SELECT zk_xact_lock_all('{/several/a,/several/b}'), zk_lock_all('{/several/b,/several/c}');
+SELECT held();
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+
+-- under a shared hold it is an upgrade
+SELECT zk_lock_shared('/several/b');
+SELECT zk_lock_token('/several/b') AS token_before \gset
+SELECT zk_lock_all('{/several/a,/several/b,/several/c}');
+SELECT held();
+SELECT zk_lock_token('/several/b') > :token_before AS greater;
+SELECT zk_unlock('/several/b');
+SELECT held();
+SELECT zk_unlock_all();
+
+-- and a semaphore is something else
+SELECT zk_semaphore_acquire('/several/b', 1), zk_lock_all('{/several/a,/several/b}');
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- Transactions
+--
+SELECT zk_lock_all('{/several/a,/several/b}');
+BEGIN;
+SELECT zk_lock_all('{/several/b,/several/c}'), zk_xact_lock_all('{/several/c,/several/d}');
+SAVEPOINT s;
+SELECT zk_lock_all('{/several/a,/several/d,/several/e}'), zk_xact_lock_all('{/several/a,/several/e}');
+SELECT held();
+ROLLBACK TO s;
+SELECT held();
+ROLLBACK;
+SELECT held();
+BEGIN;
+SELECT zk_lock_all('{/several/b,/several/c}'), zk_xact_lock_all('{/several/c,/several/d}');
+COMMIT;
+SELECT held();
+SELECT zk_unlock_all();
+DO $$
+BEGIN
+	PERFORM zk_lock_all('{/several/a}');
+	BEGIN
+		PERFORM zk_lock_all('{/several/a,/several/b}'), zk_lock_all('{/several/c,not a path}');
+	EXCEPTION WHEN invalid_parameter_value THEN
+		RAISE NOTICE 'caught %: %', SQLSTATE, held();
+	END;
+END $$;
+SELECT held();
+SELECT zk_unlock_all();
+
+--
+-- None is left when one is refused
+--
+\set VERBOSITY sqlstate
+SELECT zk_lock_all('{/several/a,not a path}');
+SELECT held();
+SELECT zk_lock_all('{/several/a,/several/b/}');
+SELECT zk_lock_all(ARRAY['/several/a', NULL]);
+SELECT zk_lock_all('{/several/a,/several/lock-0000000001}');
+SELECT held();
+-- also not of a lock that was held before
+SELECT zk_lock('/several/a');
+SELECT zk_lock_all('{/several/a,not a path}');
+SELECT zk_lock_all(ARRAY['/several/a', NULL]);
+SELECT held();
+SELECT zk_unlock_all();
+SELECT zk_try_lock('/several/a'), zk_try_lock('/several/b');
+SELECT zk_unlock_all();
+
+-- zklock.max_locks counts the nodes that there would be
+SET zklock.max_locks = 3;
+\set VERBOSITY default
+SELECT zk_lock_all('{/several/a,/several/b,/several/c,/several/d}');
+\set VERBOSITY sqlstate
+SELECT held();
+SELECT zk_lock_all('{/several/a,/several/b,/several/c,/several/a,/several/b}');
+SELECT zk_lock_all('{/several/a,/several/b,/several/c}'), zk_lock_all('{/several/c}');
+SELECT held();
+SELECT zk_lock_all('{/several/c,/several/d}');
+SELECT held();
+SELECT zk_unlock('/several/a');
+SELECT zk_lock_all('{/several/c,/several/d}');
+SELECT zk_unlock_all();
+SELECT zk_lock_all('{/several/c,/several/d,/several/e}');
+SELECT zk_unlock_all();
+RESET zklock.max_locks;
+
+DROP FUNCTION held();
+DROP EXTENSION zklock;
