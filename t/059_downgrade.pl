@@ -1,0 +1,381 @@
+# A downgrade whose answer gets lost, in each style of node names: it is done in
+# the end, or the session is over; the reader that it leaves has one node, never
+# two and never none; readers behind are let in, the writer behind them is not
+# until its turn.
+#
+# The session timeout is short: silence is noticed within it.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Test::More;
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $SESSION_TIMEOUT = 2;
+my %downgrade = (curator => 'setData', curator_rw => 'multi', kazoo => 'multi');
+
+# What a busy machine may add to a time that is promised, in seconds
+my $SLACK = 0.5;
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '30s');
+my $admin = zk_session($node);
+$admin->value('CREATE TABLE t (who text)');
+my $DIR = '/zklock/l';
+
+# The ways to lose an answer, and one to lose a request until the client has
+# given up on it
+my %way = (
+	'swallowed' => sub { $proxy->swallow($_[0]) },
+	'swallowed with all behind it' => sub { $proxy->hold($_[0]) },
+	'swallowed and the connection cut' => sub { $proxy->swallow_and_drop($_[0]) },
+	'never asked for, the connection cut' => sub { $proxy->drop_request($_[0]) },
+	'stuck on its way' => sub { $proxy->hold_request($_[0]) });
+
+# Wait until the proxy has done it.
+sub wait_lost
+{
+	my ($way) = @_;
+	if ($way =~ /^swallowed with|^stuck/) { $proxy->wait_held; }
+	elsif ($way =~ /^swallowed/) { $proxy->wait_swallowed; }
+	else { zk_until(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $proxy->log }, 'a cut'); }
+	return;
+}
+
+# One with a short timeout behind the proxy, which holds the lock twice
+sub holder
+{
+	my ($style, %setting) = @_;
+	%setting = (
+		hosts => $proxy->hosts,
+		session_timeout => "${SESSION_TIMEOUT}s",
+		node_style => $style,
+		%setting);
+	my $session = zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+	$session->value("SELECT zk_lock('/warm'), zk_unlock('/warm')");
+	return $session;
+}
+
+sub waits
+{
+	my ($call) = @_;
+	my $session = zk_session($node);
+	$session->send("SELECT $call");
+	zk_wait_waiting($admin, $session);
+	return $session;
+}
+
+# How many nodes a ZooKeeper session has at the lock
+sub nodes_of
+{
+	my ($id) = @_;
+	my %of = $zk->ephemerals;
+	return scalar grep { index($_, "$DIR/") == 0 } @{ $of{$id} // [] };
+}
+
+sub state_of
+{
+	my ($session) = @_;
+	return $session->value(q{SELECT string_agg(concat_ws(' ', mode, scope, count, state), ', ' ORDER BY mode, scope) FROM zk_locks});
+}
+
+# From a clean state to a clean state.  What is held is taken by $code.
+sub lost
+{
+	my ($name, $style, $code, %setting) = @_;
+	subtest "$style: $name" => sub {
+		my $session = holder($style, %setting);
+		$proxy->clear_log;
+		$code->($session);
+		$proxy->reset;
+		if ($session->{psql})
+		{
+			is($session->value(q{SELECT zk_lock('/l', '20s'), zk_lock_shared('/l'), zk_unlock('/l'), zk_unlock_shared('/l')}),
+				't|t|t|t', "then takes, downgrades and gives back, time $_") for 1 .. 2;
+		}
+		$session->quit;
+		# what nobody holds any more
+		zk_nothing_left($zk, 'nothing is left', sessions => 1);    # a guest
+	};
+	return;
+}
+
+my $HELD = q{SELECT zk_lock('/l'), zk_lock_shared('/l')};
+my $UNLOCK = q{SELECT zk_unlock('/l')};
+
+foreach my $style (sort keys %downgrade)
+{
+	my $op = $downgrade{$style};
+	foreach my $way (sort keys %way)
+	{
+		lost "zk_unlock, $way", $style, sub {
+			my ($session) = @_;
+			$session->value($HELD);
+			my $token = $session->value(q{SELECT zk_lock_token('/l')});
+			my $id = $session->value('SELECT session_id FROM zk_session');
+			my $reader = waits(q{zk_lock_shared('/l')});
+			my $writer = waits(q{zk_lock('/l')});
+			my $late = waits(q{zk_lock_shared('/l')});
+			$way{$way}->($op);
+			my $result = $session->query($UNLOCK);
+			is("$result->{out}$result->{state}", 't', 'is true');
+			is_deeply($result->{warnings}, [], 'and confirmed');
+			is(state_of($session), 'shared session 1 held', 'a shared hold is left');
+			is($session->value(q{SELECT zk_lock_token('/l')}), $token, 'with the same token');
+			is($reader->wait->{out}, 't', 'the reader behind it is let in');
+			is(nodes_of($id), 1, 'one node');
+			my $name = $session->value('SELECT node FROM zk_locks');
+			is($zk->exists("$DIR/$name") ? 1 : 0, 1, 'which zk_locks names');
+			$proxy->reset;
+			ok(!$writer->is_done && !$late->is_done, 'the writer waits, and who is behind it');
+			is($reader->value(q{SELECT zk_unlock_shared('/l')}), 't', 'that reader gives it back');
+			is(nodes_of($id), 1, 'one node');
+			ok(!$writer->is_done, 'the writer waits');
+			is($session->value(q{SELECT zk_unlock_shared('/l')}), 't', 'so does this one');
+			is($writer->wait->{out}, 't', 'the writer has it');
+			is(nodes_of($id), 0, 'no node');
+			is($writer->value($UNLOCK), 't', 'and gives it back');
+			is($late->wait->{out}, 't', 'and so on');
+			$late->value(q{SELECT zk_unlock_shared('/l')});
+			$_->quit for $reader, $writer, $late;
+		};
+
+		# It is true at once; what was asked for happens later.
+		lost "zk_unlock that does not wait so long, $way", $style, sub {
+			my ($session) = @_;
+			$session->value($HELD);
+			my $id = $session->value('SELECT session_id FROM zk_session');
+			my $reader = waits(q{zk_lock_shared('/l')});
+			$session->value("SET zklock.operation_timeout = '1ms'");
+			$way{$way}->($op);
+			my $result = $session->query($UNLOCK);
+			is($result->{out}, 't', 'is true');
+			like("@{ $result->{warnings} }", qr/^(?:ZooKeeper has not confirmed .*)?$/, 'with a warning, or confirmed');
+			$session->value('RESET zklock.operation_timeout');
+			like(state_of($session), qr/^shared session 1 (?:held|suspect)$/, 'a shared hold is left');
+			is($reader->wait->{out}, 't', 'the reader behind it is let in');
+			zk_until(sub { nodes_of($id) == 1 }, 'one node');
+			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held');
+			$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
+			$reader->quit;
+		};
+
+		# The shared hold is given back while nobody knows whether there was a
+		# downgrade.
+		lost "zk_unlock, then zk_unlock_shared, $way", $style, sub {
+			my ($session) = @_;
+			$session->value($HELD);
+			my $id = $session->value('SELECT session_id FROM zk_session');
+			my $writer = waits(q{zk_lock('/l')});
+			$session->value("SET zklock.operation_timeout = '1ms'");
+			$way{$way}->($op);
+			is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
+			is($session->query(q{SELECT zk_unlock_shared('/l')})->{out}, 't', 'so is zk_unlock_shared');
+			is(state_of($session), '', 'nothing is held');
+			$session->value('RESET zklock.operation_timeout');
+			is($writer->wait->{out}, 't', 'the writer behind it has it');
+			is(nodes_of($id), 0, 'no node');
+			$writer->value($UNLOCK);
+			$writer->quit;
+		};
+
+		# Taken again, which is an upgrade
+		lost "zk_unlock, then zk_lock, $way", $style, sub {
+			my ($session) = @_;
+			$session->value($HELD);
+			my $token = $session->value(q{SELECT zk_lock_token('/l')});
+			my $id = $session->value('SELECT session_id FROM zk_session');
+			my $reader = waits(q{zk_lock_shared('/l')});
+			$session->value("SET zklock.operation_timeout = '1ms'");
+			$way{$way}->($op);
+			is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
+			$session->value('RESET zklock.operation_timeout');
+			$session->send(q{SELECT zk_lock('/l')});
+			is($reader->wait->{out}, 't', 'the reader has been let in');
+			zk_wait_waiting($admin, $session);
+			is($reader->value(q{SELECT zk_unlock_shared('/l')}), 't', 'and gives it back');
+			is($session->wait->{out}, 't', 'then it is an upgrade');
+			cmp_ok($session->value(q{SELECT zk_lock_token('/l')}), '>', $token, 'with a new token');
+			is(state_of($session), 'exclusive session 1 held, shared session 1 held', 'both are held');
+			is(nodes_of($id), 2, 'by two nodes');
+			is($session->value(q{SELECT zk_unlock('/l'), zk_unlock_shared('/l')}), 't|t', 'given back');
+			$reader->quit;
+		};
+
+		foreach my $release_timeout (0, 300)
+		{
+			lost "COMMIT, release_timeout $release_timeout, $way", $style, sub {
+				my ($session) = @_;
+				my $id = $session->value('SELECT session_id FROM zk_session');
+				$session->value("SET zklock.release_timeout = $release_timeout");
+				$session->value(q{BEGIN; INSERT INTO t VALUES ('commit'); SELECT zk_xact_lock('/l'), zk_lock_shared('/l')});
+				my $reader = waits(q{zk_lock_shared('/l')});
+				my $writer = waits(q{zk_lock('/l')});
+				$way{$way}->($op);
+				my $result = $session->query('COMMIT');
+				is($result->{state}, '', 'commits');
+				is_deeply($result->{warnings}, [], 'without a warning');
+				cmp_ok($result->{seconds}, '<', $release_timeout / 1000 + $SLACK, 'in time');
+				is($reader->wait->{out}, 't', 'the reader behind it is let in');
+				zk_until(sub { nodes_of($id) == 1 }, 'one node');
+				zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held');
+				$proxy->reset;
+				ok(!$writer->is_done, 'the writer waits');
+				# who writes now relies on it
+				is($session->query(q{SET zklock.commit_guard = 'strict'; INSERT INTO t VALUES ('next')})->{state}, '', 'strict: the next COMMIT relies on it');
+				$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
+				is($writer->wait->{out}, 't', 'then it has it');
+				$writer->value($UNLOCK);
+				$_->quit for $reader, $writer;
+			};
+		}
+
+		# The guard asks for a node whose name is in doubt.
+		lost "zk_unlock, then a COMMIT that relies on the reader, $way", $style, sub {
+			my ($session) = @_;
+			$session->value($HELD);
+			$session->value("SET zklock.operation_timeout = '1ms'");
+			$way{$way}->($op);
+			is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
+			$session->value('RESET zklock.operation_timeout');
+			my $result = $session->query(q{INSERT INTO t VALUES ('relies')});
+			is($result->{state}, '', 'commits');
+			is(state_of($session), 'shared session 1 held', 'with a shared hold');
+			is($session->value(q{SELECT zk_unlock_shared('/l')}), 't', 'given back');
+		}, commit_guard => 'strict';
+
+		lost "terminated, $way", $style, sub {
+			my ($session) = @_;
+			$session->value($HELD);
+			my $id = $session->value('SELECT session_id FROM zk_session');
+			my $reader = waits(q{zk_lock_shared('/l')});
+			my $writer = waits(q{zk_lock('/l')});
+			$proxy->refuse if $way =~ /cut/;
+			$way{$way}->($op);
+			$session->send($UNLOCK);
+			wait_lost($way);
+			$admin->value('SELECT pg_terminate_backend(' . $session->pid . ')');
+			ok($session->wait->{closed}, 'the session is closed');
+			$session->quit;
+			is($reader->wait->{out}, 't', 'the reader behind it is let in');
+			$reader->value(q{SELECT zk_unlock_shared('/l')});
+			is($writer->wait->{out}, 't', 'and then the writer');
+			$writer->value($UNLOCK);
+			is(nodes_of($id), 0, 'no node');
+			$_->quit for $reader, $writer;
+		};
+	}
+
+	# ------------------------------------------------ the session is over
+
+	foreach my $way ('swallowed and the connection cut', 'never asked for, the connection cut')
+	{
+		foreach my $end ('zk_unlock_shared', 'zk_lock', 'COMMIT', 'nothing')
+		{
+			lost "session lost, $way, then $end", $style, sub {
+				my ($session) = @_;
+				$session->value($HELD);
+				my $id = $session->value('SELECT session_id FROM zk_session');
+				my $reader = waits(q{zk_lock_shared('/l')});
+				my $writer = waits(q{zk_lock('/l')});
+				$session->value(q{BEGIN; INSERT INTO t VALUES ('lost')}) if $end eq 'COMMIT';
+				$session->value("SET zklock.operation_timeout = '100ms'");
+				$proxy->refuse;
+				$way{$way}->($op);
+				my $result = $session->query($UNLOCK);
+				is($result->{out}, 't', 'zk_unlock is true');
+				$session->value('RESET zklock.operation_timeout');
+				is($reader->wait->{out}, 't', 'the reader behind it is let in');
+				# the session ends only when ZooKeeper says so
+				zk_until(sub { nodes_of($id) == 0 }, 'the session is over');
+				$reader->value(q{SELECT zk_unlock_shared('/l')});
+				is($writer->wait->{out}, 't', 'and then the writer');
+				$proxy->pass;
+				zk_until(sub { state_of($session) eq 'shared session 1 lost' }, 'lost');
+				pass('the shared hold is lost');
+				if ($end eq 'COMMIT')
+				{
+					zk_is_lost($session->query('COMMIT'), '/l', 'COMMIT');
+				}
+				if ($end eq 'zk_lock')
+				{
+					is($session->query(q{SELECT zk_lock('/l')})->{state}, '55000', 'zk_lock: 55000');
+					is($session->query(q{SELECT zk_lock_shared('/l')})->{state}, '55000', 'zk_lock_shared: 55000');
+				}
+				if ($end ne 'nothing')
+				{
+					$result = $session->query(q{SELECT zk_unlock_shared('/l')});
+					is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
+					is(state_of($session), '', 'nothing is held');
+					$session->send(q{SELECT zk_lock_shared('/l')});
+					zk_wait_waiting($admin, $session);
+					$writer->value($UNLOCK);
+					is($session->wait->{out}, 't', 'it can be had again');
+					isnt($session->value('SELECT session_id FROM zk_session'), $id, 'in another ZooKeeper session');
+					is($session->value(q{SELECT zk_unlock_shared('/l')}), 't', 'and is given back');
+				}
+				else
+				{
+					$session->quit;
+					$writer->value($UNLOCK);
+				}
+				is(nodes_of($id), 0, 'no node');
+				$_->quit for $reader, $writer;
+			};
+		}
+	}
+
+	# Cut off and back in time: what was asked for is asked again, and never twice.
+	lost 'cut off again and again', $style, sub {
+		my ($session) = @_;
+		foreach my $time (1 .. 10)
+		{
+			$session->value($HELD);
+			my $id = $session->value('SELECT session_id FROM zk_session');
+			my $reader = waits(q{zk_lock_shared('/l')});
+			$proxy->clear_log;
+			$proxy->$_($op, 1) for $time % 2 ? ('swallow_and_drop', 'drop_request') : ('drop_request', 'swallow_and_drop');
+			is($session->value($UNLOCK), 't', "downgraded, time $time");
+			is($reader->wait->{out}, 't', '- the reader is let in');
+			is(nodes_of($id), 1, '- one node');
+			is(state_of($session), 'shared session 1 held', '- held');
+			$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
+			$reader->quit;
+			$proxy->reset;
+		}
+	};
+
+	# The node is deleted by hand: there is nothing to downgrade.
+	lost 'the node deleted by hand a moment before', $style, sub {
+		my ($session) = @_;
+		$session->value($HELD);
+		my $writer = waits(q{zk_lock('/l')});
+		my $id = $session->value('SELECT session_id FROM zk_session');
+		my ($mine) = grep { index($_, "$DIR/") == 0 } @{ { $zk->ephemerals }->{$id} };
+		$zk->delete($mine);
+		is($writer->wait->{out}, 't', 'the writer behind it has it');
+		my $result = $session->query($UNLOCK);
+		is($result->{out}, 'f', 'zk_unlock is false');
+		like("@{ $result->{warnings} }", qr/"\/l" had been lost/, 'and warns');
+		is(state_of($session), 'shared session 1 lost', 'the shared hold is lost');
+		is(scalar $zk->children($DIR), 1, 'no node was made in its place');
+		$result = $session->query(q{SELECT zk_unlock_shared('/l')});
+		is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
+		$writer->value($UNLOCK);
+		$writer->quit;
+	};
+}
+
+is($admin->value(q{SELECT string_agg(DISTINCT who, ', ' ORDER BY who) FROM t}), 'commit, next, relies', 'what was committed');
+$admin->quit;
+$node->stop;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left, no session either', sessions => 0, tree => 1);
+
+done_testing();
