@@ -357,7 +357,8 @@ foreach my $style (sort keys %downgrade)
 		$session->value($HELD);
 		my $writer = waits(q{zk_lock('/l')});
 		my $id = $session->value('SELECT session_id FROM zk_session');
-		my ($mine) = grep { index($_, "$DIR/") == 0 } @{ { $zk->ephemerals }->{$id} };
+		my %of = $zk->ephemerals;
+		my ($mine) = grep { index($_, "$DIR/") == 0 } @{ $of{$id} };
 		$zk->delete($mine);
 		is($writer->wait->{out}, 't', 'the writer behind it has it');
 		my $result = $session->query($UNLOCK);
