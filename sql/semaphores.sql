@@ -128,7 +128,7 @@ SELECT zk_lock('/semaphores/a'), zk_lock_shared('/semaphores/a'), zk_lock_shared
 BEGIN;
 SELECT zk_xact_lock('/semaphores/d'), zk_xact_lock_shared('/semaphores/b'), zk_xact_semaphore_acquire('/semaphores/c', 1);
 SELECT held();
--- 2 and 1 of /a, 2 shared of /b, 1 of /d, 2 and 1 places
+-- those of the session: 5 of /a, 2 of /b, 1 of /c, 1 of /d
 SELECT zk_unlock_all();
 SELECT held();
 COMMIT;
