@@ -112,7 +112,8 @@ my $UNLOCK = q{SELECT zk_unlock('/l')};
 foreach my $style (sort keys %downgrade)
 {
 	my $op = $downgrade{$style};
-	foreach my $way (sort keys %way)
+	# kazoo's is curator_rw's with other names
+	foreach my $way ($style eq 'kazoo' ? 'swallowed and the connection cut' : sort keys %way)
 	{
 		lost "zk_unlock, $way", $style, sub {
 			my ($session) = @_;
