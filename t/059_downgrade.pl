@@ -62,21 +62,24 @@ sub holder
 	return $session;
 }
 
+# How many nodes there are at the lock, or of one ZooKeeper session
+sub nodes_of
+{
+	my (@id) = @_;
+	my %of = $zk->ephemerals;
+	@id = keys %of unless @id;
+	return scalar grep { index($_, "$DIR/") == 0 } map { @{ $of{$_} // [] } } @id;
+}
+
+# Another session, which stands at the end of the queue when this returns
 sub waits
 {
 	my ($call) = @_;
 	my $session = zk_session($node);
+	my $before = nodes_of();
 	$session->send("SELECT $call");
-	zk_wait_waiting($admin, $session);
+	zk_until(sub { nodes_of() > $before }, 'it stands in the queue');
 	return $session;
-}
-
-# How many nodes a ZooKeeper session has at the lock
-sub nodes_of
-{
-	my ($id) = @_;
-	my %of = $zk->ephemerals;
-	return scalar grep { index($_, "$DIR/") == 0 } @{ $of{$id} // [] };
 }
 
 sub state_of
