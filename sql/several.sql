@@ -3,6 +3,7 @@
 -- that are held already, errors in the middle.
 --
 CREATE EXTENSION zklock;
+SET statement_timeout = '30s';
 \set locks 'SELECT path, mode, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", mode, scope;'
 
 -- what is held now, in one line

@@ -4,6 +4,7 @@
 -- What other sessions see of it is tested in specs/.
 --
 CREATE EXTENSION zklock;
+SET statement_timeout = '30s';
 \set locks 'SELECT path, mode, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", mode, scope;'
 
 -- what is held now, in one line
