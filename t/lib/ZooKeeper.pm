@@ -15,6 +15,7 @@ ZooKeeper - start, ask, hurt and stop ZooKeeper servers for tests
   $zk->wait_until(sub { $zk->sessions == 0 }, 'no session left');
   $zk->kill9; $zk->start;             # a crash; data and port stay
   $zk->suspend; $zk->resume;          # a server that hangs
+  $zk->set_next_number('/zklock/a' => 2**31 - 5);    # as after so many creates
 
   my $all = ZooKeeper->ensemble(3);   # is up when this returns
   $all->leader->kill9;
@@ -268,6 +269,79 @@ sub suspend
 }
 
 sub resume { kill 'CONT', $_[0]->{pid}; return; }
+
+# Directories whose next sequential child gets this number, as if they were that
+# old: set_next_number(path => number, ...).  The server is started anew; clients
+# who come back soon enough notice no more than that.  Not for an ensemble.
+#
+# What a server has been told is in a log; a snapshot of it all is written when
+# it starts.  A file snapshot.<zxid> is, in ZooKeeper's usual encoding:
+#   "ZKSN", version (int), dbid (long); sessions: how many (int), { id (long),
+#   timeout (int) }; access lists: how many (int), { number (long), entries };
+#   nodes: { path, data, access list (long), czxid mzxid ctime mtime (longs),
+#   version cversion aversion (ints), owner pzxid (longs) }, and "/" ends them;
+#   Adler32 of all this (long), "/"; a digest of the tree, sealed like that.
+# The cversion there is the number of the next sequential child.
+sub set_next_number
+{
+	my ($self, %number) = @_;
+	$self->stop;
+	$self->start;
+	$self->stop;
+
+	my ($newest, @old) = sort { hex($b =~ s/.*\.//r) <=> hex($a =~ s/.*\.//r) } glob "$self->{dir}/data/version-2/snapshot.*";
+	open my $file, '+<:raw', $newest or die "$newest: $!";
+	my $text = do { local $/; <$file> };
+	my $at = 16;    # behind the header
+	my $get = sub {
+		my ($template, $length) = @_;
+		my @value = unpack $template, substr $text, $at, $length;
+		$at += $length;
+		return @value;
+	};
+	my $skip_string = sub {
+		my ($length) = $get->('l>', 4);
+		$at += $length if $length > 0;
+	};
+	my ($sessions) = $get->('l>', 4);
+	$at += 12 * $sessions;
+	my ($lists) = $get->('l>', 4);
+	foreach (1 .. $lists)
+	{
+		$at += 8;
+		my ($entries) = $get->('l>', 4);
+		foreach (1 .. $entries)
+		{
+			$at += 4;
+			$skip_string->() for 1 .. 2;
+		}
+	}
+	while (1)
+	{
+		my ($length) = $get->('l>', 4);
+		my ($path) = $get->("a$length", $length);
+		last if $path eq '/';
+		$skip_string->();
+		$at += 8 + 4 * 8 + 4;
+		substr $text, $at, 4, pack 'l>', delete $number{$path} if exists $number{$path};
+		$at += 2 * 4 + 2 * 8;
+	}
+	croak 'no such node: ' . join ' ', keys %number if %number;
+
+	my ($a, $b) = (1, 0);
+	foreach (unpack 'C*', substr $text, 0, $at)
+	{
+		$a = ($a + $_) % 65521;
+		$b = ($b + $a) % 65521;
+	}
+	truncate $file, 0;    # and with that the digest, which may be missing
+	seek $file, 0, 0;
+	print $file substr($text, 0, $at), pack 'Q> N/a*', $b << 16 | $a, '/';
+	close $file or die "$newest: $!";
+	unlink @old, glob "$self->{dir}/data/version-2/log.*";
+	$self->start;
+	return;
+}
 
 END
 {
