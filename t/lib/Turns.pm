@@ -1,0 +1,307 @@
+
+=pod
+
+=head1 NAME
+
+Turns - sessions that take and give back locks of every kind, and a judge
+
+=head1 SYNOPSIS
+
+  turns_prepare(@node);                 # once
+  turns_path('/a');                     # each path that is used
+  my @s = map { turns_session($node[ $_ % 2 ]) } 1 .. 20;
+  $_->send(turns_call(25, [ 'lock', 'shared' ], ['/a'])) for @s;
+  $_->wait for @s;
+  turns_judge(turns_holds());
+
+=head1 DESCRIPTION
+
+Each session writes down what it held, and from when until when: the time
+between is a little shorter than that of the hold itself, on the clock that all
+of this machine share.  Nothing of it asks zklock or ZooKeeper.  What is held
+exclusively is also counted, in a row that nothing else protects.
+
+=cut
+
+package Turns;
+
+use strict;
+use warnings;
+use Exporter qw(import);
+use Test::More;
+
+use Zklock;
+
+our @EXPORT = qw(turns_prepare turns_path turns_session turns_call turns_holds turns_forget
+  turns_judge turns_counted turns_few turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS);
+
+# The places of a semaphore
+our $PERMITS = 3;
+
+# The ways to hold something; there is also "all": zk_xact_lock_all
+our @EXCLUSIVE_WAYS = ('lock', 'xact', 'try', 'lock_timeout', 'short timeout');
+our @SHARED_WAYS = ('shared', 'xact shared', 'try shared', 'downgrade', 'upgrade');
+our @SEMAPHORE_WAYS = ('semaphore', 'xact semaphore');
+
+my @node;
+my $counters;    # a connection string, as a literal's content
+
+# In these clusters; the first one has the counters, and everybody reaches them
+# by a connection of their own, which commits each statement by itself.
+sub turns_prepare
+{
+	@node = @_;
+	foreach my $node (@node)
+	{
+		$node->safe_psql('postgres', 'CREATE EXTENSION dblink');
+		$node->safe_psql('postgres', _functions() =~ s/PERMITS/$PERMITS/gr);
+	}
+	$node[0]->safe_psql('postgres', 'CREATE TABLE counter (path text PRIMARY KEY, n int NOT NULL DEFAULT 0)');
+	$counters = $node[0]->connstr('postgres') =~ s/'/''/gr;
+	return;
+}
+
+sub turns_path
+{
+	$node[0]->safe_psql('postgres', "INSERT INTO counter VALUES ('$_')") for @_;
+	return;
+}
+
+# One that is connected to all that it needs; options as for zk_session
+sub turns_session
+{
+	my ($node, %opt) = @_;
+	my $s = zk_session($node, %opt);
+	$s->value(qq{SELECT dblink_connect('counters', '$counters'), zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
+	return $s;
+}
+
+# What makes n turns (or as many as there are within "10 s") in one of these
+# ways each, on one of these paths
+sub turns_call
+{
+	my ($n, $ways, $paths) = @_;
+	my $array = sub { return "'{" . join(',', map { qq("$_") } @_) . "}'"; };
+	my ($turns, $time) = $n =~ / / ? (1e9, $n) : ($n, '1 day');
+	return "CALL turns($turns, '$time', " . $array->(@$ways) . ', ' . $array->(@$paths) . ')';
+}
+
+# The number at the end of a node's name; all markers end with "-" or "__"
+sub turns_number { return ($_[0] =~ /(?:-|__)(-?\d{9,10})$/)[0]; }
+
+# enough to see what is wrong
+sub turns_few
+{
+	my (@all) = @_;
+	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
+}
+
+# All holds since turns_forget, by path and then by token
+sub turns_holds
+{
+	return sort { $a->{path} cmp $b->{path} || $a->{token} <=> $b->{token} } map {
+		my $node = $_;
+		map {
+			my %h;
+			@h{qw(cluster pid way mode path token name since until)} = ($node->name, split /\|/);
+			\%h
+		  } split /\n/,
+		  $node->safe_psql('postgres',
+			q{SELECT pid, way, mode, path, token, name, extract(epoch FROM since), extract(epoch FROM until) FROM hold})
+	} @node;
+}
+
+sub turns_forget
+{
+	$_->safe_psql('postgres', 'TRUNCATE hold') for @node;
+	$node[0]->safe_psql('postgres', 'UPDATE counter SET n = 0');
+	return;
+}
+
+# Must these two not be held together?
+sub _exclude
+{
+	my ($one, $other) = @_;
+	return 0 if grep { $_->{mode} eq 'semaphore' } $one, $other;
+	return 0 if $one->{pid} == $other->{pid} && $one->{cluster} eq $other->{cluster};
+	return $one->{mode} eq 'exclusive' || $other->{mode} eq 'exclusive';
+}
+
+# Tests: what excludes each other was held in the order of the tokens, one after
+# the other, and of those who share a semaphore each had fewer than $PERMITS
+# before it.  The tokens are the order of arrival, so nobody was passed over.
+sub turns_judge
+{
+	my (@hold) = @_;
+	my (@wrong, @crowd, %path, %token, @same);
+	my $show = sub { my $h = shift; join ' ', @{$h}{qw(cluster pid way mode path token name since until)} };
+	push @{ $path{ $_->{path} } }, $_ for @hold;
+	foreach my $hold (values %path)
+	{
+		foreach my $j (0 .. $#$hold)
+		{
+			my $later = $hold->[$j];
+			my @overlap = grep { $later->{since} < $_->{until} } @{$hold}[ 0 .. $j - 1 ];
+			push @wrong, map { $show->($_) . "\n  and " . $show->($later) } grep { _exclude($_, $later) } @overlap;
+			my @still = grep { $_->{mode} eq 'semaphore' } @overlap;
+			push @crowd, join "\n  and ", map { $show->($_) } $later, @still
+			  if $later->{mode} eq 'semaphore' && @still >= $PERMITS;
+			my $owner = $token{"$later->{path} $later->{token}"} //= $later;
+			push @same, $show->($owner) . "\n  and " . $show->($later)
+			  if "$owner->{cluster} $owner->{pid}" ne "$later->{cluster} $later->{pid}";
+		}
+	}
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(turns_few(@wrong), '', 'nobody held what another one held, and none before its turn');
+	is(turns_few(@crowd), '', "nor more than $PERMITS of a semaphore");
+	is(turns_few(@same), '', 'and no two had the same token');
+	return;
+}
+
+# One test: the counters, which nothing else protects, have lost nothing.
+sub turns_counted
+{
+	my (@hold) = @_;
+	my %written;
+	$written{ $_->{path} }++ for grep { $_->{mode} eq 'exclusive' } @hold;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($node[0]->safe_psql('postgres', q{SELECT path, n FROM counter WHERE n <> 0 ORDER BY path COLLATE "C"}),
+		join("\n", map { "$_|$written{$_}" } sort keys %written),
+		'the counters, which nothing else protects, have lost nothing');
+	return;
+}
+
+sub _functions
+{
+	return <<~'SQL';
+		-- each time that something was held
+		CREATE UNLOGGED TABLE hold (pid int DEFAULT pg_backend_pid(), way text, mode text, path text,
+			token bigint, name text, since timestamptz, until timestamptz);
+
+		-- A while with what is held on a path.  A writer counts where nothing but
+		-- the lock protects the counter; see t/012_stress.pl.
+		CREATE FUNCTION work(way text, held_mode text, at text) RETURNS hold LANGUAGE plpgsql AS $$
+		DECLARE
+			h hold;
+			v int;
+		BEGIN
+			SELECT pg_backend_pid(), way, mode, path, token, node, clock_timestamp() INTO STRICT h
+				FROM zk_locks WHERE path = at AND mode = held_mode;
+			IF held_mode = 'exclusive' THEN
+				SELECT n INTO v FROM dblink('counters', format('SELECT n FROM counter WHERE path = %L', at)) AS (n int);
+				PERFORM dblink_exec('counters', format('UPDATE counter SET n = %s WHERE path = %L', v + 1, at));
+			ELSE
+				PERFORM pg_sleep(random() * 0.003);
+			END IF;
+			h.until := clock_timestamp();
+			RETURN h;
+		END $$;
+
+		-- n turns, begun within that time, with what one of these ways takes, on one of these paths
+		CREATE PROCEDURE turns(n int, within interval, ways text[], paths text[]) LANGUAGE plpgsql AS $$
+		DECLARE
+			way text;
+			path text;
+			h hold[];
+			s text;
+			ends timestamptz := clock_timestamp() + within;
+		BEGIN
+			FOR i IN 1 .. n LOOP
+				EXIT WHEN clock_timestamp() > ends;
+				way := ways[1 + floor(random() * array_length(ways, 1))];
+				path := paths[1 + floor(random() * array_length(paths, 1))];
+				h := '{}';
+				CASE way
+				WHEN 'lock' THEN
+					PERFORM zk_lock(path);
+					h := h || work(way, 'exclusive', path);
+					PERFORM zk_unlock(path);
+				WHEN 'xact' THEN
+					PERFORM zk_xact_lock(path);
+					h := h || work(way, 'exclusive', path);
+					COMMIT;
+				WHEN 'try' THEN
+					-- the node of one that looked free too soon goes again
+					FOR j IN 1 .. 10 LOOP
+						EXIT WHEN zk_try_lock(path);
+						IF j = 10 THEN PERFORM zk_lock(path); END IF;
+					END LOOP;
+					h := h || work(way, 'exclusive', path);
+					PERFORM zk_unlock(path);
+				WHEN 'lock_timeout' THEN
+					-- who leaves the queue, and comes back at its end
+					BEGIN
+						PERFORM set_config('lock_timeout', ceil(random() * 20)::text, true);
+						PERFORM zk_xact_lock(path);
+					EXCEPTION WHEN lock_not_available THEN
+						PERFORM set_config('lock_timeout', '0', true);
+						PERFORM zk_xact_lock(path);
+					END;
+					h := h || work(way, 'exclusive', path);
+					COMMIT;
+				WHEN 'short timeout' THEN
+					-- one that ends before ZooKeeper has said anything is an error
+					BEGIN
+						IF NOT zk_lock(path, make_interval(secs => random() * 0.02)) THEN PERFORM zk_lock(path); END IF;
+					EXCEPTION WHEN io_error THEN
+						PERFORM zk_lock(path);
+					END;
+					h := h || work(way, 'exclusive', path);
+					PERFORM zk_unlock(path);
+				WHEN 'try shared' THEN
+					IF NOT zk_try_lock_shared(path) THEN PERFORM zk_lock_shared(path); END IF;
+					h := h || work(way, 'shared', path);
+					PERFORM zk_unlock_shared(path);
+				WHEN 'shared' THEN
+					PERFORM zk_lock_shared(path);
+					h := h || work(way, 'shared', path);
+					PERFORM zk_unlock_shared(path);
+				WHEN 'xact shared' THEN
+					PERFORM zk_xact_lock_shared(path);
+					h := h || work(way, 'shared', path);
+					COMMIT;
+				WHEN 'downgrade' THEN
+					PERFORM zk_lock(path);
+					PERFORM zk_lock_shared(path);
+					h := h || work(way, 'exclusive', path);
+					PERFORM zk_unlock(path);
+					h := h || work(way, 'shared', path);
+					PERFORM zk_unlock_shared(path);
+				WHEN 'upgrade' THEN
+					-- where somebody waits already it cannot be
+					PERFORM zk_lock_shared(path);
+					h := h || work(way, 'shared', path);
+					BEGIN
+						PERFORM zk_lock(path);
+						h := h || work('upgraded', 'exclusive', path);
+						PERFORM zk_unlock(path);
+					EXCEPTION WHEN deadlock_detected THEN
+						NULL;
+					END;
+					PERFORM zk_unlock_shared(path);
+				WHEN 'all' THEN
+					PERFORM zk_xact_lock_all(paths);
+					FOREACH s IN ARRAY paths LOOP
+						h := h || work(way, 'exclusive', s);
+					END LOOP;
+					-- all are held until the last is given back
+					SELECT array_agg((x.pid, x.way, x.mode, x.path, x.token, x.name, x.since, clock_timestamp())::hold)
+						INTO h FROM unnest(h) x;
+					COMMIT;
+				WHEN 'semaphore' THEN
+					PERFORM zk_semaphore_acquire(path, PERMITS);
+					h := h || work(way, 'semaphore', path);
+					PERFORM zk_semaphore_release(path);
+				WHEN 'xact semaphore' THEN
+					PERFORM zk_xact_semaphore_acquire(path, PERMITS);
+					h := h || work(way, 'semaphore', path);
+					COMMIT;
+				END CASE;
+				INSERT INTO hold SELECT * FROM unnest(h);
+				COMMIT;
+			END LOOP;
+		END $$;
+		SQL
+}
+
+1;
