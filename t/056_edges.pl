@@ -1,0 +1,1190 @@
+# The known faults of other lock libraries, one by one, for locks of every kind:
+# exclusive, shared, several at once, semaphores.  E1 to E25 are the numbers of
+# a study of their bug reports; those that are not here are tested elsewhere
+# (t/020 to t/027) or cannot happen.
+#
+# Who stands in the way is a client in Perl, which names its nodes as it is told
+# to and does not go through the proxy.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use List::Util qw(uniq);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Turns;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+use constant { READ => 1, CREATE => 4, DELETE => 8 };
+
+# What a busy machine may add to a time that is promised, in seconds
+my $SLACK = 0.5;
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+# heartbeats, which come every quarter of this, do not disturb
+my $node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '60s', 'zklock.commit_guard' => 'strict');
+my $admin = zk_session($node);
+my $other = $zk->client(session_timeout => 60_000);
+
+my $UUID = '0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1';
+my $HEX = $UUID =~ s/-//gr;
+
+# Each kind of call that waits: how it is written, how what it got is given back,
+# and as whom somebody stands in its way.  "all" waits for the second of three.
+my %kind = (
+	exclusive => { call => 'zk_lock', marker => '-lock-' },
+	shared => { call => 'zk_lock_shared', marker => '-lock-', unlock => 'zk_unlock_shared' },
+	semaphore => { call => 'zk_semaphore_acquire', args => ', 1', marker => '-semaphore-1-', unlock => 'zk_semaphore_release' },
+	all => { call => 'zk_lock_all', marker => '-lock-', paths => [ '/0', '', '/z' ] });
+my @kinds = qw(exclusive shared semaphore all);
+
+sub take
+{
+	my ($kind, $path, $timeout) = @_;
+	my $k = $kind{$kind};
+	my $what = $k->{paths} ? '{' . join(',', map { "$_$path" } reverse @{ $k->{paths} }) . '}' : $path;
+	return "SELECT $k->{call}('$what'" . ($k->{args} // '') . (defined $timeout ? ", '$timeout')" : ')');
+}
+
+sub give
+{
+	my ($kind, $path) = @_;
+	my $k = $kind{$kind};
+	my $unlock = $k->{unlock} // 'zk_unlock';
+	return 'SELECT ' . join ' AND ', map { "$unlock('$_$path')" } @{ $k->{paths} // [''] };
+}
+
+# Stand in the way: a node that this kind has to wait for.
+sub block
+{
+	my ($kind, $path) = @_;
+	$other->delete($other->contend("/zklock$path"));    # makes the directories
+	return scalar $other->create("/zklock$path/_c_other$kind{$kind}{marker}", mode => 'ephemeral_sequential');
+}
+
+# Every node that backends have in ZooKeeper, or those for one path
+sub own_nodes
+{
+	my ($path) = @_;
+	my %session = $zk->ephemerals;
+	my @own = grep { !/other/ } map { @$_ } values %session;
+	return defined $path ? grep { m{^/zklock\Q$path\E/[^/]+$} } @own : @own;
+}
+
+# Every node that somebody watches
+sub watched { return ($zk->four_letter('wchp') // '') =~ m{^(/.*)$}mg; }
+
+# Until a session waits for that node, and watches its own
+sub wait_for_blocker
+{
+	my ($path, @blocker) = @_;
+	my @own;
+	zk_until(
+		sub {
+			my %watched = map { $_ => 1 } watched();
+			@own = own_nodes($path);
+			return @own && !grep { !$watched{$_} } @blocker, @own;
+		},
+		"a node that waits for @blocker");
+	return @own;
+}
+
+# Nothing is left of what backends did, though others may still stand there.
+sub nothing_left
+{
+	my ($name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok(eval { zk_until(sub { !own_nodes() && $zk->watch_count == 0 }, 'nothing', 15) }, $name)
+	  or diag(join "\n", own_nodes(), map { "watched: $_" } watched());
+	return;
+}
+
+sub session_with
+{
+	my (%setting) = @_;
+	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+}
+
+# A session that is connected, so that only what is meant is disturbed
+sub warm_session
+{
+	my $s = session_with(@_);
+	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
+	return $s;
+}
+
+sub cancel
+{
+	my ($s) = @_;
+	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
+	return $s->wait;
+}
+
+my $last_path = 0;
+sub new_path { return '/edge/' . ++$last_path; }
+
+# A subtest for each kind, with a path and a connected session of its own
+sub for_kinds
+{
+	my ($name, $code, %opt) = @_;
+	foreach my $kind (@{ $opt{kinds} // \@kinds })
+	{
+		subtest "$name: $kind" => sub {
+			my $s = warm_session();
+			my $path = new_path();
+			$code->($kind, $path, $s);
+			$proxy->reset;
+			if ($s->{psql})
+			{
+				is($s->value('SELECT count(*) FROM zk_locks'), 0, 'no hold is left');
+				is($s->value(take($kind, $path) . '; ' . give($kind, $path)), "t\nt", 'then it is had and given back');
+			}
+			$s->quit;
+			nothing_left('nothing is left');
+		};
+	}
+	return;
+}
+
+# --------------------------------------- create, cancel, time out, be expired
+
+my @lost = (
+	[ 'the answer', sub { $proxy->swallow_and_drop($_[0]) } ],
+	[ 'the request', sub { $proxy->drop_request($_[0]) } ]);
+foreach (@lost)
+{
+	my ($what, $lose) = @$_;
+	for_kinds(
+		"E1: $what of a create is lost" => sub {
+			my ($kind, $path, $s) = @_;
+			$s->value(take($kind, $path) . '; ' . give($kind, $path));    # the directories
+			my $create = $kind eq 'all' ? 'multi' : 'create2';
+			$lose->($create);
+			my $result = $s->query(take($kind, $path));
+			is("$result->{out}$result->{err}", 't', 'it is held');
+			my @own = own_nodes();
+			is(@own, $kind eq 'all' ? 3 : 1, 'with no node too many');
+			is($s->value(q{SELECT string_agg(node, ' ' ORDER BY node) FROM zk_locks}),
+				join(' ', sort map { s/.*\///r } @own), 'which are those of zk_locks');
+			is($s->value(give($kind, $path)), 't', 'given back');
+		});
+	for_kinds(
+		"E1, E6: $what of a create is lost, then cancelled" => sub {
+			my ($kind, $path, $s) = @_;
+			block($kind, $path);
+			my $blocker = block($kind, $path);
+			$other->delete($_) for map { "/zklock$path/$_" } $other->children("/zklock$path");
+			$blocker = block($kind, $path);
+			$lose->($kind eq 'all' ? 'multi' : 'create2');
+			$s->send(take($kind, $path));
+			wait_for_blocker($path, $blocker);
+			is(cancel($s)->{state}, '57014', 'cancelled');
+			nothing_left('nothing is left while the other stands there');
+			$other->delete($blocker);
+		});
+}
+
+# Where a call can be when it is cancelled: what the proxy does before, and how
+# to know that it is there
+my @steps = (
+	[ 'create sent', sub { $proxy->hold($_[0] eq 'all' ? 'multi' : 'create2') }, sub { $proxy->wait_held } ],
+	[ 'create on its way', sub { $proxy->hold_request($_[0] eq 'all' ? 'multi' : 'create2') }, sub { $proxy->wait_held } ],
+	[ 'list sent', sub { $proxy->hold('getChildren') }, sub { $proxy->wait_held } ],
+	[ 'watch sent', sub { $proxy->hold('getData') }, sub { $proxy->wait_held } ],
+	[ 'waiting', sub { }, sub { wait_for_blocker($_[0], $_[1]) } ]);
+
+foreach my $step (@steps)
+{
+	my ($where, $before, $reached) = @$step;
+	for_kinds(
+		"E4: cancelled, $where" => sub {
+			my ($kind, $path, $s) = @_;
+			my $blocker = block($kind, $path);
+			# for "all": what it has already when it comes to wait
+			$s->value(take($kind, new_path()) . '; SELECT zk_unlock_all(), 1');
+			$before->($kind);
+			$s->send(take($kind, $path));
+			$reached->($path, $blocker);
+			my $result = cancel($s);
+			is($result->{state}, '57014', 'cancelled');
+			cmp_ok($result->{seconds}, '<', 30, 'and not by a timeout');
+			$proxy->release;
+			nothing_left('nothing is left while the other stands there');
+			is($s->value(take($kind, $path, '0')), 'f', 'who still excludes us');
+			$other->delete($blocker);
+		});
+}
+
+# CURATOR-205: the second interrupt hits the cleanup of the first.
+for_kinds(
+	'E4: cancelled twice' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path));
+		wait_for_blocker($path, $blocker);
+		$proxy->hold_request('*', 1);
+		is(cancel($s)->{state}, '57014', 'cancelled');
+		$proxy->wait_held;
+		isnt(scalar own_nodes(), 0, 'its node is there: the delete is on its way');
+		$s->send(take($kind, $path));
+		zk_wait_waiting($admin, $s);
+		is(cancel($s)->{state}, '57014', 'cancelled again');
+		$proxy->release;
+		nothing_left('nothing is left of both');
+		$other->delete($blocker);
+	});
+
+for_kinds(
+	'E4: terminated while it waits' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path));
+		wait_for_blocker($path, $blocker);
+		$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
+		is($s->wait->{state}, '57P01', 'terminated');
+		nothing_left('nothing is left while the other stands there');
+		$other->delete($blocker);
+	});
+
+for_kinds(
+	'E5: the answer to the release is lost' => sub {
+		my ($kind, $path, $s) = @_;
+		$s->value(take($kind, $path));
+		$proxy->swallow_and_drop('delete');
+		is($s->value(give($kind, $path)), 't', 'given back');
+		nothing_left('nothing is left');
+		$s->value(take($kind, $path));
+		$proxy->drop_request('delete');
+		is($s->value(give($kind, $path)), 't', 'given back');
+		nothing_left('nothing is left if the request is, too');
+	});
+
+for_kinds(
+	'E6: an error or the end of the time while it waits' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		my $result = $s->query(take($kind, $path, '200ms'));
+		is("$result->{out}$result->{err}", 'f', 'timeout: false');
+		cmp_ok($result->{seconds}, '>=', 0.2, '- not too early');
+		cmp_ok($result->{seconds}, '<', 0.2 + $SLACK, '- nor too late');
+		nothing_left('- nothing is left');
+		$result = $s->query(q{SET lock_timeout = '200ms'; } . take($kind, $path));
+		is($result->{state}, '55P03', 'lock_timeout: 55P03');
+		nothing_left('- nothing is left');
+		$result = $s->query(q{RESET lock_timeout; SET statement_timeout = '200ms'; } . take($kind, $path));
+		is($result->{state}, '57014', 'statement_timeout: 57014');
+		nothing_left('- nothing is left');
+		$s->value('RESET statement_timeout');
+		$other->set_acl($blocker, [ [ DELETE, 'world', 'anyone' ] ]);
+		$result = $s->query(take($kind, $path));
+		is($result->{state}, '42501', 'a node that we may not read: 42501');
+		nothing_left('- nothing is left');
+		$other->delete($blocker);
+	});
+
+# All at once, since an expiry takes its time.
+subtest 'E7: the session expires while it waits' => sub {
+	my %w;
+	foreach my $kind (@kinds)
+	{
+		my $path = new_path();
+		my $s = warm_session(session_timeout => '2s');
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path));
+		my ($first) = wait_for_blocker($path, $blocker);
+		$w{$kind} = { path => $path, s => $s, blocker => $blocker, first => $first };
+	}
+	$proxy->refuse;
+	$proxy->drop;
+	zk_until(sub { !own_nodes() }, 'all have expired');
+	$w{$_}{behind} = block($_, $w{$_}{path}) for @kinds;
+	$proxy->pass;
+	foreach my $kind (@kinds)
+	{
+		my $w = $w{$kind};
+		my ($again) = wait_for_blocker($w->{path}, $w->{behind});
+		isnt($again, $w->{first}, "$kind: it queues again");
+		$other->delete($w->{blocker});
+		is(join(' ', watched() ? 'watches' : ''), 'watches', "$kind: and goes on waiting");
+		ok(!$w->{s}->is_done, "$kind: since who came meanwhile is before it");
+		$other->delete($w->{behind});
+		is($w->{s}->wait->{out}, 't', "$kind: then it is had");
+		is($w->{s}->value(give($kind, $w->{path})), 't', "$kind: and given back");
+		$w->{s}->quit;
+	}
+	nothing_left('nothing is left');
+};
+
+for_kinds(
+	'E7: its own node is deleted while it waits' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path));
+		my ($first) = wait_for_blocker($path, $blocker);
+		my $behind = block($kind, $path);
+		$other->delete($first);
+		my ($again) = wait_for_blocker($path, $behind);
+		isnt($again, $first, 'it queues again');
+		is(scalar own_nodes($path), 1, 'with one node');
+		$other->delete($blocker);
+		ok(!$s->is_done, 'behind who came meanwhile');
+		$other->delete($behind);
+		is($s->wait->{out}, 't', 'then it is had');
+		is($s->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'and held');
+		is($s->value(give($kind, $path)), 't', 'and given back');
+
+		# the time is that of the call, however often it queues
+		$blocker = block($kind, $path);
+		$s->send(take($kind, $path, '1s'));
+		my $began = time;
+		my $deleted = 0;
+		until ($s->is_done)
+		{
+			$deleted++ if grep { $other->delete($_) } own_nodes($path);
+			sleep 0.05;
+		}
+		is($s->wait->{out}, 'f', 'a time that is over is over');
+		cmp_ok(time - $began, '<', 1 + $SLACK, "however often the node is deleted ($deleted times)");
+		cmp_ok($deleted, '>', 3, 'which it was');
+		nothing_left('nothing is left');
+		$other->delete($blocker);
+	});
+
+for_kinds(
+	'E8: the node of a holder is deleted' => sub {
+		my ($kind, $path, $s) = @_;
+		$s->value('CREATE TABLE IF NOT EXISTS t (i int)');
+		$s->value('BEGIN; INSERT INTO t VALUES (1)');
+		$s->value(take($kind, $path));
+		$other->delete($_) for own_nodes($path);
+		my $result = $s->query('COMMIT');
+		is($result->{state}, '40001', 'COMMIT fails');
+		like($result->{message}, qr/"\Q$path\E"/, 'and names the path');
+		is($s->value(q{SELECT count(*) FROM t}), 0, 'nothing is written');
+		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'and what it took in the transaction is given back');
+
+		$s->value(take($kind, $path));
+		$other->delete($_) for own_nodes($path);
+		$s->query('BEGIN; INSERT INTO t VALUES (1); COMMIT');
+		is($s->value("SELECT state FROM zk_locks WHERE path = '$path'"), 'lost', 'one from before is lost');
+		is($s->query(take($kind, $path))->{state}, '55000', 'and not to be had again');
+		$result = $s->query(give($kind, $path =~ s/^$//r));
+		my $unlock = $kind{$kind}{unlock} // 'zk_unlock';
+		$s->query("SELECT $unlock('$_$path')") for @{ $kind{$kind}{paths} // [] };
+		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'until it is given back');
+	});
+
+# The own node goes first and then the one before, while we are not told.
+for_kinds(
+	'E9: woken without a node' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path));
+		my ($first) = wait_for_blocker($path, $blocker);
+		my $behind = block($kind, $path);
+		$proxy->hold_event;
+		$other->delete($first);
+		$other->delete($blocker);
+		$proxy->wait_held;
+		$proxy->release;
+		my ($again) = wait_for_blocker($path, $behind);
+		ok(!$s->is_done, 'it does not hold without a node of its own');
+		isnt($again, $first, 'but queues again');
+		$other->delete($behind);
+		is($s->wait->{out}, 't', 'then it is had');
+		is($s->value("SELECT node FROM zk_locks WHERE path = '$path'"), (own_nodes($path))[0] =~ s/.*\///r,
+			'with the node that is there');
+		is($s->value(give($kind, $path)), 't', 'and given back');
+	});
+
+for_kinds(
+	'E10: who is before us goes between the list and the watch' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$proxy->hold_request('getData');
+		$s->send(take($kind, $path));
+		$proxy->wait_held;
+		my ($first) = own_nodes($path);
+		my $behind = block($kind, $path);
+		$other->delete($blocker);
+		$proxy->release;
+		is($s->wait->{out}, 't', 'it is had');
+		is((own_nodes($path))[0], $first, 'with the place that it had');
+		is($s->value(give($kind, $path)), 't', 'and given back');
+		nothing_left('no watch on a node that will never be');
+		$other->delete($behind);
+	});
+
+# ------------------------------------------------------- order, predecessors
+
+# A node of a foreign client, by the beginning of its name
+sub foreign
+{
+	my ($path, $prefix, $mode) = @_;
+	return scalar $other->create("/zklock$path/$prefix", mode => $mode // 'ephemeral_sequential');
+}
+
+# Directories for foreign nodes
+sub make_dirs { $other->delete($other->contend("/zklock$_[0]")); return; }
+
+sub leave { $other->delete($_) for @_; return; }
+
+subtest 'E12: the right nodes are watched, whatever their names sort like' => sub {
+	my $path = new_path();
+	make_dirs($path);
+	my $s = warm_session();
+	my @queue = map { foreign($path, $_) } "_c_z-other-lock-", "0other__rlock__", "other__lock__", "a-other-config-",
+	  "_c_other-__READ__", 'x-0other-';
+	# what is no contender, or one for something else
+	my $sem = foreign($path, "_c_$UUID-other-semaphore-1-");
+
+	$s->send(take('exclusive', $path));
+	my ($own) = wait_for_blocker($path, $queue[4]);
+	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 4, 2 ] ], 'exclusive: the two before it')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	cancel($s);
+	nothing_left('nothing is left');
+
+	$s->send(take('shared', $path));
+	($own) = wait_for_blocker($path, $queue[2]);
+	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 2, 0 ] ], 'shared: the two writers before it')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	leave($queue[2]);
+	zk_until(sub { "@{[ sort(watched()) ]}" eq join ' ', sort $own, $queue[0] }, 'the other one');
+	ok(!$s->is_done, 'and the other one when one has gone');
+	leave($queue[0]);
+	is($s->wait->{out}, 't', 'then it is had, beside other readers');
+	$s->value(give('shared', $path));
+	leave($sem, @queue);
+
+	# holders 0 1, waiters 2 3, and we: the waiters go first
+	@queue = map { foreign($path, "_c_other$_-semaphore-2-") } 'z', 'm', 'b', 'a';
+	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
+	($own) = wait_for_blocker($path, @queue[ 2, 3 ]);
+	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 2, 3 ] ], 'semaphore: as many as it has places, waiters first')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	leave($queue[2]);
+	wait_for_blocker($path, $queue[3]);
+	leave($queue[0]);
+	zk_until(sub { grep { $_ eq $queue[1] } watched() }, 'a holder');
+	ok(!$s->is_done, 'a place that a waiter takes is not ours');
+	leave($queue[1]);
+	is($s->wait->{out}, 't', 'the next one is');
+	$s->value(give('semaphore', $path));
+	leave(@queue);
+	$s->quit;
+	nothing_left('nothing is left');
+};
+
+subtest 'E13: a reader does not wait for a later writer (kazoo#649)' => sub {
+	my $path = new_path();
+	my ($holder, $reader, $writer, $late) = map { warm_session() } 1 .. 4;
+	$holder->value(take('exclusive', $path));
+	$reader->send(take('shared', $path));
+	zk_until(sub { own_nodes($path) == 2 }, 'the reader');
+	$writer->send(take('exclusive', $path));
+	zk_until(sub { own_nodes($path) == 3 }, 'the writer');
+	$late->send(take('shared', $path));
+	zk_until(sub { own_nodes($path) == 4 }, 'the late reader');
+	$holder->value(give('exclusive', $path));
+	is($reader->wait->{out}, 't', 'the reader before the writer has it');
+	ok(!$writer->is_done && !$late->is_done, 'the writer waits, and the reader behind it');
+	$reader->value(give('shared', $path));
+	is($writer->wait->{out}, 't', 'the writer has it');
+	ok(!$late->is_done, 'the reader behind it waits');
+	$writer->value(give('exclusive', $path));
+	is($late->wait->{out}, 't', 'and has it last');
+	$late->value(give('shared', $path));
+
+	# the same with a foreign writer, in the forms of all
+	foreach my $prefix ("_c_$UUID-otherlock-", "other${HEX}__lock__", "_c_other$UUID-__WRIT__", 'other-lock-')
+	{
+		$holder->value(take('exclusive', $path));
+		$reader->send(take('shared', $path));
+		zk_until(sub { own_nodes($path) == 2 }, 'the reader');
+		my $foreign = foreign($path, $prefix);
+		$holder->value(give('exclusive', $path));
+		is($reader->wait->{out}, 't', "a reader does not wait for $prefix");
+		is($late->value(take('shared', $path, '0')), 'f', 'nor does it let others in');
+		$reader->value(give('shared', $path));
+		leave($foreign);
+	}
+	$_->quit for $holder, $reader, $writer, $late;
+	nothing_left('nothing is left');
+};
+
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	subtest "E13: a downgrade lets no writer in (CURATOR-276), style $style" => sub {
+		my $path = new_path();
+		my %s = map { $_ => warm_session(node_style => $style) } qw(holder early writer late judge);
+		$s{holder}->value(take('exclusive', $path));
+		$s{holder}->value(take('shared', $path));
+		my $token = $s{holder}->value("SELECT zk_lock_token('$path')");
+		my $n = 1;
+		foreach my $who (qw(early writer late))
+		{
+			$s{$who}->send(take($who eq 'writer' ? 'exclusive' : 'shared', $path));
+			$n++;
+			zk_until(sub { own_nodes($path) == $n }, $who);
+		}
+		ok(!$s{early}->is_done, 'a reader waits for the writer');
+		is($s{holder}->value(give('exclusive', $path)), 't', 'which becomes a reader');
+		is($s{early}->wait->{out}, 't', 'the reader passes');
+		is($s{judge}->value(take('exclusive', $path, '200ms')), 'f', 'no writer does');
+		is($s{judge}->value(take('shared', $path, '200ms')), 'f', 'nor a reader behind a writer');
+		ok(!$s{writer}->is_done && !$s{late}->is_done, 'those who were there wait, too');
+		is($s{holder}->value("SELECT zk_lock_token('$path')"), $token, 'the token is the same');
+		is($s{holder}->value("SELECT string_agg(mode || ' ' || state, ',') FROM zk_locks"), 'shared held', 'held, shared');
+		$s{early}->value(give('shared', $path));
+		is($s{judge}->value(take('exclusive', $path, '100ms')), 'f', 'the last reader keeps writers out');
+		ok(!$s{writer}->is_done, 'all of them');
+		$s{holder}->value(give('shared', $path));
+		is($s{writer}->wait->{out}, 't', 'then the writer has it');
+		ok(!$s{late}->is_done, 'and the reader behind it waits');
+		$s{writer}->value(give('exclusive', $path));
+		is($s{late}->wait->{out}, 't', 'to the end');
+		$s{late}->value(give('shared', $path));
+		$_->quit for values %s;
+		nothing_left('nothing is left');
+	};
+}
+
+# Curator's own: a reader with the writer's number, then the writer's node goes.
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	subtest "rule 6: two with one number, style $style" => sub {
+		my $path = new_path();
+		make_dirs($path);
+		my ($writer, $reader, $semaphore) = map { warm_session(node_style => $style) } 1 .. 3;
+		my $theirs = foreign($path, "_c_other$UUID-__WRIT__");
+		$reader->send(take('shared', $path));
+		zk_until(sub { own_nodes($path) == 1 }, 'the reader');
+		$writer->send(take('exclusive', $path));
+		wait_for_blocker($path, (own_nodes($path))[0]);
+		my $as_reader = $theirs =~ s/__WRIT__/__READ__/r;
+		$other->create($as_reader, mode => 'ephemeral');
+		ok(!$reader->is_done && !$writer->is_done, 'both wait');
+		leave($theirs);
+		is($reader->wait->{out}, 't', 'the reader passes');
+		$reader->value(give('shared', $path));
+		zk_until(sub { grep { $_ eq $as_reader } watched() }, 'the writer');
+		ok(!$writer->is_done, 'the writer does not');
+		leave($as_reader);
+		is($writer->wait->{out}, 't', 'until that one goes');
+		is($reader->value(take('shared', $path, '0')), 'f', 'and then it excludes others');
+		$writer->value(give('exclusive', $path));
+		$_->quit for $writer, $reader, $semaphore;
+		nothing_left('nothing is left');
+	};
+}
+
+# The list comes from a time when our node had gone already.
+for_kinds(
+	'E13: a list without ourselves (CURATOR-211)' => sub {
+		my ($kind, $path, $s) = @_;
+		$s->value(take($kind, $path) . '; ' . give($kind, $path));
+		nothing_left('clean');
+		$proxy->hold_request('getChildren');
+		$s->send(take($kind, $path));
+		$proxy->wait_held;
+		my ($first) = zk_until(sub { (own_nodes($path))[0] }, 'the node');
+		$other->delete($first);
+		my $blocker = block($kind, $path);
+		$proxy->release;
+		my ($again) = wait_for_blocker($path, $blocker);
+		isnt($again, $first, 'it queues again');
+		ok(!$s->is_done, 'behind who is there now');
+		leave($blocker);
+		is($s->wait->{out}, 't', 'and has it then');
+		is($s->value(give($kind, $path)), 't', 'and gives it back');
+	});
+
+# ----------------------------------------------------------------------- herd
+
+# What happens until all is quiet again: requests, events
+sub cost_of
+{
+	my ($code, $until) = @_;
+	$proxy->clear_log;
+	$code->();
+	$until->();
+	my @quiet = (-1);
+	zk_until(
+		sub {
+			my @log = $proxy->log;
+			my ($asked, $answered) = map { my $d = $_; scalar grep { $_->[1] eq $d && $_->[2] ne 'event' } @log } '>', '<';
+			push @quiet, $asked == $answered && $quiet[-1] == @log ? @log : @log;
+			return $asked == $answered && @quiet > 10 && (uniq @quiet[ -8 .. -1 ]) == 1;
+		},
+		'quiet');
+	my @log = $proxy->log;
+	return (scalar(grep { $_->[1] eq '>' } @log), scalar(grep { $_->[2] eq 'event' } @log), \@log);
+}
+
+subtest 'E14: no herd' => sub {
+	my $N = 20;
+	my $path = new_path();
+	my $holder = warm_session();
+	my @s = map { warm_session() } 1 .. $N;
+	my $settled = sub {
+		my ($n) = @_;
+		zk_until(sub { own_nodes($path) == $n }, "$n nodes");
+		zk_wait_waiting($admin, $_) for grep { !$_->is_done } @s;
+		my $before = -1;
+		zk_until(sub { my $now = $proxy->count('*'); my $same = $now == $before; $before = $now; $same }, 'quiet');
+	};
+
+	$holder->value(take('exclusive', $path));
+	foreach my $i (0 .. $#s)
+	{
+		$s[$i]->send(take('exclusive', $path));
+		zk_until(sub { own_nodes($path) == $i + 2 }, 'the queue');
+	}
+	$settled->($N + 1);
+	my ($requests, $events) = cost_of(sub { $holder->value(give('exclusive', $path)) }, sub { $s[0]->wait });
+	note "$N writers behind one: a release costs $requests requests, $events events";
+	cmp_ok($requests, '<=', 4, "$N writers behind one: a release is a delete and a look");
+	cmp_ok($events, '<=', 3, 'and wakes two');
+	($requests, $events) = cost_of(sub { cancel($s[$_]) for 5 .. 9; }, sub { });
+	note "five of them give up: $requests requests, $events events";
+	cmp_ok($requests, '<=', 5 * 10, 'who gives up costs no more');
+	foreach my $i (0 .. 4, 10 .. $#s)
+	{
+		$s[$i]->wait if $i;
+		$s[$i]->value(give('exclusive', $path));
+	}
+
+	$holder->value(take('exclusive', $path));
+	$_->send(take('shared', $path)) for @s;
+	$settled->($N + 1);
+	($requests, $events) = cost_of(sub { $holder->value(give('exclusive', $path)) }, sub { $_->wait for @s });
+	note "$N readers behind a writer: a release costs $requests requests, $events events";
+	cmp_ok($requests, '<=', 1 + 2 * $N, "$N readers behind a writer: each looks once or twice");
+	cmp_ok($events, '<=', 2 * $N + 1, 'and is woken once');
+	my $writer = warm_session();
+	$writer->send(take('exclusive', $path));
+	$settled->($N + 1);
+	($requests, $events) = cost_of(sub { $_->value(give('shared', $path)) for @s }, sub { $writer->wait });
+	note "a writer behind $N readers: all their releases cost $requests requests, $events events";
+	cmp_ok($requests, '<=', $N + 4 * $N, "a writer behind $N readers is not told of each many times");
+	$writer->value(give('exclusive', $path));
+
+	foreach my $permits (1, 3, 10)
+	{
+		my $call = "SELECT zk_semaphore_acquire('$path', $permits)";
+		my @holder = map { warm_session() } 1 .. $permits;
+		$_->value($call) for @holder;
+		foreach my $i (0 .. $#s)
+		{
+			$s[$i]->send($call);
+			zk_until(sub { own_nodes($path) == $i + 1 + $permits }, 'the queue');
+		}
+		$settled->($N + $permits);
+		foreach my $i (0 .. 2)
+		{
+			my $who = $permits > 1 ? $holder[ -1 - ($i % 2 ? 0 : $i) ] : $i ? $s[ $i - 1 ] : $holder[0];
+			next if $permits > 1 && $i == 1;
+			($requests, $events) = cost_of(sub { $who->value(give('semaphore', $path)) }, sub { $s[ $permits > 1 && $i == 2 ? 1 : $i ]->wait });
+			note "$N waiters for $permits places: a release costs $requests requests, $events events";
+			cmp_ok($requests, '<=', 1 + 4 * $permits + 4, "semaphore of $permits: the cost does not depend on who waits");
+			cmp_ok($events, '<=', $permits + 2, 'no more than its places are woken');
+		}
+		my $done = grep { $_->is_done } @s;
+		is($done, $permits > 1 ? 2 : 3, 'each freed place was given to one');
+		# those who hold make room until all had their turn
+		my @left = @s;
+		$_->value('SELECT zk_unlock_all()') for @holder;
+		while (@left)
+		{
+			my $next = shift @left;
+			$next->wait unless $next->is_done && !$next->{mark};
+			$next->value('SELECT zk_unlock_all()');
+		}
+		$_->quit for @holder;
+		nothing_left("semaphore of $permits: nothing is left");
+	}
+	$_->quit for $holder, $writer, @s;
+	nothing_left('nothing is left');
+};
+
+# -------------------------------------------------------------------- parents
+
+# All below this, at one moment as far as clients can see: the events of a
+# later deletion would make them come back before the directory goes.
+sub remove_unseen
+{
+	my ($path, @first) = @_;
+	$proxy->hold_event;
+	$other->delete($_) for @first;
+	$other->delete_tree("/zklock$path");
+	return;
+}
+
+for_kinds(
+	'E16: the directory is removed while it waits' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path));
+		my ($first) = wait_for_blocker($path, $blocker);
+		# its own first: without the others it would hold for a moment
+		remove_unseen($path, $first);
+		$proxy->release;
+		is($s->wait->{out}, 't', 'it begins anew, and has it');
+		is(scalar own_nodes($path), 1, 'with one node');
+		is($s->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'held');
+		is($s->value(give($kind, $path)), 't', 'and given back');
+	});
+
+for_kinds(
+	'E16: the directory is removed and made again while it waits' => sub {
+		my ($kind, $path, $s) = @_;
+		block($kind, $path) =~ /^(.*)$/;
+		my $blocker = $1;
+		$s->send(take($kind, $path));
+		my ($first) = wait_for_blocker($path, $blocker);
+		remove_unseen($path, $first);
+		my $new = block($kind, $path);
+		$proxy->release;
+		my ($again) = wait_for_blocker($path, $new);
+		isnt($again, $first, 'it queues again');
+		ok(!$s->is_done, 'behind who is there now');
+		$other->delete($new);
+		is($s->wait->{out}, 't', 'and has it then');
+		is($s->value(give($kind, $path)), 't', 'and gives it back');
+	});
+
+# zk-ruby#34: the new directory gives the same numbers again.
+for_kinds(
+	'E16: giving back after the directory was made again takes nothing from others' => sub {
+		my ($kind, $path, $s) = @_;
+		my $new = warm_session();
+		$s->value(take($kind, $path));
+		my $old_token = $s->value("SELECT token FROM zk_locks WHERE path = '$path'");
+		my ($old) = own_nodes($path);
+		$other->delete_tree("/zklock$_$path") for @{ $kind{$kind}{paths} // [''] };
+		is($new->value(take($kind, $path)), 't', 'another one has it');
+		my $unlock = $kind{$kind}{unlock} // 'zk_unlock';
+		foreach (@{ $kind{$kind}{paths} // [''] })
+		{
+			my $result = $s->query("SELECT $unlock('$_$path')");
+			is($result->{state}, '', 'giving back what is gone is no error');
+		}
+		my @now = own_nodes($path);
+		is(@now, 1, 'the new one keeps its node');
+		is((sort map { s/.*(\d{10})$/$1/r } @now)[0], $old =~ s/.*(\d{10})$/$1/r, 'which has the number of the old one');
+		cmp_ok($new->value("SELECT token FROM zk_locks WHERE path = '$path'"), '>', $old_token, 'and a greater token');
+		is($new->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'and its hold');
+		is($new->value(give($kind, $path)), 't', 'which it gives back');
+		$new->quit;
+	});
+
+for_kinds(
+	'E17: no two attempts have the same name' => sub {
+		my ($kind, $path, $s) = @_;
+		my @name;
+		foreach (1 .. 5)
+		{
+			$s->value(take($kind, $path));
+			push @name, map { s/\d{10}$//r } own_nodes();
+			$s->value(give($kind, $path));
+			nothing_left('gone');
+		}
+		is(scalar(uniq @name), scalar @name, 'all names differ in more than the number');
+	});
+
+subtest 'E18: children of a lock' => sub {
+	my $s = warm_session();
+	my $t = warm_session();
+	my $path = new_path();
+	make_dirs($path);
+	# CURATOR-43: "0" sorted before all
+	my @child = map { "/zklock$path/$_" } '0', '0000000000', 'config', 'lock', 'lock-', 'lock-5', "_c_$UUID", 'b';
+	$other->create($_, mode => 'persistent', data => 'mine') for @child;
+	push @child, foreign($path, 'other-');
+	push @child, foreign($path, "_c_$UUID-other-lease-");
+	push @child, foreign($path, 'latch-other-');
+	foreach my $kind (@kinds)
+	{
+		is($s->value(take($kind, $path, '0')), 't', "$kind: is not blocked by what is no contender");
+		is($t->value(take($kind, $path, '100ms')), 'f', "$kind: but by who is")
+		  unless $kind eq 'shared';
+		$s->value(give($kind, $path));
+	}
+	is(scalar(grep { $other->exists($_) } @child), @child, 'all of it is still there');
+	$other->delete($_) for @child;
+
+	foreach my $kind (@kinds)
+	{
+		is($s->value(take($kind, $path) . '; ' . take($kind, "$path/b") . '; ' . take($kind, "$path/b/c")), "t\nt\nt",
+			"$kind: a lock, one below it and one below that");
+		is($t->value(take('exclusive', "$path/x", '0')), 't', 'and a sister');
+		is($t->value(take('exclusive', $path =~ s{/[^/]+$}{}r, '0')), 't', 'and their parent');
+		$_->value('SELECT zk_unlock_all()') for $s, $t;
+	}
+	$_->quit for $s, $t;
+	nothing_left('nothing is left');
+};
+
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	subtest "E18: a semaphore and a lock on one path do not see each other, style $style" => sub {
+		my ($s, $t, $u) = map { warm_session(node_style => $style) } 1 .. 3;
+		my $path = new_path();
+		foreach my $kind ('exclusive', 'shared')
+		{
+			is($s->value(take($kind, $path, '0')), 't', "$kind: held");
+			is($t->value(take('semaphore', $path, '0')), 't', 'the only place of a semaphore as well');
+			is($s->value(take('semaphore', $path, '0')), 'f', 'which is taken then');
+			is($u->value(take('exclusive', $path, '0')), 'f', 'as is the lock');
+			$u->send(take('exclusive', $path));
+			wait_for_blocker($path);
+			zk_wait_waiting($admin, $u);
+			$t->value(give('semaphore', $path));
+			is($s->value(take('semaphore', $path, '0')), 't', 'one session has both');
+			ok(!$u->is_done, 'a release of the one wakes nobody who waits for the other');
+			is($s->value(give($kind, $path)), 't', 'the lock is given back');
+			is($u->wait->{out}, 't', 'and had by who waits');
+			is($u->value(take('semaphore', $path, '0')), 'f', 'the semaphore not');
+			$_->value('SELECT zk_unlock_all()') for $s, $u;
+		}
+		$_->quit for $s, $t, $u;
+		nothing_left('nothing is left');
+	};
+}
+
+# ------------------------------------------------------- several locks at once
+
+subtest 'E20: (a, b) against (b, a)' => sub {
+	my ($a, $b) = (new_path(), new_path());
+	my @s = map { warm_session() } 1 .. 6;
+	my @order = ("{$a,$b}", "{$b,$a}", "{$a,$b,$a}");
+	foreach my $i (0 .. $#s)
+	{
+		my $paths = $order[ $i % 3 ];
+		$s[$i]->send(<<~"SQL");
+			DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP
+				PERFORM zk_xact_lock_all('$paths');
+				IF (SELECT string_agg(count || ' ' || state, ',') FROM zk_locks) <> '1 held,1 held' THEN RAISE 'not both'; END IF;
+				COMMIT;
+			END LOOP; END \$\$
+			SQL
+	}
+	is(join(' ', map { $_->wait(60)->{err} } @s), ' ' x $#s, 'all come through');
+
+	# and with those who take the same ones singly, in byte order
+	my ($first, $second) = sort $a, $b;
+	foreach my $i (0 .. $#s)
+	{
+		my $how = $i % 2 ? "zk_xact_lock_all('$order[1]')" : "zk_xact_lock('$first'), zk_xact_lock('$second')";
+		$s[$i]->send("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM $how; COMMIT; END LOOP; END \$\$");
+	}
+	is(join(' ', map { $_->wait(60)->{err} } @s), ' ' x $#s, 'beside those who take them one by one');
+
+	is($s[0]->value("SELECT zk_lock_all('{$a,$b,$a,$a}')"), 't', 'doubles');
+	is($s[0]->value('SELECT sum(count) FROM zk_locks'), 2, 'count once');
+	is($s[0]->value("SELECT zk_lock_all('{}')"), 't', 'nothing is had at once');
+	is($s[0]->value('SELECT zk_unlock_all()'), 2, 'and given back');
+	$_->quit for @s;
+	nothing_left('nothing is left');
+};
+
+subtest 'E20: all or none' => sub {
+	my ($s, $t) = map { warm_session() } 1, 2;
+	my @path = map { new_path() } 1 .. 4;
+	@path = sort @path;
+	my $all = '{' . join(',', reverse @path) . '}';
+	foreach my $i (0 .. $#path)
+	{
+		$t->value(take('exclusive', $path[$i]));
+		my $mine = join ' ', own_nodes();
+		is($s->value("SELECT zk_lock_all('$all', '100ms')"), 'f', "number $i is taken: false");
+		zk_until(sub { join(' ', own_nodes()) eq $mine }, 'none is left');
+		is($s->value("SELECT zk_lock_all('$all', '0')"), 'f', 'as without waiting');
+		is($s->query("SET lock_timeout = '100ms'; SELECT zk_lock_all('$all')")->{state}, '55P03', 'lock_timeout: an error');
+		zk_until(sub { join(' ', own_nodes()) eq $mine }, 'none is left');
+		is($s->value('RESET lock_timeout; SELECT count(*) FROM zk_locks'), 0, 'nor a hold');
+
+		# who waits keeps what comes before, and nobody else from what comes after
+		$s->send("SELECT zk_lock_all('$all')");
+		wait_for_blocker($path[$i], $mine);
+		my $judge = warm_session();
+		is(join('', map { $judge->value(take('exclusive', $_, '0')) } @path), 'f' x ($i + 1) . 't' x ($#path - $i),
+			'while it waits, nobody is kept from what comes later');
+		$judge->value('SELECT zk_unlock_all()');
+		$judge->quit;
+		$t->value(give('exclusive', $path[$i]));
+		is($s->wait->{out}, 't', 'then it has all');
+		is($s->value('SELECT zk_unlock_all()'), 4, 'and gives them back');
+	}
+	nothing_left('nothing is left');
+
+	# an error for one of them
+	foreach my $i (0 .. $#path)
+	{
+		make_dirs($_) for @path;
+		$other->set_acl("/zklock$path[$i]", [ [ READ, 'world', 'anyone' ] ]);
+		my $result = $s->query("SELECT zk_lock_all('$all')");
+		is($result->{state}, '42501', "number $i is closed to us: 42501");
+		like($result->{message}, qr/"\Q$path[$i]\E"/, 'which is named');
+		nothing_left('none is left');
+		$other->set_acl("/zklock$path[$i]", [ [ 31, 'world', 'anyone' ] ]);
+		is($s->value("SELECT zk_lock_all('$all')"), 't', 'open again, all are had');
+		is($s->value('SELECT zk_unlock_all()'), 4, 'and given back');
+	}
+	# what it held before stays
+	$s->value(take('exclusive', $path[1]));
+	$t->value(take('exclusive', $path[2]));
+	is($s->value("SELECT zk_lock_all('$all', '100ms')"), 'f', 'one was held before, another one is taken: false');
+	is($s->value('SELECT path || count FROM zk_locks'), "$path[1]1", 'the one from before is held as before');
+	$_->quit for $s, $t;
+	nothing_left('nothing is left');
+};
+
+subtest 'E21: a closed parent' => sub {
+	my $s = warm_session();
+	make_dirs('/edge');
+	$other->create('/zklock/edge/closed', mode => 'persistent', acl => [ [ READ, 'world', 'anyone' ] ]);
+	foreach my $kind (@kinds)
+	{
+		my $k = $kind{$kind};
+		foreach my $path ('/edge/closed', '/edge/closed/a', '/edge/closed/a/b')
+		{
+			my $result = $s->query(take($kind, $path));
+			is($result->{state}, '42501', "$kind: $path: 42501");
+			cmp_ok($result->{seconds}, '<', 5, 'at once, and not again and again');
+			nothing_left('nothing is left');
+		}
+	}
+	is(join(' ', $zk->tree('/zklock/edge/closed')), '', 'no directory was made');
+	$other->delete('/zklock/edge/closed');
+	$s->quit;
+};
+
+subtest 'E23: a root instead of a chroot' => sub {
+	foreach my $root ('/', '/edge root/a')
+	{
+		my $s = zk_session($node, options => "-c zklock.root=" . $root =~ s/ /\\ /r);
+		foreach my $kind (@kinds)
+		{
+			my $path = "/rooted/$kind";
+			is($s->value(take($kind, $path)), 't', "root $root, $kind: had");
+			my @own = own_nodes();
+			is((grep { !m{^\Q$root\E} } @own), 0, 'below the root');
+			is($s->value(give($kind, $path)), 't', 'and given back');
+			nothing_left('nothing is left');
+		}
+		$s->quit;
+	}
+};
+
+subtest 'E25: a server that writes other digits' => sub {
+	my $arabic = ZooKeeper->new(java_options => [ '-Duser.language=ar', '-Duser.country=EG', '-Duser.language.format=ar',
+			'-Duser.country.format=EG', '-Djava.locale.providers=CLDR' ])->start;
+	my ($s, $t) = map { session_with(hosts => $arabic->hosts) } 1, 2;
+	foreach my $kind (@kinds)
+	{
+		is($s->value(take($kind, '/digits')), 't', "$kind: had");
+		is($t->value(take($kind, '/digits', '100ms')), 'f', 'and excludes others') unless $kind eq 'shared';
+		like($s->value('SELECT node FROM zk_locks LIMIT 1'), qr/\d{10}$/a, 'a node as everywhere');
+		is($s->value(give($kind, '/digits')), 't', 'and given back');
+	}
+	$_->quit for $s, $t;
+	$arabic->stop;
+};
+
+# ZOOKEEPER-2355: the node of a session that is over stays.
+for_kinds(
+	'E25: a node of nobody' => sub {
+		my ($kind, $path, $s) = @_;
+		make_dirs($path);
+		my $dangling = foreign($path, "_c_other$kind{$kind}{marker}", 'persistent_sequential');
+		is($s->value(take($kind, $path, '100ms')), 'f', 'it blocks');
+		$s->send(take($kind, $path));
+		wait_for_blocker($path, $dangling);
+		$other->delete($dangling);
+		is($s->wait->{out}, 't', 'until it is deleted');
+		is($s->value(give($kind, $path)), 't', 'and given back');
+	});
+
+# ------------------------------------------------------------ rules for names
+
+# Prefix => what it is: exclusive, shared, semaphore, or nothing
+my %marker = (
+	"_c_$UUID-lock-" => 'exclusive',                # Curator's mutex, zklock
+	"_c_$HEX-lock-" => 'exclusive',                 # go-zk
+	'lock-' => 'exclusive',                         # Menagerie, madelson
+	'x-00000234abcdef01-' => 'exclusive',           # ZooKeeper's recipe in C
+	'x-72057645343932416-' => 'exclusive',          # and in Java
+	'x--72057645343932416-' => 'exclusive',
+	"${HEX}__lock__" => 'exclusive',                # kazoo's Lock and WriteLock
+	"${HEX}__rlock__" => 'shared',                  # kazoo's ReadLock
+	"_c_$UUID-__WRIT__" => 'exclusive',             # Curator's read-write lock
+	"_c_$UUID-__READ__" => 'shared',
+	"_c_$UUID-shared-lock-" => 'shared',            # zklock
+	"_c_$UUID-semaphore-1-" => 'semaphore',
+	"_c_$UUID-lease-" => '',                        # Curator's semaphore
+	"_c_$UUID-latch-" => '',                        # and leader latch
+	'ex' => '',                                     # zk-ruby, elsewhere
+	'read-' => '',
+	'other-' => '');
+
+my %excluded_by = (
+	exclusive => { exclusive => 1, shared => 1 },
+	shared => { exclusive => 1 },
+	semaphore => { semaphore => 1 },
+	all => { exclusive => 1, shared => 1 });
+
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	subtest "rule 3: everybody's nodes, style $style" => sub {
+		my %s = map { $_ => warm_session(node_style => $style) } @kinds;
+		my $after = warm_session(node_style => $style);
+		my $theirs = $zk->client(session_timeout => 60_000);    # their names say nothing
+		my $all_own = sub {
+			my %session = $zk->ephemerals;
+			delete $session{ $theirs->session_id };
+			return map { @$_ } values %session;
+		};
+		foreach my $prefix (sort keys %marker)
+		{
+			my $path = new_path();
+			make_dirs($path);
+			my $foreign = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
+			my (%expected, %got, %waits);
+			foreach my $kind (@kinds)
+			{
+				my $blocked = $excluded_by{$kind}{ $marker{$prefix} } // 0;
+				$got{$kind} = $s{$kind}->value(take($kind, $path, '0'));
+				$expected{$kind} = $blocked ? 'f' : 't';
+				$s{$kind}->value('SELECT zk_unlock_all()');
+			}
+			is_deeply(\%got, \%expected, "$prefix is " . ($marker{$prefix} || 'nothing'))
+			  or diag explain \%got;
+
+			# standing in the queue is another way to look at it
+			foreach my $kind (grep { $expected{$_} eq 'f' } @kinds)
+			{
+				$s{$kind}->send(take($kind, $path));
+				zk_until(sub { grep { $_ eq $foreign } watched() }, "$kind waits for it");
+				ok(!$s{$kind}->is_done, "$kind waits for it");
+				$theirs->delete($foreign);
+				is($s{$kind}->wait->{out}, 't', 'and has it when that is gone');
+				# who comes after us is not our affair
+				my $behind = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
+				is($s{$kind}->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'held');
+				$s{$kind}->value('SELECT zk_unlock_all()');
+				zk_until(sub { !$all_own->() }, 'given back');
+				$foreign = $behind;
+			}
+			$theirs->delete($foreign);
+		}
+		$theirs->close;
+		$_->quit for values %s, $after;
+		nothing_left('nothing is left');
+	};
+}
+
+# Rule 4: others take every child for a contender.
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	my %name = (
+		curator => [ qr/^_c_[-0-9a-f]{36}-lock-\d{10}$/, qr/^_c_[-0-9a-f]{36}-shared-lock-\d{10}$/ ],
+		curator_rw => [ qr/^_c_[-0-9a-f]{36}-__WRIT__\d{10}$/, qr/^_c_[-0-9a-f]{36}-__READ__\d{10}$/ ],
+		kazoo => [ qr/^[0-9a-f]{32}__lock__\d{10}$/, qr/^[0-9a-f]{32}__rlock__\d{10}$/ ]);
+	subtest "rule 4: nothing but contenders in a directory, style $style" => sub {
+		my ($s, $t) = map { warm_session(node_style => $style) } 1, 2;
+		foreach my $kind (@kinds)
+		{
+			my $path = new_path();
+			my $name = $kind eq 'semaphore' ? qr/^_c_[-0-9a-f]{36}-semaphore-1-\d{10}$/ : $name{$style}[ $kind eq 'shared' ];
+			$s->value(take($kind, $path));
+			$t->send(take($kind, $path, '200ms'));
+			my @seen;
+			push @seen, $zk->children("/zklock$path") until $t->is_done;
+			$t->wait;
+			push @seen, $zk->children("/zklock$path");
+			is(join(' ', grep { !/$name/ } uniq @seen), '', "$kind: as the style says");
+			$_->value('SELECT zk_unlock_all()') for $s, $t;
+		}
+		$_->quit for $s, $t;
+		nothing_left('nothing is left');
+	};
+}
+
+# Rule 7: Curator asks a holder to let go by its node's data.
+for_kinds(
+	'rule 7: the data of the node before us changes' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path, '1s'));
+		my $began = time;
+		my ($own) = wait_for_blocker($path, $blocker);
+		my $n = 0;
+		until ($s->is_done)
+		{
+			$other->set($blocker, $n++ % 2 ? '__REVOKE__' : 'other');
+			sleep 0.02;
+		}
+		is($s->wait->{out}, 'f', 'it waits on, until its time is over');
+		cmp_ok(time - $began, '<', 1 + $SLACK, 'which does not begin again each time');
+		cmp_ok($n, '>', 10, "though it was changed $n times");
+		nothing_left('nothing is left');
+		$s->send(take($kind, $path));
+		wait_for_blocker($path, $blocker);
+		$other->set($blocker, '__REVOKE__');
+		$other->delete($blocker);
+		is($s->wait->{out}, 't', 'and it is had when the node goes');
+		is($s->value(give($kind, $path)), 't', 'and given back');
+	});
+
+# ------------------------------------------------------------------- the reaper
+
+# Directories that are empty for a moment go, and come again with new numbers.
+subtest 'E16: a reaper every 10 ms does no harm' => sub {
+	my $reaped = ZooKeeper->new(container_check => 10)->start;
+	turns_prepare($node);
+	my @path = map { "/reaped/$_" } 'a', 'a/b', 'c', 'd/e', 'd/f', 'g';
+	turns_path(@path);
+	my @s = map { turns_session($node, options => '-c zklock.hosts=' . $reaped->hosts) } 1 .. 8;
+	$_->send(turns_call('6 s', [ @EXCLUSIVE_WAYS, @SHARED_WAYS, @SEMAPHORE_WAYS, 'all' ], [ @path[ 2 * ($_->pid % 3), 2 * ($_->pid % 3) + 1 ] ])) for @s;
+	my %incarnation;
+	my $client = $reaped->client;
+	until (!grep { !$_->is_done } @s)
+	{
+		foreach my $path (@path)
+		{
+			my $stat = $client->exists("/zklock$path") or next;
+			$incarnation{$path}{ $stat->{czxid} } = 1;
+		}
+		sleep 0.002;
+	}
+	$client->close;
+	is(turns_few(grep { $_ } map { $_->wait->{message} } @s), '', 'no call failed');
+	my @hold = turns_holds();
+	turns_judge(@hold);
+	turns_counted(@hold);
+	cmp_ok(scalar keys %{ $incarnation{$_} // {} }, '>', 3, "$_ was removed and made again") for @path;
+	diag(sprintf '%d holds, directories seen: %s', scalar @hold, join ', ', map { "$_ " . keys %{ $incarnation{$_} } } @path);
+	$_->quit for @s;
+	zk_nothing_left($reaped, 'nothing is left', sessions => 0);
+	zk_until(sub { !grep { $_ ne '/zklock' } $reaped->tree('/') }, 'the directories go');
+	pass('no directory either');
+	$reaped->stop;
+};
+
+$other->close;
+$admin->quit;
+$node->stop;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+
+done_testing();
