@@ -209,6 +209,53 @@ foreach (@lost)
 		});
 }
 
+# One node each, so that there is one to be mistaken for.
+for_kinds(
+	'E2: who looks for its node asks the leader first (CURATOR-264)' => sub {
+		my ($kind, $path, $s) = @_;
+		$proxy->clear_log;
+		$proxy->swallow_and_drop($kind eq 'all' ? 'multi' : 'create2');
+		is($s->value(take($kind, $path)), 't', 'it is held');
+		my ($cut, @after) = (0);
+		foreach my $entry ($proxy->log)
+		{
+			$cut = 1 if $entry->[1] eq '.' && $entry->[2] eq 'drop';
+			push @after, $entry->[2] if $cut && $entry->[1] eq '>' && $entry->[2] =~ /^(?:sync|getChildren2?)$/;
+		}
+		is($after[0], 'sync', 'a sync comes before the first list') or diag "@after";
+		is($s->value(give($kind, $path)), 't', 'given back');
+	});
+
+for_kinds(
+	'E3: a node of that name is not of this session (CURATOR-498)' => sub {
+		my ($kind, $path, $s) = @_;
+		$proxy->swallow_and_drop($kind eq 'all' ? 'multi' : 'create2');
+		# it must not come back before all is prepared
+		$proxy->hold_request('sync', 10);
+		$s->send(take($kind, $path));
+		$proxy->wait_swallowed;
+		$proxy->wait_held;
+		my @own = own_nodes();
+		my @theirs;
+		foreach my $node (@own)
+		{
+			push @theirs, scalar $other->create($node =~ s/-?\d{10}$//r . ($node =~ /-\d{10}$/ ? '-' : ''),
+				mode => 'ephemeral_sequential');
+			$other->delete($node);
+		}
+		$proxy->release;
+		# whatever it makes of them, they go
+		zk_until(sub { $other->sync('/'); $other->delete($_) for splice @theirs; $s->is_done }, 'its end');
+		is($s->wait->{out}, 't', 'it is held');
+		my $id = $s->value('SELECT session_id FROM zk_session');
+		my %session = $zk->ephemerals;
+		is_deeply([ sort map { s/.*\///r } @{ $session{$id} } ],
+			[ split / /, $s->value(q{SELECT string_agg(node, ' ' ORDER BY node COLLATE "C") FROM zk_locks}) ],
+			'with nodes of its own');
+		is($s->value(give($kind, $path)), 't', 'given back');
+	},
+	kinds => [ grep { $_ ne 'all' } @kinds ]);
+
 # Where a call can be when it is cancelled: what the proxy does before, and how
 # to know that it is there
 my @steps = (
@@ -626,6 +673,81 @@ for_kinds(
 		is($s->wait->{out}, 't', 'and has it then');
 		is($s->value(give($kind, $path)), 't', 'and gives it back');
 	});
+
+# A reader who becomes a writer has two nodes, and waits with the second one.
+edge 'E4, E6, E7: an upgrade that waits' => sub {
+	my $path = new_path();
+	make_dirs($path);
+	my $s = warm_session(session_timeout => '4s');    # that it may notice a loss
+	my $late = warm_session();
+	my $upgrade = take('exclusive', $path);
+	$s->value(take('shared', $path));
+	my ($shared) = own_nodes($path);
+	my $is_reader = sub {
+		my ($what) = @_;
+		ok(eval { zk_until(sub { "@{[ own_nodes($path) ]}" eq $shared }, 'one node', 10) }, "$what: its second node goes")
+		  or diag(own_nodes($path));
+		is($s->value(q{SELECT string_agg(mode || ' ' || state || ' ' || count, ',') FROM zk_locks}), 'shared held 1',
+			"$what: it is a reader as before");
+	};
+	my $reader = foreign($path, '_c_other-__READ__');
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	is(cancel($s)->{state}, '57014', 'cancelled');
+	$is_reader->('cancelled');
+	is($s->value(take('exclusive', $path, '200ms')), 'f', 'timeout: false');
+	$is_reader->('timeout');
+	is($s->value(take('exclusive', $path, '0')), 'f', 'no time: false');
+	$is_reader->('no time');
+
+	# its second node is deleted, and it queues again: behind a writer by then
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	my $writer = foreign($path, '_c_other-lock-');
+	ok(!$s->is_done, 'a writer who comes later does not matter');
+	leave(grep { $_ ne $shared } own_nodes($path));
+	is($s->wait->{state}, '40P01', 'its node deleted: it would wait for one who waits for it');
+	$is_reader->('40P01');
+	my $result = $s->query($upgrade);
+	is($result->{state}, '40P01', 'where a writer waits already: 40P01');
+	cmp_ok($result->{seconds}, '<', $SLACK, 'at once');
+	is($s->value("SELECT zk_try_lock('$path')"), 'f', 'a try: false');
+	is($s->value(take('exclusive', $path, '0')), 'f', 'as without time');
+	$is_reader->('a writer waits');
+	leave($writer);
+	leave(grep { $_ ne $shared } own_nodes($path));
+
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	$late->send($upgrade);
+	zk_until(sub { own_nodes($path) == 3 }, 'a late writer');
+	leave($reader);
+	is($s->wait->{out}, 't', 'the other reader gone, it is had');
+	ok(!$late->is_done, 'before one who came later');
+	is($s->value(give('exclusive', $path)), 't', 'given back');
+	ok(!$late->is_done, 'who still waits for the reader');
+	is($s->value(give('shared', $path)), 't', 'given back');
+	is($late->wait->{out}, 't', 'and then has it');
+	$late->value(give('exclusive', $path));
+
+	# the first node is deleted: what it stood for is lost, and only that
+	$s->value(take('shared', $path));
+	($shared) = own_nodes($path);
+	$reader = foreign($path, '_c_other-__READ__');
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	leave($shared);
+	leave($reader);
+	$result = $s->wait;
+	zk_until(sub { $s->value(q{SELECT state FROM zk_locks WHERE mode = 'shared'}) eq 'lost' }, 'the loss');
+	is($s->value(q{SELECT state FROM zk_locks WHERE mode = 'exclusive'}), $result->{out} eq 't' ? 'held' : '',
+		"its reader's node deleted: that is lost, not what it waited for");
+	is(scalar own_nodes($path), $result->{out} eq 't' ? 1 : 0, 'as its nodes say');
+	$s->query('SELECT zk_unlock_all()');
+	is($s->value('SELECT count(*) FROM zk_locks'), 0, 'all is given back');
+	$_->quit for $s, $late;
+	nothing_left('nothing is left');
+};
 
 # ----------------------------------------------------------------------- herd
 
