@@ -18,6 +18,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Turns;
+use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
@@ -58,8 +59,13 @@ sub run
 	$lap++;
 	worn(map { $_ => $START } @path);
 	turns_forget();
-	my $style = $opt{style} ? "-c zklock.node_style=$opt{style}" : '';
-	my @s = map { turns_session($node[ $_ % 2 ], options => $style) } 1 .. $BACKENDS;
+	my @style = @{ $opt{styles} // ['curator'] };
+	my @proxy = $opt{trouble} ? map { ZkProxy->new($zk) } 1 .. 4 : ();
+	my @s = map {
+		my %setting = ('zklock.node_style' => $style[ $_ % @style ]);
+		$setting{'zklock.hosts'} = $proxy[ $_ % @proxy ]->hosts if @proxy;
+		turns_session($node[ $_ % 2 ], options => join ' ', map { "-c $_=$setting{$_}" } sort keys %setting)
+	} 1 .. $BACKENDS;
 
 	my (@hold, @number);
 	my $turns = sub {
@@ -76,6 +82,7 @@ sub run
 				'all to wait');
 		}
 		$zk->resume;
+		diag('faults of the network: ' . turns_trouble(\@s, @proxy)) if @proxy;
 		is(turns_few(grep { $_ } map { $_->wait(120)->{message} } @s), '', "no call failed, and all had $n turns");
 		@hold = turns_holds();
 		@number = map { turns_number($_->{name}) } @hold;
@@ -117,19 +124,27 @@ subtest 'a worn directory' => sub {
 	$client->close;
 };
 
-subtest 'exclusive' => sub { run('exclusive', \@EXCLUSIVE_WAYS, 1); };
+my @styles = qw(curator curator_rw kazoo);
 my @locks = (@EXCLUSIVE_WAYS, @SHARED_WAYS);
-foreach my $style (qw(curator curator_rw kazoo))
+my @everything = (@locks, @SEMAPHORE_WAYS, 'all');
+
+sub run_as_subtest
 {
-	subtest "shared, style $style" => sub { run("shared, style $style", \@locks, 1, style => $style); };
+	my ($name, @run) = @_;
+	subtest $name => sub { run($name, @run); };
+	return;
 }
-subtest 'semaphore' => sub { run('semaphore', \@SEMAPHORE_WAYS, 1); };
-subtest 'zk_lock_all' => sub { run('zk_lock_all', ['all'], 2); };
-subtest 'everything' => sub { run('everything', [ @locks, @SEMAPHORE_WAYS, 'all' ], 2); };
+run_as_subtest('exclusive', \@EXCLUSIVE_WAYS, 1);
+run_as_subtest("shared, style $_", \@locks, 1, styles => [$_]) for @styles;
+run_as_subtest('shared, all styles', \@locks, 1, styles => \@styles);
+run_as_subtest('semaphore', \@SEMAPHORE_WAYS, 1);
+run_as_subtest('zk_lock_all', ['all'], 2);
+run_as_subtest('everything', \@everything, 2, styles => \@styles);
+run_as_subtest('everything, a bad network', \@everything, 2, styles => \@styles, trouble => 1);
 
 # In these styles the reader that a writer becomes has a node of its own, which
 # is newer than the writer who waits.
-foreach my $style (qw(curator curator_rw kazoo))
+foreach my $style (@styles)
 {
 	subtest "downgrade before a writer who waits, style $style" => sub {
 		my $path = "/down/$style";

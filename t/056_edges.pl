@@ -1290,38 +1290,66 @@ for_kinds(
 # ------------------------------------------------------------------- the reaper
 
 # Directories that are empty for a moment go, and come again with new numbers.
-edge 'E16: a reaper every 10 ms does no harm' => sub {
-	my $reaped = ZooKeeper->new(container_check => 10)->start;
-	turns_prepare($node);
-	my @path = map { "/reaped/$_" } 'a', 'a/b', 'c', 'd/e', 'd/f', 'g';
-	turns_path(@path);
-	my @s = map { turns_session($node, options => '-c zklock.hosts=' . $reaped->hosts) } 1 .. 8;
-	$_->send(turns_call('6 s', [ @EXCLUSIVE_WAYS, @SHARED_WAYS, @SEMAPHORE_WAYS, 'all' ], [ @path[ 2 * ($_->pid % 3), 2 * ($_->pid % 3) + 1 ] ])) for @s;
-	my %incarnation;
-	my $client = $reaped->client;
-	until (!grep { !$_->is_done } @s)
+# Sessions of all styles stand in one queue.
+my $reaped = ZooKeeper->new(container_check => 10)->start;
+my @reaped_path = map { "/reaped/$_" } 'a', 'a/b', 'c', 'd/e', 'd/f', 'g';
+turns_prepare($node);
+turns_path(@reaped_path);
+
+sub reaper
+{
+	my ($meanwhile, @hosts) = @_;
+	my @style = qw(curator curator_rw kazoo);
+	my @way = (@EXCLUSIVE_WAYS, @SHARED_WAYS, @SEMAPHORE_WAYS, 'all');
+	my @s;
+	foreach my $i (0 .. 8)
 	{
-		foreach my $path (@path)
-		{
-			my $stat = $client->exists("/zklock$path") or next;
-			$incarnation{$path}{ $stat->{czxid} } = 1;
-		}
-		sleep 0.002;
+		push @s, turns_session($node, options => "-c zklock.hosts=$hosts[ $i % @hosts ] -c zklock.node_style=$style[ $i / 3 ]");
 	}
-	$client->close;
+	turns_forget();
+	$s[$_]->send(turns_call('5 s', \@way, [ @reaped_path[ 2 * ($_ % 3), 2 * ($_ % 3) + 1 ] ])) for 0 .. $#s;
+	$meanwhile->(@s);
 	is(turns_few(grep { $_ } map { $_->wait->{message} } @s), '', 'no call failed');
 	my @hold = turns_holds();
 	turns_judge(@hold);
 	turns_counted(@hold);
-	# one that has another one below it is seldom empty
-	cmp_ok(scalar keys %{ $incarnation{$_} // {} }, '>', 3, "$_ was removed and made again") for grep { !m{/a$} } @path;
-	diag(sprintf '%d holds, directories seen: %s', scalar @hold, join ', ', map { "$_ " . keys %{ $incarnation{$_} } } @path);
+	my %how;
+	$how{ $_->{way} }++ for @hold;
+	is(join(', ', sort grep { $_ ne 'upgraded' } keys %how), join(', ', sort @way), 'in all ways');
+	note scalar(@hold) . ' holds';
 	$_->quit for @s;
 	zk_nothing_left($reaped, 'nothing is left', sessions => 0);
-	zk_until(sub { !grep { $_ ne '/zklock' } $reaped->tree('/') }, 'the directories go');
-	pass('no directory either');
-	$reaped->stop;
+	zk_until(sub { !grep { $_ ne '/zklock' } $reaped->tree('/') }, 'the directories to go');
+	return;
+}
+
+edge 'E16: a reaper every 10 ms does no harm' => sub {
+	my %incarnation;
+	reaper(
+		sub {
+			my $client = $reaped->client;
+			while (grep { !$_->is_done } @_)
+			{
+				foreach my $path (@reaped_path)
+				{
+					my $stat = $client->exists("/zklock$path") or next;
+					$incarnation{$path}{ $stat->{czxid} } = 1;
+				}
+				sleep 0.002;
+			}
+			$client->close;
+		},
+		$reaped->hosts);
+	# one that has another one below it is seldom empty
+	cmp_ok(scalar keys %{ $incarnation{$_} // {} }, '>', 3, "$_ was removed and made again") for grep { !m{/a$} } @reaped_path;
+	note 'directories seen: ' . join ', ', map { "$_ " . keys %{ $incarnation{$_} // {} } } @reaped_path;
 };
+
+edge 'E1, E5, E16: a reaper and a bad network' => sub {
+	my @proxies = map { ZkProxy->new($reaped) } 1 .. 3;
+	reaper(sub { note 'faults of the network: ' . turns_trouble(\@_, @proxies) }, map { $_->hosts } @proxies);
+};
+$reaped->stop;
 
 $other->close;
 $admin->quit;

@@ -29,11 +29,12 @@ use strict;
 use warnings;
 use Exporter qw(import);
 use Test::More;
+use Time::HiRes qw(sleep);
 
 use Zklock;
 
 our @EXPORT = qw(turns_prepare turns_path turns_session turns_call turns_holds turns_forget
-  turns_judge turns_counted turns_few turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS);
+  turns_trouble turns_judge turns_counted turns_few turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS);
 
 # The places of a semaphore
 our $PERMITS = 3;
@@ -84,6 +85,30 @@ sub turns_call
 	my $array = sub { return "'{" . join(',', map { qq("$_") } @_) . "}'"; };
 	my ($turns, $time) = $n =~ / / ? (1e9, $n) : ($n, '1 day');
 	return "CALL turns($turns, '$time', " . $array->(@$ways) . ', ' . $array->(@$paths) . ')';
+}
+
+# Until all of these sessions are done: one or the other of these networks fails,
+# about eight times a second, for less than sessions or calls would notice.
+# Returns how often.
+sub turns_trouble
+{
+	my ($sessions, @proxy) = @_;
+	my @faults = (
+		sub { $_[0]->drop; },
+		sub { $_[0]->swallow_and_drop([ 'create2', 'multi' ]); },
+		sub { $_[0]->swallow_and_drop('delete'); },
+		sub { $_[0]->drop_request('getData'); },
+		sub { $_[0]->swallow_and_drop('getChildren'); },
+		sub { $_[0]->blackhole; sleep rand 0.3; $_[0]->pass; },
+		sub { $_[0]->refuse; $_[0]->drop; sleep rand 0.3; $_[0]->pass; });
+	my $n = 0;
+	while (grep { !$_->is_done } @$sessions)
+	{
+		$faults[ $n++ % @faults ]->($proxy[ rand @proxy ]);
+		sleep 0.1;
+	}
+	$_->reset for @proxy;
+	return $n;
 }
 
 # The number at the end of a node's name; all markers end with "-" or "__"
