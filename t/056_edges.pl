@@ -1304,7 +1304,9 @@ sub reaper
 	my @s;
 	foreach my $i (0 .. 8)
 	{
-		push @s, turns_session($node, options => "-c zklock.hosts=$hosts[ $i % @hosts ] -c zklock.node_style=$style[ $i / 3 ]");
+		# a session whose goodbye is lost lives on for its timeout
+		my %setting = (hosts => $hosts[ $i % @hosts ], node_style => $style[ $i / 3 ], session_timeout => '8s', commit_guard => 'on');
+		push @s, turns_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
 	}
 	turns_forget();
 	$s[$_]->send(turns_call('5 s', \@way, [ @reaped_path[ 2 * ($_ % 3), 2 * ($_ % 3) + 1 ] ])) for 0 .. $#s;
