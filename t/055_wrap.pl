@@ -168,6 +168,33 @@ foreach my $style (@styles)
 	};
 }
 
+# Order by transaction takes a list and then a look at each node in it.  The writer
+# of that list is a reader of another name when it is looked for.
+foreach my $style (@styles)
+{
+	subtest "downgrade between the list and the look, style $style" => sub {
+		my $path = "/between/$style";
+		worn($path => $LAST);
+		my $proxy = ZkProxy->new($zk);
+		my $s = zk_session($node[0], options => "-c zklock.node_style=$style");
+		my $writer = zk_session($node[1], options => "-c zklock.node_style=$style -c zklock.hosts=" . $proxy->hosts);
+		$writer->value("SELECT zk_lock('/warm/writer'), zk_unlock_all()");
+		is($s->value("SELECT zk_lock('$path'), zk_lock_shared('$path')"), 't|t', 'held in both ways');
+		$proxy->hold_request([ 'getData', 'exists' ]);
+		$writer->send("SELECT zk_lock('$path')");
+		$proxy->wait_held;
+		is($s->value("SELECT zk_unlock('$path')"), 't', 'downgraded');
+		my $reader = $s->value(q{SELECT node FROM zk_locks});
+		$proxy->release;
+		zk_until(sub { $writer->is_done || $zk->four_letter('wchp') =~ m{^\Q/zklock$path/$reader\E$}m }, 'the writer to look');
+		ok(!$writer->is_done, 'the writer waits for the reader that it had not seen');
+		$s->value("SELECT zk_unlock_shared('$path')");
+		is($writer->wait->{out}, 't', 'until that has gone');
+		$_->quit for $s, $writer;
+		zk_nothing_left($zk, 'nothing is left');
+	};
+}
+
 # ------------------------------------------------------------------- the advice
 
 # The number of the node that this session has on a path
