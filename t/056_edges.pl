@@ -140,7 +140,12 @@ sub edge
 {
 	my ($name, $code) = @_;
 	subtest $name => sub {
-		fail("goes on to its end: $@") unless eval { $code->(); 1 };
+		return if eval { $code->(); 1 };
+		fail("goes on to its end: $@");
+		# who waits does not notice that its client has gone
+		die "no server any more\n" unless eval { $admin->value(
+				q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'}); 1 };
 		$proxy->reset;
 		my %session = $zk->ephemerals;
 		$other->delete($_) for @{ $session{ $other->session_id } // [] };
