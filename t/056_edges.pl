@@ -153,7 +153,8 @@ sub edge
 	return;
 }
 
-# A subtest for each kind, with a path and a connected session of its own
+# A subtest for each kind, with a path, whose directories are there, and a
+# connected session of its own
 sub for_kinds
 {
 	my ($name, $code, %opt) = @_;
@@ -162,6 +163,8 @@ sub for_kinds
 		edge "$name: $kind" => sub {
 			my $s = warm_session();
 			my $path = new_path();
+			$s->value(take($kind, $path) . '; ' . give($kind, $path));
+			nothing_left('clean');
 			$code->($kind, $path, $s);
 			$proxy->reset;
 			if ($s->{psql})
@@ -187,7 +190,6 @@ foreach (@lost)
 	for_kinds(
 		"E1: $what of a create is lost" => sub {
 			my ($kind, $path, $s) = @_;
-			$s->value(take($kind, $path) . '; ' . give($kind, $path));    # the directories
 			my $create = $kind eq 'all' ? 'multi' : 'create2';
 			$lose->($create);
 			my $result = $s->query(take($kind, $path));
@@ -201,10 +203,7 @@ foreach (@lost)
 	for_kinds(
 		"E1, E6: $what of a create is lost, then cancelled" => sub {
 			my ($kind, $path, $s) = @_;
-			block($kind, $path);
 			my $blocker = block($kind, $path);
-			$other->delete($_) for map { "/zklock$path/$_" } $other->children("/zklock$path");
-			$blocker = block($kind, $path);
 			$lose->($kind eq 'all' ? 'multi' : 'create2');
 			$s->send(take($kind, $path));
 			wait_for_blocker($path, $blocker);
@@ -214,7 +213,6 @@ foreach (@lost)
 		});
 }
 
-# One node each, so that there is one to be mistaken for.
 for_kinds(
 	'E2: who looks for its node asks the leader first (CURATOR-264)' => sub {
 		my ($kind, $path, $s) = @_;
@@ -231,6 +229,7 @@ for_kinds(
 		is($s->value(give($kind, $path)), 't', 'given back');
 	});
 
+# One node, so that there is one to be mistaken for.
 for_kinds(
 	'E3: a node of that name is not of this session (CURATOR-498)' => sub {
 		my ($kind, $path, $s) = @_;
@@ -241,18 +240,14 @@ for_kinds(
 		$proxy->wait_swallowed;
 		$proxy->wait_held;
 		my @own = own_nodes();
-		my @theirs;
-		foreach my $node (@own)
-		{
-			push @theirs, scalar $other->create($node =~ s/-?\d{10}$//r . ($node =~ /-\d{10}$/ ? '-' : ''),
-				mode => 'ephemeral_sequential');
-			$other->delete($node);
-		}
+		is(@own, 1, 'it was made');
+		my $theirs = $other->create($own[0] =~ s/\d{10}$//r, mode => 'ephemeral_sequential');
+		$other->delete($own[0]);
 		my $asked = $proxy->count('create2');
 		$proxy->release;
-		# either it takes them for its own, or it makes another one
-		zk_until(sub { $s->is_done || $proxy->count('create2') > $asked }, 'what it makes of them');
-		$other->delete($_) for @theirs;
+		# either it takes that for its own, or it makes another one
+		zk_until(sub { $s->is_done || $proxy->count('create2') > $asked }, 'what it makes of that');
+		$other->delete($theirs);
 		is($s->wait->{out}, 't', 'it is held');
 		my $id = $s->value('SELECT session_id FROM zk_session');
 		my %session = $zk->ephemerals;
@@ -279,8 +274,6 @@ foreach my $step (@steps)
 		"E4: cancelled, $where" => sub {
 			my ($kind, $path, $s) = @_;
 			my $blocker = block($kind, $path);
-			# for "all": what it has already when it comes to wait
-			$s->value(take($kind, new_path()) . '; SELECT zk_unlock_all(), 1');
 			$before->($kind);
 			$s->send(take($kind, $path));
 			$reached->($path, $blocker);
@@ -449,9 +442,8 @@ for_kinds(
 		$s->query('BEGIN; INSERT INTO t VALUES (1); COMMIT');
 		is($s->value("SELECT state FROM zk_locks WHERE path = '$path'"), 'lost', 'one from before is lost');
 		is($s->query(take($kind, $path))->{state}, '55000', 'and not to be had again');
-		$result = $s->query(give($kind, $path =~ s/^$//r));
 		my $unlock = $kind{$kind}{unlock} // 'zk_unlock';
-		$s->query("SELECT $unlock('$_$path')") for @{ $kind{$kind}{paths} // [] };
+		$s->query("SELECT $unlock('$_$path')") for @{ $kind{$kind}{paths} // [''] };
 		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'until it is given back');
 	});
 
@@ -664,8 +656,6 @@ foreach my $style (qw(curator curator_rw kazoo))
 for_kinds(
 	'E13: a list without ourselves (CURATOR-211)' => sub {
 		my ($kind, $path, $s) = @_;
-		$s->value(take($kind, $path) . '; ' . give($kind, $path));
-		nothing_left('clean');
 		$proxy->hold_request('getChildren');
 		$s->send(take($kind, $path));
 		$proxy->wait_held;
@@ -895,8 +885,7 @@ for_kinds(
 for_kinds(
 	'E16: the directory is removed and made again while it waits' => sub {
 		my ($kind, $path, $s) = @_;
-		block($kind, $path) =~ /^(.*)$/;
-		my $blocker = $1;
+		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
 		my ($first) = wait_for_blocker($path, $blocker);
 		remove_unseen($path, $first);
@@ -915,6 +904,7 @@ for_kinds(
 	'E16: giving back after the directory was made again takes nothing from others' => sub {
 		my ($kind, $path, $s) = @_;
 		my $new = warm_session();
+		$other->delete_tree("/zklock$_$path") for @{ $kind{$kind}{paths} // [''] };
 		$s->value(take($kind, $path));
 		my $old_token = $s->value("SELECT token FROM zk_locks WHERE path = '$path'");
 		my ($old) = own_nodes($path);
