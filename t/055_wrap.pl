@@ -87,6 +87,7 @@ sub run
 		@hold = turns_holds();
 		@number = map { turns_number($_->{name}) } @hold;
 	};
+	$s[0]->value(turns_call(1, [ $ways->[0] ], \@path));    # one of the last good numbers
 	$turns->($TURNS);
 
 	# it was by chance that one overtook another
