@@ -1,6 +1,6 @@
 # The known faults of other lock libraries, one by one, for locks of every kind:
 # exclusive, shared, several at once, semaphores.  E1 to E25 are the numbers of
-# a study of their bug reports; those that are not here are tested elsewhere
+# a study of their bug reports, the rules those of it on names; what is not here is tested elsewhere
 # (t/020 to t/027) or cannot happen.
 #
 # Who stands in the way is a client in Perl, which names its nodes as it is told
@@ -626,7 +626,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 # Curator's own: a reader with the writer's number, then the writer's node goes.
 foreach my $style (qw(curator curator_rw kazoo))
 {
-	edge "rule 6: two with one number, style $style" => sub {
+	edge "rule 5: two with one number, style $style" => sub {
 		my $path = new_path();
 		make_dirs($path);
 		my ($writer, $reader, $semaphore) = map { warm_session(node_style => $style) } 1 .. 3;
@@ -903,7 +903,7 @@ for_kinds(
 
 # zk-ruby#34: the new directory gives the same numbers again.
 for_kinds(
-	'E16: giving back after the directory was made again takes nothing from others' => sub {
+	'E16, rule 7: giving back after the directory was made again takes nothing from others' => sub {
 		my ($kind, $path, $s) = @_;
 		my $new = warm_session();
 		$other->delete_tree("/zklock$_$path") for @{ $kind{$kind}{paths} // [''] };
@@ -1260,9 +1260,9 @@ foreach my $style (qw(curator curator_rw kazoo))
 	};
 }
 
-# Rule 7: Curator asks a holder to let go by its node's data.
+# Rule 6: Curator asks a holder to let go by its node's data.
 for_kinds(
-	'rule 7: the data of the node before us changes' => sub {
+	'rule 6: the data of the node before us changes' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path, '1s'));
