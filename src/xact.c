@@ -286,7 +286,7 @@ linger(void)
 		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
 
 		zks_info(session, &info);
-		if (info.state != ZKS_CONNECTED || left <= 0 || InterruptPending)
+		if (info.state != ZKS_CONNECTED || left <= 0 || QueryCancelPending || ProcDiePending)
 			return;
 		poll(&fd, 1, (int) left);
 		zks_notify_clear(session);
