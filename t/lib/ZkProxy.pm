@@ -160,6 +160,7 @@ sub _rule
 #   length, negative, huge, tiny, zero    its length is a lie
 #   text       something else instead, as a web server would say it
 #   short      the first answer to a multi from there on lacks its last result
+#   slash      the paths in such an answer begin without one
 #   moved      the server says that the session is at another one
 #   expire     the connection is cut, and the next one is told that its
 #              session has expired
@@ -558,11 +559,11 @@ sub _nth
 	my ($way, $is_multi) = @_;
 	my $n = ++$frames{$way};
 	my $fault = $nth{$way};
-	if ($fault && $fault->[1] eq 'short')
+	if ($fault && $fault->[1] =~ /^(?:short|slash)$/)
 	{
 		return '' if $n < $fault->[0] || !$is_multi;
 		delete $nth{$way};
-		return 'short';
+		return $fault->[1];
 	}
 	return $fault && $fault->[0] == $n ? $fault->[1] : '';
 }
@@ -588,6 +589,7 @@ my %damage = (
 	zero => sub { $_[0] = "\0" x 64; },
 	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
 	short => sub { $_[0] = pack('N', length($_[0]) - 4 - 9) . substr $_[0], 4, -9; },
+	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; },
 	moved => sub { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', -118; });
 
 sub _damage
