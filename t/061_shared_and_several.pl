@@ -167,8 +167,25 @@ foreach my $style (qw(curator_rw kazoo))
 
 # ------------------------------------------- what a session itself left over
 
-# A call that was cancelled, whose node ZooKeeper has and the session does not
-# know of yet: the next call comes before the session has seen to that.
+# A call is cancelled while there is no connection: ZooKeeper has its node, and
+# the session does not know of that yet.
+sub leave_node
+{
+	my ($s, $proxy) = @_;
+	my $before = queue('/leftover');
+	$proxy->refuse;
+	$proxy->swallow_and_drop('create2');
+	$s->send("SELECT zk_lock('/leftover')");
+	$proxy->wait_swallowed;
+	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
+	is($s->wait->{state}, '57014', 'the call before is cancelled');
+	is(queue('/leftover'), $before + 1, 'and leaves a node');
+	$proxy->clear_log;
+	$proxy->count_frames;
+	return;
+}
+
+# The next call comes before the session has seen to it.
 foreach my $case (
 	[ 'zk_lock, an upgrade', "zk_lock('/leftover', '20s')", 'shared' ],
 	[ 'zk_try_lock, an upgrade', "zk_try_lock('/leftover')", 'shared' ],
@@ -179,14 +196,7 @@ foreach my $case (
 	subtest "its own leftover is not in the way of $name" => sub {
 		my ($s, $proxy) = session_by_proxy();
 		$s->value("SELECT zk_lock_shared('/leftover')" . ($shared ? '' : ", zk_unlock_shared('/leftover')"));
-		$proxy->clear_log;
-		$proxy->refuse;
-		$proxy->swallow_and_drop('create2');
-		$s->send("SELECT zk_lock('/leftover')");
-		$proxy->wait_swallowed;
-		$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-		is($s->wait->{state}, '57014', 'the call before is cancelled');
-		is(queue('/leftover'), $shared ? 2 : 1, 'and leaves a node');
+		leave_node($s, $proxy);
 		$proxy->delay_ms(50);    # to find and delete it takes several trips
 		$proxy->pass;
 		my $result = $s->query("SELECT $call");
@@ -195,6 +205,44 @@ foreach my $case (
 		wait_queue('/leftover', 0);
 	};
 }
+
+# The call's list shows it, and before the call can look at that, word comes that
+# it is deleted.
+subtest 'its own leftover, which goes at that moment' => sub {
+	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '60s');
+	my $wait_answered = sub {
+		my ($op) = @_;
+		return zk_until(
+			sub {
+				my ($requests, $replies) = $proxy->frames;
+				return $requests == $replies && grep { /^$op .*-lock-\d+$/ } $proxy->requests;
+			},
+			"$op to be answered");
+	};
+	$s->value("SELECT zk_lock('/leftover'), zk_unlock('/leftover')");
+	for (1 .. 2)    # it may look in time
+	{
+		leave_node($s, $proxy);
+		$proxy->hold('exists');    # it is not deleted before this one is told
+		$proxy->pass;
+		$wait_answered->('exists');
+		$proxy->delay_ms(100);
+		$proxy->count_frames;
+		$proxy->nth('reply', 1, 'hold');
+		$s->send("SELECT zk_try_lock('/leftover')");
+		zk_until(sub { ($proxy->frames)[0] == 2 }, 'sync and the list');
+		$proxy->release;
+		$wait_answered->('delete');
+		kill 'STOP', $s->pid;      # all lies there when it goes on
+		$proxy->release;
+		zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq 'delete' } $proxy->log }, 'all to be there');
+		kill 'CONT', $s->pid;
+		is($s->wait->{out}, 't', 'granted');
+		$proxy->reset;
+		$s->value("SELECT zk_unlock('/leftover')");
+	}
+	$s->quit;
+};
 
 # ------------------------------------------------------------ several at once
 
