@@ -214,8 +214,9 @@ subtest 'its own leftover, which goes at that moment' => sub {
 		my ($op) = @_;
 		return zk_until(
 			sub {
-				my ($requests, $replies) = $proxy->frames;
-				return $requests == $replies && grep { /^$op .*-lock-\d+$/ } $proxy->requests;
+				return 0 unless grep { /^$op .*-lock-\d+$/ } $proxy->requests;
+				my ($requests, $replies) = $proxy->frames;    # after that
+				return $requests == $replies;
 			},
 			"$op to be answered");
 	};
