@@ -206,45 +206,6 @@ foreach my $case (
 	};
 }
 
-# The call's list shows it, and before the call can look at that, word comes that
-# it is deleted.
-subtest 'its own leftover, which goes at that moment' => sub {
-	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '60s');
-	my $wait_answered = sub {
-		my ($op) = @_;
-		return zk_until(
-			sub {
-				return 0 unless grep { /^$op .*-lock-\d+$/ } $proxy->requests;
-				my ($requests, $replies) = $proxy->frames;    # after that
-				return $requests == $replies;
-			},
-			"$op to be answered");
-	};
-	$s->value("SELECT zk_lock('/leftover'), zk_unlock('/leftover')");
-	for (1 .. 2)    # it may look in time
-	{
-		leave_node($s, $proxy);
-		$proxy->hold('exists');    # it is not deleted before this one is told
-		$proxy->pass;
-		$wait_answered->('exists');
-		$proxy->delay_ms(100);
-		$proxy->count_frames;
-		$proxy->nth('reply', 1, 'hold');
-		$s->send("SELECT zk_try_lock('/leftover')");
-		zk_until(sub { ($proxy->frames)[0] == 2 }, 'sync and the list');
-		$proxy->release;
-		$wait_answered->('delete');
-		kill 'STOP', $s->pid;      # all lies there when it goes on
-		$proxy->release;
-		zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq 'delete' } $proxy->log }, 'all to be there');
-		kill 'CONT', $s->pid;
-		is($s->wait->{out}, 't', 'granted');
-		$proxy->reset;
-		$s->value("SELECT zk_unlock('/leftover')");
-	}
-	$s->quit;
-};
-
 # ------------------------------------------------------------ several at once
 
 # Held before, and lost while the call waits for the other one
