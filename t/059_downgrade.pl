@@ -38,6 +38,13 @@ my %way = (
 	'never asked for, the connection cut' => sub { $proxy->drop_request($_[0]) },
 	'stuck on its way' => sub { $proxy->hold_request($_[0]) });
 
+# curator_rw is tried with all of them; kazoo does the same with other names, and
+# data can be written twice.
+my %ways = (
+	curator => [ 'stuck on its way', 'swallowed and the connection cut' ],
+	curator_rw => [ sort keys %way ],
+	kazoo => ['swallowed and the connection cut']);
+
 # Wait until the proxy has done it.
 sub wait_lost
 {
@@ -115,8 +122,7 @@ my $UNLOCK = q{SELECT zk_unlock('/l')};
 foreach my $style (sort keys %downgrade)
 {
 	my $op = $downgrade{$style};
-	# kazoo's is curator_rw's with other names
-	foreach my $way ($style eq 'kazoo' ? 'swallowed and the connection cut' : sort keys %way)
+	foreach my $way (@{ $ways{$style} })
 	{
 		lost "zk_unlock, $way", $style, sub {
 			my ($session) = @_;
