@@ -5,8 +5,11 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <limits.h>
+#include <regex.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "protocol.h"
@@ -155,8 +158,11 @@ test_names(void)
 	parses("semaphore-3-0000000001", ZKP_NONE, 0);
 
 	becomes("_c_" UUID "-__WRIT__0000000004", "_c_" UUID "-__READ__0000000004");
-	becomes("_c_" UUID "-__WRIT__-000000004", "_c_" UUID "-__READ__-000000004");
-	becomes("0f5d__lock__-2147483648", "0f5d__rlock__-2147483648");
+	becomes("0f5d__lock__2145000000", "0f5d__rlock__2145000000");
+	/* near the end of the numbers the new node would stand behind those who wait */
+	becomes("0f5d__lock__2146000000", NULL);
+	becomes("_c_" UUID "-__WRIT__-000000004", NULL);
+	becomes("0f5d__lock__-2147483648", NULL);
 	becomes("_c_" UUID "-lock-0000000004", NULL);
 	becomes("_c_" UUID "-lock--000000004", NULL);
 	says("shared", true, 0);
@@ -332,14 +338,703 @@ test_wrap(void)
 	   "numbers promise nothing of who comes in between");
 }
 
-int
-main(void)
+/*-------------------------------------------------------------------------
+ * At random, against slow and obvious models
+ *
+ *		protocol_test [SEED]
+ *-------------------------------------------------------------------------
+ */
+
+#define CROWD		12
+
+static unsigned seed = 1;
+
+/* The same numbers everywhere */
+static int
+below(int n)
 {
+	seed = seed * 1103515245u + 12345u;
+	return (int) ((seed >> 8) % (unsigned) n);
+}
+
+/*
+ * Failures at random tell the first of each kind, since one cause has
+ * thousands of effects.
+ */
+static bool
+once(bool *told, bool passed, const char *what, const ZkpContender *queue, int n, int self)
+{
+	if (passed || *told)
+		return passed;
+	*told = true;
+	printf("# %s:\n", what);
+	for (int i = 0; i < n; i++)
+		printf("#   %s%s, czxid %lld\n", i == self ? "-> " : "   ", queue[i].name,
+			   (long long) queue[i].czxid);
+	return false;
+}
+
+#define FORMS	10
+
+/* A contender of any client, or somebody's child */
+static void
+random_name(char *name, size_t size, bool near_end)
+{
+	static const char *const forms[FORMS] = {
+		"_c_%s-lock-", "_c_%s-shared-lock-", "_c_%s-__WRIT__", "_c_%s-__READ__",
+		"%s__lock__", "%s__rlock__", "x-%.8s-", "_c_%s-semaphore-", "%s-lock-",
+		"other-%s-"
+	};
+	char		uuid[ZKP_UUID_LEN];
+	char		prefix[ZKP_PREFIX_LEN];
+	int			form = below(FORMS);
+	int32_t		seq = below(20);
+
+	snprintf(uuid, sizeof(uuid), "%08x-0000-4000-8000-%012x", (unsigned) below(INT_MAX),
+			 (unsigned) below(INT_MAX));
+	if (near_end && below(2) == 0)
+		seq = below(2) == 0 ? INT32_MAX - below(3) : INT32_MIN + below(3);
+	snprintf(prefix, sizeof(prefix), forms[form], uuid);
+	if (form == 7)
+		snprintf(prefix + strlen(prefix), sizeof(prefix) - strlen(prefix), "%d-", 1 + below(4));
+	snprintf(name, size, "%s%010d", prefix, seq);
+}
+
+/*
+ * Is a before b?  Of two that cannot be told apart each has to take the other
+ * for the first.
+ */
+static bool
+is_before(const ZkpContender *a, const ZkpContender *b)
+{
+	return a->czxid != 0 ? a->czxid < b->czxid : a->seq <= b->seq;
+}
+
+/* How many does self wait for, if those that are not standing are gone? */
+static int
+need_of(const ZkpContender *queue, int n, const bool *standing, int self, int own,
+		const ZkpWant *want, int *blockers)
+{
+	int			count = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (i == self || !standing[i])
+			continue;
+		if (self >= 0 && !is_before(&queue[i], &queue[self]))
+			continue;
+		if (want->mode != ZKP_SEMAPHORE)
+		{
+			if (i == own)
+				continue;
+			if (want->mode == ZKP_SHARED && queue[i].mode == ZKP_SHARED)
+				continue;
+		}
+		if (blockers != NULL)
+			blockers[count] = i;
+		count++;
+	}
+	if (want->mode != ZKP_SEMAPHORE)
+		return count;
+	return count < want->permits ? 0 : count - want->permits + 1;
+}
+
+static bool
+look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWant *want)
+{
+	static bool told[12];
+	bool		good = true;
+	bool		all[CROWD];
+	bool		some[CROWD];
+	int			blockers[CROWD];
+	int			watch[CROWD + 2];
+	int			nblockers;
+	int			need;
+	ZkpView		view = {.watch = watch};
+
+	for (int i = 0; i < CROWD + 2; i++)
+		watch[i] = -7;
+	zkp_look(queue, n, self < 0 ? (below(2) ? NULL : "none") : queue[self].name,
+			 own < 0 ? NULL : queue[own].name, want, &view);
+
+	memset(all, true, sizeof(all));
+	memset(some, false, sizeof(some));
+	need = need_of(queue, n, all, self, own, want, blockers);
+	nblockers = want->mode != ZKP_SEMAPHORE ? need : need == 0 ? 0 : need + want->permits - 1;
+
+#define IS(i, what, condition) \
+	good &= once(&told[i], (condition), what, queue, n, self)
+
+	IS(0, "who must go", view.need == need);
+	IS(1, "self is seen", view.self_seen == (self >= 0));
+	IS(2, "how many are watched", view.watch == watch &&
+	   view.nwatch == (need == 0 ? 0 : want->mode == ZKP_SEMAPHORE ? want->permits : need < 2 ? need : 2));
+	if (!good)
+		return false;
+
+	for (int i = 0; i < view.nwatch; i++)
+	{
+		bool		is_blocker = false;
+
+		for (int b = 0; b < nblockers; b++)
+			is_blocker |= blockers[b] == watch[i];
+		IS(3, "a watched one stands in the way", is_blocker && !some[watch[i]]);
+		some[watch[i]] = true;
+
+		/* the nearest first; of a semaphore the waiters, then the youngest */
+		if (i > 0 && (want->mode != ZKP_SEMAPHORE ||
+					  (watch[i] >= queue[watch[i]].permits) == (watch[i - 1] >= queue[watch[i - 1]].permits)))
+			IS(4, "the nearest first", watch[i] < watch[i - 1]);
+		else if (i > 0)
+			IS(5, "the waiters first", watch[i] < queue[watch[i]].permits);
+	}
+
+	/* as long as they stand we cannot hold, whoever else goes */
+	if (view.nwatch > 0)
+		IS(6, "the watched are enough",
+		   need_of(queue, n, some, self, own, want, NULL) > 0);
+	for (int i = 0; i < view.nwatch && view.next; i++)
+	{
+		all[watch[i]] = false;
+		IS(7, "once one of the watched is gone, it is our turn",
+		   need_of(queue, n, all, self, own, want, NULL) == 0);
+		all[watch[i]] = true;
+		IS(8, "a writer may leave a reader with its number behind",
+		   want->mode != ZKP_EXCLUSIVE || (strstr(queue[watch[i]].name, "__WRIT__") == NULL &&
+										   strstr(queue[watch[i]].name, "__lock__") == NULL));
+	}
+	IS(9, "nobody is told too late", view.next || need != 1 || zkp_needs_czxids(queue, n) ||
+	   (want->mode == ZKP_EXCLUSIVE && strstr(queue[watch[0]].name, "__") != NULL));
+
+	/* one turned reader would be no obstacle */
+	IS(10, "who may become shared", view.may_soften ==
+	   (want->mode == ZKP_SHARED && need == 1 && strncmp(queue[watch[0]].name, "_c_", 3) == 0 &&
+		strstr(queue[watch[0]].name, "-lock-") != NULL));
+
+	if (own >= 0)
+	{
+		bool		stuck = false;
+
+		for (int b = 0; b < nblockers; b++)
+			stuck |= blockers[b] > own && queue[blockers[b]].mode == ZKP_EXCLUSIVE;
+		IS(11, "who waits for us and is before us", view.stuck == stuck);
+	}
+	else
+		IS(11, "who waits for us and is before us", !view.stuck);
+#undef IS
+	return good;
+}
+
+static void
+test_random_queues(void)
+{
+	char		names[CROWD][ZKP_NAME_LEN];
+	char	   *list[CROWD];
+	ZkpContender queue[CROWD];
+	bool		good = true;
+	int			looked = 0;
+
+	for (int round = 0; round < 20000; round++)
+	{
+		int			nnames = below(CROWD + 1);
+		bool		near_end = below(3) == 0;
+		ZkpMode		mode = below(3) == 0 ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE;
+		int			n;
+
+		for (int i = 0; i < nnames; i++)
+		{
+			random_name(names[i], sizeof(names[i]), near_end);
+			list[i] = names[i];
+		}
+		n = zkp_queue(list, nnames, mode, queue);
+		if (zkp_needs_czxids(queue, n))
+		{
+			for (int i = 0; i < n; i++)
+			{
+				bool		taken;
+
+				do
+				{
+					queue[i].czxid = 1 + below(100);
+					taken = false;
+					for (int j = 0; j < i; j++)
+						taken |= queue[j].czxid == queue[i].czxid;
+				} while (taken);
+			}
+			zkp_sort(queue, n);
+		}
+		for (int i = 1; i < n; i++)
+			good &= is_before(&queue[i - 1], &queue[i]);
+
+		for (int self = -1; self < n; self++)
+		{
+			int			others = self < 0 ? n : self;
+			int			own = others > 0 && below(2) == 0 ? below(others) : -1;
+			ZkpWant		want = {.mode = mode};
+
+			if (mode == ZKP_SEMAPHORE)
+			{
+				want.permits = self < 0 ? 1 + below(4) : queue[self].permits;
+				own = -1;
+			}
+			else if (self < 0 ? below(2) == 0 : queue[self].mode == ZKP_SHARED)
+			{
+				want.mode = ZKP_SHARED;
+				own = -1;
+			}
+			good &= look_at_random(queue, n, self, own, &want);
+			looked++;
+		}
+	}
+	ok(good, "random queues, seen by each who stands there: as the model says");
+	printf("# %d looks\n", looked);
+}
+
+/*
+ * A course of events: who joins, leaves, turns reader; who is granted what, by
+ * a list or by an event alone.  Never may two hold that exclude each other.
+ */
+typedef struct Actor
+{
+	char		name[ZKP_NAME_LEN];
+	ZkpWant		want;
+	bool		holds;
+	bool		says_shared;	/* its data */
+	int64_t		czxid;
+	char		own[ZKP_NAME_LEN];	/* the shared node above which it asks for more */
+	bool		stuck;
+	/* what its last look has shown */
+	bool		next;
+	bool		may_soften;
+	int			nwatch;
+	char		watched[CROWD][ZKP_NAME_LEN];
+} Actor;
+
+static Actor actors[CROWD];
+static int	nactors;
+static int64_t zxid;
+static int64_t number;
+static long ngrants,
+			nbare,
+			nsoft,
+			nturned,
+			nabove,
+			nstuck;
+
+/* ZooKeeper's counter sticks where it ends */
+static void
+join(ZkpMode mode, ZkpStyle style)
+{
+	Actor	   *a = &actors[nactors++];
+	char		prefix[ZKP_PREFIX_LEN];
+	char		uuid[ZKP_UUID_LEN];
+
+	memset(a, 0, sizeof(*a));
+	a->want = (ZkpWant) {mode, style, mode == ZKP_SEMAPHORE ? 1 + below(3) : 0};
+	snprintf(uuid, sizeof(uuid), "%08x-0000-4000-8000-%012x", (unsigned) below(INT_MAX),
+			 (unsigned) zxid);
+	zkp_prefix(prefix, uuid, &a->want);
+	snprintf(a->name, sizeof(a->name), "%s%010d", prefix, (int) number);
+	if (number < INT32_MAX)
+		number++;
+	a->czxid = ++zxid;
+}
+
+/* Do these two exclude each other? */
+static bool
+conflict(const Actor *a, const Actor *b)
+{
+	return a->want.mode == ZKP_EXCLUSIVE || b->want.mode == ZKP_EXCLUSIVE;
+}
+
+static bool
+granted(int self)
+{
+	Actor	   *a = &actors[self];
+	int			before = 0;
+
+	a->holds = true;
+	ngrants++;
+	for (int i = 0; i < nactors; i++)
+	{
+		Actor	   *b = &actors[i];
+
+		if (i == self)
+			continue;
+		if (a->want.mode == ZKP_SEMAPHORE)
+			before += b->want.mode == ZKP_SEMAPHORE && b->czxid < a->czxid;
+		else if (b->want.mode != ZKP_SEMAPHORE && b->holds && conflict(a, b) &&
+				 strcmp(a->own, b->name) != 0 && strcmp(b->own, a->name) != 0)
+		{
+			printf("# both hold: %s and %s\n", a->name, b->name);
+			return false;
+		}
+	}
+	if (a->want.mode == ZKP_SEMAPHORE && before >= a->want.permits)
+	{
+		printf("# one too many: %s\n", a->name);
+		return false;
+	}
+	return true;
+}
+
+static Actor *
+actor_named(const char *name)
+{
+	for (int i = 0; i < nactors; i++)
+	{
+		if (strcmp(actors[i].name, name) == 0)
+			return &actors[i];
+	}
+	return NULL;
+}
+
+static bool
+have_a_look(int self)
+{
+	Actor	   *a = &actors[self];
+	char	   *list[CROWD];
+	ZkpContender queue[CROWD];
+	int			watch[CROWD];
+	ZkpView		view = {.watch = watch};
+	int			n;
+
+	if (a->holds)
+		return true;
+	for (int i = 0; i < nactors; i++)
+		list[i] = actors[(i + self) % nactors].name;
+	n = zkp_queue(list, nactors, a->want.mode, queue);
+	if (zkp_needs_czxids(queue, n))
+	{
+		for (int i = 0; i < n; i++)
+			queue[i].czxid = actor_named(queue[i].name)->czxid;
+		zkp_sort(queue, n);
+	}
+	zkp_look(queue, n, a->name, a->own[0] != '\0' ? a->own : NULL, &a->want, &view);
+	a->stuck = view.stuck;
+	a->next = view.next;
+	a->may_soften = view.may_soften;
+	a->nwatch = view.nwatch;
+	for (int i = 0; i < view.nwatch; i++)
+		strcpy(a->watched[i], queue[watch[i]].name);
+	if (view.need == 0)
+	{
+		nabove += a->own[0] != '\0';
+		return granted(self);
+	}
+	if (view.may_soften && actor_named(a->watched[0])->says_shared)
+	{
+		nsoft++;
+		return granted(self);
+	}
+	return true;
+}
+
+/* Those who watched this name are told that it is gone, or has changed */
+static bool
+tell(const char *name, bool gone)
+{
+	bool		good = true;
+
+	for (int i = 0; i < nactors; i++)
+	{
+		Actor	   *a = &actors[i];
+
+		for (int w = 0; w < a->nwatch && !a->holds; w++)
+		{
+			if (strcmp(a->watched[w], name) != 0)
+				continue;
+			if (gone ? a->next : a->may_soften)
+			{
+				nbare++;
+				good &= granted(i);
+			}
+			else if (gone)
+				good &= have_a_look(i);
+		}
+	}
+	return good;
+}
+
+/* with what its session asks for above it */
+static bool
+leave(int i)
+{
+	char		name[ZKP_NAME_LEN];
+	bool		good = true;
+
+	strcpy(name, actors[i].name);
+	actors[i] = actors[--nactors];
+	for (int j = 0; j < nactors; j++)
+	{
+		if (strcmp(actors[j].own, name) == 0)
+		{
+			good = leave(j);
+			break;
+		}
+	}
+	return tell(name, true) && good;
+}
+
+/* A reader asks for the exclusive lock, too */
+static bool
+ask_for_more(int i)
+{
+	if (!actors[i].holds || actors[i].want.mode != ZKP_SHARED || nactors == CROWD)
+		return true;
+	for (int j = 0; j < nactors; j++)
+	{
+		if (strcmp(actors[j].own, actors[i].name) == 0)
+			return true;
+	}
+	join(ZKP_EXCLUSIVE, actors[i].want.style);
+	strcpy(actors[nactors - 1].own, actors[i].name);
+	return have_a_look(nactors - 1);
+}
+
+/* Who would wait for ever gives up */
+static bool
+give_up(void)
+{
+	bool		good = true;
+
+	for (int i = 0; i < nactors; i++)
+	{
+		if (!actors[i].stuck)
+			continue;
+		nstuck++;
+		good &= leave(i);
+		i = -1;
+	}
+	return good;
+}
+
+/* who holds exclusively becomes a reader */
+static bool
+turn(int i)
+{
+	Actor	   *a = &actors[i];
+	char		old[ZKP_NAME_LEN];
+	char		name[ZKP_NAME_LEN];
+
+	if (!a->holds || a->want.mode != ZKP_EXCLUSIVE || a->own[0] != '\0')
+		return true;
+	nturned++;
+	strcpy(old, a->name);
+	a->want.mode = ZKP_SHARED;
+	if (!zkp_shared_name(name, old))
+	{
+		a->says_shared = true;
+		return tell(old, false);
+	}
+	strcpy(a->name, name);
+	a->czxid = ++zxid;
+	return tell(old, true);
+}
+
+static void
+test_course(void)
+{
+	bool		good = true;
+	bool		alive = true;
+
+	for (int round = 0; round < 3000 && good; round++)
+	{
+		static const int64_t starts[] = {
+			0, INT32_MAX - 20, INT32_MAX - (1 << 20) - 10, INT32_MAX - (1 << 21) - 10
+		};
+		bool		semaphores = below(4) == 0;
+
+		nactors = 0;
+		number = starts[below(4)];
+		for (int step = 0; step < 60 && good; step++)
+		{
+			int			who = nactors > 0 ? below(nactors) : 0;
+			int			what = below(9);
+
+			if (nactors == 0 || (what < 3 && nactors < CROWD))
+			{
+				join(semaphores ? ZKP_SEMAPHORE : below(2) ? ZKP_SHARED : ZKP_EXCLUSIVE,
+					 (ZkpStyle) below(3));
+				good &= have_a_look(nactors - 1);
+			}
+			else if (what < 5)
+				good &= leave(who);
+			else if (what < 7)
+				good &= turn(who);
+			else if (what < 8)
+				good &= ask_for_more(who);
+			else
+				good &= have_a_look(who);
+			good &= give_up();
+		}
+
+		/* let all who hold go, one after the other: everybody's turn comes */
+		while (nactors > 0 && good && alive)
+		{
+			int			holder = -1;
+
+			for (int i = 0; i < nactors; i++)
+				if (actors[i].holds)
+					holder = i;
+			alive = holder >= 0;
+			if (!alive)
+				for (int i = 0; i < nactors; i++)
+					printf("# waits for ever: %s\n", actors[i].name);
+			else
+				good &= leave(holder) && give_up();
+		}
+	}
+	ok(good, "a long course of events: never two who exclude each other");
+	ok(alive, "and everybody's turn comes, by what is watched alone");
+	printf("# %ld grants, %ld by an event alone, %ld turned reader, %ld found it in the data, "
+		   "%ld above their own, %ld could not\n",
+		   ngrants, nbare, nturned, nsoft, nabove, nstuck);
+	ok(ngrants > 10000 && nbare > 1000 && nturned > 1000 && nsoft > 100 && nabove > 100 && nstuck > 100,
+	   "of all kinds");
+}
+
+/*
+ * Names near those that are valid, in memory that ends where they do.
+ */
+static regex_t name_regex;
+
+#define NUMBER	"([0-9]{10}|-[0-9]{9,10})$"
+
+static bool
+model_parse(const char *name, ZkpContender *c)
+{
+	regmatch_t	m[8];
+	long long	seq;
+	const char *marker;
+
+	memset(c, 0, sizeof(*c));
+	if (regexec(&name_regex, name, 8, m, 0) != 0)
+		return false;
+	/* the number, which is the last group */
+	seq = atoll(name + m[7].rm_so);
+	if (seq > INT32_MAX || seq < INT32_MIN)
+		return false;
+	c->seq = (int32_t) seq;
+	if (m[5].rm_so >= 0)
+	{
+		if (m[6].rm_eo - m[6].rm_so > 10 || atoll(name + m[6].rm_so) > INT32_MAX)
+			return false;
+		c->permits = atoi(name + m[6].rm_so);
+		c->mode = ZKP_SEMAPHORE;
+		return true;
+	}
+	c->mode = ZKP_EXCLUSIVE;
+	if (m[2].rm_so >= 0)
+	{
+		marker = name + m[2].rm_so;
+		if (strncmp(marker, "__rlock__", 9) == 0 || strncmp(marker, "__READ__", 8) == 0 ||
+			(m[2].rm_so >= 8 && strncmp(marker - 8, "-shared-lock-", 13) == 0))
+			c->mode = ZKP_SHARED;
+	}
+	return true;
+}
+
+static void
+test_garbage(void)
+{
+	static const char *const pieces[] = {
+		"_c_" UUID, "-lock-", "-shared-lock-", "__lock__", "__rlock__", "__WRIT__", "__READ__",
+		"x-", "x--12", "-semaphore-", "-semaphore-3-", "-semaphore-2147483647-", "12ab-", "0000000001",
+		"2147483647", "2147483648", "-2147483648", "-2147483649", "-000000001", "-00000000001", "-", "1", "0", "f", "\xc3\xa4", "", "\xff"
+	};
+	bool		good = true;
+	int			valid = 0;
+
+	if (regcomp(&name_regex,
+				"((lock-|__lock__|__rlock__|__WRIT__|__READ__)|(^x-(-|-?[0-9a-fA-F]+)-)|"
+				"(^_c_.{36}-semaphore-([1-9][0-9]*)-))" NUMBER, REG_EXTENDED) != 0)
+	{
+		ok(false, "the model's pattern");
+		return;
+	}
+	for (int round = 0; round < 200000; round++)
+	{
+		char		text[400] = "";
+		char	   *name;
+		char		shared[ZKP_NAME_LEN];
+		int			npieces = 1 + below(4);
+		int			len;
+		ZkpContender c;
+		ZkpContender expected;
+		bool		found;
+
+		for (int i = 0; i < npieces; i++)
+			strcat(text, pieces[below((int) (sizeof(pieces) / sizeof(pieces[0])))]);
+		if (below(2) == 0)
+			sprintf(text + strlen(text), "%010d", below(2) == 0 ? below(100) : -below(INT_MAX));
+		len = (int) strlen(text);
+		for (int i = below(3); i > 0 && len > 0; i--)
+		{
+			int			at = below(len);
+
+			if (below(2) == 0)
+				text[at] = (char) (1 + below(255));
+			else
+			{
+				memmove(text + at, text + at + 1, len - at);
+				len--;
+			}
+		}
+		name = malloc(len + 1);
+		memcpy(name, text, len + 1);
+		found = zkp_parse(name, &c);
+		valid += found;
+		if (found != model_parse(name, &expected) ||
+			(found && (c.mode != expected.mode || c.seq != expected.seq ||
+					   c.permits != expected.permits || c.name != name || c.czxid != 0)))
+		{
+			if (good)
+				printf("# %s: %d, mode %d, %d, %d, not %d, %d, %d\n", name, found, c.mode, c.seq,
+					   c.permits, expected.mode, expected.seq, expected.permits);
+			good = false;
+		}
+		memset(shared, 'x', sizeof(shared));
+		if (zkp_shared_name(shared, name) && len < ZKP_NAME_LEN - 1)
+		{
+			ZkpContender r;
+
+			if (!found || c.mode != ZKP_EXCLUSIVE || !zkp_parse(shared, &r) ||
+				r.mode != ZKP_SHARED || r.seq != c.seq)
+			{
+				if (good)
+					printf("# %s turned %s\n", name, shared);
+				good = false;
+			}
+		}
+		free(name);
+
+		/* a part of a path has no end of its own */
+		name = malloc(len + (len == 0));
+		memcpy(name, text, len);
+		if (found && !zkp_is_reserved(name, len))
+			good = false;
+		(void) zkp_says_shared(name, len);
+		free(name);
+	}
+	regfree(&name_regex);
+	ok(good, "garbage near valid names, as the model says");
+	ok(valid > 10000, "%d of them valid", valid);
+}
+
+int
+main(int argc, char **argv)
+{
+	if (argc > 1)
+		seed = (unsigned) atoi(argv[1]);
 	test_names();
 	test_queue();
 	test_upgrade();
 	test_semaphore();
 	test_wrap();
+	test_random_queues();
+	test_course();
+	test_garbage();
 	printf("1..%d\n", ntests);
 	return nfailed != 0;
 }
