@@ -347,14 +347,16 @@ test_wrap(void)
 
 #define CROWD		12
 
-static unsigned seed = 1;
+static uint32_t seed = 2463534242u;
 
 /* The same numbers everywhere */
 static int
 below(int n)
 {
-	seed = seed * 1103515245u + 12345u;
-	return (int) ((seed >> 8) % (unsigned) n);
+	seed ^= seed << 13;
+	seed ^= seed >> 17;
+	seed ^= seed << 5;
+	return (int) (seed % (unsigned) n);
 }
 
 /*
@@ -1026,7 +1028,7 @@ int
 main(int argc, char **argv)
 {
 	if (argc > 1)
-		seed = (unsigned) atoi(argv[1]);
+		seed = (uint32_t) atoi(argv[1]) * 2654435761u | 1;
 	test_names();
 	test_queue();
 	test_upgrade();
