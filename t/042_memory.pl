@@ -307,11 +307,28 @@ sub _somebody
 	{
 		my $ok = eval {
 			my $client = $self->{client} //= $self->{zk}->client(session_timeout => 60_000);
+			my $proxy = $self->{proxy};
 			if ($what eq 'create')
 			{
 				my ($parent) = $path =~ m{^(/[^/]+)/};
 				eval { $client->create($parent, mode => 'container'); };
 				eval { $client->create($path); };
+				$client->exists('/');
+			}
+			elsif ($what eq 'hold') { $proxy->hold_request($path); }
+			elsif ($what eq 'steal')
+			{
+				# unless a fault comes before it
+				my $deadline = time + 0.3;
+				sleep 0.002 until $proxy->held || time > $deadline;
+				eval { $client->delete("$path/$_") for $client->children($path); };
+				$proxy->release;
+				$client->exists('/');
+			}
+			elsif ($what =~ /^(?:forbid|allow)$/)
+			{
+				my $perms = $what eq 'allow' ? 31 : 31 & ~(4 | 8);    # neither create nor delete
+				eval { $client->set_acl($path, [ [ $perms, 'world', 'anyone' ] ]); };
 				$client->exists('/');
 			}
 			elsif ($what eq 'set') { eval { $client->set($path, 'x') }; $client->exists('/'); }
@@ -512,9 +529,9 @@ big($zk);
 		for (1 .. 3)
 		{
 			$walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 1, manners => $patient[0]);
-			last if $walk->{steps} == 9 || $walk->{frames}[0] > 1000;
+			last if $walk->{steps} == 14 || $walk->{frames}[0] > 1000;
 		}
-		is($walk->{steps}, 9, "$name: no fault: every step is taken");
+		is($walk->{steps}, 14, "$name: no fault: every step is taken");
 		is_deeply($walk->{bad}, [], "$name: no fault: nothing is bad");
 		diag "$name: @{ $walk->{frames} } frames, $walk->{ms} ms";
 		is_deeply([ $walker->end ], [], "$name: no fault: ends well");

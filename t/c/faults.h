@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <zookeeper/zookeeper.h>
@@ -34,6 +35,9 @@ typedef enum FaultKind
 } FaultKind;
 
 extern int	fault_now(FaultKind kind);
+
+/* The kernel gives less than what is asked for, as most are set up to do */
+extern int	meagre_setsockopt(int sock, int level, int name, const void *value, socklen_t len);
 
 #ifndef NO_FAULTS
 
@@ -55,6 +59,9 @@ extern int	fault_now(FaultKind kind);
 #define zookeeper_init2(...) \
 	OR_FAIL(FAULT_MEMORY, ENOMEM, NULL, zookeeper_init2(__VA_ARGS__))
 
+#define setsockopt(s, level, name, value, len) \
+	meagre_setsockopt(s, level, name, value, len)
+
 /* these say so when memory for a request is out */
 #define REFUSED(call)		(fault_now(FAULT_LIBRARY) ? ZSYSTEMERROR : (call))
 
@@ -62,6 +69,7 @@ extern int	fault_now(FaultKind kind);
 #define zoo_acreate2(...)	REFUSED(zoo_acreate2(__VA_ARGS__))
 #define zoo_adelete(...)	REFUSED(zoo_adelete(__VA_ARGS__))
 #define zoo_aexists(...)	REFUSED(zoo_aexists(__VA_ARGS__))
+#define zoo_aset(...)		REFUSED(zoo_aset(__VA_ARGS__))
 #define zoo_async(...)		REFUSED(zoo_async(__VA_ARGS__))
 #define zoo_awget(...)		REFUSED(zoo_awget(__VA_ARGS__))
 #define zoo_aget_children(...)	REFUSED(zoo_aget_children(__VA_ARGS__))

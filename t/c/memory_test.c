@@ -3,7 +3,7 @@
  * memory_test.c
  *	  One walk through all of session.h, for t/042_memory.pl.
  *
- *		memory_test HOSTS SESSION_TIMEOUT_MS [FIRST_XID]
+ *		memory_test HOSTS SESSION_TIMEOUT_MS [FIRST_XID [RECEIVE_BUFFER]]
  *
  * Each line on stdin asks for one walk:
  *
@@ -13,13 +13,20 @@
  * PATIENCE_MS is how long the walk waits for anything; an owner with less than
  * a second gives up at the first wait that was in vain, as a cancelled
  * statement does.  ENDING says what is done before zks_close: "tidy" gives all
- * back and waits until it is gone, "hasty" gives all back, "rude" nothing.
+ * back and waits until it is gone, "hasty" begins what it will not see the end
+ * of and gives all back, "rude" gives nothing back.
+ * CROWD: with the steps that take many requests.  RECEIVE_BUFFER is the most
+ * that the kernel gives a socket, as net.core.rmem_max says it.
  * From the ATth call of KIND (memory, library, send, none) COUNT fail.
  *
  * The walk talks on stdout, a line each:
  *
  *		do create|delete|set PATH	somebody else does that; "ok" on stdin
  *									says that it is done
+ *		do hold OP					its next answer is held back
+ *		do steal DIR				and now somebody deletes what is in there,
+ *									and the answer goes on its way
+ *		do forbid|allow DIR			what is in there can only be looked at
  *		session 0xID				a session that there was
  *		quiet 0xID					it has no node now: "ok" when looked at
  *		bad TEXT					what should not be
@@ -40,6 +47,7 @@
 #undef pthread_attr_init
 #undef pthread_create
 #undef zookeeper_init2
+#undef setsockopt
 
 #include <dirent.h>
 #include <errno.h>
@@ -53,9 +61,12 @@
 
 #include "session_int.h"
 
-#define NNODES		40
-#define NREQUESTS	40
-#define NWATCHES	12
+#define NCROWD		40
+#define GROUPS		NCROWD		/* the first node of those that are made together */
+#define SHARES		(GROUPS + 20)	/* and of those that become shared */
+#define NNODES		(SHARES + 30)
+#define NREQUESTS	60
+#define NWATCHES	24
 
 /* Longer than the second that a suspended session may take to be given up */
 #define SETTLE_MS	8000
@@ -103,6 +114,19 @@ send(int sock, const void *bytes, size_t len, int flags)
 	return sendto(sock, bytes, len, flags, NULL, 0);
 }
 
+static int	most_receive_buffer;
+
+int
+meagre_setsockopt(int sock, int level, int name, const void *value, socklen_t len)
+{
+	int			size = *(const int *) value;
+
+	if (level == SOL_SOCKET && name == SO_RCVBUF && most_receive_buffer > 0 &&
+		size > most_receive_buffer)
+		size = most_receive_buffer;
+	return setsockopt(sock, level, name, &size, len);
+}
+
 /*
  * The library counts its requests from the time of the first one on.  So one
  * can have it come to where 2^31 is, as it does in 2038 at the latest.
@@ -141,6 +165,7 @@ static char big[256];
 static int	patience_ms;
 static bool stop;				/* go to the end */
 static int	steps;
+static int	nwalks;
 static int64_t last_id;
 static uint64_t last_ticket;
 static bool in_vain;			/* some wait was */
@@ -258,15 +283,38 @@ watch_state(int i)
 }
 
 static void
-create(int i, const char *below, ZkpMode mode, bool parents)
+create_as(int i, const char *below, ZkpMode mode, ZkpStyle style, bool parents)
 {
 	char		path[ZKS_PATH_LEN];
 	char	   *dirs[] = {path};
-	ZkpWant		want = {.mode = mode};
+	ZkpWant		want = {mode, style, 3};
 
 	snprintf(path, sizeof(path), "%s%s", dir, below);
 	if (!zkn_create(session, dirs, 1, &want, parents, &nodes[i]))
 		nodes[i] = NULL;
+}
+
+static void
+create(int i, const char *below, ZkpMode mode, bool parents)
+{
+	create_as(i, below, mode, ZKP_CURATOR, parents);
+}
+
+/* n of them in one transaction, from the ith on */
+static void
+create_group(int i, int n, const char *const *below, ZkpMode mode, bool parents)
+{
+	char		paths[8][300];
+	char	   *dirs[8];
+	ZkpWant		want = {mode, ZKP_CURATOR, 3};
+
+	for (int k = 0; k < n; k++)
+	{
+		snprintf(paths[k], sizeof(paths[k]), "%s%s", dir, below[k]);
+		dirs[k] = paths[k];
+	}
+	if (!zkn_create(session, dirs, n, &want, parents, &nodes[i]))
+		memset(&nodes[i], 0, n * sizeof(ZkNode *));
 }
 
 static void
@@ -282,6 +330,28 @@ discard(int i)
 		say("bad ticket %llu after %llu", (unsigned long long) ticket,
 			(unsigned long long) last_ticket);
 	last_ticket = ticket;
+}
+
+/* one that comes before is a reader now, or will be */
+static uint64_t
+share(int i)
+{
+	uint64_t	ticket = nodes[i] != NULL ? zkn_share(session, nodes[i]) : 0;
+
+	if (ticket != 0 && ticket <= last_ticket)
+		say("bad ticket %llu after %llu", (unsigned long long) ticket,
+			(unsigned long long) last_ticket);
+	if (ticket != 0)
+		last_ticket = ticket;
+	return ticket;
+}
+
+static bool
+shared(int i)
+{
+	ZkNodeInfo	info = node(i);
+
+	return !info.sharing || info.state != ZKN_PRESENT;
 }
 
 static void
@@ -551,23 +621,278 @@ step_discard(void)
 	WAIT_FOR(all_gone());
 }
 
+/*
+ * Made together: none, if one cannot be; all, and then in one transaction;
+ * twice in one directory; given up at once, and some of them.
+ */
+static void
+step_group(void)
+{
+	static const char *const bad[] = {"/p/q", "/none/x", "/p/q"};
+	static const char *const good[] = {"/g/a", "/g/b", "/p/q", "/p/q"};
+	const int	g = GROUPS;
+	ZkNodeInfo	info[4];
+	bool		sure = node(0).state == ZKN_PRESENT;
+	int			npresent = 0;
+
+	create_group(g, 3, bad, ZKP_EXCLUSIVE, false);
+	create_group(g + 3, 4, good, ZKP_EXCLUSIVE, true);
+	create_group(g + 7, 3, good + 1, ZKP_SEMAPHORE, false);
+	for (int i = 7; i < 10; i++)
+		discard(g + i);
+	create_group(g + 10, 3, good + 1, ZKP_SHARED, false);
+	discard(g + 11);
+	create_group(g + 13, 2, bad, ZKP_EXCLUSIVE, true);
+	for (int i = 0; i < 15; i++)
+		WAIT_FOR(settled(g + i));
+
+	for (int i = 0; i < 3; i++)
+	{
+		info[i] = node(g + i);
+		if (nodes[g + i] != NULL && info[i].state == ZKN_PRESENT)
+			say("bad group: %d is there, although one has no directory", i);
+		if (sure && settled(g + i) && nodes[g + i] != NULL && info[i].state == ZKN_ABSENT &&
+			info[i].rc != ZCONNECTIONLOSS && info[i].rc != ZCLOSING && state() != ZKS_OVER &&
+			info[i].rc != (i == 1 ? ZNONODE : ZRUNTIMEINCONSISTENCY))
+			say("bad group: %d is absent with %d", i, info[i].rc);
+	}
+	for (int i = 0; i < 4; i++)
+	{
+		info[i] = node(g + 3 + i);
+		npresent += info[i].state == ZKN_PRESENT;
+	}
+	for (int i = 0; i < 4; i++)
+	{
+		if (info[i].state == ZKN_PRESENT && (info[i].czxid <= 0 || info[i].name[0] == '\0'))
+			say("bad group: one has no czxid, or no name");
+		for (int j = 0; j < i; j++)
+		{
+			if (info[i].state != ZKN_PRESENT || info[j].state != ZKN_PRESENT)
+				continue;
+			if (info[i].czxid != info[j].czxid)
+				say("bad group: two transactions");
+			if (strcmp(info[i].name, info[j].name) == 0)
+				say("bad group: two have one name");
+		}
+	}
+	if (npresent != 0 && npresent != 4 && !in_vain && state() != ZKS_OVER)
+		say("bad group: %d of 4 are there", npresent);
+	if (npresent == 4)
+	{
+		ZkAnswer	answer;
+
+		requests[8] = check(&nodes[g + 3], 4);
+		zkn_watch(session, nodes[g + 3]);
+		zkn_watch(session, nodes[g + 4]);
+		WAIT_FOR(answered(8) && node(g + 3).watch != ZKW_PENDING);
+		if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
+			answer.rc != ZOK && !zks_is_doubtful(answer.rc))
+			say("bad group: check says %d, %d is missing", answer.rc, answer.missing);
+		forget(8);
+		zkn_delete(session, nodes[g + 5]);
+		WAIT_FOR(node(g + 5).state != ZKN_PRESENT);
+	}
+	for (int i = 0; i < 15; i++)
+		discard(g + i);
+	WAIT_FOR(all_gone());
+}
+
+/*
+ * The one that is read of a group is gone when it is read: each is looked for.
+ */
+static void
+step_robbed(void)
+{
+	static const char *const dirs[] = {"/g/a", "/p/q", "/g/a"};
+	const int	g = GROUPS;
+	char		path[300];
+
+	create(g + 3, "/g/a", ZKP_SHARED, true);
+	WAIT_FOR(settled(g + 3));
+	discard(g + 3);
+	WAIT_FOR(all_gone());
+	ask("do hold", "exists");
+	create_group(g, 3, dirs, ZKP_EXCLUSIVE, false);
+	snprintf(path, sizeof(path), "%s/g/a", dir);
+	ask("do steal", path);
+	WAIT_FOR(settled(g) && settled(g + 1) && settled(g + 2));
+	if (node(g).state == ZKN_PRESENT && node(g + 2).state != ZKN_PRESENT && !in_vain && !reconnected())
+		say("bad group: one is gone, the other is there");
+	for (int i = 0; i < 3; i++)
+		discard(g + i);
+	WAIT_FOR(all_gone());
+}
+
+/* Is this in the list, under one name, and under which? */
+static void
+is_once(ZkRequest *list, const char *old, const char *name)
+{
+	ZkAnswer	answer;
+	int			n = 0;
+
+	if (list == NULL || !zks_answered(session, list, &answer) || answer.rc != ZOK)
+		return;
+	for (int i = 0; i < answer.nchildren; i++)
+		n += strcmp(answer.children[i], name) == 0 ||
+			(strcmp(old, name) != 0 && strcmp(answer.children[i], old) == 0);
+	if (n != 1)
+		say("bad share: %s is there %d times", name, n);
+}
+
+/*
+ * The holder becomes a reader, by what the node says and by its name, and
+ * goes on with it; gives it up or deletes it before and after that is
+ * answered; it had been watched, or was gone; and a check comes in between.
+ */
+static void
+step_share(void)
+{
+	enum {STAYS, SHARE_DISCARD, SHARE_DELETE, DISCARDED, DELETED, STOLEN, TWICE, NKINDS};
+	static const ZkpStyle styles[] = {ZKP_CURATOR, ZKP_CURATOR_RW, ZKP_KAZOO};
+	const int	form[] = {SHARES, SHARES + NKINDS};
+	char		old[2][ZKP_NAME_LEN];
+	char		path[ZKS_PATH_LEN];
+	ZkNode	   *checked[4];
+	int			nchecked = 0;
+	uint64_t	stolen[2] = {0, 0};
+	ZkAnswer	answer;
+	ZkWatchInfo watch;
+
+	/* node 0 stays: heartbeats ask for it */
+	for (int f = 0; f < 2; f++)
+		for (int i = 0; i < NKINDS; i++)
+			create_as(form[f] + i, "/p/q", ZKP_EXCLUSIVE, styles[f == 0 ? 0 : 1 + nwalks % 2], false);
+	for (int i = 0; i < 2 * NKINDS; i++)
+		WAIT_FOR(settled(SHARES + i));
+	for (int f = 0; f < 2; f++)
+	{
+		strcpy(old[f], node(form[f]).name);
+		if (node(form[f]).state == ZKN_PRESENT)
+			zkn_watch(session, nodes[form[f]]);
+		if (node(form[f] + SHARE_DELETE).state == ZKN_PRESENT)
+			zkn_watch(session, nodes[form[f] + SHARE_DELETE]);
+		watches[10 + f] = zks_watch(session, path_of(form[f], "/p/q"));
+	}
+	WAIT_FOR(armed(10) && armed(11) && node(form[0]).watch != ZKW_PENDING &&
+			 node(form[1]).watch != ZKW_PENDING);
+	for (int f = 0; f < 2; f++)
+	{
+		if (node(form[f] + STOLEN).state == ZKN_PRESENT)
+			ask("do delete", path_of(form[f] + STOLEN, "/p/q"));
+	}
+
+	for (int f = 0; f < 2; f++)
+	{
+		share(form[f] + STAYS);
+		share(form[f] + TWICE);
+		share(form[f] + TWICE);
+		share(form[f] + SHARE_DISCARD);
+		discard(form[f] + SHARE_DISCARD);
+		share(form[f] + SHARE_DELETE);
+		if (node(form[f] + SHARE_DELETE).state == ZKN_PRESENT)
+			zkn_delete(session, nodes[form[f] + SHARE_DELETE]);
+		share(form[f] + DISCARDED);
+		share(form[f] + DELETED);
+		stolen[f] = share(form[f] + STOLEN);
+		if (node(form[f] + STAYS).state == ZKN_PRESENT)
+			checked[nchecked++] = nodes[form[f] + STAYS];
+		if (node(form[f] + DELETED).state == ZKN_PRESENT)
+			checked[nchecked++] = nodes[form[f] + DELETED];
+		watches[12 + f] = zks_watch(session, path_of(form[f], "/p/q"));
+	}
+	if (nchecked > 0)
+		requests[8] = check(checked, nchecked);
+	WAIT_FOR(answered(8) && armed(12) && armed(13));
+	for (int i = 0; i < 2 * NKINDS; i++)
+		WAIT_FOR(shared(SHARES + i));
+	WAIT_FOR(node(form[0] + SHARE_DELETE).state != ZKN_PRESENT &&
+			 node(form[1] + SHARE_DELETE).state != ZKN_PRESENT);
+
+	/* without a doubt it was there all the time */
+	if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
+		answer.rc != ZOK && !zks_is_doubtful(answer.rc))
+		say("bad share: check says %d, %d is missing", answer.rc, answer.missing);
+	for (int f = 0; f < 2 && !in_vain; f++)
+	{
+		ZkNodeInfo	info = node(form[f] + STAYS);
+		int			refused;
+
+		if (nodes[form[f]] == NULL || state() == ZKS_OVER || old[f][0] == '\0')
+			continue;
+		if (info.state != ZKN_PRESENT || node(form[f] + DISCARDED).state == ZKN_LOST)
+			say("bad share: state %d, error %d", (int) info.state, info.rc);
+		if ((strcmp(info.name, old[f]) == 0) != (f == 0))
+			say("bad share: %s is %s", old[f], info.name);
+		if (stolen[f] != 0 && !zkn_gone(session, stolen[f], stolen[f], &refused))
+			say("bad share: one that is lost is still waited for");
+		if (node(form[f] + STOLEN).state == ZKN_PRESENT && !reconnected() && stolen[f] != 0)
+			say("bad share: one that was stolen");
+		WAIT_FOR(watch_state(10 + f) != ZKW_ARMED && watch_state(10 + f) != ZKW_PENDING);
+		if (watch_state(10 + f) != (f == 0 ? ZKW_CHANGED : ZKW_FIRED) && !reconnected() &&
+			watch_state(10 + f) != ZKW_FAILED)
+			say("bad share: who waits is told %d", (int) watch_state(10 + f));
+		if (watches[12 + f] != NULL && watch_state(12 + f) == ZKW_ARMED)
+		{
+			zks_watch_info(session, watches[12 + f], &watch);
+			if (watch.says_shared != (f == 0) && !reconnected())
+				say("bad share: who looks then is not told");
+		}
+	}
+
+	snprintf(path, sizeof(path), "%s/p/q", dir);
+	requests[9] = zks_list(session, path, true);
+	for (int f = 0; f < 2; f++)
+	{
+		requests[NCROWD + f] = zks_read(session, path_of(form[f], "/p/q"));
+		if (node(form[f] + DELETED).state == ZKN_PRESENT)
+			zkn_delete(session, nodes[form[f] + DELETED]);
+		if (node(form[f] + STAYS).state == ZKN_PRESENT)
+			zkn_watch(session, nodes[form[f] + STAYS]);
+	}
+	WAIT_FOR(answered(9) && answered(NCROWD) && answered(NCROWD + 1));
+	for (int f = 0; f < 2 && !in_vain; f++)
+	{
+		if (node(form[f]).state != ZKN_PRESENT || nodes[form[f]] == NULL)
+			continue;
+		is_once(requests[9], old[f], node(form[f]).name);
+		if (requests[NCROWD + f] == NULL ||
+			!zks_answered(session, requests[NCROWD + f], &answer) || zks_is_doubtful(answer.rc))
+			continue;
+		if (answer.rc != ZOK || answer.says_shared != (f == 0) || answer.czxid <= 0)
+			say("bad share: read %d, %d", answer.rc, (int) answer.says_shared);
+	}
+	WAIT_FOR(node(form[0] + DELETED).state != ZKN_PRESENT &&
+			 node(form[1] + DELETED).state != ZKN_PRESENT);
+	for (int i = 8; i < 10; i++)
+		forget(i);
+	for (int f = 0; f < 2; f++)
+	{
+		forget(NCROWD + f);
+		unwatch(10 + f);
+		unwatch(12 + f);
+		for (int i = 0; i < NKINDS; i++)
+			discard(form[f] + i);
+	}
+	WAIT_FOR(all_gone());
+}
+
 /* more than one flight, and than the socket surely takes */
 static void
 step_crowd(void)
 {
-	for (int i = 10; i < NNODES; i++)
+	for (int i = 10; i < NCROWD; i++)
 		create(i, "/p/q", i % 3 ? ZKP_EXCLUSIVE : ZKP_SHARED, false);
-	for (int i = 10; i < NNODES; i += 3)
+	for (int i = 10; i < NCROWD; i += 3)
 		discard(i);
-	for (int i = 10; i < NREQUESTS; i++)
+	for (int i = 10; i < NCROWD; i++)
 		requests[i] = zks_list(session, big, i % 2 == 0);
-	for (int i = 11; i < NNODES; i += 3)
+	for (int i = 11; i < NCROWD; i += 3)
 		WAIT_FOR(settled(i));
-	for (int i = 10; i < NREQUESTS; i++)
+	for (int i = 10; i < NCROWD; i++)
 		WAIT_FOR(answered(i));
-	for (int i = 10; i < NNODES; i++)
+	for (int i = 10; i < NCROWD; i++)
 		discard(i);
-	for (int i = 10; i < NREQUESTS; i++)
+	for (int i = 10; i < NCROWD; i++)
 		forget(i);
 
 	/* heartbeats, and the watch that one of them sets */
@@ -578,10 +903,135 @@ step_crowd(void)
 	WAIT_FOR(all_gone());
 }
 
+/*
+ * As many as go into one transaction: many, and those whose directories have
+ * long names.  The whole answer is in the kernel's buffer before it is read.
+ */
+static void
+step_masses(void)
+{
+	static char path[ZKS_PATH_LEN];
+	static char *dirs[ZKN_CHECK_MAX];
+	static ZkNode *many[ZKN_CHECK_MAX];
+
+	for (int form = 0; form < 2; form++)
+	{
+		int			n = form == 0 ? ZKN_CHECK_MAX : 0;
+		ZkpWant		want = {ZKP_SEMAPHORE, ZKP_CURATOR, INT32_MAX};
+		int			npresent = 0;
+		int			length;
+		int64_t		start;
+		ZkNodeInfo	info;
+
+		/* 22 bytes each are what there is place for */
+		length = form == 0 ? 22 - (int) strlen(dir) - 1 : 1000;
+		snprintf(path, sizeof(path), "%s/%0*d", dir, length < 1 ? 1 : length, 0);
+		if (form == 1)
+			while (zkn_fit(n + 1, (n + 1) * strlen(path)))
+				n++;
+		if (!zkn_fit(n, n * strlen(path)) || n < 50)
+			say("bad fit: %d of %d bytes", n, (int) strlen(path));
+		if (form == 0 && zkn_fit(n + 1, (n + 1) * strlen(path)))
+			say("bad fit: more than can be asked for");
+		for (int i = 0; i < n; i++)
+			dirs[i] = path;
+
+		create(GROUPS, path + strlen(dir), ZKP_SEMAPHORE, true);
+		WAIT_FOR(settled(GROUPS));
+		start = zks_now();
+		if (!zkn_create(session, dirs, n, &want, false, many))
+			n = 0;
+		for (int i = 0; i < n && !stop; i++)
+		{
+			do
+				zkn_info(session, many[i], &info);
+			while ((info.state == ZKN_CREATING || info.state == ZKN_UNSURE) && !stop &&
+				   (nap(), zks_now() - start < 2 * patience_ms * NS_PER_MS) && state() != ZKS_OVER);
+			npresent += info.state == ZKN_PRESENT;
+		}
+		if (npresent != n && atomic_load(&fault_kind) == FAULT_NONE && !reconnected())
+			say("bad masses: %d of %d are there", npresent, n);
+		if (npresent != n)
+			in_vain = true;
+		if (npresent == n && n > 0)
+		{
+			requests[8] = check(many, n);
+			WAIT_FOR(answered(8));
+			forget(8);
+		}
+		for (int i = 0; i < n; i++)
+			last_ticket = zkn_discard(session, many[i]);
+		discard(GROUPS);
+		WAIT_FOR(all_gone());
+		if (!all_gone())
+			in_vain = true;
+	}
+}
+
+/* ZooKeeper refuses: until it does not any more, all that is begun goes on */
+static void
+step_forbidden(void)
+{
+	static const char *const dirs[] = {"/p/q", "/f/f"};
+	const int	g = GROUPS;
+	char		path[300];
+
+	snprintf(path, sizeof(path), "%s/f/f", dir);
+	create_as(g, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
+	create_as(g + 1, "/f/f", ZKP_EXCLUSIVE, ZKP_KAZOO, true);
+	create_as(g + 2, "/f/f", ZKP_EXCLUSIVE, ZKP_CURATOR_RW, true);
+	WAIT_FOR(settled(g) && settled(g + 1) && settled(g + 2));
+	ask("do forbid", path);
+	create_group(g + 3, 2, dirs, ZKP_EXCLUSIVE, false);
+	share(g);
+	share(g + 1);
+	discard(g + 1);
+	share(g + 2);
+	if (node(g + 2).state == ZKN_PRESENT)
+		zkn_delete(session, nodes[g + 2]);
+	WAIT_FOR(settled(g + 3) && settled(g + 4));
+	if (node(g).state == ZKN_PRESENT)
+		WAIT_FOR(node(g).rc == ZNOAUTH || !node(g).sharing);
+	if (node(g + 2).state == ZKN_PRESENT)
+		WAIT_FOR(node(g + 2).rc == ZNOAUTH);
+	if (!in_vain && !reconnected() && atomic_load(&fault_kind) == FAULT_NONE)
+	{
+		if (node(g + 3).state != ZKN_ABSENT || node(g + 3).rc != ZRUNTIMEINCONSISTENCY ||
+			node(g + 4).state != ZKN_ABSENT || node(g + 4).rc != ZNOAUTH)
+			say("bad forbidden group: states %d, %d, errors %d, %d", (int) node(g + 3).state,
+				(int) node(g + 4).state, node(g + 3).rc, node(g + 4).rc);
+		if (!node(g).sharing || node(g + 2).state != ZKN_PRESENT || node(g + 2).rc != ZNOAUTH)
+			say("bad forbidden share: states %d, %d, error %d", (int) node(g).state,
+				(int) node(g + 2).state, node(g + 2).rc);
+	}
+	ask("do allow", path);
+	WAIT_FOR(shared(g) && node(g + 2).state != ZKN_PRESENT);
+	for (int i = 0; i < 5; i++)
+		discard(g + i);
+	WAIT_FOR(all_gone());
+}
+
 /*-------------------------------------------------------------------------
  * The end
  *-------------------------------------------------------------------------
  */
+
+/* What an owner begins that will not see the end of it */
+static void
+begin_something(void)
+{
+	static const char *const dirs[] = {"/p/q", "/g/c", "/p/q"};
+
+	create_group(GROUPS, 3, dirs, ZKP_EXCLUSIVE, true);
+	create_group(GROUPS + 3, 2, dirs, ZKP_SHARED, false);
+	discard(GROUPS + 1);
+	share(0);
+	share(GROUPS);
+	discard(0);
+	if (nodes[GROUPS + 2] != NULL)
+		zkn_delete(session, nodes[GROUPS + 2]);
+	requests[8] = zks_read(session, dir);
+}
 
 static void
 give_all_back(void)
@@ -667,6 +1117,8 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 	int64_t		start;
 	int64_t		ms;
 
+	if (strcmp(how, "tidy") != 0)
+		begin_something();
 	if (strcmp(how, "rude") != 0)
 		give_all_back();
 	if (strcmp(how, "tidy") == 0)
@@ -726,12 +1178,14 @@ walk(const char *ending, int bound_ms, bool crowd)
 {
 	static void (*const all[]) (void) = {
 		step_create, step_absent, step_list, step_watch, step_event,
-		step_stolen, step_check, step_discard, step_crowd
+		step_stolen, step_check, step_discard, step_group, step_robbed, step_share,
+		step_crowd, step_forbidden, step_masses
 	};
-	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) - (crowd ? 0 : 1);
+	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) - (crowd ? 0 : 3);
 	int			threads = threads_without_session();
 	int			descriptors = count_entries("/proc/self/fd");
 
+	nwalks++;
 	stop = in_vain = false;
 	steps = 0;
 	last_id = 0;
@@ -765,9 +1219,10 @@ main(int argc, char **argv)
 	static const char *const kinds[FAULT_KINDS] = {"none", "memory", "library", "send"};
 	char		line[1024];
 
-	if (argc != 3 && argc != 4)
+	if (argc < 3 || argc > 5)
 		return 2;
-	time_for_library = argc == 4 ? atol(argv[3]) : 0;
+	time_for_library = argc > 3 ? atol(argv[3]) : 0;
+	most_receive_buffer = argc > 4 ? atoi(argv[4]) : 0;
 	hosts = argv[1];
 	timeout_ms = atoi(argv[2]);
 
