@@ -105,16 +105,23 @@ sub compile
 	return;
 }
 
-# the rules on which mutual exclusion rests, which need no server
+# what needs no server: the rules on which mutual exclusion rests, and the look
+# at an answer
 sub pure
 {
-	is( system(
-			'gcc', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/pure",
-			"$root/t/c/protocol_test.c", "$root/src/protocol.c"),
-		0,
-		'protocol_test: compiles');
-	my $said = `$dir/pure 2>&1`;
-	is($?, 0, 'protocol_test: nothing reported') or diag $said;
+	my %more = (protocol_test => ["$root/src/protocol.c"], frame_test => ['-lzookeeper_st']);
+	my $number = 1 + int rand 1e9;
+
+	foreach my $name (sort keys %more)
+	{
+		is( system(
+				'gcc', '-D_GNU_SOURCE', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/$name",
+				"$root/t/c/$name.c", @{ $more{$name} }),
+			0,
+			"$name: compiles");
+		my $said = `$dir/$name $number 2>&1`;
+		is($?, 0, "$name $number: nothing reported") or diag $said;
+	}
 	return;
 }
 
@@ -185,7 +192,7 @@ sub jobs
 			foreach my $manners (\@patient, \@hasty)
 			{
 				next if $fault eq 'fails for long' && $manners == \@patient && !$full;
-				my $step = $full ? 1 : ($manners == \@patient ? 7 : 12) * ($way eq 'memory' ? 2 : 1);
+				my $step = $full ? 1 : ($manners == \@patient ? 24 : 40) * ($way eq 'memory' ? 2 : 1);
 				my $first = 1 + int rand $step;
 				add_job(
 					$program, $way, $fault,
