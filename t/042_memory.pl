@@ -129,6 +129,9 @@ sub pure
 
 my @reply_faults = qw(swallow drop abort cut stall hold twice late xid length negative huge
   tiny zero text moved expire outage);
+# of answers that hold several results
+my @multi_faults = qw(short few more early never other longer blamed vague name_length
+  name_negative name_huge);
 my @request_faults = qw(swallow drop abort cut stall hold);
 my @calls = qw(memory library send);    # see t/c/faults.h
 
@@ -162,24 +165,24 @@ sub jobs
 	{
 		foreach my $program (qw(memcheck helgrind))
 		{
-			add_job($program, 'none', '', places => [0], crowd => 1);
-			add_job($program, @$_, places => some($full ? 30 : 1, 45))
+			add_job($program, 'none', '', places => [0], crowd => 2);
+			add_job($program, @$_, places => some($full ? 30 : 1, 200))
 			  for [qw(reply drop)], [qw(reply cut)], [qw(reply expire)], [qw(send fails)];
 			next if $program eq 'helgrind';
-			add_job($program, @$_, places => some($full ? 60 : 2, 70)) for [qw(memory fails)], [qw(library fails)];
+			add_job($program, @$_, places => some($full ? 60 : 2, 150)) for [qw(memory fails)], [qw(library fails)];
 		}
 	}
 	foreach my $program (qw(address thread))
 	{
 		# opening a session, always
 		add_job($program, 'memory', 'fails', places => [ 1 .. 16 ]);
-		add_job($program, 'reply', 'dribble', places => [0], crowd => 1);
-		add_job($program, 'reply', 'short', places => [ 1, 60, 65, 70 ]);
-		add_job($program, 'reply', 'kill', places => some($full ? 40 : 3, 45), server => 1);
+		add_job($program, 'reply', 'dribble', places => [0], crowd => 2);
+		add_job($program, 'reply', $_, places => some($full ? 40 : 1, 220)) for @multi_faults;
+		add_job($program, 'reply', 'kill', places => some($full ? 40 : 3, 200), server => 1);
 		foreach (@all)
 		{
 			my ($way, $fault) = @$_;
-			my $n = $way eq 'memory' ? 5000 : $way =~ /^re/ ? 150 : 70;
+			my $n = $way eq 'memory' ? 5000 : $way =~ /^re/ ? 350 : 200;
 			my @manners = $full || rand(2) < 1 ? \@patient : ();
 			push @manners, \@hasty if $full || !@manners;
 			add_job($program, $way, $fault, places => some($full ? 40 : 1, $n), crowd => 1, manners => $_)
@@ -535,7 +538,7 @@ big($zk);
 		# on a machine that is busy enough a session may expire
 		for (1 .. 3)
 		{
-			$walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 1, manners => $patient[0]);
+			$walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 2, manners => $patient[0]);
 			last if $walk->{steps} == 14 || $walk->{frames}[0] > 1000;
 		}
 		is($walk->{steps}, 14, "$name: no fault: every step is taken");

@@ -15,7 +15,8 @@
  * statement does.  ENDING says what is done before zks_close: "tidy" gives all
  * back and waits until it is gone, "hasty" begins what it will not see the end
  * of and gives all back, "rude" gives nothing back.
- * CROWD: with the steps that take many requests.  RECEIVE_BUFFER is the most
+ * CROWD: 1 with the steps that take many requests, 2 with a thousand nodes, too;
+ * else 0.  RECEIVE_BUFFER is the most
  * that the kernel gives a socket, as net.core.rmem_max says it.
  * From the ATth call of KIND (memory, library, send, none) COUNT fail.
  *
@@ -1174,14 +1175,15 @@ threads_without_session(void)
 }
 
 static void
-walk(const char *ending, int bound_ms, bool crowd)
+walk(const char *ending, int bound_ms, int crowd)
 {
 	static void (*const all[]) (void) = {
 		step_create, step_absent, step_list, step_watch, step_event,
 		step_stolen, step_check, step_discard, step_group, step_robbed, step_share,
 		step_crowd, step_forbidden, step_masses
 	};
-	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) - (crowd ? 0 : 3);
+	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) -
+		(crowd == 2 ? 0 : crowd == 1 ? 1 : 3);
 	int			threads = threads_without_session();
 	int			descriptors = count_entries("/proc/self/fd");
 

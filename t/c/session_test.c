@@ -5,9 +5,11 @@
  *
  *		session_test HOSTS SECONDS SEED
  *
- * Makes, watches, and discards nodes at random moments, opens and closes
- * sessions, while t/040_sanitizers.pl hurts the server.  In the end nothing
- * may be left: prints "left: N nodes" and exits with 0 if N is 0.
+ * Makes nodes, alone and together, watches, shares, checks, deletes, and
+ * discards them at random moments, opens and closes sessions, while
+ * t/040_sanitizers.pl hurts the server.  No list may show two names of one
+ * node, and in the end nothing may be left: prints "left: N nodes" and exits
+ * with 0 if N is 0.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,13 +20,21 @@
 
 #include "session.h"
 
-#define NSLOTS		8
-#define DIR			"/zklock_session_test/a/b"
+#define NSLOTS		12
+#define NDIRS		2
+
+/* and one that is never made */
+static char *const dirs[NDIRS + 1] = {
+	"/zklock_session_test/a/b", "/zklock_session_test/a/c", "/zklock_session_test/none/d"
+};
 
 typedef struct Slot
 {
 	ZkNode	   *node;
+	bool		deleted;		/* or will be */
 	ZkRequest  *list;
+	char	   *list_dir;
+	ZkRequest  *check;
 	ZkWatch    *watch;
 } Slot;
 
@@ -34,6 +44,11 @@ static long ncreated,
 			nlisted,
 			nwatched,
 			nsessions,
+			ngroups,
+			nshared,
+			nturned,
+			nchecked,
+			ntwice,
 			nlost;
 
 static void
@@ -79,6 +94,8 @@ close_session(int bound_ms)
 		{
 			if (slots[i].list != NULL)
 				zks_request_free(session, slots[i].list);
+			if (slots[i].check != NULL)
+				zks_request_free(session, slots[i].check);
 			if (slots[i].watch != NULL)
 				zks_unwatch(session, slots[i].watch);
 			if (slots[i].node != NULL)
@@ -90,21 +107,45 @@ close_session(int bound_ms)
 	session = NULL;
 }
 
+/*
+ * A node that gets another name has the same UUID before it, and is never
+ * there under both.
+ */
+static void
+look_for_twins(const ZkAnswer *answer)
+{
+	for (int i = 0; i < answer->nchildren; i++)
+	{
+		for (int j = 0; j < i; j++)
+		{
+			if (strncmp(answer->children[i], answer->children[j], 32) != 0)
+				continue;
+			printf("two names: %s and %s\n", answer->children[i], answer->children[j]);
+			ntwice++;
+		}
+	}
+}
+
 static void
 use_list(Slot *slot)
 {
 	ZkAnswer	answer;
 
 	if (slot->list == NULL)
-		slot->list = zks_list(session, DIR, rand() % 2 == 0);
+	{
+		slot->list_dir = dirs[rand() % NDIRS];
+		slot->list = zks_list(session, slot->list_dir, rand() % 2 == 0);
+	}
 	else if (zks_answered(session, slot->list, &answer))
 	{
 		nlisted++;
+		if (answer.rc == 0)
+			look_for_twins(&answer);
 		if (slot->watch == NULL && answer.rc == 0 && answer.nchildren > 0)
 		{
 			char		path[ZKS_PATH_LEN];
 
-			snprintf(path, sizeof(path), "%s/%s", DIR,
+			snprintf(path, sizeof(path), "%s/%s", slot->list_dir,
 					 answer.children[rand() % answer.nchildren]);
 			slot->watch = zks_watch(session, path);
 			nwatched++;
@@ -120,6 +161,36 @@ use_list(Slot *slot)
 	}
 }
 
+/* In this slot, and in others that are free */
+static void
+make_nodes(Slot *first)
+{
+	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_EXCLUSIVE, ZKP_SHARED, ZKP_SEMAPHORE};
+	ZkpWant		want = {modes[rand() % 4], (ZkpStyle) (rand() % 3), 1 + rand() % 3};
+	int			n = rand() % 2 == 0 ? 1 : 1 + rand() % 5;
+	Slot	   *chosen[NSLOTS] = {first};
+	char	   *where[NSLOTS];
+	ZkNode	   *made[NSLOTS];
+	int			nchosen = 1;
+
+	for (int i = 0; i < NSLOTS && nchosen < n; i++)
+	{
+		if (slots[i].node == NULL && &slots[i] != first)
+			chosen[nchosen++] = &slots[i];
+	}
+	for (int i = 0; i < nchosen; i++)
+		where[i] = dirs[rand() % 20 == 0 ? NDIRS : rand() % NDIRS];
+	if (!zkn_create(session, where, nchosen, &want, rand() % 2 == 0, made))
+		return;
+	for (int i = 0; i < nchosen; i++)
+	{
+		chosen[i]->node = made[i];
+		chosen[i]->deleted = false;
+	}
+	ncreated += nchosen;
+	ngroups += nchosen > 1;
+}
+
 static void
 use_node(Slot *slot)
 {
@@ -127,18 +198,24 @@ use_node(Slot *slot)
 
 	if (slot->node == NULL)
 	{
-		char	   *dir = DIR;
-		ZkpWant		want = {.mode = ZKP_EXCLUSIVE};
-
-		if (!zkn_create(session, &dir, 1, &want, rand() % 2 == 0, &slot->node))
-			slot->node = NULL;
-		ncreated++;
+		make_nodes(slot);
 		return;
 	}
 	zkn_info(session, slot->node, &info);
 	if (rand() % 3 == 0)
 		zkn_watch(session, slot->node);
-	if (rand() % 3 == 0 || info.state == ZKN_ABSENT || info.state == ZKN_LOST)
+	if (rand() % 3 == 0 && !slot->deleted)
+	{
+		nturned += info.sharing;
+		nshared += zkn_share(session, slot->node) != 0;
+	}
+	if (rand() % 10 == 0 && info.state == ZKN_PRESENT)
+	{
+		zkn_delete(session, slot->node);
+		slot->deleted = true;
+	}
+	if (rand() % 5 == 0 || info.state == ZKN_ABSENT || info.state == ZKN_LOST ||
+		info.state == ZKN_DELETED)
 	{
 		nlost += info.state == ZKN_LOST;
 		(void) zkn_discard(session, slot->node);
@@ -146,13 +223,52 @@ use_node(Slot *slot)
 	}
 }
 
+/*
+ * What is known to be there is there for a check, whatever it is called.
+ * Nobody else deletes it.
+ */
+static void
+use_check(Slot *slot)
+{
+	ZkNode	   *nodes[NSLOTS];
+	ZkNodeInfo	info;
+	ZkAnswer	answer;
+	int			n = 0;
+
+	if (slot->check != NULL && zks_answered(session, slot->check, &answer))
+	{
+		nchecked++;
+		if (answer.rc != 0 && !zks_is_doubtful(answer.rc))
+		{
+			printf("check: %d, missing %d\n", answer.rc, answer.missing);
+			ntwice++;
+		}
+	}
+	if (slot->check != NULL)
+		zks_request_free(session, slot->check);
+	slot->check = NULL;
+	for (int i = 0; i < NSLOTS; i++)
+	{
+		if (slots[i].node == NULL)
+			continue;
+		zkn_info(session, slots[i].node, &info);
+		if (info.state == ZKN_PRESENT && !slots[i].deleted)
+			nodes[n++] = slots[i].node;
+	}
+	if (n > 0)
+		slot->check = zkn_check(session, nodes, &n);
+}
+
 static void
 step(void)
 {
 	Slot	   *slot = &slots[rand() % NSLOTS];
 
-	switch (rand() % 4)
+	switch (rand() % 5)
 	{
+		case 4:
+			use_check(slot);
+			break;
 		case 0:
 			use_list(slot);
 			break;
@@ -179,15 +295,23 @@ step(void)
 static int
 count_nodes(void)
 {
-	ZkRequest  *list = zks_list(session, DIR, true);
-	ZkAnswer	answer;
-	int			n = -1;
+	int			n = 0;
 
-	for (int i = 0; i < 100 && !zks_answered(session, list, &answer); i++)
-		wait_a_little(50);
-	if (zks_answered(session, list, &answer))
-		n = answer.rc == 0 ? answer.nchildren : answer.rc == -101 ? 0 : -1;
-	zks_request_free(session, list);
+	for (int d = 0; d < NDIRS; d++)
+	{
+		ZkRequest  *list = zks_list(session, dirs[d], true);
+		ZkAnswer	answer;
+		int			here = -1;
+
+		for (int i = 0; i < 100 && !zks_answered(session, list, &answer); i++)
+			wait_a_little(50);
+		if (zks_answered(session, list, &answer))
+			here = answer.rc == 0 ? answer.nchildren : answer.rc == -101 ? 0 : -1;
+		zks_request_free(session, list);
+		if (here < 0)
+			return -1;
+		n += here;
+	}
 	return n;
 }
 
@@ -238,6 +362,8 @@ main(int argc, char **argv)
 		close_session(3000);
 	printf("sessions: %ld, nodes: %ld, lost: %ld, lists: %ld, watches: %ld\n",
 		   nsessions, ncreated, nlost, nlisted, nwatched);
+	printf("groups: %ld, shared: %ld, seen on their way: %ld, checks: %ld\n",
+		   ngroups, nshared, nturned, nchecked);
 	printf("left: %d nodes\n", left);
-	return left != 0;
+	return left != 0 || ntwice != 0;
 }

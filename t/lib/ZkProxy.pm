@@ -159,8 +159,14 @@ sub _rule
 #   xid        it answers another request
 #   length, negative, huge, tiny, zero    its length is a lie
 #   text       something else instead, as a web server would say it
-#   short      the first answer to a multi from there on lacks its last result
+#   short, few, more, early, never, other, longer, blamed, vague
+#              the first answer to a multi from there on lacks its end or its
+#              first result, has one more, ends early or never, answers
+#              something else, goes on after its end, is an error with all
+#              that, refuses without a reason
 #   slash      the paths in such an answer begin without one
+#   name_length, name_negative, name_huge
+#              the same, of one that begins with the name of a created node
 #   moved      the server says that the session is at another one
 #   expire     the connection is cut, and the next one is told that its
 #              session has expired
@@ -553,15 +559,58 @@ sub _request
 	return;
 }
 
+# What can be wrong with a reply
+my %damage = (
+	xid => sub { substr $_[0], 4, 4, pack 'N', 0x7fff_ff00; },
+	length => sub { substr $_[0], 0, 4, pack 'N', length($_[0]) - 4 + 7; },
+	negative => sub { substr $_[0], 0, 4, pack 'N', 0xffff_fff0; },
+	huge => sub { substr $_[0], 0, 4, pack 'N', 0x7fff_fff0; },
+	tiny => sub { substr $_[0], 0, 4, pack 'N', 5; },
+	zero => sub { $_[0] = "\0" x 64; },
+	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
+	moved => sub { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', -118; });
+
+# The answer to a multi has results after 20 bytes: type, done, error in nine
+# bytes, then what was created; the last is a type -1 that is done.
+my %of_multi = (
+	short => sub { substr $_[0], -9, 9, ''; },
+	few => sub { substr $_[0], 20, _first($_[0]), ''; },
+	more => sub { substr $_[0], 20, 0, substr $_[0], 20, _first($_[0]); },
+	early => sub { substr $_[0], 24, 1, "\1"; },
+	never => sub { substr $_[0], -5, 1, "\0"; },
+	other => sub { substr $_[0], 20, 4, pack 'N', unpack('x20 N', $_[0]) == 2 ? 13 : 2; },
+	longer => sub { $_[0] .= "\0" x 5; },
+	blamed => sub { substr $_[0], 16, 4, pack 'l>', -4; },
+	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; },
+	vague => sub { substr $_[0], 20, -9, pack 'l> C l> l>', -1, 0, 0, 0; },
+	name_length => sub { substr $_[0], 29, 4, pack 'N', 1 + unpack 'x29 N', $_[0]; },
+	name_negative => sub { substr $_[0], 29, 4, pack 'l>', -1; },
+	name_huge => sub { substr $_[0], 29, 4, pack 'N', 0x7fff_ffff; });
+foreach my $name (keys %of_multi)
+{
+	$damage{$name} = sub {
+		$of_multi{$name}->($_[0]);
+		substr $_[0], 0, 4, pack 'N', length($_[0]) - 4;
+	};
+}
+
+# The length of the first result
+sub _first
+{
+	my $type = unpack 'x20 l>', $_[0];
+	return 9 + ($type == -1 ? 4 : $type == 1 ? 4 + unpack('x29 N', $_[0]) : 0);
+}
+
 # What to do with this frame, if it is the one.
 sub _nth
 {
-	my ($way, $is_multi) = @_;
+	my ($way, $frame, $is_multi) = @_;
 	my $n = ++$frames{$way};
 	my $fault = $nth{$way};
-	if ($fault && $fault->[1] =~ /^(?:short|slash)$/)
+	if ($fault && $of_multi{ $fault->[1] })
 	{
-		return '' if $n < $fault->[0] || !$is_multi;
+		return '' if $n < $fault->[0] || !$is_multi || length $frame < 29;
+		return '' if $fault->[1] =~ /^name/ && unpack('x20 N', $frame) != 1;
 		delete $nth{$way};
 		return $fault->[1];
 	}
@@ -580,18 +629,6 @@ sub _abort
 }
 
 # A reply is the nth.  Returns what to queue of it and how, or nothing.
-my %damage = (
-	xid => sub { substr $_[0], 4, 4, pack 'N', 0x7fff_ff00; },
-	length => sub { substr $_[0], 0, 4, pack 'N', length($_[0]) - 4 + 7; },
-	negative => sub { substr $_[0], 0, 4, pack 'N', 0xffff_fff0; },
-	huge => sub { substr $_[0], 0, 4, pack 'N', 0x7fff_fff0; },
-	tiny => sub { substr $_[0], 0, 4, pack 'N', 5; },
-	zero => sub { $_[0] = "\0" x 64; },
-	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
-	short => sub { $_[0] = pack('N', length($_[0]) - 4 - 9) . substr $_[0], 4, -9; },
-	slash => sub { $_[0] =~ s{/zklock/}{xzklock/}g; },
-	moved => sub { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', -118; });
-
 sub _damage
 {
 	my ($conn, $nth, $frame, $xid) = @_;
@@ -690,7 +727,7 @@ sub _answer
 	{
 		($xid, undef, $err) = unpack 'x4 l> q> l>', $frame;
 	}
-	my $nth = _nth('reply', scalar grep { $_->{op} eq 'multi' && $_->{xid} == $xid } @{ $conn->{asked} });
+	my $nth = _nth('reply', $frame, scalar grep { $_->{op} eq 'multi' && $_->{xid} == $xid } @{ $conn->{asked} });
 
 	if ($xid == -1)
 	{
