@@ -323,7 +323,8 @@ on_group_read(ZkSession *s, ZkRequest *r)
 			continue;
 		}
 		unsure(n);
-		look(n);				/* if we are cut off, later */
+		if (!zks_is_doubtful(r->rc))
+			look(n);			/* else we are cut off, or about to close: later */
 	}
 	free(g);
 }
