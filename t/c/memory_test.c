@@ -829,7 +829,7 @@ step_share(void)
 		if (node(form[f] + STOLEN).state == ZKN_PRESENT && !reconnected() && stolen[f] != 0)
 			say("bad share: one that was stolen");
 		WAIT_FOR(watch_state(10 + f) != ZKW_ARMED && watch_state(10 + f) != ZKW_PENDING);
-		if (watch_state(10 + f) != (f == 0 ? ZKW_CHANGED : ZKW_FIRED) && !reconnected() &&
+		if (!in_vain && watch_state(10 + f) != (f == 0 ? ZKW_CHANGED : ZKW_FIRED) && !reconnected() &&
 			watch_state(10 + f) != ZKW_FAILED)
 			say("bad share: who waits is told %d", (int) watch_state(10 + f));
 		if (watches[12 + f] != NULL && watch_state(12 + f) == ZKW_ARMED)
@@ -911,50 +911,51 @@ step_crowd(void)
 static void
 step_masses(void)
 {
+	static char paths[ZKN_CHECK_MAX][23];
 	static char path[ZKS_PATH_LEN];
 	static char *dirs[ZKN_CHECK_MAX];
 	static ZkNode *many[ZKN_CHECK_MAX];
 
 	for (int form = 0; form < 2; form++)
 	{
-		int			n = form == 0 ? ZKN_CHECK_MAX : 0;
+		int			n = 0;
+		size_t		length;
 		ZkpWant		want = {ZKP_SEMAPHORE, ZKP_CURATOR, INT32_MAX};
 		int			npresent = 0;
-		int			length;
 		int64_t		start;
 		ZkNodeInfo	info;
 
-		/* 22 bytes each are what there is place for */
-		length = form == 0 ? 22 - (int) strlen(dir) - 1 : 1000;
-		snprintf(path, sizeof(path), "%s/%0*d", dir, length < 1 ? 1 : length, 0);
-		if (form == 1)
-			while (zkn_fit(n + 1, (n + 1) * strlen(path)))
-				n++;
-		if (!zkn_fit(n, n * strlen(path)) || n < 50)
-			say("bad fit: %d of %d bytes", n, (int) strlen(path));
-		if (form == 0 && zkn_fit(n + 1, (n + 1) * strlen(path)))
-			say("bad fit: more than can be asked for");
+		/* 22 bytes each are what there is room for; they are there already */
+		snprintf(path, sizeof(path), "%s/%01000d", dir, 0);
+		length = form == 0 ? 22 : strlen(path);
+		while (zkn_fit(n + 1, (n + 1) * length))
+			n++;
+		if (form == 0 ? n != ZKN_CHECK_MAX : n < 50)
+			say("bad fit: %d of %d bytes", n, (int) length);
 		for (int i = 0; i < n; i++)
-			dirs[i] = path;
-
+		{
+			snprintf(paths[i], sizeof(paths[i]), "/many/%016d", i);
+			dirs[i] = form == 0 ? paths[i] : path;
+		}
 		create(GROUPS, path + strlen(dir), ZKP_SEMAPHORE, true);
 		WAIT_FOR(settled(GROUPS));
+
 		start = zks_now();
 		if (!zkn_create(session, dirs, n, &want, false, many))
 			n = 0;
-		for (int i = 0; i < n && !stop; i++)
+		for (int i = 0; i < n; i++)
 		{
-			do
-				zkn_info(session, many[i], &info);
-			while ((info.state == ZKN_CREATING || info.state == ZKN_UNSURE) && !stop &&
-				   (nap(), zks_now() - start < 2 * patience_ms * NS_PER_MS) && state() != ZKS_OVER);
+			while (zkn_info(session, many[i], &info),
+				   (info.state == ZKN_CREATING || info.state == ZKN_UNSURE) && !stop &&
+				   zks_now() - start < 2 * patience_ms * NS_PER_MS && state() != ZKS_OVER)
+				nap();
 			npresent += info.state == ZKN_PRESENT;
 		}
 		if (npresent != n && atomic_load(&fault_kind) == FAULT_NONE && !reconnected())
 			say("bad masses: %d of %d are there", npresent, n);
 		if (npresent != n)
 			in_vain = true;
-		if (npresent == n && n > 0)
+		else if (n > 0)
 		{
 			requests[8] = check(many, n);
 			WAIT_FOR(answered(8));
@@ -964,8 +965,6 @@ step_masses(void)
 			last_ticket = zkn_discard(session, many[i]);
 		discard(GROUPS);
 		WAIT_FOR(all_gone());
-		if (!all_gone())
-			in_vain = true;
 	}
 }
 
