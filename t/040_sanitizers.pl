@@ -11,6 +11,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Temp qw(tempdir);
 use IPC::Run qw(start);
+use List::Util qw(shuffle);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -33,6 +34,9 @@ my @faults = (
 	sub { $proxy->swallow('create2') },
 	sub { $proxy->swallow('delete') },
 	sub { $proxy->swallow_and_drop('create2') },
+	sub { $proxy->swallow('multi', 2) },
+	sub { $proxy->swallow_and_drop('multi') },
+	sub { $proxy->swallow_and_drop([qw(setData delete)]) },
 	sub { $proxy->swallow('getChildren') },
 	sub { $proxy->blackhole; sleep 1; $proxy->pass; $proxy->drop },
 	sub { $proxy->hold('*'); sleep 0.3; $proxy->release },);
@@ -41,10 +45,13 @@ sub hurt_until
 {
 	my ($end) = @_;
 	my $n = 0;
+	my @order;
 
 	while (time < $end)
 	{
-		$faults[ $n++ % @faults ]->();
+		@order = shuffle 0 .. $#faults if !@order;
+		$faults[ shift @order ]->();
+		$n++;
 		sleep 0.1;
 	}
 	$proxy->reset;
