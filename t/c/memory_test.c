@@ -835,7 +835,7 @@ step_share(void)
 		if (watches[12 + f] != NULL && watch_state(12 + f) == ZKW_ARMED)
 		{
 			zks_watch_info(session, watches[12 + f], &watch);
-			if (watch.says_shared != (f == 0) && !reconnected())
+			if (!watch.says_shared && !reconnected())
 				say("bad share: who looks then is not told");
 		}
 	}
@@ -859,8 +859,9 @@ step_share(void)
 		if (requests[NCROWD + f] == NULL ||
 			!zks_answered(session, requests[NCROWD + f], &answer) || zks_is_doubtful(answer.rc))
 			continue;
-		if (answer.rc != ZOK || answer.says_shared != (f == 0) || answer.czxid <= 0)
-			say("bad share: read %d, %d", answer.rc, (int) answer.says_shared);
+		/* the new one says in whose place it stands */
+		if (answer.rc != ZOK || !answer.says_shared || answer.czxid != node(form[f]).czxid)
+			say("bad share: read %d, %d, another transaction", answer.rc, (int) answer.says_shared);
 	}
 	WAIT_FOR(node(form[0] + DELETED).state != ZKN_PRESENT &&
 			 node(form[1] + DELETED).state != ZKN_PRESENT);
@@ -919,24 +920,25 @@ step_masses(void)
 	for (int form = 0; form < 2; form++)
 	{
 		int			n = 0;
-		size_t		length;
 		ZkpWant		want = {ZKP_SEMAPHORE, ZKP_CURATOR, INT32_MAX};
 		int			npresent = 0;
 		int64_t		start;
 		ZkNodeInfo	info;
 
-		/* 22 bytes each are what there is room for; they are there already */
+		/* a thousand, if their names are short; those are there already */
 		snprintf(path, sizeof(path), "%s/%01000d", dir, 0);
-		length = form == 0 ? 22 : strlen(path);
-		while (zkn_fit(n + 1, (n + 1) * length))
-			n++;
-		if (form == 0 ? n != ZKN_CHECK_MAX : n < 50)
-			say("bad fit: %d of %d bytes", n, (int) length);
-		for (int i = 0; i < n; i++)
+		for (int i = 0; i < ZKN_CHECK_MAX; i++)
 		{
 			snprintf(paths[i], sizeof(paths[i]), "/many/%016d", i);
 			dirs[i] = form == 0 ? paths[i] : path;
 		}
+		while (n < ZKN_CHECK_MAX && zkn_fit(session, dirs, n + 1, &want))
+			n++;
+		if (form == 0 ? n < 300 : n < 30)
+			say("bad fit: %d of %d bytes", n, (int) strlen(dirs[0]));
+		if (form == 0 && most_receive_buffer == 0 && n < ZKN_CHECK_MAX)
+			say("bad fit: only %d", n);
+
 		create(GROUPS, path + strlen(dir), ZKP_SEMAPHORE, true);
 		WAIT_FOR(settled(GROUPS));
 

@@ -158,11 +158,8 @@ test_names(void)
 	parses("semaphore-3-0000000001", ZKP_NONE, 0);
 
 	becomes("_c_" UUID "-__WRIT__0000000004", "_c_" UUID "-__READ__0000000004");
-	becomes("0f5d__lock__2145000000", "0f5d__rlock__2145000000");
-	/* near the end of the numbers the new node would stand behind those who wait */
-	becomes("0f5d__lock__2146000000", NULL);
-	becomes("_c_" UUID "-__WRIT__-000000004", NULL);
-	becomes("0f5d__lock__-2147483648", NULL);
+	becomes("_c_" UUID "-__WRIT__-000000004", "_c_" UUID "-__READ__-000000004");
+	becomes("0f5d__lock__-2147483648", "0f5d__rlock__-2147483648");
 	becomes("_c_" UUID "-lock-0000000004", NULL);
 	becomes("_c_" UUID "-lock--000000004", NULL);
 	says("shared", true, 0);
@@ -444,7 +441,7 @@ need_of(const ZkpContender *queue, int n, const bool *standing, int self, int ow
 static bool
 look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWant *want)
 {
-	static bool told[12];
+	static bool told[13];
 	bool		good = true;
 	bool		all[CROWD];
 	bool		some[CROWD];
@@ -512,6 +509,8 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 	IS(10, "who may become shared", view.may_soften ==
 	   (want->mode == ZKP_SHARED && need == 1 && strncmp(queue[watch[0]].name, "_c_", 3) == 0 &&
 		strstr(queue[watch[0]].name, "-lock-") != NULL));
+
+	IS(12, "and who may be already", view.may_be_soft == (view.may_soften && watch[0] == 0));
 
 	if (own >= 0)
 	{
@@ -726,6 +725,11 @@ have_a_look(int self)
 	}
 	if (view.may_soften && actor_named(a->watched[0])->says_shared)
 	{
+		if (!view.may_be_soft)
+		{
+			printf("# not read: %s\n", a->watched[0]);
+			return false;
+		}
 		nsoft++;
 		return granted(self);
 	}
@@ -829,8 +833,8 @@ turn(int i)
 		a->says_shared = true;
 		return tell(old, false);
 	}
+	/* the new node's data says which it took the place of */
 	strcpy(a->name, name);
-	a->czxid = ++zxid;
 	return tell(old, true);
 }
 
@@ -962,6 +966,7 @@ test_garbage(void)
 		char		shared[ZKP_NAME_LEN];
 		int			npieces = 1 + below(4);
 		int			len;
+		int64_t		czxid;
 		ZkpContender c;
 		ZkpContender expected;
 		bool		found;
@@ -1016,7 +1021,7 @@ test_garbage(void)
 		memcpy(name, text, len);
 		if (found && !zkp_is_reserved(name, len))
 			good = false;
-		(void) zkp_says_shared(name, len);
+		(void) zkp_says_shared(name, len, &czxid);
 		free(name);
 	}
 	regfree(&name_regex);
