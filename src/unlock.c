@@ -17,7 +17,7 @@
 
 /*
  * Give one or all of a hold's count back, by zk_unlock.  What the current
- * transaction took stays as an entry: see the head of this file.
+ * transaction took stays as an entry: see the head of hold.c.
  */
 static void
 lower_hold(Hold *hold, int64 by)
