@@ -184,6 +184,7 @@ sub jobs
 	{
 		# opening a session, always
 		add_job($program, 'memory', 'fails', places => [ 1 .. 16 ]);
+		add_job($program, 'none', '', places => [0], manners => [ [ 3000, 'held', 3000 ] ]);
 		add_job($program, 'reply', 'dribble', places => [0], crowd => 2);
 		add_job($program, 'reply', $_, places => some($full ? 40 : 1, 220)) for @multi_faults;
 		add_job($program, 'reply', 'kill', places => some($full ? 40 : 3, 200), server => 1);
@@ -334,11 +335,12 @@ sub _somebody
 				$client->exists('/');
 			}
 			elsif ($what eq 'hold') { $proxy->hold_request($path); }
-			elsif ($what eq 'steal')
+			elsif ($what =~ /^(?:steal|wait)$/)
 			{
 				# unless a fault comes before it
-				my $deadline = time + 0.3;
+				my $deadline = time + ($what eq 'steal' ? 0.3 : 3);
 				sleep 0.002 until $proxy->held || time > $deadline;
+				return if $what eq 'wait';
 				eval { $client->delete("$path/$_") for $client->children($path); };
 				$proxy->release;
 				$client->exists('/');

@@ -14,7 +14,8 @@
  * a second gives up at the first wait that was in vain, as a cancelled
  * statement does.  ENDING says what is done before zks_close: "tidy" gives all
  * back and waits until it is gone, "hasty" begins what it will not see the end
- * of and gives all back, "rude" gives nothing back.
+ * of and gives all back, "rude" gives nothing back, "held" does so while the
+ * answer to a read of a group is held back.
  * CROWD: 1 with the steps that take many requests, 2 with a thousand nodes, too;
  * else 0.  RECEIVE_BUFFER is the most
  * that the kernel gives a socket, as net.core.rmem_max says it.
@@ -25,6 +26,7 @@
  *		do create|delete|set PATH	somebody else does that; "ok" on stdin
  *									says that it is done
  *		do hold OP					its next answer is held back
+ *		do wait OP					until that has happened
  *		do steal DIR				and now somebody deletes what is in there,
  *									and the answer goes on its way
  *		do forbid|allow DIR			what is in there can only be looked at
@@ -1119,9 +1121,17 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 	int64_t		start;
 	int64_t		ms;
 
-	if (strcmp(how, "tidy") != 0)
+	if (strcmp(how, "held") == 0)
+	{
+		static const char *const dirs[] = {"/p/q", "/g/a", "/p/q"};
+
+		ask("do hold", "exists");
+		create_group(GROUPS + 5, 3, dirs, ZKP_EXCLUSIVE, true);
+		ask("do wait", "exists");
+	}
+	else if (strcmp(how, "tidy") != 0)
 		begin_something();
-	if (strcmp(how, "rude") != 0)
+	if (strcmp(how, "tidy") == 0 || strcmp(how, "hasty") == 0)
 		give_all_back();
 	if (strcmp(how, "tidy") == 0)
 		tidy_up();
