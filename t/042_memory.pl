@@ -340,10 +340,12 @@ sub _somebody
 				# unless a fault comes before it
 				my $deadline = time + ($what eq 'steal' ? 0.3 : 3);
 				sleep 0.002 until $proxy->held || time > $deadline;
-				return if $what eq 'wait';
-				eval { $client->delete("$path/$_") for $client->children($path); };
-				$proxy->release;
-				$client->exists('/');
+				if ($what eq 'steal')
+				{
+					eval { $client->delete("$path/$_") for $client->children($path); };
+					$proxy->release;
+					$client->exists('/');
+				}
 			}
 			elsif ($what =~ /^(?:forbid|allow)$/)
 			{
@@ -536,7 +538,6 @@ sub work
 
 compile();
 pure();
-diag sprintf "compiled after %.1f s", time - $started;
 jobs();
 diag "seed $seed, " . scalar(@jobs) . ' jobs';
 
@@ -563,7 +564,6 @@ big($zk);
 	}
 }
 
-diag sprintf "begin after %.1f s", time - $started;
 pipe(my $queue, my $fill) or die "pipe: $!";
 syswrite $fill, pack 'N*', 0 .. $#jobs;
 close $fill;
