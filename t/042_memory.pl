@@ -9,10 +9,10 @@
 # the session while it lived, and in the end no session, watch or directory.
 #
 # ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
-# hasty; with ZK_MEMORY_ONLY="^(address|thread) re" that took 14 minutes, without
-# it takes much longer.  Otherwise each seventh or twelfth, at random, for
-# which ZK_MEMORY_SEED is the seed.  ZK_MEMORY_WORKERS walks at once (default
-# 12).  ZK_MEMORY_ONLY is a pattern for what to do, as "thread reply cut".
+# hasty; with ZK_MEMORY_ONLY="^address re" that took half an hour on two busy
+# processors.  Otherwise each 48th or 80th, at random, for which ZK_MEMORY_SEED
+# is the seed.  ZK_MEMORY_WORKERS walks at once (default 12).  ZK_MEMORY_ONLY is
+# a pattern for what to do, as "thread reply cut".
 
 use strict;
 use warnings;
