@@ -74,6 +74,9 @@
 /* Longer than the second that a suspended session may take to be given up */
 #define SETTLE_MS	8000
 
+/* A thousand answers, some bytes at a time, on a busy machine */
+#define LONGEST_MS	60000
+
 /* What zookeeper_close waits for a silent server, the linger, and a margin */
 #define END_MS		9000
 
@@ -1083,14 +1086,35 @@ describe_rest(void)
 	zks_leave(session, &saved);
 }
 
+/* Answers so far: as long as there come more, the rest may come, too */
+static uint64_t
+count_replies(void)
+{
+	sigset_t	saved;
+	uint64_t	replies;
+
+	zks_enter(session, &saved);
+	replies = session->replies;
+	zks_leave(session, &saved);
+	return replies;
+}
+
 static void
 tidy_up(void)
 {
 	int64_t		until = zks_now() + SETTLE_MS * NS_PER_MS;
+	int64_t		at_last = zks_now() + LONGEST_MS * NS_PER_MS;
+	uint64_t	replies = count_replies();
 	char		id[32];
 
 	while (!empty() && zks_now() < until)
+	{
 		nap();
+		if (count_replies() == replies || zks_now() > at_last)
+			continue;
+		replies = count_replies();
+		until = zks_now() + SETTLE_MS * NS_PER_MS;
+	}
 	if (!empty())
 	{
 		describe_rest();
