@@ -179,6 +179,7 @@ complete(ZkRequest *r, int rc)
 	{
 		zkr_heard_locked(s, r->sent_at);
 		s->nrejects = 0;
+		s->unanswered = false;
 		if (r->writes)
 		{
 			s->info.quorum_at = r->sent_at;

@@ -328,15 +328,29 @@ attempting_locked(ZkSession *s)
 							state == ZOO_ASSOCIATING_STATE);
 }
 
+/* The next attempt not at once, and later each time, until one is of use */
+static void
+back_off_locked(ZkSession *s)
+{
+	s->connect_at = zks_now() +
+		(BACKOFF_MS * NS_PER_MS << (s->nrejects < 6 ? s->nrejects : 6));
+	s->nrejects++;
+	s->unanswered = false;
+}
+
 /*
  * The library closes its socket by itself after any fault.  Forget it at
- * once: the next one may well get the same number.
+ * once: the next one may well get the same number.  A server that takes us and
+ * drops us before it has answered anything would make us spin.
  */
 static void
 forget_closed_socket_locked(ZkSession *s)
 {
-	if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
-		s->sock = -1;
+	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE || attempting_locked(s))
+		return;
+	s->sock = -1;
+	if (s->unanswered)
+		back_off_locked(s);
 }
 
 static void
@@ -396,6 +410,7 @@ connected_locked(ZkSession *s)
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;
+	s->unanswered = true;
 	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* what has become of us? */
 	s->info.trouble[0] = '\0';
 	describe_server_locked(s);
@@ -567,9 +582,7 @@ read_locked(ZkSession *s, short revents)
 				break;
 			case FRAME_REJECT:
 				drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
-				s->connect_at = zks_now() +
-					(BACKOFF_MS * NS_PER_MS << (s->nrejects < 6 ? s->nrejects : 6));
-				s->nrejects++;
+				back_off_locked(s);
 				return true;
 		}
 	}

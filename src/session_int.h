@@ -129,7 +129,8 @@ struct ZkSession
 	int64_t		attempt_at;		/* when it was opened */
 	int			nservers;
 	int			ntimeouts;		/* attempts that took too long, in a row */
-	int			nrejects;		/* connections that were dropped for what came, in a row */
+	int			nrejects;		/* connections that were of no use, in a row */
+	bool		unanswered;		/* so is this one, up to now */
 	int64_t		connect_at;		/* not before this time */
 	ZkFrame		frame;
 
