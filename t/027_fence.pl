@@ -197,8 +197,7 @@ subtest 'with the token of the hold' => sub {
 
 	# a token that another client brings: the zxid that created its node
 	my $client = $zk->client;
-	my ($path, $stat) = $client->create('/zklock/hold/_c_outside-lock-', mode => 'ephemeral_sequential');
-	my $outside = $stat->{czxid};
+	my $outside = $client->exists($client->contend('/zklock/hold'))->{czxid};
 	is($sleeper->value("SELECT zk_fence('/hold', $outside)"), $outside, 'of an outside client: passes');
 	is_stale($sleeper->query("SELECT zk_fence('/hold', $newer)"), $newer, $outside, 'after it, what was before it');
 	$client->close;

@@ -143,7 +143,6 @@ sub create
 	return wantarray ? ($created, _stat($stat)) : $created;
 }
 
-# false when there was nothing to delete
 # Stand in the queue of a lock, as another client does, and return the node.
 # Directories are containers, which ZooKeeper may remove until it is there.
 sub contend
@@ -166,6 +165,7 @@ sub contend
 	die "$dir: is removed again and again\n";
 }
 
+# false when there was nothing to delete
 sub delete
 {
 	my ($self, $path, $version) = @_;
