@@ -279,6 +279,13 @@ typedef struct Wanted
 	Hold	   *hold;
 } Wanted;
 
+static void
+refuse_lost_bases(Wanted *held, int n)
+{
+	for (int i = 0; i < n; i++)
+		refuse_lost(zkh_base(held[i].lock));
+}
+
 /* One more hold is granted only after the locks are known to be held */
 static void
 confirm(Wanted *held, int n, ZkWait *wait)
@@ -287,8 +294,7 @@ confirm(Wanted *held, int n, ZkWait *wait)
 	ZkSessionInfo info;
 	ZkNode	  **nodes;
 
-	for (int i = 0; i < n; i++)
-		refuse_lost(zkh_base(held[i].lock));
+	refuse_lost_bases(held, n);
 	zks_info(session, &info);
 	if (zkc_is_proven(&info))
 		return;
@@ -301,8 +307,7 @@ confirm(Wanted *held, int n, ZkWait *wait)
 			break;
 		case ZKC_MISSING:
 		case ZKC_OVER:
-			for (int i = 0; i < n; i++)
-				refuse_lost(zkh_base(held[i].lock));
+			refuse_lost_bases(held, n);
 			break;
 		case ZKC_NO_ANSWER:
 			zkc_raise_unanswered(wait);

@@ -80,7 +80,6 @@ typedef struct Group
 
 static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
-static void send_share(ZkNode *n);
 static void prune(ZkNode *n);
 
 /*
