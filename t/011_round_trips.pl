@@ -26,22 +26,9 @@ my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s');
 my $admin = zk_session($node);
 
-# A session with a proxy of its own, connected to ZooKeeper.
-my @proxies;    # they stay until the end, so that sessions can say goodbye
+sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
-sub counted_session
-{
-	my (%setting) = @_;
-	my $proxy = ZkProxy->new($zk);
-	push @proxies, $proxy;
-	my $s = zk_session($node,
-		options => join ' ', map { "-c $_" } 'zklock.hosts=' . $proxy->hosts,
-		map { "$_=$setting{$_}" } sort keys %setting);
-	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
-	$proxy->delay_ms($DELAY);
-	$proxy->clear_log;
-	return ($s, $proxy);
-}
+my @proxies;    # they stay until the end, so that sessions can say goodbye
 
 # The names of the requests since clear_log, without heartbeats
 sub requests

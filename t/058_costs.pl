@@ -26,22 +26,7 @@ my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 
-# A session with a proxy of its own, connected to ZooKeeper.
-my @proxies;    # they stay until the end, so that sessions can say goodbye
-
-sub counted_session
-{
-	my (%setting) = @_;
-	my $proxy = ZkProxy->new($zk);
-	push @proxies, $proxy;
-	my $s = zk_session($node,
-		options => join ' ', map { "-c zklock.$_" } 'hosts=' . $proxy->hosts,
-		map { "$_=$setting{$_}" } sort keys %setting);
-	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
-	$proxy->delay_ms($DELAY);
-	$proxy->clear_log;
-	return ($s, $proxy);
-}
+sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
 # doubles together, so that it can be read
 sub short { return join(' ', @_) =~ s/\b(\w+)((?: \1)+)\b/"$1*" . (1 + ($2 =~ tr{ }{}))/ger; }

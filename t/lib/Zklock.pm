@@ -43,7 +43,7 @@ use Time::HiRes qw(sleep time);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_session zk_until zk_wait_waiting zk_locks_left
+our @EXPORT = qw(zk_cluster zk_session zk_counted_session zk_until zk_wait_waiting zk_locks_left
   zk_nothing_left zk_no_crash zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
 
 our $TIMEOUT = 30;    # seconds, where nothing else is said
@@ -69,6 +69,26 @@ sub zk_cluster
 }
 
 sub zk_session { return Zklock::Session->new(@_); }
+
+# A session with a proxy of its own, connected to ZooKeeper, and that proxy,
+# which has counted nothing yet; each frame travels for so many ms.  The settings
+# are without "zklock.".
+my @proxies;    # they stay until the end, so that sessions can say goodbye
+
+sub zk_counted_session
+{
+	my ($node, $zk, $delay, %setting) = @_;
+	require ZkProxy;
+	my $proxy = ZkProxy->new($zk);
+	push @proxies, $proxy;
+	my $s = zk_session($node,
+		options => join ' ', map { "-c zklock.$_" } 'hosts=' . $proxy->hosts,
+		map { "$_=$setting{$_}" } sort keys %setting);
+	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
+	$proxy->delay_ms($delay);
+	$proxy->clear_log;
+	return ($s, $proxy);
+}
 
 # Wait until $code returns something true, and return that.
 sub zk_until
