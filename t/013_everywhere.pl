@@ -53,6 +53,10 @@ $admin->value(
 	$s->value('BEGIN READ ONLY');
 	is($s->value(q{SELECT zk_lock('/ro'), zk_xact_lock('/ro'), zk_try_lock('/ro')}), 't|t|t', 'read-only transaction');
 	is(elsewhere('/ro'), 'held', '- excludes others');
+	is( $s->value(
+			q{SELECT zk_xact_lock_shared('/ro/shared'), zk_xact_lock_all('{/ro/a,/ro/b}'), zk_xact_semaphore_acquire('/ro/place', 1)}),
+		't|t|t', '- takes every kind');
+	is_deeply([ map { elsewhere($_) } '/ro/shared', '/ro/b' ], [ 'held', 'held' ], '- and excludes others so');
 	$s->value('COMMIT; BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
 	is($s->value(q{SELECT zk_unlock('/ro'), zk_unlock('/ro')}), 't|t', '- and unlocks in one');
 	$s->value('COMMIT');
@@ -342,6 +346,17 @@ $admin->value(
 	$s->value('ROLLBACK');
 	is($p->value(q{SELECT zk_lock('/standby/xact')}), 't', '- until the end of the transaction');
 	is($s->value(q{SELECT zk_try_lock('/standby/xact')}), 'f', 'a lock of the primary excludes the standby');
+
+	is( $s->value(
+			q{SELECT zk_lock_shared('/kinds/shared'), zk_lock_all('{/kinds/a,/kinds/b}'), zk_semaphore_acquire('/kinds/place', 1)}),
+		't|t|t', 'shared, several and a semaphore on a hot standby');
+	is( $p->value(
+			q{SELECT zk_try_lock('/kinds/shared'), zk_try_xact_lock_shared('/kinds/shared'), zk_try_lock('/kinds/b'),
+				zk_semaphore_acquire('/kinds/place', 1, '0')}),
+		'f|t|f|f', '- exclude the primary, or share with it');
+	is( $s->value(
+			q{SELECT zk_unlock_shared('/kinds/shared'), zk_unlock('/kinds/a'), zk_unlock('/kinds/b'), zk_semaphore_release('/kinds/place')}),
+		't|t|t|t', '- and are given back');
 
 	$waiter->send(q{SELECT zk_lock('/standby')});
 	my $standby_admin = zk_session($standby);
