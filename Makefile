@@ -8,8 +8,8 @@
 # dev/test does all of it on a throwaway server and ensemble.
 
 MODULE_big = zklock
-OBJS = src/zklock.o src/path.o src/fence.o src/hold.o src/unlock.o src/xact.o src/lock.o \
-	src/client.o src/wait.o src/protocol.o src/session.o src/request.o src/node.o src/frame.o src/resolve.o
+OBJS = src/zklock.o src/path.o src/encoding.o src/fence.o src/queue.o src/identity.o src/hold.o src/unlock.o src/xact.o src/lock.o \
+	src/client.o src/credentials.o src/wait.o src/protocol.o src/session.o src/request.o src/node.o src/frame.o src/resolve.o
 
 EXTENSION = zklock
 DATA = zklock--1.0.sql

@@ -194,6 +194,37 @@ CREATE VIEW zk_locks AS
 COMMENT ON VIEW zk_locks IS
 'the ZooKeeper locks that this session holds';
 
+CREATE FUNCTION zk_lock_queue(
+    path text,
+    OUT "position" integer,
+    OUT kind text,
+    OUT mode text,
+    OUT granted boolean,
+    OUT token bigint,
+    OUT zk_session text,
+    OUT since timestamptz,
+    OUT node text,
+    OUT host text,
+    OUT pid integer,
+    OUT database text,
+    OUT "user" text,
+    OUT application_name text,
+    OUT data text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'zk_lock_queue'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
+
+COMMENT ON FUNCTION zk_lock_queue(text) IS
+'everyone who holds a lock or waits for it, of whichever client, in order; then the same of the semaphore of that path';
+
+CREATE FUNCTION zk_lock_break(path text, node text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_lock_break'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION zk_lock_break(text, text) IS
+'take a lock, or a place in its queue, away from whoever has it: remove the node that zk_lock_queue shows; false if it was gone';
+
 CREATE FUNCTION zk_session_status(
     OUT state text,
     OUT session_id text,
@@ -243,4 +274,6 @@ REVOKE ALL ON FUNCTION zk_semaphore_release(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_queue(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_break(text, text) FROM PUBLIC;
 REVOKE ALL ON zk_fences FROM PUBLIC;

@@ -11,7 +11,7 @@ CREATE EXTENSION zklock;
 
 -- every function: what \df shows, and whom PUBLIC may call
 SELECT p.proname AS function,
-       CASE WHEN p.pronargs > 0 THEN pg_get_function_arguments(p.oid) END AS arguments,
+       CASE WHEN p.pronargs > 0 THEN regexp_replace(pg_get_function_arguments(p.oid), $$, OUT .*$$, $$, ...$$) END AS arguments,
        pg_get_function_result(p.oid) AS result,
        p.provolatile AS vol, p.proparallel AS par, p.prosecdef AS definer,
        obj_description(p.oid, 'pg_proc') IS NOT NULL AS commented,

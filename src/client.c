@@ -21,6 +21,7 @@
 #include "storage/ipc.h"
 
 #include "client.h"
+#include "credentials.h"
 #include "path.h"
 #include "settings.h"
 
@@ -45,6 +46,8 @@ static char *session_hosts = NULL;
 static char *session_root = NULL;
 static int	session_timeout = 0;
 static int	session_style = 0;
+static int	session_acl = 0;
+static char *session_auth_file = NULL;
 
 static void
 close_session(int bound_ms)
@@ -118,7 +121,9 @@ zkc_follow_settings(void)
 		(strcmp(session_hosts, zklock_hosts) != 0 ||
 		 strcmp(session_root, zklock_root) != 0 ||
 		 session_timeout != zklock_session_timeout ||
-		 session_style != zklock_node_style))
+		 session_style != zklock_node_style ||
+		 session_acl != zklock_acl ||
+		 strcmp(session_auth_file, zklock_auth_file) != 0))
 		close_session(EXIT_BOUND_MS);
 }
 
@@ -148,10 +153,44 @@ reserve_descriptors(void)
 	}
 }
 
+/*
+ * A session as the settings ask for, and their copy.  Leaves it NULL, with
+ * errno set, when there are not the resources.
+ */
+static void
+open_as_set(const ZkCredentials *credentials)
+{
+	ZkOptions	options = {
+		.hosts = zklock_hosts,
+		.timeout_ms = zklock_session_timeout,
+		.closed = zklock_acl == ZKLOCK_ACL_CREATOR,
+		.credentials = credentials->list,
+		.ncredentials = credentials->n,
+	};
+	int			save_errno;
+
+	if (!keep_copy(&session_hosts, zklock_hosts) ||
+		!keep_copy(&session_root, zklock_root) ||
+		!keep_copy(&session_auth_file, zklock_auth_file))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	session_timeout = zklock_session_timeout;
+	session_style = zklock_node_style;
+	session_acl = zklock_acl;
+
+	reserve_descriptors();
+	session = zks_open(&options);
+	save_errno = errno;
+	for (int i = 0; session == NULL && i < ZKS_DESCRIPTORS; i++)
+		ReleaseExternalFD();
+	errno = save_errno;
+}
+
 static void
 open_session(void)
 {
 	static bool exit_registered = false;
+	ZkCredentials credentials;
 
 	if (IsParallelWorker())
 		ereport(ERROR,
@@ -167,25 +206,28 @@ open_session(void)
 		on_proc_exit(close_at_exit, 0);
 		exit_registered = true;
 	}
-	if (!keep_copy(&session_hosts, zklock_hosts) || !keep_copy(&session_root, zklock_root))
+	zkcred_read(zklock_auth_file, &credentials);
+	if (zklock_acl == ZKLOCK_ACL_CREATOR && credentials.n == 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
-	session_timeout = zklock_session_timeout;
-	session_style = zklock_node_style;
-
-	reserve_descriptors();
-	session = zks_open(session_hosts, session_timeout);
-	if (session == NULL)
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock.acl is \"creator\", but there are no credentials"),
+				 errhint("Set zklock.auth_file to a file that has a line such as digest:user:password.")));
+	PG_TRY();
+	{
+		open_as_set(&credentials);
+	}
+	PG_FINALLY();
 	{
 		int			save_errno = errno;
 
-		for (int i = 0; i < ZKS_DESCRIPTORS; i++)
-			ReleaseExternalFD();
+		zkcred_wipe(&credentials);
 		errno = save_errno;
+	}
+	PG_END_TRY();
+	if (session == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not open a ZooKeeper session: %m")));
-	}
 	generation++;
 	opened_at = zks_now();
 	owner_pid = getpid();
@@ -248,9 +290,10 @@ static const struct
 {
 	{ZNOAUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
 		"permission denied by ZooKeeper for lock path \"%s\"",
-	"An ACL of the path, of one of its parents or of a node there does not let this session in."},
+	"An ACL of the path, of one of its parents or of a node there does not let this session in. Check zklock.auth_file."},
 	{ZINVALIDACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
-	"ZooKeeper refused the ACL of a node at lock path \"%s\"", NULL},
+		"ZooKeeper refused the ACL of a node at lock path \"%s\"",
+	"With zklock.acl \"creator\", zklock.auth_file must hold credentials of a scheme that ZooKeeper takes for an ACL, such as digest."},
 	{ZNOCHILDRENFOREPHEMERALS, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 		"lock path \"%s\" is or lies under an ephemeral node",
 	"Another program made that node; choose another path."},
@@ -264,7 +307,8 @@ raise_not_accepted(int rc)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION),
 			 errmsg("ZooKeeper does not accept this session"),
-			 errdetail("It says: %s.", zerror(rc))));
+			 errdetail("It says: %s.", zerror(rc)),
+			 errhint("Check zklock.auth_file, and which authentication the servers know and require.")));
 }
 
 void

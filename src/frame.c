@@ -74,10 +74,10 @@ is_unasked(int32_t xid)
 
 /*
  * A frame that answers no request and is there in full: is it what it says?
- * (We send no auth packet, and the library would trip over an answer to one.)
+ * (The library would trip over an answer to an auth packet if it sent none.)
  */
 static bool
-is_sound_event(int sock, int32_t length, int32_t xid)
+is_sound_event(const ZkSession *s, int32_t length, int32_t xid)
 {
 	int32_t		frame[(4 + EVENT_HEADER) / 4];
 	int32_t		path_length;
@@ -85,8 +85,10 @@ is_sound_event(int sock, int32_t length, int32_t xid)
 
 	if (xid == XID_PING || xid == XID_SET_WATCHES)
 		return length == REPLY_HEADER;
+	if (xid == XID_AUTH)
+		return length == REPLY_HEADER && s->ncredentials > 0;
 	if (xid != XID_WATCH_EVENT ||
-		recv(sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT) != (ssize_t) sizeof(frame))
+		recv(s->sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT) != (ssize_t) sizeof(frame))
 		return false;
 	/* one of the session is the library's own to make */
 	type = (int32_t) ntohl((uint32_t) frame[EVENT_HEADER / 4 - 2]);
@@ -203,7 +205,7 @@ zks_check_frame_locked(ZkSession *s)
 	if (length <= SHORT_FRAME && available < length + 4)
 		return FRAME_WAIT;
 	if (is_unasked(xid))
-		return length <= SHORT_FRAME && is_sound_event(s->sock, length, xid) ?
+		return length <= SHORT_FRAME && is_sound_event(s, length, xid) ?
 			FRAME_READ : FRAME_REJECT;
 	next = zkr_next_locked(s);
 	if (next == NULL)

@@ -620,11 +620,17 @@ zkh_fencing_token(const char *path)
 	return lock->grant.token;
 }
 
-char *
-zkh_full_path(const char *path)
+void
+zkh_follow_settings(void)
 {
 	if (nnodes == 0)
 		zkc_follow_settings();
+}
+
+char *
+zkh_full_path(const char *path)
+{
+	zkh_follow_settings();
 	return zkpath_join(zkc_root(), path);
 }
 

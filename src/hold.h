@@ -64,6 +64,9 @@ extern bool zkh_token(const char *path, int64 *token);
  */
 extern int64 zkh_fencing_token(const char *path);
 
+/* With nothing held, a changed setting takes effect: see zkc_follow_settings */
+extern void zkh_follow_settings(void);
+
 /*
  * Where in ZooKeeper this session's lock of that path is, or would be; UTF-8,
  * palloc'ed

@@ -42,6 +42,7 @@
 
 #include "miscadmin.h"
 
+#include "identity.h"
 #include "lock.h"
 #include "path.h"
 #include "settings.h"
@@ -833,6 +834,7 @@ begin_round(Call *c)
 {
 	c->session = zkc_connect(c->wait);
 	c->want.style = zkc_style();
+	c->want.identity = zki_lines();
 	for (int i = 0; i < c->n; i++)
 	{
 		Place	   *p = &c->places[i];

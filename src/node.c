@@ -62,10 +62,12 @@ struct ZkNode
 	ZkWatch    *watch;
 	char		prefix[ZKP_PREFIX_LEN];
 	char		name[ZKP_NAME_LEN];
+	const char *identity;		/* follows the directory */
 	char		dir[];
 };
 
 /* A request may have a megabyte, unless the server is told otherwise */
+#define REQUEST_BYTES		(512 * 1024)
 #define CHECK_BYTES			(400 * 1024)
 
 /*
@@ -281,7 +283,7 @@ create_parents(ZkNode *n, const char *before)
 		if (!leads_to(path, before))
 			r = request(n, on_parent);
 		if (r != NULL)
-			zkr_create_locked(r, path, ZOO_CONTAINER);
+			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK);
 		if (slash != NULL)
 			*slash = '/';
 	}
@@ -375,7 +377,9 @@ on_group_created(ZkSession *s, ZkRequest *r)
 static ZkNode *
 new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 {
-	ZkNode	   *n = calloc(1, sizeof(ZkNode) + strlen(dir) + 1);
+	const char *identity = want->identity != NULL ? want->identity : "";
+	size_t		dir_size = strlen(dir) + 1;
+	ZkNode	   *n = calloc(1, sizeof(ZkNode) + dir_size + strlen(identity) + 1);
 	char		uuid[ZKP_UUID_LEN];
 
 	if (n == NULL || !zks_make_uuid(uuid))
@@ -387,6 +391,7 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->state = ZKN_CREATING;
 	n->parents = parents;
 	strcpy(n->dir, dir);
+	n->identity = strcpy(n->dir + dir_size, identity);
 	zkp_prefix(n->prefix, uuid, want);
 	return n;
 }
@@ -406,13 +411,15 @@ create_one_locked(ZkNode *n)
 {
 	ZkRequest  *r = request(n, on_created);
 	NodePath	path;
+	char		data[ZKP_DATA_LEN];
 
 	if (r == NULL)
 		return false;
 	enlist(n);
 	if (n->parents)
 		create_parents(n, "");
-	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL);
+	zkp_write_data(data, false, 0, n->identity);
+	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data);
 	return true;
 }
 
@@ -422,15 +429,17 @@ create_group_locked(ZkNode *const *nodes, int n)
 	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
 	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
 	char	  **paths = calloc(n, sizeof(char *));
+	char		data[ZKP_DATA_LEN];
 	ZkRequest  *r = NULL;
 	bool		ready = g != NULL && ops != NULL && paths != NULL;
 
+	zkp_write_data(data, false, 0, nodes[0]->identity); /* of all the same */
 	for (int i = 0; ready && i < n; i++)
 	{
 		NodePath	path;
 
 		paths[i] = strdup(node_path(nodes[i], nodes[i]->prefix, &path));
-		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL, NULL};
+		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL, data};
 		ready = paths[i] != NULL;
 	}
 	if (ready)
@@ -483,7 +492,10 @@ bool
 zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 {
 	char		prefix[ZKP_PREFIX_LEN];
+	char		data[ZKP_DATA_LEN];
+	size_t		data_len;
 	size_t		bytes = 0;
+	size_t		sent = 0;
 	size_t		room;
 	sigset_t	saved;
 
@@ -495,9 +507,16 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 
 	/* what the answer has of each: its path, with a number of ten digits */
 	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
+	zkp_write_data(data, false, 0, want->identity);
+	data_len = strlen(data);
 	for (int i = 0; i < n; i++)
-		bytes += ZKR_RESULT_BYTES + strlen(dirs[i]) + 1 + strlen(prefix) + 11;
-	return n <= ZKN_CHECK_MAX && bytes <= room;
+	{
+		size_t		path_len = strlen(dirs[i]) + 1 + strlen(prefix);
+
+		bytes += ZKR_RESULT_BYTES + path_len + 11;
+		sent += ZKR_CREATE_BYTES + path_len + data_len;
+	}
+	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
 }
 
 /*
@@ -781,7 +800,7 @@ send_share(ZkNode *n)
 		return;
 	n->share_sent = true;
 	(void) node_path(n, n->name, &path);
-	zkp_shared_data(data, rename ? n->czxid : 0);
+	zkp_write_data(data, true, rename ? n->czxid : 0, n->identity);
 	if (rename)
 	{
 		ZkOp		ops[2] = {

@@ -11,11 +11,11 @@
  */
 #include "postgres.h"
 
-#include "catalog/namespace.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
 #include "compat.h"
+#include "encoding.h"
 #include "path.h"
 #include "protocol.h"
 
@@ -89,43 +89,16 @@ zkpath_check_root(const char *root)
 	return check_path(root);
 }
 
-/*
- * pg_server_to_any() would raise 22P05 for some of these; a path that has no
- * form in UTF-8 is 22021 to our users, whatever the reason.
- */
 static char *
 to_utf8(const char *str, int len)
 {
-	int			encoding = GetDatabaseEncoding();
-	char	   *result;
-	Oid			proc;
-	int			converted;
+	char	   *result = zke_to_utf8(str, len);
 
-	if (encoding == PG_UTF8)
-		return pnstrdup(str, len);
-	if (encoding == PG_SQL_ASCII)
-	{
-		if (!pg_verify_mbstr(PG_UTF8, str, len, true))
-			ereport(ERROR,
-					(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
-					 errmsg("lock path is not valid UTF-8")));
-		return pnstrdup(str, len);
-	}
-
-	proc = FindDefaultConversionProc(encoding, PG_UTF8);
-	if (!OidIsValid(proc))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("default conversion function for encoding \"%s\" to \"%s\" does not exist",
-						pg_encoding_to_char(encoding), pg_encoding_to_char(PG_UTF8))));
-	result = palloc(len * MAX_CONVERSION_GROWTH + 1);
-	converted = pg_do_encoding_conversion_buf(proc, encoding, PG_UTF8,
-											  (unsigned char *) unconstify(char *, str), len,
-											  (unsigned char *) result,
-											  len * MAX_CONVERSION_GROWTH + 1, true);
-	if (converted < len)
+	if (result == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+				 GetDatabaseEncoding() == PG_SQL_ASCII ?
+				 errmsg("lock path is not valid UTF-8") :
 				 errmsg("lock path cannot be converted to UTF-8")));
 	return result;
 }
@@ -158,6 +131,13 @@ zkpath_from_text(text *path)
 				 errdetail_internal("%s", wrong),
 				 errhint("A lock path looks like /jobs/nightly.")));
 	return utf8;
+}
+
+char *
+zkpath_name_from_text(text *name)
+{
+	refuse_longer_than(VARSIZE_ANY_EXHDR(name), 4 * ZK_PATH_MAX);
+	return to_utf8(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
 }
 
 char *

@@ -19,7 +19,13 @@
  */
 extern char *zkpath_from_text(text *path);
 
-/* The same, in the server's encoding, for messages and views */
+/*
+ * A name in UTF-8, not checked; palloc'ed.  Raises 22021, and 22023 for one
+ * that is too long for any.
+ */
+extern char *zkpath_name_from_text(text *name);
+
+/* A path of ours in the server's encoding, for messages and views */
 extern char *zkpath_for_display(const char *path);
 
 /* root and path in one; palloc'ed */

@@ -247,33 +247,53 @@ zkp_shared_name(char *name, const char *exclusive)
 	return true;
 }
 
-#define SHARED				"shared"
-#define IN_PLACE_OF			"\nczxid "
+#define FIRST_LINE			"zklock\n"
+#define SHARED				"shared\n"
+#define IN_PLACE_OF			"czxid "
 
 void
-zkp_shared_data(char *data, int64_t czxid)
+zkp_write_data(char *data, bool shared, int64_t czxid, const char *identity)
 {
-	if (czxid == 0)
-		strcpy(data, SHARED);
-	else
-		snprintf(data, ZKP_DATA_LEN, SHARED IN_PLACE_OF "%" PRId64, czxid);
+	char		in_place_of[32] = "";
+
+	if (czxid != 0)
+		snprintf(in_place_of, sizeof(in_place_of), IN_PLACE_OF "%" PRId64 "\n", czxid);
+	snprintf(data, ZKP_DATA_LEN, FIRST_LINE "%s%s%s", shared ? SHARED : "", in_place_of,
+			 identity != NULL ? identity : "");
 }
 
-/* Data has no terminator.  Other lines may follow. */
-bool
-zkp_says_shared(const char *data, int len, int64_t *czxid)
+/* Does the data go on with this?  If so, that is read. */
+static bool
+skip(const char **data, int *len, const char *text)
 {
-	int			word = (int) strlen(SHARED);
-	int			at = word + (int) strlen(IN_PLACE_OF);
+	int			text_len = (int) strlen(text);
 
-	*czxid = 0;
-	if (len < word || memcmp(data, SHARED, word) != 0 || (len > word && data[word] != '\n'))
+	if (*len < text_len || memcmp(*data, text, text_len) != 0)
 		return false;
-	if (len < at || memcmp(data + word, IN_PLACE_OF, at - word) != 0)
-		return true;
-	while (at < len && is_digit(data[at]) && *czxid < INT64_MAX / 10 - 1)
-		*czxid = *czxid * 10 + (data[at++] - '0');
+	*data += text_len;
+	*len -= text_len;
 	return true;
+}
+
+void
+zkp_read_data(const char *data, int len, ZkpData *says)
+{
+	memset(says, 0, sizeof(*says));
+	says->ours = skip(&data, &len, FIRST_LINE);
+	if (!says->ours)
+		return;
+	says->shared = skip(&data, &len, SHARED);
+	if (skip(&data, &len, IN_PLACE_OF))
+	{
+		while (len > 0 && is_digit(*data) && says->czxid < INT64_MAX / 10 - 1)
+		{
+			says->czxid = says->czxid * 10 + (*data++ - '0');
+			len--;
+		}
+		(void) skip(&data, &len, "\n");
+	}
+	says->identity = data;
+	says->identity_len = len;
 }
 
 /*
@@ -451,4 +471,29 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 		look_at_lock(queue, before, at, find_name(queue, n, own), want->mode, view);
 	if (zkp_needs_czxids(queue, n))
 		view->next = false;
+}
+
+/*
+ * The order is that of zkp_look, seen by everybody.  An exclusive lock over
+ * one's own shared one has a node of its own; of other clients we do not know
+ * whether two nodes of a session belong together.
+ */
+bool
+zkp_is_granted(const ZkpContender *queue, int n, int at)
+{
+	const ZkpContender *self = &queue[at];
+	int			before = count_before(queue, n, at);
+
+	if (self->mode == ZKP_SEMAPHORE)
+		return (before > at ? before - 1 : before) < self->permits;
+	for (int i = 0; i < before; i++)
+	{
+		if (i == at || (queue[i].mode == ZKP_SHARED && self->mode == ZKP_SHARED))
+			continue;
+		if (queue[i].mode == ZKP_SHARED && queue[i].owner != 0 &&
+			queue[i].owner == self->owner)
+			continue;
+		return false;
+	}
+	return true;
 }

@@ -23,8 +23,9 @@
 /* Room for a prefix and the number that ZooKeeper appends */
 #define ZKP_NAME_LEN		(ZKP_PREFIX_LEN + 12)
 
-/* Room for what zkp_shared_data writes */
-#define ZKP_DATA_LEN		64
+/* Room for the lines that tell whose a node is, and for all that zkp_write_data writes */
+#define ZKP_IDENTITY_LEN	2048
+#define ZKP_DATA_LEN		(ZKP_IDENTITY_LEN + 64)
 
 /*
  * Above this number, the end of the numbers is near: 2^31 - 1, after which
@@ -54,6 +55,7 @@ typedef struct ZkpWant
 	ZkpMode		mode;
 	ZkpStyle	style;
 	int32_t		permits;		/* of a semaphore: how many may hold at once */
+	const char *identity;		/* lines that tell who it is, or NULL */
 } ZkpWant;
 
 typedef struct ZkpContender
@@ -64,7 +66,20 @@ typedef struct ZkpContender
 	int32_t		permits;		/* of a semaphore */
 	int64_t		czxid;			/* the transaction that made it, or the one in
 								 * whose place it stands; 0: not known */
+	int64_t		owner;			/* the session that made it, if zklock did; 0:
+								 * not known.  Only for zkp_is_granted */
+	int			tag;			/* the caller's */
 } ZkpContender;
+
+/* What the data of a node says */
+typedef struct ZkpData
+{
+	bool		ours;			/* zklock wrote it */
+	bool		shared;			/* the holder has become a reader */
+	int64_t		czxid;			/* of the node whose place it took, or 0 */
+	const char *identity;		/* the lines that follow; no terminator */
+	int			identity_len;
+} ZkpData;
 
 /*
  * What a queue says to one who stands in it.
@@ -101,12 +116,14 @@ extern void zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want);
 extern bool zkp_shared_name(char *name, const char *exclusive);
 
 /*
- * What its data says from then on: "shared", and, of a node that took the
- * place of another, the transaction that made that one, since order may go by
- * those.  data has ZKP_DATA_LEN bytes; czxid: 0 for none.
+ * What is written into a node of ours: lines of text, the first "zklock".
+ * Then "shared", once its holder has become a reader; of a node that took the
+ * place of another, the transaction that made that one ("czxid 42"), since
+ * order may go by those; and whose it is.  data has ZKP_DATA_LEN bytes;
+ * czxid: 0 for none.  Reading takes anybody's data.
  */
-extern void zkp_shared_data(char *data, int64_t czxid);
-extern bool zkp_says_shared(const char *data, int len, int64_t *czxid);
+extern void zkp_write_data(char *data, bool shared, int64_t czxid, const char *identity);
+extern void zkp_read_data(const char *data, int len, ZkpData *says);
 
 /*
  * The contenders among these children, in their order: those for a semaphore,
@@ -128,5 +145,11 @@ extern void zkp_sort(ZkpContender *queue, int n);
  */
 extern void zkp_look(const ZkpContender *queue, int n, const char *self,
 					 const char *own, const ZkpWant *want, ZkpView *view);
+
+/*
+ * Does this one of the queue hold?  Those whose data says that they are shared
+ * now have that mode here.
+ */
+extern bool zkp_is_granted(const ZkpContender *queue, int n, int at);
 
 #endif							/* ZKLOCK_PROTOCOL_H */

@@ -90,6 +90,7 @@ free_request(ZkRequest *r)
 	free(r->op_types);
 	free(r->results);
 	free(r->name);
+	free(r->data);
 	free(r);
 }
 
@@ -254,12 +255,26 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 
 	if (rc == ZOK)
 	{
+		ZkpData		says;
+
 		r->czxid = stat->czxid;
 		r->ephemeral_owner = stat->ephemeralOwner;
 		r->cversion = stat->cversion;
+		r->made_at_ms = stat->ctime;
 		r->is_mark = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
-		r->says_shared = zkp_says_shared(value, len, &r->in_place_of);
+		zkp_read_data(value, len, &says);
+		r->says_shared = says.shared;
+		r->in_place_of = says.czxid;
+		if (r->keeps_data && len > 0)
+		{
+			r->data_len = len < ZKS_DATA_KEPT ? len : ZKS_DATA_KEPT;
+			r->data = malloc(r->data_len);
+			if (r->data != NULL)
+				memcpy(r->data, value, r->data_len);
+			else
+				rc = ZSYSTEMERROR;
+		}
 	}
 	complete(r, rc);
 }
@@ -328,7 +343,7 @@ begin(ZkRequest *r)
 }
 
 void
-zkr_create_locked(ZkRequest *r, const char *path, int flags)
+zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data)
 {
 	zhandle_t  *zh = r->session->zh;
 
@@ -336,11 +351,11 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags)
 	if (!begin(r))
 		return;
 	if (flags == ZOO_CONTAINER)
-		submitted(r, zoo_acreate(zh, path, CONTAINER_MARK, strlen(CONTAINER_MARK),
-								 &ZOO_OPEN_ACL_UNSAFE, flags, on_string, r));
+		submitted(r, zoo_acreate(zh, path, data, (int) strlen(data),
+								 r->session->acl, flags, on_string, r));
 	else
-		submitted(r, zoo_acreate2(zh, path, "", 0, &ZOO_OPEN_ACL_UNSAFE, flags,
-								  on_create2, r));
+		submitted(r, zoo_acreate2(zh, path, data, (int) strlen(data), r->session->acl,
+								  flags, on_create2, r));
 }
 
 void
@@ -433,7 +448,7 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 
 			if (ops[i].type == ZOO_CREATE_OP)
 				zoo_create_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
-								   &ZOO_OPEN_ACL_UNSAFE, ops[i].flags, r->op_names[i],
+								   r->session->acl, ops[i].flags, r->op_names[i],
 								   (int) strlen(ops[i].path) + NUMBER_LEN);
 			else if (ops[i].type == ZOO_DELETE_OP)
 				zoo_delete_op_init(&zops[i], ops[i].path, -1);
@@ -561,7 +576,24 @@ zks_read(ZkSession *s, const char *path)
 	zks_enter(s, &saved);
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
+	{
+		r->keeps_data = true;
 		zkr_get_locked(r, path);
+	}
+	zks_leave(s, &saved);
+	return r;
+}
+
+ZkRequest *
+zks_delete(ZkSession *s, const char *path)
+{
+	ZkRequest  *r;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_delete_locked(r, path, -1);
 	zks_leave(s, &saved);
 	return r;
 }
@@ -599,6 +631,10 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->missing = zkr_failed_op(r);
 		answer->czxid = r->in_place_of != 0 ? r->in_place_of : r->czxid;
 		answer->says_shared = r->says_shared;
+		answer->owner = r->ephemeral_owner;
+		answer->made_at_ms = r->made_at_ms;
+		answer->data = r->data;
+		answer->data_len = r->data_len;
 	}
 	zks_leave(s, &saved);
 	return result;

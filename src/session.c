@@ -625,6 +625,65 @@ keep(ZkSession *s)
 	}
 }
 
+static char *
+wipe(char *secret)
+{
+	if (secret != NULL)
+		explicit_bzero(secret, strlen(secret));
+	free(secret);
+	return NULL;
+}
+
+/* Their number stays: answers to them are to be expected */
+static void
+free_credentials(ZkSession *s)
+{
+	for (int i = 0; s->credentials != NULL && i < s->ncredentials; i++)
+	{
+		free(s->credentials[i].scheme);
+		(void) wipe(s->credentials[i].secret);
+	}
+	free(s->credentials);
+	s->credentials = NULL;
+}
+
+static bool
+copy_credentials(ZkSession *s, const ZkOptions *options)
+{
+	s->credentials = calloc(options->ncredentials + 1, sizeof(ZkCredential));
+	if (s->credentials == NULL)
+		return false;
+	s->ncredentials = options->ncredentials;
+	for (int i = 0; i < s->ncredentials; i++)
+	{
+		s->credentials[i].scheme = strdup(options->credentials[i].scheme);
+		s->credentials[i].secret = strdup(options->credentials[i].secret);
+		if (s->credentials[i].scheme == NULL || s->credentials[i].secret == NULL)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Before the first connection, so that they go before any request; the library
+ * sends them again on each.
+ */
+static bool
+add_credentials(ZkSession *s)
+{
+	bool		added = true;
+
+	for (int i = 0; added && i < s->ncredentials; i++)
+	{
+		const ZkCredential *c = &s->credentials[i];
+
+		added = zoo_add_auth(s->zh, c->scheme, c->secret, (int) strlen(c->secret),
+							 NULL, NULL) == ZOK;
+	}
+	free_credentials(s);
+	return added;
+}
+
 static bool
 begin_locked(ZkSession *s, const char *addresses)
 {
@@ -636,7 +695,14 @@ begin_locked(ZkSession *s, const char *addresses)
 	if (s->zh == NULL)
 		return false;
 	zoo_set_servers_resolution_delay(s->zh, -1);
-	return true;
+	if (add_credentials(s))
+		return true;
+
+	/* never without: what we make would be open, or another's */
+	zookeeper_close(s->zh);
+	s->zh = NULL;
+	errno = ENOMEM;
+	return false;
 }
 
 static void
@@ -649,6 +715,7 @@ release(ZkSession *s)
 	close(s->wake_fd);
 	close(s->notify_fd);
 	pthread_mutex_destroy(&s->mutex);
+	free_credentials(s);
 	free(s->hosts);
 	free(s);
 }
@@ -742,7 +809,7 @@ start_keeper(ZkSession *s)
 }
 
 ZkSession *
-zks_open(const char *hosts, int timeout_ms)
+zks_open(const ZkOptions *options)
 {
 	ZkSession  *s = calloc(1, sizeof(ZkSession));
 
@@ -750,18 +817,20 @@ zks_open(const char *hosts, int timeout_ms)
 		return NULL;
 	s->sock = -1;
 	s->nservers = 1;
-	s->wanted_timeout_ms = timeout_ms;
-	s->info.timeout_ms = timeout_ms;
+	s->wanted_timeout_ms = options->timeout_ms;
+	s->info.timeout_ms = options->timeout_ms;
+	s->acl = options->closed ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
 	s->info.state = ZKS_CONNECTING;
 	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);
 	atomic_init(&s->owners, 2);
 	pthread_mutex_init(&s->mutex, NULL);
-	s->hosts = strdup(hosts);
+	s->hosts = strdup(options->hosts);
 	s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	s->notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 
-	if (s->hosts == NULL || s->wake_fd < 0 || s->notify_fd < 0 || !start_keeper(s))
+	if (s->hosts == NULL || !copy_credentials(s, options) ||
+		s->wake_fd < 0 || s->notify_fd < 0 || !start_keeper(s))
 	{
 		int			save_errno = errno;
 
@@ -770,6 +839,7 @@ zks_open(const char *hosts, int timeout_ms)
 		if (s->notify_fd >= 0)
 			close(s->notify_fd);
 		pthread_mutex_destroy(&s->mutex);
+		free_credentials(s);
 		free(s->hosts);
 		free(s);
 		errno = save_errno;

@@ -71,12 +71,29 @@ typedef struct ZkSessionInfo
  */
 extern int64_t zks_now(void);
 
+/* Who we are: "digest" and "user:password", and whatever a server understands */
+typedef struct ZkCredential
+{
+	char	   *scheme;
+	char	   *secret;
+} ZkCredential;
+
+typedef struct ZkOptions
+{
+	const char *hosts;			/* "host:port,..." */
+	int			timeout_ms;		/* asked of the server */
+	bool		closed;			/* our nodes are for those who are we */
+	const ZkCredential *credentials;	/* told to each server */
+	int			ncredentials;
+} ZkOptions;
+
 /*
- * Begin a session.  hosts is "host:port,..."; names are looked up by the
- * session's thread.  timeout_ms is what is asked of the server.  Returns NULL
- * with errno set when there are not the resources for it.
+ * Begin a session.  Names are looked up by the session's thread.  The options
+ * are copied; the copies of secrets are wiped when they are not needed any
+ * more, but the library keeps its own.  Returns NULL with errno set when there
+ * are not the resources for it.
  */
-extern ZkSession *zks_open(const char *hosts, int timeout_ms);
+extern ZkSession *zks_open(const ZkOptions *options);
 
 /*
  * End the session: ZooKeeper deletes its nodes.  Waits at most bound_ms; what
@@ -106,7 +123,14 @@ typedef struct ZkAnswer
 	int64_t		czxid;			/* of what was read; if its data says that it took
 								 * the place of another, of that */
 	bool		says_shared;	/* its data: see protocol.h */
+	int64_t		owner;			/* the session, of an ephemeral node */
+	int64_t		made_at_ms;		/* ZooKeeper's clock, since 1970 */
+	const char *data;			/* as far as it was kept; valid until */
+	int			data_len;		/* zks_request_free */
 } ZkAnswer;
+
+/* So much of what a node holds is kept by zks_read */
+#define ZKS_DATA_KEPT		2304
 
 extern bool zks_is_doubtful(int rc);
 
@@ -118,6 +142,9 @@ extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 
 /* One node, as the server knows it that has us now */
 extern ZkRequest *zks_read(ZkSession *session, const char *path);
+
+/* Delete anybody's node */
+extern ZkRequest *zks_delete(ZkSession *session, const char *path);
 
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
 extern void zks_request_free(ZkSession *session, ZkRequest *request);

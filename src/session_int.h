@@ -36,6 +36,9 @@
 /* Of a create: its header, and the length of the path that follows */
 #define ZKR_RESULT_BYTES	13
 
+/* Of a create in a multi: all but its path and its data, with our longest ACL */
+#define ZKR_CREATE_BYTES	64
+
 /* Called when a request is answered, or never will be; with the mutex held */
 typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
 
@@ -57,9 +60,13 @@ struct ZkRequest
 	int64_t		czxid;
 	int64_t		ephemeral_owner;
 	int			cversion;
+	int64_t		made_at_ms;
 	bool		is_mark;		/* the data is CONTAINER_MARK */
 	bool		says_shared;	/* so does the data: see protocol.h */
 	int64_t		in_place_of;	/* and of which transaction's node; or 0 */
+	bool		keeps_data;		/* somebody wants to read it */
+	char	   *data;
+	int			data_len;
 	int			nchildren;
 	char	  **children;
 	int			nops;			/* of a multi, else 0 */
@@ -116,6 +123,9 @@ struct ZkSession
 	int			notify_fd;
 	char	   *hosts;
 	int			wanted_timeout_ms;
+	const struct ACL_vector *acl;	/* of all nodes that we make */
+	ZkCredential *credentials;	/* until the library has them */
+	int			ncredentials;
 
 	/* set by one thread, read by the other, without the mutex */
 	atomic_bool closing;		/* the owner wants the session closed */
@@ -162,7 +172,7 @@ extern void zks_trouble_locked(ZkSession *s, const char *what);
 
 /* request.c */
 extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
-extern void zkr_create_locked(ZkRequest *r, const char *path, int flags);
+extern void zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data);
 extern void zkr_list_locked(ZkRequest *r, const char *dir);
 extern void zkr_sync_locked(ZkRequest *r, const char *path);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);

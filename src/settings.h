@@ -13,6 +13,14 @@ extern char *zklock_hosts;
 extern char *zklock_root;
 extern int	zklock_session_timeout; /* ms */
 extern int	zklock_node_style;	/* ZkpStyle */
+extern int	zklock_acl;			/* ZklockAcl */
+extern char *zklock_auth_file;	/* "" for none */
+
+typedef enum ZklockAcl
+{
+	ZKLOCK_ACL_WORLD,
+	ZKLOCK_ACL_CREATOR
+} ZklockAcl;
 
 /* in force at once; ms */
 extern int	zklock_connect_timeout;
@@ -20,6 +28,7 @@ extern int	zklock_operation_timeout;
 extern int	zklock_release_timeout;
 
 extern int	zklock_max_locks;
+extern bool zklock_publish_identity;
 
 typedef enum ZklockGuard
 {

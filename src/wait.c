@@ -48,7 +48,7 @@ zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 static uint32
 event_id(ZkWaitEvent event)
 {
-	static const char *const names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck"};
+	static const char *const names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck", "ZklockLook"};
 	static uint32 ids[lengthof(names)];
 
 	if (ids[event] == 0)

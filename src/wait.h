@@ -22,7 +22,8 @@ typedef enum ZkWaitEvent
 	ZKWAIT_CONNECT,
 	ZKWAIT_ACQUIRE,
 	ZKWAIT_RELEASE,
-	ZKWAIT_CHECK				/* that a lock is still held */
+	ZKWAIT_CHECK,				/* that a lock is still held */
+	ZKWAIT_LOOK					/* at a queue */
 } ZkWaitEvent;
 
 /*

@@ -23,8 +23,11 @@
 #include "client.h"
 #include "compat.h"
 #include "fence.h"
+#include "encoding.h"
 #include "hold.h"
+#include "identity.h"
 #include "path.h"
+#include "queue.h"
 #include "settings.h"
 #include "xact.h"
 
@@ -41,6 +44,9 @@ int			zklock_operation_timeout;
 int			zklock_release_timeout;
 int			zklock_max_locks;
 int			zklock_commit_guard;
+int			zklock_acl;
+char	   *zklock_auth_file;
+bool		zklock_publish_identity;
 
 static ProcessUtility_hook_type next_ProcessUtility = NULL;
 
@@ -113,6 +119,13 @@ static const struct config_enum_entry style_values[] =
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry acl_values[] =
+{
+	{"world", ZKLOCK_ACL_WORLD, false},
+	{"creator", ZKLOCK_ACL_CREATOR, false},
+	{NULL, 0, false}
+};
+
 static void
 define_settings(void)
 {
@@ -139,6 +152,21 @@ define_settings(void)
 							 gettext_noop("Whose names the nodes of this session's locks have, so that other clients respect them."),
 							 gettext_noop("curator: Curator's mutex and what understands it. curator_rw: Curator's read-write lock. kazoo: kazoo's locks."),
 							 &zklock_node_style, ZKP_CURATOR, style_values,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("zklock.auth_file",
+							   gettext_noop("File of the credentials that ZooKeeper is told, a line each, as scheme:credentials."),
+							   gettext_noop("Nobody but the server's user may read it."),
+							   &zklock_auth_file, "",
+							   PGC_SUSET, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	DefineCustomEnumVariable("zklock.acl",
+							 gettext_noop("Who may see and change the nodes that this session makes in ZooKeeper."),
+							 gettext_noop("world: everybody. creator: who has the credentials of zklock.auth_file."),
+							 &zklock_acl, ZKLOCK_ACL_WORLD, acl_values,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("zklock.publish_identity",
+							 gettext_noop("Whether the nodes of this session tell whose they are."),
+							 gettext_noop("They tell host, process, database, user, and application name."),
+							 &zklock_publish_identity, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	reserve_guc_prefix_compat("zklock");
 }
@@ -423,7 +451,7 @@ zk_fence(PG_FUNCTION_ARGS)
 static const char *const mode_names[] = {"none", "shared", "exclusive", "semaphore"};
 static const char *const scope_names[] = {"session", "transaction"};
 static const char *const state_names[] = {"held", "suspect", "lost"};
-static const char *const session_state_names[] = {"connecting", "connected", "suspended", "over"};
+static const char *const session_state_names[] = {"connecting", "connected", "suspended"};
 
 static void
 put_lock(const ZkHoldInfo *info, void *arg)
@@ -454,6 +482,105 @@ zk_lock_status(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* As kind and mode */
+static const char *const kind_names[] = {"none", "lock", "lock", "semaphore"};
+
+/* A time of ZooKeeper's, in ms since 1970; what it says may be anything */
+static bool
+unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
+{
+	if (pg_mul_s64_overflow(ms, 1000, timestamp) ||
+		pg_sub_s64_overflow(*timestamp, (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY,
+							timestamp))
+		return false;
+	return IS_VALID_TIMESTAMP(*timestamp);
+}
+
+/* Text of others, or NULL */
+static Datum
+text_or_null(const char *value, bool *isnull)
+{
+	*isnull = value == NULL;
+	return value != NULL ? CStringGetTextDatum(value) : (Datum) 0;
+}
+
+/* What others write as a number may be none */
+static Datum
+number_or_null(const char *value, bool *isnull)
+{
+	char	   *end = NULL;
+	long		number;
+
+	errno = 0;
+	number = value != NULL ? strtol(value, &end, 10) : 0;
+	*isnull = value == NULL || end == value || *end != '\0' || errno != 0 ||
+		number < PG_INT32_MIN || number > PG_INT32_MAX;
+	return Int32GetDatum((int32) number);
+}
+
+static void
+put_contender(const ZkqContender *contender, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		values[14];
+	bool		nulls[14] = {false};
+	char	   *fields[ZKI_FIELDS] = {NULL};
+	TimestampTz since = 0;
+	int			i = 0;
+
+	if (contender->ours)
+		zki_read(contender->data, contender->data_len, fields);
+	values[i++] = Int32GetDatum(contender->position);
+	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
+	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
+	values[i++] = BoolGetDatum(contender->granted);
+	nulls[i] = !contender->readable;
+	values[i++] = Int64GetDatum(contender->token);
+	nulls[i] = contender->session == 0;
+	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) contender->session));
+	nulls[i] = !contender->readable || !unix_ms_as_timestamp(contender->since_ms, &since);
+	values[i++] = TimestampTzGetDatum(since);
+	values[i++] = CStringGetTextDatum(zke_from_utf8_escaped(contender->node, strlen(contender->node), true));
+	values[i] = text_or_null(fields[ZKI_HOST], &nulls[i]);
+	i++;
+	values[i] = number_or_null(fields[ZKI_PID], &nulls[i]);
+	i++;
+	values[i] = text_or_null(fields[ZKI_DATABASE], &nulls[i]);
+	i++;
+	values[i] = text_or_null(fields[ZKI_USER], &nulls[i]);
+	i++;
+	values[i] = text_or_null(fields[ZKI_APPLICATION_NAME], &nulls[i]);
+	i++;
+	nulls[i] = contender->ours || contender->data_len == 0;
+	values[i] = nulls[i] ? (Datum) 0 :
+		CStringGetTextDatum(zke_from_utf8_escaped(contender->data, contender->data_len, true));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_queue);
+Datum
+zk_lock_queue(PG_FUNCTION_ARGS)
+{
+	char	   *path = path_argument(fcinfo);
+
+	init_srf_compat(fcinfo);
+	zkq_each(path, put_contender, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_break);
+Datum
+zk_lock_break(PG_FUNCTION_ARGS)
+{
+	char	   *path = path_argument(fcinfo);
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock node must not be null")));
+	PG_RETURN_BOOL(zkq_break(path, zkpath_name_from_text(PG_GETARG_TEXT_PP(1))));
+}
+
 /* A time of zks_now(), on the clock that users read */
 static TimestampTz
 as_timestamp(int64 boottime_ns)
@@ -475,7 +602,7 @@ Datum
 zk_session_status(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
-	ZkSession  *session = zkc_session();
+	ZkSession  *session = zkc_session();	/* not one that is over */
 	ZkSessionInfo info;
 	Datum		values[10];
 	bool		nulls[10] = {false};
@@ -487,7 +614,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 	if (session != NULL)
 		zks_info(session, &info);
 
-	values[i++] = CStringGetTextDatum(session == NULL ? "none" : session_state_names[info.state]);
+	values[i++] = CStringGetTextDatum(session == NULL || info.state == ZKS_OVER ? "none" :
+									  session_state_names[info.state]);
 	nulls[i] = info.epoch == 0;
 	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id));
 	nulls[i] = info.server[0] == '\0';

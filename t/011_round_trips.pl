@@ -18,7 +18,7 @@ use ZooKeeper;
 
 # Each frame travels so long, in ms: a request that was sent with another and
 # one that was sent after its answer cannot be mistaken for each other.
-my $DELAY = 20;
+my $DELAY = 50;
 
 # empty directories stay, so that nobody has to make one again
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;

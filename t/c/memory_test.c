@@ -293,7 +293,7 @@ create_as(int i, const char *below, ZkpMode mode, ZkpStyle style, bool parents)
 {
 	char		path[ZKS_PATH_LEN];
 	char	   *dirs[] = {path};
-	ZkpWant		want = {mode, style, 3};
+	ZkpWant		want = {mode, style, 3, "host a\n"};
 
 	snprintf(path, sizeof(path), "%s%s", dir, below);
 	if (!zkn_create(session, dirs, 1, &want, parents, &nodes[i]))
@@ -312,7 +312,7 @@ create_group(int i, int n, const char *const *below, ZkpMode mode, bool parents)
 {
 	char		paths[8][300];
 	char	   *dirs[8];
-	ZkpWant		want = {mode, ZKP_CURATOR, 3};
+	ZkpWant		want = {mode, ZKP_CURATOR, 3, "host a\n"};
 
 	for (int k = 0; k < n; k++)
 	{
@@ -925,7 +925,7 @@ step_masses(void)
 	for (int form = 0; form < 2; form++)
 	{
 		int			n = 0;
-		ZkpWant		want = {ZKP_SEMAPHORE, ZKP_CURATOR, INT32_MAX};
+		ZkpWant		want = {.mode = ZKP_SEMAPHORE,.permits = INT32_MAX};
 		int			npresent = 0;
 		int64_t		start;
 		ZkNodeInfo	info;
@@ -1219,6 +1219,8 @@ walk(const char *ending, int bound_ms, int crowd)
 	};
 	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) -
 		(crowd == 2 ? 0 : crowd == 1 ? 1 : 3);
+	ZkCredential credentials[] = {{"digest", "walker:a b"}, {"digest", "another:"}};
+	ZkOptions	options = {.hosts = hosts,.timeout_ms = timeout_ms,.closed = true,.credentials = credentials,.ncredentials = 2};
 	int			threads = threads_without_session();
 	int			descriptors = count_entries("/proc/self/fd");
 
@@ -1231,7 +1233,7 @@ walk(const char *ending, int bound_ms, int crowd)
 	memset(requests, 0, sizeof(requests));
 	memset(watches, 0, sizeof(watches));
 
-	session = zks_open(hosts, timeout_ms);
+	session = zks_open(&options);
 	if (session != NULL)
 	{
 		WAIT_FOR(state() == ZKS_CONNECTED);

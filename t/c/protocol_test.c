@@ -68,7 +68,7 @@ queue_of(char *const *names, ZkpMode mode, Looked *l)
 static ZkpView *
 look(Looked *l, const char *self, const char *own, ZkpMode mode, int permits)
 {
-	ZkpWant		want = {mode, ZKP_CURATOR, permits};
+	ZkpWant		want = {.mode = mode,.style = ZKP_CURATOR,.permits = permits};
 
 	l->view.watch = l->watch;
 	zkp_look(l->queue, l->n, self, own, &want, &l->view);
@@ -98,7 +98,7 @@ looks(const char *what, char *const *names, const char *self, ZkpMode mode,
 static void
 makes(ZkpMode mode, ZkpStyle style, int permits, const char *expected)
 {
-	ZkpWant		want = {mode, style, permits};
+	ZkpWant		want = {.mode = mode,.style = style,.permits = permits};
 	char		prefix[ZKP_PREFIX_LEN];
 	char		name[ZKP_NAME_LEN];
 	ZkpContender c;
@@ -127,13 +127,17 @@ becomes(const char *exclusive, const char *shared)
 }
 
 static void
-says(const char *data, bool shared, int64_t czxid)
+says(const char *data, bool ours, bool shared, int64_t czxid, const char *identity)
 {
-	int64_t		said;
+	ZkpData		said;
 
-	ok(zkp_says_shared(data, (int) strlen(data), &said) == shared && said == czxid,
-	   "\"%.*s\" with czxid %lld says %s", (int) strcspn(data, "\n"), data,
-	   (long long) czxid, shared ? "shared" : "nothing");
+	zkp_read_data(data, (int) strlen(data), &said);
+	ok(said.ours == ours && said.shared == shared && said.czxid == czxid &&
+	   said.identity_len == (int) strlen(identity) &&
+	   (said.identity_len == 0 || memcmp(said.identity, identity, said.identity_len) == 0),
+	   "data of %d bytes: %s, %s, czxid %lld, %d bytes of whose it is", (int) strlen(data),
+	   ours ? "ours" : "not ours", shared ? "shared" : "not shared", (long long) czxid,
+	   (int) strlen(identity));
 }
 
 static void
@@ -162,18 +166,24 @@ test_names(void)
 	becomes("0f5d__lock__-2147483648", "0f5d__rlock__-2147483648");
 	becomes("_c_" UUID "-lock-0000000004", NULL);
 	becomes("_c_" UUID "-lock--000000004", NULL);
-	says("shared", true, 0);
-	says("shared\nmore", true, 0);
-	says("shared\nczxid 42\nmore", true, 42);
-	says("shared\nczxid 99999999999999999999999", true, INT64_C(999999999999999999));
-	says("", false, 0);
-	says("share", false, 0);
-	says("sharedx", false, 0);
-	says("__REVOKE__", false, 0);
-	zkp_shared_data(data, 0);
-	says(data, true, 0);
-	zkp_shared_data(data, INT64_MAX / 100);
-	says(data, true, INT64_MAX / 100);
+	says("zklock\n", true, false, 0, "");
+	says("zklock\nshared\n", true, true, 0, "");
+	says("zklock\nshared\nhost a\n", true, true, 0, "host a\n");
+	says("zklock\nshared\nczxid 42\n", true, true, 42, "");
+	says("zklock\nshared\nczxid 99999999999999999999999", true, true, INT64_C(999999999999999999), "99999");
+	says("zklock\nhost shared\n", true, false, 0, "host shared\n");
+	says("zklock\nhost a\nshared\n", true, false, 0, "host a\nshared\n");
+	says("zklock\nsharedx", true, false, 0, "sharedx");
+	says("", false, false, 0, "");
+	says("zklock", false, false, 0, "");
+	says("shared\n", false, false, 0, "");
+	says("__REVOKE__", false, false, 0, "");
+	zkp_write_data(data, false, 0, NULL);
+	says(data, true, false, 0, "");
+	zkp_write_data(data, true, 0, "host a\n");
+	says(data, true, true, 0, "host a\n");
+	zkp_write_data(data, true, INT64_MAX / 100, "host a\n");
+	says(data, true, true, INT64_MAX / 100, "host a\n");
 
 	parses("lock-0000000012", ZKP_EXCLUSIVE, 12);	/* Menagerie */
 	parses("_c_0f5dd2a68e264f8e9e0c3a4be1f6a4d1-lock-0000000001", ZKP_EXCLUSIVE, 1);	/* go-zk */
@@ -631,7 +641,7 @@ join(ZkpMode mode, ZkpStyle style)
 	char		uuid[ZKP_UUID_LEN];
 
 	memset(a, 0, sizeof(*a));
-	a->want = (ZkpWant) {mode, style, mode == ZKP_SEMAPHORE ? 1 + below(3) : 0};
+	a->want = (ZkpWant) {.mode = mode,.style = style,.permits = mode == ZKP_SEMAPHORE ? 1 + below(3) : 0};
 	snprintf(uuid, sizeof(uuid), "%08x-0000-4000-8000-%012x", (unsigned) below(INT_MAX),
 			 (unsigned) zxid);
 	zkp_prefix(prefix, uuid, &a->want);
@@ -966,7 +976,7 @@ test_garbage(void)
 		char		shared[ZKP_NAME_LEN];
 		int			npieces = 1 + below(4);
 		int			len;
-		int64_t		czxid;
+		ZkpData		says;
 		ZkpContender c;
 		ZkpContender expected;
 		bool		found;
@@ -1021,7 +1031,7 @@ test_garbage(void)
 		memcpy(name, text, len);
 		if (found && !zkp_is_reserved(name, len))
 			good = false;
-		(void) zkp_says_shared(name, len, &czxid);
+		zkp_read_data(name, len, &says);
 		free(name);
 	}
 	regfree(&name_regex);

@@ -63,7 +63,7 @@ wait_a_little(int ms)
 static bool
 open_session(const char *hosts, int64_t until)
 {
-	session = zks_open(hosts, 2000);
+	session = zks_open(&(ZkOptions) {.hosts = hosts,.timeout_ms = 2000});
 	if (session == NULL)
 	{
 		perror("zks_open");
@@ -166,7 +166,7 @@ static void
 make_nodes(Slot *first)
 {
 	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_EXCLUSIVE, ZKP_SHARED, ZKP_SEMAPHORE};
-	ZkpWant		want = {modes[rand() % 4], (ZkpStyle) (rand() % 3), 1 + rand() % 3};
+	ZkpWant		want = {modes[rand() % 4], (ZkpStyle) (rand() % 3), 1 + rand() % 3, "host a\n"};
 	int			n = rand() % 2 == 0 ? 1 : 1 + rand() % 5;
 	Slot	   *chosen[NSLOTS] = {first};
 	char	   *where[NSLOTS];

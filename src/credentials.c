@@ -1,0 +1,175 @@
+/*-------------------------------------------------------------------------
+ *
+ * credentials.c
+ *	  The file of credentials, zklock.auth_file.
+ *
+ * A line each, "scheme:credentials", such as "digest:user:password"; empty
+ * lines and those that begin with # are skipped.  A file, since a setting
+ * would be written into catalogs and logs.  Nothing of its contents may get
+ * into a message; its name is told to the server's log only, as the setting
+ * is shown to superusers only.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "lib/stringinfo.h"
+#include "storage/fd.h"
+
+#include "credentials.h"
+
+#define LARGEST_FILE		(64 * 1024)
+
+#define PERMISSIONS_HINT \
+	"It must be a regular file that belongs to the server's user and has permissions u=rw (0600) or less, or that belongs to root and has permissions u=rw,g=r (0640) or less."
+#define LINES_HINT \
+	"A line looks like digest:user:password, or begins with #."
+
+static void refuse(const char *file, const char *hint, const char *format,...)
+			pg_attribute_printf(3, 4) pg_attribute_noreturn();
+
+static void
+refuse(const char *file, const char *hint, const char *format,...)
+{
+	int			save_errno = errno;
+	StringInfoData why;
+	va_list		args;
+
+	initStringInfo(&why);
+	errno = save_errno;
+	va_start(args, format);
+	/* what is said here is short */
+	enlargeStringInfo(&why, 1024);
+	(void) vsnprintf(why.data, 1024, format, args);
+	va_end(args);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("could not read the credentials for ZooKeeper"),
+			 errdetail("The file of zklock.auth_file %s.", why.data),
+			 errdetail_log("The file \"%s\" of zklock.auth_file %s.", file, why.data),
+			 errhint("%s", hint)));
+}
+
+/* PostgreSQL's own rule for private keys */
+static const char *
+check_file(const struct stat *st)
+{
+	bool		own = st->st_uid == geteuid();
+
+	if (!S_ISREG(st->st_mode))
+		return "is not a regular file";
+	if (!own && st->st_uid != 0)
+		return "belongs neither to the server's user nor to root";
+	if (st->st_mode & (own ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO))
+		return "is open to others";
+	if (st->st_size >= LARGEST_FILE)
+		return "is too large";
+	return NULL;
+}
+
+/*
+ * All of it, with a terminator.  The descriptor is the transaction's: an error
+ * closes it.
+ */
+static void
+read_file(const char *file, ZkCredentials *c)
+{
+	/* whatever it is, opening it must not block */
+	int			fd = OpenTransientFile(file, O_RDONLY | O_NONBLOCK | O_NOCTTY | PG_BINARY);
+	struct stat st;
+	const char *wrong;
+	ssize_t		n;
+
+	if (fd < 0)
+		refuse(file, PERMISSIONS_HINT, "could not be opened: %s", strerror(errno));
+	if (fstat(fd, &st) != 0)
+		refuse(file, PERMISSIONS_HINT, "could not be examined: %s", strerror(errno));
+	wrong = check_file(&st);
+	if (wrong != NULL)
+		refuse(file, PERMISSIONS_HINT, "%s", wrong);
+
+	c->text = palloc0(LARGEST_FILE);
+	while ((n = read(fd, c->text + c->len, LARGEST_FILE - 1 - c->len)) > 0)
+		c->len += n;
+	if (n < 0)
+	{
+		int			save_errno = errno;
+
+		zkcred_wipe(c);
+		refuse(file, PERMISSIONS_HINT, "could not be read: %s", strerror(save_errno));
+	}
+	CloseTransientFile(fd);
+}
+
+/* One line, which has a terminator now; false: it is not "scheme:credentials" */
+static bool
+read_line(char *line, int len, ZkCredential *credential)
+{
+	char	   *colon = strchr(line, ':');
+
+	if (strlen(line) != (size_t) len || colon == NULL || colon == line || colon[1] == '\0')
+		return false;
+	*colon = '\0';
+	credential->scheme = line;
+	credential->secret = colon + 1;
+	return true;
+}
+
+/* Returns the number of the first bad line, or 0 */
+static int
+read_lines(ZkCredentials *c)
+{
+	char	   *end = c->text + c->len;
+	char	   *next;
+	int			number = 1;
+
+	for (char *line = c->text; line < end; line = next, number++)
+	{
+		char	   *line_end = memchr(line, '\n', end - line);
+
+		if (line_end == NULL)
+			line_end = end;
+		next = line_end + 1;
+		if (line_end > line && line_end[-1] == '\r')
+			line_end--;
+		*line_end = '\0';
+		if (line_end == line || line[0] == '#')
+			continue;
+		if (!read_line(line, line_end - line, &c->list[c->n++]))
+			return number;
+	}
+	return 0;
+}
+
+void
+zkcred_read(const char *file, ZkCredentials *c)
+{
+	int			nlines = 1;
+	int			bad;
+
+	memset(c, 0, sizeof(*c));
+	if (file == NULL || file[0] == '\0')
+		return;
+	read_file(file, c);
+	for (int i = 0; i < c->len; i++)
+		nlines += c->text[i] == '\n';
+	c->list = palloc0(nlines * sizeof(ZkCredential));
+	bad = read_lines(c);
+	if (bad > 0)
+	{
+		zkcred_wipe(c);
+		refuse(file, LINES_HINT, "has a bad line, number %d", bad);
+	}
+}
+
+void
+zkcred_wipe(ZkCredentials *c)
+{
+	if (c->text != NULL)
+		explicit_bzero(c->text, c->len);
+	c->n = 0;
+}

@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * credentials.h
+ *	  The file of credentials, zklock.auth_file.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_CREDENTIALS_H
+#define ZKLOCK_CREDENTIALS_H
+
+#include "session.h"
+
+typedef struct ZkCredentials
+{
+	int			n;
+	ZkCredential *list;			/* points into text */
+	char	   *text;
+	int			len;
+} ZkCredentials;
+
+/*
+ * Read the file; NULL or "" has none.  Raises F0000 when it cannot be read, is
+ * open to others, or has a bad line, without a word of what stands in it.
+ */
+extern void zkcred_read(const char *file, ZkCredentials *credentials);
+
+/* To be called as soon as a session has them */
+extern void zkcred_wipe(ZkCredentials *credentials);
+
+#endif							/* ZKLOCK_CREDENTIALS_H */

@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * identity.c
+ *	  What our nodes tell of their session: who holds or waits for a lock.
+ *
+ * Lines of UTF-8, a name, a space, a value; so that they can be read with any
+ * ZooKeeper client, too.  A line feed in a value is written as \n, a backslash
+ * as \\.  Nothing here may fail for what a database, a role, or an application
+ * is called: it would keep them from the lock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "commands/dbcommands.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "encoding.h"
+#include "identity.h"
+#include "protocol.h"
+#include "settings.h"
+
+const char *const zki_names[ZKI_FIELDS] = {
+	"host", "pid", "database", "user", "application_name"
+};
+
+/* Bytes of a value, which is cut off there */
+#define LONGEST_VALUE		256
+
+static void
+put_line(StringInfo lines, ZkiField field, const char *value)
+{
+	char	   *utf8;
+	int			start = lines->len;
+
+	if (value == NULL || value[0] == '\0')
+		return;
+	utf8 = zke_to_utf8_escaped(value, strlen(value));
+	appendStringInfo(lines, "%s ", zki_names[field]);
+	for (const char *c = utf8; *c != '\0' && lines->len - start < LONGEST_VALUE; c++)
+	{
+		if (*c == '\n')
+			appendStringInfoString(lines, "\\n");
+		else if (*c == '\\')
+			appendStringInfoString(lines, "\\\\");
+		else
+			appendStringInfoChar(lines, *c);
+	}
+	appendStringInfoChar(lines, '\n');
+	pfree(utf8);
+}
+
+static const char *
+host_name(void)
+{
+	static char host[256];
+
+	if (host[0] == '\0' && gethostname(host, sizeof(host) - 1) != 0)
+		return NULL;
+	return host;
+}
+
+/* It cannot be renamed while we are in it */
+static const char *
+database_name(void)
+{
+	static char *database = NULL;
+
+	if (database == NULL && OidIsValid(MyDatabaseId))
+	{
+		char	   *name = get_database_name(MyDatabaseId);
+
+		if (name != NULL)
+			database = MemoryContextStrdup(TopMemoryContext, name);
+	}
+	return database;
+}
+
+const char *
+zki_lines(void)
+{
+	static char text[ZKP_IDENTITY_LEN];
+	StringInfoData lines;
+
+	text[0] = '\0';
+	if (!zklock_publish_identity)
+		return text;
+	initStringInfo(&lines);
+	put_line(&lines, ZKI_HOST, host_name());
+	appendStringInfo(&lines, "%s %d\n", zki_names[ZKI_PID], MyProcPid);
+	put_line(&lines, ZKI_DATABASE, database_name());
+	put_line(&lines, ZKI_USER, GetUserNameFromId(GetSessionUserId(), true));
+	put_line(&lines, ZKI_APPLICATION_NAME, application_name);
+	strlcpy(text, lines.data, sizeof(text));
+	pfree(lines.data);
+	return text;
+}
+
+/* The value of a line, without its escapes */
+static char *
+read_value(const char *value, int len)
+{
+	char	   *plain = palloc(len + 1);
+	int			n = 0;
+	char	   *result;
+
+	for (int i = 0; i < len; i++)
+	{
+		bool		escaped = value[i] == '\\' && i + 1 < len &&
+			(value[i + 1] == 'n' || value[i + 1] == '\\');
+
+		if (escaped)
+			i++;
+		plain[n++] = escaped && value[i] == 'n' ? '\n' : value[i];
+	}
+	result = zke_from_utf8_escaped(plain, n, false);
+	pfree(plain);
+	return result;
+}
+
+void
+zki_read(const char *lines, int len, char *fields[ZKI_FIELDS])
+{
+	memset(fields, 0, ZKI_FIELDS * sizeof(char *));
+	while (len > 0)
+	{
+		const char *end = memchr(lines, '\n', len);
+		int			line_len = end != NULL ? (int) (end - lines) : len;
+
+		for (int i = 0; i < ZKI_FIELDS; i++)
+		{
+			int			name_len = strlen(zki_names[i]);
+
+			if (fields[i] == NULL && line_len > name_len && lines[name_len] == ' ' &&
+				memcmp(lines, zki_names[i], name_len) == 0)
+				fields[i] = read_value(lines + name_len + 1, line_len - name_len - 1);
+		}
+		if (end == NULL)
+			break;
+		lines += line_len + 1;
+		len -= line_len + 1;
+	}
+}

@@ -1,0 +1,45 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue.h
+ *	  Everyone at a lock: seeing them, and putting one out.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_QUEUE_H
+#define ZKLOCK_QUEUE_H
+
+#include "protocol.h"
+
+/* Somebody who holds a lock, or waits for it */
+typedef struct ZkqContender
+{
+	int			position;		/* among those of its kind, from 1 */
+	ZkpMode		mode;
+	bool		granted;
+	const char *node;			/* its name, in UTF-8 */
+	bool		readable;		/* false: its node is closed to us, and what
+								 * follows is not known */
+	int64_t		token;
+	int64_t		session;		/* of ZooKeeper; 0: none */
+	int64_t		since_ms;		/* ZooKeeper's clock, since 1970 */
+	bool		ours;			/* of a zklock, anywhere */
+	const char *data;			/* of ours whose it is, for zki_read; else what
+								 * its client wrote.  No terminator */
+	int			data_len;
+} ZkqContender;
+
+/*
+ * Calls back for everyone, in their order: those at the lock, then those at
+ * the semaphore.  Two round trips.  path: UTF-8, as zkpath_from_text gives it.
+ * Raises what any call does for which ZooKeeper has to be asked.
+ */
+extern void zkq_each(const char *path, void (*callback) (const ZkqContender *contender, void *arg),
+					 void *arg);
+
+/*
+ * Delete the node of this name, and tell the user and the server's log whose
+ * it was.  False: it was gone.  Raises 22023 unless it is a contender's name.
+ */
+extern bool zkq_break(const char *path, const char *node);
+
+#endif							/* ZKLOCK_QUEUE_H */
