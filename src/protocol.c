@@ -473,27 +473,44 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 		view->next = false;
 }
 
-/*
- * The order is that of zkp_look, seen by everybody.  An exclusive lock over
- * one's own shared one has a node of its own; of other clients we do not know
- * whether two nodes of a session belong together.
- */
-bool
-zkp_is_granted(const ZkpContender *queue, int n, int at)
+/* All before an exclusive node must be gone, but its own session's shared one */
+static bool
+is_alone(const ZkpContender *queue, int before, int self)
 {
-	const ZkpContender *self = &queue[at];
-	int			before = count_before(queue, n, at);
-
-	if (self->mode == ZKP_SEMAPHORE)
-		return (before > at ? before - 1 : before) < self->permits;
 	for (int i = 0; i < before; i++)
 	{
-		if (i == at || (queue[i].mode == ZKP_SHARED && self->mode == ZKP_SHARED))
-			continue;
-		if (queue[i].mode == ZKP_SHARED && queue[i].owner != 0 &&
-			queue[i].owner == self->owner)
-			continue;
-		return false;
+		if (i != self && (queue[i].mode != ZKP_SHARED || queue[i].owner == 0 ||
+						  queue[i].owner != queue[self].owner))
+			return false;
 	}
 	return true;
+}
+
+/*
+ * By the rules of zkp_look.  Of other clients nobody knows whether two nodes of
+ * a session belong together.
+ */
+void
+zkp_granted(const ZkpContender *queue, int n, bool *granted)
+{
+	int			first_writer = 0;
+
+	while (first_writer < n && queue[first_writer].mode != ZKP_EXCLUSIVE)
+		first_writer++;
+	for (int i = 0; i < n; i++)
+	{
+		int			before = count_before(queue, n, i);
+
+		switch (queue[i].mode)
+		{
+			case ZKP_SEMAPHORE:
+				granted[i] = (before > i ? before - 1 : before) < queue[i].permits;
+				break;
+			case ZKP_SHARED:
+				granted[i] = first_writer >= before;
+				break;
+			default:
+				granted[i] = is_alone(queue, before, i);
+		}
+	}
 }

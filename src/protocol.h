@@ -67,7 +67,7 @@ typedef struct ZkpContender
 	int64_t		czxid;			/* the transaction that made it, or the one in
 								 * whose place it stands; 0: not known */
 	int64_t		owner;			/* the session that made it, if zklock did; 0:
-								 * not known.  Only for zkp_is_granted */
+								 * not known.  Only for zkp_granted */
 	int			tag;			/* the caller's */
 } ZkpContender;
 
@@ -147,9 +147,9 @@ extern void zkp_look(const ZkpContender *queue, int n, const char *self,
 					 const char *own, const ZkpWant *want, ZkpView *view);
 
 /*
- * Does this one of the queue hold?  Those whose data says that they are shared
- * now have that mode here.
+ * Who of the queue holds?  Those whose data says that they are shared now have
+ * that mode here.
  */
-extern bool zkp_is_granted(const ZkpContender *queue, int n, int at);
+extern void zkp_granted(const ZkpContender *queue, int n, bool *granted);
 
 #endif							/* ZKLOCK_PROTOCOL_H */

@@ -168,6 +168,9 @@ put_in_order(Look *look, Queue *queue)
 static void
 show(const Queue *queue, Callback callback, void *arg)
 {
+	bool	   *granted = palloc_extended(Max(queue->n, 1) * sizeof(bool), MCXT_ALLOC_HUGE);
+
+	zkp_granted(queue->contenders, queue->n, granted);
 	for (int i = 0; i < queue->n; i++)
 	{
 		const ZkpContender *contender = &queue->contenders[i];
@@ -175,7 +178,7 @@ show(const Queue *queue, Callback callback, void *arg)
 		ZkqContender row = {
 			.position = i + 1,
 			.mode = contender->mode,
-			.granted = zkp_is_granted(queue->contenders, queue->n, i),
+			.granted = granted[i],
 			.node = contender->name,
 			.readable = answer->rc == ZOK,
 		};

@@ -324,6 +324,47 @@ test_semaphore(void)
 	   "with a single place it is a lock");
 }
 
+/* Who holds, as zk_lock_queue shows it: "+" for each who does */
+static void
+holds(const char *expected, const ZkpContender *queue, int n, const char *what)
+{
+	bool		granted[8];
+	bool		good = (int) strlen(expected) == n;
+
+	zkp_granted(queue, n, granted);
+	for (int i = 0; i < n; i++)
+		good &= granted[i] == (expected[i] == '+');
+	ok(good, "%s", what);
+}
+
+static void
+test_granted(void)
+{
+	static char *const writers[] = {"a-lock-0000000001", "b-lock-0000000002", "x-1f-0000000000", NULL};
+	static char *const readers[] = {"a__rlock__0000000001", "b__rlock__0000000002", "c__lock__0000000003", "d__rlock__0000000004", NULL};
+	static char *const mixed[] = {SEM(1, 0000000001), SEM(3, 0000000002), SEM(1, 0000000003), SEM(3, 0000000004), SEM(2, 0000000005), NULL};
+	static char *const equal[] = {"a__WRIT__0000000001", "b__READ__0000000001", NULL};
+	ZkpContender queue[8];
+	int			n;
+
+	n = zkp_queue(writers, 3, ZKP_EXCLUSIVE, queue);
+	holds("+..", queue, n, "the first writer holds");
+	n = zkp_queue(readers, 4, ZKP_EXCLUSIVE, queue);
+	holds("++..", queue, n, "readers hold together, and not behind a writer");
+	queue[0].owner = queue[2].owner = 7;
+	holds("++..", queue, n, "who upgrades waits for the other readers");
+	queue[1].owner = 7;
+	holds("+++.", queue, n, "and not for its own session's");
+	queue[0].owner = queue[1].owner = queue[2].owner = 0;
+	holds("++..", queue, n, "of other clients, nobody knows what belongs together");
+	queue[2].mode = ZKP_SHARED;
+	holds("++++", queue, n, "a writer that has become a reader lets others in");
+	n = zkp_queue(mixed, 5, ZKP_SEMAPHORE, queue);
+	holds("++...", queue, n, "each is judged by its own permits");
+	n = zkp_queue(equal, 2, ZKP_EXCLUSIVE, queue);
+	holds("..", queue, n, "of two with one number, neither holds for certain");
+}
+
 static void
 test_wrap(void)
 {
@@ -1048,6 +1089,7 @@ main(int argc, char **argv)
 	test_queue();
 	test_upgrade();
 	test_semaphore();
+	test_granted();
 	test_wrap();
 	test_random_queues();
 	test_course();
