@@ -1220,7 +1220,7 @@ walk(const char *ending, int bound_ms, int crowd)
 	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) -
 		(crowd == 2 ? 0 : crowd == 1 ? 1 : 3);
 	ZkCredential credentials[] = {{"digest", "walker:a b"}, {"digest", "another:"}};
-	ZkOptions	options = {.hosts = hosts,.timeout_ms = timeout_ms,.closed = true,.credentials = credentials,.ncredentials = 2};
+	ZkOptions	options = {.hosts = hosts,.timeout_ms = timeout_ms,.credentials = credentials,.ncredentials = 2};
 	int			threads = threads_without_session();
 	int			descriptors = count_entries("/proc/self/fd");
 
