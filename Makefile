@@ -1,11 +1,19 @@
 # zklock: ZooKeeper locks for PostgreSQL
 #
 #   make, make install         build and install for the pg_config in PATH
-#   make installcheck          tests against a running server and ensemble:
-#                              ZK_HOSTS=host:port,... (default 127.0.0.1:2181)
+#   make installcheck          tests of what is installed: sql/ and specs/ on the
+#                              server that PGHOST, PGPORT and PGUSER (a superuser)
+#                              name, with the ensemble that it reaches as
+#                              ZK_HOSTS=host:port,... (default 127.0.0.1:2181);
+#                              then t/, on servers of its own, as a user that
+#                              PostgreSQL runs as.  TAP_TESTS= leaves t/ out,
+#                              REGRESS= ISOLATION= all but t/
 #   make check-unit            tests of the parts without PostgreSQL
 #
 # dev/test does all of it on a throwaway server and ensemble.
+
+# the sources' directory: another one than ours if VPATH says so
+here := $(or $(VPATH),.)
 
 MODULE_big = zklock
 OBJS = src/zklock.o src/path.o src/encoding.o src/fence.o src/queue.o src/identity.o src/hold.o src/unlock.o src/xact.o src/lock.o \
@@ -15,17 +23,22 @@ EXTENSION = zklock
 DATA = zklock--1.0.sql
 PGFILEDESC = "zklock - distributed locks in a ZooKeeper ensemble"
 
-REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
-ISOLATION = $(patsubst specs/%.spec,%,$(sort $(wildcard specs/*.spec)))
+REGRESS = $(basename $(notdir $(sort $(wildcard $(here)/sql/*.sql))))
+ISOLATION = $(basename $(notdir $(sort $(wildcard $(here)/specs/*.spec))))
 TAP_TESTS = 1
+REGRESS_PREP = check-servers
 
 # the parts below PostgreSQL need what POSIX alone does not have
 PG_CPPFLAGS = -D_GNU_SOURCE
 SHLIB_LINK = -lzookeeper_st -lpthread
 
+# A function that waits for a network gains nothing from being inlined, and
+# bitcode would need the server's own version of LLVM.
+override with_llvm = no
+
 # where the regression tests find ZooKeeper
 ZK_HOSTS ?= 127.0.0.1:2181
-export PGOPTIONS := -c zklock.hosts=$(ZK_HOSTS) -c zklock.root=/zklock_regress
+export PGOPTIONS := $(strip $(PGOPTIONS) -c zklock.hosts=$(ZK_HOSTS) -c zklock.root=/zklock_regress)
 
 EXTRA_CLEAN = t/c/protocol_test
 
@@ -35,6 +48,8 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifeq ($(wildcard $(PGXS)),)
 $(error PostgreSQL's server headers were not found: install Debian's postgresql-server-dev-15 (or that of your version), or set PG_CONFIG)
 endif
+# what only tests, or removes, needs no compiler
+ifneq ($(filter-out clean distclean installcheck uninstall,$(or $(MAKECMDGOALS),all)),)
 # (make's versions differ in how a number sign is written in a function)
 hash := \#
 ifneq ($(shell printf '$(hash)include <zookeeper/zookeeper.h>\n' | $(or $(CC),cc) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes),yes)
@@ -43,11 +58,21 @@ endif
 ifneq ($(shell printf 'char zoo_async(void); int main(void) { return zoo_async(); }\n' | $(or $(CC),cc) $(LDFLAGS) -x c - -lzookeeper_st -o /dev/null >/dev/null 2>&1 && echo yes),yes)
 $(error ZooKeeper's single-threaded client library was not found: install Debian's libzookeeper-st-dev, instead of libzookeeper-mt-dev)
 endif
+endif
 
 include $(PGXS)
 
+ifdef VPATH
+$(shell mkdir -p src t/c)
+endif
+
 # headers are few: build all anew when one changes
 $(OBJS): $(wildcard $(srcdir)/src/*.h)
+
+# says what is missing before the tests fail for it
+.PHONY: check-servers
+check-servers:
+	@sh $(srcdir)/dev/installcheck.sh '$(bindir)/psql' '$(ZK_HOSTS)' '$(strip $(REGRESS) $(ISOLATION))' '$(TAP_TESTS)'
 
 .PHONY: check-unit
 check-unit: t/c/protocol_test
