@@ -1,0 +1,289 @@
+# Upgrading: who installed 1.0 and applies each step since then has what a new
+# user gets, and what zk_fences has seen.  The comparison itself is tried with a
+# version that does not exist, and with steps to it that forget something.
+#
+# A server finds extensions beside its programs, so that one with made-up files
+# needs programs in a place of its own.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Cwd qw(abs_path);
+use File::Copy qw(copy);
+use File::Path qw(make_path);
+use JSON::PP ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Zklock;
+use ZooKeeper;
+
+my $tree = abs_path("$FindBin::RealBin/..");
+my $first = '1.0';
+my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$/m)[0];
+
+#
+# One version, wherever it is written
+#
+{
+	my $meta = JSON::PP::decode_json(slurp_file("$tree/META.json"));
+	my ($changes) = slurp_file("$tree/CHANGELOG.md") =~ /^## (\S+)/m;
+	my ($package) = slurp_file("$tree/debian/changelog") =~ /\Azklock \(([^)-]+)-/;
+	my ($data) = slurp_file("$tree/Makefile") =~ /^DATA = (.*)$/m;
+
+	is($changes, $default, 'CHANGELOG.md begins with the version of zklock.control');
+	is($package, $default, 'so does debian/changelog');
+	# PGXN's have three parts
+	is($meta->{version}, "$default.0", 'META.json has it');
+	is($meta->{provides}{zklock}{version}, "$default.0", '- where it says what it provides, too');
+	ok(-e "$tree/$meta->{provides}{zklock}{file}", '- and names a script that exists');
+	ok(-e "$tree/$meta->{provides}{zklock}{docfile}", '- and a document');
+	is_deeply([ sort split / /, $data ], [ sort map { s{.*/}{}r } glob "$tree/zklock--*.sql" ],
+		'make install installs every script that there is');
+
+	my ($licence) = slurp_file("$tree/LICENSE") =~ /^(Permission .*)\z/ms;
+	my ($in_package) = slurp_file("$tree/debian/copyright") =~ /^ (Permission .*)\z/ms;
+	is($in_package =~ s/^ \.?//mgr, $licence, 'LICENSE and debian/copyright say the same');
+}
+
+#
+# A server with an extension directory of its own
+#
+my $installation = PostgreSQL::Test::Utils::tempdir() . '/installation';
+
+sub pg_config
+{
+	my $answer = `@{[ $ENV{PG_CONFIG} // 'pg_config' ]} --$_[0]`;
+	chomp $answer;
+	return $answer || die "no pg_config --$_[0]";
+}
+
+# In $installation what is in this directory, as links, but for some that are
+# left out
+sub link_all
+{
+	my ($dir, $but) = @_;
+	make_path("$installation$dir");
+	opendir my $handle, $dir or die "$dir: $!";
+	foreach my $entry (grep { !/^\.\.?$/ && !/$but/ } readdir $handle)
+	{
+		symlink "$dir/$entry", "$installation$dir/$entry" or die "$dir/$entry: $!";
+	}
+	return;
+}
+
+my ($bin, $share, $lib) = map { pg_config($_) } qw(bindir sharedir pkglibdir);
+my $extensions = "$installation$share/extension";
+
+# these look at where they really are
+my @programs = qw(postgres initdb pg_ctl);
+link_all($bin, '^(?:' . join('|', @programs) . ')$');
+foreach my $program (@programs)
+{
+	copy("$bin/$program", "$installation$bin/$program") or die "$bin/$program: $!";
+	chmod 0755, "$installation$bin/$program";
+}
+link_all($lib, '^$') if !-e "$installation$lib";
+link_all($share, '^extension$');
+link_all("$share/extension", '^zklock[.-]');
+
+# What is installed there from now on
+sub install
+{
+	my (%content) = @_;
+	unlink glob "$extensions/zklock[.-]*";
+	foreach my $name (keys %content)
+	{
+		open my $file, '>', "$extensions/$name" or die "$name: $!";
+		print $file $content{$name};
+		close $file or die "$name: $!";
+	}
+	return;
+}
+
+my %real = map { s{.*/}{}r => scalar slurp_file($_) } "$tree/zklock.control", glob "$tree/zklock--*.sql";
+install(%real);
+
+my $zk = ZooKeeper->new->start;
+my $node = PostgreSQL::Test::Cluster->new('main', install_path => $installation . $bin =~ s{/bin$}{}r);
+$node->init;
+$node->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . "'");
+$node->start;
+is($node->safe_psql('postgres', "SELECT setting LIKE '$installation%' FROM pg_config WHERE name = 'SHAREDIR'"),
+	't', 'the server finds our extension directory');
+
+# All that makes up the extension in a database: { 'Type name' => SQL }.  Only
+# pg_upgrade's kind of dump looks into an extension; what is left out of it is
+# numbers that differ from one database to another.
+sub dump_of
+{
+	my ($db) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir() . "/$db.dump";
+	$node->run_log([ 'pg_dump', '--binary-upgrade', '--schema-only', '-f', $file, '-d', $node->connstr($db) ])
+	  or die 'pg_dump';
+	my (undef, @entries) = split /^--\n-- (?=Name: )/m, slurp_file($file);
+	my %dump;
+	foreach my $entry (@entries)
+	{
+		my ($name, $type, $sql) = $entry =~ /\AName: (.*?); Type: (.*?); Schema: .*\n--\n(.*)\z/s or die $entry;
+		$sql =~ s/^SELECT pg_catalog\.binary_upgrade_set_next.*\n//mg;
+		$sql =~ s/^UPDATE pg_catalog\.pg_class\nSET relfrozenxid.*\nWHERE oid = .*\n//mg;
+		$sql =~ s/ARRAY\['[\d']+(?:,\s*'\d+')*\]/ARRAY[N]/g;
+		$sql =~ s/'\{[\d,]+\}'/'{N}'/g;
+		$sql =~ s/^\\(?:un)?restrict .*\n//mg;
+		$sql =~ s/\n\n+/\n/g;
+		$dump{"$type $name"} .= $sql;
+	}
+	$dump{'tables to dump'} = $node->safe_psql($db, q{
+		SELECT string_agg(c.config::regclass || ': ' || c.condition, E'\n' ORDER BY c.config::regclass::text)
+		  FROM pg_extension, unnest(extconfig, extcondition) AS c(config, condition) WHERE extname = 'zklock'});
+	return \%dump;
+}
+
+# Install the first version, go to another step by step, and compare with one
+# that was installed at once: { 'Type name' => [ upgraded, new ] } of what differs.
+# Some tests, too.  loses => 1: what zk_fences has seen must be found to be gone.
+my $count = 0;
+
+sub upgrade
+{
+	my ($to, $what, %opt) = @_;
+	my ($old, $new) = map { $_ . $count } qw(upgraded new);
+	$count++;
+	$node->safe_psql('postgres', "CREATE DATABASE $_") for $old, $new;
+	$node->safe_psql($new, "CREATE EXTENSION zklock VERSION '$to'");
+	$node->safe_psql($old, qq{
+		CREATE EXTENSION zklock VERSION '$first';
+		SELECT zk_fence('/a', 5), zk_fence('/b', 7);
+		CREATE ROLE app$count; GRANT EXECUTE ON FUNCTION zk_lock TO app$count});
+	my $seen = q{SELECT path, token, recorded_at FROM zk_fences ORDER BY path COLLATE "C"};
+	my $rows = $node->safe_psql($old, $seen);
+	like($rows, qr{\A/zklock/a\|5\|.*\n/zklock/b\|7\|.*\z}, "$what: zk_fences has two rows in $first");
+
+	my $path = $node->safe_psql($old,
+		"SELECT path FROM pg_extension_update_paths('zklock') WHERE source = '$first' AND target = '$to'");
+	my (undef, @steps) = split /--/, $path;
+	ok($to eq $first || (@steps && $steps[-1] eq $to), "$what: there is a way from $first to $to");
+	foreach my $step (@steps)
+	{
+		$node->safe_psql($old, "ALTER EXTENSION zklock UPDATE TO '$step'");
+		my $now = $node->safe_psql($old, $seen);
+		$opt{loses} ? isnt($now, $rows, "$what: found") : is($now, $rows, "$what: zk_fences is the same in $step");
+		is($node->safe_psql($old, q{SELECT zk_lock('/upgrade'), zk_unlock('/upgrade')}), 't|t', "$what: $step locks");
+	}
+	is($node->safe_psql($old, "SELECT has_function_privilege('app$count', 'zk_lock(text, interval)', 'EXECUTE')"),
+		't', "$what: what was granted stays");
+	$node->safe_psql($old, "REVOKE ALL ON FUNCTION zk_lock FROM app$count; DROP ROLE app$count");
+
+	my ($upgraded, $fresh) = (dump_of($old), dump_of($new));
+	my %differs;
+	foreach my $entry (keys %{ { %$upgraded, %$fresh } })
+	{
+		my ($a, $b) = map { $_->{$entry} // '' } $upgraded, $fresh;
+		$differs{$entry} = [ $a, $b ] if $a ne $b;
+	}
+	return \%differs;
+}
+
+# One test: upgraded and new are the same.
+sub no_difference
+{
+	my ($differs, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok(!%$differs, $name)
+	  or diag(map { "$_\nupgraded:\n$differs->{$_}[0]\nnew:\n$differs->{$_}[1]\n" } sort keys %$differs);
+	return;
+}
+
+# ------------------------------------------------------------- what there is
+
+no_difference(upgrade($default, "$first to $default"), "upgraded to $default: the same as a new one");
+
+my $dump = dump_of('new0');
+my %kinds;
+$kinds{ (split / /)[0] }++ for keys %$dump;
+is_deeply(
+	{ map { $_ => $kinds{$_} } qw(FUNCTION VIEW TABLE) },
+	{   FUNCTION => scalar(() = $real{"zklock--$first.sql"} =~ /^CREATE FUNCTION/mg),
+		VIEW => 2,
+		TABLE => 1
+	},
+	'the comparison sees each function, view and table') if $default eq $first;
+
+# ------------------------------------------------------- what there could be
+
+# As a later version might, and each part spoilt in some way: what it is, what is
+# right, what is not, and where that must show up
+my $function = q{RETURNS bigint AS 'MODULE_PATHNAME', 'zk_lock_token' LANGUAGE C VOLATILE PARALLEL RESTRICTED};
+my @parts = (
+	[ 'a function too few', "CREATE FUNCTION zk_n1(path text) $function;", '', 'FUNCTION zk_n1(text)' ],
+	[ 'another signature', "CREATE FUNCTION zk_n2(path text) $function;", "CREATE FUNCTION zk_n2(lock text) $function;",
+		'FUNCTION zk_n2(text)' ],
+	[ 'another default', "CREATE FUNCTION zk_n3(path text, n int DEFAULT 1) $function;",
+		"CREATE FUNCTION zk_n3(path text, n int DEFAULT 2) $function;", 'FUNCTION zk_n3(text, integer)' ],
+	[ 'another volatility', "CREATE FUNCTION zk_n4(path text) $function;",
+		"CREATE FUNCTION zk_n4(path text) $function STABLE;" =~ s/VOLATILE//r, 'FUNCTION zk_n4(text)' ],
+	[ 'parallel safe', "CREATE FUNCTION zk_n5(path text) $function;",
+		"CREATE FUNCTION zk_n5(path text) $function;" =~ s/RESTRICTED/SAFE/r, 'FUNCTION zk_n5(text)' ],
+	[ 'another C function', "CREATE FUNCTION zk_n6(path text) $function;",
+		"CREATE FUNCTION zk_n6(path text) $function;" =~ s/zk_lock_token/zk_fence/r, 'FUNCTION zk_n6(text)' ],
+	[ 'strict', "CREATE FUNCTION zk_n7(path text) $function;", "CREATE FUNCTION zk_n7(path text) $function STRICT;",
+		'FUNCTION zk_n7(text)' ],
+	[ 'open to PUBLIC', 'REVOKE ALL ON FUNCTION zk_n8(text) FROM PUBLIC;', '', 'ACL FUNCTION zk_n8(path text)',
+		"CREATE FUNCTION zk_n8(path text) $function;" ],
+	[ 'no comment', q{COMMENT ON FUNCTION zk_n9(text) IS 'nine';}, '', 'COMMENT FUNCTION zk_n9(path text)',
+		"CREATE FUNCTION zk_n9(path text) $function;" ],
+	[ 'another comment on what there was', q{COMMENT ON FUNCTION zk_lock(text, interval) IS 'new';}, '',
+		'COMMENT FUNCTION zk_lock(path text, timeout interval)' ],
+	[ 'a right taken away from what there was', 'REVOKE ALL ON zk_locks FROM PUBLIC;', '', 'ACL TABLE zk_locks' ],
+	[ 'not SECURITY DEFINER', '', 'ALTER FUNCTION zk_fence(text, bigint) SECURITY INVOKER;', 'FUNCTION zk_fence(text, bigint)' ],
+	[ 'another search_path', 'ALTER FUNCTION zk_lock_token(text) SET search_path = pg_catalog;',
+		'ALTER FUNCTION zk_lock_token(text) SET search_path = public;', 'FUNCTION zk_lock_token(text)' ],
+	[ 'another view', 'CREATE VIEW zk_v1 AS SELECT path FROM zk_lock_status();',
+		'CREATE VIEW zk_v1 AS SELECT scope AS path FROM zk_lock_status();', 'VIEW zk_v1' ],
+	[ 'a view that is the extension\'s no more', '', 'ALTER EXTENSION zklock DROP VIEW zk_v2;', 'VIEW zk_v2',
+		'CREATE VIEW zk_v2 AS SELECT path FROM zk_lock_status();' ],
+	[ 'another column', 'ALTER TABLE zk_fences ADD COLUMN who text COLLATE "C" DEFAULT session_user;',
+		'ALTER TABLE zk_fences ADD COLUMN who text DEFAULT session_user;', 'TABLE zk_fences' ],
+	[ 'no comment on a column', q{COMMENT ON COLUMN zk_fences.token IS 'highest';}, '', 'COMMENT COLUMN zk_fences.token' ],
+	[ 'no key', '', 'ALTER TABLE zk_fences DROP CONSTRAINT zk_fences_pkey;', 'CONSTRAINT zk_fences zk_fences_pkey' ],
+	[ 'a table that pg_dump forgets', q{SELECT pg_catalog.pg_extension_config_dump('zk_notes', '');}, '', 'tables to dump',
+		'CREATE TABLE zk_notes (note text);' ],);
+my $newest = "$default.made_up";
+my ($good, $bad) = ('', '');
+foreach my $part (@parts)
+{
+	my (undef, $right, $wrong, undef, $both) = map { $_ // '' } @$part;
+	$good .= "$both\n$right\n";
+	$bad .= "$both\n$wrong\n";
+}
+
+# What is installed, with this step from the newest real version
+sub install_made_up
+{
+	my ($step) = @_;
+	install(
+		%real,
+		'zklock.control' => $real{'zklock.control'} =~ s/^default_version = .*$/default_version = '$newest'/mr,
+		"zklock--$newest.sql" => $real{"zklock--$default.sql"} . $good,
+		"zklock--$default--$newest.sql" => $step);
+	return;
+}
+
+install_made_up($good);
+no_difference(upgrade($newest, 'a good step'), 'a good step: no difference');
+
+install_made_up($bad);
+my $differs = upgrade($newest, 'a bad step');
+ok(exists $differs->{ $_->[3] }, "a bad step: $_->[0] is found") for @parts;
+my %expected = map { $_->[3] => 1 } @parts;
+# the extension's own entry has the number of its tables
+is_deeply([ grep { !$expected{$_} && !/^EXTENSION/ } sort keys %$differs ], [], 'a bad step: nothing else is');
+
+install_made_up("$good DELETE FROM zk_fences WHERE path = '/zklock/a';");
+upgrade($newest, 'a step that loses what was seen', loses => 1);
+
+done_testing();
