@@ -24,6 +24,9 @@
 
 #define LARGEST_FILE		(64 * 1024)
 
+/* Each node that is closed to others names them all */
+#define MOST_LINES			16
+
 #define PERMISSIONS_HINT \
 	"It must be a regular file that belongs to the server's user and has permissions u=rw (0600) or less, or that belongs to root and has permissions u=rw,g=r (0640) or less."
 #define LINES_HINT \
@@ -139,8 +142,9 @@ read_lines(ZkCredentials *c)
 		*line_end = '\0';
 		if (line_end == line || line[0] == '#')
 			continue;
-		if (!read_line(line, line_end - line, &c->list[c->n++]))
+		if (c->n == MOST_LINES || !read_line(line, line_end - line, &c->list[c->n]))
 			return number;
+		c->n++;
 	}
 	return 0;
 }
@@ -148,20 +152,21 @@ read_lines(ZkCredentials *c)
 void
 zkcred_read(const char *file, ZkCredentials *c)
 {
-	int			nlines = 1;
 	int			bad;
 
 	memset(c, 0, sizeof(*c));
 	if (file == NULL || file[0] == '\0')
 		return;
 	read_file(file, c);
-	for (int i = 0; i < c->len; i++)
-		nlines += c->text[i] == '\n';
-	c->list = palloc0(nlines * sizeof(ZkCredential));
+	c->list = palloc0(MOST_LINES * sizeof(ZkCredential));
 	bad = read_lines(c);
 	if (bad > 0)
 	{
+		bool		too_many = c->n == MOST_LINES;
+
 		zkcred_wipe(c);
+		if (too_many)
+			refuse(file, LINES_HINT, "has more than %d credentials", MOST_LINES);
 		refuse(file, LINES_HINT, "has a bad line, number %d", bad);
 	}
 }

@@ -514,7 +514,7 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 		size_t		path_len = strlen(dirs[i]) + 1 + strlen(prefix);
 
 		bytes += ZKR_RESULT_BYTES + path_len + 11;
-		sent += ZKR_CREATE_BYTES + path_len + data_len;
+		sent += ZKR_CREATE_BYTES + s->acl_bytes + path_len + data_len;
 	}
 	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
 }
@@ -1005,7 +1005,8 @@ zkn_heartbeat_locked(ZkSession *s)
 		next = n->next;
 		if (n->state == ZKN_PRESENT && !n->unwanted && !n->sharing)
 		{
-			if (now - n->made_at > s->info.timeout_ms * NS_PER_MS / 3)
+			if (now - n->made_at > s->info.timeout_ms * NS_PER_MS / 3 &&
+				(n->watch != NULL || !zkw_too_many_locked(s)))
 				keep_watch(n);
 		}
 		else
@@ -1058,6 +1059,21 @@ zkn_watch(ZkSession *s, ZkNode *n)
 	zks_enter(s, &saved);
 	if (n->state == ZKN_PRESENT)
 		keep_watch(n);
+	zks_leave(s, &saved);
+}
+
+void
+zkn_watch_named(ZkSession *s, const char *dir, const char *name)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->state == ZKN_PRESENT && strcmp(n->dir, dir) == 0 &&
+			strcmp(n->name, name) == 0)
+			keep_watch(n);
+	}
 	zks_leave(s, &saved);
 }
 

@@ -347,6 +347,9 @@ delete_node(Look *look, Break *b)
 			zkc_raise(answer.rc, look->path);
 		b->owner = whose(&answer);
 	}
+
+	/* the event comes before the answer, so that we do not outlive our own lock */
+	zkn_watch_named(look->session, look->dir, b->node);
 	add_request(look, zks_delete(look->session, path));
 	if (!await_answer(look, look->requests[look->nrequests - 1], &answer))
 	{

@@ -668,7 +668,14 @@ free_watch(ZkWatch *w)
 		s->watches = w->next;
 	if (w->next != NULL)
 		w->next->prev = w->prev;
+	s->watch_bytes -= strlen(w->path);
 	free(w);
+}
+
+bool
+zkw_too_many_locked(ZkSession *s)
+{
+	return s->ncredentials > 1 && s->watch_bytes > ZKW_BYTES_SURELY_SENT;
 }
 
 /*
@@ -786,6 +793,7 @@ zkw_new_locked(ZkSession *s, const char *path)
 	if (w->next != NULL)
 		w->next->prev = w;
 	s->watches = w;
+	s->watch_bytes += strlen(path);
 	w->in_flight = true;
 	if (begin(r))
 		submitted(r, zoo_awget(s->zh, path, on_watch, (void *) w->id,

@@ -210,6 +210,16 @@ zks_end_locked(ZkSession *s, int error)
 	set_state(s, ZKS_OVER);
 }
 
+/* Cut off: the session may still live, if it can be taken up again */
+static void
+suspend_locked(ZkSession *s)
+{
+	if (zkw_too_many_locked(s))
+		zks_end_locked(s, ZSESSIONEXPIRED);
+	else
+		set_state(s, ZKS_SUSPENDED);
+}
+
 static void
 on_session_event(zhandle_t *zh, int type, int state, const char *path, void *context)
 {
@@ -230,7 +240,7 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
 	else if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
 		zks_end_locked(s, state == ZOO_AUTH_FAILED_STATE ? ZAUTHFAILED : ZSESSIONEXPIRED);
 	else if (s->info.state == ZKS_CONNECTED)
-		set_state(s, ZKS_SUSPENDED);
+		suspend_locked(s);
 }
 
 /*-------------------------------------------------------------------------
@@ -278,7 +288,7 @@ mend_broken_locked(ZkSession *s)
 	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE)
 		return;
 	if (s->info.state == ZKS_CONNECTED)
-		set_state(s, ZKS_SUSPENDED);
+		suspend_locked(s);
 	if (zookeeper_interest(s->zh, &s->sock, &interest, &tv) == ZOK)
 		drop_connection_locked(s, NULL);
 }
@@ -654,12 +664,16 @@ copy_credentials(ZkSession *s, const ZkOptions *options)
 	if (s->credentials == NULL)
 		return false;
 	s->ncredentials = options->ncredentials;
+	s->acl_bytes = ZKR_ACL_BYTES;
 	for (int i = 0; i < s->ncredentials; i++)
 	{
 		s->credentials[i].scheme = strdup(options->credentials[i].scheme);
 		s->credentials[i].secret = strdup(options->credentials[i].secret);
 		if (s->credentials[i].scheme == NULL || s->credentials[i].secret == NULL)
 			return false;
+		if (options->closed)
+			s->acl_bytes += ZKR_ACL_BYTES + strlen(s->credentials[i].scheme) +
+				strlen(s->credentials[i].secret);
 	}
 	return true;
 }

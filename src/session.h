@@ -213,6 +213,12 @@ extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 extern void zkn_watch(ZkSession *session, ZkNode *node);
 
 /*
+ * The same by name: somebody is about to delete that node.  Nothing happens if
+ * it is not one of this session's.
+ */
+extern void zkn_watch_named(ZkSession *session, const char *dir, const char *name);
+
+/*
  * Are these nodes there?  Asked of the leader and a quorum, in one request
  * that changes nothing.  Only the answer to such a one proves that the session
  * lives: a follower cut off from its leader answers reads as if nothing were.

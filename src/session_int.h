@@ -36,8 +36,22 @@
 /* Of a create: its header, and the length of the path that follows */
 #define ZKR_RESULT_BYTES	13
 
-/* Of a create in a multi: all but its path and its data, with our longest ACL */
-#define ZKR_CREATE_BYTES	64
+/* Of a create in a multi: all but its path, its data, and its ACL */
+#define ZKR_CREATE_BYTES	32
+
+/*
+ * Of an ACL: one entry.  The server replaces "creator" by all ids of the session
+ * before it writes the transaction; of a digest, "user:" and 28 characters.
+ */
+#define ZKR_ACL_BYTES		48
+
+/*
+ * On a new connection the library sends all watches in one packet.  It puts
+ * each credential in front of what is still to be sent; from the second on,
+ * into the middle of that packet if the socket has not taken it whole.  So with
+ * several credentials there must not be more watches than this.
+ */
+#define ZKW_BYTES_SURELY_SENT	(64 * 1024)
 
 /* Called when a request is answered, or never will be; with the mutex held */
 typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
@@ -124,6 +138,7 @@ struct ZkSession
 	char	   *hosts;
 	int			wanted_timeout_ms;
 	const struct ACL_vector *acl;	/* of all nodes that we make */
+	size_t		acl_bytes;		/* what the server may make of it */
 	ZkCredential *credentials;	/* until the library has them */
 	int			ncredentials;
 
@@ -156,6 +171,7 @@ struct ZkSession
 	int			in_flight;
 	uint64_t	replies;		/* completions seen, ever */
 	ZkWatch    *watches;
+	size_t		watch_bytes;	/* of their paths */
 	uintptr_t	watch_ids;
 	ZkNode	   *nodes;
 	uint64_t	tickets;
@@ -189,6 +205,7 @@ extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_free_all(ZkSession *s);
 extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);
 extern void zkw_drop_locked(ZkWatch *w);
+extern bool zkw_too_many_locked(ZkSession *s);
 
 /* node.c */
 extern void zkn_connected_locked(ZkSession *s);
