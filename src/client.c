@@ -339,13 +339,13 @@ zkc_is_fresh(const ZkSessionInfo *info)
 	 * connection is silent: ZooKeeper may be about to give our nodes up.
 	 */
 	return info->state == ZKS_CONNECTED && !info->in_doubt &&
-		zks_now() - info->proven_at < info->timeout_ms * NS_PER_MS / 3 * 2;
+		zks_now() - info->proven_at < info->timeout_ms * ZKS_MS / 3 * 2;
 }
 
 bool
 zkc_is_proven(const ZkSessionInfo *info)
 {
-	int64		timeout = info->timeout_ms * NS_PER_MS;
+	int64		timeout = info->timeout_ms * ZKS_MS;
 
 	return info->state != ZKS_OVER && zks_now() - info->quorum_at < timeout / 3 &&
 		(info->late_at == 0 || info->quorum_at - info->late_at >= timeout);
@@ -354,7 +354,7 @@ zkc_is_proven(const ZkSessionInfo *info)
 bool
 zkc_may_have_expired(const ZkSessionInfo *info)
 {
-	return zks_now() - info->proven_at > info->timeout_ms * NS_PER_MS;
+	return zks_now() - info->proven_at > info->timeout_ms * ZKS_MS;
 }
 
 /* Give up a session that no server has accepted; the next call starts anew */
@@ -380,7 +380,7 @@ abandon_stale(void)
 		return;
 	zks_info(session, &info);
 	if (info.state == ZKS_CONNECTING &&
-		zks_now() - opened_at > zklock_connect_timeout * NS_PER_MS)
+		zks_now() - opened_at > zklock_connect_timeout * ZKS_MS)
 		close_session(ABANDON_BOUND_MS);
 }
 
@@ -483,7 +483,7 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 
 		/* what lay unread while this process was stopped proves nothing */
 		if (answer.rc == ZOK &&
-			zks_now() - asked_at < info.timeout_ms * NS_PER_MS / 3)
+			zks_now() - asked_at < info.timeout_ms * ZKS_MS / 3)
 		{
 			proven += count;
 			if (proven == n)

@@ -639,7 +639,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 				armed_by = zkwait_after(zklock_operation_timeout);
 		}
 		else
-			until = info.suspended_at + zklock_operation_timeout * NS_PER_MS;
+			until = info.suspended_at + zklock_operation_timeout * ZKS_MS;
 
 		if (!zkwait(c->wait, c->session, until, ZKWAIT_ACQUIRE))
 		{

@@ -185,7 +185,7 @@ absent(ZkNode *n, int rc)
 	{
 		n->state = ZKN_UNSURE;
 		n->ticket = 0;			/* nobody waits for this */
-		n->look_at = zks_now() + n->session->info.timeout_ms * NS_PER_MS / 3;
+		n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
 		return;
 	}
 	if (n->parents)
@@ -1005,7 +1005,7 @@ zkn_heartbeat_locked(ZkSession *s)
 		next = n->next;
 		if (n->state == ZKN_PRESENT && !n->unwanted && !n->sharing)
 		{
-			if (now - n->made_at > s->info.timeout_ms * NS_PER_MS / 3 &&
+			if (now - n->made_at > s->info.timeout_ms * ZKS_MS / 3 &&
 				(n->watch != NULL || !zkw_too_many_locked(s)))
 				keep_watch(n);
 		}

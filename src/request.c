@@ -152,7 +152,7 @@ void
 zkr_heard_locked(ZkSession *s, int64_t sent_at)
 {
 	int64_t		now = zks_now();
-	int64_t		timeout = s->info.timeout_ms * NS_PER_MS;
+	int64_t		timeout = s->info.timeout_ms * ZKS_MS;
 	int64_t		silence = now - s->info.proven_at;
 
 	if (silence > timeout / 3)

@@ -158,7 +158,7 @@ zks_trouble_locked(ZkSession *s, const char *what)
 static int64_t
 heartbeat_interval(ZkSession *s)
 {
-	return s->info.timeout_ms * NS_PER_MS / 4;
+	return s->info.timeout_ms * ZKS_MS / 4;
 }
 
 /*-------------------------------------------------------------------------
@@ -326,7 +326,7 @@ attempt_limit(ZkSession *s)
 	int64_t		ms = s->info.timeout_ms / (3 * s->nservers);
 	int			rounds = s->ntimeouts / s->nservers;
 
-	return (ms < 100 ? 100 : ms) * NS_PER_MS << (rounds < 8 ? rounds : 8);
+	return (ms < 100 ? 100 : ms) * ZKS_MS << (rounds < 8 ? rounds : 8);
 }
 
 static bool
@@ -343,7 +343,7 @@ static void
 back_off_locked(ZkSession *s)
 {
 	s->connect_at = zks_now() +
-		(BACKOFF_MS * NS_PER_MS << (s->nrejects < 6 ? s->nrejects : 6));
+		(BACKOFF_MS * ZKS_MS << (s->nrejects < 6 ? s->nrejects : 6));
 	s->nrejects++;
 	s->unanswered = false;
 }
@@ -468,7 +468,7 @@ static void
 expire_locked(ZkSession *s, int64_t now)
 {
 	if (s->info.state == ZKS_SUSPENDED && s->close_by == 0 &&
-		now - s->info.heard_at > s->info.timeout_ms * NS_PER_MS)
+		now - s->info.heard_at > s->info.timeout_ms * ZKS_MS)
 		zks_end_locked(s, ZSESSIONEXPIRED);
 }
 
@@ -485,7 +485,7 @@ finished_locked(ZkSession *s)
 	if (!atomic_load(&s->closing))
 		return false;
 	if (s->close_by == 0)
-		s->close_by = zks_now() + LINGER_MS * NS_PER_MS;
+		s->close_by = zks_now() + LINGER_MS * ZKS_MS;
 	if (zks_now() >= s->close_by)
 		return true;
 	switch (s->info.state)
@@ -509,7 +509,7 @@ finished_locked(ZkSession *s)
 static int
 min_ms(int ms, int64_t until, int64_t now)
 {
-	int64_t		left = (until - now) / NS_PER_MS + 1;
+	int64_t		left = (until - now) / ZKS_MS + 1;
 
 	if (left < 0)
 		left = 0;
@@ -563,7 +563,7 @@ prepare_locked(ZkSession *s, short *events)
 	if (attempting_locked(s))
 		wait = min_ms(wait, s->attempt_at + attempt_limit(s), now);
 	if (s->info.state == ZKS_SUSPENDED)
-		wait = min_ms(wait, s->info.heard_at + s->info.timeout_ms * NS_PER_MS, now);
+		wait = min_ms(wait, s->info.heard_at + s->info.timeout_ms * ZKS_MS, now);
 	if (s->close_by != 0)
 		wait = min_ms(wait, s->close_by, now);
 	return wait;
@@ -865,7 +865,7 @@ zks_open(const ZkOptions *options)
 void
 zks_close(ZkSession *s, int bound_ms)
 {
-	int64_t		until = zks_now() + bound_ms * NS_PER_MS;
+	int64_t		until = zks_now() + bound_ms * ZKS_MS;
 	int64_t		now;
 
 	/*

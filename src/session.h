@@ -28,7 +28,7 @@
 #define ZKS_PATH_LEN		2304
 
 /* All times are in ns of zks_now(); settings and timeouts in ms */
-#define NS_PER_MS			INT64_C(1000000)
+#define ZKS_MS				INT64_C(1000000)
 
 /* A time that has not come, or a limit that there is not */
 #define ZKS_NEVER			INT64_MAX

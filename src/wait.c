@@ -25,7 +25,7 @@
 int64
 zkwait_after(int ms)
 {
-	return zks_now() + ms * NS_PER_MS;
+	return zks_now() + ms * ZKS_MS;
 }
 
 void
@@ -34,13 +34,13 @@ zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 	int64		now = zks_now();
 
 	/* what would overflow waits without limit */
-	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / NS_PER_MS)
+	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / ZKS_MS)
 		wait->deadline = ZKS_NEVER;
 	else
-		wait->deadline = now + timeout_ms * NS_PER_MS;
+		wait->deadline = now + timeout_ms * ZKS_MS;
 
 	if (use_lock_timeout && LockTimeout > 0)
-		wait->lock_deadline = now + LockTimeout * NS_PER_MS;
+		wait->lock_deadline = now + LockTimeout * ZKS_MS;
 	else
 		wait->lock_deadline = ZKS_NEVER;
 }
@@ -75,7 +75,7 @@ zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 	if (limit != ZKS_NEVER)
 	{
 		flags |= WL_TIMEOUT;
-		ms = (long) Min((limit - now + NS_PER_MS - 1) / NS_PER_MS, INT_MAX);
+		ms = (long) Min((limit - now + ZKS_MS - 1) / ZKS_MS, INT_MAX);
 	}
 	happened = WaitLatchOrSocket(MyLatch, flags, zks_notify_fd(session), ms,
 								 event_id(event));

@@ -282,7 +282,7 @@ linger(void)
 		   !zkn_gone(session, release.first, release.last, &refused) && refused == 0)
 	{
 		ZkSessionInfo info;
-		int64		left = (until - zks_now()) / NS_PER_MS;
+		int64		left = (until - zks_now()) / ZKS_MS;
 		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
 
 		zks_info(session, &info);

@@ -217,7 +217,7 @@ state(void)
 /* Wait for something; false if it did not come, and perhaps never will */
 #define WAIT_FOR(condition) \
 	do { \
-		int64_t		until_ = zks_now() + patience_ms * NS_PER_MS; \
+		int64_t		until_ = zks_now() + patience_ms * ZKS_MS; \
 		while (!(condition)) \
 		{ \
 			if (state() == ZKS_OVER || zks_now() > until_) \
@@ -904,7 +904,7 @@ step_crowd(void)
 
 	/* heartbeats, and the watch that one of them sets */
 	if (!in_vain)
-		for (int64_t until = zks_now() + timeout_ms * NS_PER_MS * 2 / 3;
+		for (int64_t until = zks_now() + timeout_ms * ZKS_MS * 2 / 3;
 			 zks_now() < until && state() != ZKS_OVER;)
 			nap();
 	WAIT_FOR(all_gone());
@@ -954,7 +954,7 @@ step_masses(void)
 		{
 			while (zkn_info(session, many[i], &info),
 				   (info.state == ZKN_CREATING || info.state == ZKN_UNSURE) && !stop &&
-				   zks_now() - start < 2 * patience_ms * NS_PER_MS && state() != ZKS_OVER)
+				   zks_now() - start < 2 * patience_ms * ZKS_MS && state() != ZKS_OVER)
 				nap();
 			npresent += info.state == ZKN_PRESENT;
 		}
@@ -1102,8 +1102,8 @@ count_replies(void)
 static void
 tidy_up(void)
 {
-	int64_t		until = zks_now() + SETTLE_MS * NS_PER_MS;
-	int64_t		at_last = zks_now() + LONGEST_MS * NS_PER_MS;
+	int64_t		until = zks_now() + SETTLE_MS * ZKS_MS;
+	int64_t		at_last = zks_now() + LONGEST_MS * ZKS_MS;
 	uint64_t	replies = count_replies();
 	char		id[32];
 
@@ -1113,7 +1113,7 @@ tidy_up(void)
 		if (count_replies() == replies || zks_now() > at_last)
 			continue;
 		replies = count_replies();
-		until = zks_now() + SETTLE_MS * NS_PER_MS;
+		until = zks_now() + SETTLE_MS * ZKS_MS;
 	}
 	if (!empty())
 	{
@@ -1162,14 +1162,14 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 	(void) state();
 	start = zks_now();
 	zks_close(session, bound_ms);
-	ms = (zks_now() - start) / NS_PER_MS;
+	ms = (zks_now() - start) / ZKS_MS;
 	if (ms > bound_ms + 1500)
 		say("bad close took %lld ms of %d", (long long) ms, bound_ms);
 
 	/* the keeper may have been left behind: it must end by itself */
 	for (start = zks_now();
 		 count_entries("/proc/self/task") > threads &&
-		 zks_now() - start < END_MS * NS_PER_MS;)
+		 zks_now() - start < END_MS * ZKS_MS;)
 		poll(NULL, 0, 5);
 	if (count_entries("/proc/self/task") > threads)
 		say("bad the keeper has not ended");
@@ -1290,7 +1290,7 @@ main(int argc, char **argv)
 		}
 		walk(ending, bound_ms, crowd);
 		say("done %d %ld %lld", steps, atomic_load(&calls),
-			(long long) ((zks_now() - start) / NS_PER_MS));
+			(long long) ((zks_now() - start) / ZKS_MS));
 	}
 	return 0;
 }

@@ -323,7 +323,7 @@ main(int argc, char **argv)
 
 	if (argc != 4)
 		return 2;
-	until = zks_now() + atoi(argv[2]) * 1000 * NS_PER_MS;
+	until = zks_now() + atoi(argv[2]) * 1000 * ZKS_MS;
 	srand(atoi(argv[3]));
 
 	while (zks_now() < until)
@@ -347,7 +347,7 @@ main(int argc, char **argv)
 	/* what was abandoned goes with its session, after two seconds */
 	for (int i = 0; i < 200 && left != 0; i++)
 	{
-		if (session == NULL && !open_session(argv[1], zks_now() + 5000 * NS_PER_MS))
+		if (session == NULL && !open_session(argv[1], zks_now() + 5000 * ZKS_MS))
 		{
 			close_session(3000);
 			continue;
