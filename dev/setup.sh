@@ -1,4 +1,4 @@
-# Sourced by dev/test, dev/torture and dev/demo: what they need before they can
+# Sourced by dev/test and its siblings: what they need before they can
 # begin.
 #
 #   supervise SCRIPT ARGS...   installs what is missing, and runs the script
@@ -14,7 +14,16 @@
 set -euo pipefail
 # PostgreSQL's test library drops LC_ALL, so that LANG must say the same
 export LC_ALL=C.UTF-8 LANG=C.UTF-8
-export PG_MAJOR=${PG_MAJOR:-15}
+
+# the one that this Debian has
+if [[ -z ${PG_MAJOR:-} ]]; then
+	case $(. /etc/os-release && echo "${VERSION_ID:-}") in
+		12) PG_MAJOR=15 ;;
+		13) PG_MAJOR=17 ;;
+		*) PG_MAJOR=18 ;;
+	esac
+fi
+export PG_MAJOR
 
 say() { printf '== %s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
@@ -32,6 +41,16 @@ packages=(
 # compiles the one file there.
 peer_packages=(python3-kazoo libcurator-recipes-java)
 
+# that this machine uses
+debian_mirror()
+{
+	local mirror
+	read -r mirror < <(apt-get indextargets --format '$(REPO_URI)' \
+		'Identifier: Packages' 'Origin: Debian' 'Label: Debian') || true
+	mirror=${mirror%/}
+	echo "${mirror:-http://deb.debian.org/debian}"
+}
+
 # fetch_newer_peers DIR: unpacks there what of Debian 12's has faults that t/peers
 # would otherwise show and nothing else, as Debian 13 has it, from the machine's
 # own mirror:
@@ -43,17 +62,15 @@ peer_packages=(python3-kazoo libcurator-recipes-java)
 # the network.  Without a network there is none, and t/ says what it leaves out.
 fetch_newer_peers()
 {
-	local dir=$1 mirror apt package missing=()
+	local dir=$1 apt package missing=()
 
 	! older python3-kazoo 2.9 || missing+=(python3-kazoo)
 	! older libcurator-recipes-java 5.5 || missing+=(libcurator-{recipes,framework,client}-java)
 	((${#missing[@]})) || return 0
 
 	mkdir -p "$dir"/lists/partial "$dir"/cache/archives/partial
-	read -r mirror < <(apt-get indextargets --format '$(REPO_URI)' \
-		'Identifier: Packages' 'Origin: Debian' 'Label: Debian') || true
 	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-		"${mirror:-http://deb.debian.org/debian} trixie main" >"$dir/sources.list"
+		"$(debian_mirror) trixie main" >"$dir/sources.list"
 	apt=(apt-get -qq -o APT::Sandbox::User= -o Dir::Etc::SourceList="$dir/sources.list" -o Dir::Etc::SourceParts=-
 		-o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
 		-o Dir::State="$dir" -o Dir::State::Lists="$dir/lists"

@@ -22,6 +22,9 @@
 #include "compat.h"
 #include "wait.h"
 
+static const char *const event_names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck", "ZklockLook"};
+static uint32 event_ids[lengthof(event_names)];
+
 int64
 zkwait_after(int ms)
 {
@@ -32,6 +35,13 @@ void
 zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 {
 	int64		now = zks_now();
+
+	/* here, where it may fail: the end of a transaction may not */
+	for (int i = 0; i < lengthof(event_ids); i++)
+	{
+		if (event_ids[i] == 0)
+			event_ids[i] = wait_event_compat(event_names[i]);
+	}
 
 	/* what would overflow waits without limit */
 	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / ZKS_MS)
@@ -45,15 +55,10 @@ zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 		wait->lock_deadline = ZKS_NEVER;
 }
 
-static uint32
-event_id(ZkWaitEvent event)
+uint32
+zkwait_event(ZkWaitEvent event)
 {
-	static const char *const names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck", "ZklockLook"};
-	static uint32 ids[lengthof(names)];
-
-	if (ids[event] == 0)
-		ids[event] = wait_event_compat(names[event]);
-	return ids[event];
+	return event_ids[event];
 }
 
 bool
@@ -78,7 +83,7 @@ zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 		ms = (long) Min((limit - now + ZKS_MS - 1) / ZKS_MS, INT_MAX);
 	}
 	happened = WaitLatchOrSocket(MyLatch, flags, zks_notify_fd(session), ms,
-								 event_id(event));
+								 event_ids[event]);
 	if (happened & WL_LATCH_SET)
 	{
 		ResetLatch(MyLatch);

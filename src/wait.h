@@ -32,6 +32,9 @@ typedef enum ZkWaitEvent
  */
 extern void zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout);
 
+/* For a wait of one's own, by whoever has called zkwait_begin once; never fails */
+extern uint32 zkwait_event(ZkWaitEvent event);
+
 /* The time at which so many ms from now are over */
 extern int64 zkwait_after(int ms);
 

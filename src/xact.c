@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
+#include "utils/wait_event.h"
 
 #include "client.h"
 #include "hold_int.h"
@@ -288,7 +289,9 @@ linger(void)
 		zks_info(session, &info);
 		if (info.state != ZKS_CONNECTED || left <= 0 || QueryCancelPending || ProcDiePending)
 			return;
+		pgstat_report_wait_start(zkwait_event(ZKWAIT_RELEASE));
 		poll(&fd, 1, (int) left);
+		pgstat_report_wait_end();
 		zks_notify_clear(session);
 	}
 }

@@ -209,7 +209,8 @@ $admin->value(
 	my $holder = zk_session($main);
 	$holder->value(q{SELECT zk_lock('/apply')});
 	$admin->value('INSERT INTO replicated VALUES (1)');
-	my $waiting = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'logical replication worker'
+	# (its type has the word "apply" since version 17)
+	my $waiting = q{SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'logical replication %worker'
 		AND wait_event_type = 'Extension'};
 	zk_until(sub { $other_admin->value($waiting) && contenders('/apply') == 2 }, 'the worker to wait');
 	my $worker = $other_admin->value($waiting);
@@ -242,8 +243,10 @@ $admin->value(
 {
 	my $s = zk_session($main);
 	zk_until(sub { $zk->sessions == 1 }, 'those of before to end but $other_admin');
-	$s->value('SET force_parallel_mode = on');
-	is($s->value(q{SELECT zk_lock('/parallel'), zk_xact_lock('/parallel')}), 't|t', 'force_parallel_mode: the leader locks');
+	# its name until version 15, and since
+	my $forced = $s->value(q{SELECT name FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query')});
+	$s->value("SET $forced = on");
+	is($s->value(q{SELECT zk_lock('/parallel'), zk_xact_lock('/parallel')}), 't|t', "$forced: the leader locks");
 	is($s->value(q{SELECT path, count, state FROM zk_locks}), '/parallel|1|held', '- and looks');
 	is(scalar $zk->sessions, 2, '- in one session');
 
@@ -252,7 +255,7 @@ $admin->value(
 	is($s->query('SELECT mislabelled()')->{state}, '0A000', 'a worker does not');
 	is(elsewhere('/worker'), 'free', '- leaves nothing');
 	is(elsewhere('/parallel'), 'held', '- and nothing is taken from the leader');
-	$s->value('RESET force_parallel_mode');
+	$s->value("RESET $forced");
 
 	$s->value(
 		q{CREATE TABLE big AS SELECT generate_series(1, 50000) AS i; ANALYZE big;
