@@ -29,7 +29,8 @@ TAP_TESTS = 1
 REGRESS_PREP = check-servers
 
 # the parts below PostgreSQL need what POSIX alone does not have
-PG_CPPFLAGS = -D_GNU_SOURCE
+PG_CPPFLAGS = -D_GNU_SOURCE -DZKLOCK_VERSION='"$(version)"'
+version = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(srcdir)/zklock.control)
 SHLIB_LINK = -lzookeeper_st -lpthread
 
 # A function that waits for a network gains nothing from being inlined, and

@@ -8,6 +8,7 @@
 #ifndef ZKLOCK_CLIENT_H
 #define ZKLOCK_CLIENT_H
 
+#include "compat.h"
 #include "wait.h"
 
 typedef struct ZkClientCounters
@@ -91,14 +92,14 @@ extern ZkProof zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 extern bool zkc_may_have_expired(const ZkSessionInfo *info);
 
 /* Raise 58030: the connection is broken, or the answer did not come */
-extern void zkc_raise_unanswered(ZkWait *wait) pg_attribute_noreturn();
+pg_noreturn extern void zkc_raise_unanswered(ZkWait *wait);
 
 /* What a ZooKeeper code means, for DETAIL */
 extern const char *zkc_explain(int rc);
 
 /* The one place where a ZooKeeper code becomes an error; path: of the lock */
-extern void zkc_raise(int rc, const char *path) pg_attribute_noreturn();
-extern void zkc_raise_cut_off(const ZkSessionInfo *info) pg_attribute_noreturn();
-extern void zkc_raise_no_answer(ZkWait *wait) pg_attribute_noreturn();
+pg_noreturn extern void zkc_raise(int rc, const char *path);
+pg_noreturn extern void zkc_raise_cut_off(const ZkSessionInfo *info);
+pg_noreturn extern void zkc_raise_no_answer(ZkWait *wait);
 
 #endif							/* ZKLOCK_CLIENT_H */

@@ -21,6 +21,18 @@
 #error "zklock needs PostgreSQL 14 or later"
 #endif
 
+/* What pg_get_loaded_modules() shows (18) */
+#if PG_VERSION_NUM >= 180000
+#define MODULE_MAGIC_COMPAT() PG_MODULE_MAGIC_EXT(.name = "zklock", .version = ZKLOCK_VERSION)
+#else
+#define MODULE_MAGIC_COMPAT() PG_MODULE_MAGIC
+#endif
+
+/* Before a declaration (18), where some compilers demand it */
+#ifndef pg_noreturn
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 /* The prefix of our settings is ours alone: a misspelt one is an error */
 static inline void
 reserve_guc_prefix_compat(const char *prefix)

@@ -31,7 +31,7 @@
 #include "settings.h"
 #include "xact.h"
 
-PG_MODULE_MAGIC;
+MODULE_MAGIC_COMPAT();
 
 void		_PG_init(void);
 
