@@ -94,7 +94,8 @@ sub _answer
 			return $answer;
 		}
 		my $left = $deadline - time;
-		croak "$who: $command: no answer" if $left <= 0 || !$select->can_read($left);
+		croak "$who: $command: no answer" if $left <= 0;
+		next unless $select->can_read($left);    # the end of a child cuts that short
 		sysread $self->{control}, $self->{buffer}, 1 << 20, length $self->{buffer}
 		  or croak "$who: $command: the process is gone";
 	}

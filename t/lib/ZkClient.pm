@@ -369,7 +369,8 @@ sub _frame
 			  if length $self->{buffer} >= 4 + $len;
 		}
 		my $left = $deadline - time;
-		die "timeout\n" if $left <= 0 || !$select->can_read($left);
+		die "timeout\n" if $left <= 0;
+		next unless $select->can_read($left);    # the end of a child cuts that short
 		my $n = sysread($self->{sock}, $self->{buffer}, 65536, length $self->{buffer});
 		die "connection lost" . (defined $n ? '' : ": $!") . "\n" unless $n;
 	}

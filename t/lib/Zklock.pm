@@ -273,7 +273,7 @@ sub send
 	my $text = "$sql;\n\\echo $self->{mark}\n\\warn $self->{mark}\n";
 	while (length $text)
 	{
-		my $n = syswrite($self->{in}, $text) // last;    # wait tells that it is gone
+		my $n = syswrite($self->{in}, $text) // ($!{EINTR} ? next : last);    # wait tells that it is gone
 		substr $text, 0, $n, '';
 	}
 	return $self;

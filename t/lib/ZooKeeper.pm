@@ -395,7 +395,8 @@ sub four_letter
 	while (1)
 	{
 		my $left = $deadline - time;
-		return undef if $left <= 0 || !$select->can_read($left);
+		return undef if $left <= 0;
+		next unless $select->can_read($left);    # the end of a child cuts that short
 		my $n = sysread $sock, $answer, 65536, length $answer;
 		return undef unless defined $n;
 		return $answer if $n == 0;
