@@ -20,6 +20,7 @@
 #include "lib/stringinfo.h"
 #include "storage/fd.h"
 
+#include "compat.h"
 #include "credentials.h"
 
 #define LARGEST_FILE		(64 * 1024)
@@ -32,8 +33,8 @@
 #define LINES_HINT \
 	"A line looks like digest:user:password, or begins with #."
 
-static void refuse(const char *file, const char *hint, const char *format,...)
-			pg_attribute_printf(3, 4) pg_attribute_noreturn();
+pg_noreturn static void refuse(const char *file, const char *hint, const char *format,...)
+			pg_attribute_printf(3, 4);
 
 static void
 refuse(const char *file, const char *hint, const char *format,...)

@@ -64,6 +64,13 @@ my @waits = (
 		after => sub { $proxy->release }
 	},
 	{
+		event => 'ZklockLook',
+		where => 'zk_lock_queue',
+		before => sub { $proxy->hold('*') },
+		query => q{SELECT zk_lock_queue('/a')},
+		after => sub { $proxy->release }
+	},
+	{
 		event => 'ZklockCheck',
 		where => 'a COMMIT that asks whether its locks are held',
 		before => sub {
@@ -100,7 +107,7 @@ SKIP:
 {
 	skip 'PostgreSQL has no such view before version 17', 1 unless $named;
 	is($admin->value(q{SELECT string_agg(name, ' ' ORDER BY name) FROM pg_wait_events WHERE name ~ '^Zk'}),
-		'ZklockAcquire ZklockCheck ZklockConnect ZklockRelease', 'pg_wait_events knows them, each once');
+		'ZklockAcquire ZklockCheck ZklockConnect ZklockLook ZklockRelease', 'pg_wait_events knows them, each once');
 }
 
 $_->quit for $s, $admin;
