@@ -143,11 +143,13 @@ sub create
 	return wantarray ? ($created, _stat($stat)) : $created;
 }
 
-# Stand in the queue of a lock, as another client does, and return the node.
+# Stand in the queue of a lock, as another client does, and return the node:
+# contend($dir, $prefix, data => '', ...).
 # Directories are containers, which ZooKeeper may remove until it is there.
 sub contend
 {
-	my ($self, $dir) = @_;
+	my ($self, $dir, $prefix, %opt) = @_;
+	$prefix //= '_c_other-lock-';
 	for (1 .. 100)
 	{
 		my $node = eval {
@@ -157,7 +159,7 @@ sub contend
 				$path .= "/$part";
 				$self->create($path, mode => 'container') unless $self->exists($path);
 			}
-			scalar $self->create("$dir/_c_other-lock-", mode => 'ephemeral_sequential');
+			scalar $self->create("$dir/$prefix", mode => 'ephemeral_sequential', %opt);
 		};
 		return $node if $node;
 		die $@ unless $@ =~ /NONODE|NODEEXISTS/;
@@ -344,14 +346,19 @@ sub _event
 	return;
 }
 
-# These are small enough for the socket's own buffer.
+# Most are small enough for the socket's own buffer.
 sub _send
 {
 	my ($self, $body) = @_;
 	my $frame = pack('N/a*', $body);
+	my $deadline = $self->_deadline;
 	local $SIG{PIPE} = 'IGNORE';
-	my $sent = syswrite($self->{sock}, $frame) // die "could not send: $!\n";
-	die "could not send all of it\n" if $sent != length $frame;
+	while (length $frame)
+	{
+		IO::Select->new($self->{sock})->can_write($deadline - time) or die "could not send: timeout\n";
+		my $sent = syswrite($self->{sock}, $frame) // die "could not send: $!\n";
+		substr $frame, 0, $sent, '';
+	}
 	return;
 }
 

@@ -1,0 +1,171 @@
+
+=pod
+
+=head1 NAME
+
+Queue - what zk_lock_queue shows, and what it should
+
+=head1 SYNOPSIS
+
+  my @rows = queue_of($session, '/a');                 # of zk_lock_queue
+  my @rows = queue_by_hand($client, '/zklock/a');      # of ZooKeeper itself
+  queue_is($session, $client, '/a', 'as ZooKeeper has it');    # one test
+
+=head1 DESCRIPTION
+
+A row is a hash of the columns' names; "since" is in ms since 1970, and a column
+that is NULL is undef.  Texts are characters.
+
+queue_by_hand asks with ZkClient and shares no code with zklock: names, order and
+turns are worked out anew from the README, what zklock's nodes say from the form
+of their data.
+
+=cut
+
+package Queue;
+
+use strict;
+use warnings;
+use Encode qw(decode encode);
+use Exporter qw(import);
+use JSON::PP;
+use Test::More;
+
+our @EXPORT = qw(queue_of queue_by_hand queue_is queue_few queue_bytes);
+
+my @COLUMNS = qw(position kind mode granted token zk_session since node host pid database user application_name data);
+
+sub queue_of
+{
+	my ($session, $path) = @_;
+	my @rows = map { decode_json($_) } split /\n/,
+	  $session->value(qq{SELECT to_json(q) FROM (SELECT position, kind, mode, granted, token, zk_session,
+		(extract(epoch FROM since) * 1000)::bigint AS since, node, host, pid, database, "user", application_name, data
+		FROM zk_lock_queue('$path')) q});
+	$_->{granted} = $_->{granted} ? 1 : 0 for @rows;
+	return @rows;
+}
+
+# The bytes that a column shows as text: what could not be shown is \xNN there.
+sub queue_bytes
+{
+	my ($text) = @_;
+	return join '', map { /^\\x(..)$/ ? chr hex $1 : $_ eq '\\\\' ? '\\' : encode('UTF-8', $_) }
+	  $text =~ /\G(\\x[0-9a-fA-F]{2}|\\\\|[^\\])/gs;
+}
+
+# ---------------------------------------------------------------------- by hand
+
+# (kind, mode, permits) of such a name, and its number; () if it is no contender's
+sub _of_name
+{
+	my ($name) = @_;
+	my ($before, $number) = $name =~ /^(.*?)(-\d{9,10}|\d{10})$/s or return;
+	($before, $number) = $name =~ /^(.*)(\d{10})$/s
+	  if $before !~ /(?:lock-|__lock__|__rlock__|__WRIT__|__READ__|-)$/ && $name =~ /\d{10}$/;
+	my $uuid = qr/_c_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/;
+	return ('semaphore', 'semaphore', $1, $number) if $before =~ /^$uuid-semaphore-([1-9]\d*)-$/;
+	return ('lock', 'shared', 0, $number) if $before =~ /(?:-shared-lock-|__rlock__|__READ__)$/;
+	return ('lock', 'exclusive', 0, $number) if $before =~ /(?:lock-|__lock__|__WRIT__)$/ || $before =~ /^x--?[0-9a-fA-F]+-$/;
+	return;
+}
+
+# What zklock says of itself; () if somebody else wrote that
+sub _of_data
+{
+	my ($data) = @_;
+	return () unless $data =~ /\Azklock(?:\n|\z)/;
+	my %fact = (ours => 1);
+	foreach my $line (split /\n/, $data)
+	{
+		my ($key, $value) = split / /, $line, 2;
+		$fact{$key} = defined $value ? decode('UTF-8', $value) =~ s/\\(.)/$1 eq 'n' ? "\n" : $1/ger : 1;
+	}
+	return %fact;
+}
+
+sub queue_by_hand
+{
+	my ($client, $dir) = @_;
+	my @all;
+	$client->sync($dir);
+	foreach my $name ($client->children($dir))
+	{
+		my ($kind, $mode, $permits, $number) = _of_name($name) or next;
+		my ($data, $stat) = $client->get("$dir/$name") or next;
+		my %fact = _of_data($data // '');
+		push @all, {
+			kind => $kind,
+			mode => $fact{shared} ? 'shared' : $mode,
+			permits => $permits,
+			number => $number,
+			token => $fact{czxid} ? $fact{czxid} + 0 : $stat->{czxid},
+			zk_session => sprintf('0x%x', $stat->{ephemeralOwner}),
+			since => $stat->{ctime},
+			node => decode('UTF-8', $name),
+			data => $fact{ours} || !length($data // '') ? undef : $data,
+			(map { $_ => $fact{$_} } qw(host database user application_name)),
+			pid => defined $fact{pid} ? $fact{pid} + 0 : undef };
+	}
+
+	# Numbers that have come to their end tell no order, transactions do.
+	my $worn = grep { $_->{number} < 0 || $_->{number} > 2**31 - 1 - 2**20 } @all;
+	my $by = $worn ? 'token' : 'number';
+	my @rows;
+	foreach my $kind (qw(lock semaphore))
+	{
+		my @before;
+		foreach my $row (sort { $a->{$by} <=> $b->{$by} } grep { $_->{kind} eq $kind } @all)
+		{
+			$row->{position} = @before + 1;
+			$row->{granted} = $kind eq 'semaphore'
+			  ? @before < $row->{permits}
+			  : !grep {
+				  $row->{mode} eq 'shared' ? $_->{mode} eq 'exclusive'
+					# nobody waits for itself: one who upgrades
+					: !($_->{mode} eq 'shared' && $_->{zk_session} eq $row->{zk_session})
+			  } @before;
+			$row->{granted} = $row->{granted} ? 1 : 0;
+			push @before, $row;
+		}
+		push @rows, @before;
+	}
+	delete @$_{qw(permits number)} for @rows;
+	return @rows;
+}
+
+sub _text
+{
+	my ($row) = @_;
+	return join ' ', map { defined $row->{$_} ? "$_=" . substr $row->{$_}, 0, 200 : () } @COLUMNS;
+}
+
+# enough to see what is wrong
+sub queue_few
+{
+	my (@all) = @_;
+	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
+}
+
+# One test, for a queue that stands still: zk_lock_queue shows it as it is, to
+# the row.  Returns the rows.
+sub queue_is
+{
+	my ($session, $client, $path, $name) = @_;
+	my @got = queue_of($session, $path);
+	my @expected = queue_by_hand($client, "/zklock$path");
+	my @wrong;
+	foreach my $i (0 .. (@got > @expected ? $#got : $#expected))
+	{
+		my %got = %{ $got[$i] // {} };
+		my %expected = %{ $expected[$i] // {} };
+		$got{data} = queue_bytes($got{data}) if defined $got{data};
+		push @wrong, "got " . encode('UTF-8', _text(\%got)) . "\n    not " . encode('UTF-8', _text(\%expected))
+		  if grep { ($got{$_} // 'NULL') ne ($expected{$_} // 'NULL') } @COLUMNS;
+	}
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(queue_few(@wrong), '', "$name: " . @expected . ' rows');
+	return @got;
+}
+
+1;
