@@ -24,13 +24,14 @@ events = []
 client.add_listener(lambda state: events.append(str(state)))
 locks = {}
 more_clients = []
+identifier = None
 
 classes = {
     # the pattern lets it see the nodes of Curator, of zklock and of most others
-    "pattern": lambda c, path: c.Lock(path, extra_lock_patterns=["-lock-"]),
-    "lock": lambda c, path: c.Lock(path),
-    "read": lambda c, path: c.ReadLock(path),
-    "write": lambda c, path: c.WriteLock(path),
+    "pattern": lambda c, path: c.Lock(path, identifier, extra_lock_patterns=["-lock-"]),
+    "lock": lambda c, path: c.Lock(path, identifier),
+    "read": lambda c, path: c.ReadLock(path, identifier),
+    "write": lambda c, path: c.WriteLock(path, identifier),
 }
 
 
@@ -126,6 +127,35 @@ def run(path, seconds, name, share, counter, log):
     return "error " + "; ".join(errors) if errors else "ok %d" % len(holds)
 
 
+def identify(*text):
+    global identifier
+    identifier = " ".join(text)
+    return "ok"
+
+
+def stand(path, n, name="pattern"):
+    def wait(i):
+        lock = classes[name](([client] + more_clients)[i % (len(more_clients) + 1)], path)
+        lock.data = b"%s %d" % ((identifier or "").encode(), i)
+        try:
+            lock.acquire()
+        except Exception:
+            pass  # we quit
+
+    for i in range(int(n)):
+        threading.Thread(target=wait, args=[i], daemon=True).start()
+    return "ok"
+
+
+def look(path):
+    began = time.monotonic()
+    names = client.get_children(path)
+    answers = [client.get_async(path + "/" + name) for name in names]
+    for answer in answers:
+        answer.get()
+    return "ok %d %d" % (len(names), (time.monotonic() - began) * 1000000)
+
+
 def words(e):
     return "%s: %s" % (type(e).__name__, " ".join(str(e).split()))
 
@@ -143,6 +173,9 @@ commands = {
     "version": lambda: kazoo.__version__,
     "clients": clients,
     "run": run,
+    "identify": identify,
+    "stand": stand,
+    "look": look,
 }
 
 client.start(timeout=30)

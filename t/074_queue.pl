@@ -1,0 +1,743 @@
+# zk_lock_queue: everyone at a lock, of whichever client, in order, with who
+# holds; at two round trips however many they are; never an error whatever others
+# have written; while they come and go; and what becomes of it when ZooKeeper
+# does not answer.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Encode qw(decode encode);
+use List::Util qw(max min);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Sys::Hostname;
+use Test::More;
+use Time::HiRes qw(time);
+
+use Peer;
+use Queue;
+use ZkClient;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# What a busy machine may add to a time that is promised, in seconds
+my $SLACK = 1;
+
+my $UUID = '0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1';
+
+# No directory goes while it is empty for a moment: kazoo does not bear that
+# (kazoo#563).
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $node = zk_cluster('main', $zk,
+	max_connections => 200,
+	wal_level => 'replica',
+	max_wal_senders => 5,
+	hot_standby => 'on',
+	fsync => 'off',
+	'zklock.session_timeout' => '30s');
+foreach my $encoding (qw(LATIN1 SQL_ASCII))
+{
+	$node->safe_psql('postgres', "CREATE DATABASE \L$encoding\E ENCODING '$encoding' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+	$node->safe_psql(lc $encoding, 'CREATE EXTENSION zklock');
+}
+$ENV{PGCLIENTENCODING} = 'UTF8';
+
+my $admin = zk_session($node);
+my $other = $zk->client(session_timeout => 60_000);
+
+sub contenders
+{
+	my ($path) = @_;
+	return scalar grep { /\d{9}$/ } $other->children("/zklock$path");
+}
+
+# Begin that, and wait until so many stand there
+sub joins
+{
+	my ($path, $n, $code) = @_;
+	$code->();
+	zk_until(sub { contenders($path) == $n }, "$n contenders on $path");
+	return;
+}
+
+sub in_style
+{
+	my ($style) = @_;
+	my $s = zk_session($node, options => "-c zklock.node_style=$style");
+	$s->value("SET application_name = 'in style $style'");
+	return $s;
+}
+
+# ------------------------------------------------------------- whoever it is
+
+subtest 'every known marker, by hand' => sub {
+	my @prefix = (
+		'_c_other-lock-', 'lock-', "_c_$UUID-lock-", 'x-144-', 'x-0f5dd2a68e26-', 'x--144-', 'abc__lock__',
+		"_c_$UUID-shared-lock-", 'abc__rlock__', "_c_$UUID-__READ__", '-shared-lock-',
+		"_c_$UUID-__WRIT__", '__READ__', "_c_$UUID-semaphore-2-", "_c_$UUID-semaphore-1-", "_c_$UUID-semaphore-2147483647-");
+	my @mode = (('exclusive') x 7, ('shared') x 4, 'exclusive', 'shared', ('semaphore') x 3);
+	my @client = map { $zk->client(session_timeout => 60_000) } 1 .. 3;
+	my $i = 0;
+	foreach my $prefix (@prefix)
+	{
+		$client[ $i % 3 ]->contend('/zklock/marker', $prefix, data => "number $i");
+		$i++;
+	}
+
+	# what is none
+	foreach my $name ('config', 'locks', 'lock-1', 'lock-000000001', 'x-lock-00000000001', '_c_x-semaphore-2-0000000001',
+		"_c_$UUID-semaphore-0-0000000001", "_c_$UUID-semaphore-02-0000000001", "_c_$UUID-semaphore-2147483648-0000000001",
+		'xlock-0000000001x', '__lock__', '0000000001', 'x-yz-0000000001', 'lock-9999999999')
+	{
+		$other->create("/zklock/marker/$name");
+	}
+	my @rows = queue_is($admin, $other, '/marker', 'every known marker');
+	is(join(' ', map { $_->{mode} } @rows), join(' ', @mode), 'modes, in the order of the nodes');
+	is(join(' ', map { "$_->{kind} $_->{position}" } @rows), join(' ', (map { "lock $_" } 1 .. 13), (map { "semaphore $_" } 1 .. 3)),
+		'a position in each kind, from 1');
+	is(join(' ', map { $_->{data} } @rows), join(' ', map { "number $_" } 0 .. $#prefix), 'what each wrote');
+	is(join(' ', map { $_->{granted} } @rows), join(' ', 1, (0) x 12, 1, 0, 1), 'the first has the lock, and two have places');
+	is(join(' ', map { $_->{zk_session} } @rows), join(' ', map { $client[ $_ % 3 ]->session_id } 0 .. $#prefix), 'whose session');
+	is(join(' ', map { join '', map { $_ // '' } @$_{qw(host pid database user application_name)} } @rows), ' ' x $#rows,
+		'and no more is known of them');
+
+	# one after another they go
+	foreach my $n (1 .. @rows)
+	{
+		my $gone = $n % 2 ? shift @rows : pop @rows;
+		$other->delete("/zklock/marker/$gone->{node}");
+		queue_is($admin, $other, '/marker', "without $gone->{node}");
+	}
+	$_->close for @client;
+	$other->delete_tree('/zklock/marker');
+};
+
+# What they hold is what they say they hold.
+subtest "Curator's mutex, kazoo's lock and SQL" => sub {
+	my %peer = (
+		kazoo => Peer->new('kazoo', $zk, no_wait => 1),
+		curator => Peer->new('curator', $zk, no_wait => 1),
+		curator_too => Peer->new('curator', $zk, no_wait => 1));
+	is($_->wait($Peer::START_TIMEOUT), 'ready', $_->kind . ' is there') for values %peer;
+	my $identifier = "kazoo \x{20ac} \\ {\"a\": [1]} 'x'";
+	is($peer{kazoo}->ask(encode('UTF-8', "identify $identifier")), 'ok', 'with a name of its own');
+	my %sql = map { $_ => in_style('curator') } qw(writer reader another_reader last);
+
+	my %take = (
+		curator => 'acquire /zklock/mixed 60000 mutex',
+		curator_too => 'acquire /zklock/mixed 60000 mutex',
+		kazoo => 'acquire /zklock/mixed 60000 pattern',
+		writer => q{SELECT zk_lock('/mixed')},
+		reader => q{SELECT zk_lock_shared('/mixed')},
+		another_reader => q{SELECT zk_lock_shared('/mixed')},
+		last => q{SELECT zk_lock('/mixed')});
+	my @order = qw(curator writer reader another_reader curator_too last kazoo);
+	my $n = 0;
+	foreach my $who (@order)
+	{
+		joins('/mixed', ++$n, sub { ($peer{$who} // $sql{$who})->send($take{$who}) });
+	}
+
+	my @rows = queue_is($admin, $other, '/mixed', 'all of them');
+	is(join(' ', map { $_->{mode} } @rows), 'exclusive exclusive shared shared exclusive exclusive exclusive', 'modes');
+	foreach my $who (keys %sql)
+	{
+		my ($row) = @rows[ grep { $order[$_] eq $who } 0 .. $#order ];
+		is(join(' ', map { $_ // 'NULL' } @$row{qw(host pid database user application_name data)}),
+			join(' ', hostname(), $sql{$who}->pid, 'postgres', $admin->value('SELECT session_user'), 'in style curator', 'NULL'),
+			"$who: whose it is");
+	}
+	is($rows[6]{data}, $identifier =~ s/\\/\\\\/gr, "kazoo's identifier");
+	like(join('.', unpack 'C*', queue_bytes($rows[0]{data})), qr/^\d+(?:\.\d+){3}$/, "Curator's address");
+	diag("Curator's data: $rows[0]{data}");
+
+	# Those who hold are those who say so.
+	my %holds;
+	while (@order)
+	{
+		my @granted = grep { $rows[$_]{granted} } 0 .. $#rows;
+		foreach my $i (@granted)
+		{
+			my $who = $order[$i];
+			next if $holds{$who};
+			my $token = $peer{$who}
+			  ? $peer{$who}->acquired($peer{$who}->wait)
+			  : $sql{$who}->wait->{out} eq 't' && $sql{$who}->value('SELECT token FROM zk_locks');
+			is($token, $rows[$i]{token}, "$who holds it, with that token");
+			$holds{$who} = 1;
+		}
+		is(join(' ', grep { !$holds{$_} && ($peer{$_} // $sql{$_})->is_done } @order), '', 'and nobody else');
+		my $gone = shift @order;
+		if ($peer{$gone})
+		{
+			is($peer{$gone}->ask('release /zklock/mixed ' . ($gone eq 'kazoo' ? 'pattern' : 'mutex')), 'ok', "$gone goes");
+		}
+		else { is($sql{$gone}->value('SELECT zk_unlock_all()'), 1, "$gone goes"); }
+		zk_until(sub { contenders('/mixed') == @order }, "$gone to be gone");
+		@rows = queue_is($admin, $other, '/mixed', "without $gone");
+	}
+	$_->quit for values %peer, values %sql;
+};
+
+subtest "Curator's and kazoo's read-write locks and SQL" => sub {
+	my %peer = (
+		curator => Peer->new('curator', $zk, no_wait => 1),
+		kazoo => Peer->new('kazoo', $zk, no_wait => 1));
+	is($_->wait($Peer::START_TIMEOUT), 'ready', $_->kind . ' is there') for values %peer;
+
+	# a writer of Curator that reads, too
+	my $sql = in_style('curator_rw');
+	$peer{curator}->acquire('/zklock/rw/curator');    # a mutex, of another path: for the directories
+	is($peer{curator}->ask('acquire /zklock/rw 5000 write') =~ s/ \d+//r, 'ok', 'Curator writes');
+	joins('/rw', 2, sub { $sql->send(q{SELECT zk_lock_shared('/rw')}) });
+	is(join(' ', map { "$_->{mode} $_->{granted}" } queue_is($admin, $other, '/rw', 'a reader waits')),
+		'exclusive 1 shared 0', 'who holds');
+	is($peer{curator}->ask('release /zklock/rw write'), 'ok', 'it stops');
+	is($sql->wait->{out}, 't', 'SQL reads');
+	is($peer{curator}->ask('acquire /zklock/rw 5000 read') =~ s/ \d+//r, 'ok', 'Curator, too');
+	my $writer = in_style('curator_rw');
+	joins('/rw', 3, sub { $writer->send(q{SELECT zk_lock('/rw')}) });
+	is(join(' ', map { "$_->{mode} $_->{granted}" } queue_is($admin, $other, '/rw', 'two readers and a writer')),
+		'shared 1 shared 1 exclusive 0', 'who holds');
+	is($peer{curator}->ask('release /zklock/rw read'), 'ok', 'Curator stops');
+	$sql->value('SELECT zk_unlock_all()');
+	is($writer->wait->{out}, 't', 'the writer has it');
+	is(join(' ', map { "$_->{mode} $_->{granted}" } queue_is($admin, $other, '/rw', 'a writer')), 'exclusive 1', 'who holds');
+	$_->quit for $sql, $writer;
+
+	# a writer of SQL in kazoo's way, and one of kazoo's
+	$sql = in_style('kazoo');
+	is($sql->value(q{SELECT zk_lock('/rw'), zk_lock_shared('/rw')}), 't|t', 'SQL has it in both ways');
+	joins('/rw', 2, sub { $peer{kazoo}->send('acquire /zklock/rw 60000 write') });
+	my @rows = queue_is($admin, $other, '/rw', 'a writer of kazoo waits');
+	is(join(' ', map { "$_->{mode} $_->{granted}" } @rows), 'exclusive 1 exclusive 0', 'who holds');
+	my $token = $rows[0]{token};
+	is($sql->value(q{SELECT zk_unlock('/rw')}), 't', 'SQL only reads now');
+	@rows = queue_of($admin, '/rw');
+	is(join(' ', map { "$_->{mode} $_->{granted}" } @rows), 'shared 1 exclusive 0', 'which shows, before the other');
+	is("$rows[0]{token} $rows[0]{pid}", "$token " . $sql->pid, 'with the token that it had');
+	is($sql->value(q{SELECT zk_unlock_shared('/rw')}), 't', 'and goes');
+	$peer{kazoo}->acquired($peer{kazoo}->wait);
+	is(join(' ', map { "$_->{mode} $_->{granted}" } queue_is($admin, $other, '/rw', 'kazoo')), 'exclusive 1', 'who holds');
+	$_->quit for $sql, values %peer;
+};
+
+# ---------------------------------------------------------------- what they say
+
+# Whatever it is, it is a row, and the bytes can be told from it.
+subtest 'what others wrote' => sub {
+	my @data = (
+		'', 'x', ' ', "two\nlines\r\n", "tab\t", 'back\\slash', '\\x41', '\\\\n', '\\N', "quote ' \" \$1 %s {}", "NUL \0 inside", "\0",
+		"\x00\x01\x02\x7f", "\x7f\0\1\1", "\xff\xfe", "half \xc3", "\xc3\xa9", "\xe9", encode('UTF-8', "\x{20ac} \x{1f512}"),
+		"\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe3\x83", "\xef\xbf\xbf", "\xc2\x80", join('', map { chr } 0 .. 255),
+		pack('w/a*', 'x' x 300), 'z' x 100_000, "\xff" x 20_000, 'e' x 1_040_000,
+		# almost ours
+		'shared', "shared\nczxid 1", 'zklock', "zklock\n", "zklock \n", "zklockx\npid 1", "Zklock\npid 1", "\nzklock\npid 1", "zklock\0pid 1");
+	$other->contend('/zklock/data', '_c_other-lock-', data => $_) for @data;
+	foreach my $database (qw(postgres latin1 sql_ascii))
+	{
+		my $s = zk_session($node, dbname => $database);
+		my @rows = queue_is($s, $other, '/data', "in $database");
+		is(scalar(grep { defined $_->{data} && $_->{data} eq '' } @rows), 0, 'what is empty is NULL');
+		is($s->value('SELECT 1'), 1, 'and it goes on');
+		$s->quit;
+	}
+	is(scalar(grep { ($_->{data} // '') =~ /\0/ } queue_of($admin, '/data')), 0, 'no NUL');
+	is((queue_of($admin, '/data'))[18]{data}, "\x{20ac} \x{1f512}", 'what can be shown is');
+	$other->delete_tree('/zklock/data');
+};
+
+# Lines that zklock never writes, behind its own first one: read as far as they
+# make sense, and never an error.
+subtest 'what others wrote in our form' => sub {
+	my @data = map { "zklock\n$_" } (
+		'pid', 'pid ', 'pid x', 'pid -1', 'pid 1.5', 'pid 99999999999999999999', 'pid 2147483648', "pid 7\npid 8",
+		'host', "host \xff", "host a\0b", 'host ' . 'h' x 100_000, "user \xe3\x83", 'user \\', 'user \\x41 \\q \\', "database \xed\xa0\x80",
+		"host a\n\nuser b", "nonsense\nuser b", 'czxid', 'czxid x', 'czxid -1', 'czxid 99999999999999999999999', "\xff", "\0",
+		"host a\r\nuser b", 'application_name', 'PID 7');
+	$other->contend('/zklock/form', "_c_$UUID-lock-", data => $_) for @data;
+	foreach my $database (qw(postgres latin1 sql_ascii))
+	{
+		my $s = zk_session($node, dbname => $database);
+		my @rows = queue_of($s, '/form');
+		is(scalar @rows, scalar @data, "in $database: a row each");
+		is(join(' ', map { $_->{position} } @rows), join(' ', 1 .. @data), 'in order');
+		$s->quit;
+	}
+	$other->delete_tree('/zklock/form');
+};
+
+# What the backend's names are, in encodings of its own: the lock is taken, and
+# everybody can look.
+subtest 'names in other encodings' => sub {
+	my %name = (latin1 => "caf\xe9 \\ \n", sql_ascii => "\xe9\xff");
+	my $i = 0;
+	foreach my $database (sort keys %name)
+	{
+		my $made = zk_session($node, dbname => $database);
+		local $ENV{PGCLIENTENCODING} = uc $database;
+		my $as_bytes = zk_session($node, dbname => $database);
+		$as_bytes->value(qq{CREATE ROLE "$name{$database}" SUPERUSER});
+		$as_bytes->value(qq{SET SESSION AUTHORIZATION "$name{$database}"; SET application_name = 'in $database'});
+		is($as_bytes->value(qq{SELECT zk_lock('/names')}), 't', "$database: such a user takes a lock") if $i++ == 0;
+		$as_bytes->send(qq{SELECT zk_lock('/names')}) if $i > 1;
+		zk_until(sub { contenders('/names') == $i }, 'its node');
+		$name{$database} = { session => $as_bytes, pid => $as_bytes->pid };
+		$made->quit;
+	}
+	foreach my $database (qw(postgres latin1 sql_ascii))
+	{
+		my $s = zk_session($node, dbname => $database);
+		my @rows = queue_of($s, '/names');
+		is(join(' ', map { "$_->{pid} $_->{database} $_->{application_name}" } @rows),
+			join(' ', map { "$name{$_}{pid} $_ in $_" } qw(latin1 sql_ascii)), "$database shows both");
+		note join ' ', map { encode('UTF-8', $_->{user} // 'NULL') } @rows;
+		$s->quit;
+	}
+	my ($latin1) = queue_of($admin, '/names');
+	is($latin1->{user}, "caf\x{e9} \\ \n", 'a name in LATIN1 as it is');
+	$name{latin1}{session}->value('SELECT zk_unlock_all()');
+	is($name{sql_ascii}{session}->wait->{out}, 't', 'they exclude each other');
+	$_->{session}->quit for values %name;
+};
+
+# The name of a node can be anything, too, and what is shown is enough to break it
+# with: t/075.
+subtest 'names of nodes' => sub {
+	my @prefix = ("caf\xc3\xa9-lock-", encode('UTF-8', "\x{30ed}\\x41-lock-"), 'a b\'"$1\\-lock-', '%s{}-lock-', 'l' x 10_000 . 'lock-');
+	$other->contend('/zklock/nodes', $_) for @prefix;
+	foreach my $database (qw(postgres latin1 sql_ascii))
+	{
+		my $s = zk_session($node, dbname => $database);
+		my @rows = queue_of($s, '/nodes');
+		is(join(' ', map { $_->{position} } @rows), join(' ', 1 .. @prefix), "$database: a row each");
+		$s->quit;
+	}
+	$other->delete_tree('/zklock/nodes');
+};
+
+subtest 'a switch for the identity' => sub {
+	my $quiet = zk_session($node, options => '-c zklock.publish_identity=off');
+	$quiet->value("SET application_name = 'secret name'");
+	foreach my $take (
+		q{zk_lock('/quiet')}, q{zk_xact_lock('/quiet')}, q{zk_lock_shared('/quiet')}, q{zk_semaphore_acquire('/quiet', 1)},
+		q{zk_lock_all('{/quiet,/quiet/b}')}, q{zk_lock('/quiet'), zk_lock_shared('/quiet'), zk_unlock('/quiet')})
+	{
+		foreach my $style (qw(curator curator_rw kazoo))
+		{
+			$quiet->value("SET zklock.node_style = $style");
+			$quiet->value("BEGIN; SELECT $take");
+			my ($name) = map { split /\n/ } $quiet->value(q{SELECT node FROM zk_locks WHERE path = '/quiet'});
+			my ($data) = $other->get("/zklock/quiet/$name");
+			like($data, qr/\Azklock(?:\nshared)?(?:\nczxid \d+)?\n?\z/, "$style, $take: its node says nothing of it");
+			queue_is($admin, $other, '/quiet', 'the queue shows what there is');
+			$quiet->value('COMMIT; SELECT zk_unlock_all()');
+		}
+	}
+	is($quiet->query(q{SET ROLE pg_monitor; SET zklock.publish_identity = on})->{state}, '42501', 'not for everybody to change');
+	$quiet->quit;
+
+	# and what is said where it is on
+	my $s = zk_session($node);
+	$s->value("SET application_name = 'one two'; SELECT zk_lock('/said')");
+	my ($data) = map { scalar $other->get("/zklock/said/$_") } $other->children('/zklock/said');
+	is($data =~ s/\n\z//r, join("\n", 'zklock', 'host ' . hostname(), 'pid ' . $s->pid, 'database postgres',
+			'user ' . $s->value('SELECT session_user'), 'application_name one two'), 'what a node says');
+	$s->quit;
+};
+
+# --------------------------------------------------------------- what it costs
+
+subtest 'two round trips' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 20);
+	my $cost = sub {
+		my ($path) = @_;
+		$proxy->clear_log;
+		my $n = $s->value("SELECT count(*) FROM zk_lock_queue('$path')");
+		my %count;
+		$count{ (split / /)[0] }++ for $proxy->requests;
+		return { rows => $n, trips => $proxy->flights, reads => $count{getData} // 0,
+			writes => scalar grep { !/^(?:sync|getChildren2?|getData)$/ } keys %count };
+	};
+	is_deeply($cost->('/nobody'), { rows => 0, trips => 1, reads => 0, writes => 0 }, 'no such path: one round trip');
+	foreach my $n (1, 2, 50, 300)
+	{
+		$other->contend("/zklock/cost/$n") for 1 .. $n;
+		$other->create("/zklock/cost/$n/config", data => 'not read');
+		is_deeply($cost->("/cost/$n"), { rows => $n, trips => 2, reads => $n, writes => 0 }, "$n contenders: two");
+	}
+	my ($zxid) = $zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m;
+	$s->value(q{SELECT count(*) FROM zk_lock_queue('/cost/50')});
+	is(($zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m)[0], $zxid, 'and no write, nor anything that looks like one');
+	is($zk->watch_count, 0, 'nor a watch');
+	$s->quit;
+	$other->delete_tree('/zklock/cost');
+};
+
+# One who goes between the list and the look
+subtest 'gone in between' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
+	my @name = map { $other->contend('/zklock/between', '_c_other-lock-', data => "number $_") } 0 .. 4;
+	foreach my $leaves ([0], [ 2, 4 ], [ 1, 3 ])
+	{
+		$proxy->clear_log;
+		$proxy->hold_request('getData');
+		$s->send(q{SELECT string_agg(position || ' ' || granted || ' ' || data, ', ' ORDER BY position) FROM zk_lock_queue('/between')});
+		$proxy->wait_held;
+		$other->delete($name[$_]) for @$leaves;
+		$proxy->release;
+		my $result = $s->wait;
+		my %there = map { $_ => 1 } $other->children('/zklock/between');
+		is($result->{state}, '', 'no error');
+		my $left = join ' ', grep { $there{ $name[$_] =~ s/.*\///r } } 0 .. 4;
+		is(join(' ', $result->{out} =~ /number (\d)/g), $left, 'those who are left');
+		is(join(' ', $result->{out} =~ /(\d) (?:true|false)/g), join(' ', 1 .. keys %there), 'have places without a gap');
+		is(join(' ', $result->{out} =~ /(true|false)/g), join(' ', %there ? 'true' : (), ('false') x (keys(%there) - 1)), 'and one holds')
+		  if %there;
+		$proxy->reset;
+	}
+	$s->quit;
+};
+
+# ------------------------------------------------------------ when it goes wrong
+
+subtest 'ZooKeeper does not answer' => sub {
+	my $down = ZkProxy->new($zk);
+	$down->refuse;
+	my $s = zk_session($node, options => '-c zklock.connect_timeout=500ms -c zklock.hosts=' . $down->hosts);
+	my $result = $s->query(q{SELECT * FROM zk_lock_queue('/down')});
+	is($result->{state}, '58000', 'out of reach from the beginning: 58000');
+	cmp_ok($result->{seconds}, '<', 0.5 + $SLACK, '- within connect_timeout');
+	$down->pass;
+	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/down')}), 0, '- and works when it is there');
+	$s->quit;
+	$down->stop;
+
+	($s, my $proxy) = zk_counted_session($node, $zk, 0, operation_timeout => '700ms', connect_timeout => '700ms');
+	$other->contend('/zklock/down') for 1 .. 3;
+	my $ask = q{SELECT count(*) FROM zk_lock_queue('/down')};
+	foreach my $op ('sync', 'getChildren', 'getData')
+	{
+		$proxy->swallow([ $op eq 'getChildren' ? ('getChildren', 'getChildren2') : $op ], 100);
+		$result = $s->query($ask);
+		like($result->{state} . $result->{out}, qr/^(?:58030|3)$/, "no answer to $op: 58030, or it was not asked");
+		cmp_ok($result->{seconds}, '<', 4 * 0.7 + $SLACK, '- soon');
+		$proxy->reset;
+		zk_until(sub { $s->query($ask)->{out} eq '3' }, 'it to work again');
+	}
+	foreach my $op ('getChildren', 'getData')
+	{
+		$proxy->swallow_and_drop([ $op eq 'getChildren' ? ('getChildren', 'getChildren2') : $op ]);
+		is($s->value($ask), 3, "the connection breaks at the answer to $op: it is asked again");
+		$proxy->drop_request([ $op eq 'getChildren' ? ('getChildren', 'getChildren2') : $op ]);
+		is($s->value($ask), 3, '- or before it');
+		$proxy->reset;
+	}
+	$proxy->refuse;
+	$proxy->drop;
+	$result = $s->query($ask);
+	like($result->{state}, qr/^580[03]0$/, 'cut off: 58030, or 58000 where it must open another session');
+	cmp_ok($result->{seconds}, '<', 2 * 0.7 + $SLACK, '- within operation_timeout');
+	$proxy->reset;
+	zk_until(sub { $s->query($ask)->{out} eq '3' }, 'it to work again');
+	$s->quit;
+
+	# whoever waits can be stopped
+	($s, $proxy) = zk_counted_session($node, $zk, 0, operation_timeout => '1min');
+	foreach my $op ('getChildren', 'getData')
+	{
+		my @op = $op eq 'getChildren' ? ('getChildren', 'getChildren2') : $op;
+		$proxy->hold(\@op);
+		$s->send($ask);
+		$proxy->wait_held;
+		zk_wait_waiting($admin, $s);
+		my $began = time;
+		$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
+		is($s->wait->{state}, '57014', "cancel while it waits for $op");
+		cmp_ok(time - $began, '<', $SLACK, '- at once');
+		$proxy->release;
+		$proxy->reset;
+		is($s->value($ask), 3, '- and asks again');
+		$proxy->hold(\@op);
+		is($s->query("SET statement_timeout = '100ms'; $ask")->{state}, '57014', '- statement_timeout');
+		$proxy->release;
+		$proxy->reset;
+		$s->value('RESET statement_timeout');
+	}
+	$proxy->delay_ms(50);
+	is($s->value("SET lock_timeout = '1ms'; $ask"), 3, 'lock_timeout is for locks');
+	$proxy->delay_ms(0);
+
+	# what it holds is none of its business
+	$s->value(q{RESET lock_timeout; SELECT zk_lock('/down/held')});
+	$s->value("BEGIN; $ask");
+	$proxy->hold('getData');
+	$s->send($ask);
+	$proxy->wait_held;
+	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
+	is($s->wait->{state}, '57014', 'cancelled in a transaction');
+	$proxy->release;
+	$proxy->reset;
+	$s->value('ROLLBACK');
+	is($s->value('SELECT state FROM zk_locks'), 'held', 'what was held before it still is');
+	my $pid = $s->pid;
+	$proxy->hold('getData');
+	$s->send($ask);
+	$proxy->wait_held;
+	$admin->value("SELECT pg_terminate_backend($pid)");
+	$s->wait_error;
+	zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '0' }, 'its end');
+	$proxy->reset;
+	is(contenders('/down/held'), 0, 'terminated: its locks are free');
+	$other->delete_tree('/zklock/down');
+};
+
+# ---------------------------------------------------------- where numbers end
+
+subtest 'numbers that tell no order' => sub {
+	my $START = 2**31 - 3;
+	$other->contend('/zklock/worn');
+	$other->delete('/zklock/worn/' . ($other->children('/zklock/worn'))[0]);
+	$other->close;
+	$zk->set_next_number('/zklock/worn' => $START);
+	$other = $zk->client(session_timeout => 60_000);
+	my @all = map { $other->contend('/zklock/worn', $_ % 3 ? '_c_z-lock-' : "_c_$UUID-shared-lock-", data => "number $_") } 0 .. 11;
+	my @semaphore = map { $other->contend('/zklock/worn', "_c_$UUID-semaphore-2-", data => "place $_") } 0 .. 1;
+	# names sort otherwise than they came
+	my @last = map { $other->contend('/zklock/worn', "_c_$_-lock-", data => "number $_") } reverse 12 .. 15;
+	my @rows = queue_is($admin, $other, '/worn', 'worn');
+	is(join(' ', map { $_->{data} =~ s/number //r } grep { $_->{kind} eq 'lock' } @rows), join(' ', 0 .. 11, reverse 12 .. 15),
+		'in the order in which they came');
+	$other->delete($_) for @all[ 0 .. 5 ];
+	@rows = queue_is($admin, $other, '/worn', 'without the first');
+	is($rows[0]{data}, 'number 6', 'the next one holds');
+	my $s = zk_session($node);
+	$s->send(q{SELECT zk_lock('/worn')});
+	zk_until(sub { (queue_of($admin, '/worn'))[10]{host} }, 'one of ours');
+	queue_is($admin, $other, '/worn', 'and one of ours');
+	$other->delete($_) for @all[ 6 .. 11 ], @last;
+	is($s->wait->{out}, 't', 'has its turn');
+	@rows = queue_is($admin, $other, '/worn', 'ours');
+	is(join(' ', map { "$_->{kind} $_->{granted}" } @rows), 'lock 1 semaphore 1 semaphore 1', 'who holds');
+	$s->quit;
+	$other->delete($_) for @semaphore;
+};
+
+# ------------------------------------------------------------------- elsewhere
+
+subtest 'in a read-only transaction and on a hot standby' => sub {
+	$node->backup('base');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($node, 'base', has_streaming => 1);
+	$standby->start;
+	my ($p, $s) = (zk_session($node), zk_session($standby));
+	$p->value(q{SELECT zk_lock('/standby')});
+	$s->send(q{SELECT zk_lock('/standby')});
+	zk_until(sub { contenders('/standby') == 2 }, 'both');
+	my $look = zk_session($standby);
+	my @rows = queue_is($look, $other, '/standby', 'on a hot standby');
+	is(join(' ', map { $_->{pid} } @rows), $p->pid . ' ' . $s->pid, 'one of each server');
+	is($look->value(q{SELECT zk_lock_break('/standby', node) FROM zk_lock_queue('/standby') WHERE granted}), 't', 'which can break, too');
+	is($s->wait->{out}, 't', 'for its own');
+	is($p->query(q{SELECT zk_unlock('/standby')})->{out}, 'f', 'who has lost it');
+	$_->quit for $p, $s, $look;
+	$standby->stop;
+};
+
+# ------------------------------------------------------------- a thousand of them
+
+my $fast = zk_session($node);
+my $kazoo = Peer->new('kazoo', $zk, session_timeout => 60_000);
+subtest 'a thousand contenders' => sub {
+	my ($SQL, $KAZOO) = (100, 900);
+	my %take = (
+		lock => q{zk_lock('/thousand')},
+		xact => q{zk_xact_lock('/thousand')},
+		shared => q{zk_lock_shared('/thousand')},
+		semaphore => q{zk_semaphore_acquire('/thousand', 3)});
+	my @s;
+	my $joins = sub {
+		foreach my $how (@_)
+		{
+			my $s = zk_session($node);
+			push @s, $s;
+			$s->value("SET application_name = 'number ${\ scalar @s}'");
+			$s->send("SELECT $take{$how}");
+		}
+	};
+
+	# two who read together, and all others behind them
+	$joins->('shared', 'shared');
+	zk_until(sub { contenders('/thousand') == 2 }, 'the first two');
+	$joins->('lock', map { (qw(lock xact shared semaphore))[ $_ % 4 ] } 4 .. $SQL / 2);
+	zk_until(sub { contenders('/thousand') == $SQL / 2 }, 'half of SQL');
+	is($kazoo->ask('clients 29'), 'ok', 'kazoo, 30 sessions');
+	$kazoo->ask('identify kazoo');
+	is($kazoo->ask("stand /zklock/thousand $KAZOO"), 'ok', "- $KAZOO locks");
+	zk_until(sub { contenders('/thousand') == $SQL / 2 + $KAZOO }, 'all of kazoo', 120);
+	$joins->(map { (qw(lock xact shared semaphore))[ $_ % 4 ] } 1 .. $SQL / 2);
+	zk_until(sub { contenders('/thousand') == $SQL + $KAZOO }, 'the other half of SQL', 60);
+
+	my @rows = queue_is($fast, $other, '/thousand', 'right to the row');
+	is(scalar @rows, $SQL + $KAZOO, 'a thousand rows');
+
+	# who they are, by what PostgreSQL says
+	my %activity = map { (split /\|/)[0] => $_ } split /\n/, $admin->value(
+		q{SELECT pid, application_name, datname, usename FROM pg_stat_activity WHERE application_name LIKE 'number %'});
+	my %number = map { ($s[$_]->pid => $_ + 1) } 0 .. $#s;
+	my @ours = grep { defined $_->{pid} } @rows;
+	is(queue_few(grep { $_ } map { my $r = $_;
+			my $shown = join '|', @$r{qw(pid application_name database user)};
+			$shown eq ($activity{ $r->{pid} } // '') ? () : $shown } @ours), '', 'SQL: as in pg_stat_activity');
+	is(join(' ', sort { $a <=> $b } map { $number{ $_->{pid} } } @ours), join(' ', 1 .. $SQL), 'each of them once');
+	is(join(' ', sort { $a <=> $b } map { /^kazoo (\d+)$/ } map { $_->{data} // '' } @rows), join(' ', 0 .. $KAZOO - 1), 'kazoo: each once');
+	is(scalar(grep { $_->{granted} } @rows), 2 + 3, 'two readers hold, and three have places');
+	my %sessions = map { $_->{zk_session} => 1 } grep { !defined $_->{pid} } @rows;
+	is(keys %sessions, 30, 'of 30 sessions of kazoo');
+
+	# How fast.  On a machine that is too busy for its promise it is at least
+	# as fast as another client who does the same at the same time.
+	my (@ms, @theirs);
+	my $watches = $zk->watch_count;
+	foreach (1 .. 15)
+	{
+		my $result = $fast->query(q{SELECT count(*) FROM zk_lock_queue('/thousand')});
+		push @ms, 1000 * $result->{seconds};
+		push @theirs, $1 / 1000 if $kazoo->ask('look /zklock/thousand') =~ /^ok 1000 (\d+)$/;
+	}
+	my $median = sub { return (sort { $a <=> $b } @_)[ @_ / 2 ]; };
+	diag(sprintf 'zk_lock_queue of %d: median %.1f ms, fastest %.1f, slowest %.1f; kazoo: %.1f, %.1f, %.1f',
+		scalar @rows, map { ($median->(@$_), min(@$_), max(@$_)) } \@ms, \@theirs);
+	cmp_ok($median->(@ms), '<', max(100, $median->(@theirs)), 'in less than 100 ms');
+	is($zk->watch_count, $watches, 'nor does it leave a watch');
+
+	# not even the heartbeats of the session that looks are late
+	is($fast->value('SELECT reconnections, losses FROM zk_session'), '0|0', 'and its session is at ease');
+	$admin->value(q{SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'number %' AND state = 'active'});
+	$_->wait for @s;
+	$_->quit for @s;
+	$kazoo->quit(60);
+	zk_until(sub { contenders('/thousand') == 0 }, 'all to go');
+};
+
+# ----------------------------------------------------------- while they come and go
+
+subtest 'read 500 times while they come and go' => sub {
+	my $READS = 500;
+	$admin->value(<<~'SQL');
+		CREATE PROCEDURE come_and_go(path text) LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'enough') LOOP
+				CASE (random() * 4)::int
+					WHEN 0 THEN
+						PERFORM zk_lock(path, '20 ms');
+					WHEN 1 THEN
+						PERFORM zk_xact_lock_shared(path);
+					WHEN 2 THEN
+						PERFORM zk_xact_semaphore_acquire(path, 2, '20 ms');
+					ELSE
+						PERFORM zk_lock(path), zk_lock_shared(path), zk_unlock(path);
+				END CASE;
+				COMMIT;
+				PERFORM zk_unlock_all();
+			END LOOP;
+		EXCEPTION WHEN io_error THEN    -- not even asked within 20 ms
+			NULL;
+		END $$;
+
+		-- What is wrong with what a queue shows, if anything
+		CREATE FUNCTION look_at(path text, OUT rows int, OUT wrong text) LANGUAGE plpgsql AS $$
+		DECLARE
+			r record;
+			last record;
+			writers int := 0;
+			seen text[] := '{}';
+		BEGIN
+			rows := 0;
+			FOR r IN SELECT * FROM zk_lock_queue(path) LOOP
+				rows := rows + 1;
+				IF r.node = ANY (seen) THEN
+					wrong := concat_ws('; ', wrong, r.node || ' twice');
+				END IF;
+				seen := seen || r.node;
+				IF last IS NULL OR last.kind <> r.kind THEN
+					IF r.position <> 1 OR NOT r.granted OR (last IS NOT NULL AND r.kind = 'lock') THEN
+						wrong := concat_ws('; ', wrong, format('begins with %s', r));
+					END IF;
+				ELSIF r.position <> last.position + 1 THEN
+					wrong := concat_ws('; ', wrong, format('%s after %s', r, last));
+				ELSIF r.token <= last.token THEN
+					wrong := concat_ws('; ', wrong, format('token of %s after %s', r, last));
+				END IF;
+				IF r.kind = 'lock' THEN
+					IF r.granted <> (writers = 0 AND (r.mode = 'shared' OR r.position = 1)) THEN
+						wrong := concat_ws('; ', wrong, format('granted of %s', r));
+					END IF;
+					writers := writers + (r.mode = 'exclusive')::int;
+				END IF;
+				-- each says of itself only what is true: ours know their session's id
+				IF r.pid IS NULL THEN
+					IF r.data !~ '^kazoo' OR r.host IS NOT NULL OR r.application_name IS NOT NULL OR r.node !~ '__lock__' THEN
+						wrong := concat_ws('; ', wrong, format('of kazoo: %s', r));
+					END IF;
+				ELSIF NOT EXISTS (SELECT FROM who WHERE pid = r.pid AND session = r.zk_session AND name = r.application_name)
+					OR r.data IS NOT NULL OR r.node ~ '__lock__' THEN
+					wrong := concat_ws('; ', wrong, format('of SQL: %s', r));
+				END IF;
+				last := r;
+			END LOOP;
+		END $$;
+		CREATE TABLE who (pid int, session text, name text);
+		SQL
+	my @s;
+	foreach my $i (1 .. 4)
+	{
+		my $s = zk_session($node);
+		$s->value("SET application_name = 'comes and goes $i'; SELECT zk_lock('/warm'), zk_unlock('/warm')");
+		$s->value(q{INSERT INTO who SELECT pg_backend_pid(), session_id, current_setting('application_name') FROM zk_session});
+		push @s, $s;
+	}
+	my $peer = Peer->new('kazoo', $zk);
+	is($peer->ask('clients 3'), 'ok', 'kazoo is there');
+	$peer->ask('identify kazoo');
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	append_to_file("$dir/counter", "0\n");
+	$_->send(q{CALL come_and_go('/busy')}) for @s;
+
+	# until it has been read so often, and kazoo has had its time
+	my ($reads, $rows, %sizes, @wrong) = (0, 0);
+	$peer->send("run /zklock/busy 5 pattern 0 $dir/counter $dir/log");
+	my $deadline = time + 60;
+	while (($reads < $READS || !$peer->is_done) && time < $deadline)
+	{
+		foreach (split /\n/, $fast->value(q{SELECT l.* FROM generate_series(1, 10) i, LATERAL (SELECT i AS i) x, look_at('/busy') l}))
+		{
+			my ($n, $wrong) = split /\|/, $_, 2;
+			$reads++;
+			$sizes{$n}++;
+			push @wrong, $wrong if $wrong ne '';
+		}
+	}
+	cmp_ok($reads, '>=', $READS, 'read often');
+	is(queue_few(@wrong), '', 'and nothing was wrong');
+	like($peer->wait, qr/^ok \d+$/, 'kazoo had its turns');
+	my $enough = zk_session($node);
+	$enough->value(q{SET application_name = 'enough'});
+	is(join(' ', map { $_->wait->{err} } @s), ' ' x $#s, 'and so had SQL');
+	diag('rows: reads ' . join ', ', map { "$_: $sizes{$_}" } sort { $a <=> $b } keys %sizes);
+	cmp_ok(scalar(keys %sizes), '>', 2, 'the queue was never the same');
+	$_->quit for @s, $enough, $peer;
+};
+
+# ---------------------------------------------------------------------- the end
+
+$_->quit for $fast, $admin;
+$other->close;
+zk_no_crash($node);
+$node->stop;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+
+done_testing();
