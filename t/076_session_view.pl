@@ -1,0 +1,302 @@
+# zk_session and zk_locks: each state, each counter, at the moment when it should
+# move and at no other.  The counters are compared with what a proxy has seen.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+# heartbeats, which come every quarter of this, do not disturb the counting
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s');
+my $admin = zk_session($node);
+my $other = $zk->client(session_timeout => 60_000);
+
+my @COUNTERS = qw(waits timeouts reconnections losses);
+
+sub counters
+{
+	my ($s) = @_;
+	my %value;
+	@value{ 'requests', @COUNTERS } = split /\|/, $s->value('SELECT requests, ' . join(', ', @COUNTERS) . ' FROM zk_session');
+	return %value;
+}
+
+# What of these has moved since then, as "waits 1, timeouts 1"
+sub moved
+{
+	my ($s, %before) = @_;
+	my %now = counters($s);
+	return join ', ', map { "$_ " . ($now{$_} - $before{$_}) } grep { $now{$_} != $before{$_} } @COUNTERS;
+}
+
+# One test: that moves these counters and no others, and as many requests as the
+# proxy has seen.
+sub moves
+{
+	my ($s, $proxy, $code, $expected, $name) = @_;
+	my %before = counters($s);
+	$proxy->clear_log;
+	$code->();
+	my $seen = grep { $_->[1] eq '>' && $_->[2] !~ /^(?:connect|close|ping|auth)$/ } $proxy->log;
+	my %now = counters($s);
+	my $again = grep { $_->[1] eq '>' && $_->[2] !~ /^(?:connect|close|ping|auth)$/ } $proxy->log;
+	my $moved = join ', ', map { "$_ " . ($now{$_} - $before{$_}) } grep { $now{$_} != $before{$_} } @COUNTERS;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($moved, $expected, $name);
+	my $requests = $now{requests} - $before{requests};
+	ok($seen <= $requests && $requests <= $again, "- requests: $requests, as the proxy has seen ($seen to $again)");
+	return $requests;
+}
+
+sub state_of { return $_[0]->value('SELECT state FROM zk_session'); }
+
+subtest 'requests, waits, timeouts' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
+	my $holder = zk_session($node);
+	my $does = sub { my ($sql, $expected, $name) = @_; return moves($s, $proxy, sub { $s->query($sql) }, $expected, $name); };
+	my $does_waiting = sub {
+		my ($sql, $then, $expected, $name) = @_;
+		return moves($s, $proxy, sub {
+				$s->send($sql);
+				zk_wait_waiting($admin, $s);
+				# it stands in the queue
+				zk_until(sub { $zk->watch_count > 0 }, 'it to wait');
+				$then->();
+				$s->wait;
+			}, $expected, $name);
+	};
+
+	is($does->('SELECT * FROM zk_locks; SELECT * FROM zk_session', '', 'looking at the views: nothing'), 0, '- not even a request');
+	is($does->(q{SELECT zk_lock_token('/c'), zk_unlock('/c'), zk_unlock_all()}, '', 'nor what needs no answer'), 0, '- none');
+	is($does->(q{SELECT zk_lock('/warm')}, '', 'a free lock: nothing'), 2, '- two requests');
+	is($does->(q{SELECT zk_lock('/warm'), zk_lock('/warm'), zk_try_lock('/warm')}, '', 're-entry: nothing'), 0, '- none');
+	is($does->(q{SELECT count(zk_unlock('/warm')) FROM generate_series(1, 4)}, '', 'giving back: nothing'), 1, '- one request');
+	is($does->(q{SELECT zk_lock(NULL)}, '', 'an error: nothing'), 0, '- none');
+	$does->(q{SELECT zk_lock_all('{/c,/d,/e}'), zk_unlock_all()}, '', 'several at once: nothing');
+
+	$holder->value(q{SELECT zk_lock('/c'), zk_semaphore_acquire('/c', 1), zk_lock('/d')});
+	foreach my $call (q{zk_try_lock('/c')}, q{zk_try_xact_lock_shared('/c')}, q{zk_lock('/c', '0')}, q{zk_semaphore_acquire('/c', 1, '0')},
+		q{zk_lock_all('{/c,/e}', '0')})
+	{
+		$does->("SELECT $call", '', "$call of a taken one does not wait: nothing");
+	}
+	$does->(q{SELECT * FROM zk_lock_queue('/c')}, '', 'zk_lock_queue: nothing');
+
+	foreach my $call (q{zk_lock('/c', '100ms')}, q{zk_xact_lock('/c', '100ms')}, q{zk_lock_shared('/c', '100ms')},
+		q{zk_semaphore_acquire('/c', 1, '100ms')}, q{zk_lock_all('{/b,/c}', '100ms')})
+	{
+		$does->("SELECT $call", 'waits 1, timeouts 1', "$call in vain: waits and timeouts");
+	}
+	$does->(q{SET lock_timeout = '100ms'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1', 'lock_timeout: waits');
+	$does->(q{RESET lock_timeout; SET statement_timeout = '200ms'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
+	$s->value('RESET statement_timeout');
+	$does_waiting->(q{SELECT zk_lock('/c')}, sub { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')') }, 'waits 1',
+		'cancelled: waits');
+	$does_waiting->(q{SELECT zk_semaphore_acquire('/c', 1)}, sub { $holder->value(q{SELECT zk_semaphore_release('/c')}) }, 'waits 1',
+		'granted after a wait: waits');
+	$does_waiting->(q{SELECT zk_lock('/c', '1min')}, sub { $holder->value(q{SELECT zk_unlock('/c')}) }, 'waits 1', '- with a timeout, too');
+	$s->value('SELECT zk_unlock_all()');
+
+	# a call that waits twice has waited
+	$holder->value(q{SELECT zk_lock('/c')});
+	$does_waiting->(q{SELECT zk_lock_all('{/c,/d}')},
+		sub {
+			$holder->value(q{SELECT zk_unlock('/c')});
+			zk_until(sub { $other->children('/zklock/d') == 2 }, 'the second wait');
+			$holder->value(q{SELECT zk_unlock('/d')});
+		}, 'waits 1', 'several at once that are taken: one wait');
+	$s->value('SELECT zk_unlock_all()');
+
+	# ... however often its node is broken
+	$holder->value(q{SELECT zk_lock('/c')});
+	$does_waiting->(q{SELECT zk_lock('/c', '1min')},
+		sub {
+			my $broken = $admin->value(q{SELECT node FROM zk_lock_queue('/c') WHERE position = 2});
+			$admin->query("SELECT zk_lock_break('/c', '$broken')");
+			zk_until(sub { $admin->value(q{SELECT node FROM zk_lock_queue('/c') WHERE position = 2}) !~ /^(?:\Q$broken\E)?$/ }, 'another node');
+			$holder->value(q{SELECT zk_unlock('/c')});
+		}, 'waits 1', 'broken while it waits: one wait');
+	is($s->value('SELECT state FROM zk_locks'), 'held', '- and held');
+
+	# a lock that is broken is no session that is lost
+	moves($s, $proxy, sub {
+			$admin->query(q{SELECT zk_lock_break('/c', node) FROM zk_lock_queue('/c')});
+			zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+		}, '', 'a holder is broken: no counter');
+	$does->(q{SELECT zk_unlock('/c')}, '', '- nor when it is given back');
+	my ($rows) = $holder->value(q{SELECT waits, timeouts FROM zk_session});
+	is($rows, '0|0', 'those who did not wait have not');
+	$_->quit for $s, $holder;
+};
+
+subtest 'states' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $s = zk_session($node, options => '-c zklock.session_timeout=4s -c zklock.connect_timeout=500ms -c zklock.operation_timeout=500ms'
+		  . ' -c zklock.hosts=' . $proxy->hosts);
+	is($s->value('SELECT * FROM zk_session'), 'none||||' . '|0' x 5, 'none, before the first lock');
+
+	$proxy->blackhole;
+	is($s->query(q{SELECT zk_lock('/s')})->{state}, '58000', 'no server answers');
+	my @row = split /\|/, $s->value('SELECT state, session_id, session_timeout, last_heard, waits, timeouts, reconnections, losses FROM zk_session');
+	like($row[0], qr/^(?:connecting|none)$/, 'connecting, or none if that was given up');
+	note "state $row[0]";
+	is(join('|', @row[ 1 .. 7 ]), '|||0|0|0|0', '- with no session, and nothing counted');
+
+	$proxy->pass;
+	is($s->value(q{SELECT zk_lock('/s')}), 't', 'it answers');
+	my %first;
+	@first{qw(state id server timeout)} = split /\|/, $s->value('SELECT state, session_id, server, session_timeout FROM zk_session');
+	is("$first{state} $first{server} $first{timeout}", 'connected ' . $proxy->hosts . ' 00:00:04', 'connected: to whom, with what timeout');
+	my %session = $zk->ephemerals;
+	is(join(' ', grep { /^\Q$first{id}\E$/ } keys %session), $first{id}, 'and the id is that of its nodes in ZooKeeper');
+
+	# last_heard follows the heartbeats, whatever the backend does
+	my $heard = sub { return $s->value('SELECT extract(epoch FROM last_heard) FROM zk_session'); };
+	my $before = $heard->();
+	my %counters = counters($s);
+	zk_until(sub { $heard->() > $before }, 'a heartbeat');
+	cmp_ok($heard->(), '<=', $admin->value('SELECT extract(epoch FROM clock_timestamp())'), 'last_heard rises by itself');
+	cmp_ok($admin->value('SELECT extract(epoch FROM clock_timestamp())') - $heard->(), '<', 2, 'and is not long ago');
+	my %after = counters($s);
+	cmp_ok($after{requests}, '>', $counters{requests}, 'heartbeats are requests');
+	is(moved($s, %counters), '', 'and count nowhere else');
+
+	# cut off, and back
+	foreach my $time (1 .. 3)
+	{
+		$proxy->refuse;
+		$proxy->drop;
+		zk_until(sub { state_of($s) eq 'suspended' }, 'cut off');
+		is($s->value('SELECT state FROM zk_locks'), 'suspect', 'suspended: the lock is suspect');
+		is(moved($s, %counters), $time > 1 ? 'reconnections ' . ($time - 1) : '', '- nothing has been counted yet');
+		is($s->value('SELECT session_id FROM zk_session'), $first{id}, '- it may still live');
+		$before = $heard->();
+		$proxy->pass;
+		zk_until(sub { state_of($s) eq 'connected' }, 'back');
+		is(moved($s, %counters), "reconnections $time", "connected again: reconnections $time");
+		cmp_ok($heard->(), '>', $before, '- and heard of');
+		is($s->value('SELECT session_id FROM zk_session'), $first{id}, '- the same session');
+		is($s->value('SELECT state FROM zk_locks'), 'held', '- the lock is held');
+	}
+
+	# not for those who have lost nothing: what they do while cut off
+	$proxy->blackhole;
+	zk_until(sub { state_of($s) eq 'suspended' }, 'a silence that is too long');
+	$before = $heard->();
+	is($s->value('SELECT state FROM zk_locks'), 'suspect', 'silence: suspended');
+	is(moved($s, %counters), 'reconnections 3', '- that counts nothing');
+	my $state;
+	my %seen;
+	zk_until(sub { $seen{ $state = state_of($s) } = 1; $state ne 'suspended' }, 'the end of the session');
+	like($state, qr/^(?:over|none)$/, 'ZooKeeper has let the session expire');
+	note "state $state";
+	is($s->value('SELECT state FROM zk_locks'), 'lost', '- the lock is lost');
+	is(moved($s, %counters), 'reconnections 3, losses 1', '- losses 1');
+	is(moved($s, %counters), 'reconnections 3, losses 1', '- once, however often one looks');
+	$proxy->pass;
+	is($s->query(q{SELECT zk_lock('/s')})->{state}, '55000', 'it cannot be locked again');
+	is($s->value(q{SELECT zk_lock('/s/another')}), 't', 'another can');
+	isnt($s->value('SELECT session_id FROM zk_session'), $first{id}, '- in another session');
+	is(state_of($s), 'connected', '- that is connected');
+	is(moved($s, %counters), 'reconnections 3, losses 1', '- which counts nothing');
+	%after = counters($s);
+	cmp_ok($after{requests}, '>', $counters{requests}, 'requests go on from one session to the next');
+	is($s->value(q{SELECT path, state FROM zk_locks ORDER BY path}), "/s|lost\n/s/another|held", 'both are shown');
+
+	# settings: an end that was our own doing
+	$s->query('SELECT zk_unlock_all(), zk_unlock_all()');
+	$s->value(q{SET zklock.session_timeout = '5s'; SELECT zk_lock('/s'); SELECT zk_unlock('/s')});
+	is($s->value('SELECT session_timeout FROM zk_session'), '00:00:05', 'another setting, another session');
+	is(moved($s, %counters), 'reconnections 3, losses 1', 'which nobody has lost');
+	$s->quit;
+	$proxy->stop;
+};
+
+# Lost while nobody looks, and while a call waits
+subtest 'losses' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $s = zk_session($node, options => '-c zklock.session_timeout=2s -c zklock.hosts=' . $proxy->hosts);
+	$s->value(q{SELECT zk_lock('/l')});
+	foreach my $n (1 .. 2)
+	{
+		my ($mine) = $s->value('SELECT session_id FROM zk_session');
+		$proxy->refuse;
+		$proxy->drop;
+		zk_until(sub { !grep { $_ eq $mine } $zk->sessions }, 'ZooKeeper to let it expire');
+		$proxy->pass;
+		zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+		$s->query(q{SELECT zk_unlock('/l')});
+		is($s->value(q{SELECT zk_lock('/l')}), 't', 'locked anew');
+		is($s->value('SELECT losses FROM zk_session'), $n, "losses $n");
+	}
+	# a session that holds nothing can be lost, too
+	$s->value(q{SELECT zk_unlock('/l')});
+	my ($mine) = $s->value('SELECT session_id FROM zk_session');
+	$proxy->refuse;
+	$proxy->drop;
+	zk_until(sub { !grep { $_ eq $mine } $zk->sessions }, 'ZooKeeper to let it expire');
+	$proxy->pass;
+	zk_until(sub { $s->value('SELECT losses FROM zk_session') eq '3' }, 'a loss without locks');
+	pass('one that held nothing');
+
+	# of one who waits
+	$other->contend('/zklock/l');
+	my %before = counters($s);
+	$s->send(q{SELECT zk_lock('/l', '1min')});
+	zk_until(sub { $other->children('/zklock/l') == 2 }, 'it to wait');
+	my ($name) = grep { !/other/ } $other->children('/zklock/l');
+	($mine) = grep { my %e = $zk->ephemerals; grep { /\Q$name\E/ } @{ $e{$_} } } keys %{ { $zk->ephemerals } };
+	$proxy->refuse;
+	$proxy->drop;
+	zk_until(sub { !grep { $_ eq $mine } $zk->sessions }, 'ZooKeeper to let it expire');
+	$proxy->pass;
+	zk_until(sub { $other->children('/zklock/l') == 2 }, 'it to queue again');
+	$other->delete("/zklock/l/$_") for grep { /other/ } $other->children('/zklock/l');
+	is($s->wait->{out}, 't', 'a call that lost its session while it waited goes on');
+	is(moved($s, %before), 'waits 1, losses 1', '- a wait and a loss');
+	$s->quit;
+};
+
+# What zk_locks shows of every kind, against ZooKeeper
+subtest 'zk_locks' => sub {
+	my $s = zk_session($node);
+	my $before = time;
+	$s->value(q{SELECT zk_lock('/k/x'), zk_lock_shared('/k/s'), zk_semaphore_acquire('/k/p', 2), zk_lock_all('{/k/a,/k/b}')});
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/k/x'), zk_xact_lock_shared('/k/s'), zk_xact_semaphore_acquire('/k/p', 2), zk_lock('/k/x')});
+	my @rows = split /\n/, $s->value(q{SELECT path, mode, scope, count, state, token, node, extract(epoch FROM acquired_at) FROM zk_locks
+		ORDER BY path COLLATE "C", scope});
+	is(join(' ', map { join ',', (split /\|/)[ 0 .. 4 ] } @rows), join(' ',
+			'/k/a,exclusive,session,1,held', '/k/b,exclusive,session,1,held',
+			'/k/p,semaphore,session,1,held', '/k/p,semaphore,transaction,1,held',
+			'/k/s,shared,session,1,held', '/k/s,shared,transaction,1,held',
+			'/k/x,exclusive,session,2,held', '/k/x,exclusive,transaction,1,held'), 'a row for each lock and scope');
+	foreach (@rows)
+	{
+		my ($path, $token, $name, $since) = (split /\|/)[ 0, 5, 6, 7 ];
+		my $stat = $other->exists("/zklock$path/$name");
+		is($stat && $stat->{czxid}, $token, "$path: its node and its token are ZooKeeper's");
+		ok($since >= $before - 1 && $since <= time + 1, "$path: since when");
+	}
+	$s->value('COMMIT');
+	is($s->value('SELECT count(*) FROM zk_locks'), 5, 'those of the transaction go with it');
+	is($admin->value('SELECT count(*) FROM zk_locks'), 0, 'nobody else sees them');
+	$s->quit;
+};
+
+$admin->quit;
+$other->close;
+zk_no_crash($node);
+$node->stop;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+
+done_testing();
