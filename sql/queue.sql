@@ -250,6 +250,8 @@ RESET ROLE;
 -- zk_lock_break of one's own node: lost, like any other
 --
 
+-- a loss is noticed within a quarter of this
+SET zklock.session_timeout = '2s';
 -- whose it was says a NOTICE, which names this process: see t/075_break.pl
 SET client_min_messages = warning;
 SELECT zk_lock('/queue/a');
@@ -289,6 +291,7 @@ SELECT zk_lock_break('/queue/a', :'node');
 COMMIT;
 SELECT until_lost('/queue/a'), zk_unlock_all();
 RESET client_min_messages;
+RESET zklock.session_timeout;
 
 --
 -- What is not a contender

@@ -25,7 +25,8 @@ my $SLACK = 1;
 
 # empty directories stay: kazoo needs them (kazoo#563)
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '30s');
+# a loss is noticed within a quarter of this
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 my $other = $zk->client(session_timeout => 60_000);
