@@ -246,10 +246,12 @@ sub sync
 	return;
 }
 
+# Who we are, more and more.  ZooKeeper cuts the connection of who is refused.
 sub add_auth
 {
 	my ($self, $scheme, $credentials) = @_;
 	$self->_request(-4, 'auth', '', pack('N N/a* N/a*', 0, $scheme, $credentials));
+	die "ZkClient: auth $scheme: $ERR{ $self->{err} } ($self->{err})\n" if $self->{err} != 0;
 	return;
 }
 

@@ -55,6 +55,10 @@ use ZkClient;
 our $CLASSPATH = '/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar';
 our $START_TIMEOUT = 60;    # seconds; a server needs half of one
 
+# ZooKeeper knows the superuser by a digest, as it knows everybody
+our $SUPERUSER = 'super:user';
+my $super_digest = 'super:GR9f4mKrV2reacyCyiukMpZl5qc=';
+
 my %started;    # pid => server, for END
 
 # ZooKeeper->new(%opts):
@@ -65,6 +69,8 @@ my %started;    # pid => server, for END
 #   container_check        ms between two searches for empty containers; default 1000
 #   config                 { zoo.cfg key => value }, over all of these
 #   java_options           [ ... ]
+#   superuser              1: there is one, whom no ACL binds, and what looks
+#                          into the tree is that one
 #   detach                 the server outlives this process; see $zk->pid
 sub new
 {
@@ -166,6 +172,7 @@ sub _launch
 		'-Dorg.slf4j.simpleLogger.defaultLogLevel=warn',
 		'-Dorg.slf4j.simpleLogger.showDateTime=true',
 		'-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS',
+		($self->{superuser} ? "-Dzookeeper.DigestAuthenticationProvider.superDigest=$super_digest" : ()),
 		@{ $self->{java_options} },
 		'-cp', $CLASSPATH,
 		'org.apache.zookeeper.server.'
@@ -454,7 +461,9 @@ sub znode_count { return $_[0]->mntr_value('znode_count'); }
 sub client
 {
 	my ($self, %opt) = @_;
-	return ZkClient->new($self->hosts, %opt);
+	my $client = ZkClient->new($self->hosts, %opt);
+	$client->add_auth('digest', $SUPERUSER) if $self->{superuser};
+	return $client;
 }
 
 # Run code with a client of its own; every read is as fresh as the leader.
@@ -512,6 +521,7 @@ sub tree
 
 sub get { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->get(@args) }); }
 sub exists { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->exists(@args) }); }
+sub acl { my ($self, $path) = @_; return $self->with_client(sub { $_[0]->get_acl($path) }); }
 sub delete { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->delete(@args) }); }
 sub delete_tree { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->delete_tree(@args) }); }
 

@@ -10,6 +10,7 @@ import time
 import kazoo
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
+from kazoo.security import CREATOR_ALL_ACL
 
 logging.basicConfig(
     stream=sys.stderr,
@@ -65,6 +66,22 @@ def clients(n):
         more = KazooClient(hosts=hosts, timeout=session_timeout)
         more.start(timeout=30)
         more_clients.append(more)
+    return "ok"
+
+
+def auth(scheme, credentials):
+    client.add_auth(scheme, credentials)
+    # what it makes from now on is closed to others
+    client.default_acl = CREATOR_ALL_ACL
+    return "ok"
+
+
+def create(path):
+    return "ok " + client.create(path, b"", ephemeral=True, sequence=True)
+
+
+def delete(path):
+    client.delete(path)
     return "ok"
 
 
@@ -171,6 +188,11 @@ commands = {
     "held": held,
     "events": lambda: " ".join(events),
     "version": lambda: kazoo.__version__,
+    "auth": auth,
+    "children": lambda path: " ".join(["ok"] + sorted(client.get_children(path))),
+    "get": lambda path: "ok %d bytes" % len(client.get(path)[0] or b""),
+    "create": create,
+    "delete": delete,
     "clients": clients,
     "run": run,
     "identify": identify,
