@@ -1,0 +1,571 @@
+# zklock.acl = creator: what zklock makes is closed to those who do not have its
+# credential, be it from SQL, from kazoo or from ZooKeeper's own shell; those who
+# share it do exclude each other; and all that works without, works with it.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Auth;
+use Peer;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my %secret = (ann => 'ann:leaves', bob => 'bob:stones');
+my %file = map { ($_ => auth_file("digest:$secret{$_}\n")) } keys %secret;
+$file{both} = auth_file("digest:$secret{ann}\ndigest:$secret{bob}\n");
+
+my $zk = ZooKeeper->new(superuser => 1)->start;
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '4s');
+my $admin = zk_session($node);
+
+# ann and anne have the same credential, bob another one, nobody none
+foreach ([ ann => 'ann' ], [ anne => 'ann' ], [ bob => 'bob' ], [ nobody => '' ])
+{
+	my ($role, $credential) = @$_;
+	$admin->value("CREATE ROLE $role LOGIN; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO $role");
+	$admin->value("ALTER ROLE $role SET zklock.auth_file = '$file{$credential}'; ALTER ROLE $role SET zklock.acl = creator")
+	  if $credential;
+}
+
+sub session_of
+{
+	my ($user, %opt) = @_;
+	local $ENV{PGUSER} = $user;
+	return zk_session($node, %opt);
+}
+
+# A session that says itself who it is to ZooKeeper: settings without "zklock."
+sub session_with
+{
+	my (%setting) = @_;
+	%setting = (acl => 'creator', auth_file => $file{ann}, %setting);
+	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+}
+
+# One test: each node below this one, and itself, has that list of rights.
+sub all_have
+{
+	my ($acl, $name, $top) = @_;
+	my %wrong;
+	my $n = 0;
+	foreach my $path ($top, $zk->tree($top))
+	{
+		my @is = eval { $zk->acl($path) } or next;    # reaped meanwhile
+		$n++;
+		$wrong{$path} = \@is if !eq_array(\@is, $acl);
+	}
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok($n > 0 && !%wrong, "$name ($n nodes)") or diag explain \%wrong;
+	return;
+}
+
+my $CLOSED = creator_acl($secret{ann});
+
+# Two tests: refused, and told what would help.
+sub is_refused
+{
+	my ($result, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '42501', "$name: 42501") or diag $result->{out}, $result->{err};
+	like($result->{hint}, qr/zklock\.auth_file/, '- with a hint');
+	return;
+}
+
+# One test: it asks for this, has to wait for that one's lock, and gets it when
+# that one does this.
+sub is_handed_over
+{
+	my ($waiter, $ask, $holder, $give, $name) = @_;
+	$waiter->send("SELECT $ask");
+	zk_wait_waiting($admin, $waiter);
+	all_have($CLOSED, "$name: nobody else sees the waiter", '/each');
+	$holder->value("SELECT $give");
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($waiter->wait->{out}, 't', "$name: it is woken");
+	return;
+}
+
+# ------------------------------------------------------ all that zklock can do
+
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	subtest "every function, style $style" => sub {
+		my ($s, $t) = map { session_with(node_style => $style, root => "/each/$style") } 1 .. 2;
+		my $closed = sub { all_have($CLOSED, $_[0], '/each'); };
+
+		is($s->value("SELECT zk_lock('/a/b/c')"), 't', 'a lock three directories deep');
+		$closed->('- is closed, and so are these');
+		is($t->value("SELECT zk_try_lock('/a/b/c'), zk_try_lock_shared('/a/b/c'), zk_lock('/a/b/c', '50ms')"), 'f|f|f',
+			'- and excludes those with the same credential');
+		my $token = $s->value("SELECT zk_lock_token('/a/b/c')");
+		is_handed_over($t, "zk_lock('/a/b/c')", $s, "zk_unlock('/a/b/c')", 'exclusive after exclusive');
+		cmp_ok($t->value("SELECT zk_lock_token('/a/b/c')"), '>', $token, '- with a greater token');
+		is_handed_over($s, "zk_lock_shared('/a/b/c')", $t, "zk_unlock('/a/b/c')", 'shared after exclusive');
+		is($t->value("SELECT zk_lock_shared('/a/b/c')"), 't', 'two readers');
+		$closed->('- are closed');
+		$t->value("SELECT zk_unlock_shared('/a/b/c')");
+
+		is($s->value("SELECT zk_lock('/a/b/c')"), 't', 'an upgrade');
+		$closed->('- is closed');
+		is($s->value("SELECT zk_unlock_shared('/a/b/c'), zk_lock_shared('/a/b/c')"), 't|t', 'alone, and shared again');
+		$token = $s->value("SELECT zk_lock_token('/a/b/c')");
+		is($s->value("SELECT zk_unlock('/a/b/c')"), 't', '- a downgrade');
+		is($s->value("SELECT zk_lock_token('/a/b/c'), state FROM zk_locks"), "$token|held", '- keeps its token');
+		$closed->('- is closed');
+		is($t->value("SELECT zk_try_lock('/a/b/c'), zk_try_lock_shared('/a/b/c'), zk_unlock_shared('/a/b/c')"), 'f|t|t',
+			'- and lets readers in, and no writer');
+		is_handed_over($t, "zk_lock('/a/b/c')", $s, "zk_unlock_shared('/a/b/c')", 'exclusive after a downgrade');
+		$t->value('SELECT zk_unlock_all()');
+
+		is($s->value("SELECT zk_semaphore_acquire('/places', 2)"), 't', 'a semaphore');
+		is($t->value("SELECT zk_semaphore_acquire('/places', 2)"), 't', '- of two places');
+		my $u = session_with(node_style => $style, root => "/each/$style");
+		is($u->value("SELECT zk_semaphore_acquire('/places', 2, '50ms')"), 'f', '- and not of three');
+		is_handed_over($u, "zk_semaphore_acquire('/places', 2)", $s, "zk_semaphore_release('/places')", 'a place');
+		$u->quit;
+		$t->value("SELECT zk_semaphore_release('/places')");
+
+		is($s->value(q{SELECT zk_lock_all('{/m/one,/m/two/deep,/n,/m}')}), 't', 'several at once, whose directories are missing');
+		$closed->('- are closed');
+		is($t->value(q{SELECT zk_lock_all('{/z,/n}', '0')}), 'f', '- and exclude');
+		is_handed_over($t, q{zk_lock_all('{/n,/y,/m/one}')}, $s, 'zk_unlock_all() > 0', 'several after several');
+		is($t->value('SELECT count(*) FROM zk_locks'), 3, '- has all');
+		$t->value('SELECT zk_unlock_all()');
+
+		$s->value("BEGIN; SELECT zk_xact_lock('/x/1'); SAVEPOINT p; SELECT zk_xact_lock_shared('/x/2'), zk_xact_semaphore_acquire('/x/3', 1), zk_lock('/x/4')");
+		$closed->('a transaction: closed');
+		is($t->value("SELECT zk_try_lock('/x/1'), zk_try_lock('/x/2'), zk_semaphore_acquire('/x/3', 1, '0'), zk_try_lock('/x/4')"), 'f|f|f|f',
+			'- and excludes');
+		$s->value('ROLLBACK TO p');
+		is($t->value("SELECT zk_lock('/x/2'), zk_semaphore_acquire('/x/3', 1), zk_lock('/x/4')"), 't|t|t', '- after ROLLBACK TO it does not');
+		is($s->value("SELECT zk_fence('/x/1') = zk_lock_token('/x/1')"), 't', '- the fence works');
+		is($s->query('SET LOCAL zklock.commit_guard = strict; COMMIT')->{state}, '', '- the guard, too');
+		is($t->value("SELECT zk_lock('/x/1')"), 't', '- after COMMIT it is free');
+		is($t->value('SELECT zk_unlock_all()'), '4', '- and zk_unlock_all gives back');
+		is($s->query("SELECT zk_unlock('/x/1')")->{out}, 'f', 'what is not held is not given back');
+		is($s->value("SELECT count(*) FROM zk_lock_queue('/x/1')"), '0', 'an empty queue');
+		$s->value("SELECT zk_lock('/x/1')");
+		is($t->value("SELECT position, granted FROM zk_lock_queue('/x/1')"), '1|t', 'one with somebody');
+		is($t->value("SELECT zk_lock_break('/x/1', node) FROM zk_lock_queue('/x/1')"), 't', 'who has the credential may break a lock');
+		zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+		is($s->query("SELECT zk_unlock('/x/1')")->{out}, 'f', '- which is a loss');
+
+		$_->quit for $s, $t;
+		zk_nothing_left($zk, 'nothing is left');
+	};
+}
+
+subtest 'directories that ZooKeeper removes are closed when made again' => sub {
+	my $s = session_with(root => '/reaped');
+	for (1 .. 3)
+	{
+		is($s->value("SELECT zk_lock('/x/y/z')"), 't', 'a lock');
+		all_have($CLOSED, '- closed with its directories', '/reaped');
+		$s->value("SELECT zk_unlock('/x/y/z')");
+		zk_until(sub { !$zk->exists('/reaped') }, 'the directories to be removed');
+	}
+	$s->quit;
+};
+
+subtest 'world: open to all' => sub {
+	foreach my $file ('', $file{ann})
+	{
+		my $s = session_with(acl => 'world', auth_file => $file, root => '/open');
+		$s->value(q{SELECT zk_lock('/a/b'), zk_lock_shared('/c'), zk_semaphore_acquire('/d', 1), zk_lock_all('{/e,/f/g}')});
+		$s->value(q{SELECT zk_lock('/h'), zk_lock_shared('/h'), zk_unlock('/h')});
+		all_have(world_acl(), $file ? 'also with a credential' : 'without a credential', '/open');
+		$s->quit;
+	}
+	my $s = session_with(acl => 'world', root => '/both');
+	my $t = session_with(root => '/both');
+	is($t->value("SELECT zk_lock('/x')"), 't', 'a directory that is closed');
+	is($s->value("SELECT zk_try_lock('/x')"), 'f', '- is open to who has the credential, whatever its own nodes are');
+	$_->quit for $s, $t;
+};
+
+subtest 'several credentials: any of them opens' => sub {
+	my $s = session_with(root => '/shared', auth_file => $file{both});
+	$s->value("SELECT zk_lock('/x')");
+	all_have(creator_acl(@secret{qw(ann bob)}), 'closed but for both', '/shared');
+	foreach my $who (qw(ann bob))
+	{
+		my $t = session_with(root => '/shared', auth_file => $file{$who});
+		is($t->value("SELECT zk_try_lock('/x')"), 'f', "$who is let in, and waits");
+		$t->quit;
+	}
+	is_refused(session_with(root => '/shared', auth_file => '', acl => 'world')->query("SELECT zk_try_lock('/x')"), 'who has none');
+	$s->quit;
+};
+
+subtest 'creator without a credential' => sub {
+	my $s = session_with(auth_file => '', root => '/nothing');
+	foreach my $call (
+		"zk_lock('/x')", "zk_try_lock('/x')", "zk_lock_shared('/x')", "zk_xact_lock('/x')", "zk_lock_all('{/x,/y}')",
+		"zk_semaphore_acquire('/x', 1)")
+	{
+		my $result = $s->query("SELECT $call");
+		is($result->{state}, '55000', "$call: 55000");
+		like($result->{hint}, qr/zklock\.auth_file/, '- with a hint');
+	}
+	is($zk->exists('/nothing'), undef, 'nothing is made');
+	is($s->value("SET zklock.acl = world; SELECT zk_lock('/x')"), 't', 'and the session goes on');
+	$s->quit;
+};
+
+# --------------------------------------------------------- closed to strangers
+
+# ann's: a lock that is held and waited for, a shared one, a semaphore.  Some of
+# it in a directory that is open to all, as an administrator would make it for
+# several roles; the rest in one that is closed from its top.
+$zk->create('/zklock');
+my ($holder, $waiter) = (session_of('ann'), session_of('anne'));
+$holder->value("SELECT zk_lock('/held'), zk_lock_shared('/read'), zk_semaphore_acquire('/places', 1), zk_lock('/deep/er')");
+$waiter->send("SELECT zk_lock('/held')");
+zk_wait_waiting($admin, $waiter);
+my $closed_root = session_with(root => '/closed');
+$closed_root->value("SELECT zk_lock('/held')");
+
+# One test: all is as it was, for those whose it is, too.
+my @before = $zk->tree('/');
+my $ephemerals = $zk->ephemerals_count;
+
+sub all_is_as_it_was
+{
+	my ($name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	zk_until(sub { $zk->ephemerals_count == $ephemerals }, 'no node more or less');
+	my %is = map { $_ => 1 } $zk->tree('/');
+	my %was = map { $_ => 1 } @before;
+	# an empty directory may go
+	is_deeply(
+		[ [ grep { !$was{$_} } sort keys %is ], [ grep { !$is{$_} } @before ] ], [ [], [] ],
+		"$name: no node has come or gone");
+	is($holder->value(q{SELECT string_agg(DISTINCT state, ' ') FROM zk_locks}), 'held', '- and the locks are held');
+	ok(!$waiter->is_done, '- and waited for');
+	return;
+}
+
+my ($held_node) = map { m{([^/]+)$} } grep { m{^/zklock/held/} } $holder->value("SELECT '/zklock/held/' || node FROM zk_locks WHERE path = '/held'");
+$held_node =~ s{.*/}{};
+
+foreach my $who (qw(bob nobody postgres))
+{
+	subtest "closed to $who, from SQL" => sub {
+		my $s = session_of($who);
+		foreach my $path ('/held', '/held/below', '/read', '/places', '/deep', '/deep/er', '/deep/new/one')
+		{
+			foreach my $call (
+				"zk_lock('$path')",
+				"zk_lock('$path', '1s')",
+				"zk_lock('$path', '0')",
+				"zk_lock_shared('$path')",
+				"zk_xact_lock('$path')",
+				"zk_xact_lock_shared('$path')",
+				"zk_try_lock('$path')",
+				"zk_try_lock_shared('$path')",
+				"zk_try_xact_lock('$path')",
+				"zk_try_xact_lock_shared('$path')",
+				"zk_lock_all('{$path}')",
+				"zk_lock_all('{/aa,/zz,$path}')",
+				"zk_xact_lock_all('{$path,/zz}', '1s')",
+				"zk_semaphore_acquire('$path', 5)",
+				"zk_semaphore_acquire('$path', 5, '0')",
+				"zk_xact_semaphore_acquire('$path', 5)")
+			{
+				is_refused($s->query("SELECT $call"), $call);
+			}
+			next if $path =~ /below|new/;
+			is_refused($s->query("SELECT * FROM zk_lock_queue('$path')"), "the queue of $path");
+			my ($theirs) = map { s{.*/}{}r } grep { m{^/zklock$path/[^/]*\d{10}$} } @before;
+			is_refused($s->query("SELECT zk_lock_break('$path', '$theirs')"), "to break $path") if $theirs;
+		}
+		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'nothing is held');
+		is($s->value(qq{SELECT zk_lock_all('{/aa-$who,/zz-$who}'), zk_unlock_all()}), 't|2', 'other paths may be locked') if $who ne 'postgres';
+		$s->quit;
+
+		my %setting = (root => '/closed');
+		@setting{qw(auth_file acl)} = $who eq 'bob' ? ($file{bob}, 'creator') : ('', 'world');
+		$s = session_with(%setting);
+		foreach my $call ("zk_lock('/held')", "zk_try_lock('/free')", "zk_lock_all('{/a,/b}')", "zk_semaphore_acquire('/free', 1)")
+		{
+			is_refused($s->query("SELECT $call"), "a root that is closed: $call");
+		}
+		is_refused($s->query("SELECT * FROM zk_lock_queue('$_')"), "a root that is closed: the queue of $_") for '/held';
+		$s->quit;
+		zk_until(sub { !grep { m{/(?:aa|zz)} } $zk->tree('/zklock') }, 'what was locked beside to go');
+		all_is_as_it_was('after that');
+	};
+}
+
+subtest 'closed to strangers, from kazoo' => sub {
+	foreach my $auth ('', "auth digest $secret{bob}", 'auth digest ann:leave')
+	{
+		my $peer = Peer->new(kazoo => $zk);
+		is($peer->ask($auth), 'ok', $auth) if $auth;
+		foreach my $path ('/zklock/held', '/zklock/deep', '/closed', '/closed/held')
+		{
+			my ($theirs) = grep { m{^\Q$path\E/} } @before;
+			foreach my $command (
+				"children $path",
+				"get $path",
+				"create $path/x",
+				"create $path/_c_00000000-0000-0000-0000-000000000000-lock-",
+				"get $theirs",
+				"delete $theirs",
+				"acquire $path 1000",
+				"acquire $path 1000 lock",
+				"acquire $path/below 1000")
+			{
+				like($peer->ask($command), qr/^error NoAuthError/, $command);
+			}
+			like($peer->ask("delete $path"), qr/^error (?:NotEmptyError|NoAuthError)/, "delete $path");
+		}
+		like($peer->ask('acquire /zklock/kazoo-' . length($auth) . ' 1000'), qr/^ok/, 'other paths may be locked');
+		$peer->quit;
+		$zk->delete('/zklock/kazoo-' . length $auth);
+		all_is_as_it_was('after that');
+	}
+};
+
+subtest "closed to strangers, from ZooKeeper's shell" => sub {
+	my @held = grep { m{^/(?:zklock|closed)/held/} } @before;
+	my @commands = map {
+		my $path = $_;
+		("ls $path", "ls -R $path", "get $path", "create -e -s $path/x-lock- data", "create $path/x", "set $path data",
+			"setAcl $path world:anyone:cdrwa", "getAcl $path", "getAllChildrenNumber $path",
+			"delete $path", "deleteall $path")
+	} '/zklock/held', '/closed', '/closed/held', @held;
+	foreach my $auth ([], ["addauth digest $secret{bob}"])
+	{
+		my @said = zk_shell($zk, @$auth, @commands);
+		shift @said for @$auth;
+		for my $i (0 .. $#commands)
+		{
+			# whether there are children may be told
+			like($said[$i],
+				$commands[$i] =~ /^delete / ? qr/^(?:Insufficient permission|Node not empty)/ : qr/^(?:Insufficient permission|Authentication is not valid)/,
+				$commands[$i]);
+			foreach my $path (@held)
+			{
+				my ($name) = $path =~ m{([^/]+)$};
+				unlike($said[$i], qr/\Q$name\E/, '- names no contender') if index($commands[$i], $name) < 0;
+			}
+		}
+		all_is_as_it_was('after that');
+	}
+	my @said = zk_shell($zk, "addauth digest $secret{ann}", 'ls /zklock/held', "get $held[0]");
+	like($said[1], qr/lock-\d{10}/, 'who has the credential sees it');
+	like($said[2], qr/^(?!Insufficient)/, '- and reads it');
+};
+
+subtest 'closed to strangers, whatever they send' => sub {
+	my ($dir, $theirs) = ('/zklock/held', (grep { m{^/zklock/held/} } @before)[0]);
+	foreach my $auth (undef, $secret{bob}, 'super:wrong')
+	{
+		my $client = ZkClient->new($zk->hosts);
+		$client->add_auth('digest', $auth) if $auth;
+		my %way = (
+			'getChildren' => sub { $client->children($_[0]) },
+			'getData' => sub { $client->get($_[0]) },
+			'setData' => sub { $client->set($_[0], 'x') },
+			'getACL' => sub { $client->get_acl($_[0]) },
+			'setACL' => sub { $client->set_acl($_[0], world_acl()) },
+			'create' => sub { $client->create("$_[0]/x", mode => 'ephemeral_sequential') },
+			'create, container' => sub { $client->create("$_[0]/x", mode => 'container') });
+		foreach my $path ($dir, $theirs)
+		{
+			foreach my $name (sort keys %way)
+			{
+				eval { $way{$name}->($path); 1 };
+				like($@, qr/NOAUTH/, "$name $path");
+			}
+		}
+		eval { $client->delete($theirs) };
+		like($@, qr/NOAUTH/, "delete $theirs");
+		eval { $client->delete($dir) };
+		like($@, qr/NOTEMPTY/, "delete $dir");
+		$client->close;
+		all_is_as_it_was('after that');
+	}
+};
+
+subtest 'those who share the credential' => sub {
+	my $peer = Peer->new(kazoo => $zk);
+	$peer->ask("auth digest $secret{ann}");
+	is($peer->ask('acquire /zklock/held 100'), 'timeout', 'kazoo is let in, and waits');
+	$peer->send('acquire /zklock/held -1');
+	zk_until(sub { $zk->children('/zklock/held') == 3 }, 'kazoo to stand in the queue');
+	is($admin->query("SELECT zk_lock('/held', '0')")->{state}, '42501', '- others are not');
+	$holder->value("SELECT zk_unlock('/held')");
+	is($waiter->wait->{out}, 't', 'anne, who came before, gets the lock from ann');
+	ok(!$peer->is_done, '- kazoo does not');
+	$waiter->value("SELECT zk_unlock('/held')");
+	like($peer->wait, qr/^ok [1-9]/, '- but from anne');
+	all_have($CLOSED, 'all closed', '/zklock/held');
+	$holder->send("SELECT zk_lock('/held')");
+	zk_wait_waiting($admin, $holder);
+	$peer->ask('release /zklock/held');
+	is($holder->wait->{out}, 't', 'and ann gets it from kazoo');
+	$peer->quit;
+};
+
+$_->quit for $holder, $waiter, $closed_root;
+zk_nothing_left($zk, 'nothing is left');
+
+# A directory that was there before, open to all, is as open as it was: what
+# stands in it is closed, but ZooKeeper lets who may write a directory remove
+# its children.  A loss like any other.
+subtest 'a directory that was open before' => sub {
+	$zk->create('/zklock/open');
+	my $s = session_of('ann');
+	$s->value("CREATE TEMP TABLE t (); BEGIN; SELECT zk_xact_lock('/open'); INSERT INTO t DEFAULT VALUES");
+	my $client = ZkClient->new($zk->hosts);
+	my ($name) = $client->children('/zklock/open');
+	is_deeply([ $zk->acl("/zklock/open/$name") ], $CLOSED, 'the node is closed');
+	eval { $client->get("/zklock/open/$name") };
+	like($@, qr/NOAUTH/, '- and not to be read');
+	is_deeply([ $zk->acl('/zklock/open') ], world_acl(), 'the directory stays as it was');
+	$client->delete("/zklock/open/$name");
+	zk_is_lost($s->query('SET LOCAL zklock.commit_guard = strict; COMMIT'), '/open', 'removed by a stranger');
+	$client->close;
+	$s->quit;
+};
+
+# ----------------------------------------------------------------- lost replies
+
+subtest 'lost replies' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '2s');
+	my $last = 0;
+	foreach my $op ('createContainer', 'create2', 'multi', 'delete', 'getChildren')
+	{
+		foreach my $way (qw(swallow swallow_and_drop drop_request))
+		{
+			foreach my $with ('', ' and then the one to the credential')
+			{
+				next if $with && $way eq 'swallow';
+				my $path = '/op-' . ++$last . '/x';
+				$s->value("SELECT zk_lock('/warm'), zk_unlock('/warm')");
+				$proxy->$way($op);
+				$proxy->swallow_and_drop('auth') if $with;
+				my $result = $s->query("SELECT zk_lock('$path'), zk_lock_all('{$path/a,$path/b/c}'), zk_lock_shared('$path'), zk_unlock('$path')");
+				is($result->{out}, 't|t|t|t', "$op: $way$with: the locks are had") or diag $result->{err};
+				$result = $s->query("SELECT zk_unlock_shared('$path')");
+				is($result->{out}, 't', '- and given back') or diag $result->{err};
+				$proxy->reset;
+				all_have($CLOSED, '- and closed', '/lost');
+				is($s->value("SELECT string_agg(state, ' ') FROM zk_locks"), 'held held', '- the others are still held');
+				$s->value("SELECT zk_unlock('$path/a'), zk_unlock('$path/b/c')");
+				zk_until(sub { $zk->ephemerals_count == 0 }, 'no node to be left');
+			}
+		}
+	}
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# --------------------------------------------------- an ACL that is changed meanwhile
+
+subtest 'rights that are taken away' => sub {
+	my $bobs = creator_acl($secret{bob});
+	my $client = $zk->client(session_timeout => 60_000);
+	my $s = session_of('ann');
+	my $commit = sub {
+		my ($path, $what) = @_;
+		$s->value('CREATE TEMP TABLE IF NOT EXISTS t (); BEGIN');
+		$s->value("SELECT zk_xact_lock('$path'); INSERT INTO t DEFAULT VALUES");
+		my ($name) = grep { /-lock-/ } $client->children("/zklock$path");
+		$client->set_acl($what eq 'node' ? "/zklock$path/$name" : "/zklock$path", $bobs);
+		return $s->query('SET LOCAL zklock.commit_guard = strict; COMMIT');
+	};
+
+	# a node that we may not look at any more is not known to be ours
+	zk_is_lost($commit->('/taken/node', 'node'), '/taken/node', 'the node');
+	zk_until(sub { !$client->children('/zklock/taken/node') }, 'it to go');
+	pass('- and goes nevertheless, since the directory is ours');
+
+	# a directory in which we may not delete any more
+	my $result = $commit->('/taken/dir', 'dir');
+	is($result->{state}, '', 'the directory: the node is still ours at COMMIT') or diag $result->{err};
+	is_refused($s->query("SELECT zk_lock('/taken/dir')"), '- locking it again');
+	is($s->value("SELECT zk_lock('/taken/other'), zk_unlock('/taken/other')"), 't|t', '- other paths go on');
+	my $cpu = zk_cpu_seconds($s->pid);
+	$admin->value('SELECT pg_sleep(1)');
+	cmp_ok(zk_cpu_seconds($s->pid) - $cpu, '<', 0.3, '- and nothing spins');
+	$client->set_acl('/zklock/taken/dir', $CLOSED);
+	zk_until(sub { !$client->children('/zklock/taken/dir') }, 'the node to go when we may again');
+	pass('given back, it is cleaned up');
+	is($s->value("SELECT zk_lock('/taken/dir'), zk_unlock('/taken/dir')"), 't|t', '- and to be locked');
+
+	# given back by hand
+	$s->value("SELECT zk_lock('/taken/dir')");
+	$client->set_acl('/zklock/taken/dir', $bobs);
+	$result = $s->query('SET zklock.operation_timeout = 1000; SELECT zk_unlock(\'/taken/dir\')');
+	is($result->{state}, '', 'zk_unlock without the right to do it: no error');
+	is($s->value('SELECT count(*) FROM zk_locks'), '0', '- the hold is gone');
+	$s->quit;
+	zk_until(sub { !$client->children('/zklock/taken/dir') }, 'the session takes it along');
+	pass('- and its node with the session');
+	$client->close;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# ------------------------------------------------------------- no way out of the root
+
+subtest 'paths do not leave the root' => sub {
+	my $s = session_with(root => '/team/a');
+	my $t = session_with(root => '/team/b');
+	$t->value("SELECT zk_lock('/job')");
+	my ($theirs) = $zk->children('/team/b/job');
+	my @was = $zk->tree('/');
+	foreach my $path ('', '/', 'job', '/.', '/..', '/../b/job', '/../../team/b/job', '/x/../../b/job', '/./job', '//job', '/job/', '/job//x', '/..\\/b/job', "/job/\\x2e\\x2e")
+	{
+		foreach my $call (
+			"zk_lock('%s')", "zk_try_lock_shared('%s')", "zk_xact_lock('%s', '1s')", "zk_lock_all(ARRAY['/fine', '%s'])",
+			"zk_semaphore_acquire('%s', 1)", "zk_unlock('%s')", "zk_unlock_shared('%s')", "zk_semaphore_release('%s')",
+			"zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')")
+		{
+			my $sql = sprintf "SELECT $call", $path;
+			# a backslash is a character like others
+			next if $path =~ /\\/;
+			is($s->query($sql)->{state}, '22023', $sql);
+		}
+	}
+	is($s->value("SELECT zk_lock('/..\\\\b'), zk_lock('/\\\\x2e\\\\x2e')"), 't|t', 'what only looks like it');
+	is(scalar(grep { m{^/team/a/[^/]+$} } $zk->tree('/team/a')), 2, '- is below the root');
+	$s->value('SELECT zk_unlock_all()');
+	foreach my $name ('', '.', '..', '/', "../../b/job/$theirs", "x/../$theirs", "/$theirs", "$theirs/", 'job', '../job')
+	{
+		is($s->query("SELECT zk_lock_break('/job', '$name')")->{state}, '22023', "no contender: '$name'");
+	}
+	is($s->value("SELECT zk_lock_break('/job', '$theirs')"), 'f', 'one of another root is none of ours');
+	is($t->value("SELECT zk_lock_token('/job') IS NOT NULL, state FROM zk_locks"), 't|held', 'and what is there is held');
+	my %was = map { $_ => 1 } @was;
+	is_deeply([ grep { !$was{$_} && !m{^/team/a(?:/|$)} } $zk->tree('/') ], [], 'nothing is made elsewhere');
+	$_->quit for $s, $t;
+
+	$s = session_with(root => '/');
+	is($s->query("SELECT zk_lock('$_')")->{state}, '22023', "no root: $_ is ZooKeeper's own") foreach qw(/zookeeper /zookeeper/quota /zookeeper/config/x);
+	is($s->query("SELECT * FROM zk_lock_queue('/zookeeper')")->{state}, '22023', '- also to look at');
+	is($s->value("SELECT zk_lock('/bare/lock')"), 't', '- and others work');
+	all_have($CLOSED, '- closed', '/bare');
+	is_deeply([ $zk->acl('/') ], world_acl(), '- while / stays as it was');
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# -------------------------------------------------------------------------- end
+
+$admin->quit;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+zk_no_crash($node);
+$node->stop;
+
+done_testing();
