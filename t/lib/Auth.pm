@@ -75,6 +75,7 @@ sub zk_shell
 	my $work = tempdir('shell.XXXXXX', TMPDIR => 1, CLEANUP => 1);
 	open my $in, '>', "$work/in" or die "$work: $!";
 	print $in "$lines[$_]\nls /end-of-answer-$_\n" for 0 .. $#lines;
+	print $in "quit\n";    # at the end of its input it would leave its session behind
 	close $in or die "$work: $!";
 
 	my @java = (
