@@ -1,15 +1,7 @@
 # README.md is true: its SQL runs, it names what exists and nothing else, and its
-# GRANT is enough.
-#
-# Every ```sql block runs, in the order of the document.  A comment on the line
-# before the block may say more, as <!-- key: value; key: value -->:
-#
-#   session: NAME     who runs it; "main" if nobody is named.  A name keeps its
-#                     session to the end.  "install" is in a database that has
-#                     no extension yet.
-#   fails: SQLSTATE   there is one error, this one, and then a ROLLBACK; without
-#                     it there is none.
-#   prints: A B ...   all that is printed, as psql -A -t does, a row each word.
+# GRANT is enough.  What it says in the comments before its SQL is told in
+# t/lib/Doc.pm.  The pages of doc/ are run by t/072 and those after it; that they
+# name what exists is looked at here.
 #
 # The ```ini block is what the server is configured with, but for the addresses.
 
@@ -22,37 +14,14 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use Doc;
 use Zklock;
 use ZooKeeper;
 
-my $file = "$FindBin::RealBin/../README.md";
-my $readme = slurp_file($file);
+my %page = map { $_ => Doc->new($_) } Doc::pages();
+my $readme = $page{'README.md'};
 
-# Each fenced block of a language: { line, code, session, fails, prints }
-sub blocks
-{
-	my ($language) = @_;
-	my @blocks;
-	while ($readme =~ /^(?:<!-- ([^\n]*) -->\n)?```\Q$language\E\n(.*?)^```$/msg)
-	{
-		my ($keys, $code) = ($1, $2);
-		my $line = 1 + (substr($readme, 0, $-[2]) =~ tr/\n//);
-		my %block = map { /^(session|fails|prints): (\S.*)$/ ? ($1 => $2) : die "$file:$line: \"$_\"?\n" }
-		  split /; /, $keys // '';
-		push @blocks, { session => 'main', %block, line => $line, code => $code };
-	}
-	return @blocks;
-}
-
-# The rows of the table with this heading, as lists of cells
-sub table
-{
-	my ($heading) = @_;
-	my ($rows) = $readme =~ /^\Q$heading\E\n\|[- |]+\|\n((?:\|.*\n)+)/m or die "no table: $heading\n";
-	return map { [ split / *\| +/, s/^\| //r =~ s/ \|$//r ] } split /\n/, $rows;
-}
-
-my %setting = map { /^(\S+) = '(.*)'$/mg } map { $_->{code} } blocks('ini');
+my %setting = $readme->settings;
 is_deeply(
 	[ sort keys %setting ],
 	[qw(session_preload_libraries zklock.hosts)],
@@ -62,37 +31,10 @@ my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts);
 my $admin = zk_session($node);
 
-#
-# Every SQL
-#
-{
-	$node->safe_psql('postgres', 'CREATE DATABASE install');
-	my %session;
-	my @blocks = blocks('sql');
-	my $fences = () = $readme =~ /^\s*```\s*(?:sql|pgsql|plpgsql|postgres\w*)/mgi;
-	is(@blocks, $fences, 'all SQL was found');
-	cmp_ok($fences, '>', 5, 'and that is not nothing');
-
-	foreach my $block (@blocks)
-	{
-		my $name = $block->{session};
-		my $s = $session{$name} //=
-		  zk_session($node, dbname => $name eq 'install' ? 'install' : 'postgres');
-		my $result = $s->query($block->{code});
-		my $what = "line $block->{line}";
-
-		is(join(' ', $result->{err} =~ /(?:ERROR|FATAL|PANIC):  (\w{5})/g),
-			$block->{fails} // '', "$what: " . ($block->{fails} ? 'fails as it says' : 'runs'))
-		  or diag($result->{err});
-		is(join(' ', split /\n/, $result->{out}), $block->{prints}, "$what: prints what it says")
-		  if defined $block->{prints};
-		is_deeply($result->{warnings}, [], "$what: no warning");
-		$s->query('ROLLBACK') if $block->{fails};
-		is($admin->value('SELECT state FROM pg_stat_activity WHERE pid = ' . $s->pid),
-			'idle', "$what: is a whole transaction");
-	}
-	$_->quit for values %session;
-}
+$node->safe_psql('postgres', 'CREATE DATABASE install');
+cmp_ok(scalar $readme->blocks('sql'), '>', 5, 'there is SQL');
+$readme->run($node);
+$readme->all_was_run;
 
 #
 # What exists
@@ -106,25 +48,32 @@ sub extension_has
 			(SELECT oid FROM pg_extension WHERE extname = 'zklock')");
 }
 
-# What a function that returns a set of rows returns is in the view's row.
+# What a function that returns a set of rows returns is in the table of relations.
 my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
-		CASE WHEN proargmodes IS NULL THEN regexp_replace(pg_get_function_arguments(c.oid), '::\w+', '', 'g') END,
+		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+', '', 'g'),
 		pg_get_function_result(c.oid))});
-is_deeply([ sort map { "$_->[0] $_->[1]" } table('| function | returns | what it does |') ],
+is_deeply([ sort map { "$_->[0] $_->[1]" } $readme->table('| function | returns | what it does |') ],
 	\@functions, 'the functions, their arguments and results');
 
-# ... what a parenthesis says of a column is not a column
-my @views = extension_has('pg_class', q{format('`%s` %s', relname,
-	(SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute
-	 WHERE attrelid = c.oid AND attnum > 0))});
+# ... what a parenthesis says of a column is not a column.  A function with
+# arguments that returns rows has no view before it.
+my @views = (
+	extension_has('pg_class', q{format('`%s` %s', relname,
+		(SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute
+		 WHERE attrelid = c.oid AND attnum > 0))}),
+	extension_has('pg_proc', q{CASE WHEN proretset AND 'i' = ANY (proargmodes) THEN format('`%s(%s)` %s', proname,
+		proargnames[1],
+		(SELECT string_agg(name, ' ' ORDER BY n) FROM unnest(proargnames, proargmodes) WITH ORDINALITY AS a(name, mode, n)
+		 WHERE mode <> 'i')) END}));
 is_deeply(
-	[ sort map { "$_->[0] " . join ' ', ($_->[1] =~ s/\([^()]*\)//gr) =~ /`(\w+)`/g } table('| relation | columns |') ],
-	\@views, 'the views, the table, and their columns');
+	[ sort map { "$_->[0] " . join ' ', ($_->[1] =~ s/\([^()]*\)//gr) =~ /`(\w+)`/g }
+		$page{'doc/functions.md'}->table('| relation | columns |') ],
+	[ sort grep { length } @views ], 'the views, the table, what returns rows, and their columns');
 
 my @settings = sort split /\n/, $admin->value(
 	q{SELECT format('`%s` %s', name, context) FROM pg_settings WHERE name LIKE 'zklock.%'});
-my @in_table = table('| setting | default | who | meaning |');
+my @in_table = $readme->table('| setting | default | who | meaning |');
 is_deeply([ sort map { "$_->[0] $_->[2]" } @in_table ], \@settings, 'the settings, and who may change them');
 foreach my $row (@in_table)
 {
@@ -138,15 +87,38 @@ foreach my $row (@in_table)
 
 # ... and the rest of the text
 my %exists = map { /^`([\w.]+)/ => 1 } @functions, @views, @settings;
-is_deeply([ grep { !$exists{$_} } $readme =~ /\b(zk_\w+|zklock\.\w+)/g ],
-	[], 'the text names nothing that does not exist');
+foreach my $page (values %page)
+{
+	is_deeply([ grep { !$exists{$_} } $page->text =~ /\b(zk_\w+|zklock\.\w+)/g ],
+		[], $page->file . ' names nothing that does not exist');
+	is_deeply([ grep { !leads_somewhere($page, $_) } $page->text =~ /\]\(([^)\s]+)\)/g ],
+		[], $page->file . ': its links lead somewhere');
+}
+my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:recipes\/)?[\w-]+\.\w+)/g } $readme;
+is_deeply([ grep { s{^doc/}{}r && !$linked{ s{^doc/}{}r } && $_ ne 'README.md' } sort keys %page ],
+	[], 'README.md leads to each page');
+
+# A file of the tree, and a heading of it as GitHub names those
+sub leads_somewhere
+{
+	my ($page, $link) = @_;
+	return 1 if $link =~ /^https?:/;
+	my ($file, $heading) = $link =~ /^([^#]*)(?:#(.*))?$/;
+	my $dir = $page->file =~ s{[^/]*$}{}r;
+	my $path = length $file ? "$dir$file" : $page->file;
+	1 while $path =~ s{[^/]+/\.\./}{};
+	return 0 unless -e "$FindBin::RealBin/../$path";
+	return 1 unless defined $heading;
+	return grep { $heading eq (lc($_) =~ s/[^\w\- ]//gr =~ tr/ /-/r) }
+	  slurp_file("$FindBin::RealBin/../$path") =~ /^#+ (.*)$/mg;
+}
 
 #
 # The GRANT: a plain role can do nothing without it, and everything with it.  Its
 # role is the one that the README has made above.
 #
 {
-	my ($grant) = $readme =~ /^(GRANT EXECUTE ON FUNCTION.*?;)/ms;
+	my ($grant) = $readme->text =~ /^(GRANT EXECUTE ON FUNCTION.*?;)/ms;
 	my (%call, $role);
 	foreach (@functions)
 	{

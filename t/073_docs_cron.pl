@@ -1,0 +1,140 @@
+# doc/recipes/cron.md, with pg_cron in two clusters.  It starts jobs at full
+# minutes only, so this takes one or two of those.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Doc;
+use ZkClient;
+use Zklock;
+use ZooKeeper;
+
+my $prefix = `pg_config --pkglibdir`;
+chomp $prefix;
+plan skip_all => 'pg_cron is not installed for this PostgreSQL' unless -e "$prefix/pg_cron.so";
+
+my $page = Doc->new('doc/recipes/cron.md');
+my $zk = ZooKeeper->new->start;
+my $hub = zk_cluster('hub', $zk);
+my %setting = $page->settings;
+is($setting{shared_preload_libraries}, 'pg_cron', 'the page tells what pg_cron needs');
+my @both = map {
+	zk_cluster($_, $zk, %setting,
+		'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $hub->host)
+} qw(east west);
+
+# In both, as they are written, but for what a reader has to put in place
+foreach my $block ($page->blocks('sql'))
+{
+	my @nodes = $block->{session} eq 'both' ? @both : $block->{session} eq 'hub@hub' ? ($hub) : die $block->{session};
+	$block->{code} =~ s/CREATE EXTENSION zklock;/DROP EXTENSION zklock; $&/;
+	$block->{code} =~ s/'hub\.example\.com', port '5432'/sprintf "'%s', port '%s'", $hub->host, $hub->port/e;
+	foreach my $node (@nodes)
+	{
+		my $s = zk_session($node);
+		$page->run_one($block, $s, zk_session($node));
+		$s->quit;
+	}
+}
+$page->all_was_run;
+
+# What became of a job in both: "east succeeded" and so on
+sub runs
+{
+	my ($job) = @_;
+	return map { split /\n/, $_->safe_psql('postgres', <<~SQL) } @both;
+		SELECT current_setting('cluster_name') || ' ' || d.status || ' ' || coalesce(d.return_message, '')
+		FROM cron.job_run_details d JOIN cron.job j USING (jobid)
+		WHERE j.jobname = '$job' AND d.status IN ('succeeded', 'failed')
+		SQL
+}
+
+my @jobs = qw(tidy report mail);
+zk_until(
+	sub {
+		@jobs == grep {
+			my %seen = map { /^(\w+)/ => 1 } runs($_);
+			$seen{east} && $seen{west};
+		} @jobs;
+	},
+	'each job to have run in both', 150);
+foreach my $node (@both)
+{
+	$node->safe_psql('postgres', 'SELECT cron.unschedule(jobname) FROM cron.job');
+	zk_until(sub { $node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_cron'}) == 0 },
+		'the last runs to end', 60);
+}
+foreach my $job (@jobs)
+{
+	is_deeply([ grep { !/^\w+ succeeded/ } runs($job) ], [], "$job: no run failed");
+}
+
+# never two at a time: east's and west's, on the one clock that this machine has
+my @tidied = sort { $a->[0] <=> $b->[0] } map { [ split /\|/ ] } in_both('SELECT extract(epoch FROM began), extract(epoch FROM ended) FROM tidied');
+cmp_ok(scalar @tidied, '>', 0, 'tidy: has run');
+is_deeply([ grep { $tidied[$_][0] < $tidied[ $_ - 1 ][1] } 1 .. $#tidied ], [], 'tidy: never two at a time');
+
+# once for each minute
+is($hub->safe_psql('postgres', q{SELECT count(*), count(DISTINCT period) FROM run}) =~ s/^(\d+)\|\1$//r, '', 'report: once for each minute');
+is_deeply([ once(in_both('SELECT period FROM mailed')) ], [], 'mail: once for each minute');
+
+sub in_both { my ($sql) = @_; return map { split /\n/, $_->safe_psql('postgres', $sql) } @both; }
+
+# what occurs more than once
+sub once { my %n; $n{$_}++ for @_; return grep { $n{$_} > 1 } sort keys %n; }
+
+#
+# While the report is made, something happens
+#
+my ($east, $west) = map { zk_session($_) } @both;
+my ($in_hub, $hub_admin, $east_admin, $west_admin) = map { zk_session($_) } $hub, $hub, @both;
+
+# east in the middle of this period's report, west waiting for its turn
+sub in_the_middle
+{
+	my ($period) = @_;
+	$in_hub->value('BEGIN; LOCK TABLE run IN SHARE MODE');
+	$east->send("CALL report('$period')");
+	zk_until(sub { $hub_admin->value(q{SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'run'::regclass}) },
+		'east to write its row');
+	$west->send("CALL report('$period')");
+	zk_wait_waiting($west_admin, $west);
+	return;
+}
+
+sub made_by { my ($period) = @_; return $hub_admin->value("SELECT made_by FROM run WHERE period = '$period'"); }
+
+in_the_middle('2001-01-01');
+$in_hub->value('ROLLBACK');
+is($_->wait->{state}, '', 'a report in both') for $east, $west;
+is(made_by('2001-01-01'), 'east', '- is made by the first');
+
+in_the_middle('2002-01-01');
+is($east_admin->value('SELECT pg_terminate_backend(' . $east->pid . ')'), 't', 'the one at work dies');
+$in_hub->value('ROLLBACK');
+is($west->wait->{state}, '', '- and the other goes on');
+is(made_by('2002-01-01'), 'west', '- in the same minute');
+$east->wait;
+$east = zk_session($both[0]);
+
+$east->value('SET zklock.commit_guard = strict');    # it is known at once, then
+in_the_middle('2003-01-01');
+my $look = ZkClient->new($zk->hosts);
+my ($first) = sort { substr($a, -10) cmp substr($b, -10) } $look->children('/zklock/jobs/report');
+ok($look->delete("/zklock/jobs/report/$first"), 'the one at work loses its lock');
+$look->close;
+$in_hub->value('ROLLBACK');
+zk_is_lost($east->wait, '/jobs/report', '- and does not commit');
+is($west->wait->{state}, '', '- the other goes on');
+is(made_by('2003-01-01'), 'west', '- and has made it');
+
+$_->quit for $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+zk_no_crash($_) for @both, $hub;
+done_testing();

@@ -1,0 +1,270 @@
+
+=pod
+
+=head1 NAME
+
+Doc - run what a page of the documentation tells its reader to type
+
+=head1 SYNOPSIS
+
+  my $page = Doc->new('doc/recipes/leader.md');
+  $page->run(main => $node);              # every SQL, in the order of the page
+  $page->all_was_run;                     # one test: nothing was left out
+
+  my $config = $page->take('ini');        # a block that something else runs
+  $page->take('java', 1)->{code};         # the second of its language
+  $page->run_one($page->take('sql', 0), $session);
+
+=head1 DESCRIPTION
+
+A page is Markdown.  All that can be run stands in a fenced block with a
+language, and each such block must be run by a test: run does it for SQL, and
+what is taken is for the test to run.  Files end up here by C<Doc::pages>.
+
+A comment on the line before an SQL block may say more, as
+C<< <!-- key: value; key: value --> >>:
+
+  session: NAME     who runs it; "main" if nobody is named.  A name keeps its
+                    session to the end of the page.  NAME@CLUSTER: of another
+                    cluster than the first one, or NAME/DATABASE of another
+                    database.
+  fails: SQLSTATE   there is one error, this one, and then a ROLLBACK; without
+                    it there is none.
+  warns: yes        there is a warning; without it there is none.
+  prints: A B ...   all that is printed, as psql -A -t does, a row each word.
+                    "-" for nothing.
+  soon: yes         repeated until it prints that, as something must happen first
+  waits: yes        it is left to wait for ZooKeeper, and its session goes on
+                    when the next block of that session comes, or the page ends
+  leaves: open      it ends inside a transaction
+
+=cut
+
+package Doc;
+
+use strict;
+use warnings;
+use Carp;
+use Cwd qw(abs_path);
+use File::Basename qw(dirname);
+use File::Find ();
+use Test::More;
+
+use Zklock;
+
+my $root = abs_path(dirname(__FILE__) . '/../..');
+my %known = (
+	session => qr/[\w@\/]+/, fails => qr/\w{5}/, warns => qr/yes/, prints => qr/\S.*/, soon => qr/yes/,
+	waits => qr/yes/, leaves => qr/open/);
+
+# All pages, as paths from the root of the tree
+sub pages
+{
+	my @pages = ('README.md');
+	File::Find::find({ wanted => sub { push @pages, $_ if /\.md$/ }, no_chdir => 1 }, "$root/doc");
+	return sort map { s{^\Q$root\E/}{}r } @pages;
+}
+
+sub new
+{
+	my ($class, $file) = @_;
+	open my $handle, '<', "$root/$file" or die "$file: $!";
+	my $text = do { local $/; <$handle> };
+	my $self = bless { file => $file, text => $text, blocks => [] }, $class;
+	$self->_find_blocks;
+	return $self;
+}
+
+sub file { return $_[0]->{file}; }
+sub text { return $_[0]->{text}; }
+
+# Line by line, since a fence that is not closed, or SQL that is only indented,
+# must not slip through.
+sub _find_blocks
+{
+	my ($self) = @_;
+	my ($block, $before, $number) = (undef, '', 0);
+	foreach my $line (split /^/, $self->{text})
+	{
+		$number++;
+		my $where = "$self->{file}:$number";
+		if ($block)
+		{
+			if ($line eq "```\n")
+			{
+				push @{ $self->{blocks} }, $block;
+				undef $block;
+			}
+			else { $block->{code} .= $line; }
+		}
+		elsif ($line =~ /^\s*(?:```|~~~)/)
+		{
+			my ($language) = $line =~ /^```([a-z]+)$/ or die "$where: a fence that no test understands: $line";
+			my ($keys) = $before =~ /^<!-- (.*) -->$/;
+			$block = { session => 'main', $self->_keys($where, $keys // ''), file => $self->{file},
+				line => $number + 1, language => $language, code => '' };
+		}
+		elsif ($line =~ /^(?: {4}|\t)\s*(?:SELECT|BEGIN|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|SET|DO|CALL|GRANT|WITH)\b/)
+		{
+			die "$where: SQL that no test runs: $line";
+		}
+		$before = $line;
+	}
+	die "$self->{file}: a fence is not closed\n" if $block;
+	return;
+}
+
+sub _keys
+{
+	my ($self, $where, $keys) = @_;
+	my %keys;
+	foreach (split /; /, $keys)
+	{
+		my ($key, $value) = /^(\w+): (.*)$/ or die "$where: \"$_\"?\n";
+		die "$where: \"$_\"?\n" unless $known{$key} && $value =~ /^$known{$key}$/;
+		$keys{$key} = $value;
+	}
+	return %keys;
+}
+
+sub blocks
+{
+	my ($self, $language) = @_;
+	return grep { $_->{language} eq $language } @{ $self->{blocks} };
+}
+
+# A block of a language, by its number from 0, which the caller is going to run
+sub take
+{
+	my ($self, $language, $number) = @_;
+	my $block = ($self->blocks($language))[ $number // 0 ]
+	  or croak "$self->{file}: no " . ($number // 0) . "th block of $language";
+	$block->{was_run} = 1;
+	return $block;
+}
+
+# The NAME = 'VALUE' of its ini blocks, as a list
+sub settings
+{
+	my ($self, $number) = @_;
+	return map { s/^'(.*)'$/$1/r } $self->take('ini', $number)->{code} =~ /^([\w.]+) = (.*)$/mg;
+}
+
+# Run all SQL that nothing has run yet: the first cluster runs what names none,
+# the others are given by their names.  Options besides:
+#   dbname    where what names no database is; default: postgres
+#   until     only up to the line that begins with this text
+# What is no cluster but leads to one has that as its "direct".
+sub run
+{
+	my ($self, $default, %cluster) = @_;
+	my $until = delete $cluster{until};
+	my $home = delete $cluster{dbname} // 'postgres';
+	my $end = 1 + (defined $until ? $self->{text} =~ /\A(.*?)^\Q$until\E/ms ? ($1 =~ tr/\n//) : croak "no \"$until\"" : 1e9);
+
+	foreach my $block (grep { !$_->{was_run} && $_->{line} < $end } $self->blocks('sql'))
+	{
+		my ($name, $on, $dbname) = $block->{session} =~ m{^(\w+)(?:@(\w+))?(?:/(\w+))?$}
+		  or die "$self->{file}:$block->{line}: session \"$block->{session}\"?\n";
+		my $node = defined $on ? $cluster{$on} // die "$self->{file}:$block->{line}: no cluster $on\n" : $default;
+		my $key = join '/', $node->name, $name, $dbname // '';
+		$self->{session}{$key} //= zk_session($node, dbname => $dbname // $home);
+		$self->{admin}{ $node->name } //= zk_session($node->can('direct') ? $node->direct : $node);
+		$self->run_one($block, $self->{session}{$key}, $self->{admin}{ $node->name });
+	}
+	return;
+}
+
+# Run one block in this session.  The other one looks from outside.
+sub run_one
+{
+	my ($self, $block, $s, $admin) = @_;
+	my $what = "$self->{file}:$block->{line}";
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$block->{was_run} = 1;
+	$self->_goes_on($s);
+	if ($block->{waits})
+	{
+		$s->send($block->{code});
+		ok(eval { zk_wait_waiting($admin, $s); 1 }, "$what: waits") or diag($@);
+		$self->{waiting}{$s} = [ $block, $s, $admin ];
+		return;
+	}
+	my $result;
+	zk_until(
+		sub {
+			$result = $s->query($block->{code});
+			return _printed($result) eq $block->{prints} || $result->{state};
+		},
+		"$what: prints $block->{prints}") if $block->{soon};
+	$self->_check($block, $result // $s->query($block->{code}), $s, $admin);
+	return;
+}
+
+# What it waited for has come, or must come now
+sub _goes_on
+{
+	my ($self, $s) = @_;
+	my $waiting = delete $self->{waiting}{$s} or return;
+	my ($block, undef, $admin) = @$waiting;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$self->_check($block, $s->wait, $s, $admin);
+	return;
+}
+
+sub _printed { return join(' ', split /\n/, $_[0]{out}) || '-'; }
+
+sub _check
+{
+	my ($self, $block, $result, $s, $admin) = @_;
+	my $what = "$self->{file}:$block->{line}";
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(join(' ', $result->{err} =~ /(?:ERROR|FATAL|PANIC):  (\w{5})/g),
+		$block->{fails} // '', "$what: " . ($block->{fails} ? 'fails as it says' : 'runs'))
+	  or diag($result->{err});
+	is(_printed($result), $block->{prints}, "$what: prints what it says") if defined $block->{prints};
+	if ($block->{warns}) { isnt(scalar @{ $result->{warnings} }, 0, "$what: warns") }
+	else { is_deeply($result->{warnings}, [], "$what: no warning") }
+	$s->query('ROLLBACK') if $block->{fails};
+	like($admin->value('SELECT state FROM pg_stat_activity WHERE pid = ' . $s->pid),
+		$block->{leaves} ? qr/^idle in transaction/ : qr/^idle$/,
+		"$what: " . ($block->{leaves} ? 'leaves a transaction open' : 'is a whole transaction'))
+	  if $admin;
+	return;
+}
+
+# Its sessions end, those that wait first
+sub end
+{
+	my ($self) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$self->_goes_on($_->[1]) for values %{ $self->{waiting} };
+	$_->quit for map { values %{ delete $self->{$_} // {} } } qw(session admin);
+	return;
+}
+
+# The end of the page, and one test: each of its blocks was run
+sub all_was_run
+{
+	my ($self) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$self->end;
+	is_deeply([ map { "$_->{language} in line $_->{line}" } grep { !$_->{was_run} } @{ $self->{blocks} } ],
+		[], "$self->{file}: every block was run");
+	return;
+}
+
+# -- tables
+
+# The rows of the table with this heading, as lists of cells
+sub table
+{
+	my ($self, $heading) = @_;
+	my ($rows) = $self->{text} =~ /^\Q$heading\E\n\|[- |]+\|\n((?:\|.*\n)+)/m
+	  or die "$self->{file}: no table: $heading\n";
+	return map { [ split / *\| +/, s/^\| //r =~ s/ \|$//r ] } split /\n/, $rows;
+}
+
+1;
