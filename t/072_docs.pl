@@ -17,10 +17,11 @@ use ZooKeeper;
 
 my %own_test = (
 	'README.md' => '030_readme.pl',
-	'doc/recipes/cron.md' => '073_docs_cron.pl',
-	'doc/recipes/java-python.md' => '074_docs_clients.pl',
-	'doc/recipes/pgbouncer.md' => '075_docs_pgbouncer.pl',
-	'doc/recipes/standby.md' => '076_docs_standby.pl');
+	'doc/recipes/cron.md' => '081_docs_cron.pl',
+	'doc/recipes/java-python.md' => '082_docs_clients.pl',
+	'doc/recipes/pgbouncer.md' => '083_docs_pgbouncer.pl',
+	'doc/recipes/standby.md' => '084_docs_standby.pl',
+	'doc/security.md' => '085_docs_security.pl');
 
 foreach my $page (sort keys %own_test)
 {

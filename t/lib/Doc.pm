@@ -28,6 +28,7 @@ C<< <!-- key: value; key: value --> >>:
                     session to the end of the page.  NAME@CLUSTER: of another
                     cluster than the first one, or NAME/DATABASE of another
                     database.
+  role: ROLE        that it connects as; default: the superuser
   fails: SQLSTATE   there is one error, this one, and then a ROLLBACK; without
                     it there is none.
   warns: yes        there is a warning; without it there is none.
@@ -54,7 +55,7 @@ use Zklock;
 
 my $root = abs_path(dirname(__FILE__) . '/../..');
 my %known = (
-	session => qr/[\w@\/]+/, fails => qr/\w{5}/, warns => qr/yes/, prints => qr/\S.*/, soon => qr/yes/,
+	session => qr/[\w@\/]+/, role => qr/\w+/, fails => qr/\w{5}/, warns => qr/yes/, prints => qr/\S.*/, soon => qr/yes/,
 	waits => qr/yes/, leaves => qr/open/);
 
 # All pages, as paths from the root of the tree
@@ -168,7 +169,8 @@ sub run
 		  or die "$self->{file}:$block->{line}: session \"$block->{session}\"?\n";
 		my $node = defined $on ? $cluster{$on} // die "$self->{file}:$block->{line}: no cluster $on\n" : $default;
 		my $key = join '/', $node->name, $name, $dbname // '';
-		$self->{session}{$key} //= zk_session($node, dbname => $dbname // $home);
+		$self->{session}{$key} //= zk_session($block->{role} ? Doc::Role->new($node, $block->{role}) : $node,
+			dbname => $dbname // $home);
 		$self->{admin}{ $node->name } //= zk_session($node->can('direct') ? $node->direct : $node);
 		$self->run_one($block, $self->{session}{$key}, $self->{admin}{ $node->name });
 	}
@@ -213,7 +215,7 @@ sub _goes_on
 	return;
 }
 
-sub _printed { return join(' ', split /\n/, $_[0]{out}) || '-'; }
+sub _printed { my $text = join ' ', split /\n/, $_[0]{out}; return length $text ? $text : '-'; }
 
 sub _check
 {
@@ -266,5 +268,12 @@ sub table
 	  or die "$self->{file}: no table: $heading\n";
 	return map { [ split / *\| +/, s/^\| //r =~ s/ \|$//r ] } split /\n/, $rows;
 }
+
+# A cluster as another role sees it
+package Doc::Role;
+
+sub new { my ($class, $node, $role) = @_; return bless { node => $node, role => $role }, $class; }
+
+sub connstr { my ($self, $dbname) = @_; return $self->{node}->connstr($dbname) . " user=$self->{role}"; }
 
 1;

@@ -1,0 +1,62 @@
+# doc/security.md, on a cluster whose nodes are closed, with the credentials that
+# the page prints, and what the page says of two roles.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Doc;
+use Zklock;
+use ZooKeeper;
+
+my $page = Doc->new('doc/security.md');
+my %setting = $page->settings;
+my $zk = ZooKeeper->new->start;
+my $node = zk_cluster('main', $zk);
+
+sub write_credentials
+{
+	my ($name, $text) = @_;
+	my $file = $node->data_dir . "/$name";
+	append_to_file($file, $text);
+	chmod 0600, $file or die "$file: $!";
+	return;
+}
+
+write_credentials($setting{'zklock.auth_file'}, $page->take('text')->{code});
+$node->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %setting;
+$node->reload;
+my $other = zk_cluster('other', $zk, 'zklock.root' => '/billing');    # without the credentials
+zk_until(sub { $node->safe_psql('postgres', 'SHOW zklock.acl') eq 'creator' }, 'the settings');
+
+$page->run($node, until => '## What a node says');
+my $stranger = zk_session($other);
+my $denied = $stranger->query(q{SELECT zk_try_lock('/nightly')});
+is($denied->{state}, '42501', 'who has not the credentials cannot take such a lock');
+like($denied->{hint}, qr/zklock\.auth_file/, '- and is told of the setting');
+my $s = zk_session($node, options => '-c zklock.root=/billing');
+my $billings = $s->value(q{SELECT node FROM zk_lock_queue('/nightly')});
+$s->quit;
+is($stranger->query("SELECT zk_lock_break('/nightly', '$billings')")->{state}, '42501', '- nor break it');
+
+$page->run($node);
+$page->all_was_run;
+
+# roles with credentials of their own, and roots that are not there any more
+zk_until(sub { !grep { m{^/(?:billing|shop)} } $zk->tree('/') }, 'the roots to go');
+write_credentials("$_.auth", "digest:$_:$_\n") for qw(billing shop);
+my ($billing, $shop) = map { zk_session(Doc::Role->new($node, $_)) } qw(billing shop);
+is($_->value(q{SELECT zk_try_lock('/nightly')}), 't', 'credentials of their own') for $billing, $shop;
+$s = zk_session($node, options => '-c zklock.root=/billing');
+is($s->query(q{SELECT zk_try_lock('/nightly')})->{state}, '42501', '- close the root to others');
+is($s->query(q{SELECT * FROM zk_lock_queue('/nightly')})->{state}, '42501', '- also to look at');
+$_->quit for $billing, $shop, $s, $stranger;
+
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+zk_no_crash($_) for $node, $other;
+done_testing();
