@@ -51,6 +51,11 @@ debian_mirror()
 	echo "${mirror:-http://deb.debian.org/debian}"
 }
 
+# What the recipes of doc/ are run with besides: not every Debian has all of them,
+# and t/ says what it leaves out.  pgbouncer's package would start a server, see
+# fetch_pgbouncer.
+doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java python3-psycopg2)
+
 # fetch_newer_peers DIR: unpacks there what of Debian 12's has faults that t/peers
 # would otherwise show and nothing else, as Debian 13 has it, from the machine's
 # own mirror:
@@ -81,6 +86,34 @@ fetch_newer_peers()
 		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
 	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch newer ${missing[*]}:"; tail -n 5 "$dir/log"; }
 	rm -rf "$dir"/lists "$dir"/cache "$dir"/*.deb
+}
+
+# fetch_pgbouncer DIR: unpacks it there, with the libraries that are not installed
+fetch_pgbouncer()
+{
+	local dir=$1 package
+
+	! installed pgbouncer || return 0
+	mkdir -p "$dir/archives/partial"
+	(
+		apt-get -qq -o Debug::NoLocking=1 -o APT::Sandbox::User= -o Dir::Cache="$dir" -o Acquire::Retries=2 \
+			install --yes --no-install-recommends --download-only pgbouncer || exit
+		for package in "$dir"/archives/*.deb; do dpkg-deb -x "$package" "$dir" || exit; done
+	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch pgbouncer:'; tail -n 5 "$dir/log"; }
+	rm -rf "$dir/archives" "$dir"/*.bin
+}
+
+# Installs those of these packages that this machine's apt has, if it can
+install_if_any()
+{
+	local package
+	(
+		packages=()
+		for package; do
+			! apt-cache show "$package" >/dev/null 2>&1 || packages+=("$package")
+		done
+		install_packages
+	) || say "going on without some of: $*"
 }
 
 installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
@@ -222,6 +255,10 @@ supervise()
 	fi
 	install_packages
 	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
+	if [[ -n ${need_docs:-} ]]; then
+		install_if_any "${doc_packages[@]}"
+		fetch_pgbouncer "$tmp/pgbouncer"
+	fi
 
 	# A copy: nothing is built in the tree, and the other user need not be
 	# able to read it.
