@@ -41,7 +41,7 @@ packages=(
 # compiles the one file there.
 peer_packages=(python3-kazoo libcurator-recipes-java)
 
-# that this machine uses
+# The mirror of Debian that this machine uses
 debian_mirror()
 {
 	local mirror
