@@ -26,25 +26,37 @@
 #include "queue.h"
 #include "settings.h"
 
+/*
+ * So many nodes are read at a time: enough for nearly every queue to take two
+ * round trips, and not so many that the heartbeats of the session, or who is to
+ * cancel us, must wait for long.
+ */
+#define WINDOW			1000
+
 typedef struct Look
 {
 	const char *path;			/* of the lock */
 	char	   *dir;			/* the same in ZooKeeper */
 	ZkSession  *session;
 	ZkWait		wait;
-	int64		until;
-	ZkRequest **requests;		/* what an error must free */
+	int64		last_round;		/* none begins later */
+	int64		until;			/* the next answer must come by then */
+	ZkRequest  *request;		/* the list, or the delete */
+	ZkRequest  *requests[WINDOW];	/* reads, from first on, in a circle */
+	int			first;
 	int			nrequests;
 } Look;
 
-static void
-begin_look(Look *look, const char *path)
+static Look *
+begin_look(const char *path)
 {
-	memset(look, 0, sizeof(*look));
+	Look	   *look = palloc0(sizeof(Look));
+
 	look->path = path;
 	zkwait_begin(&look->wait, -1, false);
-	look->until = zkwait_after(zklock_operation_timeout);
+	look->last_round = zkwait_after(zklock_operation_timeout);
 	zkh_follow_settings();
+	return look;
 }
 
 /* The session, and what depends on it */
@@ -54,29 +66,30 @@ begin_round(Look *look)
 	CHECK_FOR_INTERRUPTS();
 	look->session = zkc_connect(&look->wait);
 	look->dir = zkpath_join(zkc_root(), look->path);
-	if (zks_now() >= look->until)
+	look->until = zkwait_after(zklock_operation_timeout);
+	if (zks_now() >= look->last_round)
 		zkc_raise_unanswered(&look->wait);	/* it breaks again and again */
-}
-
-static void
-make_room(Look *look, int n)
-{
-	look->requests = palloc_extended(n * sizeof(ZkRequest *), MCXT_ALLOC_HUGE);
-}
-
-static void
-add_request(Look *look, ZkRequest *request)
-{
-	if (request == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
-	look->requests[look->nrequests++] = request;
 }
 
 static void
 end_round(Look *look)
 {
-	while (look->nrequests > 0)
-		zks_request_free(look->session, look->requests[--look->nrequests]);
+	if (look->request != NULL)
+		zks_request_free(look->session, look->request);
+	look->request = NULL;
+	for (; look->nrequests > 0; look->nrequests--)
+	{
+		zks_request_free(look->session, look->requests[look->first]);
+		look->first = (look->first + 1) % WINDOW;
+	}
+}
+
+static ZkRequest *
+sent(ZkRequest *request)
+{
+	if (request == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	return request;
 }
 
 /* False: the connection broke, so ask again */
@@ -93,7 +106,62 @@ await_answer(Look *look, ZkRequest *request, ZkAnswer *answer)
 		if (!zkwait(&look->wait, look->session, look->until, ZKWAIT_LOOK))
 			zkc_raise_unanswered(&look->wait);
 	}
+	look->until = zkwait_after(zklock_operation_timeout);
 	return !zks_is_doubtful(answer->rc);
+}
+
+static void
+send_read(Look *look, const char *name)
+{
+	char	   *node = psprintf("%s/%s", look->dir, name);
+
+	CHECK_FOR_INTERRUPTS();
+	look->requests[(look->first + look->nrequests) % WINDOW] =
+		sent(zks_read(look->session, node));
+	look->nrequests++;
+	pfree(node);
+}
+
+/* What was read; rc: also ZNONODE for one that is gone, ZNOAUTH for one closed to us */
+typedef struct Seen
+{
+	int			rc;
+	int64		czxid;
+	int64		owner;
+	int64		made_at_ms;
+	char	   *data;
+	int			data_len;
+	ZkpData		says;
+} Seen;
+
+/* That of the oldest request; false: the connection broke */
+static bool
+await_read(Look *look, Seen *node)
+{
+	ZkRequest  *request = look->requests[look->first];
+	ZkAnswer	answer;
+
+	memset(node, 0, sizeof(*node));
+	if (!await_answer(look, request, &answer))
+		return false;
+	if (answer.rc != ZOK && answer.rc != ZNONODE && answer.rc != ZNOAUTH)
+		zkc_raise(answer.rc, look->path);
+	node->rc = answer.rc;
+	if (node->rc == ZOK)
+	{
+		node->czxid = answer.czxid;
+		node->owner = answer.owner;
+		node->made_at_ms = answer.made_at_ms;
+		node->data_len = answer.data_len;
+		node->data = palloc(answer.data_len + 1);
+		if (answer.data_len > 0)
+			memcpy(node->data, answer.data, answer.data_len);
+		zkp_read_data(node->data, node->data_len, &node->says);
+	}
+	zks_request_free(look->session, request);
+	look->first = (look->first + 1) % WINDOW;
+	look->nrequests--;
+	return true;
 }
 
 /*-------------------------------------------------------------------------
@@ -108,41 +176,68 @@ typedef struct Queue
 {
 	ZkpContender *contenders;
 	int			n;
-	ZkAnswer   *answers;		/* contenders[i].tag says which */
+	Seen	   *seen;			/* contenders[i].tag says which */
 } Queue;
 
+/* False: the connection broke */
+static bool
+read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
+{
+	int			nsent = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		while (nsent < n && look->nrequests < WINDOW)
+			send_read(look, contenders[nsent++].name);
+		if (!await_read(look, &seen[i]))
+			return false;
+	}
+	return true;
+}
+
 /*
- * What their nodes say.  Those that are gone are left out, and those that say
- * so are readers.  False: the connection broke.
+ * A writer of kazoo's or of Curator's read-write lock is gone, since the list was
+ * read.  Where it has become a reader of the same number, it is still there.
  */
 static bool
-read_answers(Look *look, ZkRequest **requests, Queue *queue)
+follow_writer(Look *look, ZkpContender *contender, Seen *seen)
+{
+	char		name[ZKP_NAME_LEN];
+
+	if (seen->rc != ZNONODE || !zkp_shared_name(name, contender->name))
+		return true;
+	send_read(look, name);
+	if (!await_read(look, seen))
+		return false;
+	if (seen->rc == ZOK)
+		(void) zkp_parse(pstrdup(name), contender);
+	return true;
+}
+
+/*
+ * Add to the contenders what their nodes say.  Those that are gone are left out.
+ * False: the connection broke.
+ */
+static bool
+complete(Look *look, Queue *queue)
 {
 	int			left = 0;
 
-	queue->answers = palloc_extended(Max(queue->n, 1) * sizeof(ZkAnswer), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < queue->n; i++)
 	{
-		ZkpContender *contender = &queue->contenders[left];
-		ZkAnswer   *answer = &queue->answers[i];
-		ZkpData		says;
+		ZkpContender contender = queue->contenders[i];
+		Seen	   *seen = &queue->seen[i];
 
-		if (!await_answer(look, requests[i], answer))
+		if (!follow_writer(look, &contender, seen))
 			return false;
-		if (answer->rc == ZNONODE)
+		if (seen->rc == ZNONODE)
 			continue;
-		if (answer->rc != ZOK && answer->rc != ZNOAUTH)
-			zkc_raise(answer->rc, look->path);
-		*contender = queue->contenders[i];
-		contender->tag = i;
-		left++;
-		if (answer->rc != ZOK)
-			continue;
-		zkp_read_data(answer->data, answer->data_len, &says);
-		if (says.ours)
-			contender->owner = answer->owner;
-		if (says.shared && contender->mode == ZKP_EXCLUSIVE)
-			contender->mode = ZKP_SHARED;
+		contender.tag = i;
+		if (seen->says.ours)
+			contender.owner = seen->owner;
+		if (seen->says.shared && contender.mode == ZKP_EXCLUSIVE)
+			contender.mode = ZKP_SHARED;
+		queue->contenders[left++] = contender;
 	}
 	queue->n = left;
 	return true;
@@ -156,11 +251,11 @@ put_in_order(Look *look, Queue *queue)
 		return;
 	for (int i = 0; i < queue->n; i++)
 	{
-		const ZkAnswer *answer = &queue->answers[queue->contenders[i].tag];
+		const Seen *seen = &queue->seen[queue->contenders[i].tag];
 
-		if (answer->rc != ZOK)
-			zkc_raise(answer->rc, look->path);
-		queue->contenders[i].czxid = answer->czxid;
+		if (seen->rc != ZOK)
+			zkc_raise(seen->rc, look->path);
+		queue->contenders[i].czxid = seen->czxid;
 	}
 	zkp_sort(queue->contenders, queue->n);
 }
@@ -174,27 +269,22 @@ show(const Queue *queue, Callback callback, void *arg)
 	for (int i = 0; i < queue->n; i++)
 	{
 		const ZkpContender *contender = &queue->contenders[i];
-		const ZkAnswer *answer = &queue->answers[contender->tag];
+		const Seen *seen = &queue->seen[contender->tag];
+		bool		ours = seen->says.ours;
 		ZkqContender row = {
 			.position = i + 1,
 			.mode = contender->mode,
 			.granted = granted[i],
 			.node = contender->name,
-			.readable = answer->rc == ZOK,
+			.readable = seen->rc == ZOK,
+			.token = seen->czxid,
+			.session = seen->owner,
+			.since_ms = seen->made_at_ms,
+			.ours = ours,
+			.data = ours ? seen->says.identity : seen->data,
+			.data_len = ours ? seen->says.identity_len : seen->data_len,
 		};
 
-		if (row.readable)
-		{
-			ZkpData		says;
-
-			row.token = answer->czxid;
-			row.session = answer->owner;
-			row.since_ms = answer->made_at_ms;
-			zkp_read_data(answer->data, answer->data_len, &says);
-			row.ours = says.ours;
-			row.data = says.ours ? says.identity : answer->data;
-			row.data_len = says.ours ? says.identity_len : answer->data_len;
-		}
 		callback(&row, arg);
 	}
 }
@@ -203,50 +293,40 @@ show(const Queue *queue, Callback callback, void *arg)
 static bool
 look_at_all(Look *look, Callback callback, void *arg)
 {
-	ZkRequest  *list;
+	static const ZkpMode kinds[] = {ZKP_EXCLUSIVE, ZKP_SEMAPHORE};
+	Queue		queues[lengthof(kinds)];
+	ZkpContender *contenders;
+	Seen	   *seen;
+	int			n = 0;
 	ZkAnswer	answer;
-	Queue		queues[2];
-	int			first = 1;
 
-	make_room(look, 1);
-	add_request(look, zks_list(look->session, look->dir, true));
-	list = look->requests[0];
-	if (!await_answer(look, list, &answer))
+	look->request = sent(zks_list(look->session, look->dir, true));
+	if (!await_answer(look, look->request, &answer))
 		return false;
 	if (answer.rc == ZNONODE)
 		return true;			/* nobody was ever here */
 	if (answer.rc != ZOK)
 		zkc_raise(answer.rc, look->path);
-
-	make_room(look, 1 + answer.nchildren);
-	look->requests[0] = list;
-	for (int kind = 0; kind < 2; kind++)
+	contenders = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
+	for (int i = 0; i < lengthof(kinds); i++)
 	{
-		Queue	   *queue = &queues[kind];
-
-		queue->contenders = palloc_extended(Max(answer.nchildren, 1) * sizeof(ZkpContender),
-											MCXT_ALLOC_HUGE);
-		queue->n = zkp_queue(answer.children, answer.nchildren,
-							 kind == 0 ? ZKP_EXCLUSIVE : ZKP_SEMAPHORE, queue->contenders);
-		for (int i = 0; i < queue->n; i++)
-		{
-			char	   *node = psprintf("%s/%s", look->dir, queue->contenders[i].name);
-
-			add_request(look, zks_read(look->session, node));
-			pfree(node);
-		}
+		queues[i].contenders = contenders + n;
+		queues[i].n = zkp_queue(answer.children, answer.nchildren, kinds[i], contenders + n);
+		n += queues[i].n;
 	}
-	for (int kind = 0; kind < 2; kind++)
+	seen = palloc_extended((n + 1) * sizeof(Seen), MCXT_ALLOC_HUGE);
+	if (!read_nodes(look, contenders, n, seen))
+		return false;
+	for (int i = 0; i < lengthof(kinds); i++)
 	{
-		int			n = queues[kind].n;
-
-		if (!read_answers(look, look->requests + first, &queues[kind]))
+		queues[i].seen = seen;
+		seen += queues[i].n;
+		if (!complete(look, &queues[i]))
 			return false;
-		put_in_order(look, &queues[kind]);
-		first += n;
+		put_in_order(look, &queues[i]);
 	}
-	for (int kind = 0; kind < 2; kind++)
-		show(&queues[kind], callback, arg);
+	for (int i = 0; i < lengthof(kinds); i++)
+		show(&queues[i], callback, arg);
 	return true;
 }
 
@@ -271,10 +351,9 @@ show_all(Look *look, Callback callback, void *arg)
 void
 zkq_each(const char *path, Callback callback, void *arg)
 {
-	Look		look;
+	Look	   *look = begin_look(path);
 
-	begin_look(&look, path);
-	while (!show_all(&look, callback, arg))
+	while (!show_all(look, callback, arg))
 		;
 }
 
@@ -298,36 +377,52 @@ typedef struct Break
 } Break;
 
 static char *
-whose(const ZkAnswer *answer)
+whose(const Seen *node)
 {
 	StringInfoData text;
-	ZkpData		says;
 	char	   *fields[ZKI_FIELDS];
 
+	if (node->rc != ZOK)
+		return "Whose it is cannot be seen.";
+	if (node->owner == 0)
+		return "It belongs to no ZooKeeper session.";
 	initStringInfo(&text);
-	if (answer->rc != ZOK)
-		appendStringInfoString(&text, "It was closed to us.");
-	else if (answer->owner == 0)
-		appendStringInfoString(&text, "It belonged to no ZooKeeper session.");
-	else
+	appendStringInfo(&text, "It belongs to ZooKeeper session 0x%llx",
+					 (unsigned long long) node->owner);
+	zki_read(node->says.identity, node->says.identity_len, fields);
+	for (int i = 0; i < ZKI_FIELDS; i++)
 	{
-		appendStringInfo(&text, "It belonged to ZooKeeper session 0x%llx",
-						 (unsigned long long) answer->owner);
-		zkp_read_data(answer->data, answer->data_len, &says);
-		zki_read(says.identity, says.identity_len, fields);
-		for (int i = 0; i < ZKI_FIELDS; i++)
-		{
-			if (fields[i] != NULL)
-				appendStringInfo(&text, ", %s \"%s\"", zki_names[i], fields[i]);
-		}
-		appendStringInfoChar(&text, '.');
+		if (fields[i] != NULL)
+			appendStringInfo(&text, ", %s \"%s\"", zki_names[i], fields[i]);
 	}
+	appendStringInfoChar(&text, '.');
 	return text.data;
 }
 
 /*
- * Whose it is, and then its end.  If an earlier delete was perhaps carried out,
- * that it is gone is our doing.
+ * Whose is it?  Said in the server's log before it is deleted: what becomes of
+ * the call after that, nobody may be put out without a trace.
+ */
+static Outcome
+find_owner(Look *look, Break *b)
+{
+	Seen		node;
+
+	send_read(look, b->node);
+	if (!await_read(look, &node))
+		return NOT_KNOWN;
+	if (node.rc == ZNONODE)
+		return GONE;
+	b->owner = whose(&node);
+	ereport(LOG_SERVER_ONLY,
+			(errmsg("removing node \"%s\" from the queue of lock path \"%s\"",
+					zkpath_for_display(b->node), zkpath_for_display(look->path)),
+			 errdetail_internal("%s", b->owner)));
+	return BROKEN;
+}
+
+/*
+ * If an earlier delete was perhaps carried out, that it is gone is our doing.
  */
 static Outcome
 delete_node(Look *look, Break *b)
@@ -335,23 +430,18 @@ delete_node(Look *look, Break *b)
 	char	   *path = psprintf("%s/%s", look->dir, b->node);
 	ZkAnswer	answer;
 
-	make_room(look, 2);
-	if (!b->sent)
+	if (b->owner == NULL)
 	{
-		add_request(look, zks_read(look->session, path));
-		if (!await_answer(look, look->requests[0], &answer))
-			return NOT_KNOWN;
-		if (answer.rc == ZNONODE)
-			return GONE;
-		if (answer.rc != ZOK && answer.rc != ZNOAUTH)
-			zkc_raise(answer.rc, look->path);
-		b->owner = whose(&answer);
+		Outcome		outcome = find_owner(look, b);
+
+		if (outcome != BROKEN)
+			return outcome;
 	}
 
 	/* the event comes before the answer, so that we do not outlive our own lock */
 	zkn_watch_named(look->session, look->dir, b->node);
-	add_request(look, zks_delete(look->session, path));
-	if (!await_answer(look, look->requests[look->nrequests - 1], &answer))
+	look->request = sent(zks_delete(look->session, path));
+	if (!await_answer(look, look->request, &answer))
 	{
 		b->sent = true;
 		return NOT_KNOWN;
@@ -390,7 +480,7 @@ break_once(Look *look, Break *b)
 bool
 zkq_break(const char *path, const char *node)
 {
-	Look		look;
+	Look	   *look;
 	Break		b = {.node = node};
 	ZkpContender contender;
 	Outcome		outcome;
@@ -400,18 +490,16 @@ zkq_break(const char *path, const char *node)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is not the name of a lock node", zkpath_for_display(node)),
 				 errhint("Use what zk_lock_queue shows as \"node\".")));
-	begin_look(&look, path);
+	look = begin_look(path);
 	do
-		outcome = break_once(&look, &b);
+		outcome = break_once(look, &b);
 	while (outcome == NOT_KNOWN);
 	if (outcome != BROKEN)
 		return false;
 
-	/* the one for whoever asks later who did it, the other for who does it */
-	for (int i = 0; i < 2; i++)
-		ereport(i == 0 ? LOG_SERVER_ONLY : NOTICE,
-				(errmsg("removed node \"%s\" from the queue of lock path \"%s\"",
-						zkpath_for_display(node), zkpath_for_display(path)),
-				 errdetail_internal("%s", b.owner)));
+	ereport(NOTICE,
+			(errmsg("removed node \"%s\" from the queue of lock path \"%s\"",
+					zkpath_for_display(node), zkpath_for_display(path)),
+			 errdetail_internal("%s", b.owner)));
 	return true;
 }
