@@ -32,6 +32,38 @@ my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk);
 my $other = zk_cluster('other', $zk);
 
+# What the text says besides its SQL, in the database that the page has made
+my %and_then = (
+	'doc/recipes/rate-limit.md' => sub {
+		my ($dbname) = @_;
+		my @callers = map { zk_session($node, dbname => $dbname) } 1 .. 12;
+		$_->send('CALL geocode()') for @callers;
+		is($_->wait->{state}, '', 'a caller has its turn') for @callers;
+		is($callers[0]->value('SELECT count(*) FROM call'), '13', 'all have called');
+		is($callers[0]->value(<<~'SQL'), 't', 'no more than five in a second');
+			SELECT min(sixth - at) >= interval '1 s'
+			FROM (SELECT at, lead(at, 5) OVER (ORDER BY at) AS sixth FROM call) AS c
+			SQL
+		$_->quit for @callers;
+	},
+	'doc/recipes/migration.md' => sub {
+		my ($dbname) = @_;
+		my ($first, $second, $admin) = map { zk_session($node, dbname => $dbname) } 1 .. 3;
+		$first->value(q{SELECT zk_lock('/migrations/shop')});
+		$second->send(q{SELECT zk_lock('/migrations/shop')});
+		zk_wait_waiting($admin, $second);
+		$first->send('CREATE INDEX CONCURRENTLY too_late ON customer (name)');
+		zk_until(
+			sub {
+				$admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $first->pid) eq 'virtualxid';
+			},
+			'an index build to wait for a statement that waits for the lock');
+		$admin->value('SELECT pg_cancel_backend(' . $second->pid . ')');
+		is($second->wait->{state}, '57014', 'a statement that waits for the lock');
+		is($first->wait->{state}, '', 'keeps an index build waiting');
+		$_->quit for $first, $second, $admin;
+	});
+
 foreach my $file (grep { !$own_test{$_} } Doc::pages())
 {
 	my $page = Doc->new($file);
@@ -45,6 +77,7 @@ foreach my $file (grep { !$own_test{$_} } Doc::pages())
 	}
 	$page->run($node, dbname => $dbname, other => $other);
 	$page->all_was_run;
+	$and_then{$file}->($dbname) if $and_then{$file};
 	zk_nothing_left($zk, "$file: nothing is left in ZooKeeper", sessions => 0);
 }
 zk_no_crash($_) for $node, $other;
