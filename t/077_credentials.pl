@@ -554,7 +554,7 @@ subtest 'a credential for each role' => sub {
 
 	# where the library is loaded by the first call only, nobody has judged
 	# before whether a user may set it
-	$admin->value("ALTER DATABASE team SET session_preload_libraries = ''");
+	$admin->value("ALTER DATABASE team SET session_preload_libraries = 'plpgsql'");
 	my $evil = auth_file("digest:evil:secret\n");
 	my $s = session_of('worker', dbname => 'team');
 	$s->query("SET zklock.auth_file = '$evil'");

@@ -67,7 +67,8 @@ my $node = zk_cluster(
 	log_duration => 'on',
 	log_connections => 'on',
 	log_disconnections => 'on',
-	update_process_title => 'on');
+	update_process_title => 'on',
+	restart_after_crash => 'on');
 my $admin = zk_session($node);
 $admin->value('CREATE ROLE worker LOGIN; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO worker; CREATE TABLE t (i int); GRANT ALL ON t TO worker');
 $admin->value("ALTER ROLE worker SET zklock.auth_file = '$good'; ALTER ROLE worker SET zklock.acl = creator; ALTER ROLE worker SET zklock.commit_guard = strict");
