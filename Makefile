@@ -10,6 +10,8 @@
 #                              REGRESS= ISOLATION= all but t/
 #   make check-unit            tests of the parts without PostgreSQL
 #
+# TLS is in it where OpenSSL's headers are found, unless with_tls=no is said.
+#
 # dev/test does all of it on a throwaway server and ensemble.
 
 # the sources' directory: another one than ours if VPATH says so
@@ -17,7 +19,7 @@ here := $(or $(VPATH),.)
 
 MODULE_big = zklock
 OBJS = src/zklock.o src/path.o src/encoding.o src/fence.o src/queue.o src/identity.o src/hold.o src/unlock.o src/xact.o src/lock.o \
-	src/client.o src/credentials.o src/wait.o src/protocol.o src/session.o src/request.o src/node.o src/frame.o src/resolve.o
+	src/client.o src/credentials.o src/certificates.o src/wait.o src/protocol.o src/session.o src/request.o src/node.o src/frame.o src/resolve.o src/tls.o
 
 EXTENSION = zklock
 DATA = zklock--1.0.sql
@@ -58,6 +60,11 @@ $(error ZooKeeper's client header was not found: install Debian's libzookeeper-s
 endif
 ifneq ($(shell printf 'char zoo_async(void); int main(void) { return zoo_async(); }\n' | $(or $(CC),cc) $(LDFLAGS) -x c - -lzookeeper_st -o /dev/null >/dev/null 2>&1 && echo yes),yes)
 $(error ZooKeeper's single-threaded client library was not found: install Debian's libzookeeper-st-dev, instead of libzookeeper-mt-dev)
+endif
+with_tls ?= $(shell printf '$(hash)include <openssl/ssl.h>\nint main(void) { return TLS_client_method() == 0 || OPENSSL_thread_stop != OPENSSL_thread_stop; }\n' | $(or $(CC),cc) $(CPPFLAGS) $(LDFLAGS) -x c - -lssl -lcrypto -o /dev/null >/dev/null 2>&1 && echo yes)
+ifeq ($(with_tls),yes)
+PG_CPPFLAGS += -DZKLOCK_HAVE_TLS
+SHLIB_LINK += -lssl -lcrypto
 endif
 endif
 

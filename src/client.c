@@ -20,6 +20,7 @@
 #include "storage/fd.h"
 #include "storage/ipc.h"
 
+#include "certificates.h"
 #include "client.h"
 #include "credentials.h"
 #include "path.h"
@@ -50,6 +51,13 @@ static int	session_acl = 0;
 static char *session_auth_file = NULL;
 
 static void
+release_descriptors(void)
+{
+	for (int i = 0; i < ZKS_DESCRIPTORS; i++)
+		ReleaseExternalFD();
+}
+
+static void
 close_session(int bound_ms)
 {
 	ZkSessionInfo info;
@@ -60,8 +68,7 @@ close_session(int bound_ms)
 	zkc_counters.requests += info.requests;
 	zkc_counters.reconnections += info.reconnections;
 	zks_close(s, bound_ms);
-	for (int i = 0; i < ZKS_DESCRIPTORS; i++)
-		ReleaseExternalFD();
+	release_descriptors();
 }
 
 /*
@@ -123,7 +130,8 @@ zkc_follow_settings(void)
 		 session_timeout != zklock_session_timeout ||
 		 session_style != zklock_node_style ||
 		 session_acl != zklock_acl ||
-		 strcmp(session_auth_file, zklock_auth_file) != 0))
+		 strcmp(session_auth_file, zklock_auth_file) != 0 ||
+		 zkcert_changed()))
 		close_session(EXIT_BOUND_MS);
 }
 
@@ -167,11 +175,13 @@ open_as_set(const ZkCredentials *credentials)
 		.credentials = credentials->list,
 		.ncredentials = credentials->n,
 	};
+	bool		with_tls = zkcert_wanted();
 	int			save_errno;
 
 	if (!keep_copy(&session_hosts, zklock_hosts) ||
 		!keep_copy(&session_root, zklock_root) ||
-		!keep_copy(&session_auth_file, zklock_auth_file))
+		!keep_copy(&session_auth_file, zklock_auth_file) ||
+		!zkcert_keep())
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	session_timeout = zklock_session_timeout;
@@ -179,10 +189,15 @@ open_as_set(const ZkCredentials *credentials)
 	session_acl = zklock_acl;
 
 	reserve_descriptors();
+	if (with_tls && (options.tls = zkcert_read()) == NULL)
+	{
+		release_descriptors();
+		zkcert_raise();
+	}
 	session = zks_open(&options);
 	save_errno = errno;
-	for (int i = 0; session == NULL && i < ZKS_DESCRIPTORS; i++)
-		ReleaseExternalFD();
+	if (session == NULL)
+		release_descriptors();
 	errno = save_errno;
 }
 
@@ -207,7 +222,8 @@ open_session(void)
 		exit_registered = true;
 	}
 	zkcred_read(zklock_auth_file, &credentials);
-	if (zklock_acl == ZKLOCK_ACL_CREATOR && credentials.n == 0)
+	if (zklock_acl == ZKLOCK_ACL_CREATOR && credentials.n == 0 &&
+		zklock_tls_cert_file[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.acl is \"creator\", but there are no credentials"),
@@ -242,7 +258,7 @@ raise_unreachable(const ZkSessionInfo *info)
 			 info->trouble[0] != '\0' ?
 			 errdetail("The last attempt failed: %s.", info->trouble) :
 			 errdetail("No server answered in time."),
-			 errhint("Check zklock.hosts. ZooKeeper also drops, without a word, connections from one host beyond its maxClientCnxns.")));
+			 errhint("Check zklock.hosts. ZooKeeper also drops, without a word, connections from one host beyond its maxClientCnxns, and those in clear to a port for TLS.")));
 }
 
 void

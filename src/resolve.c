@@ -9,6 +9,9 @@
  * servers it can go back to the dead one for ever (ZOOKEEPER-2466), so the
  * first is given twice.
  *
+ * Beside them stand the names, as lines of "address:port name", since a
+ * server's certificate must have one of these.
+ *
  * getaddrinfo cannot be interrupted, so this runs in the keeper thread.
  *
  *-------------------------------------------------------------------------
@@ -25,20 +28,29 @@
 
 #define MAX_ADDRESSES	64
 #define ADDRESS_LEN		(NI_MAXHOST + NI_MAXSERV + 2)
+#define NAMES_LEN		(MAX_ADDRESSES * 128)
 
 typedef struct AddressList
 {
 	int			n;
 	char		text[MAX_ADDRESSES][ADDRESS_LEN];
+	int			names_len;
+	char		names[NAMES_LEN];
 } AddressList;
 
 static void
-add_address(AddressList *list, const char *host, const char *port)
+add_address(AddressList *list, const char *name, const char *host, const char *port)
 {
 	char		text[ADDRESS_LEN];
+	int			left = NAMES_LEN - list->names_len;
+	int			len;
 
 	/* the library wants IPv6 addresses without brackets */
 	snprintf(text, sizeof(text), "%s:%s", host, port);
+	len = snprintf(list->names + list->names_len, left, "%s %s\n", text, name);
+	if (len < left)
+		list->names_len += len;
+	list->names[list->names_len] = '\0';
 	for (int i = 0; i < list->n; i++)
 	{
 		if (strcmp(list->text[i], text) == 0)
@@ -93,7 +105,7 @@ resolve_one(AddressList *list, const char *item, char *error, int errlen)
 
 		if (getnameinfo(ai->ai_addr, ai->ai_addrlen, numeric, sizeof(numeric),
 						port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-			add_address(list, numeric, port);
+			add_address(list, host, numeric, port);
 	}
 	freeaddrinfo(found);
 	return true;
@@ -121,16 +133,17 @@ shuffle(AddressList *list)
 /*
  * Returns a malloc'ed list of an odd number of numeric addresses, or NULL
  * with an explanation when no name could be resolved.  One bad name of
- * several does no harm.
+ * several does no harm.  The names are malloc'ed, too; NULL if it returns that.
  */
 char *
-zkx_resolve(const char *hosts, int *naddresses, char *error, int errlen)
+zkx_resolve(const char *hosts, int *naddresses, char **names, char *error, int errlen)
 {
 	AddressList *list = calloc(1, sizeof(AddressList));
 	char	   *copy = strdup(hosts);
 	char	   *result = NULL;
 	char	   *rest = NULL;
 
+	*names = NULL;
 	snprintf(error, errlen, "out of memory");
 	if (list == NULL || copy == NULL)
 		goto done;
@@ -143,7 +156,9 @@ zkx_resolve(const char *hosts, int *naddresses, char *error, int errlen)
 
 	*naddresses = list->n;
 	shuffle(list);
-	result = malloc((list->n + 1) * sizeof(list->text[0]));
+	*names = strdup(list->names);
+	if (*names != NULL)
+		result = malloc((list->n + 1) * sizeof(list->text[0]));
 	if (result != NULL)
 	{
 		int			total = list->n % 2 == 0 ? list->n + 1 : list->n;

@@ -148,10 +148,13 @@ zks_usable_locked(ZkSession *s)
 	return s->zh != NULL && s->info.state == ZKS_CONNECTED && !s->broken;
 }
 
+/* Where there is a wire, it knows better than who only sees that it broke */
 void
 zks_trouble_locked(ZkSession *s, const char *what)
 {
-	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", what);
+	const char *fault = zkt_fault(s->wire);
+
+	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
 }
 
 /* The library's own ping would come after a third of the timeout */
@@ -293,6 +296,23 @@ mend_broken_locked(ZkSession *s)
 		drop_connection_locked(s, NULL);
 }
 
+/*
+ * Between the library and the server, if there is to be TLS.  The library must
+ * not have sent anything yet; it does when the connection is made, and that
+ * takes longer than it takes us to get here.
+ */
+static bool
+lay_wire(ZkSession *s)
+{
+	if (s->tls == NULL)
+		return true;
+	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
+		drop_connection_locked(s, "connected before TLS was ready");
+	else if ((s->wire = zkt_lay(s->tls, s->sock, s->names)) == NULL)
+		drop_connection_locked(s, strerror(errno));
+	return s->wire != NULL;
+}
+
 /* The socket is the library's, made without SOCK_CLOEXEC */
 static void
 adopt_socket(ZkSession *s, int sock)
@@ -300,6 +320,8 @@ adopt_socket(ZkSession *s, int sock)
 	int			send_size = SEND_BUFFER;
 	int			receive_size = RECEIVE_BUFFER;
 	socklen_t	len = sizeof(s->receive_buffer);
+	int			receiver = sock;
+	int			option = SO_RCVBUF;
 
 	s->sock = sock;
 	if (sock < 0)
@@ -307,9 +329,17 @@ adopt_socket(ZkSession *s, int sock)
 	s->attempt_at = zks_now();
 	zks_reset_frame(&s->frame);
 	fcntl(sock, F_SETFD, FD_CLOEXEC);
+	if (!lay_wire(s))
+		return;
+	if (s->wire != NULL)
+	{
+		/* of a socket pair, the sender's buffer is that of both */
+		receiver = zkt_library_end(s->wire);
+		option = SO_SNDBUF;
+	}
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &send_size, sizeof(send_size));
-	setsockopt(sock, SOL_SOCKET, SO_RCVBUF, &receive_size, sizeof(receive_size));
-	if (getsockopt(sock, SOL_SOCKET, SO_RCVBUF, &s->receive_buffer, &len) < 0)
+	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
+	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
 }
 
@@ -359,8 +389,10 @@ forget_closed_socket_locked(ZkSession *s)
 	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE || attempting_locked(s))
 		return;
 	s->sock = -1;
-	if (s->unanswered)
+	if (s->unanswered || zkt_is_insecure(s->wire))
 		back_off_locked(s);
+	zkt_cut(s->wire);
+	s->wire = NULL;
 }
 
 static void
@@ -372,7 +404,8 @@ describe_server_locked(ZkSession *s)
 	int			port = 0;
 
 	s->info.server[0] = '\0';
-	if (getpeername(s->sock, (struct sockaddr *) &addr, &len) != 0)
+	if (getpeername(s->wire != NULL ? zkt_server_socket(s->wire) : s->sock,
+					(struct sockaddr *) &addr, &len) != 0)
 		return;
 	if (addr.ss_family == AF_INET)
 	{
@@ -551,7 +584,11 @@ prepare_locked(ZkSession *s, short *events)
 		return BACKOFF_MS;
 	}
 	if (sock != s->sock)
+	{
 		adopt_socket(s, sock);
+		if (s->sock < 0)
+			return BACKOFF_MS;
+	}
 	if (interest & ZOOKEEPER_READ)
 		*events |= POLLIN | POLLRDHUP;
 	if (interest & ZOOKEEPER_WRITE)
@@ -730,6 +767,7 @@ release(ZkSession *s)
 	close(s->notify_fd);
 	pthread_mutex_destroy(&s->mutex);
 	free_credentials(s);
+	free(s->names);
 	free(s->hosts);
 	free(s);
 }
@@ -743,12 +781,27 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static atomic_int nkeepers;
 
+/* The library has said goodbye, or needs not; that must still get out */
+static void
+end_tls(ZkSession *s)
+{
+	if (atomic_load(&s->closing))
+		zkt_finish(s->wire);	/* nobody waits for the mutex */
+	else
+		zkt_cut(s->wire);
+	s->wire = NULL;
+	zkt_free(s->tls);
+	s->tls = NULL;
+	zkt_thread_ends();
+}
+
 static void *
 keeper_main(void *arg)
 {
 	ZkSession  *s = arg;
 	char		error[sizeof(s->info.trouble)];
-	char	   *addresses = zkx_resolve(s->hosts, &s->nservers, error, sizeof(error));
+	char	   *addresses = zkx_resolve(s->hosts, &s->nservers, &s->names,
+										error, sizeof(error));
 
 	logging = s;
 	pthread_mutex_lock(&turn);
@@ -772,6 +825,8 @@ keeper_main(void *arg)
 		zookeeper_close(s->zh);
 		s->zh = NULL;
 	}
+	if (s->tls != NULL)
+		end_tls(s);
 	pthread_mutex_unlock(&turn);
 	s->sock = -1;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
@@ -828,7 +883,11 @@ zks_open(const ZkOptions *options)
 	ZkSession  *s = calloc(1, sizeof(ZkSession));
 
 	if (s == NULL)
+	{
+		zkt_free(options->tls);
 		return NULL;
+	}
+	s->tls = options->tls;
 	s->sock = -1;
 	s->nservers = 1;
 	s->wanted_timeout_ms = options->timeout_ms;
@@ -854,6 +913,7 @@ zks_open(const ZkOptions *options)
 			close(s->notify_fd);
 		pthread_mutex_destroy(&s->mutex);
 		free_credentials(s);
+		zkt_free(options->tls);
 		free(s->hosts);
 		free(s);
 		errno = save_errno;

@@ -21,8 +21,8 @@
 
 #include "protocol.h"
 
-/* Descriptors that a session uses: wake, notify, the socket */
-#define ZKS_DESCRIPTORS		3
+/* Descriptors that a session uses: wake, notify, the socket; with TLS, two more */
+#define ZKS_DESCRIPTORS		5
 
 /* Room for a root, a path and a node's name */
 #define ZKS_PATH_LEN		2304
@@ -37,6 +37,7 @@ typedef struct ZkSession ZkSession;
 typedef struct ZkRequest ZkRequest;
 typedef struct ZkNode ZkNode;
 typedef struct ZkWatch ZkWatch;
+typedef struct ZkTls ZkTls;
 
 typedef enum ZkSessionState
 {
@@ -85,9 +86,24 @@ typedef struct ZkOptions
 	bool		closed;			/* our nodes are for those who are we */
 	const ZkCredential *credentials;	/* told to each server */
 	int			ncredentials;
+	ZkTls	   *tls;			/* taken over; NULL: without */
 } ZkOptions;
 
 /*
+/*
+ * What TLS needs, or NULL with an explanation, a sentence that names no file;
+ * without ZKLOCK_HAVE_TLS always that.  cert and key may be empty.
+ */
+typedef struct ZkTlsFiles
+{
+	const char *ca;
+	const char *cert;
+	const char *key;
+	bool		verify_host;	/* the server's certificate must name it */
+} ZkTlsFiles;
+
+extern ZkTls *zks_tls(const ZkTlsFiles *files, char *error, int errlen);
+
  * Begin a session.  Names are looked up by the session's thread.  The options
  * are copied; the copies of secrets are wiped when they are not needed any
  * more, but the library keeps its own.  Returns NULL with errno set when there

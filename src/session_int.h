@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * session_int.h
- *	  What session.c, request.c, node.c, frame.c and resolve.c share.
+ *	  What session.c, request.c, node.c, frame.c, resolve.c and tls.c share.
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
@@ -122,6 +122,8 @@ typedef struct ZkFrame
 	uint64_t	replies_before;
 } ZkFrame;
 
+typedef struct ZkWire ZkWire;	/* tls.c: a connection with TLS */
+
 typedef enum ZkFrameVerdict
 {
 	FRAME_READ,					/* let the library read */
@@ -141,6 +143,7 @@ struct ZkSession
 	size_t		acl_bytes;		/* what the server may make of it */
 	ZkCredential *credentials;	/* until the library has them */
 	int			ncredentials;
+	ZkTls	   *tls;			/* NULL: without */
 
 	/* set by one thread, read by the other, without the mutex */
 	atomic_bool closing;		/* the owner wants the session closed */
@@ -150,6 +153,8 @@ struct ZkSession
 	/* all below: under the mutex */
 	zhandle_t  *zh;
 	int			sock;			/* the library's socket, or -1 */
+	ZkWire	   *wire;			/* of the last connection with TLS */
+	char	   *names;			/* of the servers: see resolve.c */
 	int			receive_buffer; /* its size; 0 before the first */
 	int64_t		attempt_at;		/* when it was opened */
 	int			nservers;
@@ -220,6 +225,29 @@ extern void zks_reset_frame(ZkFrame *frame);
 extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 
 /* resolve.c */
-extern char *zkx_resolve(const char *hosts, int *naddresses, char *error, int errlen);
+extern char *zkx_resolve(const char *hosts, int *naddresses, char **names,
+						 char *error, int errlen);
+
+/* tls.c; a wire may be NULL where none has to be there */
+extern void zkt_free(ZkTls *tls);
+
+/*
+ * Put a wire between the library's socket, which is being connected, and the
+ * server.  The socket keeps its number.  NULL, with errno set: the socket must
+ * not be used.
+ */
+extern ZkWire *zkt_lay(ZkTls *tls, int sock, const char *names);
+
+/* End it: at once, or when what the library has written to it is sent */
+extern void zkt_cut(ZkWire *wire);
+extern void zkt_finish(ZkWire *wire);
+
+/* Why it broke, or NULL; was that because of TLS? */
+extern const char *zkt_fault(ZkWire *wire);
+extern bool zkt_is_insecure(ZkWire *wire);
+
+extern int	zkt_server_socket(ZkWire *wire);
+extern int	zkt_library_end(ZkWire *wire);
+extern void zkt_thread_ends(void);
 
 #endif							/* ZKLOCK_SESSION_INT_H */

@@ -21,6 +21,10 @@ typedef enum ZklockAcl
 	ZKLOCK_ACL_WORLD,
 	ZKLOCK_ACL_CREATOR
 } ZklockAcl;
+extern char *zklock_tls_ca_file;	/* not empty: TLS */
+extern char *zklock_tls_cert_file;
+extern char *zklock_tls_key_file;
+extern bool zklock_tls_verify_host;
 
 /* in force at once; ms */
 extern int	zklock_connect_timeout;

@@ -39,6 +39,10 @@ char	   *zklock_hosts;
 char	   *zklock_root;
 int			zklock_session_timeout;
 int			zklock_node_style;
+char	   *zklock_tls_ca_file;
+char	   *zklock_tls_cert_file;
+char	   *zklock_tls_key_file;
+bool		zklock_tls_verify_host;
 int			zklock_connect_timeout;
 int			zklock_operation_timeout;
 int			zklock_release_timeout;
@@ -97,6 +101,27 @@ static const struct
 	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},
 };
 
+static const struct
+{
+	const char *name;
+	const char *summary;
+	const char *more;
+	char	  **variable;
+}			tls_settings[] =
+{
+	{"zklock.tls_ca_file",
+		"File of the certificate authorities that the ZooKeeper servers' certificates must come from.",
+		"With a file, connections to ZooKeeper use TLS; without one, they do not.",
+	&zklock_tls_ca_file},
+	{"zklock.tls_cert_file",
+		"File of the certificate, and those between it and its authority, shown to ZooKeeper.",
+		NULL, &zklock_tls_cert_file},
+	{"zklock.tls_key_file",
+		"File of the private key of zklock.tls_cert_file.",
+		"It has no pass phrase, and only the server's user, or root and a group, can read it.",
+	&zklock_tls_key_file},
+};
+
 static const struct config_enum_entry guard_values[] =
 {
 	{"off", ZKLOCK_GUARD_OFF, false},
@@ -143,6 +168,14 @@ define_settings(void)
 								int_settings[i].boot, int_settings[i].min,
 								int_settings[i].max, int_settings[i].context,
 								int_settings[i].flags, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(tls_settings); i++)
+		DefineCustomStringVariable(tls_settings[i].name, tls_settings[i].summary,
+								   tls_settings[i].more, tls_settings[i].variable, "",
+								   PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("zklock.tls_verify_host",
+							 gettext_noop("Whether a ZooKeeper server's certificate must name the host as zklock.hosts does."),
+							 NULL, &zklock_tls_verify_host, true,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.commit_guard",
 							 gettext_noop("How sure COMMIT makes itself that the locks of the transaction are still held."),
 							 gettext_noop("off: not at all. on: asks ZooKeeper if it has not confirmed the session for a third of its timeout. strict: always asks."),

@@ -1,0 +1,95 @@
+/*-------------------------------------------------------------------------
+ *
+ * certificates.c
+ *	  The settings of TLS, zklock.tls_*.
+ *
+ * Names of files: what is in them, tls.c reads.  No message has such a name;
+ * that of the setting says as much, to whoever may see it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "certificates.h"
+#include "settings.h"
+
+static char *kept = NULL;		/* all settings in one text, malloc'ed */
+static char reason[256];		/* why the files are of no use */
+
+static char *
+settings(void)
+{
+	char	   *text;
+
+	if (asprintf(&text, "%s\n%s\n%s\n%d", zklock_tls_ca_file, zklock_tls_cert_file,
+				 zklock_tls_key_file, zklock_tls_verify_host) < 0)
+		return NULL;
+	return text;
+}
+
+bool
+zkcert_keep(void)
+{
+	free(kept);
+	kept = settings();
+	return kept != NULL;
+}
+
+bool
+zkcert_changed(void)
+{
+	char	   *now = settings();
+	bool		changed = now != NULL && strcmp(kept, now) != 0;
+
+	free(now);
+	return changed;
+}
+
+bool
+zkcert_wanted(void)
+{
+	bool		has_cert = zklock_tls_cert_file[0] != '\0';
+	bool		has_key = zklock_tls_key_file[0] != '\0';
+
+	if (zklock_tls_ca_file[0] == '\0' && !has_cert && !has_key)
+		return false;
+#ifndef ZKLOCK_HAVE_TLS
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("this zklock was built without TLS"),
+			 errdetail("Of zklock.tls_ca_file, zklock.tls_cert_file and zklock.tls_key_file, at least one is set."),
+			 errhint("Build it where OpenSSL's headers are installed.")));
+#endif
+	if (zklock_tls_ca_file[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("zklock.tls_ca_file is not set"),
+				 errdetail("Without it the servers' certificates cannot be verified.")));
+	if (has_cert != has_key)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("only one of zklock.tls_cert_file and zklock.tls_key_file is set")));
+	return true;
+}
+
+ZkTls *
+zkcert_read(void)
+{
+	ZkTlsFiles	files = {
+		.ca = zklock_tls_ca_file,
+		.cert = zklock_tls_cert_file,
+		.key = zklock_tls_key_file,
+		.verify_host = zklock_tls_verify_host,
+	};
+
+	return zks_tls(&files, reason, sizeof(reason));
+}
+
+void
+zkcert_raise(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("could not prepare TLS for ZooKeeper"),
+			 errdetail("%s.", reason)));
+}

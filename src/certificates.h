@@ -1,0 +1,29 @@
+/*-------------------------------------------------------------------------
+ *
+ * certificates.h
+ *	  What the settings zklock.tls_* ask for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_CERTIFICATES_H
+#define ZKLOCK_CERTIFICATES_H
+
+#include "session.h"
+
+/* Keep a copy of the settings; false: memory is out */
+extern bool zkcert_keep(void);
+
+/* Are they other ones than those that were kept last? */
+extern bool zkcert_changed(void);
+
+/*
+ * Is there to be TLS?  Raises an error if that is asked for in a way that
+ * cannot be: never a connection in clear instead.
+ */
+extern bool zkcert_wanted(void);
+
+/* The files, read; or NULL, and then zkcert_raise says why */
+extern ZkTls *zkcert_read(void);
+extern void zkcert_raise(void) pg_attribute_noreturn();
+
+#endif							/* ZKLOCK_CERTIFICATES_H */

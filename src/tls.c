@@ -1,0 +1,788 @@
+/*-------------------------------------------------------------------------
+ *
+ * tls.c
+ *	  TLS between the client library and a server.
+ *
+ * Not the library's own.  Few have it at all (Debian's has not), and what it is:
+ * it waits without limit for the handshake of a silent server, abort()s when
+ * its descriptor is above 1023, takes a certificate of any name from any
+ * authority that the system knows, and hides from frame.c what was sent.
+ *
+ * Instead the library talks in clear to a socket pair that takes the place of
+ * its socket while that is still being connected, under the same number, and
+ * a thread of ours carries the bytes on: the wire.  Nobody else notices: the
+ * library keeps its protocol, frame.c looks at what arrives, the keeper's
+ * limits end an attempt that takes too long.  A wire lives as long as its
+ * connection.
+ *
+ * A process that exits takes OpenSSL down while a wire, or a keeper that was
+ * given up, may still use it.  So each call to it is made with a mutex held,
+ * the gate, and an exit handler takes that for good.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+
+#include "session_int.h"
+
+#ifdef ZKLOCK_HAVE_TLS
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#define WIRE_STACK		(256 * 1024)
+
+/* The library has closed its socket: so long for what it wrote before that */
+#define LAST_WORDS_MS	500
+
+#define FAULT_LEN		160		/* as ZkSessionInfo.trouble */
+
+struct ZkTls
+{
+	ZkTlsFiles	files;			/* copies */
+	SSL_CTX    *ctx;
+	bool		used;			/* so the next connection reads the files anew */
+};
+
+/* What one side has given and the other has not taken yet */
+typedef struct Load
+{
+	int			at;
+	int			end;
+	char		bytes[16 * 1024];	/* a TLS record holds no more */
+} Load;
+
+struct ZkWire
+{
+	pthread_t	thread;
+	int			net;			/* to the server */
+	int			inner;			/* to the library */
+	SSL		   *ssl;
+	const char *names;			/* resolve.c's */
+	bool		verify_host;
+	bool		connected;		/* TCP is */
+	bool		prepared;		/* what the certificate must say is known */
+	bool		secured;		/* the handshake is done */
+	bool		library_gone;
+	bool		server_gone;
+	int64_t		quiet_by;		/* the last words must be out by then */
+	Load		out;			/* to the server */
+	Load		in;
+	short		net_events;		/* what the wire waits for */
+	short		inner_events;
+	char		fault[FAULT_LEN];	/* written before failed is set */
+	atomic_bool failed;
+	atomic_bool insecure;		/* by TLS: the next attempt can wait */
+	atomic_bool stop;			/* the keeper is done with it */
+};
+
+/*-------------------------------------------------------------------------
+ * OpenSSL, while the process lives
+ *-------------------------------------------------------------------------
+ */
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+
+static void
+close_gate(void)
+{
+	pthread_mutex_lock(&gate);
+}
+
+/* In the main thread, before OpenSSL is used for the first time */
+static void
+begin_openssl(void)
+{
+	static bool begun = false;
+
+	if (begun)
+		return;
+	begun = true;
+
+	/* its own exit handler must be there first, to run after ours */
+	OPENSSL_init_ssl(0, NULL);
+	atexit(close_gate);
+}
+
+/* What OpenSSL keeps for a thread would go when that is over, without the gate */
+void
+zkt_thread_ends(void)
+{
+	pthread_mutex_lock(&gate);
+	OPENSSL_thread_stop();
+	pthread_mutex_unlock(&gate);
+}
+
+static const char *
+openssl_reason(void)
+{
+	const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+
+	return reason != NULL ? reason : "unknown error";
+}
+
+/*-------------------------------------------------------------------------
+ * Certificates
+ *-------------------------------------------------------------------------
+ */
+
+static int
+no_pass_phrase(char *buf, int size, int rwflag, void *userdata)
+{
+	(void) buf;
+	(void) size;
+	(void) rwflag;
+	*(bool *) userdata = true;
+	return 0;
+}
+
+/*
+ * Whose is a key?  PostgreSQL's own rule for its server key: the server's and
+ * nobody else's, or root's, who may let the server's group read it.
+ */
+static bool
+is_private(const char *file, char *error, int errlen)
+{
+	struct stat st;
+
+	if (stat(file, &st) != 0)
+		snprintf(error, errlen, "The file of zklock.tls_key_file could not be read: %s",
+				 strerror(errno));
+	else if (!S_ISREG(st.st_mode))
+		snprintf(error, errlen, "The file of zklock.tls_key_file is not a regular file");
+	else if (st.st_uid != geteuid() && st.st_uid != 0)
+		snprintf(error, errlen, "The file of zklock.tls_key_file is not owned by the server's user or root");
+	else if ((st.st_mode & (st.st_uid == geteuid() ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO)) != 0)
+		snprintf(error, errlen, "The file of zklock.tls_key_file has group or world access");
+	else
+		return true;
+	return false;
+}
+
+static bool
+readable(const char *file, const char *setting, char *error, int errlen)
+{
+	if (access(file, R_OK) == 0)
+		return true;
+	snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
+	return false;
+}
+
+static bool
+load_files(SSL_CTX *ctx, const ZkTlsFiles *files, char *error, int errlen)
+{
+	bool		has_pass_phrase = false;
+
+	if (!readable(files->ca, "zklock.tls_ca_file", error, errlen))
+		return false;
+	if (SSL_CTX_load_verify_locations(ctx, files->ca, NULL) != 1)
+	{
+		snprintf(error, errlen, "The file of zklock.tls_ca_file holds no certificates: %s",
+				 openssl_reason());
+		return false;
+	}
+	if (files->cert[0] == '\0')
+		return true;
+
+	if (!readable(files->cert, "zklock.tls_cert_file", error, errlen) ||
+		!is_private(files->key, error, errlen))
+		return false;
+	if (SSL_CTX_use_certificate_chain_file(ctx, files->cert) != 1)
+	{
+		snprintf(error, errlen, "The file of zklock.tls_cert_file holds no certificate: %s",
+				 openssl_reason());
+		return false;
+	}
+	SSL_CTX_set_default_passwd_cb(ctx, no_pass_phrase);
+	SSL_CTX_set_default_passwd_cb_userdata(ctx, &has_pass_phrase);
+	if (SSL_CTX_use_PrivateKey_file(ctx, files->key, SSL_FILETYPE_PEM) != 1)
+	{
+		if (has_pass_phrase)
+			snprintf(error, errlen, "The key of zklock.tls_key_file has a pass phrase");
+		else
+			snprintf(error, errlen, "The file of zklock.tls_key_file holds no key of that certificate: %s",
+					 openssl_reason());
+		return false;
+	}
+	return true;
+}
+
+static SSL_CTX *
+make_context(const ZkTlsFiles *files, char *error, int errlen)
+{
+	SSL_CTX    *ctx;
+
+	ERR_clear_error();
+	ctx = SSL_CTX_new(TLS_client_method());
+	if (ctx == NULL)
+	{
+		snprintf(error, errlen, "OpenSSL: %s", openssl_reason());
+		return NULL;
+	}
+	SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+					 SSL_MODE_AUTO_RETRY);
+#ifdef SSL_OP_IGNORE_UNEXPECTED_EOF
+	/* Java closes like that; frames have their lengths */
+	SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);
+#endif
+	if (!load_files(ctx, files, error, errlen))
+	{
+		SSL_CTX_free(ctx);
+		ctx = NULL;
+	}
+	ERR_clear_error();			/* PostgreSQL's own calls look at the same list */
+	return ctx;
+}
+
+void
+zkt_free(ZkTls *tls)
+{
+	if (tls == NULL)
+		return;
+	pthread_mutex_lock(&gate);
+	SSL_CTX_free(tls->ctx);
+	pthread_mutex_unlock(&gate);
+	free((char *) tls->files.ca);
+	free((char *) tls->files.cert);
+	free((char *) tls->files.key);
+	free(tls);
+}
+
+ZkTls *
+zks_tls(const ZkTlsFiles *files, char *error, int errlen)
+{
+	ZkTls	   *tls = calloc(1, sizeof(ZkTls));
+
+	snprintf(error, errlen, "Memory is out");
+	if (tls == NULL)
+		return NULL;
+	begin_openssl();
+	tls->files.ca = strdup(files->ca);
+	tls->files.cert = strdup(files->cert);
+	tls->files.key = strdup(files->key);
+	tls->files.verify_host = files->verify_host;
+	if (tls->files.ca != NULL && tls->files.cert != NULL && tls->files.key != NULL)
+	{
+		pthread_mutex_lock(&gate);
+		tls->ctx = make_context(&tls->files, error, errlen);
+		pthread_mutex_unlock(&gate);
+	}
+	if (tls->ctx == NULL)
+	{
+		zkt_free(tls);
+		return NULL;
+	}
+	return tls;
+}
+
+/*
+ * A session outlives certificates, so each connection is made with what is in
+ * the files then.  They may be about to be changed: then as before.
+ */
+static void
+renew_context(ZkTls *tls)
+{
+	char		error[FAULT_LEN];
+	SSL_CTX    *ctx;
+
+	if (tls->used && (ctx = make_context(&tls->files, error, sizeof(error))) != NULL)
+	{
+		SSL_CTX_free(tls->ctx);
+		tls->ctx = ctx;
+	}
+	tls->used = true;
+}
+
+/*-------------------------------------------------------------------------
+ * The wire
+ *-------------------------------------------------------------------------
+ */
+
+static void
+fail(ZkWire *w, const char *format, const char *what)
+{
+	if (!w->server_gone)
+	{
+		snprintf(w->fault, sizeof(w->fault), format, what);
+		atomic_store(&w->failed, true);
+	}
+	w->server_gone = true;
+}
+
+/* connect() has come to an end, well or not */
+static bool
+finish_connect(ZkWire *w)
+{
+	struct pollfd fd = {.fd = w->net,.events = POLLOUT};
+	int			error = 0;
+	socklen_t	len = sizeof(error);
+
+	w->net_events = POLLOUT;
+	if (poll(&fd, 1, 0) <= 0)
+		return false;
+	if (getsockopt(w->net, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
+		error = errno;
+	if (error != 0)
+		fail(w, "%s", strerror(error));
+	w->connected = error == 0;
+	return w->connected;
+}
+
+/*
+ * The certificate must name one of the hosts that have the address which the
+ * library has chosen.  An address counts as a name where none else is known.
+ */
+static bool
+expect_names(ZkWire *w)
+{
+	X509_VERIFY_PARAM *param = SSL_get0_param(w->ssl);
+	struct sockaddr_storage addr;
+	socklen_t	len = sizeof(addr);
+	char		host[NI_MAXHOST];
+	char		port[NI_MAXSERV];
+	char		key[NI_MAXHOST + NI_MAXSERV + 3];
+	char		literal[NI_MAXHOST] = "";
+	int			nnames = 0;
+
+	if (getpeername(w->net, (struct sockaddr *) &addr, &len) != 0 ||
+		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port, sizeof(port),
+					NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+		return false;
+	snprintf(key, sizeof(key), "%s:%s ", host, port);
+	X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+
+	for (const char *line = w->names; *line != '\0'; line = strchr(line, '\n') + 1)
+	{
+		char		name[NI_MAXHOST];
+		struct in6_addr ip;
+
+		if (strncmp(line, key, strlen(key)) != 0)
+			continue;
+		snprintf(name, sizeof(name), "%.*s", (int) (strcspn(line, "\n") - strlen(key)),
+				 line + strlen(key));
+		if (inet_pton(AF_INET, name, &ip) == 1 || inet_pton(AF_INET6, name, &ip) == 1)
+		{
+			strcpy(literal, name);
+			continue;
+		}
+		if (nnames++ == 0)
+			SSL_set_tlsext_host_name(w->ssl, name);
+		if (w->verify_host && X509_VERIFY_PARAM_add1_host(param, name, 0) != 1)
+			return false;
+	}
+	if (!w->verify_host || nnames > 0)
+		return true;
+	return literal[0] != '\0' && X509_VERIFY_PARAM_set1_ip_asc(param, literal) == 1;
+}
+
+/* What OpenSSL could not do at once: wait for that, or give the server up */
+static void
+judge(ZkWire *w, int rc)
+{
+	int			saved_errno = errno;
+	int			error = SSL_get_error(w->ssl, rc);
+	long		verdict = SSL_get_verify_result(w->ssl);
+
+	switch (error)
+	{
+		case SSL_ERROR_WANT_READ:
+			w->net_events |= POLLIN;
+			return;
+		case SSL_ERROR_WANT_WRITE:
+			w->net_events |= POLLOUT;
+			return;
+		case SSL_ERROR_SSL:
+			if (verdict != X509_V_OK)
+				fail(w, "the server's certificate was not accepted: %s",
+					 X509_verify_cert_error_string(verdict));
+			else
+				fail(w, "TLS: %s", openssl_reason());
+			atomic_store(&w->insecure, true);
+			break;
+		default:
+			if (!w->secured)
+			{
+				fail(w, "%s during the TLS handshake",
+					 error == SSL_ERROR_SYSCALL && saved_errno != 0 ?
+					 strerror(saved_errno) : "server closed the connection");
+				atomic_store(&w->insecure, true);
+			}
+			else
+				fail(w, "%s", error == SSL_ERROR_SYSCALL && saved_errno != 0 ?
+					 strerror(saved_errno) : "server closed the connection");
+	}
+}
+
+static bool
+secure(ZkWire *w)
+{
+	int			rc;
+
+	if (!w->prepared && (!expect_names(w) || SSL_set_fd(w->ssl, w->net) != 1))
+	{
+		fail(w, "%s", "could not prepare TLS");
+		return false;
+	}
+	w->prepared = true;
+	errno = 0;
+	rc = SSL_connect(w->ssl);
+	w->secured = rc == 1;
+	if (!w->secured)
+		judge(w, rc);
+	return w->secured;
+}
+
+/* From the library to the server; did anything move? */
+static bool
+carry_out(ZkWire *w)
+{
+	bool		moved = false;
+
+	if (w->out.at == w->out.end && !w->library_gone)
+	{
+		ssize_t		n = recv(w->inner, w->out.bytes, sizeof(w->out.bytes), MSG_DONTWAIT);
+
+		if (n > 0)
+		{
+			w->out.at = 0;
+			w->out.end = (int) n;
+		}
+		else if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			w->inner_events |= POLLIN;
+		else
+		{
+			w->library_gone = true;
+			w->quiet_by = zks_now() + LAST_WORDS_MS * NS_PER_MS;
+		}
+	}
+	if (w->out.at < w->out.end)
+	{
+		int			rc;
+
+		errno = 0;
+		rc = SSL_write(w->ssl, w->out.bytes + w->out.at, w->out.end - w->out.at);
+		if (rc > 0)
+		{
+			w->out.at += rc;
+			moved = true;
+		}
+		else
+			judge(w, rc);
+	}
+	return moved;
+}
+
+/*
+ * From the server to the library.  OpenSSL may have more than poll() knows of,
+ * so this is tried until it says that it has nothing.
+ */
+static bool
+carry_in(ZkWire *w)
+{
+	bool		moved = false;
+
+	if (w->in.at == w->in.end)
+		w->in.at = w->in.end = 0;
+
+	/* many small records in one go: each send costs the kernel its bookkeeping */
+	while (!w->server_gone && w->in.end < (int) sizeof(w->in.bytes))
+	{
+		int			rc;
+
+		errno = 0;
+		rc = SSL_read(w->ssl, w->in.bytes + w->in.end,
+					  (int) sizeof(w->in.bytes) - w->in.end);
+		if (rc <= 0)
+		{
+			judge(w, rc);
+			break;
+		}
+		w->in.end += rc;
+	}
+	if (w->library_gone)
+		w->in.at = w->in.end;	/* nobody is there to take it */
+	if (w->in.at < w->in.end)
+	{
+		ssize_t		n = send(w->inner, w->in.bytes + w->in.at, w->in.end - w->in.at,
+							 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0)
+		{
+			w->in.at += (int) n;
+			moved = true;
+		}
+		else if (errno == EAGAIN || errno == EINTR)
+			w->inner_events |= POLLOUT;
+		else
+			w->in.at = w->in.end;
+	}
+	return moved;
+}
+
+/* Do what can be done now.  False: there is nothing left to do */
+static bool
+work(ZkWire *w)
+{
+	bool		moved;
+
+	w->net_events = w->inner_events = 0;
+	ERR_clear_error();
+	if (!w->server_gone && !w->connected && !finish_connect(w))
+		return !w->server_gone;
+	if (!w->server_gone && !w->secured && !secure(w))
+		return !w->server_gone;
+	do
+	{
+		w->net_events = w->inner_events = 0;
+		moved = carry_in(w);
+		if (!w->server_gone)
+			moved |= carry_out(w);
+	} while (moved && !atomic_load(&w->stop));
+
+	if (w->server_gone)
+		return w->in.at < w->in.end;
+	if (w->library_gone && (w->out.at == w->out.end || zks_now() >= w->quiet_by))
+	{
+		SSL_shutdown(w->ssl);
+		return false;
+	}
+	return true;
+}
+
+static void *
+wire_main(void *arg)
+{
+	ZkWire	   *w = arg;
+
+	for (;;)
+	{
+		struct pollfd fds[2];
+		bool		more;
+
+		pthread_mutex_lock(&gate);
+		more = work(w);
+		pthread_mutex_unlock(&gate);
+		if (!more || atomic_load(&w->stop))
+			break;
+
+		/*
+		 * Until the handshake is done, the library's end is only looked at for
+		 * whether it is still there; later, a write to it tells that.
+		 */
+		fds[0] = (struct pollfd) {.fd = w->server_gone ? -1 : w->net,.events = w->net_events};
+		fds[1] = (struct pollfd) {.fd = w->secured && w->inner_events == 0 ? -1 : w->inner,.events = w->inner_events};
+		poll(fds, 2, w->library_gone ? LAST_WORDS_MS : -1);
+		if (!w->secured && fds[1].revents != 0)
+			break;
+	}
+
+	/* the library reads to the end of what there is */
+	shutdown(w->inner, SHUT_WR);
+	shutdown(w->net, SHUT_RDWR);
+	zkt_thread_ends();
+	return NULL;
+}
+
+/*-------------------------------------------------------------------------
+ * What the keeper calls
+ *-------------------------------------------------------------------------
+ */
+
+static void
+free_wire(ZkWire *w)
+{
+	if (w->ssl != NULL)
+	{
+		pthread_mutex_lock(&gate);
+		SSL_free(w->ssl);
+		pthread_mutex_unlock(&gate);
+	}
+	if (w->net >= 0)
+		close(w->net);
+	if (w->inner >= 0)
+		close(w->inner);
+	free(w);
+}
+
+static bool
+start_wire(ZkWire *w)
+{
+	pthread_attr_t attr;
+	int			rc = pthread_attr_init(&attr);
+
+	if (rc == 0)
+	{
+		/* with the keeper's mask: no signals, SIGPIPE neither */
+		pthread_attr_setstacksize(&attr, WIRE_STACK);
+		rc = pthread_create(&w->thread, &attr, wire_main, w);
+		pthread_attr_destroy(&attr);
+	}
+	errno = rc;
+	return rc == 0;
+}
+
+ZkWire *
+zkt_lay(ZkTls *tls, int sock, const char *names)
+{
+	ZkWire	   *w = calloc(1, sizeof(ZkWire));
+	int			pair[2];
+	int			save_errno;
+
+	if (w == NULL)
+		return NULL;
+	w->inner = -1;
+	w->names = names;
+	w->verify_host = tls->files.verify_host;
+	w->net = fcntl(sock, F_DUPFD_CLOEXEC, 0);
+	if (w->net >= 0 &&
+		socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0)
+	{
+		bool		replaced = dup3(pair[0], sock, O_CLOEXEC) >= 0;
+
+		close(pair[0]);
+		w->inner = pair[1];
+
+		pthread_mutex_lock(&gate);
+		renew_context(tls);
+		w->ssl = SSL_new(tls->ctx);
+		pthread_mutex_unlock(&gate);
+		if (w->ssl == NULL)
+			errno = ENOMEM;
+		if (replaced && w->ssl != NULL && start_wire(w))
+			return w;
+	}
+	save_errno = errno;
+	free_wire(w);
+	errno = save_errno;
+	return NULL;
+}
+
+void
+zkt_cut(ZkWire *w)
+{
+	if (w == NULL)
+		return;
+	atomic_store(&w->stop, true);
+	shutdown(w->inner, SHUT_RDWR);
+	shutdown(w->net, SHUT_RDWR);
+	pthread_join(w->thread, NULL);
+	free_wire(w);
+}
+
+void
+zkt_finish(ZkWire *w)
+{
+	if (w == NULL)
+		return;
+	pthread_join(w->thread, NULL);
+	free_wire(w);
+}
+
+const char *
+zkt_fault(ZkWire *w)
+{
+	return w != NULL && atomic_load(&w->failed) ? w->fault : NULL;
+}
+
+bool
+zkt_is_insecure(ZkWire *w)
+{
+	return w != NULL && atomic_load(&w->insecure);
+}
+
+int
+zkt_server_socket(ZkWire *w)
+{
+	return w->net;
+}
+
+int
+zkt_library_end(ZkWire *w)
+{
+	return w->inner;
+}
+
+#else							/* there is none, and so no wire */
+
+ZkTls *
+zks_tls(const ZkTlsFiles *files, char *error, int errlen)
+{
+	(void) files;
+	snprintf(error, errlen, "It was built without TLS");
+	return NULL;
+}
+
+void
+zkt_free(ZkTls *tls)
+{
+	(void) tls;
+}
+
+ZkWire *
+zkt_lay(ZkTls *tls, int sock, const char *names)
+{
+	(void) tls;
+	(void) sock;
+	(void) names;
+	return NULL;
+}
+
+void
+zkt_cut(ZkWire *w)
+{
+	(void) w;
+}
+
+void
+zkt_finish(ZkWire *w)
+{
+	(void) w;
+}
+
+const char *
+zkt_fault(ZkWire *w)
+{
+	(void) w;
+	return NULL;
+}
+
+bool
+zkt_is_insecure(ZkWire *w)
+{
+	return w != NULL;
+}
+
+int
+zkt_server_socket(ZkWire *w)
+{
+	(void) w;
+	return -1;
+}
+
+int
+zkt_library_end(ZkWire *w)
+{
+	(void) w;
+	return -1;
+}
+
+void
+zkt_thread_ends(void)
+{
+}
+
+#endif							/* ZKLOCK_HAVE_TLS */

@@ -1,0 +1,372 @@
+# TLS to ZooKeeper: what is accepted and what is not, and that all goes on as
+# without it.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use File::Copy qw(copy);
+use IO::Socket::INET;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use Zklock;
+use ZooKeeper;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $log = "$dir/openssl.log";
+
+# ----------------------------------------------------------------- certificates
+
+sub openssl { system("openssl @_ >>'$log' 2>&1") == 0 or die slurp_file($log); return; }
+
+sub write_file
+{
+	my ($name, @text) = @_;
+	open my $file, '>', $name or die "$name: $!";
+	print $file @text;
+	close $file or die "$name: $!";
+	return;
+}
+
+sub authority
+{
+	my ($name) = @_;
+	openssl("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$name -keyout $dir/$name.key -out $dir/$name.pem");
+	return;
+}
+
+# A certificate $name.crt, its key $name.key, and both in $name.pem for Java
+sub certificate
+{
+	my ($name, $authority, $names) = @_;
+	write_file("$dir/$name.ext", "subjectAltName=$names\n");
+	openssl("req -newkey rsa:2048 -nodes -subj /CN=$name -keyout $dir/$name.key -out $dir/$name.csr");
+	openssl("x509 -req -in $dir/$name.csr -CA $dir/$authority.pem -CAkey $dir/$authority.key"
+		  . " -CAcreateserial -days 2 -extfile $dir/$name.ext -out $dir/$name.crt");
+	write_file("$dir/$name.pem", map { slurp_file("$dir/$name.$_") } qw(key crt));
+	chmod 0600, "$dir/$name.key", "$dir/$name.pem";
+	return;
+}
+
+authority($_) for qw(ca other_ca);
+certificate('server', 'ca', 'DNS:localhost,IP:127.0.0.1');
+certificate('client', 'ca', 'DNS:client');
+certificate('stranger', 'other_ca', 'DNS:client');
+certificate('elsewhere', 'other_ca', 'DNS:elsewhere.example,IP:127.0.0.2');
+
+# ---------------------------------------------------------------------- servers
+
+# A server with a port for TLS beside its plain one
+sub secure_server
+{
+	my ($name, $authority, %config) = @_;
+	my $port = ZooKeeper::free_port();
+	my $zk = ZooKeeper->new(
+		config => {
+			serverCnxnFactory => 'org.apache.zookeeper.server.NettyServerCnxnFactory',
+			secureClientPort => $port,
+			secureClientPortAddress => '127.0.0.1',
+			'ssl.keyStore.location' => "$dir/$name.pem",
+			'ssl.trustStore.location' => "$dir/$authority.pem",
+			%config
+		})->start;
+	return ($zk, $port);
+}
+
+# Netty, which the server's jar names only in part
+local $ZooKeeper::CLASSPATH = join ':', $ZooKeeper::CLASSPATH, map { "/usr/share/java/netty-$_.jar" } qw(codec resolver);
+
+my ($zk, $port) = secure_server('server', 'ca');
+my ($other, $other_port) = secure_server('elsewhere', 'other_ca', 'ssl.clientAuth' => 'none');
+
+# Takes connections, and says nothing
+my $silent = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 100) or die "socket: $!";
+my $silent_port = $silent->sockport;
+
+my %tls = (
+	'zklock.tls_ca_file' => "$dir/ca.pem",
+	'zklock.tls_cert_file' => "$dir/client.crt",
+	'zklock.tls_key_file' => "$dir/client.key",);
+my $node = zk_cluster('main', "localhost:$port", %tls, 'zklock.connect_timeout' => '3s');
+my $admin = zk_session($node);
+
+my ($probe) = $admin->query(q{SELECT zk_try_lock('/probe') AND zk_unlock('/probe')});
+if ($probe->{state} eq '0A000')
+{
+	plan skip_all => 'this zklock was built without TLS';
+}
+is($probe->{out}, 't', 'a lock over TLS');
+
+# A new session with other settings (names without "zklock.") that takes a lock
+sub with
+{
+	my (%setting) = @_;
+	my $s = zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+	return ($s, $s->query(q{SELECT zk_lock('/with'), zk_unlock('/with')}));
+}
+
+sub is_refused
+{
+	my ($result, $state, $detail, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, $state, "$name: $state");
+	like($result->{detail}, $detail, '- says why');
+	cmp_ok($result->{seconds}, '<', 10, '- in time');
+	unlike("$result->{err}", qr/\Q$dir\E/, '- names no file');
+	return;
+}
+
+# ------------------------------------------------------------------ as without
+
+subtest 'locks' => sub {
+	my ($a, $b) = map { zk_session($node) } 1, 2;
+	is($a->value(q{SELECT zk_lock('/a')}), 't', 'taken');
+	is($b->value(q{SELECT zk_try_lock('/a')}), 'f', 'seen by another');
+	$b->send(q{SELECT zk_lock('/a')});
+	zk_wait_waiting($admin, $b);
+	$a->value(q{SELECT zk_unlock('/a')});
+	is($b->wait->{out}, 't', 'handed over');
+	is($b->value('SELECT server, state FROM zk_session'), "127.0.0.1:$port|connected", 'zk_session names the server');
+	my ($id) = $b->value('SELECT session_id FROM zk_session');
+	$b->quit;
+	ok(!(grep { $_ eq $id } $zk->sessions), 'the goodbye has arrived when the backend has gone');
+};
+
+subtest 'other ways to name the server' => sub {
+	my ($s, $result) = with(hosts => "127.0.0.1:$port");
+	is($result->{out}, 't|t', 'by an address that the certificate has');
+	($s, $result) = with(hosts => "127.0.0.1:$port,localhost:$port");
+	is($result->{out}, 't|t', 'by both');
+	($s, $result) = with(hosts => "127.0.0.1:$silent_port,localhost:$port", connect_timeout => '20s');
+	is($result->{out}, 't|t', 'behind one that is silent');
+};
+
+# Much at once: answers of more than one TLS record, and some in one record, of
+# which poll() sees nothing any more
+subtest 'much data' => sub {
+	my $s = zk_session($node);
+	$s->value(q{SELECT zk_lock('/long'), zk_unlock('/long')});
+	$zk->with_client(
+		sub {
+			my ($client) = @_;
+			$client->create('/zklock/long', mode => 'persistent') unless $client->exists('/zklock/long');
+			$client->create('/zklock/long/' . 'x' x 150 . $_, mode => 'persistent') for 1 .. 1000;
+		});
+	is($s->value(q{SELECT zk_try_lock('/long')}), 't', 'a directory of 1000 children');
+	my $begin = time;
+	is($s->value(q{SELECT count(zk_unlock('/long')) + count(zk_lock('/long')) FROM generate_series(1, 20)}),
+		40, '- twenty times');
+	cmp_ok(time - $begin, '<', 20, '- without stalls');
+	is( $s->value(q{SELECT zk_lock_all(array_agg('/many/' || n)) FROM generate_series(1, 400) n}),
+		't', '400 locks in one request');
+	is($s->value('SELECT zk_unlock_all()'), 401, '- and given back');
+
+	my $code = q{DO $$BEGIN FOR i IN 1 .. 200 LOOP PERFORM zk_lock('/quick'), zk_unlock('/quick'); END LOOP; END$$};
+	$begin = time;
+	$s->value($code);
+	my $seconds = time - $begin;
+	cmp_ok($seconds, '<', 20, '200 locks, one after the other');
+	note sprintf '%.2f ms each', $seconds * 5;
+	my ($plain) = with(hosts => $zk->hosts, map { ("tls_${_}_file" => '') } qw(ca cert key));
+	$begin = time;
+	$plain->value($code);
+	note sprintf '%.2f ms each in clear', (time - $begin) * 5;
+};
+
+subtest 'time passes' => sub {
+	my $s = zk_session($node, options => '-c zklock.session_timeout=2s');
+	$s->value(q{SELECT zk_lock('/idle')});
+	my $cpu = zk_cpu_seconds($s->pid);
+	$s->value('SELECT pg_sleep(6)');
+	cmp_ok(zk_cpu_seconds($s->pid) - $cpu, '<', 0.3, 'no spin');
+	is($s->value('SELECT state FROM zk_locks'), 'held', 'heartbeats keep the lock');
+	is($s->value('SELECT reconnections FROM zk_session'), 0, '- on one connection');
+};
+
+# ---------------------------------------------------------------- what is refused
+
+subtest 'servers that are not trusted' => sub {
+	my %anonymous = (tls_cert_file => '', tls_key_file => '');
+	my $hosts = "localhost:$other_port";
+
+	my ($s, $result) = with(hosts => $hosts);
+	is_refused($result, '58000', qr/certificate was not accepted: .*(?:issuer|self.signed|verify)/, 'another authority');
+	($s, $result) = with(hosts => $hosts, tls_ca_file => "$dir/other_ca.pem", %anonymous);
+	is_refused($result, '58000', qr/certificate was not accepted: hostname mismatch/i, 'another name');
+	($s, $result) = with(hosts => "127.0.0.1:$other_port", tls_ca_file => "$dir/other_ca.pem", %anonymous);
+	is_refused($result, '58000', qr/certificate was not accepted: IP address mismatch/i, 'another address');
+	($s, $result) =
+	  with(hosts => $hosts, tls_ca_file => "$dir/other_ca.pem", tls_verify_host => 'off', %anonymous);
+	is($result->{out}, 't|t', 'but if the name does not matter');
+	($s, $result) = with(hosts => $hosts, tls_verify_host => 'off', %anonymous);
+	is_refused($result, '58000', qr/certificate was not accepted/, 'the authority always does');
+};
+
+subtest 'we are not trusted' => sub {
+	my ($s, $result) = with(tls_cert_file => '', tls_key_file => '');
+	is_refused($result, '58000', qr/TLS|server closed the connection|reset/, 'no certificate');
+	note $result->{detail};
+	($s, $result) = with(tls_cert_file => "$dir/stranger.crt", tls_key_file => "$dir/stranger.key");
+	is_refused($result, '58000', qr/TLS|server closed the connection|reset/, 'one of another authority');
+	note $result->{detail};
+};
+
+subtest 'ports' => sub {
+	my ($s, $result) = with(hosts => $zk->hosts);
+	is_refused($result, '58000', qr/TLS handshake/, 'TLS to a plain port');
+	note $result->{detail};
+	($s, $result) = with(map { ("tls_${_}_file" => '') } qw(ca cert key));
+	is_refused($result, '58000', qr/./, 'no TLS to a port that wants it');
+	note $result->{detail};
+	($s, $result) = with(hosts => 'localhost:' . ZooKeeper::free_port());
+	is_refused($result, '58000', qr/Connection refused/, 'nobody');
+
+	my $cpu = zk_cpu_seconds($admin->pid);
+	($s, $result) = with(hosts => "localhost:$silent_port");
+	is_refused($result, '58000', qr/timed out|in time/, 'a silent server');
+	cmp_ok(zk_cpu_seconds($s->pid), '<', 0.5, '- costs nothing');
+
+	$s = zk_session($node, options => "-c zklock.hosts=localhost:$silent_port -c zklock.connect_timeout=1min");
+	$s->send(q{SELECT zk_lock('/never')});
+	zk_wait_waiting($admin, $s);
+	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
+	is($s->wait->{state}, '57014', '- can be cancelled');
+	$s->send(q{SELECT zk_lock('/never')});
+	zk_wait_waiting($admin, $s);
+	my $begin = time;
+	$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
+	is($s->wait->{closed}, 1, '- and terminated');
+	cmp_ok(time - $begin, '<', 10, '- at once');
+};
+
+# ---------------------------------------------------------------------- the files
+
+subtest 'files' => sub {
+	my $result = sub { my (undef, $r) = with(@_); return $r; };
+	my $reason = sub {
+		my ($detail, $name, @setting) = @_;
+		my $r = $result->(@setting);
+		is_refused($r, 'F0000', $detail, $name);
+	};
+	copy("$dir/client.key", "$dir/open.key");
+	chmod 0644, "$dir/open.key";
+	openssl("rsa -aes256 -passout pass:secret -in $dir/client.key -out $dir/locked.key");
+	chmod 0600, "$dir/locked.key";
+	write_file("$dir/nothing.pem", "nothing\n");
+
+	$reason->(qr/tls_key_file has group or world access/, 'a key that others can read', tls_key_file => "$dir/open.key");
+	$reason->(qr/tls_key_file has a pass phrase/, 'a key with a pass phrase', tls_key_file => "$dir/locked.key");
+	$reason->(qr/tls_key_file holds no key of that certificate/, "another one's key", tls_key_file => "$dir/stranger.key");
+	$reason->(qr/tls_key_file could not be read: No such file/, 'no key', tls_key_file => "$dir/none");
+	$reason->(qr/tls_key_file is not a regular file/, 'a directory', tls_key_file => $dir);
+	$reason->(qr/tls_cert_file could not be read: No such file/, 'no certificate', tls_cert_file => "$dir/none");
+	$reason->(qr/tls_cert_file holds no certificate/, 'a file without one', tls_cert_file => "$dir/nothing.pem");
+	$reason->(qr/tls_ca_file could not be read: No such file/, 'no authority', tls_ca_file => "$dir/none");
+	$reason->(qr/tls_ca_file holds no certificates/, 'a file without one', tls_ca_file => "$dir/nothing.pem");
+	$reason->(qr/cannot be verified/, 'a certificate but no authority', tls_ca_file => '');
+	is($result->(tls_key_file => '')->{state}, 'F0000', 'a certificate without a key');
+
+	copy("$dir/ca.pem", $node->data_dir . '/ca.pem');
+	is($result->(tls_ca_file => 'ca.pem')->{out}, 't|t', "a path below the server's data directory");
+};
+
+subtest 'a change of settings' => sub {
+	my $s = zk_session($node);
+	is($s->value(q{SELECT zk_lock('/change')}), 't', 'a lock');
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	$s->value('SET zklock.tls_verify_host = off');
+	$s->value(q{SELECT zk_lock('/change')});
+	is($s->value('SELECT session_id FROM zk_session'), $id, 'has no effect while a lock is held');
+	$s->value(q{SELECT zk_unlock_all()});
+	$s->value(q{SELECT zk_lock('/change')});
+	isnt($s->value('SELECT session_id FROM zk_session'), $id, '- only after that');
+};
+
+# ------------------------------------------------------------- the server goes away
+
+# Certificates expire before sessions do: what counts is what is in the files
+# when the connection is made.
+subtest 'reconnection' => sub {
+	my @mine = map { "$dir/mine.$_" } qw(crt key);
+	my $install = sub {
+		my ($name) = @_;
+		copy("$dir/$name.crt", $mine[0]);
+		copy("$dir/$name.key", $mine[1]);
+		chmod 0600, @mine;
+	};
+	$install->('client');
+	my $s = zk_session($node, options => join ' ', '-c zklock.session_timeout=40s', map { "-c zklock.tls_$_" }
+		  "cert_file=$mine[0]", "key_file=$mine[1]");
+	is($s->value(q{SELECT zk_lock('/stays')}), 't', 'a lock');
+	my $pid = $s->pid;
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	my $descriptors = zk_descriptors($pid);
+	my $threads = zk_threads($pid);
+
+	$install->('stranger');
+	$zk->kill9;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'suspect' }, 'the loss of the server is noticed');
+	my $cpu = zk_cpu_seconds($pid);
+	my $begin = time;
+	$zk->start;
+	my $refused = $s->query(q{SET zklock.operation_timeout = '3s'; SELECT zk_lock('/another')});
+	is($refused->{state}, '58030', 'refused with a certificate that is not good any more');
+	note $refused->{detail};
+	cmp_ok(zk_cpu_seconds($pid) - $cpu, '<', 0.3 * (time - $begin), '- without a spin');
+	$install->('client');
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'the lock is held again');
+	is($s->value('SELECT session_id FROM zk_session'), $id, 'the same session, with the renewed one');
+	is($s->value(q{SELECT zk_try_lock('/another')}), 't', 'and it works');
+	is(zk_descriptors($pid), $descriptors, 'no descriptor is left of the connections between');
+	is(zk_threads($pid), $threads, 'nor a thread');
+	$s->value('SELECT zk_unlock_all()');
+};
+
+subtest 'the end of a backend whose server is silent' => sub {
+	my @s = map { zk_session($node) } 1 .. 3;
+	$_->value(q{SELECT zk_lock('/end/' || pg_backend_pid())}) for @s;
+	$zk->suspend;
+	my $begin = time;
+	$_->quit for @s[ 0, 1 ];
+	$admin->value('SELECT pg_terminate_backend(' . $s[2]->pid . ')');
+	zk_until(sub { !kill 0, $s[2]->pid }, 'it ends');
+	cmp_ok(time - $begin, '<', 20, 'takes no longer than its bound');
+	$zk->resume;
+};
+
+# ------------------------------------------------------------------ built without
+
+subtest 'a zklock without TLS' => sub {
+	my $source = "$dir/without";
+	mkdir $source;
+	system("cp -r $FindBin::RealBin/../Makefile $FindBin::RealBin/../src $FindBin::RealBin/../zklock* $source"
+		  . " && rm -f $source/src/*.o && make -s -C $source with_llvm=no with_tls=no COPT=-O0 zklock.so >>'$log' 2>&1") == 0
+	  or die slurp_file($log);
+	my $plain = PostgreSQL::Test::Cluster->new('plain');
+	$plain->init;
+	$plain->start;
+	my $s = zk_session($plain);
+	$s->value("CREATE FUNCTION try(text) RETURNS boolean AS '$source/zklock', 'zk_try_lock' LANGUAGE C");
+	$s->value('SET zklock.hosts = ' . "'" . $zk->hosts . "'");
+	is($s->value(q{SELECT try('/plain')}), 't', 'works in clear');
+	foreach my $what (qw(ca cert key))
+	{
+		my $new = zk_session($plain);
+		my $r = $new->query('SET zklock.hosts = ' . "'" . $zk->hosts . "'; SET zklock.tls_${what}_file = '$dir/ca.pem'; SELECT try('/plain')");
+		is($r->{state}, '0A000', "with zklock.tls_${what}_file not at all");
+		like($r->{message}, qr/built without TLS/, '- and says why');
+	}
+};
+
+$admin->value('SELECT zk_unlock_all()');
+$zk->delete_tree('/zklock/long');
+zk_nothing_left($zk, 'nothing is left');
+zk_no_crash($node);
+my $server_log = slurp_file($node->logfile);
+unlike($server_log, qr/PRIVATE KEY|\Q$dir\E\/client\.key.*denied/, 'no secret in the log');
+
+done_testing();
