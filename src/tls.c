@@ -101,6 +101,27 @@ close_gate(void)
 	pthread_mutex_lock(&gate);
 }
 
+/*
+ * The main thread's signals must be blocked, too: a handler may leave the
+ * process.
+ */
+static void
+enter_gate(sigset_t *saved)
+{
+	sigset_t	all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, saved);
+	pthread_mutex_lock(&gate);
+}
+
+static void
+leave_gate(const sigset_t *saved)
+{
+	pthread_mutex_unlock(&gate);
+	pthread_sigmask(SIG_SETMASK, saved, NULL);
+}
+
 /* In the main thread, before OpenSSL is used for the first time */
 static void
 begin_openssl(void)
@@ -251,11 +272,13 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 void
 zkt_free(ZkTls *tls)
 {
+	sigset_t	saved;
+
 	if (tls == NULL)
 		return;
-	pthread_mutex_lock(&gate);
+	enter_gate(&saved);
 	SSL_CTX_free(tls->ctx);
-	pthread_mutex_unlock(&gate);
+	leave_gate(&saved);
 	free((char *) tls->files.ca);
 	free((char *) tls->files.cert);
 	free((char *) tls->files.key);
@@ -266,6 +289,7 @@ ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	ZkTls	   *tls = calloc(1, sizeof(ZkTls));
+	sigset_t	saved;
 
 	snprintf(error, errlen, "Memory is out");
 	if (tls == NULL)
@@ -277,9 +301,9 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	tls->files.verify_host = files->verify_host;
 	if (tls->files.ca != NULL && tls->files.cert != NULL && tls->files.key != NULL)
 	{
-		pthread_mutex_lock(&gate);
+		enter_gate(&saved);
 		tls->ctx = make_context(&tls->files, error, errlen);
-		pthread_mutex_unlock(&gate);
+		leave_gate(&saved);
 	}
 	if (tls->ctx == NULL)
 	{

@@ -63,7 +63,17 @@ wait_a_little(int ms)
 static bool
 open_session(const char *hosts, int64_t until)
 {
-	session = zks_open(&(ZkOptions) {.hosts = hosts,.timeout_ms = 2000});
+	const char *ca_file = getenv("ZK_TLS_CA_FILE");
+	ZkTlsFiles	files = {ca_file, "", "", true};
+	char		error[256] = "";
+	ZkTls	   *tls = ca_file != NULL ? zks_tls(&files, error, sizeof(error)) : NULL;
+
+	if (ca_file != NULL && tls == NULL)
+	{
+		fprintf(stderr, "%s\n", error);
+		exit(2);
+	}
+	session = zks_open(&(ZkOptions) {.hosts = hosts,.timeout_ms = 2000,.tls = tls});
 	if (session == NULL)
 	{
 		perror("zks_open");
