@@ -24,6 +24,6 @@ extern bool zkcert_wanted(void);
 
 /* The files, read; or NULL, and then zkcert_raise says why */
 extern ZkTls *zkcert_read(void);
-extern void zkcert_raise(void) pg_attribute_noreturn();
+extern void zkcert_raise(void);
 
 #endif							/* ZKLOCK_CERTIFICATES_H */

@@ -90,7 +90,6 @@ typedef struct ZkOptions
 } ZkOptions;
 
 /*
-/*
  * What TLS needs, or NULL with an explanation, a sentence that names no file;
  * without ZKLOCK_HAVE_TLS always that.  cert and key may be empty.
  */
@@ -104,6 +103,7 @@ typedef struct ZkTlsFiles
 
 extern ZkTls *zks_tls(const ZkTlsFiles *files, char *error, int errlen);
 
+/*
  * Begin a session.  Names are looked up by the session's thread.  The options
  * are copied; the copies of secrets are wiped when they are not needed any
  * more, but the library keeps its own.  Returns NULL with errno set when there
