@@ -35,7 +35,8 @@ die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 packages=(
 	"postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" libzookeeper-st-dev
 	libzookeeper-java libslf4j-java default-jre-headless
-	libipc-run-perl libnss-wrapper perl gcc libc6-dev make)
+	libipc-run-perl libnss-wrapper perl gcc libc6-dev make
+	libssl-dev openssl socat)
 
 # What t/peers needs: locks of others, that zklock is compared with.  Java itself
 # compiles the one file there.

@@ -6,57 +6,27 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use File::Copy qw(copy);
+use File::Copy ();
 use IO::Socket::INET;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Tls;
 use Zklock;
 use ZooKeeper;
 
-my $dir = PostgreSQL::Test::Utils::tempdir();
-my $log = "$dir/openssl.log";
+my $certificates = Tls->new;
+my $dir = $certificates->dir;
+my $log = "$dir/make.log";
 
-# ----------------------------------------------------------------- certificates
-
-sub openssl { system("openssl @_ >>'$log' 2>&1") == 0 or die slurp_file($log); return; }
-
-sub write_file
-{
-	my ($name, @text) = @_;
-	open my $file, '>', $name or die "$name: $!";
-	print $file @text;
-	close $file or die "$name: $!";
-	return;
-}
-
-sub authority
-{
-	my ($name) = @_;
-	openssl("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$name -keyout $dir/$name.key -out $dir/$name.pem");
-	return;
-}
-
-# A certificate $name.crt, its key $name.key, and both in $name.pem for Java
-sub certificate
-{
-	my ($name, $authority, $names) = @_;
-	write_file("$dir/$name.ext", "subjectAltName=$names\n");
-	openssl("req -newkey rsa:2048 -nodes -subj /CN=$name -keyout $dir/$name.key -out $dir/$name.csr");
-	openssl("x509 -req -in $dir/$name.csr -CA $dir/$authority.pem -CAkey $dir/$authority.key"
-		  . " -CAcreateserial -days 2 -extfile $dir/$name.ext -out $dir/$name.crt");
-	write_file("$dir/$name.pem", map { slurp_file("$dir/$name.$_") } qw(key crt));
-	chmod 0600, "$dir/$name.key", "$dir/$name.pem";
-	return;
-}
-
-authority($_) for qw(ca other_ca);
-certificate('server', 'ca', 'DNS:localhost,IP:127.0.0.1');
-certificate('client', 'ca', 'DNS:client');
-certificate('stranger', 'other_ca', 'DNS:client');
-certificate('elsewhere', 'other_ca', 'DNS:elsewhere.example,IP:127.0.0.2');
+$certificates->authority($_) for qw(ca other_ca);
+$certificates->certificate(@$_)
+  for [ 'server', 'ca', 'DNS:localhost,IP:127.0.0.1' ],
+  [ 'client', 'ca', 'DNS:client' ],
+  [ 'stranger', 'other_ca', 'DNS:client' ],
+  [ 'elsewhere', 'other_ca', 'DNS:elsewhere.example,IP:127.0.0.2' ];
 
 # ---------------------------------------------------------------------- servers
 
@@ -254,11 +224,11 @@ subtest 'files' => sub {
 		my $r = $result->(@setting);
 		is_refused($r, 'F0000', $detail, $name);
 	};
-	copy("$dir/client.key", "$dir/open.key");
+	$certificates->copy('client.key', 'open.key');
 	chmod 0644, "$dir/open.key";
-	openssl("rsa -aes256 -passout pass:secret -in $dir/client.key -out $dir/locked.key");
+	$certificates->openssl('rsa -aes256 -passout pass:secret -in client.key -out locked.key');
 	chmod 0600, "$dir/locked.key";
-	write_file("$dir/nothing.pem", "nothing\n");
+	$certificates->write('nothing.pem', "nothing\n");
 
 	$reason->(qr/tls_key_file has group or world access/, 'a key that others can read', tls_key_file => "$dir/open.key");
 	$reason->(qr/tls_key_file has a pass phrase/, 'a key with a pass phrase', tls_key_file => "$dir/locked.key");
@@ -272,7 +242,7 @@ subtest 'files' => sub {
 	$reason->(qr/cannot be verified/, 'a certificate but no authority', tls_ca_file => '');
 	is($result->(tls_key_file => '')->{state}, 'F0000', 'a certificate without a key');
 
-	copy("$dir/ca.pem", $node->data_dir . '/ca.pem');
+	File::Copy::copy("$dir/ca.pem", $node->data_dir . '/ca.pem');
 	is($result->(tls_ca_file => 'ca.pem')->{out}, 't|t', "a path below the server's data directory");
 };
 
@@ -296,9 +266,7 @@ subtest 'reconnection' => sub {
 	my @mine = map { "$dir/mine.$_" } qw(crt key);
 	my $install = sub {
 		my ($name) = @_;
-		copy("$dir/$name.crt", $mine[0]);
-		copy("$dir/$name.key", $mine[1]);
-		chmod 0600, @mine;
+		$certificates->copy("$name.$_", "mine.$_") for qw(crt key);
 	};
 	$install->('client');
 	my $s = zk_session($node, options => join ' ', '-c zklock.session_timeout=40s', map { "-c zklock.tls_$_" }

@@ -1,0 +1,160 @@
+
+=pod
+
+=head1 NAME
+
+Tls - certificates, and a door with TLS before a server without, for tests
+
+=head1 SYNOPSIS
+
+  my $tls = Tls->new;                     # a directory of its own
+  $tls->authority('ca');                  # ca.pem, ca.key
+  $tls->certificate('server', 'ca', 'DNS:localhost,IP:127.0.0.1');
+  $tls->file('server.crt')                # and .key; server.pem is both
+
+  my $door = $tls->door($proxy, 'server');
+  ... 'zklock.hosts' => $door->hosts ...
+
+=head1 DESCRIPTION
+
+Certificates are good for two days.  A door is a process that takes connections
+with TLS and hands on what they carry; it asks for no client certificate.
+
+=cut
+
+package Tls;
+
+use strict;
+use warnings;
+use File::Temp;
+
+sub new
+{
+	my ($class) = @_;
+	return bless { dir => File::Temp->newdir('tls.XXXXXX', TMPDIR => 1) }, $class;
+}
+
+sub dir { return $_[0]->{dir}->dirname; }
+sub file { return $_[0]->dir . "/$_[1]"; }
+
+sub openssl
+{
+	my ($self, $command) = @_;
+	my $said = `cd @{[ $self->dir ]} && openssl $command 2>&1`;
+	die "openssl $command: $said" if $?;
+	return;
+}
+
+sub write
+{
+	my ($self, $name, @text) = @_;
+	open my $file, '>', $self->file($name) or die "$name: $!";
+	print $file @text;
+	close $file or die "$name: $!";
+	chmod 0600, $self->file($name);
+	return;
+}
+
+sub read
+{
+	my ($self, $name) = @_;
+	open my $file, '<', $self->file($name) or die "$name: $!";
+	local $/;
+	return scalar <$file>;
+}
+
+sub copy { my ($self, $from, $to) = @_; return $self->write($to, $self->read($from)); }
+
+sub authority
+{
+	my ($self, $name) = @_;
+	$self->openssl("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$name -keyout $name.key -out $name.pem");
+	return;
+}
+
+sub certificate
+{
+	my ($self, $name, $authority, $names) = @_;
+	$self->write("$name.ext", "subjectAltName=$names\n");
+	$self->openssl("req -newkey rsa:2048 -nodes -subj /CN=$name -keyout $name.key -out $name.csr");
+	$self->openssl("x509 -req -in $name.csr -CA $authority.pem -CAkey $authority.key -CAcreateserial"
+		  . " -days 2 -extfile $name.ext -out $name.crt");
+	$self->write("$name.pem", map { $self->read("$name.$_") } qw(key crt));
+	chmod 0600, $self->file("$name.key");
+	return;
+}
+
+sub door
+{
+	my ($self, $server, $name) = @_;
+	return Tls::Door->new($server, $self->file("$name.pem"));
+}
+
+package Tls::Door;
+
+use strict;
+use warnings;
+use IO::Socket::INET;
+use POSIX qw(setsid);
+use Time::HiRes qw(sleep time);
+
+use ZooKeeper;
+
+my %open;    # pid => owner, for END
+
+sub new
+{
+	my ($class, $server, $pem) = @_;
+	my ($to) = $server->hosts =~ /:(\d+)$/;
+	my $port = ZooKeeper::free_port();
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		setsid();    # a process for each connection: they all go together
+		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_RDWR()), $_) for 0 .. 2;
+		{
+			no warnings 'exec';
+			exec 'setpriv', '--pdeathsig', 'KILL', 'socat',
+			  "OPENSSL-LISTEN:$port,bind=127.0.0.1,reuseaddr,fork,backlog=100,cert=$pem,verify=0,nodelay",
+			  "TCP:127.0.0.1:$to,nodelay";
+		}
+		POSIX::_exit(127);
+	}
+	$open{$pid} = $$;
+	my $self = bless { pid => $pid, port => $port }, $class;
+	my $deadline = time + 30;
+	until (IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port))
+	{
+		die 'socat does not run' if time > $deadline || waitpid($pid, POSIX::WNOHANG());
+		sleep 0.02;
+	}
+	return $self;
+}
+
+sub port { return $_[0]->{port}; }
+sub hosts { return "localhost:$_[0]->{port}"; }
+sub suspend { kill 'STOP', -$_[0]->{pid}; return; }
+sub resume { kill 'CONT', -$_[0]->{pid}; return; }
+
+sub close
+{
+	my ($self) = @_;
+	my $pid = $self->{pid};
+	return unless ($open{$pid} // 0) == $$;
+	kill 'KILL', -$pid;
+	waitpid $pid, 0;
+	delete $open{$pid};
+	return;
+}
+
+END
+{
+	local ($?, $!, $@);
+	foreach my $pid (grep { $open{$_} == $$ } keys %open)
+	{
+		kill 'KILL', -$pid;
+		waitpid $pid, 0;
+	}
+}
+
+1;
