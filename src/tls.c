@@ -490,7 +490,7 @@ carry_out(ZkWire *w)
 		else
 		{
 			w->library_gone = true;
-			w->quiet_by = zks_now() + LAST_WORDS_MS * NS_PER_MS;
+			w->quiet_by = zks_now() + LAST_WORDS_MS * ZKS_MS;
 		}
 	}
 	if (w->out.at < w->out.end)
