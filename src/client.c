@@ -211,6 +211,7 @@ open_session(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot use ZooKeeper locks in a parallel worker")));
+	zklock_refuse_dropped_settings();
 	if (zklock_hosts[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

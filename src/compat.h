@@ -11,6 +11,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/tuplestore.h"
 #include "utils/wait_event.h"
 #if PG_VERSION_NUM >= 160000
@@ -41,6 +42,18 @@ reserve_guc_prefix_compat(const char *prefix)
 	MarkGUCPrefixReserved(prefix);
 #else
 	EmitWarningsOnPlaceholders(prefix);
+#endif
+}
+
+/* All settings that there are */
+static inline struct config_generic **
+guc_variables_compat(int *n)
+{
+#if PG_VERSION_NUM >= 160000
+	return get_guc_variables(n);
+#else
+	*n = GetNumConfigOptions();
+	return get_guc_variables();
 #endif
 }
 

@@ -136,7 +136,10 @@ zkpath_from_text(text *path)
 char *
 zkpath_name_from_text(text *name)
 {
-	refuse_longer_than(VARSIZE_ANY_EXHDR(name), 4 * ZK_PATH_MAX);
+	if (VARSIZE_ANY_EXHDR(name) > 4 * ZK_PATH_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("node name is longer than %d bytes", 4 * ZK_PATH_MAX)));
 	return to_utf8(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
 }
 

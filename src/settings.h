@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * settings.h
- *	  The settings (GUC variables) of zklock; zklock.c defines them.
+ *	  The settings (GUC variables) of zklock.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,5 +42,14 @@ typedef enum ZklockGuard
 } ZklockGuard;
 
 extern int	zklock_commit_guard;	/* ZklockGuard */
+
+/* When the library is loaded */
+extern void zklock_define_settings(void);
+
+/*
+ * Raises 42501 if a setting of the superuser's has lost the value that it was
+ * given before the library was loaded
+ */
+extern void zklock_refuse_dropped_settings(void);
 
 #endif							/* ZKLOCK_SETTINGS_H */
