@@ -225,10 +225,13 @@ open_session(void)
 	zkcred_read(zklock_auth_file, &credentials);
 	if (zklock_acl == ZKLOCK_ACL_CREATOR && credentials.n == 0 &&
 		zklock_tls_cert_file[0] == '\0')
+	{
+		zkcred_wipe(&credentials);	/* what is commented out, too */
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.acl is \"creator\", but there are no credentials"),
 				 errhint("Set zklock.auth_file to a file that has a line such as digest:user:password.")));
+	}
 	PG_TRY();
 	{
 		open_as_set(&credentials);

@@ -17,7 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/stringinfo.h"
 #include "storage/fd.h"
 
 #include "compat.h"
@@ -33,28 +32,19 @@
 #define LINES_HINT \
 	"A line looks like digest:user:password, or begins with #."
 
-pg_noreturn static void refuse(const char *file, const char *hint, const char *format,...)
-			pg_attribute_printf(3, 4);
+#define SASL_HINT \
+	"Use digest:user:password, with TLS (zklock.tls_ca_file), or a certificate (zklock.tls_cert_file)."
+
+pg_noreturn static void refuse(const char *file, const char *why, const char *hint);
 
 static void
-refuse(const char *file, const char *hint, const char *format,...)
+refuse(const char *file, const char *why, const char *hint)
 {
-	int			save_errno = errno;
-	StringInfoData why;
-	va_list		args;
-
-	initStringInfo(&why);
-	errno = save_errno;
-	va_start(args, format);
-	/* what is said here is short */
-	enlargeStringInfo(&why, 1024);
-	(void) vsnprintf(why.data, 1024, format, args);
-	va_end(args);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIG_FILE_ERROR),
 			 errmsg("could not read the credentials for ZooKeeper"),
-			 errdetail("The file of zklock.auth_file %s.", why.data),
-			 errdetail_log("The file \"%s\" of zklock.auth_file %s.", file, why.data),
+			 errdetail("The file of zklock.auth_file %s.", why),
+			 errdetail_log("The file \"%s\" of zklock.auth_file %s.", file, why),
 			 errhint("%s", hint)));
 }
 
@@ -76,37 +66,36 @@ check_file(const struct stat *st)
 }
 
 /*
- * All of it, with a terminator.  The descriptor is the transaction's: an error
- * closes it.
+ * All of it, with a terminator; or why not.  (BasicOpenFile, since no error of
+ * PostgreSQL's own shall tell the name.)
  */
-static void
+static const char *
 read_file(const char *file, ZkCredentials *c)
 {
 	/* whatever it is, opening it must not block */
-	int			fd = OpenTransientFile(file, O_RDONLY | O_NONBLOCK | O_NOCTTY | PG_BINARY);
+	int			fd = BasicOpenFile(file, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | PG_BINARY);
 	struct stat st;
 	const char *wrong;
-	ssize_t		n;
+	ssize_t		n = 0;
 
 	if (fd < 0)
-		refuse(file, PERMISSIONS_HINT, "could not be opened: %s", strerror(errno));
+		return psprintf("could not be opened: %s", strerror(errno));
 	if (fstat(fd, &st) != 0)
-		refuse(file, PERMISSIONS_HINT, "could not be examined: %s", strerror(errno));
-	wrong = check_file(&st);
-	if (wrong != NULL)
-		refuse(file, PERMISSIONS_HINT, "%s", wrong);
-
-	c->text = palloc0(LARGEST_FILE);
-	while ((n = read(fd, c->text + c->len, LARGEST_FILE - 1 - c->len)) > 0)
+		wrong = "could not be examined";
+	else
+		wrong = check_file(&st);
+	while (wrong == NULL && (n = read(fd, c->text + c->len, LARGEST_FILE - 1 - c->len)) > 0)
 		c->len += n;
 	if (n < 0)
-	{
-		int			save_errno = errno;
+		wrong = "could not be read";
+	close(fd);
+	return wrong;
+}
 
-		zkcred_wipe(c);
-		refuse(file, PERMISSIONS_HINT, "could not be read: %s", strerror(save_errno));
-	}
-	CloseTransientFile(fd);
+static bool
+is_scheme(const char *text)
+{
+	return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == strlen(text);
 }
 
 /* One line, which has a terminator now; false: it is not "scheme:credentials" */
@@ -120,7 +109,7 @@ read_line(char *line, int len, ZkCredential *credential)
 	*colon = '\0';
 	credential->scheme = line;
 	credential->secret = colon + 1;
-	return true;
+	return is_scheme(line);
 }
 
 /* Returns the number of the first bad line, or 0 */
@@ -141,7 +130,8 @@ read_lines(ZkCredentials *c)
 		if (line_end > line && line_end[-1] == '\r')
 			line_end--;
 		*line_end = '\0';
-		if (line_end == line || line[0] == '#')
+		line += strspn(line, " \t");
+		if (line >= line_end || line[0] == '#')
 			continue;
 		if (c->n == MOST_LINES || !read_line(line, line_end - line, &c->list[c->n]))
 			return number;
@@ -153,22 +143,35 @@ read_lines(ZkCredentials *c)
 void
 zkcred_read(const char *file, ZkCredentials *c)
 {
-	int			bad;
+	const char *wrong;
+	const char *hint = PERMISSIONS_HINT;
+	int			bad = 0;
 
 	memset(c, 0, sizeof(*c));
 	if (file == NULL || file[0] == '\0')
 		return;
-	read_file(file, c);
+	c->text = palloc0(LARGEST_FILE);
 	c->list = palloc0(MOST_LINES * sizeof(ZkCredential));
-	bad = read_lines(c);
-	if (bad > 0)
+	wrong = read_file(file, c);
+	if (wrong == NULL && (bad = read_lines(c)) > 0)
 	{
-		bool		too_many = c->n == MOST_LINES;
-
+		hint = LINES_HINT;
+		wrong = c->n == MOST_LINES ?
+			psprintf("has more than %d credentials", MOST_LINES) :
+			psprintf("has a bad line, number %d", bad);
+	}
+	for (int i = 0; wrong == NULL && i < c->n; i++)
+	{
+		if (strcmp(c->list[i].scheme, "sasl") == 0)
+		{
+			hint = SASL_HINT;
+			wrong = "asks for SASL, which is not supported";
+		}
+	}
+	if (wrong != NULL)
+	{
 		zkcred_wipe(c);
-		if (too_many)
-			refuse(file, LINES_HINT, "has more than %d credentials", MOST_LINES);
-		refuse(file, LINES_HINT, "has a bad line, number %d", bad);
+		refuse(file, wrong, hint);
 	}
 }
 

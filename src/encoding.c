@@ -101,6 +101,36 @@ convert_escaped(int from, int to, const char *str, int len, bool double_backslas
 	return result.data;
 }
 
+static int
+hex_digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+char *
+zke_to_utf8_unescaped(const char *str, int len)
+{
+	char	   *result = zke_to_utf8(str, len);
+	char	   *to = result;
+
+	for (const char *from = result; from != NULL && *from != '\0'; to++)
+	{
+		bool		escaped = from[0] == '\\';
+
+		if (escaped && from[1] == 'x' && hex_digit(from[2]) >= 0 && hex_digit(from[3]) >= 0)
+		{
+			*to = (char) (hex_digit(from[2]) * 16 + hex_digit(from[3]));
+			from += 4;
+			continue;
+		}
+		from += escaped && from[1] == '\\';
+		*to = *from++;
+	}
+	if (to != NULL)
+		*to = '\0';
+	return result;
+}
+
 char *
 zke_to_utf8_escaped(const char *str, int len)
 {

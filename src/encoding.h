@@ -12,6 +12,12 @@
 extern char *zke_to_utf8(const char *str, int len);
 
 /*
+ * What zke_from_utf8_escaped has made with backslashes doubled, back in UTF-8;
+ * NULL if it has no form there.
+ */
+extern char *zke_to_utf8_unescaped(const char *str, int len);
+
+/*
  * The same, for what must not fail: bytes that have no form in UTF-8 come out
  * as \xNN.
  */

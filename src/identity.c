@@ -44,8 +44,11 @@ put_line(StringInfo lines, ZkiField field, const char *value)
 		return;
 	utf8 = zke_to_utf8_escaped(value, strlen(value));
 	appendStringInfo(lines, "%s ", zki_names[field]);
-	for (const char *c = utf8; *c != '\0' && lines->len - start < LONGEST_VALUE; c++)
+	for (const char *c = utf8; *c != '\0'; c++)
 	{
+		/* before a character, not in it */
+		if (lines->len - start >= LONGEST_VALUE && (*c & 0xc0) != 0x80)
+			break;
 		if (*c == '\n')
 			appendStringInfoString(lines, "\\n");
 		else if (*c == '\\')

@@ -136,11 +136,18 @@ zkpath_from_text(text *path)
 char *
 zkpath_name_from_text(text *name)
 {
+	char	   *utf8;
+
 	if (VARSIZE_ANY_EXHDR(name) > 4 * ZK_PATH_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("node name is longer than %d bytes", 4 * ZK_PATH_MAX)));
-	return to_utf8(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
+	utf8 = zke_to_utf8_unescaped(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
+	if (utf8 == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+				 errmsg("node name cannot be converted to UTF-8")));
+	return utf8;
 }
 
 char *

@@ -20,7 +20,7 @@
 extern char *zkpath_from_text(text *path);
 
 /*
- * A name in UTF-8, not checked; palloc'ed.  Raises 22021, and 22023 for one
+ * A node's name in UTF-8, from what zk_lock_queue shows; not checked; palloc'ed.  Raises 22021, and 22023 for one
  * that is too long for any.
  */
 extern char *zkpath_name_from_text(text *name);

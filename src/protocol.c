@@ -473,23 +473,19 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 		view->next = false;
 }
 
-/* All before an exclusive node must be gone, but its own session's shared one */
+/*
+ * Do these two nodes hold for the same?  Of zklock, a session's; of other
+ * clients, whose sessions have many threads, only a reader that has a writer's
+ * number, when Curator downgrades.
+ */
 static bool
-is_alone(const ZkpContender *queue, int before, int self)
+is_same_holder(const ZkpContender *a, const ZkpContender *b)
 {
-	for (int i = 0; i < before; i++)
-	{
-		if (i != self && (queue[i].mode != ZKP_SHARED || queue[i].owner == 0 ||
-						  queue[i].owner != queue[self].owner))
-			return false;
-	}
-	return true;
+	return a->owner != 0 && a->owner == b->owner &&
+		((a->ours && b->ours) || a->seq == b->seq);
 }
 
-/*
- * By the rules of zkp_look.  Of other clients nobody knows whether two nodes of
- * a session belong together.
- */
+/* By the rules of zkp_look */
 void
 zkp_granted(const ZkpContender *queue, int n, bool *granted)
 {
@@ -499,18 +495,17 @@ zkp_granted(const ZkpContender *queue, int n, bool *granted)
 		first_writer++;
 	for (int i = 0; i < n; i++)
 	{
+		const ZkpContender *self = &queue[i];
 		int			before = count_before(queue, n, i);
 
-		switch (queue[i].mode)
+		if (self->mode == ZKP_SEMAPHORE)
 		{
-			case ZKP_SEMAPHORE:
-				granted[i] = (before > i ? before - 1 : before) < queue[i].permits;
-				break;
-			case ZKP_SHARED:
-				granted[i] = first_writer >= before;
-				break;
-			default:
-				granted[i] = is_alone(queue, before, i);
+			granted[i] = (before > i ? before - 1 : before) < self->permits;
+			continue;
 		}
+		granted[i] = true;
+		for (int j = self->mode == ZKP_SHARED ? first_writer : 0; j < before && granted[i]; j++)
+			granted[i] = j == i || (self->mode == ZKP_SHARED && queue[j].mode == ZKP_SHARED) ||
+				is_same_holder(&queue[j], self);
 	}
 }

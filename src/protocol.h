@@ -66,8 +66,9 @@ typedef struct ZkpContender
 	int32_t		permits;		/* of a semaphore */
 	int64_t		czxid;			/* the transaction that made it, or the one in
 								 * whose place it stands; 0: not known */
-	int64_t		owner;			/* the session that made it, if zklock did; 0:
-								 * not known.  Only for zkp_granted */
+	int64_t		owner;			/* the session that made it; 0: not known.
+								 * Only for zkp_granted, as is: */
+	bool		ours;			/* zklock made it */
 	int			tag;			/* the caller's */
 } ZkpContender;
 

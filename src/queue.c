@@ -110,14 +110,14 @@ await_answer(Look *look, ZkRequest *request, ZkAnswer *answer)
 	return !zks_is_doubtful(answer->rc);
 }
 
+/* ask: zks_read or zks_stat */
 static void
-send_read(Look *look, const char *name)
+send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char *name)
 {
 	char	   *node = psprintf("%s/%s", look->dir, name);
 
 	CHECK_FOR_INTERRUPTS();
-	look->requests[(look->first + look->nrequests) % WINDOW] =
-		sent(zks_read(look->session, node));
+	look->requests[(look->first + look->nrequests) % WINDOW] = sent(ask(look->session, node));
 	look->nrequests++;
 	pfree(node);
 }
@@ -126,6 +126,7 @@ send_read(Look *look, const char *name)
 typedef struct Seen
 {
 	int			rc;
+	bool		closed;			/* its data is */
 	int64		czxid;
 	int64		owner;
 	int64		made_at_ms;
@@ -188,7 +189,7 @@ read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
 	for (int i = 0; i < n; i++)
 	{
 		while (nsent < n && look->nrequests < WINDOW)
-			send_read(look, contenders[nsent++].name);
+			send_read(look, zks_read, contenders[nsent++].name);
 		if (!await_read(look, &seen[i]))
 			return false;
 	}
@@ -206,11 +207,24 @@ follow_writer(Look *look, ZkpContender *contender, Seen *seen)
 
 	if (seen->rc != ZNONODE || !zkp_shared_name(name, contender->name))
 		return true;
-	send_read(look, name);
+	send_read(look, zks_read, name);
 	if (!await_read(look, seen))
 		return false;
 	if (seen->rc == ZOK)
 		(void) zkp_parse(pstrdup(name), contender);
+	return true;
+}
+
+/* What can be known of one whose data is closed to us */
+static bool
+see_from_outside(Look *look, const ZkpContender *contender, Seen *seen)
+{
+	if (seen->rc != ZNOAUTH)
+		return true;
+	send_read(look, zks_stat, contender->name);
+	if (!await_read(look, seen))
+		return false;
+	seen->closed = true;
 	return true;
 }
 
@@ -228,13 +242,14 @@ complete(Look *look, Queue *queue)
 		ZkpContender contender = queue->contenders[i];
 		Seen	   *seen = &queue->seen[i];
 
-		if (!follow_writer(look, &contender, seen))
+		if (!follow_writer(look, &contender, seen) ||
+			!see_from_outside(look, &contender, seen))
 			return false;
 		if (seen->rc == ZNONODE)
 			continue;
 		contender.tag = i;
-		if (seen->says.ours)
-			contender.owner = seen->owner;
+		contender.owner = seen->owner;
+		contender.ours = seen->says.ours;
 		if (seen->says.shared && contender.mode == ZKP_EXCLUSIVE)
 			contender.mode = ZKP_SHARED;
 		queue->contenders[left++] = contender;
@@ -276,7 +291,7 @@ show(const Queue *queue, Callback callback, void *arg)
 			.mode = contender->mode,
 			.granted = granted[i],
 			.node = contender->name,
-			.readable = seen->rc == ZOK,
+			.known = seen->rc == ZOK,
 			.token = seen->czxid,
 			.session = seen->owner,
 			.since_ms = seen->made_at_ms,
@@ -376,25 +391,32 @@ typedef struct Break
 	char	   *owner;			/* a sentence */
 } Break;
 
+/* So many bytes of another client's data */
+#define DATA_TOLD		200
+
 static char *
-whose(const Seen *node)
+whose(const Seen *seen)
 {
 	StringInfoData text;
 	char	   *fields[ZKI_FIELDS];
 
-	if (node->rc != ZOK)
+	if (seen->rc != ZOK)
 		return "Whose it is cannot be seen.";
-	if (node->owner == 0)
-		return "It belongs to no ZooKeeper session.";
 	initStringInfo(&text);
-	appendStringInfo(&text, "It belongs to ZooKeeper session 0x%llx",
-					 (unsigned long long) node->owner);
-	zki_read(node->says.identity, node->says.identity_len, fields);
+	if (seen->owner == 0)
+		appendStringInfoString(&text, "It belongs to no ZooKeeper session");
+	else
+		appendStringInfo(&text, "It belongs to ZooKeeper session 0x%llx",
+						 (unsigned long long) seen->owner);
+	zki_read(seen->says.identity, seen->says.identity_len, fields);
 	for (int i = 0; i < ZKI_FIELDS; i++)
 	{
 		if (fields[i] != NULL)
 			appendStringInfo(&text, ", %s \"%s\"", zki_names[i], fields[i]);
 	}
+	if (!seen->says.ours && seen->data_len > 0)
+		appendStringInfo(&text, ", data \"%s\"",
+						 zke_from_utf8_escaped(seen->data, Min(seen->data_len, DATA_TOLD), true));
 	appendStringInfoChar(&text, '.');
 	return text.data;
 }
@@ -408,7 +430,7 @@ find_owner(Look *look, Break *b)
 {
 	Seen		node;
 
-	send_read(look, b->node);
+	send_read(look, zks_read, b->node);
 	if (!await_read(look, &node))
 		return NOT_KNOWN;
 	if (node.rc == ZNONODE)
@@ -416,7 +438,7 @@ find_owner(Look *look, Break *b)
 	b->owner = whose(&node);
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("removing node \"%s\" from the queue of lock path \"%s\"",
-					zkpath_for_display(b->node), zkpath_for_display(look->path)),
+					zke_from_utf8_escaped(b->node, strlen(b->node), true), zkpath_for_display(look->path)),
 			 errdetail_internal("%s", b->owner)));
 	return BROKEN;
 }
@@ -452,7 +474,7 @@ delete_node(Look *look, Break *b)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("node \"%s\" of lock path \"%s\" has children",
-						zkpath_for_display(b->node), zkpath_for_display(look->path)),
+						zke_from_utf8_escaped(b->node, strlen(b->node), true), zkpath_for_display(look->path)),
 				 errhint("Another program made them; delete them with a ZooKeeper client.")));
 	if (answer.rc != ZOK)
 		zkc_raise(answer.rc, look->path);
@@ -488,7 +510,7 @@ zkq_break(const char *path, const char *node)
 	if (strchr(node, '/') != NULL || !zkp_parse(node, &contender))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" is not the name of a lock node", zkpath_for_display(node)),
+				 errmsg("\"%s\" is not the name of a lock node", zke_from_utf8_escaped(node, strlen(node), true)),
 				 errhint("Use what zk_lock_queue shows as \"node\".")));
 	look = begin_look(path);
 	do
@@ -499,7 +521,7 @@ zkq_break(const char *path, const char *node)
 
 	ereport(NOTICE,
 			(errmsg("removed node \"%s\" from the queue of lock path \"%s\"",
-					zkpath_for_display(node), zkpath_for_display(path)),
+					zke_from_utf8_escaped(node, strlen(node), true), zkpath_for_display(path)),
 			 errdetail_internal("%s", b.owner)));
 	return true;
 }

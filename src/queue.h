@@ -17,8 +17,7 @@ typedef struct ZkqContender
 	ZkpMode		mode;
 	bool		granted;
 	const char *node;			/* its name, in UTF-8 */
-	bool		readable;		/* false: its node is closed to us, and what
-								 * follows is not known */
+	bool		known;			/* false: what follows is not */
 	int64_t		token;
 	int64_t		session;		/* of ZooKeeper; 0: none */
 	int64_t		since_ms;		/* ZooKeeper's clock, since 1970 */

@@ -244,6 +244,7 @@ on_stat(int rc, const struct Stat *stat, const void *data)
 		r->czxid = stat->czxid;
 		r->ephemeral_owner = stat->ephemeralOwner;
 		r->cversion = stat->cversion;
+		r->made_at_ms = stat->ctime;
 	}
 	complete(r, rc);
 }
@@ -580,6 +581,20 @@ zks_read(ZkSession *s, const char *path)
 		r->keeps_data = true;
 		zkr_get_locked(r, path);
 	}
+	zks_leave(s, &saved);
+	return r;
+}
+
+ZkRequest *
+zks_stat(ZkSession *s, const char *path)
+{
+	ZkRequest  *r;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_stat_locked(r, path);
 	zks_leave(s, &saved);
 	return r;
 }

@@ -159,6 +159,9 @@ extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 /* One node, as the server knows it that has us now */
 extern ZkRequest *zks_read(ZkSession *session, const char *path);
 
+/* The same without the data, which even those may who cannot read it */
+extern ZkRequest *zks_stat(ZkSession *session, const char *path);
+
 /* Delete anybody's node */
 extern ZkRequest *zks_delete(ZkSession *session, const char *path);
 

@@ -400,11 +400,11 @@ put_contender(const ZkqContender *contender, void *arg)
 	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
 	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
 	values[i++] = BoolGetDatum(contender->granted);
-	nulls[i] = !contender->readable;
+	nulls[i] = !contender->known;
 	values[i++] = Int64GetDatum(contender->token);
 	nulls[i] = contender->session == 0;
 	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) contender->session));
-	nulls[i] = !contender->readable || !unix_ms_as_timestamp(contender->since_ms, &since);
+	nulls[i] = !contender->known || !unix_ms_as_timestamp(contender->since_ms, &since);
 	values[i++] = TimestampTzGetDatum(since);
 	values[i++] = CStringGetTextDatum(zke_from_utf8_escaped(contender->node, strlen(contender->node), true));
 	values[i] = text_or_null(fields[ZKI_HOST], &nulls[i]);

@@ -352,17 +352,24 @@ test_granted(void)
 	n = zkp_queue(readers, 4, ZKP_EXCLUSIVE, queue);
 	holds("++..", queue, n, "readers hold together, and not behind a writer");
 	queue[0].owner = queue[2].owner = 7;
+	holds("++..", queue, n, "of other clients, nobody knows what belongs together");
+	queue[1].owner = 7;
+	holds("++..", queue, n, "whatever they have");
+	queue[0].ours = queue[2].ours = true;
+	queue[1].owner = 8;
+	queue[1].ours = true;
 	holds("++..", queue, n, "who upgrades waits for the other readers");
 	queue[1].owner = 7;
 	holds("+++.", queue, n, "and not for its own session's");
 	queue[0].owner = queue[1].owner = queue[2].owner = 0;
-	holds("++..", queue, n, "of other clients, nobody knows what belongs together");
 	queue[2].mode = ZKP_SHARED;
 	holds("++++", queue, n, "a writer that has become a reader lets others in");
 	n = zkp_queue(mixed, 5, ZKP_SEMAPHORE, queue);
 	holds("++...", queue, n, "each is judged by its own permits");
 	n = zkp_queue(equal, 2, ZKP_EXCLUSIVE, queue);
 	holds("..", queue, n, "of two with one number, neither holds for certain");
+	queue[0].owner = queue[1].owner = 7;
+	holds("++", queue, n, "but if it is one session's: it turns reader");
 }
 
 static void

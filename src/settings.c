@@ -1,0 +1,263 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *	  The settings (GUC variables) of zklock.
+ *
+ * Before the library is loaded, PostgreSQL knows nothing of them and keeps
+ * whatever value somebody gives as it is.  When they are defined, a value that is
+ * not valid, or that comes from somebody who may not set it, is dropped with a
+ * WARNING, and the default stays.  But an option of the connection has by then
+ * taken the place of what the administrator has set: anybody could get rid of,
+ * say, zklock.root.  So what was dropped is remembered, and as long as nothing
+ * else has been set no session is opened.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "path.h"
+#include "protocol.h"
+#include "settings.h"
+
+char	   *zklock_hosts;
+char	   *zklock_root;
+int			zklock_session_timeout;
+int			zklock_node_style;
+char	   *zklock_tls_ca_file;
+char	   *zklock_tls_cert_file;
+char	   *zklock_tls_key_file;
+bool		zklock_tls_verify_host;
+int			zklock_connect_timeout;
+int			zklock_operation_timeout;
+int			zklock_release_timeout;
+int			zklock_max_locks;
+int			zklock_commit_guard;
+int			zklock_acl;
+char	   *zklock_auth_file;
+bool		zklock_publish_identity;
+
+/*-------------------------------------------------------------------------
+ * What they are
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+check_root(char **newval, void **extra, GucSource source)
+{
+	const char *wrong = zkpath_check_root(*newval);
+
+	if (wrong != NULL)
+		GUC_check_errdetail("%s", wrong);
+	return wrong == NULL;
+}
+
+static const struct
+{
+	const char *name;
+	const char *summary;
+	const char *more;
+	int		   *variable;
+	int			boot;
+	int			min;
+	int			max;
+	GucContext	context;
+	int			flags;
+}			int_settings[] =
+{
+	{"zklock.session_timeout",
+		"Time without a heartbeat after which ZooKeeper takes a session's locks away.",
+		"It is asked of the ensemble, which may bound it.",
+	&zklock_session_timeout, 10000, 1000, 3600000, PGC_SUSET, GUC_UNIT_MS},
+	{"zklock.connect_timeout",
+		"Time that a call waits for a ZooKeeper session.", NULL,
+	&zklock_connect_timeout, 5000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
+	{"zklock.operation_timeout",
+		"Time that a call waits for one answer of ZooKeeper.", NULL,
+	&zklock_operation_timeout, 10000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
+	{"zklock.release_timeout",
+		"Time that the end of a transaction waits for ZooKeeper to confirm the release of its locks.",
+		"It never waits while there is no connection.",
+	&zklock_release_timeout, 0, 0, 60000, PGC_USERSET, GUC_UNIT_MS},
+	{"zklock.max_locks",
+		"Maximum number of ZooKeeper locks that one session may hold.", NULL,
+	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},
+};
+
+static const struct
+{
+	const char *name;
+	const char *summary;
+	const char *more;
+	char	  **variable;
+}			tls_settings[] =
+{
+	{"zklock.tls_ca_file",
+		"File of the certificate authorities that the ZooKeeper servers' certificates must come from.",
+		"With a file, connections to ZooKeeper use TLS; without one, they do not.",
+	&zklock_tls_ca_file},
+	{"zklock.tls_cert_file",
+		"File of the certificate, and those between it and its authority, shown to ZooKeeper.",
+		NULL, &zklock_tls_cert_file},
+	{"zklock.tls_key_file",
+		"File of the private key of zklock.tls_cert_file.",
+		"It has no pass phrase, and only the server's user, or root and a group, can read it.",
+	&zklock_tls_key_file},
+};
+
+static const struct config_enum_entry guard_values[] =
+{
+	{"off", ZKLOCK_GUARD_OFF, false},
+	{"on", ZKLOCK_GUARD_ON, false},
+	{"strict", ZKLOCK_GUARD_STRICT, false},
+	{"true", ZKLOCK_GUARD_ON, true},
+	{"false", ZKLOCK_GUARD_OFF, true},
+	{"yes", ZKLOCK_GUARD_ON, true},
+	{"no", ZKLOCK_GUARD_OFF, true},
+	{"1", ZKLOCK_GUARD_ON, true},
+	{"0", ZKLOCK_GUARD_OFF, true},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry style_values[] =
+{
+	{"curator", ZKP_CURATOR, false},
+	{"curator_rw", ZKP_CURATOR_RW, false},
+	{"kazoo", ZKP_KAZOO, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry acl_values[] =
+{
+	{"world", ZKLOCK_ACL_WORLD, false},
+	{"creator", ZKLOCK_ACL_CREATOR, false},
+	{NULL, 0, false}
+};
+
+static void
+define_settings(void)
+{
+	DefineCustomStringVariable("zklock.hosts",
+							   gettext_noop("Servers of the ZooKeeper ensemble, as host:port, separated by commas."),
+							   NULL, &zklock_hosts, "",
+							   PGC_SUSET, GUC_LIST_INPUT, NULL, NULL, NULL);
+	DefineCustomStringVariable("zklock.root",
+							   gettext_noop("Path in ZooKeeper under which all lock paths lie; / for none."),
+							   NULL, &zklock_root, "/zklock",
+							   PGC_SUSET, 0, check_root, NULL, NULL);
+	for (int i = 0; i < lengthof(int_settings); i++)
+		DefineCustomIntVariable(int_settings[i].name, int_settings[i].summary,
+								int_settings[i].more, int_settings[i].variable,
+								int_settings[i].boot, int_settings[i].min,
+								int_settings[i].max, int_settings[i].context,
+								int_settings[i].flags, NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(tls_settings); i++)
+		DefineCustomStringVariable(tls_settings[i].name, tls_settings[i].summary,
+								   tls_settings[i].more, tls_settings[i].variable, "",
+								   PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("zklock.tls_verify_host",
+							 gettext_noop("Whether a ZooKeeper server's certificate must name the host as zklock.hosts does."),
+							 NULL, &zklock_tls_verify_host, true,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("zklock.commit_guard",
+							 gettext_noop("How sure COMMIT makes itself that the locks of the transaction are still held."),
+							 gettext_noop("off: not at all. on: asks ZooKeeper if it has not confirmed the session for a third of its timeout. strict: always asks."),
+							 &zklock_commit_guard, ZKLOCK_GUARD_ON, guard_values,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("zklock.node_style",
+							 gettext_noop("Whose names the nodes of this session's locks have, so that other clients respect them."),
+							 gettext_noop("curator: Curator's mutex and what understands it. curator_rw: Curator's read-write lock. kazoo: kazoo's locks."),
+							 &zklock_node_style, ZKP_CURATOR, style_values,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("zklock.auth_file",
+							   gettext_noop("File of the credentials that ZooKeeper is told, a line each, as scheme:credentials."),
+							   gettext_noop("Nobody but the server's user may read it."),
+							   &zklock_auth_file, "",
+							   PGC_SUSET, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	DefineCustomEnumVariable("zklock.acl",
+							 gettext_noop("Who may see and change the nodes that this session makes in ZooKeeper."),
+							 gettext_noop("world: everybody. creator: who has the credentials of zklock.auth_file."),
+							 &zklock_acl, ZKLOCK_ACL_WORLD, acl_values,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("zklock.publish_identity",
+							 gettext_noop("Whether the nodes of this session tell whose they are."),
+							 gettext_noop("They tell host, process, database, user, and application name."),
+							 &zklock_publish_identity, true,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
+/*-------------------------------------------------------------------------
+ * What became of those that were set before
+ *-------------------------------------------------------------------------
+ */
+
+/* Names of those that were set when the library was loaded */
+static List *set_before = NIL;
+
+static bool
+is_set(const struct config_generic *setting)
+{
+	return setting->source > PGC_S_DEFAULT || setting->reset_source > PGC_S_DEFAULT;
+}
+
+static void
+remember_what_is_set(void)
+{
+	int			n;
+	struct config_generic **settings = guc_variables_compat(&n);
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (pg_strncasecmp(settings[i]->name, "zklock.", strlen("zklock.")) == 0 &&
+			is_set(settings[i]))
+			set_before = lappend(set_before, pstrdup(settings[i]->name));
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* The user's own cannot do harm */
+static bool
+is_dropped(const struct config_generic *setting)
+{
+	ListCell   *cell;
+
+	if (setting->context == PGC_USERSET || is_set(setting))
+		return false;
+	foreach(cell, set_before)
+	{
+		if (pg_strcasecmp(lfirst(cell), setting->name) == 0)
+			return true;
+	}
+	return false;
+}
+
+void
+zklock_refuse_dropped_settings(void)
+{
+	int			n;
+	struct config_generic **settings;
+
+	if (set_before == NIL)
+		return;
+	settings = guc_variables_compat(&n);
+	for (int i = 0; i < n; i++)
+	{
+		if (is_dropped(settings[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("the value that \"%s\" was given is not in force", settings[i]->name),
+					 errdetail("It was not valid, or was given by somebody who may not set it, when the library was loaded."),
+					 errhint("Connect without it, or ask an administrator to mend it.")));
+	}
+}
+
+void
+zklock_define_settings(void)
+{
+	remember_what_is_set();
+	define_settings();
+	reserve_guc_prefix_compat("zklock");
+}
