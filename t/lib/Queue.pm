@@ -109,6 +109,7 @@ sub queue_by_hand
 			zk_session => sprintf('0x%x', $stat->{ephemeralOwner}),
 			since => $stat->{ctime},
 			node => decode('UTF-8', $name),
+			ours => $fact{ours},
 			data => $fact{ours} || !length($data // '') ? undef : $data,
 			(map { $_ => $fact{$_} } qw(host database user application_name)),
 			pid => defined $fact{pid} ? $fact{pid} + 0 : undef };
@@ -128,15 +129,15 @@ sub queue_by_hand
 			  ? @before < $row->{permits}
 			  : !grep {
 				  $row->{mode} eq 'shared' ? $_->{mode} eq 'exclusive'
-					# nobody waits for itself: one who upgrades
-					: !($_->{mode} eq 'shared' && $_->{zk_session} eq $row->{zk_session})
+					# one of ours who upgrades does not wait for itself
+					: !($_->{mode} eq 'shared' && $_->{ours} && $row->{ours} && $_->{zk_session} eq $row->{zk_session})
 			  } @before;
 			$row->{granted} = $row->{granted} ? 1 : 0;
 			push @before, $row;
 		}
 		push @rows, @before;
 	}
-	delete @$_{qw(permits number)} for @rows;
+	delete @$_{qw(permits number ours)} for @rows;
 	return @rows;
 }
 
