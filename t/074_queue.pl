@@ -403,6 +403,28 @@ subtest 'gone in between' => sub {
 	$s->quit;
 };
 
+# In these styles the reader that a writer becomes has a node of another name,
+# which the list does not show.  Whoever waits for it is not said to hold.
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	subtest "a downgrade in between, style $style" => sub {
+		my ($s, $proxy) = zk_counted_session($node, $zk, 0);
+		my ($holder, $writer) = map { in_style($style) } 1 .. 2;
+		my $path = "/between/$style";
+		is($holder->value("SELECT zk_lock('$path'), zk_lock_shared('$path')"), 't|t', 'held in both ways');
+		joins($path, 2, sub { $writer->send("SELECT zk_lock('$path')") });
+		$proxy->hold_request('getData');
+		$s->send("SELECT mode, granted, pid FROM zk_lock_queue('$path')");
+		$proxy->wait_held;
+		is($holder->value("SELECT zk_unlock('$path')"), 't', 'downgraded between the list and the look');
+		$proxy->release;
+		is($s->wait->{out}, join("\n", 'shared|t|' . $holder->pid, 'exclusive|f|' . $writer->pid), 'the reader holds, and the writer waits');
+		$holder->value('SELECT zk_unlock_all()');
+		$writer->wait;
+		$_->quit for $holder, $writer, $s;
+	};
+}
+
 # ------------------------------------------------------------ when it goes wrong
 
 subtest 'ZooKeeper does not answer' => sub {
