@@ -49,7 +49,7 @@ my $admin = zk_session($node);
 		{
 			POSIX::setsid();
 			POSIX::dup2(POSIX::open("$dir/log", POSIX::O_WRONLY() | POSIX::O_CREAT()), $_) for 1, 2;
-			$ENV{LD_LIBRARY_PATH} = join ':', glob "$unpacked/usr/lib/*-linux-gnu*";
+			$ENV{LD_LIBRARY_PATH} = join ':', glob "$unpacked/{usr/,}lib/*-linux-gnu*";
 			no warnings 'exec';
 			exec 'setpriv', '--pdeathsig', 'KILL', $program, "$dir/pgbouncer.ini";
 			POSIX::_exit(127);
