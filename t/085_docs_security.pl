@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Doc;
+use Tls;
 use Zklock;
 use ZooKeeper;
 
@@ -21,8 +22,8 @@ my $node = zk_cluster('main', $zk);
 
 sub write_credentials
 {
-	my ($name, $text) = @_;
-	my $file = $node->data_dir . "/$name";
+	my ($name, $text, $of) = @_;
+	my $file = ($of // $node)->data_dir . "/$name";
 	append_to_file($file, $text);
 	chmod 0600, $file or die "$file: $!";
 	return;
@@ -45,6 +46,42 @@ $s->quit;
 is($stranger->query("SELECT zk_lock_break('/nightly', '$billings')")->{state}, '42501', '- nor break it');
 
 $page->run($node);
+
+# TLS, with the lines of the page, but for names of files and hosts
+{
+	my %tls = $page->settings(1);
+	my %config = $page->take('text', 1)->{code} =~ /^(\S+?)=(\S+)$/mg;
+	my $certificates = Tls->new;
+	$certificates->authority('ca');
+	$certificates->certificate('server', 'ca', 'DNS:localhost,IP:127.0.0.1');
+	$certificates->certificate('client', 'ca', 'DNS:client');
+	my $port = $config{secureClientPort} = ZooKeeper::free_port();
+	$config{'ssl.keyStore.location'} = $certificates->file('server.pem');
+	$config{'ssl.trustStore.location'} = $certificates->file('ca.pem');
+
+	# Netty, which the server's jar names only in part
+	local $ZooKeeper::CLASSPATH = join ':', $ZooKeeper::CLASSPATH, map { "/usr/share/java/netty-$_.jar" } qw(codec resolver);
+	my $secure_zk = ZooKeeper->new(config => { secureClientPortAddress => '127.0.0.1', %config })->start;
+	my $secure = zk_cluster('secure', $zk, %tls, 'zklock.hosts' => "localhost:$port");
+	my %file = (ca => 'ca.pem', cert => 'client.crt', key => 'client.key');
+	write_credentials($tls{"zklock.tls_${_}_file"}, $certificates->read($file{$_}), $secure) for sort keys %file;
+
+	my $s = zk_session($secure);
+	my $r = $s->query(q{SELECT zk_lock('/secure'), server FROM zk_session});
+	SKIP:
+	{
+		is($r->{state}, '0A000', 'TLS is not there'), skip 'zklock was built without TLS', 2 if $r->{state} eq '0A000';
+		is($r->{out}, 't|', 'a lock over TLS') or diag($r->{err});
+		is($s->value(q{SELECT zk_unlock('/secure'), server FROM zk_session}), "t|127.0.0.1:$port", '- and not another way');
+		my $closed = zk_session($secure, options => '-c zklock.acl=creator');
+		is($closed->value(q{SELECT zk_lock('/secure/closed')}), 't', 'the certificate is a credential');
+		$closed->quit;
+	}
+	$s->quit;
+	zk_no_crash($secure);
+	$secure->stop;
+	$secure_zk->stop;
+}
 $page->all_was_run;
 
 # roles with credentials of their own, and roots that are not there any more
