@@ -70,6 +70,9 @@ endif
 
 include $(PGXS)
 
+# t/ says itself whom it asks
+PROVE := PGOPTIONS= $(PROVE)
+
 ifdef VPATH
 $(shell mkdir -p src t/c)
 endif

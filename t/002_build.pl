@@ -1,13 +1,23 @@
 # A missing header or library stops the build with a line that names the Debian
 # package to install.  Nothing is taken away from the machine: the compiler is
 # told not to look where it is.
+#
+# make installcheck tests a server and an ensemble that somebody names, and says
+# what it cannot do without.
 
 use strict;
 use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
 
 use Cwd qw(abs_path);
-use FindBin;
+use File::Path qw(make_path);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
 use Test::More;
+
+use Zklock;
+use ZooKeeper;
 
 my $root = abs_path("$FindBin::RealBin/..");
 
@@ -29,5 +39,56 @@ for my $case (@missing)
 }
 
 unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/\*\*\*/, 'with all of them');
+
+#
+# make installcheck, in a directory of its own
+#
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $zk = ZooKeeper->new->start;
+my $node = zk_cluster('main', $zk);
+my %server = (PGHOST => $node->host, PGPORT => $node->port, PGUSER => $node->safe_psql('postgres', 'SELECT user'));
+$node->safe_psql('postgres', 'CREATE ROLE plain LOGIN');
+
+# [status, what it says]
+sub installcheck
+{
+	my ($env, @arguments) = @_;
+	local %ENV = (%ENV, %server, %$env);
+	make_path("$dir/build");
+	my $says = `make -C $dir/build -f $root/Makefile VPATH=$root installcheck @arguments 2>&1 </dev/null`;
+	return [ $? >> 8, $says ];
+}
+
+my $zk_hosts = 'ZK_HOSTS=' . $zk->hosts;
+make_path("$dir/perl/IPC");
+append_to_file("$dir/perl/IPC/Run.pm", 'die "as if it were not there";');
+
+my @lacks = (
+	[ 'no server', { PGHOST => '/nonexistent' }, [$zk_hosts], qr/: no PostgreSQL server answers$/m ],
+	[ 'no superuser', { PGUSER => 'plain' }, [$zk_hosts], qr/: the tests need a superuser$/m ],
+	[   'no ensemble', {}, ['ZK_HOSTS=127.0.0.1:1'],
+		qr/^(?:psql:.*)?ERROR: +could not .*ZooKeeper.*: that server cannot lock in ZooKeeper at 127\.0\.0\.1:1$/ms
+	],
+	[   'no IPC::Run', { PERL5LIB => "$dir/perl" }, [ $zk_hosts, 'REGRESS=', 'ISOLATION=' ],
+		qr/: t\/ needs Debian's libipc-run-perl$/m
+	],);
+foreach my $case (@lacks)
+{
+	my ($what, $env, $arguments, $expected) = @$case;
+	my ($status, $says) = @{ installcheck($env, @$arguments) };
+	isnt($status, 0, "installcheck, $what: fails");
+	like($says, $expected, "installcheck, $what: says so");
+	unlike($says, qr/regression\.diffs|^# Running|\.\.\. /m, "installcheck, $what: runs no test");
+}
+
+{
+	my ($status, $says) =
+	  @{ installcheck({}, $zk_hosts, qw(REGRESS=basic ISOLATION=unlock PROVE_TESTS=t/028_names.pl)) };
+	is($status, 0, 'installcheck passes') or diag($says);
+	like($says, qr/^(?:ok 1 +- |test )$_\b/m, "- with $_") for qw(basic unlock);
+	like($says, qr/^\Qt\E\/028_names\.pl \.+ ok$/m, '- with t/');
+	ok(-e "$dir/build/results/basic.out", '- and writes to where it runs');
+	zk_nothing_left($zk, 'nothing is left');
+}
 
 done_testing();
