@@ -72,6 +72,8 @@ make_folder()
 		Acquire::Retries "3";
 		Dpkg::Use-Pty "false";
 	END
+	# nobody minds what a crash leaves of it
+	echo force-unsafe-io >"$dir/etc/dpkg/dpkg.cfg.d/90folder"
 	cp /etc/hosts "$dir/etc/hosts"
 	cp /etc/resolv.conf "$dir/etc/resolv.conf"
 	# no service starts because it is installed: ports are this machine's
