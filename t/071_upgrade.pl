@@ -39,6 +39,8 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 	# PGXN's have three parts
 	is($meta->{version}, "$default.0", 'META.json has it');
 	is($meta->{provides}{zklock}{version}, "$default.0", '- where it says what it provides, too');
+	is_deeply([ grep { !$meta->{$_} } qw(name version abstract maintainer license provides meta-spec) ],
+		[], '- and all that PGXN asks for');
 	ok(-e "$tree/$meta->{provides}{zklock}{file}", '- and names a script that exists');
 	ok(-e "$tree/$meta->{provides}{zklock}{docfile}", '- and a document');
 	is_deeply([ sort split / /, $data ], [ sort map { s{.*/}{}r } glob "$tree/zklock--*.sql" ],
@@ -205,13 +207,10 @@ no_difference(upgrade($default, "$first to $default"), "upgraded to $default: th
 my $dump = dump_of('new0');
 my %kinds;
 $kinds{ (split / /)[0] }++ for keys %$dump;
-is_deeply(
-	{ map { $_ => $kinds{$_} } qw(FUNCTION VIEW TABLE) },
-	{   FUNCTION => scalar(() = $real{"zklock--$first.sql"} =~ /^CREATE FUNCTION/mg),
-		VIEW => 2,
-		TABLE => 1
-	},
-	'the comparison sees each function, view and table') if $default eq $first;
+foreach my $kind ($default eq $first ? qw(FUNCTION VIEW TABLE) : ())
+{
+	is($kinds{$kind}, scalar(() = $real{"zklock--$first.sql"} =~ /^CREATE $kind /mg), "the comparison sees each $kind");
+}
 
 # ------------------------------------------------------- what there could be
 
