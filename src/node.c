@@ -1006,7 +1006,7 @@ zkn_heartbeat_locked(ZkSession *s)
 		if (n->state == ZKN_PRESENT && !n->unwanted && !n->sharing)
 		{
 			if (now - n->made_at > s->info.timeout_ms * ZKS_MS / 3 &&
-				(n->watch != NULL || !zkw_too_many_locked(s)))
+				(n->watch != NULL || !zkw_exceed_locked(s, ZKW_BYTES_ENOUGH)))
 				keep_watch(n);
 		}
 		else

@@ -687,10 +687,11 @@ free_watch(ZkWatch *w)
 	free(w);
 }
 
+/* Of the bytes above: where there is one credential, there may be any number */
 bool
-zkw_too_many_locked(ZkSession *s)
+zkw_exceed_locked(ZkSession *s, size_t bytes)
 {
-	return s->ncredentials > 1 && s->watch_bytes > ZKW_BYTES_SURELY_SENT;
+	return s->ncredentials > 1 && s->watch_bytes > bytes;
 }
 
 /*

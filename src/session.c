@@ -217,7 +217,7 @@ zks_end_locked(ZkSession *s, int error)
 static void
 suspend_locked(ZkSession *s)
 {
-	if (zkw_too_many_locked(s))
+	if (zkw_exceed_locked(s, ZKW_BYTES_SURELY_SENT))
 		zks_end_locked(s, ZSESSIONEXPIRED);
 	else
 		set_state(s, ZKS_SUSPENDED);

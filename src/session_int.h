@@ -49,9 +49,11 @@
  * On a new connection the library sends all watches in one packet.  It puts
  * each credential in front of what is still to be sent; from the second on,
  * into the middle of that packet if the socket has not taken it whole.  So with
- * several credentials there must not be more watches than this.
+ * several credentials there must not be more watches than fit for certain; and
+ * those that only help stop well before that.
  */
-#define ZKW_BYTES_SURELY_SENT	(64 * 1024)
+#define ZKW_BYTES_SURELY_SENT	(128 * 1024)
+#define ZKW_BYTES_ENOUGH		(64 * 1024)
 
 /* Called when a request is answered, or never will be; with the mutex held */
 typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
@@ -210,7 +212,7 @@ extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_free_all(ZkSession *s);
 extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);
 extern void zkw_drop_locked(ZkWatch *w);
-extern bool zkw_too_many_locked(ZkSession *s);
+extern bool zkw_exceed_locked(ZkSession *s, size_t bytes);
 
 /* node.c */
 extern void zkn_connected_locked(ZkSession *s);
