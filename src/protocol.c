@@ -476,13 +476,14 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 /*
  * Do these two nodes hold for the same?  Of zklock, a session's; of other
  * clients, whose sessions have many threads, only a reader that has a writer's
- * number, when Curator downgrades.
+ * number, when Curator downgrades; where numbers tell.
  */
 static bool
 is_same_holder(const ZkpContender *a, const ZkpContender *b)
 {
 	return a->owner != 0 && a->owner == b->owner &&
-		((a->ours && b->ours) || a->seq == b->seq);
+		((a->ours && b->ours) ||
+		 (a->czxid == 0 && a->seq == b->seq && a->mode != b->mode));
 }
 
 /* By the rules of zkp_look */

@@ -370,6 +370,8 @@ test_granted(void)
 	holds("..", queue, n, "of two with one number, neither holds for certain");
 	queue[0].owner = queue[1].owner = 7;
 	holds("++", queue, n, "but if it is one session's: it turns reader");
+	queue[1].mode = ZKP_EXCLUSIVE;
+	holds("..", queue, n, "two writers do not");
 }
 
 static void
