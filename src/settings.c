@@ -193,17 +193,18 @@ define_settings(void)
  *-------------------------------------------------------------------------
  */
 
-/* Names of those that were set when the library was loaded */
-static List *set_before = NIL;
+/* Names of those that were set, and of those of them that have lost it */
+static List *dropped = NIL;
 
+/* What a session sets for itself does not take the place of anything */
 static bool
-is_set(const struct config_generic *setting)
+is_configured(const struct config_generic *setting)
 {
-	return setting->source > PGC_S_DEFAULT || setting->reset_source > PGC_S_DEFAULT;
+	return setting->reset_source > PGC_S_DEFAULT;
 }
 
 static void
-remember_what_is_set(void)
+remember_configured(void)
 {
 	int			n;
 	struct config_generic **settings = guc_variables_compat(&n);
@@ -212,52 +213,58 @@ remember_what_is_set(void)
 	for (int i = 0; i < n; i++)
 	{
 		if (pg_strncasecmp(settings[i]->name, "zklock.", strlen("zklock.")) == 0 &&
-			is_set(settings[i]))
-			set_before = lappend(set_before, pstrdup(settings[i]->name));
+			is_configured(settings[i]))
+			dropped = lappend(dropped, pstrdup(settings[i]->name));
 	}
 	MemoryContextSwitchTo(old);
 }
 
-/* The user's own cannot do harm */
+/* Has it lost its value?  The user's own cannot do harm. */
 static bool
-is_dropped(const struct config_generic *setting)
+is_dropped(const char *name, struct config_generic *const *settings, int n)
 {
+	for (int i = 0; i < n; i++)
+	{
+		if (pg_strcasecmp(settings[i]->name, name) == 0)
+			return settings[i]->context != PGC_USERSET && !is_configured(settings[i]) &&
+				settings[i]->source <= PGC_S_DEFAULT;
+	}
+	return false;				/* no such setting */
+}
+
+static void
+forget_those_in_force(void)
+{
+	int			n;
+	struct config_generic **settings = guc_variables_compat(&n);
 	ListCell   *cell;
 
-	if (setting->context == PGC_USERSET || is_set(setting))
-		return false;
-	foreach(cell, set_before)
+	foreach(cell, dropped)
 	{
-		if (pg_strcasecmp(lfirst(cell), setting->name) == 0)
-			return true;
+		if (!is_dropped(lfirst(cell), settings, n))
+			dropped = foreach_delete_current(dropped, cell);
 	}
-	return false;
 }
 
 void
 zklock_refuse_dropped_settings(void)
 {
-	int			n;
-	struct config_generic **settings;
-
-	if (set_before == NIL)
+	if (dropped == NIL)
 		return;
-	settings = guc_variables_compat(&n);
-	for (int i = 0; i < n; i++)
-	{
-		if (is_dropped(settings[i]))
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("the value that \"%s\" was given is not in force", settings[i]->name),
-					 errdetail("It was not valid, or was given by somebody who may not set it, when the library was loaded."),
-					 errhint("Connect without it, or ask an administrator to mend it.")));
-	}
+	forget_those_in_force();	/* a reload, or a superuser, may have mended it */
+	if (dropped != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("the value that \"%s\" was given is not in force", (char *) linitial(dropped)),
+				 errdetail("It was not valid, or was given by somebody who may not set it, when the library was loaded."),
+				 errhint("Connect without it, or ask an administrator to mend it.")));
 }
 
 void
 zklock_define_settings(void)
 {
-	remember_what_is_set();
+	remember_configured();
 	define_settings();
 	reserve_guc_prefix_compat("zklock");
+	forget_those_in_force();
 }
