@@ -117,6 +117,21 @@ subtest 'other ways to name the server' => sub {
 	is($result->{out}, 't|t', 'behind one that is silent');
 };
 
+# The certificate is who we are: ZooKeeper calls that scheme x509
+subtest 'nodes of our own' => sub {
+	my ($s) = with(acl => 'creator');
+	is($s->query(q{SELECT zk_lock('/mine')})->{out}, 't', 'zklock.acl = creator without zklock.auth_file');
+	ok(!eval { $zk->children('/zklock/mine'); 1 }, 'others cannot look');
+	like($@, qr/NOAUTH/, '- as ZooKeeper says');
+	my ($other) = with();
+	is($other->query(q{SELECT zk_try_lock('/mine')})->{out}, 'f', 'who has the same certificate can');
+	my ($anonymous, $result) =
+	  with(acl => 'creator', hosts => "localhost:$other_port", tls_ca_file => "$dir/other_ca.pem",
+		tls_verify_host => 'off', tls_cert_file => '', tls_key_file => '');
+	is($result->{state}, '55000', 'without certificate and file there are no credentials');
+	$s->value('SELECT zk_unlock_all()');
+};
+
 # Much at once: answers of more than one TLS record, and some in one record, of
 # which poll() sees nothing any more
 subtest 'much data' => sub {
