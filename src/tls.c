@@ -195,9 +195,14 @@ is_private(const char *file, char *error, int errlen)
 static bool
 readable(const char *file, const char *setting, char *error, int errlen)
 {
-	if (access(file, R_OK) == 0)
+	struct stat st;
+
+	if (stat(file, &st) != 0 || access(file, R_OK) != 0)
+		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
+	else if (!S_ISREG(st.st_mode))	/* a pipe would keep us waiting */
+		snprintf(error, errlen, "The file of %s is not a regular file", setting);
+	else
 		return true;
-	snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
 	return false;
 }
 
