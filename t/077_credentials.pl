@@ -312,6 +312,21 @@ subtest 'when the file is read' => sub {
 	$node->reload;
 	zk_until(sub { $s->value('SHOW zklock.auth_file') eq $good }, 'the reload');
 	is_deeply(known_as($s), creator_acl('good:secret'), 'a reload is enough');
+
+	# and to take it out again is not what a user does who wants to be rid of it
+	foreach my $setting ([ 'node_style', 'kazoo' ], [ 'acl', 'world' ], [ 'root', '/elsewhere' ])
+	{
+		my ($name, $value) = @$setting;
+		my $was = $admin->value("SHOW zklock.$name");
+		$admin->value("ALTER SYSTEM SET zklock.$name = '$value'");
+		$node->reload;
+		my $there = do { zk_until(sub { $admin->value("SHOW zklock.$name") eq $value }, 'the reload'); zk_session($node); };
+		$admin->value("ALTER SYSTEM RESET zklock.$name");
+		$node->reload;
+		zk_until(sub { $there->value("SHOW zklock.$name") eq $was }, 'the reload');
+		is($there->query("SELECT zk_lock('/taken-out-$name')")->{state}, '', "zklock.$name, set and reset for the whole server");
+		$there->quit;
+	}
 	$s->quit;
 };
 
