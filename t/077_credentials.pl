@@ -116,6 +116,8 @@ subtest 'contents that are taken' => sub {
 		[ 'comments and blank lines', "# who\n\n#digest:no:body\ndigest:ann:secret\n\n# end", 'ann:secret' ],
 		[ 'lines that end in CRLF', "# who\r\n\r\ndigest:ann:secret\r\ndigest:bob:other\r\n", 'ann:secret', 'bob:other' ],
 		[ 'a password with colons', "digest:ann:se:c:ret\n", 'ann:se:c:ret' ],
+		[ 'blanks before a comment, before a line, and alone', " # who\n  digest:ann:secret\n \t\n", 'ann:secret' ],
+		[ 'sixteen', join('', map { "digest:$_:secret\n" } 10 .. 25), map { "$_:secret" } 10 .. 25 ],
 		[ 'a NUL byte in a comment', "#\0\ndigest:ann:secret\n", 'ann:secret' ],
 		[ 'a password with # and blanks', "digest:ann:a # b\n", 'ann:a # b' ],
 		[ 'a password with a quote and a backslash', "digest:ann:a'b\\c\"%s%n\n", q{ann:a'b\\c"%s%n} ],
@@ -155,13 +157,16 @@ subtest 'lines that are not taken' => sub {
 		[ 'a NUL byte in a password', "digest:ann:sec\0ret\n", 1 ],
 		[ 'a NUL byte at the start of a line', "digest:ann:secret\n\0#\n", 2 ],
 		[ 'no credentials', "digest:ann:secret\n\ndigest:\n", 3 ],
-		[ 'blanks before a comment', " # who\n", 1 ],
+		[ 'a mark of the byte order', "\xef\xbb\xbfdigest:ann:secret\n", 1 ],
+		[ 'a scheme with a blank', "digest :ann:secret\n", 1 ],
 		[ 'UTF-16', "\xff\xfed\0i\0g\0e\0s\0t\0:\0a\0:\0b\0\n\0", 1 ])
 	{
 		my ($name, $content, $line) = @$_;
 		my $result = refused(auth_file($content), qr/bad line, number $line\./, $name);
 		unlike($result->{err}, qr/ann|bob|ret\b/, '- and shows nothing of it');
 	}
+	refused(auth_file(join '', map { "digest:$_:secret\n" } 10 .. 26), qr/has more than 16 credentials/, 'seventeen');
+	refused(auth_file("sasl:ann\n"), qr/asks for SASL/, 'SASL');
 };
 
 # ---------------------------------------------------------------- what file it is
@@ -393,6 +398,26 @@ subtest 'several credentials, and connections that are cut' => sub {
 	$proxy->swallow_and_drop('auth');
 	$s = zk_session($node, options => "-c zklock.auth_file=$file -c zklock.hosts=" . $proxy->hosts);
 	is_deeply(known_as($s), creator_acl('ann:secret', 'bob:other'), 'cut at the first connection');
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# ZooKeeper writes all that a session is known by into the list of each node, and
+# the client library sends all of it on each connection.
+subtest 'many credentials, and many locks' => sub {
+	my @ids = map { "user$_:" . 'long secret ' x 5 } 10 .. 25;
+	my $file = auth_file(join '', map { "digest:$_\n" } @ids);
+	my $proxy = ZkProxy->new($zk);
+	my $s = zk_session($node, options => "-c zklock.auth_file=$file -c zklock.hosts=" . $proxy->hosts);
+	my $all = sub { my ($n) = @_; return "zk_lock_all(ARRAY(SELECT '/many/' || i FROM generate_series(1, $n) i))" };
+	my $result = $s->query('SELECT ' . $all->(1000));
+	ok($result->{state} eq '54000' || $result->{out} eq 't', 'a thousand at once: too many, or had') or diag $result->{err};
+	$s->value('SELECT zk_unlock_all()');
+	is($s->value('SELECT ' . $all->(300)), 't', 'three hundred at once: had');
+	my ($one) = $zk->children('/zklock/many/300');
+	is_deeply([ sort { $a->[2] cmp $b->[2] } $zk->acl("/zklock/many/300/$one") ], creator_acl(@ids), '- closed but for all of these');
+	keeps_its_rights($s, sub { $proxy->drop }, "cut $_") for 1 .. 3;
+	is($s->value("SELECT zk_unlock_all()"), '300', '- and all can be given back');
 	$s->quit;
 	zk_nothing_left($zk, 'nothing is left');
 };
