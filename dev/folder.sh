@@ -13,15 +13,6 @@
 # whoever called it is killed, everything that it left running or mounted is gone.
 # The network is this machine's, so that servers in two folders need two ports.
 
-# Where packages come from: as for this machine, without its own choice of suites
-folder_mirror()
-{
-	local mirror
-	read -r mirror < <(apt-get indextargets --format '$(REPO_URI)' \
-		'Identifier: Packages' 'Origin: Debian' 'Label: Debian') || true
-	echo "${FOLDER_MIRROR:-${mirror:-http://deb.debian.org/debian}}"
-}
-
 # in_namespace SCRIPT ARGUMENTS...: what bash says to the script, whose processes
 # and mounts end with it.  In the background, since a shell runs no trap while it
 # waits for a command in the foreground.
@@ -52,7 +43,7 @@ make_folder()
 	((EUID == 0)) || { echo 'only root can make a folder' >&2; return 1; }
 	[[ ! -e $dir ]] || { echo "$dir is there already" >&2; return 1; }
 	command -v debootstrap >/dev/null || { echo 'debootstrap is missing' >&2; return 1; }
-	mirror=$(folder_mirror)
+	mirror=$(debian_mirror)
 	# a suite that is younger than this machine's debootstrap
 	[[ -e /usr/share/debootstrap/scripts/$suite ]] || script=(sid)
 	mkdir -p "$dir"
