@@ -193,7 +193,13 @@ define_settings(void)
  *-------------------------------------------------------------------------
  */
 
-/* Names of those that were set, and of those of them that have lost it */
+/* Those that were set, and then those of them that have lost it */
+typedef struct Dropped
+{
+	char	   *name;
+	bool		by_client;		/* an option of the connection took its place */
+} Dropped;
+
 static List *dropped = NIL;
 
 /* What a session sets for itself does not take the place of anything */
@@ -214,7 +220,13 @@ remember_configured(void)
 	{
 		if (pg_strncasecmp(settings[i]->name, "zklock.", strlen("zklock.")) == 0 &&
 			is_configured(settings[i]))
-			dropped = lappend(dropped, pstrdup(settings[i]->name));
+		{
+			Dropped    *d = palloc(sizeof(Dropped));
+
+			d->name = pstrdup(settings[i]->name);
+			d->by_client = settings[i]->reset_source == PGC_S_CLIENT;
+			dropped = lappend(dropped, d);
+		}
 	}
 	MemoryContextSwitchTo(old);
 }
@@ -232,8 +244,13 @@ is_dropped(const char *name, struct config_generic *const *settings, int n)
 	return false;				/* no such setting */
 }
 
+/*
+ * What an administrator has mended by a reload is in force.  Where a connection
+ * began with an option that was refused, a reload may bring another value than
+ * the one that was lost, so that this stays.
+ */
 static void
-forget_those_in_force(void)
+forget_those_in_force(bool reloaded)
 {
 	int			n;
 	struct config_generic **settings = guc_variables_compat(&n);
@@ -241,7 +258,9 @@ forget_those_in_force(void)
 
 	foreach(cell, dropped)
 	{
-		if (!is_dropped(lfirst(cell), settings, n))
+		Dropped    *d = lfirst(cell);
+
+		if (!(reloaded && d->by_client) && !is_dropped(d->name, settings, n))
 			dropped = foreach_delete_current(dropped, cell);
 	}
 }
@@ -251,11 +270,11 @@ zklock_refuse_dropped_settings(void)
 {
 	if (dropped == NIL)
 		return;
-	forget_those_in_force();	/* a reload, or a superuser, may have mended it */
+	forget_those_in_force(true);
 	if (dropped != NIL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("the value that \"%s\" was given is not in force", (char *) linitial(dropped)),
+				 errmsg("the value that \"%s\" was given is not in force", ((Dropped *) linitial(dropped))->name),
 				 errdetail("It was not valid, or was given by somebody who may not set it, when the library was loaded."),
 				 errhint("Connect without it, or ask an administrator to mend it.")));
 }
@@ -266,5 +285,5 @@ zklock_define_settings(void)
 	remember_configured();
 	define_settings();
 	reserve_guc_prefix_compat("zklock");
-	forget_those_in_force();
+	forget_those_in_force(false);
 }

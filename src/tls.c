@@ -47,6 +47,9 @@
 /* The library has closed its socket: so long for what it wrote before that */
 #define LAST_WORDS_MS	500
 
+/* The gate must not be kept for as long as a server goes on talking */
+#define ROUNDS			16
+
 #define FAULT_LEN		160		/* as ZkSessionInfo.trouble */
 
 struct ZkTls
@@ -75,11 +78,13 @@ struct ZkWire
 	bool		connected;		/* TCP is */
 	bool		prepared;		/* what the certificate must say is known */
 	bool		secured;		/* the handshake is done */
-	bool		library_gone;
+	bool		leaving;		/* the library has closed its socket */
+	bool		library_gone;	/* and we have read all that it wrote */
 	bool		server_gone;
 	int64_t		quiet_by;		/* the last words must be out by then */
 	Load		out;			/* to the server */
 	Load		in;
+	bool		again;			/* there is more to do at once */
 	short		net_events;		/* what the wire waits for */
 	short		inner_events;
 	char		fault[FAULT_LEN];	/* written before failed is set */
@@ -475,6 +480,15 @@ secure(ZkWire *w)
 	return w->secured;
 }
 
+/* What the library wrote before may still go out, but not for ever */
+static void
+leave(ZkWire *w)
+{
+	if (!w->leaving)
+		w->quiet_by = zks_now() + LAST_WORDS_MS * ZKS_MS;
+	w->leaving = true;
+}
+
 /* From the library to the server; did anything move? */
 static bool
 carry_out(ZkWire *w)
@@ -495,7 +509,7 @@ carry_out(ZkWire *w)
 		else
 		{
 			w->library_gone = true;
-			w->quiet_by = zks_now() + LAST_WORDS_MS * ZKS_MS;
+			leave(w);
 		}
 	}
 	if (w->out.at < w->out.end)
@@ -567,6 +581,7 @@ static bool
 work(ZkWire *w)
 {
 	bool		moved;
+	int			rounds = 0;
 
 	w->net_events = w->inner_events = 0;
 	ERR_clear_error();
@@ -580,11 +595,13 @@ work(ZkWire *w)
 		moved = carry_in(w);
 		if (!w->server_gone)
 			moved |= carry_out(w);
-	} while (moved && !atomic_load(&w->stop));
+	} while (moved && ++rounds < ROUNDS && !atomic_load(&w->stop));
+	w->again = moved;
 
 	if (w->server_gone)
 		return w->in.at < w->in.end;
-	if (w->library_gone && (w->out.at == w->out.end || zks_now() >= w->quiet_by))
+	if ((w->library_gone && w->out.at == w->out.end) ||
+		(w->leaving && zks_now() >= w->quiet_by))
 	{
 		SSL_shutdown(w->ssl);
 		return false;
@@ -609,14 +626,16 @@ wire_main(void *arg)
 			break;
 
 		/*
-		 * Until the handshake is done, the library's end is only looked at for
-		 * whether it is still there; later, a write to it tells that.
+		 * The library's end is always looked at: with a server that takes nothing
+		 * more, nothing else would tell that the library is gone.
 		 */
 		fds[0] = (struct pollfd) {.fd = w->server_gone ? -1 : w->net,.events = w->net_events};
-		fds[1] = (struct pollfd) {.fd = w->secured && w->inner_events == 0 ? -1 : w->inner,.events = w->inner_events};
-		poll(fds, 2, w->library_gone ? LAST_WORDS_MS : -1);
+		fds[1] = (struct pollfd) {.fd = w->leaving && w->inner_events == 0 ? -1 : w->inner,.events = w->inner_events | POLLRDHUP};
+		poll(fds, 2, w->again ? 0 : w->leaving ? LAST_WORDS_MS : -1);
 		if (!w->secured && fds[1].revents != 0)
 			break;
+		if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR))
+			leave(w);
 	}
 
 	/* the library reads to the end of what there is */
