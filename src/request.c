@@ -568,8 +568,8 @@ done:
 	return r;
 }
 
-ZkRequest *
-zks_read(ZkSession *s, const char *path)
+static ZkRequest *
+ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path)
 {
 	ZkRequest  *r;
 	sigset_t	saved;
@@ -579,38 +579,34 @@ zks_read(ZkSession *s, const char *path)
 	if (r != NULL)
 	{
 		r->keeps_data = true;
-		zkr_get_locked(r, path);
+		send(r, path);
 	}
 	zks_leave(s, &saved);
 	return r;
 }
 
+static void
+delete_any_version_locked(ZkRequest *r, const char *path)
+{
+	zkr_delete_locked(r, path, -1);
+}
+
+ZkRequest *
+zks_read(ZkSession *s, const char *path)
+{
+	return ask(s, zkr_get_locked, path);
+}
+
 ZkRequest *
 zks_stat(ZkSession *s, const char *path)
 {
-	ZkRequest  *r;
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_stat_locked(r, path);
-	zks_leave(s, &saved);
-	return r;
+	return ask(s, zkr_stat_locked, path);
 }
 
 ZkRequest *
 zks_delete(ZkSession *s, const char *path)
 {
-	ZkRequest  *r;
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_delete_locked(r, path, -1);
-	zks_leave(s, &saved);
-	return r;
+	return ask(s, delete_any_version_locked, path);
 }
 
 /*
