@@ -45,7 +45,8 @@ unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/
 #
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk);
+# as one that nobody has set up for it
+my $node = zk_cluster('main', $zk, session_preload_libraries => '', 'zklock.hosts' => '');
 my %server = (PGHOST => $node->host, PGPORT => $node->port, PGUSER => $node->safe_psql('postgres', 'SELECT user'));
 $node->safe_psql('postgres', 'CREATE ROLE plain LOGIN');
 
@@ -83,9 +84,9 @@ foreach my $case (@lacks)
 
 {
 	my ($status, $says) =
-	  @{ installcheck({}, $zk_hosts, qw(REGRESS=basic ISOLATION=unlock PROVE_TESTS=t/028_names.pl)) };
+	  @{ installcheck({}, $zk_hosts, "REGRESS='basic arguments'", 'ISOLATION=unlock', 'PROVE_TESTS=t/028_names.pl') };
 	is($status, 0, 'installcheck passes') or diag($says);
-	like($says, qr/^(?:ok 1 +- |test )$_\b/m, "- with $_") for qw(basic unlock);
+	like($says, qr/^(?:ok 1 +- |test )$_\b/m, "- with $_") for qw(basic arguments unlock);
 	like($says, qr/^\Qt\E\/028_names\.pl \.+ ok$/m, '- with t/');
 	ok(-e "$dir/build/results/basic.out", '- and writes to where it runs');
 	zk_nothing_left($zk, 'nothing is left');
