@@ -532,6 +532,19 @@ subtest 'who may set and see it' => sub {
 		  or diag $sly->query("SELECT peek('zklock.$name')")->{out}, ' for ', $expected;
 		$sly->quit;
 	}
+	# nor when the configuration is read again, which knows of no role
+	{
+		my $sly = eval { session_of('worker', options => '-c zklock.root=/x') };
+		$admin->value("ALTER SYSTEM SET zklock.root = '/zklock/all'");
+		$node->reload;
+		zk_until(sub { $admin->value('SHOW zklock.root') eq '/zklock/all' }, 'the reload');
+		my $lock = $sly && $sly->query("SELECT zk_lock('/sly')");
+		ok(!$sly || $lock->{state} ne '' || $sly->value('SHOW zklock.root') eq '/zklock/worker', '- nor by waiting for a reload');
+		$sly->quit if $sly;
+		$admin->value('ALTER SYSTEM RESET zklock.root');
+		$node->reload;
+		zk_until(sub { $admin->value('SHOW zklock.root') eq '/zklock' }, 'the reload');
+	}
 	$admin->value('ALTER ROLE worker RESET zklock.root');
 
 	# rights are those of who runs it
