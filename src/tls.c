@@ -80,6 +80,7 @@ struct ZkWire
 	bool		secured;		/* the handshake is done */
 	bool		leaving;		/* the library has closed its socket */
 	bool		library_gone;	/* and we have read all that it wrote */
+	bool		library_deaf;	/* what was for it is lost: it gets no more */
 	bool		server_gone;
 	int64_t		quiet_by;		/* the last words must be out by then */
 	Load		out;			/* to the server */
@@ -556,8 +557,8 @@ carry_in(ZkWire *w)
 		}
 		w->in.end += rc;
 	}
-	if (w->library_gone)
-		w->in.at = w->in.end;	/* nobody is there to take it */
+	if (w->library_gone || w->library_deaf)
+		w->in.at = w->in.end;
 	if (w->in.at < w->in.end)
 	{
 		ssize_t		n = send(w->inner, w->in.bytes + w->in.at, w->in.end - w->in.at,
@@ -571,7 +572,12 @@ carry_in(ZkWire *w)
 		else if (errno == EAGAIN || errno == EINTR)
 			w->inner_events |= POLLOUT;
 		else
+		{
+			/* mostly, it has gone; carry_out hears of that */
+			w->library_deaf = true;
 			w->in.at = w->in.end;
+			shutdown(w->inner, SHUT_WR);
+		}
 	}
 	return moved;
 }
