@@ -143,6 +143,15 @@ is(made_by('2003-01-01'), '', '- nor in hub');
 is($west->query(q{CALL report('2003-01-01')})->{state}, '', '- but then the other');
 is(made_by('2003-01-01'), 'west', '- has made it');
 
+# A cluster whose clock is late, or whose pg_cron is, asks when the work is done
+my $period = $east_admin->value(q{SELECT now() - interval '10 s'});
+$east->send("CALL mail('$period')");
+zk_until(sub { grep { $_ eq 'east' } in_both("SELECT made_by FROM mailed WHERE period = '$period'") }, 'east to have mailed');
+is($west->query("CALL mail('$period')")->{state}, '', 'mail: a late one');
+is_deeply([ in_both("SELECT made_by FROM mailed WHERE period = '$period'") ], ['east'], '- does not mail again');
+$east_admin->value('SELECT pg_cancel_backend(' . $east->pid . ')');
+is($east->wait->{state}, '57014', '- while the first one keeps the lock');
+
 $_->quit for $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 zk_no_crash($_) for @both, $hub;
