@@ -98,13 +98,14 @@ subtest 'requests, waits, timeouts' => sub {
 	}
 	$does->(q{SELECT * FROM zk_lock_queue('/c')}, '', 'zk_lock_queue: nothing');
 
-	foreach my $call (q{zk_lock('/c', '100ms')}, q{zk_xact_lock('/c', '100ms')}, q{zk_lock_shared('/c', '100ms')},
-		q{zk_semaphore_acquire('/c', 1, '100ms')}, q{zk_lock_all('{/b,/c}', '100ms')})
+	# long enough to be in the queue by then
+	foreach my $call (q{zk_lock('/c', '1500ms')}, q{zk_xact_lock('/c', '1500ms')}, q{zk_lock_shared('/c', '1500ms')},
+		q{zk_semaphore_acquire('/c', 1, '1500ms')}, q{zk_lock_all('{/b,/c}', '1500ms')})
 	{
 		$does->("SELECT $call", 'waits 1, timeouts 1', "$call in vain: waits and timeouts");
 	}
-	$does->(q{SET lock_timeout = '100ms'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1', 'lock_timeout: waits');
-	$does->(q{RESET lock_timeout; SET statement_timeout = '200ms'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
+	$does->(q{SET lock_timeout = '1500ms'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1', 'lock_timeout: waits');
+	$does->(q{RESET lock_timeout; SET statement_timeout = '1500ms'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
 	$s->value('RESET statement_timeout');
 	$does_waiting->(q{SELECT zk_lock('/c')}, sub { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')') }, 'waits 1',
 		'cancelled: waits');
