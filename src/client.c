@@ -162,6 +162,17 @@ reserve_descriptors(void)
 }
 
 /*
+ * Somebody has called exit().  PostgreSQL's own handler comes after that of
+ * tls.c, when nothing can be said to a server any more.
+ */
+static void
+exit_in_order(void)
+{
+	if (session != NULL && owner_pid == getpid() && !proc_exit_inprogress)
+		proc_exit(1);
+}
+
+/*
  * A session as the settings ask for, and their copy.  Leaves it NULL, with
  * errno set, when there are not the resources.
  */
@@ -175,6 +186,7 @@ open_as_set(const ZkCredentials *credentials)
 		.credentials = credentials->list,
 		.ncredentials = credentials->n,
 	};
+	static bool exit_ordered = false;
 	bool		with_tls = zkcert_wanted();
 	int			save_errno;
 
@@ -193,6 +205,11 @@ open_as_set(const ZkCredentials *credentials)
 	{
 		release_descriptors();
 		zkcert_raise();
+	}
+	if (with_tls && !exit_ordered)
+	{
+		atexit(exit_in_order);
+		exit_ordered = true;
 	}
 	session = zks_open(&options);
 	save_errno = errno;

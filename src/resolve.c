@@ -28,7 +28,7 @@
 
 #define MAX_ADDRESSES	64
 #define ADDRESS_LEN		(NI_MAXHOST + NI_MAXSERV + 2)
-#define NAMES_LEN		(MAX_ADDRESSES * 128)
+#define NAMES_LEN		(MAX_ADDRESSES * 512)
 
 typedef struct AddressList
 {

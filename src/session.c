@@ -48,6 +48,9 @@
 /* How long a session that is cut off when it is closed tries to say goodbye */
 #define LINGER_MS			500
 
+/* Of a certificate; the names in one rarely have more than 250 bytes */
+#define LONGEST_SUBJECT		1024
+
 /*
  * Threads of sessions that were given up, and wait for a resolver that is
  * silent: no more of them than this
@@ -310,7 +313,7 @@ lay_wire(ZkSession *s)
 		drop_connection_locked(s, "connected before TLS was ready");
 	else if ((s->wire = zkt_lay(s->tls, s->sock, s->names)) == NULL)
 		drop_connection_locked(s, strerror(errno));
-	return s->wire != NULL;
+	return s->sock >= 0;
 }
 
 /* The socket is the library's, made without SOCK_CLOEXEC */
@@ -702,6 +705,10 @@ copy_credentials(ZkSession *s, const ZkOptions *options)
 		return false;
 	s->ncredentials = options->ncredentials;
 	s->acl_bytes = ZKR_ACL_BYTES;
+
+	/* the subject of a certificate is an id, too */
+	if (options->closed && options->tls != NULL)
+		s->acl_bytes += ZKR_ACL_BYTES + LONGEST_SUBJECT;
 	for (int i = 0; i < s->ncredentials; i++)
 	{
 		s->credentials[i].scheme = strdup(options->credentials[i].scheme);

@@ -231,17 +231,18 @@ remember_configured(void)
 	MemoryContextSwitchTo(old);
 }
 
-/* Has it lost its value?  The user's own cannot do harm. */
-static bool
-is_dropped(const char *name, struct config_generic *const *settings, int n)
+static const struct config_generic *
+find_setting(const char *name)
 {
+	int			n;
+	struct config_generic **settings = guc_variables_compat(&n);
+
 	for (int i = 0; i < n; i++)
 	{
 		if (pg_strcasecmp(settings[i]->name, name) == 0)
-			return settings[i]->context != PGC_USERSET && !is_configured(settings[i]) &&
-				settings[i]->source <= PGC_S_DEFAULT;
+			return settings[i];
 	}
-	return false;				/* no such setting */
+	return NULL;
 }
 
 /*
@@ -252,15 +253,16 @@ is_dropped(const char *name, struct config_generic *const *settings, int n)
 static void
 forget_those_in_force(bool reloaded)
 {
-	int			n;
-	struct config_generic **settings = guc_variables_compat(&n);
 	ListCell   *cell;
 
 	foreach(cell, dropped)
 	{
 		Dropped    *d = lfirst(cell);
+		const struct config_generic *setting = find_setting(d->name);
 
-		if (!(reloaded && d->by_client) && !is_dropped(d->name, settings, n))
+		/* the user's own cannot do harm */
+		if (setting == NULL || setting->context == PGC_USERSET ||
+			(is_configured(setting) && !(reloaded && d->by_client)))
 			dropped = foreach_delete_current(dropped, cell);
 	}
 }
@@ -268,15 +270,24 @@ forget_those_in_force(bool reloaded)
 void
 zklock_refuse_dropped_settings(void)
 {
+	ListCell   *cell;
+
 	if (dropped == NIL)
 		return;
 	forget_those_in_force(true);
-	if (dropped != NIL)
+	foreach(cell, dropped)
+	{
+		const char *name = ((Dropped *) lfirst(cell))->name;
+
+		/* for as long as a superuser's SET, or a function's, is in force */
+		if (find_setting(name)->source > PGC_S_CLIENT)
+			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("the value that \"%s\" was given is not in force", ((Dropped *) linitial(dropped))->name),
+				 errmsg("the value that \"%s\" was given is not in force", name),
 				 errdetail("It was not valid, or was given by somebody who may not set it, when the library was loaded."),
-				 errhint("Connect without it, or ask an administrator to mend it.")));
+				 errhint("Connect without it, or ask an administrator to set it to a valid value.")));
+	}
 }
 
 void

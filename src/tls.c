@@ -56,7 +56,7 @@ struct ZkTls
 {
 	ZkTlsFiles	files;			/* copies */
 	SSL_CTX    *ctx;
-	bool		used;			/* so the next connection reads the files anew */
+	struct stat seen[3];		/* as they were when ctx was made */
 };
 
 /* What one side has given and the other has not taken yet */
@@ -101,10 +101,14 @@ struct ZkWire
 
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 
+static pid_t gate_keeper = 0;
+
 static void
 close_gate(void)
 {
-	pthread_mutex_lock(&gate);
+	/* a child that somebody has forked might find it locked for ever */
+	if (getpid() == gate_keeper)
+		pthread_mutex_lock(&gate);
 }
 
 /*
@@ -140,6 +144,7 @@ begin_openssl(void)
 
 	/* its own exit handler must be there first, to run after ours */
 	OPENSSL_init_ssl(0, NULL);
+	gate_keeper = getpid();
 	atexit(close_gate);
 }
 
@@ -213,10 +218,9 @@ readable(const char *file, const char *setting, char *error, int errlen)
 }
 
 static bool
-load_files(SSL_CTX *ctx, const ZkTlsFiles *files, char *error, int errlen)
+load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *error,
+		   int errlen)
 {
-	bool		has_pass_phrase = false;
-
 	if (!readable(files->ca, "zklock.tls_ca_file", error, errlen))
 		return false;
 	if (SSL_CTX_load_verify_locations(ctx, files->ca, NULL) != 1)
@@ -231,17 +235,19 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, char *error, int errlen)
 	if (!readable(files->cert, "zklock.tls_cert_file", error, errlen) ||
 		!is_private(files->key, error, errlen))
 		return false;
+
+	/* OpenSSL's own would ask at a terminal, for either file */
+	SSL_CTX_set_default_passwd_cb(ctx, no_pass_phrase);
+	SSL_CTX_set_default_passwd_cb_userdata(ctx, has_pass_phrase);
 	if (SSL_CTX_use_certificate_chain_file(ctx, files->cert) != 1)
 	{
 		snprintf(error, errlen, "The file of zklock.tls_cert_file holds no certificate: %s",
 				 openssl_reason());
 		return false;
 	}
-	SSL_CTX_set_default_passwd_cb(ctx, no_pass_phrase);
-	SSL_CTX_set_default_passwd_cb_userdata(ctx, &has_pass_phrase);
 	if (SSL_CTX_use_PrivateKey_file(ctx, files->key, SSL_FILETYPE_PEM) != 1)
 	{
-		if (has_pass_phrase)
+		if (*has_pass_phrase)
 			snprintf(error, errlen, "The key of zklock.tls_key_file has a pass phrase");
 		else
 			snprintf(error, errlen, "The file of zklock.tls_key_file holds no key of that certificate: %s",
@@ -251,10 +257,34 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, char *error, int errlen)
 	return true;
 }
 
+/* Since the last time that this was asked */
+static bool
+have_changed(ZkTls *tls)
+{
+	const char *const names[] = {tls->files.ca, tls->files.cert, tls->files.key};
+	bool		changed = false;
+
+	for (int i = 0; i < 3; i++)
+	{
+		struct stat *seen = &tls->seen[i];
+		struct stat st;
+
+		if (names[i][0] == '\0' || stat(names[i], &st) != 0)
+			memset(&st, 0, sizeof(st));
+		changed |= st.st_dev != seen->st_dev || st.st_ino != seen->st_ino ||
+			st.st_size != seen->st_size ||
+			memcmp(&st.st_mtim, &seen->st_mtim, sizeof(st.st_mtim)) != 0 ||
+			memcmp(&st.st_ctim, &seen->st_ctim, sizeof(st.st_ctim)) != 0;
+		*seen = st;
+	}
+	return changed;
+}
+
 static SSL_CTX *
 make_context(const ZkTlsFiles *files, char *error, int errlen)
 {
 	SSL_CTX    *ctx;
+	bool		has_pass_phrase = false;
 
 	ERR_clear_error();
 	ctx = SSL_CTX_new(TLS_client_method());
@@ -271,10 +301,15 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 	/* Java closes like that; frames have their lengths */
 	SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);
 #endif
-	if (!load_files(ctx, files, error, errlen))
+	if (!load_files(ctx, files, &has_pass_phrase, error, errlen))
 	{
 		SSL_CTX_free(ctx);
 		ctx = NULL;
+	}
+	else
+	{
+		SSL_CTX_set_default_passwd_cb(ctx, NULL);
+		SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
 	}
 	ERR_clear_error();			/* PostgreSQL's own calls look at the same list */
 	return ctx;
@@ -312,6 +347,7 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	tls->files.verify_host = files->verify_host;
 	if (tls->files.ca != NULL && tls->files.cert != NULL && tls->files.key != NULL)
 	{
+		(void) have_changed(tls);
 		enter_gate(&saved);
 		tls->ctx = make_context(&tls->files, error, errlen);
 		leave_gate(&saved);
@@ -326,7 +362,9 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 
 /*
  * A session outlives certificates, so each connection is made with what is in
- * the files then.  They may be about to be changed: then as before.
+ * the files then.  They are read anew only if they have changed: a bundle of all
+ * authorities takes 60 ms, and a server that is down is tried again and again.
+ * They may be about to be changed: then as before, and again at the next.
  */
 static void
 renew_context(ZkTls *tls)
@@ -334,12 +372,16 @@ renew_context(ZkTls *tls)
 	char		error[FAULT_LEN];
 	SSL_CTX    *ctx;
 
-	if (tls->used && (ctx = make_context(&tls->files, error, sizeof(error))) != NULL)
+	if (!have_changed(tls))
+		return;
+	ctx = make_context(&tls->files, error, sizeof(error));
+	if (ctx != NULL)
 	{
 		SSL_CTX_free(tls->ctx);
 		tls->ctx = ctx;
 	}
-	tls->used = true;
+	else
+		memset(tls->seen, 0, sizeof(tls->seen));
 }
 
 /*-------------------------------------------------------------------------
@@ -403,12 +445,18 @@ expect_names(ZkWire *w)
 	for (const char *line = w->names; *line != '\0'; line = strchr(line, '\n') + 1)
 	{
 		char		name[NI_MAXHOST];
+		size_t		name_len;
 		struct in6_addr ip;
 
 		if (strncmp(line, key, strlen(key)) != 0)
 			continue;
 		snprintf(name, sizeof(name), "%.*s", (int) (strcspn(line, "\n") - strlen(key)),
 				 line + strlen(key));
+
+		/* an absolute name is one to the resolver only */
+		name_len = strlen(name);
+		if (name_len > 1 && name[name_len - 1] == '.')
+			name[name_len - 1] = '\0';
 		if (inet_pton(AF_INET, name, &ip) == 1 || inet_pton(AF_INET6, name, &ip) == 1)
 		{
 			strcpy(literal, name);

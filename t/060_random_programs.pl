@@ -241,7 +241,7 @@ sub queues_in_zookeeper
 				my ($data, $stat) = $client->get("/zklock$PATHS[$path]/$name") or next;
 				my ($who) = grep { $zk_session_id[$_] eq sprintf '0x%x', $stat->{ephemeralOwner} } @ALL;
 				my $mode = $mark =~ /^semaphore-(\d+)$/ ? "semaphore $1"
-				  : $mark =~ /^(?:shared-lock|__READ__|__rlock__)$/ || $data =~ /\Ashared(?:\n|\z)/ ? 'shared'
+				  : $mark =~ /^(?:shared-lock|__READ__|__rlock__)$/ || $data =~ /\Azklock\nshared\n/ ? 'shared'
 				  : $mark =~ /^(?:lock|__WRIT__|__lock__)$/ ? 'exclusive'
 				  : next;
 				{ name => $name, mark => $mark, number => $number, who => $who, mode => $mode };
