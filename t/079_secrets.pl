@@ -185,14 +185,18 @@ subtest 'bad luck' => sub {
 		ask($s, "SELECT zk_lock('/luck')");
 		$proxy->swallow_and_drop('auth') if $round == 2;
 		$proxy->drop;
-		is(ask($s, "SELECT zk_lock('/luck'), zk_unlock('/luck'), zk_unlock('/luck')")->{out}, 't|t|t', 'the connection cut');
+		my $result = ask($s, "SELECT zk_lock('/luck'), zk_unlock('/luck'), zk_unlock('/luck')");
+		# 40001: the answer to a delete was cut off, so that nobody knows whether the
+		# lock was held until then
+		like($result->{state} . $result->{out}, qr/^(?:t\|t\|t|40001)$/, 'the connection cut');
 	}
 	foreach my $number (1 .. 4)
 	{
 		$proxy->count_frames;
 		$proxy->nth('reply', $number, 'cut');
 		$proxy->drop;
-		is(ask($s, "SELECT zk_lock('/luck'), zk_unlock('/luck')")->{out}, 't|t', 'half an answer');
+		my $result = ask($s, "SELECT zk_lock('/luck'), zk_unlock('/luck')");
+		like($result->{state} . $result->{out}, qr/^(?:t\|t|40001)$/, 'half an answer');
 		$proxy->reset;
 	}
 
