@@ -39,7 +39,7 @@ typedef struct Look
 	char	   *dir;			/* the same in ZooKeeper */
 	ZkSession  *session;
 	ZkWait		wait;
-	int64		last_round;		/* none begins later */
+	int64		last_round;		/* none begins later; 0: none has begun */
 	int64		until;			/* the next answer must come by then */
 	ZkRequest  *request;		/* the list, or the delete */
 	ZkRequest  *requests[WINDOW];	/* reads, from first on, in a circle */
@@ -54,7 +54,6 @@ begin_look(const char *path)
 
 	look->path = path;
 	zkwait_begin(&look->wait, -1, false);
-	look->last_round = zkwait_after(zklock_operation_timeout);
 	zkh_follow_settings();
 	return look;
 }
@@ -67,7 +66,9 @@ begin_round(Look *look)
 	look->session = zkc_connect(&look->wait);
 	look->dir = zkpath_join(zkc_root(), look->path);
 	look->until = zkwait_after(zklock_operation_timeout);
-	if (zks_now() >= look->last_round)
+	if (look->last_round == 0)
+		look->last_round = look->until;
+	else if (zks_now() >= look->last_round)
 		zkc_raise_unanswered(&look->wait);	/* it breaks again and again */
 }
 
@@ -126,7 +127,6 @@ send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char 
 typedef struct Seen
 {
 	int			rc;
-	bool		closed;			/* its data is */
 	int64		czxid;
 	int64		owner;
 	int64		made_at_ms;
@@ -217,15 +217,12 @@ follow_writer(Look *look, ZkpContender *contender, Seen *seen)
 
 /* What can be known of one whose data is closed to us */
 static bool
-see_from_outside(Look *look, const ZkpContender *contender, Seen *seen)
+see_from_outside(Look *look, const char *name, Seen *seen)
 {
 	if (seen->rc != ZNOAUTH)
 		return true;
-	send_read(look, zks_stat, contender->name);
-	if (!await_read(look, seen))
-		return false;
-	seen->closed = true;
-	return true;
+	send_read(look, zks_stat, name);
+	return await_read(look, seen);
 }
 
 /*
@@ -243,7 +240,7 @@ complete(Look *look, Queue *queue)
 		Seen	   *seen = &queue->seen[i];
 
 		if (!follow_writer(look, &contender, seen) ||
-			!see_from_outside(look, &contender, seen))
+			!see_from_outside(look, contender.name, seen))
 			return false;
 		if (seen->rc == ZNONODE)
 			continue;
@@ -431,7 +428,7 @@ find_owner(Look *look, Break *b)
 	Seen		node;
 
 	send_read(look, zks_read, b->node);
-	if (!await_read(look, &node))
+	if (!await_read(look, &node) || !see_from_outside(look, b->node, &node))
 		return NOT_KNOWN;
 	if (node.rc == ZNONODE)
 		return GONE;
