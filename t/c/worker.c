@@ -3,8 +3,10 @@
  * worker.c
  *	  A background worker that takes a lock, for t/016_worker.pl.
  *
- * It keeps the SIGTERM handler that a worker has by default, bgworker_die,
- * which leaves the process from within the signal: the hardest way to end.
+ * SIGTERM is answered as most workers do, with die(), or by the handler that a
+ * worker has by default: bgworker_die leaves the process from within the signal,
+ * the hardest way to end, and one that PostgreSQL itself does not survive where
+ * the signal comes in the middle of a malloc().
  *
  *-------------------------------------------------------------------------
  */
@@ -17,6 +19,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
+#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
@@ -28,6 +31,8 @@ PGDLLEXPORT void worker_main(Datum arg);
 void
 worker_main(Datum arg)
 {
+	if (!DatumGetBool(arg))
+		pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection("postgres", NULL, 0);
 	StartTransactionCommand();
@@ -41,7 +46,7 @@ worker_main(Datum arg)
 	proc_exit(0);
 }
 
-/* worker_launch(library text, query text): the worker's pid */
+/* worker_launch(library text, query text, at_once boolean): the worker's pid */
 Datum
 worker_launch(PG_FUNCTION_ARGS)
 {
@@ -54,6 +59,7 @@ worker_launch(PG_FUNCTION_ARGS)
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_notify_pid = MyProcPid;
+	worker.bgw_main_arg = PG_GETARG_DATUM(2);
 	strlcpy(worker.bgw_library_name, text_to_cstring(PG_GETARG_TEXT_PP(0)), sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "worker_main", BGW_MAXLEN);
 	strlcpy(worker.bgw_name, "zklock test worker", BGW_MAXLEN);
