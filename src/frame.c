@@ -72,30 +72,6 @@ is_unasked(int32_t xid)
 		xid == XID_SET_WATCHES;
 }
 
-/*
- * A frame that answers no request and is there in full: is it what it says?
- * (The library would trip over an answer to an auth packet if it sent none.)
- */
-static bool
-is_sound_event(const ZkSession *s, int32_t length, int32_t xid)
-{
-	int32_t		frame[(4 + EVENT_HEADER) / 4];
-	int32_t		path_length;
-	int32_t		type;
-
-	if (xid == XID_PING || xid == XID_SET_WATCHES)
-		return length == REPLY_HEADER;
-	if (xid == XID_AUTH)
-		return length == REPLY_HEADER && s->ncredentials > 0;
-	if (xid != XID_WATCH_EVENT ||
-		recv(s->sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT) != (ssize_t) sizeof(frame))
-		return false;
-	/* one of the session is the library's own to make */
-	type = (int32_t) ntohl((uint32_t) frame[EVENT_HEADER / 4 - 2]);
-	path_length = (int32_t) ntohl((uint32_t) frame[EVENT_HEADER / 4]);
-	return type > 0 && path_length > 0 && path_length == length - EVENT_HEADER;
-}
-
 /* The number at this place, or -1 if the answer ends before */
 static int32_t
 number_at(const unsigned char *frame, int at, int end)
@@ -106,6 +82,26 @@ number_at(const unsigned char *frame, int at, int end)
 		return -1;
 	memcpy(&number, frame + at, sizeof(number));
 	return (int32_t) ntohl((uint32_t) number);
+}
+
+/*
+ * A frame that answers no request and is there in full: is it what it says?
+ * (The library would trip over an answer to an auth packet if it sent none.)
+ */
+static bool
+is_sound_event(const ZkSession *s, const unsigned char *frame, int32_t length, int32_t xid)
+{
+	int			end = length + 4;
+	int32_t		path_length;
+
+	if (xid == XID_PING || xid == XID_SET_WATCHES)
+		return length == REPLY_HEADER;
+	if (xid == XID_AUTH)
+		return length == REPLY_HEADER && s->ncredentials > 0;
+	path_length = number_at(frame, EVENT_HEADER, end);
+	/* one of the session is the library's own to make */
+	return number_at(frame, EVENT_HEADER - 8, end) > 0 &&
+		path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
 /*
@@ -154,7 +150,7 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 }
 
 static bool
-is_sound_multi(int sock, int32_t length, const ZkRequest *r)
+is_sound_long_multi(int sock, int32_t length, const ZkRequest *r)
 {
 	int			end = length + 4;
 	unsigned char *frame = malloc(end);
@@ -171,13 +167,12 @@ is_sound_multi(int sock, int32_t length, const ZkRequest *r)
 ZkFrameVerdict
 zks_check_frame_locked(ZkSession *s)
 {
-	int32_t		head[2];
+	unsigned char frame[4 + SHORT_FRAME];	/* or its beginning */
 	int32_t		length;
 	int32_t		xid;
-	int			available = 0;
+	int			available;
 	int			state = zoo_state(s->zh);
 	const ZkRequest *next;
-	int			n;
 
 	if (state == ZOO_CONNECTING_STATE)
 		return FRAME_READ;		/* only the end of connect() is awaited */
@@ -189,13 +184,13 @@ zks_check_frame_locked(ZkSession *s)
 		s->frame.in_long_frame = false;
 	}
 
-	n = recv(s->sock, head, sizeof(head), MSG_PEEK | MSG_DONTWAIT);
-	if (n <= 0 || ioctl(s->sock, FIONREAD, &available) < 0)
+	available = (int) recv(s->sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT);
+	if (available <= 0)
 		return FRAME_READ;		/* the library reports the error */
-	if (n < (int) sizeof(head))
+	if (available < 8)
 		return FRAME_WAIT;
-	length = (int32_t) ntohl((uint32_t) head[0]);
-	xid = (int32_t) ntohl((uint32_t) head[1]);
+	length = number_at(frame, 0, available);
+	xid = number_at(frame, 4, available);
 
 	if (state == ZOO_ASSOCIATING_STATE)
 		return check_handshake(length, available);
@@ -205,7 +200,7 @@ zks_check_frame_locked(ZkSession *s)
 	if (length <= SHORT_FRAME && available < length + 4)
 		return FRAME_WAIT;
 	if (is_unasked(xid))
-		return length <= SHORT_FRAME && is_sound_event(s, length, xid) ?
+		return length <= SHORT_FRAME && is_sound_event(s, frame, length, xid) ?
 			FRAME_READ : FRAME_REJECT;
 	next = zkr_next_locked(s);
 	if (next == NULL)
@@ -214,9 +209,13 @@ zks_check_frame_locked(ZkSession *s)
 	{
 		if (length > MULTI_MAX)
 			return FRAME_REJECT;
+		if (length <= SHORT_FRAME)
+			return walk_multi(frame, length + 4, next) ? FRAME_READ : FRAME_REJECT;
+		if (ioctl(s->sock, FIONREAD, &available) < 0)
+			return FRAME_READ;
 		if (available < length + 4)
 			return FRAME_WAIT;
-		return is_sound_multi(s->sock, length, next) ? FRAME_READ : FRAME_REJECT;
+		return is_sound_long_multi(s->sock, length, next) ? FRAME_READ : FRAME_REJECT;
 	}
 	if (length > SHORT_FRAME)
 	{

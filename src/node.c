@@ -119,14 +119,21 @@ ended(ZkNode *n, ZkNodeState state)
 
 /* First thing in each callback: false when the node is no more of interest */
 static bool
-called_back(ZkNode *n)
+called_back_quietly(ZkNode *n)
 {
 	n->pending--;
-	n->session->notify = true;
 	if (!n->gone)
 		return true;
 	finish(n);
 	return false;
+}
+
+/* ... where somebody may wait for what it says */
+static bool
+called_back(ZkNode *n)
+{
+	n->session->notify = true;
+	return called_back_quietly(n);
 }
 
 /* Is it being exchanged for one with another name? */
@@ -944,10 +951,13 @@ on_heartbeat(ZkSession *s, ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	(void) s;
-	if (called_back(n) && n->state == ZKN_PRESENT && !n->unwanted &&
+	/* a process that idles need not be told that all is well */
+	if (called_back_quietly(n) && n->state == ZKN_PRESENT && !n->unwanted &&
 		(r->rc == ZNONODE || r->rc == ZNOAUTH))
+	{
 		n->state = ZKN_LOST;
+		s->notify = true;
+	}
 }
 
 /*

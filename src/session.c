@@ -30,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <arpa/inet.h>
 
 #include "session_int.h"
@@ -116,11 +117,37 @@ zks_wake_keeper(ZkSession *s)
 	poke(s->wake_fd);
 }
 
+/*
+ * The library sends each request in two pieces, with TCP_NODELAY.  What is sent
+ * under one hold of the mutex goes out together when that ends: one packet, and
+ * one wake-up of the server, for create and list.
+ */
+void
+zks_cork_locked(ZkSession *s)
+{
+	int			on = 1;
+
+	if (!s->corked)
+		s->corked = setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0;
+}
+
+/* The socket may have been closed meanwhile, and the number be another's: harmless */
+static void
+uncork_locked(ZkSession *s)
+{
+	int			off = 0;
+
+	if (s->corked)
+		(void) setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
+	s->corked = false;
+}
+
 static void
 leave_locked(ZkSession *s)
 {
 	bool		notify = s->notify;
 
+	uncork_locked(s);
 	s->notify = false;
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
@@ -827,6 +854,7 @@ keeper_main(void *arg)
 	if (s->zh != NULL)
 	{
 		keep(s);
+		uncork_locked(s);
 
 		/* sends what is queued, says goodbye, and waits for the server's */
 		zookeeper_close(s->zh);

@@ -171,6 +171,7 @@ struct ZkSession
 	bool		connected_now;	/* a connection was made; see to the nodes */
 	bool		broken;			/* a send failed: see request.c, submitted */
 	bool		notify;			/* tell the owner, once the mutex is free */
+	bool		corked;			/* what is sent waits for the mutex to be free */
 	int64_t		close_by;		/* the keeper has seen closing; or 0 */
 
 	ZkRequest  *requests;		/* oldest first */
@@ -189,6 +190,7 @@ extern bool zks_make_uuid(char *text);
 extern void zks_enter(ZkSession *s, sigset_t *saved);
 extern void zks_leave(ZkSession *s, const sigset_t *saved);
 extern void zks_wake_keeper(ZkSession *s);
+extern void zks_cork_locked(ZkSession *s);
 extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
 extern void zks_trouble_locked(ZkSession *s, const char *what);
