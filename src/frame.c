@@ -19,6 +19,7 @@
  *-------------------------------------------------------------------------
  */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -185,6 +186,8 @@ zks_check_frame_locked(ZkSession *s)
 	}
 
 	available = (int) recv(s->sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT);
+	if (available < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return FRAME_NONE;
 	if (available <= 0)
 		return FRAME_READ;		/* the library reports the error */
 	if (available < 8)

@@ -640,6 +640,11 @@ send_delete(ZkNode *n)
 	if (r == NULL)
 		return;					/* zkn_heartbeat_locked tries again */
 	n->deleting = true;
+
+	/* in the same packet, and nobody is told then what we know */
+	if (n->watch != NULL)
+		zkw_drop_locked(n->watch);
+	n->watch = NULL;
 	zkr_delete_locked(r, node_path(n, n->name, &path), -1);
 }
 

@@ -6,7 +6,8 @@
  * A backend spends most of its life where no code of ours runs, so a thread
  * sends the heartbeats: the keeper.  It drives the single-threaded client
  * library; the main thread sends its own requests, under the same mutex, and
- * the keeper reads the answers.  (The multi-threaded library would do the
+ * reads the answers for as long as it waits for them (events.c), the keeper all
+ * others.  (The multi-threaded library would do the
  * first half, but answers a failed pthread_create with abort(), takes signals
  * that belong to the main thread, and can block where it is closed.)
  *
@@ -24,7 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -92,29 +93,10 @@ zks_make_uuid(char *text)
 	return true;
 }
 
-static void
-poke(int fd)
-{
-	uint64_t	one = 1;
-
-	/* EAGAIN: it is readable already */
-	if (write(fd, &one, sizeof(one)) < 0)
-		return;
-}
-
-static void
-drain(int fd)
-{
-	uint64_t	count;
-
-	if (read(fd, &count, sizeof(count)) < 0)
-		return;
-}
-
 void
 zks_wake_keeper(ZkSession *s)
 {
-	poke(s->wake_fd);
+	zke_wake_keeper(&s->events);
 }
 
 /*
@@ -151,7 +133,7 @@ leave_locked(ZkSession *s)
 	s->notify = false;
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
-		poke(s->notify_fd);
+		zke_tell_owner(&s->events);
 }
 
 void
@@ -371,6 +353,7 @@ adopt_socket(ZkSession *s, int sock)
 	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
 	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
+	zke_adopt_locked(&s->events, sock);
 }
 
 /*
@@ -584,9 +567,10 @@ min_ms(int ms, int64_t until, int64_t now)
  * wait, in ms.
  */
 static int
-prepare_locked(ZkSession *s, short *events)
+prepare_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
+	uint32_t	events = 0;
 	struct timeval tv = {0, 0};
 	int			sock = -1;
 	int			interest = 0;
@@ -604,7 +588,6 @@ prepare_locked(ZkSession *s, short *events)
 	}
 
 	forget_closed_socket_locked(s);
-	*events = 0;
 	if (s->sock < 0 && now < s->connect_at)
 		return min_ms(BACKOFF_MS, s->connect_at, now);
 	rc = zookeeper_interest(s->zh, &sock, &interest, &tv);
@@ -620,9 +603,12 @@ prepare_locked(ZkSession *s, short *events)
 			return BACKOFF_MS;
 	}
 	if (interest & ZOOKEEPER_READ)
-		*events |= POLLIN | POLLRDHUP;
+		events |= EPOLLIN | EPOLLRDHUP;
 	if (interest & ZOOKEEPER_WRITE)
-		*events |= POLLOUT;
+		events |= EPOLLOUT;
+	if (s->close_by != 0)
+		s->events.lent = false; /* the owner has left its wait by an exit */
+	zke_want_locked(&s->events, s->sock, events);
 
 	wait = (int) (tv.tv_sec * 1000 + (tv.tv_usec + 999) / 1000);
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
@@ -636,41 +622,51 @@ prepare_locked(ZkSession *s, short *events)
 	return wait;
 }
 
-/* Returns false when the rest of a frame must arrive first */
-static bool
-read_locked(ZkSession *s, short revents)
+/* Lets the library read a frame, or send, if that is what there is to do */
+static ZkFrameVerdict
+process_locked(ZkSession *s, uint32_t happened)
 {
+	ZkFrameVerdict verdict = FRAME_NONE;
 	int			events = 0;
 
-	if (revents & (POLLIN | POLLRDHUP | POLLHUP | POLLERR))
+	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 	{
-		switch (zks_check_frame_locked(s))
+		verdict = zks_check_frame_locked(s);
+		switch (verdict)
 		{
 			case FRAME_READ:
 				events |= ZOOKEEPER_READ;
 				break;
+			case FRAME_NONE:
+				break;
 			case FRAME_WAIT:
-				if (revents & (POLLRDHUP | POLLHUP | POLLERR))
+				if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 				{
 					/* the rest will never arrive */
 					drop_connection_locked(s, "server closed the connection");
-					return true;
+					return FRAME_NONE;
 				}
 				break;
 			case FRAME_REJECT:
 				drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
 				back_off_locked(s);
-				return true;
+				return FRAME_NONE;
 		}
 	}
-	if (revents & (POLLOUT | POLLHUP | POLLERR))
+	if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
 		events |= ZOOKEEPER_WRITE;
 	/* after a fault the library has dropped the connection by itself */
 	if (events != 0)
 		(void) zookeeper_process(s->zh, events);
 	if (s->connected_now)
 		connected_locked(s);
-	return (events & ZOOKEEPER_READ) != 0 || !(revents & POLLIN);
+	return verdict;
+}
+
+static void
+wait_for_the_rest(void)
+{
+	poll(NULL, 0, 1);
 }
 
 static void
@@ -678,28 +674,48 @@ keep(ZkSession *s)
 {
 	while (!finished_locked(s))
 	{
-		struct pollfd fds[2] = {{.fd = s->wake_fd,.events = POLLIN}, {.fd = -1}};
-		int			wait = prepare_locked(s, &fds[1].events);
+		int			wait = prepare_locked(s);
+		int			sock = s->sock;
+		uint32_t	happened;
 
 		if (finished_locked(s))
 			break;
-		fds[1].fd = s->sock;
 		leave_locked(s);
-		poll(fds, 2, wait);
-		if (fds[0].revents != 0)
-			drain(s->wake_fd);
+		happened = zke_wait(&s->events, sock, wait);
 		pthread_mutex_lock(&s->mutex);
 
 		/* the main thread may have had the socket closed meanwhile */
-		if (fds[1].revents != 0 && fds[1].fd == s->sock && !s->broken &&
-			!read_locked(s, fds[1].revents))
+		if (happened != 0 && sock == s->sock && !s->broken &&
+			process_locked(s, happened) == FRAME_WAIT)
 		{
 			leave_locked(s);
-			poll(NULL, 0, 1);
+			wait_for_the_rest();
 			pthread_mutex_lock(&s->mutex);
 		}
 		expire_locked(s, zks_now());
 	}
+}
+
+/*
+ * What has arrived while the owner waited.  Each answer that was there is read,
+ * so that a list need not be waited for when its create was answered.
+ */
+static ZkFrameVerdict
+read_as_owner_locked(ZkSession *s)
+{
+	ZkFrameVerdict verdict;
+	uint64_t	replies;
+
+	logging = s;
+	do
+	{
+		replies = s->replies;
+		verdict = process_locked(s, EPOLLIN);
+	} while (s->replies != replies && zks_usable_locked(s));
+	logging = NULL;
+	if (!zks_usable_locked(s) || zoo_state(s->zh) != ZOO_CONNECTED_STATE)
+		zks_wake_keeper(s);		/* connecting is its own business */
+	return verdict;
 }
 
 static char *
@@ -797,8 +813,7 @@ release(ZkSession *s)
 		return;
 	zkn_free_all(s);
 	zkr_free_all(s);
-	close(s->wake_fd);
-	close(s->notify_fd);
+	zke_close(&s->events);
 	pthread_mutex_destroy(&s->mutex);
 	free_credentials(s);
 	free(s->names);
@@ -934,18 +949,14 @@ zks_open(const ZkOptions *options)
 	atomic_init(&s->owners, 2);
 	pthread_mutex_init(&s->mutex, NULL);
 	s->hosts = strdup(options->hosts);
-	s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	s->notify_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	s->events = (ZkEvents) {.bell_fd = -1,.keeper_fd = -1,.owner_fd = -1};
 
 	if (s->hosts == NULL || !copy_credentials(s, options) ||
-		s->wake_fd < 0 || s->notify_fd < 0 || !start_keeper(s))
+		!zke_open(&s->events) || !start_keeper(s))
 	{
 		int			save_errno = errno;
 
-		if (s->wake_fd >= 0)
-			close(s->wake_fd);
-		if (s->notify_fd >= 0)
-			close(s->notify_fd);
+		zke_close(&s->events);
 		pthread_mutex_destroy(&s->mutex);
 		free_credentials(s);
 		zkt_free(options->tls);
@@ -972,10 +983,10 @@ zks_close(ZkSession *s, int bound_ms)
 
 	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
 	{
-		struct pollfd fd = {.fd = s->notify_fd,.events = POLLIN};
+		struct pollfd fd = {.fd = s->events.owner_fd,.events = POLLIN};
 
 		poll(&fd, 1, min_ms(bound_ms, until, now));
-		drain(s->notify_fd);
+		(void) zke_owner_woken(&s->events);
 	}
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
@@ -995,13 +1006,29 @@ zks_info(ZkSession *s, ZkSessionInfo *info)
 }
 
 int
-zks_notify_fd(ZkSession *s)
+zks_await(ZkSession *s)
 {
-	return s->notify_fd;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (zks_usable_locked(s))
+		zke_lend_locked(&s->events, s->sock);
+	zks_leave(s, &saved);
+	return s->events.owner_fd;
 }
 
 void
-zks_notify_clear(ZkSession *s)
+zks_awaited(ZkSession *s)
 {
-	drain(s->notify_fd);
+	ZkFrameVerdict verdict = FRAME_NONE;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	zke_take_back_locked(&s->events, s->sock);
+	if (zke_owner_woken(&s->events) && zks_usable_locked(s))
+		verdict = read_as_owner_locked(s);
+	s->notify = false;			/* whoever waited looks again anyway */
+	zks_leave(s, &saved);
+	if (verdict == FRAME_WAIT)
+		wait_for_the_rest();
 }

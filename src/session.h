@@ -9,7 +9,7 @@
  *
  * Every function here may be called from the owning (main) thread only; none
  * of them blocks, except zks_close for as long as it is told.  What happens
- * meanwhile is announced on a descriptor, zks_notify_fd.
+ * meanwhile is announced on a descriptor: see zks_await.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,8 +21,8 @@
 
 #include "protocol.h"
 
-/* Descriptors that a session uses: wake, notify, the socket; with TLS, two more */
-#define ZKS_DESCRIPTORS		5
+/* Descriptors that a session uses: those of events.c, the socket; with TLS, two more */
+#define ZKS_DESCRIPTORS		6
 
 /* Room for a root, a path and a node's name */
 #define ZKS_PATH_LEN		2304
@@ -120,9 +120,12 @@ extern void zks_close(ZkSession *session, int bound_ms);
 
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
 
-/* Becomes readable when something has changed; cleared by zks_notify_clear */
-extern int	zks_notify_fd(ZkSession *session);
-extern void zks_notify_clear(ZkSession *session);
+/*
+ * Around each wait.  The descriptor becomes readable when something has changed,
+ * or may have; zks_awaited, which must follow, sees what it is and clears it.
+ */
+extern int	zks_await(ZkSession *session);
+extern void zks_awaited(ZkSession *session);
 
 /*
  * Requests.  A code is ZooKeeper's own; zks_is_doubtful tells the ones that

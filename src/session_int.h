@@ -116,6 +116,21 @@ struct ZkWatch
 };
 
 /*
+ * Who is woken by what: events.c
+ */
+typedef struct ZkEvents
+{
+	int			bell_fd;
+	int			keeper_fd;
+	int			owner_fd;
+
+	/* under the mutex: of the socket */
+	uint32_t	wanted;			/* by the keeper */
+	uint32_t	watched;		/* what it would be woken for */
+	bool		lent;
+} ZkEvents;
+
+/*
  * What is known of the frame that the client library is to read next.
  */
 typedef struct ZkFrame
@@ -129,6 +144,7 @@ typedef struct ZkWire ZkWire;	/* tls.c: a connection with TLS */
 typedef enum ZkFrameVerdict
 {
 	FRAME_READ,					/* let the library read */
+	FRAME_NONE,					/* there is nothing */
 	FRAME_WAIT,					/* more must arrive first */
 	FRAME_REJECT				/* this is not ZooKeeper */
 } ZkFrameVerdict;
@@ -137,8 +153,7 @@ struct ZkSession
 {
 	pthread_mutex_t mutex;
 	pthread_t	keeper;
-	int			wake_fd;
-	int			notify_fd;
+	ZkEvents	events;
 	char	   *hosts;
 	int			wanted_timeout_ms;
 	const struct ACL_vector *acl;	/* of all nodes that we make */
@@ -184,6 +199,18 @@ struct ZkSession
 	ZkNode	   *nodes;
 	uint64_t	tickets;
 };
+
+/* events.c; but for those that say locked, without the mutex */
+extern bool zke_open(ZkEvents *e);
+extern void zke_close(ZkEvents *e);
+extern void zke_wake_keeper(ZkEvents *e);
+extern void zke_tell_owner(ZkEvents *e);
+extern void zke_adopt_locked(ZkEvents *e, int sock);
+extern void zke_want_locked(ZkEvents *e, int sock, uint32_t events);
+extern void zke_lend_locked(ZkEvents *e, int sock);
+extern void zke_take_back_locked(ZkEvents *e, int sock);
+extern uint32_t zke_wait(ZkEvents *e, int sock, int ms);
+extern bool zke_owner_woken(ZkEvents *e);
 
 /* session.c */
 extern bool zks_make_uuid(char *text);

@@ -68,7 +68,7 @@ zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 	int64		limit = Min(until, Min(wait->deadline, wait->lock_deadline));
 	int			flags = WL_LATCH_SET | WL_SOCKET_READABLE | WL_EXIT_ON_PM_DEATH;
 	long		ms = -1;
-	int			happened;
+	volatile int happened = 0;
 
 	CHECK_FOR_INTERRUPTS();
 	if (now >= wait->lock_deadline)
@@ -82,14 +82,20 @@ zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 		flags |= WL_TIMEOUT;
 		ms = (long) Min((limit - now + ZKS_MS - 1) / ZKS_MS, INT_MAX);
 	}
-	happened = WaitLatchOrSocket(MyLatch, flags, zks_notify_fd(session), ms,
-								 event_ids[event]);
+	PG_TRY();
+	{
+		happened = WaitLatchOrSocket(MyLatch, flags, zks_await(session), ms,
+									 event_ids[event]);
+	}
+	PG_FINALLY();
+	{
+		zks_awaited(session);
+	}
+	PG_END_TRY();
 	if (happened & WL_LATCH_SET)
 	{
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	if (happened & WL_SOCKET_READABLE)
-		zks_notify_clear(session);
 	return true;
 }

@@ -284,15 +284,16 @@ linger(void)
 	{
 		ZkSessionInfo info;
 		int64		left = (until - zks_now()) / ZKS_MS;
-		struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
+		struct pollfd fd = {.events = POLLIN};
 
 		zks_info(session, &info);
 		if (info.state != ZKS_CONNECTED || left <= 0 || QueryCancelPending || ProcDiePending)
 			return;
 		pgstat_report_wait_start(zkwait_event(ZKWAIT_RELEASE));
+		fd.fd = zks_await(session);
 		poll(&fd, 1, (int) left);
+		zks_awaited(session);
 		pgstat_report_wait_end();
-		zks_notify_clear(session);
 	}
 }
 

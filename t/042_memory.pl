@@ -96,7 +96,7 @@ sub compile
 			exec 'gcc', '-D_GNU_SOURCE', '-g', '-O1', '-Wall', '-Wextra', '-Werror', @{ $cflags{$name} },
 			  '-include', "$root/t/c/faults.h", "-I$root/src", "-I$root/t/c", '-o', "$dir/$name",
 			  "$root/t/c/memory_test.c",
-			  map({ "$root/src/$_.c" } qw(protocol session request node frame resolve tls)),
+			  map({ "$root/src/$_.c" } qw(protocol session events request node frame resolve tls)),
 			  '-lzookeeper_st', '-lpthread'
 			  or POSIX::_exit(127);
 		}

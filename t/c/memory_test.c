@@ -234,10 +234,10 @@ state(void)
 static void
 nap(void)
 {
-	struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
+	struct pollfd fd = {.fd = zks_await(session),.events = POLLIN};
 
 	poll(&fd, 1, 20);
-	zks_notify_clear(session);
+	zks_awaited(session);
 }
 
 static ZkNodeInfo

@@ -54,10 +54,10 @@ static long ncreated,
 static void
 wait_a_little(int ms)
 {
-	struct pollfd fd = {.fd = zks_notify_fd(session),.events = POLLIN};
+	struct pollfd fd = {.fd = zks_await(session),.events = POLLIN};
 
 	poll(&fd, 1, ms);
-	zks_notify_clear(session);
+	zks_awaited(session);
 }
 
 static bool

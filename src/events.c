@@ -1,0 +1,151 @@
+/*-------------------------------------------------------------------------
+ *
+ * events.c
+ *	  Who is woken when the server says something: the keeper, or the owner.
+ *
+ * Mostly the keeper.  But an owner that waits for an answer need not be told by
+ * another thread that it is there: while it waits, the socket is lent to it, and
+ * the keeper sleeps on.  Under the mutex either may read at any time; what is
+ * lent is only the wake-up.  If the connection breaks, both are woken.
+ *
+ * Each of the two waits on an epoll descriptor, which has the socket and a bell.
+ * There is one bell for both, an eventfd that is always readable: to ring is to
+ * let it be reported once.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "session_int.h"
+
+static void
+set(int epoll_fd, int op, int fd, uint32_t events)
+{
+	struct epoll_event event = {.events = events,.data = {.fd = fd}};
+
+	/* if it fails, the library has closed it; the keeper will find that out */
+	(void) epoll_ctl(epoll_fd, op, fd, &event);
+}
+
+bool
+zke_open(ZkEvents *e)
+{
+	int			save_errno;
+
+	e->bell_fd = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+	e->keeper_fd = epoll_create1(EPOLL_CLOEXEC);
+	e->owner_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (e->bell_fd >= 0 && e->keeper_fd >= 0 && e->owner_fd >= 0)
+	{
+		struct epoll_event quiet = {.events = EPOLLONESHOT,.data = {.fd = e->bell_fd}};
+
+		if (epoll_ctl(e->keeper_fd, EPOLL_CTL_ADD, e->bell_fd, &quiet) == 0 &&
+			epoll_ctl(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, &quiet) == 0)
+			return true;
+	}
+	save_errno = errno;
+	zke_close(e);
+	errno = save_errno;
+	return false;
+}
+
+void
+zke_close(ZkEvents *e)
+{
+	if (e->bell_fd >= 0)
+		close(e->bell_fd);
+	if (e->keeper_fd >= 0)
+		close(e->keeper_fd);
+	if (e->owner_fd >= 0)
+		close(e->owner_fd);
+	e->bell_fd = e->keeper_fd = e->owner_fd = -1;
+}
+
+void
+zke_wake_keeper(ZkEvents *e)
+{
+	set(e->keeper_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
+}
+
+void
+zke_tell_owner(ZkEvents *e)
+{
+	set(e->owner_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
+}
+
+/* A socket that was not there before; one that is closed leaves by itself */
+void
+zke_adopt_locked(ZkEvents *e, int sock)
+{
+	e->wanted = e->watched = 0;
+	e->lent = false;
+	set(e->keeper_fd, EPOLL_CTL_ADD, sock, 0);
+	set(e->owner_fd, EPOLL_CTL_ADD, sock, EPOLLONESHOT);
+}
+
+/* What of the socket the keeper is to be woken for */
+static void
+watch_locked(ZkEvents *e, int sock)
+{
+	uint32_t	events = e->lent ? e->wanted & EPOLLOUT : e->wanted;
+
+	if (events == e->watched)
+		return;
+	e->watched = events;
+	set(e->keeper_fd, EPOLL_CTL_MOD, sock, events);
+}
+
+void
+zke_want_locked(ZkEvents *e, int sock, uint32_t events)
+{
+	e->wanted = events;
+	watch_locked(e, sock);
+}
+
+/* The keeper's first: the other way round an answer in between would wake both */
+void
+zke_lend_locked(ZkEvents *e, int sock)
+{
+	e->lent = true;
+	watch_locked(e, sock);
+	set(e->owner_fd, EPOLL_CTL_MOD, sock, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
+}
+
+void
+zke_take_back_locked(ZkEvents *e, int sock)
+{
+	e->lent = false;
+	watch_locked(e, sock);
+}
+
+/* The keeper sleeps.  Returns what there is of this socket. */
+uint32_t
+zke_wait(ZkEvents *e, int sock, int ms)
+{
+	struct epoll_event events[2];
+	uint32_t	happened = 0;
+	int			n = epoll_wait(e->keeper_fd, events, 2, ms);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (events[i].data.fd == sock)
+			happened = events[i].events;
+	}
+	return happened;
+}
+
+/* What woke the owner is over now.  Was it the socket? */
+bool
+zke_owner_woken(ZkEvents *e)
+{
+	struct epoll_event events[2];
+	bool		woken = false;
+	int			n = epoll_wait(e->owner_fd, events, 2, 0);
+
+	for (int i = 0; i < n; i++)
+		woken |= events[i].data.fd != e->bell_fd;
+	return woken;
+}
