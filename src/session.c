@@ -1006,11 +1006,13 @@ zks_info(ZkSession *s, ZkSessionInfo *info)
 }
 
 int
-zks_await(ZkSession *s)
+zks_await(ZkSession *s, bool *answer_due)
 {
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
+	if (answer_due != NULL)
+		*answer_due = s->in_flight > 0;
 	if (zks_usable_locked(s))
 		zke_lend_locked(&s->events, s->sock);
 	zks_leave(s, &saved);

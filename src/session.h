@@ -123,8 +123,10 @@ extern void zks_info(ZkSession *session, ZkSessionInfo *info);
 /*
  * Around each wait.  The descriptor becomes readable when something has changed,
  * or may have; zks_awaited, which must follow, sees what it is and clears it.
+ * answer_due, which may be NULL: something has been asked, and is to be answered
+ * soon.
  */
-extern int	zks_await(ZkSession *session);
+extern int	zks_await(ZkSession *session, bool *answer_due);
 extern void zks_awaited(ZkSession *session);
 
 /*

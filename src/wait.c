@@ -15,12 +15,18 @@
  */
 #include "postgres.h"
 
+#include <poll.h>
+
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 
 #include "compat.h"
 #include "wait.h"
+
+/* How long cancel may have to wait */
+#define SOON_MS				2
 
 static const char *const event_names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck", "ZklockLook"};
 static uint32 event_ids[lengthof(event_names)];
@@ -61,6 +67,33 @@ zkwait_event(ZkWaitEvent event)
 	return event_ids[event];
 }
 
+/*
+ * WaitLatchOrSocket makes an epoll set, and throws it away: as much work as the
+ * rest of a wait.  An answer mostly comes sooner than that is worth.  So short a
+ * sleep need not hear the latch; a signal that interrupts the statement ends it.
+ */
+static bool
+comes_soon(int fd, int64 ms, uint32 event)
+{
+	struct pollfd pollfd = {.fd = fd,.events = POLLIN};
+	int			n;
+
+	if (MyLatch->is_set)
+		return false;
+	pgstat_report_wait_start(event);
+	n = poll(&pollfd, 1, (int) Min(ms, SOON_MS));
+	pgstat_report_wait_end();
+	return n > 0;
+}
+
+static int
+sleep_until_something(int fd, int flags, long ms, uint32 event, bool answer_due)
+{
+	if (answer_due && comes_soon(fd, ms < 0 ? SOON_MS : ms, event))
+		return WL_SOCKET_READABLE;
+	return WaitLatchOrSocket(MyLatch, flags, fd, ms, event);
+}
+
 bool
 zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 {
@@ -84,8 +117,10 @@ zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 	}
 	PG_TRY();
 	{
-		happened = WaitLatchOrSocket(MyLatch, flags, zks_await(session), ms,
-									 event_ids[event]);
+		bool		answer_due;
+		int			fd = zks_await(session, &answer_due);
+
+		happened = sleep_until_something(fd, flags, ms, event_ids[event], answer_due);
 	}
 	PG_FINALLY();
 	{

@@ -290,7 +290,7 @@ linger(void)
 		if (info.state != ZKS_CONNECTED || left <= 0 || QueryCancelPending || ProcDiePending)
 			return;
 		pgstat_report_wait_start(zkwait_event(ZKWAIT_RELEASE));
-		fd.fd = zks_await(session);
+		fd.fd = zks_await(session, NULL);
 		poll(&fd, 1, (int) left);
 		zks_awaited(session);
 		pgstat_report_wait_end();

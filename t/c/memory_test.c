@@ -234,7 +234,7 @@ state(void)
 static void
 nap(void)
 {
-	struct pollfd fd = {.fd = zks_await(session),.events = POLLIN};
+	struct pollfd fd = {.fd = zks_await(session, NULL),.events = POLLIN};
 
 	poll(&fd, 1, 20);
 	zks_awaited(session);

@@ -54,7 +54,7 @@ static long ncreated,
 static void
 wait_a_little(int ms)
 {
-	struct pollfd fd = {.fd = zks_await(session),.events = POLLIN};
+	struct pollfd fd = {.fd = zks_await(session, NULL),.events = POLLIN};
 
 	poll(&fd, 1, ms);
 	zks_awaited(session);
