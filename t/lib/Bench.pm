@@ -1,0 +1,519 @@
+
+=pod
+
+=head1 NAME
+
+Bench - what the scenes of dev/bench share: servers, runners, tables, goals
+
+=head1 SYNOPSIS
+
+  my $bench = Bench->new(dir => $dir, quick => 1);
+
+  $bench->zk->hosts;                           # one server
+  $bench->zk('ensemble')->hosts;               # three
+  $bench->hosts('ensemble delayed');           # the same, behind proxies
+  my $node = $bench->cluster('main', max_connections => 300);
+
+  my $runner = $bench->runner('curator', hosts => $bench->zk->hosts);
+  my @words = $runner->ask('free /zklock/bench/a 100');
+  $runner->quit;
+
+  my $ns = $bench->interleave([qw(zklock curator)], 7, sub {
+	  my ($subject, $repetition) = @_;
+	  return numbers($runner{$subject}->ask("try /zklock/bench/$subject 100"));
+  });                                          # { zklock => [ [ ns, ... ], ... ], ... }
+  my $ratio = ratio($ns->{zklock}, $ns->{curator});    # { median, min, max }
+
+  $bench->table('(c) ...', [ 'subject', 'µs' ], [ [ 'zklock', '80.1' ] ], notes => ['...']);
+  $bench->goal('(c) against Curator', $ratio->{median}, 0.35);
+  $bench->plot(title => '(c) ...', kind => 'bars', y_label => 'µs', bars => [ [ 'zklock', 80.1 ] ]);
+
+=head1 DESCRIPTION
+
+Servers and clusters start when they are asked for first, and end with the
+process.  A runner is one of the programs in F<t/bench>: F<t/bench/runner> says
+what they can be asked.  Paths are ZooKeeper's own, below F</zklock>.
+
+What is measured is interleaved: one repetition of all subjects, then the next,
+each time beginning with another one.  A ratio is made of the medians of two
+subjects in the same repetition, and the median of these ratios counts: what
+disturbs the machine for a while then disturbs both.
+
+=cut
+
+package Bench;
+
+use strict;
+use warnings;
+use Carp;
+use Cwd qw(abs_path);
+use Exporter qw(import);
+use File::Basename qw(dirname);
+use File::Path qw(make_path);
+use List::Util qw(max min sum);
+use Scalar::Util qw(refaddr);
+use Time::HiRes qw(sleep time);
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+our @EXPORT = qw(median percentile ratio numbers pairs microseconds);
+
+our $SESSION_TIMEOUT = 10_000;    # ms, zklock's default
+our $DELAY = 5;                   # ms each way
+
+my $programs = abs_path(dirname(__FILE__) . '/../bench');
+
+# What each subject is: through PostgreSQL, or what t/bench/runner is told
+our %SUBJECT = (
+	(map { $_ => { sql => 1 } } qw(zklock zklock-xact zklock-plpgsql advisory)),
+	(map { $_ => {} } qw(curator kazoo recipe floor-mt floor-st)));
+
+# Bench->new(%opts):
+#   dir                    where ZooKeeper's files and what is compiled go
+#   rounds                 of a repetition of scene (a), default 300; the other
+#                          scenes in proportion
+#   repetitions            default 7
+#   quick                  a tenth of the rounds, 3 repetitions
+#   fsync                  ZooKeeper's servers flush each transaction to the disk
+#   servers                [ 'one', 'ensemble' ]: only with these
+#   say                    what is told how far it is
+#   root                   directory with a usr, where newer libraries are
+sub new
+{
+	my ($class, %opt) = @_;
+	my $self = bless {
+		servers => [qw(one ensemble)],
+		tables => [], goals => [], plots => [], notes => [], raw => [],
+		say => sub { },
+		%opt
+	}, $class;
+	$self->{repetitions} //= $opt{quick} ? 3 : 7;
+	$self->{scale} = ($opt{rounds} // 300) / 300 * ($opt{quick} ? 0.1 : 1);
+	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
+	make_path("$self->{dir}/bin");
+	return $self;
+}
+
+sub dir { return $_[0]->{dir}; }
+sub repetitions { return $_[0]->{repetitions}; }
+sub quick { return $_[0]->{quick}; }
+sub servers { return @{ $_[0]->{servers} }; }
+
+# n, as --rounds and --quick want it
+sub rounds
+{
+	my ($self, $n) = @_;
+	return max(1, int($n * $self->{scale} + 0.5));
+}
+
+sub say { my ($self, @text) = @_; $self->{say}->(@text); return; }
+
+# -------------------------------------------------------------------- servers
+
+# 'one' (default) or 'ensemble'
+sub zk
+{
+	my ($self, $which) = @_;
+	$which //= 'one';
+	return $self->{zk}{$which} //= do {
+		# the server as it is meant to run: with all of its compiler
+		my @opt = (
+			config => { forceSync => $self->{fsync} ? 'yes' : 'no', tickTime => 2000 },
+			max_session_timeout => 3_600_000,
+			# empty directories stay, so that nobody has to make one again
+			container_check => 3_600_000,
+			java_options => [ '-Xmx400m', '-XX:-UseSerialGC', '-XX:TieredStopAtLevel=4' ]);
+		my $zk = $which eq 'one' ? ZooKeeper->new(@opt, dir => "$self->{dir}/one")->start
+		  : $which eq 'ensemble' ? ZooKeeper->ensemble(3, @opt, dir => "$self->{dir}/ensemble")
+		  : croak "no such servers: $which";
+		$zk;
+	};
+}
+
+# The list of hosts of 'one' or 'ensemble', or of proxies before them that let
+# each frame travel for 5 ms: 'one delayed', 'ensemble delayed'
+sub hosts
+{
+	my ($self, $where) = @_;
+	my ($which, $delayed) = split / /, $where // 'one';
+	my $zk = $self->zk($which);
+	return $zk->hosts unless $delayed;
+	$self->{proxies}{$which} //= [ map { ZkProxy->new($_, delay_ms => $DELAY) } $which eq 'one' ? $zk : $zk->nodes ];
+	return join ',', map { $_->hosts } @{ $self->{proxies}{$which} };
+}
+
+# A ZkProxy of its own before these servers, which counts; stop it at the end
+sub proxy
+{
+	my ($self, $zk, %opt) = @_;
+	return ZkProxy->new($zk // $self->zk, %opt);
+}
+
+# The number of the server's last transaction
+sub zxid
+{
+	my ($self, $which) = @_;
+	return hex(($self->zk($which)->four_letter('srvr') =~ /^Zxid: 0x(\w+)$/m)[0]);
+}
+
+# A cluster with the extension, which knows of the one server; made when this
+# name is used first.  %conf goes to postgresql.conf; hosts => other ones
+sub cluster
+{
+	my ($self, $name, %conf) = @_;
+	my $hosts = delete $conf{hosts} // $self->zk;
+	return $self->{cluster}{$name} //= zk_cluster(
+		$name, $hosts,
+		max_connections => 100,
+		shared_buffers => '32MB',
+		log_connections => 'off',
+		log_disconnections => 'off',
+		autovacuum => 'off',
+		'zklock.session_timeout' => "${SESSION_TIMEOUT}ms",
+		%conf);
+}
+
+# -------------------------------------------------------------------- runners
+
+# Is it there?  Why not says missing.
+sub has
+{
+	my ($self, $subject) = @_;
+	return !defined $self->missing($subject);
+}
+
+sub missing
+{
+	my ($self, $subject) = @_;
+	my $what = $SUBJECT{$subject} or croak "no such subject: $subject";
+	return undef if $what->{sql};
+	return $self->{missing}{$subject} if exists $self->{missing}{$subject};
+	# it says so itself
+	my $why;
+	if (!-x "$programs/runner") { $why = 'there is no t/bench/runner'; }
+	elsif (!eval { $self->runner($subject)->quit; 1 }) { ($why) = $@ =~ /^(.*?)(?: at \S+ line \d+\.)?$/m; }
+	return $self->{missing}{$subject} = $why;
+}
+
+# runner($subject, %opts):
+#   hosts              a list, or an object with "hosts"; default: the one server
+#   session_timeout    ms
+# of those that come through PostgreSQL:
+#   settings           { 'zklock.commit_guard' => 'strict', ... }
+#   cluster            default: the one with the name "bench"
+sub runner
+{
+	my ($self, $subject, %opt) = @_;
+	my $what = $SUBJECT{$subject} or croak "no such subject: $subject";
+	my $hosts = $opt{hosts} // $self->hosts('one');
+	$hosts = $hosts->hosts if ref $hosts;
+	my $timeout = $opt{session_timeout} // $SESSION_TIMEOUT;
+
+	my %env = (PEERS_ROOT => $self->{root} // '', BENCH_BIN => "$self->{dir}/bin", TMPDIR => $self->{dir});
+	return Bench::Runner->new($subject, "$self->{dir}/$subject.log", \%env, "$programs/runner", $subject, $hosts, $timeout)
+	  unless $what->{sql};
+
+	my $node = $opt{cluster} // $self->cluster('bench');
+	my %setting = (
+		'zklock.hosts' => $hosts,
+		'zklock.session_timeout' => "${timeout}ms",
+		%{ $opt{settings} // {} });
+	my $options = join ' ', map { "-c $_=$setting{$_}" } sort keys %setting;
+	return Bench::Runner->new($subject, "$self->{dir}/$subject.log", \%env,
+		$self->_pg, $node->connstr('postgres') . " gssencmode=disable options='$options'", $subject);
+}
+
+sub _pg
+{
+	my ($self) = @_;
+	return $self->{pg} //= do {
+		my $program = "$self->{dir}/bin/pg";
+		chomp(my $include = `pg_config --includedir`);
+		system('gcc', '-O2', '-Wall', "-I$include", '-o', $program, "$programs/pg.c", '-lpq', '-lpthread') == 0
+		  or die "could not compile t/bench/pg.c\n";
+		$program;
+	};
+}
+
+# The library that zklock itself is linked with, 'st' or 'mt': the floor is a
+# program on the same
+sub client_library
+{
+	my ($self) = @_;
+	return $self->{client_library} //= do {
+		chomp(my $dir = `pg_config --pkglibdir`);
+		`readelf -d $dir/zklock.so` =~ /libzookeeper_(\w+)\.so/ ? $1 : 'st';
+	};
+}
+
+# Somebody else's node in the queue of a lock, as the clients of this subject know
+# it, until the client that this returns is closed.
+sub taken
+{
+	my ($self, $subject, $path, $which) = @_;
+	my $client = $self->zk($which)->client(session_timeout => 60_000);
+	my $name = { kazoo => '0' x 32 . '__lock__', recipe => 'x-1-' }->{$subject}
+	  // '_c_00000000-0000-0000-0000-000000000000-lock-';
+	my $parent = '';
+	foreach my $part (grep { $_ ne '' } split m{/}, $path)
+	{
+		$parent .= "/$part";
+		eval { $client->create($parent, mode => 'container'); 1 } or $@ =~ /NODEEXISTS/ or die $@;
+	}
+	$client->create("$path/$name", mode => 'ephemeral_sequential');
+	return $client;
+}
+
+# ----------------------------------------------------------------- measuring
+
+# interleave(\@subjects, $repetitions, $code): what $code->($subject,
+# $repetition) returns for each, as { subject => [ [ values ], ... ] }.  The
+# first is repetition 0, to get warm, and does not count.
+sub interleave
+{
+	my ($self, $subjects, $repetitions, $code) = @_;
+	my %result;
+	foreach my $repetition (0 .. $repetitions)
+	{
+		my @turn = @$subjects;
+		push @turn, splice @turn, 0, $repetition % @turn;
+		foreach my $subject (@turn)
+		{
+			my @values = $code->($subject, $repetition);
+			push @{ $result{$subject} }, \@values if $repetition;
+		}
+	}
+	return \%result;
+}
+
+# Each value is kept for --raw: what, and a list of repetitions of them
+sub raw
+{
+	my ($self, $what, $repetitions) = @_;
+	my $n = 0;
+	foreach my $values (@$repetitions)
+	{
+		++$n;
+		push @{ $self->{raw} }, map { "$what\t$n\t$_" } @$values;
+	}
+	return;
+}
+
+# numbers('12', '13') as they are; pairs('1:2', '3:4') as [1, 2], [3, 4]
+sub numbers { return map { $_ + 0 } @_; }
+sub pairs { return map { [ split /:/ ] } @_; }
+
+sub microseconds { return sprintf $_[0] < 100_000 ? '%.1f' : '%.0f', $_[0] / 1000; }
+
+sub percentile
+{
+	my ($p, @values) = @_;
+	return undef unless @values;
+	@values = sort { $a <=> $b } @values;
+	my $at = $p / 100 * $#values;
+	my $below = int $at;
+	return $values[$below] if $below == $#values;
+	return $values[$below] + ($at - $below) * ($values[ $below + 1 ] - $values[$below]);
+}
+
+sub median { return percentile(50, @_); }
+
+# ratio($mine, $other), each [ [ values of repetition 1 ], ... ]: the median of
+# the ratios of medians, pair by pair, and how far they range; undef if there is
+# no other
+sub ratio
+{
+	my ($mine, $other) = @_;
+	return undef unless $mine && $other;
+	my @ratio = map { median(@{ $mine->[$_] }) / median(@{ $other->[$_] }) } 0 .. min($#$mine, $#$other);
+	return { median => median(@ratio), min => min(@ratio), max => max(@ratio), all => \@ratio };
+}
+
+# --------------------------------------------------------------- what to tell
+
+# What the options of a run left out, or what else the reader must know
+sub note { my ($self, $text) = @_; push @{ $self->{notes} }, $text; return; }
+
+# A table for the report, with what it does not show; rows are lists of text
+sub table
+{
+	my ($self, $title, $columns, $rows, %opt) = @_;
+	my $table = { title => $title, columns => $columns, rows => $rows, notes => $opt{notes} // [] };
+	return $self->add_table($table);
+}
+
+# once, whoever calls it
+sub add_table
+{
+	my ($self, $table) = @_;
+	push @{ $self->{tables} }, $table
+	  unless grep { refaddr($_) == refaddr($table) } @{ $self->{tables} };
+	return $table;
+}
+
+# goal($name, $value, $limit, %opts): at_least => 1 if more is better, unit =>
+# 'kB', note => text; a value that is undef was not measured
+sub goal
+{
+	my ($self, $name, $value, $limit, %opt) = @_;
+	my $met = !defined $value ? undef : $opt{at_least} ? $value >= $limit : $value <= $limit;
+	push @{ $self->{goals} }, { name => $name, value => $value, limit => $limit, met => $met, %opt };
+	return $met;
+}
+
+# plot(title => ..., y_label => ..., log => 1 if the y axis is, and)
+#   kind => 'bars', bars => [ [ label, value (, low, high) ], ... ]
+#   kind => 'lines', x_label => ..., log_x => 1, lines => [ [ label, [ x, y ], ... ], ... ]
+sub plot
+{
+	my ($self, %plot) = @_;
+	push @{ $self->{plots} }, \%plot;
+	return;
+}
+
+sub stop
+{
+	my ($self) = @_;
+	$_->stop for values %{ delete $self->{cluster} // {} };
+	$_->stop for map { @$_ } values %{ delete $self->{proxies} // {} };
+	$_->stop for values %{ delete $self->{zk} // {} };
+	return;
+}
+
+# ===================================================================== runner
+
+package Bench::Runner;
+
+use strict;
+use warnings;
+use Carp;
+use IO::Select;
+use POSIX qw(:sys_wait_h);
+use Time::HiRes qw(sleep time);
+
+use Child;
+
+our $START_TIMEOUT = 120;    # seconds: some compile themselves first
+
+sub new
+{
+	my ($class, $subject, $log, $env, @command) = @_;
+	pipe(my $in, my $to) or die "pipe: $!";
+	pipe(my $from, my $out) or die "pipe: $!";
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		# By descriptor: a test framework may have tied these handles.
+		POSIX::dup2(fileno $in, 0);
+		POSIX::dup2(fileno $out, 1);
+		POSIX::dup2(POSIX::open($log, POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 2);
+		POSIX::setsid();
+		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP PIPE);
+		$ENV{$_} = $env->{$_} for keys %$env;
+		{ no warnings 'exec'; exec 'setpriv', '--pdeathsig', 'KILL', @command; }
+		POSIX::_exit(127);
+	}
+	close $_ for $in, $out;
+	Child::remember($pid);
+	my $self = bless { subject => $subject, pid => $pid, to => $to, from => $from, text => '', log => $log }, $class;
+	my $answer = $self->_line($START_TIMEOUT, 'to start');
+	croak "$subject: $answer" if $answer ne 'ready';
+	return $self;
+}
+
+sub pid { return $_[0]->{pid}; }
+sub subject { return $_[0]->{subject}; }
+
+# The words after "ok"; anything else dies.
+sub ask
+{
+	my ($self, $line, $timeout) = @_;
+	$self->send($line);
+	return $self->answer($timeout);
+}
+
+# The two halves of it, so that something can be done meanwhile
+sub send
+{
+	my ($self, $line) = @_;
+	local $SIG{PIPE} = 'IGNORE';
+	syswrite $self->{to}, "$line\n";    # the answer tells that it is gone
+	$self->{asked} = $line;
+	return $self;
+}
+
+sub answer
+{
+	my ($self, $timeout) = @_;
+	my $asked = delete $self->{asked} // croak 'nothing was asked';
+	my $answer = $self->_line($timeout // 300, $asked);
+	croak "$self->{subject}: $asked: $answer" unless $answer =~ s/^ok ?//;
+	return split / /, $answer;
+}
+
+sub _line
+{
+	my ($self, $timeout, $asked) = @_;
+	my $deadline = time + $timeout;
+	my $select = IO::Select->new($self->{from});
+	# a long answer comes in many pieces
+	until ($self->{text} =~ /\n\z/)
+	{
+		my $left = $deadline - time;
+		croak "$self->{subject}: no answer within $timeout s: $asked" if $left <= 0;
+		next unless $select->can_read($left);
+		sysread $self->{from}, $self->{text}, 1 << 20, length $self->{text}
+		  or croak "$self->{subject} has ended; asked: $asked; " . $self->_log_tail;
+	}
+	my $line = $self->{text};
+	$self->{text} = '';
+	chomp $line;
+	return $line;
+}
+
+sub _log_tail
+{
+	my ($self) = @_;
+	open my $file, '<', $self->{log} or return '';
+	my @lines = <$file>;
+	splice @lines, 0, -5 if @lines > 5;
+	return join ' ', map { s/\s+$//r } @lines;
+}
+
+sub quit
+{
+	my ($self) = @_;
+	return unless $self->{pid};
+	close $self->{to};
+	my $deadline = time + 30;
+	until (waitpid($self->{pid}, WNOHANG) != 0)
+	{
+		return $self->kill9 if time > $deadline;
+		sleep 0.005;
+	}
+	Child::forget(delete $self->{pid});
+	return;
+}
+
+sub kill9
+{
+	my ($self) = @_;
+	my $pid = delete $self->{pid} or return;
+	# with all that it has forked
+	kill 'KILL', -$pid, $pid;
+	waitpid $pid, 0;
+	Child::forget($pid);
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	$self->kill9 if Child::is_ours($self->{pid});
+	return;
+}
+
+1;
