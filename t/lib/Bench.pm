@@ -12,6 +12,7 @@ Bench - what the scenes of dev/bench share: servers, runners, tables, goals
   $bench->zk->hosts;                           # one server
   $bench->zk('ensemble')->hosts;               # three
   $bench->hosts('ensemble delayed');           # the same, behind proxies
+  $bench->delay('ensemble delayed', 5);
   my $node = $bench->cluster('main', max_connections => 300);
 
   my $runner = $bench->runner('curator', hosts => $bench->zk->hosts);
@@ -54,6 +55,7 @@ use List::Util qw(max min sum);
 use Scalar::Util qw(refaddr);
 use Time::HiRes qw(sleep time);
 
+use ZkClient;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -78,6 +80,7 @@ our %SUBJECT = (
 #   quick                  a tenth of the rounds, 3 repetitions
 #   fsync                  ZooKeeper's servers flush each transaction to the disk
 #   servers                [ 'one', 'ensemble' ]: only with these
+#   delay                  0: no places behind proxies
 #   say                    what is told how far it is
 #   root                   directory with a usr, where newer libraries are
 sub new
@@ -132,16 +135,62 @@ sub zk
 	};
 }
 
-# The list of hosts of 'one' or 'ensemble', or of proxies before them that let
-# each frame travel for 5 ms: 'one delayed', 'ensemble delayed'
+# The list of hosts of a place: 'one' or 'ensemble', or of proxies before them that
+# can let each frame travel for a while: 'one delayed', 'ensemble delayed'
 sub hosts
 {
 	my ($self, $where) = @_;
 	my ($which, $delayed) = split / /, $where // 'one';
 	my $zk = $self->zk($which);
 	return $zk->hosts unless $delayed;
-	$self->{proxies}{$which} //= [ map { ZkProxy->new($_, delay_ms => $DELAY) } $which eq 'one' ? $zk : $zk->nodes ];
+	$self->{proxies}{$which} //= [ map { ZkProxy->new($_) } $which eq 'one' ? $zk : $zk->nodes ];
 	return join ',', map { $_->hosts } @{ $self->{proxies}{$which} };
+}
+
+# All places that the options want
+sub places
+{
+	my ($self) = @_;
+	my @servers = $self->servers;
+	return (@servers, map { "$_ delayed" } $self->{delay} // 1 ? @servers : ());
+}
+
+# So many ms each way from now on; nothing where there are no proxies
+sub delay
+{
+	my ($self, $where, $ms) = @_;
+	return unless $where =~ /delayed/;
+	$self->hosts($where);
+	$_->delay_ms($ms) for @{ $self->{proxies}{ (split / /, $where)[0] } };
+	return;
+}
+
+# Between two subjects: what the first has sent and not waited for is done, and
+# the proxies forget what they have seen.
+sub settle
+{
+	my ($self, $where) = @_;
+	return sleep 0.005 unless $where =~ /delayed/;
+	sleep 3 * $DELAY / 1000;
+	$_->clear_log for @{ $self->{proxies}{ (split / /, $where)[0] } };
+	return;
+}
+
+# How many ns one round trip takes there: the median of some reads
+sub round_trip
+{
+	my ($self, $where) = @_;
+	my ($host) = split /,/, $self->hosts($where);
+	my $client = ZkClient->new($host);
+	my @ns;
+	foreach (1 .. 30)
+	{
+		my $start = time;
+		$client->exists('/');
+		push @ns, (time - $start) * 1e9;
+	}
+	$client->close;
+	return median(@ns);
 }
 
 # A ZkProxy of its own before these servers, which counts; stop it at the end

@@ -1,0 +1,86 @@
+# For dev/bench, which checks the options: one run, and its report.
+#
+#   perl dev/bench.pl DIRECTORY OPTION...
+
+use strict;
+use warnings;
+
+# PostgreSQL's test library sends standard output to a file of its own
+my $out;
+BEGIN { open $out, '>&', \*STDOUT or die; }
+
+use IO::Handle;
+use Test::More;
+use Time::HiRes qw(time);
+
+use Bench;
+use Bench::Report;
+use Bench::Scenes;
+
+my ($dir, @options) = @ARGV;
+my %option = map { /^--([\w-]+)(?:=(.*))?$/s ? ($1 => $2 // 1) : () } @options;
+$out->autoflush(1);
+
+my $begin = time;
+my $bench = Bench->new(
+	dir => "$dir/work",
+	fsync => $option{fsync},
+	quick => $option{quick},
+	delay => !$option{'no-delay'},
+	say => sub { printf $out "== %4d s  %s\n", time - $begin, "@_" },
+	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(rounds repetitions));
+$bench->{servers} = [ split /,/, $option{servers} ] if $option{servers};
+
+# scenes that come with others' modules
+my %scene = %Bench::Scenes::SCENES;
+foreach ([ f => 'Bench::Crowd' ], [ g => 'Bench::Footprint' ])
+{
+	my ($letter, $module) = @$_;
+	my $file = $module =~ s{::}{/}gr . '.pm';
+	next unless grep { -f "$_/$file" } @INC;
+	require $file;
+	my $run = $module->can('run');
+	$scene{$letter} = sub { my ($bench) = @_; $bench->add_table($_) for @{ $run->($bench) }; };
+}
+
+foreach my $subject (sort keys %Bench::SUBJECT)
+{
+	my $why = $bench->missing($subject);
+	next unless defined $why;
+	$bench->note("Without $subject: $why");
+	print $out "== without $subject: $why\n";
+}
+
+my $status = 0;
+foreach my $letter ($option{scene} ? split(/,/, $option{scene}) : sort keys %scene)
+{
+	my $run = $scene{$letter} or die "no such scene: $letter\n";
+	next if eval { $run->($bench); 1 };
+	my $why = $@;
+	chomp $why;
+	print $out "== scene $letter: $why\n";
+	$bench->note("Scene $letter did not come to its end: " . (split /\n/, $why)[0]);
+	$status = 1;
+}
+$bench->stop;
+
+my $has_picture = Bench::Report::svg($bench, "$dir/bench.svg");
+print $out "== no bench.svg: there is no gnuplot\n" unless $has_picture;
+
+open my $file, '>', "$dir/bench.md" or die "$dir/bench.md: $!";
+print $file Bench::Report::markdown(
+	$bench,
+	command => join(' ', 'dev/bench', grep { !/^--(?:out|raw|keep)/ } @options),
+	seconds => time - $begin,
+	svg => $has_picture && -f "$dir/bench.svg" ? 'bench.svg' : undef);
+close $file or die "$dir/bench.md: $!";
+
+open $file, '>', "$dir/raw.tsv" or die "$dir/raw.tsv: $!";
+print $file "scene\twhere\tsubject\trepetition\tvalue\n", map { "$_\n" } @{ $bench->{raw} };
+close $file or die "$dir/raw.tsv: $!";
+
+foreach my $goal (@{ $bench->{goals} })
+{
+	printf $out "%-12s %s: %s\n", !defined $goal->{met} ? 'not measured' : $goal->{met} ? 'met' : 'NOT MET', $goal->{name}, $goal->{value} // '';
+}
+exit $status;

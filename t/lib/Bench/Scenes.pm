@@ -1,0 +1,503 @@
+
+=pod
+
+=head1 NAME
+
+Bench::Scenes - what dev/bench measures of single locks: scenes a to e, and h
+
+=head1 SYNOPSIS
+
+  $Bench::Scenes::SCENES{a}->($bench);
+
+=head1 DESCRIPTION
+
+Each scene is a sub that is given a Bench and leaves tables, goals and panels of
+the plot with it.  See L<Bench> for how repetitions are interleaved.
+
+=cut
+
+package Bench::Scenes;
+
+use strict;
+use warnings;
+use List::Util qw(max min sum);
+use Time::HiRes qw(time);
+
+use Bench;
+
+our %SCENES = (a => \&free, b => \&handover, c => \&try, d => \&several, e => \&throughput, h => \&guard);
+
+my %TITLE = (one => 'one server', ensemble => 'three servers');
+my @ZKLOCK = qw(zklock zklock-plpgsql zklock-xact);
+my @OTHERS = qw(curator kazoo recipe floor-st floor-mt);
+
+sub _title
+{
+	my ($where) = @_;
+	my ($which, $delayed) = split / /, $where;
+	return $TITLE{$which} . ($delayed ? ", $Bench::DELAY ms each way" : '');
+}
+
+# those that are there
+sub _there
+{
+	my ($bench, @subjects) = @_;
+	return grep { $bench->has($_) } @subjects;
+}
+
+# Runners of these subjects by their names.  Behind a delay they get to know their
+# code before it begins.
+sub _start
+{
+	my ($bench, $where, @subjects) = @_;
+	my %runner;
+	$bench->delay($where, 0);
+	foreach my $subject (_there($bench, @subjects))
+	{
+		$runner{$subject} = $bench->runner($subject, hosts => $bench->hosts($where));
+	}
+	return \%runner;
+}
+
+sub _quit { $_->quit for values %{ $_[0] }; return; }
+
+# Those of them that know this scene: each is asked, and one that does not is
+# left out.
+sub _able
+{
+	my ($runner, $line) = @_;
+	my @able;
+	foreach my $subject (sort keys %$runner)
+	{
+		if (eval { $runner->{$subject}->ask($line =~ s/SUBJECT/$subject/r); 1 }) { push @able, $subject; }
+		elsif ($@ !~ /no such scene/) { die $@; }
+	}
+	my %able = map { $_ => 1 } @able;
+	return grep { $able{$_} } @ZKLOCK, 'curator', 'kazoo', 'recipe', 'floor-st', 'floor-mt', 'advisory';
+}
+
+sub _flat { return map { @$_ } @{ $_[0] }; }
+
+sub _percentiles { my @values = @_; return map { microseconds(percentile($_, @values)) } 50, 95, 99; }
+
+sub _ratio
+{
+	my ($ratio) = @_;
+	return $ratio ? sprintf('%.2f (%.2f–%.2f)', @$ratio{qw(median min max)}) : '';
+}
+
+# A row for each of zklock's ways, a column for each other subject
+sub _ratios
+{
+	my ($bench, $title, $ns) = @_;
+	my @mine = grep { $ns->{$_} } @ZKLOCK;
+	my @others = grep { $ns->{$_} } @OTHERS;
+	return unless @mine && @others;
+	$bench->table("$title: ratios", [ 'against', @others ],
+		[ map { my $mine = $_; [ $mine, map { _ratio(ratio($ns->{$mine}, $ns->{$_})) } @others ] } @mine ],
+		notes => ['The median of the ratios of the repetitions, and in brackets the smallest and the largest.']);
+	return;
+}
+
+sub _value { my ($ratio) = @_; return $ratio ? $ratio->{median} : undef; }
+
+# the program on the library that zklock is linked with
+sub _floor { return 'floor-' . $_[0]->client_library; }
+
+# ------------------------------------------------------- (a) acquire and release
+
+sub free
+{
+	my ($bench) = @_;
+	my @bars;
+	foreach my $where ($bench->places)
+	{
+		my $delayed = $where =~ /delayed/;
+		my $rounds = $bench->rounds($delayed ? 12 : 300);
+		my $title = '(a) a free lock, ' . _title($where);
+		$bench->say($title);
+
+		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS, $delayed ? () : 'advisory');
+		my $path = '/zklock/bench/a';
+		# Java has compiled what matters after some thousand
+		my @subjects = _able($runner, "free $path/SUBJECT " . $bench->rounds(2000));
+		$bench->delay($where, $Bench::DELAY);
+		my $trip = $bench->round_trip($where);
+
+		my %part;
+		my $both = $bench->interleave(
+			\@subjects,
+			$bench->repetitions,
+			sub {
+				my ($subject, $repetition) = @_;
+				my @pairs = pairs($runner->{$subject}->ask("free $path/$subject $rounds"));
+				$bench->settle($where);
+				foreach my $i (0, 1)
+				{
+					push @{ $part{$i}{$subject} }, [ map { $_->[$i] } @pairs ] if $repetition;
+				}
+				return map { $_->[0] + $_->[1] } @pairs;
+			});
+		_quit($runner);
+
+		$bench->raw("a\t$where\t$_", $both->{$_}) for @subjects;
+		$bench->table(
+			$title,
+			[ 'µs', map { my $what = $_; map { "$what $_ %" } 50, 95, 99 } qw(acquire release both) ],
+			[
+				map {
+					my $subject = $_;
+					[ $subject, map { _percentiles(_flat($_->{$subject})) } $part{0}, $part{1}, $both ]
+				} @subjects
+			],
+			notes => [
+				sprintf('%d repetitions of %d rounds. One round trip, measured by a read: %s µs.', $bench->repetitions, $rounds, microseconds($trip))
+			]);
+		_ratios($bench, $title, $both);
+		push @bars, [ $where, [ map { [ $_, _bar(_flat($both->{$_})) ] } @subjects ] ];
+
+		my $there = _title($where);
+		if (!$delayed)
+		{
+			foreach my $mine (qw(zklock zklock-plpgsql))
+			{
+				foreach ([ 'curator', 0.75 ], [ 'kazoo', 0.45 ], [ _floor($bench), 1.10 ])
+				{
+					my ($other, $limit) = @$_;
+					$bench->goal("(a) $there: $mine against $other", _value(ratio($both->{$mine}, $both->{$other})), $limit);
+				}
+			}
+			next;
+		}
+		foreach ([ 'zklock', 'curator', 0.68 ], [ 'zklock', 'kazoo', 0.51 ], [ 'zklock-xact', 'curator', 0.36 ])
+		{
+			my ($mine, $other, $limit) = @$_;
+			$bench->goal("(a) $there: $mine against $other", _value(ratio($both->{$mine}, $both->{$other})), $limit);
+		}
+	}
+	foreach (@bars)
+	{
+		my ($where, $bars) = @$_;
+		my $unit = $where =~ /delayed/ ? 'ms' : 'µs';
+		$bench->plot(
+			kind => 'bars',
+			title => '(a) acquire and release a free lock, ' . _title($where),
+			y_label => $unit,
+			bars => [ map { my ($label, @v) = @$_; [ $label, map { $_ / ($unit eq 'ms' ? 1e6 : 1e3) } @v ] } @$bars ]);
+	}
+	return;
+}
+
+# median, and up to which 95 % are
+sub _bar { my @values = @_; return (percentile(50, @values), percentile(5, @values), percentile(95, @values)); }
+
+# ---------------------------------------------------------------- (b) handover
+
+# From the call of the release to the next one's return, of entries
+# ASKED:GOT:RELEASE:RELEASED.  The queue of N is there in the middle only: it forms
+# at the beginning, and who has done all leaves it at the end.
+sub handovers
+{
+	my ($n, @entries) = @_;
+	my @holds = sort { $a->[1] <=> $b->[1] } map { [ split /:/ ] } @entries;
+	my @between;
+	foreach my $i (1 .. $#holds)
+	{
+		push @between, $holds[$i][1] - $holds[ $i - 1 ][2];
+		die "two held it at once\n" if $between[-1] < 0;
+	}
+	my $edge = @between > 4 * $n ? $n : int(@between / 4);
+	return @between[ $edge .. $#between - $edge ];
+}
+
+sub handover
+{
+	my ($bench) = @_;
+	my %line;
+	foreach my $where ($bench->places)
+	{
+		my $delayed = $where =~ /delayed/;
+		my $there = _title($where);
+		my $runner;
+		my @rows;
+		# behind the delay only the one that there is a goal for: it is slow
+		foreach my $n ($delayed ? 16 : (2, 16, 64))
+		{
+			my $rounds = max(2, int($bench->rounds($delayed ? 96 : 320) / $n + 0.5));
+			$bench->say("(b) handover among $n, $there");
+			$runner //= _start($bench, $where, @ZKLOCK, @OTHERS, $delayed ? () : 'advisory');
+			my $path = '/zklock/bench/b';
+			my @subjects = _able($runner, "hand $path/SUBJECT $n " . max(2, int($bench->rounds(640) / $n)));
+			$bench->delay($where, $Bench::DELAY);
+			my $ns = $bench->interleave(
+				\@subjects,
+				$bench->repetitions,
+				sub {
+					my ($subject) = @_;
+					my @entries = $runner->{$subject}->ask("hand $path/$subject $n $rounds");
+					$bench->settle($where);
+					return handovers($n, @entries);
+				});
+			$bench->raw("b\t$where $n\t$_", $ns->{$_}) for @subjects;
+			foreach my $subject (@subjects)
+			{
+				push @rows, [ $n, $subject, _percentiles(_flat($ns->{$subject})), map { _ratio(ratio($ns->{$_}, $ns->{$subject})) } @ZKLOCK ];
+				push @{ $line{$where}{$subject} }, [ $n, median(_flat($ns->{$subject})) / 1000 ];
+			}
+			next unless $n == 16;
+			foreach my $mine (qw(zklock zklock-plpgsql))
+			{
+				$bench->goal("(b) $there, 16 contenders: $mine against curator", _value(ratio($ns->{$mine}, $ns->{curator})), 0.70);
+				$bench->goal("(b) $there, 16 contenders: $mine against kazoo", _value(ratio($ns->{$mine}, $ns->{kazoo})), 0.50);
+			}
+		}
+		_quit($runner);
+		$bench->table("(b) handover, $there", [ 'contenders', 'µs', '50 %', '95 %', '99 %', map { "$_ against it" } @ZKLOCK ],
+			\@rows, notes => ['From the call of a release to the return of the next acquire, in another session.']);
+	}
+	foreach my $where (grep { !/delayed/ } sort keys %line)
+	{
+		$bench->plot(
+			kind => 'lines',
+			title => '(b) handover, median, ' . _title($where),
+			x_label => 'contenders', y_label => 'µs', log_x => 1, log => 1,
+			lines => [ map { [ $_, @{ $line{$where}{$_} } ] } sort keys %{ $line{$where} } ]);
+	}
+	return;
+}
+
+# --------------------------------------------------------------- (c) try in vain
+
+sub try
+{
+	my ($bench) = @_;
+	foreach my $where ($bench->places)
+	{
+		my $delayed = $where =~ /delayed/;
+		my ($which) = split / /, $where;
+		my $rounds = $bench->rounds($delayed ? 12 : 300);
+		my $there = _title($where);
+		my $title = "(c) a try that finds the lock taken, $there";
+		$bench->say($title);
+
+		my $runner = _start($bench, $where, 'zklock', 'zklock-xact', @OTHERS, $delayed ? () : 'advisory');
+		my $path = '/zklock/bench/c';
+		my %holder = map { $_ => $bench->taken($_, "$path/$_", $which) } grep { $_ ne 'advisory' } keys %$runner;
+		my $node = $bench->cluster('bench');
+		my $local = Zklock::zk_session($node);
+		$local->value("SELECT pg_advisory_lock(hashtextextended('/bench/c/advisory', 0))");
+
+		my @subjects = _able($runner, "try $path/SUBJECT " . $bench->rounds(2000));
+		$bench->delay($where, $Bench::DELAY);
+		my $writes = 0;
+		my $ns = $bench->interleave(
+			\@subjects,
+			$bench->repetitions,
+			sub {
+				my ($subject) = @_;
+				$_->ping for values %holder;
+				my $before = $bench->zxid($which);
+				my @ns = numbers($runner->{$subject}->ask("try $path/$subject $rounds"));
+				$writes += $bench->zxid($which) - $before if $subject =~ /^zklock/;
+				$bench->settle($where);
+				return @ns;
+			});
+		_quit($runner);
+		$_->close for values %holder;
+		$local->quit;
+
+		$bench->raw("c\t$where\t$_", $ns->{$_}) for @subjects;
+		$bench->table($title, [ 'µs', '50 %', '95 %', '99 %', 'zklock against it' ],
+			[ map { [ $_, _percentiles(_flat($ns->{$_})), _ratio(ratio($ns->{zklock}, $ns->{$_})) ] } @subjects ],
+			notes => [ sprintf '%d repetitions of %d tries. Transactions that the server made for those of zklock: %d.', $bench->repetitions, $rounds, $writes ]);
+		$bench->goal("(c) $there: zklock against curator", _value(ratio($ns->{zklock}, $ns->{curator})), 0.35);
+		$bench->goal("(c) $there: transactions at the server", $writes, 0);
+		$bench->plot(
+			kind => 'bars', title => $title, y_label => 'µs',
+			bars => [ map { my $s = $_; [ $s, map { $_ / 1000 } _bar(_flat($ns->{$s})) ] } @subjects ]) unless $delayed;
+	}
+	return;
+}
+
+# -------------------------------------------------- (d) several in a transaction
+
+sub several
+{
+	my ($bench) = @_;
+	foreach my $where ($bench->places)
+	{
+		my $delayed = $where =~ /delayed/;
+		my $there = _title($where);
+		my $path = '/zklock/bench/d';
+		my (@rows, %line);
+		my $runner = _start($bench, $where, 'zklock', @OTHERS, $delayed ? () : 'advisory');
+		my @subjects = _able($runner, "many $path/SUBJECT 16 " . $bench->rounds(200));
+		$bench->delay($where, $Bench::DELAY);
+		my $trip = $bench->round_trip($where);
+		foreach my $k (1, 4, 16)
+		{
+			my $rounds = $delayed ? ($bench->quick ? 2 : 4) : $bench->rounds(100);
+			$bench->say("(d) $k locks in a transaction, $there");
+			my $ns = $bench->interleave(
+				\@subjects,
+				$delayed ? min(5, $bench->repetitions) : $bench->repetitions,
+				sub {
+					my ($subject) = @_;
+					my @ns = numbers($runner->{$subject}->ask("many $path/$subject $k $rounds"));
+					$bench->settle($where);
+					return @ns;
+				});
+			$bench->raw("d\t$where $k\t$_", $ns->{$_}) for @subjects;
+			foreach my $subject (@subjects)
+			{
+				my $median = median(_flat($ns->{$subject}));
+				push @rows, [ $k, $subject, _percentiles(_flat($ns->{$subject})),
+					sprintf('%.2f', $median / $trip), _ratio(ratio($ns->{zklock}, $ns->{$subject})) ];
+				push @{ $line{$subject} }, [ $k, $median / 1000 ];
+			}
+			next unless $delayed && $k == 16;
+			$bench->goal("(d) $there: 16 locks, round trips by the clock", median(_flat($ns->{zklock})) / $trip, 3);
+			$bench->goal("(d) $there: 16 locks, zklock against curator", _value(ratio($ns->{zklock}, $ns->{curator})), 0.08);
+		}
+		_quit($runner);
+		$bench->table("(d) several locks, $there", [ 'locks', 'µs', '50 %', '95 %', '99 %', 'round trips', 'zklock against it' ],
+			\@rows,
+			notes => [ 'From BEGIN, or the acquire, to the end of COMMIT, or the release. Round trips: the median in units of one, '
+				  . microseconds($trip) . ' µs.' ]);
+		$bench->plot(
+			kind => 'lines', title => "(d) locks in one transaction, median, $there",
+			x_label => 'locks', y_label => 'µs', log_x => 1, log => 1,
+			lines => [ map { [ $_, @{ $line{$_} } ] } @subjects ]) if $delayed;
+	}
+
+	# and counted: so slow that a request that waits for an answer shows
+	my $proxy = $bench->proxy(undef, delay_ms => 20);
+	my $runner = $bench->runner('zklock', hosts => $proxy->hosts);
+	$runner->ask('many /zklock/bench/d/flights 16 1');
+	Time::HiRes::sleep(0.5);
+	$proxy->clear_log;
+	$runner->ask('many /zklock/bench/d/flights 16 1');
+	$bench->goal('(d) 16 locks, round trips one after another, counted', $proxy->flights, 3);
+	$bench->table('(d) 16 locks: what is sent', ['requests'], [ [ _short(map { s/ .*//r } $proxy->requests) ] ]);
+	$runner->quit;
+	$proxy->stop;
+	return;
+}
+
+# doubles together, so that it can be read
+sub _short { return join(' ', @_) =~ s/\b(\w+)((?: \1\b)+)/"$1*" . (1 + ($2 =~ tr{ }{}))/ger; }
+
+# ---------------------------------------------------------------- (e) throughput
+
+sub throughput
+{
+	my ($bench) = @_;
+	my $seconds = $bench->quick ? 0.5 : 1;
+	my $repetitions = $bench->quick ? 2 : 3;
+	foreach my $where (grep { !/delayed/ } $bench->places)
+	{
+		my $there = _title($where);
+		my (@rows, %line);
+		my $path = '/zklock/bench/e';
+		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS);
+		my @subjects = _able($runner, "own $path/SUBJECT 1 0.2");
+		# three servers and their clients on one machine: the point of the goal only
+		my @n = $where eq 'one' ? (1, 2, 4, 8, 16, 32, 64) : (1, 32);
+		@n = (1, 8, 32) if $bench->quick && @n > 2;
+		foreach my $n (@n)
+		{
+			$bench->say("(e) throughput of $n, $there");
+			$runner->{$_}->ask("clients $n") for @subjects;
+			my $rate = $bench->interleave(
+				\@subjects,
+				$n == 32 ? $repetitions + 2 : $repetitions,
+				sub {
+					my ($subject, $repetition) = @_;
+					return unless $repetition;    # it warms up itself
+					my ($count, $ns) = split /:/, ($runner->{$subject}->ask("own $path/$subject $n $seconds"))[0];
+					return $count / $ns * 1e9;
+				});
+			$bench->raw("e\t$where $n\t$_", $rate->{$_}) for @subjects;
+			foreach my $subject (@subjects)
+			{
+				my @rates = _flat($rate->{$subject});
+				push @rows, [ $n, $subject, (map { sprintf '%.0f', $_ } median(@rates), min(@rates), max(@rates)),
+					map { $rate->{$_} ? _ratio(ratio($rate->{$_}, $rate->{$subject})) : '' } @ZKLOCK ];
+				push @{ $line{$subject} }, [ $n, median(@rates) ];
+			}
+			next unless $n == 32;
+			my $floor = _floor($bench);
+			$bench->goal("(e) $there: 32 x $_ against 32 x $floor", _value(ratio($rate->{$_}, $rate->{$floor})), 0.85, at_least => 1)
+			  for qw(zklock zklock-plpgsql);
+		}
+		_quit($runner);
+		$bench->table("(e) throughput, each with a lock of its own, $there",
+			[ 'clients', 'rounds per second', 'median', 'least', 'most', map { "$_ against it" } @ZKLOCK ],
+			\@rows, notes => ['All share the processors with the servers, which is what bounds them here.']);
+		$bench->plot(
+			kind => 'lines', title => "(e) throughput, $there", x_label => 'clients', y_label => 'rounds per second', log_x => 1,
+			lines => [ map { [ $_, @{ $line{$_} } ] } @subjects ]) if @n > 2;
+	}
+	return;
+}
+
+# -------------------------------------------------------------- (h) commit guard
+
+sub guard
+{
+	my ($bench) = @_;
+	my @guards = qw(off on strict);
+	my $path = '/zklock/bench/h';
+	my %requests;
+
+	# what is asked of ZooKeeper, by a proxy, heartbeats left out
+	foreach my $guard (@guards)
+	{
+		my $proxy = $bench->proxy;
+		my $runner = $bench->runner('zklock-xact', hosts => $proxy->hosts, settings => { 'zklock.commit_guard' => $guard });
+		$runner->ask("free $path/$guard 2");
+		Time::HiRes::sleep(0.3);
+		$proxy->clear_log;
+		my $rounds = 50;
+		$runner->ask("free $path/$guard $rounds");
+		Time::HiRes::sleep(0.3);
+		$requests{$guard} = scalar($proxy->requests) / $rounds;
+		$runner->quit;
+		$proxy->stop;
+	}
+	$bench->goal('(h) requests of a transaction more with on than with off', $requests{on} - $requests{off}, 0);
+	$bench->goal('(h) requests of a transaction more with strict than with off', $requests{strict} - $requests{off}, 1);
+
+	my @rows;
+	foreach my $where ($bench->places)
+	{
+		my $delayed = $where =~ /delayed/;
+		my $rounds = $bench->rounds($delayed ? 12 : 300);
+		$bench->say('(h) commit guard, ' . _title($where));
+		$bench->delay($where, 0);
+		my %runner = map {
+			$_ => $bench->runner('zklock-xact', hosts => $bench->hosts($where), settings => { 'zklock.commit_guard' => $_ })
+		} @guards;
+		$bench->delay($where, $Bench::DELAY);
+		my $ns = $bench->interleave(
+			\@guards,
+			$bench->repetitions,
+			sub {
+				my ($guard) = @_;
+				my @ns = map { $_->[0] + $_->[1] } pairs($runner{$guard}->ask("free $path/$guard $rounds"));
+				$bench->settle($where);
+				return @ns;
+			});
+		_quit(\%runner);
+		$bench->raw("h\t$where\t$_", $ns->{$_}) for @guards;
+		push @rows, map {
+			[ _title($where), $_, sprintf('%.2f', $requests{$_}), _percentiles(_flat($ns->{$_})), _ratio(ratio($ns->{$_}, $ns->{off})) ]
+		} @guards;
+	}
+	$bench->table('(h) BEGIN, zk_xact_lock, COMMIT by zklock.commit_guard',
+		[ '', 'guard', 'requests', '50 %, µs', '95 %', '99 %', 'against off' ], \@rows,
+		notes => ['Requests of a transaction, counted by a proxy; heartbeats are left out.']);
+	return;
+}
+
+1;
