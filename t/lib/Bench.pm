@@ -143,8 +143,8 @@ sub hosts
 	my ($which, $delayed) = split / /, $where // 'one';
 	my $zk = $self->zk($which);
 	return $zk->hosts unless $delayed;
-	$self->{proxies}{$which} //= [ map { ZkProxy->new($_) } $which eq 'one' ? $zk : $zk->nodes ];
-	return join ',', map { $_->hosts } @{ $self->{proxies}{$which} };
+	$self->{slow}{$which} //= Bench::Runner->new('delay', "$self->{dir}/delay.log", {}, $self->_compiled('delay'), $zk->hosts);
+	return join ',', map { "127.0.0.1:$_" } $self->{slow}{$which}->ask('ports');
 }
 
 # All places that the options want
@@ -161,18 +161,15 @@ sub delay
 	my ($self, $where, $ms) = @_;
 	return unless $where =~ /delayed/;
 	$self->hosts($where);
-	$_->delay_ms($ms) for @{ $self->{proxies}{ (split / /, $where)[0] } };
+	$self->{slow}{ (split / /, $where)[0] }->ask("delay $ms");
 	return;
 }
 
-# Between two subjects: what the first has sent and not waited for is done, and
-# the proxies forget what they have seen.
+# Between two subjects: what the first has sent and not waited for is done.
 sub settle
 {
 	my ($self, $where) = @_;
-	return sleep 0.005 unless $where =~ /delayed/;
-	sleep 3 * $DELAY / 1000;
-	$_->clear_log for @{ $self->{proxies}{ (split / /, $where)[0] } };
+	sleep($where =~ /delayed/ ? 3 * $DELAY / 1000 : 0.005);
 	return;
 }
 
@@ -215,7 +212,7 @@ sub cluster
 	my $hosts = delete $conf{hosts} // $self->zk;
 	return $self->{cluster}{$name} //= zk_cluster(
 		$name, $hosts,
-		max_connections => 100,
+		max_connections => 400,
 		shared_buffers => '32MB',
 		log_connections => 'off',
 		log_disconnections => 'off',
@@ -274,16 +271,22 @@ sub runner
 		$self->_pg, $node->connstr('postgres') . " gssencmode=disable options='$options'", $subject);
 }
 
+# A program of one file in t/bench
+sub _compiled
+{
+	my ($self, $name, @flags) = @_;
+	my $program = "$self->{dir}/bin/$name";
+	return $program if -x $program;
+	system('gcc', '-O2', '-Wall', '-o', $program, "$programs/$name.c", @flags) == 0
+	  or die "could not compile t/bench/$name.c\n";
+	return $program;
+}
+
 sub _pg
 {
 	my ($self) = @_;
-	return $self->{pg} //= do {
-		my $program = "$self->{dir}/bin/pg";
-		chomp(my $include = `pg_config --includedir`);
-		system('gcc', '-O2', '-Wall', "-I$include", '-o', $program, "$programs/pg.c", '-lpq', '-lpthread') == 0
-		  or die "could not compile t/bench/pg.c\n";
-		$program;
-	};
+	chomp(my $include = `pg_config --includedir`);
+	return $self->_compiled('pg', "-I$include", '-lpq', '-lpthread');
 }
 
 # The library that zklock itself is linked with, 'st' or 'mt': the floor is a
@@ -426,7 +429,7 @@ sub stop
 {
 	my ($self) = @_;
 	$_->stop for values %{ delete $self->{cluster} // {} };
-	$_->stop for map { @$_ } values %{ delete $self->{proxies} // {} };
+	$_->quit for values %{ delete $self->{slow} // {} };
 	$_->stop for values %{ delete $self->{zk} // {} };
 	return;
 }

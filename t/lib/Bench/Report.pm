@@ -178,7 +178,7 @@ sub _bars
 		"\$d$i << EOD", @data, 'EOD',
 		'set style fill solid 0.6', 'set boxwidth 0.7', 'set xtics rotate by -25 noenhanced', 'unset key',
 		$plot->{log} ? () : 'set yrange [0:*]',
-		"plot \$d$i using 0:2:xtic(1) with boxes lc rgb '#4477aa', \$d$i using 0:2:3:4 with yerrorbars pt 0 lc rgb '#333333'");
+		"plot \$d$i using 0:2:xtic(1) with boxes lc rgb '#4477aa', \$d$i using 0:2:3:4 with yerrorbars ps 0 lc rgb '#333333', \$d$i using 0:2:2 with labels offset 0,0.7 noenhanced");
 }
 
 sub _lines_of
