@@ -1,0 +1,60 @@
+# Sourced by dev/bench, behind dev/setup.sh: what t/bench/runner needs and no
+# package can be installed for.
+#
+#   fetch_bench DIR    unpacks it there; DIR is then PEERS_ROOT
+#
+# libzookeeper-mt2 is not installed, since its -dev cannot be beside the one that
+# zklock is built with, and a machine should stay as it is.  ZooKeeper's lock for C
+# is in no package: its two files come out of the source that Debian's packages are
+# made from, as apt gets it and looks at its signatures.  Nothing but how to reach
+# the network is taken from this machine's apt for that.  What cannot be had is left
+# out, and this says so.
+
+bench_recipe=zookeeper-recipes/zookeeper-recipes-lock/src/main/c
+
+fetch_bench()
+{
+	local dir=$1
+	mkdir -p "$dir/fetch"
+	fetch_library "$dir" >"$dir/fetch/log" 2>&1 </dev/null ||
+		{ say 'could not fetch libzookeeper-mt2:'; tail -n 5 "$dir/fetch/log"; }
+	fetch_recipe "$dir" >"$dir/fetch/log" 2>&1 </dev/null ||
+		{ say "could not fetch the source of ZooKeeper's lock for C:"; tail -n 5 "$dir/fetch/log"; }
+	rm -rf "$dir/fetch"
+}
+
+# the version that the other library has
+fetch_library()
+{
+	local dir=$1 version
+	compgen -G '/usr/lib/*/libzookeeper_mt.so.2' >/dev/null && return
+	version=$(dpkg-query -W -f '${Version}' libzookeeper-st2) || return
+	(
+		cd "$dir/fetch" || exit
+		apt-get -qq -o APT::Sandbox::User= -o Acquire::http::Timeout=20 -o Acquire::Retries=2 \
+			download "libzookeeper-mt2=$version" || exit
+		dpkg-deb -x libzookeeper-mt2_*.deb "$dir"
+	)
+}
+
+fetch_recipe()
+{
+	local dir=$1 apt suite
+	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	mkdir -p "$dir"/fetch/{lists,archives}/partial "$dir/usr/src/zookeeper-recipe"
+	echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+		"$(debian_mirror) $suite main" >"$dir/fetch/sources.list"
+	apt=(apt-get -qq -o APT::Sandbox::User= -o Dir::Etc::SourceList="$dir/fetch/sources.list" -o Dir::Etc::SourceParts=-
+		-o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
+		-o Dir::State="$dir/fetch" -o Dir::State::Lists="$dir/fetch/lists"
+		-o Dir::State::Status=/dev/null -o Dir::Cache="$dir/fetch" -o Acquire::Languages=none
+		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
+	(
+		cd "$dir/fetch" || exit
+		"${apt[@]}" update && "${apt[@]}" source --download-only zookeeper || exit
+		# none of Debian's patches touches these two
+		tar -xzf zookeeper_*.orig.tar.gz --strip-components=1 --wildcards \
+			"*/$bench_recipe/src/zoo_lock.c" "*/$bench_recipe/include/zoo_lock.h" || exit
+		mv $bench_recipe/*/zoo_lock.[ch] "$dir/usr/src/zookeeper-recipe/"
+	)
+}

@@ -1,0 +1,296 @@
+/*
+ * The floor, as a subject of dev/bench: the least that a lock of this kind can
+ * cost on ZooKeeper's own client library.  A sequential node is created and the
+ * directory listed, both sent at once; then the node is deleted.
+ *
+ *   floor-mt, floor-st HOSTS SESSION_TIMEOUT_MS
+ *
+ * Two programs of the same text: with THREADED it is on libzookeeper_mt, whose
+ * threads do the sending and receiving, else on libzookeeper_st, whose caller does
+ * (as zklock does).  There is no other contender, no other name to look for on a
+ * lost connection, nothing to check and nothing to clean up: it is not a lock, and
+ * does not wait for one.
+ *
+ * ./runner says what it can be asked.
+ */
+#include <poll.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "crew.h"
+
+/* of the length that Curator's and zklock's have */
+#define NAME "_c_00000000-0000-4000-8000-000000000000-lock-"
+
+struct Client
+{
+	zhandle_t  *zh;
+	int			rc;				/* the first error since begin() */
+	int			pending;		/* answers that are not here yet */
+	char		node[1024];		/* what was created */
+	int			children;		/* what was listed */
+#ifdef THREADED
+	sem_t		done;
+	sem_t		connected;
+#endif
+};
+
+struct Lock
+{
+	Client	   *client;
+	char		dir[1024];
+	char		prefix[1024 + sizeof NAME];
+};
+
+static void
+must(int rc, const char *what)
+{
+	if (rc != ZOK)
+		fail("%s: %s", what, zerror(rc));
+}
+
+/* ------------------------------------------------------------------- waiting */
+
+static void
+begin(Client *c, int answers)
+{
+	c->rc = ZOK;
+	__atomic_store_n(&c->pending, answers, __ATOMIC_RELEASE);
+}
+
+/* one of the answers is here */
+static void
+have(Client *c, int rc)
+{
+	if (rc != ZOK && c->rc == ZOK)
+		c->rc = rc;
+	if (__atomic_sub_fetch(&c->pending, 1, __ATOMIC_ACQ_REL) == 0)
+	{
+#ifdef THREADED
+		sem_post(&c->done);
+#endif
+	}
+}
+
+#ifdef THREADED
+
+static void
+await(Client *c)
+{
+	while (sem_wait(&c->done) != 0)
+		;
+}
+
+static void
+await_session(Client *c)
+{
+	while (sem_wait(&c->connected) != 0)
+		;
+}
+
+/* the library's threads do it */
+static void
+client_idle(Client *c, int fd)
+{
+	(void) c;
+	(void) fd;
+}
+
+#else
+
+/* Do what can be done, or wait for something to do, or for fd (-1: none). */
+static bool
+turn(Client *c, int other)
+{
+	struct pollfd fd[2] = {{.fd = -1}, {.fd = other,.events = POLLIN}};
+	struct timeval tv;
+	int			interest = 0,
+				events;
+
+	/* its errors come back in what is waited for, or pass */
+	(void) zookeeper_interest(c->zh, &fd[0].fd, &interest, &tv);
+	fd[0].events = (interest & ZOOKEEPER_READ ? POLLIN : 0) | (interest & ZOOKEEPER_WRITE ? POLLOUT : 0);
+	if (poll(fd, other < 0 ? 1 : 2, tv.tv_sec * 1000 + (tv.tv_usec + 999) / 1000) < 0)
+		return false;
+	events = (fd[0].revents & (POLLIN | POLLHUP | POLLERR) ? ZOOKEEPER_READ : 0) |
+		(fd[0].revents & POLLOUT ? ZOOKEEPER_WRITE : 0);
+	(void) zookeeper_process(c->zh, events);
+	return other >= 0 && fd[1].revents != 0;
+}
+
+static void
+await(Client *c)
+{
+	while (c->pending > 0)
+		turn(c, -1);
+}
+
+static void
+await_session(Client *c)
+{
+	while (zoo_state(c->zh) != ZOO_CONNECTED_STATE && !is_unrecoverable(c->zh))
+		turn(c, -1);
+}
+
+static void
+client_idle(Client *c, int fd)
+{
+	while (!turn(c, fd))
+		;
+}
+
+#endif
+
+/* ------------------------------------------------------------------- answers */
+
+static void
+on_created(int rc, const char *name, const void *data)
+{
+	Client	   *c = (Client *) data;
+
+	if (rc == ZOK)
+		snprintf(c->node, sizeof c->node, "%s", name);
+	have(c, rc);
+}
+
+/* a directory that is there already is well */
+static void
+on_directory(int rc, const char *name, const void *data)
+{
+	(void) name;
+	have((Client *) data, rc == ZNODEEXISTS ? ZOK : rc);
+}
+
+static void
+on_listed(int rc, const struct String_vector *names, const void *data)
+{
+	Client	   *c = (Client *) data;
+
+	if (rc == ZOK)
+		c->children = names->count;
+	have(c, rc);
+}
+
+static void
+on_deleted(int rc, const void *data)
+{
+	have((Client *) data, rc);
+}
+
+static void
+on_event(zhandle_t *zh, int type, int state, const char *path, void *data)
+{
+	(void) zh;
+	(void) path;
+	(void) data;
+#ifdef THREADED
+	if (type == ZOO_SESSION_EVENT && state == ZOO_CONNECTED_STATE)
+		sem_post(&((Client *) data)->connected);
+#else
+	(void) type;
+	(void) state;
+#endif
+}
+
+/* ---------------------------------------------------------------- the subject */
+
+static Client *
+client_open(const char *hosts, int session_timeout, bool wait)
+{
+	Client	   *c = allocate(sizeof *c);
+
+#ifdef THREADED
+	sem_init(&c->done, 0, 0);
+	sem_init(&c->connected, 0, 0);
+#endif
+	c->zh = zookeeper_init(hosts, on_event, session_timeout, NULL, c, 0);
+	if (!c->zh)
+		fail("zookeeper_init failed");
+	/* what is asked before there is a session is sent as soon as there is one */
+	if (wait)
+		await_session(c);
+	return c;
+}
+
+static void
+client_close(Client *c)
+{
+	zookeeper_close(c->zh);
+	free(c);
+}
+
+static void
+make_directory(void *client, const char *dir)
+{
+	Client	   *c = client;
+
+	begin(c, 1);
+	must(zoo_acreate(c->zh, dir, NULL, -1, &ZOO_OPEN_ACL_UNSAFE, 0, on_directory, c), dir);
+	await(c);
+	must(c->rc, dir);
+}
+
+static Lock *
+lock_new(Client *c, const char *path, bool make)
+{
+	Lock	   *lock = allocate(sizeof *lock);
+
+	lock->client = c;
+	snprintf(lock->dir, sizeof lock->dir, "%s", path);
+	snprintf(lock->prefix, sizeof lock->prefix, "%s/" NAME, path);
+	if (make)
+		split_path(path, make_directory, c);
+	return lock;
+}
+
+static void
+lock_forget(Lock *lock)
+{
+	free(lock);
+}
+
+static void
+lock_acquire(Lock *lock)
+{
+	Client	   *c = lock->client;
+
+	begin(c, 2);
+	must(zoo_acreate(c->zh, lock->prefix, NULL, -1, &ZOO_OPEN_ACL_UNSAFE,
+					 ZOO_EPHEMERAL | ZOO_SEQUENCE, on_created, c), "create");
+	must(zoo_aget_children(c->zh, lock->dir, 0, on_listed, c), "getChildren");
+	await(c);
+	must(c->rc, "acquire");
+	if (c->children != 1)
+		fail("%d nodes in %s", c->children, lock->dir);
+}
+
+static void
+lock_release(Lock *lock)
+{
+	Client	   *c = lock->client;
+
+	begin(c, 1);
+	must(zoo_adelete(c->zh, c->node, -1, on_deleted, c), "delete");
+	await(c);
+	must(c->rc, "release");
+}
+
+#define STRING_(x)	#x
+#define STRING(x)	STRING_(x)
+
+const Subject subject = {
+#ifdef THREADED
+	.version = "libzookeeper_mt " ZOO_VERSION,
+#else
+	.version = "libzookeeper_st " ZOO_VERSION,
+#endif
+	.open = client_open,
+	.close = client_close,
+	.idle = client_idle,
+	.lock = lock_new,
+	.forget = lock_forget,
+	.acquire = lock_acquire,
+	.release = lock_release,
+};
