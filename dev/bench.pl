@@ -24,6 +24,7 @@ $out->autoflush(1);
 my $begin = time;
 my $bench = Bench->new(
 	dir => "$dir/work",
+	root => "$ENV{ZKLOCK_TMP}/bench",
 	fsync => $option{fsync},
 	quick => $option{quick},
 	delay => !$option{'no-delay'},

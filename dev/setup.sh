@@ -256,6 +256,7 @@ supervise()
 	fi
 	install_packages
 	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
+	[[ -z ${need_bench:-} ]] || fetch_bench "$tmp/bench"
 	if [[ -n ${need_docs:-} ]]; then
 		install_if_any "${doc_packages[@]}"
 		fetch_pgbouncer "$tmp/pgbouncer"

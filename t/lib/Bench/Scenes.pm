@@ -120,7 +120,7 @@ sub free
 		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS, $delayed ? () : 'advisory');
 		my $path = '/zklock/bench/a';
 		# Java has compiled what matters after some thousand
-		my @subjects = _able($runner, "free $path/SUBJECT " . $bench->rounds(2000));
+		my @subjects = _able($runner, "free $path/SUBJECT " . $bench->rounds(3000));
 		$bench->delay($where, $Bench::DELAY);
 		my $trip = $bench->round_trip($where);
 
@@ -287,7 +287,7 @@ sub try
 		my $local = Zklock::zk_session($node);
 		$local->value("SELECT pg_advisory_lock(hashtextextended('/bench/c/advisory', 0))");
 
-		my @subjects = _able($runner, "try $path/SUBJECT " . $bench->rounds(2000));
+		my @subjects = _able($runner, "try $path/SUBJECT " . $bench->rounds(3000));
 		$bench->delay($where, $Bench::DELAY);
 		my $writes = 0;
 		my $ns = $bench->interleave(
