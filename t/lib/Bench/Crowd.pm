@@ -1,0 +1,338 @@
+
+=pod
+
+=head1 NAME
+
+Bench::Crowd - scene (f): one lock that a thousand wait for
+
+=head1 SYNOPSIS
+
+  my $tables = Bench::Crowd::run($bench);
+
+=head1 DESCRIPTION
+
+Somebody has the lock. So many clients, each with a session of its own, come to
+wait for it, and nothing else happens until all of them stand in the queue. Then
+the lock is given back, and each of them, in turn, gets it, gives it back at once
+and does not come again. A handover is from one client's call of the release to
+the return of the next one's wait.
+
+Messages and bytes are counted by a relay (F<t/bench/count.c>) between clients and
+server; times are taken without it, with other clients. Of a queue of a thousand
+only the first handovers are timed as such with "1,000 waiting": later there are
+fewer.
+
+What is counted or timed is one subject at a time, since a thousand clients of
+three kinds would crowd the machine and not the lock. Its queues of 10, 100 and
+1,000 take turns, and all their clients are connected all the time.
+
+=cut
+
+package Bench::Crowd;
+
+use strict;
+use warnings;
+use List::Util qw(max min sum);
+use Time::HiRes qw(clock_gettime sleep time CLOCK_MONOTONIC);
+
+use Bench;
+
+our $PER_PROGRAM = 250;    # clients of one runner
+our $PATIENCE = 300;       # seconds, for anything
+
+my @SUBJECTS = qw(zklock curator kazoo);
+my %NAME = (zklock => 'zklock', curator => 'Curator', kazoo => 'kazoo');
+
+sub run
+{
+	my ($bench) = @_;
+	my @sizes = $bench->quick ? (10, 50, 250) : (10, 100, 1000);
+	my (%counted, %timed, @notes);
+
+	foreach my $subject (@SUBJECTS)
+	{
+		if (!$bench->has($subject))
+		{
+			push @notes, "$NAME{$subject} is left out: " . $bench->missing($subject);
+			next;
+		}
+		# no more than they and the machine can bear
+		my @possible = @sizes;
+		while (@possible)
+		{
+			$bench->say("(f) $subject, up to $possible[-1] waiting");
+			last if eval {
+				$counted{$subject} = _count_all($bench, $subject, @possible);
+				$timed{$subject} = _time_all($bench, $subject, @possible);
+				1;
+			};
+			die $@ if $subject eq 'zklock';
+			my ($why) = $@ =~ /^(.{1,200})/;
+			push @notes, "$NAME{$subject} could not be had with $possible[-1] waiting: $why";
+			pop @possible;
+		}
+	}
+
+	my @tables = (_count_table($bench, \%counted, \@notes), _time_table($bench, \%timed, @sizes));
+	_goals($bench, $counted{zklock}, $timed{zklock}, @sizes);
+	return \@tables;
+}
+
+# ------------------------------------------------------------------- a crowd
+
+# So many clients, connected
+sub _crowd
+{
+	my ($bench, $subject, $n, $hosts) = @_;
+	my %opt = (hosts => $hosts);
+	$opt{cluster} = $bench->cluster('crowd', max_connections => 1200, shared_buffers => '16MB')
+	  if $subject eq 'zklock';
+	my @parts;
+	for (my $left = $n; $left > 0; $left -= $PER_PROGRAM)
+	{
+		push @parts, { runner => $bench->runner($subject, %opt), n => min($left, $PER_PROGRAM) };
+	}
+	$_->{runner}->send("clients $_->{n}") for @parts;
+	$_->{runner}->answer($PATIENCE) for @parts;
+	return { bench => $bench, subject => $subject, n => $n, parts => \@parts };
+}
+
+sub _disperse
+{
+	my ($crowd) = @_;
+	$_->{runner}->quit for @{ $crowd->{parts} };
+	return;
+}
+
+sub _now { return clock_gettime(CLOCK_MONOTONIC) * 1e9; }
+
+# One queue that forms and is drained.  Returns
+#   formed      ns until all of them stood there
+#   handovers   [ns, ...], the first is with all but one waiting
+#   drain       ns from the first release to the last's return
+# at_ease is called once all stand there, before the first release.
+my $last_path = 0;
+
+sub _drain
+{
+	my ($crowd, $at_ease) = @_;
+	my ($bench, $n) = @{$crowd}{qw(bench n)};
+	my $path = "/zklock/bench/crowd/$crowd->{subject}-" . ++$last_path;
+	my $holder = $bench->taken($crowd->{subject}, $path);
+
+	my $since = _now();
+	$_->{runner}->send("hand $path $_->{n} 1") for @{ $crowd->{parts} };
+	my $deadline = time + $PATIENCE;
+	until ((my @nodes = $holder->children($path)) == $n + 1)
+	{
+		die "not all of $n stand at the lock\n" if time > $deadline;
+		sleep 0.02;
+	}
+	my $formed = _now() - $since;
+	_until_quiet($bench);
+	$at_ease->() if $at_ease;
+
+	my $release = _now();
+	$holder->close;
+	my @holds = sort { $a->[1] <=> $b->[1] }
+	  map { pairs($_->{runner}->answer($PATIENCE)) } @{ $crowd->{parts} };
+	die scalar(@holds) . " of $n had the lock\n" if @holds != $n;
+	my @handovers;
+	foreach my $i (1 .. $#holds)
+	{
+		my $ns = $holds[$i][1] - $holds[ $i - 1 ][2];
+		die "two had the lock at once\n" if $ns < 0;
+		push @handovers, $ns;
+	}
+	return { formed => $formed, handovers => \@handovers, drain => $holds[-1][1] - $release };
+}
+
+# They stand there and watch: nothing but heartbeats goes on.
+sub _until_quiet
+{
+	my ($bench) = @_;
+	my $deadline = time + $PATIENCE;
+	my ($watches, $same) = (-1, 0);
+	while ($same < 3)
+	{
+		die "no end of new watches\n" if time > $deadline;
+		sleep 0.2;
+		my $now = $bench->zk->watch_count;
+		$same = $now == $watches ? $same + 1 : 0;
+		$watches = $now;
+	}
+	return;
+}
+
+# ------------------------------------------------------------------ counting
+
+sub _count_all
+{
+	my ($bench, $subject, @sizes) = @_;
+	my $program = $bench->dir . '/bin/count';
+	my $source = $INC{'Bench/Crowd.pm'} =~ s{lib/Bench/Crowd\.pm$}{bench/count.c}r;
+	system('gcc', '-O2', '-Wall', '-o', $program, $source) == 0 or die "could not compile $source\n";
+	my $relay = Bench::Runner->new('count', $bench->dir . '/count.log', {}, $program, $bench->zk->hosts);
+	my ($port) = $relay->ask('port');
+
+	my %result;
+	foreach my $n (@sizes)
+	{
+		my $crowd = _crowd($bench, $subject, $n, "127.0.0.1:$port");
+		_drain($crowd);    # what they do once only is done
+		my $forming;
+		$relay->ask('clear');
+		_drain(
+			$crowd,
+			sub {
+				$forming = _counts($relay);
+				$relay->ask('clear');
+			});
+		sleep 0.5;         # deletes that nobody waits for
+		$result{$n} = { forming => $forming, draining => _counts($relay) };
+		_disperse($crowd);
+	}
+	$relay->quit;
+	return \%result;
+}
+
+# { kind => [ sent, bytes, answers, bytes ] }
+sub _counts
+{
+	my ($relay) = @_;
+	return { map { my ($kind, @numbers) = split /:/; ($kind => \@numbers) } $relay->ask('counts') };
+}
+
+# bytes of all that has to do with the lock
+sub _bytes
+{
+	my ($counts) = @_;
+	return sum(map { $_->[1] + $_->[3] } map { $counts->{$_} } grep { !/^(?:heartbeat|session)$/ } keys %$counts);
+}
+
+sub _count_table
+{
+	my ($bench, $counted, $notes) = @_;
+	my @rows;
+	foreach my $subject (grep { $counted->{$_} } @SUBJECTS)
+	{
+		foreach my $n (sort { $a <=> $b } keys %{ $counted->{$subject} })
+		{
+			my ($forming, $c) = @{ $counted->{$subject}{$n} }{qw(forming draining)};
+			my $others = sum(map { $c->{$_}[0] } qw(create exists getData multi sync other));
+			push @rows,
+			  [
+				$NAME{$subject}, $n,
+				map({ sprintf '%.2f', $_ / $n } $c->{event}[2], $c->{list}[0], $c->{delete}[0], $others),
+				_kilobytes(_bytes($c) / $n), _kilobytes($c->{list}[3] / $n),
+				_kilobytes(_bytes($forming) / $n),
+				sprintf('%.1f MB', (_bytes($c) + _bytes($forming)) / 1e6)
+			  ];
+		}
+	}
+	return $bench->table(
+		'(f) One lock with many waiters: what goes over the wire for each handover',
+		[ 'subject', 'waiting', 'notifications', 'lists', 'deletes', 'other requests', 'bytes', 'of them lists', 'bytes to come and wait', 'all, to form and drain' ],
+		\@rows,
+		notes => [
+			'Means over a whole queue, from all waiting to nobody. Bytes are both ways, of ZooKeeper\'s frames, without heartbeats.',
+			'A list has a name of some 50 bytes for everybody who waits. Each one who comes and each handover needs one, so that the bytes of a queue that forms and drains grow with the square of its length. ZooKeeper has no request for one\'s neighbour alone.',
+			@$notes
+		]);
+}
+
+sub _kilobytes { return sprintf $_[0] < 10_000 ? '%.1f kB' : '%.0f kB', $_[0] / 1000; }
+
+# -------------------------------------------------------------------- timing
+
+# { size => { early => [ [ns], ... ], drain => [ [ns], ... ], formed => ... } }, a
+# repetition each
+sub _time_all
+{
+	my ($bench, $subject, @sizes) = @_;
+	my $repetitions = $bench->quick ? 2 : min($bench->repetitions, 5);
+	my %crowd = map { $_ => _crowd($bench, $subject, $_, $bench->hosts) } @sizes;
+	my %result;
+	foreach my $repetition (0 .. $repetitions)
+	{
+		my @turn = @sizes;
+		push @turn, splice @turn, 0, $repetition % @turn;
+		foreach my $n (@turn)
+		{
+			# of a short queue many, so that all have some hundred handovers
+			my (@early, @drain, @formed);
+			foreach (1 .. max(1, min(20, int 200 / $n)))
+			{
+				my $queue = _drain($crowd{$n});
+				my @handovers = @{ $queue->{handovers} };
+				push @early, @handovers[ 0 .. max(5, int $n / 10) - 1 ];
+				push @drain, $queue->{drain};
+				push @formed, $queue->{formed};
+			}
+			next unless $repetition;    # they get warm
+			push @{ $result{$n}{early} }, \@early;
+			push @{ $result{$n}{drain} }, \@drain;
+			push @{ $result{$n}{formed} }, \@formed;
+		}
+	}
+	_disperse($_) for values %crowd;
+	$bench->raw("(f) $subject $_ waiting, ns per handover", $result{$_}{early}) for @sizes;
+	return \%result;
+}
+
+sub _time_table
+{
+	my ($bench, $timed, @sizes) = @_;
+	my (@rows, @lines);
+	foreach my $subject (grep { $timed->{$_} } @SUBJECTS)
+	{
+		my @line;
+		foreach my $n (sort { $a <=> $b } keys %{ $timed->{$subject} })
+		{
+			my $t = $timed->{$subject}{$n};
+			my @early = map { @$_ } @{ $t->{early} };
+			my $ratio = ratio($t->{early}, $timed->{$subject}{ $sizes[0] }{early});
+			my $drain = median(map { @$_ } @{ $t->{drain} });
+			push @rows,
+			  [
+				$NAME{$subject}, $n,
+				map({ microseconds(percentile($_, @early)) } 50, 95, 99),
+				sprintf('%.2f (%.2f–%.2f)', @{$ratio}{qw(median min max)}),
+				sprintf('%.3f s', $drain / 1e9),
+				microseconds($drain / $n),
+				sprintf('%.3f s', median(map { @$_ } @{ $t->{formed} }) / 1e9)
+			  ];
+			push @line, [ $n, median(@early) / 1000 ];
+		}
+		push @lines, [ $NAME{$subject}, @line ];
+	}
+	$bench->plot(
+		title => '(f) handover with so many waiting',
+		kind => 'lines', log_x => 1, log => 1,
+		x_label => 'waiting', y_label => 'µs',
+		lines => \@lines) if @lines;
+	return $bench->table(
+		'(f) One lock with many waiters: time per handover',
+		[ 'subject', 'waiting', 'median µs', '95 %', '99 %', "times that of $sizes[0]", 'whole queue', 'of it, µs for each', 'all are there after' ],
+		\@rows,
+		notes => [
+			'From one client\'s call of the release to the return of the next one\'s wait; the first tenth of the handovers of each queue, the first five of ten. All clients stay connected: their heartbeats are in it.',
+			"Clients are threads (zklock: each with a backend of its own; Curator) or processes (kazoo), up to $PER_PROGRAM for one program. One subject at a time; its queues of different length in turn.",
+		]);
+}
+
+sub _goals
+{
+	my ($bench, $counted, $timed, @sizes) = @_;
+	my $most = sub {
+		my ($get) = @_;
+		return max(map { sprintf '%.2f', $get->($counted->{$_}{draining}) / $_ } keys %$counted);
+	};
+	$bench->goal('(f) notifications per handover', $most->(sub { $_[0]{event}[2] }), 2);
+	$bench->goal('(f) lists per handover', $most->(sub { $_[0]{list}[0] }), 1);
+	my $ratio = ratio($timed->{ $sizes[-1] }{early}, $timed->{ $sizes[0] }{early});
+	$bench->goal("(f) time per handover with $sizes[-1] waiting, in that with $sizes[0]", $ratio && $ratio->{median}, 3);
+	return;
+}
+
+1;
