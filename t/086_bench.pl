@@ -14,7 +14,7 @@ use Bench::Report;
 use Bench::Scenes;
 use Zklock;
 
-my $bench = Bench->new(rounds => 1, repetitions => 1, servers => ['one'], dir => PostgreSQL::Test::Utils::tempdir());
+my $bench = Bench->new(rounds => 1, repetitions => 1, warm => 20, servers => ['one'], dir => PostgreSQL::Test::Utils::tempdir());
 my $zk = $bench->zk;
 
 # What each can be asked, and the form of an answer's words

@@ -74,10 +74,11 @@ our %SUBJECT = (
 
 # Bench->new(%opts):
 #   dir                    where ZooKeeper's files and what is compiled go
-#   rounds                 of a repetition of scene (a), default 300; the other
+#   rounds                 of a repetition of scene (a), default 200; the other
 #                          scenes in proportion
-#   repetitions            default 7
-#   quick                  a tenth of the rounds, 3 repetitions
+#   repetitions            default 9
+#   warm                   how many rounds before anything counts, default 4000
+#   quick                  a tenth of all that, 3 repetitions
 #   fsync                  ZooKeeper's servers flush each transaction to the disk
 #   servers                [ 'one', 'ensemble' ]: only with these
 #   delay                  0: no places behind proxies
@@ -92,8 +93,9 @@ sub new
 		say => sub { },
 		%opt
 	}, $class;
-	$self->{repetitions} //= $opt{quick} ? 3 : 7;
-	$self->{scale} = ($opt{rounds} // 300) / 300 * ($opt{quick} ? 0.1 : 1);
+	$self->{repetitions} //= $opt{quick} ? 3 : 9;
+	$self->{warm} //= $opt{quick} ? 400 : 4000;
+	$self->{scale} = ($opt{rounds} // 200) / 200 * ($opt{quick} ? 0.1 : 1);
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
 	make_path("$self->{dir}/bin");
 	return $self;
@@ -102,6 +104,7 @@ sub new
 sub dir { return $_[0]->{dir}; }
 sub repetitions { return $_[0]->{repetitions}; }
 sub quick { return $_[0]->{quick}; }
+sub warm { return $_[0]->{warm}; }
 sub servers { return @{ $_[0]->{servers} }; }
 
 # n, as --rounds and --quick want it

@@ -61,15 +61,18 @@ sub _start
 
 sub _quit { $_->quit for values %{ $_[0] }; return; }
 
-# Those of them that know this scene: each is asked, and one that does not is
-# left out.
+# Those of them that know this scene: each is asked "$scene $path/SUBJECT $arguments",
+# and one that does not is left out.  In the arguments, WARM is how often: until Java
+# has compiled what matters.
 sub _able
 {
-	my ($runner, $line) = @_;
+	my ($bench, $runner, $scene, $path, $arguments) = @_;
 	my @able;
 	foreach my $subject (sort keys %$runner)
 	{
-		if (eval { $runner->{$subject}->ask($line =~ s/SUBJECT/$subject/r); 1 }) { push @able, $subject; }
+		my $warm = $subject eq 'curator' ? $bench->warm : min(100, $bench->warm);
+		my $line = "$scene $path/$subject " . $arguments =~ s/WARM/$warm/r;
+		if (eval { $runner->{$subject}->ask($line); 1 }) { push @able, $subject; }
 		elsif ($@ !~ /no such scene/) { die $@; }
 	}
 	my %able = map { $_ => 1 } @able;
@@ -113,14 +116,13 @@ sub free
 	foreach my $where ($bench->places)
 	{
 		my $delayed = $where =~ /delayed/;
-		my $rounds = $bench->rounds($delayed ? 12 : 300);
+		my $rounds = $bench->rounds($delayed ? 10 : 200);
 		my $title = '(a) a free lock, ' . _title($where);
 		$bench->say($title);
 
 		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS, $delayed ? () : 'advisory');
 		my $path = '/zklock/bench/a';
-		# Java has compiled what matters after some thousand
-		my @subjects = _able($runner, "free $path/SUBJECT " . $bench->rounds(3000));
+		my @subjects = _able($bench, $runner, 'free', $path, 'WARM');
 		$bench->delay($where, $Bench::DELAY);
 		my $trip = $bench->round_trip($where);
 
@@ -223,15 +225,15 @@ sub handover
 		# behind the delay only the one that there is a goal for: it is slow
 		foreach my $n ($delayed ? 16 : (2, 16, 64))
 		{
-			my $rounds = max(2, int($bench->rounds($delayed ? 96 : 320) / $n + 0.5));
+			my $rounds = max($n == 2 ? 10 : $n == 16 ? 4 : 3, int($bench->rounds(160) / $n + 0.5));
 			$bench->say("(b) handover among $n, $there");
 			$runner //= _start($bench, $where, @ZKLOCK, @OTHERS, $delayed ? () : 'advisory');
 			my $path = '/zklock/bench/b';
-			my @subjects = _able($runner, "hand $path/SUBJECT $n " . max(2, int($bench->rounds(640) / $n)));
+			my @subjects = _able($bench, $runner, 'hand', $path, $n == 2 || $delayed ? "$n " . max(2, int($bench->warm / 4 / $n)) : "$n 4");
 			$bench->delay($where, $Bench::DELAY);
 			my $ns = $bench->interleave(
 				\@subjects,
-				$bench->repetitions,
+				$delayed ? min(3, $bench->repetitions) : $bench->repetitions,
 				sub {
 					my ($subject) = @_;
 					my @entries = $runner->{$subject}->ask("hand $path/$subject $n $rounds");
@@ -275,7 +277,7 @@ sub try
 	{
 		my $delayed = $where =~ /delayed/;
 		my ($which) = split / /, $where;
-		my $rounds = $bench->rounds($delayed ? 12 : 300);
+		my $rounds = $bench->rounds($delayed ? 10 : 200);
 		my $there = _title($where);
 		my $title = "(c) a try that finds the lock taken, $there";
 		$bench->say($title);
@@ -287,7 +289,7 @@ sub try
 		my $local = Zklock::zk_session($node);
 		$local->value("SELECT pg_advisory_lock(hashtextextended('/bench/c/advisory', 0))");
 
-		my @subjects = _able($runner, "try $path/SUBJECT " . $bench->rounds(3000));
+		my @subjects = _able($bench, $runner, 'try', $path, 'WARM');
 		$bench->delay($where, $Bench::DELAY);
 		my $writes = 0;
 		my $ns = $bench->interleave(
@@ -331,16 +333,16 @@ sub several
 		my $path = '/zklock/bench/d';
 		my (@rows, %line);
 		my $runner = _start($bench, $where, 'zklock', @OTHERS, $delayed ? () : 'advisory');
-		my @subjects = _able($runner, "many $path/SUBJECT 16 " . $bench->rounds(200));
+		my @subjects = _able($bench, $runner, 'many', $path, '16 ' . max(2, int($bench->warm / 80)));
 		$bench->delay($where, $Bench::DELAY);
 		my $trip = $bench->round_trip($where);
 		foreach my $k (1, 4, 16)
 		{
-			my $rounds = $delayed ? ($bench->quick ? 2 : 4) : $bench->rounds(100);
+			my $rounds = $delayed ? 2 : $bench->rounds($k == 16 ? 30 : 60);
 			$bench->say("(d) $k locks in a transaction, $there");
 			my $ns = $bench->interleave(
 				\@subjects,
-				$delayed ? min(5, $bench->repetitions) : $bench->repetitions,
+				$delayed ? min(3, $bench->repetitions) : $bench->repetitions,
 				sub {
 					my ($subject) = @_;
 					my @ns = numbers($runner->{$subject}->ask("many $path/$subject $k $rounds"));
@@ -392,25 +394,23 @@ sub _short { return join(' ', @_) =~ s/\b(\w+)((?: \1\b)+)/"$1*" . (1 + ($2 =~ t
 sub throughput
 {
 	my ($bench) = @_;
-	my $seconds = $bench->quick ? 0.5 : 1;
-	my $repetitions = $bench->quick ? 2 : 3;
+	my $seconds = $bench->quick ? 0.3 : 0.7;
 	foreach my $where (grep { !/delayed/ } $bench->places)
 	{
 		my $there = _title($where);
 		my (@rows, %line);
 		my $path = '/zklock/bench/e';
 		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS);
-		my @subjects = _able($runner, "own $path/SUBJECT 1 0.2");
+		my @subjects = _able($bench, $runner, 'own', $path, '1 0.2');
 		# three servers and their clients on one machine: the point of the goal only
-		my @n = $where eq 'one' ? (1, 2, 4, 8, 16, 32, 64) : (1, 32);
-		@n = (1, 8, 32) if $bench->quick && @n > 2;
+		my @n = $where ne 'one' ? (32) : $bench->quick ? (1, 32) : (1, 4, 16, 32, 64);
 		foreach my $n (@n)
 		{
 			$bench->say("(e) throughput of $n, $there");
 			$runner->{$_}->ask("clients $n") for @subjects;
 			my $rate = $bench->interleave(
 				\@subjects,
-				$n == 32 ? $repetitions + 2 : $repetitions,
+				$bench->quick ? 1 : $n == 32 ? 5 : 2,
 				sub {
 					my ($subject, $repetition) = @_;
 					return unless $repetition;    # it warms up itself
@@ -436,7 +436,7 @@ sub throughput
 			\@rows, notes => ['All share the processors with the servers, which is what bounds them here.']);
 		$bench->plot(
 			kind => 'lines', title => "(e) throughput, $there", x_label => 'clients', y_label => 'rounds per second', log_x => 1,
-			lines => [ map { [ $_, @{ $line{$_} } ] } @subjects ]) if @n > 2;
+			lines => [ map { [ $_, @{ $line{$_} } ] } @subjects ]) if @n > 1;
 	}
 	return;
 }
@@ -472,7 +472,7 @@ sub guard
 	foreach my $where ($bench->places)
 	{
 		my $delayed = $where =~ /delayed/;
-		my $rounds = $bench->rounds($delayed ? 12 : 300);
+		my $rounds = $bench->rounds($delayed ? 10 : 200);
 		$bench->say('(h) commit guard, ' . _title($where));
 		$bench->delay($where, 0);
 		my %runner = map {
