@@ -93,7 +93,7 @@ subtest 'statistics' => sub {
 	is(percentile(95, 0 .. 100), 95, 'a percentile');
 	is_deeply(
 		ratio([ [1], [ 2, 2, 9 ], [3] ], [ [2], [2], [2] ]),
-		{ median => 1, min => 0.5, max => 1.5, all => [ 0.5, 1, 1.5 ] },
+		{ median => 1, low => 0.75, high => 1.25, min => 0.5, max => 1.5, all => [ 0.5, 1, 1.5 ] },
 		'ratios pair by pair');
 	is(ratio([ [1] ], undef), undef, 'of nothing');
 	ok(!eval { Bench::Scenes::handovers(2, '1:5:9:10', '1:8:12:13'); 1 }, 'two at once are not a handover');

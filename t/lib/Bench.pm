@@ -74,11 +74,11 @@ our %SUBJECT = (
 
 # Bench->new(%opts):
 #   dir                    where ZooKeeper's files and what is compiled go
-#   rounds                 of a repetition of scene (a), default 200; the other
+#   rounds                 of a repetition of scene (a), default 50; the other
 #                          scenes in proportion
-#   repetitions            default 9
+#   repetitions            default 9; more of what is short, fewer of what is long
 #   warm                   how many rounds before anything counts, default 4000
-#   quick                  a tenth of all that, 3 repetitions
+#   quick                  a third of the rounds, 2 repetitions
 #   fsync                  ZooKeeper's servers flush each transaction to the disk
 #   servers                [ 'one', 'ensemble' ]: only with these
 #   delay                  0: no places behind proxies
@@ -93,9 +93,9 @@ sub new
 		say => sub { },
 		%opt
 	}, $class;
-	$self->{repetitions} //= $opt{quick} ? 3 : 9;
+	$self->{repetitions} //= $opt{quick} ? 2 : 9;
 	$self->{warm} //= $opt{quick} ? 400 : 4000;
-	$self->{scale} = ($opt{rounds} // 200) / 200 * ($opt{quick} ? 0.1 : 1);
+	$self->{scale} = ($opt{rounds} // 50) / 50 * ($opt{quick} ? 0.3 : 1);
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
 	make_path("$self->{dir}/bin");
 	return $self;
@@ -376,14 +376,14 @@ sub percentile
 sub median { return percentile(50, @_); }
 
 # ratio($mine, $other), each [ [ values of repetition 1 ], ... ]: the median of
-# the ratios of medians, pair by pair, and how far they range; undef if there is
-# no other
+# the ratios of medians, pair by pair, how far they range, and the middle half of
+# them; undef if there is no other
 sub ratio
 {
 	my ($mine, $other) = @_;
 	return undef unless $mine && $other;
 	my @ratio = map { median(@{ $mine->[$_] }) / median(@{ $other->[$_] }) } 0 .. min($#$mine, $#$other);
-	return { median => median(@ratio), min => min(@ratio), max => max(@ratio), all => \@ratio };
+	return { median => median(@ratio), low => percentile(25, @ratio), high => percentile(75, @ratio), min => min(@ratio), max => max(@ratio), all => \@ratio };
 }
 
 # --------------------------------------------------------------- what to tell

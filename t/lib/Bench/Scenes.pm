@@ -79,6 +79,9 @@ sub _able
 	return grep { $able{$_} } @ZKLOCK, 'curator', 'kazoo', 'recipe', 'floor-st', 'floor-mt', 'advisory';
 }
 
+# more of them where one is short, and fewer where it takes long
+sub _repetitions { my ($bench, $times) = @_; return max(min(3, $bench->repetitions), int($times * $bench->repetitions + 0.5)); }
+
 sub _flat { return map { @$_ } @{ $_[0] }; }
 
 sub _percentiles { my @values = @_; return map { microseconds(percentile($_, @values)) } 50, 95, 99; }
@@ -86,7 +89,7 @@ sub _percentiles { my @values = @_; return map { microseconds(percentile($_, @va
 sub _ratio
 {
 	my ($ratio) = @_;
-	return $ratio ? sprintf('%.2f (%.2f–%.2f)', @$ratio{qw(median min max)}) : '';
+	return $ratio ? sprintf('%.2f (%.2f–%.2f)', @$ratio{qw(median low high)}) : '';
 }
 
 # A row for each of zklock's ways, a column for each other subject
@@ -98,7 +101,7 @@ sub _ratios
 	return unless @mine && @others;
 	$bench->table("$title: ratios", [ 'against', @others ],
 		[ map { my $mine = $_; [ $mine, map { _ratio(ratio($ns->{$mine}, $ns->{$_})) } @others ] } @mine ],
-		notes => ['The median of the ratios of the repetitions, and in brackets the smallest and the largest.']);
+		notes => ['The median of the ratios of the repetitions, and in brackets the range of the middle half of them.']);
 	return;
 }
 
@@ -116,7 +119,8 @@ sub free
 	foreach my $where ($bench->places)
 	{
 		my $delayed = $where =~ /delayed/;
-		my $rounds = $bench->rounds($delayed ? 10 : 200);
+		my $rounds = $bench->rounds($delayed ? 7 : 50);
+		my $repetitions = _repetitions($bench, $delayed ? 1.3 : 4);
 		my $title = '(a) a free lock, ' . _title($where);
 		$bench->say($title);
 
@@ -129,7 +133,7 @@ sub free
 		my %part;
 		my $both = $bench->interleave(
 			\@subjects,
-			$bench->repetitions,
+			$repetitions,
 			sub {
 				my ($subject, $repetition) = @_;
 				my @pairs = pairs($runner->{$subject}->ask("free $path/$subject $rounds"));
@@ -153,7 +157,7 @@ sub free
 				} @subjects
 			],
 			notes => [
-				sprintf('%d repetitions of %d rounds. One round trip, measured by a read: %s µs.', $bench->repetitions, $rounds, microseconds($trip))
+				sprintf('%d repetitions of %d rounds. One round trip, measured by a read: %s µs.', $repetitions, $rounds, microseconds($trip))
 			]);
 		_ratios($bench, $title, $both);
 		push @bars, [ $where, [ map { [ $_, _bar(_flat($both->{$_})) ] } @subjects ] ];
@@ -233,7 +237,7 @@ sub handover
 			$bench->delay($where, $Bench::DELAY);
 			my $ns = $bench->interleave(
 				\@subjects,
-				$delayed ? min(3, $bench->repetitions) : $bench->repetitions,
+				_repetitions($bench, $delayed ? 0.3 : $n == 16 ? 1.5 : 1),
 				sub {
 					my ($subject) = @_;
 					my @entries = $runner->{$subject}->ask("hand $path/$subject $n $rounds");
@@ -277,7 +281,8 @@ sub try
 	{
 		my $delayed = $where =~ /delayed/;
 		my ($which) = split / /, $where;
-		my $rounds = $bench->rounds($delayed ? 10 : 200);
+		my $rounds = $bench->rounds($delayed ? 7 : 50);
+		my $repetitions = _repetitions($bench, $delayed ? 1 : 4);
 		my $there = _title($where);
 		my $title = "(c) a try that finds the lock taken, $there";
 		$bench->say($title);
@@ -294,7 +299,7 @@ sub try
 		my $writes = 0;
 		my $ns = $bench->interleave(
 			\@subjects,
-			$bench->repetitions,
+			$repetitions,
 			sub {
 				my ($subject) = @_;
 				$_->ping for values %holder;
@@ -311,7 +316,7 @@ sub try
 		$bench->raw("c\t$where\t$_", $ns->{$_}) for @subjects;
 		$bench->table($title, [ 'µs', '50 %', '95 %', '99 %', 'zklock against it' ],
 			[ map { [ $_, _percentiles(_flat($ns->{$_})), _ratio(ratio($ns->{zklock}, $ns->{$_})) ] } @subjects ],
-			notes => [ sprintf '%d repetitions of %d tries. Transactions that the server made for those of zklock: %d.', $bench->repetitions, $rounds, $writes ]);
+			notes => [ sprintf '%d repetitions of %d tries. Transactions that the server made for those of zklock: %d.', $repetitions, $rounds, $writes ]);
 		$bench->goal("(c) $there: zklock against curator", _value(ratio($ns->{zklock}, $ns->{curator})), 0.35);
 		$bench->goal("(c) $there: transactions at the server", $writes, 0);
 		$bench->plot(
@@ -338,11 +343,11 @@ sub several
 		my $trip = $bench->round_trip($where);
 		foreach my $k (1, 4, 16)
 		{
-			my $rounds = $delayed ? 2 : $bench->rounds($k == 16 ? 30 : 60);
+			my $rounds = $delayed ? 2 : $bench->rounds($k == 16 ? 10 : 20);
 			$bench->say("(d) $k locks in a transaction, $there");
 			my $ns = $bench->interleave(
 				\@subjects,
-				$delayed ? min(3, $bench->repetitions) : $bench->repetitions,
+				_repetitions($bench, $delayed ? 0.3 : 2),
 				sub {
 					my ($subject) = @_;
 					my @ns = numbers($runner->{$subject}->ask("many $path/$subject $k $rounds"));
@@ -472,7 +477,7 @@ sub guard
 	foreach my $where ($bench->places)
 	{
 		my $delayed = $where =~ /delayed/;
-		my $rounds = $bench->rounds($delayed ? 10 : 200);
+		my $rounds = $bench->rounds($delayed ? 7 : 50);
 		$bench->say('(h) commit guard, ' . _title($where));
 		$bench->delay($where, 0);
 		my %runner = map {
@@ -481,7 +486,7 @@ sub guard
 		$bench->delay($where, $Bench::DELAY);
 		my $ns = $bench->interleave(
 			\@guards,
-			$bench->repetitions,
+			_repetitions($bench, $delayed ? 1.3 : 4),
 			sub {
 				my ($guard) = @_;
 				my @ns = map { $_->[0] + $_->[1] } pairs($runner{$guard}->ask("free $path/$guard $rounds"));
