@@ -24,6 +24,7 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
 public class Bench
 {
 	private static final long SECOND = 1_000_000_000;
+	private static final long WARM_UP = 20 * SECOND;    // at most
 
 	private static String hosts;
 	private static int sessionTimeout;
@@ -81,7 +82,13 @@ public class Bench
 		hosts = args[0];
 		sessionTimeout = Integer.parseInt(args[1]);
 		PrintStream out = System.out;
-		alone = new Client().connected();
+		try {
+			warmUp();
+			alone = new Client().connected();
+		} catch (Exception e) {
+			out.println("error " + words(e));
+			System.exit(1);
+		}
 		out.println("ready");
 
 		BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
@@ -90,14 +97,43 @@ public class Bench
 			try {
 				answer = ("ok " + answer(line.split(" "))).strip();
 			} catch (Exception e) {
-				e.printStackTrace();
-				answer = "error " + (e.getClass() == Exception.class ? e.getMessage() : e.toString()).replace('\n', ' ');
+				answer = "error " + words(e);
 			}
 			out.println(answer);
 		}
 		haveClients(0);
 		alone.curator.close();
 		System.exit(0);
+	}
+
+	// Until the JVM has compiled what counts: all scenes here, where rounds are
+	// short, since it is rounds that count and not time.  Who asks then finds it warm
+	// with the first question.
+	private static void warmUp() throws Exception
+	{
+		String there = System.getenv("BENCH_WARM_HOSTS");
+		String here = hosts;
+		String path = "/bench_warm_up/" + ProcessHandle.current().pid();
+		long end = System.nanoTime() + WARM_UP;
+
+		if (there != null && !there.isEmpty()) hosts = there;
+		alone = new Client().connected();
+		Client other = new Client().connected();
+		for (int i = 0; i < 50 && System.nanoTime() < end; i++) {
+			free(path, 100);
+			if (i % 5 == 0) {
+				hand(path, 2, 50);
+				many(path, 4, 10);
+				first(path, 1);
+				other.mutex(path).acquire();
+				attempt(path, 100);
+				other.mutex(path).release();
+			}
+		}
+		haveClients(0);
+		other.curator.close();
+		alone.curator.close();
+		hosts = here;
 	}
 
 	private static String answer(String[] word) throws Exception
@@ -135,6 +171,11 @@ public class Bench
 		int had = clients.size();
 		while (clients.size() < n) clients.add(new Client());
 		for (Client client : clients.subList(had, n)) client.connected();
+	}
+
+	private static String words(Exception e)
+	{
+		return (e.getClass() == Exception.class ? e.getMessage() : e.toString()).replace('\n', ' ');
 	}
 
 	private static String text(long[] times)

@@ -5,6 +5,7 @@
 # first process has no session; it forks the clients, before any thread is there,
 # and tells them what to do.
 
+import ctypes
 import logging
 import os
 import signal
@@ -18,6 +19,8 @@ from kazoo.client import KazooClient
 hosts, session_timeout = sys.argv[1], int(sys.argv[2]) / 1000
 now = time.monotonic_ns
 SECOND = 1000000000
+PR_SET_PDEATHSIG = 1
+first_process = os.getpid()
 
 logging.basicConfig(
     stream=sys.stderr,
@@ -152,6 +155,10 @@ class Worker:
         self.pid = os.fork()
         if self.pid == 0:
             try:
+                # it ends with the first process, in the middle of a scene too
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != first_process:
+                    os._exit(0)
                 # the others shall hear when the first process closes their pipes
                 for other in others:
                     other.to.close()

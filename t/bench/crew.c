@@ -317,7 +317,9 @@ worker_main(void)
 	char		line[4096];
 	FILE	   *in = fdopen(STDIN_FILENO, "r");	/* stdin has what the first process read */
 
+	alarm(30);					/* nobody is there; ends it */
 	client = subject.open(hosts, session_timeout, true);
+	alarm(0);
 	printf("ok\n");
 	fflush(stdout);
 	can_fail = true;
