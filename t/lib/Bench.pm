@@ -98,6 +98,8 @@ sub new
 	$self->{scale} = ($opt{rounds} // 50) / 50 * ($opt{quick} ? 0.3 : 1);
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
 	make_path("$self->{dir}/bin");
+	open my $file, '<', '/proc/loadavg' or die "/proc/loadavg: $!";
+	($self->{load}) = split ' ', <$file>;
 	return $self;
 }
 

@@ -52,7 +52,6 @@ sub machine
 	my $cpus = grep { /^processor\s*:/ } _lines('/proc/cpuinfo');
 	my ($memory) = map { /^MemTotal:\s*(\d+)/ ? $1 : () } _lines('/proc/meminfo');
 	my ($system) = map { /^PRETTY_NAME="?(.*?)"?$/ ? $1 : () } _lines('/etc/os-release');
-	my ($load) = (join ' ', _lines('/proc/loadavg')) =~ /^(\S+)/;
 	chomp(my $kernel = `uname -sr`);
 	my ($java) = `java -version 2>&1` =~ /^(?:\S+ version )?(.*)/;
 	chomp(my $postgres = `pg_config --version`);
@@ -66,7 +65,7 @@ sub machine
 		[ 'Java', $java =~ s/"//gr ],
 		@peers,
 		[ 'ZooKeeper', $bench->{fsync} ? 'flushes each transaction to the disk' : 'forceSync=no: does not wait for the disk' ],
-		[ 'load of the machine when it began', $bench->{load} // $load ]);
+		[ 'load of the machine when it began', $bench->{load} ]);
 }
 
 # ---------------------------------------------------------------- the Markdown
