@@ -37,8 +37,11 @@ use Time::HiRes qw(clock_gettime sleep time CLOCK_MONOTONIC);
 
 use Bench;
 
-our $PER_PROGRAM = 250;    # clients of one runner
-our $PATIENCE = 300;       # seconds, for anything
+our $PATIENCE = 300;    # seconds, for anything
+
+# clients of one runner: zklock's are threads, which stay out of each other's way;
+# another JVM would take a while to get warm
+our %PER_PROGRAM = (zklock => 250, curator => 1000, kazoo => 1000);
 
 my @SUBJECTS = qw(zklock curator kazoo);
 my %NAME = (zklock => 'zklock', curator => 'Curator', kazoo => 'kazoo');
@@ -84,17 +87,29 @@ sub run
 sub _crowd
 {
 	my ($bench, $subject, $n, $hosts) = @_;
-	my %opt = (hosts => $hosts);
+	my $crowd = { bench => $bench, subject => $subject, hosts => $hosts, parts => [] };
+	_grow($crowd, $n);
+	return $crowd;
+}
+
+# So many clients now, not fewer than before
+sub _grow
+{
+	my ($crowd, $n) = @_;
+	my ($bench, $subject, $parts) = @{$crowd}{qw(bench subject parts)};
+	my %opt = (hosts => $crowd->{hosts});
 	$opt{cluster} = $bench->cluster('crowd', max_connections => 1200, shared_buffers => '16MB')
 	  if $subject eq 'zklock';
-	my @parts;
-	for (my $left = $n; $left > 0; $left -= $PER_PROGRAM)
+	my $most = $PER_PROGRAM{$subject};
+	for (my ($i, $left) = (0, $n); $left > 0; ++$i, $left -= $most)
 	{
-		push @parts, { runner => $bench->runner($subject, %opt), n => min($left, $PER_PROGRAM) };
+		$parts->[$i] //= { runner => $bench->runner($subject, %opt) };
+		$parts->[$i]{n} = min($left, $most);
 	}
-	$_->{runner}->send("clients $_->{n}") for @parts;
-	$_->{runner}->answer($PATIENCE) for @parts;
-	return { bench => $bench, subject => $subject, n => $n, parts => \@parts };
+	$_->{runner}->send("clients $_->{n}") for @$parts;
+	$_->{runner}->answer($PATIENCE) for @$parts;
+	$crowd->{n} = $n;
+	return;
 }
 
 sub _disperse
@@ -156,7 +171,7 @@ sub _until_quiet
 	while ($same < 3)
 	{
 		die "no end of new watches\n" if time > $deadline;
-		sleep 0.2;
+		sleep 0.1;
 		my $now = $bench->zk->watch_count;
 		$same = $now == $watches ? $same + 1 : 0;
 		$watches = $now;
@@ -176,9 +191,10 @@ sub _count_all
 	my ($port) = $relay->ask('port');
 
 	my %result;
+	my $crowd = _crowd($bench, $subject, 1, "127.0.0.1:$port");
 	foreach my $n (@sizes)
 	{
-		my $crowd = _crowd($bench, $subject, $n, "127.0.0.1:$port");
+		_grow($crowd, $n);
 		_drain($crowd);    # what they do once only is done
 		my $forming;
 		$relay->ask('clear');
@@ -190,8 +206,8 @@ sub _count_all
 			});
 		sleep 0.5;         # deletes that nobody waits for
 		$result{$n} = { forming => $forming, draining => _counts($relay) };
-		_disperse($crowd);
 	}
+	_disperse($crowd);
 	$relay->quit;
 	return \%result;
 }
@@ -250,7 +266,7 @@ sub _kilobytes { return sprintf $_[0] < 10_000 ? '%.1f kB' : '%.0f kB', $_[0] / 
 sub _time_all
 {
 	my ($bench, $subject, @sizes) = @_;
-	my $repetitions = $bench->quick ? 2 : min($bench->repetitions, 5);
+	my $repetitions = $bench->quick ? 2 : min($bench->repetitions, 3);
 	my %crowd = map { $_ => _crowd($bench, $subject, $_, $bench->hosts) } @sizes;
 	my %result;
 	foreach my $repetition (0 .. $repetitions)
@@ -261,7 +277,7 @@ sub _time_all
 		{
 			# of a short queue many, so that all have some hundred handovers
 			my (@early, @drain, @formed);
-			foreach (1 .. max(1, min(20, int 200 / $n)))
+			foreach (1 .. max(1, min(10, int 100 / $n)))
 			{
 				my $queue = _drain($crowd{$n});
 				my @handovers = @{ $queue->{handovers} };
@@ -317,7 +333,7 @@ sub _time_table
 		\@rows,
 		notes => [
 			'From one client\'s call of the release to the return of the next one\'s wait; the first tenth of the handovers of each queue, the first five of ten. All clients stay connected: their heartbeats are in it.',
-			"Clients are threads (zklock: each with a backend of its own; Curator) or processes (kazoo), up to $PER_PROGRAM for one program. One subject at a time; its queues of different length in turn.",
+			"Clients are threads (zklock: each with a backend of its own, $PER_PROGRAM{zklock} threads to a program; Curator: of one JVM) or processes (kazoo). One subject at a time; its queues of different length in turn.",
 		]);
 }
 
