@@ -106,9 +106,9 @@ public class Bench
 		System.exit(0);
 	}
 
-	// Until the JVM has compiled what counts: all scenes here, where rounds are
-	// short, since it is rounds that count and not time.  Who asks then finds it warm
-	// with the first question.
+	// Until the JVM has compiled what counts, if we are told where: all scenes, where
+	// rounds are short, since it is rounds that it counts and not time.  Then we are
+	// warm with the first question, even where a round takes long.
 	private static void warmUp() throws Exception
 	{
 		String there = System.getenv("BENCH_WARM_HOSTS");
@@ -116,7 +116,8 @@ public class Bench
 		String path = "/bench_warm_up/" + ProcessHandle.current().pid();
 		long end = System.nanoTime() + WARM_UP;
 
-		if (there != null && !there.isEmpty()) hosts = there;
+		if (there == null || there.isEmpty()) return;
+		hosts = there;
 		alone = new Client().connected();
 		Client other = new Client().connected();
 		for (int i = 0; i < 50 && System.nanoTime() < end; i++) {
