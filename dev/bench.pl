@@ -32,7 +32,7 @@ my $bench = Bench->new(
 	delay => !$option{'no-delay'},
 	say => sub { printf $out "== %4d s  %s\n", time - $begin, "@_" },
 	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(rounds repetitions));
-$bench->{servers} = [ split /,/, $option{servers} ] if $option{servers};
+$bench->{$_} = [ split /,/, $option{$_} ] for grep { $option{$_} } qw(servers subjects);
 
 # what is measured beside other work says little
 my $busy = 'The machine had other work when this began: look at nothing in it.';
@@ -52,10 +52,15 @@ foreach my $subject (sort keys %Bench::SUBJECT)
 	print $out "== without $subject: $why\n";
 }
 
+my $floor = 'floor-' . $bench->client_library;
+$bench->note("The floor that goals speak of is $floor: it is on the library that zklock is linked with.");
+
 my $status = 0;
 foreach my $letter ($option{scene} ? split(/,/, $option{scene}) : sort keys %scene)
 {
 	my $run = $scene{$letter} or die "no such scene: $letter\n";
+	# these two count what is there
+	$bench->end_runners if $letter =~ /[fg]/;
 	next if eval { $run->($bench); 1 };
 	my $why = $@;
 	chomp $why;

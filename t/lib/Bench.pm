@@ -70,18 +70,20 @@ my $programs = abs_path(dirname(__FILE__) . '/../bench');
 # What each subject is: through PostgreSQL, or what t/bench/runner is told
 our %SUBJECT = (
 	(map { $_ => { sql => 1 } } qw(zklock zklock-xact zklock-plpgsql advisory)),
-	(map { $_ => {} } qw(curator kazoo recipe floor-mt floor-st)));
+	(map { $_ => {} } qw(curator kazoo recipe floor-st floor-corked floor-mt)));
 
 # Bench->new(%opts):
 #   dir                    where ZooKeeper's files and what is compiled go
 #   rounds                 of a repetition of scene (a), default 50; the other
 #                          scenes in proportion
 #   repetitions            default 9; more of what is short, fewer of what is long
-#   warm                   how many rounds before anything counts, default 4000
+#   warm                   how many rounds before anything counts, default 200; 0 for
+#                          a Java that is cold, too
 #   quick                  a third of the rounds, 2 repetitions
 #   fsync                  ZooKeeper's servers flush each transaction to the disk
 #   servers                [ 'one', 'ensemble' ]: only with these
 #   delay                  0: no places behind proxies
+#   subjects               [ ... ]: only these, of those that are there
 #   say                    what is told how far it is
 #   root                   directory with a usr, where newer libraries are
 sub new
@@ -94,7 +96,7 @@ sub new
 		%opt
 	}, $class;
 	$self->{repetitions} //= $opt{quick} ? 2 : 9;
-	$self->{warm} //= $opt{quick} ? 400 : 4000;
+	$self->{warm} //= 200;
 	$self->{scale} = ($opt{rounds} // 50) / 50 * ($opt{quick} ? 0.3 : 1);
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
 	make_path("$self->{dir}/bin");
@@ -106,7 +108,7 @@ sub new
 sub dir { return $_[0]->{dir}; }
 sub repetitions { return $_[0]->{repetitions}; }
 sub quick { return $_[0]->{quick}; }
-sub warm { return $_[0]->{warm}; }
+sub warm { return $_[0]->{warm} || 5; }
 sub servers { return @{ $_[0]->{servers} }; }
 
 # n, as --rounds and --quick want it
@@ -239,18 +241,20 @@ sub missing
 {
 	my ($self, $subject) = @_;
 	my $what = $SUBJECT{$subject} or croak "no such subject: $subject";
+	return 'not asked for' if $self->{subjects} && !grep { $_ eq $subject } @{ $self->{subjects} };
 	return undef if $what->{sql};
 	return $self->{missing}{$subject} if exists $self->{missing}{$subject};
 	# it says so itself
 	my $why;
 	if (!-x "$programs/runner") { $why = 'there is no t/bench/runner'; }
-	elsif (!eval { $self->runner($subject)->quit; 1 }) { ($why) = $@ =~ /^(.*?)(?: at \S+ line \d+\.)?$/m; }
+	elsif (!eval { $self->runner($subject, cold => 1)->quit; 1 }) { ($why) = $@ =~ /^(.*?)(?: at \S+ line \d+\.)?$/m; }
 	return $self->{missing}{$subject} = $why;
 }
 
 # runner($subject, %opts):
 #   hosts              a list, or an object with "hosts"; default: the one server
 #   session_timeout    ms
+#   cold               1: does not let Java warm up
 # of those that come through PostgreSQL:
 #   settings           { 'zklock.commit_guard' => 'strict', ... }
 #   cluster            default: the one with the name "bench"
@@ -263,6 +267,7 @@ sub runner
 	my $timeout = $opt{session_timeout} // $SESSION_TIMEOUT;
 
 	my %env = (PEERS_ROOT => $self->{root} // '', BENCH_BIN => "$self->{dir}/bin", TMPDIR => $self->{dir});
+	$env{BENCH_WARM_HOSTS} = $self->hosts('one') unless $opt{cold} || !$self->{warm};
 	return Bench::Runner->new($subject, "$self->{dir}/$subject.log", \%env, "$programs/runner", $subject, $hosts, $timeout)
 	  unless $what->{sql};
 
@@ -430,9 +435,18 @@ sub plot
 	return;
 }
 
+# End the runners that scenes have left for others
+sub end_runners
+{
+	my ($self) = @_;
+	$_->quit for map { values %$_ } values %{ delete $self->{runners} // {} };
+	return;
+}
+
 sub stop
 {
 	my ($self) = @_;
+	$self->end_runners;
 	$_->stop for values %{ delete $self->{cluster} // {} };
 	$_->quit for values %{ delete $self->{slow} // {} };
 	$_->stop for values %{ delete $self->{zk} // {} };

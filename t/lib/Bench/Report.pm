@@ -123,6 +123,7 @@ sub _text
 | kazoo | kazoo's `Lock`; several clients are several processes |
 | recipe | the lock of ZooKeeper's own recipes in C |
 | floor-st, floor-mt | no lock but its least: create and list sent together, then delete, in C on ZooKeeper's client library, without and with its threads |
+| floor-corked | floor-st whose requests the kernel sends in one piece, which the library sends in two |
 | advisory | `pg_advisory_lock` and `pg_advisory_unlock`, which know of this one server only |
 
 Ratios are made of the medians of the same repetition, in which all subjects run

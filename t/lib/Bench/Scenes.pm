@@ -29,7 +29,7 @@ our %SCENES = (a => \&free, b => \&handover, c => \&try, d => \&several, e => \&
 
 my %TITLE = (one => 'one server', ensemble => 'three servers');
 my @ZKLOCK = qw(zklock zklock-plpgsql zklock-xact);
-my @OTHERS = qw(curator kazoo recipe floor-st floor-mt);
+my @OTHERS = qw(curator kazoo recipe floor-st floor-corked floor-mt);
 
 sub _title
 {
@@ -45,38 +45,39 @@ sub _there
 	return grep { $bench->has($_) } @subjects;
 }
 
-# Runners of these subjects by their names.  Behind a delay they get to know their
-# code before it begins.
+# Runners of these subjects by their names, which stay for the next scene.  What is
+# slow becomes so later, so that they get warm fast.
 sub _start
 {
 	my ($bench, $where, @subjects) = @_;
-	my %runner;
 	$bench->delay($where, 0);
-	foreach my $subject (_there($bench, @subjects))
-	{
-		$runner{$subject} = $bench->runner($subject, hosts => $bench->hosts($where));
-	}
-	return \%runner;
+	return { map { $_ => $bench->{runners}{$where}{$_} //= $bench->runner($_, hosts => $bench->hosts($where)) } _there($bench, @subjects) };
 }
 
-sub _quit { $_->quit for values %{ $_[0] }; return; }
+# The scene is over: no more clients than that the next one wants.
+sub _end
+{
+	my ($bench, $where, $runner) = @_;
+	$bench->delay($where, 0);
+	$_->ask('clients 0') for values %$runner;
+	return;
+}
 
 # Those of them that know this scene: each is asked "$scene $path/SUBJECT $arguments",
-# and one that does not is left out.  In the arguments, WARM is how often: until Java
-# has compiled what matters.
+# and one that does not is left out.  In the arguments, WARM is how often, so that all
+# are warm.
 sub _able
 {
 	my ($bench, $runner, $scene, $path, $arguments) = @_;
 	my @able;
 	foreach my $subject (sort keys %$runner)
 	{
-		my $warm = $subject eq 'curator' ? $bench->warm : min(100, $bench->warm);
-		my $line = "$scene $path/$subject " . $arguments =~ s/WARM/$warm/r;
+		my $line = "$scene $path/$subject " . $arguments =~ s/WARM/$bench->warm/er;
 		if (eval { $runner->{$subject}->ask($line); 1 }) { push @able, $subject; }
 		elsif ($@ !~ /no such scene/) { die $@; }
 	}
 	my %able = map { $_ => 1 } @able;
-	return grep { $able{$_} } @ZKLOCK, 'curator', 'kazoo', 'recipe', 'floor-st', 'floor-mt', 'advisory';
+	return grep { $able{$_} } @ZKLOCK, @OTHERS, 'advisory';
 }
 
 # more of them where one is short, and fewer where it takes long
@@ -91,6 +92,8 @@ sub _ratio
 	my ($ratio) = @_;
 	return $ratio ? sprintf('%.2f (%.2f–%.2f)', @$ratio{qw(median low high)}) : '';
 }
+
+sub _against { my ($ns, $mine, $other) = @_; return _ratio(ratio($ns->{$mine}, $ns->{$other})); }
 
 # A row for each of zklock's ways, a column for each other subject
 sub _ratios
@@ -144,7 +147,7 @@ sub free
 				}
 				return map { $_->[0] + $_->[1] } @pairs;
 			});
-		_quit($runner);
+		_end($bench, $where, $runner);
 
 		$bench->raw("a\t$where\t$_", $both->{$_}) for @subjects;
 		$bench->table(
@@ -233,7 +236,7 @@ sub handover
 			$bench->say("(b) handover among $n, $there");
 			$runner //= _start($bench, $where, @ZKLOCK, @OTHERS, $delayed ? () : 'advisory');
 			my $path = '/zklock/bench/b';
-			my @subjects = _able($bench, $runner, 'hand', $path, $n == 2 || $delayed ? "$n " . max(2, int($bench->warm / 4 / $n)) : "$n 4");
+			my @subjects = _able($bench, $runner, 'hand', $path, $n == 2 || $delayed ? "$n " . max(2, int($bench->warm / $n)) : "$n 4");
 			$bench->delay($where, $Bench::DELAY);
 			my $ns = $bench->interleave(
 				\@subjects,
@@ -257,7 +260,7 @@ sub handover
 				$bench->goal("(b) $there, 16 contenders: $mine against kazoo", _value(ratio($ns->{$mine}, $ns->{kazoo})), 0.50);
 			}
 		}
-		_quit($runner);
+		_end($bench, $where, $runner);
 		$bench->table("(b) handover, $there", [ 'contenders', 'µs', '50 %', '95 %', '99 %', map { "$_ against it" } @ZKLOCK ],
 			\@rows, notes => ['From the call of a release to the return of the next acquire, in another session.']);
 	}
@@ -309,13 +312,13 @@ sub try
 				$bench->settle($where);
 				return @ns;
 			});
-		_quit($runner);
+		_end($bench, $where, $runner);
 		$_->close for values %holder;
 		$local->quit;
 
 		$bench->raw("c\t$where\t$_", $ns->{$_}) for @subjects;
 		$bench->table($title, [ 'µs', '50 %', '95 %', '99 %', 'zklock against it' ],
-			[ map { [ $_, _percentiles(_flat($ns->{$_})), _ratio(ratio($ns->{zklock}, $ns->{$_})) ] } @subjects ],
+			[ map { [ $_, _percentiles(_flat($ns->{$_})), _against($ns, 'zklock', $_) ] } @subjects ],
 			notes => [ sprintf '%d repetitions of %d tries. Transactions that the server made for those of zklock: %d.', $repetitions, $rounds, $writes ]);
 		$bench->goal("(c) $there: zklock against curator", _value(ratio($ns->{zklock}, $ns->{curator})), 0.35);
 		$bench->goal("(c) $there: transactions at the server", $writes, 0);
@@ -338,7 +341,7 @@ sub several
 		my $path = '/zklock/bench/d';
 		my (@rows, %line);
 		my $runner = _start($bench, $where, 'zklock', @OTHERS, $delayed ? () : 'advisory');
-		my @subjects = _able($bench, $runner, 'many', $path, '16 ' . max(2, int($bench->warm / 80)));
+		my @subjects = _able($bench, $runner, 'many', $path, '16 ' . max(2, int($bench->warm / 10)));
 		$bench->delay($where, $Bench::DELAY);
 		my $trip = $bench->round_trip($where);
 		foreach my $k (1, 4, 16)
@@ -359,14 +362,14 @@ sub several
 			{
 				my $median = median(_flat($ns->{$subject}));
 				push @rows, [ $k, $subject, _percentiles(_flat($ns->{$subject})),
-					sprintf('%.2f', $median / $trip), _ratio(ratio($ns->{zklock}, $ns->{$subject})) ];
+					sprintf('%.2f', $median / $trip), _against($ns, 'zklock', $subject) ];
 				push @{ $line{$subject} }, [ $k, $median / 1000 ];
 			}
 			next unless $delayed && $k == 16;
-			$bench->goal("(d) $there: 16 locks, round trips by the clock", median(_flat($ns->{zklock})) / $trip, 3);
+			$bench->goal("(d) $there: 16 locks, round trips by the clock", $ns->{zklock} && median(_flat($ns->{zklock})) / $trip, 3);
 			$bench->goal("(d) $there: 16 locks, zklock against curator", _value(ratio($ns->{zklock}, $ns->{curator})), 0.08);
 		}
-		_quit($runner);
+		_end($bench, $where, $runner);
 		$bench->table("(d) several locks, $there", [ 'locks', 'µs', '50 %', '95 %', '99 %', 'round trips', 'zklock against it' ],
 			\@rows,
 			notes => [ 'From BEGIN, or the acquire, to the end of COMMIT, or the release. Round trips: the median in units of one, '
@@ -435,7 +438,7 @@ sub throughput
 			$bench->goal("(e) $there: 32 x $_ against 32 x $floor", _value(ratio($rate->{$_}, $rate->{$floor})), 0.85, at_least => 1)
 			  for qw(zklock zklock-plpgsql);
 		}
-		_quit($runner);
+		_end($bench, $where, $runner);
 		$bench->table("(e) throughput, each with a lock of its own, $there",
 			[ 'clients', 'rounds per second', 'median', 'least', 'most', map { "$_ against it" } @ZKLOCK ],
 			\@rows, notes => ['All share the processors with the servers, which is what bounds them here.']);
@@ -493,7 +496,7 @@ sub guard
 				$bench->settle($where);
 				return @ns;
 			});
-		_quit(\%runner);
+		$_->quit for values %runner;
 		$bench->raw("h\t$where\t$_", $ns->{$_}) for @guards;
 		push @rows, map {
 			[ _title($where), $_, sprintf('%.2f', $requests{$_}), _percentiles(_flat($ns->{$_})), _ratio(ratio($ns->{$_}, $ns->{off})) ]
