@@ -224,11 +224,10 @@ sub _idle
 # Instructions of a backend that runs so many statements of pgbench -S
 sub _instructions
 {
-	my ($bench, $node, $preload, $hosts, $first, $n) = @_;
+	my ($bench, $node, $preload, $n) = @_;
 	my $input = $bench->dir . '/select.sql';
 	my $log = $bench->dir . '/callgrind.log';
 	open my $file, '>', $input or die "$input: $!";
-	print $file $first;
 	my $aid = 1;
 	foreach (1 .. $n)
 	{
@@ -236,8 +235,7 @@ sub _instructions
 		printf $file "SELECT abalance FROM pgbench_accounts WHERE aid = %d;\n", 1 + $aid % 100_000;
 	}
 	close $file or die "$input: $!";
-	my @settings = map { ('-c', $_) } "shared_preload_libraries=$preload", 'session_preload_libraries=',
-	  $preload ? ("zklock.hosts=$hosts", 'zklock.session_timeout=60s') : ();
+	my @settings = map { ('-c', $_) } "shared_preload_libraries=$preload", 'session_preload_libraries=';
 	# (its descriptors by the shell: a test framework has tied ours)
 	my $command = join ' ', map { "'$_'" } 'env', 'LD_PRELOAD=' . $bench->dir . '/bin/still.so', 'valgrind', '--tool=callgrind', '--callgrind-out-file=/dev/null',
 	  "--log-file=$log", 'postgres', '--single', '-D', $node->data_dir, @settings, 'postgres';
@@ -265,13 +263,11 @@ sub _unused
 	$node->stop;
 
 	my ($few, $many) = $bench->quick ? (200, 700) : (500, 2500);
-	my $hosts = $bench->zk->hosts;
 	my %each;
-	foreach my $case ([ not => '', '' ], [ unused => 'zklock', '' ], [ used => 'zklock', "$CALL;\n" ])
+	foreach my $case ([ not => '' ], [ unused => 'zklock' ])
 	{
-		my ($what, $preload, $first) = @$case;
-		my ($less, $more) = map { _instructions($bench, $node, $preload, $hosts, $first, $_) } $few, $many;
-		$bench->say(sprintf '(g) %s: %d, %d', $what, $less, $more) if $ENV{BENCH_TELL};
+		my ($what, $preload) = @$case;
+		my ($less, $more) = map { _instructions($bench, $node, $preload, $_) } $few, $many;
 		$each{$what} = ($more - $less) / ($many - $few);
 	}
 	my $percent = sub { return sprintf '%.3f', 100 * ($each{ $_[0] } / $each{not} - 1); };
@@ -283,12 +279,10 @@ sub _unused
 			map {
 				[ $_->[0], sprintf('%.0f', $each{ $_->[1] }), sprintf('%.0f', $each{ $_->[1] } - $each{not}), $percent->($_->[1]) ]
 			} [ 'not loaded', 'not' ],
-			[ 'shared_preload_libraries, unused', 'unused' ],
-			[ 'the same, with a ZooKeeper session that has had a lock', 'used' ]
+			[ 'shared_preload_libraries, unused', 'unused' ]
 		],
 		notes => [
-			"In user mode, counted by valgrind's callgrind in a postgres --single: ($many statements less $few) / " . ($many - $few) . '. Nothing of a network or of a client is in it, which makes the share larger than it is in use. The time of day stands still, so that what PostgreSQL does once a second is not in it. Two runs differ by some 0.03 %.',
-			'With a session, the heartbeats of those seconds are in it.'
+			"In user mode, counted by valgrind's callgrind in a postgres --single: ($many statements less $few) / " . ($many - $few) . '. Nothing of a network or of a client is in it, which makes the share larger than it is in use. The time of day stands still, so that what PostgreSQL does once a second is not in it. Two runs differ by some 0.03 %.'
 		]);
 }
 
