@@ -11,10 +11,10 @@
  *   clear       ok
  *   counts      ok KIND:SENT:BYTES:ANSWERS:BYTES ...
  *
- * KIND: create, delete, exists, getData, list, multi, sync, other; heartbeat (a
- * ping, exists of "/", and a multi that begins with a check); session (handshakes
- * and goodbyes); event (watch events: answers only).  Bytes are those of the frame
- * with its length.
+ * KIND: create, delete, exists, getData, list, multi, sync, unwatch (a watch is
+ * taken back), other; heartbeat (a ping, exists of "/", and a multi that begins
+ * with a check); session (handshakes and goodbyes); event (watch events: answers
+ * only).  Bytes are those of the frame with its length.
  *
  * What arrives is passed on at once; of each frame only its head is looked at.
  */
@@ -38,11 +38,11 @@
 
 enum
 {
-	CREATE, DELETE, EXISTS, GET_DATA, LIST, MULTI, SYNC, OTHER, HEARTBEAT, SESSION, EVENT, N_KINDS
+	CREATE, DELETE, EXISTS, GET_DATA, LIST, MULTI, SYNC, UNWATCH, OTHER, HEARTBEAT, SESSION, EVENT, N_KINDS
 };
 
 static const char *const kind_names[N_KINDS] = {
-	"create", "delete", "exists", "getData", "list", "multi", "sync", "other", "heartbeat", "session", "event"
+	"create", "delete", "exists", "getData", "list", "multi", "sync", "unwatch", "other", "heartbeat", "session", "event"
 };
 
 typedef struct Count
@@ -136,6 +136,8 @@ kind_of(const Way *w)
 			return LIST;
 		case 9:
 			return SYNC;
+		case 18:
+			return UNWATCH;
 		case 14:
 			return w->head_has >= 12 && number(head + 8) == 13 ? HEARTBEAT : MULTI;
 		case 11:
