@@ -21,13 +21,12 @@
 
 #include "session_int.h"
 
-static void
+static bool
 set(int epoll_fd, int op, int fd, uint32_t events)
 {
 	struct epoll_event event = {.events = events,.data = {.fd = fd}};
 
-	/* if it fails, the library has closed it; the keeper will find that out */
-	(void) epoll_ctl(epoll_fd, op, fd, &event);
+	return epoll_ctl(epoll_fd, op, fd, &event) == 0;
 }
 
 bool
@@ -38,14 +37,10 @@ zke_open(ZkEvents *e)
 	e->bell_fd = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
 	e->keeper_fd = epoll_create1(EPOLL_CLOEXEC);
 	e->owner_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (e->bell_fd >= 0 && e->keeper_fd >= 0 && e->owner_fd >= 0)
-	{
-		struct epoll_event quiet = {.events = EPOLLONESHOT,.data = {.fd = e->bell_fd}};
-
-		if (epoll_ctl(e->keeper_fd, EPOLL_CTL_ADD, e->bell_fd, &quiet) == 0 &&
-			epoll_ctl(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, &quiet) == 0)
-			return true;
-	}
+	if (e->bell_fd >= 0 && e->keeper_fd >= 0 && e->owner_fd >= 0 &&
+		set(e->keeper_fd, EPOLL_CTL_ADD, e->bell_fd, EPOLLONESHOT) &&
+		set(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, EPOLLONESHOT))
+		return true;
 	save_errno = errno;
 	zke_close(e);
 	errno = save_errno;
@@ -67,23 +62,26 @@ zke_close(ZkEvents *e)
 void
 zke_wake_keeper(ZkEvents *e)
 {
-	set(e->keeper_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
+	(void) set(e->keeper_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
 }
 
 void
 zke_tell_owner(ZkEvents *e)
 {
-	set(e->owner_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
+	(void) set(e->owner_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
 }
 
-/* A socket that was not there before; one that is closed leaves by itself */
-void
+/*
+ * A socket that was not there before; one that is closed leaves by itself.
+ * Fails, with errno, when the kernel has no room for it.
+ */
+bool
 zke_adopt_locked(ZkEvents *e, int sock)
 {
 	e->wanted = e->watched = 0;
 	e->lent = false;
-	set(e->keeper_fd, EPOLL_CTL_ADD, sock, 0);
-	set(e->owner_fd, EPOLL_CTL_ADD, sock, EPOLLONESHOT);
+	return set(e->keeper_fd, EPOLL_CTL_ADD, sock, 0) &&
+		set(e->owner_fd, EPOLL_CTL_ADD, sock, EPOLLONESHOT);
 }
 
 /* What of the socket the keeper is to be woken for */
@@ -95,7 +93,9 @@ watch_locked(ZkEvents *e, int sock)
 	if (events == e->watched)
 		return;
 	e->watched = events;
-	set(e->keeper_fd, EPOLL_CTL_MOD, sock, events);
+
+	/* if it fails, the library has closed it; the keeper will find that out */
+	(void) set(e->keeper_fd, EPOLL_CTL_MOD, sock, events);
 }
 
 void
@@ -111,7 +111,7 @@ zke_lend_locked(ZkEvents *e, int sock)
 {
 	e->lent = true;
 	watch_locked(e, sock);
-	set(e->owner_fd, EPOLL_CTL_MOD, sock, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
+	(void) set(e->owner_fd, EPOLL_CTL_MOD, sock, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
 }
 
 void
@@ -132,7 +132,7 @@ zke_wait(ZkEvents *e, int sock, int ms)
 	for (int i = 0; i < n; i++)
 	{
 		if (events[i].data.fd == sock)
-			happened = events[i].events;
+			happened |= events[i].events;
 	}
 	return happened;
 }

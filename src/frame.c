@@ -193,6 +193,7 @@ zks_check_frame_locked(ZkSession *s)
 	if (available < 8)
 		return FRAME_WAIT;
 	length = number_at(frame, 0, available);
+	s->frame.followed = available > 4 && available - 4 > length;
 	xid = number_at(frame, 4, available);
 
 	if (state == ZOO_ASSOCIATING_STATE)

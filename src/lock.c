@@ -426,6 +426,7 @@ join_queues(Call *c, int first)
 		bool		again = false;
 		ZkNodeInfo	node;
 
+		zks_gather(c->session);
 		if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
 			raise_no_memory();
 		for (int i = 0; i < n; i++)
@@ -680,6 +681,7 @@ stand_in_queue(Call *c, int at, Queue *queue)
 	if (!c->waited)
 		zkc_counters.waits++;
 	c->waited = true;
+	zks_gather(c->session);
 	watch_queue(c, p, queue);
 	outcome = await_turn(c, p, &queue->view);
 	if (outcome == TAKEN)
@@ -768,6 +770,7 @@ look_first(Call *c)
 	Outcome		outcome = GRANTED;
 
 	/* on one connection, what is asked after a fresh list is as fresh */
+	zks_gather(c->session);
 	for (int i = 0; i < c->n; i++)
 		send_list(c, &c->places[i], i == 0);
 	for (int i = 0; i < c->n && outcome == GRANTED; i++)
@@ -899,10 +902,13 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		 * session with all its nodes.
 		 */
 		drop_from(&c, 0);
+		if (zkc_peek() != NULL)
+			zks_send(zkc_peek());
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
+	zks_send(c.session);
 	for (int i = 0; i < n; i++)
 	{
 		Place	   *p = &c.places[i];

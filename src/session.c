@@ -59,6 +59,9 @@
  */
 #define MAX_KEEPERS			16
 
+/* So many frames are read with signals blocked, no more */
+#define AT_ONCE				64
+
 /* Nor try the servers more often than this after a fault */
 #define BACKOFF_MS			20
 
@@ -101,8 +104,9 @@ zks_wake_keeper(ZkSession *s)
 
 /*
  * The library sends each request in two pieces, with TCP_NODELAY.  What is sent
- * under one hold of the mutex goes out together when that ends: one packet, and
- * one wake-up of the server, for create and list.
+ * under one hold of the mutex, or while the owner gathers, goes out together
+ * when that ends: one packet, and one wake-up of the server, for create and list.
+ * (Should nobody end it, the kernel does, after 200 ms.)
  */
 void
 zks_cork_locked(ZkSession *s)
@@ -129,7 +133,8 @@ leave_locked(ZkSession *s)
 {
 	bool		notify = s->notify;
 
-	uncork_locked(s);
+	if (!atomic_load(&s->gathering))
+		uncork_locked(s);
 	s->notify = false;
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
@@ -353,7 +358,8 @@ adopt_socket(ZkSession *s, int sock)
 	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
 	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
-	zke_adopt_locked(&s->events, sock);
+	if (!zke_adopt_locked(&s->events, sock))
+		drop_connection_locked(s, strerror(errno));
 }
 
 /*
@@ -660,6 +666,8 @@ process_locked(ZkSession *s, uint32_t happened)
 		(void) zookeeper_process(s->zh, events);
 	if (s->connected_now)
 		connected_locked(s);
+	else if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
+		s->sock = -1;			/* the number may be another's as soon as we leave */
 	return verdict;
 }
 
@@ -684,7 +692,13 @@ keep(ZkSession *s)
 		happened = zke_wait(&s->events, sock, wait);
 		pthread_mutex_lock(&s->mutex);
 
-		/* the main thread may have had the socket closed meanwhile */
+		/*
+		 * Not if the main thread has had the socket closed meanwhile.  If
+		 * nothing happened, look all the same: after a SIGSTOP the library
+		 * would take what is unread for silence, and drop the connection.
+		 */
+		if (happened == 0 && zks_usable_locked(s))
+			happened = EPOLLIN;
 		if (happened != 0 && sock == s->sock && !s->broken &&
 			process_locked(s, happened) == FRAME_WAIT)
 		{
@@ -703,15 +717,18 @@ keep(ZkSession *s)
 static ZkFrameVerdict
 read_as_owner_locked(ZkSession *s)
 {
-	ZkFrameVerdict verdict;
+	ZkFrameVerdict verdict = FRAME_READ;
 	uint64_t	replies;
 
 	logging = s;
-	do
+	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
 		replies = s->replies;
 		verdict = process_locked(s, EPOLLIN);
-	} while (s->replies != replies && zks_usable_locked(s));
+		if (!zks_usable_locked(s) || s->sock < 0 || !s->frame.followed ||
+			(s->frame.in_long_frame && s->replies == replies))
+			break;
+	}
 	logging = NULL;
 	if (!zks_usable_locked(s) || zoo_state(s->zh) != ZOO_CONNECTED_STATE)
 		zks_wake_keeper(s);		/* connecting is its own business */
@@ -947,6 +964,7 @@ zks_open(const ZkOptions *options)
 	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);
 	atomic_init(&s->owners, 2);
+	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
 	s->hosts = strdup(options->hosts);
 	s->events = (ZkEvents) {.bell_fd = -1,.keeper_fd = -1,.owner_fd = -1};
@@ -1005,11 +1023,30 @@ zks_info(ZkSession *s, ZkSessionInfo *info)
 	zks_leave(s, &saved);
 }
 
+void
+zks_gather(ZkSession *s)
+{
+	atomic_store(&s->gathering, true);
+}
+
+void
+zks_send(ZkSession *s)
+{
+	sigset_t	saved;
+
+	if (!atomic_load(&s->gathering))
+		return;
+	atomic_store(&s->gathering, false);
+	zks_enter(s, &saved);
+	zks_leave(s, &saved);
+}
+
 int
 zks_await(ZkSession *s, bool *answer_due)
 {
 	sigset_t	saved;
 
+	atomic_store(&s->gathering, false);
 	zks_enter(s, &saved);
 	if (answer_due != NULL)
 		*answer_due = s->in_flight > 0;
@@ -1026,9 +1063,10 @@ zks_awaited(ZkSession *s)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	zke_take_back_locked(&s->events, s->sock);
 	if (zke_owner_woken(&s->events) && zks_usable_locked(s))
 		verdict = read_as_owner_locked(s);
+	/* not before: what is unread would wake the keeper */
+	zke_take_back_locked(&s->events, s->sock);
 	s->notify = false;			/* whoever waited looks again anyway */
 	zks_leave(s, &saved);
 	if (verdict == FRAME_WAIT)

@@ -121,6 +121,13 @@ extern void zks_close(ZkSession *session, int bound_ms);
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
 
 /*
+ * From the first of these to the second, or to the next wait, what is sent is
+ * kept back (but for no longer than 200 ms), and goes out together.
+ */
+extern void zks_gather(ZkSession *session);
+extern void zks_send(ZkSession *session);
+
+/*
  * Around each wait.  The descriptor becomes readable when something has changed,
  * or may have; zks_awaited, which must follow, sees what it is and clears it.
  * answer_due, which may be NULL: something has been asked, and is to be answered

@@ -136,6 +136,7 @@ typedef struct ZkEvents
 typedef struct ZkFrame
 {
 	bool		in_long_frame;
+	bool		followed;		/* more was there after it */
 	uint64_t	replies_before;
 } ZkFrame;
 
@@ -166,6 +167,7 @@ struct ZkSession
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
 	atomic_int	owners;			/* the last of two frees */
+	atomic_bool gathering;		/* more will be sent at once */
 
 	/* all below: under the mutex */
 	zhandle_t  *zh;
@@ -205,7 +207,7 @@ extern bool zke_open(ZkEvents *e);
 extern void zke_close(ZkEvents *e);
 extern void zke_wake_keeper(ZkEvents *e);
 extern void zke_tell_owner(ZkEvents *e);
-extern void zke_adopt_locked(ZkEvents *e, int sock);
+extern bool zke_adopt_locked(ZkEvents *e, int sock);
 extern void zke_want_locked(ZkEvents *e, int sock, uint32_t events);
 extern void zke_lend_locked(ZkEvents *e, int sock);
 extern void zke_take_back_locked(ZkEvents *e, int sock);

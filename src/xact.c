@@ -303,6 +303,8 @@ end_transaction(bool commit)
 {
 	dlist_mutable_iter iter;
 
+	if (zkc_peek() != NULL)
+		zks_gather(zkc_peek());
 	dlist_foreach_modify(iter, &zkh_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -313,6 +315,8 @@ end_transaction(bool commit)
 			end_hold(hold);
 	}
 	settle_ended();
+	if (zkc_peek() != NULL)
+		zks_send(zkc_peek());
 	linger();
 }
 
