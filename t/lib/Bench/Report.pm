@@ -173,12 +173,12 @@ sub svg
 sub _bars
 {
 	my ($plot, $i) = @_;
-	my @data = map { my ($label, @v) = @$_; join ' ', qq{"$label"}, map { $_ // $v[0] } @v[ 0 .. 2 ] } @{ $plot->{bars} };
+	my @data = map { my ($label, @v) = @$_; join ' ', qq{"$label"}, map { sprintf '%.3g', $_ // $v[0] } @v[ 0 .. 2 ] } @{ $plot->{bars} };
 	return (
 		"\$d$i << EOD", @data, 'EOD',
 		'set style fill solid 0.6', 'set boxwidth 0.7', 'set xtics rotate by -25 noenhanced', 'unset key',
 		$plot->{log} ? () : 'set yrange [0:*]',
-		"plot \$d$i using 0:2:xtic(1) with boxes lc rgb '#4477aa', \$d$i using 0:2:3:4 with yerrorbars ps 0 lc rgb '#333333', \$d$i using 0:2:2 with labels offset 0,0.7 noenhanced");
+		"plot \$d$i using 0:2:xtic(1) with boxes lc rgb '#4477aa', \$d$i using 0:3:(0):(\$4-\$3) with vectors nohead lw 1.5 lc rgb '#333333', \$d$i using 0:2:2 with labels offset 0,0.6 font ',9' noenhanced");
 }
 
 sub _lines_of
