@@ -22,6 +22,7 @@ use Bench::Scenes;
 my ($dir, @options) = @ARGV;
 my %option = map { /^--([\w-]+)(?:=(.*))?$/s ? ($1 => $2 // 1) : () } @options;
 $out->autoflush(1);
+$SIG{PIPE} = 'IGNORE';    # who has gone is an error, and not the end of all
 
 my $begin = time;
 my $bench = Bench->new(

@@ -315,7 +315,7 @@ sub client_library
 sub taken
 {
 	my ($self, $subject, $path, $which) = @_;
-	my $client = $self->zk($which)->client(session_timeout => 60_000);
+	my $client = $self->zk($which)->client(session_timeout => 3_600_000);
 	my $name = { kazoo => '0' x 32 . '__lock__', recipe => 'x-1-' }->{$subject}
 	  // '_c_00000000-0000-0000-0000-000000000000-lock-';
 	my $parent = '';
