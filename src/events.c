@@ -30,7 +30,7 @@ set(int epoll_fd, int op, int fd, uint32_t events)
 }
 
 bool
-zke_open(ZkEvents *e)
+zkev_open(ZkEvents *e)
 {
 	int			save_errno;
 
@@ -42,13 +42,13 @@ zke_open(ZkEvents *e)
 		set(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, EPOLLONESHOT))
 		return true;
 	save_errno = errno;
-	zke_close(e);
+	zkev_close(e);
 	errno = save_errno;
 	return false;
 }
 
 void
-zke_close(ZkEvents *e)
+zkev_close(ZkEvents *e)
 {
 	if (e->bell_fd >= 0)
 		close(e->bell_fd);
@@ -60,13 +60,13 @@ zke_close(ZkEvents *e)
 }
 
 void
-zke_wake_keeper(ZkEvents *e)
+zkev_wake_keeper(ZkEvents *e)
 {
 	(void) set(e->keeper_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
 }
 
 void
-zke_tell_owner(ZkEvents *e)
+zkev_tell_owner(ZkEvents *e)
 {
 	(void) set(e->owner_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
 }
@@ -76,7 +76,7 @@ zke_tell_owner(ZkEvents *e)
  * Fails, with errno, when the kernel has no room for it.
  */
 bool
-zke_adopt_locked(ZkEvents *e, int sock)
+zkev_adopt_locked(ZkEvents *e, int sock)
 {
 	e->wanted = e->watched = 0;
 	e->lent = false;
@@ -99,7 +99,7 @@ watch_locked(ZkEvents *e, int sock)
 }
 
 void
-zke_want_locked(ZkEvents *e, int sock, uint32_t events)
+zkev_want_locked(ZkEvents *e, int sock, uint32_t events)
 {
 	e->wanted = events;
 	watch_locked(e, sock);
@@ -107,7 +107,7 @@ zke_want_locked(ZkEvents *e, int sock, uint32_t events)
 
 /* The keeper's first: the other way round an answer in between would wake both */
 void
-zke_lend_locked(ZkEvents *e, int sock)
+zkev_lend_locked(ZkEvents *e, int sock)
 {
 	e->lent = true;
 	watch_locked(e, sock);
@@ -115,7 +115,7 @@ zke_lend_locked(ZkEvents *e, int sock)
 }
 
 void
-zke_take_back_locked(ZkEvents *e, int sock)
+zkev_take_back_locked(ZkEvents *e, int sock)
 {
 	e->lent = false;
 	watch_locked(e, sock);
@@ -123,7 +123,7 @@ zke_take_back_locked(ZkEvents *e, int sock)
 
 /* The keeper sleeps.  Returns what there is of this socket. */
 uint32_t
-zke_wait(ZkEvents *e, int sock, int ms)
+zkev_wait(ZkEvents *e, int sock, int ms)
 {
 	struct epoll_event events[2];
 	uint32_t	happened = 0;
@@ -139,7 +139,7 @@ zke_wait(ZkEvents *e, int sock, int ms)
 
 /* What woke the owner is over now.  Was it the socket? */
 bool
-zke_owner_woken(ZkEvents *e)
+zkev_owner_woken(ZkEvents *e)
 {
 	struct epoll_event events[2];
 	bool		woken = false;

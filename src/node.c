@@ -24,7 +24,7 @@
  * whoever wants something of it has to wait.
  *
  * At each state the owner may discard the node; what has to follow is done
- * from the completions, by the keeper.
+ * from the completions.
  *
  *-------------------------------------------------------------------------
  */

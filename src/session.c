@@ -99,7 +99,7 @@ zks_make_uuid(char *text)
 void
 zks_wake_keeper(ZkSession *s)
 {
-	zke_wake_keeper(&s->events);
+	zkev_wake_keeper(&s->events);
 }
 
 /*
@@ -138,7 +138,7 @@ leave_locked(ZkSession *s)
 	s->notify = false;
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
-		zke_tell_owner(&s->events);
+		zkev_tell_owner(&s->events);
 }
 
 void
@@ -190,7 +190,8 @@ heartbeat_interval(ZkSession *s)
  * The library's messages are the only place where it says why a connection
  * failed: "...errno=111(Connection refused): ...".  Keep that for DETAIL;
  * nothing is written to a log, which a dead ensemble would flood.  The
- * callback is not told whose message it is, so the keeper says it beforehand.
+ * callback is not told whose message it is, so who lets the library read says it
+ * beforehand.
  */
 static __thread ZkSession *logging;
 
@@ -358,7 +359,7 @@ adopt_socket(ZkSession *s, int sock)
 	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
 	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
-	if (!zke_adopt_locked(&s->events, sock))
+	if (!zkev_adopt_locked(&s->events, sock))
 		drop_connection_locked(s, strerror(errno));
 }
 
@@ -614,7 +615,7 @@ prepare_locked(ZkSession *s)
 		events |= EPOLLOUT;
 	if (s->close_by != 0)
 		s->events.lent = false; /* the owner has left its wait by an exit */
-	zke_want_locked(&s->events, s->sock, events);
+	zkev_want_locked(&s->events, s->sock, events);
 
 	wait = (int) (tv.tv_sec * 1000 + (tv.tv_usec + 999) / 1000);
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
@@ -689,7 +690,7 @@ keep(ZkSession *s)
 		if (finished_locked(s))
 			break;
 		leave_locked(s);
-		happened = zke_wait(&s->events, sock, wait);
+		happened = zkev_wait(&s->events, sock, wait);
 		pthread_mutex_lock(&s->mutex);
 
 		/*
@@ -830,7 +831,7 @@ release(ZkSession *s)
 		return;
 	zkn_free_all(s);
 	zkr_free_all(s);
-	zke_close(&s->events);
+	zkev_close(&s->events);
 	pthread_mutex_destroy(&s->mutex);
 	free_credentials(s);
 	free(s->names);
@@ -970,11 +971,11 @@ zks_open(const ZkOptions *options)
 	s->events = (ZkEvents) {.bell_fd = -1,.keeper_fd = -1,.owner_fd = -1};
 
 	if (s->hosts == NULL || !copy_credentials(s, options) ||
-		!zke_open(&s->events) || !start_keeper(s))
+		!zkev_open(&s->events) || !start_keeper(s))
 	{
 		int			save_errno = errno;
 
-		zke_close(&s->events);
+		zkev_close(&s->events);
 		pthread_mutex_destroy(&s->mutex);
 		free_credentials(s);
 		zkt_free(options->tls);
@@ -1004,7 +1005,7 @@ zks_close(ZkSession *s, int bound_ms)
 		struct pollfd fd = {.fd = s->events.owner_fd,.events = POLLIN};
 
 		poll(&fd, 1, min_ms(bound_ms, until, now));
-		(void) zke_owner_woken(&s->events);
+		(void) zkev_owner_woken(&s->events);
 	}
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
@@ -1051,7 +1052,7 @@ zks_await(ZkSession *s, bool *answer_due)
 	if (answer_due != NULL)
 		*answer_due = s->in_flight > 0;
 	if (zks_usable_locked(s))
-		zke_lend_locked(&s->events, s->sock);
+		zkev_lend_locked(&s->events, s->sock);
 	zks_leave(s, &saved);
 	return s->events.owner_fd;
 }
@@ -1063,10 +1064,10 @@ zks_awaited(ZkSession *s)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (zke_owner_woken(&s->events) && zks_usable_locked(s))
+	if (zkev_owner_woken(&s->events) && zks_usable_locked(s))
 		verdict = read_as_owner_locked(s);
 	/* not before: what is unread would wake the keeper */
-	zke_take_back_locked(&s->events, s->sock);
+	zkev_take_back_locked(&s->events, s->sock);
 	s->notify = false;			/* whoever waited looks again anyway */
 	zks_leave(s, &saved);
 	if (verdict == FRAME_WAIT)

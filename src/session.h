@@ -8,7 +8,8 @@
  * or ereport can ever run in a thread that PostgreSQL did not start.
  *
  * Every function here may be called from the owning (main) thread only; none
- * of them blocks, except zks_close for as long as it is told.  What happens
+ * of them blocks, except zks_close for as long as it is told, and zks_awaited
+ * for a millisecond where half an answer has arrived.  What happens
  * meanwhile is announced on a descriptor: see zks_await.
  *
  *-------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * session_int.h
- *	  What session.c, request.c, node.c, frame.c, resolve.c and tls.c share.
+ *	  What session.c, events.c, request.c, node.c, frame.c, resolve.c and
+ *	  tls.c share.
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
@@ -203,16 +204,16 @@ struct ZkSession
 };
 
 /* events.c; but for those that say locked, without the mutex */
-extern bool zke_open(ZkEvents *e);
-extern void zke_close(ZkEvents *e);
-extern void zke_wake_keeper(ZkEvents *e);
-extern void zke_tell_owner(ZkEvents *e);
-extern bool zke_adopt_locked(ZkEvents *e, int sock);
-extern void zke_want_locked(ZkEvents *e, int sock, uint32_t events);
-extern void zke_lend_locked(ZkEvents *e, int sock);
-extern void zke_take_back_locked(ZkEvents *e, int sock);
-extern uint32_t zke_wait(ZkEvents *e, int sock, int ms);
-extern bool zke_owner_woken(ZkEvents *e);
+extern bool zkev_open(ZkEvents *e);
+extern void zkev_close(ZkEvents *e);
+extern void zkev_wake_keeper(ZkEvents *e);
+extern void zkev_tell_owner(ZkEvents *e);
+extern bool zkev_adopt_locked(ZkEvents *e, int sock);
+extern void zkev_want_locked(ZkEvents *e, int sock, uint32_t events);
+extern void zkev_lend_locked(ZkEvents *e, int sock);
+extern void zkev_take_back_locked(ZkEvents *e, int sock);
+extern uint32_t zkev_wait(ZkEvents *e, int sock, int ms);
+extern bool zkev_owner_woken(ZkEvents *e);
 
 /* session.c */
 extern bool zks_make_uuid(char *text);

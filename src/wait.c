@@ -3,10 +3,9 @@
  * wait.c
  *	  Waiting for ZooKeeper, in a way that can always be ended.
  *
- * All waits of zklock inside a transaction are this one: on the descriptor
- * that the session's thread writes to, and on the process latch, so that
- * cancel, terminate, statement_timeout and the postmaster's death end it at
- * once.
+ * All waits of zklock inside a transaction are this one: on the session's
+ * descriptor, and on the process latch, so that cancel, terminate,
+ * statement_timeout and the postmaster's death end it at once.
  *
  * lock_timeout needs help: PostgreSQL arms its timer only in its own lock
  * manager, so the limit is counted here and its own error raised.
