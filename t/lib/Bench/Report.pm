@@ -173,7 +173,7 @@ sub svg
 sub _bars
 {
 	my ($plot, $i) = @_;
-	my @data = map { my ($label, @v) = @$_; join ' ', qq{"$label"}, map { sprintf '%.3g', $_ // $v[0] } @v[ 0 .. 2 ] } @{ $plot->{bars} };
+	my @data = map { my ($label, @v) = @$_; join ' ', qq{"$label"}, map { sprintf $_ < 100 ? '%.3g' : '%.0f', $_ } map { $_ // $v[0] } @v[ 0 .. 2 ] } @{ $plot->{bars} };
 	return (
 		"\$d$i << EOD", @data, 'EOD',
 		'set style fill solid 0.6', 'set boxwidth 0.7', 'set xtics rotate by -25 noenhanced', 'unset key',
