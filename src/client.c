@@ -17,6 +17,7 @@
 
 #include "access/parallel.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 
@@ -183,6 +184,8 @@ open_as_set(const ZkCredentials *credentials)
 		.hosts = zklock_hosts,
 		.timeout_ms = zklock_session_timeout,
 		.closed = zklock_acl == ZKLOCK_ACL_CREATOR,
+		/* die() and others of a backend only leave word; bgworker_die does not */
+		.handlers_return = MyBgworkerEntry == NULL && IsUnderPostmaster,
 		.credentials = credentials->list,
 		.ncredentials = credentials->n,
 	};

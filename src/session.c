@@ -14,8 +14,9 @@
  * The keeper calls nothing of PostgreSQL, takes no signal, and touches only
  * malloc'ed memory.
  *
- * While the main thread holds the mutex, its signals are blocked: a handler
- * may leave the process (bgworker_die does), and exit comes back here.
+ * While the main thread holds the mutex, its signals are blocked where a
+ * handler may leave the process (bgworker_die does), and exit comes back here.
+ * Elsewhere that would be a tenth of all that the backend does for a lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -146,8 +147,11 @@ zks_enter(ZkSession *s, sigset_t *saved)
 {
 	sigset_t	all;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, saved);
+	if (!s->handlers_return)
+	{
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, saved);
+	}
 	pthread_mutex_lock(&s->mutex);
 }
 
@@ -155,7 +159,8 @@ void
 zks_leave(ZkSession *s, const sigset_t *saved)
 {
 	leave_locked(s);
-	pthread_sigmask(SIG_SETMASK, saved, NULL);
+	if (!s->handlers_return)
+		pthread_sigmask(SIG_SETMASK, saved, NULL);
 }
 
 /* Can a request be sent? */
@@ -960,6 +965,7 @@ zks_open(const ZkOptions *options)
 	s->nservers = 1;
 	s->wanted_timeout_ms = options->timeout_ms;
 	s->info.timeout_ms = options->timeout_ms;
+	s->handlers_return = options->handlers_return;
 	s->acl = options->closed ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
 	s->info.state = ZKS_CONNECTING;
 	atomic_init(&s->closing, false);

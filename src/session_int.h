@@ -158,6 +158,7 @@ struct ZkSession
 	ZkEvents	events;
 	char	   *hosts;
 	int			wanted_timeout_ms;
+	bool		handlers_return;	/* as in ZkOptions */
 	const struct ACL_vector *acl;	/* of all nodes that we make */
 	size_t		acl_bytes;		/* what the server may make of it */
 	ZkCredential *credentials;	/* until the library has them */

@@ -783,7 +783,7 @@ subtest 'no descriptor and no thread is left over' => sub {
 	my $descriptors = zk_descriptors($pid);
 	works($session, 'one that does');
 	is(zk_threads($pid), 2, 'has two');
-	is(zk_descriptors($pid), $descriptors + 3, 'and three descriptors more');
+	is(zk_descriptors($pid), $descriptors + 4, 'and four descriptors more');
 
 	my $cycle = sub {
 		my ($n) = @_;
@@ -803,7 +803,7 @@ subtest 'no descriptor and no thread is left over' => sub {
 	$cycle->($_) for 1 .. 10;
 	zk_until(sub { zk_threads($pid) == 2 }, 'two threads');
 	is(zk_threads($pid), 2, 'nor do ten sessions, failures and cuts leave threads');
-	is(zk_descriptors($pid), $descriptors + 3, 'or descriptors');
+	is(zk_descriptors($pid), $descriptors + 4, 'or descriptors');
 	zk_until(sub { $proxy->connections <= 1 }, 'one connection');
 	is($proxy->connections, 1, 'or connections');
 };
