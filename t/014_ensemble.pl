@@ -38,6 +38,8 @@ foreach my $n (0 .. $#path)
 	if ($seen{ $path[$n] }++)
 	{
 		zk_wait_waiting($admin[ $n % 2 ], $s[$n]);
+		# it also waits while it connects; only then is it behind the one before
+		zk_until(sub { $zk->children("/zklock$path[$n]") == 1 + grep { $path[$_] eq $path[$n] } 0 .. $n - 1 }, 'its node');
 		$waits{$n} = 1;
 	}
 	else
@@ -176,6 +178,7 @@ hand_over('all servers up');
 	my $waiter = zk_session($node[1]);
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/majority')});
 	$waiter->send(q{SELECT zk_lock('/majority')});
+	zk_until(sub { $zk->children('/zklock/majority') == 2 }, 'its node');
 	zk_wait_waiting($admin[1], $waiter);
 
 	my @down = ($zk->leader, ($zk->followers)[0]);
