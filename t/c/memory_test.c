@@ -954,7 +954,8 @@ step_masses(void)
 		{
 			while (zkn_info(session, many[i], &info),
 				   (info.state == ZKN_CREATING || info.state == ZKN_UNSURE) && !stop &&
-				   zks_now() - start < 2 * patience_ms * ZKS_MS && state() != ZKS_OVER)
+				   zks_now() - start < (patience_ms < 1000 ? 2 : 10) * patience_ms * ZKS_MS &&
+				   state() != ZKS_OVER)
 				nap();
 			npresent += info.state == ZKN_PRESENT;
 		}
