@@ -481,6 +481,19 @@ do_own(const char *path, int n, double seconds)
 		printf(" %" PRId64 ":%" PRId64 "\n", count, (int64_t) (seconds * SECOND));
 }
 
+/* What one client measured, if nothing went wrong; frees it */
+static void
+print_times(int64_t *ns, int rounds)
+{
+	if (all_well(1))
+	{
+		for (int i = 0; i < rounds; i++)
+			printf(" %" PRId64, ns[i]);
+		printf("\n");
+	}
+	free(ns);
+}
+
 /* "try" and "many": what one of clients[0] costs, so many times */
 static void
 do_one(bool (*once) (Client *c, const char *value), const char *value, int rounds)
@@ -496,13 +509,7 @@ do_one(bool (*once) (Client *c, const char *value), const char *value, int round
 		once(c, value);
 		ns[i] = now() - start;
 	}
-	if (all_well(1))
-	{
-		for (int i = 0; i < rounds; i++)
-			printf(" %" PRId64, ns[i]);
-		printf("\n");
-	}
-	free(ns);
+	print_times(ns, rounds);
 }
 
 static bool
@@ -554,13 +561,7 @@ do_first(const char *path, int rounds)
 		}
 		finish(c);
 	}
-	if (all_well(1))
-	{
-		for (int i = 0; i < rounds; i++)
-			printf(" %" PRId64, ns[i]);
-		printf("\n");
-	}
-	free(ns);
+	print_times(ns, rounds);
 }
 
 static void
