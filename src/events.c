@@ -12,6 +12,11 @@
  * There is one bell for both, an eventfd that is always readable: to ring is to
  * let it be reported once.
  *
+ * So is the socket.  The kernel keeps it in the two sets after we have closed it
+ * if a child has it, too, that was forked without our knowledge (in PL/Python,
+ * say); it could never be taken out again.  It is reported once more, at most,
+ * and its generation tells it from the next one, which may have its number.
+ *
  *-------------------------------------------------------------------------
  */
 #include <errno.h>
@@ -21,10 +26,16 @@
 
 #include "session_int.h"
 
+#define BELL	0				/* the generation of what is no socket */
+#define MOST	4				/* at once: a bell, a socket, closed ones */
+
+/* To be reported once */
 static bool
-set(int epoll_fd, int op, int fd, uint32_t events)
+set(int epoll_fd, int op, int fd, uint32_t generation, uint32_t events)
 {
-	struct epoll_event event = {.events = events,.data = {.fd = fd}};
+	struct epoll_event event = {
+		.events = events | EPOLLONESHOT,.data = {.u32 = generation}
+	};
 
 	return epoll_ctl(epoll_fd, op, fd, &event) == 0;
 }
@@ -38,8 +49,8 @@ zkev_open(ZkEvents *e)
 	e->keeper_fd = epoll_create1(EPOLL_CLOEXEC);
 	e->owner_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (e->bell_fd >= 0 && e->keeper_fd >= 0 && e->owner_fd >= 0 &&
-		set(e->keeper_fd, EPOLL_CTL_ADD, e->bell_fd, EPOLLONESHOT) &&
-		set(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, EPOLLONESHOT))
+		set(e->keeper_fd, EPOLL_CTL_ADD, e->bell_fd, BELL, 0) &&
+		set(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, BELL, 0))
 		return true;
 	save_errno = errno;
 	zkev_close(e);
@@ -62,26 +73,28 @@ zkev_close(ZkEvents *e)
 void
 zkev_wake_keeper(ZkEvents *e)
 {
-	(void) set(e->keeper_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
+	(void) set(e->keeper_fd, EPOLL_CTL_MOD, e->bell_fd, BELL, EPOLLIN);
 }
 
 void
 zkev_tell_owner(ZkEvents *e)
 {
-	(void) set(e->owner_fd, EPOLL_CTL_MOD, e->bell_fd, EPOLLIN | EPOLLONESHOT);
+	(void) set(e->owner_fd, EPOLL_CTL_MOD, e->bell_fd, BELL, EPOLLIN);
 }
 
 /*
- * A socket that was not there before; one that is closed leaves by itself.
- * Fails, with errno, when the kernel has no room for it.
+ * A socket that was not there before; one that is closed leaves by itself, or
+ * is not heeded.  Fails, with errno, when the kernel has no room for it.
  */
 bool
 zkev_adopt_locked(ZkEvents *e, int sock)
 {
 	e->wanted = e->watched = 0;
 	e->lent = false;
-	return set(e->keeper_fd, EPOLL_CTL_ADD, sock, 0) &&
-		set(e->owner_fd, EPOLL_CTL_ADD, sock, EPOLLONESHOT);
+	if (++e->generation == BELL)
+		e->generation++;
+	return set(e->keeper_fd, EPOLL_CTL_ADD, sock, e->generation, 0) &&
+		set(e->owner_fd, EPOLL_CTL_ADD, sock, e->generation, 0);
 }
 
 /* What of the socket the keeper is to be woken for */
@@ -95,13 +108,14 @@ watch_locked(ZkEvents *e, int sock)
 	e->watched = events;
 
 	/* if it fails, the library has closed it; the keeper will find that out */
-	(void) set(e->keeper_fd, EPOLL_CTL_MOD, sock, events);
+	(void) set(e->keeper_fd, EPOLL_CTL_MOD, sock, e->generation, events);
 }
 
 void
 zkev_want_locked(ZkEvents *e, int sock, uint32_t events)
 {
 	e->wanted = events;
+	e->watched = 0;				/* what was reported is not watched any more */
 	watch_locked(e, sock);
 }
 
@@ -111,7 +125,7 @@ zkev_lend_locked(ZkEvents *e, int sock)
 {
 	e->lent = true;
 	watch_locked(e, sock);
-	(void) set(e->owner_fd, EPOLL_CTL_MOD, sock, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
+	(void) set(e->owner_fd, EPOLL_CTL_MOD, sock, e->generation, EPOLLIN | EPOLLRDHUP);
 }
 
 void
@@ -121,31 +135,31 @@ zkev_take_back_locked(ZkEvents *e, int sock)
 	watch_locked(e, sock);
 }
 
-/* The keeper sleeps.  Returns what there is of this socket. */
-uint32_t
-zkev_wait(ZkEvents *e, int sock, int ms)
+static uint32_t
+socket_events(int epoll_fd, uint32_t generation, int ms)
 {
-	struct epoll_event events[2];
+	struct epoll_event events[MOST];
 	uint32_t	happened = 0;
-	int			n = epoll_wait(e->keeper_fd, events, 2, ms);
+	int			n = epoll_wait(epoll_fd, events, MOST, ms);
 
 	for (int i = 0; i < n; i++)
 	{
-		if (events[i].data.fd == sock)
+		if (events[i].data.u32 == generation)
 			happened |= events[i].events;
 	}
 	return happened;
 }
 
-/* What woke the owner is over now.  Was it the socket? */
-bool
-zkev_owner_woken(ZkEvents *e)
+/* The keeper sleeps.  Returns what there is of the socket of this generation. */
+uint32_t
+zkev_wait(ZkEvents *e, uint32_t generation, int ms)
 {
-	struct epoll_event events[2];
-	bool		woken = false;
-	int			n = epoll_wait(e->owner_fd, events, 2, 0);
+	return socket_events(e->keeper_fd, generation, ms);
+}
 
-	for (int i = 0; i < n; i++)
-		woken |= events[i].data.fd != e->bell_fd;
-	return woken;
+/* What woke the owner is over now.  Was it the socket of this generation? */
+bool
+zkev_owner_woken(ZkEvents *e, uint32_t generation)
+{
+	return socket_events(e->owner_fd, generation, 0) != 0;
 }

@@ -114,7 +114,7 @@ zks_cork_locked(ZkSession *s)
 {
 	int			on = 1;
 
-	if (!s->corked)
+	if (!s->corked && s->wire == NULL)	/* with TLS the socket is no TCP */
 		s->corked = setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0;
 }
 
@@ -689,13 +689,13 @@ keep(ZkSession *s)
 	while (!finished_locked(s))
 	{
 		int			wait = prepare_locked(s);
-		int			sock = s->sock;
+		uint32_t	generation = s->events.generation;
 		uint32_t	happened;
 
 		if (finished_locked(s))
 			break;
 		leave_locked(s);
-		happened = zkev_wait(&s->events, sock, wait);
+		happened = zkev_wait(&s->events, generation, wait);
 		pthread_mutex_lock(&s->mutex);
 
 		/*
@@ -705,7 +705,7 @@ keep(ZkSession *s)
 		 */
 		if (happened == 0 && zks_usable_locked(s))
 			happened = EPOLLIN;
-		if (happened != 0 && sock == s->sock && !s->broken &&
+		if (happened != 0 && s->sock >= 0 && !s->broken &&
 			process_locked(s, happened) == FRAME_WAIT)
 		{
 			leave_locked(s);
@@ -1011,7 +1011,7 @@ zks_close(ZkSession *s, int bound_ms)
 		struct pollfd fd = {.fd = s->events.owner_fd,.events = POLLIN};
 
 		poll(&fd, 1, min_ms(bound_ms, until, now));
-		(void) zkev_owner_woken(&s->events);
+		(void) zkev_owner_woken(&s->events, 0);
 	}
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
@@ -1070,7 +1070,7 @@ zks_awaited(ZkSession *s)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (zkev_owner_woken(&s->events) && zks_usable_locked(s))
+	if (zkev_owner_woken(&s->events, s->events.generation) && zks_usable_locked(s))
 		verdict = read_as_owner_locked(s);
 	/* not before: what is unread would wake the keeper */
 	zkev_take_back_locked(&s->events, s->sock);

@@ -126,6 +126,7 @@ typedef struct ZkEvents
 	int			owner_fd;
 
 	/* under the mutex: of the socket */
+	uint32_t	generation;		/* which one; 0: none yet */
 	uint32_t	wanted;			/* by the keeper */
 	uint32_t	watched;		/* what it would be woken for */
 	bool		lent;
@@ -213,8 +214,8 @@ extern bool zkev_adopt_locked(ZkEvents *e, int sock);
 extern void zkev_want_locked(ZkEvents *e, int sock, uint32_t events);
 extern void zkev_lend_locked(ZkEvents *e, int sock);
 extern void zkev_take_back_locked(ZkEvents *e, int sock);
-extern uint32_t zkev_wait(ZkEvents *e, int sock, int ms);
-extern bool zkev_owner_woken(ZkEvents *e);
+extern uint32_t zkev_wait(ZkEvents *e, uint32_t generation, int ms);
+extern bool zkev_owner_woken(ZkEvents *e, uint32_t generation);
 
 /* session.c */
 extern bool zks_make_uuid(char *text);

@@ -1,7 +1,8 @@
 # The parts without PostgreSQL (session, requests, nodes, frames) under the
 # address, undefined-behaviour and thread sanitizers, with a server that is
 # killed, stopped, cut off, and robbed of its replies meanwhile: no error, no
-# leak, no race, and no node left.  In clear and with TLS.
+# leak, no race, and no node left.  In clear and with TLS.  And processes that exit,
+# or fork, at a bad moment.
 
 use strict;
 use warnings;
@@ -99,6 +100,17 @@ for my $sanitizer ('address,undefined', 'thread')
 is(compile('exit_test', "$dir/exit_test"), 0, 'exit_test compiles');
 my $said = `$dir/exit_test @{[ $door->hosts ]} @{[ $tls->file('ca.pem') ]} 300`;
 is($said, "0 of 300 ended badly\n", 'processes that exit while TLS is at work');
+
+# A child that has the socket, too, keeps it in the kernel's sets after we have closed it
+is(compile('fork_test', "$dir/fork_test"), 0, 'fork_test compiles');
+my $out = '';
+my $run = start([ "$dir/fork_test", $proxy->hosts ], '<', \my $in, '>', \$out);
+$run->pump until $out =~ /forked/ || !$run->pumpable;
+$proxy->drop;
+$in = "go on\n";
+$run->finish;
+like($out, qr/^\d+ ms/m, 'the connection is lost while a child has it, and comes again');
+cmp_ok(($out =~ /(\d+) ms/)[0] // 1000, '<', 300, '- and the keeper sleeps then');
 
 $zk->wait_until(sub { !$zk->ephemerals_count && !$zk->watch_count && !$zk->sessions },
 	'nothing left at the server');
