@@ -52,6 +52,7 @@ use Exporter qw(import);
 use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use List::Util qw(max min sum);
+use POSIX ();
 use Scalar::Util qw(refaddr);
 use Time::HiRes qw(sleep time);
 
@@ -64,6 +65,8 @@ our @EXPORT = qw(median percentile ratio numbers pairs microseconds);
 
 our $SESSION_TIMEOUT = 10_000;    # ms, zklock's default
 our $DELAY = 5;                   # ms each way
+our $WARMING = 90;                # seconds at most, until servers are warm
+our $WARM = 0.03;                 # of one processor, for their compilers then
 
 my $programs = abs_path(dirname(__FILE__) . '/../bench');
 
@@ -74,11 +77,11 @@ our %SUBJECT = (
 
 # Bench->new(%opts):
 #   dir                    where ZooKeeper's files and what is compiled go
-#   rounds                 of a repetition of scene (a), default 50; the other
+#   rounds                 of a repetition of scene (a), default 200; the other
 #                          scenes in proportion
 #   repetitions            default 9; more of what is short, fewer of what is long
 #   warm                   how many rounds before anything counts, default 200; 0 for
-#                          a Java that is cold, too
+#                          a Java that is cold, too, clients and servers
 #   quick                  a third of the rounds, 2 repetitions
 #   fsync                  ZooKeeper's servers flush each transaction to the disk
 #   servers                [ 'one', 'ensemble' ]: only with these
@@ -97,7 +100,7 @@ sub new
 	}, $class;
 	$self->{repetitions} //= $opt{quick} ? 2 : 9;
 	$self->{warm} //= 200;
-	$self->{scale} = ($opt{rounds} // 50) / 50 * ($opt{quick} ? 0.3 : 1);
+	$self->{scale} = ($opt{rounds} // 200) / 200 * ($opt{quick} ? 0.3 : 1);
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
 	make_path("$self->{dir}/bin");
 	open my $file, '<', '/proc/loadavg' or die "/proc/loadavg: $!";
@@ -127,19 +130,64 @@ sub zk
 {
 	my ($self, $which) = @_;
 	$which //= 'one';
-	return $self->{zk}{$which} //= do {
-		# the server as it is meant to run: with all of its compiler
-		my @opt = (
-			config => { forceSync => $self->{fsync} ? 'yes' : 'no', tickTime => 2000 },
-			max_session_timeout => 3_600_000,
-			# empty directories stay, so that nobody has to make one again
-			container_check => 3_600_000,
-			java_options => [ '-Xmx400m', '-XX:-UseSerialGC', '-XX:TieredStopAtLevel=4' ]);
-		my $zk = $which eq 'one' ? ZooKeeper->new(@opt, dir => "$self->{dir}/one")->start
-		  : $which eq 'ensemble' ? ZooKeeper->ensemble(3, @opt, dir => "$self->{dir}/ensemble")
-		  : croak "no such servers: $which";
-		$zk;
-	};
+	return $self->{zk}{$which} if $self->{zk}{$which};
+
+	# the server as it is meant to run: with all of its compiler
+	my @opt = (
+		config => { forceSync => $self->{fsync} ? 'yes' : 'no', tickTime => 2000 },
+		max_session_timeout => 3_600_000,
+		# empty directories stay, so that nobody has to make one again
+		container_check => 3_600_000,
+		java_options => [ '-Xmx400m', '-XX:-UseSerialGC', '-XX:TieredStopAtLevel=4' ]);
+	my $zk = $self->{zk}{$which} = $which eq 'one' ? ZooKeeper->new(@opt, dir => "$self->{dir}/one")->start
+	  : $which eq 'ensemble' ? ZooKeeper->ensemble(3, @opt, dir => "$self->{dir}/ensemble")
+	  : croak "no such servers: $which";
+	$self->_warm_up($which) if $self->{warm};
+	return $zk;
+}
+
+# A server that runs for a week is compiled; one that has just begun spends a third of
+# two processors on that, for a minute, and what is measured beside it is not the lock.
+# So it is kept busy until its compilers have nothing to do.
+sub _warm_up
+{
+	my ($self, $which) = @_;
+	my @pids = map { $_->pid } $which eq 'one' ? $self->zk($which) : $self->zk($which)->nodes;
+	my $end = time + $WARMING * ($self->quick ? 0.2 : 1);
+	my $calm = 0;
+	$self->say("warming up ZooKeeper, " . ($which eq 'one' ? 'one server' : 'three servers'));
+	my $runner = $self->runner('zklock', hosts => $self->zk($which)->hosts);
+	my $holder = $self->taken('zklock', '/zklock/bench/warm/try', $which);
+	my $share;
+	while ($calm < 3 && time < $end)
+	{
+		my ($since, $before) = (time, _compilers_seconds(@pids));
+		$runner->ask('free /zklock/bench/warm/free 500');
+		$runner->ask('try /zklock/bench/warm/try 500');
+		$runner->ask('hand /zklock/bench/warm/hand 16 40');
+		$share = (_compilers_seconds(@pids) - $before) / (time - $since);
+		$holder->ping;
+		$calm = $share < $WARM ? $calm + 1 : 0;
+	}
+	$holder->close;
+	$runner->quit;
+	$self->note(sprintf 'The compilers of ZooKeeper (%s) still used %.0f %% of a processor when it began.', $which, 100 * $share)
+	  if $calm < 3;
+	return;
+}
+
+# CPU time of Java's compilers in these processes, those that have ended left out
+sub _compilers_seconds
+{
+	my (@pids) = @_;
+	my $ticks = 0;
+	foreach my $file (map { glob "/proc/$_/task/*/stat" } @pids)
+	{
+		open my $stat, '<', $file or next;
+		my ($name, @field) = (<$stat> // '') =~ /^\d+ \((.*)\) (.*)/s ? ($1, split ' ', $2) : next;
+		$ticks += $field[11] + $field[12] if $name =~ /^C[12] Compiler/;
+	}
+	return $ticks / POSIX::sysconf(POSIX::_SC_CLK_TCK());
 }
 
 # The list of hosts of a place: 'one' or 'ensemble', or of proxies before them that

@@ -122,8 +122,8 @@ sub free
 	foreach my $where ($bench->places)
 	{
 		my $delayed = $where =~ /delayed/;
-		my $rounds = $bench->rounds($delayed ? 7 : 50);
-		my $repetitions = _repetitions($bench, $delayed ? 1.3 : 4);
+		my $rounds = $bench->rounds($delayed ? 7 : 200);
+		my $repetitions = _repetitions($bench, $delayed ? 1.3 : 2);
 		my $title = '(a) a free lock, ' . _title($where);
 		$bench->say($title);
 
@@ -284,8 +284,8 @@ sub try
 	{
 		my $delayed = $where =~ /delayed/;
 		my ($which) = split / /, $where;
-		my $rounds = $bench->rounds($delayed ? 7 : 50);
-		my $repetitions = _repetitions($bench, $delayed ? 1 : 4);
+		my $rounds = $bench->rounds($delayed ? 7 : 200);
+		my $repetitions = _repetitions($bench, $delayed ? 1 : 2);
 		my $there = _title($where);
 		my $title = "(c) a try that finds the lock taken, $there";
 		$bench->say($title);
@@ -480,7 +480,7 @@ sub guard
 	foreach my $where ($bench->places)
 	{
 		my $delayed = $where =~ /delayed/;
-		my $rounds = $bench->rounds($delayed ? 7 : 50);
+		my $rounds = $bench->rounds($delayed ? 7 : 200);
 		$bench->say('(h) commit guard, ' . _title($where));
 		$bench->delay($where, 0);
 		my %runner = map {
@@ -489,7 +489,7 @@ sub guard
 		$bench->delay($where, $Bench::DELAY);
 		my $ns = $bench->interleave(
 			\@guards,
-			_repetitions($bench, $delayed ? 1.3 : 4),
+			_repetitions($bench, $delayed ? 1.3 : 2),
 			sub {
 				my ($guard) = @_;
 				my @ns = map { $_->[0] + $_->[1] } pairs($runner{$guard}->ask("free $path/$guard $rounds"));
