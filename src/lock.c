@@ -459,9 +459,12 @@ join_queues(Call *c, int first)
 	}
 }
 
-/* Can this watch still tell us what we want to know? */
+/*
+ * Can this watch still tell us what we want to know?  It has perhaps done so:
+ * the event often comes right behind the list that still shows the node.
+ */
 static bool
-is_in_force(Call *c, const Blocker *blocker)
+is_of_use(Call *c, const Blocker *blocker)
 {
 	ZkSessionInfo info;
 	ZkWatchInfo watch;
@@ -471,7 +474,8 @@ is_in_force(Call *c, const Blocker *blocker)
 	zks_watch_info(c->session, blocker->watch, &watch);
 	zks_info(c->session, &info);
 	return watch.state == ZKW_PENDING ||
-		(watch.state == ZKW_ARMED && watch.epoch == info.epoch);
+		((watch.state == ZKW_ARMED || watch.state == ZKW_FIRED) &&
+		 watch.epoch == info.epoch);
 }
 
 static void
@@ -521,7 +525,7 @@ watch_queue(Call *c, Place *p, const Queue *queue)
 		blocker->name = pstrdup(names[i]);
 		while (o < nold && strcmp(old[o].name, names[i]) < 0)
 			o++;
-		if (o < nold && strcmp(old[o].name, names[i]) == 0 && is_in_force(c, &old[o]))
+		if (o < nold && strcmp(old[o].name, names[i]) == 0 && is_of_use(c, &old[o]))
 		{
 			blocker->watch = old[o].watch;
 			old[o].watch = NULL;

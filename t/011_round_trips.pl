@@ -263,6 +263,35 @@ foreach my $k (1, 16, 100)
 	$_->quit for @keep, $other;
 }
 
+# Who is before a waiter goes as well, while it reads the queue again because one
+# before that has gone: the event comes right behind the list that still shows the
+# node, and is enough.
+{
+	my ($first, $second, $third) = map { [ counted_session() ] } 1 .. 3;
+	my $proxy = $third->[1];
+	my $lock = q{SELECT zk_lock('/new/a')};
+	$first->[0]->value($lock);
+	foreach ([ $second, 2 ], [ $third, 3 ])
+	{
+		my ($waiter, $watches) = @$_;
+		$waiter->[0]->send($lock);
+		zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $waiter->[1]->log) == $watches },
+			'the waiter watches');
+	}
+	$proxy->clear_log;
+	$proxy->hold('getChildren');
+	$first->[0]->value(q{SELECT zk_unlock('/new/a')});
+	is($second->[0]->wait->{out}, 't', 'the second of three has it');
+	$proxy->wait_held;
+	$second->[0]->value(q{SELECT zk_unlock('/new/a')});
+	zk_until(sub { $zk->watch_count == 1 }, 'the event to be on its way');
+	$proxy->release;
+	is($third->[0]->wait->{out}, 't', '- and then the third');
+	is(requests($proxy), 'getChildren', '- whose list came with the event that made it old');
+	$third->[0]->value(q{SELECT zk_unlock('/new/a')});
+	$_->[0]->quit for $first, $second, $third;
+}
+
 # The event is all that a waiter needs: the answer to anything else would never
 # come.
 {
