@@ -339,7 +339,7 @@ begin(ZkRequest *r)
 	r->sent_at = zks_now();
 	if (zks_usable_locked(s))
 	{
-		zks_cork_locked(s);
+		zkcn_cork_locked(s);
 		return true;
 	}
 	answered(r, ZCONNECTIONLOSS);

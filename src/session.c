@@ -21,32 +21,19 @@
  *-------------------------------------------------------------------------
  */
 #include <errno.h>
-#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <arpa/inet.h>
 
 #include "session_int.h"
 
 #define KEEPER_STACK		(256 * 1024)
-
-/* See SURELY_SENT in request.c */
-#define SEND_BUFFER			(256 * 1024)
-
-/* See ZKN_MULTI_BYTES in session_int.h; what the kernel allows is less, mostly */
-#define RECEIVE_BUFFER		(1024 * 1024)
-
-/* A server may ask for more than we did, but not for days: HTTP servers do */
-#define LONGEST_TIMEOUT_MS	(60 * 60 * 1000)
 
 /* How long a session that is cut off when it is closed tries to say goodbye */
 #define LINGER_MS			500
@@ -62,9 +49,6 @@
 
 /* So many frames are read with signals blocked, no more */
 #define AT_ONCE				64
-
-/* Nor try the servers more often than this after a fault */
-#define BACKOFF_MS			20
 
 /*-------------------------------------------------------------------------
  * Small tools
@@ -103,39 +87,13 @@ zks_wake_keeper(ZkSession *s)
 	zkev_wake_keeper(&s->events);
 }
 
-/*
- * The library sends each request in two pieces, with TCP_NODELAY.  What is sent
- * under one hold of the mutex, or while the owner gathers, goes out together
- * when that ends: one packet, and one wake-up of the server, for create and list.
- * (Should nobody end it, the kernel does, after 200 ms.)
- */
-void
-zks_cork_locked(ZkSession *s)
-{
-	int			on = 1;
-
-	if (!s->corked && s->wire == NULL)	/* with TLS the socket is no TCP */
-		s->corked = setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0;
-}
-
-/* The socket may have been closed meanwhile, and the number be another's: harmless */
-static void
-uncork_locked(ZkSession *s)
-{
-	int			off = 0;
-
-	if (s->corked)
-		(void) setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
-	s->corked = false;
-}
-
 static void
 leave_locked(ZkSession *s)
 {
 	bool		notify = s->notify;
 
 	if (!atomic_load(&s->gathering))
-		uncork_locked(s);
+		zkcn_uncork_locked(s);
 	s->notify = false;
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
@@ -217,8 +175,8 @@ on_log(const char *message)
 					   "server closed the connection" : strerror(code));
 }
 
-static void
-set_state(ZkSession *s, ZkSessionState state)
+void
+zks_set_state_locked(ZkSession *s, ZkSessionState state)
 {
 	if (state == ZKS_SUSPENDED && s->info.state == ZKS_CONNECTED)
 		s->info.suspended_at = zks_now();
@@ -233,17 +191,17 @@ zks_end_locked(ZkSession *s, int error)
 	if (s->info.state == ZKS_OVER)
 		return;
 	s->info.error = error;
-	set_state(s, ZKS_OVER);
+	zks_set_state_locked(s, ZKS_OVER);
 }
 
 /* Cut off: the session may still live, if it can be taken up again */
-static void
-suspend_locked(ZkSession *s)
+void
+zks_suspend_locked(ZkSession *s)
 {
 	if (zkw_exceed_locked(s, ZKW_BYTES_SURELY_SENT))
 		zks_end_locked(s, ZSESSIONEXPIRED);
 	else
-		set_state(s, ZKS_SUSPENDED);
+		zks_set_state_locked(s, ZKS_SUSPENDED);
 }
 
 static void
@@ -266,224 +224,7 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
 	else if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
 		zks_end_locked(s, state == ZOO_AUTH_FAILED_STATE ? ZAUTHFAILED : ZSESSIONEXPIRED);
 	else if (s->info.state == ZKS_CONNECTED)
-		suspend_locked(s);
-}
-
-/*-------------------------------------------------------------------------
- * The connection
- *-------------------------------------------------------------------------
- */
-
-/*
- * Make the library see that its connection is dead.  What is still unread is
- * thrown away: it would be read before the end is.
- */
-static void
-drop_connection_locked(ZkSession *s, const char *why)
-{
-	char		junk[4096];
-
-	if (why != NULL)
-		zks_trouble_locked(s, why);
-	if (s->sock < 0)
-		return;
-	shutdown(s->sock, SHUT_RDWR);
-	while (recv(s->sock, junk, sizeof(junk), MSG_DONTWAIT) > 0)
-		;
-	(void) zookeeper_process(s->zh, ZOOKEEPER_READ | ZOOKEEPER_WRITE);
-	s->sock = -1;
-
-	/* its own reason is only that we shut the connection */
-	if (why != NULL)
-		zks_trouble_locked(s, why);
-}
-
-/*
- * A send in the main thread failed.  The library has then closed its socket,
- * but tells nobody and keeps the unanswered requests, whose turn would come
- * on the next connection.  The only way to make it fail them is to let it
- * open a connection and drop that.
- */
-static void
-mend_broken_locked(ZkSession *s)
-{
-	int			interest;
-	struct timeval tv;
-
-	s->broken = false;
-	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE)
-		return;
-	if (s->info.state == ZKS_CONNECTED)
-		suspend_locked(s);
-	if (zookeeper_interest(s->zh, &s->sock, &interest, &tv) == ZOK)
-		drop_connection_locked(s, NULL);
-}
-
-/*
- * Between the library and the server, if there is to be TLS.  The library must
- * not have sent anything yet; it does when the connection is made, and that
- * takes longer than it takes us to get here.
- */
-static bool
-lay_wire(ZkSession *s)
-{
-	if (s->tls == NULL)
-		return true;
-	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
-		drop_connection_locked(s, "connected before TLS was ready");
-	else if ((s->wire = zkt_lay(s->tls, s->sock, s->names)) == NULL)
-		drop_connection_locked(s, strerror(errno));
-	return s->sock >= 0;
-}
-
-/* The socket is the library's, made without SOCK_CLOEXEC */
-static void
-adopt_socket(ZkSession *s, int sock)
-{
-	int			send_size = SEND_BUFFER;
-	int			receive_size = RECEIVE_BUFFER;
-	socklen_t	len = sizeof(s->receive_buffer);
-	int			receiver = sock;
-	int			option = SO_RCVBUF;
-
-	s->sock = sock;
-	if (sock < 0)
-		return;
-	s->attempt_at = zks_now();
-	zks_reset_frame(&s->frame);
-	fcntl(sock, F_SETFD, FD_CLOEXEC);
-	if (!lay_wire(s))
-		return;
-	if (s->wire != NULL)
-	{
-		/* of a socket pair, the sender's buffer is that of both */
-		receiver = zkt_library_end(s->wire);
-		option = SO_SNDBUF;
-	}
-	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &send_size, sizeof(send_size));
-	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
-	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
-		s->receive_buffer = 0;
-	if (!zkev_adopt_locked(&s->events, sock))
-		drop_connection_locked(s, strerror(errno));
-}
-
-/*
- * The library gives a server that does not answer two thirds of the session
- * timeout; of three servers, two such outlast the session.  A third of it for
- * all of them together leaves the last one time.  Where none was fast enough,
- * each gets twice as long in the next round: servers that are only slow (an
- * election, a far network) must be reached in the end.
- */
-static int64_t
-attempt_limit(ZkSession *s)
-{
-	int64_t		ms = s->info.timeout_ms / (3 * s->nservers);
-	int			rounds = s->ntimeouts / s->nservers;
-
-	return (ms < 100 ? 100 : ms) * ZKS_MS << (rounds < 8 ? rounds : 8);
-}
-
-static bool
-attempting_locked(ZkSession *s)
-{
-	int			state = zoo_state(s->zh);
-
-	return s->sock >= 0 && (state == ZOO_CONNECTING_STATE ||
-							state == ZOO_ASSOCIATING_STATE);
-}
-
-/* The next attempt not at once, and later each time, until one is of use */
-static void
-back_off_locked(ZkSession *s)
-{
-	s->connect_at = zks_now() +
-		(BACKOFF_MS * ZKS_MS << (s->nrejects < 6 ? s->nrejects : 6));
-	s->nrejects++;
-	s->unanswered = false;
-}
-
-/*
- * The library closes its socket by itself after any fault.  Forget it at
- * once: the next one may well get the same number.  A server that takes us and
- * drops us before it has answered anything would make us spin.
- */
-static void
-forget_closed_socket_locked(ZkSession *s)
-{
-	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE || attempting_locked(s))
-		return;
-	s->sock = -1;
-	if (s->unanswered || zkt_is_insecure(s->wire))
-		back_off_locked(s);
-	zkt_cut(s->wire);
-	s->wire = NULL;
-}
-
-static void
-describe_server_locked(ZkSession *s)
-{
-	struct sockaddr_storage addr;
-	socklen_t	len = sizeof(addr);
-	char		host[INET6_ADDRSTRLEN] = "";
-	int			port = 0;
-
-	s->info.server[0] = '\0';
-	if (getpeername(s->wire != NULL ? zkt_server_socket(s->wire) : s->sock,
-					(struct sockaddr *) &addr, &len) != 0)
-		return;
-	if (addr.ss_family == AF_INET)
-	{
-		struct sockaddr_in *in = (struct sockaddr_in *) &addr;
-
-		inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-		port = ntohs(in->sin_port);
-	}
-	else
-	{
-		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *) &addr;
-
-		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-		port = ntohs(in6->sin6_port);
-	}
-	snprintf(s->info.server, sizeof(s->info.server), "%s:%d", host, port);
-}
-
-/* The handshake is done */
-static void
-connected_locked(ZkSession *s)
-{
-	int64_t		now = zks_now();
-
-	s->connected_now = false;
-	if (s->info.timeout_ms <= 0 || s->info.timeout_ms > LONGEST_TIMEOUT_MS ||
-		s->info.session_id == 0)
-	{
-		s->info.timeout_ms = s->wanted_timeout_ms;
-		drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
-		return;
-	}
-	if (s->info.epoch > 0)
-	{
-		/* the leader says that the session lives; a quorum may know better */
-		s->info.reconnections++;
-		zkr_heard_locked(s, s->attempt_at);
-	}
-	else
-	{
-		/* a session is made by a transaction */
-		s->info.quorum_at = s->attempt_at;
-		s->info.proven_at = s->attempt_at;
-		s->info.heard_at = now;
-	}
-	s->info.epoch++;
-	s->ntimeouts = 0;
-	s->unanswered = true;
-	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* what has become of us? */
-	s->info.trouble[0] = '\0';
-	describe_server_locked(s);
-	set_state(s, ZKS_CONNECTED);
-	zkn_connected_locked(s);
+		zks_suspend_locked(s);
 }
 
 /*
@@ -565,116 +306,30 @@ finished_locked(ZkSession *s)
 }
 
 static int
-min_ms(int ms, int64_t until, int64_t now)
+ms_until(int64_t until, int64_t now)
 {
-	int64_t		left = (until - now) / ZKS_MS + 1;
+	int64_t		ms = (until - now + ZKS_MS - 1) / ZKS_MS;
 
-	if (left < 0)
-		left = 0;
-	return left < ms ? (int) left : ms;
+	return ms < 0 ? 0 : ms < INT_MAX ? (int) ms : INT_MAX;
 }
 
-/*
- * Before the wait: let the library do what is due.  Returns how long it may
- * wait, in ms.
- */
+/* Before the wait.  Returns how long it may take, in ms. */
 static int
 prepare_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
-	uint32_t	events = 0;
-	struct timeval tv = {0, 0};
-	int			sock = -1;
-	int			interest = 0;
-	int			wait;
-	int			rc;
+	int64_t		until;
 
-	if (s->broken)
-		mend_broken_locked(s);
+	zkcn_mend_locked(s);
 	heartbeat_locked(s, now);
-
-	if (attempting_locked(s) && now - s->attempt_at > attempt_limit(s))
-	{
-		s->ntimeouts++;
-		drop_connection_locked(s, "connection attempt timed out");
-	}
-
-	forget_closed_socket_locked(s);
-	if (s->sock < 0 && now < s->connect_at)
-		return min_ms(BACKOFF_MS, s->connect_at, now);
-	rc = zookeeper_interest(s->zh, &sock, &interest, &tv);
-	if (rc != ZOK)
-	{
-		s->sock = -1;
-		return BACKOFF_MS;
-	}
-	if (sock != s->sock)
-	{
-		adopt_socket(s, sock);
-		if (s->sock < 0)
-			return BACKOFF_MS;
-	}
-	if (interest & ZOOKEEPER_READ)
-		events |= EPOLLIN | EPOLLRDHUP;
-	if (interest & ZOOKEEPER_WRITE)
-		events |= EPOLLOUT;
-	if (s->close_by != 0)
-		s->events.lent = false; /* the owner has left its wait by an exit */
-	zkev_want_locked(&s->events, s->sock, events);
-
-	wait = (int) (tv.tv_sec * 1000 + (tv.tv_usec + 999) / 1000);
+	until = zkcn_prepare_locked(s, now);
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
-		wait = min_ms(wait, s->heartbeat_at + heartbeat_interval(s), now);
-	if (attempting_locked(s))
-		wait = min_ms(wait, s->attempt_at + attempt_limit(s), now);
+		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
 	if (s->info.state == ZKS_SUSPENDED)
-		wait = min_ms(wait, s->info.heard_at + s->info.timeout_ms * ZKS_MS, now);
+		until = zks_earlier(until, s->info.heard_at + s->info.timeout_ms * ZKS_MS);
 	if (s->close_by != 0)
-		wait = min_ms(wait, s->close_by, now);
-	return wait;
-}
-
-/* Lets the library read a frame, or send, if that is what there is to do */
-static ZkFrameVerdict
-process_locked(ZkSession *s, uint32_t happened)
-{
-	ZkFrameVerdict verdict = FRAME_NONE;
-	int			events = 0;
-
-	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-	{
-		verdict = zks_check_frame_locked(s);
-		switch (verdict)
-		{
-			case FRAME_READ:
-				events |= ZOOKEEPER_READ;
-				break;
-			case FRAME_NONE:
-				break;
-			case FRAME_WAIT:
-				if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-				{
-					/* the rest will never arrive */
-					drop_connection_locked(s, "server closed the connection");
-					return FRAME_NONE;
-				}
-				break;
-			case FRAME_REJECT:
-				drop_connection_locked(s, "the server does not speak ZooKeeper's protocol");
-				back_off_locked(s);
-				return FRAME_NONE;
-		}
-	}
-	if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
-		events |= ZOOKEEPER_WRITE;
-	/* after a fault the library has dropped the connection by itself */
-	if (events != 0)
-		(void) zookeeper_process(s->zh, events);
-	if (s->connected_now)
-		connected_locked(s);
-	else if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
-		s->sock = -1;			/* the number may be another's as soon as we leave */
-	return verdict;
+		until = zks_earlier(until, s->close_by);
+	return ms_until(until, now);
 }
 
 static void
@@ -706,7 +361,7 @@ keep(ZkSession *s)
 		if (happened == 0 && zks_usable_locked(s))
 			happened = EPOLLIN;
 		if (happened != 0 && s->sock >= 0 && !s->broken &&
-			process_locked(s, happened) == FRAME_WAIT)
+			zkcn_process_locked(s, happened) == FRAME_WAIT)
 		{
 			leave_locked(s);
 			wait_for_the_rest();
@@ -730,7 +385,7 @@ read_as_owner_locked(ZkSession *s)
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
 		replies = s->replies;
-		verdict = process_locked(s, EPOLLIN);
+		verdict = zkcn_process_locked(s, EPOLLIN);
 		if (!zks_usable_locked(s) || s->sock < 0 || !s->frame.followed ||
 			(s->frame.in_long_frame && s->replies == replies))
 			break;
@@ -892,7 +547,7 @@ keeper_main(void *arg)
 	if (s->zh != NULL)
 	{
 		keep(s);
-		uncork_locked(s);
+		zkcn_uncork_locked(s);
 
 		/* sends what is queued, says goodbye, and waits for the server's */
 		zookeeper_close(s->zh);
@@ -1010,7 +665,7 @@ zks_close(ZkSession *s, int bound_ms)
 	{
 		struct pollfd fd = {.fd = s->events.owner_fd,.events = POLLIN};
 
-		poll(&fd, 1, min_ms(bound_ms, until, now));
+		poll(&fd, 1, ms_until(until, now));
 		(void) zkev_owner_woken(&s->events, 0);
 	}
 	if (atomic_load(&s->keeper_done))

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * session_int.h
- *	  What session.c, events.c, request.c, node.c, frame.c, resolve.c and
- *	  tls.c share.
+ *	  What session.c, connection.c, events.c, request.c, node.c, frame.c,
+ *	  resolve.c and tls.c share.
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
@@ -222,10 +222,25 @@ extern bool zks_make_uuid(char *text);
 extern void zks_enter(ZkSession *s, sigset_t *saved);
 extern void zks_leave(ZkSession *s, const sigset_t *saved);
 extern void zks_wake_keeper(ZkSession *s);
-extern void zks_cork_locked(ZkSession *s);
+extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_end_locked(ZkSession *s, int error);
+extern void zks_suspend_locked(ZkSession *s);
 extern bool zks_usable_locked(ZkSession *s);
 extern void zks_trouble_locked(ZkSession *s, const char *what);
+
+/* of two moments */
+static inline int64_t
+zks_earlier(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* connection.c */
+extern void zkcn_cork_locked(ZkSession *s);
+extern void zkcn_uncork_locked(ZkSession *s);
+extern void zkcn_mend_locked(ZkSession *s);
+extern int64_t zkcn_prepare_locked(ZkSession *s, int64_t now);
+extern ZkFrameVerdict zkcn_process_locked(ZkSession *s, uint32_t happened);
 
 /* request.c */
 extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);

@@ -27,6 +27,7 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use ZkClient;
 use ZkProxy;
 use ZooKeeper;
@@ -96,7 +97,7 @@ sub compile
 			exec 'gcc', '-D_GNU_SOURCE', '-g', '-O1', '-Wall', '-Wextra', '-Werror', @{ $cflags{$name} },
 			  '-include', "$root/t/c/faults.h", "-I$root/src", "-I$root/t/c", '-o', "$dir/$name",
 			  "$root/t/c/memory_test.c",
-			  map({ "$root/src/$_.c" } qw(protocol session events request node frame resolve tls)),
+			  map({ "$root/src/$_.c" } qw(protocol session connection events request node frame resolve tls)),
 			  '-lzookeeper_st', '-lpthread'
 			  or POSIX::_exit(127);
 		}
@@ -246,24 +247,12 @@ sub _start
 	my $p = $program{ $self->{name} };
 	$self->{err} = "$dir/stderr." . ++$count . ".$$";
 
-	pipe(my $in, my $to) or die "pipe: $!";
-	pipe(my $from, my $out) or die "pipe: $!";
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		POSIX::dup2(fileno $in, 0);
-		POSIX::dup2(fileno $out, 1);
-		POSIX::dup2(POSIX::open($self->{err}, POSIX::O_WRONLY() | POSIX::O_CREAT(), 0600), 2);
-		# nothing else of the test's, so that the walk's descriptors are its own
-		POSIX::close($_) for 3 .. 255;
-		local %ENV = (%ENV, %{ $p->{env} // {} });
-		exec 'setpriv', '--pdeathsig', 'KILL', @{ $p->{run} // [] }, "$dir/" . ($p->{binary} // $self->{name}),
-		  $self->{proxy}->hosts, $p->{timeout}, @{ $p->{more} // [] }
-		  or POSIX::_exit(127);
-	}
-	close $in;
-	close $out;
-	$to->autoflush(1);
+	my ($pid, $to, $from) = Child::spawn(
+		[
+			@{ $p->{run} // [] }, "$dir/" . ($p->{binary} // $self->{name}),
+			$self->{proxy}->hosts, $p->{timeout}, @{ $p->{more} // [] }
+		],
+		err => $self->{err}, env => $p->{env}, bare => 1);    # so that the walk's descriptors are its own
 	@{$self}{qw(pid to from buffer)} = ($pid, $to, $from, '');
 	return;
 }
@@ -283,7 +272,7 @@ sub stop
 	}
 	my $status = $?;
 	close $self->{from};
-	delete $self->{pid};
+	Child::forget(delete $self->{pid});
 	my $said = do { local (@ARGV, $/) = $self->{err}; <> } // '';
 	my @bad;
 	push @bad, sprintf 'ended with status 0x%x', $status if $status && !$signal;
