@@ -57,6 +57,22 @@ debian_mirror()
 # fetch_pgbouncer.
 doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java python3-psycopg2)
 
+# apt_for DIR TYPE SUITE: sets apt to an apt-get that knows no other source than that
+# one of Debian's, and keeps its files in DIR.  It looks at the signatures, and at
+# nothing of this machine's but how to reach the network.
+apt_for()
+{
+	local dir=$1
+
+	mkdir -p "$dir"/{lists,archives}/partial
+	echo "$2 [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(debian_mirror) $3 main" >"$dir/sources.list"
+	apt=(apt-get -qq -o APT::Sandbox::User= -o Dir::Etc::SourceList="$dir/sources.list" -o Dir::Etc::SourceParts=-
+		-o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
+		-o Dir::State="$dir" -o Dir::State::Lists="$dir/lists"
+		-o Dir::State::Status=/dev/null -o Dir::Cache="$dir" -o Acquire::Languages=none
+		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
+}
+
 # fetch_newer_peers DIR: unpacks there what of Debian 12's has faults that t/peers
 # would otherwise show and nothing else, as Debian 13 has it, from the machine's
 # own mirror:
@@ -64,8 +80,7 @@ doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java python3-psycop
 #                         (kazoo#649)
 #   Curator before 5.5    who turns from writer to reader lets the next writer in
 #                         (CURATOR-621)
-# apt looks at the signatures, and at nothing of this machine's but how to reach
-# the network.  Without a network there is none, and t/ says what it leaves out.
+# Without a network there is none, and t/ says what it leaves out.
 fetch_newer_peers()
 {
 	local dir=$1 apt package missing=()
@@ -74,19 +89,12 @@ fetch_newer_peers()
 	! older libcurator-recipes-java 5.5 || missing+=(libcurator-{recipes,framework,client}-java)
 	((${#missing[@]})) || return 0
 
-	mkdir -p "$dir"/lists/partial "$dir"/cache/archives/partial
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-		"$(debian_mirror) trixie main" >"$dir/sources.list"
-	apt=(apt-get -qq -o APT::Sandbox::User= -o Dir::Etc::SourceList="$dir/sources.list" -o Dir::Etc::SourceParts=-
-		-o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
-		-o Dir::State="$dir" -o Dir::State::Lists="$dir/lists"
-		-o Dir::State::Status=/dev/null -o Dir::Cache="$dir/cache" -o Acquire::Languages=none
-		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
+	apt_for "$dir" deb trixie
 	(
 		cd "$dir" && "${apt[@]}" update && "${apt[@]}" download "${missing[@]}" || exit
 		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
 	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch newer ${missing[*]}:"; tail -n 5 "$dir/log"; }
-	rm -rf "$dir"/lists "$dir"/cache "$dir"/*.deb
+	rm -rf "$dir"/lists "$dir"/archives "$dir"/*.bin "$dir"/*.deb
 }
 
 # fetch_pgbouncer DIR: unpacks it there, with the libraries that are not installed

@@ -6,8 +6,7 @@
 # libzookeeper-mt2 is not installed, since its -dev cannot be beside the one that
 # zklock is built with, and a machine should stay as it is.  ZooKeeper's lock for C
 # is in no package: its two files come out of the source that Debian's packages are
-# made from, as apt gets it and looks at its signatures.  Nothing but how to reach
-# the network is taken from this machine's apt for that.  What cannot be had is left
+# made from, as apt gets it and looks at its signatures.  What cannot be had is left
 # out, and this says so.
 
 bench_recipe=zookeeper-recipes/zookeeper-recipes-lock/src/main/c
@@ -41,14 +40,8 @@ fetch_recipe()
 {
 	local dir=$1 apt suite
 	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-	mkdir -p "$dir"/fetch/{lists,archives}/partial "$dir/usr/src/zookeeper-recipe"
-	echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-		"$(debian_mirror) $suite main" >"$dir/fetch/sources.list"
-	apt=(apt-get -qq -o APT::Sandbox::User= -o Dir::Etc::SourceList="$dir/fetch/sources.list" -o Dir::Etc::SourceParts=-
-		-o Dir::Etc::Preferences=/dev/null -o Dir::Etc::PreferencesParts=/dev/null
-		-o Dir::State="$dir/fetch" -o Dir::State::Lists="$dir/fetch/lists"
-		-o Dir::State::Status=/dev/null -o Dir::Cache="$dir/fetch" -o Acquire::Languages=none
-		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
+	mkdir -p "$dir/usr/src/zookeeper-recipe"
+	apt_for "$dir/fetch" deb-src "$suite"
 	(
 		cd "$dir/fetch" || exit
 		"${apt[@]}" update && "${apt[@]}" source --download-only zookeeper || exit

@@ -519,23 +519,7 @@ our $START_TIMEOUT = 120;    # seconds: some compile themselves first
 sub new
 {
 	my ($class, $subject, $log, $env, @command) = @_;
-	pipe(my $in, my $to) or die "pipe: $!";
-	pipe(my $from, my $out) or die "pipe: $!";
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		# By descriptor: a test framework may have tied these handles.
-		POSIX::dup2(fileno $in, 0);
-		POSIX::dup2(fileno $out, 1);
-		POSIX::dup2(POSIX::open($log, POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 2);
-		POSIX::setsid();
-		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP PIPE);
-		$ENV{$_} = $env->{$_} for keys %$env;
-		{ no warnings 'exec'; exec 'setpriv', '--pdeathsig', 'KILL', @command; }
-		POSIX::_exit(127);
-	}
-	close $_ for $in, $out;
-	Child::remember($pid);
+	my ($pid, $to, $from) = Child::spawn(\@command, err => $log, env => $env);
 	my $self = bless { subject => $subject, pid => $pid, to => $to, from => $from, text => '', log => $log }, $class;
 	my $answer = $self->_line($START_TIMEOUT, 'to start');
 	croak "$subject: $answer" if $answer ne 'ready';

@@ -56,29 +56,9 @@ sub new
 {
 	my ($class, $kind, $hosts, %opt) = @_;
 	$hosts = $hosts->hosts if ref $hosts;
-	pipe(my $in, my $to) or die "pipe: $!";
-	pipe(my $from, my $out) or die "pipe: $!";
-
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		# By descriptor: a test framework may have tied these handles.
-		POSIX::dup2(fileno $in, 0);
-		POSIX::dup2(fileno $out, 1);
-		POSIX::dup2(
-			POSIX::open(
-				$opt{log} // '/dev/null', POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 2);
-		POSIX::setsid();
-		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP PIPE);
-		$ENV{PEERS_ROOT} = $opt{root} // '';
-		{
-			no warnings 'exec';
-			exec 'setpriv', '--pdeathsig', 'KILL', $locker, $kind, $hosts, $opt{session_timeout} // 10_000;
-		}
-		POSIX::_exit(127);
-	}
-	close $_ for $in, $out;
-	Child::remember($pid);
+	my ($pid, $to, $from) = Child::spawn(
+		[ $locker, $kind, $hosts, $opt{session_timeout} // 10_000 ],
+		err => $opt{log}, env => { PEERS_ROOT => $opt{root} // '' });
 	my $self = bless { kind => $kind, pid => $pid, to => $to, from => $from, text => '', asked => 'to start' }, $class;
 	return $self if $opt{no_wait};
 	my $answer = $self->wait($START_TIMEOUT);
