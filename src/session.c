@@ -7,9 +7,9 @@
  * sends the heartbeats: the keeper.  It drives the single-threaded client
  * library; the main thread sends its own requests, under the same mutex, and
  * reads the answers for as long as it waits for them (events.c), the keeper all
- * others.  (The multi-threaded library would do the
- * first half, but answers a failed pthread_create with abort(), takes signals
- * that belong to the main thread, and can block where it is closed.)
+ * others.  (The multi-threaded library would do the first half, but answers a
+ * failed pthread_create with abort(), takes signals that belong to the main
+ * thread, and can block where it is closed.)
  *
  * The keeper calls nothing of PostgreSQL, takes no signal, and touches only
  * malloc'ed memory.
