@@ -176,7 +176,7 @@ sub row
 	if ($expected ne 'held')
 	{
 		$waiter->send(q{SELECT zk_lock('/job', '10s')});
-		zk_wait_waiting($watcher, $waiter);
+		zk_wait_queued($zk, $waiter);
 	}
 	my $start = time;
 	if ($event{$event})
@@ -348,7 +348,7 @@ foreach (@table)
 	my ($first, $second) = (zk_session($node_a), zk_session($node_a));
 	$first->value(q{BEGIN; SELECT zk_xact_lock('/rows'); INSERT INTO done VALUES (1)});
 	$second->send(q{SELECT zk_lock('/rows'); SELECT count(*) FROM done WHERE n = 1});
-	zk_wait_waiting($gate, $second);
+	zk_wait_queued($zk, $second);
 	$first->value('COMMIT');
 	is($second->wait->{out}, "t\n1", 'a waiter sees the row of the one it waited for, in a new statement');
 	$_->quit for $first, $second;

@@ -286,7 +286,7 @@ $admin->value(
 
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (1)});
 	$waiter->send(q{SELECT zk_lock('/fdw'); SELECT count(*) FROM remote});
-	zk_wait_waiting($other_admin, $waiter);
+	zk_wait_queued($zk, $waiter);
 	$s->value('COMMIT');
 	is($waiter->wait->{out}, "t\n1", 'postgres_fdw: what it wrote is committed when the lock is released');
 	$waiter->value(q{SELECT zk_unlock('/fdw')});
@@ -362,8 +362,7 @@ $admin->value(
 		't|t|t|t', '- and are given back');
 
 	$waiter->send(q{SELECT zk_lock('/standby')});
-	my $standby_admin = zk_session($standby);
-	zk_wait_waiting($standby_admin, $waiter);
+	zk_wait_queued($zk, $waiter);
 	$p->value('DROP DATABASE doomed');
 	my $r = $waiter->wait;
 	ok($r->{closed}, 'a conflict with recovery ends a wait on the standby');
@@ -377,10 +376,10 @@ $admin->value(
 	is($p->value(q{SELECT zk_try_lock('/standby')}), 'f', '- against the old primary');
 	is($s->query(q{BEGIN; CREATE TABLE promoted (); COMMIT})->{state}, '', '- and the new one writes under it');
 	$p->send(q{SELECT zk_lock('/standby')});
-	zk_wait_waiting($admin, $p);
+	zk_wait_queued($zk, $p);
 	$s->value(q{SELECT zk_unlock('/standby')});
 	is($p->wait->{out}, 't', '- and hands it over');
-	$_->quit for $p, $s, $waiter, $standby_admin;
+	$_->quit for $p, $s, $waiter;
 	$standby->stop;
 }
 
@@ -394,7 +393,7 @@ foreach my $crash ('kill -9 of a backend', 'immediate stop')
 	$s[0]->value(q{SELECT zk_lock('/crash')});
 	$s[1]->value(q{BEGIN; SELECT zk_xact_lock('/crash/xact')});
 	$s[2]->send(q{SELECT zk_lock('/crash')});
-	zk_wait_waiting($admin, $s[2]);
+	zk_wait_queued($zk, $s[2]);
 
 	my $start = time;
 	if ($crash eq 'immediate stop') { $main->stop('immediate'); $main->start; }

@@ -37,9 +37,7 @@ foreach my $n (0 .. $#path)
 	$s[$n]->send("SELECT zk_lock('$path[$n]')");
 	if ($seen{ $path[$n] }++)
 	{
-		zk_wait_waiting($admin[ $n % 2 ], $s[$n]);
-		# it also waits while it connects; only then is it behind the one before
-		zk_until(sub { $zk->children("/zklock$path[$n]") == 1 + grep { $path[$_] eq $path[$n] } 0 .. $n - 1 }, 'its node');
+		zk_wait_queued($zk, $s[$n]);
 		$waits{$n} = 1;
 	}
 	else
@@ -110,7 +108,7 @@ sub hand_over_pair
 	# the other one goes to the end
 	@s[ $n, $n + 1 ] = @s[ $n + 1, $n ];
 	$s[ $n + 1 ]->send("SELECT zk_lock('$path[$n]')");
-	zk_wait_waiting($admin[0], $s[ $n + 1 ]);    # it was in the first cluster
+	zk_wait_queued($zk, $s[ $n + 1 ]);
 	@had = holds();
 	return;
 }
@@ -178,8 +176,7 @@ hand_over('all servers up');
 	my $waiter = zk_session($node[1]);
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/majority')});
 	$waiter->send(q{SELECT zk_lock('/majority')});
-	zk_until(sub { $zk->children('/zklock/majority') == 2 }, 'its node');
-	zk_wait_waiting($admin[1], $waiter);
+	zk_wait_queued($zk, $waiter);
 
 	my @down = ($zk->leader, ($zk->followers)[0]);
 	$_->kill9 for @down;

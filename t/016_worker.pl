@@ -70,7 +70,7 @@ pass('a worker that is terminated while it waits leaves nothing');
 my $pid = launch(q{SELECT zk_lock(''/worker''), pg_sleep(60)}, 1);
 zk_until(sub { $zk->children('/zklock/worker') == 1 }, 'the worker holds');
 $holder->send("SELECT zk_lock('/worker')");
-zk_wait_waiting($admin, $holder);
+zk_wait_queued($zk, $holder);
 $admin->value("SELECT pg_terminate_backend($pid)");
 is($holder->wait->{out}, 't', 'one that is terminated while it holds gives the lock to the next');
 $holder->value("SELECT zk_unlock('/worker')");

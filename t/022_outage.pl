@@ -424,7 +424,7 @@ subtest 'ZooKeeper is killed and started again while a lock is held and one wait
 	my $waiter = session_with();
 	$holder->value("SELECT zk_lock('/k')");
 	$waiter->send("SELECT zk_lock('/k')");
-	zk_wait_waiting($admin, $waiter);
+	zk_wait_queued($zk, $waiter);
 	$other->close;
 	$zk->kill9;
 	wait_state($holder, '/k', 'suspect');
@@ -442,8 +442,8 @@ subtest 'down while a lock is waited for' => sub {
 	my $before = other_locks('/w');
 	my $patient = session_with();
 	my $impatient = session_with(operation_timeout => '500ms');
-	$_->send("SELECT zk_lock('/w')"), zk_wait_waiting($admin, $_) for $patient, $impatient;
-	zk_until(sub { own_nodes('/w') == 2 }, 'both in the queue');
+	$_->send("SELECT zk_lock('/w')") for $patient, $impatient;
+	zk_wait_queued($zk, $patient, $impatient);
 	cut();
 	my $result = $impatient->wait;
 	is($result->{state}, '58030', 'is 58030 after operation_timeout');
@@ -756,7 +756,7 @@ subtest 'an outage costs nothing' => sub {
 		$holder{$name}->value("SELECT zk_lock('/r')") unless @before;
 		push @before, other_locks('/r');
 		$waiter{$name}->send("SELECT zk_lock('/r')");
-		zk_wait_waiting($admin, $waiter{$name});
+		zk_wait_queued($zk, $waiter{$name});
 	}
 	$outage{$_}->($proxy{$_}) for keys %outage;
 	my $log_before = -s $node->logfile;

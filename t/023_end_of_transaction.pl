@@ -184,8 +184,7 @@ foreach my $ending (sort keys %ending)
 		$session->value("SELECT zk_lock('/b')");
 		$session->value("BEGIN; SELECT zk_xact_lock('/b2')") if $ending !~ /^idle_session/;
 		$waiter->send("SELECT zk_lock('/b')");
-		zk_wait_waiting($admin, $waiter);
-		zk_until(sub { nodes('/b') == 2 }, 'the waiter in the queue');
+		zk_wait_queued($zk, $waiter);
 		my $began = $ending{$ending}->($session);
 		is($waiter->wait->{out}, 't', 'the waiter gets the lock');
 		my $seconds = time - $began;

@@ -586,7 +586,7 @@ subtest 'the answer to the guard is lost' => sub {
 	my $next = session_with(undef);
 	$begin->('late');
 	$next->send(q{SELECT zk_lock('/answer')});
-	zk_wait_waiting($admin, $next);
+	zk_wait_queued($zk, $next);
 	$proxy->hold('multi');
 	$session->send('COMMIT');
 	$proxy->wait_held;

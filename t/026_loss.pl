@@ -65,7 +65,7 @@ sub next_holder
 	my ($servers, $path) = @_;
 	my $session = session_with($servers, session_timeout => '20s');
 	$session->send("BEGIN; SELECT zk_xact_lock('$path'); INSERT INTO t VALUES ('$path', 'next'); COMMIT");
-	zk_wait_waiting($admin, $session);
+	zk_wait_queued($zk, $session);
 	return $session;
 }
 
@@ -266,7 +266,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	begin($session{xact}, '/down/xact', 'transaction', 'holder');
 	$session{patient}->send("SELECT zk_lock('/down/unlock')");
 	$impatient->send("SELECT zk_lock('/down/unlock')");
-	zk_wait_waiting($admin, $_) for $session{patient}, $impatient;
+	zk_wait_queued($zk, $session{patient}, $impatient);
 
 	my $began = time;
 	$_->kill9 for $zk->nodes;

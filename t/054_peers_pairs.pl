@@ -132,16 +132,7 @@ sub give_back
 sub waiting
 {
 	my ($path) = @_;
-	my $watches = $zk->four_letter('wchp') // '';
-	my %nodes = $zk->ephemerals;
-	my %owner = map { my $session = $_; map { $_ => $session } @{ $nodes{$session} } } keys %nodes;
-	my (%waits, $watched);
-	foreach (split /\n/, $watches)
-	{
-		my ($session) = /^\t(0x[0-9a-f]+)/;
-		if (!$session) { $watched = $_; }
-		elsif (index($watched, "/zklock$path/") == 0 && ($owner{$watched} // $session) ne $session) { $waits{$session} = 1; }
-	}
+	my %waits = map { $_->[0] => 1 } grep { index($_->[1], "/zklock$path/") == 0 } $zk->waits;
 	return scalar keys %waits;
 }
 

@@ -778,7 +778,7 @@ edge 'E14: no herd' => sub {
 	my $settled = sub {
 		my ($n) = @_;
 		zk_until(sub { own_nodes($path) == $n }, "$n nodes");
-		zk_wait_waiting($admin, $_) for grep { !$_->is_done } @s;
+		zk_wait_queued($zk, grep { !$_->is_done } @s);
 		my $before = -1;
 		zk_until(sub { my $now = $proxy->count('*'); my $same = $now == $before; $before = $now; $same }, 'quiet');
 	};
@@ -986,8 +986,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 			is($s->value(take('semaphore', $path, '0')), 'f', 'which is taken then');
 			is($u->value(take('exclusive', $path, '0')), 'f', 'as is the lock');
 			$u->send(take('exclusive', $path));
-			zk_until(sub { own_nodes($path) == 3 }, 'who waits');
-			zk_wait_waiting($admin, $u);
+			zk_wait_queued($zk, $u);
 			$t->value(give('semaphore', $path));
 			is($s->value(take('semaphore', $path, '0')), 't', 'one session has both');
 			ok(!$u->is_done, 'a release of the one wakes nobody who waits for the other');

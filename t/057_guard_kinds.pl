@@ -343,7 +343,7 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 		foreach my $i (0 .. $#next)
 		{
 			$next[$i]->send("SELECT $wants[$i]");
-			zk_wait_waiting($admin, $next[$i]);
+			zk_wait_queued($zk, $next[$i]);
 		}
 		$proxy->refuse;
 		$proxy->drop;

@@ -208,7 +208,7 @@ foreach my $style (sort keys %downgrade)
 			$session->value('RESET zklock.operation_timeout');
 			$session->send(q{SELECT zk_lock('/l')});
 			is($reader->wait->{out}, 't', 'the reader has been let in');
-			zk_wait_waiting($admin, $session);
+			zk_wait_queued($zk, $session);
 			is($reader->value(q{SELECT zk_unlock_shared('/l')}), 't', 'and gives it back');
 			is($session->wait->{out}, 't', 'then it is an upgrade');
 			cmp_ok($session->value(q{SELECT zk_lock_token('/l')}), '>', $token, 'with a new token');
@@ -324,7 +324,7 @@ foreach my $style (sort keys %downgrade)
 					is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
 					is(state_of($session), '', 'nothing is held');
 					$session->send(q{SELECT zk_lock_shared('/l')});
-					zk_wait_waiting($admin, $session);
+					zk_wait_queued($zk, $session);
 					$writer->value($UNLOCK);
 					is($session->wait->{out}, 't', 'it can be had again');
 					isnt($session->value('SELECT session_id FROM zk_session'), $id, 'in another ZooKeeper session');

@@ -51,7 +51,7 @@ my %and_then = (
 		my ($first, $second, $admin) = map { zk_session($node, dbname => $dbname) } 1 .. 3;
 		$first->value(q{SELECT zk_lock('/migrations/shop')});
 		$second->send(q{SELECT zk_lock('/migrations/shop')});
-		zk_wait_waiting($admin, $second);
+		zk_wait_queued($zk, $second);
 		$first->send('CREATE INDEX CONCURRENTLY too_late ON customer (name)');
 		zk_until(
 			sub {

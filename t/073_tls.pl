@@ -100,7 +100,7 @@ subtest 'locks' => sub {
 	is($a->value(q{SELECT zk_lock('/a')}), 't', 'taken');
 	is($b->value(q{SELECT zk_try_lock('/a')}), 'f', 'seen by another');
 	$b->send(q{SELECT zk_lock('/a')});
-	zk_wait_waiting($admin, $b);
+	zk_wait_queued($zk, $b);
 	$a->value(q{SELECT zk_unlock('/a')});
 	is($b->wait->{out}, 't', 'handed over');
 	is($b->value('SELECT server, state FROM zk_session'), "127.0.0.1:$port|connected", 'zk_session names the server');

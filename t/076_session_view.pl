@@ -74,9 +74,7 @@ subtest 'requests, waits, timeouts' => sub {
 		my ($sql, $then, $expected, $name) = @_;
 		return moves($s, $proxy, sub {
 				$s->send($sql);
-				zk_wait_waiting($admin, $s);
-				# it stands in the queue
-				zk_until(sub { $zk->watch_count > 0 }, 'it to wait');
+				zk_wait_queued($zk, $s);
 				$then->();
 				$s->wait;
 			}, $expected, $name);

@@ -85,7 +85,7 @@ sub is_handed_over
 {
 	my ($waiter, $ask, $holder, $give, $name) = @_;
 	$waiter->send("SELECT $ask");
-	zk_wait_waiting($admin, $waiter);
+	zk_wait_queued($zk, $waiter);
 	all_have($CLOSED, "$name: nobody else sees the waiter", '/each');
 	$holder->value("SELECT $give");
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
@@ -229,7 +229,7 @@ $zk->create('/zklock');
 my ($holder, $waiter) = (session_of('ann'), session_of('anne'));
 $holder->value("SELECT zk_lock('/held'), zk_lock_shared('/read'), zk_semaphore_acquire('/places', 1), zk_lock('/deep/er')");
 $waiter->send("SELECT zk_lock('/held')");
-zk_wait_waiting($admin, $waiter);
+zk_wait_queued($zk, $waiter);
 my $closed_root = session_with(root => '/closed');
 $closed_root->value("SELECT zk_lock('/held')");
 
@@ -412,7 +412,7 @@ subtest 'those who share the credential' => sub {
 	like($peer->wait, qr/^ok [1-9]/, '- but from anne');
 	all_have($CLOSED, 'all closed', '/zklock/held');
 	$holder->send("SELECT zk_lock('/held')");
-	zk_wait_waiting($admin, $holder);
+	zk_wait_queued($zk, $holder);
 	$peer->ask('release /zklock/held');
 	is($holder->wait->{out}, 't', 'and ann gets it from kazoo');
 	$peer->quit;

@@ -109,7 +109,7 @@ is_deeply([ $zk->acl('/zklock/held') ], creator_acl($CREDENTIALS), '- with that 
 subtest 'all goes well' => sub {
 	my $s = session_of('worker');
 	$s->send("SELECT zk_lock('/held')");
-	zk_wait_waiting($admin, $s);
+	zk_wait_queued($zk, $s);
 	ask($holder, "SELECT zk_unlock('/held')");
 	is($s->wait->{out}, 't', 'a lock that is waited for');
 	ask($s, "SELECT zk_unlock('/held')");

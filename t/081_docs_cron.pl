@@ -111,7 +111,7 @@ sub west_waits
 {
 	my ($period) = @_;
 	$west->send("CALL report('$period')");
-	zk_wait_waiting($west_admin, $west);
+	zk_wait_queued($zk, $west);
 	return;
 }
 

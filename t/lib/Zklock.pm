@@ -16,7 +16,7 @@ Zklock - what the tests of zklock with real servers share
   $s->value("SELECT zk_lock('/a')");             # the same; an error dies
 
   $s->send("SELECT zk_lock('/b')");              # does not wait
-  zk_wait_waiting($admin, $s);
+  zk_wait_queued($zk, $s);
   $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
   is($s->wait->{state}, '57014');
 
@@ -43,7 +43,7 @@ use Time::HiRes qw(sleep time);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_session zk_counted_session zk_until zk_wait_waiting zk_locks_left
+our @EXPORT = qw(zk_cluster zk_session zk_counted_session zk_until zk_wait_waiting zk_wait_queued zk_locks_left
   zk_nothing_left zk_no_crash zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
 
 our $TIMEOUT = 30;    # seconds, where nothing else is said
@@ -105,8 +105,8 @@ sub zk_until
 	}
 }
 
-# Wait until a session waits for ZooKeeper.  Its own wait events came with
-# PostgreSQL 17.
+# Wait until a session waits for ZooKeeper, for whatever it may be: that it
+# connects, an answer, its turn.  Only since PostgreSQL 17 can one see which.
 sub zk_wait_waiting
 {
 	my ($admin, $session) = @_;
@@ -117,6 +117,36 @@ sub zk_wait_waiting
 				AND wait_event_type = 'Extension'") =~ /^(?:Extension|Zklock\w+)$/;
 		},
 		"backend $pid waits for ZooKeeper");
+}
+
+# Wait until each of these sessions waits for its turn: stands in a queue, and
+# watches who is before it.
+sub zk_wait_queued
+{
+	my ($zk, @sessions) = @_;
+	my %missing = map { $_->pid => 1 } @sessions;
+	return zk_until(
+		sub {
+			my @waits = $zk->waits or return 0;
+			my %nodes = $zk->ephemerals;
+			my %own;
+			foreach (@waits)
+			{
+				my ($session, $dir) = ($_->[0], $_->[1] =~ s/[^\/]*$//r);
+				$own{$_} = 1 for grep { /^\Q$dir\E[^\/]+$/ } @{ $nodes{$session} // [] };
+			}
+			$zk->with_client(
+				sub {
+					my ($client) = @_;
+					foreach my $node (keys %own)
+					{
+						my ($data) = $client->get($node);
+						delete $missing{$1} if ($data // '') =~ /\Azklock\n.*^pid (\d+)$/ms;
+					}
+				});
+			return !%missing;
+		},
+		'in a queue: backends ' . join ', ', map { $_->pid } @sessions);
 }
 
 # Every node in the ensemble that stands in some lock's queue

@@ -451,6 +451,29 @@ sub ephemerals
 	return %found;
 }
 
+# Who waits: [ session id, node of somebody else that it watches ], ...
+sub waits
+{
+	my ($self) = @_;
+	my %nodes = $self->ephemerals;
+	my %owner = map { my $session = $_; map { $_ => $session } @{ $nodes{$session} } } keys %nodes;
+	my @found;
+	foreach my $server (grep { $_->running } $self->nodes)
+	{
+		my $watched;
+		foreach (split /\n/, $server->four_letter('wchp') // '')
+		{
+			my ($session) = /^\t(0x[0-9a-f]+)/;
+			if (!$session) { $watched = $_; }
+			elsif (($owner{$watched} // $session) ne $session) { push @found, [ $session, $watched ]; }
+		}
+	}
+	return @found;
+}
+
+# as of an ensemble
+sub nodes { return $_[0]; }
+
 sub watch_count { return $_[0]->mntr_value('watch_count'); }
 sub ephemerals_count { return $_[0]->mntr_value('ephemerals_count'); }
 sub znode_count { return $_[0]->mntr_value('znode_count'); }
@@ -664,6 +687,9 @@ sub mend
 	$self->{links}->mend(keys %{ $self->{links}{port} });
 	return;
 }
+
+# each knows the watches of its own clients only
+sub waits { return ZooKeeper::waits($_[0]); }
 
 # everything else is asked of the leader
 sub AUTOLOAD
