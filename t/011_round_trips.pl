@@ -243,7 +243,7 @@ foreach my $k (1, 16, 100)
 	{
 		my ($waiter, $its_proxy) = counted_session();
 		zk_until(sub { $zk->watch_count == ($watches == 2 ? 0 : 2) }, 'those of the waiter before');
-		is($waiter->value(q{SELECT zk_lock('/new/a', '300ms')}), 'f', 'a wait that ends in vain');
+		is($waiter->value(q{SELECT zk_lock('/new/a', '1s')}), 'f', 'a wait that ends in vain');
 		zk_until(sub { $its_proxy->count('removeWatches') == $watches }, 'the watches to be removed');
 		is(join(' ', sort map { (split / /)[0] } $its_proxy->requests),
 			join(' ', 'create2', 'delete', 'getChildren', ('getData') x $watches, ('removeWatches') x $watches),

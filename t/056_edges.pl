@@ -336,10 +336,10 @@ for_kinds(
 	'E6: an error or the end of the time while it waits' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
-		my $result = $s->query(take($kind, $path, '200ms'));
+		my $result = $s->query(take($kind, $path, '1s'));
 		is("$result->{out}$result->{err}", 'f', 'timeout: false');
-		cmp_ok($result->{seconds}, '>=', 0.2, '- not too early');
-		cmp_ok($result->{seconds}, '<', 0.2 + $SLACK, '- nor too late');
+		cmp_ok($result->{seconds}, '>=', 1, '- not too early');
+		cmp_ok($result->{seconds}, '<', 1 + $SLACK, '- nor too late');
 		nothing_left('- nothing is left');
 		$result = $s->query(q{SET lock_timeout = '200ms'; } . take($kind, $path));
 		is($result->{state}, '55P03', 'lock_timeout: 55P03');
@@ -604,13 +604,13 @@ foreach my $style (qw(curator curator_rw kazoo))
 		ok(!$s{early}->is_done, 'a reader waits for the writer');
 		is($s{holder}->value(give('exclusive', $path)), 't', 'which becomes a reader');
 		is($s{early}->wait->{out}, 't', 'the reader passes');
-		is($s{judge}->value(take('exclusive', $path, '500ms')), 'f', 'no writer does');
-		is($s{judge}->value(take('shared', $path, '500ms')), 'f', 'nor a reader behind a writer');
+		is($s{judge}->value(take('exclusive', $path, '1s')), 'f', 'no writer does');
+		is($s{judge}->value(take('shared', $path, '1s')), 'f', 'nor a reader behind a writer');
 		ok(!$s{writer}->is_done && !$s{late}->is_done, 'those who were there wait, too');
 		is($s{holder}->value("SELECT zk_lock_token('$path')"), $token, 'the token is the same');
 		is($s{holder}->value("SELECT string_agg(mode || ' ' || state, ',') FROM zk_locks"), 'shared held', 'held, shared');
 		$s{early}->value(give('shared', $path));
-		is($s{judge}->value(take('exclusive', $path, '500ms')), 'f', 'the last reader keeps writers out');
+		is($s{judge}->value(take('exclusive', $path, '1s')), 'f', 'the last reader keeps writers out');
 		ok(!$s{writer}->is_done, 'all of them');
 		$s{holder}->value(give('shared', $path));
 		is($s{writer}->wait->{out}, 't', 'then the writer has it');
@@ -692,7 +692,7 @@ edge 'E4, E6, E7: an upgrade that waits' => sub {
 	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
 	is(cancel($s)->{state}, '57014', 'cancelled');
 	$is_reader->('cancelled');
-	is($s->value(take('exclusive', $path, '500ms')), 'f', 'timeout: false');
+	is($s->value(take('exclusive', $path, '1s')), 'f', 'timeout: false');
 	$is_reader->('timeout');
 	is($s->value(take('exclusive', $path, '0')), 'f', 'no time: false');
 	$is_reader->('no time');
@@ -955,7 +955,7 @@ edge 'E18: children of a lock' => sub {
 	foreach my $kind (@kinds)
 	{
 		is($s->value(take($kind, $path, '0')), 't', "$kind: is not blocked by what is no contender");
-		is($t->value(take($kind, $path, '500ms')), 'f', "$kind: but by who is")
+		is($t->value(take($kind, $path, '1s')), 'f', "$kind: but by who is")
 		  unless $kind eq 'shared';
 		$s->value(give($kind, $path));
 	}
@@ -1045,7 +1045,7 @@ edge 'E20: all or none' => sub {
 	{
 		$t->value(take('exclusive', $path[$i]));
 		my $mine = join ' ', own_nodes();
-		is($s->value("SELECT zk_lock_all('$all', '500ms')"), 'f', "number $i is taken: false");
+		is($s->value("SELECT zk_lock_all('$all', '1s')"), 'f', "number $i is taken: false");
 		zk_until(sub { join(' ', own_nodes()) eq $mine }, 'none is left');
 		is($s->value("SELECT zk_lock_all('$all', '0')"), 'f', 'as without waiting');
 		is($s->query("SET lock_timeout = '100ms'; SELECT zk_lock_all('$all')")->{state}, '55P03', 'lock_timeout: an error');
@@ -1082,7 +1082,7 @@ edge 'E20: all or none' => sub {
 	# what it held before stays
 	$s->value(take('exclusive', $path[1]));
 	$t->value(take('exclusive', $path[2]));
-	is($s->value("SELECT zk_lock_all('$all', '500ms')"), 'f', 'one was held before, another one is taken: false');
+	is($s->value("SELECT zk_lock_all('$all', '1s')"), 'f', 'one was held before, another one is taken: false');
 	is($s->value('SELECT path || count FROM zk_locks'), "$path[1]1", 'the one from before is held as before');
 	$_->quit for $s, $t;
 	nothing_left('nothing is left');
@@ -1132,7 +1132,7 @@ edge 'E25: a server that writes other digits' => sub {
 	foreach my $kind (@kinds)
 	{
 		is($s->value(take($kind, '/digits')), 't', "$kind: had");
-		is($t->value(take($kind, '/digits', '500ms')), 'f', 'and excludes others') unless $kind eq 'shared';
+		is($t->value(take($kind, '/digits', '1s')), 'f', 'and excludes others') unless $kind eq 'shared';
 		like($s->value('SELECT node FROM zk_locks LIMIT 1'), qr/\d{10}$/a, 'a node as everywhere');
 		is($s->value(give($kind, '/digits')), 't', 'and given back');
 	}
@@ -1146,7 +1146,7 @@ for_kinds(
 		my ($kind, $path, $s) = @_;
 		make_dirs($path);
 		my $dangling = foreign($path, $kind{$kind}{node}, 'persistent_sequential');
-		is($s->value(take($kind, $path, '500ms')), 'f', 'it blocks');
+		is($s->value(take($kind, $path, '1s')), 'f', 'it blocks');
 		$s->send(take($kind, $path));
 		wait_for_blocker($path, $dangling);
 		$other->delete($dangling);

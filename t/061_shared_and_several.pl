@@ -74,7 +74,7 @@ subtest 'a contender with a very long name' => sub {
 	my $s = session();
 	$s->value("SELECT zk_lock('/long'), zk_unlock('/long')");
 	my $long = others_node('/long/' . 'x' x 300 . 'lock-0000000000');
-	is($s->query("SELECT zk_lock('/long', '500ms')")->{out}, 'f', 'is respected');
+	is($s->query("SELECT zk_lock('/long', '1s')")->{out}, 'f', 'is respected');
 	$s->send("SELECT zk_lock('/long')");
 	wait_queue('/long', 2);
 	$client->delete($long);
