@@ -28,7 +28,7 @@ SELECT held();
 SELECT zk_lock_all('{/several/a}', '10 seconds'), zk_lock_all('{/several/b}', NULL), zk_lock_all('{/several/e}', '0'),
        zk_xact_lock_all('{/several/f}', '0'), zk_xact_lock_all('{/several/g}', NULL);
 SELECT zk_lock_all(paths => '{/several/h}', timeout => '10 seconds'), zk_lock_all(timeout => '10 seconds', paths => '{/several/i}'),
-       zk_lock_all(paths => '{/several/j}'), zk_xact_lock_all(paths => '{/several/k}', timeout => '1s');
+       zk_lock_all(paths => '{/several/j}'), zk_xact_lock_all(paths => '{/several/k}', timeout => '1min');
 SELECT held();
 SELECT zk_unlock_all();
 

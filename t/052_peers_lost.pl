@@ -39,7 +39,7 @@ my $SESSION_MS = 3000;
 
 # A follower takes ten ticks to notice that it is alone: long past the end of its
 # clients' sessions.
-my $zk = ZooKeeper->ensemble(3, links => 1, tick_time => 1000);
+my $zk = ZooKeeper->ensemble(3, links => 1, tick_time => 1000, sync_limit => 30);
 my ($follower) = $zk->followers;
 my $others = join ',', map { $_->hosts } grep { $_ != $follower } $zk->nodes;
 

@@ -322,7 +322,7 @@ foreach my $kazoo ('kazoo', 'installed kazoo')
 	note "kazoo $version{$kazoo}: a reader between two writers";
 	gets_it(go($first));
 	# what it has here is the time from one event to the next
-	$reader->send("acquire /zklock$path " . ($fault ? 2000 : 60_000) . ' read');
+	$reader->send("acquire /zklock$path " . ($fault ? 6000 : 60_000) . ' read');
 	zk_until(sub { waiting($path) == 1 }, 'the reader to wait');
 	go($second);
 	zk_until(sub { waiting($path) == 2 }, 'the writer to wait');

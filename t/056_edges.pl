@@ -25,15 +25,15 @@ use ZooKeeper;
 use constant { READ => 1, DELETE => 8, ADMIN => 16, ALL => 31 };
 
 # What a busy machine may add to a time that is promised, in seconds
-my $SLACK = 0.5;
+my $SLACK = 1;
 
 # empty directories stay until a test removes them
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 my $proxy = ZkProxy->new($zk);
 # heartbeats, which come every quarter of this, do not disturb
 my $node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '60s', 'zklock.commit_guard' => 'strict');
 my $admin = zk_session($node);
-my $other = $zk->client(session_timeout => 60_000);
+my $other = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
 
 
 # Names of others say so, or have this in them.
@@ -409,16 +409,16 @@ for_kinds(
 		# the time is that of the call, however often it queues; it stands in the
 		# queue when that is over
 		$blocker = block($kind, $path);
-		$s->send(take($kind, $path, '1500ms'));
+		$s->send(take($kind, $path, '3s'));
 		my $began = time;
 		my $deleted = 0;
-		while (time < $began + 0.8)
+		while (time < $began + ($deleted > 3 ? 1 : 2))
 		{
 			$deleted++ if grep { $other->delete($_) } own_nodes($path);
 			sleep 0.05;
 		}
 		is($s->wait->{out}, 'f', 'a time that is over is over');
-		cmp_ok(time - $began, '<', 1.5 + $SLACK, "however often the node is deleted ($deleted times)");
+		cmp_ok(time - $began, '<', 3 + $SLACK, "however often the node is deleted ($deleted times)");
 		cmp_ok($deleted, '>', 3, 'which it was');
 		nothing_left('nothing is left');
 		$other->delete($blocker);
@@ -512,7 +512,7 @@ edge 'E12: the right nodes are watched, whatever their names sort like' => sub {
 	my $sem = foreign($path, "_c_$UUID-semaphore-1-");
 
 	$s->send(take('exclusive', $path));
-	my ($own) = wait_for_blocker($path, $queue[4]);
+	my ($own) = wait_for_blocker($path, @queue[ 4, 2 ]);
 	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 4, 2 ] ], 'exclusive: the two before it')
 	  or diag(join "\n", @queue, 'watched:', watched());
 	cancel($s);
@@ -739,7 +739,7 @@ edge 'E4, E6, E7: an upgrade that waits' => sub {
 	zk_until(sub { $s->value(q{SELECT state FROM zk_locks WHERE mode = 'shared'}) eq 'lost' }, 'the loss');
 	is($s->value(q{SELECT state FROM zk_locks WHERE mode = 'exclusive'}), $result->{out} eq 't' ? 'held' : '',
 		"its reader's node deleted: that is lost, not what it waited for");
-	is(scalar own_nodes($path), $result->{out} eq 't' ? 1 : 0, 'as its nodes say');
+	zk_until(sub { own_nodes($path) == ($result->{out} eq 't' ? 1 : 0) }, 'as many nodes');
 	$s->query('SELECT zk_unlock_all()');
 	is($s->value('SELECT count(*) FROM zk_locks'), 0, 'all is given back');
 	$_->quit for $s, $late;
@@ -771,8 +771,8 @@ sub cost_of
 edge 'E14: no herd' => sub {
 	my $N = 20;
 	my $path = new_path();
-	# whose COMMIT does not ask
-	my $session = sub { return warm_session(commit_guard => 'on'); };
+	# whose COMMIT does not ask, and with no heartbeat meanwhile
+	my $session = sub { return warm_session(commit_guard => 'on', session_timeout => '1h'); };
 	my $holder = $session->();
 	my @s = map { $session->() } 1 .. $N;
 	my $settled = sub {
@@ -1128,7 +1128,7 @@ edge 'E23: a root instead of a chroot' => sub {
 edge 'E25: a server that writes other digits' => sub {
 	my $arabic = ZooKeeper->new(java_options => [ '-Duser.language=ar', '-Duser.country=EG', '-Duser.language.format=ar',
 			'-Duser.country.format=EG', '-Djava.locale.providers=CLDR' ])->start;
-	my ($s, $t) = map { session_with(hosts => $arabic->hosts) } 1, 2;
+	my ($s, $t) = map { warm_session(hosts => $arabic->hosts) } 1, 2;
 	foreach my $kind (@kinds)
 	{
 		is($s->value(take($kind, '/digits')), 't', "$kind: had");
@@ -1264,7 +1264,7 @@ for_kinds(
 	'rule 6: the data of the node before us changes' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
-		$s->send(take($kind, $path, '1s'));
+		$s->send(take($kind, $path, '3s'));
 		my $began = time;
 		my ($own) = wait_for_blocker($path, $blocker);
 		my $n = 0;
@@ -1274,7 +1274,7 @@ for_kinds(
 			sleep 0.02;
 		}
 		is($s->wait->{out}, 'f', 'it waits on, until its time is over');
-		cmp_ok(time - $began, '<', 1 + $SLACK, 'which does not begin again each time');
+		cmp_ok(time - $began, '<', 3 + $SLACK, 'which does not begin again each time');
 		cmp_ok($n, '>', 10, "though it was changed $n times");
 		nothing_left('nothing is left');
 		$s->send(take($kind, $path));

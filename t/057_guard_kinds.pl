@@ -18,7 +18,7 @@ use ZooKeeper;
 my @STYLES = qw(curator curator_rw kazoo);
 
 # empty directories stay, so that nobody has to make one again
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', max_prepared_transactions => 5);
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
@@ -40,7 +40,7 @@ sub rows
 
 # Delete nodes as an administrator may do by hand: those of these names (default:
 # all) in the directory of a lock.
-my $hand = $zk->client(session_timeout => 60_000);
+my $hand = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
 
 sub delete_by_hand
 {

@@ -356,7 +356,7 @@ subtest 'several at once' => sub {
 		# the order of bytes
 		my $path = '/several/100/' . (sort 1 .. 100)[ $taken - 1 ];
 		$holder->value("SELECT zk_lock('$path')");
-		foreach my $timeout (0, '1s')
+		foreach my $timeout (0, '3s')
 		{
 			my $cost = cost($s, $proxy,
 				"SELECT zk_lock_all((SELECT array_agg('/several/100/' || i) FROM generate_series(1, 100) i), '$timeout')");

@@ -20,7 +20,7 @@ my $SESSION_TIMEOUT = 2;
 my %downgrade = (curator => 'setData', curator_rw => 'multi', kazoo => 'multi');
 
 # What a busy machine may add to a time that is promised, in seconds
-my $SLACK = 0.5;
+my $SLACK = 1;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
@@ -136,7 +136,7 @@ foreach my $style (sort keys %downgrade)
 			my $result = $session->query($UNLOCK);
 			is("$result->{out}$result->{state}", 't', 'is true');
 			is_deeply($result->{warnings}, [], 'and confirmed');
-			is(state_of($session), 'shared session 1 held', 'a shared hold is left');
+			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'a shared hold to be left, and held');
 			is($session->value(q{SELECT zk_lock_token('/l')}), $token, 'with the same token');
 			is($reader->wait->{out}, 't', 'the reader behind it is let in');
 			is(nodes_of($id), 1, 'one node');
@@ -243,7 +243,8 @@ foreach my $style (sort keys %downgrade)
 				is($writer->wait->{out}, 't', 'then it has it');
 				$writer->value($UNLOCK);
 				$_->quit for $reader, $writer;
-			};
+				# the guard would make a request of the same kind when its proof is too old
+			}, commit_guard => 'off';
 		}
 
 		# The guard asks for a node whose name is in doubt.
@@ -256,7 +257,7 @@ foreach my $style (sort keys %downgrade)
 			$session->value('RESET zklock.operation_timeout');
 			my $result = $session->query(q{INSERT INTO t VALUES ('relies')});
 			is($result->{state}, '', 'commits');
-			is(state_of($session), 'shared session 1 held', 'with a shared hold');
+			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'a shared hold, held');
 			is($session->value(q{SELECT zk_unlock_shared('/l')}), 't', 'given back');
 		}, commit_guard => 'strict';
 
@@ -354,7 +355,7 @@ foreach my $style (sort keys %downgrade)
 			is($session->value($UNLOCK), 't', "downgraded, time $time");
 			is($reader->wait->{out}, 't', '- the reader is let in');
 			is(nodes_of($id), 1, '- one node');
-			is(state_of($session), 'shared session 1 held', '- held');
+			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held');
 			$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
 			$reader->quit;
 			$proxy->reset;

@@ -31,7 +31,7 @@ my $PATIENCE = 20;    # seconds, for what ought to happen at once
 my @ALL = (0 .. $SESSIONS - 1);
 
 my $zk = ZooKeeper->new->start;
-my $client = ZkClient->new($zk->hosts);
+my $client;
 my %setting = (
 	'zklock.session_timeout' => '30s',
 	deadlock_timeout => '1min',    # which might reorder queues
@@ -567,6 +567,7 @@ subtest 'the model' => sub {
 	}
 };
 
+$client = ZkClient->new($zk->hosts, session_timeout => 60_000);
 my $start = time;
 my $failed = 0;
 my @programs = map { RandomProgram->new(seed => $_, advisory => $version) } $SEED .. $SEED + $PROGRAMS - 1;

@@ -75,7 +75,7 @@ foreach my $file (grep { !$own_test{$_} } Doc::pages())
 		$cluster->safe_psql('postgres', "CREATE DATABASE $dbname");
 		$cluster->safe_psql($dbname, 'CREATE EXTENSION zklock');
 	}
-	$page->run($node, dbname => $dbname, other => $other);
+	$page->run($node, zk => $zk, dbname => $dbname, other => $other);
 	$page->all_was_run;
 	$and_then{$file}->($dbname) if $and_then{$file};
 	zk_nothing_left($zk, "$file: nothing is left in ZooKeeper", sessions => 0);

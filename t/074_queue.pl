@@ -429,7 +429,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	is($result->{state}, '58000', 'out of reach from the beginning: 58000');
 	cmp_ok($result->{seconds}, '<', 0.5 + $SLACK, '- within connect_timeout');
 	$down->pass;
-	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/down')}), 0, '- and works when it is there');
+	is($s->value(q{SET zklock.connect_timeout = '30s'; SELECT count(*) FROM zk_lock_queue('/down')}), 0, '- and works when it is there');
 	$s->quit;
 	$down->stop;
 
@@ -486,10 +486,10 @@ subtest 'ZooKeeper does not answer' => sub {
 		$proxy->reset;
 		is($s->value($ask), 3, '- and asks again');
 		$proxy->hold(\@op);
-		is($s->query("SET statement_timeout = '100ms'; $ask")->{state}, '57014', '- statement_timeout');
+		is($s->query("BEGIN; SET LOCAL statement_timeout = '100ms'; $ask")->{state}, '57014', '- statement_timeout');
 		$proxy->release;
 		$proxy->reset;
-		$s->value('RESET statement_timeout');
+		$s->value('ROLLBACK');
 	}
 	$proxy->delay_ms(50);
 	is($s->value("SET lock_timeout = '1ms'; $ask"), 3, 'lock_timeout is for locks');

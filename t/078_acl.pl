@@ -128,7 +128,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 		is($s->value("SELECT zk_semaphore_acquire('/places', 2)"), 't', 'a semaphore');
 		is($t->value("SELECT zk_semaphore_acquire('/places', 2)"), 't', '- of two places');
 		my $u = session_with(node_style => $style, root => "/each/$style");
-		is($u->value("SELECT zk_semaphore_acquire('/places', 2, '1s')"), 'f', '- and not of three');
+		is($u->value("SELECT zk_semaphore_acquire('/places', 2, '5s')"), 'f', '- and not of three');
 		is_handed_over($u, "zk_semaphore_acquire('/places', 2)", $s, "zk_semaphore_release('/places')", 'a place');
 		$u->quit;
 		$t->value("SELECT zk_semaphore_release('/places')");
@@ -265,7 +265,7 @@ foreach my $who (qw(bob nobody postgres))
 		{
 			foreach my $call (
 				"zk_lock('$path')",
-				"zk_lock('$path', '1s')",
+				"zk_lock('$path', '1min')",
 				"zk_lock('$path', '0')",
 				"zk_lock_shared('$path')",
 				"zk_xact_lock('$path')",
@@ -276,7 +276,7 @@ foreach my $who (qw(bob nobody postgres))
 				"zk_try_xact_lock_shared('$path')",
 				"zk_lock_all('{$path}')",
 				"zk_lock_all('{/aa,/zz,$path}')",
-				"zk_xact_lock_all('{$path,/zz}', '1s')",
+				"zk_xact_lock_all('{$path,/zz}', '1min')",
 				"zk_semaphore_acquire('$path', 5)",
 				"zk_semaphore_acquire('$path', 5, '0')",
 				"zk_xact_semaphore_acquire('$path', 5)")
@@ -444,7 +444,7 @@ subtest 'a directory that was open before' => sub {
 
 subtest 'lost replies' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '2s');
+	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '4s');
 	my $last = 0;
 	foreach my $op ('createContainer', 'create2', 'multi', 'delete', 'getChildren')
 	{

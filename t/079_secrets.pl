@@ -62,9 +62,9 @@ my $proxy = ZkProxy->new($zk);
 my $good = auth_file("digest:$CREDENTIALS\n");
 my $node = zk_cluster(
 	'main', $proxy,
-	'zklock.session_timeout' => '2s',
-	'zklock.connect_timeout' => '2s',
-	'zklock.operation_timeout' => '2s',
+	'zklock.session_timeout' => '4s',
+	'zklock.connect_timeout' => '4s',
+	'zklock.operation_timeout' => '4s',
 	log_min_messages => 'debug5',
 	log_min_error_statement => 'debug5',
 	log_error_verbosity => 'verbose',
@@ -203,7 +203,7 @@ subtest 'bad luck' => sub {
 	ask($s, "SELECT zk_lock('/luck')");
 	$zk->restart;
 	zk_until(sub { $s->value('SELECT state FROM zk_session') =~ /connected|none/ }, 'the server to be back');
-	ask($s, 'SELECT zk_unlock_all()');
+	ask($s, "SELECT zk_unlock_all(); SET zklock.connect_timeout = '20s'");
 	is(ask($s, "SELECT zk_lock('/luck')")->{out}, 't', 'a server that has been restarted');
 	ask($s, 'BEGIN; INSERT INTO t VALUES (2)');
 	$proxy->refuse;
@@ -211,10 +211,12 @@ subtest 'bad luck' => sub {
 	zk_until(sub { $s->value("SELECT state FROM zk_locks WHERE path = '/luck'") eq 'lost' }, 'the session to expire');
 	is(ask($s, 'COMMIT')->{state}, '40001', 'a session that has expired');
 	is(ask($s, "SELECT zk_unlock('/luck')")->{out}, 'f', '- its lock was lost');
+	ask($s, 'RESET zklock.connect_timeout');
 	is(ask($s, "SELECT zk_lock('/luck')")->{state}, '58000', 'nobody to be reached');
 	$proxy->blackhole;
 	is(ask($s, "SELECT zk_lock('/luck')")->{state}, '58000', 'nobody who answers');
 	$proxy->pass;
+	ask($_, "SET zklock.connect_timeout = '20s'") for $s, $holder;
 	is(ask($s, "SELECT zk_lock('/luck')")->{out}, 't', 'and again somebody');
 	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
 	$admin->value('SELECT pg_log_backend_memory_contexts(' . $s->pid . ')');
@@ -296,6 +298,8 @@ subtest 'a backend that crashes' => sub {
 	my $s = session_of('worker');
 	$s->value("SELECT zk_lock('/crash')");
 	kill 'ABRT', $s->pid;
+	# until then the postmaster would let others in
+	zk_until(sub { !kill 0, $s->pid }, 'its end');
 	zk_until(sub { my $try = eval { zk_session($node) }; $try && eval { $try->value('SELECT 1') } }, 'the server to be back');
 	$said = join "\n", map { $_->{err}{text} } $s, $holder;
 	no_secret($said, 'nor told by its end');

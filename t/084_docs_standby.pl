@@ -31,7 +31,7 @@ $main->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %sett
 $main->restart;
 $main->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die 'no synchronous standby';
 
-$page->run($main, standby => $standby, until => 'Or the reader finds out');
+$page->run($main, zk => $zk, standby => $standby, until => 'Or the reader finds out');
 
 # ... however slow the standby is
 {
@@ -47,9 +47,9 @@ $page->run($main, standby => $standby, until => 'Or the reader finds out');
 		"t\n2\nt", 'and who gets the lock there sees it');
 	$_->quit for $load, $admin, $report;
 }
-$page->run($main, standby => $standby, until => 'The primary crashes');
+$page->run($main, zk => $zk, standby => $standby, until => 'The primary crashes');
 $main->stop('immediate');
-$page->run($main, standby => $standby);
+$page->run($main, zk => $zk, standby => $standby);
 $page->all_was_run;
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);

@@ -45,7 +45,7 @@ foreach my $subject (sort keys %scenes)
 			my $holder;
 			foreach (
 				[ free => "$path/a 3", 3 ], [ many => "$path/m 2 3", 3 ], [ hand => "$path/h 2 3", 6 ],
-				[ own => "$path/o 2 0.1", 1 ], [ first => "$path/f 2", 2 ], [ try => "$path/taken 3", 3 ])
+				[ own => "$path/o 2 1", 1 ], [ first => "$path/f 2", 2 ], [ try => "$path/taken 3", 3 ])
 			{
 				my ($scene, $arguments, $n) = @$_;
 				if ($scene eq 'try' && $knows{try})

@@ -154,12 +154,14 @@ sub settings
 # Run all SQL that nothing has run yet: the first cluster runs what names none,
 # the others are given by their names.  Options besides:
 #   dbname    where what names no database is; default: postgres
+#   zk        the ZooKeeper in whose queues they wait
 #   until     only up to the line that begins with this text
 # What is no cluster but leads to one has that as its "direct".
 sub run
 {
 	my ($self, $default, %cluster) = @_;
 	my $until = delete $cluster{until};
+	$self->{zk} = delete $cluster{zk};
 	my $home = delete $cluster{dbname} // 'postgres';
 	my $end = 1 + (defined $until ? $self->{text} =~ /\A(.*?)^\Q$until\E/ms ? ($1 =~ tr/\n//) : croak "no \"$until\"" : 1e9);
 
@@ -189,7 +191,7 @@ sub run_one
 	if ($block->{waits})
 	{
 		$s->send($block->{code});
-		ok(eval { zk_wait_waiting($admin, $s); 1 }, "$what: waits") or diag($@);
+		ok(eval { zk_wait_queued($self->{zk}, $s); 1 }, "$what: waits") or diag($@);
 		$self->{waiting}{$s} = [ $block, $s, $admin ];
 		return;
 	}

@@ -230,10 +230,12 @@ sub _functions
 			h hold[];
 			s text;
 			ends timestamptz := clock_timestamp() + within;
+			first int := floor(random() * array_length(ways, 1));
 		BEGIN
 			FOR i IN 1 .. n LOOP
 				EXIT WHEN clock_timestamp() > ends;
-				way := ways[1 + floor(random() * array_length(ways, 1))];
+				-- each has its turn
+				way := ways[1 + (first + i) % array_length(ways, 1)];
 				path := paths[1 + floor(random() * array_length(paths, 1))];
 				h := '{}';
 				CASE way

@@ -277,6 +277,8 @@ sub new
 		out => { handle => $out->[0], text => '' },
 		err => { handle => $err->[0], text => '' }
 	}, $class;
+	# a pooler's backend outlives its client
+	$self->{pooled} = 1 if $node->can('direct');
 	($self->{pid}) = $self->value('SELECT pg_backend_pid()') =~ /^(\d+)$/
 	  or die 'psql did not connect';
 	return $self;
@@ -371,7 +373,8 @@ sub value
 	return $result->{out};
 }
 
-# Leave in an orderly way, and wait until the backend is gone.
+# Leave in an orderly way, and wait until the backend is gone, after its goodbye
+# to ZooKeeper: that is a transaction, and takes its nodes away.
 sub quit
 {
 	my ($self) = @_;
@@ -387,7 +390,21 @@ sub quit
 		sleep 0.002;
 	}
 	Child::forget($psql);
+	while (!$self->{pooled} && _lives($self->{pid}))
+	{
+		croak "backend $self->{pid} does not end" if time > $deadline;
+		sleep 0.002;
+	}
 	return;
+}
+
+# A zombie does not: its parent may be stopped.
+sub _lives
+{
+	my ($pid) = @_;
+	open my $file, '<', "/proc/$pid/stat" or return 0;
+	my ($state) = (<$file> // return 0) =~ /.*\) (\S)/;
+	return $state !~ /[ZX]/;
 }
 
 # Let the client vanish, as by a crash.

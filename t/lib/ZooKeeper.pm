@@ -576,6 +576,8 @@ sub wait_until
 
 # ZooKeeper->ensemble($n, %opts), with the options of new, where "dir" holds a
 # directory for each server, and:
+#   sync_limit   ticks that a follower and its leader bear without each other;
+#                default: 10
 #   links => 1   what a follower and its leader say to each other goes by links
 #                that "cut" can cut
 # Returns when all serve.
@@ -583,6 +585,7 @@ sub ensemble
 {
 	my ($class, $n, %opt) = @_;
 	my $dir = delete $opt{dir};
+	my $sync_limit = delete $opt{sync_limit} // 10;
 	my @peer = map { [ free_port(), free_port() ] } 0 .. $n;    # by id: from 1
 
 	# Each server has an address of its own for each other one.  None compares
@@ -601,7 +604,7 @@ sub ensemble
 	my @nodes;
 	foreach my $id (1 .. $n)
 	{
-		my $servers = "initLimit=20\nsyncLimit=10\n";
+		my $servers = "initLimit=20\nsyncLimit=$sync_limit\n";
 		foreach my $other (1 .. $n)
 		{
 			my ($quorum, $election) = @{ $peer[$other] };
@@ -670,7 +673,7 @@ sub leader
 sub followers { return $_[0]->_in_mode('follower'); }
 
 # Cut a follower from its leader (or from the server that is named).  It takes
-# syncLimit, ten ticks, to notice, and serves its clients as long, with what it
+# syncLimit to notice, and serves its clients as long, with what it
 # knew; so does the leader.  Votes still pass.
 sub cut
 {
