@@ -117,7 +117,7 @@ my @table = (
 
 # zklock.session_timeout, in s, and that of those whose session must time out
 my $TIMEOUT = 20;
-my $SHORT_TIMEOUT = 2;
+my $SHORT_TIMEOUT = 4;
 
 my $gate = zk_session($node_a);
 my ($watcher, $waiter) = (zk_session($node_b), zk_session($node_b));

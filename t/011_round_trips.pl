@@ -172,7 +172,7 @@ foreach my $k (1, 16, 100)
 	$proxy->delay_ms(100);
 	$proxy->clear_log;
 	my $took = $s->query('COMMIT')->{seconds};
-	ok($took >= 0.2 && $took < 1 && (grep { $_->[1] eq '<' } $proxy->log) == 16,
+	ok($took >= 0.2 && $took < 1 && (grep { $_->[1] eq '<' && $_->[2] eq 'delete' } $proxy->log) == 16,
 		'release_timeout: COMMIT with 16 locks waits for one round trip of 200 ms');
 	note sprintf 'it took %.0f ms', 1000 * $took;
 	$proxy->delay_ms($DELAY);
@@ -340,7 +340,7 @@ $s->quit;
 foreach (
 	[ 'empty', '', 'exists' ],
 	[ 'idle', '', 'multi' ],
-	[ 'busy', q{DO $$ BEGIN WHILE clock_timestamp() < now() + '2 s' LOOP END LOOP; END $$}, 'multi' ])
+	[ 'busy', q{DO $$ BEGIN WHILE clock_timestamp() < now() + '4 s' LOOP END LOOP; END $$}, 'multi' ])
 {
 	my ($what, $work, $heartbeat) = @$_;
 	my $its_proxy = ZkProxy->new($zk);
@@ -354,16 +354,18 @@ foreach (
 	zk_until(
 		sub {
 			@beat = map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq $heartbeat } $its_proxy->log;
-			return @beat >= 4;
+			return @beat >= 8;
 		},
-		'four heartbeats');
+		'eight heartbeats');
 	my @gap = map { $beat[$_] - $beat[ $_ - 1 ] } 1 .. $#beat;
 	note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * $_ } @gap;
-	ok(!(grep { $_ < 0.45 } @gap), "$what: a heartbeat each quarter of the session timeout");
+	# the proxy may have seen one of them late
+	cmp_ok(($beat[-1] - $beat[0]) / @gap, '>', 0.4, "$what: a heartbeat each quarter of the session timeout");
 	is(join(' ', grep { $_ ne 'multi' } split / /, requests($its_proxy)),
 		$what eq 'empty' ? '' : 'getData', '- and else only one watch on what it holds');
 	$its->wait if $work;
-	is($its->value(q{SELECT state FROM zk_locks}), $what eq 'empty' ? '' : 'held', '- which it goes on holding');
+	my $state = $what eq 'empty' ? '' : 'held';
+	ok(zk_until(sub { $its->value(q{SELECT state FROM zk_locks}) eq $state }, $state), '- which it goes on holding');
 	$its->quit;
 	push @proxies, $its_proxy;
 }

@@ -17,10 +17,10 @@ use Zklock;
 use ZooKeeper;
 
 # What a busy machine may add to a time that is promised, in seconds
-my $SLACK = 0.5;
+my $SLACK = 1.5;
 
 # How long a backend may say goodbye to a ZooKeeper that does not answer
-my $EXIT_BOUND = 2.5;
+my $EXIT_BOUND = 2;
 
 my $SESSION_TIMEOUT = 6;
 
@@ -51,7 +51,7 @@ my $MANY = 1000;
 sub nested
 {
 	my ($session) = @_;
-	$session->value('BEGIN; ' . join '; ', map { "SAVEPOINT s$_; SELECT zk_xact_lock('/s/$_')" } 1 .. $MANY);
+	$session->value('BEGIN; ' . join('; ', map { "SAVEPOINT s$_; SELECT zk_xact_lock('/s/$_')" } 1 .. $MANY), 120);
 	return;
 }
 
@@ -74,9 +74,10 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper down" => sub {
 };
 
 subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
-	my $session = zk_session($node);
+	# it is not to notice the silence before release_timeout is over
+	my $session = zk_session($node, options => '-c zklock.session_timeout=20s');
 	# in a subtransaction it would not be in force any more when that counts
-	$session->value("SET zklock.release_timeout = '1s'");
+	$session->value("SET zklock.release_timeout = '3s'");
 	nested($session);
 	$proxy->blackhole;
 	my $half = $MANY / 2;
@@ -86,8 +87,8 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
 	is($session->value('SELECT count(*) FROM zk_locks'), $half - 1, 'half of them are left');
 	$result = $session->query('ROLLBACK');
 	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
-	cmp_ok($result->{seconds}, '<', 1 + $SLACK, 'ROLLBACK waits once');
-	cmp_ok($result->{seconds}, '>', 0.9, 'for what its subtransactions took, too');
+	cmp_ok($result->{seconds}, '<', 3 + $SLACK, 'ROLLBACK waits once');
+	cmp_ok($result->{seconds}, '>', 2.9, 'for what its subtransactions took, too');
 	$proxy->pass;
 	zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
 	is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
@@ -130,7 +131,8 @@ foreach my $outage ('down', 'silent')
 }
 
 subtest "$BLOCKS EXCEPTION blocks that take a lock again that is held" => sub {
-	my $session = zk_session($node);
+	# no heartbeat meanwhile
+	my $session = zk_session($node, options => '-c zklock.session_timeout=60s');
 	$session->value("BEGIN; SELECT zk_xact_lock('/x')");
 	$proxy->clear_log;
 	my $result = $session->query($LOOP =~ s/RAISE/PERFORM zk_xact_lock('\/x');\n\t\t\tRAISE/r);
@@ -190,7 +192,7 @@ foreach my $ending (sort keys %ending)
 		my $seconds = time - $began;
 		note(sprintf 'after %.0f ms', 1000 * $seconds);
 		cmp_ok($seconds, '<', $SLACK, 'at once');
-		is($waiter->value("SELECT zk_lock('/b2', '1s'), zk_unlock('/b2'), zk_unlock('/b')"),
+		is($waiter->value("SELECT zk_lock('/b2', '10s'), zk_unlock('/b2'), zk_unlock('/b')"),
 			't|t|t', 'and the other one');
 		$waiter->quit;
 		zk_nothing_left($zk, 'nothing is left', sessions => 0);
@@ -214,7 +216,7 @@ subtest 'end of a backend: the client is killed while it waits for a lock' => su
 # One that is killed with -9 takes all others with it; who is left to give the
 # locks back is ZooKeeper.
 subtest 'end of a backend: kill -9' => sub {
-	my $timeout = 3;
+	my $timeout = 8;
 	my $options = "-c zklock.session_timeout=${timeout}s";
 	my $killed = zk_session($node, options => $options);
 	my $bystander = zk_session($node, options => $options);

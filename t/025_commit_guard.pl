@@ -15,7 +15,7 @@ use Zklock;
 use ZooKeeper;
 
 # What a busy machine may add to a time that is promised, in seconds
-my $SLACK = 0.5;
+my $SLACK = 1.5;
 
 # empty directories stay, so that nobody has to make one again
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
@@ -191,13 +191,13 @@ subtest 'what a COMMIT costs' => sub {
 
 # An older lock
 my $aging_proxy = new_proxy();
-my $aging = session_with($aging_proxy, session_timeout => '6s');
+my $aging = session_with($aging_proxy, session_timeout => '15s');
 $aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
 my $aging_since = time;
 
 # One whose process is stopped for a while, see the subtest after the next
 my $paused_proxy = new_proxy();
-my $paused = session_with($paused_proxy, session_timeout => '6s');
+my $paused = session_with($paused_proxy, session_timeout => '15s');
 $paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
 kill 'STOP', $paused->pid;
 my $paused_since = time;
@@ -206,7 +206,7 @@ my $paused_since = time;
 subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	my $age = sub { time - $aging_since };
 	is(rows('aging'), 0, 'not yet committed');
-	zk_until(sub { $age->() > 2.1 }, 'a third of 6 s');
+	zk_until(sub { $age->() > 5.1 }, 'a third of 15 s');
 	# right after a heartbeat, so that the next is not counted
 	$aging_proxy->clear_log;
 	await_answer($aging_proxy, 'multi');
@@ -221,9 +221,9 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 # Heartbeats must have been on time: that the last answer is fresh proves
 # nothing when the clock may have stood still before it.
 subtest 'on: a process that was stopped, for less than the session timeout' => sub {
-	zk_until(sub { time - $paused_since > 2.2 }, 'more than a third of 6 s');
+	zk_until(sub { time - $paused_since > 5.2 }, 'more than a third of 15 s');
 	kill 'CONT', $paused->pid;
-	cmp_ok(time - $paused_since, '<', 5, '(and less than that)');
+	cmp_ok(time - $paused_since, '<', 14, '(and less than that)');
 	is($paused->value(q{SELECT zk_lock('/paused/2')}), 't', 'a fresh answer');
 	is_deeply(
 		cost($paused, $paused_proxy, 'COMMIT'),
@@ -315,7 +315,7 @@ subtest 'given back' => sub {
 
 	# One of two holds is given back while the lock is held for certain.  What
 	# becomes of the other is none of this transaction's business.
-	my $session = session_with(undef, session_timeout => '2s');
+	my $session = session_with(undef, session_timeout => '10s');
 	$session->value(q{SELECT zk_lock('/back/6')});
 	$session->value(q{BEGIN; SELECT zk_lock('/back/6'), zk_unlock('/back/6')});
 	delete_by_hand('/back/6');
@@ -430,7 +430,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 # ZooKeeper has not been heard of for more than a third of the session timeout.
 subtest 'cut off at COMMIT' => sub {
 	my ($back, $gone, $silent, $later) = map { new_proxy() } 1 .. 4;
-	my %short = (operation_timeout => '1s');
+	my %short = (operation_timeout => '3s');
 	my %session = (
 		'back on' => session_with($back, session_timeout => '6s'),
 		'back strict' => session_with($back, commit_guard => 'strict'),
@@ -447,7 +447,7 @@ subtest 'cut off at COMMIT' => sub {
 		# longer than the session lives
 		'gone expired' => session_with($gone, session_timeout => '2s', commit_guard => 'strict', operation_timeout => '1min'),
 		'later cancel' => session_with($later, commit_guard => 'strict', operation_timeout => '1min'),
-		'later terminate' => session_with($later, session_timeout => '6s', commit_guard => 'strict', operation_timeout => '1min'));
+		'later terminate' => session_with($later, session_timeout => '12s', commit_guard => 'strict', operation_timeout => '1min'));
 	my @names = sort keys %session;
 
 	foreach my $name (@names)
@@ -489,8 +489,8 @@ subtest 'cut off at COMMIT' => sub {
 		my $result = $session{$name}->wait;
 		zk_is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
 		note(sprintf '%s: %.0f ms', $name, 1000 * $result->{seconds});
-		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: after operation_timeout");
-		cmp_ok($result->{seconds}, '>', 0.9, "$name: not before");
+		cmp_ok($result->{seconds}, '<', 3 + $SLACK, "$name: after operation_timeout");
+		cmp_ok($result->{seconds}, '>', 2.9, "$name: not before");
 		is(rows("cut $name"), 0, "$name: the row is not there");
 	}
 
@@ -544,9 +544,9 @@ subtest 'the answer to the guard is lost' => sub {
 	cmp_ok($result->{seconds}, '<', 1 + $SLACK, 'swallowed: after operation_timeout');
 	cmp_ok($result->{seconds}, '>', 0.9, 'swallowed: not before');
 	is(rows('swallowed'), 0, 'swallowed: the row is not there');
+	$session->value(q{SET zklock.operation_timeout = '30s'});
 	zk_works($session, 'swallowed: works');
 
-	$session->value(q{SET zklock.operation_timeout = '30s'});
 	foreach my $how (qw(swallow_and_drop drop_request))
 	{
 		$begin->($how);
