@@ -176,25 +176,8 @@ libzookeeper-mt-dev.  Remove that one first: apt-get remove libzookeeper-mt-dev"
 
 # ----------------------------------------------------------------- the first run
 
-# our_processes [SESSION]: the processes that belong to this run.  A backend
-# overwrites its environment, and a client is installed elsewhere, so that each
-# of three traits counts.
-our_processes()
-{
-	perl -e '
-		my ($tmp, $session) = @ARGV;
-		die unless $tmp =~ m{^/.*/zklock-};    # what is listed here gets killed
-		sub content { open my $file, "<", shift or return ""; local $/; return <$file> // ""; }
-		foreach my $proc (glob "/proc/[0-9]*") {
-			my ($pid) = $proc =~ /(\d+)/;
-			my $environ = "\0" . content("$proc/environ");
-			my $ours = $environ =~ /\0ZKLOCK_TMP=\Q$tmp\E\0/
-				|| grep { index(readlink("$proc/$_") // "", "$tmp/") == 0 } qw(exe cwd);
-			next unless $ours;
-			next if $session && content("$proc/stat") !~ /.*\) \S+ \d+ \d+ $session /;
-			print "$pid\n";
-		}' "$tmp" "$@" 2>/dev/null
-}
+# our_processes [SESSION]: the processes that belong to this run
+our_processes() { perl "$root/dev/processes.pl" "$tmp" "$@" 2>/dev/null; }
 
 # What is still there although the script has ended.  Some need a moment.
 stragglers()

@@ -1,0 +1,33 @@
+# perl dev/processes.pl TMP [SESSION]: prints the processes of the run whose
+# directory TMP is, or those of one session of its.  A backend overwrites its
+# environment, and a client is installed elsewhere, so that each of three traits
+# counts.
+
+use strict;
+use warnings;
+
+sub content { open my $file, '<', shift or return ''; local $/; return <$file> // ''; }
+
+# The state of a process is one letter, as in ps; '' when it is gone.
+sub state_of { return (content("/proc/$_[0]/stat") =~ /.*\) (\S)/)[0] // ''; }
+
+sub processes
+{
+	my ($tmp, $session) = @_;
+	die unless $tmp =~ m{^/.*/zklock-};    # what is listed here gets killed
+	my @found;
+	foreach my $proc (glob '/proc/[0-9]*')
+	{
+		my ($pid) = $proc =~ /(\d+)/;
+		my $environ = "\0" . content("$proc/environ");
+		next unless $environ =~ /\0ZKLOCK_TMP=\Q$tmp\E\0/
+		  || grep { index(readlink("$proc/$_") // '', "$tmp/") == 0 } qw(exe cwd);
+		next if $session && content("$proc/stat") !~ /.*\) \S+ \d+ \d+ $session /;
+		push @found, $pid;
+	}
+	return @found;
+}
+
+print map { "$_\n" } processes(@ARGV) unless caller;
+
+1;

@@ -1,0 +1,26 @@
+# perl dev/stall.pl TMP: stops the processes of a run, or one of them, for up to
+# half a second, every two seconds or so: less than what a session is to outlast.
+
+use strict;
+use warnings;
+use FindBin;
+use Time::HiRes qw(sleep);
+
+require "$FindBin::RealBin/processes.pl";
+
+my @stopped;
+$SIG{TERM} = sub { exit };
+END { kill 'CONT', @stopped; }
+
+while (1)
+{
+	sleep 0.5 + rand 3;
+	my @pids = grep { $_ != $$ } processes($ARGV[0]);
+	@pids = $pids[ rand @pids ] if @pids && rand() < 0.5;
+
+	# what a test has stopped has to stay so
+	@stopped = grep { state_of($_) =~ /[RSD]/ && kill 'STOP', $_ } @pids;
+	sleep 0.1 + rand 0.5;
+	kill 'CONT', @stopped;
+	@stopped = ();
+}
