@@ -35,6 +35,23 @@ SELECT zk_unlock('/places/job');
 SELECT zk_unlock_all();
 :locks
 
+-- ... and of the other kinds
+CREATE OR REPLACE FUNCTION lock_job() RETURNS trigger LANGUAGE plpgsql
+AS $$
+BEGIN
+	PERFORM zk_xact_lock_shared(NEW.path), zk_xact_semaphore_acquire(NEW.path, 2),
+		zk_xact_lock_all(ARRAY[NEW.path || '/b', NEW.path || '/a']);
+	RETURN NEW;
+END $$;
+BEGIN;
+UPDATE jobs SET id = id + 1;
+SELECT path, mode, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", mode;
+SELECT zk_try_xact_lock_shared('/places/job'), zk_try_xact_lock('/places/job/a');
+COMMIT;
+:locks
+CREATE OR REPLACE FUNCTION lock_job() RETURNS trigger LANGUAGE plpgsql
+AS $$ BEGIN PERFORM zk_lock(NEW.path); RETURN NEW; END $$;
+
 -- a lock for each row
 DELETE FROM jobs;
 BEGIN;
@@ -185,6 +202,8 @@ SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0;
 SELECT count(zk_lock('/places/a')) FROM wide;
 SELECT count(*) FROM wide WHERE i % 100 = 0 AND zk_xact_lock('/places/' || i);
+SELECT count(*) FROM wide WHERE i % 500 = 0 AND zk_xact_lock_shared('/places/' || i) AND zk_xact_lock_all(ARRAY['/places/' || i])
+	AND zk_semaphore_acquire('/places/' || i, i) AND zk_semaphore_release('/places/' || i);
 :locks
 SELECT state FROM zk_session;
 SELECT zk_unlock('/places/a');
@@ -196,12 +215,18 @@ CREATE FUNCTION lock_in_worker() RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE
 AS $$ BEGIN RETURN zk_lock('/places/a'); END $$;
 \set SHOW_CONTEXT never
 SELECT lock_in_worker();
+CREATE FUNCTION in_worker(call text) RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE
+AS $$ DECLARE result boolean; BEGIN EXECUTE 'SELECT ' || call INTO result; RETURN result; END $$;
+SELECT in_worker($$zk_lock_shared('/places/a')$$);
+SELECT in_worker($$zk_xact_lock_all('{/places/a}')$$);
+SELECT in_worker($$zk_semaphore_acquire('/places/a', 1)$$);
+SELECT in_worker($$zk_try_xact_lock_shared('/places/a')$$);
 :locks
 SELECT set_config(name, 'off', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SELECT lock_in_worker();
 SELECT zk_unlock('/places/a');
 
 DROP TABLE jobs, wide;
-DROP FUNCTION lock_job(), deep(integer), lock_in_sql(text), lock_in_strict(text), lock_in_worker();
+DROP FUNCTION lock_job(), deep(integer), lock_in_sql(text), lock_in_strict(text), lock_in_worker(), in_worker(text);
 DROP PROCEDURE lock_in_procedure(text);
 DROP EXTENSION zklock;

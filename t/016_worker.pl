@@ -50,20 +50,29 @@ sub waits
 # Sessions that watch a node there, but for the holder's, who may watch its own
 sub watched_by_another { return grep { $_ ne $session } $zk->four_letter('wchc') =~ /^(0x\w+)$/mg }
 
-# 20 times: the signal shall come at different moments.  Who has a watch is done
-# with all else, and the look at pg_stat_activity comes after that.
-for my $i (1 .. 20)
+# Each kind of wait, and what it waits for
+my @wait = (
+	[ q{zk_lock('/worker')}, q{zk_lock('/worker')} ],
+	[ q{zk_lock_shared('/worker')}, q{zk_lock('/worker')} ],
+	[ q{zk_semaphore_acquire('/worker', 1)}, q{zk_semaphore_acquire('/worker', 1)} ],
+	[ q{zk_xact_lock_all('{/worker,/others}')}, q{zk_lock_shared('/worker')} ]);
+
+# The signal shall come at different moments.  Who has a watch is done with all
+# else, and the look at pg_stat_activity comes after that.
+for my $i (0 .. 31)
 {
-	$holder->value("SELECT zk_lock('/worker')");
+	my ($wait, $for) = @{ $wait[ $i / 2 % 4 ] };
+	$holder->value("SELECT $for");
 	my $at_once = $i % 2;
-	my $pid = launch(q{SELECT zk_lock(''/worker'')}, $at_once);
+	my $pid = launch('SELECT ' . $wait =~ s/'/''/gr, $at_once);
 
 	zk_until(sub { !gone($pid) }, 'the worker is there to be terminated');
 	zk_until(sub { watched_by_another() && waits($pid) }, 'the worker waits') if $at_once;
 	$admin->value("SELECT pg_terminate_backend($pid)");
 	zk_until(sub { gone($pid) }, "the worker has ended, $i");
 	zk_until(sub { $zk->children('/zklock/worker') == 1 }, "its node is gone, $i");
-	$holder->value("SELECT zk_unlock('/worker')");
+	zk_until(sub { !$zk->children('/zklock/others') }, "nor is another, $i") if $wait =~ /others/;
+	is($holder->value('SELECT zk_unlock_all()'), 1, "$wait, $i");
 }
 pass('a worker that is terminated while it waits leaves nothing');
 
