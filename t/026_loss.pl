@@ -133,9 +133,10 @@ subtest 'a leader without followers' => sub {
 		my ($guard, $scope) = $name =~ /^(off|on|strict)(?: (session))?/;
 		$alone{$name} = session_with($leader,
 			session_timeout => '8s',
-			operation_timeout => $name eq 'cancel' ? '1min' : '1s',
+			operation_timeout => '1min',
 			commit_guard => $guard // 'on');
 		begin($alone{$name}, '/alone/' . ($name =~ tr{ }{/}r), $scope // 'transaction', 'holder');
+		$alone{$name}->value(q{SET zklock.operation_timeout = '1s'}) if $name ne 'cancel';    # for its COMMIT
 	}
 	my @names = sort keys %alone;
 	my $reader = $leader->client;
@@ -196,9 +197,10 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 	{
 		my ($guard, $what) = split / /, $name;
 		my $path = '/cut/' . ($name =~ tr{ }{/}r);
-		my %setting = (commit_guard => $guard, $name =~ /moves/ ? (operation_timeout => '20s', session_timeout => '4s') : (operation_timeout => '1s'));
+		my %setting = (commit_guard => $guard, operation_timeout => '20s', $name =~ /moves/ ? (session_timeout => '4s') : ());
 		$holder{$name} = $name =~ /moves/ ? connected_to($follower, %setting) : session_with($follower, %setting);
 		begin($holder{$name}, $path, $what // '', 'holder');
+		$holder{$name}->value(q{SET zklock.operation_timeout = '1s'}) if $name !~ /moves/;    # for its COMMIT
 		$next{$name} = next_holder($leader, $path);
 	}
 	my @names = sort grep { !/moves/ } keys %holder;
