@@ -8,9 +8,6 @@ use warnings;
 
 sub content { open my $file, '<', shift or return ''; local $/; return <$file> // ''; }
 
-# The state of a process is one letter, as in ps; '' when it is gone.
-sub state_of { return (content("/proc/$_[0]/stat") =~ /.*\) (\S)/)[0] // ''; }
-
 sub processes
 {
 	my ($tmp, $session) = @_;

@@ -1,5 +1,5 @@
 # perl dev/stall.pl TMP: stops the processes of a run, or one of them, for up to
-# half a second, every two seconds or so: less than what a session is to outlast.
+# 0.6 s, every two seconds or so: less than what a session is to outlast.
 
 use strict;
 use warnings;
@@ -19,7 +19,7 @@ while (1)
 	@pids = $pids[ rand @pids ] if @pids && rand() < 0.5;
 
 	# what a test has stopped has to stay so
-	@stopped = grep { state_of($_) =~ /[RSD]/ && kill 'STOP', $_ } @pids;
+	@stopped = grep { content("/proc/$_/stat") =~ /.*\) [RSD]/ && kill 'STOP', $_ } @pids;
 	sleep 0.1 + rand 0.5;
 	kill 'CONT', @stopped;
 	@stopped = ();

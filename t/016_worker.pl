@@ -41,12 +41,6 @@ sub launch
 
 sub gone { return $admin->value("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $_[0]") eq 't' }
 
-sub waits
-{
-	return $admin->value("SELECT count(*) FROM pg_stat_activity
-		WHERE pid = $_[0] AND wait_event_type = 'Extension'") == 1;
-}
-
 # Sessions that watch a node there, but for the holder's, who may watch its own
 sub watched_by_another { return grep { $_ ne $session } $zk->four_letter('wchc') =~ /^(0x\w+)$/mg }
 
@@ -67,7 +61,7 @@ for my $i (0 .. 31)
 	my $pid = launch('SELECT ' . $wait =~ s/'/''/gr, $at_once);
 
 	zk_until(sub { !gone($pid) }, 'the worker is there to be terminated');
-	zk_until(sub { watched_by_another() && waits($pid) }, 'the worker waits') if $at_once;
+	zk_until(sub { watched_by_another() && zk_waits($admin, $pid) }, 'the worker waits') if $at_once;
 	$admin->value("SELECT pg_terminate_backend($pid)");
 	zk_until(sub { gone($pid) }, "the worker has ended, $i");
 	zk_until(sub { $zk->children('/zklock/worker') == 1 }, "its node is gone, $i");

@@ -65,8 +65,7 @@ sub reached
 sub waits
 {
 	my ($session) = @_;
-	my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND pid = } . $session->pid;
-	reached($session, sub { $admin->value($waits) }, 'it waits');
+	reached($session, sub { zk_waits($admin, $session->pid) }, 'it waits');
 	return;
 }
 

@@ -145,7 +145,7 @@ foreach my $way (sort keys %way_of_writes)
 		$lose->($session);
 		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
 		is($session->wait->{state}, '57014', 'the call has ended');
-		$way eq 'swallowed' ? $proxy->reset : $proxy->pass;
+		$way eq 'swallowed' ? $proxy->reset : $proxy->pass;    # what is held stays so
 		zk_until(sub { own_nodes() == 0 }, 'no node is left');
 		pass('no node is left');
 	};

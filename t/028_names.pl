@@ -46,7 +46,7 @@ names("127.0.0.1 $name");
 my $node = do {
 	local @ENV{qw(LD_PRELOAD NSS_WRAPPER_HOSTS)} = ($wrapper, $file);
 	zk_cluster('main', "$name:" . $proxy->port,
-		'zklock.session_timeout' => '6s', 'zklock.connect_timeout' => '5s');
+		'zklock.session_timeout' => '6s', 'zklock.connect_timeout' => '3s');
 };
 my $admin = zk_session($node);
 
@@ -68,7 +68,7 @@ my $new = zk_session($node);
 my $result = $new->query("SELECT zk_lock('/new')");
 is($result->{state}, '58000', 'it does not any more: a new session is refused');
 like($result->{detail}, qr/\Q$name\E/, '- the detail names it');
-cmp_ok($result->{seconds}, '<', 5 + $SLACK, '- within connect_timeout');
+cmp_ok($result->{seconds}, '<', 3 + $SLACK, '- within connect_timeout');
 
 # a session that lives does not need the name
 cut();
@@ -96,7 +96,7 @@ foreach (1 .. 3)
 	$result = $s->query("SELECT zk_lock('/name')");
 	is($result->{state}, '58000', '- and locking again is refused');
 	like($result->{detail}, qr/\Q$name\E/, '- the detail names it');
-	cmp_ok($result->{seconds}, '<', 5 + $SLACK, '- within connect_timeout');
+	cmp_ok($result->{seconds}, '<', 3 + $SLACK, '- within connect_timeout');
 }
 cmp_ok(zk_cpu_seconds($s->pid) - $cpu_before, '<', 0.1 * (time - $began) + 0.1, '- without spinning');
 cmp_ok((-s $node->logfile) - $log_before, '<', 5000, '- or flooding the log');

@@ -739,7 +739,7 @@ edge 'E4, E6, E7: an upgrade that waits' => sub {
 	zk_until(sub { $s->value(q{SELECT state FROM zk_locks WHERE mode = 'shared'}) eq 'lost' }, 'the loss');
 	is($s->value(q{SELECT state FROM zk_locks WHERE mode = 'exclusive'}), $result->{out} eq 't' ? 'held' : '',
 		"its reader's node deleted: that is lost, not what it waited for");
-	zk_until(sub { own_nodes($path) == ($result->{out} eq 't' ? 1 : 0) }, 'as many nodes');
+	ok(zk_until(sub { own_nodes($path) == ($result->{out} eq 't' ? 1 : 0) }, 'as many nodes'), 'as its nodes say');
 	$s->query('SELECT zk_unlock_all()');
 	is($s->value('SELECT count(*) FROM zk_locks'), 0, 'all is given back');
 	$_->quit for $s, $late;

@@ -136,7 +136,7 @@ foreach my $style (sort keys %downgrade)
 			my $result = $session->query($UNLOCK);
 			is("$result->{out}$result->{state}", 't', 'is true');
 			is_deeply($result->{warnings}, [], 'and confirmed');
-			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'a shared hold to be left, and held');
+			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), 'a shared hold is left');
 			is($session->value(q{SELECT zk_lock_token('/l')}), $token, 'with the same token');
 			is($reader->wait->{out}, 't', 'the reader behind it is let in');
 			is(nodes_of($id), 1, 'one node');
@@ -171,7 +171,7 @@ foreach my $style (sort keys %downgrade)
 			like(state_of($session), qr/^shared session 1 (?:held|suspect)$/, 'a shared hold is left');
 			is($reader->wait->{out}, 't', 'the reader behind it is let in');
 			zk_until(sub { nodes_of($id) == 1 }, 'one node');
-			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held');
+			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), '- held');
 			$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
 			$reader->quit;
 		};
@@ -257,7 +257,7 @@ foreach my $style (sort keys %downgrade)
 			$session->value('RESET zklock.operation_timeout');
 			my $result = $session->query(q{INSERT INTO t VALUES ('relies')});
 			is($result->{state}, '', 'commits');
-			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'a shared hold, held');
+			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), 'with a shared hold');
 			is($session->value(q{SELECT zk_unlock_shared('/l')}), 't', 'given back');
 		}, commit_guard => 'strict';
 
@@ -355,7 +355,7 @@ foreach my $style (sort keys %downgrade)
 			is($session->value($UNLOCK), 't', "downgraded, time $time");
 			is($reader->wait->{out}, 't', '- the reader is let in');
 			is(nodes_of($id), 1, '- one node');
-			zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held');
+			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), '- held');
 			$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
 			$reader->quit;
 			$proxy->reset;

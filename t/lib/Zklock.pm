@@ -43,7 +43,7 @@ use Time::HiRes qw(sleep time);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_session zk_counted_session zk_until zk_wait_waiting zk_wait_queued zk_locks_left
+our @EXPORT = qw(zk_cluster zk_session zk_counted_session zk_until zk_waits zk_wait_waiting zk_wait_queued zk_locks_left
   zk_nothing_left zk_no_crash zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
 
 our $TIMEOUT = 30;    # seconds, where nothing else is said
@@ -105,18 +105,21 @@ sub zk_until
 	}
 }
 
-# Wait until a session waits for ZooKeeper, for whatever it may be: that it
-# connects, an answer, its turn.  Only since PostgreSQL 17 can one see which.
+# Does that process wait for ZooKeeper, for whatever it may be: that it connects,
+# an answer, its turn?  Only since PostgreSQL 17 can one see which.
+sub zk_waits
+{
+	my ($admin, $pid) = @_;
+	return $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid
+		AND wait_event_type = 'Extension'") =~ /^(?:Extension|Zklock\w+)$/;
+}
+
+# Wait until a session does.
 sub zk_wait_waiting
 {
 	my ($admin, $session) = @_;
 	my $pid = $session->pid;
-	return zk_until(
-		sub {
-			$admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid
-				AND wait_event_type = 'Extension'") =~ /^(?:Extension|Zklock\w+)$/;
-		},
-		"backend $pid waits for ZooKeeper");
+	return zk_until(sub { zk_waits($admin, $pid) }, "backend $pid waits for ZooKeeper");
 }
 
 # Wait until each of these sessions waits for its turn: stands in a queue, and
@@ -127,14 +130,7 @@ sub zk_wait_queued
 	my %missing = map { $_->pid => 1 } @sessions;
 	return zk_until(
 		sub {
-			my @waits = $zk->waits or return 0;
-			my %nodes = $zk->ephemerals;
-			my %own;
-			foreach (@waits)
-			{
-				my ($session, $dir) = ($_->[0], $_->[1] =~ s/[^\/]*$//r);
-				$own{$_} = 1 for grep { /^\Q$dir\E[^\/]+$/ } @{ $nodes{$session} // [] };
-			}
+			my %own = map { $_ => 1 } map { @$_[ 2 .. $#$_ ] } $zk->waits;
 			$zk->with_client(
 				sub {
 					my ($client) = @_;
@@ -143,7 +139,7 @@ sub zk_wait_queued
 						my ($data) = $client->get($node);
 						delete $missing{$1} if ($data // '') =~ /\Azklock\n.*^pid (\d+)$/ms;
 					}
-				});
+				}) if %own;
 			return !%missing;
 		},
 		'in a queue: backends ' . join ', ', map { $_->pid } @sessions);

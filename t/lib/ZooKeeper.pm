@@ -451,7 +451,8 @@ sub ephemerals
 	return %found;
 }
 
-# Who waits: [ session id, node of somebody else that it watches ], ...
+# Who waits: [ session id, node of somebody else that it watches, its own nodes
+# beside that ], ...
 sub waits
 {
 	my ($self) = @_;
@@ -465,7 +466,11 @@ sub waits
 		{
 			my ($session) = /^\t(0x[0-9a-f]+)/;
 			if (!$session) { $watched = $_; }
-			elsif (($owner{$watched} // $session) ne $session) { push @found, [ $session, $watched ]; }
+			elsif (($owner{$watched} // $session) ne $session)
+			{
+				my $dir = $watched =~ s/[^\/]*$//r;
+				push @found, [ $session, $watched, grep { /^\Q$dir\E[^\/]+$/ } @{ $nodes{$session} // [] } ];
+			}
 		}
 	}
 	return @found;
