@@ -424,6 +424,7 @@ join_queues(Call *c, int first)
 	{
 		Place	   *refused = NULL;
 		bool		again = false;
+		bool		late;
 		ZkNodeInfo	node;
 
 		zks_gather(c->session);
@@ -450,10 +451,13 @@ join_queues(Call *c, int first)
 			return again ? START_AGAIN : GRANTED;
 		}
 		drop_from(c, first);
-		if (node.rc != ZNONODE || zks_now() >= Min(until, c->wait->deadline))
+		late = zks_now() >= Min(until, c->wait->deadline);
+		if (node.rc != ZNONODE || (late && parents))
 			zkc_raise(node.rc, refused->target->path);
 
 		/* no parent yet, or ZooKeeper reaped it just now */
+		if (late)
+			zkc_raise_no_answer(c->wait);
 		parents = true;
 		CHECK_FOR_INTERRUPTS();
 	}

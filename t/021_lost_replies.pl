@@ -12,6 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use Test::More;
+use Time::HiRes qw(sleep);
 
 use ZkProxy;
 use Zklock;
@@ -166,6 +167,30 @@ lost 'create, swallowed: a timeout of the call that ends meanwhile is an error' 
 	is($result->{state}, '58030', 'is 58030, not false');
 	like($result->{message}, qr/^timeout expired before ZooKeeper answered/, 'with the reason');
 };
+
+# That there is no directory yet is not what the call failed of, then.
+my %over = (
+	'the timeout of the call' => [ '', ", '1s'", qr/^timeout expired before ZooKeeper answered/ ],
+	'operation_timeout' => [ "SET zklock.operation_timeout = '1s'", '', qr/^ZooKeeper did not answer within 1000 ms/ ]);
+foreach my $what (sort keys %over)
+{
+	my ($set, $timeout, $message) = @{ $over{$what} };
+	lost "create of a first lock, refused when $what is over: says so" => sub {
+		my ($session) = @_;
+		$session->value($set) if $set;
+		$proxy->hold('create2');
+		$session->send("SELECT zk_lock('/late/lock'$timeout)");
+		$proxy->wait_held;
+		kill 'STOP', $session->pid;
+		$proxy->release;
+		sleep 1.1;
+		kill 'CONT', $session->pid;
+		my $result = $session->wait;
+		is($result->{state}, '58030', 'is 58030');
+		like($result->{message}, $message, 'and why');
+		$session->value('RESET zklock.operation_timeout');
+	};
+}
 
 # Directories that never had a child stay for ever unless they are deleted.
 lost 'the directories of a first lock arrive, the lock does not: they are removed' => sub {
