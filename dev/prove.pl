@@ -2,7 +2,8 @@
 #
 #   perl dev/prove.pl JOBS VERBOSE PERL_LIBRARY COUNTS_FILE TEST...
 #
-# The failed files are listed in tmp_check/failed.
+# Those that failed are listed in tmp_check/failed, each with when it began and
+# ended, and its two numbers of the count.
 
 use strict;
 use warnings;
@@ -28,17 +29,15 @@ my $harness = Harness->new(
 my $all = $harness->runtests(@tests);
 
 my ($passed, $failed, @failed_files) = (0, 0);
-foreach my $parser ($all->parsers(@tests))
-{
-	my $n = $parser->failed;
-	# one that died, or did fewer than it planned, has failed too
-	$n = 1 if !$n && $parser->has_problems;
-	$passed += $parser->passed;
-	$failed += $n;
-}
 foreach my $test (@tests)
 {
-	push @failed_files, $test if ($all->parsers($test))[0]->has_problems;
+	my ($parser) = $all->parsers($test);
+	my ($p, $f) = (scalar $parser->passed, scalar $parser->failed);
+	# one that died, or did fewer than it planned, has failed too
+	$f = 1 if !$f && $parser->has_problems;
+	$passed += $p;
+	$failed += $f;
+	push @failed_files, join ' ', $test, $parser->start_time, $parser->end_time, $p, $f if $f;
 }
 
 open my $file, '>', $counts or die "$counts: $!";
