@@ -16,7 +16,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $SESSION_TIMEOUT = 2;
+my $SESSION_TIMEOUT = 3;
 my %downgrade = (curator => 'setData', curator_rw => 'multi', kazoo => 'multi');
 
 # What a busy machine may add to a time that is promised, in seconds
