@@ -238,7 +238,8 @@ subtest 'settings, catalogs, statistics' => sub {
 	$holder->quit;
 	$holder = session_of('worker');
 	$holder->value("SELECT zk_lock('/held')");
-	my $pattern = join '|', map { my $needle = $_; substr($needle, length($needle) / 2, 0) = q{' || '}; $needle =~ s/\+/[+]/gr } @needles;
+	# (no regular expression: since version 16 a backend shows those that it knows)
+	my $list = join ', ', map { my $needle = $_; substr($needle, length($needle) / 2, 0) = q{' || '}; "'$needle'" } @needles;
 	foreach my $user ('postgres', 'worker')
 	{
 		my $s = do { local $ENV{PGUSER} = $user; zk_session($node); };
@@ -248,7 +249,8 @@ subtest 'settings, catalogs, statistics' => sub {
 		my ($n, @found) = (0);
 		foreach my $relation (@relations)
 		{
-			my $result = $s->query("SELECT row::text FROM $relation row WHERE lower(row::text) ~ ('$pattern')");
+			my $result = $s->query("SELECT row::text FROM $relation row
+				WHERE EXISTS (SELECT FROM unnest(ARRAY[$list]) needle WHERE strpos(lower(row::text), needle) > 0)");
 			next if $result->{state};    # a view on what this user may not see
 			$n++;
 			push @found, "$relation: $result->{out}" if $result->{out} ne '';
