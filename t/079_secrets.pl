@@ -275,8 +275,8 @@ subtest 'processes' => sub {
 		my @open = grep { defined && m{/auth\.\w+/} } map { readlink } glob "/proc/$pid/fd/*";
 		is_deeply(\@open, [], '- and has no such file open');
 	}
-	my ($ps) = run_command([ 'ps', '-eww', '-o', 'pid,args' ]);
-	no_secret($ps, 'ps') if $ps;
+	# what ps shows of all there are; a bare Debian does not have ps
+	no_secret(join("\n", map { eval { slurp_file($_) } // '' } glob '/proc/[0-9]*/cmdline'), 'all processes');
 };
 
 subtest 'nodes' => sub {
