@@ -30,7 +30,7 @@ $run->execute;
 is_deeply([ $run->violations ], [], 'no violation');
 
 my $checker = $run->{checker};
-cmp_ok(scalar(@{ $checker->{history} }), '>=', $seconds, 'and enough was committed');
+cmp_ok(scalar(@{ $checker->{history} }), '>=', 2 * $seconds, 'and enough was committed');
 my %made = map { $_->{kind} => 1 } $checker->faults;
 cmp_ok(scalar(keys %made), '>=', 8, 'under faults of many kinds');
 cmp_ok(($checker->{states}{commit}{40001} // 0) + ($checker->{states}{fence}{40001} // 0), '>', 0, 'which made some commits or fences fail');
