@@ -1,15 +1,15 @@
 # For dev/test: prove(1), but with a count of the assertions, "passed failed".
 #
-#   perl dev/prove.pl JOBS VERBOSE PERL_LIBRARY COUNTS_FILE TEST...
+#   perl dev/prove.pl JOBS VERBOSE PERL_LIBRARY COUNTS_FILE FAILURES_FILE TEST...
 #
-# Those that failed are listed in tmp_check/failed, each with when it began and
-# ended, and its two numbers of the count.
+# Those that failed are listed in FAILURES_FILE, each with when it began and ended,
+# and its two numbers of the count.
 
 use strict;
 use warnings;
 use TAP::Harness;
 
-my ($jobs, $verbose, $library, $counts, @tests) = @ARGV;
+my ($jobs, $verbose, $library, $counts, $failures, @tests) = @ARGV;
 
 # A file that bails out has failed, and is no reason to leave out the others:
 # they share nothing.
@@ -43,7 +43,7 @@ foreach my $test (@tests)
 open my $file, '>', $counts or die "$counts: $!";
 print $file "$passed $failed\n";
 close $file or die "$counts: $!";
-open $file, '>', 'tmp_check/failed' or die "tmp_check/failed: $!";
+open $file, '>', $failures or die "$failures: $!";
 print $file map { "$_\n" } @failed_files;
 close $file;
 exit($failed ? 1 : 0);

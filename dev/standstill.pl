@@ -6,7 +6,6 @@
 
 use strict;
 use warnings;
-use Errno;
 use Time::HiRes qw(sleep time);
 
 my $BEAR = 0.6;     # what dev/test -s stops for
@@ -44,4 +43,4 @@ foreach my $cpu (@cpus)
 	}
 	exit;
 }
-for (@children) { 1 while waitpid($_, 0) < 0 && $!{EINTR}; }
+1 while wait >= 0 || $!{EINTR};
