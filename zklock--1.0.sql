@@ -174,6 +174,7 @@ COMMENT ON FUNCTION zk_fence(text, bigint) IS
 
 CREATE FUNCTION zk_lock_status(
     OUT path text,
+    OUT root text,
     OUT mode text,
     OUT scope text,
     OUT count bigint,

@@ -75,7 +75,7 @@ BEGIN READ ONLY;
 SELECT zk_fence('/fence/a', 1);
 ROLLBACK;
 
--- The path is that in ZooKeeper, where this session's lock is or would be
+-- The path is that in ZooKeeper, under the root that is set now, wherever this session holds one
 SET zklock.root = '/elsewhere';
 SELECT zk_fence('/fence/a', 1);
 SET zklock.root = '/';
@@ -83,9 +83,10 @@ SELECT zk_fence('/fence/a', 1);
 RESET zklock.root;
 SELECT zk_lock('/fence/e');
 SET zklock.root = '/elsewhere';
+SELECT zk_fence('/fence/e');
+RESET zklock.root;
 SELECT zk_fence('/fence/e') = zk_lock_token('/fence/e') AS own;
 SELECT zk_unlock('/fence/e');
-RESET zklock.root;
 SELECT path FROM zk_fences WHERE path ~ '/fence/[ae]$' ORDER BY 1;
 
 -- A path of any bytes, 1000 of them

@@ -45,7 +45,6 @@ static pid_t owner_pid = 0;		/* a fork's session is not the child's */
 
 /* The settings that the session was opened with; malloc'ed */
 static char *session_hosts = NULL;
-static char *session_root = NULL;
 static int	session_timeout = 0;
 static int	session_style = 0;
 static int	session_acl = 0;
@@ -110,12 +109,6 @@ zkc_generation(void)
 	return session != NULL ? generation : 0;
 }
 
-const char *
-zkc_root(void)
-{
-	return session != NULL ? session_root : zklock_root;
-}
-
 ZkpStyle
 zkc_style(void)
 {
@@ -127,7 +120,6 @@ zkc_follow_settings(void)
 {
 	if (session != NULL &&
 		(strcmp(session_hosts, zklock_hosts) != 0 ||
-		 strcmp(session_root, zklock_root) != 0 ||
 		 session_timeout != zklock_session_timeout ||
 		 session_style != zklock_node_style ||
 		 session_acl != zklock_acl ||
@@ -194,7 +186,6 @@ open_as_set(const ZkCredentials *credentials)
 	int			save_errno;
 
 	if (!keep_copy(&session_hosts, zklock_hosts) ||
-		!keep_copy(&session_root, zklock_root) ||
 		!keep_copy(&session_auth_file, zklock_auth_file) ||
 		!zkcert_keep())
 		ereport(ERROR,
@@ -231,7 +222,6 @@ open_session(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot use ZooKeeper locks in a parallel worker")));
-	zklock_refuse_dropped_settings();
 	if (zklock_hosts[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -40,9 +40,6 @@ extern ZkSession *zkc_peek(void);
  */
 extern uint32 zkc_generation(void);
 
-/* The root in force: that of the session, else that of the settings */
-extern const char *zkc_root(void);
-
 /* Whose names new nodes get: as the session, or else the settings, say */
 extern ZkpStyle zkc_style(void);
 

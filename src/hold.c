@@ -28,6 +28,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/hashfn.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -45,22 +46,32 @@ static int	nnodes = 0;
  *-------------------------------------------------------------------------
  */
 
-static void
-make_key(LockKey *key, const char *path, ZkpMode mode)
+/* A table of texts would have room for the longest in each entry: 2 kB */
+
+static uint32
+hash_key(const void *key, Size keysize)
 {
-	memset(key, 0, sizeof(*key));
-	key->mode = (char) mode;
-	strlcpy(key->path, path, sizeof(key->path));
+	const LockKey *k = key;
+
+	return hash_bytes((const unsigned char *) k->path, (int) strlen(k->path)) ^ k->mode;
+}
+
+static int
+compare_keys(const void *a, const void *b, Size keysize)
+{
+	const LockKey *key = a;
+	const LockKey *other = b;
+
+	return key->mode != other->mode ? 1 : strcmp(key->path, other->path);
 }
 
 Lock *
 zkh_find_lock(const char *path, ZkpMode mode)
 {
-	LockKey		key;
+	LockKey		key = {.mode = (char) mode,.path = unconstify(char *, path)};
 
 	if (zkh_locks == NULL)
 		return NULL;
-	make_key(&key, path, mode);
 	return hash_search(zkh_locks, &key, HASH_FIND, NULL);
 }
 
@@ -92,25 +103,43 @@ zkh_base(Lock *lock)
 	return twin != NULL && twin->taken ? twin : NULL;
 }
 
+/* path: as zkh_full_path has just given it */
 static Lock *
 enter_lock(const char *path, ZkpMode mode)
 {
-	LockKey		key;
-	Lock	   *lock;
-	bool		found;
+	Lock	   *lock = zkh_find_lock(path, mode);
+	LockKey		key = {.mode = (char) mode};
 
-	make_key(&key, path, mode);
-	lock = hash_search(zkh_locks, &key, HASH_ENTER, &found);
-	if (!found)
-	{
-		lock->taken = false;
-		lock->ended = false;
-		lock->lost = false;
-		lock->count = 0;
-		lock->guarded = 0;
-		dlist_init(&lock->holds);
-	}
+	if (lock != NULL)
+		return lock;
+	key.path = MemoryContextStrdup(hold_context, path);
+	lock = hash_search(zkh_locks, &key, HASH_ENTER, NULL);
+	lock->root_len = zkpath_root_len(zklock_root);
+	lock->taken = false;
+	lock->ended = false;
+	lock->lost = false;
+	lock->count = 0;
+	lock->guarded = 0;
+	dlist_init(&lock->holds);
 	return lock;
+}
+
+/* As zklock.root has it; palloc'ed */
+static char *
+root_of(const Lock *lock)
+{
+	return lock->root_len == 0 ? pstrdup("/") : pnstrdup(lock->key.path, lock->root_len);
+}
+
+char *
+zkh_name(const Lock *lock)
+{
+	const char *path = zkpath_for_display(lock->key.path + lock->root_len);
+	const char *root = root_of(lock);
+
+	if (strcmp(root, zklock_root) == 0)
+		return psprintf("\"%s\"", path);
+	return psprintf("\"%s\" (under \"%s\")", path, zkpath_for_display(root));
 }
 
 ZkSession *
@@ -179,8 +208,12 @@ zkh_leave_node(Lock *lock)
 void
 zkh_forget_if_unused(Lock *lock)
 {
-	if (dlist_is_empty(&lock->holds))
-		hash_search(zkh_locks, &lock->key, HASH_REMOVE, NULL);
+	char	   *path = lock->key.path;
+
+	if (!dlist_is_empty(&lock->holds))
+		return;
+	hash_search(zkh_locks, &lock->key, HASH_REMOVE, NULL);
+	pfree(path);
 }
 
 /*-------------------------------------------------------------------------
@@ -233,8 +266,11 @@ initialize(void)
 	}
 	ctl.keysize = sizeof(LockKey);
 	ctl.entrysize = sizeof(Lock);
+	ctl.hash = hash_key;
+	ctl.match = compare_keys;
 	ctl.hcxt = hold_context;
-	zkh_locks = hash_create("zklock locks", 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	zkh_locks = hash_create("zklock locks", 16, &ctl,
+							HASH_ELEM | HASH_FUNCTION | HASH_COMPARE | HASH_CONTEXT);
 }
 
 static void
@@ -243,7 +279,7 @@ refuse_lost(Lock *lock)
 	if (lock != NULL && lock->count > 0 && zkh_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(lock->key.path)),
+				 errmsg("the lock on %s was lost", zkh_name(lock)),
 				 errdetail(LOST_DETAIL),
 				 errhint("Call zk_unlock for it, or end the transaction that took it, and lock again.")));
 }
@@ -380,7 +416,8 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	targets = palloc0(nothers * sizeof(ZkTarget));
 	for (int i = 0; i < nothers; i++)
 	{
-		targets[i].path = others[i].lock->key.path;
+		targets[i].dir = others[i].lock->key.path;
+		targets[i].path = targets[i].dir + zkpath_root_len(zklock_root);
 		targets[i].own = own_shared_node(others[i].lock);
 	}
 	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, wait);
@@ -454,8 +491,8 @@ warn_if_high(Lock *lock)
 	warned = lappend(warned, pstrdup(lock->key.path));
 	MemoryContextSwitchTo(old);
 	ereport(WARNING,
-			(errmsg("ZooKeeper's sequence numbers for lock path \"%s\" come to their end",
-					zkpath_for_display(lock->key.path)),
+			(errmsg("ZooKeeper's sequence numbers for lock path %s come to their end",
+					zkh_name(lock)),
 			 errdetail("Its latest node is \"%s\"; after 2147483647, other clients cannot tell any more who is first.",
 					   lock->grant.name),
 			 errhint("When nobody holds or awaits the lock, delete its directory in ZooKeeper, or leave the lock alone for a few minutes: ZooKeeper removes an empty one by itself. Numbers then begin at 0 again; fencing tokens go on rising.")));
@@ -484,7 +521,7 @@ enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
 
 	for (int i = 0; i < n; i++)
 	{
-		Lock	   *lock = wanted[i].lock = enter_lock(paths[i], mode);
+		Lock	   *lock = wanted[i].lock = enter_lock(zkh_full_path(paths[i]), mode);
 		Hold	   *hold = zkh_find_hold(lock, scope, subid);
 
 		wanted[i].hold = hold != NULL ? hold : make_hold(lock, scope);
@@ -502,6 +539,8 @@ leave_wanted(Wanted *wanted, int n, bool held)
 
 		if (held)
 		{
+			if (lock->count == 0)
+				lock->root_len = zkpath_root_len(zklock_root);
 			hold->count++;
 			lock->count++;
 			hold->used = true;
@@ -573,10 +612,11 @@ bool
 zkh_token(const char *path, int64 *token)
 {
 	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_SHARED};
+	const char *full = zkh_full_path(path);
 
 	for (int i = 0; i < lengthof(modes); i++)
 	{
-		Lock	   *lock = zkh_find_lock(path, modes[i]);
+		Lock	   *lock = zkh_find_lock(full, modes[i]);
 
 		if (lock != NULL && lock->count > 0 && !zkh_is_lost(lock))
 		{
@@ -603,7 +643,7 @@ refresh_name(Lock *lock)
 int64
 zkh_fencing_token(const char *path)
 {
-	Lock	   *lock = zkh_find_lock(path, ZKP_EXCLUSIVE);
+	Lock	   *lock = zkh_find_lock(zkh_full_path(path), ZKP_EXCLUSIVE);
 
 	if (lock == NULL || lock->count == 0)
 		ereport(ERROR,
@@ -630,8 +670,8 @@ zkh_follow_settings(void)
 char *
 zkh_full_path(const char *path)
 {
-	zkh_follow_settings();
-	return zkpath_join(zkc_root(), path);
+	zklock_refuse_dropped_settings();
+	return zkpath_join(zklock_root, path);
 }
 
 void
@@ -661,7 +701,8 @@ zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 
 			if (counts[scope] == 0)
 				continue;
-			info.path = lock->key.path;
+			info.path = lock->key.path + lock->root_len;
+			info.root = root_of(lock);
 			info.mode = (ZkpMode) lock->key.mode;
 			info.scope = (ZkScope) scope;
 			info.count = counts[scope];

@@ -29,6 +29,7 @@ typedef enum ZkHoldState
 typedef struct ZkHoldInfo
 {
 	const char *path;
+	const char *root;
 	ZkpMode		mode;
 	ZkScope		scope;
 	int64		count;
@@ -68,8 +69,9 @@ extern int64 zkh_fencing_token(const char *path);
 extern void zkh_follow_settings(void);
 
 /*
- * Where in ZooKeeper this session's lock of that path is, or would be; UTF-8,
- * palloc'ed
+ * Where in ZooKeeper the lock of that path is, under the root that is set now;
+ * UTF-8, palloc'ed.  Nobody but this uses the root.  Raises 42501 as
+ * zklock_refuse_dropped_settings does.
  */
 extern char *zkh_full_path(const char *path);
 

@@ -22,15 +22,17 @@
 #define LOST_HINT \
 	"Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction."
 
+/* The same path under two roots is two locks, and the same lock may have two names */
 typedef struct LockKey
 {
 	char		mode;			/* ZkpMode */
-	char		path[ZK_PATH_MAX + 1];
+	char	   *path;			/* in ZooKeeper, with the root before it */
 } LockKey;
 
 typedef struct Lock
 {
 	LockKey		key;
+	int			root_len;		/* where its path begins, for who took it */
 	bool		taken;			/* there is, or was until it was lost, a node */
 	bool		ended;			/* in the list of those that lost holds */
 	slist_node	in_ended;
@@ -77,8 +79,15 @@ extern int	zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);
  */
 extern Lock *zkh_base(Lock *lock);
 
+/*
+ * The lock for messages: its path as it was typed, in quotes, and its root where
+ * another one is in force by now; palloc'ed
+ */
+extern char *zkh_name(const Lock *lock);
+
 /* What follows does not fail */
 
+/* path: as zkh_full_path gives it */
 extern Lock *zkh_find_lock(const char *path, ZkpMode mode);
 
 /* The lock of the same path in the other mode, or NULL */

@@ -57,7 +57,6 @@ typedef struct Blocker
 typedef struct Place
 {
 	ZkTarget   *target;
-	char	   *dir;			/* of the lock, as ZooKeeper knows it */
 	ZkNode	   *node;
 	ZkRequest  *list;
 	bool		list_fresh;		/* it was asked of the leader */
@@ -207,8 +206,8 @@ send_list(Call *c, Place *p, bool fresh)
 {
 	drop_list(c, p);
 	p->list_fresh = fresh;
-	p->leftovers = zkn_leftovers(c->session, p->dir);
-	p->list = zks_list(c->session, p->dir, fresh);
+	p->leftovers = zkn_leftovers(c->session, p->target->dir);
+	p->list = zks_list(c->session, p->target->dir, fresh);
 	if (p->list == NULL)
 		raise_no_memory();
 }
@@ -285,7 +284,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 	p->reads = palloc(n * sizeof(ZkRequest *));
 	while (p->nreads < n)
 	{
-		char	   *path = psprintf("%s/%s", p->dir, contenders[p->nreads].name);
+		char	   *path = psprintf("%s/%s", p->target->dir, contenders[p->nreads].name);
 
 		p->reads[p->nreads] = zks_read(c->session, path);
 		pfree(path);
@@ -369,11 +368,11 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 	ZkNodeInfo	own;
 
 	/* one that has gone since then would look like another's */
-	if (zkn_leftovers(c->session, p->dir) < p->leftovers)
+	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
 		return false;
 	queue->contenders = palloc(Max(answer->nchildren, 1) * sizeof(ZkpContender));
 	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
-	queue->n = zkn_leave_out_unwanted(c->session, p->dir, queue->contenders, queue->n);
+	queue->n = zkn_leave_out_unwanted(c->session, p->target->dir, queue->contenders, queue->n);
 	if (zkp_needs_czxids(queue->contenders, queue->n) && !fill_in_czxids(c, p, queue))
 		return false;
 	queue->view.watch = palloc(Max(queue->n, 1) * sizeof(int));
@@ -419,7 +418,7 @@ join_queues(Call *c, int first)
 	bool		parents = false;
 
 	for (int i = 0; i < n; i++)
-		dirs[i] = c->places[first + i].dir;
+		dirs[i] = c->places[first + i].target->dir;
 	for (;;)
 	{
 		Place	   *refused = NULL;
@@ -485,7 +484,7 @@ is_of_use(Call *c, const Blocker *blocker)
 static void
 set_watch(Call *c, Place *p, Blocker *blocker)
 {
-	char	   *path = psprintf("%s/%s", p->dir, blocker->name);
+	char	   *path = psprintf("%s/%s", p->target->dir, blocker->name);
 
 	if (blocker->watch != NULL)
 		zks_unwatch(c->session, blocker->watch);
@@ -826,7 +825,7 @@ refuse_too_large(Call *c)
 
 	for (int i = 0; i < c->n; i++)
 	{
-		dirs[i] = c->places[i].dir;
+		dirs[i] = c->places[i].target->dir;
 		bytes += strlen(dirs[i]);
 	}
 	if (c->n > 1 && !zkn_fit(c->session, dirs, c->n, &c->want))
@@ -846,14 +845,6 @@ begin_round(Call *c)
 	c->session = zkc_connect(c->wait);
 	c->want.style = zkc_style();
 	c->want.identity = zki_lines();
-	for (int i = 0; i < c->n; i++)
-	{
-		Place	   *p = &c->places[i];
-
-		if (p->dir != NULL)
-			pfree(p->dir);
-		p->dir = zkpath_join(zkc_root(), p->target->path);
-	}
 	refuse_too_large(c);
 }
 
@@ -932,7 +923,6 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 			p->node = NULL;
 			drop_place(&c, p);
 		}
-		pfree(p->dir);
 	}
 	pfree(c.places);
 	return outcome;

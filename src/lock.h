@@ -21,7 +21,8 @@ typedef struct ZkGrant
 /* One lock, or one place of a semaphore, that a call wants */
 typedef struct ZkTarget
 {
-	const char *path;			/* in UTF-8, without the root */
+	char	   *dir;			/* its directory: root and path, in UTF-8 */
+	const char *path;			/* without the root, for messages */
 	ZkNode	   *own;			/* this session's shared node there, or NULL */
 	ZkGrant		grant;			/* the result */
 } ZkTarget;

@@ -156,10 +156,16 @@ zkpath_for_display(const char *path)
 	return pg_any_to_server(path, strlen(path), PG_UTF8);
 }
 
+int
+zkpath_root_len(const char *root)
+{
+	return strcmp(root, "/") == 0 ? 0 : (int) strlen(root);
+}
+
 char *
 zkpath_join(const char *root, const char *path)
 {
-	if (strcmp(root, "/") == 0)
+	if (zkpath_root_len(root) == 0)
 	{
 		if (strcmp(path, "/zookeeper") == 0 || strncmp(path, "/zookeeper/", 11) == 0)
 			ereport(ERROR,

@@ -31,6 +31,9 @@ extern char *zkpath_for_display(const char *path);
 /* root and path in one; palloc'ed */
 extern char *zkpath_join(const char *root, const char *path);
 
+/* Where the path begins in what zkpath_join makes of this root */
+extern int	zkpath_root_len(const char *root);
+
 /*
  * What is wrong with this root, or NULL.  "/" stands for none.  Does not
  * raise: settings are checked with it.

@@ -53,6 +53,7 @@ begin_look(const char *path)
 	Look	   *look = palloc0(sizeof(Look));
 
 	look->path = path;
+	look->dir = zkh_full_path(path);
 	zkwait_begin(&look->wait, -1, false);
 	zkh_follow_settings();
 	return look;
@@ -64,7 +65,6 @@ begin_round(Look *look)
 {
 	CHECK_FOR_INTERRUPTS();
 	look->session = zkc_connect(&look->wait);
-	look->dir = zkpath_join(zkc_root(), look->path);
 	look->until = zkwait_after(zklock_operation_timeout);
 	if (look->last_round == 0)
 		look->last_round = look->until;

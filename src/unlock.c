@@ -66,10 +66,10 @@ lower_session_holds(Lock *lock)
 }
 
 static void
-warn_lost(const char *path)
+warn_lost(const Lock *lock)
 {
 	ereport(WARNING,
-			(errmsg("the lock on \"%s\" had been lost", zkpath_for_display(path))));
+			(errmsg("the lock on %s had been lost", zkh_name(lock))));
 }
 
 /*
@@ -209,7 +209,7 @@ await_endings(Ending *endings, int n)
 	for (int i = 0; i < n; i++)
 	{
 		if (endings[i].ended == LOST_BEFORE)
-			warn_lost(endings[i].lock->key.path);
+			warn_lost(endings[i].lock);
 	}
 	if (late != NULL && refused != 0)
 		ereport(WARNING,
@@ -315,7 +315,7 @@ warn_not_held(const char *path, ZkpMode mode)
 bool
 zkh_unlock(const char *path, ZkpMode mode)
 {
-	Lock	   *lock = zkh_find_lock(path, mode);
+	Lock	   *lock = zkh_find_lock(zkh_full_path(path), mode);
 	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
 	Ending		ending = {.lock = lock};
 

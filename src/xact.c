@@ -58,21 +58,21 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
  */
 
 static void
-raise_lost_at_commit(const char *path)
+raise_lost_at_commit(const Lock *lock)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not commit: the lock on \"%s\" was lost", zkpath_for_display(path)),
+			 errmsg("could not commit: the lock on %s was lost", zkh_name(lock)),
 			 errdetail(LOST_DETAIL),
 			 errhint(LOST_HINT)));
 }
 
 static void
-raise_doubt_at_commit(const char *path)
+raise_doubt_at_commit(const Lock *lock)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not commit: the lock on \"%s\" may have been lost", zkpath_for_display(path)),
+			 errmsg("could not commit: the lock on %s may have been lost", zkh_name(lock)),
 			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
 			 errhint(LOST_HINT)));
 }
@@ -113,9 +113,9 @@ find_relied(Relied *relied, bool writes)
 		Lock	   *base = zkh_base(hold->lock);
 
 		if (hold->lost)
-			raise_lost_at_commit(hold->lock->key.path);
+			raise_lost_at_commit(hold->lock);
 		if (hold->doubted)
-			raise_doubt_at_commit(hold->lock->key.path);
+			raise_doubt_at_commit(hold->lock);
 		if (base != NULL && !hold->proven)
 			rely_on(relied, base, run);
 	}
@@ -139,7 +139,7 @@ refuse_lost_at_commit(const Relied *relied)
 	int			lost = zkh_first_lost(relied->locks, relied->nodes, relied->n);
 
 	if (lost >= 0)
-		raise_lost_at_commit(relied->locks[lost]->key.path);
+		raise_lost_at_commit(relied->locks[lost]);
 }
 
 static void
@@ -166,7 +166,7 @@ guard(bool writes)
 		return;
 	if (proof != ZKC_NO_ANSWER)
 		refuse_lost_at_commit(&relied);
-	raise_doubt_at_commit(relied.locks[0]->key.path);
+	raise_doubt_at_commit(relied.locks[0]);
 }
 
 void

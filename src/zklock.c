@@ -305,6 +305,7 @@ zk_fence(PG_FUNCTION_ARGS)
 
 	PreventCommandIfReadOnly("zk_fence()");
 	token = PG_ARGISNULL(1) ? zkh_fencing_token(path) : PG_GETARG_INT64(1);
+	zkh_follow_settings();
 	zkf_record(get_func_namespace(fcinfo->flinfo->fn_oid), zkh_full_path(path), token);
 	PG_RETURN_INT64(token);
 }
@@ -323,11 +324,12 @@ static void
 put_lock(const ZkHoldInfo *info, void *arg)
 {
 	ReturnSetInfo *rsinfo = arg;
-	Datum		values[8];
-	bool		nulls[8] = {false};
+	Datum		values[9];
+	bool		nulls[9] = {false};
 	int			i = 0;
 
 	values[i++] = CStringGetTextDatum(zkpath_for_display(info->path));
+	values[i++] = CStringGetTextDatum(zkpath_for_display(info->root));
 	values[i++] = CStringGetTextDatum(mode_names[info->mode]);
 	values[i++] = CStringGetTextDatum(scope_names[info->scope]);
 	values[i++] = Int64GetDatum(info->count);

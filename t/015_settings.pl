@@ -36,7 +36,7 @@ sub session_of
 sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path') AND zk_unlock('$path')"); }
 
 #
-# hosts, root, session_timeout hold as long as the session in ZooKeeper does
+# hosts and session_timeout hold as long as the session in ZooKeeper does
 #
 {
 	my $s = zk_session($node);
@@ -47,7 +47,6 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 	foreach (
 		# setting, value, server and session timeout afterwards, where the lock is
 		[ 'zklock.hosts', $zk2->hosts, $zk2->hosts . '|00:00:10', $zk2, '/zklock/then' ],
-		[ 'zklock.root', '/elsewhere', $zk->hosts . '|00:00:10', $zk, '/elsewhere/then' ],
 		[ 'zklock.session_timeout', '5s', $zk->hosts . '|00:00:05', $zk, '/zklock/then' ],
 		[ 'zklock.session_timeout', '1h', $zk->hosts . '|00:00:40', $zk, '/zklock/then' ],
 	)
@@ -159,6 +158,77 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 	}
 	is($s->query(q{SET zklock.root = '/zookeepers'})->{state}, '', 'a root may begin like that');
 	$_->quit for $s, $other;
+	zk_nothing_left($zk, 'nothing is left');
+}
+
+#
+# The root is read at each call, whatever is held
+#
+{
+	my ($s, $other) = (zk_session($node), zk_session($node));
+	my $roots = sub { return $s->value(q{SELECT string_agg(concat_ws(' ', root, path, count), ', ' ORDER BY root, path) FROM zk_locks}) };
+	$s->value(q{SELECT zk_lock('/job')});
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	$_->value(q{SET zklock.root = '/elsewhere'}) for $s, $other;
+
+	is($other->value(q{SELECT zk_lock('/job')}), 't', 'two sessions that SHOW the same root');
+	is($s->value(q{SELECT zk_try_lock('/job')}), 'f', '- do not both hold the same lock, whatever else one of them holds');
+	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/job')}), '1', '- and see the same queue');
+	is($s->value(q{SELECT zk_lock_token('/job') IS NULL}), 't', '- and whose it is');
+	is($s->query(q{SELECT zk_unlock('/job')})->{out}, 'f', '- nor is given back what is held under another root');
+	is($other->value(q{SELECT zk_unlock('/job')}), 't', '- which the other gives back');
+	is($s->value(q{SELECT zk_lock('/job'), zk_lock('/job'), zk_lock('/too')}), 't|t|t', 'the same path under two roots: two locks');
+	is($roots->(), '/elsewhere /job 2, /elsewhere /too 1, /zklock /job 1', '- which zk_locks tells apart');
+	is(scalar $zk->children($_), 1, "- $_ is in ZooKeeper") for '/elsewhere/job', '/elsewhere/too', '/zklock/job';
+	is($s->value('SELECT session_id FROM zk_session'), $id, '- in the same ZooKeeper session');
+	my $token = $s->value(q{SELECT zk_lock_token('/job')});
+	isnt($s->value(q{RESET zklock.root; SELECT zk_lock_token('/job')}), $token, '- each with its token');
+	is($s->value(q{SELECT zk_fence('/job') = zk_lock_token('/job')}), 't', '- and fenced for itself');
+	is($s->value(q{SELECT string_agg(path, ' ') FROM zk_fences}), '/zklock/job', '- by the whole path');
+	$s->value('DELETE FROM zk_fences');
+	is($s->value(q{SELECT zk_unlock('/job')}), 't', '- given back');
+	is($roots->(), '/elsewhere /job 2, /elsewhere /too 1', '- where it is set now');
+	is($s->value('SELECT zk_unlock_all()'), '3', '- and all, wherever');
+
+	# by two names
+	$s->value(q{SET zklock.root = '/team'; SELECT zk_lock('/a/job'); SET zklock.root = '/team/a'});
+	is($s->value(q{SELECT zk_lock('/job'), zk_lock_shared('/job')}), 't|t', 'one lock under two roots: held already');
+	is(scalar $zk->children('/team/a/job'), 1, '- with one node');
+	is($roots->(), '/team /a/job 2, /team/a /job 1', '- shown by the name by which it was taken first');
+	is($s->value(q{SET zklock.root = '/'; SELECT zk_unlock('/team/a/job'), zk_unlock('/team/a/job'), zk_unlock_shared('/team/a/job')}),
+		't|t|t', '- and given back by any');
+
+	# a function with a root of its own
+	$admin->value(q{CREATE FUNCTION admin_lock(text) RETURNS boolean LANGUAGE sql SECURITY DEFINER
+		SET zklock.root = '/admin' AS 'SELECT zk_xact_lock($1)'});
+	my $user = session_of('worker');
+	foreach my $holds (q{SELECT 'nothing'}, q{SELECT zk_lock('/own')})
+	{
+		$user->value("BEGIN; $holds");
+		my $held = $holds =~ /own/ ? '- that holds something' : 'a function with a root of its own, in a session';
+		is($user->value(q{SELECT admin_lock('/f'), zk_try_lock('/mine')}), 't|t', "$held: locks there");
+		is(scalar $zk->children('/admin/f'), 1, '- and nowhere else');
+		is(scalar $zk->children('/zklock/mine'), 1, '- its caller in its own root, as before');
+		is($user->value('SELECT string_agg(root || path, $$ $$ ORDER BY path) FROM zk_locks'),
+			'/admin/f ' . ($held =~ /something/ ? '/zklock/mine /zklock/own' : '/zklock/mine'), '- and zk_locks says so');
+		$user->value('COMMIT');
+		is($zk->children('/admin/f') + 0, 0, '- until the transaction ends');
+		$admin->value('SELECT 1');
+		$user->value(q{SELECT zk_unlock('/mine')});
+	}
+
+	# what is said of a lock whose root is not set any more
+	$s->value(q{SET zklock.root = '/admin'; SET zklock.commit_guard = strict});
+	$s->value(q{BEGIN; SELECT zk_lock('/kept'), zk_xact_lock('/lost'); RESET zklock.root; SELECT zk_xact_lock('/lost')});
+	$zk->delete('/admin/lost/' . ($zk->children('/admin/lost'))[0]);
+	my $error = $s->query('COMMIT');
+	is($error->{state}, '40001', 'COMMIT without a lock of another root');
+	like($error->{err}, qr{the lock on "/lost" \(under "/admin"\) was lost}, '- says which');
+	$s->value(q{RESET zklock.root; BEGIN; SELECT zk_xact_lock('/lost')});
+	$zk->delete('/zklock/lost/' . ($zk->children('/zklock/lost'))[0]);
+	like($s->query('COMMIT')->{err}, qr{the lock on "/lost" was lost}, '- and of the root that is set says no more than the path');
+
+	$_->quit for $s, $other, $user;
 	zk_nothing_left($zk, 'nothing is left');
 }
 
