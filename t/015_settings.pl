@@ -119,6 +119,34 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 		$s->quit;
 		zk_nothing_left($zk, '- and were');
 	}
+
+	# An option of the connection that is the administrator's takes the place of what he has set: no function that
+	# uses the root does anything then, whether it needs ZooKeeper or not
+	my $calls = $node->safe_psql('postgres', q{
+		SELECT string_agg(format('%s(%s)', proname, concat_ws(', ', CASE proargnames[1] WHEN 'paths' THEN '''{/nightly}''' ELSE '''/nightly''' END,
+			CASE WHEN proname ~ 'acquire' THEN '1' WHEN proname = 'zk_fence' THEN '9223372036854775807'
+				WHEN proname = 'zk_lock_break' THEN '''_c_8b2f9f8e-0000-4000-8000-000000000000-lock-0000000001''' END)), ' ' ORDER BY proname)
+		FROM pg_proc JOIN pg_depend ON objid = pg_proc.oid AND deptype = 'e' JOIN pg_extension e ON e.oid = refobjid
+		WHERE extname = 'zklock' AND pronargs > 0 AND proargnames[1] IN ('path', 'paths', 'prefix')});
+	$admin->value('GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO worker');
+	$admin->value(q{ALTER ROLE worker SET zklock.root = '/billing'});
+	foreach my $preload ('zklock', 'plpgsql')
+	{
+		$admin->value("ALTER ROLE worker SET session_preload_libraries = '$preload'");
+		$s = session_of('worker', options => '-c zklock.root=/x');
+		foreach my $call (split /(?<=\)) /, $calls)
+		{
+			is($s->query("SELECT $call")->{state}, '42501', "a connection with a root of its own, $preload preloaded: $call");
+		}
+		is($s->value(q{SELECT count(*) || ' ' || (SELECT state FROM zk_session) FROM zk_locks}), '0 none', '- the views show that nothing is there');
+		is($s->value('SELECT zk_unlock_all()'), '0', '- nor to be given back');
+		$s->quit;
+		is($admin->value('SELECT count(*) FROM zk_fences'), '0', '- and nothing is stopped');
+	}
+	cmp_ok(scalar(() = $calls =~ /zk_/g), '>=', 19, 'all functions with a path');
+	$admin->value('ALTER ROLE worker RESET ALL');
+	$admin->value('REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM worker');
+	$admin->value('GRANT EXECUTE ON FUNCTION zk_lock, zk_try_lock, zk_unlock TO worker');
 }
 
 #
