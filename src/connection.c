@@ -31,8 +31,29 @@
 /* A server may ask for more than we did, but not for days: HTTP servers do */
 #define LONGEST_TIMEOUT_MS	(60 * 60 * 1000)
 
-/* Nor try the servers more often than this after a fault */
-#define BACKOFF_MS			20
+/*
+ * Between two rounds through the servers: at first, and doubled each time; at
+ * most, while the session may be taken up again or somebody waits for it; once
+ * the session's time is over but nodes of it may stand in the way of others;
+ * and when it has nothing there.  The first two are less for short timeouts.
+ */
+#define PAUSE_MS			50
+#define PAUSE_ALIVE_MS		1000
+#define PAUSE_LATE_MS		5000
+#define PAUSE_IDLE_MS		10000
+
+/* The same for who only wants to say goodbye: see LINGER_MS in session.c */
+#define PAUSE_CLOSING_MS	100
+
+/* Connections that are of use and end are not made more often than this, either */
+#define APART_MS			20
+
+/*
+ * So long for a server's answer while another one may be faster, at first.  A
+ * call waits only zklock.connect_timeout for all of them, however long sessions
+ * may live.
+ */
+#define FIRST_LOOK_MS		1000
 
 /*-------------------------------------------------------------------------
  * Sending
@@ -95,6 +116,34 @@ drop_locked(ZkSession *s, const char *why)
 }
 
 /*
+ * What the library wants next.  Without a connection that is a new one, and
+ * where it would make a pause of its own first, ours is over by now.
+ *
+ * The library makes its socket without SOCK_CLOEXEC, and nothing of ours runs
+ * before connect() has begun.  So there is a moment, some microseconds long, in
+ * which the main thread may start a program that inherits it (COPY TO PROGRAM;
+ * popen() calls no handler of pthread_atfork).  That keeps the connection open
+ * for as long as it runs, and no more: sessions are closed by a request, and
+ * end by their timeout.  All that we open by ourselves is closed at exec from the
+ * beginning; OpenSSL and the resolver see to their own files.
+ */
+static int
+ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
+{
+	int			rc;
+
+	*sock = -1;
+	rc = zookeeper_interest(s->zh, sock, interest, tv);
+	if (rc == ZOK && *sock < 0)
+		rc = zookeeper_interest(s->zh, sock, interest, tv);
+	if (rc != ZOK)
+		*sock = -1;
+	else if (*sock != s->sock)
+		(void) fcntl(*sock, F_SETFD, FD_CLOEXEC);
+	return rc;
+}
+
+/*
  * A send in the main thread failed.  The library has then closed its socket,
  * but tells nobody and keeps the unanswered requests, whose turn would come
  * on the next connection.  The only way to make it fail them is to let it
@@ -113,7 +162,8 @@ zkcn_mend_locked(ZkSession *s)
 		return;
 	if (s->info.state == ZKS_CONNECTED)
 		zks_suspend_locked(s);
-	if (zookeeper_interest(s->zh, &s->sock, &interest, &tv) == ZOK)
+	s->sock = -1;
+	if (ask_library_locked(s, &s->sock, &interest, &tv) == ZOK)
 		drop_locked(s, NULL);
 }
 
@@ -134,7 +184,6 @@ lay_wire_locked(ZkSession *s)
 	return s->sock >= 0;
 }
 
-/* The socket is the library's, made without SOCK_CLOEXEC */
 static void
 adopt_locked(ZkSession *s, int sock)
 {
@@ -147,9 +196,7 @@ adopt_locked(ZkSession *s, int sock)
 	s->sock = sock;
 	if (sock < 0)
 		return;
-	s->attempt_at = zks_now();
 	zks_reset_frame(&s->frame);
-	fcntl(sock, F_SETFD, FD_CLOEXEC);
 	if (!lay_wire_locked(s))
 		return;
 	if (s->wire != NULL)
@@ -167,19 +214,39 @@ adopt_locked(ZkSession *s, int sock)
 }
 
 /*
- * The library gives a server that does not answer two thirds of the session
- * timeout; of three servers, two such outlast the session.  A third of it for
- * all of them together leaves the last one time.  Where none was fast enough,
- * each gets twice as long in the next round: servers that are only slow (an
- * election, a far network) must be reached in the end.
+ * After so many attempts each server was tried: the library's list is not even,
+ * see resolve.c.
+ */
+static int
+round_length(const ZkSession *s)
+{
+	return s->nservers | 1;
+}
+
+/*
+ * When the attempt is given up.  The library gives a server that does not answer
+ * two thirds of the session timeout; of three servers, two such outlast the
+ * session.  So while there is another one to try in this round, all of them
+ * together have a third of it.  Where none was fast enough, each gets twice as
+ * long in the next round: servers that are only slow (an election, a far network)
+ * must be reached in the end.
+ *
+ * Who gives up leaves something behind: a server may make a session whose answer
+ * nobody reads.  So the only server, or the last of a round, gets all the time
+ * that the library gives it.
  */
 static int64_t
-attempt_limit(ZkSession *s)
+attempt_until(const ZkSession *s)
 {
 	int64_t		ms = s->info.timeout_ms / (3 * s->nservers);
-	int			rounds = s->ntimeouts / s->nservers;
+	int			others = round_length(s) - 1;
+	int			rounds;
 
-	return (ms < 100 ? 100 : ms) * ZKS_MS << (rounds < 8 ? rounds : 8);
+	if (s->tries % round_length(s) == others)
+		return ZKS_NEVER;
+	rounds = s->ntimeouts / others;
+	ms = ms < 100 ? 100 : zks_earlier(ms, FIRST_LOOK_MS);
+	return s->attempt_at + (ms * ZKS_MS << (rounds < 8 ? rounds : 8));
 }
 
 static bool
@@ -191,29 +258,93 @@ attempting_locked(ZkSession *s)
 							state == ZOO_ASSOCIATING_STATE);
 }
 
-/* The next attempt not at once, and later each time, until one is of use */
-static void
-back_off_locked(ZkSession *s)
+static int64_t
+longest_pause(ZkSession *s, int64_t now)
 {
-	s->connect_at = zks_now() +
-		(BACKOFF_MS * ZKS_MS << (s->nrejects < 6 ? s->nrejects : 6));
-	s->nrejects++;
-	s->unanswered = false;
+	int64_t		timeout = s->info.timeout_ms * ZKS_MS;
+	bool		alive = s->info.epoch > 0 && now - s->info.heard_at < timeout;
+
+	if (s->close_by != 0)
+		return PAUSE_CLOSING_MS * ZKS_MS;
+	if (s->awaited || alive)
+		return zks_earlier(PAUSE_ALIVE_MS * ZKS_MS, timeout / 6);
+	if (zkn_any_locked(s))
+		return zks_earlier(PAUSE_LATE_MS * ZKS_MS, timeout / 3);
+	return PAUSE_IDLE_MS * ZKS_MS;
+}
+
+/*
+ * Between half of the pause and all of it: whoever has lost the same server must
+ * not come back all at once.
+ */
+static int64_t
+jitter(int64_t pause)
+{
+	return pause / 2 + zks_random((uint32_t) (pause / 2 / 1000) + 1) * INT64_C(1000);
+}
+
+/* Each server is tried once at once; then there are pauses, the longer the later */
+static void
+back_off_locked(ZkSession *s, int64_t now)
+{
+	int			rounds = ++s->tries / round_length(s);
+	int64_t		pause = PAUSE_MS * ZKS_MS << (rounds < 9 ? rounds : 9) >> 1;
+
+	s->connect_at = now;
+	if (rounds == 0)
+		return;
+	pause = zks_earlier(pause, longest_pause(s, now));
+	if (pause < PAUSE_MS * ZKS_MS)
+		pause = PAUSE_MS * ZKS_MS;	/* the timeout was a server's idea */
+	s->connect_at += jitter(pause / round_length(s));
+}
+
+/* Somebody waits for a connection.  True: the keeper sleeps for longer than that */
+bool
+zkcn_hurry_locked(ZkSession *s)
+{
+	int64_t		now = zks_now();
+	int64_t		pause = longest_pause(s, now);
+
+	if (s->sock >= 0 || s->connect_at <= now + pause)
+		return false;
+	s->connect_at = now + jitter(pause);
+	return true;
+}
+
+/*
+ * An attempt has come to nothing, or a connection to its end.  It was of use if
+ * it has brought an answer, not only a handshake, and nothing that no ZooKeeper
+ * would say.
+ */
+static void
+count_locked(ZkSession *s, int64_t now)
+{
+	if (!s->trying)
+		return;
+	s->trying = false;
+	if (s->of_use)
+	{
+		s->tries = 0;
+		s->connect_at = s->attempt_at + APART_MS * ZKS_MS;
+		return;
+	}
+	if (now >= attempt_until(s))
+		s->ntimeouts++;
+	back_off_locked(s, now);
 }
 
 /*
  * The library closes its socket by itself after any fault.  Forget it at
- * once: the next one may well get the same number.  A server that takes us and
- * drops us before it has answered anything would make us spin.
+ * once: the next one may well get the same number.
  */
 static void
-forget_closed_socket_locked(ZkSession *s)
+forget_closed_socket_locked(ZkSession *s, int64_t now)
 {
 	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE || attempting_locked(s))
 		return;
 	s->sock = -1;
-	if (s->unanswered || zkt_is_insecure(s->wire))
-		back_off_locked(s);
+	count_locked(s, now);
 	zkt_cut(s->wire);
 	s->wire = NULL;
 }
@@ -276,12 +407,30 @@ connected_locked(ZkSession *s)
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;
-	s->unanswered = true;
 	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* what has become of us? */
 	s->info.trouble[0] = '\0';
 	describe_server_locked(s);
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_connected_locked(s);
+}
+
+/* The library makes a connection, or asks for what it needs of the one it has */
+static bool
+go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
+{
+	int			sock;
+
+	if (s->sock < 0)
+	{
+		s->trying = true;
+		s->of_use = false;
+		s->attempt_at = zks_now();
+	}
+	if (ask_library_locked(s, &sock, interest, tv) != ZOK)
+		s->sock = -1;
+	else if (sock != s->sock)
+		adopt_locked(s, sock);
+	return s->sock >= 0;
 }
 
 /*
@@ -293,29 +442,18 @@ zkcn_prepare_locked(ZkSession *s, int64_t now)
 {
 	uint32_t	events = 0;
 	struct timeval tv = {0, 0};
-	int			sock = -1;
 	int			interest = 0;
-	int64_t		until = now + BACKOFF_MS * ZKS_MS;
+	int64_t		until;
 
-	if (attempting_locked(s) && now - s->attempt_at > attempt_limit(s))
-	{
-		s->ntimeouts++;
+	if (attempting_locked(s) && now >= attempt_until(s))
 		drop_locked(s, "connection attempt timed out");
-	}
-
-	forget_closed_socket_locked(s);
+	forget_closed_socket_locked(s, now);
 	if (s->sock < 0 && now < s->connect_at)
-		return zks_earlier(until, s->connect_at);
-	if (zookeeper_interest(s->zh, &sock, &interest, &tv) != ZOK)
+		return s->connect_at;
+	if (!go_on_locked(s, &interest, &tv))
 	{
-		s->sock = -1;
-		return until;
-	}
-	if (sock != s->sock)
-	{
-		adopt_locked(s, sock);
-		if (s->sock < 0)
-			return until;
+		forget_closed_socket_locked(s, now);
+		return s->trying ? now + APART_MS * ZKS_MS : s->connect_at;
 	}
 	if (interest & ZOOKEEPER_READ)
 		events |= EPOLLIN | EPOLLRDHUP;
@@ -326,7 +464,7 @@ zkcn_prepare_locked(ZkSession *s, int64_t now)
 	zkev_want_locked(&s->events, s->sock, events);
 
 	until = now + tv.tv_sec * 1000 * ZKS_MS + tv.tv_usec * INT64_C(1000);
-	return attempting_locked(s) ? zks_earlier(until, s->attempt_at + attempt_limit(s)) : until;
+	return attempting_locked(s) ? zks_earlier(until, attempt_until(s)) : until;
 }
 
 /*-------------------------------------------------------------------------
@@ -361,7 +499,7 @@ zkcn_process_locked(ZkSession *s, uint32_t happened)
 				break;
 			case FRAME_REJECT:
 				drop_locked(s, "the server does not speak ZooKeeper's protocol");
-				back_off_locked(s);
+				s->of_use = false;
 				return FRAME_NONE;
 		}
 	}

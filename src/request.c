@@ -179,8 +179,7 @@ complete(ZkRequest *r, int rc)
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
-		s->nrejects = 0;
-		s->unanswered = false;
+		s->of_use = true;
 		if (r->writes)
 		{
 			s->info.quorum_at = r->sent_at;

@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 
@@ -117,16 +116,33 @@ shuffle(AddressList *list)
 {
 	for (int i = list->n - 1; i > 0; i--)
 	{
-		unsigned int random = 0;
-		int			j;
+		int			j = (int) zks_random((uint32_t) (i + 1));
 		char		swap[sizeof(list->text[0])];
 
-		if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
-			return;
-		j = (int) (random % (unsigned int) (i + 1));
 		memcpy(swap, list->text[i], sizeof(swap));
 		memcpy(list->text[i], list->text[j], sizeof(swap));
 		memcpy(list->text[j], swap, sizeof(swap));
+	}
+}
+
+/*
+ * The library passes over every second of its list.  So that it tries each server
+ * once before it tries one again, these stand in that order.
+ */
+static void
+write_list(const AddressList *list, char *text)
+{
+	int			total = list->n | 1;
+
+	text[0] = '\0';
+	for (int i = 0; i < total; i++)
+	{
+		/* which turn is it of?  2 * turn is i, or i + total */
+		int			turn = (i % 2 == 0 ? i : i + total) / 2;
+
+		if (i > 0)
+			strcat(text, ",");
+		strcat(text, list->text[turn % list->n]);
 	}
 }
 
@@ -160,17 +176,7 @@ zkx_resolve(const char *hosts, int *naddresses, char **names, char *error, int e
 	if (*names != NULL)
 		result = malloc((list->n + 1) * sizeof(list->text[0]));
 	if (result != NULL)
-	{
-		int			total = list->n % 2 == 0 ? list->n + 1 : list->n;
-
-		result[0] = '\0';
-		for (int i = 0; i < total; i++)
-		{
-			if (i > 0)
-				strcat(result, ",");
-			strcat(result, list->text[i % list->n]);
-		}
-	}
+		write_list(list, result);
 done:
 	free(list);
 	free(copy);

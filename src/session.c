@@ -81,6 +81,20 @@ zks_make_uuid(char *text)
 	return true;
 }
 
+/*
+ * Below n; 0 if the system has no random numbers.  The process's own, random(),
+ * is for whoever has seeded it.
+ */
+uint32_t
+zks_random(uint32_t n)
+{
+	uint32_t	random;
+
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t) sizeof(random))
+		return 0;
+	return random % n;
+}
+
 void
 zks_wake_keeper(ZkSession *s)
 {
@@ -284,7 +298,10 @@ finished_locked(ZkSession *s)
 	if (!atomic_load(&s->closing))
 		return false;
 	if (s->close_by == 0)
+	{
 		s->close_by = zks_now() + LINGER_MS * ZKS_MS;
+		s->connect_at = 0;		/* a pause would outlast that */
+	}
 	if (zks_now() >= s->close_by)
 		return true;
 	switch (s->info.state)
@@ -712,8 +729,11 @@ zks_await(ZkSession *s, bool *answer_due)
 	zks_enter(s, &saved);
 	if (answer_due != NULL)
 		*answer_due = s->in_flight > 0;
+	s->awaited = true;
 	if (zks_usable_locked(s))
 		zkev_lend_locked(&s->events, s->sock);
+	else if (zkcn_hurry_locked(s))
+		zks_wake_keeper(s);
 	zks_leave(s, &saved);
 	return s->events.owner_fd;
 }
@@ -725,6 +745,7 @@ zks_awaited(ZkSession *s)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
+	s->awaited = false;
 	if (zkev_owner_woken(&s->events, s->events.generation) && zks_usable_locked(s))
 		verdict = read_as_owner_locked(s);
 	/* not before: what is unread would wake the keeper */

@@ -178,12 +178,14 @@ struct ZkSession
 	ZkWire	   *wire;			/* of the last connection with TLS */
 	char	   *names;			/* of the servers: see resolve.c */
 	int			receive_buffer; /* its size; 0 before the first */
-	int64_t		attempt_at;		/* when it was opened */
 	int			nservers;
-	int			ntimeouts;		/* attempts that took too long, in a row */
-	int			nrejects;		/* connections that were of no use, in a row */
-	bool		unanswered;		/* so is this one, up to now */
-	int64_t		connect_at;		/* not before this time */
+	int64_t		attempt_at;		/* when the latest connection was begun */
+	bool		trying;			/* and its end is not counted yet */
+	bool		of_use;			/* it has brought an answer */
+	int			tries;			/* connections that were of no use, in a row */
+	int			ntimeouts;		/* of these, how many took too long */
+	int64_t		connect_at;		/* no other one before this time */
+	bool		awaited;		/* the owner sleeps until something happens */
 	ZkFrame		frame;
 
 	ZkSessionInfo info;
@@ -219,6 +221,7 @@ extern bool zkev_owner_woken(ZkEvents *e, uint32_t generation);
 
 /* session.c */
 extern bool zks_make_uuid(char *text);
+extern uint32_t zks_random(uint32_t n);
 extern void zks_enter(ZkSession *s, sigset_t *saved);
 extern void zks_leave(ZkSession *s, const sigset_t *saved);
 extern void zks_wake_keeper(ZkSession *s);
@@ -239,6 +242,7 @@ zks_earlier(int64_t a, int64_t b)
 extern void zkcn_cork_locked(ZkSession *s);
 extern void zkcn_uncork_locked(ZkSession *s);
 extern void zkcn_mend_locked(ZkSession *s);
+extern bool zkcn_hurry_locked(ZkSession *s);
 extern int64_t zkcn_prepare_locked(ZkSession *s, int64_t now);
 extern ZkFrameVerdict zkcn_process_locked(ZkSession *s, uint32_t happened);
 
@@ -293,9 +297,8 @@ extern ZkWire *zkt_lay(ZkTls *tls, int sock, const char *names);
 extern void zkt_cut(ZkWire *wire);
 extern void zkt_finish(ZkWire *wire);
 
-/* Why it broke, or NULL; was that because of TLS? */
+/* Why it broke, or NULL */
 extern const char *zkt_fault(ZkWire *wire);
-extern bool zkt_is_insecure(ZkWire *wire);
 
 extern int	zkt_server_socket(ZkWire *wire);
 extern int	zkt_library_end(ZkWire *wire);

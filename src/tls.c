@@ -90,7 +90,6 @@ struct ZkWire
 	short		inner_events;
 	char		fault[FAULT_LEN];	/* written before failed is set */
 	atomic_bool failed;
-	atomic_bool insecure;		/* by TLS: the next attempt can wait */
 	atomic_bool stop;			/* the keeper is done with it */
 };
 
@@ -494,19 +493,11 @@ judge(ZkWire *w, int rc)
 					 X509_verify_cert_error_string(verdict));
 			else
 				fail(w, "TLS: %s", openssl_reason());
-			atomic_store(&w->insecure, true);
 			break;
 		default:
-			if (!w->secured)
-			{
-				fail(w, "%s during the TLS handshake",
-					 error == SSL_ERROR_SYSCALL && saved_errno != 0 ?
-					 strerror(saved_errno) : "server closed the connection");
-				atomic_store(&w->insecure, true);
-			}
-			else
-				fail(w, "%s", error == SSL_ERROR_SYSCALL && saved_errno != 0 ?
-					 strerror(saved_errno) : "server closed the connection");
+			fail(w, w->secured ? "%s" : "%s during the TLS handshake",
+				 error == SSL_ERROR_SYSCALL && saved_errno != 0 ?
+				 strerror(saved_errno) : "server closed the connection");
 	}
 }
 
@@ -800,12 +791,6 @@ zkt_fault(ZkWire *w)
 	return w != NULL && atomic_load(&w->failed) ? w->fault : NULL;
 }
 
-bool
-zkt_is_insecure(ZkWire *w)
-{
-	return w != NULL && atomic_load(&w->insecure);
-}
-
 int
 zkt_server_socket(ZkWire *w)
 {
@@ -860,12 +845,6 @@ zkt_fault(ZkWire *w)
 {
 	(void) w;
 	return NULL;
-}
-
-bool
-zkt_is_insecure(ZkWire *w)
-{
-	return w != NULL;
 }
 
 int

@@ -113,6 +113,9 @@ sub swallow { return _rule('swallow', @_); }
 # The same, and the connection is cut at the moment the answer would arrive.
 sub swallow_and_drop { return _rule('swallow_and_drop', @_); }
 
+# The server gets it, and what the client gets is text, as a web server says it.
+sub garble { return _rule('garble', @_); }
+
 # The connection is cut instead of passing on the request.
 sub drop_request { return _rule('drop_request', @_); }
 
@@ -253,7 +256,8 @@ sub _wait
 # direction: '>' a request, when the client sent it
 #            '<' an answer or an event, when the client got it
 #            'x' an answer that was swallowed, or what a rule cut off
-#            '.' something else: operation is open, close or drop
+#            '.' something else: operation is open, close or drop; or closed, at
+#            once, because of refuse(at_accept => 1)
 # An event's operation is 'event' and its "more" created, deleted, changed or
 # child; a multi's "more" is "create /a,delete /b,..."; that of an answer to
 # connect is the session's id as 0x...
@@ -434,6 +438,7 @@ sub _accept
 	{
 		if ($mode eq 'close')
 		{
+			_log({ number => ++$last_number }, '.', 'closed');
 			close $client;
 			next;
 		}
@@ -763,6 +768,7 @@ sub _answer
 		# what came before it is delivered first
 		return _queue($down, '', cut => 1);
 	}
+	$damage{text}->($frame) if $request->{action} eq 'garble';
 	_queue($down, $frame, entry => [ '<', @entry ], held => $request->{action} eq 'hold');
 	return;
 }

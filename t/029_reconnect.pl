@@ -1,0 +1,243 @@
+# Which server is tried when, for how long, and how soon again: the living one of
+# several at once, a silent one no longer than is left for the others, and none
+# of them ever faster than it is worth while nobody answers.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use IO::Socket::INET;
+use List::Util qw(max min sum0);
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# What a busy machine may add to a time that is promised, in seconds
+my $SLACK = 1.5;
+
+my $zk = ZooKeeper->new->start;
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s');
+
+sub session_with
+{
+	my (%setting) = @_;
+	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+}
+
+sub works
+{
+	my ($s, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($s->value(q{SELECT zk_lock('/works'), zk_unlock('/works')}), 't|t', $name);
+	return;
+}
+
+# Takes connections, and never says a word
+my @silent;
+
+sub silent
+{
+	push @silent, IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 100) // die "could not listen: $@";
+	return '127.0.0.1:' . $silent[-1]->sockport;
+}
+
+sub nobody { return '127.0.0.1:' . ZooKeeper::free_port(); }
+
+# When these were tried since their logs were cleared
+sub tries
+{
+	my @times = map { $_->[0] } grep { $_->[1] eq '.' && $_->[2] =~ /^(?:open|closed)$/ } map { $_->log } @_;
+	@times = sort { $a <=> $b } @times;
+	return @times;
+}
+
+sub pauses { return map { $_[$_] - $_[ $_ - 1 ] } 1 .. $#_; }
+
+# From now on they close each connection at once, as a server does that is in an
+# election.
+sub turn_away
+{
+	$_->refuse(at_accept => 1), $_->clear_log, $_->drop for @_;
+	return;
+}
+
+# -------------------------------------------------------------- which, and when
+
+subtest 'the living one of several is found at once' => sub {
+	foreach my $dead ([ map { nobody() } 1 .. 4 ], [ '255.255.255.255:2181', nobody() ])
+	{
+		my @s = map { session_with(hosts => join ',', @$dead, $zk->hosts) } 1 .. 3;
+		foreach my $s (@s)
+		{
+			my $result = $s->query(q{SELECT zk_lock('/first/' || pg_backend_pid())});
+			is($result->{out}, 't', @$dead . ' of ' . (@$dead + 1) . ' are down');
+			cmp_ok($result->{seconds}, '<', $SLACK, '- at once');
+		}
+	}
+};
+
+# However long sessions live, zklock.connect_timeout is 5 seconds.
+subtest 'the living one behind silent ones' => sub {
+	my $hosts = join ',', silent(), silent(), $zk->hosts;
+	my @s = map { session_with(hosts => $hosts, session_timeout => '60s') } 1 .. 6;
+	$_->send(q{SELECT zk_lock('/behind/' || pg_backend_pid())}) for @s;
+	foreach (map { $_->wait } @s)
+	{
+		is($_->{out}, 't', 'is found');
+		cmp_ok($_->{seconds}, '<', 3 + $SLACK, '- in time');
+	}
+};
+
+# It makes a session for each attempt, whose answer nobody reads then.
+subtest 'a single server that is slow' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $before = () = $zk->sessions;
+	my $s = session_with(hosts => $proxy->hosts, connect_timeout => '20s');
+	$proxy->hold('connect', 20);
+	$s->send(q{SELECT zk_lock('/slow')});
+	$proxy->wait_held;
+	sleep 3;    # longer than a third of the session timeout
+	my $tried = () = tries($proxy);
+	my $sessions = () = $zk->sessions;
+	$proxy->release;
+	is($s->wait->{out}, 't', 'it is waited for');
+	is($tried, 1, 'one attempt in half of a session timeout');
+	is($sessions - $before, 1, '- and one session at the server');
+
+	$proxy->clear_log;
+	$proxy->hold('connect', 20);
+	$proxy->drop;
+	$proxy->wait_held;
+	sleep 3;
+	$tried = () = tries($proxy);
+	$proxy->release;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') ne 'suspect' }, 'it is back');
+	is($tried, 1, 'nor more than one to take the session up again');
+	is($s->value('SELECT state FROM zk_locks'), 'held', '- which comes in time');
+	is($s->value('SELECT losses FROM zk_session'), 0, '- with the same session');
+	$s->value(q{SELECT zk_unlock('/slow')});
+};
+
+subtest 'three servers that are slow' => sub {
+	my @proxies = map { ZkProxy->new($zk) } 1 .. 3;
+	my $s = session_with(hosts => join ',', map { $_->hosts } @proxies);
+	is($s->value(q{SELECT zk_lock('/three')}), 't', 'a lock');
+	$_->clear_log, $_->hold('connect', 20) for @proxies;
+	$_->drop for @proxies;
+	zk_until(sub { tries(@proxies) == 3 }, 'all of them are tried');
+	sleep 1.5;
+	my @tries = tries(@proxies);
+	$_->release for @proxies;
+	is(scalar @tries, 3, 'each once');
+	is(scalar(grep { tries($_) == 1 } @proxies), 3, '- and none twice');
+	cmp_ok($_, '<', 6 / 9 + $SLACK, 'no longer than a ninth of the session timeout') for pauses(@tries);
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') ne 'suspect' }, 'the last one answers');
+	is($s->value('SELECT state FROM zk_locks'), 'held', 'and the last one has the time that is left');
+	$s->value(q{SELECT zk_unlock('/three')});
+	$s->quit;
+};
+
+# ------------------------------------------------------------- and how soon again
+
+# With one server, and with three: rounds, of which each server has one try.
+subtest 'nobody takes us' => sub {
+	foreach my $n (1, 3)
+	{
+		my @proxies = map { ZkProxy->new($zk) } 1 .. $n;
+		my @s = map { session_with(hosts => join ',', map { $_->hosts } @proxies) } 1 .. 3;
+		$_->value(q{SELECT zk_lock('/away/' || pg_backend_pid())}) for @s;
+		my $ids = join ' ', map { $_->value('SELECT session_id FROM zk_session') } @s;
+		turn_away(@proxies);
+		my $began = time;
+		sleep 4;    # the sessions live
+		my @tries = map { scalar tries($_) } @proxies;
+		my $seconds = time - $began;
+		note "of $n: @tries in $seconds s";
+
+		# half of 50, 100, 200 and 400 ms, and then one in half a second at most
+		cmp_ok($_, '<=', 3 * (6 + 2 * $seconds), 'a few tries of each server') for @tries;
+		cmp_ok($_, '>=', 3 * 4, '- in several rounds') for @tries;
+
+		# by now they are half a second to a second apart
+		my @late = grep { $_ > $began + 1.5 } tries(@proxies);
+		my %ms = map { int(($_ - $began) * 50) => 1 } @late;
+		cmp_ok(keys %ms, '>', @late / 2, 'they do not come together') or note "@late";
+
+		$_->pass for @proxies;
+		my $back = time;
+		zk_until(sub { 3 == grep { $_->value('SELECT state FROM zk_locks') eq 'held' } @s }, 'all are back');
+		cmp_ok(time - $back, '<', 1 + $SLACK, 'in time');
+		is(join(' ', map { $_->value('SELECT session_id FROM zk_session') } @s), $ids, '- with the same sessions');
+
+		# it begins again at zero
+		turn_away(@proxies);
+		zk_until(sub { !grep { tries($_) < 3 * 3 } @proxies }, 'three more tries of each', 3);
+		$_->pass for @proxies;
+		zk_until(sub { 3 == grep { $_->value('SELECT state FROM zk_locks') eq 'held' } @s }, 'all are back');
+		$_->value('SELECT zk_unlock_all()'), $_->quit for @s;
+	}
+};
+
+# A call that was too short leaves a session behind that is still connecting.
+subtest 'nobody waits for it' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $s = session_with(hosts => $proxy->hosts, connect_timeout => '60s');
+	turn_away($proxy);
+	is($s->query(q{SELECT zk_lock('/idle', '200ms')})->{state}, '58000', 'nobody takes us');
+	sleep 5;
+	my @tries = tries($proxy);
+	note join ' ', map { sprintf '%.2f', $_ } pauses(@tries);
+	cmp_ok(@tries, '<=', 12, 'fewer and fewer tries');
+	cmp_ok(max(pauses(@tries)), '>', 0.75, '- with ever longer pauses');
+	$proxy->pass;
+	my $result = $s->query(q{SELECT zk_lock('/idle')});
+	is($result->{out}, 't', 'a call that waits');
+	cmp_ok($result->{seconds}, '<', 1 + $SLACK, '- does not wait for such a pause');
+};
+
+# It gives us a session, it answers, but there is always something that no
+# ZooKeeper says.
+subtest 'a server that is only good to begin with' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $s = session_with(hosts => $proxy->hosts);
+	is($s->value(q{SELECT zk_lock('/begin')}), 't', 'a lock');
+	my @ops = qw(getChildren getChildren2 create create2 createContainer multi);
+	$proxy->clear_log;
+	$proxy->garble(\@ops, 10_000);
+	$s->send(q{SELECT zk_lock('/begin/2')});
+	sleep 3;
+	my @tries = tries($proxy);
+	note scalar(@tries) . ' in 3 s';
+	cmp_ok(@tries, '>=', 2, 'is tried again');
+	cmp_ok(@tries, '<=', 14, '- but not all the time');
+	$proxy->reset;
+	is($s->wait->{out}, 't', 'and used when it is better');
+};
+
+subtest 'an address that cannot even be tried' => sub {
+	my $s = session_with(hosts => '255.255.255.255:2181', connect_timeout => '60s');
+	$s->send(q{SELECT zk_lock('/nowhere')});
+	my $keeper = zk_until(sub { (grep { $_ != $s->pid } map { m{/(\d+)$} } glob '/proc/' . $s->pid . '/task/*')[0] }, 'a keeper');
+	my $woken = sub {
+		open my $file, '<', '/proc/' . $s->pid . "/task/$keeper/status" or die "status: $!";
+		return sum0 map { /^(?:non)?voluntary_ctxt_switches:\s*(\d+)/ ? $1 : () } <$file>;
+	};
+	sleep 1;
+	my $before = $woken->();
+	sleep 3;
+	my $n = $woken->() - $before;
+	note "$n times";
+	cmp_ok($n, '<', 30, 'does not keep the keeper awake');
+	kill 'INT', $s->pid;
+	is($s->wait->{state}, '57014', 'cancelled');
+};
+
+zk_no_crash($node);
+$node->stop;
+zk_nothing_left($zk, 'nothing is left');
+
+done_testing();
