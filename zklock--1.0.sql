@@ -6,11 +6,14 @@
 --
 -- Taking a lock
 --
+-- COST 10000: what may ask ZooKeeper takes a round trip, or a wait, and mostly
+-- leaves a lock behind.  A filter beside it in WHERE is to run first.
+--
 
 CREATE FUNCTION zk_lock(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_lock'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock(text, interval) IS
 'take an exclusive lock until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time; 40P01 over an own shared lock that a waiter waits for';
@@ -18,7 +21,7 @@ COMMENT ON FUNCTION zk_lock(text, interval) IS
 CREATE FUNCTION zk_xact_lock(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_xact_lock'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
 'take an exclusive lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time; 40P01 over an own shared lock that a waiter waits for';
@@ -26,7 +29,7 @@ COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
 CREATE FUNCTION zk_try_lock(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_lock'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock(text) IS
 'take an exclusive lock until zk_unlock or the end of the session if nobody else holds it or waits for it';
@@ -34,7 +37,7 @@ COMMENT ON FUNCTION zk_try_lock(text) IS
 CREATE FUNCTION zk_try_xact_lock(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_xact_lock'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock(text) IS
 'take an exclusive lock until the end of the transaction if nobody else holds it or waits for it';
@@ -42,7 +45,7 @@ COMMENT ON FUNCTION zk_try_xact_lock(text) IS
 CREATE FUNCTION zk_lock_shared(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_lock_shared'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_shared(text, interval) IS
 'take a shared lock until zk_unlock_shared or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it exclusively, or waited for that before, all the time';
@@ -50,7 +53,7 @@ COMMENT ON FUNCTION zk_lock_shared(text, interval) IS
 CREATE FUNCTION zk_xact_lock_shared(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_xact_lock_shared'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_shared(text, interval) IS
 'take a shared lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it exclusively, or waited for that before, all the time';
@@ -58,7 +61,7 @@ COMMENT ON FUNCTION zk_xact_lock_shared(text, interval) IS
 CREATE FUNCTION zk_try_lock_shared(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_lock_shared'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock_shared(text) IS
 'take a shared lock until zk_unlock_shared or the end of the session if nobody else holds the exclusive lock or waits for it';
@@ -66,7 +69,7 @@ COMMENT ON FUNCTION zk_try_lock_shared(text) IS
 CREATE FUNCTION zk_try_xact_lock_shared(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_xact_lock_shared'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock_shared(text) IS
 'take a shared lock until the end of the transaction if nobody else holds the exclusive lock or waits for it';
@@ -74,7 +77,7 @@ COMMENT ON FUNCTION zk_try_xact_lock_shared(text) IS
 CREATE FUNCTION zk_lock_all(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_lock_all'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
 'take the exclusive locks of all these paths, or none, until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time; 54000 for too many, 40P01 as zk_lock';
@@ -82,7 +85,7 @@ COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
 CREATE FUNCTION zk_xact_lock_all(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_xact_lock_all'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
 'take the exclusive locks of all these paths, or none, until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time; 54000 for too many, 40P01 as zk_lock';
@@ -90,7 +93,7 @@ COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
 CREATE FUNCTION zk_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_semaphore_acquire'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
 'take one of so many places (at least 1) until zk_semaphore_release or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if all were taken all the time';
@@ -98,7 +101,7 @@ COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
 CREATE FUNCTION zk_xact_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_xact_semaphore_acquire'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
 'take one of so many places (at least 1) until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if all were taken all the time';
@@ -110,7 +113,7 @@ COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
 CREATE FUNCTION zk_unlock(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_unlock'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock(text) IS
 'give the latest session-scope hold of an exclusive lock back; false with a warning if there is none, or if it was lost';
@@ -118,7 +121,7 @@ COMMENT ON FUNCTION zk_unlock(text) IS
 CREATE FUNCTION zk_unlock_shared(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_unlock_shared'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock_shared(text) IS
 'give the latest session-scope hold of a shared lock back; false with a warning if there is none, or if it was lost';
@@ -126,7 +129,7 @@ COMMENT ON FUNCTION zk_unlock_shared(text) IS
 CREATE FUNCTION zk_semaphore_release(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_semaphore_release'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_release(text) IS
 'give the latest session-scope hold of a place of a semaphore back; false with a warning if there is none, or if it was lost';
@@ -134,7 +137,7 @@ COMMENT ON FUNCTION zk_semaphore_release(text) IS
 CREATE FUNCTION zk_unlock_all()
 RETURNS integer
 AS 'MODULE_PATHNAME', 'zk_unlock_all'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock_all() IS
 'give all session-scope holds of this session back, of locks and semaphores; returns how many, lost ones not counted';
@@ -213,7 +216,7 @@ CREATE FUNCTION zk_lock_queue(
     OUT data text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'zk_lock_queue'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 10;
 
 COMMENT ON FUNCTION zk_lock_queue(text) IS
 'everyone who holds a lock or waits for it, of whichever client, in order; then the same of the semaphore of that path';
@@ -221,7 +224,7 @@ COMMENT ON FUNCTION zk_lock_queue(text) IS
 CREATE FUNCTION zk_lock_break(path text, node text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_lock_break'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_break(text, text) IS
 'take a lock, or a place in its queue, away from whoever has it: remove the node that zk_lock_queue shows; false if it was gone';
@@ -250,7 +253,8 @@ CREATE VIEW zk_session AS
 COMMENT ON VIEW zk_session IS
 'the ZooKeeper session of this backend: one row';
 
-GRANT SELECT ON zk_locks, zk_session TO PUBLIC;
+-- zk_fences, too: pg_dump reads it, as whoever owns the database
+GRANT SELECT ON zk_locks, zk_session, zk_fences TO PUBLIC;
 
 --
 -- A lock reaches other databases and machines, so who may take one is the
@@ -277,4 +281,3 @@ REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_queue(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_break(text, text) FROM PUBLIC;
-REVOKE ALL ON zk_fences FROM PUBLIC;

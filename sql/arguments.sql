@@ -200,7 +200,7 @@ SELECT statement, a.code, a.detail
   FROM unnest(ARRAY['SET zklock.session_timeout = ''999ms''', 'SET zklock.session_timeout = ''2h''',
                     'SET zklock.connect_timeout = 0', 'SET zklock.connect_timeout = -1',
                     'SET zklock.operation_timeout = 0', 'SET zklock.operation_timeout = ''soon''',
-                    'SET zklock.release_timeout = -1', 'SET zklock.release_timeout = ''2min''',
+                    'SET zklock.release_timeout = -1', 'SET zklock.release_timeout = ''1001ms''',
                     'SET zklock.max_locks = 0',
                     'SET zklock.node_style = ''''', 'SET zklock.node_style = ''zkc''', 'SET zklock.node_style = 1',
                     'SET zklock.root = ''''', 'SET zklock.root = ''a''', 'SET zklock.root = ''/a/''',
@@ -220,7 +220,7 @@ SET zklock.node_style = 'kazoo';
 SELECT set_config('zklock.hosts', 'localhost:2181', false);
 SET zklock.connect_timeout = '3s';
 SET zklock.operation_timeout = '3s';
-SET zklock.release_timeout = '3s';
+SET zklock.release_timeout = '1s';
 SELECT name, setting, unit FROM pg_settings
  WHERE name IN ('zklock.connect_timeout', 'zklock.operation_timeout', 'zklock.release_timeout') ORDER BY name;
 RESET zklock.connect_timeout;

@@ -118,6 +118,42 @@ RESET ROLE;
 DROP OWNED BY regress_zk_fence;
 DROP ROLE regress_zk_fence;
 
+-- While a statement runs, the function may be dropped, as an update script might.
+-- Then nobody knows where the table is; the caller's own is not the place.
+BEGIN;
+CREATE TEMP TABLE zk_fences (path text PRIMARY KEY, token bigint, recorded_at timestamptz DEFAULT now());
+CREATE FUNCTION pg_temp.trap() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a trap runs as %', current_user;
+END $$;
+CREATE TRIGGER trap BEFORE INSERT ON pg_temp.zk_fences FOR EACH ROW EXECUTE FUNCTION pg_temp.trap();
+CREATE FUNCTION pg_temp.drop_it() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    ALTER EXTENSION zklock DROP FUNCTION public.zk_fence(text, bigint);
+    DROP FUNCTION public.zk_fence(text, bigint);
+    RETURN 0;
+END $$;
+\set SHOW_CONTEXT never
+SELECT CASE WHEN i = 2 THEN pg_temp.drop_it() ELSE public.zk_fence('/fence/dropped', 1) END
+  FROM generate_series(1, 3) AS i;
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+
+-- Nor may anybody else have put a table there
+BEGIN;
+ALTER EXTENSION zklock DROP TABLE zk_fences;
+DROP TABLE zk_fences;
+SAVEPOINT none;
+SELECT zk_fence('/fence/a', 1);
+ROLLBACK TO none;
+CREATE TABLE public.zk_fences (path text PRIMARY KEY, token bigint, recorded_at timestamptz DEFAULT now());
+CREATE ROLE regress_zk_other;
+ALTER TABLE zk_fences OWNER TO regress_zk_other;
+SELECT zk_fence('/fence/a', 1);
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK;
+\set SHOW_CONTEXT errors
+
 -- The table is part of the extension, and what it holds is dumped
 SELECT extconfig::regclass[], extcondition FROM pg_extension WHERE extname = 'zklock';
 

@@ -15,10 +15,14 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 #include "fence.h"
 #include "path.h"
@@ -32,12 +36,57 @@
 #define LOOK \
 	"SELECT token FROM %s WHERE path = $1"
 
+/* Is it a table of the current user's?  A superuser's being one does not count */
+static bool
+is_own_table(Oid relation)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
+	bool		own = false;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		own = form->relkind == RELKIND_RELATION && form->relowner == GetUserId();
+		ReleaseSysCache(tuple);
+	}
+	return own;
+}
+
+/*
+ * The table as SQL names it.  It lies in the schema of the function; but while
+ * the statement runs, the one or the other may be dropped.  A name without a
+ * schema would lead to a table of the caller's, whose triggers would run as the
+ * function's owner, who is the current user here.  So would those of a table
+ * that somebody has made in its place; but nobody can make one that is ours.
+ */
+static char *
+find_table(Oid function)
+{
+	Oid			schema = get_func_namespace(function);
+	char	   *schema_name = OidIsValid(schema) ? get_namespace_name(schema) : NULL;
+	Oid			table = schema_name != NULL ? get_relname_relid("zk_fences", schema) : InvalidOid;
+
+	if (!OidIsValid(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("could not find the table zk_fences"),
+				 errdetail("It lies in the schema of zk_fence. The one or the other has been dropped.")));
+	if (!is_own_table(table))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("%s is not a table of the owner of zk_fence",
+						quote_qualified_identifier(schema_name, "zk_fences")),
+				 errdetail("Whoever else owns it could make the function's owner run triggers."),
+				 errhint("Give both to one role.")));
+	return quote_qualified_identifier(schema_name, "zk_fences");
+}
+
 static int
-execute(const char *command, Oid schema, const char *path, int64 token, int expected)
+execute(const char *command, const char *table, const char *path, int64 token, int expected)
 {
 	Oid			types[] = {TEXTOID, INT8OID};
 	Datum		values[] = {CStringGetTextDatum(path), Int64GetDatum(token)};
-	char	   *table = quote_qualified_identifier(get_namespace_name(schema), "zk_fences");
 	int			rc = SPI_execute_with_args(psprintf(command, table), lengthof(types),
 										   types, values, NULL, false, 0);
 
@@ -48,31 +97,32 @@ execute(const char *command, Oid schema, const char *path, int64 token, int expe
 
 /* The token that is recorded; the row is ours, so it stays what it is */
 static int64
-recorded_token(Oid schema, const char *path)
+recorded_token(const char *table, const char *path)
 {
 	bool		isnull;
 
-	if (execute(LOOK, schema, path, 0, SPI_OK_SELECT) != 1)
+	if (execute(LOOK, table, path, 0, SPI_OK_SELECT) != 1)
 		elog(ERROR, "fence of lock path \"%s\" is gone", path);
 	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
 
 void
-zkf_record(Oid schema, const char *path, int64 token)
+zkf_record(Oid function, const char *path, const char *full_path, int64 token)
 {
 	int64		recorded = token;
+	char	   *table = find_table(function);
 
-	path = zkpath_for_display(path);
+	full_path = zkpath_for_display(full_path);
 
 	SPI_connect();
-	if (execute(RECORD, schema, path, token, SPI_OK_INSERT) == 0)
-		recorded = recorded_token(schema, path);
+	if (execute(RECORD, table, full_path, token, SPI_OK_INSERT) == 0)
+		recorded = recorded_token(table, full_path);
 	SPI_finish();
 
 	if (recorded > token)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("stale fencing token for the lock on \"%s\"", path),
+				 errmsg("stale fencing token for the lock on \"%s\"", zkpath_for_display(path)),
 				 errdetail("The token is " INT64_FORMAT ", and " INT64_FORMAT " was here before.",
 						   token, recorded),
 				 errhint("Somebody else has held the lock since; lock again and repeat the transaction.")));

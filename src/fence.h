@@ -9,11 +9,12 @@
 #define ZKLOCK_FENCE_H
 
 /*
- * Record that the holder with this token of the lock at this path (in UTF-8,
- * root included) is about to write.  Raises 40001 when a greater one was
- * here before.  Either way the path's row is locked to the end of the
- * transaction.  schema: of the table.
+ * Record that the holder with this token of the lock at this path (in UTF-8;
+ * full_path has the root in front) is about to write.  Raises 40001 when a
+ * greater one was here before.  Either way the path's row is locked to the end
+ * of the transaction.  function: zk_fence, in whose schema the table is; the
+ * current user is its owner.
  */
-extern void zkf_record(Oid schema, const char *path, int64 token);
+extern void zkf_record(Oid function, const char *path, const char *full_path, int64 token);
 
 #endif							/* ZKLOCK_FENCE_H */

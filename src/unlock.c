@@ -15,6 +15,10 @@
 #include "hold_int.h"
 #include "settings.h"
 
+/* To who wants to give back what is not the session's */
+#define TRANSACTION_HINT \
+	"The transaction holds it, and gives it back when it ends."
+
 /*
  * Give one or all of a hold's count back, by zk_unlock.  What the current
  * transaction took stays as an entry: see the head of hold.c.
@@ -298,18 +302,36 @@ complete_endings(Ending *endings, int n)
 	finish_endings(endings, n);
 }
 
+static bool
+is_held_by_transaction(Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_TRANSACTION && hold->count > 0)
+			return true;
+	}
+	return false;
+}
+
 static void
-warn_not_held(const char *path, ZkpMode mode)
+warn_not_held(Lock *lock, const char *path, ZkpMode mode)
 {
 	const char *shown = zkpath_for_display(path);
+	bool		hint = lock != NULL && is_held_by_transaction(lock);
 
 	if (mode == ZKP_SEMAPHORE)
 		ereport(WARNING,
-				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown)));
+				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown),
+				 hint ? errhint(TRANSACTION_HINT) : 0));
 	else
 		ereport(WARNING,
 				(errmsg("you don't own a session-scope %s lock on \"%s\"",
-						mode == ZKP_SHARED ? "shared" : "exclusive", shown)));
+						mode == ZKP_SHARED ? "shared" : "exclusive", shown),
+				 hint ? errhint(TRANSACTION_HINT) : 0));
 }
 
 bool
@@ -321,7 +343,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 
 	if (hold == NULL)
 	{
-		warn_not_held(path, mode);
+		warn_not_held(lock, path, mode);
 		return false;
 	}
 	ending.lost = zkh_is_lost(lock);

@@ -27,6 +27,9 @@
 #include "settings.h"
 #include "xact.h"
 
+/* How late a cancel may be noticed while releases are confirmed */
+#define LINGER_SLICE_MS		10
+
 /*
  * The tickets of the nodes that the current transaction has given back; none
  * while last is 0
@@ -264,8 +267,11 @@ settle_ended(void)
 
 /*
  * Let the deletes that the end of a transaction has sent be confirmed.  No
- * latch here, and no error; PostgreSQL still holds the row locks.  A cancel
- * ends the wait, and is for the next statement to act on.
+ * latch here, and no error; interrupts are held, and PostgreSQL still has the
+ * row locks.  So whatever asks this process for something ends the wait: a
+ * cancel, which is for the next statement to act on, or a barrier, for which
+ * another session's DROP DATABASE waits.  What comes between the look and
+ * the poll is seen when the slice is over.
  */
 static void
 linger(void)
@@ -287,11 +293,11 @@ linger(void)
 		struct pollfd fd = {.events = POLLIN};
 
 		zks_info(session, &info);
-		if (info.state != ZKS_CONNECTED || left <= 0 || QueryCancelPending || ProcDiePending)
+		if (info.state != ZKS_CONNECTED || left <= 0 || InterruptPending)
 			return;
 		pgstat_report_wait_start(zkwait_event(ZKWAIT_RELEASE));
 		fd.fd = zks_await(session, NULL);
-		poll(&fd, 1, (int) left);
+		poll(&fd, 1, (int) Min(left, LINGER_SLICE_MS));
 		zks_awaited(session);
 		pgstat_report_wait_end();
 	}

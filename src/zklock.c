@@ -292,10 +292,7 @@ zk_lock_token(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-/*
- * SECURITY DEFINER, so the owner of the table writes.  The table lies in the
- * schema of this function.
- */
+/* SECURITY DEFINER, so the owner of the table writes */
 PG_FUNCTION_INFO_V1(zk_fence);
 Datum
 zk_fence(PG_FUNCTION_ARGS)
@@ -306,7 +303,7 @@ zk_fence(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("zk_fence()");
 	token = PG_ARGISNULL(1) ? zkh_fencing_token(path) : PG_GETARG_INT64(1);
 	zkh_follow_settings();
-	zkf_record(get_func_namespace(fcinfo->flinfo->fn_oid), zkh_full_path(path), token);
+	zkf_record(fcinfo->flinfo->fn_oid, path, zkh_full_path(path), token);
 	PG_RETURN_INT64(token);
 }
 

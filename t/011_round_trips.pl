@@ -167,7 +167,7 @@ foreach my $k (1, 16, 100)
 
 # One round trip, in which all are confirmed, if that is asked for
 {
-	$s->value(q{SET zklock.release_timeout = '10s'});
+	$s->value(q{SET zklock.release_timeout = '1s'});
 	$s->value(q{BEGIN; SELECT count(zk_xact_lock('/k/' || i)) FROM generate_series(1, 16) i});
 	$proxy->delay_ms(100);
 	$proxy->clear_log;

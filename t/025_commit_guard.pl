@@ -121,7 +121,7 @@ subtest 'what a COMMIT costs' => sub {
 	foreach my $guard (qw(off on strict))
 	{
 		# releases are confirmed when COMMIT returns, so that they are counted
-		my $session = session_with($proxy, commit_guard => $guard, release_timeout => '10s');
+		my $session = session_with($proxy, commit_guard => $guard, release_timeout => '1s');
 		my $asks = $guard eq 'strict' ? 1 : 0;
 
 		foreach my $k (1, 5, 50)

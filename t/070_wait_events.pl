@@ -20,7 +20,7 @@ my $node = zk_cluster(
 	'zklock.session_timeout' => '30s',
 	'zklock.connect_timeout' => '60s',
 	'zklock.operation_timeout' => '60s',
-	'zklock.release_timeout' => '60s');
+	'zklock.release_timeout' => '1s');
 my $admin = zk_session($node);
 my $named = $admin->value(q{SELECT current_setting('server_version_num')}) >= 170000;
 
