@@ -46,8 +46,7 @@ static pid_t owner_pid = 0;		/* a fork's session is not the child's */
 /* The settings that the session was opened with; malloc'ed */
 static char *session_hosts = NULL;
 static int	session_timeout = 0;
-static int	session_style = 0;
-static int	session_acl = 0;
+static bool session_is_known = false;	/* it has credentials */
 static char *session_auth_file = NULL;
 
 static void
@@ -109,22 +108,17 @@ zkc_generation(void)
 	return session != NULL ? generation : 0;
 }
 
-ZkpStyle
-zkc_style(void)
-{
-	return (ZkpStyle) (session != NULL ? session_style : zklock_node_style);
-}
-
 void
 zkc_follow_settings(void)
 {
 	if (session != NULL &&
 		(strcmp(session_hosts, zklock_hosts) != 0 ||
 		 session_timeout != zklock_session_timeout ||
-		 session_style != zklock_node_style ||
-		 session_acl != zklock_acl ||
 		 strcmp(session_auth_file, zklock_auth_file) != 0 ||
-		 zkcert_changed()))
+		 zkcert_changed() ||
+
+	/* the file may have got credentials since */
+		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
 		close_session(EXIT_BOUND_MS);
 }
 
@@ -165,6 +159,30 @@ exit_in_order(void)
 		proc_exit(1);
 }
 
+static bool
+has_credentials(const ZkCredentials *credentials)
+{
+	return credentials->n > 0 || zklock_tls_cert_file[0] != '\0';
+}
+
+static void
+raise_nameless(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("zklock.acl is \"creator\", but there are no credentials"),
+			 session != NULL && zklock_auth_file[0] != '\0' ?
+			 errdetail("The ZooKeeper session was opened without; a new one begins when this session holds no lock.") : 0,
+			 errhint("Set zklock.auth_file to a file that has a line such as digest:user:password.")));
+}
+
+void
+zkc_refuse_nameless(void)
+{
+	if (!session_is_known)
+		raise_nameless();
+}
+
 /*
  * A session as the settings ask for, and their copy.  Leaves it NULL, with
  * errno set, when there are not the resources.
@@ -175,7 +193,6 @@ open_as_set(const ZkCredentials *credentials)
 	ZkOptions	options = {
 		.hosts = zklock_hosts,
 		.timeout_ms = zklock_session_timeout,
-		.closed = zklock_acl == ZKLOCK_ACL_CREATOR,
 		/* die() and others of a backend only leave word; bgworker_die does not */
 		.handlers_return = MyBgworkerEntry == NULL && IsUnderPostmaster,
 		.credentials = credentials->list,
@@ -191,8 +208,7 @@ open_as_set(const ZkCredentials *credentials)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	session_timeout = zklock_session_timeout;
-	session_style = zklock_node_style;
-	session_acl = zklock_acl;
+	session_is_known = has_credentials(credentials);
 
 	reserve_descriptors();
 	if (with_tls && (options.tls = zkcert_read()) == NULL)
@@ -233,14 +249,10 @@ open_session(void)
 		exit_registered = true;
 	}
 	zkcred_read(zklock_auth_file, &credentials);
-	if (zklock_acl == ZKLOCK_ACL_CREATOR && credentials.n == 0 &&
-		zklock_tls_cert_file[0] == '\0')
+	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(&credentials))
 	{
 		zkcred_wipe(&credentials);	/* what is commented out, too */
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("zklock.acl is \"creator\", but there are no credentials"),
-				 errhint("Set zklock.auth_file to a file that has a line such as digest:user:password.")));
+		raise_nameless();
 	}
 	PG_TRY();
 	{

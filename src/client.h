@@ -40,8 +40,11 @@ extern ZkSession *zkc_peek(void);
  */
 extern uint32 zkc_generation(void);
 
-/* Whose names new nodes get: as the session, or else the settings, say */
-extern ZkpStyle zkc_style(void);
+/*
+ * Raises 55000 if the session was opened without credentials: nobody could be
+ * the creator of a node.
+ */
+extern void zkc_refuse_nameless(void);
 
 /*
  * With nothing held, other settings than the session was opened with take

@@ -843,7 +843,10 @@ static void
 begin_round(Call *c)
 {
 	c->session = zkc_connect(c->wait);
-	c->want.style = zkc_style();
+	c->want.style = (ZkpStyle) zklock_node_style;
+	c->want.closed = zklock_acl == ZKLOCK_ACL_CREATOR;
+	if (c->want.closed)
+		zkc_refuse_nameless();
 	c->want.identity = zki_lines();
 	refuse_too_large(c);
 }

@@ -47,6 +47,7 @@ struct ZkNode
 	bool		gone;			/* finished; freed when nothing is pending */
 	bool		was_unsure;
 	bool		parents;		/* we sent its directory, too */
+	bool		closed;			/* as in ZkpWant */
 	bool		pruning;		/* and now take it away; dir gets shorter */
 	int			parent_rc;
 	bool		deleting;
@@ -290,7 +291,7 @@ create_parents(ZkNode *n, const char *before)
 		if (!leads_to(path, before))
 			r = request(n, on_parent);
 		if (r != NULL)
-			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK);
+			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed);
 		if (slash != NULL)
 			*slash = '/';
 	}
@@ -397,6 +398,7 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->session = s;
 	n->state = ZKN_CREATING;
 	n->parents = parents;
+	n->closed = want->closed;
 	strcpy(n->dir, dir);
 	n->identity = strcpy(n->dir + dir_size, identity);
 	zkp_prefix(n->prefix, uuid, want);
@@ -426,7 +428,8 @@ create_one_locked(ZkNode *n)
 	if (n->parents)
 		create_parents(n, "");
 	zkp_write_data(data, false, 0, n->identity);
-	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data);
+	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
+					  n->closed);
 	return true;
 }
 
@@ -446,7 +449,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 		NodePath	path;
 
 		paths[i] = strdup(node_path(nodes[i], nodes[i]->prefix, &path));
-		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL, data};
+		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL, data, nodes[i]->closed};
 		ready = paths[i] != NULL;
 	}
 	if (ready)
@@ -521,7 +524,8 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 		size_t		path_len = strlen(dirs[i]) + 1 + strlen(prefix);
 
 		bytes += ZKR_RESULT_BYTES + path_len + 11;
-		sent += ZKR_CREATE_BYTES + s->acl_bytes + path_len + data_len;
+		sent += ZKR_CREATE_BYTES + path_len + data_len +
+			(want->closed ? s->closed_acl_bytes : ZKR_ACL_BYTES);
 	}
 	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
 }
@@ -816,8 +820,8 @@ send_share(ZkNode *n)
 	if (rename)
 	{
 		ZkOp		ops[2] = {
-			{ZOO_CREATE_OP, node_path(n, name, &shared_path), ZOO_EPHEMERAL, data},
-			{ZOO_DELETE_OP, path.text, 0, NULL}
+			{ZOO_CREATE_OP, node_path(n, name, &shared_path), ZOO_EPHEMERAL, data, n->closed},
+			{ZOO_DELETE_OP, path.text, 0, NULL, false}
 		};
 
 		/* it would take this for the node's loss */
@@ -977,7 +981,7 @@ zkn_prove_locked(ZkSession *s)
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		NodePath	path;
-		ZkOp		op = {ZOO_CHECK_OP, node_path(n, n->name, &path), 0, NULL};
+		ZkOp		op = {ZOO_CHECK_OP, node_path(n, n->name, &path), 0, NULL, false};
 		ZkRequest  *r;
 
 		if (n->state != ZKN_PRESENT || n->unwanted || is_renaming(n))
@@ -1129,7 +1133,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 		paths[count] = strdup(node_path(node, name, &path));
 		if (paths[count] == NULL)
 			break;
-		ops[count] = (ZkOp) {ZOO_CHECK_OP, paths[count], 0, NULL};
+		ops[count] = (ZkOp) {ZOO_CHECK_OP, paths[count], 0, NULL, false};
 		bytes += strlen(paths[count++]);
 	}
 	*n = count;

@@ -56,6 +56,7 @@ typedef struct ZkpWant
 	ZkpStyle	style;
 	int32_t		permits;		/* of a semaphore: how many may hold at once */
 	const char *identity;		/* lines that tell who it is, or NULL */
+	bool		closed;			/* what is made for it is for those who are we */
 } ZkpWant;
 
 typedef struct ZkpContender

@@ -345,8 +345,14 @@ begin(ZkRequest *r)
 	return false;
 }
 
+static const struct ACL_vector *
+acl(bool closed)
+{
+	return closed ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
+}
+
 void
-zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data)
+zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, bool closed)
 {
 	zhandle_t  *zh = r->session->zh;
 
@@ -355,9 +361,9 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data)
 		return;
 	if (flags == ZOO_CONTAINER)
 		submitted(r, zoo_acreate(zh, path, data, (int) strlen(data),
-								 r->session->acl, flags, on_string, r));
+								 acl(closed), flags, on_string, r));
 	else
-		submitted(r, zoo_acreate2(zh, path, data, (int) strlen(data), r->session->acl,
+		submitted(r, zoo_acreate2(zh, path, data, (int) strlen(data), acl(closed),
 								  flags, on_create2, r));
 }
 
@@ -451,7 +457,7 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 
 			if (ops[i].type == ZOO_CREATE_OP)
 				zoo_create_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
-								   r->session->acl, ops[i].flags, r->op_names[i],
+								   acl(ops[i].closed), ops[i].flags, r->op_names[i],
 								   (int) strlen(ops[i].path) + NUMBER_LEN);
 			else if (ops[i].type == ZOO_DELETE_OP)
 				zoo_delete_op_init(&zops[i], ops[i].path, -1);

@@ -442,20 +442,19 @@ copy_credentials(ZkSession *s, const ZkOptions *options)
 	if (s->credentials == NULL)
 		return false;
 	s->ncredentials = options->ncredentials;
-	s->acl_bytes = ZKR_ACL_BYTES;
+	s->closed_acl_bytes = ZKR_ACL_BYTES;
 
 	/* the subject of a certificate is an id, too */
-	if (options->closed && options->tls != NULL)
-		s->acl_bytes += ZKR_ACL_BYTES + LONGEST_SUBJECT;
+	if (options->tls != NULL)
+		s->closed_acl_bytes += ZKR_ACL_BYTES + LONGEST_SUBJECT;
 	for (int i = 0; i < s->ncredentials; i++)
 	{
 		s->credentials[i].scheme = strdup(options->credentials[i].scheme);
 		s->credentials[i].secret = strdup(options->credentials[i].secret);
 		if (s->credentials[i].scheme == NULL || s->credentials[i].secret == NULL)
 			return false;
-		if (options->closed)
-			s->acl_bytes += ZKR_ACL_BYTES + strlen(s->credentials[i].scheme) +
-				strlen(s->credentials[i].secret);
+		s->closed_acl_bytes += ZKR_ACL_BYTES + strlen(s->credentials[i].scheme) +
+			strlen(s->credentials[i].secret);
 	}
 	return true;
 }
@@ -638,7 +637,6 @@ zks_open(const ZkOptions *options)
 	s->wanted_timeout_ms = options->timeout_ms;
 	s->info.timeout_ms = options->timeout_ms;
 	s->handlers_return = options->handlers_return;
-	s->acl = options->closed ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
 	s->info.state = ZKS_CONNECTING;
 	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);

@@ -84,7 +84,6 @@ typedef struct ZkOptions
 {
 	const char *hosts;			/* "host:port,..." */
 	int			timeout_ms;		/* asked of the server */
-	bool		closed;			/* our nodes are for those who are we */
 	bool		handlers_return;	/* no signal handler of this process leaves it,
 									 * but by _exit() */
 	const ZkCredential *credentials;	/* told to each server */

@@ -99,6 +99,7 @@ typedef struct ZkOp
 	const char *path;
 	int			flags;			/* of a create */
 	const char *data;			/* of a create; NULL: none */
+	bool		closed;			/* of a create: as in ZkpWant */
 } ZkOp;
 
 struct ZkWatch
@@ -160,8 +161,7 @@ struct ZkSession
 	char	   *hosts;
 	int			wanted_timeout_ms;
 	bool		handlers_return;	/* as in ZkOptions */
-	const struct ACL_vector *acl;	/* of all nodes that we make */
-	size_t		acl_bytes;		/* what the server may make of it */
+	size_t		closed_acl_bytes;	/* what the server may make of "creator" */
 	ZkCredential *credentials;	/* until the library has them */
 	int			ncredentials;
 	ZkTls	   *tls;			/* NULL: without */
@@ -248,7 +248,8 @@ extern ZkFrameVerdict zkcn_process_locked(ZkSession *s, uint32_t happened);
 
 /* request.c */
 extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
-extern void zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data);
+extern void zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data,
+							  bool closed);
 extern void zkr_list_locked(ZkRequest *r, const char *dir);
 extern void zkr_sync_locked(ZkRequest *r, const char *path);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);

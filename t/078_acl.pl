@@ -220,6 +220,56 @@ subtest 'creator without a credential' => sub {
 	$s->quit;
 };
 
+subtest 'acl and node_style are read at each call' => sub {
+	my $s = session_with(acl => 'world', root => '/each/call');
+	$s->value("SELECT zk_lock('/world')");
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	is($s->value("SET zklock.acl = creator; SET zklock.node_style = kazoo; SELECT zk_lock('/closed'), zk_lock_all('{/both/a,/both/b}')"),
+		't|t', 'both changed while a lock is held');
+	all_have(world_acl(), '- which stays as it was made', "/each/call/world");
+	all_have($CLOSED, "- while others are closed, $_", "/each/call/$_") for qw(closed both);
+	like($_, qr/__lock__/, '- and have names as they shall have now') for map { $zk->children("/each/call/$_") } qw(closed both/a both/b);
+	is($s->value('SELECT session_id FROM zk_session'), $id, '- in the same ZooKeeper session');
+	is($s->value("SET zklock.acl = world; SET zklock.node_style = curator; SELECT zk_lock('/open'), zk_lock_shared('/closed'), zk_unlock('/closed')"),
+		't|t|t', 'and back');
+	all_have(world_acl(), '- they are open', '/each/call/open');
+	like(($zk->children('/each/call/closed'))[0], qr/__rlock__/, '- and one that becomes a reader by another name');
+	all_have($CLOSED, '- is closed as before', '/each/call/closed');
+	my $user = session_with(root => '/each/call');
+	is($user->value("SELECT zk_lock('/inner')"), 't', 'a session that closes');
+	$admin->value(q{CREATE FUNCTION open_lock(text) RETURNS boolean LANGUAGE sql SECURITY DEFINER
+		SET zklock.acl = world AS 'SELECT zk_xact_lock($1)'});
+	is($user->value("BEGIN; SELECT open_lock('/of-a-function'), zk_lock('/after')"), 't|t', '- and calls a function that opens');
+	all_have(world_acl(), '- whose lock is open', '/each/call/of-a-function');
+	all_have($CLOSED, '- and its own are not', "/each/call/$_") for qw(inner after);
+	$user->value('COMMIT');
+	$_->quit for $s, $user;
+
+	# no credentials: not in this ZooKeeper session
+	$s = session_with(acl => 'world', auth_file => '', root => '/each/call');
+	is($s->value("SELECT zk_lock('/world')"), 't', 'a session that has none');
+	$s->value("SET zklock.acl = creator");
+	my $r = $s->query("SELECT zk_lock('/closed')");
+	is($r->{state}, '55000', '- closes nothing') or diag $r->{err};
+	is($r->{detail}, '', '- as no file is set');
+	$s->value("SET zklock.auth_file = '$file{ann}'");
+	$r = $s->query("SELECT zk_lock('/closed')");
+	is($r->{state}, '55000', '- nor when one is set, as long as it holds something');
+	like($r->{detail}, qr/was opened without/, '- which it is told');
+	is($s->value("SELECT zk_lock('/world'), zk_unlock('/world'), zk_unlock('/world'), zk_lock('/closed')"), 't|t|t|t', '- but then');
+	all_have($CLOSED, '- it does', '/each/call/closed');
+	$s->quit;
+
+	# the file has got a credential since
+	my $file = auth_file("# none\n");
+	$s = session_with(acl => 'world', auth_file => $file, root => '/each/call');
+	is($s->value("SELECT zk_lock('/world'), zk_unlock('/world')"), 't|t', 'an empty file');
+	append_to_file($file, "digest:$secret{ann}\n");
+	is($s->value("SET zklock.acl = creator; SELECT zk_lock('/closed')"), 't', '- that is not empty any more');
+	all_have($CLOSED, '- it closes', '/each/call/closed');
+	$s->quit;
+};
+
 # --------------------------------------------------------- closed to strangers
 
 # ann's: a lock that is held and waited for, a shared one, a semaphore.  Some of
