@@ -232,6 +232,7 @@ COMMENT ON FUNCTION zk_lock_break(text, text) IS
 CREATE FUNCTION zk_session_status(
     OUT state text,
     OUT session_id text,
+    OUT hosts text,
     OUT server text,
     OUT session_timeout interval,
     OUT last_heard timestamptz,

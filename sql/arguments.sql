@@ -311,18 +311,21 @@ RESET zklock.hosts;
 SELECT zk_lock('/arguments/a');
 SELECT state, session_id <> :'session_before' AS another FROM zk_session;
 
--- a session that holds a lock stays where it is
+-- a session that holds a lock stays where it is, and locks nothing elsewhere
 SELECT session_id AS session_before FROM zk_session \gset
 SET zklock.hosts = '';
-SET zklock.root = '/zklock_regress_other';
+SELECT zk_lock('/arguments/a'); -- no ensemble
+SET zklock.hosts = 'zk1,zk2';
+\set VERBOSITY terse
+SELECT zk_lock('/arguments/a'); -- another
+\set VERBOSITY sqlstate
+RESET zklock.hosts;
 SET zklock.session_timeout = '12s';
 SELECT zk_lock('/arguments/a'), zk_lock('/arguments/b');
 SELECT session_id = :'session_before' AS same FROM zk_session;
 SELECT zk_unlock_all();
-SELECT zk_lock('/arguments/a');
-RESET zklock.hosts;
 
--- another root or session timeout: another session, when nothing is held
+-- another session timeout: another session, when nothing is held
 SELECT zk_lock('/arguments/a');
 SELECT path FROM zk_locks;
 SELECT session_id <> :'session_before' AS another FROM zk_session;
@@ -333,18 +336,16 @@ SELECT zk_lock('/arguments/a');
 SELECT session_id <> :'session_before' AS another FROM zk_session;
 SELECT zk_unlock('/arguments/a');
 
--- another style of names, too
+-- the root, and the style of names, at once
 SELECT zk_lock('/arguments/a');
 SELECT session_id AS session_before FROM zk_session \gset
 SET zklock.node_style = 'kazoo';
-SELECT zk_lock('/arguments/b');
-SELECT bool_and(node ~ '-lock-\d{10}$') AS style FROM zk_locks;
+SET zklock.root = '/zklock_regress_other';
+SELECT zk_lock('/arguments/a');
+SELECT path, root, node ~ '^[0-9a-f]{32}__lock__\d{10}$' AS style, count FROM zk_locks ORDER BY root;
 SELECT session_id = :'session_before' AS same FROM zk_session;
 SELECT zk_unlock_all();
-SELECT zk_lock('/arguments/b');
-SELECT node ~ '^[0-9a-f]{32}__lock__\d{10}$' AS style FROM zk_locks;
-SELECT session_id <> :'session_before' AS another FROM zk_session;
-SELECT zk_unlock_all();
+RESET zklock.root;
 RESET zklock.node_style;
 
 -- without a root, ZooKeeper's own tree is in reach, and refused
@@ -359,10 +360,10 @@ SELECT path FROM zk_locks;
 SELECT zk_unlock_all();
 RESET zklock.root;
 
--- nobody there, nobody of that name, no port, no name
+-- nobody there, nobody of that name, no port (which is 2181 then), no name
 SET zklock.connect_timeout = '1s';
-SELECT hosts, a.code, a.message, a.hint <> '' AS hint
-  FROM unnest(ARRAY['127.0.0.1:1', '127.0.0.1', ':2181', 'no.such.host.invalid:2181', '127.0.0.1:port', ',']) hosts,
+SELECT hosts, a.code, a.message, a.detail NOT LIKE 'The last attempt%' AS detail, a.hint <> '' AS hint
+  FROM unnest(ARRAY['127.0.0.1:1', 'no.such.host.invalid', ':2181', 'no.such.host.invalid:2181', '127.0.0.1:port', ',', 'zk1:2181/chroot']) hosts,
        attempt(format('SELECT zk_lock(''/arguments/a'') FROM set_config(''zklock.hosts'', %L, true)', hosts)) a;
 SELECT path FROM zk_locks;
 RESET zklock.hosts;

@@ -24,6 +24,7 @@
 #include "certificates.h"
 #include "client.h"
 #include "credentials.h"
+#include "hosts.h"
 #include "path.h"
 #include "settings.h"
 
@@ -43,8 +44,10 @@ static uint32 generation = 0;
 static int64 opened_at;
 static pid_t owner_pid = 0;		/* a fork's session is not the child's */
 
-/* The settings that the session was opened with; malloc'ed */
-static char *session_hosts = NULL;
+/*
+ * The settings that the session was opened with, or the last one; malloc'ed
+ */
+static char *session_servers = NULL;
 static int	session_timeout = 0;
 static bool session_is_known = false;	/* it has credentials */
 static char *session_auth_file = NULL;
@@ -112,7 +115,7 @@ void
 zkc_follow_settings(void)
 {
 	if (session != NULL &&
-		(strcmp(session_hosts, zklock_hosts) != 0 ||
+		(strcmp(session_servers, zklock_servers) != 0 ||
 		 session_timeout != zklock_session_timeout ||
 		 strcmp(session_auth_file, zklock_auth_file) != 0 ||
 		 zkcert_changed() ||
@@ -120,6 +123,35 @@ zkc_follow_settings(void)
 	/* the file may have got credentials since */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
 		close_session(EXIT_BOUND_MS);
+}
+
+static void
+refuse_no_hosts(void)
+{
+	if (zklock_servers[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock.hosts is not set"),
+				 errhint("Set it to the servers of your ZooKeeper ensemble, such as 'zk1:2181,zk2:2181,zk3:2181'.")));
+}
+
+void
+zkc_refuse_another_ensemble(void)
+{
+	refuse_no_hosts();
+	if (!zkhosts_share(session_servers, zklock_servers))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock.hosts names another ensemble than the one in which this session holds locks"),
+				 errdetail("Its locks are in the ensemble of \"%s\", and no server of that is in \"%s\".",
+						   session_servers, zklock_servers),
+				 errhint("Give back what this session holds, as zk_locks shows it, or set zklock.hosts back.")));
+}
+
+const char *
+zkc_servers(void)
+{
+	return session != NULL ? session_servers : NULL;
 }
 
 static bool
@@ -191,7 +223,7 @@ static void
 open_as_set(const ZkCredentials *credentials)
 {
 	ZkOptions	options = {
-		.hosts = zklock_hosts,
+		.hosts = zklock_servers,
 		.timeout_ms = zklock_session_timeout,
 		/* die() and others of a backend only leave word; bgworker_die does not */
 		.handlers_return = MyBgworkerEntry == NULL && IsUnderPostmaster,
@@ -202,7 +234,7 @@ open_as_set(const ZkCredentials *credentials)
 	bool		with_tls = zkcert_wanted();
 	int			save_errno;
 
-	if (!keep_copy(&session_hosts, zklock_hosts) ||
+	if (!keep_copy(&session_servers, zklock_servers) ||
 		!keep_copy(&session_auth_file, zklock_auth_file) ||
 		!zkcert_keep())
 		ereport(ERROR,
@@ -238,11 +270,7 @@ open_session(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot use ZooKeeper locks in a parallel worker")));
-	if (zklock_hosts[0] == '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("zklock.hosts is not set"),
-				 errhint("Set it to the servers of your ZooKeeper ensemble, such as 'zk1:2181,zk2:2181,zk3:2181'.")));
+	refuse_no_hosts();
 	if (!exit_registered)
 	{
 		on_proc_exit(close_at_exit, 0);

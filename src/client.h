@@ -53,6 +53,16 @@ extern void zkc_refuse_nameless(void);
 extern void zkc_follow_settings(void);
 
 /*
+ * With something held, they do not.  But what is locked now would be locked in
+ * another place than SHOW says, if zklock.hosts has no server in common with
+ * what it was when the session was opened: 55000.
+ */
+extern void zkc_refuse_another_ensemble(void);
+
+/* The servers that the session was opened for; NULL: there is no session */
+extern const char *zkc_servers(void);
+
+/*
  * A session that is connected and whose life is proven recently, opened if
  * need be.  Waits no longer than connect_timeout for a new one and
  * operation_timeout for one that is cut off.  Raises 55000, 53xxx, 58000,

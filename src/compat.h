@@ -57,6 +57,27 @@ guc_variables_compat(int *n)
 #endif
 }
 
+/* What a check hook hands to its assign hook (16) */
+static inline void *
+guc_malloc_compat(size_t size)
+{
+#if PG_VERSION_NUM >= 160000
+	return guc_malloc(LOG, size);
+#else
+	return malloc(size);
+#endif
+}
+
+static inline void
+guc_free_compat(void *p)
+{
+#if PG_VERSION_NUM >= 160000
+	guc_free(p);
+#else
+	free(p);
+#endif
+}
+
 /*
  * A wait event of our own (17), or "Extension".  Not in _PG_init: the
  * postmaster has no shared memory then.

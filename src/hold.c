@@ -567,8 +567,7 @@ zkh_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 		refuse_too_many(n);		/* before there are as many entries */
 	initialize();
 	(void) zkc_session();		/* notice its end, if so */
-	if (nnodes == 0)
-		zkc_follow_settings();
+	zkh_follow_settings();
 	zkx_be_first_at_commit();
 
 	wanted = palloc0(n * sizeof(Wanted));
@@ -665,6 +664,8 @@ zkh_follow_settings(void)
 {
 	if (nnodes == 0)
 		zkc_follow_settings();
+	else
+		zkc_refuse_another_ensemble();
 }
 
 char *

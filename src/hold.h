@@ -65,7 +65,11 @@ extern bool zkh_token(const char *path, int64 *token);
  */
 extern int64 zkh_fencing_token(const char *path);
 
-/* With nothing held, a changed setting takes effect: see zkc_follow_settings */
+/*
+ * First thing in whatever uses ZooKeeper, or its tokens, but to give back or to
+ * show: with nothing held, changed settings of the ZooKeeper session take effect;
+ * else raises 55000 if they name another ensemble.
+ */
 extern void zkh_follow_settings(void);
 
 /*

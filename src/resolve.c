@@ -68,15 +68,9 @@ resolve_one(AddressList *list, const char *item, char *error, int errlen)
 	char		host[NI_MAXHOST];
 	const char *colon = strrchr(item, ':');
 	const char *start = item;
-	int			len;
+	int			len = colon != NULL ? (int) (colon - item) : 0;
 	int			rc;
 
-	if (colon == NULL)
-	{
-		snprintf(error, errlen, "\"%s\" has no port", item);
-		return false;
-	}
-	len = (int) (colon - item);
 	if (len >= 2 && item[0] == '[' && item[len - 1] == ']')
 	{
 		start++;
@@ -84,7 +78,7 @@ resolve_one(AddressList *list, const char *item, char *error, int errlen)
 	}
 	if (len <= 0 || len >= (int) sizeof(host))
 	{
-		snprintf(error, errlen, "\"%s\" has no host name", item);
+		snprintf(error, errlen, "\"%.80s\" is not host:port", item);
 		return false;
 	}
 	memcpy(host, start, len);
@@ -164,8 +158,8 @@ zkx_resolve(const char *hosts, int *naddresses, char **names, char *error, int e
 	if (list == NULL || copy == NULL)
 		goto done;
 
-	for (char *item = strtok_r(copy, ", \t", &rest); item != NULL;
-		 item = strtok_r(NULL, ", \t", &rest))
+	for (char *item = strtok_r(copy, ",", &rest); item != NULL;
+		 item = strtok_r(NULL, ",", &rest))
 		(void) resolve_one(list, item, error, errlen);
 	if (list->n == 0)
 		goto done;

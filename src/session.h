@@ -82,7 +82,7 @@ typedef struct ZkCredential
 
 typedef struct ZkOptions
 {
-	const char *hosts;			/* "host:port,..." */
+	const char *hosts;			/* "host:port,...": see hosts.h */
 	int			timeout_ms;		/* asked of the server */
 	bool		handlers_return;	/* no signal handler of this process leaves it,
 									 * but by _exit() */

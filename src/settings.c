@@ -18,11 +18,12 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "hosts.h"
 #include "path.h"
 #include "protocol.h"
 #include "settings.h"
 
-char	   *zklock_hosts;
+const char *zklock_servers = "";
 char	   *zklock_root;
 int			zklock_session_timeout;
 int			zklock_node_style;
@@ -43,6 +44,33 @@ bool		zklock_publish_identity;
  * What they are
  *-------------------------------------------------------------------------
  */
+
+static char *hosts;				/* as it was set */
+
+static bool
+check_hosts(char **newval, void **extra, GucSource source)
+{
+	char	   *servers = guc_malloc_compat(ZKHOSTS_ROOM(strlen(*newval)));
+	const char *wrong;
+
+	if (servers == NULL)
+		return false;
+	wrong = zkhosts_check(*newval, servers);
+	if (wrong == NULL)
+	{
+		*extra = servers;
+		return true;
+	}
+	guc_free_compat(servers);
+	GUC_check_errdetail("%s", wrong);
+	return false;
+}
+
+static void
+assign_hosts(const char *newval, void *extra)
+{
+	zklock_servers = extra;
+}
 
 static bool
 check_root(char **newval, void **extra, GucSource source)
@@ -141,8 +169,9 @@ define_settings(void)
 {
 	DefineCustomStringVariable("zklock.hosts",
 							   gettext_noop("Servers of the ZooKeeper ensemble, as host:port, separated by commas."),
-							   NULL, &zklock_hosts, "",
-							   PGC_SUSET, GUC_LIST_INPUT, NULL, NULL, NULL);
+							   gettext_noop("The port is 2181 unless given; an IPv6 address stands in brackets."),
+							   &hosts, "",
+							   PGC_SUSET, GUC_LIST_INPUT, check_hosts, assign_hosts, NULL);
 	DefineCustomStringVariable("zklock.root",
 							   gettext_noop("Path in ZooKeeper under which all lock paths lie; / for none."),
 							   NULL, &zklock_root, "/zklock",

@@ -9,24 +9,27 @@
 #define ZKLOCK_SETTINGS_H
 
 /* read when a ZooKeeper session opens, and in force until it ends */
-extern char *zklock_hosts;
-extern char *zklock_root;
+extern const char *zklock_servers;	/* zklock.hosts, as hosts.h makes it; "" for none */
 extern int	zklock_session_timeout; /* ms */
-extern int	zklock_node_style;	/* ZkpStyle */
-extern int	zklock_acl;			/* ZklockAcl */
 extern char *zklock_auth_file;	/* "" for none */
+extern char *zklock_tls_ca_file;	/* not empty: TLS */
+extern char *zklock_tls_cert_file;
+extern char *zklock_tls_key_file;
+extern bool zklock_tls_verify_host;
+
+/* in force at once */
+extern char *zklock_root;
+extern int	zklock_node_style;	/* ZkpStyle */
 
 typedef enum ZklockAcl
 {
 	ZKLOCK_ACL_WORLD,
 	ZKLOCK_ACL_CREATOR
 } ZklockAcl;
-extern char *zklock_tls_ca_file;	/* not empty: TLS */
-extern char *zklock_tls_cert_file;
-extern char *zklock_tls_key_file;
-extern bool zklock_tls_verify_host;
 
-/* in force at once; ms */
+extern int	zklock_acl;			/* ZklockAcl */
+
+/* ms */
 extern int	zklock_connect_timeout;
 extern int	zklock_operation_timeout;
 extern int	zklock_release_timeout;

@@ -469,8 +469,9 @@ zk_session_status(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo;
 	ZkSession  *session = zkc_session();	/* not one that is over */
 	ZkSessionInfo info;
-	Datum		values[10];
-	bool		nulls[10] = {false};
+	Datum		values[11];
+	bool		nulls[11] = {false};
+	const char *servers;
 	int			i = 0;
 
 	init_srf_compat(fcinfo);
@@ -483,6 +484,9 @@ zk_session_status(PG_FUNCTION_ARGS)
 									  session_state_names[info.state]);
 	nulls[i] = info.epoch == 0;
 	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id));
+	servers = zkc_servers();
+	values[i] = text_or_null(servers, &nulls[i]);
+	i++;
 	nulls[i] = info.server[0] == '\0';
 	values[i++] = CStringGetTextDatum(info.server);
 	nulls[i] = info.epoch == 0;

@@ -36,17 +36,15 @@ sub session_of
 sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path') AND zk_unlock('$path')"); }
 
 #
-# hosts and session_timeout hold as long as the session in ZooKeeper does
+# session_timeout holds as long as the session in ZooKeeper does
 #
 {
 	my $s = zk_session($node);
-	my $hosts2 = $zk2->hosts;
 	my $look = sub { return $s->value('SELECT server, session_timeout FROM zk_session') };
 	my $id = sub { return $s->value('SELECT session_id FROM zk_session') };
 
 	foreach (
 		# setting, value, server and session timeout afterwards, where the lock is
-		[ 'zklock.hosts', $zk2->hosts, $zk2->hosts . '|00:00:10', $zk2, '/zklock/then' ],
 		[ 'zklock.session_timeout', '5s', $zk->hosts . '|00:00:05', $zk, '/zklock/then' ],
 		[ 'zklock.session_timeout', '1h', $zk->hosts . '|00:00:40', $zk, '/zklock/then' ],
 	)
@@ -78,7 +76,139 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 	is($s->value(q{SELECT requests > 20, reconnections, losses FROM zk_session}), 't|0|0',
 		'a change of session is no loss, and counters go on');
 	$s->quit;
-	zk_nothing_left($_, 'nothing is left', sessions => $_ == $zk2 ? 0 : 1) for $zk2, $zk;
+	zk_nothing_left($zk, 'nothing is left');
+}
+
+# One test each: all that uses ZooKeeper, or what comes from there, is refused so; but for what these are
+my $calls_with_path = $node->safe_psql('postgres', q{
+	SELECT string_agg(format('%s(%s)', proname, concat_ws(', ', CASE proargnames[1] WHEN 'paths' THEN '''{/nightly}''' ELSE '''/nightly''' END,
+		CASE WHEN proname ~ 'acquire' THEN '1' WHEN proname = 'zk_fence' THEN '9223372036854775807'
+			WHEN proname = 'zk_lock_break' THEN '''_c_8b2f9f8e-0000-4000-8000-000000000000-lock-0000000001''' END)), ' ' ORDER BY proname)
+	FROM pg_proc JOIN pg_depend ON objid = pg_proc.oid AND deptype = 'e' JOIN pg_extension e ON e.oid = refobjid
+	WHERE extname = 'zklock' AND pronargs > 0 AND proargnames[1] IN ('path', 'paths', 'prefix')});
+
+sub refuses_all
+{
+	my ($s, $state, $name, $but) = @_;
+	foreach my $call (grep { !$but || !/^$but/ } split /(?<=\)) /, $calls_with_path)
+	{
+		is($s->query("SELECT $call")->{state}, $state, "$name: $call");
+	}
+	return;
+}
+
+cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a path');
+
+#
+# hosts: the same for another list of the same ensemble; another ensemble is refused while anything is held
+#
+{
+	my ($s, $other) = (zk_session($node), zk_session($node));
+	my ($hosts, $hosts2, $port) = ($zk->hosts, $zk2->hosts, $zk->port);
+	my $session = sub { return $s->value('SELECT session_id, hosts FROM zk_session') };
+	is($s->value('SELECT hosts IS NULL FROM zk_session'), 't', 'no session: no hosts in force');
+	is($s->value(q{SELECT zk_lock('/now')}), 't', 'a lock:');
+	my $first = $session->();
+	like($first, qr/^0x\w+\|\Q$hosts\E$/, '- zk_session has hosts');
+
+	# some more servers, spelt otherwise
+	my $list = "$hosts2,$hosts";
+	$s->value("SET zklock.hosts = '\t$hosts2 , 127.0.0.1:$port'");
+	is($s->value(q{SELECT zk_lock('/now'), zk_try_xact_lock('/too'), count(*) FROM zk_lock_queue('/now')}), 't|t|1', '- other hosts, with one of these: goes on');
+	is($session->(), $first, '- in the same session');
+	is($s->value('SELECT zk_unlock_all()'), '2', '- until nothing is held');
+	is($session->(), $first, '- and longer');
+	$s->value(q{SELECT zk_try_lock('/then')});
+	isnt((my $second = $session->()), $first, '- but the next call begins another');
+	like($second, qr/\|\Q$list\E$/, '- with what is set');
+	$s->value("SET zklock.hosts = '$list'; SELECT zk_unlock('/then'), zk_try_lock('/then')");
+	is($session->(), $second, '- and another spelling of that is the same');
+	$s->value('SELECT zk_unlock_all(); RESET zklock.hosts');
+
+	# another ensemble
+	$s->value(q{SELECT zk_lock('/now'), zk_lock_shared('/nightly'), zk_semaphore_acquire('/places', 2)});
+	$first = $session->();
+	$_->value("SET zklock.hosts = '$hosts2'") for $s, $other;
+	is($other->value(q{SELECT zk_lock('/now')}), 't', 'two sessions that SHOW the same hosts');
+	my $free = qr/zk_(?:unlock|semaphore_release|lock_token)/;
+	refuses_all($s, '55000', '- do not both hold the same lock', $free);
+	my $refused = $s->query(q{SELECT zk_lock('/now')});
+	like($refused->{detail}, qr/\Q$hosts\E.*\Q$hosts2\E/, '- of which the other is told where');
+	like($refused->{hint}, qr/zk_locks/, '- and what to do');
+	is($s->query('SELECT zk_fence($$/now$$)')->{state}, '55000', '- nor fences it');
+	is($s->value('SELECT count(*) FROM zk_fences'), '0', '- with any token');
+	is_deeply([ grep { !m{^/zklock/now} } grep { m{^/zklock/} } $zk2->tree('/') ], [], '- and makes nothing in the other ensemble');
+	is($s->value(q{SELECT zk_lock_token('/now') > 0, string_agg(path || state, ' ' ORDER BY path) FROM zk_locks}), 't|/nightlyheld /nowheld /placesheld',
+		'- but sees what it has');
+	is($session->(), $first, '- and where');
+	is($s->value(q{SELECT zk_unlock('/now'), zk_unlock_shared('/nightly'), zk_semaphore_release('/places')}), 't|t|t', '- and gives it back');
+	is($s->value(q{SELECT zk_try_lock('/now'), zk_try_lock('/nightly')}), 'f|t', '- and then is where it shows');
+	$s->value('RESET zklock.hosts');
+	is($s->query(q{SELECT zk_lock('/now')})->{state}, '55000', 'and back: not while a lock is held');
+	is($s->value('SELECT zk_unlock_all()'), '1', '- but then');
+	is($s->value(q{SELECT zk_lock('/now')}), 't', '- in the first one');
+
+	# a transaction-scope lock, and a function with an ensemble of its own
+	$admin->value("CREATE FUNCTION there(text) RETURNS boolean LANGUAGE sql SET zklock.hosts = '$hosts2' AS 'SELECT zk_xact_lock(\$1)'");
+	is($s->query(q{SELECT there('/f')})->{state}, '55000', 'a function with other hosts: not while a lock is held');
+	$s->value('SELECT zk_unlock_all()');
+	is($s->value(q{BEGIN; SELECT there('/f')}), 't', '- but then');
+	is($s->query(q{SELECT zk_lock('/g')})->{state}, '55000', '- and its caller has to wait for the end of the transaction');
+	$s->value('ROLLBACK');
+	is($s->value(q{SELECT zk_lock('/g')}), 't', '- and no longer');
+	$_->quit for $s, $other;
+
+	# what is lost is held until it is given back, also when there is no session any more
+	my $zk3 = ZooKeeper->new->start;
+	$s = zk_session($node, options => '-c zklock.session_timeout=2s -c zklock.connect_timeout=1s -c zklock.operation_timeout=1s -c zklock.hosts=' . $zk3->hosts);
+	$s->value(q{SELECT zk_lock('/lost')});
+	$zk3->stop;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+	$s->value("SET zklock.hosts = '$hosts'");
+	is($s->query(q{SELECT zk_lock('/now')})->{state}, '55000', 'a lost lock counts as held');
+	is($s->query(q{SELECT zk_unlock('/lost')})->{out}, 'f', '- until it is given back');
+	is($s->value(q{SELECT zk_lock('/now')}), 't', '- but not longer');
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
+	zk_nothing_left($zk2, 'nothing is left there', sessions => 0);
+}
+
+#
+# What zklock.hosts may be
+#
+{
+	my $s = zk_session($node);
+	my $port = $zk->port;
+	foreach (
+		[ 'zk1:2181/chroot', qr/use zklock\.root/ ], [ 'zk1:2181,zk2:2181/a/b', qr/use zklock\.root/ ], [ 'zk1/', qr/use zklock\.root/ ],
+		[ 'zk1:0', qr/1 to 65535/ ], [ 'zk1:65536', qr/1 to 65535/ ], [ 'zk1:99999999999', qr/1 to 65535/ ], [ 'zk1:', qr/1 to 65535/ ],
+		[ 'zk1:port', qr/1 to 65535/ ], [ 'zk1:+1', qr/1 to 65535/ ], [ 'zk1: 1', qr/comma/ ], [ 'zk1:2181 zk2:2181', qr/comma/ ],
+		[ ',', qr/empty/ ], [ 'zk1,', qr/empty/ ], [ 'zk1,,zk2', qr/empty/ ], [ ':2181', qr/no name/ ],
+		[ '::1', qr/brackets/ ], [ 'fe80::1:2181', qr/brackets/ ], [ 'zk1:1:2', qr/brackets/ ],
+		[ '[::1', qr/not closed/ ], [ '[::1]2181', qr/colon/ ], [ '[]:1', qr/not an IPv6/ ], [ '[zk1]:1', qr/not an IPv6/ ], [ '[127.0.0.1]:1', qr/not an IPv6/ ],
+		[ "zk1\x{1}", qr/character/ ], [ 'zk"1', qr/character/ ], [ "z\xc3\xbcrich:2181", qr/character/ ], [ 'x' x 256, qr/longer/ ])
+	{
+		my ($hosts, $detail) = @$_;
+		my $r = $s->query("SET zklock.hosts = '$hosts'");
+		is($r->{state}, '22023', "hosts cannot be '" . ($hosts =~ s/[^ -~]/?/gr) . q{'});
+		like($r->{detail}, $detail, '- for a reason');
+	}
+	is($admin->query(q{ALTER SYSTEM SET zklock.hosts = 'zk1/x'})->{state}, '22023', '- nor for all');
+
+	# what is not a name will not be looked for in vain
+	$s->value("SET zklock.hosts = ' LocalHost:$port,[0:0::1], no-such.invalid ,[::FFFF:127.0.0.1]:$port,[fe80::1%lo]:1'");
+	is($s->value(q{SELECT zk_lock('/a'); SELECT hosts FROM zk_session}),
+		"t\nlocalhost:$port,[::1]:2181,no-such.invalid:2181,[::ffff:127.0.0.1]:$port,[fe80::1%lo]:1", 'what they are from then on');
+	is($s->value(q{SELECT zk_unlock('/a'); SET zklock.hosts = ' '; SELECT count(*) FROM zk_locks}), "t\n0", 'they may be none');
+	is($s->query(q{SELECT zk_lock('/a')})->{state}, '55000', '- which is said at the call');
+	$s->quit;
+
+	# what was wrong before the library was loaded
+	$s = zk_session($node, options => '-c zklock.hosts=zk1:2181/chroot');
+	is($s->query(q{SELECT zk_lock('/a')})->{state}, '42501', 'a configured value that is no list is in nobody\'s way');
+	is($s->value("SET zklock.hosts = '" . $zk->hosts . "'; SELECT zk_lock('/a')"), 't', '- any more when it is mended');
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
 }
 
 #
@@ -122,28 +252,18 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 
 	# An option of the connection that is the administrator's takes the place of what he has set: no function that
 	# uses the root does anything then, whether it needs ZooKeeper or not
-	my $calls = $node->safe_psql('postgres', q{
-		SELECT string_agg(format('%s(%s)', proname, concat_ws(', ', CASE proargnames[1] WHEN 'paths' THEN '''{/nightly}''' ELSE '''/nightly''' END,
-			CASE WHEN proname ~ 'acquire' THEN '1' WHEN proname = 'zk_fence' THEN '9223372036854775807'
-				WHEN proname = 'zk_lock_break' THEN '''_c_8b2f9f8e-0000-4000-8000-000000000000-lock-0000000001''' END)), ' ' ORDER BY proname)
-		FROM pg_proc JOIN pg_depend ON objid = pg_proc.oid AND deptype = 'e' JOIN pg_extension e ON e.oid = refobjid
-		WHERE extname = 'zklock' AND pronargs > 0 AND proargnames[1] IN ('path', 'paths', 'prefix')});
 	$admin->value('GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO worker');
 	$admin->value(q{ALTER ROLE worker SET zklock.root = '/billing'});
 	foreach my $preload ('zklock', 'plpgsql')
 	{
 		$admin->value("ALTER ROLE worker SET session_preload_libraries = '$preload'");
 		$s = session_of('worker', options => '-c zklock.root=/x');
-		foreach my $call (split /(?<=\)) /, $calls)
-		{
-			is($s->query("SELECT $call")->{state}, '42501', "a connection with a root of its own, $preload preloaded: $call");
-		}
+		refuses_all($s, '42501', "a connection with a root of its own, $preload preloaded");
 		is($s->value(q{SELECT count(*) || ' ' || (SELECT state FROM zk_session) FROM zk_locks}), '0 none', '- the views show that nothing is there');
 		is($s->value('SELECT zk_unlock_all()'), '0', '- nor to be given back');
 		$s->quit;
 		is($admin->value('SELECT count(*) FROM zk_fences'), '0', '- and nothing is stopped');
 	}
-	cmp_ok(scalar(() = $calls =~ /zk_/g), '>=', 19, 'all functions with a path');
 	$admin->value('ALTER ROLE worker RESET ALL');
 	$admin->value('REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM worker');
 	$admin->value('GRANT EXECUTE ON FUNCTION zk_lock, zk_try_lock, zk_unlock TO worker');

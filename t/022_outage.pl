@@ -315,18 +315,6 @@ subtest 'a name that cannot be resolved' => sub {
 	works($session, 'one of two that cannot does no harm');
 };
 
-subtest 'a list without a port, or without a name' => sub {
-	my $session = session_with(connect_timeout => '1s');
-	foreach my $hosts ('localhost', ':2181', ',', 'localhost:port', 'localhost:0', 'localhost:99999')
-	{
-		$session->value("SET zklock.hosts = '$hosts'");
-		my $result = $session->query("SELECT zk_lock('/a')");
-		is($result->{state}, '58000', "'$hosts': 58000");
-	}
-	$session->value("SET zklock.hosts = '" . $zk->hosts . "'");
-	works($session, 'works with a good one');
-};
-
 subtest 'two of three servers dead' => sub {
 	foreach my $dead (
 		[ closed_port(), closed_port() ],

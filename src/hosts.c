@@ -1,0 +1,211 @@
+/*-------------------------------------------------------------------------
+ *
+ * hosts.c
+ *	  The list of an ensemble's servers: its form, and two of them compared.
+ *
+ * What can be known of zklock.hosts before a name is looked up, so that a
+ * mistake is told to who makes it.  Here, and nowhere else, a server gets the
+ * form by which it is known from then on.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hosts.h"
+
+#define BLANKS			" \t"
+#define NAME_CHARACTERS \
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._"
+#define DIGITS			"0123456789"
+
+/* Of a host's name; DNS has no longer ones */
+#define NAME_MAX_LEN	255
+
+/* Some bytes of the list */
+typedef struct Part
+{
+	const char *text;
+	size_t		len;
+} Part;
+
+static bool
+consists_of(Part part, const char *characters)
+{
+	for (size_t i = 0; i < part.len; i++)
+	{
+		if (part.text[i] == '\0' || strchr(characters, part.text[i]) == NULL)
+			return false;
+	}
+	return true;
+}
+
+static const char *
+find(Part part, char c)
+{
+	return memchr(part.text, c, part.len);
+}
+
+static Part
+trim(Part part)
+{
+	while (part.len > 0 && strchr(BLANKS, part.text[0]) != NULL)
+	{
+		part.text++;
+		part.len--;
+	}
+	while (part.len > 0 && strchr(BLANKS, part.text[part.len - 1]) != NULL)
+		part.len--;
+	return part;
+}
+
+/* What comes behind the host: nothing, or a colon and the port */
+static const char *
+check_port(Part rest, int *port)
+{
+	*port = ZKHOSTS_PORT;
+	if (rest.len == 0)
+		return NULL;
+	if (rest.text[0] != ':')
+		return "A bracket is not followed by a colon and a port.";
+	rest.text++;
+	rest.len--;
+	*port = rest.len <= 5 ? atoi(rest.text) : 0;
+	if (!consists_of(rest, DIGITS) || *port < 1 || *port > 65535)
+		return "A port is not a number from 1 to 65535.";
+	return NULL;
+}
+
+/* An address has several forms; a zone, after a percent sign, has one */
+static const char *
+check_address(Part address, char *servers)
+{
+	const char *percent = find(address, '%');
+	Part		zone = {"", 0};
+	char		text[INET6_ADDRSTRLEN];
+	struct in6_addr binary;
+
+	if (percent != NULL)
+	{
+		zone.text = percent;
+		zone.len = address.len - (percent - address.text);
+		address.len -= zone.len;
+	}
+	snprintf(text, sizeof(text), "%.*s", (int) address.len, address.text);
+	if (address.len >= sizeof(text) || inet_pton(AF_INET6, text, &binary) != 1 ||
+		zone.len > NAME_MAX_LEN || !consists_of(zone, NAME_CHARACTERS "%"))
+		return "What stands in brackets is not an IPv6 address.";
+	(void) inet_ntop(AF_INET6, &binary, text, sizeof(text));
+	sprintf(servers, "[%s%.*s]", text, (int) zone.len, zone.text);
+	return NULL;
+}
+
+static const char *
+check_name(Part name, char *servers)
+{
+	if (name.len == 0)
+		return "A host has no name.";
+	if (name.len > NAME_MAX_LEN)
+		return "A host's name is longer than 255 bytes.";
+	if (!consists_of(name, NAME_CHARACTERS))
+		return "A host's name has a character that none may have.";
+	for (size_t i = 0; i < name.len; i++)
+		*servers++ = name.text[i] >= 'A' && name.text[i] <= 'Z' ?
+			name.text[i] - 'A' + 'a' : name.text[i];
+	*servers = '\0';
+	return NULL;
+}
+
+static const char *
+check_server(Part server, char *servers)
+{
+	const char *end;
+	const char *wrong;
+	Part		host = server;
+	Part		rest = {"", 0};
+	int			port;
+
+	if (server.len == 0)
+		return "An entry is empty.";
+	if (find(server, '/') != NULL)
+		return "It has a path; use zklock.root for that.";
+	if (find(server, ' ') != NULL || find(server, '\t') != NULL)
+		return "Two servers are not separated by a comma.";
+	if (server.text[0] == '[')
+	{
+		host.text++;
+		end = find(server, ']');
+		if (end == NULL)
+			return "A bracket is not closed.";
+		host.len = end - host.text;
+		end++;
+	}
+	else
+	{
+		end = find(server, ':');
+		if (end != NULL)
+			host.len = end - host.text;
+	}
+	if (end != NULL)
+	{
+		rest.text = end;
+		rest.len = server.len - (end - server.text);
+	}
+	if (server.text[0] != '[' && rest.len > 0 &&
+		memchr(rest.text + 1, ':', rest.len - 1) != NULL)
+		return "An IPv6 address does not stand in brackets, as in [::1]:2181.";
+	wrong = server.text[0] == '[' ? check_address(host, servers) : check_name(host, servers);
+	if (wrong == NULL)
+		wrong = check_port(rest, &port);
+	if (wrong == NULL)
+		sprintf(servers + strlen(servers), ":%d", port);
+	return wrong;
+}
+
+const char *
+zkhosts_check(const char *list, char *servers)
+{
+	Part		all = trim((Part) {list, strlen(list)});
+
+	servers[0] = '\0';
+	if (all.len == 0)
+		return NULL;
+	for (;;)
+	{
+		const char *comma = find(all, ',');
+		Part		server = all;
+		const char *wrong;
+
+		if (comma != NULL)
+			server.len = comma - all.text;
+		wrong = check_server(trim(server), servers);
+		if (wrong != NULL || comma == NULL)
+			return wrong;
+		servers += strlen(servers);
+		*servers++ = ',';
+		all.len -= server.len + 1;
+		all.text = comma + 1;
+	}
+}
+
+bool
+zkhosts_share(const char *servers, const char *others)
+{
+	while (*servers != '\0')
+	{
+		size_t		len = strcspn(servers, ",");
+
+		for (const char *other = others; *other != '\0';)
+		{
+			size_t		other_len = strcspn(other, ",");
+
+			if (len == other_len && memcmp(servers, other, len) == 0)
+				return true;
+			other += other_len + (other[other_len] == ',');
+		}
+		servers += len + (servers[len] == ',');
+	}
+	return false;
+}
