@@ -21,8 +21,8 @@ settings(void)
 {
 	char	   *text;
 
-	if (asprintf(&text, "%s\n%s\n%s\n%d", zklock_tls_ca_file, zklock_tls_cert_file,
-				 zklock_tls_key_file, zklock_tls_verify_host) < 0)
+	if (asprintf(&text, "%s\n%s\n%s\n%s\n%d", zklock_tls_ca_file, zklock_tls_cert_file,
+				 zklock_tls_key_file, zklock_tls_crl_file, zklock_tls_verify_host) < 0)
 		return NULL;
 	return text;
 }
@@ -51,13 +51,13 @@ zkcert_wanted(void)
 	bool		has_cert = zklock_tls_cert_file[0] != '\0';
 	bool		has_key = zklock_tls_key_file[0] != '\0';
 
-	if (zklock_tls_ca_file[0] == '\0' && !has_cert && !has_key)
+	if (zklock_tls_ca_file[0] == '\0' && zklock_tls_crl_file[0] == '\0' && !has_cert && !has_key)
 		return false;
 #ifndef ZKLOCK_HAVE_TLS
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("this zklock was built without TLS"),
-			 errdetail("Of zklock.tls_ca_file, zklock.tls_cert_file and zklock.tls_key_file, at least one is set."),
+			 errdetail("Of zklock.tls_ca_file, zklock.tls_cert_file, zklock.tls_key_file and zklock.tls_crl_file, at least one is set."),
 			 errhint("Build it where OpenSSL's headers are installed.")));
 #endif
 	if (zklock_tls_ca_file[0] == '\0')
@@ -79,6 +79,7 @@ zkcert_read(void)
 		.ca = zklock_tls_ca_file,
 		.cert = zklock_tls_cert_file,
 		.key = zklock_tls_key_file,
+		.crl = zklock_tls_crl_file,
 		.verify_host = zklock_tls_verify_host,
 	};
 

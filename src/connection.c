@@ -124,8 +124,9 @@ drop_locked(ZkSession *s, const char *why)
  * which the main thread may start a program that inherits it (COPY TO PROGRAM;
  * popen() calls no handler of pthread_atfork).  That keeps the connection open
  * for as long as it runs, and no more: sessions are closed by a request, and
- * end by their timeout.  All that we open by ourselves is closed at exec from the
- * beginning; OpenSSL and the resolver see to their own files.
+ * end by their timeout.  What we open by ourselves is closed at exec from the
+ * beginning.  OpenSSL's is not while it reads the files of TLS, which whoever may
+ * start programs here could read as well.
  */
 static int
 ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)

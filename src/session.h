@@ -93,13 +93,14 @@ typedef struct ZkOptions
 
 /*
  * What TLS needs, or NULL with an explanation, a sentence that names no file;
- * without ZKLOCK_HAVE_TLS always that.  cert and key may be empty.
+ * without ZKLOCK_HAVE_TLS always that.  All but ca may be empty.
  */
 typedef struct ZkTlsFiles
 {
 	const char *ca;
 	const char *cert;
 	const char *key;
+	const char *crl;			/* what the authorities have revoked */
 	bool		verify_host;	/* the server's certificate must name it */
 } ZkTlsFiles;
 

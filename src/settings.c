@@ -30,6 +30,7 @@ int			zklock_node_style;
 char	   *zklock_tls_ca_file;
 char	   *zklock_tls_cert_file;
 char	   *zklock_tls_key_file;
+char	   *zklock_tls_crl_file;
 bool		zklock_tls_verify_host;
 int			zklock_connect_timeout;
 int			zklock_operation_timeout;
@@ -133,6 +134,10 @@ static const struct
 		"File of the private key of zklock.tls_cert_file.",
 		"It has no pass phrase, and only the server's user, or root and a group, can read it.",
 	&zklock_tls_key_file},
+	{"zklock.tls_crl_file",
+		"File of the revocation lists of the authorities that the ZooKeeper servers' certificates come from.",
+		"With a file, each of these authorities must have a list there that is still good.",
+	&zklock_tls_crl_file},
 };
 
 static const struct config_enum_entry guard_values[] =

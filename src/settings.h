@@ -15,6 +15,7 @@ extern char *zklock_auth_file;	/* "" for none */
 extern char *zklock_tls_ca_file;	/* not empty: TLS */
 extern char *zklock_tls_cert_file;
 extern char *zklock_tls_key_file;
+extern char *zklock_tls_crl_file;
 extern bool zklock_tls_verify_host;
 
 /* in force at once */

@@ -56,7 +56,7 @@ struct ZkTls
 {
 	ZkTlsFiles	files;			/* copies */
 	SSL_CTX    *ctx;
-	struct stat seen[3];		/* as they were when ctx was made */
+	struct stat seen[4];		/* as they were when ctx was made */
 };
 
 /* What one side has given and the other has not taken yet */
@@ -216,6 +216,30 @@ readable(const char *file, const char *setting, char *error, int errlen)
 	return false;
 }
 
+/*
+ * As PostgreSQL does it with its own: for each certificate of the chain there must
+ * be a list of who has issued it, and it must not be on that.
+ */
+static bool
+load_revocations(SSL_CTX *ctx, const char *file, char *error, int errlen)
+{
+	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
+	X509_LOOKUP *lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
+
+	if (!readable(file, "zklock.tls_crl_file", error, errlen))
+		return false;
+
+	/* lists only: a certificate in there must not become an authority */
+	if (lookup == NULL || X509_load_crl_file(lookup, file, X509_FILETYPE_PEM) <= 0)
+	{
+		snprintf(error, errlen, "The file of zklock.tls_crl_file holds no revocation lists: %s",
+				 openssl_reason());
+		return false;
+	}
+	X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
+	return true;
+}
+
 static bool
 load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *error,
 		   int errlen)
@@ -228,6 +252,8 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *e
 				 openssl_reason());
 		return false;
 	}
+	if (files->crl[0] != '\0' && !load_revocations(ctx, files->crl, error, errlen))
+		return false;
 	if (files->cert[0] == '\0')
 		return true;
 
@@ -260,10 +286,10 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *e
 static bool
 have_changed(ZkTls *tls)
 {
-	const char *const names[] = {tls->files.ca, tls->files.cert, tls->files.key};
+	const char *const names[] = {tls->files.ca, tls->files.cert, tls->files.key, tls->files.crl};
 	bool		changed = false;
 
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < (int) (sizeof(names) / sizeof(names[0])); i++)
 	{
 		struct stat *seen = &tls->seen[i];
 		struct stat st;
@@ -296,6 +322,9 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
 	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
 					 SSL_MODE_AUTO_RETRY);
+#ifdef SSL_OP_NO_RENEGOTIATION
+	SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION);
+#endif
 #ifdef SSL_OP_IGNORE_UNEXPECTED_EOF
 	/* Java closes like that; frames have their lengths */
 	SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);
@@ -327,6 +356,7 @@ zkt_free(ZkTls *tls)
 	free((char *) tls->files.ca);
 	free((char *) tls->files.cert);
 	free((char *) tls->files.key);
+	free((char *) tls->files.crl);
 	free(tls);
 }
 
@@ -343,8 +373,10 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	tls->files.ca = strdup(files->ca);
 	tls->files.cert = strdup(files->cert);
 	tls->files.key = strdup(files->key);
+	tls->files.crl = strdup(files->crl);
 	tls->files.verify_host = files->verify_host;
-	if (tls->files.ca != NULL && tls->files.cert != NULL && tls->files.key != NULL)
+	if (tls->files.ca != NULL && tls->files.cert != NULL && tls->files.key != NULL &&
+		tls->files.crl != NULL)
 	{
 		(void) have_changed(tls);
 		enter_gate(&saved);

@@ -205,6 +205,61 @@ subtest 'we are not trusted' => sub {
 	note $result->{detail};
 };
 
+# For each certificate of the chain there must be a list, and it must not be on it.
+subtest 'revoked certificates' => sub {
+	$certificates->certificate('between', 'ca', 'DNS:between', 'basicConstraints=critical,CA:TRUE');
+	$certificates->certificate('deep', 'between', 'DNS:localhost,IP:127.0.0.1');
+	$certificates->write('deep.pem', map { $certificates->read($_) } 'deep.pem', 'between.crt');
+	my $door = $certificates->door($zk, 'deep');
+	$certificates->revocations('good.crl', 'ca', 'client');
+	$certificates->revocations('server.crl', 'ca', 'server');
+	$certificates->revocations('between.crl', 'ca', 'between');
+	$certificates->revocations('good_deep.crl', 'between');
+	$certificates->revocations('other.crl', 'other_ca');
+	$certificates->revocations('old.crl', 'ca',
+		[qw(-crl_lastupdate 20250101000000Z -crl_nextupdate 20250102000000Z)]);
+	my $lists = sub {
+		my $name = join '+', @_;
+		$certificates->write($name, map { $certificates->read($_) } @_);
+		return (tls_crl_file => "$dir/$name");
+	};
+	my ($s, $result) = with($lists->('good.crl'));
+	is($result->{out}, 't|t', 'a list without the server');
+	($s, $result) = with($lists->('other.crl', 'good.crl'));
+	is($result->{out}, 't|t', '- among others');
+	($s, $result) = refused($lists->('server.crl'));
+	is_refused($result, '58000', qr/certificate was not accepted: certificate revoked/, 'a list with the server');
+	($s, $result) = refused($lists->('other.crl'));
+	is_refused($result, '58000', qr/certificate was not accepted: unable to get certificate CRL/, 'no list of its authority');
+	($s, $result) = refused($lists->('old.crl'));
+	is_refused($result, '58000', qr/certificate was not accepted: CRL has expired/, 'a list that is too old');
+
+	my %deep = (hosts => $door->hosts);
+	($s, $result) = with(%deep, $lists->('good.crl', 'good_deep.crl'));
+	is($result->{out}, 't|t', 'lists of both authorities of a chain');
+	($s, $result) = refused(%deep, $lists->('good.crl'));
+	is_refused($result, '58000', qr/unable to get certificate CRL/, '- of one only');
+	($s, $result) = refused(%deep, $lists->('between.crl', 'good_deep.crl'));
+	is_refused($result, '58000', qr/certificate revoked/, 'an authority in between is revoked');
+	$door->close;
+
+	# each connection reads it anew
+	$certificates->copy('good.crl', 'mine.crl');
+	$s = zk_session($node, options => "-c zklock.session_timeout=40s -c zklock.tls_crl_file=$dir/mine.crl");
+	is($s->value(q{SELECT zk_lock('/revoked')}), 't', 'a lock');
+	$certificates->copy('server.crl', 'mine.crl');
+	is($s->value(q{SELECT zk_lock('/revoked')}), 't', 'a connection that is there stays');
+	$zk->kill9;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'suspect' }, 'the loss of the server is noticed');
+	$zk->start;
+	$result = $s->query(q{SET zklock.operation_timeout = '3s'; SELECT zk_lock('/another')});
+	is($result->{state}, '58030', 'the next one is not made');
+	like($result->{detail}, qr/certificate revoked/, '- and it says why');
+	$certificates->copy('good.crl', 'mine.crl');
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'the lock is held again');
+	$s->value('SELECT zk_unlock_all()');
+};
+
 subtest 'ports' => sub {
 	my ($s, $result) = refused(hosts => $zk->hosts);
 	is_refused($result, '58000', qr/TLS handshake/, 'TLS to a plain port');
@@ -257,7 +312,12 @@ subtest 'files' => sub {
 	$reason->(qr/tls_cert_file holds no certificate/, 'a file without one', tls_cert_file => "$dir/nothing.pem");
 	$reason->(qr/tls_ca_file could not be read: No such file/, 'no authority', tls_ca_file => "$dir/none");
 	$reason->(qr/tls_ca_file holds no certificates/, 'a file without one', tls_ca_file => "$dir/nothing.pem");
+	$reason->(qr/tls_crl_file could not be read: No such file/, 'no revocations', tls_crl_file => "$dir/none");
+	$reason->(qr/tls_crl_file holds no revocation lists/, 'a file without a list', tls_crl_file => "$dir/nothing.pem");
+	$reason->(qr/tls_crl_file holds no revocation lists/, 'a file of certificates', tls_crl_file => "$dir/ca.pem");
 	$reason->(qr/cannot be verified/, 'a certificate but no authority', tls_ca_file => '');
+	$reason->(qr/cannot be verified/, 'revocations but no authority',
+		tls_crl_file => "$dir/good.crl", map { ("tls_${_}_file" => '') } qw(ca cert key));
 	is($result->(tls_key_file => '')->{state}, 'F0000', 'a certificate without a key');
 
 	File::Copy::copy("$dir/ca.pem", $node->data_dir . '/ca.pem');
@@ -341,7 +401,7 @@ subtest 'a zklock without TLS' => sub {
 	$s->value("CREATE FUNCTION try(text) RETURNS boolean AS '$source/zklock', 'zk_try_lock' LANGUAGE C");
 	$s->value('SET zklock.hosts = ' . "'" . $zk->hosts . "'");
 	is($s->value(q{SELECT try('/plain')}), 't', 'works in clear');
-	foreach my $what (qw(ca cert key))
+	foreach my $what (qw(ca cert key crl))
 	{
 		my $new = zk_session($plain);
 		my $r = $new->query('SET zklock.hosts = ' . "'" . $zk->hosts . "'; SET zklock.tls_${what}_file = '$dir/ca.pem'; SELECT try('/plain')");

@@ -11,6 +11,8 @@ Tls - certificates, and a door with TLS before a server without, for tests
   $tls->authority('ca');                  # ca.pem, ca.key
   $tls->certificate('server', 'ca', 'DNS:localhost,IP:127.0.0.1');
   $tls->file('server.crt')                # and .key; server.pem is both
+  $tls->certificate('between', 'ca', 'DNS:between', 'basicConstraints=critical,CA:TRUE');
+  $tls->revocations('ca.crl', 'ca', 'server', ...);    # the list of an authority
 
   my $door = $tls->door($proxy, 'server');
   ... 'zklock.hosts' => $door->hosts ...
@@ -74,14 +76,33 @@ sub authority
 
 sub certificate
 {
-	my ($self, $name, $authority, $names) = @_;
-	$self->write("$name.ext", "subjectAltName=$names\n");
+	my ($self, $name, $authority, $names, @more) = @_;
+	$self->write("$name.ext", map { "$_\n" } "subjectAltName=$names", @more);
 	$self->openssl("req -newkey rsa:2048 -nodes -subj /CN=$name -keyout $name.key -out $name.csr");
 	$self->openssl("x509 -req -in $name.csr -CA $authority.pem -CAkey $authority.key -CAcreateserial"
 		  . " -days 2 -extfile $name.ext -out $name.crt");
 	$self->write("$name.pem", map { $self->read("$name.$_") } qw(key crt));
 	chmod 0600, $self->file("$name.key");
 	return;
+}
+
+# With "-crl_nextupdate" and the like in front, as a reference to a list
+sub revocations
+{
+	my ($self, $file, $authority, @revoked) = @_;
+	my @options = ref $revoked[0] ? @{ shift @revoked } : qw(-crldays 2);
+	$self->write('index.txt',
+		map { "R\t400101000000Z\t260101000000Z\t" . $self->_serial($_) . "\tunknown\t/CN=$_\n" } @revoked);
+	$self->write('ca.cnf', "[ca]\ndefault_ca=a\n[a]\ndatabase=index.txt\ndefault_md=sha256\n");
+	$self->openssl("ca -gencrl -config ca.cnf -cert $authority.pem -keyfile $authority.key -out $file @options");
+	return;
+}
+
+sub _serial
+{
+	my ($self, $name) = @_;
+	my ($serial) = `openssl x509 -noout -serial -in @{[ $self->file("$name.crt") ]}` =~ /=(\w+)/;
+	return $serial // die "no serial number of $name";
 }
 
 sub door
