@@ -367,6 +367,9 @@ static const struct
 	{ZNOCHILDRENFOREPHEMERALS, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 		"lock path \"%s\" is or lies under an ephemeral node",
 	"Another program made that node; choose another path."},
+	{ZKS_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+		"ZooKeeper's answer about lock path \"%s\" has more than 8 MB",
+	"Too many nodes are there, or one with too much data. Look there with a ZooKeeper client; choose another path, or remove what should not be there."},
 	{ZBADARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
 	"ZooKeeper refused lock path \"%s\"", NULL},
 };

@@ -335,6 +335,14 @@ count_locked(ZkSession *s, int64_t now)
 	back_off_locked(s, now);
 }
 
+/* Who says this is no ZooKeeper server */
+static void
+reject_locked(ZkSession *s)
+{
+	drop_locked(s, "the server does not speak ZooKeeper's protocol");
+	s->of_use = false;
+}
+
 /*
  * The library closes its socket by itself after any fault.  Forget it at
  * once: the next one may well get the same number.
@@ -499,8 +507,12 @@ zkcn_process_locked(ZkSession *s, uint32_t happened)
 				}
 				break;
 			case FRAME_REJECT:
-				drop_locked(s, "the server does not speak ZooKeeper's protocol");
-				s->of_use = false;
+				reject_locked(s);
+				return FRAME_NONE;
+			case FRAME_TOO_LARGE:
+
+				/* whoever asked gets an error; the session lives, and goes on */
+				drop_locked(s, "an answer is too large");
 				return FRAME_NONE;
 		}
 	}
@@ -509,6 +521,11 @@ zkcn_process_locked(ZkSession *s, uint32_t happened)
 	/* after a fault the library has dropped the connection by itself */
 	if (events != 0)
 		(void) zookeeper_process(s->zh, events);
+	if (s->frame.unsound)
+	{
+		s->frame.unsound = false;
+		reject_locked(s);
+	}
 	if (s->connected_now)
 		connected_locked(s);
 	else if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))

@@ -10,11 +10,23 @@
  * enough.  So each frame's first bytes are peeked at, and a peer that does
  * not speak ZooKeeper is dropped.
  *
+ * Nor does it look whether it could read an answer: what was too short leaves
+ * it with pointers that it never set, hands to us, and frees.  So the answer to
+ * each kind of request must be as long as it needs; more may come from newer
+ * servers.  With an error in its header it is read no further.
+ *
  * The library reads at most one frame a call.  A short frame is held back
  * until it has arrived whole, so that after the call we stand between two
  * frames again.  A long one can only be the answer to a request, and those
  * are counted.  The answer to a multi is walked through once it is there in
  * full: the library does so with assert(), too.
+ *
+ * Only lists and data may be longer than what is held back, and their heads tell
+ * whether the library may read them.  Data has a length, and what follows has a
+ * fixed one.  Of a list the count must be possible; what is wrong further down
+ * leaves NULL in the place of a name (request.c looks).  To walk through it
+ * while it arrives would not do: what the library reads in one call may be more
+ * than what we have seen before it.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,7 +51,17 @@
 #define MULTI_HEADER		9		/* type, done, error */
 #define MULTI_ERROR			(-1)	/* the type of a result that is an error */
 #define MULTI_MAX			(REPLY_HEADER + MULTI_HEADER + ZKN_MULTI_BYTES)
+
+/* What servers may send; the library would take memory for all of it at once */
+#define LONGEST_ANSWER		(8 * 1024 * 1024)
 #define LONGEST_FRAME		(64 * 1024 * 1024)
+
+/* Places in a frame, behind its length */
+#define ERROR_AT			(4 + REPLY_HEADER - 4)
+#define BODY_AT				(4 + REPLY_HEADER)
+
+#define STAT_BYTES			68
+#define SHORTEST_STRING		4	/* its length alone */
 
 /* Frames that answer no request */
 #define XID_WATCH_EVENT		(-1)
@@ -105,6 +127,102 @@ is_sound_event(const ZkSession *s, const unsigned char *frame, int32_t length, i
 		path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
+/* Where the string at this place ends, which has so many bytes at least; or -1 */
+static int
+string_end(const unsigned char *frame, int at, int end, int shortest)
+{
+	int32_t		length = number_at(frame, at, end);
+
+	return length >= shortest && length <= end - at - 4 ? at + 4 + length : -1;
+}
+
+/*
+ * The path of what was created, at this place: is it what was asked for, with
+ * the number that ZooKeeper appends to a sequential node's name, if any?
+ */
+static bool
+is_path_asked_for(const unsigned char *frame, int at, int path_end, const char *asked)
+{
+	int			asked_len = (int) strlen(asked);
+	int			number = at + 4 + asked_len;
+
+	if (path_end < number || memcmp(frame + at + 4, asked, asked_len) != 0 ||
+		path_end - number > ZKR_NUMBER_LEN)
+		return false;
+	for (int i = number; i < path_end; i++)
+	{
+		if ((frame[i] < '0' || frame[i] > '9') && !(frame[i] == '-' && i == number))
+			return false;
+	}
+	return true;
+}
+
+static bool
+is_sound_create2(const unsigned char *frame, int end, const ZkRequest *r)
+{
+	int			path_end = string_end(frame, BODY_AT, end, 1);
+
+	return path_end > 0 && end - path_end >= STAT_BYTES &&
+		is_path_asked_for(frame, BODY_AT, path_end, r->name);
+}
+
+/* Those of a node that has none have the length -1 */
+static bool
+is_sound_data(const unsigned char *frame, int end)
+{
+	int			room = end - BODY_AT - 4 - STAT_BYTES;
+
+	return room >= 0 && number_at(frame, BODY_AT, end) >= -1 &&
+		number_at(frame, BODY_AT, end) <= room;
+}
+
+static bool
+is_possible_list(const unsigned char *frame, int end)
+{
+	int32_t		count = number_at(frame, BODY_AT, end);
+
+	return count >= 0 && count <= (end - BODY_AT - 4) / SHORTEST_STRING;
+}
+
+/* One that is there in full */
+static bool
+is_sound_list(const unsigned char *frame, int end)
+{
+	int			at = BODY_AT + 4;
+
+	if (!is_possible_list(frame, end))
+		return false;
+	for (int32_t left = number_at(frame, BODY_AT, end); left > 0 && at > 0; left--)
+		at = string_end(frame, at, end, 1);
+	return at > 0;
+}
+
+/* Is an answer without error, there in full, as long as the library believes? */
+static bool
+is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
+{
+	switch (r->op)
+	{
+		case ZOO_EXISTS_OP:
+		case ZOO_SETDATA_OP:
+			return end - BODY_AT >= STAT_BYTES;
+		case ZOO_CREATE2_OP:
+			return is_sound_create2(frame, end, r);
+		case ZOO_CREATE_CONTAINER_OP:
+		case ZOO_SYNC_OP:
+			return string_end(frame, BODY_AT, end, 1) > 0;
+		case ZOO_GETDATA_OP:
+			return is_sound_data(frame, end);
+		case ZOO_GETCHILDREN_OP:
+			return is_sound_list(frame, end);
+		case ZOO_DELETE_OP:
+		case ZOO_REMOVE_WATCHES:
+			return true;
+		default:
+			return false;		/* there is nothing else that we ask */
+	}
+}
+
 /*
  * Does the answer to a multi hold the results that it was asked for?  An error
  * in the header stands for all of them.  Else all was done, or nothing was for
@@ -113,11 +231,11 @@ is_sound_event(const ZkSession *s, const unsigned char *frame, int32_t length, i
 static bool
 walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 {
-	int			at = 4 + REPLY_HEADER;
+	int			at = BODY_AT;
 	int			nerrors = 0;
 	bool		has_reason = false;
 
-	if (number_at(frame, at - 4, end) != 0)
+	if (number_at(frame, ERROR_AT, end) != 0)
 		return at == end;
 	for (int i = 0; i <= r->nops; i++)
 	{
@@ -140,12 +258,14 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 			return false;
 		else if (type == ZOO_CREATE_OP)
 		{
-			int32_t		length = number_at(frame, at, end);
+			int			path_end = string_end(frame, at, end, 1);
 
-			if (length < 0 || length > end - at - 4)
+			if (path_end < 0 || !is_path_asked_for(frame, at, path_end, r->op_names[i]))
 				return false;
-			at += 4 + length;
+			at = path_end;
 		}
+		else if (type == ZOO_SETDATA_OP)
+			at += STAT_BYTES;
 	}
 	return at == end && (nerrors == 0 || (nerrors == r->nops && has_reason));
 }
@@ -165,6 +285,64 @@ is_sound_long_multi(int sock, int32_t length, const ZkRequest *r)
 	return sound;
 }
 
+static ZkFrameVerdict
+check_multi(int sock, const unsigned char *frame, int32_t length, const ZkRequest *r)
+{
+	int			available;
+
+	if (length > MULTI_MAX)
+		return FRAME_REJECT;
+	if (length <= SHORT_FRAME)
+		return walk_multi(frame, length + 4, r) ? FRAME_READ : FRAME_REJECT;
+	if (ioctl(sock, FIONREAD, &available) < 0)
+		return FRAME_READ;
+	if (available < length + 4)
+		return FRAME_WAIT;
+	return is_sound_long_multi(sock, length, r) ? FRAME_READ : FRAME_REJECT;
+}
+
+/* A list or data that is not held back: what its head says of it */
+static ZkFrameVerdict
+check_long_answer(const unsigned char *frame, int32_t length, int available, ZkRequest *r)
+{
+	int			end = length + 4;
+
+	if (r->op != ZOO_GETCHILDREN_OP && r->op != ZOO_GETDATA_OP)
+		return FRAME_REJECT;
+	if (available < BODY_AT + 4)
+		return FRAME_WAIT;
+	if (number_at(frame, ERROR_AT, available) != 0)
+		return FRAME_REJECT;	/* an error has nothing more to say */
+	if (r->op == ZOO_GETDATA_OP ? !is_sound_data(frame, end) : !is_possible_list(frame, end))
+		return FRAME_REJECT;
+	if (length <= LONGEST_ANSWER)
+		return FRAME_READ;
+	r->too_large = true;
+	return FRAME_TOO_LARGE;
+}
+
+static ZkFrameVerdict
+check_answer(ZkSession *s, const unsigned char *frame, int32_t length, int available)
+{
+	ZkRequest  *r = zkr_next_locked(s);
+	ZkFrameVerdict verdict;
+
+	if (r == NULL)
+		return FRAME_REJECT;	/* an answer that nobody asked for */
+	if (r->op == ZOO_MULTI_OP)
+		return check_multi(s->sock, frame, length, r);
+	if (length <= SHORT_FRAME)
+		return number_at(frame, ERROR_AT, available) != 0 ||
+			is_sound_answer(frame, length + 4, r) ? FRAME_READ : FRAME_REJECT;
+	verdict = check_long_answer(frame, length, available, r);
+	if (verdict == FRAME_READ)
+	{
+		s->frame.in_long_frame = true;
+		s->frame.replies_before = s->replies;
+	}
+	return verdict;
+}
+
 ZkFrameVerdict
 zks_check_frame_locked(ZkSession *s)
 {
@@ -173,7 +351,6 @@ zks_check_frame_locked(ZkSession *s)
 	int32_t		xid;
 	int			available;
 	int			state = zoo_state(s->zh);
-	const ZkRequest *next;
 
 	if (state == ZOO_CONNECTING_STATE)
 		return FRAME_READ;		/* only the end of connect() is awaited */
@@ -206,25 +383,5 @@ zks_check_frame_locked(ZkSession *s)
 	if (is_unasked(xid))
 		return length <= SHORT_FRAME && is_sound_event(s, frame, length, xid) ?
 			FRAME_READ : FRAME_REJECT;
-	next = zkr_next_locked(s);
-	if (next == NULL)
-		return FRAME_REJECT;	/* an answer that nobody asked for */
-	if (next->nops > 0)
-	{
-		if (length > MULTI_MAX)
-			return FRAME_REJECT;
-		if (length <= SHORT_FRAME)
-			return walk_multi(frame, length + 4, next) ? FRAME_READ : FRAME_REJECT;
-		if (ioctl(s->sock, FIONREAD, &available) < 0)
-			return FRAME_READ;
-		if (available < length + 4)
-			return FRAME_WAIT;
-		return is_sound_long_multi(s->sock, length, next) ? FRAME_READ : FRAME_REJECT;
-	}
-	if (length > SHORT_FRAME)
-	{
-		s->frame.in_long_frame = true;
-		s->frame.replies_before = s->replies;
-	}
-	return FRAME_READ;
+	return check_answer(s, frame, length, available);
 }

@@ -71,6 +71,9 @@ struct ZkNode
 #define REQUEST_BYTES		(512 * 1024)
 #define CHECK_BYTES			(400 * 1024)
 
+/* Before a list is asked for again that was too large to be read */
+#define TOO_LARGE_PAUSE_MS	60000
+
 /*
  * Nodes that are made together.  Each has a request pending as long as the
  * group has one.
@@ -567,7 +570,8 @@ on_listed(ZkSession *s, ZkRequest *r)
 		{
 			ZkRequest  *stat;
 
-			if (strncmp(r->children[i], n->prefix, len) != 0)
+			if (strncmp(r->children[i], n->prefix, len) != 0 ||
+				strlen(r->children[i]) > len + ZKR_NUMBER_LEN)
 				continue;
 			snprintf(n->name, sizeof(n->name), "%s", r->children[i]);
 			stat = request(n, on_found);
@@ -582,6 +586,8 @@ on_listed(ZkSession *s, ZkRequest *r)
 	}
 	if (r->rc == ZOK || r->rc == ZNONODE)
 		absent(n, ZCONNECTIONLOSS);
+	else if (r->rc == ZKS_TOO_LARGE)
+		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;	/* it costs the connection */
 }
 
 /* sync first: the server that has us now may lag behind (CURATOR-264) */

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <zookeeper/proto.h>
+
 #include "session_int.h"
 
 /*
@@ -59,6 +61,8 @@ zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 	else
 		s->requests = r;
 	s->last_request = r;
+	if (s->unanswered_from == NULL)
+		s->unanswered_from = r;
 	return r;
 }
 
@@ -67,6 +71,8 @@ unlink_request(ZkRequest *r)
 {
 	ZkSession  *s = r->session;
 
+	if (s->unanswered_from == r)
+		s->unanswered_from = r->next;
 	if (r->prev != NULL)
 		r->prev->next = r->next;
 	else
@@ -174,6 +180,8 @@ complete(ZkRequest *r, int rc)
 {
 	ZkSession  *s = r->session;
 
+	if (r->too_large)
+		rc = ZKS_TOO_LARGE;
 	s->in_flight--;
 	s->replies++;
 	if (is_answer(rc))
@@ -210,6 +218,8 @@ on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
 {
 	ZkRequest  *r = (ZkRequest *) data;
 
+	free(r->name);
+	r->name = NULL;
 	if (rc == ZOK)
 	{
 		r->name = last_part(path);
@@ -279,25 +289,61 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 	complete(r, rc);
 }
 
+/*
+ * How many of these are contenders?  What else a directory has, or is said to
+ * have, takes no memory of ours.  -1 if one of them can be no node's name: where
+ * a list was damaged the library has left NULL.
+ */
+static int
+count_contenders(const struct String_vector *strings)
+{
+	ZkpContender ignored;
+	int			n = 0;
+
+	for (int i = 0; i < strings->count; i++)
+	{
+		const char *name = strings->data[i];
+
+		if (name == NULL || name[0] == '\0' || strchr(name, '/') != NULL)
+			return -1;
+		n += zkp_parse(name, &ignored);
+	}
+	return n;
+}
+
+/* False: memory is out.  Half a list would show fewer before us than there are. */
+static bool
+keep_contenders(ZkRequest *r, const struct String_vector *strings, int n)
+{
+	ZkpContender ignored;
+
+	r->children = calloc(n + 1, sizeof(char *));
+	for (int i = 0; r->children != NULL && r->nchildren < n; i++)
+	{
+		if (!zkp_parse(strings->data[i], &ignored))
+			continue;
+		r->children[r->nchildren] = strdup(strings->data[i]);
+		if (r->children[r->nchildren] == NULL)
+			return false;
+		r->nchildren++;
+	}
+	return r->children != NULL;
+}
+
 static void
 on_strings(int rc, const struct String_vector *strings, const void *data)
 {
 	ZkRequest  *r = (ZkRequest *) data;
+	int			n = rc == ZOK ? count_contenders(strings) : 0;
 
-	if (rc == ZOK && strings->count > 0)
+	if (n < 0)
 	{
-		r->children = calloc(strings->count, sizeof(char *));
-		for (int i = 0; r->children != NULL && i < strings->count; i++)
-		{
-			r->children[i] = strdup(strings->data[i]);
-			if (r->children[i] == NULL)
-				break;
-			r->nchildren++;
-		}
-		/* half a list would show fewer before us than there are */
-		if (r->nchildren < strings->count)
-			rc = ZSYSTEMERROR;
+		/* the connection is dropped as soon as the library lets us */
+		r->session->frame.unsound = true;
+		rc = ZMARSHALLINGERROR;
 	}
+	else if (n > 0 && !keep_contenders(r, strings, n))
+		rc = ZSYSTEMERROR;
 	complete(r, rc);
 }
 
@@ -356,10 +402,14 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, b
 {
 	zhandle_t  *zh = r->session->zh;
 
+	r->op = flags == ZOO_CONTAINER ? ZOO_CREATE_CONTAINER_OP : ZOO_CREATE2_OP;
 	r->writes = true;
-	if (!begin(r))
+	r->name = strdup(path);
+	if (r->name == NULL)
+		answered(r, ZSYSTEMERROR);
+	else if (!begin(r))
 		return;
-	if (flags == ZOO_CONTAINER)
+	else if (flags == ZOO_CONTAINER)
 		submitted(r, zoo_acreate(zh, path, data, (int) strlen(data),
 								 acl(closed), flags, on_string, r));
 	else
@@ -370,6 +420,7 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, b
 void
 zkr_list_locked(ZkRequest *r, const char *dir)
 {
+	r->op = ZOO_GETCHILDREN_OP;
 	if (begin(r))
 		submitted(r, zoo_aget_children(r->session->zh, dir, 0, on_strings, r));
 }
@@ -377,6 +428,7 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 void
 zkr_sync_locked(ZkRequest *r, const char *path)
 {
+	r->op = ZOO_SYNC_OP;
 	if (begin(r))
 		submitted(r, zoo_async(r->session->zh, path, on_string, r));
 }
@@ -384,6 +436,8 @@ zkr_sync_locked(ZkRequest *r, const char *path)
 void
 zkr_stat_locked(ZkRequest *r, const char *path)
 {
+	r->op = ZOO_EXISTS_OP;
+
 	/* no watch: one on a node that never comes stays for ever */
 	if (begin(r))
 		submitted(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
@@ -392,6 +446,7 @@ zkr_stat_locked(ZkRequest *r, const char *path)
 void
 zkr_get_locked(ZkRequest *r, const char *path)
 {
+	r->op = ZOO_GETDATA_OP;
 	if (begin(r))
 		submitted(r, zoo_awget(r->session->zh, path, NULL, NULL, on_data, r));
 }
@@ -399,6 +454,7 @@ zkr_get_locked(ZkRequest *r, const char *path)
 void
 zkr_delete_locked(ZkRequest *r, const char *path, int version)
 {
+	r->op = ZOO_DELETE_OP;
 	r->writes = true;			/* also if it fails */
 	if (begin(r))
 		submitted(r, zoo_adelete(r->session->zh, path, version, on_void, r));
@@ -407,14 +463,15 @@ zkr_delete_locked(ZkRequest *r, const char *path, int version)
 void
 zkr_set_locked(ZkRequest *r, const char *path, const char *data)
 {
+	r->op = ZOO_SETDATA_OP;
 	r->writes = true;
 	if (begin(r))
 		submitted(r, zoo_aset(r->session->zh, path, data, (int) strlen(data), -1,
 							  on_stat, r));
 }
 
-/* ZooKeeper appends as much to a sequential node's name */
-#define NUMBER_LEN			12
+/* What ZooKeeper appends to a sequential node's name, and the terminator */
+#define NUMBER_LEN			(ZKR_NUMBER_LEN + 1)
 
 /* Room for the results; the library writes there when the answer comes */
 static bool
@@ -429,9 +486,12 @@ make_room(ZkRequest *r, const ZkOp *ops, int n)
 	for (int i = 0; i < n; i++)
 	{
 		r->op_types[i] = ops[i].type;
-		if (ops[i].type == ZOO_CREATE_OP &&
-			(r->op_names[i] = calloc(1, strlen(ops[i].path) + NUMBER_LEN)) == NULL)
+		if (ops[i].type != ZOO_CREATE_OP)
+			continue;
+		r->op_names[i] = calloc(1, strlen(ops[i].path) + NUMBER_LEN);
+		if (r->op_names[i] == NULL)
 			return false;
+		strcpy(r->op_names[i], ops[i].path);
 	}
 	return true;
 }
@@ -446,6 +506,7 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 {
 	zoo_op_t   *zops = calloc(n, sizeof(zoo_op_t));
 
+	r->op = ZOO_MULTI_OP;
 	r->writes = true;			/* although checks change nothing */
 	if (zops == NULL || !make_room(r, ops, n))
 		answered(r, ZSYSTEMERROR);
@@ -484,13 +545,19 @@ zkr_prove_locked(ZkRequest *r)
 		answered(r, ZSYSTEMERROR);
 }
 
-/* The request whose answer comes next: they come in the order of the requests */
-const ZkRequest *
+/*
+ * The request whose answer comes next: they come in the order of the requests.
+ * Answered ones whose owner has not taken leave may be many, so they are passed
+ * but once.
+ */
+ZkRequest *
 zkr_next_locked(ZkSession *s)
 {
 	if (s->in_flight == 0)
 		return NULL;
-	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	while (s->unanswered_from != NULL && s->unanswered_from->answered)
+		s->unanswered_from = s->unanswered_from->next;
+	for (ZkRequest *r = s->unanswered_from; r != NULL; r = r->next)
 	{
 		if (!r->answered && r->number == s->replies)
 			return r;
@@ -761,6 +828,7 @@ remove_watch(ZkWatch *w)
 	{
 		/* if it fails, the watch goes with its node or with the session */
 		r->forgotten = true;
+		r->op = ZOO_REMOVE_WATCHES;
 		if (begin(r))
 			submitted(r, zoo_aremove_all_watches(w->session->zh, w->path,
 												 ZWATCHTYPE_DATA, 0,
@@ -815,6 +883,7 @@ zkw_new_locked(ZkSession *s, const char *path)
 	s->watches = w;
 	s->watch_bytes += strlen(path);
 	w->in_flight = true;
+	r->op = ZOO_GETDATA_OP;
 	if (begin(r))
 		submitted(r, zoo_awget(s->zh, path, on_watch, (void *) w->id,
 							   on_data, r));

@@ -149,7 +149,8 @@ typedef struct ZkAnswer
 	int64_t		sent_at;		/* zks_now() before it was sent */
 	uint32_t	epoch;			/* the connection on which it was sent */
 	int			nchildren;
-	char	  **children;		/* of a list; valid until zks_request_free */
+	char	  **children;		/* of a list, those that are contenders; valid until
+								 * zks_request_free */
 	int			missing;		/* of a check: the first node that is not there */
 	int64_t		czxid;			/* of what was read; if its data says that it took
 								 * the place of another, of that */
@@ -163,12 +164,15 @@ typedef struct ZkAnswer
 /* So much of what a node holds is kept by zks_read */
 #define ZKS_DATA_KEPT		2304
 
+/* A code of our own: an answer of more than 8 MB, which was not read */
+#define ZKS_TOO_LARGE		(-10001)
+
 extern bool zks_is_doubtful(int rc);
 
 /* ZooKeeper does not accept who we are: the session ends with this code */
 extern bool zks_is_auth_failure(int rc);
 
-/* The children of a directory; fresh: as the leader knows them */
+/* The contenders in a directory; fresh: as the leader knows them */
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 
 /* One node, as the server knows it that has us now */

@@ -37,6 +37,9 @@
 /* Of a create: its header, and the length of the path that follows */
 #define ZKR_RESULT_BYTES	13
 
+/* Of a sequential node's name: the number, with its sign */
+#define ZKR_NUMBER_LEN		11
+
 /* Of a create in a multi: all but its path, its data, and its ACL */
 #define ZKR_CREATE_BYTES	32
 
@@ -66,6 +69,7 @@ struct ZkRequest
 	ZkSession  *session;
 	ZkDone		done;			/* NULL: the owner polls */
 	void	   *owner;			/* done's own */
+	int			op;				/* of proto.h: what was asked */
 	bool		answered;
 	bool		forgotten;		/* free it when it is answered */
 	bool		writes;			/* the leader makes a transaction of it */
@@ -73,7 +77,8 @@ struct ZkRequest
 	int			rc;
 	int64_t		sent_at;
 	uint32_t	epoch;
-	char	   *name;			/* of what was created */
+	bool		too_large;		/* so is its answer: ZKS_TOO_LARGE */
+	char	   *name;			/* of what was created; until then the path asked for */
 	int64_t		czxid;
 	int64_t		ephemeral_owner;
 	int			cversion;
@@ -84,11 +89,12 @@ struct ZkRequest
 	bool		keeps_data;		/* somebody wants to read it */
 	char	   *data;
 	int			data_len;
-	int			nchildren;
+	int			nchildren;		/* those that are contenders */
 	char	  **children;
 	int			nops;			/* of a multi, else 0 */
 	int		   *op_types;
-	char	  **op_names;		/* of what a multi created, whole paths */
+	char	  **op_names;		/* of what a multi created, whole paths; until
+								 * then those asked for */
 	zoo_op_result_t *results;
 };
 
@@ -140,6 +146,7 @@ typedef struct ZkFrame
 {
 	bool		in_long_frame;
 	bool		followed;		/* more was there after it */
+	bool		unsound;		/* what was read has been none of ZooKeeper's */
 	uint64_t	replies_before;
 } ZkFrame;
 
@@ -150,7 +157,8 @@ typedef enum ZkFrameVerdict
 	FRAME_READ,					/* let the library read */
 	FRAME_NONE,					/* there is nothing */
 	FRAME_WAIT,					/* more must arrive first */
-	FRAME_REJECT				/* this is not ZooKeeper */
+	FRAME_REJECT,				/* this is not ZooKeeper */
+	FRAME_TOO_LARGE				/* it is, but we do not want to read it */
 } ZkFrameVerdict;
 
 struct ZkSession
@@ -198,6 +206,7 @@ struct ZkSession
 
 	ZkRequest  *requests;		/* oldest first */
 	ZkRequest  *last_request;
+	ZkRequest  *unanswered_from;	/* none before it waits for its answer; or NULL */
 	int			in_flight;
 	uint64_t	replies;		/* completions seen, ever */
 	ZkWatch    *watches;
@@ -260,7 +269,7 @@ extern void zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n);
 extern int	zkr_failed_op(const ZkRequest *r);
 extern void zkr_prove_locked(ZkRequest *r);
 extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
-extern const ZkRequest *zkr_next_locked(ZkSession *s);
+extern ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_forget_locked(ZkRequest *r);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_free_all(ZkSession *s);

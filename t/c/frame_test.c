@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * frame_test.c
- *	  Answers to a multi, sound and damaged, without a server.  Prints TAP.
+ *	  Answers of every kind, sound and damaged, without a server.  Prints TAP.
  *
  *		frame_test [SEED]
  *
@@ -17,7 +17,11 @@
 #define MAX_OPS		6
 #define MAX_FRAME	1024
 
-const ZkRequest *
+/* What is created is asked for by this, and gets a number */
+#define ASKED		"/zklock/a/_c_0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1-lock-"
+#define CREATED		ASKED "0000000017"
+
+ZkRequest *
 zkr_next_locked(ZkSession *s)
 {
 	(void) s;
@@ -64,9 +68,26 @@ put_length(void)
 	end = all;
 }
 
+static void
+put_string(const char *string)
+{
+	int			length = (int) strlen(string);
+
+	put(length);
+	memcpy(frame + end, string, length);
+	end += length;
+}
+
+static void
+put_stat(void)
+{
+	for (int i = 0; i < STAT_BYTES / 4; i++)
+		put(i);
+}
+
 /* As ZooKeeper says that all was done, or that one was refused */
 static void
-put_answer(const ZkRequest *r, int refused)
+put_multi(const ZkRequest *r, int refused)
 {
 	end = 4;
 	put(77);
@@ -85,13 +106,9 @@ put_answer(const ZkRequest *r, int refused)
 		}
 		put_header(r->op_types[i], false, 0);
 		if (r->op_types[i] == ZOO_CREATE_OP)
-		{
-			int			length = below(30);
-
-			put(length);
-			for (int k = 0; k < length; k++)
-				frame[end++] = 'a';
-		}
+			put_string(CREATED);
+		else if (r->op_types[i] == ZOO_SETDATA_OP)
+			put_stat();
 	}
 	put_header(-1, true, -1);
 	put_length();
@@ -139,9 +156,55 @@ library_survives(const unsigned char *bytes, int size, const ZkRequest *r)
 				return false;
 			at += n;
 		}
+		else if (r->op_types[entries] == ZOO_SETDATA_OP && (at += STAT_BYTES) > size)
+			return false;
 		entries++;
 	}
 #undef TAKE
+}
+
+/*
+ * Of an answer to one request: false where it would use what it has not read,
+ * or give us a name that is none
+ */
+static bool
+library_can_read(const unsigned char *bytes, int size, const ZkRequest *r)
+{
+	int			at = BODY_AT;
+	int32_t		n;
+
+#define TAKE() \
+	(at + 4 > size ? 0 : (memcpy(&n, bytes + at, 4), n = (int32_t) ntohl((uint32_t) n), at += 4, 1))
+#define TAKE_STRING() \
+	(TAKE() && n >= 0 && n <= size - at ? (at += n, 1) : 0)
+	switch (r->op)
+	{
+		case ZOO_EXISTS_OP:
+		case ZOO_SETDATA_OP:
+			return at + STAT_BYTES <= size;
+		case ZOO_CREATE2_OP:
+			return TAKE_STRING() && n > (int32_t) strlen(ASKED) && at + STAT_BYTES <= size &&
+				memcmp(bytes + at - n, ASKED, strlen(ASKED)) == 0;
+		case ZOO_CREATE_CONTAINER_OP:
+		case ZOO_SYNC_OP:
+			return TAKE_STRING();
+		case ZOO_GETDATA_OP:
+			return TAKE() && (n == -1 || (n >= 0 && n <= size - at)) &&
+				at + (n > 0 ? n : 0) + STAT_BYTES <= size;
+		case ZOO_GETCHILDREN_OP:
+			if (!TAKE())
+				return false;
+			for (int32_t left = n; left > 0; left--)
+			{
+				if (!TAKE_STRING() || n == 0)
+					return false;
+			}
+			return true;
+		default:
+			return true;
+	}
+#undef TAKE
+#undef TAKE_STRING
 }
 
 /* in memory that ends where the answer does */
@@ -152,8 +215,16 @@ passes(const ZkRequest *r, bool *survives)
 	bool		result;
 
 	memcpy(bytes, frame, end);
-	result = walk_multi(bytes, end, r);
-	*survives = library_survives(bytes, end, r);
+	if (r->op == ZOO_MULTI_OP)
+	{
+		result = walk_multi(bytes, end, r);
+		*survives = library_survives(bytes, end, r);
+	}
+	else
+	{
+		result = is_sound_answer(bytes, end, r);
+		*survives = library_can_read(bytes, end, r);
+	}
 	free(bytes);
 	return result;
 }
@@ -214,12 +285,250 @@ ok(bool passed, const char *what)
 	nfailed += !passed;
 }
 
+/*
+ * Answers to one request
+ */
+
+static const struct
+{
+	int			op;
+	const char *name;
+	int			shortest;		/* of the body, as it is put here */
+}			kinds[] =
+{
+	{ZOO_EXISTS_OP, "exists", STAT_BYTES},
+	{ZOO_SETDATA_OP, "setData", STAT_BYTES},
+	{ZOO_CREATE2_OP, "create2", 4 + sizeof(CREATED) - 1 + STAT_BYTES},
+	{ZOO_CREATE_CONTAINER_OP, "createContainer", 4 + sizeof(ASKED) - 1},
+	{ZOO_SYNC_OP, "sync", 4 + sizeof(ASKED) - 1},
+	{ZOO_GETDATA_OP, "getData", 4 + 5 + STAT_BYTES},
+	{ZOO_GETCHILDREN_OP, "getChildren", 4 + 3 * 5},
+	{ZOO_DELETE_OP, "delete", 0},
+	{ZOO_REMOVE_WATCHES, "removeWatches", 0},
+};
+
+#define NKINDS	((int) (sizeof(kinds) / sizeof(kinds[0])))
+
+static void
+put_reply_header(int32_t error)
+{
+	end = 4;
+	put(77);
+	put(0);
+	put(78);
+	put(error);
+}
+
+static void
+put_one(int op)
+{
+	put_reply_header(ZOK);
+	switch (op)
+	{
+		case ZOO_CREATE2_OP:
+			put_string(CREATED);
+			put_stat();
+			break;
+		case ZOO_CREATE_CONTAINER_OP:
+		case ZOO_SYNC_OP:
+			put_string(ASKED);
+			break;
+		case ZOO_GETDATA_OP:
+			put_string("hello");
+			put_stat();
+			break;
+		case ZOO_GETCHILDREN_OP:
+			put(3);
+			put_string("a");
+			put_string("b");
+			put_string("c");
+			break;
+		case ZOO_EXISTS_OP:
+		case ZOO_SETDATA_OP:
+			put_stat();
+			break;
+	}
+	put_length();
+}
+
+/* ZooKeeper's is accepted, with more after it, too; and nothing that is shorter */
+static void
+test_length(int op, const char *name, int shortest)
+{
+	char		asked[] = ASKED;
+	ZkRequest	r = {.op = op,.name = asked};
+	bool		survives;
+	bool		good;
+	int			whole;
+
+	put_one(op);
+	whole = end;
+	good = whole == BODY_AT + shortest && passes(&r, &survives);
+	put_stat();
+	put_length();
+	good &= passes(&r, &survives);
+	for (end = BODY_AT; end < whole; end++)
+		good &= !passes(&r, &survives);
+	ok(good, name);
+}
+
+static void
+test_damaged_answers(void)
+{
+	char		asked[] = ASKED;
+	bool		safe = true;
+	bool		survives;
+	long		npassed = 0;
+
+	for (int round = 0; round < 300000; round++)
+	{
+		ZkRequest	r = {.op = kinds[below(NKINDS)].op,.name = asked};
+
+		put_one(r.op);
+		for (int i = 1 + below(3); i > 0 && end > 24 && end < MAX_FRAME - 100; i--)
+			damage();
+		if (end < BODY_AT)
+			continue;
+		put_length();
+		if (passes(&r, &survives))
+		{
+			npassed++;
+			safe &= survives;
+		}
+	}
+	ok(safe, "of damaged answers nothing passes that the library cannot read");
+	printf("# %ld of the damaged were let pass\n", npassed);
+}
+
+/* The number in the place of what was put there */
+static void
+set(int at, int32_t number)
+{
+	int			saved = end;
+
+	end = at;
+	put(number);
+	end = saved;
+}
+
+static void
+test_names(void)
+{
+	static const char *const names[] = {
+		ASKED, CREATED, ASKED "-2147483648", NULL,
+		"", "/", "/zklock/a/x", "/zklock/b/_c_lock-0000000017", "x" CREATED,
+		CREATED "00", ASKED "0000 00017", ASKED "00000000\n7", ASKED "17/x", NULL
+	};
+	char		asked[] = ASKED;
+	ZkRequest	r = {.op = ZOO_CREATE2_OP,.name = asked};
+	bool		good = true;
+	bool		survives;
+	bool		expected = true;
+
+	for (int i = 0; names[i] != NULL || expected; i++)
+	{
+		if (names[i] == NULL)
+		{
+			expected = false;
+			continue;
+		}
+		put_reply_header(ZOK);
+		put_string(names[i]);
+		put_stat();
+		put_length();
+		good &= passes(&r, &survives) == expected;
+	}
+	ok(good, "what was created has the name that was asked for, and a number");
+}
+
+static void
+test_numbers(void)
+{
+	ZkRequest	list = {.op = ZOO_GETCHILDREN_OP};
+	ZkRequest	data = {.op = ZOO_GETDATA_OP};
+	bool		good = true;
+	bool		survives;
+
+	for (int32_t n = -3; n < 100; n++)
+	{
+		put_one(ZOO_GETCHILDREN_OP);
+		set(BODY_AT, n);
+		good &= passes(&list, &survives) == (n >= 0 && n <= 3);
+		put_one(ZOO_GETCHILDREN_OP);
+		set(BODY_AT + 4, n);
+		good &= passes(&list, &survives) == (n == 1);
+		put_one(ZOO_GETDATA_OP);
+		set(BODY_AT, n);
+		good &= passes(&data, &survives) == (n >= -1 && n <= 5);
+	}
+	ok(good, "counts and lengths that cannot be are refused");
+}
+
+/* Of a long one the head alone is there */
+static void
+test_long(void)
+{
+	static const struct
+	{
+		int			op;
+		int32_t		length;
+		int32_t		error;
+		int32_t		n;
+		ZkFrameVerdict verdict;
+	}			cases[] =
+	{
+		{ZOO_GETCHILDREN_OP, 8000, ZOK, (8000 - 20) / 4, FRAME_READ},
+		{ZOO_GETCHILDREN_OP, 8000, ZOK, (8000 - 20) / 4 + 1, FRAME_REJECT},
+		{ZOO_GETCHILDREN_OP, 8000, ZOK, -1, FRAME_REJECT},
+		{ZOO_GETCHILDREN_OP, 8000, ZOK, INT32_MAX, FRAME_REJECT},
+		{ZOO_GETCHILDREN_OP, 8000, ZNONODE, 1, FRAME_REJECT},
+		{ZOO_GETCHILDREN_OP, LONGEST_ANSWER, ZOK, 1000, FRAME_READ},
+		{ZOO_GETCHILDREN_OP, LONGEST_ANSWER + 1, ZOK, 1000, FRAME_TOO_LARGE},
+		{ZOO_GETDATA_OP, 8000, ZOK, 8000 - 16 - 4 - 68, FRAME_READ},
+		{ZOO_GETDATA_OP, 8000, ZOK, 8000 - 16 - 4 - 67, FRAME_REJECT},
+		{ZOO_GETDATA_OP, 8000, ZOK, -1, FRAME_READ},
+		{ZOO_GETDATA_OP, 8000, ZOK, -2, FRAME_REJECT},
+		{ZOO_GETDATA_OP, LONGEST_FRAME, ZOK, 8000, FRAME_TOO_LARGE},
+		{ZOO_CREATE2_OP, 8000, ZOK, 100, FRAME_REJECT},
+		{ZOO_EXISTS_OP, 8000, ZOK, 100, FRAME_REJECT},
+		{ZOO_DELETE_OP, 8000, ZOK, 100, FRAME_REJECT},
+	};
+	bool		good = true;
+
+	for (int i = 0; i < (int) (sizeof(cases) / sizeof(cases[0])); i++)
+	{
+		ZkRequest	r = {.op = cases[i].op};
+		ZkFrameVerdict verdict;
+
+		put_reply_header(cases[i].error);
+		put(cases[i].n);
+		verdict = check_long_answer(frame, cases[i].length, end, &r);
+		good &= verdict == cases[i].verdict && r.too_large == (verdict == FRAME_TOO_LARGE);
+		good &= check_long_answer(frame, cases[i].length, end - 1, &r) !=
+			(cases[i].op == ZOO_GETCHILDREN_OP || cases[i].op == ZOO_GETDATA_OP ? FRAME_READ : FRAME_WAIT);
+	}
+	ok(good, "a long one is judged by its head, once that is there");
+}
+
+static void
+test_answers(void)
+{
+	for (int i = 0; i < NKINDS; i++)
+		test_length(kinds[i].op, kinds[i].name, kinds[i].shortest);
+	test_damaged_answers();
+	test_names();
+	test_numbers();
+	test_long();
+}
+
 int
 main(int argc, char **argv)
 {
-	static const int types[] = {ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP};
+	static const int types[] = {ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP, ZOO_SETDATA_OP};
+	char		asked[] = ASKED;
+	char	   *op_names[MAX_OPS] = {asked, asked, asked, asked, asked, asked};
 	int			op_types[MAX_OPS];
-	ZkRequest	r = {.op_types = op_types};
+	ZkRequest	r = {.op = ZOO_MULTI_OP,.op_types = op_types,.op_names = op_names};
 	bool		accepted = true;
 	bool		safe = true;
 	bool		vague = false;
@@ -232,8 +541,8 @@ main(int argc, char **argv)
 	{
 		r.nops = 1 + below(MAX_OPS);
 		for (int i = 0; i < r.nops; i++)
-			op_types[i] = types[below(3)];
-		put_answer(&r, below(2) == 0 ? below(r.nops) : -1);
+			op_types[i] = types[below(4)];
+		put_multi(&r, below(2) == 0 ? below(r.nops) : -1);
 		accepted &= passes(&r, &survives) && survives;
 
 		for (int i = 1 + below(3); i > 0 && end > 24 && end < MAX_FRAME - 100; i--)
@@ -266,7 +575,7 @@ main(int argc, char **argv)
 	op_types[0] = op_types[1] = ZOO_DELETE_OP;
 	for (int error = ZRUNTIMEINCONSISTENCY; error <= ZOK; error += -ZRUNTIMEINCONSISTENCY)
 	{
-		put_answer(&r, 0);
+		put_multi(&r, 0);
 		end = 20;
 		for (int i = 0; i < 2; i++)
 		{
@@ -277,7 +586,7 @@ main(int argc, char **argv)
 		put_length();
 		vague |= passes(&r, &survives);
 	}
-	put_answer(&r, -1);
+	put_multi(&r, -1);
 	end = 20;
 	put_header(ZOO_DELETE_OP, false, 0);
 	put_header(-1, false, ZNONODE);
@@ -286,6 +595,7 @@ main(int argc, char **argv)
 	put_length();
 	vague |= passes(&r, &survives);
 	ok(!vague, "no refusal without a reason, nor in part");
+	test_answers();
 	printf("1..%d\n", ntests);
 	return nfailed != 0;
 }
