@@ -474,39 +474,125 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 }
 
 /*
- * Do these two nodes hold for the same?  Of zklock, a session's; of other
- * clients, whose sessions have many threads, only a reader that has a writer's
- * number, when Curator downgrades; where numbers tell.
+ * Nodes that may all be one session's of zklock: where they are, they do not
+ * hold each other up.
  */
-static bool
-is_same_holder(const ZkpContender *a, const ZkpContender *b)
+typedef struct Bundle
 {
-	return a->owner != 0 && a->owner == b->owner &&
-		((a->ours && b->ours) ||
-		 (a->czxid == 0 && a->seq == b->seq && a->mode != b->mode));
+	int			n;
+	int64_t		owner;			/* of the first */
+	bool		one;			/* all were made by it, and by zklock */
+} Bundle;
+
+static void
+add_to(Bundle *bundle, const ZkpContender *c)
+{
+	if (bundle->n++ == 0)
+	{
+		bundle->owner = c->owner;
+		bundle->one = true;
+	}
+	bundle->one &= c->ours && c->owner != 0 && c->owner == bundle->owner;
 }
 
-/* By the rules of zkp_look */
+static bool
+let_pass(const Bundle *bundle, const ZkpContender *c)
+{
+	return bundle->n == 0 || (bundle->one && c->ours && c->owner == bundle->owner);
+}
+
+/*
+ * What stands at one place of the queue.  Of other clients, whose sessions have
+ * many threads, only a reader that has a writer's number holds for the same,
+ * when Curator downgrades.
+ */
+typedef struct Peers
+{
+	int			n;
+	int			writers;
+	int			foreign_writers;	/* not made by zklock */
+	int64_t		owner;			/* of the first */
+	bool		one_owner;		/* all were made by it */
+	int64_t		writers_owner;	/* of the first writer */
+	bool		writers_one_owner;
+} Peers;
+
+static void
+count_peer(Peers *peers, const ZkpContender *c)
+{
+	if (peers->n++ == 0)
+	{
+		peers->owner = c->owner;
+		peers->one_owner = true;
+	}
+	peers->one_owner &= c->owner != 0 && c->owner == peers->owner;
+	if (c->mode != ZKP_EXCLUSIVE)
+		return;
+	if (peers->writers++ == 0)
+	{
+		peers->writers_owner = c->owner;
+		peers->writers_one_owner = true;
+	}
+	peers->writers_one_owner &= c->owner != 0 && c->owner == peers->writers_owner;
+	peers->foreign_writers += !c->ours;
+}
+
+/* Do those who stand at the same place as this one let it pass? */
+static bool
+peers_let_pass(const Peers *peers, const ZkpContender *c)
+{
+	if (c->mode == ZKP_SHARED)
+		return peers->writers == 0 ||
+			(peers->writers_one_owner && peers->writers_owner == c->owner);
+	if (peers->n == 1)
+		return true;
+	return peers->one_owner &&
+		(c->ours ? peers->foreign_writers == 0 : peers->writers == 1);
+}
+
+/* Of equal numbers each lets the others go first; a czxid tells them apart */
+static int
+end_of_place(const ZkpContender *queue, int n, int first)
+{
+	int			end = first + 1;
+
+	while (queue[first].czxid == 0 && end < n && queue[end].seq == queue[first].seq)
+		end++;
+	return end;
+}
+
+/*
+ * By the rules of zkp_look.  Nobody is compared with each of those before: a
+ * queue may have hundreds of thousands, of one number.
+ */
 void
 zkp_granted(const ZkpContender *queue, int n, bool *granted)
 {
-	int			first_writer = 0;
+	Bundle		before = {0};
+	Bundle		writers_before = {0};
 
-	while (first_writer < n && queue[first_writer].mode != ZKP_EXCLUSIVE)
-		first_writer++;
-	for (int i = 0; i < n; i++)
+	for (int first = 0, end; first < n; first = end)
 	{
-		const ZkpContender *self = &queue[i];
-		int			before = count_before(queue, n, i);
+		Peers		peers = {0};
 
-		if (self->mode == ZKP_SEMAPHORE)
+		end = end_of_place(queue, n, first);
+		for (int i = first; i < end; i++)
+			count_peer(&peers, &queue[i]);
+		for (int i = first; i < end; i++)
 		{
-			granted[i] = (before > i ? before - 1 : before) < self->permits;
-			continue;
+			const ZkpContender *c = &queue[i];
+
+			if (c->mode == ZKP_SEMAPHORE)
+				granted[i] = end - 1 < c->permits;
+			else
+				granted[i] = peers_let_pass(&peers, c) &&
+					let_pass(c->mode == ZKP_SHARED ? &writers_before : &before, c);
 		}
-		granted[i] = true;
-		for (int j = self->mode == ZKP_SHARED ? first_writer : 0; j < before && granted[i]; j++)
-			granted[i] = j == i || (self->mode == ZKP_SHARED && queue[j].mode == ZKP_SHARED) ||
-				is_same_holder(&queue[j], self);
+		for (int i = first; i < end; i++)
+		{
+			add_to(&before, &queue[i]);
+			if (queue[i].mode == ZKP_EXCLUSIVE)
+				add_to(&writers_before, &queue[i]);
+		}
 	}
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "protocol.h"
 
@@ -374,6 +375,39 @@ test_granted(void)
 	holds("..", queue, n, "two writers do not");
 }
 
+/* Who of two holds up whom, as it was said before anybody counted */
+static bool
+holds_up(const ZkpContender *other, const ZkpContender *self)
+{
+	bool		one_session = other->owner != 0 && other->owner == self->owner;
+
+	if (other->mode == ZKP_SHARED && self->mode == ZKP_SHARED)
+		return false;
+	if (one_session && other->ours && self->ours)
+		return false;
+	return !(one_session && other->czxid == 0 && other->seq == self->seq &&
+			 other->mode != self->mode);
+}
+
+static bool
+granted_by_pairs(const ZkpContender *queue, int n, int self)
+{
+	int			others = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		bool		before = i < self ||
+			(queue[self].czxid == 0 && queue[i].seq == queue[self].seq);
+
+		if (i == self || !before)
+			continue;
+		others++;
+		if (queue[self].mode != ZKP_SEMAPHORE && holds_up(&queue[i], &queue[self]))
+			return false;
+	}
+	return queue[self].mode != ZKP_SEMAPHORE || others < queue[self].permits;
+}
+
 static void
 test_wrap(void)
 {
@@ -649,6 +683,70 @@ test_random_queues(void)
 	}
 	ok(good, "random queues, seen by each who stands there: as the model says");
 	printf("# %d looks\n", looked);
+}
+
+#define PAIRS	10
+#define MANY	240000
+
+static void
+test_random_grants(void)
+{
+	ZkpContender queue[PAIRS];
+	bool		granted[PAIRS];
+	bool		good = true;
+	int			ngranted = 0;
+
+	for (int round = 0; round < 200000; round++)
+	{
+		int			n = below(PAIRS + 1);
+		bool		semaphore = below(4) == 0;
+		bool		with_czxids = below(4) == 0;
+		int			sessions = 1 + below(3);
+		int			writers = below(5);
+
+		memset(queue, 0, sizeof(queue));
+		for (int i = 0; i < n; i++)
+		{
+			queue[i].name = "";
+			queue[i].seq = below(4);
+			queue[i].czxid = with_czxids ? i + 1 : 0;
+			queue[i].owner = below(6) == 0 ? 0 : 1 + below(sessions);
+			queue[i].ours = below(3) > 0;
+			queue[i].permits = 1 + below(3);
+			queue[i].mode = semaphore ? ZKP_SEMAPHORE : below(5) < writers ? ZKP_EXCLUSIVE : ZKP_SHARED;
+		}
+		zkp_sort(queue, n);
+		zkp_granted(queue, n, granted);
+		for (int i = 0; i < n; i++)
+		{
+			good &= granted[i] == granted_by_pairs(queue, n, i);
+			ngranted += granted[i];
+		}
+	}
+	ok(good, "who holds is what comes of comparing each with each");
+	printf("# %d hold\n", ngranted);
+}
+
+/* What a server may say in its worst moments; not so long as to be noticed */
+static void
+test_many_of_one_number(void)
+{
+	ZkpContender *queue = calloc(MANY, sizeof(ZkpContender));
+	bool	   *granted = malloc(MANY);
+	clock_t		begin = clock();
+	int			ngranted = 0;
+
+	for (int mode = ZKP_SHARED; mode <= ZKP_SEMAPHORE; mode++)
+	{
+		for (int i = 0; i < MANY; i++)
+			queue[i] = (ZkpContender) {.name = "",.seq = 7,.owner = 1,.ours = true,.permits = 1,.mode = mode};
+		zkp_granted(queue, MANY, granted);
+		ngranted += granted[0];
+	}
+	ok(clock() - begin < CLOCKS_PER_SEC, "%d of one number are seen through in a moment", MANY);
+	ok(ngranted == 2, "and all of one session hold, but for places");
+	free(queue);
+	free(granted);
 }
 
 /*
@@ -1101,6 +1199,8 @@ main(int argc, char **argv)
 	test_granted();
 	test_wrap();
 	test_random_queues();
+	test_random_grants();
+	test_many_of_one_number();
 	test_course();
 	test_garbage();
 	printf("1..%d\n", ntests);
