@@ -47,6 +47,18 @@
 #include "path.h"
 #include "settings.h"
 
+/*
+ * So often an answer is asked for anew at once; then after pauses, each twice
+ * as long as the one before, up to a second.
+ */
+#define AT_ONCE			3
+#define FIRST_PAUSE_MS	4
+#define MOST_DOUBLINGS	8
+#define FORGOTTEN_MS	10000
+
+/* So many nodes are read at a time: see queue.c */
+#define WINDOW			1000
+
 typedef struct Blocker
 {
 	ZkWatch    *watch;
@@ -74,6 +86,9 @@ typedef struct Call
 	bool		may_wait;
 	bool		waited;
 	ZkWait	   *wait;
+	int64		try_until;		/* who may not wait must know by then */
+	int			in_vain;		/* how often we have asked again, lately */
+	int64		asked_again_at;
 	ZkSession  *session;
 	Place	   *places;
 	int			n;
@@ -161,6 +176,47 @@ drop_from(Call *c, int first)
  *-------------------------------------------------------------------------
  */
 
+/* When what is asked now must be answered */
+static int64
+answer_due(const Call *c)
+{
+	return Min(zkwait_after(zklock_operation_timeout), c->try_until);
+}
+
+static void
+raise_no_use(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_IO_ERROR),
+			 errmsg("ZooKeeper gave no answer of use within %d ms", zklock_operation_timeout),
+			 errdetail("What it said of the lock's nodes changed, or did not fit together, again and again."),
+			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
+}
+
+/*
+ * What was answered is of no use, so it has to be asked again.  That happens
+ * when things change meanwhile; but a server that goes on like this shall
+ * neither keep a call that may not wait, nor be asked without a pause.
+ */
+static void
+ask_again(Call *c)
+{
+	int64		now = zks_now();
+	int64		until;
+
+	CHECK_FOR_INTERRUPTS();
+	if (now >= c->try_until)
+		raise_no_use();
+	if (now - c->asked_again_at > FORGOTTEN_MS * ZKS_MS)
+		c->in_vain = 0;
+	c->asked_again_at = now;
+	if (c->in_vain++ < AT_ONCE)
+		return;
+	until = zkwait_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, MOST_DOUBLINGS));
+	while (zkwait(c->wait, c->session, Min(until, c->try_until), ZKWAIT_ACQUIRE))
+		;
+}
+
 /*
  * Wait for something that ZooKeeper owes us since a moment ago.  While the
  * connection is cut that may take until it is back; what is raised then says
@@ -220,7 +276,7 @@ send_list(Call *c, Place *p, bool fresh)
 static bool
 await_list(Call *c, Place *p, ZkAnswer *answer)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
+	int64		until = answer_due(c);
 
 	for (;;)
 	{
@@ -245,7 +301,7 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 			zkc_raise(answer->rc, p->target->path);
 		if (!await_fresh(c, until))
 			return false;
-		CHECK_FOR_INTERRUPTS();
+		ask_again(c);
 		send_list(c, p, true);
 	}
 }
@@ -254,7 +310,7 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 static void
 await_node(Call *c, Place *p, ZkNodeInfo *node)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
+	int64		until = answer_due(c);
 
 	for (;;)
 	{
@@ -270,30 +326,35 @@ await_node(Call *c, Place *p, ZkNodeInfo *node)
 	}
 }
 
+static void
+send_read(Call *c, Place *p, const char *name)
+{
+	char	   *path = psprintf("%s/%s", p->target->dir, name);
+
+	CHECK_FOR_INTERRUPTS();
+	p->reads[p->nreads] = zks_read(c->session, path);
+	pfree(path);
+	if (p->reads[p->nreads] == NULL)
+		raise_no_memory();
+	p->nreads++;
+}
+
 /*
- * Read these contenders' nodes, in one flight.  Returns false when that cannot
- * be had from this connection.
+ * Read these contenders' nodes, as many as may be in one flight.  Returns false
+ * when that cannot be had from this connection.
  */
 static bool
 read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
+	int64		until = answer_due(c);
 	ZkSessionInfo info;
 
 	drop_reads(c, p);
-	p->reads = palloc(n * sizeof(ZkRequest *));
-	while (p->nreads < n)
-	{
-		char	   *path = psprintf("%s/%s", p->target->dir, contenders[p->nreads].name);
-
-		p->reads[p->nreads] = zks_read(c->session, path);
-		pfree(path);
-		if (p->reads[p->nreads] == NULL)
-			raise_no_memory();
-		p->nreads++;
-	}
+	p->reads = palloc_extended(n * sizeof(ZkRequest *), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < n; i++)
 	{
+		while (p->nreads < n && p->nreads - i < WINDOW)
+			send_read(c, p, contenders[p->nreads].name);
 		while (!zks_answered(c->session, p->reads[i], &answers[i]))
 		{
 			if (!await_something(c, until))
@@ -303,6 +364,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 			return false;
 		if (answers[i].rc != ZOK && answers[i].rc != ZNONODE && answers[i].rc != ZNOAUTH)
 			zkc_raise(answers[i].rc, p->target->path);
+		until = answer_due(c);
 	}
 	/* what lay unread while we were stopped says nothing */
 	zks_info(c->session, &info);
@@ -332,7 +394,7 @@ free_queue(Queue *queue)
 static bool
 fill_in_czxids(Call *c, Place *p, Queue *queue)
 {
-	ZkAnswer   *answers = palloc(queue->n * sizeof(ZkAnswer));
+	ZkAnswer   *answers = palloc_extended(queue->n * sizeof(ZkAnswer), MCXT_ALLOC_HUGE);
 	int			left = 0;
 	bool		complete = read_nodes(c, p, queue->contenders, queue->n, answers);
 
@@ -370,7 +432,8 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 	/* one that has gone since then would look like another's */
 	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
 		return false;
-	queue->contenders = palloc(Max(answer->nchildren, 1) * sizeof(ZkpContender));
+	queue->contenders = palloc_extended(Max(answer->nchildren, 1) * sizeof(ZkpContender),
+										MCXT_ALLOC_HUGE);
 	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
 	queue->n = zkn_leave_out_unwanted(c->session, p->target->dir, queue->contenders, queue->n);
 	if (zkp_needs_czxids(queue->contenders, queue->n) && !fill_in_czxids(c, p, queue))
@@ -411,7 +474,7 @@ look_closer(Call *c, Place *p, const Queue *queue)
 static Outcome
 join_queues(Call *c, int first)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
+	int64		until = answer_due(c);
 	int			n = c->n - first;
 	char	  **dirs = palloc(n * sizeof(char *));
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
@@ -458,7 +521,7 @@ join_queues(Call *c, int first)
 		if (late)
 			zkc_raise_no_answer(c->wait);
 		parents = true;
-		CHECK_FOR_INTERRUPTS();
+		ask_again(c);
 	}
 }
 
@@ -525,6 +588,7 @@ watch_queue(Call *c, Place *p, const Queue *queue)
 	{
 		Blocker    *blocker = &p->blockers[i];
 
+		CHECK_FOR_INTERRUPTS();
 		blocker->name = pstrdup(names[i]);
 		while (o < nold && strcmp(old[o].name, names[i]) < 0)
 			o++;
@@ -703,6 +767,7 @@ take_turn(Call *c, int at)
 	Place	   *p = &c->places[at];
 	Outcome		outcome = LIST_AGAIN;
 	bool		fresh = false;
+	int			need = INT_MAX;
 	Queue		queue = {0};
 
 	while (outcome == LIST_AGAIN)
@@ -725,8 +790,9 @@ take_turn(Call *c, int at)
 			return START_AGAIN;
 		if (!look_at_queue(c, p, &answer, &node, &queue))
 		{
-			if (!await_fresh(c, zkwait_after(zklock_operation_timeout)))
+			if (!await_fresh(c, answer_due(c)))
 				return START_AGAIN;
+			ask_again(c);
 			fresh = true;
 		}
 		else if (!queue.view.self_seen)
@@ -739,7 +805,12 @@ take_turn(Call *c, int at)
 		else if (queue.view.need == 0)
 			outcome = GRANTED;
 		else
+		{
 			outcome = stand_in_queue(c, at, &queue);
+			if (outcome == LIST_AGAIN && queue.view.need >= need)
+				ask_again(c);	/* nobody has gone */
+			need = Min(need, queue.view.need);
+		}
 		free_queue(&queue);
 		drop_list(c, p);
 	}
@@ -861,6 +932,8 @@ acquire(Call *c)
 		Outcome		outcome = GRANTED;
 
 		begin_round(c);
+		if (!c->may_wait)
+			c->try_until = Min(c->try_until, zkwait_after(zklock_operation_timeout));
 		for (int i = 0; i < c->n; i++)
 		{
 			if (c->places[i].target->own != NULL && zkc_generation() != generation)
@@ -877,7 +950,7 @@ acquire(Call *c)
 		drop_from(c, 0);
 		if (outcome == TAKEN)
 			return ZKL_TAKEN;
-		CHECK_FOR_INTERRUPTS();
+		ask_again(c);
 	}
 }
 
@@ -885,7 +958,7 @@ ZklOutcome
 zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait,
 			ZkWait *wait)
 {
-	Call		c = {.may_wait = may_wait,.wait = wait,.n = n};
+	Call		c = {.may_wait = may_wait,.wait = wait,.n = n,.try_until = ZKS_NEVER};
 	volatile	ZklOutcome outcome = ZKL_TAKEN;
 
 	c.want.mode = mode;
