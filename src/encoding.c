@@ -14,6 +14,7 @@
 #include "catalog/namespace.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 
 #include "encoding.h"
 
@@ -72,6 +73,55 @@ zke_to_utf8(const char *str, int len)
 	return converted ? result.data : NULL;
 }
 
+/*
+ * So much is converted at a time: where a conversion meets what it cannot
+ * convert, it has perhaps looked at all of it, and does so again for what
+ * follows.
+ */
+#define PIECE		64
+
+/* Of ZooKeeper's text: a control character has so many bytes, another none */
+static int
+control_bytes(const char *str, int len)
+{
+	unsigned char c = (unsigned char) str[0];
+
+	if (c < 0x20 || c == 0x7f)
+		return 1;
+	return c == 0xc2 && len > 1 && ((unsigned char) str[1] & 0xe0) == 0x80 ? 2 : 0;
+}
+
+/* How much can be converted at once, without what is escaped in any case? */
+static int
+piece_length(int from, const char *str, int len, bool double_backslashes)
+{
+	int			n = 0;
+
+	while (n < len && n < PIECE)
+	{
+		int			char_len = pg_encoding_mblen(from, str + n);
+
+		if ((double_backslashes && str[n] == '\\') ||
+			(from == PG_UTF8 && control_bytes(str + n, len - n) > 0))
+			break;
+		/* what is no UTF-8 must not hide the beginning of what is */
+		for (int i = 1; from == PG_UTF8 && i < char_len && n + i < len; i++)
+		{
+			if (((unsigned char) str[n + i] & 0xc0) != 0x80)
+				char_len = i;
+		}
+		n += char_len;
+	}
+	return Min(n, len);
+}
+
+static void
+escape(StringInfo result, const char *str, int n)
+{
+	for (int i = 0; i < n; i++)
+		appendStringInfo(result, "\\x%02x", (unsigned char) str[i]);
+}
+
 static char *
 convert_escaped(int from, int to, const char *str, int len, bool double_backslashes)
 {
@@ -82,18 +132,24 @@ convert_escaped(int from, int to, const char *str, int len, bool double_backslas
 	initStringInfo(&result);
 	while (len > 0)
 	{
-		const char *backslash = double_backslashes ? memchr(str, '\\', len) : NULL;
-		int			n = backslash != NULL ? (int) (backslash - str) : len;
-		int			done = possible ? convert(&result, from, to, proc, str, n) : 0;
+		int			n = piece_length(from, str, len, double_backslashes);
+		int			done = possible && n > 0 ? convert(&result, from, to, proc, str, n) : 0;
 
-		if (done < n && !possible && !IS_HIGHBIT_SET(str[done]) && str[done] != '\0')
-			appendStringInfoChar(&result, str[done++]);
-		else if (done < n)
-			appendStringInfo(&result, "\\x%02x", (unsigned char) str[done++]);
-		else if (backslash != NULL)
+		CHECK_FOR_INTERRUPTS();
+		if (done == 0 && double_backslashes && *str == '\\')
 		{
 			appendStringInfoString(&result, "\\\\");
-			done++;
+			done = 1;
+		}
+		else if (done == 0 && n > 0 && !possible && !IS_HIGHBIT_SET(*str))
+		{
+			appendStringInfoChar(&result, *str);
+			done = 1;
+		}
+		else if (done == 0)
+		{
+			done = n > 0 ? 1 : control_bytes(str, len);
+			escape(&result, str, done);
 		}
 		str += done;
 		len -= done;

@@ -25,9 +25,9 @@ extern char *zke_to_utf8_escaped(const char *str, int len);
 
 /*
  * In the server's encoding; palloc'ed.  What was written by others may be
- * anything: bytes that are not UTF-8, and characters that the server's
- * encoding lacks, come out as \xNN; a backslash as \\ if it is to be told from
- * those.
+ * anything: bytes that are not UTF-8, characters that the server's encoding
+ * lacks, and control characters, which a terminal would obey, come out as \xNN;
+ * a backslash as \\ if it is to be told from those.
  */
 extern char *zke_from_utf8_escaped(const char *str, int len, bool double_backslashes);
 

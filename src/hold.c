@@ -33,6 +33,7 @@
 #include "utils/timestamp.h"
 
 #include "client.h"
+#include "encoding.h"
 #include "hold_int.h"
 #include "settings.h"
 
@@ -494,7 +495,7 @@ warn_if_high(Lock *lock)
 			(errmsg("ZooKeeper's sequence numbers for lock path %s come to their end",
 					zkh_name(lock)),
 			 errdetail("Its latest node is \"%s\"; after 2147483647, other clients cannot tell any more who is first.",
-					   lock->grant.name),
+					   zke_from_utf8_escaped(lock->grant.name, strlen(lock->grant.name), true)),
 			 errhint("When nobody holds or awaits the lock, delete its directory in ZooKeeper, or leave the lock alone for a few minutes: ZooKeeper removes an empty one by itself. Numbers then begin at 0 again; fencing tokens go on rising.")));
 }
 

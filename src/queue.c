@@ -297,6 +297,7 @@ show(const Queue *queue, Callback callback, void *arg)
 			.data_len = ours ? seen->says.identity_len : seen->data_len,
 		};
 
+		CHECK_FOR_INTERRUPTS();
 		callback(&row, arg);
 	}
 }

@@ -333,7 +333,7 @@ put_lock(const ZkHoldInfo *info, void *arg)
 	values[i++] = CStringGetTextDatum(state_names[info->state]);
 	nulls[i] = info->state == ZKH_LOST;
 	values[i++] = Int64GetDatum(info->token);
-	values[i++] = CStringGetTextDatum(info->node);
+	values[i++] = CStringGetTextDatum(zke_from_utf8_escaped(info->node, strlen(info->node), true));
 	values[i++] = TimestampTzGetDatum(info->acquired_at);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }

@@ -129,6 +129,22 @@ foreach my $name (sort keys %kind)
 	};
 }
 
+# A terminal that shows the notice or the log would do what they say
+subtest 'what others wrote for terminals' => sub {
+	my @data = ("\e[31mred \e]0;title\a \xc2\x9b31m \r\x7f", "zklock\nuser \e[31mred\nhost \xc2\x9b31m\n");
+	$other->contend('/zklock/terminal', '_c_other-lock-', data => $_) for @data;
+	new_log();
+	foreach my $row (queue_of($admin, '/terminal'))
+	{
+		my $result = break_row($admin, '/terminal', $row);
+		is($result->{out}, 't', 'removed');
+		my $text = $result->{err} . new_log();
+		like($text, qr/\\x1b\[31mred/, 'ESC is told by its number');
+		like($text, qr/\\xc2\\x9b31m/, 'and what is one in eight bits');
+		unlike($text, qr/[\e\a\r\x7f]|\xc2\x9b/, 'and not obeyed');
+	}
+};
+
 # held before the transaction began, and written since
 subtest 'a hold of the session, at a COMMIT that wrote' => sub {
 	my $victim = named('the victim');
