@@ -215,6 +215,8 @@ ask_again(Call *c)
 	until = zkwait_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, MOST_DOUBLINGS));
 	while (zkwait(c->wait, c->session, Min(until, c->try_until), ZKWAIT_ACQUIRE))
 		;
+	if (zks_now() >= c->try_until)
+		raise_no_use();
 }
 
 /*
@@ -278,7 +280,7 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 {
 	int64		until = answer_due(c);
 
-	for (;;)
+	for (int asked = 1;; asked++)
 	{
 		ZkSessionInfo info;
 
@@ -301,7 +303,9 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 			zkc_raise(answer->rc, p->target->path);
 		if (!await_fresh(c, until))
 			return false;
-		ask_again(c);
+		CHECK_FOR_INTERRUPTS();
+		if (asked > 1)
+			ask_again(c);		/* not only the one that went with its connection */
 		send_list(c, p, true);
 	}
 }

@@ -8,8 +8,8 @@
  * Makes nodes, alone and together, watches, shares, checks, deletes, and
  * discards them at random moments, opens and closes sessions, while
  * t/040_sanitizers.pl hurts the server.  No list may show two names of one
- * node, and in the end nothing may be left: prints "left: N nodes" and exits
- * with 0 if N is 0.
+ * node (unless the server lies: ZK_LIES is set), and in the end nothing may be
+ * left: prints "left: N nodes" and exits with 0 if N is 0.
  *
  *-------------------------------------------------------------------------
  */
@@ -375,5 +375,5 @@ main(int argc, char **argv)
 	printf("groups: %ld, shared: %ld, seen on their way: %ld, checks: %ld\n",
 		   ngroups, nshared, nturned, nchecked);
 	printf("left: %d nodes\n", left);
-	return left != 0 || ntwice != 0;
+	return left != 0 || (ntwice != 0 && getenv("ZK_LIES") == NULL);
 }

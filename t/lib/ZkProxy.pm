@@ -180,6 +180,26 @@ sub nth
 	return $self->_do("nth $way $n $action");
 }
 
+# -- a server that lies.  All until reset.
+
+# Of a thousand replies so many are spoilt, at random ($seed): cut off, halved,
+# padded, numbers replaced, bits flipped, bytes left out or repeated, the error or
+# the length changed, or the body of another's.  Handshakes and events, too.
+sub spoil { return $_[0]->_do("spoil $_[1] $_[2]"); }
+
+# What was spoilt: "operation kind" => how often
+sub spoilt { return map { split /\t/ } split /\n/, $_[0]->_do('spoilt'); }
+
+# Each list of children is one of so many names, sprintf($format, 1 ...), each with
+# so many bytes that are no UTF-8 before it.
+sub forge_list { return $_[0]->_do("forge_list $_[1] $_[2] " . ($_[3] // 0)); }
+
+# Each node whose data is asked for is there, ephemeral, and was made by zklock.
+sub forge_nodes { return $_[0]->_do('forge_nodes'); }
+
+# The name of what was created is another.
+sub forge_name { return $_[0]->_do("forge_name $_[1]"); }
+
 # Begin to count; no fault at any frame.
 sub count_frames { return $_[0]->_do('count_frames'); }
 
@@ -329,6 +349,10 @@ my $swallowed;
 my $last_number = 0;
 my %frames = (request => 0, reply => 0);
 my %nth;              # way => [number, action]
+my $spoil;            # of a thousand
+my %spoilt;           # "operation kind" => how often
+my %body;             # operation => of its last sound answer
+my %forge;            # operation => what becomes of its answer
 my $expire_next;      # the next handshake is for a session that is over
 my $refuse_until;     # an outage ends by itself
 
@@ -676,6 +700,55 @@ sub _damage
 	return;
 }
 
+# Ways to spoil an answer.  What is behind the length is changed, in the header
+# or in the body; the length then says what there is.
+my @numbers = (-1, 0, 1, 2, 3, 4, 8, 16, 68, 255, 4096, 1 << 20, 0x7fff_ffff, -0x8000_0000, -2, -101, -110);
+
+sub _place
+{
+	my ($len) = @_;
+	my $body = 20;
+	return $len <= $body || rand() < 0.2 ? 4 + int rand(($len < $body ? $len : $body) - 3) : $body + int rand($len - $body);
+}
+
+my %spoil = (
+	bare => sub { substr($_[0], 20) = '' if length $_[0] > 20; },
+	cut => sub { substr($_[0], _place(length $_[0])) = ''; },
+	last => sub { substr($_[0], -1 - int rand 4) = ''; },
+	half => sub { substr($_[0], 4 + (length($_[0]) - 4) / 2) = ''; },
+	padded => sub { $_[0] .= join '', map { chr int rand 256 } 0 .. int rand 40; },
+	longer => sub { $_[0] .= "\0" x int rand 9000; },
+	number => sub {
+		my $at = 4 + 4 * int((_place(length $_[0]) - 4) / 4);
+		substr($_[0], $at, 4) = pack 'l>', $numbers[ rand @numbers ] if $at + 4 <= length $_[0];
+	},
+	count => sub { substr($_[0], 20, 4) = pack 'l>', $numbers[ rand @numbers ] if length $_[0] >= 24; },
+	bits => sub { vec($_[0], 8 * _place(length $_[0]) + int rand 8, 1) ^= 1 for 0 .. rand 3; },
+	gap => sub { substr($_[0], _place(length $_[0]), 1 + int rand 9) = ''; },
+	again => sub { my $at = _place(length $_[0]); substr($_[0], $at, 0) = substr $_[0], $at, 1 + int rand 30; },
+	error => sub { substr($_[0], 16, 4) = pack 'l>', $numbers[ rand @numbers ] if length $_[0] >= 20; },
+	success => sub { substr($_[0], 16, 4) = pack 'N', 0 if length $_[0] >= 20; },
+	other => sub {
+		my @op = sort keys %body;
+		substr($_[0], 20) = $body{ $op[ rand @op ] } if @op && length $_[0] >= 20;
+	},
+	length => sub { });
+
+# Returns the frame, perhaps spoilt
+sub _spoil
+{
+	my ($op, $frame) = @_;
+	my @kinds = sort keys %spoil;
+	return $frame unless $spoil && rand 1000 < $spoil;
+	my $kind = $kinds[ rand @kinds ];
+	my $was = $frame;
+	$spoil{$kind}->($frame);
+	my $len = $kind eq 'length' ? length($frame) - 4 + $numbers[ rand @numbers ] : length($frame) - 4;
+	substr $frame, 0, 4, pack 'l>', $len;
+	$spoilt{"$op $kind"}++ if $frame ne $was;
+	return $frame;
+}
+
 # the first path of a multi, and all of its parts
 sub _multi
 {
@@ -744,6 +817,7 @@ sub _answer
 			return _damage($conn, $nth, $frame, $xid);
 		}
 		my $action = _match('event', 1);
+		$frame = _spoil('event', $frame);
 		my @event = (entry => [ '<', 'event', $xid, $path, '', $more ], held => $action ne '');
 		return _queue($action eq 'hold_event_alone' ? $conn->{aside} : $down, $frame, @event);
 	}
@@ -769,9 +843,31 @@ sub _answer
 		return _queue($down, '', cut => 1);
 	}
 	$damage{text}->($frame) if $request->{action} eq 'garble';
+	my $forge = $forge{ $request->{op} };
+	$frame = $forge->($frame, $err) if $forge;
+	my $sound = $frame;
+	$frame = _spoil($request->{op}, $frame);
+	$body{ $request->{op} } = substr $sound, 20 if $spoil && $err == 0 && length $sound > 20 && $request->{op} ne 'connect';
 	_queue($down, $frame, entry => [ '<', @entry ], held => $request->{action} eq 'hold');
 	return;
 }
+
+sub _as_frame
+{
+	my ($header, $body) = @_;
+	return pack('N', 16 + length $body) . substr($header, 4, 12) . pack('N', 0) . $body;
+}
+
+sub _forged_list
+{
+	my ($count, $format, $filler) = @_;
+	my $body = pack 'N', $count;
+	$body .= pack 'N/a*', "\xff" x $filler . sprintf $format, $_ for 1 .. $count;
+	return sub { return _as_frame($_[0], $body); };
+}
+
+# data, then czxid, mzxid, ctime, mtime, three versions, owner, length, children, pzxid
+my $forged_node = pack 'N/a* q>4 l>3 q> l>2 q>', "zklock\n", 7, 7, 0, 0, 0, 0, 0, 42, 7, 0, 7;
 
 # Deliver what is due, and what can be written.
 sub _move
@@ -844,7 +940,8 @@ sub _release
 sub _forget
 {
 	@rules = ();
-	($mode, $delay, $swallowed, $dribble) = ('pass', 0, 0, 0);
+	($mode, $delay, $swallowed, $dribble, $spoil) = ('pass', 0, 0, 0, 0);
+	%forge = ();
 	return;
 }
 
@@ -876,6 +973,17 @@ my %command = (
 	connections => sub { return scalar keys %conns; },
 	log => sub { return join "\n", map { join "\t", @$_ } @log; },
 	dribble => sub { $dribble = 1; return; },
+	spoil => sub { ($spoil) = @_; srand $_[1]; %spoilt = (); return; },
+	spoilt => sub { return join "\n", map { "$_\t$spoilt{$_}" } sort keys %spoilt; },
+	forge_list => sub { $forge{getChildren} = _forged_list(@_); return; },
+	forge_nodes => sub { $forge{getData} = sub { _as_frame($_[0], $forged_node) }; return; },
+	forge_name => sub {
+		my ($name) = @_;
+		$forge{create2} = sub {
+			return $_[1] != 0 ? $_[0] : _as_frame($_[0], pack('N/a*', $name) . substr $_[0], -68);
+		};
+		return;
+	},
 	nth => sub {
 		my ($way, $n, $action) = @_;
 		$nth{$way} = [ $n, $action ];

@@ -1,0 +1,338 @@
+# Whoever answers on ZooKeeper's port can say anything.  Lists without end, nodes
+# that never show up, names that nobody asked for; and answers of every kind,
+# handshakes and events, spoilt at random, while backends use every function.
+# No backend crashes, and every statement is over within its timeouts.
+#
+# ZK_HOSTILE_ANSWERS=20000 goes on until so many are spoilt, against backends and
+# against t/c/session_test.c under sanitizers, which is then run, too;
+# ZK_HOSTILE_SEED is the seed.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Cwd qw(abs_path);
+use File::Temp qw(tempdir);
+use IPC::Run qw(start);
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $WANTED = $ENV{ZK_HOSTILE_ANSWERS} // 1500;
+my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : 40;    # at most
+my $SEED = $ENV{ZK_HOSTILE_SEED} // time ^ $$;
+my $SLACK = 3;    # of a busy machine
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+my $node = zk_cluster('main', $proxy,
+	'zklock.session_timeout' => '4s',
+	'zklock.operation_timeout' => '2s',
+	'zklock.connect_timeout' => '2s');
+my $admin = zk_session($node, options => '-c zklock.hosts=' . $zk->hosts);
+$admin->value('CREATE TABLE t (who text)');
+my $started = $admin->value('SELECT pg_postmaster_start_time()');
+
+# A session that is connected, and holds a lock elsewhere
+sub holder
+{
+	my (@opt) = @_;
+	my $s = zk_session($node, @opt);
+	$s->value(q{SELECT zk_lock('/elsewhere/' || pg_backend_pid())});
+	return $s;
+}
+
+sub rss_kb
+{
+	my ($pid) = @_;
+	return slurp_file("/proc/$pid/status") =~ /^VmHWM:\s+(\d+)/m ? $1 : die;
+}
+
+# the lock that it held is held, or will be as soon as the connection is back
+sub still_holds
+{
+	my ($s, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$proxy->reset;
+	zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'connected');
+	is($s->value(q{SELECT state FROM zk_locks WHERE path LIKE '/elsewhere%'}), 'held', "$name: what it held it holds");
+	is($s->value('SELECT losses FROM zk_session'), 0, "$name: by the same ZooKeeper session");
+	$s->quit;
+	return;
+}
+
+# ------------------------------------------------------------------------ lists
+
+subtest 'a list of 64 MB' => sub {
+	my $s = holder();
+	$admin->value(q{SELECT zk_lock('/huge'), zk_unlock('/huge')});
+	my $before = rss_kb($s->pid);
+	foreach (
+		[ 60 * 1024, q{zk_lock_queue('/huge')} ],
+		[ 9 * 1024, q{zk_lock_queue('/huge')} ],
+		[ 9 * 1024, q{zk_try_lock('/huge')} ],
+		[ 9 * 1024, q{zk_lock('/huge')} ])
+	{
+		my ($n, $call) = @$_;
+		$proxy->forge_list($n, '%01000dlock-0000000001');
+		$proxy->clear_log;
+		my $result = $s->query("SELECT $call");
+		$proxy->reset;
+		is($result->{state}, '54000', "$call: 54000") or diag $result->{err};
+		like($result->{message}, qr{about lock path "/huge" has more than 8 MB}, '- says so');
+		cmp_ok($result->{seconds}, '<', 2 + $SLACK, '- soon');
+		cmp_ok($proxy->count('getChildren'), '<=', 3, '- and did not ask again and again');
+	}
+	cmp_ok(rss_kb($s->pid) - $before, '<', 50_000, 'memory was not filled with it');
+	still_holds($s, 'lists of 64 MB');
+};
+
+subtest 'a list of 8 MB that has nothing to do with locks' => sub {
+	my $s = holder();
+	$proxy->forge_list(180_000, '%040d-');
+	my $before = rss_kb($s->pid);
+	my $result = $s->query(q{SELECT count(*) FROM zk_lock_queue('/other')});
+	is($result->{out}, 0, 'nobody is there') or diag $result->{err};
+	note sprintf '%.1f s, %d kB', $result->{seconds}, rss_kb($s->pid) - $before;
+	cmp_ok(rss_kb($s->pid) - $before, '<', 60_000, 'and what it takes is not much more than what the library does');
+	still_holds($s, 'names that are no contender\'s');
+};
+
+subtest 'many nodes of one number' => sub {
+	my $s = holder();
+	$proxy->forge_list(240_000, '%06dlock-0000000007');
+	$proxy->forge_nodes;
+	$s->value(q{SET statement_timeout = '3s'; SET client_min_messages = warning});
+	my $result = $s->query(q{SELECT count(*) FROM zk_lock_queue('/crowd')}, 60);
+	is($result->{state}, '57014', 'statement_timeout ends it') or diag $result->{err};
+	cmp_ok($result->{seconds}, '<', 3 + $SLACK, '- in time');
+	still_holds($s, 'a crowd');
+};
+
+subtest 'a name without form' => sub {
+	my $s = holder();
+	foreach my $bytes (1000, 400_000, 900_000)
+	{
+		$proxy->forge_list(1, '%dlock-0000000007', $bytes);
+		$proxy->forge_nodes;
+		my $result = $s->query(q{SELECT length(node) FROM zk_lock_queue('/formless')}, 60);
+		cmp_ok($result->{out} || 0, '>', 4 * $bytes, 'it is shown') or diag $result->{err};
+		note sprintf '%.1f s', $result->{seconds};
+		cmp_ok($result->{seconds}, '<', 2 + $SLACK, '- at once');
+	}
+	still_holds($s, 'a name without form');
+};
+
+# ------------------------------------------------------------------- never there
+
+subtest 'our node is never in the list' => sub {
+	my $s = holder();
+	my $requests = sub { return $s->value('SELECT requests FROM zk_session'); };
+	$s->value(q{SET statement_timeout = '20s'});
+	foreach my $call (q{zk_try_lock('/unlisted')}, q{zk_lock('/unlisted', '0')}, q{zk_try_xact_lock_shared('/unlisted')},
+		q{zk_lock_all('{/unlisted,/unlisted2}', '0')}, q{zk_semaphore_acquire('/unlisted', 2, '0')})
+	{
+		$proxy->forge_list(0, 'x');
+		my $before = $requests->();
+		my $result = $s->query("SELECT $call");
+		is($result->{state}, '58030', "$call: 58030") or diag $result->{err};
+		like($result->{message}, qr/gave no answer of use within 2000 ms/, '- says so');
+		cmp_ok($result->{seconds}, '>', 1.5, '- it gives ZooKeeper the time');
+		cmp_ok($result->{seconds}, '<', 2 + $SLACK, '- and no more');
+		cmp_ok($requests->() - $before, '<', 200, '- and asks now and then');
+		$proxy->reset;
+	}
+	foreach my $call (q{zk_lock('/unlisted')}, q{zk_lock('/unlisted', '1h')}, q{zk_lock_all('{/unlisted,/unlisted2}')})
+	{
+		$proxy->forge_list(0, 'x');
+		my $before = $requests->();
+		$s->value(q{SET statement_timeout = '3s'});
+		my $result = $s->query("SELECT $call");
+		is($result->{state}, '57014', "$call waits");
+		cmp_ok($result->{seconds}, '<', 3 + $SLACK, '- until it is cancelled');
+		cmp_ok($requests->() - $before, '<', 200, '- and asks now and then');
+		$proxy->reset;
+	}
+	is($s->value(q{SELECT zk_try_lock('/unlisted'), zk_unlock('/unlisted')}), 't|t', 'where the list is true, it is granted');
+	still_holds($s, 'no node of ours');
+};
+
+# What the server says is not believed; the node is looked for, and found
+subtest 'another name than the one asked for' => sub {
+	my $s = holder();
+	foreach my $name ('/zklock/named/x', '/zklock/named/_c_other-lock-0000000000', '/', "\e[31m", '/zklock/named/')
+	{
+		my $shown = $name =~ s/\e/ESC/r;
+		$proxy->forge_name($name);
+		my $result = $s->query("SELECT zk_try_lock('/named')");
+		is($result->{out}, 't', "a create that says $shown: granted all the same") or diag $result->{err};
+		cmp_ok($result->{seconds}, '<', 4 + $SLACK, '- in time');
+		$proxy->reset;
+		is('/zklock/named/' . $s->value(q{SELECT node FROM zk_locks WHERE path = '/named'}),
+			join(' ', grep { m{/named/} } $zk->tree('/zklock')), '- by its own name');
+		is($s->value(q{SELECT zk_unlock('/named')}), 't', '- and given back');
+	}
+	still_holds($s, 'another name');
+	zk_until(sub { !grep { m{/named/} } $zk->tree('/zklock') }, 'no node is left of them');
+	pass('no node is left of them');
+};
+
+# ------------------------------------------------------------------- at random
+
+# directories whose lists, and a node whose data, do not come in a short frame
+my $client = $zk->client(session_timeout => 120_000);
+$client->contend('/zklock/data', '_c_other-lock-', data => 'x' x 6000);
+$client->contend('/zklock/long', '_c_other-shared-lock-');
+$client->create(sprintf('/zklock/long/%050d', $_), mode => 'persistent') for 1 .. 100;
+
+my @program = (
+	map({ my $p = $_; (
+		"SELECT zk_lock('$p', '300ms'), zk_unlock('$p')",
+		"SELECT zk_lock_shared('$p', '300ms'), zk_unlock_shared('$p')",
+		"SELECT zk_try_lock('$p'), zk_lock_token('$p'), zk_fence('$p')",
+		"BEGIN; SELECT zk_xact_lock('$p', '300ms'); INSERT INTO t VALUES ('x'); COMMIT",
+		"BEGIN; SELECT zk_try_xact_lock_shared('$p'), zk_try_xact_lock('$p'); SAVEPOINT s; SELECT zk_xact_lock('$p/s', '0'); ROLLBACK TO s; INSERT INTO t VALUES ('x'); COMMIT",
+		"SELECT zk_try_lock_shared('$p'), zk_xact_lock_shared('$p', '100ms')",
+		"SELECT zk_semaphore_acquire('$p', 2, '300ms')", "SELECT zk_xact_semaphore_acquire('$p', 1, '0')",
+		"SELECT zk_semaphore_release('$p')",
+		("SELECT zk_lock('$p', '300ms'), zk_lock_shared('$p', '300ms'), zk_unlock('$p'), zk_unlock_shared('$p')") x 2,
+		"SELECT * FROM zk_lock_queue('$p')",
+		"SELECT zk_lock_break('$p', node) FROM zk_lock_queue('$p') WHERE random() < 0.1 AND host IS NOT NULL",
+		"SELECT zk_unlock('$p'), zk_unlock_shared('$p')") } qw(/a /b /c/d)),
+	q{SELECT zk_lock_all('{/a,/b,/e,/f}', '300ms')}, q{SELECT zk_xact_lock_all('{/a,/c/d,/g}', '0')},
+	(q{SELECT * FROM zk_lock_queue('/long')}) x 3, q{SELECT zk_try_lock('/long')}, q{SELECT zk_lock('/long', '200ms')},
+	(q{SELECT * FROM zk_lock_queue('/data')}) x 3, q{SELECT zk_lock_shared('/data', '200ms')},
+	q{SELECT * FROM zk_locks}, q{SELECT * FROM zk_session}, 'SELECT zk_unlock_all()', 'DISCARD ALL',
+	(map { "SELECT zk_unlock_all(); SET zklock.node_style = $_" } qw(curator curator_rw kazoo)),
+	q{SELECT zk_unlock_all(); SET zklock.commit_guard = strict}, q{SELECT zk_unlock_all(); SET zklock.release_timeout = '200ms'},
+	q{SELECT zk_lock('/fresh/' || random(), '300ms'), zk_unlock_all()},);
+
+# Backends run it, until so many answers are spoilt; returns the longest of all
+# statements, in seconds, and how many there were
+sub run_spoilt
+{
+	my ($wanted, $seconds) = @_;
+	my $until = time + $seconds;
+	my ($longest, $slow, $n, $spoilt, $looked) = (0, '', 0, 0, 0);
+	my %state;
+	my @sessions = map { zk_session($node, options => '-c statement_timeout=8s') } 1 .. 8;
+	my %sql;
+
+	while ($spoilt < $wanted && time < $until)
+	{
+		foreach my $s (@sessions)
+		{
+			next unless $s->is_done;
+			if (my $sql = $sql{$s})
+			{
+				my $result = $s->wait;
+				$n++;
+				($longest, $slow) = ($result->{seconds}, $sql) if $result->{seconds} > $longest;
+				$state{ $result->{state} }++;
+				die "the connection is gone at: $sql\n$result->{err}" if $result->{closed};
+			}
+			$s->send($sql{$s} = $program[ rand @program ]);
+		}
+		sleep 0.002;
+		next if time < $looked + 0.5;
+		$looked = time;
+		my %all = $proxy->spoilt;
+		$spoilt = 0;
+		$spoilt += $_ for values %all;
+	}
+	$_->wait for @sessions;
+	note join ' ', map { ($_ || 'success') . ": $state{$_}" } sort keys %state;
+	note sprintf 'the longest of %d took %.1f s: %s', $n, $longest, $slow;
+	return ($longest, @sessions);
+}
+
+# What was spoilt, and how
+sub tell_spoilt
+{
+	my (%spoilt) = @_;
+	my (%op, %kind, $all);
+	foreach (keys %spoilt)
+	{
+		my ($op, $kind) = split / /;
+		$op{$op} += $spoilt{$_};
+		$kind{$kind} += $spoilt{$_};
+		$all += $spoilt{$_};
+	}
+	note "$all answers spoilt: ", join ', ', map { "$_ $op{$_}" } sort keys %op;
+	note '- ', join ', ', map { "$_ $kind{$_}" } sort keys %kind;
+	return ($all, \%op, \%kind);
+}
+
+my @operations = qw(connect create2 createContainer delete event exists getChildren getData multi removeWatches setData sync);
+
+subtest 'answers spoilt at random' => sub {
+	note "ZK_HOSTILE_SEED=$SEED";
+	srand $SEED;
+	$proxy->spoil(40, $SEED);
+	my ($longest, @sessions) = run_spoilt($WANTED, $SECONDS);
+	my ($all, $op, $kind) = tell_spoilt($proxy->spoilt);
+	$proxy->reset;
+	cmp_ok($all, '>=', $ENV{ZK_HOSTILE_ANSWERS} ? $WANTED : 300, 'answers were spoilt');
+	is(join(' ', grep { !$op->{$_} } @operations), '', '- of every kind') if $all > 5000;
+	is(keys %$kind, 15, '- in every way');
+	cmp_ok($longest, '<', 8 + $SLACK, 'every statement was over within its timeouts');
+	foreach my $s (@sessions)
+	{
+		zk_until(sub { $s->query(q{RESET ALL; SELECT zk_unlock_all(), zk_lock('/well'), zk_unlock('/well')})->{out} =~ /t\|t$/ },
+			'a backend is well again');
+		$s->quit;
+	}
+	pass('where answers are true again, all goes on');
+};
+
+$client->delete_tree("/zklock/$_") for qw(data long);
+$client->close;
+zk_no_crash($node);
+is($admin->value('SELECT pg_postmaster_start_time()'), $started, 'the server has never been down');
+is(slurp_file($node->logfile) =~ s/.*database system is ready to accept connections//sr =~ /database system/ ? 1 : 0, 0,
+	'nor in recovery');
+$admin->quit;
+zk_nothing_left($zk, 'nothing is left');
+$node->stop;
+
+# -------------------------------------------- the parts without PostgreSQL
+
+if ($ENV{ZK_HOSTILE_ANSWERS})
+{
+	my $src = abs_path("$FindBin::RealBin/../src");
+	my $program = tempdir(CLEANUP => 1) . '/session_test';
+
+	is(system('gcc', '-D_GNU_SOURCE', '-g', '-O1', '-fsanitize=address,undefined', '-fno-sanitize-recover=all', "-I$src",
+			'-o', $program, "$FindBin::RealBin/c/session_test.c",
+			map({ "$src/$_.c" } qw(protocol session connection events request node frame resolve tls)),
+			'-lzookeeper_st', '-lpthread'), 0, 'session_test compiles');
+	local $ENV{ZK_LIES} = 1;
+	my %sum;
+	for (my $round = 0; $round < 500; $round++)
+	{
+		my @out = map { '' } 1 .. 4;
+		$proxy->spoil(25, $SEED + $round);
+		my @runs = map { start([ $program, $proxy->hosts, 30, $SEED + 4 * $round + $_ & 0x7fff_ffff ], '>', \$out[$_], '2>&1') } 0 .. 3;
+		sleep 30;
+		my %spoilt = $proxy->spoilt;
+		$proxy->reset;
+		foreach (0 .. 3)
+		{
+			$runs[$_]->finish;
+			is($runs[$_]->full_result(0), 0, "round $round: nothing reported, no node left") or diag $out[$_];
+		}
+		$sum{$_} += $spoilt{$_} for keys %spoilt;
+		my $all = 0;
+		$all += $_ for values %sum;
+		last if $all >= $WANTED;
+	}
+	my ($all) = tell_spoilt(%sum);
+	cmp_ok($all, '>=', $WANTED, 'under the sanitizers, too');
+}
+
+done_testing();
