@@ -448,6 +448,35 @@ subtest 'closed to strangers, whatever they send' => sub {
 	}
 };
 
+# No list of rights stops this: ZooKeeper derives the password of a session from
+# its id, and ids follow one another.  doc/security.md says what does.
+subtest 'a session that a stranger takes over' => sub {
+	my $s = session_with(root => '/taken');
+	is($s->value(q{SELECT zk_lock('/lock')}), 't', 'a lock');
+	my ($lock) = grep { /-lock-/ } $zk->tree('/taken');
+	my $stranger = ZkClient->new($zk->hosts);
+	eval { $stranger->delete($lock) };
+	like($@, qr/NOAUTH/, 'nobody else can delete its node');
+	my $guesses = 0;
+	my $own;
+	foreach my $below (1 .. 100)
+	{
+		my $id = $stranger->{session} - $below;
+		$guesses++;
+		$own = eval { ZkClient->new($zk->hosts, session => $id) } or next;
+		last if hex($s->value('SELECT session_id FROM zk_session')) == $id;
+		$own->abandon;    # it was another one, which takes itself back
+	}
+	note "after $guesses guesses";
+	$own->close;
+	zk_until(sub { !$zk->exists($lock) }, 'but the node goes with its session');
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss is known');
+	is($s->query(q{BEGIN; CREATE TABLE stolen (); COMMIT})->{state}, '40001', 'and stops the transaction');
+	$s->value(q{ROLLBACK; SELECT zk_unlock_all()});
+	$stranger->close;
+	$s->quit;
+};
+
 subtest 'those who share the credential' => sub {
 	my $peer = Peer->new(kazoo => $zk);
 	$peer->ask("auth digest $secret{ann}");

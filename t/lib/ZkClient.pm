@@ -74,13 +74,16 @@ use constant NONODE => -101;
 use constant OPEN_ACL => [ [ 31, 'world', 'anyone' ] ];
 
 # ZkClient->new('host:port[,host:port...]', timeout => s, session_timeout => ms)
-# tries the servers in the order given.
+# tries the servers in the order given.  With session => id it does not begin a
+# session but takes that one up.
 sub new
 {
 	my ($class, $hosts, %opt) = @_;
 	my $self = bless {
 		timeout => $opt{timeout} // 10,
 		session_timeout => $opt{session_timeout} // 30_000,
+		session => $opt{session} // 0,
+		password => $opt{session} ? _password($opt{session}) : "\0" x 16,
 		hosts => $hosts,
 		xid => 0,
 		buffer => '',
@@ -112,12 +115,22 @@ sub _connect
 
 	# protocol version, last zxid seen, timeout, session id, password, read-only
 	$self->_send(pack('N q> N q> N/a* C',
-			0, 0, $self->{session_timeout}, 0, "\0" x 16, 0));
+			0, 0, $self->{session_timeout}, @{$self}{qw(session password)}, 0));
 	my $answer = $self->_frame($self->_deadline);
 	(undef, $self->{negotiated}, $self->{session}, $self->{password}) =
 	  unpack('N N q> N/a*', $answer);
 	die "$host: session refused\n" if $self->{negotiated} == 0;
 	return;
+}
+
+# The password of a session: that is what ZooKeeper makes of its id, with a
+# java.util.Random that is seeded with it and a constant.
+sub _password
+{
+	use integer;
+	my $seed = ($_[0] ^ 0xB3415C00 ^ 0x5DEECE66D) & 0xFFFF_FFFF_FFFF;
+	my @int = map { ($seed = ($seed * 0x5DEECE66D + 0xB) & 0xFFFF_FFFF_FFFF) >> 16 } 1 .. 4;
+	return pack 'V4', map { $_ & 0xFFFF_FFFF } @int;
 }
 
 # the session's id as ZooKeeper's own tools write it
