@@ -36,7 +36,7 @@ my $bench = Bench->new(
 $bench->{$_} = [ split /,/, $option{$_} ] for grep { $option{$_} } qw(servers subjects);
 
 # what is measured beside other work says little
-my $busy = 'The machine had other work when this began: look at nothing in it.';
+my $busy = 'The machine may have had other work when this began: trust no time by itself, and look at the ranges of the ratios.';
 if ($bench->{load} > 1.5)
 {
 	$bench->note($busy);

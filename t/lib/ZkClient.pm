@@ -128,6 +128,7 @@ sub _connect
 sub _password
 {
 	use integer;
+	no warnings 'portable';
 	my $seed = ($_[0] ^ 0xB3415C00 ^ 0x5DEECE66D) & 0xFFFF_FFFF_FFFF;
 	my @int = map { ($seed = ($seed * 0x5DEECE66D + 0xB) & 0xFFFF_FFFF_FFFF) >> 16 } 1 .. 4;
 	return pack 'V4', map { $_ & 0xFFFF_FFFF } @int;
