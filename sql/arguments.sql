@@ -98,6 +98,17 @@ SELECT length(path), octet_length(path), a.code, a.message
                     '/' || repeat('a', 1000000)]) path,
        attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
 
+-- 32 parts at most; those of the root are its own
+SELECT parts, a.code, a.message = format('invalid lock path "%s"', repeat('/a', parts)) AS named, a.detail, b.code AS "to look"
+  FROM unnest(ARRAY[31, 32, 33, 480, 500]) parts,
+       attempt(format('SELECT zk_try_xact_lock(%L)', repeat('/a', parts))) a,
+       attempt(format('SELECT count(*) FROM zk_lock_queue(%L)', repeat('/a', parts))) b;
+SELECT parts, a.code, a.detail
+  FROM unnest(ARRAY[32, 33]) parts, attempt(format('SELECT set_config(''zklock.root'', %L, true)', repeat('/a', parts))) a;
+SET zklock.root = '/zklock_regress/1/2/3/4/5/6/7/8/9/0/1/2/3/4/5/6/7/8/9/0/1/2/3/4/5/6/7/8/9/0/1';
+SELECT zk_try_lock(repeat('/a', 32)), zk_unlock(repeat('/a', 32));
+RESET zklock.root;
+
 -- all else is a path
 SELECT path, a.code, a.message
   FROM unnest(ARRAY['/a', '/A', '/ ', '/ a ', '/...', '/.a', '/a.', '/a..b', '/a/...', '/-', '/*', '/%', '/''', '/"', '/\',

@@ -350,6 +350,9 @@ zkc_raise_no_answer(ZkWait *wait)
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
 }
 
+/* A code that the library does not know */
+#define QUOTA_EXCEEDED	(-125)
+
 static const struct
 {
 	int			rc;
@@ -370,6 +373,9 @@ static const struct
 	{ZKS_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 		"ZooKeeper's answer about lock path \"%s\" has more than 8 MB",
 	"Too many nodes are there, or one with too much data. Look there with a ZooKeeper client; choose another path, or remove what should not be there."},
+	{QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+		"lock path \"%s\" would exceed a quota of ZooKeeper's",
+	"See \"listquota\" of ZooKeeper's shell, for the path and those above it."},
 	{ZBADARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
 	"ZooKeeper refused lock path \"%s\"", NULL},
 };

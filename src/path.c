@@ -53,6 +53,7 @@ static const char *
 check_path(const char *path)
 {
 	const char *part = path + 1;
+	int			nparts = 0;
 
 	if (path[0] != '/')
 		return "It does not start with a slash.";
@@ -66,6 +67,8 @@ check_path(const char *path)
 
 		if (slash == NULL && len == 0)
 			return "It ends with a slash.";
+		if (++nparts > ZK_PATH_PARTS)
+			return "It has more than 32 parts.";
 		wrong = check_part(part, len);
 		if (wrong != NULL)
 			return wrong;

@@ -10,8 +10,13 @@
 
 #include "fmgr.h"
 
-/* Bytes of a user's path in UTF-8, from the contract */
+/*
+ * Bytes of a path, or of a root, in UTF-8, and its parts: each is a directory
+ * that the first who comes makes in ZooKeeper, in memory there for as long as
+ * somebody is below it.
+ */
 #define ZK_PATH_MAX		1000
+#define ZK_PATH_PARTS	32
 
 /*
  * A lock's path in UTF-8, checked; palloc'ed.  Raises 22023 for a bad one,
