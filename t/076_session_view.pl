@@ -147,7 +147,7 @@ subtest 'requests, waits, timeouts' => sub {
 subtest 'states' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $s = zk_session($node, options => '-c zklock.session_timeout=6s -c zklock.hosts=' . $proxy->hosts);
-	is($s->value('SELECT * FROM zk_session'), 'none||||' . '|0' x 5, 'none, before the first lock');
+	is($s->value('SELECT * FROM zk_session'), 'none|||||' . '|0' x 5, 'none, before the first lock');
 
 	$proxy->blackhole;
 	is($s->query(q{SET zklock.connect_timeout = '500ms'; SELECT zk_lock('/s')})->{state}, '58000', 'no server answers');
