@@ -19,6 +19,9 @@
 #include "path.h"
 #include "protocol.h"
 
+/* A node's name may fill one of ZooKeeper's requests, and be shown as \xNN */
+#define NAME_MAX_SHOWN	(4 * 1024 * 1024)
+
 /*
  * What ZooKeeper's PathUtils.validatePath refuses: control characters,
  * surrogates, the private use area and the specials.  It looks at UTF-16, so
@@ -141,10 +144,10 @@ zkpath_name_from_text(text *name)
 {
 	char	   *utf8;
 
-	if (VARSIZE_ANY_EXHDR(name) > 4 * ZK_PATH_MAX)
+	if (VARSIZE_ANY_EXHDR(name) > NAME_MAX_SHOWN)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("node name is longer than %d bytes", 4 * ZK_PATH_MAX)));
+				 errmsg("node name is longer than %d bytes", NAME_MAX_SHOWN)));
 	utf8 = zke_to_utf8_unescaped(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
 	if (utf8 == NULL)
 		ereport(ERROR,

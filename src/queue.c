@@ -33,6 +33,10 @@
  */
 #define WINDOW			1000
 
+/* What their nodes say is kept whole up to this; of more, the beginning */
+#define KEPT_WHOLE		(64 * 1024 * 1024)
+#define KEPT_THEN		256
+
 typedef struct Look
 {
 	const char *path;			/* of the lock */
@@ -41,6 +45,7 @@ typedef struct Look
 	ZkWait		wait;
 	int64		last_round;		/* none begins later; 0: none has begun */
 	int64		until;			/* the next answer must come by then */
+	size_t		kept;			/* of what nodes say, in this round */
 	ZkRequest  *request;		/* the list, or the delete */
 	ZkRequest  *requests[WINDOW];	/* reads, from first on, in a circle */
 	int			first;
@@ -66,6 +71,7 @@ begin_round(Look *look)
 	CHECK_FOR_INTERRUPTS();
 	look->session = zkc_connect(&look->wait);
 	look->until = zkwait_after(zklock_operation_timeout);
+	look->kept = 0;
 	if (look->last_round == 0)
 		look->last_round = look->until;
 	else if (zks_now() >= look->last_round)
@@ -153,10 +159,11 @@ await_read(Look *look, Seen *node)
 		node->czxid = answer.czxid;
 		node->owner = answer.owner;
 		node->made_at_ms = answer.made_at_ms;
-		node->data_len = answer.data_len;
-		node->data = palloc(answer.data_len + 1);
-		if (answer.data_len > 0)
-			memcpy(node->data, answer.data, answer.data_len);
+		node->data_len = look->kept < KEPT_WHOLE ? answer.data_len : Min(answer.data_len, KEPT_THEN);
+		node->data = palloc(node->data_len + 1);
+		if (node->data_len > 0)
+			memcpy(node->data, answer.data, node->data_len);
+		look->kept += node->data_len;
 		zkp_read_data(node->data, node->data_len, &node->says);
 	}
 	zks_request_free(look->session, request);

@@ -47,6 +47,9 @@
  */
 #define MAX_KEEPERS			16
 
+/* However short the session's timeout is */
+#define HEARTBEAT_MIN_MS	10
+
 /* So many frames are read with signals blocked, no more */
 #define AT_ONCE				64
 
@@ -151,11 +154,16 @@ zks_trouble_locked(ZkSession *s, const char *what)
 	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
 }
 
-/* The library's own ping would come after a third of the timeout */
+/*
+ * The library's own ping would come after a third of the timeout.  That is a
+ * server's word; where it says 1 ms, we would do nothing else.
+ */
 static int64_t
 heartbeat_interval(ZkSession *s)
 {
-	return s->info.timeout_ms * ZKS_MS / 4;
+	int64_t		interval = s->info.timeout_ms * ZKS_MS / 4;
+
+	return interval > HEARTBEAT_MIN_MS * ZKS_MS ? interval : HEARTBEAT_MIN_MS * ZKS_MS;
 }
 
 /*-------------------------------------------------------------------------

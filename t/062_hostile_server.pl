@@ -71,7 +71,7 @@ sub still_holds
 subtest 'a list of 64 MB' => sub {
 	my $s = holder();
 	$admin->value(q{SELECT zk_lock('/huge'), zk_unlock('/huge')});
-	$zk->create('/zklock/huge/stays', mode => 'persistent');    # so that the directory does, too
+	$zk->create('/zklock/huge/stays');    # so that the directory does, too
 	my $before = rss_kb($s->pid);
 	foreach (
 		[ 60 * 1024, q{zk_lock_queue('/huge')} ],

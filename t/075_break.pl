@@ -129,6 +129,12 @@ foreach my $name (sort keys %kind)
 	};
 }
 
+subtest 'a name that is longer than any path of ours' => sub {
+	$other->contend('/zklock/names', encode('UTF-8', "\x{e9}\\" x 2500) . 'lock-');
+	my ($row) = queue_of($admin, '/names');
+	is(break_row($admin, '/names', $row)->{out}, 't', 'what zk_lock_queue shows, zk_lock_break takes');
+};
+
 # A terminal that shows the notice or the log would do what they say
 subtest 'what others wrote for terminals' => sub {
 	my @data = ("\e[31mred \e]0;title\a \xc2\x9b31m \r\x7f", "zklock\nuser \e[31mred\nhost \xc2\x9b31m\n");
