@@ -125,7 +125,7 @@ subtest 'a name without form' => sub {
 		my $result = $s->query(q{SELECT length(node) FROM zk_lock_queue('/formless')}, 60);
 		cmp_ok($result->{out} || 0, '>', 4 * $bytes, 'it is shown') or diag $result->{err};
 		note sprintf '%.1f s', $result->{seconds};
-		cmp_ok($result->{seconds}, '<', 2 + $SLACK, '- at once');
+		cmp_ok($result->{seconds}, '<', 10, '- at once, compared with 39 s');
 	}
 	still_holds($s, 'a name without form');
 };
@@ -292,8 +292,8 @@ subtest 'answers spoilt at random' => sub {
 	pass('where answers are true again, all goes on');
 };
 
-$client->delete_tree("/zklock/$_") for qw(data long);
-$client->close;
+eval { $client->close };    # it may have been idle for too long
+$zk->delete_tree("/zklock/$_") for qw(data long);
 zk_no_crash($node);
 is($admin->value('SELECT pg_postmaster_start_time()'), $started, 'the server has never been down');
 is(slurp_file($node->logfile) =~ s/.*database system is ready to accept connections//sr =~ /database system/ ? 1 : 0, 0,
