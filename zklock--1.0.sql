@@ -240,7 +240,8 @@ CREATE FUNCTION zk_session_status(
     OUT waits bigint,
     OUT timeouts bigint,
     OUT reconnections bigint,
-    OUT losses bigint)
+    OUT losses bigint,
+    OUT unreleased integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'zk_session_status'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 1;

@@ -24,6 +24,7 @@
 #include "certificates.h"
 #include "client.h"
 #include "credentials.h"
+#include "encoding.h"
 #include "hosts.h"
 #include "path.h"
 #include "settings.h"
@@ -41,6 +42,7 @@ ZkClientCounters zkc_counters;
 
 static ZkSession *session = NULL;
 static uint32 generation = 0;
+static ZkLoss last_loss = ZK_NOT_LOST;
 static int64 opened_at;
 static pid_t owner_pid = 0;		/* a fork's session is not the child's */
 
@@ -59,16 +61,39 @@ release_descriptors(void)
 		ReleaseExternalFD();
 }
 
+/*
+ * Of releases that were refused, what zkc_warn_unreleased has not told yet: how
+ * many of sessions that are over, how many of this one it has told, and the
+ * latest.
+ */
+static uint64 unreleased_before = 0;
+static uint64 refusals_told = 0;
+static int	refused = 0;
+static char refused_path[ZKS_PATH_LEN];
+
+static void
+look_at_refusals(const ZkSessionInfo *info)
+{
+	if (info->refusals <= refusals_told)
+		return;
+	refused = info->refused;
+	zkn_refused_path(session, refused_path, sizeof(refused_path));
+}
+
 static void
 close_session(int bound_ms)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
 
-	session = NULL;
 	zks_info(s, &info);
+	look_at_refusals(&info);
+	unreleased_before += info.refusals - refusals_told;
+	refusals_told = 0;
+	session = NULL;
 	zkc_counters.requests += info.requests;
 	zkc_counters.reconnections += info.reconnections;
+	zkc_counters.losses += info.losses;
 	zks_close(s, bound_ms);
 	release_descriptors();
 }
@@ -93,10 +118,62 @@ zkc_session(void)
 	zks_info(session, &info);
 	if (info.state != ZKS_OVER)
 		return session;
-	if (info.epoch > 0)
-		zkc_counters.losses++;
+	last_loss = info.forfeited ? ZK_LOST_CONTACT :
+		zks_is_auth_failure(info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION;
 	close_session(ABANDON_BOUND_MS);
 	return NULL;
+}
+
+void
+zkc_warn_unreleased(void)
+{
+	uint64		n = unreleased_before;
+
+	if (session != NULL)
+	{
+		ZkSessionInfo info;
+
+		zks_info(session, &info);
+		look_at_refusals(&info);
+		n += info.refusals - refusals_told;
+		refusals_told = info.refusals;
+	}
+	unreleased_before = 0;
+	if (n > 0)
+		ereport(WARNING,
+				(errmsg_plural("ZooKeeper refused the release of a lock: %s",
+							   "ZooKeeper refused the release of locks: %s",
+							   n, zerror(refused)),
+				 refused_path[0] != '\0' ?
+				 errdetail("Node \"%s\" was to be deleted.",
+						   zke_from_utf8_escaped(refused_path, strlen(refused_path), false)) : 0,
+				 errhint("It is tried again and again; at the latest they are released when this backend's ZooKeeper session ends. See zk_session.unreleased.")));
+}
+
+ZkLoss
+zkc_last_loss(void)
+{
+	return last_loss;
+}
+
+const char *
+zkc_loss_detail(ZkLoss loss)
+{
+	switch (loss)
+	{
+		case ZK_LOST_NODE:
+			return "Its node in ZooKeeper was deleted.";
+		case ZK_LOST_ACCESS:
+			return "ZooKeeper does not let this session see the lock's node any more.";
+		case ZK_LOST_CONTACT:
+			return "Nothing was heard from ZooKeeper for the whole session timeout, so somebody else may hold the lock by now.";
+		case ZK_LOST_IDENTITY:
+			return "ZooKeeper does not accept the session that held it any more.";
+		case ZK_LOST_SESSION:
+		case ZK_NOT_LOST:
+			break;
+	}
+	return "ZooKeeper ended the session that held it.";
 }
 
 ZkSession *
@@ -422,18 +499,26 @@ zkc_is_fresh(const ZkSessionInfo *info)
 }
 
 bool
-zkc_is_proven(const ZkSessionInfo *info)
+zkc_are_proven(ZkNode *const *nodes, int n)
 {
-	int64		timeout = info->timeout_ms * ZKS_MS;
+	ZkSessionInfo info;
+	int64		proven_at = zkn_proven_at(session, nodes, n);
+	int64		timeout;
 
-	return info->state != ZKS_OVER && zks_now() - info->quorum_at < timeout / 3 &&
-		(info->late_at == 0 || info->quorum_at - info->late_at >= timeout);
+	zks_info(session, &info);
+	timeout = info.timeout_ms * ZKS_MS;
+	return info.state != ZKS_OVER && zks_now() - proven_at < timeout / 3 &&
+		(info.late_at == 0 || proven_at - info.late_at >= timeout);
 }
 
 bool
-zkc_may_have_expired(const ZkSessionInfo *info)
+zkc_is_certain(ZkNode *const *nodes, int n)
 {
-	return zks_now() - info->proven_at > info->timeout_ms * ZKS_MS;
+	ZkSessionInfo info;
+	int64		proven_at = zkn_proven_at(session, nodes, n);
+
+	zks_info(session, &info);
+	return zkc_is_fresh(&info) && zks_now() - proven_at < info.timeout_ms * ZKS_MS / 3;
 }
 
 /* Give up a session that no server has accepted; the next call starts anew */
@@ -470,6 +555,7 @@ zkc_connect(ZkWait *wait)
 	int64		until_back = zkwait_after(zklock_operation_timeout);
 
 	abandon_stale();
+	zkc_warn_unreleased();
 
 	for (;;)
 	{
@@ -490,7 +576,8 @@ zkc_connect(ZkWait *wait)
 				raise_not_accepted(info.error);
 			continue;
 		}
-		cut_off = info.state != ZKS_CONNECTING;
+		/* one that has nothing to lose any more is as good as a new one */
+		cut_off = info.state != ZKS_CONNECTING && !info.forfeited;
 		if (zkwait(wait, session, cut_off ? until_back : until_connected, ZKWAIT_CONNECT))
 			continue;
 		zks_info(session, &info);
@@ -498,7 +585,7 @@ zkc_connect(ZkWait *wait)
 			return session;
 		if (cut_off)
 			zkc_raise_cut_off(&info);
-		if (zks_now() < until_connected)
+		if (zks_now() < until_connected || info.forfeited)
 			raise_unreachable(&info);	/* the next call may find it connected */
 		abandon(&info);
 	}
@@ -542,10 +629,13 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		int			count = n - proven;
 		ZkSessionInfo info;
 		ZkAnswer	answer = {0};
+		ZkLoss		loss;
 
 		zks_info(session, &info);
 		if (info.state == ZKS_OVER)
 			return ZKC_OVER;
+		if (zkn_first_lost(session, nodes, n, &loss) >= 0)
+			return ZKC_MISSING;
 		if (info.state != ZKS_CONNECTED)
 		{
 			if (!zkwait(wait, session, until, ZKWAIT_CHECK))
@@ -555,7 +645,8 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		if (!ask(nodes + proven, &count, wait, until, &answer))
 			return ZKC_NO_ANSWER;
 		if ((answer.rc == ZNONODE || answer.rc == ZNOAUTH) &&
-			zkn_lost(session, nodes[proven + answer.missing]))
+			zkn_lost(session, nodes[proven + answer.missing],
+					 answer.rc == ZNONODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
 			return ZKC_MISSING;
 
 		asked_at = Min(asked_at, answer.sent_at);
@@ -564,6 +655,7 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		if (answer.rc == ZOK &&
 			zks_now() - asked_at < info.timeout_ms * ZKS_MS / 3)
 		{
+			zkn_proven(session, nodes + proven, count, answer.sent_at);
 			proven += count;
 			if (proven == n)
 				return ZKC_PROVEN;

@@ -29,6 +29,12 @@ extern ZkClientCounters zkc_counters;
 extern ZkSession *zkc_session(void);
 
 /*
+ * A WARNING if ZooKeeper has refused to release locks since it last said so.  (The
+ * end of a transaction, which gave them back, does not wait for that.)
+ */
+extern void zkc_warn_unreleased(void);
+
+/*
  * The same, without looking: it may be over, but its nodes can be asked.  For
  * those to whom its end must not come in between.
  */
@@ -77,10 +83,23 @@ extern ZkSession *zkc_connect(ZkWait *wait);
 extern bool zkc_is_fresh(const ZkSessionInfo *info);
 
 /*
- * Did the leader and a quorum answer so recently, and did heartbeats come so
- * regularly before that, that the session cannot have ended since?
+ * Did the leader and a quorum confirm these nodes so recently, and did heartbeats
+ * come so regularly before that, that none can have gone since but by somebody's
+ * hand?  Ask before you ask whether one is known to be lost.
  */
-extern bool zkc_is_proven(const ZkSessionInfo *info);
+extern bool zkc_are_proven(ZkNode *const *nodes, int n);
+
+/*
+ * The same of one that is about to be granted: recently is enough, since what
+ * relies on it comes later.
+ */
+extern bool zkc_is_certain(ZkNode *const *nodes, int n);
+
+/* Why the latest session that is over has lost what it had */
+extern ZkLoss zkc_last_loss(void);
+
+/* What is known of a loss, for DETAIL: a sentence */
+extern const char *zkc_loss_detail(ZkLoss loss);
 
 typedef enum ZkProof
 {
@@ -97,9 +116,6 @@ typedef enum ZkProof
  * third of the session timeout ago.
  */
 extern ZkProof zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until);
-
-/* Has nothing proven its life for a whole session timeout?  Doubt counts. */
-extern bool zkc_may_have_expired(const ZkSessionInfo *info);
 
 /* Raise 58030: the connection is broken, or the answer did not come */
 pg_noreturn extern void zkc_raise_unanswered(ZkWait *wait);

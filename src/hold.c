@@ -118,7 +118,7 @@ enter_lock(const char *path, ZkpMode mode)
 	lock->root_len = zkpath_root_len(zklock_root);
 	lock->taken = false;
 	lock->ended = false;
-	lock->lost = false;
+	lock->loss = ZK_NOT_LOST;
 	lock->count = 0;
 	lock->guarded = 0;
 	dlist_init(&lock->holds);
@@ -155,24 +155,27 @@ int
 zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 {
 	ZkSession  *session = zkc_session();
-	ZkSessionInfo info;
+	ZkLoss		loss = ZK_NOT_LOST;
 	int			lost;
 
 	for (lost = 0; lost < n; lost++)
 	{
-		if (locks[lost]->lost || session == NULL ||
-			locks[lost]->generation != zkc_generation())
+		if (locks[lost]->loss != ZK_NOT_LOST)
+			return lost;
+		if (session == NULL || locks[lost]->generation != zkc_generation())
+		{
+			loss = zkc_last_loss();
 			break;
+		}
 	}
 	if (lost == n)
 	{
-		zks_info(session, &info);
-
 		/* a process that was stopped learns it here before its keeper does */
-		lost = zkc_may_have_expired(&info) ? 0 : zkn_first_lost(session, nodes, n);
+		zks_expire(session);
+		lost = zkn_first_lost(session, nodes, n, &loss);
 	}
 	if (lost >= 0)
-		locks[lost]->lost = true;
+		locks[lost]->loss = loss != ZK_NOT_LOST ? loss : ZK_LOST_SESSION;
 	return lost;
 }
 
@@ -194,14 +197,14 @@ zkh_leave_node(Lock *lock)
 	if (heir != NULL)
 	{
 		heir->taken = true;
-		heir->lost = lock->lost;
+		heir->loss = lock->loss;
 		heir->grant = lock->grant;
 		heir->generation = lock->generation;
 	}
 	else
 		nnodes--;
 	lock->taken = false;
-	lock->lost = false;
+	lock->loss = ZK_NOT_LOST;
 	lock->grant.node = NULL;
 	return heir != NULL;
 }
@@ -281,7 +284,7 @@ refuse_lost(Lock *lock)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on %s was lost", zkh_name(lock)),
-				 errdetail(LOST_DETAIL),
+				 errdetail_internal("%s", zkc_loss_detail(zkh_base(lock)->loss)),
 				 errhint("Call zk_unlock for it, or end the transaction that took it, and lock again.")));
 }
 
@@ -304,7 +307,7 @@ take_node(Lock *lock, const ZkGrant *grant)
 	lock->grant = *grant;
 	lock->generation = zkc_generation();
 	lock->taken = true;
-	lock->lost = false;
+	lock->loss = ZK_NOT_LOST;
 	lock->acquired_at = GetCurrentTimestamp();
 	nnodes++;
 }
@@ -327,17 +330,20 @@ refuse_lost_bases(Wanted *held, int n)
 static void
 confirm(Wanted *held, int n, ZkWait *wait)
 {
-	ZkSession  *session = zkc_connect(wait);
-	ZkSessionInfo info;
-	ZkNode	  **nodes;
+	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
+	bool		proven;
 
+	(void) zkc_connect(wait);
 	refuse_lost_bases(held, n);
-	zks_info(session, &info);
-	if (zkc_is_proven(&info))
-		return;
-	nodes = palloc(n * sizeof(ZkNode *));
 	for (int i = 0; i < n; i++)
 		nodes[i] = zkh_base(held[i].lock)->grant.node;
+	proven = zkc_are_proven(nodes, n);
+	refuse_lost_bases(held, n);
+	if (proven)
+	{
+		pfree(nodes);
+		return;
+	}
 	switch (zkc_prove(nodes, n, wait, zkwait_after(zklock_operation_timeout)))
 	{
 		case ZKC_PROVEN:
@@ -655,7 +661,7 @@ zkh_fencing_token(const char *path)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),
-				 errdetail(LOST_DETAIL),
+				 errdetail_internal("%s", zkc_loss_detail(lock->loss)),
 				 errhint(LOST_HINT)));
 	return lock->grant.token;
 }

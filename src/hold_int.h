@@ -16,9 +16,7 @@
 #include "lock.h"
 #include "path.h"
 
-/* What an error says of a lost lock */
-#define LOST_DETAIL \
-	"ZooKeeper ended the session that held it, or somebody deleted its node."
+/* What an error says of a lost lock; the DETAIL is zkc_loss_detail's */
 #define LOST_HINT \
 	"Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction."
 
@@ -36,7 +34,7 @@ typedef struct Lock
 	bool		taken;			/* there is, or was until it was lost, a node */
 	bool		ended;			/* in the list of those that lost holds */
 	slist_node	in_ended;
-	bool		lost;
+	ZkLoss		loss;
 	ZkGrant		grant;
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
@@ -55,7 +53,7 @@ typedef struct Hold
 	int64		count;
 	bool		used;			/* was granted once: stays when count is 0 */
 	bool		proven;			/* given back, and the lock was held until then */
-	bool		lost;			/* the lock was lost when it was given back */
+	ZkLoss		loss;			/* of the lock, when it was given back */
 	bool		doubted;		/* nobody knows whether it was */
 } Hold;
 
@@ -68,7 +66,7 @@ extern ZkSession *zkh_session_of(Lock *lock);
 
 /*
  * The first of these taken locks that is lost, or -1; nodes: theirs; n > 0.
- * Once lost, always lost.  One look at the session and one at the nodes,
+ * Once lost, always lost; its loss says how.  One look at the session and one at the nodes,
  * however many they are: this is on the way of each COMMIT.
  */
 extern int	zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);

@@ -71,6 +71,7 @@ typedef struct Place
 	ZkTarget   *target;
 	ZkNode	   *node;
 	ZkRequest  *list;
+	ZkRequest  *check;			/* of our node, sent along with it; or NULL */
 	bool		list_fresh;		/* it was asked of the leader */
 	int			leftovers;		/* of ours, which it may show */
 	uint32		list_epoch;		/* the connection that the last one came by */
@@ -117,6 +118,9 @@ drop_list(Call *c, Place *p)
 	if (p->list != NULL)
 		zks_request_free(c->session, p->list);
 	p->list = NULL;
+	if (p->check != NULL)
+		zks_request_free(c->session, p->check);
+	p->check = NULL;
 }
 
 static void
@@ -552,10 +556,12 @@ static void
 set_watch(Call *c, Place *p, Blocker *blocker)
 {
 	char	   *path = psprintf("%s/%s", p->target->dir, blocker->name);
+	ZkWatch    *old = blocker->watch;
 
-	if (blocker->watch != NULL)
-		zks_unwatch(c->session, blocker->watch);
+	/* the new one first: then the old one need not be taken away at the server */
 	blocker->watch = zks_watch(c->session, path);
+	if (old != NULL)
+		zks_unwatch(c->session, old);
 	pfree(path);
 	if (blocker->watch == NULL)
 		raise_no_memory();
@@ -764,6 +770,54 @@ stand_in_queue(Call *c, int at, Queue *queue)
 	return outcome;
 }
 
+/*
+ * It is our turn, if our node is still there.  What the list and the events say
+ * of others cannot get worse, but a server that is cut off from its leader, or a
+ * leader from its quorum, would show us our own long after it is gone.  So it must
+ * have been confirmed by a quorum: by its create, a heartbeat, or a check.
+ */
+static Outcome
+confirm_turn(Call *c, Place *p)
+{
+	int64		until = zkwait_after(zklock_operation_timeout);
+	ZkAnswer	answer;
+
+	if (zkc_is_certain(&p->node, 1))
+		return GRANTED;
+	if (p->check == NULL)
+		return LIST_AGAIN;		/* and with it comes a check */
+	while (!zks_answered(c->session, p->check, &answer))
+	{
+		if (!await_something(c, until))
+			return START_AGAIN;
+	}
+	switch (answer.rc)
+	{
+		case ZOK:
+			zkn_proven(c->session, &p->node, 1, answer.sent_at);
+			return zkc_is_certain(&p->node, 1) ? GRANTED : LIST_AGAIN;
+		case ZNONODE:
+			return START_AGAIN;
+		default:
+			if (!zks_is_doubtful(answer.rc))
+				zkc_raise(answer.rc, p->target->path);
+			return LIST_AGAIN;
+	}
+}
+
+/* In the same flight as a list */
+static void
+send_check(Call *c, Place *p)
+{
+	int			n = 1;
+
+	if (zkc_is_certain(&p->node, n))
+		return;
+	p->check = zkn_check(c->session, &p->node, &n);
+	if (p->check == NULL)
+		raise_no_memory();
+}
+
 /* In one queue, in which we have a node, and a list is on its way */
 static Outcome
 take_turn(Call *c, int at)
@@ -784,7 +838,9 @@ take_turn(Call *c, int at)
 		{
 			/* after a reconnection, from a server that may lag behind */
 			zks_info(c->session, &info);
+			zks_gather(c->session);
 			send_list(c, p, info.epoch != p->list_epoch || fresh);
+			send_check(c, p);
 		}
 		if (!await_list(c, p, &answer))
 			return START_AGAIN;
@@ -815,6 +871,8 @@ take_turn(Call *c, int at)
 				ask_again(c);	/* nobody has gone */
 			need = Min(need, queue.view.need);
 		}
+		if (outcome == GRANTED)
+			outcome = confirm_turn(c, p);
 		free_queue(&queue);
 		drop_list(c, p);
 	}
@@ -883,11 +941,17 @@ static bool
 have_all(Call *c)
 {
 	ZkNode	  **nodes = palloc(c->n * sizeof(ZkNode *));
+	ZkProof		proof = ZKC_PROVEN;
+	ZkLoss		loss;
 	bool		result;
 
 	for (int i = 0; i < c->n; i++)
 		nodes[i] = c->places[i].node;
-	result = zkn_first_lost(c->session, nodes, c->n) < 0;
+	if (!zkc_is_certain(nodes, c->n))
+		proof = zkc_prove(nodes, c->n, c->wait, zkwait_after(zklock_operation_timeout));
+	if (proof == ZKC_NO_ANSWER)
+		zkc_raise_unanswered(c->wait);
+	result = proof == ZKC_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
 	pfree(nodes);
 	return result;
 }
@@ -940,7 +1004,11 @@ acquire(Call *c)
 			c->try_until = Min(c->try_until, zkwait_after(zklock_operation_timeout));
 		for (int i = 0; i < c->n; i++)
 		{
-			if (c->places[i].target->own != NULL && zkc_generation() != generation)
+			ZkNode	   *own = c->places[i].target->own;
+			ZkLoss		loss;
+
+			if (own != NULL && (zkc_generation() != generation ||
+								zkn_first_lost(c->session, &own, 1, &loss) == 0))
 				return ZKL_OWN_LOST;
 		}
 		if (!c->may_wait)

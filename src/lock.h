@@ -31,7 +31,7 @@ typedef enum ZklOutcome
 {
 	ZKL_HELD,
 	ZKL_TAKEN,					/* somebody else has one of them, and time is up */
-	ZKL_OWN_LOST				/* the session ended, and with it own nodes */
+	ZKL_OWN_LOST				/* so are own nodes: the session may have ended */
 } ZklOutcome;
 
 /*

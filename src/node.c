@@ -23,6 +23,9 @@
  * transaction.  While that is not answered, nobody knows which name it has;
  * whoever wants something of it has to wait.
  *
+ * A session that was not heard from for its whole timeout forfeits what it has:
+ * the owner sees LOST, while the node is deleted as if nobody wanted it.
+ *
  * At each state the owner may discard the node; what has to follow is done
  * from the completions.
  *
@@ -41,7 +44,9 @@ struct ZkNode
 	ZkSession  *session;
 	ZkNodeState state;
 	int			rc;
+	ZkLoss		loss;			/* how it was lost, if it was */
 	bool		unwanted;
+	bool		forfeited;		/* it counts as lost, and is deleted */
 	bool		awaited;		/* zkn_delete: its owner asks what became of it */
 	bool		doubted;		/* a delete of it may have been carried out */
 	bool		gone;			/* finished; freed when nothing is pending */
@@ -58,7 +63,7 @@ struct ZkNode
 	int			pending;		/* requests that will call back with us */
 	uint64_t	ticket;
 	int64_t		look_at;		/* a second look is due; or 0 */
-	int64_t		made_at;
+	int64_t		proven_at;		/* its own create or check was sent then */
 	int64_t		czxid;
 	ZkWatch    *watch;
 	char		prefix[ZKP_PREFIX_LEN];
@@ -80,6 +85,7 @@ struct ZkNode
  */
 typedef struct Group
 {
+	int64_t		sent_at;		/* their create */
 	int			n;
 	ZkNode	   *nodes[];
 } Group;
@@ -87,6 +93,23 @@ typedef struct Group
 static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
 static void prune(ZkNode *n);
+
+/*
+ * The code with which ZooKeeper refuses to let the node go, or ZOK.  Who waits for
+ * zkn_delete says so; all others hear of it by these numbers.
+ */
+static void
+set_refused(ZkNode *n, int rc)
+{
+	ZkSessionInfo *info = &n->session->info;
+
+	if (rc != ZOK)
+		info->refused = rc;
+	if (rc != ZOK && n->refused == ZOK && !n->awaited)
+		info->refusals++;
+	info->unreleased += (rc != ZOK) - (n->refused != ZOK);
+	n->refused = rc;
+}
 
 /*
  * Out of the list; memory waits for the requests that still point here.
@@ -97,6 +120,7 @@ finish(ZkNode *n)
 	if (!n->gone)
 	{
 		n->gone = true;
+		set_refused(n, ZOK);
 		if (n->prev != NULL)
 			n->prev->next = n->next;
 		else
@@ -110,6 +134,21 @@ finish(ZkNode *n)
 	}
 	if (n->pending == 0)
 		free(n);
+}
+
+/* Once lost, always lost: what was known first is the reason */
+static void
+lose(ZkNode *n, ZkLoss loss)
+{
+	n->state = ZKN_LOST;
+	if (n->loss == ZK_NOT_LOST)
+		n->loss = loss;
+}
+
+static ZkLoss
+loss_of(int rc)
+{
+	return rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE;
 }
 
 /* The node is no more in ZooKeeper */
@@ -209,7 +248,6 @@ static void
 present(ZkNode *n)
 {
 	n->state = ZKN_PRESENT;
-	n->made_at = zks_now();
 	if (n->unwanted)
 		get_rid_of(n);
 }
@@ -245,6 +283,7 @@ on_created(ZkSession *s, ZkRequest *r)
 	{
 		snprintf(n->name, sizeof(n->name), "%s", r->name);
 		n->czxid = r->czxid;
+		n->proven_at = r->sent_at;
 		present(n);
 	}
 	else if (zks_is_doubtful(r->rc))
@@ -331,6 +370,7 @@ on_group_read(ZkSession *s, ZkRequest *r)
 		if (ours)
 		{
 			n->czxid = r->czxid;
+			n->proven_at = g->sent_at;
 			present(n);
 			continue;
 		}
@@ -358,6 +398,7 @@ on_group_created(ZkSession *s, ZkRequest *r)
 	NodePath	path;
 
 	(void) s;
+	g->sent_at = r->sent_at;
 	if (r->rc == ZOK)
 	{
 		/* all stay in CREATING until one has been read */
@@ -594,16 +635,10 @@ on_listed(ZkSession *s, ZkRequest *r)
 static void
 look(ZkNode *n)
 {
-	ZkRequest  *sync = zkr_new_locked(n->session, NULL, NULL);
-	ZkRequest  *list;
+	ZkRequest  *list = request(n, on_listed);
 
-	if (sync == NULL)
-		return;
-	sync->forgotten = true;
-	zkr_sync_locked(sync, n->dir);
-	list = request(n, on_listed);
 	if (list != NULL)
-		zkr_list_locked(list, n->dir);
+		zkr_list_fresh_locked(list, n->dir);
 }
 
 /*
@@ -624,18 +659,22 @@ on_deleted(ZkSession *s, ZkRequest *r)
 	 * server recovers.
 	 */
 	n->deleting = false;
-	n->refused = 0;
+	if (r->rc == ZOK || r->rc == ZNONODE)
+		set_refused(n, ZOK);
 	if (r->rc == ZOK || (r->rc == ZNONODE && n->doubted))
 	{
 		n->rc = r->rc;
 		ended(n, ZKN_DELETED);
 	}
 	else if (r->rc == ZNONODE)
+	{
+		lose(n, ZK_LOST_NODE);
 		ended(n, ZKN_LOST);
+	}
 	else if (zks_is_doubtful(r->rc))
 		n->doubted = true;
 	else
-		n->refused = r->rc;
+		set_refused(n, r->rc);
 }
 
 static void
@@ -696,7 +735,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 
 				/* it may be there, and only be closed to us */
 				n->state = ZKN_PRESENT;
-				send_delete(n);
+				get_rid_of(n);
 				break;
 			case ZKN_DELETED:
 				finish(n);
@@ -774,12 +813,14 @@ on_shared(ZkSession *s, ZkRequest *r)
 	if (!called_back(n))
 		return;
 	n->share_sent = false;
-	n->refused = 0;
+	set_refused(n, ZOK);
 	if (r->rc == ZOK ||
 		(renamed && r->rc == ZNODEEXISTS && n->share_doubted))
 	{
 		if (renamed)
 			snprintf(n->name, sizeof(n->name), "%s", name);
+		if (r->rc == ZOK)
+			n->proven_at = r->sent_at;
 		shared(n);
 	}
 	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
@@ -790,7 +831,7 @@ on_shared(ZkSession *s, ZkRequest *r)
 			get_rid_of(n);
 		else
 		{
-			n->state = ZKN_LOST;
+			lose(n, ZK_LOST_NODE);
 			n->ticket = 0;
 		}
 	}
@@ -798,7 +839,7 @@ on_shared(ZkSession *s, ZkRequest *r)
 		n->share_doubted = true;
 	else
 	{
-		n->refused = r->rc;
+		set_refused(n, r->rc);
 		if (n->unwanted)
 			give_up_sharing(n);
 	}
@@ -847,7 +888,7 @@ zkn_share(ZkSession *s, ZkNode *n)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (n->state == ZKN_PRESENT && !n->sharing)
+	if (n->state == ZKN_PRESENT && !n->sharing && !n->forfeited)
 	{
 		ticket = n->ticket = ++s->tickets;
 		n->sharing = true;
@@ -946,19 +987,19 @@ catch_up(ZkNode *n, int64_t now)
 static void
 keep_watch(ZkNode *n)
 {
+	ZkWatch    *old = n->watch;
 	NodePath	path;
 
 	if (is_renaming(n))
 		return;
-	if (n->watch != NULL &&
-		(n->watch->state == ZKW_FAILED || n->watch->state == ZKW_CHANGED ||
-		 (n->watch->state == ZKW_ARMED && n->watch->epoch != n->session->info.epoch)))
-	{
-		zkw_drop_locked(n->watch);
-		n->watch = NULL;
-	}
-	if (n->watch == NULL)
-		n->watch = zkw_new_locked(n->session, node_path(n, n->name, &path));
+	if (old != NULL && old->state != ZKW_FAILED && old->state != ZKW_CHANGED &&
+		!(old->state == ZKW_ARMED && old->epoch != n->session->info.epoch))
+		return;
+
+	/* the new one first: then the old one need not be taken away at the server */
+	n->watch = zkw_new_locked(n->session, node_path(n, n->name, &path));
+	if (old != NULL)
+		zkw_drop_locked(old);
 }
 
 static void
@@ -967,10 +1008,13 @@ on_heartbeat(ZkSession *s, ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* a process that idles need not be told that all is well */
-	if (called_back_quietly(n) && n->state == ZKN_PRESENT && !n->unwanted &&
-		(r->rc == ZNONODE || r->rc == ZNOAUTH))
+	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || n->unwanted)
+		return;
+	if (r->rc == ZOK)
+		n->proven_at = r->sent_at;
+	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
 	{
-		n->state = ZKN_LOST;
+		lose(n, loss_of(r->rc));
 		s->notify = true;
 	}
 }
@@ -1016,8 +1060,9 @@ zkn_connected_locked(ZkSession *s)
 }
 
 /*
- * Once a heartbeat: deletes that could not be sent, second looks, and a watch
- * on each node that has been ours for longer, so that its loss is noticed.
+ * Once a heartbeat: deletes that could not be sent, second looks, and a watch on
+ * each node that is still ours, so that its loss is noticed before its own create
+ * is too old to prove that it is there (client.c, zkc_is_proven).
  */
 void
 zkn_heartbeat_locked(ZkSession *s)
@@ -1030,12 +1075,30 @@ zkn_heartbeat_locked(ZkSession *s)
 		next = n->next;
 		if (n->state == ZKN_PRESENT && !n->unwanted && !n->sharing)
 		{
-			if (now - n->made_at > s->info.timeout_ms * ZKS_MS / 3 &&
-				(n->watch != NULL || !zkw_exceed_locked(s, ZKW_BYTES_ENOUGH)))
+			if (n->watch != NULL || !zkw_exceed_locked(s, ZKW_BYTES_ENOUGH))
 				keep_watch(n);
 		}
 		else
 			catch_up(n, now);
+	}
+}
+
+/*
+ * What is there counts as lost, whether it is or not: it goes as soon as it can.
+ * Its owner keeps it, to see that.
+ */
+void
+zkn_forfeit_locked(ZkSession *s)
+{
+	for (ZkNode *next,
+		 *n = s->nodes; n != NULL; n = next)
+	{
+		next = n->next;
+		if (n->state != ZKN_PRESENT || n->unwanted)
+			continue;
+		n->forfeited = n->unwanted = n->awaited = true;
+		n->loss = ZK_LOST_CONTACT;
+		get_rid_of(n);
 	}
 }
 
@@ -1050,8 +1113,39 @@ zkn_over_locked(ZkSession *s)
 		if (n->unwanted && !n->awaited)
 			finish(n);
 		else if (n->state != ZKN_ABSENT && n->state != ZKN_DELETED)
-			n->state = ZKN_LOST;
+			lose(n, zks_is_auth_failure(s->info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION);
 	}
+}
+
+/*
+ * Is there nothing here but nodes that nobody wants and that ZooKeeper does not
+ * let go?  Then only the end of the session rids others of them.
+ */
+bool
+zkn_only_refused_locked(ZkSession *s)
+{
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->refused == ZOK || !n->unwanted || n->awaited)
+			return false;
+	}
+	return s->nodes != NULL;
+}
+
+/* The path of one of those that ZooKeeper does not let go, or "" */
+void
+zkn_refused_path(ZkSession *s, char *path, int size)
+{
+	sigset_t	saved;
+
+	path[0] = '\0';
+	zks_enter(s, &saved);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->refused != ZOK)
+			snprintf(path, size, "%s/%s", n->dir, n->name);
+	}
+	zks_leave(s, &saved);
 }
 
 bool
@@ -1103,7 +1197,7 @@ zkn_watch_named(ZkSession *s, const char *dir, const char *name)
 }
 
 bool
-zkn_lost(ZkSession *s, ZkNode *n)
+zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
 {
 	bool		certain;
 	sigset_t	saved;
@@ -1111,7 +1205,7 @@ zkn_lost(ZkSession *s, ZkNode *n)
 	zks_enter(s, &saved);
 	certain = !is_renaming(n);
 	if (n->state == ZKN_PRESENT && certain)
-		n->state = ZKN_LOST;
+		lose(n, loss);
 	zks_leave(s, &saved);
 	return certain;
 }
@@ -1207,11 +1301,11 @@ look_at_watch(ZkNode *n)
 	/* our own delete fires it, too: the answer to that tells */
 	if (n->state == ZKN_PRESENT && !n->unwanted && n->watch != NULL &&
 		n->watch->state == ZKW_FIRED)
-		n->state = ZKN_LOST;
+		lose(n, ZK_LOST_NODE);
 }
 
 int
-zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n)
+zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 {
 	int			i;
 	sigset_t	saved;
@@ -1220,11 +1314,43 @@ zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n)
 	for (i = 0; i < n; i++)
 	{
 		look_at_watch(nodes[i]);
-		if (nodes[i]->state != ZKN_PRESENT)
+		if (nodes[i]->state != ZKN_PRESENT || nodes[i]->forfeited)
 			break;
 	}
+	if (i < n)
+		*loss = nodes[i]->loss != ZK_NOT_LOST ? nodes[i]->loss : ZK_LOST_NODE;
 	zks_leave(s, &saved);
 	return i < n ? i : -1;
+}
+
+int64_t
+zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
+{
+	int64_t		proven_at = ZKS_NEVER;
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (int i = 0; i < n; i++)
+	{
+		const ZkWatch *w = nodes[i]->watch;
+		bool		told = w != NULL && w->state == ZKW_ARMED && w->epoch == s->info.epoch;
+
+		proven_at = zks_earlier(proven_at, told && s->info.quorum_at > nodes[i]->proven_at ?
+								s->info.quorum_at : nodes[i]->proven_at);
+	}
+	zks_leave(s, &saved);
+	return proven_at;
+}
+
+void
+zkn_proven(ZkSession *s, ZkNode *const *nodes, int n, int64_t sent_at)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	for (int i = 0; i < n; i++)
+		nodes[i]->proven_at = sent_at;
+	zks_leave(s, &saved);
 }
 
 void
@@ -1234,7 +1360,8 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 
 	zks_enter(s, &saved);
 	look_at_watch(n);
-	info->state = n->state;
+	info->state = n->forfeited ? ZKN_LOST : n->state;
+	info->loss = n->loss;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
 	info->sharing = n->sharing;
 	info->czxid = n->czxid;

@@ -87,6 +87,8 @@ static void
 free_request(ZkRequest *r)
 {
 	unlink_request(r);
+	if (r->sync != NULL)
+		zkr_forget_locked(r->sync);
 	for (int i = 0; i < r->nchildren; i++)
 		free(r->children[i]);
 	free(r->children);
@@ -115,7 +117,7 @@ answered(ZkRequest *r, int rc)
 	}
 	else if (r->forgotten)
 		free_request(r);
-	else
+	else if (!r->is_sync)
 		s->notify = true;
 }
 
@@ -173,6 +175,17 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 		s->notify = true;
 	s->info.heard_at = now;
 	s->info.proven_at = sent_at;
+	if (now - sent_at < timeout)
+		s->info.forfeited = false;	/* what it makes from now on is not lost */
+}
+
+/* What a list says is old unless its sync was carried out */
+static int
+sync_result(const ZkRequest *sync, int rc)
+{
+	if (!sync->answered)
+		return ZSYSTEMERROR;
+	return sync->rc == ZOK ? rc : sync->rc;
 }
 
 static void
@@ -180,10 +193,18 @@ complete(ZkRequest *r, int rc)
 {
 	ZkSession  *s = r->session;
 
+	/*
+	 * The handle is being closed, without the mutex: nothing may be touched.
+	 * zkr_fail_all_locked does this when it is closed.
+	 */
+	if (s->zh == NULL)
+		return;
 	if (r->too_large)
 		rc = ZKS_TOO_LARGE;
 	s->in_flight--;
 	s->replies++;
+	if (r->sync != NULL && (rc == ZOK || rc == ZNONODE))
+		rc = sync_result(r->sync, rc);
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
@@ -425,12 +446,28 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 		submitted(r, zoo_aget_children(r->session->zh, dir, 0, on_strings, r));
 }
 
+/*
+ * As the leader knows the directory.  The two travel together, and answers come
+ * in the order of the requests: where the sync is refused (by a server that
+ * throttles, or has lost its leader), the list behind it may be old, so it fails
+ * with the same code.
+ */
 void
-zkr_sync_locked(ZkRequest *r, const char *path)
+zkr_list_fresh_locked(ZkRequest *r, const char *dir)
 {
-	r->op = ZOO_SYNC_OP;
-	if (begin(r))
-		submitted(r, zoo_async(r->session->zh, path, on_string, r));
+	ZkRequest  *sync = zkr_new_locked(r->session, NULL, NULL);
+
+	if (sync == NULL)
+	{
+		answered(r, ZSYSTEMERROR);
+		return;
+	}
+	r->sync = sync;
+	sync->is_sync = true;
+	sync->op = ZOO_SYNC_OP;
+	if (begin(sync))
+		submitted(sync, zoo_async(r->session->zh, dir, on_string, sync));
+	zkr_list_locked(r, dir);
 }
 
 void
@@ -565,6 +602,23 @@ zkr_next_locked(ZkSession *s)
 	return NULL;
 }
 
+/* Is the owner in the middle of something? */
+bool
+zkr_owner_asks_locked(ZkSession *s)
+{
+	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	{
+		if (r->done == NULL && !r->forgotten && !r->is_sync)
+			return true;
+	}
+	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	{
+		if (!w->dropped)
+			return true;
+	}
+	return false;
+}
+
 /* The owner does not want to know any more */
 void
 zkr_forget_locked(ZkRequest *r)
@@ -618,27 +672,18 @@ zkr_free_all(ZkSession *s)
  * What the owner may ask
  */
 
-/* The two travel together: answers come in the order of the requests */
 ZkRequest *
 zks_list(ZkSession *s, const char *dir, bool fresh)
 {
-	ZkRequest  *r = NULL;
+	ZkRequest  *r;
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (fresh)
-	{
-		ZkRequest  *sync = zkr_new_locked(s, NULL, NULL);
-
-		if (sync == NULL)
-			goto done;
-		sync->forgotten = true;
-		zkr_sync_locked(sync, dir);
-	}
 	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
+	if (r != NULL && fresh)
+		zkr_list_fresh_locked(r, dir);
+	else if (r != NULL)
 		zkr_list_locked(r, dir);
-done:
 	zks_leave(s, &saved);
 	return r;
 }

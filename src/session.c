@@ -212,18 +212,48 @@ zks_end_locked(ZkSession *s, int error)
 {
 	if (s->info.state == ZKS_OVER)
 		return;
+	if (error != ZCLOSING && s->info.epoch > 0 && !s->info.forfeited)
+		s->info.losses++;
 	s->info.error = error;
 	zks_set_state_locked(s, ZKS_OVER);
 }
 
-/* Cut off: the session may still live, if it can be taken up again */
+/*
+ * What the session had counts as lost.  It is not ended for that: where all
+ * servers were away, ZooKeeper begins its timeout anew when they are back, and
+ * until then its nodes would stand in everybody's way.  So it is taken up again,
+ * and they are deleted first.  Without nodes there is nothing to come back for.
+ */
+void
+zks_forfeit_locked(ZkSession *s)
+{
+	if (s->info.forfeited || s->info.state == ZKS_OVER)
+		return;
+	if (!zkn_any_locked(s))
+	{
+		zks_end_locked(s, ZSESSIONEXPIRED);
+		return;
+	}
+	s->info.forfeited = true;
+	s->info.losses++;
+	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
+	s->notify = true;
+	zkn_forfeit_locked(s);
+}
+
+/*
+ * Cut off: the session may still live, if it can be taken up again; by a new
+ * handle, which has no watches, where they are too many for one packet.
+ */
 void
 zks_suspend_locked(ZkSession *s)
 {
+	zks_set_state_locked(s, ZKS_SUSPENDED);
 	if (zkw_exceed_locked(s, ZKW_BYTES_SURELY_SENT))
-		zks_end_locked(s, ZSESSIONEXPIRED);
-	else
-		zks_set_state_locked(s, ZKS_SUSPENDED);
+	{
+		zks_forfeit_locked(s);
+		s->renew_at = 0;
+	}
 }
 
 static void
@@ -241,6 +271,7 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
 
 		s->connected_now = true;
 		s->info.session_id = id->client_id;
+		s->id = *id;
 		s->info.timeout_ms = timeout;
 	}
 	else if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
@@ -269,6 +300,11 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
 		return;
 	s->heartbeat_at = now;
+	if (zkn_only_refused_locked(s) && !zkr_owner_asks_locked(s))
+	{
+		zks_end_locked(s, ZCLOSING);
+		return;
+	}
 	if (!zkn_prove_locked(s) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
 		r->forgotten = true;
@@ -280,6 +316,13 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	zkn_heartbeat_locked(s);
 }
 
+/* Until when what was last heard proves that the session lives */
+static int64_t
+proven_until(ZkSession *s)
+{
+	return s->info.proven_at + s->info.timeout_ms * ZKS_MS;
+}
+
 /*
  * Nobody tells a client that is cut off that its session has expired.  After
  * a whole session timeout without a word it most likely has, and doubt counts
@@ -288,9 +331,28 @@ heartbeat_locked(ZkSession *s, int64_t now)
 static void
 expire_locked(ZkSession *s, int64_t now)
 {
-	if (s->info.state == ZKS_SUSPENDED && s->close_by == 0 &&
-		now - s->info.heard_at > s->info.timeout_ms * ZKS_MS)
-		zks_end_locked(s, ZSESSIONEXPIRED);
+	if (s->info.state == ZKS_SUSPENDED && s->close_by == 0 && now > proven_until(s))
+		zks_forfeit_locked(s);
+}
+
+/*
+ * Where the names of the servers lead may have changed since they were looked
+ * up; and see zks_suspend_locked.
+ */
+static int64_t
+renewal_due(ZkSession *s)
+{
+	int64_t		attempt_until = s->attempt_at + s->info.timeout_ms * ZKS_MS;
+
+	/* an attempt that is under way may still succeed; the library ends it sooner */
+	return s->sock >= 0 && attempt_until > s->renew_at ? attempt_until : s->renew_at;
+}
+
+static bool
+needs_renewal_locked(ZkSession *s)
+{
+	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->close_by == 0 &&
+		zks_now() >= renewal_due(s);
 }
 
 /*-------------------------------------------------------------------------
@@ -351,7 +413,7 @@ prepare_locked(ZkSession *s)
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
 	if (s->info.state == ZKS_SUSPENDED)
-		until = zks_earlier(until, s->info.heard_at + s->info.timeout_ms * ZKS_MS);
+		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : proven_until(s));
 	if (s->close_by != 0)
 		until = zks_earlier(until, s->close_by);
 	return ms_until(until, now);
@@ -366,7 +428,7 @@ wait_for_the_rest(void)
 static void
 keep(ZkSession *s)
 {
-	while (!finished_locked(s))
+	while (!finished_locked(s) && !needs_renewal_locked(s))
 	{
 		int			wait = prepare_locked(s);
 		uint32_t	generation = s->events.generation;
@@ -430,7 +492,6 @@ wipe(char *secret)
 	return NULL;
 }
 
-/* Their number stays: answers to them are to be expected */
 static void
 free_credentials(ZkSession *s)
 {
@@ -468,8 +529,8 @@ copy_credentials(ZkSession *s, const ZkOptions *options)
 }
 
 /*
- * Before the first connection, so that they go before any request; the library
- * sends them again on each.
+ * Before the first connection of a handle, so that they go before any request; the
+ * library sends them again on each.
  */
 static bool
 add_credentials(ZkSession *s)
@@ -483,18 +544,18 @@ add_credentials(ZkSession *s)
 		added = zoo_add_auth(s->zh, c->scheme, c->secret, (int) strlen(c->secret),
 							 NULL, NULL) == ZOK;
 	}
-	free_credentials(s);
 	return added;
 }
 
 static bool
-begin_locked(ZkSession *s, const char *addresses)
+begin_locked(ZkSession *s)
 {
 	zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
 	zoo_deterministic_conn_order(1);	/* resolve.c has shuffled; this would
 										 * reseed the process's random() */
-	s->zh = zookeeper_init2(addresses, on_session_event, s->wanted_timeout_ms,
-							NULL, s, ZOO_NO_LOG_CLIENTENV, on_log);
+	s->zh = zookeeper_init2(s->addresses, on_session_event, s->wanted_timeout_ms,
+							s->info.epoch > 0 ? &s->id : NULL, s,
+							ZOO_NO_LOG_CLIENTENV, on_log);
 	if (s->zh == NULL)
 		return false;
 	zoo_set_servers_resolution_delay(s->zh, -1);
@@ -518,6 +579,7 @@ release(ZkSession *s)
 	zkev_close(&s->events);
 	pthread_mutex_destroy(&s->mutex);
 	free_credentials(s);
+	free(s->addresses);
 	free(s->names);
 	free(s->hosts);
 	free(s);
@@ -530,57 +592,128 @@ release(ZkSession *s)
  */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
+/* How often to look, while waiting for it, whether it is still wanted */
+#define TURN_MS				100
+
 static atomic_int nkeepers;
 
-/* The library has said goodbye, or needs not; that must still get out */
-static void
-end_tls(ZkSession *s)
+static bool
+take_turn(ZkSession *s)
 {
-	if (atomic_load(&s->closing))
-		zkt_finish(s->wire);	/* nobody waits for the mutex */
-	else
-		zkt_cut(s->wire);
+	struct timespec until;
+
+	do
+	{
+		if (atomic_load(&s->closing))
+			return pthread_mutex_trylock(&turn) == 0;
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += TURN_MS * ZKS_MS;
+		until.tv_sec += until.tv_nsec / INT64_C(1000000000);
+		until.tv_nsec %= INT64_C(1000000000);
+	} while (pthread_mutex_timedlock(&turn, &until) != 0);
+	return true;
+}
+
+/*
+ * Where the servers are.  Those of before, if that cannot be found out any more;
+ * false, with the reason, if it never could.
+ */
+static bool
+find_servers(ZkSession *s, char *error, int errlen)
+{
+	char	   *names;
+	int			nservers;
+	char	   *addresses = zkx_resolve(s->hosts, &nservers, &names, error, errlen);
+
+	if (addresses == NULL)
+		return s->addresses != NULL;
+	free(s->addresses);
+	free(s->names);
+	s->addresses = addresses;
+	s->names = names;
+	s->nservers = nservers;
+	return true;
+}
+
+/*
+ * Sends what is queued, says goodbye if there is a connection, and waits for the
+ * server's answer: for seconds, if that is silent, so without the mutex.  Nobody
+ * uses the handle meanwhile: it is not the session's any more.  What it still
+ * calls back is not heeded (request.c, complete).
+ */
+static void
+close_handle_locked(ZkSession *s)
+{
+	zhandle_t  *zh = s->zh;
+	ZkWire	   *wire = s->wire;
+
+	zkcn_uncork_locked(s);
+	s->zh = NULL;
 	s->wire = NULL;
-	zkt_free(s->tls);
-	s->tls = NULL;
-	zkt_thread_ends();
+	s->sock = -1;
+	logging = NULL;
+	leave_locked(s);
+	zookeeper_close(zh);
+	if (atomic_load(&s->closing))
+		zkt_finish(wire);		/* the goodbye must still get out */
+	else
+		zkt_cut(wire);
+	pthread_mutex_lock(&s->mutex);
+}
+
+/*
+ * One handle of the library, from its beginning to its end.  True: the session is
+ * to be taken up again by another one.
+ */
+static bool
+attend(ZkSession *s)
+{
+	char		error[sizeof(s->info.trouble)];
+	bool		found = find_servers(s, error, sizeof(error));
+	bool		again = false;
+
+	if (!take_turn(s))
+		return false;
+	pthread_mutex_lock(&s->mutex);
+	logging = s;
+	if (!found)
+	{
+		zks_trouble_locked(s, error);
+		zks_end_locked(s, ZBADARGUMENTS);
+	}
+	else if (!begin_locked(s))
+	{
+		zks_trouble_locked(s, strerror(errno));
+		zks_end_locked(s, ZSYSTEMERROR);
+	}
+	if (s->zh != NULL)
+	{
+		keep(s);
+		again = needs_renewal_locked(s);
+		close_handle_locked(s);
+	}
+	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
+	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
+	logging = NULL;
+	leave_locked(s);
+	pthread_mutex_unlock(&turn);
+	return again;
 }
 
 static void *
 keeper_main(void *arg)
 {
 	ZkSession  *s = arg;
-	char		error[sizeof(s->info.trouble)];
-	char	   *addresses = zkx_resolve(s->hosts, &s->nservers, &s->names,
-										error, sizeof(error));
 
-	logging = s;
-	pthread_mutex_lock(&turn);
-	pthread_mutex_lock(&s->mutex);
-	if (addresses == NULL)
-	{
-		zks_trouble_locked(s, error);
-		zks_end_locked(s, ZBADARGUMENTS);
-	}
-	else if (!begin_locked(s, addresses))
-	{
-		zks_trouble_locked(s, strerror(errno));
-		zks_end_locked(s, ZSYSTEMERROR);
-	}
-	free(addresses);
-	if (s->zh != NULL)
-	{
-		keep(s);
-		zkcn_uncork_locked(s);
-
-		/* sends what is queued, says goodbye, and waits for the server's */
-		zookeeper_close(s->zh);
-		s->zh = NULL;
-	}
+	while (attend(s))
+		;
 	if (s->tls != NULL)
-		end_tls(s);
-	pthread_mutex_unlock(&turn);
-	s->sock = -1;
+	{
+		zkt_free(s->tls);
+		zkt_thread_ends();
+	}
+	pthread_mutex_lock(&s->mutex);
+	s->tls = NULL;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
@@ -705,6 +838,17 @@ zks_info(ZkSession *s, ZkSessionInfo *info)
 
 	zks_enter(s, &saved);
 	*info = s->info;
+	zks_leave(s, &saved);
+}
+
+void
+zks_expire(ZkSession *s)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (s->info.epoch > 0 && zks_now() > proven_until(s))
+		zks_forfeit_locked(s);
 	zks_leave(s, &saved);
 }
 

@@ -59,10 +59,16 @@ typedef struct ZkSessionInfo
 	int64_t		quorum_at;		/* the same, of one that made a transaction */
 	int64_t		late_at;		/* when an answer last came late: see request.c */
 	bool		in_doubt;		/* so late that only a transaction can tell */
+	bool		forfeited;		/* nothing was heard for a whole timeout: what it
+								 * had is lost, though it may live */
 	int64_t		suspended_at;	/* since when cut off */
 	int64_t		heard_at;		/* when the last answer came */
 	uint64_t	requests;		/* sent, heartbeats included */
 	uint64_t	reconnections;
+	uint64_t	losses;			/* how often what it had was lost */
+	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
+	int			refused;		/* with this code, the latest of them */
+	uint64_t	refusals;		/* how many ever, but for those of zkn_delete */
 	char		server[64];		/* address of the server, or "" */
 	char		trouble[160];	/* the last fault of the connection, or "" */
 } ZkSessionInfo;
@@ -108,8 +114,8 @@ extern ZkTls *zks_tls(const ZkTlsFiles *files, char *error, int errlen);
 
 /*
  * Begin a session.  Names are looked up by the session's thread.  The options
- * are copied; the copies of secrets are wiped when they are not needed any
- * more, but the library keeps its own.  Returns NULL with errno set when there
+ * are copied; the copies of secrets are wiped at the end of the session, but not
+ * those that the library makes.  Returns NULL with errno set when there
  * are not the resources for it.
  */
 extern ZkSession *zks_open(const ZkOptions *options);
@@ -122,6 +128,13 @@ extern ZkSession *zks_open(const ZkOptions *options);
 extern void zks_close(ZkSession *session, int bound_ms);
 
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
+
+/*
+ * Has nothing proven its life for a whole timeout?  Then another may have what it
+ * had: all of that is lost from now on, whatever the session's thread has seen.
+ * Doubt counts as lost.
+ */
+extern void zks_expire(ZkSession *session);
 
 /*
  * From the first of these to the second, or to the next wait, what is sent is
@@ -209,6 +222,17 @@ extern ZkWatch *zks_watch(ZkSession *session, const char *path);
 extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
 extern void zks_unwatch(ZkSession *session, ZkWatch *watch);
 
+/* What is known of how something was lost */
+typedef enum ZkLoss
+{
+	ZK_NOT_LOST,
+	ZK_LOST_NODE,				/* ZooKeeper says that the node is gone */
+	ZK_LOST_ACCESS,				/* it does not let us see the node any more */
+	ZK_LOST_CONTACT,			/* nothing was heard for the whole timeout */
+	ZK_LOST_SESSION,			/* ZooKeeper has ended the session */
+	ZK_LOST_IDENTITY			/* it does not accept who we are any more */
+} ZkLoss;
+
 /* node.c: nodes that this session made, or is about to make */
 typedef enum ZkNodeState
 {
@@ -225,6 +249,7 @@ typedef struct ZkNodeInfo
 {
 	ZkNodeState state;
 	int			rc;				/* why it is absent, or not deleted yet */
+	ZkLoss		loss;			/* why it is lost */
 	bool		sharing;		/* zkn_share is under way */
 	int64_t		czxid;			/* the transaction that made it */
 	char		name[ZKP_NAME_LEN];
@@ -241,6 +266,9 @@ typedef struct ZkNodeInfo
  */
 extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWant *want,
 					   bool parents, ZkNode **nodes);
+
+/* A node that ZooKeeper refuses to delete, or "" */
+extern void zkn_refused_path(ZkSession *session, char *path, int size);
 
 /* Do contenders in these directories go into one transaction? */
 extern bool zkn_fit(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
@@ -266,14 +294,25 @@ extern void zkn_watch_named(ZkSession *session, const char *dir, const char *nam
 #define ZKN_CHECK_MAX		1000
 extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
 
-/* The first of them that is known not to be there any more, or -1 */
-extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n);
+/* The first of them that is known not to be there any more, and how, or -1 */
+extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);
 
 /*
  * ZooKeeper has said so of a node that was there.  False: the node was about to
  * get another name just then, so ask again.
  */
-extern bool zkn_lost(ZkSession *session, ZkNode *node);
+extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
+
+/*
+ * The latest time for which a quorum's answer proves that all of these were
+ * there: that of their own create or check; or, of one whose watch is armed on
+ * this connection, that of the latest transaction of the session, since its
+ * deletion would have been told before that was answered.
+ */
+extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
+
+/* A check that was sent then has found these there */
+extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);
 
 /*
  * The holder of this exclusive node becomes a reader: those who wait behind it

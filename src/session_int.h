@@ -73,6 +73,8 @@ struct ZkRequest
 	bool		answered;
 	bool		forgotten;		/* free it when it is answered */
 	bool		writes;			/* the leader makes a transaction of it */
+	ZkRequest  *sync;			/* of a fresh list: went before it */
+	bool		is_sync;		/* the list looks at it, nobody else */
 	uint64_t	number;			/* of its answer, among ZkSession.replies */
 	int			rc;
 	int64_t		sent_at;
@@ -170,7 +172,7 @@ struct ZkSession
 	int			wanted_timeout_ms;
 	bool		handlers_return;	/* as in ZkOptions */
 	size_t		closed_acl_bytes;	/* what the server may make of "creator" */
-	ZkCredential *credentials;	/* until the library has them */
+	ZkCredential *credentials;	/* for each handle */
 	int			ncredentials;
 	ZkTls	   *tls;			/* NULL: without */
 
@@ -184,7 +186,8 @@ struct ZkSession
 	zhandle_t  *zh;
 	int			sock;			/* the library's socket, or -1 */
 	ZkWire	   *wire;			/* of the last connection with TLS */
-	char	   *names;			/* of the servers: see resolve.c */
+	char	   *addresses;		/* of the servers, and their names: see */
+	char	   *names;			/* resolve.c */
 	int			receive_buffer; /* its size; 0 before the first */
 	int			nservers;
 	int64_t		attempt_at;		/* when the latest connection was begun */
@@ -197,6 +200,8 @@ struct ZkSession
 	ZkFrame		frame;
 
 	ZkSessionInfo info;
+	clientid_t	id;				/* by which the session can be taken up again */
+	int64_t		renew_at;		/* when forfeited: a new handle is due */
 	int64_t		heartbeat_at;	/* when the last one was sent */
 	bool		connected_now;	/* a connection was made; see to the nodes */
 	bool		broken;			/* a send failed: see request.c, submitted */
@@ -237,6 +242,7 @@ extern void zks_wake_keeper(ZkSession *s);
 extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_end_locked(ZkSession *s, int error);
 extern void zks_suspend_locked(ZkSession *s);
+extern void zks_forfeit_locked(ZkSession *s);
 extern bool zks_usable_locked(ZkSession *s);
 extern void zks_trouble_locked(ZkSession *s, const char *what);
 
@@ -260,7 +266,7 @@ extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
 extern void zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data,
 							  bool closed);
 extern void zkr_list_locked(ZkRequest *r, const char *dir);
-extern void zkr_sync_locked(ZkRequest *r, const char *path);
+extern void zkr_list_fresh_locked(ZkRequest *r, const char *dir);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
@@ -276,12 +282,15 @@ extern void zkr_free_all(ZkSession *s);
 extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);
 extern void zkw_drop_locked(ZkWatch *w);
 extern bool zkw_exceed_locked(ZkSession *s, size_t bytes);
+extern bool zkr_owner_asks_locked(ZkSession *s);
 
 /* node.c */
 extern void zkn_connected_locked(ZkSession *s);
 extern bool zkn_prove_locked(ZkSession *s);
 extern void zkn_heartbeat_locked(ZkSession *s);
+extern void zkn_forfeit_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
+extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
 

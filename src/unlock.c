@@ -69,13 +69,6 @@ lower_session_holds(Lock *lock)
 	return dropped;
 }
 
-static void
-warn_lost(const Lock *lock)
-{
-	ereport(WARNING,
-			(errmsg("the lock on %s had been lost", zkh_name(lock))));
-}
-
 /*
  * A lock that zk_unlock has given back.  The delete of its node tells for
  * certain whether it was held until then: NONODE means that it was not.
@@ -97,10 +90,18 @@ typedef struct Ending
 	ZkNode	   *node;
 	bool		passed_on;		/* the node has become the shared lock's */
 	int64		count;			/* of holds given back */
-	bool		lost;			/* known to be */
+	ZkLoss		loss;			/* if it is known to be lost */
 	bool		proven;			/* the guard would have passed it then */
 	Ended		ended;
 } Ending;
+
+static void
+warn_lost(const Ending *ending)
+{
+	ereport(WARNING,
+			(errmsg("the lock on %s had been lost", zkh_name(ending->lock)),
+			 errdetail_internal("%s", zkc_loss_detail(ending->loss))));
+}
 
 /*
  * The lock's holds have been given back, as many as they are.  Does not fail,
@@ -111,21 +112,19 @@ begin_ending(Ending *ending)
 {
 	Lock	   *lock = ending->lock;
 	ZkSession  *session = ending->base->generation == zkc_generation() ? zkc_peek() : NULL;
-	ZkSessionInfo info;
 	ZkNode	   *node = ending->base->grant.node;
 
 	if (session != NULL)
-	{
-		zks_info(session, &info);
-		ending->proven = zkc_is_proven(&info) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
-	}
-	ending->ended = ending->lost || session == NULL ? LOST_BEFORE : STILL_HELD;
+		ending->proven = zkc_are_proven(&node, 1) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
+	else if (ending->loss == ZK_NOT_LOST)
+		ending->loss = zkc_last_loss();
+	ending->ended = ending->loss != ZK_NOT_LOST ? LOST_BEFORE : STILL_HELD;
 	if (lock->count > 0 || !lock->taken)
 		return;
 	ending->passed_on = zkh_leave_node(lock);
 	if (session == NULL)
 		return;
-	if (ending->lost)
+	if (ending->loss != ZK_NOT_LOST)
 	{
 		if (!ending->passed_on)
 			(void) zkn_discard(session, node);
@@ -158,7 +157,10 @@ look_at_ending(Ending *ending)
 	else if (ending->passed_on && node.state == ZKN_PRESENT && !node.sharing)
 		ending->ended = HELD_UNTIL_THEN;
 	else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
+	{
 		ending->ended = LOST_BEFORE;
+		ending->loss = node.loss != ZK_NOT_LOST ? node.loss : ZK_LOST_SESSION;
+	}
 	else
 		return node.rc;
 	return 0;
@@ -174,8 +176,10 @@ share_loss(Ending *endings, int n)
 			continue;
 		for (int j = 0; j < n; j++)
 		{
-			if (endings[j].lock == endings[i].base && endings[j].ended == LOST_BEFORE)
-				endings[i].ended = LOST_BEFORE;
+			if (endings[j].lock != endings[i].base || endings[j].ended != LOST_BEFORE)
+				continue;
+			endings[i].ended = LOST_BEFORE;
+			endings[i].loss = endings[j].loss;
 		}
 	}
 }
@@ -213,7 +217,7 @@ await_endings(Ending *endings, int n)
 	for (int i = 0; i < n; i++)
 	{
 		if (endings[i].ended == LOST_BEFORE)
-			warn_lost(endings[i].lock);
+			warn_lost(&endings[i]);
 	}
 	if (late != NULL && refused != 0)
 		ereport(WARNING,
@@ -257,7 +261,7 @@ tell_holds(const Ending *ending, Lock *lock)
 			case HELD_UNTIL_THEN:
 				break;
 			case LOST_BEFORE:
-				hold->lost = true;
+				hold->loss = ending->loss;
 				break;
 		}
 	}
@@ -341,14 +345,16 @@ zkh_unlock(const char *path, ZkpMode mode)
 	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
 	Ending		ending = {.lock = lock};
 
+	zkc_warn_unreleased();
 	if (hold == NULL)
 	{
 		warn_not_held(lock, path, mode);
 		return false;
 	}
-	ending.lost = zkh_is_lost(lock);
+	if (zkh_is_lost(lock))
+		ending.loss = zkh_base(lock)->loss;
 	ending.base = zkh_base(lock);
-	if (ending.lost)
+	if (ending.loss != ZK_NOT_LOST)
 		(void) lower_session_holds(lock);
 	else
 		lower_hold(hold, 1);
@@ -366,6 +372,7 @@ zkh_unlock_all(void)
 	int			n = 0;
 	int64		dropped = 0;
 
+	zkc_warn_unreleased();
 	if (zkh_locks == NULL || hash_get_num_entries(zkh_locks) == 0)
 		return 0;
 	endings = palloc0(hash_get_num_entries(zkh_locks) * sizeof(Ending));
@@ -383,7 +390,7 @@ zkh_unlock_all(void)
 
 		ending->lock = lock;
 		ending->base = zkh_base(lock);
-		ending->lost = ending->base != NULL && ending->base->lost;
+		ending->loss = ending->base != NULL ? ending->base->loss : ZK_NOT_LOST;
 		ending->count = lower_session_holds(lock);
 		if (ending->count > 0)
 			n++;

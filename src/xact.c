@@ -61,12 +61,12 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
  */
 
 static void
-raise_lost_at_commit(const Lock *lock)
+raise_lost_at_commit(const Lock *lock, ZkLoss loss)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on %s was lost", zkh_name(lock)),
-			 errdetail(LOST_DETAIL),
+			 errdetail_internal("%s", zkc_loss_detail(loss)),
 			 errhint(LOST_HINT)));
 }
 
@@ -115,8 +115,8 @@ find_relied(Relied *relied, bool writes)
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
 		Lock	   *base = zkh_base(hold->lock);
 
-		if (hold->lost)
-			raise_lost_at_commit(hold->lock);
+		if (hold->loss != ZK_NOT_LOST)
+			raise_lost_at_commit(hold->lock, hold->loss);
 		if (hold->doubted)
 			raise_doubt_at_commit(hold->lock);
 		if (base != NULL && !hold->proven)
@@ -142,14 +142,14 @@ refuse_lost_at_commit(const Relied *relied)
 	int			lost = zkh_first_lost(relied->locks, relied->nodes, relied->n);
 
 	if (lost >= 0)
-		raise_lost_at_commit(relied->locks[lost]);
+		raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
 }
 
 static void
 guard(bool writes)
 {
 	Relied		relied;
-	ZkSessionInfo info;
+	bool		proven;
 	ZkWait		wait;
 	ZkProof		proof;
 
@@ -159,8 +159,9 @@ guard(bool writes)
 	if (relied.n == 0)
 		return;
 	refuse_lost_at_commit(&relied);
-	zks_info(zkc_peek(), &info);
-	if (zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_is_proven(&info))
+	proven = zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_are_proven(relied.nodes, relied.n);
+	refuse_lost_at_commit(&relied);
+	if (proven)
 		return;
 
 	zkwait_begin(&wait, -1, false);
@@ -224,7 +225,8 @@ hand_over(Hold *hold, SubTransactionId subid)
 	{
 		other->count += hold->count;
 		other->proven &= hold->proven;
-		other->lost |= hold->lost;
+		if (other->loss == ZK_NOT_LOST)
+			other->loss = hold->loss;
 		other->doubted |= hold->doubted;
 		hold->lock->count += hold->count;	/* zkh_remove_hold takes it off */
 		zkh_remove_hold(hold);

@@ -469,8 +469,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo;
 	ZkSession  *session = zkc_session();	/* not one that is over */
 	ZkSessionInfo info;
-	Datum		values[11];
-	bool		nulls[11] = {false};
+	Datum		values[12];
+	bool		nulls[12] = {false};
 	const char *servers;
 	int			i = 0;
 
@@ -497,7 +497,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 	values[i++] = Int64GetDatum(zkc_counters.waits);
 	values[i++] = Int64GetDatum(zkc_counters.timeouts);
 	values[i++] = Int64GetDatum(zkc_counters.reconnections + info.reconnections);
-	values[i++] = Int64GetDatum(zkc_counters.losses);
+	values[i++] = Int64GetDatum(zkc_counters.losses + info.losses);
+	values[i++] = Int32GetDatum(info.unreleased);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;
 }

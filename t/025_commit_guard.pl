@@ -288,6 +288,55 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	$session->quit;
 };
 
+# What a session is told of one of its nodes says nothing of another: so each is
+# watched before its own create is too old to count.
+subtest 'several locks, one of them deleted by hand' => sub {
+	my $proxy = new_proxy();
+	my $session = session_with($proxy, session_timeout => '12s');
+	$session->value(q{SELECT zk_lock('/several/1')});
+	$session->value(q{SELECT zk_lock('/several/2'), zk_lock_shared('/several/3'), zk_semaphore_acquire('/several/4', 2)});
+	$proxy->clear_log;
+	await_answer($proxy, 'multi');
+	await_answer($proxy, 'getData');
+	zk_until(sub { $proxy->count('getData') == 4 }, 'a watch on each, with the first heartbeat');
+	is($proxy->count('multi'), 1, 'one heartbeat has set all watches');
+	foreach my $n (1 .. 3)
+	{
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('several')});
+		$hand->delete("/zklock/several/$n/$_") for $hand->children("/zklock/several/$n");
+		zk_until(sub { $session->value("SELECT state FROM zk_locks WHERE path = '/several/$n'") eq 'lost' }, 'it to be noticed');
+		is($proxy->count('multi'), 1, "lock $n: before the next heartbeat") if $n == 1;
+		my $result = $session->query('COMMIT');
+		zk_is_lost($result, "/several/$n", "lock $n");
+		is($result->{detail}, 'Its node in ZooKeeper was deleted.', '- and says how');
+		$session->query($n == 3 ? "SELECT zk_unlock_shared('/several/3')" : "SELECT zk_unlock('/several/$n')");
+	}
+	is(rows('several'), 0, 'nothing was committed');
+	$session->quit;
+};
+
+# Nor does another node's answer prove that this one is there.
+subtest 'several locks, and no watch can tell' => sub {
+	my $proxy = new_proxy();
+	my $session = session_with($proxy, session_timeout => '6s');
+	$session->value(q{SELECT zk_lock('/unseen/1'), zk_lock('/unseen/2')});
+	zk_until(sub { $proxy->count('multi') == 3 }, 'their creates to be too old to count');
+
+	# on the next connection the session is proven at once, by one of the nodes,
+	# while the watches are not armed yet
+	$proxy->hold('getData');
+	$proxy->drop;
+	$proxy->wait_held;
+	delete_by_hand('/unseen/1');
+	$session->send(q{INSERT INTO t VALUES ('unseen')});
+	zk_until(sub { $session->is_done || $proxy->count('multi') > 4 }, 'COMMIT to ask');
+	ok(!$session->is_done, 'COMMIT asks');
+	$proxy->release;
+	zk_is_lost($session->wait, '/unseen/1', 'and is told');
+	is(rows('unseen'), 0, 'nothing was committed');
+	$session->quit;
+};
+
 # zk_unlock learns from its own delete what nobody has told it yet.
 subtest 'given back' => sub {
 	foreach my $guard (qw(on strict))

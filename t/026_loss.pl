@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
@@ -266,6 +267,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	$session{$_}->value("SELECT zk_lock('/down/$_')") for qw(relock unlock writer reader again);
 	begin($session{writer}, '/down/writer', 'session', 'holder');
 	begin($session{xact}, '/down/xact', 'transaction', 'holder');
+	my %id = map { $_ => $session{$_}->value('SELECT session_id FROM zk_session') } qw(relock unlock writer reader again);
 	$session{patient}->send("SELECT zk_lock('/down/unlock')");
 	$impatient->send("SELECT zk_lock('/down/unlock')");
 	zk_wait_queued($zk, $session{patient}, $impatient);
@@ -288,9 +290,20 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	$began = time;
 	$zk->start;
 	note sprintf 'started again in %.1f s', time - $began;
+
+	# Their sessions live: ZooKeeper began to count anew.  That they did not end
+	# shows that what is gone was deleted, and did not have to expire.
+	zk_until(sub { !$zk->children('/zklock/down/reader') }, 'what nobody gives back to be deleted');
+	foreach my $name (sort keys %id)
+	{
+		is($session{$name}->value('SELECT session_id FROM zk_session'), $id{$name}, "$name: the session goes on");
+	}
+	is($session{patient}->wait->{out}, 't', 'who waited has the lock');
+	$session{patient}->value(q{SELECT zk_unlock('/down/unlock')});
 	$result = $session{relock}->query(q{SELECT zk_lock('/down/relock')});
 	is($result->{state}, '55000', 'the next use, if it is the same lock: 55000');
 	like($result->{message}, qr{/down/relock}, 'names the path');
+	like($result->{detail}, qr/^Nothing was heard from ZooKeeper/, 'says what is known');
 	$result = $session{unlock}->query(q{SELECT zk_unlock('/down/unlock')});
 	is("$result->{out} @{ $result->{warnings} }",
 		'f the lock on "/down/unlock" had been lost', 'if it is zk_unlock: a warning, and false');
@@ -300,13 +313,46 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	is($session{again}->value(q{SELECT state FROM zk_locks}), 'lost', 'which does not bring the lost one back');
 	is($session{again}->query(q{SELECT zk_unlock('/down/again')})->{out}, 'f', 'given back');
 	is($session{again}->value(q{SELECT zk_lock('/down/again')}), 't', 'it can be had again');
-	is($session{patient}->wait->{out}, 't', 'who waited has the lock');
 	is($new->value(q{SET zklock.connect_timeout = 20000; SELECT zk_lock('/down/new')}), 't', 'the new session has its lock');
 	$impatient->value(q{SET zklock.operation_timeout = '20s'});
 	zk_works($impatient, 'who had an error works');
 	zk_works($session{xact}, 'so does who could not commit');
 	is(who_wrote('/down/xact') . who_wrote('/down/writer'), '', 'nothing was committed without a lock');
 	$_->quit for values %session, $impatient, $new;
+};
+
+# ------------------------------------------------------- nobody to confirm it
+
+# The event that says that it is our turn, and our own watch, are as old as what
+# this process has read: it was stopped meanwhile.  Not for so long that it would
+# doubt its session by itself, but longer than it may rely on the last answer that a
+# quorum gave.
+subtest 'a grant that no quorum has confirmed' => sub {
+	my $proxy = ZkProxy->new($leader->hosts);
+	my $waiter = session_with($proxy, session_timeout => '18s', operation_timeout => '1min', commit_guard => 'off');
+	my $client = $zk->client(session_timeout => 60_000);
+	my $before = $client->contend('/zklock/turn');
+	$waiter->send(q{SELECT zk_lock('/turn')});
+	zk_wait_queued($zk, $waiter);
+	$proxy->clear_log;
+	zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq 'multi' } $proxy->log }, 'a heartbeat');
+	kill 'STOP', $waiter->pid;
+	my $stopped = time;
+	$client->delete($before);
+	zk_until(sub { grep { $_->[2] eq 'event' } $proxy->log }, 'the event to be sent');
+
+	# this is what the test is about, and no wait for something to happen
+	sleep 0.1 while time - $stopped < 6.5;
+	$proxy->blackhole;
+	kill 'CONT', $waiter->pid;
+	is($admin->value('SELECT pg_sleep(1)'), '', 'it has a second (and COMMIT does not look)');
+	ok(!$waiter->is_done, 'and does not take its turn for what it was told before');
+	$proxy->pass;
+	is($waiter->wait->{out}, 't', 'but when a quorum has answered');
+	$waiter->value(q{SELECT zk_unlock('/turn')});
+	$waiter->quit;
+	$client->close;
+	$proxy->stop;
 };
 
 $admin->quit;

@@ -599,6 +599,83 @@ subtest 'rights that are taken away' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
+# COMMIT does not wait to be told that it may not delete a node.
+subtest 'a release that ZooKeeper refuses' => sub {
+	my $client = $zk->client(session_timeout => 60_000);
+	my $s = session_of('ann');
+	my $nodes = sub { my @nodes = $client->children("/zklock/stuck/$_[0]"); return scalar @nodes };
+	my $unreleased = sub { $s->value('SELECT unreleased FROM zk_session') };
+	my $commit = sub {
+		my ($name) = @_;
+		$s->value("BEGIN; SELECT zk_xact_lock('/stuck/$name')");
+		$client->set_acl("/zklock/stuck/$name", creator_acl($secret{bob}));
+		is($s->query('COMMIT')->{state}, '', "$name: commits");
+	};
+
+	# beside a lock that is still wanted
+	$s->value(q{SELECT zk_lock('/stuck/kept')});
+	$commit->('beside');
+	zk_until(sub { $unreleased->() == 1 }, 'zk_session to show it');
+	is($nodes->('beside'), 1, 'beside: the node is there');
+	my $result = $s->query(q{SELECT zk_try_lock('/stuck/free'), zk_unlock('/stuck/free')});
+	is($result->{out}, 't|t', 'beside: the next call works');
+	is("@{ $result->{warnings} }", 'ZooKeeper refused the release of a lock: not authenticated', 'beside: and warns');
+	like($result->{err}, qr{Node "/zklock/stuck/beside/_c_[^"]+" was to be deleted}, 'beside: of which node');
+	is("@{ $s->query(q{SELECT zk_try_lock('/stuck/free'), zk_unlock('/stuck/free')})->{warnings} }", '', 'beside: once');
+	is($s->value(q{SELECT state FROM zk_locks}), 'held', 'beside: the other lock is still held');
+	$commit->('second');
+	zk_until(sub { $unreleased->() == 2 }, 'zk_session to show both');
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	is($s->value(q{SELECT zk_unlock('/stuck/kept')}), 't', 'then nothing is held');
+	zk_until(sub { $nodes->('beside') + $nodes->('second') == 0 }, 'they to go with the session');
+	is($s->value('SELECT unreleased FROM zk_session'), 0, 'and none is left');
+	is($s->value('SELECT losses FROM zk_session'), 0, 'which is no loss');
+
+	# alone; told by whichever call is the next, though the session is another one
+	$commit->('alone');
+	zk_until(sub { $nodes->('alone') == 0 }, 'it to go with the session');
+	$result = $s->query(q{SELECT zk_try_lock('/stuck/free'), zk_unlock('/stuck/free')});
+	is("$result->{out} @{ $result->{warnings} }", 't|t ZooKeeper refused the release of a lock: not authenticated', 'alone: the next call warns');
+	isnt($s->value('SELECT session_id FROM zk_session'), $id, 'alone: in another session');
+	$s->quit;
+
+	# ZooKeeper does not answer the goodbye, which the session's thread waits for
+	my $proxy = ZkProxy->new($zk);
+	$s = session_with(hosts => $proxy->hosts, session_timeout => '4s');
+	my $threads = zk_threads($s->pid);
+	$commit->('silent');
+	zk_until(sub { $unreleased->() == 1 }, 'zk_session to show it');
+	$proxy->blackhole;
+	zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'none' }, 'the session to be closed');
+	is(zk_threads($s->pid), $threads + 1, 'silent: the backend does not wait for that');
+	$proxy->pass;
+	zk_until(sub { zk_threads($s->pid) == $threads }, 'the end of the thread');
+	$s->quit;
+	$proxy->stop;
+	$client->close;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# The session is taken up again by another handle of the client library, which has
+# to say anew who it is.
+subtest 'an outage of twice the session timeout' => sub {
+	my $s = session_of('ann');
+	$s->value(q{SELECT zk_lock('/outage')});
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	$zk->kill9;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the lock to be lost');
+	my $lost_at = time;
+	sleep 1 while time <= $lost_at + 5;    # when the names of the servers are looked up anew
+	$zk->start;
+	zk_until(sub { !$zk->children('/zklock/outage') }, 'its node to be deleted');
+	is($s->value('SELECT session_id, state FROM zk_session'), "$id|connected", 'by the same session');
+	is($s->value(q{SELECT zk_lock('/outage/other'), zk_unlock('/outage/other')}), 't|t', 'which works');
+	all_have($CLOSED, '- and makes closed nodes', '/zklock/outage');
+	is($s->query(q{SELECT zk_unlock('/outage')})->{out}, 'f', 'the lock was lost');
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
 # ------------------------------------------------------------- no way out of the root
 
 subtest 'paths do not leave the root' => sub {

@@ -211,7 +211,8 @@ state(void)
 	}
 	if (info.state == ZKS_OVER && info.error == 0)
 		say("bad over without an error");
-	return info.state;
+	/* where all is lost that there was, the walk is as good as over */
+	return info.losses > 0 ? ZKS_OVER : info.state;
 }
 
 /* Wait for something; false if it did not come, and perhaps never will */
@@ -595,7 +596,7 @@ step_check(void)
 		!zks_is_doubtful(answer.rc) && (answer.rc != ZNONODE || answer.missing != 1) &&
 		atomic_load(&fault_kind) != FAULT_MEMORY)
 		say("bad check of one that is gone: %d, missing %d", answer.rc, answer.missing);
-	zkn_lost(session, nodes[7]);
+	zkn_lost(session, nodes[7], ZK_LOST_NODE);
 	if (node(7).state != ZKN_LOST)
 		say("bad state of one that is lost: %d", (int) node(7).state);
 	for (int i = 4; i <= 7; i++)
