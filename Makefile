@@ -18,7 +18,7 @@
 here := $(or $(VPATH),.)
 
 MODULE_big = zklock
-OBJS = src/zklock.o src/settings.o src/hosts.o src/path.o src/encoding.o src/fence.o src/queue.o src/identity.o src/hold.o src/unlock.o src/xact.o src/lock.o \
+OBJS = src/zklock.o src/settings.o src/hosts.o src/path.o src/encoding.o src/fence.o src/queue.o src/identity.o src/hold.o src/unlock.o src/xact.o src/statement.o src/lock.o \
 	src/client.o src/credentials.o src/certificates.o src/wait.o src/protocol.o src/session.o src/connection.o src/events.o src/request.o src/node.o src/frame.o src/resolve.o src/tls.o
 
 EXTENSION = zklock

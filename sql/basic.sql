@@ -287,12 +287,41 @@ SELECT path, mode, scope, count, state FROM zklock_elsewhere.zk_locks;
 SELECT zklock_elsewhere.zk_lock_token('/basic/a') > 0 AS token;
 SELECT state FROM zklock_elsewhere.zk_session;
 
--- a session keeps its locks when the extension goes
+-- with the extension go this session's locks, if it does
+SELECT zklock_elsewhere.zk_lock_shared('/basic/b'), zklock_elsewhere.zk_semaphore_acquire('/basic/a', 1);
+BEGIN; DROP EXTENSION zklock; ROLLBACK;
+BEGIN; DROP EXTENSION zklock; CREATE EXTENSION zklock; COMMIT;
+:locks
+BEGIN; SAVEPOINT s; DROP EXTENSION zklock; ROLLBACK TO s; COMMIT;
+SELECT count(*) FROM zk_locks;
 DROP EXTENSION zklock;
 CREATE EXTENSION zklock;
 :locks
-SELECT zk_unlock('/basic/a');
+SELECT zk_try_lock('/basic/a'), zk_try_lock('/basic/b'), zk_semaphore_acquire('/basic/a', 1, '0');
+-- with its schema, or its owner, too; and what the transaction itself took
+SELECT zk_unlock_all();
+DROP EXTENSION zklock;
+CREATE EXTENSION zklock SCHEMA zklock_elsewhere;
+SELECT zklock_elsewhere.zk_lock('/basic/a');
+BEGIN;
+SELECT zklock_elsewhere.zk_lock('/basic/a'), zklock_elsewhere.zk_xact_lock('/basic/b'), zklock_elsewhere.zk_lock('/basic/c');
+SAVEPOINT s;
+DO $$ BEGIN DROP SCHEMA zklock_elsewhere CASCADE; END $$;
+COMMIT;
+CREATE EXTENSION zklock;
+:locks
+CREATE ROLE regress_zklock_owner SUPERUSER;
+SET ROLE regress_zklock_owner;
+DROP EXTENSION zklock;
+CREATE EXTENSION zklock;
+RESET ROLE;
+SELECT zk_lock('/basic/a');
+SET client_min_messages = warning;
+DROP OWNED BY regress_zklock_owner CASCADE;
+CREATE EXTENSION zklock;
+:locks
+RESET client_min_messages;
+DROP ROLE regress_zklock_owner;
 
 DROP EXTENSION zklock;
-DROP SCHEMA zklock_elsewhere;
 DROP ROLE regress_zklock;

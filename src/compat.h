@@ -8,8 +8,10 @@
 #ifndef ZKLOCK_COMPAT_H
 #define ZKLOCK_COMPAT_H
 
+#include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
 #include "utils/tuplestore.h"
@@ -90,6 +92,31 @@ wait_event_compat(const char *name)
 #else
 	(void) name;
 	return PG_WAIT_EXTENSION;
+#endif
+}
+
+/* Which of this backend's transactions runs */
+static inline LocalTransactionId
+lxid_compat(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProc->vxid.lxid;
+#else
+	return MyProc->lxid;
+#endif
+}
+
+/*
+ * Is the transaction one statement that cannot run in a transaction block?
+ * Servers before 14.5 do not tell, and "no" does no harm.
+ */
+static inline bool
+is_sole_statement_compat(void)
+{
+#ifdef XACT_FLAGS_NEEDIMMEDIATECOMMIT
+	return (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
+#else
+	return false;
 #endif
 }
 

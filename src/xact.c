@@ -17,12 +17,15 @@
 #include <poll.h>
 
 #include "access/xact.h"
+#include "commands/extension.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/proc.h"
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
 #include "client.h"
+#include "compat.h"
 #include "hold_int.h"
 #include "settings.h"
 #include "xact.h"
@@ -42,9 +45,93 @@ typedef struct Release
 
 static Release xact_release;
 
+/*
+ * What the transaction with this local id has done.  That of another is void, so
+ * nothing need be cleared when a transaction ends.
+ */
+typedef struct Deeds
+{
+	LocalTransactionId lxid;
+	bool		judged;			/* by zkx_guard_statement */
+	bool		wrote_elsewhere;
+	bool		dropped_something;
+} Deeds;
+
+static Deeds last_deeds;
+
+/* What a commit that drops the extension has to give back; none while n is 0 */
+static struct
+{
+	Lock	  **locks;
+	int			n;
+}			orphans;
+
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 							 SubTransactionId parentSubid, void *arg);
+
+/*
+ * Callbacks run last in, first out, and postgres_fdw commits its servers in
+ * one.  A lock that proves lost must be noticed before that: so be the last
+ * in, for each transaction that takes a lock, and after each statement that wrote
+ * elsewhere.  (A server that a transaction which took a lock first uses to read
+ * still goes before us.)
+ */
+static void
+be_first_at_commit(void)
+{
+	static char registrations[2];
+	static int	now = 0;
+
+	/* the new one first, which may fail: there must always be one */
+	RegisterXactCallback(xact_callback, &registrations[1 - now]);
+	UnregisterXactCallback(xact_callback, &registrations[now]);
+	now = 1 - now;
+}
+
+/*-------------------------------------------------------------------------
+ * What the transaction has done
+ *-------------------------------------------------------------------------
+ */
+
+static Deeds *
+deeds(void)
+{
+	LocalTransactionId lxid = lxid_compat();
+
+	if (last_deeds.lxid != lxid)
+		last_deeds = (Deeds)
+	{
+		.lxid = lxid
+	};
+	return &last_deeds;
+}
+
+bool
+zkx_has_locks(void)
+{
+	return zkh_locks != NULL && hash_get_num_entries(zkh_locks) > 0;
+}
+
+/* And whoever writes there for it must not commit before the guard */
+void
+zkx_writes_elsewhere(void)
+{
+	deeds()->wrote_elsewhere = true;
+	be_first_at_commit();
+}
+
+void
+zkx_may_have_dropped_extension(void)
+{
+	deeds()->dropped_something = true;
+}
+
+static bool
+has_written(void)
+{
+	return TransactionIdIsValid(GetTopTransactionIdIfAny()) || deeds()->wrote_elsewhere;
+}
 
 /*-------------------------------------------------------------------------
  * The commit guard
@@ -53,11 +140,9 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 
 /*
  * A transaction relies on the locks that it took and did not roll back to a
- * savepoint, and, if it has written, on all that the session holds.  (Having
- * an xid alone would not do: NOTIFY, a cached nextval and a write through
- * postgres_fdw have none.)  If one of them is lost, or may be, it does not
- * commit.  What is left is the time from here to the commit record; zk_fence
- * closes that.
+ * savepoint, and, if it has written, on all that the session holds.  If one of
+ * them is lost, or may be, it does not commit.  What is left is the time from
+ * here to the commit record; zk_fence closes that.
  */
 
 static void
@@ -145,7 +230,8 @@ refuse_lost_at_commit(const Relied *relied)
 		raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
 }
 
-static void
+/* Returns one of the locks that the transaction relies on, if there is any */
+static Lock *
 guard(bool writes)
 {
 	Relied		relied;
@@ -154,30 +240,143 @@ guard(bool writes)
 	ZkProof		proof;
 
 	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
-		return;
+		return NULL;
 	find_relied(&relied, writes);
 	if (relied.n == 0)
-		return;
+		return NULL;
 	refuse_lost_at_commit(&relied);
 	proven = zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_are_proven(relied.nodes, relied.n);
 	refuse_lost_at_commit(&relied);
 	if (proven)
-		return;
+		return relied.locks[0];
 
 	zkwait_begin(&wait, -1, false);
 	proof = zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout));
 	if (proof == ZKC_PROVEN)
-		return;
+		return relied.locks[0];
 	if (proof != ZKC_NO_ANSWER)
 		refuse_lost_at_commit(&relied);
 	raise_doubt_at_commit(relied.locks[0]);
+	return NULL;				/* not reached */
 }
 
 void
 zkx_guard_statement(void)
 {
-	if (zkh_locks != NULL && hash_get_num_entries(zkh_locks) > 0)
-		guard(true);
+	(void) guard(true);
+	deeds()->judged = true;
+}
+
+/*
+ * What cannot be undone, and was judged before it began, is not refused once it
+ * is done.  No other statement is part of such a transaction.
+ */
+static bool
+is_judged(void)
+{
+	return deeds()->judged && is_sole_statement_compat();
+}
+
+/*-------------------------------------------------------------------------
+ * What COMMIT waits for after the guard
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * PreCommit_Notify waits for a lock of the whole cluster, which a notifier keeps
+ * while it waits for its synchronous standby: without end, maybe.  To take that
+ * lock before the guard would be no better: postgres_fdw commits in between, and
+ * a server that is this one, and notifies, too, would wait for us unseen.  So
+ * waits for PostgreSQL's locks are bounded from the guard to the commit, as
+ * lock_timeout does it, by what is left of the proof's time.
+ */
+static struct
+{
+	bool		active;
+	int			lock_timeout;	/* the user's */
+	int64		until;
+	const Lock *lock;			/* one that the transaction relies on */
+	ErrorContextCallback context;
+}			bound;
+
+/* The error is not lock_timeout's, but the guard's */
+static void
+explain_bound(void *arg)
+{
+	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || zks_now() < bound.until)
+		return;
+	errcode(ERRCODE_T_R_SERIALIZATION_FAILURE);
+	errmsg("could not commit: the lock on %s may have been lost", zkh_name(bound.lock));
+	errdetail("COMMIT had to wait, as NOTIFY makes it, and ZooKeeper's word that it was held has become too old.");
+	errhint(LOST_HINT);
+}
+
+/* Until two thirds of the session timeout: see zkc_is_fresh */
+static void
+bound_waits(const Lock *lock)
+{
+	ZkSessionInfo info;
+	int64		ms;
+
+	zks_info(zkc_peek(), &info);
+	bound.until = info.quorum_at + info.timeout_ms * ZKS_MS / 3 * 2;
+	ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
+	if (LockTimeout > 0 && LockTimeout <= ms)
+		return;
+	bound.lock = lock;
+	bound.active = true;
+	bound.lock_timeout = LockTimeout;
+	LockTimeout = (int) Min(ms, INT_MAX);
+	bound.context.callback = explain_bound;
+	bound.context.previous = error_context_stack;
+	error_context_stack = &bound.context;
+}
+
+/* Does not fail.  After an error PostgreSQL has taken our context away itself. */
+static void
+unbound_waits(void)
+{
+	if (!bound.active)
+		return;
+	bound.active = false;
+	LockTimeout = bound.lock_timeout;
+	for (ErrorContextCallback **context = &error_context_stack;
+		 *context != NULL; context = &(*context)->previous)
+	{
+		if (*context == &bound.context)
+		{
+			*context = bound.context.previous;
+			break;
+		}
+	}
+}
+
+/*-------------------------------------------------------------------------
+ * DROP EXTENSION
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * With the extension go the functions that give locks back.  So what this
+ * session holds goes, too, when that commits.
+ */
+static void
+find_orphans(void)
+{
+	HASH_SEQ_STATUS status;
+	Lock	   *lock;
+
+	if (!deeds()->dropped_something || OidIsValid(get_extension_oid("zklock", true)))
+		return;
+	orphans.locks = MemoryContextAlloc(TopTransactionContext,
+									   hash_get_num_entries(zkh_locks) * sizeof(Lock *));
+	hash_seq_init(&status, zkh_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+		orphans.locks[orphans.n++] = lock;
+	if (orphans.n > 0)
+		ereport(NOTICE,
+				(errmsg("giving back all ZooKeeper locks of this session"),
+				 errdetail("The functions that could give them back are dropped.")));
 }
 
 /*-------------------------------------------------------------------------
@@ -295,13 +494,27 @@ linger(void)
 		struct pollfd fd = {.events = POLLIN};
 
 		zks_info(session, &info);
-		if (info.state != ZKS_CONNECTED || left <= 0 || InterruptPending)
+		if (info.state != ZKS_CONNECTED || left <= 0 ||
+			QueryCancelPending || ProcDiePending || ProcSignalBarrierPending)
 			return;
 		pgstat_report_wait_start(zkwait_event(ZKWAIT_RELEASE));
 		fd.fd = zks_await(session, NULL);
 		poll(&fd, 1, (int) Min(left, LINGER_SLICE_MS));
 		zks_awaited(session);
 		pgstat_report_wait_end();
+	}
+}
+
+/* Locks stay in the table until ended ones are settled */
+static void
+end_orphans(void)
+{
+	for (int i = 0; i < orphans.n; i++)
+	{
+		dlist_mutable_iter iter;
+
+		dlist_foreach_modify(iter, &orphans.locks[i]->holds)
+			end_hold(dlist_container(Hold, in_lock, iter.cur));
 	}
 }
 
@@ -322,6 +535,9 @@ end_transaction(bool commit)
 		else
 			end_hold(hold);
 	}
+	if (commit)
+		end_orphans();
+	orphans.n = 0;
 	settle_ended();
 	if (zkc_peek() != NULL)
 		zks_send(zkc_peek());
@@ -333,25 +549,11 @@ end_transaction(bool commit)
  *-------------------------------------------------------------------------
  */
 
-/*
- * Callbacks run last in, first out, and postgres_fdw commits its servers in
- * one.  A lock that proves lost must be noticed before that: so be the last
- * in, for each transaction that takes a lock.  (A server first used later in
- * the transaction still goes before us.)
- */
 void
 zkx_be_first_at_commit(void)
 {
-	static char registrations[2];
-	static int	now = 0;
-
-	if (!dlist_is_empty(&zkh_xact_holds))
-		return;
-
-	/* the new one first, which may fail: there must always be one */
-	RegisterXactCallback(xact_callback, &registrations[1 - now]);
-	UnregisterXactCallback(xact_callback, &registrations[now]);
-	now = 1 - now;
+	if (dlist_is_empty(&zkh_xact_holds))
+		be_first_at_commit();
 }
 
 void
@@ -361,15 +563,26 @@ zkx_initialize(void)
 }
 
 static void
+before_commit(void)
+{
+	const Lock *relied = is_judged() ? NULL : guard(has_written());
+
+	find_orphans();
+	if (relied != NULL)
+		bound_waits(relied);
+}
+
+static void
 xact_callback(XactEvent event, void *arg)
 {
+	unbound_waits();
 	if (hash_get_num_entries(zkh_locks) == 0 && xact_release.last == 0)
 		return;
 
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
+			before_commit();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			if (!dlist_is_empty(&zkh_xact_holds))
@@ -377,7 +590,7 @@ xact_callback(XactEvent event, void *arg)
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
 						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
-			guard(TransactionIdIsValid(GetTopTransactionIdIfAny()));
+			(void) guard(has_written());
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * zklock.c
- *	  Module entry, SQL functions, DISCARD ALL.
+ *	  Module entry, SQL functions.
  *
  * Here arguments are checked and answers made; what a lock is, hold.c knows.
  *
@@ -13,8 +13,6 @@
 #include "common/int.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
-#include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -29,64 +27,11 @@
 #include "path.h"
 #include "queue.h"
 #include "settings.h"
-#include "xact.h"
+#include "statement.h"
 
 MODULE_MAGIC_COMPAT();
 
 void		_PG_init(void);
-
-static ProcessUtility_hook_type next_ProcessUtility = NULL;
-
-/*-------------------------------------------------------------------------
- * DISCARD ALL, and statements that the commit guard must precede
- *-------------------------------------------------------------------------
- */
-
-/*
- * Statements that have removed or copied files before they commit.  For these
- * a guard that fires at COMMIT comes too late: the catalog would go back to
- * what is not there any more.
- */
-static bool
-cannot_be_undone(Node *statement)
-{
-	switch (nodeTag(statement))
-	{
-		case T_CreatedbStmt:
-		case T_DropdbStmt:
-		case T_AlterDatabaseStmt:
-		case T_CreateTableSpaceStmt:
-		case T_DropTableSpaceStmt:
-			return true;
-		default:
-			return false;
-	}
-}
-
-/*
- * PostgreSQL offers no hook for DISCARD ALL.  A session that holds locks has
- * loaded us, so a hook set at load is early enough.
- */
-static void
-utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-			 ProcessUtilityContext context, ParamListInfo params,
-			 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
-{
-	/* the statement may be freed by what it does */
-	bool		discard_all = IsA(pstmt->utilityStmt, DiscardStmt) &&
-		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
-
-	if (cannot_be_undone(pstmt->utilityStmt))
-		zkx_guard_statement();
-	if (next_ProcessUtility)
-		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-							queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
-								queryEnv, dest, qc);
-	if (discard_all)
-		(void) zkh_unlock_all();
-}
 
 /*
  * May run in the postmaster: nothing is opened here.
@@ -95,8 +40,7 @@ void
 _PG_init(void)
 {
 	zklock_define_settings();
-	next_ProcessUtility = ProcessUtility_hook;
-	ProcessUtility_hook = utility_hook;
+	zkst_initialize();
 }
 
 /*-------------------------------------------------------------------------
@@ -192,6 +136,7 @@ lock_paths(FunctionCallInfo fcinfo, char **paths, int n, int timeout_arg, ZkpMod
 	bool		may_wait = timeout != 0;
 	ZkWait		wait;
 
+	zkst_watch_queries();
 	zkwait_begin(&wait, may_wait ? timeout : -1, may_wait);
 	return zkh_lock(paths, n, mode, permits, scope, may_wait, &wait);
 }
@@ -210,6 +155,7 @@ try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 	char	   *path = path_argument(fcinfo);
 	ZkWait		wait;
 
+	zkst_watch_queries();
 	zkwait_begin(&wait, -1, false);
 	PG_RETURN_BOOL(zkh_lock(&path, 1, mode, 0, scope, false, &wait));
 }

@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -23,6 +24,9 @@ my $node = zk_cluster(
 	'main', $zk,
 	# heartbeats, which come every quarter of this, do not disturb the counting
 	'zklock.session_timeout' => '60s',
+	wal_level => 'replica',
+	max_wal_senders => 1,    # without one there is no synchronous replication
+	synchronous_commit => 'local',
 	max_prepared_transactions => 5);
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text); CREATE TABLE remote (who text)');
@@ -369,7 +373,7 @@ subtest 'given back' => sub {
 	$session->value(q{BEGIN; SELECT zk_lock('/back/6'), zk_unlock('/back/6')});
 	delete_by_hand('/back/6');
 	zk_until(sub { $session->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
-	is($session->query('NOTIFY back; COMMIT')->{state}, '', 'on: a hold that was given back in time');
+	is($session->query(q{SELECT pg_notify($$back$$, $$$$); COMMIT})->{state}, '', 'on: a hold that was given back in time');
 	is($session->query(q{INSERT INTO t VALUES ('back')})->{state}, '40001', 'on: but who writes relies on the other');
 	is(rows('back'), 0, 'nothing of this was committed');
 	$session->quit;
@@ -400,6 +404,55 @@ subtest 'what cannot be undone is not begun' => sub {
 	is($session->query($_)->{state}, '', "then: $_")
 	  for 'ALTER DATABASE doomed SET TABLESPACE doomed', 'DROP DATABASE doomed', 'DROP TABLESPACE doomed';
 	$session->quit;
+};
+
+# Nor is it refused when it is done
+subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
+	my $session = session_with(undef, commit_guard => 'strict');
+	$session->value(q{CREATE DATABASE doomed});
+	$session->value(q{SELECT zk_lock('/undone')});
+	my $inside = zk_session($node, dbname => 'doomed');
+	$session->send('DROP DATABASE doomed');
+	zk_until(sub { $admin->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND mode = 'AccessExclusiveLock' AND granted}) },
+		'it waits for those who are in there');
+	delete_by_hand('/undone');
+	$inside->quit;
+	is($session->wait->{state}, '', 'DROP DATABASE commits');
+	is($admin->value(q{SELECT count(*) FROM pg_database WHERE datname = 'doomed'}), 0, 'the database is gone');
+	zk_is_lost($session->query(q{INSERT INTO t VALUES ('doomed')}), '/undone', 'the next transaction does not');
+	$session->value('SELECT zk_unlock_all(); SELECT zk_lock($$/undone$$)');
+
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('undone'); ALTER DATABASE postgres CONNECTION LIMIT 17});
+	delete_by_hand('/undone');
+	zk_is_lost($session->query('COMMIT'), '/undone', 'what runs in a transaction block is judged at its COMMIT, too');
+	is($admin->value(q{SELECT datconnlimit FROM pg_database WHERE datname = 'postgres'}), -1, 'and taken back');
+	$session->value('SELECT zk_unlock_all()');
+	$session->quit;
+};
+
+subtest 'subscriptions, whose slots are on another server' => sub {
+	my $publisher = PostgreSQL::Test::Cluster->new('publisher');
+	$publisher->init(allows_streaming => 'logical');
+	$publisher->start;
+	$publisher->safe_psql('postgres', 'CREATE TABLE t (who text); CREATE PUBLICATION p FOR TABLE t');
+	my $slots = sub { $publisher->safe_psql('postgres', q{SELECT string_agg(slot_name, ' ') FROM pg_replication_slots WHERE slot_name !~ 'sync'}) };
+	my $source = sprintf q{CONNECTION '%s' PUBLICATION p}, $publisher->connstr('postgres') =~ s/'/''/gr;
+	my $session = session_with(undef, commit_guard => 'strict');
+
+	$session->value(q{SELECT zk_lock('/slot')});
+	is($session->query("CREATE SUBSCRIPTION s $source WITH (copy_data = false)")->{state}, '', 'CREATE SUBSCRIPTION');
+	is($session->query('ALTER SUBSCRIPTION s DISABLE')->{state}, '', 'ALTER SUBSCRIPTION');
+	is($slots->(), 's', 'its slot is there');
+	delete_by_hand('/slot');
+	zk_is_lost($session->query($_), '/slot', $_ =~ /^(\w+ \w+)/)
+	  for 'DROP SUBSCRIPTION s', 'ALTER SUBSCRIPTION s ENABLE', "CREATE SUBSCRIPTION other $source WITH (copy_data = false)";
+	is($slots->(), 's', 'the slots are as they were');
+	is($admin->value('SELECT string_agg(subname, $$ $$) FROM pg_subscription'), 's', 'and the subscription');
+	$session->value('SELECT zk_unlock_all()');
+	is($session->query('DROP SUBSCRIPTION s')->{state}, '', 'then: DROP SUBSCRIPTION');
+	is($slots->(), '', 'no slot');
+	$session->quit;
+	$publisher->stop;
 };
 
 # The moment when a lock that was lost is looked for is that of the COMMIT
@@ -463,14 +516,156 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	is(rows('held', 'remote'), 1, 'postgres_fdw: committed with a lock that is held');
 	$session->quit;
 
-	# The README warns of this one: postgres_fdw's callback is the younger,
-	# and runs first.
+	# Its callback is the younger one, and would run first
 	$session = session_with(undef, commit_guard => 'strict');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO t VALUES ('after'); INSERT INTO there VALUES ('after')});
 	delete_by_hand('/fdw');
 	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock');
-	is(rows('after') . rows('after', 'remote'), '01', 'postgres_fdw: rolled back here, committed there');
+	is(rows('after') . rows('after', 'remote'), '00', 'postgres_fdw: not committed there');
 	$session->quit;
+
+	# The README warns of this one: that it writes is not seen from here.
+	$admin->value(
+		q{CREATE FUNCTION write_there() RETURNS integer LANGUAGE sql AS $$ INSERT INTO public.remote VALUES ($s$reader$s$) RETURNING 1 $$;
+		CREATE VIEW writer AS SELECT write_there() AS n;
+		CREATE FOREIGN TABLE writer_there (n integer) SERVER loopback OPTIONS (table_name 'writer')});
+	$session = session_with(undef, commit_guard => 'strict');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); SELECT n FROM writer_there});
+	delete_by_hand('/fdw');
+	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock, to read');
+	is(rows('reader', 'remote'), 1, 'postgres_fdw: committed there');
+	$session->quit;
+};
+
+# A transaction that took no lock relies on the session's when it has written.
+subtest 'what counts as writing' => sub {
+	$admin->value(
+		q{CREATE TABLE parts (n integer, who text) PARTITION BY LIST (n);
+		CREATE TABLE part_here PARTITION OF parts FOR VALUES IN (1);
+		CREATE TABLE remote_part (n integer, who text);
+		CREATE FOREIGN TABLE part_there PARTITION OF parts FOR VALUES IN (2) SERVER loopback OPTIONS (table_name 'remote_part');
+		CREATE TABLE remote_more (who text);
+		INSERT INTO remote_more VALUES ('stays');
+		CREATE FOREIGN TABLE more (who text) SERVER loopback OPTIONS (table_name 'remote_more');
+		CREATE VIEW view_there AS SELECT * FROM more;
+		CREATE RULE tell AS ON UPDATE TO view_there DO ALSO NOTIFY told;
+		CREATE FUNCTION write_more() RETURNS void LANGUAGE plpgsql AS $$ BEGIN INSERT INTO more VALUES ('function'); END $$});
+	my $listener = zk_session($node);
+	$listener->value('LISTEN news');
+	foreach my $statement (
+		q{INSERT INTO more VALUES ('insert')},
+		q{UPDATE more SET who = 'update'},
+		q{UPDATE view_there SET who = 'view'},
+		q{DELETE FROM more WHERE who > random()::text},
+		q{WITH w AS (INSERT INTO more VALUES ('with') RETURNING who) SELECT who FROM w},
+		q{EXPLAIN ANALYZE INSERT INTO more VALUES ('analyze')},
+		q{SELECT write_more()},
+		q{PREPARE p AS INSERT INTO more VALUES ('prepared'); EXECUTE p},
+		q{TRUNCATE more},
+		q{COPY more FROM PROGRAM 'echo copied'},
+		q{INSERT INTO parts VALUES (2, 'routed')},
+		q{COPY parts FROM PROGRAM 'echo 2,copied' (FORMAT csv)},
+		q{NOTIFY news, 'lost'},
+		q{DO $$ BEGIN NOTIFY news, 'lost'; END $$})
+	{
+		# a new one, which has not used the server before
+		my $session = session_with(undef, commit_guard => 'strict');
+		$session->value(q{SELECT zk_lock('/writes')});
+		delete_by_hand('/writes');
+		zk_is_lost($session->query($statement), '/writes', $statement);
+		$session->value('SELECT zk_unlock_all()');
+		is($session->query($statement =~ s/^PREPARE.*?; //r)->{state}, '', '- and without the lock it commits')
+		  if $statement =~ /PREPARE|^NOTIFY/;
+		$session->quit;
+	}
+	is($admin->value(q{SELECT string_agg(who, ' ' ORDER BY who) FROM remote_more}), 'prepared stays', 'nothing was written there');
+	is($admin->value('SELECT count(*) FROM parts'), 0, 'nor through a partition');
+
+	my $session = session_with(undef, commit_guard => 'strict');
+	$session->value(q{SELECT zk_lock('/reads')});
+	delete_by_hand('/reads');
+	foreach my $statement (
+		'SELECT count(*) FROM more',
+		'SELECT who FROM more FOR UPDATE',
+		q{EXPLAIN INSERT INTO more VALUES ('explained')},
+		q{INSERT INTO parts SELECT 1, 'none' WHERE false},
+		q{UPDATE part_here SET who = 'none'},
+		q{COPY (SELECT who FROM more) TO PROGRAM 'cat >/dev/null'},
+		q{BEGIN; SELECT pg_notify('news', 'not a write'); COMMIT})
+	{
+		is($session->query($statement)->{state}, '', "it reads only: $statement");
+	}
+
+	# what one transaction did says nothing of the next
+	is($session->query(q{BEGIN; NOTIFY news, 'rolled back'; ROLLBACK; SELECT 1})->{state}, '', 'a transaction after one that notified');
+	zk_is_lost($session->query(q{BEGIN; SAVEPOINT s; INSERT INTO more VALUES ('savepoint'); ROLLBACK TO s; COMMIT}),
+		'/reads', 'what was taken back to a savepoint counts, as an xid would');
+	$session->value('SELECT zk_unlock_all()');
+	my $heard = '';
+	zk_until(sub { $heard .= $listener->value('SELECT 1'); $heard =~ /not a write/ }, 'a notification');
+	is(() = $heard =~ /"lost"/g, 1, 'only that which had no lock is heard');
+	$_->quit for $session, $listener;
+};
+
+# PreCommit_Notify comes after the guard, and waits for whoever notifies.
+subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
+	my $timeout = 6;
+	my %setting = (session_timeout => "${timeout}s");
+	my $hanging = zk_session($node);
+	$admin->value(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
+	$admin->value('SELECT pg_reload_conf()');
+	zk_until(sub { $hanging->value('SHOW synchronous_standby_names') eq 'nobody' }, 'the setting');
+	$hanging->value('SET synchronous_commit = on');
+	my $event = sub { return $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $_[0]->pid) };
+	zk_until(
+		sub {
+			# the checkpointer, too, has to hear of the setting first
+			$hanging->wait if $hanging->{mark} && $hanging->is_done;
+			$hanging->send(q{BEGIN; INSERT INTO t VALUES ('hangs'); NOTIFY hangs; COMMIT}) unless $hanging->{mark};
+			return $event->($hanging) eq 'SyncRep';
+		},
+		'a notifier that waits for its standby');
+
+	foreach my $guard (qw(on strict))
+	{
+		my $session = session_with(undef, %setting, commit_guard => $guard);
+		$session->value(q{SET lock_timeout = '1h'});
+		foreach my $notify (q{NOTIFY news}, q{SELECT pg_notify('news', 'x')})
+		{
+			$session->value("BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('queued'); $notify");
+			my $result = $session->query('COMMIT');
+			zk_is_lost($result, '/queued', "$guard, $notify");
+			like($result->{message}, qr/^could not commit: .* may have been lost/, '- as a loss');
+			cmp_ok($result->{seconds}, '<', $timeout, '- before another can have the lock');
+			cmp_ok($result->{seconds}, '>', $timeout / 4, '- not at once');
+		}
+		is($session->value('SHOW lock_timeout'), '1h', 'lock_timeout is what it was');
+
+		$session->value(q{SET lock_timeout = '100ms'; BEGIN; SELECT zk_xact_lock('/queued'); NOTIFY news});
+		is($session->query('COMMIT')->{state}, '55P03', "$guard: lock_timeout ends it sooner");
+		$session->value(q{SET lock_timeout = 0; BEGIN; SELECT zk_xact_lock('/queued'); NOTIFY news});
+		$session->send('COMMIT');
+		zk_until(sub { $event->($session) eq 'object' }, 'it waits');
+		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
+		is($session->wait->{state}, '57014', "$guard: so does a cancel");
+		$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('not queued'); COMMIT});
+		is(rows('not queued'), $guard eq 'on' ? 1 : 2, 'who does not notify commits');
+		$session->quit;
+	}
+	is($event->($hanging), 'SyncRep', 'the notifier still waits');
+	is(rows('queued'), 0, 'nothing was committed late');
+
+	my $session = session_with(undef, %setting);
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('at last'); NOTIFY news});
+	$session->send('COMMIT');
+	zk_until(sub { $event->($session) eq 'object' }, 'it waits');
+	$admin->value('ALTER SYSTEM RESET synchronous_standby_names');
+	$admin->value('SELECT pg_reload_conf()');
+	is($hanging->wait->{state}, '', 'the notifier comes to its end');
+	is($session->wait->{state}, '', 'who waited for it commits');
+	is(rows('at last'), 1, 'the row is there');
+	is($session->value('SHOW lock_timeout'), '0', 'lock_timeout is what it was');
+	$_->quit for $session, $hanging;
 };
 
 # ---------------------------------------------------------- nobody to be asked

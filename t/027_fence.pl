@@ -362,6 +362,11 @@ subtest 'pg_dump keeps the table' => sub {
 		$s->quit;
 	}
 	is(fence('/hold'), $seen, 'and nothing has changed where it came from');
+
+	$node->safe_psql('postgres', 'CREATE ROLE owner LOGIN; CREATE DATABASE owned OWNER owner');
+	$node->safe_psql('owned', 'CREATE EXTENSION zklock');
+	$node->command_ok([ 'pg_dump', '-U', 'owner', '-d', $node->connstr('owned'), '-f', $node->basedir . '/owned.dump' ],
+		"a database's owner can");
 	$node->command_like([ 'pg_dump', '-s', '-d', $node->connstr('postgres') ], qr/^CREATE EXTENSION IF NOT EXISTS zklock/m,
 		'the schema alone');
 };

@@ -1,0 +1,206 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.c
+ *	  The statements that the session's locks must know of.
+ *
+ * PostgreSQL offers no hook for what we want to know, but two through which each
+ * statement goes, also one in a function: ExecutorFinish, for queries, and
+ * ProcessUtility, for all others.  Who holds no lock when a statement begins
+ * needs nothing from here: what its transaction takes later it relies on in any
+ * case.  So the first thing that is looked at is whether there is a lock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "executor/executor.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "hold.h"
+#include "statement.h"
+#include "xact.h"
+
+static ExecutorFinish_hook_type next_ExecutorFinish = NULL;
+static ProcessUtility_hook_type next_ProcessUtility = NULL;
+
+/*-------------------------------------------------------------------------
+ * Writing that leaves no transaction id
+ *-------------------------------------------------------------------------
+ */
+
+/* A transaction has written when it has an id; but a foreign table gives it none */
+static bool
+any_is_foreign(const List *result_relations)
+{
+	ListCell   *cell;
+
+	foreach(cell, result_relations)
+	{
+		const ResultRelInfo *target = lfirst(cell);
+
+		if (target->ri_RelationDesc->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * When a query is done it is known which partitions its rows went to.  (It is
+ * always finished before its transaction commits, and EXPLAIN finishes only what
+ * it has carried out.)
+ */
+static void
+executor_finish_hook(QueryDesc *queryDesc)
+{
+	if (next_ExecutorFinish)
+		next_ExecutorFinish(queryDesc);
+	else
+		standard_ExecutorFinish(queryDesc);
+	if (queryDesc->plannedstmt->resultRelations != NIL && zkx_has_locks() &&
+		(any_is_foreign(queryDesc->estate->es_opened_result_relations) ||
+		 any_is_foreign(queryDesc->estate->es_tuple_routing_result_relations)))
+		zkx_writes_elsewhere();
+}
+
+/* The same of a statement that does not tell: any foreign partition counts */
+static bool
+may_be_foreign(Oid relation)
+{
+	ListCell   *cell;
+
+	switch (get_rel_relkind(relation))
+	{
+		case RELKIND_FOREIGN_TABLE:
+			return true;
+		case RELKIND_PARTITIONED_TABLE:
+			foreach(cell, find_all_inheritors(relation, NoLock, NULL))
+			{
+				if (get_rel_relkind(lfirst_oid(cell)) == RELKIND_FOREIGN_TABLE)
+					return true;
+			}
+			return false;
+		default:
+			return false;
+	}
+}
+
+static void
+note_target(const RangeVar *name)
+{
+	Oid			relation = RangeVarGetRelid(name, NoLock, true);
+
+	if (OidIsValid(relation) && may_be_foreign(relation))
+		zkx_writes_elsewhere();
+}
+
+/*-------------------------------------------------------------------------
+ * All other statements
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Statements that have removed or copied files, or a slot of another server's,
+ * before they commit.  For these a guard that fires at COMMIT comes too late: the
+ * catalog would go back to what is not there any more.
+ */
+static bool
+cannot_be_undone(const Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreatedbStmt:
+		case T_DropdbStmt:
+		case T_AlterDatabaseStmt:
+		case T_CreateTableSpaceStmt:
+		case T_DropTableSpaceStmt:
+		case T_CreateSubscriptionStmt:
+		case T_AlterSubscriptionStmt:
+		case T_DropSubscriptionStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
+ * The statement has been carried out.  So its tables are locked, and have the
+ * names by which it found them.
+ */
+static void
+note_statement(const Node *statement, NodeTag tag)
+{
+	ListCell   *cell;
+
+	switch (tag)
+	{
+		case T_NotifyStmt:		/* and not the function pg_notify */
+			zkx_writes_elsewhere();
+			break;
+		case T_CopyStmt:
+			if (((const CopyStmt *) statement)->is_from)
+				note_target(((const CopyStmt *) statement)->relation);
+			break;
+		case T_TruncateStmt:
+			foreach(cell, ((const TruncateStmt *) statement)->relations)
+				note_target(lfirst(cell));
+			break;
+		case T_DropStmt:		/* of the extension, or of its schema */
+		case T_DropOwnedStmt:
+			zkx_may_have_dropped_extension();
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+			 ProcessUtilityContext context, ParamListInfo params,
+			 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	Node	   *statement = pstmt->utilityStmt;
+	bool		has_locks = zkx_has_locks();
+
+	/* what it does may free it */
+	NodeTag		tag = nodeTag(statement);
+	bool		discard_all = IsA(statement, DiscardStmt) &&
+		((DiscardStmt *) statement)->target == DISCARD_ALL;
+
+	if (has_locks && cannot_be_undone(statement))
+		zkx_guard_statement();
+	if (next_ProcessUtility)
+		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+							queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+								queryEnv, dest, qc);
+	if (discard_all)
+		(void) zkh_unlock_all();
+	else if (has_locks)
+		note_statement(statement, tag);
+}
+
+void
+zkst_watch_queries(void)
+{
+	static bool watching = false;
+
+	if (watching)
+		return;
+	watching = true;
+	next_ExecutorFinish = ExecutorFinish_hook;
+	ExecutorFinish_hook = executor_finish_hook;
+}
+
+void
+zkst_initialize(void)
+{
+	next_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = utility_hook;
+}

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement.h
+ *	  The statements that the session's locks must know of.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_STATEMENT_H
+#define ZKLOCK_STATEMENT_H
+
+/* When the library is loaded */
+extern void zkst_initialize(void);
+
+/* Before a session's first lock: one that never takes any is not to notice */
+extern void zkst_watch_queries(void);
+
+#endif							/* ZKLOCK_STATEMENT_H */
