@@ -239,7 +239,7 @@ SELECT zk_unlock_all();
 CALL downgrade();
 CALL upgrade();
 
--- read when the ZooKeeper session opens: who holds something stays in the old one
+-- read at each call, whatever is held
 SELECT zk_lock_shared('/shared/a');
 SET zklock.node_style = 'curator';
 SELECT zk_lock('/shared/b');

@@ -476,7 +476,7 @@ sub big
 		sub {
 			my ($client) = @_;
 			$client->create('/big');
-			$client->create(sprintf '/big/%040d', $_) for 1 .. 150;
+			$client->create(sprintf '/big/%024d-lock-%010d', $_, $_) for 1 .. 150;
 			$client->create('/many');
 			$client->create(sprintf '/many/%016d', $_) for 0 .. 999;
 		});
