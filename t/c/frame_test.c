@@ -183,7 +183,7 @@ library_can_read(const unsigned char *bytes, int size, const ZkRequest *r)
 		case ZOO_SETDATA_OP:
 			return at + STAT_BYTES <= size;
 		case ZOO_CREATE2_OP:
-			return TAKE_STRING() && n > (int32_t) strlen(ASKED) && at + STAT_BYTES <= size &&
+			return TAKE_STRING() && n >= (int32_t) strlen(ASKED) && at + STAT_BYTES <= size &&
 				memcmp(bytes + at - n, ASKED, strlen(ASKED)) == 0;
 		case ZOO_CREATE_CONTAINER_OP:
 		case ZOO_SYNC_OP:
