@@ -166,9 +166,12 @@ zkx_resolve(const char *hosts, int *naddresses, char **names, char *error, int e
 
 	*naddresses = list->n;
 	shuffle(list);
-	*names = strdup(list->names);
-	if (*names != NULL)
-		result = malloc((list->n + 1) * sizeof(list->text[0]));
+	result = malloc((list->n + 1) * sizeof(list->text[0]));
+	if (result != NULL && (*names = strdup(list->names)) == NULL)
+	{
+		free(result);
+		result = NULL;
+	}
 	if (result != NULL)
 		write_list(list, result);
 done:
