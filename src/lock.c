@@ -21,9 +21,16 @@
  * data comes to say that it is a reader now.  The watch tells when it changes,
  * and brings the data when it is set anew.
  *
- * A semaphore is the same queue with more who hold.  As long as any so many of
- * those before us stand as there are places, we do not hold; so those are
- * watched.
+ * A semaphore is the same queue with more who hold.  The first of those who
+ * wait watches the directory itself, since whoever goes makes room for it; each
+ * other one the waiter right before it, who says in its node's data when it is
+ * granted its place.  So a freed place wakes one, and then the next to take
+ * its turn at watching.  One that says so while we see others before it has
+ * no more to say, and we watch the directory instead.  One that says nothing
+ * may be a machine that stands still: so each looks now and then, the sooner
+ * the nearer it is to its turn.  Where numbers of places differ, any so many of
+ * those before us are watched as there are places for us; as long as they stand
+ * we do not hold.
  *
  * Several locks at once are made by one transaction, so that two such calls
  * stand in the same order everywhere.  The first that is taken, in the order
@@ -75,6 +82,10 @@ typedef struct Place
 	bool		list_fresh;		/* it was asked of the leader */
 	int			leftovers;		/* of ours, which it may show */
 	uint32		list_epoch;		/* the connection that the last one came by */
+	bool		by_changes;		/* any change of the directory may tell */
+	ZkWatch    *changes;		/* armed by the list, if so */
+	bool		behind;			/* the last list showed others before us */
+	bool		tell;			/* others wait to hear that we hold */
 	ZkRequest **reads;			/* of others' nodes */
 	int			nreads;
 	Blocker    *blockers;		/* watched; by name */
@@ -124,6 +135,14 @@ drop_list(Call *c, Place *p)
 }
 
 static void
+drop_changes(Call *c, Place *p)
+{
+	if (p->changes != NULL)
+		zks_unwatch(c->session, p->changes);
+	p->changes = NULL;
+}
+
+static void
 drop_reads(Call *c, Place *p)
 {
 	while (p->nreads > 0)
@@ -162,9 +181,11 @@ drop_place(Call *c, Place *p)
 	drop_list(c, p);
 	drop_reads(c, p);
 	drop_watches(c, p);
+	drop_changes(c, p);
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
 	p->node = NULL;
+	p->by_changes = p->behind = p->tell = false;
 }
 
 /* This and all that come after it */
@@ -203,7 +224,7 @@ raise_no_use(void)
  * neither keep a call that may not wait, nor be asked without a pause.
  */
 static void
-ask_again(Call *c)
+ask_after_pause(Call *c, int doublings)
 {
 	int64		now = zks_now();
 	int64		until;
@@ -216,11 +237,17 @@ ask_again(Call *c)
 	c->asked_again_at = now;
 	if (c->in_vain++ < AT_ONCE)
 		return;
-	until = zkwait_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, MOST_DOUBLINGS));
+	until = zkwait_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
 	while (zkwait(c->wait, c->session, Min(until, c->try_until), ZKWAIT_ACQUIRE))
 		;
 	if (zks_now() >= c->try_until)
 		raise_no_use();
+}
+
+static void
+ask_again(Call *c)
+{
+	ask_after_pause(c, MOST_DOUBLINGS);
 }
 
 /*
@@ -266,18 +293,37 @@ raise_no_memory(void)
 static void
 send_list(Call *c, Place *p, bool fresh)
 {
+	ZkWatch    *changes = NULL;
+
 	drop_list(c, p);
 	p->list_fresh = fresh;
 	p->leftovers = zkn_leftovers(c->session, p->target->dir);
-	p->list = zks_list(c->session, p->target->dir, fresh);
+	p->list = p->by_changes ?
+		zks_list_and_watch(c->session, p->target->dir, fresh, &changes) :
+		zks_list(c->session, p->target->dir, fresh);
 	if (p->list == NULL)
 		raise_no_memory();
+	drop_changes(c, p);			/* which takes nothing from the new one */
+	p->changes = changes;
+}
+
+/*
+ * Is time up for one who stood behind others a moment ago, and is just looking
+ * again?  Somebody else had it for all that time.
+ */
+static bool
+is_too_late(Call *c, Place *p)
+{
+	ZkSessionInfo info;
+
+	zks_info(c->session, &info);
+	return p->behind && info.state == ZKS_CONNECTED && zks_now() >= c->wait->deadline;
 }
 
 /*
  * The children of the lock.  A list that was lost with its connection is
  * asked for again, fresh: the next server may lag behind.  Returns false when
- * the session is over; an answer of ZNONODE is one.
+ * the session is over, or time is; an answer of ZNONODE is one.
  */
 static bool
 await_list(Call *c, Place *p, ZkAnswer *answer)
@@ -290,6 +336,8 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 
 		while (!zks_answered(c->session, p->list, answer))
 		{
+			if (is_too_late(c, p))
+				return false;
 			if (!await_something(c, until))
 				return false;
 		}
@@ -436,6 +484,7 @@ static bool
 look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, Queue *queue)
 {
 	ZkNodeInfo	own;
+	int			listed;
 
 	/* one that has gone since then would look like another's */
 	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
@@ -443,6 +492,7 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 	queue->contenders = palloc_extended(Max(answer->nchildren, 1) * sizeof(ZkpContender),
 										MCXT_ALLOC_HUGE);
 	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
+	listed = queue->n;
 	queue->n = zkn_leave_out_unwanted(c->session, p->target->dir, queue->contenders, queue->n);
 	if (zkp_needs_czxids(queue->contenders, queue->n) && !fill_in_czxids(c, p, queue))
 		return false;
@@ -451,6 +501,9 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 		zkn_info(c->session, p->target->own, &own);
 	zkp_look(queue->contenders, queue->n, node != NULL ? node->name : NULL,
 			 p->target->own != NULL ? own.name : NULL, &c->want, &queue->view);
+
+	/* others see as waiting who holds by what was left out */
+	p->tell = queue->view.tell || (queue->n < listed && c->want.permits > 1);
 	return true;
 }
 
@@ -574,7 +627,7 @@ set_watch(Call *c, Place *p, Blocker *blocker)
 static void
 watch_queue(Call *c, Place *p, const Queue *queue)
 {
-	int			n = queue->view.nwatch;
+	int			n = p->by_changes ? 0 : queue->view.nwatch;
 	const char **names = palloc(n * sizeof(char *));
 	Blocker    *old = p->blockers;
 	int			nold = p->nblockers;
@@ -634,11 +687,33 @@ is_our_turn(Call *c, Place *p)
 		zkc_is_fresh(&info);
 }
 
+static Outcome
+look_at_changes(Call *c, Place *p)
+{
+	ZkWatchInfo watch;
+
+	zks_watch_info(c->session, p->changes, &watch);
+	return watch.state == ZKW_ARMED ? WAIT_ON : LIST_AGAIN;
+}
+
+/*
+ * The waiter of a semaphore that we have watched holds, or is gone.  Mostly that
+ * makes us the first; from now on we watch the directory, which will do also if
+ * it does not.
+ */
+static Outcome
+watch_changes(Place *p)
+{
+	p->by_changes = true;
+	return LIST_AGAIN;
+}
+
 /*
  * What the watches say by now.  GRANTED: what the list has shown is enough to
  * know that it is our turn.  pending tells whether one of them has not been
- * answered.  A node whose data has changed is watched
- * again at once, which brings the data.  Raises when ZooKeeper refused one.
+ * answered.  A node whose data has changed is watched again at once, which
+ * brings the data; or the queue is, where that is all it can have said.  Raises
+ * when ZooKeeper refused one.
  */
 static Outcome
 look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pending)
@@ -646,6 +721,8 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pend
 	Outcome		outcome = WAIT_ON;
 
 	*pending = false;
+	if (p->by_changes)
+		return look_at_changes(c, p);
 	for (int i = 0; i < p->nblockers; i++)
 	{
 		Blocker    *blocker = &p->blockers[i];
@@ -661,13 +738,19 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pend
 				if (view->may_soften && watch.says_shared && watch.epoch == epoch &&
 					is_our_turn(c, p))
 					return GRANTED;
+				if (view->ahead > 0 && watch.says_granted)
+					return watch_changes(p);
 				break;
 			case ZKW_FIRED:
 				if (view->next && watch.epoch == epoch && is_our_turn(c, p))
 					return GRANTED;
+				if (view->ahead == 1)
+					return watch_changes(p);
 				outcome = LIST_AGAIN;
 				break;
 			case ZKW_CHANGED:
+				if (view->ahead > 0)
+					return watch_changes(p);
 				set_watch(c, p, blocker);
 				*pending = true;
 				break;
@@ -688,12 +771,14 @@ static Outcome
 await_turn(Call *c, Place *p, const ZkpView *view)
 {
 	int64		armed_by = zkwait_after(zklock_operation_timeout);
+	int64		began_at = zks_now();
 
 	for (;;)
 	{
 		ZkSessionInfo info;
 		ZkNodeInfo	node;
 		int64		until = ZKS_NEVER;
+		int64		look_at = ZKS_NEVER;
 
 		/*
 		 * The session first: what is read of the watches after it can only be
@@ -719,16 +804,22 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 				until = armed_by;
 			else
 				armed_by = zkwait_after(zklock_operation_timeout);
+
+			/* who would tell us may be unable to */
+			if (view->ahead > 0 && !p->by_changes)
+				look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
 		}
 		else
 			until = info.suspended_at + zklock_operation_timeout * ZKS_MS;
 
-		if (!zkwait(c->wait, c->session, until, ZKWAIT_ACQUIRE))
+		if (!zkwait(c->wait, c->session, Min(until, look_at), ZKWAIT_ACQUIRE))
 		{
 			if (info.state != ZKS_CONNECTED)
 				zkc_raise_cut_off(&info);
 			if (zks_now() >= c->wait->deadline)
 				return TAKEN;
+			if (zks_now() >= look_at)
+				return LIST_AGAIN;
 			zkc_raise_no_answer(c->wait);
 		}
 	}
@@ -762,8 +853,12 @@ stand_in_queue(Call *c, int at, Queue *queue)
 	if (!c->waited)
 		zkc_counters.waits++;
 	c->waited = true;
+	p->behind = true;
+	p->by_changes |= queue->view.first;
 	zks_gather(c->session);
 	watch_queue(c, p, queue);
+	if (p->by_changes && p->changes == NULL)
+		return LIST_AGAIN;		/* with the watch on the directory */
 	outcome = await_turn(c, p, &queue->view);
 	if (outcome == TAKEN)
 		zkc_counters.timeouts++;
@@ -843,7 +938,12 @@ take_turn(Call *c, int at)
 			send_check(c, p);
 		}
 		if (!await_list(c, p, &answer))
-			return START_AGAIN;
+		{
+			if (!is_too_late(c, p))
+				return START_AGAIN;
+			zkc_counters.timeouts++;
+			return TAKEN;
+		}
 
 		zkn_info(c->session, p->node, &node);
 		if (answer.rc != ZOK || node.state != ZKN_PRESENT)
@@ -867,8 +967,10 @@ take_turn(Call *c, int at)
 		else
 		{
 			outcome = stand_in_queue(c, at, &queue);
+
+			/* nobody has gone; but then somebody may have come */
 			if (outcome == LIST_AGAIN && queue.view.need >= need)
-				ask_again(c);	/* nobody has gone */
+				ask_after_pause(c, p->by_changes ? 0 : MOST_DOUBLINGS);
 			need = Min(need, queue.view.need);
 		}
 		if (outcome == GRANTED)
@@ -1065,6 +1167,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 			ZkNodeInfo	node;
 
 			zkn_info(c.session, p->node, &node);
+			if (p->tell)
+				zkn_tell_granted(c.session, p->node);
 			targets[i].grant.node = p->node;
 			targets[i].grant.token = node.czxid;
 			strlcpy(targets[i].grant.name, node.name, sizeof(targets[i].grant.name));

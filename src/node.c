@@ -21,7 +21,8 @@
  * A node whose holder has become a reader says so in its data or, where other
  * clients judge by names, is exchanged for one with a reader's name, in one
  * transaction.  While that is not answered, nobody knows which name it has;
- * whoever wants something of it has to wait.
+ * whoever wants something of it has to wait.  Who was granted a place of a
+ * semaphore tells those behind it in the same way, by the node's data.
  *
  * A session that was not heard from for its whole timeout forfeits what it has:
  * the owner sees LOST, while the node is deleted as if nobody wanted it.
@@ -57,6 +58,7 @@ struct ZkNode
 	int			parent_rc;
 	bool		deleting;
 	bool		sharing;		/* its holder is a reader now: to be told */
+	bool		granted;		/* or rather has a place of a semaphore */
 	bool		share_sent;		/* and not answered */
 	bool		share_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
@@ -192,6 +194,8 @@ is_renaming(const ZkNode *n)
 static void
 get_rid_of(ZkNode *n)
 {
+	if (n->granted)
+		n->sharing = false;		/* that it goes says more */
 	if (!n->deleting && !is_renaming(n))
 		send_delete(n);
 }
@@ -471,7 +475,7 @@ create_one_locked(ZkNode *n)
 	enlist(n);
 	if (n->parents)
 		create_parents(n, "");
-	zkp_write_data(data, false, 0, n->identity);
+	zkp_write_data(data, &(ZkpData) {.identity = n->identity});
 	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
 					  n->closed);
 	return true;
@@ -487,7 +491,8 @@ create_group_locked(ZkNode *const *nodes, int n)
 	ZkRequest  *r = NULL;
 	bool		ready = g != NULL && ops != NULL && paths != NULL;
 
-	zkp_write_data(data, false, 0, nodes[0]->identity); /* of all the same */
+	/* of all the same */
+	zkp_write_data(data, &(ZkpData) {.identity = nodes[0]->identity});
 	for (int i = 0; ready && i < n; i++)
 	{
 		NodePath	path;
@@ -561,7 +566,7 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 
 	/* what the answer has of each: its path, with a number of ten digits */
 	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
-	zkp_write_data(data, false, 0, want->identity);
+	zkp_write_data(data, &(ZkpData) {.identity = want->identity});
 	data_len = strlen(data);
 	for (int i = 0; i < n; i++)
 	{
@@ -769,7 +774,7 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 }
 
 /*
- * Becoming shared
+ * Becoming shared, and telling of a grant
  */
 
 static void
@@ -837,6 +842,8 @@ on_shared(ZkSession *s, ZkRequest *r)
 	}
 	else if (zks_is_doubtful(r->rc))
 		n->share_doubted = true;
+	else if (n->granted)
+		shared(n);				/* who waits to hear of it looks now and then */
 	else
 	{
 		set_refused(n, r->rc);
@@ -854,6 +861,12 @@ send_share(ZkNode *n)
 	char		name[ZKP_NAME_LEN];
 	char		data[ZKP_DATA_LEN];
 	bool		rename = zkp_shared_name(name, n->name);
+	ZkpData		says = {
+		.shared = !n->granted,
+		.granted = n->granted,
+		.czxid = rename ? n->czxid : 0,
+		.identity = n->identity
+	};
 	ZkRequest  *r;
 
 	if (!zks_usable_locked(n->session))
@@ -863,7 +876,7 @@ send_share(ZkNode *n)
 		return;
 	n->share_sent = true;
 	(void) node_path(n, n->name, &path);
-	zkp_write_data(data, true, rename ? n->czxid : 0, n->identity);
+	zkp_write_data(data, &says);
 	if (rename)
 	{
 		ZkOp		ops[2] = {
@@ -897,6 +910,21 @@ zkn_share(ZkSession *s, ZkNode *n)
 	}
 	zks_leave(s, &saved);
 	return ticket;
+}
+
+void
+zkn_tell_granted(ZkSession *s, ZkNode *n)
+{
+	sigset_t	saved;
+
+	zks_enter(s, &saved);
+	if (n->state == ZKN_PRESENT && !n->granted)
+	{
+		n->granted = true;
+		n->sharing = true;
+		send_share(n);
+	}
+	zks_leave(s, &saved);
 }
 
 /*
@@ -1363,7 +1391,7 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 	info->state = n->forfeited ? ZKN_LOST : n->state;
 	info->loss = n->loss;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
-	info->sharing = n->sharing;
+	info->sharing = n->sharing && !n->granted;
 	info->czxid = n->czxid;
 	memcpy(info->name, n->name, sizeof(info->name));
 	info->watch = n->watch != NULL ? n->watch->state : ZKW_FAILED;

@@ -249,17 +249,19 @@ zkp_shared_name(char *name, const char *exclusive)
 
 #define FIRST_LINE			"zklock\n"
 #define SHARED				"shared\n"
+#define GRANTED				"granted\n"
 #define IN_PLACE_OF			"czxid "
 
 void
-zkp_write_data(char *data, bool shared, int64_t czxid, const char *identity)
+zkp_write_data(char *data, const ZkpData *says)
 {
 	char		in_place_of[32] = "";
 
-	if (czxid != 0)
-		snprintf(in_place_of, sizeof(in_place_of), IN_PLACE_OF "%" PRId64 "\n", czxid);
-	snprintf(data, ZKP_DATA_LEN, FIRST_LINE "%s%s%s", shared ? SHARED : "", in_place_of,
-			 identity != NULL ? identity : "");
+	if (says->czxid != 0)
+		snprintf(in_place_of, sizeof(in_place_of), IN_PLACE_OF "%" PRId64 "\n", says->czxid);
+	snprintf(data, ZKP_DATA_LEN, FIRST_LINE "%s%s%s%s", says->shared ? SHARED : "",
+			 says->granted ? GRANTED : "", in_place_of,
+			 says->identity != NULL ? says->identity : "");
 }
 
 /* Does the data go on with this?  If so, that is read. */
@@ -283,6 +285,7 @@ zkp_read_data(const char *data, int len, ZkpData *says)
 	if (!says->ours)
 		return;
 	says->shared = skip(&data, &len, SHARED);
+	says->granted = skip(&data, &len, GRANTED);
 	if (skip(&data, &len, IN_PLACE_OF))
 	{
 		while (len > 0 && is_digit(*data) && says->czxid < INT64_MAX / 10 - 1)
@@ -384,20 +387,69 @@ count_before(const ZkpContender *queue, int n, int self)
 	return before == self ? self : before + 1;
 }
 
+static bool
+all_say(const ZkpContender *queue, int n, int32_t permits)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (queue[i].permits != permits)
+			return false;
+	}
+	return true;
+}
+
 /*
- * A place is free once fewer than permits are before us.  As long as any
- * permits of them stand that cannot be; so that many are watched.  Waiters
- * first: they go least often.
+ * Does anybody behind us wait to be told that we hold?  Whoever is not there
+ * yet sees by its own list that we do: its list is younger than its node, and
+ * that than the list by which we hold.  Unless ours were several looks in one.
+ */
+static bool
+is_waited_for(const ZkpContender *queue, int n, int self, int32_t permits)
+{
+	if (permits == 1 || self < 0)
+		return false;
+	for (int i = self + 1; i < n; i++)
+	{
+		if (queue[i].permits == permits)
+			return true;
+	}
+	return zkp_needs_czxids(queue, n);
+}
+
+/*
+ * A place is free once fewer than permits are before us.
+ *
+ * Where all of those say the same number, it is the first waiter's, whoever
+ * has gone; so that one looks at each change of the directory, and the others
+ * wait for the waiter right before them, to be gone or to say that it holds.
+ * One who goes is seen by one.
+ *
+ * Else, as long as any permits of them stand we do not hold; so that many are
+ * watched.  Waiters first: they go least often.  (Of a single place that is
+ * the one right before us.)  Whose turn an event tells has nobody to tell of it:
+ * until then, those behind see the same others before us.
  */
 static void
-look_at_semaphore(const ZkpContender *queue, int before, int self, int32_t permits,
+look_at_semaphore(const ZkpContender *queue, int n, int before, int self, int32_t permits,
 				  ZkpView *view)
 {
-	int			others = self >= 0 && self < before ? before - 1 : before;
+	bool		tie = self >= 0 && self < before;
+	int			others = tie ? before - 1 : before;
 
 	if (others < permits)
+	{
+		view->tell = is_waited_for(queue, n, self, permits);
 		return;
+	}
 	view->need = others - permits + 1;
+	if (permits > 1 && !tie && all_say(queue, before, permits))
+	{
+		view->ahead = others - permits;
+		view->first = view->ahead == 0;
+		if (!view->first)
+			view->watch[view->nwatch++] = before - 1;
+		return;
+	}
 	for (int waiting = 1; waiting >= 0; waiting--)
 	{
 		for (int i = before - 1; i >= 0 && view->nwatch < permits; i--)
@@ -466,7 +518,7 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 	view->watch = watch;
 	view->self_seen = at >= 0;
 	if (want->mode == ZKP_SEMAPHORE)
-		look_at_semaphore(queue, before, at, want->permits, view);
+		look_at_semaphore(queue, n, before, at, want->permits, view);
 	else
 		look_at_lock(queue, before, at, find_name(queue, n, own), want->mode, view);
 	if (zkp_needs_czxids(queue, n))

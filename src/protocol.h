@@ -78,6 +78,7 @@ typedef struct ZkpData
 {
 	bool		ours;			/* zklock wrote it */
 	bool		shared;			/* the holder has become a reader */
+	bool		granted;		/* a place of a semaphore is its own */
 	int64_t		czxid;			/* of the node whose place it took, or 0 */
 	const char *identity;		/* the lines that follow; no terminator */
 	int			identity_len;
@@ -97,6 +98,13 @@ typedef struct ZkpView
 								 * may come to say that it has become shared */
 	bool		may_be_soft;	/* and may say so already */
 	bool		stuck;			/* who must go before us waits for us */
+	bool		first;			/* of a semaphore's waiters: nobody is watched,
+								 * since any change of the directory may be
+								 * what we wait for */
+	int			ahead;			/* so many waiters of a semaphore are before us,
+								 * and the nearest of them is watched: look
+								 * again once it is gone, or says "granted" */
+	bool		tell;			/* we hold, and somebody waits to be told */
 } ZkpView;
 
 /* Is this child a contender, of whichever client? */
@@ -119,12 +127,13 @@ extern bool zkp_shared_name(char *name, const char *exclusive);
 
 /*
  * What is written into a node of ours: lines of text, the first "zklock".
- * Then "shared", once its holder has become a reader; of a node that took the
+ * Then "shared", once its holder has become a reader, or "granted", once the
+ * place of a semaphore that it waited for is its own; of a node that took the
  * place of another, the transaction that made that one ("czxid 42"), since
- * order may go by those; and whose it is.  data has ZKP_DATA_LEN bytes;
- * czxid: 0 for none.  Reading takes anybody's data.
+ * order may go by those; and whose it is.  data has ZKP_DATA_LEN bytes; says:
+ * identity ends with a zero, or is NULL.  Reading takes anybody's data.
  */
-extern void zkp_write_data(char *data, bool shared, int64_t czxid, const char *identity);
+extern void zkp_write_data(char *data, const ZkpData *says);
 extern void zkp_read_data(const char *data, int len, ZkpData *says);
 
 /*

@@ -25,6 +25,9 @@
  */
 #define SURELY_SENT		16
 
+static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *context);
+static void on_watch_set(ZkWatch *w, const ZkRequest *r);
+
 bool
 zks_is_doubtful(int rc)
 {
@@ -110,6 +113,8 @@ answered(ZkRequest *r, int rc)
 
 	r->answered = true;
 	r->rc = rc;
+	if (r->watch != NULL)
+		on_watch_set(r->watch, r);
 	if (r->done != NULL)
 	{
 		r->done(s, r);
@@ -296,6 +301,7 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 			memcmp(value, CONTAINER_MARK, len) == 0;
 		zkp_read_data(value, len, &says);
 		r->says_shared = says.shared;
+		r->says_granted = says.granted;
 		r->in_place_of = says.czxid;
 		if (r->keeps_data && len > 0)
 		{
@@ -438,12 +444,16 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, b
 								  flags, on_create2, r));
 }
 
+/* An answer with an error arms no watch */
 void
 zkr_list_locked(ZkRequest *r, const char *dir)
 {
+	ZkWatch    *w = r->watch;
+
 	r->op = ZOO_GETCHILDREN_OP;
 	if (begin(r))
-		submitted(r, zoo_aget_children(r->session->zh, dir, 0, on_strings, r));
+		submitted(r, zoo_awget_children(r->session->zh, dir, w != NULL ? on_watch : NULL,
+										w != NULL ? (void *) w->id : NULL, on_strings, r));
 }
 
 /*
@@ -672,6 +682,21 @@ zkr_free_all(ZkSession *s)
  * What the owner may ask
  */
 
+static ZkRequest *
+list_locked(ZkSession *s, const char *dir, bool fresh, ZkWatch *watch)
+{
+	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
+
+	if (r == NULL)
+		return NULL;
+	r->watch = watch;
+	if (fresh)
+		zkr_list_fresh_locked(r, dir);
+	else
+		zkr_list_locked(r, dir);
+	return r;
+}
+
 ZkRequest *
 zks_list(ZkSession *s, const char *dir, bool fresh)
 {
@@ -679,11 +704,7 @@ zks_list(ZkSession *s, const char *dir, bool fresh)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL && fresh)
-		zkr_list_fresh_locked(r, dir);
-	else if (r != NULL)
-		zkr_list_locked(r, dir);
+	r = list_locked(s, dir, fresh, NULL);
 	zks_leave(s, &saved);
 	return r;
 }
@@ -784,8 +805,9 @@ zks_request_free(ZkSession *s, ZkRequest *r)
 /*
  * Watches
  *
- * They are data watches: one set through exists() on a node that never comes
- * would stay for ever.  The library keeps them across a reconnection.
+ * Those on a node are data watches: one set through exists() on a node that
+ * never comes would stay for ever.  The library keeps all of them across a
+ * reconnection.
  */
 
 static void
@@ -846,7 +868,8 @@ watched_by_another(ZkWatch *w)
 {
 	for (ZkWatch *other = w->session->watches; other != NULL; other = other->next)
 	{
-		if (other != w && !other->dropped && strcmp(other->path, w->path) == 0 &&
+		if (other != w && !other->dropped && other->of_children == w->of_children &&
+			strcmp(other->path, w->path) == 0 &&
 			(other->state == ZKW_ARMED || other->in_flight))
 			return true;
 	}
@@ -876,27 +899,26 @@ remove_watch(ZkWatch *w)
 		r->op = ZOO_REMOVE_WATCHES;
 		if (begin(r))
 			submitted(r, zoo_aremove_all_watches(w->session->zh, w->path,
-												 ZWATCHTYPE_DATA, 0,
+												 w->of_children ? ZWATCHTYPE_CHILD : ZWATCHTYPE_DATA, 0,
 												 (void_completion_t *) on_void, r));
 	}
 	free_watch(w);
 }
 
 static void
-on_watch_set(ZkSession *s, ZkRequest *r)
+on_watch_set(ZkWatch *w, const ZkRequest *r)
 {
-	ZkWatch    *w = (ZkWatch *) r->owner;
-
 	w->in_flight = false;
 	if (w->state == ZKW_PENDING)
 	{
 		w->epoch = r->epoch;
 		w->rc = r->rc;
 		w->says_shared = r->says_shared;
+		w->says_granted = r->says_granted;
 		w->state = r->rc == ZOK ? ZKW_ARMED :
 			r->rc == ZNONODE ? ZKW_FIRED : ZKW_FAILED;
 	}
-	s->notify = true;
+	w->session->notify = true;
 	if (!w->dropped)
 		return;
 	if (w->state == ZKW_ARMED)
@@ -905,29 +927,43 @@ on_watch_set(ZkSession *s, ZkRequest *r)
 		free_watch(w);
 }
 
-ZkWatch *
-zkw_new_locked(ZkSession *s, const char *path)
+/* In flight, until the answer to a request that has it */
+static ZkWatch *
+new_watch_locked(ZkSession *s, const char *path, bool of_children)
 {
 	ZkWatch    *w = calloc(1, sizeof(ZkWatch) + strlen(path) + 1);
-	ZkRequest  *r;
 
 	if (w == NULL)
 		return NULL;
 	w->session = s;
 	w->id = ++s->watch_ids;
+	w->of_children = of_children;
+	w->in_flight = true;
 	strcpy(w->path, path);
-	r = zkr_new_locked(s, on_watch_set, w);
-	if (r == NULL)
-	{
-		free(w);
-		return NULL;
-	}
 	w->next = s->watches;
 	if (w->next != NULL)
 		w->next->prev = w;
 	s->watches = w;
 	s->watch_bytes += strlen(path);
-	w->in_flight = true;
+	return w;
+}
+
+ZkWatch *
+zkw_new_locked(ZkSession *s, const char *path)
+{
+	ZkWatch    *w = new_watch_locked(s, path, false);
+	ZkRequest  *r;
+
+	if (w == NULL)
+		return NULL;
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r == NULL)
+	{
+		free_watch(w);
+		return NULL;
+	}
+	r->forgotten = true;
+	r->watch = w;
 	r->op = ZOO_GETDATA_OP;
 	if (begin(r))
 		submitted(r, zoo_awget(s->zh, path, on_watch, (void *) w->id,
@@ -959,6 +995,25 @@ zks_watch(ZkSession *s, const char *path)
 	return w;
 }
 
+ZkRequest *
+zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
+{
+	sigset_t	saved;
+	ZkWatch    *w;
+	ZkRequest  *r = NULL;
+
+	zks_enter(s, &saved);
+	w = new_watch_locked(s, dir, true);
+	if (w != NULL)
+		r = list_locked(s, dir, fresh, w);
+	if (r != NULL)
+		*watch = w;
+	else if (w != NULL)
+		free_watch(w);
+	zks_leave(s, &saved);
+	return r;
+}
+
 void
 zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 {
@@ -969,6 +1024,7 @@ zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 	info->rc = w->rc;
 	info->epoch = w->epoch;
 	info->says_shared = w->says_shared;
+	info->says_granted = w->says_granted;
 	zks_leave(s, &saved);
 }
 

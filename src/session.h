@@ -200,13 +200,17 @@ extern ZkRequest *zks_delete(ZkSession *session, const char *path);
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
 extern void zks_request_free(ZkSession *session, ZkRequest *request);
 
-/* Watches on the deletion of a node (node.c has its own for what we hold) */
+/*
+ * Watches on the deletion of a node (node.c has its own for what we hold), or
+ * on the children of a directory
+ */
 typedef enum ZkWatchState
 {
 	ZKW_PENDING,				/* ZooKeeper has not answered yet */
 	ZKW_ARMED,
 	ZKW_FIRED,					/* the node is gone, or was when we asked */
-	ZKW_CHANGED,				/* its data changed: no more armed */
+	ZKW_CHANGED,				/* its data, or who its children are, changed:
+								 * no more armed */
 	ZKW_FAILED					/* not armed: the connection broke */
 } ZkWatchState;
 
@@ -216,9 +220,14 @@ typedef struct ZkWatchInfo
 	int			rc;				/* why it failed */
 	uint32_t	epoch;			/* the connection on which it was set */
 	bool		says_shared;	/* the data of the node, when it was set */
+	bool		says_granted;
 } ZkWatchInfo;
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);
+
+/* As zks_list; the watch tells when the list is out of date */
+extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool fresh,
+									 ZkWatch **watch);
 extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
 extern void zks_unwatch(ZkSession *session, ZkWatch *watch);
 
@@ -321,6 +330,12 @@ extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t 
  * ticket tells when it is.
  */
 extern uint64_t zkn_share(ZkSession *session, ZkNode *node);
+
+/*
+ * This one's place of a semaphore is its own, and others wait to be told.  Goes
+ * on until it is answered, and must not fail either.
+ */
+extern void zkn_tell_granted(ZkSession *session, ZkNode *node);
 
 /*
  * Delete a node that is present, or lost, and tell in zkn_info what became of

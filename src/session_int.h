@@ -87,7 +87,9 @@ struct ZkRequest
 	int64_t		made_at_ms;
 	bool		is_mark;		/* the data is CONTAINER_MARK */
 	bool		says_shared;	/* so does the data: see protocol.h */
+	bool		says_granted;
 	int64_t		in_place_of;	/* and of which transaction's node; or 0 */
+	ZkWatch    *watch;			/* that the answer arms, or NULL */
 	bool		keeps_data;		/* somebody wants to read it */
 	char	   *data;
 	int			data_len;
@@ -119,9 +121,11 @@ struct ZkWatch
 	ZkWatchState state;
 	int			rc;
 	uint32_t	epoch;
+	bool		of_children;	/* a directory's, else a node's */
 	bool		dropped;
-	bool		in_flight;		/* awget is not answered */
+	bool		in_flight;		/* its request is not answered */
 	bool		says_shared;	/* the data did, when it was armed */
+	bool		says_granted;
 	char		path[];
 };
 

@@ -530,8 +530,42 @@ edge 'E12: the right nodes are watched, whatever their names sort like' => sub {
 	$s->value(give('shared', $path));
 	leave($sem, @queue);
 
-	# holders 0 1, waiters 2 3, and we: the waiters go first
+	# holders 0 1, waiters 2 3, and we: who is right before us tells
 	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-2-') } 'f', 'd', 'b', 'a';
+	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
+	($own) = wait_for_blocker($path, $queue[3]);
+	is_deeply([ sort(watched()) ], [ sort $own, $queue[3] ], 'semaphore: the waiter before it')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	leave(@queue[ 0, 2 ]);
+	$other->set($queue[3], "zklock\ngranted\n");
+	zk_until(sub { !grep { $_ eq $queue[3] } watched() }, 'nobody to be watched');
+	ok(!$s->is_done, 'a place that a waiter takes is not ours');
+	leave($queue[1]);
+	is($s->wait->{out}, 't', 'the next one is');
+	$s->value(give('semaphore', $path));
+	leave($queue[3]);
+
+	# it says so, and holds a place that is not there: we do not believe it, nor
+	# ask all the time
+	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-2-') } 'f', 'd', 'b', 'a';
+	$other->set($queue[3], "zklock\ngranted\n");
+	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
+	zk_until(sub { own_nodes($path) }, 'its node');
+	zk_wait_queued($zk, $s);
+	($own) = own_nodes($path);
+	zk_until(sub { "@{[ watched() ]}" eq $own }, 'it watches its own node, and the directory');
+	my $asked = $proxy->count('*');
+	sleep 0.3;
+	cmp_ok($proxy->count('*'), '<=', $asked + 2, 'a lie does not make it ask again and again');
+	leave(@queue[ 2, 1 ]);
+	ok(!$s->is_done, 'nor hold');
+	leave($queue[3]);
+	is($s->wait->{out}, 't', 'it holds when it may');
+	$s->value(give('semaphore', $path));
+	leave($queue[0]);
+
+	# one of them says another number: the waiters go first
+	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-' . ($_ eq 'f' ? 3 : 2) . '-') } 'f', 'd', 'b', 'a';
 	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
 	($own) = wait_for_blocker($path, @queue[ 2, 3 ]);
 	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 2, 3 ] ], 'semaphore: as many as it has places, waiters first')

@@ -15,7 +15,8 @@
 
 #include "protocol.h"
 
-#define UUID "0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1"
+#define UUID_REST "f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1"
+#define UUID "0" UUID_REST
 
 static int	ntests = 0;
 static int	nfailed = 0;
@@ -145,6 +146,7 @@ static void
 test_names(void)
 {
 	ZkpContender c;
+	ZkpData		said;
 	char		data[ZKP_DATA_LEN];
 
 	makes(ZKP_EXCLUSIVE, ZKP_CURATOR, 0, "_c_" UUID "-lock-");
@@ -179,12 +181,18 @@ test_names(void)
 	says("zklock", false, false, 0, "");
 	says("shared\n", false, false, 0, "");
 	says("__REVOKE__", false, false, 0, "");
-	zkp_write_data(data, false, 0, NULL);
+	zkp_write_data(data, &(ZkpData) {0});
 	says(data, true, false, 0, "");
-	zkp_write_data(data, true, 0, "host a\n");
+	zkp_write_data(data, &(ZkpData) {.shared = true,.identity = "host a\n"});
 	says(data, true, true, 0, "host a\n");
-	zkp_write_data(data, true, INT64_MAX / 100, "host a\n");
+	zkp_write_data(data, &(ZkpData) {.shared = true,.czxid = INT64_MAX / 100,.identity = "host a\n"});
 	says(data, true, true, INT64_MAX / 100, "host a\n");
+	zkp_write_data(data, &(ZkpData) {.granted = true,.identity = "host a\n"});
+	says(data, true, false, 0, "host a\n");
+	zkp_read_data(data, (int) strlen(data), &said);
+	ok(said.granted && strcmp(data, "zklock\ngranted\nhost a\n") == 0, "and that a place is its own");
+	zkp_read_data("zklock\nhost a\ngranted\n", 22, &said);
+	ok(!said.granted, "which is not for whose it is to say");
 
 	parses("lock-0000000012", ZKP_EXCLUSIVE, 12);	/* Menagerie */
 	parses("_c_0f5dd2a68e264f8e9e0c3a4be1f6a4d1-lock-0000000001", ZKP_EXCLUSIVE, 1);	/* go-zk */
@@ -304,25 +312,40 @@ test_semaphore(void)
 {
 	static char *const three[] = {SEM(2, 0000000003), SEM(2, 0000000001), SEM(2, 0000000002), "lock-0000000000", NULL};
 	static char *const mixed[] = {SEM(1, 0000000001), SEM(3, 0000000002), SEM(1, 0000000003), SEM(3, 0000000004), SEM(2, 0000000005), NULL};
+	static char *const tie[] = {
+		SEM(2, 0000000001), SEM(2, 0000000002), "_c_1" UUID_REST "-semaphore-2-0000000003",
+		"_c_2" UUID_REST "-semaphore-2-0000000003", SEM(2, 0000000004), NULL
+	};
 	Looked		l;
 
 	queue_of(three, ZKP_SEMAPHORE, &l);
 	ok(l.n == 3, "a lock is not in the semaphore's queue");
 	ok(look(&l, three[2], NULL, ZKP_SEMAPHORE, 2)->need == 0, "the second of two places is free");
-	ok(look(&l, three[0], NULL, ZKP_SEMAPHORE, 2)->need == 1 && l.view.next && l.view.nwatch == 2,
-	   "the third waits for either");
+	ok(look(&l, three[0], NULL, ZKP_SEMAPHORE, 2)->need == 1 && l.view.first && l.view.nwatch == 0 &&
+	   !l.view.next && l.view.ahead == 0, "the third waits for either, as a change of the directory");
+	ok(look(&l, NULL, NULL, ZKP_SEMAPHORE, 2)->need == 2 && !l.view.first && l.view.ahead == 1 &&
+	   l.view.nwatch == 1 && strcmp(watched(&l, 0), three[0]) == 0, "one behind it for its word");
+	ok(look(&l, three[2], NULL, ZKP_SEMAPHORE, 2)->tell && look(&l, three[1], NULL, ZKP_SEMAPHORE, 2)->tell &&
+	   !look(&l, three[0], NULL, ZKP_SEMAPHORE, 3)->tell, "which each gives who holds before others");
 	ok(look(&l, NULL, NULL, ZKP_SEMAPHORE, 3)->need == 1, "one who comes now has three before him");
 	queue_of(three, ZKP_EXCLUSIVE, &l);
 	ok(l.n == 1, "and a semaphore not in the lock's");
 
 	queue_of(mixed, ZKP_SEMAPHORE, &l);
-	ok(look(&l, mixed[3], NULL, ZKP_SEMAPHORE, 3)->need == 1 && l.view.nwatch == 3 && l.view.next,
-	   "with three places, the fourth waits");
+	ok(look(&l, mixed[3], NULL, ZKP_SEMAPHORE, 3)->need == 1 && l.view.nwatch == 3 && l.view.next &&
+	   !l.view.first && l.view.ahead == 0, "with three places, the fourth waits");
+	ok(!look(&l, mixed[4], NULL, ZKP_SEMAPHORE, 5)->tell && look(&l, mixed[1], NULL, ZKP_SEMAPHORE, 3)->tell,
+	   "who behind it has as many, waits for its word");
+	ok(!look(&l, mixed[0], NULL, ZKP_SEMAPHORE, 1)->tell, "of a single place nobody does");
 	ok(look(&l, mixed[4], NULL, ZKP_SEMAPHORE, 2)->need == 3 && l.view.nwatch == 2 && !l.view.next &&
 	   strcmp(watched(&l, 0), mixed[3]) == 0 && strcmp(watched(&l, 1), mixed[2]) == 0,
 	   "of those before it, one watches as many as there are places, the waiters first");
 	ok(look(&l, mixed[2], NULL, ZKP_SEMAPHORE, 1)->need == 2 && l.view.nwatch == 1,
 	   "with a single place it is a lock");
+	queue_of(tie, ZKP_SEMAPHORE, &l);
+	ok(look(&l, tie[2], NULL, ZKP_SEMAPHORE, 2)->need == 2 && l.view.nwatch == 2 && l.view.ahead == 0,
+	   "of two with one number, one must not wait for the other's word");
+	ok(look(&l, tie[4], NULL, ZKP_SEMAPHORE, 2)->ahead == 2, "whoever comes later waits for the later one's word");
 }
 
 /* Who holds, as zk_lock_queue shows it: "+" for each who does */
@@ -535,8 +558,10 @@ need_of(const ZkpContender *queue, int n, const bool *standing, int self, int ow
 static bool
 look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWant *want)
 {
-	static bool told[13];
+	static bool told[16];
 	bool		good = true;
+	bool		chain = want->mode == ZKP_SEMAPHORE && want->permits > 1;
+	bool		tell = chain && self >= 0 && zkp_needs_czxids(queue, n);
 	bool		all[CROWD];
 	bool		some[CROWD];
 	int			blockers[CROWD];
@@ -555,13 +580,24 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 	need = need_of(queue, n, all, self, own, want, blockers);
 	nblockers = want->mode != ZKP_SEMAPHORE ? need : need == 0 ? 0 : need + want->permits - 1;
 
+	/* all before say the same, and nobody behind has to be taken for one of them */
+	for (int b = 0; b < nblockers; b++)
+		chain &= queue[blockers[b]].permits == want->permits && (self < 0 || blockers[b] < self);
+	chain &= need > 0;
+	for (int i = 0; self >= 0 && i < n; i++)
+		tell |= want->mode == ZKP_SEMAPHORE && want->permits > 1 && i > self && queue[i].permits == want->permits;
+
 #define IS(i, what, condition) \
 	good &= once(&told[i], (condition), what, queue, n, self)
 
 	IS(0, "who must go", view.need == need);
 	IS(1, "self is seen", view.self_seen == (self >= 0));
 	IS(2, "how many are watched", view.watch == watch &&
-	   view.nwatch == (need == 0 ? 0 : want->mode == ZKP_SEMAPHORE ? want->permits : need < 2 ? need : 2));
+	   view.nwatch == (need == 0 ? 0 : chain ? need > 1 : want->mode == ZKP_SEMAPHORE ? want->permits :
+					   need < 2 ? need : 2));
+	IS(13, "who looks at each change", view.first == (chain && need == 1) &&
+	   view.ahead == (chain ? need - 1 : 0));
+	IS(14, "who has to tell", view.tell == (tell && need == 0));
 	if (!good)
 		return false;
 
@@ -583,9 +619,17 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 	}
 
 	/* as long as they stand we cannot hold, whoever else goes */
-	if (view.nwatch > 0)
+	if (view.nwatch > 0 && !chain)
 		IS(6, "the watched are enough",
 		   need_of(queue, n, some, self, own, want, NULL) > 0);
+	if (view.ahead > 0)
+	{
+		ZkpView		its = {.watch = watch + 1};
+
+		zkp_look(queue, n, queue[watch[0]].name, NULL, want, &its);
+		IS(15, "who is right before us waits, too",
+		   watch[0] == blockers[nblockers - 1] && its.need == need - 1);
+	}
 	for (int i = 0; i < view.nwatch && view.next; i++)
 	{
 		all[watch[i]] = false;
@@ -597,7 +641,7 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 										   strstr(queue[watch[i]].name, "__lock__") == NULL));
 	}
 	IS(9, "nobody is told too late", view.next || need != 1 || zkp_needs_czxids(queue, n) ||
-	   (want->mode == ZKP_EXCLUSIVE && strstr(queue[watch[0]].name, "__") != NULL));
+	   view.first || (want->mode == ZKP_EXCLUSIVE && strstr(queue[watch[0]].name, "__") != NULL));
 
 	/* one turned reader would be no obstacle */
 	IS(10, "who may become shared", view.may_soften ==
@@ -765,6 +809,8 @@ typedef struct Actor
 	/* what its last look has shown */
 	bool		next;
 	bool		may_soften;
+	bool		first;
+	int			ahead;
 	int			nwatch;
 	char		watched[CROWD][ZKP_NAME_LEN];
 } Actor;
@@ -773,12 +819,14 @@ static Actor actors[CROWD];
 static int	nactors;
 static int64_t zxid;
 static int64_t number;
+static int	permits;			/* of all, or 0 */
 static long ngrants,
 			nbare,
 			nsoft,
 			nturned,
 			nabove,
-			nstuck;
+			nstuck,
+			ntold;
 
 /* ZooKeeper's counter sticks where it ends */
 static void
@@ -789,7 +837,8 @@ join(ZkpMode mode, ZkpStyle style)
 	char		uuid[ZKP_UUID_LEN];
 
 	memset(a, 0, sizeof(*a));
-	a->want = (ZkpWant) {.mode = mode,.style = style,.permits = mode == ZKP_SEMAPHORE ? 1 + below(3) : 0};
+	a->want = (ZkpWant) {.mode = mode,.style = style,.permits = mode != ZKP_SEMAPHORE ? 0 :
+		permits > 0 ? permits : 1 + below(3)};
 	snprintf(uuid, sizeof(uuid), "%08x-0000-4000-8000-%012x", (unsigned) below(INT_MAX),
 			 (unsigned) zxid);
 	zkp_prefix(prefix, uuid, &a->want);
@@ -848,6 +897,8 @@ actor_named(const char *name)
 	return NULL;
 }
 
+static bool tell(const char *name, bool gone);
+
 static bool
 have_a_look(int self)
 {
@@ -873,13 +924,15 @@ have_a_look(int self)
 	a->stuck = view.stuck;
 	a->next = view.next;
 	a->may_soften = view.may_soften;
+	a->first = view.first;
+	a->ahead = view.ahead;
 	a->nwatch = view.nwatch;
 	for (int i = 0; i < view.nwatch; i++)
 		strcpy(a->watched[i], queue[watch[i]].name);
 	if (view.need == 0)
 	{
 		nabove += a->own[0] != '\0';
-		return granted(self);
+		return granted(self) && (!view.tell || tell(a->name, false));
 	}
 	if (view.may_soften && actor_named(a->watched[0])->says_shared)
 	{
@@ -913,11 +966,35 @@ tell(const char *name, bool gone)
 				nbare++;
 				good &= granted(i);
 			}
-			else if (gone)
+			else if (gone || a->ahead > 0)
+			{
+				ntold += !gone;
 				good &= have_a_look(i);
+			}
 		}
 	}
 	return good;
+}
+
+/* Who watches the directory is told that somebody has come or gone */
+static bool
+tell_of_change(void)
+{
+	bool		good = true;
+
+	for (int i = 0; i < nactors; i++)
+	{
+		if (actors[i].first && !actors[i].holds)
+			good &= have_a_look(i);
+	}
+	return good;
+}
+
+static bool
+come(ZkpMode mode, ZkpStyle style)
+{
+	join(mode, style);
+	return have_a_look(nactors - 1) && tell_of_change();
 }
 
 /* with what its session asks for above it */
@@ -937,7 +1014,7 @@ leave(int i)
 			break;
 		}
 	}
-	return tell(name, true) && good;
+	return tell(name, true) && tell_of_change() && good;
 }
 
 /* A reader asks for the exclusive lock, too */
@@ -1011,6 +1088,7 @@ test_course(void)
 
 		nactors = 0;
 		number = starts[below(4)];
+		permits = below(3);
 		for (int step = 0; step < 60 && good; step++)
 		{
 			int			who = nactors > 0 ? below(nactors) : 0;
@@ -1018,9 +1096,8 @@ test_course(void)
 
 			if (nactors == 0 || (what < 3 && nactors < CROWD))
 			{
-				join(semaphores ? ZKP_SEMAPHORE : below(2) ? ZKP_SHARED : ZKP_EXCLUSIVE,
-					 (ZkpStyle) below(3));
-				good &= have_a_look(nactors - 1);
+				good &= come(semaphores ? ZKP_SEMAPHORE : below(2) ? ZKP_SHARED : ZKP_EXCLUSIVE,
+							 (ZkpStyle) below(3));
 			}
 			else if (what < 5)
 				good &= leave(who);
@@ -1052,10 +1129,292 @@ test_course(void)
 	ok(good, "a long course of events: never two who exclude each other");
 	ok(alive, "and everybody's turn comes, by what is watched alone");
 	printf("# %ld grants, %ld by an event alone, %ld turned reader, %ld found it in the data, "
-		   "%ld above their own, %ld could not\n",
-		   ngrants, nbare, nturned, nsoft, nabove, nstuck);
-	ok(ngrants > 10000 && nbare > 1000 && nturned > 1000 && nsoft > 100 && nabove > 100 && nstuck > 100,
+		   "%ld above their own, %ld could not, %ld were told of a place\n",
+		   ngrants, nbare, nturned, nsoft, nabove, nstuck, ntold);
+	ok(ngrants > 10000 && nbare > 1000 && nturned > 1000 && nsoft > 100 && nabove > 100 && nstuck > 100 &&
+	   ntold > 100,
 	   "of all kinds");
+}
+
+/*
+ * The waiters of a semaphore, each at a server of its own, which may lag behind
+ * as far as ZooKeeper lets it: what it has seen is the beginning of the history,
+ * its own create in it.  They do what lock.c does: list, read whom to watch,
+ * react to what fires.  When all servers know all, and nothing is under way,
+ * those must hold who are in front, and no others.
+ */
+typedef enum Doing
+{
+	LISTS, READS, WAITS, HOLDS, GONE
+} Doing;
+
+#define NEVER	INT_MAX
+#define ALL_WAITERS	30
+
+typedef struct Waiter
+{
+	char		name[ZKP_NAME_LEN];
+	int32_t		permits;
+	int			made;			/* when, in the history; or NEVER, of these: */
+	int			gone;
+	int			told;
+	bool		tells;			/* the write is on its way */
+	Doing		doing;
+	int			seen;			/* so much of the history */
+	bool		by_changes;
+	bool		armed;			/* its watch on the directory */
+	bool		next;
+	int			ahead;
+	int			nwatch;
+	int			nread;			/* so many of these are armed */
+	int			watched[ALL_WAITERS];
+} Waiter;
+
+static Waiter waiters[ALL_WAITERS];
+static int	nwaiters;
+static int	now;				/* the end of the history */
+static long nlisted;
+
+static bool
+is_there(const Waiter *w, int when)
+{
+	return w->made < when && w->gone >= when;
+}
+
+static void
+list_again(Waiter *w, bool by_changes)
+{
+	w->doing = LISTS;
+	w->by_changes |= by_changes;
+	w->nread = w->nwatch = 0;
+	w->armed = false;
+}
+
+/* False: but it may not */
+static bool
+holds_now(Waiter *w)
+{
+	int			before = 0;
+
+	w->doing = HOLDS;
+	w->nread = w->nwatch = 0;
+	w->armed = false;
+	for (int i = 0; i < nwaiters; i++)
+		before += waiters[i].made < w->made && is_there(&waiters[i], now);
+	return before < w->permits;
+}
+
+static bool
+does_list(Waiter *w)
+{
+	ZkpWant		want = {.mode = ZKP_SEMAPHORE,.permits = w->permits};
+	ZkpContender queue[ALL_WAITERS];
+	char	   *names[ALL_WAITERS];
+	int			n = 0;
+	ZkpView		view = {.watch = w->watched};
+
+	nlisted++;
+	for (int i = 0; i < nwaiters; i++)
+	{
+		if (is_there(&waiters[i], w->seen))
+			names[n++] = waiters[i].name;
+	}
+	n = zkp_queue(names, n, ZKP_SEMAPHORE, queue);
+	zkp_look(queue, n, w->name, NULL, &want, &view);
+	w->armed = w->by_changes;
+	if (view.need == 0)
+	{
+		w->tells = view.tell;
+		return holds_now(w);
+	}
+	w->by_changes |= view.first;
+	if (w->by_changes)
+	{
+		w->doing = w->armed ? WAITS : LISTS;
+		return true;
+	}
+	w->doing = READS;
+	w->next = view.next;
+	w->ahead = view.ahead;
+	w->nwatch = view.nwatch;
+	for (int i = 0; i < w->nwatch; i++)
+	{
+		int			at = 0;
+
+		while (strcmp(waiters[at].name, queue[w->watched[i]].name) != 0)
+			at++;
+		w->watched[i] = at;
+	}
+	return true;
+}
+
+/* One that it watches is gone */
+static bool
+misses(Waiter *w)
+{
+	if (w->next)
+		return holds_now(w);
+	list_again(w, w->ahead == 1);
+	return true;
+}
+
+static bool
+does_read(Waiter *w)
+{
+	const Waiter *it = &waiters[w->watched[w->nread]];
+
+	if (it->gone < w->seen)
+		return misses(w);
+	if (w->ahead > 0 && it->told < w->seen)
+		list_again(w, true);
+	else if (++w->nread == w->nwatch)
+		w->doing = WAITS;
+	return true;
+}
+
+/* Its server hears of one thing more */
+static bool
+hears(Waiter *w)
+{
+	int			what = w->seen++;
+
+	for (int i = 0; i < nwaiters; i++)
+	{
+		const Waiter *it = &waiters[i];
+
+		if (w->armed && (it->made == what || it->gone == what))
+		{
+			list_again(w, false);
+			return true;
+		}
+		for (int j = 0; j < w->nread; j++)
+		{
+			if (w->watched[j] != i)
+				continue;
+			if (it->gone == what)
+				return misses(w);
+			if (it->told == what && w->ahead > 0)
+				list_again(w, true);
+		}
+	}
+	return true;
+}
+
+static bool
+goes_on(Waiter *w)
+{
+	if (w->doing == GONE)
+		return true;
+	if (w->tells && below(3) == 0)
+	{
+		w->tells = false;
+		w->told = now++;
+	}
+	if (w->seen < now && below(2) == 0)
+		return hears(w);
+	if (w->doing == LISTS)
+		return does_list(w);
+	return w->doing != READS || does_read(w);
+}
+
+/* Nothing more happens by itself */
+static bool
+is_quiet(void)
+{
+	for (int i = 0; i < nwaiters; i++)
+	{
+		const Waiter *w = &waiters[i];
+
+		if (w->doing != GONE && (w->tells || w->seen < now || w->doing == LISTS || w->doing == READS))
+			return false;
+	}
+	return true;
+}
+
+static bool
+in_front_hold(void)
+{
+	for (int i = 0; i < nwaiters; i++)
+	{
+		const Waiter *w = &waiters[i];
+		int			before = 0;
+
+		for (int j = 0; j < i; j++)
+			before += waiters[j].doing != GONE;
+		if (w->doing != GONE && (w->doing == HOLDS) != (before < w->permits))
+		{
+			printf("# %s waits for ever, with %d before it, %sfor changes\n", w->name, before,
+				   w->by_changes ? "" : "not ");
+			return false;
+		}
+	}
+	return true;
+}
+
+static void
+comes(int32_t places)
+{
+	Waiter	   *w = &waiters[nwaiters];
+
+	memset(w, 0, sizeof(*w));
+	snprintf(w->name, sizeof(w->name), "_c_" UUID "-semaphore-%d-%010d", (int) places, nwaiters++);
+	w->permits = places;
+	w->made = now++;
+	w->seen = now;
+	w->gone = w->told = NEVER;
+	w->doing = LISTS;
+}
+
+static void
+goes(Waiter *w)
+{
+	if (w->doing == GONE)
+		return;
+	w->doing = GONE;
+	w->tells = false;
+	w->gone = now++;
+}
+
+static void
+test_servers_that_lag(void)
+{
+	bool		good = true;
+	bool		alive = true;
+	long		rounds = 0;
+
+	for (int round = 0; round < 2500 && good && alive; round++)
+	{
+		int32_t		places = 1 + below(4);
+		bool		mixed = below(5) == 0;
+		int			left = ALL_WAITERS;
+
+		nwaiters = now = 0;
+		while (left > 0 && good && alive)
+		{
+			/* a crowd at once, and some who go meanwhile */
+			for (int step = below(200); step > 0 && good; step--)
+			{
+				int			what = below(20);
+
+				if (what == 0 && nwaiters < ALL_WAITERS)
+					comes(mixed ? 1 + below(4) : places);
+				else if (what == 1 && nwaiters > 0)
+					goes(&waiters[below(nwaiters)]);
+				else if (nwaiters > 0)
+					good &= goes_on(&waiters[below(nwaiters)]);
+			}
+			while (good && !is_quiet())
+				good &= goes_on(&waiters[below(nwaiters)]);
+			alive = in_front_hold();
+			left = ALL_WAITERS - nwaiters;
+			for (int i = 0; i < nwaiters; i++)
+				left += waiters[i].doing != GONE;
+			rounds++;
+		}
+	}
+	ok(good, "a semaphore, seen at servers that lag behind: never too many");
+	ok(alive, "and whenever all is quiet those in front hold");
+	printf("# quiet %ld times, %ld lists\n", rounds, nlisted);
 }
 
 /*
@@ -1202,6 +1561,7 @@ main(int argc, char **argv)
 	test_random_grants();
 	test_many_of_one_number();
 	test_course();
+	test_servers_that_lag();
 	test_garbage();
 	printf("1..%d\n", ntests);
 	return nfailed != 0;

@@ -452,7 +452,8 @@ sub ephemerals
 }
 
 # Who waits: [ session id, node of somebody else that it watches, its own nodes
-# beside that ], ...
+# beside that ], ...  The first waiter of a semaphore watches the directory, which
+# ZooKeeper does not show; but who waits watches its own node, too.
 sub waits
 {
 	my ($self) = @_;
@@ -470,6 +471,12 @@ sub waits
 			{
 				my $dir = $watched =~ s/[^\/]*$//r;
 				push @found, [ $session, $watched, grep { /^\Q$dir\E[^\/]+$/ } @{ $nodes{$session} // [] } ];
+			}
+			elsif ($watched =~ m{^(.*/)_c_.{36}-semaphore-(\d+)-(\d{10})$})
+			{
+				my ($dir, $places, $number) = ($1, $2, $3);
+				my $before = grep { m{^\Q$dir\E_c_.{36}-semaphore-\d+-(\d{10})$} && $1 < $number } keys %owner;
+				push @found, [ $session, $dir, $watched ] if $before >= $places;
 			}
 		}
 	}

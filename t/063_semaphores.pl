@@ -1,0 +1,434 @@
+# The queue of a semaphore: a freed place wakes one waiter and costs a handful of
+# requests, however many places and waiters there are; and nobody is forgotten,
+# whoever goes, is cut off or stands still at whatever moment.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use List::Util qw(uniq);
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# Directories stay, and heartbeats do not disturb the counting.
+my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', max_connections => 200);
+my $admin = zk_session($node);
+my $client = $zk->client(session_timeout => 3_600_000);
+
+# A session that is connected, through a proxy that others may share
+my @proxies;    # until the end, since a backend may still say goodbye
+
+sub session_by
+{
+	my ($proxy, %setting) = @_;
+	my $s = zk_session($node, options => join ' ', map { "-c zklock.$_" } 'hosts=' . $proxy->hosts,
+		map { "$_=$setting{$_}" } sort keys %setting);
+	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
+	return $s;
+}
+
+sub new_proxy
+{
+	push @proxies, my $proxy = ZkProxy->new($zk);
+	return $proxy;
+}
+
+# A session with a proxy of its own; one that has been put back, if it may be
+my %idle;
+
+sub session
+{
+	my $setting = "@_";
+	my $idle = shift @{ $idle{$setting} // [] };
+	return $idle if $idle;
+	my $proxy = new_proxy();
+	return { s => session_by($proxy, @_), proxy => $proxy, setting => $setting };
+}
+
+sub put_back
+{
+	foreach my $session (@_)
+	{
+		next if $session->{gone};
+		$session->{proxy}->reset;
+		push @{ $idle{ $session->{setting} } }, $session;
+	}
+	return;
+}
+
+# The nodes of this lock, first come first
+sub queue
+{
+	my ($path) = @_;
+	return map { "/zklock$path/$_" } sort { substr($a, -10) cmp substr($b, -10) } $client->children("/zklock$path");
+}
+
+# Let it stand in that queue, behind all who are there, and wait there.
+sub stands
+{
+	my ($s, $path, $places, $timeout) = @_;
+	my $before = queue($path);
+	$s->send("SELECT zk_semaphore_acquire('$path', $places" . ($timeout ? ", '$timeout')" : ')'));
+	zk_until(sub { queue($path) == $before + 1 }, 'a node more');
+	zk_wait_queued($zk, $s);
+	return $s;
+}
+
+# Wait until nothing is asked for and nothing comes any more.
+sub quiet
+{
+	my (@proxy) = @_;
+	my @seen = (-1);
+	zk_until(
+		sub {
+			my @log = map { $_->log } @proxy;
+			my ($asked, $answered) = map { my $d = $_; scalar grep { $_->[1] eq $d && $_->[2] ne 'event' } @log } '>', '<';
+			push @seen, scalar @log;
+			return $asked == $answered && @seen > 10 && $seen[-10] == $seen[-1];
+		},
+		'quiet');
+	return;
+}
+
+# What the proxy has seen by then: requests, their names, how many clients asked,
+# and how many were told of a change of the directory.
+sub cost
+{
+	my ($proxy, $code) = @_;
+	$proxy->clear_log;
+	$code->();
+	quiet($proxy);
+	my @log = $proxy->log;
+	my @asked = grep { $_->[1] eq '>' } @log;
+	return {
+		requests => scalar @asked,
+		names => join(' ', map { $_->[2] } @asked),
+		clients => scalar(uniq map { $_->[6] } @asked),
+		told => scalar(grep { $_->[2] eq 'event' && $_->[7] eq 'child' } @log),
+		log => \@log
+	};
+}
+
+sub give { $_->value('SELECT zk_unlock_all()') for @_; return; }
+
+# One test: these and only these have their place.
+sub have
+{
+	my ($name, $has, $waits) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @out = map { $_->wait->{out} } grep { $_->{mark} } @$has;
+	ok(!(grep { $_ ne 't' } @out) && !(grep { $_->is_done } @$waits), $name) or diag "@out";
+	return;
+}
+
+sub quit
+{
+	$_->quit for @_;
+	return;
+}
+
+# ------------------------------------------------------------------------ cost
+
+subtest 'thirty places' => sub {
+	my $PLACES = 30;
+	my $proxy = new_proxy();
+	my $path = '/thirty';
+	my $call = "SELECT zk_semaphore_acquire('$path', $PLACES)";
+	my @holds = map { session_by($proxy) } 1 .. $PLACES;
+	$holds[0]->value(qq{$call, zk_unlock_all()});    # the directory
+	my $cost = cost($proxy, sub { $_->value($call) for @holds });
+	is($cost->{names}, join(' ', ('create2 getChildren') x $PLACES), 'as many as there are places: two requests each');
+
+	my (@waits, @had);
+	my $release = sub {
+		my ($n, @who) = @_;
+		my @next = splice @waits, 0, $n;
+		my $cost = cost($proxy,
+			sub {
+				$_->send('SELECT zk_unlock_all()') for @who;
+				is($_->wait->{out}, 1, 'given back') for @who;
+				is($_->wait->{out}, 't', 'admitted') for @next;
+			});
+		ok(!(grep { $_->is_done } @waits), "$n freed: nobody else is admitted");
+		push @had, @who;
+		my %gone = map { $_ => 1 } @who;
+		@holds = ((grep { !$gone{$_} } @holds), @next);
+		return $cost;
+	};
+	foreach my $waiters (30, 60)
+	{
+		while (@waits < $waiters)
+		{
+			my $s = session_by($proxy);
+			my $cost = cost($proxy, sub { stands($s, $path, $PLACES) });
+			push @waits, $s;
+			# the first looks, since it cannot know who comes and who goes
+			my $most = @waits == 1 ? 4 : 5;
+			cmp_ok($cost->{requests}, '<=', $most, 'waiter ' . @waits . " comes: $cost->{names}") if @waits < 4 || @waits > 57;
+			cmp_ok($cost->{told}, '<=', 1, '- of which no more than one is told') if @waits < 4 || @waits > 57;
+		}
+
+		# the oldest holder, one in the middle, the youngest
+		foreach my $who (0, 15, -1)
+		{
+			my $cost = $release->(1, $holds[$who]);
+			note "$waiters waiters, holder $who: $cost->{names}";
+			# delete; look, tell, and no watch any more; the next one looks
+			cmp_ok($cost->{requests}, '<=', 5, "$waiters waiters, holder $who goes: a handful of requests");
+			is($cost->{told}, 1, '- and one waiter is woken by it');
+			cmp_ok($cost->{clients}, '<=', 3, '- who goes, who comes in, and who is next then');
+		}
+		my $cost = $release->(6, @holds[ 0, 3, 8, 15, 27, 29 ]);
+		note "six at once: $cost->{names}";
+		cmp_ok($cost->{requests}, '<=', 6 * 6, 'six at once cost no more than one after the other');
+	}
+
+	# others on the same path: who is first looks at each change
+	my $other = session_by(new_proxy());
+	$cost = cost($proxy, sub { $other->value("SELECT bool_and(zk_lock('$path') AND zk_unlock('$path')) FROM generate_series(1, 20)") });
+	note "20 locks of the same path: $cost->{names}";
+	cmp_ok($cost->{requests}, '<=', 40, '20 locks of the same path: no more than a list for each change');
+	is($cost->{clients}, 1, '- by one waiter');
+
+	$cost = cost($proxy, sub { is($other->value("SELECT zk_semaphore_acquire('$path', $PLACES, '0')"), 'f', 'one try') });
+	is($cost->{requests}, 0, 'nobody hears of a try');
+
+	# everybody's turn comes
+	while (@waits)
+	{
+		my @next = splice @waits, 0, $PLACES;
+		give(@holds);
+		push @had, @holds;
+		have('all who come next are admitted', \@next, \@waits);
+		@holds = @next;
+	}
+	give(@holds);
+	quit(@holds, @had, $other);
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# --------------------------------------------------- somebody goes, of any rank
+
+# Three places; who of those who hold and wait is put out, and how
+my $PLACES = 3;
+my $last_path = 0;
+
+# Directory and sessions: three who hold, and so many who wait.  The timeout is
+# short enough for the library to make no long pause between two connections,
+# and so long that who is forgotten does not look by itself within a test's
+# patience (30 s).
+sub crowd
+{
+	my ($waiters, %opt) = @_;
+	my $path = '/crowd/' . ++$last_path;
+	my @all = map { session(%{ $opt{settings}[$_] // { session_timeout => '120s' } }) } 0 .. $PLACES + $waiters - 1;
+	$all[0]{s}->value("SELECT zk_semaphore_acquire('$path', $PLACES), zk_unlock_all()");
+	$_->{s}->value("SELECT zk_semaphore_acquire('$path', $PLACES)") for @all[ 0 .. $PLACES - 1 ];
+	stands($_->{s}, $path, $PLACES) for @all[ $PLACES .. $#all ];
+	return ($path, @all);
+}
+
+# Those who wait get their places in their order, one for each who goes.
+sub goes_on
+{
+	my ($name, $holds, $waits) = @_;
+	my @holds = @$holds;
+	my @waits = @$waits;
+	while (@waits)
+	{
+		my $next = shift @waits;
+		give(shift @holds);
+		have("$name: the next, and no other", [$next], \@waits);
+		push @holds, $next;
+	}
+	give(@holds);
+	return;
+}
+
+my %way = (
+	'a backend that is terminated' => sub { $_[0]{gone} = 1; $admin->value('SELECT pg_terminate_backend(' . $_[0]{s}->pid . ', 30000)'); },
+	'a wait that is cancelled' => sub { $admin->value('SELECT pg_cancel_backend(' . $_[0]{s}->pid . ')'); },
+	'a connection that breaks' => sub { $_[0]{proxy}->drop; });
+
+foreach my $way (sort keys %way)
+{
+	subtest $way => sub {
+		foreach my $rank (0, 2, 3, 4, 7)
+		{
+			my $holds = $rank < $PLACES;
+			next if $holds && $way =~ /cancel/;
+			my ($path, @all) = crowd(5);
+			my @s = map { $_->{s} } @all;
+			$_->{proxy}->clear_log for @all;
+			$way{$way}->($all[$rank]);
+			if ($way =~ /breaks/)
+			{
+				zk_until(sub { $all[$rank]{proxy}->count('connect') > 0 }, 'it connects again');
+				goes_on("rank $rank", [ @s[ 0 .. 2 ] ], [ @s[ 3 .. 7 ] ]);
+				put_back(@all);
+				next;
+			}
+			zk_until(sub { queue($path) == 7 }, 'its node is gone');
+			my @left = @s[ grep { $_ != $rank } 0 .. 7 ];
+			have("rank $rank: " . ($holds ? 'who is next comes in' : 'nobody comes in'), $holds ? [ $s[3] ] : [], [ grep { $_ != $s[$rank] } @s[ ($holds ? 4 : 3) .. 7 ] ]);
+			$s[$rank]->wait if !$holds;
+			goes_on("rank $rank", [ @left[ 0 .. 2 ] ], [ @left[ 3 .. 6 ] ]);
+			put_back(@all);
+		}
+		zk_nothing_left($zk, 'nothing is left');
+	};
+}
+
+subtest 'a node that somebody deletes' => sub {
+	foreach my $rank (0 .. 5)
+	{
+		my ($path, @all) = crowd(3);
+		my @s = map { $_->{s} } @all;
+		$client->delete((queue($path))[$rank]);
+		if ($rank < $PLACES)
+		{
+			have("rank $rank: who is next comes in", [ $s[3] ], [ @s[ 4, 5 ] ]);
+			goes_on("rank $rank", [ grep { $_ != $s[$rank] } @s[ 0 .. 3 ] ], [ @s[ 4, 5 ] ]);
+			$s[$rank]->query('SELECT zk_unlock_all()');
+		}
+		else
+		{
+			zk_until(sub { queue($path) == 6 }, 'it queues again');
+			zk_wait_queued($zk, @s[ 3 .. 5 ]);
+			goes_on("rank $rank, behind all others", [ @s[ 0 .. 2 ] ], [ (grep { $_ != $s[$rank] } @s[ 3 .. 5 ]), $s[$rank] ]);
+		}
+		put_back(@all);
+	}
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# --------------------------------------------------- the turn, on its way
+
+# What the first waiter sends when a place is freed for it, and what it is sent
+subtest 'at each moment of a turn' => sub {
+	foreach my $op (qw(getChildren setData))
+	{
+		foreach my $fault (qw(drop_request swallow_and_drop hold_request hold))
+		{
+			foreach my $then ('goes on', 'is terminated')
+			{
+				next if $then ne 'goes on' && $fault !~ /hold/;
+				my $name = "$op, $fault, $then";
+				my ($path, @all) = crowd(4);
+				my @s = map { $_->{s} } @all;
+				my $proxy = $all[3]{proxy};
+				my $waits = $op eq 'getChildren' && $fault =~ /hold/;    # it does not know of its place
+				$proxy->clear_log;
+				$proxy->$fault($op);
+				give(@s[ 0, 1 ]);
+				$proxy->wait_for($op);
+				if ($fault =~ /hold/)
+				{
+					zk_until(sub { $proxy->held }, 'it to be held');
+					is($s[3]->wait->{out}, 't', "$name: it has its place") if !$waits;
+					ok(!$s[$_]->is_done, 'whoever comes after the next waits') for 5, 6;
+					if ($then eq 'goes on') { $proxy->release; }
+					else
+					{
+						$way{'a backend that is terminated'}->($all[3]);
+						$proxy->release;
+						zk_until(sub { queue($path) == 4 }, 'its node is gone');
+					}
+				}
+				if ($then eq 'goes on')
+				{
+					have("$name: both have their places", [ @s[ 3, 4 ] ], [ @s[ 5, 6 ] ]);
+					goes_on($name, [ @s[ 2, 3, 4 ] ], [ @s[ 5, 6 ] ]);
+				}
+				else
+				{
+					$s[3]->wait if $waits;
+					have("$name: the two behind it come in", [ @s[ 4, 5 ] ], [ $s[6] ]);
+					goes_on($name, [ @s[ 2, 4, 5 ] ], [ $s[6] ]);
+				}
+				put_back(@all);
+			}
+		}
+	}
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# Whoever waits is cut off while its turn comes, or that of the one before it.
+subtest 'cut off meanwhile' => sub {
+	foreach my $cut ([3], [4], [ 3, 4 ], [ 3 .. 7 ])
+	{
+		my ($path, @all) = crowd(5);
+		my @s = map { $_->{s} } @all;
+		$all[$_]{proxy}->refuse for @$cut;
+		$all[$_]{proxy}->drop for @$cut;
+		give(@s[ 0, 2 ]);
+		my %is_cut = map { $_ => 1 } @$cut;
+		# who is first, and not cut off, is not kept waiting
+		have("@$cut cut off: the first is in", [ $s[3] ], [ @s[ 5 .. 7 ] ]) if !$is_cut{3};
+		$all[$_]{proxy}->pass for @$cut;
+		have("@$cut cut off: both are in", [ @s[ 3, 4 ] ], [ @s[ 5 .. 7 ] ]);
+		goes_on("@$cut cut off", [ @s[ 1, 3, 4 ] ], [ @s[ 5 .. 7 ] ]);
+		put_back(@all);
+	}
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# A machine that stands still keeps its own place empty, and no other for long.
+subtest 'the first of the waiters stands still' => sub {
+	my $T = 12;
+	my ($path, @all) = crowd(4, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1 .. 4 ]);
+	my @s = map { $_->{s} } @all;
+	my ($node) = (queue($path))[3];
+	kill 'STOP', $s[3]->pid;
+	my $began = time;
+	give(@s[ 0, 1 ]);
+	is($s[4]->wait->{out}, 't', 'the next one has its place');
+	my $after = time - $began;
+	note "after $after s";
+	ok($client->exists($node), '- while it stands there still');
+	cmp_ok($after, '<', $T / 2, '- soon');
+	ok(!$s[$_]->is_done, '- and nobody has that of the one that stands still') for 5, 6;
+	kill 'CONT', $s[3]->pid;
+	is($s[3]->wait->{out}, 't', 'which is there when it goes on');
+	goes_on('after that', [ @s[ 2 .. 4 ] ], [ @s[ 5, 6 ] ]);
+	put_back(@all);
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# ------------------------------------------------------------------- timeouts
+
+# Others come and go all the time, so that the first waiter is mostly about to
+# look when its time is up.
+subtest 'a timeout in a busy directory' => sub {
+	my ($path, @all) = crowd(0);
+	my @s = map { $_->{s} } @all;
+	my $busy = session();
+	my $waiter = session();
+	$busy->{s}->send("DO \$\$ BEGIN FOR i IN 1 .. 100000 LOOP PERFORM zk_lock('$path'), zk_unlock('$path'); END LOOP; END \$\$");
+	$waiter->{proxy}->delay_ms(20);
+	foreach my $ms (200, 330, 350, 370, 390, 410, 430, 450)
+	{
+		my $result = $waiter->{s}->query("SELECT zk_semaphore_acquire('$path', $PLACES, '$ms ms')");
+		is($result->{out} . $result->{state}, 'f', "$ms ms: false, and no error");
+	}
+	$way{'a wait that is cancelled'}->($busy);
+	$busy->{s}->wait;
+	give(@s);
+	put_back(@all, $busy, $waiter);
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+quit($admin, map { $_->{s} } map { @$_ } values %idle);
+$client->close;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+$node->stop;
+zk_no_crash($node);
+
+done_testing();
