@@ -918,7 +918,7 @@ zkn_tell_granted(ZkSession *s, ZkNode *n)
 	sigset_t	saved;
 
 	zks_enter(s, &saved);
-	if (n->state == ZKN_PRESENT && !n->granted)
+	if (n->state == ZKN_PRESENT && !n->granted && !n->sharing)
 	{
 		n->granted = true;
 		n->sharing = true;

@@ -495,6 +495,19 @@ step_watch(void)
 		zkn_watch(session, nodes[0]);
 	if (nodes[1] != NULL)
 		zkn_watch(session, nodes[1]);
+	requests[0] = zks_list_and_watch(session, dir, false, &watches[14]);
+	requests[1] = zks_list_and_watch(session, dir, true, &watches[15]);
+	requests[2] = zks_list_and_watch(session, "/none", false, &watches[16]);
+	requests[3] = zks_list_and_watch(session, big, true, &watches[17]);
+	forget(1);
+	unwatch(17);
+	WAIT_FOR(armed(14) && armed(15) && armed(16) && answered(0) && answered(2) && answered(3));
+	forget(0);
+	forget(2);
+	forget(3);
+	unwatch(14);
+	unwatch(15);
+	unwatch(16);
 	WAIT_FOR(armed(0) && armed(1) && armed(2) && armed(7) && armed(9) && node(0).watch != ZKW_PENDING &&
 			 node(1).watch != ZKW_PENDING);
 	unwatch(0);
@@ -511,7 +524,12 @@ step_event(void)
 	char		other[300];
 
 	snprintf(other, sizeof(other), "%s/other", dir);
+	requests[0] = zks_list_and_watch(session, dir, false, &watches[14]);
+	WAIT_FOR(armed(14));
+	forget(0);
 	ask("do create", other);
+	WAIT_FOR(watch_state(14) != ZKW_ARMED);
+	unwatch(14);
 	watches[4] = zks_watch(session, other);
 	watches[5] = zks_watch(session, other);
 	WAIT_FOR(armed(4) && armed(5));

@@ -144,7 +144,13 @@ use_list(Slot *slot)
 	if (slot->list == NULL)
 	{
 		slot->list_dir = dirs[rand() % NDIRS];
-		slot->list = zks_list(session, slot->list_dir, rand() % 2 == 0);
+		if (slot->watch == NULL && rand() % 3 == 0)
+		{
+			slot->list = zks_list_and_watch(session, slot->list_dir, rand() % 2 == 0, &slot->watch);
+			nwatched++;
+		}
+		else
+			slot->list = zks_list(session, slot->list_dir, rand() % 2 == 0);
 	}
 	else if (zks_answered(session, slot->list, &answer))
 	{
@@ -219,6 +225,8 @@ use_node(Slot *slot)
 		nturned += info.sharing;
 		nshared += zkn_share(session, slot->node) != 0;
 	}
+	if (rand() % 6 == 0 && !slot->deleted)
+		zkn_tell_granted(session, slot->node);
 	if (rand() % 10 == 0 && info.state == ZKN_PRESENT)
 	{
 		zkn_delete(session, slot->node);
