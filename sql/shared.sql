@@ -222,6 +222,10 @@ SELECT zk_xact_lock_shared('/shared/a'), zk_xact_lock('/shared/a');
 SELECT zk_fence('/shared/a') = zk_lock_token('/shared/a') AS fenced;
 COMMIT;
 
+-- both at once, whichever comes first
+SELECT bool_and(zk_lock('/shared/' || i) AND zk_lock_shared('/shared/' || i)) FROM generate_series(1, 30) i;
+SELECT zk_unlock_all();
+
 --
 -- The other styles
 --

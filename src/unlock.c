@@ -103,6 +103,26 @@ warn_lost(const Ending *ending)
 			 errdetail_internal("%s", zkc_loss_detail(ending->loss))));
 }
 
+static ZkSession *
+session_of(const Ending *ending)
+{
+	return ending->base->generation == zkc_generation() ? zkc_peek() : NULL;
+}
+
+/*
+ * How it stands with the lock, before any of those that end together does: one
+ * may stand on the node of another.
+ */
+static void
+judge(Ending *ending)
+{
+	if (session_of(ending) != NULL)
+		ending->proven = zkc_are_proven(&ending->base->grant.node, 1) &&
+			zklock_commit_guard != ZKLOCK_GUARD_STRICT;
+	else if (ending->loss == ZK_NOT_LOST)
+		ending->loss = zkc_last_loss();
+}
+
 /*
  * The lock's holds have been given back, as many as they are.  Does not fail,
  * and does not notice the end of the session, which other endings need.
@@ -111,13 +131,9 @@ static void
 begin_ending(Ending *ending)
 {
 	Lock	   *lock = ending->lock;
-	ZkSession  *session = ending->base->generation == zkc_generation() ? zkc_peek() : NULL;
+	ZkSession  *session = session_of(ending);
 	ZkNode	   *node = ending->base->grant.node;
 
-	if (session != NULL)
-		ending->proven = zkc_are_proven(&node, 1) && zklock_commit_guard != ZKLOCK_GUARD_STRICT;
-	else if (ending->loss == ZK_NOT_LOST)
-		ending->loss = zkc_last_loss();
 	ending->ended = ending->loss != ZK_NOT_LOST ? LOST_BEFORE : STILL_HELD;
 	if (lock->count > 0 || !lock->taken)
 		return;
@@ -289,7 +305,7 @@ finish_endings(Ending *endings, int n)
 		finish_ending(&endings[i]);
 }
 
-/* From begin_ending to here nothing may fail */
+/* From judge to here nothing may fail */
 static void
 complete_endings(Ending *endings, int n)
 {
@@ -358,6 +374,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 		(void) lower_session_holds(lock);
 	else
 		lower_hold(hold, 1);
+	judge(&ending);
 	begin_ending(&ending);
 	complete_endings(&ending, 1);
 	return ending.ended != LOST_BEFORE;
@@ -395,6 +412,8 @@ zkh_unlock_all(void)
 		if (ending->count > 0)
 			n++;
 	}
+	for (int i = 0; i < n; i++)
+		judge(&endings[i]);
 	for (int i = 0; i < n; i++)
 		begin_ending(&endings[i]);
 	complete_endings(endings, n);
