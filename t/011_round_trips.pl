@@ -370,6 +370,24 @@ foreach (
 	push @proxies, $its_proxy;
 }
 
+#
+# A list is the leader's only if the sync before it was carried out
+#
+{
+	my ($s, $proxy) = counted_session();
+	$s->value(q{SELECT zk_try_lock('/synced'), zk_unlock('/synced')});
+	is_deeply(cost($s, $proxy, q{SELECT zk_try_lock('/synced')})->{requests},
+		'sync getChildren create2 getChildren', 'a try asks the leader');
+	$s->value(q{SELECT zk_unlock('/synced')});
+	$proxy->clear_log;
+	$proxy->count_frames;
+	$proxy->nth('reply', 1, 'moved');
+	is($s->value(q{SELECT zk_try_lock('/synced')}), 't', 'where the sync was refused');
+	is(requests($proxy), 'sync getChildren sync getChildren create2 getChildren', 'it asks again, although the list was not');
+	$s->value(q{SELECT zk_unlock('/synced')});
+	$s->quit;
+}
+
 $admin->quit;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 $node->stop;
