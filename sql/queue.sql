@@ -273,6 +273,8 @@ SELECT zk_lock_shared('/queue/a'), zk_semaphore_acquire('/queue/a', 2);
 SELECT kind, zk_lock_break('/queue/a', node) FROM zk_lock_queue('/queue/a');
 SELECT until_lost('/queue/a');
 SELECT mode, state FROM zk_locks ORDER BY mode;
+SELECT zk_lock_shared('/queue/a');
+SELECT zk_semaphore_acquire('/queue/a', 2);
 SELECT zk_unlock_shared('/queue/a');
 SELECT zk_semaphore_release('/queue/a');
 

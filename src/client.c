@@ -143,11 +143,11 @@ zkc_warn_unreleased(void)
 		ereport(WARNING,
 				(errmsg_plural("ZooKeeper refused the release of a lock: %s",
 							   "ZooKeeper refused the release of locks: %s",
-							   n, zerror(refused)),
+							   n, refused == ZNOAUTH ? "permission denied" : zerror(refused)),
 				 refused_path[0] != '\0' ?
 				 errdetail("Node \"%s\" was to be deleted.",
 						   zke_from_utf8_escaped(refused_path, strlen(refused_path), false)) : 0,
-				 errhint("It is tried again and again; at the latest they are released when this backend's ZooKeeper session ends. See zk_session.unreleased.")));
+				 errhint("The release is tried again with each heartbeat, and is done at the latest when this backend's ZooKeeper session ends. See zk_session.unreleased.")));
 }
 
 ZkLoss
@@ -281,7 +281,7 @@ raise_nameless(void)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("zklock.acl is \"creator\", but there are no credentials"),
 			 session != NULL && zklock_auth_file[0] != '\0' ?
-			 errdetail("The ZooKeeper session was opened without; a new one begins when this session holds no lock.") : 0,
+			 errdetail("The ZooKeeper session was opened without them; a new one begins when this session holds no lock.") : 0,
 			 errhint("Set zklock.auth_file to a file that has a line such as digest:user:password.")));
 }
 
@@ -448,11 +448,11 @@ static const struct
 		"lock path \"%s\" is or lies under an ephemeral node",
 	"Another program made that node; choose another path."},
 	{ZKS_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-		"ZooKeeper's answer about lock path \"%s\" has more than 8 MB",
+		"ZooKeeper's answer about lock path \"%s\" is larger than 8 MB",
 	"Too many nodes are there, or one with too much data. Look there with a ZooKeeper client; choose another path, or remove what should not be there."},
 	{QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
-		"lock path \"%s\" would exceed a quota of ZooKeeper's",
-	"See \"listquota\" of ZooKeeper's shell, for the path and those above it."},
+		"lock path \"%s\" would exceed a ZooKeeper quota",
+	"Call \"listquota\" in ZooKeeper's shell for the path and for those above it."},
 	{ZBADARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
 	"ZooKeeper refused lock path \"%s\"", NULL},
 };

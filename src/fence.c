@@ -71,14 +71,14 @@ find_table(Oid function)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("could not find the table zk_fences"),
-				 errdetail("It lies in the schema of zk_fence. The one or the other has been dropped.")));
+				 errdetail("It belongs in the schema of zk_fence, and one of the two has been dropped.")));
 	if (!is_own_table(table))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("%s is not a table of the owner of zk_fence",
 						quote_qualified_identifier(schema_name, "zk_fences")),
-				 errdetail("Whoever else owns it could make the function's owner run triggers."),
-				 errhint("Give both to one role.")));
+				 errdetail("The triggers of another owner would run with the rights of the function's owner."),
+				 errhint("Make one role the owner of both.")));
 	return quote_qualified_identifier(schema_name, "zk_fences");
 }
 

@@ -143,6 +143,17 @@ zkh_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkpath_for_display(root));
 }
 
+/* What gives a session-scope hold of it back */
+const char *
+zkh_unlock_function(const Lock *lock)
+{
+	if (lock->key.mode == ZKP_SHARED)
+		return "zk_unlock_shared";
+	if (lock->key.mode == ZKP_SEMAPHORE)
+		return "zk_semaphore_release";
+	return "zk_unlock";
+}
+
 ZkSession *
 zkh_session_of(Lock *lock)
 {
@@ -285,7 +296,8 @@ refuse_lost(Lock *lock)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on %s was lost", zkh_name(lock)),
 				 errdetail_internal("%s", zkc_loss_detail(zkh_base(lock)->loss)),
-				 errhint("Call zk_unlock for it, or end the transaction that took it, and lock again.")));
+				 errhint("Call %s for it, or end the transaction that took it, and lock again.",
+						 zkh_unlock_function(lock))));
 }
 
 static Hold *
@@ -662,7 +674,7 @@ zkh_fencing_token(const char *path)
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),
 				 errdetail_internal("%s", zkc_loss_detail(lock->loss)),
-				 errhint(LOST_HINT)));
+				 errhint(LOST_HINT(lock))));
 	return lock->grant.token;
 }
 

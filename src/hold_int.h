@@ -17,8 +17,9 @@
 #include "path.h"
 
 /* What an error says of a lost lock; the DETAIL is zkc_loss_detail's */
-#define LOST_HINT \
-	"Call zk_unlock if it is a session-scope lock, then lock again and repeat the transaction."
+#define LOST_HINT(lock) \
+	"Call %s if it is a session-scope lock, then lock again and repeat the transaction.", \
+	zkh_unlock_function(lock)
 
 /* The same path under two roots is two locks, and the same lock may have two names */
 typedef struct LockKey
@@ -82,6 +83,7 @@ extern Lock *zkh_base(Lock *lock);
  * another one is in force by now; palloc'ed
  */
 extern char *zkh_name(const Lock *lock);
+extern const char *zkh_unlock_function(const Lock *lock);
 
 /* What follows does not fail */
 

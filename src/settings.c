@@ -136,7 +136,7 @@ static const struct
 	&zklock_tls_key_file},
 	{"zklock.tls_crl_file",
 		"File of the revocation lists of the authorities that the ZooKeeper servers' certificates come from.",
-		"With a file, each of these authorities must have a list there that is still good.",
+		"With a file, each of these authorities must have a list there that has not expired.",
 	&zklock_tls_crl_file},
 };
 

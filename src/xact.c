@@ -152,7 +152,7 @@ raise_lost_at_commit(const Lock *lock, ZkLoss loss)
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on %s was lost", zkh_name(lock)),
 			 errdetail_internal("%s", zkc_loss_detail(loss)),
-			 errhint(LOST_HINT)));
+			 errhint(LOST_HINT(lock))));
 }
 
 static void
@@ -162,7 +162,7 @@ raise_doubt_at_commit(const Lock *lock)
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on %s may have been lost", zkh_name(lock)),
 			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
-			 errhint(LOST_HINT)));
+			 errhint(LOST_HINT(lock))));
 }
 
 /* The locks that the current transaction relies on */
@@ -307,8 +307,8 @@ explain_bound(void *arg)
 		return;
 	errcode(ERRCODE_T_R_SERIALIZATION_FAILURE);
 	errmsg("could not commit: the lock on %s may have been lost", zkh_name(bound.lock));
-	errdetail("COMMIT had to wait, as NOTIFY makes it, and ZooKeeper's word that it was held has become too old.");
-	errhint(LOST_HINT);
+	errdetail("COMMIT waited for a lock of PostgreSQL's own, such as the one that NOTIFY takes, until ZooKeeper's last confirmation was too old.");
+	errhint(LOST_HINT(bound.lock));
 }
 
 /* Until two thirds of the session timeout: see zkc_is_fresh */

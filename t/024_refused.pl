@@ -111,18 +111,19 @@ $client->close;
 
 zk_nothing_left($zk, 'nothing is left');
 
-# A quota, as setquota -N makes it, bounds the nodes below the root, and with it the directories
+# A quota, as setquota -N makes it, bounds the nodes below the root, and with it the directories.  ZooKeeper does
+# not count what it is still about to make; so there is no room left at all.
 {
 	my $bounded = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
 	my $s = zk_session($node, options => '-c zklock.hosts=' . $bounded->hosts);
 	$bounded->create($_) for qw(/zklock /zookeeper/quota/zklock);
 	$bounded->create("/zookeeper/quota/zklock/$_->[0]", 'persistent', data => $_->[1])
-	  for [ zookeeper_limits => 'count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=8' ],
+	  for [ zookeeper_limits => 'count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5' ],
 	  [ zookeeper_stats => 'count=1,bytes=0' ];
 	is($s->value("SELECT zk_lock('/1'), zk_lock('/2')"), 't|t', 'as much as a quota allows');
 	my $result = $s->query("SELECT zk_lock('/1/2/3/4')");
 	is($result->{state}, '53400', 'beyond a quota: 53400') or diag $result->{err};
-	like($result->{message}, qr{"/1/2/3/4" would exceed a quota}, '- with the path');
+	like($result->{message}, qr{"/1/2/3/4" would exceed a ZooKeeper quota}, '- with the path');
 	is($s->value("SELECT zk_unlock('/1'), zk_unlock('/2'), zk_lock('/1')"), 't|t|t', '- and the session goes on');
 	$s->quit;
 	zk_nothing_left($bounded, 'nothing is left there');

@@ -619,7 +619,7 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	is($nodes->('beside'), 1, 'beside: the node is there');
 	my $result = $s->query(q{SELECT zk_try_lock('/stuck/free'), zk_unlock('/stuck/free')});
 	is($result->{out}, 't|t', 'beside: the next call works');
-	is("@{ $result->{warnings} }", 'ZooKeeper refused the release of a lock: not authenticated', 'beside: and warns');
+	is("@{ $result->{warnings} }", 'ZooKeeper refused the release of a lock: permission denied', 'beside: and warns');
 	like($result->{err}, qr{Node "/zklock/stuck/beside/_c_[^"]+" was to be deleted}, 'beside: of which node');
 	is("@{ $s->query(q{SELECT zk_try_lock('/stuck/free'), zk_unlock('/stuck/free')})->{warnings} }", '', 'beside: once');
 	is($s->value(q{SELECT state FROM zk_locks}), 'held', 'beside: the other lock is still held');
@@ -635,7 +635,7 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	$commit->('alone');
 	zk_until(sub { $nodes->('alone') == 0 }, 'it to go with the session');
 	$result = $s->query(q{SELECT zk_try_lock('/stuck/free'), zk_unlock('/stuck/free')});
-	is("$result->{out} @{ $result->{warnings} }", 't|t ZooKeeper refused the release of a lock: not authenticated', 'alone: the next call warns');
+	is("$result->{out} @{ $result->{warnings} }", 't|t ZooKeeper refused the release of a lock: permission denied', 'alone: the next call warns');
 	isnt($s->value('SELECT session_id FROM zk_session'), $id, 'alone: in another session');
 	$s->quit;
 
