@@ -213,7 +213,7 @@ raise_no_use(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
-			 errmsg("ZooKeeper gave no answer of use within %d ms", zklock_operation_timeout),
+			 errmsg("ZooKeeper gave no usable answer within %d ms", zklock_operation_timeout),
 			 errdetail("What it said of the lock's nodes changed, or did not fit together, again and again."),
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
 }
@@ -874,7 +874,7 @@ stand_in_queue(Call *c, int at, Queue *queue)
 static Outcome
 confirm_turn(Call *c, Place *p)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
+	int64		until = answer_due(c);
 	ZkAnswer	answer;
 
 	if (zkc_is_certain(&p->node, 1))
@@ -1050,7 +1050,7 @@ have_all(Call *c)
 	for (int i = 0; i < c->n; i++)
 		nodes[i] = c->places[i].node;
 	if (!zkc_is_certain(nodes, c->n))
-		proof = zkc_prove(nodes, c->n, c->wait, zkwait_after(zklock_operation_timeout));
+		proof = zkc_prove(nodes, c->n, c->wait, answer_due(c));
 	if (proof == ZKC_NO_ANSWER)
 		zkc_raise_unanswered(c->wait);
 	result = proof == ZKC_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
