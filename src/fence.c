@@ -20,6 +20,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "parser/analyze.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -54,31 +55,73 @@ is_own_table(Oid relation)
 }
 
 /*
+ * What our statement calls the table, until it has been analyzed; NULL while
+ * statements are not ours
+ */
+static const char *table_to_find = NULL;
+
+static post_parse_analyze_hook_type next_post_parse_analyze = NULL;
+
+/*
+ * Which table a name leads to is certain only when the statement has found and
+ * locked it: until then its schema may be renamed, and another made in its place.
+ * Whoever owns another table would have its triggers, or what its columns default
+ * to, run as the function's owner, who is the current user here.  But nobody can
+ * make a table that is ours.
+ */
+static void
+analyze_hook(ParseState *pstate, Query *query, JumbleState *jstate)
+{
+	const char *name = table_to_find;
+	ListCell   *cell;
+
+	table_to_find = NULL;
+	if (name != NULL)
+	{
+		foreach(cell, query->rtable)
+		{
+			const RangeTblEntry *entry = lfirst(cell);
+
+			if (entry->rtekind == RTE_RELATION && !is_own_table(entry->relid))
+				ereport(ERROR,
+						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+						 errmsg("%s is not a table of the owner of zk_fence", name),
+						 errdetail("The triggers of another owner would run with the rights of the function's owner."),
+						 errhint("Make one role the owner of both.")));
+		}
+	}
+	if (next_post_parse_analyze)
+		next_post_parse_analyze(pstate, query, jstate);
+}
+
+static void
+watch_analysis(void)
+{
+	static bool watching = false;
+
+	if (watching)
+		return;
+	watching = true;
+	next_post_parse_analyze = post_parse_analyze_hook;
+	post_parse_analyze_hook = analyze_hook;
+}
+
+/*
  * The table as SQL names it.  It lies in the schema of the function; but while
  * the statement runs, the one or the other may be dropped.  A name without a
- * schema would lead to a table of the caller's, whose triggers would run as the
- * function's owner, who is the current user here.  So would those of a table
- * that somebody has made in its place; but nobody can make one that is ours.
+ * schema would lead to a table of the caller's.
  */
 static char *
 find_table(Oid function)
 {
 	Oid			schema = get_func_namespace(function);
 	char	   *schema_name = OidIsValid(schema) ? get_namespace_name(schema) : NULL;
-	Oid			table = schema_name != NULL ? get_relname_relid("zk_fences", schema) : InvalidOid;
 
-	if (!OidIsValid(table))
+	if (schema_name == NULL || !OidIsValid(get_relname_relid("zk_fences", schema)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("could not find the table zk_fences"),
 				 errdetail("It belongs in the schema of zk_fence, and one of the two has been dropped.")));
-	if (!is_own_table(table))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("%s is not a table of the owner of zk_fence",
-						quote_qualified_identifier(schema_name, "zk_fences")),
-				 errdetail("The triggers of another owner would run with the rights of the function's owner."),
-				 errhint("Make one role the owner of both.")));
 	return quote_qualified_identifier(schema_name, "zk_fences");
 }
 
@@ -87,9 +130,19 @@ execute(const char *command, const char *table, const char *path, int64 token, i
 {
 	Oid			types[] = {TEXTOID, INT8OID};
 	Datum		values[] = {CStringGetTextDatum(path), Int64GetDatum(token)};
-	int			rc = SPI_execute_with_args(psprintf(command, table), lengthof(types),
-										   types, values, NULL, false, 0);
+	int			rc = 0;
 
+	table_to_find = table;
+	PG_TRY();
+	{
+		rc = SPI_execute_with_args(psprintf(command, table), lengthof(types),
+								   types, values, NULL, false, 0);
+	}
+	PG_FINALLY();
+	{
+		table_to_find = NULL;
+	}
+	PG_END_TRY();
 	if (rc != expected)
 		elog(ERROR, "could not use %s: %s", table, SPI_result_code_string(rc));
 	return (int) SPI_processed;
@@ -113,6 +166,7 @@ zkf_record(Oid function, const char *path, const char *full_path, int64 token)
 	char	   *table = find_table(function);
 
 	full_path = zkpath_for_display(full_path);
+	watch_analysis();
 
 	SPI_connect();
 	if (execute(RECORD, table, full_path, token, SPI_OK_INSERT) == 0)

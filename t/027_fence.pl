@@ -314,6 +314,38 @@ subtest 'an extension in a schema with a strange name' => sub {
 	$s->quit;
 };
 
+# Whoever owns the schema may rename it, and put another in its place.  A backend
+# that takes no lock does not hear of that until it looks for the table.
+subtest 'a schema that is swapped while zk_fence runs' => sub {
+	$node->safe_psql('postgres', 'CREATE ROLE swapper LOGIN');
+	$node->safe_psql('postgres', 'CREATE DATABASE swapped');
+	$node->safe_psql('swapped',
+		'GRANT CREATE ON DATABASE swapped TO swapper;
+		CREATE SCHEMA app AUTHORIZATION swapper; CREATE EXTENSION zklock SCHEMA app;
+		GRANT EXECUTE ON FUNCTION app.zk_fence TO swapper');
+	my ($s, $other) = map { my $session = zk_session($node, dbname => 'swapped'); $session->value('SET SESSION AUTHORIZATION swapper'); $session } 1 .. 2;
+	my $fence = sub { "SELECT app.zk_fence('/swapped' || waited, $_[0]) FROM (SELECT pg_sleep($_[1])::text AS waited OFFSET 0) AS w" };
+	$s->value($fence->($_, 0)) for 1, 2;    # what it needs is in its caches
+	$other->value(
+		q{BEGIN;
+		ALTER SCHEMA app RENAME TO away;
+		CREATE SCHEMA app;
+		CREATE FUNCTION app.trap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'ALTER ROLE swapper SUPERUSER'; RETURN NEW; END $$;
+		CREATE FUNCTION app.trap_default() RETURNS timestamptz IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'ALTER ROLE swapper SUPERUSER'; RETURN now(); END $$;
+		CREATE TABLE app.zk_fences (path text PRIMARY KEY, token bigint, recorded_at timestamptz DEFAULT app.trap_default());
+		CREATE TRIGGER trap BEFORE INSERT ON app.zk_fences FOR EACH ROW EXECUTE FUNCTION app.trap()});
+	$s->send($fence->(3, 2));
+	zk_until(sub { $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid) eq 'PgSleep' }, 'it sleeps');
+	$other->value('COMMIT');
+	my $result = $s->wait;
+	is($result->{state}, '42501', 'a table of somebody else is not used');
+	like($result->{message}, qr/^app\.zk_fences is not a table of the owner of zk_fence/, '- and named');
+	is($admin->value(q{SELECT rolsuper FROM pg_roles WHERE rolname = 'swapper'}), 'f', 'nor are its triggers or defaults');
+	is($s->value(q{SELECT away.zk_fence('/swapped', 4)}), 4, 'then it finds its own');
+	is($s->value(q{SELECT count(*) FROM app.zk_fences}), 0, '- and not the other');
+	$_->quit for $s, $other;
+};
+
 # ----------------------------------------------- read-only, standby, dump
 
 subtest 'where nothing can be written' => sub {
