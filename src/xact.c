@@ -311,25 +311,43 @@ explain_bound(void *arg)
 	errhint(LOST_HINT(bound.lock));
 }
 
+/* By the user's lock_timeout, too: who finds his own time over has his own error */
+static void
+bound_next_wait(void)
+{
+	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
+
+	if (bound.lock_timeout > 0)
+		ms = Min(ms, bound.lock_timeout);
+	LockTimeout = (int) Min(ms, INT_MAX);
+}
+
 /* Until two thirds of the session timeout: see zkc_is_fresh */
 static void
 bound_waits(const Lock *lock)
 {
 	ZkSessionInfo info;
-	int64		ms;
 
 	zks_info(zkc_peek(), &info);
 	bound.until = info.quorum_at + info.timeout_ms * ZKS_MS / 3 * 2;
-	ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
-	if (LockTimeout > 0 && LockTimeout <= ms)
-		return;
 	bound.lock = lock;
 	bound.active = true;
 	bound.lock_timeout = LockTimeout;
-	LockTimeout = (int) Min(ms, INT_MAX);
+	bound_next_wait();
 	bound.context.callback = explain_bound;
 	bound.context.previous = error_context_stack;
 	error_context_stack = &bound.context;
+}
+
+/*
+ * postgres_fdw commits its servers in between, which takes time.  This callback,
+ * registered when the library is loaded, mostly comes after all others.
+ */
+static void
+last_callback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT && bound.active)
+		bound_next_wait();
 }
 
 /* Does not fail.  After an error PostgreSQL has taken our context away itself. */
@@ -554,6 +572,12 @@ zkx_be_first_at_commit(void)
 {
 	if (dlist_is_empty(&zkh_xact_holds))
 		be_first_at_commit();
+}
+
+void
+zkx_watch_commits(void)
+{
+	RegisterXactCallback(last_callback, NULL);
 }
 
 void

@@ -8,6 +8,9 @@
 #ifndef ZKLOCK_XACT_H
 #define ZKLOCK_XACT_H
 
+/* When the library is loaded */
+extern void zkx_watch_commits(void);
+
 /* Does this session hold, or await, a lock?  What follows is only for who does. */
 extern bool zkx_has_locks(void);
 

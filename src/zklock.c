@@ -28,6 +28,7 @@
 #include "queue.h"
 #include "settings.h"
 #include "statement.h"
+#include "xact.h"
 
 MODULE_MAGIC_COMPAT();
 
@@ -41,6 +42,7 @@ _PG_init(void)
 {
 	zklock_define_settings();
 	zkst_initialize();
+	zkx_watch_commits();
 }
 
 /*-------------------------------------------------------------------------

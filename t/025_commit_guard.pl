@@ -652,6 +652,21 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 		is(rows('not queued'), $guard eq 'on' ? 1 : 2, 'who does not notify commits');
 		$session->quit;
 	}
+
+	# What a server of postgres_fdw takes to commit counts.
+	$admin->value(
+		q{CREATE TABLE remote_slow (who text);
+		CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3.5); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER be_slow AFTER INSERT ON remote_slow DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW EXECUTE FUNCTION be_slow();
+		CREATE FOREIGN TABLE slow_there (who text) SERVER loopback OPTIONS (table_name 'remote_slow')});
+	my $slow = session_with(undef, %setting);
+	$slow->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO slow_there VALUES ('slow'); NOTIFY news});
+	my $result = $slow->query('COMMIT');
+	zk_is_lost($result, '/queued', 'after a server that was slow to commit');
+	cmp_ok($result->{seconds}, '<', $timeout, '- before another can have the lock');
+	cmp_ok($result->{seconds}, '>', 3.4, '- and that server was waited for');
+	$slow->quit;
 	is($event->($hanging), 'SyncRep', 'the notifier still waits');
 	is(rows('queued'), 0, 'nothing was committed late');
 
