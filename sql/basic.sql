@@ -310,6 +310,13 @@ DO $$ BEGIN DROP SCHEMA zklock_elsewhere CASCADE; END $$;
 COMMIT;
 CREATE EXTENSION zklock;
 :locks
+-- nothing is said of what the end of the transaction gives back in any case
+BEGIN;
+SELECT zk_lock('/basic/a'), zk_unlock('/basic/a'), zk_xact_lock('/basic/b');
+DROP EXTENSION zklock;
+COMMIT;
+CREATE EXTENSION zklock;
+:locks
 CREATE ROLE regress_zklock_owner SUPERUSER;
 SET ROLE regress_zklock_owner;
 DROP EXTENSION zklock;

@@ -374,6 +374,22 @@ unbound_waits(void)
  *-------------------------------------------------------------------------
  */
 
+/* What the end of the transaction would not give back in any case */
+static bool
+is_kept(Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			return true;
+	}
+	return false;
+}
+
 /*
  * With the extension go the functions that give locks back.  So what this
  * session holds goes, too, when that commits.
@@ -390,7 +406,10 @@ find_orphans(void)
 									   hash_get_num_entries(zkh_locks) * sizeof(Lock *));
 	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
-		orphans.locks[orphans.n++] = lock;
+	{
+		if (is_kept(lock))
+			orphans.locks[orphans.n++] = lock;
+	}
 	if (orphans.n > 0)
 		ereport(NOTICE,
 				(errmsg("giving back all ZooKeeper locks of this session"),
