@@ -28,6 +28,9 @@ my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : 40;    # at most
 my $SEED = $ENV{ZK_HOSTILE_SEED} // time ^ $$;
 my $SLACK = 3;    # of a busy machine
 
+# What is about amounts gives the relay, which has to make them, time
+my @PATIENT = (options => '-c zklock.operation_timeout=20s -c zklock.session_timeout=20s');
+
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster('main', $proxy,
@@ -69,7 +72,7 @@ sub still_holds
 # ------------------------------------------------------------------------ lists
 
 subtest 'a list of 64 MB' => sub {
-	my $s = holder();
+	my $s = holder(@PATIENT);
 	$admin->value(q{SELECT zk_lock('/huge'), zk_unlock('/huge')});
 	$zk->create('/zklock/huge/stays');    # so that the directory does, too
 	my $before = rss_kb($s->pid);
@@ -86,7 +89,7 @@ subtest 'a list of 64 MB' => sub {
 		$proxy->reset;
 		is($result->{state}, '54000', "$call: 54000") or diag $result->{err};
 		like($result->{message}, qr{about lock path "/huge" is larger than 8 MB}, '- says so');
-		cmp_ok($result->{seconds}, '<', 2 + $SLACK, '- soon');
+		cmp_ok($result->{seconds}, '<', 10, '- soon');
 		cmp_ok($proxy->count('getChildren'), '<=', 3, '- and did not ask again and again');
 	}
 	cmp_ok(rss_kb($s->pid) - $before, '<', 50_000, 'memory was not filled with it');
@@ -95,7 +98,7 @@ subtest 'a list of 64 MB' => sub {
 };
 
 subtest 'a list of 8 MB that has nothing to do with locks' => sub {
-	my $s = holder();
+	my $s = holder(@PATIENT);
 	$proxy->forge_list(180_000, '%040d-');
 	my $before = rss_kb($s->pid);
 	my $result = $s->query(q{SELECT count(*) FROM zk_lock_queue('/other')});
@@ -106,7 +109,7 @@ subtest 'a list of 8 MB that has nothing to do with locks' => sub {
 };
 
 subtest 'many nodes of one number' => sub {
-	my $s = holder();
+	my $s = holder(@PATIENT);
 	$proxy->forge_list(240_000, '%06dlock-0000000007');
 	$proxy->forge_nodes;
 	$s->value(q{SET statement_timeout = '3s'; SET client_min_messages = warning});
@@ -117,7 +120,7 @@ subtest 'many nodes of one number' => sub {
 };
 
 subtest 'a name without form' => sub {
-	my $s = holder();
+	my $s = holder(@PATIENT);
 	foreach my $bytes (1000, 400_000, 900_000)
 	{
 		$proxy->forge_list(1, '%dlock-0000000007', $bytes);
