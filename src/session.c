@@ -810,10 +810,7 @@ zks_close(ZkSession *s, int bound_ms)
 	int64_t		until = zks_now() + bound_ms * ZKS_MS;
 	int64_t		now;
 
-	/*
-	 * Without the mutex: the keeper may have it for as long as a silent
-	 * server lets zookeeper_close wait.
-	 */
+	/* without the mutex, which who left from within a wait may have */
 	atomic_store(&s->closing, true);
 	zks_wake_keeper(s);
 

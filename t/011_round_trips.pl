@@ -371,6 +371,28 @@ foreach (
 }
 
 #
+# After a failover all who wait do so at once
+#
+{
+	my ($s, $proxy) = counted_session();
+	my $client = $zk->client(session_timeout => 60_000);
+	my @before = map { $client->contend('/zklock/failover') } 1 .. 2;
+	$s->send(q{SELECT zk_lock('/failover')});
+	zk_wait_queued($zk, $s);
+	$proxy->clear_log;
+	$proxy->drop;
+	zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $proxy->log) == 3 }, 'it to watch again');
+	is(join(' ', sort grep { !/^(?:connect|setWatches)$/ } split / /, requests($proxy)),
+		'getChildren getData getData getData multi sync',
+		'who waits asks whether its node is there, and what is before it, and sets three watches anew');
+	$client->delete($_) for @before;
+	is($s->wait->{out}, 't', '- and has its turn');
+	$s->value(q{SELECT zk_unlock('/failover')});
+	$s->quit;
+	$client->close;
+}
+
+#
 # A list is the leader's only if the sync before it was carried out
 #
 {
