@@ -359,10 +359,9 @@ confirm(Wanted *held, int n, ZkWait *wait)
 	switch (zkc_prove(nodes, n, wait, zkwait_after(zklock_operation_timeout)))
 	{
 		case ZKC_PROVEN:
-			break;
 		case ZKC_MISSING:
 		case ZKC_OVER:
-			refuse_lost_bases(held, n);
+			refuse_lost_bases(held, n); /* what came with the answer counts, too */
 			break;
 		case ZKC_NO_ANSWER:
 			zkc_raise_unanswered(wait);

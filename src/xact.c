@@ -252,10 +252,10 @@ guard(bool writes)
 
 	zkwait_begin(&wait, -1, false);
 	proof = zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout));
+	if (proof != ZKC_NO_ANSWER)
+		refuse_lost_at_commit(&relied); /* what came with the answer counts, too */
 	if (proof == ZKC_PROVEN)
 		return relied.locks[0];
-	if (proof != ZKC_NO_ANSWER)
-		refuse_lost_at_commit(&relied);
 	raise_doubt_at_commit(relied.locks[0]);
 	return NULL;				/* not reached */
 }

@@ -294,6 +294,30 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 
 # What a session is told of one of its nodes says nothing of another: so each is
 # watched before its own create is too old to count.
+# The check is answered, and in the next packet the session hears that the node is gone
+subtest 'a node deleted by hand, while COMMIT asks' => sub {
+	foreach my $time (1 .. 3)
+	{
+		my $proxy = new_proxy();
+		my $session = session_with($proxy, commit_guard => 'strict', session_timeout => '6s');
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('overtaken'); SELECT zk_xact_lock('/overtaken')});
+		await_answer($proxy, 'getData');    # with the first heartbeat it is watched
+		$proxy->clear_log;
+		$proxy->hold('multi');
+		$session->send('COMMIT');
+		zk_wait_waiting($admin, $session);
+		$proxy->wait_held;
+		delete_by_hand('/overtaken');
+		kill 'STOP', $session->pid;
+		$proxy->release;
+		await_answer($proxy, 'event');
+		kill 'CONT', $session->pid;
+		zk_is_lost($session->wait, '/overtaken', "time $time: COMMIT");
+		$session->quit;
+	}
+	is(rows('overtaken'), 0, 'nothing was written');
+};
+
 subtest 'several locks, one of them deleted by hand' => sub {
 	my $proxy = new_proxy();
 	my $session = session_with($proxy, session_timeout => '12s');
