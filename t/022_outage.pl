@@ -799,6 +799,32 @@ subtest 'no descriptor and no thread is left over' => sub {
 	is($proxy->connections, 1, 'or connections');
 };
 
+# A server that is slow at first, and then silent: what a quorum has confirmed is too
+# old by then, and the question for it is part of the same try.
+subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' => sub {
+	my $slow = ZkProxy->new($zk);
+	my $session = session_with(hosts => $slow->hosts, operation_timeout => '2500ms');
+	$session->value(q{SELECT zk_lock('/slow'), zk_unlock('/slow')});
+	$slow->hold('create2');
+	my $began = time;
+	$session->send(q{SELECT zk_try_lock('/slow')});
+	$slow->wait_held;
+
+	# a third of the session timeout, and no wait for something to happen
+	sleep 0.05 while time - $began < 2.2;
+	kill 'STOP', $session->pid;
+	$slow->release;
+	$slow->hold('multi');
+	kill 'CONT', $session->pid;
+	my $result = $session->wait;
+	is($result->{state}, '58030', 'an error') or diag $result->{out};
+	cmp_ok($result->{seconds}, '<', 2.5 + $SLACK, 'when operation_timeout is over');
+	$slow->reset;
+	works($session, 'it works');
+	$session->quit;
+	$slow->stop;
+};
+
 $other->close;
 undef $admin;
 $node->stop;
