@@ -723,6 +723,8 @@ zkn_discard(ZkSession *s, ZkNode *n)
 
 	zks_enter(s, &saved);
 	ticket = n->ticket = ++s->tickets;
+	if (n->forfeited && n->awaited && n->refused != ZOK)
+		s->info.refusals++;		/* nobody has asked, so nobody was told */
 	n->unwanted = true;
 	n->awaited = false;
 	if (s->info.state == ZKS_OVER)

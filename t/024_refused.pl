@@ -76,6 +76,25 @@ is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what wa
 
 $client->close;
 
+# A directory: while ZooKeeper is away the lock is lost, and then its node may not be
+# deleted.  Nobody waits to hear that.
+{
+	my $s = zk_session($node, options => '-c zklock.session_timeout=5s');
+	$s->value(q{SELECT zk_lock('/kept')});
+	$zk->with_client(sub { $_[0]->set_acl('/zklock/kept', open_to_world(READ | CREATE | ADMIN)) });
+	$zk->stop;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	$zk->start;
+	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'its node to be refused');
+	is($s->query(q{SELECT zk_unlock('/kept')})->{out}, 'f', 'a lock that was lost in an outage is given back');
+	my $next = $s->query(q{SELECT zk_lock('/fine'), zk_unlock('/fine')});
+	is($next->{out}, 't|t', '- the session goes on');
+	like("@{ $next->{warnings} }", qr/refused the release of a lock: not authenticated/, '- and says that its node is still there');
+	zk_until(sub { !grep { /-lock-/ } $zk->children('/zklock/kept') }, 'the node goes');
+	pass('- which is gone with the session');
+	$s->quit;
+}
+
 # From now on the ensemble wants everybody to authenticate: it closes each
 # session that does not, and its locks with it.
 {
