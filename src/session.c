@@ -412,10 +412,10 @@ prepare_locked(ZkSession *s)
 	until = zkcn_prepare_locked(s, now);
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
-	if (s->info.state == ZKS_SUSPENDED)
-		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : proven_until(s));
 	if (s->close_by != 0)
 		until = zks_earlier(until, s->close_by);
+	else if (s->info.state == ZKS_SUSPENDED)
+		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : proven_until(s));
 	return ms_until(until, now);
 }
 
