@@ -120,6 +120,12 @@ is_sole_statement_compat(void)
 #endif
 }
 
+/*
+ * Who may be unregistered while callbacks of the end of a transaction run: the one
+ * that runs (16), or those that are yet to run.
+ */
+#define CALLBACK_MAY_LEAVE_COMPAT (PG_VERSION_NUM >= 160000)
+
 /* The way a function returns a set, all of it at once */
 static inline void
 init_srf_compat(FunctionCallInfo fcinfo)

@@ -73,20 +73,70 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 /*
  * Callbacks run last in, first out, and postgres_fdw commits its servers in
  * one.  A lock that proves lost must be noticed before that: so be the last
- * in, for each transaction that takes a lock, and after each statement that wrote
+ * in, for each transaction that takes a lock, and after a statement that wrote
  * elsewhere.  (A server that a transaction which took a lock first uses to read
  * still goes before us.)
+ *
+ * That statement may be one of another callback, of COMMIT.  PostgreSQL is walking
+ * through the list then, past whoever registers now: so earlier registrations
+ * stay until the transaction has ended.  Other callbacks register once, at their
+ * first use, so a few are enough for one transaction.
  */
+static struct
+{
+	bool		registered[8];	/* the address of each is its argument */
+	bool	   *newest;
+	bool	   *judged;			/* the newest, when COMMIT was judged */
+}			callbacks;
+
 static void
 be_first_at_commit(void)
 {
-	static char registrations[2];
-	static int	now = 0;
+	for (int i = 0; i < lengthof(callbacks.registered); i++)
+	{
+		bool	   *registration = &callbacks.registered[i];
 
-	/* the new one first, which may fail: there must always be one */
-	RegisterXactCallback(xact_callback, &registrations[1 - now]);
-	UnregisterXactCallback(xact_callback, &registrations[now]);
-	now = 1 - now;
+		if (*registration)
+			continue;
+		RegisterXactCallback(xact_callback, registration);	/* may fail */
+		*registration = true;
+		callbacks.newest = registration;
+		return;
+	}
+}
+
+static void
+unregister(bool *registration)
+{
+	UnregisterXactCallback(xact_callback, registration);
+	*registration = false;
+}
+
+/* The transaction has ended: only the newest stays.  False: this is another one. */
+static bool
+leave_to_newest(bool *registration)
+{
+	bool		is_newest = registration == callbacks.newest;
+
+	callbacks.judged = NULL;
+	if (CALLBACK_MAY_LEAVE_COMPAT && !is_newest)
+		unregister(registration);
+	for (int i = 0; !CALLBACK_MAY_LEAVE_COMPAT && i < lengthof(callbacks.registered); i++)
+	{
+		if (callbacks.registered[i] && &callbacks.registered[i] != callbacks.newest)
+			unregister(&callbacks.registered[i]);
+	}
+	return is_newest;
+}
+
+/* COMMIT is judged by the first of them that runs, and again if one came after that */
+static bool
+is_to_judge(void)
+{
+	bool		judged = callbacks.judged == callbacks.newest;
+
+	callbacks.judged = callbacks.newest;
+	return !judged;
 }
 
 /*-------------------------------------------------------------------------
@@ -618,6 +668,11 @@ before_commit(void)
 static void
 xact_callback(XactEvent event, void *arg)
 {
+	bool		ended = event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+		event == XACT_EVENT_PREPARE;
+
+	if (ended ? !leave_to_newest(arg) : !is_to_judge())
+		return;
 	unbound_waits();
 	if (hash_get_num_entries(zkh_locks) == 0 && xact_release.last == 0)
 		return;

@@ -365,6 +365,33 @@ subtest 'several locks, and no watch can tell' => sub {
 	$session->quit;
 };
 
+# PostgreSQL is then in the middle of its list of those who are called at COMMIT.
+subtest 'another extension that writes elsewhere, or locks, while COMMIT is under way' => sub {
+	my $library = PostgreSQL::Test::Utils::tempdir() . '/late';
+	chomp(my $include = `pg_config --includedir-server`);
+	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so", "$FindBin::RealBin/c/late.c");
+	$admin->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$library'");
+
+	my $session = session_with(undef, commit_guard => 'strict');
+	$session->value(q{INSERT INTO there VALUES ('first')});
+	$session->value(q{SELECT zk_lock('/late')});
+	foreach my $time (1 .. 3)
+	{
+		$session->value(q{BEGIN; INSERT INTO t VALUES ('nested'); SELECT late($$INSERT INTO there VALUES ('nested')$$)});
+		is($session->query('COMMIT')->{state}, '', "commits ($time)");
+	}
+	is(rows('nested'), 3, 'each is there');
+	$session->value(q{BEGIN; INSERT INTO t VALUES ('too late'); SELECT late($$INSERT INTO there VALUES ('too late')$$)});
+	delete_by_hand('/late');
+	zk_is_lost($session->query('COMMIT'), '/late', 'with a lost lock');
+	is(rows('too late') + rows('too late', 'remote'), 0, 'nothing was written');
+	$session->value(q{SELECT zk_unlock_all()});
+	my $result = $session->query(q{BEGIN; INSERT INTO t VALUES ('locks'); SELECT late($$SELECT zk_xact_lock('/late/own'); NOTIFY late$$); COMMIT});
+	is($result->{state}, '', 'a lock that is taken then') or diag $result->{err};
+	is($session->value('SELECT count(*) FROM zk_locks'), 0, '- goes with the transaction');
+	$session->quit;
+};
+
 # zk_unlock learns from its own delete what nobody has told it yet.
 subtest 'given back' => sub {
 	foreach my $guard (qw(on strict))
