@@ -26,7 +26,7 @@
 const char *zklock_servers = "";
 char	   *zklock_root;
 int			zklock_session_timeout;
-int			zklock_node_style;
+int			zklock_node_style = ZKP_CURATOR;	/* of an enum, PostgreSQL 16 asserts the boot value */
 char	   *zklock_tls_ca_file;
 char	   *zklock_tls_cert_file;
 char	   *zklock_tls_key_file;
@@ -36,8 +36,8 @@ int			zklock_connect_timeout;
 int			zklock_operation_timeout;
 int			zklock_release_timeout;
 int			zklock_max_locks;
-int			zklock_commit_guard;
-int			zklock_acl;
+int			zklock_commit_guard = ZKLOCK_GUARD_ON;
+int			zklock_acl = ZKLOCK_ACL_WORLD;
 char	   *zklock_auth_file;
 bool		zklock_publish_identity;
 
