@@ -486,10 +486,14 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 		is($s->query('ALTER EXTENSION zklock SET SCHEMA public')->{state}, '0A000', "$db: it stays in its schema");
 		$s->value(q{SELECT locks.zk_lock('/dropped')});
 		is($s->query('DROP EXTENSION zklock')->{state}, '2BP01', '- and is not dropped while something uses it');
+		my $other = zk_session($node, dbname => $db);
+		$other->value(q{SELECT locks.zk_lock('/other')});
 		is($s->query('DROP EXTENSION zklock CASCADE')->{state}, '', '- unless that goes, too');
-		is(try_lock($admin, '/dropped'), 'f', '- which takes no lock away');
-		$s->value('DISCARD ALL');
-		is(try_lock($admin, '/dropped'), 't', '- but DISCARD ALL does');
+		is(try_lock($admin, '/dropped'), 't', '- which gives the locks of that session back');
+		is(try_lock($admin, '/other'), 'f', '- and takes none of another away');
+		$other->value('DISCARD ALL');
+		is(try_lock($admin, '/other'), 't', '- but DISCARD ALL does');
+		$other->quit;
 		is($s->query('CREATE EXTENSION zklock SCHEMA locks')->{state}, '', '- and it can be made again');
 		is($s->value(q{SELECT locks.zk_lock('/dropped')}), 't', '- and works');
 		$s->quit;
