@@ -1,5 +1,5 @@
 # A host name in zklock.hosts that stops resolving while a session lives, and
-# comes back.
+# comes back; and one that leads elsewhere meanwhile.
 #
 # What is in /etc/hosts or DNS cannot be changed for one test, so nss_wrapper
 # gives the server a hosts file of its own.  A name that is not in there is
@@ -11,6 +11,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Temp qw(tempdir);
+use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -82,9 +83,23 @@ is($s->query("BEGIN; SELECT zk_xact_lock('/name/2'); CREATE TABLE t (); COMMIT")
 $s->value("BEGIN; SELECT zk_xact_lock('/name/3'); INSERT INTO t DEFAULT VALUES");
 cut();
 zk_until(sub { $s->value(q{SELECT string_agg(state, ' ') FROM zk_locks}) eq 'lost lost' }, 'the loss');
-# its locks are lost by the clock; it goes on if its thread, on a busy machine, gets
-# through before it has looked at that
-zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'none' }, 'the end of the session');
+zk_until(sub { !grep { $_ eq $id } $zk->sessions }, 'ZooKeeper to end the session');
+is($s->value('SELECT state FROM zk_session'), 'suspended', 'it is not told that its session is over');
+
+# the servers move: nobody could tell it, if it asked where they were before
+my $moved = fork // die "could not fork: $!";
+if ($moved == 0)
+{
+	exec 'setpriv', '--pdeathsig', 'KILL', 'socat',
+	  'TCP-LISTEN:' . $proxy->port . ',bind=127.0.0.2,reuseaddr,fork', 'TCP:' . $zk->hosts
+	  or POSIX::_exit(127);
+}
+names("127.0.0.2 $name");
+zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'none' }, 'it to look for them anew');
+pass('it finds servers that have moved meanwhile');
+kill 'TERM', $moved;
+waitpid $moved, 0;
+names("127.0.0.1 another-name.invalid");
 $proxy->pass;
 my $log_before = -s $node->logfile;
 my $cpu_before = zk_cpu_seconds($s->pid);
