@@ -340,12 +340,14 @@ refuse_lost_bases(Wanted *held, int n)
 
 /* One more hold is granted only after the locks are known to be held */
 static void
-confirm(Wanted *held, int n, ZkWait *wait)
+confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 {
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
 	bool		proven;
 
 	(void) zkc_connect(wait);
+	if (!may_wait)
+		zkwait_limit_try(wait);
 	refuse_lost_bases(held, n);
 	for (int i = 0; i < n; i++)
 		nodes[i] = zkh_base(held[i].lock)->grant.node;
@@ -356,7 +358,7 @@ confirm(Wanted *held, int n, ZkWait *wait)
 		pfree(nodes);
 		return;
 	}
-	switch (zkc_prove(nodes, n, wait, zkwait_after(zklock_operation_timeout)))
+	switch (zkc_prove(nodes, n, wait, zkwait_answer_due(wait)))
 	{
 		case ZKC_PROVEN:
 		case ZKC_MISSING:
@@ -473,7 +475,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait
 			others[nothers++] = wanted[i];
 	}
 	if (nheld > 0)
-		confirm(held, nheld, wait);
+		confirm(held, nheld, may_wait, wait);
 	if (nothers > 0 &&
 		!acquire(wanted, n, others, nothers, mode, permits, may_wait, wait))
 		return false;

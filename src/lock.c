@@ -98,7 +98,6 @@ typedef struct Call
 	bool		may_wait;
 	bool		waited;
 	ZkWait	   *wait;
-	int64		try_until;		/* who may not wait must know by then */
 	int			in_vain;		/* how often we have asked again, lately */
 	int64		asked_again_at;
 	ZkSession  *session;
@@ -201,13 +200,6 @@ drop_from(Call *c, int first)
  *-------------------------------------------------------------------------
  */
 
-/* When what is asked now must be answered */
-static int64
-answer_due(const Call *c)
-{
-	return Min(zkwait_after(zklock_operation_timeout), c->try_until);
-}
-
 static void
 raise_no_use(void)
 {
@@ -230,7 +222,7 @@ ask_after_pause(Call *c, int doublings)
 	int64		until;
 
 	CHECK_FOR_INTERRUPTS();
-	if (now >= c->try_until)
+	if (now >= c->wait->try_until)
 		raise_no_use();
 	if (now - c->asked_again_at > FORGOTTEN_MS * ZKS_MS)
 		c->in_vain = 0;
@@ -238,9 +230,9 @@ ask_after_pause(Call *c, int doublings)
 	if (c->in_vain++ < AT_ONCE)
 		return;
 	until = zkwait_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
-	while (zkwait(c->wait, c->session, Min(until, c->try_until), ZKWAIT_ACQUIRE))
+	while (zkwait(c->wait, c->session, Min(until, c->wait->try_until), ZKWAIT_ACQUIRE))
 		;
-	if (zks_now() >= c->try_until)
+	if (zks_now() >= c->wait->try_until)
 		raise_no_use();
 }
 
@@ -328,7 +320,7 @@ is_too_late(Call *c, Place *p)
 static bool
 await_list(Call *c, Place *p, ZkAnswer *answer)
 {
-	int64		until = answer_due(c);
+	int64		until = zkwait_answer_due(c->wait);
 
 	for (int asked = 1;; asked++)
 	{
@@ -366,7 +358,7 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 static void
 await_node(Call *c, Place *p, ZkNodeInfo *node)
 {
-	int64		until = answer_due(c);
+	int64		until = zkwait_answer_due(c->wait);
 
 	for (;;)
 	{
@@ -402,7 +394,7 @@ send_read(Call *c, Place *p, const char *name)
 static bool
 read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
 {
-	int64		until = answer_due(c);
+	int64		until = zkwait_answer_due(c->wait);
 	ZkSessionInfo info;
 
 	drop_reads(c, p);
@@ -420,7 +412,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 			return false;
 		if (answers[i].rc != ZOK && answers[i].rc != ZNONODE && answers[i].rc != ZNOAUTH)
 			zkc_raise(answers[i].rc, p->target->path);
-		until = answer_due(c);
+		until = zkwait_answer_due(c->wait);
 	}
 	/* what lay unread while we were stopped says nothing */
 	zks_info(c->session, &info);
@@ -535,7 +527,7 @@ look_closer(Call *c, Place *p, const Queue *queue)
 static Outcome
 join_queues(Call *c, int first)
 {
-	int64		until = answer_due(c);
+	int64		until = zkwait_answer_due(c->wait);
 	int			n = c->n - first;
 	char	  **dirs = palloc(n * sizeof(char *));
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
@@ -874,7 +866,7 @@ stand_in_queue(Call *c, int at, Queue *queue)
 static Outcome
 confirm_turn(Call *c, Place *p)
 {
-	int64		until = answer_due(c);
+	int64		until = zkwait_answer_due(c->wait);
 	ZkAnswer	answer;
 
 	if (zkc_is_certain(&p->node, 1))
@@ -950,7 +942,7 @@ take_turn(Call *c, int at)
 			return START_AGAIN;
 		if (!look_at_queue(c, p, &answer, &node, &queue))
 		{
-			if (!await_fresh(c, answer_due(c)))
+			if (!await_fresh(c, zkwait_answer_due(c->wait)))
 				return START_AGAIN;
 			ask_again(c);
 			fresh = true;
@@ -1050,7 +1042,7 @@ have_all(Call *c)
 	for (int i = 0; i < c->n; i++)
 		nodes[i] = c->places[i].node;
 	if (!zkc_is_certain(nodes, c->n))
-		proof = zkc_prove(nodes, c->n, c->wait, answer_due(c));
+		proof = zkc_prove(nodes, c->n, c->wait, zkwait_answer_due(c->wait));
 	if (proof == ZKC_NO_ANSWER)
 		zkc_raise_unanswered(c->wait);
 	result = proof == ZKC_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
@@ -1103,7 +1095,7 @@ acquire(Call *c)
 
 		begin_round(c);
 		if (!c->may_wait)
-			c->try_until = Min(c->try_until, zkwait_after(zklock_operation_timeout));
+			zkwait_limit_try(c->wait);
 		for (int i = 0; i < c->n; i++)
 		{
 			ZkNode	   *own = c->places[i].target->own;
@@ -1132,7 +1124,7 @@ ZklOutcome
 zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait,
 			ZkWait *wait)
 {
-	Call		c = {.may_wait = may_wait,.wait = wait,.n = n,.try_until = ZKS_NEVER};
+	Call		c = {.may_wait = may_wait,.wait = wait,.n = n};
 	volatile	ZklOutcome outcome = ZKL_TAKEN;
 
 	c.want.mode = mode;

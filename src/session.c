@@ -252,7 +252,9 @@ zks_suspend_locked(ZkSession *s)
 	if (zkw_exceed_locked(s, ZKW_BYTES_SURELY_SENT))
 	{
 		zks_forfeit_locked(s);
-		s->renew_at = 0;
+
+		/* not at once: a commit may be under way that the guard has passed */
+		s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS / 3;
 	}
 }
 

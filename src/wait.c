@@ -22,6 +22,7 @@
 #include "storage/proc.h"
 
 #include "compat.h"
+#include "settings.h"
 #include "wait.h"
 
 /* How long cancel may have to wait */
@@ -48,6 +49,8 @@ zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 			event_ids[i] = wait_event_compat(event_names[i]);
 	}
 
+	wait->try_until = ZKS_NEVER;
+
 	/* what would overflow waits without limit */
 	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / ZKS_MS)
 		wait->deadline = ZKS_NEVER;
@@ -58,6 +61,18 @@ zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 		wait->lock_deadline = now + LockTimeout * ZKS_MS;
 	else
 		wait->lock_deadline = ZKS_NEVER;
+}
+
+void
+zkwait_limit_try(ZkWait *wait)
+{
+	wait->try_until = Min(wait->try_until, zkwait_after(zklock_operation_timeout));
+}
+
+int64
+zkwait_answer_due(const ZkWait *wait)
+{
+	return Min(zkwait_after(zklock_operation_timeout), wait->try_until);
 }
 
 uint32

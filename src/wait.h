@@ -15,6 +15,8 @@ typedef struct ZkWait
 {
 	int64		deadline;		/* of the timeout argument, or ZKS_NEVER */
 	int64		lock_deadline;	/* of lock_timeout, or ZKS_NEVER */
+	int64		try_until;		/* when one that may not wait for others must
+								 * know, or ZKS_NEVER */
 } ZkWait;
 
 typedef enum ZkWaitEvent
@@ -37,6 +39,15 @@ extern uint32 zkwait_event(ZkWaitEvent event);
 
 /* The time at which so many ms from now are over */
 extern int64 zkwait_after(int ms);
+
+/*
+ * A call that may not wait for others has a session now: whatever it asks, and
+ * however often this is said, operation_timeout from now is for all of it
+ */
+extern void zkwait_limit_try(ZkWait *wait);
+
+/* When what is asked now must be answered */
+extern int64 zkwait_answer_due(const ZkWait *wait);
 
 /*
  * Wait until something has changed in the session, until this time, or the
