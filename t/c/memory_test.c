@@ -1125,6 +1125,7 @@ tidy_up(void)
 	int64_t		until = zks_now() + SETTLE_MS * ZKS_MS;
 	int64_t		at_last = zks_now() + LONGEST_MS * ZKS_MS;
 	uint64_t	replies = count_replies();
+	ZkSessionInfo info;
 	char		id[32];
 
 	while (!empty() && zks_now() < until)
@@ -1137,7 +1138,10 @@ tidy_up(void)
 	}
 	if (!empty())
 	{
-		describe_rest();
+		/* what it has forfeited waits for a server that may never come back */
+		zks_info(session, &info);
+		if (!info.forfeited || info.state != ZKS_SUSPENDED)
+			describe_rest();
 		return;
 	}
 	if (!all_gone())
