@@ -332,9 +332,12 @@ my %score;    # path => scene => { what became of it => how often }
 sub expected
 {
 	my ($scene, $role) = @_;
+
+	# at COMMIT, too: it waits there for the lock that NOTIFY takes, and no longer than
+	# what it was told of its own is worth
+	return 'commit: 40001' if $role->{lock} =~ /^(?:on|strict)$/;
 	return 'lost' if $scene eq 'at COMMIT' && !$role->{fence};
 	return 'in order' if $scene eq 'at COMMIT';
-	return 'commit: 40001' if $role->{lock} =~ /^(?:on|strict)$/;
 	return 'fence again: 40001' if ($role->{fence} // '') eq 'twice';
 	return 'in order' if $role->{fence};
 	return undef if $scene eq 'stopped' && ($role->{check} // '') eq 'events';
