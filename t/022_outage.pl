@@ -411,7 +411,7 @@ subtest 'down while a lock is held, and back within the session timeout' => sub 
 };
 
 subtest 'ZooKeeper is killed and started again while a lock is held and one waited for' => sub {
-	my ($holder, $waiter) = map { session_with(session_timeout => '20s') } 1, 2;
+	my ($holder, $waiter) = map { session_with(session_timeout => '20s', operation_timeout => '30s') } 1, 2;
 	$holder->value("SELECT zk_lock('/k')");
 	$waiter->send("SELECT zk_lock('/k')");
 	zk_wait_queued($zk, $waiter);

@@ -30,7 +30,7 @@ my $TURNS = 25;    # of each: 500 in all
 
 # empty directories stay, and so do their counters
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
-my @node = map { zk_cluster($_, $zk, fsync => 'off', synchronous_commit => 'off') } qw(a b);
+my @node = map { zk_cluster($_, $zk, 'zklock.operation_timeout' => '30s', fsync => 'off', synchronous_commit => 'off') } qw(a b);
 
 turns_prepare(@node);
 my $admin = zk_session($node[0]);

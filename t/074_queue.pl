@@ -33,6 +33,8 @@ my $UUID_TAIL = substr $UUID, 1;
 # (kazoo#563).
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk,
+	# a server that is started anew takes a busy machine a while
+	'zklock.operation_timeout' => '30s',
 	max_connections => 200,
 	wal_level => 'replica',
 	max_wal_senders => 5,
