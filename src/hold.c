@@ -251,6 +251,21 @@ zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
 	return NULL;
 }
 
+Hold *
+zkh_latest_hold(Lock *lock, ZkScope scope)
+{
+	dlist_iter	iter;
+
+	dlist_reverse_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == scope && hold->count > 0)
+			return hold;
+	}
+	return NULL;
+}
+
 void
 zkh_remove_hold(Hold *hold)
 {

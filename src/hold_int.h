@@ -106,6 +106,9 @@ extern void zkh_forget_if_unused(Lock *lock);
 extern void zkh_remove_hold(Hold *hold);
 extern Hold *zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 
+/* Of those that are not given back, or NULL */
+extern Hold *zkh_latest_hold(Lock *lock, ZkScope scope);
+
 /* xact.c: before the first lock of the backend, and of each transaction */
 extern void zkx_initialize(void);
 extern void zkx_be_first_at_commit(void);

@@ -34,21 +34,6 @@ lower_hold(Hold *hold, int64 by)
 		zkh_remove_hold(hold);
 }
 
-static Hold *
-latest_session_hold(Lock *lock)
-{
-	dlist_iter	iter;
-
-	dlist_reverse_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-			return hold;
-	}
-	return NULL;
-}
-
 /* All session-scope holds of a lock; returns their count */
 static int64
 lower_session_holds(Lock *lock)
@@ -322,26 +307,11 @@ complete_endings(Ending *endings, int n)
 	finish_endings(endings, n);
 }
 
-static bool
-is_held_by_transaction(Lock *lock)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if (hold->scope == ZK_SCOPE_TRANSACTION && hold->count > 0)
-			return true;
-	}
-	return false;
-}
-
 static void
 warn_not_held(Lock *lock, const char *path, ZkpMode mode)
 {
 	const char *shown = zkpath_for_display(path);
-	bool		hint = lock != NULL && is_held_by_transaction(lock);
+	bool		hint = lock != NULL && zkh_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL;
 
 	if (mode == ZKP_SEMAPHORE)
 		ereport(WARNING,
@@ -358,7 +328,7 @@ bool
 zkh_unlock(const char *path, ZkpMode mode)
 {
 	Lock	   *lock = zkh_find_lock(zkh_full_path(path), mode);
-	Hold	   *hold = lock != NULL ? latest_session_hold(lock) : NULL;
+	Hold	   *hold = lock != NULL ? zkh_latest_hold(lock, ZK_SCOPE_SESSION) : NULL;
 	Ending		ending = {.lock = lock};
 
 	zkc_warn_unreleased();

@@ -424,22 +424,6 @@ unbound_waits(void)
  *-------------------------------------------------------------------------
  */
 
-/* What the end of the transaction would not give back in any case */
-static bool
-is_kept(Lock *lock)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-			return true;
-	}
-	return false;
-}
-
 /*
  * With the extension go the functions that give locks back.  So what this
  * session holds goes, too, when that commits.
@@ -457,7 +441,8 @@ find_orphans(void)
 	hash_seq_init(&status, zkh_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
-		if (is_kept(lock))
+		/* what the end of the transaction would not give back in any case */
+		if (zkh_latest_hold(lock, ZK_SCOPE_SESSION) != NULL)
 			orphans.locks[orphans.n++] = lock;
 	}
 	if (orphans.n > 0)
