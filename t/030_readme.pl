@@ -1,5 +1,5 @@
 # README.md is true: its SQL runs, it names what exists and nothing else, and its
-# GRANT is enough.  What it says in the comments before its SQL is told in
+# GRANT is enough.  So is the reference of functions, views and settings.  What it says in the comments before its SQL is told in
 # t/lib/Doc.pm.  The pages of doc/ are run by t/072 and t/081 to t/085; that they
 # name what exists is looked at here.
 #
@@ -20,6 +20,7 @@ use ZooKeeper;
 
 my %page = map { $_ => Doc->new($_) } Doc::pages();
 my $readme = $page{'README.md'};
+my $reference = $page{'doc/reference.md'};
 
 my %setting = $readme->settings;
 is_deeply(
@@ -33,7 +34,7 @@ my $admin = zk_session($node);
 
 $node->safe_psql('postgres', 'CREATE DATABASE install');
 cmp_ok(scalar $readme->blocks('sql'), '>=', 5, 'there is SQL');
-$readme->run($node);
+$readme->run($node, zk => $zk);
 $readme->all_was_run;
 
 #
@@ -53,7 +54,7 @@ my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
 		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+', '', 'g'),
 		pg_get_function_result(c.oid))});
-is_deeply([ sort map { "$_->[0] $_->[1]" } $readme->table('| function | returns | what it does |') ],
+is_deeply([ sort map { "$_->[0] $_->[1]" } $reference->table('| function | returns | what it does |') ],
 	\@functions, 'the functions, their arguments and results');
 
 # ... what a parenthesis says of a column is not a column.  A function with
@@ -68,20 +69,34 @@ my @views = grep { length } (
 		 WHERE mode <> 'i')) END}));
 is_deeply(
 	[ sort map { "$_->[0] " . join ' ', ($_->[1] =~ s/\([^()]*\)//gr) =~ /`(\w+)`/g }
-		$page{'doc/functions.md'}->table('| relation | columns |') ],
+		$reference->table('| relation | columns |') ],
 	[ sort @views ], 'the views, the table, what returns rows, and their columns');
 
 my @settings = sort split /\n/, $admin->value(
 	q{SELECT format('`%s` %s', name, context) FROM pg_settings WHERE name LIKE 'zklock.%'});
-my @in_table = $readme->table('| setting | default | who | meaning |');
-is_deeply([ sort map { "$_->[0] $_->[2]" } @in_table ], \@settings, 'the settings, and who may change them');
+my @in_table = $reference->table('| setting | default | range | who | meaning |');
+is_deeply([ sort map { "$_->[0] $_->[3]" } @in_table ], \@settings, 'the settings, and who may change them');
 foreach my $row (@in_table)
 {
-	my ($name, $default) = map { s/`//gr } @$row;
+	my ($name, $default, $range) = map { s/`//gr } @$row;
 	$default = '' if $default eq '(none)';
 	$admin->value("SET $name = '$default'");
 	is($admin->value("SELECT setting = boot_val FROM pg_settings WHERE name = '$name'"),
 		't', "$name: its default");
+	if (my ($min, $max) = $range =~ /^(\w+) to (\w+)$/)
+	{
+		foreach ([ min_val => $min ], [ max_val => $max ])
+		{
+			my ($limit, $value) = @$_;
+			$admin->value("SET $name = '$value'");
+			is($admin->value("SELECT setting = $limit FROM pg_settings WHERE name = '$name'"), 't', "$name: its $limit");
+		}
+	}
+	else
+	{
+		my $values = $admin->value("SELECT array_to_string(enumvals, ', ') FROM pg_settings WHERE name = '$name'");
+		is($range, $values, "$name: its values") if length $values;
+	}
 	$admin->value("RESET $name");
 }
 
