@@ -18,8 +18,11 @@
 here := $(or $(VPATH),.)
 
 MODULE_big = zklock
-OBJS = src/zklock.o src/settings.o src/hosts.o src/path.o src/encoding.o src/fence.o src/queue.o src/identity.o src/hold.o src/unlock.o src/xact.o src/statement.o src/lock.o \
-	src/client.o src/credentials.o src/certificates.o src/wait.o src/protocol.o src/session.o src/connection.o src/events.o src/request.o src/node.o src/frame.o src/resolve.o src/tls.o
+OBJS = src/zklock.o $(above_wall) $(below_wall)
+above_wall = \
+	$(addprefix src/lock/, hold.o lock.o unlock.o xact.o statement.o queue.o fence.o) \
+	$(addprefix src/backend/, client.o wait.o settings.o path.o encoding.o identity.o credentials.o certificates.o)
+below_wall = $(addprefix src/zk/, session.o connection.o events.o request.o node.o frame.o resolve.o tls.o protocol.o hosts.o)
 
 EXTENSION = zklock
 DATA = zklock--1.0.sql
@@ -31,7 +34,7 @@ TAP_TESTS = 1
 REGRESS_PREP = check-servers
 
 # the parts below PostgreSQL need what POSIX alone does not have
-PG_CPPFLAGS = -D_GNU_SOURCE -DZKLOCK_VERSION='"$(version)"'
+PG_CPPFLAGS = -I$(srcdir)/src -D_GNU_SOURCE -DZKLOCK_VERSION='"$(version)"'
 version = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(srcdir)/zklock.control)
 SHLIB_LINK = -lzookeeper_st -lpthread
 
@@ -74,11 +77,16 @@ include $(PGXS)
 PROVE := PGOPTIONS= $(PROVE)
 
 ifdef VPATH
-$(shell mkdir -p src t/c)
+$(shell mkdir -p $(sort $(dir $(OBJS))) t/c)
 endif
 
+# The wall is the compiler's: below it PostgreSQL's headers are not found, and
+# above it ZooKeeper's do not compile.
+$(below_wall): override CPPFLAGS := $(filter-out -I$(includedir_server) -I$(includedir_internal),$(CPPFLAGS))
+src/zklock.o $(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
+
 # headers are few: build all anew when one changes
-$(OBJS): $(wildcard $(srcdir)/src/*.h)
+$(OBJS): $(wildcard $(srcdir)/src/*/*.h)
 
 # says what is missing before the tests fail for it
 .PHONY: check-servers
@@ -89,5 +97,5 @@ check-servers:
 check-unit: t/c/protocol_test
 	t/c/protocol_test
 
-t/c/protocol_test: t/c/protocol_test.c src/protocol.c src/protocol.h
-	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/protocol.c
+t/c/protocol_test: t/c/protocol_test.c src/zk/protocol.c src/zk/protocol.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/protocol.c

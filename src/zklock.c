@@ -18,17 +18,17 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
-#include "client.h"
-#include "compat.h"
-#include "fence.h"
-#include "encoding.h"
-#include "hold.h"
-#include "identity.h"
-#include "path.h"
-#include "queue.h"
-#include "settings.h"
-#include "statement.h"
-#include "xact.h"
+#include "backend/client.h"
+#include "backend/compat.h"
+#include "backend/encoding.h"
+#include "backend/identity.h"
+#include "backend/path.h"
+#include "backend/settings.h"
+#include "lock/fence.h"
+#include "lock/hold.h"
+#include "lock/queue.h"
+#include "lock/statement.h"
+#include "lock/xact.h"
 
 MODULE_MAGIC_COMPAT();
 

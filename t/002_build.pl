@@ -2,6 +2,8 @@
 # package to install.  Nothing is taken away from the machine: the compiler is
 # told not to look where it is.
 #
+# ZooKeeper's and PostgreSQL's headers end at the wall between them (src/README.md).
+#
 # make installcheck tests a server and an ensemble that somebody names, and says
 # what it cannot do without.
 
@@ -12,6 +14,7 @@ use lib "$FindBin::RealBin/lib";
 
 use Cwd qw(abs_path);
 use File::Path qw(make_path);
+use File::Spec;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -39,6 +42,34 @@ for my $case (@missing)
 }
 
 unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/\*\*\*/, 'with all of them');
+
+#
+# The wall: no file above it compiles with ZooKeeper's header, none below with PostgreSQL's
+#
+{
+	my $tree = PostgreSQL::Test::Utils::tempdir();
+	my @pg_config = $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ();
+
+	system_or_bail('cp', '-r', map({ "$root/$_" } qw(Makefile zklock.control src)), $tree);
+	foreach my $case ([ 'postgres.h', 'zk' ], [ 'zookeeper/zookeeper.h', 'lock', 'backend' ], [ 'zookeeper/proto.h', '.' ])
+	{
+		my ($header, @rooms) = @$case;
+		foreach my $file (map { glob "$tree/src/$_/*.c" } @rooms)
+		{
+			my ($object) = $file =~ m{^\Q$tree\E/(.*)c$};
+			$object = File::Spec->canonpath("${object}o");
+			my $text = slurp_file($file);
+			# after the others, as postgres.h has to be the first
+			(my $spoilt = $text) =~ s/\A(.*^#include [^\n]*\n)/$1#include <$header>\n/ms or die $file;
+			unlink "$tree/$object", $file;
+			append_to_file($file, $spoilt);
+			my $says = `make -C $tree @pg_config $object 2>&1`;
+			like($says, qr/error: attempt to use poisoned|postgres\.h: No such file/, "$object does not compile with $header");
+			unlink $file;
+			append_to_file($file, $text);
+		}
+	}
+}
 
 #
 # make installcheck, in a directory of its own

@@ -23,7 +23,7 @@ use ZooKeeper;
 my $src = abs_path("$FindBin::RealBin/../src");
 my $dir = tempdir(CLEANUP => 1);
 my $seconds = $ENV{ZK_SANITIZE_SECONDS} // 8;
-my @sources = map { "$src/$_.c" } qw(protocol session connection events request node frame resolve tls);
+my @sources = glob "$src/zk/*.c";
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);

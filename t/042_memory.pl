@@ -97,7 +97,7 @@ sub compile
 			exec 'gcc', '-D_GNU_SOURCE', '-g', '-O1', '-Wall', '-Wextra', '-Werror', @{ $cflags{$name} },
 			  '-include', "$root/t/c/faults.h", "-I$root/src", "-I$root/t/c", '-o', "$dir/$name",
 			  "$root/t/c/memory_test.c",
-			  map({ "$root/src/$_.c" } qw(protocol session connection events request node frame resolve tls)),
+			  glob("$root/src/zk/*.c"),
 			  '-lzookeeper_st', '-lpthread'
 			  or POSIX::_exit(127);
 		}
@@ -116,7 +116,7 @@ sub compile
 # at an answer
 sub pure
 {
-	my %more = (protocol_test => ["$root/src/protocol.c"], frame_test => ['-lzookeeper_st']);
+	my %more = (protocol_test => ["$root/src/zk/protocol.c"], frame_test => ['-lzookeeper_st']);
 	my $number = 1 + int rand 1e9;
 
 	foreach my $name (sort keys %more)

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "session.h"
+#include "zk/session.h"
 
 static void
 child(const char *hosts, const char *ca_file, int number)

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "session.h"
+#include "zk/session.h"
 
 static bool
 wait_for_connection(ZkSession *session, int number)

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "session.h"
+#include "zk/session.h"
 
 #define NSLOTS		12
 #define NDIRS		2

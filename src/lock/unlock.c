@@ -11,9 +11,9 @@
  */
 #include "postgres.h"
 
-#include "client.h"
+#include "backend/client.h"
+#include "backend/settings.h"
 #include "hold_int.h"
-#include "settings.h"
 
 /* To who wants to give back what is not the session's */
 #define TRANSACTION_HINT \
@@ -140,7 +140,7 @@ begin_ending(Ending *ending)
 		zkn_delete(session, node);
 }
 
-/* What has become of it?  Returns the code with which ZooKeeper refused, or 0 */
+/* What has become of it?  Returns the code with which ZooKeeper refused, or ZKS_OK */
 static int
 look_at_ending(Ending *ending)
 {
@@ -148,13 +148,13 @@ look_at_ending(Ending *ending)
 	ZkNodeInfo	node;
 
 	if (ending->ended != WAITING)
-		return 0;
+		return ZKS_OK;
 
 	/* the session first: its end is said of the node a moment later */
 	zks_info(ending->session, &info);
 	zkn_info(ending->session, ending->node, &node);
 	if (node.state == ZKN_DELETED)
-		ending->ended = node.rc == 0 ? HELD_UNTIL_THEN : UNCERTAIN;
+		ending->ended = node.rc == ZKS_OK ? HELD_UNTIL_THEN : UNCERTAIN;
 	else if (ending->passed_on && node.state == ZKN_PRESENT && !node.sharing)
 		ending->ended = HELD_UNTIL_THEN;
 	else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
@@ -164,7 +164,7 @@ look_at_ending(Ending *ending)
 	}
 	else
 		return node.rc;
-	return 0;
+	return ZKS_OK;
 }
 
 /* What proves to be lost takes along what stood on it, and was given back, too */
@@ -195,7 +195,7 @@ await_endings(Ending *endings, int n)
 	int64		until = zkwait_after(zklock_operation_timeout);
 	bool		in_time = true;
 	Ending	   *late = NULL;
-	int			refused = 0;
+	int			refused = ZKS_OK;
 	ZkWait		wait;
 
 	zkwait_begin(&wait, -1, false);
@@ -205,9 +205,9 @@ await_endings(Ending *endings, int n)
 		{
 			int			rc = look_at_ending(&endings[i]);
 
-			if (rc != 0)
+			if (rc != ZKS_OK)
 				refused = rc;
-			if (rc != 0 || !in_time || endings[i].ended != WAITING)
+			if (rc != ZKS_OK || !in_time || endings[i].ended != WAITING)
 				break;
 			in_time = zkwait(&wait, endings[i].session, until, ZKWAIT_RELEASE);
 		}
@@ -220,9 +220,9 @@ await_endings(Ending *endings, int n)
 		if (endings[i].ended == LOST_BEFORE)
 			warn_lost(&endings[i]);
 	}
-	if (late != NULL && refused != 0)
+	if (late != NULL && refused != ZKS_OK)
 		ereport(WARNING,
-				(errmsg("ZooKeeper refused the release of a lock: %s", zkc_explain(refused)),
+				(errmsg("ZooKeeper refused the release of a lock: %s", zks_code_text(refused)),
 				 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
 	else if (late != NULL)
 		ereport(WARNING,

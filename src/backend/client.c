@@ -13,8 +13,6 @@
 #include "postgres.h"
 
 #include <unistd.h>
-#include <zookeeper/zookeeper.h>
-
 #include "access/parallel.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -25,9 +23,9 @@
 #include "client.h"
 #include "credentials.h"
 #include "encoding.h"
-#include "hosts.h"
 #include "path.h"
 #include "settings.h"
+#include "zk/hosts.h"
 
 /* At exit: how long ZooKeeper may take to say goodbye */
 #define EXIT_BOUND_MS		2000
@@ -143,7 +141,7 @@ zkc_warn_unreleased(void)
 		ereport(WARNING,
 				(errmsg_plural("ZooKeeper refused the release of a lock: %s",
 							   "ZooKeeper refused the release of locks: %s",
-							   n, refused == ZNOAUTH ? "permission denied" : zerror(refused)),
+							   n, refused == ZKS_NO_AUTH ? "permission denied" : zks_code_text(refused)),
 				 refused_path[0] != '\0' ?
 				 errdetail("Node \"%s\" was to be deleted.",
 						   zke_from_utf8_escaped(refused_path, strlen(refused_path), false)) : 0,
@@ -427,9 +425,6 @@ zkc_raise_no_answer(ZkWait *wait)
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
 }
 
-/* A code that the library does not know */
-#define QUOTA_EXCEEDED	(-125)
-
 static const struct
 {
 	int			rc;
@@ -438,22 +433,22 @@ static const struct
 	const char *hint;
 }			faults[] =
 {
-	{ZNOAUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
+	{ZKS_NO_AUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
 		"permission denied by ZooKeeper for lock path \"%s\"",
 	"An ACL of the path, of one of its parents or of a node there does not let this session in. Check zklock.auth_file."},
-	{ZINVALIDACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
+	{ZKS_INVALID_ACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
 		"ZooKeeper refused the ACL of a node at lock path \"%s\"",
 	"With zklock.acl \"creator\", zklock.auth_file must hold credentials of a scheme that ZooKeeper takes for an ACL, such as digest."},
-	{ZNOCHILDRENFOREPHEMERALS, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+	{ZKS_NO_CHILDREN, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 		"lock path \"%s\" is or lies under an ephemeral node",
 	"Another program made that node; choose another path."},
 	{ZKS_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 		"ZooKeeper's answer about lock path \"%s\" is larger than 8 MB",
 	"Too many nodes are there, or one with too much data. Look there with a ZooKeeper client; choose another path, or remove what should not be there."},
-	{QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+	{ZKS_QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
 		"lock path \"%s\" would exceed a ZooKeeper quota",
 	"Call \"listquota\" in ZooKeeper's shell for the path and for those above it."},
-	{ZBADARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
+	{ZKS_BAD_ARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
 	"ZooKeeper refused lock path \"%s\"", NULL},
 };
 
@@ -463,7 +458,7 @@ raise_not_accepted(int rc)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION),
 			 errmsg("ZooKeeper does not accept this session"),
-			 errdetail("It says: %s.", zerror(rc)),
+			 errdetail("It says: %s.", zks_code_text(rc)),
 			 errhint("Check zklock.auth_file, and which authentication the servers know and require.")));
 }
 
@@ -483,7 +478,7 @@ zkc_raise(int rc, const char *path)
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("could not use lock path \"%s\": %s",
-					zkpath_for_display(path), zerror(rc))));
+					zkpath_for_display(path), zks_code_text(rc))));
 }
 
 bool
@@ -644,15 +639,15 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		}
 		if (!ask(nodes + proven, &count, wait, until, &answer))
 			return ZKC_NO_ANSWER;
-		if ((answer.rc == ZNONODE || answer.rc == ZNOAUTH) &&
+		if ((answer.rc == ZKS_NO_NODE || answer.rc == ZKS_NO_AUTH) &&
 			zkn_lost(session, nodes[proven + answer.missing],
-					 answer.rc == ZNONODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
+					 answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
 			return ZKC_MISSING;
 
 		asked_at = Min(asked_at, answer.sent_at);
 
 		/* what lay unread while this process was stopped proves nothing */
-		if (answer.rc == ZOK &&
+		if (answer.rc == ZKS_OK &&
 			zks_now() - asked_at < info.timeout_ms * ZKS_MS / 3)
 		{
 			zkn_proven(session, nodes + proven, count, answer.sent_at);
@@ -667,10 +662,4 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 			return ZKC_NO_ANSWER;
 		(void) zkwait(wait, session, Min(until, zkwait_after(RETRY_MS)), ZKWAIT_CHECK);
 	}
-}
-
-const char *
-zkc_explain(int rc)
-{
-	return zerror(rc);
 }

@@ -9,8 +9,8 @@
 #define ZKLOCK_HOLD_H
 
 #include "datatype/timestamp.h"
-#include "protocol.h"
-#include "wait.h"
+#include "backend/wait.h"
+#include "zk/protocol.h"
 
 typedef enum ZkScope
 {

@@ -28,6 +28,18 @@
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *context);
 static void on_watch_set(ZkWatch *w, const ZkRequest *r);
 
+_Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &&
+			   (int) ZKS_NO_NODE == ZNONODE && (int) ZKS_NO_AUTH == ZNOAUTH &&
+			   (int) ZKS_NO_CHILDREN == ZNOCHILDRENFOREPHEMERALS &&
+			   (int) ZKS_NOT_EMPTY == ZNOTEMPTY && (int) ZKS_INVALID_ACL == ZINVALIDACL,
+			   "ZksCode has ZooKeeper's numbers (the library does not know ZKS_QUOTA_EXCEEDED)");
+
+const char *
+zks_code_text(int rc)
+{
+	return zerror(rc);
+}
+
 bool
 zks_is_doubtful(int rc)
 {

@@ -120,9 +120,6 @@ extern ZkProof zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 /* Raise 58030: the connection is broken, or the answer did not come */
 pg_noreturn extern void zkc_raise_unanswered(ZkWait *wait);
 
-/* What a ZooKeeper code means, for DETAIL */
-extern const char *zkc_explain(int rc);
-
 /* The one place where a ZooKeeper code becomes an error; path: of the lock */
 pg_noreturn extern void zkc_raise(int rc, const char *path);
 pg_noreturn extern void zkc_raise_cut_off(const ZkSessionInfo *info);

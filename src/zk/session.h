@@ -177,8 +177,25 @@ typedef struct ZkAnswer
 /* So much of what a node holds is kept by zks_read */
 #define ZKS_DATA_KEPT		2304
 
-/* A code of our own: an answer of more than 8 MB, which was not read */
-#define ZKS_TOO_LARGE		(-10001)
+/*
+ * Those of its codes that have a meaning above the wall, by names of ours (its
+ * header is for those below), and one that is ours.
+ */
+typedef enum ZksCode
+{
+	ZKS_OK = 0,
+	ZKS_BAD_ARGUMENTS = -8,
+	ZKS_NO_NODE = -101,
+	ZKS_NO_AUTH = -102,
+	ZKS_NO_CHILDREN = -108,		/* nodes below an ephemeral one */
+	ZKS_NOT_EMPTY = -111,
+	ZKS_INVALID_ACL = -114,
+	ZKS_QUOTA_EXCEEDED = -125,
+	ZKS_TOO_LARGE = -10001		/* an answer of more than 8 MB: was not read */
+} ZksCode;
+
+/* What the library says of a code */
+extern const char *zks_code_text(int rc);
 
 extern bool zks_is_doubtful(int rc);
 

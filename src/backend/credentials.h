@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_CREDENTIALS_H
 #define ZKLOCK_CREDENTIALS_H
 
-#include "session.h"
+#include "zk/session.h"
 
 typedef struct ZkCredentials
 {

@@ -32,10 +32,10 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "client.h"
-#include "encoding.h"
+#include "backend/client.h"
+#include "backend/encoding.h"
+#include "backend/settings.h"
 #include "hold_int.h"
-#include "settings.h"
 
 static MemoryContext hold_context = NULL;
 HTAB	   *zkh_locks = NULL;

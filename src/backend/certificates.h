@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_CERTIFICATES_H
 #define ZKLOCK_CERTIFICATES_H
 
-#include "session.h"
+#include "zk/session.h"
 
 /* Keep a copy of the settings; false: memory is out */
 extern bool zkcert_keep(void);

@@ -18,10 +18,10 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
-#include "hosts.h"
 #include "path.h"
-#include "protocol.h"
 #include "settings.h"
+#include "zk/hosts.h"
+#include "zk/protocol.h"
 
 const char *zklock_servers = "";
 char	   *zklock_root;

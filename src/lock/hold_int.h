@@ -12,9 +12,9 @@
 #include "lib/ilist.h"
 #include "utils/hsearch.h"
 
+#include "backend/path.h"
 #include "hold.h"
 #include "lock.h"
-#include "path.h"
 
 /* What an error says of a lost lock; the DETAIL is zkc_loss_detail's */
 #define LOST_HINT(lock) \

@@ -24,8 +24,8 @@
 
 #include "encoding.h"
 #include "identity.h"
-#include "protocol.h"
 #include "settings.h"
+#include "zk/protocol.h"
 
 const char *const zki_names[ZKI_FIELDS] = {
 	"host", "pid", "database", "user", "application_name"

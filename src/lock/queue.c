@@ -13,18 +13,16 @@
  */
 #include "postgres.h"
 
-#include <zookeeper/zookeeper.h>
-
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 
-#include "client.h"
-#include "encoding.h"
+#include "backend/client.h"
+#include "backend/encoding.h"
+#include "backend/identity.h"
+#include "backend/path.h"
+#include "backend/settings.h"
 #include "hold.h"
-#include "identity.h"
-#include "path.h"
 #include "queue.h"
-#include "settings.h"
 
 /*
  * So many nodes are read at a time: enough for nearly every queue to take two
@@ -129,7 +127,7 @@ send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char 
 	pfree(node);
 }
 
-/* What was read; rc: also ZNONODE for one that is gone, ZNOAUTH for one closed to us */
+/* What was read; rc: also ZKS_NO_NODE for one that is gone, ZKS_NO_AUTH for one closed to us */
 typedef struct Seen
 {
 	int			rc;
@@ -151,10 +149,10 @@ await_read(Look *look, Seen *node)
 	memset(node, 0, sizeof(*node));
 	if (!await_answer(look, request, &answer))
 		return false;
-	if (answer.rc != ZOK && answer.rc != ZNONODE && answer.rc != ZNOAUTH)
+	if (answer.rc != ZKS_OK && answer.rc != ZKS_NO_NODE && answer.rc != ZKS_NO_AUTH)
 		zkc_raise(answer.rc, look->path);
 	node->rc = answer.rc;
-	if (node->rc == ZOK)
+	if (node->rc == ZKS_OK)
 	{
 		node->czxid = answer.czxid;
 		node->owner = answer.owner;
@@ -212,12 +210,12 @@ follow_writer(Look *look, ZkpContender *contender, Seen *seen)
 {
 	char		name[ZKP_NAME_LEN];
 
-	if (seen->rc != ZNONODE || !zkp_shared_name(name, contender->name))
+	if (seen->rc != ZKS_NO_NODE || !zkp_shared_name(name, contender->name))
 		return true;
 	send_read(look, zks_read, name);
 	if (!await_read(look, seen))
 		return false;
-	if (seen->rc == ZOK)
+	if (seen->rc == ZKS_OK)
 		(void) zkp_parse(pstrdup(name), contender);
 	return true;
 }
@@ -226,7 +224,7 @@ follow_writer(Look *look, ZkpContender *contender, Seen *seen)
 static bool
 see_from_outside(Look *look, const char *name, Seen *seen)
 {
-	if (seen->rc != ZNOAUTH)
+	if (seen->rc != ZKS_NO_AUTH)
 		return true;
 	send_read(look, zks_stat, name);
 	return await_read(look, seen);
@@ -249,7 +247,7 @@ complete(Look *look, Queue *queue)
 		if (!follow_writer(look, &contender, seen) ||
 			!see_from_outside(look, contender.name, seen))
 			return false;
-		if (seen->rc == ZNONODE)
+		if (seen->rc == ZKS_NO_NODE)
 			continue;
 		contender.tag = i;
 		contender.owner = seen->owner;
@@ -272,7 +270,7 @@ put_in_order(Look *look, Queue *queue)
 	{
 		const Seen *seen = &queue->seen[queue->contenders[i].tag];
 
-		if (seen->rc != ZOK)
+		if (seen->rc != ZKS_OK)
 			zkc_raise(seen->rc, look->path);
 		queue->contenders[i].czxid = seen->czxid;
 	}
@@ -295,7 +293,7 @@ show(const Queue *queue, Callback callback, void *arg)
 			.mode = contender->mode,
 			.granted = granted[i],
 			.node = contender->name,
-			.known = seen->rc == ZOK,
+			.known = seen->rc == ZKS_OK,
 			.token = seen->czxid,
 			.session = seen->owner,
 			.since_ms = seen->made_at_ms,
@@ -323,9 +321,9 @@ look_at_all(Look *look, Callback callback, void *arg)
 	look->request = sent(zks_list(look->session, look->dir, true));
 	if (!await_answer(look, look->request, &answer))
 		return false;
-	if (answer.rc == ZNONODE)
+	if (answer.rc == ZKS_NO_NODE)
 		return true;			/* nobody was ever here */
-	if (answer.rc != ZOK)
+	if (answer.rc != ZKS_OK)
 		zkc_raise(answer.rc, look->path);
 	contenders = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < lengthof(kinds); i++)
@@ -405,7 +403,7 @@ whose(const Seen *seen)
 	StringInfoData text;
 	char	   *fields[ZKI_FIELDS];
 
-	if (seen->rc != ZOK)
+	if (seen->rc != ZKS_OK)
 		return "Whose it is cannot be seen.";
 	initStringInfo(&text);
 	if (seen->owner == 0)
@@ -438,7 +436,7 @@ find_owner(Look *look, Break *b)
 	send_read(look, zks_read, b->node);
 	if (!await_read(look, &node) || !see_from_outside(look, b->node, &node))
 		return NOT_KNOWN;
-	if (node.rc == ZNONODE)
+	if (node.rc == ZKS_NO_NODE)
 		return GONE;
 	b->owner = whose(&node);
 	ereport(LOG_SERVER_ONLY,
@@ -473,15 +471,15 @@ delete_node(Look *look, Break *b)
 		b->sent = true;
 		return NOT_KNOWN;
 	}
-	if (answer.rc == ZNONODE)
+	if (answer.rc == ZKS_NO_NODE)
 		return b->sent ? BROKEN : GONE;
-	if (answer.rc == ZNOTEMPTY)
+	if (answer.rc == ZKS_NOT_EMPTY)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("node \"%s\" of lock path \"%s\" has children",
 						zke_from_utf8_escaped(b->node, strlen(b->node), true), zkpath_for_display(look->path)),
 				 errhint("Another program made them; delete them with a ZooKeeper client.")));
-	if (answer.rc != ZOK)
+	if (answer.rc != ZKS_OK)
 		zkc_raise(answer.rc, look->path);
 	return BROKEN;
 }

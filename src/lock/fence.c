@@ -25,8 +25,8 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "backend/path.h"
 #include "fence.h"
-#include "path.h"
 
 /* Locks the row, also where its token is not smaller and stays */
 #define RECORD \

@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_QUEUE_H
 #define ZKLOCK_QUEUE_H
 
-#include "protocol.h"
+#include "zk/protocol.h"
 
 /* Somebody who holds a lock, or waits for it */
 typedef struct ZkqContender

@@ -45,14 +45,12 @@
  */
 #include "postgres.h"
 
-#include <zookeeper/zookeeper.h>
-
 #include "miscadmin.h"
 
-#include "identity.h"
+#include "backend/identity.h"
+#include "backend/path.h"
+#include "backend/settings.h"
 #include "lock.h"
-#include "path.h"
-#include "settings.h"
 
 /*
  * So often an answer is asked for anew at once; then after pauses, each twice
@@ -315,7 +313,7 @@ is_too_late(Call *c, Place *p)
 /*
  * The children of the lock.  A list that was lost with its connection is
  * asked for again, fresh: the next server may lag behind.  Returns false when
- * the session is over, or time is; an answer of ZNONODE is one.
+ * the session is over, or time is; an answer of ZKS_NO_NODE is one.
  */
 static bool
 await_list(Call *c, Place *p, ZkAnswer *answer)
@@ -333,7 +331,7 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 			if (!await_something(c, until))
 				return false;
 		}
-		if (answer->rc == ZOK || answer->rc == ZNONODE)
+		if (answer->rc == ZKS_OK || answer->rc == ZKS_NO_NODE)
 		{
 			/* an answer that lay unread while we were stopped says nothing */
 			zks_info(c->session, &info);
@@ -410,7 +408,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 		}
 		if (zks_is_doubtful(answers[i].rc))
 			return false;
-		if (answers[i].rc != ZOK && answers[i].rc != ZNONODE && answers[i].rc != ZNOAUTH)
+		if (answers[i].rc != ZKS_OK && answers[i].rc != ZKS_NO_NODE && answers[i].rc != ZKS_NO_AUTH)
 			zkc_raise(answers[i].rc, p->target->path);
 		until = zkwait_answer_due(c->wait);
 	}
@@ -450,12 +448,12 @@ fill_in_czxids(Call *c, Place *p, Queue *queue)
 	{
 		char		shared[ZKP_NAME_LEN];
 
-		if (answers[i].rc == ZNONODE)
+		if (answers[i].rc == ZKS_NO_NODE)
 		{
 			complete = !zkp_shared_name(shared, queue->contenders[i].name);
 			continue;
 		}
-		if (answers[i].rc != ZOK)
+		if (answers[i].rc != ZKS_OK)
 			zkc_raise(answers[i].rc, p->target->path);
 		queue->contenders[left] = queue->contenders[i];
 		queue->contenders[left++].czxid = answers[i].czxid;
@@ -512,7 +510,7 @@ look_closer(Call *c, Place *p, const Queue *queue)
 		return TAKEN;
 	if (!read_nodes(c, p, &queue->contenders[queue->view.watch[0]], 1, &answer))
 		return LIST_AGAIN;
-	return answer.rc == ZNONODE || (answer.rc == ZOK && answer.says_shared) ? GRANTED : TAKEN;
+	return answer.rc == ZKS_NO_NODE || (answer.rc == ZKS_OK && answer.says_shared) ? GRANTED : TAKEN;
 }
 
 /*-------------------------------------------------------------------------
@@ -567,7 +565,7 @@ join_queues(Call *c, int first)
 		}
 		drop_from(c, first);
 		late = zks_now() >= Min(until, c->wait->deadline);
-		if (node.rc != ZNONODE || (late && parents))
+		if (node.rc != ZKS_NO_NODE || (late && parents))
 			zkc_raise(node.rc, refused->target->path);
 
 		/* no parent yet, or ZooKeeper reaped it just now */
@@ -880,10 +878,10 @@ confirm_turn(Call *c, Place *p)
 	}
 	switch (answer.rc)
 	{
-		case ZOK:
+		case ZKS_OK:
 			zkn_proven(c->session, &p->node, 1, answer.sent_at);
 			return zkc_is_certain(&p->node, 1) ? GRANTED : LIST_AGAIN;
-		case ZNONODE:
+		case ZKS_NO_NODE:
 			return START_AGAIN;
 		default:
 			if (!zks_is_doubtful(answer.rc))
@@ -938,7 +936,7 @@ take_turn(Call *c, int at)
 		}
 
 		zkn_info(c->session, p->node, &node);
-		if (answer.rc != ZOK || node.state != ZKN_PRESENT)
+		if (answer.rc != ZKS_OK || node.state != ZKN_PRESENT)
 			return START_AGAIN;
 		if (!look_at_queue(c, p, &answer, &node, &queue))
 		{
@@ -1015,7 +1013,7 @@ look_first(Call *c)
 
 		if (!await_list(c, p, &answer))
 			return START_AGAIN;
-		if (answer.rc == ZNONODE)
+		if (answer.rc == ZKS_NO_NODE)
 			continue;
 		if (!look_at_queue(c, p, &answer, NULL, &queue))
 			outcome = START_AGAIN;

@@ -24,10 +24,10 @@
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
-#include "client.h"
-#include "compat.h"
+#include "backend/client.h"
+#include "backend/compat.h"
+#include "backend/settings.h"
 #include "hold_int.h"
-#include "settings.h"
 #include "xact.h"
 
 /* How late a cancel may be noticed while releases are confirmed */

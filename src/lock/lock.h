@@ -8,8 +8,8 @@
 #ifndef ZKLOCK_LOCK_H
 #define ZKLOCK_LOCK_H
 
-#include "client.h"
-#include "protocol.h"
+#include "backend/client.h"
+#include "zk/protocol.h"
 
 typedef struct ZkGrant
 {
