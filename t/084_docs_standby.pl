@@ -31,7 +31,7 @@ $main->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %sett
 $main->restart;
 $main->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die 'no synchronous standby';
 
-$page->run($main, zk => $zk, standby => $standby, until => 'Or the reader finds out');
+$page->run($main, zk => $zk, standby => $standby, until => 'Or the reader, once it has');
 
 # ... however slow the standby is
 {
