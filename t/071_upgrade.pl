@@ -30,8 +30,8 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 #
 {
 	my $meta = JSON::PP::decode_json(slurp_file("$tree/META.json"));
-	my ($changes) = slurp_file("$tree/CHANGELOG.md") =~ /^## (\S+)/m;
-	my ($package) = slurp_file("$tree/debian/changelog") =~ /\Azklock \(([^)-]+)-/;
+	my ($changes, $when) = slurp_file("$tree/CHANGELOG.md") =~ /^## (\S+) \((.*)\)$/m;
+	my ($package, $for) = slurp_file("$tree/debian/changelog") =~ /\Azklock \(([^)-]+)-\S+\) (\w+);/;
 	my ($data) = slurp_file("$tree/Makefile") =~ /^DATA = (.*)$/m;
 
 	is($changes, $default, 'CHANGELOG.md begins with the version of zklock.control');
@@ -39,8 +39,13 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 	# PGXN's have three parts
 	is($meta->{version}, "$default.0", 'META.json has it');
 	is($meta->{provides}{zklock}{version}, "$default.0", '- where it says what it provides, too');
+	# ... and one state of the release
+	like($when, qr/^(?:unreleased|\d{4}-\d\d-\d\d)$/, 'CHANGELOG.md says when it was released');
+	my $released = $when ne 'unreleased' || 0;
+	is($for ne 'UNRELEASED' || 0, $released, '- and debian/changelog whether it was');
+	is($meta->{release_status} eq 'stable' || 0, $released, '- and META.json');
 	is_deeply([ grep { !$meta->{$_} } qw(name version abstract maintainer license provides meta-spec) ],
-		[], '- and all that PGXN asks for');
+		[], 'META.json has all that PGXN asks for');
 	ok(-e "$tree/$meta->{provides}{zklock}{file}", '- and names a script that exists');
 	ok(-e "$tree/$meta->{provides}{zklock}{docfile}", '- and a document');
 	is_deeply([ sort split / /, $data ], [ sort map { s{.*/}{}r } glob "$tree/zklock--*.sql" ],
