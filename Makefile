@@ -22,7 +22,7 @@ OBJS = src/zklock.o $(above_wall) $(below_wall)
 above_wall = \
 	$(addprefix src/lock/, hold.o lock.o unlock.o xact.o statement.o queue.o fence.o) \
 	$(addprefix src/backend/, client.o wait.o settings.o path.o encoding.o identity.o credentials.o certificates.o)
-below_wall = $(addprefix src/zk/, session.o connection.o events.o request.o node.o frame.o resolve.o tls.o protocol.o hosts.o)
+below_wall = $(addprefix src/zk/, core.o session.o connection.o events.o request.o node.o frame.o resolve.o tls.o protocol.o hosts.o)
 
 EXTENSION = zklock
 DATA = zklock--1.0.sql
@@ -83,6 +83,10 @@ endif
 # The wall is the compiler's: below it PostgreSQL's headers are not found, and
 # above it ZooKeeper's do not compile.
 $(below_wall): override CPPFLAGS := $(filter-out -I$(includedir_server) -I$(includedir_internal),$(CPPFLAGS))
+# what PostgreSQL tells its own sources in a header
+ifneq ($(shell grep -s '^.define USE_ASSERT_CHECKING 1' $(includedir_server)/pg_config.h),)
+$(below_wall): override CPPFLAGS += -DZKLOCK_ASSERTIONS
+endif
 src/zklock.o $(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
 
 # headers are few: build all anew when one changes

@@ -68,7 +68,7 @@ sub hurt_until
 sub compile
 {
 	my ($name, $program, @options) = @_;
-	return system('gcc', '-D_GNU_SOURCE', '-DZKLOCK_HAVE_TLS', '-g', '-O1', @options, "-I$src", '-o', $program,
+	return system('gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-DZKLOCK_HAVE_TLS', '-g', '-O1', @options, "-I$src", '-o', $program,
 		"$FindBin::RealBin/c/$name.c", @sources, map { "-l$_" } qw(zookeeper_st pthread ssl crypto));
 }
 

@@ -94,7 +94,7 @@ sub compile
 		my $pid = fork // die "could not fork: $!";
 		if ($pid == 0)
 		{
-			exec 'gcc', '-D_GNU_SOURCE', '-g', '-O1', '-Wall', '-Wextra', '-Werror', @{ $cflags{$name} },
+			exec 'gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-g', '-O1', '-Wall', '-Wextra', '-Werror', @{ $cflags{$name} },
 			  '-include', "$root/t/c/faults.h", "-I$root/src", "-I$root/t/c", '-o', "$dir/$name",
 			  "$root/t/c/memory_test.c",
 			  glob("$root/src/zk/*.c"),
@@ -122,7 +122,7 @@ sub pure
 	foreach my $name (sort keys %more)
 	{
 		is( system(
-				'gcc', '-D_GNU_SOURCE', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/$name",
+				'gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/$name",
 				"$root/t/c/$name.c", @{ $more{$name} }),
 			0,
 			"$name: compiles");

@@ -312,7 +312,7 @@ if ($ENV{ZK_HOSTILE_ANSWERS})
 	my $src = abs_path("$FindBin::RealBin/../src");
 	my $program = tempdir(CLEANUP => 1) . '/session_test';
 
-	is(system('gcc', '-D_GNU_SOURCE', '-g', '-O1', '-fsanitize=address,undefined', '-fno-sanitize-recover=all', "-I$src",
+	is(system('gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-g', '-O1', '-fsanitize=address,undefined', '-fno-sanitize-recover=all', "-I$src",
 			'-o', $program, "$FindBin::RealBin/c/session_test.c",
 			glob("$src/zk/*.c"),
 			'-lzookeeper_st', '-lpthread'), 0, 'session_test compiles');

@@ -56,34 +56,60 @@
 #define FIRST_LOOK_MS		1000
 
 /*-------------------------------------------------------------------------
- * Sending
+ * What becomes of the session
  *-------------------------------------------------------------------------
  */
 
-/*
- * The library sends each request in two pieces, with TCP_NODELAY.  What is sent
- * under one hold of the mutex, or while the owner gathers, goes out together
- * when that ends: one packet, and one wake-up of the server, for create and list.
- * (Should nobody end it, the kernel does, after 200 ms.)
- */
+/* Where there is a wire, it knows better than who only sees that it broke */
 void
-zkcn_cork_locked(ZkSession *s)
+zks_trouble_locked(ZkSession *s, const char *what)
 {
-	int			on = 1;
+	const char *fault = zkt_fault(s->wire);
 
-	if (!s->corked && s->wire == NULL)	/* with TLS the socket is no TCP */
-		s->corked = setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0;
+	zk_assert(zks_has_mutex(s));
+	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
 }
 
-/* The socket may have been closed meanwhile, and the number be another's: harmless */
+/*
+ * What the session had counts as lost.  It is not ended for that: where all
+ * servers were away, ZooKeeper begins its timeout anew when they are back, and
+ * until then its nodes would stand in everybody's way.  So it is taken up again,
+ * and they are deleted first.  Without nodes there is nothing to come back for.
+ */
 void
-zkcn_uncork_locked(ZkSession *s)
+zks_forfeit_locked(ZkSession *s)
 {
-	int			off = 0;
+	zk_assert(zks_has_mutex(s));
+	if (s->info.forfeited || s->info.state == ZKS_OVER)
+		return;
+	if (!zkn_any_locked(s))
+	{
+		zks_end_locked(s, ZSESSIONEXPIRED);
+		return;
+	}
+	s->info.forfeited = true;
+	s->info.losses++;
+	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
+	s->notify = true;
+	zkn_forfeit_locked(s);
+}
 
-	if (s->corked)
-		(void) setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
-	s->corked = false;
+/*
+ * Cut off: the session may still live, if it can be taken up again; by a new
+ * handle, which has no watches, where they are too many for one packet.
+ */
+void
+zks_suspend_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	zks_set_state_locked(s, ZKS_SUSPENDED);
+	if (zkw_exceed_locked(s, ZKW_BYTES_SURELY_SENT))
+	{
+		zks_forfeit_locked(s);
+
+		/* not at once: a commit may be under way that the guard has passed */
+		s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS / 3;
+	}
 }
 
 /*-------------------------------------------------------------------------
@@ -100,6 +126,7 @@ drop_locked(ZkSession *s, const char *why)
 {
 	char		junk[4096];
 
+	zk_assert(zks_has_mutex(s));
 	if (why != NULL)
 		zks_trouble_locked(s, why);
 	if (s->sock < 0)
@@ -133,6 +160,7 @@ ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
 {
 	int			rc;
 
+	zk_assert(zks_has_mutex(s));
 	*sock = -1;
 	rc = zookeeper_interest(s->zh, sock, interest, tv);
 	if (rc == ZOK && *sock < 0)
@@ -156,6 +184,7 @@ zkcn_mend_locked(ZkSession *s)
 	int			interest;
 	struct timeval tv;
 
+	zk_assert(zks_has_mutex(s));
 	if (!s->broken)
 		return;
 	s->broken = false;
@@ -176,6 +205,7 @@ zkcn_mend_locked(ZkSession *s)
 static bool
 lay_wire_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	if (s->tls == NULL)
 		return true;
 	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
@@ -194,6 +224,7 @@ adopt_locked(ZkSession *s, int sock)
 	int			receiver = sock;
 	int			option = SO_RCVBUF;
 
+	zk_assert(zks_has_mutex(s));
 	s->sock = sock;
 	if (sock < 0)
 		return;
@@ -255,6 +286,7 @@ attempting_locked(ZkSession *s)
 {
 	int			state = zoo_state(s->zh);
 
+	zk_assert(zks_has_mutex(s));
 	return s->sock >= 0 && (state == ZOO_CONNECTING_STATE ||
 							state == ZOO_ASSOCIATING_STATE);
 }
@@ -291,6 +323,7 @@ back_off_locked(ZkSession *s, int64_t now)
 	int			rounds = ++s->tries / round_length(s);
 	int64_t		pause = PAUSE_MS * ZKS_MS << (rounds < 9 ? rounds : 9) >> 1;
 
+	zk_assert(zks_has_mutex(s));
 	s->connect_at = now;
 	if (rounds == 0)
 		return;
@@ -307,6 +340,7 @@ zkcn_hurry_locked(ZkSession *s)
 	int64_t		now = zks_now();
 	int64_t		pause = longest_pause(s, now);
 
+	zk_assert(zks_has_mutex(s));
 	if (s->sock >= 0 || s->connect_at <= now + pause)
 		return false;
 	s->connect_at = now + jitter(pause);
@@ -321,6 +355,7 @@ zkcn_hurry_locked(ZkSession *s)
 static void
 count_locked(ZkSession *s, int64_t now)
 {
+	zk_assert(zks_has_mutex(s));
 	if (!s->trying)
 		return;
 	s->trying = false;
@@ -339,6 +374,7 @@ count_locked(ZkSession *s, int64_t now)
 static void
 reject_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	drop_locked(s, "the server does not speak ZooKeeper's protocol");
 	s->of_use = false;
 }
@@ -350,6 +386,7 @@ reject_locked(ZkSession *s)
 static void
 forget_closed_socket_locked(ZkSession *s, int64_t now)
 {
+	zk_assert(zks_has_mutex(s));
 	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE || attempting_locked(s))
 		return;
 	s->sock = -1;
@@ -366,6 +403,7 @@ describe_server_locked(ZkSession *s)
 	char		host[INET6_ADDRSTRLEN] = "";
 	int			port = 0;
 
+	zk_assert(zks_has_mutex(s));
 	s->info.server[0] = '\0';
 	if (getpeername(s->wire != NULL ? zkt_server_socket(s->wire) : s->sock,
 					(struct sockaddr *) &addr, &len) != 0)
@@ -393,6 +431,7 @@ connected_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 
+	zk_assert(zks_has_mutex(s));
 	s->connected_now = false;
 	if (s->info.timeout_ms <= 0 || s->info.timeout_ms > LONGEST_TIMEOUT_MS ||
 		s->info.session_id == 0)
@@ -429,6 +468,7 @@ go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
 {
 	int			sock;
 
+	zk_assert(zks_has_mutex(s));
 	if (s->sock < 0)
 	{
 		s->trying = true;
@@ -454,6 +494,7 @@ zkcn_prepare_locked(ZkSession *s, int64_t now)
 	int			interest = 0;
 	int64_t		until;
 
+	zk_assert(zks_has_mutex(s));
 	if (attempting_locked(s) && now >= attempt_until(s))
 		drop_locked(s, "connection attempt timed out");
 	forget_closed_socket_locked(s, now);
@@ -488,6 +529,7 @@ zkcn_process_locked(ZkSession *s, uint32_t happened)
 	ZkFrameVerdict verdict = FRAME_NONE;
 	int			events = 0;
 
+	zk_assert(zks_has_mutex(s));
 	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 	{
 		verdict = zks_check_frame_locked(s);

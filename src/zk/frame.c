@@ -352,6 +352,7 @@ zks_check_frame_locked(ZkSession *s)
 	int			available;
 	int			state = zoo_state(s->zh);
 
+	zk_assert(zks_has_mutex(s));
 	if (state == ZOO_CONNECTING_STATE)
 		return FRAME_READ;		/* only the end of connect() is awaited */
 

@@ -470,6 +470,7 @@ create_one_locked(ZkNode *n)
 	NodePath	path;
 	char		data[ZKP_DATA_LEN];
 
+	zk_assert(zks_has_mutex(n->session));
 	if (r == NULL)
 		return false;
 	enlist(n);
@@ -491,6 +492,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 	ZkRequest  *r = NULL;
 	bool		ready = g != NULL && ops != NULL && paths != NULL;
 
+	zk_assert(zks_has_mutex(nodes[0]->session));
 	/* of all the same */
 	zkp_write_data(data, &(ZkpData) {.identity = nodes[0]->identity});
 	for (int i = 0; ready && i < n; i++)
@@ -532,15 +534,14 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 {
 	int			made = 0;
 	bool		sent = false;
-	sigset_t	saved;
 
 	while (made < n && (nodes[made] = new_node(s, dirs[made], want, parents)) != NULL)
 		made++;
 	if (made == n)
 	{
-		zks_enter(s, &saved);
+		zks_enter(s);
 		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
-		zks_leave(s, &saved);
+		zks_leave(s);
 	}
 	while (!sent && made > 0)
 		free(nodes[--made]);
@@ -556,11 +557,10 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	size_t		bytes = 0;
 	size_t		sent = 0;
 	size_t		room;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	room = s->receive_buffer / 3;
-	zks_leave(s, &saved);
+	zks_leave(s);
 	if (room == 0 || room > ZKN_MULTI_BYTES)
 		room = ZKN_MULTI_BYTES;
 
@@ -705,23 +705,20 @@ send_delete(ZkNode *n)
 void
 zkn_delete(ZkSession *s, ZkNode *n)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	n->unwanted = true;
 	n->awaited = true;
 	if (n->state == ZKN_PRESENT)
 		get_rid_of(n);
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 uint64_t
 zkn_discard(ZkSession *s, ZkNode *n)
 {
 	uint64_t	ticket;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	ticket = n->ticket = ++s->tickets;
 	if (n->forfeited && n->awaited && n->refused != ZOK)
 		s->info.refusals++;		/* nobody has asked, so nobody was told */
@@ -751,7 +748,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 			case ZKN_UNSURE:
 				break;			/* the callbacks go on */
 		}
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return ticket;
 }
 
@@ -759,10 +756,9 @@ bool
 zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 {
 	bool		result = true;
-	sigset_t	saved;
 
 	*refused = 0;
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		if (n->ticket < first || n->ticket > last)
@@ -771,7 +767,7 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 		if (n->refused != 0)
 			*refused = n->refused;
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return result;
 }
 
@@ -900,9 +896,8 @@ uint64_t
 zkn_share(ZkSession *s, ZkNode *n)
 {
 	uint64_t	ticket = 0;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	if (n->state == ZKN_PRESENT && !n->sharing && !n->forfeited)
 	{
 		ticket = n->ticket = ++s->tickets;
@@ -910,23 +905,21 @@ zkn_share(ZkSession *s, ZkNode *n)
 		n->share_doubted = false;
 		send_share(n);
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return ticket;
 }
 
 void
 zkn_tell_granted(ZkSession *s, ZkNode *n)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	if (n->state == ZKN_PRESENT && !n->granted && !n->sharing)
 	{
 		n->granted = true;
 		n->sharing = true;
 		send_share(n);
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 /*
@@ -1058,6 +1051,7 @@ on_heartbeat(ZkSession *s, ZkRequest *r)
 bool
 zkn_prove_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		NodePath	path;
@@ -1081,6 +1075,7 @@ zkn_connected_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 
+	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
 		 *n = s->nodes; n != NULL; n = next)
 	{
@@ -1099,6 +1094,7 @@ zkn_heartbeat_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 
+	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
 		 *n = s->nodes; n != NULL; n = next)
 	{
@@ -1120,6 +1116,7 @@ zkn_heartbeat_locked(ZkSession *s)
 void
 zkn_forfeit_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
 		 *n = s->nodes; n != NULL; n = next)
 	{
@@ -1136,6 +1133,7 @@ zkn_forfeit_locked(ZkSession *s)
 void
 zkn_over_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
 		 *n = s->nodes; n != NULL; n = next)
 	{
@@ -1154,6 +1152,7 @@ zkn_over_locked(ZkSession *s)
 bool
 zkn_only_refused_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		if (n->refused == ZOK || !n->unwanted || n->awaited)
@@ -1166,21 +1165,20 @@ zkn_only_refused_locked(ZkSession *s)
 void
 zkn_refused_path(ZkSession *s, char *path, int size)
 {
-	sigset_t	saved;
-
 	path[0] = '\0';
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		if (n->refused != ZOK)
 			snprintf(path, size, "%s/%s", n->dir, n->name);
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 bool
 zkn_any_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	return s->nodes != NULL;
 }
 
@@ -1203,40 +1201,35 @@ zkn_free_all(ZkSession *s)
 void
 zkn_watch(ZkSession *s, ZkNode *n)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	if (n->state == ZKN_PRESENT)
 		keep_watch(n);
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 void
 zkn_watch_named(ZkSession *s, const char *dir, const char *name)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		if (n->state == ZKN_PRESENT && strcmp(n->dir, dir) == 0 &&
 			strcmp(n->name, name) == 0)
 			keep_watch(n);
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 bool
 zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
 {
 	bool		certain;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	certain = !is_renaming(n);
 	if (n->state == ZKN_PRESENT && certain)
 		lose(n, loss);
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return certain;
 }
 
@@ -1248,9 +1241,8 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 	size_t		bytes = 0;
 	int			count = 0;
 	ZkRequest  *r;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
 	{
 		ZkNode	   *node = nodes[count];
@@ -1270,7 +1262,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 	r = count > 0 ? zkr_new_locked(s, NULL, NULL) : NULL;
 	if (r != NULL)
 		zkr_multi_locked(r, ops, count);
-	zks_leave(s, &saved);
+	zks_leave(s);
 	while (count-- > 0)
 		free(paths[count]);
 	return r;
@@ -1292,21 +1284,18 @@ int
 zkn_leftovers(ZkSession *s, const char *dir)
 {
 	int			count = 0;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 		count += n->unwanted && !n->deleting && strcmp(n->dir, dir) == 0;
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return count;
 }
 
 int
 zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (ZkNode *node = s->nodes; node != NULL; node = node->next)
 	{
 		int			left = 0;
@@ -1320,7 +1309,7 @@ zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n
 		}
 		n = left;
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return n;
 }
 
@@ -1338,9 +1327,8 @@ int
 zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 {
 	int			i;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (i = 0; i < n; i++)
 	{
 		look_at_watch(nodes[i]);
@@ -1349,7 +1337,7 @@ zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 	}
 	if (i < n)
 		*loss = nodes[i]->loss != ZK_NOT_LOST ? nodes[i]->loss : ZK_LOST_NODE;
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return i < n ? i : -1;
 }
 
@@ -1357,9 +1345,8 @@ int64_t
 zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
 {
 	int64_t		proven_at = ZKS_NEVER;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (int i = 0; i < n; i++)
 	{
 		const ZkWatch *w = nodes[i]->watch;
@@ -1368,27 +1355,23 @@ zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
 		proven_at = zks_earlier(proven_at, told && s->info.quorum_at > nodes[i]->proven_at ?
 								s->info.quorum_at : nodes[i]->proven_at);
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return proven_at;
 }
 
 void
 zkn_proven(ZkSession *s, ZkNode *const *nodes, int n, int64_t sent_at)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	for (int i = 0; i < n; i++)
 		nodes[i]->proven_at = sent_at;
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 void
 zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	look_at_watch(n);
 	info->state = n->forfeited ? ZKN_LOST : n->state;
 	info->loss = n->loss;
@@ -1398,5 +1381,5 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 	memcpy(info->name, n->name, sizeof(info->name));
 	info->watch = n->watch != NULL ? n->watch->state : ZKW_FAILED;
 	info->watch_epoch = n->watch != NULL ? n->watch->epoch : 0;
-	zks_leave(s, &saved);
+	zks_leave(s);
 }

@@ -64,6 +64,7 @@ zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 {
 	ZkRequest  *r = calloc(1, sizeof(ZkRequest));
 
+	zk_assert(zks_has_mutex(s));
 	if (r == NULL)
 		return NULL;
 	r->session = s;
@@ -98,12 +99,27 @@ unlink_request(ZkRequest *r)
 		s->last_request = r->prev;
 }
 
+static void free_request(ZkRequest *r);
+
+/* Nobody wants to know any more.  The last of two threads calls it without the mutex, too. */
+static void
+forget(ZkRequest *r)
+{
+	if (r->answered)
+		free_request(r);
+	else
+	{
+		r->forgotten = true;
+		r->done = NULL;
+	}
+}
+
 static void
 free_request(ZkRequest *r)
 {
 	unlink_request(r);
 	if (r->sync != NULL)
-		zkr_forget_locked(r->sync);
+		forget(r->sync);
 	for (int i = 0; i < r->nchildren; i++)
 		free(r->children[i]);
 	free(r->children);
@@ -180,6 +196,7 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 	int64_t		timeout = s->info.timeout_ms * ZKS_MS;
 	int64_t		silence = now - s->info.proven_at;
 
+	zk_assert(zks_has_mutex(s));
 	if (silence > timeout / 3)
 		s->info.late_at = now;
 	if (silence > timeout / 3 * 2)
@@ -441,6 +458,7 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, b
 {
 	zhandle_t  *zh = r->session->zh;
 
+	zk_assert(zks_has_mutex(r->session));
 	r->op = flags == ZOO_CONTAINER ? ZOO_CREATE_CONTAINER_OP : ZOO_CREATE2_OP;
 	r->writes = true;
 	r->name = strdup(path);
@@ -462,6 +480,7 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 {
 	ZkWatch    *w = r->watch;
 
+	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_GETCHILDREN_OP;
 	if (begin(r))
 		submitted(r, zoo_awget_children(r->session->zh, dir, w != NULL ? on_watch : NULL,
@@ -479,6 +498,7 @@ zkr_list_fresh_locked(ZkRequest *r, const char *dir)
 {
 	ZkRequest  *sync = zkr_new_locked(r->session, NULL, NULL);
 
+	zk_assert(zks_has_mutex(r->session));
 	if (sync == NULL)
 	{
 		answered(r, ZSYSTEMERROR);
@@ -495,6 +515,7 @@ zkr_list_fresh_locked(ZkRequest *r, const char *dir)
 void
 zkr_stat_locked(ZkRequest *r, const char *path)
 {
+	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_EXISTS_OP;
 
 	/* no watch: one on a node that never comes stays for ever */
@@ -505,6 +526,7 @@ zkr_stat_locked(ZkRequest *r, const char *path)
 void
 zkr_get_locked(ZkRequest *r, const char *path)
 {
+	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_GETDATA_OP;
 	if (begin(r))
 		submitted(r, zoo_awget(r->session->zh, path, NULL, NULL, on_data, r));
@@ -513,6 +535,7 @@ zkr_get_locked(ZkRequest *r, const char *path)
 void
 zkr_delete_locked(ZkRequest *r, const char *path, int version)
 {
+	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_DELETE_OP;
 	r->writes = true;			/* also if it fails */
 	if (begin(r))
@@ -522,6 +545,7 @@ zkr_delete_locked(ZkRequest *r, const char *path, int version)
 void
 zkr_set_locked(ZkRequest *r, const char *path, const char *data)
 {
+	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_SETDATA_OP;
 	r->writes = true;
 	if (begin(r))
@@ -565,6 +589,7 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 {
 	zoo_op_t   *zops = calloc(n, sizeof(zoo_op_t));
 
+	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_MULTI_OP;
 	r->writes = true;			/* although checks change nothing */
 	if (zops == NULL || !make_room(r, ops, n))
@@ -598,6 +623,7 @@ zkr_prove_locked(ZkRequest *r)
 {
 	char		path[1 + ZKP_UUID_LEN] = "/";
 
+	zk_assert(zks_has_mutex(r->session));
 	if (zks_make_uuid(path + 1))
 		zkr_delete_locked(r, path, INT32_MAX);
 	else
@@ -612,6 +638,7 @@ zkr_prove_locked(ZkRequest *r)
 ZkRequest *
 zkr_next_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	if (s->in_flight == 0)
 		return NULL;
 	while (s->unanswered_from != NULL && s->unanswered_from->answered)
@@ -628,6 +655,7 @@ zkr_next_locked(ZkSession *s)
 bool
 zkr_owner_asks_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
 	{
 		if (r->done == NULL && !r->forgotten && !r->is_sync)
@@ -641,19 +669,6 @@ zkr_owner_asks_locked(ZkSession *s)
 	return false;
 }
 
-/* The owner does not want to know any more */
-void
-zkr_forget_locked(ZkRequest *r)
-{
-	if (r->answered)
-		free_request(r);
-	else
-	{
-		r->forgotten = true;
-		r->done = NULL;
-	}
-}
-
 /*
  * The handle is closed, so that no completion comes any more: fail what is
  * left.  The oldest first; a done function may add requests, which fail too.
@@ -663,6 +678,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 {
 	ZkRequest  *r = s->requests;
 
+	zk_assert(zks_has_mutex(s));
 	while (r != NULL)
 	{
 		if (r->answered)
@@ -699,6 +715,7 @@ list_locked(ZkSession *s, const char *dir, bool fresh, ZkWatch *watch)
 {
 	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
 
+	zk_assert(zks_has_mutex(s));
 	if (r == NULL)
 		return NULL;
 	r->watch = watch;
@@ -713,11 +730,10 @@ ZkRequest *
 zks_list(ZkSession *s, const char *dir, bool fresh)
 {
 	ZkRequest  *r;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	r = list_locked(s, dir, fresh, NULL);
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return r;
 }
 
@@ -725,22 +741,22 @@ static ZkRequest *
 ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path)
 {
 	ZkRequest  *r;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
 		r->keeps_data = true;
 		send(r, path);
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return r;
 }
 
 static void
 delete_any_version_locked(ZkRequest *r, const char *path)
 {
+	zk_assert(zks_has_mutex(r->session));
 	zkr_delete_locked(r, path, -1);
 }
 
@@ -780,10 +796,9 @@ zkr_failed_op(const ZkRequest *r)
 bool
 zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 {
-	sigset_t	saved;
 	bool		result;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	result = r->answered;
 	if (result)
 	{
@@ -800,18 +815,16 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->data = r->data;
 		answer->data_len = r->data_len;
 	}
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return result;
 }
 
 void
 zks_request_free(ZkSession *s, ZkRequest *r)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
-	zkr_forget_locked(r);
-	zks_leave(s, &saved);
+	zks_enter(s);
+	forget(r);
+	zks_leave(s);
 }
 
 /*
@@ -841,6 +854,7 @@ free_watch(ZkWatch *w)
 bool
 zkw_exceed_locked(ZkSession *s, size_t bytes)
 {
+	zk_assert(zks_has_mutex(s));
 	return s->ncredentials > 1 && s->watch_bytes > bytes;
 }
 
@@ -945,6 +959,7 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 {
 	ZkWatch    *w = calloc(1, sizeof(ZkWatch) + strlen(path) + 1);
 
+	zk_assert(zks_has_mutex(s));
 	if (w == NULL)
 		return NULL;
 	w->session = s;
@@ -966,6 +981,7 @@ zkw_new_locked(ZkSession *s, const char *path)
 	ZkWatch    *w = new_watch_locked(s, path, false);
 	ZkRequest  *r;
 
+	zk_assert(zks_has_mutex(s));
 	if (w == NULL)
 		return NULL;
 	r = zkr_new_locked(s, NULL, NULL);
@@ -986,6 +1002,7 @@ zkw_new_locked(ZkSession *s, const char *path)
 void
 zkw_drop_locked(ZkWatch *w)
 {
+	zk_assert(zks_has_mutex(w->session));
 	w->dropped = true;
 	if (w->in_flight)
 		return;					/* on_watch_set goes on */
@@ -998,23 +1015,21 @@ zkw_drop_locked(ZkWatch *w)
 ZkWatch *
 zks_watch(ZkSession *s, const char *path)
 {
-	sigset_t	saved;
 	ZkWatch    *w;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	w = zkw_new_locked(s, path);
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return w;
 }
 
 ZkRequest *
 zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 {
-	sigset_t	saved;
 	ZkWatch    *w;
 	ZkRequest  *r = NULL;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	w = new_watch_locked(s, dir, true);
 	if (w != NULL)
 		r = list_locked(s, dir, fresh, w);
@@ -1022,30 +1037,26 @@ zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 		*watch = w;
 	else if (w != NULL)
 		free_watch(w);
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return r;
 }
 
 void
 zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	info->state = w->state;
 	info->rc = w->rc;
 	info->epoch = w->epoch;
 	info->says_shared = w->says_shared;
 	info->says_granted = w->says_granted;
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 void
 zks_unwatch(ZkSession *s, ZkWatch *w)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	zkw_drop_locked(w);
-	zks_leave(s, &saved);
+	zks_leave(s);
 }

@@ -58,102 +58,6 @@
  *-------------------------------------------------------------------------
  */
 
-int64_t
-zks_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_BOOTTIME, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-/* A name that nothing else has; false if the system has no random numbers */
-bool
-zks_make_uuid(char *text)
-{
-	unsigned char b[16];
-
-	if (getrandom(b, sizeof(b), 0) != (ssize_t) sizeof(b))
-		return false;
-	b[6] = (b[6] & 0x0f) | 0x40;	/* version 4 */
-	b[8] = (b[8] & 0x3f) | 0x80;
-	snprintf(text, ZKP_UUID_LEN,
-			 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-	return true;
-}
-
-/*
- * Below n; 0 if the system has no random numbers.  The process's own, random(),
- * is for whoever has seeded it.
- */
-uint32_t
-zks_random(uint32_t n)
-{
-	uint32_t	random;
-
-	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t) sizeof(random))
-		return 0;
-	return random % n;
-}
-
-void
-zks_wake_keeper(ZkSession *s)
-{
-	zkev_wake_keeper(&s->events);
-}
-
-static void
-leave_locked(ZkSession *s)
-{
-	bool		notify = s->notify;
-
-	if (!atomic_load(&s->gathering))
-		zkcn_uncork_locked(s);
-	s->notify = false;
-	pthread_mutex_unlock(&s->mutex);
-	if (notify)
-		zkev_tell_owner(&s->events);
-}
-
-void
-zks_enter(ZkSession *s, sigset_t *saved)
-{
-	sigset_t	all;
-
-	if (!s->handlers_return)
-	{
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, saved);
-	}
-	pthread_mutex_lock(&s->mutex);
-}
-
-void
-zks_leave(ZkSession *s, const sigset_t *saved)
-{
-	leave_locked(s);
-	if (!s->handlers_return)
-		pthread_sigmask(SIG_SETMASK, saved, NULL);
-}
-
-/* Can a request be sent? */
-bool
-zks_usable_locked(ZkSession *s)
-{
-	return s->zh != NULL && s->info.state == ZKS_CONNECTED && !s->broken;
-}
-
-/* Where there is a wire, it knows better than who only sees that it broke */
-void
-zks_trouble_locked(ZkSession *s, const char *what)
-{
-	const char *fault = zkt_fault(s->wire);
-
-	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
-}
-
 /*
  * The library's own ping would come after a third of the timeout.  That is a
  * server's word; where it says 1 ms, we would do nothing else.
@@ -197,67 +101,6 @@ on_log(const char *message)
 					   "server closed the connection" : strerror(code));
 }
 
-void
-zks_set_state_locked(ZkSession *s, ZkSessionState state)
-{
-	if (state == ZKS_SUSPENDED && s->info.state == ZKS_CONNECTED)
-		s->info.suspended_at = zks_now();
-	s->info.state = state;
-	s->notify = true;
-}
-
-/* The session is over: what it made is gone, or as good as that */
-void
-zks_end_locked(ZkSession *s, int error)
-{
-	if (s->info.state == ZKS_OVER)
-		return;
-	if (error != ZCLOSING && s->info.epoch > 0 && !s->info.forfeited)
-		s->info.losses++;
-	s->info.error = error;
-	zks_set_state_locked(s, ZKS_OVER);
-}
-
-/*
- * What the session had counts as lost.  It is not ended for that: where all
- * servers were away, ZooKeeper begins its timeout anew when they are back, and
- * until then its nodes would stand in everybody's way.  So it is taken up again,
- * and they are deleted first.  Without nodes there is nothing to come back for.
- */
-void
-zks_forfeit_locked(ZkSession *s)
-{
-	if (s->info.forfeited || s->info.state == ZKS_OVER)
-		return;
-	if (!zkn_any_locked(s))
-	{
-		zks_end_locked(s, ZSESSIONEXPIRED);
-		return;
-	}
-	s->info.forfeited = true;
-	s->info.losses++;
-	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
-	s->notify = true;
-	zkn_forfeit_locked(s);
-}
-
-/*
- * Cut off: the session may still live, if it can be taken up again; by a new
- * handle, which has no watches, where they are too many for one packet.
- */
-void
-zks_suspend_locked(ZkSession *s)
-{
-	zks_set_state_locked(s, ZKS_SUSPENDED);
-	if (zkw_exceed_locked(s, ZKW_BYTES_SURELY_SENT))
-	{
-		zks_forfeit_locked(s);
-
-		/* not at once: a commit may be under way that the guard has passed */
-		s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS / 3;
-	}
-}
-
 static void
 on_session_event(zhandle_t *zh, int type, int state, const char *path, void *context)
 {
@@ -298,6 +141,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	bool		at_once = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
 	ZkRequest  *r;
 
+	zk_assert(zks_has_mutex(s));
 	if (!zks_usable_locked(s) || s->close_by != 0 ||
 		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
 		return;
@@ -333,6 +177,7 @@ proven_until(ZkSession *s)
 static void
 expire_locked(ZkSession *s, int64_t now)
 {
+	zk_assert(zks_has_mutex(s));
 	if (s->info.state == ZKS_SUSPENDED && s->close_by == 0 && now > proven_until(s))
 		zks_forfeit_locked(s);
 }
@@ -353,6 +198,7 @@ renewal_due(ZkSession *s)
 static bool
 needs_renewal_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->close_by == 0 &&
 		zks_now() >= renewal_due(s);
 }
@@ -365,6 +211,7 @@ needs_renewal_locked(ZkSession *s)
 static bool
 finished_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	if (s->info.state == ZKS_OVER)
 		return true;
 	if (!atomic_load(&s->closing))
@@ -409,6 +256,7 @@ prepare_locked(ZkSession *s)
 	int64_t		now = zks_now();
 	int64_t		until;
 
+	zk_assert(zks_has_mutex(s));
 	zkcn_mend_locked(s);
 	heartbeat_locked(s, now);
 	until = zkcn_prepare_locked(s, now);
@@ -438,9 +286,9 @@ keep(ZkSession *s)
 
 		if (finished_locked(s))
 			break;
-		leave_locked(s);
+		zks_keeper_leave(s);
 		happened = zkev_wait(&s->events, generation, wait);
-		pthread_mutex_lock(&s->mutex);
+		zks_keeper_enter(s);
 
 		/*
 		 * Not if the main thread has had the socket closed meanwhile.  If
@@ -452,9 +300,9 @@ keep(ZkSession *s)
 		if (happened != 0 && s->sock >= 0 && !s->broken &&
 			zkcn_process_locked(s, happened) == FRAME_WAIT)
 		{
-			leave_locked(s);
+			zks_keeper_leave(s);
 			wait_for_the_rest();
-			pthread_mutex_lock(&s->mutex);
+			zks_keeper_enter(s);
 		}
 		expire_locked(s, zks_now());
 	}
@@ -470,6 +318,7 @@ read_as_owner_locked(ZkSession *s)
 	ZkFrameVerdict verdict = FRAME_READ;
 	uint64_t	replies;
 
+	zk_assert(zks_has_mutex(s));
 	logging = s;
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
@@ -564,6 +413,7 @@ begin_locked(ZkSession *s)
 	if (add_credentials(s))
 		return true;
 
+	zk_assert(zks_has_mutex(s));
 	/* never without: what we make would be open, or another's */
 	zookeeper_close(s->zh);
 	s->zh = NULL;
@@ -649,18 +499,19 @@ close_handle_locked(ZkSession *s)
 	zhandle_t  *zh = s->zh;
 	ZkWire	   *wire = s->wire;
 
+	zk_assert(zks_has_mutex(s));
 	zkcn_uncork_locked(s);
 	s->zh = NULL;
 	s->wire = NULL;
 	s->sock = -1;
 	logging = NULL;
-	leave_locked(s);
+	zks_keeper_leave(s);
 	zookeeper_close(zh);
 	if (atomic_load(&s->closing))
 		zkt_finish(wire);		/* the goodbye must still get out */
 	else
 		zkt_cut(wire);
-	pthread_mutex_lock(&s->mutex);
+	zks_keeper_enter(s);
 }
 
 /*
@@ -676,7 +527,7 @@ attend(ZkSession *s)
 
 	if (!take_turn(s))
 		return false;
-	pthread_mutex_lock(&s->mutex);
+	zks_keeper_enter(s);
 	logging = s;
 	if (!found)
 	{
@@ -697,7 +548,7 @@ attend(ZkSession *s)
 	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
 	logging = NULL;
-	leave_locked(s);
+	zks_keeper_leave(s);
 	pthread_mutex_unlock(&turn);
 	return again;
 }
@@ -714,7 +565,7 @@ keeper_main(void *arg)
 		zkt_free(s->tls);
 		zkt_thread_ends();
 	}
-	pthread_mutex_lock(&s->mutex);
+	zks_keeper_enter(s);
 	s->tls = NULL;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
 	zks_end_locked(s, ZCLOSING);
@@ -722,7 +573,7 @@ keeper_main(void *arg)
 	s->notify = true;
 	atomic_fetch_sub(&nkeepers, 1);
 	atomic_store(&s->keeper_done, true);
-	leave_locked(s);
+	zks_keeper_leave(s);
 	release(s);
 	return NULL;
 }
@@ -833,22 +684,18 @@ zks_close(ZkSession *s, int bound_ms)
 void
 zks_info(ZkSession *s, ZkSessionInfo *info)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	*info = s->info;
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 void
 zks_expire(ZkSession *s)
 {
-	sigset_t	saved;
-
-	zks_enter(s, &saved);
+	zks_enter(s);
 	if (s->info.epoch > 0 && zks_now() > proven_until(s))
 		zks_forfeit_locked(s);
-	zks_leave(s, &saved);
+	zks_leave(s);
 }
 
 void
@@ -860,22 +707,18 @@ zks_gather(ZkSession *s)
 void
 zks_send(ZkSession *s)
 {
-	sigset_t	saved;
-
 	if (!atomic_load(&s->gathering))
 		return;
 	atomic_store(&s->gathering, false);
-	zks_enter(s, &saved);
-	zks_leave(s, &saved);
+	zks_enter(s);
+	zks_leave(s);
 }
 
 int
 zks_await(ZkSession *s, bool *answer_due)
 {
-	sigset_t	saved;
-
 	atomic_store(&s->gathering, false);
-	zks_enter(s, &saved);
+	zks_enter(s);
 	if (answer_due != NULL)
 		*answer_due = s->in_flight > 0;
 	s->awaited = true;
@@ -883,7 +726,7 @@ zks_await(ZkSession *s, bool *answer_due)
 		zkev_lend_locked(&s->events, s->sock);
 	else if (zkcn_hurry_locked(s))
 		zks_wake_keeper(s);
-	zks_leave(s, &saved);
+	zks_leave(s);
 	return s->events.owner_fd;
 }
 
@@ -891,16 +734,15 @@ void
 zks_awaited(ZkSession *s)
 {
 	ZkFrameVerdict verdict = FRAME_NONE;
-	sigset_t	saved;
 
-	zks_enter(s, &saved);
+	zks_enter(s);
 	s->awaited = false;
 	if (zkev_owner_woken(&s->events, s->events.generation) && zks_usable_locked(s))
 		verdict = read_as_owner_locked(s);
 	/* not before: what is unread would wake the keeper */
 	zkev_take_back_locked(&s->events, s->sock);
 	s->notify = false;			/* whoever waited looks again anyway */
-	zks_leave(s, &saved);
+	zks_leave(s);
 	if (verdict == FRAME_WAIT)
 		wait_for_the_rest();
 }

@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * session_int.h
- *	  What session.c, connection.c, events.c, request.c, node.c, frame.c,
- *	  resolve.c and tls.c share.
+ *	  What the files of this room share.
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
@@ -170,6 +169,11 @@ typedef enum ZkFrameVerdict
 struct ZkSession
 {
 	pthread_mutex_t mutex;
+#ifdef ZKLOCK_ASSERTIONS
+	bool		locked;
+	pthread_t	locked_by;
+#endif
+	sigset_t	owner_mask;		/* its signals, while it has the mutex */
 	pthread_t	keeper;
 	ZkEvents	events;
 	char	   *hosts;
@@ -237,18 +241,33 @@ extern void zkev_take_back_locked(ZkEvents *e, int sock);
 extern uint32_t zkev_wait(ZkEvents *e, uint32_t generation, int ms);
 extern bool zkev_owner_woken(ZkEvents *e, uint32_t generation);
 
-/* session.c */
+/* core.c */
 extern bool zks_make_uuid(char *text);
 extern uint32_t zks_random(uint32_t n);
-extern void zks_enter(ZkSession *s, sigset_t *saved);
-extern void zks_leave(ZkSession *s, const sigset_t *saved);
+
+/*
+ * The mutex.  The main thread's signals are blocked meanwhile where a handler may
+ * leave the process; the keeper takes none.
+ */
+extern void zks_enter(ZkSession *s);
+extern void zks_leave(ZkSession *s);
+extern void zks_keeper_enter(ZkSession *s);
+extern void zks_keeper_leave(ZkSession *s);
+extern void zkcn_cork_locked(ZkSession *s);
+extern void zkcn_uncork_locked(ZkSession *s);
 extern void zks_wake_keeper(ZkSession *s);
 extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_end_locked(ZkSession *s, int error);
-extern void zks_suspend_locked(ZkSession *s);
-extern void zks_forfeit_locked(ZkSession *s);
 extern bool zks_usable_locked(ZkSession *s);
-extern void zks_trouble_locked(ZkSession *s, const char *what);
+
+/* A server must never fall because of us, so only where PostgreSQL would, too */
+#ifdef ZKLOCK_ASSERTIONS
+#include <assert.h>
+#define zk_assert(condition)	assert(condition)
+extern bool zks_has_mutex(ZkSession *s);	/* by this thread */
+#else
+#define zk_assert(condition)	((void) 0)
+#endif
 
 /* of two moments */
 static inline int64_t
@@ -258,8 +277,9 @@ zks_earlier(int64_t a, int64_t b)
 }
 
 /* connection.c */
-extern void zkcn_cork_locked(ZkSession *s);
-extern void zkcn_uncork_locked(ZkSession *s);
+extern void zks_trouble_locked(ZkSession *s, const char *what);
+extern void zks_suspend_locked(ZkSession *s);
+extern void zks_forfeit_locked(ZkSession *s);
 extern void zkcn_mend_locked(ZkSession *s);
 extern bool zkcn_hurry_locked(ZkSession *s);
 extern int64_t zkcn_prepare_locked(ZkSession *s, int64_t now);
@@ -280,7 +300,6 @@ extern int	zkr_failed_op(const ZkRequest *r);
 extern void zkr_prove_locked(ZkRequest *r);
 extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
 extern ZkRequest *zkr_next_locked(ZkSession *s);
-extern void zkr_forget_locked(ZkRequest *r);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_free_all(ZkSession *s);
 extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);

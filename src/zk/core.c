@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * core.c
+ *	  What all files of this room stand on: the clock, the mutex, and the
+ *	  session's state.
+ *
+ * It calls none of them but wakeup's.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "session_int.h"
+
+int64_t
+zks_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_BOOTTIME, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* A name that nothing else has; false if the system has no random numbers */
+bool
+zks_make_uuid(char *text)
+{
+	unsigned char b[16];
+
+	if (getrandom(b, sizeof(b), 0) != (ssize_t) sizeof(b))
+		return false;
+	b[6] = (b[6] & 0x0f) | 0x40;	/* version 4 */
+	b[8] = (b[8] & 0x3f) | 0x80;
+	snprintf(text, ZKP_UUID_LEN,
+			 "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+			 b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
+			 b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+	return true;
+}
+
+/*
+ * Below n; 0 if the system has no random numbers.  The process's own, random(),
+ * is for whoever has seeded it.
+ */
+uint32_t
+zks_random(uint32_t n)
+{
+	uint32_t	random;
+
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != (ssize_t) sizeof(random))
+		return 0;
+	return random % n;
+}
+
+/*-------------------------------------------------------------------------
+ * The mutex, and what goes out when it is free again
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * The library sends each request in two pieces, with TCP_NODELAY.  What is sent
+ * under one hold of the mutex, or while the owner gathers, goes out together
+ * when that ends: one packet, and one wake-up of the server, for create and list.
+ * (Should nobody end it, the kernel does, after 200 ms.)
+ */
+void
+zkcn_cork_locked(ZkSession *s)
+{
+	int			on = 1;
+
+	zk_assert(zks_has_mutex(s));
+	if (!s->corked && s->wire == NULL)	/* with TLS the socket is no TCP */
+		s->corked = setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0;
+}
+
+/* The socket may have been closed meanwhile, and the number be another's: harmless */
+void
+zkcn_uncork_locked(ZkSession *s)
+{
+	int			off = 0;
+
+	zk_assert(zks_has_mutex(s));
+	if (s->corked)
+		(void) setsockopt(s->sock, IPPROTO_TCP, TCP_CORK, &off, sizeof(off));
+	s->corked = false;
+}
+
+void
+zks_wake_keeper(ZkSession *s)
+{
+	zkev_wake_keeper(&s->events);
+}
+
+static void
+lock(ZkSession *s)
+{
+	pthread_mutex_lock(&s->mutex);
+#ifdef ZKLOCK_ASSERTIONS
+	s->locked_by = pthread_self();
+	s->locked = true;
+#endif
+}
+
+static void
+unlock(ZkSession *s)
+{
+	bool		notify = s->notify;
+
+	if (!atomic_load(&s->gathering))
+		zkcn_uncork_locked(s);
+	s->notify = false;
+#ifdef ZKLOCK_ASSERTIONS
+	s->locked = false;
+#endif
+	pthread_mutex_unlock(&s->mutex);
+	if (notify)
+		zkev_tell_owner(&s->events);
+}
+
+#ifdef ZKLOCK_ASSERTIONS
+bool
+zks_has_mutex(ZkSession *s)
+{
+	return s->locked && pthread_equal(s->locked_by, pthread_self());
+}
+#endif
+
+void
+zks_enter(ZkSession *s)
+{
+	sigset_t	all;
+	sigset_t	before;
+
+	if (!s->handlers_return)
+	{
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &before);
+	}
+	lock(s);
+	if (!s->handlers_return)
+		s->owner_mask = before;
+}
+
+void
+zks_leave(ZkSession *s)
+{
+	sigset_t	before = s->owner_mask;
+
+	unlock(s);
+	if (!s->handlers_return)
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void
+zks_keeper_enter(ZkSession *s)
+{
+	lock(s);
+}
+
+void
+zks_keeper_leave(ZkSession *s)
+{
+	unlock(s);
+}
+
+/*-------------------------------------------------------------------------
+ * The session's state
+ *-------------------------------------------------------------------------
+ */
+
+/* Can a request be sent? */
+bool
+zks_usable_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	return s->zh != NULL && s->info.state == ZKS_CONNECTED && !s->broken;
+}
+
+void
+zks_set_state_locked(ZkSession *s, ZkSessionState state)
+{
+	zk_assert(zks_has_mutex(s));
+	if (state == ZKS_SUSPENDED && s->info.state == ZKS_CONNECTED)
+		s->info.suspended_at = zks_now();
+	s->info.state = state;
+	s->notify = true;
+}
+
+/* The session is over: what it made is gone, or as good as that */
+void
+zks_end_locked(ZkSession *s, int error)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->info.state == ZKS_OVER)
+		return;
+	if (error != ZCLOSING && s->info.epoch > 0 && !s->info.forfeited)
+		s->info.losses++;
+	s->info.error = error;
+	zks_set_state_locked(s, ZKS_OVER);
+}
