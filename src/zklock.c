@@ -28,6 +28,7 @@
 #include "lock/hold.h"
 #include "lock/queue.h"
 #include "lock/statement.h"
+#include "lock/unlock.h"
 #include "lock/xact.h"
 
 MODULE_MAGIC_COMPAT();

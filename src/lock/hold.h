@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hold.h
- *	  What this backend holds, and what transactions do to it.
+ *	  Taking locks, and what this backend holds.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,14 +9,10 @@
 #define ZKLOCK_HOLD_H
 
 #include "datatype/timestamp.h"
-#include "backend/wait.h"
-#include "zk/protocol.h"
 
-typedef enum ZkScope
-{
-	ZK_SCOPE_SESSION,
-	ZK_SCOPE_TRANSACTION
-} ZkScope;
+#include "backend/wait.h"
+#include "table.h"
+#include "zk/protocol.h"
 
 typedef enum ZkHoldState
 {
@@ -47,15 +43,6 @@ typedef struct ZkHoldInfo
 extern bool zkh_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 					 bool may_wait, ZkWait *wait);
 
-/*
- * Give the latest session-scope hold back; false, with a WARNING, without one
- * and when it proves to have been lost
- */
-extern bool zkh_unlock(const char *path, ZkpMode mode);
-
-/* Give all session-scope holds back; returns how many, lost ones not counted */
-extern int64 zkh_unlock_all(void);
-
 /* The fencing token; false when not held, or lost */
 extern bool zkh_token(const char *path, int64 *token);
 
@@ -64,20 +51,6 @@ extern bool zkh_token(const char *path, int64 *token);
  * none, 40001 when it is lost.
  */
 extern int64 zkh_fencing_token(const char *path);
-
-/*
- * First thing in whatever uses ZooKeeper, or its tokens, but to give back or to
- * show: with nothing held, changed settings of the ZooKeeper session take effect;
- * else raises 55000 if they name another ensemble.
- */
-extern void zkh_follow_settings(void);
-
-/*
- * Where in ZooKeeper the lock of that path is, under the root that is set now;
- * UTF-8, palloc'ed.  Nobody but this uses the root.  Raises 42501 as
- * zklock_refuse_dropped_settings does.
- */
-extern char *zkh_full_path(const char *path);
 
 /* Calls back for each row of zk_locks */
 extern void zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);

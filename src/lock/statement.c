@@ -22,8 +22,8 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "hold.h"
 #include "statement.h"
+#include "unlock.h"
 #include "xact.h"
 
 static ExecutorFinish_hook_type next_ExecutorFinish = NULL;

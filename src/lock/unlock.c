@@ -13,7 +13,8 @@
 
 #include "backend/client.h"
 #include "backend/settings.h"
-#include "hold_int.h"
+#include "table.h"
+#include "unlock.h"
 
 /* To who wants to give back what is not the session's */
 #define TRANSACTION_HINT \

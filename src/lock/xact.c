@@ -27,7 +27,7 @@
 #include "backend/client.h"
 #include "backend/compat.h"
 #include "backend/settings.h"
-#include "hold_int.h"
+#include "table.h"
 #include "xact.h"
 
 /* How late a cancel may be noticed while releases are confirmed */
@@ -637,7 +637,12 @@ zkx_watch_commits(void)
 void
 zkx_initialize(void)
 {
+	static bool registered = false;
+
+	if (registered)
+		return;
 	RegisterSubXactCallback(subxact_callback, NULL);
+	registered = true;
 }
 
 static void

@@ -11,6 +11,12 @@
 /* When the library is loaded */
 extern void zkx_watch_commits(void);
 
+/* Before the first lock of the backend; may be called again */
+extern void zkx_initialize(void);
+
+/* Before a lock is taken: the guard is to run before what others do at COMMIT */
+extern void zkx_be_first_at_commit(void);
+
 /* Does this session hold, or await, a lock?  What follows is only for who does. */
 extern bool zkx_has_locks(void);
 

@@ -1,25 +1,30 @@
 /*-------------------------------------------------------------------------
  *
- * hold_int.h
- *	  What hold.c, unlock.c and xact.c share: the locks and holds of this
- *	  backend.
+ * table.h
+ *	  The table of this backend's locks, and the holds on each: for those that
+ *	  take them, give them back, and end transactions.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_HOLD_INT_H
-#define ZKLOCK_HOLD_INT_H
+#ifndef ZKLOCK_TABLE_H
+#define ZKLOCK_TABLE_H
 
 #include "lib/ilist.h"
 #include "utils/hsearch.h"
 
 #include "backend/path.h"
-#include "hold.h"
 #include "lock.h"
 
 /* What an error says of a lost lock; the DETAIL is zkc_loss_detail's */
 #define LOST_HINT(lock) \
 	"Call %s if it is a session-scope lock, then lock again and repeat the transaction.", \
 	zkh_unlock_function(lock)
+
+typedef enum ZkScope
+{
+	ZK_SCOPE_SESSION,
+	ZK_SCOPE_TRANSACTION
+} ZkScope;
 
 /* The same path under two roots is two locks, and the same lock may have two names */
 typedef struct LockKey
@@ -58,7 +63,6 @@ typedef struct Hold
 	bool		doubted;		/* nobody knows whether it was */
 } Hold;
 
-/* hold.c */
 extern HTAB *zkh_locks;			/* NULL: this backend never took a lock */
 extern dlist_head zkh_xact_holds;	/* of the current transaction */
 
@@ -85,7 +89,36 @@ extern Lock *zkh_base(Lock *lock);
 extern char *zkh_name(const Lock *lock);
 extern const char *zkh_unlock_function(const Lock *lock);
 
+/* As zklock.root was when it was taken; palloc'ed */
+extern char *zkh_root_of(const Lock *lock);
+
+/*
+ * First thing in whatever uses ZooKeeper, or its tokens, but to give back or to
+ * show: with nothing held, changed settings of the ZooKeeper session take effect;
+ * else raises 55000 if they name another ensemble.
+ */
+extern void zkh_follow_settings(void);
+
+/*
+ * Where in ZooKeeper the lock of that path is, under the root that is set now;
+ * UTF-8, palloc'ed.  Nobody but this uses the root.  Raises 42501 as
+ * zklock_refuse_dropped_settings does.
+ */
+extern char *zkh_full_path(const char *path);
+
+extern void zkh_make_table(void);
+
+/* The entry of the path, as zkh_full_path has just given it: found, or made */
+extern Lock *zkh_enter_lock(const char *path, ZkpMode mode);
+
+/* A hold of the current subtransaction, counted 0 */
+extern Hold *zkh_make_hold(Lock *lock, ZkScope scope);
+
 /* What follows does not fail */
+
+/* The lock has a node now: it is held */
+extern void zkh_take_node(Lock *lock, const ZkGrant *grant);
+extern int	zkh_node_count(void);
 
 /* path: as zkh_full_path gives it */
 extern Lock *zkh_find_lock(const char *path, ZkpMode mode);
@@ -109,8 +142,4 @@ extern Hold *zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 /* Of those that are not given back, or NULL */
 extern Hold *zkh_latest_hold(Lock *lock, ZkScope scope);
 
-/* xact.c: before the first lock of the backend, and of each transaction */
-extern void zkx_initialize(void);
-extern void zkx_be_first_at_commit(void);
-
-#endif							/* ZKLOCK_HOLD_INT_H */
+#endif							/* ZKLOCK_TABLE_H */

@@ -1,0 +1,336 @@
+/*-------------------------------------------------------------------------
+ *
+ * table.c
+ *	  The table of this backend's locks, and the holds on each.
+ *
+ * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often
+ * it was taken, in which scope, in which subtransaction.  Equal holds are one
+ * entry with a count, since a row trigger may take the same lock ten thousand
+ * times.  The node goes when the last hold goes.  That alone gives re-entry,
+ * both scopes, and exact partial rollback.
+ *
+ * A shared lock that is taken under the exclusive one of the same path stands
+ * on that one's node, and inherits it when the exclusive one is given back:
+ * nobody can get in between.  The other way round the exclusive lock gets a
+ * node of its own, at the end of the queue.
+ *
+ * Holds taken in the current transaction are also in one list, the outermost
+ * subtransaction's first, so that the end of a subtransaction has to look at
+ * the tail only.  An entry whose count has come to zero by zk_unlock stays in
+ * that list until the transaction ends: the transaction did rely on the lock.
+ *
+ * A subtransaction is known by its id.  Ids begin anew in each transaction,
+ * so holds that outlive theirs lose it (InvalidSubTransactionId).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+
+#include "backend/client.h"
+#include "backend/settings.h"
+#include "table.h"
+
+static MemoryContext hold_context = NULL;
+HTAB	   *zkh_locks = NULL;
+dlist_head	zkh_xact_holds = DLIST_STATIC_INIT(zkh_xact_holds);
+static int	nnodes = 0;
+
+/*-------------------------------------------------------------------------
+ * Locks
+ *-------------------------------------------------------------------------
+ */
+
+/* A table of texts would have room for the longest in each entry: 2 kB */
+
+static uint32
+hash_key(const void *key, Size keysize)
+{
+	const LockKey *k = key;
+
+	return hash_bytes((const unsigned char *) k->path, (int) strlen(k->path)) ^ k->mode;
+}
+
+static int
+compare_keys(const void *a, const void *b, Size keysize)
+{
+	const LockKey *key = a;
+	const LockKey *other = b;
+
+	return key->mode != other->mode ? 1 : strcmp(key->path, other->path);
+}
+
+void
+zkh_make_table(void)
+{
+	HASHCTL		ctl;
+
+	if (zkh_locks != NULL)
+		return;
+	if (hold_context == NULL)
+		hold_context = AllocSetContextCreate(TopMemoryContext, "zklock",
+											 ALLOCSET_DEFAULT_SIZES);
+	ctl.keysize = sizeof(LockKey);
+	ctl.entrysize = sizeof(Lock);
+	ctl.hash = hash_key;
+	ctl.match = compare_keys;
+	ctl.hcxt = hold_context;
+	zkh_locks = hash_create("zklock locks", 16, &ctl,
+							HASH_ELEM | HASH_FUNCTION | HASH_COMPARE | HASH_CONTEXT);
+}
+
+char *
+zkh_full_path(const char *path)
+{
+	zklock_refuse_dropped_settings();
+	return zkpath_join(zklock_root, path);
+}
+
+Lock *
+zkh_find_lock(const char *path, ZkpMode mode)
+{
+	LockKey		key = {.mode = (char) mode,.path = unconstify(char *, path)};
+
+	if (zkh_locks == NULL)
+		return NULL;
+	return hash_search(zkh_locks, &key, HASH_FIND, NULL);
+}
+
+Lock *
+zkh_twin_of(Lock *lock)
+{
+	switch ((ZkpMode) lock->key.mode)
+	{
+		case ZKP_SHARED:
+			return zkh_find_lock(lock->key.path, ZKP_EXCLUSIVE);
+		case ZKP_EXCLUSIVE:
+			return zkh_find_lock(lock->key.path, ZKP_SHARED);
+		default:
+			return NULL;
+	}
+}
+
+Lock *
+zkh_base(Lock *lock)
+{
+	Lock	   *twin;
+
+	if (lock->taken)
+		return lock;
+	if (lock->key.mode != ZKP_SHARED)
+		return NULL;
+	twin = zkh_twin_of(lock);
+	return twin != NULL && twin->taken ? twin : NULL;
+}
+
+Lock *
+zkh_enter_lock(const char *path, ZkpMode mode)
+{
+	Lock	   *lock = zkh_find_lock(path, mode);
+	LockKey		key = {.mode = (char) mode};
+
+	if (lock != NULL)
+		return lock;
+	key.path = MemoryContextStrdup(hold_context, path);
+	lock = hash_search(zkh_locks, &key, HASH_ENTER, NULL);
+	lock->root_len = zkpath_root_len(zklock_root);
+	lock->taken = false;
+	lock->ended = false;
+	lock->loss = ZK_NOT_LOST;
+	lock->count = 0;
+	lock->guarded = 0;
+	dlist_init(&lock->holds);
+	return lock;
+}
+
+char *
+zkh_root_of(const Lock *lock)
+{
+	return lock->root_len == 0 ? pstrdup("/") : pnstrdup(lock->key.path, lock->root_len);
+}
+
+char *
+zkh_name(const Lock *lock)
+{
+	const char *path = zkpath_for_display(lock->key.path + lock->root_len);
+	const char *root = zkh_root_of(lock);
+
+	if (strcmp(root, zklock_root) == 0)
+		return psprintf("\"%s\"", path);
+	return psprintf("\"%s\" (under \"%s\")", path, zkpath_for_display(root));
+}
+
+/* What gives a session-scope hold of it back */
+const char *
+zkh_unlock_function(const Lock *lock)
+{
+	if (lock->key.mode == ZKP_SHARED)
+		return "zk_unlock_shared";
+	if (lock->key.mode == ZKP_SEMAPHORE)
+		return "zk_semaphore_release";
+	return "zk_unlock";
+}
+
+ZkSession *
+zkh_session_of(Lock *lock)
+{
+	ZkSession  *session = zkc_session();
+
+	return lock->taken && lock->generation == zkc_generation() ? session : NULL;
+}
+
+int
+zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
+{
+	ZkSession  *session = zkc_session();
+	ZkLoss		loss = ZK_NOT_LOST;
+	int			lost;
+
+	for (lost = 0; lost < n; lost++)
+	{
+		if (locks[lost]->loss != ZK_NOT_LOST)
+			return lost;
+		if (session == NULL || locks[lost]->generation != zkc_generation())
+		{
+			loss = zkc_last_loss();
+			break;
+		}
+	}
+	if (lost == n)
+	{
+		/* a process that was stopped learns it here before its keeper does */
+		zks_expire(session);
+		lost = zkn_first_lost(session, nodes, n, &loss);
+	}
+	if (lost >= 0)
+		locks[lost]->loss = loss != ZK_NOT_LOST ? loss : ZK_LOST_SESSION;
+	return lost;
+}
+
+bool
+zkh_is_lost(Lock *lock)
+{
+	Lock	   *base = zkh_base(lock);
+
+	return base != NULL && zkh_first_lost(&base, &base->grant.node, 1) == 0;
+}
+
+void
+zkh_take_node(Lock *lock, const ZkGrant *grant)
+{
+	lock->grant = *grant;
+	lock->generation = zkc_generation();
+	lock->taken = true;
+	lock->loss = ZK_NOT_LOST;
+	lock->acquired_at = GetCurrentTimestamp();
+	nnodes++;
+}
+
+bool
+zkh_leave_node(Lock *lock)
+{
+	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkh_twin_of(lock) : NULL;
+
+	if (heir != NULL && (heir->count == 0 || heir->taken))
+		heir = NULL;
+	if (heir != NULL)
+	{
+		heir->taken = true;
+		heir->loss = lock->loss;
+		heir->grant = lock->grant;
+		heir->generation = lock->generation;
+	}
+	else
+		nnodes--;
+	lock->taken = false;
+	lock->loss = ZK_NOT_LOST;
+	lock->grant.node = NULL;
+	return heir != NULL;
+}
+
+void
+zkh_forget_if_unused(Lock *lock)
+{
+	char	   *path = lock->key.path;
+
+	if (!dlist_is_empty(&lock->holds))
+		return;
+	hash_search(zkh_locks, &lock->key, HASH_REMOVE, NULL);
+	pfree(path);
+}
+
+int
+zkh_node_count(void)
+{
+	return nnodes;
+}
+
+void
+zkh_follow_settings(void)
+{
+	if (nnodes == 0)
+		zkc_follow_settings();
+	else
+		zkc_refuse_another_ensemble();
+}
+
+/*-------------------------------------------------------------------------
+ * Holds
+ *-------------------------------------------------------------------------
+ */
+
+Hold *
+zkh_make_hold(Lock *lock, ZkScope scope)
+{
+	Hold	   *hold = MemoryContextAllocZero(hold_context, sizeof(Hold));
+
+	hold->lock = lock;
+	hold->scope = scope;
+	hold->subid = GetCurrentSubTransactionId();
+	dlist_push_tail(&lock->holds, &hold->in_lock);
+	dlist_push_tail(&zkh_xact_holds, &hold->in_xact);
+	return hold;
+}
+
+Hold *
+zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == scope && hold->subid == subid)
+			return hold;
+	}
+	return NULL;
+}
+
+Hold *
+zkh_latest_hold(Lock *lock, ZkScope scope)
+{
+	dlist_iter	iter;
+
+	dlist_reverse_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == scope && hold->count > 0)
+			return hold;
+	}
+	return NULL;
+}
+
+void
+zkh_remove_hold(Hold *hold)
+{
+	hold->lock->count -= hold->count;
+	dlist_delete(&hold->in_lock);
+	if (hold->subid != InvalidSubTransactionId)
+		dlist_delete(&hold->in_xact);
+	pfree(hold);
+}

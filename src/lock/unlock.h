@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * unlock.h
+ *	  Giving back before the transaction ends.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_UNLOCK_H
+#define ZKLOCK_UNLOCK_H
+
+#include "zk/protocol.h"
+
+/*
+ * Give the latest session-scope hold back; false, with a WARNING, without one
+ * and when it proves to have been lost
+ */
+extern bool zkh_unlock(const char *path, ZkpMode mode);
+
+/* Give all session-scope holds back; returns how many, lost ones not counted */
+extern int64 zkh_unlock_all(void);
+
+#endif							/* ZKLOCK_UNLOCK_H */
