@@ -22,6 +22,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "guard.h"
 #include "statement.h"
 #include "unlock.h"
 #include "xact.h"
@@ -152,7 +153,7 @@ note_statement(const Node *statement, NodeTag tag)
 			break;
 		case T_DropStmt:		/* of the extension, or of its schema */
 		case T_DropOwnedStmt:
-			zkx_may_have_dropped_extension();
+			zkg_dropped_something();
 			break;
 		default:
 			break;
@@ -173,7 +174,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		((DiscardStmt *) statement)->target == DISCARD_ALL;
 
 	if (has_locks && cannot_be_undone(statement))
-		zkx_guard_statement();
+		zkg_guard_statement();
 	if (next_ProcessUtility)
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 							queryEnv, dest, qc);

@@ -21,18 +21,9 @@ extern void zkx_be_first_at_commit(void);
 extern bool zkx_has_locks(void);
 
 /*
- * The commit guard ahead of time, for a statement that cannot be undone once
- * it has been carried out.  Raises 40001.
- */
-extern void zkx_guard_statement(void);
-
-/*
  * The current transaction has written where that may leave it without an id.  It
  * counts also when a subtransaction takes that back, as an id would stay.
  */
 extern void zkx_writes_elsewhere(void);
-
-/* It has dropped something, which may be the extension */
-extern void zkx_may_have_dropped_extension(void);
 
 #endif							/* ZKLOCK_XACT_H */

@@ -1,0 +1,310 @@
+/*-------------------------------------------------------------------------
+ *
+ * guard.c
+ *	  The commit guard: a transaction that relied on a lock does not commit
+ *	  without it.
+ *
+ * What can be known is settled here, before COMMIT does what cannot be undone;
+ * only this may raise.  When it runs, xact.c says.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+
+#include "backend/client.h"
+#include "backend/compat.h"
+#include "backend/settings.h"
+#include "guard.h"
+#include "table.h"
+
+/*-------------------------------------------------------------------------
+ * What the transaction has done
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * What the transaction with this local id has done.  That of another is void, so
+ * nothing need be cleared when a transaction ends.
+ */
+typedef struct Deeds
+{
+	LocalTransactionId lxid;
+	bool		judged;			/* by zkg_guard_statement */
+	bool		wrote_elsewhere;
+	bool		dropped_something;
+} Deeds;
+
+static Deeds last_deeds;
+
+static Deeds *
+deeds(void)
+{
+	LocalTransactionId lxid = lxid_compat();
+
+	if (last_deeds.lxid != lxid)
+		last_deeds = (Deeds)
+	{
+		.lxid = lxid
+	};
+	return &last_deeds;
+}
+
+void
+zkg_wrote_elsewhere(void)
+{
+	deeds()->wrote_elsewhere = true;
+}
+
+void
+zkg_dropped_something(void)
+{
+	deeds()->dropped_something = true;
+}
+
+bool
+zkg_has_dropped_something(void)
+{
+	return deeds()->dropped_something;
+}
+
+bool
+zkg_has_written(void)
+{
+	return TransactionIdIsValid(GetTopTransactionIdIfAny()) || deeds()->wrote_elsewhere;
+}
+
+/*-------------------------------------------------------------------------
+ * The commit guard
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * A transaction relies on the locks that it took and did not roll back to a
+ * savepoint, and, if it has written, on all that the session holds.  If one of
+ * them is lost, or may be, it does not commit.  What is left is the time from
+ * here to the commit record; zk_fence closes that.
+ */
+
+static void
+raise_lost_at_commit(const Lock *lock, ZkLoss loss)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on %s was lost", zkh_name(lock)),
+			 errdetail_internal("%s", zkc_loss_detail(loss)),
+			 errhint(LOST_HINT(lock))));
+}
+
+static void
+raise_doubt_at_commit(const Lock *lock)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on %s may have been lost", zkh_name(lock)),
+			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
+			 errhint(LOST_HINT(lock))));
+}
+
+/* The locks that the current transaction relies on */
+typedef struct Relied
+{
+	Lock	  **locks;
+	ZkNode	  **nodes;			/* theirs */
+	int			n;
+} Relied;
+
+static void
+rely_on(Relied *relied, Lock *lock, uint64 run)
+{
+	if (lock->guarded == run)
+		return;
+	lock->guarded = run;
+	relied->locks[relied->n] = lock;
+	relied->nodes[relied->n++] = lock->grant.node;
+}
+
+/* Raises for what was lost, or doubted, when it was given back */
+static void
+find_relied(Relied *relied, bool writes)
+{
+	static uint64 run = 0;
+	long		n = hash_get_num_entries(zkh_locks);
+	dlist_iter	iter;
+
+	run++;
+	relied->n = 0;
+	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
+	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
+	dlist_foreach(iter, &zkh_xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+		Lock	   *base = zkh_base(hold->lock);
+
+		if (hold->loss != ZK_NOT_LOST)
+			raise_lost_at_commit(hold->lock, hold->loss);
+		if (hold->doubted)
+			raise_doubt_at_commit(hold->lock);
+		if (base != NULL && !hold->proven)
+			rely_on(relied, base, run);
+	}
+	if (writes)
+	{
+		HASH_SEQ_STATUS status;
+		Lock	   *lock;
+
+		hash_seq_init(&status, zkh_locks);
+		while ((lock = hash_seq_search(&status)) != NULL)
+		{
+			if (lock->count > 0)
+				rely_on(relied, zkh_base(lock), run);
+		}
+	}
+}
+
+static void
+refuse_lost_at_commit(const Relied *relied)
+{
+	int			lost = zkh_first_lost(relied->locks, relied->nodes, relied->n);
+
+	if (lost >= 0)
+		raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
+}
+
+/* Returns one of the locks that the transaction relies on, if there is any */
+Lock *
+zkg_guard(bool writes)
+{
+	Relied		relied;
+	bool		proven;
+	ZkWait		wait;
+	ZkProof		proof;
+
+	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
+		return NULL;
+	find_relied(&relied, writes);
+	if (relied.n == 0)
+		return NULL;
+	refuse_lost_at_commit(&relied);
+	proven = zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_are_proven(relied.nodes, relied.n);
+	refuse_lost_at_commit(&relied);
+	if (proven)
+		return relied.locks[0];
+
+	zkwait_begin(&wait, -1, false);
+	proof = zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout));
+	if (proof != ZKC_NO_ANSWER)
+		refuse_lost_at_commit(&relied); /* what came with the answer counts, too */
+	if (proof == ZKC_PROVEN)
+		return relied.locks[0];
+	raise_doubt_at_commit(relied.locks[0]);
+	return NULL;				/* not reached */
+}
+
+void
+zkg_guard_statement(void)
+{
+	(void) zkg_guard(true);
+	deeds()->judged = true;
+}
+
+/*
+ * What cannot be undone, and was judged before it began, is not refused once it
+ * is done.  No other statement is part of such a transaction.
+ */
+bool
+zkg_is_judged(void)
+{
+	return deeds()->judged && is_sole_statement_compat();
+}
+
+/*-------------------------------------------------------------------------
+ * What COMMIT waits for after the guard
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * PreCommit_Notify waits for a lock of the whole cluster, which a notifier keeps
+ * while it waits for its synchronous standby: without end, maybe.  To take that
+ * lock before the guard would be no better: postgres_fdw commits in between, and
+ * a server that is this one, and notifies, too, would wait for us unseen.  So
+ * waits for PostgreSQL's locks are bounded from the guard to the commit, as
+ * lock_timeout does it, by what is left of the proof's time.
+ */
+static struct
+{
+	bool		active;
+	int			lock_timeout;	/* the user's */
+	int64		until;
+	const Lock *lock;			/* one that the transaction relies on */
+	ErrorContextCallback context;
+}			bound;
+
+/* The error is not lock_timeout's, but the guard's */
+static void
+explain_bound(void *arg)
+{
+	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || zks_now() < bound.until)
+		return;
+	errcode(ERRCODE_T_R_SERIALIZATION_FAILURE);
+	errmsg("could not commit: the lock on %s may have been lost", zkh_name(bound.lock));
+	errdetail("COMMIT waited for a lock of PostgreSQL's own, such as the one that NOTIFY takes, until ZooKeeper's last confirmation was too old.");
+	errhint(LOST_HINT(bound.lock));
+}
+
+/* By the user's lock_timeout, too: who finds his own time over has his own error */
+static void
+bound_next_wait(void)
+{
+	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
+
+	if (bound.lock_timeout > 0)
+		ms = Min(ms, bound.lock_timeout);
+	LockTimeout = (int) Min(ms, INT_MAX);
+}
+
+/* Until two thirds of the session timeout: see zkc_is_fresh */
+void
+zkg_bound_waits(const Lock *lock)
+{
+	ZkSessionInfo info;
+
+	zks_info(zkc_peek(), &info);
+	bound.until = info.quorum_at + info.timeout_ms * ZKS_MS / 3 * 2;
+	bound.lock = lock;
+	bound.active = true;
+	bound.lock_timeout = LockTimeout;
+	bound_next_wait();
+	bound.context.callback = explain_bound;
+	bound.context.previous = error_context_stack;
+	error_context_stack = &bound.context;
+}
+
+void
+zkg_bound_next_wait(void)
+{
+	if (bound.active)
+		bound_next_wait();
+}
+
+/* Does not fail.  After an error PostgreSQL has taken our context away itself. */
+void
+zkg_unbound_waits(void)
+{
+	if (!bound.active)
+		return;
+	bound.active = false;
+	LockTimeout = bound.lock_timeout;
+	for (ErrorContextCallback **context = &error_context_stack;
+		 *context != NULL; context = &(*context)->previous)
+	{
+		if (*context == &bound.context)
+		{
+			*context = bound.context.previous;
+			break;
+		}
+	}
+}
