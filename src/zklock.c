@@ -18,17 +18,17 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
-#include "backend/client.h"
+#include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/encoding.h"
-#include "backend/identity.h"
+#include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "lock/fence.h"
 #include "lock/hold.h"
-#include "lock/queue.h"
+#include "lock/inspect.h"
+#include "lock/release.h"
 #include "lock/statement.h"
-#include "lock/unlock.h"
 #include "lock/xact.h"
 
 MODULE_MAGIC_COMPAT();

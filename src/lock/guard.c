@@ -15,7 +15,7 @@
 #include "storage/proc.h"
 #include "utils/memutils.h"
 
-#include "backend/client.h"
+#include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/settings.h"
 #include "guard.h"

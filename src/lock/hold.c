@@ -14,11 +14,11 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "backend/client.h"
+#include "acquire.h"
+#include "backend/backend_session.h"
 #include "backend/encoding.h"
 #include "backend/settings.h"
 #include "hold.h"
-#include "lock.h"
 #include "table.h"
 #include "xact.h"
 

@@ -23,8 +23,8 @@
 #include "utils/rel.h"
 
 #include "guard.h"
+#include "release.h"
 #include "statement.h"
-#include "unlock.h"
 #include "xact.h"
 
 static ExecutorFinish_hook_type next_ExecutorFinish = NULL;

@@ -30,7 +30,7 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "backend/client.h"
+#include "backend/backend_session.h"
 #include "backend/settings.h"
 #include "table.h"
 

@@ -12,8 +12,8 @@
 #include "lib/ilist.h"
 #include "utils/hsearch.h"
 
+#include "acquire.h"
 #include "backend/path.h"
-#include "lock.h"
 
 /* What an error says of a lost lock; the DETAIL is zkc_loss_detail's */
 #define LOST_HINT(lock) \

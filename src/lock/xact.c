@@ -24,7 +24,7 @@
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
-#include "backend/client.h"
+#include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/settings.h"
 #include "guard.h"

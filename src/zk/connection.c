@@ -20,12 +20,12 @@
 #include <netinet/tcp.h>
 #include <arpa/inet.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 /* See SURELY_SENT in request.c */
 #define SEND_BUFFER			(256 * 1024)
 
-/* See ZKN_MULTI_BYTES in session_int.h; what the kernel allows is less, mostly */
+/* See ZKN_MULTI_BYTES in internal.h; what the kernel allows is less, mostly */
 #define RECEIVE_BUFFER		(1024 * 1024)
 
 /* A server may ask for more than we did, but not for days: HTTP servers do */

@@ -15,7 +15,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 int64_t
 zks_now(void)

@@ -39,7 +39,7 @@
 
 #include <zookeeper/proto.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 /* Between these lie the lengths of a handshake's answer, old and new */
 #define HANDSHAKE_MIN		36

@@ -36,7 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 struct ZkNode
 {
@@ -1005,7 +1005,7 @@ catch_up(ZkNode *n, int64_t now)
 /*
  * A watch on the node itself, unless there is one that can still tell.  One
  * that the library took along from another connection can, but too late: see
- * lock.c.
+ * acquire.c.
  */
 static void
 keep_watch(ZkNode *n)
@@ -1087,7 +1087,7 @@ zkn_connected_locked(ZkSession *s)
 /*
  * Once a heartbeat: deletes that could not be sent, second looks, and a watch on
  * each node that is still ours, so that its loss is noticed before its own create
- * is too old to prove that it is there (client.c, zkc_is_proven).
+ * is too old to prove that it is there (backend_session.c, zkc_is_proven).
  */
 void
 zkn_heartbeat_locked(ZkSession *s)

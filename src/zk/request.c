@@ -17,7 +17,7 @@
 
 #include <zookeeper/proto.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 /*
  * So many small requests fit into the socket's buffer for certain (session.c

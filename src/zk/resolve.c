@@ -23,7 +23,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 #define MAX_ADDRESSES	64
 #define ADDRESS_LEN		(NI_MAXHOST + NI_MAXSERV + 2)

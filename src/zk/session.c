@@ -6,7 +6,7 @@
  * A backend spends most of its life where no code of ours runs, so a thread
  * sends the heartbeats: the keeper.  It drives the single-threaded client
  * library; the main thread sends its own requests, under the same mutex, and
- * reads the answers for as long as it waits for them (events.c), the keeper all
+ * reads the answers for as long as it waits for them (wakeup.c), the keeper all
  * others.  (The multi-threaded library would do the first half, but answers a
  * failed pthread_create with abort(), takes signals that belong to the main
  * thread, and can block where it is closed.)
@@ -31,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 #define KEEPER_STACK		(256 * 1024)
 

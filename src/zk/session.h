@@ -22,7 +22,7 @@
 
 #include "protocol.h"
 
-/* Descriptors that a session uses: those of events.c, the socket; with TLS, two more */
+/* Descriptors that a session uses: those of wakeup.c, the socket; with TLS, two more */
 #define ZKS_DESCRIPTORS		6
 
 /* Room for a root, a path and a node's name */

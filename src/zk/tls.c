@@ -23,7 +23,7 @@
  */
 #include <stdio.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 #ifdef ZKLOCK_HAVE_TLS
 

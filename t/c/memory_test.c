@@ -62,7 +62,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "zk/session_int.h"
+#include "zk/internal.h"
 
 #define NCROWD		40
 #define GROUPS		NCROWD		/* the first node of those that are made together */

@@ -1139,7 +1139,7 @@ test_course(void)
 /*
  * The waiters of a semaphore, each at a server of its own, which may lag behind
  * as far as ZooKeeper lets it: what it has seen is the beginning of the history,
- * its own create in it.  They do what lock.c does: list, read whom to watch,
+ * its own create in it.  They do what acquire.c does: list, read whom to watch,
  * react to what fires.  When all servers know all, and nothing is under way,
  * those must hold who are in front, and no others.
  */

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * unlock.h
+ * release.h
  *	  Giving back before the transaction ends.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_UNLOCK_H
-#define ZKLOCK_UNLOCK_H
+#ifndef ZKLOCK_RELEASE_H
+#define ZKLOCK_RELEASE_H
 
 #include "zk/protocol.h"
 
@@ -19,4 +19,4 @@ extern bool zkh_unlock(const char *path, ZkpMode mode);
 /* Give all session-scope holds back; returns how many, lost ones not counted */
 extern int64 zkh_unlock_all(void);
 
-#endif							/* ZKLOCK_UNLOCK_H */
+#endif							/* ZKLOCK_RELEASE_H */

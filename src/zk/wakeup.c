@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * events.c
+ * wakeup.c
  *	  Who is woken when the server says something: the keeper, or the owner.
  *
  * Mostly the keeper.  But an owner that waits for an answer need not be told by
@@ -24,7 +24,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "session_int.h"
+#include "internal.h"
 
 #define BELL	0				/* the generation of what is no socket */
 #define MOST	4				/* at once: a bell, a socket, closed ones */

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * identity.h
+ * node_identity.h
  *	  What our nodes tell of their session: who holds or waits for a lock.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_IDENTITY_H
-#define ZKLOCK_IDENTITY_H
+#ifndef ZKLOCK_NODE_IDENTITY_H
+#define ZKLOCK_NODE_IDENTITY_H
 
 typedef enum ZkiField
 {
@@ -33,4 +33,4 @@ extern const char *zki_lines(void);
  */
 extern void zki_read(const char *lines, int len, char *fields[ZKI_FIELDS]);
 
-#endif							/* ZKLOCK_IDENTITY_H */
+#endif							/* ZKLOCK_NODE_IDENTITY_H */

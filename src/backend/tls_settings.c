@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * certificates.c
+ * tls_settings.c
  *	  The settings of TLS, zklock.tls_*.
  *
  * Names of files: what is in them, tls.c reads.  No message has such a name;
@@ -10,8 +10,8 @@
  */
 #include "postgres.h"
 
-#include "certificates.h"
 #include "settings.h"
+#include "tls_settings.h"
 
 static char *kept = NULL;		/* all settings in one text, malloc'ed */
 static char reason[256];		/* why the files are of no use */

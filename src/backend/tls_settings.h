@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * certificates.h
+ * tls_settings.h
  *	  What the settings zklock.tls_* ask for.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_CERTIFICATES_H
-#define ZKLOCK_CERTIFICATES_H
+#ifndef ZKLOCK_TLS_SETTINGS_H
+#define ZKLOCK_TLS_SETTINGS_H
 
 #include "zk/session.h"
 
@@ -26,4 +26,4 @@ extern bool zkcert_wanted(void);
 extern ZkTls *zkcert_read(void);
 extern void zkcert_raise(void);
 
-#endif							/* ZKLOCK_CERTIFICATES_H */
+#endif							/* ZKLOCK_TLS_SETTINGS_H */

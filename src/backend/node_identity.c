@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * identity.c
+ * node_identity.c
  *	  What our nodes tell of their session: who holds or waits for a lock.
  *
  * Lines of UTF-8, a name, a space, a value; so that they can be read with any
@@ -23,7 +23,7 @@
 #include "utils/memutils.h"
 
 #include "encoding.h"
-#include "identity.h"
+#include "node_identity.h"
 #include "settings.h"
 #include "zk/protocol.h"
 

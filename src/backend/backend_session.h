@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * client.h
+ * backend_session.h
  *	  This backend's ZooKeeper session: one at a time, opened when needed.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_CLIENT_H
-#define ZKLOCK_CLIENT_H
+#ifndef ZKLOCK_BACKEND_SESSION_H
+#define ZKLOCK_BACKEND_SESSION_H
 
 #include "compat.h"
 #include "wait.h"
@@ -125,4 +125,4 @@ pg_noreturn extern void zkc_raise(int rc, const char *path);
 pg_noreturn extern void zkc_raise_cut_off(const ZkSessionInfo *info);
 pg_noreturn extern void zkc_raise_no_answer(ZkWait *wait);
 
-#endif							/* ZKLOCK_CLIENT_H */
+#endif							/* ZKLOCK_BACKEND_SESSION_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * client.c
+ * backend_session.c
  *	  This backend's ZooKeeper session: one at a time, opened when needed.
  *
  * Opened at the first call that needs it, never when the library is loaded:
@@ -19,12 +19,12 @@
 #include "storage/fd.h"
 #include "storage/ipc.h"
 
-#include "certificates.h"
-#include "client.h"
-#include "credentials.h"
+#include "auth_file.h"
+#include "backend_session.h"
 #include "encoding.h"
 #include "path.h"
 #include "settings.h"
+#include "tls_settings.h"
 #include "zk/hosts.h"
 
 /* At exit: how long ZooKeeper may take to say goodbye */

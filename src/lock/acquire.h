@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * lock.h
+ * acquire.h
  *	  Taking locks: the conversation with ZooKeeper.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_LOCK_H
-#define ZKLOCK_LOCK_H
+#ifndef ZKLOCK_ACQUIRE_H
+#define ZKLOCK_ACQUIRE_H
 
-#include "backend/client.h"
+#include "backend/backend_session.h"
 #include "zk/protocol.h"
 
 typedef struct ZkGrant
@@ -47,4 +47,4 @@ extern ZklOutcome zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 perm
 /* Is this the name of a node near the end of its directory's numbers? */
 extern bool zkl_is_high(const char *name);
 
-#endif							/* ZKLOCK_LOCK_H */
+#endif							/* ZKLOCK_ACQUIRE_H */

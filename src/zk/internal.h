@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * session_int.h
+ * internal.h
  *	  What the files of this room share.
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
@@ -9,8 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_SESSION_INT_H
-#define ZKLOCK_SESSION_INT_H
+#ifndef ZKLOCK_INTERNAL_H
+#define ZKLOCK_INTERNAL_H
 
 #include <pthread.h>
 #include <signal.h>
@@ -129,7 +129,7 @@ struct ZkWatch
 };
 
 /*
- * Who is woken by what: events.c
+ * Who is woken by what: wakeup.c
  */
 typedef struct ZkEvents
 {
@@ -229,7 +229,7 @@ struct ZkSession
 	uint64_t	tickets;
 };
 
-/* events.c; but for those that say locked, without the mutex */
+/* wakeup.c; but for those that say locked, without the mutex */
 extern bool zkev_open(ZkEvents *e);
 extern void zkev_close(ZkEvents *e);
 extern void zkev_wake_keeper(ZkEvents *e);
@@ -346,4 +346,4 @@ extern int	zkt_server_socket(ZkWire *wire);
 extern int	zkt_library_end(ZkWire *wire);
 extern void zkt_thread_ends(void);
 
-#endif							/* ZKLOCK_SESSION_INT_H */
+#endif							/* ZKLOCK_INTERNAL_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * queue.c
+ * inspect.c
  *	  Everyone at a lock: seeing them, and putting one out.
  *
  * For people, who look at what is going on and help where it has stopped; no
@@ -16,13 +16,13 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 
-#include "backend/client.h"
+#include "backend/backend_session.h"
 #include "backend/encoding.h"
-#include "backend/identity.h"
+#include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "hold.h"
-#include "queue.h"
+#include "inspect.h"
 
 /*
  * So many nodes are read at a time: enough for nearly every queue to take two

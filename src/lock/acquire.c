@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock.c
+ * acquire.c
  *	  Taking locks: the conversation with ZooKeeper.
  *
  * The create of our node and a list of its directory are sent together; the
@@ -47,10 +47,10 @@
 
 #include "miscadmin.h"
 
-#include "backend/identity.h"
+#include "acquire.h"
+#include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
-#include "lock.h"
 
 /*
  * So often an answer is asked for anew at once; then after pauses, each twice
@@ -61,7 +61,7 @@
 #define MOST_DOUBLINGS	8
 #define FORGOTTEN_MS	10000
 
-/* So many nodes are read at a time: see queue.c */
+/* So many nodes are read at a time: see inspect.c */
 #define WINDOW			1000
 
 typedef struct Blocker

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * unlock.c
+ * release.c
  *	  Giving back before the transaction ends, as zk_unlock does.
  *
  * Once called, the hold is gone, whatever happens to the call.  What is waited
@@ -11,10 +11,10 @@
  */
 #include "postgres.h"
 
-#include "backend/client.h"
+#include "backend/backend_session.h"
 #include "backend/settings.h"
+#include "release.h"
 #include "table.h"
-#include "unlock.h"
 
 /* To who wants to give back what is not the session's */
 #define TRANSACTION_HINT \

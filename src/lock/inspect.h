@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * queue.h
+ * inspect.h
  *	  Everyone at a lock: seeing them, and putting one out.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_QUEUE_H
-#define ZKLOCK_QUEUE_H
+#ifndef ZKLOCK_INSPECT_H
+#define ZKLOCK_INSPECT_H
 
 #include "zk/protocol.h"
 
@@ -41,4 +41,4 @@ extern void zkq_each(const char *path, void (*callback) (const ZkqContender *con
  */
 extern bool zkq_break(const char *path, const char *node);
 
-#endif							/* ZKLOCK_QUEUE_H */
+#endif							/* ZKLOCK_INSPECT_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * credentials.c
+ * auth_file.c
  *	  The file of credentials, zklock.auth_file.
  *
  * A line each, "scheme:credentials", such as "digest:user:password"; empty
@@ -19,8 +19,8 @@
 
 #include "storage/fd.h"
 
+#include "auth_file.h"
 #include "compat.h"
-#include "credentials.h"
 
 #define LARGEST_FILE		(64 * 1024)
 

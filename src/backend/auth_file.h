@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * credentials.h
+ * auth_file.h
  *	  The file of credentials, zklock.auth_file.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_CREDENTIALS_H
-#define ZKLOCK_CREDENTIALS_H
+#ifndef ZKLOCK_AUTH_FILE_H
+#define ZKLOCK_AUTH_FILE_H
 
 #include "zk/session.h"
 
@@ -27,4 +27,4 @@ extern void zkcred_read(const char *file, ZkCredentials *credentials);
 /* To be called as soon as a session has them */
 extern void zkcred_wipe(ZkCredentials *credentials);
 
-#endif							/* ZKLOCK_CREDENTIALS_H */
+#endif							/* ZKLOCK_AUTH_FILE_H */
