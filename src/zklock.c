@@ -42,8 +42,8 @@ void
 _PG_init(void)
 {
 	zklock_define_settings();
-	zkst_initialize();
-	zkx_watch_commits();
+	zkl_install_hooks();
+	zkl_watch_commits();
 }
 
 /*-------------------------------------------------------------------------
@@ -139,9 +139,9 @@ lock_paths(FunctionCallInfo fcinfo, char **paths, int n, int timeout_arg, ZkpMod
 	bool		may_wait = timeout != 0;
 	ZkWait		wait;
 
-	zkst_watch_queries();
+	zkl_watch_queries();
 	zkwait_begin(&wait, may_wait ? timeout : -1, may_wait);
-	return zkh_lock(paths, n, mode, permits, scope, may_wait, &wait);
+	return zkl_lock(paths, n, mode, permits, scope, may_wait, &wait);
 }
 
 static Datum
@@ -158,9 +158,9 @@ try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 	char	   *path = path_argument(fcinfo);
 	ZkWait		wait;
 
-	zkst_watch_queries();
+	zkl_watch_queries();
 	zkwait_begin(&wait, -1, false);
-	PG_RETURN_BOOL(zkh_lock(&path, 1, mode, 0, scope, false, &wait));
+	PG_RETURN_BOOL(zkl_lock(&path, 1, mode, 0, scope, false, &wait));
 }
 
 static Datum
@@ -193,7 +193,7 @@ semaphore_function(FunctionCallInfo fcinfo, ZkScope scope)
 static Datum
 unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 {
-	PG_RETURN_BOOL(zkh_unlock(path_argument(fcinfo), mode));
+	PG_RETURN_BOOL(zkl_unlock(path_argument(fcinfo), mode));
 }
 
 #define SQL_FUNCTION(name, body) \
@@ -225,7 +225,7 @@ PG_FUNCTION_INFO_V1(zk_unlock_all);
 Datum
 zk_unlock_all(PG_FUNCTION_ARGS)
 {
-	int64		dropped = zkh_unlock_all();
+	int64		dropped = zkl_unlock_all();
 
 	PG_RETURN_INT32((int32) Min(dropped, PG_INT32_MAX));
 }
@@ -236,7 +236,7 @@ zk_lock_token(PG_FUNCTION_ARGS)
 {
 	int64		token;
 
-	if (!zkh_token(path_argument(fcinfo), &token))
+	if (!zkl_token(path_argument(fcinfo), &token))
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
 }
@@ -250,9 +250,9 @@ zk_fence(PG_FUNCTION_ARGS)
 	int64		token;
 
 	PreventCommandIfReadOnly("zk_fence()");
-	token = PG_ARGISNULL(1) ? zkh_fencing_token(path) : PG_GETARG_INT64(1);
-	zkh_follow_settings();
-	zkf_record(fcinfo->flinfo->fn_oid, path, zkh_full_path(path), token);
+	token = PG_ARGISNULL(1) ? zkl_fencing_token(path) : PG_GETARG_INT64(1);
+	zkl_follow_settings();
+	zkl_record_token(fcinfo->flinfo->fn_oid, path, zkl_full_path(path), token);
 	PG_RETURN_INT64(token);
 }
 
@@ -280,7 +280,7 @@ put_lock(const ZkHoldInfo *info, void *arg)
 	values[i++] = CStringGetTextDatum(scope_names[info->scope]);
 	values[i++] = Int64GetDatum(info->count);
 	values[i++] = CStringGetTextDatum(state_names[info->state]);
-	nulls[i] = info->state == ZKH_LOST;
+	nulls[i] = info->state == ZKL_STATE_LOST;
 	values[i++] = Int64GetDatum(info->token);
 	values[i++] = CStringGetTextDatum(zke_from_utf8_escaped(info->node, strlen(info->node), true));
 	values[i++] = TimestampTzGetDatum(info->acquired_at);
@@ -292,7 +292,7 @@ Datum
 zk_lock_status(PG_FUNCTION_ARGS)
 {
 	init_srf_compat(fcinfo);
-	zkh_each(put_lock, fcinfo->resultinfo);
+	zkl_each_hold(put_lock, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 
@@ -378,7 +378,7 @@ zk_lock_queue(PG_FUNCTION_ARGS)
 	char	   *path = path_argument(fcinfo);
 
 	init_srf_compat(fcinfo);
-	zkq_each(path, put_contender, fcinfo->resultinfo);
+	zkl_each_contender(path, put_contender, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 
@@ -392,7 +392,7 @@ zk_lock_break(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("lock node must not be null")));
-	PG_RETURN_BOOL(zkq_break(path, zkpath_name_from_text(PG_GETARG_TEXT_PP(1))));
+	PG_RETURN_BOOL(zkl_break(path, zkpath_name_from_text(PG_GETARG_TEXT_PP(1))));
 }
 
 /* A time of zks_now(), on the clock that users read */

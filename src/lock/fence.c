@@ -160,7 +160,7 @@ recorded_token(const char *table, const char *path)
 }
 
 void
-zkf_record(Oid function, const char *path, const char *full_path, int64 token)
+zkl_record_token(Oid function, const char *path, const char *full_path, int64 token)
 {
 	int64		recorded = token;
 	char	   *table = find_table(function);

@@ -15,6 +15,6 @@
  * of the transaction.  function: zk_fence, in whose schema the table is; the
  * current user is its owner.
  */
-extern void zkf_record(Oid function, const char *path, const char *full_path, int64 token);
+extern void zkl_record_token(Oid function, const char *path, const char *full_path, int64 token);
 
 #endif							/* ZKLOCK_FENCE_H */

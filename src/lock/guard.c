@@ -33,7 +33,7 @@
 typedef struct Deeds
 {
 	LocalTransactionId lxid;
-	bool		judged;			/* by zkg_guard_statement */
+	bool		judged;			/* by zkl_guard_statement */
 	bool		wrote_elsewhere;
 	bool		dropped_something;
 } Deeds;
@@ -54,25 +54,25 @@ deeds(void)
 }
 
 void
-zkg_wrote_elsewhere(void)
+zkl_wrote_elsewhere(void)
 {
 	deeds()->wrote_elsewhere = true;
 }
 
 void
-zkg_dropped_something(void)
+zkl_dropped_something(void)
 {
 	deeds()->dropped_something = true;
 }
 
 bool
-zkg_has_dropped_something(void)
+zkl_has_dropped_something(void)
 {
 	return deeds()->dropped_something;
 }
 
 bool
-zkg_has_written(void)
+zkl_has_written(void)
 {
 	return TransactionIdIsValid(GetTopTransactionIdIfAny()) || deeds()->wrote_elsewhere;
 }
@@ -94,7 +94,7 @@ raise_lost_at_commit(const Lock *lock, ZkLoss loss)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not commit: the lock on %s was lost", zkh_name(lock)),
+			 errmsg("could not commit: the lock on %s was lost", zkl_name(lock)),
 			 errdetail_internal("%s", zkc_loss_detail(loss)),
 			 errhint(LOST_HINT(lock))));
 }
@@ -104,7 +104,7 @@ raise_doubt_at_commit(const Lock *lock)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("could not commit: the lock on %s may have been lost", zkh_name(lock)),
+			 errmsg("could not commit: the lock on %s may have been lost", zkl_name(lock)),
 			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
 			 errhint(LOST_HINT(lock))));
 }
@@ -132,17 +132,17 @@ static void
 find_relied(Relied *relied, bool writes)
 {
 	static uint64 run = 0;
-	long		n = hash_get_num_entries(zkh_locks);
+	long		n = hash_get_num_entries(zkl_locks);
 	dlist_iter	iter;
 
 	run++;
 	relied->n = 0;
 	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
 	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
-	dlist_foreach(iter, &zkh_xact_holds)
+	dlist_foreach(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
-		Lock	   *base = zkh_base(hold->lock);
+		Lock	   *base = zkl_base(hold->lock);
 
 		if (hold->loss != ZK_NOT_LOST)
 			raise_lost_at_commit(hold->lock, hold->loss);
@@ -156,11 +156,11 @@ find_relied(Relied *relied, bool writes)
 		HASH_SEQ_STATUS status;
 		Lock	   *lock;
 
-		hash_seq_init(&status, zkh_locks);
+		hash_seq_init(&status, zkl_locks);
 		while ((lock = hash_seq_search(&status)) != NULL)
 		{
 			if (lock->count > 0)
-				rely_on(relied, zkh_base(lock), run);
+				rely_on(relied, zkl_base(lock), run);
 		}
 	}
 }
@@ -168,7 +168,7 @@ find_relied(Relied *relied, bool writes)
 static void
 refuse_lost_at_commit(const Relied *relied)
 {
-	int			lost = zkh_first_lost(relied->locks, relied->nodes, relied->n);
+	int			lost = zkl_first_lost(relied->locks, relied->nodes, relied->n);
 
 	if (lost >= 0)
 		raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
@@ -176,7 +176,7 @@ refuse_lost_at_commit(const Relied *relied)
 
 /* Returns one of the locks that the transaction relies on, if there is any */
 Lock *
-zkg_guard(bool writes)
+zkl_guard(bool writes)
 {
 	Relied		relied;
 	bool		proven;
@@ -205,9 +205,9 @@ zkg_guard(bool writes)
 }
 
 void
-zkg_guard_statement(void)
+zkl_guard_statement(void)
 {
-	(void) zkg_guard(true);
+	(void) zkl_guard(true);
 	deeds()->judged = true;
 }
 
@@ -216,7 +216,7 @@ zkg_guard_statement(void)
  * is done.  No other statement is part of such a transaction.
  */
 bool
-zkg_is_judged(void)
+zkl_is_judged(void)
 {
 	return deeds()->judged && is_sole_statement_compat();
 }
@@ -250,7 +250,7 @@ explain_bound(void *arg)
 	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || zks_now() < bound.until)
 		return;
 	errcode(ERRCODE_T_R_SERIALIZATION_FAILURE);
-	errmsg("could not commit: the lock on %s may have been lost", zkh_name(bound.lock));
+	errmsg("could not commit: the lock on %s may have been lost", zkl_name(bound.lock));
 	errdetail("COMMIT waited for a lock of PostgreSQL's own, such as the one that NOTIFY takes, until ZooKeeper's last confirmation was too old.");
 	errhint(LOST_HINT(bound.lock));
 }
@@ -268,7 +268,7 @@ bound_next_wait(void)
 
 /* Until two thirds of the session timeout: see zkc_is_fresh */
 void
-zkg_bound_waits(const Lock *lock)
+zkl_bound_waits(const Lock *lock)
 {
 	ZkSessionInfo info;
 
@@ -284,7 +284,7 @@ zkg_bound_waits(const Lock *lock)
 }
 
 void
-zkg_bound_next_wait(void)
+zkl_bound_next_wait(void)
 {
 	if (bound.active)
 		bound_next_wait();
@@ -292,7 +292,7 @@ zkg_bound_next_wait(void)
 
 /* Does not fail.  After an error PostgreSQL has taken our context away itself. */
 void
-zkg_unbound_waits(void)
+zkl_unbound_waits(void)
 {
 	if (!bound.active)
 		return;

@@ -30,13 +30,13 @@
 static void
 refuse_lost(Lock *lock)
 {
-	if (lock != NULL && lock->count > 0 && zkh_is_lost(lock))
+	if (lock != NULL && lock->count > 0 && zkl_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the lock on %s was lost", zkh_name(lock)),
-				 errdetail_internal("%s", zkc_loss_detail(zkh_base(lock)->loss)),
+				 errmsg("the lock on %s was lost", zkl_name(lock)),
+				 errdetail_internal("%s", zkc_loss_detail(zkl_base(lock)->loss)),
 				 errhint("Call %s for it, or end the transaction that took it, and lock again.",
-						 zkh_unlock_function(lock))));
+						 zkl_unlock_function(lock))));
 }
 
 /* What a call wants, and the holds that it makes for it */
@@ -50,7 +50,7 @@ static void
 refuse_lost_bases(Wanted *held, int n)
 {
 	for (int i = 0; i < n; i++)
-		refuse_lost(zkh_base(held[i].lock));
+		refuse_lost(zkl_base(held[i].lock));
 }
 
 /* One more hold is granted only after the locks are known to be held */
@@ -65,7 +65,7 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 		zkwait_limit_try(wait);
 	refuse_lost_bases(held, n);
 	for (int i = 0; i < n; i++)
-		nodes[i] = zkh_base(held[i].lock)->grant.node;
+		nodes[i] = zkl_base(held[i].lock)->grant.node;
 	proven = zkc_are_proven(nodes, n);
 	refuse_lost_bases(held, n);
 	if (proven)
@@ -90,7 +90,7 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 static bool
 is_held(Lock *lock)
 {
-	Lock	   *base = zkh_base(lock);
+	Lock	   *base = zkl_base(lock);
 
 	return base != NULL && base->count > 0;
 }
@@ -99,7 +99,7 @@ is_held(Lock *lock)
 static ZkNode *
 own_shared_node(Lock *lock)
 {
-	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? zkh_twin_of(lock) : NULL;
+	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
 	return twin != NULL && twin->taken ? twin->grant.node : NULL;
 }
@@ -110,7 +110,7 @@ refuse_too_many(int n)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("too many ZooKeeper locks"),
-			 errdetail("This session holds %d, and wants %d more.", zkh_node_count(), n),
+			 errdetail("This session holds %d, and wants %d more.", zkl_node_count(), n),
 			 errhint("You might need to increase zklock.max_locks.")));
 }
 
@@ -124,11 +124,11 @@ first_lost(Wanted *wanted, int n)
 	for (int i = 0; i < n; i++)
 	{
 		Lock	   *lock = wanted[i].lock;
-		Lock	   *twin = zkh_twin_of(lock);
+		Lock	   *twin = zkl_twin_of(lock);
 
-		if (lock->count > 0 && zkh_is_lost(lock))
+		if (lock->count > 0 && zkl_is_lost(lock))
 			return lock;
-		if (twin != NULL && twin->count > 0 && zkh_is_lost(twin))
+		if (twin != NULL && twin->count > 0 && zkl_is_lost(twin))
 			return twin;
 	}
 	return NULL;
@@ -146,7 +146,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	ZklOutcome	outcome;
 	Lock	   *lost;
 
-	if (nothers > zklock_max_locks - zkh_node_count())
+	if (nothers > zklock_max_locks - zkl_node_count())
 		refuse_too_many(nothers);
 	targets = palloc0(nothers * sizeof(ZkTarget));
 	for (int i = 0; i < nothers; i++)
@@ -164,7 +164,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
 	{
 		if (lost == NULL)
-			zkh_take_node(others[i].lock, &targets[i].grant);
+			zkl_take_node(others[i].lock, &targets[i].grant);
 		else if (zkc_peek() != NULL)
 			(void) zkn_discard(zkc_peek(), targets[i].grant.node);
 	}
@@ -227,7 +227,7 @@ warn_if_high(Lock *lock)
 	MemoryContextSwitchTo(old);
 	ereport(WARNING,
 			(errmsg("ZooKeeper's sequence numbers for lock path %s come to their end",
-					zkh_name(lock)),
+					zkl_name(lock)),
 			 errdetail("Its latest node is \"%s\"; after 2147483647, other clients cannot tell any more who is first.",
 					   zke_from_utf8_escaped(lock->grant.name, strlen(lock->grant.name), true)),
 			 errhint("When nobody holds or awaits the lock, delete its directory in ZooKeeper, or leave the lock alone for a few minutes: ZooKeeper removes an empty one by itself. Numbers then begin at 0 again; fencing tokens go on rising.")));
@@ -256,10 +256,10 @@ enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
 
 	for (int i = 0; i < n; i++)
 	{
-		Lock	   *lock = wanted[i].lock = zkh_enter_lock(zkh_full_path(paths[i]), mode);
-		Hold	   *hold = zkh_find_hold(lock, scope, subid);
+		Lock	   *lock = wanted[i].lock = zkl_enter_lock(zkl_full_path(paths[i]), mode);
+		Hold	   *hold = zkl_find_hold(lock, scope, subid);
 
-		wanted[i].hold = hold != NULL ? hold : zkh_make_hold(lock, scope);
+		wanted[i].hold = hold != NULL ? hold : zkl_make_hold(lock, scope);
 	}
 }
 
@@ -283,13 +283,13 @@ leave_wanted(Wanted *wanted, int n, bool held)
 			continue;
 		}
 		if (hold != NULL && !hold->used)
-			zkh_remove_hold(hold);
-		zkh_forget_if_unused(lock);
+			zkl_remove_hold(hold);
+		zkl_forget_if_unused(lock);
 	}
 }
 
 bool
-zkh_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
+zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 		 bool may_wait, ZkWait *wait)
 {
 	const int	n = sort_paths(paths, npaths);
@@ -300,11 +300,11 @@ zkh_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 		return true;
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before there are as many entries */
-	zkh_make_table();
-	zkx_initialize();
+	zkl_make_table();
+	zkl_watch_transactions();
 	(void) zkc_session();		/* notice its end, if so */
-	zkh_follow_settings();
-	zkx_be_first_at_commit();
+	zkl_follow_settings();
+	zkl_be_first_at_commit();
 
 	wanted = palloc0(n * sizeof(Wanted));
 	PG_TRY();
@@ -334,28 +334,28 @@ state_of(Lock *lock)
 	ZkSession  *session;
 	ZkSessionInfo info;
 
-	if (zkh_is_lost(lock))
-		return ZKH_LOST;
-	session = zkh_session_of(zkh_base(lock));
+	if (zkl_is_lost(lock))
+		return ZKL_STATE_LOST;
+	session = zkl_session_of(zkl_base(lock));
 	if (session == NULL)		/* it ended just now */
-		return ZKH_LOST;
+		return ZKL_STATE_LOST;
 	zks_info(session, &info);
-	return zkc_is_fresh(&info) ? ZKH_HELD : ZKH_SUSPECT;
+	return zkc_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 }
 
 bool
-zkh_token(const char *path, int64 *token)
+zkl_token(const char *path, int64 *token)
 {
 	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_SHARED};
-	const char *full = zkh_full_path(path);
+	const char *full = zkl_full_path(path);
 
 	for (int i = 0; i < lengthof(modes); i++)
 	{
-		Lock	   *lock = zkh_find_lock(full, modes[i]);
+		Lock	   *lock = zkl_find_lock(full, modes[i]);
 
-		if (lock != NULL && lock->count > 0 && !zkh_is_lost(lock))
+		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock))
 		{
-			*token = zkh_base(lock)->grant.token;
+			*token = zkl_base(lock)->grant.token;
 			return true;
 		}
 	}
@@ -366,7 +366,7 @@ zkh_token(const char *path, int64 *token)
 static void
 refresh_name(Lock *lock)
 {
-	ZkSession  *session = zkh_session_of(lock);
+	ZkSession  *session = zkl_session_of(lock);
 	ZkNodeInfo	node;
 
 	if (session == NULL)
@@ -376,9 +376,9 @@ refresh_name(Lock *lock)
 }
 
 int64
-zkh_fencing_token(const char *path)
+zkl_fencing_token(const char *path)
 {
-	Lock	   *lock = zkh_find_lock(zkh_full_path(path), ZKP_EXCLUSIVE);
+	Lock	   *lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);
 
 	if (lock == NULL || lock->count == 0)
 		ereport(ERROR,
@@ -386,7 +386,7 @@ zkh_fencing_token(const char *path)
 				 errmsg("this session does not hold the exclusive lock on \"%s\"",
 						zkpath_for_display(path)),
 				 errhint("Lock it first, or give the token of the program that holds it.")));
-	if (zkh_is_lost(lock))
+	if (zkl_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),
@@ -396,14 +396,14 @@ zkh_fencing_token(const char *path)
 }
 
 void
-zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
+zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 {
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
 
-	if (zkh_locks == NULL)
+	if (zkl_locks == NULL)
 		return;
-	hash_seq_init(&status, zkh_locks);
+	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
 		int64		counts[2] = {0, 0};
@@ -418,12 +418,12 @@ zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
 		{
 			ZkHoldInfo	info;
-			Lock	   *base = zkh_base(lock);
+			Lock	   *base = zkl_base(lock);
 
 			if (counts[scope] == 0)
 				continue;
 			info.path = lock->key.path + lock->root_len;
-			info.root = zkh_root_of(lock);
+			info.root = zkl_root_of(lock);
 			info.mode = (ZkpMode) lock->key.mode;
 			info.scope = (ZkScope) scope;
 			info.count = counts[scope];

@@ -16,9 +16,9 @@
 
 typedef enum ZkHoldState
 {
-	ZKH_HELD,
-	ZKH_SUSPECT,				/* out of ZooKeeper's reach */
-	ZKH_LOST
+	ZKL_STATE_HELD,
+	ZKL_STATE_SUSPECT,				/* out of ZooKeeper's reach */
+	ZKL_STATE_LOST
 } ZkHoldState;
 
 /* A row of zk_locks */
@@ -40,19 +40,19 @@ typedef struct ZkHoldInfo
  * zkpath_from_text gives them, in any order; the array is sorted.  permits: of
  * semaphores.  False: somebody else has one of them.
  */
-extern bool zkh_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
+extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 					 bool may_wait, ZkWait *wait);
 
 /* The fencing token; false when not held, or lost */
-extern bool zkh_token(const char *path, int64 *token);
+extern bool zkl_token(const char *path, int64 *token);
 
 /*
  * The token of the exclusive hold, for zk_fence.  Raises 55000 when there is
  * none, 40001 when it is lost.
  */
-extern int64 zkh_fencing_token(const char *path);
+extern int64 zkl_fencing_token(const char *path);
 
 /* Calls back for each row of zk_locks */
-extern void zkh_each(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);
+extern void zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);
 
 #endif							/* ZKLOCK_HOLD_H */

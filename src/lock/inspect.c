@@ -56,9 +56,9 @@ begin_look(const char *path)
 	Look	   *look = palloc0(sizeof(Look));
 
 	look->path = path;
-	look->dir = zkh_full_path(path);
+	look->dir = zkl_full_path(path);
 	zkwait_begin(&look->wait, -1, false);
-	zkh_follow_settings();
+	zkl_follow_settings();
 	return look;
 }
 
@@ -367,7 +367,7 @@ show_all(Look *look, Callback callback, void *arg)
 }
 
 void
-zkq_each(const char *path, Callback callback, void *arg)
+zkl_each_contender(const char *path, Callback callback, void *arg)
 {
 	Look	   *look = begin_look(path);
 
@@ -503,7 +503,7 @@ break_once(Look *look, Break *b)
 }
 
 bool
-zkq_break(const char *path, const char *node)
+zkl_break(const char *path, const char *node)
 {
 	Look	   *look;
 	Break		b = {.node = node};

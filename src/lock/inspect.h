@@ -32,13 +32,13 @@ typedef struct ZkqContender
  * the semaphore.  Two round trips.  path: UTF-8, as zkpath_from_text gives it.
  * Raises what any call does for which ZooKeeper has to be asked.
  */
-extern void zkq_each(const char *path, void (*callback) (const ZkqContender *contender, void *arg),
+extern void zkl_each_contender(const char *path, void (*callback) (const ZkqContender *contender, void *arg),
 					 void *arg);
 
 /*
  * Delete the node of this name, and tell the user and the server's log whose
  * it was.  False: it was gone.  Raises 22023 unless it is a contender's name.
  */
-extern bool zkq_break(const char *path, const char *node);
+extern bool zkl_break(const char *path, const char *node);
 
 #endif							/* ZKLOCK_INSPECT_H */

@@ -32,7 +32,7 @@ lower_hold(Hold *hold, int64 by)
 	hold->count -= by;
 	lock->count -= by;
 	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
-		zkh_remove_hold(hold);
+		zkl_remove_hold(hold);
 }
 
 /* All session-scope holds of a lock; returns their count */
@@ -85,7 +85,7 @@ static void
 warn_lost(const Ending *ending)
 {
 	ereport(WARNING,
-			(errmsg("the lock on %s had been lost", zkh_name(ending->lock)),
+			(errmsg("the lock on %s had been lost", zkl_name(ending->lock)),
 			 errdetail_internal("%s", zkc_loss_detail(ending->loss))));
 }
 
@@ -123,7 +123,7 @@ begin_ending(Ending *ending)
 	ending->ended = ending->loss != ZK_NOT_LOST ? LOST_BEFORE : STILL_HELD;
 	if (lock->count > 0 || !lock->taken)
 		return;
-	ending->passed_on = zkh_leave_node(lock);
+	ending->passed_on = zkl_leave_node(lock);
 	if (session == NULL)
 		return;
 	if (ending->loss != ZK_NOT_LOST)
@@ -272,7 +272,7 @@ tell_holds(const Ending *ending, Lock *lock)
 static void
 finish_ending(Ending *ending)
 {
-	Lock	   *twin = zkh_twin_of(ending->lock);
+	Lock	   *twin = zkl_twin_of(ending->lock);
 
 	if (ending->node != NULL && !ending->passed_on)
 		(void) zkn_discard(ending->session, ending->node);
@@ -281,7 +281,7 @@ finish_ending(Ending *ending)
 	/* the shared lock's, which was given back before, if it stood on this */
 	if (ending->node != NULL && twin != NULL && !twin->taken)
 		tell_holds(ending, twin);
-	zkh_forget_if_unused(ending->lock);
+	zkl_forget_if_unused(ending->lock);
 }
 
 static void
@@ -312,7 +312,7 @@ static void
 warn_not_held(Lock *lock, const char *path, ZkpMode mode)
 {
 	const char *shown = zkpath_for_display(path);
-	bool		hint = lock != NULL && zkh_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL;
+	bool		hint = lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL;
 
 	if (mode == ZKP_SEMAPHORE)
 		ereport(WARNING,
@@ -326,10 +326,10 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode)
 }
 
 bool
-zkh_unlock(const char *path, ZkpMode mode)
+zkl_unlock(const char *path, ZkpMode mode)
 {
-	Lock	   *lock = zkh_find_lock(zkh_full_path(path), mode);
-	Hold	   *hold = lock != NULL ? zkh_latest_hold(lock, ZK_SCOPE_SESSION) : NULL;
+	Lock	   *lock = zkl_find_lock(zkl_full_path(path), mode);
+	Hold	   *hold = lock != NULL ? zkl_latest_hold(lock, ZK_SCOPE_SESSION) : NULL;
 	Ending		ending = {.lock = lock};
 
 	zkc_warn_unreleased();
@@ -338,9 +338,9 @@ zkh_unlock(const char *path, ZkpMode mode)
 		warn_not_held(lock, path, mode);
 		return false;
 	}
-	if (zkh_is_lost(lock))
-		ending.loss = zkh_base(lock)->loss;
-	ending.base = zkh_base(lock);
+	if (zkl_is_lost(lock))
+		ending.loss = zkl_base(lock)->loss;
+	ending.base = zkl_base(lock);
 	if (ending.loss != ZK_NOT_LOST)
 		(void) lower_session_holds(lock);
 	else
@@ -352,7 +352,7 @@ zkh_unlock(const char *path, ZkpMode mode)
 }
 
 int64
-zkh_unlock_all(void)
+zkl_unlock_all(void)
 {
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
@@ -361,23 +361,23 @@ zkh_unlock_all(void)
 	int64		dropped = 0;
 
 	zkc_warn_unreleased();
-	if (zkh_locks == NULL || hash_get_num_entries(zkh_locks) == 0)
+	if (zkl_locks == NULL || hash_get_num_entries(zkl_locks) == 0)
 		return 0;
-	endings = palloc0(hash_get_num_entries(zkh_locks) * sizeof(Ending));
+	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));
 
 	/* all of them first: it may end the session */
-	hash_seq_init(&status, zkh_locks);
+	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
-		(void) zkh_is_lost(lock);
+		(void) zkl_is_lost(lock);
 
 	/* then the holds of all, since one lock may stand on another */
-	hash_seq_init(&status, zkh_locks);
+	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
 		Ending	   *ending = &endings[n];
 
 		ending->lock = lock;
-		ending->base = zkh_base(lock);
+		ending->base = zkl_base(lock);
 		ending->loss = ending->base != NULL ? ending->base->loss : ZK_NOT_LOST;
 		ending->count = lower_session_holds(lock);
 		if (ending->count > 0)

@@ -14,9 +14,9 @@
  * Give the latest session-scope hold back; false, with a WARNING, without one
  * and when it proves to have been lost
  */
-extern bool zkh_unlock(const char *path, ZkpMode mode);
+extern bool zkl_unlock(const char *path, ZkpMode mode);
 
 /* Give all session-scope holds back; returns how many, lost ones not counted */
-extern int64 zkh_unlock_all(void);
+extern int64 zkl_unlock_all(void);
 
 #endif							/* ZKLOCK_RELEASE_H */

@@ -63,10 +63,10 @@ executor_finish_hook(QueryDesc *queryDesc)
 		next_ExecutorFinish(queryDesc);
 	else
 		standard_ExecutorFinish(queryDesc);
-	if (queryDesc->plannedstmt->resultRelations != NIL && zkx_has_locks() &&
+	if (queryDesc->plannedstmt->resultRelations != NIL && zkl_has_locks() &&
 		(any_is_foreign(queryDesc->estate->es_opened_result_relations) ||
 		 any_is_foreign(queryDesc->estate->es_tuple_routing_result_relations)))
-		zkx_writes_elsewhere();
+		zkl_writes_elsewhere();
 }
 
 /* The same of a statement that does not tell: any foreign partition counts */
@@ -97,7 +97,7 @@ note_target(const RangeVar *name)
 	Oid			relation = RangeVarGetRelid(name, NoLock, true);
 
 	if (OidIsValid(relation) && may_be_foreign(relation))
-		zkx_writes_elsewhere();
+		zkl_writes_elsewhere();
 }
 
 /*-------------------------------------------------------------------------
@@ -141,7 +141,7 @@ note_statement(const Node *statement, NodeTag tag)
 	switch (tag)
 	{
 		case T_NotifyStmt:		/* and not the function pg_notify */
-			zkx_writes_elsewhere();
+			zkl_writes_elsewhere();
 			break;
 		case T_CopyStmt:
 			if (((const CopyStmt *) statement)->is_from)
@@ -153,7 +153,7 @@ note_statement(const Node *statement, NodeTag tag)
 			break;
 		case T_DropStmt:		/* of the extension, or of its schema */
 		case T_DropOwnedStmt:
-			zkg_dropped_something();
+			zkl_dropped_something();
 			break;
 		default:
 			break;
@@ -166,7 +166,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			 QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
 	Node	   *statement = pstmt->utilityStmt;
-	bool		has_locks = zkx_has_locks();
+	bool		has_locks = zkl_has_locks();
 
 	/* what it does may free it */
 	NodeTag		tag = nodeTag(statement);
@@ -174,7 +174,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		((DiscardStmt *) statement)->target == DISCARD_ALL;
 
 	if (has_locks && cannot_be_undone(statement))
-		zkg_guard_statement();
+		zkl_guard_statement();
 	if (next_ProcessUtility)
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 							queryEnv, dest, qc);
@@ -182,13 +182,13 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
 	if (discard_all)
-		(void) zkh_unlock_all();
+		(void) zkl_unlock_all();
 	else if (has_locks)
 		note_statement(statement, tag);
 }
 
 void
-zkst_watch_queries(void)
+zkl_watch_queries(void)
 {
 	static bool watching = false;
 
@@ -200,7 +200,7 @@ zkst_watch_queries(void)
 }
 
 void
-zkst_initialize(void)
+zkl_install_hooks(void)
 {
 	next_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = utility_hook;

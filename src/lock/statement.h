@@ -9,9 +9,9 @@
 #define ZKLOCK_STATEMENT_H
 
 /* When the library is loaded */
-extern void zkst_initialize(void);
+extern void zkl_install_hooks(void);
 
 /* Before a session's first lock: one that never takes any is not to notice */
-extern void zkst_watch_queries(void);
+extern void zkl_watch_queries(void);
 
 #endif							/* ZKLOCK_STATEMENT_H */

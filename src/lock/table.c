@@ -35,8 +35,8 @@
 #include "table.h"
 
 static MemoryContext hold_context = NULL;
-HTAB	   *zkh_locks = NULL;
-dlist_head	zkh_xact_holds = DLIST_STATIC_INIT(zkh_xact_holds);
+HTAB	   *zkl_locks = NULL;
+dlist_head	zkl_xact_holds = DLIST_STATIC_INIT(zkl_xact_holds);
 static int	nnodes = 0;
 
 /*-------------------------------------------------------------------------
@@ -64,11 +64,11 @@ compare_keys(const void *a, const void *b, Size keysize)
 }
 
 void
-zkh_make_table(void)
+zkl_make_table(void)
 {
 	HASHCTL		ctl;
 
-	if (zkh_locks != NULL)
+	if (zkl_locks != NULL)
 		return;
 	if (hold_context == NULL)
 		hold_context = AllocSetContextCreate(TopMemoryContext, "zklock",
@@ -78,43 +78,43 @@ zkh_make_table(void)
 	ctl.hash = hash_key;
 	ctl.match = compare_keys;
 	ctl.hcxt = hold_context;
-	zkh_locks = hash_create("zklock locks", 16, &ctl,
+	zkl_locks = hash_create("zklock locks", 16, &ctl,
 							HASH_ELEM | HASH_FUNCTION | HASH_COMPARE | HASH_CONTEXT);
 }
 
 char *
-zkh_full_path(const char *path)
+zkl_full_path(const char *path)
 {
 	zklock_refuse_dropped_settings();
 	return zkpath_join(zklock_root, path);
 }
 
 Lock *
-zkh_find_lock(const char *path, ZkpMode mode)
+zkl_find_lock(const char *path, ZkpMode mode)
 {
 	LockKey		key = {.mode = (char) mode,.path = unconstify(char *, path)};
 
-	if (zkh_locks == NULL)
+	if (zkl_locks == NULL)
 		return NULL;
-	return hash_search(zkh_locks, &key, HASH_FIND, NULL);
+	return hash_search(zkl_locks, &key, HASH_FIND, NULL);
 }
 
 Lock *
-zkh_twin_of(Lock *lock)
+zkl_twin_of(Lock *lock)
 {
 	switch ((ZkpMode) lock->key.mode)
 	{
 		case ZKP_SHARED:
-			return zkh_find_lock(lock->key.path, ZKP_EXCLUSIVE);
+			return zkl_find_lock(lock->key.path, ZKP_EXCLUSIVE);
 		case ZKP_EXCLUSIVE:
-			return zkh_find_lock(lock->key.path, ZKP_SHARED);
+			return zkl_find_lock(lock->key.path, ZKP_SHARED);
 		default:
 			return NULL;
 	}
 }
 
 Lock *
-zkh_base(Lock *lock)
+zkl_base(Lock *lock)
 {
 	Lock	   *twin;
 
@@ -122,20 +122,20 @@ zkh_base(Lock *lock)
 		return lock;
 	if (lock->key.mode != ZKP_SHARED)
 		return NULL;
-	twin = zkh_twin_of(lock);
+	twin = zkl_twin_of(lock);
 	return twin != NULL && twin->taken ? twin : NULL;
 }
 
 Lock *
-zkh_enter_lock(const char *path, ZkpMode mode)
+zkl_enter_lock(const char *path, ZkpMode mode)
 {
-	Lock	   *lock = zkh_find_lock(path, mode);
+	Lock	   *lock = zkl_find_lock(path, mode);
 	LockKey		key = {.mode = (char) mode};
 
 	if (lock != NULL)
 		return lock;
 	key.path = MemoryContextStrdup(hold_context, path);
-	lock = hash_search(zkh_locks, &key, HASH_ENTER, NULL);
+	lock = hash_search(zkl_locks, &key, HASH_ENTER, NULL);
 	lock->root_len = zkpath_root_len(zklock_root);
 	lock->taken = false;
 	lock->ended = false;
@@ -147,16 +147,16 @@ zkh_enter_lock(const char *path, ZkpMode mode)
 }
 
 char *
-zkh_root_of(const Lock *lock)
+zkl_root_of(const Lock *lock)
 {
 	return lock->root_len == 0 ? pstrdup("/") : pnstrdup(lock->key.path, lock->root_len);
 }
 
 char *
-zkh_name(const Lock *lock)
+zkl_name(const Lock *lock)
 {
 	const char *path = zkpath_for_display(lock->key.path + lock->root_len);
-	const char *root = zkh_root_of(lock);
+	const char *root = zkl_root_of(lock);
 
 	if (strcmp(root, zklock_root) == 0)
 		return psprintf("\"%s\"", path);
@@ -165,7 +165,7 @@ zkh_name(const Lock *lock)
 
 /* What gives a session-scope hold of it back */
 const char *
-zkh_unlock_function(const Lock *lock)
+zkl_unlock_function(const Lock *lock)
 {
 	if (lock->key.mode == ZKP_SHARED)
 		return "zk_unlock_shared";
@@ -175,7 +175,7 @@ zkh_unlock_function(const Lock *lock)
 }
 
 ZkSession *
-zkh_session_of(Lock *lock)
+zkl_session_of(Lock *lock)
 {
 	ZkSession  *session = zkc_session();
 
@@ -183,7 +183,7 @@ zkh_session_of(Lock *lock)
 }
 
 int
-zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
+zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 {
 	ZkSession  *session = zkc_session();
 	ZkLoss		loss = ZK_NOT_LOST;
@@ -211,15 +211,15 @@ zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 }
 
 bool
-zkh_is_lost(Lock *lock)
+zkl_is_lost(Lock *lock)
 {
-	Lock	   *base = zkh_base(lock);
+	Lock	   *base = zkl_base(lock);
 
-	return base != NULL && zkh_first_lost(&base, &base->grant.node, 1) == 0;
+	return base != NULL && zkl_first_lost(&base, &base->grant.node, 1) == 0;
 }
 
 void
-zkh_take_node(Lock *lock, const ZkGrant *grant)
+zkl_take_node(Lock *lock, const ZkGrant *grant)
 {
 	lock->grant = *grant;
 	lock->generation = zkc_generation();
@@ -230,9 +230,9 @@ zkh_take_node(Lock *lock, const ZkGrant *grant)
 }
 
 bool
-zkh_leave_node(Lock *lock)
+zkl_leave_node(Lock *lock)
 {
-	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkh_twin_of(lock) : NULL;
+	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
 	if (heir != NULL && (heir->count == 0 || heir->taken))
 		heir = NULL;
@@ -252,24 +252,24 @@ zkh_leave_node(Lock *lock)
 }
 
 void
-zkh_forget_if_unused(Lock *lock)
+zkl_forget_if_unused(Lock *lock)
 {
 	char	   *path = lock->key.path;
 
 	if (!dlist_is_empty(&lock->holds))
 		return;
-	hash_search(zkh_locks, &lock->key, HASH_REMOVE, NULL);
+	hash_search(zkl_locks, &lock->key, HASH_REMOVE, NULL);
 	pfree(path);
 }
 
 int
-zkh_node_count(void)
+zkl_node_count(void)
 {
 	return nnodes;
 }
 
 void
-zkh_follow_settings(void)
+zkl_follow_settings(void)
 {
 	if (nnodes == 0)
 		zkc_follow_settings();
@@ -283,7 +283,7 @@ zkh_follow_settings(void)
  */
 
 Hold *
-zkh_make_hold(Lock *lock, ZkScope scope)
+zkl_make_hold(Lock *lock, ZkScope scope)
 {
 	Hold	   *hold = MemoryContextAllocZero(hold_context, sizeof(Hold));
 
@@ -291,12 +291,12 @@ zkh_make_hold(Lock *lock, ZkScope scope)
 	hold->scope = scope;
 	hold->subid = GetCurrentSubTransactionId();
 	dlist_push_tail(&lock->holds, &hold->in_lock);
-	dlist_push_tail(&zkh_xact_holds, &hold->in_xact);
+	dlist_push_tail(&zkl_xact_holds, &hold->in_xact);
 	return hold;
 }
 
 Hold *
-zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
+zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
 {
 	dlist_iter	iter;
 
@@ -311,7 +311,7 @@ zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
 }
 
 Hold *
-zkh_latest_hold(Lock *lock, ZkScope scope)
+zkl_latest_hold(Lock *lock, ZkScope scope)
 {
 	dlist_iter	iter;
 
@@ -326,7 +326,7 @@ zkh_latest_hold(Lock *lock, ZkScope scope)
 }
 
 void
-zkh_remove_hold(Hold *hold)
+zkl_remove_hold(Hold *hold)
 {
 	hold->lock->count -= hold->count;
 	dlist_delete(&hold->in_lock);

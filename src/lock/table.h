@@ -18,7 +18,7 @@
 /* What an error says of a lost lock; the DETAIL is zkc_loss_detail's */
 #define LOST_HINT(lock) \
 	"Call %s if it is a session-scope lock, then lock again and repeat the transaction.", \
-	zkh_unlock_function(lock)
+	zkl_unlock_function(lock)
 
 typedef enum ZkScope
 {
@@ -63,83 +63,83 @@ typedef struct Hold
 	bool		doubted;		/* nobody knows whether it was */
 } Hold;
 
-extern HTAB *zkh_locks;			/* NULL: this backend never took a lock */
-extern dlist_head zkh_xact_holds;	/* of the current transaction */
+extern HTAB *zkl_locks;			/* NULL: this backend never took a lock */
+extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
 /* The session that the lock's own node lives in, or NULL when that is gone */
-extern ZkSession *zkh_session_of(Lock *lock);
+extern ZkSession *zkl_session_of(Lock *lock);
 
 /*
  * The first of these taken locks that is lost, or -1; nodes: theirs; n > 0.
  * Once lost, always lost; its loss says how.  One look at the session and one at the nodes,
  * however many they are: this is on the way of each COMMIT.
  */
-extern int	zkh_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);
+extern int	zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);
 
 /*
  * The lock whose node this one stands on: its own, or, for a shared one, the
  * exclusive one's; or NULL.
  */
-extern Lock *zkh_base(Lock *lock);
+extern Lock *zkl_base(Lock *lock);
 
 /*
  * The lock for messages: its path as it was typed, in quotes, and its root where
  * another one is in force by now; palloc'ed
  */
-extern char *zkh_name(const Lock *lock);
-extern const char *zkh_unlock_function(const Lock *lock);
+extern char *zkl_name(const Lock *lock);
+extern const char *zkl_unlock_function(const Lock *lock);
 
 /* As zklock.root was when it was taken; palloc'ed */
-extern char *zkh_root_of(const Lock *lock);
+extern char *zkl_root_of(const Lock *lock);
 
 /*
  * First thing in whatever uses ZooKeeper, or its tokens, but to give back or to
  * show: with nothing held, changed settings of the ZooKeeper session take effect;
  * else raises 55000 if they name another ensemble.
  */
-extern void zkh_follow_settings(void);
+extern void zkl_follow_settings(void);
 
 /*
  * Where in ZooKeeper the lock of that path is, under the root that is set now;
  * UTF-8, palloc'ed.  Nobody but this uses the root.  Raises 42501 as
  * zklock_refuse_dropped_settings does.
  */
-extern char *zkh_full_path(const char *path);
+extern char *zkl_full_path(const char *path);
 
-extern void zkh_make_table(void);
+extern void zkl_make_table(void);
 
-/* The entry of the path, as zkh_full_path has just given it: found, or made */
-extern Lock *zkh_enter_lock(const char *path, ZkpMode mode);
+/* The entry of the path, as zkl_full_path has just given it: found, or made */
+extern Lock *zkl_enter_lock(const char *path, ZkpMode mode);
 
 /* A hold of the current subtransaction, counted 0 */
-extern Hold *zkh_make_hold(Lock *lock, ZkScope scope);
+extern Hold *zkl_make_hold(Lock *lock, ZkScope scope);
 
 /* What follows does not fail */
 
 /* The lock has a node now: it is held */
-extern void zkh_take_node(Lock *lock, const ZkGrant *grant);
-extern int	zkh_node_count(void);
+extern void zkl_take_node(Lock *lock, const ZkGrant *grant);
+extern int	zkl_node_count(void);
 
-/* path: as zkh_full_path gives it */
-extern Lock *zkh_find_lock(const char *path, ZkpMode mode);
+/* path: as zkl_full_path gives it */
+extern Lock *zkl_find_lock(const char *path, ZkpMode mode);
 
 /* The lock of the same path in the other mode, or NULL */
-extern Lock *zkh_twin_of(Lock *lock);
+extern Lock *zkl_twin_of(Lock *lock);
 
 /* Is what it stands on lost? */
-extern bool zkh_is_lost(Lock *lock);
+extern bool zkl_is_lost(Lock *lock);
 
 /*
  * The lock has no holds any more, and gives its node up.  True: to the shared
  * lock that stands on it, too, and now has it; the node is to become shared.
  * False: it is the caller's, to delete.
  */
-extern bool zkh_leave_node(Lock *lock);
-extern void zkh_forget_if_unused(Lock *lock);
-extern void zkh_remove_hold(Hold *hold);
-extern Hold *zkh_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
+extern bool zkl_leave_node(Lock *lock);
+extern void zkl_forget_if_unused(Lock *lock);
+extern void zkl_remove_hold(Hold *hold);
+extern Hold *zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 
 /* Of those that are not given back, or NULL */
-extern Hold *zkh_latest_hold(Lock *lock, ZkScope scope);
+extern Hold *zkl_latest_hold(Lock *lock, ZkScope scope);
 
 #endif							/* ZKLOCK_TABLE_H */

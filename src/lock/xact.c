@@ -141,15 +141,15 @@ find_orphans(void)
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
 
-	if (!zkg_has_dropped_something() || OidIsValid(get_extension_oid("zklock", true)))
+	if (!zkl_has_dropped_something() || OidIsValid(get_extension_oid("zklock", true)))
 		return;
 	orphans.locks = MemoryContextAlloc(TopTransactionContext,
-									   hash_get_num_entries(zkh_locks) * sizeof(Lock *));
-	hash_seq_init(&status, zkh_locks);
+									   hash_get_num_entries(zkl_locks) * sizeof(Lock *));
+	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
 		/* what the end of the transaction would not give back in any case */
-		if (zkh_latest_hold(lock, ZK_SCOPE_SESSION) != NULL)
+		if (zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL)
 			orphans.locks[orphans.n++] = lock;
 	}
 	if (orphans.n > 0)
@@ -182,9 +182,9 @@ remember_ticket(uint64 ticket)
 static void
 release_node(Lock *lock)
 {
-	ZkSession  *session = zkh_session_of(lock);
+	ZkSession  *session = zkl_session_of(lock);
 	ZkNode	   *node = lock->grant.node;
-	bool		passed_on = zkh_leave_node(lock);
+	bool		passed_on = zkl_leave_node(lock);
 
 	if (session != NULL)
 		remember_ticket(passed_on ? zkn_share(session, node) : zkn_discard(session, node));
@@ -197,7 +197,7 @@ release_node(Lock *lock)
 static void
 hand_over(Hold *hold, SubTransactionId subid)
 {
-	Hold	   *other = zkh_find_hold(hold->lock, hold->scope, subid);
+	Hold	   *other = zkl_find_hold(hold->lock, hold->scope, subid);
 
 	if (other != NULL)
 	{
@@ -206,8 +206,8 @@ hand_over(Hold *hold, SubTransactionId subid)
 		if (other->loss == ZK_NOT_LOST)
 			other->loss = hold->loss;
 		other->doubted |= hold->doubted;
-		hold->lock->count += hold->count;	/* zkh_remove_hold takes it off */
-		zkh_remove_hold(hold);
+		hold->lock->count += hold->count;	/* zkl_remove_hold takes it off */
+		zkl_remove_hold(hold);
 		return;
 	}
 	if (subid == InvalidSubTransactionId)
@@ -224,7 +224,7 @@ end_hold(Hold *hold)
 {
 	Lock	   *lock = hold->lock;
 
-	zkh_remove_hold(hold);
+	zkl_remove_hold(hold);
 	if (lock->ended)
 		return;
 	lock->ended = true;
@@ -241,7 +241,7 @@ settle_ended(void)
 		lock->ended = false;
 		if (lock->count == 0 && lock->taken)
 			release_node(lock);
-		zkh_forget_if_unused(lock);
+		zkl_forget_if_unused(lock);
 	}
 }
 
@@ -305,7 +305,7 @@ end_transaction(bool commit)
 
 	if (zkc_peek() != NULL)
 		zks_gather(zkc_peek());
-	dlist_foreach_modify(iter, &zkh_xact_holds)
+	dlist_foreach_modify(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
 
@@ -336,39 +336,39 @@ static void
 last_callback(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_PRE_COMMIT)
-		zkg_bound_next_wait();
+		zkl_bound_next_wait();
 }
 
 bool
-zkx_has_locks(void)
+zkl_has_locks(void)
 {
-	return zkh_locks != NULL && hash_get_num_entries(zkh_locks) > 0;
+	return zkl_locks != NULL && hash_get_num_entries(zkl_locks) > 0;
 }
 
 void
-zkx_writes_elsewhere(void)
+zkl_writes_elsewhere(void)
 {
-	zkg_wrote_elsewhere();
+	zkl_wrote_elsewhere();
 
 	/* whoever writes there for it must not commit before the guard */
 	be_first_at_commit();
 }
 
 void
-zkx_be_first_at_commit(void)
+zkl_be_first_at_commit(void)
 {
-	if (dlist_is_empty(&zkh_xact_holds))
+	if (dlist_is_empty(&zkl_xact_holds))
 		be_first_at_commit();
 }
 
 void
-zkx_watch_commits(void)
+zkl_watch_commits(void)
 {
 	RegisterXactCallback(last_callback, NULL);
 }
 
 void
-zkx_initialize(void)
+zkl_watch_transactions(void)
 {
 	static bool registered = false;
 
@@ -381,11 +381,11 @@ zkx_initialize(void)
 static void
 before_commit(void)
 {
-	const Lock *relied = zkg_is_judged() ? NULL : zkg_guard(zkg_has_written());
+	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written());
 
 	find_orphans();
 	if (relied != NULL)
-		zkg_bound_waits(relied);
+		zkl_bound_waits(relied);
 }
 
 static void
@@ -396,8 +396,8 @@ xact_callback(XactEvent event, void *arg)
 
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
-	zkg_unbound_waits();
-	if (hash_get_num_entries(zkh_locks) == 0 && xact_release.last == 0)
+	zkl_unbound_waits();
+	if (hash_get_num_entries(zkl_locks) == 0 && xact_release.last == 0)
 		return;
 
 	switch (event)
@@ -406,12 +406,12 @@ xact_callback(XactEvent event, void *arg)
 			before_commit();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			if (!dlist_is_empty(&zkh_xact_holds))
+			if (!dlist_is_empty(&zkl_xact_holds))
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
 						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
-			(void) zkg_guard(zkg_has_written());
+			(void) zkl_guard(zkl_has_written());
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
@@ -437,13 +437,13 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 {
 	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
-	if (dlist_is_empty(&zkh_xact_holds) ||
-		dlist_tail_element(Hold, in_xact, &zkh_xact_holds)->subid != mySubid)
+	if (dlist_is_empty(&zkl_xact_holds) ||
+		dlist_tail_element(Hold, in_xact, &zkl_xact_holds)->subid != mySubid)
 		return;
 
 	for (dlist_node *previous,
-		 *node = dlist_tail_node(&zkh_xact_holds);
-		 node != &zkh_xact_holds.head; node = previous)
+		 *node = dlist_tail_node(&zkl_xact_holds);
+		 node != &zkl_xact_holds.head; node = previous)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, node);
 

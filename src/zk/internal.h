@@ -322,7 +322,7 @@ extern void zks_reset_frame(ZkFrame *frame);
 extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 
 /* resolve.c */
-extern char *zkx_resolve(const char *hosts, int *naddresses, char **names,
+extern char *zkl_resolve(const char *hosts, int *naddresses, char **names,
 						 char *error, int errlen);
 
 /* tls.c; a wire may be NULL where none has to be there */

@@ -146,7 +146,7 @@ write_list(const AddressList *list, char *text)
  * several does no harm.  The names are malloc'ed, too; NULL if it returns that.
  */
 char *
-zkx_resolve(const char *hosts, int *naddresses, char **names, char *error, int errlen)
+zkl_resolve(const char *hosts, int *naddresses, char **names, char *error, int errlen)
 {
 	AddressList *list = calloc(1, sizeof(AddressList));
 	char	   *copy = strdup(hosts);

@@ -475,7 +475,7 @@ find_servers(ZkSession *s, char *error, int errlen)
 {
 	char	   *names;
 	int			nservers;
-	char	   *addresses = zkx_resolve(s->hosts, &nservers, &names, error, errlen);
+	char	   *addresses = zkl_resolve(s->hosts, &nservers, &names, error, errlen);
 
 	if (addresses == NULL)
 		return s->addresses != NULL;
