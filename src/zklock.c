@@ -58,7 +58,7 @@ path_argument(FunctionCallInfo fcinfo)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("lock path must not be null")));
-	return zkpath_from_text(PG_GETARG_TEXT_PP(0));
+	return zkb_path_from_text(PG_GETARG_TEXT_PP(0));
 }
 
 static char **
@@ -81,7 +81,7 @@ paths_argument(FunctionCallInfo fcinfo, int *n)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("lock path must not be null")));
-		paths[i] = zkpath_from_text(DatumGetTextPP(elements[i]));
+		paths[i] = zkb_path_from_text(DatumGetTextPP(elements[i]));
 	}
 	return paths;
 }
@@ -140,7 +140,7 @@ lock_paths(FunctionCallInfo fcinfo, char **paths, int n, int timeout_arg, ZkpMod
 	ZkWait		wait;
 
 	zkl_watch_queries();
-	zkwait_begin(&wait, may_wait ? timeout : -1, may_wait);
+	zkb_wait_begin(&wait, may_wait ? timeout : -1, may_wait);
 	return zkl_lock(paths, n, mode, permits, scope, may_wait, &wait);
 }
 
@@ -159,7 +159,7 @@ try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 	ZkWait		wait;
 
 	zkl_watch_queries();
-	zkwait_begin(&wait, -1, false);
+	zkb_wait_begin(&wait, -1, false);
 	PG_RETURN_BOOL(zkl_lock(&path, 1, mode, 0, scope, false, &wait));
 }
 
@@ -274,15 +274,15 @@ put_lock(const ZkHoldInfo *info, void *arg)
 	bool		nulls[9] = {false};
 	int			i = 0;
 
-	values[i++] = CStringGetTextDatum(zkpath_for_display(info->path));
-	values[i++] = CStringGetTextDatum(zkpath_for_display(info->root));
+	values[i++] = CStringGetTextDatum(zkb_path_for_display(info->path));
+	values[i++] = CStringGetTextDatum(zkb_path_for_display(info->root));
 	values[i++] = CStringGetTextDatum(mode_names[info->mode]);
 	values[i++] = CStringGetTextDatum(scope_names[info->scope]);
 	values[i++] = Int64GetDatum(info->count);
 	values[i++] = CStringGetTextDatum(state_names[info->state]);
 	nulls[i] = info->state == ZKL_STATE_LOST;
 	values[i++] = Int64GetDatum(info->token);
-	values[i++] = CStringGetTextDatum(zke_from_utf8_escaped(info->node, strlen(info->node), true));
+	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(info->node, strlen(info->node), true));
 	values[i++] = TimestampTzGetDatum(info->acquired_at);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
@@ -338,12 +338,12 @@ put_contender(const ZkqContender *contender, void *arg)
 	ReturnSetInfo *rsinfo = arg;
 	Datum		values[14];
 	bool		nulls[14] = {false};
-	char	   *fields[ZKI_FIELDS] = {NULL};
+	char	   *fields[ZKB_FIELDS] = {NULL};
 	TimestampTz since = 0;
 	int			i = 0;
 
 	if (contender->ours)
-		zki_read(contender->data, contender->data_len, fields);
+		zkb_read_identity(contender->data, contender->data_len, fields);
 	values[i++] = Int32GetDatum(contender->position);
 	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
 	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
@@ -354,20 +354,20 @@ put_contender(const ZkqContender *contender, void *arg)
 	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) contender->session));
 	nulls[i] = !contender->known || !unix_ms_as_timestamp(contender->since_ms, &since);
 	values[i++] = TimestampTzGetDatum(since);
-	values[i++] = CStringGetTextDatum(zke_from_utf8_escaped(contender->node, strlen(contender->node), true));
-	values[i] = text_or_null(fields[ZKI_HOST], &nulls[i]);
+	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(contender->node, strlen(contender->node), true));
+	values[i] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[i]);
 	i++;
-	values[i] = number_or_null(fields[ZKI_PID], &nulls[i]);
+	values[i] = number_or_null(fields[ZKB_FIELD_PID], &nulls[i]);
 	i++;
-	values[i] = text_or_null(fields[ZKI_DATABASE], &nulls[i]);
+	values[i] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[i]);
 	i++;
-	values[i] = text_or_null(fields[ZKI_USER], &nulls[i]);
+	values[i] = text_or_null(fields[ZKB_FIELD_USER], &nulls[i]);
 	i++;
-	values[i] = text_or_null(fields[ZKI_APPLICATION_NAME], &nulls[i]);
+	values[i] = text_or_null(fields[ZKB_FIELD_APPLICATION_NAME], &nulls[i]);
 	i++;
 	nulls[i] = contender->ours || contender->data_len == 0;
 	values[i] = nulls[i] ? (Datum) 0 :
-		CStringGetTextDatum(zke_from_utf8_escaped(contender->data, contender->data_len, true));
+		CStringGetTextDatum(zkb_from_utf8_escaped(contender->data, contender->data_len, true));
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
@@ -392,7 +392,7 @@ zk_lock_break(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("lock node must not be null")));
-	PG_RETURN_BOOL(zkl_break(path, zkpath_name_from_text(PG_GETARG_TEXT_PP(1))));
+	PG_RETURN_BOOL(zkl_break(path, zkb_name_from_text(PG_GETARG_TEXT_PP(1))));
 }
 
 /* A time of zks_now(), on the clock that users read */
@@ -416,7 +416,7 @@ Datum
 zk_session_status(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
-	ZkSession  *session = zkc_session();	/* not one that is over */
+	ZkSession  *session = zkb_session();	/* not one that is over */
 	ZkSessionInfo info;
 	Datum		values[12];
 	bool		nulls[12] = {false};
@@ -433,7 +433,7 @@ zk_session_status(PG_FUNCTION_ARGS)
 									  session_state_names[info.state]);
 	nulls[i] = info.epoch == 0;
 	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id));
-	servers = zkc_servers();
+	servers = zkb_servers();
 	values[i] = text_or_null(servers, &nulls[i]);
 	i++;
 	nulls[i] = info.server[0] == '\0';
@@ -442,11 +442,11 @@ zk_session_status(PG_FUNCTION_ARGS)
 	values[i++] = ms_as_interval(info.timeout_ms);
 	nulls[i] = info.epoch == 0;
 	values[i++] = TimestampTzGetDatum(as_timestamp(info.heard_at));
-	values[i++] = Int64GetDatum(zkc_counters.requests + info.requests);
-	values[i++] = Int64GetDatum(zkc_counters.waits);
-	values[i++] = Int64GetDatum(zkc_counters.timeouts);
-	values[i++] = Int64GetDatum(zkc_counters.reconnections + info.reconnections);
-	values[i++] = Int64GetDatum(zkc_counters.losses + info.losses);
+	values[i++] = Int64GetDatum(zkb_counters.requests + info.requests);
+	values[i++] = Int64GetDatum(zkb_counters.waits);
+	values[i++] = Int64GetDatum(zkb_counters.timeouts);
+	values[i++] = Int64GetDatum(zkb_counters.reconnections + info.reconnections);
+	values[i++] = Int64GetDatum(zkb_counters.losses + info.losses);
 	values[i++] = Int32GetDatum(info.unreleased);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return (Datum) 0;

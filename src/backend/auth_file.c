@@ -70,7 +70,7 @@ check_file(const struct stat *st)
  * PostgreSQL's own shall tell the name.)
  */
 static const char *
-read_file(const char *file, ZkCredentials *c)
+read_file(const char *file, ZkAuthFile *c)
 {
 	/* whatever it is, opening it must not block */
 	int			fd = BasicOpenFile(file, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | PG_BINARY);
@@ -114,7 +114,7 @@ read_line(char *line, int len, ZkCredential *credential)
 
 /* Returns the number of the first bad line, or 0 */
 static int
-read_lines(ZkCredentials *c)
+read_lines(ZkAuthFile *c)
 {
 	char	   *end = c->text + c->len;
 	char	   *next;
@@ -141,7 +141,7 @@ read_lines(ZkCredentials *c)
 }
 
 void
-zkcred_read(const char *file, ZkCredentials *c)
+zkb_read_auth_file(const char *file, ZkAuthFile *c)
 {
 	const char *wrong;
 	const char *hint = PERMISSIONS_HINT;
@@ -170,13 +170,13 @@ zkcred_read(const char *file, ZkCredentials *c)
 	}
 	if (wrong != NULL)
 	{
-		zkcred_wipe(c);
+		zkb_wipe_credentials(c);
 		refuse(file, wrong, hint);
 	}
 }
 
 void
-zkcred_wipe(ZkCredentials *c)
+zkb_wipe_credentials(ZkAuthFile *c)
 {
 	if (c->text != NULL)
 		explicit_bzero(c->text, c->len);

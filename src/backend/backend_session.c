@@ -36,7 +36,7 @@
 /* When the session is over or never was: its thread only has to end */
 #define ABANDON_BOUND_MS	100
 
-ZkClientCounters zkc_counters;
+ZkBackendCounters zkb_counters;
 
 static ZkSession *session = NULL;
 static uint32 generation = 0;
@@ -60,7 +60,7 @@ release_descriptors(void)
 }
 
 /*
- * Of releases that were refused, what zkc_warn_unreleased has not told yet: how
+ * Of releases that were refused, what zkb_warn_unreleased has not told yet: how
  * many of sessions that are over, how many of this one it has told, and the
  * latest.
  */
@@ -89,9 +89,9 @@ close_session(int bound_ms)
 	unreleased_before += info.refusals - refusals_told;
 	refusals_told = 0;
 	session = NULL;
-	zkc_counters.requests += info.requests;
-	zkc_counters.reconnections += info.reconnections;
-	zkc_counters.losses += info.losses;
+	zkb_counters.requests += info.requests;
+	zkb_counters.reconnections += info.reconnections;
+	zkb_counters.losses += info.losses;
 	zks_close(s, bound_ms);
 	release_descriptors();
 }
@@ -107,7 +107,7 @@ close_at_exit(int code, Datum arg)
 }
 
 ZkSession *
-zkc_session(void)
+zkb_session(void)
 {
 	ZkSessionInfo info;
 
@@ -123,7 +123,7 @@ zkc_session(void)
 }
 
 void
-zkc_warn_unreleased(void)
+zkb_warn_unreleased(void)
 {
 	uint64		n = unreleased_before;
 
@@ -144,18 +144,18 @@ zkc_warn_unreleased(void)
 							   n, refused == ZKS_NO_AUTH ? "permission denied" : zks_code_text(refused)),
 				 refused_path[0] != '\0' ?
 				 errdetail("Node \"%s\" was to be deleted.",
-						   zke_from_utf8_escaped(refused_path, strlen(refused_path), false)) : 0,
+						   zkb_from_utf8_escaped(refused_path, strlen(refused_path), false)) : 0,
 				 errhint("The release is tried again with each heartbeat, and is done at the latest when this backend's ZooKeeper session ends. See zk_session.unreleased.")));
 }
 
 ZkLoss
-zkc_last_loss(void)
+zkb_last_loss(void)
 {
 	return last_loss;
 }
 
 const char *
-zkc_loss_detail(ZkLoss loss)
+zkb_loss_detail(ZkLoss loss)
 {
 	switch (loss)
 	{
@@ -175,25 +175,25 @@ zkc_loss_detail(ZkLoss loss)
 }
 
 ZkSession *
-zkc_peek(void)
+zkb_peek(void)
 {
 	return session;
 }
 
 uint32
-zkc_generation(void)
+zkb_generation(void)
 {
 	return session != NULL ? generation : 0;
 }
 
 void
-zkc_follow_settings(void)
+zkb_follow_settings(void)
 {
 	if (session != NULL &&
 		(strcmp(session_servers, zklock_servers) != 0 ||
 		 session_timeout != zklock_session_timeout ||
 		 strcmp(session_auth_file, zklock_auth_file) != 0 ||
-		 zkcert_changed() ||
+		 zkb_tls_changed() ||
 
 	/* the file may have got credentials since */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
@@ -211,7 +211,7 @@ refuse_no_hosts(void)
 }
 
 void
-zkc_refuse_another_ensemble(void)
+zkb_refuse_another_ensemble(void)
 {
 	refuse_no_hosts();
 	if (!zkhosts_share(session_servers, zklock_servers))
@@ -224,7 +224,7 @@ zkc_refuse_another_ensemble(void)
 }
 
 const char *
-zkc_servers(void)
+zkb_servers(void)
 {
 	return session != NULL ? session_servers : NULL;
 }
@@ -267,7 +267,7 @@ exit_in_order(void)
 }
 
 static bool
-has_credentials(const ZkCredentials *credentials)
+has_credentials(const ZkAuthFile *credentials)
 {
 	return credentials->n > 0 || zklock_tls_cert_file[0] != '\0';
 }
@@ -284,7 +284,7 @@ raise_nameless(void)
 }
 
 void
-zkc_refuse_nameless(void)
+zkb_refuse_nameless(void)
 {
 	if (!session_is_known)
 		raise_nameless();
@@ -295,7 +295,7 @@ zkc_refuse_nameless(void)
  * errno set, when there are not the resources.
  */
 static void
-open_as_set(const ZkCredentials *credentials)
+open_as_set(const ZkAuthFile *credentials)
 {
 	ZkOptions	options = {
 		.hosts = zklock_servers,
@@ -306,22 +306,22 @@ open_as_set(const ZkCredentials *credentials)
 		.ncredentials = credentials->n,
 	};
 	static bool exit_ordered = false;
-	bool		with_tls = zkcert_wanted();
+	bool		with_tls = zkb_tls_wanted();
 	int			save_errno;
 
 	if (!keep_copy(&session_servers, zklock_servers) ||
 		!keep_copy(&session_auth_file, zklock_auth_file) ||
-		!zkcert_keep())
+		!zkb_tls_keep())
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	session_timeout = zklock_session_timeout;
 	session_is_known = has_credentials(credentials);
 
 	reserve_descriptors();
-	if (with_tls && (options.tls = zkcert_read()) == NULL)
+	if (with_tls && (options.tls = zkb_tls_read()) == NULL)
 	{
 		release_descriptors();
-		zkcert_raise();
+		zkb_tls_raise();
 	}
 	if (with_tls && !exit_ordered)
 	{
@@ -339,7 +339,7 @@ static void
 open_session(void)
 {
 	static bool exit_registered = false;
-	ZkCredentials credentials;
+	ZkAuthFile credentials;
 
 	if (IsParallelWorker())
 		ereport(ERROR,
@@ -351,10 +351,10 @@ open_session(void)
 		on_proc_exit(close_at_exit, 0);
 		exit_registered = true;
 	}
-	zkcred_read(zklock_auth_file, &credentials);
+	zkb_read_auth_file(zklock_auth_file, &credentials);
 	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(&credentials))
 	{
-		zkcred_wipe(&credentials);	/* what is commented out, too */
+		zkb_wipe_credentials(&credentials);	/* what is commented out, too */
 		raise_nameless();
 	}
 	PG_TRY();
@@ -365,7 +365,7 @@ open_session(void)
 	{
 		int			save_errno = errno;
 
-		zkcred_wipe(&credentials);
+		zkb_wipe_credentials(&credentials);
 		errno = save_errno;
 	}
 	PG_END_TRY();
@@ -391,7 +391,7 @@ raise_unreachable(const ZkSessionInfo *info)
 }
 
 void
-zkc_raise_cut_off(const ZkSessionInfo *info)
+zkb_raise_cut_off(const ZkSessionInfo *info)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
@@ -402,18 +402,18 @@ zkc_raise_cut_off(const ZkSessionInfo *info)
 }
 
 void
-zkc_raise_unanswered(ZkWait *wait)
+zkb_raise_unanswered(ZkWait *wait)
 {
 	ZkSessionInfo info;
 
 	zks_info(session, &info);
 	if (info.state == ZKS_SUSPENDED)
-		zkc_raise_cut_off(&info);
-	zkc_raise_no_answer(wait);
+		zkb_raise_cut_off(&info);
+	zkb_raise_no_answer(wait);
 }
 
 void
-zkc_raise_no_answer(ZkWait *wait)
+zkb_raise_no_answer(ZkWait *wait)
 {
 	if (zks_now() >= wait->deadline)
 		ereport(ERROR,
@@ -463,7 +463,7 @@ raise_not_accepted(int rc)
 }
 
 void
-zkc_raise(int rc, const char *path)
+zkb_raise(int rc, const char *path)
 {
 	if (zks_is_auth_failure(rc))
 		raise_not_accepted(rc);
@@ -472,17 +472,17 @@ zkc_raise(int rc, const char *path)
 		if (faults[i].rc == rc)
 			ereport(ERROR,
 					(errcode(faults[i].sqlstate),
-					 errmsg(faults[i].message, zkpath_for_display(path)),
+					 errmsg(faults[i].message, zkb_path_for_display(path)),
 					 faults[i].hint != NULL ? errhint("%s", faults[i].hint) : 0));
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("could not use lock path \"%s\": %s",
-					zkpath_for_display(path), zks_code_text(rc))));
+					zkb_path_for_display(path), zks_code_text(rc))));
 }
 
 bool
-zkc_is_fresh(const ZkSessionInfo *info)
+zkb_is_fresh(const ZkSessionInfo *info)
 {
 	/*
 	 * Heartbeats keep the proof younger than about a quarter of the session
@@ -494,7 +494,7 @@ zkc_is_fresh(const ZkSessionInfo *info)
 }
 
 bool
-zkc_are_proven(ZkNode *const *nodes, int n)
+zkb_are_proven(ZkNode *const *nodes, int n)
 {
 	ZkSessionInfo info;
 	int64		proven_at = zkn_proven_at(session, nodes, n);
@@ -507,13 +507,13 @@ zkc_are_proven(ZkNode *const *nodes, int n)
 }
 
 bool
-zkc_is_certain(ZkNode *const *nodes, int n)
+zkb_is_certain(ZkNode *const *nodes, int n)
 {
 	ZkSessionInfo info;
 	int64		proven_at = zkn_proven_at(session, nodes, n);
 
 	zks_info(session, &info);
-	return zkc_is_fresh(&info) && zks_now() - proven_at < info.timeout_ms * ZKS_MS / 3;
+	return zkb_is_fresh(&info) && zks_now() - proven_at < info.timeout_ms * ZKS_MS / 3;
 }
 
 /* Give up a session that no server has accepted; the next call starts anew */
@@ -544,13 +544,13 @@ abandon_stale(void)
 }
 
 ZkSession *
-zkc_connect(ZkWait *wait)
+zkb_connect(ZkWait *wait)
 {
-	int64		until_connected = zkwait_after(zklock_connect_timeout);
-	int64		until_back = zkwait_after(zklock_operation_timeout);
+	int64		until_connected = zkb_after(zklock_connect_timeout);
+	int64		until_back = zkb_after(zklock_operation_timeout);
 
 	abandon_stale();
-	zkc_warn_unreleased();
+	zkb_warn_unreleased();
 
 	for (;;)
 	{
@@ -560,26 +560,26 @@ zkc_connect(ZkWait *wait)
 		if (session == NULL)
 			open_session();
 		zks_info(session, &info);
-		if (zkc_is_fresh(&info))
+		if (zkb_is_fresh(&info))
 			return session;
 		if (info.state == ZKS_OVER)
 		{
 			if (info.epoch == 0)
 				abandon(&info);
-			(void) zkc_session();
+			(void) zkb_session();
 			if (zks_is_auth_failure(info.error))
 				raise_not_accepted(info.error);
 			continue;
 		}
 		/* one that has nothing to lose any more is as good as a new one */
 		cut_off = info.state != ZKS_CONNECTING && !info.forfeited;
-		if (zkwait(wait, session, cut_off ? until_back : until_connected, ZKWAIT_CONNECT))
+		if (zkb_wait(wait, session, cut_off ? until_back : until_connected, ZKB_WAIT_CONNECT))
 			continue;
 		zks_info(session, &info);
-		if (zkc_is_fresh(&info))
+		if (zkb_is_fresh(&info))
 			return session;
 		if (cut_off)
-			zkc_raise_cut_off(&info);
+			zkb_raise_cut_off(&info);
 		if (zks_now() < until_connected || info.forfeited)
 			raise_unreachable(&info);	/* the next call may find it connected */
 		abandon(&info);
@@ -601,7 +601,7 @@ ask(ZkNode *const *nodes, int *n, ZkWait *wait, int64 until, ZkAnswer *answer)
 	PG_TRY();
 	{
 		while (!(answered = zks_answered(session, request, answer)) &&
-			   zkwait(wait, session, until, ZKWAIT_CHECK))
+			   zkb_wait(wait, session, until, ZKB_WAIT_CHECK))
 			;
 	}
 	PG_FINALLY();
@@ -613,7 +613,7 @@ ask(ZkNode *const *nodes, int *n, ZkWait *wait, int64 until, ZkAnswer *answer)
 }
 
 ZkProof
-zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
+zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 {
 	int			proven = 0;
 	int64		asked_at = ZKS_NEVER;	/* the first of them */
@@ -628,21 +628,21 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 
 		zks_info(session, &info);
 		if (info.state == ZKS_OVER)
-			return ZKC_OVER;
+			return ZKB_OVER;
 		if (zkn_first_lost(session, nodes, n, &loss) >= 0)
-			return ZKC_MISSING;
+			return ZKB_MISSING;
 		if (info.state != ZKS_CONNECTED)
 		{
-			if (!zkwait(wait, session, until, ZKWAIT_CHECK))
-				return ZKC_NO_ANSWER;
+			if (!zkb_wait(wait, session, until, ZKB_WAIT_CHECK))
+				return ZKB_NO_ANSWER;
 			continue;
 		}
 		if (!ask(nodes + proven, &count, wait, until, &answer))
-			return ZKC_NO_ANSWER;
+			return ZKB_NO_ANSWER;
 		if ((answer.rc == ZKS_NO_NODE || answer.rc == ZKS_NO_AUTH) &&
 			zkn_lost(session, nodes[proven + answer.missing],
 					 answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
-			return ZKC_MISSING;
+			return ZKB_MISSING;
 
 		asked_at = Min(asked_at, answer.sent_at);
 
@@ -653,13 +653,13 @@ zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 			zkn_proven(session, nodes + proven, count, answer.sent_at);
 			proven += count;
 			if (proven == n)
-				return ZKC_PROVEN;
+				return ZKB_PROVEN;
 			continue;
 		}
 		proven = 0;
 		asked_at = ZKS_NEVER;
 		if (zks_now() >= until)
-			return ZKC_NO_ANSWER;
-		(void) zkwait(wait, session, Min(until, zkwait_after(RETRY_MS)), ZKWAIT_CHECK);
+			return ZKB_NO_ANSWER;
+		(void) zkb_wait(wait, session, Min(until, zkb_after(RETRY_MS)), ZKB_WAIT_CHECK);
 	}
 }

@@ -11,62 +11,62 @@
 #include "compat.h"
 #include "wait.h"
 
-typedef struct ZkClientCounters
+typedef struct ZkBackendCounters
 {
 	int64		waits;			/* calls that found the lock taken and waited */
 	int64		timeouts;		/* of those, given up */
 	int64		losses;			/* sessions that ended without our doing */
 	int64		requests;		/* of sessions before this one */
 	int64		reconnections;
-} ZkClientCounters;
+} ZkBackendCounters;
 
-extern ZkClientCounters zkc_counters;
+extern ZkBackendCounters zkb_counters;
 
 /*
  * The session if there is one that is not over, else NULL.  Notices the end
  * of the one there was.
  */
-extern ZkSession *zkc_session(void);
+extern ZkSession *zkb_session(void);
 
 /*
  * A WARNING if ZooKeeper has refused to release locks since it last said so.  (The
  * end of a transaction, which gave them back, does not wait for that.)
  */
-extern void zkc_warn_unreleased(void);
+extern void zkb_warn_unreleased(void);
 
 /*
  * The same, without looking: it may be over, but its nodes can be asked.  For
  * those to whom its end must not come in between.
  */
-extern ZkSession *zkc_peek(void);
+extern ZkSession *zkb_peek(void);
 
 /*
  * Counts the sessions: what was made in an earlier one is gone.  Only valid
- * after zkc_session or zkc_connect.
+ * after zkb_session or zkb_connect.
  */
-extern uint32 zkc_generation(void);
+extern uint32 zkb_generation(void);
 
 /*
  * Raises 55000 if the session was opened without credentials: nobody could be
  * the creator of a node.
  */
-extern void zkc_refuse_nameless(void);
+extern void zkb_refuse_nameless(void);
 
 /*
  * With nothing held, other settings than the session was opened with take
  * effect: end it, so that the next call opens another.
  */
-extern void zkc_follow_settings(void);
+extern void zkb_follow_settings(void);
 
 /*
  * With something held, they do not.  But what is locked now would be locked in
  * another place than SHOW says, if zklock.hosts has no server in common with
  * what it was when the session was opened: 55000.
  */
-extern void zkc_refuse_another_ensemble(void);
+extern void zkb_refuse_another_ensemble(void);
 
 /* The servers that the session was opened for; NULL: there is no session */
-extern const char *zkc_servers(void);
+extern const char *zkb_servers(void);
 
 /*
  * A session that is connected and whose life is proven recently, opened if
@@ -74,39 +74,39 @@ extern const char *zkc_servers(void);
  * operation_timeout for one that is cut off.  Raises 55000, 53xxx, 58000,
  * 58030.
  */
-extern ZkSession *zkc_connect(ZkWait *wait);
+extern ZkSession *zkb_connect(ZkWait *wait);
 
 /*
  * Was the session's life proven so recently that what ZooKeeper last said of
  * its nodes can be believed?
  */
-extern bool zkc_is_fresh(const ZkSessionInfo *info);
+extern bool zkb_is_fresh(const ZkSessionInfo *info);
 
 /*
  * Did the leader and a quorum confirm these nodes so recently, and did heartbeats
  * come so regularly before that, that none can have gone since but by somebody's
  * hand?  Ask before you ask whether one is known to be lost.
  */
-extern bool zkc_are_proven(ZkNode *const *nodes, int n);
+extern bool zkb_are_proven(ZkNode *const *nodes, int n);
 
 /*
  * The same of one that is about to be granted: recently is enough, since what
  * relies on it comes later.
  */
-extern bool zkc_is_certain(ZkNode *const *nodes, int n);
+extern bool zkb_is_certain(ZkNode *const *nodes, int n);
 
 /* Why the latest session that is over has lost what it had */
-extern ZkLoss zkc_last_loss(void);
+extern ZkLoss zkb_last_loss(void);
 
 /* What is known of a loss, for DETAIL: a sentence */
-extern const char *zkc_loss_detail(ZkLoss loss);
+extern const char *zkb_loss_detail(ZkLoss loss);
 
 typedef enum ZkProof
 {
-	ZKC_PROVEN,
-	ZKC_MISSING,				/* a node is gone, or closed to us: it is lost now */
-	ZKC_OVER,					/* the session has ended */
-	ZKC_NO_ANSWER
+	ZKB_PROVEN,
+	ZKB_MISSING,				/* a node is gone, or closed to us: it is lost now */
+	ZKB_OVER,					/* the session has ended */
+	ZKB_NO_ANSWER
 } ZkProof;
 
 /*
@@ -115,14 +115,14 @@ typedef enum ZkProof
  * any wait, and 53200.  If it was answered, that was asked for less than a
  * third of the session timeout ago.
  */
-extern ZkProof zkc_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until);
+extern ZkProof zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until);
 
 /* Raise 58030: the connection is broken, or the answer did not come */
-pg_noreturn extern void zkc_raise_unanswered(ZkWait *wait);
+pg_noreturn extern void zkb_raise_unanswered(ZkWait *wait);
 
 /* The one place where a ZooKeeper code becomes an error; path: of the lock */
-pg_noreturn extern void zkc_raise(int rc, const char *path);
-pg_noreturn extern void zkc_raise_cut_off(const ZkSessionInfo *info);
-pg_noreturn extern void zkc_raise_no_answer(ZkWait *wait);
+pg_noreturn extern void zkb_raise(int rc, const char *path);
+pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
+pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);
 
 #endif							/* ZKLOCK_BACKEND_SESSION_H */

@@ -55,7 +55,7 @@ find_conversion(int from, int to, Oid *proc)
 }
 
 char *
-zke_to_utf8(const char *str, int len)
+zkb_to_utf8(const char *str, int len)
 {
 	StringInfoData result;
 	Oid			proc;
@@ -164,9 +164,9 @@ hex_digit(char c)
 }
 
 char *
-zke_to_utf8_unescaped(const char *str, int len)
+zkb_to_utf8_unescaped(const char *str, int len)
 {
-	char	   *result = zke_to_utf8(str, len);
+	char	   *result = zkb_to_utf8(str, len);
 	char	   *to = result;
 
 	for (const char *from = result; from != NULL && *from != '\0'; to++)
@@ -188,13 +188,13 @@ zke_to_utf8_unescaped(const char *str, int len)
 }
 
 char *
-zke_to_utf8_escaped(const char *str, int len)
+zkb_to_utf8_escaped(const char *str, int len)
 {
 	return convert_escaped(GetDatabaseEncoding(), PG_UTF8, str, len, false);
 }
 
 char *
-zke_from_utf8_escaped(const char *str, int len, bool double_backslashes)
+zkb_from_utf8_escaped(const char *str, int len, bool double_backslashes)
 {
 	return convert_escaped(PG_UTF8, GetDatabaseEncoding(), str, len, double_backslashes);
 }

@@ -9,19 +9,19 @@
 #define ZKLOCK_ENCODING_H
 
 /* From the server's encoding; palloc'ed.  NULL: it has no form in UTF-8. */
-extern char *zke_to_utf8(const char *str, int len);
+extern char *zkb_to_utf8(const char *str, int len);
 
 /*
- * What zke_from_utf8_escaped has made with backslashes doubled, back in UTF-8;
+ * What zkb_from_utf8_escaped has made with backslashes doubled, back in UTF-8;
  * NULL if it has no form there.
  */
-extern char *zke_to_utf8_unescaped(const char *str, int len);
+extern char *zkb_to_utf8_unescaped(const char *str, int len);
 
 /*
  * The same, for what must not fail: bytes that have no form in UTF-8 come out
  * as \xNN.
  */
-extern char *zke_to_utf8_escaped(const char *str, int len);
+extern char *zkb_to_utf8_escaped(const char *str, int len);
 
 /*
  * In the server's encoding; palloc'ed.  What was written by others may be
@@ -29,6 +29,6 @@ extern char *zke_to_utf8_escaped(const char *str, int len);
  * lacks, and control characters, which a terminal would obey, come out as \xNN;
  * a backslash as \\ if it is to be told from those.
  */
-extern char *zke_from_utf8_escaped(const char *str, int len, bool double_backslashes);
+extern char *zkb_from_utf8_escaped(const char *str, int len, bool double_backslashes);
 
 #endif							/* ZKLOCK_ENCODING_H */

@@ -27,7 +27,7 @@
 #include "settings.h"
 #include "zk/protocol.h"
 
-const char *const zki_names[ZKI_FIELDS] = {
+const char *const zki_names[ZKB_FIELDS] = {
 	"host", "pid", "database", "user", "application_name"
 };
 
@@ -35,14 +35,14 @@ const char *const zki_names[ZKI_FIELDS] = {
 #define LONGEST_VALUE		256
 
 static void
-put_line(StringInfo lines, ZkiField field, const char *value)
+put_line(StringInfo lines, ZkField field, const char *value)
 {
 	char	   *utf8;
 	int			start = lines->len;
 
 	if (value == NULL || value[0] == '\0')
 		return;
-	utf8 = zke_to_utf8_escaped(value, strlen(value));
+	utf8 = zkb_to_utf8_escaped(value, strlen(value));
 	appendStringInfo(lines, "%s ", zki_names[field]);
 	for (const char *c = utf8; *c != '\0'; c++)
 	{
@@ -87,7 +87,7 @@ database_name(void)
 }
 
 const char *
-zki_lines(void)
+zkb_identity_lines(void)
 {
 	static char text[ZKP_IDENTITY_LEN];
 	StringInfoData lines;
@@ -96,11 +96,11 @@ zki_lines(void)
 	if (!zklock_publish_identity)
 		return text;
 	initStringInfo(&lines);
-	put_line(&lines, ZKI_HOST, host_name());
-	appendStringInfo(&lines, "%s %d\n", zki_names[ZKI_PID], MyProcPid);
-	put_line(&lines, ZKI_DATABASE, database_name());
-	put_line(&lines, ZKI_USER, GetUserNameFromId(GetSessionUserId(), true));
-	put_line(&lines, ZKI_APPLICATION_NAME, application_name);
+	put_line(&lines, ZKB_FIELD_HOST, host_name());
+	appendStringInfo(&lines, "%s %d\n", zki_names[ZKB_FIELD_PID], MyProcPid);
+	put_line(&lines, ZKB_FIELD_DATABASE, database_name());
+	put_line(&lines, ZKB_FIELD_USER, GetUserNameFromId(GetSessionUserId(), true));
+	put_line(&lines, ZKB_FIELD_APPLICATION_NAME, application_name);
 	strlcpy(text, lines.data, sizeof(text));
 	pfree(lines.data);
 	return text;
@@ -123,21 +123,21 @@ read_value(const char *value, int len)
 			i++;
 		plain[n++] = escaped && value[i] == 'n' ? '\n' : value[i];
 	}
-	result = zke_from_utf8_escaped(plain, n, false);
+	result = zkb_from_utf8_escaped(plain, n, false);
 	pfree(plain);
 	return result;
 }
 
 void
-zki_read(const char *lines, int len, char *fields[ZKI_FIELDS])
+zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS])
 {
-	memset(fields, 0, ZKI_FIELDS * sizeof(char *));
+	memset(fields, 0, ZKB_FIELDS * sizeof(char *));
 	while (len > 0)
 	{
 		const char *end = memchr(lines, '\n', len);
 		int			line_len = end != NULL ? (int) (end - lines) : len;
 
-		for (int i = 0; i < ZKI_FIELDS; i++)
+		for (int i = 0; i < ZKB_FIELDS; i++)
 		{
 			int			name_len = strlen(zki_names[i]);
 

@@ -8,29 +8,29 @@
 #ifndef ZKLOCK_NODE_IDENTITY_H
 #define ZKLOCK_NODE_IDENTITY_H
 
-typedef enum ZkiField
+typedef enum ZkField
 {
-	ZKI_HOST,
-	ZKI_PID,
-	ZKI_DATABASE,
-	ZKI_USER,
-	ZKI_APPLICATION_NAME,
-	ZKI_FIELDS
-} ZkiField;
+	ZKB_FIELD_HOST,
+	ZKB_FIELD_PID,
+	ZKB_FIELD_DATABASE,
+	ZKB_FIELD_USER,
+	ZKB_FIELD_APPLICATION_NAME,
+	ZKB_FIELDS
+} ZkField;
 
 /* As they stand before the values */
-extern const char *const zki_names[ZKI_FIELDS];
+extern const char *const zki_names[ZKB_FIELDS];
 
 /*
  * This backend's lines, in UTF-8, as they are now; "" with publish_identity
  * off.  In memory of its own, until the next call.
  */
-extern const char *zki_lines(void);
+extern const char *zkb_identity_lines(void);
 
 /*
  * Read such lines, of whoever wrote them.  Each field is palloc'ed and in the
  * server's encoding, or NULL.
  */
-extern void zki_read(const char *lines, int len, char *fields[ZKI_FIELDS]);
+extern void zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS]);
 
 #endif							/* ZKLOCK_NODE_IDENTITY_H */

@@ -82,7 +82,7 @@ check_path(const char *path)
 }
 
 const char *
-zkpath_check_root(const char *root)
+zkb_check_root(const char *root)
 {
 	if (strcmp(root, "/") == 0)
 		return NULL;
@@ -98,7 +98,7 @@ zkpath_check_root(const char *root)
 static char *
 to_utf8(const char *str, int len)
 {
-	char	   *result = zke_to_utf8(str, len);
+	char	   *result = zkb_to_utf8(str, len);
 
 	if (result == NULL)
 		ereport(ERROR,
@@ -119,7 +119,7 @@ refuse_longer_than(int len, int limit)
 }
 
 char *
-zkpath_from_text(text *path)
+zkb_path_from_text(text *path)
 {
 	char	   *utf8;
 	const char *wrong;
@@ -140,7 +140,7 @@ zkpath_from_text(text *path)
 }
 
 char *
-zkpath_name_from_text(text *name)
+zkb_name_from_text(text *name)
 {
 	char	   *utf8;
 
@@ -148,7 +148,7 @@ zkpath_name_from_text(text *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("node name is longer than %d bytes", NAME_MAX_SHOWN)));
-	utf8 = zke_to_utf8_unescaped(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
+	utf8 = zkb_to_utf8_unescaped(VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
 	if (utf8 == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
@@ -157,26 +157,26 @@ zkpath_name_from_text(text *name)
 }
 
 char *
-zkpath_for_display(const char *path)
+zkb_path_for_display(const char *path)
 {
 	return pg_any_to_server(path, strlen(path), PG_UTF8);
 }
 
 int
-zkpath_root_len(const char *root)
+zkb_root_len(const char *root)
 {
 	return strcmp(root, "/") == 0 ? 0 : (int) strlen(root);
 }
 
 char *
-zkpath_join(const char *root, const char *path)
+zkb_join_path(const char *root, const char *path)
 {
-	if (zkpath_root_len(root) == 0)
+	if (zkb_root_len(root) == 0)
 	{
 		if (strcmp(path, "/zookeeper") == 0 || strncmp(path, "/zookeeper/", 11) == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid lock path \"%s\"", zkpath_for_display(path)),
+					 errmsg("invalid lock path \"%s\"", zkb_path_for_display(path)),
 					 errdetail("ZooKeeper keeps its own data there.")));
 		return pstrdup(path);
 	}

@@ -22,27 +22,27 @@
  * A lock's path in UTF-8, checked; palloc'ed.  Raises 22023 for a bad one,
  * 22021 for one that has no form in UTF-8.
  */
-extern char *zkpath_from_text(text *path);
+extern char *zkb_path_from_text(text *path);
 
 /*
  * A node's name in UTF-8, from what zk_lock_queue shows; not checked; palloc'ed.  Raises 22021, and 22023 for one
  * that is too long for any.
  */
-extern char *zkpath_name_from_text(text *name);
+extern char *zkb_name_from_text(text *name);
 
 /* A path of ours in the server's encoding, for messages and views */
-extern char *zkpath_for_display(const char *path);
+extern char *zkb_path_for_display(const char *path);
 
 /* root and path in one; palloc'ed */
-extern char *zkpath_join(const char *root, const char *path);
+extern char *zkb_join_path(const char *root, const char *path);
 
-/* Where the path begins in what zkpath_join makes of this root */
-extern int	zkpath_root_len(const char *root);
+/* Where the path begins in what zkb_join_path makes of this root */
+extern int	zkb_root_len(const char *root);
 
 /*
  * What is wrong with this root, or NULL.  "/" stands for none.  Does not
  * raise: settings are checked with it.
  */
-extern const char *zkpath_check_root(const char *root);
+extern const char *zkb_check_root(const char *root);
 
 #endif							/* ZKLOCK_PATH_H */

@@ -76,7 +76,7 @@ assign_hosts(const char *newval, void *extra)
 static bool
 check_root(char **newval, void **extra, GucSource source)
 {
-	const char *wrong = zkpath_check_root(*newval);
+	const char *wrong = zkb_check_root(*newval);
 
 	if (wrong != NULL)
 		GUC_check_errdetail("%s", wrong);

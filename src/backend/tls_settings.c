@@ -28,7 +28,7 @@ settings(void)
 }
 
 bool
-zkcert_keep(void)
+zkb_tls_keep(void)
 {
 	free(kept);
 	kept = settings();
@@ -36,7 +36,7 @@ zkcert_keep(void)
 }
 
 bool
-zkcert_changed(void)
+zkb_tls_changed(void)
 {
 	char	   *now = settings();
 	bool		changed = now != NULL && strcmp(kept, now) != 0;
@@ -46,7 +46,7 @@ zkcert_changed(void)
 }
 
 bool
-zkcert_wanted(void)
+zkb_tls_wanted(void)
 {
 	bool		has_cert = zklock_tls_cert_file[0] != '\0';
 	bool		has_key = zklock_tls_key_file[0] != '\0';
@@ -73,7 +73,7 @@ zkcert_wanted(void)
 }
 
 ZkTls *
-zkcert_read(void)
+zkb_tls_read(void)
 {
 	ZkTlsFiles	files = {
 		.ca = zklock_tls_ca_file,
@@ -87,7 +87,7 @@ zkcert_read(void)
 }
 
 void
-zkcert_raise(void)
+zkb_tls_raise(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIG_FILE_ERROR),

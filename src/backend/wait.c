@@ -32,13 +32,13 @@ static const char *const event_names[] = {"ZklockConnect", "ZklockAcquire", "Zkl
 static uint32 event_ids[lengthof(event_names)];
 
 int64
-zkwait_after(int ms)
+zkb_after(int ms)
 {
 	return zks_now() + ms * ZKS_MS;
 }
 
 void
-zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
+zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 {
 	int64		now = zks_now();
 
@@ -64,19 +64,19 @@ zkwait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 }
 
 void
-zkwait_limit_try(ZkWait *wait)
+zkb_wait_limit_try(ZkWait *wait)
 {
-	wait->try_until = Min(wait->try_until, zkwait_after(zklock_operation_timeout));
+	wait->try_until = Min(wait->try_until, zkb_after(zklock_operation_timeout));
 }
 
 int64
-zkwait_answer_due(const ZkWait *wait)
+zkb_wait_answer_due(const ZkWait *wait)
 {
-	return Min(zkwait_after(zklock_operation_timeout), wait->try_until);
+	return Min(zkb_after(zklock_operation_timeout), wait->try_until);
 }
 
 uint32
-zkwait_event(ZkWaitEvent event)
+zkb_wait_event(ZkWaitEvent event)
 {
 	return event_ids[event];
 }
@@ -109,7 +109,7 @@ sleep_until_something(int fd, int flags, long ms, uint32 event, bool answer_due)
 }
 
 bool
-zkwait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
+zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 {
 	int64		now = zks_now();
 	int64		limit = Min(until, Min(wait->deadline, wait->lock_deadline));

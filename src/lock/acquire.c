@@ -227,8 +227,8 @@ ask_after_pause(Call *c, int doublings)
 	c->asked_again_at = now;
 	if (c->in_vain++ < AT_ONCE)
 		return;
-	until = zkwait_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
-	while (zkwait(c->wait, c->session, Min(until, c->wait->try_until), ZKWAIT_ACQUIRE))
+	until = zkb_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
+	while (zkb_wait(c->wait, c->session, Min(until, c->wait->try_until), ZKB_WAIT_ACQUIRE))
 		;
 	if (zks_now() >= c->wait->try_until)
 		raise_no_use();
@@ -253,8 +253,8 @@ await_something(Call *c, int64 until)
 	zks_info(c->session, &info);
 	if (info.state == ZKS_OVER)
 		return false;
-	if (!zkwait(c->wait, c->session, until, ZKWAIT_ACQUIRE))
-		zkc_raise_unanswered(c->wait);
+	if (!zkb_wait(c->wait, c->session, until, ZKB_WAIT_ACQUIRE))
+		zkb_raise_unanswered(c->wait);
 	return true;
 }
 
@@ -267,7 +267,7 @@ await_fresh(Call *c, int64 until)
 		ZkSessionInfo info;
 
 		zks_info(c->session, &info);
-		if (zkc_is_fresh(&info))
+		if (zkb_is_fresh(&info))
 			return true;
 		if (!await_something(c, until))
 			return false;
@@ -318,7 +318,7 @@ is_too_late(Call *c, Place *p)
 static bool
 await_list(Call *c, Place *p, ZkAnswer *answer)
 {
-	int64		until = zkwait_answer_due(c->wait);
+	int64		until = zkb_wait_answer_due(c->wait);
 
 	for (int asked = 1;; asked++)
 	{
@@ -335,14 +335,14 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 		{
 			/* an answer that lay unread while we were stopped says nothing */
 			zks_info(c->session, &info);
-			if (zkc_is_fresh(&info))
+			if (zkb_is_fresh(&info))
 			{
 				p->list_epoch = answer->epoch;
 				return true;
 			}
 		}
 		else if (!zks_is_doubtful(answer->rc))
-			zkc_raise(answer->rc, p->target->path);
+			zkb_raise(answer->rc, p->target->path);
 		if (!await_fresh(c, until))
 			return false;
 		CHECK_FOR_INTERRUPTS();
@@ -356,7 +356,7 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 static void
 await_node(Call *c, Place *p, ZkNodeInfo *node)
 {
-	int64		until = zkwait_answer_due(c->wait);
+	int64		until = zkb_wait_answer_due(c->wait);
 
 	for (;;)
 	{
@@ -392,7 +392,7 @@ send_read(Call *c, Place *p, const char *name)
 static bool
 read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
 {
-	int64		until = zkwait_answer_due(c->wait);
+	int64		until = zkb_wait_answer_due(c->wait);
 	ZkSessionInfo info;
 
 	drop_reads(c, p);
@@ -409,12 +409,12 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 		if (zks_is_doubtful(answers[i].rc))
 			return false;
 		if (answers[i].rc != ZKS_OK && answers[i].rc != ZKS_NO_NODE && answers[i].rc != ZKS_NO_AUTH)
-			zkc_raise(answers[i].rc, p->target->path);
-		until = zkwait_answer_due(c->wait);
+			zkb_raise(answers[i].rc, p->target->path);
+		until = zkb_wait_answer_due(c->wait);
 	}
 	/* what lay unread while we were stopped says nothing */
 	zks_info(c->session, &info);
-	return zkc_is_fresh(&info);
+	return zkb_is_fresh(&info);
 }
 
 /*-------------------------------------------------------------------------
@@ -454,7 +454,7 @@ fill_in_czxids(Call *c, Place *p, Queue *queue)
 			continue;
 		}
 		if (answers[i].rc != ZKS_OK)
-			zkc_raise(answers[i].rc, p->target->path);
+			zkb_raise(answers[i].rc, p->target->path);
 		queue->contenders[left] = queue->contenders[i];
 		queue->contenders[left++].czxid = answers[i].czxid;
 	}
@@ -525,7 +525,7 @@ look_closer(Call *c, Place *p, const Queue *queue)
 static Outcome
 join_queues(Call *c, int first)
 {
-	int64		until = zkwait_answer_due(c->wait);
+	int64		until = zkb_wait_answer_due(c->wait);
 	int			n = c->n - first;
 	char	  **dirs = palloc(n * sizeof(char *));
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
@@ -566,11 +566,11 @@ join_queues(Call *c, int first)
 		drop_from(c, first);
 		late = zks_now() >= Min(until, c->wait->deadline);
 		if (node.rc != ZKS_NO_NODE || (late && parents))
-			zkc_raise(node.rc, refused->target->path);
+			zkb_raise(node.rc, refused->target->path);
 
 		/* no parent yet, or ZooKeeper reaped it just now */
 		if (late)
-			zkc_raise_no_answer(c->wait);
+			zkb_raise_no_answer(c->wait);
 		parents = true;
 		ask_again(c);
 	}
@@ -674,7 +674,7 @@ is_our_turn(Call *c, Place *p)
 	zks_info(c->session, &info);
 	return node.state == ZKN_PRESENT && node.watch == ZKW_ARMED &&
 		node.watch_epoch == info.epoch && p->list_epoch == info.epoch &&
-		zkc_is_fresh(&info);
+		zkb_is_fresh(&info);
 }
 
 static Outcome
@@ -746,7 +746,7 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pend
 				break;
 			case ZKW_FAILED:
 				if (!zks_is_doubtful(watch.rc))
-					zkc_raise(watch.rc, p->target->path);
+					zkb_raise(watch.rc, p->target->path);
 				outcome = LIST_AGAIN;
 				break;
 		}
@@ -760,7 +760,7 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pend
 static Outcome
 await_turn(Call *c, Place *p, const ZkpView *view)
 {
-	int64		armed_by = zkwait_after(zklock_operation_timeout);
+	int64		armed_by = zkb_after(zklock_operation_timeout);
 	int64		began_at = zks_now();
 
 	for (;;)
@@ -793,7 +793,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			if (pending || node.watch == ZKW_PENDING)
 				until = armed_by;
 			else
-				armed_by = zkwait_after(zklock_operation_timeout);
+				armed_by = zkb_after(zklock_operation_timeout);
 
 			/* who would tell us may be unable to */
 			if (view->ahead > 0 && !p->by_changes)
@@ -802,15 +802,15 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		else
 			until = info.suspended_at + zklock_operation_timeout * ZKS_MS;
 
-		if (!zkwait(c->wait, c->session, Min(until, look_at), ZKWAIT_ACQUIRE))
+		if (!zkb_wait(c->wait, c->session, Min(until, look_at), ZKB_WAIT_ACQUIRE))
 		{
 			if (info.state != ZKS_CONNECTED)
-				zkc_raise_cut_off(&info);
+				zkb_raise_cut_off(&info);
 			if (zks_now() >= c->wait->deadline)
 				return TAKEN;
 			if (zks_now() >= look_at)
 				return LIST_AGAIN;
-			zkc_raise_no_answer(c->wait);
+			zkb_raise_no_answer(c->wait);
 		}
 	}
 }
@@ -820,7 +820,7 @@ raise_deadlock(const char *path)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("deadlock detected on the lock \"%s\"", zkpath_for_display(path)),
+			 errmsg("deadlock detected on the lock \"%s\"", zkb_path_for_display(path)),
 			 errdetail("This session holds it shared, and somebody who waits for it exclusively waits for that."),
 			 errhint("Give the shared lock back before taking the exclusive one.")));
 }
@@ -841,7 +841,7 @@ stand_in_queue(Call *c, int at, Queue *queue)
 		raise_deadlock(p->target->path);
 	drop_from(c, at + 1);
 	if (!c->waited)
-		zkc_counters.waits++;
+		zkb_counters.waits++;
 	c->waited = true;
 	p->behind = true;
 	p->by_changes |= queue->view.first;
@@ -851,7 +851,7 @@ stand_in_queue(Call *c, int at, Queue *queue)
 		return LIST_AGAIN;		/* with the watch on the directory */
 	outcome = await_turn(c, p, &queue->view);
 	if (outcome == TAKEN)
-		zkc_counters.timeouts++;
+		zkb_counters.timeouts++;
 	return outcome;
 }
 
@@ -864,10 +864,10 @@ stand_in_queue(Call *c, int at, Queue *queue)
 static Outcome
 confirm_turn(Call *c, Place *p)
 {
-	int64		until = zkwait_answer_due(c->wait);
+	int64		until = zkb_wait_answer_due(c->wait);
 	ZkAnswer	answer;
 
-	if (zkc_is_certain(&p->node, 1))
+	if (zkb_is_certain(&p->node, 1))
 		return GRANTED;
 	if (p->check == NULL)
 		return LIST_AGAIN;		/* and with it comes a check */
@@ -880,12 +880,12 @@ confirm_turn(Call *c, Place *p)
 	{
 		case ZKS_OK:
 			zkn_proven(c->session, &p->node, 1, answer.sent_at);
-			return zkc_is_certain(&p->node, 1) ? GRANTED : LIST_AGAIN;
+			return zkb_is_certain(&p->node, 1) ? GRANTED : LIST_AGAIN;
 		case ZKS_NO_NODE:
 			return START_AGAIN;
 		default:
 			if (!zks_is_doubtful(answer.rc))
-				zkc_raise(answer.rc, p->target->path);
+				zkb_raise(answer.rc, p->target->path);
 			return LIST_AGAIN;
 	}
 }
@@ -896,7 +896,7 @@ send_check(Call *c, Place *p)
 {
 	int			n = 1;
 
-	if (zkc_is_certain(&p->node, n))
+	if (zkb_is_certain(&p->node, n))
 		return;
 	p->check = zkn_check(c->session, &p->node, &n);
 	if (p->check == NULL)
@@ -931,7 +931,7 @@ take_turn(Call *c, int at)
 		{
 			if (!is_too_late(c, p))
 				return START_AGAIN;
-			zkc_counters.timeouts++;
+			zkb_counters.timeouts++;
 			return TAKEN;
 		}
 
@@ -940,7 +940,7 @@ take_turn(Call *c, int at)
 			return START_AGAIN;
 		if (!look_at_queue(c, p, &answer, &node, &queue))
 		{
-			if (!await_fresh(c, zkwait_answer_due(c->wait)))
+			if (!await_fresh(c, zkb_wait_answer_due(c->wait)))
 				return START_AGAIN;
 			ask_again(c);
 			fresh = true;
@@ -1033,17 +1033,17 @@ static bool
 have_all(Call *c)
 {
 	ZkNode	  **nodes = palloc(c->n * sizeof(ZkNode *));
-	ZkProof		proof = ZKC_PROVEN;
+	ZkProof		proof = ZKB_PROVEN;
 	ZkLoss		loss;
 	bool		result;
 
 	for (int i = 0; i < c->n; i++)
 		nodes[i] = c->places[i].node;
-	if (!zkc_is_certain(nodes, c->n))
-		proof = zkc_prove(nodes, c->n, c->wait, zkwait_answer_due(c->wait));
-	if (proof == ZKC_NO_ANSWER)
-		zkc_raise_unanswered(c->wait);
-	result = proof == ZKC_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
+	if (!zkb_is_certain(nodes, c->n))
+		proof = zkb_prove(nodes, c->n, c->wait, zkb_wait_answer_due(c->wait));
+	if (proof == ZKB_NO_ANSWER)
+		zkb_raise_unanswered(c->wait);
+	result = proof == ZKB_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
 	pfree(nodes);
 	return result;
 }
@@ -1073,19 +1073,19 @@ refuse_too_large(Call *c)
 static void
 begin_round(Call *c)
 {
-	c->session = zkc_connect(c->wait);
+	c->session = zkb_connect(c->wait);
 	c->want.style = (ZkpStyle) zklock_node_style;
 	c->want.closed = zklock_acl == ZKLOCK_ACL_CREATOR;
 	if (c->want.closed)
-		zkc_refuse_nameless();
-	c->want.identity = zki_lines();
+		zkb_refuse_nameless();
+	c->want.identity = zkb_identity_lines();
 	refuse_too_large(c);
 }
 
 static ZklOutcome
 acquire(Call *c)
 {
-	uint32		generation = zkc_generation();
+	uint32		generation = zkb_generation();
 
 	for (;;)
 	{
@@ -1093,13 +1093,13 @@ acquire(Call *c)
 
 		begin_round(c);
 		if (!c->may_wait)
-			zkwait_limit_try(c->wait);
+			zkb_wait_limit_try(c->wait);
 		for (int i = 0; i < c->n; i++)
 		{
 			ZkNode	   *own = c->places[i].target->own;
 			ZkLoss		loss;
 
-			if (own != NULL && (zkc_generation() != generation ||
+			if (own != NULL && (zkb_generation() != generation ||
 								zkn_first_lost(c->session, &own, 1, &loss) == 0))
 				return ZKL_OWN_LOST;
 		}
@@ -1141,8 +1141,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		 * session with all its nodes.
 		 */
 		drop_from(&c, 0);
-		if (zkc_peek() != NULL)
-			zks_send(zkc_peek());
+		if (zkb_peek() != NULL)
+			zks_send(zkb_peek());
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

@@ -13,7 +13,7 @@
 
 typedef struct ZkGrant
 {
-	ZkNode	   *node;			/* belongs to the session of zkc_generation() */
+	ZkNode	   *node;			/* belongs to the session of zkb_generation() */
 	int64		token;			/* the zxid that created it */
 	char		name[ZKP_NAME_LEN];
 } ZkGrant;

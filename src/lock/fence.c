@@ -165,7 +165,7 @@ zkl_record_token(Oid function, const char *path, const char *full_path, int64 to
 	int64		recorded = token;
 	char	   *table = find_table(function);
 
-	full_path = zkpath_for_display(full_path);
+	full_path = zkb_path_for_display(full_path);
 	watch_analysis();
 
 	SPI_connect();
@@ -176,7 +176,7 @@ zkl_record_token(Oid function, const char *path, const char *full_path, int64 to
 	if (recorded > token)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("stale fencing token for the lock on \"%s\"", zkpath_for_display(path)),
+				 errmsg("stale fencing token for the lock on \"%s\"", zkb_path_for_display(path)),
 				 errdetail("The token is " INT64_FORMAT ", and " INT64_FORMAT " was here before.",
 						   token, recorded),
 				 errhint("Somebody else has held the lock since; lock again and repeat the transaction.")));

@@ -95,7 +95,7 @@ raise_lost_at_commit(const Lock *lock, ZkLoss loss)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on %s was lost", zkl_name(lock)),
-			 errdetail_internal("%s", zkc_loss_detail(loss)),
+			 errdetail_internal("%s", zkb_loss_detail(loss)),
 			 errhint(LOST_HINT(lock))));
 }
 
@@ -189,16 +189,16 @@ zkl_guard(bool writes)
 	if (relied.n == 0)
 		return NULL;
 	refuse_lost_at_commit(&relied);
-	proven = zklock_commit_guard == ZKLOCK_GUARD_ON && zkc_are_proven(relied.nodes, relied.n);
+	proven = zklock_commit_guard == ZKLOCK_GUARD_ON && zkb_are_proven(relied.nodes, relied.n);
 	refuse_lost_at_commit(&relied);
 	if (proven)
 		return relied.locks[0];
 
-	zkwait_begin(&wait, -1, false);
-	proof = zkc_prove(relied.nodes, relied.n, &wait, zkwait_after(zklock_operation_timeout));
-	if (proof != ZKC_NO_ANSWER)
+	zkb_wait_begin(&wait, -1, false);
+	proof = zkb_prove(relied.nodes, relied.n, &wait, zkb_after(zklock_operation_timeout));
+	if (proof != ZKB_NO_ANSWER)
 		refuse_lost_at_commit(&relied); /* what came with the answer counts, too */
-	if (proof == ZKC_PROVEN)
+	if (proof == ZKB_PROVEN)
 		return relied.locks[0];
 	raise_doubt_at_commit(relied.locks[0]);
 	return NULL;				/* not reached */
@@ -266,13 +266,13 @@ bound_next_wait(void)
 	LockTimeout = (int) Min(ms, INT_MAX);
 }
 
-/* Until two thirds of the session timeout: see zkc_is_fresh */
+/* Until two thirds of the session timeout: see zkb_is_fresh */
 void
 zkl_bound_waits(const Lock *lock)
 {
 	ZkSessionInfo info;
 
-	zks_info(zkc_peek(), &info);
+	zks_info(zkb_peek(), &info);
 	bound.until = info.quorum_at + info.timeout_ms * ZKS_MS / 3 * 2;
 	bound.lock = lock;
 	bound.active = true;

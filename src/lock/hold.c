@@ -34,7 +34,7 @@ refuse_lost(Lock *lock)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on %s was lost", zkl_name(lock)),
-				 errdetail_internal("%s", zkc_loss_detail(zkl_base(lock)->loss)),
+				 errdetail_internal("%s", zkb_loss_detail(zkl_base(lock)->loss)),
 				 errhint("Call %s for it, or end the transaction that took it, and lock again.",
 						 zkl_unlock_function(lock))));
 }
@@ -60,28 +60,28 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
 	bool		proven;
 
-	(void) zkc_connect(wait);
+	(void) zkb_connect(wait);
 	if (!may_wait)
-		zkwait_limit_try(wait);
+		zkb_wait_limit_try(wait);
 	refuse_lost_bases(held, n);
 	for (int i = 0; i < n; i++)
 		nodes[i] = zkl_base(held[i].lock)->grant.node;
-	proven = zkc_are_proven(nodes, n);
+	proven = zkb_are_proven(nodes, n);
 	refuse_lost_bases(held, n);
 	if (proven)
 	{
 		pfree(nodes);
 		return;
 	}
-	switch (zkc_prove(nodes, n, wait, zkwait_answer_due(wait)))
+	switch (zkb_prove(nodes, n, wait, zkb_wait_answer_due(wait)))
 	{
-		case ZKC_PROVEN:
-		case ZKC_MISSING:
-		case ZKC_OVER:
+		case ZKB_PROVEN:
+		case ZKB_MISSING:
+		case ZKB_OVER:
 			refuse_lost_bases(held, n); /* what came with the answer counts, too */
 			break;
-		case ZKC_NO_ANSWER:
-			zkc_raise_unanswered(wait);
+		case ZKB_NO_ANSWER:
+			zkb_raise_unanswered(wait);
 	}
 	pfree(nodes);
 }
@@ -152,7 +152,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	for (int i = 0; i < nothers; i++)
 	{
 		targets[i].dir = others[i].lock->key.path;
-		targets[i].path = targets[i].dir + zkpath_root_len(zklock_root);
+		targets[i].path = targets[i].dir + zkb_root_len(zklock_root);
 		targets[i].own = own_shared_node(others[i].lock);
 	}
 	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, wait);
@@ -165,8 +165,8 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	{
 		if (lost == NULL)
 			zkl_take_node(others[i].lock, &targets[i].grant);
-		else if (zkc_peek() != NULL)
-			(void) zkn_discard(zkc_peek(), targets[i].grant.node);
+		else if (zkb_peek() != NULL)
+			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
 	}
 	refuse_lost(lost);
 	return outcome == ZKL_HELD;
@@ -229,7 +229,7 @@ warn_if_high(Lock *lock)
 			(errmsg("ZooKeeper's sequence numbers for lock path %s come to their end",
 					zkl_name(lock)),
 			 errdetail("Its latest node is \"%s\"; after 2147483647, other clients cannot tell any more who is first.",
-					   zke_from_utf8_escaped(lock->grant.name, strlen(lock->grant.name), true)),
+					   zkb_from_utf8_escaped(lock->grant.name, strlen(lock->grant.name), true)),
 			 errhint("When nobody holds or awaits the lock, delete its directory in ZooKeeper, or leave the lock alone for a few minutes: ZooKeeper removes an empty one by itself. Numbers then begin at 0 again; fencing tokens go on rising.")));
 }
 
@@ -275,7 +275,7 @@ leave_wanted(Wanted *wanted, int n, bool held)
 		if (held)
 		{
 			if (lock->count == 0)
-				lock->root_len = zkpath_root_len(zklock_root);
+				lock->root_len = zkb_root_len(zklock_root);
 			hold->count++;
 			lock->count++;
 			hold->used = true;
@@ -302,7 +302,7 @@ zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 		refuse_too_many(n);		/* before there are as many entries */
 	zkl_make_table();
 	zkl_watch_transactions();
-	(void) zkc_session();		/* notice its end, if so */
+	(void) zkb_session();		/* notice its end, if so */
 	zkl_follow_settings();
 	zkl_be_first_at_commit();
 
@@ -340,7 +340,7 @@ state_of(Lock *lock)
 	if (session == NULL)		/* it ended just now */
 		return ZKL_STATE_LOST;
 	zks_info(session, &info);
-	return zkc_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	return zkb_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 }
 
 bool
@@ -384,13 +384,13 @@ zkl_fencing_token(const char *path)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this session does not hold the exclusive lock on \"%s\"",
-						zkpath_for_display(path)),
+						zkb_path_for_display(path)),
 				 errhint("Lock it first, or give the token of the program that holds it.")));
 	if (zkl_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("the lock on \"%s\" was lost", zkpath_for_display(path)),
-				 errdetail_internal("%s", zkc_loss_detail(lock->loss)),
+				 errmsg("the lock on \"%s\" was lost", zkb_path_for_display(path)),
+				 errdetail_internal("%s", zkb_loss_detail(lock->loss)),
 				 errhint(LOST_HINT(lock))));
 	return lock->grant.token;
 }

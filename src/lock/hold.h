@@ -37,7 +37,7 @@ typedef struct ZkHoldInfo
 
 /*
  * Take these locks, or one more hold of each: all or none.  paths: UTF-8, as
- * zkpath_from_text gives them, in any order; the array is sorted.  permits: of
+ * zkb_path_from_text gives them, in any order; the array is sorted.  permits: of
  * semaphores.  False: somebody else has one of them.
  */
 extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,

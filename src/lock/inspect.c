@@ -57,7 +57,7 @@ begin_look(const char *path)
 
 	look->path = path;
 	look->dir = zkl_full_path(path);
-	zkwait_begin(&look->wait, -1, false);
+	zkb_wait_begin(&look->wait, -1, false);
 	zkl_follow_settings();
 	return look;
 }
@@ -67,13 +67,13 @@ static void
 begin_round(Look *look)
 {
 	CHECK_FOR_INTERRUPTS();
-	look->session = zkc_connect(&look->wait);
-	look->until = zkwait_after(zklock_operation_timeout);
+	look->session = zkb_connect(&look->wait);
+	look->until = zkb_after(zklock_operation_timeout);
 	look->kept = 0;
 	if (look->last_round == 0)
 		look->last_round = look->until;
 	else if (zks_now() >= look->last_round)
-		zkc_raise_unanswered(&look->wait);	/* it breaks again and again */
+		zkb_raise_unanswered(&look->wait);	/* it breaks again and again */
 }
 
 static void
@@ -108,10 +108,10 @@ await_answer(Look *look, ZkRequest *request, ZkAnswer *answer)
 		zks_info(look->session, &info);
 		if (info.state == ZKS_OVER)
 			return false;
-		if (!zkwait(&look->wait, look->session, look->until, ZKWAIT_LOOK))
-			zkc_raise_unanswered(&look->wait);
+		if (!zkb_wait(&look->wait, look->session, look->until, ZKB_WAIT_LOOK))
+			zkb_raise_unanswered(&look->wait);
 	}
-	look->until = zkwait_after(zklock_operation_timeout);
+	look->until = zkb_after(zklock_operation_timeout);
 	return !zks_is_doubtful(answer->rc);
 }
 
@@ -150,7 +150,7 @@ await_read(Look *look, Seen *node)
 	if (!await_answer(look, request, &answer))
 		return false;
 	if (answer.rc != ZKS_OK && answer.rc != ZKS_NO_NODE && answer.rc != ZKS_NO_AUTH)
-		zkc_raise(answer.rc, look->path);
+		zkb_raise(answer.rc, look->path);
 	node->rc = answer.rc;
 	if (node->rc == ZKS_OK)
 	{
@@ -271,7 +271,7 @@ put_in_order(Look *look, Queue *queue)
 		const Seen *seen = &queue->seen[queue->contenders[i].tag];
 
 		if (seen->rc != ZKS_OK)
-			zkc_raise(seen->rc, look->path);
+			zkb_raise(seen->rc, look->path);
 		queue->contenders[i].czxid = seen->czxid;
 	}
 	zkp_sort(queue->contenders, queue->n);
@@ -324,7 +324,7 @@ look_at_all(Look *look, Callback callback, void *arg)
 	if (answer.rc == ZKS_NO_NODE)
 		return true;			/* nobody was ever here */
 	if (answer.rc != ZKS_OK)
-		zkc_raise(answer.rc, look->path);
+		zkb_raise(answer.rc, look->path);
 	contenders = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < lengthof(kinds); i++)
 	{
@@ -401,7 +401,7 @@ static char *
 whose(const Seen *seen)
 {
 	StringInfoData text;
-	char	   *fields[ZKI_FIELDS];
+	char	   *fields[ZKB_FIELDS];
 
 	if (seen->rc != ZKS_OK)
 		return "Whose it is cannot be seen.";
@@ -411,15 +411,15 @@ whose(const Seen *seen)
 	else
 		appendStringInfo(&text, "It belongs to ZooKeeper session 0x%llx",
 						 (unsigned long long) seen->owner);
-	zki_read(seen->says.identity, seen->says.identity_len, fields);
-	for (int i = 0; i < ZKI_FIELDS; i++)
+	zkb_read_identity(seen->says.identity, seen->says.identity_len, fields);
+	for (int i = 0; i < ZKB_FIELDS; i++)
 	{
 		if (fields[i] != NULL)
 			appendStringInfo(&text, ", %s \"%s\"", zki_names[i], fields[i]);
 	}
 	if (!seen->says.ours && seen->data_len > 0)
 		appendStringInfo(&text, ", data \"%s\"",
-						 zke_from_utf8_escaped(seen->data, Min(seen->data_len, DATA_TOLD), true));
+						 zkb_from_utf8_escaped(seen->data, Min(seen->data_len, DATA_TOLD), true));
 	appendStringInfoChar(&text, '.');
 	return text.data;
 }
@@ -441,7 +441,7 @@ find_owner(Look *look, Break *b)
 	b->owner = whose(&node);
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("removing node \"%s\" from the queue of lock path \"%s\"",
-					zke_from_utf8_escaped(b->node, strlen(b->node), true), zkpath_for_display(look->path)),
+					zkb_from_utf8_escaped(b->node, strlen(b->node), true), zkb_path_for_display(look->path)),
 			 errdetail_internal("%s", b->owner)));
 	return BROKEN;
 }
@@ -477,10 +477,10 @@ delete_node(Look *look, Break *b)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("node \"%s\" of lock path \"%s\" has children",
-						zke_from_utf8_escaped(b->node, strlen(b->node), true), zkpath_for_display(look->path)),
+						zkb_from_utf8_escaped(b->node, strlen(b->node), true), zkb_path_for_display(look->path)),
 				 errhint("Another program made them; delete them with a ZooKeeper client.")));
 	if (answer.rc != ZKS_OK)
-		zkc_raise(answer.rc, look->path);
+		zkb_raise(answer.rc, look->path);
 	return BROKEN;
 }
 
@@ -513,7 +513,7 @@ zkl_break(const char *path, const char *node)
 	if (strchr(node, '/') != NULL || !zkp_parse(node, &contender))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("\"%s\" is not the name of a lock node", zke_from_utf8_escaped(node, strlen(node), true)),
+				 errmsg("\"%s\" is not the name of a lock node", zkb_from_utf8_escaped(node, strlen(node), true)),
 				 errhint("Use what zk_lock_queue shows as \"node\".")));
 	look = begin_look(path);
 	do
@@ -524,7 +524,7 @@ zkl_break(const char *path, const char *node)
 
 	ereport(NOTICE,
 			(errmsg("removed node \"%s\" from the queue of lock path \"%s\"",
-					zke_from_utf8_escaped(node, strlen(node), true), zkpath_for_display(path)),
+					zkb_from_utf8_escaped(node, strlen(node), true), zkb_path_for_display(path)),
 			 errdetail_internal("%s", b.owner)));
 	return true;
 }

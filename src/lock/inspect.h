@@ -22,14 +22,14 @@ typedef struct ZkqContender
 	int64_t		session;		/* of ZooKeeper; 0: none */
 	int64_t		since_ms;		/* ZooKeeper's clock, since 1970 */
 	bool		ours;			/* of a zklock, anywhere */
-	const char *data;			/* of ours whose it is, for zki_read; else what
+	const char *data;			/* of ours whose it is, for zkb_read_identity; else what
 								 * its client wrote.  No terminator */
 	int			data_len;
 } ZkqContender;
 
 /*
  * Calls back for everyone, in their order: those at the lock, then those at
- * the semaphore.  Two round trips.  path: UTF-8, as zkpath_from_text gives it.
+ * the semaphore.  Two round trips.  path: UTF-8, as zkb_path_from_text gives it.
  * Raises what any call does for which ZooKeeper has to be asked.
  */
 extern void zkl_each_contender(const char *path, void (*callback) (const ZkqContender *contender, void *arg),

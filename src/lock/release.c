@@ -86,13 +86,13 @@ warn_lost(const Ending *ending)
 {
 	ereport(WARNING,
 			(errmsg("the lock on %s had been lost", zkl_name(ending->lock)),
-			 errdetail_internal("%s", zkc_loss_detail(ending->loss))));
+			 errdetail_internal("%s", zkb_loss_detail(ending->loss))));
 }
 
 static ZkSession *
 session_of(const Ending *ending)
 {
-	return ending->base->generation == zkc_generation() ? zkc_peek() : NULL;
+	return ending->base->generation == zkb_generation() ? zkb_peek() : NULL;
 }
 
 /*
@@ -103,10 +103,10 @@ static void
 judge(Ending *ending)
 {
 	if (session_of(ending) != NULL)
-		ending->proven = zkc_are_proven(&ending->base->grant.node, 1) &&
+		ending->proven = zkb_are_proven(&ending->base->grant.node, 1) &&
 			zklock_commit_guard != ZKLOCK_GUARD_STRICT;
 	else if (ending->loss == ZK_NOT_LOST)
-		ending->loss = zkc_last_loss();
+		ending->loss = zkb_last_loss();
 }
 
 /*
@@ -193,13 +193,13 @@ share_loss(Ending *endings, int n)
 static void
 await_endings(Ending *endings, int n)
 {
-	int64		until = zkwait_after(zklock_operation_timeout);
+	int64		until = zkb_after(zklock_operation_timeout);
 	bool		in_time = true;
 	Ending	   *late = NULL;
 	int			refused = ZKS_OK;
 	ZkWait		wait;
 
-	zkwait_begin(&wait, -1, false);
+	zkb_wait_begin(&wait, -1, false);
 	for (int i = 0; i < n; i++)
 	{
 		for (;;)
@@ -210,7 +210,7 @@ await_endings(Ending *endings, int n)
 				refused = rc;
 			if (rc != ZKS_OK || !in_time || endings[i].ended != WAITING)
 				break;
-			in_time = zkwait(&wait, endings[i].session, until, ZKWAIT_RELEASE);
+			in_time = zkb_wait(&wait, endings[i].session, until, ZKB_WAIT_RELEASE);
 		}
 		if (endings[i].ended == WAITING)
 			late = &endings[i];
@@ -311,7 +311,7 @@ complete_endings(Ending *endings, int n)
 static void
 warn_not_held(Lock *lock, const char *path, ZkpMode mode)
 {
-	const char *shown = zkpath_for_display(path);
+	const char *shown = zkb_path_for_display(path);
 	bool		hint = lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL;
 
 	if (mode == ZKP_SEMAPHORE)
@@ -332,7 +332,7 @@ zkl_unlock(const char *path, ZkpMode mode)
 	Hold	   *hold = lock != NULL ? zkl_latest_hold(lock, ZK_SCOPE_SESSION) : NULL;
 	Ending		ending = {.lock = lock};
 
-	zkc_warn_unreleased();
+	zkb_warn_unreleased();
 	if (hold == NULL)
 	{
 		warn_not_held(lock, path, mode);
@@ -360,7 +360,7 @@ zkl_unlock_all(void)
 	int			n = 0;
 	int64		dropped = 0;
 
-	zkc_warn_unreleased();
+	zkb_warn_unreleased();
 	if (zkl_locks == NULL || hash_get_num_entries(zkl_locks) == 0)
 		return 0;
 	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));

@@ -86,7 +86,7 @@ char *
 zkl_full_path(const char *path)
 {
 	zklock_refuse_dropped_settings();
-	return zkpath_join(zklock_root, path);
+	return zkb_join_path(zklock_root, path);
 }
 
 Lock *
@@ -136,7 +136,7 @@ zkl_enter_lock(const char *path, ZkpMode mode)
 		return lock;
 	key.path = MemoryContextStrdup(hold_context, path);
 	lock = hash_search(zkl_locks, &key, HASH_ENTER, NULL);
-	lock->root_len = zkpath_root_len(zklock_root);
+	lock->root_len = zkb_root_len(zklock_root);
 	lock->taken = false;
 	lock->ended = false;
 	lock->loss = ZK_NOT_LOST;
@@ -155,12 +155,12 @@ zkl_root_of(const Lock *lock)
 char *
 zkl_name(const Lock *lock)
 {
-	const char *path = zkpath_for_display(lock->key.path + lock->root_len);
+	const char *path = zkb_path_for_display(lock->key.path + lock->root_len);
 	const char *root = zkl_root_of(lock);
 
 	if (strcmp(root, zklock_root) == 0)
 		return psprintf("\"%s\"", path);
-	return psprintf("\"%s\" (under \"%s\")", path, zkpath_for_display(root));
+	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
 /* What gives a session-scope hold of it back */
@@ -177,15 +177,15 @@ zkl_unlock_function(const Lock *lock)
 ZkSession *
 zkl_session_of(Lock *lock)
 {
-	ZkSession  *session = zkc_session();
+	ZkSession  *session = zkb_session();
 
-	return lock->taken && lock->generation == zkc_generation() ? session : NULL;
+	return lock->taken && lock->generation == zkb_generation() ? session : NULL;
 }
 
 int
 zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 {
-	ZkSession  *session = zkc_session();
+	ZkSession  *session = zkb_session();
 	ZkLoss		loss = ZK_NOT_LOST;
 	int			lost;
 
@@ -193,9 +193,9 @@ zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 	{
 		if (locks[lost]->loss != ZK_NOT_LOST)
 			return lost;
-		if (session == NULL || locks[lost]->generation != zkc_generation())
+		if (session == NULL || locks[lost]->generation != zkb_generation())
 		{
-			loss = zkc_last_loss();
+			loss = zkb_last_loss();
 			break;
 		}
 	}
@@ -222,7 +222,7 @@ void
 zkl_take_node(Lock *lock, const ZkGrant *grant)
 {
 	lock->grant = *grant;
-	lock->generation = zkc_generation();
+	lock->generation = zkb_generation();
 	lock->taken = true;
 	lock->loss = ZK_NOT_LOST;
 	lock->acquired_at = GetCurrentTimestamp();
@@ -272,9 +272,9 @@ void
 zkl_follow_settings(void)
 {
 	if (nnodes == 0)
-		zkc_follow_settings();
+		zkb_follow_settings();
 	else
-		zkc_refuse_another_ensemble();
+		zkb_refuse_another_ensemble();
 }
 
 /*-------------------------------------------------------------------------

@@ -15,7 +15,7 @@
 #include "acquire.h"
 #include "backend/path.h"
 
-/* What an error says of a lost lock; the DETAIL is zkc_loss_detail's */
+/* What an error says of a lost lock; the DETAIL is zkb_loss_detail's */
 #define LOST_HINT(lock) \
 	"Call %s if it is a session-scope lock, then lock again and repeat the transaction.", \
 	zkl_unlock_function(lock)

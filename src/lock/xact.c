@@ -256,7 +256,7 @@ settle_ended(void)
 static void
 linger(void)
 {
-	int64		until = zkwait_after(zklock_release_timeout);
+	int64		until = zkb_after(zklock_release_timeout);
 	Release		release = xact_release;
 	ZkSession  *session;
 	int			refused;
@@ -264,7 +264,7 @@ linger(void)
 	xact_release = (Release) {0};
 	if (release.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
 		return;
-	session = zkc_session();
+	session = zkb_session();
 	while (session != NULL &&
 		   !zkn_gone(session, release.first, release.last, &refused) && refused == 0)
 	{
@@ -276,7 +276,7 @@ linger(void)
 		if (info.state != ZKS_CONNECTED || left <= 0 ||
 			QueryCancelPending || ProcDiePending || ProcSignalBarrierPending)
 			return;
-		pgstat_report_wait_start(zkwait_event(ZKWAIT_RELEASE));
+		pgstat_report_wait_start(zkb_wait_event(ZKB_WAIT_RELEASE));
 		fd.fd = zks_await(session, NULL);
 		poll(&fd, 1, (int) Min(left, LINGER_SLICE_MS));
 		zks_awaited(session);
@@ -303,8 +303,8 @@ end_transaction(bool commit)
 {
 	dlist_mutable_iter iter;
 
-	if (zkc_peek() != NULL)
-		zks_gather(zkc_peek());
+	if (zkb_peek() != NULL)
+		zks_gather(zkb_peek());
 	dlist_foreach_modify(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -318,8 +318,8 @@ end_transaction(bool commit)
 		end_orphans();
 	orphans.n = 0;
 	settle_ended();
-	if (zkc_peek() != NULL)
-		zks_send(zkc_peek());
+	if (zkb_peek() != NULL)
+		zks_send(zkb_peek());
 	linger();
 }
 

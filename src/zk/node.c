@@ -1087,7 +1087,7 @@ zkn_connected_locked(ZkSession *s)
 /*
  * Once a heartbeat: deletes that could not be sent, second looks, and a watch on
  * each node that is still ours, so that its loss is noticed before its own create
- * is too old to prove that it is there (backend_session.c, zkc_is_proven).
+ * is too old to prove that it is there (backend_session.c, zkb_is_proven).
  */
 void
 zkn_heartbeat_locked(ZkSession *s)
