@@ -214,7 +214,7 @@ void
 zkb_refuse_another_ensemble(void)
 {
 	refuse_no_hosts();
-	if (!zkhosts_share(session_servers, zklock_servers))
+	if (!zks_hosts_share(session_servers, zklock_servers))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("zklock.hosts names another ensemble than the one in which this session holds locks"),

@@ -51,12 +51,12 @@ static char *hosts;				/* as it was set */
 static bool
 check_hosts(char **newval, void **extra, GucSource source)
 {
-	char	   *servers = guc_malloc_compat(ZKHOSTS_ROOM(strlen(*newval)));
+	char	   *servers = guc_malloc_compat(ZKS_HOSTS_ROOM(strlen(*newval)));
 	const char *wrong;
 
 	if (servers == NULL)
 		return false;
-	wrong = zkhosts_check(*newval, servers);
+	wrong = zks_check_hosts(*newval, servers);
 	if (wrong == NULL)
 	{
 		*extra = servers;

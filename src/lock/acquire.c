@@ -590,8 +590,8 @@ is_of_use(Call *c, const Blocker *blocker)
 		return false;
 	zks_watch_info(c->session, blocker->watch, &watch);
 	zks_info(c->session, &info);
-	return watch.state == ZKW_PENDING ||
-		((watch.state == ZKW_ARMED || watch.state == ZKW_FIRED) &&
+	return watch.state == ZKR_WATCH_PENDING ||
+		((watch.state == ZKR_WATCH_ARMED || watch.state == ZKR_WATCH_FIRED) &&
 		 watch.epoch == info.epoch);
 }
 
@@ -672,7 +672,7 @@ is_our_turn(Call *c, Place *p)
 	/* the session last: had it reconnected meanwhile, the epoch would tell */
 	zkn_info(c->session, p->node, &node);
 	zks_info(c->session, &info);
-	return node.state == ZKN_PRESENT && node.watch == ZKW_ARMED &&
+	return node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&
 		node.watch_epoch == info.epoch && p->list_epoch == info.epoch &&
 		zkb_is_fresh(&info);
 }
@@ -683,7 +683,7 @@ look_at_changes(Call *c, Place *p)
 	ZkWatchInfo watch;
 
 	zks_watch_info(c->session, p->changes, &watch);
-	return watch.state == ZKW_ARMED ? WAIT_ON : LIST_AGAIN;
+	return watch.state == ZKR_WATCH_ARMED ? WAIT_ON : LIST_AGAIN;
 }
 
 /*
@@ -721,30 +721,30 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pend
 		zks_watch_info(c->session, blocker->watch, &watch);
 		switch (watch.state)
 		{
-			case ZKW_PENDING:
+			case ZKR_WATCH_PENDING:
 				*pending = true;
 				break;
-			case ZKW_ARMED:
+			case ZKR_WATCH_ARMED:
 				if (view->may_soften && watch.says_shared && watch.epoch == epoch &&
 					is_our_turn(c, p))
 					return GRANTED;
 				if (view->ahead > 0 && watch.says_granted)
 					return watch_changes(p);
 				break;
-			case ZKW_FIRED:
+			case ZKR_WATCH_FIRED:
 				if (view->next && watch.epoch == epoch && is_our_turn(c, p))
 					return GRANTED;
 				if (view->ahead == 1)
 					return watch_changes(p);
 				outcome = LIST_AGAIN;
 				break;
-			case ZKW_CHANGED:
+			case ZKR_WATCH_CHANGED:
 				if (view->ahead > 0)
 					return watch_changes(p);
 				set_watch(c, p, blocker);
 				*pending = true;
 				break;
-			case ZKW_FAILED:
+			case ZKR_WATCH_FAILED:
 				if (!zks_is_doubtful(watch.rc))
 					zkb_raise(watch.rc, p->target->path);
 				outcome = LIST_AGAIN;
@@ -788,9 +788,9 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			outcome = look_at_watches(c, p, view, info.epoch, &pending);
 			if (outcome != WAIT_ON)
 				return outcome;
-			if (node.watch == ZKW_FAILED || node.watch == ZKW_CHANGED)
+			if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)
 				return LIST_AGAIN;
-			if (pending || node.watch == ZKW_PENDING)
+			if (pending || node.watch == ZKR_WATCH_PENDING)
 				until = armed_by;
 			else
 				armed_by = zkb_after(zklock_operation_timeout);

@@ -64,7 +64,7 @@
 void
 zks_trouble_locked(ZkSession *s, const char *what)
 {
-	const char *fault = zkt_fault(s->wire);
+	const char *fault = zks_wire_fault(s->wire);
 
 	zk_assert(zks_has_mutex(s));
 	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
@@ -103,7 +103,7 @@ zks_suspend_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	zks_set_state_locked(s, ZKS_SUSPENDED);
-	if (zkw_exceed_locked(s, ZKW_BYTES_SURELY_SENT))
+	if (zkr_watches_exceed_locked(s, ZKR_WATCH_BYTES_SURELY_SENT))
 	{
 		zks_forfeit_locked(s);
 
@@ -179,7 +179,7 @@ ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
  * open a connection and drop that.
  */
 void
-zkcn_mend_locked(ZkSession *s)
+zks_mend_locked(ZkSession *s)
 {
 	int			interest;
 	struct timeval tv;
@@ -210,7 +210,7 @@ lay_wire_locked(ZkSession *s)
 		return true;
 	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
 		drop_locked(s, "connected before TLS was ready");
-	else if ((s->wire = zkt_lay(s->tls, s->sock, s->names)) == NULL)
+	else if ((s->wire = zks_wire_lay(s->tls, s->sock, s->names)) == NULL)
 		drop_locked(s, strerror(errno));
 	return s->sock >= 0;
 }
@@ -234,14 +234,14 @@ adopt_locked(ZkSession *s, int sock)
 	if (s->wire != NULL)
 	{
 		/* of a socket pair, the sender's buffer is that of both */
-		receiver = zkt_library_end(s->wire);
+		receiver = zks_wire_library_end(s->wire);
 		option = SO_SNDBUF;
 	}
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &send_size, sizeof(send_size));
 	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
 	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
-	if (!zkev_adopt_locked(&s->events, sock))
+	if (!zks_wakeup_adopt_locked(&s->events, sock))
 		drop_locked(s, strerror(errno));
 }
 
@@ -335,7 +335,7 @@ back_off_locked(ZkSession *s, int64_t now)
 
 /* Somebody waits for a connection.  True: the keeper sleeps for longer than that */
 bool
-zkcn_hurry_locked(ZkSession *s)
+zks_hurry_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 	int64_t		pause = longest_pause(s, now);
@@ -391,7 +391,7 @@ forget_closed_socket_locked(ZkSession *s, int64_t now)
 		return;
 	s->sock = -1;
 	count_locked(s, now);
-	zkt_cut(s->wire);
+	zks_wire_cut(s->wire);
 	s->wire = NULL;
 }
 
@@ -405,7 +405,7 @@ describe_server_locked(ZkSession *s)
 
 	zk_assert(zks_has_mutex(s));
 	s->info.server[0] = '\0';
-	if (getpeername(s->wire != NULL ? zkt_server_socket(s->wire) : s->sock,
+	if (getpeername(s->wire != NULL ? zks_wire_server_socket(s->wire) : s->sock,
 					(struct sockaddr *) &addr, &len) != 0)
 		return;
 	if (addr.ss_family == AF_INET)
@@ -487,7 +487,7 @@ go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
  * called again, if nothing happens before.
  */
 int64_t
-zkcn_prepare_locked(ZkSession *s, int64_t now)
+zks_prepare_locked(ZkSession *s, int64_t now)
 {
 	uint32_t	events = 0;
 	struct timeval tv = {0, 0};
@@ -511,7 +511,7 @@ zkcn_prepare_locked(ZkSession *s, int64_t now)
 		events |= EPOLLOUT;
 	if (s->close_by != 0)
 		s->events.lent = false; /* the owner has left its wait by an exit */
-	zkev_want_locked(&s->events, s->sock, events);
+	zks_wakeup_want_locked(&s->events, s->sock, events);
 
 	until = now + tv.tv_sec * 1000 * ZKS_MS + tv.tv_usec * INT64_C(1000);
 	return attempting_locked(s) ? zks_earlier(until, attempt_until(s)) : until;
@@ -524,7 +524,7 @@ zkcn_prepare_locked(ZkSession *s, int64_t now)
 
 /* Lets the library read a frame, or send, if that is what there is to do */
 ZkFrameVerdict
-zkcn_process_locked(ZkSession *s, uint32_t happened)
+zks_process_locked(ZkSession *s, uint32_t happened)
 {
 	ZkFrameVerdict verdict = FRAME_NONE;
 	int			events = 0;

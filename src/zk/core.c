@@ -69,7 +69,7 @@ zks_random(uint32_t n)
  * (Should nobody end it, the kernel does, after 200 ms.)
  */
 void
-zkcn_cork_locked(ZkSession *s)
+zks_cork_locked(ZkSession *s)
 {
 	int			on = 1;
 
@@ -80,7 +80,7 @@ zkcn_cork_locked(ZkSession *s)
 
 /* The socket may have been closed meanwhile, and the number be another's: harmless */
 void
-zkcn_uncork_locked(ZkSession *s)
+zks_uncork_locked(ZkSession *s)
 {
 	int			off = 0;
 
@@ -93,7 +93,7 @@ zkcn_uncork_locked(ZkSession *s)
 void
 zks_wake_keeper(ZkSession *s)
 {
-	zkev_wake_keeper(&s->events);
+	zks_wakeup_wake_keeper(&s->events);
 }
 
 static void
@@ -112,14 +112,14 @@ unlock(ZkSession *s)
 	bool		notify = s->notify;
 
 	if (!atomic_load(&s->gathering))
-		zkcn_uncork_locked(s);
+		zks_uncork_locked(s);
 	s->notify = false;
 #ifdef ZKLOCK_ASSERTIONS
 	s->locked = false;
 #endif
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
-		zkev_tell_owner(&s->events);
+		zks_wakeup_tell_owner(&s->events);
 }
 
 #ifdef ZKLOCK_ASSERTIONS

@@ -65,7 +65,7 @@ trim(Part part)
 static const char *
 check_port(Part rest, int *port)
 {
-	*port = ZKHOSTS_PORT;
+	*port = ZKS_HOSTS_PORT;
 	if (rest.len == 0)
 		return NULL;
 	if (rest.text[0] != ':')
@@ -165,7 +165,7 @@ check_server(Part server, char *servers)
 }
 
 const char *
-zkhosts_check(const char *list, char *servers)
+zks_check_hosts(const char *list, char *servers)
 {
 	Part		all = trim((Part) {list, strlen(list)});
 
@@ -191,7 +191,7 @@ zkhosts_check(const char *list, char *servers)
 }
 
 bool
-zkhosts_share(const char *servers, const char *others)
+zks_hosts_share(const char *servers, const char *others)
 {
 	while (*servers != '\0')
 	{

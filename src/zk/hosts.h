@@ -11,10 +11,10 @@
 #include <stdbool.h>
 
 /* Where none is given, as for ZooKeeper's other clients */
-#define ZKHOSTS_PORT		2181
+#define ZKS_HOSTS_PORT		2181
 
-/* Room for what zkhosts_check makes of a list of so many bytes */
-#define ZKHOSTS_ROOM(len)	(7 * (len) + 64)
+/* Room for what zks_check_hosts makes of a list of so many bytes */
+#define ZKS_HOSTS_ROOM(len)	(7 * (len) + 64)
 
 /*
  * What is wrong with this list, a sentence, or NULL.  Then servers has it as
@@ -22,9 +22,9 @@
  * without blanks; "" for none.  Nothing is looked up, and nothing can fail:
  * settings are checked with it.
  */
-extern const char *zkhosts_check(const char *list, char *servers);
+extern const char *zks_check_hosts(const char *list, char *servers);
 
-/* Have two lists, as zkhosts_check makes them, a server in common? */
-extern bool zkhosts_share(const char *servers, const char *others);
+/* Have two lists, as zks_check_hosts makes them, a server in common? */
+extern bool zks_hosts_share(const char *servers, const char *others);
 
 #endif							/* ZKLOCK_HOSTS_H */

@@ -55,8 +55,8 @@
  * several credentials there must not be more watches than fit for certain; and
  * those that only help stop well before that.
  */
-#define ZKW_BYTES_SURELY_SENT	(128 * 1024)
-#define ZKW_BYTES_ENOUGH		(64 * 1024)
+#define ZKR_WATCH_BYTES_SURELY_SENT	(128 * 1024)
+#define ZKR_WATCH_BYTES_ENOUGH		(64 * 1024)
 
 /* Called when a request is answered, or never will be; with the mutex held */
 typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
@@ -131,7 +131,7 @@ struct ZkWatch
 /*
  * Who is woken by what: wakeup.c
  */
-typedef struct ZkEvents
+typedef struct ZkWakeup
 {
 	int			bell_fd;
 	int			keeper_fd;
@@ -142,7 +142,7 @@ typedef struct ZkEvents
 	uint32_t	wanted;			/* by the keeper */
 	uint32_t	watched;		/* what it would be woken for */
 	bool		lent;
-} ZkEvents;
+} ZkWakeup;
 
 /*
  * What is known of the frame that the client library is to read next.
@@ -175,7 +175,7 @@ struct ZkSession
 #endif
 	sigset_t	owner_mask;		/* its signals, while it has the mutex */
 	pthread_t	keeper;
-	ZkEvents	events;
+	ZkWakeup	events;
 	char	   *hosts;
 	int			wanted_timeout_ms;
 	bool		handlers_return;	/* as in ZkOptions */
@@ -230,16 +230,16 @@ struct ZkSession
 };
 
 /* wakeup.c; but for those that say locked, without the mutex */
-extern bool zkev_open(ZkEvents *e);
-extern void zkev_close(ZkEvents *e);
-extern void zkev_wake_keeper(ZkEvents *e);
-extern void zkev_tell_owner(ZkEvents *e);
-extern bool zkev_adopt_locked(ZkEvents *e, int sock);
-extern void zkev_want_locked(ZkEvents *e, int sock, uint32_t events);
-extern void zkev_lend_locked(ZkEvents *e, int sock);
-extern void zkev_take_back_locked(ZkEvents *e, int sock);
-extern uint32_t zkev_wait(ZkEvents *e, uint32_t generation, int ms);
-extern bool zkev_owner_woken(ZkEvents *e, uint32_t generation);
+extern bool zks_wakeup_open(ZkWakeup *e);
+extern void zks_wakeup_close(ZkWakeup *e);
+extern void zks_wakeup_wake_keeper(ZkWakeup *e);
+extern void zks_wakeup_tell_owner(ZkWakeup *e);
+extern bool zks_wakeup_adopt_locked(ZkWakeup *e, int sock);
+extern void zks_wakeup_want_locked(ZkWakeup *e, int sock, uint32_t events);
+extern void zks_wakeup_lend_locked(ZkWakeup *e, int sock);
+extern void zks_wakeup_take_back_locked(ZkWakeup *e, int sock);
+extern uint32_t zks_wakeup_wait(ZkWakeup *e, uint32_t generation, int ms);
+extern bool zks_wakeup_owner_woken(ZkWakeup *e, uint32_t generation);
 
 /* core.c */
 extern bool zks_make_uuid(char *text);
@@ -253,8 +253,8 @@ extern void zks_enter(ZkSession *s);
 extern void zks_leave(ZkSession *s);
 extern void zks_keeper_enter(ZkSession *s);
 extern void zks_keeper_leave(ZkSession *s);
-extern void zkcn_cork_locked(ZkSession *s);
-extern void zkcn_uncork_locked(ZkSession *s);
+extern void zks_cork_locked(ZkSession *s);
+extern void zks_uncork_locked(ZkSession *s);
 extern void zks_wake_keeper(ZkSession *s);
 extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_end_locked(ZkSession *s, int error);
@@ -280,10 +280,10 @@ zks_earlier(int64_t a, int64_t b)
 extern void zks_trouble_locked(ZkSession *s, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
 extern void zks_forfeit_locked(ZkSession *s);
-extern void zkcn_mend_locked(ZkSession *s);
-extern bool zkcn_hurry_locked(ZkSession *s);
-extern int64_t zkcn_prepare_locked(ZkSession *s, int64_t now);
-extern ZkFrameVerdict zkcn_process_locked(ZkSession *s, uint32_t happened);
+extern void zks_mend_locked(ZkSession *s);
+extern bool zks_hurry_locked(ZkSession *s);
+extern int64_t zks_prepare_locked(ZkSession *s, int64_t now);
+extern ZkFrameVerdict zks_process_locked(ZkSession *s, uint32_t happened);
 
 /* request.c */
 extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
@@ -302,9 +302,9 @@ extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
 extern ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_free_all(ZkSession *s);
-extern ZkWatch *zkw_new_locked(ZkSession *s, const char *path);
-extern void zkw_drop_locked(ZkWatch *w);
-extern bool zkw_exceed_locked(ZkSession *s, size_t bytes);
+extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path);
+extern void zkr_drop_watch_locked(ZkWatch *w);
+extern bool zkr_watches_exceed_locked(ZkSession *s, size_t bytes);
 extern bool zkr_owner_asks_locked(ZkSession *s);
 
 /* node.c */
@@ -326,24 +326,24 @@ extern char *zkl_resolve(const char *hosts, int *naddresses, char **names,
 						 char *error, int errlen);
 
 /* tls.c; a wire may be NULL where none has to be there */
-extern void zkt_free(ZkTls *tls);
+extern void zks_tls_free(ZkTls *tls);
 
 /*
  * Put a wire between the library's socket, which is being connected, and the
  * server.  The socket keeps its number.  NULL, with errno set: the socket must
  * not be used.
  */
-extern ZkWire *zkt_lay(ZkTls *tls, int sock, const char *names);
+extern ZkWire *zks_wire_lay(ZkTls *tls, int sock, const char *names);
 
 /* End it: at once, or when what the library has written to it is sent */
-extern void zkt_cut(ZkWire *wire);
-extern void zkt_finish(ZkWire *wire);
+extern void zks_wire_cut(ZkWire *wire);
+extern void zks_wire_finish(ZkWire *wire);
 
 /* Why it broke, or NULL */
-extern const char *zkt_fault(ZkWire *wire);
+extern const char *zks_wire_fault(ZkWire *wire);
 
-extern int	zkt_server_socket(ZkWire *wire);
-extern int	zkt_library_end(ZkWire *wire);
-extern void zkt_thread_ends(void);
+extern int	zks_wire_server_socket(ZkWire *wire);
+extern int	zks_wire_library_end(ZkWire *wire);
+extern void zks_tls_thread_ends(void);
 
 #endif							/* ZKLOCK_INTERNAL_H */

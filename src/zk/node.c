@@ -130,7 +130,7 @@ finish(ZkNode *n)
 		if (n->next != NULL)
 			n->next->prev = n->prev;
 		if (n->watch != NULL)
-			zkw_drop_locked(n->watch);
+			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
 		n->session->notify = true;
 	}
@@ -697,7 +697,7 @@ send_delete(ZkNode *n)
 
 	/* in the same packet, and nobody is told then what we know */
 	if (n->watch != NULL)
-		zkw_drop_locked(n->watch);
+		zkr_drop_watch_locked(n->watch);
 	n->watch = NULL;
 	zkr_delete_locked(r, node_path(n, n->name, &path), -1);
 }
@@ -884,7 +884,7 @@ send_share(ZkNode *n)
 
 		/* it would take this for the node's loss */
 		if (n->watch != NULL)
-			zkw_drop_locked(n->watch);
+			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
 		zkr_multi_locked(r, ops, 2);
 	}
@@ -1015,14 +1015,14 @@ keep_watch(ZkNode *n)
 
 	if (is_renaming(n))
 		return;
-	if (old != NULL && old->state != ZKW_FAILED && old->state != ZKW_CHANGED &&
-		!(old->state == ZKW_ARMED && old->epoch != n->session->info.epoch))
+	if (old != NULL && old->state != ZKR_WATCH_FAILED && old->state != ZKR_WATCH_CHANGED &&
+		!(old->state == ZKR_WATCH_ARMED && old->epoch != n->session->info.epoch))
 		return;
 
 	/* the new one first: then the old one need not be taken away at the server */
-	n->watch = zkw_new_locked(n->session, node_path(n, n->name, &path));
+	n->watch = zkr_new_watch_locked(n->session, node_path(n, n->name, &path));
 	if (old != NULL)
-		zkw_drop_locked(old);
+		zkr_drop_watch_locked(old);
 }
 
 static void
@@ -1101,7 +1101,7 @@ zkn_heartbeat_locked(ZkSession *s)
 		next = n->next;
 		if (n->state == ZKN_PRESENT && !n->unwanted && !n->sharing)
 		{
-			if (n->watch != NULL || !zkw_exceed_locked(s, ZKW_BYTES_ENOUGH))
+			if (n->watch != NULL || !zkr_watches_exceed_locked(s, ZKR_WATCH_BYTES_ENOUGH))
 				keep_watch(n);
 		}
 		else
@@ -1319,7 +1319,7 @@ look_at_watch(ZkNode *n)
 {
 	/* our own delete fires it, too: the answer to that tells */
 	if (n->state == ZKN_PRESENT && !n->unwanted && n->watch != NULL &&
-		n->watch->state == ZKW_FIRED)
+		n->watch->state == ZKR_WATCH_FIRED)
 		lose(n, ZK_LOST_NODE);
 }
 
@@ -1350,7 +1350,7 @@ zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
 	for (int i = 0; i < n; i++)
 	{
 		const ZkWatch *w = nodes[i]->watch;
-		bool		told = w != NULL && w->state == ZKW_ARMED && w->epoch == s->info.epoch;
+		bool		told = w != NULL && w->state == ZKR_WATCH_ARMED && w->epoch == s->info.epoch;
 
 		proven_at = zks_earlier(proven_at, told && s->info.quorum_at > nodes[i]->proven_at ?
 								s->info.quorum_at : nodes[i]->proven_at);
@@ -1379,7 +1379,7 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 	info->sharing = n->sharing && !n->granted;
 	info->czxid = n->czxid;
 	memcpy(info->name, n->name, sizeof(info->name));
-	info->watch = n->watch != NULL ? n->watch->state : ZKW_FAILED;
+	info->watch = n->watch != NULL ? n->watch->state : ZKR_WATCH_FAILED;
 	info->watch_epoch = n->watch != NULL ? n->watch->epoch : 0;
 	zks_leave(s);
 }

@@ -440,7 +440,7 @@ begin(ZkRequest *r)
 	r->sent_at = zks_now();
 	if (zks_usable_locked(s))
 	{
-		zkcn_cork_locked(s);
+		zks_cork_locked(s);
 		return true;
 	}
 	answered(r, ZCONNECTIONLOSS);
@@ -852,7 +852,7 @@ free_watch(ZkWatch *w)
 
 /* Of the bytes above: where there is one credential, there may be any number */
 bool
-zkw_exceed_locked(ZkSession *s, size_t bytes)
+zkr_watches_exceed_locked(ZkSession *s, size_t bytes)
 {
 	zk_assert(zks_has_mutex(s));
 	return s->ncredentials > 1 && s->watch_bytes > bytes;
@@ -878,9 +878,9 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 		if (w->id != (uintptr_t) context)
 			continue;
 		if (type == ZOO_DELETED_EVENT)
-			w->state = ZKW_FIRED;
-		else if (w->state == ZKW_ARMED)
-			w->state = ZKW_CHANGED;
+			w->state = ZKR_WATCH_FIRED;
+		else if (w->state == ZKR_WATCH_ARMED)
+			w->state = ZKR_WATCH_CHANGED;
 		s->notify = true;
 		if (w->dropped && !w->in_flight)
 			free_watch(w);
@@ -896,7 +896,7 @@ watched_by_another(ZkWatch *w)
 	{
 		if (other != w && !other->dropped && other->of_children == w->of_children &&
 			strcmp(other->path, w->path) == 0 &&
-			(other->state == ZKW_ARMED || other->in_flight))
+			(other->state == ZKR_WATCH_ARMED || other->in_flight))
 			return true;
 	}
 	return false;
@@ -935,19 +935,19 @@ static void
 on_watch_set(ZkWatch *w, const ZkRequest *r)
 {
 	w->in_flight = false;
-	if (w->state == ZKW_PENDING)
+	if (w->state == ZKR_WATCH_PENDING)
 	{
 		w->epoch = r->epoch;
 		w->rc = r->rc;
 		w->says_shared = r->says_shared;
 		w->says_granted = r->says_granted;
-		w->state = r->rc == ZOK ? ZKW_ARMED :
-			r->rc == ZNONODE ? ZKW_FIRED : ZKW_FAILED;
+		w->state = r->rc == ZOK ? ZKR_WATCH_ARMED :
+			r->rc == ZNONODE ? ZKR_WATCH_FIRED : ZKR_WATCH_FAILED;
 	}
 	w->session->notify = true;
 	if (!w->dropped)
 		return;
-	if (w->state == ZKW_ARMED)
+	if (w->state == ZKR_WATCH_ARMED)
 		remove_watch(w);
 	else
 		free_watch(w);
@@ -976,7 +976,7 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 }
 
 ZkWatch *
-zkw_new_locked(ZkSession *s, const char *path)
+zkr_new_watch_locked(ZkSession *s, const char *path)
 {
 	ZkWatch    *w = new_watch_locked(s, path, false);
 	ZkRequest  *r;
@@ -1000,13 +1000,13 @@ zkw_new_locked(ZkSession *s, const char *path)
 }
 
 void
-zkw_drop_locked(ZkWatch *w)
+zkr_drop_watch_locked(ZkWatch *w)
 {
 	zk_assert(zks_has_mutex(w->session));
 	w->dropped = true;
 	if (w->in_flight)
 		return;					/* on_watch_set goes on */
-	if (w->state == ZKW_ARMED)
+	if (w->state == ZKR_WATCH_ARMED)
 		remove_watch(w);
 	else
 		free_watch(w);
@@ -1018,7 +1018,7 @@ zks_watch(ZkSession *s, const char *path)
 	ZkWatch    *w;
 
 	zks_enter(s);
-	w = zkw_new_locked(s, path);
+	w = zkr_new_watch_locked(s, path);
 	zks_leave(s);
 	return w;
 }
@@ -1057,6 +1057,6 @@ void
 zks_unwatch(ZkSession *s, ZkWatch *w)
 {
 	zks_enter(s);
-	zkw_drop_locked(w);
+	zkr_drop_watch_locked(w);
 	zks_leave(s);
 }

@@ -257,9 +257,9 @@ prepare_locked(ZkSession *s)
 	int64_t		until;
 
 	zk_assert(zks_has_mutex(s));
-	zkcn_mend_locked(s);
+	zks_mend_locked(s);
 	heartbeat_locked(s, now);
-	until = zkcn_prepare_locked(s, now);
+	until = zks_prepare_locked(s, now);
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
 	if (s->close_by != 0)
@@ -287,7 +287,7 @@ keep(ZkSession *s)
 		if (finished_locked(s))
 			break;
 		zks_keeper_leave(s);
-		happened = zkev_wait(&s->events, generation, wait);
+		happened = zks_wakeup_wait(&s->events, generation, wait);
 		zks_keeper_enter(s);
 
 		/*
@@ -298,7 +298,7 @@ keep(ZkSession *s)
 		if (happened == 0 && zks_usable_locked(s))
 			happened = EPOLLIN;
 		if (happened != 0 && s->sock >= 0 && !s->broken &&
-			zkcn_process_locked(s, happened) == FRAME_WAIT)
+			zks_process_locked(s, happened) == FRAME_WAIT)
 		{
 			zks_keeper_leave(s);
 			wait_for_the_rest();
@@ -323,7 +323,7 @@ read_as_owner_locked(ZkSession *s)
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
 		replies = s->replies;
-		verdict = zkcn_process_locked(s, EPOLLIN);
+		verdict = zks_process_locked(s, EPOLLIN);
 		if (!zks_usable_locked(s) || s->sock < 0 || !s->frame.followed ||
 			(s->frame.in_long_frame && s->replies == replies))
 			break;
@@ -428,7 +428,7 @@ release(ZkSession *s)
 		return;
 	zkn_free_all(s);
 	zkr_free_all(s);
-	zkev_close(&s->events);
+	zks_wakeup_close(&s->events);
 	pthread_mutex_destroy(&s->mutex);
 	free_credentials(s);
 	free(s->addresses);
@@ -500,7 +500,7 @@ close_handle_locked(ZkSession *s)
 	ZkWire	   *wire = s->wire;
 
 	zk_assert(zks_has_mutex(s));
-	zkcn_uncork_locked(s);
+	zks_uncork_locked(s);
 	s->zh = NULL;
 	s->wire = NULL;
 	s->sock = -1;
@@ -508,9 +508,9 @@ close_handle_locked(ZkSession *s)
 	zks_keeper_leave(s);
 	zookeeper_close(zh);
 	if (atomic_load(&s->closing))
-		zkt_finish(wire);		/* the goodbye must still get out */
+		zks_wire_finish(wire);		/* the goodbye must still get out */
 	else
-		zkt_cut(wire);
+		zks_wire_cut(wire);
 	zks_keeper_enter(s);
 }
 
@@ -562,8 +562,8 @@ keeper_main(void *arg)
 		;
 	if (s->tls != NULL)
 	{
-		zkt_free(s->tls);
-		zkt_thread_ends();
+		zks_tls_free(s->tls);
+		zks_tls_thread_ends();
 	}
 	zks_keeper_enter(s);
 	s->tls = NULL;
@@ -622,7 +622,7 @@ zks_open(const ZkOptions *options)
 
 	if (s == NULL)
 	{
-		zkt_free(options->tls);
+		zks_tls_free(options->tls);
 		return NULL;
 	}
 	s->tls = options->tls;
@@ -638,17 +638,17 @@ zks_open(const ZkOptions *options)
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
 	s->hosts = strdup(options->hosts);
-	s->events = (ZkEvents) {.bell_fd = -1,.keeper_fd = -1,.owner_fd = -1};
+	s->events = (ZkWakeup) {.bell_fd = -1,.keeper_fd = -1,.owner_fd = -1};
 
 	if (s->hosts == NULL || !copy_credentials(s, options) ||
-		!zkev_open(&s->events) || !start_keeper(s))
+		!zks_wakeup_open(&s->events) || !start_keeper(s))
 	{
 		int			save_errno = errno;
 
-		zkev_close(&s->events);
+		zks_wakeup_close(&s->events);
 		pthread_mutex_destroy(&s->mutex);
 		free_credentials(s);
-		zkt_free(options->tls);
+		zks_tls_free(options->tls);
 		free(s->hosts);
 		free(s);
 		errno = save_errno;
@@ -672,7 +672,7 @@ zks_close(ZkSession *s, int bound_ms)
 		struct pollfd fd = {.fd = s->events.owner_fd,.events = POLLIN};
 
 		poll(&fd, 1, ms_until(until, now));
-		(void) zkev_owner_woken(&s->events, 0);
+		(void) zks_wakeup_owner_woken(&s->events, 0);
 	}
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
@@ -723,8 +723,8 @@ zks_await(ZkSession *s, bool *answer_due)
 		*answer_due = s->in_flight > 0;
 	s->awaited = true;
 	if (zks_usable_locked(s))
-		zkev_lend_locked(&s->events, s->sock);
-	else if (zkcn_hurry_locked(s))
+		zks_wakeup_lend_locked(&s->events, s->sock);
+	else if (zks_hurry_locked(s))
 		zks_wake_keeper(s);
 	zks_leave(s);
 	return s->events.owner_fd;
@@ -737,10 +737,10 @@ zks_awaited(ZkSession *s)
 
 	zks_enter(s);
 	s->awaited = false;
-	if (zkev_owner_woken(&s->events, s->events.generation) && zks_usable_locked(s))
+	if (zks_wakeup_owner_woken(&s->events, s->events.generation) && zks_usable_locked(s))
 		verdict = read_as_owner_locked(s);
 	/* not before: what is unread would wake the keeper */
-	zkev_take_back_locked(&s->events, s->sock);
+	zks_wakeup_take_back_locked(&s->events, s->sock);
 	s->notify = false;			/* whoever waited looks again anyway */
 	zks_leave(s);
 	if (verdict == FRAME_WAIT)

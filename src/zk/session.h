@@ -223,12 +223,12 @@ extern void zks_request_free(ZkSession *session, ZkRequest *request);
  */
 typedef enum ZkWatchState
 {
-	ZKW_PENDING,				/* ZooKeeper has not answered yet */
-	ZKW_ARMED,
-	ZKW_FIRED,					/* the node is gone, or was when we asked */
-	ZKW_CHANGED,				/* its data, or who its children are, changed:
+	ZKR_WATCH_PENDING,				/* ZooKeeper has not answered yet */
+	ZKR_WATCH_ARMED,
+	ZKR_WATCH_FIRED,					/* the node is gone, or was when we asked */
+	ZKR_WATCH_CHANGED,				/* its data, or who its children are, changed:
 								 * no more armed */
-	ZKW_FAILED					/* not armed: the connection broke */
+	ZKR_WATCH_FAILED					/* not armed: the connection broke */
 } ZkWatchState;
 
 typedef struct ZkWatchInfo

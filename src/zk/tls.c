@@ -149,7 +149,7 @@ begin_openssl(void)
 
 /* What OpenSSL keeps for a thread would go when that is over, without the gate */
 void
-zkt_thread_ends(void)
+zks_tls_thread_ends(void)
 {
 	pthread_mutex_lock(&gate);
 	OPENSSL_thread_stop();
@@ -344,7 +344,7 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 }
 
 void
-zkt_free(ZkTls *tls)
+zks_tls_free(ZkTls *tls)
 {
 	sigset_t	saved;
 
@@ -385,7 +385,7 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	}
 	if (tls->ctx == NULL)
 	{
-		zkt_free(tls);
+		zks_tls_free(tls);
 		return NULL;
 	}
 	return tls;
@@ -718,7 +718,7 @@ wire_main(void *arg)
 	/* the library reads to the end of what there is */
 	shutdown(w->inner, SHUT_WR);
 	shutdown(w->net, SHUT_RDWR);
-	zkt_thread_ends();
+	zks_tls_thread_ends();
 	return NULL;
 }
 
@@ -761,7 +761,7 @@ start_wire(ZkWire *w)
 }
 
 ZkWire *
-zkt_lay(ZkTls *tls, int sock, const char *names)
+zks_wire_lay(ZkTls *tls, int sock, const char *names)
 {
 	ZkWire	   *w = calloc(1, sizeof(ZkWire));
 	int			pair[2];
@@ -797,7 +797,7 @@ zkt_lay(ZkTls *tls, int sock, const char *names)
 }
 
 void
-zkt_cut(ZkWire *w)
+zks_wire_cut(ZkWire *w)
 {
 	if (w == NULL)
 		return;
@@ -809,7 +809,7 @@ zkt_cut(ZkWire *w)
 }
 
 void
-zkt_finish(ZkWire *w)
+zks_wire_finish(ZkWire *w)
 {
 	if (w == NULL)
 		return;
@@ -818,19 +818,19 @@ zkt_finish(ZkWire *w)
 }
 
 const char *
-zkt_fault(ZkWire *w)
+zks_wire_fault(ZkWire *w)
 {
 	return w != NULL && atomic_load(&w->failed) ? w->fault : NULL;
 }
 
 int
-zkt_server_socket(ZkWire *w)
+zks_wire_server_socket(ZkWire *w)
 {
 	return w->net;
 }
 
 int
-zkt_library_end(ZkWire *w)
+zks_wire_library_end(ZkWire *w)
 {
 	return w->inner;
 }
@@ -846,13 +846,13 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 }
 
 void
-zkt_free(ZkTls *tls)
+zks_tls_free(ZkTls *tls)
 {
 	(void) tls;
 }
 
 ZkWire *
-zkt_lay(ZkTls *tls, int sock, const char *names)
+zks_wire_lay(ZkTls *tls, int sock, const char *names)
 {
 	(void) tls;
 	(void) sock;
@@ -861,40 +861,40 @@ zkt_lay(ZkTls *tls, int sock, const char *names)
 }
 
 void
-zkt_cut(ZkWire *w)
+zks_wire_cut(ZkWire *w)
 {
 	(void) w;
 }
 
 void
-zkt_finish(ZkWire *w)
+zks_wire_finish(ZkWire *w)
 {
 	(void) w;
 }
 
 const char *
-zkt_fault(ZkWire *w)
+zks_wire_fault(ZkWire *w)
 {
 	(void) w;
 	return NULL;
 }
 
 int
-zkt_server_socket(ZkWire *w)
+zks_wire_server_socket(ZkWire *w)
 {
 	(void) w;
 	return -1;
 }
 
 int
-zkt_library_end(ZkWire *w)
+zks_wire_library_end(ZkWire *w)
 {
 	(void) w;
 	return -1;
 }
 
 void
-zkt_thread_ends(void)
+zks_tls_thread_ends(void)
 {
 }
 

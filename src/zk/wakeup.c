@@ -41,7 +41,7 @@ set(int epoll_fd, int op, int fd, uint32_t generation, uint32_t events)
 }
 
 bool
-zkev_open(ZkEvents *e)
+zks_wakeup_open(ZkWakeup *e)
 {
 	int			save_errno;
 
@@ -53,13 +53,13 @@ zkev_open(ZkEvents *e)
 		set(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, BELL, 0))
 		return true;
 	save_errno = errno;
-	zkev_close(e);
+	zks_wakeup_close(e);
 	errno = save_errno;
 	return false;
 }
 
 void
-zkev_close(ZkEvents *e)
+zks_wakeup_close(ZkWakeup *e)
 {
 	if (e->bell_fd >= 0)
 		close(e->bell_fd);
@@ -71,13 +71,13 @@ zkev_close(ZkEvents *e)
 }
 
 void
-zkev_wake_keeper(ZkEvents *e)
+zks_wakeup_wake_keeper(ZkWakeup *e)
 {
 	(void) set(e->keeper_fd, EPOLL_CTL_MOD, e->bell_fd, BELL, EPOLLIN);
 }
 
 void
-zkev_tell_owner(ZkEvents *e)
+zks_wakeup_tell_owner(ZkWakeup *e)
 {
 	(void) set(e->owner_fd, EPOLL_CTL_MOD, e->bell_fd, BELL, EPOLLIN);
 }
@@ -87,7 +87,7 @@ zkev_tell_owner(ZkEvents *e)
  * is not heeded.  Fails, with errno, when the kernel has no room for it.
  */
 bool
-zkev_adopt_locked(ZkEvents *e, int sock)
+zks_wakeup_adopt_locked(ZkWakeup *e, int sock)
 {
 	e->wanted = e->watched = 0;
 	e->lent = false;
@@ -99,7 +99,7 @@ zkev_adopt_locked(ZkEvents *e, int sock)
 
 /* What of the socket the keeper is to be woken for */
 static void
-watch_locked(ZkEvents *e, int sock)
+watch_locked(ZkWakeup *e, int sock)
 {
 	uint32_t	events = e->lent ? e->wanted & EPOLLOUT : e->wanted;
 
@@ -112,7 +112,7 @@ watch_locked(ZkEvents *e, int sock)
 }
 
 void
-zkev_want_locked(ZkEvents *e, int sock, uint32_t events)
+zks_wakeup_want_locked(ZkWakeup *e, int sock, uint32_t events)
 {
 	e->wanted = events;
 	e->watched = 0;				/* what was reported is not watched any more */
@@ -121,7 +121,7 @@ zkev_want_locked(ZkEvents *e, int sock, uint32_t events)
 
 /* The keeper's first: the other way round an answer in between would wake both */
 void
-zkev_lend_locked(ZkEvents *e, int sock)
+zks_wakeup_lend_locked(ZkWakeup *e, int sock)
 {
 	e->lent = true;
 	watch_locked(e, sock);
@@ -129,7 +129,7 @@ zkev_lend_locked(ZkEvents *e, int sock)
 }
 
 void
-zkev_take_back_locked(ZkEvents *e, int sock)
+zks_wakeup_take_back_locked(ZkWakeup *e, int sock)
 {
 	e->lent = false;
 	watch_locked(e, sock);
@@ -152,14 +152,14 @@ socket_events(int epoll_fd, uint32_t generation, int ms)
 
 /* The keeper sleeps.  Returns what there is of the socket of this generation. */
 uint32_t
-zkev_wait(ZkEvents *e, uint32_t generation, int ms)
+zks_wakeup_wait(ZkWakeup *e, uint32_t generation, int ms)
 {
 	return socket_events(e->keeper_fd, generation, ms);
 }
 
 /* What woke the owner is over now.  Was it the socket of this generation? */
 bool
-zkev_owner_woken(ZkEvents *e, uint32_t generation)
+zks_wakeup_owner_woken(ZkWakeup *e, uint32_t generation)
 {
 	return socket_events(e->owner_fd, generation, 0) != 0;
 }

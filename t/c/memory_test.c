@@ -275,7 +275,7 @@ armed(int i)
 	if (watches[i] == NULL)
 		return true;
 	zks_watch_info(session, watches[i], &info);
-	return info.state != ZKW_PENDING;
+	return info.state != ZKR_WATCH_PENDING;
 }
 
 static ZkWatchState
@@ -284,7 +284,7 @@ watch_state(int i)
 	ZkWatchInfo info;
 
 	if (watches[i] == NULL)
-		return ZKW_FAILED;
+		return ZKR_WATCH_FAILED;
 	zks_watch_info(session, watches[i], &info);
 	return info.state;
 }
@@ -508,8 +508,8 @@ step_watch(void)
 	unwatch(14);
 	unwatch(15);
 	unwatch(16);
-	WAIT_FOR(armed(0) && armed(1) && armed(2) && armed(7) && armed(9) && node(0).watch != ZKW_PENDING &&
-			 node(1).watch != ZKW_PENDING);
+	WAIT_FOR(armed(0) && armed(1) && armed(2) && armed(7) && armed(9) && node(0).watch != ZKR_WATCH_PENDING &&
+			 node(1).watch != ZKR_WATCH_PENDING);
 	unwatch(0);
 	unwatch(1);
 	unwatch(2);
@@ -528,19 +528,19 @@ step_event(void)
 	WAIT_FOR(armed(14));
 	forget(0);
 	ask("do create", other);
-	WAIT_FOR(watch_state(14) != ZKW_ARMED);
+	WAIT_FOR(watch_state(14) != ZKR_WATCH_ARMED);
 	unwatch(14);
 	watches[4] = zks_watch(session, other);
 	watches[5] = zks_watch(session, other);
 	WAIT_FOR(armed(4) && armed(5));
 	ask("do set", other);
-	WAIT_FOR(watch_state(4) != ZKW_ARMED && watch_state(5) != ZKW_ARMED);
+	WAIT_FOR(watch_state(4) != ZKR_WATCH_ARMED && watch_state(5) != ZKR_WATCH_ARMED);
 	unwatch(4);
 	watches[4] = zks_watch(session, other);
 	watches[6] = zks_watch(session, other);
 	WAIT_FOR(armed(4) && armed(6));
 	ask("do delete", other);
-	WAIT_FOR(watch_state(4) != ZKW_ARMED);
+	WAIT_FOR(watch_state(4) != ZKR_WATCH_ARMED);
 	unwatch(4);
 	unwatch(5);
 	unwatch(6);
@@ -553,7 +553,7 @@ step_stolen(void)
 	if (node(1).state != ZKN_PRESENT)
 		return;
 	zkn_watch(session, nodes[1]);
-	WAIT_FOR(node(1).watch != ZKW_PENDING);
+	WAIT_FOR(node(1).watch != ZKR_WATCH_PENDING);
 	ask("do delete", path_of(1, "/p/q"));
 	WAIT_FOR(node(1).state == ZKN_LOST);
 	discard(1);
@@ -709,7 +709,7 @@ step_group(void)
 		requests[8] = check(&nodes[g + 3], 4);
 		zkn_watch(session, nodes[g + 3]);
 		zkn_watch(session, nodes[g + 4]);
-		WAIT_FOR(answered(8) && node(g + 3).watch != ZKW_PENDING);
+		WAIT_FOR(answered(8) && node(g + 3).watch != ZKR_WATCH_PENDING);
 		if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
 			answer.rc != ZOK && !zks_is_doubtful(answer.rc))
 			say("bad group: check says %d, %d is missing", answer.rc, answer.missing);
@@ -798,8 +798,8 @@ step_share(void)
 			zkn_watch(session, nodes[form[f] + SHARE_DELETE]);
 		watches[10 + f] = zks_watch(session, path_of(form[f], "/p/q"));
 	}
-	WAIT_FOR(armed(10) && armed(11) && node(form[0]).watch != ZKW_PENDING &&
-			 node(form[1]).watch != ZKW_PENDING);
+	WAIT_FOR(armed(10) && armed(11) && node(form[0]).watch != ZKR_WATCH_PENDING &&
+			 node(form[1]).watch != ZKR_WATCH_PENDING);
 	for (int f = 0; f < 2; f++)
 	{
 		if (node(form[f] + STOLEN).state == ZKN_PRESENT)
@@ -852,11 +852,11 @@ step_share(void)
 			say("bad share: one that is lost is still waited for");
 		if (node(form[f] + STOLEN).state == ZKN_PRESENT && !reconnected() && stolen[f] != 0)
 			say("bad share: one that was stolen");
-		WAIT_FOR(watch_state(10 + f) != ZKW_ARMED && watch_state(10 + f) != ZKW_PENDING);
-		if (!in_vain && watch_state(10 + f) != (f == 0 ? ZKW_CHANGED : ZKW_FIRED) && !reconnected() &&
-			watch_state(10 + f) != ZKW_FAILED)
+		WAIT_FOR(watch_state(10 + f) != ZKR_WATCH_ARMED && watch_state(10 + f) != ZKR_WATCH_PENDING);
+		if (!in_vain && watch_state(10 + f) != (f == 0 ? ZKR_WATCH_CHANGED : ZKR_WATCH_FIRED) && !reconnected() &&
+			watch_state(10 + f) != ZKR_WATCH_FAILED)
 			say("bad share: who waits is told %d", (int) watch_state(10 + f));
-		if (watches[12 + f] != NULL && watch_state(12 + f) == ZKW_ARMED)
+		if (watches[12 + f] != NULL && watch_state(12 + f) == ZKR_WATCH_ARMED)
 		{
 			zks_watch_info(session, watches[12 + f], &watch);
 			if (!watch.says_shared && !reconnected())
