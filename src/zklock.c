@@ -333,7 +333,7 @@ number_or_null(const char *value, bool *isnull)
 }
 
 static void
-put_contender(const ZkqContender *contender, void *arg)
+put_contender(const ZkQueueRow *contender, void *arg)
 {
 	ReturnSetInfo *rsinfo = arg;
 	Datum		values[14];

@@ -1082,7 +1082,7 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-static ZklOutcome
+static ZkAcquired
 acquire(Call *c)
 {
 	uint32		generation = zkb_generation();
@@ -1118,12 +1118,12 @@ acquire(Call *c)
 	}
 }
 
-ZklOutcome
+ZkAcquired
 zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait,
 			ZkWait *wait)
 {
 	Call		c = {.may_wait = may_wait,.wait = wait,.n = n};
-	volatile	ZklOutcome outcome = ZKL_TAKEN;
+	volatile	ZkAcquired outcome = ZKL_TAKEN;
 
 	c.want.mode = mode;
 	c.want.permits = permits;

@@ -27,12 +27,12 @@ typedef struct ZkTarget
 	ZkGrant		grant;			/* the result */
 } ZkTarget;
 
-typedef enum ZklOutcome
+typedef enum ZkAcquired
 {
 	ZKL_HELD,
 	ZKL_TAKEN,					/* somebody else has one of them, and time is up */
 	ZKL_OWN_LOST				/* so are own nodes: the session may have ended */
-} ZklOutcome;
+} ZkAcquired;
 
 /*
  * Take all of these, or none; the paths are in byte order, none twice.  With
@@ -41,7 +41,7 @@ typedef enum ZklOutcome
  * cannot be had beside an own shared one, 54000 for too many; whatever happens,
  * no node is left but the granted ones.
  */
-extern ZklOutcome zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
+extern ZkAcquired zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
 							  bool may_wait, ZkWait *wait);
 
 /* Is this the name of a node near the end of its directory's numbers? */

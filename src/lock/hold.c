@@ -143,7 +143,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 		bool may_wait, ZkWait *wait)
 {
 	ZkTarget   *targets;
-	ZklOutcome	outcome;
+	ZkAcquired	outcome;
 	Lock	   *lost;
 
 	if (nothers > zklock_max_locks - zkl_node_count())

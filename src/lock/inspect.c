@@ -175,7 +175,7 @@ await_read(Look *look, Seen *node)
  *-------------------------------------------------------------------------
  */
 
-typedef void (*Callback) (const ZkqContender *contender, void *arg);
+typedef void (*Callback) (const ZkQueueRow *contender, void *arg);
 
 /* Those of one kind, in their order */
 typedef struct Queue
@@ -288,7 +288,7 @@ show(const Queue *queue, Callback callback, void *arg)
 		const ZkpContender *contender = &queue->contenders[i];
 		const Seen *seen = &queue->seen[contender->tag];
 		bool		ours = seen->says.ours;
-		ZkqContender row = {
+		ZkQueueRow row = {
 			.position = i + 1,
 			.mode = contender->mode,
 			.granted = granted[i],

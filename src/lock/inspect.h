@@ -11,7 +11,7 @@
 #include "zk/protocol.h"
 
 /* Somebody who holds a lock, or waits for it */
-typedef struct ZkqContender
+typedef struct ZkQueueRow
 {
 	int			position;		/* among those of its kind, from 1 */
 	ZkpMode		mode;
@@ -25,14 +25,14 @@ typedef struct ZkqContender
 	const char *data;			/* of ours whose it is, for zkb_read_identity; else what
 								 * its client wrote.  No terminator */
 	int			data_len;
-} ZkqContender;
+} ZkQueueRow;
 
 /*
  * Calls back for everyone, in their order: those at the lock, then those at
  * the semaphore.  Two round trips.  path: UTF-8, as zkb_path_from_text gives it.
  * Raises what any call does for which ZooKeeper has to be asked.
  */
-extern void zkl_each_contender(const char *path, void (*callback) (const ZkqContender *contender, void *arg),
+extern void zkl_each_contender(const char *path, void (*callback) (const ZkQueueRow *contender, void *arg),
 					 void *arg);
 
 /*
