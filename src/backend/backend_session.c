@@ -546,8 +546,8 @@ abandon_stale(void)
 ZkSession *
 zkb_connect(ZkWait *wait)
 {
-	int64		until_connected = zkb_after(zklock_connect_timeout);
-	int64		until_back = zkb_after(zklock_operation_timeout);
+	int64		until_connected = zkb_deadline(zklock_connect_timeout);
+	int64		until_back = zkb_deadline(zklock_operation_timeout);
 
 	abandon_stale();
 	zkb_warn_unreleased();
@@ -660,6 +660,6 @@ zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		asked_at = ZKS_NEVER;
 		if (zks_now() >= until)
 			return ZKB_NO_ANSWER;
-		(void) zkb_wait(wait, session, Min(until, zkb_after(RETRY_MS)), ZKB_WAIT_CHECK);
+		(void) zkb_wait(wait, session, Min(until, zkb_deadline(RETRY_MS)), ZKB_WAIT_CHECK);
 	}
 }

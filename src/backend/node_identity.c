@@ -27,7 +27,7 @@
 #include "settings.h"
 #include "zk/protocol.h"
 
-const char *const zki_names[ZKB_FIELDS] = {
+const char *const zkb_field_names[ZKB_FIELDS] = {
 	"host", "pid", "database", "user", "application_name"
 };
 
@@ -43,7 +43,7 @@ put_line(StringInfo lines, ZkField field, const char *value)
 	if (value == NULL || value[0] == '\0')
 		return;
 	utf8 = zkb_to_utf8_escaped(value, strlen(value));
-	appendStringInfo(lines, "%s ", zki_names[field]);
+	appendStringInfo(lines, "%s ", zkb_field_names[field]);
 	for (const char *c = utf8; *c != '\0'; c++)
 	{
 		/* before a character, not in it */
@@ -97,7 +97,7 @@ zkb_identity_lines(void)
 		return text;
 	initStringInfo(&lines);
 	put_line(&lines, ZKB_FIELD_HOST, host_name());
-	appendStringInfo(&lines, "%s %d\n", zki_names[ZKB_FIELD_PID], MyProcPid);
+	appendStringInfo(&lines, "%s %d\n", zkb_field_names[ZKB_FIELD_PID], MyProcPid);
 	put_line(&lines, ZKB_FIELD_DATABASE, database_name());
 	put_line(&lines, ZKB_FIELD_USER, GetUserNameFromId(GetSessionUserId(), true));
 	put_line(&lines, ZKB_FIELD_APPLICATION_NAME, application_name);
@@ -139,10 +139,10 @@ zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS])
 
 		for (int i = 0; i < ZKB_FIELDS; i++)
 		{
-			int			name_len = strlen(zki_names[i]);
+			int			name_len = strlen(zkb_field_names[i]);
 
 			if (fields[i] == NULL && line_len > name_len && lines[name_len] == ' ' &&
-				memcmp(lines, zki_names[i], name_len) == 0)
+				memcmp(lines, zkb_field_names[i], name_len) == 0)
 				fields[i] = read_value(lines + name_len + 1, line_len - name_len - 1);
 		}
 		if (end == NULL)

@@ -19,7 +19,7 @@ typedef enum ZkField
 } ZkField;
 
 /* As they stand before the values */
-extern const char *const zki_names[ZKB_FIELDS];
+extern const char *const zkb_field_names[ZKB_FIELDS];
 
 /*
  * This backend's lines, in UTF-8, as they are now; "" with publish_identity

@@ -32,7 +32,7 @@ static const char *const event_names[] = {"ZklockConnect", "ZklockAcquire", "Zkl
 static uint32 event_ids[lengthof(event_names)];
 
 int64
-zkb_after(int ms)
+zkb_deadline(int ms)
 {
 	return zks_now() + ms * ZKS_MS;
 }
@@ -66,13 +66,13 @@ zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 void
 zkb_wait_limit_try(ZkWait *wait)
 {
-	wait->try_until = Min(wait->try_until, zkb_after(zklock_operation_timeout));
+	wait->try_until = Min(wait->try_until, zkb_deadline(zklock_operation_timeout));
 }
 
 int64
 zkb_wait_answer_due(const ZkWait *wait)
 {
-	return Min(zkb_after(zklock_operation_timeout), wait->try_until);
+	return Min(zkb_deadline(zklock_operation_timeout), wait->try_until);
 }
 
 uint32

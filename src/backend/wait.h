@@ -38,7 +38,7 @@ extern void zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout
 extern uint32 zkb_wait_event(ZkWaitEvent event);
 
 /* The time at which so many ms from now are over */
-extern int64 zkb_after(int ms);
+extern int64 zkb_deadline(int ms);
 
 /*
  * A call that may not wait for others has a session now: whatever it asks, and

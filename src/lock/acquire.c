@@ -104,21 +104,21 @@ typedef struct Call
 } Call;
 
 /* A queue as the last list showed it, and what it means for us */
-typedef struct Queue
+typedef struct ListedQueue
 {
 	ZkpContender *contenders;	/* the names are the list's */
 	int			n;
 	ZkpView		view;
-} Queue;
+} ListedQueue;
 
-typedef enum Outcome
+typedef enum Verdict
 {
 	GRANTED,
 	TAKEN,						/* somebody else has it, and time is up */
 	WAIT_ON,					/* nothing has happened */
 	LIST_AGAIN,					/* something changed: look at the queue */
 	START_AGAIN					/* our node is gone: queue again */
-} Outcome;
+} Verdict;
 
 static void
 drop_list(Call *c, Place *p)
@@ -227,7 +227,7 @@ ask_after_pause(Call *c, int doublings)
 	c->asked_again_at = now;
 	if (c->in_vain++ < AT_ONCE)
 		return;
-	until = zkb_after(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
+	until = zkb_deadline(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
 	while (zkb_wait(c->wait, c->session, Min(until, c->wait->try_until), ZKB_WAIT_ACQUIRE))
 		;
 	if (zks_now() >= c->wait->try_until)
@@ -423,7 +423,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
  */
 
 static void
-free_queue(Queue *queue)
+free_queue(ListedQueue *queue)
 {
 	if (queue->contenders != NULL)
 		pfree(queue->contenders);
@@ -438,7 +438,7 @@ free_queue(Queue *queue)
  * a reader in the place of a writer.
  */
 static bool
-fill_in_czxids(Call *c, Place *p, Queue *queue)
+fill_in_czxids(Call *c, Place *p, ListedQueue *queue)
 {
 	ZkAnswer   *answers = palloc_extended(queue->n * sizeof(ZkAnswer), MCXT_ALLOC_HUGE);
 	int			left = 0;
@@ -471,7 +471,7 @@ fill_in_czxids(Call *c, Place *p, Queue *queue)
  * False: nothing for certain; it must be read again.
  */
 static bool
-look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, Queue *queue)
+look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
 {
 	ZkNodeInfo	own;
 	int			listed;
@@ -501,8 +501,8 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
  * Others are before us, and we do not wait.  Has the holder of the one
  * exclusive node become a reader, as its data would tell?
  */
-static Outcome
-look_closer(Call *c, Place *p, const Queue *queue)
+static Verdict
+look_closer(Call *c, Place *p, const ListedQueue *queue)
 {
 	ZkAnswer	answer;
 
@@ -522,7 +522,7 @@ look_closer(Call *c, Place *p, const Queue *queue)
  * Make our nodes, this one and all that come after it.  GRANTED means only
  * that they are there, with lists sent.
  */
-static Outcome
+static Verdict
 join_queues(Call *c, int first)
 {
 	int64		until = zkb_wait_answer_due(c->wait);
@@ -615,7 +615,7 @@ set_watch(Call *c, Place *p, Blocker *blocker)
  * right node already are kept; both lists are in the order of the names.
  */
 static void
-watch_queue(Call *c, Place *p, const Queue *queue)
+watch_queue(Call *c, Place *p, const ListedQueue *queue)
 {
 	int			n = p->by_changes ? 0 : queue->view.nwatch;
 	const char **names = palloc(n * sizeof(char *));
@@ -677,7 +677,7 @@ is_our_turn(Call *c, Place *p)
 		zkb_is_fresh(&info);
 }
 
-static Outcome
+static Verdict
 look_at_changes(Call *c, Place *p)
 {
 	ZkWatchInfo watch;
@@ -691,7 +691,7 @@ look_at_changes(Call *c, Place *p)
  * makes us the first; from now on we watch the directory, which will do also if
  * it does not.
  */
-static Outcome
+static Verdict
 watch_changes(Place *p)
 {
 	p->by_changes = true;
@@ -705,10 +705,10 @@ watch_changes(Place *p)
  * brings the data; or the queue is, where that is all it can have said.  Raises
  * when ZooKeeper refused one.
  */
-static Outcome
+static Verdict
 look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pending)
 {
-	Outcome		outcome = WAIT_ON;
+	Verdict		outcome = WAIT_ON;
 
 	*pending = false;
 	if (p->by_changes)
@@ -757,10 +757,10 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pend
 /*
  * Sleep until something happens in the queue that the list has shown.
  */
-static Outcome
+static Verdict
 await_turn(Call *c, Place *p, const ZkpView *view)
 {
-	int64		armed_by = zkb_after(zklock_operation_timeout);
+	int64		armed_by = zkb_deadline(zklock_operation_timeout);
 	int64		began_at = zks_now();
 
 	for (;;)
@@ -781,7 +781,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		if (info.state == ZKS_CONNECTED)
 		{
 			bool		pending;
-			Outcome		outcome;
+			Verdict		outcome;
 
 			if (info.epoch != p->list_epoch)
 				return LIST_AGAIN;
@@ -793,7 +793,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			if (pending || node.watch == ZKR_WATCH_PENDING)
 				until = armed_by;
 			else
-				armed_by = zkb_after(zklock_operation_timeout);
+				armed_by = zkb_deadline(zklock_operation_timeout);
 
 			/* who would tell us may be unable to */
 			if (view->ahead > 0 && !p->by_changes)
@@ -829,11 +829,11 @@ raise_deadlock(const char *path)
  * The others are before us.  So much for those that come later; and now wait
  * here, if we may.
  */
-static Outcome
-stand_in_queue(Call *c, int at, Queue *queue)
+static Verdict
+stand_in_queue(Call *c, int at, ListedQueue *queue)
 {
 	Place	   *p = &c->places[at];
-	Outcome		outcome;
+	Verdict		outcome;
 
 	if (!c->may_wait)
 		return look_closer(c, p, queue);
@@ -861,7 +861,7 @@ stand_in_queue(Call *c, int at, Queue *queue)
  * leader from its quorum, would show us our own long after it is gone.  So it must
  * have been confirmed by a quorum: by its create, a heartbeat, or a check.
  */
-static Outcome
+static Verdict
 confirm_turn(Call *c, Place *p)
 {
 	int64		until = zkb_wait_answer_due(c->wait);
@@ -904,14 +904,14 @@ send_check(Call *c, Place *p)
 }
 
 /* In one queue, in which we have a node, and a list is on its way */
-static Outcome
+static Verdict
 take_turn(Call *c, int at)
 {
 	Place	   *p = &c->places[at];
-	Outcome		outcome = LIST_AGAIN;
+	Verdict		outcome = LIST_AGAIN;
 	bool		fresh = false;
 	int			need = INT_MAX;
-	Queue		queue = {0};
+	ListedQueue		queue = {0};
 
 	while (outcome == LIST_AGAIN)
 	{
@@ -975,12 +975,12 @@ take_turn(Call *c, int at)
  * All of them, in the order of the paths.  Where we had to wait, the nodes of
  * the paths behind are made only then.
  */
-static Outcome
+static Verdict
 take_turns(Call *c)
 {
 	for (int i = 0; i < c->n; i++)
 	{
-		Outcome		outcome = GRANTED;
+		Verdict		outcome = GRANTED;
 
 		if (c->places[i].node == NULL)
 			outcome = join_queues(c, i);
@@ -996,10 +996,10 @@ take_turns(Call *c)
  * Would a newcomer have to wait?  Asked of the leader, since a follower may
  * still show, or not yet show, another.  Writes nothing.
  */
-static Outcome
+static Verdict
 look_first(Call *c)
 {
-	Outcome		outcome = GRANTED;
+	Verdict		outcome = GRANTED;
 
 	/* on one connection, what is asked after a fresh list is as fresh */
 	zks_gather(c->session);
@@ -1009,7 +1009,7 @@ look_first(Call *c)
 	{
 		Place	   *p = &c->places[i];
 		ZkAnswer	answer;
-		Queue		queue = {0};
+		ListedQueue		queue = {0};
 
 		if (!await_list(c, p, &answer))
 			return START_AGAIN;
@@ -1089,7 +1089,7 @@ acquire(Call *c)
 
 	for (;;)
 	{
-		Outcome		outcome = GRANTED;
+		Verdict		outcome = GRANTED;
 
 		begin_round(c);
 		if (!c->may_wait)

@@ -195,7 +195,7 @@ zkl_guard(bool writes)
 		return relied.locks[0];
 
 	zkb_wait_begin(&wait, -1, false);
-	proof = zkb_prove(relied.nodes, relied.n, &wait, zkb_after(zklock_operation_timeout));
+	proof = zkb_prove(relied.nodes, relied.n, &wait, zkb_deadline(zklock_operation_timeout));
 	if (proof != ZKB_NO_ANSWER)
 		refuse_lost_at_commit(&relied); /* what came with the answer counts, too */
 	if (proof == ZKB_PROVEN)

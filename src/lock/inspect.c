@@ -68,7 +68,7 @@ begin_round(Look *look)
 {
 	CHECK_FOR_INTERRUPTS();
 	look->session = zkb_connect(&look->wait);
-	look->until = zkb_after(zklock_operation_timeout);
+	look->until = zkb_deadline(zklock_operation_timeout);
 	look->kept = 0;
 	if (look->last_round == 0)
 		look->last_round = look->until;
@@ -111,7 +111,7 @@ await_answer(Look *look, ZkRequest *request, ZkAnswer *answer)
 		if (!zkb_wait(&look->wait, look->session, look->until, ZKB_WAIT_LOOK))
 			zkb_raise_unanswered(&look->wait);
 	}
-	look->until = zkb_after(zklock_operation_timeout);
+	look->until = zkb_deadline(zklock_operation_timeout);
 	return !zks_is_doubtful(answer->rc);
 }
 
@@ -178,12 +178,12 @@ await_read(Look *look, Seen *node)
 typedef void (*Callback) (const ZkQueueRow *contender, void *arg);
 
 /* Those of one kind, in their order */
-typedef struct Queue
+typedef struct ShownQueue
 {
 	ZkpContender *contenders;
 	int			n;
 	Seen	   *seen;			/* contenders[i].tag says which */
-} Queue;
+} ShownQueue;
 
 /* False: the connection broke */
 static bool
@@ -235,7 +235,7 @@ see_from_outside(Look *look, const char *name, Seen *seen)
  * False: the connection broke.
  */
 static bool
-complete(Look *look, Queue *queue)
+complete(Look *look, ShownQueue *queue)
 {
 	int			left = 0;
 
@@ -262,7 +262,7 @@ complete(Look *look, Queue *queue)
 
 /* Where numbers do not tell the order, the transactions do */
 static void
-put_in_order(Look *look, Queue *queue)
+put_in_order(Look *look, ShownQueue *queue)
 {
 	if (!zkp_needs_czxids(queue->contenders, queue->n))
 		return;
@@ -278,7 +278,7 @@ put_in_order(Look *look, Queue *queue)
 }
 
 static void
-show(const Queue *queue, Callback callback, void *arg)
+show(const ShownQueue *queue, Callback callback, void *arg)
 {
 	bool	   *granted = palloc_extended(Max(queue->n, 1) * sizeof(bool), MCXT_ALLOC_HUGE);
 
@@ -312,7 +312,7 @@ static bool
 look_at_all(Look *look, Callback callback, void *arg)
 {
 	static const ZkpMode kinds[] = {ZKP_EXCLUSIVE, ZKP_SEMAPHORE};
-	Queue		queues[lengthof(kinds)];
+	ShownQueue		queues[lengthof(kinds)];
 	ZkpContender *contenders;
 	Seen	   *seen;
 	int			n = 0;
@@ -380,12 +380,12 @@ zkl_each_contender(const char *path, Callback callback, void *arg)
  *-------------------------------------------------------------------------
  */
 
-typedef enum Outcome
+typedef enum BreakOutcome
 {
 	BROKEN,
 	GONE,
 	NOT_KNOWN					/* the connection broke */
-} Outcome;
+} BreakOutcome;
 
 typedef struct Break
 {
@@ -415,7 +415,7 @@ whose(const Seen *seen)
 	for (int i = 0; i < ZKB_FIELDS; i++)
 	{
 		if (fields[i] != NULL)
-			appendStringInfo(&text, ", %s \"%s\"", zki_names[i], fields[i]);
+			appendStringInfo(&text, ", %s \"%s\"", zkb_field_names[i], fields[i]);
 	}
 	if (!seen->says.ours && seen->data_len > 0)
 		appendStringInfo(&text, ", data \"%s\"",
@@ -428,7 +428,7 @@ whose(const Seen *seen)
  * Whose is it?  Said in the server's log before it is deleted: what becomes of
  * the call after that, nobody may be put out without a trace.
  */
-static Outcome
+static BreakOutcome
 find_owner(Look *look, Break *b)
 {
 	Seen		node;
@@ -449,7 +449,7 @@ find_owner(Look *look, Break *b)
 /*
  * If an earlier delete was perhaps carried out, that it is gone is our doing.
  */
-static Outcome
+static BreakOutcome
 delete_node(Look *look, Break *b)
 {
 	char	   *path = psprintf("%s/%s", look->dir, b->node);
@@ -457,7 +457,7 @@ delete_node(Look *look, Break *b)
 
 	if (b->owner == NULL)
 	{
-		Outcome		outcome = find_owner(look, b);
+		BreakOutcome		outcome = find_owner(look, b);
 
 		if (outcome != BROKEN)
 			return outcome;
@@ -484,10 +484,10 @@ delete_node(Look *look, Break *b)
 	return BROKEN;
 }
 
-static Outcome
+static BreakOutcome
 break_once(Look *look, Break *b)
 {
-	volatile	Outcome outcome = NOT_KNOWN;
+	volatile	BreakOutcome outcome = NOT_KNOWN;
 
 	begin_round(look);
 	PG_TRY();
@@ -508,7 +508,7 @@ zkl_break(const char *path, const char *node)
 	Look	   *look;
 	Break		b = {.node = node};
 	ZkpContender contender;
-	Outcome		outcome;
+	BreakOutcome		outcome;
 
 	if (strchr(node, '/') != NULL || !zkp_parse(node, &contender))
 		ereport(ERROR,

@@ -193,7 +193,7 @@ share_loss(Ending *endings, int n)
 static void
 await_endings(Ending *endings, int n)
 {
-	int64		until = zkb_after(zklock_operation_timeout);
+	int64		until = zkb_deadline(zklock_operation_timeout);
 	bool		in_time = true;
 	Ending	   *late = NULL;
 	int			refused = ZKS_OK;

@@ -256,7 +256,7 @@ settle_ended(void)
 static void
 linger(void)
 {
-	int64		until = zkb_after(zklock_release_timeout);
+	int64		until = zkb_deadline(zklock_release_timeout);
 	Release		release = xact_release;
 	ZkSession  *session;
 	int			refused;
