@@ -84,7 +84,7 @@ read_file(const char *file, ZkAuthFile *c)
 		wrong = "could not be examined";
 	else
 		wrong = check_file(&st);
-	while (wrong == NULL && (n = read(fd, c->text + c->len, LARGEST_FILE - 1 - c->len)) > 0)
+	while (wrong == NULL && (n = read(fd, c->text +c->len, LARGEST_FILE - 1 - c->len)) > 0)
 		c->len += n;
 	if (n < 0)
 		wrong = "could not be read";
@@ -116,7 +116,7 @@ read_line(char *line, int len, ZkCredential *credential)
 static int
 read_lines(ZkAuthFile *c)
 {
-	char	   *end = c->text + c->len;
+	char	   *end = c->text +c->len;
 	char	   *next;
 	int			number = 1;
 
@@ -178,7 +178,7 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 void
 zkb_wipe_credentials(ZkAuthFile *c)
 {
-	if (c->text != NULL)
+	if (c->text !=NULL)
 		explicit_bzero(c->text, c->len);
 	c->n = 0;
 }

@@ -300,7 +300,11 @@ open_as_set(const ZkAuthFile *credentials)
 	ZkOptions	options = {
 		.hosts = zklock_servers,
 		.timeout_ms = zklock_session_timeout,
-		/* die() and others of a backend only leave word; bgworker_die does not */
+
+		/*
+		 * die() and others of a backend only leave word; bgworker_die does
+		 * not
+		 */
 		.handlers_return = MyBgworkerEntry == NULL && IsUnderPostmaster,
 		.credentials = credentials->list,
 		.ncredentials = credentials->n,
@@ -339,7 +343,7 @@ static void
 open_session(void)
 {
 	static bool exit_registered = false;
-	ZkAuthFile credentials;
+	ZkAuthFile	credentials;
 
 	if (IsParallelWorker())
 		ereport(ERROR,
@@ -354,7 +358,7 @@ open_session(void)
 	zkb_read_auth_file(zklock_auth_file, &credentials);
 	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(&credentials))
 	{
-		zkb_wipe_credentials(&credentials);	/* what is commented out, too */
+		zkb_wipe_credentials(&credentials); /* what is commented out, too */
 		raise_nameless();
 	}
 	PG_TRY();
@@ -432,6 +436,7 @@ static const struct
 	const char *message;
 	const char *hint;
 }			faults[] =
+
 {
 	{ZKS_NO_AUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
 		"permission denied by ZooKeeper for lock path \"%s\"",

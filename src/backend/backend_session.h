@@ -104,7 +104,8 @@ extern const char *zkb_loss_detail(ZkLoss loss);
 typedef enum ZkProof
 {
 	ZKB_PROVEN,
-	ZKB_MISSING,				/* a node is gone, or closed to us: it is lost now */
+	ZKB_MISSING,				/* a node is gone, or closed to us: it is lost
+								 * now */
 	ZKB_OVER,					/* the session has ended */
 	ZKB_NO_ANSWER
 } ZkProof;

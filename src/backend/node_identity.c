@@ -92,9 +92,11 @@ zkb_identity_lines(void)
 	static char text[ZKP_IDENTITY_LEN];
 	StringInfoData lines;
 
-	text[0] = '\0';
+	text[		0] = '\0';
+
 	if (!zklock_publish_identity)
 		return text;
+
 	initStringInfo(&lines);
 	put_line(&lines, ZKB_FIELD_HOST, host_name());
 	appendStringInfo(&lines, "%s %d\n", zkb_field_names[ZKB_FIELD_PID], MyProcPid);
@@ -116,8 +118,8 @@ read_value(const char *value, int len)
 
 	for (int i = 0; i < len; i++)
 	{
-		bool		escaped = value[i] == '\\' && i + 1 < len &&
-			(value[i + 1] == 'n' || value[i + 1] == '\\');
+		bool		escaped = (value[i] == '\\' && i + 1 < len &&
+							   (value[i + 1] == 'n' || value[i + 1] == '\\'));
 
 		if (escaped)
 			i++;

@@ -26,7 +26,9 @@
 const char *zklock_servers = "";
 char	   *zklock_root;
 int			zklock_session_timeout;
-int			zklock_node_style = ZKP_CURATOR;	/* of an enum, PostgreSQL 16 asserts the boot value */
+
+/* of an enum, PostgreSQL 16 asserts the boot value */
+int			zklock_node_style = ZKP_CURATOR;
 char	   *zklock_tls_ca_file;
 char	   *zklock_tls_cert_file;
 char	   *zklock_tls_key_file;
@@ -95,6 +97,7 @@ static const struct
 	GucContext	context;
 	int			flags;
 }			int_settings[] =
+
 {
 	{"zklock.session_timeout",
 		"Time without a heartbeat after which ZooKeeper takes a session's locks away.",
@@ -122,6 +125,7 @@ static const struct
 	const char *more;
 	char	  **variable;
 }			tls_settings[] =
+
 {
 	{"zklock.tls_ca_file",
 		"File of the certificate authorities that the ZooKeeper servers' certificates must come from.",
@@ -129,7 +133,8 @@ static const struct
 	&zklock_tls_ca_file},
 	{"zklock.tls_cert_file",
 		"File of the certificate, and those between it and its authority, shown to ZooKeeper.",
-		NULL, &zklock_tls_cert_file},
+		NULL,
+	&zklock_tls_cert_file},
 	{"zklock.tls_key_file",
 		"File of the private key of zklock.tls_cert_file.",
 		"It has no pass phrase, and only the server's user, or root and a group, can read it.",

@@ -25,7 +25,7 @@ typedef enum ZkWaitEvent
 	ZKB_WAIT_ACQUIRE,
 	ZKB_WAIT_RELEASE,
 	ZKB_WAIT_CHECK,				/* that a lock is still held */
-	ZKB_WAIT_LOOK					/* at a queue */
+	ZKB_WAIT_LOOK				/* at a queue */
 } ZkWaitEvent;
 
 /*

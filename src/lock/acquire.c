@@ -347,7 +347,8 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 			return false;
 		CHECK_FOR_INTERRUPTS();
 		if (asked > 1)
-			ask_again(c);		/* not only the one that went with its connection */
+			ask_again(c);		/* not only the one that went with its
+								 * connection */
 		send_list(c, p, true);
 	}
 }
@@ -601,7 +602,10 @@ set_watch(Call *c, Place *p, Blocker *blocker)
 	char	   *path = psprintf("%s/%s", p->target->dir, blocker->name);
 	ZkWatch    *old = blocker->watch;
 
-	/* the new one first: then the old one need not be taken away at the server */
+	/*
+	 * the new one first: then the old one need not be taken away at the
+	 * server
+	 */
 	blocker->watch = zks_watch(c->session, path);
 	if (old != NULL)
 		zks_unwatch(c->session, old);
@@ -911,7 +915,7 @@ take_turn(Call *c, int at)
 	Verdict		outcome = LIST_AGAIN;
 	bool		fresh = false;
 	int			need = INT_MAX;
-	ListedQueue		queue = {0};
+	ListedQueue queue = {0};
 
 	while (outcome == LIST_AGAIN)
 	{
@@ -1009,7 +1013,7 @@ look_first(Call *c)
 	{
 		Place	   *p = &c->places[i];
 		ZkAnswer	answer;
-		ListedQueue		queue = {0};
+		ListedQueue queue = {0};
 
 		if (!await_list(c, p, &answer))
 			return START_AGAIN;
@@ -1123,7 +1127,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 			ZkWait *wait)
 {
 	Call		c = {.may_wait = may_wait,.wait = wait,.n = n};
-	volatile	ZkAcquired outcome = ZKL_TAKEN;
+	volatile ZkAcquired outcome = ZKL_TAKEN;
 
 	c.want.mode = mode;
 	c.want.permits = permits;

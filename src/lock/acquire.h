@@ -30,8 +30,10 @@ typedef struct ZkTarget
 typedef enum ZkAcquired
 {
 	ZKL_HELD,
-	ZKL_TAKEN,					/* somebody else has one of them, and time is up */
-	ZKL_OWN_LOST				/* so are own nodes: the session may have ended */
+	ZKL_TAKEN,					/* somebody else has one of them, and time is
+								 * up */
+	ZKL_OWN_LOST				/* so are own nodes: the session may have
+								 * ended */
 } ZkAcquired;
 
 /*

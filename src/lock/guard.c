@@ -46,10 +46,10 @@ deeds(void)
 	LocalTransactionId lxid = lxid_compat();
 
 	if (last_deeds.lxid != lxid)
-		last_deeds = (Deeds)
 	{
-		.lxid = lxid
-	};
+		memset(&last_deeds, 0, sizeof(Deeds));
+		last_deeds.lxid = lxid;
+	}
 	return &last_deeds;
 }
 
@@ -197,7 +197,8 @@ zkl_guard(bool writes)
 	zkb_wait_begin(&wait, -1, false);
 	proof = zkb_prove(relied.nodes, relied.n, &wait, zkb_deadline(zklock_operation_timeout));
 	if (proof != ZKB_NO_ANSWER)
-		refuse_lost_at_commit(&relied); /* what came with the answer counts, too */
+		refuse_lost_at_commit(&relied); /* what came with the answer counts,
+										 * too */
 	if (proof == ZKB_PROVEN)
 		return relied.locks[0];
 	raise_doubt_at_commit(relied.locks[0]);

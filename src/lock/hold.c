@@ -78,7 +78,8 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 		case ZKB_PROVEN:
 		case ZKB_MISSING:
 		case ZKB_OVER:
-			refuse_lost_bases(held, n); /* what came with the answer counts, too */
+			refuse_lost_bases(held, n); /* what came with the answer counts,
+										 * too */
 			break;
 		case ZKB_NO_ANSWER:
 			zkb_raise_unanswered(wait);

@@ -17,7 +17,7 @@
 typedef enum ZkHoldState
 {
 	ZKL_STATE_HELD,
-	ZKL_STATE_SUSPECT,				/* out of ZooKeeper's reach */
+	ZKL_STATE_SUSPECT,			/* out of ZooKeeper's reach */
 	ZKL_STATE_LOST
 } ZkHoldState;
 

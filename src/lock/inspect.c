@@ -288,7 +288,7 @@ show(const ShownQueue *queue, Callback callback, void *arg)
 		const ZkpContender *contender = &queue->contenders[i];
 		const Seen *seen = &queue->seen[contender->tag];
 		bool		ours = seen->says.ours;
-		ZkQueueRow row = {
+		ZkQueueRow	row = {
 			.position = i + 1,
 			.mode = contender->mode,
 			.granted = granted[i],
@@ -312,7 +312,7 @@ static bool
 look_at_all(Look *look, Callback callback, void *arg)
 {
 	static const ZkpMode kinds[] = {ZKP_EXCLUSIVE, ZKP_SEMAPHORE};
-	ShownQueue		queues[lengthof(kinds)];
+	ShownQueue	queues[lengthof(kinds)];
 	ZkpContender *contenders;
 	Seen	   *seen;
 	int			n = 0;
@@ -457,13 +457,16 @@ delete_node(Look *look, Break *b)
 
 	if (b->owner == NULL)
 	{
-		BreakOutcome		outcome = find_owner(look, b);
+		BreakOutcome outcome = find_owner(look, b);
 
 		if (outcome != BROKEN)
 			return outcome;
 	}
 
-	/* the event comes before the answer, so that we do not outlive our own lock */
+	/*
+	 * the event comes before the answer, so that we do not outlive our own
+	 * lock
+	 */
 	zkn_watch_named(look->session, look->dir, b->node);
 	look->request = sent(zks_delete(look->session, path));
 	if (!await_answer(look, look->request, &answer))
@@ -487,7 +490,7 @@ delete_node(Look *look, Break *b)
 static BreakOutcome
 break_once(Look *look, Break *b)
 {
-	volatile	BreakOutcome outcome = NOT_KNOWN;
+	volatile BreakOutcome outcome = NOT_KNOWN;
 
 	begin_round(look);
 	PG_TRY();
@@ -508,7 +511,7 @@ zkl_break(const char *path, const char *node)
 	Look	   *look;
 	Break		b = {.node = node};
 	ZkpContender contender;
-	BreakOutcome		outcome;
+	BreakOutcome outcome;
 
 	if (strchr(node, '/') != NULL || !zkp_parse(node, &contender))
 		ereport(ERROR,

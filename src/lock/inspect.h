@@ -22,8 +22,8 @@ typedef struct ZkQueueRow
 	int64_t		session;		/* of ZooKeeper; 0: none */
 	int64_t		since_ms;		/* ZooKeeper's clock, since 1970 */
 	bool		ours;			/* of a zklock, anywhere */
-	const char *data;			/* of ours whose it is, for zkb_read_identity; else what
-								 * its client wrote.  No terminator */
+	const char *data;			/* of ours whose it is, for zkb_read_identity;
+								 * else what its client wrote.  No terminator */
 	int			data_len;
 } ZkQueueRow;
 
@@ -33,7 +33,7 @@ typedef struct ZkQueueRow
  * Raises what any call does for which ZooKeeper has to be asked.
  */
 extern void zkl_each_contender(const char *path, void (*callback) (const ZkQueueRow *contender, void *arg),
-					 void *arg);
+							   void *arg);
 
 /*
  * Delete the node of this name, and tell the user and the server's log whose

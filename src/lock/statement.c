@@ -170,8 +170,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	/* what it does may free it */
 	NodeTag		tag = nodeTag(statement);
-	bool		discard_all = IsA(statement, DiscardStmt) &&
-		((DiscardStmt *) statement)->target == DISCARD_ALL;
+	bool		discard_all = (IsA(statement, DiscardStmt) &&
+							   ((DiscardStmt *) statement)->target == DISCARD_ALL);
 
 	if (has_locks && cannot_be_undone(statement))
 		zkl_guard_statement();

@@ -58,7 +58,8 @@ typedef struct Hold
 	SubTransactionId subid;		/* InvalidSubTransactionId: an earlier one's */
 	int64		count;
 	bool		used;			/* was granted once: stays when count is 0 */
-	bool		proven;			/* given back, and the lock was held until then */
+	bool		proven;			/* given back, and the lock was held until
+								 * then */
 	ZkLoss		loss;			/* of the lock, when it was given back */
 	bool		doubted;		/* nobody knows whether it was */
 } Hold;

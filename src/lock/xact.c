@@ -261,7 +261,7 @@ linger(void)
 	ZkSession  *session;
 	int			refused;
 
-	xact_release = (Release) {0};
+	memset(&xact_release, 0, sizeof(Release));
 	if (release.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
 		return;
 	session = zkb_session();
@@ -391,8 +391,8 @@ before_commit(void)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	bool		ended = event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
-		event == XACT_EVENT_PREPARE;
+	bool		ended = (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+						 event == XACT_EVENT_PREPARE);
 
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;

@@ -241,7 +241,7 @@ adopt_locked(ZkSession *s, int sock)
 	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
 	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
-	if (!zks_wakeup_adopt_locked(&s->events, sock))
+	if (!zks_wakeup_adopt_locked(&s->wakeup, sock))
 		drop_locked(s, strerror(errno));
 }
 
@@ -510,8 +510,8 @@ zks_prepare_locked(ZkSession *s, int64_t now)
 	if (interest & ZOOKEEPER_WRITE)
 		events |= EPOLLOUT;
 	if (s->close_by != 0)
-		s->events.lent = false; /* the owner has left its wait by an exit */
-	zks_wakeup_want_locked(&s->events, s->sock, events);
+		s->wakeup.lent = false; /* the owner has left its wait by an exit */
+	zks_wakeup_want_locked(&s->wakeup, s->sock, events);
 
 	until = now + tv.tv_sec * 1000 * ZKS_MS + tv.tv_usec * INT64_C(1000);
 	return attempting_locked(s) ? zks_earlier(until, attempt_until(s)) : until;
@@ -571,6 +571,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 	if (s->connected_now)
 		connected_locked(s);
 	else if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
-		s->sock = -1;			/* the number may be another's as soon as we leave */
+		s->sock = -1;			/* the number may be another's as soon as we
+								 * leave */
 	return verdict;
 }

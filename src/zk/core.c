@@ -93,7 +93,7 @@ zks_uncork_locked(ZkSession *s)
 void
 zks_wake_keeper(ZkSession *s)
 {
-	zks_wakeup_wake_keeper(&s->events);
+	zks_wakeup_wake_keeper(&s->wakeup);
 }
 
 static void
@@ -119,7 +119,7 @@ unlock(ZkSession *s)
 #endif
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
-		zks_wakeup_tell_owner(&s->events);
+		zks_wakeup_tell_owner(&s->wakeup);
 }
 
 #ifdef ZKLOCK_ASSERTIONS

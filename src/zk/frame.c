@@ -46,9 +46,10 @@
 #define HANDSHAKE_MAX		37
 
 #define REPLY_HEADER		16	/* xid, zxid, error */
-#define EVENT_HEADER		(REPLY_HEADER + 12) /* type, state, length of the path */
+#define EVENT_HEADER		(REPLY_HEADER + 12) /* type, state, length of the
+												 * path */
 #define SHORT_FRAME			4096
-#define MULTI_HEADER		9		/* type, done, error */
+#define MULTI_HEADER		9	/* type, done, error */
 #define MULTI_ERROR			(-1)	/* the type of a result that is an error */
 #define MULTI_MAX			(REPLY_HEADER + MULTI_HEADER + ZKN_MULTI_BYTES)
 

@@ -167,7 +167,8 @@ check_server(Part server, char *servers)
 const char *
 zks_check_hosts(const char *list, char *servers)
 {
-	Part		all = trim((Part) {list, strlen(list)});
+	Part		given = {list, strlen(list)};
+	Part		all = trim(given);
 
 	servers[0] = '\0';
 	if (all.len == 0)

@@ -79,7 +79,8 @@ struct ZkRequest
 	int64_t		sent_at;
 	uint32_t	epoch;
 	bool		too_large;		/* so is its answer: ZKS_TOO_LARGE */
-	char	   *name;			/* of what was created; until then the path asked for */
+	char	   *name;			/* of what was created; until then the path
+								 * asked for */
 	int64_t		czxid;
 	int64_t		ephemeral_owner;
 	int			cversion;
@@ -175,7 +176,7 @@ struct ZkSession
 #endif
 	sigset_t	owner_mask;		/* its signals, while it has the mutex */
 	pthread_t	keeper;
-	ZkWakeup	events;
+	ZkWakeup	wakeup;
 	char	   *hosts;
 	int			wanted_timeout_ms;
 	bool		handlers_return;	/* as in ZkOptions */
@@ -219,7 +220,8 @@ struct ZkSession
 
 	ZkRequest  *requests;		/* oldest first */
 	ZkRequest  *last_request;
-	ZkRequest  *unanswered_from;	/* none before it waits for its answer; or NULL */
+	ZkRequest  *unanswered_from;	/* none before it waits for its answer; or
+									 * NULL */
 	int			in_flight;
 	uint64_t	replies;		/* completions seen, ever */
 	ZkWatch    *watches;

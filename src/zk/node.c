@@ -48,7 +48,8 @@ struct ZkNode
 	ZkLoss		loss;			/* how it was lost, if it was */
 	bool		unwanted;
 	bool		forfeited;		/* it counts as lost, and is deleted */
-	bool		awaited;		/* zkn_delete: its owner asks what became of it */
+	bool		awaited;		/* zkn_delete: its owner asks what became of
+								 * it */
 	bool		doubted;		/* a delete of it may have been carried out */
 	bool		gone;			/* finished; freed when nothing is pending */
 	bool		was_unsure;
@@ -380,7 +381,8 @@ on_group_read(ZkSession *s, ZkRequest *r)
 		}
 		unsure(n);
 		if (!zks_is_doubtful(r->rc))
-			look(n);			/* else we are cut off, or about to close: later */
+			look(n);			/* else we are cut off, or about to close:
+								 * later */
 	}
 	free(g);
 }
@@ -462,6 +464,15 @@ enlist(ZkNode *n)
 	n->session->nodes = n;
 }
 
+/* What a node says as long as it is what it was made as */
+static void
+write_identity(char *data, const char *identity)
+{
+	ZkpData		says = {.identity = identity};
+
+	zkp_write_data(data, &says);
+}
+
 /* One alone need not be read: its answer brings the czxid */
 static bool
 create_one_locked(ZkNode *n)
@@ -476,7 +487,7 @@ create_one_locked(ZkNode *n)
 	enlist(n);
 	if (n->parents)
 		create_parents(n, "");
-	zkp_write_data(data, &(ZkpData) {.identity = n->identity});
+	write_identity(data, n->identity);
 	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
 					  n->closed);
 	return true;
@@ -493,14 +504,17 @@ create_group_locked(ZkNode *const *nodes, int n)
 	bool		ready = g != NULL && ops != NULL && paths != NULL;
 
 	zk_assert(zks_has_mutex(nodes[0]->session));
-	/* of all the same */
-	zkp_write_data(data, &(ZkpData) {.identity = nodes[0]->identity});
+	write_identity(data, nodes[0]->identity);	/* of all the same */
 	for (int i = 0; ready && i < n; i++)
 	{
 		NodePath	path;
 
 		paths[i] = strdup(node_path(nodes[i], nodes[i]->prefix, &path));
-		ops[i] = (ZkOp) {ZOO_CREATE_OP, paths[i], ZOO_EPHEMERAL_SEQUENTIAL, data, nodes[i]->closed};
+		ops[i].type = ZOO_CREATE_OP;
+		ops[i].path = paths[i];
+		ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
+		ops[i].data = data;
+		ops[i].closed = nodes[i]->closed;
 		ready = paths[i] != NULL;
 	}
 	if (ready)
@@ -566,7 +580,7 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 
 	/* what the answer has of each: its path, with a number of ten digits */
 	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
-	zkp_write_data(data, &(ZkpData) {.identity = want->identity});
+	write_identity(data, want->identity);
 	data_len = strlen(data);
 	for (int i = 0; i < n; i++)
 	{
@@ -633,7 +647,8 @@ on_listed(ZkSession *s, ZkRequest *r)
 	if (r->rc == ZOK || r->rc == ZNONODE)
 		absent(n, ZCONNECTIONLOSS);
 	else if (r->rc == ZKS_TOO_LARGE)
-		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;	/* it costs the connection */
+		/* it costs the connection */
+		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
 }
 
 /* sync first: the server that has us now may lag behind (CURATOR-264) */
@@ -658,9 +673,10 @@ on_deleted(ZkSession *s, ZkRequest *r)
 	(void) s;
 	if (!called_back(n))
 		return;
+
 	/*
-	 * In doubt, it is sent again once connected, or at the next heartbeat.
-	 * So it is when ZooKeeper refused: an ACL can be mended, and a throttled
+	 * In doubt, it is sent again once connected, or at the next heartbeat. So
+	 * it is when ZooKeeper refused: an ACL can be mended, and a throttled
 	 * server recovers.
 	 */
 	n->deleting = false;
@@ -1019,7 +1035,10 @@ keep_watch(ZkNode *n)
 		!(old->state == ZKR_WATCH_ARMED && old->epoch != n->session->info.epoch))
 		return;
 
-	/* the new one first: then the old one need not be taken away at the server */
+	/*
+	 * the new one first: then the old one need not be taken away at the
+	 * server
+	 */
 	n->watch = zkr_new_watch_locked(n->session, node_path(n, n->name, &path));
 	if (old != NULL)
 		zkr_drop_watch_locked(old);
@@ -1255,7 +1274,9 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 		paths[count] = strdup(node_path(node, name, &path));
 		if (paths[count] == NULL)
 			break;
-		ops[count] = (ZkOp) {ZOO_CHECK_OP, paths[count], 0, NULL, false};
+		memset(&ops[count], 0, sizeof(ZkOp));
+		ops[count].type = ZOO_CHECK_OP;
+		ops[count].path = paths[count];
 		bytes += strlen(paths[count++]);
 	}
 	*n = count;

@@ -32,11 +32,14 @@ static const struct
 {
 	const char *marker;
 	ZkpMode		mode;
-	const char *shared;			/* what becomes of it when its holder turns reader */
+	const char *shared;			/* what becomes of it when its holder turns
+								 * reader */
 }			markers[] =
+
 {
 	{"-shared-lock-", ZKP_SHARED, NULL},	/* zklock, shared */
-	{"lock-", ZKP_EXCLUSIVE, NULL}, /* Curator's mutex, go-zk, Menagerie, zklock */
+	{"lock-", ZKP_EXCLUSIVE, NULL}, /* Curator's mutex, go-zk, Menagerie,
+									 * zklock */
 	{"__lock__", ZKP_EXCLUSIVE, "__rlock__"},	/* kazoo Lock and WriteLock */
 	{"__rlock__", ZKP_SHARED, NULL},	/* kazoo ReadLock */
 	{"__WRIT__", ZKP_EXCLUSIVE, "__READ__"},	/* Curator's read-write lock */
@@ -170,11 +173,12 @@ prefix_mode(const char *name, int len, int32_t *permits)
 static bool
 parse(const char *name, int len, ZkpContender *contender)
 {
-	*contender = (ZkpContender) {.name = name};
+	memset(contender, 0, sizeof(ZkpContender));
+	contender->name = name;
 
 	/*
-	 * "lock--000000001" is minus one, so a negative number is tried first;
-	 * a positive one follows its marker directly, and no marker but the
+	 * "lock--000000001" is minus one, so a negative number is tried first; a
+	 * positive one follows its marker directly, and no marker but the
 	 * negative's own would end in two dashes.
 	 */
 	for (int negative = 1; negative >= 0; negative--)

@@ -90,20 +90,23 @@ typedef struct ZkpData
 typedef struct ZkpView
 {
 	bool		self_seen;		/* our own node is in the queue */
-	int			need;			/* how many of those before us must go; 0: we hold */
+	int			need;			/* how many of those before us must go; 0: we
+								 * hold */
 	int			nwatch;			/* whom to watch: indexes into the queue, the */
 	int		   *watch;			/* nearest first; room for the whole queue */
 	bool		next;			/* once one of the watched is deleted, we hold */
-	bool		may_soften;		/* one exclusive node is before us, and its data
-								 * may come to say that it has become shared */
+	bool		may_soften;		/* one exclusive node is before us, and its
+								 * data may come to say that it has become
+								 * shared */
 	bool		may_be_soft;	/* and may say so already */
 	bool		stuck;			/* who must go before us waits for us */
-	bool		first;			/* of a semaphore's waiters: nobody is watched,
-								 * since any change of the directory may be
-								 * what we wait for */
-	int			ahead;			/* so many waiters of a semaphore are before us,
-								 * and the nearest of them is watched: look
-								 * again once it is gone, or says "granted" */
+	bool		first;			/* of a semaphore's waiters: nobody is
+								 * watched, since any change of the directory
+								 * may be what we wait for */
+	int			ahead;			/* so many waiters of a semaphore are before
+								 * us, and the nearest of them is watched:
+								 * look again once it is gone, or says
+								 * "granted" */
 	bool		tell;			/* we hold, and somebody waits to be told */
 } ZkpView;
 

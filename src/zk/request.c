@@ -254,7 +254,8 @@ complete(ZkRequest *r, int rc)
 		}
 	}
 	else if (zks_is_auth_failure(rc))
-		zks_end_locked(s, rc);	/* it would get us no further, nor let us delete */
+		zks_end_locked(s, rc);	/* it would get us no further, nor let us
+								 * delete */
 	answered(r, rc);
 }
 

@@ -94,7 +94,8 @@ on_log(const char *message)
 		return;
 	code = atoi(text + strlen("errno="));
 	if (code == EINPROGRESS)
-		return;					/* left over from a connect() that is under way */
+		return;					/* left over from a connect() that is under
+								 * way */
 
 	/* the library says EHOSTDOWN for the end of the stream */
 	zks_trouble_locked(logging, code == EHOSTDOWN ?
@@ -191,7 +192,10 @@ renewal_due(ZkSession *s)
 {
 	int64_t		attempt_until = s->attempt_at + s->info.timeout_ms * ZKS_MS;
 
-	/* an attempt that is under way may still succeed; the library ends it sooner */
+	/*
+	 * an attempt that is under way may still succeed; the library ends it
+	 * sooner
+	 */
 	return s->sock >= 0 && attempt_until > s->renew_at ? attempt_until : s->renew_at;
 }
 
@@ -281,13 +285,13 @@ keep(ZkSession *s)
 	while (!finished_locked(s) && !needs_renewal_locked(s))
 	{
 		int			wait = prepare_locked(s);
-		uint32_t	generation = s->events.generation;
+		uint32_t	generation = s->wakeup.generation;
 		uint32_t	happened;
 
 		if (finished_locked(s))
 			break;
 		zks_keeper_leave(s);
-		happened = zks_wakeup_wait(&s->events, generation, wait);
+		happened = zks_wakeup_wait(&s->wakeup, generation, wait);
 		zks_keeper_enter(s);
 
 		/*
@@ -428,7 +432,7 @@ release(ZkSession *s)
 		return;
 	zkn_free_all(s);
 	zkr_free_all(s);
-	zks_wakeup_close(&s->events);
+	zks_wakeup_close(&s->wakeup);
 	pthread_mutex_destroy(&s->mutex);
 	free_credentials(s);
 	free(s->addresses);
@@ -508,7 +512,7 @@ close_handle_locked(ZkSession *s)
 	zks_keeper_leave(s);
 	zookeeper_close(zh);
 	if (atomic_load(&s->closing))
-		zks_wire_finish(wire);		/* the goodbye must still get out */
+		zks_wire_finish(wire);	/* the goodbye must still get out */
 	else
 		zks_wire_cut(wire);
 	zks_keeper_enter(s);
@@ -638,14 +642,14 @@ zks_open(const ZkOptions *options)
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
 	s->hosts = strdup(options->hosts);
-	s->events = (ZkWakeup) {.bell_fd = -1,.keeper_fd = -1,.owner_fd = -1};
+	s->wakeup.bell_fd = s->wakeup.keeper_fd = s->wakeup.owner_fd = -1;
 
 	if (s->hosts == NULL || !copy_credentials(s, options) ||
-		!zks_wakeup_open(&s->events) || !start_keeper(s))
+		!zks_wakeup_open(&s->wakeup) || !start_keeper(s))
 	{
 		int			save_errno = errno;
 
-		zks_wakeup_close(&s->events);
+		zks_wakeup_close(&s->wakeup);
 		pthread_mutex_destroy(&s->mutex);
 		free_credentials(s);
 		zks_tls_free(options->tls);
@@ -669,10 +673,10 @@ zks_close(ZkSession *s, int bound_ms)
 
 	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
 	{
-		struct pollfd fd = {.fd = s->events.owner_fd,.events = POLLIN};
+		struct pollfd fd = {.fd = s->wakeup.owner_fd,.events = POLLIN};
 
 		poll(&fd, 1, ms_until(until, now));
-		(void) zks_wakeup_owner_woken(&s->events, 0);
+		(void) zks_wakeup_owner_woken(&s->wakeup, 0);
 	}
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
@@ -723,11 +727,11 @@ zks_await(ZkSession *s, bool *answer_due)
 		*answer_due = s->in_flight > 0;
 	s->awaited = true;
 	if (zks_usable_locked(s))
-		zks_wakeup_lend_locked(&s->events, s->sock);
+		zks_wakeup_lend_locked(&s->wakeup, s->sock);
 	else if (zks_hurry_locked(s))
 		zks_wake_keeper(s);
 	zks_leave(s);
-	return s->events.owner_fd;
+	return s->wakeup.owner_fd;
 }
 
 void
@@ -737,10 +741,10 @@ zks_awaited(ZkSession *s)
 
 	zks_enter(s);
 	s->awaited = false;
-	if (zks_wakeup_owner_woken(&s->events, s->events.generation) && zks_usable_locked(s))
+	if (zks_wakeup_owner_woken(&s->wakeup, s->wakeup.generation) && zks_usable_locked(s))
 		verdict = read_as_owner_locked(s);
 	/* not before: what is unread would wake the keeper */
-	zks_wakeup_take_back_locked(&s->events, s->sock);
+	zks_wakeup_take_back_locked(&s->wakeup, s->sock);
 	s->notify = false;			/* whoever waited looks again anyway */
 	zks_leave(s);
 	if (verdict == FRAME_WAIT)

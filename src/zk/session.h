@@ -57,10 +57,11 @@ typedef struct ZkSessionInfo
 	int			timeout_ms;		/* negotiated; asked for until then */
 	int64_t		proven_at;		/* when the last answered request was sent */
 	int64_t		quorum_at;		/* the same, of one that made a transaction */
-	int64_t		late_at;		/* when an answer last came late: see request.c */
+	int64_t		late_at;		/* when an answer last came late: see
+								 * request.c */
 	bool		in_doubt;		/* so late that only a transaction can tell */
-	bool		forfeited;		/* nothing was heard for a whole timeout: what it
-								 * had is lost, though it may live */
+	bool		forfeited;		/* nothing was heard for a whole timeout: what
+								 * it had is lost, though it may live */
 	int64_t		suspended_at;	/* since when cut off */
 	int64_t		heard_at;		/* when the last answer came */
 	uint64_t	requests;		/* sent, heartbeats included */
@@ -90,8 +91,8 @@ typedef struct ZkOptions
 {
 	const char *hosts;			/* "host:port,...": see hosts.h */
 	int			timeout_ms;		/* asked of the server */
-	bool		handlers_return;	/* no signal handler of this process leaves it,
-									 * but by _exit() */
+	bool		handlers_return;	/* no signal handler of this process
+									 * leaves it, but by _exit() */
 	const ZkCredential *credentials;	/* told to each server */
 	int			ncredentials;
 	ZkTls	   *tls;			/* taken over; NULL: without */
@@ -162,11 +163,12 @@ typedef struct ZkAnswer
 	int64_t		sent_at;		/* zks_now() before it was sent */
 	uint32_t	epoch;			/* the connection on which it was sent */
 	int			nchildren;
-	char	  **children;		/* of a list, those that are contenders; valid until
-								 * zks_request_free */
-	int			missing;		/* of a check: the first node that is not there */
-	int64_t		czxid;			/* of what was read; if its data says that it took
-								 * the place of another, of that */
+	char	  **children;		/* of a list, those that are contenders; valid
+								 * until zks_request_free */
+	int			missing;		/* of a check: the first node that is not
+								 * there */
+	int64_t		czxid;			/* of what was read; if its data says that it
+								 * took the place of another, of that */
 	bool		says_shared;	/* its data: see protocol.h */
 	int64_t		owner;			/* the session, of an ephemeral node */
 	int64_t		made_at_ms;		/* ZooKeeper's clock, since 1970 */
@@ -223,12 +225,12 @@ extern void zks_request_free(ZkSession *session, ZkRequest *request);
  */
 typedef enum ZkWatchState
 {
-	ZKR_WATCH_PENDING,				/* ZooKeeper has not answered yet */
+	ZKR_WATCH_PENDING,			/* ZooKeeper has not answered yet */
 	ZKR_WATCH_ARMED,
-	ZKR_WATCH_FIRED,					/* the node is gone, or was when we asked */
-	ZKR_WATCH_CHANGED,				/* its data, or who its children are, changed:
+	ZKR_WATCH_FIRED,			/* the node is gone, or was when we asked */
+	ZKR_WATCH_CHANGED,			/* its data, or who its children are, changed:
 								 * no more armed */
-	ZKR_WATCH_FAILED					/* not armed: the connection broke */
+	ZKR_WATCH_FAILED			/* not armed: the connection broke */
 } ZkWatchState;
 
 typedef struct ZkWatchInfo
@@ -267,8 +269,9 @@ typedef enum ZkNodeState
 	ZKN_PRESENT,				/* there, and ours */
 	ZKN_ABSENT,					/* not made; rc says why */
 	ZKN_LOST,					/* was there, and is no more */
-	ZKN_DELETED					/* by zkn_delete; rc: ZOK, or ZNONODE if nobody
-								 * knows whether it was there until then */
+	ZKN_DELETED					/* by zkn_delete; rc: ZKS_OK, or ZKS_NO_NODE
+								 * if nobody knows whether it was there until
+								 * then */
 } ZkNodeState;
 
 typedef struct ZkNodeInfo

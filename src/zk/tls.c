@@ -339,7 +339,8 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 		SSL_CTX_set_default_passwd_cb(ctx, NULL);
 		SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
 	}
-	ERR_clear_error();			/* PostgreSQL's own calls look at the same list */
+	ERR_clear_error();			/* PostgreSQL's own calls look at the same
+								 * list */
 	return ctx;
 }
 
@@ -613,7 +614,10 @@ carry_in(ZkWire *w)
 	if (w->in.at == w->in.end)
 		w->in.at = w->in.end = 0;
 
-	/* many small records in one go: each send costs the kernel its bookkeeping */
+	/*
+	 * many small records in one go: each send costs the kernel its
+	 * bookkeeping
+	 */
 	while (!w->server_gone && w->in.end < (int) sizeof(w->in.bytes))
 	{
 		int			rc;
@@ -703,11 +707,13 @@ wire_main(void *arg)
 			break;
 
 		/*
-		 * The library's end is always looked at: with a server that takes nothing
-		 * more, nothing else would tell that the library is gone.
+		 * The library's end is always looked at: with a server that takes
+		 * nothing more, nothing else would tell that the library is gone.
 		 */
-		fds[0] = (struct pollfd) {.fd = w->server_gone ? -1 : w->net,.events = w->net_events};
-		fds[1] = (struct pollfd) {.fd = w->leaving && w->inner_events == 0 ? -1 : w->inner,.events = w->inner_events | POLLRDHUP};
+		fds[0].fd = w->server_gone ? -1 : w->net;
+		fds[0].events = w->net_events;
+		fds[1].fd = w->leaving && w->inner_events == 0 ? -1 : w->inner;
+		fds[1].events = w->inner_events | POLLRDHUP;
 		poll(fds, 2, w->again ? 0 : w->leaving ? LAST_WORDS_MS : -1);
 		if (!w->secured && fds[1].revents != 0)
 			break;
