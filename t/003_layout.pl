@@ -1,0 +1,107 @@
+# src/README.md says which file calls which, and in what direction: that is
+# compared with the code.  No file calls up, and none in a circle.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Cwd qw(abs_path);
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $src = abs_path("$FindBin::RealBin/../src");
+my %level = ('.' => 3, lock => 2, backend => 1, zk => 0);
+
+# file => its code, without comments and texts
+my %code;
+foreach my $folder (keys %level)
+{
+	foreach my $path (glob "$src/$folder/*.c")
+	{
+		my $text = slurp_file($path);
+		$text =~ s{/\*.*?\*/|"(?:\\.|[^"\\])*"}{ }gs;
+		$code{ "$folder/" . ($path =~ m{([^/]+)\.c$})[0] } = $text;
+	}
+}
+
+# what is defined where, for all files to use
+my %home;
+while (my ($file, $text) = each %code)
+{
+	while ($text =~ /^(.*)\n(zk\w+)\(/mg)
+	{
+		$home{$2} = $file unless $1 =~ /\bstatic\b/;
+	}
+	$home{$1} //= $file while $text =~ /^(?!static|extern|typedef)[A-Za-z_][\w ]*?[\s*]+(zk\w+)(?:\[\w*\])?\s*(?:=|;)/mg;
+}
+cmp_ok(scalar keys %home, '>', 150, 'functions and variables are found');
+
+# file => { file that it calls => a name used there }
+my %calls;
+while (my ($file, $text) = each %code)
+{
+	$calls{$file} = {};
+	foreach my $name ($text =~ /\b(zk\w+)/g)
+	{
+		$calls{$file}{ $home{$name} } = $name if $home{$name} && $home{$name} ne $file;
+	}
+}
+
+#
+# Directions
+#
+my @up;
+foreach my $file (sort keys %calls)
+{
+	foreach my $other (sort keys %{ $calls{$file} })
+	{
+		my ($from, $to) = map { $level{ (split m{/})[0] } } $file, $other;
+		push @up, "$file calls $other: $calls{$file}{$other}" if $to > $from;
+	}
+}
+is("@up", '', 'no file calls one of a folder above it');
+
+my %seen;
+
+# The circle that is found from here, or nothing
+sub circle
+{
+	my ($file, @way) = @_;
+	my ($begin) = grep { $way[$_] eq $file } 0 .. $#way;
+
+	return (@way[ $begin .. $#way ], $file) if defined $begin;
+	return () if $seen{$file}++;
+	foreach my $other (sort keys %{ $calls{$file} })
+	{
+		my @found = circle($other, @way, $file);
+		return @found if @found;
+	}
+	return ();
+}
+is(join(' > ', map { circle($_) } sort keys %calls), '', 'no files call each other in a circle');
+
+#
+# The tables
+#
+my %told;
+my $folder;
+foreach (split /\n/, slurp_file("$src/README.md"))
+{
+	$folder = $1 if m{^## (\w+)/$};
+	undef $folder if /^## [A-Z]/;
+	next if !defined $folder || !/^\| `(\w+)\.c` \| .* \| ?(.*?) ?\|$/;
+	$told{"$folder/$1"} = $2;
+}
+is_deeply([ sort keys %told ], [ sort grep { !m{^\./} } keys %code ], 'the tables have all files');
+
+foreach my $file (sort keys %told)
+{
+	my ($own) = $file =~ m{^(\w+)/};
+	my @others = sort keys %{ $calls{$file} };
+	my @here = map { m{^\Q$own\E/(.*)} ? $1 : () } @others;
+	my %rooms = map { m{^(\w+)/} && $1 ne $own ? ($1 => 1) : () } @others;
+	is($told{$file}, join('; ', grep { length } join(', ', @here), join(', ', sort keys %rooms)), "$file: what it calls");
+}
+
+done_testing();
