@@ -21,7 +21,7 @@ MODULE_big = zklock
 OBJS = src/zklock.o $(above_wall) $(below_wall)
 above_wall = \
 	$(addprefix src/lock/, table.o hold.o acquire.o release.o guard.o xact.o statement.o inspect.o fence.o) \
-	$(addprefix src/backend/, backend_session.o wait.o settings.o path.o encoding.o node_identity.o auth_file.o tls_settings.o)
+	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o auth_file.o tls_settings.o)
 below_wall = $(addprefix src/zk/, core.o session.o connection.o wakeup.o request.o node.o frame.o resolve.o tls.o protocol.o hosts.o)
 
 EXTENSION = zklock

@@ -22,7 +22,7 @@
 #include "auth_file.h"
 #include "backend_session.h"
 #include "encoding.h"
-#include "path.h"
+#include "errors.h"
 #include "settings.h"
 #include "tls_settings.h"
 #include "zk/hosts.h"
@@ -152,26 +152,6 @@ ZkLoss
 zkb_last_loss(void)
 {
 	return last_loss;
-}
-
-const char *
-zkb_loss_detail(ZkLoss loss)
-{
-	switch (loss)
-	{
-		case ZK_LOST_NODE:
-			return "Its node in ZooKeeper was deleted.";
-		case ZK_LOST_ACCESS:
-			return "ZooKeeper does not let this session see the lock's node any more.";
-		case ZK_LOST_CONTACT:
-			return "Nothing was heard from ZooKeeper for the whole session timeout, so somebody else may hold the lock by now.";
-		case ZK_LOST_IDENTITY:
-			return "ZooKeeper does not accept the session that held it any more.";
-		case ZK_LOST_SESSION:
-		case ZK_NOT_LOST:
-			break;
-	}
-	return "ZooKeeper ended the session that held it.";
 }
 
 ZkSession *
@@ -382,29 +362,6 @@ open_session(void)
 	owner_pid = getpid();
 }
 
-static void
-raise_unreachable(const ZkSessionInfo *info)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_SYSTEM_ERROR),
-			 errmsg("could not connect to ZooKeeper"),
-			 info->trouble[0] != '\0' ?
-			 errdetail("The last attempt failed: %s.", info->trouble) :
-			 errdetail("No server answered in time."),
-			 errhint("Check zklock.hosts. ZooKeeper also drops, without a word, connections from one host beyond its maxClientCnxns, and those in clear to a port for TLS.")));
-}
-
-void
-zkb_raise_cut_off(const ZkSessionInfo *info)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_IO_ERROR),
-			 errmsg("lost connection to ZooKeeper"),
-			 info->trouble[0] != '\0' ?
-			 errdetail("The last attempt to reconnect failed: %s.", info->trouble) : 0,
-			 errhint("Locks of this session are in doubt until the connection is back; see zk_locks.")));
-}
-
 void
 zkb_raise_unanswered(ZkWait *wait)
 {
@@ -414,76 +371,6 @@ zkb_raise_unanswered(ZkWait *wait)
 	if (info.state == ZKS_SUSPENDED)
 		zkb_raise_cut_off(&info);
 	zkb_raise_no_answer(wait);
-}
-
-void
-zkb_raise_no_answer(ZkWait *wait)
-{
-	if (zks_now() >= wait->deadline)
-		ereport(ERROR,
-				(errcode(ERRCODE_IO_ERROR),
-				 errmsg("timeout expired before ZooKeeper answered")));
-	ereport(ERROR,
-			(errcode(ERRCODE_IO_ERROR),
-			 errmsg("ZooKeeper did not answer within %d ms", zklock_operation_timeout),
-			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
-}
-
-static const struct
-{
-	int			rc;
-	int			sqlstate;
-	const char *message;
-	const char *hint;
-}			faults[] =
-
-{
-	{ZKS_NO_AUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
-		"permission denied by ZooKeeper for lock path \"%s\"",
-	"An ACL of the path, of one of its parents or of a node there does not let this session in. Check zklock.auth_file."},
-	{ZKS_INVALID_ACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
-		"ZooKeeper refused the ACL of a node at lock path \"%s\"",
-	"With zklock.acl \"creator\", zklock.auth_file must hold credentials of a scheme that ZooKeeper takes for an ACL, such as digest."},
-	{ZKS_NO_CHILDREN, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-		"lock path \"%s\" is or lies under an ephemeral node",
-	"Another program made that node; choose another path."},
-	{ZKS_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-		"ZooKeeper's answer about lock path \"%s\" is larger than 8 MB",
-	"Too many nodes are there, or one with too much data. Look there with a ZooKeeper client; choose another path, or remove what should not be there."},
-	{ZKS_QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
-		"lock path \"%s\" would exceed a ZooKeeper quota",
-	"Call \"listquota\" in ZooKeeper's shell for the path and for those above it."},
-	{ZKS_BAD_ARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
-	"ZooKeeper refused lock path \"%s\"", NULL},
-};
-
-static void
-raise_not_accepted(int rc)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION),
-			 errmsg("ZooKeeper does not accept this session"),
-			 errdetail("It says: %s.", zks_code_text(rc)),
-			 errhint("Check zklock.auth_file, and which authentication the servers know and require.")));
-}
-
-void
-zkb_raise(int rc, const char *path)
-{
-	if (zks_is_auth_failure(rc))
-		raise_not_accepted(rc);
-	for (int i = 0; i < lengthof(faults); i++)
-	{
-		if (faults[i].rc == rc)
-			ereport(ERROR,
-					(errcode(faults[i].sqlstate),
-					 errmsg(faults[i].message, zkb_path_for_display(path)),
-					 faults[i].hint != NULL ? errhint("%s", faults[i].hint) : 0));
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_IO_ERROR),
-			 errmsg("could not use lock path \"%s\": %s",
-					zkb_path_for_display(path), zks_code_text(rc))));
 }
 
 bool
@@ -528,7 +415,7 @@ abandon(const ZkSessionInfo *info)
 	ZkSessionInfo last = *info;
 
 	close_session(ABANDON_BOUND_MS);
-	raise_unreachable(&last);
+	zkb_raise_unreachable(&last);
 }
 
 /*
@@ -573,7 +460,7 @@ zkb_connect(ZkWait *wait)
 				abandon(&info);
 			(void) zkb_session();
 			if (zks_is_auth_failure(info.error))
-				raise_not_accepted(info.error);
+				zkb_raise_not_accepted(info.error);
 			continue;
 		}
 		/* one that has nothing to lose any more is as good as a new one */
@@ -586,7 +473,8 @@ zkb_connect(ZkWait *wait)
 		if (cut_off)
 			zkb_raise_cut_off(&info);
 		if (zks_now() < until_connected || info.forfeited)
-			raise_unreachable(&info);	/* the next call may find it connected */
+			zkb_raise_unreachable(&info);	/* the next call may find it
+											 * connected */
 		abandon(&info);
 	}
 }

@@ -98,9 +98,6 @@ extern bool zkb_is_certain(ZkNode *const *nodes, int n);
 /* Why the latest session that is over has lost what it had */
 extern ZkLoss zkb_last_loss(void);
 
-/* What is known of a loss, for DETAIL: a sentence */
-extern const char *zkb_loss_detail(ZkLoss loss);
-
 typedef enum ZkProof
 {
 	ZKB_PROVEN,
@@ -120,10 +117,5 @@ extern ZkProof zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 
 /* Raise 58030: the connection is broken, or the answer did not come */
 pg_noreturn extern void zkb_raise_unanswered(ZkWait *wait);
-
-/* The one place where a ZooKeeper code becomes an error; path: of the lock */
-pg_noreturn extern void zkb_raise(int rc, const char *path);
-pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
-pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);
 
 #endif							/* ZKLOCK_BACKEND_SESSION_H */

@@ -48,6 +48,7 @@
 #include "miscadmin.h"
 
 #include "acquire.h"
+#include "backend/errors.h"
 #include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"

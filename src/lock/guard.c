@@ -17,6 +17,7 @@
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
+#include "backend/errors.h"
 #include "backend/settings.h"
 #include "guard.h"
 #include "table.h"

@@ -17,6 +17,7 @@
 #include "acquire.h"
 #include "backend/backend_session.h"
 #include "backend/encoding.h"
+#include "backend/errors.h"
 #include "backend/settings.h"
 #include "hold.h"
 #include "table.h"

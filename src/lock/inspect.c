@@ -18,6 +18,7 @@
 
 #include "backend/backend_session.h"
 #include "backend/encoding.h"
+#include "backend/errors.h"
 #include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "backend/backend_session.h"
+#include "backend/errors.h"
 #include "backend/settings.h"
 #include "release.h"
 #include "table.h"
