@@ -6,8 +6,8 @@
 --
 -- Taking a lock
 --
--- COST 10000: what may ask ZooKeeper takes a round trip, or a wait, and mostly
--- leaves a lock behind.  A filter beside it in WHERE is to run first.
+-- COST 10000: a function that may ask ZooKeeper takes a round trip or a wait,
+-- and mostly leaves a lock behind.  A cheaper filter in WHERE should run first.
 --
 
 CREATE FUNCTION zk_lock(path text, timeout interval DEFAULT NULL)
@@ -16,7 +16,7 @@ AS 'MODULE_PATHNAME', 'zk_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock(text, interval) IS
-'take an exclusive lock until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time; 40P01 over an own shared lock that a waiter waits for';
+'take the exclusive lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 if an upgrade of this session''s own shared lock would deadlock';
 
 CREATE FUNCTION zk_xact_lock(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -24,7 +24,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
-'take an exclusive lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it all the time; 40P01 over an own shared lock that a waiter waits for';
+'take the exclusive lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 if an upgrade of this session''s own shared lock would deadlock';
 
 CREATE FUNCTION zk_try_lock(path text)
 RETURNS boolean
@@ -32,7 +32,7 @@ AS 'MODULE_PATHNAME', 'zk_try_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock(text) IS
-'take an exclusive lock until zk_unlock or the end of the session if nobody else holds it or waits for it';
+'take the exclusive lock for the session if nobody else holds the lock or waits for it';
 
 CREATE FUNCTION zk_try_xact_lock(path text)
 RETURNS boolean
@@ -40,7 +40,7 @@ AS 'MODULE_PATHNAME', 'zk_try_xact_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock(text) IS
-'take an exclusive lock until the end of the transaction if nobody else holds it or waits for it';
+'take the exclusive lock for the transaction if nobody else holds the lock or waits for it';
 
 CREATE FUNCTION zk_lock_shared(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -48,7 +48,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_shared(text, interval) IS
-'take a shared lock until zk_unlock_shared or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it exclusively, or waited for that before, all the time';
+'take the shared lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time';
 
 CREATE FUNCTION zk_xact_lock_shared(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -56,7 +56,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_shared(text, interval) IS
-'take a shared lock until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held it exclusively, or waited for that before, all the time';
+'take the shared lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time';
 
 CREATE FUNCTION zk_try_lock_shared(path text)
 RETURNS boolean
@@ -64,7 +64,7 @@ AS 'MODULE_PATHNAME', 'zk_try_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock_shared(text) IS
-'take a shared lock until zk_unlock_shared or the end of the session if nobody else holds the exclusive lock or waits for it';
+'take the shared lock for the session if no writer holds the lock or waits for it';
 
 CREATE FUNCTION zk_try_xact_lock_shared(path text)
 RETURNS boolean
@@ -72,7 +72,7 @@ AS 'MODULE_PATHNAME', 'zk_try_xact_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock_shared(text) IS
-'take a shared lock until the end of the transaction if nobody else holds the exclusive lock or waits for it';
+'take the shared lock for the transaction if no writer holds the lock or waits for it';
 
 CREATE FUNCTION zk_lock_all(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -80,7 +80,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, until zk_unlock or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time; 54000 for too many, 40P01 as zk_lock';
+'take the exclusive locks of all these paths, or none, for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 as for zk_lock';
 
 CREATE FUNCTION zk_xact_lock_all(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -88,7 +88,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else held one of them all the time; 54000 for too many, 40P01 as zk_lock';
+'take the exclusive locks of all these paths, or none, for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 as for zk_lock';
 
 CREATE FUNCTION zk_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -96,7 +96,7 @@ AS 'MODULE_PATHNAME', 'zk_semaphore_acquire'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
-'take one of so many places (at least 1) until zk_semaphore_release or the end of the session; waits up to timeout (NULL: without limit, 0: not at all), false if all were taken all the time';
+'take a place of a semaphore with that many permits (at least 1) for the session; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free';
 
 CREATE FUNCTION zk_xact_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -104,10 +104,10 @@ AS 'MODULE_PATHNAME', 'zk_xact_semaphore_acquire'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
-'take one of so many places (at least 1) until the end of the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if all were taken all the time';
+'take a place of a semaphore with that many permits (at least 1) for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free';
 
 --
--- Giving it back
+-- Releasing a lock
 --
 
 CREATE FUNCTION zk_unlock(path text)
@@ -116,7 +116,7 @@ AS 'MODULE_PATHNAME', 'zk_unlock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock(text) IS
-'give the latest session-scope hold of an exclusive lock back; false with a warning if there is none, or if it was lost';
+'release the session''s latest hold of the exclusive lock; false with a warning if there is none, or if the lock was lost';
 
 CREATE FUNCTION zk_unlock_shared(path text)
 RETURNS boolean
@@ -124,7 +124,7 @@ AS 'MODULE_PATHNAME', 'zk_unlock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock_shared(text) IS
-'give the latest session-scope hold of a shared lock back; false with a warning if there is none, or if it was lost';
+'release the session''s latest hold of the shared lock; false with a warning if there is none, or if the lock was lost';
 
 CREATE FUNCTION zk_semaphore_release(path text)
 RETURNS boolean
@@ -132,7 +132,7 @@ AS 'MODULE_PATHNAME', 'zk_semaphore_release'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_release(text) IS
-'give the latest session-scope hold of a place of a semaphore back; false with a warning if there is none, or if it was lost';
+'release the session''s latest hold of a place of a semaphore; false with a warning if there is none, or if the place was lost';
 
 CREATE FUNCTION zk_unlock_all()
 RETURNS integer
@@ -140,10 +140,10 @@ AS 'MODULE_PATHNAME', 'zk_unlock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock_all() IS
-'give all session-scope holds of this session back, of locks and semaphores; returns how many, lost ones not counted';
+'release all session-scope holds of this session, semaphores included; returns how many, not counting lost ones';
 
 --
--- Looking
+-- Looking at locks
 --
 
 CREATE FUNCTION zk_lock_token(path text)
@@ -152,7 +152,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_token'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_lock_token(text) IS
-'the fencing token of a lock that this session holds, of the exclusive hold if there is one: greater than that of every earlier holder that it excludes; NULL if not held or lost';
+'the fencing token of this session''s exclusive hold, or else of its shared one: greater than that of every earlier holder that it excludes; NULL if the lock is not held, or is lost';
 
 CREATE TABLE zk_fences (
     path text COLLATE pg_catalog."C" PRIMARY KEY,
@@ -161,9 +161,9 @@ CREATE TABLE zk_fences (
 );
 
 COMMENT ON TABLE zk_fences IS
-'the greatest fencing token that has passed zk_fence in this database, for each lock path (with zklock.root in front)';
+'the greatest fencing token that zk_fence has recorded in this database for each lock path (including zklock.root)';
 
--- what it has seen is data: a restored database must not forget it
+-- a restored database must not forget the tokens that it has seen
 SELECT pg_catalog.pg_extension_config_dump('zk_fences', '');
 
 CREATE FUNCTION zk_fence(path text, token bigint DEFAULT NULL)
@@ -173,7 +173,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 
 COMMENT ON FUNCTION zk_fence(text, bigint) IS
-'let only the latest holder of a lock write in this database: record its fencing token (NULL: that of this session''s exclusive lock), fail if a greater one was here before';
+'let only the latest holder of a lock write to this database: record its fencing token (NULL: that of this session''s exclusive lock), and fail if a greater one has already been recorded';
 
 CREATE FUNCTION zk_lock_status(
     OUT path text,
@@ -219,7 +219,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_queue'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 10;
 
 COMMENT ON FUNCTION zk_lock_queue(text) IS
-'everyone who holds a lock or waits for it, of whichever client, in order; then the same of the semaphore of that path';
+'everybody who holds a lock or waits for it, whatever client they use, in order; then the same for the semaphore of that path';
 
 CREATE FUNCTION zk_lock_break(path text, node text)
 RETURNS boolean
@@ -227,7 +227,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_break'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_break(text, text) IS
-'take a lock, or a place in its queue, away from whoever has it: remove the node that zk_lock_queue shows; false if it was gone';
+'take a lock, or a place in its queue, away from whoever has it, by deleting the node that zk_lock_queue shows; false if it was already gone';
 
 CREATE FUNCTION zk_session_status(
     OUT state text,
@@ -255,12 +255,12 @@ CREATE VIEW zk_session AS
 COMMENT ON VIEW zk_session IS
 'the ZooKeeper session of this backend: one row';
 
--- zk_fences, too: pg_dump reads it, as whoever owns the database
+-- zk_fences is public because pg_dump reads it, as the owner of the database
 GRANT SELECT ON zk_locks, zk_session, zk_fences TO PUBLIC;
 
 --
--- A lock reaches other databases and machines, so who may take one is the
--- administrator's decision.  The two views show a session only its own.
+-- A lock reaches other databases and machines, so the administrator decides who
+-- may take one.  The two views show a session only its own state.
 --
 
 REVOKE ALL ON FUNCTION zk_lock(text, interval) FROM PUBLIC;

@@ -141,7 +141,7 @@ subtest 'contents that are taken' => sub {
 	else
 	{
 		is($result->{state}, 'F0000', 'a very long line is refused');
-		like($result->{err}, qr/bad line, number 1\./, '- by its number');
+		like($result->{err}, qr/invalid line, number 1\./, '- by its number');
 		unlike($result->{err}, qr/xxxx/, '- and not shown');
 	}
 	$s->quit;
@@ -162,7 +162,7 @@ subtest 'lines that are not taken' => sub {
 		[ 'UTF-16', "\xff\xfed\0i\0g\0e\0s\0t\0:\0a\0:\0b\0\n\0", 1 ])
 	{
 		my ($name, $content, $line) = @$_;
-		my $result = refused(auth_file($content), qr/bad line, number $line\./, $name);
+		my $result = refused(auth_file($content), qr/invalid line, number $line\./, $name);
 		unlike($result->{err}, qr/ann|bob|ret\b/, '- and shows nothing of it');
 	}
 	refused(auth_file(join '', map { "digest:$_:secret\n" } 10 .. 26), qr/has more than 16 credentials/, 'seventeen');
@@ -193,12 +193,12 @@ subtest 'files that are not taken' => sub {
 	foreach my $mode (0640, 0620, 0610, 0604, 0602, 0601, 0644, 0660, 0666, 0777)
 	{
 		my $name = sprintf 'mode %04o', $mode;
-		my $result = refused(auth_file("digest:ann:secret\n", mode => $mode), qr/open to others/, $name);
+		my $result = refused(auth_file("digest:ann:secret\n", mode => $mode), qr/group or world access/, $name);
 		unlike($result->{err}, qr/secret/, '- and is not shown');
 	}
 	symlink auth_file("digest:ann:secret\n", mode => 0644), "$dir/link-to-open";
-	refused("$dir/link-to-open", qr/open to others/, 'a link to a file that others may read');
-	refused('/etc/passwd', qr/open to others/, "root's, that others may read");
+	refused("$dir/link-to-open", qr/group or world access/, 'a link to a file that others may read');
+	refused('/etc/passwd', qr/group or world access/, "root's, that others may read");
 	refused('/etc/shadow', qr/Permission denied/, "root's, that we may not read") if $> != 0 && !-r '/etc/shadow';
 	refused(auth_file("digest:ann:secret\n", mode => 0000), qr/permission denied/i, 'one that we may not read ourselves') if $> != 0;
 	auth_file("digest:ann:secret\n", dir => "$dir/closed", name => 'file');

@@ -28,9 +28,9 @@
 #define MOST_LINES			16
 
 #define PERMISSIONS_HINT \
-	"It must be a regular file that belongs to the server's user and has permissions u=rw (0600) or less, or that belongs to root and has permissions u=rw,g=r (0640) or less."
+	"It must be a regular file with permissions u=rw (0600) or less if owned by the server's user, or u=rw,g=r (0640) or less if owned by root."
 #define LINES_HINT \
-	"A line looks like digest:user:password, or begins with #."
+	"Each line must have the form scheme:credentials, such as digest:user:password, or begin with #."
 
 #define SASL_HINT \
 	"Use digest:user:password, with TLS (zklock.tls_ca_file), or a certificate (zklock.tls_cert_file)."
@@ -57,9 +57,9 @@ check_file(const struct stat *st)
 	if (!S_ISREG(st->st_mode))
 		return "is not a regular file";
 	if (!own && st->st_uid != 0)
-		return "belongs neither to the server's user nor to root";
+		return "is owned neither by the server's user nor by root";
 	if (st->st_mode & (own ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO))
-		return "is open to others";
+		return "has group or world access";
 	if (st->st_size >= LARGEST_FILE)
 		return "is too large";
 	return NULL;
@@ -158,7 +158,7 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 		hint = LINES_HINT;
 		wrong = c->n == MOST_LINES ?
 			psprintf("has more than %d credentials", MOST_LINES) :
-			psprintf("has a bad line, number %d", bad);
+			psprintf("has an invalid line, number %d", bad);
 	}
 	for (int i = 0; wrong == NULL && i < c->n; i++)
 	{

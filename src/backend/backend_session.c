@@ -143,9 +143,9 @@ zkb_warn_unreleased(void)
 							   "ZooKeeper refused the release of locks: %s",
 							   n, refused == ZKS_NO_AUTH ? "permission denied" : zks_code_text(refused)),
 				 refused_path[0] != '\0' ?
-				 errdetail("Node \"%s\" was to be deleted.",
+				 errdetail("Node \"%s\" could not be deleted.",
 						   zkb_from_utf8_escaped(refused_path, strlen(refused_path), false)) : 0,
-				 errhint("The release is tried again with each heartbeat, and is done at the latest when this backend's ZooKeeper session ends. See zk_session.unreleased.")));
+				 errhint("The release is retried with each heartbeat, and takes effect at the latest when this backend's ZooKeeper session ends. See zk_session.unreleased.")));
 }
 
 ZkLoss
@@ -197,10 +197,10 @@ zkb_refuse_another_ensemble(void)
 	if (!zks_hosts_share(session_servers, zklock_servers))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("zklock.hosts names another ensemble than the one in which this session holds locks"),
-				 errdetail("Its locks are in the ensemble of \"%s\", and no server of that is in \"%s\".",
+				 errmsg("zklock.hosts names an ensemble other than the one in which this session holds locks"),
+				 errdetail("Its locks are in the ensemble of \"%s\", which has no server in common with \"%s\".",
 						   session_servers, zklock_servers),
-				 errhint("Give back what this session holds, as zk_locks shows it, or set zklock.hosts back.")));
+				 errhint("Release the locks that zk_locks shows, or restore the previous value of zklock.hosts.")));
 }
 
 const char *

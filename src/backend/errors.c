@@ -22,7 +22,7 @@ zkb_raise_unreachable(const ZkSessionInfo *info)
 			 info->trouble[0] != '\0' ?
 			 errdetail("The last attempt failed: %s.", info->trouble) :
 			 errdetail("No server answered in time."),
-			 errhint("Check zklock.hosts. ZooKeeper also drops, without a word, connections from one host beyond its maxClientCnxns, and those in clear to a port for TLS.")));
+			 errhint("Check zklock.hosts. ZooKeeper also silently drops connections from one host beyond maxClientCnxns, and unencrypted connections to a TLS port.")));
 }
 
 void
@@ -33,7 +33,7 @@ zkb_raise_cut_off(const ZkSessionInfo *info)
 			 errmsg("lost connection to ZooKeeper"),
 			 info->trouble[0] != '\0' ?
 			 errdetail("The last attempt to reconnect failed: %s.", info->trouble) : 0,
-			 errhint("Locks of this session are in doubt until the connection is back; see zk_locks.")));
+			 errhint("Locks of this session are in doubt until the connection is restored; see zk_locks.")));
 }
 
 void
@@ -60,19 +60,19 @@ static const struct
 {
 	{ZKS_NO_AUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
 		"permission denied by ZooKeeper for lock path \"%s\"",
-	"An ACL of the path, of one of its parents or of a node there does not let this session in. Check zklock.auth_file."},
+	"An ACL of the path, of one of its parents, or of a node there denies access to this session. Check zklock.auth_file."},
 	{ZKS_INVALID_ACL, ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION,
 		"ZooKeeper refused the ACL of a node at lock path \"%s\"",
-	"With zklock.acl \"creator\", zklock.auth_file must hold credentials of a scheme that ZooKeeper takes for an ACL, such as digest."},
+	"With zklock.acl \"creator\", zklock.auth_file must contain credentials of a scheme that ZooKeeper accepts in an ACL, such as digest."},
 	{ZKS_NO_CHILDREN, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 		"lock path \"%s\" is or lies under an ephemeral node",
-	"Another program made that node; choose another path."},
+	"Another program created that node; choose another path."},
 	{ZKS_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 		"ZooKeeper's answer about lock path \"%s\" is larger than 8 MB",
-	"Too many nodes are there, or one with too much data. Look there with a ZooKeeper client; choose another path, or remove what should not be there."},
+	"There are too many nodes, or one has too much data. Inspect the path with a ZooKeeper client and remove what should not be there, or choose another path."},
 	{ZKS_QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
 		"lock path \"%s\" would exceed a ZooKeeper quota",
-	"Call \"listquota\" in ZooKeeper's shell for the path and for those above it."},
+	"Run \"listquota\" in ZooKeeper's shell for the path and for those above it."},
 	{ZKS_BAD_ARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
 	"ZooKeeper refused lock path \"%s\"", NULL},
 };
@@ -83,8 +83,8 @@ zkb_raise_not_accepted(int rc)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION),
 			 errmsg("ZooKeeper does not accept this session"),
-			 errdetail("It says: %s.", zks_code_text(rc)),
-			 errhint("Check zklock.auth_file, and which authentication the servers know and require.")));
+			 errdetail("ZooKeeper reported: %s.", zks_code_text(rc)),
+			 errhint("Check zklock.auth_file, and which authentication schemes the servers support and require.")));
 }
 
 void
@@ -114,11 +114,11 @@ zkb_loss_detail(ZkLoss loss)
 		case ZK_LOST_NODE:
 			return "Its node in ZooKeeper was deleted.";
 		case ZK_LOST_ACCESS:
-			return "ZooKeeper does not let this session see the lock's node any more.";
+			return "ZooKeeper no longer lets this session see the lock's node.";
 		case ZK_LOST_CONTACT:
 			return "Nothing was heard from ZooKeeper for the whole session timeout, so somebody else may hold the lock by now.";
 		case ZK_LOST_IDENTITY:
-			return "ZooKeeper does not accept the session that held it any more.";
+			return "ZooKeeper no longer accepts the session that held it.";
 		case ZK_LOST_SESSION:
 		case ZK_NOT_LOST:
 			break;

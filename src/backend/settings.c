@@ -100,21 +100,21 @@ static const struct
 
 {
 	{"zklock.session_timeout",
-		"Time without a heartbeat after which ZooKeeper takes a session's locks away.",
-		"It is asked of the ensemble, which may bound it.",
+		"Sets the time without a heartbeat after which ZooKeeper takes a session's locks away.",
+		"The ensemble may limit it.",
 	&zklock_session_timeout, 10000, 1000, 3600000, PGC_SUSET, GUC_UNIT_MS},
 	{"zklock.connect_timeout",
-		"Time that a call waits for a ZooKeeper session.", NULL,
+		"Sets the maximum time that a call waits for a ZooKeeper session.", NULL,
 	&zklock_connect_timeout, 5000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.operation_timeout",
-		"Time that a call waits for one answer of ZooKeeper.", NULL,
+		"Sets the maximum time that a call waits for one answer from ZooKeeper.", NULL,
 	&zklock_operation_timeout, 10000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.release_timeout",
-		"Time that the end of a transaction waits for ZooKeeper to confirm the release of its locks.",
-		"It never waits while there is no connection, and a cancel ends it.",
+		"Sets the maximum time that the end of a transaction waits for ZooKeeper to confirm the release of its locks.",
+		"It never waits while disconnected, and a cancel ends the wait.",
 	&zklock_release_timeout, 0, 0, 1000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.max_locks",
-		"Maximum number of ZooKeeper locks that one session may hold.", NULL,
+		"Sets the maximum number of ZooKeeper locks that one session may hold.", NULL,
 	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},
 };
 
@@ -128,20 +128,20 @@ static const struct
 
 {
 	{"zklock.tls_ca_file",
-		"File of the certificate authorities that the ZooKeeper servers' certificates must come from.",
-		"With a file, connections to ZooKeeper use TLS; without one, they do not.",
+		"Location of the file of the certificate authorities that must have issued the ZooKeeper servers' certificates.",
+		"If it is set, connections to ZooKeeper use TLS.",
 	&zklock_tls_ca_file},
 	{"zklock.tls_cert_file",
-		"File of the certificate, and those between it and its authority, shown to ZooKeeper.",
+		"Location of the file of the certificate, and any intermediate ones, that is presented to ZooKeeper.",
 		NULL,
 	&zklock_tls_cert_file},
 	{"zklock.tls_key_file",
-		"File of the private key of zklock.tls_cert_file.",
-		"It has no pass phrase, and only the server's user, or root and a group, can read it.",
+		"Location of the file of the private key for zklock.tls_cert_file.",
+		"The key must not have a passphrase, and nobody but the server's user, or root and a group, may have access.",
 	&zklock_tls_key_file},
 	{"zklock.tls_crl_file",
-		"File of the revocation lists of the authorities that the ZooKeeper servers' certificates come from.",
-		"With a file, each of these authorities must have a list there that has not expired.",
+		"Location of the file of the revocation lists of the authorities that issued the ZooKeeper servers' certificates.",
+		"If it is set, it must contain a list that has not expired for each of these authorities.",
 	&zklock_tls_crl_file},
 };
 
@@ -178,12 +178,12 @@ static void
 define_settings(void)
 {
 	DefineCustomStringVariable("zklock.hosts",
-							   gettext_noop("Servers of the ZooKeeper ensemble, as host:port, separated by commas."),
-							   gettext_noop("The port is 2181 unless given; an IPv6 address stands in brackets."),
+							   gettext_noop("Sets the servers of the ZooKeeper ensemble, as a comma-separated list of host:port."),
+							   gettext_noop("The default port is 2181; an IPv6 address must be in brackets."),
 							   &hosts, "",
 							   PGC_SUSET, GUC_LIST_INPUT, check_hosts, assign_hosts, NULL);
 	DefineCustomStringVariable("zklock.root",
-							   gettext_noop("Path in ZooKeeper under which all lock paths lie; / for none."),
+							   gettext_noop("Sets the path in ZooKeeper under which all lock paths lie; / for none."),
 							   NULL, &zklock_root, "/zklock",
 							   PGC_SUSET, 0, check_root, NULL, NULL);
 	for (int i = 0; i < lengthof(int_settings); i++)
@@ -197,32 +197,32 @@ define_settings(void)
 								   tls_settings[i].more, tls_settings[i].variable, "",
 								   PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("zklock.tls_verify_host",
-							 gettext_noop("Whether a ZooKeeper server's certificate must name the host as zklock.hosts does."),
+							 gettext_noop("Requires a ZooKeeper server's certificate to match its name in zklock.hosts."),
 							 NULL, &zklock_tls_verify_host, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.commit_guard",
-							 gettext_noop("How sure COMMIT makes itself that the locks of the transaction are still held."),
-							 gettext_noop("off: not at all. on: asks ZooKeeper if it has not confirmed the session for a third of its timeout. strict: always asks."),
+							 gettext_noop("Sets how thoroughly COMMIT verifies that the locks of the transaction are still held."),
+							 gettext_noop("off: not at all. on: asks ZooKeeper unless it has confirmed the session within a third of the session timeout. strict: always asks."),
 							 &zklock_commit_guard, ZKLOCK_GUARD_ON, guard_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.node_style",
-							 gettext_noop("Whose names the nodes of this session's locks have, so that other clients respect them."),
-							 gettext_noop("curator: Curator's mutex and what understands it. curator_rw: Curator's read-write lock. kazoo: kazoo's locks."),
+							 gettext_noop("Sets which library's names the nodes of locks get, so that other clients respect them."),
+							 gettext_noop("curator: Curator's mutex and compatible locks. curator_rw: Curator's read-write lock. kazoo: kazoo's locks."),
 							 &zklock_node_style, ZKP_CURATOR, style_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("zklock.auth_file",
-							   gettext_noop("File of the credentials that ZooKeeper is told, a line each, as scheme:credentials."),
-							   gettext_noop("Nobody but the server's user may read it."),
+							   gettext_noop("Location of the file of the credentials for ZooKeeper, one scheme:credentials in each line."),
+							   gettext_noop("Nobody but the server's user, or root and a group, may have access."),
 							   &zklock_auth_file, "",
 							   PGC_SUSET, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.acl",
-							 gettext_noop("Who may see and change the nodes that this session makes in ZooKeeper."),
-							 gettext_noop("world: everybody. creator: who has the credentials of zklock.auth_file."),
+							 gettext_noop("Sets who may access the nodes that this session creates in ZooKeeper."),
+							 gettext_noop("world: everybody. creator: whoever has the same credentials."),
 							 &zklock_acl, ZKLOCK_ACL_WORLD, acl_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("zklock.publish_identity",
-							 gettext_noop("Whether the nodes of this session tell whose they are."),
-							 gettext_noop("They tell host, process, database, user, and application name."),
+							 gettext_noop("Sets whether the nodes of this session say whose they are."),
+							 gettext_noop("They give the host, process, database, user, and application name."),
 							 &zklock_publish_identity, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 }
@@ -323,9 +323,9 @@ zklock_refuse_dropped_settings(void)
 			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("the value that \"%s\" was given is not in force", name),
-				 errdetail("It was not valid, or was given by somebody who may not set it, when the library was loaded."),
-				 errhint("Connect without it, or ask an administrator to set it to a valid value.")));
+				 errmsg("the value given for \"%s\" is not in effect", name),
+				 errdetail("It was invalid, or came from a role that may not set it, when the library was loaded."),
+				 errhint("Connect without giving one, or ask an administrator to set a valid value.")));
 	}
 }
 

@@ -57,8 +57,8 @@ zkb_tls_wanted(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("this zklock was built without TLS"),
-			 errdetail("Of zklock.tls_ca_file, zklock.tls_cert_file, zklock.tls_key_file and zklock.tls_crl_file, at least one is set."),
-			 errhint("Build it where OpenSSL's headers are installed.")));
+			 errdetail("At least one of zklock.tls_ca_file, zklock.tls_cert_file, zklock.tls_key_file and zklock.tls_crl_file is set."),
+			 errhint("Build zklock where OpenSSL's headers are installed.")));
 #endif
 	if (zklock_tls_ca_file[0] == '\0')
 		ereport(ERROR,

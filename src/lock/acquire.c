@@ -205,7 +205,7 @@ raise_no_use(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("ZooKeeper gave no usable answer within %d ms", zklock_operation_timeout),
-			 errdetail("What it said of the lock's nodes changed, or did not fit together, again and again."),
+			 errdetail("Its answers about the lock's nodes kept changing or contradicting each other."),
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
 }
 
@@ -825,9 +825,9 @@ raise_deadlock(const char *path)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("deadlock detected on the lock \"%s\"", zkb_path_for_display(path)),
-			 errdetail("This session holds it shared, and somebody who waits for it exclusively waits for that."),
-			 errhint("Give the shared lock back before taking the exclusive one.")));
+			 errmsg("deadlock detected on lock path \"%s\"", zkb_path_for_display(path)),
+			 errdetail("This session holds a shared lock that another client, which requested the exclusive lock first, waits for."),
+			 errhint("Release the shared lock before taking the exclusive one.")));
 }
 
 /*
@@ -1068,7 +1068,7 @@ refuse_too_large(Call *c)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many ZooKeeper locks at once"),
-				 errdetail("%d locks, with %zu bytes of paths, are too much for one request.",
+				 errdetail("%d locks, with %zu bytes of paths, are too many for one request.",
 						   c->n, bytes),
 				 errhint("Take them in smaller groups, in byte order, or use shorter paths.")));
 	pfree(dirs);

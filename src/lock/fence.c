@@ -85,8 +85,8 @@ analyze_hook(ParseState *pstate, Query *query, JumbleState *jstate)
 			if (entry->rtekind == RTE_RELATION && !is_own_table(entry->relid))
 				ereport(ERROR,
 						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-						 errmsg("%s is not a table of the owner of zk_fence", name),
-						 errdetail("The triggers of another owner would run with the rights of the function's owner."),
+						 errmsg("%s is not owned by the owner of zk_fence", name),
+						 errdetail("Triggers of another owner's table would run with the privileges of the function's owner."),
 						 errhint("Make one role the owner of both.")));
 		}
 	}
@@ -177,7 +177,7 @@ zkl_record_token(Oid function, const char *path, const char *full_path, int64 to
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("stale fencing token for the lock on \"%s\"", zkb_path_for_display(path)),
-				 errdetail("The token is " INT64_FORMAT ", and " INT64_FORMAT " was here before.",
+				 errdetail("The token is " INT64_FORMAT ", but " INT64_FORMAT " has already been recorded.",
 						   token, recorded),
 				 errhint("Somebody else has held the lock since; lock again and repeat the transaction.")));
 }

@@ -253,7 +253,7 @@ explain_bound(void *arg)
 		return;
 	errcode(ERRCODE_T_R_SERIALIZATION_FAILURE);
 	errmsg("could not commit: the lock on %s may have been lost", zkl_name(bound.lock));
-	errdetail("COMMIT waited for a lock of PostgreSQL's own, such as the one that NOTIFY takes, until ZooKeeper's last confirmation was too old.");
+	errdetail("COMMIT waited for one of PostgreSQL's own locks, such as the one that NOTIFY takes, until ZooKeeper's last confirmation was too old.");
 	errhint(LOST_HINT(bound.lock));
 }
 

@@ -36,7 +36,7 @@ refuse_lost(Lock *lock)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the lock on %s was lost", zkl_name(lock)),
 				 errdetail_internal("%s", zkb_loss_detail(zkl_base(lock)->loss)),
-				 errhint("Call %s for it, or end the transaction that took it, and lock again.",
+				 errhint("Call %s, or end the transaction that took the lock, then lock again.",
 						 zkl_unlock_function(lock))));
 }
 
@@ -112,7 +112,7 @@ refuse_too_many(int n)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("too many ZooKeeper locks"),
-			 errdetail("This session holds %d, and wants %d more.", zkl_node_count(), n),
+			 errdetail("This session holds %d locks and requested %d more.", zkl_node_count(), n),
 			 errhint("You might need to increase zklock.max_locks.")));
 }
 
@@ -228,11 +228,11 @@ warn_if_high(Lock *lock)
 	warned = lappend(warned, pstrdup(lock->key.path));
 	MemoryContextSwitchTo(old);
 	ereport(WARNING,
-			(errmsg("ZooKeeper's sequence numbers for lock path %s come to their end",
+			(errmsg("ZooKeeper's sequence numbers for lock path %s are about to run out",
 					zkl_name(lock)),
-			 errdetail("Its latest node is \"%s\"; after 2147483647, other clients cannot tell any more who is first.",
+			 errdetail("The latest node is \"%s\"; beyond 2147483647, other clients can no longer tell who is first.",
 					   zkb_from_utf8_escaped(lock->grant.name, strlen(lock->grant.name), true)),
-			 errhint("When nobody holds or awaits the lock, delete its directory in ZooKeeper, or leave the lock alone for a few minutes: ZooKeeper removes an empty one by itself. Numbers then begin at 0 again; fencing tokens go on rising.")));
+			 errhint("When nobody holds the lock or waits for it, delete its directory in ZooKeeper, or leave it unused for a few minutes: ZooKeeper removes empty directories by itself. Numbers then start again at 0; fencing tokens keep rising.")));
 }
 
 /* In byte order, each once */
@@ -387,7 +387,7 @@ zkl_fencing_token(const char *path)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this session does not hold the exclusive lock on \"%s\"",
 						zkb_path_for_display(path)),
-				 errhint("Lock it first, or give the token of the program that holds it.")));
+				 errhint("Take the lock first, or pass the token of the program that holds it.")));
 	if (zkl_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),

@@ -405,7 +405,7 @@ whose(const Seen *seen)
 	char	   *fields[ZKB_FIELDS];
 
 	if (seen->rc != ZKS_OK)
-		return "Whose it is cannot be seen.";
+		return "Its owner cannot be determined.";
 	initStringInfo(&text);
 	if (seen->owner == 0)
 		appendStringInfoString(&text, "It belongs to no ZooKeeper session");
@@ -482,7 +482,7 @@ delete_node(Look *look, Break *b)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("node \"%s\" of lock path \"%s\" has children",
 						zkb_from_utf8_escaped(b->node, strlen(b->node), true), zkb_path_for_display(look->path)),
-				 errhint("Another program made them; delete them with a ZooKeeper client.")));
+				 errhint("Another program created them; delete them with a ZooKeeper client.")));
 	if (answer.rc != ZKS_OK)
 		zkb_raise(answer.rc, look->path);
 	return BROKEN;
@@ -518,7 +518,7 @@ zkl_break(const char *path, const char *node)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is not the name of a lock node", zkb_from_utf8_escaped(node, strlen(node), true)),
-				 errhint("Use what zk_lock_queue shows as \"node\".")));
+				 errhint("Use a name that zk_lock_queue shows in column \"node\".")));
 	look = begin_look(path);
 	do
 		outcome = break_once(look, &b);

@@ -19,7 +19,7 @@
 
 /* To who wants to give back what is not the session's */
 #define TRANSACTION_HINT \
-	"The transaction holds it, and gives it back when it ends."
+	"The transaction holds it, and releases it when it ends."
 
 /*
  * Give one or all of a hold's count back, by zk_unlock.  What the current
@@ -225,7 +225,7 @@ await_endings(Ending *endings, int n)
 	if (late != NULL && refused != ZKS_OK)
 		ereport(WARNING,
 				(errmsg("ZooKeeper refused the release of a lock: %s", zks_code_text(refused)),
-				 errdetail("It will be tried again; at the latest the lock is released when this backend's ZooKeeper session ends.")));
+				 errdetail("The release will be retried; the lock is released at the latest when this backend's ZooKeeper session ends.")));
 	else if (late != NULL)
 		ereport(WARNING,
 				(errmsg("ZooKeeper has not confirmed the release of a lock"),

@@ -154,8 +154,8 @@ find_orphans(void)
 	}
 	if (orphans.n > 0)
 		ereport(NOTICE,
-				(errmsg("giving back all ZooKeeper locks of this session"),
-				 errdetail("The functions that could give them back are dropped.")));
+				(errmsg("releasing all ZooKeeper locks of this session"),
+				 errdetail("The functions that could release them have been dropped.")));
 }
 
 /*-------------------------------------------------------------------------
