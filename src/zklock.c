@@ -3,7 +3,7 @@
  * zklock.c
  *	  Module entry, SQL functions.
  *
- * Here arguments are checked and answers made; what a lock is, hold.c knows.
+ * This file checks arguments and builds results; lock/ knows what a lock is.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,9 +35,7 @@ MODULE_MAGIC_COMPAT();
 
 void		_PG_init(void);
 
-/*
- * May run in the postmaster: nothing is opened here.
- */
+/* This may run in the postmaster, so it opens nothing. */
 void
 _PG_init(void)
 {
@@ -96,8 +94,8 @@ refuse_negative(bool negative)
 }
 
 /*
- * The timeout argument in ms, -1 for none.  Fractions round up; what
- * overflows is as good as no limit.
+ * The timeout argument in ms, or -1 if there is none.  Fractions are rounded
+ * up; a value that overflows is as good as no limit.
  */
 static int64
 timeout_argument(FunctionCallInfo fcinfo, int n)
@@ -126,11 +124,11 @@ timeout_argument(FunctionCallInfo fcinfo, int n)
 }
 
 /*-------------------------------------------------------------------------
- * Taking and giving back
+ * Taking and releasing
  *-------------------------------------------------------------------------
  */
 
-/* Wait, but no longer than this argument says; zero is one try */
+/* Wait no longer than the timeout argument says; zero means a single try */
 static bool
 lock_paths(FunctionCallInfo fcinfo, char **paths, int n, int timeout_arg, ZkpMode mode,
 		   int32 permits, ZkScope scope)
@@ -241,7 +239,7 @@ zk_lock_token(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
-/* SECURITY DEFINER, so the owner of the table writes */
+/* This is SECURITY DEFINER, so that it writes as the owner of the table */
 PG_FUNCTION_INFO_V1(zk_fence);
 Datum
 zk_fence(PG_FUNCTION_ARGS)
@@ -296,10 +294,10 @@ zk_lock_status(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* As kind and mode */
+/* The kind for each mode */
 static const char *const kind_names[] = {"none", "lock", "lock", "semaphore"};
 
-/* A time of ZooKeeper's, in ms since 1970; what it says may be anything */
+/* Convert ZooKeeper's time, in ms since 1970; its value may be anything */
 static bool
 unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
 {
@@ -310,7 +308,7 @@ unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
 	return IS_VALID_TIMESTAMP(*timestamp);
 }
 
-/* Text of others, or NULL */
+/* Text that others wrote, or NULL */
 static Datum
 text_or_null(const char *value, bool *isnull)
 {
@@ -318,7 +316,7 @@ text_or_null(const char *value, bool *isnull)
 	return value != NULL ? CStringGetTextDatum(value) : (Datum) 0;
 }
 
-/* What others write as a number may be none */
+/* A number that others wrote, or NULL if it is not one */
 static Datum
 number_or_null(const char *value, bool *isnull)
 {
@@ -395,7 +393,7 @@ zk_lock_break(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(zkl_break(path, zkb_name_from_text(PG_GETARG_TEXT_PP(1))));
 }
 
-/* A time of zks_now(), on the clock that users read */
+/* Convert a time of zks_now() to the clock that users read */
 static TimestampTz
 as_timestamp(int64 boottime_ns)
 {

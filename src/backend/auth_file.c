@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * auth_file.c
- *	  The file of credentials, zklock.auth_file.
+ *	  Reads the file of credentials, zklock.auth_file.
  *
- * A line each, "scheme:credentials", such as "digest:user:password"; empty
- * lines and those that begin with # are skipped.  A file, since a setting
- * would be written into catalogs and logs.  Nothing of its contents may get
- * into a message; its name is told to the server's log only, as the setting
- * is shown to superusers only.
+ * Each line is "scheme:credentials", such as "digest:user:password"; empty
+ * lines and lines that begin with # are skipped.  This is a file because a
+ * setting would be written into catalogs and logs.  Nothing of its contents
+ * may appear in a message; its name appears only in the server's log, since
+ * only superusers can see the setting.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,7 +24,7 @@
 
 #define LARGEST_FILE		(64 * 1024)
 
-/* Each node that is closed to others names them all */
+/* Each node that is closed to others lists them all */
 #define MOST_LINES			16
 
 #define PERMISSIONS_HINT \
@@ -48,7 +48,7 @@ refuse(const char *file, const char *why, const char *hint)
 			 errhint("%s", hint)));
 }
 
-/* PostgreSQL's own rule for private keys */
+/* This is PostgreSQL's own rule for private keys */
 static const char *
 check_file(const struct stat *st)
 {
@@ -66,13 +66,14 @@ check_file(const struct stat *st)
 }
 
 /*
- * All of it, with a terminator; or why not.  (BasicOpenFile, since no error of
- * PostgreSQL's own shall tell the name.)
+ * Read the whole file, and terminate it.  Returns NULL, or why that failed.
+ * This uses BasicOpenFile so that none of PostgreSQL's own errors reveals the
+ * name.
  */
 static const char *
 read_file(const char *file, ZkAuthFile *c)
 {
-	/* whatever it is, opening it must not block */
+	/* opening it must not block, whatever it is */
 	int			fd = BasicOpenFile(file, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | PG_BINARY);
 	struct stat st;
 	const char *wrong;
@@ -98,7 +99,7 @@ is_scheme(const char *text)
 	return strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == strlen(text);
 }
 
-/* One line, which has a terminator now; false: it is not "scheme:credentials" */
+/* Parse one terminated line; false if it is not "scheme:credentials" */
 static bool
 read_line(char *line, int len, ZkCredential *credential)
 {

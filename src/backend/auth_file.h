@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * auth_file.h
- *	  The file of credentials, zklock.auth_file.
+ *	  Reads the file of credentials, zklock.auth_file.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,12 +19,13 @@ typedef struct ZkAuthFile
 } ZkAuthFile;
 
 /*
- * Read the file; NULL or "" has none.  Raises F0000 when it cannot be read, is
- * open to others, or has a bad line, without a word of what stands in it.
+ * Read the file; NULL or "" stands for no credentials.  Raises F0000, without
+ * revealing anything of its contents, if it cannot be read, is open to others,
+ * or has an invalid line.
  */
 extern void zkb_read_auth_file(const char *file, ZkAuthFile *credentials);
 
-/* To be called as soon as a session has them */
+/* Must be called as soon as a session has its copy */
 extern void zkb_wipe_credentials(ZkAuthFile *credentials);
 
 #endif							/* ZKLOCK_AUTH_FILE_H */

@@ -3,10 +3,10 @@
  * backend_session.c
  *	  This backend's ZooKeeper session: one at a time, opened when needed.
  *
- * Opened at the first call that needs it, never when the library is loaded:
- * that may be in the postmaster, before it forks.  Closed in on_proc_exit,
- * when the last transaction is aborted; before_shmem_exit would give the
- * locks back before that.
+ * It is opened at the first call that needs it, never when the library is
+ * loaded: that may be in the postmaster, before it forks.  It is closed in
+ * on_proc_exit, after the last transaction has been aborted; before_shmem_exit
+ * would release the locks before that.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,13 +27,15 @@
 #include "tls_settings.h"
 #include "zk/hosts.h"
 
-/* At exit: how long ZooKeeper may take to say goodbye */
+/* How long ZooKeeper may take to close the session at exit */
 #define EXIT_BOUND_MS		2000
 
-/* Before a question is asked again that a server did not take */
+/* The pause before a question that a server did not accept is asked again */
 #define RETRY_MS			20
 
-/* When the session is over or never was: its thread only has to end */
+/*
+ * The same for a session that is over or never began: only its thread must end
+ */
 #define ABANDON_BOUND_MS	100
 
 ZkBackendCounters zkb_counters;
@@ -42,14 +44,12 @@ static ZkSession *session = NULL;
 static uint32 generation = 0;
 static ZkLoss last_loss = ZK_NOT_LOST;
 static int64 opened_at;
-static pid_t owner_pid = 0;		/* a fork's session is not the child's */
+static pid_t owner_pid = 0;		/* a forked child does not own the session */
 
-/*
- * The settings that the session was opened with, or the last one; malloc'ed
- */
+/* The settings with which the current or last session was opened; malloc'ed */
 static char *session_servers = NULL;
 static int	session_timeout = 0;
-static bool session_is_known = false;	/* it has credentials */
+static bool session_is_known = false;	/* it was opened with credentials */
 static char *session_auth_file = NULL;
 
 static void
@@ -60,9 +60,9 @@ release_descriptors(void)
 }
 
 /*
- * Of releases that were refused, what zkb_warn_unreleased has not told yet: how
- * many of sessions that are over, how many of this one it has told, and the
- * latest.
+ * Refused releases, for zkb_warn_unreleased: how many not yet reported there
+ * were in sessions that are over, how many of this session it has reported,
+ * and the latest one.
  */
 static uint64 unreleased_before = 0;
 static uint64 refusals_told = 0;
@@ -96,9 +96,7 @@ close_session(int bound_ms)
 	release_descriptors();
 }
 
-/*
- * No latch any more, and no error either: that would come back here.
- */
+/* At this point there is no latch, and an error would lead back here. */
 static void
 close_at_exit(int code, Datum arg)
 {
@@ -175,7 +173,7 @@ zkb_follow_settings(void)
 		 strcmp(session_auth_file, zklock_auth_file) != 0 ||
 		 zkb_tls_changed() ||
 
-	/* the file may have got credentials since */
+	/* the file may contain credentials by now */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
 		close_session(EXIT_BOUND_MS);
 }
@@ -217,7 +215,7 @@ keep_copy(char **copy, const char *value)
 	return *copy != NULL;
 }
 
-/* PostgreSQL counts descriptors that are not its own, too */
+/* PostgreSQL also counts descriptors that are not its own */
 static void
 reserve_descriptors(void)
 {
@@ -236,8 +234,8 @@ reserve_descriptors(void)
 }
 
 /*
- * Somebody has called exit().  PostgreSQL's own handler comes after that of
- * tls.c, when nothing can be said to a server any more.
+ * Handles a direct call of exit().  PostgreSQL's own handler runs after that
+ * of zk/tls.c, when nothing can be sent to a server any longer.
  */
 static void
 exit_in_order(void)
@@ -271,8 +269,8 @@ zkb_refuse_nameless(void)
 }
 
 /*
- * A session as the settings ask for, and their copy.  Leaves it NULL, with
- * errno set, when there are not the resources.
+ * Open a session according to the settings, and keep a copy of them.  If
+ * resources are missing, session stays NULL and errno is set.
  */
 static void
 open_as_set(const ZkAuthFile *credentials)
@@ -282,8 +280,8 @@ open_as_set(const ZkAuthFile *credentials)
 		.timeout_ms = zklock_session_timeout,
 
 		/*
-		 * die() and others of a backend only leave word; bgworker_die does
-		 * not
+		 * die() and the other handlers of a backend only set flags;
+		 * bgworker_die does not return
 		 */
 		.handlers_return = MyBgworkerEntry == NULL && IsUnderPostmaster,
 		.credentials = credentials->list,
@@ -338,7 +336,8 @@ open_session(void)
 	zkb_read_auth_file(zklock_auth_file, &credentials);
 	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(&credentials))
 	{
-		zkb_wipe_credentials(&credentials); /* what is commented out, too */
+		zkb_wipe_credentials(&credentials); /* including those that are
+											 * commented out */
 		raise_nameless();
 	}
 	PG_TRY();
@@ -378,8 +377,8 @@ zkb_is_fresh(const ZkSessionInfo *info)
 {
 	/*
 	 * Heartbeats keep the proof younger than about a quarter of the session
-	 * timeout.  Older than two thirds, this process did not run, or its
-	 * connection is silent: ZooKeeper may be about to give our nodes up.
+	 * timeout.  If it is older than two thirds, this process did not run, or
+	 * its connection is silent: ZooKeeper may be about to delete our nodes.
 	 */
 	return info->state == ZKS_CONNECTED && !info->in_doubt &&
 		zks_now() - info->proven_at < info->timeout_ms * ZKS_MS / 3 * 2;
@@ -419,8 +418,8 @@ abandon(const ZkSessionInfo *info)
 }
 
 /*
- * A session that short calls left connecting, for too long: where the names
- * lead may have changed since it looked them up.
+ * Close a session that short calls have left connecting for too long: its host
+ * names may resolve differently by now.
  */
 static void
 abandon_stale(void)
@@ -463,7 +462,7 @@ zkb_connect(ZkWait *wait)
 				zkb_raise_not_accepted(info.error);
 			continue;
 		}
-		/* one that has nothing to lose any more is as good as a new one */
+		/* a session that has nothing left to lose is as good as a new one */
 		cut_off = info.state != ZKS_CONNECTING && !info.forfeited;
 		if (zkb_wait(wait, session, cut_off ? until_back : until_connected, ZKB_WAIT_CONNECT))
 			continue;
@@ -480,8 +479,8 @@ zkb_connect(ZkWait *wait)
 }
 
 /*
- * One question about as many of the nodes as fit; n is how many.  False: there
- * was no answer in time.
+ * Ask once about as many of the nodes as fit; *n returns how many.  False if
+ * there was no answer in time.
  */
 static bool
 ask(ZkNode *const *nodes, int *n, ZkWait *wait, int64 until, ZkAnswer *answer)
@@ -509,7 +508,8 @@ ZkProof
 zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 {
 	int			proven = 0;
-	int64		asked_at = ZKS_NEVER;	/* the first of them */
+	int64		asked_at = ZKS_NEVER;	/* when the first of these questions
+										 * was sent */
 
 	until = Min(until, wait->deadline);
 	for (;;)
@@ -539,7 +539,10 @@ zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 
 		asked_at = Min(asked_at, answer.sent_at);
 
-		/* what lay unread while this process was stopped proves nothing */
+		/*
+		 * an answer that lay unread while this process was stopped proves
+		 * nothing
+		 */
 		if (answer.rc == ZKS_OK &&
 			zks_now() - asked_at < info.timeout_ms * ZKS_MS / 3)
 		{

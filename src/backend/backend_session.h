@@ -14,8 +14,8 @@
 typedef struct ZkBackendCounters
 {
 	int64		waits;			/* calls that found the lock taken and waited */
-	int64		timeouts;		/* of those, given up */
-	int64		losses;			/* sessions that ended without our doing */
+	int64		timeouts;		/* of those, calls that timed out */
+	int64		losses;			/* sessions that lost what they had */
 	int64		requests;		/* of sessions before this one */
 	int64		reconnections;
 } ZkBackendCounters;
@@ -23,95 +23,97 @@ typedef struct ZkBackendCounters
 extern ZkBackendCounters zkb_counters;
 
 /*
- * The session if there is one that is not over, else NULL.  Notices the end
- * of the one there was.
+ * The session if there is one that is not over, else NULL.  Notices the end of
+ * the previous one.
  */
 extern ZkSession *zkb_session(void);
 
 /*
- * A WARNING if ZooKeeper has refused to release locks since it last said so.  (The
- * end of a transaction, which gave them back, does not wait for that.)
+ * Issue a WARNING if ZooKeeper has refused releases that were not yet
+ * reported.  (The end of a transaction, which sent them, does not wait for the
+ * result.)
  */
 extern void zkb_warn_unreleased(void);
 
 /*
- * The same, without looking: it may be over, but its nodes can be asked.  For
- * those to whom its end must not come in between.
+ * Like zkb_session, but without checking: it may be over, but its nodes can
+ * still be examined.  For callers that must not notice its end at this point.
  */
 extern ZkSession *zkb_peek(void);
 
 /*
- * Counts the sessions: what was made in an earlier one is gone.  Only valid
- * after zkb_session or zkb_connect.
+ * Number of the current session: nodes that were created in an earlier one are
+ * gone.  Only valid after zkb_session or zkb_connect.
  */
 extern uint32 zkb_generation(void);
 
 /*
- * Raises 55000 if the session was opened without credentials: nobody could be
- * the creator of a node.
+ * Raises 55000 if the session was opened without credentials: its nodes would
+ * have no creator to be restricted to.
  */
 extern void zkb_refuse_nameless(void);
 
 /*
- * With nothing held, other settings than the session was opened with take
- * effect: end it, so that the next call opens another.
+ * While nothing is held, changed settings take effect: if they differ from
+ * those of the session, end it, so that the next call opens another.
  */
 extern void zkb_follow_settings(void);
 
 /*
- * With something held, they do not.  But what is locked now would be locked in
- * another place than SHOW says, if zklock.hosts has no server in common with
- * what it was when the session was opened: 55000.
+ * While something is held, they do not.  But if zklock.hosts has no server in
+ * common with its value when the session was opened, a lock taken now would be
+ * in a place other than SHOW says: raises 55000.
  */
 extern void zkb_refuse_another_ensemble(void);
 
-/* The servers that the session was opened for; NULL: there is no session */
+/* The servers for which the session was opened; NULL if there is none */
 extern const char *zkb_servers(void);
 
 /*
- * A session that is connected and whose life is proven recently, opened if
- * need be.  Waits no longer than connect_timeout for a new one and
+ * A session that is connected and was recently proven alive, opened if need
+ * be.  Waits no longer than connect_timeout for a new one and
  * operation_timeout for one that is cut off.  Raises 55000, 53xxx, 58000,
  * 58030.
  */
 extern ZkSession *zkb_connect(ZkWait *wait);
 
 /*
- * Was the session's life proven so recently that what ZooKeeper last said of
- * its nodes can be believed?
+ * Whether the session was proven alive so recently that what ZooKeeper last
+ * said about its nodes can be believed.
  */
 extern bool zkb_is_fresh(const ZkSessionInfo *info);
 
 /*
- * Did the leader and a quorum confirm these nodes so recently, and did heartbeats
- * come so regularly before that, that none can have gone since but by somebody's
- * hand?  Ask before you ask whether one is known to be lost.
+ * Whether the leader and a quorum confirmed these nodes so recently, and
+ * heartbeats were so regular before that, that none can be gone unless
+ * somebody deleted it by hand.  Call this before checking whether one is known
+ * to be lost.
  */
 extern bool zkb_are_proven(ZkNode *const *nodes, int n);
 
 /*
- * The same of one that is about to be granted: recently is enough, since what
- * relies on it comes later.
+ * The same for nodes that are about to be granted: a recent confirmation is
+ * enough, since what relies on them comes later.
  */
 extern bool zkb_is_certain(ZkNode *const *nodes, int n);
 
-/* Why the latest session that is over has lost what it had */
+/* Why the last session that ended lost what it had */
 extern ZkLoss zkb_last_loss(void);
 
 typedef enum ZkProof
 {
 	ZKB_PROVEN,
-	ZKB_MISSING,				/* a node is gone, or closed to us: it is lost
-								 * now */
+	ZKB_MISSING,				/* a node is gone, or closed to us, and is now
+								 * marked as lost */
 	ZKB_OVER,					/* the session has ended */
 	ZKB_NO_ANSWER
 } ZkProof;
 
 /*
- * Ask the leader and a quorum whether the session lives, and these nodes of
- * it.  Waits until this time, for a reconnection too.  Raises only what ends
- * any wait, and 53200.  If it was answered, that was asked for less than a
- * third of the session timeout ago.
+ * Ask the leader and a quorum whether the session is alive and has these
+ * nodes.  Waits until this time, for a reconnection too.  Raises only what
+ * interrupts any wait, and 53200.  ZKB_PROVEN means that the question was
+ * asked less than a third of the session timeout ago.
  */
 extern ZkProof zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until);
 

@@ -24,19 +24,19 @@
 #error "zklock needs PostgreSQL 14 or later"
 #endif
 
-/* What pg_get_loaded_modules() shows (18) */
+/* pg_get_loaded_modules() shows this (18) */
 #if PG_VERSION_NUM >= 180000
 #define MODULE_MAGIC_COMPAT() PG_MODULE_MAGIC_EXT(.name = "zklock", .version = ZKLOCK_VERSION)
 #else
 #define MODULE_MAGIC_COMPAT() PG_MODULE_MAGIC
 #endif
 
-/* Before a declaration (18), where some compilers demand it */
+/* Goes before a declaration (18), where some compilers demand it */
 #ifndef pg_noreturn
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
-/* The prefix of our settings is ours alone: a misspelt one is an error */
+/* Reserve the prefix of our settings: a misspelt one is an error */
 static inline void
 reserve_guc_prefix_compat(const char *prefix)
 {
@@ -47,7 +47,7 @@ reserve_guc_prefix_compat(const char *prefix)
 #endif
 }
 
-/* All settings that there are */
+/* All settings of the server */
 static inline struct config_generic **
 guc_variables_compat(int *n)
 {
@@ -59,7 +59,7 @@ guc_variables_compat(int *n)
 #endif
 }
 
-/* What a check hook hands to its assign hook (16) */
+/* For what a check hook hands to its assign hook (16) */
 static inline void *
 guc_malloc_compat(size_t size)
 {
@@ -81,8 +81,8 @@ guc_free_compat(void *p)
 }
 
 /*
- * A wait event of our own (17), or "Extension".  Not in _PG_init: the
- * postmaster has no shared memory then.
+ * A wait event of our own (17), or "Extension".  Not to be called in _PG_init:
+ * the postmaster has no shared memory then.
  */
 static inline uint32
 wait_event_compat(const char *name)
@@ -95,7 +95,7 @@ wait_event_compat(const char *name)
 #endif
 }
 
-/* Which of this backend's transactions runs */
+/* The local id of this backend's current transaction */
 static inline LocalTransactionId
 lxid_compat(void)
 {
@@ -107,8 +107,8 @@ lxid_compat(void)
 }
 
 /*
- * Is the transaction one statement that cannot run in a transaction block?
- * Servers before 14.5 do not tell, and "no" does no harm.
+ * Whether the transaction is a single statement that cannot run in a
+ * transaction block.  Servers before 14.5 do not tell, and "no" does no harm.
  */
 static inline bool
 is_sole_statement_compat(void)
@@ -121,12 +121,12 @@ is_sole_statement_compat(void)
 }
 
 /*
- * Who may be unregistered while callbacks of the end of a transaction run: the one
- * that runs (16), or those that are yet to run.
+ * Which callbacks may be unregistered while those of the end of a transaction
+ * run: the running one (16), or only those that are yet to run.
  */
 #define CALLBACK_MAY_LEAVE_COMPAT (PG_VERSION_NUM >= 160000)
 
-/* The way a function returns a set, all of it at once */
+/* Prepare a function to return a set, all of it at once */
 static inline void
 init_srf_compat(FunctionCallInfo fcinfo)
 {

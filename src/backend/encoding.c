@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * encoding.c
- *	  Text between the server's encoding and ZooKeeper, which has UTF-8.
+ *	  Converts text between the server's encoding and ZooKeeper's UTF-8.
  *
  * PostgreSQL's own conversions raise an error for what they cannot convert.
- * That is right for a lock's path, but not for what a node tells of its owner,
- * nor for what other programs wrote into theirs.
+ * That is right for a lock's path, but not for what a node says about its
+ * owner, nor for what other programs wrote into their nodes.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,8 +19,8 @@
 #include "encoding.h"
 
 /*
- * Convert as much as can be, and append it; returns how many bytes of the input
- * that was.  Without a conversion, bytes are copied that are UTF-8.
+ * Convert as much of the input as possible, and append it; returns how many
+ * bytes of the input that was.  Without a conversion, valid UTF-8 is copied.
  */
 static int
 convert(StringInfo result, int from, int to, Oid proc, const char *str, int len)
@@ -43,7 +43,7 @@ convert(StringInfo result, int from, int to, Oid proc, const char *str, int len)
 	return done;
 }
 
-/* Is there a conversion, and which?  InvalidOid: none is needed. */
+/* Find the conversion; false if there is none, InvalidOid if none is needed */
 static bool
 find_conversion(int from, int to, Oid *proc)
 {
@@ -74,13 +74,13 @@ zkb_to_utf8(const char *str, int len)
 }
 
 /*
- * So much is converted at a time: where a conversion meets what it cannot
- * convert, it has perhaps looked at all of it, and does so again for what
- * follows.
+ * The number of bytes converted at a time.  A conversion that meets something
+ * it cannot convert may have looked at the whole input, and does so again for
+ * the rest.
  */
 #define PIECE		64
 
-/* Of ZooKeeper's text: a control character has so many bytes, another none */
+/* The length of a control character in ZooKeeper's text; 0 for any other */
 static int
 control_bytes(const char *str, int len)
 {
@@ -91,7 +91,7 @@ control_bytes(const char *str, int len)
 	return c == 0xc2 && len > 1 && ((unsigned char) str[1] & 0xe0) == 0x80 ? 2 : 0;
 }
 
-/* How much can be converted at once, without what is escaped in any case? */
+/* How many bytes can be converted before something that is always escaped */
 static int
 piece_length(int from, const char *str, int len, bool double_backslashes)
 {
@@ -104,7 +104,7 @@ piece_length(int from, const char *str, int len, bool double_backslashes)
 		if ((double_backslashes && str[n] == '\\') ||
 			(from == PG_UTF8 && control_bytes(str + n, len - n) > 0))
 			break;
-		/* what is no UTF-8 must not hide the beginning of what is */
+		/* invalid UTF-8 must not hide the beginning of valid UTF-8 */
 		for (int i = 1; from == PG_UTF8 && i < char_len && n + i < len; i++)
 		{
 			if (((unsigned char) str[n + i] & 0xc0) != 0x80)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * node_identity.c
- *	  What our nodes tell of their session: who holds or waits for a lock.
+ *	  What our nodes say about their session: who holds or waits for a lock.
  *
- * Lines of UTF-8, a name, a space, a value; so that they can be read with any
- * ZooKeeper client, too.  A line feed in a value is written as \n, a backslash
- * as \\.  Nothing here may fail for what a database, a role, or an application
- * is called: it would keep them from the lock.
+ * Each line of UTF-8 is a name, a space, and a value, so that any ZooKeeper
+ * client can show them.  A line feed in a value is written as \n, a backslash
+ * as \\.  Nothing here may fail because of the name of a database, a role, or
+ * an application: that would keep them from the lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +31,7 @@ const char *const zkb_field_names[ZKB_FIELDS] = {
 	"host", "pid", "database", "user", "application_name"
 };
 
-/* Bytes of a value, which is cut off there */
+/* A value is cut off after this many bytes */
 #define LONGEST_VALUE		256
 
 static void
@@ -46,7 +46,7 @@ put_line(StringInfo lines, ZkField field, const char *value)
 	appendStringInfo(lines, "%s ", zkb_field_names[field]);
 	for (const char *c = utf8; *c != '\0'; c++)
 	{
-		/* before a character, not in it */
+		/* cut between characters, not within one */
 		if (lines->len - start >= LONGEST_VALUE && (*c & 0xc0) != 0x80)
 			break;
 		if (*c == '\n')

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * node_identity.h
- *	  What our nodes tell of their session: who holds or waits for a lock.
+ *	  What our nodes say about their session: who holds or waits for a lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,17 +18,17 @@ typedef enum ZkField
 	ZKB_FIELDS
 } ZkField;
 
-/* As they stand before the values */
+/* The names that precede the values */
 extern const char *const zkb_field_names[ZKB_FIELDS];
 
 /*
- * This backend's lines, in UTF-8, as they are now; "" with publish_identity
- * off.  In memory of its own, until the next call.
+ * This backend's current lines, in UTF-8; "" if publish_identity is off.  The
+ * result is valid until the next call.
  */
 extern const char *zkb_identity_lines(void);
 
 /*
- * Read such lines, of whoever wrote them.  Each field is palloc'ed and in the
+ * Parse such lines, whoever wrote them.  Each field is palloc'ed and in the
  * server's encoding, or NULL.
  */
 extern void zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS]);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * path.c
- *	  The paths of locks: from what a user typed to what ZooKeeper gets.
+ *	  The paths of locks, from what a user typed to what ZooKeeper gets.
  *
  * Paths are checked here and nowhere else, before anything is sent: the
  * client library and the server each refuse some of what the other lets
@@ -25,7 +25,7 @@
 /*
  * What ZooKeeper's PathUtils.validatePath refuses: control characters,
  * surrogates, the private use area and the specials.  It looks at UTF-16, so
- * all beyond U+FFFF are surrogates to it.
+ * everything beyond U+FFFF is a surrogate to it.
  */
 static bool
 is_refused_character(pg_wchar c)
@@ -124,7 +124,7 @@ zkb_path_from_text(text *path)
 	char	   *utf8;
 	const char *wrong;
 
-	/* first, so that no huge one is converted, whatever its encoding */
+	/* checked first, so that no huge one is converted, whatever its encoding */
 	refuse_longer_than(VARSIZE_ANY_EXHDR(path), 4 * ZK_PATH_MAX);
 	utf8 = to_utf8(VARDATA_ANY(path), VARSIZE_ANY_EXHDR(path));
 	refuse_longer_than(strlen(utf8), ZK_PATH_MAX);

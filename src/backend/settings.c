@@ -3,13 +3,13 @@
  * settings.c
  *	  The settings (GUC variables) of zklock.
  *
- * Before the library is loaded, PostgreSQL knows nothing of them and keeps
- * whatever value somebody gives as it is.  When they are defined, a value that is
- * not valid, or that comes from somebody who may not set it, is dropped with a
- * WARNING, and the default stays.  But an option of the connection has by then
- * taken the place of what the administrator has set: anybody could get rid of,
- * say, zklock.root.  So what was dropped is remembered, and as long as nothing
- * else has been set no session is opened.
+ * Before the library is loaded, PostgreSQL does not know them and keeps any
+ * value as it is.  When they are defined, a value that is invalid, or that
+ * comes from somebody who may not set it, is dropped with a WARNING, and the
+ * default stays.  But by then an option of the connection has replaced what
+ * the administrator has set: anybody could get rid of, say, zklock.root.  So
+ * dropped values are remembered, and no session is opened as long as nothing
+ * else has been set.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,7 +27,7 @@ const char *zklock_servers = "";
 char	   *zklock_root;
 int			zklock_session_timeout;
 
-/* of an enum, PostgreSQL 16 asserts the boot value */
+/* PostgreSQL 16 asserts that an enum has its boot value */
 int			zklock_node_style = ZKP_CURATOR;
 char	   *zklock_tls_ca_file;
 char	   *zklock_tls_cert_file;
@@ -44,11 +44,11 @@ char	   *zklock_auth_file;
 bool		zklock_publish_identity;
 
 /*-------------------------------------------------------------------------
- * What they are
+ * The settings
  *-------------------------------------------------------------------------
  */
 
-static char *hosts;				/* as it was set */
+static char *hosts;				/* the value as it was set */
 
 static bool
 check_hosts(char **newval, void **extra, GucSource source)
@@ -228,20 +228,21 @@ define_settings(void)
 }
 
 /*-------------------------------------------------------------------------
- * What became of those that were set before
+ * Settings that were set before the library was loaded
  *-------------------------------------------------------------------------
  */
 
-/* Those that were set, and then those of them that have lost it */
+/* The settings that had a value, and later those of them that have lost it */
 typedef struct Dropped
 {
 	char	   *name;
-	bool		by_client;		/* an option of the connection took its place */
+	bool		by_client;		/* it was replaced by an option of the
+								 * connection */
 } Dropped;
 
 static List *dropped = NIL;
 
-/* What a session sets for itself does not take the place of anything */
+/* What a session sets for itself replaces nothing */
 static bool
 is_configured(const struct config_generic *setting)
 {
@@ -285,9 +286,9 @@ find_setting(const char *name)
 }
 
 /*
- * What an administrator has mended by a reload is in force.  Where a connection
- * began with an option that was refused, a reload may bring another value than
- * the one that was lost, so that this stays.
+ * A value that an administrator has corrected by a reload is in effect.  If
+ * the connection began with an option that was refused, a reload may bring a
+ * value other than the lost one, so such a setting stays in the list.
  */
 static void
 forget_those_in_force(bool reloaded)
@@ -299,7 +300,7 @@ forget_those_in_force(bool reloaded)
 		Dropped    *d = lfirst(cell);
 		const struct config_generic *setting = find_setting(d->name);
 
-		/* the user's own cannot do harm */
+		/* a user's own setting can do no harm */
 		if (setting == NULL || setting->context == PGC_USERSET ||
 			(is_configured(setting) && !(reloaded && d->by_client)))
 			dropped = foreach_delete_current(dropped, cell);
@@ -318,7 +319,7 @@ zklock_refuse_dropped_settings(void)
 	{
 		const char *name = ((Dropped *) lfirst(cell))->name;
 
-		/* for as long as a superuser's SET, or a function's, is in force */
+		/* a superuser's SET, or a function's, is in effect for now */
 		if (find_setting(name)->source > PGC_S_CLIENT)
 			continue;
 		ereport(ERROR,

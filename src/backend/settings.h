@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_SETTINGS_H
 #define ZKLOCK_SETTINGS_H
 
-/* read when a ZooKeeper session opens, and in force until it ends */
+/* read when a ZooKeeper session opens, and in effect until it ends */
 extern const char *zklock_servers;	/* zklock.hosts, as hosts.h makes it; ""
 									 * for none */
 extern int	zklock_session_timeout; /* ms */
@@ -19,7 +19,7 @@ extern char *zklock_tls_key_file;
 extern char *zklock_tls_crl_file;
 extern bool zklock_tls_verify_host;
 
-/* in force at once */
+/* in effect at once */
 extern char *zklock_root;
 extern int	zklock_node_style;	/* ZkpStyle */
 
@@ -48,12 +48,12 @@ typedef enum ZklockGuard
 
 extern int	zklock_commit_guard;	/* ZklockGuard */
 
-/* When the library is loaded */
+/* Called when the library is loaded */
 extern void zklock_define_settings(void);
 
 /*
- * Raises 42501 if a setting of the superuser's has lost the value that it was
- * given before the library was loaded
+ * Raises 42501 if a superuser's setting has lost the value that it was given
+ * before the library was loaded.
  */
 extern void zklock_refuse_dropped_settings(void);
 

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * tls_settings.c
- *	  The settings of TLS, zklock.tls_*.
+ *	  The TLS settings, zklock.tls_*.
  *
- * Names of files: what is in them, tls.c reads.  No message has such a name;
- * that of the setting says as much, to whoever may see it.
+ * They are names of files, which zk/tls.c reads.  No message contains such a
+ * name; the name of the setting says as much, to whoever may see its value.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,7 +14,7 @@
 #include "tls_settings.h"
 
 static char *kept = NULL;		/* all settings in one text, malloc'ed */
-static char reason[256];		/* why the files are of no use */
+static char reason[256];		/* why the files cannot be used */
 
 static char *
 settings(void)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tls_settings.h
- *	  What the settings zklock.tls_* ask for.
+ *	  The TLS settings, zklock.tls_*.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,19 +10,19 @@
 
 #include "zk/session.h"
 
-/* Keep a copy of the settings; false: memory is out */
+/* Keep a copy of the settings; false if out of memory */
 extern bool zkb_tls_keep(void);
 
-/* Are they other ones than those that were kept last? */
+/* Whether the settings differ from the copy kept last */
 extern bool zkb_tls_changed(void);
 
 /*
- * Is there to be TLS?  Raises an error if that is asked for in a way that
- * cannot be: never a connection in clear instead.
+ * Whether the settings ask for TLS.  Raises an error if that cannot be
+ * satisfied, rather than use an unencrypted connection.
  */
 extern bool zkb_tls_wanted(void);
 
-/* The files, read; or NULL, and then zkb_tls_raise says why */
+/* Read the files.  If the result is NULL, zkb_tls_raise says why. */
 extern ZkTls *zkb_tls_read(void);
 extern void zkb_tls_raise(void);
 

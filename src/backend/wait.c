@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * wait.c
- *	  Waiting for ZooKeeper, in a way that can always be ended.
+ *	  Waiting for ZooKeeper, in a way that can always be interrupted.
  *
- * All waits of zklock inside a transaction are this one: on the session's
- * descriptor, and on the process latch, so that cancel, terminate,
+ * Every wait of zklock inside a transaction is here: for the session's
+ * descriptor and the process latch, so that cancel, terminate,
  * statement_timeout and the postmaster's death end it at once.
  *
  * lock_timeout needs help: PostgreSQL arms its timer only in its own lock
- * manager, so the limit is counted here and its own error raised.
+ * manager, so we track the limit here and raise PostgreSQL's own error.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +25,7 @@
 #include "settings.h"
 #include "wait.h"
 
-/* How long cancel may have to wait */
+/* How long a cancel may go unnoticed */
 #define SOON_MS				2
 
 static const char *const event_names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck", "ZklockLook"};
@@ -42,7 +42,7 @@ zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 {
 	int64		now = zks_now();
 
-	/* here, where it may fail: the end of a transaction may not */
+	/* this may fail, which the end of a transaction must not */
 	for (int i = 0; i < lengthof(event_ids); i++)
 	{
 		if (event_ids[i] == 0)
@@ -51,7 +51,7 @@ zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 
 	wait->try_until = ZKS_NEVER;
 
-	/* what would overflow waits without limit */
+	/* a timeout that would overflow means no limit */
 	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / ZKS_MS)
 		wait->deadline = ZKS_NEVER;
 	else
@@ -82,9 +82,10 @@ zkb_wait_event(ZkWaitEvent event)
 }
 
 /*
- * WaitLatchOrSocket makes an epoll set, and throws it away: as much work as the
- * rest of a wait.  An answer mostly comes sooner than that is worth.  So short a
- * sleep need not hear the latch; a signal that interrupts the statement ends it.
+ * WaitLatchOrSocket creates an epoll set and throws it away, which is as much
+ * work as the rest of a wait; most answers come too soon for that to be
+ * worthwhile.  A sleep this short need not watch the latch; a signal that
+ * interrupts the statement ends it.
  */
 static bool
 comes_soon(int fd, int64 ms, uint32 event)

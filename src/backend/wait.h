@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait.h
- *	  Waiting for ZooKeeper, in a way that can always be ended.
+ *	  Waiting for ZooKeeper, in a way that can always be interrupted.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,8 +15,8 @@ typedef struct ZkWait
 {
 	int64		deadline;		/* of the timeout argument, or ZKS_NEVER */
 	int64		lock_deadline;	/* of lock_timeout, or ZKS_NEVER */
-	int64		try_until;		/* when one that may not wait for others must
-								 * know, or ZKS_NEVER */
+	int64		try_until;		/* when a call that may not wait for others
+								 * must have its answer, or ZKS_NEVER */
 } ZkWait;
 
 typedef enum ZkWaitEvent
@@ -29,31 +29,33 @@ typedef enum ZkWaitEvent
 } ZkWaitEvent;
 
 /*
- * timeout_ms < 0: no limit.  lock_timeout counts for calls that wait for
- * others, not for those that only try.
+ * timeout_ms < 0 means no limit.  lock_timeout applies to calls that wait for
+ * others, not to those that only try.
  */
 extern void zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout);
 
-/* For a wait of one's own, by whoever has called zkb_wait_begin once; never fails */
+/*
+ * For a caller with a wait of its own, after one zkb_wait_begin; never fails
+ */
 extern uint32 zkb_wait_event(ZkWaitEvent event);
 
-/* The time at which so many ms from now are over */
+/* The time that is this many ms from now */
 extern int64 zkb_deadline(int ms);
 
 /*
- * A call that may not wait for others has a session now: whatever it asks, and
- * however often this is said, operation_timeout from now is for all of it
+ * A call that may not wait for others has a session now.  All that it asks
+ * must be answered within operation_timeout of the first call of this.
  */
 extern void zkb_wait_limit_try(ZkWait *wait);
 
-/* When what is asked now must be answered */
+/* When a request that is sent now must be answered */
 extern int64 zkb_wait_answer_due(const ZkWait *wait);
 
 /*
- * Wait until something has changed in the session, until this time, or the
- * call's deadline; whichever it was, look again.  Returns false when one of
- * the times is over.  Raises 55P03 at lock_timeout's; cancel and terminate
- * end it as they end any statement.
+ * Wait until something has changed in the session, until this time, or until
+ * the call's deadline; the caller must then look again.  Returns false once
+ * one of the times has passed.  Raises 55P03 when lock_timeout expires; cancel
+ * and terminate end it as they end any statement.
  */
 extern bool zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);
 

@@ -3,43 +3,44 @@
  * acquire.c
  *	  Taking locks: the conversation with ZooKeeper.
  *
- * The create of our node and a list of its directory are sent together; the
- * answers come in the order of the requests, so the list shows us in our
- * place: a free lock costs one round trip.  Where others stand before us, the
- * two nearest are watched, and our own node.  When the farther goes, the list
- * is read again while the nearer still stands; so when that goes, we mostly
- * know already that nobody else is left, and hold the lock without asking:
- * numbers only grow, nobody can have come in before us.
+ * The create of our node and a list of its directory are sent together.
+ * Answers come in the order of the requests, so the list shows our place in
+ * the queue, and a free lock costs one round trip.  If others are ahead of us,
+ * we watch the two nearest ones and our own node.  When the farther one goes,
+ * the list is read again while the nearer one still stands; so when that one
+ * goes, we mostly know already that nobody else is left, and hold the lock
+ * without asking: numbers only grow, so nobody can have come in before us.
  *
- * Three things make that last step unsafe (besides what protocol.c knows of
+ * Three things make that last step unsafe (besides what protocol.c knows about
  * the numbers), and then the list is read again: a reconnection (missed events
- * are replayed in no order), a watch on our own node that is not in force (an
- * expiry would have shown first, on the same connection), and a process that
- * was stopped (what it reads then is old).
+ * are replayed in no particular order), a watch on our own node that is not
+ * armed (an armed one would have shown an expiry first, on the same
+ * connection), and a process that was stopped (what it reads then is old).
  *
- * A reader has one more way to its turn: the writer before it stays, but its
- * data comes to say that it is a reader now.  The watch tells when it changes,
- * and brings the data when it is set anew.
+ * A reader's turn can come in one more way: the writer before it stays, but
+ * its data changes to say that it is a reader now.  The watch tells when the
+ * data changes, and brings the data when it is set anew.
  *
- * A semaphore is the same queue with more who hold.  The first of those who
- * wait watches the directory itself, since whoever goes makes room for it; each
- * other one the waiter right before it, who says in its node's data when it is
- * granted its place.  So a freed place wakes one, and then the next to take
- * its turn at watching.  One that says so while we see others before it has
- * no more to say, and we watch the directory instead.  One that says nothing
- * may be a machine that stands still: so each looks now and then, the sooner
- * the nearer it is to its turn.  Where numbers of places differ, any so many of
- * those before us are watched as there are places for us; as long as they stand
- * we do not hold.
+ * A semaphore is the same queue with more holders.  The first waiter watches
+ * the directory itself, since anyone who leaves makes room for it; each other
+ * waiter watches the one right before it, which says in its node's data when
+ * it is granted its place.  So a freed place wakes one waiter, and then the
+ * next one, which takes over watching the directory.  If a waiter says so
+ * while we see others before it, it has nothing more to tell, and we watch the
+ * directory instead.  A waiter that says nothing may be on a machine that has
+ * stalled: so each looks by itself now and then, the sooner the nearer it is
+ * to its turn.  If the numbers of places differ, we watch as many of those
+ * before us as there are places for us; as long as they stand, we do not hold.
  *
- * Several locks at once are made by one transaction, so that two such calls
- * stand in the same order everywhere.  The first that is taken, in the order
- * of the paths, is waited for; the nodes behind it are given up for as long,
- * so that nobody waits for what we only wait for ourselves.  Whoever waits
- * holds only what comes before: nobody can wait in a circle.
+ * The nodes of several locks are created in one ZooKeeper transaction, so that
+ * two such calls have the same order everywhere.  We wait for the first lock,
+ * in the order of the paths, that somebody else has; the nodes after it are
+ * given up meanwhile, so that nobody waits for a lock that we do not hold yet
+ * either.  A waiter holds only locks that come before, so such calls cannot
+ * deadlock.
  *
- * Each round is bound to one session.  When that ends, or a node of ours is
- * deleted by somebody, a new round begins, at the end of the queues.
+ * Each round is bound to one session.  When that ends, or somebody deletes a
+ * node of ours, a new round begins, at the end of the queues.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,15 +55,15 @@
 #include "backend/settings.h"
 
 /*
- * So often an answer is asked for anew at once; then after pauses, each twice
- * as long as the one before, up to a second.
+ * An answer is asked for again at once this many times, then after pauses,
+ * each twice as long as the one before, up to a second.
  */
 #define AT_ONCE			3
 #define FIRST_PAUSE_MS	4
 #define MOST_DOUBLINGS	8
 #define FORGOTTEN_MS	10000
 
-/* So many nodes are read at a time: see inspect.c */
+/* The number of nodes read at a time: see inspect.c */
 #define WINDOW			1000
 
 typedef struct Blocker
@@ -71,17 +72,21 @@ typedef struct Blocker
 	char	   *name;
 } Blocker;
 
-/* Our place in one queue; what is under way there, so that an error can undo it */
+/*
+ * Our place in one queue, and what is under way there, so that an error can
+ * undo it
+ */
 typedef struct Place
 {
 	ZkTarget   *target;
 	ZkNode	   *node;
 	ZkRequest  *list;
 	ZkRequest  *check;			/* of our node, sent along with it; or NULL */
-	bool		list_fresh;		/* it was asked of the leader */
-	int			leftovers;		/* of ours, which it may show */
-	uint32		list_epoch;		/* the connection that the last one came by */
-	bool		by_changes;		/* any change of the directory may tell */
+	bool		list_fresh;		/* the leader was asked */
+	int			leftovers;		/* nodes of ours to be deleted that it may
+								 * show */
+	uint32		list_epoch;		/* the connection by which the last list came */
+	bool		by_changes;		/* we wait for any change of the directory */
 	ZkWatch    *changes;		/* armed by the list, if so */
 	bool		behind;			/* the last list showed others before us */
 	bool		tell;			/* others wait to hear that we hold */
@@ -97,7 +102,7 @@ typedef struct Call
 	bool		may_wait;
 	bool		waited;
 	ZkWait	   *wait;
-	int			in_vain;		/* how often we have asked again, lately */
+	int			in_vain;		/* how often we have asked again lately */
 	int64		asked_again_at;
 	ZkSession  *session;
 	Place	   *places;
@@ -116,8 +121,8 @@ typedef enum Verdict
 {
 	GRANTED,
 	TAKEN,						/* somebody else has it, and time is up */
-	WAIT_ON,					/* nothing has happened */
-	LIST_AGAIN,					/* something changed: look at the queue */
+	WAIT_ON,					/* nothing has happened so far */
+	LIST_AGAIN,					/* something changed: list the queue again */
 	START_AGAIN					/* our node is gone: queue again */
 } Verdict;
 
@@ -172,7 +177,7 @@ drop_watches(Call *c, Place *p)
 	p->blockers = NULL;
 }
 
-/* Nothing is left behind, but a node that was granted */
+/* Leave nothing behind, except a node that was granted */
 static void
 drop_place(Call *c, Place *p)
 {
@@ -186,7 +191,7 @@ drop_place(Call *c, Place *p)
 	p->by_changes = p->behind = p->tell = false;
 }
 
-/* This and all that come after it */
+/* Drop this place and all that come after it */
 static void
 drop_from(Call *c, int first)
 {
@@ -210,9 +215,9 @@ raise_no_use(void)
 }
 
 /*
- * What was answered is of no use, so it has to be asked again.  That happens
- * when things change meanwhile; but a server that goes on like this shall
- * neither keep a call that may not wait, nor be asked without a pause.
+ * The answer was of no use, so we must ask again.  That happens when things
+ * change meanwhile; but a server that goes on like this must neither hold up a
+ * call that may not wait, nor be asked without a pause.
  */
 static void
 ask_after_pause(Call *c, int doublings)
@@ -242,9 +247,9 @@ ask_again(Call *c)
 }
 
 /*
- * Wait for something that ZooKeeper owes us since a moment ago.  While the
- * connection is cut that may take until it is back; what is raised then says
- * so.  Returns false when the session is over.
+ * Wait for an answer that ZooKeeper owes us.  If the connection is broken,
+ * that may last until it is restored, and the error says so.  Returns false
+ * when the session is over.
  */
 static bool
 await_something(Call *c, int64 until)
@@ -259,7 +264,9 @@ await_something(Call *c, int64 until)
 	return true;
 }
 
-/* Until what ZooKeeper says can be believed; false when the session is over */
+/*
+ * Wait until ZooKeeper's answers can be believed; false if the session is over
+ */
 static bool
 await_fresh(Call *c, int64 until)
 {
@@ -294,13 +301,13 @@ send_list(Call *c, Place *p, bool fresh)
 		zks_list(c->session, p->target->dir, fresh);
 	if (p->list == NULL)
 		raise_no_memory();
-	drop_changes(c, p);			/* which takes nothing from the new one */
+	drop_changes(c, p);			/* this does not affect the new one */
 	p->changes = changes;
 }
 
 /*
- * Is time up for one who stood behind others a moment ago, and is just looking
- * again?  Somebody else had it for all that time.
+ * Whether the time is up for a waiter that was behind others a moment ago, and
+ * is only looking again.  Somebody else was ahead all that time.
  */
 static bool
 is_too_late(Call *c, Place *p)
@@ -312,9 +319,9 @@ is_too_late(Call *c, Place *p)
 }
 
 /*
- * The children of the lock.  A list that was lost with its connection is
- * asked for again, fresh: the next server may lag behind.  Returns false when
- * the session is over, or time is; an answer of ZKS_NO_NODE is one.
+ * Wait for the lock's children.  A list that was lost with its connection is
+ * requested again, fresh, since the next server may lag behind.  Returns false
+ * when the session is over, or time is up; ZKS_NO_NODE is a valid answer.
  */
 static bool
 await_list(Call *c, Place *p, ZkAnswer *answer)
@@ -334,7 +341,7 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 		}
 		if (answer->rc == ZKS_OK || answer->rc == ZKS_NO_NODE)
 		{
-			/* an answer that lay unread while we were stopped says nothing */
+			/* an answer that lay unread while we were stopped proves nothing */
 			zks_info(c->session, &info);
 			if (zkb_is_fresh(&info))
 			{
@@ -348,13 +355,13 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 			return false;
 		CHECK_FOR_INTERRUPTS();
 		if (asked > 1)
-			ask_again(c);		/* not only the one that went with its
-								 * connection */
+			ask_again(c);		/* the first repeat, after a lost connection,
+								 * needs no pause */
 		send_list(c, p, true);
 	}
 }
 
-/* Until we know what became of our create */
+/* Wait until we know what became of our create */
 static void
 await_node(Call *c, Place *p, ZkNodeInfo *node)
 {
@@ -367,7 +374,7 @@ await_node(Call *c, Place *p, ZkNodeInfo *node)
 			return;
 		if (!await_something(c, until))
 		{
-			/* the session is over; its thread is about to say so of the node */
+			/* the session is over; its thread is about to mark the node */
 			node->state = ZKN_LOST;
 			return;
 		}
@@ -388,8 +395,8 @@ send_read(Call *c, Place *p, const char *name)
 }
 
 /*
- * Read these contenders' nodes, as many as may be in one flight.  Returns false
- * when that cannot be had from this connection.
+ * Read these contenders' nodes, up to WINDOW at a time.  Returns false if this
+ * connection cannot deliver them.
  */
 static bool
 read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
@@ -414,7 +421,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 			zkb_raise(answers[i].rc, p->target->path);
 		until = zkb_wait_answer_due(c->wait);
 	}
-	/* what lay unread while we were stopped says nothing */
+	/* answers that lay unread while we were stopped prove nothing */
 	zks_info(c->session, &info);
 	return zkb_is_fresh(&info);
 }
@@ -435,9 +442,9 @@ free_queue(ListedQueue *queue)
 }
 
 /*
- * Where numbers do not tell the order, the transactions do.  False: who was
- * here a moment ago may have been replaced by one whom the list does not show,
- * a reader in the place of a writer.
+ * Where sequence numbers do not tell the order, the creating transactions do.
+ * False if somebody in the list may have been replaced by one whom it does not
+ * show: a reader in the place of a writer.
  */
 static bool
 fill_in_czxids(Call *c, Place *p, ListedQueue *queue)
@@ -469,8 +476,8 @@ fill_in_czxids(Call *c, Place *p, ListedQueue *queue)
 }
 
 /*
- * What does this list say to us, or, with node NULL, to one who comes now?
- * False: nothing for certain; it must be read again.
+ * Work out what this list means for us, or, with node NULL, for a newcomer.
+ * False if that is not certain, and the list must be read again.
  */
 static bool
 look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
@@ -478,7 +485,7 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 	ZkNodeInfo	own;
 	int			listed;
 
-	/* one that has gone since then would look like another's */
+	/* a node of ours that is gone since then would look like another's */
 	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
 		return false;
 	queue->contenders = palloc_extended(Max(answer->nchildren, 1) * sizeof(ZkpContender),
@@ -494,14 +501,14 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 	zkp_look(queue->contenders, queue->n, node != NULL ? node->name : NULL,
 			 p->target->own != NULL ? own.name : NULL, &c->want, &queue->view);
 
-	/* others see as waiting who holds by what was left out */
+	/* without what was left out we hold, but others still see us as waiting */
 	p->tell = queue->view.tell || (queue->n < listed && c->want.permits > 1);
 	return true;
 }
 
 /*
- * Others are before us, and we do not wait.  Has the holder of the one
- * exclusive node become a reader, as its data would tell?
+ * Others are before us, and we do not wait.  But if all that is in our way is
+ * one exclusive node, its data may say that its holder is a reader now.
  */
 static Verdict
 look_closer(Call *c, Place *p, const ListedQueue *queue)
@@ -521,8 +528,8 @@ look_closer(Call *c, Place *p, const ListedQueue *queue)
  */
 
 /*
- * Make our nodes, this one and all that come after it.  GRANTED means only
- * that they are there, with lists sent.
+ * Create our nodes, this one and all that come after it.  GRANTED means only
+ * that they exist, and that lists were requested.
  */
 static Verdict
 join_queues(Call *c, int first)
@@ -555,7 +562,7 @@ join_queues(Call *c, int first)
 			await_node(c, &c->places[i], &node);
 			if (node.state == ZKN_LOST ||
 				(node.state != ZKN_PRESENT && zks_is_doubtful(node.rc)))
-				again = true;	/* or another was refused */
+				again = true;	/* unless another one was refused */
 			else if (node.state != ZKN_PRESENT)
 				refused = &c->places[i];
 		}
@@ -570,7 +577,7 @@ join_queues(Call *c, int first)
 		if (node.rc != ZKS_NO_NODE || (late && parents))
 			zkb_raise(node.rc, refused->target->path);
 
-		/* no parent yet, or ZooKeeper reaped it just now */
+		/* there is no parent yet, or ZooKeeper has just removed it */
 		if (late)
 			zkb_raise_no_answer(c->wait);
 		parents = true;
@@ -579,8 +586,8 @@ join_queues(Call *c, int first)
 }
 
 /*
- * Can this watch still tell us what we want to know?  It has perhaps done so:
- * the event often comes right behind the list that still shows the node.
+ * Whether this watch can still tell us what we want to know, or has done so:
+ * the event often comes right after the list that still shows the node.
  */
 static bool
 is_of_use(Call *c, const Blocker *blocker)
@@ -604,7 +611,7 @@ set_watch(Call *c, Place *p, Blocker *blocker)
 	ZkWatch    *old = blocker->watch;
 
 	/*
-	 * the new one first: then the old one need not be taken away at the
+	 * set the new one first: then the old one need not be removed at the
 	 * server
 	 */
 	blocker->watch = zks_watch(c->session, path);
@@ -616,8 +623,8 @@ set_watch(Call *c, Place *p, Blocker *blocker)
 }
 
 /*
- * Watch those whom the view names, and our own node.  Watches that are on the
- * right node already are kept; both lists are in the order of the names.
+ * Watch those whom the view names, and our own node.  Watches that are already
+ * on the right node are kept; both lists are sorted by name.
  */
 static void
 watch_queue(Call *c, Place *p, const ListedQueue *queue)
@@ -632,7 +639,7 @@ watch_queue(Call *c, Place *p, const ListedQueue *queue)
 		names[i] = queue->contenders[queue->view.watch[i]].name;
 	qsort(names, n, sizeof(char *), pg_qsort_strcmp);
 
-	/* all of old and new must be reachable for drop_place at any time */
+	/* drop_place must find all of the old and the new ones at any time */
 	p->blockers = palloc0((n + nold) * sizeof(Blocker));
 	p->nblockers = n + nold;
 	for (int i = 0; i < nold; i++)
@@ -665,8 +672,8 @@ watch_queue(Call *c, Place *p, const ListedQueue *queue)
 }
 
 /*
- * One of those before us is gone or has stopped to hold us up, and the last
- * list showed nobody else to wait for.  Do we hold the lock for certain?
+ * One of those before us is gone or no longer blocks us, and the last list
+ * showed nobody else to wait for.  Whether we hold the lock for certain.
  */
 static bool
 is_our_turn(Call *c, Place *p)
@@ -674,7 +681,7 @@ is_our_turn(Call *c, Place *p)
 	ZkNodeInfo	node;
 	ZkSessionInfo info;
 
-	/* the session last: had it reconnected meanwhile, the epoch would tell */
+	/* read the session last: if it has reconnected meanwhile, the epoch tells */
 	zkn_info(c->session, p->node, &node);
 	zks_info(c->session, &info);
 	return node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&
@@ -692,9 +699,9 @@ look_at_changes(Call *c, Place *p)
 }
 
 /*
- * The waiter of a semaphore that we have watched holds, or is gone.  Mostly that
- * makes us the first; from now on we watch the directory, which will do also if
- * it does not.
+ * The waiter for a semaphore that we have watched has its place, or is gone.
+ * Mostly that makes us the first; from now on we watch the directory, which
+ * works even if it does not.
  */
 static Verdict
 watch_changes(Place *p)
@@ -704,11 +711,11 @@ watch_changes(Place *p)
 }
 
 /*
- * What the watches say by now.  GRANTED: what the list has shown is enough to
- * know that it is our turn.  pending tells whether one of them has not been
- * answered.  A node whose data has changed is watched again at once, which
- * brings the data; or the queue is, where that is all it can have said.  Raises
- * when ZooKeeper refused one.
+ * Look at what the watches say now.  GRANTED means that, with what the list
+ * showed, we know that it is our turn.  The flag *pending returns whether one
+ * of them has not been answered.  A node whose data has changed is watched
+ * again at once, which brings the data; for a semaphore we know what it says,
+ * and watch the directory instead.  Raises if ZooKeeper refused a watch.
  */
 static Verdict
 look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pending)
@@ -776,7 +783,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		int64		look_at = ZKS_NEVER;
 
 		/*
-		 * The session first: what is read of the watches after it can only be
+		 * Read the session first: what the watches say after that can only be
 		 * newer.
 		 */
 		zks_info(c->session, &info);
@@ -800,7 +807,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			else
 				armed_by = zkb_deadline(zklock_operation_timeout);
 
-			/* who would tell us may be unable to */
+			/* the one that would tell us may be unable to */
 			if (view->ahead > 0 && !p->by_changes)
 				look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
 		}
@@ -831,8 +838,7 @@ raise_deadlock(const char *path)
 }
 
 /*
- * The others are before us.  So much for those that come later; and now wait
- * here, if we may.
+ * Others are before us.  Give up the later places, and wait here, if we may.
  */
 static Verdict
 stand_in_queue(Call *c, int at, ListedQueue *queue)
@@ -853,7 +859,7 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 	zks_gather(c->session);
 	watch_queue(c, p, queue);
 	if (p->by_changes && p->changes == NULL)
-		return LIST_AGAIN;		/* with the watch on the directory */
+		return LIST_AGAIN;		/* this time with the watch on the directory */
 	outcome = await_turn(c, p, &queue->view);
 	if (outcome == TAKEN)
 		zkb_counters.timeouts++;
@@ -861,10 +867,11 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 }
 
 /*
- * It is our turn, if our node is still there.  What the list and the events say
- * of others cannot get worse, but a server that is cut off from its leader, or a
- * leader from its quorum, would show us our own long after it is gone.  So it must
- * have been confirmed by a quorum: by its create, a heartbeat, or a check.
+ * It is our turn, if our node still exists.  What the list and the events say
+ * about others cannot get worse, but a server that is cut off from its leader,
+ * or a leader from its quorum, would show us our own node long after it is
+ * gone.  So a quorum must have confirmed it: by its create, a heartbeat, or a
+ * check.
  */
 static Verdict
 confirm_turn(Call *c, Place *p)
@@ -875,7 +882,7 @@ confirm_turn(Call *c, Place *p)
 	if (zkb_is_certain(&p->node, 1))
 		return GRANTED;
 	if (p->check == NULL)
-		return LIST_AGAIN;		/* and with it comes a check */
+		return LIST_AGAIN;		/* a check is sent along with it */
 	while (!zks_answered(c->session, p->check, &answer))
 	{
 		if (!await_something(c, until))
@@ -895,7 +902,7 @@ confirm_turn(Call *c, Place *p)
 	}
 }
 
-/* In the same flight as a list */
+/* Check our node, together with a list */
 static void
 send_check(Call *c, Place *p)
 {
@@ -908,7 +915,9 @@ send_check(Call *c, Place *p)
 		raise_no_memory();
 }
 
-/* In one queue, in which we have a node, and a list is on its way */
+/*
+ * Take our turn in one queue, where we have a node and have requested a list
+ */
 static Verdict
 take_turn(Call *c, int at)
 {
@@ -926,7 +935,7 @@ take_turn(Call *c, int at)
 
 		if (p->list == NULL)
 		{
-			/* after a reconnection, from a server that may lag behind */
+			/* after a reconnection, the new server may lag behind */
 			zks_info(c->session, &info);
 			zks_gather(c->session);
 			send_list(c, p, info.epoch != p->list_epoch || fresh);
@@ -952,7 +961,7 @@ take_turn(Call *c, int at)
 		}
 		else if (!queue.view.self_seen)
 		{
-			/* do not give our place up for what a lagging server says */
+			/* do not give up our place because of a server that lags behind */
 			if (p->list_fresh)
 				return START_AGAIN;
 			fresh = true;
@@ -963,7 +972,7 @@ take_turn(Call *c, int at)
 		{
 			outcome = stand_in_queue(c, at, &queue);
 
-			/* nobody has gone; but then somebody may have come */
+			/* nobody has gone, though somebody may have come */
 			if (outcome == LIST_AGAIN && queue.view.need >= need)
 				ask_after_pause(c, p->by_changes ? 0 : MOST_DOUBLINGS);
 			need = Min(need, queue.view.need);
@@ -977,8 +986,8 @@ take_turn(Call *c, int at)
 }
 
 /*
- * All of them, in the order of the paths.  Where we had to wait, the nodes of
- * the paths behind are made only then.
+ * Take all locks, in the order of the paths.  After a wait, the nodes of the
+ * later paths are created again.
  */
 static Verdict
 take_turns(Call *c)
@@ -998,15 +1007,16 @@ take_turns(Call *c)
 }
 
 /*
- * Would a newcomer have to wait?  Asked of the leader, since a follower may
- * still show, or not yet show, another.  Writes nothing.
+ * Find out whether a newcomer would have to wait.  The leader is asked, since
+ * a follower may still show, or not yet show, another contender.  Writes
+ * nothing.
  */
 static Verdict
 look_first(Call *c)
 {
 	Verdict		outcome = GRANTED;
 
-	/* on one connection, what is asked after a fresh list is as fresh */
+	/* on one connection, whatever follows a fresh list is as fresh */
 	zks_gather(c->session);
 	for (int i = 0; i < c->n; i++)
 		send_list(c, &c->places[i], i == 0);
@@ -1032,7 +1042,8 @@ look_first(Call *c)
 }
 
 /*
- * What was granted first may have been lost while we waited for the rest.
+ * Whether we still have all: the first may have been lost while we waited for
+ * the rest.
  */
 static bool
 have_all(Call *c)
@@ -1074,7 +1085,7 @@ refuse_too_large(Call *c)
 	pfree(dirs);
 }
 
-/* The session, and what depends on it */
+/* Get the session, and what depends on it */
 static void
 begin_round(Call *c)
 {
@@ -1142,8 +1153,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	PG_CATCH();
 	{
 		/*
-		 * A FATAL error does not come here; it ends the process, and the
-		 * session with all its nodes.
+		 * A FATAL error does not get here; it ends the process, and with it
+		 * the session and all its nodes.
 		 */
 		drop_from(&c, 0);
 		if (zkb_peek() != NULL)

@@ -32,21 +32,21 @@ typedef enum ZkAcquired
 	ZKL_HELD,
 	ZKL_TAKEN,					/* somebody else has one of them, and time is
 								 * up */
-	ZKL_OWN_LOST				/* so are own nodes: the session may have
+	ZKL_OWN_LOST				/* an own node was lost: the session may have
 								 * ended */
 } ZkAcquired;
 
 /*
- * Take all of these, or none; the paths are in byte order, none twice.  With
- * may_wait, stand in the queues until the call's deadline; without, look once.
- * Raises when ZooKeeper could not be asked, 40P01 when an exclusive lock
- * cannot be had beside an own shared one, 54000 for too many; whatever happens,
- * no node is left but the granted ones.
+ * Take all of these, or none; the paths are in byte order, without
+ * duplicates.  With may_wait, wait in the queues until the call's deadline;
+ * without, look once.  Raises an error if ZooKeeper could not be asked, 40P01
+ * if an upgrade of our own shared lock would deadlock, 54000 if there are too
+ * many.  In any case, no nodes are left except the granted ones.
  */
 extern ZkAcquired zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
 							  bool may_wait, ZkWait *wait);
 
-/* Is this the name of a node near the end of its directory's numbers? */
+/* Whether this node's directory is about to run out of sequence numbers */
 extern bool zkl_is_high(const char *name);
 
 #endif							/* ZKLOCK_ACQUIRE_H */

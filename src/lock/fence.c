@@ -3,12 +3,12 @@
  * fence.c
  *	  The table of fencing tokens, zk_fences.
  *
- * A holder that slept through its lock does not know that there was another
- * since; the data does, once that has left its token here.  The row's lock
- * makes the order of tokens that of the writes: who comes second waits for the
- * first to end, and then sees its token.
+ * A holder that slept through its lock does not know that there has been
+ * another since; the data does, once that one has left its token here.  The
+ * row lock gives the writes the order of the tokens: the second writer waits
+ * for the first one's transaction to end, and then sees its token.
  *
- * A token that is there already is not written again: a holder may pass the
+ * A token that is already there is not written again: a holder may pass the
  * fence in each of a thousand transactions.
  *
  *-------------------------------------------------------------------------
@@ -28,7 +28,7 @@
 #include "backend/path.h"
 #include "fence.h"
 
-/* Locks the row, also where its token is not smaller and stays */
+/* Locks the row even if its token is not smaller and stays */
 #define RECORD \
 	"INSERT INTO %s AS fence (path, token) VALUES ($1, $2) " \
 	"ON CONFLICT (path) DO UPDATE SET token = excluded.token, recorded_at = DEFAULT " \
@@ -37,7 +37,10 @@
 #define LOOK \
 	"SELECT token FROM %s WHERE path = $1"
 
-/* Is it a table of the current user's?  A superuser's being one does not count */
+/*
+ * Whether this is a table that the current user owns; a superuser must own it,
+ * too
+ */
 static bool
 is_own_table(Oid relation)
 {
@@ -55,19 +58,19 @@ is_own_table(Oid relation)
 }
 
 /*
- * What our statement calls the table, until it has been analyzed; NULL while
- * statements are not ours
+ * The table's name in our statement, until that has been analyzed; NULL for
+ * all other statements.
  */
 static const char *table_to_find = NULL;
 
 static post_parse_analyze_hook_type next_post_parse_analyze = NULL;
 
 /*
- * Which table a name leads to is certain only when the statement has found and
- * locked it: until then its schema may be renamed, and another made in its place.
- * Whoever owns another table would have its triggers, or what its columns default
- * to, run as the function's owner, who is the current user here.  But nobody can
- * make a table that is ours.
+ * Which table a name refers to is certain only when the statement has found
+ * and locked it: until then its schema may be renamed, and another created in
+ * its place.  The owner of another table could have its triggers or column
+ * defaults run as the function's owner, who is the current user here.  But
+ * nobody else can create a table that we own.
  */
 static void
 analyze_hook(ParseState *pstate, Query *query, JumbleState *jstate)
@@ -107,9 +110,9 @@ watch_analysis(void)
 }
 
 /*
- * The table as SQL names it.  It lies in the schema of the function; but while
- * the statement runs, the one or the other may be dropped.  A name without a
- * schema would lead to a table of the caller's.
+ * The table's qualified name.  It lies in the schema of the function; but
+ * either may be dropped while the statement runs.  A name without a schema
+ * could refer to a table of the caller.
  */
 static char *
 find_table(Oid function)
@@ -148,7 +151,7 @@ execute(const char *command, const char *table, const char *path, int64 token, i
 	return (int) SPI_processed;
 }
 
-/* The token that is recorded; the row is ours, so it stays what it is */
+/* The recorded token; we have locked the row, so it cannot change */
 static int64
 recorded_token(const char *table, const char *path)
 {

@@ -10,10 +10,10 @@
 
 /*
  * Record that the holder with this token of the lock at this path (in UTF-8;
- * full_path has the root in front) is about to write.  Raises 40001 when a
- * greater one was here before.  Either way the path's row is locked to the end
- * of the transaction.  function: zk_fence, in whose schema the table is; the
- * current user is its owner.
+ * full_path includes the root) is about to write.  Raises 40001 if a greater
+ * one has already been recorded.  Either way the path's row is locked to the
+ * end of the transaction.  The argument function is zk_fence, in whose schema
+ * the table is; the current user is its owner.
  */
 extern void zkl_record_token(Oid function, const char *path, const char *full_path, int64 token);
 

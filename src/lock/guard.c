@@ -4,8 +4,8 @@
  *	  The commit guard: a transaction that relied on a lock does not commit
  *	  without it.
  *
- * What can be known is settled here, before COMMIT does what cannot be undone;
- * only this may raise.  When it runs, xact.c says.
+ * Everything that can be known is settled here, before COMMIT does what cannot
+ * be undone; only this may raise.  When it runs is decided in xact.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,8 +28,8 @@
  */
 
 /*
- * What the transaction with this local id has done.  That of another is void, so
- * nothing need be cleared when a transaction ends.
+ * What the transaction with this local id has done.  It is void for any other
+ * transaction, so nothing need be cleared when one ends.
  */
 typedef struct Deeds
 {
@@ -86,8 +86,8 @@ zkl_has_written(void)
 /*
  * A transaction relies on the locks that it took and did not roll back to a
  * savepoint, and, if it has written, on all that the session holds.  If one of
- * them is lost, or may be, it does not commit.  What is left is the time from
- * here to the commit record; zk_fence closes that.
+ * them is lost, or may be, it does not commit.  The gap that remains is the
+ * time from here to the commit record; zk_fence closes that.
  */
 
 static void
@@ -128,7 +128,7 @@ rely_on(Relied *relied, Lock *lock, uint64 run)
 	relied->nodes[relied->n++] = lock->grant.node;
 }
 
-/* Raises for what was lost, or doubted, when it was given back */
+/* Raises if a lock was lost, or in doubt, when it was released */
 static void
 find_relied(Relied *relied, bool writes)
 {
@@ -175,7 +175,7 @@ refuse_lost_at_commit(const Relied *relied)
 		raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
 }
 
-/* Returns one of the locks that the transaction relies on, if there is any */
+/* Returns one of the locks that the transaction relies on, or NULL */
 Lock *
 zkl_guard(bool writes)
 {
@@ -198,8 +198,7 @@ zkl_guard(bool writes)
 	zkb_wait_begin(&wait, -1, false);
 	proof = zkb_prove(relied.nodes, relied.n, &wait, zkb_deadline(zklock_operation_timeout));
 	if (proof != ZKB_NO_ANSWER)
-		refuse_lost_at_commit(&relied); /* what came with the answer counts,
-										 * too */
+		refuse_lost_at_commit(&relied); /* the answer may have brought a loss */
 	if (proof == ZKB_PROVEN)
 		return relied.locks[0];
 	raise_doubt_at_commit(relied.locks[0]);
@@ -214,8 +213,8 @@ zkl_guard_statement(void)
 }
 
 /*
- * What cannot be undone, and was judged before it began, is not refused once it
- * is done.  No other statement is part of such a transaction.
+ * A statement that cannot be undone, and was judged before it began, is not
+ * refused once it is done.  No other statement is part of such a transaction.
  */
 bool
 zkl_is_judged(void)
@@ -229,12 +228,13 @@ zkl_is_judged(void)
  */
 
 /*
- * PreCommit_Notify waits for a lock of the whole cluster, which a notifier keeps
- * while it waits for its synchronous standby: without end, maybe.  To take that
- * lock before the guard would be no better: postgres_fdw commits in between, and
- * a server that is this one, and notifies, too, would wait for us unseen.  So
- * waits for PostgreSQL's locks are bounded from the guard to the commit, as
- * lock_timeout does it, by what is left of the proof's time.
+ * PreCommit_Notify waits for a lock of the whole cluster, which a notifier
+ * keeps while it waits for its synchronous standby, possibly forever.  Taking
+ * that lock before the guard would be no better: postgres_fdw commits in
+ * between, and if its server is this one and also notifies, it would wait for
+ * us undetected.  So from the guard to the commit, waits for PostgreSQL's
+ * locks are bounded, in the way of lock_timeout, by the remaining validity of
+ * the proof.
  */
 static struct
 {
@@ -245,7 +245,7 @@ static struct
 	ErrorContextCallback context;
 }			bound;
 
-/* The error is not lock_timeout's, but the guard's */
+/* Turn lock_timeout's error into the guard's */
 static void
 explain_bound(void *arg)
 {
@@ -257,7 +257,7 @@ explain_bound(void *arg)
 	errhint(LOST_HINT(bound.lock));
 }
 
-/* By the user's lock_timeout, too: who finds his own time over has his own error */
+/* The user's lock_timeout still applies, with its own error */
 static void
 bound_next_wait(void)
 {
@@ -268,7 +268,7 @@ bound_next_wait(void)
 	LockTimeout = (int) Min(ms, INT_MAX);
 }
 
-/* Until two thirds of the session timeout: see zkb_is_fresh */
+/* The bound is two thirds of the session timeout: see zkb_is_fresh */
 void
 zkl_bound_waits(const Lock *lock)
 {
@@ -292,7 +292,9 @@ zkl_bound_next_wait(void)
 		bound_next_wait();
 }
 
-/* Does not fail.  After an error PostgreSQL has taken our context away itself. */
+/*
+ * Does not fail.  After an error, PostgreSQL has already removed our context.
+ */
 void
 zkl_unbound_waits(void)
 {

@@ -11,8 +11,8 @@
 #include "table.h"
 
 /*
- * Raises 40001 if a lock that the current transaction relies on is lost, or may
- * be.  Returns one of these locks, or NULL without any.
+ * Raises 40001 if a lock that the current transaction relies on is lost, or
+ * may be.  Returns one of these locks, or NULL if there are none.
  */
 extern Lock *zkl_guard(bool writes);
 
@@ -22,21 +22,22 @@ extern Lock *zkl_guard(bool writes);
  */
 extern void zkl_guard_statement(void);
 
-/* Was the only statement of this transaction judged that way? */
+/* Whether the only statement of this transaction was judged that way */
 extern bool zkl_is_judged(void);
 
-/* Has the transaction written, here or elsewhere? */
+/* Whether the transaction has written, here or elsewhere */
 extern bool zkl_has_written(void);
 
-/* What the current transaction has done; a subtransaction does not take it back */
+/* Note what the current transaction has done; no subtransaction undoes this */
 extern void zkl_wrote_elsewhere(void);
 extern void zkl_dropped_something(void);	/* which may be the extension */
 extern bool zkl_has_dropped_something(void);
 
 /*
- * From the guard to the commit, waits for PostgreSQL's locks are bounded by the
- * time for which the proof of this lock is good; 40001 then.  The second is for
- * whoever took time in between.  The third ends it, and does not fail.
+ * From the guard to the commit, waits for PostgreSQL's locks are bounded by
+ * the time for which the proof of this lock is valid; beyond it they fail with
+ * 40001.  The second function shortens the bound by the time used so far.  The
+ * third ends it, and does not fail.
  */
 extern void zkl_bound_waits(const Lock *lock);
 extern void zkl_bound_next_wait(void);

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * hold.c
- *	  Taking holds, and looking at them.
+ *	  Taking holds, and showing them.
  *
- * What this session has is counted; what it does not have is acquired; all that
- * one call wants, or nothing.
+ * Locks that this session holds already are counted once more, and the others
+ * are acquired: a call gets all that it asks for, or nothing.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,7 +40,7 @@ refuse_lost(Lock *lock)
 						 zkl_unlock_function(lock))));
 }
 
-/* What a call wants, and the holds that it makes for it */
+/* A lock that a call wants, and the hold that it makes for it */
 typedef struct Wanted
 {
 	Lock	   *lock;
@@ -54,7 +54,7 @@ refuse_lost_bases(Wanted *held, int n)
 		refuse_lost(zkl_base(held[i].lock));
 }
 
-/* One more hold is granted only after the locks are known to be held */
+/* Grant one more hold only after the locks are known to be held */
 static void
 confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 {
@@ -79,8 +79,7 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 		case ZKB_PROVEN:
 		case ZKB_MISSING:
 		case ZKB_OVER:
-			refuse_lost_bases(held, n); /* what came with the answer counts,
-										 * too */
+			refuse_lost_bases(held, n); /* the answer may have brought a loss */
 			break;
 		case ZKB_NO_ANSWER:
 			zkb_raise_unanswered(wait);
@@ -88,7 +87,7 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 	pfree(nodes);
 }
 
-/* Does this session hold the lock, or one that includes it? */
+/* Whether this session holds the lock, or one that includes it */
 static bool
 is_held(Lock *lock)
 {
@@ -97,7 +96,9 @@ is_held(Lock *lock)
 	return base != NULL && base->count > 0;
 }
 
-/* The node of the shared lock beside which the exclusive one is wanted */
+/*
+ * The node of our shared lock, if this is the exclusive one of the same path
+ */
 static ZkNode *
 own_shared_node(Lock *lock)
 {
@@ -118,7 +119,8 @@ refuse_too_many(int n)
 
 /*
  * The first of these that was held when the call began, itself or in the other
- * mode, and is lost; or NULL.  While one waits for the rest that can happen.
+ * mode, and is lost; or NULL.  That can happen while the call waits for the
+ * rest.
  */
 static Lock *
 first_lost(Wanted *wanted, int n)
@@ -137,8 +139,8 @@ first_lost(Wanted *wanted, int n)
 }
 
 /*
- * All of wanted, or none; those in others are not held yet and have to be had
- * from ZooKeeper
+ * Take all of wanted, or none; those in others are not held yet and must be
+ * acquired from ZooKeeper.
  */
 static bool
 acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 permits,
@@ -161,7 +163,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	if (outcome == ZKL_TAKEN)
 		return false;
 
-	/* from here to the return nothing may fail, once a lock is held */
+	/* once a lock is held, nothing may fail from here to the return */
 	lost = first_lost(wanted, n);
 	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
 	{
@@ -174,7 +176,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	return outcome == ZKL_HELD;
 }
 
-/* All of them, or none */
+/* Take all of them, or none */
 static bool
 obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait *wait)
 {
@@ -198,7 +200,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait
 		return false;
 	for (int i = 0; i < nheld; i++)
 	{
-		/* taken under the exclusive lock */
+		/* it was taken under the exclusive lock */
 		if (held[i].lock->count == 0)
 			held[i].lock->acquired_at = GetCurrentTimestamp();
 	}
@@ -206,9 +208,9 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait
 }
 
 /*
- * ZooKeeper does not tell in which order nodes were made whose numbers have
- * run out.  We can do without (protocol.c), other clients cannot; so say it in
- * time, once for each path.
+ * Once the sequence numbers of a directory have run out, they no longer tell
+ * in which order nodes were created.  We can do without them (protocol.c),
+ * other clients cannot; so warn in time, once for each path.
  */
 static void
 warn_if_high(Lock *lock)
@@ -235,7 +237,7 @@ warn_if_high(Lock *lock)
 			 errhint("When nobody holds the lock or waits for it, delete its directory in ZooKeeper, or leave it unused for a few minutes: ZooKeeper removes empty directories by itself. Numbers then start again at 0; fencing tokens keep rising.")));
 }
 
-/* In byte order, each once */
+/* Sort into byte order, without duplicates */
 static int
 sort_paths(char **paths, int n)
 {
@@ -250,7 +252,7 @@ sort_paths(char **paths, int n)
 	return count;
 }
 
-/* The entries that these are to be counted in */
+/* Find or make the entries in which these are counted */
 static void
 enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
 {
@@ -265,7 +267,7 @@ enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
 	}
 }
 
-/* And what comes of it */
+/* Count what was taken, or drop entries that were made in vain */
 static void
 leave_wanted(Wanted *wanted, int n, bool held)
 {
@@ -301,10 +303,10 @@ zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 	if (n == 0)
 		return true;
 	if (n > zklock_max_locks)
-		refuse_too_many(n);		/* before there are as many entries */
+		refuse_too_many(n);		/* before as many entries are made */
 	zkl_make_table();
 	zkl_watch_transactions();
-	(void) zkb_session();		/* notice its end, if so */
+	(void) zkb_session();		/* notice its end */
 	zkl_follow_settings();
 	zkl_be_first_at_commit();
 
@@ -326,7 +328,7 @@ zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 }
 
 /*-------------------------------------------------------------------------
- * Looking
+ * Showing
  *-------------------------------------------------------------------------
  */
 
@@ -339,7 +341,7 @@ state_of(Lock *lock)
 	if (zkl_is_lost(lock))
 		return ZKL_STATE_LOST;
 	session = zkl_session_of(zkl_base(lock));
-	if (session == NULL)		/* it ended just now */
+	if (session == NULL)		/* the session ended just now */
 		return ZKL_STATE_LOST;
 	zks_info(session, &info);
 	return zkb_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
@@ -364,7 +366,7 @@ zkl_token(const char *path, int64 *token)
 	return false;
 }
 
-/* Another name, if the holder of the exclusive lock has become a reader */
+/* Update the name: it changes when an exclusive lock becomes a shared one */
 static void
 refresh_name(Lock *lock)
 {

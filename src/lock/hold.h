@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hold.h
- *	  Taking locks, and what this backend holds.
+ *	  Taking holds, and showing them.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,23 +36,23 @@ typedef struct ZkHoldInfo
 } ZkHoldInfo;
 
 /*
- * Take these locks, or one more hold of each: all or none.  paths: UTF-8, as
- * zkb_path_from_text gives them, in any order; the array is sorted.  permits: of
- * semaphores.  False: somebody else has one of them.
+ * Take these locks, or one more hold of each: all or none. paths are in UTF-8,
+ * as zkb_path_from_text returns them, in any order; the array is sorted in
+ * place. permits is for semaphores.  False if somebody else has one of them.
  */
 extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 					 bool may_wait, ZkWait *wait);
 
-/* The fencing token; false when not held, or lost */
+/* The fencing token; false if the lock is not held, or is lost */
 extern bool zkl_token(const char *path, int64 *token);
 
 /*
- * The token of the exclusive hold, for zk_fence.  Raises 55000 when there is
- * none, 40001 when it is lost.
+ * The token of the exclusive hold, for zk_fence.  Raises 55000 if there is
+ * none, 40001 if it is lost.
  */
 extern int64 zkl_fencing_token(const char *path);
 
-/* Calls back for each row of zk_locks */
+/* Call back for each row of zk_locks */
 extern void zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);
 
 #endif							/* ZKLOCK_HOLD_H */

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * inspect.c
- *	  Everyone at a lock: seeing them, and putting one out.
+ *	  The contenders for a lock: showing them, and removing one.
  *
- * For people, who look at what is going on and help where it has stopped; no
- * lock is ever granted by what is seen here.  The list is the leader's, so that
- * nobody is missing who was there when the call began; who goes while their
- * nodes are read is left out.  Other clients are shown whatever they have
- * written.
+ * This is for people who look at what is going on and help where it has
+ * stopped; no lock is ever granted because of what is seen here.  The list
+ * comes from the leader, so that it contains everybody who was there when the
+ * call began; those who leave while the nodes are read are left out.  What
+ * other clients have written is shown as it is.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,13 +26,16 @@
 #include "inspect.h"
 
 /*
- * So many nodes are read at a time: enough for nearly every queue to take two
- * round trips, and not so many that the heartbeats of the session, or who is to
- * cancel us, must wait for long.
+ * The number of nodes read at a time: enough for nearly every queue to take
+ * two round trips, and not so many that the session's heartbeats, or a cancel,
+ * must wait for long.
  */
 #define WINDOW			1000
 
-/* What their nodes say is kept whole up to this; of more, the beginning */
+/*
+ * The nodes' data is kept whole up to this total, then only the beginning of
+ * each
+ */
 #define KEPT_WHOLE		(64 * 1024 * 1024)
 #define KEPT_THEN		256
 
@@ -42,11 +45,11 @@ typedef struct Look
 	char	   *dir;			/* the same in ZooKeeper */
 	ZkSession  *session;
 	ZkWait		wait;
-	int64		last_round;		/* none begins later; 0: none has begun */
+	int64		last_round;		/* no round begins later; 0 before the first */
 	int64		until;			/* the next answer must come by then */
-	size_t		kept;			/* of what nodes say, in this round */
+	size_t		kept;			/* bytes of nodes' data, in this round */
 	ZkRequest  *request;		/* the list, or the delete */
-	ZkRequest  *requests[WINDOW];	/* reads, from first on, in a circle */
+	ZkRequest  *requests[WINDOW];	/* reads: a ring buffer, from first on */
 	int			first;
 	int			nrequests;
 } Look;
@@ -63,7 +66,7 @@ begin_look(const char *path)
 	return look;
 }
 
-/* The session, and what depends on it */
+/* Get the session, and what depends on it */
 static void
 begin_round(Look *look)
 {
@@ -74,7 +77,8 @@ begin_round(Look *look)
 	if (look->last_round == 0)
 		look->last_round = look->until;
 	else if (zks_now() >= look->last_round)
-		zkb_raise_unanswered(&look->wait);	/* it breaks again and again */
+		zkb_raise_unanswered(&look->wait);	/* the connection breaks again and
+											 * again */
 }
 
 static void
@@ -98,7 +102,7 @@ sent(ZkRequest *request)
 	return request;
 }
 
-/* False: the connection broke, so ask again */
+/* False if the connection broke, so that the caller must ask again */
 static bool
 await_answer(Look *look, ZkRequest *request, ZkAnswer *answer)
 {
@@ -116,7 +120,7 @@ await_answer(Look *look, ZkRequest *request, ZkAnswer *answer)
 	return !zks_is_doubtful(answer->rc);
 }
 
-/* ask: zks_read or zks_stat */
+/* ask is zks_read or zks_stat */
 static void
 send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char *name)
 {
@@ -128,7 +132,10 @@ send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char 
 	pfree(node);
 }
 
-/* What was read; rc: also ZKS_NO_NODE for one that is gone, ZKS_NO_AUTH for one closed to us */
+/*
+ * A node as it was read; rc may be ZKS_NO_NODE if it is gone, ZKS_NO_AUTH if
+ * it is closed to us
+ */
 typedef struct Seen
 {
 	int			rc;
@@ -140,7 +147,7 @@ typedef struct Seen
 	ZkpData		says;
 } Seen;
 
-/* That of the oldest request; false: the connection broke */
+/* Await the answer of the oldest request; false if the connection broke */
 static bool
 await_read(Look *look, Seen *node)
 {
@@ -172,13 +179,13 @@ await_read(Look *look, Seen *node)
 }
 
 /*-------------------------------------------------------------------------
- * Seeing
+ * Showing the contenders
  *-------------------------------------------------------------------------
  */
 
 typedef void (*Callback) (const ZkQueueRow *contender, void *arg);
 
-/* Those of one kind, in their order */
+/* The contenders of one kind, in order */
 typedef struct ShownQueue
 {
 	ZkpContender *contenders;
@@ -203,8 +210,8 @@ read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
 }
 
 /*
- * A writer of kazoo's or of Curator's read-write lock is gone, since the list was
- * read.  Where it has become a reader of the same number, it is still there.
+ * A writer of kazoo's or Curator's read-write lock is gone since the list was
+ * read.  If it has become a reader with the same number, it is still there.
  */
 static bool
 follow_writer(Look *look, ZkpContender *contender, Seen *seen)
@@ -221,7 +228,7 @@ follow_writer(Look *look, ZkpContender *contender, Seen *seen)
 	return true;
 }
 
-/* What can be known of one whose data is closed to us */
+/* Get what can be known about a node whose data is closed to us */
 static bool
 see_from_outside(Look *look, const char *name, Seen *seen)
 {
@@ -232,8 +239,8 @@ see_from_outside(Look *look, const char *name, Seen *seen)
 }
 
 /*
- * Add to the contenders what their nodes say.  Those that are gone are left out.
- * False: the connection broke.
+ * Add to the contenders what their nodes say, and leave out those that are
+ * gone.  False if the connection broke.
  */
 static bool
 complete(Look *look, ShownQueue *queue)
@@ -261,7 +268,9 @@ complete(Look *look, ShownQueue *queue)
 	return true;
 }
 
-/* Where numbers do not tell the order, the transactions do */
+/*
+ * Where sequence numbers do not tell the order, the creating transactions do
+ */
 static void
 put_in_order(Look *look, ShownQueue *queue)
 {
@@ -308,7 +317,7 @@ show(const ShownQueue *queue, Callback callback, void *arg)
 	}
 }
 
-/* False: the connection broke, and nothing was shown */
+/* False if the connection broke, and nothing was shown */
 static bool
 look_at_all(Look *look, Callback callback, void *arg)
 {
@@ -323,7 +332,7 @@ look_at_all(Look *look, Callback callback, void *arg)
 	if (!await_answer(look, look->request, &answer))
 		return false;
 	if (answer.rc == ZKS_NO_NODE)
-		return true;			/* nobody was ever here */
+		return true;			/* nobody has ever locked here */
 	if (answer.rc != ZKS_OK)
 		zkb_raise(answer.rc, look->path);
 	contenders = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
@@ -377,7 +386,7 @@ zkl_each_contender(const char *path, Callback callback, void *arg)
 }
 
 /*-------------------------------------------------------------------------
- * Helping out
+ * Removing a contender
  *-------------------------------------------------------------------------
  */
 
@@ -391,11 +400,12 @@ typedef enum BreakOutcome
 typedef struct Break
 {
 	const char *node;
-	bool		sent;			/* the delete may have been carried out */
-	char	   *owner;			/* a sentence */
+	bool		sent;			/* a delete was sent, and may have been
+								 * executed */
+	char	   *owner;			/* a sentence for DETAIL */
 } Break;
 
-/* So many bytes of another client's data */
+/* How many bytes of another client's data are shown */
 #define DATA_TOLD		200
 
 static char *
@@ -426,8 +436,8 @@ whose(const Seen *seen)
 }
 
 /*
- * Whose is it?  Said in the server's log before it is deleted: what becomes of
- * the call after that, nobody may be put out without a trace.
+ * Find out whose node it is, and write that to the server's log before it is
+ * deleted: whatever becomes of the call, nobody is removed without a trace.
  */
 static BreakOutcome
 find_owner(Look *look, Break *b)
@@ -448,7 +458,8 @@ find_owner(Look *look, Break *b)
 }
 
 /*
- * If an earlier delete was perhaps carried out, that it is gone is our doing.
+ * If the node is gone after an earlier delete may have been executed, we
+ * removed it.
  */
 static BreakOutcome
 delete_node(Look *look, Break *b)
@@ -464,10 +475,7 @@ delete_node(Look *look, Break *b)
 			return outcome;
 	}
 
-	/*
-	 * the event comes before the answer, so that we do not outlive our own
-	 * lock
-	 */
+	/* watch it: if it is our own lock, the event comes before the answer */
 	zkn_watch_named(look->session, look->dir, b->node);
 	look->request = sent(zks_delete(look->session, path));
 	if (!await_answer(look, look->request, &answer))

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * inspect.h
- *	  Everyone at a lock: seeing them, and putting one out.
+ *	  The contenders for a lock: showing them, and removing one.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,27 +17,30 @@ typedef struct ZkQueueRow
 	ZkpMode		mode;
 	bool		granted;
 	const char *node;			/* its name, in UTF-8 */
-	bool		known;			/* false: what follows is not */
+	bool		known;			/* whether the next three fields are known */
 	int64_t		token;
-	int64_t		session;		/* of ZooKeeper; 0: none */
+	int64_t		session;		/* its owner in ZooKeeper; 0 for none */
 	int64_t		since_ms;		/* ZooKeeper's clock, since 1970 */
-	bool		ours;			/* of a zklock, anywhere */
-	const char *data;			/* of ours whose it is, for zkb_read_identity;
-								 * else what its client wrote.  No terminator */
+	bool		ours;			/* created by a zklock, anywhere */
+	const char *data;			/* of ours the identity, for
+								 * zkb_read_identity; else what its client
+								 * wrote; not terminated */
 	int			data_len;
 } ZkQueueRow;
 
 /*
- * Calls back for everyone, in their order: those at the lock, then those at
- * the semaphore.  Two round trips.  path: UTF-8, as zkb_path_from_text gives it.
- * Raises what any call does for which ZooKeeper has to be asked.
+ * Call back for each contender, in order: those for the lock, then those for
+ * the semaphore.  This takes two round trips.  The path is in UTF-8, as
+ * zkb_path_from_text returns it.  Raises what any call that asks ZooKeeper may
+ * raise.
  */
 extern void zkl_each_contender(const char *path, void (*callback) (const ZkQueueRow *contender, void *arg),
 							   void *arg);
 
 /*
  * Delete the node of this name, and tell the user and the server's log whose
- * it was.  False: it was gone.  Raises 22023 unless it is a contender's name.
+ * it was.  False if it was already gone.  Raises 22023 unless it is a
+ * contender's name.
  */
 extern bool zkl_break(const char *path, const char *node);
 

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * release.c
- *	  Giving back before the transaction ends, as zk_unlock does.
+ *	  Releasing locks before the transaction ends, as zk_unlock does.
  *
- * Once called, the hold is gone, whatever happens to the call.  What is waited
- * for is ZooKeeper's word that the node was there until then: if it was not,
- * the lock had been lost, and the transaction that relied on it must know.
+ * The hold is gone as soon as the call begins, whatever becomes of it.  The
+ * call waits for ZooKeeper to confirm that the node existed until then: if it
+ * did not, the lock had been lost, and the transaction that relied on it must
+ * know.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,13 +18,13 @@
 #include "release.h"
 #include "table.h"
 
-/* To who wants to give back what is not the session's */
+/* HINT for releasing a lock that only the transaction holds */
 #define TRANSACTION_HINT \
 	"The transaction holds it, and releases it when it ends."
 
 /*
- * Give one or all of a hold's count back, by zk_unlock.  What the current
- * transaction took stays as an entry: see the head of hold.c.
+ * Reduce a hold's count, for zk_unlock.  An entry that the current transaction
+ * took stays: see the head of table.c.
  */
 static void
 lower_hold(Hold *hold, int64 by)
@@ -36,7 +37,7 @@ lower_hold(Hold *hold, int64 by)
 		zkl_remove_hold(hold);
 }
 
-/* All session-scope holds of a lock; returns their count */
+/* Release all session-scope holds of a lock; returns their count */
 static int64
 lower_session_holds(Lock *lock)
 {
@@ -57,14 +58,16 @@ lower_session_holds(Lock *lock)
 }
 
 /*
- * A lock that zk_unlock has given back.  The delete of its node tells for
- * certain whether it was held until then: NONODE means that it was not.
+ * What has become of a lock that zk_unlock has released.  The delete of its
+ * node tells for certain whether it was held until then: NONODE means that it
+ * was not.
  */
 typedef enum Ended
 {
 	WAITING,
-	UNCERTAIN,					/* its node is gone, nobody knows since when */
-	STILL_HELD,					/* by other holds: the node is there */
+	UNCERTAIN,					/* its node is gone, but it is unknown since
+								 * when */
+	STILL_HELD,					/* by other holds: the node stays */
 	HELD_UNTIL_THEN,
 	LOST_BEFORE
 } Ended;
@@ -72,11 +75,11 @@ typedef enum Ended
 typedef struct Ending
 {
 	Lock	   *lock;
-	Lock	   *base;			/* what it stood on */
+	Lock	   *base;			/* the lock on whose node it relied */
 	ZkSession  *session;		/* if there is something to wait for */
 	ZkNode	   *node;
 	bool		passed_on;		/* the node has become the shared lock's */
-	int64		count;			/* of holds given back */
+	int64		count;			/* of released holds */
 	ZkLoss		loss;			/* if it is known to be lost */
 	bool		proven;			/* the guard would have passed it then */
 	Ended		ended;
@@ -97,8 +100,8 @@ session_of(const Ending *ending)
 }
 
 /*
- * How it stands with the lock, before any of those that end together does: one
- * may stand on the node of another.
+ * Note the state of the lock before any of the locks that are released
+ * together ends: one may rely on the node of another.
  */
 static void
 judge(Ending *ending)
@@ -111,8 +114,9 @@ judge(Ending *ending)
 }
 
 /*
- * The lock's holds have been given back, as many as they are.  Does not fail,
- * and does not notice the end of the session, which other endings need.
+ * The lock's holds have been released, however many there were.  Does not
+ * fail, and does not notice the end of the session, which other endings still
+ * need.
  */
 static void
 begin_ending(Ending *ending)
@@ -142,7 +146,10 @@ begin_ending(Ending *ending)
 		zkn_delete(session, node);
 }
 
-/* What has become of it?  Returns the code with which ZooKeeper refused, or ZKS_OK */
+/*
+ * See what has become of it; returns ZKS_OK, or the code with which ZooKeeper
+ * refused
+ */
 static int
 look_at_ending(Ending *ending)
 {
@@ -152,7 +159,7 @@ look_at_ending(Ending *ending)
 	if (ending->ended != WAITING)
 		return ZKS_OK;
 
-	/* the session first: its end is said of the node a moment later */
+	/* read the session first: its end reaches the node a moment later */
 	zks_info(ending->session, &info);
 	zkn_info(ending->session, ending->node, &node);
 	if (node.state == ZKN_DELETED)
@@ -169,7 +176,7 @@ look_at_ending(Ending *ending)
 	return ZKS_OK;
 }
 
-/* What proves to be lost takes along what stood on it, and was given back, too */
+/* A loss extends to released locks that relied on the node */
 static void
 share_loss(Ending *endings, int n)
 {
@@ -188,8 +195,8 @@ share_loss(Ending *endings, int n)
 }
 
 /*
- * Wait until ZooKeeper has confirmed the deletes, but not without end: the
- * holds are gone already, and the session's thread goes on.
+ * Wait until ZooKeeper has confirmed the deletes, but not forever: the holds
+ * are already gone, and the session's thread goes on trying.
  */
 static void
 await_endings(Ending *endings, int n)
@@ -233,8 +240,8 @@ await_endings(Ending *endings, int n)
 }
 
 /*
- * The transaction may have relied on what it took and gave back: the guard is
- * to know what became of it.
+ * The transaction may have relied on a lock that it took and released: the
+ * guard must know what became of it.
  */
 static void
 tell_holds(const Ending *ending, Lock *lock)
@@ -246,15 +253,16 @@ tell_holds(const Ending *ending, Lock *lock)
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
 		if (lock != ending->lock && hold->proven)
-			continue;			/* was given back before */
+			continue;			/* was released before */
 		switch (ending->ended)
 		{
 			case WAITING:
 			case UNCERTAIN:
 
 				/*
-				 * A delete that was sent twice has an honest NONODE, too: do
-				 * not doubt what the guard would have passed.
+				 * A delete that was sent twice may get NONODE although the
+				 * lock was held: do not doubt what the guard would have
+				 * passed.
 				 */
 				hold->doubted |= !ending->proven;
 				break;
@@ -279,7 +287,7 @@ finish_ending(Ending *ending)
 		(void) zkn_discard(ending->session, ending->node);
 	tell_holds(ending, ending->lock);
 
-	/* the shared lock's, which was given back before, if it stood on this */
+	/* the shared lock's holds, released before, if it relied on this node */
 	if (ending->node != NULL && twin != NULL && !twin->taken)
 		tell_holds(ending, twin);
 	zkl_forget_if_unused(ending->lock);
@@ -366,12 +374,12 @@ zkl_unlock_all(void)
 		return 0;
 	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));
 
-	/* all of them first: it may end the session */
+	/* check all of them first, since that may end the session */
 	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 		(void) zkl_is_lost(lock);
 
-	/* then the holds of all, since one lock may stand on another */
+	/* then lower all holds, since one lock may rely on another */
 	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * release.h
- *	  Giving back before the transaction ends.
+ *	  Releasing locks before the transaction ends.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,12 +11,12 @@
 #include "zk/protocol.h"
 
 /*
- * Give the latest session-scope hold back; false, with a WARNING, without one
- * and when it proves to have been lost
+ * Release the latest session-scope hold; false, with a WARNING, if there is
+ * none, or if the lock proves to have been lost.
  */
 extern bool zkl_unlock(const char *path, ZkpMode mode);
 
-/* Give all session-scope holds back; returns how many, lost ones not counted */
+/* Release all session-scope holds; returns how many, not counting lost ones */
 extern int64 zkl_unlock_all(void);
 
 #endif							/* ZKLOCK_RELEASE_H */

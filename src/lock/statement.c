@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * statement.c
- *	  The statements that the session's locks must know of.
+ *	  Statements that matter to the session's locks.
  *
- * PostgreSQL offers no hook for what we want to know, but two through which each
- * statement goes, also one in a function: ExecutorFinish, for queries, and
- * ProcessUtility, for all others.  Who holds no lock when a statement begins
- * needs nothing from here: what its transaction takes later it relies on in any
- * case.  So the first thing that is looked at is whether there is a lock.
+ * PostgreSQL offers no hook for what we want to know, but two through which
+ * each statement passes, even inside a function: ExecutorFinish for queries,
+ * and ProcessUtility for all others.  A session that holds no lock when a
+ * statement begins needs nothing from here: its transaction relies on locks
+ * that it takes later in any case.  So we first check whether there is a lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +35,9 @@ static ProcessUtility_hook_type next_ProcessUtility = NULL;
  *-------------------------------------------------------------------------
  */
 
-/* A transaction has written when it has an id; but a foreign table gives it none */
+/*
+ * A transaction that has an id has written; but a foreign table gives it none
+ */
 static bool
 any_is_foreign(const List *result_relations)
 {
@@ -52,9 +54,9 @@ any_is_foreign(const List *result_relations)
 }
 
 /*
- * When a query is done it is known which partitions its rows went to.  (It is
- * always finished before its transaction commits, and EXPLAIN finishes only what
- * it has carried out.)
+ * Once a query is finished, it is known to which partitions its rows went.
+ * (It is always finished before its transaction commits, and EXPLAIN finishes
+ * only what it has executed.)
  */
 static void
 executor_finish_hook(QueryDesc *queryDesc)
@@ -69,7 +71,7 @@ executor_finish_hook(QueryDesc *queryDesc)
 		zkl_writes_elsewhere();
 }
 
-/* The same of a statement that does not tell: any foreign partition counts */
+/* The same for a statement that does not tell: any foreign partition counts */
 static bool
 may_be_foreign(Oid relation)
 {
@@ -106,9 +108,9 @@ note_target(const RangeVar *name)
  */
 
 /*
- * Statements that have removed or copied files, or a slot of another server's,
- * before they commit.  For these a guard that fires at COMMIT comes too late: the
- * catalog would go back to what is not there any more.
+ * Whether the statement removes or copies files, or a slot of another server,
+ * before it commits.  A guard at COMMIT comes too late for these: the catalog
+ * would go back to what no longer exists.
  */
 static bool
 cannot_be_undone(const Node *statement)
@@ -130,8 +132,8 @@ cannot_be_undone(const Node *statement)
 }
 
 /*
- * The statement has been carried out.  So its tables are locked, and have the
- * names by which it found them.
+ * The statement has been executed.  So its tables are locked, and still have
+ * the names by which it found them.
  */
 static void
 note_statement(const Node *statement, NodeTag tag)
@@ -140,7 +142,7 @@ note_statement(const Node *statement, NodeTag tag)
 
 	switch (tag)
 	{
-		case T_NotifyStmt:		/* and not the function pg_notify */
+		case T_NotifyStmt:		/* but not the function pg_notify */
 			zkl_writes_elsewhere();
 			break;
 		case T_CopyStmt:
@@ -168,7 +170,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Node	   *statement = pstmt->utilityStmt;
 	bool		has_locks = zkl_has_locks();
 
-	/* what it does may free it */
+	/* the statement may be freed by its execution */
 	NodeTag		tag = nodeTag(statement);
 	bool		discard_all = (IsA(statement, DiscardStmt) &&
 							   ((DiscardStmt *) statement)->target == DISCARD_ALL);

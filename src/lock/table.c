@@ -3,24 +3,24 @@
  * table.c
  *	  The table of this backend's locks, and the holds on each.
  *
- * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often
- * it was taken, in which scope, in which subtransaction.  Equal holds are one
+ * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often it
+ * was taken, in which scope, in which subtransaction.  Equal holds are one
  * entry with a count, since a row trigger may take the same lock ten thousand
- * times.  The node goes when the last hold goes.  That alone gives re-entry,
- * both scopes, and exact partial rollback.
+ * times.  The node is deleted when the last hold ends.  That alone makes locks
+ * re-entrant, and gives both scopes and exact partial rollback.
  *
- * A shared lock that is taken under the exclusive one of the same path stands
- * on that one's node, and inherits it when the exclusive one is given back:
- * nobody can get in between.  The other way round the exclusive lock gets a
+ * A shared lock that is taken under the exclusive one of the same path relies
+ * on that one's node, and inherits it when the exclusive one is released:
+ * nobody can get in between.  The other way round, the exclusive lock gets a
  * node of its own, at the end of the queue.
  *
  * Holds taken in the current transaction are also in one list, the outermost
- * subtransaction's first, so that the end of a subtransaction has to look at
- * the tail only.  An entry whose count has come to zero by zk_unlock stays in
+ * subtransaction's first, so that the end of a subtransaction need only look
+ * at the tail.  An entry whose count zk_unlock has reduced to zero stays in
  * that list until the transaction ends: the transaction did rely on the lock.
  *
- * A subtransaction is known by its id.  Ids begin anew in each transaction,
- * so holds that outlive theirs lose it (InvalidSubTransactionId).
+ * A subtransaction is identified by its id.  Ids start anew in each
+ * transaction, so holds that outlive theirs get InvalidSubTransactionId.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,7 +44,7 @@ static int	nnodes = 0;
  *-------------------------------------------------------------------------
  */
 
-/* A table of texts would have room for the longest in each entry: 2 kB */
+/* A table keyed by text would need room for the longest in each entry: 2 kB */
 
 static uint32
 hash_key(const void *key, Size keysize)
@@ -163,7 +163,7 @@ zkl_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
-/* What gives a session-scope hold of it back */
+/* The SQL function that releases a session-scope hold of it */
 const char *
 zkl_unlock_function(const Lock *lock)
 {
@@ -201,7 +201,7 @@ zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 	}
 	if (lost == n)
 	{
-		/* a process that was stopped learns it here before its keeper does */
+		/* a process that was stopped notices it here before its keeper does */
 		zks_expire(session);
 		lost = zkn_first_lost(session, nodes, n, &loss);
 	}

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * table.h
- *	  The table of this backend's locks, and the holds on each: for those that
- *	  take them, give them back, and end transactions.
+ *	  The table of this backend's locks, and the holds on each, for the code
+ *	  that takes them, releases them, and ends transactions.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,7 +15,7 @@
 #include "acquire.h"
 #include "backend/path.h"
 
-/* What an error says of a lost lock; the DETAIL is zkb_loss_detail's */
+/* HINT of an error about a lost lock; the DETAIL is zkb_loss_detail's */
 #define LOST_HINT(lock) \
 	"Call %s if it is a session-scope lock, then lock again and repeat the transaction.", \
 	zkl_unlock_function(lock)
@@ -26,27 +26,29 @@ typedef enum ZkScope
 	ZK_SCOPE_TRANSACTION
 } ZkScope;
 
-/* The same path under two roots is two locks, and the same lock may have two names */
+/*
+ * The same path under two roots is two locks, and one lock may have two names
+ */
 typedef struct LockKey
 {
 	char		mode;			/* ZkpMode */
-	char	   *path;			/* in ZooKeeper, with the root before it */
+	char	   *path;			/* in ZooKeeper, including the root */
 } LockKey;
 
 typedef struct Lock
 {
 	LockKey		key;
-	int			root_len;		/* where its path begins, for who took it */
-	bool		taken;			/* there is, or was until it was lost, a node */
-	bool		ended;			/* in the list of those that lost holds */
+	int			root_len;		/* where the path as the user gave it begins */
+	bool		taken;			/* it has a node, or had one until it was lost */
+	bool		ended;			/* in the list of locks that lost holds */
 	slist_node	in_ended;
 	ZkLoss		loss;
 	ZkGrant		grant;
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
 	int64		count;			/* of all holds */
-	uint64		guarded;		/* in the guard's so manieth run */
-	dlist_head	holds;			/* the latest last */
+	uint64		guarded;		/* the last guard run that counted this lock */
+	dlist_head	holds;			/* in the order in which they were taken */
 } Lock;
 
 typedef struct Hold
@@ -55,92 +57,95 @@ typedef struct Hold
 	dlist_node	in_xact;		/* if subid is valid */
 	Lock	   *lock;
 	ZkScope		scope;
-	SubTransactionId subid;		/* InvalidSubTransactionId: an earlier one's */
+	SubTransactionId subid;		/* InvalidSubTransactionId: an earlier
+								 * transaction's */
 	int64		count;
-	bool		used;			/* was granted once: stays when count is 0 */
-	bool		proven;			/* given back, and the lock was held until
+	bool		used;			/* was granted once: stays even when count is
+								 * 0 */
+	bool		proven;			/* released, and the lock was held until then */
+	ZkLoss		loss;			/* of the lock, when this was released */
+	bool		doubted;		/* unknown whether the lock was held until
 								 * then */
-	ZkLoss		loss;			/* of the lock, when it was given back */
-	bool		doubted;		/* nobody knows whether it was */
 } Hold;
 
-extern HTAB *zkl_locks;			/* NULL: this backend never took a lock */
+extern HTAB *zkl_locks;			/* NULL if this backend never took a lock */
 extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
-/* The session that the lock's own node lives in, or NULL when that is gone */
+/* The session to which the lock's own node belongs, or NULL if it is gone */
 extern ZkSession *zkl_session_of(Lock *lock);
 
 /*
- * The first of these taken locks that is lost, or -1; nodes: theirs; n > 0.
- * Once lost, always lost; its loss says how.  One look at the session and one at the nodes,
- * however many they are: this is on the way of each COMMIT.
+ * The first of these taken locks (at least one) that is lost, or -1; the nodes
+ * are theirs.  Once lost, a lock stays lost; its loss says why.  The session
+ * and the nodes are each examined once, however many they are, since this is
+ * part of each COMMIT.
  */
 extern int	zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);
 
 /*
- * The lock whose node this one stands on: its own, or, for a shared one, the
- * exclusive one's; or NULL.
+ * The lock on whose node this one relies: itself, or, for a shared one, the
+ * exclusive one of the path; or NULL.
  */
 extern Lock *zkl_base(Lock *lock);
 
 /*
- * The lock for messages: its path as it was typed, in quotes, and its root where
- * another one is in force by now; palloc'ed
+ * The lock's name for messages: the quoted path as it was given, and its root
+ * if another one is in effect by now; palloc'ed.
  */
 extern char *zkl_name(const Lock *lock);
 extern const char *zkl_unlock_function(const Lock *lock);
 
-/* As zklock.root was when it was taken; palloc'ed */
+/* The zklock.root under which it was taken; palloc'ed */
 extern char *zkl_root_of(const Lock *lock);
 
 /*
- * First thing in whatever uses ZooKeeper, or its tokens, but to give back or to
- * show: with nothing held, changed settings of the ZooKeeper session take effect;
- * else raises 55000 if they name another ensemble.
+ * To be called first in whatever uses ZooKeeper or its tokens, except to
+ * release or to show.  If nothing is held, changed settings of the ZooKeeper
+ * session take effect; else this raises 55000 if they name another ensemble.
  */
 extern void zkl_follow_settings(void);
 
 /*
- * Where in ZooKeeper the lock of that path is, under the root that is set now;
- * UTF-8, palloc'ed.  Nobody but this uses the root.  Raises 42501 as
+ * Where in ZooKeeper the lock of that path is, under the current zklock.root;
+ * UTF-8, palloc'ed.  Only this function prepends the root.  Raises 42501 as
  * zklock_refuse_dropped_settings does.
  */
 extern char *zkl_full_path(const char *path);
 
 extern void zkl_make_table(void);
 
-/* The entry of the path, as zkl_full_path has just given it: found, or made */
+/* Find or create the entry of a path that zkl_full_path has just returned */
 extern Lock *zkl_enter_lock(const char *path, ZkpMode mode);
 
-/* A hold of the current subtransaction, counted 0 */
+/* Make a hold of the current subtransaction, with count 0 */
 extern Hold *zkl_make_hold(Lock *lock, ZkScope scope);
 
-/* What follows does not fail */
+/* The following functions do not fail */
 
-/* The lock has a node now: it is held */
+/* Record that the lock has a node now: it is held */
 extern void zkl_take_node(Lock *lock, const ZkGrant *grant);
 extern int	zkl_node_count(void);
 
-/* path: as zkl_full_path gives it */
+/* path is as zkl_full_path returns it */
 extern Lock *zkl_find_lock(const char *path, ZkpMode mode);
 
 /* The lock of the same path in the other mode, or NULL */
 extern Lock *zkl_twin_of(Lock *lock);
 
-/* Is what it stands on lost? */
+/* Whether the node on which the lock relies is lost */
 extern bool zkl_is_lost(Lock *lock);
 
 /*
- * The lock has no holds any more, and gives its node up.  True: to the shared
- * lock that stands on it, too, and now has it; the node is to become shared.
- * False: it is the caller's, to delete.
+ * The lock has no more holds, and gives up its node.  True: the shared lock
+ * that relied on it, too, has it now, and the node must become shared.  False:
+ * the caller must delete it.
  */
 extern bool zkl_leave_node(Lock *lock);
 extern void zkl_forget_if_unused(Lock *lock);
 extern void zkl_remove_hold(Hold *hold);
 extern Hold *zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 
-/* Of those that are not given back, or NULL */
+/* The latest hold that is not released, or NULL */
 extern Hold *zkl_latest_hold(Lock *lock, ZkScope scope);
 
 #endif							/* ZKLOCK_TABLE_H */

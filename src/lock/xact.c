@@ -1,14 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * xact.c
- *	  What transactions and locks do to each other.
+ *	  How transactions and locks affect each other.
  *
- * Before COMMIT the guard judges (guard.c); the end of a transaction gives back
- * what it took.
+ * Before COMMIT, the guard (guard.c) judges whether it may proceed; the end of
+ * a transaction releases what it took.
  *
  * The callbacks at the end of a transaction must neither fail nor wait: after
  * COMMIT an error is a PANIC.  They unlink first and send then, and leave to
- * the session's thread what could not be sent.  Only PRE_COMMIT may raise.
+ * the session's thread what could not be sent.  Only those before the commit
+ * may raise.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,11 +32,13 @@
 #include "table.h"
 #include "xact.h"
 
-/* How late a cancel may be noticed while releases are confirmed */
+/*
+ * How late a cancel may be noticed while we wait for releases to be confirmed
+ */
 #define LINGER_SLICE_MS		10
 
 /*
- * The tickets of the nodes that the current transaction has given back; none
+ * The tickets of the nodes that the current transaction has released; none
  * while last is 0
  */
 typedef struct Release
@@ -46,7 +49,7 @@ typedef struct Release
 
 static Release xact_release;
 
-/* What a commit that drops the extension has to give back; none while n is 0 */
+/* The locks that a commit that drops the extension must release */
 static struct
 {
 	Lock	  **locks;
@@ -59,21 +62,22 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 
 /*
  * Callbacks run last in, first out, and postgres_fdw commits its servers in
- * one.  A lock that proves lost must be noticed before that: so be the last
- * in, for each transaction that takes a lock, and after a statement that wrote
- * elsewhere.  (A server that a transaction which took a lock first uses to read
- * still goes before us.)
+ * one.  A lost lock must be noticed before that: so we register last, for each
+ * transaction that takes a lock, and again after a statement that wrote
+ * elsewhere.  (A server that the transaction first uses after taking a lock,
+ * and only reads from, still commits before us.)
  *
- * That statement may be one of another callback, of COMMIT.  PostgreSQL is walking
- * through the list then, past whoever registers now: so earlier registrations
- * stay until the transaction has ended.  Other callbacks register once, at their
- * first use, so a few are enough for one transaction.
+ * That statement may be run by another callback, during COMMIT.  PostgreSQL is
+ * then walking through the list, and has passed the place where we register
+ * now: so earlier registrations stay until the transaction has ended.  Other
+ * callbacks register once, at their first use, so a few are enough for one
+ * transaction.
  */
 static struct
 {
 	bool		registered[8];	/* the address of each is its argument */
 	bool	   *newest;
-	bool	   *judged;			/* the newest, when COMMIT was judged */
+	bool	   *judged;			/* the newest one when COMMIT was judged */
 }			callbacks;
 
 static void
@@ -99,7 +103,10 @@ unregister(bool *registration)
 	*registration = false;
 }
 
-/* The transaction has ended: only the newest stays.  False: this is another one. */
+/*
+ * The transaction has ended: only the newest stays.  False if this is another
+ * one.
+ */
 static bool
 leave_to_newest(bool *registration)
 {
@@ -116,7 +123,10 @@ leave_to_newest(bool *registration)
 	return is_newest;
 }
 
-/* COMMIT is judged by the first of them that runs, and again if one came after that */
+/*
+ * The first one that runs judges COMMIT, and so does one that was registered
+ * since
+ */
 static bool
 is_to_judge(void)
 {
@@ -132,8 +142,8 @@ is_to_judge(void)
  */
 
 /*
- * With the extension go the functions that give locks back.  So what this
- * session holds goes, too, when that commits.
+ * The extension's functions that release locks are dropped with it.  So when
+ * that commits, what this session holds is released, too.
  */
 static void
 find_orphans(void)
@@ -148,7 +158,7 @@ find_orphans(void)
 	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
-		/* what the end of the transaction would not give back in any case */
+		/* the end of the transaction does not release these by itself */
 		if (zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL)
 			orphans.locks[orphans.n++] = lock;
 	}
@@ -159,7 +169,7 @@ find_orphans(void)
 }
 
 /*-------------------------------------------------------------------------
- * Giving back
+ * Releasing
  *-------------------------------------------------------------------------
  */
 
@@ -176,8 +186,8 @@ remember_ticket(uint64 ticket)
 }
 
 /*
- * The last hold is gone: so must be the node, unless the shared lock stands on
- * it, too
+ * The last hold is gone, and so must be the node, unless the shared lock
+ * relies on it, too.
  */
 static void
 release_node(Lock *lock)
@@ -191,8 +201,8 @@ release_node(Lock *lock)
 }
 
 /*
- * The hold belongs to another subtransaction now, or to none; if there is an
- * equal one already, the two become one.
+ * Make the hold belong to another subtransaction, or to none; if there is an
+ * equal one already, merge the two.
  */
 static void
 hand_over(Hold *hold, SubTransactionId subid)
@@ -217,7 +227,7 @@ hand_over(Hold *hold, SubTransactionId subid)
 
 /*
  * Drop a hold at the end of its (sub)transaction.  What becomes of the lock is
- * settled when all are dropped: one lock may stand on another.
+ * settled when all are dropped, since one lock may rely on another.
  */
 static void
 end_hold(Hold *hold)
@@ -246,12 +256,12 @@ settle_ended(void)
 }
 
 /*
- * Let the deletes that the end of a transaction has sent be confirmed.  No
- * latch here, and no error; interrupts are held, and PostgreSQL still has the
- * row locks.  So whatever asks this process for something ends the wait: a
- * cancel, which is for the next statement to act on, or a barrier, for which
- * another session's DROP DATABASE waits.  What comes between the look and
- * the poll is seen when the slice is over.
+ * Wait for ZooKeeper to confirm the deletes that the end of a transaction has
+ * sent.  There is no latch here, and errors are not allowed; interrupts are
+ * held, and PostgreSQL still has the row locks.  So any request to this
+ * process ends the wait: a cancel, on which the next statement acts, or a
+ * barrier, for which another session's DROP DATABASE waits.  A request that
+ * arrives between the check and the poll is noticed when the slice is over.
  */
 static void
 linger(void)
@@ -284,7 +294,7 @@ linger(void)
 	}
 }
 
-/* Locks stay in the table until ended ones are settled */
+/* The locks stay in the table until settle_ended */
 static void
 end_orphans(void)
 {
@@ -297,7 +307,9 @@ end_orphans(void)
 	}
 }
 
-/* The end of the transaction: what it took goes, what is the session's stays */
+/*
+ * At the end of the transaction, its holds end, and those of the session stay
+ */
 static void
 end_transaction(bool commit)
 {
@@ -329,8 +341,9 @@ end_transaction(bool commit)
  */
 
 /*
- * postgres_fdw commits its servers in between, which takes time.  This callback,
- * registered when the library is loaded, mostly comes after all others.
+ * postgres_fdw commits its servers in between, which takes time.  This
+ * callback is registered when the library is loaded, so it mostly runs after
+ * all others.
  */
 static void
 last_callback(XactEvent event, void *arg)
@@ -350,7 +363,7 @@ zkl_writes_elsewhere(void)
 {
 	zkl_wrote_elsewhere();
 
-	/* whoever writes there for it must not commit before the guard */
+	/* whatever writes there on its behalf must not commit before the guard */
 	be_first_at_commit();
 }
 
@@ -428,8 +441,8 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * Sends, and does not wait: a loop of a thousand EXCEPTION blocks would wait
- * a thousand times.
+ * This sends, and does not wait: a loop of a thousand EXCEPTION blocks would
+ * wait a thousand times.
  */
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
