@@ -264,6 +264,12 @@ static const char *const scope_names[] = {"session", "transaction"};
 static const char *const state_names[] = {"held", "suspect", "lost"};
 static const char *const session_state_names[] = {"connecting", "connected", "suspended"};
 
+StaticAssertDecl(lengthof(mode_names) == ZKP_SEMAPHORE + 1, "mode_names is indexed by ZkpMode");
+StaticAssertDecl(lengthof(scope_names) == ZK_SCOPE_TRANSACTION + 1, "scope_names is indexed by ZkScope");
+StaticAssertDecl(lengthof(state_names) == ZKL_STATE_LOST + 1, "state_names is indexed by ZkHoldState");
+StaticAssertDecl(lengthof(session_state_names) == ZKS_OVER,
+				 "session_state_names is indexed by ZkSessionState, and a session that is over is not shown");
+
 static void
 put_lock(const ZkHoldInfo *info, void *arg)
 {
@@ -296,6 +302,8 @@ zk_lock_status(PG_FUNCTION_ARGS)
 
 /* The kind for each mode */
 static const char *const kind_names[] = {"none", "lock", "lock", "semaphore"};
+
+StaticAssertDecl(lengthof(kind_names) == ZKP_SEMAPHORE + 1, "kind_names is indexed by ZkpMode");
 
 /* Convert ZooKeeper's time, in ms since 1970; its value may be anything */
 static bool

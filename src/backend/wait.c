@@ -31,6 +31,8 @@
 static const char *const event_names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck", "ZklockLook"};
 static uint32 event_ids[lengthof(event_names)];
 
+StaticAssertDecl(lengthof(event_names) == ZKB_WAIT_LOOK + 1, "event_names is indexed by ZkWaitEvent");
+
 int64
 zkb_deadline(int ms)
 {

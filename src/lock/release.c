@@ -31,6 +31,7 @@ lower_hold(Hold *hold, int64 by)
 {
 	Lock	   *lock = hold->lock;
 
+	Assert(by > 0 && hold->count >= by);
 	hold->count -= by;
 	lock->count -= by;
 	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)

@@ -221,6 +221,7 @@ zkl_is_lost(Lock *lock)
 void
 zkl_take_node(Lock *lock, const ZkGrant *grant)
 {
+	Assert(!lock->taken && lock->count == 0);
 	lock->grant = *grant;
 	lock->generation = zkb_generation();
 	lock->taken = true;
@@ -234,6 +235,7 @@ zkl_leave_node(Lock *lock)
 {
 	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
+	Assert(lock->taken && nnodes > 0);
 	if (heir != NULL && (heir->count == 0 || heir->taken))
 		heir = NULL;
 	if (heir != NULL)
@@ -258,6 +260,7 @@ zkl_forget_if_unused(Lock *lock)
 
 	if (!dlist_is_empty(&lock->holds))
 		return;
+	Assert(lock->count == 0 && !lock->taken && !lock->ended);
 	hash_search(zkl_locks, &lock->key, HASH_REMOVE, NULL);
 	pfree(path);
 }
@@ -328,6 +331,7 @@ zkl_latest_hold(Lock *lock, ZkScope scope)
 void
 zkl_remove_hold(Hold *hold)
 {
+	Assert(hold->count >= 0 && hold->lock->count >= hold->count);
 	hold->lock->count -= hold->count;
 	dlist_delete(&hold->in_lock);
 	if (hold->subid != InvalidSubTransactionId)

@@ -59,7 +59,7 @@
 #define ZKR_WATCH_BYTES_ENOUGH		(64 * 1024)
 
 /* Called when a request is answered, or never will be; with the mutex held */
-typedef void (*ZkDone) (ZkSession *s, ZkRequest *r);
+typedef void (*ZkDone) (ZkRequest *r);
 
 struct ZkRequest
 {

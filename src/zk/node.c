@@ -10,13 +10,20 @@
  * ZooKeeper has said that it is gone, or the session is over, which is the
  * same.
  *
- *		CREATING --> PRESENT --> LOST
- *		   |   \        ^   \
- *		   |    UNSURE -+    DELETED	by zkn_delete
- *		   v    /
- *		  ABSENT
+ *	           create      create   no      list   list   deleted by  our
+ *	           answered    refused  answer  shows  lacks  somebody    delete
+ *	                                        it     it                 answered
+ *	CREATING   PRESENT     ABSENT   UNSURE
+ *	UNSURE                                  PRESENT ABSENT
+ *	PRESENT                                               LOST        DELETED
  *
- * UNSURE ends after a reconnection: sync, list, match.
+ * UNSURE ends after a reconnection: sync, list, match.  The end of the session
+ * makes all of these LOST but those that are ABSENT or DELETED.  A node that its
+ * owner discards is deleted when it is, or turns out to be, PRESENT (LOST may
+ * only mean closed to us, so it becomes PRESENT for that); one that is ABSENT
+ * was UNSURE once and is so once more, for a second look, or is PRUNING the
+ * directories that were made for it, or is finished.  set_state() knows no other
+ * way.
  *
  * A node whose holder has become a reader says so in its data or, where other
  * clients judge by names, is exchanged for one with a reader's name, in one
@@ -24,11 +31,8 @@
  * whoever wants something of it has to wait.  Who was granted a place of a
  * semaphore tells those behind it in the same way, by the node's data.
  *
- * A session that was not heard from for its whole timeout forfeits what it has:
- * the owner sees LOST, while the node is deleted as if nobody wanted it.
- *
- * At each state the owner may discard the node; what has to follow is done
- * from the completions.
+ * Apart from that the owner wants the node, or does not: see Interest.  At each
+ * state it may lose interest; what has to follow is done from the completions.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,6 +42,27 @@
 
 #include "internal.h"
 
+/* What the owner wants of the node */
+typedef enum Interest
+{
+	WANTED,
+	RETURNED,					/* zkn_delete: it is to go, and its owner asks
+								 * what became of it */
+	FORFEITED,					/* nothing was heard for a whole timeout: the
+								 * owner sees LOST, and meanwhile it goes */
+	DISCARDED,					/* it is to go, and nobody asks */
+	FINISHED					/* it is gone; freed when nothing is pending */
+} Interest;
+
+/* What its data, or its name, is to tell those who stand behind it */
+typedef enum Telling
+{
+	TELLS_NOTHING,
+	TELLING_SHARED,				/* its holder is a reader now; until answered */
+	TELLING_GRANTED,			/* it has its place of a semaphore; the same */
+	TOLD_GRANTED
+} Telling;
+
 struct ZkNode
 {
 	ZkNode	   *next;
@@ -46,21 +71,15 @@ struct ZkNode
 	ZkNodeState state;
 	int			rc;
 	ZkLoss		loss;			/* how it was lost, if it was */
-	bool		unwanted;
-	bool		forfeited;		/* it counts as lost, and is deleted */
-	bool		awaited;		/* zkn_delete: its owner asks what became of
-								 * it */
-	bool		doubted;		/* a delete of it may have been carried out */
-	bool		gone;			/* finished; freed when nothing is pending */
+	Interest	interest;
+	Telling		telling;
 	bool		was_unsure;
 	bool		parents;		/* we sent its directory, too */
 	bool		closed;			/* as in ZkpWant */
-	bool		pruning;		/* and now take it away; dir gets shorter */
 	int			parent_rc;
-	bool		deleting;
-	bool		sharing;		/* its holder is a reader now: to be told */
-	bool		granted;		/* or rather has a place of a semaphore */
-	bool		share_sent;		/* and not answered */
+	bool		deleting;		/* a delete is sent, and not answered */
+	bool		doubted;		/* an earlier one may have been carried out */
+	bool		share_sent;		/* what it tells is sent, and not answered */
 	bool		share_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
 	int			pending;		/* requests that will call back with us */
@@ -72,7 +91,7 @@ struct ZkNode
 	char		prefix[ZKP_PREFIX_LEN];
 	char		name[ZKP_NAME_LEN];
 	const char *identity;		/* follows the directory */
-	char		dir[];
+	char		dir[];			/* shorter and shorter while PRUNING */
 };
 
 /* A request may have a megabyte, unless the server is told otherwise */
@@ -97,6 +116,55 @@ static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
 static void prune(ZkNode *n);
 
+/* The chart, and what follows in the same state */
+static void
+set_state(ZkNode *n, ZkNodeState state)
+{
+#define TO(state)	(1 << (state))
+	static const int next[] = {
+		[ZKN_CREATING] = TO(ZKN_UNSURE) | TO(ZKN_PRESENT) | TO(ZKN_ABSENT) | TO(ZKN_LOST),
+		[ZKN_UNSURE] = TO(ZKN_UNSURE) | TO(ZKN_PRESENT) | TO(ZKN_ABSENT) | TO(ZKN_LOST),
+		[ZKN_PRESENT] = TO(ZKN_LOST) | TO(ZKN_DELETED),
+		[ZKN_ABSENT] = TO(ZKN_ABSENT) | TO(ZKN_UNSURE) | TO(ZKN_PRUNING),
+		[ZKN_PRUNING] = TO(ZKN_PRUNING),
+		[ZKN_LOST] = TO(ZKN_LOST) | TO(ZKN_PRESENT),
+		[ZKN_DELETED] = 0,
+	};
+
+	_Static_assert(sizeof(next) / sizeof(next[0]) == ZKN_DELETED + 1, "all states");
+	zk_assert(next[n->state] & TO(state));
+	(void) next;
+	n->state = state;
+#undef TO
+}
+
+static bool
+is_wanted(const ZkNode *n)
+{
+	return n->interest == WANTED;
+}
+
+/* Will its owner ask what became of it? */
+static bool
+is_awaited(const ZkNode *n)
+{
+	return n->interest == RETURNED || n->interest == FORFEITED;
+}
+
+/* Is something to be told, and not answered yet? */
+static bool
+is_telling(const ZkNode *n)
+{
+	return n->telling == TELLING_SHARED || n->telling == TELLING_GRANTED;
+}
+
+/* Of a place of a semaphore, not of a lock that became shared? */
+static bool
+is_of_grant(const ZkNode *n)
+{
+	return n->telling == TELLING_GRANTED || n->telling == TOLD_GRANTED;
+}
+
 /*
  * The code with which ZooKeeper refuses to let the node go, or ZOK.  Who waits for
  * zkn_delete says so; all others hear of it by these numbers.
@@ -108,7 +176,7 @@ set_refused(ZkNode *n, int rc)
 
 	if (rc != ZOK)
 		info->refused = rc;
-	if (rc != ZOK && n->refused == ZOK && !n->awaited)
+	if (rc != ZOK && n->refused == ZOK && !is_awaited(n))
 		info->refusals++;
 	info->unreleased += (rc != ZOK) - (n->refused != ZOK);
 	n->refused = rc;
@@ -120,9 +188,9 @@ set_refused(ZkNode *n, int rc)
 static void
 finish(ZkNode *n)
 {
-	if (!n->gone)
+	if (n->interest != FINISHED)
 	{
-		n->gone = true;
+		n->interest = FINISHED;
 		set_refused(n, ZOK);
 		if (n->prev != NULL)
 			n->prev->next = n->next;
@@ -143,7 +211,7 @@ finish(ZkNode *n)
 static void
 lose(ZkNode *n, ZkLoss loss)
 {
-	n->state = ZKN_LOST;
+	set_state(n, ZKN_LOST);
 	if (n->loss == ZK_NOT_LOST)
 		n->loss = loss;
 }
@@ -154,12 +222,13 @@ loss_of(int rc)
 	return rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE;
 }
 
-/* The node is no more in ZooKeeper */
+/* The node no longer exists in ZooKeeper */
 static void
 ended(ZkNode *n, ZkNodeState state)
 {
-	n->state = state;
-	if (!n->awaited)
+	if (n->state != state)
+		set_state(n, state);
+	if (!is_awaited(n))
 		finish(n);
 }
 
@@ -168,7 +237,7 @@ static bool
 called_back_quietly(ZkNode *n)
 {
 	n->pending--;
-	if (!n->gone)
+	if (n->interest != FINISHED)
 		return true;
 	finish(n);
 	return false;
@@ -188,15 +257,15 @@ is_renaming(const ZkNode *n)
 {
 	char		name[ZKP_NAME_LEN];
 
-	return n->sharing && zkp_shared_name(name, n->name);
+	return is_telling(n) && zkp_shared_name(name, n->name);
 }
 
 /* Unless it is on its way already; a name in doubt is settled first */
 static void
 get_rid_of(ZkNode *n)
 {
-	if (n->granted)
-		n->sharing = false;		/* that it goes says more */
+	if (n->telling == TELLING_GRANTED)
+		n->telling = TOLD_GRANTED;	/* that it goes says more */
 	if (!n->deleting && !is_renaming(n))
 		send_delete(n);
 }
@@ -232,13 +301,13 @@ node_path(ZkNode *n, const char *name, NodePath *path)
 static void
 absent(ZkNode *n, int rc)
 {
-	n->state = ZKN_ABSENT;
+	set_state(n, ZKN_ABSENT);
 	n->rc = rc;
-	if (!n->unwanted)
+	if (is_wanted(n))
 		return;
 	if (n->was_unsure && n->look_at == 0)
 	{
-		n->state = ZKN_UNSURE;
+		set_state(n, ZKN_UNSURE);
 		n->ticket = 0;			/* nobody waits for this */
 		n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
 		return;
@@ -252,8 +321,8 @@ absent(ZkNode *n, int rc)
 static void
 present(ZkNode *n)
 {
-	n->state = ZKN_PRESENT;
-	if (n->unwanted)
+	set_state(n, ZKN_PRESENT);
+	if (!is_wanted(n))
 		get_rid_of(n);
 }
 
@@ -272,16 +341,15 @@ refused_create(ZkNode *n, int rc)
 static void
 unsure(ZkNode *n)
 {
-	n->state = ZKN_UNSURE;
+	set_state(n, ZKN_UNSURE);
 	n->was_unsure = true;
 }
 
 static void
-on_created(ZkSession *s, ZkRequest *r)
+on_created(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	(void) s;
 	if (!called_back(n))
 		return;
 	if (r->rc == ZOK)
@@ -298,11 +366,10 @@ on_created(ZkSession *s, ZkRequest *r)
 }
 
 static void
-on_parent(ZkSession *s, ZkRequest *r)
+on_parent(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	(void) s;
 	/* the first fault is the reason for those that follow */
 	if (called_back(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
 		n->parent_rc = r->rc;
@@ -361,10 +428,10 @@ group_request(Group *g, ZkDone done)
  * it brings the czxid, which a multi does not.
  */
 static void
-on_group_read(ZkSession *s, ZkRequest *r)
+on_group_read(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
-	bool		ours = r->rc == ZOK && r->ephemeral_owner == s->info.session_id;
+	bool		ours = r->rc == ZOK && r->ephemeral_owner == r->session->info.session_id;
 
 	for (int i = 0; i < g->n; i++)
 	{
@@ -396,14 +463,13 @@ name_of(const char *path)
 }
 
 static void
-on_group_created(ZkSession *s, ZkRequest *r)
+on_group_created(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
 	int			failed = zkr_failed_op(r);
 	ZkRequest  *read = NULL;
 	NodePath	path;
 
-	(void) s;
 	g->sent_at = r->sent_at;
 	if (r->rc == ZOK)
 	{
@@ -598,11 +664,10 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
  */
 
 static void
-on_found(ZkSession *s, ZkRequest *r)
+on_found(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	(void) s;
 	if (!called_back(n))
 		return;
 	if (r->rc == ZOK && r->ephemeral_owner == n->session->info.session_id)
@@ -616,12 +681,11 @@ on_found(ZkSession *s, ZkRequest *r)
 }
 
 static void
-on_listed(ZkSession *s, ZkRequest *r)
+on_listed(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 	size_t		len = strlen(n->prefix);
 
-	(void) s;
 	if (!called_back(n))
 		return;
 	if (r->rc == ZOK)
@@ -666,11 +730,10 @@ look(ZkNode *n)
  */
 
 static void
-on_deleted(ZkSession *s, ZkRequest *r)
+on_deleted(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	(void) s;
 	if (!called_back(n))
 		return;
 
@@ -722,8 +785,8 @@ void
 zkn_delete(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
-	n->unwanted = true;
-	n->awaited = true;
+	if (is_wanted(n))
+		n->interest = RETURNED;
 	if (n->state == ZKN_PRESENT)
 		get_rid_of(n);
 	zks_leave(s);
@@ -736,10 +799,9 @@ zkn_discard(ZkSession *s, ZkNode *n)
 
 	zks_enter(s);
 	ticket = n->ticket = ++s->tickets;
-	if (n->forfeited && n->awaited && n->refused != ZOK)
+	if (n->interest == FORFEITED && n->refused != ZOK)
 		s->info.refusals++;		/* nobody has asked, so nobody was told */
-	n->unwanted = true;
-	n->awaited = false;
+	n->interest = DISCARDED;
 	if (s->info.state == ZKS_OVER)
 		finish(n);
 	else
@@ -754,7 +816,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 			case ZKN_LOST:
 
 				/* it may be there, and only be closed to us */
-				n->state = ZKN_PRESENT;
+				set_state(n, ZKN_PRESENT);
 				get_rid_of(n);
 				break;
 			case ZKN_DELETED:
@@ -762,6 +824,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 				break;
 			case ZKN_CREATING:
 			case ZKN_UNSURE:
+			case ZKN_PRUNING:
 				break;			/* the callbacks go on */
 		}
 	zks_leave(s);
@@ -794,8 +857,8 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 static void
 shared(ZkNode *n)
 {
-	n->sharing = false;
-	if (n->unwanted)
+	n->telling = is_of_grant(n) ? TOLD_GRANTED : TELLS_NOTHING;
+	if (!is_wanted(n))
 		get_rid_of(n);
 	else
 		n->ticket = 0;
@@ -822,13 +885,12 @@ give_up_sharing(ZkNode *n)
 }
 
 static void
-on_shared(ZkSession *s, ZkRequest *r)
+on_shared(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 	char		name[ZKP_NAME_LEN];
 	bool		renamed = zkp_shared_name(name, n->name);
 
-	(void) s;
 	if (!called_back(n))
 		return;
 	n->share_sent = false;
@@ -845,8 +907,8 @@ on_shared(ZkSession *s, ZkRequest *r)
 	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
 	{
 		/* somebody has deleted it, or we have */
-		n->sharing = false;
-		if (n->unwanted)
+		n->telling = is_of_grant(n) ? TOLD_GRANTED : TELLS_NOTHING;
+		if (!is_wanted(n))
 			get_rid_of(n);
 		else
 		{
@@ -856,12 +918,12 @@ on_shared(ZkSession *s, ZkRequest *r)
 	}
 	else if (zks_is_doubtful(r->rc))
 		n->share_doubted = true;
-	else if (n->granted)
+	else if (is_of_grant(n))
 		shared(n);				/* who waits to hear of it looks now and then */
 	else
 	{
 		set_refused(n, r->rc);
-		if (n->unwanted)
+		if (!is_wanted(n))
 			give_up_sharing(n);
 	}
 }
@@ -876,8 +938,8 @@ send_share(ZkNode *n)
 	char		data[ZKP_DATA_LEN];
 	bool		rename = zkp_shared_name(name, n->name);
 	ZkpData		says = {
-		.shared = !n->granted,
-		.granted = n->granted,
+		.shared = !is_of_grant(n),
+		.granted = is_of_grant(n),
 		.czxid = rename ? n->czxid : 0,
 		.identity = n->identity
 	};
@@ -914,10 +976,10 @@ zkn_share(ZkSession *s, ZkNode *n)
 	uint64_t	ticket = 0;
 
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT && !n->sharing && !n->forfeited)
+	if (n->state == ZKN_PRESENT && is_wanted(n) && !is_telling(n))
 	{
 		ticket = n->ticket = ++s->tickets;
-		n->sharing = true;
+		n->telling = TELLING_SHARED;
 		n->share_doubted = false;
 		send_share(n);
 	}
@@ -929,10 +991,9 @@ void
 zkn_tell_granted(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT && !n->granted && !n->sharing)
+	if (n->state == ZKN_PRESENT && n->telling == TELLS_NOTHING)
 	{
-		n->granted = true;
-		n->sharing = true;
+		n->telling = TELLING_GRANTED;
 		send_share(n);
 	}
 	zks_leave(s);
@@ -945,23 +1006,21 @@ zkn_tell_granted(ZkSession *s, ZkNode *n)
  */
 
 static void
-on_pruned(ZkSession *s, ZkRequest *r)
+on_pruned(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	(void) s;
 	/* NOTEMPTY: somebody uses it now; in doubt: again, when connected */
 	if (called_back(n) && !zks_is_doubtful(r->rc))
 		finish(n);
 }
 
 static void
-on_prune_read(ZkSession *s, ZkRequest *r)
+on_prune_read(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 	char	   *slash = strrchr(n->dir, '/');
 
-	(void) s;
 	if (!called_back(n) || zks_is_doubtful(r->rc))
 		return;
 	if (r->rc == ZOK && r->is_mark && r->cversion == 0)
@@ -985,7 +1044,7 @@ prune(ZkNode *n)
 {
 	ZkRequest  *r;
 
-	n->pruning = true;
+	set_state(n, ZKN_PRUNING);
 	n->ticket = 0;				/* nobody waits for this */
 	if (!zks_usable_locked(n->session))
 		return;
@@ -1002,19 +1061,19 @@ prune(ZkNode *n)
 static void
 catch_up(ZkNode *n, int64_t now)
 {
-	if (n->pruning)
+	if (n->state == ZKN_PRUNING)
 	{
 		if (n->pending == 0)
 			prune(n);
 	}
 	else if (n->state == ZKN_UNSURE && n->pending == 0 && now >= n->look_at)
 		look(n);
-	else if (n->state == ZKN_PRESENT && n->sharing)
+	else if (n->state == ZKN_PRESENT && is_telling(n))
 	{
 		if (!n->share_sent)
 			send_share(n);
 	}
-	else if (n->state == ZKN_PRESENT && n->unwanted)
+	else if (n->state == ZKN_PRESENT && !is_wanted(n))
 		get_rid_of(n);
 }
 
@@ -1045,19 +1104,19 @@ keep_watch(ZkNode *n)
 }
 
 static void
-on_heartbeat(ZkSession *s, ZkRequest *r)
+on_heartbeat(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* a process that idles need not be told that all is well */
-	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || n->unwanted)
+	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || !is_wanted(n))
 		return;
 	if (r->rc == ZOK)
 		n->proven_at = r->sent_at;
 	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
 	{
 		lose(n, loss_of(r->rc));
-		s->notify = true;
+		n->session->notify = true;
 	}
 }
 
@@ -1077,7 +1136,7 @@ zkn_prove_locked(ZkSession *s)
 		ZkOp		op = {ZOO_CHECK_OP, node_path(n, n->name, &path), 0, NULL, false};
 		ZkRequest  *r;
 
-		if (n->state != ZKN_PRESENT || n->unwanted || is_renaming(n))
+		if (n->state != ZKN_PRESENT || !is_wanted(n) || is_renaming(n))
 			continue;
 		r = request(n, on_heartbeat);
 		if (r == NULL)
@@ -1118,7 +1177,7 @@ zkn_heartbeat_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->state == ZKN_PRESENT && !n->unwanted && !n->sharing)
+		if (n->state == ZKN_PRESENT && is_wanted(n) && !is_telling(n))
 		{
 			if (n->watch != NULL || !zkr_watches_exceed_locked(s, ZKR_WATCH_BYTES_ENOUGH))
 				keep_watch(n);
@@ -1140,9 +1199,9 @@ zkn_forfeit_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->state != ZKN_PRESENT || n->unwanted)
+		if (n->state != ZKN_PRESENT || !is_wanted(n))
 			continue;
-		n->forfeited = n->unwanted = n->awaited = true;
+		n->interest = FORFEITED;
 		n->loss = ZK_LOST_CONTACT;
 		get_rid_of(n);
 	}
@@ -1157,7 +1216,7 @@ zkn_over_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->unwanted && !n->awaited)
+		if (n->interest == DISCARDED)
 			finish(n);
 		else if (n->state != ZKN_ABSENT && n->state != ZKN_DELETED)
 			lose(n, zks_is_auth_failure(s->info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION);
@@ -1174,7 +1233,7 @@ zkn_only_refused_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
-		if (n->refused == ZOK || !n->unwanted || n->awaited)
+		if (n->refused == ZOK || n->interest != DISCARDED)
 			return false;
 	}
 	return s->nodes != NULL;
@@ -1298,7 +1357,7 @@ goes_by(const ZkNode *n, const char *name)
 	if (n->name[0] == '\0')
 		return strncmp(name, n->prefix, strlen(n->prefix)) == 0;
 	return strcmp(name, n->name) == 0 ||
-		(n->sharing && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
+		(is_telling(n) && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
 }
 
 int
@@ -1308,7 +1367,7 @@ zkn_leftovers(ZkSession *s, const char *dir)
 
 	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-		count += n->unwanted && !n->deleting && strcmp(n->dir, dir) == 0;
+		count += !is_wanted(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
 }
@@ -1321,7 +1380,7 @@ zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n
 	{
 		int			left = 0;
 
-		if (!node->unwanted || strcmp(node->dir, dir) != 0)
+		if (is_wanted(node) || strcmp(node->dir, dir) != 0)
 			continue;
 		for (int i = 0; i < n; i++)
 		{
@@ -1339,7 +1398,7 @@ static void
 look_at_watch(ZkNode *n)
 {
 	/* our own delete fires it, too: the answer to that tells */
-	if (n->state == ZKN_PRESENT && !n->unwanted && n->watch != NULL &&
+	if (n->state == ZKN_PRESENT && is_wanted(n) && n->watch != NULL &&
 		n->watch->state == ZKR_WATCH_FIRED)
 		lose(n, ZK_LOST_NODE);
 }
@@ -1353,7 +1412,7 @@ zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 	for (i = 0; i < n; i++)
 	{
 		look_at_watch(nodes[i]);
-		if (nodes[i]->state != ZKN_PRESENT || nodes[i]->forfeited)
+		if (nodes[i]->state != ZKN_PRESENT || nodes[i]->interest == FORFEITED)
 			break;
 	}
 	if (i < n)
@@ -1394,10 +1453,10 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 {
 	zks_enter(s);
 	look_at_watch(n);
-	info->state = n->forfeited ? ZKN_LOST : n->state;
+	info->state = n->interest == FORFEITED ? ZKN_LOST : n->state;
 	info->loss = n->loss;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
-	info->sharing = n->sharing && !n->granted;
+	info->sharing = n->telling == TELLING_SHARED;
 	info->czxid = n->czxid;
 	memcpy(info->name, n->name, sizeof(info->name));
 	info->watch = n->watch != NULL ? n->watch->state : ZKR_WATCH_FAILED;

@@ -145,7 +145,7 @@ answered(ZkRequest *r, int rc)
 		on_watch_set(r->watch, r);
 	if (r->done != NULL)
 	{
-		r->done(s, r);
+		r->done(r);
 		free_request(r);
 	}
 	else if (r->forgotten)

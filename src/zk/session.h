@@ -268,6 +268,8 @@ typedef enum ZkNodeState
 	ZKN_UNSURE,					/* the answer was lost; being looked for */
 	ZKN_PRESENT,				/* there, and ours */
 	ZKN_ABSENT,					/* not made; rc says why */
+	ZKN_PRUNING,				/* nor wanted; its directories go: not seen by
+								 * the owner */
 	ZKN_LOST,					/* was there, and is no more */
 	ZKN_DELETED					/* by zkn_delete; rc: ZKS_OK, or ZKS_NO_NODE
 								 * if nobody knows whether it was there until

@@ -1076,25 +1076,23 @@ give_all_back(void)
 static bool
 empty(void)
 {
-	sigset_t	saved;
 	bool		result;
 
-	zks_enter(session, &saved);
+	zks_enter(session);
 	result = session->nodes == NULL && session->requests == NULL &&
 		session->watches == NULL && session->in_flight == 0;
-	zks_leave(session, &saved);
+	zks_leave(session);
 	return result;
 }
 
 static void
 describe_rest(void)
 {
-	sigset_t	saved;
 	int			nnodes = 0,
 				nrequests = 0,
 				nwatches = 0;
 
-	zks_enter(session, &saved);
+	zks_enter(session);
 	/* what a ZkNode looks like is node.c's own business */
 	nnodes = session->nodes != NULL;
 	for (ZkRequest *r = session->requests; r != NULL; r = r->next)
@@ -1103,19 +1101,18 @@ describe_rest(void)
 		nwatches++;
 	say("bad left in the session: nodes %d, requests %d, watches %d, in flight %d, state %d",
 		nnodes, nrequests, nwatches, session->in_flight, (int) session->info.state);
-	zks_leave(session, &saved);
+	zks_leave(session);
 }
 
 /* Answers so far: as long as there come more, the rest may come, too */
 static uint64_t
 count_replies(void)
 {
-	sigset_t	saved;
 	uint64_t	replies;
 
-	zks_enter(session, &saved);
+	zks_enter(session);
 	replies = session->replies;
-	zks_leave(session, &saved);
+	zks_leave(session);
 	return replies;
 }
 
