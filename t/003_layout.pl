@@ -1,5 +1,6 @@
 # src/README.md says which file calls which, and in what direction: that is
-# compared with the code.  No file calls up, and none in a circle.
+# compared with the code.  No file calls up, and none in a circle; a name begins
+# with the prefix of its folder.
 
 use strict;
 use warnings;
@@ -47,6 +48,13 @@ while (my ($file, $text) = each %code)
 		$calls{$file}{ $home{$name} } = $name if $home{$name} && $home{$name} ne $file;
 	}
 }
+
+#
+# Names
+#
+my %prefix = ('.' => qr/^_PG|^zk_/, lock => qr/^zkl_/, backend => qr/^zk(?:b|lock)_/, zk => qr/^zk[snrp]_/);
+my @misnamed = grep { $_ !~ $prefix{ ($home{$_} =~ m{^(.*)/})[0] } } sort keys %home;
+is("@misnamed", '', 'what others may call has the prefix of its folder');
 
 #
 # Directions

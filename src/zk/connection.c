@@ -246,7 +246,7 @@ adopt_locked(ZkSession *s, int sock)
 }
 
 /*
- * After so many attempts each server was tried: the library's list is not even,
+ * After this many attempts each server was tried: the library's list is not even,
  * see resolve.c.
  */
 static int
@@ -307,8 +307,8 @@ longest_pause(ZkSession *s, int64_t now)
 }
 
 /*
- * Between half of the pause and all of it: whoever has lost the same server must
- * not come back all at once.
+ * Between half of the pause and all of it: those who have lost the same server
+ * must not all come back at once.
  */
 static int64_t
 jitter(int64_t pause)

@@ -45,7 +45,7 @@ zks_make_uuid(char *text)
 
 /*
  * Below n; 0 if the system has no random numbers.  The process's own, random(),
- * is for whoever has seeded it.
+ * belongs to whoever has seeded it.
  */
 uint32_t
 zks_random(uint32_t n)
@@ -173,7 +173,7 @@ zks_keeper_leave(ZkSession *s)
  *-------------------------------------------------------------------------
  */
 
-/* Can a request be sent? */
+/* Whether a request can be sent */
 bool
 zks_usable_locked(ZkSession *s)
 {
@@ -191,7 +191,7 @@ zks_set_state_locked(ZkSession *s, ZkSessionState state)
 	s->notify = true;
 }
 
-/* The session is over: what it made is gone, or as good as that */
+/* The session is over: what it made is gone, or counts as gone */
 void
 zks_end_locked(ZkSession *s, int error)
 {

@@ -109,7 +109,8 @@ number_at(const unsigned char *frame, int at, int end)
 }
 
 /*
- * A frame that answers no request and is there in full: is it what it says?
+ * Whether a frame that answers no request, and is there in full, is what it
+ * says.
  * (The library would trip over an answer to an auth packet if it sent none.)
  */
 static bool
@@ -128,7 +129,7 @@ is_sound_event(const ZkSession *s, const unsigned char *frame, int32_t length, i
 		path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
-/* Where the string at this place ends, which has so many bytes at least; or -1 */
+/* Where the string at this place ends, if it has at least this many bytes; or -1 */
 static int
 string_end(const unsigned char *frame, int at, int end, int shortest)
 {
@@ -138,8 +139,8 @@ string_end(const unsigned char *frame, int at, int end, int shortest)
 }
 
 /*
- * The path of what was created, at this place: is it what was asked for, with
- * the number that ZooKeeper appends to a sequential node's name, if any?
+ * Whether the path of what was created, at this place, is what was asked for,
+ * with the number that ZooKeeper appends to a sequential node's name.
  */
 static bool
 is_path_asked_for(const unsigned char *frame, int at, int path_end, const char *asked)
@@ -198,7 +199,7 @@ is_sound_list(const unsigned char *frame, int end)
 	return at > 0;
 }
 
-/* Is an answer without error, there in full, as long as the library believes? */
+/* Whether an answer without error, there in full, is as long as the library believes */
 static bool
 is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
 {
@@ -225,9 +226,10 @@ is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
 }
 
 /*
- * Does the answer to a multi hold the results that it was asked for?  An error
- * in the header stands for all of them.  Else all was done, or nothing was for
- * a reason that one of them gives: without one the library would report success.
+ * Whether the answer to a multi holds the results that it was asked for.  An
+ * error in the header stands for all of them.  Otherwise all was done, or nothing
+ * was, for a reason that one of them gives: without that the library would report
+ * success.
  */
 static bool
 walk_multi(const unsigned char *frame, int end, const ZkRequest *r)

@@ -13,7 +13,7 @@
 /* Where none is given, as for ZooKeeper's other clients */
 #define ZKS_HOSTS_PORT		2181
 
-/* Room for what zks_check_hosts makes of a list of so many bytes */
+/* Room for what zks_check_hosts makes of a list of this many bytes */
 #define ZKS_HOSTS_ROOM(len)	(7 * (len) + 64)
 
 /*
@@ -24,7 +24,7 @@
  */
 extern const char *zks_check_hosts(const char *list, char *servers);
 
-/* Have two lists, as zks_check_hosts makes them, a server in common? */
+/* Whether two lists, as zks_check_hosts makes them, have a server in common */
 extern bool zks_hosts_share(const char *servers, const char *others);
 
 #endif							/* ZKLOCK_HOSTS_H */

@@ -231,7 +231,7 @@ struct ZkSession
 	uint64_t	tickets;
 };
 
-/* wakeup.c; but for those that say locked, without the mutex */
+/* wakeup.c: without the mutex, except those that end in _locked */
 extern bool zks_wakeup_open(ZkWakeup *e);
 extern void zks_wakeup_close(ZkWakeup *e);
 extern void zks_wakeup_wake_keeper(ZkWakeup *e);
@@ -324,7 +324,7 @@ extern void zks_reset_frame(ZkFrame *frame);
 extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 
 /* resolve.c */
-extern char *zkl_resolve(const char *hosts, int *naddresses, char **names,
+extern char *zks_resolve(const char *hosts, int *naddresses, char **names,
 						 char *error, int errlen);
 
 /* tls.c; a wire may be NULL where none has to be there */

@@ -6,7 +6,7 @@
  * Here is kept the promise that a node does not outlive its purpose.  Each
  * create has a name of its own (a UUID), so that a node whose answer was lost
  * can be looked for, and so that a delete, sent again, can never hit another.
- * A node that nobody wants any more stays in the session's list until
+ * A node that nobody wants any longer stays in the session's list until
  * ZooKeeper has said that it is gone, or the session is over, which is the
  * same.
  *
@@ -144,21 +144,21 @@ is_wanted(const ZkNode *n)
 	return n->interest == WANTED;
 }
 
-/* Will its owner ask what became of it? */
+/* Its owner will ask what became of it */
 static bool
 is_awaited(const ZkNode *n)
 {
 	return n->interest == RETURNED || n->interest == FORFEITED;
 }
 
-/* Is something to be told, and not answered yet? */
+/* Something is to be told, and not answered yet */
 static bool
 is_telling(const ZkNode *n)
 {
 	return n->telling == TELLING_SHARED || n->telling == TELLING_GRANTED;
 }
 
-/* Of a place of a semaphore, not of a lock that became shared? */
+/* What it tells, or told, is that it has a place of a semaphore */
 static bool
 is_of_grant(const ZkNode *n)
 {
@@ -232,7 +232,7 @@ ended(ZkNode *n, ZkNodeState state)
 		finish(n);
 }
 
-/* First thing in each callback: false when the node is no more of interest */
+/* First thing in each callback: false when nobody is interested in the node any longer */
 static bool
 called_back_quietly(ZkNode *n)
 {
@@ -251,7 +251,7 @@ called_back(ZkNode *n)
 	return called_back_quietly(n);
 }
 
-/* Is it being exchanged for one with another name? */
+/* It is being exchanged for one with another name */
 static bool
 is_renaming(const ZkNode *n)
 {
@@ -294,7 +294,7 @@ node_path(ZkNode *n, const char *name, NodePath *path)
 
 /*
  * The node is known not to be there.  If nobody wants it, that is the end,
- * but for two things.  A request of a broken connection might, in theory, be
+ * except for two things.  A request of a broken connection might, in theory, be
  * carried out by the server after the new connection's list: so look once
  * more, later.  And its directory may have been made for it alone.
  */
@@ -375,7 +375,7 @@ on_parent(ZkRequest *r)
 		n->parent_rc = r->rc;
 }
 
-/* Is this directory the other one, or one of its ancestors? */
+/* This directory is the other one, or one of its ancestors */
 static bool
 leads_to(const char *dir, const char *other)
 {
@@ -385,7 +385,7 @@ leads_to(const char *dir, const char *other)
 }
 
 /*
- * All ancestors and then the directory itself, in one flight, but for those
+ * All ancestors and then the directory itself, in one flight, except for those
  * that were made for the directory before.  Those that exist answer so; only
  * a few first calls ever come this way.
  */
@@ -865,7 +865,7 @@ shared(ZkNode *n)
 }
 
 /*
- * ZooKeeper refuses it, and nobody wants the node any more: it goes, by
+ * ZooKeeper refuses it, and nobody wants the node any longer: it goes, under
  * whichever name.
  */
 static void
@@ -1224,8 +1224,8 @@ zkn_over_locked(ZkSession *s)
 }
 
 /*
- * Is there nothing here but nodes that nobody wants and that ZooKeeper does not
- * let go?  Then only the end of the session rids others of them.
+ * Whether there is nothing here but nodes that nobody wants and that ZooKeeper
+ * does not let go.  Then only the end of the session rids others of them.
  */
 bool
 zkn_only_refused_locked(ZkSession *s)
@@ -1348,7 +1348,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 	return r;
 }
 
-/* Is this its name, known or not? */
+/* This is its name, whether it knows that name yet or not */
 static bool
 goes_by(const ZkNode *n, const char *name)
 {
@@ -1393,7 +1393,7 @@ zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n
 	return n;
 }
 
-/* What does its watch say? */
+/* Takes note of what its watch says */
 static void
 look_at_watch(ZkNode *n)
 {

@@ -268,7 +268,7 @@ zkp_write_data(char *data, const ZkpData *says)
 			 says->identity != NULL ? says->identity : "");
 }
 
-/* Does the data go on with this?  If so, that is read. */
+/* Reads this text, and returns true, if the data goes on with it */
 static bool
 skip(const char **data, int *len, const char *text)
 {
@@ -403,9 +403,10 @@ all_say(const ZkpContender *queue, int n, int32_t permits)
 }
 
 /*
- * Does anybody behind us wait to be told that we hold?  Whoever is not there
- * yet sees by its own list that we do: its list is younger than its node, and
- * that than the list by which we hold.  Unless ours were several looks in one.
+ * Whether anybody behind us waits to be told that we hold.  Whoever is not there
+ * yet sees in its own list that we do: its list is younger than its node, and its
+ * node is younger than the list by which we hold, unless ours was several looks
+ * in one.
  */
 static bool
 is_waited_for(const ZkpContender *queue, int n, int self, int32_t permits)
@@ -593,7 +594,7 @@ count_peer(Peers *peers, const ZkpContender *c)
 	peers->foreign_writers += !c->ours;
 }
 
-/* Do those who stand at the same place as this one let it pass? */
+/* Whether those who stand at the same place as this one let it pass */
 static bool
 peers_let_pass(const Peers *peers, const ZkpContender *c)
 {

@@ -110,12 +110,12 @@ typedef struct ZkpView
 	bool		tell;			/* we hold, and somebody waits to be told */
 } ZkpView;
 
-/* Is this child a contender, of whichever client? */
+/* Whether this child is a contender, of whichever client */
 extern bool zkp_parse(const char *name, ZkpContender *contender);
 
 /*
- * Does a part of a user's path look like a node that zklock or another
- * client makes for itself?  A lock there could not be told from a contender.
+ * Whether a part of a user's path looks like a node that zklock or another
+ * client makes for itself.  A lock there could not be told from a contender.
  */
 extern bool zkp_is_reserved(const char *part, int len);
 
@@ -146,14 +146,14 @@ extern void zkp_read_data(const char *data, int len, ZkpData *says);
 extern int	zkp_queue(char *const *names, int n, ZkpMode mode, ZkpContender *queue);
 
 /*
- * Do numbers not tell the order?  Then the czxids must be filled in, those
- * that are gone left out, and the queue sorted again.
+ * Whether the numbers do not tell the order.  Then the czxids must be filled in,
+ * those that are gone left out, and the queue sorted again.
  */
 extern bool zkp_needs_czxids(const ZkpContender *queue, int n);
 extern void zkp_sort(ZkpContender *queue, int n);
 
 /*
- * Whom must one who wants this wait for?  self is its node's name, or NULL for
+ * Whom one who wants this must wait for.  self is its node's name, or NULL for
  * one who has none yet and would stand behind everybody.  own is the name of
  * the shared node that the same session holds there already, or NULL.
  */
@@ -161,8 +161,8 @@ extern void zkp_look(const ZkpContender *queue, int n, const char *self,
 					 const char *own, const ZkpWant *want, ZkpView *view);
 
 /*
- * Who of the queue holds?  Those whose data says that they are shared now have
- * that mode here.
+ * Which of the queue hold the lock.  Those whose data says that they have become
+ * shared have that mode here.
  */
 extern void zkp_granted(const ZkpContender *queue, int n, bool *granted);
 

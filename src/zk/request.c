@@ -20,7 +20,7 @@
 #include "internal.h"
 
 /*
- * So many small requests fit into the socket's buffer for certain (session.c
+ * This many small requests fit into the socket's buffer for certain (connection.c
  * sets its size).  Beyond, the keeper must see to what could not be sent.
  */
 #define SURELY_SENT		16
@@ -101,7 +101,7 @@ unlink_request(ZkRequest *r)
 
 static void free_request(ZkRequest *r);
 
-/* Nobody wants to know any more.  The last of two threads calls it without the mutex, too. */
+/* Nobody wants to know.  The last of the two threads calls it without the mutex. */
 static void
 forget(ZkRequest *r)
 {
@@ -155,8 +155,8 @@ answered(ZkRequest *r, int rc)
 }
 
 /*
- * Did the session get this answer as one that lives?  A server that throttles
- * or wants authentication answers by itself, whatever became of the session.
+ * Whether only a session that lives gets this answer.  A server that throttles or
+ * wants authentication answers by itself, whatever became of the session.
  */
 static bool
 is_answer(int rc)
@@ -180,14 +180,14 @@ is_answer(int rc)
 /*
  * The session was alive when this was asked for.
  *
- * How long may that be relied on?  ZooKeeper's leader counts from what it
- * last heard of us, which it does by heartbeats alone: a follower forwards a
- * write at once, but whose heartbeats it had only with its own.  So an answer
- * proves the more, the more regularly the answers before it came: late_at is
- * when one last came more than a third of the timeout after the one before
- * had been asked for (this process was stopped, the network was slow).  After
- * two thirds the session may well be over, and a server that has lost its
- * leader would not know: it is in doubt until a transaction has been answered.
+ * How far that can be relied on depends on ZooKeeper's leader, which counts from
+ * the last heartbeat that it knows of: a follower forwards a write at once, but
+ * the heartbeats of its clients only with its own.  So an answer proves more, the
+ * more regularly the answers before it came: late_at is when one last came more
+ * than a third of the timeout after the one before had been asked for (this
+ * process was stopped, the network was slow).  After two thirds the session may
+ * well be over, and a server that has lost its leader would not know: it is in
+ * doubt until a transaction has been answered.
  */
 void
 zkr_heard_locked(ZkSession *s, int64_t sent_at)
@@ -347,7 +347,7 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 }
 
 /*
- * How many of these are contenders?  What else a directory has, or is said to
+ * How many of these are contenders.  What else a directory has, or is said to
  * have, takes no memory of ours.  -1 if one of them can be no node's name: where
  * a list was damaged the library has left NULL.
  */
@@ -432,7 +432,7 @@ submitted(ZkRequest *r, int rc)
 		zks_wake_keeper(s);
 }
 
-/* May the request go out now?  If not, it is answered at once. */
+/* Whether the request may go out now; if not, it is answered at once */
 static bool
 begin(ZkRequest *r)
 {
@@ -652,7 +652,7 @@ zkr_next_locked(ZkSession *s)
 	return NULL;
 }
 
-/* Is the owner in the middle of something? */
+/* Whether the owner is in the middle of something */
 bool
 zkr_owner_asks_locked(ZkSession *s)
 {
@@ -671,7 +671,7 @@ zkr_owner_asks_locked(ZkSession *s)
 }
 
 /*
- * The handle is closed, so that no completion comes any more: fail what is
+ * The handle is closed, so that no completion will come: fail what is
  * left.  The oldest first; a done function may add requests, which fail too.
  */
 void
@@ -889,7 +889,7 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	}
 }
 
-/* Is somebody else still interested in this path? */
+/* Whether somebody else is still interested in this path */
 static bool
 watched_by_another(ZkWatch *w)
 {

@@ -131,7 +131,7 @@ write_list(const AddressList *list, char *text)
 	text[0] = '\0';
 	for (int i = 0; i < total; i++)
 	{
-		/* which turn is it of?  2 * turn is i, or i + total */
+		/* whose turn it is: 2 * turn is i, or i + total */
 		int			turn = (i % 2 == 0 ? i : i + total) / 2;
 
 		if (i > 0)
@@ -146,7 +146,7 @@ write_list(const AddressList *list, char *text)
  * several does no harm.  The names are malloc'ed, too; NULL if it returns that.
  */
 char *
-zkl_resolve(const char *hosts, int *naddresses, char **names, char *error, int errlen)
+zks_resolve(const char *hosts, int *naddresses, char **names, char *error, int errlen)
 {
 	AddressList *list = calloc(1, sizeof(AddressList));
 	char	   *copy = strdup(hosts);

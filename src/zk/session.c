@@ -42,15 +42,15 @@
 #define LONGEST_SUBJECT		1024
 
 /*
- * Threads of sessions that were given up, and wait for a resolver that is
- * silent: no more of them than this
+ * The most threads of sessions that were given up and still wait for a silent
+ * resolver
  */
 #define MAX_KEEPERS			16
 
 /* However short the session's timeout is */
 #define HEARTBEAT_MIN_MS	10
 
-/* So many frames are read with signals blocked, no more */
+/* The most frames that are read with signals blocked */
 #define AT_ONCE				64
 
 /*-------------------------------------------------------------------------
@@ -471,15 +471,15 @@ take_turn(ZkSession *s)
 }
 
 /*
- * Where the servers are.  Those of before, if that cannot be found out any more;
- * false, with the reason, if it never could.
+ * Where the servers are; as before, if that cannot be found out this time.  False,
+ * with the reason, if it never could.
  */
 static bool
 find_servers(ZkSession *s, char *error, int errlen)
 {
 	char	   *names;
 	int			nservers;
-	char	   *addresses = zkl_resolve(s->hosts, &nservers, &names, error, errlen);
+	char	   *addresses = zks_resolve(s->hosts, &nservers, &names, error, errlen);
 
 	if (addresses == NULL)
 		return s->addresses != NULL;
@@ -494,7 +494,7 @@ find_servers(ZkSession *s, char *error, int errlen)
 /*
  * Sends what is queued, says goodbye if there is a connection, and waits for the
  * server's answer: for seconds, if that is silent, so without the mutex.  Nobody
- * uses the handle meanwhile: it is not the session's any more.  What it still
+ * uses the handle meanwhile: it is no longer the session's.  What it still
  * calls back is not heeded (request.c, complete).
  */
 static void

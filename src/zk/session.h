@@ -69,7 +69,7 @@ typedef struct ZkSessionInfo
 	uint64_t	losses;			/* how often what it had was lost */
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
 	int			refused;		/* with this code, the latest of them */
-	uint64_t	refusals;		/* how many ever, but for those of zkn_delete */
+	uint64_t	refusals;		/* how many ever, except those of zkn_delete */
 	char		server[64];		/* address of the server, or "" */
 	char		trouble[160];	/* the last fault of the connection, or "" */
 } ZkSessionInfo;
@@ -124,22 +124,22 @@ extern ZkSession *zks_open(const ZkOptions *options);
 /*
  * End the session: ZooKeeper deletes its nodes.  Waits at most bound_ms; what
  * is left then ends by itself, or with the process.  The session, its
- * requests, nodes and watches are not to be used any more.
+ * requests, nodes and watches must not be used afterwards.
  */
 extern void zks_close(ZkSession *session, int bound_ms);
 
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
 
 /*
- * Has nothing proven its life for a whole timeout?  Then another may have what it
- * had: all of that is lost from now on, whatever the session's thread has seen.
- * Doubt counts as lost.
+ * If nothing has proven for a whole timeout that the session lives, another may
+ * have what it had.  All of that is lost from now on, whatever the session's
+ * thread has seen, since what is in doubt counts as lost.
  */
 extern void zks_expire(ZkSession *session);
 
 /*
- * From the first of these to the second, or to the next wait, what is sent is
- * kept back (but for no longer than 200 ms), and goes out together.
+ * Between zks_gather and zks_send, or the next wait, requests are kept back (for
+ * no longer than 200 ms), so that they go out together.
  */
 extern void zks_gather(ZkSession *session);
 extern void zks_send(ZkSession *session);
@@ -176,7 +176,7 @@ typedef struct ZkAnswer
 	int			data_len;		/* zks_request_free */
 } ZkAnswer;
 
-/* So much of what a node holds is kept by zks_read */
+/* zks_read keeps this much of what a node holds */
 #define ZKS_DATA_KEPT		2304
 
 /*
@@ -229,7 +229,7 @@ typedef enum ZkWatchState
 	ZKR_WATCH_ARMED,
 	ZKR_WATCH_FIRED,			/* the node is gone, or was when we asked */
 	ZKR_WATCH_CHANGED,			/* its data, or who its children are, changed:
-								 * no more armed */
+								 * no longer armed */
 	ZKR_WATCH_FAILED			/* not armed: the connection broke */
 } ZkWatchState;
 
@@ -255,10 +255,10 @@ typedef enum ZkLoss
 {
 	ZK_NOT_LOST,
 	ZK_LOST_NODE,				/* ZooKeeper says that the node is gone */
-	ZK_LOST_ACCESS,				/* it does not let us see the node any more */
+	ZK_LOST_ACCESS,				/* it no longer lets us see the node */
 	ZK_LOST_CONTACT,			/* nothing was heard for the whole timeout */
 	ZK_LOST_SESSION,			/* ZooKeeper has ended the session */
-	ZK_LOST_IDENTITY			/* it does not accept who we are any more */
+	ZK_LOST_IDENTITY			/* it no longer accepts who we are */
 } ZkLoss;
 
 /* node.c: nodes that this session made, or is about to make */
@@ -270,7 +270,7 @@ typedef enum ZkNodeState
 	ZKN_ABSENT,					/* not made; rc says why */
 	ZKN_PRUNING,				/* nor wanted; its directories go: not seen by
 								 * the owner */
-	ZKN_LOST,					/* was there, and is no more */
+	ZKN_LOST,					/* was there, and no longer is */
 	ZKN_DELETED					/* by zkn_delete; rc: ZKS_OK, or ZKS_NO_NODE
 								 * if nobody knows whether it was there until
 								 * then */
@@ -301,7 +301,7 @@ extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWa
 /* A node that ZooKeeper refuses to delete, or "" */
 extern void zkn_refused_path(ZkSession *session, char *path, int size);
 
-/* Do contenders in these directories go into one transaction? */
+/* Whether contenders in these directories fit into one transaction */
 extern bool zkn_fit(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
 
 extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
@@ -316,16 +316,16 @@ extern void zkn_watch(ZkSession *session, ZkNode *node);
 extern void zkn_watch_named(ZkSession *session, const char *dir, const char *name);
 
 /*
- * Are these nodes there?  Asked of the leader and a quorum, in one request
- * that changes nothing.  Only the answer to such a one proves that the session
- * lives: a follower cut off from its leader answers reads as if nothing were.
- * n: how many, and then how many of them are asked for, since a request has
+ * Asks the leader and a quorum whether these nodes are there, in one request that
+ * changes nothing.  Only the answer to such a request proves that the session
+ * lives: a follower that is cut off from its leader still answers reads.  n: how
+ * many there are, and then how many of them are asked for, since a request has
  * its limits.  Returns NULL when memory is out.
  */
 #define ZKN_CHECK_MAX		1000
 extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
 
-/* The first of them that is known not to be there any more, and how, or -1 */
+/* The first of them that is known to be gone, and how; or -1 */
 extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);
 
 /*
@@ -367,28 +367,28 @@ extern void zkn_tell_granted(ZkSession *session, ZkNode *node);
 extern void zkn_delete(ZkSession *session, ZkNode *node);
 
 /*
- * Nobody wants the node any more, whatever its state: it is deleted, now or
- * as soon as that is possible.  Must not fail, since transactions end in it.
- * The node is not to be used afterwards; the ticket tells when it is gone.
+ * Nobody wants the node any longer, whatever its state: it is deleted, now or as
+ * soon as that is possible.  Must not fail, since the end of a transaction calls
+ * it.  The node must not be used afterwards; the ticket tells when it is gone.
  */
 extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 
 /*
- * How many nodes in this directory does nobody here want, that a list which is
- * sent now may still show?
+ * The number of nodes in this directory that nobody here wants, and that a list
+ * which is sent now may still show.
  */
 extern int	zkn_leftovers(ZkSession *session, const char *dir);
 
 /*
- * Leave out of this queue the nodes that nobody here wants: they are in nobody's
- * way but others'.  Returns how many contenders are left.
+ * Leave out of this queue the nodes that nobody here wants: they do not stand in
+ * our way.  Returns how many contenders are left.
  */
 extern int	zkn_leave_out_unwanted(ZkSession *session, const char *dir,
 								   ZkpContender *queue, int n);
 
 /*
- * Are all nodes with tickets from first to last gone, or shared?  If not,
- * refused is the code with which ZooKeeper refused one, or 0.
+ * Whether all nodes with tickets from first to last are gone, or shared.  If
+ * not, refused is the code with which ZooKeeper refused one, or 0.
  */
 extern bool zkn_gone(ZkSession *session, uint64_t first, uint64_t last, int *refused);
 

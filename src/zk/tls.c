@@ -80,7 +80,8 @@ struct ZkWire
 	bool		secured;		/* the handshake is done */
 	bool		leaving;		/* the library has closed its socket */
 	bool		library_gone;	/* and we have read all that it wrote */
-	bool		library_deaf;	/* what was for it is lost: it gets no more */
+	bool		library_deaf;	/* what was meant for it is lost: it gets
+								 * nothing further */
 	bool		server_gone;
 	int64_t		quiet_by;		/* the last words must be out by then */
 	Load		out;			/* to the server */
@@ -180,8 +181,8 @@ no_pass_phrase(char *buf, int size, int rwflag, void *userdata)
 }
 
 /*
- * Whose is a key?  PostgreSQL's own rule for its server key: the server's and
- * nobody else's, or root's, who may let the server's group read it.
+ * PostgreSQL's own rule for its server key: a key belongs to the server's user
+ * and nobody else may read it, or to root, who may let the server's group read it.
  */
 static bool
 is_private(const char *file, char *error, int errlen)
@@ -562,7 +563,7 @@ leave(ZkWire *w)
 	w->leaving = true;
 }
 
-/* From the library to the server; did anything move? */
+/* From the library to the server; true if anything moved */
 static bool
 carry_out(ZkWire *w)
 {

@@ -115,7 +115,7 @@ void
 zks_wakeup_want_locked(ZkWakeup *e, int sock, uint32_t events)
 {
 	e->wanted = events;
-	e->watched = 0;				/* what was reported is not watched any more */
+	e->watched = 0;				/* what was reported is no longer watched */
 	watch_locked(e, sock);
 }
 
@@ -157,7 +157,7 @@ zks_wakeup_wait(ZkWakeup *e, uint32_t generation, int ms)
 	return socket_events(e->keeper_fd, generation, ms);
 }
 
-/* What woke the owner is over now.  Was it the socket of this generation? */
+/* What woke the owner is over now; true if it was the socket of this generation */
 bool
 zks_wakeup_owner_woken(ZkWakeup *e, uint32_t generation)
 {
