@@ -293,7 +293,7 @@ node_path(ZkNode *n, const char *name, NodePath *path)
 }
 
 /*
- * The node is known not to be there.  If nobody wants it, that is the end,
+ * The node is known not to be there.  If nobody asks for it, that is the end,
  * except for two things.  A request of a broken connection might, in theory, be
  * carried out by the server after the new connection's list: so look once
  * more, later.  And its directory may have been made for it alone.
@@ -303,7 +303,7 @@ absent(ZkNode *n, int rc)
 {
 	set_state(n, ZKN_ABSENT);
 	n->rc = rc;
-	if (is_wanted(n))
+	if (n->interest != DISCARDED)
 		return;
 	if (n->was_unsure && n->look_at == 0)
 	{
