@@ -13,6 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Deadline;
 use Zklock;
 use ZooKeeper;
 
@@ -45,10 +46,7 @@ $admin->value(
 	q{CREATE TABLE dead (i int) WITH (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0);
 	INSERT INTO dead SELECT generate_series(1, 1000); DELETE FROM dead});
 
-#
-# Read-only transactions
-#
-{
+subtest 'read-only transactions' => sub {
 	my $s = zk_session($main);
 	$s->value('BEGIN READ ONLY');
 	is($s->value(q{SELECT zk_lock('/ro'), zk_xact_lock('/ro'), zk_try_lock('/ro')}), 't|t|t', 'read-only transaction');
@@ -62,12 +60,9 @@ $admin->value(
 	$s->value('COMMIT');
 	is(elsewhere('/ro'), 'free', '- for others');
 	$s->quit;
-}
+};
 
-#
-# Triggers and loops, with a ZooKeeper of their own that comes and goes
-#
-{
+subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' => sub {
 	my $its_zk = ZooKeeper->new->start;
 	my $s = zk_session($main,
 		options => '-c zklock.hosts=' . $its_zk->hosts . ' -c zklock.operation_timeout=1500ms -c zklock.session_timeout=20s');
@@ -107,9 +102,10 @@ $admin->value(
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/rows')});
 	$its_zk->suspend;
 	$r = $s->query($insert);
-	ok($r->{state} =~ /^(58030)?$/ && $r->{seconds} < $SOON, 'the same while ZooKeeper hangs: does not wait for each row');
+	like($r->{state}, qr/^(58030)?$/, 'the same while ZooKeeper hangs');
+	in_time($r->{seconds}, $SOON, '- does not wait for each row');
 	note sprintf 'trigger, ZooKeeper hangs: %.0f ms, SQLSTATE "%s"', 1000 * $r->{seconds}, $r->{state};
-	ok($s->query('ROLLBACK')->{seconds} < $SOON, '- nor does the end of the transaction');
+	in_time($s->query('ROLLBACK')->{seconds}, $SOON, '- nor does the end of the transaction');
 	$again->();
 	zk_nothing_left($its_zk, '- which is made good later');
 
@@ -118,7 +114,7 @@ $admin->value(
 	$until_state->('suspended');
 	$r = $s->query($insert);
 	is($r->{state}, '58030', 'the same with ZooKeeper dead: an error');
-	ok($r->{seconds} < $SOON, '- once, and not for each row');
+	in_time($r->{seconds}, $SOON, '- once, and not for each row');
 	note sprintf 'trigger, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
 	$s->value('ROLLBACK TO s');
 	is($s->value(q{SELECT state FROM zk_locks}), 'suspect', '- the lock is in doubt');
@@ -136,7 +132,7 @@ $admin->value(
 	my $memory = q{SELECT sum(used_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'zklock%'};
 	my $before = $s->value($memory);
 	$s->value(q{SET zklock.operation_timeout = '30s'});
-	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}), 180);
+	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}));
 	$s->value(q{RESET zklock.operation_timeout});
 	is($r->{state}, '', '10,000 EXCEPTION blocks that take a lock and fail');
 	note sprintf 'loop, up: %.0f ms', 1000 * $r->{seconds};
@@ -156,7 +152,8 @@ $admin->value(
 	$s->value(q{SELECT zk_unlock('/loop'); BEGIN; SELECT zk_lock('/loop')});
 	$its_zk->suspend;
 	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}));
-	ok($r->{state} eq '' && $r->{seconds} < $SOON, '10,000 EXCEPTION blocks while ZooKeeper hangs');
+	is($r->{state}, '', '10,000 EXCEPTION blocks while ZooKeeper hangs');
+	in_time($r->{seconds}, $SOON, '- soon');
 	note sprintf 'loop, ZooKeeper hangs: %.0f ms', 1000 * $r->{seconds};
 	is($s->value(q{SELECT count FROM zk_locks}), 1, '- and the count is right');
 	$its_zk->resume;
@@ -165,13 +162,14 @@ $admin->value(
 	$its_zk->kill9;
 	$until_state->('suspended');
 	$r = $s->query($loop->(''));
-	ok($r->{state} eq '' && $r->{seconds} < $SOON, '10,000 EXCEPTION blocks with ZooKeeper dead and a lock held');
+	is($r->{state}, '', '10,000 EXCEPTION blocks with ZooKeeper dead and a lock held');
+	in_time($r->{seconds}, $SOON, '- soon');
 	note sprintf 'loop, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
 	$r = $s->query(
 		q{SAVEPOINT s; SET LOCAL statement_timeout = '1s'; DO $$ BEGIN FOR i IN 1 .. 10000 LOOP
 			BEGIN PERFORM zk_lock('/loop'); EXCEPTION WHEN io_error THEN NULL; END; END LOOP; END $$});
 	is($r->{state}, '57014', 'a loop that catches each 58030 can be ended');
-	ok($r->{seconds} < 2, '- at once');
+	in_time($r->{seconds}, 2, '- at once');
 	$s->value('ROLLBACK TO s');
 	$again->();
 	is($s->query('COMMIT')->{state}, '', '- and the transaction goes on');
@@ -184,21 +182,21 @@ $admin->value(
 	$its_zk->kill9;
 	$until_state->('suspended');
 	$r = $s->query(join '; ', map { "ROLLBACK TO s$_" } reverse 1 .. 100);
-	ok($r->{state} eq '' && $r->{seconds} < $SOON, '100 savepoints with a lock each are rolled back while ZooKeeper is dead');
+	is($r->{state}, '', '100 savepoints with a lock each are rolled back while ZooKeeper is dead');
+	in_time($r->{seconds}, $SOON, '- soon');
 	note sprintf 'savepoints, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
 	$r = $s->query('COMMIT');
-	ok($r->{state} eq '' && $r->{seconds} < $SOON, '- and the transaction commits');
+	is($r->{state}, '', '- and the transaction commits');
+	in_time($r->{seconds}, $SOON, '- soon');
 	is($s->value('SELECT count(*) FROM zk_locks'), 0, '- without them');
 	$again->();
 	zk_nothing_left($its_zk, '- which go when ZooKeeper is back');
 	$s->quit;
 	zk_nothing_left($its_zk, 'and the session with its backend', sessions => 0);
-}
+};
 
-#
-# A background worker: that which applies a subscription
-#
-{
+# that which applies a subscription
+subtest 'a background worker' => sub {
 	$_->value('CREATE TABLE replicated (i int)') for $admin, $other_admin;
 	$other_admin->value(
 		q{CREATE FUNCTION lock_apply() RETURNS trigger LANGUAGE plpgsql AS
@@ -222,7 +220,8 @@ $admin->value(
 	zk_until(sub { !kill 0, $worker }, 'the worker to end');
 	my $took = time - $start;
 	# longer than a moment only if its goodbye is not answered
-	ok($took < 4, 'a background worker that waits is terminated at once');
+	in_time($took, 4, 'a background worker that waits is terminated at once');
+	pass('a background worker that waits is terminated');
 	note sprintf 'background worker: ended after %.0f ms', 1000 * $took;
 	zk_until(sub { contenders('/apply') == 1 }, 'its node to go');
 	pass('- and leaves no node');
@@ -238,12 +237,9 @@ $admin->value(
 	zk_until(sub { contenders('/apply') == 0 }, 'its lock to go');
 	pass('- which ends with it');
 	$holder->quit;
-}
+};
 
-#
-# Parallel query
-#
-{
+subtest 'parallel query' => sub {
 	my $s = zk_session($main);
 	zk_until(sub { $zk->sessions == 1 }, 'those of before to end but $other_admin');
 	# its name until version 15, and since
@@ -271,12 +267,9 @@ $admin->value(
 	$s->value('ROLLBACK');
 	is($s->value(q{SELECT scope, count, state FROM zk_locks}), 'session|1|held', '- end no hold of the session');
 	$s->quit;
-}
+};
 
-#
-# Other servers in the same transaction
-#
-{
+subtest 'other servers in the same transaction' => sub {
 	$other_admin->value('CREATE TABLE remote (i int)');
 	$admin->value(
 		sprintf q{CREATE EXTENSION postgres_fdw; CREATE EXTENSION dblink;
@@ -318,12 +311,9 @@ $admin->value(
 	is($s->value(qq{SELECT dblink_connect('l', '$self'), got FROM dblink('$self', 'SELECT zk_lock(''/link'', ''5s'')') AS (got boolean)}),
 		'OK|t', '- which may take the lock when it is free');
 	$_->quit for $s, $waiter;
-}
+};
 
-#
-# Autovacuum has nothing to do with it
-#
-{
+subtest 'autovacuum has nothing to do with it' => sub {
 	my $s = zk_session($main);
 	$s->value(q{SELECT zk_lock('/vacuum')});
 	zk_until(sub { $zk->sessions == 2 }, 'those of before to end but $other_admin');
@@ -331,12 +321,9 @@ $admin->value(
 		'autovacuum');
 	is(scalar $zk->sessions, 2, 'autovacuum has worked, without a session in ZooKeeper');
 	$s->quit;
-}
+};
 
-#
-# A hot standby, and its promotion
-#
-{
+subtest 'a hot standby, and its promotion' => sub {
 	$main->safe_psql('postgres', 'CREATE DATABASE doomed');
 	$main->safe_psql('doomed', 'CREATE EXTENSION zklock');
 	$main->backup('base');
@@ -384,7 +371,7 @@ $admin->value(
 	is($p->wait->{out}, 't', '- and hands it over');
 	$_->quit for $p, $s, $waiter;
 	$standby->stop;
-}
+};
 
 #
 # A crash: one backend is killed, and all others of its cluster with it
@@ -408,7 +395,7 @@ foreach my $crash ('kill -9 of a backend', 'immediate stop')
 	is($next->value(q{SELECT zk_lock('/crash'), zk_lock('/crash/xact')}), 't|t',
 		"$crash: what was held or waited for is free when its session has timed out");
 	my $took = time - $start;
-	ok($took < 10, '- which is soon');
+	in_time($took, 10, '- which is soon');
 	note sprintf '%s: free after %.1f s, with a session timeout of 2 s', $crash, $took;
 	$admin->quit;
 	$admin = zk_session($main);

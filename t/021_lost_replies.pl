@@ -14,6 +14,7 @@ use lib "$FindBin::RealBin/lib";
 use Test::More;
 use Time::HiRes qw(sleep);
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -209,7 +210,7 @@ lost 'the directories of a first lock arrive, the lock does not: they are remove
 	$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
 	is($session->wait->{state}, '57014', 'the call is cancelled');
 	$proxy->pass;
-	ok(eval { zk_until(sub { !$zk->exists('/zklock/never') }, 'removed', 10) }, 'they are removed');
+	ok(eval { zk_until(sub { !$zk->exists('/zklock/never') }, 'removed') }, 'they are removed');
 };
 
 lost 'answers to the parents of a first lock, swallowed: the lock is had' => sub {
@@ -258,7 +259,7 @@ foreach my $way (sort keys %way_of_writes)
 		my $result = $session->query('COMMIT');
 		is($result->{state}, '', 'commits');
 		is_deeply($result->{warnings}, [], 'without a warning');
-		cmp_ok($result->{seconds}, '<', 1, 'at once');
+		in_time($result->{seconds}, 1, 'at once');
 		zk_until(sub { own_nodes() == 0 }, 'no node is left');
 	};
 
@@ -270,7 +271,7 @@ foreach my $way (sort keys %way_of_writes)
 		$way_of_writes{$way}->('delete');
 		my $result = $session->query('COMMIT');
 		is($result->{state}, '', 'commits');
-		cmp_ok($result->{seconds}, '<', 0.3 + 1, 'in time');
+		in_time($result->{seconds}, 0.3 + 1, 'in time');
 		$session->value('RESET zklock.release_timeout');
 		zk_until(sub { own_nodes() == 0 }, 'no node is left');
 	};

@@ -17,6 +17,7 @@ use POSIX ();
 use Time::HiRes qw(sleep time);
 use Test::More;
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -148,14 +149,14 @@ subtest 'down at the first call' => sub {
 	is($result->{message}, 'could not connect to ZooKeeper', 'says so');
 	is($result->{detail}, 'The last attempt failed: Connection refused.', 'why');
 	like($result->{hint}, qr/zklock\.hosts/, 'and what to look at');
-	cmp_ok($result->{seconds}, '<', 0.5 + $SLACK, 'within connect_timeout');
+	in_time($result->{seconds}, 0.5 + $SLACK, 'within connect_timeout');
 
 	$session->value("SET zklock.connect_timeout = '1min'");
 	$session->send("SELECT zk_lock('/a')");
 	zk_wait_waiting($admin, $session);
 	my $began = time;
 	is(cancel($session)->{state}, '57014', 'it can be cancelled meanwhile');
-	cmp_ok(time - $began, '<', 0.1 + $SLACK, 'at once');
+	in_time(time - $began, 0.1 + $SLACK, 'at once');
 
 	$session->send("SELECT zk_lock('/a')");
 	zk_wait_waiting($admin, $session);
@@ -169,7 +170,7 @@ subtest 'a timeout of the call that ends first is an error, not false' => sub {
 	cut();
 	my $result = $session->query("SELECT zk_lock('/a', '200ms')");
 	is($result->{state}, '58000', 'is 58000');
-	cmp_ok($result->{seconds}, '<', 0.2 + $SLACK, 'in time');
+	in_time($result->{seconds}, 0.2 + $SLACK, 'in time');
 	$proxy->pass;
 	works($session, 'then it works');
 };
@@ -271,7 +272,7 @@ subtest 'a server that is not ZooKeeper' => sub {
 		my $limit = $what =~ /^gives a session, / ? 2 * $seconds : $seconds;
 		like($result->{state}, $limit > $seconds ? qr/^(?:58000|58030)$/ : qr/^58000$/, "$what: 58000");
 		isnt($result->{hint}, '', "$what: with a hint");
-		cmp_ok($result->{seconds}, '<', $limit + $SLACK, "$what: in time");
+		in_time($result->{seconds}, $limit + $SLACK, "$what: in time");
 		cmp_ok(zk_cpu_seconds($session->pid) - $cpu{$what}, '<', 0.2 * $result->{seconds} + 0.05,
 			"$what: does not spin");
 	}
@@ -298,7 +299,7 @@ subtest 'a server with too many connections from here' => sub {
 	my $result = $session->query("SELECT zk_lock('/a')");
 	is($result->{state}, '58000', 'is 58000');
 	like($result->{hint}, qr/maxClientCnxns/, 'the hint names maxClientCnxns');
-	cmp_ok($result->{seconds}, '<', 0.5 + $SLACK, 'within connect_timeout');
+	in_time($result->{seconds}, 0.5 + $SLACK, 'within connect_timeout');
 	$first->close;
 	$session->value(q{SET zklock.connect_timeout = '20s'});
 	works($session, 'works when there is room');
@@ -309,7 +310,7 @@ subtest 'a name that cannot be resolved' => sub {
 	my $result = $session->query("SELECT zk_lock('/a')");
 	is($result->{state}, '58000', 'is 58000');
 	like($result->{detail}, qr/no-such-host\.invalid/, 'the detail names it');
-	cmp_ok($result->{seconds}, '<', 2 + $SLACK, 'within connect_timeout');
+	in_time($result->{seconds}, 2 + $SLACK, 'within connect_timeout');
 
 	$session->value("SET zklock.hosts = 'no-such-host.invalid:2181," . $zk->hosts . "'");
 	works($session, 'one of two that cannot does no harm');
@@ -386,7 +387,7 @@ subtest 'down while a lock is held, and back within the session timeout' => sub 
 	is($result->{message}, 'lost connection to ZooKeeper', 'says why');
 	isnt($result->{hint}, '', 'with a hint');
 	cmp_ok($result->{seconds}, '>', 0.25, 'not before');
-	cmp_ok($result->{seconds}, '<', 0.3 + $SLACK, 'nor later');
+	in_time($result->{seconds}, 0.3 + $SLACK, 'nor later');
 	$result = $session->query("SELECT zk_lock('/h', '100ms')");
 	is($result->{state}, '58030', 'nor is it false when its time is over');
 	$session->value('RESET zklock.operation_timeout');
@@ -437,7 +438,7 @@ subtest 'down while a lock is waited for' => sub {
 	cut();
 	my $result = $impatient->wait;
 	is($result->{state}, '58030', 'is 58030 after operation_timeout');
-	cmp_ok($result->{seconds}, '<', 10, 'in time');
+	in_time($result->{seconds}, 10, 'in time');
 	ok(!$patient->is_done, 'who has more time goes on waiting');
 	$other->delete($before);
 	sleep 0.1;
@@ -476,7 +477,7 @@ foreach my $outage (sort keys %outage)
 			is_deeply($result->{warnings}, [], 'without a warning');
 			# never while it is known to be disconnected
 			my $limit = $outage =~ /known/ ? 0.95 : $release_timeout / 1000 + $SLACK;
-			cmp_ok($result->{seconds}, '<', $limit, 'waits no longer than that');
+			in_time($result->{seconds}, $limit, 'waits no longer than that');
 			note(sprintf '%s: %.0f ms', $name, 1000 * $result->{seconds});
 			is($admin->value('SELECT count(*) FROM t'), 1, 'it is there');
 			$admin->value('TRUNCATE t');
@@ -621,7 +622,7 @@ subtest 'expired in silence' => sub {
 			return $state eq 'lost';
 		},
 		'lost');
-	cmp_ok(time - $began, '<', 6 + $SLACK, 'lost after a session timeout without a word');
+	in_time(time - $began, 6 + $SLACK, 'lost after a session timeout without a word');
 	ok($seen{suspect}, 'suspect before that');
 	ok(!$seen{'held without node'}, 'never held when the node was gone');
 	$proxy->pass;
@@ -818,7 +819,7 @@ subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' =
 	kill 'CONT', $session->pid;
 	my $result = $session->wait;
 	is($result->{state}, '58030', 'an error') or diag $result->{out};
-	cmp_ok($result->{seconds}, '<', 2.5 + $SLACK, 'when operation_timeout is over');
+	in_time($result->{seconds}, 2.5 + $SLACK, 'when operation_timeout is over');
 	$slow->reset;
 	works($session, 'it works');
 	$session->quit;

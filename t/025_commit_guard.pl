@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -227,7 +228,7 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 subtest 'on: a process that was stopped, for less than the session timeout' => sub {
 	zk_until(sub { time - $paused_since > 5.2 }, 'more than a third of 15 s');
 	kill 'CONT', $paused->pid;
-	cmp_ok(time - $paused_since, '<', 14, '(and less than that)');
+	in_time(time - $paused_since, 14, '(and less than that)');
 	is($paused->value(q{SELECT zk_lock('/paused/2')}), 't', 'a fresh answer');
 	is_deeply(
 		cost($paused, $paused_proxy, 'COMMIT'),
@@ -687,7 +688,7 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 			my $result = $session->query('COMMIT');
 			zk_is_lost($result, '/queued', "$guard, $notify");
 			like($result->{message}, qr/^could not commit: .* may have been lost/, '- as a loss');
-			cmp_ok($result->{seconds}, '<', $timeout, '- before another can have the lock');
+			in_time($result->{seconds}, $timeout, '- before another can have the lock');
 			cmp_ok($result->{seconds}, '>', $timeout / 4, '- not at once');
 		}
 		is($session->value('SHOW lock_timeout'), '1h', 'lock_timeout is what it was');
@@ -715,7 +716,7 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	$slow->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO slow_there VALUES ('slow'); NOTIFY news});
 	my $result = $slow->query('COMMIT');
 	zk_is_lost($result, '/queued', 'after a server that was slow to commit');
-	cmp_ok($result->{seconds}, '<', $timeout, '- before another can have the lock');
+	in_time($result->{seconds}, $timeout, '- before another can have the lock');
 	cmp_ok($result->{seconds}, '>', 3.4, '- and that server was waited for');
 	$slow->quit;
 	is($event->($hanging), 'SyncRep', 'the notifier still waits');
@@ -780,7 +781,7 @@ subtest 'cut off at COMMIT' => sub {
 	{
 		my $result = $session{$name}->wait;
 		is($result->{state} . "@{ $result->{warnings} }", '', "$name: commits");
-		cmp_ok($result->{seconds}, '<', $SLACK, "$name: at once");
+		in_time($result->{seconds}, $SLACK, "$name: at once");
 		is(rows("cut $name"), 1, "$name: the row is there");
 	}
 	# still within the session timeouts
@@ -799,7 +800,7 @@ subtest 'cut off at COMMIT' => sub {
 		my $result = $session{$name}->wait;
 		zk_is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
 		note(sprintf '%s: %.0f ms', $name, 1000 * $result->{seconds});
-		cmp_ok($result->{seconds}, '<', 3 + $SLACK, "$name: after operation_timeout");
+		in_time($result->{seconds}, 3 + $SLACK, "$name: after operation_timeout");
 		cmp_ok($result->{seconds}, '>', 2.9, "$name: not before");
 		is(rows("cut $name"), 0, "$name: the row is not there");
 	}
@@ -809,20 +810,20 @@ subtest 'cut off at COMMIT' => sub {
 	my $began = time;
 	$admin->value("SELECT pg_cancel_backend($pid)");
 	is($session{'later cancel'}->wait->{state}, '57014', 'cancelled: 57014');
-	cmp_ok(time - $began, '<', $SLACK, 'cancelled: at once');
+	in_time(time - $began, $SLACK, 'cancelled: at once');
 	is($session{'later cancel'}->value('SELECT count(*) FROM zk_locks'), 0, 'cancelled: the transaction is over');
 	$pid = $session{'later terminate'}->pid;
 	$began = time;
 	$admin->value("SELECT pg_terminate_backend($pid)");
 	$session{'later terminate'}->wait_error;
-	cmp_ok(time - $began, '<', $SLACK, 'terminated: at once');
+	in_time(time - $began, $SLACK, 'terminated: at once');
 	my $result = $session{'later terminate'}->wait;
 	is("$result->{state} $result->{closed}", '57P01 1', 'terminated: 57P01, and the end');
 	is(rows("cut later %"), 0, 'neither row is there');
 
 	$result = $session{'gone expired'}->wait;
 	zk_is_lost($result, '/cut/gone/expired', 'gone expired');
-	cmp_ok($result->{seconds}, '<', 10, 'gone expired: as soon as the session is lost, not after operation_timeout');
+	in_time($result->{seconds}, 10, 'gone expired: as soon as the session is lost, not after operation_timeout');
 	is(rows('cut gone expired'), 0, 'gone expired: the row is not there');
 
 	# all go on
@@ -851,7 +852,7 @@ subtest 'the answer to the guard is lost' => sub {
 	$proxy->swallow('multi');
 	my $result = $session->query('COMMIT');
 	zk_is_lost($result, '/answer', 'swallowed');
-	cmp_ok($result->{seconds}, '<', 1 + $SLACK, 'swallowed: after operation_timeout');
+	in_time($result->{seconds}, 1 + $SLACK, 'swallowed: after operation_timeout');
 	cmp_ok($result->{seconds}, '>', 0.9, 'swallowed: not before');
 	is(rows('swallowed'), 0, 'swallowed: the row is not there');
 	$session->value(q{SET zklock.operation_timeout = '30s'});

@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -152,7 +153,7 @@ subtest 'a leader without followers' => sub {
 	my $asked = time;
 	$reader->sync('/');
 	ok($reader->exists('/zklock/alone/strict'), 'the leader answers a sync, and a read');
-	cmp_ok(time - $asked, '<', $SLACK, 'at once');
+	in_time(time - $asked, $SLACK, 'at once');
 	foreach my $name (@names)
 	{
 		my $path = '/alone/' . ($name =~ tr{ }{/}r);
@@ -162,7 +163,7 @@ subtest 'a leader without followers' => sub {
 			my $began = time;
 			$admin->value('SELECT pg_cancel_backend(' . $alone{$name}->pid . ')');
 			is($alone{$name}->wait->{state}, '57014', "$name: 57014");
-			cmp_ok(time - $began, '<', $SLACK, "$name: at once");
+			in_time(time - $began, $SLACK, "$name: at once");
 			is(who_wrote($path), '', "$name: its rows are not there");
 		}
 		elsif ($name eq 'off')
@@ -175,7 +176,7 @@ subtest 'a leader without followers' => sub {
 			my $result = $alone{$name}->wait;
 			zk_is_lost($result, $path, $name);
 			cmp_ok($result->{seconds}, '>', 0.9, "$name: not before operation_timeout");
-			cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: nor later");
+			in_time($result->{seconds}, 1 + $SLACK, "$name: nor later");
 			is(who_wrote($path), '', "$name: its rows are not there");
 		}
 	}
@@ -244,7 +245,7 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		}
 		zk_is_lost($result, $path, $name);
 		is(who_wrote($path), 'next', "$name: only the row of the next holder is there");
-		cmp_ok($result->{seconds}, '<', 1 + $SLACK, "$name: within operation_timeout");
+		in_time($result->{seconds}, 1 + $SLACK, "$name: within operation_timeout");
 		note sprintf '%s: COMMIT failed after %.1f s', $name, $result->{seconds};
 	}
 	zk_works($holder{$_}, "$_: works, while the follower is still cut off") for @moves;
@@ -277,13 +278,13 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	my $new = session_with($zk, connect_timeout => '500ms');
 	my $result = $new->query(q{SELECT zk_lock('/down/new')});
 	is($result->{state}, '58000', 'a new session is refused');
-	cmp_ok($result->{seconds}, '<', 0.5 + $SLACK, 'within connect_timeout');
+	in_time($result->{seconds}, 0.5 + $SLACK, 'within connect_timeout');
 	$result = $impatient->wait;
 	is($result->{state}, '58030', 'who waits gets an error when operation_timeout is over');
 	zk_until(sub { $session{unlock}->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
 	my $took = time - $began;
 	note sprintf 'lost after %.1f s', $took;
-	cmp_ok($took, '<', 3 + $SLACK, 'a holder knows by its own clock that its lock is lost');
+	in_time($took, 3 + $SLACK, 'a holder knows by its own clock that its lock is lost');
 	ok(!$session{patient}->is_done, 'who has more time goes on waiting');
 	zk_is_lost($session{xact}->query('COMMIT'), '/down/xact', 'a COMMIT meanwhile');
 

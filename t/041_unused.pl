@@ -65,10 +65,10 @@ sub run_transactions
 			'postgres', '-D', $node->data_dir ], '>', $log, '2>&1');
 
 	zk_until(sub { system('pg_isready', '-q', '-h', $node->host, '-p', $node->port) == 0 },
-		'the server answers', 60);
+		'the server answers');
 	unlink glob "$dir/$n.*[0-9]";
 	system_or_bail('pgbench', '-S', '-n', '-c', '1', '-t', $n, '--random-seed=7', $node->connstr('postgres'));
-	zk_until(sub { grep { -s $_ } glob "$dir/$n.*[0-9]" }, 'the backend has reported', 60);
+	zk_until(sub { grep { -s $_ } glob "$dir/$n.*[0-9]" }, 'the backend has reported');
 	$server->signal('INT');
 	$server->finish;
 	undef $server;

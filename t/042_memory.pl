@@ -28,6 +28,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use Child;
+use Deadline;
 use ZkClient;
 use ZkProxy;
 use ZooKeeper;
@@ -603,7 +604,7 @@ foreach my $key (grep { !$walks{$_} } sort keys %bad)
 }
 diag sprintf 'walked after %.1f s', time - $started;
 
-my $gone = eval { $zk->wait_until(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', 10) };
+my $gone = eval { $zk->wait_until(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', $MOMENT) };
 ok($gone, 'all ' . keys(%sessions) . ' sessions are gone')
   or diag map { "$_: $sessions{$_}\n" } grep { $sessions{$_} } $zk->sessions;
 is($zk->watch_count, 0, 'no watch is left');

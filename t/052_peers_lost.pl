@@ -69,7 +69,7 @@ foreach my $kind (qw(kazoo curator))
 }
 foreach my $peer (map { @$_ } values %peer)
 {
-	is($peer->wait($Peer::START_TIMEOUT), 'ready', $peer->kind . ' is connected');
+	is($peer->wait, 'ready', $peer->kind . ' is connected');
 }
 
 # ------------------------------------------------------------------- the cast

@@ -285,7 +285,7 @@ foreach my $scene (@scenes)
 foreach my $scene (@scenes)
 {
 	my $peer = $scene->{locker};
-	is($peer->wait($Peer::START_TIMEOUT), 'ready', "$scene->{name}: $scene->{peer} is there");
+	is($peer->wait, 'ready', "$scene->{name}: $scene->{peer} is there");
 	$peer->send("clients $CLIENTS");
 }
 foreach my $scene (@scenes)
@@ -318,7 +318,7 @@ foreach my $scene (@scenes)
 	my $name = $scene->{name};
 	# Whoever waits for ever says nothing.
 	my $said = eval { $scene->{locker}->wait($SECONDS + 60) } // $@;
-	my @errors = grep { $_ ne '' } map { eval { $_->wait(60)->{err} } // $@ } $said =~ /^ok / ? @{ $scene->{sql} } : ();
+	my @errors = grep { $_ ne '' } map { eval { $_->wait->{err} } // $@ } $said =~ /^ok / ? @{ $scene->{sql} } : ();
 	like($said, qr/^ok /, "$name: all clients of $scene->{peer} came to their end");
 	is(few(@errors), '', '- and all of SQL');
 	next if $said =~ /^ok / && !@errors;

@@ -38,7 +38,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 {
 	$sql{$style} = [ map { zk_session($node, options => "-c zklock.node_style=$style") } 1 .. 4 ];
 }
-is($_->wait($Peer::START_TIMEOUT), 'ready', $_->kind . ' is there') for map { @$_ } values %library;
+is($_->wait, 'ready', $_->kind . ' is there') for map { @$_ } values %library;
 my %version = map { $_ => $library{$_}[0]->ask('version') } keys %library;
 note join ', ', map { "$_ $version{$_}" } sort keys %version;
 

@@ -17,6 +17,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use Turns;
 use ZkProxy;
 use Zklock;
@@ -106,7 +107,7 @@ sub nothing_left
 {
 	my ($name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	ok(eval { zk_until(sub { !own_nodes() && $zk->watch_count == 0 }, 'nothing', 15) }, $name)
+	ok(eval { zk_until(sub { !own_nodes() && $zk->watch_count == 0 }, 'nothing', $MOMENT) }, $name)
 	  or diag(join "\n", own_nodes(), map { "watched: $_" } watched());
 	return;
 }
@@ -279,7 +280,7 @@ foreach my $step (@steps)
 			$reached->($path, $blocker);
 			my $result = cancel($s);
 			is($result->{state}, '57014', 'cancelled');
-			cmp_ok($result->{seconds}, '<', 30, 'and not by a timeout');
+			in_time($result->{seconds}, 30, 'and not by a timeout');
 			$proxy->release;
 			nothing_left('nothing is left while the other stands there');
 			is($s->value(take($kind, $path, '0')), 'f', 'who still excludes us');
@@ -339,7 +340,7 @@ for_kinds(
 		my $result = $s->query(take($kind, $path, '1s'));
 		is("$result->{out}$result->{err}", 'f', 'timeout: false');
 		cmp_ok($result->{seconds}, '>=', 1, '- not too early');
-		cmp_ok($result->{seconds}, '<', 1 + $SLACK, '- nor too late');
+		in_time($result->{seconds}, 1 + $SLACK, '- nor too late');
 		nothing_left('- nothing is left');
 		$result = $s->query(q{SET lock_timeout = '200ms'; } . take($kind, $path));
 		is($result->{state}, '55P03', 'lock_timeout: 55P03');
@@ -418,7 +419,7 @@ for_kinds(
 			sleep 0.05;
 		}
 		is($s->wait->{out}, 'f', 'a time that is over is over');
-		cmp_ok(time - $began, '<', 3 + $SLACK, "however often the node is deleted ($deleted times)");
+		in_time(time - $began, 3 + $SLACK, "however often the node is deleted ($deleted times)");
 		cmp_ok($deleted, '>', 3, 'which it was');
 		nothing_left('nothing is left');
 		$other->delete($blocker);
@@ -716,7 +717,7 @@ edge 'E4, E6, E7: an upgrade that waits' => sub {
 	my ($shared) = own_nodes($path);
 	my $is_reader = sub {
 		my ($what) = @_;
-		ok(eval { zk_until(sub { "@{[ own_nodes($path) ]}" eq $shared }, 'one node', 10) }, "$what: its second node goes")
+		ok(eval { zk_until(sub { "@{[ own_nodes($path) ]}" eq $shared }, 'one node', $MOMENT) }, "$what: its second node goes")
 		  or diag(own_nodes($path));
 		is($s->value(q{SELECT string_agg(mode || ' ' || state || ' ' || count, ',') FROM zk_locks}), 'shared held 1',
 			"$what: it is a reader as before");
@@ -741,7 +742,7 @@ edge 'E4, E6, E7: an upgrade that waits' => sub {
 	$is_reader->('40P01');
 	my $result = $s->query($upgrade);
 	is($result->{state}, '40P01', 'where a writer waits already: 40P01');
-	cmp_ok($result->{seconds}, '<', $SLACK, 'at once');
+	in_time($result->{seconds}, $SLACK, 'at once');
 	is($s->value("SELECT zk_try_lock('$path')"), 'f', 'a try: false');
 	is($s->value(take('exclusive', $path, '0')), 'f', 'as without time');
 	$is_reader->('a writer waits');
@@ -1051,7 +1052,7 @@ edge 'E20: (a, b) against (b, a)' => sub {
 			END LOOP; END \$\$
 			SQL
 	}
-	is(join(' ', map { $_->wait(60)->{err} } @s), ' ' x $#s, 'all come through');
+	is(join(' ', map { $_->wait->{err} } @s), ' ' x $#s, 'all come through');
 
 	# and with those who take the same ones singly, in byte order
 	my ($first, $second) = sort $a, $b;
@@ -1060,7 +1061,7 @@ edge 'E20: (a, b) against (b, a)' => sub {
 		my $how = $i % 2 ? "zk_xact_lock_all('$order[1]')" : "zk_xact_lock('$first'), zk_xact_lock('$second')";
 		$s[$i]->send("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM $how; COMMIT; END LOOP; END \$\$");
 	}
-	is(join(' ', map { $_->wait(60)->{err} } @s), ' ' x $#s, 'beside those who take them one by one');
+	is(join(' ', map { $_->wait->{err} } @s), ' ' x $#s, 'beside those who take them one by one');
 
 	is($s[0]->value("SELECT zk_lock_all('{$a,$b,$a,$a}')"), 't', 'doubles');
 	is($s[0]->value('SELECT sum(count) FROM zk_locks'), 2, 'count once');
@@ -1133,7 +1134,7 @@ edge 'E21: a closed parent' => sub {
 		{
 			my $result = $s->query(take($kind, $path));
 			is($result->{state}, '42501', "$kind: $path: 42501");
-			cmp_ok($result->{seconds}, '<', 5, 'at once, and not again and again');
+			in_time($result->{seconds}, 5, 'at once, and not again and again');
 			nothing_left('nothing is left');
 		}
 	}
@@ -1308,7 +1309,7 @@ for_kinds(
 			sleep 0.02;
 		}
 		is($s->wait->{out}, 'f', 'it waits on, until its time is over');
-		cmp_ok(time - $began, '<', 3 + $SLACK, 'which does not begin again each time');
+		in_time(time - $began, 3 + $SLACK, 'which does not begin again each time');
 		cmp_ok($n, '>', 10, "though it was changed $n times");
 		nothing_left('nothing is left');
 		$s->send(take($kind, $path));

@@ -12,6 +12,7 @@ use lib "$FindBin::RealBin/lib";
 
 use Test::More;
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -231,7 +232,7 @@ foreach my $style (sort keys %downgrade)
 				my $result = $session->query('COMMIT');
 				is($result->{state}, '', 'commits');
 				is_deeply($result->{warnings}, [], 'without a warning');
-				cmp_ok($result->{seconds}, '<', $release_timeout / 1000 + $SLACK, 'in time');
+				in_time($result->{seconds}, $release_timeout / 1000 + $SLACK, 'in time');
 				is($reader->wait->{out}, 't', 'the reader behind it is let in');
 				zk_until(sub { nodes_of($id) == 1 }, 'one node');
 				zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held');

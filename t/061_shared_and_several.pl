@@ -11,6 +11,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -137,7 +138,7 @@ subtest 'the node that is to become shared was deleted' => sub {
 	$client->delete(queue('/deleted'));
 	my $commit = $s->query('COMMIT');
 	is($commit->{state}, '', 'COMMIT');
-	cmp_ok($commit->{seconds}, '<', 1, 'does not wait release_timeout');
+	in_time($commit->{seconds}, 1, 'does not wait release_timeout');
 	is($s->value('SELECT mode, state FROM zk_locks'), 'shared|lost', 'the shared lock is lost');
 	$s->quit;
 };

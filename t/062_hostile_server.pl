@@ -19,6 +19,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -89,7 +90,7 @@ subtest 'a list of 64 MB' => sub {
 		$proxy->reset;
 		is($result->{state}, '54000', "$call: 54000") or diag $result->{err};
 		like($result->{message}, qr{about lock path "/huge" is larger than 8 MB}, '- says so');
-		cmp_ok($result->{seconds}, '<', 10, '- soon');
+		in_time($result->{seconds}, 10, '- soon');
 		cmp_ok($proxy->count('getChildren'), '<=', 3, '- and did not ask again and again');
 	}
 	cmp_ok(rss_kb($s->pid) - $before, '<', 50_000, 'memory was not filled with it');
@@ -115,7 +116,7 @@ subtest 'many nodes of one number' => sub {
 	$s->value(q{SET statement_timeout = '3s'; SET client_min_messages = warning});
 	my $result = $s->query(q{SELECT count(*) FROM zk_lock_queue('/crowd')}, 60);
 	is($result->{state}, '57014', 'statement_timeout ends it') or diag $result->{err};
-	cmp_ok($result->{seconds}, '<', 3 + $SLACK, '- in time');
+	in_time($result->{seconds}, 3 + $SLACK, '- in time');
 	still_holds($s, 'a crowd');
 };
 
@@ -128,7 +129,7 @@ subtest 'a name without form' => sub {
 		my $result = $s->query(q{SELECT length(node) FROM zk_lock_queue('/formless')}, 60);
 		cmp_ok($result->{out} || 0, '>', 4 * $bytes, 'it is shown') or diag $result->{err};
 		note sprintf '%.1f s', $result->{seconds};
-		cmp_ok($result->{seconds}, '<', 10, '- at once, compared with 39 s');
+		in_time($result->{seconds}, 10, '- at once, compared with 39 s');
 	}
 	still_holds($s, 'a name without form');
 };
@@ -148,7 +149,7 @@ subtest 'our node is never in the list' => sub {
 		is($result->{state}, '58030', "$call: 58030") or diag $result->{err};
 		like($result->{message}, qr/gave no usable answer within 2000 ms/, '- says so');
 		cmp_ok($result->{seconds}, '>', 1.5, '- it gives ZooKeeper the time');
-		cmp_ok($result->{seconds}, '<', 2 + $SLACK, '- and no more');
+		in_time($result->{seconds}, 2 + $SLACK, '- and no more');
 		cmp_ok($requests->() - $before, '<', 200, '- and asks now and then');
 		$proxy->reset;
 	}
@@ -159,7 +160,7 @@ subtest 'our node is never in the list' => sub {
 		$s->value(q{SET statement_timeout = '3s'});
 		my $result = $s->query("SELECT $call");
 		is($result->{state}, '57014', "$call waits");
-		cmp_ok($result->{seconds}, '<', 3 + $SLACK, '- until it is cancelled');
+		in_time($result->{seconds}, 3 + $SLACK, '- until it is cancelled');
 		cmp_ok($requests->() - $before, '<', 200, '- and asks now and then');
 		$proxy->reset;
 	}
@@ -176,7 +177,7 @@ subtest 'another name than the one asked for' => sub {
 		$proxy->forge_name($name);
 		my $result = $s->query("SELECT zk_try_lock('/named')");
 		is($result->{out}, 't', "a create that says $shown: granted all the same") or diag $result->{err};
-		cmp_ok($result->{seconds}, '<', 4 + $SLACK, '- in time');
+		in_time($result->{seconds}, 4 + $SLACK, '- in time');
 		$proxy->reset;
 		is('/zklock/named/' . $s->value(q{SELECT node FROM zk_locks WHERE path = '/named'}),
 			join(' ', grep { m{/named/} } $zk->tree('/zklock')), '- by its own name');
@@ -285,7 +286,7 @@ subtest 'answers spoilt at random' => sub {
 	cmp_ok($all, '>=', $ENV{ZK_HOSTILE_ANSWERS} ? $WANTED : 300, 'answers were spoilt');
 	is(join(' ', grep { !$op->{$_} } @operations), '', '- of every kind') if $all > 5000;
 	is(keys %$kind, 15, '- in every way');
-	cmp_ok($longest, '<', 8 + $SLACK, 'every statement was over within its timeouts');
+	in_time($longest, 8 + $SLACK, 'every statement was over within its timeouts');
 	foreach my $s (@sessions)
 	{
 		zk_until(sub { $s->query(q{RESET ALL; SELECT zk_unlock_all(), zk_lock('/well'), zk_unlock('/well')})->{out} =~ /t\|t$/ },

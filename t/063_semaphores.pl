@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -393,7 +394,7 @@ subtest 'the first of the waiters stands still' => sub {
 	my $after = time - $began;
 	note "after $after s";
 	ok($client->exists($node), '- while it stands there still');
-	cmp_ok($after, '<', $T / 2, '- soon');
+	in_time($after, $T / 2, '- soon');
 	ok(!$s[$_]->is_done, '- and nobody has that of the one that stands still') for 5, 6;
 	kill 'CONT', $s[3]->pid;
 	is($s[3]->wait->{out}, 't', 'which is there when it goes on');

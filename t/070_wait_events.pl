@@ -96,11 +96,11 @@ foreach my $wait (@waits)
 	my $shown = 'Extension|' . ($named ? $wait->{event} : 'Extension');
 	$wait->{before}->();
 	$s->send($wait->{query});
-	ok(eval { zk_until(sub { event() eq $shown }, $shown, 10) }, "$wait->{where}: $shown")
+	ok(eval { zk_until(sub { event() eq $shown }, $shown) }, "$wait->{where}: $shown")
 	  or diag('it shows ' . event());
 	$wait->{after}->();
 	is($s->wait->{state}, '', '- and goes on');
-	ok(eval { zk_until(sub { event() eq 'Client|ClientRead' }, 'idle', 10) }, '- and shows that no more');
+	ok(eval { zk_until(sub { event() eq 'Client|ClientRead' }, 'idle') }, '- and shows that no more');
 }
 
 SKIP:

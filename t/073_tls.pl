@@ -13,6 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Deadline;
 use Tls;
 use Zklock;
 use ZooKeeper;
@@ -88,7 +89,7 @@ sub is_refused
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is($result->{state}, $state, "$name: $state");
 	like($result->{detail}, $detail, '- says why');
-	cmp_ok($result->{seconds}, '<', 15, '- in time');
+	in_time($result->{seconds}, 15, '- in time');
 	unlike("$result->{err}", qr/\Q$dir\E/, '- names no file');
 	return;
 }
@@ -108,7 +109,7 @@ subtest 'locks' => sub {
 	$b->quit;
 	my $begin = time;
 	zk_until(sub { !grep { $_ eq $id } $zk->sessions }, 'the session ends');
-	cmp_ok(time - $begin, '<', 8, 'with a goodbye, before ZooKeeper misses it');
+	in_time(time - $begin, 8, 'with a goodbye, before ZooKeeper misses it');
 };
 
 subtest 'other ways to name the server' => sub {
@@ -150,7 +151,7 @@ subtest 'much data' => sub {
 	my $begin = time;
 	is($s->value(q{SELECT count(zk_unlock('/long')) + count(zk_lock('/long')) FROM generate_series(1, 20)}),
 		40, '- twenty times');
-	cmp_ok(time - $begin, '<', 20, '- without stalls');
+	in_time(time - $begin, 20, '- without stalls');
 	is( $s->value(q{SELECT zk_lock_all(array_agg('/many/' || n)) FROM generate_series(1, 400) n}),
 		't', '400 locks in one request');
 	is($s->value('SELECT zk_unlock_all()'), 401, '- and given back');
@@ -159,7 +160,7 @@ subtest 'much data' => sub {
 	$begin = time;
 	$s->value($code);
 	my $seconds = time - $begin;
-	cmp_ok($seconds, '<', 20, '200 locks, one after the other');
+	in_time($seconds, 20, '200 locks, one after the other');
 	note sprintf '%.2f ms each', $seconds * 5;
 	my ($plain) = with(hosts => $zk->hosts, map { ("tls_${_}_file" => '') } qw(ca cert key));
 	$begin = time;
@@ -285,7 +286,7 @@ subtest 'ports' => sub {
 	my $begin = time;
 	$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
 	is($s->wait->{closed}, 1, '- and terminated');
-	cmp_ok(time - $begin, '<', 10, '- at once');
+	in_time(time - $begin, 10, '- at once');
 };
 
 # ---------------------------------------------------------------------- the files
@@ -382,7 +383,7 @@ subtest 'the end of a backend whose server is silent' => sub {
 	$_->quit for @s[ 0, 1 ];
 	$admin->value('SELECT pg_terminate_backend(' . $s[2]->pid . ')');
 	zk_until(sub { !kill 0, $s[2]->pid }, 'it ends');
-	cmp_ok(time - $begin, '<', 20, 'takes no longer than its bound');
+	in_time(time - $begin, 20, 'takes no longer than its bound');
 	$zk->resume;
 };
 

@@ -16,6 +16,7 @@ use Sys::Hostname;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Deadline;
 use Peer;
 use Queue;
 use ZkClient;
@@ -123,7 +124,7 @@ subtest 'every known marker, by hand' => sub {
 
 # What they hold is what they say they hold.
 subtest "Curator's mutex, kazoo's lock and SQL" => sub {
-	is($_->wait($Peer::START_TIMEOUT), 'ready', $_->kind . ' is there') for values %peer;
+	is($_->wait, 'ready', $_->kind . ' is there') for values %peer;
 	my $identifier = "kazoo \x{20ac} \\ {\"a\": [1]} 'x'";
 	is($peer{kazoo}->ask(encode('UTF-8', "identify $identifier")), 'ok', 'with a name of its own');
 	my %sql = map { $_ => in_style('curator') } qw(writer reader another_reader last);
@@ -431,7 +432,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	my $s = zk_session($node, options => '-c zklock.connect_timeout=500ms -c zklock.hosts=' . $down->hosts);
 	my $result = $s->query(q{SELECT * FROM zk_lock_queue('/down')});
 	is($result->{state}, '58000', 'out of reach from the beginning: 58000');
-	cmp_ok($result->{seconds}, '<', 0.5 + $SLACK, '- within connect_timeout');
+	in_time($result->{seconds}, 0.5 + $SLACK, '- within connect_timeout');
 	$down->pass;
 	is($s->value(q{SET zklock.connect_timeout = '30s'; SELECT count(*) FROM zk_lock_queue('/down')}), 0, '- and works when it is there');
 	$s->quit;
@@ -450,7 +451,7 @@ subtest 'ZooKeeper does not answer' => sub {
 		$result = $s->query($ask);
 		$s->value($LONG);
 		like($result->{state} . $result->{out}, qr/^(?:58030|3)$/, "no answer to $op: 58030, or it was not asked");
-		cmp_ok($result->{seconds}, '<', 4 * 0.7 + $SLACK, '- soon');
+		in_time($result->{seconds}, 4 * 0.7 + $SLACK, '- soon');
 		$proxy->reset;
 		zk_until(sub { $s->query($ask)->{out} eq '3' }, 'it to work again');
 	}
@@ -468,7 +469,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	$result = $s->query($ask);
 	$s->value($LONG);
 	like($result->{state}, qr/^580[03]0$/, 'cut off: 58030, or 58000 where it must open another session');
-	cmp_ok($result->{seconds}, '<', 2 * 0.7 + $SLACK, '- within operation_timeout');
+	in_time($result->{seconds}, 2 * 0.7 + $SLACK, '- within operation_timeout');
 	$proxy->reset;
 	zk_until(sub { $s->query($ask)->{out} eq '3' }, 'it to work again');
 	$s->quit;
@@ -485,7 +486,7 @@ subtest 'ZooKeeper does not answer' => sub {
 		my $began = time;
 		$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
 		is($s->wait->{state}, '57014', "cancel while it waits for $op");
-		cmp_ok(time - $began, '<', $SLACK, '- at once');
+		in_time(time - $began, $SLACK, '- at once');
 		$proxy->release;
 		$proxy->reset;
 		is($s->value($ask), 3, '- and asks again');
@@ -605,9 +606,9 @@ subtest 'a thousand contenders' => sub {
 	is($kazoo->ask('clients 29'), 'ok', 'kazoo, 30 sessions');
 	$kazoo->ask('identify kazoo');
 	is($kazoo->ask("stand /zklock/thousand $KAZOO"), 'ok', "- $KAZOO locks");
-	zk_until(sub { contenders('/thousand') == $SQL / 2 + $KAZOO }, 'all of kazoo', 120);
+	zk_until(sub { contenders('/thousand') == $SQL / 2 + $KAZOO }, 'all of kazoo');
 	$joins->(map { (qw(lock xact shared semaphore))[ $_ % 4 ] } 1 .. $SQL / 2);
-	zk_until(sub { contenders('/thousand') == $SQL + $KAZOO }, 'the other half of SQL', 60);
+	zk_until(sub { contenders('/thousand') == $SQL + $KAZOO }, 'the other half of SQL');
 
 	my @rows = queue_is($fast, $other, '/thousand', 'right to the row');
 	is(scalar @rows, $SQL + $KAZOO, 'a thousand rows');
@@ -640,7 +641,7 @@ subtest 'a thousand contenders' => sub {
 	diag(sprintf 'zk_lock_queue of %d: median %.1f ms, fastest %.1f, slowest %.1f; kazoo: %.1f, %.1f, %.1f',
 		scalar @rows, map { ($median->(@$_), min(@$_), max(@$_)) } \@ms, \@theirs);
 	diag(sprintf 'of which the backend computed for %.1f ms', 1000 * (zk_cpu_seconds($fast->pid) - $cpu) / @ms);
-	cmp_ok($median->(@ms), '<', max(100, $median->(@theirs)), 'in less than 100 ms');
+	in_time($median->(@ms) / 1000, max(100, $median->(@theirs)) / 1000, 'in less than 100 ms');
 
 	# not even the heartbeats of the session that looks are late
 	is($fast->value('SELECT reconnections, losses FROM zk_session'), '0|0', 'and its session is at ease');

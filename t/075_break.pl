@@ -14,6 +14,7 @@ use Sys::Hostname;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Deadline;
 use Peer;
 use Queue;
 use ZkProxy;
@@ -222,7 +223,7 @@ foreach my $name ('exclusive', 'shared', 'semaphore')
 			}
 		}
 		is($waiter->wait->{out}, 'f', "broken $broken times: false");
-		cmp_ok(time - $began, '<', 5 + $SLACK, 'in its time');
+		in_time(time - $began, 5 + $SLACK, 'in its time');
 		cmp_ok($broken, '>', 1, 'which was often');
 		$_->quit for $holder, $waiter;
 	};
@@ -255,7 +256,7 @@ subtest 'one who upgrades' => sub {
 
 subtest 'kazoo and Curator' => sub {
 	my %peer = map { $_ => Peer->new($_, $zk, no_wait => 1) } qw(kazoo curator);
-	is($peer{$_}->wait($Peer::START_TIMEOUT), 'ready', "$_ is there") for sort keys %peer;
+	is($peer{$_}->wait, 'ready', "$_ is there") for sort keys %peer;
 	my %class = (kazoo => 'pattern', curator => 'mutex');
 	foreach my $kind (sort keys %peer)
 	{
@@ -386,7 +387,7 @@ subtest 'lost answers' => sub {
 	my $result = break_row($s, '/lost', { node => $name });
 	$s->value(q{RESET zklock.operation_timeout});
 	is($result->{state}, '58030', 'no answer: 58030');
-	cmp_ok($result->{seconds}, '<', 2 + $SLACK, '- within operation_timeout');
+	in_time($result->{seconds}, 2 + $SLACK, '- within operation_timeout');
 	$proxy->wait_held;
 	ok(!$other->exists("/zklock/lost/$name"), '- though it is gone');
 	$proxy->reset;
@@ -404,7 +405,7 @@ subtest 'lost answers' => sub {
 		my $began = time;
 		$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
 		is($s->wait->{state}, '57014', "cancelled while it waits for $op");
-		cmp_ok(time - $began, '<', $SLACK, '- at once');
+		in_time(time - $began, $SLACK, '- at once');
 		$proxy->release;
 		$proxy->reset;
 		is($s->value("SELECT zk_lock_break('/lost', '$name[1]')"), 't', '- and goes on');
@@ -418,7 +419,7 @@ subtest 'lost answers' => sub {
 	$proxy->drop;
 	$result = break_row($s, '/lost', { node => $name });
 	like($result->{state}, qr/^580[03]0$/, 'out of reach: 58000 or 58030');
-	cmp_ok($result->{seconds}, '<', 2 * 0.5 + $SLACK, '- soon');
+	in_time($result->{seconds}, 2 * 0.5 + $SLACK, '- soon');
 	$proxy->reset;
 	$s->quit;
 };

@@ -69,7 +69,7 @@ sub end
 {
 	my ($pid) = @_;
 	my $status;
-	zk_until(sub { waitpid($pid, POSIX::WNOHANG()) == $pid and $status = $?, 1 }, 'the program to end', 60);
+	zk_until(sub { waitpid($pid, POSIX::WNOHANG()) == $pid and $status = $?, 1 }, 'the program to end');
 	Child::forget($pid);
 	return $status;
 }
@@ -104,7 +104,7 @@ foreach my $language (sort keys %program)
 		my $before = balance();
 		my $token = $admin->value(q{SELECT zk_lock('/accounts/7'); SELECT zk_lock_token('/accounts/7')}) =~ s/^t\n//r;
 		my $pid = start($language);
-		zk_until(sub { somebody_waits() }, "$language to watch SQL's node", 60);
+		zk_until(sub { somebody_waits() }, "$language to watch SQL's node");
 		is(balance(), $before, "$language: waits while SQL has the lock");
 		$admin->value(q{SELECT zk_unlock('/accounts/7')});
 		is(end($pid), 0, "$language: runs") or diag(slurp_file("$dir/$language.log"));

@@ -40,9 +40,8 @@ use POSIX qw(:sys_wait_h);
 use Time::HiRes qw(sleep time);
 
 use Child;
+use Deadline;
 
-our $TIMEOUT = 30;          # seconds, where nothing else is said
-our $START_TIMEOUT = 60;    # Java compiles first
 
 my $locker = abs_path(dirname(__FILE__) . '/../peers') . '/locker';
 
@@ -61,7 +60,7 @@ sub new
 		err => $opt{log}, env => { PEERS_ROOT => $opt{root} // '' });
 	my $self = bless { kind => $kind, pid => $pid, to => $to, from => $from, text => '', asked => 'to start' }, $class;
 	return $self if $opt{no_wait};
-	my $answer = $self->wait($START_TIMEOUT);
+	my $answer = $self->wait($TIMEOUT);
 	croak "$kind: $answer" if $answer ne 'ready';
 	return $self;
 }

@@ -35,6 +35,7 @@ use Socket;
 use Time::HiRes qw(time);
 
 use Child;
+use Deadline;
 
 my $lib = abs_path(dirname(__FILE__));
 
@@ -82,7 +83,7 @@ sub _answer
 {
 	my ($self, $command) = @_;
 	my $who = ref $self;
-	my $deadline = time + 10;
+	my $deadline = time + $TIMEOUT;
 	my $select = IO::Select->new($self->{control});
 	while (1)
 	{

@@ -119,6 +119,7 @@ use IO::Socket::INET;
 use POSIX qw(setsid);
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use ZooKeeper;
 
 my %open;    # pid => owner, for END
@@ -143,7 +144,7 @@ sub new
 	}
 	$open{$pid} = $$;
 	my $self = bless { pid => $pid, port => $port }, $class;
-	my $deadline = time + 30;
+	my $deadline = time + $TIMEOUT;
 	until (IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port))
 	{
 		die 'socat does not run' if time > $deadline || waitpid($pid, POSIX::WNOHANG());

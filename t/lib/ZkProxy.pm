@@ -54,6 +54,7 @@ use POSIX ();
 use Socket;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use Servant;
 use ZkClient;
 use ZooKeeper;
@@ -261,13 +262,7 @@ sub connections { return $_[0]->_do('connections'); }
 sub _wait
 {
 	my ($self, $code, $timeout, $what) = @_;
-	$timeout //= 30;
-	my $deadline = time + $timeout;
-	until ($code->())
-	{
-		croak "ZkProxy: not within $timeout s: $what" if time > $deadline;
-		sleep 0.003;
-	}
+	until_true($code, $what, $timeout);
 	return 1;
 }
 

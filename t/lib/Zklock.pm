@@ -40,13 +40,12 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_session zk_counted_session zk_until zk_waits zk_wait_waiting zk_wait_queued zk_locks_left
   zk_nothing_left zk_no_crash zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
-
-our $TIMEOUT = 30;    # seconds, where nothing else is said
 
 # A running server with the extension.  hosts: a ZooKeeper, a ZkProxy, or a
 # list for zklock.hosts; the rest goes to postgresql.conf.
@@ -94,15 +93,7 @@ sub zk_counted_session
 sub zk_until
 {
 	my ($code, $what, $timeout) = @_;
-	$timeout //= $TIMEOUT;
-	my $deadline = time + $timeout;
-	while (1)
-	{
-		my $result = $code->();
-		return $result if $result;
-		croak "not within $timeout s: $what" if time > $deadline;
-		sleep 0.005;
-	}
+	return until_true($code, $what, $timeout);
 }
 
 # Does that process wait for ZooKeeper, for whatever it may be: that it connects,
@@ -153,12 +144,12 @@ sub zk_locks_left
 }
 
 # One test: no lock node, no ephemeral node, no watch is left in ZooKeeper, or
-# will be in a moment.  Options: sessions => how many there may be (default:
+# will be in a moment: sooner than a session ends whose goodbye was lost.  Options: sessions => how many there may be (default:
 # not looked at), tree => 1: nor any directory.
 sub zk_nothing_left
 {
 	my ($zk, $name, %opt) = @_;
-	my $deadline = time + ($opt{timeout} // 15);
+	my $deadline = time + ($opt{timeout} // $MOMENT);
 	my @left;
 	while (1)
 	{
@@ -169,7 +160,7 @@ sub zk_nothing_left
 		push @left, $zk->sessions . ' sessions'
 		  if defined $opt{sessions} && $zk->sessions > $opt{sessions};
 		last if !@left || time > $deadline;
-		sleep 0.02;
+		sleep 0.05;
 	}
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return 1 if ok(!@left, $name);
@@ -240,6 +231,7 @@ use POSIX qw(:sys_wait_h);
 use Time::HiRes qw(sleep time);
 
 use Child;
+use Deadline;
 
 my $last_number = 0;
 
@@ -326,7 +318,7 @@ sub is_done
 sub wait
 {
 	my ($self, $timeout) = @_;
-	$timeout //= $Zklock::TIMEOUT;
+	$timeout //= $TIMEOUT;
 	croak 'no query is under way' unless $self->{mark};
 	my $deadline = time + $timeout;
 	until ($self->_complete)
@@ -344,7 +336,7 @@ sub wait
 sub wait_error
 {
 	my ($self, $timeout) = @_;
-	my $deadline = time + ($timeout // $Zklock::TIMEOUT);
+	my $deadline = time + ($timeout // $TIMEOUT);
 	until ($self->{err}{text} =~ /^\S*\s?(?:ERROR|FATAL|PANIC):/m || $self->_complete)
 	{
 		my $left = $deadline - time;
@@ -379,7 +371,7 @@ sub quit
 	syswrite $self->{in}, "\\q\n";    # a forked child may keep the pipe open
 	close $self->{in};
 	my $psql = delete $self->{psql};
-	my $deadline = time + $Zklock::TIMEOUT;
+	my $deadline = time + $TIMEOUT;
 	until (waitpid($psql, WNOHANG) != 0)
 	{
 		croak 'psql does not end' if time > $deadline;

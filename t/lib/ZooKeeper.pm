@@ -49,11 +49,11 @@ use IO::Socket::INET;
 use POSIX qw(:sys_wait_h setsid);
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use ZkClient;
 
 # ZooKeeper's jar names the others that it needs, but not a logger.
 our $CLASSPATH = '/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar';
-our $START_TIMEOUT = 60;    # seconds; a server needs half of one
 
 # ZooKeeper knows the superuser by a digest, as it knows everybody
 our $SUPERUSER = 'super:user';
@@ -209,11 +209,11 @@ sub _remember
 sub wait_ready
 {
 	my ($self) = @_;
-	my $deadline = time + $START_TIMEOUT;
+	my $deadline = time + $TIMEOUT;
 	until (($self->four_letter('srvr', 1) // '') =~ /^Mode: /m)
 	{
 		die "ZooKeeper does not run:\n" . $self->log_tail unless $self->running;
-		die "ZooKeeper is not ready after $START_TIMEOUT s:\n" . $self->log_tail
+		die "ZooKeeper is not ready after $TIMEOUT s:\n" . $self->log_tail
 		  if time > $deadline;
 		sleep 0.02;
 	}
@@ -567,21 +567,11 @@ sub create
 	return $self->with_client(sub { $_[0]->create($path, mode => $mode // 'persistent', %opt) });
 }
 
-# Wait until $code returns something true, and return that.  Dies when the time
-# is over, so that nobody goes on with what did not happen.
+# Wait until $code returns something true, and return that.
 sub wait_until
 {
 	my ($self, $code, $what, $timeout) = @_;
-	$timeout //= 30;
-	my $deadline = time + $timeout;
-	while (1)
-	{
-		my $result = $code->();
-		return $result if $result;
-		croak "not within $timeout s: " . ($what // 'what was waited for')
-		  if time > $deadline;
-		sleep 0.01;
-	}
+	return until_true($code, $what // 'what was waited for', $timeout);
 }
 
 # ------------------------------------------------------------------ ensemble
