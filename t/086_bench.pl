@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 use FindBin;
-use lib "$FindBin::RealBin/lib";
+use lib "$FindBin::RealBin/lib", "$FindBin::RealBin/../dev/bench.d";
 
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -12,6 +12,7 @@ use Test::More;
 use Bench;
 use Bench::Report;
 use Bench::Scenes;
+use Deadline;
 use Zklock;
 
 my $bench = Bench->new(rounds => 1, repetitions => 1, warm => 0, servers => ['one'], dir => PostgreSQL::Test::Utils::tempdir());
@@ -77,10 +78,10 @@ foreach my $subject (sort keys %scenes)
 zk_nothing_left($zk, 'nothing is left in ZooKeeper');
 
 subtest 'a slow network' => sub {
-	$bench->delay('one delayed', 20);
-	cmp_ok($bench->round_trip('one delayed'), '>=', 40e6, 'each way takes as long as was said');
+	$bench->delay('one delayed', 40);
+	cmp_ok($bench->round_trip('one delayed'), '>=', 80e6, 'each way takes as long as was said');
 	$bench->delay('one delayed', 0);
-	cmp_ok($bench->round_trip('one delayed'), '<', 40e6, 'and no longer so');
+	in_time($bench->round_trip('one delayed') / 1e9, 0.08, 'and no longer so');
 };
 
 $bench->{subjects} = [qw(zklock zklock-xact kazoo floor-st)];

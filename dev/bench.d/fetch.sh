@@ -1,4 +1,4 @@
-# Sourced by dev/bench, behind dev/setup.sh: what t/bench/runner needs and no
+# Sourced by dev/bench, behind dev/setup.sh: what dev/bench.d/runner needs and no
 # package can be installed for.
 #
 #   fetch_bench DIR    unpacks it there; DIR is then PEERS_ROOT

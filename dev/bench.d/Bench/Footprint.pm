@@ -254,7 +254,7 @@ sub _unused
 		return $bench->table($title, [''], [ ['not measured: there is no valgrind'] ]);
 	}
 	$bench->say('(g) instructions, by callgrind');
-	my $source = $INC{'Bench/Footprint.pm'} =~ s{lib/Bench/Footprint\.pm$}{bench/still.c}r;
+	my $source = $INC{'Bench/Footprint.pm'} =~ s{Bench/Footprint\.pm$}{still.c}r;
 	system('gcc', '-O2', '-Wall', '-shared', '-fPIC', '-o', $bench->dir . '/bin/still.so', $source) == 0
 	  or die "could not compile $source\n";
 	my $node = $bench->cluster('instructions', session_preload_libraries => '');

@@ -32,7 +32,7 @@ Bench - what the scenes of dev/bench share: servers, runners, tables, goals
 =head1 DESCRIPTION
 
 Servers and clusters start when they are asked for first, and end with the
-process.  A runner is one of the programs in F<t/bench>: F<t/bench/runner> says
+process.  A runner is one of the programs in F<dev/bench.d>: F<dev/bench.d/runner> says
 what they can be asked.  Paths are ZooKeeper's own, below F</zklock>.
 
 What is measured is interleaved: one repetition of all subjects, then the next,
@@ -68,9 +68,9 @@ our $DELAY = 5;                   # ms each way
 our $WARMING = 90;                # seconds at most, until servers are warm
 our $WARM = 0.03;                 # of one processor, for their compilers then
 
-my $programs = abs_path(dirname(__FILE__) . '/../bench');
+my $programs = abs_path(dirname(__FILE__));
 
-# What each subject is: through PostgreSQL, or what t/bench/runner is told
+# What each subject is: through PostgreSQL, or what dev/bench.d/runner is told
 our %SUBJECT = (
 	(map { $_ => { sql => 1 } } qw(zklock zklock-xact zklock-plpgsql advisory)),
 	(map { $_ => {} } qw(curator kazoo recipe floor-st floor-corked floor-mt)));
@@ -294,7 +294,7 @@ sub missing
 	return $self->{missing}{$subject} if exists $self->{missing}{$subject};
 	# it says so itself
 	my $why;
-	if (!-x "$programs/runner") { $why = 'there is no t/bench/runner'; }
+	if (!-x "$programs/runner") { $why = 'there is no dev/bench.d/runner'; }
 	elsif (!eval { $self->runner($subject, cold => 1)->quit; 1 }) { ($why) = $@ =~ /^(.*?)(?: at \S+ line \d+\.)?$/m; }
 	return $self->{missing}{$subject} = $why;
 }
@@ -329,14 +329,14 @@ sub runner
 		$self->_pg, $node->connstr('postgres') . " gssencmode=disable options='$options'", $subject);
 }
 
-# A program of one file in t/bench
+# A program of one file in dev/bench.d
 sub _compiled
 {
 	my ($self, $name, @flags) = @_;
 	my $program = "$self->{dir}/bin/$name";
 	return $program if -x $program;
 	system('gcc', '-O2', '-Wall', '-o', $program, "$programs/$name.c", @flags) == 0
-	  or die "could not compile t/bench/$name.c\n";
+	  or die "could not compile dev/bench.d/$name.c\n";
 	return $program;
 }
 

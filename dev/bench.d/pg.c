@@ -11,7 +11,7 @@
  *                   reads the clock itself
  *   advisory        pg_advisory_lock and pg_advisory_unlock
  *
- * t/bench/runner says what it can be asked.  Paths come as ZooKeeper has them, and
+ * dev/bench.d/runner says what it can be asked.  Paths come as ZooKeeper has them, and
  * begin with zklock's root.
  */
 #include <inttypes.h>

@@ -17,7 +17,7 @@ the lock is given back, and each of them, in turn, gets it, gives it back at onc
 and does not come again. A handover is from one client's call of the release to
 the return of the next one's wait.
 
-Messages and bytes are counted by a relay (F<t/bench/count.c>) between clients and
+Messages and bytes are counted by a relay (F<dev/bench.d/count.c>) between clients and
 server; times are taken without it, with other clients. Of a queue of a thousand
 only the first handovers are timed as such with "1,000 waiting": later there are
 fewer.
@@ -185,7 +185,7 @@ sub _count_all
 {
 	my ($bench, $subject, @sizes) = @_;
 	my $program = $bench->dir . '/bin/count';
-	my $source = $INC{'Bench/Crowd.pm'} =~ s{lib/Bench/Crowd\.pm$}{bench/count.c}r;
+	my $source = $INC{'Bench/Crowd.pm'} =~ s{Bench/Crowd\.pm$}{count.c}r;
 	system('gcc', '-O2', '-Wall', '-o', $program, $source) == 0 or die "could not compile $source\n";
 	my $relay = Bench::Runner->new('count', $bench->dir . '/count.log', {}, $program, $bench->zk->hosts);
 	my ($port) = $relay->ask('port');
