@@ -501,6 +501,16 @@ sub client
 	return $client;
 }
 
+# What the end of its timeout does to a session, but at once: somebody takes it up
+# and closes it.  Its client hears of that when it connects again.
+sub end_session
+{
+	my ($self, $id) = @_;
+	no warnings 'portable';
+	ZkClient->new($self->hosts, session => hex $id)->close;
+	return;
+}
+
 # Run code with a client of its own; every read is as fresh as the leader.
 sub with_client
 {
