@@ -277,7 +277,7 @@ subtest 'other servers in the same transaction' => sub {
 		CREATE USER MAPPING FOR CURRENT_USER SERVER other;
 		CREATE FOREIGN TABLE remote (i int) SERVER other},
 		$other->host, $other->port);
-	my $s = zk_session($main, options => '-c zklock.session_timeout=2s');
+	my $s = zk_session($main);
 	my $waiter = zk_session($other);
 
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (1)});

@@ -41,12 +41,7 @@ sub other_locks { return $other->contend("/zklock$_[0]"); }
 
 sub own_nodes { return grep { !/other/ } $zk->children("/zklock$_[0]"); }
 
-sub session_with
-{
-	my (%setting) = @_;
-	my @options = map { "-c zklock.$_=$setting{$_}" } sort keys %setting;
-	return zk_session($node, options => "@options");
-}
+sub session_with { return zk_session_with($node, @_); }
 
 # Cut all connections of a proxy, and allow none, until pass
 sub cut
@@ -492,8 +487,8 @@ foreach my $outage (sort keys %outage)
 
 # --------------------------------------------------------------------- expiry
 
-# All at once, since an expiry takes its time.  Each session does something
-# before and something after; "lost" is true in between.
+# Each session does something before and something after; "lost" is true in
+# between.
 subtest 'expired' => sub {
 	my $before = other_locks('/e/waiter');
 	my %session;
@@ -512,16 +507,18 @@ subtest 'expired' => sub {
 		later => "SELECT zk_lock('/e/later')");
 	foreach my $name (sort keys %setup)
 	{
-		$session{$name} = session_with(session_timeout => '2s');
+		$session{$name} = session_with(session_timeout => '20s');
 		$session{$name}->value($setup{$name});
 	}
-	my $waiter = session_with(session_timeout => '2s');
+	my $waiter = session_with(session_timeout => '20s');
 	$waiter->send("SELECT zk_lock('/e/waiter')");
 	zk_until(sub { own_nodes('/e/waiter') == 1 }, 'the waiter in the queue');
 	my ($first_node) = own_nodes('/e/waiter');
 
 	cut();
-	zk_until(sub { !grep { !/other/ } zk_locks_left($zk) }, 'all sessions have expired');
+	wait_state($session{$_}, "/e/$_", 'suspect') for sort keys %setup;
+	$zk->end_sessions_of(grep { !/other/ } zk_locks_left($zk));
+	is(scalar(grep { !/other/ } zk_locks_left($zk)), 0, 'all sessions have expired');
 	isnt(state_of($session{$_}, "/e/$_"), 'held', "$_: not held") for sort keys %setup;
 	my $behind = other_locks('/e/waiter');
 	my $new_owner = other_locks('/e/holder');
@@ -631,9 +628,9 @@ subtest 'expired in silence' => sub {
 };
 
 subtest 'the backend sleeps longer than the session lives' => sub {
-	my $holder = session_with(session_timeout => '1s', hosts => $zk->hosts);
-	my $committer = session_with(session_timeout => '1s', hosts => $zk->hosts);
-	my $waiter = session_with(session_timeout => '1s', hosts => $zk->hosts);
+	my $holder = session_with(session_timeout => '3s', hosts => $zk->hosts);
+	my $committer = session_with(session_timeout => '3s', hosts => $zk->hosts);
+	my $waiter = session_with(session_timeout => '3s', hosts => $zk->hosts);
 	my $before = other_locks('/s/waiter');
 	$holder->value("SELECT zk_lock('/s/holder')");
 	$committer->value("BEGIN; INSERT INTO t VALUES (3); SELECT zk_xact_lock('/s/committer')");
@@ -695,7 +692,7 @@ subtest 'a node deleted by hand: the one before' => sub {
 };
 
 subtest 'a node deleted by hand: that of a holder' => sub {
-	my $session = session_with(session_timeout => '2s');
+	my $session = session_with();
 	$session->value("SELECT zk_lock('/d')");
 	$session->value("BEGIN; INSERT INTO t VALUES (4); SELECT zk_xact_lock('/d2')");
 	$other->delete("/zklock/d/$_") for own_nodes('/d');

@@ -53,7 +53,7 @@ sub session_with
 {
 	my ($proxy, %setting) = @_;
 	$setting{hosts} = $proxy->hosts if $proxy;
-	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+	return zk_session_with($node, %setting);
 }
 
 # Cut all connections of a proxy, and allow none, until pass

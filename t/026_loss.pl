@@ -33,7 +33,7 @@ sub session_with
 {
 	my ($servers, %setting) = @_;
 	$setting{hosts} = $servers->hosts;
-	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+	return zk_session_with($node, %setting);
 }
 
 # The same with all servers, and connected to this one.  A session tries them in

@@ -23,11 +23,7 @@ my $SLACK = 1.5;
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s');
 
-sub session_with
-{
-	my (%setting) = @_;
-	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
-}
+sub session_with { return zk_session_with($node, @_); }
 
 sub works
 {

@@ -112,11 +112,7 @@ sub nothing_left
 	return;
 }
 
-sub session_with
-{
-	my (%setting) = @_;
-	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
-}
+sub session_with { return zk_session_with($node, @_); }
 
 # A session that is connected, so that only what is meant is disturbed
 sub warm_session
@@ -356,13 +352,12 @@ for_kinds(
 		$other->delete($blocker);
 	});
 
-# All at once, since an expiry takes its time.
 edge 'E7: the session expires while it waits' => sub {
 	my %w;
 	foreach my $kind (@kinds)
 	{
 		my $path = new_path();
-		my $s = warm_session(session_timeout => '2s');
+		my $s = warm_session();
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
 		my ($first) = wait_for_blocker($path, $blocker);
@@ -370,7 +365,8 @@ edge 'E7: the session expires while it waits' => sub {
 	}
 	$proxy->refuse;
 	$proxy->drop;
-	zk_until(sub { !own_nodes() }, 'all have expired');
+	$zk->end_sessions_of(own_nodes());
+	is(scalar own_nodes(), 0, 'all have expired');
 	$w{$_}{behind} = block($_, $w{$_}{path}) for @kinds;
 	$proxy->pass;
 	foreach my $kind (@kinds)

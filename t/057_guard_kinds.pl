@@ -26,11 +26,7 @@ $admin->value('CREATE TABLE t (who text)');
 my @proxies;    # they stay until the end, so that sessions can say goodbye
 
 # session_with(commit_guard => 'on', ...)
-sub session_with
-{
-	my (%setting) = @_;
-	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
-}
+sub session_with { return zk_session_with($node, @_); }
 
 sub rows
 {
@@ -53,14 +49,6 @@ sub delete_by_hand
 }
 
 # what zk_locks says of all holds, or of those of a path
-sub state_of
-{
-	my ($session, $path) = @_;
-	my $where = $path ? "WHERE path = '$path'" : '';
-	return $session->value(
-		qq{SELECT string_agg(concat_ws(' ', mode, scope, count, state), ', ' ORDER BY path COLLATE "C", mode, scope) FROM zk_locks $where});
-}
-
 sub wait_lost
 {
 	my ($session, $count) = @_;
@@ -145,23 +133,23 @@ subtest 'strict: a node deleted a moment before COMMIT' => sub {
 			$session->value("BEGIN; INSERT INTO t VALUES ('strict'); " . take($kind, $path, $scope));
 			delete_by_hand($path, $kind->{delete});
 			zk_is_lost($session->query('COMMIT'), $path, $name);
-			is(state_of($session), '', "$name: what the transaction took is gone");
+			is(zk_holds($session), '', "$name: what the transaction took is gone");
 		}
 
 		my $path = '/strict/before/' . ($kind->{name} =~ tr/a-z/_/cr);
 		$session->value(take($kind, $path));
-		my $before = state_of($session);
+		my $before = zk_holds($session);
 		delete_by_hand($path, $kind->{delete});
 		zk_is_lost($session->query(q{INSERT INTO t VALUES ('strict')}), $path, "$kind->{name}, taken before, and a write");
 		is($session->query('SELECT count(*) FROM t')->{state}, '', "$kind->{name}: who writes nothing commits");
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('strict')});
 		zk_is_lost($session->query(q{PREPARE TRANSACTION 'lost'}), $path, "$kind->{name}, PREPARE TRANSACTION");
 		$session->query('SELECT zk_unlock_all()');
-		is(state_of($session), '', "$kind->{name}: given back");
+		is(zk_holds($session), '', "$kind->{name}: given back");
 		is($session->query(q{INSERT INTO t VALUES ('free')})->{state}, '', "$kind->{name}: then a write commits");
 		# the same once more
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('held'); } . take($kind, $path));
-		is(state_of($session), $before, "$kind->{name}: taken again");
+		is(zk_holds($session), $before, "$kind->{name}: taken again");
 		is($session->query('COMMIT')->{state}, '', "$kind->{name}: and commits");
 		$session->value('SELECT zk_unlock_all()');
 		$session->quit;
@@ -203,7 +191,7 @@ subtest 'on, off: a hold that is known to be lost' => sub {
 		{
 			zk_is_lost($result, $path, $name);
 			is(rows($path), 0, "$name: nothing is committed");
-			is(state_of($session), '', "$name: nor held");
+			is(zk_holds($session), '', "$name: nor held");
 		}
 		else
 		{
@@ -257,11 +245,11 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 		q{SELECT zk_lock('/lost'), zk_lock('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'),
 		zk_semaphore_acquire('/lost', 2), zk_semaphore_acquire('/lost', 2)});
 	my $all = 'exclusive session 2 %s, semaphore session 2 %s, shared session 3 %s';
-	is(state_of($session), sprintf($all, ('held') x 3), 'three kinds at one path');
+	is(zk_holds($session), sprintf($all, ('held') x 3), 'three kinds at one path');
 
 	delete_by_hand('/lost', qr/-lock-/);
 	wait_lost($session, 2);
-	is(state_of($session), sprintf($all, qw(lost held lost)), "the lock's node deleted: the semaphore is held");
+	is(zk_holds($session), sprintf($all, qw(lost held lost)), "the lock's node deleted: the semaphore is held");
 	is($session->value(q{SELECT zk_lock_token('/lost') IS NULL}), 't', 'no token');
 	is($session->query("SELECT $_")->{state}, '55000', "$_: 55000")
 	  for q{zk_lock('/lost')}, q{zk_try_lock('/lost')}, q{zk_lock_shared('/lost')}, q{zk_try_xact_lock_shared('/lost')},
@@ -270,22 +258,22 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 	is($session->value(q{SELECT zk_semaphore_acquire('/lost', 2), zk_semaphore_release('/lost')}), 't|t', 'the semaphore works');
 
 	is_given_back_lost($session, 'zk_unlock', '/lost');
-	is(state_of($session), 'semaphore session 2 held, shared session 3 lost', 'all exclusive ones are gone, no shared one');
+	is(zk_holds($session), 'semaphore session 2 held, shared session 3 lost', 'all exclusive ones are gone, no shared one');
 	is($session->query(q{SELECT zk_lock('/lost')})->{state}, '55000', 'zk_lock: still 55000');
 	my $result = $session->query(q{SELECT zk_unlock('/lost')});
 	is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock once more: warns, and is false');
-	is(state_of($session), 'semaphore session 2 held, shared session 3 lost', '- and does nothing');
+	is(zk_holds($session), 'semaphore session 2 held, shared session 3 lost', '- and does nothing');
 	is_given_back_lost($session, 'zk_unlock_shared', '/lost');
-	is(state_of($session), 'semaphore session 2 held', 'all shared ones are gone');
+	is(zk_holds($session), 'semaphore session 2 held', 'all shared ones are gone');
 	is($session->value(q{SELECT zk_lock('/lost'), zk_unlock('/lost'), zk_lock_shared('/lost')}), 't|t|t', 'both can be had again');
 
 	delete_by_hand('/lost', qr/-semaphore-/);
 	wait_lost($session, 1);
-	is(state_of($session), 'semaphore session 2 lost, shared session 1 held', "the semaphore's node deleted: the lock is held");
+	is(zk_holds($session), 'semaphore session 2 lost, shared session 1 held', "the semaphore's node deleted: the lock is held");
 	is($session->query(q{SELECT zk_semaphore_acquire('/lost', 2)})->{state}, '55000', 'zk_semaphore_acquire: 55000');
 	is($session->value(q{SELECT zk_try_lock('/lost'), zk_unlock('/lost')}), 't|t', 'the lock works');
 	is_given_back_lost($session, 'zk_semaphore_release', '/lost');
-	is(state_of($session), 'shared session 1 held', 'all places are gone');
+	is(zk_holds($session), 'shared session 1 held', 'all places are gone');
 	is($session->value(q{SELECT zk_semaphore_acquire('/lost', 2)}), 't', 'one can be had again');
 	is($session->value('SELECT zk_unlock_all()'), 2, 'zk_unlock_all');
 
@@ -293,9 +281,9 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 	$session->value(q{SELECT zk_lock_shared('/upgraded'), zk_lock('/upgraded')});
 	delete_by_hand('/upgraded', qr/(?<!-shared)-lock-/);
 	wait_lost($session, 1);
-	is(state_of($session), 'exclusive session 1 lost, shared session 1 held', 'an upgrade is lost, the shared hold is not');
+	is(zk_holds($session), 'exclusive session 1 lost, shared session 1 held', 'an upgrade is lost, the shared hold is not');
 	is_given_back_lost($session, 'zk_unlock', '/upgraded');
-	is(state_of($session), 'shared session 1 held', '- and it stays');
+	is(zk_holds($session), 'shared session 1 held', '- and it stays');
 	is($session->query(q{INSERT INTO t VALUES ('upgraded')})->{state}, '', '- and one that relies on it commits');
 	is($session->value(q{SELECT zk_lock('/upgraded'), zk_unlock('/upgraded'), zk_unlock_shared('/upgraded')}), 't|t|t', '- and goes on');
 
@@ -311,13 +299,13 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 	is($result->{out}, 4, 'zk_unlock_all: two at /a, its semaphore, and /e');
 	is(scalar @{ $result->{warnings} }, 3, 'a warning for each that was lost');
 	like("@{ $result->{warnings} }", qr{^(?=.*"/b")(?=.*"/c")(?=.*"/d")}, 'naming them');
-	is(state_of($session), '', 'nothing is held');
+	is(zk_holds($session), '', 'nothing is held');
 
 	$session->value(q{SELECT zk_lock_shared('/b'), zk_semaphore_acquire('/c', 1)});
 	delete_by_hand('/b');
 	delete_by_hand('/c');
 	is($session->query('DISCARD ALL')->{state}, '', 'DISCARD ALL');
-	is(state_of($session), '', 'gives up what is lost');
+	is(zk_holds($session), '', 'gives up what is lost');
 	is($session->value(q{SELECT zk_lock('/b'), zk_semaphore_acquire('/c', 1), zk_unlock_all()}), 't|t|2', 'and works');
 	$session->quit;
 };
@@ -352,8 +340,8 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 		my $result = $session->query('COMMIT');
 		is($result->{state}, '40001', "$style: who held all of these does not commit");
 		wait_lost($session, 9);
-		is(state_of($session, '/expired/up'), 'exclusive session 1 lost, shared session 1 lost', "$style: the upgraded one is lost");
-		is(state_of($session, '/expired/down'), 'shared session 1 lost', "$style: the downgraded one");
+		is(zk_holds($session, '/expired/up'), 'exclusive session 1 lost, shared session 1 lost', "$style: the upgraded one is lost");
+		is(zk_holds($session, '/expired/down'), 'shared session 1 lost', "$style: the downgraded one");
 		$result = $session->query('SELECT zk_unlock_all()');
 		is($result->{out}, 0, "$style: zk_unlock_all counts none");
 		is(scalar(@{ $result->{warnings} }) >= 7, 1, "$style: and warns of each");

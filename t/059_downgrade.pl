@@ -65,7 +65,7 @@ sub holder
 		session_timeout => "${SESSION_TIMEOUT}s",
 		node_style => $style,
 		%setting);
-	my $session = zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+	my $session = zk_session_with($node, %setting);
 	$session->value("SELECT zk_lock('/warm'), zk_unlock('/warm')");
 	return $session;
 }
@@ -88,12 +88,6 @@ sub waits
 	$session->send("SELECT $call");
 	zk_until(sub { nodes_of() > $before }, 'it stands in the queue');
 	return $session;
-}
-
-sub state_of
-{
-	my ($session) = @_;
-	return $session->value(q{SELECT string_agg(concat_ws(' ', mode, scope, count, state), ', ' ORDER BY mode, scope) FROM zk_locks});
 }
 
 # From a clean state to a clean state.  What is held is taken by $code.
@@ -137,7 +131,7 @@ foreach my $style (sort keys %downgrade)
 			my $result = $session->query($UNLOCK);
 			is("$result->{out}$result->{state}", 't', 'is true');
 			is_deeply($result->{warnings}, [], 'and confirmed');
-			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), 'a shared hold is left');
+			ok(zk_until(sub { zk_holds($session) eq 'shared session 1 held' }, 'held'), 'a shared hold is left');
 			is($session->value(q{SELECT zk_lock_token('/l')}), $token, 'with the same token');
 			is($reader->wait->{out}, 't', 'the reader behind it is let in');
 			is(nodes_of($id), 1, 'one node');
@@ -169,10 +163,10 @@ foreach my $style (sort keys %downgrade)
 			is($result->{out}, 't', 'is true');
 			like("@{ $result->{warnings} }", qr/^(?:ZooKeeper has not confirmed .*)?$/, 'with a warning, or confirmed');
 			$session->value('RESET zklock.operation_timeout');
-			like(state_of($session), qr/^shared session 1 (?:held|suspect)$/, 'a shared hold is left');
+			like(zk_holds($session), qr/^shared session 1 (?:held|suspect)$/, 'a shared hold is left');
 			is($reader->wait->{out}, 't', 'the reader behind it is let in');
 			zk_until(sub { nodes_of($id) == 1 }, 'one node');
-			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), '- held');
+			ok(zk_until(sub { zk_holds($session) eq 'shared session 1 held' }, 'held'), '- held');
 			$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
 			$reader->quit;
 		};
@@ -188,7 +182,7 @@ foreach my $style (sort keys %downgrade)
 			$way{$way}->($op);
 			is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
 			is($session->query(q{SELECT zk_unlock_shared('/l')})->{out}, 't', 'so is zk_unlock_shared');
-			is(state_of($session), '', 'nothing is held');
+			is(zk_holds($session), '', 'nothing is held');
 			$session->value('RESET zklock.operation_timeout');
 			is($writer->wait->{out}, 't', 'the writer behind it has it');
 			is(nodes_of($id), 0, 'no node');
@@ -213,7 +207,7 @@ foreach my $style (sort keys %downgrade)
 			is($reader->value(q{SELECT zk_unlock_shared('/l')}), 't', 'and gives it back');
 			is($session->wait->{out}, 't', 'then it is an upgrade');
 			cmp_ok($session->value(q{SELECT zk_lock_token('/l')}), '>', $token, 'with a new token');
-			is(state_of($session), 'exclusive session 1 held, shared session 1 held', 'both are held');
+			is(zk_holds($session), 'exclusive session 1 held, shared session 1 held', 'both are held');
 			is(nodes_of($id), 2, 'by two nodes');
 			is($session->value(q{SELECT zk_unlock('/l'), zk_unlock_shared('/l')}), 't|t', 'given back');
 			$reader->quit;
@@ -235,7 +229,7 @@ foreach my $style (sort keys %downgrade)
 				in_time($result->{seconds}, $release_timeout / 1000 + $SLACK, 'in time');
 				is($reader->wait->{out}, 't', 'the reader behind it is let in');
 				zk_until(sub { nodes_of($id) == 1 }, 'one node');
-				zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held');
+				zk_until(sub { zk_holds($session) eq 'shared session 1 held' }, 'held');
 				$proxy->reset;
 				ok(!$writer->is_done, 'the writer waits');
 				# who writes now relies on it
@@ -258,7 +252,7 @@ foreach my $style (sort keys %downgrade)
 			$session->value('RESET zklock.operation_timeout');
 			my $result = $session->query(q{INSERT INTO t VALUES ('relies')});
 			is($result->{state}, '', 'commits');
-			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), 'with a shared hold');
+			ok(zk_until(sub { zk_holds($session) eq 'shared session 1 held' }, 'held'), 'with a shared hold');
 			is($session->value(q{SELECT zk_unlock_shared('/l')}), 't', 'given back');
 		}, commit_guard => 'strict';
 
@@ -310,7 +304,7 @@ foreach my $style (sort keys %downgrade)
 				$reader->value(q{SELECT zk_unlock_shared('/l')});
 				is($writer->wait->{out}, 't', 'and then the writer');
 				$proxy->pass;
-				zk_until(sub { state_of($session) eq 'shared session 1 lost' }, 'lost');
+				zk_until(sub { zk_holds($session) eq 'shared session 1 lost' }, 'lost');
 				pass('the shared hold is lost');
 				if ($end eq 'COMMIT')
 				{
@@ -325,7 +319,7 @@ foreach my $style (sort keys %downgrade)
 				{
 					$result = $session->query(q{SELECT zk_unlock_shared('/l')});
 					is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
-					is(state_of($session), '', 'nothing is held');
+					is(zk_holds($session), '', 'nothing is held');
 					$session->send(q{SELECT zk_lock_shared('/l')});
 					zk_wait_queued($zk, $session);
 					$writer->value($UNLOCK);
@@ -357,7 +351,7 @@ foreach my $style (sort keys %downgrade)
 			is($session->value($UNLOCK), 't', "downgraded, time $time");
 			is($reader->wait->{out}, 't', '- the reader is let in');
 			is(nodes_of($id), 1, '- one node');
-			ok(zk_until(sub { state_of($session) eq 'shared session 1 held' }, 'held'), '- held');
+			ok(zk_until(sub { zk_holds($session) eq 'shared session 1 held' }, 'held'), '- held');
 			$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
 			$reader->quit;
 			$proxy->reset;
@@ -377,7 +371,7 @@ foreach my $style (sort keys %downgrade)
 		my $result = $session->query($UNLOCK);
 		is($result->{out}, 'f', 'zk_unlock is false');
 		like("@{ $result->{warnings} }", qr/"\/l" had been lost/, 'and warns');
-		is(state_of($session), 'shared session 1 lost', 'the shared hold is lost');
+		is(zk_holds($session), 'shared session 1 lost', 'the shared hold is lost');
 		is(scalar $zk->children($DIR), 1, 'no node was made in its place');
 		$result = $session->query(q{SELECT zk_unlock_shared('/l')});
 		is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');

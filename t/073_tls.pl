@@ -76,7 +76,7 @@ is($probe->{out}, 't', 'a lock over TLS');
 sub with
 {
 	my (%setting) = @_;
-	my $s = zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+	my $s = zk_session_with($node, %setting);
 	return ($s, $s->query(q{SELECT zk_lock('/with'), zk_unlock('/with')}));
 }
 

@@ -47,7 +47,7 @@ sub session_with
 {
 	my (%setting) = @_;
 	%setting = (acl => 'creator', auth_file => $file{ann}, %setting);
-	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+	return zk_session_with($node, %setting);
 }
 
 # One test: each node below this one, and itself, has that list of rights.

@@ -44,7 +44,7 @@ use Deadline;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_session zk_counted_session zk_until zk_waits zk_wait_waiting zk_wait_queued zk_locks_left
+our @EXPORT = qw(zk_cluster zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_locks_left
   zk_nothing_left zk_no_crash zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
 
 # A running server with the extension.  hosts: a ZooKeeper, a ZkProxy, or a
@@ -69,6 +69,22 @@ sub zk_cluster
 
 sub zk_session { return Zklock::Session->new(@_); }
 
+# with these settings, which are without "zklock."
+sub zk_session_with
+{
+	my ($node, %setting) = @_;
+	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
+}
+
+# What a session holds, or only on one path, as "exclusive session 1 held, ..."
+sub zk_holds
+{
+	my ($session, $path) = @_;
+	my $where = defined $path ? "WHERE path = '$path'" : '';
+	return $session->value(
+		qq{SELECT string_agg(concat_ws(' ', mode, scope, count, state), ', ' ORDER BY path COLLATE "C", mode, scope) FROM zk_locks $where});
+}
+
 # A session with a proxy of its own, connected to ZooKeeper, and that proxy,
 # which has counted nothing yet; each frame travels for so many ms.  The settings
 # are without "zklock.".
@@ -80,9 +96,7 @@ sub zk_counted_session
 	require ZkProxy;
 	my $proxy = ZkProxy->new($zk);
 	push @proxies, $proxy;
-	my $s = zk_session($node,
-		options => join ' ', map { "-c zklock.$_" } 'hosts=' . $proxy->hosts,
-		map { "$_=$setting{$_}" } sort keys %setting);
+	my $s = zk_session_with($node, %setting, hosts => $proxy->hosts);
 	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
 	$proxy->delay_ms($delay);
 	$proxy->clear_log;

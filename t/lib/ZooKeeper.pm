@@ -511,6 +511,19 @@ sub end_session
 	return;
 }
 
+# The same for everybody who has one of these nodes
+sub end_sessions_of
+{
+	my ($self, @nodes) = @_;
+	my %of = $self->ephemerals;
+	my %wanted = map { $_ => 1 } @nodes;
+	foreach my $id (sort keys %of)
+	{
+		$self->end_session($id) if grep { $wanted{$_} } @{ $of{$id} };
+	}
+	return;
+}
+
 # Run code with a client of its own; every read is as fresh as the leader.
 sub with_client
 {
