@@ -185,13 +185,6 @@ sub zk_sockets
 	return scalar grep { (readlink($_) // '') =~ /^(?:socket|anon_inode|pipe)/ } glob '/proc/' . $s->pid . '/fd/*';
 }
 
-# enough to see what is wrong
-sub few
-{
-	my (@all) = @_;
-	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
-}
-
 sub percentiles
 {
 	my (@sorted) = sort { $a <=> $b } @_;
@@ -227,8 +220,6 @@ sub outcomes
 	return \%outcome;
 }
 
-sub zxid { return hex(($zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m)[0]); }
-
 # One run: for so long, and doing this meanwhile.  Each backend goes to one of
 # these hosts.
 sub stress
@@ -245,12 +236,12 @@ sub stress
 	$_->safe_psql('postgres', 'TRUNCATE hold, outcome') for @node;
 	$node[0]->safe_psql('postgres', 'UPDATE counter SET n = 0');
 
-	my $zxid = zxid();
+	my $zxid = $zk->zxid;
 	$_->send("CALL stress($seconds)") for @s;
 	$meanwhile->();
 	my @failed = grep { $_ ne '' } map { $_->wait($seconds + 60)->{err} } @s;
-	is(few(@failed), '', 'no call failed');
-	$zxid = zxid() - $zxid;
+	is(zk_few(@failed), '', 'no call failed');
+	$zxid = $zk->zxid - $zxid;
 
 	# never twice at once
 	my @hold = holds();
@@ -265,9 +256,9 @@ sub stress
 		elsif ($later->{since} < $earlier->{until}) { push @overlap, $what; }
 		push @gap, $later->{since} - $earlier->{until} if $later->{asked} < $earlier->{until};
 	}
-	is(few(@overlap), '', 'no lock was held twice at once');
-	is(few(@disorder), '', 'who came first had it first: holding follows the fencing token');
-	is(few(@same), '', 'no token came twice');
+	is(zk_few(@overlap), '', 'no lock was held twice at once');
+	is(zk_few(@disorder), '', 'who came first had it first: holding follows the fencing token');
+	is(zk_few(@same), '', 'no token came twice');
 	my %held;
 	$held{ $_->{lock} }++ for @hold;
 	is( $node[0]->safe_psql('postgres', 'SELECT string_agg(n::text, $$ $$ ORDER BY lock) FROM counter'),

@@ -106,18 +106,16 @@ sub await_answer
 sub cost
 {
 	my ($session, $proxy, $sql) = @_;
-	my $zxid = sub { hex(($zk->four_letter('srvr') =~ /^Zxid: 0x(\w+)$/m)[0]) };
 	$proxy->clear_log;
-	my $before = $zxid->();
+	my $before = $zk->zxid;
 	my $result = $session->query($sql);
 	my $asked = grep { $_->[1] eq '>' } $proxy->log;
 	zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $asked }, 'the answers');
 	my @requests = map { (split / /)[0] } $proxy->requests;
 	return {
 		state => $result->{state},
-		# doubles together, so that it can be read
-		requests => join(' ', @requests) =~ s/\b(\w+)((?: \1)+)\b/"$1*" . (1 + ($2 =~ tr{ }{}))/ger,
-		transactions => $zxid->() - $before
+		requests => zk_short(@requests),
+		transactions => $zk->zxid - $before
 	};
 }
 

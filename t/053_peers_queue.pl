@@ -138,13 +138,6 @@ $node->safe_psql('postgres', <<~'SQL');
 	END $$;
 	SQL
 
-# enough to see what is wrong
-sub few
-{
-	my (@all) = @_;
-	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
-}
-
 sub describe
 {
 	return join ' ',
@@ -187,10 +180,10 @@ sub judge
 
 	# Never two where there must be one.  By the number in the file:
 	my @read = sort { $a->{first} <=> $b->{first} } @alone;
-	is(few(map { describe(@read[ $_ - 1, $_ ]) } grep { $read[$_]{first} == $read[ $_ - 1 ]{first} } 1 .. $#read),
+	is(zk_few(map { describe(@read[ $_ - 1, $_ ]) } grep { $read[$_]{first} == $read[ $_ - 1 ]{first} } 1 .. $#read),
 		'', "$name: nobody who was to be alone read the number that another one did");
 	is(slurp_file($scene->{counter}) + 0, scalar @alone, '- nor overwrote what another one wrote');
-	is(few(map { describe($_) } grep { $_->{first} != $_->{second} } @together), '', '- nor wrote while others read');
+	is(zk_few(map { describe($_) } grep { $_->{first} != $_->{second} } @together), '', '- nor wrote while others read');
 
 	# ... and by the clock, unless somebody has set it meanwhile.
   SKIP:
@@ -204,7 +197,7 @@ sub judge
 			$last = $h if $h->{until} > $last->{until};
 			$last_alone = $h if $h->{mode} eq 'exclusive' && $h->{until} > $last_alone->{until};
 		}
-		is(few(@overlap), '', '- nor held it when another one did');
+		is(zk_few(@overlap), '', '- nor held it when another one did');
 	}
 
 	# First come, first served: what each has read is how many were there before.
@@ -218,8 +211,8 @@ sub judge
 		  if $last->{token} == $h->{token} && !($last->{who} eq $h->{who} && $last->{mode} lt $h->{mode});
 		$before++ if $h->{mode} eq 'exclusive';
 	}
-	is(few(@disorder), '', "$name: who came first had it first: what each read follows the order of the nodes");
-	is(few(@same), '', '- and each had a node of its own');
+	is(zk_few(@disorder), '', "$name: who came first had it first: what each read follows the order of the nodes");
+	is(zk_few(@same), '', '- and each had a node of its own');
 
 	# Nobody starved.
 	my (%count, %alone);
@@ -320,7 +313,7 @@ foreach my $scene (@scenes)
 	my $said = eval { $scene->{locker}->wait($SECONDS + 60) } // $@;
 	my @errors = grep { $_ ne '' } map { eval { $_->wait->{err} } // $@ } $said =~ /^ok / ? @{ $scene->{sql} } : ();
 	like($said, qr/^ok /, "$name: all clients of $scene->{peer} came to their end");
-	is(few(@errors), '', '- and all of SQL');
+	is(zk_few(@errors), '', '- and all of SQL');
 	next if $said =~ /^ok / && !@errors;
 	diag(join "\n", "$name:", $zk->children("/zklock/$name"), $zk->four_letter('wchp'), $zk->four_letter('dump'));
 	BAIL_OUT("$name: it does not go on");

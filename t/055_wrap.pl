@@ -83,7 +83,7 @@ sub run
 		}
 		$zk->resume;
 		diag('faults of the network: ' . turns_trouble(\@s, @proxy)) if @proxy;
-		is(turns_few(grep { $_ } map { $_->wait->{message} } @s), '', "no call failed, and all had $n turns");
+		is(zk_few(grep { $_ } map { $_->wait->{message} } @s), '', "no call failed, and all had $n turns");
 		@hold = turns_holds();
 		@number = map { turns_number($_->{name}) } @hold;
 	};

@@ -1340,7 +1340,7 @@ sub reaper
 	turns_forget();
 	$s[$_]->send(turns_call('5 s', \@way, [ @reaped_path[ 2 * ($_ % 3), 2 * ($_ % 3) + 1 ] ])) for 0 .. $#s;
 	$meanwhile->(@s);
-	is(turns_few(grep { $_ } map { $_->wait->{message} } @s), '', 'no call failed');
+	is(zk_few(grep { $_ } map { $_->wait->{message} } @s), '', 'no call failed');
 	my @hold = turns_holds();
 	turns_judge(@hold);
 	turns_counted(@hold);

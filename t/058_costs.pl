@@ -28,17 +28,12 @@ $admin->value('CREATE TABLE t (who text)');
 
 sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
-# doubles together, so that it can be read
-sub short { return join(' ', @_) =~ s/\b(\w+)((?: \1)+)\b/"$1*" . (1 + ($2 =~ tr{ }{}))/ger; }
-
 # The names of the requests since clear_log, without heartbeats
 sub requests
 {
 	my ($proxy) = @_;
-	return short(map { (split / /)[0] } $proxy->requests);
+	return zk_short(map { (split / /)[0] } $proxy->requests);
 }
-
-sub zxid { return hex(($zk->four_letter('srvr') =~ /^Zxid: 0x(\w+)$/m)[0]); }
 
 # How many round trips, one after another: who asks does so after the answers
 # that are here.  What is left of those to an earlier trip (the lists that were
@@ -79,14 +74,14 @@ sub settled
 sub cost
 {
 	my ($s, $proxy, $sql) = @_;
-	my $before = zxid();
+	my $before = $zk->zxid;
 	$proxy->clear_log;
 	my $value = $s->value($sql);
 	return {
 		value => $value,
 		requests => settled($proxy),
 		trips => trips($proxy),
-		transactions => zxid() - $before
+		transactions => $zk->zxid - $before
 	};
 }
 
@@ -251,7 +246,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 			is_deeply($cost,
 				{
 					value => 'f',
-					requests => short('sync', ('getChildren') x $k, $look ? 'getData' : ()),
+					requests => zk_short('sync', ('getChildren') x $k, $look ? 'getData' : ()),
 					trips => $look ? 2 : 1,
 					transactions => 0
 				},
@@ -344,7 +339,7 @@ subtest 'several at once' => sub {
 		$proxy->hold('delete', $k);
 		$s->value('COMMIT');
 		$proxy->wait_for('delete', $k);
-		is(requests($proxy), short(('delete') x $k), "- COMMIT: all $k releases go out before any answer");
+		is(requests($proxy), zk_short(('delete') x $k), "- COMMIT: all $k releases go out before any answer");
 		$proxy->release;
 		zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $k }, 'the answers');
 	}
@@ -407,11 +402,11 @@ subtest 'as many as there may be' => sub {
 
 	my $nothing = sub {
 		my ($name, $state, $sql) = @_;
-		my $before = zxid();
+		my $before = $zk->zxid;
 		$its_proxy->clear_log;
 		is($its->query($sql, 120)->{state}, $state, "$name: $state");
 		is($its->value('SELECT count(*) FROM zk_locks'), 0, '- none is held');
-		is(zxid(), $before, '- and nothing was written');
+		is($zk->zxid, $before, '- and nothing was written');
 	};
 	$nothing->('1001', '53400', "SELECT zk_lock_all(@{[ $paths->(1001, 30) ]})");
 	$nothing->('1001, without waiting', '53400', "SELECT zk_lock_all(@{[ $paths->(1001, 30) ]}, '0')");

@@ -55,11 +55,7 @@ my $other = $zk->client(session_timeout => 60_000);
 # Other clients, which take their time to begin
 my %peer = map { $_ => Peer->new(s/_too//r, $zk, no_wait => 1) } qw(kazoo curator curator_too);
 
-sub contenders
-{
-	my ($path) = @_;
-	return scalar grep { /\d{9}$/ } $other->children("/zklock$path");
-}
+sub contenders { return $other->contenders("/zklock$_[0]"); }
 
 # Begin that, and wait until so many stand there
 sub joins

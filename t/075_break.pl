@@ -32,11 +32,7 @@ my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 my $other = $zk->client(session_timeout => 60_000);
 
-sub contenders
-{
-	my ($path) = @_;
-	return scalar grep { /\d{9}$/ } $other->children("/zklock$path");
-}
+sub contenders { return $other->contenders("/zklock$_[0]"); }
 
 # A backend with a name, which has its ZooKeeper session
 sub named

@@ -22,11 +22,7 @@ my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s');
 my $admin = zk_session($node);
 my $other = $zk->client(session_timeout => 60_000);
 
-sub contenders
-{
-	my ($path) = @_;
-	return scalar grep { /\d{9}$/ } $other->children("/zklock$path");
-}
+sub contenders { return $other->contenders("/zklock$_[0]"); }
 
 my @COUNTERS = qw(waits timeouts reconnections losses);
 

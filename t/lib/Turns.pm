@@ -34,7 +34,7 @@ use Time::HiRes qw(sleep);
 use Zklock;
 
 our @EXPORT = qw(turns_prepare turns_path turns_session turns_call turns_holds turns_forget
-  turns_trouble turns_judge turns_counted turns_few turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS);
+  turns_trouble turns_judge turns_counted turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS);
 
 # The places of a semaphore
 our $PERMITS = 3;
@@ -114,13 +114,6 @@ sub turns_trouble
 # The number at the end of a node's name; all markers end with "-" or "__"
 sub turns_number { return ($_[0] =~ /(?:-|__)(-?\d{9,10})$/)[0]; }
 
-# enough to see what is wrong
-sub turns_few
-{
-	my (@all) = @_;
-	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
-}
-
 # All holds since turns_forget, by path and then by token
 sub turns_holds
 {
@@ -177,9 +170,9 @@ sub turns_judge
 		}
 	}
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is(turns_few(@wrong), '', 'nobody held what another one held, and none before its turn');
-	is(turns_few(@crowd), '', "nor more than $PERMITS of a semaphore");
-	is(turns_few(@same), '', 'and no two had the same token');
+	is(zk_few(@wrong), '', 'nobody held what another one held, and none before its turn');
+	is(zk_few(@crowd), '', "nor more than $PERMITS of a semaphore");
+	is(zk_few(@same), '', 'and no two had the same token');
 	return;
 }
 

@@ -157,6 +157,13 @@ sub create
 	return wantarray ? ($created, _stat($stat)) : $created;
 }
 
+# How many stand in the queue of a lock, of whichever client
+sub contenders
+{
+	my ($self, $dir) = @_;
+	return scalar grep { /\d{9}$/ } $self->children($dir);
+}
+
 # Stand in the queue of a lock, as another client does, and return the node:
 # contend($dir, $prefix, data => '', ...).
 # Directories are containers, which ZooKeeper may remove until it is there.

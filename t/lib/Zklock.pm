@@ -45,7 +45,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_locks_left
-  zk_nothing_left zk_no_crash zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
+  zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
 
 # A running server with the extension.  hosts: a ZooKeeper, a ZkProxy, or a
 # list for zklock.hosts; the rest goes to postgresql.conf.
@@ -189,6 +189,16 @@ sub zk_no_crash
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC:|TRAP:/, 'no backend has crashed');
 }
+
+# Of many lines as many as show what is wrong
+sub zk_few
+{
+	my (@all) = @_;
+	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
+}
+
+# Words, the same ones after another together: "create getData*3"
+sub zk_short { return join(' ', @_) =~ s/\b(\w+)((?: \1)+)\b/"$1*" . (1 + ($2 =~ tr{ }{}))/ger; }
 
 # One test: the session locks, writes into a table t that begins with a text, and
 # commits.

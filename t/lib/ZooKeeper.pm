@@ -425,6 +425,9 @@ sub mntr_value
 	return $mntr{ $name =~ s/^zk_//r };
 }
 
+# the number of the last transaction
+sub zxid { return hex(($_[0]->four_letter('srvr') =~ /^Zxid: (\w+)$/m)[0]); }
+
 # ids of all sessions as 0x..., how many in scalar context; on any server
 sub sessions
 {
