@@ -4,7 +4,7 @@
 # arrival.  Nothing is left behind.  Then once more, shorter, with a network that
 # fails all the time.
 #
-# ZK_STRESS_SECONDS: how long (default 60)
+# ZK_STRESS_SECONDS: how long (default 30)
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 60;
+my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 30;
 my $BACKENDS = 20;
 my $LOCKS = 5;
 

@@ -15,7 +15,7 @@
 # one's node) tell how many should have been.  Besides, each notes from when to
 # when it held.
 #
-# PEERS_SECONDS: how long; default 30.  PEERS_SCENES: only these, with commas.
+# PEERS_SECONDS: how long; default 15.  PEERS_SCENES: only these, with commas.
 
 use strict;
 use warnings;
@@ -28,11 +28,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC CLOCK_REALTIME);
 
+use Deadline;
 use Peer;
 use Zklock;
 use ZooKeeper;
 
-my $SECONDS = $ENV{PEERS_SECONDS} // 30;
+my $SECONDS = $ENV{PEERS_SECONDS} // 15;
 my $CLIENTS = 8;    # of each side
 
 # sql_share, peer_share: of a hundred holds of that side so many are shared.
@@ -226,7 +227,7 @@ sub judge
 		cmp_ok(min(@alone_counts), '>', 0, "- and alone: @alone_counts");
 	}
 	my $longest = max map { $_->{since} - $_->{asked} } @holds;
-	cmp_ok($longest, '<', 10e6, sprintf '- and nobody waited for long: at most %.2f s', $longest / 1e6);
+	cmp_ok($longest, '<', $MOMENT * 1e6, sprintf '- and nobody waited for long: at most %.2f s', $longest / 1e6);
 
 	# Those who may hold it together did so, with each other and across.
 	my %pairs;
