@@ -1,12 +1,12 @@
 --
--- Bad input, row by row, and the settings.  Whatever is refused leaves no
--- hold behind and the session usable.
+-- Bad input, row by row, and the settings.  Whatever is refused leaves no hold
+-- behind, and the session stays usable.
 --
 CREATE EXTENSION zklock;
 LOAD 'zklock';
 \set VERBOSITY sqlstate
 
--- what a statement says
+-- what a statement reports
 CREATE FUNCTION attempt(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
 LANGUAGE plpgsql
 AS $$
@@ -86,7 +86,7 @@ SELECT path, a.code, a.detail
            '/a/_c_01234567-89ab-cdef-0123-456789abcdef-semaphore-3-0000000001/b']) path,
        attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
 
--- whatever is to be had there
+-- by the functions of every kind
 SELECT statement, a.code
   FROM unnest(ARRAY['SELECT zk_try_xact_lock_shared(%L)', 'SELECT zk_xact_lock_all(ARRAY[''/a'', %L])',
                     'SELECT zk_xact_semaphore_acquire(%L, 1)', 'SELECT zk_unlock_shared(%L)', 'SELECT zk_semaphore_release(%L)']) statement,
@@ -109,7 +109,7 @@ SET zklock.root = '/zklock_regress/1/2/3/4/5/6/7/8/9/0/1/2/3/4/5/6/7/8/9/0/1/2/3
 SELECT zk_try_lock(repeat('/a', 32)), zk_unlock(repeat('/a', 32));
 RESET zklock.root;
 
--- all else is a path
+-- everything else is a path
 SELECT path, a.code, a.message
   FROM unnest(ARRAY['/a', '/A', '/ ', '/ a ', '/...', '/.a', '/a.', '/a..b', '/a/...', '/-', '/*', '/%', '/''', '/"', '/\',
                     '/$1', '/:a', '/a:b@c', '/[a]', '/~', '/lock', '/lock-', '/lock-1', '/lock-000000001', '/lock-0000000001a',
@@ -119,7 +119,7 @@ SELECT path, a.code, a.message
        attempt(format('SELECT zk_try_xact_lock(%L)', path)) a;
 SELECT path FROM zk_locks;
 
--- no path at all, or none that text knows
+-- not a path at all, or not a valid text
 SELECT zk_lock();
 SELECT zk_lock(1);
 SELECT zk_lock('/arguments/a', 5);
@@ -148,7 +148,7 @@ SELECT permits, a.code, a.message, a.detail, a.hint
        attempt(format('SELECT zk_semaphore_acquire(''/arguments/a'', %s)', permits)) a;
 SELECT zk_semaphore_acquire('/arguments/a', 0, '0');
 SELECT zk_xact_semaphore_acquire('/arguments/a', 0);
--- also for one that has a place
+-- also if the session already has a place
 SELECT zk_semaphore_acquire('/arguments/a', 1);
 SELECT zk_semaphore_acquire('/arguments/a', 0);
 SELECT zk_semaphore_acquire('/arguments/a', NULL);
@@ -185,7 +185,7 @@ SELECT zk_xact_semaphore_acquire('/arguments/a', 1, '-1 microsecond');
 SELECT path, count FROM zk_locks;
 SELECT zk_unlock_all();
 
--- a free lock is had at the one try that zero allows, and without limit
+-- zero allows one try, which gets a free lock; so does a call without limit
 BEGIN;
 SELECT zk_lock('/arguments/b', '0'), zk_xact_lock('/arguments/c', '0'), zk_lock('/arguments/d', '178000000 years'),
        zk_xact_lock('/arguments/e', NULL);
@@ -200,13 +200,13 @@ ROLLBACK;
 SELECT name, context, vartype, unit, boot_val, min_val, max_val, short_desc <> '' AS described
   FROM pg_settings WHERE name LIKE 'zklock.%' ORDER BY name COLLATE "C";
 
--- a misspelt name is refused (PostgreSQL 14 cannot do that)
+-- a misspelt name is refused (not in PostgreSQL 14)
 SELECT statement, a.code = '42602' OR current_setting('server_version_num')::int < 150000 AS refused
   FROM unnest(ARRAY['SET zklock.hots = ''localhost:2181''', 'SET zklock.max_lock = 10',
                     'SELECT set_config(''zklock.'', ''1'', false)']) statement,
        attempt(statement) a;
 
--- values out of range, or without meaning
+-- values that are out of range, or meaningless
 SELECT statement, a.code, a.detail
   FROM unnest(ARRAY['SET zklock.session_timeout = ''999ms''', 'SET zklock.session_timeout = ''2h''',
                     'SET zklock.connect_timeout = 0', 'SET zklock.connect_timeout = -1',
@@ -220,7 +220,7 @@ SELECT statement, a.code, a.detail
        attempt(statement) a;
 SELECT a.code, a.detail FROM attempt(format('SET zklock.root = %L', '/' || repeat('a', 1001))) a;
 
--- those that choose the ensemble and what is asked of it are the superuser's
+-- only a superuser may set those that choose the ensemble, and what it is asked for
 CREATE ROLE regress_zklock;
 SET ROLE regress_zklock;
 SET zklock.hosts = 'localhost:2181';
@@ -238,7 +238,7 @@ RESET zklock.connect_timeout;
 RESET zklock.operation_timeout;
 RESET zklock.release_timeout;
 
--- ... also when they are to be kept with a role or a function
+-- ... even with ALTER ROLE, or for a function
 ALTER ROLE regress_zklock SET zklock.hosts = 'localhost:2181';
 ALTER ROLE regress_zklock SET zklock.root = '/';
 ALTER ROLE regress_zklock SET zklock.operation_timeout = '3s';
@@ -258,7 +258,7 @@ SELECT unnest(setconfig) AS setting FROM pg_db_role_setting WHERE setrole = 'reg
 REVOKE CREATE ON SCHEMA public FROM regress_zklock;
 DROP ROLE regress_zklock;
 
--- kept with a database, they are there from the start of its sessions
+-- set for a database, they are in effect from the start of its sessions
 \set database :DBNAME
 ALTER DATABASE :"database" SET zklock.max_locks = 7;
 \c
@@ -283,11 +283,11 @@ SELECT zk_lock('/arguments/c', '0');
 -- it counts locks, not calls
 SELECT zk_lock('/arguments/a'), zk_try_xact_lock('/arguments/a'), zk_lock('/arguments/b');
 SELECT path, count FROM zk_locks ORDER BY path COLLATE "C";
--- one given back makes room, at once
+-- a released lock makes room at once
 SELECT zk_unlock('/arguments/b'), zk_unlock('/arguments/b');
 SELECT zk_lock('/arguments/c');
 SELECT zk_unlock_all();
--- what a failed transaction took makes room
+-- so do the locks of a failed transaction
 BEGIN;
 SELECT zk_lock('/arguments/a'), zk_lock('/arguments/b');
 SELECT zk_lock('/arguments/c');
@@ -300,7 +300,7 @@ RESET zklock.max_locks;
 -- zklock.hosts and zklock.root
 --
 
--- none: there is no default that could be another's ensemble
+-- not set: a default might be somebody else's ensemble
 SELECT session_id AS session_before FROM zk_session \gset
 SET zklock.hosts = '';
 \set VERBOSITY default
@@ -322,7 +322,7 @@ RESET zklock.hosts;
 SELECT zk_lock('/arguments/a');
 SELECT state, session_id <> :'session_before' AS another FROM zk_session;
 
--- a session that holds a lock stays where it is, and locks nothing elsewhere
+-- a session that holds a lock stays in its ensemble, and locks nothing elsewhere
 SELECT session_id AS session_before FROM zk_session \gset
 SET zklock.hosts = '';
 SELECT zk_lock('/arguments/a'); -- no ensemble
@@ -336,7 +336,7 @@ SELECT zk_lock('/arguments/a'), zk_lock('/arguments/b');
 SELECT session_id = :'session_before' AS same FROM zk_session;
 SELECT zk_unlock_all();
 
--- another session timeout: another session, when nothing is held
+-- a new session timeout gives a new session, when nothing is held
 SELECT zk_lock('/arguments/a');
 SELECT path FROM zk_locks;
 SELECT session_id <> :'session_before' AS another FROM zk_session;
@@ -347,7 +347,7 @@ SELECT zk_lock('/arguments/a');
 SELECT session_id <> :'session_before' AS another FROM zk_session;
 SELECT zk_unlock('/arguments/a');
 
--- the root, and the style of names, at once
+-- the root and the node style take effect at once
 SELECT zk_lock('/arguments/a');
 SELECT session_id AS session_before FROM zk_session \gset
 SET zklock.node_style = 'kazoo';
@@ -371,7 +371,7 @@ SELECT path FROM zk_locks;
 SELECT zk_unlock_all();
 RESET zklock.root;
 
--- nobody there, nobody of that name, no port (which is 2181 then), no name
+-- nobody there, no such host, no port (so 2181), no host name
 SET zklock.connect_timeout = '1s';
 SELECT hosts, a.code, a.message, a.detail NOT LIKE 'The last attempt%' AS detail, a.hint <> '' AS hint
   FROM unnest(ARRAY['127.0.0.1:1', 'no.such.host.invalid', ':2181', 'no.such.host.invalid:2181', '127.0.0.1:port', ',', 'zk1:2181/chroot']) hosts,

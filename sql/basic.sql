@@ -1,6 +1,6 @@
 --
 -- The extension and its functions, as one session sees them: what is
--- installed and who may use it, then locking, re-entry and giving back.
+-- installed and who may use it, then locking, re-entry and release.
 --
 CREATE EXTENSION zklock;
 \set locks 'SELECT path, mode, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", mode, scope;'
@@ -9,7 +9,7 @@ CREATE EXTENSION zklock;
 -- What is installed
 --
 
--- every function: what \df shows, and whom PUBLIC may call
+-- every function: what \df shows, and whether PUBLIC may call it
 SELECT p.proname AS function,
        CASE WHEN p.pronargs > 0 THEN regexp_replace(pg_get_function_arguments(p.oid), $$, OUT .*$$, $$, ...$$) END AS arguments,
        pg_get_function_result(p.oid) AS result,
@@ -22,7 +22,7 @@ SELECT p.proname AS function,
    AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
  ORDER BY p.proname COLLATE "C";
 
--- one signature a name
+-- each name has one signature
 SELECT proname FROM pg_proc WHERE proname LIKE 'zk\_%' GROUP BY 1 HAVING count(*) > 1;
 
 -- the views and their columns
@@ -43,7 +43,7 @@ ALTER EXTENSION zklock SET SCHEMA zklock_elsewhere;
 \echo :LAST_ERROR_SQLSTATE
 
 --
--- A lock, taken and given back
+-- A lock, taken and released
 --
 
 -- before the first lock there is no ZooKeeper session
@@ -73,7 +73,7 @@ SELECT zk_lock('/basic/a');
 SELECT zk_unlock('/basic/a');
 SELECT state, session_id = :'session_before' AS same_session FROM zk_session;
 
--- all ways of asking
+-- all ways to call it
 SELECT zk_lock('/basic/a'), zk_xact_lock('/basic/b'), zk_try_lock('/basic/c'), zk_try_xact_lock('/basic/d');
 SELECT zk_lock('/basic/e', '10 seconds'), zk_lock('/basic/f', NULL), zk_lock('/basic/g', '0');
 SELECT zk_lock(path => '/basic/h', timeout => '10 seconds'), zk_lock(timeout => '10 seconds', path => '/basic/i'),
@@ -84,7 +84,7 @@ SELECT zk_unlock(path => '/basic/h');
 SELECT zk_unlock_all();
 :locks
 
--- a cheap filter runs before what asks ZooKeeper, wherever it stands
+-- a cheap filter runs before functions that ask ZooKeeper, wherever it is written
 CREATE TEMP TABLE job AS SELECT id, '/basic/' || id AS path FROM generate_series(1, 100) AS id;
 SELECT count(*) FROM job WHERE zk_try_lock(path) AND id % 20 = 5;
 SELECT zk_unlock_all();
@@ -92,7 +92,7 @@ DROP TABLE job;
 SELECT string_agg(proname, ' ' ORDER BY proname) AS others FROM pg_proc
  WHERE proname ~ '^zk_' AND procost <> 10000;
 
--- a path is one lock, the one above it another, and so is each spelling
+-- a path and the one above it are two locks, and each spelling is another
 SELECT zk_lock('/basic'), zk_lock('/basic/a'), zk_lock('/basic/a/b'), zk_lock('/basic/A'), zk_lock('/basic/a b'), zk_lock('/basic/%2F');
 :locks
 SELECT zk_unlock_all();
@@ -101,7 +101,7 @@ SELECT zk_unlock_all();
 -- Re-entry
 --
 
--- holds are counted, all of them are one node and one token
+-- holds are counted; together they have one node and one token
 SELECT zk_lock('/basic/a');
 SELECT token AS token_before, node AS node_before FROM zk_locks \gset
 SELECT zk_lock('/basic/a'), zk_try_lock('/basic/a'), zk_lock('/basic/a', '0'), zk_lock('/basic/a', '1 microsecond');
@@ -112,7 +112,7 @@ SELECT zk_lock_token('/basic/a') = :token_before AS same_token;
 SELECT zk_unlock('/basic/a');
 :locks
 
--- both scopes of one path: one lock, counted apart
+-- both scopes of one path: one lock, counted separately
 BEGIN;
 SELECT zk_xact_lock('/basic/a'), zk_lock('/basic/a'), zk_xact_lock('/basic/a');
 :locks
@@ -121,7 +121,7 @@ COMMIT;
 :locks
 SELECT zk_unlock('/basic/a');
 
--- outside a transaction block, the transaction is the statement
+-- outside a transaction block, the statement is the transaction
 SELECT zk_xact_lock('/basic/a');
 :locks
 
@@ -149,17 +149,17 @@ SELECT :token1 < :token2 AS second, :token2 < :token3 AS third;
 SELECT zk_unlock('/basic/a');
 
 --
--- Giving back what is not there
+-- Releasing what is not held
 --
 
--- a warning and false, as pg_advisory_unlock
+-- a warning and false, as with pg_advisory_unlock
 SELECT zk_unlock('/basic/never');
 SELECT zk_unlock_all();
 SELECT zk_lock('/basic/a');
 SELECT zk_unlock('/basic/a');
 SELECT zk_unlock('/basic/a');
 
--- transaction-scope holds are not zk_unlock's
+-- zk_unlock does not release transaction-scope holds
 BEGIN;
 SELECT zk_xact_lock('/basic/a');
 SELECT zk_unlock('/basic/a');
@@ -186,7 +186,7 @@ SELECT zk_unlock_all();
 -- DISCARD
 --
 
--- ALL gives up what the session holds; the others do not touch it
+-- ALL releases what the session holds; the others do not
 SELECT zk_lock('/basic/a'), zk_lock('/basic/a'), zk_lock('/basic/b');
 DISCARD PLANS;
 DISCARD SEQUENCES;
@@ -196,7 +196,7 @@ DISCARD ALL;
 :locks
 DISCARD ALL;
 
--- in a transaction PostgreSQL refuses it, and what was held before stays
+-- PostgreSQL refuses it in a transaction, and earlier holds stay
 SELECT zk_lock('/basic/a');
 BEGIN;
 SELECT zk_lock('/basic/a');
@@ -207,12 +207,12 @@ ROLLBACK;
 DISCARD ALL;
 
 --
--- Rights
+-- Privileges
 --
 CREATE ROLE regress_zklock;
 SET ROLE regress_zklock;
 
--- without a grant: no lock, but the views
+-- without a grant: no locks, but the views can be read
 \set VERBOSITY sqlstate
 SELECT zk_lock('/basic/a');
 SELECT zk_xact_lock('/basic/a');
@@ -266,7 +266,7 @@ REVOKE EXECUTE ON FUNCTION
     zk_unlock, zk_unlock_shared, zk_unlock_all, zk_lock_token
     FROM regress_zklock;
 
--- a function of the owner's can lend one lock out
+-- a SECURITY DEFINER function can give access to a single lock
 CREATE FUNCTION lock_the_one() RETURNS boolean
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$ SELECT zk_try_xact_lock('/basic/the one') $$;
@@ -287,7 +287,7 @@ SELECT path, mode, scope, count, state FROM zklock_elsewhere.zk_locks;
 SELECT zklock_elsewhere.zk_lock_token('/basic/a') > 0 AS token;
 SELECT state FROM zklock_elsewhere.zk_session;
 
--- with the extension go this session's locks, if it does
+-- when the extension is dropped, this session's locks are released
 SELECT zklock_elsewhere.zk_lock_shared('/basic/b'), zklock_elsewhere.zk_semaphore_acquire('/basic/a', 1);
 BEGIN; DROP EXTENSION zklock; ROLLBACK;
 BEGIN; DROP EXTENSION zklock; CREATE EXTENSION zklock; COMMIT;
@@ -298,7 +298,7 @@ DROP EXTENSION zklock;
 CREATE EXTENSION zklock;
 :locks
 SELECT zk_try_lock('/basic/a'), zk_try_lock('/basic/b'), zk_semaphore_acquire('/basic/a', 1, '0');
--- with its schema, or its owner, too; and what the transaction itself took
+-- also with its schema, or its owner; and what the transaction itself took
 SELECT zk_unlock_all();
 DROP EXTENSION zklock;
 CREATE EXTENSION zklock SCHEMA zklock_elsewhere;
@@ -310,7 +310,7 @@ DO $$ BEGIN DROP SCHEMA zklock_elsewhere CASCADE; END $$;
 COMMIT;
 CREATE EXTENSION zklock;
 :locks
--- nothing is said of what the end of the transaction gives back in any case
+-- no notice about what the end of the transaction releases in any case
 BEGIN;
 SELECT zk_lock('/basic/a'), zk_unlock('/basic/a'), zk_xact_lock('/basic/b');
 DROP EXTENSION zklock;

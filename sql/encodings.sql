@@ -1,7 +1,7 @@
 --
 -- Paths are compared byte by byte in UTF-8, whatever the database's encoding.
--- One database each; non-ASCII characters are written as escapes here, and
--- shown as the bytes that ZooKeeper gets.
+-- Each encoding has a database; non-ASCII characters are written as escapes
+-- here, and shown as the bytes that ZooKeeper gets.
 --
 \set database :DBNAME
 \set bytes 'SELECT convert_to(path, ''UTF8'') AS utf8 FROM zk_locks ORDER BY 1;'
@@ -28,7 +28,7 @@ SELECT count(*) FROM zk_locks WHERE path ILIKE '/caf%';
 SELECT zk_unlock(U&'/caf\00e9');
 SELECT zk_unlock_all();
 
--- the limit is in bytes: 1000, and 1001, with two and three a character
+-- the limit is in bytes: 1000 and 1001, with characters of two and three bytes
 BEGIN;
 SELECT zk_xact_lock('/a' || repeat(U&'\00e9', 499)), zk_xact_lock('/' || repeat(U&'\30ed', 333));
 :lengths
@@ -51,7 +51,7 @@ SELECT 'U+' || code_point AS character, t.*
   FROM unnest(ARRAY['007E', '007F', '0080', '009F', '00A0', 'D7FF', 'E000', 'F8FF', 'F900', 'FEFF', 'FFEF', 'FFF0', 'FFFD',
                     'FFFF']) code_point,
        try_character(code_point) t;
--- ... and all beyond
+-- ... and everything beyond
 SELECT 'U+' || code_point AS character, t.code
   FROM unnest(ARRAY['10000', '1F512', '10FFFF']) code_point,
        try_character(code_point) t;
@@ -67,7 +67,7 @@ SELECT zk_unlock_all();
 RESET zklock.root;
 
 --
--- LATIN1: each character has a form in UTF-8, of up to two bytes
+-- LATIN1: each character has up to two bytes in UTF-8
 --
 \c regress_zklock_latin1
 \encoding UTF8
@@ -91,7 +91,7 @@ SELECT zk_unlock(U&'/caf\00e9');
 :bytes
 
 --
--- WIN1252: five bytes are no characters
+-- WIN1252: five byte values are not characters
 --
 \c regress_zklock_win1252
 \encoding UTF8
@@ -112,7 +112,7 @@ SELECT zk_lock_token('/' || chr(129));
 SELECT zk_lock('/a'), zk_unlock('/a');
 
 --
--- EUC_JP: bytes that change their number
+-- EUC_JP: the number of bytes changes
 --
 \c regress_zklock_euc_jp
 \encoding UTF8
@@ -136,14 +136,14 @@ SELECT zk_unlock_all();
 SELECT zk_lock(E'/caf\xe9');
 \echo :LAST_ERROR_SQLSTATE
 \set VERBOSITY sqlstate
--- cut off, overlong, a surrogate, beyond the last
+-- truncated, overlong, a surrogate, beyond the last character
 SELECT zk_lock(E'/caf\xc3');
 SELECT zk_lock(E'/\xc0\xafa');
 SELECT zk_lock(E'/\xed\xa0\x80');
 SELECT zk_lock(E'/\xf4\x90\x80\x80');
 SELECT zk_unlock(E'/caf\xe9');
 SELECT zk_lock_token(E'/caf\xe9');
--- valid, and refused as elsewhere
+-- valid UTF-8, and refused as elsewhere
 SELECT zk_lock(E'/\xc2\x85');
 SELECT zk_lock(E'/\xee\x80\x80');
 SET zklock.root = E'/caf\xe9';

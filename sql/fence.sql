@@ -1,11 +1,11 @@
 --
--- zk_fence: only the latest holder of a lock writes.
+-- zk_fence: only the latest holder of a lock may write.
 --
 CREATE EXTENSION zklock;
 SET statement_timeout = '30s';
 SELECT current_setting('zklock.root') AS root \gset
 
--- The token of this session's lock, by itself
+-- By default, the token of this session's lock
 SELECT zk_lock('/fence/a');
 SELECT zk_fence('/fence/a') = zk_lock_token('/fence/a') AS own;
 SELECT path, token = zk_lock_token('/fence/a') AS own, recorded_at <= clock_timestamp() AS past
@@ -26,7 +26,7 @@ SELECT zk_fence('/fence/a') > :first AS greater;
 SELECT zk_lock_token('/fence/a') AS second \gset
 SELECT zk_unlock('/fence/a');
 
--- Tokens from elsewhere.  The numbers are ZooKeeper's: shown as they compare.
+-- Tokens from elsewhere.  The numbers are ZooKeeper's: only comparisons are shown.
 CREATE FUNCTION complaint(query text) RETURNS TABLE (state text, message text, detail text, hint text)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -44,13 +44,13 @@ SELECT state, message, replace(replace(detail, :'first', '(first)'), :'second', 
 SELECT zk_fence('/fence/a', :second) = :second AS equal_passes;
 SELECT zk_fence('/fence/a', :second + 1) = :second + 1 AS greater_passes;
 SELECT state FROM complaint(format('SELECT zk_fence(%L, %s)', '/fence/a', :second));
--- paths do not see each other
+-- paths are independent
 SELECT zk_fence('/fence/b', 1), zk_fence('/fence/b', 9223372036854775807);
 SELECT zk_fence('/fence/c', -9223372036854775808);
 SELECT zk_fence('/fence/c', 0);
 SELECT zk_fence('/fence/c', -1);
 
--- What is rolled back was not
+-- A rollback undoes it
 BEGIN;
 SELECT zk_fence('/fence/d', 10);
 SAVEPOINT s;
@@ -66,7 +66,7 @@ SELECT zk_fence(NULL, 1);
 SELECT zk_fence('fence', 1);
 SELECT zk_fence('/fence/a/', 1);
 SELECT zk_fence('/fence/none');
--- held, but not any more in this session
+-- held, but no longer by this session
 BEGIN; SELECT zk_xact_lock('/fence/x'); SELECT zk_fence('/fence/x') = zk_lock_token('/fence/x') AS own; COMMIT;
 SELECT state, message, hint FROM complaint($$SELECT zk_fence('/fence/x')$$);
 
@@ -75,7 +75,7 @@ BEGIN READ ONLY;
 SELECT zk_fence('/fence/a', 1);
 ROLLBACK;
 
--- The path is that in ZooKeeper, under the root that is set now, wherever this session holds one
+-- The path is the one in ZooKeeper, under the current root, wherever this session holds one
 SET zklock.root = '/elsewhere';
 SELECT zk_fence('/fence/a', 1);
 SET zklock.root = '/';
@@ -89,14 +89,14 @@ SELECT zk_fence('/fence/e') = zk_lock_token('/fence/e') AS own;
 SELECT zk_unlock('/fence/e');
 SELECT path FROM zk_fences WHERE path ~ '/fence/[ae]$' ORDER BY 1;
 
--- A path of any bytes, 1000 of them
+-- A path of 1000 bytes, and one with special characters
 SELECT length(zk_fence('/fence/' || repeat('x', 993), 1)::text);
 SELECT zk_fence('/fence/' || repeat('x', 994), 1);
 SELECT zk_fence(U&'/fence/\00e4 %_''"\\', 5);
 SELECT path FROM zk_fences WHERE token = 5;
 
--- Who may: nobody may write the table, and zk_fence takes no notice of what
--- the caller has put in front of it
+-- Privileges: nobody may write the table, and zk_fence ignores what the caller
+-- has put first in search_path
 CREATE ROLE regress_zk_fence;
 CREATE SCHEMA regress_zk_trap AUTHORIZATION regress_zk_fence;
 SET ROLE regress_zk_fence;
@@ -118,8 +118,8 @@ RESET ROLE;
 DROP OWNED BY regress_zk_fence;
 DROP ROLE regress_zk_fence;
 
--- While a statement runs, the function may be dropped, as an update script might.
--- Then nobody knows where the table is; the caller's own is not the place.
+-- The function may be dropped while a statement runs, as by an update script.
+-- Then the table's schema is unknown, and the caller's own table is not used.
 BEGIN;
 CREATE TEMP TABLE zk_fences (path text PRIMARY KEY, token bigint, recorded_at timestamptz DEFAULT now());
 CREATE FUNCTION pg_temp.trap() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -139,7 +139,7 @@ SELECT CASE WHEN i = 2 THEN pg_temp.drop_it() ELSE public.zk_fence('/fence/dropp
 \echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
 
--- Nor may anybody else have put a table there
+-- Nor is a table used that somebody else has put there
 BEGIN;
 ALTER EXTENSION zklock DROP TABLE zk_fences;
 DROP TABLE zk_fences;
@@ -154,7 +154,7 @@ SELECT zk_fence('/fence/a', 1);
 ROLLBACK;
 \set SHOW_CONTEXT errors
 
--- The table is part of the extension, and what it holds is dumped
+-- The table is part of the extension, and its contents are dumped
 SELECT extconfig::regclass[], extcondition FROM pg_extension WHERE extname = 'zklock';
 
 -- In a schema of another name

@@ -1,6 +1,7 @@
 --
--- Where a lock may be taken: functions of every kind, triggers, read-only
--- transactions, under a parallel query but not in its workers; and often.
+-- Where a lock may be taken: in functions of every kind, in triggers, in
+-- read-only transactions, by the leader of a parallel query but not by its
+-- workers; and many times.
 --
 CREATE EXTENSION zklock;
 \set locks 'SELECT path, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", scope;'
@@ -13,7 +14,7 @@ CREATE FUNCTION lock_job() RETURNS trigger LANGUAGE plpgsql
 AS $$ BEGIN PERFORM zk_xact_lock(NEW.path); RETURN NEW; END $$;
 CREATE TRIGGER lock_job BEFORE INSERT OR UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION lock_job();
 
--- the same lock for each of 10,000 rows: so many holds, of one node
+-- the same lock for each of 10,000 rows: as many holds of one node
 BEGIN;
 INSERT INTO jobs SELECT i, '/places/job' FROM generate_series(1, 10000) i;
 :locks
@@ -70,7 +71,7 @@ SELECT count(*) FROM jobs;
 -- 10,000 EXCEPTION blocks
 --
 
--- each takes a lock of its own and gives it up
+-- each takes a lock of its own and releases it
 DO $$
 DECLARE
 	caught integer := 0;
@@ -87,7 +88,7 @@ BEGIN
 END $$;
 :locks
 
--- each takes one that is held already
+-- each takes a lock that is already held
 BEGIN;
 SELECT zk_xact_lock('/places/block');
 DO $$
@@ -107,7 +108,7 @@ END $$;
 :locks
 COMMIT;
 
--- each ends well
+-- each succeeds
 DO $$
 BEGIN
 	FOR i IN 1..10000 LOOP
@@ -121,7 +122,7 @@ END $$;
 :locks
 SELECT zk_unlock_all();
 
--- one within the other, a hundred deep
+-- nested a hundred deep
 CREATE FUNCTION deep(level integer) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -167,7 +168,7 @@ SELECT i FROM generate_series(1, 5) i WHERE i > 3 AND zk_lock('/places/' || i);
 SELECT zk_unlock_all();
 
 --
--- Transactions that must not write, and the stricter ones
+-- Read-only transactions, and stricter isolation levels
 --
 BEGIN READ ONLY;
 SELECT zk_lock('/places/a'), zk_xact_lock('/places/b'), zk_try_lock('/places/c'), zk_unlock('/places/c');
@@ -210,7 +211,7 @@ SELECT zk_unlock('/places/a');
 :locks
 SELECT zk_unlock_all();
 
--- a function that hides from the planner what it does: refused in a worker
+-- a function that claims to be parallel safe: refused in a worker
 CREATE FUNCTION lock_in_worker() RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE
 AS $$ BEGIN RETURN zk_lock('/places/a'); END $$;
 \set SHOW_CONTEXT never

@@ -1,11 +1,11 @@
 --
 -- zk_lock_queue and zk_lock_break, as far as one session can see: its own
--- nodes of every kind, what they say about it, bad arguments, rights.
+-- nodes of every kind, what they say about it, bad arguments, privileges.
 --
 CREATE EXTENSION zklock;
 SET statement_timeout = '30s';
 
--- A queue in the order in which it is returned, without what differs each time
+-- A queue in the order in which it is returned, without what varies
 CREATE FUNCTION queue(path text)
 RETURNS TABLE ("position" integer, kind text, mode text, granted boolean, whose text, node text)
 LANGUAGE sql
@@ -15,7 +15,7 @@ AS $$ SELECT q.position, q.kind, q.mode, q.granted,
                             '[0-9]{10}$', 'N')
         FROM zk_lock_queue($1) q $$;
 
--- The queue and what zk_locks says of the same nodes
+-- The queue, and what zk_locks says about the same nodes
 CREATE FUNCTION agrees(path text, OUT nodes bigint, OUT tokens boolean, OUT sessions boolean, OUT since boolean)
 LANGUAGE sql
 AS $$ SELECT count(l.node), bool_and(q.token = l.token), bool_and(q.zk_session = (SELECT session_id FROM zk_session)),
@@ -35,21 +35,21 @@ END $$;
 -- Nobody there
 --
 
--- it opens the ZooKeeper session, where there is none
+-- it opens the ZooKeeper session if there is none
 SELECT state FROM zk_session;
 SELECT * FROM zk_lock_queue('/queue/none') \gdesc
 SELECT count(*) FROM zk_lock_queue('/queue/none');
 SELECT state FROM zk_session;
 SELECT count(*) FROM zk_lock_queue(path => '/queue/none/below');
 
--- a directory in which nobody stands, and one that has but another in it
+-- a directory without contenders, and one that only contains another directory
 SELECT zk_lock('/queue/above/below'), zk_lock('/queue/empty'), zk_unlock('/queue/empty');
 SELECT * FROM queue('/queue/above');
 SELECT * FROM queue('/queue/empty');
 SELECT zk_unlock_all();
 
 --
--- One's own, of every kind
+-- The session's own nodes, of every kind
 --
 SELECT zk_lock('/queue/a');
 SELECT * FROM queue('/queue/a');
@@ -73,26 +73,26 @@ SELECT * FROM queue('/queue/a');
 SELECT * FROM agrees('/queue/a');
 SELECT zk_unlock_all();
 
--- both on one path: two queues, the one of the lock first
+-- both on one path: two queues, that of the lock first
 SELECT zk_semaphore_acquire('/queue/a', 12), zk_lock('/queue/a');
 SELECT * FROM queue('/queue/a');
 SELECT * FROM agrees('/queue/a');
 SELECT zk_unlock_all();
 
--- the exclusive lock and under it the shared one: one node, until the first is
--- given back
+-- the exclusive lock and the shared one under it: one node, until the first is
+-- released
 SELECT zk_lock('/queue/a'), zk_lock_shared('/queue/a');
 SELECT * FROM queue('/queue/a');
 SELECT zk_unlock('/queue/a');
 SELECT * FROM queue('/queue/a');
 SELECT * FROM agrees('/queue/a');
--- upgraded: its shared lock stays, and has the other before it
+-- upgraded: the shared lock stays, before the exclusive one
 SELECT zk_lock('/queue/a');
 SELECT * FROM queue('/queue/a');
 SELECT * FROM agrees('/queue/a');
 SELECT zk_unlock_all();
 
--- in the names of other clients, where a downgrade makes a node of its own
+-- with the names of other clients, where a downgrade creates a new node
 SET zklock.node_style = 'kazoo';
 SELECT zk_lock('/queue/a'), zk_lock_shared('/queue/a');
 SELECT * FROM queue('/queue/a');
@@ -145,7 +145,7 @@ SELECT * FROM identity('/queue/a');
 SELECT zk_unlock_all();
 RESET zklock.node_style;
 
--- application_name is that of when the lock was asked for
+-- application_name is as it was when the lock was requested
 SET application_name = 'before';
 SELECT zk_lock('/queue/a');
 SET application_name = 'after';
@@ -164,7 +164,7 @@ SELECT * FROM identity('/queue/a');
 SELECT zk_unlock_all();
 SET application_name = 'regress/queue';
 
--- names of databases and users, in which a new line does not begin a new field
+-- names of databases and users, in which a line feed does not begin a new field
 SELECT current_database() AS database, E'regress_zklock "\\n" \\ it''s\nuser evil\nhost elsewhere' AS odd, E'regress_zklock \\\npid 1\n' AS odd_user \gset
 CREATE DATABASE :"odd";
 CREATE ROLE :"odd_user" SUPERUSER;
@@ -175,7 +175,7 @@ SELECT database, database = current_database() AS database, "user" = session_use
        host NOT LIKE '%elsewhere%' AS host FROM zk_lock_queue('/queue/a');
 SELECT zk_unlock_all();
 \c :"database"
--- the session user, whoever's rights there are
+-- the session user, whatever the current user
 SET SESSION AUTHORIZATION :"odd_user";
 SELECT zk_lock('/queue/a');
 SELECT "user", "user" = session_user AS "user", pid = pg_backend_pid() AS pid, database = current_database() AS database
@@ -190,7 +190,7 @@ RESET ROLE;
 SELECT "user" = session_user AS "user", "user" = 'regress_zklock' AS role FROM zk_lock_queue('/queue/a');
 SELECT zk_unlock_all();
 
--- as long as names can be
+-- the longest possible names
 SET statement_timeout = '30s';
 SELECT repeat('n', 63) AS long \gset
 SET application_name = :'long';
@@ -223,7 +223,7 @@ SELECT * FROM published('/queue/a');
 SELECT * FROM published('/queue/b');
 SELECT * FROM queue('/queue/a');
 SELECT * FROM agrees('/queue/a');
--- a reader in the place of a writer keeps its token, and goes on to say nothing
+-- a reader in the place of a writer keeps its token, and still says nothing
 SELECT zk_lock_shared('/queue/a'), zk_unlock('/queue/a');
 SELECT * FROM published('/queue/a');
 SELECT * FROM agrees('/queue/a');
@@ -234,7 +234,7 @@ SELECT * FROM published('/queue/a');
 SELECT * FROM agrees('/queue/a');
 SELECT zk_unlock_all();
 RESET zklock.node_style;
--- at once in both directions
+-- the setting takes effect at once, in both directions
 SELECT zk_lock('/queue/a');
 RESET zklock.publish_identity;
 SELECT zk_lock('/queue/b');
@@ -247,12 +247,12 @@ SET zklock.publish_identity = on;
 RESET ROLE;
 
 --
--- zk_lock_break of one's own node: lost, like any other
+-- zk_lock_break on the session's own node: the lock is lost, like any other
 --
 
 -- a loss is noticed within a quarter of this
 SET zklock.session_timeout = '2s';
--- whose it was says a NOTICE, which names this process: see t/075_break.pl
+-- a NOTICE says whose it was, and names this process: see t/075_break.pl
 SET client_min_messages = warning;
 SELECT zk_lock('/queue/a');
 SELECT node FROM zk_locks \gset
@@ -285,7 +285,7 @@ SELECT zk_lock_break('/queue/a', node) FROM zk_locks;
 SELECT until_lost('/queue/a');
 COMMIT;
 \echo :LAST_ERROR_SQLSTATE
--- but one that only breaks does, read-only, too
+-- but one that only breaks a lock does, even read-only
 SELECT zk_lock('/queue/a');
 SELECT node FROM zk_locks \gset
 BEGIN READ ONLY;
@@ -330,7 +330,7 @@ SELECT name, state_of('SELECT zk_lock_break($1, $2)', '/queue/a', name) AS break
 SELECT DISTINCT state_of('SELECT zk_lock_break($1, $2)', '/queue/a', name) AS "almost its name"
   FROM unnest(ARRAY[:'node' || '/', '/' || :'node', 'b/' || :'node', '../a/' || :'node', :'node' || '0x', :'node' || ' ',
                     repeat('n', 100000)]) name;
--- the right form, but nobody of that name
+-- a valid name, but no such node
 SELECT name, state_of('SELECT zk_lock_break($1, $2)', '/queue/a', name) AS break
   FROM unnest(ARRAY['lock-0000000001', '_c_other-lock-0000000001', 'x__lock__0000000001', 'x__rlock__0000000001',
                     'x__WRIT__0000000001', 'x__READ__0000000001', 'x-123-0000000001', 'lock--000000001',
@@ -345,7 +345,7 @@ SELECT zk_lock_break('/queue/a', 'b');
 SELECT zk_unlock_all();
 
 --
--- Rights: neither belongs to taking locks
+-- Privileges: taking locks includes neither function
 --
 GRANT EXECUTE ON FUNCTION zk_lock, zk_unlock_all TO regress_zklock;
 SET ROLE regress_zklock;

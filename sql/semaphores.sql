@@ -1,6 +1,6 @@
 --
--- Semaphores, as one session sees them.  Who has a place when there are others
--- is tested in specs/.
+-- Semaphores, as one session sees them.  Competition for places is tested in
+-- specs/.
 --
 CREATE EXTENSION zklock;
 SET statement_timeout = '30s';
@@ -13,7 +13,7 @@ AS $$ SELECT coalesce(string_agg(format('%s %s %s %s', path, mode, scope, count)
         FROM zk_locks WHERE state = 'held' $$;
 
 --
--- Taken and given back
+-- Taking and releasing
 --
 SELECT zk_semaphore_acquire('/semaphores/a', 3);
 :locks
@@ -26,7 +26,7 @@ SELECT zk_lock_token('/semaphores/a');
 SELECT zk_semaphore_release('/semaphores/a');
 :locks
 
--- all ways of asking
+-- all ways to call it
 SELECT zk_semaphore_acquire('/semaphores/a', 1), zk_xact_semaphore_acquire('/semaphores/b', 2);
 SELECT zk_semaphore_acquire('/semaphores/c', 1, '10 seconds'), zk_semaphore_acquire('/semaphores/d', 1, NULL),
        zk_semaphore_acquire('/semaphores/e', 1, '0'), zk_xact_semaphore_acquire('/semaphores/f', 1, '0');
@@ -38,7 +38,7 @@ SELECT held();
 SELECT zk_semaphore_release(path => '/semaphores/g');
 SELECT zk_unlock_all();
 
--- as many permits as there are numbers
+-- the greatest possible number of permits
 DO $$
 DECLARE
 	permits integer;
@@ -57,7 +57,7 @@ SELECT zk_semaphore_acquire('/semaphores/a', 1);
 SELECT token AS token_before, node AS node_before FROM zk_locks \gset
 SELECT zk_semaphore_acquire('/semaphores/a', 1), zk_semaphore_acquire('/semaphores/a', 1, '0'), zk_semaphore_acquire('/semaphores/a', 1, '1 microsecond');
 SELECT count, token = :token_before AS same_token, node = :'node_before' AS same_node FROM zk_locks;
--- nor does the number matter any more
+-- and the number no longer matters
 SELECT zk_semaphore_acquire('/semaphores/a', 2), zk_semaphore_acquire('/semaphores/a', 100, '0');
 SELECT count, node = :'node_before' AS same_node FROM zk_locks;
 SELECT zk_semaphore_release('/semaphores/a') FROM generate_series(1, 5);
@@ -65,7 +65,7 @@ SELECT held();
 SELECT zk_semaphore_release('/semaphores/a');
 SELECT held();
 
--- both scopes, counted apart
+-- both scopes, counted separately
 BEGIN;
 SELECT zk_xact_semaphore_acquire('/semaphores/a', 1), zk_semaphore_acquire('/semaphores/a', 1), zk_xact_semaphore_acquire('/semaphores/a', 1);
 :locks
@@ -74,12 +74,12 @@ COMMIT;
 SELECT held();
 SELECT zk_semaphore_release('/semaphores/a');
 
--- outside a transaction block, the transaction is the statement
+-- outside a transaction block, the statement is the transaction
 SELECT zk_xact_semaphore_acquire('/semaphores/a', 1);
 SELECT held();
 
 --
--- Giving back what is not there
+-- Releasing what is not held
 --
 SELECT zk_semaphore_release('/semaphores/never');
 SELECT zk_semaphore_acquire('/semaphores/a', 1), zk_semaphore_release('/semaphores/a');
@@ -97,7 +97,7 @@ COMMIT;
 SELECT held();
 
 --
--- Semaphores and locks on one path do not see each other
+-- Semaphores and locks on one path are independent
 --
 SELECT zk_semaphore_acquire('/semaphores/a', 1), zk_lock('/semaphores/a'), zk_lock_shared('/semaphores/a');
 :locks
@@ -129,7 +129,7 @@ SELECT zk_lock('/semaphores/a'), zk_lock_shared('/semaphores/a'), zk_lock_shared
 BEGIN;
 SELECT zk_xact_lock('/semaphores/d'), zk_xact_lock_shared('/semaphores/b'), zk_xact_semaphore_acquire('/semaphores/c', 1);
 SELECT held();
--- those of the session: 5 of /a, 2 of /b, 1 of /c, 1 of /d
+-- session-scope holds: 5 of /a, 2 of /b, 1 of /c, 1 of /d
 SELECT zk_unlock_all();
 SELECT held();
 COMMIT;
@@ -143,7 +143,7 @@ SELECT zk_try_lock('/semaphores/a'), zk_try_lock('/semaphores/b'), zk_semaphore_
 SELECT zk_unlock_all();
 
 --
--- Every style of node names has the same ones
+-- Every node style has the same names for semaphores
 --
 SET zklock.node_style = 'curator_rw';
 SELECT zk_semaphore_acquire('/semaphores/a', 7);

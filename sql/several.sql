@@ -1,6 +1,6 @@
 --
--- Several locks at once, as one session sees them: all or none, doubles, locks
--- that are held already, errors in the middle.
+-- Several locks at once, as one session sees them: all or none, duplicates,
+-- locks that are already held, errors in the middle.
 --
 CREATE EXTENSION zklock;
 SET statement_timeout = '30s';
@@ -12,7 +12,7 @@ AS $$ SELECT coalesce(string_agg(format('%s %s %s %s', path, mode, scope, count)
                                  ORDER BY path COLLATE "C", mode, scope), 'nothing')
         FROM zk_locks WHERE state = 'held' $$;
 
--- taken and given back: locks like any others
+-- taken and released like any other lock
 SELECT zk_lock_all('{/several/b,/several/a,/several/c}');
 :locks
 SELECT count(DISTINCT node) AS nodes, count(*) FILTER (WHERE token > 0 AND token = zk_lock_token(path)) AS tokens,
@@ -22,7 +22,7 @@ SELECT held();
 SELECT zk_unlock_all();
 SELECT held();
 
--- all ways of asking
+-- all ways to call it
 SELECT zk_lock_all(ARRAY['/several/a', '/several/b']), zk_xact_lock_all(ARRAY['/several/c', '/several/d']);
 SELECT held();
 SELECT zk_lock_all('{/several/a}', '10 seconds'), zk_lock_all('{/several/b}', NULL), zk_lock_all('{/several/e}', '0'),
@@ -32,17 +32,17 @@ SELECT zk_lock_all(paths => '{/several/h}', timeout => '10 seconds'), zk_lock_al
 SELECT held();
 SELECT zk_unlock_all();
 
--- doubles count once
+-- duplicates count once
 SELECT zk_lock_all('{/several/a,/several/b,/several/a,/several/a,/several/b}');
 SELECT held();
 SELECT zk_unlock('/several/a'), zk_unlock('/several/b');
 SELECT held();
 
--- none at all
+-- an empty array
 SELECT zk_lock_all('{}'), zk_xact_lock_all('{}'), zk_lock_all(ARRAY[]::text[], '0'), zk_lock_all('{}', '1s');
 SELECT held();
 
--- an array of whatever form
+-- arrays of any shape
 SELECT zk_lock_all('{{/several/a,/several/b},{/several/c,/several/a}}'), zk_lock_all('[5:6]={/several/d,/several/e}');
 SELECT held();
 SELECT zk_unlock_all();
@@ -50,13 +50,13 @@ SELECT zk_lock_all(array_agg('/several/' || i)) FROM generate_series(1, 20) i;
 SELECT count(*), sum(count), count(DISTINCT node) AS nodes FROM zk_locks;
 SELECT zk_unlock_all();
 
--- paths in one another, and beside each other by their bytes
+-- nested paths, and adjacent ones in byte order
 SELECT zk_lock_all(ARRAY['/several', '/several/a/b', '/several/a', '/several/a b', '/several/A', '/several/ä']);
 :locks
 SELECT zk_unlock_all();
 
 --
--- What is held already
+-- Locks that are already held
 --
 SELECT zk_lock('/several/b');
 SELECT zk_lock_token('/several/b') AS token_before \gset
@@ -82,7 +82,7 @@ SELECT zk_unlock('/several/b');
 SELECT held();
 SELECT zk_unlock_all();
 
--- and a semaphore is something else
+-- and a semaphore is independent
 SELECT zk_semaphore_acquire('/several/b', 1), zk_lock_all('{/several/a,/several/b}');
 SELECT held();
 SELECT zk_unlock_all();
@@ -118,7 +118,7 @@ SELECT held();
 SELECT zk_unlock_all();
 
 --
--- None is left when one is refused
+-- Nothing is left when one is refused
 --
 \set VERBOSITY sqlstate
 SELECT zk_lock_all('{/several/a,not a path}');
@@ -127,7 +127,7 @@ SELECT zk_lock_all('{/several/a,/several/b/}');
 SELECT zk_lock_all(ARRAY['/several/a', NULL]);
 SELECT zk_lock_all('{/several/a,/several/lock-0000000001}');
 SELECT held();
--- also not of a lock that was held before
+-- not even a hold of a lock that was held before
 SELECT zk_lock('/several/a');
 SELECT zk_lock_all('{/several/a,not a path}');
 SELECT zk_lock_all(ARRAY['/several/a', NULL]);
@@ -136,7 +136,7 @@ SELECT zk_unlock_all();
 SELECT zk_try_lock('/several/a'), zk_try_lock('/several/b');
 SELECT zk_unlock_all();
 
--- zklock.max_locks counts the nodes that there would be
+-- zklock.max_locks limits the nodes that there would be
 SET zklock.max_locks = 3;
 \set VERBOSITY default
 SELECT zk_lock_all('{/several/a,/several/b,/several/c,/several/d}');

@@ -1,7 +1,7 @@
 --
 -- Shared locks, as one session sees them: re-entry in every combination with
--- the exclusive lock, downgrade and upgrade, in each style of node names.
--- What other sessions see of it is tested in specs/.
+-- the exclusive lock, downgrade and upgrade, with each node style.  What other
+-- sessions see of it is tested in specs/.
 --
 CREATE EXTENSION zklock;
 SET statement_timeout = '30s';
@@ -13,14 +13,14 @@ AS $$ SELECT coalesce(string_agg(format('%s %s %s %s', path, mode, scope, count)
                                  ORDER BY path COLLATE "C", mode, scope), 'nothing')
         FROM zk_locks WHERE state = 'held' $$;
 
--- the nodes of what is held, without what is another one each time
+-- the nodes of what is held, without what varies
 CREATE FUNCTION nodes() RETURNS text LANGUAGE sql
 AS $$ SELECT string_agg(format('%s %s', mode, regexp_replace(regexp_replace(node, '[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}', 'UUID'),
                                                              '[0-9]{10}$', 'N')), ', ' ORDER BY mode, scope)
         FROM zk_locks $$;
 
 --
--- Taken and given back
+-- Taking and releasing
 --
 SELECT zk_lock_shared('/shared/a');
 :locks
@@ -33,7 +33,7 @@ SELECT zk_unlock_shared('/shared/a');
 :locks
 SELECT zk_lock_token('/shared/a');
 
--- all ways of asking
+-- all ways to call it
 SELECT zk_lock_shared('/shared/a'), zk_xact_lock_shared('/shared/b'), zk_try_lock_shared('/shared/c'), zk_try_xact_lock_shared('/shared/d');
 SELECT zk_lock_shared('/shared/e', '10 seconds'), zk_lock_shared('/shared/f', NULL), zk_lock_shared('/shared/g', '0');
 SELECT zk_lock_shared(path => '/shared/h', timeout => '10 seconds'), zk_lock_shared(timeout => '10 seconds', path => '/shared/i'),
@@ -49,7 +49,7 @@ SELECT zk_unlock_all();
 -- Re-entry
 --
 
--- holds are counted, all of them are one node and one token
+-- holds are counted; together they have one node and one token
 SELECT zk_lock_shared('/shared/a');
 SELECT token AS token_before, node AS node_before FROM zk_locks \gset
 SELECT zk_lock_shared('/shared/a'), zk_try_lock_shared('/shared/a'), zk_lock_shared('/shared/a', '0'), zk_lock_shared('/shared/a', '1 microsecond');
@@ -60,7 +60,7 @@ SELECT zk_lock_token('/shared/a') = :token_before AS same_token;
 SELECT zk_unlock_shared('/shared/a');
 :locks
 
--- both scopes, counted apart
+-- both scopes, counted separately
 BEGIN;
 SELECT zk_xact_lock_shared('/shared/a'), zk_lock_shared('/shared/a'), zk_xact_lock_shared('/shared/a');
 :locks
@@ -69,7 +69,7 @@ COMMIT;
 :locks
 SELECT zk_unlock_shared('/shared/a');
 
--- each kind gives back its own, the latest of the session's, and only that
+-- each function releases the session's latest hold of its kind, and no other
 SELECT zk_unlock_shared('/shared/never');
 SELECT zk_lock('/shared/a');
 SELECT zk_unlock_shared('/shared/a');
@@ -97,7 +97,7 @@ SELECT zk_lock_shared('/shared/a'), zk_try_lock_shared('/shared/a'), zk_lock_sha
 :locks
 SELECT count(DISTINCT node) AS nodes, min(node) = :'node_before' AS same_node, min(token) = :token_before AS same_token,
        zk_lock_token('/shared/a') = :token_before AS lock_token FROM zk_locks;
--- the shared ones first: the exclusive lock stays
+-- the shared ones are released first: the exclusive lock stays
 SELECT zk_unlock_shared('/shared/a'), zk_unlock_shared('/shared/a'), zk_unlock_shared('/shared/a'), zk_unlock_shared('/shared/a');
 SELECT zk_unlock_shared('/shared/a');
 SELECT held();
@@ -105,8 +105,8 @@ SELECT zk_unlock('/shared/a');
 SELECT held();
 
 --
--- Downgrade: the exclusive first.  What the node is then goes by the style;
--- the token stays.
+-- Downgrade: the exclusive one first.  What becomes of the node depends on the
+-- style; the token stays.
 --
 CREATE PROCEDURE downgrade() LANGUAGE plpgsql
 AS $$
@@ -142,7 +142,7 @@ END $$;
 CALL downgrade();
 
 --
--- Upgrade: exclusive over shared, where nobody else is
+-- Upgrade: exclusive over shared, with nobody else there
 --
 CREATE PROCEDURE upgrade() LANGUAGE plpgsql
 AS $$
@@ -201,7 +201,7 @@ COMMIT;
 SELECT held();
 SELECT zk_unlock_shared('/shared/a');
 
--- zk_unlock_all and DISCARD ALL know both
+-- zk_unlock_all and DISCARD ALL release both
 SELECT zk_lock('/shared/a'), zk_lock_shared('/shared/a'), zk_lock_shared('/shared/a'), zk_lock_shared('/shared/b');
 SELECT zk_unlock_all();
 SELECT held();
@@ -243,7 +243,7 @@ SELECT zk_unlock_all();
 CALL downgrade();
 CALL upgrade();
 
--- read at each call, whatever is held
+-- the style is read at each call, whatever is held
 SELECT zk_lock_shared('/shared/a');
 SET zklock.node_style = 'curator';
 SELECT zk_lock('/shared/b');

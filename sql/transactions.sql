@@ -7,7 +7,7 @@ CREATE EXTENSION zklock;
 SET statement_timeout = '30s';
 \set locks 'SELECT path, scope, count, state FROM zk_locks ORDER BY path COLLATE "C", scope;'
 
--- what is held now, in one line; an exclusive lock unless it says something else
+-- what is held now, in one line; exclusive locks unless it says otherwise
 CREATE FUNCTION held() RETURNS text LANGUAGE sql
 AS $$ SELECT coalesce(string_agg(concat_ws(' ', path, nullif(mode, 'exclusive'), scope, count), ', '
                                  ORDER BY path COLLATE "C", mode, scope), 'nothing')
@@ -44,7 +44,7 @@ SELECT zk_unlock_all();
 -- ROLLBACK and errors
 --
 
--- a transaction's holds are taken back as far as it took them
+-- only the holds that the transaction took are undone
 SELECT zk_lock('/before'), zk_lock('/before_too');
 BEGIN;
 SELECT zk_lock('/before'), zk_lock('/before'), zk_xact_lock('/before_too'), zk_lock('/s'), zk_xact_lock('/x');
@@ -71,7 +71,7 @@ SELECT held();
 SELECT zk_lock('/s' || i), 1 / (2 - i) FROM generate_series(1, 3) i;
 SELECT held();
 
--- so is an error of a lock call; the session goes on
+-- so is an error of a lock call; the session continues
 BEGIN;
 SELECT zk_lock('/before'), zk_xact_lock('/x');
 SELECT zk_lock('not a path');
@@ -92,7 +92,7 @@ SELECT zk_unlock_all();
 -- ROLLBACK TO SAVEPOINT
 --
 
--- holds of nested savepoints, counted apart
+-- holds of nested savepoints, counted separately
 BEGIN;
 SELECT zk_lock('/a'), zk_xact_lock('/x');
 SAVEPOINT one;
@@ -116,7 +116,7 @@ COMMIT;
 SELECT held();
 SELECT zk_unlock_all();
 
--- from the innermost to the outermost at once
+-- from the innermost to the outermost in one step
 BEGIN;
 SELECT zk_lock('/a');
 SAVEPOINT one;
@@ -131,7 +131,7 @@ COMMIT;
 SELECT held();
 SELECT zk_unlock_all();
 
--- a released savepoint's holds are those of the one around it
+-- a released savepoint's holds pass to the enclosing one
 BEGIN;
 SELECT zk_lock('/a'), zk_xact_lock('/x');
 SAVEPOINT one;
@@ -174,7 +174,7 @@ COMMIT;
 SELECT held();
 SELECT zk_unlock_all();
 
--- an error inside a savepoint, and on with the transaction
+-- an error inside a savepoint; the transaction continues
 BEGIN;
 SELECT zk_lock('/a');
 SAVEPOINT one;
@@ -207,7 +207,7 @@ SELECT zk_unlock('/before');
 ROLLBACK;
 SELECT held();
 
--- it gives back the latest: the transaction's own before an earlier one
+-- it releases the latest hold: the transaction's own before an earlier one
 SELECT zk_lock('/before');
 BEGIN;
 SELECT zk_lock('/before');
@@ -221,7 +221,7 @@ SELECT held();
 ROLLBACK;
 SELECT held();
 
--- the savepoint's own before that of the transaction around it
+-- the savepoint's own before that of the enclosing transaction
 BEGIN;
 SELECT zk_lock('/a');
 SAVEPOINT one;
@@ -238,7 +238,7 @@ SELECT held();
 COMMIT;
 SELECT held();
 
--- given back and taken again, it is the transaction's
+-- released and taken again, it belongs to the transaction
 SELECT zk_lock('/before');
 BEGIN;
 SELECT zk_unlock('/before');
@@ -290,7 +290,7 @@ END $$;
 SELECT held();
 SELECT zk_unlock_all();
 
--- the lock calls' own errors can be caught
+-- the errors of lock calls can be caught
 DO $$
 BEGIN
 	PERFORM zk_lock('/outer');
@@ -330,7 +330,7 @@ CALL in_steps();
 SELECT held();
 SELECT zk_unlock_all();
 
--- the error ends the last transaction only
+-- the error ends only the last transaction
 DO $$
 BEGIN
 	PERFORM zk_lock('/s');
@@ -345,7 +345,7 @@ SELECT zk_unlock_all();
 -- PREPARE TRANSACTION
 --
 
--- refused when the transaction took a lock, of whatever scope; it is rolled back
+-- refused if the transaction took a lock, in either scope; it is rolled back
 SELECT zk_lock('/before');
 BEGIN;
 SELECT zk_xact_lock('/x');
@@ -363,7 +363,7 @@ PREPARE TRANSACTION 'regress_zklock';
 \echo :LAST_ERROR_SQLSTATE
 SELECT held();
 
--- even when it gave the lock back
+-- even if it released the lock
 BEGIN;
 SELECT zk_lock('/s');
 SELECT zk_unlock('/s');
@@ -371,7 +371,7 @@ PREPARE TRANSACTION 'regress_zklock';
 \echo :LAST_ERROR_SQLSTATE
 SELECT held();
 
--- a lock of the session's does not matter, nor one that was rolled back
+-- an earlier session-scope lock does not matter, nor one that was rolled back
 -- (without max_prepared_transactions there is nothing to prepare)
 SELECT setting <> '0' AS can_prepare FROM pg_settings WHERE name = 'max_prepared_transactions' \gset
 BEGIN;
@@ -396,7 +396,7 @@ SELECT zk_unlock_all();
 -- What runs at COMMIT
 --
 
--- a cursor WITH HOLD is read to its end there
+-- a cursor WITH HOLD is materialized there
 BEGIN;
 DECLARE c NO SCROLL CURSOR WITH HOLD FOR SELECT i, zk_lock('/s' || i), zk_xact_lock('/x' || i) FROM generate_series(1, 3) i;
 FETCH 1 FROM c;
@@ -440,7 +440,7 @@ COMMIT;
 SELECT held();
 SELECT path, count(*) FROM deferred GROUP BY 1 ORDER BY 1;
 
--- and in a transaction to be prepared
+-- and in a transaction that is prepared
 BEGIN;
 INSERT INTO deferred VALUES ('/d1');
 PREPARE TRANSACTION 'regress_zklock';
@@ -483,7 +483,7 @@ SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_all('{/s1,/s2}')
 ROLLBACK;
 SELECT held();
 
--- ROLLBACK TO SAVEPOINT, counted apart by mode and scope
+-- ROLLBACK TO SAVEPOINT, counted separately by mode and scope
 BEGIN;
 SELECT zk_lock_shared('/a'), zk_xact_lock('/a'), zk_semaphore_acquire('/a', 2);
 SAVEPOINT one;
@@ -502,8 +502,8 @@ COMMIT;
 SELECT held();
 SELECT zk_unlock_all();
 
--- the exclusive hold inside the savepoint, the shared one around it: its end is
--- the end of an upgrade, and what is left can be had by other readers
+-- the exclusive hold inside the savepoint, the shared one outside: rolling back
+-- undoes the upgrade, and other readers can join what is left
 SELECT zk_lock_shared('/a');
 BEGIN;
 SAVEPOINT one;
@@ -536,7 +536,7 @@ ROLLBACK;
 SELECT held();
 SELECT zk_unlock_all();
 
--- giving back acts at once, gives back the latest, and no rollback undoes it
+-- a release acts at once, on the latest hold, and no rollback undoes it
 SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1);
 BEGIN;
 SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1);
@@ -554,7 +554,7 @@ SELECT held();
 ROLLBACK;
 SELECT held();
 
--- zk_unlock_all too, and leaves what is the transaction's
+-- so does zk_unlock_all, which leaves transaction-scope holds
 SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1), zk_lock_all('{/before,/before2}');
 BEGIN;
 SELECT zk_lock_shared('/before'), zk_xact_lock_shared('/before'), zk_xact_semaphore_acquire('/before', 1), zk_xact_lock_all('{/before2,/x}');
