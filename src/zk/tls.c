@@ -67,6 +67,23 @@ typedef struct Load
 	char		bytes[16 * 1024];	/* a TLS record holds no more */
 } Load;
 
+/* How far the connection has come */
+typedef enum Stage
+{
+	CONNECT,					/* of TCP */
+	PREPARE,					/* what the certificate must say */
+	HANDSHAKE,
+	CARRY
+} Stage;
+
+/* The library, as its end of the socket pair tells */
+typedef enum Library
+{
+	LISTENS,
+	LEAVES,						/* it has closed its socket */
+	LEFT						/* and we have read all that it wrote */
+} Library;
+
 struct ZkWire
 {
 	pthread_t	thread;
@@ -75,11 +92,8 @@ struct ZkWire
 	SSL		   *ssl;
 	const char *names;			/* resolve.c's */
 	bool		verify_host;
-	bool		connected;		/* TCP is */
-	bool		prepared;		/* what the certificate must say is known */
-	bool		secured;		/* the handshake is done */
-	bool		leaving;		/* the library has closed its socket */
-	bool		library_gone;	/* and we have read all that it wrote */
+	Stage		stage;
+	Library		library;
 	bool		library_deaf;	/* what was meant for it is lost: it gets
 								 * nothing further */
 	bool		server_gone;
@@ -448,8 +462,9 @@ finish_connect(ZkWire *w)
 		error = errno;
 	if (error != 0)
 		fail(w, "%s", strerror(error));
-	w->connected = error == 0;
-	return w->connected;
+	else
+		w->stage = PREPARE;
+	return error == 0;
 }
 
 /*
@@ -529,7 +544,7 @@ judge(ZkWire *w, int rc)
 				fail(w, "TLS: %s", openssl_reason());
 			break;
 		default:
-			fail(w, w->secured ? "%s" : "%s during the TLS handshake",
+			fail(w, w->stage == CARRY ? "%s" : "%s during the TLS handshake",
 				 error == SSL_ERROR_SYSCALL && saved_errno != 0 ?
 				 strerror(saved_errno) : "server closed the connection");
 	}
@@ -540,27 +555,29 @@ secure(ZkWire *w)
 {
 	int			rc;
 
-	if (!w->prepared && (!expect_names(w) || SSL_set_fd(w->ssl, w->net) != 1))
+	if (w->stage == PREPARE && (!expect_names(w) || SSL_set_fd(w->ssl, w->net) != 1))
 	{
 		fail(w, "%s", "could not prepare TLS");
 		return false;
 	}
-	w->prepared = true;
+	w->stage = HANDSHAKE;
 	errno = 0;
 	rc = SSL_connect(w->ssl);
-	w->secured = rc == 1;
-	if (!w->secured)
+	if (rc == 1)
+		w->stage = CARRY;
+	else
 		judge(w, rc);
-	return w->secured;
+	return rc == 1;
 }
 
 /* What the library wrote before may still go out, but not for ever */
 static void
 leave(ZkWire *w)
 {
-	if (!w->leaving)
-		w->quiet_by = zks_now() + LAST_WORDS_MS * ZKS_MS;
-	w->leaving = true;
+	if (w->library != LISTENS)
+		return;
+	w->quiet_by = zks_now() + LAST_WORDS_MS * ZKS_MS;
+	w->library = LEAVES;
 }
 
 /* From the library to the server; true if anything moved */
@@ -569,7 +586,7 @@ carry_out(ZkWire *w)
 {
 	bool		moved = false;
 
-	if (w->out.at == w->out.end && !w->library_gone)
+	if (w->out.at == w->out.end && w->library != LEFT)
 	{
 		ssize_t		n = recv(w->inner, w->out.bytes, sizeof(w->out.bytes), MSG_DONTWAIT);
 
@@ -582,8 +599,8 @@ carry_out(ZkWire *w)
 			w->inner_events |= POLLIN;
 		else
 		{
-			w->library_gone = true;
 			leave(w);
+			w->library = LEFT;
 		}
 	}
 	if (w->out.at < w->out.end)
@@ -633,7 +650,7 @@ carry_in(ZkWire *w)
 		}
 		w->in.end += rc;
 	}
-	if (w->library_gone || w->library_deaf)
+	if (w->library == LEFT || w->library_deaf)
 		w->in.at = w->in.end;
 	if (w->in.at < w->in.end)
 	{
@@ -667,9 +684,9 @@ work(ZkWire *w)
 
 	w->net_events = w->inner_events = 0;
 	ERR_clear_error();
-	if (!w->server_gone && !w->connected && !finish_connect(w))
+	if (!w->server_gone && w->stage == CONNECT && !finish_connect(w))
 		return !w->server_gone;
-	if (!w->server_gone && !w->secured && !secure(w))
+	if (!w->server_gone && w->stage != CARRY && !secure(w))
 		return !w->server_gone;
 	do
 	{
@@ -682,8 +699,8 @@ work(ZkWire *w)
 
 	if (w->server_gone)
 		return w->in.at < w->in.end;
-	if ((w->library_gone && w->out.at == w->out.end) ||
-		(w->leaving && zks_now() >= w->quiet_by))
+	if ((w->library == LEFT && w->out.at == w->out.end) ||
+		(w->library != LISTENS && zks_now() >= w->quiet_by))
 	{
 		SSL_shutdown(w->ssl);
 		return false;
@@ -713,10 +730,10 @@ wire_main(void *arg)
 		 */
 		fds[0].fd = w->server_gone ? -1 : w->net;
 		fds[0].events = w->net_events;
-		fds[1].fd = w->leaving && w->inner_events == 0 ? -1 : w->inner;
+		fds[1].fd = w->library != LISTENS && w->inner_events == 0 ? -1 : w->inner;
 		fds[1].events = w->inner_events | POLLRDHUP;
-		poll(fds, 2, w->again ? 0 : w->leaving ? LAST_WORDS_MS : -1);
-		if (!w->secured && fds[1].revents != 0)
+		poll(fds, 2, w->again ? 0 : w->library != LISTENS ? LAST_WORDS_MS : -1);
+		if (w->stage != CARRY && fds[1].revents != 0)
 			break;
 		if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR))
 			leave(w);
