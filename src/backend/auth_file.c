@@ -24,7 +24,7 @@
 
 #define LARGEST_FILE		(64 * 1024)
 
-/* Each node that is closed to others lists them all */
+/* The ACL of each closed node lists all credentials */
 #define MOST_LINES			16
 
 #define PERMISSIONS_HINT \

@@ -14,14 +14,14 @@
 /* ZooKeeper answered with this code; path: of the lock */
 pg_noreturn extern void zkb_raise(int rc, const char *path);
 
-/* It refuses the session itself, or its credentials */
+/* ZooKeeper refuses the session itself, or its credentials */
 pg_noreturn extern void zkb_raise_not_accepted(int rc);
 
 /* No session could be opened, or the connection of this one is broken */
 pg_noreturn extern void zkb_raise_unreachable(const ZkSessionInfo *info);
 pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
 
-/* The call's timeout or operation_timeout expired before it answered */
+/* The call's timeout or operation_timeout expired before ZooKeeper answered */
 pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);
 
 /* Why a lock was lost, a whole sentence for DETAIL */

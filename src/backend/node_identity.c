@@ -70,7 +70,7 @@ host_name(void)
 	return host;
 }
 
-/* It cannot be renamed while we are in it */
+/* A database cannot be renamed while we are connected to it */
 static const char *
 database_name(void)
 {

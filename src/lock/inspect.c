@@ -193,7 +193,7 @@ typedef struct ShownQueue
 	Seen	   *seen;			/* contenders[i].tag says which */
 } ShownQueue;
 
-/* False: the connection broke */
+/* False if the connection broke */
 static bool
 read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
 {
