@@ -42,6 +42,7 @@ use strict;
 use warnings;
 use Carp;
 use Cwd qw(abs_path);
+use Fcntl qw(:flock);
 use File::Path qw(make_path);
 use File::Temp;
 use IO::Select;
@@ -124,14 +125,15 @@ sub _cfg { return "$_[0]->{dir}/zoo.cfg"; }
 # A TCP port that was free a moment ago, and not one of those that the system
 # gives to clients: while a server is down, one who tries to reach it could get
 # the server's own port, and be connected to itself.
-my %given;
+my %given;    # port => what keeps other tests of this run from it, or 1
 
 sub free_port
 {
 	for (1 .. 1000)
 	{
 		my $port = 20_000 + int rand 12_768;
-		next if $given{$port}++;
+		next if $given{$port};
+		$given{$port} = _reserve($port) or next;
 		return $port
 		  if IO::Socket::INET->new(
 			LocalAddr => '127.0.0.1',
@@ -140,6 +142,17 @@ sub free_port
 			Listen => 1);
 	}
 	die "could not find a free port: $@";
+}
+
+# Half a second passes until a server that got a port listens there.
+sub _reserve
+{
+	my ($port) = @_;
+	return 1 unless defined $ENV{ZKLOCK_TMP};
+	mkdir "$ENV{ZKLOCK_TMP}/ports";
+	my $file = "$ENV{ZKLOCK_TMP}/ports/$port";
+	open my $lock, '>', $file or die "$file: $!";
+	return flock($lock, LOCK_EX | LOCK_NB) ? $lock : undef;
 }
 
 # ------------------------------------------------------------ life and death
