@@ -1,7 +1,7 @@
 # The known faults of other lock libraries, one by one, for locks of every kind:
-# exclusive, shared, several at once, semaphores.  E1 to E25 are the numbers of
-# a study of their bug reports, the rules those of it on names; what is not here is tested elsewhere
-# (t/020 to t/027) or cannot happen.
+# exclusive, shared, several at once, semaphores.  A number as CURATOR-264 is that of
+# the bug report.  What is not here is tested elsewhere (t/020 to t/027) or cannot
+# happen.
 #
 # Who stands in the way is a client in Perl, which names its nodes as it is told
 # to and does not go through the proxy.
@@ -185,7 +185,7 @@ foreach (@lost)
 {
 	my ($what, $lose) = @$_;
 	for_kinds(
-		"E1: $what of a create is lost" => sub {
+		"$what of a create is lost" => sub {
 			my ($kind, $path, $s) = @_;
 			my $create = $kind eq 'all' ? 'multi' : 'create2';
 			$lose->($create);
@@ -198,7 +198,7 @@ foreach (@lost)
 			is($s->value(give($kind, $path)), 't', 'given back');
 		});
 	for_kinds(
-		"E1, E6: $what of a create is lost, then cancelled" => sub {
+		"$what of a create is lost, then cancelled" => sub {
 			my ($kind, $path, $s) = @_;
 			my $blocker = block($kind, $path);
 			$lose->($kind eq 'all' ? 'multi' : 'create2');
@@ -211,7 +211,7 @@ foreach (@lost)
 }
 
 for_kinds(
-	'E2: who looks for its node asks the leader first (CURATOR-264)' => sub {
+	'who looks for its node asks the leader first (CURATOR-264)' => sub {
 		my ($kind, $path, $s) = @_;
 		$proxy->clear_log;
 		$proxy->swallow_and_drop($kind eq 'all' ? 'multi' : 'create2');
@@ -228,7 +228,7 @@ for_kinds(
 
 # One node, so that there is one to be mistaken for.
 for_kinds(
-	'E3: a node of that name is not of this session (CURATOR-498)' => sub {
+	'a node of that name is not of this session (CURATOR-498)' => sub {
 		my ($kind, $path, $s) = @_;
 		$proxy->swallow_and_drop($kind eq 'all' ? 'multi' : 'create2');
 		# it must not come back before all is prepared
@@ -268,7 +268,7 @@ foreach my $step (@steps)
 {
 	my ($where, $before, $reached) = @$step;
 	for_kinds(
-		"E4: cancelled, $where" => sub {
+		"cancelled, $where" => sub {
 			my ($kind, $path, $s) = @_;
 			my $blocker = block($kind, $path);
 			$before->($kind);
@@ -286,7 +286,7 @@ foreach my $step (@steps)
 
 # CURATOR-205: the second interrupt hits the cleanup of the first.
 for_kinds(
-	'E4: cancelled twice' => sub {
+	'cancelled twice' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
@@ -304,7 +304,7 @@ for_kinds(
 	});
 
 for_kinds(
-	'E4: terminated while it waits' => sub {
+	'terminated while it waits' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
@@ -317,7 +317,7 @@ for_kinds(
 	});
 
 for_kinds(
-	'E5: the answer to the release is lost' => sub {
+	'the answer to the release is lost' => sub {
 		my ($kind, $path, $s) = @_;
 		$s->value(take($kind, $path));
 		$proxy->swallow_and_drop('delete');
@@ -330,7 +330,7 @@ for_kinds(
 	});
 
 for_kinds(
-	'E6: an error or the end of the time while it waits' => sub {
+	'an error or the end of the time while it waits' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		my $result = $s->query(take($kind, $path, '1s'));
@@ -352,7 +352,7 @@ for_kinds(
 		$other->delete($blocker);
 	});
 
-edge 'E7: the session expires while it waits' => sub {
+edge 'the session expires while it waits' => sub {
 	my %w;
 	foreach my $kind (@kinds)
 	{
@@ -386,7 +386,7 @@ edge 'E7: the session expires while it waits' => sub {
 };
 
 for_kinds(
-	'E7: its own node is deleted while it waits' => sub {
+	'its own node is deleted while it waits' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
@@ -422,7 +422,7 @@ for_kinds(
 	});
 
 for_kinds(
-	'E8: the node of a holder is deleted' => sub {
+	'the node of a holder is deleted' => sub {
 		my ($kind, $path, $s) = @_;
 		$s->value('CREATE TABLE IF NOT EXISTS t (i int)');
 		$s->value('BEGIN; INSERT INTO t VALUES (1)');
@@ -446,7 +446,7 @@ for_kinds(
 
 # The own node goes first and then the one before, while we are not told.
 for_kinds(
-	'E9: woken without a node' => sub {
+	'woken without a node' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
@@ -468,7 +468,7 @@ for_kinds(
 	});
 
 for_kinds(
-	'E10: who is before us goes between the list and the watch' => sub {
+	'who is before us goes between the list and the watch' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$proxy->hold_request('getData');
@@ -499,7 +499,7 @@ sub make_dirs { $other->delete($other->contend("/zklock$_[0]")); return; }
 
 sub leave { $other->delete($_) for @_; return; }
 
-edge 'E12: the right nodes are watched, whatever their names sort like' => sub {
+edge 'the right nodes are watched, whatever their names sort like' => sub {
 	my $path = new_path();
 	make_dirs($path);
 	my $s = warm_session();
@@ -580,7 +580,7 @@ edge 'E12: the right nodes are watched, whatever their names sort like' => sub {
 	nothing_left('nothing is left');
 };
 
-edge 'E13: a reader does not wait for a later writer (kazoo#649)' => sub {
+edge 'a reader does not wait for a later writer (kazoo#649)' => sub {
 	my $path = new_path();
 	my ($holder, $reader, $writer, $late) = map { warm_session() } 1 .. 4;
 	$holder->value(take('exclusive', $path));
@@ -619,7 +619,7 @@ edge 'E13: a reader does not wait for a later writer (kazoo#649)' => sub {
 
 foreach my $style (qw(curator curator_rw kazoo))
 {
-	edge "E13: a downgrade lets no writer in (CURATOR-276), style $style" => sub {
+	edge "a downgrade lets no writer in (CURATOR-276), style $style" => sub {
 		my $path = new_path();
 		my %s = map { $_ => warm_session(node_style => $style) } qw(holder early writer late judge);
 		$s{holder}->value(take('exclusive', $path));
@@ -657,7 +657,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 # Curator's own: a reader with the writer's number, then the writer's node goes.
 foreach my $style (qw(curator curator_rw kazoo))
 {
-	edge "rule 5: two with one number, style $style" => sub {
+	edge "two with one number, style $style" => sub {
 		my $path = new_path();
 		make_dirs($path);
 		my ($writer, $reader, $semaphore) = map { warm_session(node_style => $style) } 1 .. 3;
@@ -685,7 +685,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 
 # The list comes from a time when our node had gone already.
 for_kinds(
-	'E13: a list without ourselves (CURATOR-211)' => sub {
+	'a list without ourselves (CURATOR-211)' => sub {
 		my ($kind, $path, $s) = @_;
 		$proxy->hold_request('getChildren');
 		$s->send(take($kind, $path));
@@ -703,7 +703,7 @@ for_kinds(
 	});
 
 # A reader who becomes a writer has two nodes, and waits with the second one.
-edge 'E4, E6, E7: an upgrade that waits' => sub {
+edge 'an upgrade that waits' => sub {
 	my $path = new_path();
 	make_dirs($path);
 	my $s = warm_session(session_timeout => '4s');    # that it may notice a loss
@@ -799,7 +799,7 @@ sub cost_of
 	return (scalar(grep { $_->[1] eq '>' } @log), scalar(grep { $_->[2] eq 'event' } @log), \@log);
 }
 
-edge 'E14: no herd' => sub {
+edge 'no herd' => sub {
 	my $N = 20;
 	my $path = new_path();
 	# whose COMMIT does not ask, and with no heartbeat meanwhile
@@ -901,7 +901,7 @@ sub remove_unseen
 }
 
 for_kinds(
-	'E16: the directory is removed while it waits' => sub {
+	'the directory is removed while it waits' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
@@ -916,7 +916,7 @@ for_kinds(
 	});
 
 for_kinds(
-	'E16: the directory is removed and made again while it waits' => sub {
+	'the directory is removed and made again while it waits' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
@@ -934,7 +934,7 @@ for_kinds(
 
 # zk-ruby#34: the new directory gives the same numbers again.
 for_kinds(
-	'E16, rule 7: giving back after the directory was made again takes nothing from others' => sub {
+	'giving back after the directory was made again takes nothing from others' => sub {
 		my ($kind, $path, $s) = @_;
 		my $new = warm_session();
 		$other->delete_tree("/zklock$_$path") for @{ $kind{$kind}{paths} // [''] };
@@ -959,7 +959,7 @@ for_kinds(
 	});
 
 for_kinds(
-	'E17: no two attempts have the same name' => sub {
+	'no two attempts have the same name' => sub {
 		my ($kind, $path, $s) = @_;
 		my @name;
 		foreach (1 .. 5)
@@ -972,7 +972,7 @@ for_kinds(
 		is(scalar(uniq @name), scalar @name, 'all names differ in more than the number');
 	});
 
-edge 'E18: children of a lock' => sub {
+edge 'children of a lock' => sub {
 	my $s = warm_session();
 	my $t = warm_session();
 	my $path = new_path();
@@ -1007,7 +1007,7 @@ edge 'E18: children of a lock' => sub {
 
 foreach my $style (qw(curator curator_rw kazoo))
 {
-	edge "E18: a semaphore and a lock on one path do not see each other, style $style" => sub {
+	edge "a semaphore and a lock on one path do not see each other, style $style" => sub {
 		my ($s, $t, $u) = map { warm_session(node_style => $style) } 1 .. 3;
 		my $path = new_path();
 		foreach my $kind ('exclusive', 'shared')
@@ -1033,7 +1033,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 
 # ------------------------------------------------------- several locks at once
 
-edge 'E20: (a, b) against (b, a)' => sub {
+edge '(a, b) against (b, a)' => sub {
 	my ($a, $b) = (new_path(), new_path());
 	my @s = map { warm_session() } 1 .. 6;
 	my @order = ("{$a,$b}", "{$b,$a}", "{$a,$b,$a}");
@@ -1067,7 +1067,7 @@ edge 'E20: (a, b) against (b, a)' => sub {
 	nothing_left('nothing is left');
 };
 
-edge 'E20: all or none' => sub {
+edge 'all or none' => sub {
 	my ($s, $t) = map { warm_session() } 1, 2;
 	my @path = map { new_path() } 1 .. 4;
 	@path = sort @path;
@@ -1119,7 +1119,7 @@ edge 'E20: all or none' => sub {
 	nothing_left('nothing is left');
 };
 
-edge 'E21: a closed parent' => sub {
+edge 'a closed parent' => sub {
 	my $s = warm_session();
 	make_dirs('/edge');
 	$other->create('/zklock/edge/closed', mode => 'persistent', acl => [ [ READ, 'world', 'anyone' ] ]);
@@ -1139,7 +1139,7 @@ edge 'E21: a closed parent' => sub {
 	$s->quit;
 };
 
-edge 'E23: a root instead of a chroot' => sub {
+edge 'a root instead of a chroot' => sub {
 	foreach my $root ('/', '/edge root/a')
 	{
 		my $s = zk_session($node, options => "-c zklock.root=" . $root =~ s/ /\\ /r);
@@ -1156,7 +1156,7 @@ edge 'E23: a root instead of a chroot' => sub {
 	}
 };
 
-edge 'E25: a server that writes other digits' => sub {
+edge 'a server that writes other digits' => sub {
 	my $arabic = ZooKeeper->new(java_options => [ '-Duser.language=ar', '-Duser.country=EG', '-Duser.language.format=ar',
 			'-Duser.country.format=EG', '-Djava.locale.providers=CLDR' ])->start;
 	my ($s, $t) = map { warm_session(hosts => $arabic->hosts) } 1, 2;
@@ -1173,7 +1173,7 @@ edge 'E25: a server that writes other digits' => sub {
 
 # ZOOKEEPER-2355: the node of a session that is over stays.
 for_kinds(
-	'E25: a node of nobody' => sub {
+	'a node of nobody' => sub {
 		my ($kind, $path, $s) = @_;
 		make_dirs($path);
 		my $dangling = foreign($path, $kind{$kind}{node}, 'persistent_sequential');
@@ -1215,7 +1215,7 @@ my %excluded_by = (
 
 foreach my $style (qw(curator curator_rw kazoo))
 {
-	edge "rule 3: everybody's nodes, style $style" => sub {
+	edge "everybody's nodes, style $style" => sub {
 		my %s = map { $_ => warm_session(node_style => $style) } @kinds;
 		my $after = warm_session(node_style => $style);
 		my $theirs = $zk->client(session_timeout => 60_000);    # their names say nothing
@@ -1270,7 +1270,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 		curator => [ qr/^_c_[-0-9a-f]{36}-lock-\d{10}$/, qr/^_c_[-0-9a-f]{36}-shared-lock-\d{10}$/ ],
 		curator_rw => [ qr/^_c_[-0-9a-f]{36}-__WRIT__\d{10}$/, qr/^_c_[-0-9a-f]{36}-__READ__\d{10}$/ ],
 		kazoo => [ qr/^[0-9a-f]{32}__lock__\d{10}$/, qr/^[0-9a-f]{32}__rlock__\d{10}$/ ]);
-	edge "rule 4: nothing but contenders in a directory, style $style" => sub {
+	edge "nothing but contenders in a directory, style $style" => sub {
 		my ($s, $t) = map { warm_session(node_style => $style) } 1, 2;
 		foreach my $kind (@kinds)
 		{
@@ -1292,7 +1292,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 
 # Rule 6: Curator asks a holder to let go by its node's data.
 for_kinds(
-	'rule 6: the data of the node before us changes' => sub {
+	'the data of the node before us changes' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path, '3s'));
@@ -1354,7 +1354,7 @@ sub reaper
 	return;
 }
 
-edge 'E16: a reaper every 10 ms does no harm' => sub {
+edge 'a reaper every 10 ms does no harm' => sub {
 	my %incarnation;
 	reaper(
 		sub {
@@ -1376,7 +1376,7 @@ edge 'E16: a reaper every 10 ms does no harm' => sub {
 	note 'directories seen: ' . join ', ', map { "$_ " . keys %{ $incarnation{$_} // {} } } @reaped_path;
 };
 
-edge 'E1, E5, E16: a reaper and a bad network' => sub {
+edge 'a reaper and a bad network' => sub {
 	my @proxies = map { ZkProxy->new($reaped) } 1 .. 3;
 	reaper(sub { note 'faults of the network: ' . turns_trouble(\@_, @proxies) }, map { $_->hosts } @proxies);
 };

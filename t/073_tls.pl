@@ -305,7 +305,7 @@ subtest 'files' => sub {
 	$certificates->write('nothing.pem', "nothing\n");
 
 	$reason->(qr/tls_key_file has group or world access/, 'a key that others can read', tls_key_file => "$dir/open.key");
-	$reason->(qr/tls_key_file has a pass phrase/, 'a key with a pass phrase', tls_key_file => "$dir/locked.key");
+	$reason->(qr/tls_key_file is protected by a pass phrase/, 'a key with a pass phrase', tls_key_file => "$dir/locked.key");
 	$reason->(qr/tls_key_file holds no key of that certificate/, "another one's key", tls_key_file => "$dir/stranger.key");
 	$reason->(qr/tls_key_file could not be read: No such file/, 'no key', tls_key_file => "$dir/none");
 	$reason->(qr/tls_key_file is not a regular file/, 'a directory', tls_key_file => $dir);

@@ -69,7 +69,7 @@ check_port(Part rest, int *port)
 	if (rest.len == 0)
 		return NULL;
 	if (rest.text[0] != ':')
-		return "A bracket is not followed by a colon and a port.";
+		return "A closing bracket is not followed by a colon and a port.";
 	rest.text++;
 	rest.len--;
 	*port = rest.len <= 5 ? atoi(rest.text) : 0;
@@ -96,7 +96,7 @@ check_address(Part address, char *servers)
 	snprintf(text, sizeof(text), "%.*s", (int) address.len, address.text);
 	if (address.len >= sizeof(text) || inet_pton(AF_INET6, text, &binary) != 1 ||
 		zone.len > NAME_MAX_LEN || !consists_of(zone, NAME_CHARACTERS "%"))
-		return "What stands in brackets is not an IPv6 address.";
+		return "The text in brackets is not an IPv6 address.";
 	(void) inet_ntop(AF_INET6, &binary, text, sizeof(text));
 	sprintf(servers, "[%s%.*s]", text, (int) zone.len, zone.text);
 	return NULL;
@@ -106,11 +106,11 @@ static const char *
 check_name(Part name, char *servers)
 {
 	if (name.len == 0)
-		return "A host has no name.";
+		return "A host name is empty.";
 	if (name.len > NAME_MAX_LEN)
-		return "A host's name is longer than 255 bytes.";
+		return "A host name is longer than 255 bytes.";
 	if (!consists_of(name, NAME_CHARACTERS))
-		return "A host's name has a character that none may have.";
+		return "A host name contains an invalid character.";
 	for (size_t i = 0; i < name.len; i++)
 		*servers++ = name.text[i] >= 'A' && name.text[i] <= 'Z' ?
 			name.text[i] - 'A' + 'a' : name.text[i];
@@ -130,9 +130,9 @@ check_server(Part server, char *servers)
 	if (server.len == 0)
 		return "An entry is empty.";
 	if (find(server, '/') != NULL)
-		return "It has a path; use zklock.root for that.";
+		return "It contains a path; use zklock.root for that.";
 	if (find(server, ' ') != NULL || find(server, '\t') != NULL)
-		return "Two servers are not separated by a comma.";
+		return "A comma is missing between two servers.";
 	if (server.text[0] == '[')
 	{
 		host.text++;
@@ -155,7 +155,7 @@ check_server(Part server, char *servers)
 	}
 	if (server.text[0] != '[' && rest.len > 0 &&
 		memchr(rest.text + 1, ':', rest.len - 1) != NULL)
-		return "An IPv6 address does not stand in brackets, as in [::1]:2181.";
+		return "An IPv6 address is not enclosed in brackets, as in [::1]:2181.";
 	wrong = server.text[0] == '[' ? check_address(host, servers) : check_name(host, servers);
 	if (wrong == NULL)
 		wrong = check_port(rest, &port);

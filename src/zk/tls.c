@@ -288,7 +288,7 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *e
 	if (SSL_CTX_use_PrivateKey_file(ctx, files->key, SSL_FILETYPE_PEM) != 1)
 	{
 		if (*has_pass_phrase)
-			snprintf(error, errlen, "The key of zklock.tls_key_file has a pass phrase");
+			snprintf(error, errlen, "The key of zklock.tls_key_file is protected by a pass phrase");
 		else
 			snprintf(error, errlen, "The file of zklock.tls_key_file holds no key of that certificate: %s",
 					 openssl_reason());
@@ -382,7 +382,7 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	ZkTls	   *tls = calloc(1, sizeof(ZkTls));
 	sigset_t	saved;
 
-	snprintf(error, errlen, "Memory is out");
+	snprintf(error, errlen, "Out of memory");
 	if (tls == NULL)
 		return NULL;
 	begin_openssl();
@@ -865,7 +865,7 @@ ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	(void) files;
-	snprintf(error, errlen, "It was built without TLS");
+	snprintf(error, errlen, "zklock was built without TLS");
 	return NULL;
 }
 
