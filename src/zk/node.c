@@ -214,6 +214,10 @@ lose(ZkNode *n, ZkLoss loss)
 	set_state(n, ZKN_LOST);
 	if (n->loss == ZK_NOT_LOST)
 		n->loss = loss;
+
+	/* what it was to tell is told to nobody: it is not sent again */
+	if (is_wanted(n))
+		n->ticket = 0;
 }
 
 static ZkLoss

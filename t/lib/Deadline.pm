@@ -28,7 +28,8 @@ C<timing> in it.
 F<dev/test> runs all tests without that, many at a time.  Each C<in_time> that did
 nothing leaves word in the directory C<ZK_TIMED_DIR>.  Then, if C<timing> was asked
 for, F<dev/test> runs those files again, one at a time, and only the subtests that
-have such an assertion (C<ZK_TIMED_ONLY>).
+have such an assertion (C<ZK_TIMED_ONLY>).  What a file says at its end of all of
+its subtests was judged before: it asks for C<$WHOLE>, and C<zk_nothing_left> does.
 
 =cut
 
@@ -42,13 +43,14 @@ use FindBin;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw($TIMEOUT $MOMENT $TIMING in_time until_true);
+our @EXPORT = qw($TIMEOUT $MOMENT $TIMING $WHOLE in_time until_true);
 
 our @CARP_NOT = qw(Zklock ZooKeeper ZkProxy);    # an error is their caller's
 
 our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;    # as PostgreSQL's own tests
 our $MOMENT = $TIMEOUT / 12;    # less than what a test must not wait for, as the end of a session
 our $TIMING = ($ENV{PG_TEST_EXTRA} // '') =~ /\btiming\b/;
+our $WHOLE = !$ENV{ZK_TIMED_ONLY};    # else some subtests are left out
 
 # a file for each test, with a line for each assertion: the subtest that it is in
 my $list = defined $ENV{ZK_TIMED_DIR} ? "$ENV{ZK_TIMED_DIR}/$FindBin::Script" : undef;
@@ -86,7 +88,7 @@ sub until_true
 }
 
 my %only;
-if ($ENV{ZK_TIMED_ONLY} && open my $file, '<', $list)    # none for a helper's process
+if (!$WHOLE && open my $file, '<', $list)    # none for a helper's process
 {
 	chomp(my @names = <$file>);
 	%only = map { $_ => 1 } @names;
@@ -98,7 +100,7 @@ my $subtest = \&Test::Builder::subtest;
 	*Test::Builder::subtest = sub {
 		my ($self, $name) = @_;
 		goto &$subtest if $top ne '';
-		return 1 if $ENV{ZK_TIMED_ONLY} && !$only{$name};
+		return 1 if !$WHOLE && !$only{$name};
 		local $top = $name;
 		local $Test::Builder::Level = $Test::Builder::Level + 1;
 		return $subtest->(@_);

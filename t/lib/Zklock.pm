@@ -165,6 +165,9 @@ sub zk_nothing_left
 	my ($zk, $name, %opt) = @_;
 	my $deadline = time + ($opt{timeout} // $MOMENT);
 	my @left;
+
+	# what subtests that are left out would have ended
+	return pass($name) if !$WHOLE && $Deadline::top eq '';
 	while (1)
 	{
 		@left = $opt{tree} ? $zk->tree('/') : zk_locks_left($zk);
