@@ -184,7 +184,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 		[ 'zk1:2181/chroot', qr/use zklock\.root/ ], [ 'zk1:2181,zk2:2181/a/b', qr/use zklock\.root/ ], [ 'zk1/', qr/use zklock\.root/ ],
 		[ 'zk1:0', qr/1 to 65535/ ], [ 'zk1:65536', qr/1 to 65535/ ], [ 'zk1:99999999999', qr/1 to 65535/ ], [ 'zk1:', qr/1 to 65535/ ],
 		[ 'zk1:port', qr/1 to 65535/ ], [ 'zk1:+1', qr/1 to 65535/ ], [ 'zk1: 1', qr/comma/ ], [ 'zk1:2181 zk2:2181', qr/comma/ ],
-		[ ',', qr/empty/ ], [ 'zk1,', qr/empty/ ], [ 'zk1,,zk2', qr/empty/ ], [ ':2181', qr/no name/ ],
+		[ ',', qr/empty/ ], [ 'zk1,', qr/empty/ ], [ 'zk1,,zk2', qr/empty/ ], [ ':2181', qr/host name is empty/ ],
 		[ '::1', qr/brackets/ ], [ 'fe80::1:2181', qr/brackets/ ], [ 'zk1:1:2', qr/brackets/ ],
 		[ '[::1', qr/not closed/ ], [ '[::1]2181', qr/colon/ ], [ '[]:1', qr/not an IPv6/ ], [ '[zk1]:1', qr/not an IPv6/ ], [ '[127.0.0.1]:1', qr/not an IPv6/ ],
 		[ "zk1\x{1}", qr/character/ ], [ 'zk"1', qr/character/ ], [ "z\xc3\xbcrich:2181", qr/character/ ], [ 'x' x 256, qr/longer/ ])
