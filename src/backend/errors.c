@@ -56,7 +56,6 @@ static const struct
 	const char *message;
 	const char *hint;
 }			faults[] =
-
 {
 	{ZKS_NO_AUTH, ERRCODE_INSUFFICIENT_PRIVILEGE,
 		"permission denied by ZooKeeper for lock path \"%s\"",

@@ -97,7 +97,6 @@ static const struct
 	GucContext	context;
 	int			flags;
 }			int_settings[] =
-
 {
 	{"zklock.session_timeout",
 		"Sets the time without a heartbeat after which ZooKeeper takes a session's locks away.",
@@ -125,7 +124,6 @@ static const struct
 	const char *more;
 	char	  **variable;
 }			tls_settings[] =
-
 {
 	{"zklock.tls_ca_file",
 		"Location of the file of the certificate authorities that must have issued the ZooKeeper servers' certificates.",

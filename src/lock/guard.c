@@ -55,7 +55,7 @@ deeds(void)
 }
 
 void
-zkl_wrote_elsewhere(void)
+zkl_mark_as_writing(void)
 {
 	deeds()->wrote_elsewhere = true;
 }

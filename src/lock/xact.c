@@ -361,7 +361,7 @@ zkl_has_locks(void)
 void
 zkl_writes_elsewhere(void)
 {
-	zkl_wrote_elsewhere();
+	zkl_mark_as_writing();
 
 	/* whatever writes there on its behalf must not commit before the guard */
 	be_first_at_commit();

@@ -96,8 +96,8 @@ zks_wake_keeper(ZkSession *s)
 	zks_wakeup_wake_keeper(&s->wakeup);
 }
 
-static void
-lock(ZkSession *s)
+void
+zks_lock(ZkSession *s)
 {
 	pthread_mutex_lock(&s->mutex);
 #ifdef ZKLOCK_ASSERTIONS
@@ -106,8 +106,8 @@ lock(ZkSession *s)
 #endif
 }
 
-static void
-unlock(ZkSession *s)
+void
+zks_unlock(ZkSession *s)
 {
 	bool		notify = s->notify;
 
@@ -136,36 +136,30 @@ zks_enter(ZkSession *s)
 	sigset_t	all;
 	sigset_t	before;
 
-	if (!s->handlers_return)
+	if (s->handlers_return)
 	{
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &before);
+		zks_lock(s);
+		return;
 	}
-	lock(s);
-	if (!s->handlers_return)
-		s->owner_mask = before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	zks_lock(s);
+	s->owner_mask = before;
 }
 
 void
 zks_leave(ZkSession *s)
 {
-	sigset_t	before = s->owner_mask;
+	sigset_t	before;
 
-	unlock(s);
-	if (!s->handlers_return)
-		pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-void
-zks_keeper_enter(ZkSession *s)
-{
-	lock(s);
-}
-
-void
-zks_keeper_leave(ZkSession *s)
-{
-	unlock(s);
+	if (s->handlers_return)
+	{
+		zks_unlock(s);
+		return;
+	}
+	before = s->owner_mask;
+	zks_unlock(s);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /*-------------------------------------------------------------------------

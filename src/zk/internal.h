@@ -248,13 +248,13 @@ extern bool zks_make_uuid(char *text);
 extern uint32_t zks_random(uint32_t n);
 
 /*
- * The mutex.  The main thread's signals are blocked meanwhile where a handler may
- * leave the process; the keeper takes none.
+ * The mutex: for the keeper, which takes no signals, and for the main thread,
+ * whose signals are blocked meanwhile where a handler may leave the process
  */
+extern void zks_lock(ZkSession *s);
+extern void zks_unlock(ZkSession *s);
 extern void zks_enter(ZkSession *s);
 extern void zks_leave(ZkSession *s);
-extern void zks_keeper_enter(ZkSession *s);
-extern void zks_keeper_leave(ZkSession *s);
 extern void zks_cork_locked(ZkSession *s);
 extern void zks_uncork_locked(ZkSession *s);
 extern void zks_wake_keeper(ZkSession *s);

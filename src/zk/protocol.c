@@ -35,7 +35,6 @@ static const struct
 	const char *shared;			/* what becomes of it when its holder turns
 								 * reader */
 }			markers[] =
-
 {
 	{"-shared-lock-", ZKP_SHARED, NULL},	/* zklock, shared */
 	{"lock-", ZKP_EXCLUSIVE, NULL}, /* Curator's mutex, go-zk, Menagerie,

@@ -290,9 +290,9 @@ keep(ZkSession *s)
 
 		if (finished_locked(s))
 			break;
-		zks_keeper_leave(s);
+		zks_unlock(s);
 		happened = zks_wakeup_wait(&s->wakeup, generation, wait);
-		zks_keeper_enter(s);
+		zks_lock(s);
 
 		/*
 		 * Not if the main thread has had the socket closed meanwhile.  If
@@ -304,9 +304,9 @@ keep(ZkSession *s)
 		if (happened != 0 && s->sock >= 0 && !s->broken &&
 			zks_process_locked(s, happened) == FRAME_WAIT)
 		{
-			zks_keeper_leave(s);
+			zks_unlock(s);
 			wait_for_the_rest();
-			zks_keeper_enter(s);
+			zks_lock(s);
 		}
 		expire_locked(s, zks_now());
 	}
@@ -509,13 +509,13 @@ close_handle_locked(ZkSession *s)
 	s->wire = NULL;
 	s->sock = -1;
 	logging = NULL;
-	zks_keeper_leave(s);
+	zks_unlock(s);
 	zookeeper_close(zh);
 	if (atomic_load(&s->closing))
 		zks_wire_finish(wire);	/* the goodbye must still get out */
 	else
 		zks_wire_cut(wire);
-	zks_keeper_enter(s);
+	zks_lock(s);
 }
 
 /*
@@ -531,7 +531,7 @@ attend(ZkSession *s)
 
 	if (!take_turn(s))
 		return false;
-	zks_keeper_enter(s);
+	zks_lock(s);
 	logging = s;
 	if (!found)
 	{
@@ -552,7 +552,7 @@ attend(ZkSession *s)
 	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
 	logging = NULL;
-	zks_keeper_leave(s);
+	zks_unlock(s);
 	pthread_mutex_unlock(&turn);
 	return again;
 }
@@ -569,7 +569,7 @@ keeper_main(void *arg)
 		zks_tls_free(s->tls);
 		zks_tls_thread_ends();
 	}
-	zks_keeper_enter(s);
+	zks_lock(s);
 	s->tls = NULL;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
 	zks_end_locked(s, ZCLOSING);
@@ -577,7 +577,7 @@ keeper_main(void *arg)
 	s->notify = true;
 	atomic_fetch_sub(&nkeepers, 1);
 	atomic_store(&s->keeper_done, true);
-	zks_keeper_leave(s);
+	zks_unlock(s);
 	release(s);
 	return NULL;
 }
