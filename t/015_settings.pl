@@ -400,7 +400,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	foreach my $owner (sort keys %s)
 	{
 		is($s{$owner}->value("SELECT zk_lock(E'/m$bytes{$owner}ller')"), 't', "$owner: a path beyond ASCII");
-		is_deeply([ grep { /^m/ } $zk->children('/zklock') ], ["m\xc3\xbcller"], '- is UTF-8 in ZooKeeper');
+		is_deeply([ grep { /ller$/ } $zk->children('/zklock') ], ["m\xc3\xbcller"], '- is UTF-8 in ZooKeeper');
 		is($s{$owner}->value("SELECT path = E'/m$bytes{$owner}ller' FROM zk_locks"), 't', '- and looks as it was typed');
 		foreach my $other (grep { $_ ne $owner } sort keys %s)
 		{
