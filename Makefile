@@ -1,20 +1,20 @@
 # zklock: ZooKeeper locks for PostgreSQL
 #
 #   make, make install         build and install for the pg_config in PATH
-#   make installcheck          tests of what is installed: sql/ and specs/ on the
+#   make installcheck          tests the installed zklock: sql/ and specs/ on the
 #                              server that PGHOST, PGPORT and PGUSER (a superuser)
 #                              name, with the ensemble that it reaches as
 #                              ZK_HOSTS=host:port,... (default 127.0.0.1:2181);
-#                              then t/, on servers of its own, as a user that
-#                              PostgreSQL runs as.  TAP_TESTS= leaves t/ out,
-#                              REGRESS= ISOLATION= all but t/
-#   make check-unit            tests of the parts without PostgreSQL
+#                              then t/, on servers of its own, as a user that can
+#                              run PostgreSQL.  TAP_TESTS= skips t/, and
+#                              REGRESS= ISOLATION= skips sql/ and specs/
+#   make check-unit            tests the parts below PostgreSQL
 #
-# TLS is in it where OpenSSL's headers are found, unless with_tls=no is said.
+# TLS is included if OpenSSL's headers are found, unless with_tls=no is given.
 #
 # dev/test does all of it on a throwaway server and ensemble.
 
-# the sources' directory: another one than ours if VPATH says so
+# the directory of the sources: not the current one in a VPATH build
 here := $(or $(VPATH),.)
 
 MODULE_big = zklock
@@ -33,13 +33,13 @@ ISOLATION = $(basename $(notdir $(sort $(wildcard $(here)/specs/*.spec))))
 TAP_TESTS = 1
 REGRESS_PREP = check-servers
 
-# the parts below PostgreSQL need what POSIX alone does not have
+# the parts below PostgreSQL need more than POSIX alone declares
 PG_CPPFLAGS = -I$(srcdir)/src -D_GNU_SOURCE -DZKLOCK_VERSION='"$(version)"'
 version = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(srcdir)/zklock.control)
 SHLIB_LINK = -lzookeeper_st -lpthread
 
 # A function that waits for a network gains nothing from being inlined, and
-# bitcode would need the server's own version of LLVM.
+# bitcode would require the LLVM version that the server was built with.
 override with_llvm = no
 
 # where the regression tests find ZooKeeper
@@ -54,9 +54,9 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifeq ($(wildcard $(PGXS)),)
 $(error PostgreSQL's server headers were not found: install Debian's postgresql-server-dev-15 (or that of your version), or set PG_CONFIG)
 endif
-# what only tests, or removes, needs no compiler
+# targets that only test or remove need no compiler
 ifneq ($(filter-out clean distclean installcheck uninstall,$(or $(MAKECMDGOALS),all)),)
-# (make's versions differ in how a number sign is written in a function)
+# (make versions differ in how a number sign is written in a function)
 hash := \#
 ifneq ($(shell printf '$(hash)include <zookeeper/zookeeper.h>\n' | $(or $(CC),cc) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo yes),yes)
 $(error ZooKeeper's client header was not found: install Debian's libzookeeper-st-dev)
@@ -73,26 +73,26 @@ endif
 
 include $(PGXS)
 
-# t/ says itself whom it asks
+# the tests in t/ set PGOPTIONS themselves
 PROVE := PGOPTIONS= $(PROVE)
 
 ifdef VPATH
 $(shell mkdir -p $(sort $(dir $(OBJS))) t/c)
 endif
 
-# The wall is the compiler's: below it PostgreSQL's headers are not found, and
-# above it ZooKeeper's do not compile.
+# The compiler enforces the wall: below it PostgreSQL's headers are not found,
+# and above it ZooKeeper's do not compile.
 $(below_wall): override CPPFLAGS := $(filter-out -I$(includedir_server) -I$(includedir_internal),$(CPPFLAGS))
-# what PostgreSQL tells its own sources in a header
+# PostgreSQL's own sources get this from a header
 ifneq ($(shell grep -s '^.define USE_ASSERT_CHECKING 1' $(includedir_server)/pg_config.h),)
 $(below_wall): override CPPFLAGS += -DZKLOCK_ASSERTIONS
 endif
 src/zklock.o $(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
 
-# headers are few: build all anew when one changes
+# there are few headers: rebuild everything when one changes
 $(OBJS): $(wildcard $(srcdir)/src/*/*.h)
 
-# says what is missing before the tests fail for it
+# reports what is missing before the tests fail because of it
 .PHONY: check-servers
 check-servers:
 	@sh $(srcdir)/dev/installcheck.sh '$(bindir)/psql' '$(ZK_HOSTS)' '$(strip $(REGRESS) $(ISOLATION))' '$(TAP_TESTS)'

@@ -1,4 +1,4 @@
-# For dev/bench, which checks the options: one run, and its report.
+# Called by dev/bench, which checks the options: one run, and its report.
 #
 #   perl dev/bench.pl DIRECTORY OPTION...
 
@@ -22,7 +22,7 @@ use Bench::Scenes;
 my ($dir, @options) = @ARGV;
 my %option = map { /^--([\w-]+)(?:=(.*))?$/s ? ($1 => $2 // 1) : () } @options;
 $out->autoflush(1);
-$SIG{PIPE} = 'IGNORE';    # who has gone is an error, and not the end of all
+$SIG{PIPE} = 'IGNORE';    # a client that is gone is an error, but does not end the run
 
 my $begin = time;
 my $bench = Bench->new(
@@ -35,7 +35,7 @@ my $bench = Bench->new(
 	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(rounds repetitions));
 $bench->{$_} = [ split /,/, $option{$_} ] for grep { $option{$_} } qw(servers subjects);
 
-# what is measured beside other work says little
+# measurements beside other work mean little
 my $busy = 'The machine may have had other work when this began: trust no time by itself, and look at the ranges of the ratios.';
 if ($bench->{load} > 1.5)
 {
@@ -45,7 +45,7 @@ if ($bench->{load} > 1.5)
 
 my %scene = (%Bench::Scenes::SCENES, f => \&Bench::Crowd::run, g => \&Bench::Footprint::run);
 
-$bench->zk;    # warm before anybody else is
+$bench->zk;    # warm before all others
 foreach my $subject (sort keys %Bench::SUBJECT)
 {
 	my $why = $bench->missing($subject);
@@ -61,7 +61,7 @@ my $status = 0;
 foreach my $letter ($option{scene} ? split(/,/, $option{scene}) : sort keys %scene)
 {
 	my $run = $scene{$letter} or die "no such scene: $letter\n";
-	# these two count what is there
+	# these two count processes
 	$bench->end_runners if $letter =~ /[fg]/;
 	next if eval { $run->($bench); 1 };
 	my $why = $@;

@@ -1,6 +1,6 @@
 /*
  * For cppcheck, which reads the sources without PostgreSQL's headers: these
- * macros leave the function, or hide braces.
+ * macros leave the function, or contain braces.
  */
 #define PG_VERSION_NUM 150000
 #define NULL ((void *) 0)

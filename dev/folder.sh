@@ -1,5 +1,5 @@
-# Sourced by what needs another Debian than this machine's: a folder with a bare
-# one, made by debootstrap (root only).
+# Sourced by scripts that need another Debian than this machine's: a folder with
+# a bare one, made by debootstrap (root only).
 #
 #   make_folder SUITE DIR      a bare Debian (minbase), with what its apt needs to
 #                              reach the mirror that this machine's apt uses
@@ -7,15 +7,15 @@
 #                              status
 #   stop_in_folder             ends what in_folder runs: for a trap, in the shell
 #                              that called in_folder
-#   remove_folder DIR          removes it; fails if a process or a mount is there
+#   remove_folder DIR          removes it; fails if a process or mount is left in it
 #
 # A command runs in a process and a mount namespace of its own: when it ends, or
-# whoever called it is killed, everything that it left running or mounted is gone.
-# The network is this machine's, so that servers in two folders need two ports.
+# its caller is killed, everything that it left running or mounted is gone.  The
+# network is this machine's, so servers in two folders need two ports.
 
-# in_namespace SCRIPT ARGUMENTS...: what bash says to the script, whose processes
-# and mounts end with it.  In the background, since a shell runs no trap while it
-# waits for a command in the foreground.
+# in_namespace SCRIPT ARGUMENTS...: runs the script with bash; its processes and
+# mounts end with it.  It runs in the background, since a shell runs no trap
+# while it waits for a command in the foreground.
 in_namespace()
 {
 	local status=0 stdin
@@ -44,7 +44,7 @@ make_folder()
 	[[ ! -e $dir ]] || { echo "$dir is there already" >&2; return 1; }
 	command -v debootstrap >/dev/null || { echo 'debootstrap is missing' >&2; return 1; }
 	mirror=$(debian_mirror)
-	# a suite that is younger than this machine's debootstrap
+	# a suite that this machine's debootstrap does not know yet
 	[[ -e /usr/share/debootstrap/scripts/$suite ]] || script=(sid)
 	mkdir -p "$dir"
 	log=$dir.log
@@ -63,11 +63,11 @@ make_folder()
 		Acquire::Retries "3";
 		Dpkg::Use-Pty "false";
 	END
-	# nobody minds what a crash leaves of it
+	# the folder need not survive a crash
 	echo force-unsafe-io >"$dir/etc/dpkg/dpkg.cfg.d/90folder"
 	cp /etc/hosts "$dir/etc/hosts"
 	cp /etc/resolv.conf "$dir/etc/resolv.conf"
-	# no service starts because it is installed: ports are this machine's
+	# do not start services on installation: ports are shared with the machine
 	printf '#!/bin/sh\nexit 101\n' >"$dir/usr/sbin/policy-rc.d"
 	chmod 755 "$dir/usr/sbin/policy-rc.d"
 }
@@ -76,7 +76,7 @@ in_folder()
 {
 	local dir=$1
 	shift
-	# The first bash stays, as process 1: it buries what others leave.
+	# The first bash stays, as process 1: it reaps orphans.
 	in_namespace '
 		dir=$0
 		mount -t proc proc "$dir/proc"
@@ -92,7 +92,7 @@ in_folder()
 		exit "$status"' "$dir" "$@"
 }
 
-# folder_users DIR: the processes that are in it, and the mounts
+# folder_users DIR: the processes and mounts in it
 folder_users()
 {
 	local dir proc link
@@ -115,7 +115,7 @@ remove_folder()
 	users=$(folder_users "$dir")
 	if [[ -n $users ]]; then
 		printf '%s is in use:\n%s\n' "$dir" "$users" >&2
-		# nothing that is mounted there may be removed with it
+		# do not remove anything that is mounted there
 		grep -E '^mount ' <<<"$users" | cut -c 7- | sort -r | while read -r dir; do umount -l "$dir" || true; done
 		rm -rf --one-file-system "$1"
 		return 1

@@ -1,4 +1,4 @@
-# For "make installcheck": says what it cannot do without.
+# For "make installcheck": reports missing prerequisites.
 #
 #   installcheck.sh PSQL ZK_HOSTS SQL_TESTS TAP_TESTS
 
@@ -23,7 +23,7 @@ if [ -n "$sql_tests" ]; then
 		missing 'that server does not have zklock' \
 			'Run "make install" on its machine first, with the pg_config of its version.'
 
-	# As the tests will do it, and nothing of it stays
+	# As the tests will do it; the transaction is rolled back
 	ask >/dev/null <<-'END' ||
 		BEGIN;
 		CREATE FUNCTION pg_temp.zk_try_lock(text) RETURNS boolean

@@ -1,7 +1,7 @@
-# perl dev/processes.pl TMP [SESSION]: prints the processes of the run whose
-# directory TMP is, or those of one session of its.  A backend overwrites its
-# environment, and a client is installed elsewhere, so that each of three traits
-# counts.
+# perl dev/processes.pl TMP [SESSION]: prints the processes of the run with the
+# directory TMP, or those of one of its sessions.  A backend overwrites its
+# environment, and a client is installed elsewhere, so any of three traits is
+# enough.
 
 use strict;
 use warnings;

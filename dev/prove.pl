@@ -2,7 +2,7 @@
 #
 #   perl dev/prove.pl JOBS VERBOSE PERL_LIBRARY COUNTS_FILE FAILURES_FILE TEST...
 #
-# The names of those that failed are listed in FAILURES_FILE.
+# The names of the failed tests go to FAILURES_FILE.
 
 use strict;
 use warnings;
@@ -10,8 +10,8 @@ use TAP::Harness;
 
 my ($jobs, $verbose, $library, $counts, $failures, @tests) = @ARGV;
 
-# The longest first, so that none of them is left in the end.  Those that compute
-# are spread among those that wait.
+# The longest come first, so that none of them is left at the end.  Those that
+# compute are spread among those that wait.
 my @long = map { "t/$_.pl" } qw(042_memory 059_downgrade 073_tls 055_wrap 021_lost_replies 056_edges
   040_sanitizers 078_acl 058_costs 062_hostile_server 081_docs_cron 012_stress 022_outage
   060_random_programs 086_bench 025_commit_guard 050_torture 077_credentials 013_everywhere
@@ -20,8 +20,8 @@ my @long = map { "t/$_.pl" } qw(042_memory 059_downgrade 073_tls 055_wrap 021_lo
 my %rank = map { $long[$_] => $_ } 0 .. $#long;
 @tests = sort { ($rank{$a} // @long) <=> ($rank{$b} // @long) || $a cmp $b } @tests if $jobs > 1;
 
-# A file that bails out has failed, and is no reason to leave out the others:
-# they share nothing.
+# A file that bails out has failed, but the others can go on: they share
+# nothing.
 {
 	package Harness;
 	our @ISA = ('TAP::Harness');
@@ -42,7 +42,7 @@ foreach my $test (@tests)
 {
 	my ($parser) = $all->parsers($test);
 	my ($p, $f) = (scalar $parser->passed, scalar $parser->failed);
-	# one that died, or did fewer than it planned, has failed too
+	# one that died, or ran fewer tests than planned, has failed too
 	$f = 1 if !$f && $parser->has_problems;
 	$passed += $p;
 	$failed += $f;

@@ -1,5 +1,4 @@
-# Sourced by dev/test and its siblings: what they need before they can
-# begin.
+# Sourced by dev/test and the other programs here: sets up what they need.
 #
 #   supervise SCRIPT ARGS...   installs what is missing, and runs the script
 #                              again: on a copy of the tree, as a user that
@@ -9,13 +8,13 @@
 #   start_zookeeper DIR        a throwaway server
 #   start_postgres DIR         a throwaway cluster
 #
-# In the second run $ZKLOCK_TMP is the one directory that everything is in.
+# In the second run everything is in the one directory $ZKLOCK_TMP.
 
 set -euo pipefail
-# PostgreSQL's test library drops LC_ALL, so that LANG must say the same
+# PostgreSQL's test library drops LC_ALL, so LANG must say the same
 export LC_ALL=C.UTF-8 LANG=C.UTF-8
 
-# the one that this Debian has
+# the version that this Debian has
 if [[ -z ${PG_MAJOR:-} ]]; then
 	case $(. /etc/os-release && echo "${VERSION_ID:-}") in
 		12) PG_MAJOR=15 ;;
@@ -30,19 +29,19 @@ die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 # ------------------------------------------------------------------- packages
 
-# Not the package "zookeeper": that one brings a whole desktop's Java, for
-# scripts that nobody needs here.  libzookeeper-java has the server.
+# Not the package "zookeeper", which depends on a whole desktop's Java for
+# scripts that are not needed here.  libzookeeper-java has the server.
 packages=(
 	"postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" libzookeeper-st-dev
 	libzookeeper-java libslf4j-java default-jre-headless
 	libipc-run-perl libnss-wrapper perl gcc libc6-dev make
 	libssl-dev openssl socat)
 
-# What t/peers needs: locks of others, that zklock is compared with.  Java itself
+# For t/peers: the other locks that zklock is compared with.  Java itself
 # compiles the one file there.
 peer_packages=(python3-kazoo libcurator-recipes-java)
 
-# The mirror of Debian that this machine uses
+# The Debian mirror that this machine uses
 debian_mirror()
 {
 	local mirror
@@ -52,14 +51,14 @@ debian_mirror()
 	echo "${mirror:-http://deb.debian.org/debian}"
 }
 
-# What the recipes of doc/ are run with besides: not every Debian has all of them,
-# and t/ says what it leaves out.  pgbouncer's package would start a server, see
-# fetch_pgbouncer.
+# Also needed to run the recipes of doc/.  Not every Debian has all of them, and
+# t/ reports what it leaves out.  For pgbouncer, whose package would start a
+# server, see fetch_pgbouncer.
 doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java python3-psycopg2)
 
-# apt_for DIR TYPE SUITE: sets apt to an apt-get that knows no other source than that
-# one of Debian's, and keeps its files in DIR.  It looks at the signatures, and at
-# nothing of this machine's but how to reach the network.
+# apt_for DIR TYPE SUITE: sets apt to an apt-get whose only source is that one
+# of Debian and whose files are in DIR.  It verifies signatures, and uses
+# nothing of this machine's configuration except how to reach the network.
 apt_for()
 {
 	local dir=$1
@@ -73,14 +72,14 @@ apt_for()
 		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
 }
 
-# fetch_newer_peers DIR: unpacks there what of Debian 12's has faults that t/peers
-# would otherwise show and nothing else, as Debian 13 has it, from the machine's
-# own mirror:
+# fetch_newer_peers DIR: unpacks there, as of Debian 13 and from the machine's
+# own mirror, the libraries of Debian 12 with faults that would make t/peers
+# fail:
 #   kazoo before 2.9      a ReadLock waits for later writers, and they for it
 #                         (kazoo#649)
-#   Curator before 5.5    who turns from writer to reader lets the next writer in
+#   Curator before 5.5    a writer that turns reader lets the next writer in
 #                         (CURATOR-621)
-# Without a network there is none, and t/ says what it leaves out.
+# Without a network there are none, and t/ reports what it leaves out.
 fetch_newer_peers()
 {
 	local dir=$1 apt package missing=()
@@ -97,7 +96,8 @@ fetch_newer_peers()
 	rm -rf "$dir"/lists "$dir"/archives "$dir"/*.bin "$dir"/*.deb
 }
 
-# fetch_pgbouncer DIR: unpacks it there, with the libraries that are not installed
+# fetch_pgbouncer DIR: unpacks it there, with those of its libraries that are
+# not installed
 fetch_pgbouncer()
 {
 	local dir=$1 package
@@ -112,7 +112,7 @@ fetch_pgbouncer()
 	rm -rf "$dir/archives" "$dir"/*.bin
 }
 
-# Installs those of these packages that this machine's apt has, if it can
+# Installs the available ones of these packages, if possible
 install_if_any()
 {
 	local package
@@ -127,7 +127,7 @@ install_if_any()
 
 installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
-# not one that is not there
+# false if it is not installed
 older() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}' "$1" 2>/dev/null)" lt-nl "$2"; }
 
 install_packages()
@@ -152,8 +152,8 @@ libzookeeper-mt-dev.  Remove that one first: apt-get remove libzookeeper-mt-dev"
 
 	say "installing ${missing[*]}"
 	(
-		# Debian creates and starts a cluster with the server package.
-		# Nobody asked for one here.
+		# On installation, Debian would create and start a cluster, which is not
+		# wanted here.
 		conf=/etc/postgresql-common/createcluster.d
 		quiet=$conf/zklock-no-cluster.conf
 		made_dir=
@@ -179,7 +179,7 @@ libzookeeper-mt-dev.  Remove that one first: apt-get remove libzookeeper-mt-dev"
 # our_processes [SESSION]: the processes that belong to this run
 our_processes() { perl "$root/dev/processes.pl" "$tmp" "$@" 2>/dev/null; }
 
-# What is still there although the script has ended.  Some need a moment.
+# The processes that remain although the script has ended.  Some need a moment.
 stragglers()
 {
 	local left i
@@ -191,7 +191,7 @@ stragglers()
 	printf '%s\n' "$left"
 }
 
-# Says what these are, and fails, if there are any
+# Fails if there are any, and lists them
 nothing_runs()
 {
 	local left pid
@@ -209,7 +209,8 @@ cleanup()
 	local status=$? left i
 	trap '' INT TERM HUP
 	if [[ -n ${child:-} ]] && kill -0 "$child" 2>/dev/null; then
-		# all that it runs too: a shell hears a signal after its command ended
+		# everything it runs, too: a shell handles a signal only after its
+		# command has ended
 		kill -TERM $(our_processes "$child") 2>/dev/null || true
 		for ((i = 0; i < 100; i++)); do
 			kill -0 "$child" 2>/dev/null || break
@@ -226,8 +227,8 @@ cleanup()
 	exit "$status"
 }
 
-# supervise SCRIPT ARGS: returns the script's exit status.  The caller then looks
-# at $tmp, and cleanup runs when it exits.
+# supervise SCRIPT ARGS: returns the script's exit status.  The caller can then
+# examine $tmp, and cleanup runs when it exits.
 supervise()
 {
 	local script=$1 user=() name base=${TMPDIR:-/tmp} status=0
@@ -242,7 +243,7 @@ supervise()
 
 	if [[ ! -e /proc/self/exe ]]; then
 		((EUID == 0)) || die '/proc is not mounted'
-		mount -t proc proc /proc    # Java needs it; cleanup takes it away
+		mount -t proc proc /proc    # Java needs it; cleanup unmounts it
 		mounted_proc=yes
 	fi
 	install_packages
@@ -253,8 +254,8 @@ supervise()
 		fetch_pgbouncer "$tmp/pgbouncer"
 	fi
 
-	# A copy: nothing is built in the tree, and the other user need not be
-	# able to read it.
+	# A copy: nothing is built in the tree, and the other user need not be able
+	# to read it.
 	mkdir "$tmp/src"
 	tar -C "$root" --exclude=./.git --exclude='*.o' --exclude='*.so' --exclude='*.bc' \
 		--exclude=./tmp_check --exclude=./results --exclude=./output_iso -cf - . |
@@ -266,8 +267,8 @@ supervise()
 		chown -R postgres: "$tmp"
 	fi
 
-	# Settings of whoever runs this that would lead PostgreSQL's or Java's
-	# programs, or make, elsewhere.
+	# Drop settings of the caller that would misdirect PostgreSQL's or Java's
+	# programs, or make.
 	for name in $(compgen -e); do
 		case $name in
 			PG_MAJOR | PG_TEST_* | LC_ALL) ;;
@@ -275,8 +276,8 @@ supervise()
 		esac
 	done
 
-	# A session of its own, so that cleanup can stop all of it at once, and
-	# with what a shell ignores in background jobs as usual.
+	# A session of its own, so that cleanup can stop all of it at once, and the
+	# signals that a shell ignores in background jobs set to their defaults.
 	env ZKLOCK_TMP="$tmp" TMPDIR="$tmp" HOME="$tmp" \
 		setsid env --chdir "$tmp/src" --default-signal=INT,QUIT \
 		setpriv "${user[@]}" --pdeathsig TERM bash "$tmp/src/dev/${script##*/}" "$@" </dev/null &
@@ -290,8 +291,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # ---------------------------------------------------------------- the second run
 
-# A copy of the installed PostgreSQL, which finds its files from where its
-# programs are.  What is installed there does not touch the system's.
+# A copy of the installed PostgreSQL, which finds its files relative to its
+# programs.  Installing into it does not touch the system's.
 private_postgres()
 {
 	local prefix=$ZKLOCK_TMP/pg of=postgresql/$PG_MAJOR
@@ -324,7 +325,7 @@ stop_zookeeper()
 	local pid
 	pid=$(cat "$1/zookeeper.pid" 2>/dev/null) || return 0
 	kill "$pid" 2>/dev/null || return 0
-	# not kill -0: who inherited it may take a while to notice that it is dead
+	# not kill -0: until its parent reaps it, it would still seem to exist
 	while [[ -e /proc/$pid/exe ]]; do sleep 0.05; done
 }
 

@@ -1,5 +1,5 @@
 # perl dev/stall.pl TMP: stops the processes of a run, or one of them, for up to
-# 0.6 s, every two seconds or so: less than what a session is to outlast.
+# 0.6 s, every two seconds or so.  Sessions must outlast that.
 
 use strict;
 use warnings;
@@ -18,7 +18,7 @@ while (1)
 	my @pids = grep { $_ != $$ } processes($ARGV[0]);
 	@pids = $pids[ rand @pids ] if @pids && rand() < 0.5;
 
-	# what a test has stopped has to stay so
+	# a process that a test has stopped must stay stopped
 	@stopped = grep { content("/proc/$_/stat") =~ /.*\) [RSD]/ && kill 'STOP', $_ } @pids;
 	sleep 0.1 + rand 0.5;
 	kill 'CONT', @stopped;

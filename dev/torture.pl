@@ -1,4 +1,5 @@
-# For dev/torture, which checks the options: one run, its figures and picture.
+# Called by dev/torture, which checks the options: one run, its figures and
+# picture.
 #
 #   perl dev/torture.pl DIRECTORY OPTION...
 

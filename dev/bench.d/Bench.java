@@ -1,6 +1,6 @@
-// Curator's locks as a subject of dev/bench, behind the lines that ./runner
-// describes.  A client is a CuratorFramework with its usual settings, but for the
-// watch on the ensemble's configuration, and has a thread.
+// Curator's locks as a subject of dev/bench, with the commands that ./runner
+// describes.  A client is a CuratorFramework with default settings, except that
+// it does not watch the ensemble's configuration, and has a thread.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -29,7 +29,7 @@ public class Bench
 	private static String hosts;
 	private static int sessionTimeout;
 
-	// What one client does in its thread, told as text
+	// What one client does in its thread; returns text
 	private interface Scene
 	{
 		String run(Client client, int number, long start) throws Exception;
@@ -38,7 +38,7 @@ public class Bench
 	private static class Client
 	{
 		final CuratorFramework curator;
-		// one object for each path, as its users would keep it
+		// one object for each path, as an application would keep it
 		private final Map<String, InterProcessMutex> mutexes = new HashMap<>();
 		private final Map<String, InterProcessMultiLock> multiLocks = new HashMap<>();
 
@@ -106,9 +106,9 @@ public class Bench
 		System.exit(0);
 	}
 
-	// Until the JVM has compiled what counts, if we are told where: all scenes, where
-	// rounds are short, since it is rounds that it counts and not time.  Then we are
-	// warm with the first question, even where a round takes long.
+	// Runs all scenes on the hosts given, if any, until the JVM has compiled
+	// what is measured.  Rounds are short there, and the JVM counts rounds, not
+	// time.  So the first measurement is warm even where a round takes long.
 	private static void warmUp() throws Exception
 	{
 		String there = System.getenv("BENCH_WARM_HOSTS");
@@ -156,7 +156,7 @@ public class Bench
 
 	private static String version() throws Exception
 	{
-		// the jar itself does not say
+		// the jar's manifest does not say
 		Path jar = Path.of(InterProcessMutex.class.getProtectionDomain().getCodeSource().getLocation().toURI());
 		try (DirectoryStream<Path> jars = Files.newDirectoryStream(jar.getParent(), "curator-recipes-*.jar")) {
 			for (Path other : jars)
@@ -271,7 +271,7 @@ public class Bench
 		}));
 	}
 
-	// What ends in the time that counts is counted.
+	// Rounds that end within the measured time count.
 	private static String own(String path, int n, double seconds) throws Exception
 	{
 		long ns = (long) (seconds * SECOND);
@@ -292,7 +292,7 @@ public class Bench
 		return all + ":" + ns;
 	}
 
-	// What so many clients, from 1 on, say at the end of this, all begun at once
+	// The results of this many clients, from 1 on, that all begin at once
 	private static List<String> together(int n, Scene scene) throws Exception
 	{
 		haveClients(n);

@@ -3,7 +3,8 @@
 
 =head1 NAME
 
-Bench - what the scenes of dev/bench share: servers, runners, tables, goals
+Bench - what the scenes of dev/bench have in common: servers, runners, tables,
+goals
 
 =head1 SYNOPSIS
 
@@ -31,12 +32,13 @@ Bench - what the scenes of dev/bench share: servers, runners, tables, goals
 
 =head1 DESCRIPTION
 
-Servers and clusters start when they are asked for first, and end with the
-process.  A runner is one of the programs in F<dev/bench.d>: F<dev/bench.d/runner> says
-what they can be asked.  Paths are ZooKeeper's own, below F</zklock>.
+Servers and clusters start when they are first asked for, and end with the
+process.  A runner is one of the programs in F<dev/bench.d>;
+F<dev/bench.d/runner> describes their commands.  Paths are those of ZooKeeper,
+below F</zklock>.
 
-What is measured is interleaved: one repetition of all subjects, then the next,
-each time beginning with another one.  A ratio is made of the medians of two
+Measurements are interleaved: one repetition of all subjects, then the next,
+each time beginning with another subject.  A ratio is that of the medians of two
 subjects in the same repetition, and the median of these ratios counts: what
 disturbs the machine for a while then disturbs both.
 
@@ -64,31 +66,31 @@ use ZooKeeper;
 our @EXPORT = qw(median percentile ratio numbers pairs microseconds);
 
 our $SESSION_TIMEOUT = 10_000;    # ms, zklock's default
-our $DELAY = 5;                   # ms each way
+our $DELAY = 5;                   # ms in each direction
 our $WARMING = 90;                # seconds at most, until servers are warm
-our $WARM = 0.03;                 # of one processor, for their compilers then
+our $WARM = 0.03;                 # share of one processor that their JIT compilers use when they are warm
 
 my $programs = abs_path(dirname(__FILE__));
 
-# What each subject is: through PostgreSQL, or what dev/bench.d/runner is told
+# What each subject is: by PostgreSQL, or the arguments of dev/bench.d/runner
 our %SUBJECT = (
 	(map { $_ => { sql => 1 } } qw(zklock zklock-xact zklock-plpgsql advisory)),
 	(map { $_ => {} } qw(curator kazoo recipe floor-st floor-corked floor-mt)));
 
 # Bench->new(%opts):
-#   dir                    where ZooKeeper's files and what is compiled go
+#   dir                    for ZooKeeper's files and what is compiled
 #   rounds                 of a repetition of scene (a), default 200; the other
 #                          scenes in proportion
 #   repetitions            default 9; more of what is short, fewer of what is long
-#   warm                   how many rounds before anything counts, default 200; 0 for
-#                          a Java that is cold, too, clients and servers
+#   warm                   rounds before the measurement, default 200; 0 also leaves
+#                          the JVMs of clients and servers cold
 #   quick                  a third of the rounds, 2 repetitions
 #   fsync                  ZooKeeper's servers flush each transaction to the disk
 #   servers                [ 'one', 'ensemble' ]: only with these
-#   delay                  0: no places behind proxies
-#   subjects               [ ... ]: only these, of those that are there
-#   say                    what is told how far it is
-#   root                   directory with a usr, where newer libraries are
+#   delay                  0: nothing behind proxies
+#   subjects               [ ... ]: only these, if available
+#   say                    a function for progress messages
+#   root                   directory with the usr/ of newer libraries
 sub new
 {
 	my ($class, %opt) = @_;
@@ -114,7 +116,7 @@ sub quick { return $_[0]->{quick}; }
 sub warm { return $_[0]->{warm} || 5; }
 sub servers { return @{ $_[0]->{servers} }; }
 
-# n, as --rounds and --quick want it
+# n, scaled by --rounds and --quick
 sub rounds
 {
 	my ($self, $n) = @_;
@@ -132,11 +134,11 @@ sub zk
 	$which //= 'one';
 	return $self->{zk}{$which} if $self->{zk}{$which};
 
-	# the server as it is meant to run: with all of its compiler
+	# with both JIT compilers, as a server is meant to run
 	my @opt = (
 		config => { forceSync => $self->{fsync} ? 'yes' : 'no', tickTime => 2000 },
 		max_session_timeout => 3_600_000,
-		# empty directories stay, so that nobody has to make one again
+		# keep empty directories, so that nobody has to create one again
 		container_check => 3_600_000,
 		java_options => [ '-Xmx400m', '-XX:-UseSerialGC', '-XX:TieredStopAtLevel=4' ]);
 	my $zk = $self->{zk}{$which} = $which eq 'one' ? ZooKeeper->new(@opt, dir => "$self->{dir}/one")->start
@@ -146,9 +148,9 @@ sub zk
 	return $zk;
 }
 
-# A server that runs for a week is compiled; one that has just begun spends a third of
-# two processors on that, for a minute, and what is measured beside it is not the lock.
-# So it is kept busy until its compilers have nothing to do.
+# A server that has run for a week is compiled; one that has just started spends
+# a third of two processors on that for a minute, which would distort the
+# measurement.  So keep it busy until its compilers have nothing to do.
 sub _warm_up
 {
 	my ($self, $which) = @_;
@@ -176,7 +178,8 @@ sub _warm_up
 	return;
 }
 
-# CPU time of Java's compilers in these processes, those that have ended left out
+# CPU time of the JIT compiler threads in these processes, except threads that
+# have ended
 sub _compilers_seconds
 {
 	my (@pids) = @_;
@@ -190,8 +193,8 @@ sub _compilers_seconds
 	return $ticks / POSIX::sysconf(POSIX::_SC_CLK_TCK());
 }
 
-# The list of hosts of a place: 'one' or 'ensemble', or of proxies before them that
-# can let each frame travel for a while: 'one delayed', 'ensemble delayed'
+# The list of hosts of a place: 'one' or 'ensemble', or of proxies before them
+# that can delay each frame: 'one delayed', 'ensemble delayed'
 sub hosts
 {
 	my ($self, $where) = @_;
@@ -202,7 +205,7 @@ sub hosts
 	return join ',', map { "127.0.0.1:$_" } $self->{slow}{$which}->ask('ports');
 }
 
-# All places that the options want
+# All places that the options select
 sub places
 {
 	my ($self) = @_;
@@ -210,7 +213,8 @@ sub places
 	return (@servers, map { "$_ delayed" } $self->{delay} // 1 ? @servers : ());
 }
 
-# So many ms each way from now on; nothing where there are no proxies
+# The delay in each direction from now on, in ms; without proxies nothing
+# happens
 sub delay
 {
 	my ($self, $where, $ms) = @_;
@@ -220,7 +224,8 @@ sub delay
 	return;
 }
 
-# Between two subjects: what the first has sent and not waited for is done.
+# Between two subjects: wait until requests that the first did not wait for are
+# done.
 sub settle
 {
 	my ($self, $where) = @_;
@@ -245,7 +250,7 @@ sub round_trip
 	return median(@ns);
 }
 
-# A ZkProxy of its own before these servers, which counts; stop it at the end
+# A new ZkProxy before these servers, which counts; stop it at the end
 sub proxy
 {
 	my ($self, $zk, %opt) = @_;
@@ -259,8 +264,8 @@ sub zxid
 	return hex(($self->zk($which)->four_letter('srvr') =~ /^Zxid: 0x(\w+)$/m)[0]);
 }
 
-# A cluster with the extension, which knows of the one server; made when this
-# name is used first.  %conf goes to postgresql.conf; hosts => other ones
+# A cluster with the extension, using the single server; it is created when this
+# name is first used.  %conf goes to postgresql.conf; hosts => other servers
 sub cluster
 {
 	my ($self, $name, %conf) = @_;
@@ -278,7 +283,7 @@ sub cluster
 
 # -------------------------------------------------------------------- runners
 
-# Is it there?  Why not says missing.
+# Whether the subject is available; missing() says why not.
 sub has
 {
 	my ($self, $subject) = @_;
@@ -292,7 +297,7 @@ sub missing
 	return 'not asked for' if $self->{subjects} && !grep { $_ eq $subject } @{ $self->{subjects} };
 	return undef if $what->{sql};
 	return $self->{missing}{$subject} if exists $self->{missing}{$subject};
-	# it says so itself
+	# its runner says why
 	my $why;
 	if (!-x "$programs/runner") { $why = 'there is no dev/bench.d/runner'; }
 	elsif (!eval { $self->runner($subject, cold => 1)->quit; 1 }) { ($why) = $@ =~ /^(.*?)(?: at \S+ line \d+\.)?$/m; }
@@ -302,8 +307,8 @@ sub missing
 # runner($subject, %opts):
 #   hosts              a list, or an object with "hosts"; default: the one server
 #   session_timeout    ms
-#   cold               1: does not let Java warm up
-# of those that come through PostgreSQL:
+#   cold               1: Java does not warm up
+# for subjects that use PostgreSQL:
 #   settings           { 'zklock.commit_guard' => 'strict', ... }
 #   cluster            default: the one with the name "bench"
 sub runner
@@ -347,8 +352,8 @@ sub _pg
 	return $self->_compiled('pg', "-I$include", '-lpq', '-lpthread');
 }
 
-# The library that zklock itself is linked with, 'st' or 'mt': the floor is a
-# program on the same
+# The library that zklock itself is linked with, 'st' or 'mt': the floor uses
+# the same one
 sub client_library
 {
 	my ($self) = @_;
@@ -358,8 +363,8 @@ sub client_library
 	};
 }
 
-# Somebody else's node in the queue of a lock, as the clients of this subject know
-# it, until the client that this returns is closed.
+# Another client's node in the queue of a lock, in the form that the clients of
+# this subject know, until the client that this returns is closed.
 sub taken
 {
 	my ($self, $subject, $path, $which) = @_;
@@ -378,9 +383,9 @@ sub taken
 
 # ----------------------------------------------------------------- measuring
 
-# interleave(\@subjects, $repetitions, $code): what $code->($subject,
-# $repetition) returns for each, as { subject => [ [ values ], ... ] }.  The
-# first is repetition 0, to get warm, and does not count.
+# interleave(\@subjects, $repetitions, $code): returns what $code->($subject,
+# $repetition) returned for each, as { subject => [ [ values ], ... ] }.
+# Repetition 0 is for warming up and does not count.
 sub interleave
 {
 	my ($self, $subjects, $repetitions, $code) = @_;
@@ -398,7 +403,7 @@ sub interleave
 	return \%result;
 }
 
-# Each value is kept for --raw: what, and a list of repetitions of them
+# Keep each value for --raw: its description, and a list of its repetitions
 sub raw
 {
 	my ($self, $what, $repetitions) = @_;
@@ -411,7 +416,7 @@ sub raw
 	return;
 }
 
-# numbers('12', '13') as they are; pairs('1:2', '3:4') as [1, 2], [3, 4]
+# numbers('12', '13') are 12, 13; pairs('1:2', '3:4') are [1, 2], [3, 4]
 sub numbers { return map { $_ + 0 } @_; }
 sub pairs { return map { [ split /:/ ] } @_; }
 
@@ -431,8 +436,8 @@ sub percentile
 sub median { return percentile(50, @_); }
 
 # ratio($mine, $other), each [ [ values of repetition 1 ], ... ]: the median of
-# the ratios of medians, pair by pair, how far they range, and the middle half of
-# them; undef if there is no other
+# the ratios of medians, repetition by repetition, with their range and their
+# middle half; undef if there is no other
 sub ratio
 {
 	my ($mine, $other) = @_;
@@ -446,7 +451,8 @@ sub ratio
 # What the options of a run left out, or what else the reader must know
 sub note { my ($self, $text) = @_; push @{ $self->{notes} }, $text; return; }
 
-# A table for the report, with what it does not show; rows are lists of text
+# A table for the report, with notes on what it does not show; rows are lists of
+# text
 sub table
 {
 	my ($self, $title, $columns, $rows, %opt) = @_;
@@ -454,7 +460,7 @@ sub table
 	return $self->add_table($table);
 }
 
-# once, whoever calls it
+# the same table only once
 sub add_table
 {
 	my ($self, $table) = @_;
@@ -464,7 +470,7 @@ sub add_table
 }
 
 # goal($name, $value, $limit, %opts): at_least => 1 if more is better, unit =>
-# 'kB', note => text; a value that is undef was not measured
+# 'kB', note => text; a value of undef was not measured
 sub goal
 {
 	my ($self, $name, $value, $limit, %opt) = @_;
@@ -483,7 +489,7 @@ sub plot
 	return;
 }
 
-# End the runners that scenes have left for others
+# End the runners that scenes have kept for others
 sub end_runners
 {
 	my ($self) = @_;
@@ -514,7 +520,7 @@ use Time::HiRes qw(sleep time);
 
 use Child;
 
-our $START_TIMEOUT = 120;    # seconds: some compile themselves first
+our $START_TIMEOUT = 120;    # seconds: some have to be compiled first
 
 sub new
 {
@@ -529,7 +535,7 @@ sub new
 sub pid { return $_[0]->{pid}; }
 sub subject { return $_[0]->{subject}; }
 
-# The words after "ok"; anything else dies.
+# Returns the words after "ok"; dies on anything else.
 sub ask
 {
 	my ($self, $line, $timeout) = @_;
@@ -537,12 +543,12 @@ sub ask
 	return $self->answer($timeout);
 }
 
-# The two halves of it, so that something can be done meanwhile
+# ask in two halves, so that something can be done in between
 sub send
 {
 	my ($self, $line) = @_;
 	local $SIG{PIPE} = 'IGNORE';
-	syswrite $self->{to}, "$line\n";    # the answer tells that it is gone
+	syswrite $self->{to}, "$line\n";    # if it is gone, reading the answer will notice
 	$self->{asked} = $line;
 	return $self;
 }
@@ -561,7 +567,7 @@ sub _line
 	my ($self, $timeout, $asked) = @_;
 	my $deadline = time + $timeout;
 	my $select = IO::Select->new($self->{from});
-	# a long answer comes in many pieces
+	# a long answer arrives in many pieces
 	until ($self->{text} =~ /\n\z/)
 	{
 		my $left = $deadline - time;
@@ -604,7 +610,7 @@ sub kill9
 {
 	my ($self) = @_;
 	my $pid = delete $self->{pid} or return;
-	# with all that it has forked
+	# with all its children
 	kill 'KILL', -$pid, $pid;
 	waitpid $pid, 0;
 	Child::forget($pid);

@@ -1,9 +1,10 @@
-# kazoo's Lock as a subject of dev/bench, behind the lines that ./runner describes.
+# kazoo's Lock as a subject of dev/bench, with the commands that ./runner
+# describes.
 #
-# The client is as kazoo makes it, with its usual handler (threads).  Each client is
-# a process: what is measured of many is not how they share one interpreter.  The
-# first process has no session; it forks the clients, before any thread is there,
-# and tells them what to do.
+# The client has kazoo's defaults, including its handler (threads).  Each client
+# is a process, so that a measurement of many does not show how they share one
+# interpreter.  The first process has no session; it forks the clients before it
+# starts any thread, and tells them what to do.
 
 import ctypes
 import logging
@@ -40,7 +41,7 @@ class Client:
         self.kazoo.start(timeout=30)
         self.locks = {}
 
-    # one object for each path, as its users would keep it
+    # one object for each path, as an application would keep it
     def lock(self, path):
         if path not in self.locks:
             self.locks[path] = self.kazoo.Lock(path)
@@ -74,7 +75,7 @@ class Client:
                 raise Exception("nobody has it: " + path)
         return " ".join("%d" % t for t in times)
 
-    # it has nothing for many at once
+    # it has no call for several locks
     def many(self, path, k, rounds):
         locks = [self.lock("%s/%d" % (path, i + 1)) for i in range(int(k))]
         times = []
@@ -114,7 +115,7 @@ class Client:
             assert acquired and released
         return " ".join("%d:%d:%d:%d" % t for t in times)
 
-    # what ends in the time that counts is counted
+    # rounds that end within the measured time count
     def own(self, path, start, seconds):
         lock = self.lock(path)
         since = int(start) + SECOND
@@ -155,11 +156,12 @@ class Worker:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                # it ends with the first process, in the middle of a scene too
+                # it ends with the first process, even in the middle of a scene
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 if os.getppid() != first_process:
                     os._exit(0)
-                # the others shall hear when the first process closes their pipes
+                # the others must notice when the first process closes their
+                # pipes
                 for other in others:
                     other.to.close()
                     other.fro.close()
@@ -226,7 +228,7 @@ def have_clients(n):
     answers_of(new)
 
 
-# of all, so that none is taken for that of the next request
+# read all answers, so that none is taken for that of the next request
 def answers_of(asked):
     texts, errors = [], []
     for worker in asked:

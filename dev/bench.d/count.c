@@ -1,7 +1,7 @@
 /*
- * A relay before one ZooKeeper server that counts what passes: frames and bytes,
- * by what they are.  Fast enough not to be what is measured, and for thousands of
- * connections, which t/lib/ZkProxy.pm is not.
+ * A relay before one ZooKeeper server that counts frames and bytes by kind.
+ * Unlike t/lib/ZkProxy.pm, it is fast enough not to distort the measurement,
+ * and can handle thousands of connections.
  *
  *   count ADDRESS:PORT
  *
@@ -11,12 +11,12 @@
  *   clear       ok
  *   counts      ok KIND:SENT:BYTES:ANSWERS:BYTES ...
  *
- * KIND: create, delete, exists, getData, list, multi, sync, unwatch (a watch is
- * taken back), other; heartbeat (a ping, exists of "/", and a multi that begins
- * with a check); session (handshakes and goodbyes); event (watch events: answers
- * only).  Bytes are those of the frame with its length.
+ * KIND: create, delete, exists, getData, list, multi, sync, unwatch (a watch
+ * is removed), other; heartbeat (a ping, exists of "/", and a multi that
+ * begins with a check); session (handshakes and closes); event (watch events:
+ * answers only).  Bytes include the length of the frame.
  *
- * What arrives is passed on at once; of each frame only its head is looked at.
+ * Data is passed on at once; of each frame only the head is examined.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,7 +33,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define HEAD 24					/* bytes of a frame, its length not counted */
+#define HEAD 24					/* bytes of a frame, without its length */
 #define CHUNK 65536
 
 enum
@@ -64,12 +64,12 @@ typedef struct Way				/* one direction of a connection */
 	unsigned	head_has;
 	uint32_t	left;			/* bytes of the frame still to come */
 
-	char	   *out;			/* what the other end did not take yet */
+	char	   *out;			/* what the other end has not taken yet */
 	size_t		out_size;
 	size_t		out_has;
 
 	struct Connection *conn;
-	struct Way *other;			/* writes to what that one reads from */
+	struct Way *other;			/* writes to the socket that this one reads from */
 } Way;
 
 typedef struct Connection
@@ -79,7 +79,9 @@ typedef struct Connection
 	bool		closed;
 	struct Connection *next_closed;
 
-	/* kinds of the requests that have no answer yet; they come in this order */
+	/*
+	 * kinds of the requests without an answer yet; answers come in this order
+	 */
 	uint8_t    *asked;
 	size_t		asked_size;
 	size_t		asked_first;
@@ -90,7 +92,7 @@ static Count counts[N_KINDS];
 static int	poller;
 static int	port;
 static struct sockaddr_in target;
-static Connection *closed;		/* freed when nobody may look at them any more */
+static Connection *closed;		/* freed when nobody can refer to them any longer */
 
 static void *
 grown(void *p, size_t size)
@@ -162,7 +164,7 @@ remember(Connection *c, int kind)
 	c->asked[c->asked_end++] = kind;
 }
 
-/* A frame whose head has been read */
+/* The head of a frame has been read */
 static void
 count_frame(Way *w, uint32_t bytes)
 {
@@ -271,7 +273,7 @@ want(Way *w, uint32_t events, int how)
 	epoll_ctl(poller, how, w->from, &event);
 }
 
-/* pass on what is left of w; false if it cannot be */
+/* Pass on what is left of w; false on an error */
 static bool
 flush(Way *w)
 {
@@ -317,7 +319,7 @@ arrived(Way *w)
 	{
 		sent = send(w->other->from, buffer, n, MSG_NOSIGNAL);
 		if (sent < 0)
-			sent = 0;			/* what is wrong with it shows below */
+			sent = 0;			/* flush() will see the error */
 	}
 	if (sent == n)
 		return;
@@ -361,7 +363,7 @@ accept_one(int listener)
 	}
 }
 
-/* false: nobody asks any more */
+/* false: end of input */
 static bool
 command(void)
 {

@@ -110,7 +110,7 @@ split_path(const char *path, void (*each) (void *arg, const char *dir), void *ar
 
 /* ------------------------------------------------------------ what a client does */
 
-/* One object for each path, as its users would keep it */
+/* One object for each path, as an application would keep it */
 static Lock *
 lock_of(const char *path)
 {
@@ -126,7 +126,7 @@ lock_of(const char *path)
 	return kept[n_kept++].lock;
 }
 
-/* Times are printed when all has been done, and not in between. */
+/* Times are printed at the end, not in between. */
 static void
 print_times(int64_t *times, int n)
 {
@@ -159,7 +159,7 @@ do_free(const char *path, int rounds)
 	free(times);
 }
 
-/* In a session for this alone: the recipe's try leaves a watch behind. */
+/* In a session of its own, since the recipe's try leaves a watch behind. */
 static void
 do_try(const char *path, int rounds)
 {
@@ -184,7 +184,7 @@ do_try(const char *path, int rounds)
 	print_times(times, rounds);
 }
 
-/* One after another: there is nothing for many at once. */
+/* One after another: there is no call for several locks. */
 static void
 do_many(const char *path, int k, int rounds)
 {
@@ -217,7 +217,7 @@ do_first(const char *path, int rounds)
 {
 	int64_t    *times = allocate(rounds * sizeof *times);
 
-	lock_of(path);				/* makes the directory */
+	lock_of(path);				/* creates the directory */
 	for (int i = 0; i < rounds; i++)
 	{
 		int64_t		began = now();
@@ -256,7 +256,7 @@ do_hand(const char *path, int64_t start, int rounds)
 	free(times);
 }
 
-/* What ends in the time that counts is counted. */
+/* Rounds that end within the measured time count. */
 static void
 do_own(const char *path, int64_t start, double seconds)
 {
@@ -315,15 +315,15 @@ static void
 worker_main(void)
 {
 	char		line[4096];
-	FILE	   *in = fdopen(STDIN_FILENO, "r");	/* stdin has what the first process read */
+	FILE	   *in = fdopen(STDIN_FILENO, "r");	/* stdin has a buffer of the first process */
 
-	alarm(30);					/* nobody is there; ends it */
+	alarm(30);					/* ends the process if no server answers */
 	client = subject.open(hosts, session_timeout, true);
 	alarm(0);
 	printf("ok\n");
 	fflush(stdout);
 	can_fail = true;
-	setvbuf(in, NULL, _IONBF, 0);	/* poll sees all that was not read yet */
+	setvbuf(in, NULL, _IONBF, 0);	/* so that poll sees everything that was not read yet */
 	for (;;)
 	{
 		char	   *word[MAX_WORDS];
@@ -357,7 +357,7 @@ start_worker(Worker *w)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent)
 			_exit(1);
-		/* the others shall hear when the first process closes their pipes */
+		/* the others must notice when the first process closes their pipes */
 		for (int i = 0; i < n_workers; i++)
 		{
 			close(fileno(workers[i].to));
@@ -387,7 +387,10 @@ end_worker(Worker *w)
 	waitpid(w->pid, NULL, 0);
 }
 
-/* What it says behind "ok", to be freed; NULL, and it is told, if it says else */
+/*
+ * Returns what follows "ok", to be freed; on any other answer prints it and
+ * returns NULL
+ */
 static char *
 answer(Worker *w, bool told_already)
 {
@@ -407,7 +410,7 @@ answer(Worker *w, bool told_already)
 	return NULL;
 }
 
-/* Have so many, besides the one that does alone what one client does. */
+/* Have n clients, besides the one that runs the scenes for one client. */
 static bool
 have_clients(int n)
 {
@@ -435,7 +438,7 @@ have_clients(int n)
 	return ok;
 }
 
-/* All of them at once; what they say is printed, or added up */
+/* All of them at once; their answers are printed, or added up */
 static void
 together(char **word)
 {

@@ -1,13 +1,13 @@
 /*
- * A slow network before some servers: what arrives goes on so many ms later, in
- * each direction, however much is on its way.
+ * A slow network before some servers: data is passed on after a fixed delay,
+ * in each direction, however much is under way.
  *
  *   delay HOST:PORT[,HOST:PORT...]
  *
- * t/lib/ZkProxy.pm can do that too, and much more, and needs some hundred
- * microseconds for each frame, which the benchmark would then measure.
+ * t/lib/ZkProxy.pm can do that too, and much more, but takes some hundred
+ * microseconds for each frame, which would distort the benchmark.
  *
- * One line in, one line out, "ready" first; it ends with its input.
+ * One line in, one line out, "ready" first; it ends at end of input.
  *
  *   ports       ok PORT ...    of 127.0.0.1, in the order of the servers
  *   delay MS    ok             from now on; 0 at first
@@ -42,14 +42,14 @@ typedef struct Chunk
 	char		bytes[];
 } Chunk;
 
-/* what travels from one socket to another */
+/* data on its way from one socket to another */
 typedef struct Way
 {
 	int			from;
 	int			to;
 	Chunk	   *first;
 	Chunk	   *last;
-	bool		ended;			/* nothing more comes */
+	bool		ended;			/* end of input */
 } Way;
 
 typedef struct Link
@@ -167,7 +167,7 @@ forget_first(Way *way)
 	free(chunk);
 }
 
-/* false: it is over */
+/* false: the connection is closed */
 static bool
 write_due(Way *way, int64_t t)
 {
@@ -214,7 +214,7 @@ command(char *line)
 	fflush(stdout);
 }
 
-/* Wait for something to read, or until something is due. */
+/* Wait until something can be read or is due. */
 static void
 wait_and_read(void)
 {
@@ -234,7 +234,7 @@ wait_and_read(void)
 		{
 			Way		   *way = k ? &links[i].down : &links[i].up;
 
-			/* one that is full is tried again in a ms */
+			/* a socket whose buffer is full is tried again after a ms */
 			if (way->first)
 			{
 				int64_t		due = way->first->due > t ? way->first->due : t + 1000000;
@@ -301,7 +301,7 @@ main(int argc, char **argv)
 		{
 			Link	   *link = &links[i];
 
-			/* both, whatever becomes of the first */
+			/* write both, even if the first fails */
 			bool		up = write_due(&link->up, t);
 			bool		down = write_due(&link->down, t);
 

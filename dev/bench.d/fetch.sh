@@ -1,13 +1,13 @@
-# Sourced by dev/bench, behind dev/setup.sh: what dev/bench.d/runner needs and no
-# package can be installed for.
+# Sourced by dev/bench after dev/setup.sh: gets what dev/bench.d/runner needs
+# and cannot be installed from a package.
 #
-#   fetch_bench DIR    unpacks it there; DIR is then PEERS_ROOT
+#   fetch_bench DIR    unpacks it in DIR, which is then PEERS_ROOT
 #
-# libzookeeper-mt2 is not installed, since its -dev cannot be beside the one that
-# zklock is built with, and a machine should stay as it is.  ZooKeeper's lock for C
-# is in no package: its two files come out of the source that Debian's packages are
-# made from, as apt gets it and looks at its signatures.  What cannot be had is left
-# out, and this says so.
+# libzookeeper-mt2 is not installed: its -dev package conflicts with the one
+# that zklock is built with, and the machine should stay as it is.  ZooKeeper's
+# lock for C is in no package: its two files come from the source of Debian's
+# packages, which apt downloads and verifies.  What cannot be had is left out,
+# with a message.
 
 bench_recipe=zookeeper-recipes/zookeeper-recipes-lock/src/main/c
 
@@ -22,7 +22,7 @@ fetch_bench()
 	rm -rf "$dir/fetch"
 }
 
-# the version that the other library has
+# in the same version as the other library
 fetch_library()
 {
 	local dir=$1 version
@@ -45,7 +45,7 @@ fetch_recipe()
 	(
 		cd "$dir/fetch" || exit
 		"${apt[@]}" update && "${apt[@]}" source --download-only zookeeper || exit
-		# none of Debian's patches touches these two
+		# no Debian patch touches these two files
 		tar -xzf zookeeper_*.orig.tar.gz --strip-components=1 --wildcards \
 			"*/$bench_recipe/src/zoo_lock.c" "*/$bench_recipe/include/zoo_lock.h" || exit
 		mv $bench_recipe/*/zoo_lock.[ch] "$dir/usr/src/zookeeper-recipe/"

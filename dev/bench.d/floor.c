@@ -1,19 +1,19 @@
 /*
  * The floor, as a subject of dev/bench: the least that a lock of this kind can
- * cost on ZooKeeper's own client library.  A sequential node is created and the
- * directory listed, both sent at once; then the node is deleted.
+ * cost on ZooKeeper's own client library.  It creates a sequential node and
+ * lists the directory, sending both at once; then it deletes the node.
  *
  *   floor-mt, floor-st, floor-corked HOSTS SESSION_TIMEOUT_MS
  *
- * Three programs of the same text: with THREADED it is on libzookeeper_mt, whose
- * threads do the sending and receiving, else on libzookeeper_st, whose caller does
- * (as zklock does).  The library sends a request in two pieces, its length and the
- * rest; with CORKED the kernel is told to send what belongs together at once, which
- * spares the server some waking up.  There is no other contender, no other name to look for on a
- * lost connection, nothing to check and nothing to clean up: it is not a lock, and
- * does not wait for one.
+ * This is the source of three programs: with THREADED it uses libzookeeper_mt,
+ * whose threads do the sending and receiving, otherwise libzookeeper_st, whose
+ * caller does (like zklock).  The library sends a request in two pieces, its
+ * length and the rest; with CORKED the kernel sends related pieces at once,
+ * which spares the server some wakeups.  There is no other contender, no
+ * search for its own node after a lost connection, nothing to check and
+ * nothing to clean up: it is not a lock, and does not wait for one.
  *
- * ./runner says what it can be asked.
+ * ./runner describes the commands.
  */
 #ifdef CORKED
 #include <netinet/in.h>
@@ -28,17 +28,17 @@
 
 #include "crew.h"
 
-/* of the length that Curator's and zklock's have */
+/* as long as the names of Curator and zklock */
 #define NAME "_c_00000000-0000-4000-8000-000000000000-lock-"
 
 struct Client
 {
 	zhandle_t  *zh;
 	int			rc;				/* the first error since begin() */
-	int			pending;		/* answers that are not here yet */
-	char		node[1024];		/* what was created last */
-	int			children;		/* what was listed last */
-	int			sock;			/* libzookeeper_st's; -1: none */
+	int			pending;		/* answers that are missing */
+	char		node[1024];		/* the node that was created last */
+	int			children;		/* in the last list */
+	int			sock;			/* of libzookeeper_st; -1: none */
 #ifdef THREADED
 	sem_t		done;
 	sem_t		connected;
@@ -68,7 +68,7 @@ begin(Client *c, int answers)
 	__atomic_store_n(&c->pending, answers, __ATOMIC_RELEASE);
 }
 
-/* one of the answers is here */
+/* an answer has arrived */
 static void
 have(Client *c, int rc)
 {
@@ -98,7 +98,7 @@ await_session(Client *c)
 		;
 }
 
-/* the library's threads do it */
+/* the library's threads do the work */
 static void
 client_idle(Client *c, int fd)
 {
@@ -117,7 +117,7 @@ turn(Client *c, int other)
 	int			interest = 0,
 				events;
 
-	/* its errors come back in what is waited for, or pass */
+	/* its errors are reported by later calls, or are temporary */
 	(void) zookeeper_interest(c->zh, &fd[0].fd, &interest, &tv);
 	c->sock = fd[0].fd;
 	fd[0].events = (interest & ZOOKEEPER_READ ? POLLIN : 0) | (interest & ZOOKEEPER_WRITE ? POLLOUT : 0);
@@ -152,7 +152,7 @@ client_idle(Client *c, int fd)
 
 #endif
 
-/* What is sent from cork(c, 1) to cork(c, 0) leaves together. */
+/* What is sent between cork(c, 1) and cork(c, 0) leaves together. */
 static void
 cork(Client *c, int on)
 {
@@ -177,7 +177,7 @@ on_created(int rc, const char *name, const void *data)
 	have(c, rc);
 }
 
-/* a directory that is there already is well */
+/* the directory may exist */
 static void
 on_directory(int rc, const char *name, const void *data)
 {
@@ -231,7 +231,7 @@ client_open(const char *hosts, int session_timeout, bool wait)
 	c->zh = zookeeper_init(hosts, on_event, session_timeout, NULL, c, 0);
 	if (!c->zh)
 		fail("zookeeper_init failed");
-	/* what is asked before there is a session is sent as soon as there is one */
+	/* the library sends early requests as soon as there is a session */
 	if (wait)
 		await_session(c);
 	return c;

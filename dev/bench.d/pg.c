@@ -1,6 +1,6 @@
 /*
- * Locks that are taken by SQL, as a subject of dev/bench: through libpq, with
- * prepared statements, a thread for each client.
+ * Locks taken by SQL, as a subject of dev/bench: through libpq, with prepared
+ * statements, one thread for each client.
  *
  *   pg CONNINFO SUBJECT
  *
@@ -11,7 +11,7 @@
  *                   reads the clock itself
  *   advisory        pg_advisory_lock and pg_advisory_unlock
  *
- * dev/bench.d/runner says what it can be asked.  Paths come as ZooKeeper has them, and
+ * dev/bench.d/runner describes the commands.  Paths are those of ZooKeeper and
  * begin with zklock's root.
  */
 #include <inttypes.h>
@@ -35,8 +35,8 @@ typedef struct Subject
 	const char *acquire;
 	const char *release;		/* NULL: COMMIT */
 	const char *try;
-	const char *many;			/* takes all in a transaction */
-	bool		loop;			/* the functions below do it */
+	const char *many;			/* takes several in one transaction */
+	bool		loop;			/* by the functions below */
 } Subject;
 
 static const Subject subjects[] = {
@@ -52,7 +52,7 @@ static const Subject subjects[] = {
 	"FROM unnest($1::text[]) p) l", false}
 };
 
-/* what "zklock-plpgsql" calls; ns, as all programs here tell them */
+/* called by "zklock-plpgsql"; in ns, like all times here */
 static const char *const functions =
 	"CREATE FUNCTION pg_temp.ns(timestamptz) RETURNS bigint LANGUAGE sql AS\n"
 	"	$$ SELECT (extract(epoch FROM $1) * 1000000000)::bigint $$;\n"
@@ -109,8 +109,8 @@ typedef struct Client
 	char		path[1060];
 	int			rounds;
 	Hold	   *holds;
-	char	   *text;			/* instead of holds: the function's own */
-	int64_t		since;			/* "own": the time that counts */
+	char	   *text;			/* instead of holds: the function's result */
+	int64_t		since;			/* for "own": the measured time */
 	int64_t		until;
 	int64_t		count;
 } Client;
@@ -164,7 +164,10 @@ failed(Client *c, const char *what)
 	return false;
 }
 
-/* a prepared statement, or "BEGIN" and the like; what it must answer, or NULL */
+/*
+ * Executes a prepared statement, or "BEGIN" and the like.  expected: its
+ * result, or NULL
+ */
 static bool
 run(Client *c, const char *statement, const char *value, const char *expected)
 {
@@ -223,7 +226,7 @@ connect_client(Client *c)
 	return false;
 }
 
-/* A client that has a session of ZooKeeper's */
+/* A client with a ZooKeeper session */
 static bool
 connect_and_warm(Client *c)
 {
@@ -237,7 +240,7 @@ connect_and_warm(Client *c)
 	return false;
 }
 
-/* have so many, and no more; 0 for all that one client does */
+/* Have exactly n clients; 0 is enough for the scenes with one client */
 static bool
 have_clients(int n)
 {
@@ -255,7 +258,7 @@ have_clients(int n)
 	return true;
 }
 
-/* The answer, once the threads have ended; false if one of them failed */
+/* Prints "ok", or the error of the first thread that failed */
 static bool
 all_well(int n)
 {
@@ -290,7 +293,10 @@ in_threads(int n, void *(*code) (void *))
 
 /* -------------------------------------------------------------- the scenes */
 
-/* a function of the above on the client's path; its answer, to be freed, or NULL */
+/*
+ * Calls a function above on the client's path; returns its result, to be
+ * freed, or NULL
+ */
 static char *
 call(Client *c, const char *function, const char *more)
 {
@@ -431,7 +437,7 @@ own_thread(void *arg)
 	pthread_barrier_wait(&barrier);
 	if (subject->loop)
 	{
-		/* the function knows another clock only */
+		/* the function uses another clock */
 		int64_t		other = now_of(CLOCK_REALTIME) - now();
 		char		more[100];
 		char	   *count;
@@ -481,7 +487,7 @@ do_own(const char *path, int n, double seconds)
 		printf(" %" PRId64 ":%" PRId64 "\n", count, (int64_t) (seconds * SECOND));
 }
 
-/* What one client measured, if nothing went wrong; frees it */
+/* Prints what one client measured, unless something went wrong; frees it */
 static void
 print_times(int64_t *ns, int rounds)
 {
@@ -494,7 +500,7 @@ print_times(int64_t *ns, int rounds)
 	free(ns);
 }
 
-/* "try" and "many": what one of clients[0] costs, so many times */
+/* "try" and "many": what a call of clients[0] costs, this many times */
 static void
 do_one(bool (*once) (Client *c, const char *value), const char *value, int rounds)
 {
@@ -538,7 +544,7 @@ do_many(const char *path, int k, int rounds)
 	free(paths);
 }
 
-/* The backend is there already: what counts is its first call. */
+/* The backend exists already: its first call is measured. */
 static void
 do_first(const char *path, int rounds)
 {
@@ -608,7 +614,7 @@ answer(char *line)
 		return;
 	}
 
-	/* what one client does */
+	/* the scenes with one client */
 	if (n_clients == 0 && !have_clients(1))
 		return;
 	if (sscanf(line, "free %*s %d", &rounds) == 1)

@@ -1,23 +1,23 @@
 /*
- * The lock for C that ZooKeeper's own source has among its recipes, as a subject of
+ * The lock for C among the recipes in ZooKeeper's source, as a subject of
  * dev/bench.  No package has it: ./fetch.sh gets its source, zoo_lock.c.
  *
  *   recipe HOSTS SESSION_TIMEOUT_MS
  *
- * What must be known of it (3.8):
+ * Notes on it (3.8):
  *
- * - zkr_lock_lock does not wait.  It enters the queue, and a callback tells when it
- *   is our turn, perhaps before it returns.
- * - It looks whether there is the directory, lists it (has this session a node
- *   already?), creates, and lists again.
- * - A predecessor that goes between the list and the watch is taken for an error:
- *   it deletes its node, and begins again at the end of the queue.  After the
- *   fourth such it gives up, and says nothing but that it is released.  What is
- *   done here about that is what a user would have to do: ask again.
- * - There is no try; with zkr_lock_isowner and zkr_lock_unlock behind it,
- *   zkr_lock_lock is one.
+ * - zkr_lock_lock does not wait.  It enters the queue, and a callback is called
+ *   when it is our turn, perhaps before it returns.
+ * - It checks that the directory exists, lists it (does this session have a
+ *   node already?), creates its node, and lists again.
+ * - If the predecessor vanishes between the list and the watch, it takes that
+ *   for an error, deletes its node, and starts again at the end of the queue.
+ *   After the fourth time it gives up, and only reports that it has released.
+ *   The code here then does what a user would have to do: ask again.
+ * - There is no try; zkr_lock_lock followed by zkr_lock_isowner and
+ *   zkr_lock_unlock can serve as one.
  *
- * ./runner says what it can be asked.
+ * ./runner describes the commands.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -40,7 +40,7 @@ struct Lock
 	Client	   *client;
 	zkr_lock_mutex_t mutex;
 	char	   *path;
-	sem_t		told;			/* our turn, or it has left the queue */
+	sem_t		told;			/* it is our turn, or it has left the queue */
 	bool		ours;
 };
 
@@ -62,7 +62,7 @@ client_open(const char *hosts, int session_timeout, bool wait)
 	c->zh = zookeeper_init(hosts, on_event, session_timeout, NULL, c, 0);
 	if (!c->zh)
 		fail("zookeeper_init failed");
-	/* its prefix is the session's id */
+	/* always wait: the prefix of its nodes is the session id */
 	(void) wait;
 	while (sem_wait(&c->connected) != 0)
 		;
@@ -120,7 +120,7 @@ lock_new(Client *c, const char *path, bool make)
 	return lock;
 }
 
-/* after its client was closed */
+/* may be called after its client was closed */
 static void
 lock_forget(Lock *lock)
 {
@@ -144,7 +144,7 @@ in_queue(Lock *lock)
 {
 	bool		yes;
 
-	/* locked as long as somebody is at it */
+	/* held while another thread works on the lock */
 	pthread_mutex_lock(&lock->mutex.pmutex);
 	yes = lock->mutex.id != NULL;
 	pthread_mutex_unlock(&lock->mutex.pmutex);
@@ -155,7 +155,7 @@ static void
 lock_acquire(Lock *lock)
 {
 	while (sem_trywait(&lock->told) == 0)
-		;						/* of the release before */
+		;						/* discard signals from the last release */
 	__atomic_store_n(&lock->ours, false, __ATOMIC_RELEASE);
 	enter_queue(lock);
 	while (!__atomic_load_n(&lock->ours, __ATOMIC_ACQUIRE))

@@ -1,7 +1,7 @@
 /*
- * To be preloaded (LD_PRELOAD): the time of day stands still.  PostgreSQL hands
- * its statistics in when a second is over, so that two runs of the same statements
- * would not be the same number of instructions.
+ * For LD_PRELOAD: stops the time of day.  PostgreSQL reports its statistics
+ * about once a second, so that two runs of the same statements would otherwise
+ * not take the same number of instructions.
  */
 #include <stddef.h>
 #include <sys/time.h>

@@ -5,10 +5,10 @@
  *
  *	  exit_test hosts ca_file n
  *
- * Each of n children opens a session, asks for something, and exits some
- * moment later, with a session that is closed in a hurry or not at all.  As
- * exit() takes OpenSSL down, a thread that used it then would crash, and with
- * a backend all of PostgreSQL.
+ * Each of n children opens a session, sends a request, and exits a moment
+ * later, with its session closed in a hurry or not at all.  exit() shuts
+ * OpenSSL down: a thread still using it would crash, and a crash of a backend
+ * restarts all of PostgreSQL.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * faults.h
- *	  What memory_test.c lets fail in our own files, and only there.
+ *	  The calls that memory_test.c makes fail, in our own files only.
  *
- * The compiler includes it first (-include): the calls below then go through
+ * The compiler includes this first (-include): the calls below then go through
  * memory_test.c, which counts them.  The client library's own calls do not.
  *
  *-------------------------------------------------------------------------
@@ -22,8 +22,8 @@
 #include <zookeeper/zookeeper.h>
 
 /*
- * Is this call the one that fails?  "memory" is what the system gives,
- * "library" what the client library takes, "send" what the network does.
+ * Is this call the one that fails?  "memory" is a system allocation, "library"
+ * a call of the client library, "send" a system call of the network.
  */
 typedef enum FaultKind
 {
@@ -36,7 +36,7 @@ typedef enum FaultKind
 
 extern int	fault_now(FaultKind kind);
 
-/* The kernel gives less than what is asked for, as most are set up to do */
+/* The kernel gives less than requested, as most are configured to do */
 extern int	meagre_setsockopt(int sock, int level, int name, const void *value, socklen_t len);
 
 #ifndef NO_FAULTS
@@ -62,7 +62,7 @@ extern int	meagre_setsockopt(int sock, int level, int name, const void *value, s
 #define setsockopt(s, level, name, value, len) \
 	meagre_setsockopt(s, level, name, value, len)
 
-/* these say so when memory for a request is out */
+/* these report that memory for a request has run out */
 #define REFUSED(call)		(fault_now(FAULT_LIBRARY) ? ZSYSTEMERROR : (call))
 
 #define zoo_acreate(...)	REFUSED(zoo_acreate(__VA_ARGS__))

@@ -2,12 +2,13 @@
  *
  * fork_test.c
  *	  A process that forks while it has a session, as Python's multiprocessing
- *	  does in a function of PL/Python: the child has the socket, too.
+ *	  does in a PL/Python function: the child inherits the socket.
  *
  *	  fork_test hosts
  *
- * Says "forked", loses its connection, and is told that by a line.  When the
- * connection is there again, says how many ms of CPU it used in a second.
+ * Prints "forked", then loses its connection; a line on stdin says that this
+ * has happened.  When it has reconnected, prints how many ms of CPU time it
+ * used in a second.
  *
  *-------------------------------------------------------------------------
  */
@@ -70,7 +71,7 @@ main(int argc, char **argv)
 		return 2;
 	puts("forked");
 	fflush(stdout);
-	getchar();					/* not waiting: what happens is the keeper's */
+	getchar();					/* not a wait of ours: only the keeper works meanwhile */
 	if (wait_for_connection(session, 2))
 	{
 		before = cpu_ms();

@@ -5,8 +5,8 @@
  *
  *		frame_test [SEED]
  *
- * What frame.c lets pass is read here as the client library reads it: that
- * may neither go beyond the answer's end nor come to one of its assertions.
+ * What frame.c accepts is read here the way the client library reads it: that
+ * must neither go beyond the end of the answer nor fail one of its assertions.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,7 +17,7 @@
 #define MAX_OPS		6
 #define MAX_FRAME	1024
 
-/* What is created is asked for by this, and gets a number */
+/* The requested name of a created node, which gets a number appended */
 #define ASKED		"/zklock/a/_c_0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1-lock-"
 #define CREATED		ASKED "0000000017"
 
@@ -92,7 +92,7 @@ put_stat(void)
 		put(i);
 }
 
-/* As ZooKeeper says that all was done, or that one was refused */
+/* ZooKeeper's answer that all was done, or that one operation was refused */
 static void
 put_multi(const ZkRequest *r, int refused)
 {
@@ -122,8 +122,8 @@ put_multi(const ZkRequest *r, int refused)
 }
 
 /*
- * As the library does it, which believes all: false where it would read what
- * is not there, or assert
+ * Reads a multi's answer as the library does, which trusts it: false where it
+ * would read beyond the end, or fail an assertion
  */
 static bool
 library_survives(const unsigned char *bytes, int size, const ZkRequest *r)
@@ -138,7 +138,7 @@ library_survives(const unsigned char *bytes, int size, const ZkRequest *r)
 	if (!TAKE())
 		return false;
 	if (n != 0)
-		return true;			/* it looks no further */
+		return true;			/* it reads no further */
 	for (;;)
 	{
 		int32_t		type;
@@ -149,7 +149,7 @@ library_survives(const unsigned char *bytes, int size, const ZkRequest *r)
 		if (at >= size)
 			return false;
 		if (bytes[at++] != 0)
-			return TAKE() && entries == r->nops;	/* or some stay unanswered */
+			return TAKE() && entries == r->nops;	/* otherwise some stay unanswered */
 		if (!TAKE() || entries == r->nops)
 			return false;
 		if (type == -1)
@@ -171,8 +171,8 @@ library_survives(const unsigned char *bytes, int size, const ZkRequest *r)
 }
 
 /*
- * Of an answer to one request: false where it would use what it has not read,
- * or give us a name that is none
+ * The same for an answer to one request: false where the library would use
+ * uninitialized data, or return an impossible name
  */
 static bool
 library_can_read(const unsigned char *bytes, int size, const ZkRequest *r)
@@ -214,7 +214,7 @@ library_can_read(const unsigned char *bytes, int size, const ZkRequest *r)
 #undef TAKE_STRING
 }
 
-/* in memory that ends where the answer does */
+/* The answer is in memory that ends exactly where it does */
 static bool
 passes(const ZkRequest *r, bool *survives)
 {
@@ -250,28 +250,28 @@ damage(void)
 		case 1:
 			frame[at] ^= 1 << below(8);
 			break;
-		case 2:					/* cut */
+		case 2:					/* truncated */
 			end = at;
 			break;
-		case 3:					/* longer */
+		case 3:					/* extended */
 			for (n = 1 + below(20); n > 0; n--)
 				frame[end++] = (unsigned char) (below(2) == 0 ? 0 : below(256));
 			break;
-		case 4:					/* something is missing */
+		case 4:					/* something removed */
 			n = 1 + below(20);
 			if (at + n > end)
 				n = end - at;
 			memmove(frame + at, frame + at + n, end - at - n);
 			end -= n;
 			break;
-		case 5:					/* something is there twice */
+		case 5:					/* something repeated */
 			n = 1 + below(20);
 			if (at + n > end)
 				n = end - at;
 			memmove(frame + at + n, frame + at, end - at);
 			end += n;
 			break;
-		case 6:					/* a number is a lie */
+		case 6:					/* a number changed */
 			if (at + 4 > end)
 				break;
 			n = end;
@@ -300,7 +300,7 @@ static const struct
 {
 	int			op;
 	const char *name;
-	int			shortest;		/* of the body, as it is put here */
+	int			shortest;		/* of the body, as constructed here */
 }			kinds[] =
 {
 	{ZOO_EXISTS_OP, "exists", STAT_BYTES},
@@ -358,7 +358,10 @@ put_one(int op)
 	put_length();
 }
 
-/* ZooKeeper's is accepted, with more after it, too; and nothing that is shorter */
+/*
+ * ZooKeeper's own answer is accepted, also with more after it; no shorter one
+ * is
+ */
 static void
 test_length(int op, const char *name, int shortest)
 {
@@ -403,11 +406,11 @@ test_damaged_answers(void)
 			safe &= survives;
 		}
 	}
-	ok(safe, "of damaged answers nothing passes that the library cannot read");
-	printf("# %ld of the damaged were let pass\n", npassed);
+	ok(safe, "no damaged answer passes that the library cannot read");
+	printf("# %ld damaged answers passed\n", npassed);
 }
 
-/* The number in the place of what was put there */
+/* Overwrites what was put there with this number */
 static void
 set(int at, int32_t number)
 {
@@ -445,7 +448,7 @@ test_names(void)
 		put_length();
 		good &= passes(&r, &survives) == expected;
 	}
-	ok(good, "what was created has the name that was asked for, and a number");
+	ok(good, "a created node has the requested name and a number");
 }
 
 static void
@@ -468,10 +471,10 @@ test_numbers(void)
 		set(BODY_AT, n);
 		good &= passes(&data, &survives) == (n >= -1 && n <= 5);
 	}
-	ok(good, "counts and lengths that cannot be are refused");
+	ok(good, "impossible counts and lengths are refused");
 }
 
-/* Of a long one the head alone is there */
+/* Of a long answer only the head is present */
 static void
 test_long(void)
 {
@@ -514,7 +517,7 @@ test_long(void)
 		good &= check_long_answer(frame, cases[i].length, end - 1, &r) !=
 			(cases[i].op == ZOO_GETCHILDREN_OP || cases[i].op == ZOO_GETDATA_OP ? FRAME_READ : FRAME_WAIT);
 	}
-	ok(good, "a long one is judged by its head, once that is there");
+	ok(good, "a long answer is judged by its head, once that is there");
 }
 
 static void
@@ -561,21 +564,21 @@ main(int argc, char **argv)
 			safe &= survives;
 		}
 	}
-	ok(accepted, "what ZooKeeper says is accepted");
-	ok(safe, "what the library would not survive is not");
-	printf("# %ld of the damaged were let pass\n", npassed);
+	ok(accepted, "ZooKeeper's answers are accepted");
+	ok(safe, "answers that the library would not survive are not");
+	printf("# %ld damaged answers passed\n", npassed);
 
-	/* a whole refusal: nothing but the header */
+	/* a correct refusal: only the header */
 	end = 4;
 	put(77);
 	put(0);
 	put(78);
 	put(ZSESSIONMOVED);
 	put_length();
-	ok(passes(&r, &survives), "an error for all of it");
+	ok(passes(&r, &survives), "an error for the whole multi");
 	put_header(-1, true, -1);
 	put_length();
-	ok(!passes(&r, &survives), "but nothing after it");
+	ok(!passes(&r, &survives), "but not with anything after it");
 
 	/* the library would take it for success */
 	r.nops = 2;
@@ -601,7 +604,7 @@ main(int argc, char **argv)
 	put_header(-1, true, -1);
 	put_length();
 	vague |= passes(&r, &survives);
-	ok(!vague, "no refusal without a reason, nor in part");
+	ok(!vague, "no refusal without a reason, and no partial one");
 	test_answers();
 	printf("1..%d\n", ntests);
 	return nfailed != 0;

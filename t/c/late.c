@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * late.c
- *	  Another extension that does something at COMMIT, for t/025_commit_guard.pl:
- *	  SQL, in a callback of its own.
+ *	  Another extension that executes SQL at COMMIT, in a callback of its
+ *	  own, for t/025_commit_guard.pl.
  *
  *-------------------------------------------------------------------------
  */

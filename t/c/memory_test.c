@@ -10,33 +10,33 @@
  *		run DIR BIG PATIENCE_MS ENDING BOUND_MS KIND AT COUNT CROWD
  *
  * DIR is a directory that nobody else uses, BIG one with many children.
- * PATIENCE_MS is how long the walk waits for anything; an owner with less than
- * a second gives up at the first wait that was in vain, as a cancelled
- * statement does.  ENDING says what is done before zks_close: "tidy" gives all
- * back and waits until it is gone, "hasty" begins what it will not see the end
- * of and gives all back, "rude" gives nothing back, "held" does so while the
- * answer to a read of a group is held back.
- * CROWD: 1 with the steps that take many requests, 2 with a thousand nodes, too;
- * else 0.  RECEIVE_BUFFER is the most
- * that the kernel gives a socket, as net.core.rmem_max says it.
- * From the ATth call of KIND (memory, library, send, none) COUNT fail.
+ * PATIENCE_MS is how long the walk waits for anything; with less than a second
+ * it gives up at the first wait that times out, as a cancelled statement does.
+ * ENDING says what is done before zks_close: "tidy" gives everything back and
+ * waits until it is gone, "hasty" begins requests that it will not see the end
+ * of and gives everything back, "rude" gives nothing back, "held" is "rude"
+ * while the answer to a read of a group is held back.
+ * CROWD: 1 includes the steps with many requests, 2 also those with a thousand
+ * nodes; else 0.  RECEIVE_BUFFER limits the socket buffers, as
+ * net.core.rmem_max does.
+ * COUNT calls of KIND (memory, library, send, none) fail, from the ATth on.
  *
- * The walk talks on stdout, a line each:
+ * The walk prints requests and results, one per line:
  *
- *		do create|delete|set PATH	somebody else does that; "ok" on stdin
+ *		do create|delete|set PATH	another client is to do that; "ok" on stdin
  *									says that it is done
- *		do hold OP					its next answer is held back
- *		do wait OP					until that has happened
- *		do steal DIR				and now somebody deletes what is in there,
- *									and the answer goes on its way
- *		do forbid|allow DIR			what is in there can only be looked at
- *		session 0xID				a session that there was
- *		quiet 0xID					it has no node now: "ok" when looked at
- *		bad TEXT					what should not be
+ *		do hold OP					hold back the next answer to OP
+ *		do wait OP					wait until that has happened
+ *		do steal DIR				another client deletes what is in there, then
+ *									the held answer is released
+ *		do forbid|allow DIR			make what is in there read-only, or writable
+ *		session 0xID				the id of a session that existed
+ *		quiet 0xID					it has no nodes now: "ok" when that was checked
+ *		bad TEXT					a failure
  *		done STEPS CALLS MS			steps finished, calls of KIND, and the time
  *
- * After each walk no thread, descriptor or (with the leak sanitizer) memory is
- * left.  What else there is to find is for sanitizers and valgrind.
+ * After each walk no thread, descriptor or (with the leak sanitizer) memory
+ * may be left.  Sanitizers and valgrind find the rest.
  *
  *-------------------------------------------------------------------------
  */
@@ -65,19 +65,21 @@
 #include "zk/internal.h"
 
 #define NCROWD		40
-#define GROUPS		NCROWD		/* the first node of those that are made together */
-#define SHARES		(GROUPS + 20)	/* and of those that become shared */
+#define GROUPS		NCROWD		/* the first of the nodes that are made together */
+#define SHARES		(GROUPS + 20)	/* the first of those that become shared */
 #define NNODES		(SHARES + 30)
 #define NREQUESTS	60
 #define NWATCHES	24
 
-/* Longer than the second that a suspended session may take to be given up */
+/* Longer than a suspended session may take until it is given up */
 #define SETTLE_MS	8000
 
-/* A thousand answers, some bytes at a time, on a busy machine */
+/* For a thousand answers that arrive in small pieces, on a busy machine */
 #define LONGEST_MS	60000
 
-/* What zookeeper_close waits for a silent server, the linger, and a margin */
+/*
+ * How long zookeeper_close waits for a silent server, the linger, and a margin
+ */
 #define END_MS		9000
 
 /*-------------------------------------------------------------------------
@@ -85,7 +87,7 @@
  *-------------------------------------------------------------------------
  */
 
-/* atomic, since a keeper that was left behind reads them without a mutex */
+/* atomic, since a keeper that was left behind reads it without a mutex */
 static atomic_int fault_kind;
 static atomic_long fault_at,
 			fault_count,
@@ -103,8 +105,8 @@ fault_now(FaultKind kind)
 }
 
 /*
- * The library's: each second fault takes half of what there is, then fails.
- * Such a connection is dead.
+ * The library's own send(): for every other fault position half of the data is
+ * sent before it fails.  The connection is then dead.
  */
 ssize_t
 send(int sock, const void *bytes, size_t len, int flags)
@@ -134,8 +136,8 @@ meagre_setsockopt(int sock, int level, int name, const void *value, socklen_t le
 }
 
 /*
- * The library counts its requests from the time of the first one on.  So one
- * can have it come to where 2^31 is, as it does in 2038 at the latest.
+ * The library numbers its requests starting from the current time.  So a test
+ * can make it reach 2^31, as it will in 2038 at the latest.
  */
 static time_t time_for_library;
 
@@ -156,7 +158,7 @@ time(time_t *t)
  *-------------------------------------------------------------------------
  */
 
-/* What the leak sanitizer exports, if it is there */
+/* Exported by the leak sanitizer, if present */
 extern int	__lsan_do_recoverable_leak_check(void) __attribute__((weak));
 
 static const char *hosts;
@@ -169,12 +171,12 @@ static ZkWatch *watches[NWATCHES];
 static char dir[256];
 static char big[256];
 static int	patience_ms;
-static bool stop;				/* go to the end */
+static bool stop;				/* skip the remaining steps */
 static int	steps;
 static int	nwalks;
 static int64_t last_id;
 static uint64_t last_ticket;
-static bool in_vain;			/* some wait was */
+static bool in_vain;			/* a wait has timed out */
 
 static void
 say(const char *format,...)
@@ -211,11 +213,11 @@ state(void)
 	}
 	if (info.state == ZKS_OVER && info.error == 0)
 		say("bad over without an error");
-	/* where all is lost that there was, the walk is as good as over */
+	/* once everything was lost, the walk is as good as over */
 	return info.losses > 0 ? ZKS_OVER : info.state;
 }
 
-/* Wait for something; false if it did not come, and perhaps never will */
+/* Wait for something; false if it did not happen in time */
 #define WAIT_FOR(condition) \
 	do { \
 		int64_t		until_ = zks_now() + patience_ms * ZKS_MS; \
@@ -307,7 +309,7 @@ create(int i, const char *below, ZkpMode mode, bool parents)
 	create_as(i, below, mode, ZKP_CURATOR, parents);
 }
 
-/* n of them in one transaction, from the ith on */
+/* n of them in one transaction, from index i on */
 static void
 create_group(int i, int n, const char *const *below, ZkpMode mode, bool parents)
 {
@@ -339,7 +341,7 @@ discard(int i)
 	last_ticket = ticket;
 }
 
-/* one that comes before is a reader now, or will be */
+/* Tickets increase: nodes with an earlier one are, or will be, readers */
 static uint64_t
 share(int i)
 {
@@ -411,7 +413,7 @@ all_gone(void)
  *-------------------------------------------------------------------------
  */
 
-/* made with its directories; and one that joins it */
+/* A node whose directories are created, and a second one that joins it */
 static void
 step_create(void)
 {
@@ -420,7 +422,7 @@ step_create(void)
 	WAIT_FOR(settled(0) && settled(1));
 }
 
-/* no directory; a directory that cannot be; one that nobody else will use */
+/* No directory; an impossible directory; one that nobody else will use */
 static void
 step_absent(void)
 {
@@ -437,7 +439,7 @@ step_absent(void)
 	discard(9);
 }
 
-/* The node that is ours, and was, must be in a list asked for in between */
+/* A list requested while the node is ours throughout must contain it */
 static void
 step_list(void)
 {
@@ -474,8 +476,8 @@ step_list(void)
 }
 
 /*
- * Two on one node, one on nothing, one dropped before its answer; and the only
- * ones on their paths, which have to be taken away
+ * Two watches on one node, one on a missing node, one dropped before its
+ * answer; and the only ones on their paths, which have to be removed
  */
 static void
 step_watch(void)
@@ -517,7 +519,7 @@ step_watch(void)
 	unwatch(9);
 }
 
-/* somebody else changes and deletes what we watch */
+/* Another client changes and deletes a node that we watch */
 static void
 step_event(void)
 {
@@ -546,7 +548,7 @@ step_event(void)
 	unwatch(6);
 }
 
-/* somebody else deletes what is ours */
+/* Another client deletes our node */
 static void
 step_stolen(void)
 {
@@ -565,7 +567,7 @@ check(ZkNode *const *which, int n)
 	int			asked = n;
 	ZkRequest  *r = zkn_check(session, which, &asked);
 
-	/* fewer are only asked for when memory is out */
+	/* fewer are requested only when out of memory */
 	if (r != NULL && asked != n && atomic_load(&fault_kind) != FAULT_MEMORY)
 		say("bad check of %d: only %d are asked for", n, asked);
 	if (asked == 0 && r != NULL)
@@ -574,8 +576,9 @@ check(ZkNode *const *which, int n)
 }
 
 /*
- * All there; as many as can be asked for; one that is not there; and one that
- * nobody waits for.  What is not in doubt must be so.
+ * Checks of nodes that all exist; of as many as can be requested; with one
+ * missing node; and one that is dropped.  An answer that is not doubtful must
+ * be right.
  */
 static void
 step_check(void)
@@ -594,7 +597,7 @@ step_check(void)
 		all[i] = nodes[i % 2 == 0 ? 0 : 7];
 	requests[4] = check(all, 2);
 	requests[5] = check(all, 2);
-	/* each path is an allocation, and each of them a walk */
+	/* each path is an allocation, and the test walks through each of them */
 	requests[6] = check(all, atomic_load(&fault_kind) == FAULT_MEMORY ? 10 : ZKN_CHECK_MAX);
 	forget(5);
 	WAIT_FOR(answered(4) && answered(6));
@@ -628,7 +631,7 @@ step_check(void)
 	discard(8);
 }
 
-/* given up in each state: asked for, there, watched, to be deleted */
+/* Discarded in each state: requested, present, watched, being deleted */
 static void
 step_discard(void)
 {
@@ -647,8 +650,8 @@ step_discard(void)
 }
 
 /*
- * Made together: none, if one cannot be; all, and then in one transaction;
- * twice in one directory; given up at once, and some of them.
+ * Created together: none, if one cannot be; all, in one transaction; two in
+ * one directory; all discarded at once, and some of them.
  */
 static void
 step_group(void)
@@ -723,7 +726,8 @@ step_group(void)
 }
 
 /*
- * The one that is read of a group is gone when it is read: each is looked for.
+ * The node of a group that is read to verify it has vanished by then: each of
+ * them is looked for.
  */
 static void
 step_robbed(void)
@@ -748,7 +752,7 @@ step_robbed(void)
 	WAIT_FOR(all_gone());
 }
 
-/* Is this in the list, under one name, and under which? */
+/* The node must be in the list exactly once, under its old or its new name */
 static void
 is_once(ZkRequest *list, const char *old, const char *name)
 {
@@ -765,9 +769,9 @@ is_once(ZkRequest *list, const char *old, const char *name)
 }
 
 /*
- * The holder becomes a reader, by what the node says and by its name, and
- * goes on with it; gives it up or deletes it before and after that is
- * answered; it had been watched, or was gone; and a check comes in between.
+ * The holder becomes a reader, by its data or by its name, and continues as
+ * one; is discarded or deleted before and after the answer; was watched, or
+ * had vanished; and a check comes in between.
  */
 static void
 step_share(void)
@@ -783,7 +787,7 @@ step_share(void)
 	ZkAnswer	answer;
 	ZkWatchInfo watch;
 
-	/* node 0 stays: heartbeats ask for it */
+	/* leave out node 0: heartbeats ask for it */
 	for (int f = 0; f < 2; f++)
 		for (int i = 0; i < NKINDS; i++)
 			create_as(form[f] + i, "/p/q", ZKP_EXCLUSIVE, styles[f == 0 ? 0 : 1 + nwalks % 2], false);
@@ -833,7 +837,7 @@ step_share(void)
 	WAIT_FOR(node(form[0] + SHARE_DELETE).state != ZKN_PRESENT &&
 			 node(form[1] + SHARE_DELETE).state != ZKN_PRESENT);
 
-	/* without a doubt it was there all the time */
+	/* unless the answer is doubtful, it was there all the time */
 	if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
 		answer.rc != ZOK && !zks_is_doubtful(answer.rc))
 		say("bad share: check says %d, %d is missing", answer.rc, answer.missing);
@@ -883,7 +887,7 @@ step_share(void)
 		if (requests[NCROWD + f] == NULL ||
 			!zks_answered(session, requests[NCROWD + f], &answer) || zks_is_doubtful(answer.rc))
 			continue;
-		/* the new one says in whose place it stands */
+		/* the new node says whose place it took */
 		if (answer.rc != ZOK || !answer.says_shared || answer.czxid != node(form[f]).czxid)
 			say("bad share: read %d, %d, another transaction", answer.rc, (int) answer.says_shared);
 	}
@@ -902,7 +906,7 @@ step_share(void)
 	WAIT_FOR(all_gone());
 }
 
-/* more than one flight, and than the socket surely takes */
+/* More than one batch, and certainly more than the socket buffers take */
 static void
 step_crowd(void)
 {
@@ -930,8 +934,8 @@ step_crowd(void)
 }
 
 /*
- * As many as go into one transaction: many, and those whose directories have
- * long names.  The whole answer is in the kernel's buffer before it is read.
+ * As many as fit into one transaction: with short names, and with long names
+ * of directories.  The kernel's buffer must hold the whole answer.
  */
 static void
 step_masses(void)
@@ -949,7 +953,9 @@ step_masses(void)
 		int64_t		start;
 		ZkNodeInfo	info;
 
-		/* a thousand, if their names are short; those are there already */
+		/*
+		 * a thousand, if the names are short; those directories exist already
+		 */
 		snprintf(path, sizeof(path), "%s/%01000d", dir, 0);
 		for (int i = 0; i < ZKN_CHECK_MAX; i++)
 		{
@@ -995,7 +1001,7 @@ step_masses(void)
 	}
 }
 
-/* ZooKeeper refuses: until it does not any more, all that is begun goes on */
+/* ZooKeeper refuses: whatever was begun continues once it no longer does */
 static void
 step_forbidden(void)
 {
@@ -1043,7 +1049,7 @@ step_forbidden(void)
  *-------------------------------------------------------------------------
  */
 
-/* What an owner begins that will not see the end of it */
+/* Requests whose end the owner will not see */
 static void
 begin_something(void)
 {
@@ -1063,7 +1069,7 @@ begin_something(void)
 static void
 give_all_back(void)
 {
-	/* what a step left open, when it was in vain */
+	/* what a step left open after a timeout */
 	for (int i = 0; i < NREQUESTS; i++)
 		forget(i);
 	for (int i = 0; i < NWATCHES; i++)
@@ -1072,7 +1078,7 @@ give_all_back(void)
 		discard(i);
 }
 
-/* Nothing hangs on the session any more that would grow with its life */
+/* Nothing that would grow with the session's life is left in it */
 static bool
 empty(void)
 {
@@ -1093,7 +1099,7 @@ describe_rest(void)
 				nwatches = 0;
 
 	zks_enter(session);
-	/* what a ZkNode looks like is node.c's own business */
+	/* the layout of ZkNode is private to node.c */
 	nnodes = session->nodes != NULL;
 	for (ZkRequest *r = session->requests; r != NULL; r = r->next)
 		nrequests++;
@@ -1104,7 +1110,7 @@ describe_rest(void)
 	zks_leave(session);
 }
 
-/* Answers so far: as long as there come more, the rest may come, too */
+/* Answers so far: while more arrive, the rest may still come */
 static uint64_t
 count_replies(void)
 {
@@ -1135,7 +1141,7 @@ tidy_up(void)
 	}
 	if (!empty())
 	{
-		/* what it has forfeited waits for a server that may never come back */
+		/* forfeited nodes wait for a server that may never come back */
 		zks_info(session, &info);
 		if (!info.forfeited || info.state != ZKS_SUSPENDED)
 			describe_rest();
@@ -1187,7 +1193,7 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 	if (ms > bound_ms + 1500)
 		say("bad close took %lld ms of %d", (long long) ms, bound_ms);
 
-	/* the keeper may have been left behind: it must end by itself */
+	/* a keeper that was left behind must end by itself */
 	for (start = zks_now();
 		 count_entries("/proc/self/task") > threads &&
 		 zks_now() - start < END_MS * ZKS_MS;)
@@ -1199,8 +1205,8 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 }
 
 /*
- * The thread sanitizer begins one of its own with the first.  One that has
- * been joined is still seen for a moment, so look for a while, once.
+ * The thread sanitizer starts a thread of its own with the first one.  A
+ * joined thread stays visible for a moment, so count for a while, once.
  */
 static void *
 do_nothing(void *argument)

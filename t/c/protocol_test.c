@@ -83,7 +83,10 @@ watched(const Looked *l, int i)
 	return i < l->view.nwatch ? l->queue[l->watch[i]].name : "";
 }
 
-/* a list, who we are, how many must go before us, and the first two watched */
+/*
+ * A list, our own name, how many must leave before it is our turn, and the
+ * first two watched
+ */
 static void
 looks(const char *what, char *const *names, const char *self, ZkpMode mode,
 	  int need, const char *nearest, const char *second)
@@ -190,9 +193,9 @@ test_names(void)
 	zkp_write_data(data, &(ZkpData) {.granted = true,.identity = "host a\n"});
 	says(data, true, false, 0, "host a\n");
 	zkp_read_data(data, (int) strlen(data), &said);
-	ok(said.granted && strcmp(data, "zklock\ngranted\nhost a\n") == 0, "and that a place is its own");
+	ok(said.granted && strcmp(data, "zklock\ngranted\nhost a\n") == 0, "and that its place is granted");
 	zkp_read_data("zklock\nhost a\ngranted\n", 22, &said);
-	ok(!said.granted, "which is not for whose it is to say");
+	ok(!said.granted, "the identity cannot claim that");
 
 	parses("lock-0000000012", ZKP_EXCLUSIVE, 12);	/* Menagerie */
 	parses("_c_0f5dd2a68e264f8e9e0c3a4be1f6a4d1-lock-0000000001", ZKP_EXCLUSIVE, 1);	/* go-zk */
@@ -204,7 +207,7 @@ test_names(void)
 	parses("x-72057645343932416-0000000006", ZKP_EXCLUSIVE, 6);	/* and in Java */
 	parses("x--72057645343932416-0000000006", ZKP_EXCLUSIVE, 6);
 
-	/* %010d of a negative number has nine digits or ten */
+	/* %010d of a negative number has nine or ten digits */
 	parses("lock--2147483648", ZKP_EXCLUSIVE, INT32_MIN);
 	parses("lock--000000001", ZKP_EXCLUSIVE, -1);
 	parses("0f5d__lock__-000000017", ZKP_EXCLUSIVE, -17);
@@ -265,17 +268,17 @@ test_queue(void)
 		Looked		l;
 
 		queue_of(plain, ZKP_EXCLUSIVE, &l);
-		ok(look(&l, plain[1], NULL, ZKP_EXCLUSIVE, 0)->next, "behind one holder, its going is enough");
+		ok(look(&l, plain[1], NULL, ZKP_EXCLUSIVE, 0)->next, "behind a single holder, its deletion is enough");
 		ok(!look(&l, plain[0], NULL, ZKP_EXCLUSIVE, 0)->next, "a holder is not next");
 		ok(!look(&l, "_c_x-lock-0000000001", NULL, ZKP_EXCLUSIVE, 0)->self_seen, "a list without us says so");
-		ok(!look(&l, plain[1], NULL, ZKP_SHARED, 0)->may_soften, "another client's node does not turn shared by its data");
+		ok(!look(&l, plain[1], NULL, ZKP_SHARED, 0)->may_soften, "another client's node does not become shared by its data");
 		queue_of(mixed, ZKP_EXCLUSIVE, &l);
 		ok(!look(&l, mixed[0], NULL, ZKP_EXCLUSIVE, 0)->next, "one behind several is not next");
 		queue_of(writer, ZKP_EXCLUSIVE, &l);
 		ok(!look(&l, writer[1], NULL, ZKP_EXCLUSIVE, 0)->next, "a Curator writer may leave a reader behind");
-		ok(look(&l, writer[1], NULL, ZKP_SHARED, 0)->next, "which a reader need not mind");
+		ok(look(&l, writer[1], NULL, ZKP_SHARED, 0)->next, "which does not matter to a reader");
 		queue_of(kazoo, ZKP_EXCLUSIVE, &l);
-		ok(!look(&l, kazoo[1], NULL, ZKP_EXCLUSIVE, 0)->next, "nor does one with kazoo's name go for certain");
+		ok(!look(&l, kazoo[1], NULL, ZKP_EXCLUSIVE, 0)->next, "and so may a writer with kazoo's name");
 		queue_of(ours, ZKP_SHARED, &l);
 		ok(look(&l, ours[1], NULL, ZKP_SHARED, 0)->may_soften && l.view.may_be_soft, "the data of a node with our name may say that it is shared");
 		queue_of(behind, ZKP_SHARED, &l);
@@ -296,13 +299,13 @@ test_upgrade(void)
 	ok(look(&l, readers[2], readers[0], ZKP_EXCLUSIVE, 0)->need == 1 && !l.view.stuck &&
 	   strcmp(watched(&l, 0), readers[1]) == 0, "an own reader is no obstacle, another is");
 	queue_of(waiter, ZKP_EXCLUSIVE, &l);
-	ok(look(&l, waiter[2], waiter[0], ZKP_EXCLUSIVE, 0)->stuck, "a writer between the own two waits for ever");
-	ok(!look(&l, waiter[2], NULL, ZKP_EXCLUSIVE, 0)->stuck, "without an own reader he does not");
+	ok(look(&l, waiter[2], waiter[0], ZKP_EXCLUSIVE, 0)->stuck, "a writer between our two nodes waits forever");
+	ok(!look(&l, waiter[2], NULL, ZKP_EXCLUSIVE, 0)->stuck, "but not if we are no reader");
 	queue_of(turned, ZKP_EXCLUSIVE, &l);
 	ok(look(&l, turned[2], turned[1], ZKP_EXCLUSIVE, 0)->need == 1 && !l.view.stuck,
 	   "one before the own reader has turned shared: it will go");
 	queue_of(later, ZKP_EXCLUSIVE, &l);
-	ok(look(&l, later[1], later[0], ZKP_EXCLUSIVE, 0)->need == 0, "who comes later does not matter");
+	ok(look(&l, later[1], later[0], ZKP_EXCLUSIVE, 0)->need == 0, "a later contender does not matter");
 }
 
 #define SEM(permits, n) "_c_" UUID "-semaphore-" #permits "-" #n
@@ -327,7 +330,7 @@ test_semaphore(void)
 	   l.view.nwatch == 1 && strcmp(watched(&l, 0), three[0]) == 0, "one behind it for its word");
 	ok(look(&l, three[2], NULL, ZKP_SEMAPHORE, 2)->tell && look(&l, three[1], NULL, ZKP_SEMAPHORE, 2)->tell &&
 	   !look(&l, three[0], NULL, ZKP_SEMAPHORE, 3)->tell, "which each gives who holds before others");
-	ok(look(&l, NULL, NULL, ZKP_SEMAPHORE, 3)->need == 1, "one who comes now has three before him");
+	ok(look(&l, NULL, NULL, ZKP_SEMAPHORE, 3)->need == 1, "a newcomer has three before it");
 	queue_of(three, ZKP_EXCLUSIVE, &l);
 	ok(l.n == 1, "and a semaphore not in the lock's");
 
@@ -345,10 +348,10 @@ test_semaphore(void)
 	queue_of(tie, ZKP_SEMAPHORE, &l);
 	ok(look(&l, tie[2], NULL, ZKP_SEMAPHORE, 2)->need == 2 && l.view.nwatch == 2 && l.view.ahead == 0,
 	   "of two with one number, one must not wait for the other's word");
-	ok(look(&l, tie[4], NULL, ZKP_SEMAPHORE, 2)->ahead == 2, "whoever comes later waits for the later one's word");
+	ok(look(&l, tie[4], NULL, ZKP_SEMAPHORE, 2)->ahead == 2, "a later waiter waits for the later one's word");
 }
 
-/* Who holds, as zk_lock_queue shows it: "+" for each who does */
+/* Who holds the lock, as zk_lock_queue shows it: "+" for each holder */
 static void
 holds(const char *expected, const ZkpContender *queue, int n, const char *what)
 {
@@ -398,7 +401,7 @@ test_granted(void)
 	holds("..", queue, n, "two writers do not");
 }
 
-/* Who of two holds up whom, as it was said before anybody counted */
+/* Whether one blocks the other, by comparing the pair only */
 static bool
 holds_up(const ZkpContender *other, const ZkpContender *self)
 {
@@ -449,11 +452,11 @@ test_wrap(void)
 	ok(look(&l, names[2], NULL, ZKP_EXCLUSIVE, 0)->need == 2 && strcmp(watched(&l, 0), names[1]) == 0,
 	   "and the last is last, with the same number");
 	ok(look(&l, names[1], NULL, ZKP_EXCLUSIVE, 0)->need == 1 && !l.view.next,
-	   "numbers promise nothing of who comes in between");
+	   "numbers do not tell who may still come in between");
 }
 
 /*-------------------------------------------------------------------------
- * At random, against slow and obvious models
+ * Random tests, against slow and obvious models
  *
  *		protocol_test [SEED]
  *-------------------------------------------------------------------------
@@ -463,7 +466,7 @@ test_wrap(void)
 
 static uint32_t seed = 2463534242u;
 
-/* The same numbers everywhere */
+/* The same sequence on every platform */
 static int
 below(int n)
 {
@@ -474,8 +477,8 @@ below(int n)
 }
 
 /*
- * Failures at random tell the first of each kind, since one cause has
- * thousands of effects.
+ * Of failures in random tests only the first of each kind is reported, since
+ * one cause has thousands of effects.
  */
 static bool
 once(bool *told, bool passed, const char *what, const ZkpContender *queue, int n, int self)
@@ -492,7 +495,7 @@ once(bool *told, bool passed, const char *what, const ZkpContender *queue, int n
 
 #define FORMS	10
 
-/* A contender of any client, or somebody's child */
+/* A contender of any client, or a node that is none */
 static void
 random_name(char *name, size_t size, bool near_end)
 {
@@ -517,8 +520,8 @@ random_name(char *name, size_t size, bool near_end)
 }
 
 /*
- * Is a before b?  Of two that cannot be told apart each has to take the other
- * for the first.
+ * Is a before b?  If their order cannot be told, each has to assume that the
+ * other is first.
  */
 static bool
 is_before(const ZkpContender *a, const ZkpContender *b)
@@ -526,7 +529,7 @@ is_before(const ZkpContender *a, const ZkpContender *b)
 	return a->czxid != 0 ? a->czxid < b->czxid : a->seq <= b->seq;
 }
 
-/* How many does self wait for, if those that are not standing are gone? */
+/* How many does self wait for, counting only those that are standing? */
 static int
 need_of(const ZkpContender *queue, int n, const bool *standing, int self, int own,
 		const ZkpWant *want, int *blockers)
@@ -580,7 +583,10 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 	need = need_of(queue, n, all, self, own, want, blockers);
 	nblockers = want->mode != ZKP_SEMAPHORE ? need : need == 0 ? 0 : need + want->permits - 1;
 
-	/* all before say the same, and nobody behind has to be taken for one of them */
+	/*
+	 * all ahead have the same permits, and none behind can be mistaken for one
+	 * of them
+	 */
 	for (int b = 0; b < nblockers; b++)
 		chain &= queue[blockers[b]].permits == want->permits && (self < 0 || blockers[b] < self);
 	chain &= need > 0;
@@ -590,7 +596,7 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 #define IS(i, what, condition) \
 	good &= once(&told[i], (condition), what, queue, n, self)
 
-	IS(0, "who must go", view.need == need);
+	IS(0, "how many must leave", view.need == need);
 	IS(1, "self is seen", view.self_seen == (self >= 0));
 	IS(2, "how many are watched", view.watch == watch &&
 	   view.nwatch == (need == 0 ? 0 : chain ? need > 1 : want->mode == ZKP_SEMAPHORE ? want->permits :
@@ -607,10 +613,13 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 
 		for (int b = 0; b < nblockers; b++)
 			is_blocker |= blockers[b] == watch[i];
-		IS(3, "a watched one stands in the way", is_blocker && !some[watch[i]]);
+		IS(3, "a watched one blocks", is_blocker && !some[watch[i]]);
 		some[watch[i]] = true;
 
-		/* the nearest first; of a semaphore the waiters, then the youngest */
+		/*
+		 * the nearest first; for a semaphore the waiters first, then the
+		 * youngest
+		 */
 		if (i > 0 && (want->mode != ZKP_SEMAPHORE ||
 					  (watch[i] >= queue[watch[i]].permits) == (watch[i - 1] >= queue[watch[i - 1]].permits)))
 			IS(4, "the nearest first", watch[i] < watch[i - 1]);
@@ -618,9 +627,9 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 			IS(5, "the waiters first", watch[i] < queue[watch[i]].permits);
 	}
 
-	/* as long as they stand we cannot hold, whoever else goes */
+	/* while the watched ones stand we cannot hold, whoever else leaves */
 	if (view.nwatch > 0 && !chain)
-		IS(6, "the watched are enough",
+		IS(6, "the watched ones suffice",
 		   need_of(queue, n, some, self, own, want, NULL) > 0);
 	if (view.ahead > 0)
 	{
@@ -643,12 +652,12 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 	IS(9, "nobody is told too late", view.next || need != 1 || zkp_needs_czxids(queue, n) ||
 	   view.first || (want->mode == ZKP_EXCLUSIVE && strstr(queue[watch[0]].name, "__") != NULL));
 
-	/* one turned reader would be no obstacle */
+	/* if that one became a reader, nothing would be in the way */
 	IS(10, "who may become shared", view.may_soften ==
 	   (want->mode == ZKP_SHARED && need == 1 && strncmp(queue[watch[0]].name, "_c_", 3) == 0 &&
 		strstr(queue[watch[0]].name, "-lock-") != NULL));
 
-	IS(12, "and who may be already", view.may_be_soft == (view.may_soften && watch[0] == 0));
+	IS(12, "and who may be shared already", view.may_be_soft == (view.may_soften && watch[0] == 0));
 
 	if (own >= 0)
 	{
@@ -656,10 +665,10 @@ look_at_random(const ZkpContender *queue, int n, int self, int own, const ZkpWan
 
 		for (int b = 0; b < nblockers; b++)
 			stuck |= blockers[b] > own && queue[blockers[b]].mode == ZKP_EXCLUSIVE;
-		IS(11, "who waits for us and is before us", view.stuck == stuck);
+		IS(11, "whether one before us waits for us", view.stuck == stuck);
 	}
 	else
-		IS(11, "who waits for us and is before us", !view.stuck);
+		IS(11, "whether one before us waits for us", !view.stuck);
 #undef IS
 	return good;
 }
@@ -725,7 +734,7 @@ test_random_queues(void)
 			looked++;
 		}
 	}
-	ok(good, "random queues, seen by each who stands there: as the model says");
+	ok(good, "random queues, seen by each contender: as the model says");
 	printf("# %d looks\n", looked);
 }
 
@@ -767,11 +776,11 @@ test_random_grants(void)
 			ngranted += granted[i];
 		}
 	}
-	ok(good, "who holds is what comes of comparing each with each");
+	ok(good, "the holders are those that comparing all pairs gives");
 	printf("# %d hold\n", ngranted);
 }
 
-/* What a server may say in its worst moments; not so long as to be noticed */
+/* The worst that a server may send; it must not take noticeable time */
 static void
 test_many_of_one_number(void)
 {
@@ -787,26 +796,27 @@ test_many_of_one_number(void)
 		zkp_granted(queue, MANY, granted);
 		ngranted += granted[0];
 	}
-	ok(clock() - begin < CLOCKS_PER_SEC, "%d of one number are seen through in a moment", MANY);
-	ok(ngranted == 2, "and all of one session hold, but for places");
+	ok(clock() - begin < CLOCKS_PER_SEC, "%d contenders with one number take no noticeable time", MANY);
+	ok(ngranted == 2, "and all those of one session hold, except of a semaphore");
 	free(queue);
 	free(granted);
 }
 
 /*
- * A course of events: who joins, leaves, turns reader; who is granted what, by
- * a list or by an event alone.  Never may two hold that exclude each other.
+ * A series of events: contenders join, leave, become readers; they are granted
+ * the lock by a list or by an event alone.  Two that conflict must never hold
+ * together.
  */
 typedef struct Actor
 {
 	char		name[ZKP_NAME_LEN];
 	ZkpWant		want;
 	bool		holds;
-	bool		says_shared;	/* its data */
+	bool		says_shared;	/* in its data */
 	int64_t		czxid;
-	char		own[ZKP_NAME_LEN];	/* the shared node above which it asks for more */
+	char		own[ZKP_NAME_LEN];	/* its session's shared node, which it upgrades */
 	bool		stuck;
-	/* what its last look has shown */
+	/* the result of its last look */
 	bool		next;
 	bool		may_soften;
 	bool		first;
@@ -819,7 +829,7 @@ static Actor actors[CROWD];
 static int	nactors;
 static int64_t zxid;
 static int64_t number;
-static int	permits;			/* of all, or 0 */
+static int	permits;			/* of all contenders, or 0: various */
 static long ngrants,
 			nbare,
 			nsoft,
@@ -828,7 +838,7 @@ static long ngrants,
 			nstuck,
 			ntold;
 
-/* ZooKeeper's counter sticks where it ends */
+/* ZooKeeper's counter stops at its maximum */
 static void
 join(ZkpMode mode, ZkpStyle style)
 {
@@ -848,7 +858,7 @@ join(ZkpMode mode, ZkpStyle style)
 	a->czxid = ++zxid;
 }
 
-/* Do these two exclude each other? */
+/* Whether these two conflict */
 static bool
 conflict(const Actor *a, const Actor *b)
 {
@@ -947,7 +957,7 @@ have_a_look(int self)
 	return true;
 }
 
-/* Those who watched this name are told that it is gone, or has changed */
+/* Those who watch this name are told that it is gone, or has changed */
 static bool
 tell(const char *name, bool gone)
 {
@@ -976,7 +986,7 @@ tell(const char *name, bool gone)
 	return good;
 }
 
-/* Who watches the directory is told that somebody has come or gone */
+/* Those who watch the directory are told that somebody has come or gone */
 static bool
 tell_of_change(void)
 {
@@ -997,7 +1007,7 @@ come(ZkpMode mode, ZkpStyle style)
 	return have_a_look(nactors - 1) && tell_of_change();
 }
 
-/* with what its session asks for above it */
+/* together with an upgrade of the same session */
 static bool
 leave(int i)
 {
@@ -1017,7 +1027,7 @@ leave(int i)
 	return tell(name, true) && tell_of_change() && good;
 }
 
-/* A reader asks for the exclusive lock, too */
+/* A reader upgrades */
 static bool
 ask_for_more(int i)
 {
@@ -1033,7 +1043,7 @@ ask_for_more(int i)
 	return have_a_look(nactors - 1);
 }
 
-/* Who would wait for ever gives up */
+/* A contender that would wait forever gives up */
 static bool
 give_up(void)
 {
@@ -1050,7 +1060,7 @@ give_up(void)
 	return good;
 }
 
-/* who holds exclusively becomes a reader */
+/* an exclusive holder downgrades */
 static bool
 turn(int i)
 {
@@ -1068,7 +1078,7 @@ turn(int i)
 		a->says_shared = true;
 		return tell(old, false);
 	}
-	/* the new node's data says which it took the place of */
+	/* the data of the new node names the one that it replaces */
 	strcpy(a->name, name);
 	return tell(old, true);
 }
@@ -1110,7 +1120,7 @@ test_course(void)
 			good &= give_up();
 		}
 
-		/* let all who hold go, one after the other: everybody's turn comes */
+		/* release all holders, one after the other: everybody gets a turn */
 		while (nactors > 0 && good && alive)
 		{
 			int			holder = -1;
@@ -1121,13 +1131,13 @@ test_course(void)
 			alive = holder >= 0;
 			if (!alive)
 				for (int i = 0; i < nactors; i++)
-					printf("# waits for ever: %s\n", actors[i].name);
+					printf("# waits forever: %s\n", actors[i].name);
 			else
 				good &= leave(holder) && give_up();
 		}
 	}
-	ok(good, "a long course of events: never two who exclude each other");
-	ok(alive, "and everybody's turn comes, by what is watched alone");
+	ok(good, "a long series of events: conflicting locks are never held together");
+	ok(alive, "and everybody gets a turn by the watches alone");
 	printf("# %ld grants, %ld by an event alone, %ld turned reader, %ld found it in the data, "
 		   "%ld above their own, %ld could not, %ld were told of a place\n",
 		   ngrants, nbare, nturned, nsoft, nabove, nstuck, ntold);
@@ -1137,11 +1147,11 @@ test_course(void)
 }
 
 /*
- * The waiters of a semaphore, each at a server of its own, which may lag behind
- * as far as ZooKeeper lets it: what it has seen is the beginning of the history,
- * its own create in it.  They do what acquire.c does: list, read whom to watch,
- * react to what fires.  When all servers know all, and nothing is under way,
- * those must hold who are in front, and no others.
+ * The waiters of a semaphore, each at a server of its own, which may lag
+ * behind as far as ZooKeeper allows: it has seen an initial part of the
+ * history that includes the waiter's own create.  They do what acquire.c does:
+ * list, read whom to watch, react to what fires.  When all servers are up to
+ * date and nothing is under way, exactly those in front must hold.
  */
 typedef enum Doing
 {
@@ -1155,18 +1165,18 @@ typedef struct Waiter
 {
 	char		name[ZKP_NAME_LEN];
 	int32_t		permits;
-	int			made;			/* when, in the history; or NEVER, of these: */
+	int			made;			/* these three: when, in the history; or NEVER */
 	int			gone;
 	int			told;
-	bool		tells;			/* the write is on its way */
+	bool		tells;			/* the write is under way */
 	Doing		doing;
-	int			seen;			/* so much of the history */
+	int			seen;			/* how much of the history */
 	bool		by_changes;
-	bool		armed;			/* its watch on the directory */
+	bool		armed;			/* its watch on the directory is set */
 	bool		next;
 	int			ahead;
 	int			nwatch;
-	int			nread;			/* so many of these are armed */
+	int			nread;			/* how many of these are set */
 	int			watched[ALL_WAITERS];
 } Waiter;
 
@@ -1190,7 +1200,7 @@ list_again(Waiter *w, bool by_changes)
 	w->armed = false;
 }
 
-/* False: but it may not */
+/* Returns false if that is one too many */
 static bool
 holds_now(Waiter *w)
 {
@@ -1248,7 +1258,7 @@ does_list(Waiter *w)
 	return true;
 }
 
-/* One that it watches is gone */
+/* A node that it watches is gone */
 static bool
 misses(Waiter *w)
 {
@@ -1272,7 +1282,7 @@ does_read(Waiter *w)
 	return true;
 }
 
-/* Its server hears of one thing more */
+/* Its server learns of the next event */
 static bool
 hears(Waiter *w)
 {
@@ -1343,7 +1353,7 @@ in_front_hold(void)
 			before += waiters[j].doing != GONE;
 		if (w->doing != GONE && (w->doing == HOLDS) != (before < w->permits))
 		{
-			printf("# %s waits for ever, with %d before it, %sfor changes\n", w->name, before,
+			printf("# %s waits forever, with %d before it, %sfor changes\n", w->name, before,
 				   w->by_changes ? "" : "not ");
 			return false;
 		}
@@ -1391,7 +1401,7 @@ test_servers_that_lag(void)
 		nwaiters = now = 0;
 		while (left > 0 && good && alive)
 		{
-			/* a crowd at once, and some who go meanwhile */
+			/* a crowd arrives at once, and some leave meanwhile */
 			for (int step = below(200); step > 0 && good; step--)
 			{
 				int			what = below(20);
@@ -1412,14 +1422,12 @@ test_servers_that_lag(void)
 			rounds++;
 		}
 	}
-	ok(good, "a semaphore, seen at servers that lag behind: never too many");
-	ok(alive, "and whenever all is quiet those in front hold");
+	ok(good, "a semaphore on servers that lag behind: never too many holders");
+	ok(alive, "and whenever nothing is under way, those in front hold");
 	printf("# quiet %ld times, %ld lists\n", rounds, nlisted);
 }
 
-/*
- * Names near those that are valid, in memory that ends where they do.
- */
+/* Names that are almost valid, in memory that ends exactly where they do. */
 static regex_t name_regex;
 
 #define NUMBER	"([0-9]{10}|-[0-9]{9,10})$"
@@ -1434,7 +1442,7 @@ model_parse(const char *name, ZkpContender *c)
 	memset(c, 0, sizeof(*c));
 	if (regexec(&name_regex, name, 8, m, 0) != 0)
 		return false;
-	/* the number, which is the last group */
+	/* the sequence number is the last group */
 	seq = atoll(name + m[7].rm_so);
 	if (seq > INT32_MAX || seq < INT32_MIN)
 		return false;
@@ -1533,7 +1541,7 @@ test_garbage(void)
 		}
 		free(name);
 
-		/* a part of a path has no end of its own */
+		/* a part of a path is not NUL-terminated */
 		name = malloc(len + (len == 0));
 		memcpy(name, text, len);
 		if (found && !zkp_is_reserved(name, len))

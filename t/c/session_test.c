@@ -7,8 +7,8 @@
  *
  * Makes nodes, alone and together, watches, shares, checks, deletes, and
  * discards them at random moments, opens and closes sessions, while
- * t/040_sanitizers.pl hurts the server.  No list may show two names of one
- * node (unless the server lies: ZK_LIES is set), and in the end nothing may be
+ * t/040_sanitizers.pl disturbs the server.  No list may show two names of one
+ * node (unless the server lies: ZK_LIES is set), and at the end nothing may be
  * left: prints "left: N nodes" and exits with 0 if N is 0.
  *
  *-------------------------------------------------------------------------
@@ -23,7 +23,7 @@
 #define NSLOTS		12
 #define NDIRS		2
 
-/* and one that is never made */
+/* and one that is never created */
 static char *const dirs[NDIRS + 1] = {
 	"/zklock_session_test/a/b", "/zklock_session_test/a/c", "/zklock_session_test/none/d"
 };
@@ -94,7 +94,7 @@ open_session(const char *hosts, int64_t until)
 	return false;
 }
 
-/* As its owner would, before the session goes */
+/* As its owner would, before the session ends */
 static void
 close_session(int bound_ms)
 {
@@ -118,8 +118,8 @@ close_session(int bound_ms)
 }
 
 /*
- * A node that gets another name has the same UUID before it, and is never
- * there under both.
+ * A node that is renamed keeps the UUID at the start of its name, and must
+ * never be listed under both names.
  */
 static void
 look_for_twins(const ZkAnswer *answer)
@@ -242,7 +242,7 @@ use_node(Slot *slot)
 }
 
 /*
- * What is known to be there is there for a check, whatever it is called.
+ * A check must find each node that is known to exist, whatever its name.
  * Nobody else deletes it.
  */
 static void
@@ -309,7 +309,7 @@ step(void)
 	}
 }
 
-/* How many contenders are there, as the leader knows?  -1: not to be had */
+/* How many contenders are there, according to the leader?  -1: unknown */
 static int
 count_nodes(void)
 {

@@ -3,10 +3,10 @@
  * worker.c
  *	  A background worker that takes a lock, for t/016_worker.pl.
  *
- * SIGTERM is answered as most workers do, with die(), or by the handler that a
- * worker has by default: bgworker_die leaves the process from within the signal,
- * the hardest way to end, and one that PostgreSQL itself does not survive where
- * the signal comes in the middle of a malloc().
+ * SIGTERM is handled by die(), as in most workers, or by the default handler
+ * of workers: bgworker_die exits from within the signal handler, the hardest
+ * way to end.  PostgreSQL itself does not survive that if the signal arrives
+ * during a malloc().
  *
  *-------------------------------------------------------------------------
  */

@@ -3,17 +3,17 @@
 
 =head1 NAME
 
-Auth - credentials for ZooKeeper, and who has none
+Auth - credentials for ZooKeeper, and its own shell as another client
 
 =head1 SYNOPSIS
 
-  my $file = auth_file("digest:ann:secret\n");         # 0600, in a directory of the test's
+  my $file = auth_file("digest:ann:secret\n");         # 0600, in a directory of the test
   my $file = auth_file("...", mode => 0644, name => 'x');
   $s->value("SET zklock.auth_file = '$file'");
 
   is_deeply([ $zk->acl('/zklock/a') ], creator_acl('ann:secret'));
 
-  # ZooKeeper's own shell: an answer for each line
+  #   # ZooKeeper's own shell: one answer for each line
   my @said = zk_shell($zk, 'addauth digest bob:secret', 'ls /zklock/a');
 
 =cut
@@ -34,13 +34,13 @@ our $SHELL_TIMEOUT = 120;    # seconds, for all lines together
 my $dir;
 my $last_number = 0;
 
-# Write such a file, and return its name.  Options: name, mode, dir
+# Writes an auth file and returns its name.  Options: name, mode, dir
 sub auth_file
 {
 	my ($content, %opt) = @_;
 	$dir //= tempdir('auth.XXXXXX', TMPDIR => 1, CLEANUP => 1);
 	my $name = ($opt{dir} // $dir) . '/' . ($opt{name} // 'file' . ++$last_number);
-	unlink $name;    # a new one, that nobody has read half of
+	unlink $name;    # a new file, so that nobody reads half of one
 	open my $file, '>:raw', $name or die "$name: $!";
 	chmod $opt{mode} // 0600, $name or die "$name: $!";
 	print $file $content;
@@ -48,7 +48,7 @@ sub auth_file
 	return $name;
 }
 
-# Under what name ZooKeeper knows this "user:password"
+# The id under which ZooKeeper knows this "user:password"
 sub digest_id
 {
 	my ($credentials) = @_;
@@ -62,12 +62,12 @@ sub _sha1
 	return $text . '=' x (-length($text) % 4);
 }
 
-# The list that "creator" gives a node of someone with these credentials
+# The ACL that "creator" gives a node of a client with these credentials
 sub creator_acl { return [ map { [ 31, 'digest', digest_id($_) ] } sort @_ ]; }
 sub world_acl { return [ [ 31, 'world', 'anyone' ] ]; }
 
-# What ZooKeeper's shell says to each of these lines.  A line that asks for a
-# node that is not there tells where an answer ends.
+# What ZooKeeper's shell answers to each of these lines.  After each line it is
+# asked for a node that does not exist, which marks the end of the answer.
 sub zk_shell
 {
 	my ($zk, @lines) = @_;
@@ -75,7 +75,7 @@ sub zk_shell
 	my $work = tempdir('shell.XXXXXX', TMPDIR => 1, CLEANUP => 1);
 	open my $in, '>', "$work/in" or die "$work: $!";
 	print $in "$lines[$_]\nls /end-of-answer-$_\n" for 0 .. $#lines;
-	print $in "quit\n";    # at the end of its input it would leave its session behind
+	print $in "quit\n";    # at end of input it would exit without closing its session
 	close $in or die "$work: $!";
 
 	my @java = (

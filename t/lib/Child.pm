@@ -10,9 +10,9 @@ Child - processes that end with the one that started them
   my ($pid, $to, $from) = Child::spawn([ $program, @arguments ], err => $file, env => { A => 1 });
                               # its standard input and output; remembered, see below
 
-  Child::remember($pid);      # after fork; killed at our end, however that comes
-  Child::forget($pid);        # it has ended
-  Child::is_ours($pid);       # started by this process, not by one it was forked from
+  Child::remember($pid);      # after fork; killed when we end, in whatever way
+  Child::forget($pid);        # it has exited
+  Child::is_ours($pid);       # started by this process, not by the one that forked it
 
 =cut
 
@@ -30,9 +30,9 @@ sub forget { delete $started{ $_[0] }; return; }
 sub is_ours { my ($pid) = @_; return ($started{ $pid // 0 } // 0) == $$; }
 
 # spawn(\@command, %opt), in a group of its own
-#   err     file that its standard error is added to; default: nowhere
-#   env     what it has in its environment besides ours
-#   bare    1: none of our other descriptors, whatever their flags say
+#   err     file to which its standard error is appended; default: discarded
+#   env     additions to its environment
+#   bare    1: it inherits no other descriptor of ours, whatever its flags
 sub spawn
 {
 	my ($command, %opt) = @_;
@@ -49,7 +49,8 @@ sub spawn
 		if ($opt{bare}) { POSIX::close($_) for 3 .. 255; }
 		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP PIPE);
 		%ENV = (%ENV, %{ $opt{env} // {} });
-		# END does not run when a test is killed with SIGKILL; the kernel does.
+		# END does not run when a test is killed with SIGKILL, so leave it to
+		# the kernel.
 		{ no warnings 'exec'; exec 'setpriv', '--pdeathsig', 'KILL', @$command; }
 		POSIX::_exit(127);
 	}
@@ -61,7 +62,7 @@ sub spawn
 
 END
 {
-	# not to change what the test says about itself
+	# do not change the exit status of the test
 	local ($?, $!, $@);
 	foreach my $pid (grep { is_ours($_) } keys %started)
 	{

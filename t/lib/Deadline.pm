@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Deadline - how long tests wait, and what they say about time
+Deadline - how long tests wait, and what they assert about time
 
 =head1 SYNOPSIS
 
@@ -14,22 +14,23 @@ Deadline - how long tests wait, and what they say about time
 
 =head1 DESCRIPTION
 
-A test waits for a state, until C<$TIMEOUT> seconds are over: 180, or what
-C<PG_TEST_TIMEOUT_DEFAULT> says.  That is there to notice what hangs, on however
-slow a machine.
+A test waits for a state for at most C<$TIMEOUT> seconds: 180, or the value of
+C<PG_TEST_TIMEOUT_DEFAULT>.  The limit only catches what hangs, so it is
+generous enough for a slow machine.
 
-C<$MOMENT> is a part of that, where
-more would hide a fault: a node that goes only because its session has expired.
+C<$MOMENT> is a fraction of that, for waits where more would hide a fault: for
+example, a node that goes only because its session has expired.
 
-That something happens B<soon> can be asserted only where nothing else runs.  So
-C<in_time> does nothing, unless the list of words in C<PG_TEST_EXTRA> has
-C<timing> in it.
+That something happens B<soon> can be asserted only on an idle machine.  So
+C<in_time> does nothing unless C<PG_TEST_EXTRA>, a list of words, contains
+C<timing>.
 
-F<dev/test> runs all tests without that, many at a time.  Each C<in_time> that did
-nothing leaves word in the directory C<ZK_TIMED_DIR>.  Then, if C<timing> was asked
-for, F<dev/test> runs those files again, one at a time, and only the subtests that
-have such an assertion (C<ZK_TIMED_ONLY>).  What a file says at its end of all of
-its subtests was judged before: it asks for C<$WHOLE>, and C<zk_nothing_left> does.
+F<dev/test> runs all tests without it, several at a time.  Each C<in_time> that
+did nothing is recorded in the directory C<ZK_TIMED_DIR>.  Then, if C<timing>
+was asked for, F<dev/test> runs those files again, one at a time, and only the
+subtests with such an assertion (C<ZK_TIMED_ONLY>).  What a file asserts at its
+end about all of its subtests was tested before: it checks C<$WHOLE>, as
+C<zk_nothing_left> does.
 
 =cut
 
@@ -45,18 +46,18 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($TIMEOUT $MOMENT $TIMING $WHOLE in_time until_true);
 
-our @CARP_NOT = qw(Zklock ZooKeeper ZkProxy);    # an error is their caller's
+our @CARP_NOT = qw(Zklock ZooKeeper ZkProxy);    # report errors from the caller's perspective
 
-our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;    # as PostgreSQL's own tests
-our $MOMENT = $TIMEOUT / 12;    # less than what a test must not wait for, as the end of a session
+our $TIMEOUT = $ENV{PG_TEST_TIMEOUT_DEFAULT} || 180;    # as in PostgreSQL's own tests
+our $MOMENT = $TIMEOUT / 12;    # shorter than the end of a session, which a test must not wait for
 our $TIMING = ($ENV{PG_TEST_EXTRA} // '') =~ /\btiming\b/;
-our $WHOLE = !$ENV{ZK_TIMED_ONLY};    # else some subtests are left out
+our $WHOLE = !$ENV{ZK_TIMED_ONLY};    # otherwise some subtests are skipped
 
-# a file for each test, with a line for each assertion: the subtest that it is in
+# one file for each test, with one line for each assertion: its subtest
 my $list = defined $ENV{ZK_TIMED_DIR} ? "$ENV{ZK_TIMED_DIR}/$FindBin::Script" : undef;
-our $top = '';    # the outermost subtest that runs
+our $top = '';    # the outermost subtest that is running
 
-# One test: something took less than that, in seconds.
+# One test: something took less than $limit seconds.
 sub in_time
 {
 	my ($seconds, $limit, $name) = @_;
@@ -69,9 +70,9 @@ sub in_time
 	return 1;
 }
 
-# Wait until $code returns something true, and return that.  Dies when the time
-# is over, so that nobody goes on with what did not happen.  Who has to wait long
-# is asked less often: the question costs the machine more than the wait.
+# Wait until $code returns something true, and return that.  Dies at the
+# deadline, so that nobody goes on from what did not happen.  The longer the
+# wait, the rarer the calls: the question costs the machine more than the wait.
 sub until_true
 {
 	my ($code, $what, $timeout) = @_;
@@ -88,7 +89,7 @@ sub until_true
 }
 
 my %only;
-if (!$WHOLE && open my $file, '<', $list)    # none for a helper's process
+if (!$WHOLE && open my $file, '<', $list)    # a helper process has none
 {
 	chomp(my @names = <$file>);
 	%only = map { $_ => 1 } @names;

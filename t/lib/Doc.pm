@@ -8,35 +8,35 @@ Doc - run what a page of the documentation tells its reader to type
 =head1 SYNOPSIS
 
   my $page = Doc->new('doc/recipes/leader.md');
-  $page->run(main => $node);              # every SQL, in the order of the page
+  $page->run(main => $node);              # all SQL, in the order of the page
   $page->all_was_run;                     # one test: nothing was left out
 
-  my $config = $page->take('ini');        # a block that something else runs
-  $page->take('java', 1)->{code};         # the second of its language
+  my $config = $page->take('ini');        # a block that the test itself runs
+  $page->take('java', 1)->{code};         # the second one in Java
   $page->run_one($page->take('sql', 0), $session);
 
 =head1 DESCRIPTION
 
-A page is Markdown.  All that can be run stands in a fenced block with a
-language, and each such block must be run by a test: run does it for SQL, and
-what is taken is for the test to run.  Files end up here by C<Doc::pages>.
+A page is Markdown.  Whatever can be run is a fenced block with a language, and
+each such block must be run by a test: C<run> runs the SQL, and what a test
+takes with C<take> it runs itself.  C<Doc::pages> lists the pages.
 
 A comment on the line before an SQL block may say more, as
 C<< <!-- key: value; key: value --> >>:
 
-  session: NAME     who runs it; "main" if nobody is named.  A name keeps its
-                    session to the end of the page.  NAME@CLUSTER: of another
-                    cluster than the first one, or NAME/DATABASE of another
+  session: NAME     the session that runs it; default: "main".  A name denotes the
+                    same session up to the end of the page.  NAME@CLUSTER is in
+                    another cluster than the first one, NAME/DATABASE in another
                     database.
-  role: ROLE        that it connects as; default: the superuser
-  fails: SQLSTATE   there is one error, this one, and then a ROLLBACK; without
-                    it there is none.
-  warns: yes        there is a warning; without it there is none.
-  prints: A B ...   all that is printed, as psql -A -t does, a row each word.
-                    "-" for nothing.
-  soon: yes         repeated until it prints that, as something must happen first
-  waits: yes        it is left to wait for ZooKeeper, and its session goes on
-                    when the next block of that session comes, or the page ends
+  role: ROLE        the role it connects as; default: the superuser
+  fails: SQLSTATE   it fails with exactly this error, and ROLLBACK follows;
+                    otherwise it must not fail.
+  warns: yes        it raises a warning; otherwise it must not.
+  prints: A B ...   its whole output, as of psql -A -t, one word for each row;
+                    "-" for no output.
+  soon: yes         it is repeated until it prints that
+  waits: yes        it is left waiting for ZooKeeper, and must finish when the
+                    next block of its session comes or the page ends
   leaves: open      it ends inside a transaction
 
 =cut
@@ -79,8 +79,8 @@ sub new
 sub file { return $_[0]->{file}; }
 sub text { return $_[0]->{text}; }
 
-# Line by line, since a fence that is not closed, or SQL that is only indented,
-# must not slip through.
+# It works line by line, so that it notices an unclosed fence and SQL that is
+# only indented.
 sub _find_blocks
 {
 	my ($self) = @_;
@@ -134,7 +134,7 @@ sub blocks
 	return grep { $_->{language} eq $language } @{ $self->{blocks} };
 }
 
-# A block of a language, by its number from 0, which the caller is going to run
+# Returns a block of a language, by its number from 0; the caller will run it
 sub take
 {
 	my ($self, $language, $number) = @_;
@@ -144,19 +144,20 @@ sub take
 	return $block;
 }
 
-# The NAME = 'VALUE' of its ini blocks, as a list
+# Returns the NAME = 'VALUE' pairs of the page's ini blocks, as a list
 sub settings
 {
 	my ($self, $number) = @_;
 	return map { s/^'(.*)'$/$1/r } $self->take('ini', $number)->{code} =~ /^([\w.]+) = (.*)$/mg;
 }
 
-# Run all SQL that nothing has run yet: the first cluster runs what names none,
-# the others are given by their names.  Options besides:
-#   dbname    where what names no database is; default: postgres
-#   zk        the ZooKeeper in whose queues they wait
+# Run all SQL that has not been run: in the first cluster where none is named,
+# in the others by their names.  Further options:
+#   dbname    the database where none is named; default: postgres
+#   zk        the ZooKeeper in whose queues sessions wait
 #   until     only up to the line that begins with this text
-# What is no cluster but leads to one has that as its "direct".
+# Something that leads to a cluster without being one has that cluster as its
+# "direct".
 sub run
 {
 	my ($self, $default, %cluster) = @_;
@@ -179,7 +180,7 @@ sub run
 	return;
 }
 
-# Run one block in this session.  The other one looks from outside.
+# Run one block in this session.  $admin observes from another session.
 sub run_one
 {
 	my ($self, $block, $s, $admin) = @_;
@@ -206,7 +207,7 @@ sub run_one
 	return;
 }
 
-# What it waited for has come, or must come now
+# What the session waited for has happened, or must happen now
 sub _goes_on
 {
 	my ($self, $s) = @_;
@@ -239,7 +240,7 @@ sub _check
 	return;
 }
 
-# Its sessions end, those that wait first
+# End the page's sessions, those that wait first
 sub end
 {
 	my ($self) = @_;
@@ -249,7 +250,7 @@ sub end
 	return;
 }
 
-# The end of the page, and one test: each of its blocks was run
+# The end of the page, and one test: all of its blocks were run
 sub all_was_run
 {
 	my ($self) = @_;

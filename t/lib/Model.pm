@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Model - the contract's locks as a small program, to compare answers with
+Model - the specified behaviour of the locks, to compare answers with
 
 =head1 SYNOPSIS
 
@@ -11,111 +11,114 @@ Model - the contract's locks as a small program, to compare answers with
   my @answers = $model->step({ who => 0, op => 'lock', path => 1, mode => 'shared', scope => 'session', how => 'try' });
   # ([0, 't'])
 
-  $model->holds(0);          # { row => '1 shared session 1', place => $number } ...
+  $model->holds(0);          # its entries: { who, mode, granted, place } ...
   $model->queue('lock', 1);  # who stands there: { who, mode, granted, place } ...
 
   my $copy = $model->copy;   # to see what a step would do
 
-  Model->new(sessions => 4, paths => 3, advisory => 15);    # as PostgreSQL 15's own locks
+  Model->new(sessions => 4, paths => 3, advisory => 15);    # like PostgreSQL 15's own locks
 
 =head1 DESCRIPTION
 
 Sessions, paths and savepoints are numbers.  A hold is one successful call: who,
-path, mode, scope, and the subtransaction that took it.  A place is a stand in a
-path's queue, which is a node in ZooKeeper.
+path, mode, scope, and the subtransaction that took it.  A place is an entry in
+a path's queue, that is, a node in ZooKeeper.
 
-=head2 What the contract says
-
-=over
-
-=item *
-
-First come, first served: a writer holds when nobody else stands before it, a
-reader when no other writer does; so a batch of readers has it at once.
-
-=item *
-
-A try is C<false> when it would have to wait, be it for one who waits himself.
-
-=item *
-
-A semaphore is held when fewer than its own permits stand before it.
-
-=item *
-
-Holds are counted by path, mode and scope.  A rollback takes back what its
-(sub)transaction took; an unlock the latest session-scope hold of its kind, and no
-rollback brings that back.
-
-=item *
-
-A shared hold that is taken under the own exclusive one needs no place; when the
-exclusive one is given up, its place becomes the shared hold's.  Otherwise an
-exclusive lock over the own shared one takes a second place, at the end; 40P01
-when another writer stands in the queue (it would wait for our shared hold, and
-we for it), else it waits for the other readers.  Without waiting: false.
-
-=item *
-
-Several at once: in byte order, which is that of the numbers; it stands in the
-queue of the first path that is taken and in none after it, and keeps what it has
-before.
-
-=back
-
-=head2 What the model adds, where the contract is silent
+=head2 What is specified
 
 =over
 
 =item *
 
-An error inside a savepoint takes back at once what that innermost subtransaction
-took; the rest of the transaction's holds wait for ROLLBACK or ROLLBACK TO.
+First come, first served: a writer holds when it is the first in the queue, a
+reader when no writer is ahead of it; so a batch of readers is granted at once.
 
 =item *
 
-PREPARE TRANSACTION is refused also when what the transaction took has been given
-back by an unlock, but not when it was rolled back to a savepoint.
+A try is C<false> when it would have to wait, even if only for a waiter.
 
 =item *
 
-Re-entry into a semaphore ignores the number of permits that it is called with.
+A semaphore is granted when fewer contenders than its own permits are ahead of
+it.
 
 =item *
 
-What is asked of several at once counts as an upgrade where one of the paths is
-held shared, by the same rule; it is judged when that path's turn comes.
+Holds are counted by path, mode and scope.  A rollback gives back what its
+(sub)transaction took.  An unlock gives back the latest session-scope hold of
+its kind, and no rollback restores it.
 
 =item *
 
-An error in the statement that took a lock gives it back, also outside of a
-transaction block: the statement is one.
+A shared hold that is taken under one's own exclusive lock needs no place; when
+the exclusive one is given up, its place becomes that of the shared hold.  In
+the other direction, an exclusive lock over one's own shared one takes a second
+place, at the end of the queue.  It fails with 40P01 when another writer is in
+the queue (that one would wait for our shared hold, and we for it), and
+otherwise waits for the other readers.  A try is false instead.
+
+=item *
+
+Several paths at once: they are taken in byte order, which is the order of the
+numbers.  The call stands in the queue of the first path that it does not hold
+and in none after it, and keeps what it holds before.
 
 =back
 
-=head2 What PostgreSQL's advisory locks do otherwise
+=head2 What the model adds where nothing is specified
 
-C<advisory> is the version of the server.  Each difference has a switch here, and
-C<differences> says which of them have mattered so far.
+=over
+
+=item *
+
+An error inside a savepoint gives back at once what that innermost
+subtransaction took; the other holds of the transaction are kept until ROLLBACK
+or ROLLBACK TO.
+
+=item *
+
+PREPARE TRANSACTION is refused even if an unlock has given back what the
+transaction took, but not if a rollback to a savepoint did.
+
+=item *
+
+Re-entry into a semaphore ignores the number of permits that it asks for.
+
+=item *
+
+A call for several paths is an upgrade if one of them is held shared, by the
+same rule; this is decided when that path's turn comes.
+
+=item *
+
+An error in the statement that took a lock gives it back, also outside a
+transaction block, where the statement is the transaction.
+
+=back
+
+=head2 How PostgreSQL's advisory locks differ
+
+C<advisory> is the version of the server.  Each difference has a switch here,
+and C<differences> says which of them have mattered so far.
 
 =over
 
 =item rollback_keeps
 
-A session-scope hold outlives the (sub)transaction that took it, whatever comes of
-that.
+A session-scope hold outlives the (sub)transaction that took it, even if that is
+rolled back.
 
 =item upgrade_passes
 
-One who holds the lock shared and wants it alone goes before those who wait for it
-alone, holding nothing, and waits for the other readers only.  (Where the other
-one holds it shared as well, it is 40P01 here and there.)  As a try: since
-version 17.
+A session that holds the lock shared and wants it exclusively goes ahead of
+those that wait for it exclusively and hold nothing, and waits only for the
+other readers.  (If the other one holds it shared as well, both fail with
+40P01.)  A try does so since version 17.
 
 =item try_yields
 
-A try for the shared lock under the own exclusive one is false where another
-writer waits; before version 17.
+Before version 17, a try for the shared lock under one's own exclusive one is
+false if another writer waits.
 
 =back
 
@@ -160,10 +163,10 @@ sub _new_session
 	return {
 		who => $who,
 		holds => [],    # in the order in which they were taken
-		subs => [],     # of the transaction, itself the first; each { id, name, took }
-		block => 0,     # is it one of BEGIN?
-		failed => 0,    # does it wait for ROLLBACK?
-		call => undef,    # that waits
+		subs => [],     # those of the transaction, itself the first; each { id, name, took }
+		block => 0,     # whether BEGIN started it
+		failed => 0,    # whether only ROLLBACK can end it
+		call => undef,    # the call that waits
 	};
 }
 
@@ -175,14 +178,14 @@ sub is_blocked { return !!$_[0]->{session}[ $_[1] ]{call}; }
 sub is_failed { return $_[0]->{session}[ $_[1] ]{failed}; }
 sub in_block { return $_[0]->{session}[ $_[1] ]{block}; }
 
-# the names of the savepoints that there are
+# the names of the current savepoints
 sub savepoints
 {
 	my ($self, $who) = @_;
 	return grep { defined } map { $_->{name} } @{ $self->{session}[$who]{subs} };
 }
 
-# The rows of zk_locks, each with the number of the place that it is held by
+# The rows of zk_locks, each with the number of the place that holds it
 sub holds
 {
 	my ($self, $who) = @_;
@@ -198,7 +201,7 @@ sub holds
 	return map { { row => "$_ $row{$_}{count}", place => $row{$_}{place} } } sort keys %row;
 }
 
-# Whether the token of that path is that of this place
+# The number of the place whose token is that path's
 sub token_place
 {
 	my ($self, $who, $path) = @_;
@@ -221,10 +224,10 @@ sub differences
 	return @all;
 }
 
-# What has happened in the last step, for statistics: { name => how often }
+# What happened in the last step, for statistics: { name => count }
 sub events { return $_[0]->{events}; }
 
-# All that can be seen, in one line
+# The whole visible state, in one line
 sub state
 {
 	my ($self) = @_;
@@ -245,7 +248,7 @@ sub state
 	return join '; ', @say;
 }
 
-# Do sessions wait for each other?
+# Whether sessions wait for each other
 sub is_deadlocked
 {
 	my ($self) = @_;
@@ -257,7 +260,7 @@ sub is_deadlocked
 			$waits_for{ $_->{who} } = [ map { $_->{who} } _before($queue, $_) ] for grep { !$_->{granted} } @$queue;
 		}
 	}
-	# take away who waits for nobody that waits
+	# remove those that wait only for sessions that do not wait
 	while (my @free = grep { my $who = $_; !grep { $waits_for{$_} } @{ $waits_for{$who} } } keys %waits_for)
 	{
 		delete @waits_for{@free};
@@ -265,16 +268,16 @@ sub is_deadlocked
 	return scalar %waits_for;
 }
 
-# Did the last step depend on who of two was faster?
+# Whether the last step depended on which of two sessions was faster
 sub is_race { return $_[0]->{is_race}; }
 
-# Did it what cannot be: wait where the step cannot be left waiting?
+# Whether a session waits where the step must not be left waiting
 sub is_invalid { return $_[0]->{invalid}; }
 
 # ------------------------------------------------------------------- a step
 
-# Returns a list of [who, answer]: of those whose statement has come to an end.
-# An answer is what psql prints, or the SQLSTATE, and "warning" for each.
+# Returns a list of [who, answer] for each statement that has finished.  An
+# answer is what psql prints, or the SQLSTATE, and "warning" for each warning.
 sub step
 {
 	my ($self, $step) = @_;
@@ -324,7 +327,7 @@ sub _answer
 
 # ------------------------------------------------------------- transactions
 
-# A hold is in a subtransaction by its id; 0: in none, any more.
+# A hold refers to its subtransaction by id; 0: it no longer belongs to one.
 
 sub _begin
 {
@@ -340,7 +343,7 @@ sub _push_sub
 	return;
 }
 
-# Roll the innermost subtransaction back, or the transaction
+# Roll back the innermost subtransaction, or the transaction
 sub _abort_sub
 {
 	my ($self, $session) = @_;
@@ -370,7 +373,7 @@ sub _pop_aborted
 	return;
 }
 
-# The innermost subtransaction becomes a part of the one around it
+# The innermost subtransaction becomes part of its parent
 sub _pop_committed
 {
 	my ($self, $session) = @_;
@@ -435,8 +438,8 @@ sub _statement
 	}
 	elsif ($op eq 'prepare')
 	{
-		# Allowed, it would still fail: the server has no place for one.  Either way
-		# the transaction is over.
+		# Were it allowed, it would still fail, since max_prepared_transactions
+		# is 0.  Either way the transaction is over.
 		my $took = grep { $_->{took} } @{ $session->{subs} };
 		$outcome = { error => $took ? '0A000' : '55000' };
 		$self->_event('0A000') if $took;
@@ -449,7 +452,7 @@ sub _statement
 	}
 	elsif ($op eq 'rollback_to')
 	{
-		# of two of the same name the later one
+		# the later one of two with the same name
 		while (1)
 		{
 			my $name = $session->{subs}[-1]{name};
@@ -482,7 +485,7 @@ sub _statement
 	return;
 }
 
-# The end of a statement that was not about transactions
+# The end of a statement that is no transaction command
 sub _finish
 {
 	my ($self, $session, $outcome) = @_;
@@ -500,7 +503,7 @@ sub _finish
 	return;
 }
 
-# Returns { value, warnings } or { error }, or nothing when it waits.
+# Returns { value, warnings } or { error }, or nothing when it waits
 sub _perform
 {
 	my ($self, $session, $step) = @_;
@@ -523,8 +526,8 @@ sub _perform
 	return $self->_go_on($session);
 }
 
-# A PL/pgSQL block with an EXCEPTION clause that catches all; its answer is those
-# of the statements in it.
+# A PL/pgSQL block with an EXCEPTION clause that catches everything; its answer
+# consists of those of its statements.
 sub _block
 {
 	my ($self, $session, $step) = @_;
@@ -553,7 +556,7 @@ sub _block
 	return { value => join(' ', @answers), warnings => $warnings };
 }
 
-# Transactions inside a procedure: COMMIT and ROLLBACK among its statements
+# A procedure with COMMIT and ROLLBACK among its statements
 sub _procedure
 {
 	my ($self, $session, $step) = @_;
@@ -578,8 +581,8 @@ sub _procedure
 	return { value => join(' ', @answers), warnings => $warnings };
 }
 
-# One who has his turn now may be gone again when the block's next statement asks
-# for the lock, or may have come for another.
+# A waiter that is granted the lock now may have released it, or joined another
+# queue, by the time the block's next statement asks for the lock.
 sub _notice_brief
 {
 	my ($self) = @_;
@@ -629,7 +632,7 @@ sub _unlock_all
 
 # ---------------------------------------------------------------------- calls
 
-# One path after the other, until it waits: nothing is returned then.
+# Takes one path after the other until it must wait; then it returns nothing
 sub _go_on
 {
 	my ($self, $session) = @_;
@@ -673,7 +676,7 @@ sub _go_on
 	return $outcome;
 }
 
-# Whatever it has in the queues, it gives up.
+# Give up the call's entries in all queues
 sub _abandon_call
 {
 	my ($self, $session) = @_;
@@ -691,7 +694,7 @@ sub _queue_of
 	return $self->{queue}{ $mode eq 'semaphore' ? 'semaphore' : 'lock' }[$path];
 }
 
-# the place that this session has for that mode
+# this session's place for that mode
 sub _own
 {
 	my ($self, $who, $path, $mode) = @_;
@@ -699,7 +702,7 @@ sub _own
 	return $place;
 }
 
-# those whom this one must wait for, be it in the queue or not yet
+# those that this one must wait for, whether or not it has joined the queue
 sub _before
 {
 	my ($queue, $place) = @_;
@@ -714,7 +717,7 @@ sub _before
 	return @before < $place->{permits} ? () : @before;
 }
 
-# A call wants one path: held, waits, refused, or deadlock
+# A call wants one path.  Returns held, waits, refused, or deadlock
 sub _ask
 {
 	my ($self, $session, $path, $patient) = @_;
@@ -781,7 +784,7 @@ sub _remove
 	return;
 }
 
-# After holds have gone: so do places
+# Remove the places whose holds have gone
 sub _settle
 {
 	my ($self, $session) = @_;
@@ -807,7 +810,7 @@ sub _settle
 	return;
 }
 
-# Whose turn it is, now that some have gone
+# Grant the calls whose turn has come
 sub _wake
 {
 	my ($self) = @_;
@@ -829,7 +832,7 @@ sub _wake
 	return;
 }
 
-# Places that nobody stands before any more
+# The places that nothing is ahead of any more
 sub _turns
 {
 	my ($self) = @_;

@@ -3,15 +3,15 @@
 
 =head1 NAME
 
-Peer - kazoo's or Curator's lock in a process of its own
+Peer - the lock of kazoo or Curator, in a process of its own
 
 =head1 SYNOPSIS
 
   my $peer = Peer->new(curator => $zk, session_timeout => 2000);
-  my $token = $peer->acquire('/zklock/a');       # dies unless it gets it
+  my $token = $peer->acquire('/zklock/a');       # dies if it does not get it
   $peer->ask('release /zklock/a');               # 'ok'
 
-  $peer->send('acquire /zklock/a -1');           # does not wait
+  $peer->send('acquire /zklock/a -1');           # returns at once
   ... until $peer->is_done ...
   $peer->wait;                                   # 'ok 4294967301'
 
@@ -20,11 +20,11 @@ Peer - kazoo's or Curator's lock in a process of its own
 
 =head1 DESCRIPTION
 
-What it can be asked is in F<t/peers/locker>.  Paths are ZooKeeper's own: for a
-lock of zklock that is the one below C<zklock.root>.
+F<t/peers/locker> describes the commands.  Paths are those of ZooKeeper: for a
+lock of zklock, the one below C<zklock.root>.
 
-Every wait has a deadline and dies when it is over.  The process ends with the
-one that started it, however that ends.
+Every wait has a deadline and dies when it has passed.  The process ends with
+the one that started it, in whatever way that ends.
 
 =cut
 
@@ -45,12 +45,12 @@ use Deadline;
 
 my $locker = abs_path(dirname(__FILE__) . '/../peers') . '/locker';
 
-# Peer->new($kind, $hosts, %opt): kind is kazoo or curator; hosts a list as
-# clients take it, or an object with "hosts".
+# Peer->new($kind, $hosts, %opt): $kind is kazoo or curator; $hosts is a list in
+# the form that clients take, or an object with "hosts".
 #   session_timeout    ms; default 10000
-#   log                file for what the library logs; default: nowhere
-#   root               directory with a usr, where newer libraries are
-#   no_wait            return before it is connected; wait gives 'ready'
+#   log                file for the library's log; default: discarded
+#   root               directory with the usr/ of newer libraries
+#   no_wait            return before it is connected; wait returns 'ready'
 sub new
 {
 	my ($class, $kind, $hosts, %opt) = @_;
@@ -68,18 +68,18 @@ sub new
 sub kind { return $_[0]->{kind}; }
 sub pid { return $_[0]->{pid}; }
 
-# Say this; what it answers is told by wait.
+# Send a command; wait returns the answer.
 sub send
 {
 	my ($self, $line) = @_;
 	croak "it has not answered yet: $self->{asked}" if defined $self->{asked};
 	$self->{asked} = $line;
 	local $SIG{PIPE} = 'IGNORE';
-	syswrite $self->{to}, "$line\n";    # wait tells that it is gone
+	syswrite $self->{to}, "$line\n";    # if it is gone, wait will notice
 	return $self;
 }
 
-# Has it answered?
+# Whether it has answered
 sub is_done
 {
 	my ($self) = @_;
@@ -108,7 +108,7 @@ sub ask
 	return $self->send($line)->wait($timeout);
 }
 
-# Get the lock, and return its token.
+# Acquire the lock, and return its token.
 sub acquire
 {
 	my ($self, $path, $timeout) = @_;
@@ -116,14 +116,14 @@ sub acquire
 	return $self->acquired($self->ask("acquire $path " . int($timeout * 1000), $timeout + $TIMEOUT));
 }
 
-# The token in such an answer; dies if it is another one.
+# Returns the token in such an answer; dies if it is any other answer.
 sub acquired
 {
 	my ($self, $answer) = @_;
 	return ($answer =~ /^ok (\d+)$/)[0] // croak "$self->{kind} did not get the lock: $answer";
 }
 
-# Is there a whole line?
+# Read what there is; whether that is a whole line.
 sub _read
 {
 	my ($self, $timeout) = @_;
@@ -156,7 +156,7 @@ sub kill9
 	return;
 }
 
-# Leave in an orderly way: its session is closed when this returns.
+# Exit cleanly: its session is closed when this returns.
 sub quit
 {
 	my ($self, $timeout) = @_;

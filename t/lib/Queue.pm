@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Queue - what zk_lock_queue shows, and what it should
+Queue - what zk_lock_queue shows, and what it should show
 
 =head1 SYNOPSIS
 
@@ -13,12 +13,12 @@ Queue - what zk_lock_queue shows, and what it should
 
 =head1 DESCRIPTION
 
-A row is a hash of the columns' names; "since" is in ms since 1970, and a column
-that is NULL is undef.  Texts are characters.
+A row is a hash by the names of the columns; "since" is in ms since 1970, and a
+column that is NULL is undef.  Texts are characters.
 
-queue_by_hand asks with ZkClient and shares no code with zklock: names, order and
-turns are worked out anew from the README, what zklock's nodes say from the form
-of their data.
+queue_by_hand asks with ZkClient and shares no code with zklock: it works out
+names, order and turns from the README, and what zklock's nodes say from the
+format of their data.
 
 =cut
 
@@ -35,7 +35,7 @@ our @EXPORT = qw(queue_of queue_by_hand queue_is queue_few queue_bytes);
 
 my @COLUMNS = qw(position kind mode granted token zk_session since node host pid database user application_name data);
 
-# Of what others have written at least so many bytes are shown.
+# Of other clients' data at least this many bytes are shown.
 my $KEPT = 2000;
 
 sub queue_of
@@ -49,7 +49,7 @@ sub queue_of
 	return @rows;
 }
 
-# The bytes that a column shows as text: what could not be shown is \xNN there.
+# The bytes that a column shows as text: a byte that cannot be shown is \xNN.
 sub queue_bytes
 {
 	my ($text) = @_;
@@ -60,7 +60,8 @@ sub queue_bytes
 
 # ---------------------------------------------------------------------- by hand
 
-# (kind, mode, permits) of such a name, and its number; () if it is no contender's
+# Returns (kind, mode, permits) of a contender's name, and its sequence number;
+# () for any other name
 sub _of_name
 {
 	my ($name) = @_;
@@ -76,7 +77,7 @@ sub _of_name
 	return;
 }
 
-# What zklock says of itself; () if somebody else wrote that
+# What a node of zklock says in its data; () if another client wrote it
 sub _of_data
 {
 	my ($data) = @_;
@@ -115,7 +116,8 @@ sub queue_by_hand
 			pid => defined $fact{pid} ? $fact{pid} + 0 : undef };
 	}
 
-	# Numbers that have come to their end tell no order, transactions do.
+	# Sequence numbers that have run out do not give the order; transaction ids
+	# do.
 	my $worn = grep { $_->{number} < 0 || $_->{number} > 2**31 - 1 - 2**20 } @all;
 	my $by = $worn ? 'token' : 'number';
 	my @rows;
@@ -129,7 +131,7 @@ sub queue_by_hand
 			  ? @before < $row->{permits}
 			  : !grep {
 				  $row->{mode} eq 'shared' ? $_->{mode} eq 'exclusive'
-					# one of ours who upgrades does not wait for itself
+					# a session of zklock that upgrades does not wait for itself
 					: !($_->{mode} eq 'shared' && $_->{ours} && $row->{ours} && $_->{zk_session} eq $row->{zk_session})
 			  } @before;
 			$row->{granted} = $row->{granted} ? 1 : 0;
@@ -147,15 +149,15 @@ sub _text
 	return join ' ', map { defined $row->{$_} ? "$_=" . substr $row->{$_}, 0, 200 : () } @COLUMNS;
 }
 
-# enough to see what is wrong
+# enough rows to see what is wrong
 sub queue_few
 {
 	my (@all) = @_;
 	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
 }
 
-# One test, for a queue that stands still: zk_lock_queue shows it as it is, to
-# the row.  Returns the rows.
+# One test, for a queue that does not change: zk_lock_queue shows exactly its
+# rows.  Returns them.
 sub queue_is
 {
 	my ($session, $client, $path, $name) = @_;

@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-RandomProgram - what several sessions do with locks, by chance
+RandomProgram - random sequences of lock calls in several sessions
 
 =head1 SYNOPSIS
 
@@ -12,21 +12,21 @@ RandomProgram - what several sessions do with locks, by chance
   $program->style;       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
   foreach my $step ($program->steps)
   {
-      $step->{who};                  # a session's number
+      $step->{who};                  # the number of a session
       zk_sql($step);                 # as SQL with zklock's functions
       advisory_sql($step);           # with PostgreSQL's own, if $program->is_advisory
   }
 
 =head1 DESCRIPTION
 
-A program depends on its seed and on nothing else.  The model (L<Model>) is asked
-of each step what comes of it before it is taken into the program, so that nothing
-is asked of a session that waits, sessions do not wait for each other in a circle,
-which nobody would end, and no answer depends on which of two processes is
-faster.  A program ends with everything given back.
+A program depends only on its seed.  Before a step becomes part of it, the model
+(L<Model>) is asked what the step would do, so that no session gets a statement
+while it waits, sessions never wait for each other in a circle, which nothing
+would break, and no answer depends on which of two processes is faster.  At the
+end of a program everything is given back.
 
-One in two keeps to what PostgreSQL's advisory locks have as well, and is the same
-for both; of these one in two has nothing in it that they do otherwise.
+Half of the programs use only what PostgreSQL's advisory locks have as well, and
+run the same with both; half of these avoid everything in which the two differ.
 
 =cut
 
@@ -43,11 +43,11 @@ our @EXPORT_OK = qw(zk_sql advisory_sql @PATHS $SESSIONS);
 
 our $SESSIONS = 4;
 
-# In the order of their bytes.  A lock's directory may have another lock in it.
+# In byte order.  The directory of a lock may contain another lock.
 our @PATHS = ('/m', '/m-o', '/m/n');
 
 my @styles = qw(curator curator_rw curator kazoo mixed);
-my $timeout = 250;    # ms, of calls that are to run out of time
+my $timeout = 250;    # ms, of calls that are meant to time out
 
 # options: seed, steps, advisory => version of PostgreSQL
 sub new
@@ -66,7 +66,7 @@ sub new
 	srand($opt{seed});
 	my $length = 15 + int rand 20;
 
-	# zklock's own: a bit of everything, or more of one kind
+	# for zklock only: a mixture, or mostly one kind
 	$self->{weight} = { lock => 1, semaphore => 1, lock_all => 1 };
 	$self->{weight}{ _one_of(qw(lock semaphore semaphore lock_all)) } = 4;
 	delete @{ $self->{weight} }{qw(semaphore lock_all)} if $self->{advisory};
@@ -87,7 +87,7 @@ sub style { return $_[0]->{style}; }
 sub is_advisory { return $_[0]->{advisory}; }
 sub steps { return @{ $_[0]->{steps} }; }
 
-# that of the contract, and for an advisory program that of PostgreSQL
+# the specified one and, for an advisory program, that of PostgreSQL
 sub models
 {
 	my ($self) = @_;
@@ -97,7 +97,7 @@ sub models
 
 # ----------------------------------------------------------------- generating
 
-# Returns true when the step was taken.
+# Returns true if the step became part of the program.
 sub _try_step
 {
 	my ($self, $step) = @_;
@@ -107,7 +107,8 @@ sub _try_step
 		$model->step($step);
 		return 0 if $model->is_invalid || $model->is_race || $model->is_deadlocked;
 
-		# a call that may wait for so long must do so: it could be slow otherwise
+		# a call with this timeout must really wait: otherwise its outcome would
+		# depend on speed
 		my $how = $step->{how} // '';
 		return 0 if $how =~ /^(?:timed|lock_timeout)$/ && !$model->events->{"$how runs out"};
 	}
@@ -117,7 +118,7 @@ sub _try_step
 	return 1;
 }
 
-# in all models, in any
+# in all models; in any model
 sub _all { my ($self, $code) = @_; return !grep { !$code->($_) } @{ $self->{models} }; }
 sub _any { my ($self, $code) = @_; return !!grep { $code->($_) } @{ $self->{models} }; }
 
@@ -226,7 +227,7 @@ sub _some_step
 	return { %$step, $self->_call($who, $op, 0) };
 }
 
-# (op => weight, ...) of what takes locks, with that sum
+# (op => weight, ...) of the calls that take locks, with this sum
 sub _calls
 {
 	my ($self, $sum) = @_;
@@ -244,7 +245,7 @@ sub _inner
 
 sub _path { my ($self) = @_; return int rand $self->{used_paths}; }
 
-# What belongs to that op
+# The arguments for that op
 sub _call
 {
 	my ($self, $who, $op, $inner) = @_;
@@ -257,7 +258,7 @@ sub _call
 		my $how = _weighted(wait => 9, try => 8, zero => 3 * $zk, timed => $inner ? 0 : 0.25 * $zk, lock_timeout => $inner ? 0 : 0.25);
 		my ($path, $mode) = ($self->_path, _one_of(qw(exclusive shared)));
 
-		# the other mode of what it has: up or down
+		# the other mode of something that it holds: an upgrade or a downgrade
 		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} !~ /semaphore/ } $self->{models}[0]->holds($who);
 		if (@held && rand() < 0.4)
 		{
@@ -280,10 +281,10 @@ sub _call
 	}
 	if ($op eq 'unlock')
 	{
-		# mostly something that is there
+		# mostly something that it holds
 		my @held = map { [ split ' ', $_->{row} ] } grep { $_->{row} =~ / session / } $self->{models}[0]->holds($who);
 
-		# or, of a path that is held both ways, the exclusive lock
+		# or the exclusive lock of a path that is held in both modes
 		my %shared = map { (split ' ', $_->{row})[0] => 1 } grep { $_->{row} =~ / shared / } $self->{models}[0]->holds($who);
 		my @both = grep { $_->[1] eq 'exclusive' && $shared{ $_->[0] } } @held;
 		@held = @both if @both && rand() < 0.5;
@@ -297,7 +298,7 @@ sub _call
 	return;
 }
 
-# Everything is given back.
+# Give everything back.
 sub _end
 {
 	my ($self) = @_;

@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Servant - a process of its own that does what a test tells it
+Servant - a separate process that does what a test tells it
 
 =head1 SYNOPSIS
 
@@ -12,13 +12,13 @@ Servant - a process of its own that does what a test tells it
   sub new { my ($class, @args) = @_; return $class->_spawn('Thing', @args); }
   sub work { return $_[0]->_do('work'); }
 
-  # in that process: commands are lines on descriptor 0, each has an answer
+  #   # in that process: each line on descriptor 0 is a command, and gets an answer
   sub Thing::Server::main { my @args = @_; ... Servant::reply($control, $text); ... }
 
 =head1 DESCRIPTION
 
-What ZkProxy and TcpLinks share.  The process ends with the one that made it,
-however that ends: then nobody holds the other end of its control any more.
+This is what ZkProxy and TcpLinks share.  The process ends with the one that
+made it, in whatever way that ends: it then reads EOF on its control socket.
 
 =cut
 
@@ -39,8 +39,8 @@ use Deadline;
 
 my $lib = abs_path(dirname(__FILE__));
 
-# An object whose process runs <module>::Server::main(@args).  That replies once
-# without being asked, when it is ready: see _answer.
+# Returns an object whose process runs <module>::Server::main(@args).  That
+# replies once without being asked, when it is ready: see _answer.
 sub _spawn
 {
 	my ($class, $module, @args) = @_;
@@ -49,8 +49,8 @@ sub _spawn
 	my $pid = fork // die "could not fork: $!";
 	if ($pid == 0)
 	{
-		# A fresh interpreter: it knows nothing of the test's END blocks, of
-		# its open files or of handles that a test framework has tied.
+		# A fresh interpreter has neither the test's END blocks and open files
+		# nor the handles that a test framework has tied.
 		POSIX::setsid();
 		POSIX::dup2(fileno $theirs, 0);
 		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_WRONLY()), 1);
@@ -66,7 +66,8 @@ sub _spawn
 	return bless { pid => $pid, control => $mine, buffer => '' }, $class;
 }
 
-# A command and its answer: a line with the length, then that many bytes.
+# Send a command and return its answer: a line with the length, then that many
+# bytes.
 sub _do
 {
 	my ($self, $command) = @_;
@@ -96,7 +97,7 @@ sub _answer
 		}
 		my $left = $deadline - time;
 		croak "$who: $command: no answer" if $left <= 0;
-		next unless $select->can_read($left);    # the end of a child cuts that short
+		next unless $select->can_read($left);    # interrupted by SIGCHLD
 		sysread $self->{control}, $self->{buffer}, 1 << 20, length $self->{buffer}
 		  or croak "$who: $command: the process is gone";
 	}
@@ -106,7 +107,7 @@ sub stop
 {
 	my ($self) = @_;
 	return unless $self->{pid};
-	close $self->{control};    # which ends it
+	close $self->{control};    # which ends the process
 	waitpid $self->{pid}, 0;
 	Child::forget(delete $self->{pid});
 	return;

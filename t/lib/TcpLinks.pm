@@ -9,19 +9,21 @@ TcpLinks - TCP connections that a test can cut
 
   my $links = TcpLinks->new('1-2' => $port, '2-1' => $other);
   $links->port('1-2');      # connect here instead
-  $links->cut('1-2');       # silent, both ways
+  $links->cut('1-2');       # silent in both directions
   $links->mend('1-2');      # what was under way arrives now
 
 =head1 DESCRIPTION
 
 Each link has a name and leads from a port of its own to a port on the loopback
-interface.  It knows nothing of what it carries.  A link that is cut accepts
-connections and keeps them, and neither end learns anything: not what the other
-says, nor that it has gone.  Where nobody listens, a connection waits a second for
-somebody who does before it is closed: whoever is refused would try again, and who
-was accepted and then cut off may draw other conclusions.
+interface.  It knows nothing about the data.  A link that is cut accepts
+connections and keeps them, and neither end learns anything: neither what the
+other one says nor that it has gone.  If nobody listens at the target, a
+connection is kept for a second before it is closed: a client that is refused
+would try again, but one that was accepted and then cut off may draw other
+conclusions.
 
-One process does it for all, and ends with the process that made it: see Servant.
+One process serves all links, and ends with the process that made it: see
+Servant.
 
 =cut
 
@@ -60,7 +62,7 @@ use Time::HiRes qw(time);
 my $PATIENCE = 1;    # seconds
 
 my %link;      # name => { target, listener, cut }
-my @waiting;   # { link, client, until }: nobody listens to them yet
+my @waiting;   # { link, client, until }: their target does not listen yet
 my %conns;    # number => { link, way => [ { from, to, out, eof } x 2 ] }
 my $last_number = 0;
 
@@ -88,7 +90,7 @@ sub main
 		my $readable = _select($control);
 		if ($readable->{ fileno $control })
 		{
-			# the test is over, however it ended
+			# the test is over, in whatever way it ended
 			sysread $control, $commands, 65536, length $commands or POSIX::_exit(0);
 			while ($commands =~ s/^(cut|mend) (.*)\n//)
 			{
@@ -112,7 +114,7 @@ sub _select
 	vec($r, fileno $_, 1) = 1 for $control, map { $_->{listener} } values %link;
 	foreach my $way (map { @{ $_->{way} } } grep { !$_->{link}{cut} } values %conns)
 	{
-		# no more than one piece at a time: let the sender feel that it is slow
+		# only one piece at a time, so that the sender feels a slow receiver
 		if (length $way->{out}) { vec($w, fileno $way->{to}, 1) = 1; }
 		elsif (!$way->{eof}) { vec($r, fileno $way->{from}, 1) = 1; }
 	}

@@ -3,24 +3,24 @@
 
 =head1 NAME
 
-Tls - certificates, and a door with TLS before a server without, for tests
+Tls - certificates, and a TLS proxy before a server without TLS, for tests
 
 =head1 SYNOPSIS
 
-  my $tls = Tls->new;                     # a directory of its own
+  my $tls = Tls->new;                     # in a directory of its own
   $tls->authority('ca');                  # ca.pem, ca.key
   $tls->certificate('server', 'ca', 'DNS:localhost,IP:127.0.0.1');
-  $tls->file('server.crt')                # and .key; server.pem is both
+  $tls->file('server.crt')                # and .key; server.pem contains both
   $tls->certificate('between', 'ca', 'DNS:between', 'basicConstraints=critical,CA:TRUE');
-  $tls->revocations('ca.crl', 'ca', 'server', ...);    # the list of an authority
+  $tls->revocations('ca.crl', 'ca', 'server', ...);    # the CRL of an authority
 
   my $door = $tls->door($proxy, 'server');
   ... 'zklock.hosts' => $door->hosts ...
 
 =head1 DESCRIPTION
 
-Certificates are good for two days.  A door is a process that takes connections
-with TLS and hands on what they carry; it asks for no client certificate.
+Certificates are valid for two days.  A door is a process that accepts TLS
+connections and forwards what they carry; it asks for no client certificate.
 
 =cut
 
@@ -86,7 +86,7 @@ sub certificate
 	return;
 }
 
-# With "-crl_nextupdate" and the like in front, as a reference to a list
+# A reference to a list can have "-crl_nextupdate" and similar options in front
 sub revocations
 {
 	my ($self, $file, $authority, @revoked) = @_;
@@ -132,7 +132,7 @@ sub new
 	my $pid = fork // die "could not fork: $!";
 	if ($pid == 0)
 	{
-		setsid();    # a process for each connection: they all go together
+		setsid();    # it has a process for each connection: the whole group is killed
 		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_RDWR()), $_) for 0 .. 2;
 		{
 			no warnings 'exec';

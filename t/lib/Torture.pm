@@ -16,14 +16,14 @@ clusters, all of which fail
 
 =head1 DESCRIPTION
 
-Each ZooKeeper server is behind a ZkProxy, by which all clients come, and the
-servers reach each other by links that can be cut.  Torture::Worker is what the
-clients do, Torture::Nemesis what is done to them, Torture::Checker judges.
+All clients reach a ZooKeeper server through its ZkProxy, and the servers reach
+each other by links that can be cut.  Torture::Worker is what the clients do,
+Torture::Nemesis what is done to them, Torture::Checker judges.
 
-The clusters flush each commit, after waiting a moment for others (commit_delay).
-So a commit takes as long as on a real disk, and there is a time between the
-commit guard and the moment at which others see the commit, in which a backend
-can be stopped.
+The clusters flush each commit, after waiting a moment for others
+(commit_delay).  So a commit takes as long as on a real disk, and between the
+commit guard and the moment at which others see the commit there is time to stop
+a backend.
 
 =cut
 
@@ -51,17 +51,17 @@ use ZooKeeper;
 my @CLUSTERS = qw(east west);
 
 # Torture->new(%opts):
-#   seconds    how long; default 60
+#   seed       of the schedule; default: a random one
 #   seed       of the schedule; default: a new one
 #   faults     'all', 'none' or 'cut,delay,...'
-#   moment     'critical', 'commit', ...: when backends are struck; default: any
-#   pause      [ shortest, longest ] between two faults, for each track
+#   moment     'critical', 'commit', ...: when backends are struck; default: at any time
+#   pause      [ shortest, longest ] time between two faults of a track
 #   kinds      of objects; default [ 'counter', 'set', 'register' ]
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
 #   lock       zklock, or a client that Peer.pm knows
 #   workers, objects    how many; half of them in each cluster
-#   dir        where ZooKeeper's files and the log go
+#   dir        for ZooKeeper's files and the log
 sub new
 {
 	my ($class, %opt) = @_;
@@ -166,7 +166,7 @@ sub _torture
 {
 	my ($self) = @_;
 	my $log = $self->{log};
-	$log->{zero} += $log->now;    # begins now
+	$log->{zero} += $log->now;    # the run begins now
 	my @workers = map {
 		Torture::Worker->start(
 			number => $_,
@@ -252,7 +252,7 @@ sub _judge
 	return;
 }
 
-# What is still in ZooKeeper although nobody is there
+# What is still in ZooKeeper although all clients are gone
 sub _left
 {
 	my ($self) = @_;
@@ -276,13 +276,15 @@ sub _left
 	return @left;
 }
 
-# What a cluster's log says of processes that died, but for those that we killed
+# The processes that died according to a cluster's log, except those that we
+# killed
 sub _crashes
 {
 	my ($self, $node, $killed) = @_;
 	my @crash;
 	my $text = slurp_file($node->logfile);
-	# a stopped process does not hear that it shall go: after 5 s it is killed
+	# a stopped process does not see the request to shut down: it is killed
+	# after 5 s
 	my $stubborn = $text =~ /issuing SIGKILL to recalcitrant/;
 	foreach my $line (split /\n/, $text)
 	{

@@ -3,7 +3,8 @@
 
 =head1 NAME
 
-Turns - sessions that take and give back locks of every kind, and a judge
+Turns - sessions that take and give back locks of every kind, and a check of
+what they held
 
 =head1 SYNOPSIS
 
@@ -16,10 +17,10 @@ Turns - sessions that take and give back locks of every kind, and a judge
 
 =head1 DESCRIPTION
 
-Each session writes down what it held, and from when until when: the time
-between is a little shorter than that of the hold itself, on the clock that all
-of this machine share.  Nothing of it asks zklock or ZooKeeper.  What is held
-exclusively is also counted, in a row that nothing else protects.
+Each session records what it held, and from when until when: an interval
+slightly shorter than the hold itself, by the machine's clock, which all
+sessions share.  Neither zklock nor ZooKeeper is asked for any of this.  What is
+held exclusively is also counted, in a row that nothing else protects.
 
 =cut
 
@@ -36,7 +37,7 @@ use Zklock;
 our @EXPORT = qw(turns_prepare turns_path turns_session turns_call turns_holds turns_forget
   turns_trouble turns_judge turns_counted turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS);
 
-# The places of a semaphore
+# The permits of a semaphore
 our $PERMITS = 3;
 
 # The ways to hold something; there is also "all": zk_xact_lock_all
@@ -45,10 +46,11 @@ our @SHARED_WAYS = ('shared', 'xact shared', 'try shared', 'downgrade', 'upgrade
 our @SEMAPHORE_WAYS = ('semaphore', 'xact semaphore');
 
 my @node;
-my $counters;    # a connection string, as a literal's content
+my $counters;    # a connection string, ready for a string literal
 
-# In these clusters; the first one has the counters, and everybody reaches them
-# by a connection of their own, which commits each statement by itself.
+# Prepare these clusters.  The counters are in the first one; every session
+# reaches them by a connection of its own, where each statement commits by
+# itself.
 sub turns_prepare
 {
 	@node = @_;
@@ -68,7 +70,7 @@ sub turns_path
 	return;
 }
 
-# One that is connected to all that it needs; options as for zk_session
+# A session that has all its connections; options as for zk_session
 sub turns_session
 {
 	my ($node, %opt) = @_;
@@ -77,8 +79,8 @@ sub turns_session
 	return $s;
 }
 
-# What makes n turns (or as many as there are within "10 s") in one of these
-# ways each, on one of these paths
+# SQL that takes and gives back locks n times (or for "10 s"), each time in one
+# of these ways on one of these paths
 sub turns_call
 {
 	my ($n, $ways, $paths) = @_;
@@ -87,9 +89,9 @@ sub turns_call
 	return "CALL turns($turns, '$time', " . $array->(@$ways) . ', ' . $array->(@$paths) . ')';
 }
 
-# Until all of these sessions are done: one or the other of these networks fails,
-# about eight times a second, for less than sessions or calls would notice.
-# Returns how often.
+# Until all of these sessions are done, interrupt one or the other of these
+# networks about eight times a second, for less time than sessions or calls
+# would notice.  Returns how often.
 sub turns_trouble
 {
 	my ($sessions, @proxy) = @_;
@@ -111,10 +113,10 @@ sub turns_trouble
 	return $n;
 }
 
-# The number at the end of a node's name; all markers end with "-" or "__"
+# The sequence number in a node's name; all markers end with "-" or "__"
 sub turns_number { return ($_[0] =~ /(?:-|__)(-?\d{9,10})$/)[0]; }
 
-# All holds since turns_forget, by path and then by token
+# All holds since turns_forget, by path and token
 sub turns_holds
 {
 	return sort { $a->{path} cmp $b->{path} || $a->{token} <=> $b->{token} } map {
@@ -136,7 +138,7 @@ sub turns_forget
 	return;
 }
 
-# Must these two not be held together?
+# Whether these two must not be held together
 sub _exclude
 {
 	my ($one, $other) = @_;
@@ -145,9 +147,9 @@ sub _exclude
 	return $one->{mode} eq 'exclusive' || $other->{mode} eq 'exclusive';
 }
 
-# Tests: what excludes each other was held in the order of the tokens, one after
-# the other, and of those who share a semaphore each had fewer than $PERMITS
-# before it.  The tokens are the order of arrival, so nobody was passed over.
+# Tests: conflicting holds did not overlap and followed the order of the tokens,
+# and of those that share a semaphore each had fewer than $PERMITS before it.
+# The tokens are the order of arrival, so nobody was passed over.
 sub turns_judge
 {
 	my (@hold) = @_;
@@ -176,7 +178,7 @@ sub turns_judge
 	return;
 }
 
-# One test: the counters, which nothing else protects, have lost nothing.
+# One test: the counters, which nothing else protects, have lost no update.
 sub turns_counted
 {
 	my (@hold) = @_;

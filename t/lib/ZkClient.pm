@@ -18,16 +18,16 @@ ZkClient - a small ZooKeeper client in pure Perl
 
 =head1 DESCRIPTION
 
-The tests look into the ensemble with this one, so that a fault of the C client
-that is under test cannot hide itself, and so that looking does not cost the
-start of a JVM.
+The tests use it to look into the ensemble, so that a fault of the C client
+under test cannot hide itself, and so that looking does not require starting a
+JVM.
 
-One request at a time.  Every call ends within C<timeout> seconds.  What
-ZooKeeper refuses is raised as "create /a: NODEEXISTS (-110)"; C<< $zk->{err} >>
-has the number.  A lost connection is an error too: there is no reconnecting.
+It sends one request at a time.  Every call ends within C<timeout> seconds.  An
+error of ZooKeeper is raised as "create /a: NODEEXISTS (-110)"; C<< $zk->{err}
+>> has the number.  A lost connection is an error too: there is no reconnecting.
 
-Nobody sends heartbeats between two calls, so that a client that must outlive a
-longer pause calls C<ping>.
+It sends no heartbeats between two calls, so a client that must outlive a longer
+pause has to call C<ping>.
 
 =cut
 
@@ -40,7 +40,7 @@ use IO::Socket::INET;
 use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
 
-# What both ends of the wire call things; ZkProxy uses these tables too.
+# The names of what both ends of the wire send; ZkProxy uses these tables too.
 our %OP = (
 	create => 1, delete => 2, exists => 3, getData => 4, setData => 5,
 	getACL => 6, setACL => 7, getChildren => 8, sync => 9, ping => 11,
@@ -65,7 +65,7 @@ our %EVENT = (
 	-1 => 'session', 1 => 'created', 2 => 'deleted', 3 => 'changed',
 	4 => 'child');
 
-# ZooKeeper's CreateMode.  Containers go by an operation of their own.
+# ZooKeeper's CreateMode.  Containers are created by a separate operation.
 our %MODE = (
 	persistent => 0, ephemeral => 1, persistent_sequential => 2,
 	ephemeral_sequential => 3, container => 4);
@@ -74,8 +74,8 @@ use constant NONODE => -101;
 use constant OPEN_ACL => [ [ 31, 'world', 'anyone' ] ];
 
 # ZkClient->new('host:port[,host:port...]', timeout => s, session_timeout => ms)
-# tries the servers in the order given.  With session => id it does not begin a
-# session but takes that one up.
+# tries the servers in this order.  With session => id it takes over that
+# session instead of beginning one.
 sub new
 {
 	my ($class, $hosts, %opt) = @_;
@@ -123,8 +123,8 @@ sub _connect
 	return;
 }
 
-# The password of a session: that is what ZooKeeper makes of its id, with a
-# java.util.Random that is seeded with it and a constant.
+# The password of a session: ZooKeeper computes it from the id, with a
+# java.util.Random whose seed is the id combined with a constant.
 sub _password
 {
 	use integer;
@@ -157,16 +157,16 @@ sub create
 	return wantarray ? ($created, _stat($stat)) : $created;
 }
 
-# How many stand in the queue of a lock, of whichever client
+# How many contenders are in the queue of a lock, whichever client they use
 sub contenders
 {
 	my ($self, $dir) = @_;
 	return scalar grep { /\d{9}$/ } $self->children($dir);
 }
 
-# Stand in the queue of a lock, as another client does, and return the node:
-# contend($dir, $prefix, data => '', ...).
-# Directories are containers, which ZooKeeper may remove until it is there.
+# Join the queue of a lock, as another client would, and return the node:
+# contend($dir, $prefix, data => '', ...).  Directories are containers, which
+# ZooKeeper may remove before the node exists.
 sub contend
 {
 	my ($self, $dir, $prefix, %opt) = @_;
@@ -188,7 +188,7 @@ sub contend
 	die "$dir: is removed again and again\n";
 }
 
-# false when there was nothing to delete
+# returns false if there was nothing to delete
 sub delete
 {
 	my ($self, $path, $version) = @_;
@@ -258,8 +258,8 @@ sub get_acl
 	return @acl;
 }
 
-# Make the server that we are connected to catch up with the leader, so that
-# the next read is not older than this call.
+# Make our server catch up with the leader, so that the next read is at least as
+# new as this call.
 sub sync
 {
 	my ($self, $path) = @_;
@@ -267,7 +267,8 @@ sub sync
 	return;
 }
 
-# Who we are, more and more.  ZooKeeper cuts the connection of who is refused.
+# Add an identity to the session.  ZooKeeper closes the connection if it refuses
+# one.
 sub add_auth
 {
 	my ($self, $scheme, $credentials) = @_;
@@ -283,7 +284,8 @@ sub ping
 	return;
 }
 
-# Wait for a watch to fire; [type, path], or undef after $timeout seconds.
+# Wait for a watch to fire.  Returns [type, path], or undef after $timeout
+# seconds.
 sub wait_event
 {
 	my ($self, $timeout) = @_;
@@ -308,7 +310,7 @@ sub close
 	return;
 }
 
-# Cut the connection only: the session lives on until ZooKeeper expires it.
+# Cut the connection only: the session lives until ZooKeeper expires it.
 sub abandon
 {
 	my ($self) = @_;
@@ -320,7 +322,8 @@ sub abandon
 
 sub _deadline { return time + $_[0]->{timeout}; }
 
-# A request on a path; undef for the one error that the caller expects.
+# Send a request for a path; returns undef for the one error that the caller
+# expects.
 sub _call
 {
 	my ($self, $op, $path, $args, $expected) = @_;
@@ -356,7 +359,7 @@ sub _request
 	};
 	return $body if $ok;
 	my $why = $@;
-	$self->abandon;    # what is left on the wire answers nobody
+	$self->abandon;    # whatever is left on the wire is no answer to a later request
 	chomp $why;
 	die "ZkClient: $op $path: $why\n";
 }
@@ -369,7 +372,7 @@ sub _event
 	return;
 }
 
-# Most are small enough for the socket's own buffer.
+# Most requests fit into the socket's buffer.
 sub _send
 {
 	my ($self, $body) = @_;
@@ -400,7 +403,7 @@ sub _frame
 		}
 		my $left = $deadline - time;
 		die "timeout\n" if $left <= 0;
-		next unless $select->can_read($left);    # the end of a child cuts that short
+		next unless $select->can_read($left);    # interrupted by SIGCHLD
 		my $n = sysread($self->{sock}, $self->{buffer}, 65536, length $self->{buffer});
 		die "connection lost" . (defined $n ? '' : ": $!") . "\n" unless $n;
 	}

@@ -10,9 +10,9 @@ ZkProxy - a faulty network between a client and one ZooKeeper server
   my $proxy = ZkProxy->new($zk);             # or 'host:port'
   ... 'zklock.hosts' => $proxy->hosts ...
 
-  $proxy->swallow('create2');                # its answer never arrives
-  $proxy->hold('getChildren');               # its answer waits ...
-  $proxy->wait_held;                         # (here it is)
+  $proxy->swallow('create2');                # the answer never arrives
+  $proxy->hold('getChildren');               # the answer waits ...
+  $proxy->wait_held;                         # (it has reached the proxy)
   $proxy->release;                           # ... until now
   $proxy->blackhole; $proxy->drop; $proxy->refuse; $proxy->pass;
 
@@ -26,21 +26,21 @@ ZkProxy - a faulty network between a client and one ZooKeeper server
 
 =head1 DESCRIPTION
 
-A process of its own that knows ZooKeeper's frames, in both directions: what is
-swallowed, held or counted is a whole request, answer or watch event.  It ends
-with the process that made it: see Servant.
+This is a separate process that understands ZooKeeper's frames, in both
+directions: what is swallowed, held or counted is a whole request, answer or
+watch event.  It ends with the process that made it: see Servant.
 
-Operations are named as ZooKeeper's protocol does: create, create2, delete,
+Operations have the names of ZooKeeper's protocol: create, create2, delete,
 exists, getData, getChildren, getChildren2, sync, multi, createContainer, ping,
 close, setWatches, auth, ... (the keys of %ZkClient::OP), and "connect" for the
-handshake; '*' is any of them but pings.  A client library chooses among these:
-the C client's zoo_acreate is a create2 only if it asks for a Stat, and a
-container's create is createContainer.  A test of "create" in a wide sense says
-['create', 'create2'].
+handshake; '*' is any of them except pings.  Client libraries choose among
+these: the C client's zoo_acreate is a create2 only if it asks for a Stat, and a
+container's create is createContainer.  A test of "create" in the wide sense
+says ['create', 'create2'].
 
-A client may be disturbed by what it never gets: the C client drops a connection
-on which an answer is missing as soon as the next one comes.  That is what these
-are for.
+A client may react to a missing answer: the C client drops a connection on which
+an answer is missing as soon as the next one arrives.  The variants with "drop"
+and "hold" exist for that reason.
 
 =cut
 
@@ -81,53 +81,53 @@ sub hosts { return "127.0.0.1:$_[0]->{port}"; }
 
 # -- the whole network
 
-# Everything works again; what was held back in a black hole goes on its way.
-# Rules for single operations stay: see release and reset.
+# Everything works again; what a black hole held back is delivered.  Rules for
+# single operations stay: see release and reset.
 sub pass { return $_[0]->_do('mode pass'); }
 
-# Connections open and stay, and nothing comes out at either end.
+# Connections can be opened and stay open, but nothing comes out at either end.
 sub blackhole { return $_[0]->_do('mode blackhole'); }
 
 # New connections are refused.  With at_accept they are closed as soon as they
-# are open, as a server does that has too many from one address.
+# are open, as by a server that has too many from one address.
 sub refuse
 {
 	my ($self, %opt) = @_;
 	return $self->_do('mode ' . ($opt{at_accept} ? 'close' : 'refuse'));
 }
 
-# Cut the connections that there are; new ones are possible.
+# Cut the existing connections; new ones are possible.
 sub drop { return $_[0]->_do('drop'); }
 
-# Each frame travels that long, each way.
+# Delay each frame by that much, in each direction.
 sub delay_ms { return $_[0]->_do("delay $_[1]"); }
 
-# What goes to the client arrives in pieces of a few bytes, until reset.
+# Data arrives at the client in pieces of a few bytes, until reset.
 sub dribble { return $_[0]->_do('dribble'); }
 
-# -- single operations.  Each takes an operation or a list of them, and a count
-# (default 1): that many of the next requests.
+# -- single operations.  Each takes an operation or a list of them, and how many
+# of the next such requests it applies to (default 1).
 
-# The server gets it, the client never hears of that.
+# The server gets it, but the answer never reaches the client.
 sub swallow { return _rule('swallow', @_); }
 
-# The same, and the connection is cut at the moment the answer would arrive.
+# The same, and the connection is cut when the answer would arrive.
 sub swallow_and_drop { return _rule('swallow_and_drop', @_); }
 
-# The server gets it, and what the client gets is text, as a web server says it.
+# The server gets it, but the client gets text, as from a web server.
 sub garble { return _rule('garble', @_); }
 
 # The connection is cut instead of passing on the request.
 sub drop_request { return _rule('drop_request', @_); }
 
-# The answer, and all that the server says after it, waits for release.
+# The answer, and all that follows it from the server, waits for release.
 sub hold { return _rule('hold', @_); }
 
-# The request, and all that the client says after it, waits for release.
+# The request, and all that follows it from the client, waits for release.
 sub hold_request { return _rule('hold_request', @_); }
 
-# Watch events wait, and all behind them, as order on a connection demands.
-# With alone => 1 only the events do, which no real network does.
+# Watch events wait, and everything behind them, as the order of a connection
+# requires.  With alone => 1 only the events wait, which no real network does.
 sub hold_event
 {
 	my ($self, %opt) = @_;
@@ -146,71 +146,74 @@ sub _rule
 	return $self->_do("rule $action " . join(',', @op) . ' ' . ($count // 1));
 }
 
-# -- the nth frame.  $way is "request" or "reply"; counted is everything since
-# $proxy->count_frames on all connections: handshakes, heartbeats, watch events.
-# Only one such fault of each way at a time; wait_held waits for "hold" here too.
+# -- the nth frame.  $way is "request" or "reply"; the count includes everything
+# since $proxy->count_frames on all connections: handshakes, heartbeats, watch
+# events.  Only one such fault in each direction at a time; wait_held also waits
+# for this "hold".
 #
-# Of both:
+# For both:
 #   swallow    the frame never arrives; the connection goes on
 #   drop       the connection is cut instead
 #   abort      the same, with a reset: what was sent before may be lost, too
 #   cut        half of the frame arrives, then the connection is cut
 #   stall      half of the frame arrives, and nothing after it
-#   hold       it and all behind it waits for release
-# Of replies:
+#   hold       it and everything behind it wait for release
+# For replies:
 #   twice      it arrives twice
-#   late       it and all behind it arrives 300 ms later
-#   xid        it answers another request
-#   length, negative, huge, tiny, zero    its length is a lie
-#   text       something else instead, as a web server would say it
+#   late       it and everything behind it arrive 300 ms later
+#   xid        it has the xid of another request
+#   length, negative, huge, tiny, zero    its length is wrong
+#   text       something else instead, as from a web server
 #   short, few, more, early, never, other, longer, blamed, vague
 #              the first answer to a multi from there on lacks its end or its
-#              first result, has one more, ends early or never, answers
-#              something else, goes on after its end, is an error with all
-#              that, refuses without a reason
+#              first result, has one result more, ends early or never, has a
+#              result of another kind, goes on after its end, is an error with
+#              all results, is an error without a reason
 #   slash      the paths in such an answer begin without one
 #   name_length, name_negative, name_huge
-#              the same, of one that begins with the name of a created node
-#   moved      the server says that the session is at another one
+#              the same, in one that begins with the name of a created node
+#   moved      the server says that the session has moved to another one
 #   expire     the connection is cut, and the next one is told that its
 #              session has expired
-#   outage     all connections are cut, and new ones refused for 300 ms
+#   outage     all connections are cut, and new ones are refused for 300 ms
 sub nth
 {
 	my ($self, $way, $n, $action) = @_;
 	return $self->_do("nth $way $n $action");
 }
 
-# -- a server that lies.  All until reset.
+# -- a server that lies.  All of these last until reset.
 
-# Of a thousand replies so many are spoilt, at random ($seed): cut off, halved,
-# padded, numbers replaced, bits flipped, bytes left out or repeated, the error or
-# the length changed, or the body of another's.  Handshakes and events, too.
+# Spoil this many of a thousand replies, at random ($seed): truncated, halved,
+# padded, numbers replaced, bits flipped, bytes left out or repeated, the error
+# or the length changed, or another reply's body.  This includes handshakes and
+# events.
 sub spoil { return $_[0]->_do("spoil $_[1] $_[2]"); }
 
-# What was spoilt: "operation kind" => how often
+# What was spoilt: "operation kind" => count
 sub spoilt { return map { split /\t/ } split /\n/, $_[0]->_do('spoilt'); }
 
-# Each list of children is one of so many names, sprintf($format, 1 ...), each with
-# so many bytes that are no UTF-8 before it.
+# Each list of children has this many names, sprintf($format, 1 ...), each
+# preceded by this many bytes that are not UTF-8.
 sub forge_list { return $_[0]->_do("forge_list $_[1] $_[2] " . ($_[3] // 0)); }
 
-# Each node whose data is asked for is there, ephemeral, and was made by zklock.
+# Each node whose data is asked for exists, is ephemeral, and was made by
+# zklock.
 sub forge_nodes { return $_[0]->_do('forge_nodes'); }
 
-# The name of what was created is another.
+# Each created node gets another name.
 sub forge_name { return $_[0]->_do("forge_name $_[1]"); }
 
-# Begin to count; no fault at any frame.
+# Begin to count; remove the faults at nth frames.
 sub count_frames { return $_[0]->_do('count_frames'); }
 
 # (requests, replies) since then
 sub frames { return split / /, $_[0]->_do('frames'); }
 
-# Let go what is held, and forget the rules that hold.
+# Release what is held, and remove the "hold" rules.
 sub release { return $_[0]->_do('release'); }
 
-# As new: no rules, nothing held, no delay, pass.
+# Back to the initial state: no rules, nothing held, no delay, pass.
 sub reset
 {
 	my ($self) = @_;
@@ -218,9 +221,9 @@ sub reset
 	return;
 }
 
-# -- seeing
+# -- observing
 
-# How many requests of that operation (or these) the client has sent since
+# How many requests with that operation (or these) the client has sent since
 # clear_log, whether or not they were passed on.
 sub count
 {
@@ -241,8 +244,8 @@ sub wait_for
 sub held { return $_[0]->_do('held'); }
 sub swallowed { return $_[0]->_do('swallowed'); }
 
-# Wait until a rule has held something back: the answer (or event) is here, the
-# client does not have it.
+# Wait until a rule has held something back: the answer (or event) is in the
+# proxy and the client does not have it.
 sub wait_held
 {
 	my ($self, $timeout) = @_;
@@ -266,16 +269,16 @@ sub _wait
 	return 1;
 }
 
-# What went by since clear_log:
+# The traffic since clear_log:
 #   [time, direction, operation, xid, path, error, connection, more]
 # direction: '>' a request, when the client sent it
 #            '<' an answer or an event, when the client got it
 #            'x' an answer that was swallowed, or what a rule cut off
-#            '.' something else: operation is open, close or drop; or closed, at
-#            once, because of refuse(at_accept => 1)
-# An event's operation is 'event' and its "more" created, deleted, changed or
-# child; a multi's "more" is "create /a,delete /b,..."; that of an answer to
-# connect is the session's id as 0x...
+#            '.' something else: operation is open, close or drop; or closed, if
+#            closed at once because of refuse(at_accept => 1)
+# The operation of an event is 'event' and its "more" created, deleted, changed
+# or child; "more" of a multi is "create /a,delete /b,..."; of an answer to
+# connect, the session's id as 0x...
 sub log
 {
 	my ($self) = @_;
@@ -291,14 +294,14 @@ sub log
 
 sub clear_log { return $_[0]->_do('clear'); }
 
-# How many round trips, one after another, the client made since clear_log, on
-# the busiest connection: a flight begins with a request that the client sent
-# after it got an answer.  Pings, heartbeats (exists on "/"), the handshake and
-# close do not count; options: ignore => sub { my ($op, $path) = @_; ... }.
+# How many successive round trips the client made since clear_log, on the
+# busiest connection: a flight begins with a request that the client sent after
+# it got an answer.  Pings, heartbeats (exists on "/"), the handshake and close
+# do not count; options: ignore => sub { my ($op, $path) = @_; ... }.
 #
-# That a request was sent with the one before and not after its answer shows
-# only if the answer takes longer than the client needs between the two: on a
-# busy machine set delay_ms(20) before.
+# Whether a request was sent together with the one before or after its answer
+# can be told only if the answer takes longer than the client needs between the
+# two: on a busy machine call delay_ms(20) first.
 sub flights
 {
 	my ($self, %opt) = @_;
@@ -316,8 +319,8 @@ sub flights
 	return $most;
 }
 
-# The requests since clear_log as "op path", without what flights ignores:
-# good to print when a count is wrong.
+# The requests since clear_log as "op path", without those that flights ignores:
+# useful to print when a count is wrong.
 sub requests
 {
 	my ($self) = @_;
@@ -344,11 +347,11 @@ my $swallowed;
 my $last_number = 0;
 my %frames = (request => 0, reply => 0);
 my %nth;              # way => [number, action]
-my $spoil;            # of a thousand
-my %spoilt;           # "operation kind" => how often
-my %body;             # operation => of its last sound answer
-my %forge;            # operation => what becomes of its answer
-my $expire_next;      # the next handshake is for a session that is over
+my $spoil;            # per thousand replies
+my %spoilt;           # "operation kind" => count
+my %body;             # operation => body of its last sound answer
+my %forge;            # operation => what replaces its answer
+my $expire_next;      # tell the next handshake that its session has expired
 my $refuse_until;     # an outage ends by itself
 
 # A connection has two directions, "up" to the server and "down" to the client:
@@ -357,10 +360,10 @@ my $refuse_until;     # an outage ends by itself
 #   queue      frames on their way: { due, bytes, entry, held, cut }
 #   out        bytes that may be written now
 #   handshake  the next frame is the first one
-#   raw        not frames but text
-#   eof        the sender is done: close when the queue is empty
-# "asked" are requests without an answer: { xid, op, path, action }; in the queue
-# of "aside" wait the events that hold_event(alone => 1) holds.
+#   raw        text instead of frames
+#   eof        the sender has closed: close when the queue is empty
+# "asked" has the requests without an answer: { xid, op, path, action }; the
+# queue of "aside" has the events that hold_event(alone => 1) holds.
 
 sub main
 {
@@ -376,8 +379,8 @@ sub main
 	{
 		my ($readable, $writable) = _select($control);
 
-		# Clients before servers: a request that is here already was sent
-		# before the answer that is here too.  flights relies on it.
+		# Clients before servers: a request that has arrived was sent before an
+		# answer that has arrived.  flights relies on it.
 		foreach my $conn (map { $conns{$_} } sort { $a <=> $b } keys %conns)
 		{
 			foreach my $way (qw(up down))
@@ -389,7 +392,7 @@ sub main
 		_accept() if $listener && $readable->{ fileno $listener };
 		if ($readable->{ fileno $control })
 		{
-			# the test is over, however it ended
+			# the test is over, in whatever way it ended
 			sysread $control, $commands, 65536, length $commands or POSIX::_exit(0);
 			while ($commands =~ s/^(.*)\n//)
 			{
@@ -436,7 +439,7 @@ sub _select
 
 # -------------------------------------------------------------- connections
 
-# While connections are refused the port stays ours: bound, and not listening.
+# While connections are refused, the port stays ours: bound, but not listening.
 sub _listen
 {
 	my ($wanted, $refuse) = @_;
@@ -464,7 +467,7 @@ sub _accept
 		my $server = IO::Socket::INET->new(PeerAddr => $target, Proto => 'tcp', Timeout => 5);
 		unless ($server)
 		{
-			close $client;    # what a client sees of a server that is down
+			close $client;    # what a client sees when a server is down
 			next;
 		}
 		foreach my $sock ($client, $server)
@@ -506,11 +509,11 @@ sub _read
 	if (!$n)
 	{
 		return if !defined $n && ($!{EAGAIN} || $!{EWOULDBLOCK} || $!{EINTR});
-		$d->{eof} = 1;    # _move closes when all before it is delivered
+		$d->{eof} = 1;    # _move closes it once everything before it is delivered
 		return;
 	}
 
-	# "mntr" and its like are no frames, nor are their answers
+	# "mntr" and the like are not frames, nor are their answers
 	$_->{raw} = 1 for $way eq 'up' && $d->{handshake} && $d->{in} =~ /^[a-z]{4}/ ? @{$conn}{qw(up down)} : ();
 	if ($d->{raw})
 	{
@@ -521,7 +524,7 @@ sub _read
 	while (length $d->{in} >= 4)
 	{
 		my $len = unpack 'N', $d->{in};
-		return _close($conn, 'close') if $len > 64 << 20;    # no ZooKeeper
+		return _close($conn, 'close') if $len > 64 << 20;    # not ZooKeeper
 		last if length $d->{in} < 4 + $len;
 		my $frame = substr $d->{in}, 0, 4 + $len, '';
 		if ($way eq 'up') { _request($conn, $frame); }
@@ -583,7 +586,7 @@ sub _request
 	return;
 }
 
-# What can be wrong with a reply
+# Ways to damage a reply
 my %damage = (
 	xid => sub { substr $_[0], 4, 4, pack 'N', 0x7fff_ff00; },
 	length => sub { substr $_[0], 0, 4, pack 'N', length($_[0]) - 4 + 7; },
@@ -594,8 +597,9 @@ my %damage = (
 	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
 	moved => sub { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', -118; });
 
-# The answer to a multi has results after 20 bytes: type, done, error in nine
-# bytes, then what was created; the last is a type -1 that is done.
+# The answer to a multi has its results after 20 bytes: type, done, error in
+# nine bytes, then the name of what was created; the last has type -1 and is
+# done.
 my %of_multi = (
 	short => sub { substr $_[0], -9, 9, ''; },
 	few => sub { substr $_[0], 20, _first($_[0]), ''; },
@@ -625,7 +629,7 @@ sub _first
 	return 9 + ($type == -1 ? 4 : $type == 1 ? 4 + unpack('x29 N', $_[0]) : 0);
 }
 
-# What to do with this frame, if it is the one.
+# What to do with this frame, if it is the nth.
 sub _nth
 {
 	my ($way, $frame, $is_multi) = @_;
@@ -641,7 +645,7 @@ sub _nth
 	return $fault && $fault->[0] == $n ? $fault->[1] : '';
 }
 
-# With a reset instead of an end, as a machine that has lost its memory would.
+# With a reset instead of a normal end, as if the machine had rebooted.
 sub _abort
 {
 	my ($conn) = @_;
@@ -686,7 +690,7 @@ sub _damage
 	}
 	elsif ($damage{$nth})
 	{
-		# an event has no error, a handshake no xid
+		# an event has no error, a handshake has no xid
 		$nth = 'xid' if $nth eq 'moved' && $xid <= 0;
 		$damage{$nth}->($frame);
 		_queue($down, $frame);
@@ -695,8 +699,8 @@ sub _damage
 	return;
 }
 
-# Ways to spoil an answer.  What is behind the length is changed, in the header
-# or in the body; the length then says what there is.
+# Ways to spoil an answer.  They change what follows the length, in the header
+# or in the body; the length is then made to fit.
 my @numbers = (-1, 0, 1, 2, 3, 4, 8, 16, 68, 255, 4096, 1 << 20, 0x7fff_ffff, -0x8000_0000, -2, -101, -110);
 
 sub _place
@@ -729,7 +733,7 @@ my %spoil = (
 	},
 	length => sub { });
 
-# Returns the frame, perhaps spoilt
+# Returns the frame, possibly spoilt
 sub _spoil
 {
 	my ($op, $frame) = @_;
@@ -780,7 +784,7 @@ sub _multi
 	return ($first // '', join ',', @part);
 }
 
-# of a buffer; -1 is null
+# length in a buffer; -1 is null
 sub _length
 {
 	my $n = unpack 'l>', $_[0];
@@ -817,8 +821,8 @@ sub _answer
 		return _queue($action eq 'hold_event_alone' ? $conn->{aside} : $down, $frame, @event);
 	}
 
-	# Answers come in order, but those of pings and the like have the same xid
-	# for ever: the oldest one it can be.
+	# Answers come in order, but pings and the like always have the same xid:
+	# take the oldest request that matches.
 	my $asked = $conn->{asked};
 	my ($i) = grep { $asked->[$_]{xid} == $xid } 0 .. $#$asked;
 	my $request = defined $i ? splice(@$asked, $i, 1) : { op => "unasked $xid", path => '', action => '' };
@@ -864,7 +868,7 @@ sub _forged_list
 # data, then czxid, mzxid, ctime, mtime, three versions, owner, length, children, pzxid
 my $forged_node = pack 'N/a* q>4 l>3 q> l>2 q>', "zklock\n", 7, 7, 0, 0, 0, 0, 0, 42, 7, 0, 7;
 
-# Deliver what is due, and what can be written.
+# Deliver what is due and can be written.
 sub _move
 {
 	my ($conn) = @_;
@@ -885,7 +889,7 @@ sub _move
 		_write($conn, $d);
 		return if $conn->{closed};
 	}
-	# One end has gone and has been heard to the end.
+	# One end has closed, and everything it sent has been read.
 	foreach my $d (@{$conn}{qw(up down)})
 	{
 		return _close($conn, 'close')
@@ -906,8 +910,8 @@ sub _write
 
 # ---------------------------------------------------------- rules and commands
 
-# The action of the first rule for this operation; it is used up by that unless
-# it is one that stays.
+# The action of the first rule for this operation.  This uses the rule up unless
+# it is a permanent one.
 sub _match
 {
 	my ($op, $stays) = @_;

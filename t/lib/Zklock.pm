@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Zklock - what the tests of zklock with real servers share
+Zklock - what zklock's tests with real servers have in common
 
 =head1 SYNOPSIS
 
@@ -13,9 +13,9 @@ Zklock - what the tests of zklock with real servers share
 
   my $s = zk_session($node);
   $s->query("SELECT zk_lock('/a')")->{out};      # 't'
-  $s->value("SELECT zk_lock('/a')");             # the same; an error dies
+  $s->value("SELECT zk_lock('/a')");             # the same, but dies on an error
 
-  $s->send("SELECT zk_lock('/b')");              # does not wait
+  $s->send("SELECT zk_lock('/b')");              # returns at once
   zk_wait_queued($zk, $s);
   $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
   is($s->wait->{state}, '57014');
@@ -24,9 +24,9 @@ Zklock - what the tests of zklock with real servers share
 
 =head1 DESCRIPTION
 
-A session is a psql that is told what to do through a pipe, so that a query can
+A session is a psql that gets its commands through a pipe, so that a query can
 be under way while the test does something else.  Every wait has a deadline and
-dies when it is over.
+dies when it has passed.
 
 =cut
 
@@ -47,7 +47,7 @@ use PostgreSQL::Test::Utils qw(slurp_file);
 our @EXPORT = qw(zk_cluster zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_locks_left
   zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
 
-# A running server with the extension.  hosts: a ZooKeeper, a ZkProxy, or a
+# A running server with the extension.  $hosts is a ZooKeeper, a ZkProxy, or a
 # list for zklock.hosts; the rest goes to postgresql.conf.
 sub zk_cluster
 {
@@ -58,7 +58,7 @@ sub zk_cluster
 	$node->init;
 	%setting = (
 		session_preload_libraries => 'zklock',
-		log_statement => 'none',    # tests ask often, and look at the log's size
+		log_statement => 'none',    # tests poll, and check the size of the log
 		'zklock.hosts' => $hosts,
 		%setting);
 	$node->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %setting;
@@ -69,14 +69,15 @@ sub zk_cluster
 
 sub zk_session { return Zklock::Session->new(@_); }
 
-# with these settings, which are without "zklock."
+# A session with these settings, which are named without "zklock."
 sub zk_session_with
 {
 	my ($node, %setting) = @_;
 	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
 }
 
-# What a session holds, or only on one path, as "exclusive session 1 held, ..."
+# What a session holds, on any path or on this one, as "exclusive session 1
+# held, ..."
 sub zk_holds
 {
 	my ($session, $path) = @_;
@@ -86,9 +87,9 @@ sub zk_holds
 }
 
 # A session with a proxy of its own, connected to ZooKeeper, and that proxy,
-# which has counted nothing yet; each frame travels for so many ms.  The settings
-# are without "zklock.".
-my @proxies;    # they stay until the end, so that sessions can say goodbye
+# with counters at zero; each frame is delayed by this many ms.  The settings
+# are named without "zklock.".
+my @proxies;    # kept until the end, so that sessions can close properly
 
 sub zk_counted_session
 {
@@ -110,8 +111,8 @@ sub zk_until
 	return until_true($code, $what, $timeout);
 }
 
-# Does that process wait for ZooKeeper, for whatever it may be: that it connects,
-# an answer, its turn?  Only since PostgreSQL 17 can one see which.
+# Whether that process waits for ZooKeeper, be it to connect, for an answer, or
+# for its turn.  Only PostgreSQL 17 and later show which.
 sub zk_waits
 {
 	my ($admin, $pid) = @_;
@@ -127,8 +128,8 @@ sub zk_wait_waiting
 	return zk_until(sub { zk_waits($admin, $pid) }, "backend $pid waits for ZooKeeper");
 }
 
-# Wait until each of these sessions waits for its turn: stands in a queue, and
-# watches who is before it.
+# Wait until each of these sessions waits for its turn: its node is in a queue
+# and it has set a watch on its predecessor.
 sub zk_wait_queued
 {
 	my ($zk, @sessions) = @_;
@@ -150,23 +151,24 @@ sub zk_wait_queued
 		'in a queue: backends ' . join ', ', map { $_->pid } @sessions);
 }
 
-# Every node in the ensemble that stands in some lock's queue
+# Every node in the ensemble that is in some lock's queue
 sub zk_locks_left
 {
 	my ($zk) = @_;
 	return grep { /-lock-\d{10}$/ } $zk->tree('/');
 }
 
-# One test: no lock node, no ephemeral node, no watch is left in ZooKeeper, or
-# will be in a moment: sooner than a session ends whose goodbye was lost.  Options: sessions => how many there may be (default:
-# not looked at), tree => 1: nor any directory.
+# One test: no lock node, no ephemeral node and no watch is left in ZooKeeper,
+# or they will be gone within $MOMENT, which is sooner than a session expires
+# that was not closed.  Options: sessions => how many there may be (default: not
+# checked), tree => 1: no directory either.
 sub zk_nothing_left
 {
 	my ($zk, $name, %opt) = @_;
 	my $deadline = time + ($opt{timeout} // $MOMENT);
 	my @left;
 
-	# what subtests that are left out would have ended
+	# subtests that were skipped would have cleaned up
 	return pass($name) if !$WHOLE && $Deadline::top eq '';
 	while (1)
 	{
@@ -193,18 +195,17 @@ sub zk_no_crash
 	return unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC:|TRAP:/, 'no backend has crashed');
 }
 
-# Of many lines as many as show what is wrong
+# A few of many lines, enough to see what is wrong
 sub zk_few
 {
 	my (@all) = @_;
 	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
 }
 
-# Words, the same ones after another together: "create getData*3"
+# Words, with repetitions in a row counted: "create getData*3"
 sub zk_short { return join(' ', @_) =~ s/\b(\w+)((?: \1)+)\b/"$1*" . (1 + ($2 =~ tr{ }{}))/ger; }
 
-# One test: the session locks, writes into a table t that begins with a text, and
-# commits.
+# One test: the session locks, writes a given text into a table t, and commits.
 sub zk_works
 {
 	my ($session, $name) = @_;
@@ -214,8 +215,8 @@ sub zk_works
 	return;
 }
 
-# Two tests: this COMMIT, or whatever it was, failed because the lock is lost,
-# and says which.
+# Two tests: this COMMIT (or other statement) failed because the lock is lost,
+# and names it.
 sub zk_is_lost
 {
 	my ($result, $path, $name) = @_;
@@ -225,9 +226,9 @@ sub zk_is_lost
 	return;
 }
 
-# -- what a process uses (Linux)
+# -- resource usage of a process (Linux)
 
-# CPU time that it has had so far
+# CPU time that it has used so far
 sub zk_cpu_seconds
 {
 	my ($pid) = @_;
@@ -308,7 +309,7 @@ sub _pipe
 # of the backend
 sub pid { return $_[0]->{pid}; }
 
-# Begin to execute this; what comes of it is told by wait.
+# Begin to execute this; wait returns the result.
 sub send
 {
 	my ($self, $sql) = @_;
@@ -320,13 +321,13 @@ sub send
 	my $text = "$sql;\n\\echo $self->{mark}\n\\warn $self->{mark}\n";
 	while (length $text)
 	{
-		my $n = syswrite($self->{in}, $text) // ($!{EINTR} ? next : last);    # wait tells that it is gone
+		my $n = syswrite($self->{in}, $text) // ($!{EINTR} ? next : last);    # if it is gone, wait will notice
 		substr $text, 0, $n, '';
 	}
 	return $self;
 }
 
-# Is nothing under way (any more)?
+# Whether no statement is under way (any longer)
 sub is_done
 {
 	my ($self) = @_;
@@ -335,13 +336,13 @@ sub is_done
 	return $self->_complete;
 }
 
-# Wait for that.  Returns
+# Wait until it is done.  Returns
 #   out       what psql printed
 #   state     the SQLSTATE of the last error, or ''
 #   message, detail, hint    of that error
 #   warnings  [ messages ]
 #   seconds   from send until its end
-#   closed    true: the connection has gone
+#   closed    true: the connection is gone
 sub wait
 {
 	my ($self, $timeout) = @_;
@@ -358,8 +359,8 @@ sub wait
 	return $self->_result;
 }
 
-# Wait until its first error has been told.  A session that is terminated takes
-# a moment from there to its end.
+# Wait until its first error has been reported.  A session that is terminated
+# takes a moment longer to exit.
 sub wait_error
 {
 	my ($self, $timeout) = @_;
@@ -379,7 +380,7 @@ sub query
 	return $self->send($sql)->wait($timeout);
 }
 
-# What it prints; an error dies.
+# What it prints; dies on an error.
 sub value
 {
 	my ($self, $sql, $timeout) = @_;
@@ -388,8 +389,8 @@ sub value
 	return $result->{out};
 }
 
-# Leave in an orderly way, and wait until the backend is gone, after its goodbye
-# to ZooKeeper: that is a transaction, and takes its nodes away.
+# Exit cleanly, and wait until the backend is gone.  By then it has closed its
+# ZooKeeper session, which removes its nodes.
 sub quit
 {
 	my ($self) = @_;
@@ -413,7 +414,7 @@ sub quit
 	return;
 }
 
-# A zombie does not: its parent may be stopped.
+# A zombie does not count: its parent may be stopped.
 sub _lives
 {
 	my ($pid) = @_;
@@ -422,7 +423,7 @@ sub _lives
 	return $state !~ /[ZX]/;
 }
 
-# Let the client vanish, as by a crash.
+# Kill the client, as in a crash.
 sub kill9
 {
 	my ($self) = @_;
@@ -478,7 +479,7 @@ sub _result
 	$result{out} =~ s/\s+\z//;
 	$result{warnings} = [ $result{err} =~ /^(?:psql:\S+ )?WARNING:  \w{5}: (.*)$/mg ];
 	$result{state} = $result{message} = $result{detail} = $result{hint} = '';
-	# an error and the lines that belong to it
+	# an error and its further lines
 	foreach my $part (split /^(?=(?:psql:\S+ )?[A-Z]+:  \w{5}: )/m, $result{err})
 	{
 		next unless $part =~ /^(?:psql:\S+ )?(?:ERROR|FATAL|PANIC):/;

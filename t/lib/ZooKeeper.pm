@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-ZooKeeper - start, ask, hurt and stop ZooKeeper servers for tests
+ZooKeeper - start, query, disturb and stop ZooKeeper servers for tests
 
 =head1 SYNOPSIS
 
@@ -15,9 +15,9 @@ ZooKeeper - start, ask, hurt and stop ZooKeeper servers for tests
   $zk->wait_until(sub { $zk->sessions == 0 }, 'no session left');
   $zk->kill9; $zk->start;             # a crash; data and port stay
   $zk->suspend; $zk->resume;          # a server that hangs
-  $zk->set_next_number('/zklock/a' => 2**31 - 5);    # as after so many creates
+  $zk->set_next_number('/zklock/a' => 2**31 - 5);    # as after that many creates
 
-  my $all = ZooKeeper->ensemble(3);   # is up when this returns
+  my $all = ZooKeeper->ensemble(3);   # ready when this returns
   $all->leader->kill9;
 
   my $all = ZooKeeper->ensemble(3, links => 1);
@@ -26,12 +26,12 @@ ZooKeeper - start, ask, hurt and stop ZooKeeper servers for tests
 
 =head1 DESCRIPTION
 
-A server's files and log are in one directory, and nothing but loopback
-addresses is used.  Servers stop with the process that started them, however
-that ends.
+A server's files and log are in one directory, and only loopback addresses are
+used.  Servers end with the process that started them, in whatever way that
+ends.
 
-What looks into the tree (children, tree, get, ...) opens a session of its own
-and has closed it again when it returns, so that it does not show up in
+The methods that look into the tree (children, tree, get, ...) open a session of
+their own and close it before they return, so that it does not show up in
 C<sessions>.
 
 =cut
@@ -53,25 +53,25 @@ use Time::HiRes qw(sleep time);
 use Deadline;
 use ZkClient;
 
-# ZooKeeper's jar names the others that it needs, but not a logger.
+# ZooKeeper's jar names the others that it needs, except a logger.
 our $CLASSPATH = '/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar';
 
-# ZooKeeper knows the superuser by a digest, as it knows everybody
+# ZooKeeper identifies the superuser by a digest, like any user
 our $SUPERUSER = 'super:user';
 my $super_digest = 'super:GR9f4mKrV2reacyCyiukMpZl5qc=';
 
 my %started;    # pid => server, for END
 
 # ZooKeeper->new(%opts):
-#   dir                    where its files go; default: a temporary directory
+#   dir                    for its files; default: a temporary directory
 #   tick_time              ms; default 500
 #   min_session_timeout, max_session_timeout    ms; default 1000 and 60000
 #   max_client_cnxns       per client address; default 0: no limit
-#   container_check        ms between two searches for empty containers; default 1000
-#   config                 { zoo.cfg key => value }, over all of these
+#   container_check        ms between two checks for empty containers; default 1000
+#   config                 { zoo.cfg key => value }, overrides all of these
 #   java_options           [ ... ]
-#   superuser              1: there is one, whom no ACL binds, and what looks
-#                          into the tree is that one
+#   superuser              1: there is a superuser, whom no ACL restricts, and the
+#                          methods that look into the tree use it
 #   detach                 the server outlives this process; see $zk->pid
 sub new
 {
@@ -111,7 +111,7 @@ sub _configure
 		maxClientCnxns => $self->{max_client_cnxns},
 		'admin.enableServer' => 'false',
 		'4lw.commands.whitelist' => '*',
-		forceSync => 'no',    # a disk that sleeps would make tests slow
+		forceSync => 'no',    # a slow disk would make tests slow
 		%{ $self->{config} // {} });
 
 	open my $file, '>', $self->_cfg or die "$self->{dir}: $!";
@@ -122,10 +122,10 @@ sub _configure
 
 sub _cfg { return "$_[0]->{dir}/zoo.cfg"; }
 
-# A TCP port that was free a moment ago, and not one of those that the system
-# gives to clients: while a server is down, one who tries to reach it could get
-# the server's own port, and be connected to itself.
-my %given;    # port => what keeps other tests of this run from it, or 1
+# A TCP port that was free a moment ago and is outside the range that the system
+# assigns to clients: otherwise, while a server is down, a client that tries to
+# reach it could be given that very port and connect to itself.
+my %given;    # port => the lock that keeps other tests of this run from it, or 1
 
 sub free_port
 {
@@ -144,7 +144,7 @@ sub free_port
 	die "could not find a free port: $@";
 }
 
-# Half a second passes until a server that got a port listens there.
+# A server listens about half a second after it was given a port.
 sub _reserve
 {
 	my ($port) = @_;
@@ -162,7 +162,7 @@ sub start
 	my ($self, %opt) = @_;
 	croak 'already running' if $self->running;
 
-	# The pid file is what stops a detached server later.
+	# Used later to stop a detached server.
 	$self->{pid} = $self->_launch;
 	open my $file, '>', "$self->{dir}/zookeeper.pid" or die "$self->{dir}: $!";
 	print $file "$self->{pid}\n";
@@ -176,10 +176,10 @@ sub _launch
 	my ($self) = @_;
 	my @java = (
 		'java', '-Xmx96m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
-		'-XX:-UsePerfData',    # a file in /tmp that kill -9 would leave
+		'-XX:-UsePerfData',    # otherwise a file in /tmp, which kill -9 would leave behind
 		"-Djava.io.tmpdir=$self->{dir}", '-Djava.net.preferIPv4Stack=true',
 		'-Dzookeeper.jmx.log4j.disable=true',
-		# not for zoo.cfg, where it would become zookeeper.znode...
+		# not in zoo.cfg, where it would become zookeeper.znode...
 		"-Dznode.container.checkIntervalMs=$self->{container_check}",
 		'-Dzookeeper.extendedTypesEnabled=true',
 		'-Dorg.slf4j.simpleLogger.defaultLogLevel=warn',
@@ -192,13 +192,14 @@ sub _launch
 		  . ($self->{servers} ? 'quorum.QuorumPeerMain' : 'ZooKeeperServerMain'),
 		$self->_cfg);
 
-	# END does not run when a test is killed with SIGKILL; the kernel does.
+	# END does not run when a test is killed with SIGKILL, so leave it to the
+	# kernel.
 	unshift @java, 'setpriv', '--pdeathsig', 'KILL' unless $self->{detach};
 
 	my $pid = fork // die "could not fork: $!";
 	return $self->_remember($pid) if $pid;
 
-	# A group of its own, so that Ctrl-C reaches the test first.
+	# A process group of its own, so that Ctrl-C reaches the test first.
 	setsid();
 	chdir $self->{dir};
 	# By descriptor: a test framework may have tied these handles.
@@ -218,7 +219,7 @@ sub _remember
 	return $pid;
 }
 
-# Never with "ruok": asked too early it is not answered at all.
+# Do not ask "ruok" here: too early, it is never answered.
 sub wait_ready
 {
 	my ($self) = @_;
@@ -251,7 +252,7 @@ sub _gone
 	return;
 }
 
-# Orderly; a server that does not stop is killed.
+# Clean shutdown; a server that does not stop is killed.
 sub stop
 {
 	my ($self) = @_;
@@ -290,18 +291,19 @@ sub suspend
 
 sub resume { kill 'CONT', $_[0]->{pid}; return; }
 
-# Directories whose next sequential child gets this number, as if they were that
-# old: set_next_number(path => number, ...).  The server is started anew; clients
-# who come back soon enough notice no more than that.  Not for an ensemble.
+# Sets the number of the next sequential child of these directories, as if they
+# were that old: set_next_number(path => number, ...).  The server is restarted,
+# which is all that clients notice if they come back soon enough.  Not for an
+# ensemble.
 #
-# What a server has been told is in a log; a snapshot of it all is written when
-# it starts.  A file snapshot.<zxid> is, in ZooKeeper's usual encoding:
-#   "ZKSN", version (int), dbid (long); sessions: how many (int), { id (long),
-#   timeout (int) }; access lists: how many (int), { number (long), entries };
+# What a server receives goes to a log; when it starts, it writes a snapshot of
+# everything.  A file snapshot.<zxid> is, in ZooKeeper's usual encoding:
+#   "ZKSN", version (int), dbid (long); sessions: count (int), { id (long),
+#   timeout (int) }; access lists: count (int), { number (long), entries };
 #   nodes: { path, data, access list (long), czxid mzxid ctime mtime (longs),
-#   version cversion aversion (ints), owner pzxid (longs) }, and "/" ends them;
-#   Adler32 of all this (long), "/"; a digest of the tree, sealed like that.
-# The cversion there is the number of the next sequential child.
+#   version cversion aversion (ints), owner pzxid (longs) }, terminated by "/";
+#   Adler32 of all this (long), "/"; a digest of the tree, with the same trailer.
+# Its cversion is the number of the next sequential child.
 sub set_next_number
 {
 	my ($self, %number) = @_;
@@ -312,7 +314,7 @@ sub set_next_number
 	my ($newest, @old) = sort { hex($b =~ s/.*\.//r) <=> hex($a =~ s/.*\.//r) } glob "$self->{dir}/data/version-2/snapshot.*";
 	open my $file, '+<:raw', $newest or die "$newest: $!";
 	my $text = do { local $/; <$file> };
-	my $at = 16;    # behind the header
+	my $at = 16;    # after the header
 	my $get = sub {
 		my ($template, $length) = @_;
 		my @value = unpack $template, substr $text, $at, $length;
@@ -354,7 +356,7 @@ sub set_next_number
 		$a = ($a + $_) % 65521;
 		$b = ($b + $a) % 65521;
 	}
-	truncate $file, 0;    # and with that the digest, which may be missing
+	truncate $file, 0;    # drops the digest too, which is optional
 	seek $file, 0, 0;
 	print $file substr($text, 0, $at), pack 'Q> N/a*', $b << 16 | $a, '/';
 	close $file or die "$newest: $!";
@@ -365,18 +367,18 @@ sub set_next_number
 
 END
 {
-	# not to change what the test says about itself
+	# do not change the exit status of the test
 	local ($?, $!, $@);
 	foreach my $pid (keys %started)
 	{
-		next if $started{$pid}{owner} != $$;    # a forked child ends here too
+		next if $started{$pid}{owner} != $$;    # END also runs in a forked child
 		kill 'KILL', $pid;
 		waitpid $pid, 0;
 	}
 }
 
-# A test that dies of a signal runs no END block unless somebody turns the
-# signal into an exit.
+# A test that dies of a signal runs no END block unless the signal is turned
+# into an exit.
 foreach my $signal (qw(INT TERM HUP))
 {
 	$SIG{$signal} = sub { exit 128 } if ($SIG{$signal} // 'DEFAULT') eq 'DEFAULT';
@@ -399,7 +401,7 @@ sub log_tail
 	return join '', @all;
 }
 
-# The answer to srvr, mntr, cons, dump, ...; undef when there was none in time.
+# The answer to srvr, mntr, cons, dump, ...; undef if there was none in time.
 sub four_letter
 {
 	my ($self, $word, $timeout) = @_;
@@ -416,14 +418,14 @@ sub four_letter
 	{
 		my $left = $deadline - time;
 		return undef if $left <= 0;
-		next unless $select->can_read($left);    # the end of a child cuts that short
+		next unless $select->can_read($left);    # interrupted by SIGCHLD
 		my $n = sysread $sock, $answer, 65536, length $answer;
 		return undef unless defined $n;
 		return $answer if $n == 0;
 	}
 }
 
-# %mntr, names without their "zk_"
+# %mntr, with names without "zk_"
 sub mntr
 {
 	my ($self) = @_;
@@ -438,15 +440,15 @@ sub mntr_value
 	return $mntr{ $name =~ s/^zk_//r };
 }
 
-# the number of the last transaction
+# the id of the last transaction
 sub zxid { return hex(($_[0]->four_letter('srvr') =~ /^Zxid: (\w+)$/m)[0]); }
 
-# ids of all sessions as 0x..., how many in scalar context; on any server
+# ids of all sessions as 0x..., or their number in scalar context; on any server
 sub sessions
 {
 	my ($self) = @_;
 	my $dump = $self->four_letter('dump') // die $self->hosts . " did not answer dump\n";
-	# behind this line the same ids come again, with their ephemeral nodes
+	# after this line the same ids are repeated, with their ephemeral nodes
 	my ($sets) = $dump =~ /(.*?)^ephemeral nodes dump/ms;
 	my %seen = map { $_ => 1 } ($sets // $dump) =~ /^\t(0x[0-9a-f]+)/mg;
 	return keys %seen;
@@ -467,9 +469,10 @@ sub ephemerals
 	return %found;
 }
 
-# Who waits: [ session id, node of somebody else that it watches, its own nodes
-# beside that ], ...  The first waiter of a semaphore watches the directory, which
-# ZooKeeper does not show; but who waits watches its own node, too.
+# The waiters: [ session id, node of somebody else that it watches, its own
+# nodes next to that ], ...  The first waiter of a semaphore watches the
+# directory, which ZooKeeper does not show; but every waiter watches its own
+# node, too.
 sub waits
 {
 	my ($self) = @_;
@@ -499,7 +502,7 @@ sub waits
 	return @found;
 }
 
-# as of an ensemble
+# for symmetry with an ensemble
 sub nodes { return $_[0]; }
 
 sub watch_count { return $_[0]->mntr_value('watch_count'); }
@@ -508,7 +511,7 @@ sub znode_count { return $_[0]->mntr_value('znode_count'); }
 
 # --------------------------------------------------------- looking into the tree
 
-# A client that stays until it is closed; a session more for ZooKeeper.
+# A client that stays until it is closed; one more session for ZooKeeper.
 sub client
 {
 	my ($self, %opt) = @_;
@@ -517,8 +520,8 @@ sub client
 	return $client;
 }
 
-# What the end of its timeout does to a session, but at once: somebody takes it up
-# and closes it.  Its client hears of that when it connects again.
+# Ends a session at once, as its timeout would later: it is taken over and
+# closed.  Its client learns of that when it reconnects.
 sub end_session
 {
 	my ($self, $id) = @_;
@@ -527,7 +530,7 @@ sub end_session
 	return;
 }
 
-# The same for everybody who has one of these nodes
+# The same for each session that owns one of these nodes
 sub end_sessions_of
 {
 	my ($self, @nodes) = @_;
@@ -576,7 +579,7 @@ sub tree
 			my ($walk, @found);
 			$walk = sub {
 				my ($dir) = @_;
-				# what may not be read is a leaf
+				# an unreadable node counts as a leaf
 				my @children = eval { $client->children($dir) };
 				die $@ if $@ && $@ !~ /NOAUTH/;
 				foreach my $child (sort @children)
@@ -599,7 +602,8 @@ sub acl { my ($self, $path) = @_; return $self->with_client(sub { $_[0]->get_acl
 sub delete { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->delete(@args) }); }
 sub delete_tree { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->delete_tree(@args) }); }
 
-# An ephemeral node would go at once with this session: use client() for these.
+# An ephemeral node would vanish with this session at once: use client() for
+# these.
 sub create
 {
 	my ($self, $path, $mode, %opt) = @_;
@@ -615,22 +619,22 @@ sub wait_until
 
 # ------------------------------------------------------------------ ensemble
 
-# ZooKeeper->ensemble($n, %opts), with the options of new, where "dir" holds a
+# ZooKeeper->ensemble($n, %opts) takes the options of new, where "dir" has a
 # directory for each server, and:
-#   sync_limit   ticks that a follower and its leader bear without each other;
+#   sync_limit   ticks after which a follower and its leader give each other up;
 #                default: 10
-#   links => 1   what a follower and its leader say to each other goes by links
-#                that "cut" can cut
-# Returns when all serve.
+#   links => 1   what a follower and its leader say to each other goes through
+#                links that "cut" can cut
+# Returns when all servers serve.
 sub ensemble
 {
 	my ($class, $n, %opt) = @_;
 	my $dir = delete $opt{dir};
 	my $sync_limit = delete $opt{sync_limit} // 10;
-	my @peer = map { [ free_port(), free_port() ] } 0 .. $n;    # by id: from 1
+	my @peer = map { [ free_port(), free_port() ] } 0 .. $n;    # by id, from 1
 
-	# Each server has an address of its own for each other one.  None compares
-	# what the others were told.
+	# Each server reaches each other one by an address of its own.  None
+	# compares these with what the others were told.
 	my $links;
 	if (delete $opt{links})
 	{
@@ -687,7 +691,7 @@ sub start
 	return $self;
 }
 
-# all at once: one that stops alone would make the others elect
+# all at once: if they stopped one by one, the others would hold an election
 sub stop
 {
 	my ($self) = @_;
@@ -702,7 +706,7 @@ sub _in_mode
 	return grep { $_->running && ($_->four_letter('srvr', 1) // '') =~ /^Mode: $mode$/m } $self->nodes;
 }
 
-# There is none for a moment after a fault: wait for one.
+# For a moment after a fault there is none: wait for one.
 sub leader
 {
 	my ($self) = @_;
@@ -713,9 +717,9 @@ sub leader
 
 sub followers { return $_[0]->_in_mode('follower'); }
 
-# Cut a follower from its leader (or from the server that is named).  It takes
-# syncLimit to notice, and serves its clients as long, with what it
-# knew; so does the leader.  Votes still pass.
+# Cut a follower from its leader (or from the given server).  It takes syncLimit
+# to notice, and until then serves its clients with the state it had; so does
+# the leader.  Votes still pass.
 sub cut
 {
 	my ($self, $follower, $leader) = @_;
@@ -724,7 +728,7 @@ sub cut
 	return;
 }
 
-# All is connected again.
+# Reconnect everything.
 sub mend
 {
 	my ($self) = @_;
@@ -732,10 +736,10 @@ sub mend
 	return;
 }
 
-# each knows the watches of its own clients only
+# each server knows only the watches of its own clients
 sub waits { return ZooKeeper::waits($_[0]); }
 
-# everything else is asked of the leader
+# everything else goes to the leader
 sub AUTOLOAD
 {
 	my ($self, @args) = @_;

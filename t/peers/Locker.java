@@ -1,5 +1,5 @@
-// Curator's locks, and one of ZooKeeper's recipes, behind the lines that ./locker
-// describes.
+// Curator's locks, and one of ZooKeeper's recipes, with the commands that
+// ./locker describes.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -32,7 +32,7 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
 
 public class Locker
 {
-	// Only a subclass may ask for the node's name.
+	// Only a subclass has access to the node's name.
 	private static class Mutex extends InterProcessMutex
 	{
 		Mutex(CuratorFramework client, String path) { super(client, path); }
@@ -65,7 +65,7 @@ public class Locker
 		}
 	}
 
-	// The locks of one client.  A read lock and the write lock of the same path
+	// The locks of one client.  The read lock and the write lock of a path
 	// belong together.
 	private static class Locks
 	{
@@ -113,7 +113,7 @@ public class Locker
 			.sessionTimeoutMs(sessionTimeout)
 			.connectionTimeoutMs(15000)
 			.retryPolicy(new ExponentialBackoffRetry(1000, 3))
-			.ensembleTracker(false)    // a watch on /zookeeper/config
+			.ensembleTracker(false)    // avoids a watch on /zookeeper/config
 			.build();
 	}
 
@@ -125,7 +125,7 @@ public class Locker
 		client.getConnectionStateListenable().addListener((c, state) -> events.add(state.name()));
 		client.start();
 		locks = new Locks(client);
-		// "ready" means that the listener has heard of it, too.
+		// Before "ready", the listener must have been told, too.
 		for (int i = 0; events.isEmpty(); i++) {
 			if (i == 3000) throw new Exception("no connection within 30 s");
 			Thread.sleep(10);
@@ -167,7 +167,7 @@ public class Locker
 			case "events":
 				return String.join(" ", events);
 			case "version":
-				// the jar itself does not say
+				// the jar's manifest does not say
 				Path jar = Path.of(InterProcessMutex.class.getProtectionDomain().getCodeSource().getLocation().toURI());
 				try (DirectoryStream<Path> jars = Files.newDirectoryStream(jar.getParent(), "curator-recipes-*.jar")) {
 					for (Path other : jars)
@@ -191,7 +191,7 @@ public class Locker
 		}
 	}
 
-	// It does not wait, but tells when it is our turn.
+	// It does not wait, but calls back when it is our turn.
 	private static String acquireRecipe(String path, long timeout) throws Exception
 	{
 		Semaphore turn = new Semaphore(0);
@@ -248,7 +248,8 @@ public class Locker
 		return errors.isEmpty() ? "ok " + holds : "error " + String.join("; ", errors);
 	}
 
-	// Take it, do what is done under the lock, give it back; tell about it.
+	// Acquires, does what is done under the lock, releases; returns a line
+	// about it.
 	private static String hold(Locks locks, InterProcessMutex lock, boolean shared, Path counter) throws Exception
 	{
 		long asked = now();
@@ -268,7 +269,7 @@ public class Locker
 	private static long read(Path counter) throws Exception
 	{
 		String text = Files.readString(counter).strip();
-		// empty: somebody is writing it, who should not
+		// empty: another process is writing it, in violation of the lock
 		return text.isEmpty() ? -1 : Long.parseLong(text);
 	}
 

@@ -1,4 +1,4 @@
-# kazoo's locks behind the lines that ./locker describes.
+# kazoo's locks with the commands that ./locker describes.
 
 import logging
 import os
@@ -28,7 +28,7 @@ more_clients = []
 identifier = None
 
 classes = {
-    # the pattern lets it see the nodes of Curator, of zklock and of most others
+    # the pattern lets it see the nodes of Curator, zklock and most others
     "pattern": lambda c, path: c.Lock(path, identifier, extra_lock_patterns=["-lock-"]),
     "lock": lambda c, path: c.Lock(path, identifier),
     "read": lambda c, path: c.ReadLock(path, identifier),
@@ -71,7 +71,7 @@ def clients(n):
 
 def auth(scheme, credentials):
     client.add_auth(scheme, credentials)
-    # what it makes from now on is closed to others
+    # restrict access to what it creates from now on
     client.default_acl = CREATOR_ALL_ACL
     return "ok"
 
@@ -87,7 +87,7 @@ def delete(path):
 
 def read(counter):
     with open(counter) as file:
-        # empty: somebody is writing it, who should not
+        # empty: another process is writing it, in violation of the lock
         return int(file.read() or -1)
 
 

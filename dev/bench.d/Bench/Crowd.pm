@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Bench::Crowd - scene (f): one lock that a thousand wait for
+Bench::Crowd - scene (f): one lock with a thousand waiters
 
 =head1 SYNOPSIS
 
@@ -11,20 +11,20 @@ Bench::Crowd - scene (f): one lock that a thousand wait for
 
 =head1 DESCRIPTION
 
-Somebody has the lock. So many clients, each with a session of its own, come to
-wait for it, and nothing else happens until all of them stand in the queue. Then
-the lock is given back, and each of them, in turn, gets it, gives it back at once
-and does not come again. A handover is from one client's call of the release to
-the return of the next one's wait.
+One client holds the lock. N clients, each with a session of its own, begin to
+wait for it, and nothing else happens until all of them are in the queue. Then
+the lock is released, and each of them in turn acquires it, releases it at once
+and does not come back. A handover is the time from one client's call of release
+to the return of the next one's wait.
 
-Messages and bytes are counted by a relay (F<dev/bench.d/count.c>) between clients and
-server; times are taken without it, with other clients. Of a queue of a thousand
-only the first handovers are timed as such with "1,000 waiting": later there are
-fewer.
+Messages and bytes are counted by a relay (F<dev/bench.d/count.c>) between
+clients and server; times are taken without it, with other clients. Of a queue
+of a thousand only the first handovers count as "1,000 waiting": the later ones
+have fewer waiters.
 
-What is counted or timed is one subject at a time, since a thousand clients of
-three kinds would crowd the machine and not the lock. Its queues of 10, 100 and
-1,000 take turns, and all their clients are connected all the time.
+Only one subject at a time is counted or timed, since a thousand clients of each
+of three kinds would overload the machine. Its queues of 10, 100 and 1,000 take
+turns, and all its clients stay connected.
 
 =cut
 
@@ -37,10 +37,10 @@ use Time::HiRes qw(clock_gettime sleep time CLOCK_MONOTONIC);
 
 use Bench;
 
-our $PATIENCE = 300;    # seconds, for anything
+our $PATIENCE = 300;    # seconds, for any wait
 
-# clients of one runner: zklock's are threads, which stay out of each other's way;
-# another JVM would take a while to get warm
+# clients of one runner: zklock's are threads, which do not disturb each other;
+# another JVM would take a while to warm up
 our %PER_PROGRAM = (zklock => 250, curator => 1000, kazoo => 1000);
 
 my @SUBJECTS = qw(zklock curator kazoo);
@@ -59,7 +59,7 @@ sub run
 			push @notes, "$NAME{$subject} is left out: " . $bench->missing($subject);
 			next;
 		}
-		# no more than they and the machine can bear
+		# as many as the subject and the machine can cope with
 		my @possible = @sizes;
 		while (@possible)
 		{
@@ -83,7 +83,7 @@ sub run
 
 # ------------------------------------------------------------------- a crowd
 
-# So many clients, connected
+# This many clients, connected
 sub _crowd
 {
 	my ($bench, $subject, $n, $hosts) = @_;
@@ -92,7 +92,7 @@ sub _crowd
 	return $crowd;
 }
 
-# So many clients now, not fewer than before
+# Have this many clients, at least as many as before
 sub _grow
 {
 	my ($crowd, $n) = @_;
@@ -122,10 +122,10 @@ sub _disperse
 sub _now { return clock_gettime(CLOCK_MONOTONIC) * 1e9; }
 
 # One queue that forms and is drained.  Returns
-#   formed      ns until all of them stood there
-#   handovers   [ns, ...], the first is with all but one waiting
-#   drain       ns from the first release to the last's return
-# at_ease is called once all stand there, before the first release.
+#   formed      ns until all of them were in the queue
+#   handovers   [ns, ...], the first with all but one waiting
+#   drain       ns from the first release to the return of the last
+# at_ease is called once all are in the queue, before the first release.
 my $last_path = 0;
 
 sub _drain
@@ -162,7 +162,7 @@ sub _drain
 	return { formed => $formed, handovers => \@handovers, drain => $holds[-1][1] - $release };
 }
 
-# They stand there and watch: nothing but heartbeats goes on.
+# They are in the queue and watch: only heartbeats are sent.
 sub _until_quiet
 {
 	my ($bench) = @_;
@@ -195,7 +195,7 @@ sub _count_all
 	foreach my $n (@sizes)
 	{
 		_grow($crowd, $n);
-		_drain($crowd);    # what they do once only is done
+		_drain($crowd);    # what they do only once is done
 		my $forming;
 		$relay->ask('clear');
 		_drain(
@@ -219,7 +219,7 @@ sub _counts
 	return { map { my ($kind, @numbers) = split /:/; ($kind => \@numbers) } $relay->ask('counts') };
 }
 
-# bytes of all that has to do with the lock
+# bytes of everything that concerns the lock
 sub _bytes
 {
 	my ($counts) = @_;
@@ -261,8 +261,8 @@ sub _kilobytes { return sprintf $_[0] < 10_000 ? '%.1f kB' : '%.0f kB', $_[0] / 
 
 # -------------------------------------------------------------------- timing
 
-# { size => { early => [ [ns], ... ], drain => [ [ns], ... ], formed => ... } }, a
-# repetition each
+# Returns { size => { early => [ [ns], ... ], drain => [ [ns], ... ], formed =>
+# ... } }, with an entry for each repetition
 sub _time_all
 {
 	my ($bench, $subject, @sizes) = @_;
@@ -275,7 +275,8 @@ sub _time_all
 		push @turn, splice @turn, 0, $repetition % @turn;
 		foreach my $n (@turn)
 		{
-			# of a short queue many, so that all have some hundred handovers
+			# short queues many times, so that each size has some hundred
+			# handovers
 			my (@early, @drain, @formed);
 			foreach (1 .. max(1, min(10, int 100 / $n)))
 			{
@@ -285,7 +286,7 @@ sub _time_all
 				push @drain, $queue->{drain};
 				push @formed, $queue->{formed};
 			}
-			next unless $repetition;    # they get warm
+			next unless $repetition;    # for warming up
 			push @{ $result{$n}{early} }, \@early;
 			push @{ $result{$n}{drain} }, \@drain;
 			push @{ $result{$n}{formed} }, \@formed;

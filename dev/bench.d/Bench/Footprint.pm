@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Bench::Footprint - scene (g): what it costs to be there
+Bench::Footprint - scene (g): what zklock costs beside the locks
 
 =head1 SYNOPSIS
 
@@ -11,17 +11,17 @@ Bench::Footprint - scene (g): what it costs to be there
 
 =head1 DESCRIPTION
 
-Memory, descriptors and threads of backends that have used a lock; the processor's
-time of sessions that do nothing; what the library costs those who load it and do
-not use it, in instructions; and the first call of all.
+It measures memory, descriptors and threads of backends that have used a lock;
+the CPU time of idle sessions; what the library costs backends that load it and
+do not use it, in instructions; and the very first call.
 
-Memory is PSS: of each page a process has its share of those that have it, too.  So
-it matters how many have the library, and the same is looked at for a backend that
-is the only one and for one of many.
+Memory is PSS: each page is divided among the processes that map it.  So the
+number of processes with the library matters, and it is measured for a backend
+that is the only one and for one of many.
 
-Time of the processor is what the kernel's scheduler has measured
+CPU time is what the kernel's scheduler has measured
 (F</proc/PID/task/*/schedstat>, in ns).  The ticks of F</proc/PID/stat> are too
-coarse for what is a few milliseconds in half a minute.
+coarse for a few milliseconds in half a minute.
 
 =cut
 
@@ -36,7 +36,7 @@ use Time::HiRes qw(sleep time);
 use Bench;
 use Zklock;
 
-our $PATIENCE = 300;    # seconds, for anything
+our $PATIENCE = 300;    # seconds, for any wait
 
 sub run
 {
@@ -55,18 +55,17 @@ sub _proc
 
 # ----------------------------------------- memory, descriptors and threads
 
-# how the library gets into a backend => what postgresql.conf says
+# how the library gets into a backend => its line in postgresql.conf
 my @LOADED = (
 	[ 'session_preload_libraries', session_preload_libraries => 'zklock' ],
 	[ 'shared_preload_libraries', session_preload_libraries => '', shared_preload_libraries => 'zklock' ],
 	[ 'the first call', session_preload_libraries => '' ]);
 
-# What a backend has done in its life that has nothing to do with locks: catalogs,
-# expressions, another library
+# What a backend does apart from locks: catalogs, expressions, another library
 my $WARM = q{DO $$ BEGIN PERFORM count(*) FROM pg_class; END $$; BEGIN; SELECT now(), pg_advisory_xact_lock(1); COMMIT};
 my $CALL = q{SELECT zk_lock('/footprint/' || pg_backend_pid()), zk_unlock('/footprint/' || pg_backend_pid())};
 
-# { pss, private: kB; handles; threads }, means over these sessions
+# { pss, private: kB; handles; threads }, averaged over these sessions
 sub _have
 {
 	my (@sessions) = @_;
@@ -76,7 +75,7 @@ sub _have
 		my $memory = _proc("$pid/smaps_rollup");
 		$sum{pss} += ($memory =~ /^Pss:\s+(\d+) kB/m)[0];
 		$sum{private} += ($memory =~ /^Private_Dirty:\s+(\d+) kB/m)[0];
-		# a backend opens and closes the files of its tables as it likes
+		# a backend opens and closes the files of its tables on its own
 		$sum{handles} += grep { (readlink // '') =~ /^(?:socket|anon_inode|pipe):/ } glob "/proc/$pid/fd/*";
 		$sum{threads} += () = glob "/proc/$pid/task/*";
 	}
@@ -142,14 +141,14 @@ sub _presence
 
 # ----------------------------------------------------------------- idle ones
 
-# ns of the processor that these processes have used, with all their threads
+# CPU time of these processes with all their threads, in ns
 sub _cpu
 {
 	my (@pids) = @_;
 	return sum(map { (split ' ', _proc($_ =~ s{^/proc/}{}r))[0] // 0 } map { glob "/proc/$_/task/*/schedstat" } @pids);
 }
 
-# a process and all that it has forked
+# a process and all its descendants
 sub _family
 {
 	my ($pid) = @_;
@@ -167,7 +166,7 @@ sub _idle
 
 	my $measure = sub {
 		my ($what, $count, @pids) = @_;
-		sleep 2;    # what came before has its end
+		sleep 2;    # let earlier work finish
 		my @us;
 		foreach (1 .. $repetitions)
 		{
@@ -200,7 +199,7 @@ sub _idle
 		eval {
 			my $runner = $bench->runner($peer);
 			$runner->ask("clients $n", $PATIENCE);
-			sleep 5;    # a JVM has compiled by then
+			sleep 5;    # by then a JVM has compiled
 			$measure->("$name, no lock held", $n, _family($runner->pid));
 			$runner->quit;
 			1;
@@ -221,7 +220,7 @@ sub _idle
 
 # ---------------------------------------------------------- there and unused
 
-# Instructions of a backend that runs so many statements of pgbench -S
+# Instructions of a backend for this many statements of pgbench -S
 sub _instructions
 {
 	my ($bench, $node, $preload, $n) = @_;
@@ -236,7 +235,7 @@ sub _instructions
 	}
 	close $file or die "$input: $!";
 	my @settings = map { ('-c', $_) } "shared_preload_libraries=$preload", 'session_preload_libraries=';
-	# (its descriptors by the shell: a test framework has tied ours)
+	# (the shell sets up its descriptors: a test framework has tied ours)
 	my $command = join ' ', map { "'$_'" } 'env', 'LD_PRELOAD=' . $bench->dir . '/bin/still.so', 'valgrind', '--tool=callgrind', '--callgrind-out-file=/dev/null',
 	  "--log-file=$log", 'postgres', '--single', '-D', $node->data_dir, @settings, 'postgres';
 	system("$command <'$input' >'$log.out' 2>&1") == 0 or die "valgrind: " . slurp_file("$log.out");

@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Bench::Report - what a run of dev/bench gave, as Markdown and as SVG
+Bench::Report - the results of a run of dev/bench, as Markdown and as SVG
 
 =head1 SYNOPSIS
 
@@ -25,7 +25,7 @@ sub _number
 	return sprintf($n == int $n ? '%d' : abs($n) < 10 ? '%.2f' : '%.0f', $n);
 }
 
-# A table in which a vertical bar is no border
+# A table, with vertical bars in cells escaped
 sub _table
 {
 	my ($columns, @rows) = @_;
@@ -44,7 +44,7 @@ sub _lines
 
 sub _package { my ($name) = @_; my $v = `dpkg-query -W -f '\${Version}' $name 2>/dev/null`; return $v; }
 
-# [ what, which ], ...
+# [ property, value ], ...
 sub machine
 {
 	my ($bench) = @_;
@@ -87,7 +87,7 @@ sub _goals
 		];
 	}
 	my @columns = ('goal', 'value', 'limit', '', '');
-	# a column that nobody fills
+	# leave out a column that is empty
 	if (!grep { $_->[4] ne '' } @rows) { pop @$_ for \@columns, @rows; }
 	return _table(\@columns, @rows);
 }
@@ -144,7 +144,7 @@ my $HEIGHT = 340;
 
 sub _quoted { my ($text) = @_; return q{'} . $text =~ s/'/''/gr . q{'}; }
 
-# false if there is no gnuplot
+# Returns false if there is no gnuplot
 sub svg
 {
 	my ($bench, $file) = @_;

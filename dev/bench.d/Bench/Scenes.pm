@@ -11,8 +11,8 @@ Bench::Scenes - what dev/bench measures of single locks: scenes a to e, and h
 
 =head1 DESCRIPTION
 
-Each scene is a sub that is given a Bench and leaves tables, goals and panels of
-the plot with it.  See L<Bench> for how repetitions are interleaved.
+Each scene is a sub that takes a Bench and adds tables, goals and panels of the
+plot to it.  See L<Bench> for how repetitions are interleaved.
 
 =cut
 
@@ -38,15 +38,15 @@ sub _title
 	return $TITLE{$which} . ($delayed ? ", $Bench::DELAY ms each way" : '');
 }
 
-# those that are there
+# those that are available
 sub _there
 {
 	my ($bench, @subjects) = @_;
 	return grep { $bench->has($_) } @subjects;
 }
 
-# Runners of these subjects by their names, which stay for the next scene.  What is
-# slow becomes so later, so that they get warm fast.
+# Runners of these subjects by their names, which stay for the next scene.  The
+# delay is set only later, so that they warm up fast.
 sub _start
 {
 	my ($bench, $where, @subjects) = @_;
@@ -54,7 +54,8 @@ sub _start
 	return { map { $_ => $bench->{runners}{$where}{$_} //= $bench->runner($_, hosts => $bench->hosts($where)) } _there($bench, @subjects) };
 }
 
-# The scene is over: no more clients than that the next one wants.
+# The scene is over: close its clients, except the one that the next scene
+# needs.
 sub _end
 {
 	my ($bench, $where, $runner) = @_;
@@ -63,9 +64,9 @@ sub _end
 	return;
 }
 
-# Those of them that know this scene: each is asked "$scene $path/SUBJECT $arguments",
-# and one that does not is left out.  In the arguments, WARM is how often, so that all
-# are warm.
+# Those that support this scene: each is sent "$scene $path/SUBJECT $arguments",
+# and one that refuses is left out.  WARM in the arguments becomes the number of
+# rounds for warming up.
 sub _able
 {
 	my ($bench, $runner, $scene, $path, $arguments) = @_;
@@ -80,7 +81,7 @@ sub _able
 	return grep { $able{$_} } @ZKLOCK, @OTHERS, 'advisory';
 }
 
-# more of them where one is short, and fewer where it takes long
+# more repetitions of short scenes, and fewer of long ones
 sub _repetitions { my ($bench, $times) = @_; return max(min(3, $bench->repetitions), int($times * $bench->repetitions + 0.5)); }
 
 sub _flat { return map { @$_ } @{ $_[0] }; }
@@ -95,7 +96,7 @@ sub _ratio
 
 sub _against { my ($ns, $mine, $other) = @_; return _ratio(ratio($ns->{$mine}, $ns->{$other})); }
 
-# A row for each of zklock's ways, a column for each other subject
+# A row for each variant of zklock, a column for each other subject
 sub _ratios
 {
 	my ($bench, $title, $ns) = @_;
@@ -110,7 +111,7 @@ sub _ratios
 
 sub _value { my ($ratio) = @_; return $ratio ? $ratio->{median} : undef; }
 
-# the program on the library that zklock is linked with
+# the floor on the library that zklock is linked with
 sub _floor { return 'floor-' . $_[0]->client_library; }
 
 # ------------------------------------------------------- (a) acquire and release
@@ -197,14 +198,15 @@ sub free
 	return;
 }
 
-# median, and up to which 95 % are
+# median, and 95th percentile
 sub _bar { my @values = @_; return (percentile(50, @values), percentile(5, @values), percentile(95, @values)); }
 
 # ---------------------------------------------------------------- (b) handover
 
-# From the call of the release to the next one's return, of entries
-# ASKED:GOT:RELEASE:RELEASED.  The queue of N is there in the middle only: it forms
-# at the beginning, and who has done all leaves it at the end.
+# The times from the call of release to the return of the next acquire, from
+# entries ASKED:GOT:RELEASE:RELEASED.  The queue has N contenders only in the
+# middle: it builds up at the beginning, and clients leave it at the end when
+# they have finished.
 sub handovers
 {
 	my ($n, @entries) = @_;
@@ -229,7 +231,7 @@ sub handover
 		my $there = _title($where);
 		my $runner;
 		my @rows;
-		# behind the delay only the one that there is a goal for: it is slow
+		# behind the delay only the size with a goal, since it is slow
 		foreach my $n ($delayed ? 16 : (2, 16, 64))
 		{
 			my $rounds = max($n == 2 ? 10 : $n == 16 ? 4 : 3, int($bench->rounds(160) / $n + 0.5));
@@ -380,7 +382,7 @@ sub several
 			lines => [ map { [ $_, @{ $line{$_} } ] } @subjects ]) if $delayed;
 	}
 
-	# and counted: so slow that a request that waits for an answer shows
+	# and counted: with a delay that shows which requests wait for an answer
 	my $proxy = $bench->proxy(undef, delay_ms => 20);
 	my $runner = $bench->runner('zklock', hosts => $proxy->hosts);
 	$runner->ask('many /zklock/bench/d/flights 16 1');
@@ -394,7 +396,7 @@ sub several
 	return;
 }
 
-# doubles together, so that it can be read
+# Words, with repetitions in a row counted, for readability
 sub _short { return join(' ', @_) =~ s/\b(\w+)((?: \1\b)+)/"$1*" . (1 + ($2 =~ tr{ }{}))/ger; }
 
 # ---------------------------------------------------------------- (e) throughput
@@ -410,7 +412,8 @@ sub throughput
 		my $path = '/zklock/bench/e';
 		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS);
 		my @subjects = _able($bench, $runner, 'own', $path, '1 0.2');
-		# three servers and their clients on one machine: the point of the goal only
+		# three servers and their clients on one machine: only the size of the
+		# goal
 		my @n = $where ne 'one' ? (32) : $bench->quick ? (1, 32) : (1, 4, 16, 32, 64);
 		foreach my $n (@n)
 		{
@@ -458,7 +461,7 @@ sub guard
 	my $path = '/zklock/bench/h';
 	my %requests;
 
-	# what is asked of ZooKeeper, by a proxy, heartbeats left out
+	# the requests to ZooKeeper, counted by a proxy, without heartbeats
 	foreach my $guard (@guards)
 	{
 		my $proxy = $bench->proxy;

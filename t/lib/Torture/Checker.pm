@@ -3,46 +3,45 @@
 
 =head1 NAME
 
-Torture::Checker - finds what a torture test must not find
+Torture::Checker - finds violations in a torture test
 
 =head1 SYNOPSIS
 
   my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5);
   $checker->event(@columns) ...              # as Torture::Log reads them
   $checker->history(\%row) ...               # what was committed
-  $checker->object(\%final) ...              # what is there in the end
+  $checker->object(\%final) ...              # the final state
   $checker->found('leak', 'a node ...');     # what others have found
   $checker->finish;
   $checker->violations;                      # [ kind, text ], ...
 
 =head1 DESCRIPTION
 
-The tables tell what was committed, also where a client never heard of it; the
+The tables tell what was committed, even where a client never learned of it; the
 log tells what was promised to whom, and when.
 
-  lost update       somebody read another value than the one before him wrote
-  lost element      a committed element of a set is not there; or one is there
-                    that was never committed, or twice
-  sequence          numbers of the writes of an object that are not 1, 2, 3, ...
-  final value       an object that is not what the last one wrote
-  token order       a commit with a token that is not greater than the one before
+  lost update       a writer read another value than the previous one wrote
+  lost element      a committed element of a set is missing, or an element is
+                    there that was never committed, or twice
+  sequence          the numbers of an object's writes are not 1, 2, 3, ...
+  final value       an object does not have the value that was written last
+  token order       a commit whose token is not greater than the previous one
   no token          committed, though the lock was known to be lost
   overlap           committed work of two holds at the same time, in any cluster
   same token        two holds of an object with one token
-  promise           COMMIT said that it had committed, or had not, and it is the
-                    other way round
-  late grant        a waiter that did not get in time what was given back
-  late answer       a call with a timeout that was not back in time
-  order             no faults, and a later one was served before an earlier one
-  no end            a call of which nothing came
+  promise           COMMIT reported the opposite of what happened
+  late grant        a waiter did not get in time what had been released
+  late answer       a call with a timeout did not return in time
+  order             a later request was served first, without any fault
+  no end            a call that never returned
   error             an SQLSTATE that no fault explains
 
-and, told by others: leak, crash.
+and, reported by others: leak, crash.
 
-Of a hold, "late" counts from what a waiter may expect: the end of the hold
-before it, or the session timeout after its holder was struck.  The time in
-which ZooKeeper or its network was disturbed, or did not serve (see
-Torture::Watchman), or its sessions had to recover, does not count.
+A hold is "late" relative to what a waiter may expect: the end of the previous
+hold, or the session timeout after its holder was struck.  Time in which
+ZooKeeper or its network was disturbed or did not serve (see Torture::Watchman),
+or in which its sessions had to recover, does not count.
 
 =cut
 
@@ -52,13 +51,14 @@ use strict;
 use warnings;
 use List::Util qw(max min);
 
-# What a waiter that nobody hinders may need, on a busy machine
+# How long an unhindered waiter may take on a busy machine, in seconds
 our $SLACK = 3;
 
-# By how much one must have asked before another to have been first in the queue
+# How much earlier one must have asked to be certainly ahead in the queue, in
+# seconds
 our $HASTE = 1;
 
-# What calls may end with when there are faults
+# SQLSTATEs with which calls may fail when there are faults
 my %EXPLAINED = map { $_ => 1 } qw(40001 55000 57P01 57P02 57P03 58000 58030);
 
 sub new
@@ -71,10 +71,10 @@ sub new
 		violations => [],
 		holds => {},       # hold => { object, worker, asked, begin, end, how, token }
 		faults => {},      # number and worker => { kind, begin, end, ... }
-		open => {},        # op and call => what was invoked
+		open => {},        # op and call => the invocation
 		commits => {},     # op => phase
-		calls => {},       # call => phase => how many
-		states => {},      # call => SQLSTATE => how many
+		calls => {},       # call => phase => count
+		states => {},      # call => SQLSTATE => count
 		history => [],
 		objects => {},
 		end => 0
@@ -109,7 +109,7 @@ sub event
 		$self->{open}{$key} = { time => $time, worker => $who, object => $object, %$more };
 		return;
 	}
-	# what hangs stays open
+	# a call that hangs stays open
 	return if $phase eq 'hangs';
 
 	my $invoked = delete $self->{open}{$key};
@@ -152,8 +152,9 @@ sub _fault
 
 # ----------------------------------------------------------------- the tables
 
-# { op, object, worker, hold, token, granted, committed, cluster } and, if it has
-# written, { seq, read, written }.  Times in seconds, by the servers' clock.
+# Takes { op, object, worker, hold, token, granted, committed, cluster } and, if
+# it has written, { seq, read, written }.  Times are in seconds, by the servers'
+# clock.
 sub history { my ($self, $row) = @_; push @{ $self->{history} }, $row; return; }
 
 # { id, kind, value, seq, members => [ ... ] }
@@ -225,8 +226,8 @@ sub _check_chain
 	return;
 }
 
-# What was committed excluded each other: from when it could rely on the lock to
-# when it was committed nobody else did the same.
+# Committed work excluded other work: between the time from which it could rely
+# on the lock and its commit, nobody else did the same.
 sub _check_overlap
 {
 	my ($self) = @_;
@@ -240,7 +241,7 @@ sub _check_overlap
 		$last{ $row->{object} } = $row if !$last || $row->{committed} > $last->{committed};
 	}
 
-	# tokens of all holds, also of those that wrote nothing
+	# the tokens of all holds, including those that wrote nothing
 	foreach my $hold ($self->holds)
 	{
 		next unless _has_token($hold);
@@ -277,7 +278,8 @@ sub _check_promises
 	return;
 }
 
-# Times in which a waiter need not get what is free: [ [ from, until ], ... ]
+# Times in which a waiter cannot expect to get a free lock: [ [ from, until ],
+# ... ]
 sub _hindered
 {
 	my ($self, @faults) = @_;
@@ -285,7 +287,8 @@ sub _hindered
 	return _union(
 		map {
 			my $f = $_;
-			# Who is struck is gone, or lost its locks, one session timeout later
+			# A client that is struck is gone, or has lost its locks, one
+			# session timeout later
 			$f->{kind} eq 'backend_kill' ? [ $f->{begin}, $f->{begin} + $expiry ]
 			  : $f->{kind} eq 'backend_stop' ? [ $f->{begin}, min($f->{end}, $f->{begin} + $expiry) ]
 			  : $f->{kind} eq 'pg_immediate' ? [ $f->{begin}, $f->{begin} + $expiry ]
@@ -294,7 +297,7 @@ sub _hindered
 		} @faults);
 }
 
-# overlapping intervals made one
+# Merges overlapping intervals
 sub _union
 {
 	my @result;
@@ -306,12 +309,12 @@ sub _union
 	return \@result;
 }
 
-# how much of a time lies in intervals (which are sorted)
+# How much of a time lies in these intervals (which are sorted)
 sub _within
 {
 	my ($from, $to, $intervals) = @_;
 	my $sum = 0;
-	# the first that ends behind $from
+	# find the first that ends after $from
 	my ($low, $high) = (0, scalar @$intervals);
 	while ($low < $high)
 	{
@@ -333,7 +336,7 @@ sub _check_grants
 	push @{ $by_object{ $_->{object} } }, $_ for $self->holds;
 	foreach my $object (sort { $a <=> $b } keys %by_object)
 	{
-		my $free = 0;    # since when
+		my $free = 0;    # time since when it was free
 		my (@not_over, @calm);
 		foreach my $hold (@{ $by_object{$object} })
 		{
@@ -360,8 +363,8 @@ sub _check_grants
 	return;
 }
 
-# A hold that its holder thought to have when another one got the lock was lost:
-# when the holder was struck, or else nobody knows when.
+# A hold that its holder believed to have when another one got the lock was
+# lost: when the holder was struck, or else at an unknown time.
 sub _struck
 {
 	my ($self, $hold, $until) = @_;
@@ -393,8 +396,9 @@ sub _check_late
 	return;
 }
 
-# In the order of tokens, which is that of the queue; and of asking, where the
-# difference is more than a busy machine makes.
+# Holds follow the order of their tokens, which is that of the queue; and the
+# order of the requests, where these are further apart than a busy machine
+# explains.
 sub _check_order
 {
 	my ($self, $hold, @earlier) = @_;

@@ -3,23 +3,23 @@
 
 =head1 NAME
 
-Torture::Log - what happened in a run, a line for each event
+Torture::Log - the events of a run, one per line
 
 =head1 DESCRIPTION
 
-A line has these columns, with tabs between them:
+A line has these columns, separated by tabs:
 
   time     seconds since the run began, by one monotonic clock for all
   who      the worker's number, or "nemesis"
   op       number of the operation, or of the fault
   call     connect, begin, lock, token, fence, read, write, commit, rollback, unlock;
-           hold: from the grant to the moment it was given back or is gone;
+           hold: from the grant to the release or loss;
            fault: what the nemesis does
   phase    invoked, ok, failed, unknown; begin, end
   object   number, 0 for none
-  more     name=value ..., what is special in a value written as %xx
+  more     name=value ..., with special characters in a value written as %xx
 
-All processes of a run write to one file, each line at once.
+All processes of a run write to one file, one line at a time.
 
 =cut
 
@@ -39,7 +39,7 @@ sub new
 
 sub file { return $_[0]->{file}; }
 
-# now, as the log counts
+# the current time of the log
 sub now { return clock_gettime(CLOCK_MONOTONIC) - $_[0]->{zero}; }
 
 sub write

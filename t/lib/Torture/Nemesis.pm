@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Torture::Nemesis - makes the faults of a torture test, by a schedule
+Torture::Nemesis - causes the faults of a torture test, by a schedule
 
 =head1 SYNOPSIS
 
@@ -15,16 +15,16 @@ Torture::Nemesis - makes the faults of a torture test, by a schedule
 
 =head1 DESCRIPTION
 
-The schedule is made before the run, from the seed alone.  What a fault meets
-when its time has come is not: "leader" is whoever leads then.
+The schedule is made before the run, from the seed alone.  What a fault hits is
+decided when it begins: "leader" is whichever server leads then.
 
-Faults of the ensemble, of the network and of PostgreSQL each follow one
-another, so that a majority can be told from an outage; those of different
-kinds overlap.  In each round of 40 s there is a time in which none begins, for
-what holds only where there are no faults.
+Faults of the ensemble do not overlap each other, so that a majority can be told
+from an outage; the same holds for those of the network and of PostgreSQL.
+Faults of different kinds overlap.  In each round of 40 s there is a time in
+which none begins, for properties that hold only without faults.
 
-What strikes a backend is done by its worker, which knows when it is in the
-middle of something: see Torture::Worker.
+A backend is struck by its own worker, which knows when it is in the middle of
+something: see Torture::Worker.
 
 =cut
 
@@ -36,8 +36,8 @@ use IO::Handle;
 use List::Util qw(shuffle);
 use Time::HiRes qw(sleep);
 
-# What there is.  "for": shortest and longest duration in s; "T" stands for the
-# session timeout.  "pause": between two of that track.
+# All faults.  "for": shortest and longest duration in s; "T" stands for the
+# session timeout.  "pause": the time between two faults of that track.
 our %TRACK = (
 	ensemble => {
 		pause => [ 4, 8 ],
@@ -67,25 +67,25 @@ our %TRACK = (
 	},
 	stop => {
 		pause => [ 0.8, 2.4 ],
-		overlap => 1,    # others are struck meanwhile
+		overlap => 1,    # a fault may begin while another backend is struck
 		faults => { backend_stop => [ '1.3T', '2T' ] }
 	});
 
 our @FAULTS = sort map { keys %{ $TRACK{$_}{faults} } } keys %TRACK;
 
-my $ROUND = 40;    # s, of which
-my $BUSY = 27;     # faults begin in so many
+my $ROUND = 40;    # s, in which
+my $BUSY = 27;     # faults begin in the first 27
 
-# Where in its operation a worker is struck, and how long after it has sent the
-# call (ms).  A COMMIT takes a few.
+# The points of its operation at which a worker is struck, and how long after it
+# has sent the call (ms).  A COMMIT takes a few ms.
 my @PHASES = (
 	[ 'critical', 0, 0 ], [ 'critical', 0, 0 ],
 	[ 'commit', 0, 4 ], [ 'commit', 0, 8 ],
 	[ 'write', 0, 3 ], [ 'lock', 0, 50 ]);
 
-# schedule(seed, seconds, faults => [...], session_timeout => s, workers => n): a
-# list of { at, kind, for, number, ... }, by time.  moment => 'critical': backends
-# are struck then, and then only.
+# schedule(seed, seconds, faults => [...], session_timeout => s, workers => n)
+# returns a list of { at, kind, for, number, ... }, ordered by time.  With
+# moment => 'critical', backends are struck only then.
 sub schedule
 {
 	my (%opt) = @_;
@@ -105,7 +105,7 @@ sub schedule
 			# only in the busy part of a round
 			my $in_round = $at - $ROUND * int($at / $ROUND);
 			$at += $ROUND - $in_round + _between(1, 3) if $in_round > $BUSY;
-			@bag = shuffle @kinds unless @bag;    # each kind in its turn
+			@bag = shuffle @kinds unless @bag;    # each kind in turn
 			my $kind = shift @bag;
 			my ($min, $max) = map { s/T$// ? $_ * $opt{session_timeout} : $_ } my @copy = @{ $track->{faults}{$kind} };
 			my %fault = (at => $at, kind => $kind, for => _between($min, $max));
@@ -120,7 +120,7 @@ sub schedule
 				delay => _between($from, $to) / 1000,
 				ms => int _between(20, 200),
 				hard => int rand 2);
-			# all has healed before the run is over
+			# everything must have healed before the run is over
 			last if $fault{at} + $fault{for} > $opt{seconds} - 1;
 			push @schedule, \%fault;
 			$at += ($track->{overlap} ? 0 : $fault{for}) + _between(@pause);
@@ -156,7 +156,7 @@ sub new
 	return $self;
 }
 
-# Do what is due, or sleep a moment.
+# Begin and end the faults that are due, or sleep a moment.
 sub step
 {
 	my ($self) = @_;
@@ -173,7 +173,7 @@ sub step
 	return;
 }
 
-# All that is under way comes to its end.
+# End all faults that are under way.
 sub heal
 {
 	my ($self) = @_;
@@ -191,7 +191,7 @@ sub _log
 sub _begin
 {
 	my ($self, $f) = @_;
-	# (they keep a record of each frame, which would fill the memory)
+	# (they record each frame, which would fill the memory)
 	$_->clear_log for @{ $self->{proxies} };
 
 	my $method = "_$f->{kind}";
@@ -204,7 +204,7 @@ sub _begin
 	return;
 }
 
-# Each of these begins a fault and returns what ends it, or nothing.
+# Each of these begins a fault and returns a function that ends it, or nothing.
 
 sub _a
 {
@@ -262,7 +262,7 @@ sub _swallow
 	my ($self, $f) = @_;
 	my $proxy = $self->_proxy($f);
 	$self->_log($f, 'begin', server => 1 + $f->{which}, cut => $f->{hard});
-	# what changes something, or else whatever comes
+	# a change, or else any operation
 	my $op = $f->{ms} % 3 ? [qw(create create2 delete multi)] : '*';
 	if ($f->{hard}) { $proxy->swallow_and_drop($op, 2); }
 	else { $proxy->swallow($op, 2); }
@@ -302,12 +302,11 @@ sub _pg_immediate
 	my ($self, $f) = @_;
 	my $node = $self->{nodes}[ $f->{cluster} ];
 	$self->_log($f, 'begin', cluster => $f->{cluster});
-	# Half of them at once: the postmaster too, and its children find out
 	$node->stop('immediate');
 	return sub { $node->start; };
 }
 
-# What a worker does to its own backend; it tells the log when.
+# What a worker does to its own backend; it writes the log entry itself.
 sub _backend_stop { my ($self, $f) = @_; return $self->_order('stop', $f); }
 sub _backend_kill { my ($self, $f) = @_; return $self->_order('kill', $f); }
 

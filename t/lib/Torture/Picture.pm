@@ -12,9 +12,9 @@ Torture::Picture - who held what when, as SVG
 
 =head1 DESCRIPTION
 
-Time runs to the right, half a minute a row.  Each row has a lane for each
-object, with a bar for each hold in its worker's colour, and above them what
-the nemesis did.  A bar's tooltip tells the rest.
+Time runs to the right, half a minute in each row.  Each row has a lane for each
+object, with a bar for each hold in its worker's colour, and the faults above
+them.  A bar's tooltip has the details.
 
 =cut
 
@@ -24,11 +24,11 @@ use strict;
 use warnings;
 use List::Util qw(max min);
 
-my $SECONDS = 30;     # in a row
-my $SCALE = 48;       # px a second
+my $SECONDS = 30;     # per row
+my $SCALE = 48;       # px per second
 my $LEFT = 90;
 my $LANE = 18;
-my $TOP = 70;         # of the first row
+my $TOP = 70;         # y of the first row
 my $FAULT_LANE = 11;
 
 # kind of fault => colour
@@ -56,7 +56,7 @@ sub draw
 	my $height = $TOP + $rows * $row_height;
 	my (@svg, @label);
 
-	# what lies in a row: [ [ row, x, width ], ... ]
+	# the parts of an interval in its rows: [ [ row, x, width ], ... ]
 	my $pieces = sub {
 		my ($begin, $end) = map { max($from, min($to, $_)) - $from } @_;
 		my @pieces;
@@ -75,7 +75,7 @@ sub draw
 	  qq{<rect width="$width" height="$height" fill="#ffffff"/>},
 	  qq{<text x="10" y="20" $text font-weight="bold">} . _escape($opt{title}) . '</text>';
 
-	# who is who
+	# the legend
 	my @workers = sort { $a <=> $b } keys %{ { map { $_->{worker} => 1 } @{ $opt{holds} } } };
 	my $x = 10;
 	foreach my $worker (@workers)
@@ -149,7 +149,7 @@ sub draw
 	return join "\n", @svg, @label, "</svg>\n";
 }
 
-# Each in the first lane where there is room for it and for its name
+# Each goes into the first lane with room for it and for its name
 sub _in_lanes
 {
 	my (@until, @result);
@@ -163,7 +163,7 @@ sub _in_lanes
 	return @result;
 }
 
-# far from each other, for as many as there may be
+# hues that are far apart, for any number of workers
 sub _colour { return sprintf 'hsl(%d,%d%%,%d%%)', $_[0] * 137.5 % 360, 65, $_[0] % 2 ? 42 : 58; }
 
 1;

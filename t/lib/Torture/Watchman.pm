@@ -3,14 +3,15 @@
 
 =head1 NAME
 
-Torture::Watchman - tells a torture test's log when the ensemble does not serve
+Torture::Watchman - notes in a torture test's log when the ensemble does not
+serve
 
 =head1 DESCRIPTION
 
-How long an election takes, or the start of three servers, is ZooKeeper's and
-the machine's, and no waiter can have its lock before.  So a process of its own
-asks all the time for the smallest thing that takes a quorum.  While no server
-does it, there is a fault in the log of the kind "outage".
+How long an election or the start of three servers takes is up to ZooKeeper and
+the machine, and no waiter can get its lock during that time.  So a separate
+process keeps asking for the cheapest operation that takes a quorum.  While no
+server performs it, the log has a fault of the kind "outage".
 
 =cut
 
@@ -45,7 +46,7 @@ sub start
 		for (1 .. $#hosts)
 		{
 			last if $serves;
-			push @hosts, shift @hosts;    # and stay with one that does
+			push @hosts, shift @hosts;    # and stay with a server that does
 			$serves = _writes($hosts[0]);
 		}
 		if ($serves)
@@ -56,7 +57,7 @@ sub start
 		elsif (!$outage)
 		{
 			($outage, $number) = (1, $number + 1);
-			# the log is written in order of time, but for this
+			# the log is in order of time, except for this line
 			$log->write('watchman', "outage$number", 'fault', 'begin', 0, kind => 'outage', since => sprintf '%.6f', $served);
 		}
 		sleep 0.3;
@@ -70,7 +71,7 @@ sub _writes
 	my ($host) = @_;
 	return eval {
 		my $client = ZkClient->new($host, timeout => 0.5, session_timeout => 1000);
-		# it changes nothing, and yet goes through the quorum
+		# it changes nothing, and still goes through the quorum
 		$client->delete('/no such node');
 		$client->close;
 		1;

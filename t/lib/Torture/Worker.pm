@@ -8,28 +8,28 @@ Torture::Worker - one client of a torture test
 =head1 DESCRIPTION
 
 A process that takes a lock, reads what it protects, thinks, writes and commits,
-again and again, and logs each call.  What is protected:
+again and again, and logs each call.  The protected objects are:
 
-  counter   reads a number, writes one more
-  set       reads a list, writes it with an element of its own
+  counter   reads a number, writes that plus one
+  set       reads a list, writes it with an element of its own added
   register  writes a number, without reading
 
-Nothing but the lock keeps two of them apart: they read without a row lock and
-write what they made of it, so that a second holder loses an update.
+Only the lock keeps two workers apart: they read without a row lock and write
+the result, so that a second holder loses an update.
 
-An object lives in one cluster.  A worker of that cluster does all of it in one
-session.  One of the other cluster holds the lock in its own session and writes
-through a second one, giving zk_fence the token, as a program does that is no
-part of PostgreSQL.  Without the fence nothing stops such a write when the lock
-is gone; so where something is promised ("remote" is false) it only notes in its
-own cluster that it held the lock.
+An object lives in one cluster.  A worker of that cluster does everything in one
+session.  A worker of the other cluster holds the lock in its own session and
+writes through a second one, passing the token to zk_fence, like a program
+outside PostgreSQL.  Without the fence nothing stops such a write once the lock
+is lost; so in runs without it ("remote" is false) the worker only records in
+its own cluster that it held the lock.
 
 With the fence, counters and sets are fenced before they are read: an older
-holder that has not committed by then cannot any more.  Registers are fenced
-just before they are written.
+holder that has not committed by then no longer can.  Registers are fenced just
+before they are written.
 
-What strikes a backend, is done here: the nemesis sends an order, and the worker
-kills or stops its own backend at the right moment.
+Backends are struck from here: the nemesis sends an order, and the worker kills
+or stops its own backend at the right moment.
 
 =cut
 
@@ -44,16 +44,16 @@ use Time::HiRes qw(sleep);
 
 use Zklock;
 
-our $HANG = 60;    # seconds after which a call is taken to hang
+our $HANG = 60;    # seconds after which a call is considered hung
 
-# Torture::Worker->start(%opts): a process.
-#   number, seed       from 1; what it does follows from both
-#   nodes, cluster     the clusters, and in which of them (0, 1) it locks
+# Torture::Worker->start(%opts): returns a process.
+#   number, seed       from 1; both determine what it does
+#   nodes, cluster     the clusters, and the one (0, 1) in which it locks
 #   objects            [ { id, kind, cluster, path, full_path } ]
-#   log, seconds       it works until the log says so many
+#   log, seconds       it works until the log reaches this time
 #   fence              whether to use zk_fence
 #   remote             whether to write in the cluster where the lock is not held
-#   peer               lock by that client (see Peer), and with it:
+#   peer               take the lock with that client (see Peer), which needs:
 #   hosts, session_timeout
 sub start
 {
@@ -67,7 +67,7 @@ sub start
 		return bless { pid => $pid, orders => $mine, number => $opt{number} }, $class;
 	}
 
-	# not to run what others wanted at the end of the test
+	# do not run the END blocks of the test
 	$SIG{$_} = sub { POSIX::_exit(1) } for qw(INT TERM HUP);
 	my $self = bless { parent => $parent, last_op => 0, sessions => {}, %opt }, $class;
 	fcntl $theirs, F_SETFL, O_NONBLOCK | fcntl $theirs, F_GETFL, 0;
@@ -90,7 +90,7 @@ sub _work
 		$self->{op} = $self->{number} * 1_000_000 + ++$self->{last_op};
 		unless (eval { $self->_operation; 1 })
 		{
-			die $@ unless ref $@;    # a mistake in here
+			die $@ unless ref $@;    # a bug in the worker itself
 			$self->_clean_up($@);
 		}
 		$self->_strike('');
@@ -111,7 +111,7 @@ sub _sleep
 
 # -------------------------------------------------------------------- calls
 
-# The session in cluster 0 or 1, connected if need be
+# The session in cluster 0 or 1, connected if necessary
 sub _session
 {
 	my ($self, $cluster) = @_;
@@ -125,7 +125,7 @@ sub _session
 	return $self->{sessions}{$cluster} = $session;
 }
 
-# A call of this operation: its result, or it dies with a hash
+# A call of this operation: returns its result, or dies with a hash
 sub _call
 {
 	my ($self, $session, $call, $sql, %more) = @_;
@@ -148,7 +148,7 @@ sub _call
 		}
 	}
 
-	# psql does not always notice at once that nobody is there any more
+	# psql does not always notice at once that the server is gone
 	$result->{closed} ||= $result->{err} =~ /server closed the connection|connection to server was lost|terminating connection/;
 
 	# a COMMIT without an answer may have happened, anything else has not
@@ -241,7 +241,7 @@ sub _begin
 	return;
 }
 
-# False: not in that time
+# Returns false if it did not get the lock in time
 sub _lock
 {
 	my ($self, $s, $function, $ms) = @_;
@@ -266,7 +266,8 @@ sub _lock
 sub _peer_lock
 {
 	my ($self) = @_;
-	# (Java compiles it first; one that does not start is not there when asked)
+	# (Java compiles it first; a peer that does not start fails when it is
+	# asked)
 	eval {
 		require Peer;
 		$self->{locker} //= Peer->new($self->{peer}, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
@@ -287,7 +288,7 @@ sub _ask_peer
 	$self->_log($call, 'invoked', $object, function => 'peer');
 	my $answer = eval { $self->{locker}->ask($line, $HANG) };
 	my $why = $@;
-	# one that has gone is started anew
+	# one that is gone is started again
 	delete $self->{locker} unless defined $answer;
 	$answer //= "error $why";
 	my $ok = $answer =~ /^ok/;
@@ -311,12 +312,13 @@ sub _released
 	return;
 }
 
-# commit or rollback; that is the release of a lock of transaction scope, and a
-# rollback that of any lock that was taken in the transaction
+# Commits or rolls back.  Both release a lock of transaction scope, and a
+# rollback any lock that was taken in the transaction.
 sub _finish
 {
 	my ($self, $s, $call) = @_;
-	# the commit of what it wrote, or that of a transaction that only held the lock
+	# the commit of what it wrote, or that of a transaction that only held the
+	# lock
 	my $only_lock = $self->{writes_in} != $s->{cluster};
 	$self->_call($s, $call, uc $call, only_lock => $only_lock || undef);
 	$self->_released($call)
@@ -341,8 +343,8 @@ sub _unlock
 	return;
 }
 
-# What the lock is for.  "granted" is when the one before us can have written no
-# more, by the server's clock.
+# The protected work.  "granted" is the time, by the server's clock, from which
+# the previous holder can no longer have written.
 sub _protected
 {
 	my ($self, $d) = @_;
@@ -397,7 +399,7 @@ sub _fence
 {
 	my ($self, $d) = @_;
 	return unless $self->{fence};
-	# who has the lock in this session need not say the token
+	# the session that holds the lock need not pass the token
 	my $own = $d->{cluster} == $self->{cluster} && $self->{scope} ne 'peer' && $self->{op} % 2;
 	$self->_call($d, 'fence', "SELECT zk_fence('$self->{object}{path}'" . ($own ? ')' : ", $self->{token})"));
 	return;
@@ -411,7 +413,7 @@ sub _think
 	return;
 }
 
-# After an error: nothing of the operation is left.
+# After an error: remove all traces of the operation.
 sub _clean_up
 {
 	my ($self, $failure) = @_;
@@ -439,10 +441,11 @@ sub _clean_up
 
 # -------------------------------------------------------------------- orders
 
-# A call has been sent, or a moment like "critical" is reached: what did the
-# nemesis want now?  Who cannot come to where it wants him is struck where he
-# is.  What is struck is what has the lock: the backend, or the process that has
-# it for us; and then its client stands still as well.
+# A call has been sent, or a point like "critical" is reached: execute the
+# pending order of the nemesis, if any.  A worker that cannot reach the ordered
+# point is struck where it is.  The target is the holder of the lock: the
+# backend, or the process that holds it for us, in which case its client stands
+# still as well.
 sub _strike
 {
 	my ($self, $moment, $session) = @_;
@@ -483,7 +486,7 @@ sub _strike
 	return;
 }
 
-# Its process, if it still is a backend of that cluster
+# Its process, if it is still a backend of that cluster
 sub _backend
 {
 	my ($self, $session) = @_;
