@@ -1,5 +1,5 @@
 # The test library itself: ZooKeeper.pm, ZkClient.pm and ZkProxy.pm against a
-# real server.  What these say about zklock is worth no more than this.
+# real server.  All other tests rely on what these report.
 
 use strict;
 use warnings;
@@ -15,7 +15,7 @@ use ZkClient;
 use ZkProxy;
 use ZooKeeper;
 
-# no container is reaped in the middle of a test
+# no container is removed in the middle of a test
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 
 # how long code took, in seconds
@@ -27,7 +27,7 @@ sub took
 	return time - $start;
 }
 
-# the words of the error that code dies with
+# the message of the error that code dies with
 sub error
 {
 	my ($code) = @_;
@@ -134,7 +134,7 @@ subtest 'ZkProxy: looking on' => sub {
 	is($proxy->count('*'), 4, 'count of all');
 	is_deeply([ $proxy->requests ], [ 'create2 /p', 'getChildren2 /p', 'exists /no' ], 'requests');
 
-	# three at once, by hand: this client waits for each answer
+	# three at once, by hand: this client would wait for each answer
 	$proxy->clear_log;
 	$proxy->delay_ms(20);
 	$c->_send(pack('l> l> N/a* C', $_, $ZkClient::OP{exists}, "/f$_", 0)) for 101 .. 103;
@@ -142,7 +142,7 @@ subtest 'ZkProxy: looking on' => sub {
 	$proxy->delay_ms(0);
 	is($proxy->flights, 1, 'three requests, one flight');
 
-	# what a multi is made of
+	# the parts of a multi
 	$proxy->clear_log;
 	my $open = pack('N N N/a* N/a*', 1, 31, 'world', 'anyone');
 	my $part = sub { pack('l> C l>', $ZkClient::OP{ $_[0] }, 0, -1) . pack('N/a*', $_[1]) };
@@ -180,7 +180,7 @@ subtest 'ZkProxy: answers that do not arrive' => sub {
 	is_deeply([ map { $_->[1] } grep { $_->[2] eq 'create2' } $proxy->log ], [ '>', 'x' ],
 		'and the answer was thrown away');
 
-	# the connection itself goes on: the next answer arrives
+	# the connection stays usable: the next answer arrives
 	$proxy->swallow('delete');
 	$c = ZkClient->new($proxy->hosts, timeout => 0.5);
 	$c->_send(pack('l> l> N/a* l>', 1, $ZkClient::OP{delete}, '/s', -1));
@@ -315,8 +315,8 @@ subtest 'ensemble' => sub {
 	ok(!(grep { $_->running } $all->nodes), 'stop');
 };
 
-# A follower that is cut from its leader goes on telling its client that all is
-# well; the leader ends the session.
+# A follower that is cut from its leader keeps telling its client that all is
+# well, while the leader ends the session.
 subtest 'cut' => sub {
 	my $all = ZooKeeper->ensemble(3, links => 1);
 	my ($follower, $other) = $all->followers;
@@ -327,7 +327,7 @@ subtest 'cut' => sub {
 	ok($other->exists('/cut'), 'others see what was made at a follower');
 
 	$all->cut($follower, $leader);
-	# as the client library does: a heartbeat now and then
+	# like the client library: a heartbeat now and then
 	$zk->wait_until(sub { $c->ping; sleep 0.1; !$watching->exists('/cut') }, 'the leader to end the session', 4);
 	$c->ping;
 	ok($c->exists('/cut'), 'its own server still has the node, and the session');
@@ -340,7 +340,7 @@ subtest 'cut' => sub {
 		'the session is over for its client, too');
 	$watching->close;
 
-	# another follower is not concerned, and a cut link can be cut again
+	# another follower is not affected, and a cut link can be cut again
 	$all->cut(($all->followers)[0]);
 	$all->mend;
 	$zk->wait_until(sub { $all->followers == 2 }, 'two followers again');
@@ -349,7 +349,7 @@ subtest 'cut' => sub {
 
 # However a test ends, its servers end too.
 subtest 'nobody is left behind' => sub {
-	# nor are files, but for SIGKILL
+	# nor are files, except after SIGKILL
 	my $dir = File::Temp->newdir(TMPDIR => 1);
 	local $ENV{TMPDIR} = $dir->dirname;
 	foreach my $signal (0, 'TERM', 'KILL')

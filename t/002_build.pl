@@ -1,11 +1,12 @@
 # A missing header or library stops the build with a line that names the Debian
-# package to install.  Nothing is taken away from the machine: the compiler is
-# told not to look where it is.
+# package to install.  The machine is not changed: the compiler is told not to
+# look in the usual place.
 #
-# ZooKeeper's and PostgreSQL's headers end at the wall between them (src/README.md).
+# ZooKeeper's and PostgreSQL's headers do not cross the wall between them
+# (src/README.md).
 #
-# make installcheck tests a server and an ensemble that somebody names, and says
-# what it cannot do without.
+# make installcheck tests a server and an ensemble that the caller names, and
+# reports what it cannot do without.
 
 use strict;
 use warnings;
@@ -59,7 +60,7 @@ unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/
 			my ($object) = $file =~ m{^\Q$tree\E/(.*)c$};
 			$object = File::Spec->canonpath("${object}o");
 			my $text = slurp_file($file);
-			# after the others, as postgres.h has to be the first
+			# after the other includes, as postgres.h has to be the first
 			(my $spoilt = $text) =~ s/\A(.*^#include [^\n]*\n)/$1#include <$header>\n/ms or die $file;
 			unlink "$tree/$object", $file;
 			append_to_file($file, $spoilt);
@@ -76,12 +77,12 @@ unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/
 #
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $zk = ZooKeeper->new->start;
-# as one that nobody has set up for it
+# a server that was not prepared for it
 my $node = zk_cluster('main', $zk, session_preload_libraries => '', 'zklock.hosts' => '');
 my %server = (PGHOST => $node->host, PGPORT => $node->port, PGUSER => $node->safe_psql('postgres', 'SELECT user'));
 $node->safe_psql('postgres', 'CREATE ROLE plain LOGIN');
 
-# [status, what it says]
+# [status, output]
 sub installcheck
 {
 	my ($env, @arguments) = @_;

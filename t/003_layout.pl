@@ -1,6 +1,6 @@
-# src/README.md says which file calls which, and in what direction: that is
-# compared with the code.  No file calls up, and none in a circle; a name begins
-# with the prefix of its folder.
+# Compares what src/README.md says about which file calls which, and in what
+# direction, with the code.  No file calls one of a higher folder, and there are
+# no circles; a name begins with the prefix of its folder.
 
 use strict;
 use warnings;
@@ -14,7 +14,7 @@ use Test::More;
 my $src = abs_path("$FindBin::RealBin/../src");
 my %level = ('.' => 3, lock => 2, backend => 1, zk => 0);
 
-# file => its code, without comments and texts
+# file => its code, without comments and strings
 my %code;
 foreach my $folder (keys %level)
 {
@@ -26,7 +26,7 @@ foreach my $folder (keys %level)
 	}
 }
 
-# what is defined where, for all files to use
+# the functions and variables that other files can use => where they are defined
 my %home;
 while (my ($file, $text) = each %code)
 {
@@ -72,7 +72,7 @@ is("@up", '', 'no file calls one of a folder above it');
 
 my %seen;
 
-# The circle that is found from here, or nothing
+# Returns the circle that is reached from this file, or nothing
 sub circle
 {
 	my ($file, @way) = @_;

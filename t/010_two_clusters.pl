@@ -1,5 +1,5 @@
 # Two clusters, one lock: what a transaction in cluster A does to its locks, as
-# cluster B sees it.  The table of scopes and transactions, row by row; counts
+# seen from cluster B.  The table of scopes and transactions, row by row; counts
 # across nested savepoints; and that the next owner sees what the last one
 # committed.
 
@@ -23,7 +23,8 @@ my $node_b = zk_cluster('b', $zk);
 my $proxy = ZkProxy->new($zk);
 
 # gate(n) waits until the test opens it, so that cluster B can look meanwhile.
-# settle() returns when ZooKeeper has done all that this session has asked.
+# settle() returns when ZooKeeper has done everything that this session has
+# requested.
 $node_a->safe_psql(
 	'postgres', q{
 	CREATE TABLE done (n int);
@@ -69,13 +70,13 @@ sub look
 #
 # The table.
 #
-# Before the event the lock is held.  'free': a waiter in cluster B has it, far
+# Before the event the lock is held.  'free': a waiter in cluster B gets it, far
 # sooner than ZooKeeper could have timed the session out.  'held': cluster B
 # cannot get it.  'later': it is still held after the event, and free when
-# ZooKeeper has timed the session out.  '-': cannot be.
+# ZooKeeper has timed the session out.  '-': impossible.
 #
 # {lock} is zk_lock or zk_xact_lock.  A statement that stops at gate(1) does the
-# event when that is opened; B looks when it has come to its end or to gate(2).
+# event when that is opened; B looks when it has ended or reached gate(2).
 #
 my $in_block = q{BEGIN; DO $$ BEGIN BEGIN PERFORM {lock}; PERFORM gate(1); %s
 	EXCEPTION WHEN division_by_zero THEN NULL; END; END $$};
@@ -115,7 +116,7 @@ my @table = (
 	[ 'kill -9, crash',            'BEGIN; SELECT {lock}',                        'kill -9',       'later', 'later' ],
 );
 
-# zklock.session_timeout, in s, and that of those whose session must time out
+# zklock.session_timeout in s, and that of the sessions that must time out
 my $TIMEOUT = 20;
 my $SHORT_TIMEOUT = 4;
 
@@ -131,7 +132,7 @@ sub holder
 	return $s;
 }
 
-# Until a statement has ended, which is true, or stands at a gate.
+# Wait until a statement has ended (returns true) or has reached a gate.
 sub ended
 {
 	my ($s) = @_;
@@ -206,10 +207,10 @@ sub row
 		$waiter->value('SELECT zk_unlock_all()');
 	}
 
-	# tidy up
+	# clean up
 	if ($event eq 'kill -9')
 	{
-		$gate->query('SELECT 1');    # it went with the others
+		$gate->query('SELECT 1');    # it was ended with the others
 		$node_a->poll_query_until('postgres', 'SELECT true');
 		$gate = zk_session($node_a);
 	}
@@ -270,7 +271,7 @@ foreach (@table)
 		[ q{ROLLBACK TO c},                   0, 1, 'held' ],
 		[ q{ROLLBACK},                        0, 0, 'free' ],
 
-		# taken by the last of several savepoints alone
+		# taken only inside the last of several savepoints
 		[ q{BEGIN},                           0, 0, 'free' ],
 		[ q{SAVEPOINT d},                     0, 0, 'free' ],
 		[ q{SAVEPOINT e},                     0, 0, 'free' ],
@@ -298,10 +299,10 @@ foreach (@table)
 }
 
 #
-# A lock is released only when the commit can be seen.  Two sessions of cluster
-# A, and one of B that reaches A's table through dblink, take turns; each reads
-# in a statement of its own and writes one more.  Were the lock free a moment
-# too early, two would read the same number.
+# A lock is released only when the commit is visible.  Two sessions of cluster
+# A, and one of B that accesses A's table through dblink, take turns; each reads
+# in a statement of its own and writes that plus one.  If the lock were free a
+# moment too early, two would read the same number.
 #
 {
 	my $turns = 200;
@@ -343,7 +344,7 @@ foreach (@table)
 	$_->quit for @s;
 }
 
-# The row of a waiter that is there already, seen from SQL alone
+# The row of a waiter that exists already, seen from SQL alone
 {
 	my ($first, $second) = (zk_session($node_a), zk_session($node_a));
 	$first->value(q{BEGIN; SELECT zk_xact_lock('/rows'); INSERT INTO done VALUES (1)});

@@ -1,8 +1,8 @@
-# Two clusters, twenty backends, five locks, taken and given back in every way
-# there is.  No lock is ever held twice: intervals do not overlap, and a counter
-# that nothing else protects loses nothing.  Locks are had in the order of
-# arrival.  Nothing is left behind.  Then once more, shorter, with a network that
-# fails all the time.
+# Two clusters, twenty backends, five locks, acquired and released in every
+# possible way.  No lock is ever held twice: intervals do not overlap, and a
+# counter that nothing else protects loses no update.  Locks are granted in the
+# order of arrival.  Nothing is left behind.  Then again, for a shorter time,
+# with a network that fails all the time.
 #
 # ZK_STRESS_SECONDS: how long (default 30)
 
@@ -28,10 +28,9 @@ my $LOCKS = 5;
 my $zk = ZooKeeper->new->start;
 my @node = map { zk_cluster($_, $zk, fsync => 'off', synchronous_commit => 'off') } qw(a b);
 
-# The counters are in the first cluster, and everybody reaches them by a
-# connection of their own, which commits each statement by itself: what is
-# written is seen by the next one, whatever becomes of the transaction that
-# holds the lock.
+# The counters are in the first cluster.  Every session reaches them by a
+# separate connection, which commits each statement by itself: the next one sees
+# what was written, even if the transaction that holds the lock rolls back.
 $node[0]->safe_psql(
 	'postgres', qq{
 	CREATE TABLE counter (lock int PRIMARY KEY, n int NOT NULL) WITH (fillfactor = 10);
@@ -178,7 +177,8 @@ foreach my $node (@node)
 		SQL
 }
 
-# What a backend has open but files of PostgreSQL, which come and go
+# The open descriptors of a backend except files of PostgreSQL, which come and
+# go
 sub zk_sockets
 {
 	my ($s) = @_;
@@ -191,7 +191,7 @@ sub percentiles
 	return sprintf 'median %.2f, 90%% %.2f, 99%% %.2f, longest %.2f ms', map { 1000 * $sorted[ int $_ * $#sorted ] } 0.5, 0.9, 0.99, 1;
 }
 
-# All holds, by lock and then by token
+# All holds, by lock and token
 sub holds
 {
 	return sort { $a->{lock} <=> $b->{lock} || $a->{token} <=> $b->{token} } map {
@@ -207,7 +207,7 @@ sub holds
 	} @node;
 }
 
-# { way => { outcome => how often } }
+# { way => { outcome => count } }
 sub outcomes
 {
 	my %outcome;
@@ -220,13 +220,13 @@ sub outcomes
 	return \%outcome;
 }
 
-# One run: for so long, and doing this meanwhile.  Each backend goes to one of
-# these hosts.
+# One run of the given length, with $meanwhile called during it.  Each backend
+# connects to one of these hosts.
 sub stress
 {
 	my ($seconds, $hosts, $meanwhile) = @_;
 
-	# everybody is there, with all that is opened once
+	# all sessions exist, and have opened what is opened only once
 	my @s = map { zk_session($node[ $_ % 2 ], options => '-c zklock.hosts=' . $hosts->[ $_ % @$hosts ]) } 1 .. $BACKENDS;
 	$_->value(qq{SELECT dblink_connect('counters', '$counters'), zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()})
 	  for @s;
@@ -243,7 +243,7 @@ sub stress
 	is(zk_few(@failed), '', 'no call failed');
 	$zxid = $zk->zxid - $zxid;
 
-	# never twice at once
+	# never two holders at once
 	my @hold = holds();
 	my (@overlap, @same, @disorder, @gap);
 	foreach my $i (1 .. $#hold)
@@ -265,7 +265,7 @@ sub stress
 		join(' ', map { $held{$_} } sort keys %held),
 		'a counter for each lock, which nothing else protects, has lost nothing');
 
-	# a loop that does nothing would find no fault at all
+	# a loop that does nothing would find no fault
 	is(scalar(keys %held), $LOCKS, 'all locks were used');
 	my %clusters;
 	$clusters{ $_->{cluster} }++ for @hold;
@@ -307,8 +307,8 @@ subtest 'all is well' => sub {
 	stress($SECONDS, [ $zk->hosts ], sub { });
 };
 
-# Four networks, of which one or the other fails about five times a second, for
-# less than sessions or calls would notice.
+# Four networks, one of which fails about five times a second, for less time
+# than sessions or calls would notice.
 subtest 'a bad network' => sub {
 	my @proxy = map { ZkProxy->new($zk) } 1 .. 4;
 	my $seconds = $SECONDS / 4;

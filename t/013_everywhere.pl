@@ -1,7 +1,7 @@
 # Where locks work: read-only transactions, a hot standby and its promotion,
-# triggers, background workers, parallel queries, beside postgres_fdw and
-# dblink, and after a crash.  And that loops and row triggers stay quick when
-# ZooKeeper is gone.
+# triggers, background workers, parallel queries, together with postgres_fdw and
+# dblink, and after a crash.  Also, that loops and row triggers stay fast when
+# ZooKeeper is down.
 
 use strict;
 use warnings;
@@ -32,7 +32,7 @@ my $other = zk_cluster('other', $zk);
 my $admin = zk_session($main);
 my $other_admin = zk_session($other);
 
-# What another cluster gets at once
+# Whether another cluster gets the lock at once
 sub elsewhere
 {
 	my ($path) = @_;
@@ -41,7 +41,7 @@ sub elsewhere
 
 sub contenders { return scalar $zk->children("/zklock$_[0]"); }
 
-# A table that autovacuum will want to see to while all the rest goes on
+# A table that autovacuum will process during all the rest
 $admin->value(
 	q{CREATE TABLE dead (i int) WITH (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0);
 	INSERT INTO dead SELECT generate_series(1, 1000); DELETE FROM dead});
@@ -67,16 +67,17 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	my $s = zk_session($main,
 		options => '-c zklock.hosts=' . $its_zk->hosts . ' -c zklock.operation_timeout=1500ms -c zklock.session_timeout=20s');
 
-	# a few times operation_timeout; 10,000 times that are four hours
+	# a few times operation_timeout; 10,000 times would be four hours
 	my $SOON = 5;
 
-	# There is only one connection, and the session must know how it is.
+	# There is only one connection, and the session must know its state.
 	my $until_state = sub {
 		my ($state) = @_;
 		zk_until(sub { $s->value('SELECT state FROM zk_session') eq $state }, "ZooKeeper is $state");
 	};
 
-	# Wake the server, or start it, and wait until nothing hangs any more.
+	# Resume the server, or start it, and wait until nothing is stuck any
+	# longer.
 	my $again = sub {
 		if ($its_zk->running) { $its_zk->resume; }
 		else { $its_zk->start; }
@@ -139,7 +140,7 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	zk_nothing_left($its_zk, '- nothing is left of that');
 	is($s->value($memory), $before, '- nor any memory');
 
-	# After an outage that took long, each new hold asks ZooKeeper for a while.
+	# For a while after a long outage, each new hold sends a request.
 	$s->value(q{SELECT zk_lock('/loop')});
 	my $requests = q{SELECT requests FROM zk_session};
 	zk_until(
@@ -176,7 +177,7 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	is($s->value(q{SELECT count, state FROM zk_locks}), '2|held', '- with its lock');
 	$s->value('SELECT zk_unlock_all()');
 
-	# savepoints whose locks cannot be given back now
+	# savepoints whose locks cannot be released at present
 	$s->value('BEGIN');
 	$s->value("SAVEPOINT s$_; SELECT zk_lock('/save/$_')") for 1 .. 100;
 	$its_zk->kill9;
@@ -195,7 +196,7 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	zk_nothing_left($its_zk, 'and the session with its backend', sessions => 0);
 };
 
-# that which applies a subscription
+# the apply worker of a subscription
 subtest 'a background worker' => sub {
 	$_->value('CREATE TABLE replicated (i int)') for $admin, $other_admin;
 	$other_admin->value(
@@ -219,7 +220,7 @@ subtest 'a background worker' => sub {
 	$other_admin->value("SELECT pg_terminate_backend($worker)");
 	zk_until(sub { !kill 0, $worker }, 'the worker to end');
 	my $took = time - $start;
-	# longer than a moment only if its goodbye is not answered
+	# longer than a moment only if the close of its session is not answered
 	in_time($took, 4, 'a background worker that waits is terminated at once');
 	pass('a background worker that waits is terminated');
 	note sprintf 'background worker: ended after %.0f ms', 1000 * $took;
@@ -242,7 +243,7 @@ subtest 'a background worker' => sub {
 subtest 'parallel query' => sub {
 	my $s = zk_session($main);
 	zk_until(sub { $zk->sessions == 1 }, 'those of before to end but $other_admin');
-	# its name until version 15, and since
+	# its name until version 15, and since then
 	my $forced = $s->value(q{SELECT name FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query')});
 	$s->value("SET $forced = on");
 	is($s->value(q{SELECT zk_lock('/parallel'), zk_xact_lock('/parallel')}), 't|t', "$forced: the leader locks");
@@ -292,7 +293,7 @@ subtest 'other servers in the same transaction' => sub {
 	is($other_admin->value('SELECT count(*) FROM remote'), 1, '- in both clusters');
 	is($waiter->value(q{SELECT zk_lock('/fdw', '5s') AND zk_unlock('/fdw')}), 't', '- when the lock is released');
 
-	# the guard is asked before the remote commit
+	# the guard acts before the remote commit
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (3)});
 	my ($node) = $zk->children('/zklock/fdw');
 	zk_until(sub { $zk->watch_count > 0 }, 'a watch on the lock');
@@ -302,7 +303,7 @@ subtest 'other servers in the same transaction' => sub {
 	is($other_admin->value('SELECT count(*) FROM remote'), 1, '- before the other server commits');
 	is($s->value(q{SELECT zk_xact_lock('/fdw')}), 't', '- and the session goes on');
 
-	# dblink is another backend: it does not hold what this one does
+	# dblink uses another backend: it does not hold what this one holds
 	my $self = $main->connstr('postgres') =~ s/'/''/gr;
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/link')});
 	is($s->value(qq{SELECT * FROM dblink('$self', 'SELECT zk_try_lock(''/link'')') AS (got boolean)}),
@@ -356,7 +357,7 @@ subtest 'a hot standby, and its promotion' => sub {
 	$p->value('DROP DATABASE doomed');
 	my $r = $waiter->wait;
 	ok($r->{closed}, 'a conflict with recovery ends a wait on the standby');
-	zk_until(sub { contenders('/standby') == 2 }, 'its node to go');    # the other is the directory xact
+	zk_until(sub { contenders('/standby') == 2 }, 'its node to go');    # the other one is the directory xact
 	pass('- and leaves no node');
 
 	my $token = $s->value(q{SELECT zk_lock_token('/standby')});
@@ -374,7 +375,7 @@ subtest 'a hot standby, and its promotion' => sub {
 };
 
 #
-# A crash: one backend is killed, and all others of its cluster with it
+# A crash: one backend is killed, and with it all others of its cluster
 #
 foreach my $crash ('kill -9 of a backend', 'immediate stop')
 {

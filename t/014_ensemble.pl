@@ -1,6 +1,6 @@
 # Three ZooKeeper servers, two clusters, twenty backends that hold and wait: the
-# leader is killed, a follower, a majority.  Nobody loses a lock, nobody is
-# passed over, and all go on by themselves.
+# leader is killed, then a follower, then a majority.  Nobody loses a lock,
+# nobody is passed over, and everybody continues without help.
 
 use strict;
 use warnings;
@@ -20,15 +20,16 @@ use ZooKeeper;
 my $zk = ZooKeeper->ensemble(3);
 my @node = map { zk_cluster($_, $zk, 'zklock.session_timeout' => '20s', 'zklock.operation_timeout' => '20s') } qw(a b);
 
-# How much longer than the election those who hold a lock may need to be certain
-# of it, on a busy machine
+# How much longer than the failover holders may take until they are certain of
+# their locks, on a busy machine
 my $SLACK = 8;
 
-# Who stands where: a queue of ten, and five pairs.  The odd ones are in cluster b.
+# The paths of the sessions: a queue of ten, and five pairs.  The odd ones are
+# in cluster b.
 my @path = (('/queue') x 10, map { ("/pair/$_") x 2 } qw(a b c d e));
 my @s = map { zk_session($node[ $_ % 2 ]) } 0 .. $#path;
-my $owner = 0;    # who has /queue
-my %waits;        # who waits: number => 1
+my $owner = 0;    # the holder of /queue
+my %waits;        # the waiters: number => 1
 
 my %seen;
 foreach my $n (0 .. $#path)
@@ -56,12 +57,12 @@ sub holds
 }
 
 my @had = holds();
-my @token = ((split /\|/, $had[0])[1]);    # of the owners of /queue, one after another
+my @token = ((split /\|/, $had[0])[1]);    # of the owners of /queue, in order
 is(scalar(grep { /^\/\w+(?:\/\w)?\|\d+\|0x[0-9a-f]+\|0$/ } @had), 6, 'six hold a lock each');
 is(join(' ', sort { $a <=> $b } keys %waits), '1 2 3 4 5 6 7 8 9 11 13 15 17 19', 'and fourteen wait');
 note 'they are connected to ' . join ', ', uniq map { $s[$_]->value('SELECT server FROM zk_session') } holders();
 
-# Until no holder is in doubt of its lock
+# Wait until no holder is in doubt about its lock
 sub until_connected
 {
 	foreach my $s (@s[ holders() ])
@@ -81,7 +82,7 @@ sub nothing_has_changed
 	return;
 }
 
-# The owner of /queue gives it to the next one.
+# The owner of /queue hands it over to the next one.
 sub hand_over
 {
 	my ($what) = @_;
@@ -105,7 +106,7 @@ sub hand_over_pair
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$s[$n]->value("SELECT zk_unlock('$path[$n]')");
 	is($s[ $n + 1 ]->wait->{out}, 't', "$what: $path[$n] is handed over");
-	# the other one goes to the end
+	# the other one is now at the end
 	@s[ $n, $n + 1 ] = @s[ $n + 1, $n ];
 	$s[ $n + 1 ]->send("SELECT zk_lock('$path[$n]')");
 	zk_wait_queued($zk, $s[ $n + 1 ]);
@@ -159,7 +160,7 @@ subtest 'the leader, and at once a release' => sub {
 };
 
 subtest 'a majority, and then a COMMIT that releases' => sub {
-	# what the guard would say is not looked at here
+	# the guard is not under test here
 	my $s = zk_session($node[0], options => '-c zklock.commit_guard=off');
 	my $waiter = zk_session($node[1]);
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/majority')});
@@ -186,7 +187,7 @@ subtest 'a majority, and then a COMMIT that releases' => sub {
 	$_->quit for $s, $waiter, $new;
 };
 
-# All that still wait have their turn
+# Everybody who still waits gets a turn
 hand_over('at last') while $owner < 9;
 foreach my $n (grep { $_ % 2 == 0 } 10 .. $#path)
 {
@@ -200,7 +201,7 @@ is(join(' ', @token), join(' ', sort { $a <=> $b } uniq @token), 'and the owners
 
 $_->value('SELECT zk_unlock_all()') for @s;
 zk_nothing_left($zk, 'no node is left');
-# each server knows its own, and none while it is not serving
+# each server knows only its own, and none while it is not serving
 foreach my $server ($zk->nodes)
 {
 	$server->wait_until(sub { ($server->watch_count // 'unknown') eq '0' }, 'no watch');

@@ -1,5 +1,6 @@
-# When settings take effect, what zklock.root confines, paths in databases of
-# other encodings, and the extension in a schema of its own, dumped and restored.
+# When settings take effect, what zklock.root confines, paths in databases with
+# other encodings, and the extension in a schema of its own, dumped and
+# restored.
 
 use strict;
 use warnings;
@@ -13,7 +14,8 @@ use Test::More;
 use Zklock;
 use ZooKeeper;
 
-# What is there now and was not; what ZooKeeper has reaped meanwhile is no matter
+# The nodes that are new; those that ZooKeeper has reaped meanwhile do not
+# matter
 sub new_since
 {
 	my ($before, @now) = @_;
@@ -79,7 +81,8 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 	zk_nothing_left($zk, 'nothing is left');
 }
 
-# One test each: all that uses ZooKeeper, or what comes from there, is refused so; but for what these are
+# One test each: every call that uses ZooKeeper, or data from there, is refused
+# like this, except the ones given
 my $calls_with_path = $node->safe_psql('postgres', q{
 	SELECT string_agg(format('%s(%s)', proname, concat_ws(', ', CASE proargnames[1] WHEN 'paths' THEN '''{/nightly}''' ELSE '''/nightly''' END,
 		CASE WHEN proname ~ 'acquire' THEN '1' WHEN proname = 'zk_fence' THEN '9223372036854775807'
@@ -111,7 +114,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	my $first = $session->();
 	like($first, qr/^0x\w+\|\Q$hosts\E$/, '- zk_session has hosts');
 
-	# some more servers, spelt otherwise
+	# more servers, in another spelling
 	my $list = "$hosts2,$hosts";
 	$s->value("SET zklock.hosts = '\t$hosts2 , 127.0.0.1:$port'");
 	is($s->value(q{SELECT zk_lock('/now'), zk_try_xact_lock('/too'), count(*) FROM zk_lock_queue('/now')}), 't|t|1', '- other hosts, with one of these: goes on');
@@ -149,7 +152,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	is($s->value('SELECT zk_unlock_all()'), '1', '- but then');
 	is($s->value(q{SELECT zk_lock('/now')}), 't', '- in the first one');
 
-	# a transaction-scope lock, and a function with an ensemble of its own
+	# a transaction-scope lock, and a function that sets another ensemble
 	$admin->value("CREATE FUNCTION there(text) RETURNS boolean LANGUAGE sql SET zklock.hosts = '$hosts2' AS 'SELECT zk_xact_lock(\$1)'");
 	is($s->query(q{SELECT there('/f')})->{state}, '55000', 'a function with other hosts: not while a lock is held');
 	$s->value('SELECT zk_unlock_all()');
@@ -159,7 +162,8 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	is($s->value(q{SELECT zk_lock('/g')}), 't', '- and no longer');
 	$_->quit for $s, $other;
 
-	# what is lost is held until it is given back, also when there is no session any more
+	# a lost lock counts as held until it is given back, even if there is no
+	# session any longer
 	my $zk3 = ZooKeeper->new->start;
 	$s = zk_session($node, options => '-c zklock.session_timeout=2s -c zklock.connect_timeout=1s -c zklock.operation_timeout=1s -c zklock.hosts=' . $zk3->hosts);
 	$s->value(q{SELECT zk_lock('/lost')});
@@ -196,7 +200,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	}
 	is($admin->query(q{ALTER SYSTEM SET zklock.hosts = 'zk1/x'})->{state}, '22023', '- nor for all');
 
-	# what is not a name will not be looked for in vain
+	# what is not a name is not looked up
 	$s->value("SET zklock.hosts = ' LocalHost:$port,[0:0::1], no-such.invalid ,[::FFFF:127.0.0.1]:$port,[fe80::1%lo]:1'");
 	is($s->value(q{SELECT zk_lock('/a'); SELECT hosts FROM zk_session}),
 		"t\nlocalhost:$port,[::1]:2181,no-such.invalid:2181,[::ffff:127.0.0.1]:$port,[fe80::1%lo]:1", 'what they are from then on');
@@ -204,7 +208,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	is($s->query(q{SELECT zk_lock('/a')})->{state}, '55000', '- which is said at the call');
 	$s->quit;
 
-	# what was wrong before the library was loaded
+	# a value that was set before the library was loaded
 	$s = zk_session($node, options => '-c zklock.hosts=zk1:2181/chroot');
 	is($s->query(q{SELECT zk_lock('/a')})->{state}, '42501', 'a configured value that is no list is in nobody\'s way');
 	is($s->value("SET zklock.hosts = '" . $zk->hosts . "'; SELECT zk_lock('/a')"), 't', '- any more when it is mended');
@@ -213,7 +217,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 }
 
 #
-# Whose they are
+# Who may set them
 #
 {
 	$admin->value('CREATE ROLE worker LOGIN; CREATE ROLE stranger LOGIN');
@@ -251,8 +255,9 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 		zk_nothing_left($zk, '- and were');
 	}
 
-	# An option of the connection that is the administrator's takes the place of what he has set: no function that
-	# uses the root does anything then, whether it needs ZooKeeper or not
+	# If a user sets an administrator's setting as an option of the connection,
+	# this replaces the administrator's value. Then no function that uses the
+	# root works, whether it needs ZooKeeper or not
 	$admin->value('GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO worker');
 	$admin->value(q{ALTER ROLE worker SET zklock.root = '/billing'});
 	foreach my $preload ('zklock', 'plpgsql')
@@ -339,7 +344,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	is($roots->(), '/elsewhere /job 2, /elsewhere /too 1', '- where it is set now');
 	is($s->value('SELECT zk_unlock_all()'), '3', '- and all, wherever');
 
-	# by two names
+	# one lock by two names
 	$s->value(q{SET zklock.root = '/team'; SELECT zk_lock('/a/job'); SET zklock.root = '/team/a'});
 	is($s->value(q{SELECT zk_lock('/job'), zk_lock_shared('/job')}), 't|t', 'one lock under two roots: held already');
 	is(scalar $zk->children('/team/a/job'), 1, '- with one node');
@@ -347,7 +352,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	is($s->value(q{SET zklock.root = '/'; SELECT zk_unlock('/team/a/job'), zk_unlock('/team/a/job'), zk_unlock_shared('/team/a/job')}),
 		't|t|t', '- and given back by any');
 
-	# a function with a root of its own
+	# a function that sets a root
 	$admin->value(q{CREATE FUNCTION admin_lock(text) RETURNS boolean LANGUAGE sql SECURITY DEFINER
 		SET zklock.root = '/admin' AS 'SELECT zk_xact_lock($1)'});
 	my $user = session_of('worker');
@@ -366,7 +371,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 		$user->value(q{SELECT zk_unlock('/mine')});
 	}
 
-	# what is said of a lock whose root is not set any more
+	# how a lock is reported when its root is no longer set
 	$s->value(q{SET zklock.root = '/admin'; SET zklock.commit_guard = strict});
 	$s->value(q{BEGIN; SELECT zk_lock('/kept'), zk_xact_lock('/lost'); RESET zklock.root; SELECT zk_xact_lock('/lost')});
 	$zk->delete('/admin/lost/' . ($zk->children('/admin/lost'))[0]);
@@ -382,7 +387,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 }
 
 #
-# Encodings: a path is what it is in UTF-8
+# Encodings: a path is identified by its UTF-8 form
 #
 {
 	my %db = (latin1 => 'LATIN1', ascii => 'SQL_ASCII', win => 'WIN1252');
@@ -395,7 +400,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	}
 	is($s{utf8}->value('SHOW server_encoding'), 'UTF8', 'the database of UTF-8');
 
-	# u umlaut, in each database's own bytes
+	# u umlaut, in each database's encoding
 	my %bytes = (utf8 => '\xc3\xbc', ascii => '\xc3\xbc', latin1 => '\xfc', win => '\xfc');
 	foreach my $owner (sort keys %s)
 	{
@@ -428,7 +433,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	}
 	is_deeply([ grep { !/after/ } new_since(\@before, $zk->tree('/zklock')) ], [], '- with nothing made');
 
-	# 1,000 bytes are those of UTF-8
+	# the limit of 1,000 bytes counts those of UTF-8
 	is($s{latin1}->value(q{SELECT zk_lock('/' || repeat(E'\xfc', 499)), zk_unlock_all()}), 't|1', 'latin1: 999 bytes in UTF-8');
 	is($s{latin1}->query(q{SELECT zk_lock('/' || repeat(E'\xfc', 500))})->{state}, '22023', 'latin1: 1,001');
 	is($s{utf8}->value(q{SELECT zk_lock('/' || repeat('a', 999)), zk_unlock_all()}), 't|1', 'utf8: 1,000');

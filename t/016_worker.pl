@@ -1,8 +1,8 @@
 # A background worker takes locks as a backend does, and one that is terminated
-# while it waits or holds, leaves nothing behind and hurts nobody: by die() at any
-# moment, and by the handler that leaves from within the signal while it waits.
-# (The latter at any moment would be a test of PostgreSQL's: without zklock it
-# ends in "corrupted size vs. prev_size" once in some hundred times.)
+# while it waits or holds leaves nothing behind and disturbs nobody: with die()
+# at any moment, and with the handler that exits from within the signal while it
+# waits. (The latter at any moment would be a test of PostgreSQL: even without
+# zklock it ends in "corrupted size vs. prev_size" once in some hundred times.)
 
 use strict;
 use warnings;
@@ -41,7 +41,7 @@ sub launch
 
 sub gone { return $admin->value("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $_[0]") eq 't' }
 
-# Sessions that watch a node there, but for the holder's, who may watch its own
+# Sessions that watch a node there, except the holder's, which may watch its own
 sub watched_by_another { return grep { $_ ne $session } $zk->four_letter('wchc') =~ /^(0x\w+)$/mg }
 
 # Each kind of wait, and what it waits for
@@ -51,8 +51,8 @@ my @wait = (
 	[ q{zk_semaphore_acquire('/worker', 1)}, q{zk_semaphore_acquire('/worker', 1)} ],
 	[ q{zk_xact_lock_all('{/worker,/others}')}, q{zk_lock_shared('/worker')} ]);
 
-# The signal shall come at different moments.  Who has a watch is done with all
-# else, and the look at pg_stat_activity comes after that.
+# Send the signal at various moments.  By the time a watch is set everything
+# else is done, and pg_stat_activity is checked after that.
 for my $i (0 .. 31)
 {
 	my ($wait, $for) = @{ $wait[ $i / 2 % 4 ] };

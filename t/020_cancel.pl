@@ -1,10 +1,10 @@
 
 # A call can be ended at each step of its conversation with ZooKeeper, at once,
-# by all that ends a statement; nothing stays behind in ZooKeeper, and the
-# session locks and unlocks as before.
+# by everything that ends a statement.  Nothing is left in ZooKeeper, and the
+# session can lock and unlock as before.
 #
-# A proxy stops the conversation at the step; a table of steps and a table of
-# what ends a call give the tests.
+# A proxy stops the conversation at the step; the tests are all combinations of
+# a table of steps and a table of what ends a call.
 
 use strict;
 use warnings;
@@ -19,16 +19,16 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# The promise, in seconds, and what a machine that stands still may add to one of
-# many
+# The promised time in seconds, and how much more a single one of many may take
+# on a machine that stalls
 my $PROMISE = 0.1;
 my $SLACK = 1;
 
-# How long a backend may take to go when ZooKeeper does not answer its goodbye
+# How long a backend may take to exit when ZooKeeper does not answer the close
 my $EXIT_BOUND = 2 + 1.5;
 
-# Settings that end a call do so after this time, in ms.  The step must have been
-# reached before; if it was not, the next try has twice the time.
+# Settings that end a call do so after this time, in ms.  The step must have
+# been reached before; otherwise it is repeated with twice the time.
 my $TIMEOUT_MS = 1000;
 
 my $zk = ZooKeeper->new->start;
@@ -39,7 +39,7 @@ my $admin = zk_session($node);
 my $LOCK = "SELECT zk_lock('/l')";
 my $DIR = '/zklock/l';
 
-# Others in the queue, who do not go through the proxy
+# Other contenders in the queue, which bypass the proxy
 my $other = $zk->client(session_timeout => 60_000);
 my @others;
 
@@ -56,7 +56,7 @@ sub others_leave
 	return;
 }
 
-# Each waits until the call has come to its step, or ended before that.
+# Each waits until the call has reached its step, or has ended before it.
 sub reached
 {
 	my ($session, $code, $what) = @_;
@@ -87,8 +87,8 @@ sub waits_for_what_is_held
 	return;
 }
 
-# stays: the proxy stays as it is until the session is closed, if it is
-# cold:  not after a first lock and unlock
+# stays: the proxy stays as it is until the session, if it has one, is closed
+# cold:  not preceded by a first lock and unlock
 my @steps = (
 	{
 		name => 'connecting',
@@ -135,7 +135,7 @@ my @steps = (
 		reached => \&waits_in_queue
 	},
 	{
-		# the farther of two goes: the queue is looked at again
+		# the farther of two leaves: the queue is read again
 		name => 'woken',
 		prepare => sub { other_locks(2) },
 		reached => sub {
@@ -199,8 +199,8 @@ my @enders = (
 
 my $timeout_ms = $TIMEOUT_MS;
 
-# Let a call come to the step, end it, and return how it ended, with
-# "after": seconds from what ended it until the client knew.
+# Let a call reach the step, end it, and return how it ended, with "after":
+# seconds from the event that ended it until the client knew.
 sub end_call
 {
 	my ($session, $sql, $reached, $ender, $on_error) = @_;
@@ -231,7 +231,7 @@ sub end_call
 	return $result;
 }
 
-# What this machine needs for any statement
+# How long this machine takes for any statement
 sub plain
 {
 	my ($ender) = @_;
@@ -243,7 +243,7 @@ sub plain
 	return end_call($session, 'SELECT pg_sleep(60)', $sleeps, $ender)->{after};
 }
 
-my %after;    # how long it took, by what ended it
+my %after;    # seconds, by what ended the call
 my $paths = 0;
 
 sub try_step
@@ -252,7 +252,7 @@ sub try_step
 	my $session = zk_session($node);
 	my $sql = $step->{sql} // $LOCK;
 
-	# a session that is connected, except where that is the step
+	# a connected session, unless connecting is the step
 	$session->value("SELECT zk_lock('/warm'), zk_unlock('/warm')") unless $step->{cold};
 	$sql =~ s{/l'}{'/new' . ++$paths . "/l'"}e if $step->{new_path};
 	$step->{prepare}->($session);
@@ -280,7 +280,8 @@ sub test_step
 	in_time($result->{after}, $PROMISE + $SLACK, 'at once');
 	push @{ $after{ $ender->{name} } }, $result->{after};
 
-	# while the others still stand there, so that nothing is cleared by them
+	# while the other contenders still exist, so that nothing is cleaned up
+	# because they leave
 	zk_until(sub { !grep { !/other/ } zk_locks_left($zk) }, 'no node of ours is left');
 	pass('no node is left');
 	my $watches = zk_until(sub { $zk->watch_count == 0 }, 'no watch is left');
@@ -302,7 +303,7 @@ sub test_step
 
 foreach my $ender (@enders)
 {
-	next if $ender->{name} eq 'lock_timeout';    # does not end pg_sleep
+	next if $ender->{name} eq 'lock_timeout';    # it does not end pg_sleep
 	my ($best) = sort { $a <=> $b } map { plain($ender) } 1 .. 3;
 	note(sprintf 'pg_sleep, %s: %.1f ms', $ender->{name}, 1000 * $best);
 }

@@ -1,11 +1,11 @@
 
 # ZooKeeper cannot be reached, or is something else, or comes and goes: at the
-# first call, while a lock is held, while one is waited for, at COMMIT.  And
-# what it takes away: sessions that expire, nodes that somebody deletes.
+# first call, while a lock is held, while one waits, at COMMIT.  Also what it
+# takes away: sessions that expire, nodes that somebody deletes.
 #
-# A lock that may be lost is never shown as held; a transaction that relied on
-# one that is lost does not commit; and the same session goes on with a new
-# ZooKeeper session.
+# A lock that may be lost is never shown as held; a transaction that relied on a
+# lost one does not commit; and the backend continues with a new ZooKeeper
+# session.
 
 use strict;
 use warnings;
@@ -22,7 +22,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
 
 my $zk = ZooKeeper->new->start;
@@ -34,7 +34,7 @@ my $node = zk_cluster(
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (i int)');
 
-# Others in the queues, who do not go through the proxy
+# Other contenders in the queues, which bypass the proxy
 my $other = $zk->client(session_timeout => 60_000);
 
 sub other_locks { return $other->contend("/zklock$_[0]"); }
@@ -82,7 +82,7 @@ sub cancel
 # An address where nothing listens
 sub closed_port { return '127.0.0.1:' . ZooKeeper::free_port(); }
 
-# Servers that are not ZooKeeper: a process each, that gives each connection to
+# Servers that are not ZooKeeper: a process each that passes each connection to
 # $code and keeps it open if that returns true.  They end with this process.
 my @fakes;
 
@@ -115,7 +115,7 @@ END
 	waitpid $_, 0 for @fakes;
 }
 
-# An address that does not even answer to a SYN: the queue of its listener is
+# An address that does not even answer to a SYN, since its listener's queue is
 # full.
 my @full;
 
@@ -170,8 +170,8 @@ subtest 'a timeout of the call that ends first is an error, not false' => sub {
 	works($session, 'then it works');
 };
 
-# What a server may say to whoever connects.  A good handshake: the session's
-# timeout, id and password, and not read-only.
+# Answers to a client that connects.  A good handshake: the session's timeout,
+# id and password, and not read-only.
 sub handshake
 {
 	my ($timeout, $id) = @_;
@@ -180,8 +180,7 @@ sub handshake
 
 sub heard { return sysread $_[0], my $request, 4096; }
 
-# Say something at once, or when the client has said something; then stay, or
-# close.
+# Send something at once, or after the client has; then stay, or close.
 sub says
 {
 	my (@what) = @_;
@@ -218,7 +217,7 @@ my %not_zookeeper = (
 	'closes when it has heard' => and_closes(answers('')),
 	'gives a session for days' => answers(handshake(540_291_120, 1)),
 	'gives a session for no time' => answers(handshake(0, 0)),
-	# from here it looks like ZooKeeper for a moment
+	# from here on it looks like ZooKeeper for a moment
 	'gives a session, and closes' => and_closes(answers($session)),
 	'gives a session, then nothing' => answers($session),
 	'gives a session, then nonsense' => answers($session, $nonsense),
@@ -232,7 +231,7 @@ my %not_zookeeper = (
 	'gives a session, then an answer to an auth' =>
 	  answers($session, pack('N/a*', pack('l> q> l>', -4, 1, -115))));
 
-# All of them together, which saves time.
+# All of them at the same time, which is faster.
 subtest 'a server that is not ZooKeeper' => sub {
 	my $seconds = 3;
 	my %session;
@@ -263,7 +262,7 @@ subtest 'a server that is not ZooKeeper' => sub {
 	{
 		my $session = $session{$what};
 		my $result = $result{$what};
-		# one that had given a session has lost it
+		# a session that was established is lost
 		my $limit = $what =~ /^gives a session, / ? 2 * $seconds : $seconds;
 		like($result->{state}, $limit > $seconds ? qr/^(?:58000|58030)$/ : qr/^58000$/, "$what: 58000");
 		isnt($result->{hint}, '', "$what: with a hint");
@@ -289,7 +288,7 @@ subtest 'a server with too many connections from here' => sub {
 	my $small = ZooKeeper->new(max_client_cnxns => 1)->start;
 	my $session = session_with(hosts => $small->hosts, connect_timeout => '500ms');
 	my $first;
-	# what asked whether it is ready may still count
+	# the connection of the readiness check may still count
 	zk_until(sub { $first = eval { $small->client } }, 'the first connection');
 	my $result = $session->query("SELECT zk_lock('/a')");
 	is($result->{state}, '58000', 'is 58000');
@@ -317,7 +316,7 @@ subtest 'two of three servers dead' => sub {
 		[ closed_port(), black_hole() ],
 		[ black_hole(), black_hole() ])
 	{
-		# each session tries them in an order of its own
+		# each session tries them in a random order
 		my $hosts = join ',', @$dead, $zk->hosts;
 		my @sessions = map { session_with(session_timeout => '3s', hosts => $hosts) } 1 .. 4;
 		$_->send("SELECT zk_lock('/3/' || pg_backend_pid())") for @sessions;
@@ -342,7 +341,7 @@ subtest 'the server in use dies, another one takes over' => sub {
 	$session->quit;
 };
 
-# ZOOKEEPER-2466: the client library sticks to a dead one of two.
+# ZOOKEEPER-2466: the client library sticks to the dead one of two servers.
 subtest 'two servers that die in turn' => sub {
 	my @proxies = map { ZkProxy->new($zk) } 1 .. 2;
 	my $session = session_with(session_timeout => '3s', hosts => join(',', map { $_->hosts } @proxies));
@@ -605,7 +604,7 @@ subtest 'expired' => sub {
 	$admin->value('TRUNCATE t');
 };
 
-# The client must come to that by its own clock.
+# The client must conclude that by its own clock.
 subtest 'expired in silence' => sub {
 	my $session = session_with(session_timeout => '6s');
 	$session->value("SELECT zk_lock('/n')");
@@ -642,7 +641,8 @@ subtest 'the backend sleeps longer than the session lives' => sub {
 	my $meanwhile = other_locks('/s/waiter');
 	$other->delete($before);
 
-	# what is asked before it wakes up is answered before it has heard anything
+	# what is asked before it wakes up is answered before it has learned
+	# anything
 	$holder->send("SELECT state FROM zk_locks");
 	$committer->send('COMMIT');
 	kill 'CONT', @sleepers;
@@ -717,8 +717,9 @@ subtest 'the directories of locks are removed' => sub {
 	my $waiter = session_with();
 	$waiter->send("SELECT zk_lock('/p/q')");
 	zk_until(sub { $zk->watch_count == 2 }, 'a waiter in the queue');
-	$proxy->hold_event;    # it would be there again before all is removed
-	# the waiter's first: without the holder's it would have the lock for a moment
+	$proxy->hold_event;    # otherwise it would be recreated before all are deleted
+	# the waiter's first: if the holder's went first, it would get the lock for
+	# a moment
 	my ($last) = sort { substr($b, -10) cmp substr($a, -10) } $other->children('/zklock/p/q');
 	$other->delete("/zklock/p/q/$last");
 	$other->delete_tree('/zklock');
@@ -751,7 +752,7 @@ subtest 'an outage costs nothing' => sub {
 	my $log_before = -s $node->logfile;
 	my %pid = map { ("$_: idle" => $holder{$_}->pid, "$_: waiting" => $waiter{$_}->pid) } keys %outage;
 	my %cpu = map { $_ => zk_cpu_seconds($pid{$_}) } keys %pid;
-	sleep 2;    # this is what is measured
+	sleep 2;    # the interval that is measured
 	foreach my $name (sort keys %pid)
 	{
 		my $used = zk_cpu_seconds($pid{$name}) - $cpu{$name};
@@ -776,14 +777,14 @@ subtest 'no descriptor and no thread is left over' => sub {
 
 	my $cycle = sub {
 		my ($n) = @_;
-		# a new session, since it is for other settings
+		# a new session, since its settings differ
 		$session->value('SET zklock.session_timeout = ' . (5000 + $n));
 		$session->value("SELECT zk_lock('/r'), zk_unlock('/r')");
-		# one that does not come to be
+		# a session that cannot be established
 		$session->value("SET zklock.hosts = '" . closed_port() . "'; SET zklock.connect_timeout = '100ms'");
 		$session->query("SELECT zk_lock('/r')")->{state} eq '58000' or die 'not refused';
 		$session->value('RESET zklock.hosts; RESET zklock.connect_timeout');
-		# one that is cut
+		# a connection that is cut
 		$session->value("SELECT zk_lock('/r')");
 		$proxy->drop;
 		$session->value("SELECT zk_unlock('/r')");
@@ -797,8 +798,8 @@ subtest 'no descriptor and no thread is left over' => sub {
 	is($proxy->connections, 1, 'or connections');
 };
 
-# A server that is slow at first, and then silent: what a quorum has confirmed is too
-# old by then, and the question for it is part of the same try.
+# A server that is slow at first, and then silent: what a quorum has confirmed
+# is then too old, and asking again is part of the same try.
 subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' => sub {
 	my $slow = ZkProxy->new($zk);
 	my $session = session_with(hosts => $slow->hosts, operation_timeout => '2500ms');
@@ -808,7 +809,7 @@ subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' =
 	$session->send(q{SELECT zk_try_lock('/slow')});
 	$slow->wait_held;
 
-	# a third of the session timeout, and no wait for something to happen
+	# a third of the session timeout; this is not a wait for a state
 	sleep 0.05 while time - $began < 2.2;
 	kill 'STOP', $session->pid;
 	$slow->release;

@@ -1,7 +1,7 @@
 
 # The end of a transaction, of a backend, and of a server: what must not wait
-# does not, whatever ZooKeeper does meanwhile, and locks are given back at once
-# where somebody is left to do that, else when the session times out.
+# does not, whatever ZooKeeper does, and locks are released at once if a process
+# is left to do that, otherwise when the session times out.
 
 use strict;
 use warnings;
@@ -17,10 +17,10 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
 
-# How long a backend may say goodbye to a ZooKeeper that does not answer
+# How long a backend may try to close a session whose ZooKeeper does not answer
 my $EXIT_BOUND = 2;
 
 my $SESSION_TIMEOUT = 6;
@@ -48,7 +48,7 @@ sub wait_cut_off
 
 my $MANY = 1000;
 
-# A transaction in as many subtransactions, with a lock in each
+# A transaction with this many subtransactions, each with a lock
 sub nested
 {
 	my ($session) = @_;
@@ -75,9 +75,9 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper down" => sub {
 };
 
 subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
-	# it is not to notice the silence before release_timeout is over
+	# it must not notice the silence before release_timeout has passed
 	my $session = zk_session($node, options => '-c zklock.session_timeout=20s');
-	# in a subtransaction it would not be in force any more when that counts
+	# if set in a subtransaction, it would no longer be in force when it matters
 	$session->value("SET zklock.release_timeout = '1s'");
 	nested($session);
 	$proxy->blackhole;
@@ -96,7 +96,8 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
 	$session->quit;
 };
 
-# Interrupts are held then; who sends a barrier waits for everybody.
+# Interrupts are held there; a process that emits a barrier waits for all
+# backends.
 SKIP:
 {
 	skip 'DROP DATABASE waits for nobody before PostgreSQL 15', 1
@@ -122,7 +123,7 @@ SKIP:
 		}
 		in_time($took, 0.95, 'DROP DATABASE is not held up');
 
-		# nor is a cancel lost, whenever it comes
+		# nor is a cancel lost, at whatever moment it arrives
 		foreach my $try (1 .. 10)
 		{
 			$session->value(q{BEGIN; SELECT zk_xact_lock('/barrier')});
@@ -195,7 +196,7 @@ subtest "$BLOCKS EXCEPTION blocks that take a lock again that is held" => sub {
 
 # --------------------------------------------------------- end of a backend
 
-# What ends it; each returns when that was.
+# What ends a backend; each returns when that happened.
 my %ending = (
 	'pg_terminate_backend' => sub {
 		my ($session) = @_;
@@ -260,8 +261,8 @@ subtest 'end of a backend: the client is killed while it waits for a lock' => su
 	zk_nothing_left($zk, 'nothing is left', sessions => 0);
 };
 
-# One that is killed with -9 takes all others with it; who is left to give the
-# locks back is ZooKeeper.
+# A backend killed with -9 takes all others with it; only ZooKeeper is left to
+# release the locks.
 subtest 'end of a backend: kill -9' => sub {
 	my $timeout = 8;
 	my $options = "-c zklock.session_timeout=${timeout}s";
@@ -293,7 +294,7 @@ subtest 'end of a backend: kill -9' => sub {
 
 # ---------------------------------------------------------- end of the server
 
-# One backend in each state that holds something of a session
+# One backend in each state in which it owns something in ZooKeeper
 sub backends
 {
 	my $idle = zk_session($node);

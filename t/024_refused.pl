@@ -1,6 +1,6 @@
-# What ZooKeeper itself refuses: a path that its ACL closes, a path under an
+# What ZooKeeper itself refuses: a path closed by its ACL, a path under an
 # ephemeral node, a node that may not be read, a session without authentication.
-# Each is a clear error, leaves nothing behind, and the session goes on.
+# Each is a clear error, leaves nothing behind, and the session remains usable.
 
 use strict;
 use warnings;
@@ -59,8 +59,8 @@ is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what wa
 
 # ------------------------------------------- authentication that is withdrawn
 
-# One node: an ACL closes it to us while we hold the lock.  We may still delete
-# it, which is the directory's affair.
+# One node: an ACL denies us access while we hold the lock.  We may still delete
+# it, since that depends on the directory.
 {
 	my $s = zk_session($node, options => '-c zklock.commit_guard=strict');
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/closing'), zk_xact_lock('/closing/b')});
@@ -76,8 +76,8 @@ is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what wa
 
 $client->close;
 
-# A directory: while ZooKeeper is away the lock is lost, and then its node may not be
-# deleted.  Nobody waits to hear that.
+# A directory: the lock is lost while ZooKeeper is down, and afterwards its node
+# may not be deleted.  Nobody waits for that answer.
 {
 	my $s = zk_session($node, options => '-c zklock.session_timeout=5s');
 	$s->value(q{SELECT zk_lock('/kept')});
@@ -95,8 +95,8 @@ $client->close;
 	$s->quit;
 }
 
-# From now on the ensemble wants everybody to authenticate: it closes each
-# session that does not, and its locks with it.
+# From now on the ensemble requires authentication: it closes every session
+# without it, and so its locks are released.
 {
 	my $s = zk_session($node);
 	$s->value('CREATE TABLE written (i int)');
@@ -130,8 +130,9 @@ $client->close;
 
 zk_nothing_left($zk, 'nothing is left');
 
-# A quota, as setquota -N makes it, bounds the nodes below the root, and with it the directories.  ZooKeeper does
-# not count what it is still about to make; so there is no room left at all.
+# A quota, as set by setquota -N, limits the nodes below the root, including
+# directories.  ZooKeeper does not count the node that it is about to create, so
+# there is no room left at all.
 {
 	my $bounded = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
 	my $s = zk_session($node, options => '-c zklock.hosts=' . $bounded->hosts);

@@ -1,7 +1,7 @@
-# Locks that are lost although nobody told their holder: a backend that was
+# Locks that are lost without their holder being told: a backend that was
 # stopped, a follower cut from its leader, a leader without followers, an
-# ensemble that was down.  Who relied on such a lock does not commit, the next
-# holder does, and all go on by themselves.
+# ensemble that was down.  A transaction that relied on such a lock does not
+# commit, the next holder's does, and all sessions recover without help.
 
 use strict;
 use warnings;
@@ -17,7 +17,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1;
 
 my $zk = ZooKeeper->ensemble(3, links => 1);
@@ -60,8 +60,7 @@ sub begin
 	return;
 }
 
-# A session that waits for that lock, takes its turn when it has it, and
-# commits.
+# A session that waits for that lock, uses it when it is granted, and commits.
 sub next_holder
 {
 	my ($servers, $path) = @_;
@@ -97,7 +96,7 @@ subtest 'the backend of the holder is stopped for longer than its session lives'
 	$next{$_}->wait for @paths;
 	is(who_wrote($_), 'next', "$_: the next holder has it, and commits") for @paths;
 
-	# half of them do it the moment they wake up, half of them later
+	# half of them commit the moment they wake up, half of them later
 	$holder{$_}->send('COMMIT') for grep { /transaction/ } @paths;
 	kill 'CONT', @pids;
 	foreach my $path (@paths)
@@ -106,7 +105,7 @@ subtest 'the backend of the holder is stopped for longer than its session lives'
 		my $result = $path =~ /transaction/ ? $s->wait : $s->query('COMMIT');
 		if ($path =~ /off/)
 		{
-			# this is what the guard is for
+			# the reason for the guard
 			is($result->{state}, '', "$path: without the guard its COMMIT succeeds");
 			is(who_wrote($path), 'holder, next', "$path: the rows of both are there");
 		}
@@ -149,7 +148,7 @@ subtest 'a leader without followers' => sub {
 
 	$alone{$_}->send('COMMIT') for @names;
 
-	# The trap: such a leader goes on to answer those who only ask.
+	# The trap: such a leader still answers reads.
 	my $asked = time;
 	$reader->sync('/');
 	ok($reader->exists('/zklock/alone/strict'), 'the leader answers a sync, and a read');
@@ -190,9 +189,9 @@ subtest 'a leader without followers' => sub {
 
 # ------------------------------------- a follower that is cut from its leader
 
-# Such a follower goes on to answer its clients' reads for up to syncLimit (5 s
-# here), while the leader ends their sessions (3 s).  Who can, moves to another
-# server before that: "moves".
+# Such a follower goes on answering its clients' reads for up to syncLimit (5 s
+# here), while the leader ends their sessions (3 s).  A client that can moves to
+# another server before that: "moves".
 subtest 'a follower is cut from its leader, with the holders connected to it' => sub {
 	my (%holder, %next);
 	foreach my $name ('off', 'on', 'on session', 'strict', 'strict session', 'on moves', 'strict moves')
@@ -221,7 +220,7 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 	{
 		my $told = sub { $holder{$name}->value('SELECT state, zk_lock_token(path) FROM zk_locks') };
 		isnt(($told->() =~ /^(\w+)/)[0], 'held', "$name: the holder is not told that it holds the lock");
-		# its own clock may come to that a moment after the leader's
+		# its own clock may reach that moment a little after the leader's
 		is(zk_until(sub { $told->() =~ /^(lost\|.*)/ && $1 }, 'lost'), 'lost|', "$name: then that it has lost it");
 	}
 	foreach my $name (@moves)
@@ -292,8 +291,9 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	$zk->start;
 	note sprintf 'started again in %.1f s', time - $began;
 
-	# Their sessions live: ZooKeeper began to count anew.  That they did not end
-	# shows that what is gone was deleted, and did not have to expire.
+	# Their sessions live on: ZooKeeper has restarted their timeouts.  That they
+	# did not end shows that what is gone was deleted and did not have to
+	# expire.
 	zk_until(sub { !$zk->children('/zklock/down/reader') }, 'what nobody gives back to be deleted');
 	foreach my $name (sort keys %id)
 	{
@@ -324,10 +324,10 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 
 # ------------------------------------------------------- nobody to confirm it
 
-# The event that says that it is our turn, and our own watch, are as old as what
-# this process has read: it was stopped meanwhile.  Not for so long that it would
-# doubt its session by itself, but longer than it may rely on the last answer that a
-# quorum gave.
+# The event that says that it is our turn, and the event of our own node's
+# watch, are as old as the data that this process has read: it was stopped
+# meanwhile.  Not long enough to doubt its session by itself, but longer than it
+# may rely on the last answer confirmed by a quorum.
 subtest 'a grant that no quorum has confirmed' => sub {
 	my $proxy = ZkProxy->new($leader->hosts);
 	my $waiter = session_with($proxy, session_timeout => '18s', operation_timeout => '1min', commit_guard => 'off');
@@ -342,7 +342,7 @@ subtest 'a grant that no quorum has confirmed' => sub {
 	$client->delete($before);
 	zk_until(sub { grep { $_->[2] eq 'event' } $proxy->log }, 'the event to be sent');
 
-	# this is what the test is about, and no wait for something to happen
+	# the period under test, not a wait for a state
 	sleep 0.1 while time - $stopped < 6.5;
 	$proxy->blackhole;
 	kill 'CONT', $waiter->pid;

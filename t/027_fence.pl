@@ -1,5 +1,5 @@
-# zk_fence: many callers at once, other transactions' tokens, isolation levels,
-# roles, search paths, dumps and standbys.
+# zk_fence: many concurrent callers, tokens of other transactions, isolation
+# levels, roles, search paths, dumps and standbys.
 
 use strict;
 use warnings;
@@ -18,7 +18,7 @@ my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s', wal_level => 'replica', max_wal_senders => 5);
 my $admin = zk_session($node);
 
-# What the table says of a path
+# The table's row for a path
 sub fence
 {
 	my ($path, $db) = @_;
@@ -35,7 +35,7 @@ sub is_stale
 	return;
 }
 
-# Send it, and wait until it waits for another transaction.
+# Send it, and wait until it blocks on another transaction.
 sub send_blocked
 {
 	my ($session, $sql) = @_;
@@ -62,7 +62,7 @@ subtest 'two transactions, one path' => sub {
 		return $b->wait;
 	};
 
-	# the first ones of their paths, too: there is no row to lock yet
+	# also the first ones for their paths: there is no row to lock yet
 	is($try->('/new/bigger', 10, 'COMMIT', 20)->{out}, 20, 'no row yet: a bigger token waits, and passes');
 	is(fence('/new/bigger'), 20, 'no row yet: it is recorded');
 	is_stale($try->('/new/smaller', 10, 'COMMIT', 5), 5, 10, 'no row yet: a smaller one waits, and is refused');
@@ -77,8 +77,9 @@ subtest 'two transactions, one path' => sub {
 	is($try->('/old/rollback', 10, 'ROLLBACK', 5)->{out}, 5, 'after a rollback a smaller one passes');
 	is_stale($b->query("SELECT zk_fence('/old/rollback', 3)"), 3, 5, 'but not one that is smaller than what stands');
 
-	# The row lock lasts to the end of the transaction, also where nothing
-	# changed: or the next one could write between the check and our commit.
+	# The row lock lasts until the end of the transaction, even where nothing
+	# changed: otherwise the next one could write between the check and our
+	# commit.
 	is($try->('/old/equal', 10, 'COMMIT', 20)->{out}, 20, 'who only confirms the token has the row lock, too');
 	$a->value("BEGIN; SELECT zk_fence('/old/equal', 20); SAVEPOINT s; SELECT zk_fence('/old/bigger', 30); ROLLBACK TO s");
 	is($b->value("SELECT zk_fence('/old/bigger', 21)"), 21, 'what is rolled back to a savepoint is free again');
@@ -92,8 +93,8 @@ subtest 'two transactions, one path' => sub {
 	$_->quit for $a, $b;
 };
 
-# Each adds one to the register, under a token of its own; who comes with an
-# older one than was seen may not.
+# Each adds one to the register, under a token of its own; one whose token is
+# older than the latest is refused.
 subtest 'eight sessions, one path, tokens in any order' => sub {
 	$admin->value('CREATE TABLE register (token bigint)');
 	my @s = map { zk_session($node) } 1 .. 8;
@@ -145,8 +146,8 @@ subtest 'isolation levels' => sub {
 		is($a->query("COMMIT; $begin; SELECT zk_fence('$dir/new', 10), zk_fence('$dir/new', 20); COMMIT")->{out},
 			'10|20', "$level: the first one of a path, and the next in the same transaction");
 
-		# another one committed after our snapshot: PostgreSQL's own 40001, whatever
-		# the token
+		# another one committed after our snapshot: this is PostgreSQL's own
+		# 40001, whatever the token
 		foreach my $token (5, 15, 25)
 		{
 			$a->value("$begin; SELECT count(*) FROM register");
@@ -163,7 +164,7 @@ subtest 'isolation levels' => sub {
 		is($a->wait->{state}, '40001', "$level: the same after waiting for it");
 		is($a->value("ROLLBACK; $begin; SELECT zk_fence('$dir/blocked', 30); COMMIT"), 30, "$level: and repeated it passes");
 
-		# nobody was there when our snapshot was made
+		# no other transaction existed when our snapshot was taken
 		$a->value("$begin; SELECT count(*) FROM register");
 		$b->value("SELECT zk_fence('$dir/born', 20)");
 		is($a->query("SELECT zk_fence('$dir/born', 10); COMMIT")->{state}, '40001', "$level: a path that came meanwhile");
@@ -183,7 +184,7 @@ subtest 'with the token of the hold' => sub {
 	is($sleeper->value("SELECT zk_fence('/hold')"), $token, 'and passes again');
 	is($next->query("SELECT zk_fence('/hold')")->{state}, '55000', 'who holds nothing: 55000');
 
-	# sleeps through its lock, while another one takes it
+	# stopped beyond the loss of its lock, while another one takes it
 	kill 'STOP', $sleeper->pid;
 	my $newer = $next->value("SELECT zk_lock('/hold'), zk_lock_token('/hold')") =~ s/^t\|//r;
 	cmp_ok($newer, '>', $token, 'the next holder has a bigger one');
@@ -195,7 +196,7 @@ subtest 'with the token of the hold' => sub {
 	is($sleeper->query("SELECT zk_unlock('/hold')")->{out}, 'f', 'and goes on');
 	$next->value("SELECT zk_unlock('/hold')");
 
-	# a token that another client brings: the zxid that created its node
+	# a token from another client: the zxid that created its node
 	my $client = $zk->client;
 	my $outside = $client->exists($client->contend('/zklock/hold'))->{czxid};
 	is($sleeper->value("SELECT zk_fence('/hold', $outside)"), $outside, 'of an outside client: passes');
@@ -203,7 +204,7 @@ subtest 'with the token of the hold' => sub {
 	$client->close;
 	is($sleeper->value("SELECT zk_lock('/hold'), zk_fence('/hold') > $outside"), 't|t', 'and a later hold passes');
 
-	# the token in a transaction of its own lock
+	# the token inside a transaction with its own lock
 	is($next->value(
 			q{BEGIN; SELECT zk_xact_lock('/hold/xact'); SELECT zk_fence('/hold/xact') = zk_lock_token('/hold/xact'); COMMIT}),
 		"t\nt", 'transaction scope');
@@ -242,7 +243,7 @@ subtest 'who may what' => sub {
 	}
 	is(fence('/role'), 11, 'who may call it needs no right to the table');
 
-	# Things of the caller that stand in front of what zk_fence uses
+	# Objects of the caller that hide what zk_fence uses
 	my $s = zk_session($node);
 	$s->value('SET SESSION AUTHORIZATION fencer');
 	$s->value(
@@ -291,7 +292,7 @@ subtest 'who may what' => sub {
 	$s->quit;
 	$admin->value('DROP SCHEMA hostile CASCADE');
 
-	# not asked of those who may not
+	# without the privilege nothing is asked
 	my $r = zk_session($node);
 	$r->value('SET SESSION AUTHORIZATION plain');
 	is($r->query("SELECT zk_fence('/role', 99)")->{state}, '42501', 'EXECUTE is revoked from PUBLIC');
@@ -314,8 +315,8 @@ subtest 'an extension in a schema with a strange name' => sub {
 	$s->quit;
 };
 
-# Whoever owns the schema may rename it, and put another in its place.  A backend
-# that takes no lock does not hear of that until it looks for the table.
+# The owner of the schema may rename it, and put another in its place.  A
+# backend that takes no lock does not notice until it looks up the table.
 subtest 'a schema that is swapped while zk_fence runs' => sub {
 	$node->safe_psql('postgres', 'CREATE ROLE swapper LOGIN');
 	$node->safe_psql('postgres', 'CREATE DATABASE swapped');
@@ -325,7 +326,7 @@ subtest 'a schema that is swapped while zk_fence runs' => sub {
 		GRANT EXECUTE ON FUNCTION app.zk_fence TO swapper');
 	my ($s, $other) = map { my $session = zk_session($node, dbname => 'swapped'); $session->value('SET SESSION AUTHORIZATION swapper'); $session } 1 .. 2;
 	my $fence = sub { "SELECT app.zk_fence('/swapped' || waited, $_[0]) FROM (SELECT pg_sleep($_[1])::text AS waited OFFSET 0) AS w" };
-	$s->value($fence->($_, 0)) for 1, 2;    # what it needs is in its caches
+	$s->value($fence->($_, 0)) for 1, 2;    # what it needs is now cached
 	$other->value(
 		q{BEGIN;
 		ALTER SCHEMA app RENAME TO away;

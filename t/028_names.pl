@@ -1,9 +1,9 @@
-# A host name in zklock.hosts that stops resolving while a session lives, and
-# comes back; and one that leads elsewhere meanwhile.
+# A host name in zklock.hosts stops resolving while a session lives, and comes
+# back; another one changes its address meanwhile.
 #
-# What is in /etc/hosts or DNS cannot be changed for one test, so nss_wrapper
-# gives the server a hosts file of its own.  A name that is not in there is
-# asked of the system, as ever.
+# /etc/hosts and DNS cannot be changed for one test, so nss_wrapper gives the
+# server a hosts file of its own.  Names that it does not contain are still
+# resolved by the system.
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
 
 my ($wrapper) = glob '/usr/lib/*/libnss_wrapper.so';
@@ -29,7 +29,7 @@ plan skip_all => 'libnss-wrapper is not installed' unless $wrapper;
 
 my $file = tempdir(CLEANUP => 1) . '/hosts';
 
-# A new file each time: nss_wrapper reads it again when its time has changed
+# A new file each time: nss_wrapper reads it again when its mtime has changed
 sub names
 {
 	my (@lines) = @_;
@@ -87,7 +87,7 @@ zk_until(sub { $s->value(q{SELECT string_agg(state, ' ') FROM zk_locks}) eq 'los
 zk_until(sub { !grep { $_ eq $id } $zk->sessions }, 'ZooKeeper to end the session');
 is($s->value('SELECT state FROM zk_session'), 'suspended', 'it is not told that its session is over');
 
-# the servers move: nobody could tell it, if it asked where they were before
+# the servers move: nobody could find out by asking at the old address
 my $moved = fork // die "could not fork: $!";
 if ($moved == 0)
 {

@@ -1,6 +1,6 @@
-# Which server is tried when, for how long, and how soon again: the living one of
-# several at once, a silent one no longer than is left for the others, and none
-# of them ever faster than it is worth while nobody answers.
+# Which server is tried when, for how long, and how soon again: a living one
+# among several is found at once, a silent one leaves time for the others, and
+# while none answers, tries are never closer together than is useful.
 
 use strict;
 use warnings;
@@ -17,7 +17,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
 
 my $zk = ZooKeeper->new->start;
@@ -54,7 +54,7 @@ sub tries
 
 sub pauses { return map { $_[$_] - $_[ $_ - 1 ] } 1 .. $#_; }
 
-# From now on they close each connection at once, as a server does that is in an
+# From now on they close each connection at once, like a server during an
 # election.
 sub turn_away
 {
@@ -77,7 +77,7 @@ subtest 'the living one of several is found at once' => sub {
 	}
 };
 
-# However long sessions live, zklock.connect_timeout is 5 seconds.
+# However long the session timeout, zklock.connect_timeout is 5 seconds.
 subtest 'the living one behind silent ones' => sub {
 	my $hosts = join ',', silent(), silent(), $zk->hosts;
 	my @s = map { session_with(hosts => $hosts, session_timeout => '60s') } 1 .. 6;
@@ -89,7 +89,7 @@ subtest 'the living one behind silent ones' => sub {
 	}
 };
 
-# It makes a session for each attempt, whose answer nobody reads then.
+# It creates a session for each attempt, whose answer is never read.
 subtest 'a single server that is slow' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $before = () = $zk->sessions;
@@ -140,7 +140,7 @@ subtest 'three servers that are slow' => sub {
 
 # ------------------------------------------------------------- and how soon again
 
-# With one server, and with three: rounds, of which each server has one try.
+# With one server, and with three: in each round every server is tried once.
 subtest 'nobody takes us' => sub {
 	foreach my $n (1, 3)
 	{
@@ -155,7 +155,7 @@ subtest 'nobody takes us' => sub {
 		my $seconds = time - $began;
 		note "of $n: @tries in $seconds s";
 
-		# half of 50, 100, 200 and 400 ms, and then one in half a second at most
+		# half of 50, 100, 200 and 400 ms, and then at most one in half a second
 		cmp_ok($_, '<=', 3 * (6 + 2 * $seconds), 'a few tries of each server') for @tries;
 		cmp_ok($_, '>=', 3 * 4, '- in several rounds') for @tries;
 
@@ -170,7 +170,7 @@ subtest 'nobody takes us' => sub {
 		in_time(time - $back, 1 + $SLACK, 'in time');
 		is(join(' ', map { $_->value('SELECT session_id FROM zk_session') } @s), $ids, '- with the same sessions');
 
-		# it begins again at zero
+		# the delays start again from zero
 		turn_away(@proxies);
 		my $again = time;
 		zk_until(sub { !grep { tries($_) < 3 * 3 } @proxies }, 'three more tries of each');
@@ -181,7 +181,8 @@ subtest 'nobody takes us' => sub {
 	}
 };
 
-# A call that was too short leaves a session behind that is still connecting.
+# A call whose timeout was too short leaves a session behind that is still
+# connecting.
 subtest 'nobody waits for it' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $s = session_with(hosts => $proxy->hosts, connect_timeout => '60s');
@@ -198,8 +199,8 @@ subtest 'nobody waits for it' => sub {
 	in_time($result->{seconds}, 1 + $SLACK, '- does not wait for such a pause');
 };
 
-# It gives us a session, it answers, but there is always something that no
-# ZooKeeper says.
+# It establishes a session and answers, but always says something that no
+# ZooKeeper would.
 subtest 'a server that is only good to begin with' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $s = session_with(hosts => $proxy->hosts);

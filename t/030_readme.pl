@@ -1,9 +1,10 @@
-# README.md is true: its SQL runs, it names what exists and nothing else, and its
-# GRANT is enough.  So is the reference of functions, views and settings.  What it says in the comments before its SQL is told in
-# t/lib/Doc.pm.  The pages of doc/ are run by t/072 and t/081 to t/085; that they
-# name what exists is looked at here.
+# README.md is correct: its SQL runs, it names what exists and nothing else, and
+# its GRANT is sufficient.  The same holds for the reference of functions, views
+# and settings.  t/lib/Doc.pm explains the comments before its SQL.  The pages
+# of doc/ are run by t/072 and t/081 to t/085; that they name only what exists
+# is checked here.
 #
-# The ```ini block is what the server is configured with, but for the addresses.
+# The ```ini block configures the server, except for the addresses.
 
 use strict;
 use warnings;
@@ -49,7 +50,8 @@ sub extension_has
 			(SELECT oid FROM pg_extension WHERE extname = 'zklock')");
 }
 
-# What a function that returns a set of rows returns is in the table of relations.
+# The result type of a function that returns a set of rows is in the table of
+# relations.
 my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
 		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+', '', 'g'),
@@ -57,7 +59,7 @@ my @functions = extension_has('pg_proc',
 is_deeply([ sort map { "$_->[0] $_->[1]" } $reference->table('| function | returns | what it does |') ],
 	\@functions, 'the functions, their arguments and results');
 
-# ... what a parenthesis says of a column is not a column.  A function with
+# ... a parenthesis after a column is not part of its name.  A function with
 # arguments that returns rows has no view before it.
 my @views = grep { length } (
 	extension_has('pg_class', q{format('`%s` %s', relname,
@@ -113,7 +115,7 @@ my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:rec
 is_deeply([ grep { $_ ne 'README.md' && !$linked{ s{^doc/}{}r } } sort keys %page ],
 	[], 'README.md leads to each page');
 
-# A file of the tree, and a heading of it as GitHub names those
+# A link to a file of the tree, and to a heading of it by GitHub's naming
 sub leads_somewhere
 {
 	my ($page, $link) = @_;
@@ -129,8 +131,8 @@ sub leads_somewhere
 }
 
 #
-# The GRANT: a plain role can do nothing without it, and everything with it.  Its
-# role is the one that the README has made above.
+# The GRANT: a plain role can do nothing without it, and everything with it.
+# The role is the one that the README has created above.
 #
 {
 	my ($grant) = $readme->text =~ /^(GRANT EXECUTE ON FUNCTION.*?;)/ms;

@@ -1,8 +1,8 @@
 # The parts without PostgreSQL (session, requests, nodes, frames) under the
 # address, undefined-behaviour and thread sanitizers, with a server that is
-# killed, stopped, cut off, and robbed of its replies meanwhile: no error, no
-# leak, no race, and no node left.  In clear and with TLS.  And processes that exit,
-# or fork, at a bad moment.
+# killed, stopped, cut off, and loses replies meanwhile: no error, no leak, no
+# race, and no node left.  Without and with TLS.  Also processes that exit or
+# fork at a bad moment.
 
 use strict;
 use warnings;
@@ -32,7 +32,7 @@ $tls->authority('ca');
 $tls->certificate('server', 'ca', 'DNS:localhost');
 my $door = $tls->door($proxy, 'server');
 
-# Each fault ends before the next begins; at the end all is well again.
+# Each fault ends before the next begins; at the end everything works again.
 my @faults = (
 	sub { $zk->kill9; sleep 0.3; $zk->start },
 	sub { $zk->suspend; sleep 1.5; $zk->resume },
@@ -83,7 +83,7 @@ for my $sanitizer ('address,undefined', 'thread')
 		my $name = "$sanitizer, " . ($with_tls ? 'with TLS' : 'in clear');
 		local $ENV{ZK_TLS_CA_FILE} = $tls->file('ca.pem') if $with_tls;
 
-		# the thread sanitizer cannot bear every layout of the address space
+		# the thread sanitizer cannot cope with every address space layout
 		my $out = '';
 		my $run = start([ 'setarch', '-R', $program, ($with_tls ? $door : $proxy)->hosts, $seconds, $$ ],
 			'>', \$out, '2>&1');
@@ -96,12 +96,13 @@ for my $sanitizer ('address,undefined', 'thread')
 	}
 }
 
-# exit() takes OpenSSL away while threads may use it
+# exit() shuts OpenSSL down while threads may still use it
 is(compile('exit_test', "$dir/exit_test"), 0, 'exit_test compiles');
 my $said = `$dir/exit_test @{[ $door->hosts ]} @{[ $tls->file('ca.pem') ]} 300`;
 is($said, "0 of 300 ended badly\n", 'processes that exit while TLS is at work');
 
-# A child that has the socket, too, keeps it in the kernel's sets after we have closed it
+# A child that has inherited the socket keeps it in the kernel's epoll sets
+# after we have closed it
 is(compile('fork_test', "$dir/fork_test"), 0, 'fork_test compiles');
 my $out = '';
 my $run = start([ "$dir/fork_test", $proxy->hosts ], '<', \my $in, '>', \$out);

@@ -1,11 +1,11 @@
 # A session that loads the library and takes no lock pays next to nothing per
 # transaction: counted by callgrind, not timed.  (A callback of ours must be the
-# last of all before the commit, so it is registered at load, and looks at a flag:
-# some ten instructions of 100,000.)  And it asks ZooKeeper nothing.
+# last of all before the commit, so it is registered at load, and only checks a
+# flag: some ten instructions of 100,000.)  And it sends nothing to ZooKeeper.
 #
-# Compared is what a backend executes inside our library and the client
-# library after 100 and after 1,100 transactions.  (The whole of a backend's
-# instructions varies by half a percent with the layout of its heap, whichever
+# The test compares what a backend executes inside our library and the client
+# library after 100 and after 1,100 transactions.  (The total number of
+# instructions varies by half a percent with the layout of the heap, whichever
 # library is loaded.)
 
 use strict;
@@ -35,7 +35,7 @@ $node->stop;
 my $server;
 END { $server->kill_kill(grace => 1) if $server && $server->pumpable }
 
-# Instructions of the backend that did the work: [ours, all]
+# Instructions of the backend that did the work: [ours, total]
 sub instructions
 {
 	my (@files) = @_;

@@ -1,18 +1,18 @@
-# The session and its nodes (session.h) with a fault at every place where there
-# can be one: the walk of t/c/memory_test.c, again and again, with the first,
-# the second, ... request or answer lost, cut, held, damaged, and so on, until a
-# walk has fewer than that; and with the first, the second, ... allocation, send
-# or call of the client library failing.  Under the address, leak and
+# The session and its nodes (session.h) with a fault at every possible place:
+# the walk of t/c/memory_test.c, again and again, with the first, the second,
+# ... request or answer lost, cut, held, damaged, and so on, until a walk has
+# fewer than that; and with the first, the second, ... allocation, send or call
+# of the client library failing.  Under the address, leak and
 # undefined-behaviour sanitizers, the thread sanitizer, and valgrind.
 #
 # After each walk: no report, no memory, thread or descriptor left, no node of
-# the session while it lived, and in the end no session, watch or directory.
+# the session while it lived, and at the end no session, watch or directory.
 #
 # ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
 # hasty; with ZK_MEMORY_ONLY="^address re" that took half an hour on two busy
-# processors.  Otherwise each 48th or 80th, at random, for which ZK_MEMORY_SEED
-# is the seed.  ZK_MEMORY_WORKERS walks at once (default 12).  ZK_MEMORY_ONLY is
-# a pattern for what to do, as "thread reply cut".
+# processors.  Otherwise each 48th or 80th, at random, seeded by ZK_MEMORY_SEED.
+# ZK_MEMORY_WORKERS walks run at once (default 12).  ZK_MEMORY_ONLY is a pattern
+# for the jobs, such as "thread reply cut".
 
 use strict;
 use warnings;
@@ -48,17 +48,17 @@ my $started = time;
 
 my %program = (
 	address => {
-		# the walk asks for leaks itself, so that one knows after which
+		# the walk itself checks for leaks, to tell which walk caused them
 		env => { ASAN_OPTIONS => 'detect_stack_use_after_return=1' },
 		timeout => 1000,
 	},
-	# the thread sanitizer cannot bear every layout of the address space
+	# the thread sanitizer cannot cope with every address space layout
 	thread => {
 		env => { TSAN_OPTIONS => 'halt_on_error=1:second_deadlock_stack=1' },
 		run => [qw(setarch -R)],
 		timeout => 1000,
 	},
-	# these see what the client library does, too
+	# these also see what the client library does
 	memcheck => {
 		run => [qw(valgrind -q --leak-check=full --error-exitcode=9 --fair-sched=yes)],
 		binary => 'plain',
@@ -69,7 +69,7 @@ my %program = (
 		binary => 'plain',
 		timeout => 8000,
 	},
-	# half of what most machines let a socket hold
+	# half of the socket buffer size that most machines allow
 	meagre => {
 		binary => 'address',
 		timeout => 8000,
@@ -113,8 +113,8 @@ sub compile
 	return;
 }
 
-# what needs no server: the rules on which mutual exclusion rests, and the look
-# at an answer
+# the parts that need no server: the rules on which mutual exclusion rests, and
+# the checks of answers
 sub pure
 {
 	my %more = (protocol_test => ["$root/src/zk/protocol.c"], frame_test => ['-lzookeeper_st']);
@@ -137,19 +137,19 @@ sub pure
 
 my @reply_faults = qw(swallow drop abort cut stall hold twice late xid length negative huge
   tiny zero text moved expire outage);
-# of answers that hold several results
+# faults of answers that hold several results
 my @multi_faults = qw(short few more early never other longer blamed vague name_length
   name_negative name_huge);
 my @request_faults = qw(swallow drop abort cut stall hold);
 my @calls = qw(memory library send);    # see t/c/faults.h
 
 # How long the owner waits for anything, in what state it leaves, and how long
-# it waits then
+# it waits for the end
 my @patient = ([ 3000, 'tidy', 3000 ]);
 my @hasty = ([ 150, 'hasty', 0 ], [ 150, 'rude', 0 ], [ 150, 'tidy', 0 ], [ 150, 'rude', 50 ], [ 150, 'hasty', 3000 ]);
 
-# A job is one fault at some places: either each stepth from the first one on, as
-# long as a walk gets there, or those that are listed.
+# A job is one fault at some places: either at every stepth from the first one
+# on, as far as a walk gets, or at those listed.
 my @jobs;
 
 sub add_job
@@ -168,7 +168,7 @@ sub jobs
 		map({ [ 'request', $_ ] } @request_faults),
 		map({ [ $_, 'fails' ] } @calls));
 
-	# those that take long come first
+	# the long ones come first
 	add_job('meagre', @$_, places => [0], crowd => 2, manners => [ [ 20_000, 'tidy', 3000 ] ], steps => 14)
 	  for [qw(reply dribble)], [ 'none', '' ];
 	if ($have_valgrind)
@@ -224,7 +224,7 @@ sub title { my ($job) = @_; return join ' ', grep { $_ ne '' } @{$job}{qw(progra
 
 # ------------------------------------------------------------------ the worker
 
-# One program with its proxy; the server is everybody's.
+# One program with its proxy; the server is shared.
 package Walker;
 
 use strict;
@@ -258,7 +258,7 @@ sub _start
 	return;
 }
 
-# Orderly; what it says then belongs to the last walk.
+# Clean exit; further output belongs to the last walk.
 sub stop
 {
 	my ($self, $signal) = @_;
@@ -281,7 +281,7 @@ sub stop
 	return @bad;
 }
 
-# The same, and all that was for it
+# The same, and remove everything that belonged to it
 sub end
 {
 	my ($self) = @_;
@@ -291,7 +291,7 @@ sub end
 	return @bad;
 }
 
-# A line, or undef at its end or after the deadline
+# Returns a line, or undef at end of file or after the deadline
 sub _line
 {
 	my ($self, $deadline, $meanwhile) = @_;
@@ -308,7 +308,7 @@ sub _line
 	}
 }
 
-# What somebody else does.  It may have come too late for that.
+# What another client does.  It may be too late for that.
 sub _somebody
 {
 	my ($self, $what, $path) = @_;
@@ -405,7 +405,7 @@ sub walk
 		if ($line =~ /^do (\w+) (.*)/) { $self->_somebody($1, $2); }
 		elsif ($line =~ /^quiet (\w+)/)
 		{
-			# which the server has no name for while it starts
+			# the server does not answer while it starts
 			my %left = eval { $self->{zk}->ephemerals };
 			push @bad, "left: @{ $left{$1} }" if $left{$1};
 			# a watch whose removal was lost may stay as long as its session
@@ -414,7 +414,7 @@ sub walk
 				my ($watches) = $self->{zk}->four_letter('wchc') =~ /^$1\n((?:\t.*\n)+)/m;
 				push @bad, "watched: $watches" if $watches;
 			}
-			# its owner waited until all was taken back
+			# its owner waited until everything was removed
 			$self->{dirs}{$path} = "tidy $self->{dirs}{$path}";
 		}
 		elsif ($line =~ /^session (\w+)/) { $self->{sessions}{$1} = "$way $fault $k"; next; }
@@ -469,7 +469,7 @@ sub job
 
 package main;
 
-# A directory whose list is long, and many
+# A directory with a long list, and many directories
 sub big
 {
 	my ($server) = @_;
@@ -484,7 +484,7 @@ sub big
 	return;
 }
 
-# Take jobs from the pipe until there are none; what came out goes to a file.
+# Take jobs from the pipe until there are none; the results go to a file.
 sub work
 {
 	my ($number, $queue, $zk) = @_;
@@ -531,17 +531,18 @@ pure();
 jobs();
 diag "seed $seed, " . scalar(@jobs) . ' jobs';
 
-# there are more empty containers than the 10,000 a minute that it takes away
+# there are more empty containers than the 10,000 a minute that it removes by
+# default
 my $zk = ZooKeeper->new(container_check => 300, java_options => ['-Dznode.container.maxPerMinute=100000'])->start;
 big($zk);
 
-# With no fault all of it must have happened, or the rest would say nothing.
+# With no fault everything must happen, or the rest would prove nothing.
 {
 	foreach my $name (qw(address thread wrap))
 	{
 		my $walker = Walker->new(name => $name, zk => $zk);
 		my $walk;
-		# on a machine that is busy enough a session may expire
+		# on a very busy machine a session may expire
 		for (1 .. 3)
 		{
 			$walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 2, manners => $patient[0]);
@@ -564,7 +565,7 @@ foreach my $number (1 .. $nworkers)
 	if ($pid == 0)
 	{
 		eval { work($number, $queue, $zk); 1 } or warn $@;
-		POSIX::_exit(0);    # the END blocks are the test's
+		POSIX::_exit(0);    # the END blocks belong to the test
 	}
 	push @workers, $pid;
 }
@@ -610,9 +611,9 @@ ok($gone, 'all ' . keys(%sessions) . ' sessions are gone')
 is($zk->watch_count, 0, 'no watch is left');
 is($zk->ephemerals_count, 0, 'no ephemeral node is left');
 
-# A directory that was made for a node that then could not be made is taken back
-# by its session, if there is one that can: when it is closed in haste or has
-# expired, an unused container stays, and nothing else.
+# A directory that was created for a node that then could not be created is
+# removed by its session, if there is one that can: when the session is closed
+# in haste or has expired, an unused container stays, and nothing else.
 my (@left, @wrong);
 eval {
 	$zk->wait_until(

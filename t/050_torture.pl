@@ -1,7 +1,7 @@
-# A minute of dev/torture with all faults: what the guard and the fence promise
-# holds, whatever fails.
+# A minute of dev/torture with all faults: the promises of the guard and the
+# fence hold, whatever fails.
 #
-# TORTURE_SECONDS, TORTURE_SEED: other than a minute, and a seed of the day
+# TORTURE_SECONDS, TORTURE_SEED: instead of a minute, and a random seed
 
 use strict;
 use warnings;
@@ -16,7 +16,7 @@ my $seconds = $ENV{TORTURE_SECONDS} || 60;
 my $run = Torture->new(seconds => $seconds, $ENV{TORTURE_SEED} ? (seed => $ENV{TORTURE_SEED}) : ());
 diag("seed $run->{seed}: repeat its faults with TORTURE_SEED=$run->{seed}, or dev/torture --seed=$run->{seed}");
 
-# The faults follow from the seed alone.
+# The faults depend only on the seed.
 is_deeply(
 	[ Torture->new(seconds => $seconds, seed => $run->{seed})->schedule ],
 	[ $run->schedule ],

@@ -1,6 +1,6 @@
-# What judges the torture test can fail: it finds each violation in a log that
-# has that one, none in one that has none, and those that a stopped holder makes
-# when there is neither guard nor fence.
+# The checker of the torture test can fail: it finds each violation in a log
+# that contains it, none in a log without, and those that a stopped holder
+# causes when there is neither guard nor fence.
 
 use strict;
 use warnings;
@@ -12,9 +12,9 @@ use Test::More;
 
 use Torture;
 
-# Three holds, one after another, of object 1, which is a counter; of object 2, a
-# set; of object 3, a register.  What differs is told by changes:
-#   history => sub { my ($row) = @_ }      false: there is no such row
+# Three holds each, one after another, of object 1, which is a counter; of
+# object 2, a set; of object 3, a register.  Changes to that:
+#   history => sub { my ($row) = @_ }      false: drop this row
 #   object => sub { my ($object) = @_ }
 #   event => sub { my ($columns) = @_ }    the same
 #   more => [ [ columns ], ... ]
@@ -68,7 +68,7 @@ sub violations
 
 sub kinds { my %kinds = map { $_->[0] => 1 } violations(@_); return join ', ', sort keys %kinds; }
 
-# change one op's row; the second of object 1, if nothing else is said
+# change the row of one op; by default the second of object 1
 sub row
 {
 	my ($change, $op) = @_;

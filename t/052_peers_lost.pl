@@ -1,23 +1,23 @@
-# A lock that was lost, and the write that comes after it: the same scenes with
+# A lock that was lost, and a write that comes after it: the same scenes with
 # kazoo's lock, Curator's mutex and zklock around the same SQL.
 #
-# Two holders each add 1 to a counter: read it under the lock, think, write what
-# was read plus 1, commit.  While the first one thinks, it loses the lock and
-# does not know; the second gets the lock and adds its 1.  Then the first goes
-# on.  An update is lost when both committed and the counter is 1.
+# Two holders each add 1 to a counter: read it under the lock, think, write that
+# plus 1, commit.  While the first one thinks, it loses the lock without
+# knowing; the second gets the lock and adds its 1.  Then the first continues.
+# An update is lost when both committed and the counter is 1.
 #
-#   stopped      the first holder's process sleeps (SIGSTOP) past the timeout of
-#                its session
+#   stopped      the first holder's process is stopped (SIGSTOP) until its
+#                session has timed out
 #   cut off      its server, a follower, is cut off from the leader: the server
 #                goes on saying that all is well
-#   at COMMIT    it is stopped when it has made sure of its lock, or zklock has,
-#                and there is only the commit left
+#   at COMMIT    it is stopped after it has checked its lock, or zklock has, and
+#                only the commit is left
 #
-# The order of the steps is forced, so that what a holder does is not a matter of
-# luck, but for the one that looks at its connection right after it was
-# stopped: there we count and assert nothing.
+# The order of the steps is forced, so that the outcome is not a matter of luck,
+# except for a client that checks its connection right after it was stopped:
+# that one is counted without an assertion.
 #
-# PEERS_ROUNDS=n plays each scene n times.  At the end stands a table for the
+# PEERS_ROUNDS=n plays each scene n times.  The output ends with a table for the
 # README.
 
 use strict;
@@ -37,14 +37,14 @@ use ZooKeeper;
 my $ROUNDS = $ENV{PEERS_ROUNDS} // 1;
 my $SESSION_MS = 3000;
 
-# A follower takes ten ticks to notice that it is alone: long past the end of its
-# clients' sessions.
+# A follower takes ten ticks to notice that it is alone: by then its clients'
+# sessions ended long ago.
 my $zk = ZooKeeper->ensemble(3, links => 1, tick_time => 1000, sync_limit => 30);
 my ($follower) = $zk->followers;
 my $others = join ',', map { $_->hosts } grep { $_ != $follower } $zk->nodes;
 
-# Nobody takes part in synchronous replication: with synchronous_commit = on, a
-# COMMIT waits while it still has its locks.
+# There is no synchronous standby: with synchronous_commit = on, a COMMIT waits
+# while it still has its locks.
 my $node = zk_cluster(
 	'main', $others,
 	'zklock.session_timeout' => "${SESSION_MS}ms",
@@ -57,7 +57,7 @@ my $node = zk_cluster(
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE counter (path text PRIMARY KEY, n int); CREATE TABLE nothing ()');
 
-# Of each kind, one process that holds first and one that holds second.
+# One process of each kind for the first holder, and one for the second.
 my %peer;
 foreach my $kind (qw(kazoo curator))
 {
@@ -77,10 +77,10 @@ foreach my $peer (map { @$_ } values %peer)
 # Each plays on a path and a counter of its own, so that all can play at once.
 #   lock      kazoo, curator, or zklock with this commit_guard
 #   how       for the table
-#   check     asked before COMMIT: "held", what the library says of the lock;
-#             "events", whether the connection was lost since
-#   fence     zk_fence: "once", in the one transaction, before it reads; "twice",
-#             once before it reads and again in the transaction that writes
+#   check     asked before COMMIT: "held", the library's opinion of the lock;
+#             "events", whether the connection has been lost since
+#   fence     zk_fence: "once", in the single transaction, before it reads; "twice",
+#             before it reads and again in the transaction that writes
 my @cast = (
 	(   map { (
 				{ lock => $_, how => 'acquire, transaction, release' },
@@ -152,7 +152,7 @@ sub steps
 		@write);
 }
 
-# Is its backend waiting for another backend?
+# Whether its backend waits for another backend
 sub is_blocked
 {
 	my ($session) = @_;
@@ -160,12 +160,12 @@ sub is_blocked
 	return $admin->value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid") eq 'Lock';
 }
 
-# Go on until the end, or to one of these:
-#   until => 'think'      there is something to think about
-#   until => 'commit'     there is only the commit left; with zklock, PostgreSQL
-#                         is at it, and the guard has let it pass
-#   until => 'answer'     PostgreSQL has been told to commit
-#   until => 'blocked'    it has to wait for the other holder's transaction
+# Continue to the end, or to one of these:
+#   until => 'think'      when it is about to think
+#   until => 'commit'     only the commit is left; with zklock, PostgreSQL is
+#                         executing it, and the guard has passed
+#   until => 'answer'     COMMIT has been sent
+#   until => 'blocked'    it waits for the other holder's transaction
 sub play
 {
 	my ($holder, %opt) = @_;
@@ -224,7 +224,7 @@ sub play
 
 sub finished { return !@{ $_[0]{steps} }; }
 
-# What the library says when it is asked before COMMIT.
+# What the library answers before COMMIT.
 sub is_sure
 {
 	my ($holder) = @_;
@@ -232,8 +232,8 @@ sub is_sure
 	return $check eq 'held' ? $holder->{peer}->ask("held $holder->{path}") eq 'yes' : !news($holder->{peer});
 }
 
-# What a peer's connection has gone through since this was last forgotten
-my %heard;    # pid => how many changes
+# The changes of a peer's connection since this was last reset
+my %heard;    # pid => number of changes
 
 sub news
 {
@@ -250,7 +250,7 @@ sub forget_news
 	return;
 }
 
-# Give the lock back, and remember what was said.
+# Release the lock, and remember the result.
 sub release
 {
 	my ($holder, %opt) = @_;
@@ -258,7 +258,7 @@ sub release
 	{
 		my $path = $holder->{path};
 		$holder->{told} = 'held: ' . $peer->ask("held $path");
-		# another call of a holder, who has it already
+		# a re-entrant call of a holder
 		if ($opt{again})
 		{
 			$holder->{told} .= ', acquire: ' . $peer->ask("acquire $path 0");
@@ -282,7 +282,7 @@ sub pids
 	return sort { $a <=> $b } keys %pid;
 }
 
-# Are all of its threads?  A backend is no child of ours.
+# Whether all of its threads are stopped.  A backend is no child of ours.
 sub is_stopped
 {
 	my ($pid) = @_;
@@ -302,12 +302,12 @@ sub stop
 	return;
 }
 
-# A COMMIT with a NOTIFY waits, when everything else is done, for all others that
-# do the same; and one that is to be replicated keeps them waiting.
+# A COMMIT with a NOTIFY waits as its last step for all others with one; and one
+# that waits for replication blocks them.
 sub block_notify
 {
 	my $session = zk_session($node, options => '-c synchronous_commit=on');
-	# one that wrote nothing has nothing to replicate
+	# a transaction that wrote nothing has nothing to replicate
 	$session->send('BEGIN; INSERT INTO nothing DEFAULT VALUES; NOTIFY peers; COMMIT');
 	my $pid = $session->pid;
 	zk_until(sub { $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid") eq 'SyncRep' },
@@ -326,15 +326,15 @@ sub unblock_notify
 
 # ----------------------------------------------------------------- the scenes
 
-my %score;    # path => scene => { what became of it => how often }
+my %score;    # path => scene => { outcome => count }
 
-# What must come of it, for the first holder; undef: that is a matter of luck
+# The required outcome for the first holder; undef: it is a matter of luck
 sub expected
 {
 	my ($scene, $role) = @_;
 
-	# at COMMIT, too: it waits there for the lock that NOTIFY takes, and no longer than
-	# what it was told of its own is worth
+	# at COMMIT, too: it waits there for the lock that NOTIFY takes, but not
+	# longer than its last confirmation is valid
 	return 'commit: 40001' if $role->{lock} =~ /^(?:on|strict)$/;
 	return 'lost' if $scene eq 'at COMMIT' && !$role->{fence};
 	return 'in order' if $scene eq 'at COMMIT';
@@ -344,8 +344,8 @@ sub expected
 	return 'lost';
 }
 
-# What libraries say that know that their session has expired.  The lock that
-# Curator's mutex gives out once more has no node.
+# What the libraries say when they know that their session has expired.  The
+# lock that Curator's mutex hands out again has no node.
 my %well = (kazoo => 'held: yes, release: ok', curator => 'held: yes, acquire: ok 0, release: ok');
 
 sub scene
@@ -386,7 +386,7 @@ sub scene
 	if ($scene ne 'cut off')
 	{
 		unblock_notify($blocker) if $blocker;
-		# the first thing that these see is their write and COMMIT
+		# the first thing that these do is their write and COMMIT
 		play($_, until => 'answer') for grep { $_->{at_once} } @first;
 		kill 'CONT', pids(@first);
 	}
@@ -405,7 +405,7 @@ sub scene
 		release($holder);
 	}
 
-	# What the first ones say when their libraries know it all
+	# What the first holders say when their libraries know everything
 	foreach my $peer (@first_peers)
 	{
 		zk_until(sub { join(' ', news($peer)) =~ /LOST.*CONNECTED$/ }, $peer->kind . ' to have a session again');

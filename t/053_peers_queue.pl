@@ -1,21 +1,22 @@
-# One queue with others: eight clients of a library and eight SQL sessions on one
-# path, each of which takes the lock and gives it back as often as it can.  Five
-# scenes, each on a path of its own, all at the same time:
+# Sharing one queue: eight clients of a library and eight SQL sessions on one
+# path, each acquiring and releasing the lock as often as it can.  Five scenes,
+# each on a path of its own, all at the same time:
 #
 #   curator_mutex    Curator's InterProcessMutex; node_style curator
 #   curator_rw       Curator's InterProcessReadWriteLock; curator_rw
 #   kazoo_pattern    kazoo's Lock with extra_lock_patterns=["-lock-"]; curator
 #   kazoo_lock       kazoo's Lock as it is; kazoo
-#   kazoo_rw         kazoo's ReadLock and WriteLock; kazoo
+#   kazoo_lock       kazoo's plain Lock; kazoo
 #
-# Neither kind of client is asked whether all went well.  Under the lock stands a
-# number in a file, that nothing else protects: who holds the lock alone reads
-# it and writes it back, plus 1; who shares it reads it twice.  So each hold has
-# read how many exclusive ones were before it, and the tokens (the czxid of each
-# one's node) tell how many should have been.  Besides, each notes from when to
-# when it held.
+# Neither kind of client is asked whether all went well.  The lock protects a
+# number in a file, which nothing else protects: an exclusive holder reads it
+# and writes that plus 1; a shared holder reads it twice.  So each hold has read
+# how many exclusive ones were before it, and the tokens (the czxids of the
+# nodes) tell how many there should have been.  Each also records from when
+# until when it held the lock.
 #
-# PEERS_SECONDS: how long; default 15.  PEERS_SCENES: only these, with commas.
+# PEERS_SECONDS: how long; default 15.  PEERS_SCENES: only these, separated by
+# commas.
 
 use strict;
 use warnings;
@@ -34,9 +35,9 @@ use Zklock;
 use ZooKeeper;
 
 my $SECONDS = $ENV{PEERS_SECONDS} // 15;
-my $CLIENTS = 8;    # of each side
+my $CLIENTS = 8;    # on each side
 
-# sql_share, peer_share: of a hundred holds of that side so many are shared.
+# sql_share, peer_share: how many of a hundred holds of that side are shared.
 # Where the library has only an exclusive lock, but one that excludes our shared
 # ones, the SQL sessions take those too.
 my @scenes = (
@@ -52,8 +53,8 @@ if ($ENV{PEERS_SCENES})
 	@scenes = grep { $wanted{ $_->{name} } } @scenes;
 }
 
-# No directory goes while it is empty for a moment: kazoo does not bear that
-# (kazoo#563).
+# No directory is removed while it is empty for a moment, since kazoo cannot
+# cope with that (kazoo#563).
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, fsync => 'off', synchronous_commit => 'off');
 $node->safe_psql('postgres', <<~'SQL');
@@ -145,7 +146,7 @@ sub describe
 	  map { "$_->{who} $_->{mode} $_->{token} read $_->{first} $_->{second} $_->{since}..$_->{until};" } @_;
 }
 
-# In what the two sides have written, one row is one hold.
+# In the records of both sides, each row is one hold.
 sub holds
 {
 	my ($scene) = @_;
@@ -167,7 +168,7 @@ sub holds
 			push @holds, { %h, side => $side, who => "$side $h{client}" };
 		}
 	}
-	# A writer who goes on as a reader keeps its token.
+	# A writer that downgrades keeps its token.
 	return sort { $a->{token} <=> $b->{token} || $a->{mode} cmp $b->{mode} } @holds;
 }
 
@@ -179,14 +180,14 @@ sub judge
 	my @alone = grep { $_->{mode} eq 'exclusive' } @holds;
 	my @together = grep { $_->{mode} eq 'shared' } @holds;
 
-	# Never two where there must be one.  By the number in the file:
+	# Never two holders of an exclusive lock: by the number in the file,
 	my @read = sort { $a->{first} <=> $b->{first} } @alone;
 	is(zk_few(map { describe(@read[ $_ - 1, $_ ]) } grep { $read[$_]{first} == $read[ $_ - 1 ]{first} } 1 .. $#read),
 		'', "$name: nobody who was to be alone read the number that another one did");
 	is(slurp_file($scene->{counter}) + 0, scalar @alone, '- nor overwrote what another one wrote');
 	is(zk_few(map { describe($_) } grep { $_->{first} != $_->{second} } @together), '', '- nor wrote while others read');
 
-	# ... and by the clock, unless somebody has set it meanwhile.
+	# ... and by the clock, unless it was set meanwhile.
   SKIP:
 	{
 		skip 'the clock was set', 1 if $clock_was_set;
@@ -201,7 +202,7 @@ sub judge
 		is(zk_few(@overlap), '', '- nor held it when another one did');
 	}
 
-	# First come, first served: what each has read is how many were there before.
+	# First come, first served: each has read how many were there before.
 	my ($before, @disorder, @same) = (0);
 	foreach my $i (0 .. $#holds)
 	{
@@ -215,7 +216,7 @@ sub judge
 	is(zk_few(@disorder), '', "$name: who came first had it first: what each read follows the order of the nodes");
 	is(zk_few(@same), '', '- and each had a node of its own');
 
-	# Nobody starved.
+	# No client starved.
 	my (%count, %alone);
 	$count{ $_->{who} }++ for @holds;
 	$alone{ $_->{who} }++ for @alone;
@@ -229,7 +230,7 @@ sub judge
 	my $longest = max map { $_->{since} - $_->{asked} } @holds;
 	cmp_ok($longest, '<', $MOMENT * 1e6, sprintf '- and nobody waited for long: at most %.2f s', $longest / 1e6);
 
-	# Those who may hold it together did so, with each other and across.
+	# Those that may share the lock did so, on the same side and across.
 	my %pairs;
 	my @current;
 	foreach my $h (sort { $a->{since} <=> $b->{since} } @together)
@@ -245,7 +246,8 @@ sub judge
 		cmp_ok($pairs{"@$pair"} // 0, '>', 0, "$name: readers together: @$pair");
 	}
 
-	# What SQL sessions do besides; a few that cannot be asked is the machine's load.
+	# What SQL sessions report otherwise; a few that could not connect are due
+	# to the load.
 	my %outcome = map { split /\|/ } split /\n/,
 	  $node->safe_psql('postgres', "SELECT outcome, count(*) FROM outcome WHERE path = '/$name' GROUP BY 1");
 	cmp_ok($outcome{false} // 0, '>', 0, "$name: some left the queue early");
@@ -259,7 +261,7 @@ sub judge
 	return;
 }
 
-# How far the clock of the day is from one that nobody can set
+# The offset of the time of day from a clock that cannot be set
 sub clock_offset { return clock_gettime(CLOCK_REALTIME) - clock_gettime(CLOCK_MONOTONIC); }
 
 # ------------------------------------------------------------------- the scenes
@@ -273,7 +275,7 @@ foreach my $scene (@scenes)
 	$scene->{counter} = "$dir/$scene->{name}.counter";
 	append_to_file($scene->{counter}, "0\n");
 	$scene->{sql} = [ map { zk_session($node, options => "-c zklock.node_style=$scene->{style}") } 1 .. $CLIENTS ];
-	# each has its session of ZooKeeper before it begins
+	# each has its ZooKeeper session before it begins
 	$_->send('BEGIN; SELECT zk_xact_lock($$/warm/$$ || pg_backend_pid()); COMMIT') for @{ $scene->{sql} };
 }
 foreach my $scene (@scenes)
@@ -289,7 +291,7 @@ foreach my $scene (@scenes)
 	diag("$scene->{name}: $scene->{peer} $scene->{version}");
 	is(join(' ', map { $_->wait->{state} } @{ $scene->{sql} }), ' ' x ($CLIENTS - 1), '- and the SQL sessions are');
 
-	# In these versions a reader waits for later writers too (kazoo#649), and
+	# In these versions a reader also waits for later writers (kazoo#649), and
 	# they for the reader.
 	next unless "$scene->{peer} $scene->{version}" =~ /^kazoo 2\.[0-8]\./ && $scene->{peer_share};
   SKIP:
@@ -310,7 +312,7 @@ foreach my $scene (@scenes)
 foreach my $scene (@scenes)
 {
 	my $name = $scene->{name};
-	# Whoever waits for ever says nothing.
+	# A client that waits forever says nothing.
 	my $said = eval { $scene->{locker}->wait($SECONDS + 60) } // $@;
 	my @errors = grep { $_ ne '' } map { eval { $_->wait->{err} } // $@ } $said =~ /^ok / ? @{ $scene->{sql} } : ();
 	like($said, qr/^ok /, "$name: all clients of $scene->{peer} came to their end");

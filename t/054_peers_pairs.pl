@@ -1,10 +1,10 @@
 # Who waits for whom: zklock in each of its styles, Curator's locks and kazoo's,
-# each once as the one who holds a lock and once as the one who comes second, in
-# all pairs.  Most libraries know nodes only by names of their own, so that some
-# pairs share a path and do not see each other: what the README says of these is
-# as true as of the others.  Then, for those who do: what happens to those who
-# wait when a holder of the exclusive lock keeps the shared one alone.  And two
-# faults of the others' that the README names.
+# each once as the holder of a lock and once as the second client, in all pairs.
+# Most libraries recognize only their own names of nodes, so that some pairs
+# share a path and do not see each other: what the README says about these is
+# tested, too.  Then, for those that do: what happens to waiters when a holder
+# of the exclusive lock downgrades.  Finally, two faults of other libraries that
+# the README names.
 
 use strict;
 use warnings;
@@ -20,14 +20,14 @@ use Peer;
 use Zklock;
 use ZooKeeper;
 
-# No directory goes while it is empty for a moment: kazoo does not bear that
-# (kazoo#563).
+# No directory is removed while it is empty for a moment, since kazoo cannot
+# cope with that (kazoo#563).
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk);
 
 # ------------------------------------------------------------------- the cast
 
-# A process of a library, as a session of SQL, can wait for one lock at a time.
+# A process of a library can wait for one lock at a time, like an SQL session.
 my %library = map {
 	my $kind = $_;
 	(   $kind => [ map { Peer->new($kind, $zk, no_wait => 1, root => "$ENV{ZKLOCK_TMP}/newer") } 1 .. 2 ],
@@ -42,8 +42,9 @@ is($_->wait, 'ready', $_->kind . ' is there') for map { @$_ } values %library;
 my %version = map { $_ => $library{$_}[0]->ask('version') } keys %library;
 note join ', ', map { "$_ $version{$_}" } sort keys %version;
 
-# Does a reader of this kazoo wait for later writers too (kazoo#649)?  Does a
-# writer of this Curator that turns reader let the next writer in (CURATOR-621)?
+# Whether a reader of this kazoo also waits for later writers (kazoo#649), or a
+# writer of this Curator that turns reader lets the next writer in
+# (CURATOR-621).
 sub has_fault
 {
 	my ($library) = @_;
@@ -51,8 +52,8 @@ sub has_fault
 	return $version{$library} =~ $faulty;
 }
 
-# Each way to lock: whose, how, what its node is called, and whose nodes, if they
-# are before its own, it waits for.
+# Each way to lock: library, command, name of the node, and the names ahead of
+# its own for which it waits.
 my @EXCLUSIVE = qw(-lock- __WRIT__ __lock__ x-);
 my @SHARED = qw(-shared-lock- __READ__ __rlock__);
 my %way = (
@@ -73,12 +74,12 @@ foreach my $style (keys %node_of)
 	$way{"zk_lock, $style"} = { style => $style, as => 'zk_lock', node => $node_of{$style}[0], heeds => [ @EXCLUSIVE, @SHARED ] };
 	$way{"zk_lock_shared, $style"} = { style => $style, as => 'zk_lock_shared', node => $node_of{$style}[1], heeds => \@EXCLUSIVE };
 }
-# A queue of its own, for us and for those who look at what stands before the
-# number.
+# A queue of its own, for us and for clients that look at the part of the name
+# before the number.
 $way{zk_semaphore} = { style => 'curator', as => 'zk_semaphore', node => '-semaphore-', heeds => [qw(-semaphore-)] };
 push @{ $way{'ZooKeeper recipe WriteLock'}{heeds} }, '-semaphore-';
 
-# One of those, on this path, in a process or session that has nothing else to do
+# One of these, on this path, in a process or session that does nothing else
 # there.
 my %used;
 
@@ -91,7 +92,7 @@ sub contender
 	return { name => $name, path => $path, way => $way, client => $client };
 }
 
-# Let it take the lock; what comes of it is told by is_done and gets_it.
+# Start to take the lock; is_done and gets_it return the result.
 sub go
 {
 	my ($c) = @_;
@@ -107,7 +108,7 @@ sub go
 
 sub is_done { return $_[0]->{client}->is_done; }
 
-# Its token.  SQL says, too, since when.
+# Returns its token.  SQL also returns since when.
 sub gets_it
 {
 	my ($c) = @_;
@@ -128,7 +129,7 @@ sub give_back
 	return;
 }
 
-# How many sessions watch somebody else's node there: how many wait.
+# How many sessions watch another session's node there, that is, wait.
 sub waiting
 {
 	my ($path) = @_;
@@ -136,7 +137,7 @@ sub waiting
 	return scalar keys %waits;
 }
 
-# Those wait, and nobody else there.
+# Exactly these wait there.
 sub all_wait
 {
 	my ($path, $what, @contenders) = @_;
@@ -181,7 +182,7 @@ note join "\n", 'Who (down) waits for whom (across)', '',
 
 # -------------------------------------------------------------------- downgrade
 
-# Take the lock, the shared one too, and give the exclusive one up.
+# Take the lock, the shared one too, and release the exclusive one.
 sub downgrade
 {
 	my ($c) = @_;
@@ -209,7 +210,7 @@ sub give_shared_back
 	return;
 }
 
-# Let these wait, in this order.
+# Make these wait, in this order.
 sub queue
 {
 	my ($path, @contenders) = @_;
@@ -221,8 +222,8 @@ sub queue
 	return;
 }
 
-# A writer and a reader behind it wait while the lock's holder downgrades; so
-# does one reader more before them, if there is one, which goes on then.
+# A writer and a reader behind it wait while the holder of the lock downgrades;
+# if there is a reader ahead of them, it waits too, and is then granted.
 sub downgrade_before
 {
 	my ($holder_name, $writer_name, $behind_name, $before_name) = @_;
@@ -277,7 +278,7 @@ foreach my $case (@cases)
 	}
 }
 
-# kazoo's Lock knows no readers, and passes them.
+# kazoo's Lock has no notion of readers, and passes them.
 {
 	my $path = '/downgrade/kazoo_lock';
 	my ($holder, $writer) = map { contender($_, $path) } 'zk_lock, kazoo', 'kazoo Lock';
@@ -292,9 +293,9 @@ foreach my $case (@cases)
 
 # ---------------------------------------------------------- faults of the others
 
-# CURATOR-621: what a writer has who took the read lock too is a node at the end
-# of the queue, and once the writer's own is gone there is nothing before the next
-# one.
+# CURATOR-621: a writer that takes the read lock too has a node at the end of
+# the queue, and once its writer's node is gone nothing is ahead of the next
+# writer.
 if (has_fault('installed curator'))
 {
 	my $path = '/downgrade/installed_curator';
@@ -310,8 +311,8 @@ if (has_fault('installed curator'))
 	give_shared_back($holder);
 }
 
-# kazoo#649: a reader waits for a writer, and a second writer for that reader.  The first
-# writer leaves.
+# kazoo#649: a reader waits for a writer, and a second writer for that reader.
+# The first writer leaves.
 foreach my $kazoo ('kazoo', 'installed kazoo')
 {
 	my $path = '/reader/' . $kazoo =~ s/ /_/r;
@@ -321,7 +322,7 @@ foreach my $kazoo ('kazoo', 'installed kazoo')
 
 	note "kazoo $version{$kazoo}: a reader between two writers";
 	gets_it(go($first));
-	# what it has here is the time from one event to the next
+	# its timeout covers the time from one event to the next
 	$reader->send("acquire /zklock$path " . ($fault ? 6000 : 60_000) . ' read');
 	zk_until(sub { waiting($path) == 1 }, 'the reader to wait');
 	go($second);

@@ -1,11 +1,12 @@
 # Locks whose directory has seen 2^31 nodes.  ZooKeeper counts them with an int:
-# from there on nodes have the same number, 2147483647, and those that are made
-# while others are on their way to the disk have negative ones.  Whoever goes by
-# the numbers has two holders or waits for ever; kazoo and Curator do.
+# from there on nodes have the same number, 2147483647, and those that are
+# created while others are being written to disk have negative ones.  A client
+# that relies on the numbers ends up with two holders, or waits forever; kazoo
+# and Curator do.
 #
-# Twenty sessions of two clusters go through that place with every kind of lock,
-# and what they write down is judged here: who held together, who was passed
-# over.  Then the warning that comes long before, and that its advice helps.
+# Twenty sessions of two clusters pass that point with every kind of lock, and
+# their records are checked: who held together, who was passed over.  Then the
+# warning that comes long before, and that following its advice helps.
 
 use strict;
 use warnings;
@@ -28,14 +29,14 @@ my $WARN_ABOVE = 2_000_000_000;
 my $BACKENDS = 20;
 my $TURNS = 25;    # of each: 500 in all
 
-# empty directories stay, and so do their counters
+# empty directories stay, and keep their counters
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my @node = map { zk_cluster($_, $zk, 'zklock.operation_timeout' => '30s', fsync => 'off', synchronous_commit => 'off') } qw(a b);
 
 turns_prepare(@node);
 my $admin = zk_session($node[0]);
 
-# Directories in which so many nodes have been made
+# Directories in which this many nodes have been created
 sub worn
 {
 	my (%number) = @_;
@@ -50,8 +51,8 @@ sub worn
 
 my $lap = 0;
 
-# All sessions take so many turns, and begin at once: nodes are made while others
-# are on their way to the disk.
+# All sessions take this many turns, and begin at once: nodes are created while
+# others are being written to disk.
 sub run
 {
 	my ($name, $ways, $n_paths, %opt) = @_;
@@ -90,7 +91,7 @@ sub run
 	$s[0]->value(turns_call(1, [ $ways->[0] ], \@path));    # one of the last good numbers
 	$turns->($TURNS);
 
-	# it was by chance that one overtook another
+	# repeated, since one overtakes another only by chance
 	for (1 .. 20)
 	{
 		last if grep { $_ < 0 } @number;
@@ -115,7 +116,7 @@ sub run
 	return;
 }
 
-# What is tested with is tested first
+# The tools of this test are tested first
 subtest 'a worn directory' => sub {
 	worn('/number' => $START);
 	my $client = $zk->client;
@@ -144,7 +145,7 @@ run_as_subtest('everything', \@everything, 2, styles => \@styles);
 run_as_subtest('everything, a bad network', \@everything, 2, styles => \@styles, trouble => 1);
 
 # In these styles the reader that a writer becomes has a node of its own, which
-# is newer than the writer who waits.
+# is newer than the waiting writer's.
 foreach my $style (@styles)
 {
 	subtest "downgrade before a writer who waits, style $style" => sub {
@@ -170,8 +171,9 @@ foreach my $style (@styles)
 	};
 }
 
-# Order by transaction takes a list and then a look at each node in it.  The writer
-# of that list is a reader of another name when it is looked for.
+# Ordering by transaction takes a list and then a read of each node in it.  The
+# writer in that list has become a reader with another name by the time it is
+# read.
 foreach my $style (@styles)
 {
 	subtest "downgrade between the list and the look, style $style" => sub {
@@ -199,7 +201,7 @@ foreach my $style (@styles)
 
 # ------------------------------------------------------------------- the advice
 
-# The number of the node that this session has on a path
+# The sequence number of this session's node on a path
 sub number_of
 {
 	my ($s, $path) = @_;
@@ -238,7 +240,7 @@ subtest 'a warning comes in time' => sub {
 	$_->quit for $s, $another;
 };
 
-# The directory goes, by hand or by itself
+# The directory is removed, by hand or by itself
 subtest 'its advice helps' => sub {
 	worn('/near/deleted' => $START, '/near/reaped' => $START);
 	my $s = zk_session($node[0]);
@@ -271,7 +273,7 @@ subtest 'its advice helps' => sub {
 	$_->quit for $s, $other;
 };
 
-# From here on the reaper takes each directory soon after it was used.
+# From here on each directory is reaped soon after it was used.
 subtest 'tokens rise though the directory is made again and again' => sub {
 	my @s = map { zk_session($_) } @node;
 	my @token;

@@ -1,13 +1,14 @@
-# Random programs: four sessions of two clusters take locks of all kinds and
-# scopes and give them back, with savepoints, errors, cancels.  After each step
-# their answers, zk_locks, the tokens and the queues in ZooKeeper are what the
-# model of the contract says (lib/Model.pm); of those programs that PostgreSQL's
-# advisory locks can run as well, also their answers and pg_locks are what the
-# model says of them, and all three agree until one of its differences matters.
+# Random programs: four sessions of two clusters acquire and release locks of
+# all kinds and scopes, with savepoints, errors, cancels.  After each step their
+# answers, zk_locks, the tokens and the queues in ZooKeeper are what the model
+# predicts (lib/Model.pm).  Those programs that PostgreSQL's advisory locks can
+# run as well are also run with these: their answers and pg_locks are what the
+# model predicts for them, and all three agree until one of the differences
+# matters.
 #
 # RANDOM_PROGRAMS: how many (default 200)
-# RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it runs
-# one again.
+# RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it
+# repeats a single one.
 
 use strict;
 use warnings;
@@ -27,20 +28,20 @@ use ZooKeeper;
 
 my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 200;
 my $SEED = $ENV{RANDOM_SEED} || 1;
-my $PATIENCE = 20;    # seconds, for what ought to happen at once
+my $PATIENCE = 20;    # seconds, for what should happen at once
 my @ALL = (0 .. $SESSIONS - 1);
 
 my $zk = ZooKeeper->new->start;
 my $client;
 my %setting = (
 	'zklock.session_timeout' => '30s',
-	deadlock_timeout => '1min',    # which might reorder queues
+	deadlock_timeout => '1min',    # deadlock detection might reorder queues
 	fsync => 'off');
 my @node = map { zk_cluster($_, $zk, %setting) } qw(a b);
 my @admin = map { zk_session($_) } @node;
 my ($version) = $node[0]->safe_psql('postgres', 'SHOW server_version_num') =~ /^(\d+)\d{4}$/;
 
-# The answers of the statements are put together: booleans as psql shows them.
+# Concatenates the answers of the statements, with booleans as psql shows them.
 $_->safe_psql(
 	'postgres', q{
 	CREATE FUNCTION block(statements text[], raises boolean) RETURNS text LANGUAGE plpgsql AS $$
@@ -82,7 +83,7 @@ $_->safe_psql(
 
 # ----------------------------------------------------------------- two systems
 
-# What a program runs on: sessions, and a way to say a step in SQL
+# What a program runs on: sessions, and a function that expresses a step in SQL
 my %zklock = (name => 'zklock', sql => \&zk_sql, node => sub { $_[0] % 2 }, session => []);
 my %advisory = (name => 'advisory', sql => \&advisory_sql, node => sub { 0 }, session => [], options => sub { '' });
 
@@ -108,7 +109,7 @@ sub connect_session
 	return;
 }
 
-# All sessions go, wherever they are, with all that they have.
+# Disconnect all sessions, whatever they are doing, with everything they hold.
 sub disconnect_all
 {
 	foreach my $system (\%zklock, \%advisory)
@@ -140,7 +141,7 @@ sub connect_all
 
 # ------------------------------------------------------------------ comparing
 
-# A difference between the model and the world
+# A difference between the model and reality
 sub differ
 {
 	my ($what, $expected, $got) = @_;
@@ -176,7 +177,7 @@ sub start
 	return;
 }
 
-# What those have answered whose statement ends by this step
+# The answers of those whose statement this step ends
 sub answers
 {
 	my ($system, $step, $expected) = @_;
@@ -190,7 +191,7 @@ sub answers
 	return @answers;
 }
 
-# Nothing is to come of these.
+# These must still wait.
 sub check_blocked
 {
 	my ($system, $model) = @_;
@@ -202,7 +203,7 @@ sub check_blocked
 	return;
 }
 
-# Poll until what we see is what is expected.
+# Poll until the state is as expected.
 sub await_same
 {
 	my ($system, $model, $what, $expected, $look) = @_;
@@ -221,10 +222,10 @@ sub await_same
 
 # ---------------------------------------------------------------------- zklock
 
-my %node_seen;    # by name; those that cannot change
+my %node_seen;    # by name; nodes that cannot change
 my %stands;    # "kind path" => the nodes in the order of the queue
 
-# The queues in ZooKeeper, in words
+# The queues in ZooKeeper, as text
 sub queues_in_zookeeper
 {
 	my %seen;
@@ -264,7 +265,7 @@ sub queues_in_zookeeper
 	return join '; ', @say;
 }
 
-# and in the model
+# and those of the model
 sub queues_in_model
 {
 	my ($model) = @_;
@@ -283,7 +284,7 @@ sub queues_in_model
 
 my %token_of;    # place => token
 
-# A place has one token, for good, and later ones have greater ones.
+# A place keeps one token, and later places have greater ones.
 sub check_tokens
 {
 	my ($model, @found) = @_;
@@ -302,8 +303,8 @@ sub check_tokens
 	return;
 }
 
-# What idle sessions say that they hold.  Returns what may be right in a moment,
-# if there is any such thing.
+# What idle sessions say that they hold.  Returns what may become right in a
+# moment, if anything.
 sub check_holds
 {
 	my ($model) = @_;
@@ -373,13 +374,14 @@ sub check_zklock
 	my ($model, $several) = @_;
 	my $expected = queues_in_model($model);
 
-	# Twice where it can make a difference: what is read of several paths is not of
-	# one moment, and one who wants several locks may have had, for a moment, places
-	# after the first taken one.
+	# Read twice where it can make a difference: data read from several paths is
+	# not a snapshot, and a session that wants several locks may have had, for a
+	# moment, places after the first taken one.
 	await_same(\%zklock, $model, 'the queues in ZooKeeper', $expected, \&queues_in_zookeeper) for 1 .. ($several ? 2 : 1);
 
-	# COMMIT does not wait for the answer to what it sent; so a place that has become
-	# the shared lock's may have its old name for a moment more, and nothing else.
+	# COMMIT does not wait for the answer to what it sent; so a place that has
+	# become the shared lock's may keep its old name for a moment, but nothing
+	# else may differ.
 	my $deadline = time + $PATIENCE;
 	while (my $late = check_holds($model))
 	{
@@ -421,7 +423,7 @@ sub check_advisory
 
 my (%count, %events);
 
-# Where the step was the end of a session, a new one comes in its place.
+# If the step ended the session, a new one takes its place.
 sub renew
 {
 	my ($system, $step) = @_;
@@ -431,7 +433,7 @@ sub renew
 	return;
 }
 
-# Dies when there is a difference; returns false where the program cannot go on.
+# Dies if there is a difference; returns false if the program cannot continue.
 sub run_step
 {
 	my ($program, $step, $zk_model, $advisory_model) = @_;
@@ -508,7 +510,7 @@ sub run_program
 }
 
 #
-# The model itself: what the contract says in words, and PostgreSQL's manual.
+# The model itself, against the documented behaviour and PostgreSQL's manual.
 #
 subtest 'the model' => sub {
 	my @cases = (
@@ -588,7 +590,7 @@ my $seconds = time - $start;
 
 if ($PROGRAMS >= 200 && !$failed)
 {
-	# a program in which nothing happens would find no fault
+	# programs in which this never happens would find no fault
 	foreach my $event (
 		'exclusive waits', 'shared waits', 'semaphore waits', 'exclusive granted', 'shared granted', 'semaphore granted',
 		'false', '40P01', '55P03', 'timed runs out', 'downgrade', 'upgrade waits', 'upgrade at once', 'shared under exclusive', 're-entry',

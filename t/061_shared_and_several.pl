@@ -1,7 +1,6 @@
-# Shared locks and several at once, where something comes in between: a
-# connection that breaks while a reader waits, a lock that is lost while the
-# others are waited for, nodes that others made or deleted, answers that are
-# wrong or late.
+# Shared locks and several at once, when something interferes: a connection that
+# breaks while a reader waits, a lock that is lost while the others are waited
+# for, nodes that others created or deleted, answers that are wrong or late.
 
 use strict;
 use warnings;
@@ -21,7 +20,7 @@ use constant { WRITE => 2, CREATE => 4, ALL => 31 };
 my @STYLES = qw(curator curator_rw kazoo);
 my $UUID = '11111111-2222-3333-4444-555555555555';    # of another client
 
-# Directories stay, so that a node can be put into one that nobody uses.
+# Directories stay, so that a node can be put into an unused one.
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s');
 my $admin = zk_session($node);
@@ -33,8 +32,8 @@ sub session
 	return zk_session($node, options => join ' ', map { "-c $_=$setting{$_}" } sort keys %setting);
 }
 
-# A session, and what is between it and ZooKeeper: until the end, since a backend
-# may still say goodbye when its psql has gone.
+# A session, and the proxy between it and ZooKeeper: kept until the end, since a
+# backend may still be closing its session after its psql has gone.
 my @proxies;
 
 sub session_by_proxy
@@ -43,7 +42,7 @@ sub session_by_proxy
 	return (session('zklock.hosts' => $proxy->hosts, @_), $proxy);
 }
 
-# The nodes of this lock, first come first
+# The nodes of this lock, in order
 sub queue
 {
 	my ($path) = @_;
@@ -56,7 +55,7 @@ sub wait_queue
 	return zk_until(sub { queue($path) == $n }, "$n in the queue of $path");
 }
 
-# Wait until the client behind this proxy has looked at a node, and so watches it.
+# Wait until the client behind this proxy has read a node, and so watches it.
 sub wait_seen
 {
 	my ($proxy, $path) = @_;
@@ -143,7 +142,8 @@ subtest 'the node that is to become shared was deleted' => sub {
 	$s->quit;
 };
 
-# The check is sent before ZooKeeper has refused the new name, and asks for it.
+# The check is sent before ZooKeeper has refused the new name, and asks for
+# that.
 foreach my $style (qw(curator_rw kazoo))
 {
 	subtest "$style: a check beside a new name that is refused" => sub {
@@ -169,7 +169,7 @@ foreach my $style (qw(curator_rw kazoo))
 # ------------------------------------------- what a session itself left over
 
 # A call is cancelled while there is no connection: ZooKeeper has its node, and
-# the session does not know of that yet.
+# the session does not know about it yet.
 sub leave_node
 {
 	my ($s, $proxy) = @_;
@@ -184,7 +184,7 @@ sub leave_node
 	return;
 }
 
-# The next call comes before the session has seen to it.
+# The next call comes before the session has dealt with it.
 foreach my $case (
 	[ 'zk_lock, an upgrade', "zk_lock('/leftover', '20s')", 'shared' ],
 	[ 'zk_try_lock, an upgrade', "zk_try_lock('/leftover')", 'shared' ],
@@ -196,7 +196,7 @@ foreach my $case (
 		my ($s, $proxy) = session_by_proxy();
 		$s->value("SELECT zk_lock_shared('/leftover')" . ($shared ? '' : ", zk_unlock_shared('/leftover')"));
 		leave_node($s, $proxy);
-		$proxy->delay_ms(50);    # to find and delete it takes several trips
+		$proxy->delay_ms(50);    # finding and deleting it takes several round trips
 		$proxy->pass;
 		my $result = $s->query("SELECT $call");
 		is("$result->{out}$result->{state}", 't', 'granted');
@@ -216,7 +216,7 @@ subtest 'zk_lock_all: the lock that was held before is deleted' => sub {
 	$s->send("SELECT zk_lock_all('{/all/a,/all/b}')");
 	wait_queue('/all/b', 2);
 	my ($held) = queue('/all/a');
-	wait_seen($proxy, $held);    # as every lock that is held for some time
+	wait_seen($proxy, $held);    # as is every lock that has been held for some time
 	$client->delete($held);
 	$other->value("SELECT zk_unlock('/all/b')");
 	my $result = $s->wait;
@@ -248,13 +248,14 @@ subtest 'zk_lock_all: the session of the lock that was held before ends' => sub 
 	$_->quit for $s, $other;
 };
 
-# A backend that uses freed memory does not crash each time: so several sizes
+# A backend that uses freed memory does not crash each time: so try several
+# sizes
 subtest 'zk_lock_all: an answer with paths that are none' => sub {
 	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '60s');
 	foreach my $n (2, 4, 8, 16, 32, 64, 100)
 	{
 		my $call = "zk_lock_all(ARRAY(SELECT '/several/' || i FROM generate_series(1, $n) i))";
-		$s->value("SELECT $call, zk_unlock_all()");    # the directories are there
+		$s->value("SELECT $call, zk_unlock_all()");    # creates the directories
 		$proxy->count_frames;
 		$proxy->clear_log;
 		$proxy->nth('reply', 1, 'slash');

@@ -1,11 +1,11 @@
-# Whoever answers on ZooKeeper's port can say anything.  Lists without end, nodes
-# that never show up, names that nobody asked for; and answers of every kind,
-# handshakes and events, spoilt at random, while backends use every function.
-# No backend crashes, and every statement is over within its timeouts.
+# A server on ZooKeeper's port can send anything: endless lists, nodes that
+# never appear, names that nobody asked for; and answers of every kind,
+# handshakes and events, spoilt at random, while backends use every function. No
+# backend crashes, and every statement ends within its timeouts.
 #
-# ZK_HOSTILE_ANSWERS=20000 goes on until so many are spoilt, against backends and
-# against t/c/session_test.c under sanitizers, which is then run, too;
-# ZK_HOSTILE_SEED is the seed.
+# ZK_HOSTILE_ANSWERS=20000 continues until this many are spoilt, against
+# backends and also against t/c/session_test.c under sanitizers; ZK_HOSTILE_SEED
+# is the seed.
 
 use strict;
 use warnings;
@@ -25,12 +25,12 @@ use Zklock;
 use ZooKeeper;
 
 my $WANTED = $ENV{ZK_HOSTILE_ANSWERS} // 1500;
-my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : 40;    # at most, unless it is not enough by then
-my ($LEAST, $WAYS) = (300, 15);    # answers, and ways to spoil one
+my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : 40;    # at most, unless not enough has happened by then
+my ($LEAST, $WAYS) = (300, 15);    # the least number of answers, and of ways to spoil one
 my $SEED = $ENV{ZK_HOSTILE_SEED} // time ^ $$;
-my $SLACK = 3;    # of a busy machine
+my $SLACK = 3;    # for a busy machine
 
-# What is about amounts gives the relay, which has to make them, time
+# Tests with large amounts give the relay, which has to produce them, time
 my @PATIENT = (options => '-c zklock.operation_timeout=20s -c zklock.session_timeout=20s');
 
 my $zk = ZooKeeper->new->start;
@@ -43,7 +43,7 @@ my $admin = zk_session($node, options => '-c zklock.hosts=' . $zk->hosts);
 $admin->value('CREATE TABLE t (who text)');
 my $started = $admin->value('SELECT pg_postmaster_start_time()');
 
-# A session that is connected, and holds a lock elsewhere
+# A connected session that holds a lock elsewhere
 sub holder
 {
 	my (@opt) = @_;
@@ -58,7 +58,7 @@ sub rss_kb
 	return slurp_file("/proc/$pid/status") =~ /^VmHWM:\s+(\d+)/m ? $1 : die;
 }
 
-# the lock that it held is held, or will be as soon as the connection is back
+# The lock that it held is still held, or will be once it has reconnected
 sub still_holds
 {
 	my ($s, $name) = @_;
@@ -76,7 +76,7 @@ sub still_holds
 subtest 'a list of 64 MB' => sub {
 	my $s = holder(@PATIENT);
 	$admin->value(q{SELECT zk_lock('/huge'), zk_unlock('/huge')});
-	$zk->create('/zklock/huge/stays');    # so that the directory does, too
+	$zk->create('/zklock/huge/stays');    # so that the directory stays, too
 	my $before = rss_kb($s->pid);
 	foreach (
 		[ 60 * 1024, q{zk_lock_queue('/huge')} ],
@@ -169,7 +169,7 @@ subtest 'our node is never in the list' => sub {
 	still_holds($s, 'no node of ours');
 };
 
-# What the server says is not believed; the node is looked for, and found
+# The server's answer is not trusted; the node is searched for, and found
 subtest 'another name than the one asked for' => sub {
 	my $s = holder();
 	foreach my $name ('/zklock/named/x', '/zklock/named/_c_other-lock-0000000000', '/', "\e[31m", '/zklock/named/')
@@ -191,7 +191,8 @@ subtest 'another name than the one asked for' => sub {
 
 # ------------------------------------------------------------------- at random
 
-# directories whose lists, and a node whose data, do not come in a short frame
+# directories with long lists, and a node with much data, whose answers do not
+# fit into a short frame
 my $client = $zk->client(session_timeout => 120_000);
 $client->contend('/zklock/data', '_c_other-lock-', data => 'x' x 6000);
 $client->contend('/zklock/long', '_c_other-shared-lock-');
@@ -219,8 +220,8 @@ my @program = (
 	q{SELECT zk_unlock_all(); SET zklock.commit_guard = strict}, q{SELECT zk_unlock_all(); SET zklock.release_timeout = '200ms'},
 	q{SELECT zk_lock('/fresh/' || random(), '300ms'), zk_unlock_all()},);
 
-# Backends run it, until so many answers are spoilt; returns the longest of all
-# statements, in seconds, and how many there were
+# Backends run it until this many answers are spoilt; returns the longest time
+# of all statements, in seconds, and how many there were
 sub run_spoilt
 {
 	my ($wanted, $seconds) = @_;
@@ -260,7 +261,7 @@ sub run_spoilt
 	return ($longest, @sessions);
 }
 
-# What was spoilt, and how
+# Report what was spoilt, and how
 sub tell_spoilt
 {
 	my (%spoilt) = @_;

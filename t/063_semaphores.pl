@@ -1,6 +1,6 @@
-# The queue of a semaphore: a freed place wakes one waiter and costs a handful of
-# requests, however many places and waiters there are; and nobody is forgotten,
-# whoever goes, is cut off or stands still at whatever moment.
+# The queue of a semaphore: a freed place wakes one waiter and costs a handful
+# of requests, however many places and waiters there are; and no waiter is
+# forgotten, whoever leaves, is cut off or stalls, at whatever moment.
 
 use strict;
 use warnings;
@@ -23,8 +23,8 @@ my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', max_connect
 my $admin = zk_session($node);
 my $client = $zk->client(session_timeout => 3_600_000);
 
-# A session that is connected, through a proxy that others may share
-my @proxies;    # until the end, since a backend may still say goodbye
+# A connected session, through a proxy that others may share
+my @proxies;    # kept until the end, since a backend may still be closing its session
 
 sub session_by
 {
@@ -41,7 +41,7 @@ sub new_proxy
 	return $proxy;
 }
 
-# A session with a proxy of its own; one that has been put back, if it may be
+# A session with a proxy of its own; an idle one can be reused
 my %idle;
 
 sub session
@@ -64,14 +64,14 @@ sub put_back
 	return;
 }
 
-# The nodes of this lock, first come first
+# The nodes of this lock, in order
 sub queue
 {
 	my ($path) = @_;
 	return map { "/zklock$path/$_" } sort { substr($a, -10) cmp substr($b, -10) } $client->children("/zklock$path");
 }
 
-# Let it stand in that queue, behind all who are there, and wait there.
+# Make it wait in that queue, behind all who are there.
 sub stands
 {
 	my ($s, $path, $places, $timeout) = @_;
@@ -82,7 +82,7 @@ sub stands
 	return $s;
 }
 
-# Wait until nothing is asked for and nothing comes any more.
+# Wait until no requests are sent and nothing arrives any longer.
 sub quiet
 {
 	my (@proxy) = @_;
@@ -119,7 +119,7 @@ sub cost
 
 sub give { $_->value('SELECT zk_unlock_all()') for @_; return; }
 
-# One test: these and only these have their place.
+# One test: exactly these have their place.
 sub have
 {
 	my ($name, $has, $waits) = @_;
@@ -143,7 +143,7 @@ subtest 'thirty places' => sub {
 	my $path = '/thirty';
 	my $call = "SELECT zk_semaphore_acquire('$path', $PLACES)";
 	my @holds = map { session_by($proxy) } 1 .. $PLACES;
-	$holds[0]->value(qq{$call, zk_unlock_all()});    # the directory
+	$holds[0]->value(qq{$call, zk_unlock_all()});    # creates the directory
 	my $cost = cost($proxy, sub { $_->value($call) for @holds });
 	is($cost->{names}, join(' ', ('create2 getChildren') x $PLACES), 'as many as there are places: two requests each');
 
@@ -170,7 +170,7 @@ subtest 'thirty places' => sub {
 			my $s = session_by($proxy);
 			my $cost = cost($proxy, sub { stands($s, $path, $PLACES) });
 			push @waits, $s;
-			# the first looks, since it cannot know who comes and who goes
+			# the first one looks, since it cannot know who comes and who leaves
 			my $most = @waits == 1 ? 4 : 5;
 			cmp_ok($cost->{requests}, '<=', $most, 'waiter ' . @waits . " comes: $cost->{names}") if @waits < 4 || @waits > 57;
 			cmp_ok($cost->{told}, '<=', 1, '- of which no more than one is told') if @waits < 4 || @waits > 57;
@@ -181,7 +181,7 @@ subtest 'thirty places' => sub {
 		{
 			my $cost = $release->(1, $holds[$who]);
 			note "$waiters waiters, holder $who: $cost->{names}";
-			# delete; look, tell, and no watch any more; the next one looks
+			# delete; look, tell, and remove the watch; the next one looks
 			cmp_ok($cost->{requests}, '<=', 5, "$waiters waiters, holder $who goes: a handful of requests");
 			is($cost->{told}, 1, '- and one waiter is woken by it');
 			cmp_ok($cost->{clients}, '<=', 3, '- who goes, who comes in, and who is next then');
@@ -191,7 +191,7 @@ subtest 'thirty places' => sub {
 		cmp_ok($cost->{requests}, '<=', 6 * 6, 'six at once cost no more than one after the other');
 	}
 
-	# others on the same path: who is first looks at each change
+	# other contenders on the same path: the first waiter looks at each change
 	my $other = session_by(new_proxy());
 	$cost = cost($proxy, sub { $other->value("SELECT bool_and(zk_lock('$path') AND zk_unlock('$path')) FROM generate_series(1, 20)") });
 	note "20 locks of the same path: $cost->{names}";
@@ -201,7 +201,7 @@ subtest 'thirty places' => sub {
 	$cost = cost($proxy, sub { is($other->value("SELECT zk_semaphore_acquire('$path', $PLACES, '0')"), 'f', 'one try') });
 	is($cost->{requests}, 0, 'nobody hears of a try');
 
-	# everybody's turn comes
+	# everybody gets a turn
 	while (@waits)
 	{
 		my @next = splice @waits, 0, $PLACES;
@@ -217,14 +217,14 @@ subtest 'thirty places' => sub {
 
 # --------------------------------------------------- somebody goes, of any rank
 
-# Three places; who of those who hold and wait is put out, and how
+# Three places; which of the holders and waiters is removed, and how
 my $PLACES = 3;
 my $last_path = 0;
 
-# Directory and sessions: three who hold, and so many who wait.  The timeout is
-# short enough for the library to make no long pause between two connections,
-# and so long that who is forgotten does not look by itself within a test's
-# patience (30 s).
+# Creates the directory and sessions: three holders, and the given number of
+# waiters.  The timeout is short enough for the library to make no long pause
+# between two connections, and so long that a forgotten waiter does not look by
+# itself within the patience of a test (30 s).
 sub crowd
 {
 	my ($waiters, %opt) = @_;
@@ -236,7 +236,7 @@ sub crowd
 	return ($path, @all);
 }
 
-# Those who wait get their places in their order, one for each who goes.
+# The waiters get their places in order, one for each holder that leaves.
 sub goes_on
 {
 	my ($name, $holds, $waits) = @_;
@@ -361,7 +361,7 @@ subtest 'at each moment of a turn' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
-# Whoever waits is cut off while its turn comes, or that of the one before it.
+# A waiter is cut off while its turn comes, or that of the one ahead of it.
 subtest 'cut off meanwhile' => sub {
 	foreach my $cut ([3], [4], [ 3, 4 ], [ 3 .. 7 ])
 	{
@@ -371,7 +371,7 @@ subtest 'cut off meanwhile' => sub {
 		$all[$_]{proxy}->drop for @$cut;
 		give(@s[ 0, 2 ]);
 		my %is_cut = map { $_ => 1 } @$cut;
-		# who is first, and not cut off, is not kept waiting
+		# the first waiter, if not cut off, is not delayed
 		have("@$cut cut off: the first is in", [ $s[3] ], [ @s[ 5 .. 7 ] ]) if !$is_cut{3};
 		$all[$_]{proxy}->pass for @$cut;
 		have("@$cut cut off: both are in", [ @s[ 3, 4 ] ], [ @s[ 5 .. 7 ] ]);
@@ -381,7 +381,7 @@ subtest 'cut off meanwhile' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
-# A machine that stands still keeps its own place empty, and no other for long.
+# A machine that stalls keeps its own place empty, but delays no other for long.
 subtest 'the first of the waiters stands still' => sub {
 	my $T = 12;
 	my ($path, @all) = crowd(4, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1 .. 4 ]);
@@ -405,7 +405,7 @@ subtest 'the first of the waiters stands still' => sub {
 
 # ------------------------------------------------------------------- timeouts
 
-# Others come and go all the time, so that the first waiter is mostly about to
+# Others come and go all the time, so that the first waiter is usually about to
 # look when its time is up.
 subtest 'a timeout in a busy directory' => sub {
 	my ($path, @all) = crowd(0);

@@ -1,6 +1,6 @@
-# What a session that waits for ZooKeeper shows in pg_stat_activity: events of
-# its own on PostgreSQL 17 and later, "Extension" before; and nothing any more
-# when the wait is over.
+# What a session that waits for ZooKeeper shows in pg_stat_activity: wait events
+# of its own on PostgreSQL 17 and later, "Extension" before; and none when the
+# wait is over.
 
 use strict;
 use warnings;

@@ -1,9 +1,10 @@
-# Upgrading: who installed 1.0 and applies each step since then has what a new
-# user gets, and what zk_fences has seen.  The comparison itself is tried with a
-# version that does not exist, and with steps to it that forget something.
+# Upgrading: a user who installed 1.0 and applied each step since then has the
+# same as a new user, and keeps what zk_fences has seen.  The comparison itself
+# is tested with a version that does not exist, and with steps to it that forget
+# something.
 #
-# A server finds extensions beside its programs, so that one with made-up files
-# needs programs in a place of its own.
+# A server finds extensions relative to its programs, so made-up extension files
+# require a copy of the programs.
 
 use strict;
 use warnings;
@@ -36,10 +37,10 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 
 	is($changes, $default, 'CHANGELOG.md begins with the version of zklock.control');
 	is($package, $default, 'so does debian/changelog');
-	# PGXN's have three parts
+	# PGXN's version numbers have three parts
 	is($meta->{version}, "$default.0", 'META.json has it');
 	is($meta->{provides}{zklock}{version}, "$default.0", '- where it says what it provides, too');
-	# ... and one state of the release
+	# ... and the state of the release
 	like($when, qr/^(?:unreleased|\d{4}-\d\d-\d\d)$/, 'CHANGELOG.md says when it was released');
 	my $released = $when ne 'unreleased' || 0;
 	is($for ne 'UNRELEASED' || 0, $released, '- and debian/changelog whether it was');
@@ -68,8 +69,7 @@ sub pg_config
 	return $answer || die "no pg_config --$_[0]";
 }
 
-# In $installation what is in this directory, as links, but for some that are
-# left out
+# Link everything in this directory into $installation, except some files
 sub link_all
 {
 	my ($dir, $but) = @_;
@@ -85,7 +85,7 @@ sub link_all
 my ($bin, $share, $lib) = map { pg_config($_) } qw(bindir sharedir pkglibdir);
 my $extensions = "$installation$share/extension";
 
-# these look at where they really are
+# these locate files by their real path
 my @programs = qw(postgres initdb pg_ctl);
 link_all($bin, '^(?:' . join('|', @programs) . ')$');
 foreach my $program (@programs)
@@ -97,7 +97,7 @@ link_all($lib, '^$') if !-e "$installation$lib";
 link_all($share, '^extension$');
 link_all("$share/extension", '^zklock[.-]');
 
-# What is installed there from now on
+# The extension files installed there from now on
 sub install
 {
 	my (%content) = @_;
@@ -122,9 +122,9 @@ $node->start;
 is($node->safe_psql('postgres', "SELECT setting LIKE '$installation%' FROM pg_config WHERE name = 'SHAREDIR'"),
 	't', 'the server finds our extension directory');
 
-# All that makes up the extension in a database: { 'Type name' => SQL }.  Only
-# pg_upgrade's kind of dump looks into an extension; what is left out of it is
-# numbers that differ from one database to another.
+# Everything that makes up the extension in a database: { 'Type name' => SQL }.
+# Only pg_upgrade's kind of dump shows the contents of an extension; numbers
+# that differ from one database to another are removed from it.
 sub dump_of
 {
 	my ($db) = @_;
@@ -150,9 +150,10 @@ sub dump_of
 	return \%dump;
 }
 
-# Install the first version, go to another step by step, and compare with one
-# that was installed at once: { 'Type name' => [ upgraded, new ] } of what differs.
-# Some tests, too.  loses => 1: what zk_fences has seen must be found to be gone.
+# Install the first version, upgrade step by step, and compare with a database
+# where the last one was installed directly: { 'Type name' => [ upgraded, new ]
+# } of what differs.  Includes tests.  loses => 1: the contents of zk_fences
+# must be found to be gone.
 my $count = 0;
 
 sub upgrade
@@ -219,8 +220,8 @@ foreach my $kind ($default eq $first ? qw(FUNCTION VIEW TABLE) : ())
 
 # ------------------------------------------------------- what there could be
 
-# As a later version might, and each part spoilt in some way: what it is, what is
-# right, what is not, and where that must show up
+# What a later version might contain, with each part broken in some way: what it
+# is, the right and the wrong version, and where that must show up
 my $function = q{RETURNS bigint AS 'MODULE_PATHNAME', 'zk_lock_token' LANGUAGE C VOLATILE PARALLEL RESTRICTED};
 my @parts = (
 	[ 'a function too few', "CREATE FUNCTION zk_n1(path text) $function;", '', 'FUNCTION zk_n1(text)' ],
@@ -265,7 +266,7 @@ foreach my $part (@parts)
 	$bad .= "$both\n$wrong\n";
 }
 
-# What is installed, with this step from the newest real version
+# The installed extension, with this step from the newest real version
 sub install_made_up
 {
 	my ($step) = @_;
@@ -284,7 +285,7 @@ install_made_up($bad);
 my $differs = upgrade($newest, 'a bad step');
 ok(exists $differs->{ $_->[3] }, "a bad step: $_->[0] is found") for @parts;
 my %expected = map { $_->[3] => 1 } @parts;
-# the extension's own entry has the number of its tables
+# the entry of the extension itself contains the OIDs of its tables
 is_deeply([ grep { !$expected{$_} && !/^EXTENSION/ } sort keys %$differs ], [], 'a bad step: nothing else is');
 
 install_made_up("$good DELETE FROM zk_fences WHERE path = '/zklock/a';");

@@ -1,5 +1,5 @@
-# TLS to ZooKeeper: what is accepted and what is not, and that all goes on as
-# without it.
+# TLS to ZooKeeper: which connections are accepted and which are not, and that
+# everything works as without it.
 
 use strict;
 use warnings;
@@ -31,7 +31,7 @@ $certificates->certificate(@$_)
 
 # ---------------------------------------------------------------------- servers
 
-# A server with a port for TLS beside its plain one
+# A server with a TLS port in addition to its plain one
 sub secure_server
 {
 	my ($name, $authority, %config) = @_;
@@ -54,7 +54,7 @@ local $ZooKeeper::CLASSPATH = join ':', $ZooKeeper::CLASSPATH, map { "/usr/share
 my ($zk, $port) = secure_server('server', 'ca');
 my ($other, $other_port) = secure_server('elsewhere', 'other_ca', 'ssl.clientAuth' => 'none');
 
-# Takes connections, and says nothing
+# Accepts connections, but sends nothing
 my $silent = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 100) or die "socket: $!";
 my $silent_port = $silent->sockport;
 
@@ -72,7 +72,7 @@ if ($probe->{state} eq '0A000')
 }
 is($probe->{out}, 't', 'a lock over TLS');
 
-# A new session with other settings (names without "zklock.") that takes a lock
+# A new session with other settings (named without "zklock.") that takes a lock
 sub with
 {
 	my (%setting) = @_;
@@ -80,7 +80,7 @@ sub with
 	return ($s, $s->query(q{SELECT zk_lock('/with'), zk_unlock('/with')}));
 }
 
-# The same, of one that is not let in, and does not try for long
+# The same for a session that is refused, and does not try for long
 sub refused { return with(connect_timeout => '5s', @_); }
 
 sub is_refused
@@ -120,7 +120,7 @@ subtest 'other ways to name the server' => sub {
 	is($result->{out}, 't|t', 'behind one that is silent');
 };
 
-# The certificate is who we are: ZooKeeper calls that scheme x509
+# The certificate is our identity: ZooKeeper calls that scheme x509
 subtest 'nodes of our own' => sub {
 	my ($s) = with(acl => 'creator');
 	is($s->query(q{SELECT zk_lock('/mine')})->{out}, 't', 'zklock.acl = creator without zklock.auth_file');
@@ -135,8 +135,8 @@ subtest 'nodes of our own' => sub {
 	$s->value('SELECT zk_unlock_all()');
 };
 
-# Much at once: answers of more than one TLS record, and some in one record, of
-# which poll() sees nothing any more
+# Much data at once: answers of more than one TLS record, and several answers in
+# one record, of which poll() no longer sees the rest
 subtest 'much data' => sub {
 	my $s = zk_session($node);
 	$s->value(q{SELECT zk_lock('/long'), zk_unlock('/long')});
@@ -205,7 +205,7 @@ subtest 'we are not trusted' => sub {
 	note $result->{detail};
 };
 
-# For each certificate of the chain there must be a list, and it must not be on it.
+# Each certificate of the chain needs a list, and must not be on it.
 subtest 'revoked certificates' => sub {
 	$certificates->certificate('between', 'ca', 'DNS:between', 'basicConstraints=critical,CA:TRUE');
 	$certificates->certificate('deep', 'between', 'DNS:localhost,IP:127.0.0.1');
@@ -243,7 +243,7 @@ subtest 'revoked certificates' => sub {
 	is_refused($result, '58000', qr/certificate revoked/, 'an authority in between is revoked');
 	$door->close;
 
-	# each connection reads it anew
+	# each connection reads it again
 	$certificates->copy('good.crl', 'mine.crl');
 	$s = zk_session($node, options => "-c zklock.session_timeout=40s -c zklock.tls_crl_file=$dir/mine.crl");
 	is($s->value(q{SELECT zk_lock('/revoked')}), 't', 'a lock');
@@ -339,8 +339,8 @@ subtest 'a change of settings' => sub {
 
 # ------------------------------------------------------------- the server goes away
 
-# Certificates expire before sessions do: what counts is what is in the files
-# when the connection is made.
+# Certificates expire before sessions do: the files' contents at the time of the
+# connection count.
 subtest 'reconnection' => sub {
 	my @mine = map { "$dir/mine.$_" } qw(crt key);
 	my $install = sub {

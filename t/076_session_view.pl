@@ -1,5 +1,6 @@
-# zk_session and zk_locks: each state, each counter, at the moment when it should
-# move and at no other.  The counters are compared with what a proxy has seen.
+# zk_session and zk_locks: each state, and each counter, at the moment when it
+# should change and at no other.  The counters are compared with what a proxy
+# has seen.
 
 use strict;
 use warnings;
@@ -34,7 +35,7 @@ sub counters
 	return %value;
 }
 
-# What of these has moved since then, as "waits 1, timeouts 1"
+# The changes since then, as "waits 1, timeouts 1"
 sub moved
 {
 	my ($s, %before) = @_;
@@ -42,8 +43,8 @@ sub moved
 	return join ', ', map { "$_ " . ($now{$_} - $before{$_}) } grep { $now{$_} != $before{$_} } @COUNTERS;
 }
 
-# One test: that moves these counters and no others, and as many requests as the
-# proxy has seen.
+# One test: these counters change and no others, and there are as many requests
+# as the proxy has seen.
 sub moves
 {
 	my ($s, $proxy, $code, $expected, $name) = @_;
@@ -109,7 +110,7 @@ subtest 'requests, waits, timeouts' => sub {
 	$does_waiting->(q{SELECT zk_lock('/c', '1min')}, sub { $holder->value(q{SELECT zk_unlock('/c')}) }, 'waits 1', '- with a timeout, too');
 	$s->value('SELECT zk_unlock_all()');
 
-	# a call that waits twice has waited
+	# a call that waits twice counts as one wait
 	$holder->value(q{SELECT zk_lock('/c')});
 	$does_waiting->(q{SELECT zk_lock_all('{/c,/d}')},
 		sub {
@@ -130,7 +131,7 @@ subtest 'requests, waits, timeouts' => sub {
 		}, 'waits 1', 'broken while it waits: one wait');
 	is($s->value('SELECT state FROM zk_locks'), 'held', '- and held');
 
-	# a lock that is broken is no session that is lost
+	# a broken lock is not a lost session
 	moves($s, $proxy, sub {
 			$admin->query(q{SELECT zk_lock_break('/c', node) FROM zk_lock_queue('/c')});
 			zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
@@ -192,7 +193,8 @@ subtest 'states' => sub {
 		ok(zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'held'), '- the lock is held');
 	}
 
-	# not for those who have lost nothing: what they do while cut off
+	# nothing is counted for sessions that have lost nothing: what they do while
+	# cut off
 	$proxy->blackhole;
 	zk_until(sub { state_of($s) eq 'suspended' }, 'a silence that is too long');
 	$before = $heard->();
@@ -214,7 +216,7 @@ subtest 'states' => sub {
 	cmp_ok($after{requests}, '>', $last{requests}, 'requests go on from one session to the next');
 	is($s->value(q{SELECT path, state FROM zk_locks ORDER BY path}), "/s|lost\n/s/another|held", 'both are shown');
 
-	# settings: an end that was our own doing
+	# changed settings: an end of our own making
 	$s->query('SELECT zk_unlock_all(), zk_unlock_all()');
 	$s->value(q{SET zklock.session_timeout = '7s'; SELECT zk_lock('/s/third'); SELECT zk_unlock('/s/third')});
 	is($s->value('SELECT session_timeout FROM zk_session'), '00:00:07', 'another setting, another session');
@@ -223,7 +225,7 @@ subtest 'states' => sub {
 	$proxy->stop;
 };
 
-# Lost while nobody looks, and while a call waits
+# Lost while idle, and while a call waits
 subtest 'losses' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $s = zk_session($node, options => '-c zklock.session_timeout=20s -c zklock.hosts=' . $proxy->hosts);
@@ -250,7 +252,7 @@ subtest 'losses' => sub {
 	zk_until(sub { $s->value('SELECT losses FROM zk_session') eq '3' }, 'a loss without locks');
 	pass('one that held nothing');
 
-	# of one who waits
+	# that of a waiter
 	$other->contend('/zklock/l');
 	my %before = counters($s);
 	$s->send(q{SELECT zk_lock('/l', '1min')});
@@ -268,7 +270,7 @@ subtest 'losses' => sub {
 	$s->quit;
 };
 
-# What zk_locks shows of every kind, against ZooKeeper
+# What zk_locks shows for every kind, compared with ZooKeeper
 subtest 'zk_locks' => sub {
 	my $s = zk_session($node);
 	my $before = time;

@@ -1,6 +1,6 @@
-# zklock.auth_file: what may stand in it and whose it must be, when it is read,
-# who may set and see the setting, and that ZooKeeper hears the credentials again
-# after each interruption.
+# zklock.auth_file: what it may contain and who must own it, when it is read,
+# who may set and see the setting, and that the credentials are sent again after
+# each interruption.
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What is wrong with a file must be said at once, whatever it is
+# Whatever is wrong with a file must be reported at once
 my $AT_ONCE = 3;
 
 my $zk = ZooKeeper->new(superuser => 1)->start;
@@ -29,7 +29,7 @@ my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '20s', 'zklock.ac
 my $admin = zk_session($node);
 my $dir = tempdir(CLEANUP => 1);
 
-# open to all, so that each who comes can make a directory of its own there
+# open to all, so that everybody can create a directory there
 $zk->create('/zklock');
 
 sub session_of
@@ -53,7 +53,7 @@ sub known_as
 	return [ sort { $a->[2] cmp $b->[2] } @acl ];
 }
 
-# The session takes a file, and is known as these; none: has no credentials
+# The session accepts a file, and has these identities; none: no credentials
 sub accepted
 {
 	my ($file, $ids, $name) = @_;
@@ -76,8 +76,8 @@ sub accepted
 	return;
 }
 
-# The session does not take a file: says so, soon, each time, and nothing else
-# suffers.  Returns what it said.
+# The session does not accept a file: it reports that, soon, each time, and
+# nothing else is affected.  Returns the message.
 my $good = auth_file("digest:good:secret\n");
 
 sub refused
@@ -131,7 +131,7 @@ subtest 'contents that are taken' => sub {
 	accepted(auth_file($_->[1]), [], $_->[0])
 	  foreach [ 'an empty file', '' ], [ 'a blank line', "\n" ], [ 'only comments', "# digest:ann:secret\n#\n" ];
 
-	# either is fine, but not half of it
+	# either version is fine, but not half of it
 	my $s = zk_session($node);
 	$s->value("SET zklock.auth_file = '" . auth_file("digest:ann:$long\n") . q{'});
 	my $result = $s->query("SELECT zk_lock('/long')");
@@ -207,7 +207,7 @@ subtest 'files that are not taken' => sub {
 	refused("$dir/closed/file", qr/permission denied/i, 'one that we cannot reach') if $> != 0;
 	chmod 0700, "$dir/closed";
 
-	# 2 GB without taking a byte of the disk
+	# 2 GB without using any disk space
 	my $huge = auth_file("digest:ann:secret\n");
 	truncate $huge, 2 << 30 or die "huge: $!";
 	refused($huge, qr/is too large/, 'a huge file');
@@ -265,7 +265,7 @@ subtest 'a credential that ZooKeeper does not accept' => sub {
 		$admin->value('SELECT pg_sleep(0.5)');
 		cmp_ok(zk_cpu_seconds($s->pid) - $cpu, '<', 0.1 * (time - $began) + 0.1, '- and nothing spins');
 
-		# the same setting, another content
+		# the same setting with other contents of the file
 		auth_file("digest:ann:mended\n", dir => $file =~ s{/[^/]*$}{}r, name => $file =~ s{.*/}{}r);
 		is_deeply(known_as($s), creator_acl('ann:mended'), '- mended: the next call reads it');
 		$s->quit;
@@ -318,7 +318,8 @@ subtest 'when the file is read' => sub {
 	zk_until(sub { $s->value('SHOW zklock.auth_file') eq $good }, 'the reload');
 	is_deeply(known_as($s), creator_acl('good:secret'), 'a reload is enough');
 
-	# and to take it out again is not what a user does who wants to be rid of it
+	# removing a setting from the configuration does not count as a user's
+	# attempt to get rid of it
 	foreach my $setting ([ 'node_style', 'kazoo' ], [ 'acl', 'world' ], [ 'root', '/elsewhere' ])
 	{
 		my ($name, $value) = @$setting;
@@ -337,7 +338,7 @@ subtest 'when the file is read' => sub {
 
 # ------------------------------------------------------- credentials are resent
 
-# What a session held before an interruption it may give back after it
+# What a session held before an interruption it may release after it
 sub keeps_its_rights
 {
 	my ($s, $interrupt, $name) = @_;
@@ -379,7 +380,7 @@ subtest 'several credentials, and connections that are cut' => sub {
 		is_deeply(known_as($s), creator_acl('ann:secret', 'bob:other'), '- known by both');
 	}
 
-	# an answer to a credential that never comes, one that comes late
+	# an answer to a credential that never arrives, one that arrives late
 	$proxy->clear_log;
 	keeps_its_rights($s, sub { $proxy->swallow_and_drop('auth'); $proxy->drop }, 'cut while it says who it is');
 	is_deeply(known_as($s), creator_acl('ann:secret', 'bob:other'), '- known by both');
@@ -394,7 +395,7 @@ subtest 'several credentials, and connections that are cut' => sub {
 		'answers to credentials are late');
 	$s->quit;
 
-	# the first connection, too
+	# on the first connection, too
 	$proxy->swallow_and_drop('auth');
 	$s = zk_session($node, options => "-c zklock.auth_file=$file -c zklock.hosts=" . $proxy->hosts);
 	is_deeply(known_as($s), creator_acl('ann:secret', 'bob:other'), 'cut at the first connection');
@@ -402,8 +403,8 @@ subtest 'several credentials, and connections that are cut' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
-# ZooKeeper writes all that a session is known by into the list of each node, and
-# the client library sends all of it on each connection.
+# ZooKeeper writes all identities of a session into the ACL of each node, and
+# the client library sends all of them on each connection.
 subtest 'many credentials, and many locks' => sub {
 	my @ids = map { "user$_:" . 'long secret ' x 5 } 10 .. 25;
 	my $file = auth_file(join '', map { "digest:$_\n" } @ids);
@@ -512,8 +513,9 @@ subtest 'who may set and see it' => sub {
 	}
 	is_deeply(known_as($s), creator_acl('good:secret'), '- and is known as before');
 	$s->quit;
-	# As options of the connection they come before the library knows whose they
-	# are to set, and PostgreSQL forgets for them what the administrator has set.
+	# Options of the connection are applied before the library knows who may set
+	# these settings, and they make PostgreSQL forget the administrator's
+	# values.
 	$admin->value("ALTER ROLE worker SET zklock.root = '/zklock/worker'");
 	foreach my $setting ("auth_file=$file", 'auth_file=', 'acl=world', 'acl=nonsense', 'root=/zklock', 'root=/', 'hosts=127.0.0.1:1', 'node_style=kazoo')
 	{
@@ -532,7 +534,7 @@ subtest 'who may set and see it' => sub {
 		  or diag $sly->query("SELECT peek('zklock.$name')")->{out}, ' for ', $expected;
 		$sly->quit;
 	}
-	# nor when the configuration is read again, which knows of no role
+	# nor when the configuration is reloaded, which knows of no role
 	{
 		my $sly = eval { session_of('worker', options => '-c zklock.root=/x') };
 		$admin->value("ALTER SYSTEM SET zklock.root = '/zklock/all'");
@@ -547,7 +549,7 @@ subtest 'who may set and see it' => sub {
 	}
 	$admin->value('ALTER ROLE worker RESET zklock.root');
 
-	# rights are those of who runs it
+	# it runs with the rights of the session's user
 	$s = zk_session($node);
 	$s->value('SET ROLE worker');
 	is($s->query("SET zklock.auth_file = '$file'")->{state}, '42501', 'a superuser who has become a user may not');
@@ -563,7 +565,7 @@ subtest 'who may set and see it' => sub {
 	is_deeply(known_as($own), creator_acl('evil:secret'), 'one of a superuser may: it is his to give');
 	$_->quit for $own, $s;
 
-	# an error names the file to those alone who may see the setting
+	# an error names the file only to those who may see the setting
 	$admin->value("ALTER ROLE worker SET zklock.auth_file = '$dir/nowhere'");
 	$s = session_of('worker');
 	my $result = $s->query("SELECT zk_lock('/nowhere')");
@@ -585,7 +587,7 @@ subtest 'a credential for each role' => sub {
 	my %s = map { ($_ => session_of($_)) } keys %file;
 	is_deeply(known_as($s{$_}), creator_acl("$_:secret of $_"), "$_ has a credential") for sort keys %s;
 
-	# it is the login that counts: no other role's is taken over
+	# the login role counts: no other role's setting is inherited
 	$admin->value('GRANT bob TO ann');
 	$s{ann}->value('SET ROLE bob');
 	is_deeply(known_as($s{ann}), creator_acl('ann:secret of ann'), 'SET ROLE brings no other one');
@@ -605,7 +607,7 @@ subtest 'a credential for each role' => sub {
 		$s->quit;
 	}
 
-	# where the library is loaded by the first call only, nobody has judged
+	# where the library is only loaded by the first call, nothing has checked
 	# before whether a user may set it
 	$admin->value("ALTER DATABASE team SET session_preload_libraries = 'plpgsql'");
 	my $evil = auth_file("digest:evil:secret\n");

@@ -1,6 +1,6 @@
-# zklock.acl = creator: what zklock makes is closed to those who do not have its
-# credential, be it from SQL, from kazoo or from ZooKeeper's own shell; those who
-# share it do exclude each other; and all that works without, works with it.
+# zklock.acl = creator: what zklock creates is closed to clients without its
+# credential, be it SQL, kazoo or ZooKeeper's own shell; those who share the
+# credential do exclude each other; and everything works as without it.
 
 use strict;
 use warnings;
@@ -50,7 +50,7 @@ sub session_with
 	return zk_session_with($node, %setting);
 }
 
-# One test: each node below this one, and itself, has that list of rights.
+# One test: this node and all below it have that ACL.
 sub all_have
 {
 	my ($acl, $name, $top) = @_;
@@ -69,7 +69,7 @@ sub all_have
 
 my $CLOSED = creator_acl($secret{ann});
 
-# Two tests: refused, and told what would help.
+# Two tests: refused, with a hint that helps.
 sub is_refused
 {
 	my ($result, $name) = @_;
@@ -79,8 +79,8 @@ sub is_refused
 	return;
 }
 
-# One test: it asks for this, has to wait for that one's lock, and gets it when
-# that one does this.
+# One test: one session asks for a lock, has to wait for the other's, and gets
+# it when the other one does this.
 sub is_handed_over
 {
 	my ($waiter, $ask, $holder, $give, $name) = @_;
@@ -245,7 +245,7 @@ subtest 'acl and node_style are read at each call' => sub {
 	$user->value('COMMIT');
 	$_->quit for $s, $user;
 
-	# no credentials: not in this ZooKeeper session
+	# no credentials: they are not in this ZooKeeper session
 	$s = session_with(acl => 'world', auth_file => '', root => '/each/call');
 	is($s->value("SELECT zk_lock('/world')"), 't', 'a session that has none');
 	$s->value("SET zklock.acl = creator");
@@ -260,7 +260,7 @@ subtest 'acl and node_style are read at each call' => sub {
 	all_have($CLOSED, '- it does', '/each/call/closed');
 	$s->quit;
 
-	# the file has got a credential since
+	# a credential has been added to the file
 	my $file = auth_file("# none\n");
 	$s = session_with(acl => 'world', auth_file => $file, root => '/each/call');
 	is($s->value("SELECT zk_lock('/world'), zk_unlock('/world')"), 't|t', 'an empty file');
@@ -272,9 +272,9 @@ subtest 'acl and node_style are read at each call' => sub {
 
 # --------------------------------------------------------- closed to strangers
 
-# ann's: a lock that is held and waited for, a shared one, a semaphore.  Some of
-# it in a directory that is open to all, as an administrator would make it for
-# several roles; the rest in one that is closed from its top.
+# ann's: a lock that is held and waited for, a shared one, a semaphore.  Some
+# are in a directory that is open to all, as an administrator would make it for
+# several roles; the rest in one that is closed from the top.
 $zk->create('/zklock');
 my ($holder, $waiter) = (session_of('ann'), session_of('anne'));
 $holder->value("SELECT zk_lock('/held'), zk_lock_shared('/read'), zk_semaphore_acquire('/places', 1), zk_lock('/deep/er')");
@@ -283,7 +283,7 @@ zk_wait_queued($zk, $waiter);
 my $closed_root = session_with(root => '/closed');
 $closed_root->value("SELECT zk_lock('/held')");
 
-# One test: all is as it was, for those whose it is, too.
+# One test: everything is as before, for its owners, too.
 zk_until(sub { !grep { m{^/(?:nothing|shared|both|open|each|reaped)} } $zk->tree('/') }, 'what is empty to be removed');
 my @before = $zk->tree('/');
 my $ephemerals = $zk->ephemerals_count;
@@ -400,7 +400,7 @@ subtest "closed to strangers, from ZooKeeper's shell" => sub {
 		shift @said for @$auth;
 		for my $i (0 .. $#commands)
 		{
-			# whether there are children may be told
+			# whether there are children may be visible
 			like($said[$i],
 				$commands[$i] =~ /^delete / ? qr/^(?:Insufficient permission|Node not empty)/ : qr/^(?:Insufficient permission|Authentication is not valid)/,
 				$commands[$i]);
@@ -448,8 +448,8 @@ subtest 'closed to strangers, whatever they send' => sub {
 	}
 };
 
-# No list of rights stops this: ZooKeeper derives the password of a session from
-# its id, and ids follow one another.  doc/security.md says what does.
+# No ACL prevents this: ZooKeeper derives the password of a session from its id,
+# and ids are consecutive.  doc/security.md says what does.
 subtest 'a session that a stranger takes over' => sub {
 	my $s = session_with(root => '/taken');
 	is($s->value(q{SELECT zk_lock('/lock')}), 't', 'a lock');
@@ -464,11 +464,11 @@ subtest 'a session that a stranger takes over' => sub {
 	{
 		die 'not within 100 guesses' if ++$below > 100;
 		my $another = $take->();
-		$another->abandon if $another;    # it takes itself back
+		$another->abandon if $another;    # the owner takes it back
 	}
 	note "guess $below";
 
-	# whose it is may be quicker, and have it back
+	# the owner may be quicker, and have it back
 	zk_until(sub { my $own = $take->(); $own->close if $own; return !$zk->exists($lock) }, 'the node goes with its session');
 	pass('but its session can be ended');
 	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss is known');
@@ -501,9 +501,9 @@ subtest 'those who share the credential' => sub {
 $_->quit for $holder, $waiter, $closed_root;
 zk_nothing_left($zk, 'nothing is left');
 
-# A directory that was there before, open to all, is as open as it was: what
-# stands in it is closed, but ZooKeeper lets who may write a directory remove
-# its children.  A loss like any other.
+# A directory that existed before, open to all, stays as open as it was: the
+# nodes in it are closed, but ZooKeeper lets everybody who may write to a
+# directory remove its children.  This is a loss like any other.
 subtest 'a directory that was open before' => sub {
 	$zk->create('/zklock/open');
 	my $s = session_of('ann');
@@ -568,12 +568,12 @@ subtest 'rights that are taken away' => sub {
 		return $s->query('COMMIT');
 	};
 
-	# a node that we may not look at any more is not known to be ours
+	# a node that we may no longer read is not known to be ours
 	zk_is_lost($commit->('/taken/node', 'node'), '/taken/node', 'the node');
 	zk_until(sub { !$client->children('/zklock/taken/node') }, 'it to go');
 	pass('- and goes nevertheless, since the directory is ours');
 
-	# a directory in which we may not delete any more
+	# a directory in which we may no longer delete
 	my $result = $commit->('/taken/dir', 'dir');
 	is($result->{state}, '', 'the directory: the node is still ours at COMMIT') or diag $result->{err};
 	is_refused($s->query("SELECT zk_lock('/taken/dir')"), '- locking it again');
@@ -586,7 +586,7 @@ subtest 'rights that are taken away' => sub {
 	pass('given back, it is cleaned up');
 	is($s->value("SELECT zk_lock('/taken/dir'), zk_unlock('/taken/dir')"), 't|t', '- and to be locked');
 
-	# given back by hand
+	# released by hand
 	$s->value("SELECT zk_lock('/taken/dir')");
 	$client->set_acl('/zklock/taken/dir', $bobs);
 	$result = $s->query('SET zklock.operation_timeout = 1000; SELECT zk_unlock(\'/taken/dir\')');
@@ -599,7 +599,7 @@ subtest 'rights that are taken away' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
-# COMMIT does not wait to be told that it may not delete a node.
+# COMMIT does not wait for the answer that it may not delete a node.
 subtest 'a release that ZooKeeper refuses' => sub {
 	my $client = $zk->client(session_timeout => 60_000);
 	my $s = session_of('ann');
@@ -612,7 +612,7 @@ subtest 'a release that ZooKeeper refuses' => sub {
 		is($s->query('COMMIT')->{state}, '', "$name: commits");
 	};
 
-	# beside a lock that is still wanted
+	# next to a lock that is still wanted
 	$s->value(q{SELECT zk_lock('/stuck/kept')});
 	$commit->('beside');
 	zk_until(sub { $unreleased->() == 1 }, 'zk_session to show it');
@@ -631,7 +631,8 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	is($s->value('SELECT unreleased FROM zk_session'), 0, 'and none is left');
 	is($s->value('SELECT losses FROM zk_session'), 0, 'which is no loss');
 
-	# alone; told by whichever call is the next, though the session is another one
+	# alone; reported by whichever call is the next, though the session is
+	# another one
 	$commit->('alone');
 	zk_until(sub { $nodes->('alone') == 0 }, 'it to go with the session');
 	$result = $s->query(q{SELECT zk_try_lock('/stuck/free'), zk_unlock('/stuck/free')});
@@ -639,7 +640,7 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	isnt($s->value('SELECT session_id FROM zk_session'), $id, 'alone: in another session');
 	$s->quit;
 
-	# ZooKeeper does not answer the goodbye, which the session's thread waits for
+	# ZooKeeper does not answer the close, for which the session's thread waits
 	my $proxy = ZkProxy->new($zk);
 	$s = session_with(hosts => $proxy->hosts, session_timeout => '4s');
 	my $threads = zk_threads($s->pid);
@@ -656,8 +657,8 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
-# The session is taken up again by another handle of the client library, which has
-# to say anew who it is.
+# The session is resumed by another handle of the client library, which has to
+# send the credentials again.
 subtest 'an outage of twice the session timeout' => sub {
 	my $s = session_of('ann');
 	$s->value(q{SELECT zk_lock('/outage')});
@@ -665,7 +666,7 @@ subtest 'an outage of twice the session timeout' => sub {
 	$zk->kill9;
 	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the lock to be lost');
 	my $lost_at = time;
-	sleep 1 while time <= $lost_at + 5;    # when the names of the servers are looked up anew
+	sleep 1 while time <= $lost_at + 5;    # by then the names of the servers are looked up again
 	$zk->start;
 	zk_until(sub { !$zk->children('/zklock/outage') }, 'its node to be deleted');
 	is($s->value('SELECT session_id, state FROM zk_session'), "$id|connected", 'by the same session');
@@ -692,7 +693,7 @@ subtest 'paths do not leave the root' => sub {
 			"zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')")
 		{
 			my $sql = sprintf "SELECT $call", $path;
-			# a backslash is a character like others
+			# a backslash is an ordinary character
 			next if $path =~ /\\/;
 			is($s->query($sql)->{state}, '22023', $sql);
 		}

@@ -1,8 +1,8 @@
-# A credential shows up nowhere: not in a log at any level, a message, a setting,
-# a catalog, a statistics view, a dump, a file of the data directory, the title or
-# the environment of a process, nor in what the nodes are called and hold.  So it
-# is when all goes well, and when the file is wrong, ZooKeeper refuses, connections
-# break, sessions expire, and backends crash.
+# A credential shows up nowhere: not in a log at any level, a message, a
+# setting, a catalog, a statistics view, a dump, a file of the data directory,
+# the title or the environment of a process, nor in the names and data of the
+# nodes.  This holds when all goes well, and when the file is wrong, ZooKeeper
+# refuses, connections break, sessions expire, and backends crash.
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# Each word of it is unmistakable, so that half of it is found, too.
+# Each word of it is unmistakable, so that even half of it is found.
 my @WORDS = qw(Nachtschatten Kupferdistel);
 my $PASSWORD = join '-4711:', @WORDS;
 my $CREDENTIALS = "wurzel:$PASSWORD";
@@ -30,7 +30,8 @@ my $DIGEST = digest_id($CREDENTIALS) =~ s/.*://r;
 my @needles = (@WORDS, $DIGEST, encode_base64($CREDENTIALS, ''), encode_base64($PASSWORD, ''), map { unpack 'H*', $_ } @WORDS);
 $_ = lc for @needles;
 
-# Around the place where it is.  By index: there is much to search.
+# Returns the context of each occurrence.  It uses index(), since there is much
+# to search.
 sub secrets_in
 {
 	my $text = lc $_[0];
@@ -54,7 +55,7 @@ sub no_secret
 	return ok(!@found, $name) || diag join "\n", 'found:', @found[ 0 .. ($#found < 5 ? $#found : 5) ];
 }
 
-# what all this would not find is no secret
+# the search itself works
 is(scalar secrets_in("DETAIL: line \"digest:$CREDENTIALS\"\n" . uc($WORDS[1]) . "\n$DIGEST"), 4, 'a secret is found where there is one');
 
 my $zk = ZooKeeper->new(superuser => 1)->start;
@@ -88,7 +89,7 @@ sub session_of
 	return $s;
 }
 
-# All that a client was told
+# Everything that a client was told
 my $said = '';
 
 sub ask
@@ -186,8 +187,8 @@ subtest 'bad luck' => sub {
 		$proxy->swallow_and_drop('auth') if $round == 2;
 		$proxy->drop;
 		my $result = ask($s, "SELECT zk_lock('/luck'), zk_unlock('/luck'), zk_unlock('/luck')");
-		# 40001: the answer to a delete was cut off, so that nobody knows whether the
-		# lock was held until then
+		# 40001: the answer to a delete was cut off, so it is unknown whether
+		# the lock was held until then
 		like($result->{state} . $result->{out}, qr/^(?:t\|t\|t|40001)$/, 'the connection cut');
 	}
 	foreach my $number (1 .. 4)
@@ -233,12 +234,14 @@ subtest 'bad luck' => sub {
 
 no_secret($said, 'no message told it');
 
-# From here on what is asked is in two pieces, so that the question is not found.
+# From here on queries contain the words in two pieces, so that the search does
+# not find itself.
 subtest 'settings, catalogs, statistics' => sub {
 	$holder->quit;
 	$holder = session_of('worker');
 	$holder->value("SELECT zk_lock('/held')");
-	# (no regular expression: since version 16 a backend shows those that it knows)
+	# (no regular expression: since version 16 a backend caches those that it
+	# knows, and would show them)
 	my $list = join ', ', map { my $needle = $_; substr($needle, length($needle) / 2, 0) = q{' || '}; "'$needle'" } @needles;
 	foreach my $user ('postgres', 'worker')
 	{
@@ -275,7 +278,7 @@ subtest 'processes' => sub {
 		my @open = grep { defined && m{/auth\.\w+/} } map { readlink } glob "/proc/$pid/fd/*";
 		is_deeply(\@open, [], '- and has no such file open');
 	}
-	# what ps shows of all there are; a bare Debian does not have ps
+	# what ps shows of all processes; a bare Debian has no ps
 	no_secret(join("\n", map { eval { slurp_file($_) } // '' } glob '/proc/[0-9]*/cmdline'), 'all processes');
 };
 
@@ -286,7 +289,8 @@ subtest 'nodes' => sub {
 	{
 		my $data = eval { $client->get($path) } // '';
 		no_secret("$path\n$data", "$path: name and data");
-		# that the digest is there is ZooKeeper's way; it is shown to those alone who may change it
+		# ZooKeeper keeps the digest there; only those who may change it can see
+		# it
 		my $acl = join ' ', map { @$_ } eval { $client->get_acl($path) };
 		unlike($acl, qr/$WORDS[0]|$WORDS[1]/i, '- and the list of rights');
 		$n++;
@@ -300,7 +304,7 @@ subtest 'a backend that crashes' => sub {
 	my $s = session_of('worker');
 	$s->value("SELECT zk_lock('/crash')");
 	kill 'ABRT', $s->pid;
-	# until then the postmaster would let others in
+	# until then the postmaster would accept others
 	zk_until(sub { !kill 0, $s->pid }, 'its end');
 	zk_until(sub { my $try = eval { zk_session($node) }; $try && eval { $try->value('SELECT 1') } }, 'the server to be back');
 	$said = join "\n", map { $_->{err}{text} } $s, $holder;
@@ -336,7 +340,7 @@ subtest 'files' => sub {
 };
 
 # Not ours, but good to know: what ZooKeeper itself writes down.  The digest is
-# in its lists of rights; of a scheme that it does not know, it logs the name.
+# in its ACLs; for an unknown scheme, it logs the name.
 {
 	my %count;
 	my $look = sub {

@@ -1,5 +1,6 @@
-# dev/bench in small: each program that it measures does what it is asked, the
-# scenes come to their end, and the report is well-formed.  No time is looked at.
+# A small run of dev/bench: each program that it measures does what it is asked,
+# the scenes are completed, and the report is well-formed.  Times are not
+# checked.
 
 use strict;
 use warnings;
@@ -18,7 +19,7 @@ use Zklock;
 my $bench = Bench->new(rounds => 1, repetitions => 1, warm => 0, servers => ['one'], dir => PostgreSQL::Test::Utils::tempdir());
 my $zk = $bench->zk;
 
-# What each can be asked, and the form of an answer's words
+# The commands, and the form of the answers' words
 my %form = (
 	free => qr/^[1-9]\d*:[1-9]\d*$/,
 	try => qr/^[1-9]\d*$/,
