@@ -7,7 +7,9 @@
 #                              ZK_HOSTS=host:port,... (default 127.0.0.1:2181);
 #                              then t/, on servers of its own, as a user that can
 #                              run PostgreSQL.  TAP_TESTS= skips t/, and
-#                              REGRESS= ISOLATION= skips sql/ and specs/
+#                              REGRESS= ISOLATION= skips sql/ and specs/;
+#                              ISOLATION=readers runs specs/readers, after
+#                              specs/setup, which all others need
 #   make check-unit            tests the parts below PostgreSQL
 #
 # TLS is included if OpenSSL's headers are found, unless with_tls=no is given.
@@ -30,6 +32,10 @@ PGFILEDESC = "zklock - distributed locks in a ZooKeeper ensemble"
 
 REGRESS = $(basename $(notdir $(sort $(wildcard $(here)/sql/*.sql))))
 ISOLATION = $(basename $(notdir $(sort $(wildcard $(here)/specs/*.spec))))
+# Whichever of them are named, this one makes what they have in common.
+ifneq ($(strip $(ISOLATION)),)
+override ISOLATION := setup $(filter-out setup,$(ISOLATION))
+endif
 TAP_TESTS = 1
 REGRESS_PREP = check-servers
 
