@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * connection.c
- *	  What is between the session and a server: one attempt after the other,
- *	  how long each may take, what may be read of it, and how it ends.
+ *	  The connection of the session to a server: one attempt after another,
+ *	  how long each may take, what may be read from it, and how it ends.
  *
- * The client library makes its sockets and closes them by itself, and says
- * nothing about either.
+ * The client library opens and closes its sockets by itself, without telling
+ * us.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,17 +25,21 @@
 /* See SURELY_SENT in request.c */
 #define SEND_BUFFER			(256 * 1024)
 
-/* See ZKN_MULTI_BYTES in internal.h; what the kernel allows is less, mostly */
+/* See ZKN_MULTI_BYTES in internal.h; the kernel usually allows less */
 #define RECEIVE_BUFFER		(1024 * 1024)
 
-/* A server may ask for more than we did, but not for days: HTTP servers do */
+/*
+ * A server may demand a longer timeout than we asked for, but not days: HTTP
+ * servers do
+ */
 #define LONGEST_TIMEOUT_MS	(60 * 60 * 1000)
 
 /*
- * Between two rounds through the servers: at first, and doubled each time; at
- * most, while the session may be taken up again or somebody waits for it; once
- * the session's time is over but nodes of it may stand in the way of others;
- * and when it has nothing there.  The first two are less for short timeouts.
+ * Pauses between two rounds through the servers: the first one, doubled each
+ * time; the longest while the session may be resumed or somebody waits for it;
+ * the longest once the session must have expired but its nodes may still block
+ * others; and the longest when it has no nodes.  The first two are shorter for
+ * short timeouts.
  */
 #define PAUSE_MS			50
 #define PAUSE_ALIVE_MS		1000
@@ -45,22 +49,25 @@
 /* The same for who only wants to say goodbye: see LINGER_MS in session.c */
 #define PAUSE_CLOSING_MS	100
 
-/* Connections that are of use and end are not made more often than this, either */
+/*
+ * Successful connections that break are not repeated more often than this,
+ * either
+ */
 #define APART_MS			20
 
 /*
- * So long for a server's answer while another one may be faster, at first.  A
- * call waits only zklock.connect_timeout for all of them, however long sessions
- * may live.
+ * How long to wait at first for a server's answer while another one may be
+ * faster. A call waits only zklock.connect_timeout for all of them, however
+ * long the session timeout is.
  */
 #define FIRST_LOOK_MS		1000
 
 /*-------------------------------------------------------------------------
- * What becomes of the session
+ * The fate of the session
  *-------------------------------------------------------------------------
  */
 
-/* Where there is a wire, it knows better than who only sees that it broke */
+/* A wire knows the reason better than those who only see that it broke */
 void
 zks_trouble_locked(ZkSession *s, const char *what)
 {
@@ -71,10 +78,10 @@ zks_trouble_locked(ZkSession *s, const char *what)
 }
 
 /*
- * What the session had counts as lost.  It is not ended for that: where all
- * servers were away, ZooKeeper begins its timeout anew when they are back, and
- * until then its nodes would stand in everybody's way.  So it is taken up again,
- * and they are deleted first.  Without nodes there is nothing to come back for.
+ * What the session had counts as lost.  The session is not ended: if all
+ * servers were down, ZooKeeper restarts its timeout when they are back, and
+ * until then its nodes would block everybody.  So it is resumed, and they are
+ * deleted first.  Without nodes there is no reason to come back.
  */
 void
 zks_forfeit_locked(ZkSession *s)
@@ -95,8 +102,8 @@ zks_forfeit_locked(ZkSession *s)
 }
 
 /*
- * Cut off: the session may still live, if it can be taken up again; by a new
- * handle, which has no watches, where they are too many for one packet.
+ * Cut off: the session may still live, if it can be resumed; with a new
+ * handle, which has no watches, if they are too many for one packet.
  */
 void
 zks_suspend_locked(ZkSession *s)
@@ -107,7 +114,7 @@ zks_suspend_locked(ZkSession *s)
 	{
 		zks_forfeit_locked(s);
 
-		/* not at once: a commit may be under way that the guard has passed */
+		/* not at once: a commit that has passed the guard may be under way */
 		s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS / 3;
 	}
 }
@@ -118,8 +125,8 @@ zks_suspend_locked(ZkSession *s)
  */
 
 /*
- * Make the library see that its connection is dead.  What is still unread is
- * thrown away: it would be read before the end is.
+ * Make the library notice that its connection is dead.  Unread data is
+ * discarded: the library would read that before it sees the end.
  */
 static void
 drop_locked(ZkSession *s, const char *why)
@@ -137,23 +144,26 @@ drop_locked(ZkSession *s, const char *why)
 	(void) zookeeper_process(s->zh, ZOOKEEPER_READ | ZOOKEEPER_WRITE);
 	s->sock = -1;
 
-	/* its own reason is only that we shut the connection */
+	/*
+	 * the library's own reason would only be that we shut the connection down
+	 */
 	if (why != NULL)
 		zks_trouble_locked(s, why);
 }
 
 /*
- * What the library wants next.  Without a connection that is a new one, and
- * where it would make a pause of its own first, ours is over by now.
+ * What the library wants next.  Without a connection that is a new one; if the
+ * library would pause before that, our own pause is over by now.
  *
- * The library makes its socket without SOCK_CLOEXEC, and nothing of ours runs
- * before connect() has begun.  So there is a moment, some microseconds long, in
- * which the main thread may start a program that inherits it (COPY TO PROGRAM;
- * popen() calls no handler of pthread_atfork).  That keeps the connection open
- * for as long as it runs, and no more: sessions are closed by a request, and
- * end by their timeout.  What we open by ourselves is closed at exec from the
- * beginning.  OpenSSL's is not while it reads the files of TLS, which whoever may
- * start programs here could read as well.
+ * The library makes its socket without SOCK_CLOEXEC, and no code of ours runs
+ * before connect() has begun.  So there is a moment, some microseconds long,
+ * in which the main thread may start a program that inherits it (COPY TO
+ * PROGRAM; popen() calls no pthread_atfork handlers).  That keeps the
+ * connection open while the program runs, but nothing else: sessions are
+ * closed by a request, and end by their timeout.  What we open ourselves is
+ * close-on-exec from the beginning.  OpenSSL's descriptors are not while it
+ * reads the files of TLS, which anybody who may start programs here could read
+ * as well.
  */
 static int
 ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
@@ -174,9 +184,9 @@ ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
 
 /*
  * A send in the main thread failed.  The library has then closed its socket,
- * but tells nobody and keeps the unanswered requests, whose turn would come
- * on the next connection.  The only way to make it fail them is to let it
- * open a connection and drop that.
+ * but tells nobody and keeps the unanswered requests for the next connection.
+ * The only way to make it fail them is to let it open a connection and drop
+ * that.
  */
 void
 zks_mend_locked(ZkSession *s)
@@ -198,9 +208,9 @@ zks_mend_locked(ZkSession *s)
 }
 
 /*
- * Between the library and the server, if there is to be TLS.  The library must
- * not have sent anything yet; it does when the connection is made, and that
- * takes longer than it takes us to get here.
+ * Put a wire between the library and the server, if TLS is used.  The library
+ * must not have sent anything yet; it does when the connection is established,
+ * which takes longer than it takes us to get here.
  */
 static bool
 lay_wire_locked(ZkSession *s)
@@ -233,7 +243,7 @@ adopt_locked(ZkSession *s, int sock)
 		return;
 	if (s->wire != NULL)
 	{
-		/* of a socket pair, the sender's buffer is that of both */
+		/* in a socket pair, the sender's buffer limits both */
 		receiver = zks_wire_library_end(s->wire);
 		option = SO_SNDBUF;
 	}
@@ -246,8 +256,8 @@ adopt_locked(ZkSession *s, int sock)
 }
 
 /*
- * After this many attempts each server was tried: the library's list is not even,
- * see resolve.c.
+ * After this many attempts each server has been tried: the library's list has
+ * an odd length, see resolve.c.
  */
 static int
 round_length(const ZkSession *s)
@@ -256,16 +266,16 @@ round_length(const ZkSession *s)
 }
 
 /*
- * When the attempt is given up.  The library gives a server that does not answer
- * two thirds of the session timeout; of three servers, two such outlast the
- * session.  So while there is another one to try in this round, all of them
- * together have a third of it.  Where none was fast enough, each gets twice as
- * long in the next round: servers that are only slow (an election, a far network)
- * must be reached in the end.
+ * When the attempt is given up.  The library waits for a silent server for two
+ * thirds of the session timeout; two silent ones of three outlast the session.
+ * So while there is another server to try in this round, all of them together
+ * get a third of it.  If none was fast enough, each gets twice as long in the
+ * next round: servers that are only slow (an election, a remote network) must
+ * be reached eventually.
  *
- * Who gives up leaves something behind: a server may make a session whose answer
- * nobody reads.  So the only server, or the last of a round, gets all the time
- * that the library gives it.
+ * Giving up leaves something behind: a server may create a session whose
+ * answer nobody reads.  So a single server, or the last of a round, gets all
+ * the time that the library grants it.
  */
 static int64_t
 attempt_until(const ZkSession *s)
@@ -307,8 +317,8 @@ longest_pause(ZkSession *s, int64_t now)
 }
 
 /*
- * Between half of the pause and all of it: those who have lost the same server
- * must not all come back at once.
+ * Between half of the pause and all of it, so that clients that have lost the
+ * same server do not all come back at once.
  */
 static int64_t
 jitter(int64_t pause)
@@ -316,7 +326,7 @@ jitter(int64_t pause)
 	return pause / 2 + zks_random((uint32_t) (pause / 2 / 1000) + 1) * INT64_C(1000);
 }
 
-/* Each server is tried once at once; then there are pauses, the longer the later */
+/* Each server is tried once without a pause; then the pauses grow */
 static void
 back_off_locked(ZkSession *s, int64_t now)
 {
@@ -329,11 +339,14 @@ back_off_locked(ZkSession *s, int64_t now)
 		return;
 	pause = zks_earlier(pause, longest_pause(s, now));
 	if (pause < PAUSE_MS * ZKS_MS)
-		pause = PAUSE_MS * ZKS_MS;	/* the timeout was a server's idea */
+		pause = PAUSE_MS * ZKS_MS;	/* that timeout came from a server */
 	s->connect_at += jitter(pause / round_length(s));
 }
 
-/* Somebody waits for a connection.  True: the keeper sleeps for longer than that */
+/*
+ * Somebody waits for a connection.  Returns true if the keeper would sleep
+ * longer
+ */
 bool
 zks_hurry_locked(ZkSession *s)
 {
@@ -348,9 +361,9 @@ zks_hurry_locked(ZkSession *s)
 }
 
 /*
- * An attempt has come to nothing, or a connection to its end.  It was of use if
- * it has brought an answer, not only a handshake, and nothing that no ZooKeeper
- * would say.
+ * An attempt has failed, or a connection has ended.  It was of use if it
+ * brought an answer, not only a handshake, and nothing that ZooKeeper would
+ * not send.
  */
 static void
 count_locked(ZkSession *s, int64_t now)
@@ -370,7 +383,7 @@ count_locked(ZkSession *s, int64_t now)
 	back_off_locked(s, now);
 }
 
-/* Who says this is no ZooKeeper server */
+/* A peer that sends this is not a ZooKeeper server */
 static void
 reject_locked(ZkSession *s)
 {
@@ -380,8 +393,8 @@ reject_locked(ZkSession *s)
 }
 
 /*
- * The library closes its socket by itself after any fault.  Forget it at
- * once: the next one may well get the same number.
+ * The library closes its socket by itself after any fault.  Forget it at once:
+ * the next one may well get the same number.
  */
 static void
 forget_closed_socket_locked(ZkSession *s, int64_t now)
@@ -448,21 +461,22 @@ connected_locked(ZkSession *s)
 	}
 	else
 	{
-		/* a session is made by a transaction */
+		/* creating a session is a transaction */
 		s->info.quorum_at = s->attempt_at;
 		s->info.proven_at = s->attempt_at;
 		s->info.heard_at = now;
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;
-	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* what has become of us? */
+	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
+													 * reconnection */
 	s->info.trouble[0] = '\0';
 	describe_server_locked(s);
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_connected_locked(s);
 }
 
-/* The library makes a connection, or asks for what it needs of the one it has */
+/* The library opens a connection, or says what it needs of the existing one */
 static bool
 go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
 {
@@ -522,7 +536,7 @@ zks_prepare_locked(ZkSession *s, int64_t now)
  *-------------------------------------------------------------------------
  */
 
-/* Lets the library read a frame, or send, if that is what there is to do */
+/* Lets the library read a frame, or send, whichever is possible */
 ZkFrameVerdict
 zks_process_locked(ZkSession *s, uint32_t happened)
 {
@@ -553,7 +567,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 				return FRAME_NONE;
 			case FRAME_TOO_LARGE:
 
-				/* whoever asked gets an error; the session lives, and goes on */
+				/* the request fails; the session lives, and continues */
 				drop_locked(s, "an answer is too large");
 				return FRAME_NONE;
 		}
@@ -571,7 +585,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 	if (s->connected_now)
 		connected_locked(s);
 	else if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
-		s->sock = -1;			/* the number may be another's as soon as we
-								 * leave */
+		s->sock = -1;			/* another thread may get this number as soon
+								 * as we leave */
 	return verdict;
 }

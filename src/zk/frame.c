@@ -1,32 +1,33 @@
 /*-------------------------------------------------------------------------
  *
  * frame.c
- *	  A look at what a server sent, before the client library reads it.
+ *	  Checks what a server sent before the client library reads it.
  *
- * The library believes its peer: it takes any 41 bytes for an answer to its
- * handshake, allocates what a length says (and spins when that fails), and
- * answers a reply to nothing with assert(), which would take the whole
+ * The library trusts its peer: it takes any 41 bytes for an answer to its
+ * handshake, allocates whatever a length says (and spins when that fails), and
+ * reacts to an unexpected reply with assert(), which would take the whole
  * PostgreSQL cluster through crash recovery.  A wrong port in zklock.hosts is
- * enough.  So each frame's first bytes are peeked at, and a peer that does
- * not speak ZooKeeper is dropped.
+ * enough.  So the first bytes of each frame are peeked at, and a peer that
+ * does not speak ZooKeeper's protocol is dropped.
  *
- * Nor does it look whether it could read an answer: what was too short leaves
- * it with pointers that it never set, hands to us, and frees.  So the answer to
- * each kind of request must be as long as it needs; more may come from newer
- * servers.  With an error in its header it is read no further.
+ * Nor does it check whether it could read an answer: one that is too short
+ * leaves it with uninitialized pointers, which it passes to us and frees.  So
+ * the answer to each kind of request must be as long as it needs; newer
+ * servers may send more.  An answer with an error in its header is read no
+ * further.
  *
- * The library reads at most one frame a call.  A short frame is held back
- * until it has arrived whole, so that after the call we stand between two
- * frames again.  A long one can only be the answer to a request, and those
- * are counted.  The answer to a multi is walked through once it is there in
- * full: the library does so with assert(), too.
+ * The library reads at most one frame in a call.  A short frame is held back
+ * until it is complete, so that after the call we are between two frames
+ * again. A long one can only be the answer to a request, and those are
+ * counted.  The answer to a multi is checked throughout once it is complete,
+ * since the library has assertions for that, too.
  *
- * Only lists and data may be longer than what is held back, and their heads tell
- * whether the library may read them.  Data has a length, and what follows has a
- * fixed one.  Of a list the count must be possible; what is wrong further down
- * leaves NULL in the place of a name (request.c looks).  To walk through it
- * while it arrives would not do: what the library reads in one call may be more
- * than what we have seen before it.
+ * Only lists and data may be longer than what is held back, and their heads
+ * tell whether the library may read them.  Data has a length, and what follows
+ * it has a fixed one.  The count of a list must be possible; damage further
+ * down leaves NULL in place of a name (request.c checks that).  Checking all
+ * of it while it arrives would not help: the library may read more in one call
+ * than we have seen before.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,7 +42,10 @@
 
 #include "internal.h"
 
-/* Between these lie the lengths of a handshake's answer, old and new */
+/*
+ * The answer to a handshake, in its old and new form, has a length in this
+ * range
+ */
 #define HANDSHAKE_MIN		36
 #define HANDSHAKE_MAX		37
 
@@ -53,16 +57,16 @@
 #define MULTI_ERROR			(-1)	/* the type of a result that is an error */
 #define MULTI_MAX			(REPLY_HEADER + MULTI_HEADER + ZKN_MULTI_BYTES)
 
-/* What servers may send; the library would take memory for all of it at once */
+/* The longest accepted answer; the library would allocate all of it at once */
 #define LONGEST_ANSWER		(8 * 1024 * 1024)
 #define LONGEST_FRAME		(64 * 1024 * 1024)
 
-/* Places in a frame, behind its length */
+/* Offsets in a frame, including its length */
 #define ERROR_AT			(4 + REPLY_HEADER - 4)
 #define BODY_AT				(4 + REPLY_HEADER)
 
 #define STAT_BYTES			68
-#define SHORTEST_STRING		4	/* its length alone */
+#define SHORTEST_STRING		4	/* only its length */
 
 /* Frames that answer no request */
 #define XID_WATCH_EVENT		(-1)
@@ -85,8 +89,8 @@ check_handshake(int32_t length, int available)
 }
 
 /*
- * Other numbers below 0 are those of requests: the library counts from the
- * time of day, which leaves 31 bits in 2038, or after some hundred million
+ * Other negative numbers are those of requests: the library counts from the
+ * time of day, which exceeds 31 bits in 2038, or after some hundred million
  * requests.
  */
 static bool
@@ -96,7 +100,7 @@ is_unasked(int32_t xid)
 		xid == XID_SET_WATCHES;
 }
 
-/* The number at this place, or -1 if the answer ends before */
+/* The number at this offset, or -1 if the answer ends before */
 static int32_t
 number_at(const unsigned char *frame, int at, int end)
 {
@@ -109,9 +113,8 @@ number_at(const unsigned char *frame, int at, int end)
 }
 
 /*
- * Whether a frame that answers no request, and is there in full, is what it
- * says.
- * (The library would trip over an answer to an auth packet if it sent none.)
+ * Whether a complete frame that answers no request is what it claims to be.
+ * (The library would fail on an answer to an auth packet if it sent none.)
  */
 static bool
 is_sound_event(const ZkSession *s, const unsigned char *frame, int32_t length, int32_t xid)
@@ -124,12 +127,15 @@ is_sound_event(const ZkSession *s, const unsigned char *frame, int32_t length, i
 	if (xid == XID_AUTH)
 		return length == REPLY_HEADER && s->ncredentials > 0;
 	path_length = number_at(frame, EVENT_HEADER, end);
-	/* one of the session is the library's own to make */
+	/* events of the session are generated by the library only */
 	return number_at(frame, EVENT_HEADER - 8, end) > 0 &&
 		path_length > 0 && path_length == length - EVENT_HEADER;
 }
 
-/* Where the string at this place ends, if it has at least this many bytes; or -1 */
+/*
+ * Where the string at this offset ends, or -1 if it has fewer than this many
+ * bytes
+ */
 static int
 string_end(const unsigned char *frame, int at, int end, int shortest)
 {
@@ -139,7 +145,7 @@ string_end(const unsigned char *frame, int at, int end, int shortest)
 }
 
 /*
- * Whether the path of what was created, at this place, is what was asked for,
+ * Whether the path of a created node, at this offset, is the requested one,
  * with the number that ZooKeeper appends to a sequential node's name.
  */
 static bool
@@ -168,7 +174,7 @@ is_sound_create2(const unsigned char *frame, int end, const ZkRequest *r)
 		is_path_asked_for(frame, BODY_AT, path_end, r->name);
 }
 
-/* Those of a node that has none have the length -1 */
+/* A node without data has the length -1 */
 static bool
 is_sound_data(const unsigned char *frame, int end)
 {
@@ -186,7 +192,7 @@ is_possible_list(const unsigned char *frame, int end)
 	return count >= 0 && count <= (end - BODY_AT - 4) / SHORTEST_STRING;
 }
 
-/* One that is there in full */
+/* A list that is complete */
 static bool
 is_sound_list(const unsigned char *frame, int end)
 {
@@ -199,7 +205,7 @@ is_sound_list(const unsigned char *frame, int end)
 	return at > 0;
 }
 
-/* Whether an answer without error, there in full, is as long as the library believes */
+/* Whether a complete answer without error is as long as the library assumes */
 static bool
 is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
 {
@@ -221,15 +227,15 @@ is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
 		case ZOO_REMOVE_WATCHES:
 			return true;
 		default:
-			return false;		/* there is nothing else that we ask */
+			return false;		/* we make no other requests */
 	}
 }
 
 /*
- * Whether the answer to a multi holds the results that it was asked for.  An
- * error in the header stands for all of them.  Otherwise all was done, or nothing
- * was, for a reason that one of them gives: without that the library would report
- * success.
+ * Whether the answer to a multi has the requested results.  An error in the
+ * header stands for all of them.  Otherwise either everything was done, or
+ * nothing was, and one of the results gives the reason: without that the
+ * library would report success.
  */
 static bool
 walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
@@ -281,7 +287,7 @@ is_sound_long_multi(int sock, int32_t length, const ZkRequest *r)
 	bool		sound;
 
 	if (frame == NULL)
-		return false;			/* another connection may find memory */
+		return false;			/* there may be memory for the next connection */
 	sound = recv(sock, frame, end, MSG_PEEK | MSG_DONTWAIT) == end &&
 		walk_multi(frame, end, r);
 	free(frame);
@@ -304,7 +310,7 @@ check_multi(int sock, const unsigned char *frame, int32_t length, const ZkReques
 	return is_sound_long_multi(sock, length, r) ? FRAME_READ : FRAME_REJECT;
 }
 
-/* A list or data that is not held back: what its head says of it */
+/* A list or data that is not held back: judged by its head */
 static ZkFrameVerdict
 check_long_answer(const unsigned char *frame, int32_t length, int available, ZkRequest *r)
 {
@@ -315,7 +321,7 @@ check_long_answer(const unsigned char *frame, int32_t length, int available, ZkR
 	if (available < BODY_AT + 4)
 		return FRAME_WAIT;
 	if (number_at(frame, ERROR_AT, available) != 0)
-		return FRAME_REJECT;	/* an error has nothing more to say */
+		return FRAME_REJECT;	/* nothing may follow an error */
 	if (r->op == ZOO_GETDATA_OP ? !is_sound_data(frame, end) : !is_possible_list(frame, end))
 		return FRAME_REJECT;
 	if (length <= LONGEST_ANSWER)
@@ -331,7 +337,7 @@ check_answer(ZkSession *s, const unsigned char *frame, int32_t length, int avail
 	ZkFrameVerdict verdict;
 
 	if (r == NULL)
-		return FRAME_REJECT;	/* an answer that nobody asked for */
+		return FRAME_REJECT;	/* an answer that was not requested */
 	if (r->op == ZOO_MULTI_OP)
 		return check_multi(s->sock, frame, length, r);
 	if (length <= SHORT_FRAME)

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * hosts.c
- *	  The list of an ensemble's servers: its form, and two of them compared.
+ *	  The list of an ensemble's servers: checking and comparing it.
  *
- * What can be known of zklock.hosts before a name is looked up, so that a
- * mistake is told to who makes it.  Here, and nowhere else, a server gets the
- * form by which it is known from then on.
+ * Checks whatever can be checked in zklock.hosts before a name is looked up,
+ * so that mistakes are reported to the user who makes them.  Only here does a
+ * server get the form by which it is known from then on.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,10 +21,10 @@
 	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._"
 #define DIGITS			"0123456789"
 
-/* Of a host's name; DNS has no longer ones */
+/* Of a host name; DNS has no longer ones */
 #define NAME_MAX_LEN	255
 
-/* Some bytes of the list */
+/* A part of the list */
 typedef struct Part
 {
 	const char *text;
@@ -61,7 +61,7 @@ trim(Part part)
 	return part;
 }
 
-/* What comes behind the host: nothing, or a colon and the port */
+/* What follows the host: nothing, or a colon and the port */
 static const char *
 check_port(Part rest, int *port)
 {
@@ -78,7 +78,10 @@ check_port(Part rest, int *port)
 	return NULL;
 }
 
-/* An address has several forms; a zone, after a percent sign, has one */
+/*
+ * An address can be written in several forms, a zone, after a percent sign,
+ * only in one
+ */
 static const char *
 check_address(Part address, char *servers)
 {

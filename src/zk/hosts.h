@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hosts.h
- *	  The list of an ensemble's servers: its form, and two of them compared.
+ *	  The list of an ensemble's servers: checking and comparing it.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,17 +10,17 @@
 
 #include <stdbool.h>
 
-/* Where none is given, as for ZooKeeper's other clients */
+/* The default, as for ZooKeeper's other clients */
 #define ZKS_HOSTS_PORT		2181
 
-/* Room for what zks_check_hosts makes of a list of this many bytes */
+/* Room for the result of zks_check_hosts for a list of this many bytes */
 #define ZKS_HOSTS_ROOM(len)	(7 * (len) + 64)
 
 /*
- * What is wrong with this list, a sentence, or NULL.  Then servers has it as
- * session.h takes it: "host:port,...", in small letters, each with its port,
- * without blanks; "" for none.  Nothing is looked up, and nothing can fail:
- * settings are checked with it.
+ * Returns what is wrong with this list, as a sentence, or NULL.  In that case
+ * servers gets it in the form that session.h takes: "host:port,...", in lower
+ * case, each with its port, without blanks; "" for none.  Nothing is looked
+ * up, and nothing can fail: this is used to check settings.
  */
 extern const char *zks_check_hosts(const char *list, char *servers);
 

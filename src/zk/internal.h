@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * internal.h
- *	  What the files of this room share.
+ *	  What the files in src/zk share.
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
@@ -21,8 +21,8 @@
 #include "session.h"
 
 /*
- * What we write into the directories that we make, since ZooKeeper does not
- * tell a client which nodes are containers
+ * Written into the directories that we create, since ZooKeeper does not tell a
+ * client which nodes are containers
  */
 #define CONTAINER_MARK	"zklock"
 
@@ -33,32 +33,36 @@
  */
 #define ZKN_MULTI_BYTES		(112 * 1024)
 
-/* Of a create: its header, and the length of the path that follows */
+/*
+ * Of the result of a create: its header, and the length of the path that
+ * follows
+ */
 #define ZKR_RESULT_BYTES	13
 
-/* Of a sequential node's name: the number, with its sign */
+/* The number in a sequential node's name, with its sign */
 #define ZKR_NUMBER_LEN		11
 
-/* Of a create in a multi: all but its path, its data, and its ACL */
+/* A create in a multi without its path, its data, and its ACL */
 #define ZKR_CREATE_BYTES	32
 
 /*
- * Of an ACL: one entry.  The server replaces "creator" by all ids of the session
- * before it writes the transaction; of a digest, "user:" and 28 characters.
+ * One entry of an ACL.  The server replaces "creator" by all ids of the
+ * session before it writes the transaction; for a digest, "user:" and 28
+ * characters.
  */
 #define ZKR_ACL_BYTES		48
 
 /*
  * On a new connection the library sends all watches in one packet.  It puts
  * each credential in front of what is still to be sent; from the second on,
- * into the middle of that packet if the socket has not taken it whole.  So with
- * several credentials there must not be more watches than fit for certain; and
- * those that only help stop well before that.
+ * into the middle of that packet if the socket has not taken it whole.  So
+ * with several credentials there must not be more watches than certainly fit;
+ * and optional ones stop well before that.
  */
 #define ZKR_WATCH_BYTES_SURELY_SENT	(128 * 1024)
 #define ZKR_WATCH_BYTES_ENOUGH		(64 * 1024)
 
-/* Called when a request is answered, or never will be; with the mutex held */
+/* Called with the mutex held when a request is answered, or never will be */
 typedef void (*ZkDone) (ZkRequest *r);
 
 struct ZkRequest
@@ -78,9 +82,9 @@ struct ZkRequest
 	int			rc;
 	int64_t		sent_at;
 	uint32_t	epoch;
-	bool		too_large;		/* so is its answer: ZKS_TOO_LARGE */
-	char	   *name;			/* of what was created; until then the path
-								 * asked for */
+	bool		too_large;		/* its answer exceeds the limit: ZKS_TOO_LARGE */
+	char	   *name;			/* of the created node; until then the
+								 * requested path */
 	int64_t		czxid;
 	int64_t		ephemeral_owner;
 	int			cversion;
@@ -89,11 +93,11 @@ struct ZkRequest
 	bool		says_shared;	/* so does the data: see protocol.h */
 	bool		says_granted;
 	int64_t		in_place_of;	/* and of which transaction's node; or 0 */
-	ZkWatch    *watch;			/* that the answer arms, or NULL */
+	ZkWatch    *watch;			/* armed by the answer, or NULL */
 	bool		keeps_data;		/* somebody wants to read it */
 	char	   *data;
 	int			data_len;
-	int			nchildren;		/* those that are contenders */
+	int			nchildren;		/* contenders only */
 	char	  **children;
 	int			nops;			/* of a multi, else 0 */
 	int		   *op_types;
@@ -102,7 +106,7 @@ struct ZkRequest
 	zoo_op_result_t *results;
 };
 
-/* One part of a multi */
+/* One operation of a multi */
 typedef struct ZkOp
 {
 	int			type;			/* ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP */
@@ -117,14 +121,14 @@ struct ZkWatch
 	ZkWatch    *next;
 	ZkWatch    *prev;
 	ZkSession  *session;
-	uintptr_t	id;				/* never used twice: the library's context */
+	uintptr_t	id;				/* never reused: the library's context */
 	ZkWatchState state;
 	int			rc;
 	uint32_t	epoch;
-	bool		of_children;	/* a directory's, else a node's */
+	bool		of_children;	/* of a directory's children, else of a node */
 	bool		dropped;
-	bool		in_flight;		/* its request is not answered */
-	bool		says_shared;	/* the data did, when it was armed */
+	bool		in_flight;		/* its request has not been answered */
+	bool		says_shared;	/* as the data did when it was armed */
 	bool		says_granted;
 	char		path[];
 };
@@ -145,14 +149,12 @@ typedef struct ZkWakeup
 	bool		lent;
 } ZkWakeup;
 
-/*
- * What is known of the frame that the client library is to read next.
- */
+/* What is known about the frame that the client library is to read next. */
 typedef struct ZkFrame
 {
 	bool		in_long_frame;
-	bool		followed;		/* more was there after it */
-	bool		unsound;		/* what was read has been none of ZooKeeper's */
+	bool		followed;		/* more data was there after it */
+	bool		unsound;		/* what was read cannot come from ZooKeeper */
 	uint64_t	replies_before;
 } ZkFrame;
 
@@ -161,7 +163,7 @@ typedef struct ZkWire ZkWire;	/* tls.c: a connection with TLS */
 typedef enum ZkFrameVerdict
 {
 	FRAME_READ,					/* let the library read */
-	FRAME_NONE,					/* there is nothing */
+	FRAME_NONE,					/* nothing has arrived */
 	FRAME_WAIT,					/* more must arrive first */
 	FRAME_REJECT,				/* this is not ZooKeeper */
 	FRAME_TOO_LARGE				/* it is, but we do not want to read it */
@@ -174,58 +176,60 @@ struct ZkSession
 	bool		locked;
 	pthread_t	locked_by;
 #endif
-	sigset_t	owner_mask;		/* its signals, while it has the mutex */
+	sigset_t	owner_mask;		/* its signal mask, while it has the mutex */
 	pthread_t	keeper;
 	ZkWakeup	wakeup;
 	char	   *hosts;
 	int			wanted_timeout_ms;
 	bool		handlers_return;	/* as in ZkOptions */
-	size_t		closed_acl_bytes;	/* what the server may make of "creator" */
-	ZkCredential *credentials;	/* for each handle */
+	size_t		closed_acl_bytes;	/* the size of what "creator" becomes at
+									 * the server */
+	ZkCredential *credentials;	/* for each new handle */
 	int			ncredentials;
 	ZkTls	   *tls;			/* NULL: without */
 
 	/* set by one thread, read by the other, without the mutex */
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
-	atomic_int	owners;			/* the last of two frees */
+	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 
 	/* all below: under the mutex */
 	zhandle_t  *zh;
 	int			sock;			/* the library's socket, or -1 */
-	ZkWire	   *wire;			/* of the last connection with TLS */
+	ZkWire	   *wire;			/* of the latest connection with TLS */
 	char	   *addresses;		/* of the servers, and their names: see */
 	char	   *names;			/* resolve.c */
 	int			receive_buffer; /* its size; 0 before the first */
 	int			nservers;
-	int64_t		attempt_at;		/* when the latest connection was begun */
-	bool		trying;			/* and its end is not counted yet */
+	int64_t		attempt_at;		/* when the latest connection attempt began */
+	bool		trying;			/* it has not been counted as finished */
 	bool		of_use;			/* it has brought an answer */
-	int			tries;			/* connections that were of no use, in a row */
-	int			ntimeouts;		/* of these, how many took too long */
-	int64_t		connect_at;		/* no other one before this time */
+	int			tries;			/* successive attempts that were of no use */
+	int			ntimeouts;		/* how many of these took too long */
+	int64_t		connect_at;		/* no new connection before this time */
 	bool		awaited;		/* the owner sleeps until something happens */
 	ZkFrame		frame;
 
 	ZkSessionInfo info;
-	clientid_t	id;				/* by which the session can be taken up again */
-	int64_t		renew_at;		/* when forfeited: a new handle is due */
+	clientid_t	id;				/* with which the session can be resumed */
+	int64_t		renew_at;		/* when forfeited: time for a new handle */
 	int64_t		heartbeat_at;	/* when the last one was sent */
-	bool		connected_now;	/* a connection was made; see to the nodes */
+	bool		connected_now;	/* newly connected: attend to the nodes */
 	bool		broken;			/* a send failed: see request.c, submitted */
-	bool		notify;			/* tell the owner, once the mutex is free */
-	bool		corked;			/* what is sent waits for the mutex to be free */
-	int64_t		close_by;		/* the keeper has seen closing; or 0 */
+	bool		notify;			/* wake the owner, once the mutex is free */
+	bool		corked;			/* requests are held back until the mutex is
+								 * free */
+	int64_t		close_by;		/* the deadline once the keeper has seen
+								 * closing; or 0 */
 
 	ZkRequest  *requests;		/* oldest first */
 	ZkRequest  *last_request;
-	ZkRequest  *unanswered_from;	/* none before it waits for its answer; or
-									 * NULL */
+	ZkRequest  *unanswered_from;	/* all before it are answered; or NULL */
 	int			in_flight;
 	uint64_t	replies;		/* completions seen, ever */
 	ZkWatch    *watches;
-	size_t		watch_bytes;	/* of their paths */
+	size_t		watch_bytes;	/* length of their paths */
 	uintptr_t	watch_ids;
 	ZkNode	   *nodes;
 	uint64_t	tickets;
@@ -248,8 +252,8 @@ extern bool zks_make_uuid(char *text);
 extern uint32_t zks_random(uint32_t n);
 
 /*
- * The mutex: for the keeper, which takes no signals, and for the main thread,
- * whose signals are blocked meanwhile where a handler may leave the process
+ * The mutex, for the keeper, which takes no signals, and for the main thread,
+ * whose signals are blocked meanwhile if a handler may leave the process
  */
 extern void zks_lock(ZkSession *s);
 extern void zks_unlock(ZkSession *s);
@@ -262,7 +266,10 @@ extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
 
-/* A server must never fall because of us, so only where PostgreSQL would, too */
+/*
+ * A production server must never crash because of us, so only with
+ * PostgreSQL's assertions
+ */
 #ifdef ZKLOCK_ASSERTIONS
 #include <assert.h>
 #define zk_assert(condition)	assert(condition)
@@ -271,7 +278,7 @@ extern bool zks_has_mutex(ZkSession *s);	/* by this thread */
 #define zk_assert(condition)	((void) 0)
 #endif
 
-/* of two moments */
+/* the later of two times */
 static inline int64_t
 zks_earlier(int64_t a, int64_t b)
 {
@@ -327,17 +334,17 @@ extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 extern char *zks_resolve(const char *hosts, int *naddresses, char **names,
 						 char *error, int errlen);
 
-/* tls.c; a wire may be NULL where none has to be there */
+/* tls.c; the wire may be NULL in functions that accept that */
 extern void zks_tls_free(ZkTls *tls);
 
 /*
  * Put a wire between the library's socket, which is being connected, and the
- * server.  The socket keeps its number.  NULL, with errno set: the socket must
- * not be used.
+ * server.  The socket keeps its number.  Returns NULL, with errno set, if the
+ * socket must not be used.
  */
 extern ZkWire *zks_wire_lay(ZkTls *tls, int sock, const char *names);
 
-/* End it: at once, or when what the library has written to it is sent */
+/* End it: at once, or when everything that the library has written is sent */
 extern void zks_wire_cut(ZkWire *wire);
 extern void zks_wire_finish(ZkWire *wire);
 

@@ -1,14 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * node.c
- *	  The nodes that this session made, from the create to the last trace.
+ *	  The nodes that this session creates, from the create to the last trace.
  *
- * Here is kept the promise that a node does not outlive its purpose.  Each
- * create has a name of its own (a UUID), so that a node whose answer was lost
- * can be looked for, and so that a delete, sent again, can never hit another.
- * A node that nobody wants any longer stays in the session's list until
- * ZooKeeper has said that it is gone, or the session is over, which is the
- * same.
+ * This file keeps the promise that a node does not outlive its purpose.  Each
+ * create has a unique name (a UUID), so that a node whose answer was lost can
+ * be found, and so that a repeated delete can never hit another one.  A node
+ * that is no longer wanted stays in the session's list until ZooKeeper has
+ * confirmed that it is gone, or the session is over, which is equivalent.
  *
  *	           create      create   no      list   list   deleted by  our
  *	           answered    refused  answer  shows  lacks  somebody    delete
@@ -18,21 +17,22 @@
  *	PRESENT                                               LOST        DELETED
  *
  * UNSURE ends after a reconnection: sync, list, match.  The end of the session
- * makes all of these LOST but those that are ABSENT or DELETED.  A node that its
- * owner discards is deleted when it is, or turns out to be, PRESENT (LOST may
- * only mean closed to us, so it becomes PRESENT for that); one that is ABSENT
- * was UNSURE once and is so once more, for a second look, or is PRUNING the
- * directories that were made for it, or is finished.  set_state() knows no other
- * way.
+ * makes all of these LOST except those that are ABSENT or DELETED.  A node
+ * that its owner discards is deleted when it is, or turns out to be, PRESENT
+ * (LOST may only mean that we have no access, so it becomes PRESENT for that).
+ * One that is ABSENT was UNSURE once and becomes so again, for a second look,
+ * or is PRUNING the directories that were created for it, or is finished.
+ * set_state() allows no other transitions.
  *
  * A node whose holder has become a reader says so in its data or, where other
- * clients judge by names, is exchanged for one with a reader's name, in one
- * transaction.  While that is not answered, nobody knows which name it has;
- * whoever wants something of it has to wait.  Who was granted a place of a
- * semaphore tells those behind it in the same way, by the node's data.
+ * clients go by names, is replaced by one with a reader's name, in one
+ * transaction.  Until that is answered, its name is unknown, and requests that
+ * need the name have to wait.  A waiter that was granted a place of a
+ * semaphore informs those behind it in the same way, by the node's data.
  *
- * Apart from that the owner wants the node, or does not: see Interest.  At each
- * state it may lose interest; what has to follow is done from the completions.
+ * Independently of that, the owner is interested in the node or not: see
+ * Interest.  It may lose interest in each state; the completions do what has
+ * to follow.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,20 +46,21 @@
 typedef enum Interest
 {
 	WANTED,
-	RETURNED,					/* zkn_delete: it is to go, and its owner asks
-								 * what became of it */
+	RETURNED,					/* zkn_delete: it is being deleted, and its
+								 * owner asks for the result */
 	FORFEITED,					/* nothing was heard for a whole timeout: the
-								 * owner sees LOST, and meanwhile it goes */
-	DISCARDED,					/* it is to go, and nobody asks */
+								 * owner sees LOST, while it is being deleted */
+	DISCARDED,					/* it is being deleted, and nobody asks */
 	FINISHED					/* it is gone; freed when nothing is pending */
 } Interest;
 
-/* What its data, or its name, is to tell those who stand behind it */
+/* What its data, or its name, is to tell the contenders behind it */
 typedef enum Telling
 {
 	TELLS_NOTHING,
 	TELLING_SHARED,				/* its holder is a reader now; until answered */
-	TELLING_GRANTED,			/* it has its place of a semaphore; the same */
+	TELLING_GRANTED,			/* it has its place of a semaphore; until
+								 * answered */
 	TOLD_GRANTED
 } Telling;
 
@@ -74,7 +75,7 @@ struct ZkNode
 	Interest	interest;
 	Telling		telling;
 	bool		was_unsure;
-	bool		parents;		/* we sent its directory, too */
+	bool		parents;		/* its directory was sent with it */
 	bool		closed;			/* as in ZkpWant */
 	int			parent_rc;
 	bool		deleting;		/* a delete is sent, and not answered */
@@ -85,29 +86,30 @@ struct ZkNode
 	int			pending;		/* requests that will call back with us */
 	uint64_t	ticket;
 	int64_t		look_at;		/* a second look is due; or 0 */
-	int64_t		proven_at;		/* its own create or check was sent then */
+	int64_t		proven_at;		/* when its own create or latest check was
+								 * sent */
 	int64_t		czxid;
 	ZkWatch    *watch;
 	char		prefix[ZKP_PREFIX_LEN];
 	char		name[ZKP_NAME_LEN];
-	const char *identity;		/* follows the directory */
-	char		dir[];			/* shorter and shorter while PRUNING */
+	const char *identity;		/* stored after the directory */
+	char		dir[];			/* truncated step by step while PRUNING */
 };
 
-/* A request may have a megabyte, unless the server is told otherwise */
+/* ZooKeeper accepts a megabyte for a request by default */
 #define REQUEST_BYTES		(512 * 1024)
 #define CHECK_BYTES			(400 * 1024)
 
-/* Before a list is asked for again that was too large to be read */
+/* How long until a list that was too large to be read is requested again */
 #define TOO_LARGE_PAUSE_MS	60000
 
 /*
- * Nodes that are made together.  Each has a request pending as long as the
- * group has one.
+ * Nodes that are created together.  Each of them has a request pending while
+ * the group has one.
  */
 typedef struct Group
 {
-	int64_t		sent_at;		/* their create */
+	int64_t		sent_at;		/* of their create */
 	int			n;
 	ZkNode	   *nodes[];
 } Group;
@@ -116,7 +118,7 @@ static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
 static void prune(ZkNode *n);
 
-/* The chart, and what follows in the same state */
+/* The chart, and what else may follow a state */
 static void
 set_state(ZkNode *n, ZkNodeState state)
 {
@@ -144,21 +146,21 @@ is_wanted(const ZkNode *n)
 	return n->interest == WANTED;
 }
 
-/* Its owner will ask what became of it */
+/* Its owner will ask for the result */
 static bool
 is_awaited(const ZkNode *n)
 {
 	return n->interest == RETURNED || n->interest == FORFEITED;
 }
 
-/* Something is to be told, and not answered yet */
+/* Something is to be told, and has not been answered */
 static bool
 is_telling(const ZkNode *n)
 {
 	return n->telling == TELLING_SHARED || n->telling == TELLING_GRANTED;
 }
 
-/* What it tells, or told, is that it has a place of a semaphore */
+/* What it tells, or has told, is that it has a place of a semaphore */
 static bool
 is_of_grant(const ZkNode *n)
 {
@@ -166,8 +168,9 @@ is_of_grant(const ZkNode *n)
 }
 
 /*
- * The code with which ZooKeeper refuses to let the node go, or ZOK.  Who waits for
- * zkn_delete says so; all others hear of it by these numbers.
+ * The code with which ZooKeeper refuses to delete the node, or ZOK.  It is
+ * reported to an owner that waits for zkn_delete, and to all others by these
+ * counters.
  */
 static void
 set_refused(ZkNode *n, int rc)
@@ -207,7 +210,7 @@ finish(ZkNode *n)
 		free(n);
 }
 
-/* Once lost, always lost: what was known first is the reason */
+/* Once lost, always lost: the first reason is kept */
 static void
 lose(ZkNode *n, ZkLoss loss)
 {
@@ -215,7 +218,7 @@ lose(ZkNode *n, ZkLoss loss)
 	if (n->loss == ZK_NOT_LOST)
 		n->loss = loss;
 
-	/* what it was to tell is told to nobody: it is not sent again */
+	/* what it was to tell is no longer needed: it is not sent again */
 	if (is_wanted(n))
 		n->ticket = 0;
 }
@@ -236,7 +239,7 @@ ended(ZkNode *n, ZkNodeState state)
 		finish(n);
 }
 
-/* First thing in each callback: false when nobody is interested in the node any longer */
+/* Comes first in each callback: false if the node is no longer of interest */
 static bool
 called_back_quietly(ZkNode *n)
 {
@@ -247,7 +250,7 @@ called_back_quietly(ZkNode *n)
 	return false;
 }
 
-/* ... where somebody may wait for what it says */
+/* ... where somebody may wait for the result */
 static bool
 called_back(ZkNode *n)
 {
@@ -255,7 +258,7 @@ called_back(ZkNode *n)
 	return called_back_quietly(n);
 }
 
-/* It is being exchanged for one with another name */
+/* It is being replaced by one with another name */
 static bool
 is_renaming(const ZkNode *n)
 {
@@ -264,12 +267,12 @@ is_renaming(const ZkNode *n)
 	return is_telling(n) && zkp_shared_name(name, n->name);
 }
 
-/* Unless it is on its way already; a name in doubt is settled first */
+/* Deletes it, unless that is under way; an unknown name is settled first */
 static void
 get_rid_of(ZkNode *n)
 {
 	if (n->telling == TELLING_GRANTED)
-		n->telling = TOLD_GRANTED;	/* that it goes says more */
+		n->telling = TOLD_GRANTED;	/* its deletion says more */
 	if (!n->deleting && !is_renaming(n))
 		send_delete(n);
 }
@@ -297,10 +300,10 @@ node_path(ZkNode *n, const char *name, NodePath *path)
 }
 
 /*
- * The node is known not to be there.  If nobody asks for it, that is the end,
- * except for two things.  A request of a broken connection might, in theory, be
- * carried out by the server after the new connection's list: so look once
- * more, later.  And its directory may have been made for it alone.
+ * The node is known not to exist.  If it is no longer wanted, that is the end,
+ * except for two things.  The server might, in theory, carry out a request of
+ * a broken connection after the new connection's list: so look again later.
+ * And its directory may have been created only for it.
  */
 static void
 absent(ZkNode *n, int rc)
@@ -341,7 +344,7 @@ refused_create(ZkNode *n, int rc)
 	absent(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
 }
 
-/* We look as soon as we are connected, or at the next heartbeat */
+/* Looks as soon as we are connected, or at the next heartbeat */
 static void
 unsure(ZkNode *n)
 {
@@ -374,12 +377,12 @@ on_parent(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	/* the first fault is the reason for those that follow */
+	/* the first error is the reason for those that follow */
 	if (called_back(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
 		n->parent_rc = r->rc;
 }
 
-/* This directory is the other one, or one of its ancestors */
+/* Whether this directory is the other one, or one of its ancestors */
 static bool
 leads_to(const char *dir, const char *other)
 {
@@ -389,9 +392,9 @@ leads_to(const char *dir, const char *other)
 }
 
 /*
- * All ancestors and then the directory itself, in one flight, except for those
- * that were made for the directory before.  Those that exist answer so; only
- * a few first calls ever come this way.
+ * Sends all ancestors and then the directory itself, together, except those
+ * that were sent for the directory before.  If one exists, that is not an
+ * error; only a few first calls ever come here.
  */
 static void
 create_parents(ZkNode *n, const char *before)
@@ -428,8 +431,8 @@ group_request(Group *g, ZkDone done)
 }
 
 /*
- * All of them were made by one transaction, so it is enough to have read one:
- * it brings the czxid, which a multi does not.
+ * All of them were created by one transaction, so reading one is enough: that
+ * gives the czxid, which a multi does not.
  */
 static void
 on_group_read(ZkRequest *r)
@@ -495,7 +498,7 @@ on_group_created(ZkRequest *r)
 			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
 	}
 
-	/* the last thing: it may be answered at once, and the group is freed then */
+	/* last, since it may be answered at once, and the group is freed then */
 	if (read != NULL)
 		zkr_stat_locked(read, path.text);
 	else
@@ -534,7 +537,7 @@ enlist(ZkNode *n)
 	n->session->nodes = n;
 }
 
-/* What a node says as long as it is what it was made as */
+/* What a node's data says until its mode changes */
 static void
 write_identity(char *data, const char *identity)
 {
@@ -543,7 +546,7 @@ write_identity(char *data, const char *identity)
 	zkp_write_data(data, &says);
 }
 
-/* One alone need not be read: its answer brings the czxid */
+/* A single create need not be read: its answer has the czxid */
 static bool
 create_one_locked(ZkNode *n)
 {
@@ -574,7 +577,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 	bool		ready = g != NULL && ops != NULL && paths != NULL;
 
 	zk_assert(zks_has_mutex(nodes[0]->session));
-	write_identity(data, nodes[0]->identity);	/* of all the same */
+	write_identity(data, nodes[0]->identity);	/* the same for all */
 	for (int i = 0; ready && i < n; i++)
 	{
 		NodePath	path;
@@ -648,7 +651,7 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	if (room == 0 || room > ZKN_MULTI_BYTES)
 		room = ZKN_MULTI_BYTES;
 
-	/* what the answer has of each: its path, with a number of ten digits */
+	/* the answer has for each its path, with a number of ten digits */
 	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
 	write_identity(data, want->identity);
 	data_len = strlen(data);
@@ -681,7 +684,7 @@ on_found(ZkRequest *r)
 	}
 	else if (r->rc == ZOK || r->rc == ZNONODE)
 		absent(n, ZCONNECTIONLOSS);
-	/* else still unsure: another connection, another look */
+	/* else still unsure: look again on another connection */
 }
 
 static void
@@ -719,7 +722,9 @@ on_listed(ZkRequest *r)
 		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
 }
 
-/* sync first: the server that has us now may lag behind (CURATOR-264) */
+/*
+ * sync first: the server that we are connected to may lag behind (CURATOR-264)
+ */
 static void
 look(ZkNode *n)
 {
@@ -742,8 +747,8 @@ on_deleted(ZkRequest *r)
 		return;
 
 	/*
-	 * In doubt, it is sent again once connected, or at the next heartbeat. So
-	 * it is when ZooKeeper refused: an ACL can be mended, and a throttled
+	 * If in doubt, it is sent again once connected, or at the next heartbeat.
+	 * The same if ZooKeeper refused: an ACL can be corrected, and a throttled
 	 * server recovers.
 	 */
 	n->deleting = false;
@@ -778,7 +783,7 @@ send_delete(ZkNode *n)
 		return;					/* zkn_heartbeat_locked tries again */
 	n->deleting = true;
 
-	/* in the same packet, and nobody is told then what we know */
+	/* in the same packet, so that its event does not reach us */
 	if (n->watch != NULL)
 		zkr_drop_watch_locked(n->watch);
 	n->watch = NULL;
@@ -804,7 +809,8 @@ zkn_discard(ZkSession *s, ZkNode *n)
 	zks_enter(s);
 	ticket = n->ticket = ++s->tickets;
 	if (n->interest == FORFEITED && n->refused != ZOK)
-		s->info.refusals++;		/* nobody has asked, so nobody was told */
+		s->info.refusals++;		/* nobody waits for it, so nobody has been
+								 * told */
 	n->interest = DISCARDED;
 	if (s->info.state == ZKS_OVER)
 		finish(n);
@@ -819,7 +825,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 				break;
 			case ZKN_LOST:
 
-				/* it may be there, and only be closed to us */
+				/* it may exist, and only be inaccessible to us */
 				set_state(n, ZKN_PRESENT);
 				get_rid_of(n);
 				break;
@@ -869,7 +875,7 @@ shared(ZkNode *n)
 }
 
 /*
- * ZooKeeper refuses it, and nobody wants the node any longer: it goes, under
+ * ZooKeeper refuses it, and the node is no longer wanted: delete it, under
  * whichever name.
  */
 static void
@@ -964,7 +970,7 @@ send_share(ZkNode *n)
 			{ZOO_DELETE_OP, path.text, 0, NULL, false}
 		};
 
-		/* it would take this for the node's loss */
+		/* it would take this for the loss of the node */
 		if (n->watch != NULL)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
@@ -1004,9 +1010,10 @@ zkn_tell_granted(ZkSession *s, ZkNode *n)
 }
 
 /*
- * A container that never had a child is never reaped, nor are its parents.
- * So from the deepest one up: delete the first that is there, if it is one of
- * ours and never had a child; its parents then had, and ZooKeeper reaps them.
+ * A container that never had a child is never reaped, nor are its parents.  So
+ * start from the deepest one: delete the first that exists, if it is one of
+ * ours and never had a child; its parents then had one, and ZooKeeper reaps
+ * them.
  */
 
 static void
@@ -1014,7 +1021,7 @@ on_pruned(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	/* NOTEMPTY: somebody uses it now; in doubt: again, when connected */
+	/* NOTEMPTY: it is in use now; in doubt: again, when connected */
 	if (called_back(n) && !zks_is_doubtful(r->rc))
 		finish(n);
 }
@@ -1061,7 +1068,7 @@ prune(ZkNode *n)
  * What the session tells us
  */
 
-/* Go on with what could not be done, or was not answered, until now */
+/* Continue with what could not be done, or was not answered, until now */
 static void
 catch_up(ZkNode *n, int64_t now)
 {
@@ -1082,8 +1089,8 @@ catch_up(ZkNode *n, int64_t now)
 }
 
 /*
- * A watch on the node itself, unless there is one that can still tell.  One
- * that the library took along from another connection can, but too late: see
+ * A watch on the node itself, unless there is one that can still fire in time.
+ * One that the library took over from another connection fires too late: see
  * acquire.c.
  */
 static void
@@ -1112,7 +1119,7 @@ on_heartbeat(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	/* a process that idles need not be told that all is well */
+	/* an idle process need not be told that all is well */
 	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || !is_wanted(n))
 		return;
 	if (r->rc == ZOK)
@@ -1125,10 +1132,10 @@ on_heartbeat(ZkRequest *r)
 }
 
 /*
- * The heartbeat of a session that has a node to lose: a question that only a
- * quorum can answer.  A read would be answered by a server that is cut off
- * from its leader, too; the session would take itself for alive while it is
- * ended there.  False: there is no such node.
+ * The heartbeat of a session that has a node to lose: a request that only a
+ * quorum can answer.  A server that is cut off from its leader would still
+ * answer a read, and the session would believe to be alive while it has
+ * expired.  False: there is no such node.
  */
 bool
 zkn_prove_locked(ZkSession *s)
@@ -1151,7 +1158,7 @@ zkn_prove_locked(ZkSession *s)
 	return false;
 }
 
-/* Connected again: see to what the broken connection left open */
+/* Connected again: continue what the broken connection left open */
 void
 zkn_connected_locked(ZkSession *s)
 {
@@ -1167,9 +1174,10 @@ zkn_connected_locked(ZkSession *s)
 }
 
 /*
- * Once a heartbeat: deletes that could not be sent, second looks, and a watch on
- * each node that is still ours, so that its loss is noticed before its own create
- * is too old to prove that it is there (backend_session.c, zkb_is_proven).
+ * Once a heartbeat: deletes that could not be sent, second looks, and a watch
+ * on each node that is still ours, so that its loss is noticed before its own
+ * create is too old to prove that it exists (backend_session.c,
+ * zkb_is_proven).
  */
 void
 zkn_heartbeat_locked(ZkSession *s)
@@ -1192,8 +1200,8 @@ zkn_heartbeat_locked(ZkSession *s)
 }
 
 /*
- * What is there counts as lost, whether it is or not: it goes as soon as it can.
- * Its owner keeps it, to see that.
+ * All nodes count as lost, whether they exist or not, and are deleted as soon
+ * as possible.  The owner still sees them, as lost.
  */
 void
 zkn_forfeit_locked(ZkSession *s)
@@ -1211,7 +1219,7 @@ zkn_forfeit_locked(ZkSession *s)
 	}
 }
 
-/* The session is over, and with it all that it made */
+/* The session is over, and all its nodes with it */
 void
 zkn_over_locked(ZkSession *s)
 {
@@ -1228,8 +1236,8 @@ zkn_over_locked(ZkSession *s)
 }
 
 /*
- * Whether there is nothing here but nodes that nobody wants and that ZooKeeper
- * does not let go.  Then only the end of the session rids others of them.
+ * Whether there are only nodes here that are not wanted and that ZooKeeper
+ * refuses to delete.  Then only the end of the session removes them.
  */
 bool
 zkn_only_refused_locked(ZkSession *s)
@@ -1243,7 +1251,7 @@ zkn_only_refused_locked(ZkSession *s)
 	return s->nodes != NULL;
 }
 
-/* The path of one of those that ZooKeeper does not let go, or "" */
+/* The path of one that ZooKeeper refuses to delete, or "" */
 void
 zkn_refused_path(ZkSession *s, char *path, int size)
 {
@@ -1352,7 +1360,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 	return r;
 }
 
-/* This is its name, whether it knows that name yet or not */
+/* Whether this is its name, even if it does not know yet that it is */
 static bool
 goes_by(const ZkNode *n, const char *name)
 {
@@ -1397,11 +1405,11 @@ zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n
 	return n;
 }
 
-/* Takes note of what its watch says */
+/* Evaluate its watch */
 static void
 look_at_watch(ZkNode *n)
 {
-	/* our own delete fires it, too: the answer to that tells */
+	/* our own delete fires it, too, but is decided by its answer */
 	if (n->state == ZKN_PRESENT && is_wanted(n) && n->watch != NULL &&
 		n->watch->state == ZKR_WATCH_FIRED)
 		lose(n, ZK_LOST_NODE);

@@ -6,7 +6,7 @@
  * A request is the context of its own completion.  It is freed only when the
  * library has answered it or is closed: the library can lose completions
  * (ZOOKEEPER-3868, ZOOKEEPER-2802), so what is left when the handle is closed
- * is failed here.  Whoever loses interest earlier forgets it.
+ * is failed here.  An owner that loses interest earlier forgets it.
  *
  * Everything is asynchronous: the synchronous calls abort() in this library.
  *
@@ -20,8 +20,9 @@
 #include "internal.h"
 
 /*
- * This many small requests fit into the socket's buffer for certain (connection.c
- * sets its size).  Beyond, the keeper must see to what could not be sent.
+ * This many small requests certainly fit into the socket's buffer
+ * (connection.c sets its size).  Beyond that, the keeper must send what could
+ * not be sent.
  */
 #define SURELY_SENT		16
 
@@ -133,7 +134,7 @@ free_request(ZkRequest *r)
 	free(r);
 }
 
-/* The answer is in; whoever owns the request is told */
+/* The answer has arrived; the owner of the request is told */
 static void
 answered(ZkRequest *r, int rc)
 {
@@ -155,8 +156,9 @@ answered(ZkRequest *r, int rc)
 }
 
 /*
- * Whether only a session that lives gets this answer.  A server that throttles or
- * wants authentication answers by itself, whatever became of the session.
+ * Whether only a session that lives gets this answer.  A server that throttles
+ * or requires authentication answers by itself, whatever happened to the
+ * session.
  */
 static bool
 is_answer(int rc)
@@ -178,16 +180,16 @@ is_answer(int rc)
 }
 
 /*
- * The session was alive when this was asked for.
+ * The session was alive when this request was sent.
  *
- * How far that can be relied on depends on ZooKeeper's leader, which counts from
- * the last heartbeat that it knows of: a follower forwards a write at once, but
- * the heartbeats of its clients only with its own.  So an answer proves more, the
- * more regularly the answers before it came: late_at is when one last came more
- * than a third of the timeout after the one before had been asked for (this
- * process was stopped, the network was slow).  After two thirds the session may
- * well be over, and a server that has lost its leader would not know: it is in
- * doubt until a transaction has been answered.
+ * How far that can be relied on depends on ZooKeeper's leader, which counts
+ * from the last heartbeat that it knows of: a follower forwards a write at
+ * once, but the heartbeats of its clients only with its own.  So an answer
+ * proves the more, the more regularly the answers before it came: late_at is
+ * when an answer last came more than a third of the timeout after the request
+ * before it was sent (this process was stopped, the network was slow).  After
+ * two thirds the session may well be over, and a server that has lost its
+ * leader would not know: it is in doubt until a transaction has been answered.
  */
 void
 zkr_heard_locked(ZkSession *s, int64_t sent_at)
@@ -202,7 +204,7 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 	if (silence > timeout / 3 * 2)
 	{
 		s->info.in_doubt = true;
-		zks_wake_keeper(s);		/* it asks the quorum */
+		zks_wake_keeper(s);		/* it sends a request to the quorum */
 	}
 	/* somebody may wait for a stale session to be proven alive */
 	if (silence > timeout / 2)
@@ -210,10 +212,10 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 	s->info.heard_at = now;
 	s->info.proven_at = sent_at;
 	if (now - sent_at < timeout)
-		s->info.forfeited = false;	/* what it makes from now on is not lost */
+		s->info.forfeited = false;	/* what it creates from now on is not lost */
 }
 
-/* What a list says is old unless its sync was carried out */
+/* A list is out of date unless its sync was carried out */
 static int
 sync_result(const ZkRequest *sync, int rc)
 {
@@ -229,7 +231,7 @@ complete(ZkRequest *r, int rc)
 
 	/*
 	 * The handle is being closed, without the mutex: nothing may be touched.
-	 * zkr_fail_all_locked does this when it is closed.
+	 * zkr_fail_all_locked does this after that.
 	 */
 	if (s->zh == NULL)
 		return;
@@ -347,9 +349,9 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 }
 
 /*
- * How many of these are contenders.  What else a directory has, or is said to
- * have, takes no memory of ours.  -1 if one of them can be no node's name: where
- * a list was damaged the library has left NULL.
+ * How many of these are contenders.  Other entries of a directory, real or
+ * not, take no memory of ours.  -1 if one of them cannot be the name of a
+ * node: the library leaves NULL where a list was damaged.
  */
 static int
 count_contenders(const struct String_vector *strings)
@@ -368,7 +370,10 @@ count_contenders(const struct String_vector *strings)
 	return n;
 }
 
-/* False: memory is out.  Half a list would show fewer before us than there are. */
+/*
+ * False: out of memory.  Half a list would show fewer before us than there
+ * are.
+ */
 static bool
 keep_contenders(ZkRequest *r, const struct String_vector *strings, int n)
 {
@@ -432,7 +437,7 @@ submitted(ZkRequest *r, int rc)
 		zks_wake_keeper(s);
 }
 
-/* Whether the request may go out now; if not, it is answered at once */
+/* Whether the request may be sent now; if not, it is answered at once */
 static bool
 begin(ZkRequest *r)
 {
@@ -489,10 +494,10 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 }
 
 /*
- * As the leader knows the directory.  The two travel together, and answers come
- * in the order of the requests: where the sync is refused (by a server that
- * throttles, or has lost its leader), the list behind it may be old, so it fails
- * with the same code.
+ * The directory according to the leader.  The two requests travel together,
+ * and answers come in the order of the requests: if the sync is refused (by a
+ * server that throttles, or has lost its leader), the list behind it may be
+ * out of date, so it fails with the same code.
  */
 void
 zkr_list_fresh_locked(ZkRequest *r, const char *dir)
@@ -519,7 +524,7 @@ zkr_stat_locked(ZkRequest *r, const char *path)
 	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_EXISTS_OP;
 
-	/* no watch: one on a node that never comes stays for ever */
+	/* no watch: one on a node that is never created stays forever */
 	if (begin(r))
 		submitted(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
 }
@@ -554,10 +559,13 @@ zkr_set_locked(ZkRequest *r, const char *path, const char *data)
 							  on_stat, r));
 }
 
-/* What ZooKeeper appends to a sequential node's name, and the terminator */
+/*
+ * The number that ZooKeeper appends to a sequential node's name, and the
+ * terminator
+ */
 #define NUMBER_LEN			(ZKR_NUMBER_LEN + 1)
 
-/* Room for the results; the library writes there when the answer comes */
+/* Room for the results, which the library writes when the answer comes */
 static bool
 make_room(ZkRequest *r, const ZkOp *ops, int n)
 {
@@ -581,9 +589,9 @@ make_room(ZkRequest *r, const ZkOp *ops, int n)
 }
 
 /*
- * All of these or none, in one transaction.  The answer's code is that of the
- * first that failed.  (A container among them would corrupt the library's
- * memory, and a name longer than its buffer is cut off without a word.)
+ * All of these or none, in one transaction.  The code of the answer is that of
+ * the first that failed.  (A container among them would corrupt the library's
+ * memory, and a name longer than its buffer is silently truncated.)
  */
 void
 zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
@@ -616,8 +624,8 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 }
 
 /*
- * The deletion of a node that is not there, with a version that none has: it
- * goes through the leader and a quorum, as only what makes a transaction does.
+ * The deletion of a nonexistent node, with a version that no node has: it goes
+ * through the leader and a quorum, as only transactions do.
  */
 void
 zkr_prove_locked(ZkRequest *r)
@@ -632,9 +640,9 @@ zkr_prove_locked(ZkRequest *r)
 }
 
 /*
- * The request whose answer comes next: they come in the order of the requests.
- * Answered ones whose owner has not taken leave may be many, so they are passed
- * but once.
+ * The request whose answer comes next: answers come in the order of the
+ * requests. There may be many answered ones that their owners have not freed
+ * yet, so those are skipped only once.
  */
 ZkRequest *
 zkr_next_locked(ZkSession *s)
@@ -652,7 +660,7 @@ zkr_next_locked(ZkSession *s)
 	return NULL;
 }
 
-/* Whether the owner is in the middle of something */
+/* Whether the owner has something under way */
 bool
 zkr_owner_asks_locked(ZkSession *s)
 {
@@ -671,8 +679,8 @@ zkr_owner_asks_locked(ZkSession *s)
 }
 
 /*
- * The handle is closed, so that no completion will come: fail what is
- * left.  The oldest first; a done function may add requests, which fail too.
+ * The handle is closed, so no completion will come: fail what is left, the
+ * oldest first; a done function may add requests, which fail too.
  */
 void
 zkr_fail_all_locked(ZkSession *s, int rc)
@@ -780,8 +788,8 @@ zks_delete(ZkSession *s, const char *path)
 }
 
 /*
- * The part of a multi that failed: what follows gets ZRUNTIMEINCONSISTENCY.
- * The first, if they failed as a whole.
+ * The operation of a multi that failed: those after it get
+ * ZRUNTIMEINCONSISTENCY. The first, if they failed as a whole.
  */
 int
 zkr_failed_op(const ZkRequest *r)
@@ -832,8 +840,8 @@ zks_request_free(ZkSession *s, ZkRequest *r)
  * Watches
  *
  * Those on a node are data watches: one set through exists() on a node that
- * never comes would stay for ever.  The library keeps all of them across a
- * reconnection.
+ * is never created would stay forever.  The library keeps all of them across
+ * a reconnection.
  */
 
 static void
@@ -851,7 +859,7 @@ free_watch(ZkWatch *w)
 	free(w);
 }
 
-/* Of the bytes above: where there is one credential, there may be any number */
+/* Whether these bytes fit; with one credential there may be any number */
 bool
 zkr_watches_exceed_locked(ZkSession *s, size_t bytes)
 {
@@ -860,10 +868,10 @@ zkr_watches_exceed_locked(ZkSession *s, size_t bytes)
 }
 
 /*
- * The library calls this with the context it was given, perhaps long after
- * the watch was dropped: so that is a number, looked up here and never used
- * twice.  (An address could by now be that of a watch on another node, which
- * would then be taken for deleted.)
+ * The library calls this with the context it was given, perhaps long after the
+ * watch was dropped: so that is a number, looked up here and never reused.
+ * (An address could by now be that of a watch on another node, which would
+ * then be taken for deleted.)
  */
 static void
 on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
@@ -889,7 +897,7 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	}
 }
 
-/* Whether somebody else is still interested in this path */
+/* Whether anybody else is still interested in this path */
 static bool
 watched_by_another(ZkWatch *w)
 {
@@ -904,9 +912,9 @@ watched_by_another(ZkWatch *w)
 }
 
 /*
- * Take an armed watch away, at the server too.  Only "all of this path" can
- * be removed: the call for one merely checks at the server.  With local = 1
- * the library crashes (ZOOKEEPER-2320).
+ * Remove an armed watch, at the server too.  Only all watches of a path can be
+ * removed: the call for a single one merely checks at the server.  With local
+ * = 1 the library crashes (ZOOKEEPER-2320).
  */
 static void
 remove_watch(ZkWatch *w)
@@ -1006,7 +1014,7 @@ zkr_drop_watch_locked(ZkWatch *w)
 	zk_assert(zks_has_mutex(w->session));
 	w->dropped = true;
 	if (w->in_flight)
-		return;					/* on_watch_set goes on */
+		return;					/* on_watch_set continues */
 	if (w->state == ZKR_WATCH_ARMED)
 		remove_watch(w);
 	else

@@ -3,14 +3,14 @@
  * resolve.c
  *	  From "host:port,..." to the numeric list that the client library gets.
  *
- * The library must not look names up itself: it would do so at every turn of
- * its loop (ZOOKEEPER-1998), and spins when that fails while it is cut off
- * (apache/zookeeper pull request 1680).  Nor may the list be even: from two
- * servers it can go back to the dead one for ever (ZOOKEEPER-2466), so the
- * first is given twice.
+ * The library must not look names up itself: it would do so in every iteration
+ * of its loop (ZOOKEEPER-1998), and spins when that fails while it is cut off
+ * (apache/zookeeper pull request 1680).  Nor may the length of the list be
+ * even: with two servers it can return to the dead one forever
+ * (ZOOKEEPER-2466), so the first is given twice.
  *
- * Beside them stand the names, as lines of "address:port name", since a
- * server's certificate must have one of these.
+ * The names are kept as well, as lines of "address:port name", since a
+ * server's certificate must contain one of these.
  *
  * getaddrinfo cannot be interrupted, so this runs in the keeper thread.
  *
@@ -104,7 +104,7 @@ resolve_one(AddressList *list, const char *item, char *error, int errlen)
 	return true;
 }
 
-/* So that not every backend goes to the same server first */
+/* So that not all backends try the same server first */
 static void
 shuffle(AddressList *list)
 {
@@ -120,8 +120,8 @@ shuffle(AddressList *list)
 }
 
 /*
- * The library passes over every second of its list.  So that it tries each server
- * once before it tries one again, these stand in that order.
+ * The library skips every second entry of its list.  Order the entries so that
+ * it tries each server once before it tries one again.
  */
 static void
 write_list(const AddressList *list, char *text)
@@ -131,7 +131,7 @@ write_list(const AddressList *list, char *text)
 	text[0] = '\0';
 	for (int i = 0; i < total; i++)
 	{
-		/* whose turn it is: 2 * turn is i, or i + total */
+		/* the turn of entry i: 2 * turn is i, or i + total */
 		int			turn = (i % 2 == 0 ? i : i + total) / 2;
 
 		if (i > 0)
@@ -141,9 +141,9 @@ write_list(const AddressList *list, char *text)
 }
 
 /*
- * Returns a malloc'ed list of an odd number of numeric addresses, or NULL
- * with an explanation when no name could be resolved.  One bad name of
- * several does no harm.  The names are malloc'ed, too; NULL if it returns that.
+ * Returns a malloc'ed list of an odd number of numeric addresses, or NULL with
+ * an explanation if no name could be resolved.  One bad name of several does
+ * no harm.  The names are malloc'ed, too; NULL if the result is NULL.
  */
 char *
 zks_resolve(const char *hosts, int *naddresses, char **names, char *error, int errlen)

@@ -3,14 +3,14 @@
  * session.h
  *	  One ZooKeeper session, kept alive by a thread of its own.
  *
- * This is all that the rooms above may use.  Plain C and pthreads: no
- * PostgreSQL header may be included by what implements it, so that no palloc
+ * This is everything that the folders above may use.  Plain C and pthreads: no
+ * PostgreSQL header may be included by its implementation, so that no palloc
  * or ereport can ever run in a thread that PostgreSQL did not start.
  *
- * Every function here may be called from the owning (main) thread only; none
+ * Every function here may be called only from the owning (main) thread.  None
  * of them blocks, except zks_close for as long as it is told, and zks_awaited
- * for a millisecond where half an answer has arrived.  What happens
- * meanwhile is announced on a descriptor: see zks_await.
+ * for a millisecond if half an answer has arrived.  A descriptor announces
+ * what happens meanwhile: see zks_await.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +31,7 @@
 /* All times are in ns of zks_now(); settings and timeouts in ms */
 #define ZKS_MS				INT64_C(1000000)
 
-/* A time that has not come, or a limit that there is not */
+/* A time that never comes, or no limit */
 #define ZKS_NEVER			INT64_MAX
 
 typedef struct ZkSession ZkSession;
@@ -54,33 +54,36 @@ typedef struct ZkSessionInfo
 	int			error;			/* why it is over: a ZooKeeper code */
 	uint32_t	epoch;			/* connections made so far */
 	int64_t		session_id;
-	int			timeout_ms;		/* negotiated; asked for until then */
+	int			timeout_ms;		/* negotiated; until then the requested one */
 	int64_t		proven_at;		/* when the last answered request was sent */
-	int64_t		quorum_at;		/* the same, of one that made a transaction */
+	int64_t		quorum_at;		/* the same for one that made a transaction */
 	int64_t		late_at;		/* when an answer last came late: see
 								 * request.c */
 	bool		in_doubt;		/* so late that only a transaction can tell */
 	bool		forfeited;		/* nothing was heard for a whole timeout: what
-								 * it had is lost, though it may live */
-	int64_t		suspended_at;	/* since when cut off */
+								 * it had is lost, though it may still live */
+	int64_t		suspended_at;	/* when it was cut off */
 	int64_t		heard_at;		/* when the last answer came */
 	uint64_t	requests;		/* sent, heartbeats included */
 	uint64_t	reconnections;
 	uint64_t	losses;			/* how often what it had was lost */
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
-	int			refused;		/* with this code, the latest of them */
+	int			refused;		/* the code for the latest of them */
 	uint64_t	refusals;		/* how many ever, except those of zkn_delete */
 	char		server[64];		/* address of the server, or "" */
 	char		trouble[160];	/* the last fault of the connection, or "" */
 } ZkSessionInfo;
 
 /*
- * Nanoseconds of CLOCK_BOOTTIME, which goes on while a machine is suspended:
- * ZooKeeper's clock for our session does, too.
+ * Nanoseconds of CLOCK_BOOTTIME, which continues while a machine is suspended,
+ * as does ZooKeeper's clock for our session.
  */
 extern int64_t zks_now(void);
 
-/* Who we are: "digest" and "user:password", and whatever a server understands */
+/*
+ * An identity: "digest" and "user:password", or any other scheme that a server
+ * supports
+ */
 typedef struct ZkCredential
 {
 	char	   *scheme;
@@ -90,40 +93,39 @@ typedef struct ZkCredential
 typedef struct ZkOptions
 {
 	const char *hosts;			/* "host:port,...": see hosts.h */
-	int			timeout_ms;		/* asked of the server */
+	int			timeout_ms;		/* requested */
 	bool		handlers_return;	/* no signal handler of this process
-									 * leaves it, but by _exit() */
-	const ZkCredential *credentials;	/* told to each server */
+									 * leaves it, except by _exit() */
+	const ZkCredential *credentials;	/* sent to each server */
 	int			ncredentials;
-	ZkTls	   *tls;			/* taken over; NULL: without */
+	ZkTls	   *tls;			/* ownership is transferred; NULL: without */
 } ZkOptions;
 
 /*
- * What TLS needs, or NULL with an explanation, a sentence that names no file;
- * without ZKLOCK_HAVE_TLS always that.  All but ca may be empty.
+ * Prepares TLS, or returns NULL with an explanation, a sentence that names no
+ * file; without ZKLOCK_HAVE_TLS always that.  All but ca may be empty.
  */
 typedef struct ZkTlsFiles
 {
 	const char *ca;
 	const char *cert;
 	const char *key;
-	const char *crl;			/* what the authorities have revoked */
+	const char *crl;			/* the CRLs of the authorities */
 	bool		verify_host;	/* the server's certificate must name it */
 } ZkTlsFiles;
 
 extern ZkTls *zks_tls(const ZkTlsFiles *files, char *error, int errlen);
 
 /*
- * Begin a session.  Names are looked up by the session's thread.  The options
- * are copied; the copies of secrets are wiped at the end of the session, but not
- * those that the library makes.  Returns NULL with errno set when there
- * are not the resources for it.
+ * Begin a session.  The session's thread looks the names up.  The options are
+ * copied; our copies of secrets are wiped at the end of the session, the
+ * library's are not.  Returns NULL with errno set if resources are exhausted.
  */
 extern ZkSession *zks_open(const ZkOptions *options);
 
 /*
  * End the session: ZooKeeper deletes its nodes.  Waits at most bound_ms; what
- * is left then ends by itself, or with the process.  The session, its
+ * remains then ends by itself, or with the process.  The session, its
  * requests, nodes and watches must not be used afterwards.
  */
 extern void zks_close(ZkSession *session, int bound_ms);
@@ -131,30 +133,30 @@ extern void zks_close(ZkSession *session, int bound_ms);
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
 
 /*
- * If nothing has proven for a whole timeout that the session lives, another may
- * have what it had.  All of that is lost from now on, whatever the session's
- * thread has seen, since what is in doubt counts as lost.
+ * If nothing has proven for a whole timeout that the session lives, others may
+ * have got what it had.  All of that is lost from now on, whatever the
+ * session's thread has seen, since doubt counts as loss.
  */
 extern void zks_expire(ZkSession *session);
 
 /*
- * Between zks_gather and zks_send, or the next wait, requests are kept back (for
- * no longer than 200 ms), so that they go out together.
+ * Between zks_gather and zks_send, or the next wait, requests are held back
+ * (for at most 200 ms), so that they go out together.
  */
 extern void zks_gather(ZkSession *session);
 extern void zks_send(ZkSession *session);
 
 /*
- * Around each wait.  The descriptor becomes readable when something has changed,
- * or may have; zks_awaited, which must follow, sees what it is and clears it.
- * answer_due, which may be NULL: something has been asked, and is to be answered
- * soon.
+ * To be called around each wait.  The descriptor becomes readable when
+ * something has changed, or may have; zks_awaited, which must follow,
+ * processes that and clears it.  answer_due, which may be NULL: whether a
+ * request is outstanding that will be answered soon.
  */
 extern int	zks_await(ZkSession *session, bool *answer_due);
 extern void zks_awaited(ZkSession *session);
 
 /*
- * Requests.  A code is ZooKeeper's own; zks_is_doubtful tells the ones that
+ * Requests.  A code is ZooKeeper's own; zks_is_doubtful is true for those that
  * leave open whether the request was carried out.
  */
 typedef struct ZkAnswer
@@ -163,16 +165,16 @@ typedef struct ZkAnswer
 	int64_t		sent_at;		/* zks_now() before it was sent */
 	uint32_t	epoch;			/* the connection on which it was sent */
 	int			nchildren;
-	char	  **children;		/* of a list, those that are contenders; valid
-								 * until zks_request_free */
-	int			missing;		/* of a check: the first node that is not
-								 * there */
+	char	  **children;		/* of a list, the contenders; valid until
+								 * zks_request_free */
+	int			missing;		/* of a check: the first node that does not
+								 * exist */
 	int64_t		czxid;			/* of what was read; if its data says that it
 								 * took the place of another, of that */
 	bool		says_shared;	/* its data: see protocol.h */
 	int64_t		owner;			/* the session, of an ephemeral node */
-	int64_t		made_at_ms;		/* ZooKeeper's clock, since 1970 */
-	const char *data;			/* as far as it was kept; valid until */
+	int64_t		made_at_ms;		/* by ZooKeeper's clock, since 1970 */
+	const char *data;			/* the part that was kept; valid until */
 	int			data_len;		/* zks_request_free */
 } ZkAnswer;
 
@@ -180,8 +182,8 @@ typedef struct ZkAnswer
 #define ZKS_DATA_KEPT		2304
 
 /*
- * Those of its codes that have a meaning above the wall, by names of ours (its
- * header is for those below), and one that is ours.
+ * Those of ZooKeeper's codes that matter above the wall, under names of ours
+ * (its header is only for files below), and one of our own.
  */
 typedef enum ZksCode
 {
@@ -193,27 +195,27 @@ typedef enum ZksCode
 	ZKS_NOT_EMPTY = -111,
 	ZKS_INVALID_ACL = -114,
 	ZKS_QUOTA_EXCEEDED = -125,
-	ZKS_TOO_LARGE = -10001		/* an answer of more than 8 MB: was not read */
+	ZKS_TOO_LARGE = -10001		/* an answer of more than 8 MB was not read */
 } ZksCode;
 
-/* What the library says of a code */
+/* The library's text for a code */
 extern const char *zks_code_text(int rc);
 
 extern bool zks_is_doubtful(int rc);
 
-/* ZooKeeper does not accept who we are: the session ends with this code */
+/* ZooKeeper does not accept our identity: the session ends with this code */
 extern bool zks_is_auth_failure(int rc);
 
-/* The contenders in a directory; fresh: as the leader knows them */
+/* The contenders in a directory; fresh: according to the leader */
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 
-/* One node, as the server knows it that has us now */
+/* One node, according to the server that we are connected to */
 extern ZkRequest *zks_read(ZkSession *session, const char *path);
 
-/* The same without the data, which even those may who cannot read it */
+/* The same without the data, possible even without permission to read it */
 extern ZkRequest *zks_stat(ZkSession *session, const char *path);
 
-/* Delete anybody's node */
+/* Delete any node, whoever created it */
 extern ZkRequest *zks_delete(ZkSession *session, const char *path);
 
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
@@ -228,8 +230,8 @@ typedef enum ZkWatchState
 	ZKR_WATCH_PENDING,			/* ZooKeeper has not answered yet */
 	ZKR_WATCH_ARMED,
 	ZKR_WATCH_FIRED,			/* the node is gone, or was when we asked */
-	ZKR_WATCH_CHANGED,			/* its data, or who its children are, changed:
-								 * no longer armed */
+	ZKR_WATCH_CHANGED,			/* its data, or the list of its children,
+								 * changed: no longer armed */
 	ZKR_WATCH_FAILED			/* not armed: the connection broke */
 } ZkWatchState;
 
@@ -244,13 +246,13 @@ typedef struct ZkWatchInfo
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);
 
-/* As zks_list; the watch tells when the list is out of date */
+/* Like zks_list; the watch fires when the list is out of date */
 extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool fresh,
 									 ZkWatch **watch);
 extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
 extern void zks_unwatch(ZkSession *session, ZkWatch *watch);
 
-/* What is known of how something was lost */
+/* How something was lost, as far as known */
 typedef enum ZkLoss
 {
 	ZK_NOT_LOST,
@@ -258,21 +260,21 @@ typedef enum ZkLoss
 	ZK_LOST_ACCESS,				/* it no longer lets us see the node */
 	ZK_LOST_CONTACT,			/* nothing was heard for the whole timeout */
 	ZK_LOST_SESSION,			/* ZooKeeper has ended the session */
-	ZK_LOST_IDENTITY			/* it no longer accepts who we are */
+	ZK_LOST_IDENTITY			/* it no longer accepts our identity */
 } ZkLoss;
 
-/* node.c: nodes that this session made, or is about to make */
+/* node.c: nodes that this session creates */
 typedef enum ZkNodeState
 {
-	ZKN_CREATING,				/* asked for, not answered */
+	ZKN_CREATING,				/* requested, not answered */
 	ZKN_UNSURE,					/* the answer was lost; being looked for */
-	ZKN_PRESENT,				/* there, and ours */
-	ZKN_ABSENT,					/* not made; rc says why */
-	ZKN_PRUNING,				/* nor wanted; its directories go: not seen by
-								 * the owner */
-	ZKN_LOST,					/* was there, and no longer is */
+	ZKN_PRESENT,				/* it exists, and is ours */
+	ZKN_ABSENT,					/* not created; rc says why */
+	ZKN_PRUNING,				/* and no longer wanted; its directories are
+								 * being removed: not seen by the owner */
+	ZKN_LOST,					/* it existed, and no longer does */
 	ZKN_DELETED					/* by zkn_delete; rc: ZKS_OK, or ZKS_NO_NODE
-								 * if nobody knows whether it was there until
+								 * if it is unknown whether it existed until
 								 * then */
 } ZkNodeState;
 
@@ -282,18 +284,18 @@ typedef struct ZkNodeInfo
 	int			rc;				/* why it is absent, or not deleted yet */
 	ZkLoss		loss;			/* why it is lost */
 	bool		sharing;		/* zkn_share is under way */
-	int64_t		czxid;			/* the transaction that made it */
+	int64_t		czxid;			/* the transaction that created it */
 	char		name[ZKP_NAME_LEN];
-	ZkWatchState watch;			/* that on the node itself, once asked for */
+	ZkWatchState watch;			/* the one on the node itself, once requested */
 	uint32_t	watch_epoch;
 } ZkNodeInfo;
 
 /*
- * Make a contender in each of these directories, all or none, in one
- * transaction; so two who do that stand in the same order everywhere.  With
- * parents, make the directories first, as containers.  False: memory is out.
- * What it has to say of a node that was not made because another could not be
- * is ZRUNTIMEINCONSISTENCY.
+ * Create a contender in each of these directories, all or none, in one
+ * transaction; so two callers get the same order everywhere.  With parents,
+ * create the directories first, as containers.  False: out of memory.  The
+ * code of a node that was not created only because another could not be is
+ * ZRUNTIMEINCONSISTENCY.
  */
 extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWant *want,
 					   bool parents, ZkNode **nodes);
@@ -310,17 +312,17 @@ extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 extern void zkn_watch(ZkSession *session, ZkNode *node);
 
 /*
- * The same by name: somebody is about to delete that node.  Nothing happens if
- * it is not one of this session's.
+ * The same by name: that node is about to be deleted by somebody.  Nothing
+ * happens if it is not one of this session's.
  */
 extern void zkn_watch_named(ZkSession *session, const char *dir, const char *name);
 
 /*
- * Asks the leader and a quorum whether these nodes are there, in one request that
+ * Asks the leader and a quorum whether these nodes exist, in one request that
  * changes nothing.  Only the answer to such a request proves that the session
- * lives: a follower that is cut off from its leader still answers reads.  n: how
- * many there are, and then how many of them are asked for, since a request has
- * its limits.  Returns NULL when memory is out.
+ * lives: a follower that is cut off from its leader still answers reads.  n:
+ * the number of nodes, and on return how many of them are asked for, since
+ * requests are limited.  Returns NULL if out of memory.
  */
 #define ZKN_CHECK_MAX		1000
 extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
@@ -329,59 +331,60 @@ extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
 extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);
 
 /*
- * ZooKeeper has said so of a node that was there.  False: the node was about to
- * get another name just then, so ask again.
+ * ZooKeeper has reported the loss of a node that existed.  False: the node was
+ * just being renamed, so ask again.
  */
 extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
 
 /*
- * The latest time for which a quorum's answer proves that all of these were
- * there: that of their own create or check; or, of one whose watch is armed on
- * this connection, that of the latest transaction of the session, since its
- * deletion would have been told before that was answered.
+ * The latest time for which a quorum's answer proves that all of these
+ * existed: that of their own create or check; or, for one whose watch is armed
+ * on this connection, that of the session's latest transaction, since its
+ * deletion would have been reported before that was answered.
  */
 extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
 
-/* A check that was sent then has found these there */
+/* A check that was sent at this time has found these nodes */
 extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);
 
 /*
- * The holder of this exclusive node becomes a reader: those who wait behind it
- * shall see that, and there is no moment in which it does not stand there.
- * Goes on until it is done; must not fail, since transactions end in it.  The
- * ticket tells when it is.
+ * The holder of this exclusive node becomes a reader: those that wait behind
+ * it will see that, and it keeps its place in the queue throughout.  This goes
+ * on until it is done, and must not fail, since it is called at the end of
+ * transactions.  The ticket tells when it is done.
  */
 extern uint64_t zkn_share(ZkSession *session, ZkNode *node);
 
 /*
- * This one's place of a semaphore is its own, and others wait to be told.  Goes
- * on until it is answered, and must not fail either.
+ * This contender has got its place of a semaphore, and others wait to be told.
+ * This goes on until it is answered, and must not fail either.
  */
 extern void zkn_tell_granted(ZkSession *session, ZkNode *node);
 
 /*
- * Delete a node that is present, or lost, and tell in zkn_info what became of
- * it.  Goes on until it is gone, like zkn_discard, which the owner still has
+ * Delete a node that is present, or lost, and report the result in zkn_info.
+ * This goes on until it is gone, like zkn_discard, which the owner still has
  * to call.
  */
 extern void zkn_delete(ZkSession *session, ZkNode *node);
 
 /*
- * Nobody wants the node any longer, whatever its state: it is deleted, now or as
- * soon as that is possible.  Must not fail, since the end of a transaction calls
- * it.  The node must not be used afterwards; the ticket tells when it is gone.
+ * The node is no longer wanted, whatever its state: it is deleted, now or as
+ * soon as possible.  Must not fail, since it is called at the end of
+ * transactions.  The node must not be used afterwards; the ticket tells when
+ * it is gone.
  */
 extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 
 /*
- * The number of nodes in this directory that nobody here wants, and that a list
- * which is sent now may still show.
+ * The number of nodes in this directory that nobody here wants, and that a
+ * list requested now may still show.
  */
 extern int	zkn_leftovers(ZkSession *session, const char *dir);
 
 /*
- * Leave out of this queue the nodes that nobody here wants: they do not stand in
- * our way.  Returns how many contenders are left.
+ * Leave the nodes that nobody here wants out of this queue: they do not block
+ * us.  Returns how many contenders are left.
  */
 extern int	zkn_leave_out_unwanted(ZkSession *session, const char *dir,
 								   ZkpContender *queue, int n);

@@ -3,19 +3,19 @@
  * tls.c
  *	  TLS between the client library and a server.
  *
- * Not the library's own.  Few have it at all (Debian's has not), and what it is:
+ * We do not use the library's own.  Few builds have it (Debian's has not), and
  * it waits without limit for the handshake of a silent server, abort()s when
  * its descriptor is above 1023, takes a certificate of any name from any
  * authority that the system knows, and hides from frame.c what was sent.
  *
- * Instead the library talks in clear to a socket pair that takes the place of
+ * Instead the library talks plaintext to a socket pair that takes the place of
  * its socket while that is still being connected, under the same number, and
  * a thread of ours carries the bytes on: the wire.  Nobody else notices: the
  * library keeps its protocol, frame.c looks at what arrives, the keeper's
  * limits end an attempt that takes too long.  A wire lives as long as its
  * connection.
  *
- * A process that exits takes OpenSSL down while a wire, or a keeper that was
+ * An exiting process shuts OpenSSL down while a wire, or a keeper that was
  * given up, may still use it.  So each call to it is made with a mutex held,
  * the gate, and an exit handler takes that for good.
  *
@@ -44,10 +44,10 @@
 
 #define WIRE_STACK		(256 * 1024)
 
-/* The library has closed its socket: so long for what it wrote before that */
+/* How long to send what the library wrote before it closed its socket */
 #define LAST_WORDS_MS	500
 
-/* The gate must not be kept for as long as a server goes on talking */
+/* Limits how long the gate is held while a server keeps sending */
 #define ROUNDS			16
 
 #define FAULT_LEN		160		/* as ZkSessionInfo.trouble */
@@ -56,10 +56,10 @@ struct ZkTls
 {
 	ZkTlsFiles	files;			/* copies */
 	SSL_CTX    *ctx;
-	struct stat seen[4];		/* as they were when ctx was made */
+	struct stat seen[4];		/* the files when ctx was made */
 };
 
-/* What one side has given and the other has not taken yet */
+/* Data from one side that the other has not taken yet */
 typedef struct Load
 {
 	int			at;
@@ -70,18 +70,18 @@ typedef struct Load
 /* How far the connection has come */
 typedef enum Stage
 {
-	CONNECT,					/* of TCP */
-	PREPARE,					/* what the certificate must say */
+	CONNECT,					/* TCP */
+	PREPARE,					/* what the certificate must contain */
 	HANDSHAKE,
 	CARRY
 } Stage;
 
-/* The library, as its end of the socket pair tells */
+/* The state of the library's end of the socket pair */
 typedef enum Library
 {
 	LISTENS,
 	LEAVES,						/* it has closed its socket */
-	LEFT						/* and we have read all that it wrote */
+	LEFT						/* and we have read everything that it wrote */
 } Library;
 
 struct ZkWire
@@ -94,10 +94,10 @@ struct ZkWire
 	bool		verify_host;
 	Stage		stage;
 	Library		library;
-	bool		library_deaf;	/* what was meant for it is lost: it gets
-								 * nothing further */
+	bool		library_deaf;	/* data for it was lost: it gets nothing
+								 * further */
 	bool		server_gone;
-	int64_t		quiet_by;		/* the last words must be out by then */
+	int64_t		quiet_by;		/* deadline for sending the last data */
 	Load		out;			/* to the server */
 	Load		in;
 	bool		again;			/* there is more to do at once */
@@ -105,7 +105,7 @@ struct ZkWire
 	short		inner_events;
 	char		fault[FAULT_LEN];	/* written before failed is set */
 	atomic_bool failed;
-	atomic_bool stop;			/* the keeper is done with it */
+	atomic_bool stop;			/* the keeper no longer needs it */
 };
 
 /*-------------------------------------------------------------------------
@@ -120,7 +120,7 @@ static pid_t gate_keeper = 0;
 static void
 close_gate(void)
 {
-	/* a child that somebody has forked might find it locked for ever */
+	/* a forked child might find it locked forever */
 	if (getpid() == gate_keeper)
 		pthread_mutex_lock(&gate);
 }
@@ -156,13 +156,16 @@ begin_openssl(void)
 		return;
 	begun = true;
 
-	/* its own exit handler must be there first, to run after ours */
+	/* OpenSSL's exit handler must be registered first, to run after ours */
 	OPENSSL_init_ssl(0, NULL);
 	gate_keeper = getpid();
 	atexit(close_gate);
 }
 
-/* What OpenSSL keeps for a thread would go when that is over, without the gate */
+/*
+ * OpenSSL's thread-local data would be freed at the thread's end, without the
+ * gate
+ */
 void
 zks_tls_thread_ends(void)
 {
@@ -195,8 +198,9 @@ no_pass_phrase(char *buf, int size, int rwflag, void *userdata)
 }
 
 /*
- * PostgreSQL's own rule for its server key: a key belongs to the server's user
- * and nobody else may read it, or to root, who may let the server's group read it.
+ * PostgreSQL's own rule for its server key: it belongs either to the server's
+ * user and nobody else may read it, or to root, who may let the server's group
+ * read it.
  */
 static bool
 is_private(const char *file, char *error, int errlen)
@@ -224,7 +228,7 @@ readable(const char *file, const char *setting, char *error, int errlen)
 
 	if (stat(file, &st) != 0 || access(file, R_OK) != 0)
 		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
-	else if (!S_ISREG(st.st_mode))	/* a pipe would keep us waiting */
+	else if (!S_ISREG(st.st_mode))	/* opening a pipe would block */
 		snprintf(error, errlen, "The file of %s is not a regular file", setting);
 	else
 		return true;
@@ -232,8 +236,8 @@ readable(const char *file, const char *setting, char *error, int errlen)
 }
 
 /*
- * As PostgreSQL does it with its own: for each certificate of the chain there must
- * be a list of who has issued it, and it must not be on that.
+ * As PostgreSQL does for its own connections: each certificate of the chain
+ * needs a CRL of its issuer, and must not be on it.
  */
 static bool
 load_revocations(SSL_CTX *ctx, const char *file, char *error, int errlen)
@@ -244,7 +248,7 @@ load_revocations(SSL_CTX *ctx, const char *file, char *error, int errlen)
 	if (!readable(file, "zklock.tls_crl_file", error, errlen))
 		return false;
 
-	/* lists only: a certificate in there must not become an authority */
+	/* CRLs only: a certificate in the file must not become an authority */
 	if (lookup == NULL || X509_load_crl_file(lookup, file, X509_FILETYPE_PEM) <= 0)
 	{
 		snprintf(error, errlen, "The file of zklock.tls_crl_file holds no revocation lists: %s",
@@ -276,7 +280,7 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *e
 		!is_private(files->key, error, errlen))
 		return false;
 
-	/* OpenSSL's own would ask at a terminal, for either file */
+	/* OpenSSL's default would prompt on a terminal, for either file */
 	SSL_CTX_set_default_passwd_cb(ctx, no_pass_phrase);
 	SSL_CTX_set_default_passwd_cb_userdata(ctx, has_pass_phrase);
 	if (SSL_CTX_use_certificate_chain_file(ctx, files->cert) != 1)
@@ -297,7 +301,7 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *e
 	return true;
 }
 
-/* Since the last time that this was asked */
+/* Whether they have changed since the last call */
 static bool
 have_changed(ZkTls *tls)
 {
@@ -341,7 +345,7 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 	SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION);
 #endif
 #ifdef SSL_OP_IGNORE_UNEXPECTED_EOF
-	/* Java closes like that; frames have their lengths */
+	/* Java closes without close_notify; frames have their lengths */
 	SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);
 #endif
 	if (!load_files(ctx, files, &has_pass_phrase, error, errlen))
@@ -354,8 +358,7 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 		SSL_CTX_set_default_passwd_cb(ctx, NULL);
 		SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
 	}
-	ERR_clear_error();			/* PostgreSQL's own calls look at the same
-								 * list */
+	ERR_clear_error();			/* PostgreSQL's own calls check the same queue */
 	return ctx;
 }
 
@@ -408,10 +411,11 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 }
 
 /*
- * A session outlives certificates, so each connection is made with what is in
- * the files then.  They are read anew only if they have changed: a bundle of all
- * authorities takes 60 ms, and a server that is down is tried again and again.
- * They may be about to be changed: then as before, and again at the next.
+ * A session outlives certificates, so each connection uses the current
+ * contents of the files.  They are read again only if they have changed: a
+ * bundle of all authorities takes 60 ms, and a server that is down is tried
+ * again and again. If they cannot be read because they are being changed, the
+ * old contents are used until the next attempt.
  */
 static void
 renew_context(ZkTls *tls)
@@ -447,7 +451,7 @@ fail(ZkWire *w, const char *format, const char *what)
 	w->server_gone = true;
 }
 
-/* connect() has come to an end, well or not */
+/* connect() has finished, successfully or not */
 static bool
 finish_connect(ZkWire *w)
 {
@@ -468,8 +472,9 @@ finish_connect(ZkWire *w)
 }
 
 /*
- * The certificate must name one of the hosts that have the address which the
- * library has chosen.  An address counts as a name where none else is known.
+ * The certificate must contain one of the host names that lead to the address
+ * which the library has chosen.  An address counts as a name if none else is
+ * known.
  */
 static bool
 expect_names(ZkWire *w)
@@ -501,7 +506,7 @@ expect_names(ZkWire *w)
 		snprintf(name, sizeof(name), "%.*s", (int) (strcspn(line, "\n") - strlen(key)),
 				 line + strlen(key));
 
-		/* an absolute name is one to the resolver only */
+		/* only the resolver accepts an absolute name */
 		name_len = strlen(name);
 		if (name_len > 1 && name[name_len - 1] == '.')
 			name[name_len - 1] = '\0';
@@ -570,7 +575,7 @@ secure(ZkWire *w)
 	return rc == 1;
 }
 
-/* What the library wrote before may still go out, but not for ever */
+/* What the library wrote before may still be sent, but not forever */
 static void
 leave(ZkWire *w)
 {
@@ -621,8 +626,8 @@ carry_out(ZkWire *w)
 }
 
 /*
- * From the server to the library.  OpenSSL may have more than poll() knows of,
- * so this is tried until it says that it has nothing.
+ * From the server to the library.  OpenSSL may have more data than poll()
+ * knows of, so this is tried until it has none.
  */
 static bool
 carry_in(ZkWire *w)
@@ -633,8 +638,7 @@ carry_in(ZkWire *w)
 		w->in.at = w->in.end = 0;
 
 	/*
-	 * many small records in one go: each send costs the kernel its
-	 * bookkeeping
+	 * many small records at once: each send costs the kernel its bookkeeping
 	 */
 	while (!w->server_gone && w->in.end < (int) sizeof(w->in.bytes))
 	{
@@ -666,7 +670,7 @@ carry_in(ZkWire *w)
 			w->inner_events |= POLLOUT;
 		else
 		{
-			/* mostly, it has gone; carry_out hears of that */
+			/* usually it has closed its socket; carry_out notices that */
 			w->library_deaf = true;
 			w->in.at = w->in.end;
 			shutdown(w->inner, SHUT_WR);
@@ -675,7 +679,7 @@ carry_in(ZkWire *w)
 	return moved;
 }
 
-/* Do what can be done now.  False: there is nothing left to do */
+/* Do what can be done now.  False: nothing is left to do */
 static bool
 work(ZkWire *w)
 {
@@ -725,8 +729,8 @@ wire_main(void *arg)
 			break;
 
 		/*
-		 * The library's end is always looked at: with a server that takes
-		 * nothing more, nothing else would tell that the library is gone.
+		 * The library's end is always polled: if a server accepts no more
+		 * data, nothing else would tell that the library is gone.
 		 */
 		fds[0].fd = w->server_gone ? -1 : w->net;
 		fds[0].events = w->net_events;
@@ -739,7 +743,7 @@ wire_main(void *arg)
 			leave(w);
 	}
 
-	/* the library reads to the end of what there is */
+	/* the library reads the remaining data first */
 	shutdown(w->inner, SHUT_WR);
 	shutdown(w->net, SHUT_RDWR);
 	zks_tls_thread_ends();
@@ -775,7 +779,7 @@ start_wire(ZkWire *w)
 
 	if (rc == 0)
 	{
-		/* with the keeper's mask: no signals, SIGPIPE neither */
+		/* with the keeper's mask: no signals, not even SIGPIPE */
 		pthread_attr_setstacksize(&attr, WIRE_STACK);
 		rc = pthread_create(&w->thread, &attr, wire_main, w);
 		pthread_attr_destroy(&attr);
@@ -859,7 +863,7 @@ zks_wire_library_end(ZkWire *w)
 	return w->inner;
 }
 
-#else							/* there is none, and so no wire */
+#else							/* no TLS, and so no wire */
 
 ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)

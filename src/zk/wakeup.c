@@ -1,21 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.c
- *	  Who is woken when the server says something: the keeper, or the owner.
+ *	  Who is woken when the server sends something: the keeper, or the owner.
  *
- * Mostly the keeper.  But an owner that waits for an answer need not be told by
- * another thread that it is there: while it waits, the socket is lent to it, and
- * the keeper sleeps on.  Under the mutex either may read at any time; what is
- * lent is only the wake-up.  If the connection breaks, both are woken.
+ * Usually the keeper.  But an owner that waits for an answer need not be woken
+ * by another thread: while it waits, the socket is lent to it, and the keeper
+ * sleeps on.  With the mutex either may read at any time; only the wake-up is
+ * lent.  If the connection breaks, both are woken.
  *
- * Each of the two waits on an epoll descriptor, which has the socket and a bell.
- * There is one bell for both, an eventfd that is always readable: to ring is to
- * let it be reported once.
+ * Each of the two waits on an epoll descriptor, which contains the socket and
+ * a bell.  There is one bell for both, an eventfd that is always readable:
+ * ringing means to have it reported once.
  *
- * So is the socket.  The kernel keeps it in the two sets after we have closed it
- * if a child has it, too, that was forked without our knowledge (in PL/Python,
- * say); it could never be taken out again.  It is reported once more, at most,
- * and its generation tells it from the next one, which may have its number.
+ * The socket is reported only once, too.  If a child that was forked without
+ * our knowledge (in PL/Python, say) has it as well, the kernel keeps it in the
+ * two sets after we have closed it, and it can never be removed.  It is
+ * reported once more, at most, and its generation distinguishes it from the
+ * next one, which may have the same number.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +27,7 @@
 
 #include "internal.h"
 
-#define BELL	0				/* the generation of what is no socket */
+#define BELL	0				/* its generation, as it is no socket */
 #define MOST	4				/* at once: a bell, a socket, closed ones */
 
 /* To be reported once */
@@ -83,8 +84,8 @@ zks_wakeup_tell_owner(ZkWakeup *e)
 }
 
 /*
- * A socket that was not there before; one that is closed leaves by itself, or
- * is not heeded.  Fails, with errno, when the kernel has no room for it.
+ * Adds a new socket; a closed one leaves by itself, or is ignored.  Fails,
+ * with errno, if the kernel has no room for it.
  */
 bool
 zks_wakeup_adopt_locked(ZkWakeup *e, int sock)
@@ -97,7 +98,7 @@ zks_wakeup_adopt_locked(ZkWakeup *e, int sock)
 		set(e->owner_fd, EPOLL_CTL_ADD, sock, e->generation, 0);
 }
 
-/* What of the socket the keeper is to be woken for */
+/* The events of the socket for which the keeper is to be woken */
 static void
 watch_locked(ZkWakeup *e, int sock)
 {
@@ -115,11 +116,13 @@ void
 zks_wakeup_want_locked(ZkWakeup *e, int sock, uint32_t events)
 {
 	e->wanted = events;
-	e->watched = 0;				/* what was reported is no longer watched */
+	e->watched = 0;				/* after a report it is no longer watched */
 	watch_locked(e, sock);
 }
 
-/* The keeper's first: the other way round an answer in between would wake both */
+/*
+ * The keeper's first: in the other order an answer in between would wake both
+ */
 void
 zks_wakeup_lend_locked(ZkWakeup *e, int sock)
 {
@@ -150,14 +153,14 @@ socket_events(int epoll_fd, uint32_t generation, int ms)
 	return happened;
 }
 
-/* The keeper sleeps.  Returns what there is of the socket of this generation. */
+/* The keeper sleeps.  Returns the events of the socket of this generation. */
 uint32_t
 zks_wakeup_wait(ZkWakeup *e, uint32_t generation, int ms)
 {
 	return socket_events(e->keeper_fd, generation, ms);
 }
 
-/* What woke the owner is over now; true if it was the socket of this generation */
+/* Clears what woke the owner; true if it was the socket of this generation */
 bool
 zks_wakeup_owner_woken(ZkWakeup *e, uint32_t generation)
 {
