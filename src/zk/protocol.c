@@ -529,81 +529,51 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 		view->next = false;
 }
 
-/*
- * Nodes that may all be one session's of zklock: where they are, they do not
- * hold each other up.
- */
-typedef struct Bundle
+/* What can be said at once of several who stand in the queue */
+typedef struct Tally
 {
 	int			n;
-	int64_t		owner;			/* of the first */
-	bool		one;			/* all were made by it, and by zklock */
-} Bundle;
-
-static void
-add_to(Bundle *bundle, const ZkpContender *c)
-{
-	if (bundle->n++ == 0)
-	{
-		bundle->owner = c->owner;
-		bundle->one = true;
-	}
-	bundle->one &= c->ours && c->owner != 0 && c->owner == bundle->owner;
-}
-
-static bool
-let_pass(const Bundle *bundle, const ZkpContender *c)
-{
-	return bundle->n == 0 || (bundle->one && c->ours && c->owner == bundle->owner);
-}
-
-/*
- * What stands at one place of the queue.  Of other clients, whose sessions have
- * many threads, only a reader that has a writer's number holds for the same,
- * when Curator downgrades.
- */
-typedef struct Peers
-{
-	int			n;
-	int			writers;
-	int			foreign_writers;	/* not made by zklock */
+	int			foreign;		/* not made by zklock */
 	int64_t		owner;			/* of the first */
 	bool		one_owner;		/* all were made by it */
-	int64_t		writers_owner;	/* of the first writer */
-	bool		writers_one_owner;
-} Peers;
+} Tally;
 
 static void
-count_peer(Peers *peers, const ZkpContender *c)
+count(Tally *tally, const ZkpContender *c)
 {
-	if (peers->n++ == 0)
+	if (tally->n++ == 0)
 	{
-		peers->owner = c->owner;
-		peers->one_owner = true;
+		tally->owner = c->owner;
+		tally->one_owner = true;
 	}
-	peers->one_owner &= c->owner != 0 && c->owner == peers->owner;
-	if (c->mode != ZKP_EXCLUSIVE)
-		return;
-	if (peers->writers++ == 0)
-	{
-		peers->writers_owner = c->owner;
-		peers->writers_one_owner = true;
-	}
-	peers->writers_one_owner &= c->owner != 0 && c->owner == peers->writers_owner;
-	peers->foreign_writers += !c->ours;
+	tally->one_owner &= c->owner != 0 && c->owner == tally->owner;
+	tally->foreign += !c->ours;
 }
 
-/* Whether those who stand at the same place as this one let it pass */
+/*
+ * Whether those who stand before this one let it pass: only nodes of one session
+ * of zklock do not hold each other up.
+ */
 static bool
-peers_let_pass(const Peers *peers, const ZkpContender *c)
+let_pass(const Tally *before, const ZkpContender *c)
+{
+	return before->n == 0 ||
+		(before->one_owner && before->owner == c->owner && before->foreign == 0 && c->ours);
+}
+
+/*
+ * Whether those who stand at the same place as this one, which is among them, let
+ * it pass.  Of other clients, whose sessions have many threads, only a reader that
+ * has a writer's number holds for the same, when Curator downgrades.
+ */
+static bool
+peers_let_pass(const Tally *peers, const Tally *writers, const ZkpContender *c)
 {
 	if (c->mode == ZKP_SHARED)
-		return peers->writers == 0 ||
-			(peers->writers_one_owner && peers->writers_owner == c->owner);
+		return writers->n == 0 || (writers->one_owner && writers->owner == c->owner);
 	if (peers->n == 1)
 		return true;
-	return peers->one_owner &&
-		(c->ours ? peers->foreign_writers == 0 : peers->writers == 1);
+	return peers->one_owner && (c->ours ? writers->foreign == 0 : writers->n == 1);
 }
 
 /* Of equal numbers each lets the others go first; a czxid tells them apart */
@@ -618,22 +588,28 @@ end_of_place(const ZkpContender *queue, int n, int first)
 }
 
 /*
- * By the rules of zkp_look.  Nobody is compared with each of those before: a
- * queue may have hundreds of thousands, of one number.
+ * By the rules of zkp_look.  They say of two who holds up whom, but nobody is
+ * compared with each of those before: a queue may have hundreds of thousands, of
+ * one number.
  */
 void
 zkp_granted(const ZkpContender *queue, int n, bool *granted)
 {
-	Bundle		before = {0};
-	Bundle		writers_before = {0};
+	Tally		before = {0};
+	Tally		writers_before = {0};
 
 	for (int first = 0, end; first < n; first = end)
 	{
-		Peers		peers = {0};
+		Tally		peers = {0};
+		Tally		writers = {0};
 
 		end = end_of_place(queue, n, first);
 		for (int i = first; i < end; i++)
-			count_peer(&peers, &queue[i]);
+		{
+			count(&peers, &queue[i]);
+			if (queue[i].mode == ZKP_EXCLUSIVE)
+				count(&writers, &queue[i]);
+		}
 		for (int i = first; i < end; i++)
 		{
 			const ZkpContender *c = &queue[i];
@@ -641,14 +617,14 @@ zkp_granted(const ZkpContender *queue, int n, bool *granted)
 			if (c->mode == ZKP_SEMAPHORE)
 				granted[i] = end - 1 < c->permits;
 			else
-				granted[i] = peers_let_pass(&peers, c) &&
+				granted[i] = peers_let_pass(&peers, &writers, c) &&
 					let_pass(c->mode == ZKP_SHARED ? &writers_before : &before, c);
 		}
 		for (int i = first; i < end; i++)
 		{
-			add_to(&before, &queue[i]);
+			count(&before, &queue[i]);
 			if (queue[i].mode == ZKP_EXCLUSIVE)
-				add_to(&writers_before, &queue[i]);
+				count(&writers_before, &queue[i]);
 		}
 	}
 }
