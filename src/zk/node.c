@@ -80,8 +80,8 @@ struct ZkNode
 	int			parent_rc;
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
-	bool		share_sent;		/* what it tells is sent, and not answered */
-	bool		share_doubted;	/* it may have been carried out */
+	bool		tell_sent;		/* what it tells is sent, and not answered */
+	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
 	int			pending;		/* requests that will call back with us */
 	uint64_t	ticket;
@@ -864,8 +864,9 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
  * Becoming shared, and telling of a grant
  */
 
+/* Those behind it know, or need not know any longer */
 static void
-shared(ZkNode *n)
+told(ZkNode *n)
 {
 	n->telling = is_of_grant(n) ? TOLD_GRANTED : TELLS_NOTHING;
 	if (!is_wanted(n))
@@ -885,17 +886,17 @@ give_up_sharing(ZkNode *n)
 	NodePath	path;
 	ZkRequest  *r;
 
-	if (n->share_doubted && zkp_shared_name(name, n->name) &&
+	if (n->tell_doubted && zkp_shared_name(name, n->name) &&
 		(r = zkr_new_locked(n->session, NULL, NULL)) != NULL)
 	{
 		r->forgotten = true;
 		zkr_delete_locked(r, node_path(n, name, &path), -1);
 	}
-	shared(n);
+	told(n);
 }
 
 static void
-on_shared(ZkRequest *r)
+on_told(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 	char		name[ZKP_NAME_LEN];
@@ -903,33 +904,27 @@ on_shared(ZkRequest *r)
 
 	if (!called_back(n))
 		return;
-	n->share_sent = false;
+	n->tell_sent = false;
 	set_refused(n, ZOK);
-	if (r->rc == ZOK ||
-		(renamed && r->rc == ZNODEEXISTS && n->share_doubted))
+	if (r->rc == ZOK || (r->rc == ZNODEEXISTS && renamed && n->tell_doubted))
 	{
 		if (renamed)
 			snprintf(n->name, sizeof(n->name), "%s", name);
 		if (r->rc == ZOK)
 			n->proven_at = r->sent_at;
-		shared(n);
+		told(n);
 	}
 	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
 	{
 		/* somebody has deleted it, or we have */
-		n->telling = is_of_grant(n) ? TOLD_GRANTED : TELLS_NOTHING;
-		if (!is_wanted(n))
-			get_rid_of(n);
-		else
-		{
+		if (is_wanted(n))
 			lose(n, ZK_LOST_NODE);
-			n->ticket = 0;
-		}
+		told(n);
 	}
 	else if (zks_is_doubtful(r->rc))
-		n->share_doubted = true;
+		n->tell_doubted = true;
 	else if (is_of_grant(n))
-		shared(n);				/* who waits to hear of it looks now and then */
+		told(n);				/* who waits to hear of it looks now and then */
 	else
 	{
 		set_refused(n, r->rc);
@@ -940,7 +935,7 @@ on_shared(ZkRequest *r)
 
 /* Sent again once connected, or at the next heartbeat, until it is answered */
 static void
-send_share(ZkNode *n)
+tell(ZkNode *n)
 {
 	NodePath	path;
 	NodePath	shared_path;
@@ -957,10 +952,10 @@ send_share(ZkNode *n)
 
 	if (!zks_usable_locked(n->session))
 		return;
-	r = request(n, on_shared);
+	r = request(n, on_told);
 	if (r == NULL)
 		return;
-	n->share_sent = true;
+	n->tell_sent = true;
 	(void) node_path(n, n->name, &path);
 	zkp_write_data(data, &says);
 	if (rename)
@@ -990,8 +985,8 @@ zkn_share(ZkSession *s, ZkNode *n)
 	{
 		ticket = n->ticket = ++s->tickets;
 		n->telling = TELLING_SHARED;
-		n->share_doubted = false;
-		send_share(n);
+		n->tell_doubted = false;
+		tell(n);
 	}
 	zks_leave(s);
 	return ticket;
@@ -1004,7 +999,7 @@ zkn_tell_granted(ZkSession *s, ZkNode *n)
 	if (n->state == ZKN_PRESENT && n->telling == TELLS_NOTHING)
 	{
 		n->telling = TELLING_GRANTED;
-		send_share(n);
+		tell(n);
 	}
 	zks_leave(s);
 }
@@ -1072,20 +1067,28 @@ prune(ZkNode *n)
 static void
 catch_up(ZkNode *n, int64_t now)
 {
-	if (n->state == ZKN_PRUNING)
+	switch (n->state)
 	{
-		if (n->pending == 0)
-			prune(n);
+		case ZKN_UNSURE:
+			if (n->pending == 0 && now >= n->look_at)
+				look(n);
+			break;
+		case ZKN_PRESENT:
+			if (is_telling(n) && !n->tell_sent)
+				tell(n);
+			else if (!is_telling(n) && !is_wanted(n))
+				get_rid_of(n);
+			break;
+		case ZKN_PRUNING:
+			if (n->pending == 0)
+				prune(n);
+			break;
+		case ZKN_CREATING:
+		case ZKN_ABSENT:
+		case ZKN_LOST:
+		case ZKN_DELETED:
+			break;				/* nothing was left open */
 	}
-	else if (n->state == ZKN_UNSURE && n->pending == 0 && now >= n->look_at)
-		look(n);
-	else if (n->state == ZKN_PRESENT && is_telling(n))
-	{
-		if (!n->share_sent)
-			send_share(n);
-	}
-	else if (n->state == ZKN_PRESENT && !is_wanted(n))
-		get_rid_of(n);
 }
 
 /*
@@ -1340,7 +1343,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 		NodePath	path;
 
 		/* what was sent is carried out before we ask */
-		if (!node->share_sent || !zkp_shared_name(name, node->name))
+		if (!node->tell_sent || !zkp_shared_name(name, node->name))
 			snprintf(name, sizeof(name), "%s", node->name);
 		paths[count] = strdup(node_path(node, name, &path));
 		if (paths[count] == NULL)
