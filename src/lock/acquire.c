@@ -527,6 +527,56 @@ look_closer(Call *c, Place *p, const ListedQueue *queue)
  *-------------------------------------------------------------------------
  */
 
+/* Request our nodes, this one and all that come after it, and their lists */
+static void
+send_creates(Call *c, int first, bool parents)
+{
+	int			n = c->n - first;
+	char	  **dirs = palloc(n * sizeof(char *));
+	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
+
+	for (int i = 0; i < n; i++)
+		dirs[i] = c->places[first + i].target->dir;
+	zks_gather(c->session);
+	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
+		raise_no_memory();
+	for (int i = 0; i < n; i++)
+		c->places[first + i].node = nodes[i];
+	for (int i = first; i < c->n; i++)
+		send_list(c, &c->places[i], false);
+	pfree(dirs);
+	pfree(nodes);
+}
+
+/*
+ * Wait until we know what became of our nodes: GRANTED if they exist,
+ * START_AGAIN if one was lost, or is in doubt.  But if ZooKeeper has refused
+ * one, that alone counts: it is returned in *refused, and why in *rc.
+ */
+static Verdict
+await_creates(Call *c, int first, Place **refused, int *rc)
+{
+	Verdict		outcome = GRANTED;
+
+	*refused = NULL;
+	for (int i = first; i < c->n; i++)
+	{
+		ZkNodeInfo	node;
+
+		await_node(c, &c->places[i], &node);
+		if (node.state == ZKN_PRESENT)
+			continue;
+		outcome = START_AGAIN;
+		if (node.state != ZKN_LOST && !zks_is_doubtful(node.rc))
+		{
+			*refused = &c->places[i];
+			*rc = node.rc;
+			break;
+		}
+	}
+	return outcome;
+}
+
 /*
  * Create our nodes, this one and all that come after it.  GRANTED means only
  * that they exist, and that lists were requested.
@@ -535,47 +585,23 @@ static Verdict
 join_queues(Call *c, int first)
 {
 	int64		until = zkb_wait_answer_due(c->wait);
-	int			n = c->n - first;
-	char	  **dirs = palloc(n * sizeof(char *));
-	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
 	bool		parents = false;
 
-	for (int i = 0; i < n; i++)
-		dirs[i] = c->places[first + i].target->dir;
 	for (;;)
 	{
-		Place	   *refused = NULL;
-		bool		again = false;
+		Place	   *refused;
+		int			rc = ZKS_OK;
 		bool		late;
-		ZkNodeInfo	node;
+		Verdict		outcome;
 
-		zks_gather(c->session);
-		if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
-			raise_no_memory();
-		for (int i = 0; i < n; i++)
-			c->places[first + i].node = nodes[i];
-		for (int i = first; i < c->n; i++)
-			send_list(c, &c->places[i], false);
-
-		for (int i = first; i < c->n && refused == NULL; i++)
-		{
-			await_node(c, &c->places[i], &node);
-			if (node.state == ZKN_LOST ||
-				(node.state != ZKN_PRESENT && zks_is_doubtful(node.rc)))
-				again = true;	/* unless another one was refused */
-			else if (node.state != ZKN_PRESENT)
-				refused = &c->places[i];
-		}
+		send_creates(c, first, parents);
+		outcome = await_creates(c, first, &refused, &rc);
 		if (refused == NULL)
-		{
-			pfree(dirs);
-			pfree(nodes);
-			return again ? START_AGAIN : GRANTED;
-		}
+			return outcome;
 		drop_from(c, first);
 		late = zks_now() >= Min(until, c->wait->deadline);
-		if (node.rc != ZKS_NO_NODE || (late && parents))
-			zkb_raise(node.rc, refused->target->path);
+		if (rc != ZKS_NO_NODE || (late && parents))
+			zkb_raise(rc, refused->target->path);
 
 		/* there is no parent yet, or ZooKeeper has just removed it */
 		if (late)
