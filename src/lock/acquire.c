@@ -66,11 +66,18 @@
 /* The number of nodes read at a time: see inspect.c */
 #define WINDOW			1000
 
+/* One of those before us, whom we watch */
 typedef struct Blocker
 {
 	ZkWatch    *watch;
 	char	   *name;
 } Blocker;
+
+typedef struct BlockerList
+{
+	Blocker    *list;			/* sorted by name */
+	int			n;
+} BlockerList;
 
 /*
  * Our place in one queue, and what is under way there, so that an error can
@@ -92,8 +99,9 @@ typedef struct Place
 	bool		tell;			/* others wait to hear that we hold */
 	ZkRequest **reads;			/* of others' nodes */
 	int			nreads;
-	Blocker    *blockers;		/* watched; by name */
-	int			nblockers;
+	BlockerList blockers;
+	BlockerList old_blockers;	/* of the list before, while they are being
+								 * replaced */
 } Place;
 
 typedef struct Call
@@ -167,14 +175,13 @@ drop_blocker(Call *c, Blocker *blocker)
 }
 
 static void
-drop_watches(Call *c, Place *p)
+drop_blockers(Call *c, BlockerList *blockers)
 {
-	for (int i = 0; i < p->nblockers; i++)
-		drop_blocker(c, &p->blockers[i]);
-	p->nblockers = 0;
-	if (p->blockers != NULL)
-		pfree(p->blockers);
-	p->blockers = NULL;
+	for (int i = 0; i < blockers->n; i++)
+		drop_blocker(c, &blockers->list[i]);
+	if (blockers->list != NULL)
+		pfree(blockers->list);
+	memset(blockers, 0, sizeof(*blockers));
 }
 
 /* Leave nothing behind, except a node that was granted */
@@ -183,7 +190,8 @@ drop_place(Call *c, Place *p)
 {
 	drop_list(c, p);
 	drop_reads(c, p);
-	drop_watches(c, p);
+	drop_blockers(c, &p->old_blockers);
+	drop_blockers(c, &p->blockers);
 	drop_changes(c, p);
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
@@ -648,53 +656,70 @@ set_watch(Call *c, Place *p, Blocker *blocker)
 		raise_no_memory();
 }
 
+static int
+compare_blockers(const void *left, const void *right)
+{
+	return strcmp(((const Blocker *) left)->name, ((const Blocker *) right)->name);
+}
+
+static BlockerList
+list_blockers(const ListedQueue *queue)
+{
+	BlockerList blockers = {.n = queue->view.nwatch};
+
+	blockers.list = palloc0(blockers.n * sizeof(Blocker));
+	for (int i = 0; i < blockers.n; i++)
+		blockers.list[i].name = pstrdup(queue->contenders[queue->view.watch[i]].name);
+	qsort(blockers.list, blockers.n, sizeof(Blocker), compare_blockers);
+	return blockers;
+}
+
 /*
- * Watch those whom the view names, and our own node.  Watches that are already
- * on the right node are kept; both lists are sorted by name.
+ * Who is in both lists, which are sorted alike, keeps the watch, if it is still
+ * of use.
+ */
+static void
+keep_watches(Call *c, BlockerList *blockers, BlockerList *old_blockers)
+{
+	Blocker    *old = old_blockers->list;
+	Blocker    *end = old + old_blockers->n;
+
+	for (int i = 0; i < blockers->n; i++)
+	{
+		Blocker    *blocker = &blockers->list[i];
+
+		while (old < end && compare_blockers(old, blocker) < 0)
+			old++;
+		if (old < end && compare_blockers(old, blocker) == 0 && is_of_use(c, old))
+		{
+			blocker->watch = old->watch;
+			old->watch = NULL;
+		}
+	}
+}
+
+/*
+ * Watch those whom the view names, and our own node.  Both lists hang on the
+ * place, so that an error in between leaves no watch behind.
  */
 static void
 watch_queue(Call *c, Place *p, const ListedQueue *queue)
 {
-	int			n = p->by_changes ? 0 : queue->view.nwatch;
-	const char **names = palloc(n * sizeof(char *));
-	Blocker    *old = p->blockers;
-	int			nold = p->nblockers;
-	int			o = 0;
+	BlockerList blockers = {0};
 
-	for (int i = 0; i < n; i++)
-		names[i] = queue->contenders[queue->view.watch[i]].name;
-	qsort(names, n, sizeof(char *), pg_qsort_strcmp);
-
-	/* drop_place must find all of the old and the new ones at any time */
-	p->blockers = palloc0((n + nold) * sizeof(Blocker));
-	p->nblockers = n + nold;
-	for (int i = 0; i < nold; i++)
-		p->blockers[n + i] = old[i];
-	if (old != NULL)
-		pfree(old);
-	old = p->blockers + n;
-
+	if (!p->by_changes)
+		blockers = list_blockers(queue);
+	p->old_blockers = p->blockers;
+	p->blockers = blockers;
+	keep_watches(c, &p->blockers, &p->old_blockers);
 	zkn_watch(c->session, p->node);
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < p->blockers.n; i++)
 	{
-		Blocker    *blocker = &p->blockers[i];
-
 		CHECK_FOR_INTERRUPTS();
-		blocker->name = pstrdup(names[i]);
-		while (o < nold && strcmp(old[o].name, names[i]) < 0)
-			o++;
-		if (o < nold && strcmp(old[o].name, names[i]) == 0 && is_of_use(c, &old[o]))
-		{
-			blocker->watch = old[o].watch;
-			old[o].watch = NULL;
-		}
-		else
-			set_watch(c, p, blocker);
+		if (p->blockers.list[i].watch == NULL)
+			set_watch(c, p, &p->blockers.list[i]);
 	}
-	for (int i = 0; i < nold; i++)
-		drop_blocker(c, &old[i]);
-	p->nblockers = n;
-	pfree(names);
+	drop_blockers(c, &p->old_blockers);
 }
 
 /*
@@ -751,9 +776,9 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pend
 	*pending = false;
 	if (p->by_changes)
 		return look_at_changes(c, p);
-	for (int i = 0; i < p->nblockers; i++)
+	for (int i = 0; i < p->blockers.n; i++)
 	{
-		Blocker    *blocker = &p->blockers[i];
+		Blocker    *blocker = &p->blockers.list[i];
 		ZkWatchInfo watch;
 
 		zks_watch_info(c->session, blocker->watch, &watch);
