@@ -129,7 +129,9 @@ typedef enum Verdict
 {
 	GRANTED,
 	TAKEN,						/* somebody else has it, and time is up */
-	WAIT_ON,					/* nothing has happened so far */
+	WAIT_ON,					/* others are before us, and nothing has
+								 * happened so far */
+	WAIT_FOR_ANSWER,			/* the same, and a watch is not answered yet */
 	LIST_AGAIN,					/* something changed: list the queue again */
 	START_AGAIN					/* our node is gone: queue again */
 } Verdict;
@@ -740,6 +742,99 @@ is_our_turn(Call *c, Place *p)
 		zkb_is_fresh(&info);
 }
 
+/* What a watch on one of those before us says */
+typedef enum Sign
+{
+	NO_SIGN,
+	NOT_ANSWERED,				/* whether the watch is armed */
+	OUR_TURN,
+	NO_LONGER_WAITS,			/* for a place of a semaphore: it has one, or
+								 * is gone */
+	GONE,						/* but there may be others before us */
+	DATA_CHANGED,				/* to what, a new watch tells */
+	NOT_ARMED					/* the watch failed */
+} Sign;
+
+/*
+ * Changes nothing: this is what a grant without a list rests on.  Whether our
+ * turn is certain is asked last, since it must not be older than the sign.
+ */
+static Sign
+read_sign(Call *c, Place *p, const ZkpView *view, const ZkWatchInfo *watch, uint32 epoch)
+{
+	bool		current = watch->epoch == epoch;
+
+	switch (watch->state)
+	{
+		case ZKR_WATCH_PENDING:
+			return NOT_ANSWERED;
+		case ZKR_WATCH_ARMED:
+			if (view->may_soften && watch->says_shared && current && is_our_turn(c, p))
+				return OUR_TURN;
+			return view->ahead > 0 && watch->says_granted ? NO_LONGER_WAITS : NO_SIGN;
+		case ZKR_WATCH_FIRED:
+			if (view->next && current && is_our_turn(c, p))
+				return OUR_TURN;
+			return view->ahead == 1 ? NO_LONGER_WAITS : GONE;
+		case ZKR_WATCH_CHANGED:
+
+			/* who waits for a place of a semaphore says only that it has it */
+			return view->ahead > 0 ? NO_LONGER_WAITS : DATA_CHANGED;
+		case ZKR_WATCH_FAILED:
+			break;
+	}
+	return NOT_ARMED;
+}
+
+/*
+ * Look at what the watches on those before us say now, and renew those that
+ * have to be.  GRANTED means that, with what the list showed, we know that it is
+ * our turn.  Raises if ZooKeeper refused a watch.
+ */
+static Verdict
+look_at_blockers(Call *c, Place *p, const ZkpView *view, uint32 epoch)
+{
+	Verdict		outcome = WAIT_ON;
+
+	for (int i = 0; i < p->blockers.n; i++)
+	{
+		Blocker    *blocker = &p->blockers.list[i];
+		ZkWatchInfo watch;
+
+		zks_watch_info(c->session, blocker->watch, &watch);
+		switch (read_sign(c, p, view, &watch, epoch))
+		{
+			case OUR_TURN:
+				return GRANTED;
+			case NO_LONGER_WAITS:
+
+				/*
+				 * Mostly that makes us the first; from now on we watch the
+				 * directory, which works even if it does not.
+				 */
+				p->by_changes = true;
+				return LIST_AGAIN;
+			case NOT_ARMED:
+				if (!zks_is_doubtful(watch.rc))
+					zkb_raise(watch.rc, p->target->path);
+				/* FALLTHROUGH */
+			case GONE:
+				outcome = LIST_AGAIN;
+				break;
+			case DATA_CHANGED:
+				set_watch(c, p, blocker);
+				/* FALLTHROUGH */
+			case NOT_ANSWERED:
+				if (outcome == WAIT_ON)
+					outcome = WAIT_FOR_ANSWER;
+				break;
+			case NO_SIGN:
+				break;
+		}
+	}
+	return outcome;
+}
+
 static Verdict
 look_at_changes(Call *c, Place *p)
 {
@@ -750,71 +845,28 @@ look_at_changes(Call *c, Place *p)
 }
 
 /*
- * The waiter for a semaphore that we have watched has its place, or is gone.
- * Mostly that makes us the first; from now on we watch the directory, which
- * works even if it does not.
+ * What has happened in the queue since the list, as far as our watches tell.
+ * The session was looked at before: what they say can only be newer.
  */
 static Verdict
-watch_changes(Place *p)
+look_at_watches(Call *c, Place *p, const ZkpView *view, const ZkSessionInfo *info)
 {
-	p->by_changes = true;
-	return LIST_AGAIN;
-}
+	ZkNodeInfo	node;
+	Verdict		outcome;
 
-/*
- * Look at what the watches say now.  GRANTED means that, with what the list
- * showed, we know that it is our turn.  The flag *pending returns whether one
- * of them has not been answered.  A node whose data has changed is watched
- * again at once, which brings the data; for a semaphore we know what it says,
- * and watch the directory instead.  Raises if ZooKeeper refused a watch.
- */
-static Verdict
-look_at_watches(Call *c, Place *p, const ZkpView *view, uint32 epoch, bool *pending)
-{
-	Verdict		outcome = WAIT_ON;
-
-	*pending = false;
-	if (p->by_changes)
-		return look_at_changes(c, p);
-	for (int i = 0; i < p->blockers.n; i++)
-	{
-		Blocker    *blocker = &p->blockers.list[i];
-		ZkWatchInfo watch;
-
-		zks_watch_info(c->session, blocker->watch, &watch);
-		switch (watch.state)
-		{
-			case ZKR_WATCH_PENDING:
-				*pending = true;
-				break;
-			case ZKR_WATCH_ARMED:
-				if (view->may_soften && watch.says_shared && watch.epoch == epoch &&
-					is_our_turn(c, p))
-					return GRANTED;
-				if (view->ahead > 0 && watch.says_granted)
-					return watch_changes(p);
-				break;
-			case ZKR_WATCH_FIRED:
-				if (view->next && watch.epoch == epoch && is_our_turn(c, p))
-					return GRANTED;
-				if (view->ahead == 1)
-					return watch_changes(p);
-				outcome = LIST_AGAIN;
-				break;
-			case ZKR_WATCH_CHANGED:
-				if (view->ahead > 0)
-					return watch_changes(p);
-				set_watch(c, p, blocker);
-				*pending = true;
-				break;
-			case ZKR_WATCH_FAILED:
-				if (!zks_is_doubtful(watch.rc))
-					zkb_raise(watch.rc, p->target->path);
-				outcome = LIST_AGAIN;
-				break;
-		}
-	}
-	return outcome;
+	zkn_info(c->session, p->node, &node);
+	if (info->state == ZKS_OVER || node.state == ZKN_LOST)
+		return START_AGAIN;
+	if (info->state != ZKS_CONNECTED)
+		return WAIT_ON;
+	if (info->epoch != p->list_epoch)
+		return LIST_AGAIN;
+	outcome = p->by_changes ? look_at_changes(c, p) : look_at_blockers(c, p, view, info->epoch);
+	if (outcome != WAIT_ON && outcome != WAIT_FOR_ANSWER)
+		return outcome;
+	if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)
+		return LIST_AGAIN;
+	return node.watch == ZKR_WATCH_PENDING ? WAIT_FOR_ANSWER : outcome;
 }
 
 /*
@@ -829,52 +881,35 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 	for (;;)
 	{
 		ZkSessionInfo info;
-		ZkNodeInfo	node;
+		Verdict		outcome;
 		int64		until = ZKS_NEVER;
 		int64		look_at = ZKS_NEVER;
 
-		/*
-		 * Read the session first: what the watches say after that can only be
-		 * newer.
-		 */
 		zks_info(c->session, &info);
-		zkn_info(c->session, p->node, &node);
-		if (info.state == ZKS_OVER || node.state == ZKN_LOST)
-			return START_AGAIN;
-		if (info.state == ZKS_CONNECTED)
-		{
-			bool		pending;
-			Verdict		outcome;
+		outcome = look_at_watches(c, p, view, &info);
+		if (outcome != WAIT_ON && outcome != WAIT_FOR_ANSWER)
+			return outcome;
 
-			if (info.epoch != p->list_epoch)
-				return LIST_AGAIN;
-			outcome = look_at_watches(c, p, view, info.epoch, &pending);
-			if (outcome != WAIT_ON)
-				return outcome;
-			if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)
-				return LIST_AGAIN;
-			if (pending || node.watch == ZKR_WATCH_PENDING)
-				until = armed_by;
-			else
-				armed_by = zkb_deadline(zklock_operation_timeout);
-
-			/* the one that would tell us may be unable to */
-			if (view->ahead > 0 && !p->by_changes)
-				look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
-		}
-		else
+		if (info.state != ZKS_CONNECTED)
 			until = info.suspended_at + zklock_operation_timeout * ZKS_MS;
+		else if (outcome == WAIT_FOR_ANSWER)
+			until = armed_by;
+		else
+			armed_by = zkb_deadline(zklock_operation_timeout);
 
-		if (!zkb_wait(c->wait, c->session, Min(until, look_at), ZKB_WAIT_ACQUIRE))
-		{
-			if (info.state != ZKS_CONNECTED)
-				zkb_raise_cut_off(&info);
-			if (zks_now() >= c->wait->deadline)
-				return TAKEN;
-			if (zks_now() >= look_at)
-				return LIST_AGAIN;
-			zkb_raise_no_answer(c->wait);
-		}
+		/* the one that would tell us may be unable to */
+		if (info.state == ZKS_CONNECTED && view->ahead > 0 && !p->by_changes)
+			look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
+
+		if (zkb_wait(c->wait, c->session, Min(until, look_at), ZKB_WAIT_ACQUIRE))
+			continue;
+		if (info.state != ZKS_CONNECTED)
+			zkb_raise_cut_off(&info);
+		if (zks_now() >= c->wait->deadline)
+			return TAKEN;
+		if (zks_now() >= look_at)
+			return LIST_AGAIN;
+		zkb_raise_no_answer(c->wait);
 	}
 }
 
