@@ -1001,6 +1001,51 @@ send_check(Call *c, Place *p)
 		raise_no_memory();
 }
 
+static void
+request_list(Call *c, Place *p, bool fresh)
+{
+	ZkSessionInfo info;
+
+	/* after a reconnection, the new server may lag behind */
+	zks_info(c->session, &info);
+	zks_gather(c->session);
+	send_list(c, p, fresh || info.epoch != p->list_epoch);
+	send_check(c, p);
+}
+
+/*
+ * Wait for the list, and see what it means for us: GRANTED or WAIT_ON, or
+ * LIST_AGAIN if that is not certain, and the leader must be asked.
+ */
+static Verdict
+read_list(Call *c, Place *p, ListedQueue *queue)
+{
+	ZkAnswer	answer;
+	ZkNodeInfo	node;
+
+	if (!await_list(c, p, &answer))
+	{
+		if (!is_too_late(c, p))
+			return START_AGAIN;
+		zkb_counters.timeouts++;
+		return TAKEN;
+	}
+	zkn_info(c->session, p->node, &node);
+	if (answer.rc != ZKS_OK || node.state != ZKN_PRESENT)
+		return START_AGAIN;
+	if (!look_at_queue(c, p, &answer, &node, queue))
+	{
+		if (!await_fresh(c, zkb_wait_answer_due(c->wait)))
+			return START_AGAIN;
+		ask_again(c);
+		return LIST_AGAIN;
+	}
+	/* do not give up our place because of a server that lags behind */
+	if (!queue->view.self_seen)
+		return p->list_fresh ? START_AGAIN : LIST_AGAIN;
+	return queue->view.need == 0 ? GRANTED : WAIT_ON;
+}
+
 /*
  * Take our turn in one queue, where we have a node and have requested a list
  */
@@ -1011,50 +1056,17 @@ take_turn(Call *c, int at)
 	Verdict		outcome = LIST_AGAIN;
 	bool		fresh = false;
 	int			need = INT_MAX;
-	ListedQueue queue = {0};
 
 	while (outcome == LIST_AGAIN)
 	{
-		ZkAnswer	answer;
-		ZkNodeInfo	node;
-		ZkSessionInfo info;
+		ListedQueue queue = {0};
 
 		if (p->list == NULL)
-		{
-			/* after a reconnection, the new server may lag behind */
-			zks_info(c->session, &info);
-			zks_gather(c->session);
-			send_list(c, p, info.epoch != p->list_epoch || fresh);
-			send_check(c, p);
-		}
-		if (!await_list(c, p, &answer))
-		{
-			if (!is_too_late(c, p))
-				return START_AGAIN;
-			zkb_counters.timeouts++;
-			return TAKEN;
-		}
-
-		zkn_info(c->session, p->node, &node);
-		if (answer.rc != ZKS_OK || node.state != ZKN_PRESENT)
-			return START_AGAIN;
-		if (!look_at_queue(c, p, &answer, &node, &queue))
-		{
-			if (!await_fresh(c, zkb_wait_answer_due(c->wait)))
-				return START_AGAIN;
-			ask_again(c);
+			request_list(c, p, fresh);
+		outcome = read_list(c, p, &queue);
+		if (outcome == LIST_AGAIN)
 			fresh = true;
-		}
-		else if (!queue.view.self_seen)
-		{
-			/* do not give up our place because of a server that lags behind */
-			if (p->list_fresh)
-				return START_AGAIN;
-			fresh = true;
-		}
-		else if (queue.view.need == 0)
-			outcome = GRANTED;
-		else
+		else if (outcome == WAIT_ON)
 		{
 			outcome = stand_in_queue(c, at, &queue);
 
