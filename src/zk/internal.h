@@ -65,19 +65,27 @@
 /* Called with the mutex held when a request is answered, or never will be */
 typedef void (*ZkDone) (ZkRequest *r);
 
+/* Who waits for the answer to a request */
+typedef enum ZkListener
+{
+	LISTENER_OWNER,				/* it is notified, and asks */
+	LISTENER_DONE,				/* a function, which is called */
+	LISTENER_LIST,				/* of a sync: the list that goes behind it */
+	LISTENER_NONE				/* it is freed when it is answered */
+} ZkListener;
+
 struct ZkRequest
 {
 	ZkRequest  *next;
 	ZkRequest  *prev;
 	ZkSession  *session;
-	ZkDone		done;			/* NULL: the owner polls */
+	ZkListener	listener;
+	ZkDone		done;			/* if that is LISTENER_DONE */
 	void	   *owner;			/* done's own */
 	int			op;				/* of proto.h: what was asked */
 	bool		answered;
-	bool		forgotten;		/* free it when it is answered */
 	bool		writes;			/* the leader makes a transaction of it */
 	ZkRequest  *sync;			/* of a fresh list: went before it */
-	bool		is_sync;		/* the list looks at it, nobody else */
 	uint64_t	number;			/* of its answer, among ZkSession.replies */
 	int			rc;
 	int64_t		sent_at;

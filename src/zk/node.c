@@ -889,7 +889,7 @@ give_up_sharing(ZkNode *n)
 	if (n->tell_doubted && zkp_shared_name(name, n->name) &&
 		(r = zkr_new_locked(n->session, NULL, NULL)) != NULL)
 	{
-		r->forgotten = true;
+		r->listener = LISTENER_NONE;
 		zkr_delete_locked(r, node_path(n, name, &path), -1);
 	}
 	told(n);

@@ -69,6 +69,7 @@ zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 	if (r == NULL)
 		return NULL;
 	r->session = s;
+	r->listener = done != NULL ? LISTENER_DONE : LISTENER_OWNER;
 	r->done = done;
 	r->owner = owner;
 	r->epoch = s->info.epoch;
@@ -109,10 +110,7 @@ forget(ZkRequest *r)
 	if (r->answered)
 		free_request(r);
 	else
-	{
-		r->forgotten = true;
-		r->done = NULL;
-	}
+		r->listener = LISTENER_NONE;
 }
 
 static void
@@ -144,15 +142,21 @@ answered(ZkRequest *r, int rc)
 	r->rc = rc;
 	if (r->watch != NULL)
 		on_watch_set(r->watch, r);
-	if (r->done != NULL)
+	switch (r->listener)
 	{
-		r->done(r);
-		free_request(r);
+		case LISTENER_OWNER:
+			s->notify = true;
+			break;
+		case LISTENER_DONE:
+			r->done(r);
+			free_request(r);
+			break;
+		case LISTENER_LIST:
+			break;
+		case LISTENER_NONE:
+			free_request(r);
+			break;
 	}
-	else if (r->forgotten)
-		free_request(r);
-	else if (!r->is_sync)
-		s->notify = true;
 }
 
 /*
@@ -511,7 +515,7 @@ zkr_list_fresh_locked(ZkRequest *r, const char *dir)
 		return;
 	}
 	r->sync = sync;
-	sync->is_sync = true;
+	sync->listener = LISTENER_LIST;
 	sync->op = ZOO_SYNC_OP;
 	if (begin(sync))
 		submitted(sync, zoo_async(r->session->zh, dir, on_string, sync));
@@ -667,7 +671,7 @@ zkr_owner_asks_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
 	{
-		if (r->done == NULL && !r->forgotten && !r->is_sync)
+		if (r->listener == LISTENER_OWNER)
 			return true;
 	}
 	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
@@ -930,7 +934,7 @@ remove_watch(ZkWatch *w)
 	if (r != NULL)
 	{
 		/* if it fails, the watch goes with its node or with the session */
-		r->forgotten = true;
+		r->listener = LISTENER_NONE;
 		r->op = ZOO_REMOVE_WATCHES;
 		if (begin(r))
 			submitted(r, zoo_aremove_all_watches(w->session->zh, w->path,
@@ -999,7 +1003,7 @@ zkr_new_watch_locked(ZkSession *s, const char *path)
 		free_watch(w);
 		return NULL;
 	}
-	r->forgotten = true;
+	r->listener = LISTENER_NONE;
 	r->watch = w;
 	r->op = ZOO_GETDATA_OP;
 	if (begin(r))

@@ -154,7 +154,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	}
 	if (!zkn_prove_locked(s) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
-		r->forgotten = true;
+		r->listener = LISTENER_NONE;
 		if (s->info.in_doubt)
 			zkr_prove_locked(r);
 		else
