@@ -41,13 +41,13 @@
  * The tickets of the nodes that the current transaction has released; none
  * while last is 0
  */
-typedef struct Release
+typedef struct TicketRange
 {
 	uint64		first;
 	uint64		last;
-} Release;
+} TicketRange;
 
-static Release xact_release;
+static TicketRange xact_tickets;
 
 /* The locks that a commit that drops the extension must release */
 static struct
@@ -180,9 +180,9 @@ remember_ticket(uint64 ticket)
 {
 	if (ticket == 0)
 		return;
-	xact_release.last = ticket;
-	if (xact_release.first == 0)
-		xact_release.first = ticket;
+	xact_tickets.last = ticket;
+	if (xact_tickets.first == 0)
+		xact_tickets.first = ticket;
 }
 
 /*
@@ -267,16 +267,16 @@ static void
 linger(void)
 {
 	int64		until = zkb_deadline(zklock_release_timeout);
-	Release		release = xact_release;
+	TicketRange awaited = xact_tickets;
 	ZkSession  *session;
 	int			refused;
 
-	memset(&xact_release, 0, sizeof(Release));
-	if (release.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
+	memset(&xact_tickets, 0, sizeof(TicketRange));
+	if (awaited.last == 0 || zklock_release_timeout == 0 || proc_exit_inprogress)
 		return;
 	session = zkb_session();
 	while (session != NULL &&
-		   !zkn_gone(session, release.first, release.last, &refused) && refused == 0)
+		   !zkn_gone(session, awaited.first, awaited.last, &refused) && refused == 0)
 	{
 		ZkSessionInfo info;
 		int64		left = (until - zks_now()) / ZKS_MS;
@@ -410,7 +410,7 @@ xact_callback(XactEvent event, void *arg)
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
 	zkl_unbound_waits();
-	if (hash_get_num_entries(zkl_locks) == 0 && xact_release.last == 0)
+	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
 		return;
 
 	switch (event)
