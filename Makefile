@@ -22,9 +22,10 @@ here := $(or $(VPATH),.)
 MODULE_big = zklock
 OBJS = src/zklock.o $(above_wall) $(below_wall)
 above_wall = \
-	$(addprefix src/lock/, table.o hold.o acquire.o release.o guard.o xact.o statement.o inspect.o fence.o) \
+	$(addprefix src/lock/, statement_hooks.o hold.o xact.o commit_guard.o acquire.o release.o inspect.o hold_table.o fence.o) \
 	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o auth_file.o tls_settings.o)
-below_wall = $(addprefix src/zk/, core.o session.o connection.o wakeup.o request.o node.o frame.o resolve.o tls.o protocol.o hosts.o)
+below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o connection.o request.o frame_check.o node.o lock_protocol.o session_state.o \
+	wakeup.o resolve.o tls.o hosts.o)
 
 EXTENSION = zklock
 DATA = zklock--1.0.sql
@@ -107,5 +108,5 @@ check-servers:
 check-unit: t/c/protocol_test
 	t/c/protocol_test
 
-t/c/protocol_test: t/c/protocol_test.c src/zk/protocol.c src/zk/protocol.h
-	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/protocol.c
+t/c/protocol_test: t/c/protocol_test.c src/zk/lock_protocol.c src/zk/lock_protocol.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c

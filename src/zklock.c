@@ -28,7 +28,7 @@
 #include "lock/hold.h"
 #include "lock/inspect.h"
 #include "lock/release.h"
-#include "lock/statement.h"
+#include "lock/statement_hooks.h"
 #include "lock/xact.h"
 
 MODULE_MAGIC_COMPAT();

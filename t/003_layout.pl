@@ -1,6 +1,7 @@
 # Compares what src/README.md says about which file calls which, and in what
 # direction, with the code.  No file calls one of a higher folder, and there are
-# no circles; a name begins with the prefix of its folder.
+# no circles; a name begins with the prefix of its folder; what a comment points to
+# exists.
 
 use strict;
 use warnings;
@@ -88,6 +89,25 @@ sub circle
 	return ();
 }
 is(join(' > ', map { circle($_) } sort keys %calls), '', 'no files call each other in a circle');
+
+#
+# Pointers in comments: "(file.c, function)"
+#
+my @astray;
+foreach my $path (glob "$src/*.[ch] $src/*/*.[ch]")
+{
+	my ($comments) = join ' ', slurp_file($path) =~ m{/\*.*?\*/}gs;
+	$comments =~ s{\n[ \t]*\*}{}g;
+	while ($comments =~ m{\b(\w+)\.([ch])\b(?:, (\w+)\))?}g)
+	{
+		my ($name, $function) = ("$1.$2", $3);
+		next if $name =~ /^(?:proto|zookeeper|postgres)\.h$/;    # the library's, and PostgreSQL's
+		my ($file) = grep { -e } glob("$src/$name $src/*/$name $src/../t/c/$name");
+		push @astray, "$path: $name" if !$file;
+		push @astray, "$path: $name, $function" if $file && defined $function && slurp_file($file) !~ /\b$function\b/;
+	}
+}
+is(join("\n", @astray), '', 'what comments refer to is there');
 
 #
 # The tables

@@ -25,7 +25,7 @@
 #include "encoding.h"
 #include "node_identity.h"
 #include "settings.h"
-#include "zk/protocol.h"
+#include "zk/lock_protocol.h"
 
 const char *const zkb_field_names[ZKB_FIELDS] = {
 	"host", "pid", "database", "user", "application_name"

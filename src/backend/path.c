@@ -17,7 +17,7 @@
 #include "compat.h"
 #include "encoding.h"
 #include "path.h"
-#include "zk/protocol.h"
+#include "zk/lock_protocol.h"
 
 /* A node's name may fill one of ZooKeeper's requests, and be shown as \xNN */
 #define NAME_MAX_SHOWN	(4 * 1024 * 1024)

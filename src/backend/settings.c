@@ -21,7 +21,7 @@
 #include "path.h"
 #include "settings.h"
 #include "zk/hosts.h"
-#include "zk/protocol.h"
+#include "zk/lock_protocol.h"
 
 const char *zklock_servers = "";
 char	   *zklock_root;

@@ -11,7 +11,7 @@
  * goes, we mostly know already that nobody else is left, and hold the lock
  * without asking: numbers only grow, so nobody can have come in before us.
  *
- * Three things make that last step unsafe (besides what protocol.c knows about
+ * Three things make that last step unsafe (besides what lock_protocol.c knows about
  * the numbers), and then the list is read again: a reconnection (missed events
  * are replayed in no particular order), a watch on our own node that is not
  * armed (an armed one would have shown an expiry first, on the same

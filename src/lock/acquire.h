@@ -9,7 +9,7 @@
 #define ZKLOCK_ACQUIRE_H
 
 #include "backend/backend_session.h"
-#include "zk/protocol.h"
+#include "zk/lock_protocol.h"
 
 typedef struct ZkGrant
 {

@@ -20,7 +20,7 @@
 #include "backend/errors.h"
 #include "backend/settings.h"
 #include "hold.h"
-#include "table.h"
+#include "hold_table.h"
 #include "xact.h"
 
 /*-------------------------------------------------------------------------
@@ -209,7 +209,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait
 
 /*
  * Once the sequence numbers of a directory have run out, they no longer tell
- * in which order nodes were created.  We can do without them (protocol.c),
+ * in which order nodes were created.  We can do without them (lock_protocol.c),
  * other clients cannot; so warn in time, once for each path.
  */
 static void

@@ -11,8 +11,8 @@
 #include "datatype/timestamp.h"
 
 #include "backend/wait.h"
-#include "table.h"
-#include "zk/protocol.h"
+#include "hold_table.h"
+#include "zk/lock_protocol.h"
 
 typedef enum ZkHoldState
 {

@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_INSPECT_H
 #define ZKLOCK_INSPECT_H
 
-#include "zk/protocol.h"
+#include "zk/lock_protocol.h"
 
 /* Somebody who holds a lock, or waits for it */
 typedef struct ZkQueueRow

@@ -16,7 +16,7 @@
 #include "backend/errors.h"
 #include "backend/settings.h"
 #include "release.h"
-#include "table.h"
+#include "hold_table.h"
 
 /* HINT for releasing a lock that only the transaction holds */
 #define TRANSACTION_HINT \
@@ -24,7 +24,7 @@
 
 /*
  * Reduce a hold's count, for zk_unlock.  An entry that the current transaction
- * took stays: see the head of table.c.
+ * took stays: see the head of hold_table.c.
  */
 static void
 lower_hold(Hold *hold, int64 by)

@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_RELEASE_H
 #define ZKLOCK_RELEASE_H
 
-#include "zk/protocol.h"
+#include "zk/lock_protocol.h"
 
 /*
  * Release the latest session-scope hold; false, with a WARNING, if there is

@@ -3,7 +3,7 @@
  * xact.c
  *	  How transactions and locks affect each other.
  *
- * Before COMMIT, the guard (guard.c) judges whether it may proceed; the end of
+ * Before COMMIT, the guard (commit_guard.c) judges whether it may proceed; the end of
  * a transaction releases what it took.
  *
  * The callbacks at the end of a transaction must neither fail nor wait: after
@@ -28,8 +28,8 @@
 #include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/settings.h"
-#include "guard.h"
-#include "table.h"
+#include "commit_guard.h"
+#include "hold_table.h"
 #include "xact.h"
 
 /*

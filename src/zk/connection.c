@@ -11,6 +11,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -46,7 +47,7 @@
 #define PAUSE_LATE_MS		5000
 #define PAUSE_IDLE_MS		10000
 
-/* The same for who only wants to say goodbye: see LINGER_MS in session.c */
+/* The same for who only wants to say goodbye: see LINGER_MS in keeper_thread.c */
 #define PAUSE_CLOSING_MS	100
 
 /*
@@ -588,4 +589,11 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 		s->sock = -1;			/* another thread may get this number as soon
 								 * as we leave */
 	return verdict;
+}
+
+/* After FRAME_WAIT, without the mutex */
+void
+zks_wait_for_the_rest(void)
+{
+	poll(NULL, 0, 1);
 }

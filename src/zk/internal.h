@@ -28,7 +28,7 @@
 
 /*
  * A multi's answer must be in the socket's buffer as a whole before the library
- * may read it (frame.c), so this is what its results may need; or a third of
+ * may read it (frame_check.c), so this is what its results may need; or a third of
  * the buffer, if the kernel allows us less: it counts its own bookkeeping, too.
  */
 #define ZKN_MULTI_BYTES		(112 * 1024)
@@ -98,7 +98,7 @@ struct ZkRequest
 	int			cversion;
 	int64_t		made_at_ms;
 	bool		is_mark;		/* the data is CONTAINER_MARK */
-	bool		says_shared;	/* so does the data: see protocol.h */
+	bool		says_shared;	/* so does the data: see lock_protocol.h */
 	bool		says_granted;
 	int64_t		in_place_of;	/* and of which transaction's node; or 0 */
 	ZkWatch    *watch;			/* armed by the answer, or NULL */
@@ -255,9 +255,10 @@ extern void zks_wakeup_take_back_locked(ZkWakeup *e, int sock);
 extern uint32_t zks_wakeup_wait(ZkWakeup *e, uint32_t generation, int ms);
 extern bool zks_wakeup_owner_woken(ZkWakeup *e, uint32_t generation);
 
-/* core.c */
+/* session_state.c */
 extern bool zks_make_uuid(char *text);
 extern uint32_t zks_random(uint32_t n);
+extern int	zks_ms_until(int64_t until, int64_t now);
 
 /*
  * The mutex, for the keeper, which takes no signals, and for the main thread,
@@ -273,6 +274,7 @@ extern void zks_wake_keeper(ZkSession *s);
 extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
+extern int64_t zks_proven_until(ZkSession *s);
 
 /*
  * A production server must never crash because of us, so only with
@@ -293,6 +295,17 @@ zks_earlier(int64_t a, int64_t b)
 	return a < b ? a : b;
 }
 
+/* keeper_thread.c */
+extern bool zks_start_keeper(ZkSession *s);
+extern void zks_disown(ZkSession *s);
+
+/* library_handle.c */
+extern void zks_hears(ZkSession *s);
+extern bool zks_copy_credentials(ZkSession *s, const ZkOptions *options);
+extern void zks_free_credentials(ZkSession *s);
+extern bool zks_open_handle_locked(ZkSession *s);
+extern void zks_close_handle_locked(ZkSession *s);
+
 /* connection.c */
 extern void zks_trouble_locked(ZkSession *s, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
@@ -301,6 +314,7 @@ extern void zks_mend_locked(ZkSession *s);
 extern bool zks_hurry_locked(ZkSession *s);
 extern int64_t zks_prepare_locked(ZkSession *s, int64_t now);
 extern ZkFrameVerdict zks_process_locked(ZkSession *s, uint32_t happened);
+extern void zks_wait_for_the_rest(void);
 
 /* request.c */
 extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
@@ -334,7 +348,7 @@ extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
 
-/* frame.c */
+/* frame_check.c */
 extern void zks_reset_frame(ZkFrame *frame);
 extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 

@@ -1180,7 +1180,7 @@ zkn_connected_locked(ZkSession *s)
  * Once a heartbeat: deletes that could not be sent, second looks, and a watch
  * on each node that is still ours, so that its loss is noticed before its own
  * create is too old to prove that it exists (backend_session.c,
- * zkb_is_proven).
+ * zkb_are_proven).
  */
 void
 zkn_heartbeat_locked(ZkSession *s)

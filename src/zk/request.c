@@ -417,7 +417,7 @@ on_strings(int rc, const struct String_vector *strings, const void *data)
  * The library has taken the request, or has not (rc).
  *
  * A send that fails makes the library close its socket and leave the requests
- * without an answer; the keeper mends that (session.c, mend_broken_locked).
+ * without an answer; the keeper mends that (connection.c, zks_mend_locked).
  */
 static void
 submitted(ZkRequest *r, int rc)
@@ -885,7 +885,8 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	(void) state;
 	(void) path;
 	if (type == ZOO_SESSION_EVENT)
-		return;					/* said to every watch; session.c handles it */
+		return;					/* said to every watch; library_handle.c
+								 * handles it */
 	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
 	{
 		if (w->id != (uintptr_t) context)

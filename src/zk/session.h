@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "protocol.h"
+#include "lock_protocol.h"
 
 /* Descriptors that a session uses: those of wakeup.c, the socket; with TLS, two more */
 #define ZKS_DESCRIPTORS		6
@@ -171,7 +171,7 @@ typedef struct ZkAnswer
 								 * exist */
 	int64_t		czxid;			/* of what was read; if its data says that it
 								 * took the place of another, of that */
-	bool		says_shared;	/* its data: see protocol.h */
+	bool		says_shared;	/* its data: see lock_protocol.h */
 	int64_t		owner;			/* the session, of an ephemeral node */
 	int64_t		made_at_ms;		/* by ZooKeeper's clock, since 1970 */
 	const char *data;			/* the part that was kept; valid until */

@@ -6,12 +6,12 @@
  * We do not use the library's own.  Few builds have it (Debian's has not), and
  * it waits without limit for the handshake of a silent server, abort()s when
  * its descriptor is above 1023, takes a certificate of any name from any
- * authority that the system knows, and hides from frame.c what was sent.
+ * authority that the system knows, and hides from frame_check.c what was sent.
  *
  * Instead the library talks plaintext to a socket pair that takes the place of
  * its socket while that is still being connected, under the same number, and
  * a thread of ours carries the bytes on: the wire.  Nobody else notices: the
- * library keeps its protocol, frame.c looks at what arrives, the keeper's
+ * library keeps its protocol, frame_check.c looks at what arrives, the keeper's
  * limits end an attempt that takes too long.  A wire lives as long as its
  * connection.
  *

@@ -5,12 +5,12 @@
  *
  *		frame_test [SEED]
  *
- * What frame.c accepts is read here the way the client library reads it: that
+ * What frame_check.c accepts is read here the way the client library reads it: that
  * must neither go beyond the end of the answer nor fail one of its assertions.
  *
  *-------------------------------------------------------------------------
  */
-#include "zk/frame.c"
+#include "zk/frame_check.c"
 
 #include <stdio.h>
 

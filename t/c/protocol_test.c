@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "zk/protocol.h"
+#include "zk/lock_protocol.h"
 
 #define UUID_REST "f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1"
 #define UUID "0" UUID_REST

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * protocol.c
+ * lock_protocol.c
  *	  The names of lock nodes, their order, and who blocks whom.
  *
  * A lock is a directory in ZooKeeper; each who wants it makes an ephemeral,
@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "protocol.h"
+#include "lock_protocol.h"
 
 #define SEMAPHORE			"-semaphore-"
 

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * table.c
+ * hold_table.c
  *	  The table of this backend's locks, and the holds on each.
  *
  * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often it
@@ -32,7 +32,7 @@
 
 #include "backend/backend_session.h"
 #include "backend/settings.h"
-#include "table.h"
+#include "hold_table.h"
 
 static MemoryContext hold_context = NULL;
 HTAB	   *zkl_locks = NULL;

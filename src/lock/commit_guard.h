@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * guard.h
+ * commit_guard.h
  *	  The commit guard.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_GUARD_H
-#define ZKLOCK_GUARD_H
+#ifndef ZKLOCK_COMMIT_GUARD_H
+#define ZKLOCK_COMMIT_GUARD_H
 
-#include "table.h"
+#include "hold_table.h"
 
 /*
  * Raises 40001 if a lock that the current transaction relies on is lost, or
@@ -43,4 +43,4 @@ extern void zkl_bound_waits(const Lock *lock);
 extern void zkl_bound_next_wait(void);
 extern void zkl_unbound_waits(void);
 
-#endif							/* ZKLOCK_GUARD_H */
+#endif							/* ZKLOCK_COMMIT_GUARD_H */

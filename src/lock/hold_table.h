@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * table.h
+ * hold_table.h
  *	  The table of this backend's locks, and the holds on each, for the code
  *	  that takes them, releases them, and ends transactions.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_TABLE_H
-#define ZKLOCK_TABLE_H
+#ifndef ZKLOCK_HOLD_TABLE_H
+#define ZKLOCK_HOLD_TABLE_H
 
 #include "lib/ilist.h"
 #include "utils/hsearch.h"
@@ -148,4 +148,4 @@ extern Hold *zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 /* The latest hold that is not released, or NULL */
 extern Hold *zkl_latest_hold(Lock *lock, ZkScope scope);
 
-#endif							/* ZKLOCK_TABLE_H */
+#endif							/* ZKLOCK_HOLD_TABLE_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * statement.c
+ * statement_hooks.c
  *	  Statements that matter to the session's locks.
  *
  * PostgreSQL offers no hook for what we want to know, but two through which
@@ -22,9 +22,9 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "guard.h"
+#include "commit_guard.h"
 #include "release.h"
-#include "statement.h"
+#include "statement_hooks.h"
 #include "xact.h"
 
 static ExecutorFinish_hook_type next_ExecutorFinish = NULL;

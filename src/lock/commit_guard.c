@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * guard.c
+ * commit_guard.c
  *	  The commit guard: a transaction that relied on a lock does not commit
  *	  without it.
  *
@@ -19,8 +19,8 @@
 #include "backend/compat.h"
 #include "backend/errors.h"
 #include "backend/settings.h"
-#include "guard.h"
-#include "table.h"
+#include "commit_guard.h"
+#include "hold_table.h"
 
 /*-------------------------------------------------------------------------
  * What the transaction has done

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * protocol.h
+ * lock_protocol.h
  *	  The names of lock nodes, their order, and who blocks whom.
  *
  * Plain C: no PostgreSQL, no ZooKeeper, no I/O, so that the rules on which
@@ -8,8 +8,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef ZKLOCK_PROTOCOL_H
-#define ZKLOCK_PROTOCOL_H
+#ifndef ZKLOCK_LOCK_PROTOCOL_H
+#define ZKLOCK_LOCK_PROTOCOL_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -168,4 +168,4 @@ extern void zkp_look(const ZkpContender *queue, int n, const char *self,
  */
 extern void zkp_granted(const ZkpContender *queue, int n, bool *granted);
 
-#endif							/* ZKLOCK_PROTOCOL_H */
+#endif							/* ZKLOCK_LOCK_PROTOCOL_H */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * core.c
+ * session_state.c
  *	  What all files of this room stand on: the clock, the mutex, and the
  *	  session's state.
  *
@@ -8,6 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <limits.h>
 #include <stdio.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -24,6 +25,15 @@ zks_now(void)
 
 	clock_gettime(CLOCK_BOOTTIME, &t);
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* For a poll() */
+int
+zks_ms_until(int64_t until, int64_t now)
+{
+	int64_t		ms = (until - now + ZKS_MS - 1) / ZKS_MS;
+
+	return ms < 0 ? 0 : ms < INT_MAX ? (int) ms : INT_MAX;
 }
 
 /* A name that nothing else has; false if the system has no random numbers */
@@ -196,4 +206,11 @@ zks_end_locked(ZkSession *s, int error)
 		s->info.losses++;
 	s->info.error = error;
 	zks_set_state_locked(s, ZKS_OVER);
+}
+
+/* Until when what was last heard proves that the session lives */
+int64_t
+zks_proven_until(ZkSession *s)
+{
+	return s->info.proven_at + s->info.timeout_ms * ZKS_MS;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * frame.c
+ * frame_check.c
  *	  Checks what a server sent before the client library reads it.
  *
  * The library trusts its peer: it takes any 41 bytes for an answer to its

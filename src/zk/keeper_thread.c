@@ -1,0 +1,391 @@
+/*-------------------------------------------------------------------------
+ *
+ * keeper_thread.c
+ *	  The thread that keeps a session: heartbeats, expiry, handles one after the
+ *	  other.
+ *
+ * A backend spends most of its life where no code of ours runs, so a thread
+ * sends the heartbeats: the keeper.  It drives the single-threaded client
+ * library; the main thread sends its own requests, under the same mutex, and
+ * reads the answers for as long as it waits for them (wakeup.c), the keeper all
+ * others.  (The multi-threaded library would do the first half, but answers a
+ * failed pthread_create with abort(), takes signals that belong to the main
+ * thread, and can block where it is closed.)
+ *
+ * The keeper calls nothing of PostgreSQL, takes no signal, and touches only
+ * malloc'ed memory.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include "internal.h"
+
+#define KEEPER_STACK		(256 * 1024)
+
+/* How long a session that is cut off when it is closed tries to say goodbye */
+#define LINGER_MS			500
+
+/*
+ * The most threads of sessions that were given up and still wait for a silent
+ * resolver
+ */
+#define MAX_KEEPERS			16
+
+/* However short the session's timeout is */
+#define HEARTBEAT_MIN_MS	10
+
+/*-------------------------------------------------------------------------
+ * What is due
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * The library's own ping would come after a third of the timeout.  That is a
+ * server's word; where it says 1 ms, we would do nothing else.
+ */
+static int64_t
+heartbeat_interval(ZkSession *s)
+{
+	int64_t		interval = s->info.timeout_ms * ZKS_MS / 4;
+
+	return interval > HEARTBEAT_MIN_MS * ZKS_MS ? interval : HEARTBEAT_MIN_MS * ZKS_MS;
+}
+
+/*
+ * Heartbeats are requests of our own, not the library's pings: of those one
+ * learns neither when they were sent nor when they were answered, and none is
+ * sent while a request is outstanding.  They go out on time whatever else
+ * does, and what has to be done now and then is done with them.
+ *
+ * A read is enough to keep a session that has nothing to lose.  One that has
+ * asks the quorum; so does one whose answers came so late that it may be over,
+ * at once.
+ */
+static void
+heartbeat_locked(ZkSession *s, int64_t now)
+{
+	bool		at_once = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
+	ZkRequest  *r;
+
+	zk_assert(zks_has_mutex(s));
+	if (!zks_usable_locked(s) || s->close_by != 0 ||
+		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
+		return;
+	s->heartbeat_at = now;
+	if (zkn_only_refused_locked(s) && !zkr_owner_asks_locked(s))
+	{
+		zks_end_locked(s, ZCLOSING);
+		return;
+	}
+	if (!zkn_prove_locked(s) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
+	{
+		r->listener = LISTENER_NONE;
+		if (s->info.in_doubt)
+			zkr_prove_locked(r);
+		else
+			zkr_stat_locked(r, "/");
+	}
+	zkn_heartbeat_locked(s);
+}
+
+/*
+ * Nobody tells a client that is cut off that its session has expired.  After
+ * a whole session timeout without a word it most likely has, and doubt counts
+ * as lost.
+ */
+static void
+expire_locked(ZkSession *s, int64_t now)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->info.state == ZKS_SUSPENDED && s->close_by == 0 && now > zks_proven_until(s))
+		zks_forfeit_locked(s);
+}
+
+/*
+ * Where the names of the servers lead may have changed since they were looked
+ * up; and see zks_suspend_locked.
+ */
+static int64_t
+renewal_due(ZkSession *s)
+{
+	int64_t		attempt_until = s->attempt_at + s->info.timeout_ms * ZKS_MS;
+
+	/*
+	 * an attempt that is under way may still succeed; the library ends it
+	 * sooner
+	 */
+	return s->sock >= 0 && attempt_until > s->renew_at ? attempt_until : s->renew_at;
+}
+
+static bool
+needs_renewal_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->close_by == 0 &&
+		zks_now() >= renewal_due(s);
+}
+
+/*-------------------------------------------------------------------------
+ * While a handle lives
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+finished_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->info.state == ZKS_OVER)
+		return true;
+	if (!atomic_load(&s->closing))
+		return false;
+	if (s->close_by == 0)
+	{
+		s->close_by = zks_now() + LINGER_MS * ZKS_MS;
+		s->connect_at = 0;		/* a pause would outlast that */
+	}
+	if (zks_now() >= s->close_by)
+		return true;
+	switch (s->info.state)
+	{
+		case ZKS_CONNECTED:
+
+			/*
+			 * The library closes its socket as soon as anything arrives after
+			 * its goodbye.  With an answer still unread that makes the kernel
+			 * reset the connection, and the server may lose the goodbye.
+			 */
+			return s->in_flight == 0;
+		case ZKS_SUSPENDED:
+			/* closing needs a connection, so wait for one a little */
+			return !zkn_any_locked(s);
+		default:
+			return true;
+	}
+}
+
+/* Before the wait.  Returns how long it may take, in ms. */
+static int
+prepare_locked(ZkSession *s)
+{
+	int64_t		now = zks_now();
+	int64_t		until;
+
+	zk_assert(zks_has_mutex(s));
+	zks_mend_locked(s);
+	heartbeat_locked(s, now);
+	until = zks_prepare_locked(s, now);
+	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
+		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
+	if (s->close_by != 0)
+		until = zks_earlier(until, s->close_by);
+	else if (s->info.state == ZKS_SUSPENDED)
+		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : zks_proven_until(s));
+	return zks_ms_until(until, now);
+}
+
+static void
+keep(ZkSession *s)
+{
+	while (!finished_locked(s) && !needs_renewal_locked(s))
+	{
+		int			wait = prepare_locked(s);
+		uint32_t	generation = s->wakeup.generation;
+		uint32_t	happened;
+
+		if (finished_locked(s))
+			break;
+		zks_unlock(s);
+		happened = zks_wakeup_wait(&s->wakeup, generation, wait);
+		zks_lock(s);
+
+		/*
+		 * Not if the main thread has had the socket closed meanwhile.  If
+		 * nothing happened, look all the same: after a SIGSTOP the library
+		 * would take what is unread for silence, and drop the connection.
+		 */
+		if (happened == 0 && zks_usable_locked(s))
+			happened = EPOLLIN;
+		if (happened != 0 && s->sock >= 0 && !s->broken &&
+			zks_process_locked(s, happened) == FRAME_WAIT)
+		{
+			zks_unlock(s);
+			zks_wait_for_the_rest();
+			zks_lock(s);
+		}
+		expire_locked(s, zks_now());
+	}
+}
+
+/*-------------------------------------------------------------------------
+ * From its beginning to its end
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * The client library has buffers that are the process's, not the handle's.  A
+ * session that is still closing, on a server that does not answer, must have
+ * ended before the next one begins; that takes no more than 4.5 s.
+ */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+/* How often to look, while waiting for it, whether it is still wanted */
+#define TURN_MS				100
+
+static atomic_int nkeepers;
+
+static bool
+take_turn(ZkSession *s)
+{
+	struct timespec until;
+
+	do
+	{
+		if (atomic_load(&s->closing))
+			return pthread_mutex_trylock(&turn) == 0;
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += TURN_MS * ZKS_MS;
+		until.tv_sec += until.tv_nsec / INT64_C(1000000000);
+		until.tv_nsec %= INT64_C(1000000000);
+	} while (pthread_mutex_timedlock(&turn, &until) != 0);
+	return true;
+}
+
+/*
+ * Where the servers are; as before, if that cannot be found out this time.  False,
+ * with the reason, if it never could.
+ */
+static bool
+find_servers(ZkSession *s, char *error, int errlen)
+{
+	char	   *names;
+	int			nservers;
+	char	   *addresses = zks_resolve(s->hosts, &nservers, &names, error, errlen);
+
+	if (addresses == NULL)
+		return s->addresses != NULL;
+	free(s->addresses);
+	free(s->names);
+	s->addresses = addresses;
+	s->names = names;
+	s->nservers = nservers;
+	return true;
+}
+
+/* The session ends with the second of its owners: the thread, and who opened it. */
+void
+zks_disown(ZkSession *s)
+{
+	if (atomic_fetch_sub(&s->owners, 1) > 1)
+		return;
+	zkn_free_all(s);
+	zkr_free_all(s);
+	zks_wakeup_close(&s->wakeup);
+	pthread_mutex_destroy(&s->mutex);
+	zks_free_credentials(s);
+	free(s->addresses);
+	free(s->names);
+	free(s->hosts);
+	free(s);
+}
+
+/*
+ * One handle of the library, from its beginning to its end.  True: the session is
+ * to be taken up again by another one.
+ */
+static bool
+attend(ZkSession *s)
+{
+	char		error[sizeof(s->info.trouble)];
+	bool		found = find_servers(s, error, sizeof(error));
+	bool		again = false;
+
+	if (!take_turn(s))
+		return false;
+	zks_lock(s);
+	zks_hears(s);
+	if (!found)
+	{
+		zks_trouble_locked(s, error);
+		zks_end_locked(s, ZBADARGUMENTS);
+	}
+	else if (!zks_open_handle_locked(s))
+	{
+		zks_trouble_locked(s, strerror(errno));
+		zks_end_locked(s, ZSYSTEMERROR);
+	}
+	if (s->zh != NULL)
+	{
+		keep(s);
+		again = needs_renewal_locked(s);
+		zks_close_handle_locked(s);
+	}
+	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
+	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
+	zks_hears(NULL);
+	zks_unlock(s);
+	pthread_mutex_unlock(&turn);
+	return again;
+}
+
+static void *
+keeper_main(void *arg)
+{
+	ZkSession  *s = arg;
+
+	while (attend(s))
+		;
+	if (s->tls != NULL)
+	{
+		zks_tls_free(s->tls);
+		zks_tls_thread_ends();
+	}
+	zks_lock(s);
+	s->tls = NULL;
+	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
+	zks_end_locked(s, ZCLOSING);
+	zkn_over_locked(s);
+	s->notify = true;
+	atomic_fetch_sub(&nkeepers, 1);
+	atomic_store(&s->keeper_done, true);
+	zks_unlock(s);
+	zks_disown(s);
+	return NULL;
+}
+
+bool
+zks_start_keeper(ZkSession *s)
+{
+	pthread_attr_t attr;
+	sigset_t	all;
+	sigset_t	saved;
+	int			rc;
+
+	if (atomic_load(&nkeepers) >= MAX_KEEPERS)
+	{
+		errno = EAGAIN;
+		return false;
+	}
+	rc = pthread_attr_init(&attr);
+	if (rc == 0)
+	{
+		pthread_attr_setstacksize(&attr, KEEPER_STACK);
+
+		/* a thread inherits its creator's mask: signals are not for it */
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, &saved);
+		atomic_fetch_add(&nkeepers, 1);
+		rc = pthread_create(&s->keeper, &attr, keeper_main, s);
+		if (rc != 0)
+			atomic_fetch_sub(&nkeepers, 1);
+		pthread_sigmask(SIG_SETMASK, &saved, NULL);
+		pthread_attr_destroy(&attr);
+	}
+	errno = rc;
+	return rc == 0;
+}

@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * library_handle.c
+ *	  The handle of ZooKeeper's client library: made, with its credentials, and
+ *	  closed; and what it tells of its connection.
+ *
+ * A session has one handle at a time, and another after an outage that was
+ * longer than its timeout.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* Of a certificate; the names in one rarely have more than 250 bytes */
+#define LONGEST_SUBJECT		1024
+
+/*-------------------------------------------------------------------------
+ * What the library tells us
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * The library's messages are the only place where it says why a connection
+ * failed: "...errno=111(Connection refused): ...".  Keep that for DETAIL;
+ * nothing is written to a log, which a dead ensemble would flood.  The
+ * callback is not told whose message it is, so who lets the library read says it
+ * beforehand, by zks_hears.
+ */
+static __thread ZkSession *heard_by;
+
+void
+zks_hears(ZkSession *s)
+{
+	heard_by = s;
+}
+
+static void
+on_log(const char *message)
+{
+	const char *text = strstr(message, "errno=");
+	int			code;
+
+	if (heard_by == NULL || text == NULL)
+		return;
+	code = atoi(text + strlen("errno="));
+	if (code == EINPROGRESS)
+		return;					/* left over from a connect() that is under
+								 * way */
+
+	/* the library says EHOSTDOWN for the end of the stream */
+	zks_trouble_locked(heard_by, code == EHOSTDOWN ?
+					   "server closed the connection" : strerror(code));
+}
+
+static void
+on_session_event(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+	ZkSession  *s = (ZkSession *) context;
+
+	(void) path;
+	if (type != ZOO_SESSION_EVENT || s->info.state == ZKS_OVER)
+		return;
+	if (state == ZOO_CONNECTED_STATE)
+	{
+		const clientid_t *id = zoo_client_id(zh);
+		int			timeout = zoo_recv_timeout(zh);
+
+		s->connected_now = true;
+		s->info.session_id = id->client_id;
+		s->id = *id;
+		s->info.timeout_ms = timeout;
+	}
+	else if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
+		zks_end_locked(s, state == ZOO_AUTH_FAILED_STATE ? ZAUTHFAILED : ZSESSIONEXPIRED);
+	else if (s->info.state == ZKS_CONNECTED)
+		zks_suspend_locked(s);
+}
+
+/*-------------------------------------------------------------------------
+ * Credentials
+ *-------------------------------------------------------------------------
+ */
+
+static char *
+wipe(char *secret)
+{
+	if (secret != NULL)
+		explicit_bzero(secret, strlen(secret));
+	free(secret);
+	return NULL;
+}
+
+void
+zks_free_credentials(ZkSession *s)
+{
+	for (int i = 0; s->credentials != NULL && i < s->ncredentials; i++)
+	{
+		free(s->credentials[i].scheme);
+		(void) wipe(s->credentials[i].secret);
+	}
+	free(s->credentials);
+	s->credentials = NULL;
+}
+
+bool
+zks_copy_credentials(ZkSession *s, const ZkOptions *options)
+{
+	s->credentials = calloc(options->ncredentials + 1, sizeof(ZkCredential));
+	if (s->credentials == NULL)
+		return false;
+	s->ncredentials = options->ncredentials;
+	s->closed_acl_bytes = ZKR_ACL_BYTES;
+
+	/* the subject of a certificate is an id, too */
+	if (options->tls != NULL)
+		s->closed_acl_bytes += ZKR_ACL_BYTES + LONGEST_SUBJECT;
+	for (int i = 0; i < s->ncredentials; i++)
+	{
+		s->credentials[i].scheme = strdup(options->credentials[i].scheme);
+		s->credentials[i].secret = strdup(options->credentials[i].secret);
+		if (s->credentials[i].scheme == NULL || s->credentials[i].secret == NULL)
+			return false;
+		s->closed_acl_bytes += ZKR_ACL_BYTES + strlen(s->credentials[i].scheme) +
+			strlen(s->credentials[i].secret);
+	}
+	return true;
+}
+
+/*
+ * Before the first connection of a handle, so that they go before any request; the
+ * library sends them again on each.
+ */
+static bool
+add_credentials(ZkSession *s)
+{
+	bool		added = true;
+
+	for (int i = 0; added && i < s->ncredentials; i++)
+	{
+		const ZkCredential *c = &s->credentials[i];
+
+		added = zoo_add_auth(s->zh, c->scheme, c->secret, (int) strlen(c->secret),
+							 NULL, NULL) == ZOK;
+	}
+	return added;
+}
+
+/*-------------------------------------------------------------------------
+ * From its beginning to its end
+ *-------------------------------------------------------------------------
+ */
+
+bool
+zks_open_handle_locked(ZkSession *s)
+{
+	zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
+	zoo_deterministic_conn_order(1);	/* resolve.c has shuffled; this would
+										 * reseed the process's random() */
+	s->zh = zookeeper_init2(s->addresses, on_session_event, s->wanted_timeout_ms,
+							s->info.epoch > 0 ? &s->id : NULL, s,
+							ZOO_NO_LOG_CLIENTENV, on_log);
+	if (s->zh == NULL)
+		return false;
+	zoo_set_servers_resolution_delay(s->zh, -1);
+	if (add_credentials(s))
+		return true;
+
+	zk_assert(zks_has_mutex(s));
+	/* never without: what we make would be open, or another's */
+	zookeeper_close(s->zh);
+	s->zh = NULL;
+	errno = ENOMEM;
+	return false;
+}
+
+/*
+ * Sends what is queued, says goodbye if there is a connection, and waits for the
+ * server's answer: for seconds, if that is silent, so without the mutex.  Nobody
+ * uses the handle meanwhile: it is no longer the session's.  What it still
+ * calls back is not heeded (request.c, complete).
+ */
+void
+zks_close_handle_locked(ZkSession *s)
+{
+	zhandle_t  *zh = s->zh;
+	ZkWire	   *wire = s->wire;
+
+	zk_assert(zks_has_mutex(s));
+	zks_uncork_locked(s);
+	s->zh = NULL;
+	s->wire = NULL;
+	s->sock = -1;
+	heard_by = NULL;
+	zks_unlock(s);
+	zookeeper_close(zh);
+	if (atomic_load(&s->closing))
+		zks_wire_finish(wire);	/* the goodbye must still get out */
+	else
+		zks_wire_cut(wire);
+	zks_lock(s);
+}
