@@ -1,6 +1,6 @@
-# The pages of doc/ are true: all SQL in them runs, in the order of the page, and
-# prints what it says; see t/lib/Doc.pm.  A page that needs other programs has a
-# test of its own.
+# The pages of doc/ are correct: all SQL in them runs, in the order of the page,
+# and prints what the page says; see t/lib/Doc.pm.  Pages that need other
+# programs have tests of their own.
 
 use strict;
 use warnings;
@@ -32,7 +32,8 @@ my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk);
 my $other = zk_cluster('other', $zk);
 
-# What the text says besides its SQL, in the database that the page has made
+# What the text says apart from its SQL, in the database that the page has
+# created
 my %and_then = (
 	'doc/recipes/rate-limit.md' => sub {
 		my ($dbname) = @_;

@@ -1,5 +1,5 @@
-# doc/recipes/java-python.md: both programs, as they are printed, on a lock and a
-# table that SQL also uses
+# doc/recipes/java-python.md: both programs, as printed, on a lock and a table
+# that SQL also uses
 
 use strict;
 use warnings;
@@ -18,8 +18,8 @@ use ZooKeeper;
 
 my $page = Doc->new('doc/recipes/java-python.md');
 
-# No directory goes while it is empty for a moment: kazoo does not bear that
-# (kazoo#563).
+# No directory is removed while it is empty for a moment, since kazoo cannot
+# cope with that (kazoo#563).
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, listen_addresses => '127.0.0.1');
 $node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
@@ -74,7 +74,7 @@ sub end
 	return $status;
 }
 
-# Does another session watch the node of SQL's lock?
+# Whether another session watches the node of SQL's lock
 sub somebody_waits
 {
 	my ($own, $lock_node) = split /\|/, $admin->value('SELECT session_id, node FROM zk_session, zk_locks');
@@ -96,7 +96,7 @@ foreach my $language (sort keys %program)
 		my $missing = -e $p->{needs} ? undef : $p->{package};
 		if ($missing)
 		{
-			# what the page says is there afterwards
+			# what the page shows afterwards
 			$admin->value('UPDATE account SET balance = balance - 10 WHERE id = 7');
 			skip "$missing is not installed", 1;
 		}

@@ -14,7 +14,7 @@ use Doc;
 use Zklock;
 use ZooKeeper;
 
-# dev/test unpacks it, with its libraries, where it is not installed
+# dev/test unpacks it, with its libraries, if it is not installed
 my $unpacked = "$ENV{ZKLOCK_TMP}/pgbouncer";
 my ($program) = grep { -x } map { "$_/pgbouncer" } '/usr/sbin', "$unpacked/usr/sbin";
 plan skip_all => 'there is no pgbouncer' unless $program;
@@ -24,8 +24,8 @@ my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk);
 my $admin = zk_session($node);
 
-# What a session connects to, as if it were a cluster: the page's own pgbouncer,
-# with so many connections
+# Something to connect to like a cluster: the page's own pgbouncer, with this
+# many connections
 {
 	package Pooled;
 
@@ -73,7 +73,7 @@ $page->run($one);
 $page->all_was_run;
 
 #
-# What the text says besides
+# What the text says apart from its SQL
 #
 my ($ada, $bob) = map { zk_session($one) } 1 .. 2;
 $ada->value(q{BEGIN; SELECT zk_xact_lock('/gone')});

@@ -1,5 +1,5 @@
-# doc/security.md, on a cluster whose nodes are closed, with the credentials that
-# the page prints, and what the page says of two roles.
+# doc/security.md, on a cluster whose nodes are closed, with the credentials
+# that the page prints, and what the page says about two roles.
 
 use strict;
 use warnings;
@@ -47,7 +47,7 @@ is($stranger->query("SELECT zk_lock_break('/nightly', '$billings')")->{state}, '
 
 $page->run($node);
 
-# TLS, with the lines of the page, but for names of files and hosts
+# TLS, with the lines of the page, except the names of files and hosts
 {
 	my %tls = $page->settings(1);
 	my %config = $page->take('text', 1)->{code} =~ /^(\S+?)=(\S+)$/mg;
@@ -84,7 +84,7 @@ $page->run($node);
 }
 $page->all_was_run;
 
-# roles with credentials of their own, and roots that are not there any more
+# roles with credentials of their own, and roots that no longer exist
 zk_until(sub { !grep { m{^/(?:billing|shop)} } $zk->tree('/') }, 'the roots to go');
 write_credentials("$_.auth", "digest:$_:$_\n") for qw(billing shop);
 my ($billing, $shop) = map { zk_session(Doc::Role->new($node, $_)) } qw(billing shop);
