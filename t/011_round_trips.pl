@@ -1,6 +1,6 @@
-# What goes over the wire, counted by a proxy between the backend and ZooKeeper
-# and by the server itself: how many requests a lock costs, how many round trips
-# one after another, and who is woken by a release.
+# Network traffic, counted by a proxy between the backend and ZooKeeper and by
+# the server itself: how many requests a lock costs, how many successive round
+# trips, and who is woken by a release.
 
 use strict;
 use warnings;
@@ -17,11 +17,11 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# Each frame travels so long, in ms: a request that was sent with another and
-# one that was sent after its answer cannot be mistaken for each other.
+# The delay of each frame, in ms: long enough to tell a request that was sent
+# together with another from one that was sent after its answer.
 my $DELAY = 50;
 
-# empty directories stay, so that nobody has to make one again
+# empty directories stay, so that nobody has to create one again
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # heartbeats, which come every quarter of this, do not disturb the counting
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s');
@@ -29,7 +29,7 @@ my $admin = zk_session($node);
 
 sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
-my @proxies;    # they stay until the end, so that sessions can say goodbye
+my @proxies;    # kept until the end, so that sessions can close properly
 
 # The names of the requests since clear_log, without heartbeats
 sub requests
@@ -142,7 +142,7 @@ foreach my $k (1, 16, 100)
 		$s->value($end eq 'DISCARD ALL' ? 'SELECT 1' : 'BEGIN; SAVEPOINT s');
 		$s->value("SELECT bool_and($scope('/k/' || i)) FROM generate_series(1, $k) i");
 
-		# answers that do not come: what is sent is sent without them
+		# answers that do not arrive: what is sent does not depend on them
 		$proxy->clear_log;
 		$proxy->hold('delete', $k);
 		if ($end eq 'DISCARD ALL') { $s->send($end); }
@@ -178,9 +178,9 @@ subtest 'one round trip, in which all are confirmed, if that is asked for' => su
 	$s->value('RESET zklock.release_timeout');
 };
 
-# A holder and five waiters, each with a proxy of its own.  At each release:
-# how many events the server sends, what the new owner still asks before it
-# has the lock, and how many lists the others ask for.
+# A holder and five waiters, each with a proxy of its own.  At each release: how
+# many events the server sends, what the new owner still requests before it has
+# the lock, and how many lists the others request.
 subtest 'handover' => sub {
 	my @queue = ([$s, $proxy]);
 	$s->value(q{SELECT zk_lock('/new/a')});
@@ -188,7 +188,7 @@ subtest 'handover' => sub {
 	{
 		my ($waiter, $its_proxy) = counted_session();
 		$waiter->send(q{SELECT zk_lock('/new/a')});
-		# its own node and, where there are so many, two before it
+		# its own node and up to two before it
 		my $watches = @queue == 1 ? 2 : 3;
 		zk_until(
 			sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $its_proxy->log) == $watches },
@@ -199,7 +199,7 @@ subtest 'handover' => sub {
 		push @queue, [ $waiter, $its_proxy ];
 	}
 
-	# one way of asking at a time, so that there is something to count
+	# one kind of request at a time, so that there is something to count
 	while (@queue > 1)
 	{
 		my ($owner, $owner_proxy) = @{ shift @queue };
@@ -212,7 +212,7 @@ subtest 'handover' => sub {
 		is($next->wait->{out}, 't', "release with $n waiting: the first of them has it");
 		is(requests($next_proxy), '', '- without asking again');
 
-		# what the others do about it
+		# what the others do then
 		my $lists = sub { scalar grep { $_->[2] eq 'getChildren' && $_->[1] eq $_[0] } map { $_->log } @theirs };
 		my $events = sub { scalar grep { $_->[2] eq 'event' } map { $_->log } @theirs };
 		zk_until(sub { $events->() == ($n > 1 ? 2 : 1) && $lists->('<') == ($n > 1 ? 1 : 0) },
@@ -228,7 +228,7 @@ subtest 'handover' => sub {
 	$last->quit;
 };
 
-# A wait that ends in vain takes back all that it put there: its node, and the
+# A wait that fails removes everything that it created: its node, and the
 # watches on that and on one or two before it.
 subtest 'a wait that ends in vain takes back all that it put there' => sub {
 	my @keep;
@@ -258,9 +258,9 @@ subtest 'a wait that ends in vain takes back all that it put there' => sub {
 	$_->quit for @keep, $other;
 };
 
-# Who is before a waiter goes as well, while it reads the queue again because one
-# before that has gone: the event comes right behind the list that still shows the
-# node, and is enough.
+# A waiter reads the queue again because a node further ahead has gone, and
+# meanwhile its predecessor goes as well: the event comes right after the list
+# that still shows that node, and is sufficient.
 subtest 'two before it go at once' => sub {
 	my ($first, $second, $third) = map { [ counted_session() ] } 1 .. 3;
 	my $proxy = $third->[1];
@@ -287,8 +287,8 @@ subtest 'two before it go at once' => sub {
 	$_->[0]->quit for $first, $second, $third;
 };
 
-# The event is all that a waiter needs: the answer to anything else would never
-# come.
+# The event is all that a waiter needs: the answer to any request would never
+# arrive.
 subtest 'the event is all that a waiter needs' => sub {
 	my ($waiter, $its_proxy) = counted_session();
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/new/a')});
@@ -325,9 +325,9 @@ subtest 'loaded and not used' => sub {
 };
 
 #
-# Heartbeats: four times in a session timeout, whatever the backend does
-# meanwhile.  A read for a session that holds nothing; else a question that a
-# server without its leader, or a leader without a quorum, cannot answer.
+# Heartbeats: four times in a session timeout, whatever the backend does.  A
+# read for a session that holds nothing; otherwise a request that a server
+# without its leader, or a leader without a quorum, cannot answer.
 #
 foreach (
 	[ 'empty', '', 'exists' ],

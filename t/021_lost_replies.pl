@@ -1,8 +1,8 @@
 
-# Answers of ZooKeeper that get lost.  What was asked for may have happened: a
-# create whose answer is lost leaves exactly one node while the call goes on,
-# and none after it; a delete whose answer is lost is repeated until the node is
-# gone; nothing that got lost makes a call fail, hang, or give a wrong answer.
+# Answers of ZooKeeper that get lost.  The request may have been carried out: a
+# create whose answer is lost leaves exactly one node during the call, and none
+# after it; a delete whose answer is lost is repeated until the node is gone; no
+# loss makes a call fail, hang, or return a wrong answer.
 #
 # The session timeout is short: silence is noticed within it.
 
@@ -35,7 +35,7 @@ sub other_locks { return $other->contend($DIR); }
 
 sub own_nodes { return grep { !/other/ } $zk->children($DIR); }
 
-# A session that is connected, so that only what is meant is disturbed
+# A session that is connected, so that only the intended requests are disturbed
 sub warm_session
 {
 	my $session = zk_session($node);
@@ -113,7 +113,7 @@ foreach my $way (sort keys %way_of_writes)
 		$session->send($LOCK);
 		wait_lost($way);
 
-		# until the client has found out and stands in the queue again
+		# until the client has noticed and is in the queue again
 		my $most = 0;
 		zk_until(
 			sub {
@@ -129,8 +129,8 @@ foreach my $way (sort keys %way_of_writes)
 		is($session->value($UNLOCK), 't', 'unlocked');
 	};
 
-	# A client that was cut off cannot come back until that is allowed, and
-	# nothing else tells a client of whom an answer was swallowed.
+	# A client that was cut off cannot come back until that is allowed, and a
+	# client whose answer was swallowed learns of it in no other way.
 	my $lose = sub {
 		my ($session) = @_;
 		$proxy->clear_log;
@@ -147,7 +147,7 @@ foreach my $way (sort keys %way_of_writes)
 		$lose->($session);
 		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
 		is($session->wait->{state}, '57014', 'the call has ended');
-		$way eq 'swallowed' ? $proxy->reset : $proxy->pass;    # what is held stays so
+		$way eq 'swallowed' ? $proxy->reset : $proxy->pass;    # held frames stay held
 		zk_until(sub { own_nodes() == 0 }, 'no node is left');
 		pass('no node is left');
 	};
@@ -169,7 +169,7 @@ lost 'create, swallowed: a timeout of the call that ends meanwhile is an error' 
 	like($result->{message}, qr/^timeout expired before ZooKeeper answered/, 'with the reason');
 };
 
-# That there is no directory yet is not what the call failed of, then.
+# The missing directory is not the reason of the failure, then.
 my %over = (
 	'the timeout of the call' => [ '', ", '1s'", qr/^timeout expired before ZooKeeper answered/ ],
 	'operation_timeout' => [ "SET zklock.operation_timeout = '1s'", '', qr/^ZooKeeper did not answer within 1000 ms/ ]);
@@ -193,15 +193,15 @@ foreach my $what (sort keys %over)
 	};
 }
 
-# Directories that never had a child stay for ever unless they are deleted.
+# Directories that never had a child stay forever unless they are deleted.
 lost 'the directories of a first lock arrive, the lock does not: they are removed' => sub {
 	my ($session) = @_;
-	$proxy->hold_request('create2');    # finds that there is no directory
+	$proxy->hold_request('create2');    # this one finds that there is no directory
 	$session->send("SELECT zk_lock('/never/had')");
 	$proxy->wait_held;
 	$proxy->delay_ms(200);
 	$proxy->release;
-	$proxy->hold_request('create2');    # comes after the directories
+	$proxy->hold_request('create2');    # this one comes after the directories
 	$proxy->delay_ms(0);
 	$proxy->wait_held;
 	zk_until(sub { $zk->exists('/zklock/never/had') }, 'the directories');
@@ -401,8 +401,8 @@ lost 'the connection cut again and again: the waiter keeps its place' => sub {
 	$other->delete($behind);
 };
 
-# What was missed is told in no order: that the way is free may come before that
-# the own node is gone.
+# Missed events arrive in no particular order: the event that it is our turn may
+# come before the one that our own node is gone.
 lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in too early' => sub {
 	my ($session) = @_;
 	my $before = other_locks();

@@ -1,5 +1,5 @@
-# The commit guard: what a COMMIT asks of ZooKeeper, counted, and what it does
-# when the lock is gone, or when nobody can be asked.
+# The commit guard: the requests of a COMMIT to ZooKeeper, counted, and what it
+# does when the lock is gone, or when ZooKeeper cannot be asked.
 
 use strict;
 use warnings;
@@ -16,10 +16,10 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
 
-# empty directories stay, so that nobody has to make one again
+# empty directories stay, so that nobody has to create one again
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster(
 	'main', $zk,
@@ -32,7 +32,7 @@ my $node = zk_cluster(
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text); CREATE TABLE remote (who text)');
 
-# The other server of a transaction is this one, by another backend.
+# The foreign server is this one, too, reached through another backend.
 $admin->value(
 	sprintf q{CREATE EXTENSION postgres_fdw;
 	CREATE SERVER loopback FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
@@ -40,7 +40,7 @@ $admin->value(
 	CREATE FOREIGN TABLE there (who text) SERVER loopback OPTIONS (table_name 'remote')},
 	$node->host, $node->port);
 
-my @proxies;    # they stay until the end, so that sessions can say goodbye
+my @proxies;    # kept until the end, so that sessions can close properly
 
 sub new_proxy
 {
@@ -73,7 +73,7 @@ sub wait_cut_off
 }
 
 # Delete the nodes of a lock, as an administrator may do by hand.  One client
-# for all, so that the deletes are the only transactions.
+# does it all, so that the deletes are the only transactions.
 my $hand = $zk->client(session_timeout => 60_000);
 
 sub delete_by_hand
@@ -181,7 +181,7 @@ subtest 'what a COMMIT costs' => sub {
 			{ state => '', requests => '', transactions => 0 },
 			"$guard: after zk_unlock_all: nothing");
 
-		# what is rolled back to a savepoint is not relied on
+		# nothing relies on what was rolled back to a savepoint
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost'); SAVEPOINT s; SELECT zk_lock('/savepoint'); ROLLBACK TO s});
 		await_answer($proxy, 'delete');
 		is_deeply(
@@ -198,7 +198,7 @@ my $aging = session_with($aging_proxy, session_timeout => '15s');
 $aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
 my $aging_since = time;
 
-# One whose process is stopped for a while, see the subtest after the next
+# For a process that is stopped for a while, see the subtest after the next
 my $paused_proxy = new_proxy();
 my $paused = session_with($paused_proxy, session_timeout => '15s');
 $paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
@@ -221,8 +221,8 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	$aging->quit;
 };
 
-# Heartbeats must have been on time: that the last answer is fresh proves
-# nothing when the clock may have stood still before it.
+# Heartbeats must have been on time: a fresh answer proves nothing if the
+# process may have been stopped before it.
 subtest 'on: a process that was stopped, for less than the session timeout' => sub {
 	zk_until(sub { time - $paused_since > 5.2 }, 'more than a third of 15 s');
 	kill 'CONT', $paused->pid;
@@ -238,7 +238,7 @@ subtest 'on: a process that was stopped, for less than the session timeout' => s
 
 # ---------------------------------------------------------- deleted by hand
 
-# A moment before COMMIT: nobody has been told yet.
+# A moment before COMMIT: no event has arrived yet.
 subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	my $session = session_with(undef, commit_guard => 'strict');
 	my $sessions = sub { $session->value('SELECT session_id FROM zk_session') };
@@ -281,7 +281,7 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	is(rows('savepoint'), 1, 'strict: committed');
 	$session->quit;
 
-	# "on" has a fresh answer and does not ask: this is what strict is for.
+	# "on" has a fresh answer and does not ask: this is the purpose of "strict".
 	my $proxy = new_proxy();
 	$session = session_with($proxy);
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('on'); SELECT zk_xact_lock('/hand/7')});
@@ -291,9 +291,9 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 	$session->quit;
 };
 
-# What a session is told of one of its nodes says nothing of another: so each is
-# watched before its own create is too old to count.
-# The check is answered, and in the next packet the session hears that the node is gone
+# The answer about one of a session's nodes proves nothing about another: so
+# each is watched before its own create is too old to count. The check is
+# answered, and in the next packet the session learns that the node is gone
 subtest 'a node deleted by hand, while COMMIT asks' => sub {
 	foreach my $time (1 .. 3)
 	{
@@ -342,15 +342,15 @@ subtest 'several locks, one of them deleted by hand' => sub {
 	$session->quit;
 };
 
-# Nor does another node's answer prove that this one is there.
+# Nor does another node's answer prove that this one exists.
 subtest 'several locks, and no watch can tell' => sub {
 	my $proxy = new_proxy();
 	my $session = session_with($proxy, session_timeout => '6s');
 	$session->value(q{SELECT zk_lock('/unseen/1'), zk_lock('/unseen/2')});
 	zk_until(sub { $proxy->count('multi') == 3 }, 'their creates to be too old to count');
 
-	# on the next connection the session is proven at once, by one of the nodes,
-	# while the watches are not armed yet
+	# on the next connection the session is proven alive at once, by one of the
+	# nodes, while the watches are not armed yet
 	$proxy->hold('getData');
 	$proxy->drop;
 	$proxy->wait_held;
@@ -364,7 +364,7 @@ subtest 'several locks, and no watch can tell' => sub {
 	$session->quit;
 };
 
-# PostgreSQL is then in the middle of its list of those who are called at COMMIT.
+# PostgreSQL is then in the middle of its list of callbacks at COMMIT.
 subtest 'another extension that writes elsewhere, or locks, while COMMIT is under way' => sub {
 	my $library = PostgreSQL::Test::Utils::tempdir() . '/late';
 	chomp(my $include = `pg_config --includedir-server`);
@@ -391,7 +391,7 @@ subtest 'another extension that writes elsewhere, or locks, while COMMIT is unde
 	$session->quit;
 };
 
-# zk_unlock learns from its own delete what nobody has told it yet.
+# zk_unlock learns of the loss from its own delete.
 subtest 'given back' => sub {
 	foreach my $guard (qw(on strict))
 	{
@@ -505,8 +505,8 @@ subtest 'subscriptions, whose slots are on another server' => sub {
 	$publisher->stop;
 };
 
-# The moment when a lock that was lost is looked for is that of the COMMIT
-# inside the procedure, not the end of the CALL.
+# Lost locks are checked for at the COMMIT inside the procedure, not at the end
+# of the CALL.
 subtest 'COMMIT in a procedure' => sub {
 	$admin->value(
 		q{CREATE PROCEDURE in_parts(path text, gate integer) LANGUAGE plpgsql AS $$
@@ -574,7 +574,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	is(rows('after') . rows('after', 'remote'), '00', 'postgres_fdw: not committed there');
 	$session->quit;
 
-	# The README warns of this one: that it writes is not seen from here.
+	# The README warns of this one: its writing cannot be seen from here.
 	$admin->value(
 		q{CREATE FUNCTION write_there() RETURNS integer LANGUAGE sql AS $$ INSERT INTO public.remote VALUES ($s$reader$s$) RETURNING 1 $$;
 		CREATE VIEW writer AS SELECT write_there() AS n;
@@ -587,7 +587,8 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	$session->quit;
 };
 
-# A transaction that took no lock relies on the session's when it has written.
+# A transaction that took no lock relies on the session's locks if it has
+# written.
 subtest 'what counts as writing' => sub {
 	$admin->value(
 		q{CREATE TABLE parts (n integer, who text) PARTITION BY LIST (n);
@@ -646,7 +647,7 @@ subtest 'what counts as writing' => sub {
 		is($session->query($statement)->{state}, '', "it reads only: $statement");
 	}
 
-	# what one transaction did says nothing of the next
+	# what one transaction did does not matter for the next
 	is($session->query(q{BEGIN; NOTIFY news, 'rolled back'; ROLLBACK; SELECT 1})->{state}, '', 'a transaction after one that notified');
 	zk_is_lost($session->query(q{BEGIN; SAVEPOINT s; INSERT INTO more VALUES ('savepoint'); ROLLBACK TO s; COMMIT}),
 		'/reads', 'what was taken back to a savepoint counts, as an xid would');
@@ -657,7 +658,7 @@ subtest 'what counts as writing' => sub {
 	$_->quit for $session, $listener;
 };
 
-# PreCommit_Notify comes after the guard, and waits for whoever notifies.
+# PreCommit_Notify comes after the guard, and waits for other notifiers.
 subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	my $timeout = 6;
 	my %setting = (session_timeout => "${timeout}s");
@@ -669,7 +670,7 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	my $event = sub { return $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $_[0]->pid) };
 	zk_until(
 		sub {
-			# the checkpointer, too, has to hear of the setting first
+			# the checkpointer, too, has to pick up the setting first
 			$hanging->wait if $hanging->{mark} && $hanging->is_done;
 			$hanging->send(q{BEGIN; INSERT INTO t VALUES ('hangs'); NOTIFY hangs; COMMIT}) unless $hanging->{mark};
 			return $event->($hanging) eq 'SyncRep';
@@ -703,7 +704,7 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 		$session->quit;
 	}
 
-	# What a server of postgres_fdw takes to commit counts.
+	# The time that a server of postgres_fdw takes to commit counts.
 	$admin->value(
 		q{CREATE TABLE remote_slow (who text);
 		CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3.5); RETURN NULL; END $$;
@@ -735,8 +736,9 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 
 # ---------------------------------------------------------- nobody to be asked
 
-# Everything at once, since each waits.  Each session has a hold, and writes;
-# ZooKeeper has not been heard of for more than a third of the session timeout.
+# All at the same time, since each waits.  Each session has a hold, and writes;
+# nothing has been heard from ZooKeeper for more than a third of the session
+# timeout.
 subtest 'cut off at COMMIT' => sub {
 	my ($back, $gone, $silent, $later) = map { new_proxy() } 1 .. 4;
 	my %short = (operation_timeout => '3s');
@@ -824,7 +826,7 @@ subtest 'cut off at COMMIT' => sub {
 	in_time($result->{seconds}, 10, 'gone expired: as soon as the session is lost, not after operation_timeout');
 	is(rows('cut gone expired'), 0, 'gone expired: the row is not there');
 
-	# all go on
+	# all of them continue
 	$_->pass for $gone, $silent, $later;
 	foreach my $name (qw(gone silent))
 	{

@@ -1,10 +1,10 @@
 # The known faults of other lock libraries, one by one, for locks of every kind:
-# exclusive, shared, several at once, semaphores.  A number as CURATOR-264 is that of
-# the bug report.  What is not here is tested elsewhere (t/020 to t/027) or cannot
-# happen.
+# exclusive, shared, several at once, semaphores.  Numbers such as CURATOR-264
+# are those of bug reports.  Faults that are missing here are tested elsewhere
+# (t/020 to t/027) or cannot happen.
 #
-# Who stands in the way is a client in Perl, which names its nodes as it is told
-# to and does not go through the proxy.
+# The blocker is a client in Perl, which can choose the names of its nodes and
+# bypasses the proxy.
 
 use strict;
 use warnings;
@@ -25,7 +25,7 @@ use ZooKeeper;
 
 use constant { READ => 1, DELETE => 8, ADMIN => 16, ALL => 31 };
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1;
 
 # empty directories stay until a test removes them
@@ -37,13 +37,13 @@ my $admin = zk_session($node);
 my $other = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
 
 
-# Names of others say so, or have this in them.
+# Names of other clients' nodes say so, or contain this.
 my $UUID = '0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1';
 my $UUID_TAIL = substr $UUID, 1;
 my $HEX = $UUID =~ s/-//gr;
 
-# Each kind of call that waits: how it is written, how what it got is given back,
-# and as whom somebody stands in its way.  "all" waits for the second of three.
+# Each kind of call that waits: how it is written, how its lock is released, and
+# the name of a node that blocks it.  "all" waits for the second of three.
 my %kind = (
 	exclusive => { call => 'zk_lock', node => '_c_other-lock-' },
 	shared => { call => 'zk_lock_shared', node => '_c_other-lock-', unlock => 'zk_unlock_shared' },
@@ -67,11 +67,11 @@ sub give
 	return 'SELECT ' . join ' AND ', map { "$unlock('$_$path')" } @{ $k->{paths} // [''] };
 }
 
-# Stand in the way: a node that this kind has to wait for.
+# Create a node that this kind has to wait for.
 sub block
 {
 	my ($kind, $path) = @_;
-	$other->delete($other->contend("/zklock$path"));    # makes the directories
+	$other->delete($other->contend("/zklock$path"));    # creates the directories
 	return scalar $other->create("/zklock$path/$kind{$kind}{node}", mode => 'ephemeral_sequential');
 }
 
@@ -87,7 +87,7 @@ sub own_nodes
 # Every node that somebody watches
 sub watched { return ($zk->four_letter('wchp') // '') =~ m{^(/.*)$}mg; }
 
-# Until a session waits for that node, and watches its own
+# Wait until a session waits for that node, and watches its own
 sub wait_for_blocker
 {
 	my ($path, @blocker) = @_;
@@ -102,7 +102,7 @@ sub wait_for_blocker
 	return @own;
 }
 
-# Nothing is left of what backends did, though others may still stand there.
+# Nothing is left of what backends did, though other clients may still be there.
 sub nothing_left
 {
 	my ($name) = @_;
@@ -132,14 +132,14 @@ sub cancel
 my $last_path = 0;
 sub new_path { return '/edge/' . ++$last_path; }
 
-# A subtest; what ends it is not the end of the others.
+# A subtest; if it dies, the others still run.
 sub edge
 {
 	my ($name, $code) = @_;
 	subtest $name => sub {
 		return if eval { $code->(); 1 };
 		fail("goes on to its end: $@");
-		# who waits does not notice that its client has gone
+		# a waiting backend does not notice that its client has gone
 		die "no server any more\n" unless eval { $admin->value(
 				q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 				WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'}); 1 };
@@ -226,12 +226,12 @@ for_kinds(
 		is($s->value(give($kind, $path)), 't', 'given back');
 	});
 
-# One node, so that there is one to be mistaken for.
+# One node that could be mistaken for its own.
 for_kinds(
 	'a node of that name is not of this session (CURATOR-498)' => sub {
 		my ($kind, $path, $s) = @_;
 		$proxy->swallow_and_drop($kind eq 'all' ? 'multi' : 'create2');
-		# it must not come back before all is prepared
+		# it must not reconnect before all is prepared
 		$proxy->hold_request('sync', 10);
 		$s->send(take($kind, $path));
 		$proxy->wait_swallowed;
@@ -242,7 +242,7 @@ for_kinds(
 		$other->delete($own[0]);
 		my $asked = $proxy->count('create2');
 		$proxy->release;
-		# either it takes that for its own, or it makes another one
+		# either it takes that for its own, or it creates another one
 		zk_until(sub { $s->is_done || $proxy->count('create2') > $asked }, 'what it makes of that');
 		$other->delete($theirs);
 		is($s->wait->{out}, 't', 'it is held');
@@ -255,8 +255,8 @@ for_kinds(
 	},
 	kinds => [ grep { $_ ne 'all' } @kinds ]);
 
-# Where a call can be when it is cancelled: what the proxy does before, and how
-# to know that it is there
+# The points at which a call can be cancelled: what the proxy does before, and
+# how to tell that it is there
 my @steps = (
 	[ 'create sent', sub { $proxy->hold($_[0] eq 'all' ? 'multi' : 'create2') }, sub { $proxy->wait_held } ],
 	[ 'create on its way', sub { $proxy->hold_request($_[0] eq 'all' ? 'multi' : 'create2') }, sub { $proxy->wait_held } ],
@@ -444,7 +444,7 @@ for_kinds(
 		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'until it is given back');
 	});
 
-# The own node goes first and then the one before, while we are not told.
+# Our own node goes first and then the one before, while we are not told.
 for_kinds(
 	'woken without a node' => sub {
 		my ($kind, $path, $s) = @_;
@@ -487,14 +487,14 @@ for_kinds(
 
 # ------------------------------------------------------- order, predecessors
 
-# A node of a foreign client, by the beginning of its name
+# A node of another client, by the prefix of its name
 sub foreign
 {
 	my ($path, $prefix, $mode) = @_;
 	return scalar $other->create("/zklock$path/$prefix", mode => $mode // 'ephemeral_sequential');
 }
 
-# Directories for foreign nodes
+# Directories for other clients' nodes
 sub make_dirs { $other->delete($other->contend("/zklock$_[0]")); return; }
 
 sub leave { $other->delete($_) for @_; return; }
@@ -505,7 +505,7 @@ edge 'the right nodes are watched, whatever their names sort like' => sub {
 	my $s = warm_session();
 	my @queue = map { foreign($path, $_) } "_c_z-other-lock-", "0other__rlock__", "other__lock__", "a-other-config-",
 	  "_c_other-__READ__", 'x-0other-';
-	# what is no contender, or one for something else
+	# no contender, or one for something else
 	my $sem = foreign($path, "_c_$UUID-semaphore-1-");
 
 	$s->send(take('exclusive', $path));
@@ -527,7 +527,7 @@ edge 'the right nodes are watched, whatever their names sort like' => sub {
 	$s->value(give('shared', $path));
 	leave($sem, @queue);
 
-	# holders 0 1, waiters 2 3, and we: who is right before us tells
+	# holders 0 1, waiters 2 3, and we: the one right before us tells
 	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-2-') } 'f', 'd', 'b', 'a';
 	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
 	($own) = wait_for_blocker($path, $queue[3]);
@@ -542,8 +542,8 @@ edge 'the right nodes are watched, whatever their names sort like' => sub {
 	$s->value(give('semaphore', $path));
 	leave($queue[3]);
 
-	# it says so, and holds a place that is not there: we do not believe it, nor
-	# ask all the time
+	# it claims a place that does not exist: we do not believe it, nor ask all
+	# the time
 	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-2-') } 'f', 'd', 'b', 'a';
 	$other->set($queue[3], "zklock\ngranted\n");
 	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
@@ -561,7 +561,7 @@ edge 'the right nodes are watched, whatever their names sort like' => sub {
 	$s->value(give('semaphore', $path));
 	leave($queue[0]);
 
-	# one of them says another number: the waiters go first
+	# one of them has another number of permits: the waiters come first
 	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-' . ($_ eq 'f' ? 3 : 2) . '-') } 'f', 'd', 'b', 'a';
 	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
 	($own) = wait_for_blocker($path, @queue[ 2, 3 ]);
@@ -600,7 +600,7 @@ edge 'a reader does not wait for a later writer (kazoo#649)' => sub {
 	is($late->wait->{out}, 't', 'and has it last');
 	$late->value(give('shared', $path));
 
-	# the same with a foreign writer, in the forms of all
+	# the same with another client's writer, in each naming style
 	foreach my $prefix ("_c_other$UUID-lock-", "other${HEX}__lock__", "_c_other$UUID-__WRIT__", 'other-lock-')
 	{
 		$holder->value(take('exclusive', $path));
@@ -683,7 +683,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 	};
 }
 
-# The list comes from a time when our node had gone already.
+# The list dates from a time when our node had gone already.
 for_kinds(
 	'a list without ourselves (CURATOR-211)' => sub {
 		my ($kind, $path, $s) = @_;
@@ -702,11 +702,11 @@ for_kinds(
 		is($s->value(give($kind, $path)), 't', 'and gives it back');
 	});
 
-# A reader who becomes a writer has two nodes, and waits with the second one.
+# A reader that becomes a writer has two nodes, and waits with the second one.
 edge 'an upgrade that waits' => sub {
 	my $path = new_path();
 	make_dirs($path);
-	my $s = warm_session(session_timeout => '4s');    # that it may notice a loss
+	my $s = warm_session(session_timeout => '4s');    # so that it can notice a loss
 	my $late = warm_session();
 	my $upgrade = take('exclusive', $path);
 	$s->value(take('shared', $path));
@@ -758,7 +758,7 @@ edge 'an upgrade that waits' => sub {
 	is($late->wait->{out}, 't', 'and then has it');
 	$late->value(give('exclusive', $path));
 
-	# the first node is deleted: what it stood for is lost, and only that
+	# the first node is deleted: its lock is lost, and only that
 	$s->value(take('shared', $path));
 	($shared) = own_nodes($path);
 	$reader = foreign($path, '_c_other-__READ__');
@@ -802,7 +802,7 @@ sub cost_of
 edge 'no herd' => sub {
 	my $N = 20;
 	my $path = new_path();
-	# whose COMMIT does not ask, and with no heartbeat meanwhile
+	# its COMMIT does not ask, and no heartbeat comes in between
 	my $session = sub { return warm_session(commit_guard => 'on', session_timeout => '1h'); };
 	my $holder = $session->();
 	my @s = map { $session->() } 1 .. $N;
@@ -871,7 +871,7 @@ edge 'no herd' => sub {
 		}
 		my $done = grep { $_->is_done } @s;
 		is($done, $permits > 1 ? 2 : 3, 'each freed place was given to one');
-		# those who hold make room until all had their turn
+		# the holders release until all had their turn
 		my @left = @s;
 		$_->value('SELECT zk_unlock_all()') for @holder;
 		while (@left)
@@ -889,8 +889,8 @@ edge 'no herd' => sub {
 
 # -------------------------------------------------------------------- parents
 
-# All below this, at one moment as far as clients can see: the events of a
-# later deletion would make them come back before the directory goes.
+# Remove all below this, at one moment as far as clients can see: the events of
+# a later deletion would make them come back before the directory goes.
 sub remove_unseen
 {
 	my ($path, @first) = @_;
@@ -906,7 +906,7 @@ for_kinds(
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
 		my ($first) = wait_for_blocker($path, $blocker);
-		# its own first: without the others it would hold for a moment
+		# its own first: with the others gone it would hold for a moment
 		remove_unseen($path, $first);
 		$proxy->release;
 		is($s->wait->{out}, 't', 'it begins anew, and has it');
@@ -1050,7 +1050,7 @@ edge '(a, b) against (b, a)' => sub {
 	}
 	is(join(' ', map { $_->wait->{err} } @s), ' ' x $#s, 'all come through');
 
-	# and with those who take the same ones singly, in byte order
+	# and with sessions that take the same ones one by one, in byte order
 	my ($first, $second) = sort $a, $b;
 	foreach my $i (0 .. $#s)
 	{
@@ -1083,7 +1083,8 @@ edge 'all or none' => sub {
 		zk_until(sub { join(' ', own_nodes()) eq $mine }, 'none is left');
 		is($s->value('RESET lock_timeout; SELECT count(*) FROM zk_locks'), 0, 'nor a hold');
 
-		# who waits keeps what comes before, and nobody else from what comes after
+		# the waiter keeps what comes before, and blocks nobody from what comes
+		# after
 		$s->send("SELECT zk_lock_all('$all')");
 		wait_for_blocker($path[$i], $mine);
 		my $judge = warm_session();
@@ -1218,7 +1219,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 	edge "everybody's nodes, style $style" => sub {
 		my %s = map { $_ => warm_session(node_style => $style) } @kinds;
 		my $after = warm_session(node_style => $style);
-		my $theirs = $zk->client(session_timeout => 60_000);    # their names say nothing
+		my $theirs = $zk->client(session_timeout => 60_000);    # whose names say nothing
 		my $all_own = sub {
 			my %session = $zk->ephemerals;
 			delete $session{ $theirs->session_id };
@@ -1240,7 +1241,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 			is_deeply(\%got, \%expected, "$prefix is " . ($marker{$prefix} || 'nothing'))
 			  or diag explain \%got;
 
-			# standing in the queue is another way to look at it
+			# joining the queue is another way to test it
 			foreach my $kind (grep { $expected{$_} eq 'f' } @kinds)
 			{
 				$s{$kind}->send(take($kind, $path));
@@ -1248,7 +1249,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 				ok(!$s{$kind}->is_done, "$kind waits for it");
 				$theirs->delete($foreign);
 				is($s{$kind}->wait->{out}, 't', 'and has it when that is gone');
-				# who comes after us is not our affair
+				# contenders behind us do not matter
 				my $behind = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
 				is($s{$kind}->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'held');
 				$s{$kind}->value('SELECT zk_unlock_all()');
@@ -1290,7 +1291,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 	};
 }
 
-# Rule 6: Curator asks a holder to let go by its node's data.
+# Rule 6: Curator asks a holder to release by its node's data.
 for_kinds(
 	'the data of the node before us changes' => sub {
 		my ($kind, $path, $s) = @_;
@@ -1318,8 +1319,8 @@ for_kinds(
 
 # ------------------------------------------------------------------- the reaper
 
-# Directories that are empty for a moment go, and come again with new numbers.
-# Sessions of all styles stand in one queue.
+# Directories that are empty for a moment are reaped, and created again with new
+# numbers.  Sessions of all styles share one queue.
 my $reaped = ZooKeeper->new(container_check => 10)->start;
 my @reaped_path = map { "/reaped/$_" } 'a', 'a/b', 'c', 'd/e', 'd/f', 'g';
 turns_prepare($node);
@@ -1333,7 +1334,7 @@ sub reaper
 	my @s;
 	foreach my $i (0 .. 8)
 	{
-		# a session whose goodbye is lost lives on for its timeout
+		# a session whose close is lost lives on for its timeout
 		my %setting = (hosts => $hosts[ $i % @hosts ], node_style => $style[ $i / 3 ], session_timeout => '8s', commit_guard => 'on');
 		push @s, turns_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
 	}
@@ -1371,7 +1372,7 @@ edge 'a reaper every 10 ms does no harm' => sub {
 			$client->close;
 		},
 		$reaped->hosts);
-	# one that has another one below it is seldom empty
+	# a directory that contains another one is seldom empty
 	cmp_ok(scalar keys %{ $incarnation{$_} // {} }, '>', 3, "$_ was removed and made again") for grep { !m{/a$} } @reaped_path;
 	note 'directories seen: ' . join ', ', map { "$_ " . keys %{ $incarnation{$_} // {} } } @reaped_path;
 };

@@ -1,7 +1,7 @@
-# What is lost, for each kind of hold: shared locks, semaphores, a shared hold
-# that stands on the exclusive lock's node, one that was downgraded, one under an
-# upgrade.  COMMIT notices each, each is given back by its own function, and the
-# others go on.  And whose token zk_lock_token and zk_fence take.
+# Losses of each kind of hold: shared locks, semaphores, a shared hold on the
+# exclusive lock's node, one that was downgraded, one under an upgrade.  COMMIT
+# notices each, each is given back by its own function, and the others are
+# unaffected.  Also, which token zk_lock_token and zk_fence use.
 
 use strict;
 use warnings;
@@ -17,13 +17,13 @@ use ZooKeeper;
 
 my @STYLES = qw(curator curator_rw kazoo);
 
-# empty directories stay, so that nobody has to make one again
+# empty directories stay, so that nobody has to create one again
 my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', max_prepared_transactions => 5);
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 
-my @proxies;    # they stay until the end, so that sessions can say goodbye
+my @proxies;    # kept until the end, so that sessions can close properly
 
 # session_with(commit_guard => 'on', ...)
 sub session_with { return zk_session_with($node, @_); }
@@ -34,8 +34,8 @@ sub rows
 	return $admin->value(qq{SELECT count(*) FROM t WHERE who = '$who'});
 }
 
-# Delete nodes as an administrator may do by hand: those of these names (default:
-# all) in the directory of a lock.
+# Delete nodes as an administrator may do by hand: those with these names
+# (default: all) in the directory of a lock.
 my $hand = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
 
 sub delete_by_hand
@@ -48,7 +48,7 @@ sub delete_by_hand
 	return;
 }
 
-# what zk_locks says of all holds, or of those of a path
+# the state in zk_locks of all holds, or of those of a path
 sub wait_lost
 {
 	my ($session, $count) = @_;
@@ -74,8 +74,8 @@ sub is_given_back_lost
 	return;
 }
 
-# The ways to hold something at a path: what to call, in which style, what to
-# delete (all), and the modes that are lost then.
+# The ways to hold something at a path: the call, the style, what to delete
+# (default: all), and the modes that are lost then.
 my @kind = (
 	{ name => 'shared', take => q{zk_lock_shared('%s')}, lost => 'shared' },
 	{ name => 'semaphore', take => q{zk_semaphore_acquire('%s', 2)}, lost => 'semaphore' },
@@ -115,7 +115,7 @@ sub take
 {
 	my ($kind, $path, $scope) = @_;
 	my $sql = $scope{ $scope // 'session' }->($kind->{take});
-	# what is given back again has session scope
+	# what is given back by a call has session scope
 	$sql =~ s/zk_xact_lock\(/zk_lock(/ if $sql =~ /zk_unlock/;
 	return 'SELECT ' . ($sql =~ s/%s/$path/gr);
 }
@@ -160,8 +160,8 @@ subtest 'strict: a node deleted a moment before COMMIT' => sub {
 	is($admin->value('SELECT count(*) FROM pg_prepared_xacts'), 0, 'nothing is prepared');
 };
 
-# One short session for each: a hold that is older than a heartbeat has a watch on
-# its node, so that what was deleted by hand is known.
+# One session with a short timeout for each: a hold that is older than a
+# heartbeat has a watch on its node, so that a deletion by hand is noticed.
 subtest 'on, off: a hold that is known to be lost' => sub {
 	my @of;
 	foreach my $guard (qw(on off))
@@ -287,7 +287,7 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 	is($session->query(q{INSERT INTO t VALUES ('upgraded')})->{state}, '', '- and one that relies on it commits');
 	is($session->value(q{SELECT zk_lock('/upgraded'), zk_unlock('/upgraded'), zk_unlock_shared('/upgraded')}), 't|t|t', '- and goes on');
 
-	# zk_unlock_all: those that are held are counted, the others warned of
+	# zk_unlock_all counts those that are held, and warns of the others
 	$session->value(
 		q{SELECT zk_lock('/a'), zk_lock_shared('/a'), zk_lock_shared('/b'), zk_lock_shared('/b'), zk_semaphore_acquire('/a', 1),
 		zk_semaphore_acquire('/c', 1), zk_lock_all('{/d,/e}')});
@@ -406,7 +406,7 @@ subtest 'zk_lock_token and zk_fence' => sub {
 		$session->query('ROLLBACK');
 		is($session->value("SELECT zk_fence('$path', zk_lock_token('$path'))"), $upgraded, "$style: unless its token is named");
 
-		# up again
+		# upgraded again
 		$session->value("SELECT zk_lock('$path')");
 		my $again = $token->();
 		cmp_ok($again, '>', $upgraded, "$style: an upgrade of the downgraded one has a new one");

@@ -1,6 +1,6 @@
-# What shared locks, several at once and semaphores cost, counted by a proxy
-# between the backend and ZooKeeper and by the server itself: requests, round
-# trips one after another, who is woken by a release and what they still ask.
+# The costs of shared locks, several at once and semaphores, counted by a proxy
+# between the backend and ZooKeeper and by the server itself: requests,
+# successive round trips, who is woken by a release and what they still request.
 
 use strict;
 use warnings;
@@ -14,12 +14,12 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# Each frame travels so long, in ms: a request that was sent with another and
-# one that was sent after its answer cannot be mistaken for each other.
+# The delay of each frame, in ms: long enough to tell a request that was sent
+# together with another from one that was sent after its answer.
 my $DELAY = 40;
 my @STYLES = qw(curator curator_rw kazoo);
 
-# empty directories stay, so that nobody has to make one again
+# empty directories stay, so that nobody has to create one again
 my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 # heartbeats, which come every quarter of this, do not disturb the counting
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h');
@@ -119,7 +119,7 @@ subtest 'a free one: one round trip' => sub {
 					value => 't',
 					requests => 'create2 getChildren createContainer*4 create2 getChildren',
 					trips => 2,
-					# what is there already is a transaction, too
+					# creating what exists is a transaction, too
 					transactions => 6
 				},
 				"$style: $take without parents: two");
@@ -139,7 +139,7 @@ subtest 'a free one: one round trip' => sub {
 				{ value => "t|t\nt\nt", requests => '', trips => 0, transactions => 0 },
 				"$style: $take again: nothing");
 
-			# beside others: a reader, and one of three places
+			# next to others: a reader, and one of three places
 			my ($other, $other_proxy) = counted_session(node_style => $style);
 			is_deeply(
 				cost($other, $other_proxy, "SELECT $call"),
@@ -183,7 +183,7 @@ subtest 'shared and exclusive, one over the other' => sub {
 			{ value => 't|t|t', requests => 'delete', trips => 1, transactions => 1 },
 			"$style: and so the shared ones");
 
-		# at the end of a transaction, for several, in one go
+		# at the end of a transaction, for several, all sent at once
 		$its->value(
 			qq{BEGIN; SELECT bool_and(zk_xact_lock('/k/' || i) AND zk_lock_shared('/k/' || i)) FROM generate_series(1, 8) i});
 		$its_proxy->clear_log;
@@ -234,14 +234,14 @@ subtest 'a try in vain: one round trip, no write' => sub {
 	foreach my $what (sort keys %taken)
 	{
 		my ($hold, $wait, @tries) = @{ $taken{$what} };
-		$s->value(q{SELECT zk_lock_all('{/try/a,/try/b,/try/c}'), zk_unlock_all()});    # the parents
+		$s->value(q{SELECT zk_lock_all('{/try/a,/try/b,/try/c}'), zk_unlock_all()});    # creates the parents
 		$holder->value("SELECT $hold");
 		queue_behind($waiter, $wait) if $wait;
 		foreach my $try (@tries)
 		{
 			my $cost = cost($s, $proxy, "SELECT $try");
 			my $k = () = $try =~ m{/try/}g;
-			# the name of the first does not tell whether it was downgraded
+			# the first node's name does not tell whether it was downgraded
 			my $look = $what eq 'an exclusive lock' && $try =~ /shared/;
 			is_deeply($cost,
 				{
@@ -268,7 +268,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 		}
 	}
 
-	# an upgrade that cannot be
+	# an upgrade that is impossible
 	$s->value(q{SELECT zk_lock_shared('/try/a')});
 	$holder->value(q{SELECT zk_lock_shared('/try/a')});
 	foreach my $try (q{zk_try_lock('/try/a')}, q{zk_lock('/try/a', '0')}, q{zk_lock_all('{/try/a,/try/b}', '0')})
@@ -305,7 +305,7 @@ subtest 'several at once' => sub {
 	foreach my $k (1, 2, 10, 100)
 	{
 		my $all = "zk_lock_all((SELECT array_agg('/several/$k/' || i) FROM generate_series(1, $k) i))";
-		# so many requests take a while to be sent
+		# this many requests take a while to be sent
 		$proxy->delay_ms($k > 10 ? 200 : $DELAY);
 		my $new = cost($s, $proxy, "SELECT $all");
 		is($new->{value}, 't', "$k without parents");
@@ -333,7 +333,7 @@ subtest 'several at once' => sub {
 			'- again: nothing');
 		$s->value('SELECT zk_unlock_all()');
 
-		# all go out in one go
+		# all are sent at once
 		$s->value('BEGIN; SELECT ' . $all =~ s/zk_/zk_xact_/r);
 		$proxy->clear_log;
 		$proxy->hold('delete', $k);
@@ -344,11 +344,11 @@ subtest 'several at once' => sub {
 		zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $k }, 'the answers');
 	}
 
-	# one that is taken: the first of them, one in the middle, the last
+	# one of them is taken: the first, one in the middle, the last
 	my ($holder) = counted_session();
 	foreach my $taken (1, 50, 100)
 	{
-		# the order of bytes
+		# byte order
 		my $path = '/several/100/' . (sort 1 .. 100)[ $taken - 1 ];
 		$holder->value("SELECT zk_lock('$path')");
 		foreach my $timeout (0, '3s')
@@ -380,7 +380,7 @@ subtest 'several at once' => sub {
 	$holder->quit;
 };
 
-# There are so many nodes in one request.
+# The limit of nodes in one request.
 subtest 'as many as there may be' => sub {
 	my ($its, $its_proxy) = counted_session();
 	my $other = zk_session($node);
@@ -426,8 +426,8 @@ subtest 'as many as there may be' => sub {
 
 # ------------------------------------------------------------------- handover
 
-# All readers behind a writer are let in by one release.  What each has asked
-# between the event and its lock, and how many events it got.
+# All readers behind a writer are let in by one release.  What each has
+# requested between the event and its lock, and how many events it got.
 foreach my $style (@STYLES)
 {
 	subtest "$style: a batch of readers" => sub {
@@ -461,7 +461,7 @@ foreach my $style (@STYLES)
 		}
 		is(scalar(grep { $_->[2] eq 'event' } $last_proxy->log), 0, 'the writer behind them is not told');
 
-		# nor is it told before there are two left at most
+		# nor is it told before at most two are left
 		foreach my $i (0 .. 4)
 		{
 			$last_proxy->clear_log;
@@ -475,7 +475,7 @@ foreach my $style (@STYLES)
 	};
 }
 
-# A downgrade lets the readers in, and nobody else asks anything.
+# A downgrade lets the readers in, and nobody else sends a request.
 foreach my $style (@STYLES)
 {
 	subtest "$style: a downgrade with readers and a writer behind" => sub {
@@ -497,7 +497,7 @@ foreach my $style (@STYLES)
 		is($_->[0]->wait->{out}, 't', 'let in') for @readers;
 		foreach (@readers)
 		{
-			# a node that is gone, or one of which the data tells
+			# a node that is gone, or one whose data tells
 			my $asked = settled($_->[1]) =~ s/ removeWatches$//r;
 			is($asked, $style eq 'curator' ? 'getData' : '', '- after ' . ($style eq 'curator' ? 'one request' : 'none') . ' more');
 		}
@@ -511,7 +511,7 @@ foreach my $style (@STYLES)
 	};
 }
 
-# A freed place lets in one, and how many hear of it
+# A freed place lets one waiter in; and how many are notified
 subtest 'a semaphore with a queue' => sub {
 	foreach my $permits (1, 3)
 	{

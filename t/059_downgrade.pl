@@ -1,7 +1,7 @@
 # A downgrade whose answer gets lost, in each style of node names: it is done in
-# the end, or the session is over; the reader that it leaves has one node, never
-# two and never none; readers behind are let in, the writer behind them is not
-# until its turn.
+# the end, or the session is over; the remaining reader has one node, never two
+# and never none; readers behind it are let in, and the writer behind them not
+# before its turn.
 #
 # The session timeout is short, since silence is noticed within it.
 
@@ -20,7 +20,7 @@ use ZooKeeper;
 my $SESSION_TIMEOUT = 3;
 my %downgrade = (curator => 'setData', curator_rw => 'multi', kazoo => 'multi');
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1;
 
 my $zk = ZooKeeper->new->start;
@@ -79,7 +79,7 @@ sub nodes_of
 	return scalar grep { index($_, "$DIR/") == 0 } map { @{ $of{$_} // [] } } @id;
 }
 
-# Another session, which stands at the end of the queue when this returns
+# Another session, which is at the end of the queue when this returns
 sub waits
 {
 	my ($call) = @_;
@@ -90,7 +90,7 @@ sub waits
 	return $session;
 }
 
-# From a clean state to a clean state.  What is held is taken by $code.
+# From a clean state to a clean state.  $code takes what is held.
 sub lost
 {
 	my ($name, $style, $code, %setting) = @_;
@@ -105,7 +105,7 @@ sub lost
 				't|t|t|t', "then takes, downgrades and gives back, time $_") for 1 .. 2;
 		}
 		$session->quit;
-		# what nobody holds any more
+		# what is no longer held
 		zk_nothing_left($zk, 'nothing is left', sessions => 1);    # a guest
 	};
 	return;
@@ -151,7 +151,7 @@ foreach my $style (sort keys %downgrade)
 			$_->quit for $reader, $writer, $late;
 		};
 
-		# It is true at once; what was asked for happens later.
+		# It returns true at once; the request is carried out later.
 		lost "zk_unlock that does not wait so long, $way", $style, sub {
 			my ($session) = @_;
 			$session->value($HELD);
@@ -171,7 +171,7 @@ foreach my $style (sort keys %downgrade)
 			$reader->quit;
 		};
 
-		# The shared hold is given back while nobody knows whether there was a
+		# The shared hold is released while it is unknown whether there was a
 		# downgrade.
 		lost "zk_unlock, then zk_unlock_shared, $way", $style, sub {
 			my ($session) = @_;
@@ -232,7 +232,7 @@ foreach my $style (sort keys %downgrade)
 				zk_until(sub { zk_holds($session) eq 'shared session 1 held' }, 'held');
 				$proxy->reset;
 				ok(!$writer->is_done, 'the writer waits');
-				# who writes now relies on it
+				# a write now relies on it
 				is($session->query(q{SET zklock.commit_guard = 'strict'; INSERT INTO t VALUES ('next')})->{state}, '', 'strict: the next COMMIT relies on it');
 				$_->value(q{SELECT zk_unlock_shared('/l')}) for $session, $reader;
 				is($writer->wait->{out}, 't', 'then it has it');
@@ -242,7 +242,7 @@ foreach my $style (sort keys %downgrade)
 			}, commit_guard => 'off';
 		}
 
-		# The guard asks for a node whose name is in doubt.
+		# The guard checks a node whose name is in doubt.
 		lost "zk_unlock, then a COMMIT that relies on the reader, $way", $style, sub {
 			my ($session) = @_;
 			$session->value($HELD);
@@ -338,7 +338,8 @@ foreach my $style (sort keys %downgrade)
 		}
 	}
 
-	# Cut off and back in time: what was asked for is asked again, and never twice.
+	# Cut off and back in time: the request is repeated, and never carried out
+	# twice.
 	lost 'cut off again and again', $style, sub {
 		my ($session) = @_;
 		foreach my $time (1 .. 10)

@@ -1,7 +1,7 @@
-# zk_lock_queue: everyone at a lock, of whichever client, in order, with who
-# holds; at two round trips however many they are; never an error whatever others
-# have written; while they come and go; and what becomes of it when ZooKeeper
-# does not answer.
+# zk_lock_queue: all contenders for a lock, of whichever client, in order, with
+# the holders; in two round trips however many there are; never an error
+# whatever others have written; while they come and go; and what happens when
+# ZooKeeper does not answer.
 
 use strict;
 use warnings;
@@ -24,17 +24,17 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1;
 
 my $UUID = '0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1';
 my $UUID_TAIL = substr $UUID, 1;
 
-# No directory goes while it is empty for a moment: kazoo does not bear that
-# (kazoo#563).
+# No directory is removed while it is empty for a moment, since kazoo cannot
+# cope with that (kazoo#563).
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk,
-	# a server that is started anew takes a busy machine a while
+	# on a busy machine a server takes a while to restart
 	'zklock.operation_timeout' => '30s',
 	max_connections => 200,
 	wal_level => 'replica',
@@ -52,12 +52,12 @@ $ENV{PGCLIENTENCODING} = 'UTF8';
 my $admin = zk_session($node);
 my $other = $zk->client(session_timeout => 60_000);
 
-# Other clients, which take their time to begin
+# Other clients, which are slow to start
 my %peer = map { $_ => Peer->new(s/_too//r, $zk, no_wait => 1) } qw(kazoo curator curator_too);
 
 sub contenders { return $other->contenders("/zklock$_[0]"); }
 
-# Begin that, and wait until so many stand there
+# Start that, and wait until there are this many contenders
 sub joins
 {
 	my ($path, $n, $code) = @_;
@@ -90,7 +90,7 @@ subtest 'every known marker, by hand' => sub {
 		$i++;
 	}
 
-	# what is none
+	# nodes that are no contenders
 	foreach my $name ('config', 'locks', 'lock-1', 'lock-000000001', 'x-lock-00000000001', '_c_x-semaphore-2-0000000001',
 		"_c_$UUID-semaphore-0-0000000001", "_c_$UUID-semaphore-02-0000000001", "_c_$UUID-semaphore-2147483648-0000000001",
 		'xlock-0000000001x', '__lock__', '0000000001', 'x-yz-0000000001', 'lock-9999999999')
@@ -107,7 +107,7 @@ subtest 'every known marker, by hand' => sub {
 	is(join(' ', map { join '', map { $_ // '' } @$_{qw(host pid database user application_name)} } @rows), ' ' x $#rows,
 		'and no more is known of them');
 
-	# one after another they go
+	# they leave one after another
 	foreach my $n (1 .. @rows)
 	{
 		my $gone = $n % 2 ? shift @rows : pop @rows;
@@ -118,7 +118,7 @@ subtest 'every known marker, by hand' => sub {
 	$other->delete_tree('/zklock/marker');
 };
 
-# What they hold is what they say they hold.
+# They hold what they say they hold.
 subtest "Curator's mutex, kazoo's lock and SQL" => sub {
 	is($_->wait, 'ready', $_->kind . ' is there') for values %peer;
 	my $identifier = "kazoo \x{20ac} \\ {\"a\": [1]} 'x'";
@@ -152,7 +152,7 @@ subtest "Curator's mutex, kazoo's lock and SQL" => sub {
 	is($rows[6]{data}, $identifier =~ s/\\/\\\\/gr, "kazoo's identifier");
 	like($rows[0]{data}, qr/^\d+(?:\.\d+){3}$/, "Curator's address");
 
-	# Those who hold are those who say so.
+	# The holders are those that say so.
 	my %holds;
 	while (@order)
 	{
@@ -200,7 +200,7 @@ subtest "Curator's and kazoo's read-write locks and SQL" => sub {
 	is(join(' ', map { "$_->{mode} $_->{granted}" } queue_is($admin, $other, '/rw', 'a writer')), 'exclusive 1', 'who holds');
 	$_->quit for $sql, $writer;
 
-	# a writer of SQL in kazoo's way, and one of kazoo's
+	# a writer of SQL in kazoo's style, and one of kazoo's
 	$sql = in_style('kazoo');
 	is($sql->value(q{SELECT zk_lock('/rw'), zk_lock_shared('/rw')}), 't|t', 'SQL has it in both ways');
 	joins('/rw', 2, sub { $peer{kazoo}->send('acquire /zklock/rw 60000 write') });
@@ -220,7 +220,7 @@ subtest "Curator's and kazoo's read-write locks and SQL" => sub {
 
 # ---------------------------------------------------------------- what they say
 
-# Whatever it is, it is a row, and the bytes can be told from it.
+# Whatever it is, it is shown as a row, and the bytes can be recovered from it.
 subtest 'what others wrote' => sub {
 	my @data = (
 		'', 'x', ' ', "two\nlines\r\n", "tab\t", 'back\\slash', '\\x41', '\\\\n', '\\N', "quote ' \" \$1 %s {}", "NUL \0 inside", "\0",
@@ -238,14 +238,14 @@ subtest 'what others wrote' => sub {
 		is($s->value('SELECT 1'), 1, 'and it goes on');
 		$s->quit;
 	}
-	# a terminal would obey them: ESC, and what is one in eight bits
+	# a terminal would interpret them: ESC, and the 8-bit control characters
 	is(scalar(grep { ($_->{data} // '') =~ /[\0-\x1f\x7f-\x9f]/ } queue_of($admin, '/data')), 0, 'no control character');
 	is((queue_of($admin, '/data'))[18]{data}, "\x{20ac} \x{1f512}", 'what can be shown is');
 	$other->delete_tree('/zklock/data');
 };
 
-# Lines that zklock never writes, behind its own first one: read as far as they
-# make sense, and never an error.
+# Lines that zklock never writes, after its own first one: they are read as far
+# as they make sense, and are never an error.
 subtest 'what others wrote in our form' => sub {
 	my @data = map { "zklock\n$_" } (
 		'pid', 'pid ', 'pid x', 'pid -1', 'pid 1.5', 'pid 99999999999999999999', 'pid 2147483648', "pid 7\npid 8",
@@ -265,8 +265,8 @@ subtest 'what others wrote in our form' => sub {
 	$other->delete_tree('/zklock/form');
 };
 
-# What the backend's names are, in encodings of its own: the lock is taken, and
-# everybody can look.
+# Names of the backend in other encodings: the lock is taken, and everybody can
+# look.
 subtest 'names in other encodings' => sub {
 	my %name = (latin1 => "caf\xe9 \\ \n", sql_ascii => "\xe9\xff");
 	my $i = 0;
@@ -299,8 +299,8 @@ subtest 'names in other encodings' => sub {
 	$_->{session}->quit for values %name;
 };
 
-# The name of a node can be anything, too, and what is shown is enough to break it
-# with: t/075.
+# The name of a node can be anything, too, and what is shown can be used to
+# break it: t/075.
 subtest 'names of nodes' => sub {
 	my @prefix = ("caf\xc3\xa9-lock-", encode('UTF-8', "\x{30ed}\\x41-lock-"), 'a b\'"$1\\-lock-', '%s{}-lock-', 'l' x 10_000 . 'lock-');
 	$other->contend('/zklock/nodes', $_) for @prefix;
@@ -335,7 +335,7 @@ subtest 'a switch for the identity' => sub {
 	is($quiet->query(q{SET ROLE pg_monitor; SET zklock.publish_identity = on})->{state}, '42501', 'not for everybody to change');
 	$quiet->quit;
 
-	# and what is said where it is on
+	# and what is shown with the setting on
 	my $s = zk_session($node);
 	$s->value("SET application_name = 'one two'; SELECT zk_lock('/said')");
 	my ($data) = map { scalar $other->get("/zklock/said/$_") } $other->children('/zklock/said');
@@ -373,7 +373,7 @@ subtest 'two round trips' => sub {
 	$other->delete_tree('/zklock/cost');
 };
 
-# One who goes between the list and the look
+# A contender that leaves between the list and the read
 subtest 'gone in between' => sub {
 	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
 	my @name = map { $other->contend('/zklock/between', '_c_other-lock-', data => "number $_") } 0 .. 4;
@@ -398,8 +398,9 @@ subtest 'gone in between' => sub {
 	$s->quit;
 };
 
-# In these styles the reader that a writer becomes has a node of another name,
-# which the list does not show.  Whoever waits for it is not said to hold.
+# In these styles the reader that a writer becomes has a node with another name,
+# which the list does not show.  A contender that waits for it must not be shown
+# as a holder.
 foreach my $style (qw(curator curator_rw kazoo))
 {
 	subtest "a downgrade in between, style $style" => sub {
@@ -434,7 +435,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	$s->quit;
 	$down->stop;
 
-	# A time that is to run out is short, all others are not.
+	# Only the timeout under test is short.
 	my $SHORT = q{SET zklock.operation_timeout = '700ms'; SET zklock.connect_timeout = '700ms'};
 	my $LONG = q{RESET zklock.operation_timeout; RESET zklock.connect_timeout};
 	($s, my $proxy) = zk_counted_session($node, $zk, 0);
@@ -470,7 +471,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	zk_until(sub { $s->query($ask)->{out} eq '3' }, 'it to work again');
 	$s->quit;
 
-	# whoever waits can be stopped
+	# a waiting call can be cancelled
 	($s, $proxy) = zk_counted_session($node, $zk, 0, operation_timeout => '1min');
 	foreach my $op ('getChildren', 'getData')
 	{
@@ -496,7 +497,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	is($s->value("SET lock_timeout = '1ms'; $ask"), 3, 'lock_timeout is for locks');
 	$proxy->delay_ms(0);
 
-	# what it holds is none of its business
+	# its own holds do not matter
 	$s->value(q{RESET lock_timeout; SELECT zk_lock('/down/held')});
 	$s->value("BEGIN; $ask");
 	$proxy->hold('getData');
@@ -530,7 +531,7 @@ subtest 'numbers that tell no order' => sub {
 	$other->close;
 	$zk->set_next_number('/zklock/worn' => $START);
 	$other = $zk->client(session_timeout => 60_000);
-	# names that sort otherwise than they came
+	# names whose order differs from that of their creation
 	my @all = map { $other->contend('/zklock/worn', '_c_' . (50 - $_) . ($_ % 3 ? '-lock-' : '-shared-lock-'), data => "number $_") } 0 .. 15;
 	my @semaphore = map { $other->contend('/zklock/worn', "_c_$_$UUID_TAIL-semaphore-2-", data => "place $_") } 1, 0;
 	my @rows = queue_is($admin, $other, '/worn', 'worn');
@@ -594,7 +595,7 @@ subtest 'a thousand contenders' => sub {
 		}
 	};
 
-	# two who read together, and all others behind them
+	# two readers that share the lock, and all others behind them
 	$joins->('shared', 'shared');
 	zk_until(sub { contenders('/thousand') == 2 }, 'the first two');
 	$joins->('lock', map { (qw(lock xact shared semaphore))[ $_ % 4 ] } 4 .. $SQL / 2);
@@ -609,7 +610,7 @@ subtest 'a thousand contenders' => sub {
 	my @rows = queue_is($fast, $other, '/thousand', 'right to the row');
 	is(scalar @rows, $SQL + $KAZOO, 'a thousand rows');
 
-	# who they are, by what PostgreSQL says
+	# their identities according to PostgreSQL
 	my %activity = map { (split /\|/)[0] => $_ } split /\n/, $admin->value(
 		q{SELECT pid, application_name, datname, usename FROM pg_stat_activity WHERE application_name LIKE 'number %'});
 	my %number = map { ($s[$_]->pid => $_ + 1) } 0 .. $#s;
@@ -623,8 +624,8 @@ subtest 'a thousand contenders' => sub {
 	my %sessions = map { $_->{zk_session} => 1 } grep { !defined $_->{pid} } @rows;
 	is(keys %sessions, 30, 'of 30 sessions of kazoo');
 
-	# How fast.  On a machine that is too busy for its promise it is at least
-	# as fast as another client who does the same at the same time.
+	# How fast.  On a machine that is too busy for the promised time it must be
+	# at least as fast as another client that does the same at the same time.
 	my (@ms, @theirs);
 	my $cpu = zk_cpu_seconds($fast->pid);
 	foreach (1 .. 15)
@@ -639,7 +640,7 @@ subtest 'a thousand contenders' => sub {
 	diag(sprintf 'of which the backend computed for %.1f ms', 1000 * (zk_cpu_seconds($fast->pid) - $cpu) / @ms);
 	in_time($median->(@ms) / 1000, max(100, $median->(@theirs)) / 1000, 'in less than 100 ms');
 
-	# not even the heartbeats of the session that looks are late
+	# not even the heartbeats of the looking session are late
 	is($fast->value('SELECT reconnections, losses FROM zk_session'), '0|0', 'and its session is at ease');
 	$admin->value(q{SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'number %' AND state = 'active'});
 	$_->wait for @s;
@@ -738,7 +739,7 @@ subtest 'read 500 times while they come and go' => sub {
 	append_to_file("$dir/counter", "0\n");
 	$_->send(q{CALL come_and_go('/busy')}) for @s;
 
-	# until it has been read so often, and kazoo has had its time
+	# until it has been read this often, and kazoo has had its time
 	my ($reads, $rows, %sizes, @wrong) = (0, 0);
 	$peer->send("run /zklock/busy 5 pattern 0 $dir/counter $dir/log");
 	my $deadline = time + 60;

@@ -1,6 +1,6 @@
-# zk_lock_break: whoever is granted it removes a contender, of whichever client
-# and kind; what the caller and the log are told; what its victim notices.  Then
-# what goes wrong on the way, and who may do it.
+# zk_lock_break: a user with the privilege removes a contender, of whichever
+# client and kind; what the caller and the log are told; what its victim
+# notices.  Then what can go wrong on the way, and who may do it.
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# What a busy machine may add to a time that is promised, in seconds
+# How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1;
 
 # empty directories stay: kazoo needs them (kazoo#563)
@@ -34,7 +34,7 @@ my $other = $zk->client(session_timeout => 60_000);
 
 sub contenders { return $other->contenders("/zklock$_[0]"); }
 
-# A backend with a name, which has its ZooKeeper session
+# A backend with an application name and a ZooKeeper session
 sub named
 {
 	my ($name, @opt) = @_;
@@ -43,7 +43,7 @@ sub named
 	return $s;
 }
 
-# What the log has more of than before
+# The new part of the log
 my $log_at = 0;
 
 sub new_log
@@ -63,8 +63,8 @@ sub break_row
 	return $result;
 }
 
-# Tests: it is broken, its caller and the log are told whose it was, and that
-# is what they are told: these words, and the node's.
+# Tests: it is broken, and the caller and the log are told whose it was, in
+# these words and with the node's name.
 sub breaks
 {
 	my ($name, $path, $row, @words) = @_;
@@ -133,7 +133,7 @@ subtest 'a name that is longer than any path of ours' => sub {
 	is($result->{out}, 't', 'what zk_lock_queue shows, zk_lock_break takes') or diag substr $result->{err}, 0, 400;
 };
 
-# A terminal that shows the notice or the log would do what they say
+# A terminal that shows the notice or the log would interpret them
 subtest 'what others wrote for terminals' => sub {
 	my @data = ("\e[31mred \e]0;title\a \xc2\x9b31m \r\x7f", "zklock\nuser \e[31mred\nhost \xc2\x9b31m\n");
 	$other->contend('/zklock/terminal', '_c_other-lock-', data => $_) for @data;
@@ -161,7 +161,7 @@ subtest 'a hold of the session, at a COMMIT that wrote' => sub {
 	$victim->quit;
 };
 
-# strict asks at COMMIT, and so finds what the watch has not told yet
+# strict asks at COMMIT, and so finds what the watch has not reported yet
 subtest 'before it is told' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $victim = named('the victim', options => '-c zklock.commit_guard=strict -c zklock.session_timeout=60s -c zklock.hosts=' . $proxy->hosts);
@@ -203,8 +203,8 @@ foreach my $name ('exclusive', 'shared', 'semaphore')
 		is($s[0]->value('SELECT waits FROM zk_session'), 1, 'that was one wait');
 		$_->quit for @s, $holder;
 
-		# however often, it takes no longer than it was told to.  It stands in
-		# the queue when its time is over.
+		# however often, it takes no longer than its timeout.  It is in the
+		# queue when its time is over.
 		$holder = named('the holder');
 		$holder->value($name eq 'semaphore' ? q{SELECT zk_semaphore_acquire('/w', 1)} : q{SELECT zk_lock('/w')});
 		my $waiter = named('the waiter');
@@ -225,7 +225,7 @@ foreach my $name ('exclusive', 'shared', 'semaphore')
 	};
 }
 
-# Both nodes of one who upgrades: each is a loss of its own.
+# Both nodes of an upgrading session: each is a separate loss.
 subtest 'one who upgrades' => sub {
 	my ($victim, $reader) = (named('the victim'), named('a reader'));
 	$victim->value(q{SELECT zk_lock_shared('/u')});
@@ -283,7 +283,7 @@ subtest 'kazoo and Curator' => sub {
 	$_->quit for values %peer;
 };
 
-# What a queue shows is enough to break it with, whatever the name is.
+# What the queue shows can be used to break it, whatever the name is.
 subtest 'names of nodes' => sub {
 	my @prefix = ('lock-', "caf\xc3\xa9-lock-", encode('UTF-8', "\x{30ed}-lock-"), 'a b\'"$1\\-lock-', '\\x41\\n-lock-', '%s{}-lock-', '..lock-',
 		'-lock-', 'x-144-', 'abc__rlock__', '__WRIT__', '_c_0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1-semaphore-2-');
@@ -340,7 +340,7 @@ subtest 'what is not a contender of this lock' => sub {
 	ok($other->exists('/precious'), 'elsewhere, too');
 	is($holder->value(q{SELECT string_agg(state, ' ') FROM zk_locks}), 'held held', 'and its holder holds it');
 
-	# a contender with something below it is nobody's lock: recipes are ephemeral
+	# a contender with children is no lock: the nodes of recipes are ephemeral
 	$other->create('/zklock/wrong/lock-0000000099/child') if $other->create('/zklock/wrong/lock-0000000099');
 	my $result = break_row($admin, '/wrong', { node => 'lock-0000000099' });
 	isnt($result->{state}, '', 'a node that has children: an error') or diag($result->{err});
@@ -348,7 +348,7 @@ subtest 'what is not a contender of this lock' => sub {
 	ok($other->exists('/zklock/wrong/lock-0000000099/child'), 'and it is there');
 	$other->delete_tree("/zklock/wrong/$_") for 'lock-0000000099', @others;
 
-	# a lasting one without children is what somebody left behind
+	# a persistent one without children is something left behind
 	$other->create('/zklock/wrong/lock-0000000077', data => 'left behind');
 	breaks('a node that lasts', '/wrong', (grep { $_->{node} =~ /77/ } queue_of($admin, '/wrong'))[0]);
 	$holder->quit;
@@ -367,7 +367,7 @@ subtest 'lost answers' => sub {
 			$proxy->$fault($op);
 			my $result = break_row($s, '/lost', { node => $name[1] });
 			is($result->{state}, '', "$fault $op: no error");
-			# whoever lost the answer cannot know who did it
+			# if the answer was lost, it cannot know who did it
 			like($result->{out}, $fault eq 'swallow_and_drop' && $op eq 'delete' ? qr/^[tf]$/ : qr/^t$/, '- removed');
 			is(join(' ', sort $other->children('/zklock/lost')), join(' ', @name[ 0, 2 ]), '- that one and no other');
 			$proxy->reset;
@@ -376,7 +376,7 @@ subtest 'lost answers' => sub {
 		}
 	}
 
-	# no answer at all: nobody may believe that it did not happen
+	# no answer at all: nobody may conclude that it did not happen
 	my $name = $other->contend('/zklock/lost') =~ s/.*\///r;
 	$proxy->hold('delete');
 	$s->value(q{SET zklock.operation_timeout = '2s'});
@@ -389,7 +389,7 @@ subtest 'lost answers' => sub {
 	$proxy->reset;
 	zk_until(sub { break_row($s, '/lost', { node => $name })->{out} eq 'f' }, 'to be told so the next time');
 
-	# cancelled on the way, and what it breaks then
+	# cancelled on the way, and what is broken then
 	$s->value(q{SET zklock.operation_timeout = '1min'});
 	foreach my $op ('delete', 'getData')
 	{
@@ -420,7 +420,7 @@ subtest 'lost answers' => sub {
 	$s->quit;
 };
 
-# Nothing that somebody else did meanwhile: one of two is told that it was it.
+# Only one of two callers is told that it removed the node.
 subtest 'two who break the same' => sub {
 	my @s = map { named("breaker $_") } 1 .. 4;
 	foreach (1 .. 20)
@@ -457,7 +457,7 @@ subtest 'grants' => sub {
 	zk_until(sub { $s{locker}->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
 	pass('of which the locker learns');
 
-	# the views: one's own and nobody else's, whoever one is
+	# the views show a user only his own session, whoever he is
 	$s{locker}->query('SELECT zk_unlock_all()');
 	is($s{$_}->value("SELECT zk_lock('/grants/$_')"), 't', "$_ locks") for sort keys %s;
 	foreach my $who (sort keys %s)

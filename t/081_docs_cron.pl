@@ -1,5 +1,5 @@
-# doc/recipes/cron.md, with pg_cron in two clusters.  It starts jobs at full
-# minutes only, so this takes one or two of those.
+# doc/recipes/cron.md, with pg_cron in two clusters.  It starts jobs only at
+# full minutes, so this takes one or two minutes.
 
 use strict;
 use warnings;
@@ -29,7 +29,7 @@ my @both = map {
 		'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $hub->host)
 } qw(east west);
 
-# In both, as they are written, but for what a reader has to put in place
+# In both, as printed, except what a reader has to fill in
 foreach my $block ($page->blocks('sql'))
 {
 	my @nodes = $block->{session} eq 'both' ? @both : $block->{session} eq 'hub@hub' ? ($hub) : die $block->{session};
@@ -75,7 +75,7 @@ foreach my $job (@jobs)
 	is_deeply([ grep { !/^\w+ succeeded/ } runs($job) ], [], "$job: no run failed");
 }
 
-# never two at a time: east's and west's, on the one clock that this machine has
+# never two at a time: those of east and west, by the same clock
 my @tidied = sort { $a->[0] <=> $b->[0] } map { [ split /\|/ ] } in_both('SELECT extract(epoch FROM began), extract(epoch FROM ended) FROM tidied');
 cmp_ok(scalar @tidied, '>', 0, 'tidy: has run');
 is_deeply([ grep { $tidied[$_][0] < $tidied[ $_ - 1 ][1] } 1 .. $#tidied ], [], 'tidy: never two at a time');
@@ -90,7 +90,7 @@ sub in_both { my ($sql) = @_; return map { split /\n/, $_->safe_psql('postgres',
 sub once { my %n; $n{$_}++ for @_; return grep { $n{$_} > 1 } sort keys %n; }
 
 #
-# While the report is made, something happens
+# Events while the report is being made
 #
 my ($east, $west) = map { zk_session($_) } @both;
 my ($in_hub, $hub_admin, $east_admin, $west_admin) = map { zk_session($_) } $hub, $hub, @both;
@@ -132,7 +132,7 @@ is(made_by('2002-01-01'), 'west', '- in the same minute');
 $east->wait;
 $east = zk_session($both[0]);
 
-$east->value('SET zklock.commit_guard = strict');    # it is known at once, then
+$east->value('SET zklock.commit_guard = strict');    # so that it is noticed at once
 in_the_middle('2003-01-01');
 my $look = ZkClient->new($zk->hosts);
 ok($look->delete("/zklock/jobs/report/$_"), 'the one at work loses its lock') for $look->children('/zklock/jobs/report');
@@ -143,7 +143,7 @@ is(made_by('2003-01-01'), '', '- nor in hub');
 is($west->query(q{CALL report('2003-01-01')})->{state}, '', '- but then the other');
 is(made_by('2003-01-01'), 'west', '- has made it');
 
-# A cluster whose clock is late, or whose pg_cron is, asks when the work is done
+# A cluster whose clock or pg_cron is late asks when the work is done
 my $period = $east_admin->value(q{SELECT now() - interval '10 s'});
 $east->send("CALL mail('$period')");
 zk_until(sub { grep { $_ eq 'east' } in_both("SELECT made_by FROM mailed WHERE period = '$period'") }, 'east to have mailed');
