@@ -128,7 +128,7 @@ subtest 'ZkProxy: looking on' => sub {
 			[ '>', 'exists', '/no', '', '' ],
 			[ '<', 'exists', '/no', -101, '' ] ],
 		'log');
-	is($proxy->flights, 3, 'flights: neither ping nor heartbeat');
+	is($proxy->trips, 3, 'trips: neither ping nor heartbeat');
 	is($proxy->count('exists'), 2, 'count');
 	is($proxy->count([qw(exists create2)]), 3, 'count of several');
 	is($proxy->count('*'), 4, 'count of all');
@@ -140,7 +140,7 @@ subtest 'ZkProxy: looking on' => sub {
 	$c->_send(pack('l> l> N/a* C', $_, $ZkClient::OP{exists}, "/f$_", 0)) for 101 .. 103;
 	$c->_frame(time + 5) for 1 .. 3;
 	$proxy->delay_ms(0);
-	is($proxy->flights, 1, 'three requests, one flight');
+	is($proxy->trips, 1, 'three requests, one trip');
 
 	# the parts of a multi
 	$proxy->clear_log;

@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Cost;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -31,32 +32,10 @@ sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
 my @proxies;    # kept until the end, so that sessions can close properly
 
-# The names of the requests since clear_log, without heartbeats
-sub requests
+sub cost_of
 {
-	my ($proxy) = @_;
-	return join ' ', map { (split / /)[0] } $proxy->requests;
-}
-
-# Do it and tell the requests, the round trips, and how many packets the server
-# got.
-sub cost
-{
-	my ($s, $proxy, $sql) = @_;
-	my $before = $zk->mntr_value('packets_received');
-	my $looking = $zk->mntr_value('packets_received') - $before;    # is counted, too
-	$before = $zk->mntr_value('packets_received');
-	$proxy->clear_log;
-	my $value = $s->value($sql);
-	# the requests are with the server when their answers are here
-	my $asked = grep { $_->[1] eq '>' } $proxy->log;
-	zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $asked }, 'the answers');
-	return {
-		value => $value,
-		requests => requests($proxy),
-		trips => $proxy->flights,
-		packets => $zk->mntr_value('packets_received') - $before - $looking
-	};
+	my %cost = cost($zk, @_);
+	return { %cost{qw(value requests trips packets)} };
 }
 
 my ($s, $proxy) = counted_session();
@@ -64,24 +43,24 @@ my ($s, $proxy) = counted_session();
 #
 # Acquire
 #
-is_deeply(cost($s, $proxy, q{SELECT zk_lock('/new/a')}),
+is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/a')}),
 	{
 		value => 't',
-		requests => 'create2 getChildren createContainer createContainer createContainer create2 getChildren',
+		requests => 'create2 getChildren createContainer*3 create2 getChildren',
 		trips => 2,
 		packets => 7
 	},
 	'a free lock without parents: two round trips');
-is_deeply(cost($s, $proxy, q{SELECT zk_unlock('/new/a')}),
+is_deeply(cost_of($s, $proxy, q{SELECT zk_unlock('/new/a')}),
 	{ value => 't', requests => 'delete', trips => 1, packets => 1 },
 	'zk_unlock: one');
-is_deeply(cost($s, $proxy, q{SELECT zk_lock('/new/a')}),
+is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/a')}),
 	{ value => 't', requests => 'create2 getChildren', trips => 1, packets => 2 },
 	'a free lock: one round trip');
-is_deeply(cost($s, $proxy, q{SELECT zk_lock('/new/b')}),
+is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/b')}),
 	{
 		value => 't',
-		requests => 'create2 getChildren createContainer createContainer createContainer create2 getChildren',
+		requests => 'create2 getChildren createContainer*3 create2 getChildren',
 		trips => 2,
 		packets => 7
 	},
@@ -91,7 +70,7 @@ is_deeply(cost($s, $proxy, q{SELECT zk_lock('/new/b')}),
 # Re-entry
 #
 is_deeply(
-	cost($s, $proxy, q{
+	cost_of($s, $proxy, q{
 		BEGIN;
 		SELECT zk_lock('/new/a'), zk_try_lock('/new/a'), zk_xact_lock('/new/a', '1s'), zk_try_xact_lock('/new/a');
 		SAVEPOINT s;
@@ -111,14 +90,14 @@ subtest 'zk_try_lock' => sub {
 	foreach my $call (q{zk_try_lock('/new/a')}, q{zk_try_xact_lock('/new/a')}, q{zk_lock('/new/a', '0')})
 	{
 		my ($zxid) = $zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m;
-		is_deeply(cost($s, $proxy, "SELECT $call"),
+		is_deeply(cost_of($s, $proxy, "SELECT $call"),
 			{ value => 'f', requests => 'sync getChildren', trips => 1, packets => 2 },
 			"$call of a taken lock: one round trip, no write");
 		my ($then) = $zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m;
 		is($then, $zxid, "$call: nor did the server see one");
 	}
 	$other->value(q{SELECT zk_unlock('/new/a')});
-	is_deeply(cost($s, $proxy, q{SELECT zk_try_lock('/new/a')}),
+	is_deeply(cost_of($s, $proxy, q{SELECT zk_try_lock('/new/a')}),
 		{
 			value => 't',
 			requests => 'sync getChildren create2 getChildren',
@@ -153,7 +132,7 @@ foreach my $k (1, 16, 100)
 		}
 		$proxy->wait_for('delete', $k);
 		$proxy->wait_held;
-		is(requests($proxy), join(' ', ('delete') x $k),
+		is(asked($proxy), zk_short(('delete') x $k),
 			"$end with $k locks: all releases go out before any answer"
 			  . ($end eq 'DISCARD ALL' ? '' : ', and nobody waits for one'));
 		$proxy->release;
@@ -193,9 +172,9 @@ subtest 'handover' => sub {
 		zk_until(
 			sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $its_proxy->log) == $watches },
 			'the waiter watches');
-		is(requests($its_proxy), join(' ', 'create2 getChildren', ('getData') x $watches),
+		is(asked($its_proxy), zk_short('create2', 'getChildren', ('getData') x $watches),
 			"waiter $_ is queued");
-		is($its_proxy->flights, 2, 'after two round trips');
+		is($its_proxy->trips, 2, 'after two round trips');
 		push @queue, [ $waiter, $its_proxy ];
 	}
 
@@ -210,14 +189,14 @@ subtest 'handover' => sub {
 		$_->clear_log for @theirs;
 		$owner->value(q{SELECT zk_unlock('/new/a')});
 		is($next->wait->{out}, 't', "release with $n waiting: the first of them has it");
-		is(requests($next_proxy), '', '- without asking again');
+		is(asked($next_proxy), '', '- without asking again');
 
 		# what the others do then
 		my $lists = sub { scalar grep { $_->[2] eq 'getChildren' && $_->[1] eq $_[0] } map { $_->log } @theirs };
 		my $events = sub { scalar grep { $_->[2] eq 'event' } map { $_->log } @theirs };
 		zk_until(sub { $events->() == ($n > 1 ? 2 : 1) && $lists->('<') == ($n > 1 ? 1 : 0) },
 			'the second to look at the queue');
-		my %asked = map { $_ => requests($queue[$_][1]) } 1 .. $#queue;
+		my %asked = map { $_ => asked($queue[$_][1]) } 1 .. $#queue;
 		is($events->(), $n > 1 ? 2 : 1, '- one is woken, the next is told');
 		is(join(' ', map { $asked{$_} } sort keys %asked) =~ s/\s+$//r, $n > 1 ? 'getChildren' : '',
 			'- and that one looks at the queue, off the critical path');
@@ -282,7 +261,7 @@ subtest 'two before it go at once' => sub {
 	zk_until(sub { $zk->watch_count == 1 }, 'the event to be on its way');
 	$proxy->release;
 	is($third->[0]->wait->{out}, 't', '- and then the third');
-	is(requests($proxy), 'getChildren', '- whose list came with the event that made it old');
+	is(asked($proxy), 'getChildren', '- whose list came with the event that made it old');
 	$third->[0]->value(q{SELECT zk_unlock('/new/a')});
 	$_->[0]->quit for $first, $second, $third;
 };
@@ -353,7 +332,7 @@ foreach (
 	note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * $_ } @gap;
 	# the proxy may have seen one of them late
 	cmp_ok(($beat[-1] - $beat[0]) / @gap, '>', 0.4, "$what: a heartbeat each quarter of the session timeout");
-	is(join(' ', grep { $_ ne 'multi' } split / /, requests($its_proxy)),
+	is(join(' ', grep { $_ ne 'multi' } map { (split / /)[0] } $its_proxy->requests),
 		$what eq 'empty' ? '' : 'getData', '- and else only one watch on what it holds');
 	$its->wait if $work;
 	my $state = $what eq 'empty' ? '' : 'held';
@@ -371,7 +350,7 @@ subtest 'after a failover all who wait do so at once' => sub {
 	$proxy->clear_log;
 	$proxy->drop;
 	zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $proxy->log) == 3 }, 'it to watch again');
-	is(join(' ', sort grep { !/^(?:connect|setWatches)$/ } split / /, requests($proxy)),
+	is(join(' ', sort grep { !/^(?:connect|setWatches)$/ } map { (split / /)[0] } $proxy->requests),
 		'getChildren getData getData getData multi sync',
 		'who waits asks whether its node is there, and what is before it, and sets three watches anew');
 	$client->delete($_) for @before;
@@ -384,14 +363,14 @@ subtest 'after a failover all who wait do so at once' => sub {
 subtest 'a list behind a sync that failed' => sub {
 	my ($s, $proxy) = counted_session();
 	$s->value(q{SELECT zk_try_lock('/synced'), zk_unlock('/synced')});
-	is_deeply(cost($s, $proxy, q{SELECT zk_try_lock('/synced')})->{requests},
+	is_deeply(cost_of($s, $proxy, q{SELECT zk_try_lock('/synced')})->{requests},
 		'sync getChildren create2 getChildren', 'a try asks the leader');
 	$s->value(q{SELECT zk_unlock('/synced')});
 	$proxy->clear_log;
 	$proxy->count_frames;
 	$proxy->nth('reply', 1, 'moved');
 	is($s->value(q{SELECT zk_try_lock('/synced')}), 't', 'where the sync was refused');
-	is(requests($proxy), 'sync getChildren sync getChildren create2 getChildren', 'it asks again, although the list was not');
+	is(asked($proxy), 'sync getChildren sync getChildren create2 getChildren', 'it asks again, although the list was not');
 	$s->value(q{SELECT zk_unlock('/synced')});
 	$s->quit;
 };

@@ -318,7 +318,7 @@ subtest 'a bad network' => sub {
 		sub { $_[0]->swallow_and_drop('create2'); },
 		sub { $_[0]->swallow_and_drop('delete'); },
 		sub { $_[0]->blackhole; sleep rand 0.3; $_[0]->pass; },
-		sub { $_[0]->refuse; $_[0]->drop; sleep rand 0.5; $_[0]->pass; });
+		sub { $_[0]->cut_off; sleep rand 0.5; $_[0]->pass; });
 	my $faults = 0;
 	stress(
 		$seconds,

@@ -73,7 +73,7 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	# There is only one connection, and the session must know its state.
 	my $until_state = sub {
 		my ($state) = @_;
-		zk_until(sub { $s->value('SELECT state FROM zk_session') eq $state }, "ZooKeeper is $state");
+		zk_wait_session($s, $state);
 	};
 
 	# Resume the server, or start it, and wait until nothing is stuck any
@@ -298,7 +298,7 @@ subtest 'other servers in the same transaction' => sub {
 	my ($node) = $zk->children('/zklock/fdw');
 	zk_until(sub { $zk->watch_count > 0 }, 'a watch on the lock');
 	$zk->delete("/zklock/fdw/$node");
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss to be noticed');
+	zk_wait_hold($s, 'lost');
 	is($s->query('COMMIT')->{state}, '40001', 'a lost lock stops the COMMIT');
 	is($other_admin->value('SELECT count(*) FROM remote'), 1, '- before the other server commits');
 	is($s->value(q{SELECT zk_xact_lock('/fdw')}), 't', '- and the session goes on');

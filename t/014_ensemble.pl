@@ -67,7 +67,7 @@ sub until_connected
 {
 	foreach my $s (@s[ holders() ])
 	{
-		zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'the lock to be held for certain');
+		zk_wait_hold($s, 'held');
 	}
 	return;
 }

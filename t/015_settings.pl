@@ -27,14 +27,6 @@ my ($zk, $zk2) = map { ZooKeeper->new(max_session_timeout => 40_000)->start } 1,
 my $node = zk_cluster('main', $zk);
 my $admin = zk_session($node);
 
-# A session that another user opens
-sub session_of
-{
-	my ($user, %opt) = @_;
-	local $ENV{PGUSER} = $user;
-	return zk_session($node, %opt);
-}
-
 sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path') AND zk_unlock('$path')"); }
 
 #
@@ -168,7 +160,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	$s = zk_session($node, options => '-c zklock.session_timeout=2s -c zklock.connect_timeout=1s -c zklock.operation_timeout=1s -c zklock.hosts=' . $zk3->hosts);
 	$s->value(q{SELECT zk_lock('/lost')});
 	$zk3->stop;
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+	zk_wait_hold($s, 'lost');
 	$s->value("SET zklock.hosts = '$hosts'");
 	is($s->query(q{SELECT zk_lock('/now')})->{state}, '55000', 'a lost lock counts as held');
 	is($s->query(q{SELECT zk_unlock('/lost')})->{out}, 'f', '- until it is given back');
@@ -222,7 +214,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 {
 	$admin->value('CREATE ROLE worker LOGIN; CREATE ROLE stranger LOGIN');
 	$admin->value('GRANT EXECUTE ON FUNCTION zk_lock, zk_try_lock, zk_unlock TO worker');
-	my $s = session_of('worker');
+	my $s = zk_session($node, user => 'worker');
 	foreach (
 		[ 'zklock.hosts', q{'127.0.0.1:1'}, '42501' ],
 		[ 'zklock.root', q{'/x'}, '42501' ],
@@ -248,7 +240,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	{
 		my ($when, $preload) = @$_;
 		$admin->value("ALTER DATABASE team SET session_preload_libraries = '$preload'");
-		$s = session_of('worker', dbname => 'team');
+		$s = zk_session($node, user => 'worker', dbname => 'team');
 		is($s->value(q{SELECT zk_lock('/job')}), 't', "a root of the database, loaded $when");
 		is(scalar $zk->children('/teams/team/job'), 1, '- is where its locks are');
 		$s->quit;
@@ -263,7 +255,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	foreach my $preload ('zklock', 'plpgsql')
 	{
 		$admin->value("ALTER ROLE worker SET session_preload_libraries = '$preload'");
-		$s = session_of('worker', options => '-c zklock.root=/x');
+		$s = zk_session($node, user => 'worker', options => '-c zklock.root=/x');
 		refuses_all($s, '42501', "a connection with a root of its own, $preload preloaded");
 		is($s->value(q{SELECT count(*) || ' ' || (SELECT state FROM zk_session) FROM zk_locks}), '0 none', '- the views show that nothing is there');
 		is($s->value('SELECT zk_unlock_all()'), '0', '- nor to be given back');
@@ -355,7 +347,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	# a function that sets a root
 	$admin->value(q{CREATE FUNCTION admin_lock(text) RETURNS boolean LANGUAGE sql SECURITY DEFINER
 		SET zklock.root = '/admin' AS 'SELECT zk_xact_lock($1)'});
-	my $user = session_of('worker');
+	my $user = zk_session($node, user => 'worker');
 	foreach my $holds (q{SELECT 'nothing'}, q{SELECT zk_lock('/own')})
 	{
 		$user->value("BEGIN; $holds");
@@ -482,7 +474,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 		is($s->query(q{SELECT zk_lock('/schema')})->{state}, '42883', '- and by no other');
 		is($s->value(q{SELECT locks.zk_unlock('/schema')}), 't', '- and unlocks');
 
-		my $worker = session_of('worker', dbname => $db);
+		my $worker = zk_session($node, user => 'worker', dbname => $db);
 		is($worker->value(q{SELECT locks.zk_lock('/schema')}), 't', "$db: who was granted a function may use it");
 		is($worker->query(q{SELECT locks.zk_xact_lock('/schema')})->{state}, '42501', '- but no other');
 		is($worker->value('SELECT path FROM locks.zk_locks'), '/schema', '- and sees its locks');

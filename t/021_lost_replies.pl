@@ -66,34 +66,14 @@ sub lost
 	return;
 }
 
-# The ways to lose an answer
-my %way = (
-	'swallowed' => sub { $proxy->swallow($_[0]) },
-	'swallowed with all behind it' => sub { $proxy->hold($_[0]) },
-	'swallowed and the connection cut' => sub { $proxy->swallow_and_drop($_[0]) },
-	'never asked for, the connection cut' => sub { $proxy->drop_request($_[0]) });
-
-# and one more for a request: it is stuck until the client has given up on it
-my %way_of_writes = (%way, 'stuck on its way' => sub { $proxy->hold_request($_[0]) });
-
-# Wait until the proxy has done it.
-sub wait_lost
-{
-	my ($way) = @_;
-	if ($way =~ /^swallowed with|^stuck/) { $proxy->wait_held; }
-	elsif ($way =~ /^swallowed/) { $proxy->wait_swallowed; }
-	else { zk_until(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $proxy->log }, 'a cut'); }
-	return;
-}
-
 # ------------------------------------------------------------------- create
 
-foreach my $way (sort keys %way_of_writes)
+foreach my $way (@ZkProxy::WAYS)
 {
 	lost "create, $way: a free lock is had, with one node" => sub {
 		my ($session) = @_;
 		$proxy->clear_log;
-		$way_of_writes{$way}->('create2');
+		$proxy->lose($way, 'create2');
 		my $result = $session->query($LOCK);
 		is($result->{out}, 't', 'the lock is had');
 		is($result->{state}, '', 'without an error');
@@ -109,9 +89,9 @@ foreach my $way (sort keys %way_of_writes)
 		my ($session) = @_;
 		my $before = other_locks();
 		$proxy->clear_log;
-		$way_of_writes{$way}->('create2');
+		$proxy->lose($way, 'create2');
 		$session->send($LOCK);
-		wait_lost($way);
+		$proxy->wait_lost($way);
 
 		# until the client has noticed and is in the queue again
 		my $most = 0;
@@ -135,10 +115,10 @@ foreach my $way (sort keys %way_of_writes)
 		my ($session) = @_;
 		$proxy->clear_log;
 		$proxy->refuse if $way =~ /cut/;
-		$way_of_writes{$way}->('create2');
+		$proxy->lose($way, 'create2');
 		$proxy->swallow('*', 1000) if $way eq 'swallowed';    # heartbeats, too
 		$session->send($LOCK);
-		wait_lost($way);
+		$proxy->wait_lost($way);
 		return;
 	};
 
@@ -205,8 +185,7 @@ lost 'the directories of a first lock arrive, the lock does not: they are remove
 	$proxy->delay_ms(0);
 	$proxy->wait_held;
 	zk_until(sub { $zk->exists('/zklock/never/had') }, 'the directories');
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
 	is($session->wait->{state}, '57014', 'the call is cancelled');
 	$proxy->pass;
@@ -223,13 +202,13 @@ lost 'answers to the parents of a first lock, swallowed: the lock is had' => sub
 
 # ------------------------------------------------------------------- delete
 
-foreach my $way (sort keys %way_of_writes)
+foreach my $way (@ZkProxy::WAYS)
 {
 	lost "delete, $way: zk_unlock" => sub {
 		my ($session) = @_;
 		$session->value($LOCK);
 		$proxy->clear_log;
-		$way_of_writes{$way}->('delete');
+		$proxy->lose($way, 'delete');
 		my $result = $session->query($UNLOCK);
 		is($result->{out}, 't', 'is true');
 		is_deeply($result->{warnings}, [], 'and confirmed');
@@ -241,7 +220,7 @@ foreach my $way (sort keys %way_of_writes)
 		$session->value($LOCK);
 		$session->value("SET zklock.operation_timeout = '1ms'");
 		$proxy->clear_log;
-		$way_of_writes{$way}->('delete');
+		$proxy->lose($way, 'delete');
 		my $result = $session->query($UNLOCK);
 		is($result->{out}, 't', 'is true');
 		like("@{ $result->{warnings} }", qr/^(?:ZooKeeper has not confirmed the release of a lock)?$/,
@@ -255,7 +234,7 @@ foreach my $way (sort keys %way_of_writes)
 		my ($session) = @_;
 		$session->value("BEGIN; SELECT zk_xact_lock('/l')");
 		$proxy->clear_log;
-		$way_of_writes{$way}->('delete');
+		$proxy->lose($way, 'delete');
 		my $result = $session->query('COMMIT');
 		is($result->{state}, '', 'commits');
 		is_deeply($result->{warnings}, [], 'without a warning');
@@ -268,7 +247,7 @@ foreach my $way (sort keys %way_of_writes)
 		$session->value("SET zklock.release_timeout = '300ms'");
 		$session->value("BEGIN; SELECT zk_xact_lock('/l')");
 		$proxy->clear_log;
-		$way_of_writes{$way}->('delete');
+		$proxy->lose($way, 'delete');
 		my $result = $session->query('COMMIT');
 		is($result->{state}, '', 'commits');
 		in_time($result->{seconds}, 0.3 + 1, 'in time');
@@ -280,7 +259,7 @@ foreach my $way (sort keys %way_of_writes)
 		my ($session) = @_;
 		$session->value("BEGIN; SAVEPOINT s; SELECT zk_lock('/l')");
 		$proxy->clear_log;
-		$way_of_writes{$way}->('delete');
+		$proxy->lose($way, 'delete');
 		$session->value('ROLLBACK TO SAVEPOINT s');
 		zk_until(sub { own_nodes() == 0 }, 'no node is left');
 		is($session->value('COMMIT; SELECT count(*) FROM zk_locks'), 0, 'no hold');
@@ -289,11 +268,11 @@ foreach my $way (sort keys %way_of_writes)
 
 # -------------------------------------------------------------------- reads
 
-foreach my $way (sort keys %way)
+foreach my $way (@ZkProxy::WAYS_OF_ANSWERS)
 {
 	lost "list, $way: a free lock is had" => sub {
 		my ($session) = @_;
-		$way{$way}->('getChildren');
+		$proxy->lose($way, 'getChildren');
 		is($session->value($LOCK), 't', 'the lock is had');
 		is(own_nodes(), 1, 'one node');
 		is($session->value($UNLOCK), 't', 'unlocked');
@@ -302,12 +281,12 @@ foreach my $way (sort keys %way)
 	lost "list, $way: zk_try_lock is right" => sub {
 		my ($session) = @_;
 		my $before = other_locks();
-		$way{$way}->('getChildren');
+		$proxy->lose($way, 'getChildren');
 		is($session->value("SELECT zk_try_lock('/l')"), 'f', 'false for a lock that is taken');
 		is(own_nodes(), 0, 'no node');
 		$proxy->reset;
 		$other->delete($before);
-		$way{$way}->('getChildren');
+		$proxy->lose($way, 'getChildren');
 		is($session->value("SELECT zk_try_lock('/l')"), 't', 'true for one that is free');
 		is(own_nodes(), 1, 'one node');
 		$session->value($UNLOCK);
@@ -315,7 +294,7 @@ foreach my $way (sort keys %way)
 
 	lost "sync, $way: zk_try_lock is right" => sub {
 		my ($session) = @_;
-		$way{$way}->('sync');
+		$proxy->lose($way, 'sync');
 		is($session->value("SELECT zk_try_lock('/l')"), 't', 'true');
 		$session->value($UNLOCK);
 	};
@@ -324,9 +303,9 @@ foreach my $way (sort keys %way)
 		my ($session) = @_;
 		my $before = other_locks();
 		$proxy->clear_log;
-		$way{$way}->('getData');
+		$proxy->lose($way, 'getData');
 		$session->send($LOCK);
-		wait_lost($way);
+		$proxy->wait_lost($way);
 		$other->delete($before);
 		my $result = $session->wait;
 		is($result->{out}, 't', 'gets the lock');
@@ -338,9 +317,9 @@ foreach my $way (sort keys %way)
 		my ($session) = @_;
 		my @before = (other_locks(), other_locks());
 		$proxy->clear_log;
-		$way{$way}->('getData');
+		$proxy->lose($way, 'getData');
 		$session->send($LOCK);
-		wait_lost($way);
+		$proxy->wait_lost($way);
 		$other->delete(shift @before);
 		zk_until(sub { $zk->watch_count >= 2 }, 'it waits again');
 		ok(!$session->is_done, 'not while another is before it');
@@ -361,8 +340,7 @@ lost 'a lost event, the connection cut: the waiter is woken' => sub {
 	$other->delete($before);
 	$proxy->wait_held;
 	ok(!$session->is_done, 'it does not know');
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	$proxy->release;
 	$proxy->pass;
 	is($session->wait->{out}, 't', 'it has the lock');
@@ -411,8 +389,7 @@ lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in
 		$session->send($LOCK);
 		zk_until(sub { $zk->watch_count == 2 }, 'it waits');
 		my ($mine) = own_nodes();
-		$proxy->refuse;
-		$proxy->drop;
+		$proxy->cut_off;
 		zk_until(sub { $proxy->connections == 0 }, 'it is cut off');
 		my $next = other_locks();
 		$other->delete($_) for $before, "$DIR/$mine";

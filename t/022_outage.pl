@@ -41,42 +41,10 @@ sub other_locks { return $other->contend("/zklock$_[0]"); }
 
 sub own_nodes { return grep { !/other/ } $zk->children("/zklock$_[0]"); }
 
-sub session_with { return zk_session_with($node, @_); }
-
-# Cut all connections of a proxy, and allow none, until pass
-sub cut
-{
-	my ($which) = @_;
-	$_->refuse, $_->drop for $which // $proxy;
-	return;
-}
-
 sub state_of
 {
 	my ($session, $path) = @_;
 	return $session->value("SELECT state FROM zk_locks WHERE path = '$path'");
-}
-
-sub wait_state
-{
-	my ($session, $path, $state) = @_;
-	zk_until(sub { state_of($session, $path) eq $state }, "$path is $state");
-	return;
-}
-
-sub works
-{
-	my ($session, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($session->value("SELECT zk_lock('/works'), zk_unlock('/works')"), 't|t', $name);
-	return;
-}
-
-sub cancel
-{
-	my ($session) = @_;
-	$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
-	return $session->wait;
 }
 
 # An address where nothing listens
@@ -137,8 +105,8 @@ sub black_hole
 # --------------------------------------------------------- at the first call
 
 subtest 'down at the first call' => sub {
-	my $session = session_with(connect_timeout => '500ms');
-	cut();
+	my $session = zk_session_with($node, connect_timeout => '500ms');
+	$proxy->cut_off;
 	my $result = $session->query("SELECT zk_lock('/a')");
 	is($result->{state}, '58000', 'is 58000');
 	is($result->{message}, 'could not connect to ZooKeeper', 'says so');
@@ -150,7 +118,7 @@ subtest 'down at the first call' => sub {
 	$session->send("SELECT zk_lock('/a')");
 	zk_wait_waiting($admin, $session);
 	my $began = time;
-	is(cancel($session)->{state}, '57014', 'it can be cancelled meanwhile');
+	is($session->cancel($admin)->{state}, '57014', 'it can be cancelled meanwhile');
 	in_time(time - $began, 0.1 + $SLACK, 'at once');
 
 	$session->send("SELECT zk_lock('/a')");
@@ -161,13 +129,13 @@ subtest 'down at the first call' => sub {
 };
 
 subtest 'a timeout of the call that ends first is an error, not false' => sub {
-	my $session = session_with();
-	cut();
+	my $session = zk_session_with($node);
+	$proxy->cut_off;
 	my $result = $session->query("SELECT zk_lock('/a', '200ms')");
 	is($result->{state}, '58000', 'is 58000');
 	in_time($result->{seconds}, 0.2 + $SLACK, 'in time');
 	$proxy->pass;
-	works($session, 'then it works');
+	zk_locks_again($session, 'then it works');
 };
 
 # Answers to a client that connects.  A good handshake: the session's timeout,
@@ -242,7 +210,8 @@ subtest 'a server that is not ZooKeeper' => sub {
 			$not_zookeeper{$what} ? fake_server($not_zookeeper{$what})
 		  : $what eq 'refuses' ? closed_port()
 		  : black_hole();
-		$session{$what} = session_with(
+		$session{$what} = zk_session_with(
+			$node,
 			hosts => $hosts,
 			session_timeout => '4s',
 			connect_timeout => "${seconds}s",
@@ -276,7 +245,7 @@ subtest 'a server that is not ZooKeeper' => sub {
 	{
 		my $session = $session{$what};
 		$session->value("SET zklock.hosts = '" . $zk->hosts . "'");
-		works($session, "$what: works with ZooKeeper afterwards");
+		zk_locks_again($session, "$what: works with ZooKeeper afterwards");
 		$session->quit;
 	}
 	zk_no_crash($node);
@@ -286,7 +255,7 @@ subtest 'a server that is not ZooKeeper' => sub {
 
 subtest 'a server with too many connections from here' => sub {
 	my $small = ZooKeeper->new(max_client_cnxns => 1)->start;
-	my $session = session_with(hosts => $small->hosts, connect_timeout => '500ms');
+	my $session = zk_session_with($node, hosts => $small->hosts, connect_timeout => '500ms');
 	my $first;
 	# the connection of the readiness check may still count
 	zk_until(sub { $first = eval { $small->client } }, 'the first connection');
@@ -296,18 +265,18 @@ subtest 'a server with too many connections from here' => sub {
 	in_time($result->{seconds}, 0.5 + $SLACK, 'within connect_timeout');
 	$first->close;
 	$session->value(q{SET zklock.connect_timeout = '20s'});
-	works($session, 'works when there is room');
+	zk_locks_again($session, 'works when there is room');
 };
 
 subtest 'a name that cannot be resolved' => sub {
-	my $session = session_with(hosts => 'no-such-host.invalid:2181', connect_timeout => '2s');
+	my $session = zk_session_with($node, hosts => 'no-such-host.invalid:2181', connect_timeout => '2s');
 	my $result = $session->query("SELECT zk_lock('/a')");
 	is($result->{state}, '58000', 'is 58000');
 	like($result->{detail}, qr/no-such-host\.invalid/, 'the detail names it');
 	in_time($result->{seconds}, 2 + $SLACK, 'within connect_timeout');
 
 	$session->value("SET zklock.hosts = 'no-such-host.invalid:2181," . $zk->hosts . "'");
-	works($session, 'one of two that cannot does no harm');
+	zk_locks_again($session, 'one of two that cannot does no harm');
 };
 
 subtest 'two of three servers dead' => sub {
@@ -318,7 +287,7 @@ subtest 'two of three servers dead' => sub {
 	{
 		# each session tries them in a random order
 		my $hosts = join ',', @$dead, $zk->hosts;
-		my @sessions = map { session_with(session_timeout => '3s', hosts => $hosts) } 1 .. 4;
+		my @sessions = map { zk_session_with($node, session_timeout => '3s', hosts => $hosts) } 1 .. 4;
 		$_->send("SELECT zk_lock('/3/' || pg_backend_pid())") for @sessions;
 		is($_->wait->{out}, 't', 'finds the one that lives') for @sessions;
 	}
@@ -327,14 +296,14 @@ subtest 'two of three servers dead' => sub {
 subtest 'the server in use dies, another one takes over' => sub {
 	my @proxies = map { ZkProxy->new($zk) } 1 .. 3;
 	my $hosts = join ',', map { $_->hosts } @proxies;
-	my $session = session_with(session_timeout => '3s', hosts => $hosts);
+	my $session = zk_session_with($node, session_timeout => '3s', hosts => $hosts);
 	$session->value("SELECT zk_lock('/o')");
 	my ($used) = grep { $_->connections } @proxies;
 	my ($stuck) = grep { !$_->connections } @proxies;
 	$stuck->blackhole;
-	cut($used);
+	$used->cut_off;
 	zk_until(sub { $session->value('SELECT reconnections FROM zk_session') == 1 }, 'it is back');
-	wait_state($session, '/o', 'held');
+	zk_wait_hold($session, 'held', '/o');
 	pass('the lock is still held');
 	is($session->value('SELECT losses FROM zk_session'), 0, 'by the same session');
 	is($session->value("SELECT zk_unlock('/o')"), 't', 'and can be unlocked');
@@ -344,16 +313,16 @@ subtest 'the server in use dies, another one takes over' => sub {
 # ZOOKEEPER-2466: the client library sticks to the dead one of two servers.
 subtest 'two servers that die in turn' => sub {
 	my @proxies = map { ZkProxy->new($zk) } 1 .. 2;
-	my $session = session_with(session_timeout => '3s', hosts => join(',', map { $_->hosts } @proxies));
+	my $session = zk_session_with($node, session_timeout => '3s', hosts => join(',', map { $_->hosts } @proxies));
 	$session->value("SELECT zk_lock('/o')");
 	foreach my $time (1 .. 4)
 	{
 		my ($used) = grep { $_->connections } @proxies;
 		my ($other_one) = grep { $_ != $used } @proxies;
 		$other_one->pass;
-		cut($used);
+		$used->cut_off;
 		zk_until(sub { $session->value('SELECT reconnections FROM zk_session') == $time }, 'it is back');
-		wait_state($session, '/o', 'held');
+		zk_wait_hold($session, 'held', '/o');
 		pass("held, time $time");
 	}
 	is($session->value("SELECT zk_unlock('/o')"), 't', 'unlocked');
@@ -363,14 +332,14 @@ subtest 'two servers that die in turn' => sub {
 # -------------------------------------------------------------- while holding
 
 subtest 'down while a lock is held, and back within the session timeout' => sub {
-	my $session = session_with();
+	my $session = zk_session_with($node);
 	$session->value("SELECT zk_lock('/h')");
 	my ($mine) = own_nodes('/h');
 	my $token = $session->value("SELECT zk_lock_token('/h')");
 	is(state_of($session, '/h'), 'held', 'held');
 
-	cut();
-	wait_state($session, '/h', 'suspect');
+	$proxy->cut_off;
+	zk_wait_hold($session, 'suspect', '/h');
 	is(state_of($session, '/h'), 'suspect', 'suspect while it is down');
 	is($session->value('SELECT state FROM zk_session'), 'suspended', 'as is the session');
 	is($session->value("SELECT zk_lock_token('/h')"), $token, 'with its token');
@@ -388,7 +357,7 @@ subtest 'down while a lock is held, and back within the session timeout' => sub 
 
 	$session->send("SELECT zk_lock('/h')");
 	zk_wait_waiting($admin, $session);
-	is(cancel($session)->{state}, '57014', 're-entry can be cancelled');
+	is($session->cancel($admin)->{state}, '57014', 're-entry can be cancelled');
 	is($session->value("SELECT count FROM zk_locks"), 1, 'and does not count then');
 	$result = $session->query("SET lock_timeout = '100ms'; SELECT zk_lock('/h')");
 	is($result->{state}, '55P03', 'lock_timeout ends it');
@@ -406,16 +375,16 @@ subtest 'down while a lock is held, and back within the session timeout' => sub 
 };
 
 subtest 'ZooKeeper is killed and started again while a lock is held and one waited for' => sub {
-	my ($holder, $waiter) = map { session_with(session_timeout => '20s', operation_timeout => '30s') } 1, 2;
+	my ($holder, $waiter) = map { zk_session_with($node, session_timeout => '20s', operation_timeout => '30s') } 1, 2;
 	$holder->value("SELECT zk_lock('/k')");
 	$waiter->send("SELECT zk_lock('/k')");
 	zk_wait_queued($zk, $waiter);
 	$other->close;
 	$zk->kill9;
-	wait_state($holder, '/k', 'suspect');
+	zk_wait_hold($holder, 'suspect', '/k');
 	$zk->start;
 	$other = $zk->client(session_timeout => 60_000);
-	wait_state($holder, '/k', 'held');
+	zk_wait_hold($holder, 'held', '/k');
 	is(state_of($holder, '/k'), 'held', 'still held');
 	ok(!$waiter->is_done, 'still waited for');
 	is($holder->value("SELECT zk_unlock('/k')"), 't', 'unlocked');
@@ -425,11 +394,11 @@ subtest 'ZooKeeper is killed and started again while a lock is held and one wait
 
 subtest 'down while a lock is waited for' => sub {
 	my $before = other_locks('/w');
-	my $patient = session_with();
-	my $impatient = session_with(operation_timeout => '2s');
+	my $patient = zk_session_with($node);
+	my $impatient = zk_session_with($node, operation_timeout => '2s');
 	$_->send("SELECT zk_lock('/w')") for $patient, $impatient;
 	zk_wait_queued($zk, $patient, $impatient);
-	cut();
+	$proxy->cut_off;
 	my $result = $impatient->wait;
 	is($result->{state}, '58030', 'is 58030 after operation_timeout');
 	in_time($result->{seconds}, 10, 'in time');
@@ -441,7 +410,7 @@ subtest 'down while a lock is waited for' => sub {
 	is($patient->wait->{out}, 't', 'and has it when ZooKeeper is back');
 	$patient->value("SELECT zk_unlock('/w')");
 	zk_until(sub { own_nodes('/w') == 0 }, 'no node is left');
-	works($impatient, 'the other one goes on, too');
+	zk_locks_again($impatient, 'the other one goes on, too');
 };
 
 # ------------------------------------------------------------------ at COMMIT
@@ -449,10 +418,10 @@ subtest 'down while a lock is waited for' => sub {
 my %outage = (
 	'known to be down' => sub {
 		my ($session) = @_;
-		cut();
-		zk_until(sub { $session->value('SELECT state FROM zk_session') eq 'suspended' }, 'cut off');
+		$proxy->cut_off;
+		zk_wait_session($session, 'suspended');
 	},
-	'just gone down' => sub { cut() },
+	'just gone down' => sub { $proxy->cut_off },
 	'silent' => sub { $proxy->blackhole });
 
 foreach my $outage (sort keys %outage)
@@ -462,7 +431,7 @@ foreach my $outage (sort keys %outage)
 		my $name = "COMMIT, ZooKeeper $outage, release_timeout = $release_timeout";
 		subtest $name => sub {
 			# it is not to notice a silence before that
-			my $session = session_with(release_timeout => $release_timeout, session_timeout => '20s');
+			my $session = zk_session_with($node, release_timeout => $release_timeout, session_timeout => '20s');
 			$session->value("BEGIN; INSERT INTO t VALUES (1)");
 			$session->value("SELECT zk_xact_lock('/c')");
 			$outage{$outage}->($session);
@@ -479,7 +448,7 @@ foreach my $outage (sort keys %outage)
 			is(own_nodes('/c'), 1, 'the node still is');
 			$proxy->pass;
 			zk_until(sub { own_nodes('/c') == 0 }, 'the node goes');
-			works($session, 'the node goes when ZooKeeper is back');
+			zk_locks_again($session, 'the node goes when ZooKeeper is back');
 		};
 	}
 }
@@ -506,15 +475,15 @@ subtest 'expired' => sub {
 		later => "SELECT zk_lock('/e/later')");
 	foreach my $name (sort keys %setup)
 	{
-		$session{$name} = session_with(session_timeout => '20s');
+		$session{$name} = zk_session_with($node, session_timeout => '20s');
 		$session{$name}->value($setup{$name});
 	}
-	my $waiter = session_with(session_timeout => '20s');
+	my $waiter = zk_session_with($node, session_timeout => '20s');
 	$waiter->send("SELECT zk_lock('/e/waiter')");
 	zk_until(sub { own_nodes('/e/waiter') == 1 }, 'the waiter in the queue');
 	my ($first_node) = own_nodes('/e/waiter');
 
-	cut();
+	$proxy->cut_off;
 	wait_state($session{$_}, "/e/$_", 'suspect') for sort keys %setup;
 	$zk->end_sessions_of(grep { !/other/ } zk_locks_left($zk));
 	is(scalar(grep { !/other/ } zk_locks_left($zk)), 0, 'all sessions have expired');
@@ -588,7 +557,7 @@ subtest 'expired' => sub {
 	is($session{prepared}->query("PREPARE TRANSACTION 'p'")->{state}, '40001', 'prepared: PREPARE fails');
 	is($session{rollback}->query('ROLLBACK')->{state}, '', 'rollback: does no harm');
 	is($session{rollback}->value('SELECT count(*) FROM zk_locks'), 0, 'rollback: no hold is left');
-	works($session{rollback}, 'rollback: works');
+	zk_locks_again($session{rollback}, 'rollback: works');
 	$result = $session{later}->query("BEGIN; SELECT zk_xact_lock('/e/later2'); COMMIT");
 	is($result->{state}, '', 'later: a later transaction that only takes another lock commits');
 
@@ -606,7 +575,7 @@ subtest 'expired' => sub {
 
 # The client must conclude that by its own clock.
 subtest 'expired in silence' => sub {
-	my $session = session_with(session_timeout => '6s');
+	my $session = zk_session_with($node, session_timeout => '6s');
 	$session->value("SELECT zk_lock('/n')");
 	my ($began, %seen) = (time);
 	$proxy->blackhole;
@@ -623,13 +592,13 @@ subtest 'expired in silence' => sub {
 	ok(!$seen{'held without node'}, 'never held when the node was gone');
 	$proxy->pass;
 	is($session->query("SELECT zk_unlock('/n')")->{out}, 'f', 'zk_unlock is false');
-	works($session, 'works with a new session');
+	zk_locks_again($session, 'works with a new session');
 };
 
 subtest 'the backend sleeps longer than the session lives' => sub {
-	my $holder = session_with(session_timeout => '3s', hosts => $zk->hosts);
-	my $committer = session_with(session_timeout => '3s', hosts => $zk->hosts);
-	my $waiter = session_with(session_timeout => '3s', hosts => $zk->hosts);
+	my $holder = zk_session_with($node, session_timeout => '3s', hosts => $zk->hosts);
+	my $committer = zk_session_with($node, session_timeout => '3s', hosts => $zk->hosts);
+	my $waiter = zk_session_with($node, session_timeout => '3s', hosts => $zk->hosts);
 	my $before = other_locks('/s/waiter');
 	$holder->value("SELECT zk_lock('/s/holder')");
 	$committer->value("BEGIN; INSERT INTO t VALUES (3); SELECT zk_xact_lock('/s/committer')");
@@ -647,7 +616,7 @@ subtest 'the backend sleeps longer than the session lives' => sub {
 	$committer->send('COMMIT');
 	kill 'CONT', @sleepers;
 	isnt($holder->wait->{out}, 'held', 'the first look does not show it as held');
-	wait_state($holder, '/s/holder', 'lost');
+	zk_wait_hold($holder, 'lost', '/s/holder');
 	is(state_of($holder, '/s/holder'), 'lost', 'then it is lost');
 	zk_until(sub { $waiter->is_done || own_nodes('/s/waiter') == 1 }, 'the waiter queues again');
 	ok(!$waiter->is_done, 'a waiter does not take what went to another meanwhile');
@@ -656,13 +625,13 @@ subtest 'the backend sleeps longer than the session lives' => sub {
 
 	is($committer->wait->{state}, '40001', 'COMMIT at the moment of waking up fails');
 	$admin->value('TRUNCATE t');
-	works($_, 'works') for $holder, $committer, $waiter;
+	zk_locks_again($_, 'works') for $holder, $committer, $waiter;
 };
 
 # ------------------------------------------------------------ deleted by hand
 
 subtest 'a node deleted by hand: that of a waiter' => sub {
-	my $session = session_with();
+	my $session = zk_session_with($node);
 	my @before = map { other_locks('/d') } 1 .. 2;
 	$session->send("SELECT zk_lock('/d')");
 	zk_until(sub { $zk->watch_count == 3 }, 'it waits');
@@ -679,8 +648,8 @@ subtest 'a node deleted by hand: that of a waiter' => sub {
 };
 
 subtest 'a node deleted by hand: the one before' => sub {
-	my $holder = session_with();
-	my $waiter = session_with();
+	my $holder = zk_session_with($node);
+	my $waiter = zk_session_with($node);
 	$holder->value("SELECT zk_lock('/d')");
 	my ($first_node) = own_nodes('/d');
 	$waiter->send("SELECT zk_lock('/d')");
@@ -692,12 +661,12 @@ subtest 'a node deleted by hand: the one before' => sub {
 };
 
 subtest 'a node deleted by hand: that of a holder' => sub {
-	my $session = session_with();
+	my $session = zk_session_with($node);
 	$session->value("SELECT zk_lock('/d')");
 	$session->value("BEGIN; INSERT INTO t VALUES (4); SELECT zk_xact_lock('/d2')");
 	$other->delete("/zklock/d/$_") for own_nodes('/d');
 	$other->delete("/zklock/d2/$_") for own_nodes('/d2');
-	wait_state($session, $_, 'lost') for '/d', '/d2';
+	zk_wait_hold($session, 'lost', $_) for '/d', '/d2';
 	is($session->value("SELECT zk_lock_token('/d') IS NULL"), 't', 'the loss is noticed');
 	is($session->query('COMMIT')->{state}, '40001', 'COMMIT fails');
 	my $result = $session->query("SELECT zk_unlock('/d')");
@@ -710,11 +679,11 @@ subtest 'a node deleted by hand: that of a holder' => sub {
 };
 
 subtest 'the directories of locks are removed' => sub {
-	my $session = session_with();
+	my $session = zk_session_with($node);
 	$session->value("SELECT zk_lock('/p/q'), zk_unlock('/p/q')");
 	$other->delete_tree('/zklock');
 	is($session->value("SELECT zk_lock('/p/q')"), 't', 'while idle: they are made again');
-	my $waiter = session_with();
+	my $waiter = zk_session_with($node);
 	$waiter->send("SELECT zk_lock('/p/q')");
 	zk_until(sub { $zk->watch_count == 2 }, 'a waiter in the queue');
 	$proxy->hold_event;    # otherwise it would be recreated before all are deleted
@@ -733,7 +702,7 @@ subtest 'the directories of locks are removed' => sub {
 
 subtest 'an outage costs nothing' => sub {
 	my %outage = (
-		refused => sub { cut($_[0]) },
+		refused => sub { $_[0]->cut_off },
 		'closed at once' => sub { $_[0]->refuse(at_accept => 1); $_[0]->drop; },
 		silent => sub { $_[0]->blackhole });
 	my (%proxy, %holder, %waiter);
@@ -741,8 +710,8 @@ subtest 'an outage costs nothing' => sub {
 	foreach my $name (sort keys %outage)
 	{
 		$proxy{$name} = ZkProxy->new($zk);
-		$holder{$name} = session_with(hosts => $proxy{$name}->hosts);
-		$waiter{$name} = session_with(hosts => $proxy{$name}->hosts);
+		$holder{$name} = zk_session_with($node, hosts => $proxy{$name}->hosts);
+		$waiter{$name} = zk_session_with($node, hosts => $proxy{$name}->hosts);
 		$holder{$name}->value("SELECT zk_lock('/r')") unless @before;
 		push @before, other_locks('/r');
 		$waiter{$name}->send("SELECT zk_lock('/r')");
@@ -760,18 +729,18 @@ subtest 'an outage costs nothing' => sub {
 		cmp_ok($used, '<', 0.2, "$name: does not spin");
 	}
 	is(-s $node->logfile, $log_before, 'nothing in the log');
-	cancel($_) for values %waiter;
+	$_->cancel($admin) for values %waiter;
 	$_->pass for values %proxy;
 	$other->delete($_) for @before;
 	$_->quit for values %holder, values %waiter;
 };
 
 subtest 'no descriptor and no thread is left over' => sub {
-	my $session = session_with(operation_timeout => '5s');
+	my $session = zk_session_with($node, operation_timeout => '5s');
 	my $pid = $session->pid;
 	is(zk_threads($pid), 1, 'a backend that uses no lock has one thread');
 	my $descriptors = zk_descriptors($pid);
-	works($session, 'one that does');
+	zk_locks_again($session, 'one that does');
 	is(zk_threads($pid), 2, 'has two');
 	is(zk_descriptors($pid), $descriptors + 4, 'and four descriptors more');
 
@@ -802,7 +771,7 @@ subtest 'no descriptor and no thread is left over' => sub {
 # is then too old, and asking again is part of the same try.
 subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' => sub {
 	my $slow = ZkProxy->new($zk);
-	my $session = session_with(hosts => $slow->hosts, operation_timeout => '2500ms');
+	my $session = zk_session_with($node, hosts => $slow->hosts, operation_timeout => '2500ms');
 	$session->value(q{SELECT zk_lock('/slow'), zk_unlock('/slow')});
 	$slow->hold('create2');
 	my $began = time;
@@ -819,7 +788,7 @@ subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' =
 	is($result->{state}, '58030', 'an error') or diag $result->{out};
 	in_time($result->{seconds}, 2.5 + $SLACK, 'when operation_timeout is over');
 	$slow->reset;
-	works($session, 'it works');
+	zk_locks_again($session, 'it works');
 	$session->quit;
 	$slow->stop;
 };

@@ -35,15 +35,6 @@ my $admin = zk_session($node);
 
 sub nodes { return scalar $zk->children("/zklock$_[0]"); }
 
-sub cut { $proxy->refuse; $proxy->drop; return; }
-
-sub wait_cut_off
-{
-	my ($session) = @_;
-	zk_until(sub { $session->value('SELECT state FROM zk_session') eq 'suspended' }, 'cut off');
-	return;
-}
-
 # ---------------------------------------------------------- subtransactions
 
 my $MANY = 1000;
@@ -62,8 +53,8 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper down" => sub {
 	nested($session);
 	is($session->value('SELECT count(*) FROM zk_locks'), $MANY, 'as many locks');
 	is($zk->ephemerals_count, $MANY, 'as many nodes');
-	cut();
-	wait_cut_off($session);
+	$proxy->cut_off;
+	zk_wait_session($session, 'suspended');
 	my $result = $session->query('ROLLBACK');
 	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
 	in_time($result->{seconds}, 1, 'ROLLBACK does not wait while it is disconnected');
@@ -165,7 +156,7 @@ foreach my $outage ('down', 'silent')
 		my $plain = $session->query($LOOP)->{seconds};
 		$session->value("SET zklock.release_timeout = '1s'");
 		$session->value("BEGIN; SELECT zk_xact_lock('/x')");
-		if ($outage eq 'down') { cut(); wait_cut_off($session); }
+		if ($outage eq 'down') { $proxy->cut_off; zk_wait_session($session, 'suspended'); }
 		else { $proxy->blackhole; }
 		my $result = $session->query($LOOP);
 		note(sprintf '%.0f ms, without a lock %.0f ms', 1000 * $result->{seconds}, 1000 * $plain);
@@ -322,7 +313,7 @@ note(sprintf 'pg_ctl stop -m fast without locks: %.0f ms', 1000 * $plain);
 
 my %outage = (
 	'up' => sub { },
-	'down' => sub { cut() },
+	'down' => sub { $proxy->cut_off },
 	'silent' => sub { $proxy->blackhole });
 
 foreach my $outage (sort keys %outage)
@@ -338,7 +329,7 @@ foreach my $outage (sort keys %outage)
 			$connecting = zk_session($node);
 			$connecting->send("SELECT zk_lock('/f/connecting')");
 			zk_wait_waiting($admin, $connecting);
-			wait_cut_off($sessions[0]) if $outage eq 'down';
+			zk_wait_session($sessions[0], 'suspended') if $outage eq 'down';
 		}
 		undef $admin;
 		my $seconds = stop_seconds();

@@ -83,7 +83,7 @@ $client->close;
 	$s->value(q{SELECT zk_lock('/kept')});
 	$zk->with_client(sub { $_[0]->set_acl('/zklock/kept', open_to_world(READ | CREATE | ADMIN)) });
 	$zk->stop;
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	zk_wait_hold($s, 'lost');
 	$zk->start;
 	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'its node to be refused');
 	is($s->query(q{SELECT zk_unlock('/kept')})->{out}, 'f', 'a lock that was lost in an outage is given back');

@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Cost;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -48,44 +49,11 @@ sub new_proxy
 	return $proxies[-1];
 }
 
-# session_with($proxy, commit_guard => 'on', ...)
-sub session_with
-{
-	my ($proxy, %setting) = @_;
-	$setting{hosts} = $proxy->hosts if $proxy;
-	return zk_session_with($node, %setting);
-}
-
-# Cut all connections of a proxy, and allow none, until pass
-sub cut
-{
-	$_->refuse, $_->drop for @_;
-	return;
-}
-
-sub wait_cut_off
-{
-	foreach my $session (@_)
-	{
-		zk_until(sub { $session->value('SELECT state FROM zk_session') eq 'suspended' }, 'cut off');
-	}
-	return;
-}
-
 # Delete the nodes of a lock, as an administrator may do by hand.  One client
 # does it all, so that the deletes are the only transactions.
 my $hand = $zk->client(session_timeout => 60_000);
 
-sub delete_by_hand
-{
-	foreach my $path (@_)
-	{
-		my @nodes = grep { /-lock-\d+$/ } $hand->children("/zklock$path");
-		die "no lock at $path" unless @nodes;
-		$hand->delete("/zklock$path/$_") for @nodes;
-	}
-	return;
-}
+sub delete_by_hand { $hand->delete_contenders("/zklock$_") for @_; return; }
 
 sub rows
 {
@@ -102,21 +70,10 @@ sub await_answer
 	return;
 }
 
-# Do it and tell the requests, and how many transactions the server made.
-sub cost
+sub cost_of
 {
-	my ($session, $proxy, $sql) = @_;
-	$proxy->clear_log;
-	my $before = $zk->zxid;
-	my $result = $session->query($sql);
-	my $asked = grep { $_->[1] eq '>' } $proxy->log;
-	zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $asked }, 'the answers');
-	my @requests = map { (split / /)[0] } $proxy->requests;
-	return {
-		state => $result->{state},
-		requests => zk_short(@requests),
-		transactions => $zk->zxid - $before
-	};
+	my %cost = cost($zk, @_);
+	return { %cost{qw(requests transactions)} };
 }
 
 subtest 'what a COMMIT costs' => sub {
@@ -124,7 +81,7 @@ subtest 'what a COMMIT costs' => sub {
 	foreach my $guard (qw(off on strict))
 	{
 		# releases are confirmed when COMMIT returns, so that they are counted
-		my $session = session_with($proxy, commit_guard => $guard, release_timeout => '1s');
+		my $session = zk_session_with($node, hosts => $proxy, commit_guard => $guard, release_timeout => '1s');
 		my $asks = $guard eq 'strict' ? 1 : 0;
 
 		foreach my $k (1, 5, 50)
@@ -132,9 +89,8 @@ subtest 'what a COMMIT costs' => sub {
 			$session->value(
 				qq{BEGIN; INSERT INTO t VALUES ('cost'); SELECT bool_and(zk_xact_lock('/k/' || i)) FROM generate_series(1, $k) i});
 			is_deeply(
-				cost($session, $proxy, 'COMMIT'),
+				cost_of($session, $proxy, 'COMMIT'),
 				{
-					state => '',
 					requests => ($asks ? 'multi ' : '') . ($k == 1 ? 'delete' : "delete*$k"),
 					transactions => $k + $asks
 				},
@@ -149,44 +105,44 @@ subtest 'what a COMMIT costs' => sub {
 		}
 
 		is_deeply(
-			cost($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); COMMIT}),
-			{ state => '', requests => '', transactions => 0 },
+			cost_of($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); COMMIT}),
+			{ requests => '', transactions => 0 },
 			"$guard: no locks, no holds: nothing");
 
 		$session->value(q{SELECT zk_lock('/session/1'), zk_lock('/session/2')});
 		is_deeply(
-			cost($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
-			{ state => '', requests => $asks ? 'multi' : '', transactions => $asks },
+			cost_of($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
+			{ requests => $asks ? 'multi' : '', transactions => $asks },
 			"$guard: who writes while the session holds two locks");
 		is_deeply(
-			cost($session, $proxy, 'BEGIN; SELECT count(*) FROM t; COMMIT'),
-			{ state => '', requests => '', transactions => 0 },
+			cost_of($session, $proxy, 'BEGIN; SELECT count(*) FROM t; COMMIT'),
+			{ requests => '', transactions => 0 },
 			"$guard: who only reads meanwhile: nothing");
 		is_deeply(
-			cost($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); ROLLBACK}),
-			{ state => '', requests => '', transactions => 0 },
+			cost_of($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); ROLLBACK}),
+			{ requests => '', transactions => 0 },
 			"$guard: nor does a ROLLBACK");
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost')});
 		is_deeply(
-			cost($session, $proxy, qq{PREPARE TRANSACTION 'cost_$guard'}),
-			{ state => '', requests => $asks ? 'multi' : '', transactions => $asks },
+			cost_of($session, $proxy, qq{PREPARE TRANSACTION 'cost_$guard'}),
+			{ requests => $asks ? 'multi' : '', transactions => $asks },
 			"$guard: PREPARE TRANSACTION as COMMIT");
 		is_deeply(
-			cost($session, $proxy, qq{COMMIT PREPARED 'cost_$guard'}),
-			{ state => '', requests => '', transactions => 0 },
+			cost_of($session, $proxy, qq{COMMIT PREPARED 'cost_$guard'}),
+			{ requests => '', transactions => 0 },
 			"$guard: COMMIT PREPARED relies on nothing");
 		$session->value('SELECT zk_unlock_all()');
 		is_deeply(
-			cost($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
-			{ state => '', requests => '', transactions => 0 },
+			cost_of($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
+			{ requests => '', transactions => 0 },
 			"$guard: after zk_unlock_all: nothing");
 
 		# nothing relies on what was rolled back to a savepoint
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost'); SAVEPOINT s; SELECT zk_lock('/savepoint'); ROLLBACK TO s});
 		await_answer($proxy, 'delete');
 		is_deeply(
-			cost($session, $proxy, 'COMMIT'),
-			{ state => '', requests => '', transactions => 0 },
+			cost_of($session, $proxy, 'COMMIT'),
+			{ requests => '', transactions => 0 },
 			"$guard: what was rolled back to a savepoint: nothing");
 		$session->quit;
 	}
@@ -194,13 +150,13 @@ subtest 'what a COMMIT costs' => sub {
 
 # An older lock
 my $aging_proxy = new_proxy();
-my $aging = session_with($aging_proxy, session_timeout => '15s');
+my $aging = zk_session_with($node, hosts => $aging_proxy, session_timeout => '15s');
 $aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
 my $aging_since = time;
 
 # For a process that is stopped for a while, see the subtest after the next
 my $paused_proxy = new_proxy();
-my $paused = session_with($paused_proxy, session_timeout => '15s');
+my $paused = zk_session_with($node, hosts => $paused_proxy, session_timeout => '15s');
 $paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
 kill 'STOP', $paused->pid;
 my $paused_since = time;
@@ -214,8 +170,8 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	$aging_proxy->clear_log;
 	await_answer($aging_proxy, 'multi');
 	is_deeply(
-		cost($aging, $aging_proxy, 'COMMIT'),
-		{ state => '', requests => '', transactions => 0 },
+		cost_of($aging, $aging_proxy, 'COMMIT'),
+		{ requests => '', transactions => 0 },
 		'nothing, since a heartbeat has asked the quorum');
 	is(rows('aging'), 1, 'committed');
 	$aging->quit;
@@ -229,8 +185,8 @@ subtest 'on: a process that was stopped, for less than the session timeout' => s
 	in_time(time - $paused_since, 14, '(and less than that)');
 	is($paused->value(q{SELECT zk_lock('/paused/2')}), 't', 'a fresh answer');
 	is_deeply(
-		cost($paused, $paused_proxy, 'COMMIT'),
-		{ state => '', requests => 'multi', transactions => 1 },
+		cost_of($paused, $paused_proxy, 'COMMIT'),
+		{ requests => 'multi', transactions => 1 },
 		'one round trip, since heartbeats were late');
 	is(rows('paused'), 1, 'committed');
 	$paused->quit;
@@ -240,7 +196,7 @@ subtest 'on: a process that was stopped, for less than the session timeout' => s
 
 # A moment before COMMIT: no event has arrived yet.
 subtest 'a node deleted by hand, a moment before COMMIT' => sub {
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	my $sessions = sub { $session->value('SELECT session_id FROM zk_session') };
 
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('hand'); SELECT zk_xact_lock('/hand')});
@@ -283,10 +239,10 @@ subtest 'a node deleted by hand, a moment before COMMIT' => sub {
 
 	# "on" has a fresh answer and does not ask: this is the purpose of "strict".
 	my $proxy = new_proxy();
-	$session = session_with($proxy);
+	$session = zk_session_with($node, hosts => $proxy);
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('on'); SELECT zk_xact_lock('/hand/7')});
 	delete_by_hand('/hand/7');
-	is(cost($session, $proxy, 'COMMIT')->{state}, '', 'on: not noticed within a third of the session timeout');
+	is($session->query('COMMIT')->{state}, '', 'on: not noticed within a third of the session timeout');
 	is(rows('on'), 1, 'on: commits');
 	$session->quit;
 };
@@ -298,7 +254,7 @@ subtest 'a node deleted by hand, while COMMIT asks' => sub {
 	foreach my $time (1 .. 3)
 	{
 		my $proxy = new_proxy();
-		my $session = session_with($proxy, commit_guard => 'strict', session_timeout => '6s');
+		my $session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', session_timeout => '6s');
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('overtaken'); SELECT zk_xact_lock('/overtaken')});
 		await_answer($proxy, 'getData');    # with the first heartbeat it is watched
 		$proxy->clear_log;
@@ -319,7 +275,7 @@ subtest 'a node deleted by hand, while COMMIT asks' => sub {
 
 subtest 'several locks, one of them deleted by hand' => sub {
 	my $proxy = new_proxy();
-	my $session = session_with($proxy, session_timeout => '12s');
+	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '12s');
 	$session->value(q{SELECT zk_lock('/several/1')});
 	$session->value(q{SELECT zk_lock('/several/2'), zk_lock_shared('/several/3'), zk_semaphore_acquire('/several/4', 2)});
 	$proxy->clear_log;
@@ -331,7 +287,7 @@ subtest 'several locks, one of them deleted by hand' => sub {
 	{
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('several')});
 		$hand->delete("/zklock/several/$n/$_") for $hand->children("/zklock/several/$n");
-		zk_until(sub { $session->value("SELECT state FROM zk_locks WHERE path = '/several/$n'") eq 'lost' }, 'it to be noticed');
+		zk_wait_hold($session, 'lost', "/several/$n");
 		is($proxy->count('multi'), 1, "lock $n: before the next heartbeat") if $n == 1;
 		my $result = $session->query('COMMIT');
 		zk_is_lost($result, "/several/$n", "lock $n");
@@ -345,7 +301,7 @@ subtest 'several locks, one of them deleted by hand' => sub {
 # Nor does another node's answer prove that this one exists.
 subtest 'several locks, and no watch can tell' => sub {
 	my $proxy = new_proxy();
-	my $session = session_with($proxy, session_timeout => '6s');
+	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '6s');
 	$session->value(q{SELECT zk_lock('/unseen/1'), zk_lock('/unseen/2')});
 	zk_until(sub { $proxy->count('multi') == 3 }, 'their creates to be too old to count');
 
@@ -371,7 +327,7 @@ subtest 'another extension that writes elsewhere, or locks, while COMMIT is unde
 	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so", "$FindBin::RealBin/c/late.c");
 	$admin->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$library'");
 
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	$session->value(q{INSERT INTO there VALUES ('first')});
 	$session->value(q{SELECT zk_lock('/late')});
 	foreach my $time (1 .. 3)
@@ -395,7 +351,7 @@ subtest 'another extension that writes elsewhere, or locks, while COMMIT is unde
 subtest 'given back' => sub {
 	foreach my $guard (qw(on strict))
 	{
-		my $session = session_with(undef, commit_guard => $guard);
+		my $session = zk_session_with($node, commit_guard => $guard);
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('back'); SELECT zk_lock('/back/1')});
 		delete_by_hand('/back/1');
 		my $result = $session->query(q{SELECT zk_unlock('/back/1')});
@@ -418,11 +374,11 @@ subtest 'given back' => sub {
 
 	# One of two holds is given back while the lock is held for certain.  What
 	# becomes of the other is none of this transaction's business.
-	my $session = session_with(undef, session_timeout => '10s');
+	my $session = zk_session_with($node, session_timeout => '10s');
 	$session->value(q{SELECT zk_lock('/back/6')});
 	$session->value(q{BEGIN; SELECT zk_lock('/back/6'), zk_unlock('/back/6')});
 	delete_by_hand('/back/6');
-	zk_until(sub { $session->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	zk_wait_hold($session, 'lost');
 	is($session->query(q{SELECT pg_notify($$back$$, $$$$); COMMIT})->{state}, '', 'on: a hold that was given back in time');
 	is($session->query(q{INSERT INTO t VALUES ('back')})->{state}, '40001', 'on: but who writes relies on the other');
 	is(rows('back'), 0, 'nothing of this was committed');
@@ -431,7 +387,7 @@ subtest 'given back' => sub {
 
 # These have removed or copied files before they commit.
 subtest 'what cannot be undone is not begun' => sub {
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	$session->value('CREATE DATABASE doomed');
 	$session->value('SET allow_in_place_tablespaces = on');
 	$session->value(q{CREATE TABLESPACE doomed LOCATION ''});
@@ -458,7 +414,7 @@ subtest 'what cannot be undone is not begun' => sub {
 
 # Nor is it refused when it is done
 subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	$session->value(q{CREATE DATABASE doomed});
 	$session->value(q{SELECT zk_lock('/undone')});
 	my $inside = zk_session($node, dbname => 'doomed');
@@ -482,12 +438,12 @@ subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
 
 subtest 'subscriptions, whose slots are on another server' => sub {
 	my $publisher = PostgreSQL::Test::Cluster->new('publisher');
-	$publisher->init(allows_streaming => 'logical');
+	zk_init($publisher, allows_streaming => 'logical');
 	$publisher->start;
 	$publisher->safe_psql('postgres', 'CREATE TABLE t (who text); CREATE PUBLICATION p FOR TABLE t');
 	my $slots = sub { $publisher->safe_psql('postgres', q{SELECT string_agg(slot_name, ' ') FROM pg_replication_slots WHERE slot_name !~ 'sync'}) };
 	my $source = sprintf q{CONNECTION '%s' PUBLICATION p}, $publisher->connstr('postgres') =~ s/'/''/gr;
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 
 	$session->value(q{SELECT zk_lock('/slot')});
 	is($session->query("CREATE SUBSCRIPTION s $source WITH (copy_data = false)")->{state}, '', 'CREATE SUBSCRIPTION');
@@ -519,7 +475,7 @@ subtest 'COMMIT in a procedure' => sub {
 			COMMIT;
 			INSERT INTO t VALUES ('part 3');
 		END $$});
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	$admin->value('SELECT pg_advisory_lock(1)');
 	$session->send(q{CALL in_parts('/procedure', 1)});
 	zk_until(sub { $admin->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) == 1 },
@@ -538,7 +494,7 @@ subtest 'COMMIT in a procedure' => sub {
 # ------------------------------------------------- without an xid, or elsewhere
 
 subtest 'a transaction that only does NOTIFY, or only writes through postgres_fdw' => sub {
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	my $listener = zk_session($node);
 	$listener->value('LISTEN news');
 
@@ -567,7 +523,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	$session->quit;
 
 	# Its callback is the younger one, and would run first
-	$session = session_with(undef, commit_guard => 'strict');
+	$session = zk_session_with($node, commit_guard => 'strict');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO t VALUES ('after'); INSERT INTO there VALUES ('after')});
 	delete_by_hand('/fdw');
 	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock');
@@ -579,7 +535,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 		q{CREATE FUNCTION write_there() RETURNS integer LANGUAGE sql AS $$ INSERT INTO public.remote VALUES ($s$reader$s$) RETURNING 1 $$;
 		CREATE VIEW writer AS SELECT write_there() AS n;
 		CREATE FOREIGN TABLE writer_there (n integer) SERVER loopback OPTIONS (table_name 'writer')});
-	$session = session_with(undef, commit_guard => 'strict');
+	$session = zk_session_with($node, commit_guard => 'strict');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); SELECT n FROM writer_there});
 	delete_by_hand('/fdw');
 	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock, to read');
@@ -620,7 +576,7 @@ subtest 'what counts as writing' => sub {
 		q{DO $$ BEGIN NOTIFY news, 'lost'; END $$})
 	{
 		# a new one, which has not used the server before
-		my $session = session_with(undef, commit_guard => 'strict');
+		my $session = zk_session_with($node, commit_guard => 'strict');
 		$session->value(q{SELECT zk_lock('/writes')});
 		delete_by_hand('/writes');
 		zk_is_lost($session->query($statement), '/writes', $statement);
@@ -632,7 +588,7 @@ subtest 'what counts as writing' => sub {
 	is($admin->value(q{SELECT string_agg(who, ' ' ORDER BY who) FROM remote_more}), 'prepared stays', 'nothing was written there');
 	is($admin->value('SELECT count(*) FROM parts'), 0, 'nor through a partition');
 
-	my $session = session_with(undef, commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	$session->value(q{SELECT zk_lock('/reads')});
 	delete_by_hand('/reads');
 	foreach my $statement (
@@ -679,7 +635,7 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 
 	foreach my $guard (qw(on strict))
 	{
-		my $session = session_with(undef, %setting, commit_guard => $guard);
+		my $session = zk_session_with($node, %setting, commit_guard => $guard);
 		$session->value(q{SET lock_timeout = '1h'});
 		foreach my $notify (q{NOTIFY news}, q{SELECT pg_notify('news', 'x')})
 		{
@@ -711,7 +667,7 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 		CREATE CONSTRAINT TRIGGER be_slow AFTER INSERT ON remote_slow DEFERRABLE INITIALLY DEFERRED
 			FOR EACH ROW EXECUTE FUNCTION be_slow();
 		CREATE FOREIGN TABLE slow_there (who text) SERVER loopback OPTIONS (table_name 'remote_slow')});
-	my $slow = session_with(undef, %setting);
+	my $slow = zk_session_with($node, %setting);
 	$slow->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO slow_there VALUES ('slow'); NOTIFY news});
 	my $result = $slow->query('COMMIT');
 	zk_is_lost($result, '/queued', 'after a server that was slow to commit');
@@ -721,7 +677,7 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	is($event->($hanging), 'SyncRep', 'the notifier still waits');
 	is(rows('queued'), 0, 'nothing was committed late');
 
-	my $session = session_with(undef, %setting);
+	my $session = zk_session_with($node, %setting);
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('at last'); NOTIFY news});
 	$session->send('COMMIT');
 	zk_until(sub { $event->($session) eq 'object' }, 'it waits');
@@ -743,22 +699,22 @@ subtest 'cut off at COMMIT' => sub {
 	my ($back, $gone, $silent, $later) = map { new_proxy() } 1 .. 4;
 	my %short = (operation_timeout => '3s');
 	my %session = (
-		'back on' => session_with($back, session_timeout => '6s'),
-		'back strict' => session_with($back, commit_guard => 'strict'),
-		'back session' => session_with($back, commit_guard => 'strict'),
-		'back off' => session_with($back, commit_guard => 'off'),
-		'gone on' => session_with($gone, session_timeout => '6s', %short),
-		'gone strict' => session_with($gone, commit_guard => 'strict', %short),
-		'gone session' => session_with($gone, commit_guard => 'strict', %short),
-		'gone off' => session_with($gone, commit_guard => 'off', %short),
-		'silent on' => session_with($silent, session_timeout => '6s', %short),
-		'silent strict' => session_with($silent, commit_guard => 'strict', %short),
-		'silent session' => session_with($silent, commit_guard => 'strict', %short),
-		'silent off' => session_with($silent, commit_guard => 'off', %short),
+		'back on' => zk_session_with($node, hosts => $back, session_timeout => '6s'),
+		'back strict' => zk_session_with($node, hosts => $back, commit_guard => 'strict'),
+		'back session' => zk_session_with($node, hosts => $back, commit_guard => 'strict'),
+		'back off' => zk_session_with($node, hosts => $back, commit_guard => 'off'),
+		'gone on' => zk_session_with($node, hosts => $gone, session_timeout => '6s', %short),
+		'gone strict' => zk_session_with($node, hosts => $gone, commit_guard => 'strict', %short),
+		'gone session' => zk_session_with($node, hosts => $gone, commit_guard => 'strict', %short),
+		'gone off' => zk_session_with($node, hosts => $gone, commit_guard => 'off', %short),
+		'silent on' => zk_session_with($node, hosts => $silent, session_timeout => '6s', %short),
+		'silent strict' => zk_session_with($node, hosts => $silent, commit_guard => 'strict', %short),
+		'silent session' => zk_session_with($node, hosts => $silent, commit_guard => 'strict', %short),
+		'silent off' => zk_session_with($node, hosts => $silent, commit_guard => 'off', %short),
 		# longer than the session lives
-		'gone expired' => session_with($gone, session_timeout => '2s', commit_guard => 'strict', operation_timeout => '1min'),
-		'later cancel' => session_with($later, commit_guard => 'strict', operation_timeout => '1min'),
-		'later terminate' => session_with($later, session_timeout => '12s', commit_guard => 'strict', operation_timeout => '1min'));
+		'gone expired' => zk_session_with($node, hosts => $gone, session_timeout => '2s', commit_guard => 'strict', operation_timeout => '1min'),
+		'later cancel' => zk_session_with($node, hosts => $later, commit_guard => 'strict', operation_timeout => '1min'),
+		'later terminate' => zk_session_with($node, hosts => $later, session_timeout => '12s', commit_guard => 'strict', operation_timeout => '1min'));
 	my @names = sort keys %session;
 
 	foreach my $name (@names)
@@ -770,9 +726,9 @@ subtest 'cut off at COMMIT' => sub {
 			? "SELECT zk_lock('/cut/$path'); BEGIN; $write"
 			: "BEGIN; $write; SELECT zk_xact_lock('/cut/$path')");
 	}
-	cut($back, $gone, $later);
+	$_->cut_off for $back, $gone, $later;
 	$silent->blackhole;
-	wait_cut_off(map { $session{$_} } grep { !/^silent/ } @names);
+	zk_wait_session($session{$_}, 'suspended') for grep { !/^silent/ } @names;
 	my $since = time;
 	zk_until(sub { time - $since > 2.1 }, 'more than a third of 6 s without an answer');
 
@@ -831,7 +787,7 @@ subtest 'cut off at COMMIT' => sub {
 	foreach my $name (qw(gone silent))
 	{
 		my $session = $session{"$name session"};
-		zk_until(sub { $session->value('SELECT state FROM zk_locks') eq 'held' }, 'held again');
+		zk_wait_hold($session, 'held');
 		is($session->query("INSERT INTO t VALUES ('cut $name again')")->{state}, '',
 			"$name session: the lock was in doubt, not lost: the next one commits");
 	}
@@ -842,7 +798,7 @@ subtest 'cut off at COMMIT' => sub {
 
 subtest 'the answer to the guard is lost' => sub {
 	my $proxy = new_proxy();
-	my $session = session_with($proxy, commit_guard => 'strict', operation_timeout => '1s');
+	my $session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', operation_timeout => '1s');
 	my $begin = sub {
 		$session->value("BEGIN; INSERT INTO t VALUES ('$_[0]'); SELECT zk_xact_lock('/answer')");
 		$proxy->clear_log;
@@ -874,7 +830,7 @@ subtest 'the answer to the guard is lost' => sub {
 	$session->send('COMMIT');
 	$proxy->wait_held;
 	delete_by_hand('/answer');
-	cut($proxy);
+	$proxy->cut_off;
 	$proxy->release;
 	$proxy->pass;
 	zk_is_lost($session->wait, '/answer', 'deleted between the two');
@@ -893,8 +849,8 @@ subtest 'the answer to the guard is lost' => sub {
 	$session->quit;
 
 	# A good answer that lay unread while the process was stopped
-	$session = session_with($proxy, commit_guard => 'strict', session_timeout => '2s');
-	my $next = session_with(undef);
+	$session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', session_timeout => '2s');
+	my $next = zk_session_with($node);
 	$begin->('late');
 	$next->send(q{SELECT zk_lock('/answer')});
 	zk_wait_queued($zk, $next);
@@ -915,7 +871,7 @@ subtest 'the answer to the guard is lost' => sub {
 
 # What a lock that is lost does not stop
 subtest 'off' => sub {
-	my $session = session_with(undef, commit_guard => 'off');
+	my $session = zk_session_with($node, commit_guard => 'off');
 	$session->value(q{BEGIN; INSERT INTO t VALUES ('off'); SELECT zk_xact_lock('/off/xact'), zk_lock('/off/session')});
 	delete_by_hand('/off/xact', '/off/session');
 	is($session->query('COMMIT')->{state}, '', 'deleted a moment ago: commits');

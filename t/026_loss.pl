@@ -28,14 +28,6 @@ $admin->value('CREATE TABLE t (path text, who text)');
 my $leader = $zk->leader;
 my ($follower) = $zk->followers;
 
-# session_with($zk or one of its servers, commit_guard => 'on', ...)
-sub session_with
-{
-	my ($servers, %setting) = @_;
-	$setting{hosts} = $servers->hosts;
-	return zk_session_with($node, %setting);
-}
-
 # The same with all servers, and connected to this one.  A session tries them in
 # an order of its own.
 sub connected_to
@@ -43,7 +35,7 @@ sub connected_to
 	my ($server, %setting) = @_;
 	while (1)
 	{
-		my $session = session_with($zk, %setting);
+		my $session = zk_session_with($node, hosts => $zk, %setting);
 		$session->value(q{SELECT zk_lock('/first/' || pg_backend_pid()), zk_unlock_all()});
 		return $session if $session->value('SELECT server FROM zk_session') eq $server->hosts;
 		$session->quit;
@@ -64,7 +56,7 @@ sub begin
 sub next_holder
 {
 	my ($servers, $path) = @_;
-	my $session = session_with($servers, session_timeout => '20s');
+	my $session = zk_session_with($node, hosts => $servers, session_timeout => '20s');
 	$session->send("BEGIN; SELECT zk_xact_lock('$path'); INSERT INTO t VALUES ('$path', 'next'); COMMIT");
 	zk_wait_queued($zk, $session);
 	return $session;
@@ -85,7 +77,7 @@ subtest 'the backend of the holder is stopped for longer than its session lives'
 		foreach my $scope (qw(transaction session))
 		{
 			my $path = "/stopped/$guard/$scope";
-			$holder{$path} = session_with($zk, commit_guard => $guard);
+			$holder{$path} = zk_session_with($node, hosts => $zk, commit_guard => $guard);
 			begin($holder{$path}, $path, $scope, 'holder');
 			$next{$path} = next_holder($zk, $path);
 		}
@@ -132,7 +124,7 @@ subtest 'a leader without followers' => sub {
 	foreach my $name ('on', 'on session', 'strict', 'off', 'cancel')
 	{
 		my ($guard, $scope) = $name =~ /^(off|on|strict)(?: (session))?/;
-		$alone{$name} = session_with($leader,
+		$alone{$name} = zk_session_with($node, hosts => $leader,
 			session_timeout => '8s',
 			operation_timeout => '1min',
 			commit_guard => $guard // 'on');
@@ -199,7 +191,7 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		my ($guard, $what) = split / /, $name;
 		my $path = '/cut/' . ($name =~ tr{ }{/}r);
 		my %setting = (commit_guard => $guard, operation_timeout => '20s', $name =~ /moves/ ? (session_timeout => '4s') : ());
-		$holder{$name} = $name =~ /moves/ ? connected_to($follower, %setting) : session_with($follower, %setting);
+		$holder{$name} = $name =~ /moves/ ? connected_to($follower, %setting) : zk_session_with($node, hosts => $follower, %setting);
 		begin($holder{$name}, $path, $what // '', 'holder');
 		$holder{$name}->value(q{SET zklock.operation_timeout = '1s'}) if $name !~ /moves/;    # for its COMMIT
 		$next{$name} = next_holder($leader, $path);
@@ -226,7 +218,7 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 	foreach my $name (@moves)
 	{
 		ok(!$next{$name}->is_done, "$name: moved to another server, and has lost nothing");
-		zk_until(sub { $holder{$name}->value('SELECT state FROM zk_locks') eq 'held' }, 'held');
+		zk_wait_hold($holder{$name}, 'held');
 		isnt($holder{$name}->value('SELECT server FROM zk_session'), $follower->hosts, "$name: there it is");
 		is($holder{$name}->query('COMMIT')->{state}, '', "$name: and commits");
 		is($next{$name}->wait->{state}, '', "$name: then comes the next one");
@@ -259,10 +251,10 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 # ------------------------------------------------------- the whole ensemble
 
 subtest 'the whole ensemble is down for longer than a session lives' => sub {
-	my %session = map { $_ => session_with($zk, operation_timeout => '1min', connect_timeout => '30s') }
+	my %session = map { $_ => zk_session_with($node, hosts => $zk, operation_timeout => '1min', connect_timeout => '30s') }
 	  qw(relock unlock xact writer reader again patient);
 	# its session outlasts that: it is to hear of the connection, not of a loss
-	my $impatient = session_with($zk, operation_timeout => '2s', session_timeout => '6s');
+	my $impatient = zk_session_with($node, hosts => $zk, operation_timeout => '2s', session_timeout => '6s');
 
 	$session{$_}->value("SELECT zk_lock('/down/$_')") for qw(relock unlock writer reader again);
 	begin($session{writer}, '/down/writer', 'session', 'holder');
@@ -274,13 +266,13 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 
 	my $began = time;
 	$_->kill9 for $zk->nodes;
-	my $new = session_with($zk, connect_timeout => '500ms');
+	my $new = zk_session_with($node, hosts => $zk, connect_timeout => '500ms');
 	my $result = $new->query(q{SELECT zk_lock('/down/new')});
 	is($result->{state}, '58000', 'a new session is refused');
 	in_time($result->{seconds}, 0.5 + $SLACK, 'within connect_timeout');
 	$result = $impatient->wait;
 	is($result->{state}, '58030', 'who waits gets an error when operation_timeout is over');
-	zk_until(sub { $session{unlock}->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	zk_wait_hold($session{unlock}, 'lost');
 	my $took = time - $began;
 	note sprintf 'lost after %.1f s', $took;
 	in_time($took, 3 + $SLACK, 'a holder knows by its own clock that its lock is lost');
@@ -330,7 +322,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 # may rely on the last answer confirmed by a quorum.
 subtest 'a grant that no quorum has confirmed' => sub {
 	my $proxy = ZkProxy->new($leader->hosts);
-	my $waiter = session_with($proxy, session_timeout => '18s', operation_timeout => '1min', commit_guard => 'off');
+	my $waiter = zk_session_with($node, hosts => $proxy, session_timeout => '18s', operation_timeout => '1min', commit_guard => 'off');
 	my $client = $zk->client(session_timeout => 60_000);
 	my $before = $client->contend('/zklock/turn');
 	$waiter->send(q{SELECT zk_lock('/turn')});

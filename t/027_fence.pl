@@ -191,7 +191,7 @@ subtest 'with the token of the hold' => sub {
 	is($next->value("SELECT zk_fence('/hold')"), $newer, 'which passes');
 	kill 'CONT', $sleeper->pid;
 	is_stale($sleeper->query("SELECT zk_fence('/hold', $token)"), $token, $newer, 'the token of who slept');
-	zk_until(sub { $sleeper->value('SELECT state FROM zk_locks') eq 'lost' }, 'lost');
+	zk_wait_hold($sleeper, 'lost');
 	is($sleeper->query("SELECT zk_fence('/hold')")->{state}, '40001', 'who knows that its lock is lost: 40001, too');
 	is($sleeper->query("SELECT zk_unlock('/hold')")->{out}, 'f', 'and goes on');
 	$next->value("SELECT zk_unlock('/hold')");

@@ -52,15 +52,6 @@ my $node = do {
 };
 my $admin = zk_session($node);
 
-sub cut { $proxy->refuse; $proxy->drop; return; }
-
-sub wait_state
-{
-	my ($session, $state) = @_;
-	zk_until(sub { $session->value('SELECT state FROM zk_locks') eq $state }, "the lock to be $state");
-	return;
-}
-
 my $s = zk_session($node);
 is($s->value("SELECT zk_lock('/name')"), 't', 'a name that resolves');
 my $id = $s->value('SELECT session_id FROM zk_session');
@@ -73,16 +64,16 @@ like($result->{detail}, qr/\Q$name\E/, '- the detail names it');
 in_time($result->{seconds}, 3 + $SLACK, '- within connect_timeout');
 
 # a session that lives does not need the name
-cut();
-wait_state($s, 'suspect');
+$proxy->cut_off;
+zk_wait_hold($s, 'suspect');
 $proxy->pass;
-wait_state($s, 'held');
+zk_wait_hold($s, 'held');
 is($s->value('SELECT session_id FROM zk_session'), $id, 'a session that lives reconnects without the name');
 is($s->query("BEGIN; SELECT zk_xact_lock('/name/2'); CREATE TABLE t (); COMMIT")->{state}, '', '- and goes on');
 
 # until it ends
 $s->value("BEGIN; SELECT zk_xact_lock('/name/3'); INSERT INTO t DEFAULT VALUES");
-cut();
+$proxy->cut_off;
 zk_until(sub { $s->value(q{SELECT string_agg(state, ' ') FROM zk_locks}) eq 'lost lost' }, 'the loss');
 zk_until(sub { !grep { $_ eq $id } $zk->sessions }, 'ZooKeeper to end the session');
 is($s->value('SELECT state FROM zk_session'), 'suspended', 'it is not told that its session is over');
@@ -96,7 +87,7 @@ if ($moved == 0)
 	  or POSIX::_exit(127);
 }
 names("127.0.0.2 $name");
-zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'none' }, 'it to look for them anew');
+zk_wait_session($s, 'none');
 pass('it finds servers that have moved meanwhile');
 kill 'TERM', $moved;
 waitpid $moved, 0;

@@ -23,16 +23,6 @@ my $SLACK = 1.5;
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s');
 
-sub session_with { return zk_session_with($node, @_); }
-
-sub works
-{
-	my ($s, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is($s->value(q{SELECT zk_lock('/works'), zk_unlock('/works')}), 't|t', $name);
-	return;
-}
-
 # Takes connections, and never says a word
 my @silent;
 
@@ -67,7 +57,7 @@ sub turn_away
 subtest 'the living one of several is found at once' => sub {
 	foreach my $dead ([ map { nobody() } 1 .. 4 ], [ '255.255.255.255:2181', nobody() ])
 	{
-		my @s = map { session_with(hosts => join ',', @$dead, $zk->hosts) } 1 .. 3;
+		my @s = map { zk_session_with($node, hosts => join ',', @$dead, $zk->hosts) } 1 .. 3;
 		foreach my $s (@s)
 		{
 			my $result = $s->query(q{SELECT zk_lock('/first/' || pg_backend_pid())});
@@ -80,7 +70,7 @@ subtest 'the living one of several is found at once' => sub {
 # However long the session timeout, zklock.connect_timeout is 5 seconds.
 subtest 'the living one behind silent ones' => sub {
 	my $hosts = join ',', silent(), silent(), $zk->hosts;
-	my @s = map { session_with(hosts => $hosts, session_timeout => '60s') } 1 .. 6;
+	my @s = map { zk_session_with($node, hosts => $hosts, session_timeout => '60s') } 1 .. 6;
 	$_->send(q{SELECT zk_lock('/behind/' || pg_backend_pid())}) for @s;
 	foreach (map { $_->wait } @s)
 	{
@@ -93,7 +83,7 @@ subtest 'the living one behind silent ones' => sub {
 subtest 'a single server that is slow' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $before = () = $zk->sessions;
-	my $s = session_with(hosts => $proxy->hosts, connect_timeout => '20s');
+	my $s = zk_session_with($node, hosts => $proxy->hosts, connect_timeout => '20s');
 	$proxy->hold('connect', 20);
 	$s->send(q{SELECT zk_lock('/slow')});
 	$proxy->wait_held;
@@ -121,7 +111,7 @@ subtest 'a single server that is slow' => sub {
 
 subtest 'three servers that are slow' => sub {
 	my @proxies = map { ZkProxy->new($zk) } 1 .. 3;
-	my $s = session_with(hosts => join ',', map { $_->hosts } @proxies);
+	my $s = zk_session_with($node, hosts => join ',', map { $_->hosts } @proxies);
 	is($s->value(q{SELECT zk_lock('/three')}), 't', 'a lock');
 	$_->clear_log, $_->hold('connect', 20) for @proxies;
 	$_->drop for @proxies;
@@ -145,7 +135,7 @@ subtest 'nobody takes us' => sub {
 	foreach my $n (1, 3)
 	{
 		my @proxies = map { ZkProxy->new($zk) } 1 .. $n;
-		my @s = map { session_with(hosts => join ',', map { $_->hosts } @proxies) } 1 .. 3;
+		my @s = map { zk_session_with($node, hosts => join ',', map { $_->hosts } @proxies) } 1 .. 3;
 		$_->value(q{SELECT zk_lock('/away/' || pg_backend_pid())}) for @s;
 		my $ids = join ' ', map { $_->value('SELECT session_id FROM zk_session') } @s;
 		turn_away(@proxies);
@@ -185,7 +175,7 @@ subtest 'nobody takes us' => sub {
 # connecting.
 subtest 'nobody waits for it' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = session_with(hosts => $proxy->hosts, connect_timeout => '60s');
+	my $s = zk_session_with($node, hosts => $proxy->hosts, connect_timeout => '60s');
 	turn_away($proxy);
 	is($s->query(q{SELECT zk_lock('/idle', '200ms')})->{state}, '58000', 'nobody takes us');
 	sleep 5;
@@ -203,7 +193,7 @@ subtest 'nobody waits for it' => sub {
 # ZooKeeper would.
 subtest 'a server that is only good to begin with' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = session_with(hosts => $proxy->hosts);
+	my $s = zk_session_with($node, hosts => $proxy->hosts);
 	is($s->value(q{SELECT zk_lock('/begin')}), 't', 'a lock');
 	my @ops = qw(getChildren getChildren2 create create2 createContainer multi);
 	$proxy->clear_log;
@@ -219,7 +209,7 @@ subtest 'a server that is only good to begin with' => sub {
 };
 
 subtest 'an address that cannot even be tried' => sub {
-	my $s = session_with(hosts => '255.255.255.255:2181', connect_timeout => '60s');
+	my $s = zk_session_with($node, hosts => '255.255.255.255:2181', connect_timeout => '60s');
 	$s->send(q{SELECT zk_lock('/nowhere')});
 	my $keeper = zk_until(sub { (grep { $_ != $s->pid } map { m{/(\d+)$} } glob '/proc/' . $s->pid . '/task/*')[0] }, 'a keeper');
 	my $woken = sub {

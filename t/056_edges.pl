@@ -17,6 +17,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Cost qw(quiet);
 use Deadline;
 use Turns;
 use ZkProxy;
@@ -112,21 +113,12 @@ sub nothing_left
 	return;
 }
 
-sub session_with { return zk_session_with($node, @_); }
-
 # A session that is connected, so that only what is meant is disturbed
 sub warm_session
 {
-	my $s = session_with(@_);
+	my $s = zk_session_with($node, @_);
 	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
 	return $s;
-}
-
-sub cancel
-{
-	my ($s) = @_;
-	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-	return $s->wait;
 }
 
 my $last_path = 0;
@@ -204,7 +196,7 @@ foreach (@lost)
 			$lose->($kind eq 'all' ? 'multi' : 'create2');
 			$s->send(take($kind, $path));
 			wait_for_blocker($path, $blocker);
-			is(cancel($s)->{state}, '57014', 'cancelled');
+			is($s->cancel($admin)->{state}, '57014', 'cancelled');
 			nothing_left('nothing is left while the other stands there');
 			$other->delete($blocker);
 		});
@@ -274,7 +266,7 @@ foreach my $step (@steps)
 			$before->($kind);
 			$s->send(take($kind, $path));
 			$reached->($path, $blocker);
-			my $result = cancel($s);
+			my $result = $s->cancel($admin);
 			is($result->{state}, '57014', 'cancelled');
 			in_time($result->{seconds}, 30, 'and not by a timeout');
 			$proxy->release;
@@ -292,12 +284,12 @@ for_kinds(
 		$s->send(take($kind, $path));
 		wait_for_blocker($path, $blocker);
 		$proxy->hold_request('*', 1);
-		is(cancel($s)->{state}, '57014', 'cancelled');
+		is($s->cancel($admin)->{state}, '57014', 'cancelled');
 		$proxy->wait_held;
 		isnt(scalar own_nodes(), 0, 'its node is there: the delete is on its way');
 		$s->send(take($kind, $path));
 		zk_wait_waiting($admin, $s);
-		is(cancel($s)->{state}, '57014', 'cancelled again');
+		is($s->cancel($admin)->{state}, '57014', 'cancelled again');
 		$proxy->release;
 		nothing_left('nothing is left of both');
 		$other->delete($blocker);
@@ -363,8 +355,7 @@ edge 'the session expires while it waits' => sub {
 		my ($first) = wait_for_blocker($path, $blocker);
 		$w{$kind} = { path => $path, s => $s, blocker => $blocker, first => $first };
 	}
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	$zk->end_sessions_of(own_nodes());
 	is(scalar own_nodes(), 0, 'all have expired');
 	$w{$_}{behind} = block($_, $w{$_}{path}) for @kinds;
@@ -512,7 +503,7 @@ edge 'the right nodes are watched, whatever their names sort like' => sub {
 	my ($own) = wait_for_blocker($path, @queue[ 4, 2 ]);
 	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 4, 2 ] ], 'exclusive: the two before it')
 	  or diag(join "\n", @queue, 'watched:', watched());
-	cancel($s);
+	$s->cancel($admin);
 	nothing_left('nothing is left');
 
 	$s->send(take('shared', $path));
@@ -721,7 +712,7 @@ edge 'an upgrade that waits' => sub {
 	my $reader = foreign($path, '_c_other-__READ__');
 	$s->send($upgrade);
 	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
-	is(cancel($s)->{state}, '57014', 'cancelled');
+	is($s->cancel($admin)->{state}, '57014', 'cancelled');
 	$is_reader->('cancelled');
 	is($s->value(take('exclusive', $path, '1s')), 'f', 'timeout: false');
 	$is_reader->('timeout');
@@ -786,15 +777,7 @@ sub cost_of
 	$proxy->clear_log;
 	$code->();
 	$until->();
-	my @quiet = (-1);
-	zk_until(
-		sub {
-			my @log = $proxy->log;
-			my ($asked, $answered) = map { my $d = $_; scalar grep { $_->[1] eq $d && $_->[2] ne 'event' } @log } '>', '<';
-			push @quiet, scalar @log;
-			return $asked == $answered && @quiet > 10 && $quiet[-10] == $quiet[-1];
-		},
-		'quiet');
+	quiet($proxy);
 	my @log = $proxy->log;
 	return (scalar(grep { $_->[1] eq '>' } @log), scalar(grep { $_->[2] eq 'event' } @log), \@log);
 }
@@ -825,7 +808,7 @@ edge 'no herd' => sub {
 	note "$N writers behind one: a release costs $requests requests, $events events";
 	cmp_ok($requests, '<=', 4, "$N writers behind one: a release is a delete and a look");
 	cmp_ok($events, '<=', 3, 'and wakes two');
-	($requests, $events) = cost_of(sub { cancel($s[$_]) for 5 .. 9; }, sub { });
+	($requests, $events) = cost_of(sub { $s[$_]->cancel($admin) for 5 .. 9; }, sub { });
 	note "five of them give up: $requests requests, $events events";
 	cmp_ok($requests, '<=', 5 * 10, 'who gives up costs no more');
 	foreach my $i (0 .. 4, 10 .. $#s)

@@ -25,9 +25,6 @@ $admin->value('CREATE TABLE t (who text)');
 
 my @proxies;    # kept until the end, so that sessions can close properly
 
-# session_with(commit_guard => 'on', ...)
-sub session_with { return zk_session_with($node, @_); }
-
 sub rows
 {
 	my ($who) = @_;
@@ -38,15 +35,7 @@ sub rows
 # (default: all) in the directory of a lock.
 my $hand = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
 
-sub delete_by_hand
-{
-	my ($path, $like) = @_;
-	$like //= qr/\d{10}$/;
-	my @nodes = grep { $_ =~ $like } $hand->children("/zklock$path");
-	die "no such node at $path" unless @nodes;
-	$hand->delete("/zklock$path/$_") for @nodes;
-	return;
-}
+sub delete_by_hand { my ($path, @like) = @_; return $hand->delete_contenders("/zklock$path", @like); }
 
 # the state in zk_locks of all holds, or of those of a path
 sub wait_lost
@@ -125,7 +114,7 @@ sub take
 subtest 'strict: a node deleted a moment before COMMIT' => sub {
 	foreach my $kind (@kind)
 	{
-		my $session = session_with(commit_guard => 'strict', node_style => $kind->{style} // 'curator');
+		my $session = zk_session_with($node, commit_guard => 'strict', node_style => $kind->{style} // 'curator');
 		foreach my $scope (qw(transaction session))
 		{
 			my $name = "$kind->{name}, $scope scope";
@@ -169,7 +158,8 @@ subtest 'on, off: a hold that is known to be lost' => sub {
 		foreach my $kind (@kind)
 		{
 			my $path = "/$guard/" . ($kind->{name} =~ tr/a-z/_/cr);
-			my $session = session_with(
+			my $session = zk_session_with(
+				$node,
 				session_timeout => '4s',
 				commit_guard => $guard,
 				node_style => $kind->{style} // 'curator');
@@ -208,7 +198,7 @@ subtest 'on, off: a hold that is known to be lost' => sub {
 };
 
 subtest 'what was rolled back to a savepoint, or given back in time, does not count' => sub {
-	my $session = session_with(commit_guard => 'strict');
+	my $session = zk_session_with($node, commit_guard => 'strict');
 	foreach my $take (
 		q{zk_lock_shared('/savepoint')}, q{zk_xact_lock_shared('/savepoint')},
 		q{zk_semaphore_acquire('/savepoint', 1)}, q{zk_xact_semaphore_acquire('/savepoint', 1)},
@@ -240,7 +230,7 @@ subtest 'what was rolled back to a savepoint, or given back in time, does not co
 
 # Each function drops the lost holds of its own mode.
 subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' => sub {
-	my $session = session_with(commit_guard => 'on', session_timeout => '4s');
+	my $session = zk_session_with($node, commit_guard => 'on', session_timeout => '4s');
 	$session->value(
 		q{SELECT zk_lock('/lost'), zk_lock('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'),
 		zk_semaphore_acquire('/lost', 2), zk_semaphore_acquire('/lost', 2)});
@@ -317,14 +307,14 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 	{
 		my $proxy = ZkProxy->new($zk);
 		push @proxies, $proxy;
-		my $session = session_with(hosts => $proxy->hosts, session_timeout => '2s', node_style => $style);
+		my $session = zk_session_with($node, hosts => $proxy->hosts, session_timeout => '2s', node_style => $style);
 		$session->value(
 			qq{SELECT zk_lock('/expired/down'), zk_lock_shared('/expired/down'), zk_unlock('/expired/down'), zk_lock_shared('/expired/shared'),
 			zk_semaphore_acquire('/expired/semaphore', 1), zk_lock_shared('/expired/up'), zk_lock('/expired/up'), zk_lock('/expired/both'),
 			zk_lock_shared('/expired/both'), zk_lock_all('{/expired/1,/expired/2}')});
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('expired')});
 
-		my @next = map { session_with() } 1 .. 6;
+		my @next = map { zk_session_with($node) } 1 .. 6;
 		my @wants = (
 			q{zk_lock('/expired/down')}, q{zk_lock('/expired/shared')}, q{zk_semaphore_acquire('/expired/semaphore', 1)},
 			q{zk_lock_shared('/expired/up')}, q{zk_lock_shared('/expired/both')}, q{zk_lock_all('{/expired/2,/expired/1}')});
@@ -333,8 +323,7 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 			$next[$i]->send("SELECT $wants[$i]");
 			zk_wait_queued($zk, $next[$i]);
 		}
-		$proxy->refuse;
-		$proxy->drop;
+		$proxy->cut_off;
 		is($next[$_]->wait->{out}, 't', "$style: the next has $wants[$_]") for 0 .. $#next;
 		$proxy->pass;
 		my $result = $session->query('COMMIT');
@@ -361,7 +350,7 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 subtest 'zk_lock_token and zk_fence' => sub {
 	foreach my $style (@STYLES)
 	{
-		my $session = session_with(node_style => $style);
+		my $session = zk_session_with($node, node_style => $style);
 		my $path = "/token/$style";
 		my $token = sub { $session->value("SELECT zk_lock_token('$path')") };
 		my $fence = sub { $session->query("BEGIN; SELECT zk_fence('$path'); COMMIT") };
@@ -415,7 +404,7 @@ subtest 'zk_lock_token and zk_fence' => sub {
 		is($token->(), '', "$style: given back: none");
 
 		# the next writer's is greater than all of these
-		my $next = session_with();
+		my $next = zk_session_with($node);
 		$next->value("SELECT zk_lock('$path')");
 		cmp_ok($next->value("SELECT zk_lock_token('$path')"), '>', $again, "$style: the next writer has a greater one");
 		is($next->value("SELECT zk_fence('$path') = zk_lock_token('$path')"), 't', "$style: and passes the fence");

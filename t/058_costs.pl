@@ -10,7 +10,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-use ZkProxy;
+use Cost;
 use Zklock;
 use ZooKeeper;
 
@@ -28,61 +28,10 @@ $admin->value('CREATE TABLE t (who text)');
 
 sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
-# The names of the requests since clear_log, without heartbeats
-sub requests
+sub cost_of
 {
-	my ($proxy) = @_;
-	return zk_short(map { (split / /)[0] } $proxy->requests);
-}
-
-# How many round trips, one after another: who asks does so after the answers
-# that are here.  What is left of those to an earlier trip (the lists that were
-# sent with a request that failed, say) makes no new one.
-sub trips
-{
-	my ($proxy) = @_;
-	my (%trip, $most);
-	my $answered = 0;
-	foreach ($proxy->log)
-	{
-		my (undef, $dir, $op, $xid) = @$_;
-		next if $op =~ /^(?:connect|ping|close|event|removeWatches)$/;
-		if ($dir eq '>') { $trip{$xid} = $answered + 1; }
-		elsif ($dir eq '<' && ($trip{$xid} // 0) > $answered) { $answered = $trip{$xid}; }
-	}
-	($most) = sort { $b <=> $a } 0, values %trip;
-	return $most;
-}
-
-# Wait until nothing is under way, and return what was asked.
-sub settled
-{
-	my ($proxy) = @_;
-	zk_until(
-		sub {
-			my @log = $proxy->log;
-			my $asked = grep { $_->[1] eq '>' && $_->[2] ne 'ping' } @log;
-			my $answered = grep { $_->[1] eq '<' && $_->[2] !~ /^(?:ping|event)$/ } @log;
-			return $answered >= $asked;
-		},
-		'the answers');
-	return requests($proxy);
-}
-
-# Do it and tell the requests, the round trips, and how many transactions the
-# server made.
-sub cost
-{
-	my ($s, $proxy, $sql) = @_;
-	my $before = $zk->zxid;
-	$proxy->clear_log;
-	my $value = $s->value($sql);
-	return {
-		value => $value,
-		requests => settled($proxy),
-		trips => trips($proxy),
-		transactions => $zk->zxid - $before
-	};
+	my %cost = cost($zk, @_);
+	return { %cost{qw(value requests trips transactions)} };
 }
 
 # Wait until it stands in a queue.
@@ -114,7 +63,7 @@ subtest 'a free one: one round trip' => sub {
 			my $path = "/free/$style/$take";
 			my ($its, $its_proxy) = counted_session(node_style => $style);
 			is_deeply(
-				cost($its, $its_proxy, qq{SELECT $take('$path'$more)}),
+				cost_of($its, $its_proxy, qq{SELECT $take('$path'$more)}),
 				{
 					value => 't',
 					requests => 'create2 getChildren createContainer*4 create2 getChildren',
@@ -124,29 +73,29 @@ subtest 'a free one: one round trip' => sub {
 				},
 				"$style: $take without parents: two");
 			is_deeply(
-				cost($its, $its_proxy, qq{SELECT $give('$path')}),
+				cost_of($its, $its_proxy, qq{SELECT $give('$path')}),
 				{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
 				"$style: $give: one");
 			is_deeply(
-				cost($its, $its_proxy, qq{SELECT $take('$path'$more)}),
+				cost_of($its, $its_proxy, qq{SELECT $take('$path'$more)}),
 				{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
 				"$style: $take: one");
 
 			my $call = "$take('$path'$more)";
 			my $xact = $call =~ s/zk_/zk_xact_/r;
 			is_deeply(
-				cost($its, $its_proxy, qq{BEGIN; SELECT $call, $xact; SAVEPOINT s; SELECT bool_and($call AND $xact) FROM generate_series(1, 1000); ROLLBACK TO s; SELECT $give('$path'); COMMIT}),
+				cost_of($its, $its_proxy, qq{BEGIN; SELECT $call, $xact; SAVEPOINT s; SELECT bool_and($call AND $xact) FROM generate_series(1, 1000); ROLLBACK TO s; SELECT $give('$path'); COMMIT}),
 				{ value => "t|t\nt\nt", requests => '', trips => 0, transactions => 0 },
 				"$style: $take again: nothing");
 
 			# next to others: a reader, and one of three places
 			my ($other, $other_proxy) = counted_session(node_style => $style);
 			is_deeply(
-				cost($other, $other_proxy, "SELECT $call"),
+				cost_of($other, $other_proxy, "SELECT $call"),
 				{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
 				"$style: $take beside another: one");
 			is_deeply(
-				cost($other, $other_proxy, "SELECT $give('$path')"),
+				cost_of($other, $other_proxy, "SELECT $give('$path')"),
 				{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
 				"$style: $give: one");
 			is(scalar(grep { $_->[2] eq 'event' } $its_proxy->log), 0, '- and the other is not told');
@@ -162,24 +111,24 @@ subtest 'shared and exclusive, one over the other' => sub {
 		my $path = "/over/$style";
 		$its->value("SELECT zk_lock('$path')");
 		is_deeply(
-			cost($its, $its_proxy, qq{SELECT zk_lock_shared('$path'), zk_try_lock_shared('$path'), zk_lock('$path'), zk_lock_shared('$path', '0'), zk_unlock('$path')}),
+			cost_of($its, $its_proxy, qq{SELECT zk_lock_shared('$path'), zk_try_lock_shared('$path'), zk_lock('$path'), zk_lock_shared('$path', '0'), zk_unlock('$path')}),
 			{ value => 't|t|t|t|t', requests => '', trips => 0, transactions => 0 },
 			"$style: shared over exclusive: nothing");
 		my $downgrade = $style eq 'curator' ? 'setData' : 'multi';
 		is_deeply(
-			cost($its, $its_proxy, "SELECT zk_unlock('$path')"),
+			cost_of($its, $its_proxy, "SELECT zk_unlock('$path')"),
 			{ value => 't', requests => $downgrade, trips => 1, transactions => 1 },
 			"$style: a downgrade: one request");
 		is_deeply(
-			cost($its, $its_proxy, "SELECT zk_lock('$path')"),
+			cost_of($its, $its_proxy, "SELECT zk_lock('$path')"),
 			{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
 			"$style: an upgrade, with nobody else: one round trip");
 		is_deeply(
-			cost($its, $its_proxy, "SELECT zk_unlock('$path')"),
+			cost_of($its, $its_proxy, "SELECT zk_unlock('$path')"),
 			{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
 			"$style: giving that one back: one request");
 		is_deeply(
-			cost($its, $its_proxy, "SELECT zk_unlock_shared('$path'), zk_unlock_shared('$path'), zk_unlock_shared('$path')"),
+			cost_of($its, $its_proxy, "SELECT zk_unlock_shared('$path'), zk_unlock_shared('$path'), zk_unlock_shared('$path')"),
 			{ value => 't|t|t', requests => 'delete', trips => 1, transactions => 1 },
 			"$style: and so the shared ones");
 
@@ -190,7 +139,7 @@ subtest 'shared and exclusive, one over the other' => sub {
 		$its_proxy->hold($downgrade, 8);
 		$its->value('COMMIT');
 		$its_proxy->wait_for($downgrade, 8);
-		is(requests($its_proxy), "$downgrade*8", "$style: COMMIT with 8 downgrades: all go out before any answer");
+		is(asked($its_proxy), "$downgrade*8", "$style: COMMIT with 8 downgrades: all go out before any answer");
 		$its_proxy->release;
 		zk_until(sub { (grep { $_->[1] eq '<' } $its_proxy->log) >= 8 }, 'the answers');
 		is($its->value('SELECT zk_unlock_all()'), 8, "$style: eight readers are left");
@@ -239,7 +188,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 		queue_behind($waiter, $wait) if $wait;
 		foreach my $try (@tries)
 		{
-			my $cost = cost($s, $proxy, "SELECT $try");
+			my $cost = cost_of($s, $proxy, "SELECT $try");
 			my $k = () = $try =~ m{/try/}g;
 			# the first node's name does not tell whether it was downgraded
 			my $look = $what eq 'an exclusive lock' && $try =~ /shared/;
@@ -260,7 +209,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 		}
 		foreach my $try (@tries)
 		{
-			my $cost = cost($s, $proxy, "SELECT $try");
+			my $cost = cost_of($s, $proxy, "SELECT $try");
 			is($cost->{value}, 't', "$what, given back: $try");
 			my $back = $try =~ /xact/ ? 1 : 0;    # at the end of the statement
 			cmp_ok($cost->{trips}, '<=', ($try =~ /all/ ? 3 : 2) + $back, '- looks first');
@@ -273,16 +222,16 @@ subtest 'a try in vain: one round trip, no write' => sub {
 	$holder->value(q{SELECT zk_lock_shared('/try/a')});
 	foreach my $try (q{zk_try_lock('/try/a')}, q{zk_lock('/try/a', '0')}, q{zk_lock_all('{/try/a,/try/b}', '0')})
 	{
-		my $cost = cost($s, $proxy, "SELECT $try");
+		my $cost = cost_of($s, $proxy, "SELECT $try");
 		is("$cost->{value} $cost->{trips} $cost->{transactions}", 'f 1 0', "beside a reader: $try, over the own shared one");
 	}
 	queue_behind($waiter, q{zk_lock('/try/a')});
 	foreach my $try (q{zk_try_lock('/try/a')}, q{zk_lock('/try/a', '0')})
 	{
-		my $cost = cost($s, $proxy, "SELECT $try");
+		my $cost = cost_of($s, $proxy, "SELECT $try");
 		is("$cost->{value} $cost->{trips} $cost->{transactions}", 'f 1 0', "before a writer: $try, over the own shared one");
 	}
-	my $cost = cost($s, $proxy, q{DO $$ BEGIN PERFORM zk_lock('/try/a'); EXCEPTION WHEN deadlock_detected THEN END $$});
+	my $cost = cost_of($s, $proxy, q{DO $$ BEGIN PERFORM zk_lock('/try/a'); EXCEPTION WHEN deadlock_detected THEN END $$});
 	note "deadlock: $cost->{requests}";
 	cmp_ok($cost->{trips}, '<=', 2, 'zk_lock there: fails after one round trip, and takes its node away');
 	is($zk->ephemerals_count, 3, '- which is not left');
@@ -307,14 +256,14 @@ subtest 'several at once' => sub {
 		my $all = "zk_lock_all((SELECT array_agg('/several/$k/' || i) FROM generate_series(1, $k) i))";
 		# this many requests take a while to be sent
 		$proxy->delay_ms($k > 10 ? 200 : $DELAY);
-		my $new = cost($s, $proxy, "SELECT $all");
+		my $new = cost_of($s, $proxy, "SELECT $all");
 		is($new->{value}, 't', "$k without parents");
 		cmp_ok($new->{trips}, '<=', 3, '- in three round trips');
 		is($s->value(q{SELECT count(DISTINCT node) FROM zk_locks WHERE state = 'held'}), $k, '- all are held');
 		is($s->value(q{SELECT count(*) FROM zk_locks WHERE token = zk_lock_token(path)}), $k, '- with tokens');
 		$s->value('SELECT zk_unlock_all()');
 
-		my $cost = cost($s, $proxy, "SELECT $all");
+		my $cost = cost_of($s, $proxy, "SELECT $all");
 		$proxy->delay_ms($DELAY);
 		is($cost->{value}, 't', "$k that are free");
 		cmp_ok($cost->{trips}, '<=', 2, '- in two round trips at most');
@@ -328,7 +277,7 @@ subtest 'several at once' => sub {
 		}
 		is($s->value(q{SELECT count(*) FROM zk_locks WHERE state = 'held'}), $k, '- all are held');
 		is_deeply(
-			cost($s, $proxy, "SELECT $all"),
+			cost_of($s, $proxy, "SELECT $all"),
 			{ value => 't', requests => '', trips => 0, transactions => 0 },
 			'- again: nothing');
 		$s->value('SELECT zk_unlock_all()');
@@ -339,7 +288,7 @@ subtest 'several at once' => sub {
 		$proxy->hold('delete', $k);
 		$s->value('COMMIT');
 		$proxy->wait_for('delete', $k);
-		is(requests($proxy), zk_short(('delete') x $k), "- COMMIT: all $k releases go out before any answer");
+		is(asked($proxy), zk_short(('delete') x $k), "- COMMIT: all $k releases go out before any answer");
 		$proxy->release;
 		zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $k }, 'the answers');
 	}
@@ -353,7 +302,7 @@ subtest 'several at once' => sub {
 		$holder->value("SELECT zk_lock('$path')");
 		foreach my $timeout (0, '3s')
 		{
-			my $cost = cost($s, $proxy,
+			my $cost = cost_of($s, $proxy,
 				"SELECT zk_lock_all((SELECT array_agg('/several/100/' || i) FROM generate_series(1, 100) i), '$timeout')");
 			is($cost->{value}, 'f', "number $taken of 100 is taken, timeout $timeout");
 			is($s->value('SELECT count(*) FROM zk_locks'), 0, '- none is held');
@@ -370,12 +319,12 @@ subtest 'several at once' => sub {
 	$s->send(q{SELECT zk_lock_all((SELECT array_agg('/several/10/' || i) FROM generate_series(1, 10) i))});
 	zk_until(sub { $zk->watch_count >= 2 }, 'it waits');
 	settled($proxy);
-	note 'waits: ' . requests($proxy);
+	note 'waits: ' . asked($proxy);
 	$proxy->clear_log;
 	$holder->value('SELECT zk_unlock_all()');
 	is($s->wait->{out}, 't', 'the one in the middle is given back');
 	note 'goes on: ' . settled($proxy);
-	cmp_ok(trips($proxy), '<=', 2, '- two round trips more');
+	cmp_ok($proxy->trips, '<=', 2, '- two round trips more');
 	is($s->value('SELECT zk_unlock_all()'), 10, '- all are held');
 	$holder->quit;
 };
@@ -442,7 +391,7 @@ foreach my $style (@STYLES)
 			# its own node and the writer's
 			zk_until(sub { $zk->watch_count == 2 * $i }, 'the reader watches');
 			is(settled($its_proxy), 'create2 getChildren getData*2', "reader $i is queued");
-			is(trips($its_proxy), 2, '- after two round trips');
+			is($its_proxy->trips, 2, '- after two round trips');
 			push @readers, [ $reader, $its_proxy ];
 		}
 		my ($last, $last_proxy) = counted_session(node_style => $style);
@@ -502,7 +451,7 @@ foreach my $style (@STYLES)
 			is($asked, $style eq 'curator' ? 'getData' : '', '- after ' . ($style eq 'curator' ? 'one request' : 'none') . ' more');
 		}
 		ok(!$last->is_done, 'the writer waits');
-		is(requests($last_proxy), '', '- and asks nothing');
+		is(asked($last_proxy), '', '- and asks nothing');
 		$_->[0]->value("SELECT zk_unlock_shared('$path')") for @readers;
 		$holder->value("SELECT zk_unlock_shared('$path')");
 		is($last->wait->{out}, 't', 'then the writer has it');
@@ -529,8 +478,8 @@ subtest 'a semaphore with a queue' => sub {
 			$waiter->send("SELECT zk_semaphore_acquire('$path', $permits)");
 			zk_until(sub { $zk->watch_count == 2 * $i }, 'the waiter watches');
 			settled($its_proxy);
-			note "waiter $i of $permits: " . requests($its_proxy);
-			is(trips($its_proxy), 2, "$permits permits: waiter $i is queued after two round trips");
+			note "waiter $i of $permits: " . asked($its_proxy);
+			is($its_proxy->trips, 2, "$permits permits: waiter $i is queued after two round trips");
 			push @queue, [ $waiter, $its_proxy ];
 		}
 		while (@queue)
@@ -542,8 +491,8 @@ subtest 'a semaphore with a queue' => sub {
 			settled($next_proxy);
 			settled($_->[1]) for @queue;
 			# and says so to the next, which it does not wait for
-			cmp_ok(trips($next_proxy), '<=', $permits > 1 ? 2 : 1, '- after one round trip at most');
-			my @asked = map { requests($_) || '-' } $next_proxy, map { $_->[1] } @queue;
+			cmp_ok($next_proxy->trips, '<=', $permits > 1 ? 2 : 1, '- after one round trip at most');
+			my @asked = map { asked($_) || '-' } $next_proxy, map { $_->[1] } @queue;
 			note 'they asked: ' . join ', ', @asked;
 			ok(!(grep { $_->[0]->is_done } @queue), '- and nobody else');
 			push @holders, $next;
@@ -567,7 +516,7 @@ subtest 'the end of a transaction' => sub {
 		$its_proxy->hold('delete', 16);
 		$its->value($end);
 		$its_proxy->wait_for('delete', 16);
-		is(requests($its_proxy), ($end eq 'COMMIT' ? 'multi ' : '') . 'delete*16',
+		is(asked($its_proxy), ($end eq 'COMMIT' ? 'multi ' : '') . 'delete*16',
 			"$end with 8 shared locks and 8 semaphores: all releases go out before any answer");
 		if ($end eq 'COMMIT')
 		{

@@ -30,31 +30,12 @@ my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 my $DIR = '/zklock/l';
 
-# The ways to lose an answer, and one to lose a request until the client has
-# given up on it
-my %way = (
-	'swallowed' => sub { $proxy->swallow($_[0]) },
-	'swallowed with all behind it' => sub { $proxy->hold($_[0]) },
-	'swallowed and the connection cut' => sub { $proxy->swallow_and_drop($_[0]) },
-	'never asked for, the connection cut' => sub { $proxy->drop_request($_[0]) },
-	'stuck on its way' => sub { $proxy->hold_request($_[0]) });
-
 # curator_rw is tried with all of them; kazoo does the same with other names, and
 # data can be written twice.
 my %ways = (
 	curator => [ 'stuck on its way', 'swallowed and the connection cut' ],
-	curator_rw => [ sort keys %way ],
+	curator_rw => \@ZkProxy::WAYS,
 	kazoo => ['swallowed and the connection cut']);
-
-# Wait until the proxy has done it.
-sub wait_lost
-{
-	my ($way) = @_;
-	if ($way =~ /^swallowed with|^stuck/) { $proxy->wait_held; }
-	elsif ($way =~ /^swallowed/) { $proxy->wait_swallowed; }
-	else { zk_until(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $proxy->log }, 'a cut'); }
-	return;
-}
 
 # One with a short timeout behind the proxy, which holds the lock twice
 sub holder
@@ -127,7 +108,7 @@ foreach my $style (sort keys %downgrade)
 			my $reader = waits(q{zk_lock_shared('/l')});
 			my $writer = waits(q{zk_lock('/l')});
 			my $late = waits(q{zk_lock_shared('/l')});
-			$way{$way}->($op);
+			$proxy->lose($way, $op);
 			my $result = $session->query($UNLOCK);
 			is("$result->{out}$result->{state}", 't', 'is true');
 			is_deeply($result->{warnings}, [], 'and confirmed');
@@ -158,7 +139,7 @@ foreach my $style (sort keys %downgrade)
 			my $id = $session->value('SELECT session_id FROM zk_session');
 			my $reader = waits(q{zk_lock_shared('/l')});
 			$session->value("SET zklock.operation_timeout = '1ms'");
-			$way{$way}->($op);
+			$proxy->lose($way, $op);
 			my $result = $session->query($UNLOCK);
 			is($result->{out}, 't', 'is true');
 			like("@{ $result->{warnings} }", qr/^(?:ZooKeeper has not confirmed .*)?$/, 'with a warning, or confirmed');
@@ -179,7 +160,7 @@ foreach my $style (sort keys %downgrade)
 			my $id = $session->value('SELECT session_id FROM zk_session');
 			my $writer = waits(q{zk_lock('/l')});
 			$session->value("SET zklock.operation_timeout = '1ms'");
-			$way{$way}->($op);
+			$proxy->lose($way, $op);
 			is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
 			is($session->query(q{SELECT zk_unlock_shared('/l')})->{out}, 't', 'so is zk_unlock_shared');
 			is(zk_holds($session), '', 'nothing is held');
@@ -198,7 +179,7 @@ foreach my $style (sort keys %downgrade)
 			my $id = $session->value('SELECT session_id FROM zk_session');
 			my $reader = waits(q{zk_lock_shared('/l')});
 			$session->value("SET zklock.operation_timeout = '1ms'");
-			$way{$way}->($op);
+			$proxy->lose($way, $op);
 			is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
 			$session->value('RESET zklock.operation_timeout');
 			$session->send(q{SELECT zk_lock('/l')});
@@ -222,7 +203,7 @@ foreach my $style (sort keys %downgrade)
 				$session->value(q{BEGIN; INSERT INTO t VALUES ('commit'); SELECT zk_xact_lock('/l'), zk_lock_shared('/l')});
 				my $reader = waits(q{zk_lock_shared('/l')});
 				my $writer = waits(q{zk_lock('/l')});
-				$way{$way}->($op);
+				$proxy->lose($way, $op);
 				my $result = $session->query('COMMIT');
 				is($result->{state}, '', 'commits');
 				is_deeply($result->{warnings}, [], 'without a warning');
@@ -247,7 +228,7 @@ foreach my $style (sort keys %downgrade)
 			my ($session) = @_;
 			$session->value($HELD);
 			$session->value("SET zklock.operation_timeout = '1ms'");
-			$way{$way}->($op);
+			$proxy->lose($way, $op);
 			is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
 			$session->value('RESET zklock.operation_timeout');
 			my $result = $session->query(q{INSERT INTO t VALUES ('relies')});
@@ -263,9 +244,9 @@ foreach my $style (sort keys %downgrade)
 			my $reader = waits(q{zk_lock_shared('/l')});
 			my $writer = waits(q{zk_lock('/l')});
 			$proxy->refuse if $way =~ /cut/;
-			$way{$way}->($op);
+			$proxy->lose($way, $op);
 			$session->send($UNLOCK);
-			wait_lost($way);
+			$proxy->wait_lost($way);
 			$admin->value('SELECT pg_terminate_backend(' . $session->pid . ')');
 			ok($session->wait->{closed}, 'the session is closed');
 			$session->quit;
@@ -293,7 +274,7 @@ foreach my $style (sort keys %downgrade)
 				$session->value(q{BEGIN; INSERT INTO t VALUES ('lost')}) if $end eq 'COMMIT';
 				$session->value("SET zklock.operation_timeout = '100ms'");
 				$proxy->refuse;
-				$way{$way}->($op);
+				$proxy->lose($way, $op);
 				my $result = $session->query($UNLOCK);
 				is($result->{out}, 't', 'zk_unlock is true');
 				$session->value('RESET zklock.operation_timeout');

@@ -43,11 +43,7 @@ sub session_by_proxy
 }
 
 # The nodes of this lock, in order
-sub queue
-{
-	my ($path) = @_;
-	return map { "/zklock$path/$_" } sort { substr($a, -10) cmp substr($b, -10) } $client->children("/zklock$path");
-}
+sub queue { return $client->queue("/zklock$_[0]"); }
 
 sub wait_queue
 {
@@ -234,8 +230,7 @@ subtest 'zk_lock_all: the session of the lock that was held before ends' => sub 
 	$other->value("SELECT zk_lock('/all/b')");
 	$s->send("SELECT zk_lock_all('{/all/a,/all/b}')");
 	wait_queue('/all/b', 2);
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	wait_queue('/all/b', 1);
 	$proxy->pass;
 	wait_queue('/all/b', 2);

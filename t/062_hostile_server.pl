@@ -64,7 +64,7 @@ sub still_holds
 	my ($s, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$proxy->reset;
-	zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'connected');
+	zk_wait_session($s, 'connected');
 	is($s->value(q{SELECT state FROM zk_locks WHERE path LIKE '/elsewhere%'}), 'held', "$name: what it held it holds");
 	is($s->value('SELECT losses FROM zk_session'), 0, "$name: by the same ZooKeeper session");
 	$s->quit;

@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Cost qw(quiet);
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -65,11 +66,7 @@ sub put_back
 }
 
 # The nodes of this lock, in order
-sub queue
-{
-	my ($path) = @_;
-	return map { "/zklock$path/$_" } sort { substr($a, -10) cmp substr($b, -10) } $client->children("/zklock$path");
-}
+sub queue { return $client->queue("/zklock$_[0]"); }
 
 # Make it wait in that queue, behind all who are there.
 sub stands
@@ -80,22 +77,6 @@ sub stands
 	zk_until(sub { queue($path) == $before + 1 }, 'a node more');
 	zk_wait_queued($zk, $s);
 	return $s;
-}
-
-# Wait until no requests are sent and nothing arrives any longer.
-sub quiet
-{
-	my (@proxy) = @_;
-	my @seen = (-1);
-	zk_until(
-		sub {
-			my @log = map { $_->log } @proxy;
-			my ($asked, $answered) = map { my $d = $_; scalar grep { $_->[1] eq $d && $_->[2] ne 'event' } @log } '>', '<';
-			push @seen, scalar @log;
-			return $asked == $answered && @seen > 10 && $seen[-10] == $seen[-1];
-		},
-		'quiet');
-	return;
 }
 
 # What the proxy has seen by then: requests, their names, how many clients asked,

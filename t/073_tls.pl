@@ -250,13 +250,13 @@ subtest 'revoked certificates' => sub {
 	$certificates->copy('server.crl', 'mine.crl');
 	is($s->value(q{SELECT zk_lock('/revoked')}), 't', 'a connection that is there stays');
 	$zk->kill9;
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'suspect' }, 'the loss of the server is noticed');
+	zk_wait_hold($s, 'suspect');
 	$zk->start;
 	$result = $s->query(q{SET zklock.operation_timeout = '3s'; SELECT zk_lock('/another')});
 	is($result->{state}, '58030', 'the next one is not made');
 	like($result->{detail}, qr/certificate revoked/, '- and it says why');
 	$certificates->copy('good.crl', 'mine.crl');
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'the lock is held again');
+	zk_wait_hold($s, 'held');
 	$s->value('SELECT zk_unlock_all()');
 };
 
@@ -358,7 +358,7 @@ subtest 'reconnection' => sub {
 
 	$install->('stranger');
 	$zk->kill9;
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'suspect' }, 'the loss of the server is noticed');
+	zk_wait_hold($s, 'suspect');
 	my $cpu = zk_cpu_seconds($pid);
 	my $begin = time;
 	$zk->start;
@@ -367,7 +367,7 @@ subtest 'reconnection' => sub {
 	note $refused->{detail};
 	cmp_ok(zk_cpu_seconds($pid) - $cpu, '<', 0.3 * (time - $begin), '- without a spin');
 	$install->('client');
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'the lock is held again');
+	zk_wait_hold($s, 'held');
 	is($s->value('SELECT session_id FROM zk_session'), $id, 'the same session, with the renewed one');
 	is($s->value(q{SELECT zk_try_lock('/another')}), 't', 'and it works');
 	is(zk_descriptors($pid), $descriptors, 'no descriptor is left of the connections between');
@@ -397,7 +397,7 @@ subtest 'a zklock without TLS' => sub {
 		  . " && rm -f $source/src/*.o && make -s -C $source with_llvm=no with_tls=no COPT=-O0 zklock.so >>'$log' 2>&1") == 0
 	  or die slurp_file($log);
 	my $plain = PostgreSQL::Test::Cluster->new('plain');
-	$plain->init;
+	zk_init($plain);
 	$plain->start;
 	my $s = zk_session($plain);
 	$s->value("CREATE FUNCTION try(text) RETURNS boolean AS '$source/zklock', 'zk_try_lock' LANGUAGE C");

@@ -355,7 +355,7 @@ subtest 'two round trips' => sub {
 		my %count;
 		$count{ (split / /)[0] }++ for $proxy->requests;
 		# a list is only as new as the leader after a sync
-		return { rows => $n, trips => $proxy->flights, reads => $count{getData} // 0, syncs => $count{sync} // 0,
+		return { rows => $n, trips => $proxy->trips, reads => $count{getData} // 0, syncs => $count{sync} // 0,
 			writes => scalar grep { !/^(?:sync|getChildren2?|getData)$/ } keys %count };
 	};
 	is_deeply($cost->('/nobody'), { rows => 0, trips => 1, reads => 0, syncs => 1, writes => 0 }, 'no such path: one round trip');
@@ -461,8 +461,7 @@ subtest 'ZooKeeper does not answer' => sub {
 		$proxy->reset;
 	}
 	$s->value($SHORT);
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	$result = $s->query($ask);
 	$s->value($LONG);
 	like($result->{state}, qr/^580[03]0$/, 'cut off: 58030, or 58000 where it must open another session');

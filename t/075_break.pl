@@ -109,7 +109,7 @@ foreach my $name (sort keys %kind)
 		is("$row->{pid} $row->{granted}", $victim->pid . ' 1', 'the holder');
 		breaks($name, '/h', $row, hostname(), $victim->pid, 'postgres', 'the victim');
 		is($next->wait->{out}, 't', 'the next one has it at once');
-		zk_until(sub { $victim->value(q{SELECT state FROM zk_locks WHERE path = '/h'}) eq 'lost' }, 'the loss');
+		zk_wait_hold($victim, 'lost', '/h');
 		pass('the victim notices');
 		is($victim->value(q{SELECT zk_lock_token('/h') IS NULL, state FROM zk_locks WHERE path = '/h/another'}), 't|held',
 			'and has lost nothing else');
@@ -154,7 +154,7 @@ subtest 'a hold of the session, at a COMMIT that wrote' => sub {
 	my $victim = named('the victim');
 	$victim->value(q{SELECT zk_lock('/h'); BEGIN; INSERT INTO t VALUES ('victim')});
 	break_row($admin, '/h', (queue_of($admin, '/h'))[0]);
-	zk_until(sub { $victim->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+	zk_wait_hold($victim, 'lost');
 	zk_is_lost($victim->query('COMMIT'), '/h', 'its COMMIT');
 	my $result = $victim->query(q{SELECT zk_unlock('/h')});
 	is("$result->{out} @{ $result->{warnings} }", 'f the lock on "/h" had been lost', 'zk_unlock warns, and is false');
@@ -275,7 +275,7 @@ subtest 'kazoo and Curator' => sub {
 		breaks("SQL, before $kind", $path, $rows[0], $s->pid);
 		$peer->acquired($peer->wait);
 		pass("$kind has it");
-		zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+		zk_wait_hold($s, 'lost');
 		$s->query('SELECT zk_unlock_all()');
 		is($peer->ask("release /zklock$path $class{$kind}"), 'ok', 'and gives it back');
 		$s->quit;
@@ -372,7 +372,7 @@ subtest 'lost answers' => sub {
 			is(join(' ', sort $other->children('/zklock/lost')), join(' ', @name[ 0, 2 ]), '- that one and no other');
 			$proxy->reset;
 			$other->delete("/zklock/lost/$_") for @name;
-			zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'it to be back');
+			zk_wait_session($s, 'connected');
 		}
 	}
 
@@ -411,8 +411,7 @@ subtest 'lost answers' => sub {
 
 	# ZooKeeper is not there
 	$s->value(q{SET zklock.operation_timeout = '500ms'; SET zklock.connect_timeout = '500ms'});
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	$result = break_row($s, '/lost', { node => $name });
 	like($result->{state}, qr/^580[03]0$/, 'out of reach: 58000 or 58030');
 	in_time($result->{seconds}, 2 * 0.5 + $SLACK, '- soon');
@@ -454,7 +453,7 @@ subtest 'grants' => sub {
 		is($s{$who}->query(q{SELECT mode FROM zk_lock_queue('/grants')})->{state}, $may{$who}[0], "$who: looks: $may{$who}[0]");
 		is(break_row($s{$who}, '/grants', $row)->{state}, $may{$who}[1], "$who: breaks: $may{$who}[1]");
 	}
-	zk_until(sub { $s{locker}->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+	zk_wait_hold($s{locker}, 'lost');
 	pass('of which the locker learns');
 
 	# the views show a user only his own session, whoever he is

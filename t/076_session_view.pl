@@ -134,7 +134,7 @@ subtest 'requests, waits, timeouts' => sub {
 	# a broken lock is not a lost session
 	moves($s, $proxy, sub {
 			$admin->query(q{SELECT zk_lock_break('/c', node) FROM zk_lock_queue('/c')});
-			zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+			zk_wait_hold($s, 'lost');
 		}, '', 'a holder is broken: no counter');
 	$does->(q{SELECT zk_unlock('/c')}, '', '- nor when it is given back');
 	my ($rows) = $holder->value(q{SELECT waits, timeouts FROM zk_session});
@@ -178,8 +178,7 @@ subtest 'states' => sub {
 	# cut off, and back
 	foreach my $time (1 .. 3)
 	{
-		$proxy->refuse;
-		$proxy->drop;
+		$proxy->cut_off;
 		zk_until(sub { state_of($s) eq 'suspended' }, 'cut off');
 		is($s->value('SELECT state FROM zk_locks'), 'suspect', 'suspended: the lock is suspect');
 		is(moved($s, %counters), $time > 1 ? 'reconnections ' . ($time - 1) : '', '- nothing has been counted yet');
@@ -201,7 +200,7 @@ subtest 'states' => sub {
 	is($s->value('SELECT state FROM zk_locks'), 'suspect', 'silence: suspended');
 	is(moved($s, %counters), 'reconnections 3', '- that counts nothing');
 	my %last = counters($s);
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'a silence of a session timeout');
+	zk_wait_hold($s, 'lost');
 	is(state_of($s), 'suspended', 'the lock is lost, and nobody knows whether the session lives');
 	zk_until(sub { !grep { $_ eq $first{id} } $zk->sessions }, 'ZooKeeper to end it');
 	is(moved($s, %counters), 'reconnections 3, losses 1', '- losses 1');
@@ -233,11 +232,10 @@ subtest 'losses' => sub {
 	foreach my $n (1 .. 2)
 	{
 		my ($mine) = $s->value('SELECT session_id FROM zk_session');
-		$proxy->refuse;
-		$proxy->drop;
+		$proxy->cut_off;
 		$zk->end_session($mine);
 		$proxy->pass;
-		zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+		zk_wait_hold($s, 'lost');
 		$s->query(q{SELECT zk_unlock('/l')});
 		is($s->value(q{SELECT zk_lock('/l')}), 't', 'locked anew');
 		is($s->value('SELECT losses FROM zk_session'), $n, "losses $n");
@@ -245,8 +243,7 @@ subtest 'losses' => sub {
 	# a session that holds nothing can be lost, too
 	$s->value(q{SELECT zk_unlock('/l')});
 	my ($mine) = $s->value('SELECT session_id FROM zk_session');
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	$zk->end_session($mine);
 	$proxy->pass;
 	zk_until(sub { $s->value('SELECT losses FROM zk_session') eq '3' }, 'a loss without locks');
@@ -259,8 +256,7 @@ subtest 'losses' => sub {
 	zk_until(sub { contenders('/l') == 2 }, 'it to wait');
 	my ($name) = grep { !/other/ } $other->children('/zklock/l');
 	($mine) = grep { my %e = $zk->ephemerals; grep { /\Q$name\E/ } @{ $e{$_} } } keys %{ { $zk->ephemerals } };
-	$proxy->refuse;
-	$proxy->drop;
+	$proxy->cut_off;
 	$zk->end_session($mine);
 	$proxy->pass;
 	zk_until(sub { contenders('/l') == 2 }, 'it to queue again');

@@ -32,13 +32,6 @@ my $dir = tempdir(CLEANUP => 1);
 # open to all, so that everybody can create a directory there
 $zk->create('/zklock');
 
-sub session_of
-{
-	my ($user, %opt) = @_;
-	local $ENV{PGUSER} = $user;
-	return zk_session($node, %opt);
-}
-
 # As whom does ZooKeeper know this session?  The access list of what it makes
 # tells.
 my $last_number = 0;
@@ -476,7 +469,7 @@ subtest 'who may set and see it' => sub {
 	$admin->value('GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO worker; GRANT CREATE ON SCHEMA public TO worker');
 	is($admin->value('SHOW zklock.auth_file'), $good, 'a superuser sees it');
 
-	my $s = session_of('worker');
+	my $s = zk_session($node, user => 'worker');
 	is_deeply(known_as($s), creator_acl('good:secret'), 'a user works with what the administrator set');
 	foreach my $name ('zklock.auth_file', 'ZKLOCK.AUTH_FILE')
 	{
@@ -488,8 +481,8 @@ subtest 'who may set and see it' => sub {
 	is($s->value("SELECT count(*) FROM pg_settings WHERE setting LIKE '%$good%' OR reset_val LIKE '%$good%' OR name = 'zklock.auth_file'"), '0', '- nor in pg_settings');
 	unlike($s->query('SELECT * FROM pg_show_all_settings()')->{out}, qr/\Q$good\E/, '- nor behind that');
 	is($s->query('SELECT * FROM pg_show_all_file_settings()')->{state}, '42501', '- nor in the file');
-	is(session_of('watcher')->value('SHOW zklock.auth_file'), $good, 'who may read all settings sees the name');
-	is(session_of('watcher')->query("SET zklock.auth_file = ''")->{state}, '42501', '- and may not change it');
+	is(zk_session($node, user => 'watcher')->value('SHOW zklock.auth_file'), $good, 'who may read all settings sees the name');
+	is(zk_session($node, user => 'watcher')->query("SET zklock.auth_file = ''")->{state}, '42501', '- and may not change it');
 
 	my %change = (
 		'SET' => "SET zklock.auth_file = '$file'",
@@ -522,7 +515,7 @@ subtest 'who may set and see it' => sub {
 		my ($name) = $setting =~ /(.*)=/;
 		my $expected = $admin->value("SHOW zklock.$name");
 		$expected = '/zklock/worker' if $name eq 'root';
-		my $sly = eval { session_of('worker', options => "-c zklock.$setting") };
+		my $sly = eval { zk_session($node, user => 'worker', options => "-c zklock.$setting") };
 		if (!$sly)
 		{
 			pass("a connection with zklock.$setting is refused");
@@ -536,7 +529,7 @@ subtest 'who may set and see it' => sub {
 	}
 	# nor when the configuration is reloaded, which knows of no role
 	{
-		my $sly = eval { session_of('worker', options => '-c zklock.root=/x') };
+		my $sly = eval { zk_session($node, user => 'worker', options => '-c zklock.root=/x') };
 		$admin->value("ALTER SYSTEM SET zklock.root = '/zklock/all'");
 		$node->reload;
 		zk_until(sub { $admin->value('SHOW zklock.root') eq '/zklock/all' }, 'the reload');
@@ -557,7 +550,7 @@ subtest 'who may set and see it' => sub {
 	$s->value('RESET ROLE; SET SESSION AUTHORIZATION worker');
 	is($s->query("SET zklock.auth_file = '$file'")->{state}, '42501', '- by any name');
 	$s->value('RESET SESSION AUTHORIZATION');
-	my $own = session_of('worker');
+	my $own = zk_session($node, user => 'worker');
 	$own->value("CREATE FUNCTION mine() RETURNS text LANGUAGE sql SECURITY DEFINER AS \$\$ SELECT set_config('zklock.auth_file', '$file', false) \$\$");
 	is($_->query('SELECT mine()')->{state}, '42501', 'a function of a user may not, whoever calls it') for $own, $s;
 	$admin->value("CREATE FUNCTION theirs() RETURNS text LANGUAGE sql SECURITY DEFINER AS \$\$ SELECT set_config('zklock.auth_file', '$file', false) \$\$");
@@ -567,13 +560,13 @@ subtest 'who may set and see it' => sub {
 
 	# an error names the file only to those who may see the setting
 	$admin->value("ALTER ROLE worker SET zklock.auth_file = '$dir/nowhere'");
-	$s = session_of('worker');
+	$s = zk_session($node, user => 'worker');
 	my $result = $s->query("SELECT zk_lock('/nowhere')");
 	is($result->{state}, 'F0000', 'a bad file: refused');
 	unlike($result->{err}, qr/nowhere'|\Q$dir\E/, '- without the name of the file') or diag $result->{err};
 	$s->quit;
 	$admin->value("ALTER ROLE worker SET zklock.auth_file = '" . auth_file("digest\n", mode => 0640) . q{'});
-	$s = session_of('worker');
+	$s = zk_session($node, user => 'worker');
 	$result = $s->query("SELECT zk_lock('/nowhere')");
 	unlike($result->{err}, qr/\bauth\.\w|file\d/, '- nor of one that is open') or diag $result->{err};
 	$s->quit;
@@ -584,7 +577,7 @@ subtest 'a credential for each role' => sub {
 	my %file = map { ($_ => auth_file("digest:$_:secret of $_\n")) } qw(ann bob);
 	$admin->value("CREATE ROLE $_ LOGIN; ALTER ROLE $_ SET zklock.auth_file = '$file{$_}'; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO $_")
 	  for sort keys %file;
-	my %s = map { ($_ => session_of($_)) } keys %file;
+	my %s = map { ($_ => zk_session($node, user => $_)) } keys %file;
 	is_deeply(known_as($s{$_}), creator_acl("$_:secret of $_"), "$_ has a credential") for sort keys %s;
 
 	# the login role counts: no other role's setting is inherited
@@ -602,7 +595,7 @@ subtest 'a credential for each role' => sub {
 	foreach ([ ann => 'bob:secret of bob' ], [ bob => 'bob:secret of bob' ], [ worker => 'team:secret' ])
 	{
 		my ($role, $id) = @$_;
-		my $s = session_of($role, dbname => 'team');
+		my $s = zk_session($node, user => $role, dbname => 'team');
 		is_deeply(known_as($s), creator_acl($id), "$role in a database with one of its own");
 		$s->quit;
 	}
@@ -611,11 +604,11 @@ subtest 'a credential for each role' => sub {
 	# before whether a user may set it
 	$admin->value("ALTER DATABASE team SET session_preload_libraries = 'plpgsql'");
 	my $evil = auth_file("digest:evil:secret\n");
-	my $s = session_of('worker', dbname => 'team');
+	my $s = zk_session($node, user => 'worker', dbname => 'team');
 	$s->query("SET zklock.auth_file = '$evil'");
 	is_deeply(known_as($s), creator_acl('team:secret'), 'not preloaded: what a user has set is not taken');
 	$s->quit;
-	$s = session_of('bob', dbname => 'team');
+	$s = zk_session($node, user => 'bob', dbname => 'team');
 	is_deeply(known_as($s), creator_acl('bob:secret of bob'), '- and what the administrator has set is');
 	$s->quit;
 };

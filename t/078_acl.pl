@@ -35,13 +35,6 @@ foreach ([ ann => 'ann' ], [ anne => 'ann' ], [ bob => 'bob' ], [ nobody => '' ]
 	$admin->value("ALTER ROLE $role SET zklock.commit_guard = strict");
 }
 
-sub session_of
-{
-	my ($user, %opt) = @_;
-	local $ENV{PGUSER} = $user;
-	return zk_session($node, %opt);
-}
-
 # A session that says itself who it is to ZooKeeper: settings without "zklock."
 sub session_with
 {
@@ -155,7 +148,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 		$s->value("SELECT zk_lock('/x/1')");
 		is($t->value("SELECT position, granted FROM zk_lock_queue('/x/1')"), '1|t', 'one with somebody');
 		is($t->value("SELECT zk_lock_break('/x/1', node) FROM zk_lock_queue('/x/1')"), 't', 'who has the credential may break a lock');
-		zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+		zk_wait_hold($s, 'lost');
 		is($s->query("SELECT zk_unlock('/x/1')")->{out}, 'f', '- which is a loss');
 
 		$_->quit for $s, $t;
@@ -276,7 +269,7 @@ subtest 'acl and node_style are read at each call' => sub {
 # are in a directory that is open to all, as an administrator would make it for
 # several roles; the rest in one that is closed from the top.
 $zk->create('/zklock');
-my ($holder, $waiter) = (session_of('ann'), session_of('anne'));
+my ($holder, $waiter) = (zk_session($node, user => 'ann'), zk_session($node, user => 'anne'));
 $holder->value("SELECT zk_lock('/held'), zk_lock_shared('/read'), zk_semaphore_acquire('/places', 1), zk_lock('/deep/er')");
 $waiter->send("SELECT zk_lock('/held')");
 zk_wait_queued($zk, $waiter);
@@ -310,7 +303,7 @@ $held_node =~ s{.*/}{};
 foreach my $who (qw(bob nobody postgres))
 {
 	subtest "closed to $who, from SQL" => sub {
-		my $s = session_of($who);
+		my $s = zk_session($node, user => $who);
 		foreach my $path ('/held', '/held/below', '/read', '/places', '/deep', '/deep/er', '/deep/new/one')
 		{
 			foreach my $call (
@@ -471,7 +464,7 @@ subtest 'a session that a stranger takes over' => sub {
 	# the owner may be quicker, and have it back
 	zk_until(sub { my $own = $take->(); $own->close if $own; return !$zk->exists($lock) }, 'the node goes with its session');
 	pass('but its session can be ended');
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss is known');
+	zk_wait_hold($s, 'lost');
 	is($s->query(q{BEGIN; CREATE TABLE stolen (); COMMIT})->{state}, '40001', 'and stops the transaction');
 	$s->value(q{ROLLBACK; SELECT zk_unlock_all()});
 	$stranger->close;
@@ -506,7 +499,7 @@ zk_nothing_left($zk, 'nothing is left');
 # directory remove its children.  This is a loss like any other.
 subtest 'a directory that was open before' => sub {
 	$zk->create('/zklock/open');
-	my $s = session_of('ann');
+	my $s = zk_session($node, user => 'ann');
 	$s->value("CREATE TEMP TABLE t (); BEGIN; SELECT zk_xact_lock('/open'); INSERT INTO t DEFAULT VALUES");
 	my $client = ZkClient->new($zk->hosts);
 	my ($name) = $client->children('/zklock/open');
@@ -558,7 +551,7 @@ subtest 'lost replies' => sub {
 subtest 'rights that are taken away' => sub {
 	my $bobs = creator_acl($secret{bob});
 	my $client = $zk->client(session_timeout => 60_000);
-	my $s = session_of('ann');
+	my $s = zk_session($node, user => 'ann');
 	my $commit = sub {
 		my ($path, $what) = @_;
 		$s->value('CREATE TEMP TABLE IF NOT EXISTS t (); BEGIN');
@@ -602,7 +595,7 @@ subtest 'rights that are taken away' => sub {
 # COMMIT does not wait for the answer that it may not delete a node.
 subtest 'a release that ZooKeeper refuses' => sub {
 	my $client = $zk->client(session_timeout => 60_000);
-	my $s = session_of('ann');
+	my $s = zk_session($node, user => 'ann');
 	my $nodes = sub { my @nodes = $client->children("/zklock/stuck/$_[0]"); return scalar @nodes };
 	my $unreleased = sub { $s->value('SELECT unreleased FROM zk_session') };
 	my $commit = sub {
@@ -647,7 +640,7 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	$commit->('silent');
 	zk_until(sub { $unreleased->() == 1 }, 'zk_session to show it');
 	$proxy->blackhole;
-	zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'none' }, 'the session to be closed');
+	zk_wait_session($s, 'none');
 	is(zk_threads($s->pid), $threads + 1, 'silent: the backend does not wait for that');
 	$proxy->pass;
 	zk_until(sub { zk_threads($s->pid) == $threads }, 'the end of the thread');
@@ -660,11 +653,11 @@ subtest 'a release that ZooKeeper refuses' => sub {
 # The session is resumed by another handle of the client library, which has to
 # send the credentials again.
 subtest 'an outage of twice the session timeout' => sub {
-	my $s = session_of('ann');
+	my $s = zk_session($node, user => 'ann');
 	$s->value(q{SELECT zk_lock('/outage')});
 	my $id = $s->value('SELECT session_id FROM zk_session');
 	$zk->kill9;
-	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the lock to be lost');
+	zk_wait_hold($s, 'lost');
 	my $lost_at = time;
 	sleep 1 while time <= $lost_at + 5;    # by then the names of the servers are looked up again
 	$zk->start;

@@ -83,8 +83,7 @@ $zk->create('/zklock');
 sub session_of
 {
 	my ($user, %opt) = @_;
-	local $ENV{PGUSER} = $user;
-	my $s = zk_session($node, %opt);
+	my $s = zk_session($node, %opt, user => $user);
 	$s->value('SET client_min_messages = debug5');
 	return $s;
 }
@@ -207,9 +206,8 @@ subtest 'bad luck' => sub {
 	ask($s, "SELECT zk_unlock_all(); SET zklock.connect_timeout = '20s'");
 	is(ask($s, "SELECT zk_lock('/luck')")->{out}, 't', 'a server that has been restarted');
 	ask($s, 'BEGIN; INSERT INTO t VALUES (2)');
-	$proxy->refuse;
-	$proxy->drop;
-	zk_until(sub { $s->value("SELECT state FROM zk_locks WHERE path = '/luck'") eq 'lost' }, 'the session to expire');
+	$proxy->cut_off;
+	zk_wait_hold($s, 'lost', '/luck');
 	is(ask($s, 'COMMIT')->{state}, '40001', 'a session that has expired');
 	is(ask($s, "SELECT zk_unlock('/luck')")->{out}, 'f', '- its lock was lost');
 	ask($s, 'RESET zklock.connect_timeout');

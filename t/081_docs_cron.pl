@@ -44,11 +44,16 @@ foreach my $block ($page->blocks('sql'))
 }
 $page->all_was_run;
 
+# Who asks, again and again: a psql for each question would cost more than all else
+my @asks = map { zk_session($_) } @both;
+
+sub in_both { my ($sql) = @_; return map { split /\n/, $_->value($sql) } @asks; }
+
 # What became of a job in both: "east succeeded" and so on
 sub runs
 {
 	my ($job) = @_;
-	return map { split /\n/, $_->safe_psql('postgres', <<~SQL) } @both;
+	return in_both(<<~SQL);
 		SELECT current_setting('cluster_name') || ' ' || d.status || ' ' || coalesce(d.return_message, '')
 		FROM cron.job_run_details d JOIN cron.job j USING (jobid)
 		WHERE j.jobname = '$job' AND d.status IN ('succeeded', 'failed')
@@ -64,12 +69,9 @@ zk_until(
 		} @jobs;
 	},
 	'each job to have run in both', 150);
-foreach my $node (@both)
-{
-	$node->safe_psql('postgres', 'SELECT cron.unschedule(jobname) FROM cron.job');
-	zk_until(sub { $node->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_cron'}) == 0 },
-		'the last runs to end', 60);
-}
+in_both('SELECT cron.unschedule(jobname) FROM cron.job');
+zk_until(sub { !grep { $_ } in_both(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_cron'}) },
+	'the last runs to end', 60);
 foreach my $job (@jobs)
 {
 	is_deeply([ grep { !/^\w+ succeeded/ } runs($job) ], [], "$job: no run failed");
@@ -83,8 +85,6 @@ is_deeply([ grep { $tidied[$_][0] < $tidied[ $_ - 1 ][1] } 1 .. $#tidied ], [], 
 # once for each minute
 is($hub->safe_psql('postgres', q{SELECT count(*), count(DISTINCT period) FROM run}) =~ s/^(\d+)\|\1$//r, '', 'report: once for each minute');
 is_deeply([ once(in_both('SELECT period FROM mailed')) ], [], 'mail: once for each minute');
-
-sub in_both { my ($sql) = @_; return map { split /\n/, $_->safe_psql('postgres', $sql) } @both; }
 
 # what occurs more than once
 sub once { my %n; $n{$_}++ for @_; return grep { $n{$_} > 1 } sort keys %n; }
@@ -152,7 +152,7 @@ is_deeply([ in_both("SELECT made_by FROM mailed WHERE period = '$period'") ], ['
 $east_admin->value('SELECT pg_cancel_backend(' . $east->pid . ')');
 is($east->wait->{state}, '57014', '- while the first one keeps the lock');
 
-$_->quit for $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
+$_->quit for @asks, $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 zk_no_crash($_) for @both, $hub;
 done_testing();

@@ -17,7 +17,7 @@ my $page = Doc->new('doc/recipes/standby.md');
 my ($load_sql) = map { $_->{code} =~ s/VALUES \(1\)/VALUES (2)/r } grep { $_->{code} =~ /remote_apply/ } $page->blocks('sql');
 my $zk = ZooKeeper->new->start;
 my $main = PostgreSQL::Test::Cluster->new('main');
-$main->init(allows_streaming => 1);
+zk_init($main, allows_streaming => 1);
 $main->append_conf('postgresql.conf', "$_\n")
   for q{session_preload_libraries = 'zklock'}, "zklock.hosts = '" . $zk->hosts . q{'}, q{zklock.session_timeout = '2s'};
 $main->start;

@@ -164,6 +164,25 @@ sub contenders
 	return scalar grep { /\d{9}$/ } $self->children($dir);
 }
 
+# The paths of its nodes, in order
+sub queue
+{
+	my ($self, $dir) = @_;
+	return map { "$dir/$_" } sort { substr($a, -10) cmp substr($b, -10) } $self->children($dir);
+}
+
+# Delete these nodes, as an administrator might by hand: those whose names match
+# (default: all).  Dies if there is none.
+sub delete_contenders
+{
+	my ($self, $dir, $like) = @_;
+	$like //= qr/\d{10}$/;
+	my @nodes = grep { $_ =~ $like } $self->children($dir);
+	die "no such node in $dir" unless @nodes;
+	$self->delete("$dir/$_") for @nodes;
+	return;
+}
+
 # Join the queue of a lock, as another client would, and return the node:
 # contend($dir, $prefix, data => '', ...).  Directories are containers, which
 # ZooKeeper may remove before the node exists.

@@ -22,7 +22,7 @@ ZkProxy - a faulty network between a client and one ZooKeeper server
   $proxy->clear_log;
   ...
   is($proxy->count('create2'), 1);
-  is($proxy->flights, 1, 'one round trip');
+  is($proxy->trips, 1, 'one round trip');
 
 =head1 DESCRIPTION
 
@@ -98,6 +98,14 @@ sub refuse
 
 # Cut the existing connections; new ones are possible.
 sub drop { return $_[0]->_do('drop'); }
+
+# Cut the existing connections, and refuse new ones until pass.
+sub cut_off
+{
+	my ($self) = @_;
+	$self->refuse;
+	return $self->drop;
+}
 
 # Delay each frame by that much, in each direction.
 sub delay_ms { return $_[0]->_do("delay $_[1]"); }
@@ -259,6 +267,33 @@ sub wait_swallowed
 	return $self->_wait(sub { $self->swallowed >= $count }, $timeout, "$count swallowed");
 }
 
+# Lose the next answer to an operation (or the request) in one of these ways, and
+# wait until that has happened.
+my %lose = (
+	'swallowed' => 'swallow',
+	'swallowed with all behind it' => 'hold',
+	'swallowed and the connection cut' => 'swallow_and_drop',
+	'never asked for, the connection cut' => 'drop_request',
+	'stuck on its way' => 'hold_request');    # until the client has given up on it
+
+our @WAYS = sort keys %lose;
+our @WAYS_OF_ANSWERS = grep { !/^stuck/ } @WAYS;
+
+sub lose
+{
+	my ($self, $way, $op) = @_;
+	my $method = $lose{$way} or croak "no such way: $way";
+	return $self->$method($op);
+}
+
+sub wait_lost
+{
+	my ($self, $way) = @_;
+	return $self->wait_held if $lose{$way} =~ /^hold/;
+	return $self->wait_swallowed if $lose{$way} =~ /^swallow/;
+	return $self->_wait(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $self->log }, undef, 'a cut');
+}
+
 # How many clients are connected.
 sub connections { return $_[0]->_do('connections'); }
 
@@ -294,32 +329,32 @@ sub log
 
 sub clear_log { return $_[0]->_do('clear'); }
 
-# How many successive round trips the client made since clear_log, on the
-# busiest connection: a flight begins with a request that the client sent after
-# it got an answer.  Pings, heartbeats (exists on "/"), the handshake and close
-# do not count; options: ignore => sub { my ($op, $path) = @_; ... }.
+# How many successive round trips the client made since clear_log, on the busiest
+# connection: a request belongs to the trip after those whose answers had arrived
+# when it was sent.  Late answers to an earlier trip (to lists that were sent with a
+# request that failed, for example) do not begin a new one.  Pings, heartbeats
+# (exists on "/"), the handshake, close and removeWatches do not count.
 #
 # Whether a request was sent together with the one before or after its answer
 # can be told only if the answer takes longer than the client needs between the
 # two: on a busy machine call delay_ms(20) first.
-sub flights
+sub trips
 {
-	my ($self, %opt) = @_;
-	my %own = map { $_ => 1 } qw(connect ping close auth setWatches setWatches2);
-	my $ignore = $opt{ignore} // sub { $own{ $_[0] } || ($_[0] eq 'exists' && $_[1] eq '/') };
-	my (%flights, %idle);
-	foreach my $entry ($self->log)
+	my ($self) = @_;
+	my %trip;    # connection => { xid => number of its trip, answered => of the last one }
+	foreach ($self->log)
 	{
-		my (undef, $dir, $op, undef, $path, undef, $conn) = @$entry;
-		next if $dir !~ /[<>]/ || $ignore->($op, $path);
-		$flights{$conn}++ if $dir eq '>' && ($idle{$conn} // 1);
-		$idle{$conn} = $dir eq '<';
+		my (undef, $dir, $op, $xid, $path, undef, $conn) = @$_;
+		next if $op =~ /^(?:connect|ping|close|auth|setWatches2?|event|removeWatches)$/ || ($op eq 'exists' && $path eq '/');
+		my $of = $trip{$conn} //= { answered => 0 };
+		if ($dir eq '>') { $of->{$xid} = $of->{answered} + 1; }
+		elsif ($dir eq '<' && ($of->{$xid} // 0) > $of->{answered}) { $of->{answered} = $of->{$xid}; }
 	}
-	my ($most) = sort { $b <=> $a } 0, values %flights;
+	my ($most) = sort { $b <=> $a } 0, map { values %$_ } values %trip;
 	return $most;
 }
 
-# The requests since clear_log as "op path", without those that flights ignores:
+# The requests since clear_log as "op path", without pings and heartbeats:
 # useful to print when a count is wrong.
 sub requests
 {
@@ -380,7 +415,7 @@ sub main
 		my ($readable, $writable) = _select($control);
 
 		# Clients before servers: a request that has arrived was sent before an
-		# answer that has arrived.  flights relies on it.
+		# answer that has arrived.  trips relies on it.
 		foreach my $conn (map { $conns{$_} } sort { $a <=> $b } keys %conns)
 		{
 			foreach my $way (qw(up down))

@@ -37,6 +37,7 @@ use warnings;
 use Carp;
 use Exporter qw(import);
 use POSIX ();
+use Scalar::Util qw(weaken);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -44,8 +45,8 @@ use Deadline;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_locks_left
-  zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_cpu_seconds zk_descriptors zk_threads);
+our @EXPORT = qw(zk_cluster zk_init zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
+  zk_locks_left zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads);
 
 # A running server with the extension.  $hosts is a ZooKeeper, a ZkProxy, or a
 # list for zklock.hosts; the rest goes to postgresql.conf.
@@ -55,7 +56,7 @@ sub zk_cluster
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$hosts = $hosts->hosts if ref $hosts;
-	$node->init;
+	zk_init($node);
 	%setting = (
 		session_preload_libraries => 'zklock',
 		log_statement => 'none',    # tests poll, and check the size of the log
@@ -67,12 +68,30 @@ sub zk_cluster
 	return $node;
 }
 
+# $node->init, with a copy of the cluster that dev/test has made for all tests, which
+# takes a fifth of the time of initdb.  PostgreSQL's own library does this since
+# version 17.
+sub zk_init
+{
+	my ($node, %opt) = @_;
+	my $run = \&PostgreSQL::Test::Utils::system_or_bail;
+	no warnings 'redefine';
+	local *PostgreSQL::Test::Utils::system_or_bail = sub {
+		return $run->(@_) if $_[0] ne 'initdb' || !defined $ENV{INITDB_TEMPLATE};
+		return $run->('cp', '-RPp', $ENV{INITDB_TEMPLATE}, $node->data_dir);
+	};
+	$node->init(%opt);
+	return;
+}
+
 sub zk_session { return Zklock::Session->new(@_); }
 
-# A session with these settings, which are named without "zklock."
+# A session with these settings, which are named without "zklock."; hosts may be a
+# ZooKeeper or a ZkProxy
 sub zk_session_with
 {
 	my ($node, %setting) = @_;
+	$setting{hosts} = $setting{hosts}->hosts if ref $setting{hosts};
 	return zk_session($node, options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
 }
 
@@ -89,15 +108,20 @@ sub zk_holds
 # A session with a proxy of its own, connected to ZooKeeper, and that proxy,
 # with counters at zero; each frame is delayed by this many ms.  The settings
 # are named without "zklock.".
-my @proxies;    # kept until the end, so that sessions can close properly
+my @counted;    # [ proxy, ZooKeeper, session ]; kept until the end, so that sessions can close properly
 
 sub zk_counted_session
 {
 	my ($node, $zk, $delay, %setting) = @_;
 	require ZkProxy;
-	my $proxy = ZkProxy->new($zk);
-	push @proxies, $proxy;
-	my $s = zk_session_with($node, %setting, hosts => $proxy->hosts);
+	# The proxy of a session that has ended, if there is one: starting another costs more.
+	my ($counted) = grep { $_->[1] == $zk && !($_->[2] && $_->[2]{psql}) && $_->[0]->connections == 0 } @counted;
+	push @counted, $counted = [ ZkProxy->new($zk), $zk ] unless $counted;
+	my $proxy = $counted->[0];
+	$proxy->reset;
+	$proxy->count_frames;    # which also removes a fault at one of them
+	my $s = zk_session_with($node, %setting, hosts => $proxy);
+	weaken($counted->[2] = $s);
 	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
 	$proxy->delay_ms($delay);
 	$proxy->clear_log;
@@ -149,6 +173,22 @@ sub zk_wait_queued
 			return !%missing;
 		},
 		'in a queue: backends ' . join ', ', map { $_->pid } @sessions);
+}
+
+# Wait until zk_session shows this state: "suspended" while the session is cut off.
+sub zk_wait_session
+{
+	my ($session, $state) = @_;
+	return zk_until(sub { $session->value('SELECT state FROM zk_session') eq $state }, "the session to be $state");
+}
+
+# Wait until zk_locks shows this state of the session's only hold, or of the one on
+# a path.
+sub zk_wait_hold
+{
+	my ($session, $state, $path) = @_;
+	my ($where, $what) = defined $path ? (" WHERE path = '$path'", $path) : ('', 'the lock');
+	return zk_until(sub { $session->value("SELECT state FROM zk_locks$where") eq $state }, "$what to be $state");
 }
 
 # Every node in the ensemble that is in some lock's queue
@@ -215,6 +255,15 @@ sub zk_works
 	return;
 }
 
+# One test: the session locks and unlocks.
+sub zk_locks_again
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->value("SELECT zk_lock('/works'), zk_unlock('/works')"), 't|t', $name);
+	return;
+}
+
 # Two tests: this COMMIT (or other statement) failed because the lock is lost,
 # and names it.
 sub zk_is_lost
@@ -263,7 +312,7 @@ use Deadline;
 
 my $last_number = 0;
 
-# zk_session($node, dbname => 'postgres', options => '-c name=value ...')
+# zk_session($node, dbname => 'postgres', user => 'postgres', options => '-c name=value ...')
 sub new
 {
 	my ($class, $node, %opt) = @_;
@@ -278,6 +327,7 @@ sub new
 		POSIX::dup2(fileno $out->[1], 1);
 		POSIX::dup2(fileno $err->[1], 2);
 		$ENV{PGOPTIONS} = $opt{options} if defined $opt{options};
+		$ENV{PGUSER} = $opt{user} if defined $opt{user};
 		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP PIPE);
 		{
 			no warnings 'exec';
@@ -387,6 +437,14 @@ sub value
 	my $result = $self->query($sql, $timeout);
 	croak "$sql: $result->{err}" if $result->{state} || $result->{closed};
 	return $result->{out};
+}
+
+# Let another session cancel the query that is running; returns its result
+sub cancel
+{
+	my ($self, $admin) = @_;
+	$admin->value("SELECT pg_cancel_backend($self->{pid})");
+	return $self->wait;
 }
 
 # Exit cleanly, and wait until the backend is gone.  By then it has closed its
