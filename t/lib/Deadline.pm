@@ -84,7 +84,7 @@ sub until_true
 		return $result if $result;
 		my $waited = time - $began;
 		croak "not within $timeout s: $what" if $waited > $timeout;
-		sleep($waited < 0.05 ? 0.005 : $waited > 0.5 ? 0.05 : $waited / 10);
+		sleep($waited < 0.02 ? 0.005 : $waited > 0.2 ? 0.05 : $waited / 4);
 	}
 }
 

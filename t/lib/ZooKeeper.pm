@@ -30,6 +30,9 @@ A server's files and log are in one directory, and only loopback addresses are
 used.  Servers end with the process that started them, in whatever way that
 ends.
 
+The environment variable ZK_CLASSES may name a file that archive_classes has
+written; then servers start faster.
+
 The methods that look into the tree (children, tree, get, ...) open a session of
 their own and close it before they return, so that it does not show up in
 C<sessions>.
@@ -185,6 +188,7 @@ sub _launch
 		'-Dorg.slf4j.simpleLogger.defaultLogLevel=warn',
 		'-Dorg.slf4j.simpleLogger.showDateTime=true',
 		'-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS',
+		(-e ($ENV{ZK_CLASSES} // '') ? "-XX:SharedArchiveFile=$ENV{ZK_CLASSES}" : ()),
 		($self->{superuser} ? "-Dzookeeper.DigestAuthenticationProvider.superDigest=$super_digest" : ()),
 		@{ $self->{java_options} },
 		'-cp', $CLASSPATH,
@@ -210,6 +214,26 @@ sub _launch
 	{ no warnings 'exec'; exec @java; }
 	POSIX::write(2, "could not run $java[0]: $!\n", length "could not run $java[0]: $!\n");
 	POSIX::_exit(127);
+}
+
+# Write the file that ZK_CLASSES names, with the classes that a server loads, so that
+# other servers can map it, which saves a third of their start.  Java before version
+# 13 writes none, and the tests do without it.
+sub archive_classes
+{
+	my $zk = __PACKAGE__->new(
+		java_options => [ '-XX:+IgnoreUnrecognizedVMOptions', "-XX:ArchiveClassesAtExit=$ENV{ZK_CLASSES}" ])->start;
+	my $client = $zk->client;
+	$client->contend('/zklock/a') for 1 .. 2;
+	$client->children('/zklock/a', 1);
+	$client->get(($client->queue('/zklock/a'))[0]);
+	$client->delete($_) for $client->queue('/zklock/a');
+	$client->sync('/');
+	$client->close;
+	$zk->four_letter($_) for qw(srvr mntr dump wchp);
+	kill 'TERM', $zk->pid;
+	sleep 0.02 while $zk->running;
+	return;
 }
 
 sub _remember
