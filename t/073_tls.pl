@@ -252,7 +252,13 @@ subtest 'revoked certificates' => sub {
 	$zk->kill9;
 	zk_wait_hold($s, 'suspect');
 	$zk->start;
-	$result = $s->query(q{SET zklock.operation_timeout = '3s'; SELECT zk_lock('/another')});
+	$s->value(q{SET zklock.operation_timeout = '3s'});
+	zk_until(
+		sub {
+			$result = $s->query(q{SELECT zk_lock('/another')});
+			return $result->{detail} !~ /Connection refused/;
+		},
+		'an attempt after the start');
 	is($result->{state}, '58030', 'the next one is not made');
 	like($result->{detail}, qr/certificate revoked/, '- and it says why');
 	$certificates->copy('good.crl', 'mine.crl');
