@@ -484,7 +484,7 @@ subtest 'expired' => sub {
 	my ($first_node) = own_nodes('/e/waiter');
 
 	$proxy->cut_off;
-	wait_state($session{$_}, "/e/$_", 'suspect') for sort keys %setup;
+	zk_wait_hold($session{$_}, 'suspect', "/e/$_") for sort keys %setup;
 	$zk->end_sessions_of(grep { !/other/ } zk_locks_left($zk));
 	is(scalar(grep { !/other/ } zk_locks_left($zk)), 0, 'all sessions have expired');
 	isnt(state_of($session{$_}, "/e/$_"), 'held', "$_: not held") for sort keys %setup;
@@ -494,7 +494,7 @@ subtest 'expired' => sub {
 	foreach my $name (sort keys %setup)
 	{
 		my $path = "/e/$name";
-		wait_state($session{$name}, $path, 'lost');
+		zk_wait_hold($session{$name}, 'lost', $path);
 		is($session{$name}->value("SELECT zk_lock_token('$path') IS NULL"), 't', "$name: no token");
 		is($session{$name}->value("SELECT token IS NULL FROM zk_locks WHERE path = '$path'"),
 			't', "$name: nor in zk_locks");
