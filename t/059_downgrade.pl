@@ -362,6 +362,31 @@ foreach my $style (sort keys %downgrade)
 	};
 }
 
+# It may have been carried out, is refused when it is sent again, and nobody wants
+# the node any longer: it is deleted under whichever of the two names it has.
+lost 'given back while in doubt, refused, and cut off again', 'curator_rw', sub {
+	my ($session) = @_;
+	$session->value("$HELD, zk_lock('/elsewhere')");    # so that its session goes on
+	my $id = $session->value('SELECT session_id FROM zk_session');
+	my $writer = waits(q{zk_lock('/l')});
+	$session->value("SET zklock.operation_timeout = '1ms'");
+	$proxy->swallow_and_drop('multi');
+	$proxy->refuse;
+	is($session->query($UNLOCK)->{out}, 't', 'zk_unlock is true');
+	is($session->query(q{SELECT zk_unlock_shared('/l')})->{out}, 't', 'so is zk_unlock_shared');
+	zk_until(sub { grep { $_->[2] eq 'drop' } $proxy->log }, 'the answer to be swallowed');
+	my @acl = $zk->acl($DIR);
+	$zk->with_client(sub { $_[0]->set_acl($DIR, [ [ 31 & ~4, 'world', 'anyone' ] ]) });    # no create
+	$proxy->drop_request('delete');
+	$proxy->pass;
+	is($writer->wait->{out}, 't', 'the writer behind it has it');
+	is(nodes_of($id), 0, 'no node');
+	$zk->with_client(sub { $_[0]->set_acl($DIR, \@acl) });
+	$session->value(q{RESET zklock.operation_timeout; SELECT zk_unlock('/elsewhere')});
+	$writer->value($UNLOCK);
+	$writer->quit;
+};
+
 is($admin->value(q{SELECT string_agg(DISTINCT who, ', ' ORDER BY who) FROM t}), 'commit, next, relies', 'what was committed')
   if $WHOLE;
 $admin->quit;

@@ -180,10 +180,8 @@ typedef enum ZkFrameVerdict
 struct ZkSession
 {
 	pthread_mutex_t mutex;
-#ifdef ZKLOCK_ASSERTIONS
-	bool		locked;
+	bool		locked;			/* these two only with ZKLOCK_ASSERTIONS */
 	pthread_t	locked_by;
-#endif
 	sigset_t	owner_mask;		/* its signal mask, while it has the mutex */
 	pthread_t	keeper;
 	ZkWakeup	wakeup;

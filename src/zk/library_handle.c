@@ -157,6 +157,7 @@ add_credentials(ZkSession *s)
 bool
 zks_open_handle_locked(ZkSession *s)
 {
+	zk_assert(zks_has_mutex(s));
 	zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
 	zoo_deterministic_conn_order(1);	/* resolve.c has shuffled; this would
 										 * reseed the process's random() */
@@ -169,7 +170,6 @@ zks_open_handle_locked(ZkSession *s)
 	if (add_credentials(s))
 		return true;
 
-	zk_assert(zks_has_mutex(s));
 	/* never without: what we make would be open, or another's */
 	zookeeper_close(s->zh);
 	s->zh = NULL;

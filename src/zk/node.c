@@ -19,7 +19,8 @@
  * UNSURE ends after a reconnection: sync, list, match.  The end of the session
  * makes all of these LOST except those that are ABSENT or DELETED.  A node
  * that its owner discards is deleted when it is, or turns out to be, PRESENT
- * (LOST may only mean that we have no access, so it becomes PRESENT for that).
+ * (LOST may only mean that we have no access, so it becomes PRESENT for that;
+ * one that is returned, whose last words were under way, becomes DELETED).
  * One that is ABSENT was UNSURE once and becomes so again, for a second look,
  * or is PRUNING the directories that were created for it, or is finished.
  * set_state() allows no other transitions.
@@ -129,7 +130,7 @@ set_state(ZkNode *n, ZkNodeState state)
 		[ZKN_PRESENT] = TO(ZKN_LOST) | TO(ZKN_DELETED),
 		[ZKN_ABSENT] = TO(ZKN_ABSENT) | TO(ZKN_UNSURE) | TO(ZKN_PRUNING),
 		[ZKN_PRUNING] = TO(ZKN_PRUNING),
-		[ZKN_LOST] = TO(ZKN_LOST) | TO(ZKN_PRESENT),
+		[ZKN_LOST] = TO(ZKN_LOST) | TO(ZKN_PRESENT) | TO(ZKN_DELETED),
 		[ZKN_DELETED] = 0,
 	};
 
@@ -742,6 +743,7 @@ static void
 on_deleted(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
+	char		name[ZKP_NAME_LEN];
 
 	if (!called_back(n))
 		return;
@@ -754,7 +756,13 @@ on_deleted(ZkRequest *r)
 	n->deleting = false;
 	if (r->rc == ZOK || r->rc == ZNONODE)
 		set_refused(n, ZOK);
-	if (r->rc == ZOK || (r->rc == ZNONODE && n->doubted))
+	if (r->rc == ZNONODE && n->tell_doubted && zkp_shared_name(name, n->name))
+	{
+		/* it was renamed after all, though a second attempt was refused */
+		snprintf(n->name, sizeof(n->name), "%s", name);
+		send_delete(n);
+	}
+	else if (r->rc == ZOK || (r->rc == ZNONODE && n->doubted))
 	{
 		n->rc = r->rc;
 		ended(n, ZKN_DELETED);
@@ -875,26 +883,6 @@ told(ZkNode *n)
 		n->ticket = 0;
 }
 
-/*
- * ZooKeeper refuses it, and the node is no longer wanted: delete it, under
- * whichever name.
- */
-static void
-give_up_sharing(ZkNode *n)
-{
-	char		name[ZKP_NAME_LEN];
-	NodePath	path;
-	ZkRequest  *r;
-
-	if (n->tell_doubted && zkp_shared_name(name, n->name) &&
-		(r = zkr_new_locked(n->session, NULL, NULL)) != NULL)
-	{
-		r->listener = LISTENER_NONE;
-		zkr_delete_locked(r, node_path(n, name, &path), -1);
-	}
-	told(n);
-}
-
 static void
 on_told(ZkRequest *r)
 {
@@ -929,7 +917,7 @@ on_told(ZkRequest *r)
 	{
 		set_refused(n, r->rc);
 		if (!is_wanted(n))
-			give_up_sharing(n);
+			told(n);
 	}
 }
 
@@ -1074,7 +1062,7 @@ catch_up(ZkNode *n, int64_t now)
 				look(n);
 			break;
 		case ZKN_PRESENT:
-			if (is_telling(n) && !n->tell_sent)
+			if (is_telling(n) && !n->tell_sent && !n->deleting)
 				tell(n);
 			else if (!is_telling(n) && !is_wanted(n))
 				get_rid_of(n);

@@ -362,9 +362,8 @@ extern uint64_t zkn_share(ZkSession *session, ZkNode *node);
 extern void zkn_tell_granted(ZkSession *session, ZkNode *node);
 
 /*
- * Delete a node that is present, or lost, and report the result in zkn_info.
- * This goes on until it is gone, like zkn_discard, which the owner still has
- * to call.
+ * Delete a node that is present, and report the result in zkn_info.  This goes
+ * on until it is gone, like zkn_discard, which the owner still has to call.
  */
 extern void zkn_delete(ZkSession *session, ZkNode *node);
 

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * wall.h
- *	  Read before each file above the wall, which is session.h: ZooKeeper's own
- *	  headers do not compile there.
+ *	  Read before each file above the wall, which is session.h: the headers of
+ *	  ZooKeeper's API do not compile there.
  *
  *-------------------------------------------------------------------------
  */
