@@ -31,7 +31,15 @@ my $TURNS = 25;    # of each: 500 in all
 
 # empty directories stay, and keep their counters
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
-my @node = map { zk_cluster($_, $zk, 'zklock.operation_timeout' => '30s', fsync => 'off', synchronous_commit => 'off') } qw(a b);
+# the server is restarted again and again, which takes a while on a busy machine
+my @node = map {
+	zk_cluster(
+		$_, $zk,
+		'zklock.operation_timeout' => '30s',
+		'zklock.connect_timeout' => '30s',
+		fsync => 'off',
+		synchronous_commit => 'off')
+} qw(a b);
 
 turns_prepare(@node);
 my $admin = zk_session($node[0]);

@@ -1,0 +1,537 @@
+# Who waits for whom, for locks of every kind: the known faults of other lock
+# libraries, with nodes of all of them in the queue.  Numbers such as CURATOR-264 are
+# those of bug reports.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use List::Util qw(uniq);
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Cost qw(quiet);
+use Deadline;
+use Kinds;
+use Zklock;
+
+kinds_begin();
+
+# ------------------------------------------------------- order, predecessors
+
+edge 'the right nodes are watched, whatever their names sort like' => sub {
+	my $path = new_path();
+	make_dirs($path);
+	my $s = warm_session();
+	my @queue = map { foreign($path, $_) } "_c_z-other-lock-", "0other__rlock__", "other__lock__", "a-other-config-",
+	  "_c_other-__READ__", 'x-0other-';
+	# no contender, or one for something else
+	my $sem = foreign($path, "_c_$UUID-semaphore-1-");
+
+	$s->send(take('exclusive', $path));
+	my ($own) = wait_for_blocker($path, @queue[ 4, 2 ]);
+	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 4, 2 ] ], 'exclusive: the two before it')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	$s->cancel($admin);
+	nothing_left('nothing is left');
+
+	$s->send(take('shared', $path));
+	($own) = wait_for_blocker($path, $queue[2]);
+	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 2, 0 ] ], 'shared: the two writers before it')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	leave($queue[2]);
+	zk_until(sub { "@{[ sort(watched()) ]}" eq join ' ', sort $own, $queue[0] }, 'the other one');
+	ok(!$s->is_done, 'and the other one when one has gone');
+	leave($queue[0]);
+	is($s->wait->{out}, 't', 'then it is had, beside other readers');
+	$s->value(give('shared', $path));
+	leave($sem, @queue);
+
+	# holders 0 1, waiters 2 3, and we: the one right before us tells
+	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-2-') } 'f', 'd', 'b', 'a';
+	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
+	($own) = wait_for_blocker($path, $queue[3]);
+	is_deeply([ sort(watched()) ], [ sort $own, $queue[3] ], 'semaphore: the waiter before it')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	leave(@queue[ 0, 2 ]);
+	$other->set($queue[3], "zklock\ngranted\n");
+	zk_until(sub { !grep { $_ eq $queue[3] } watched() }, 'nobody to be watched');
+	ok(!$s->is_done, 'a place that a waiter takes is not ours');
+	leave($queue[1]);
+	is($s->wait->{out}, 't', 'the next one is');
+	$s->value(give('semaphore', $path));
+	leave($queue[3]);
+
+	# it claims a place that does not exist: we do not believe it, nor ask all
+	# the time
+	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-2-') } 'f', 'd', 'b', 'a';
+	$other->set($queue[3], "zklock\ngranted\n");
+	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
+	zk_until(sub { own_nodes($path) }, 'its node');
+	zk_wait_queued($zk, $s);
+	($own) = own_nodes($path);
+	zk_until(sub { "@{[ watched() ]}" eq $own }, 'it watches its own node, and the directory');
+	my $asked = $proxy->count('*');
+	sleep 0.3;
+	cmp_ok($proxy->count('*'), '<=', $asked + 2, 'a lie does not make it ask again and again');
+	leave(@queue[ 2, 1 ]);
+	ok(!$s->is_done, 'nor hold');
+	leave($queue[3]);
+	is($s->wait->{out}, 't', 'it holds when it may');
+	$s->value(give('semaphore', $path));
+	leave($queue[0]);
+
+	# one of them has another number of permits: the waiters come first
+	@queue = map { foreign($path, "_c_$_" . $UUID_TAIL . '-semaphore-' . ($_ eq 'f' ? 3 : 2) . '-') } 'f', 'd', 'b', 'a';
+	$s->send("SELECT zk_semaphore_acquire('$path', 2)");
+	($own) = wait_for_blocker($path, @queue[ 2, 3 ]);
+	is_deeply([ sort(watched()) ], [ sort $own, @queue[ 2, 3 ] ], 'semaphore: as many as it has places, waiters first')
+	  or diag(join "\n", @queue, 'watched:', watched());
+	leave($queue[2]);
+	wait_for_blocker($path, $queue[3]);
+	leave($queue[0]);
+	zk_until(sub { grep { $_ eq $queue[1] } watched() }, 'a holder');
+	ok(!$s->is_done, 'a place that a waiter takes is not ours');
+	leave($queue[1]);
+	is($s->wait->{out}, 't', 'the next one is');
+	$s->value(give('semaphore', $path));
+	leave(@queue);
+	$s->quit;
+	nothing_left('nothing is left');
+};
+
+edge 'a reader does not wait for a later writer (kazoo#649)' => sub {
+	my $path = new_path();
+	my ($holder, $reader, $writer, $late) = map { warm_session() } 1 .. 4;
+	$holder->value(take('exclusive', $path));
+	$reader->send(take('shared', $path));
+	zk_until(sub { own_nodes($path) == 2 }, 'the reader');
+	$writer->send(take('exclusive', $path));
+	zk_until(sub { own_nodes($path) == 3 }, 'the writer');
+	$late->send(take('shared', $path));
+	zk_until(sub { own_nodes($path) == 4 }, 'the late reader');
+	$holder->value(give('exclusive', $path));
+	is($reader->wait->{out}, 't', 'the reader before the writer has it');
+	ok(!$writer->is_done && !$late->is_done, 'the writer waits, and the reader behind it');
+	$reader->value(give('shared', $path));
+	is($writer->wait->{out}, 't', 'the writer has it');
+	ok(!$late->is_done, 'the reader behind it waits');
+	$writer->value(give('exclusive', $path));
+	is($late->wait->{out}, 't', 'and has it last');
+	$late->value(give('shared', $path));
+
+	# the same with another client's writer, in each naming style
+	foreach my $prefix ("_c_other$UUID-lock-", "other${HEX}__lock__", "_c_other$UUID-__WRIT__", 'other-lock-')
+	{
+		$holder->value(take('exclusive', $path));
+		$reader->send(take('shared', $path));
+		zk_until(sub { own_nodes($path) == 2 }, 'the reader');
+		my $foreign = foreign($path, $prefix);
+		$holder->value(give('exclusive', $path));
+		is($reader->wait->{out}, 't', "a reader does not wait for $prefix");
+		is($late->value(take('shared', $path, '0')), 'f', 'nor does it let others in');
+		$reader->value(give('shared', $path));
+		leave($foreign);
+	}
+	$_->quit for $holder, $reader, $writer, $late;
+	nothing_left('nothing is left');
+};
+
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	edge "a downgrade lets no writer in (CURATOR-276), style $style" => sub {
+		my $path = new_path();
+		my %s = map { $_ => warm_session(node_style => $style) } qw(holder early writer late judge);
+		$s{holder}->value(take('exclusive', $path));
+		$s{holder}->value(take('shared', $path));
+		my $token = $s{holder}->value("SELECT zk_lock_token('$path')");
+		my $n = 1;
+		foreach my $who (qw(early writer late))
+		{
+			$s{$who}->send(take($who eq 'writer' ? 'exclusive' : 'shared', $path));
+			$n++;
+			zk_until(sub { own_nodes($path) == $n }, $who);
+		}
+		ok(!$s{early}->is_done, 'a reader waits for the writer');
+		is($s{holder}->value(give('exclusive', $path)), 't', 'which becomes a reader');
+		is($s{early}->wait->{out}, 't', 'the reader passes');
+		is($s{judge}->value(take('exclusive', $path, '1s')), 'f', 'no writer does');
+		is($s{judge}->value(take('shared', $path, '1s')), 'f', 'nor a reader behind a writer');
+		ok(!$s{writer}->is_done && !$s{late}->is_done, 'those who were there wait, too');
+		is($s{holder}->value("SELECT zk_lock_token('$path')"), $token, 'the token is the same');
+		is($s{holder}->value("SELECT string_agg(mode || ' ' || state, ',') FROM zk_locks"), 'shared held', 'held, shared');
+		$s{early}->value(give('shared', $path));
+		is($s{judge}->value(take('exclusive', $path, '1s')), 'f', 'the last reader keeps writers out');
+		ok(!$s{writer}->is_done, 'all of them');
+		$s{holder}->value(give('shared', $path));
+		is($s{writer}->wait->{out}, 't', 'then the writer has it');
+		ok(!$s{late}->is_done, 'and the reader behind it waits');
+		$s{writer}->value(give('exclusive', $path));
+		is($s{late}->wait->{out}, 't', 'to the end');
+		$s{late}->value(give('shared', $path));
+		$_->quit for values %s;
+		nothing_left('nothing is left');
+	};
+}
+
+# Curator's own: a reader with the writer's number, then the writer's node goes.
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	edge "two with one number, style $style" => sub {
+		my $path = new_path();
+		make_dirs($path);
+		my ($writer, $reader, $semaphore) = map { warm_session(node_style => $style) } 1 .. 3;
+		my $theirs = foreign($path, "_c_other$UUID-__WRIT__");
+		$reader->send(take('shared', $path));
+		zk_until(sub { own_nodes($path) == 1 }, 'the reader');
+		$writer->send(take('exclusive', $path));
+		wait_for_blocker($path, (own_nodes($path))[0]);
+		my $as_reader = $theirs =~ s/__WRIT__/__READ__/r;
+		$other->create($as_reader, mode => 'ephemeral');
+		ok(!$reader->is_done && !$writer->is_done, 'both wait');
+		leave($theirs);
+		is($reader->wait->{out}, 't', 'the reader passes');
+		$reader->value(give('shared', $path));
+		zk_until(sub { grep { $_ eq $as_reader } watched() }, 'the writer');
+		ok(!$writer->is_done, 'the writer does not');
+		leave($as_reader);
+		is($writer->wait->{out}, 't', 'until that one goes');
+		is($reader->value(take('shared', $path, '0')), 'f', 'and then it excludes others');
+		$writer->value(give('exclusive', $path));
+		$_->quit for $writer, $reader, $semaphore;
+		nothing_left('nothing is left');
+	};
+}
+
+# The list dates from a time when our node had gone already.
+for_kinds(
+	'a list without ourselves (CURATOR-211)' => sub {
+		my ($kind, $path, $s) = @_;
+		$proxy->hold_request('getChildren');
+		$s->send(take($kind, $path));
+		$proxy->wait_held;
+		my ($first) = zk_until(sub { (own_nodes($path))[0] }, 'the node');
+		$other->delete($first);
+		my $blocker = block($kind, $path);
+		$proxy->release;
+		my ($again) = wait_for_blocker($path, $blocker);
+		isnt($again, $first, 'it queues again');
+		ok(!$s->is_done, 'behind who is there now');
+		leave($blocker);
+		is($s->wait->{out}, 't', 'and has it then');
+		is($s->value(give($kind, $path)), 't', 'and gives it back');
+	});
+
+# A reader that becomes a writer has two nodes, and waits with the second one.
+edge 'an upgrade that waits' => sub {
+	my $path = new_path();
+	make_dirs($path);
+	my $s = warm_session(session_timeout => '4s');    # so that it can notice a loss
+	my $late = warm_session();
+	my $upgrade = take('exclusive', $path);
+	$s->value(take('shared', $path));
+	my ($shared) = own_nodes($path);
+	my $is_reader = sub {
+		my ($what) = @_;
+		ok(eval { zk_until(sub { "@{[ own_nodes($path) ]}" eq $shared }, 'one node', $MOMENT) }, "$what: its second node goes")
+		  or diag(own_nodes($path));
+		is($s->value(q{SELECT string_agg(mode || ' ' || state || ' ' || count, ',') FROM zk_locks}), 'shared held 1',
+			"$what: it is a reader as before");
+	};
+	my $reader = foreign($path, '_c_other-__READ__');
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	is($s->cancel($admin)->{state}, '57014', 'cancelled');
+	$is_reader->('cancelled');
+	is($s->value(take('exclusive', $path, '1s')), 'f', 'timeout: false');
+	$is_reader->('timeout');
+	is($s->value(take('exclusive', $path, '0')), 'f', 'no time: false');
+	$is_reader->('no time');
+
+	# its second node is deleted, and it queues again: behind a writer by then
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	my $writer = foreign($path, '_c_other-lock-');
+	ok(!$s->is_done, 'a writer who comes later does not matter');
+	leave(grep { $_ ne $shared } own_nodes($path));
+	is($s->wait->{state}, '40P01', 'its node deleted: it would wait for one who waits for it');
+	$is_reader->('40P01');
+	my $result = $s->query($upgrade);
+	is($result->{state}, '40P01', 'where a writer waits already: 40P01');
+	in_time($result->{seconds}, $SLACK, 'at once');
+	is($s->value("SELECT zk_try_lock('$path')"), 'f', 'a try: false');
+	is($s->value(take('exclusive', $path, '0')), 'f', 'as without time');
+	$is_reader->('a writer waits');
+	leave($writer);
+	leave(grep { $_ ne $shared } own_nodes($path));
+
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	$late->send($upgrade);
+	zk_until(sub { own_nodes($path) == 3 }, 'a late writer');
+	leave($reader);
+	is($s->wait->{out}, 't', 'the other reader gone, it is had');
+	ok(!$late->is_done, 'before one who came later');
+	is($s->value(give('exclusive', $path)), 't', 'given back');
+	ok(!$late->is_done, 'who still waits for the reader');
+	is($s->value(give('shared', $path)), 't', 'given back');
+	is($late->wait->{out}, 't', 'and then has it');
+	$late->value(give('exclusive', $path));
+
+	# the first node is deleted: its lock is lost, and only that
+	$s->value(take('shared', $path));
+	($shared) = own_nodes($path);
+	$reader = foreign($path, '_c_other-__READ__');
+	$s->send($upgrade);
+	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
+	leave($shared);
+	leave($reader);
+	$result = $s->wait;
+	zk_until(sub { $s->value(q{SELECT state FROM zk_locks WHERE mode = 'shared'}) eq 'lost' }, 'the loss');
+	is($s->value(q{SELECT state FROM zk_locks WHERE mode = 'exclusive'}), $result->{out} eq 't' ? 'held' : '',
+		"its reader's node deleted: that is lost, not what it waited for");
+	ok(zk_until(sub { own_nodes($path) == ($result->{out} eq 't' ? 1 : 0) }, 'as many nodes'), 'as its nodes say');
+	$s->query('SELECT zk_unlock_all()');
+	is($s->value('SELECT count(*) FROM zk_locks'), 0, 'all is given back');
+	$_->quit for $s, $late;
+	nothing_left('nothing is left');
+};
+
+# ----------------------------------------------------------------------- herd
+
+# What happens until all is quiet again: requests, events
+sub cost_of
+{
+	my ($code, $until) = @_;
+	$proxy->clear_log;
+	$code->();
+	$until->();
+	quiet($proxy);
+	my @log = $proxy->log;
+	return (scalar(grep { $_->[1] eq '>' } @log), scalar(grep { $_->[2] eq 'event' } @log), \@log);
+}
+
+edge 'no herd' => sub {
+	my $N = 20;
+	my $path = new_path();
+	# its COMMIT does not ask, and no heartbeat comes in between
+	my $session = sub { return warm_session(commit_guard => 'on', session_timeout => '1h'); };
+	my $holder = $session->();
+	my @s = map { $session->() } 1 .. $N;
+	my $settled = sub {
+		my ($n) = @_;
+		zk_until(sub { own_nodes($path) == $n }, "$n nodes");
+		zk_wait_queued($zk, grep { !$_->is_done } @s);
+		my $before = -1;
+		zk_until(sub { my $now = $proxy->count('*'); my $same = $now == $before; $before = $now; $same }, 'quiet');
+	};
+
+	$holder->value(take('exclusive', $path));
+	foreach my $i (0 .. $#s)
+	{
+		$s[$i]->send(take('exclusive', $path));
+		zk_until(sub { own_nodes($path) == $i + 2 }, 'the queue');
+	}
+	$settled->($N + 1);
+	my ($requests, $events) = cost_of(sub { $holder->value(give('exclusive', $path)) }, sub { $s[0]->wait });
+	note "$N writers behind one: a release costs $requests requests, $events events";
+	cmp_ok($requests, '<=', 4, "$N writers behind one: a release is a delete and a look");
+	cmp_ok($events, '<=', 3, 'and wakes two');
+	($requests, $events) = cost_of(sub { $s[$_]->cancel($admin) for 5 .. 9; }, sub { });
+	note "five of them give up: $requests requests, $events events";
+	cmp_ok($requests, '<=', 5 * 10, 'who gives up costs no more');
+	foreach my $i (0 .. 4, 10 .. $#s)
+	{
+		$s[$i]->wait if $i;
+		$s[$i]->value(give('exclusive', $path));
+	}
+
+	$holder->value(take('exclusive', $path));
+	$_->send(take('shared', $path)) for @s;
+	$settled->($N + 1);
+	($requests, $events) = cost_of(sub { $holder->value(give('exclusive', $path)) }, sub { $_->wait for @s });
+	note "$N readers behind a writer: a release costs $requests requests, $events events";
+	cmp_ok($requests, '<=', 3, "$N readers behind a writer: none has to ask");
+	cmp_ok($events, '<=', $N + 1, 'and each is woken once');
+	my $writer = $session->();
+	$writer->send(take('exclusive', $path));
+	$settled->($N + 1);
+	($requests, $events) = cost_of(sub { $_->value(give('shared', $path)) for @s }, sub { $writer->wait });
+	note "a writer behind $N readers: all their releases cost $requests requests, $events events";
+	cmp_ok($requests, '<=', $N + 4 * $N, "a writer behind $N readers is not told of each many times");
+	$writer->value(give('exclusive', $path));
+
+	foreach my $permits (1, 3, 10)
+	{
+		my $call = "SELECT zk_semaphore_acquire('$path', $permits)";
+		my @holder = map { $session->() } 1 .. $permits;
+		$_->value($call) for @holder;
+		foreach my $i (0 .. $#s)
+		{
+			$s[$i]->send($call);
+			zk_until(sub { own_nodes($path) == $i + 1 + $permits }, 'the queue');
+		}
+		$settled->($N + $permits);
+		foreach my $i (0 .. 2)
+		{
+			my $who = $permits > 1 ? $holder[ -1 - ($i % 2 ? 0 : $i) ] : $i ? $s[ $i - 1 ] : $holder[0];
+			next if $permits > 1 && $i == 1;
+			($requests, $events) = cost_of(sub { $who->value(give('semaphore', $path)) }, sub { $s[ $permits > 1 && $i == 2 ? 1 : $i ]->wait });
+			note "$N waiters for $permits places: a release costs $requests requests, $events events";
+			cmp_ok($requests, '<=', 1 + 4 * $permits + 4, "semaphore of $permits: the cost does not depend on who waits");
+			cmp_ok($events, '<=', $permits + 2, 'no more than its places are woken');
+		}
+		my $done = grep { $_->is_done } @s;
+		is($done, $permits > 1 ? 2 : 3, 'each freed place was given to one');
+		# the holders release until all had their turn
+		my @left = @s;
+		$_->value('SELECT zk_unlock_all()') for @holder;
+		while (@left)
+		{
+			my $next = shift @left;
+			$next->wait unless $next->is_done && !$next->{mark};
+			$next->value('SELECT zk_unlock_all()');
+		}
+		$_->quit for @holder;
+		nothing_left("semaphore of $permits: nothing is left");
+	}
+	$_->quit for $holder, $writer, @s;
+	nothing_left('nothing is left');
+};
+
+# ------------------------------------------------------------ rules for names
+
+# Prefix => what it is: exclusive, shared, semaphore, or nothing
+my %marker = (
+	"_c_$UUID-lock-" => 'exclusive',                # Curator's mutex, zklock
+	"_c_$HEX-lock-" => 'exclusive',                 # go-zk
+	'lock-' => 'exclusive',                         # Menagerie, madelson
+	'x-00000234abcdef01-' => 'exclusive',           # ZooKeeper's recipe in C
+	'x-72057645343932416-' => 'exclusive',          # and in Java
+	'x--72057645343932416-' => 'exclusive',
+	"${HEX}__lock__" => 'exclusive',                # kazoo's Lock and WriteLock
+	"${HEX}__rlock__" => 'shared',                  # kazoo's ReadLock
+	"_c_$UUID-__WRIT__" => 'exclusive',             # Curator's read-write lock
+	"_c_$UUID-__READ__" => 'shared',
+	"_c_$UUID-shared-lock-" => 'shared',            # zklock
+	"_c_$UUID-semaphore-1-" => 'semaphore',
+	"_c_$UUID-lease-" => '',                        # Curator's semaphore
+	"_c_$UUID-latch-" => '',                        # and leader latch
+	'ex' => '',                                     # zk-ruby, elsewhere
+	'read-' => '',
+	'other-' => '');
+
+my %excluded_by = (
+	exclusive => { exclusive => 1, shared => 1 },
+	shared => { exclusive => 1 },
+	semaphore => { semaphore => 1 },
+	all => { exclusive => 1, shared => 1 });
+
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	edge "everybody's nodes, style $style" => sub {
+		my %s = map { $_ => warm_session(node_style => $style) } @kinds;
+		my $after = warm_session(node_style => $style);
+		my $theirs = $zk->client(session_timeout => 60_000);    # whose names say nothing
+		my $all_own = sub {
+			my %session = $zk->ephemerals;
+			delete $session{ $theirs->session_id };
+			return map { @$_ } values %session;
+		};
+		foreach my $prefix (sort keys %marker)
+		{
+			my $path = new_path();
+			make_dirs($path);
+			my $foreign = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
+			my (%expected, %got, %waits);
+			foreach my $kind (@kinds)
+			{
+				my $blocked = $excluded_by{$kind}{ $marker{$prefix} } // 0;
+				$got{$kind} = $s{$kind}->value(take($kind, $path, '0'));
+				$expected{$kind} = $blocked ? 'f' : 't';
+				$s{$kind}->value('SELECT zk_unlock_all()');
+			}
+			is_deeply(\%got, \%expected, "$prefix is " . ($marker{$prefix} || 'nothing'))
+			  or diag explain \%got;
+
+			# joining the queue is another way to test it
+			foreach my $kind (grep { $expected{$_} eq 'f' } @kinds)
+			{
+				$s{$kind}->send(take($kind, $path));
+				zk_until(sub { grep { $_ eq $foreign } watched() }, "$kind waits for it");
+				ok(!$s{$kind}->is_done, "$kind waits for it");
+				$theirs->delete($foreign);
+				is($s{$kind}->wait->{out}, 't', 'and has it when that is gone');
+				# contenders behind us do not matter
+				my $behind = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
+				is($s{$kind}->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'held');
+				$s{$kind}->value('SELECT zk_unlock_all()');
+				zk_until(sub { !$all_own->() }, 'given back');
+				$foreign = $behind;
+			}
+			$theirs->delete($foreign);
+		}
+		$theirs->close;
+		$_->quit for values %s, $after;
+		nothing_left('nothing is left');
+	};
+}
+
+# Rule 4: others take every child for a contender.
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	my %name = (
+		curator => [ qr/^_c_[-0-9a-f]{36}-lock-\d{10}$/, qr/^_c_[-0-9a-f]{36}-shared-lock-\d{10}$/ ],
+		curator_rw => [ qr/^_c_[-0-9a-f]{36}-__WRIT__\d{10}$/, qr/^_c_[-0-9a-f]{36}-__READ__\d{10}$/ ],
+		kazoo => [ qr/^[0-9a-f]{32}__lock__\d{10}$/, qr/^[0-9a-f]{32}__rlock__\d{10}$/ ]);
+	edge "nothing but contenders in a directory, style $style" => sub {
+		my ($s, $t) = map { warm_session(node_style => $style) } 1, 2;
+		foreach my $kind (@kinds)
+		{
+			my $path = new_path();
+			my $name = $kind eq 'semaphore' ? qr/^_c_[-0-9a-f]{36}-semaphore-1-\d{10}$/ : $name{$style}[ $kind eq 'shared' ];
+			$s->value(take($kind, $path));
+			$t->send(take($kind, $path, '200ms'));
+			my @seen;
+			push @seen, $zk->children("/zklock$path") until $t->is_done;
+			$t->wait;
+			push @seen, $zk->children("/zklock$path");
+			is(join(' ', grep { !/$name/ } uniq @seen), '', "$kind: as the style says");
+			$_->value('SELECT zk_unlock_all()') for $s, $t;
+		}
+		$_->quit for $s, $t;
+		nothing_left('nothing is left');
+	};
+}
+
+# Rule 6: Curator asks a holder to release by its node's data.
+for_kinds(
+	'the data of the node before us changes' => sub {
+		my ($kind, $path, $s) = @_;
+		my $blocker = block($kind, $path);
+		$s->send(take($kind, $path, '3s'));
+		my $began = time;
+		my ($own) = wait_for_blocker($path, $blocker);
+		my $n = 0;
+		until ($s->is_done)
+		{
+			$other->set($blocker, $n++ % 2 ? '__REVOKE__' : 'other');
+			sleep 0.02;
+		}
+		is($s->wait->{out}, 'f', 'it waits on, until its time is over');
+		in_time(time - $began, 3 + $SLACK, 'which does not begin again each time');
+		cmp_ok($n, '>', 10, "though it was changed $n times");
+		nothing_left('nothing is left');
+		$s->send(take($kind, $path));
+		wait_for_blocker($path, $blocker);
+		$other->set($blocker, '__REVOKE__');
+		$other->delete($blocker);
+		is($s->wait->{out}, 't', 'and it is had when the node goes');
+		is($s->value(give($kind, $path)), 't', 'and given back');
+	});
+
+kinds_end();
+
+done_testing();
