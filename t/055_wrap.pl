@@ -57,6 +57,17 @@ sub worn
 	return;
 }
 
+# All that are needed, since the server is restarted for them
+my @styles = qw(curator curator_rw kazoo);
+my $LAPS = 9;
+worn(
+	'/number' => $START,
+	(map { ("/wrap/$_/1" => $START, "/wrap/$_/2" => $START) } 1 .. $LAPS),
+	(map { ("/down/$_" => $LAST, "/between/$_" => $LAST) } @styles),
+	(map { ("/near/$_" => $WARN_ABOVE - 1) } qw(zk_lock zk_try_xact_lock zk_lock_shared zk_lock_all zk_semaphore_acquire)),
+	'/near/deleted' => $START,
+	'/near/reaped' => $START);
+
 my $lap = 0;
 
 # All sessions take this many turns, and begin at once: nodes are created while
@@ -64,9 +75,8 @@ my $lap = 0;
 sub run
 {
 	my ($name, $ways, $n_paths, %opt) = @_;
-	my @path = map { "/wrap/$lap/$_" } 1 .. $n_paths;
 	$lap++;
-	worn(map { $_ => $START } @path);
+	my @path = map { "/wrap/$lap/$_" } 1 .. $n_paths;
 	turns_forget();
 	my @style = @{ $opt{styles} // ['curator'] };
 	my @proxy = $opt{trouble} ? map { ZkProxy->new($zk) } 1 .. 4 : ();
@@ -126,7 +136,6 @@ sub run
 
 # The tools of this test are tested first
 subtest 'a worn directory' => sub {
-	worn('/number' => $START);
 	my $client = $zk->client;
 	my @name = map { scalar $client->create("/zklock/number/$_-x-", mode => 'ephemeral_sequential') } 1 .. 7;
 	is(join(' ', map { turns_number($_) } @name), join(' ', $START .. $LAST, $LAST, $LAST), "numbers go up to $LAST and stay there");
@@ -134,7 +143,6 @@ subtest 'a worn directory' => sub {
 	$client->close;
 };
 
-my @styles = qw(curator curator_rw kazoo);
 my @locks = (@EXCLUSIVE_WAYS, @SHARED_WAYS);
 my @everything = (@locks, @SEMAPHORE_WAYS, 'all');
 
@@ -158,7 +166,6 @@ foreach my $style (@styles)
 {
 	subtest "downgrade before a writer who waits, style $style" => sub {
 		my $path = "/down/$style";
-		worn($path => $LAST);
 		my ($s, $writer, $reader) = map { zk_session($_, options => "-c zklock.node_style=$style") } @node, $node[0];
 		is($s->value("SELECT zk_lock('$path'), zk_lock_shared('$path')"), 't|t', 'held in both ways');
 		my $token = $s->value("SELECT zk_lock_token('$path')");
@@ -186,7 +193,6 @@ foreach my $style (@styles)
 {
 	subtest "downgrade between the list and the look, style $style" => sub {
 		my $path = "/between/$style";
-		worn($path => $LAST);
 		my $proxy = ZkProxy->new($zk);
 		my $s = zk_session($node[0], options => "-c zklock.node_style=$style");
 		my $writer = zk_session($node[1], options => "-c zklock.node_style=$style -c zklock.hosts=" . $proxy->hosts);
@@ -224,7 +230,6 @@ subtest 'a warning comes in time' => sub {
 		zk_lock_shared => sub { "SELECT zk_lock_shared('$_[0]')" },
 		zk_lock_all => sub { "SELECT zk_lock_all('{/warm/x,$_[0]}')" },
 		zk_semaphore_acquire => sub { "SELECT zk_semaphore_acquire('$_[0]', 1)" });
-	worn(map { ("/near/$_" => $WARN_ABOVE - 1) } sort keys %take);
 	my $s = zk_session($node[0]);
 	foreach my $how (sort keys %take)
 	{
@@ -250,7 +255,6 @@ subtest 'a warning comes in time' => sub {
 
 # The directory is removed, by hand or by itself
 subtest 'its advice helps' => sub {
-	worn('/near/deleted' => $START, '/near/reaped' => $START);
 	my $s = zk_session($node[0]);
 	my %token;
 	foreach my $path ('/near/deleted', '/near/reaped')
