@@ -389,7 +389,7 @@ sub several
 	Time::HiRes::sleep(0.5);
 	$proxy->clear_log;
 	$runner->ask('many /zklock/bench/d/flights 16 1');
-	$bench->goal('(d) 16 locks, round trips one after another, counted', $proxy->flights, 3);
+	$bench->goal('(d) 16 locks, round trips one after another, counted', $proxy->trips, 3);
 	$bench->table('(d) 16 locks: what is sent', ['requests'], [ [ _short(map { s/ .*//r } $proxy->requests) ] ]);
 	$runner->quit;
 	$proxy->stop;
