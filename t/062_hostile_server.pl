@@ -25,8 +25,9 @@ use Zklock;
 use ZooKeeper;
 
 my $WANTED = $ENV{ZK_HOSTILE_ANSWERS} // 1500;
-my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : 40;    # at most, unless not enough has happened by then
-my ($LEAST, $WAYS) = (300, 15);    # the least number of answers, and of ways to spoil one
+# at most, unless not enough has happened by then; for the times alone, less will do
+my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : $WHOLE ? 40 : 10;
+my ($LEAST, $WAYS) = $WHOLE ? (300, 15) : (1, 1);    # the least number of answers, and of ways to spoil one
 my $SEED = $ENV{ZK_HOSTILE_SEED} // time ^ $$;
 my $SLACK = 3;    # for a busy machine
 
@@ -253,7 +254,7 @@ sub run_spoilt
 		$spoilt = 0;
 		$spoilt += $_ for values %all;
 		my %ways = map { (split / /)[1] => 1 } keys %all;
-		$enough = $spoilt >= $LEAST && keys %ways == $WAYS;
+		$enough = $spoilt >= $LEAST && keys %ways >= $WAYS;
 	}
 	$_->wait for @sessions;
 	note join ' ', map { ($_ || 'success') . ": $state{$_}" } sort keys %state;
@@ -289,7 +290,7 @@ subtest 'answers spoilt at random' => sub {
 	$proxy->reset;
 	cmp_ok($all, '>=', $ENV{ZK_HOSTILE_ANSWERS} ? $WANTED : $LEAST, 'answers were spoilt');
 	is(join(' ', grep { !$op->{$_} } @operations), '', '- of every kind') if $all > 5000;
-	is(keys %$kind, $WAYS, '- in every way');
+	cmp_ok(keys %$kind, '>=', $WAYS, '- in every way');
 	in_time($longest, 8 + $SLACK, 'every statement was over within its timeouts');
 	foreach my $s (@sessions)
 	{
