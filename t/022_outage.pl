@@ -47,7 +47,7 @@ sub state_of
 	return $session->value("SELECT state FROM zk_locks WHERE path = '$path'");
 }
 
-# An address where nothing listens
+# An address where no server listens
 sub closed_port { return '127.0.0.1:' . ZooKeeper::free_port(); }
 
 # Servers that are not ZooKeeper: a process each that passes each connection to
@@ -430,7 +430,7 @@ foreach my $outage (sort keys %outage)
 	{
 		my $name = "COMMIT, ZooKeeper $outage, release_timeout = $release_timeout";
 		subtest $name => sub {
-			# it is not to notice a silence before that
+			# it must not notice a silence before that
 			my $session = zk_session_with($node, release_timeout => $release_timeout, session_timeout => '20s');
 			$session->value("BEGIN; INSERT INTO t VALUES (1)");
 			$session->value("SELECT zk_xact_lock('/c')");

@@ -372,8 +372,8 @@ subtest 'given back' => sub {
 		$session->quit;
 	}
 
-	# One of two holds is given back while the lock is held for certain.  What
-	# becomes of the other is none of this transaction's business.
+	# One of two holds is released while the lock is certainly held.  What
+	# happens to the other one does not concern this transaction.
 	my $session = zk_session_with($node, session_timeout => '10s');
 	$session->value(q{SELECT zk_lock('/back/6')});
 	$session->value(q{BEGIN; SELECT zk_lock('/back/6'), zk_unlock('/back/6')});
@@ -522,7 +522,7 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	is(rows('held', 'remote'), 1, 'postgres_fdw: committed with a lock that is held');
 	$session->quit;
 
-	# Its callback is the younger one, and would run first
+	# Its callback was registered later, and would run first
 	$session = zk_session_with($node, commit_guard => 'strict');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO t VALUES ('after'); INSERT INTO there VALUES ('after')});
 	delete_by_hand('/fdw');
@@ -848,7 +848,7 @@ subtest 'the answer to the guard is lost' => sub {
 	is(rows('held'), 1, 'and the row is there');
 	$session->quit;
 
-	# A good answer that lay unread while the process was stopped
+	# A good answer that was unread while the process was stopped
 	$session = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', session_timeout => '2s');
 	my $next = zk_session_with($node);
 	$begin->('late');

@@ -28,8 +28,8 @@ $admin->value('CREATE TABLE t (path text, who text)');
 my $leader = $zk->leader;
 my ($follower) = $zk->followers;
 
-# The same with all servers, and connected to this one.  A session tries them in
-# an order of its own.
+# The same with all servers, but connected to this one.  A session tries them in
+# a random order.
 sub connected_to
 {
 	my ($server, %setting) = @_;
@@ -253,7 +253,8 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	my %session = map { $_ => zk_session_with($node, hosts => $zk, operation_timeout => '1min', connect_timeout => '30s') }
 	  qw(relock unlock xact writer reader again patient);
-	# its session outlasts that: it is to hear of the connection, not of a loss
+	# its session outlasts that: it must be told about the connection, not about
+	# a loss
 	my $impatient = zk_session_with($node, hosts => $zk, operation_timeout => '2s', session_timeout => '6s');
 
 	$session{$_}->value("SELECT zk_lock('/down/$_')") for qw(relock unlock writer reader again);

@@ -23,7 +23,7 @@ my $SLACK = 1.5;
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s');
 
-# Takes connections, and never says a word
+# Accepts connections, but never sends anything
 my @silent;
 
 sub silent

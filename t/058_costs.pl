@@ -490,7 +490,7 @@ subtest 'a semaphore with a queue' => sub {
 			is($next->wait->{out}, 't', "$permits permits: the first of " . (1 + @queue) . ' is let in');
 			settled($next_proxy);
 			settled($_->[1]) for @queue;
-			# and says so to the next, which it does not wait for
+			# and tells the next, without waiting for the answer
 			cmp_ok($next_proxy->trips, '<=', $permits > 1 ? 2 : 1, '- after one round trip at most');
 			my @asked = map { asked($_) || '-' } $next_proxy, map { $_->[1] } @queue;
 			note 'they asked: ' . join ', ', @asked;

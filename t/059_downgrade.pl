@@ -30,14 +30,14 @@ my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 my $DIR = '/zklock/l';
 
-# curator_rw is tried with all of them; kazoo does the same with other names, and
-# data can be written twice.
+# curator_rw is tested with all of them; kazoo does the same with other names,
+# and data can be written twice.
 my %ways = (
 	curator => [ 'stuck on its way', 'swallowed and the connection cut' ],
 	curator_rw => \@ZkProxy::WAYS,
 	kazoo => ['swallowed and the connection cut']);
 
-# One with a short timeout behind the proxy, which holds the lock twice
+# A session with a short timeout behind the proxy, which holds the lock twice
 sub holder
 {
 	my ($style, %setting) = @_;

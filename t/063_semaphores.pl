@@ -79,8 +79,8 @@ sub stands
 	return $s;
 }
 
-# What the proxy has seen by then: requests, their names, how many clients asked,
-# and how many were told of a change of the directory.
+# What the proxy has seen by then: requests, their names, how many clients sent
+# some, and how many were told of a change of the directory.
 sub cost
 {
 	my ($proxy, $code) = @_;

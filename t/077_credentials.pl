@@ -32,8 +32,8 @@ my $dir = tempdir(CLEANUP => 1);
 # open to all, so that everybody can create a directory there
 $zk->create('/zklock');
 
-# As whom does ZooKeeper know this session?  The access list of what it makes
-# tells.
+# The identity of a session for ZooKeeper, as shown by the ACL of a node that it
+# creates.
 my $last_number = 0;
 
 sub known_as

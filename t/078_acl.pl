@@ -35,7 +35,7 @@ foreach ([ ann => 'ann' ], [ anne => 'ann' ], [ bob => 'bob' ], [ nobody => '' ]
 	$admin->value("ALTER ROLE $role SET zklock.commit_guard = strict");
 }
 
-# A session that says itself who it is to ZooKeeper: settings without "zklock."
+# A session with credentials of its own: settings without "zklock."
 sub session_with
 {
 	my (%setting) = @_;

@@ -49,7 +49,7 @@ my @asks = map { zk_session($_) } @both;
 
 sub in_both { my ($sql) = @_; return map { split /\n/, $_->value($sql) } @asks; }
 
-# What became of a job in both: "east succeeded" and so on
+# The outcomes of a job in both: "east succeeded" and so on
 sub runs
 {
 	my ($job) = @_;
@@ -86,7 +86,7 @@ is_deeply([ grep { $tidied[$_][0] < $tidied[ $_ - 1 ][1] } 1 .. $#tidied ], [], 
 is($hub->safe_psql('postgres', q{SELECT count(*), count(DISTINCT period) FROM run}) =~ s/^(\d+)\|\1$//r, '', 'report: once for each minute');
 is_deeply([ once(in_both('SELECT period FROM mailed')) ], [], 'mail: once for each minute');
 
-# what occurs more than once
+# values that occur more than once
 sub once { my %n; $n{$_}++ for @_; return grep { $n{$_} > 1 } sort keys %n; }
 
 #
