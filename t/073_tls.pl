@@ -52,6 +52,7 @@ sub secure_server
 local $ZooKeeper::CLASSPATH = join ':', $ZooKeeper::CLASSPATH, map { "/usr/share/java/netty-$_.jar" } qw(codec resolver);
 
 my ($zk, $port) = secure_server('server', 'ca');
+$zk->create('/zklock');    # else that of a session with acl = creator may be the only one
 my ($other, $other_port) = secure_server('elsewhere', 'other_ca', 'ssl.clientAuth' => 'none');
 
 # Accepts connections, but sends nothing
