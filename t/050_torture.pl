@@ -35,6 +35,9 @@ my %made = map { $_->{kind} => 1 } $checker->faults;
 cmp_ok(scalar(keys %made), '>=', 8, 'under faults of many kinds');
 cmp_ok(($checker->{states}{commit}{40001} // 0) + ($checker->{states}{fence}{40001} // 0), '>', 0, 'which made some commits or fences fail');
 cmp_ok($checker->{ordered}, '>', 0, 'and there were times without');
+my $judged = $checker->{ledger}->judged;
+is($judged->{holds}, scalar(my @holds = $checker->holds), "each hold has its node in ZooKeeper's log");
+cmp_ok($judged->{lost}, '>', 0, 'and some were lost with it');
 diag($run->figures);
 if ($run->violations)
 {

@@ -1,6 +1,8 @@
 # The checker of the torture test can fail: it finds each violation in a log
-# that contains it, none in a log without, and those that a stopped holder
-# causes when there is neither guard nor fence.
+# that contains it, none in a log without, be it written by hand or by a program;
+# and those that a stopped holder causes when there is neither guard nor fence.
+#
+# CHECKER_SEED, CHECKER_HISTORIES: instead of a random seed, and 10,000
 
 use strict;
 use warnings;
@@ -11,6 +13,8 @@ use lib "$FindBin::RealBin/lib";
 use Test::More;
 
 use Torture;
+use Torture::Random;
+use Zklock;
 
 # Three holds each, one after another, of object 1, which is a counter; of
 # object 2, a set; of object 3, a register.  Changes to that:
@@ -23,7 +27,7 @@ my %KIND = (1 => 'counter', 2 => 'set', 3 => 'register');
 sub violations
 {
 	my (%change) = @_;
-	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5);
+	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { 1 => 0, 2 => 0, 3 => 1 });
 	my (@events, @history, @objects);
 	foreach my $object (sort keys %KIND)
 	{
@@ -42,7 +46,7 @@ sub violations
 			  [ $t + 0.11, @c, 'hold', 'token', $object, { token => $token } ];
 			$call->(0.2, 0.3, 'write');
 			$call->(0.5, 0.6, 'commit');
-			push @events, [ $t + 0.6, @c, 'hold', 'end', $object, { how => 'commit' } ];
+			push @events, [ $t + 0.6, @c, 'hold', 'end', $object, { how => 'commit', left => $t + 0.5 } ];
 			push @history,
 			  {
 				op => $op, object => $object, worker => $n, hold => $op, token => $token, cluster => 0,
@@ -146,8 +150,10 @@ subtest 'in time' => sub {
 	is(kinds(@late, @later, more => [ fault(33.2, 37, 'cut') ]), '', 'a fault explains it');
 	is(kinds(@late, @later, more => [ fault(34, 37, 'outage', since => 33.2) ]), '', 'or an ensemble that was seen not to serve');
 	is(kinds(@late, @later, more => [ fault(20, 25, 'cut') ]), 'late grant', 'not one that was over');
-	is(kinds(@late, @later, more => [ fault(32.9, 32.9, 'backend_kill', worker => 2) ]), '', 'nor is a session that must expire late');
-	is(kinds(@late, @later, more => [ fault(31, 31, 'backend_kill', worker => 2) ]), 'late grant', 'which it had');
+	is(kinds(@late, @later, more => [ fault(33.2, 37, 'backend_stop', worker => 3) ]), '', 'or that it was stopped itself');
+	is(kinds(@late, @later, more => [ fault(33.2, 37, 'backend_stop', worker => 1) ]), 'late grant', 'but not that somebody else was');
+	is(kinds(@late, @later, more => [ fault(33.2, 37, 'pg_immediate', cluster => 1) ]), '', 'a restart of its own cluster');
+	is(kinds(@late, @later, more => [ fault(33.2, 37, 'pg_immediate', cluster => 0) ]), 'late grant', 'not of the other one');
 	my @stuck = (event => sub {
 		my ($e) = @_;
 		$e->[6]{timeout} = 1000 if $e->[3] eq 'lock';
@@ -162,7 +168,7 @@ subtest 'in order' => sub {
 	# the second of object 1 asks before the first
 	my $early = sub { my ($e) = @_; $e->[6]{asked} = 9.8; 1 };
 	is(kinds(event('hold', 'begin', $early)), 'order', 'who asked first was second');
-	is(kinds(event('hold', 'begin', $early), more => [ fault(10.5, 10.6, 'drop') ]), '', 'which a fault explains');
+	is(kinds(event('hold', 'begin', $early), more => [ fault(10.5, 10.6, 'drop', server => 1) ]), '', 'which a fault explains');
 	my @swapped = (event => sub {
 		my ($e) = @_;
 		$e->[6]{token} = { 1_000_001 => 102, 2_000_001 => 101 }->{ $e->[2] } // $e->[6]{token} if $e->[4] eq 'token';
@@ -174,9 +180,105 @@ subtest 'in order' => sub {
 subtest 'errors' => sub {
 	my @error = event('lock', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { state => $_[1] // '58030', message => 'x' }; 1 });
 	is(kinds(@error), 'error', 'no fault');
-	is(kinds(@error, more => [ fault(5, 6, 'drop') ]), '', 'a fault');
+	is(kinds(@error, more => [ fault(11, 12, 'drop', server => 1) ]), '', 'a fault');
+	is(kinds(@error, more => [ fault(5, 6, 'drop', server => 1) ]), 'error', 'one that was over for long');
+	my @closed = event('write', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { closed => 1, cluster => 1 }; 1 });
+	my @restart = fault(5, 6, 'pg_immediate', cluster => 1);
+	is(kinds(@closed, more => [@restart]), 'error', 'a connection that breaks long after a restart');
+	is(kinds(@closed, more => [ @restart, map { [ 4, 2, 2_000_000, 'begin', $_, 0, { cluster => 1 } ] } 'invoked', 'ok' ]), '',
+		'or was last used before it');
 	my @internal = event('lock', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { state => 'XX000', message => 'x' }; 1 });
-	is(kinds(@internal, more => [ fault(5, 6, 'drop') ]), 'error', 'one that no fault explains');
+	is(kinds(@internal, more => [ fault(11, 12, 'drop', server => 1) ]), 'error', 'one that no fault explains');
+};
+
+# One exclusive lock.  An operation is granted at "begin" and gives back a second later,
+# and all goes well, unless it says something else.
+my $last_op = 0;
+
+sub op
+{
+	my (%op) = @_;
+	my $n = ++$last_op;
+	%op = (how => 'commit', phase => 'ok', op => $n, worker => $n, object => 1, token => $n, session => "s$n", node => 1, went => 'delete', %op);
+	return \%op unless defined $op{begin};
+	%op = (asked => $op{begin} - 0.05, left => $op{begin} + 1, %op);
+	%op = (made => $op{asked} + 0.01, committed => $op{left} + 0.01, gone => $op{left} + 0.02, end => $op{left} + 0.03, %op);
+	return \%op;
+}
+
+sub story
+{
+	my ($ops, @faults) = @_;
+	my $number = 0;
+	$_->{number} = ++$number for @faults;
+	my %found;
+	$found{ $_->[0] }++ for Torture::Random::tell_all({ ops => $ops, faults => \@faults, workers => $last_op, end => 1100 })->violations;
+	$last_op = 0;
+	return join ', ', map { "$_ $found{$_}" } sort keys %found;
+}
+
+subtest 'what an earlier checker let pass' => sub {
+	my $fault = sub { my ($begin, $end, $kind, %more) = @_; return { begin => $begin, end => $end, kind => $kind, %more } };
+
+	my @undone = (phase => 'failed', row => 0);
+
+	is(story([ op(begin => 1), op(begin => 2.1) ]), '', 'one after the other');
+	is(story([ op(begin => 1, left => 11, @undone), op(begin => 2, @undone) ]), 'turn 1, two holders 1', 'two holds at the same time, for 9 s');
+	is(story([ op(begin => 1, left => 11, @undone, node => 0, token => undef), op(begin => 2, @undone, node => 0, token => undef), op(begin => 20) ]),
+		'no node 2, two holders 1', 'the same, though neither knows its token');
+	is(story([ op(begin => 1, left => 7), op(begin => 2, left => 8) ]), 'turn 1, two holders 1', 'two that overlap by 5 s, and commit in order');
+	is(story([ map { op(begin => 1 + 0.01 * $_, left => 3 + $_) } 1 .. 10 ]), 'turn 45, two holders 9', 'a lock that grants everybody, while the fence keeps the writers apart');
+	is(story([ op(begin => 1, left => 11, @undone, gone => 4, went => 'expiry'), op(begin => 4.1) ], $fault->(1.5, 10, 'backend_stop', worker => 1)),
+		'', 'but who sleeps has lost its lock');
+	is(story([ op(begin => 1, left => 11, @undone, gone => 4, went => 'expiry'), op(begin => 4.1) ], $fault->(1.5, 10, 'backend_stop', worker => 2)),
+		'loss 1', 'which needs a reason of its own');
+	is(story([ op(begin => 1, left => 11, @undone, gone => 4, went => 'expiry'), op(begin => 3.9) ], $fault->(1.5, 10, 'backend_stop', worker => 1)),
+		'turn 1, two holders 1', 'and is not lost before ZooKeeper says so');
+
+	my @drop = $fault->(1, 1.1, 'drop', server => 1);
+	my @refused = (server => 1, phase => 'failed', state => '40001', how => 'failed', row => 0);
+	is(story([ map { op(begin => 1001 + 0.5 * $_, left => 1001.2 + 0.5 * $_, @refused) } 1 .. 100 ], @drop),
+		'refusal 100', '100 refusals, 1000 s after a fault of 0.1 s');
+	is(story([ op(begin => 1.2, @refused) ], @drop), '', 'one right after it');
+	is(story([ op(begin => 1.2, @refused, server => 2) ], @drop), 'refusal 1', 'but not on another server');
+
+	my @late = (op(begin => 1), op(asked => 1.1, begin => 34));
+	is(story([@late], $fault->(1, 35, 'backend_stop', worker => 7)), 'late grant 1', 'a waiter that is served 32 s late, while another worker is stopped');
+	$last_op = 2;
+	is(story([@late], $fault->(1, 35, 'backend_stop', worker => 2)), '', 'while it is stopped itself');
+
+	my $causes = Torture::Causes->new(session_timeout => 2, tick => 0.5);
+	$causes->fault(10, 1, 'begin', { kind => 'backend_stop', worker => 1 });
+	$causes->fault(16, 1, 'end', {});
+	$causes->run_ended(100);
+	is(sprintf('%.3f', $causes->judged(1)), '0.900', 'a worker that was stopped for 6 s is excused for 10');
+	is(sprintf('%.3f', $causes->judged(1 .. 4)), '0.975', 'and the others are not');
+};
+
+# Histories that a program has made: half of them are right, and each of the others has
+# one violation.
+subtest 'random histories' => sub {
+	my $seed = $ENV{CHECKER_SEED} || 1 + int rand 1_000_000_000;
+	my $histories = $ENV{CHECKER_HISTORIES} || 10_000;
+	diag("seed $seed: repeat with CHECKER_SEED=$seed");
+	my @plants = Torture::Random::plants();
+	my (@wrong, %convicted);
+	foreach my $n (0 .. $histories - 1)
+	{
+		my $plant = $n % 2 ? $plants[ ($n >> 1) % @plants ] : undef;
+		my @found = eval { Torture::Random::judge($seed + $n, $plant)->violations };
+		push @wrong, 'seed ' . ($seed + $n) . ": $@" if $@;
+		if (!defined $plant)
+		{
+			push @wrong, 'seed ' . ($seed + $n) . " is right, but: $found[0][0], $found[0][1]" if @found;
+			next;
+		}
+		my ($kind) = $plant =~ /^([^:]+)/;
+		if (grep { $_->[0] eq $kind } @found) { $convicted{$plant}++; }
+		else { push @wrong, 'seed ' . ($seed + $n) . " has: $plant, but found is: " . join ', ', map { $_->[0] } @found; }
+	}
+	is(zk_few(@wrong), '', "$histories are judged right");
+	is_deeply([ sort keys %convicted ], \@plants, 'each violation has been convicted by its name');
 };
 
 subtest 'crashes' => sub {
@@ -201,6 +303,32 @@ subtest 'crashes' => sub {
 	is($crashes->('PANIC:  x', 'TRAP: y'), 2, 'PANIC, and an assertion');
 };
 
+# Where our reader of ZooKeeper's log and ZooKeeper's own differ
+sub differences
+{
+	my ($dir) = @_;
+	my (@ours, @theirs);
+	foreach my $file (glob "$dir/data/version-2/log.*")
+	{
+		my @toolkit = (
+			'java', '-Xmx64m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1', '-XX:-UsePerfData', '-Dorg.slf4j.simpleLogger.defaultLogLevel=error',
+			'-cp', $ZooKeeper::CLASSPATH, 'org.apache.zookeeper.server.persistence.TxnLogToolkit', '-d', $file);
+		open my $theirs, '-|', @toolkit or die "java: $!";
+		while (<$theirs>)
+		{
+			my ($session, $cxid, $zxid, $what) = /session (0x\w+) cxid 0x(\w+) zxid 0x(\w+) (\w+)/ or next;
+			my ($path) = /(?:create\w*|delete\w*) '?(\/[^,\s]+)/;
+			{ no warnings 'portable'; push @theirs, join ' ', hex $zxid, $session, $path // ''; }
+		}
+		close $theirs;
+		my %seen;
+		push @ours, map { join ' ', @$_{qw(zxid session)}, $_->{multi} ? '' : $_->{path} // '' }
+		  grep { !$seen{ $_->{zxid} }++ } @{ Torture::TxnLog::read_file($file) };
+	}
+	return 'nothing was read' unless @ours;
+	return map { my ($o, $t) = ($ours[$_] // 'none', $theirs[$_] // 'none'); $o eq $t ? () : "$o, but: $t" } 0 .. (@ours > @theirs ? $#ours : $#theirs);
+}
+
 # Neither guard nor fence: who slept through its lock overwrites what the next
 # one did.
 subtest 'without guard and fence' => sub {
@@ -215,7 +343,11 @@ subtest 'without guard and fence' => sub {
 	cmp_ok($found{'lost update'} // 0, '>', 0, 'updates are lost, and that is found');
 	cmp_ok($found{'token order'} // 0, '>', 0, 'older tokens overwrite newer ones');
 	cmp_ok($found{overlap} // 0, '>', 0, 'work of two at the same time was committed');
-	is($found{$_}, undef, "nothing else: $_") for 'promise', 'leak', 'crash', 'no end', 'late grant', 'error';
+	my $judged = $run->{checker}{ledger}->judged;
+	cmp_ok($judged->{lost} // 0, '>', 0, 'and ZooKeeper has written that locks were lost');
+	cmp_ok($judged->{holds} // 0, '>=', 0.9 * $run->{checker}->holds, 'and who held them');
+	is(zk_few(differences($run->{ensemble}->node(1)->dir)), '', "its log was read as ZooKeeper's own program reads it");
+	is($found{$_}, undef, "nothing else: $_") for 'two holders', 'turn', 'no node', 'loss', 'hand', 'promise', 'leak', 'crash', 'no end', 'late grant', 'late release', 'error', 'refusal';
 };
 
 done_testing();

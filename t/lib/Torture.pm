@@ -18,7 +18,8 @@ clusters, all of which fail
 
 All clients reach a ZooKeeper server through its ZkProxy, and the servers reach
 each other by links that can be cut.  Torture::Worker is what the clients do,
-Torture::Nemesis what is done to them, Torture::Checker judges.
+Torture::Nemesis what is done to them, Torture::Checker judges, and has ZooKeeper's
+own log for a second witness: Torture::TxnLog.
 
 The clusters flush each commit, after waiting a moment for others
 (commit_delay).  So a commit takes as long as on a real disk, and between the
@@ -42,6 +43,7 @@ use Torture::Checker;
 use Torture::Log;
 use Torture::Nemesis;
 use Torture::Picture;
+use Torture::TxnLog;
 use Torture::Watchman;
 use Torture::Worker;
 use ZkProxy;
@@ -51,7 +53,6 @@ use ZooKeeper;
 my @CLUSTERS = qw(east west);
 
 # Torture->new(%opts):
-#   seed       of the schedule; default: a random one
 #   seed       of the schedule; default: a new one
 #   faults     'all', 'none' or 'cut,delay,...'
 #   moment     'critical', 'commit', ...: when backends are struck; default: at any time
@@ -167,6 +168,7 @@ sub _torture
 	my ($self) = @_;
 	my $log = $self->{log};
 	$log->{zero} += $log->now;    # the run begins now
+	$log->write('torture', 0, 'clock', 'epoch', 0, epoch => sprintf '%.6f', time);
 	my @workers = map {
 		Torture::Worker->start(
 			number => $_,
@@ -214,7 +216,9 @@ sub _judge
 {
 	my ($self) = @_;
 	my $checker = $self->{checker} =
-	  Torture::Checker->new(session_timeout => $self->{session_timeout}, tick => $self->{tick});
+	  Torture::Checker->new(
+		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{lock} eq 'zklock' ? $self->{guard} : 'off',
+		homes => { map { $_ => $_ % 2 } 1 .. $self->{workers} });
 
 	$checker->found('leak', $_) for $self->_left;
 	my %killed;
@@ -236,6 +240,7 @@ sub _judge
 			my %row = (cluster => $cluster);
 			@row{qw(op object worker hold token granted committed seq read written)} =
 			  map { $_ eq '' ? undef : $_ } split /\|/, $line, -1;
+			$_ -= $checker->{epoch} for grep { defined } @row{qw(granted committed)};
 			$checker->history(\%row);
 		}
 		foreach my $line (split /\n/, $s->value('SELECT id, seq, value, members FROM object'))
@@ -248,7 +253,35 @@ sub _judge
 		}
 		$s->quit;
 	}
+	$self->_second_witness;
 	$checker->finish;
+	return;
+}
+
+# What ZooKeeper has written down, and who was connected to which server, with times
+# as in our log
+sub _second_witness
+{
+	my ($self) = @_;
+	my $checker = $self->{checker};
+	my $epoch = $checker->{epoch};
+	my $set = time - $self->{log}->now - $epoch;
+	$checker->found('clock', sprintf 'the clock was set by %.3f s during the run, so that times cannot be compared', $set) if abs($set) > 0.01;
+	my %object = map { $_->{full_path} => $_->{id} } @{ $self->{list} };
+	foreach my $node (Torture::TxnLog::nodes(Torture::TxnLog::read_servers(map { $_->dir } $self->{ensemble}->nodes)))
+	{
+		my ($directory) = $node->{path} =~ m{^(.*)/};
+		next unless defined(my $object = $object{$directory});
+		my ($pid) = $node->{data} =~ /^pid (\d+)$/m;
+		defined $node->{$_} and $node->{$_} -= $epoch for qw(made gone);
+		$checker->node({ %$node, object => $object, pid => $pid });
+	}
+	my $server = 0;
+	foreach my $proxy (@{ $self->{proxies} })
+	{
+		$server++;
+		$checker->connection($_->[0], $server, $_->[1] - $epoch, $_->[2] ne '' ? $_->[2] - $epoch : $checker->{end}) for $proxy->sessions;
+	}
 	return;
 }
 
@@ -263,7 +296,9 @@ sub _left
 	while (1)
 	{
 		@left = eval {
-			my @locks = zk_locks_left($zk);
+			# everything but the directories of the locks
+			my %known = map { $_ => 1 } '/zklock', '/zklock/torture', map { $_->{full_path} } @{ $self->{list} };
+			my @locks = grep { !$known{$_} } $zk->tree('/');
 			my @sessions = $zk->sessions;
 			my %watches = map { $_->{id} => $_->watch_count // 'an unknown number of' } $zk->nodes;
 			(   map({ "node $_" } @locks), map({ "session $_" } @sessions),
@@ -324,8 +359,9 @@ sub figures
 	$say->('protected commits: %d (%.1f per second), %d of them writes', $history, $history / $self->{seconds}, $writes);
 	my $outcome = $c->{outcome} // {};
 	$say->('COMMIT, told and true: %s', join ', ', map { "$_ $outcome->{$_}" } sort keys %$outcome);
-	$say->('holds: %d; got after waiting: %d; longest wait for what was free: %.2f s; in order, no fault near: %d',
-		scalar($c->holds), $c->{waits} // 0, $c->{longest} // 0, $c->{ordered} // 0);
+	$say->('holds: %d; in the order of the requests, no fault near: %d', scalar($c->holds), $c->{ordered} // 0);
+	$say->('judged:');
+	$say->('  %s: %s', @$_) for $c->judged;
 
 	my %faults;
 	$faults{ $_->{kind} }++ for $c->faults;

@@ -297,6 +297,10 @@ sub wait_lost
 # How many clients are connected.
 sub connections { return $_[0]->_do('connections'); }
 
+# The connections that got a session, since the proxy was started:
+#   [ session id as 0x..., time of the handshake, time of the end or '' ], ...
+sub sessions { return map { [ split /\t/, $_, -1 ] } split /\n/, $_[0]->_do('sessions'); }
+
 sub _wait
 {
 	my ($self, $code, $timeout, $what) = @_;
@@ -380,6 +384,7 @@ my @log;
 my %count;         # operation => requests seen
 my $swallowed;
 my $last_number = 0;
+my @sessions;      # [ session, begin, end ]
 my %frames = (request => 0, reply => 0);
 my %nth;              # way => [number, action]
 my $spoil;            # per thousand replies
@@ -528,6 +533,7 @@ sub _close
 	my ($conn, $why) = @_;
 	return if $conn->{closed}++;
 	_log($conn, '.', $why);
+	$conn->{session}[2] = time if $conn->{session};
 	close $conn->{up}{from};
 	close $conn->{down}{from};
 	delete $conns{ $conn->{number} };
@@ -834,6 +840,7 @@ sub _answer
 	if (delete $down->{handshake})
 	{
 		$more = sprintf '0x%x', unpack 'x12 Q>', $frame;
+		push @sessions, $conn->{session} = [ $more, time, '' ] if $more ne '0x0';
 	}
 	else
 	{
@@ -1005,6 +1012,7 @@ my %command = (
 	},
 	swallowed => sub { return $swallowed; },
 	connections => sub { return scalar keys %conns; },
+	sessions => sub { return join "\n", map { join "\t", @$_ } @sessions; },
 	log => sub { return join "\n", map { join "\t", @$_ } @log; },
 	dribble => sub { $dribble = 1; return; },
 	spoil => sub { ($spoil) = @_; srand $_[1]; %spoilt = (); return; },

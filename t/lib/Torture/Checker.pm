@@ -17,8 +17,11 @@ Torture::Checker - finds violations in a torture test
 
 =head1 DESCRIPTION
 
-The tables tell what was committed, even where a client never learned of it; the
-log tells what was promised to whom, and when.
+There are three accounts of a run: the log of all calls, what was promised to whom,
+and when; the tables, what was committed, even where a client never learned of it;
+and ZooKeeper's own log, which node was there when.
+
+From the tables:
 
   lost update       a writer read another value than the previous one wrote
   lost element      a committed element of a set is missing, or an element is
@@ -28,20 +31,32 @@ log tells what was promised to whom, and when.
   token order       a commit whose token is not greater than the previous one
   no token          committed, though the lock was known to be lost
   overlap           committed work of two holds at the same time, in any cluster
+
+From the log of calls:
+
+  two holders       certain holds that exclude each other: see Torture::Sweep
   same token        two holds of an object with one token
   promise           COMMIT reported the opposite of what happened
-  late grant        a waiter did not get in time what had been released
   late answer       a call with a timeout did not return in time
   order             a later request was served first, without any fault
   no end            a call that never returned
-  error             an SQLSTATE that no fault explains
+  refusal           40001, and no fault explains it
+  error             another SQLSTATE that no fault explains
 
-and, reported by others: leak, crash.
+With ZooKeeper's log (see Torture::Ledger): no node, loss, hand, turn, late grant,
+late release; and
 
-A hold is "late" relative to what a waiter may expect: the end of the previous
-hold, or the session timeout after its holder was struck.  Time in which
-ZooKeeper or its network was disturbed or did not serve (see Torture::Watchman),
-or in which its sessions had to recover, does not count.
+  late commit       a commit came after its node had been deleted, and its backend had
+                    not been stopped during COMMIT; only where the guard is on, and in
+                    the cluster where the lock was held
+
+Without ZooKeeper's log a waiter counts from the end of the hold before its own, and a
+hold ends early at the first fault that explains its loss.
+
+And, reported by others: leak, crash, worker, clock.
+
+A fault explains only what it hit, and not for long: see Torture::Causes.  Whatever is
+not explained is a violation.  How much could have been one, "judged" says.
 
 =cut
 
@@ -51,45 +66,60 @@ use strict;
 use warnings;
 use List::Util qw(max min);
 
-# How long an unhindered waiter may take on a busy machine, in seconds
-our $SLACK = 3;
+use Torture::Causes;
+use Torture::Ledger;
+use Torture::Sweep;
 
 # How much earlier one must have asked to be certainly ahead in the queue, in
 # seconds
 our $HASTE = 1;
 
-# SQLSTATEs with which calls may fail when there are faults
-my %EXPLAINED = map { $_ => 1 } qw(40001 55000 57P01 57P02 57P03 58000 58030);
+# How much later than its node's deletion a commit may come, in seconds: the guard
+# has left a third of the session timeout
+our $COMMIT_SLACK = 0.5;
 
+# SQLSTATEs with which calls may fail when there are faults; "closed": without any
+my %EXPLAINED = map { $_ => 1 } qw(40001 55000 57P01 57P02 57P03 58000 58030 closed);
+
+# homes: worker => the cluster in which it locks; guard: zklock.commit_guard
 sub new
 {
 	my ($class, %opt) = @_;
-	return bless {
+	my $self = bless {
 		session_timeout => 2,
 		tick => 0.5,
+		homes => {},
+		guard => 'on',
 		%opt,
 		violations => [],
-		holds => {},       # hold => { object, worker, asked, begin, end, how, token }
-		faults => {},      # number and worker => { kind, begin, end, ... }
+		holds => {},       # hold => { object, worker, asked, begin, left, end, how, token }
+		current => {},     # worker => its hold
+		attempts => [],    # { worker, object, invoked, answered }
+		backends => {},    # pid => [ [ time, worker ], ... ]
 		open => {},        # op and call => the invocation
-		commits => {},     # op => phase
+		commits => {},     # op => { phase, invoked, answered }
 		calls => {},       # call => phase => count
 		states => {},      # call => SQLSTATE => count
+		connections => [],
 		history => [],
 		objects => {},
+		epoch => 0,        # what the clock showed when the log began
+		used => {},        # worker and cluster => when the connection last worked
 		end => 0
 	}, $class;
+	$self->{causes} = Torture::Causes->new(map { $_ => $self->{$_} } qw(session_timeout tick homes));
+	$self->{ledger} = Torture::Ledger->new(causes => $self->{causes}, found => sub { $self->found(@_) });
+	return $self;
 }
 
 sub found { my ($self, $kind, $text) = @_; push @{ $self->{violations} }, [ $kind, $text ]; return; }
 sub violations { return @{ $_[0]->{violations} }; }
-sub holds { return _by_begin($_[0]->{holds}); }
-sub faults { return _by_begin($_[0]->{faults}); }
+sub faults { return $_[0]->{causes}->faults; }
 
-sub _by_begin
+sub holds
 {
-	my ($hash) = @_;
-	my @list = sort { $a->{begin} <=> $b->{begin} } values %$hash;
+	my ($self) = @_;
+	my @list = sort { $a->{begin} <=> $b->{begin} } values %{ $self->{holds} };
 	return @list;
 }
 
@@ -99,30 +129,49 @@ sub event
 {
 	my ($self, $time, $who, $op, $call, $phase, $object, $more) = @_;
 	$self->{end} = $time if $time > $self->{end};
-	return $self->_fault($time, $op, $phase, $more) if $call eq 'fault';
+	return $self->{causes}->fault($time, $op, $phase, $more) if $call eq 'fault';
 	return $self->_hold($time, $who, $op, $phase, $object, $more) if $call eq 'hold';
+	if ($call eq 'clock')
+	{
+		$self->{epoch} ||= $more->{epoch} - $time;
+		return;
+	}
 
 	$self->{calls}{$call}{$phase}++;
 	my $key = "$op $call";
 	if ($phase eq 'invoked')
 	{
-		$self->{open}{$key} = { time => $time, worker => $who, object => $object, %$more };
+		my $invoked = $self->{open}{$key} = { time => $time, invoked => $time, worker => $who, object => $object, %$more };
+		push @{ $self->{attempts} }, $invoked if $call eq 'lock';
 		return;
 	}
 	# a call that hangs stays open
 	return if $phase eq 'hangs';
 
 	my $invoked = delete $self->{open}{$key};
-	$self->{commits}{$op} = $phase if $call eq 'commit' && !$more->{only_lock};
-	if (my $state = $more->{state})
+	$invoked->{answered} = $time if $invoked;
+	my $since = $invoked ? $invoked->{time} : $time;
+	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call eq 'connect' && $more->{pid};
+	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time }
+	  if $call eq 'commit' && !$more->{only_lock};
+	my $used = \$self->{used}{"$who " . ($more->{cluster} // '')};
+	$$used = $time if $phase eq 'ok';
+	my $state = $more->{state} || ($more->{closed} ? 'closed' : undef);
+	if ($state)
 	{
-		$self->{states}{$call}{$state}++;
-		push @{ $self->{errors} }, [ $time, "op $op, $call, object $object: $state $more->{message}", $state ];
+		# a connection that has broken since it was last used says so at its next use
+		$since = $$used // $since if $state =~ /^57P0|^closed$/;
+		$self->{states}{$call}{$state}++ if $more->{state};
+		push @{ $self->{errors} },
+		  {
+			since => $since, time => $time, worker => $who, cluster => $more->{cluster}, state => $state,
+			hold => $self->{current}{$who}, text => "op $op, $call, object $object: $state " . ($more->{message} // '')
+		  };
 	}
 	if ($invoked && $invoked->{timeout})
 	{
 		push @{ $self->{limited} },
-		  { begin => $invoked->{time} + $invoked->{timeout} / 1000, end => $time, op => $op, object => $object };
+		  { due => $since + $invoked->{timeout} / 1000, end => $time, op => $op, object => $object, worker => $who };
 	}
 	return;
 }
@@ -132,21 +181,18 @@ sub _hold
 	my ($self, $time, $worker, $op, $phase, $object, $more) = @_;
 	if ($phase eq 'begin')
 	{
-		$self->{holds}{$op} = {
+		$self->{current}{$worker} = $self->{holds}{$op} = {
+			%$more,    # weight, limit
 			hold => $op, object => $object, worker => $worker,
 			begin => $time, asked => $more->{asked} // $time, token => $more->{token}
 		};
 	}
 	elsif ($phase eq 'token') { $self->{holds}{$op}{token} = $more->{token}; }
-	else { @{ $self->{holds}{$op} }{qw(end how)} = ($time, $more->{how}); }
-	return;
-}
-
-sub _fault
-{
-	my ($self, $time, $number, $phase, $more) = @_;
-	if ($phase eq 'begin') { $self->{faults}{$number} = { number => $number, begin => $more->{since} // $time, %$more }; }
-	elsif ($phase eq 'end') { $self->{faults}{$number}{end} = $time; }
+	else
+	{
+		@{ $self->{holds}{$op} }{qw(end how left)} = ($time, $more->{how}, $more->{left} // $time);
+		delete $self->{current}{$worker};
+	}
 	return;
 }
 
@@ -154,29 +200,97 @@ sub _fault
 
 # Takes { op, object, worker, hold, token, granted, committed, cluster } and, if
 # it has written, { seq, read, written }.  Times are in seconds, by the servers'
-# clock.
+# clock, counted as the log's.
 sub history { my ($self, $row) = @_; push @{ $self->{history} }, $row; return; }
 
 # { id, kind, value, seq, members => [ ... ] }
 sub object { my ($self, $object) = @_; $self->{objects}{ $object->{id} } = $object; return; }
+
+# ------------------------------------------------------------ ZooKeeper's account
+
+# { object, czxid, session, made, gone, how, by, pid }: see Torture::TxnLog
+sub node { my ($self, $node) = @_; $self->{ledger}->node($node); return; }
+
+# This session was connected to this server at that time
+sub connection { my ($self, $session, @connection) = @_; push @{ $self->{connections} }, [ $session, @connection ]; return; }
 
 # ------------------------------------------------------------------ the verdict
 
 sub finish
 {
 	my ($self) = @_;
-	my @faults = $self->faults;
-	$_->{end} //= $self->{end} for @faults;
-	$_->{end} //= $self->{end} for values %{ $self->{holds} };
-	$self->{hindered} = $self->_hindered(@faults);
-	$self->{disturbed} = _union(map { [ $_->[0] - 0.1, $_->[1] ] } @{ $self->{hindered} });
+	my ($causes, $ledger) = @{$self}{qw(causes ledger)};
+	$causes->run_ended($self->{end});
+	my @holds = $self->holds;
+	foreach my $hold (@holds)
+	{
+		$hold->{end} //= $self->{end};
+		$hold->{until} = $hold->{left} // $hold->{end};
+	}
+	$ledger->link(\@holds, $self->{attempts}, sub { $self->_worker_of(@_) });
+	my %worker = $ledger->sessions;
+	foreach my $connection (@{ $self->{connections} })
+	{
+		my ($session, @rest) = @$connection;
+		$causes->connection($worker{$session}, @rest) if defined $worker{$session};
+	}
 
 	$self->_check_chain($_) for sort { $a->{id} <=> $b->{id} } values %{ $self->{objects} };
 	$self->_check_overlap;
 	$self->_check_promises;
-	$self->_check_grants;
+	if ($ledger->exists)
+	{
+		$ledger->judge_holds(@holds);
+		$ledger->judge_releases;
+		$self->_check_late_commits if $self->{guard} ne 'off';
+	}
+	else { $self->_check_without_nodes(@holds); }
+	$self->_check_exclusion(@holds);
+	$self->_check_answers;
+	$self->_check_order(@holds);
 	$self->_check_errors;
 	return $self->violations;
+}
+
+sub _worker_of
+{
+	my ($self, $pid, $time) = @_;
+	my ($backend) = grep { $_->[0] <= $time + $Torture::Ledger::TOLERANCE } reverse @{ $self->{backends}{$pid} // [] };
+	return $backend ? $backend->[1] : undef;
+}
+
+# How much of the run was judged: [ promise, how much ], ...
+sub judged
+{
+	my ($self) = @_;
+	my $j = $self->{ledger}->judged;
+	my @holds = $self->holds;
+	my %seconds;
+	foreach my $hold (@holds)
+	{
+		$seconds{certain} += max(0, $hold->{until} - $hold->{begin});
+		$seconds{all} += max(0, ($hold->{left} // $hold->{end}) - $hold->{begin});
+	}
+	my %workers = map { $_->{worker} => 1 } @holds;
+	my $share = sub { my ($part, $whole) = @_; return $whole ? sprintf '%.1f %%', 100 * $part / $whole : 'none'; };
+	my $in_time = sub {
+		my ($kind) = @_;
+		my ($due, $excused) = map { $j->{"$kind $_"} // 0 } qw(seconds excused);
+		return sprintf '%s of %.1f s in which one was due; longest %.2f s', $share->($due, $due + $excused), $due + $excused, $j->{"$kind longest"} // 0;
+	};
+	my @errors = @{ $self->{errors} // [] };
+	my $refusals = grep { $_->{state} eq '40001' } @errors;
+	return (
+		[ 'one holder at a time', sprintf '%d of %d holds beside a conflicting one; %s of %.1f s held were certain',
+			$self->{conflicts} // 0, scalar @holds, $share->($seconds{certain} // 0, $seconds{all} // 0), $seconds{all} // 0 ],
+		[ "in ZooKeeper's log", sprintf '%d holds of %d; %d of them lost before they were given back', $j->{holds} // 0, scalar @holds, $j->{lost} // 0 ],
+		[ 'in turn', sprintf '%d holds, %d of which had to wait', $j->{turns} // 0, $j->{waits} // 0 ],
+		[ 'grants in time', $in_time->('late grant') ],
+		[ 'releases in time', sprintf '%d nodes; %s', $j->{releases} // 0, $in_time->('late release') ],
+		[ 'commits before the loss', sprintf '%d of %d', $self->{guarded} // 0, scalar @{ $self->{history} } ],
+		[ 'no loss, refusal or error without a cause',
+			sprintf '%d refusals, %d other errors; a fault would have explained none in %s of the time of all workers',
+			$refusals, @errors - $refusals, $share->($self->{causes}->judged(keys %workers), 1) ]);
 }
 
 # The writes of an object, in the order in which they became visible
@@ -260,7 +374,7 @@ sub _check_promises
 	my $commits = $self->{commits};
 	foreach my $op (sort { $a <=> $b } keys %$commits)
 	{
-		my $phase = $commits->{$op};
+		my $phase = $commits->{$op}{phase};
 		$self->found('promise', "op $op was told that it is committed, and is not")
 		  if $phase eq 'ok' && !$committed{$op};
 		$self->found('promise', "op $op was told that it is not committed, and is")
@@ -278,153 +392,126 @@ sub _check_promises
 	return;
 }
 
-# Times in which a waiter cannot expect to get a free lock: [ [ from, until ],
-# ... ]
-sub _hindered
+# Holds exclude each other while they are certain
+sub _check_exclusion
 {
-	my ($self, @faults) = @_;
-	my $expiry = $self->{session_timeout} + 2 * $self->{tick};
-	return _union(
-		map {
-			my $f = $_;
-			# A client that is struck is gone, or has lost its locks, one
-			# session timeout later
-			$f->{kind} eq 'backend_kill' ? [ $f->{begin}, $f->{begin} + $expiry ]
-			  : $f->{kind} eq 'backend_stop' ? [ $f->{begin}, min($f->{end}, $f->{begin} + $expiry) ]
-			  : $f->{kind} eq 'pg_immediate' ? [ $f->{begin}, $f->{begin} + $expiry ]
-			  # a server is elected, and clients find it or open new sessions
-			  : [ $f->{begin}, $f->{end} + $expiry ]
-		} @faults);
-}
-
-# Merges overlapping intervals
-sub _union
-{
-	my @result;
-	foreach my $i (sort { $a->[0] <=> $b->[0] } @_)
+	my ($self, @holds) = @_;
+	foreach my $conflict (Torture::Sweep::conflicts(@holds))
 	{
-		if (@result && $i->[0] <= $result[-1][1]) { $result[-1][1] = max($result[-1][1], $i->[1]); }
-		else { push @result, [@$i]; }
-	}
-	return \@result;
-}
-
-# How much of a time lies in these intervals (which are sorted)
-sub _within
-{
-	my ($from, $to, $intervals) = @_;
-	my $sum = 0;
-	# find the first that ends after $from
-	my ($low, $high) = (0, scalar @$intervals);
-	while ($low < $high)
-	{
-		my $middle = int(($low + $high) / 2);
-		if ($intervals->[$middle][1] <= $from) { $low = $middle + 1; }
-		else { $high = $middle; }
-	}
-	for (my $i = $low; $i < @$intervals && $intervals->[$i][0] < $to; $i++)
-	{
-		$sum += min($to, $intervals->[$i][1]) - max($from, $intervals->[$i][0]);
-	}
-	return $sum;
-}
-
-sub _check_grants
-{
-	my ($self) = @_;
-	my %by_object;
-	push @{ $by_object{ $_->{object} } }, $_ for $self->holds;
-	foreach my $object (sort { $a <=> $b } keys %by_object)
-	{
-		my $free = 0;    # time since when it was free
-		my (@not_over, @calm);
-		foreach my $hold (@{ $by_object{$object} })
-		{
-			my $begin = $hold->{begin};
-			foreach my $before (splice @not_over)
-			{
-				$free = max($free, $before->{end} <= $begin ? $before->{end} : $self->_struck($before, $begin));
-			}
-			$self->_check_late($hold, $free);
-			push @not_over, $hold;
-
-			next if _within($hold->{asked}, $begin + 0.000001, $self->{disturbed});
-			@calm = grep { !_within($_->{begin}, $begin, $self->{disturbed}) } @calm[ max(0, @calm - 10) .. $#calm ];
-			$self->_check_order($hold, @calm);
-			push @calm, $hold;
-		}
-	}
-	foreach my $call (@{ $self->{limited} // [] })
-	{
-		my $late = $self->_late($call->{begin}, $call->{end});
-		$self->found('late answer', sprintf 'op %d, object %d: %.3f s after its timeout', $call->{op}, $call->{object}, $late)
-		  if $late > $SLACK;
+		my ($hold, @others) = @$conflict;
+		$self->{conflicts}++;
+		$self->found('two holders', sprintf 'object %d: hold %d of worker %d from %.3f to %.3f, beside %s', @$hold{qw(object hold worker begin until)},
+			join ', ', map { sprintf '%d of worker %d from %.3f to %.3f', @$_{qw(hold worker begin until)} } @others);
 	}
 	return;
 }
 
-# A hold that its holder believed to have when another one got the lock was
-# lost: when the holder was struck, or else at an unknown time.
-sub _struck
+# Without ZooKeeper's account: a hold is lost at the first fault that can be the
+# reason, and a lock is free when the holds before are over.
+sub _check_without_nodes
 {
-	my ($self, $hold, $until) = @_;
-	$self->{strikes} //= do {
-		my %strikes;
-		push @{ $strikes{ $_->{worker} } }, $_->{begin} for grep { $_->{worker} } $self->faults;
-		\%strikes;
-	};
-	my @begin = grep { $_ >= $hold->{begin} && $_ <= $until } @{ $self->{strikes}{ $hold->{worker} } // [] };
-	return @begin ? $begin[0] : $until;
+	my ($self, @holds) = @_;
+	my $causes = $self->{causes};
+	my (%free, %before);
+	foreach my $hold (@holds)
+	{
+		next if ($hold->{limit} // 1) != 1;
+		my ($object, $begin) = @{$hold}{qw(object begin)};
+		my $free = 0;
+		foreach my $before (splice @{ $before{$object} //= [] })
+		{
+			if ($before->{until} > $begin && (my ($why) = $causes->explain($before->{worker}, $before->{begin}, $begin)))
+			{
+				$before->{until} = max($before->{begin}, min($begin, $why->{begin}));
+				# which its queue may learn of a session timeout later
+				$free{$object} = max($free{$object} // 0, $before->{until} + $causes->expiry);
+			}
+			$free{$object} = max($free{$object} // 0, min($begin, $before->{end})) if $before->{until} <= $begin;
+			push @{ $before{$object} }, $before if $before->{until} > $begin;
+		}
+		$self->{ledger}->late('late grant', $hold->{worker}, max($free{$object} // 0, $hold->{asked}), $begin,
+			"object $object: hold $hold->{hold} asked at %.3f", $hold->{asked});
+		push @{ $before{$object} }, $hold;
+	}
+	return;
 }
 
-sub _late
+sub _check_late_commits
 {
-	my ($self, $since, $until) = @_;
-	return $until - $since if $until <= $since;
-	return $until - $since - _within($since, $until, $self->{hindered});
+	my ($self) = @_;
+	foreach my $row (@{ $self->{history} })
+	{
+		next if $row->{cluster} != ($self->{homes}{ $row->{worker} } // -1);
+		my $hold = $self->{holds}{ $row->{hold} } // next;
+		my $node = $hold->{node} // next;
+		$self->{guarded}++;
+		next if !defined $node->{gone} || $row->{committed} <= $node->{gone} + $COMMIT_SLACK;
+		my $commit = $self->{commits}{ $row->{op} } // next;
+		next if grep {
+			     $_->{kind} eq 'backend_stop'
+			  && $_->{worker} == $row->{worker}
+			  && $_->{begin} <= $commit->{answered}
+			  && $_->{end} >= $commit->{invoked}
+		} $self->faults;
+		$self->found('late commit', sprintf 'object %d: op %d committed at %.3f, its node went at %.3f (%s)',
+			@$row{qw(object op committed)}, @$node{qw(gone how)});
+	}
+	return;
 }
 
-sub _check_late
+sub _check_answers
 {
-	my ($self, $hold, $free) = @_;
-	my $late = $self->_late(max($free, $hold->{asked}), $hold->{begin});
-	$self->{waits}++ if $hold->{asked} < $free;
-	$self->{longest} = $late if $late > ($self->{longest} // 0);
-	$self->found('late grant', sprintf 'object %d: hold %d asked at %.3f, the one before was over at %.3f, and it was granted at %.3f',
-		@$hold{qw(object hold asked)}, $free, $hold->{begin})
-	  if $late > $SLACK;
+	my ($self) = @_;
+	$self->{ledger}->late('late answer', $_->{worker}, $_->{due}, $_->{end}, "op $_->{op}, object $_->{object}, its timeout")
+	  for @{ $self->{limited} // [] };
 	return;
 }
 
 # Holds follow the order of their tokens, which is that of the queue; and the
 # order of the requests, where these are further apart than a busy machine
-# explains.
+# explains.  Only those count whose workers nothing hindered.
 sub _check_order
 {
-	my ($self, $hold, @earlier) = @_;
-	$self->{ordered}++;
-	foreach my $earlier (grep { _has_token($_) } @earlier)
+	my ($self, @holds) = @_;
+	my %calm;
+	foreach my $hold (grep { _has_token($_) && ($_->{limit} // 1) == 1 } @holds)
 	{
-		next unless _has_token($hold);
-		my $why =
-			$earlier->{token} > $hold->{token} ? 'their tokens say the contrary'
-		  : $earlier->{asked} > $hold->{asked} + $HASTE ? sprintf('it asked %.3f s later', $earlier->{asked} - $hold->{asked})
-		  : next;
-		$self->found('order', "object $hold->{object}: hold $earlier->{hold} had it before $hold->{hold}, $why");
+		next if $self->{causes}->hindrance($hold->{worker}, $hold->{asked} - 0.1, $hold->{begin} + 0.000001);
+		$self->{ordered}++;
+		my $earlier = $calm{ $hold->{object} } //= [];
+		foreach my $other (@$earlier)
+		{
+			my $why =
+				$other->{token} > $hold->{token} ? 'their tokens say the contrary'
+			  : $other->{asked} > $hold->{asked} + $HASTE ? sprintf('it asked %.3f s later', $other->{asked} - $hold->{asked})
+			  : next;
+			$self->found('order', "object $hold->{object}: hold $other->{hold} had it before $hold->{hold}, $why");
+		}
+		push @$earlier, $hold;
+		shift @$earlier if @$earlier > 10;
 	}
 	return;
 }
 
 sub _has_token { return ($_[0]->{token} // '') =~ /^[1-9]/; }
 
+# A refusal is right if the lock was lost; why that was, is asked elsewhere.  (That the
+# node has gone is not enough: who is refused gives the lock back.)
 sub _check_errors
 {
 	my ($self) = @_;
 	foreach my $error (@{ $self->{errors} // [] })
 	{
-		my ($time, $text, $state) = @$error;
-		next if $EXPLAINED{$state} && $self->faults;
-		$self->found('error', sprintf 'at %.3f, %s', $time, $text);
+		my $since = $error->{since};
+		my $refused = $error->{state} eq '40001';
+		if ($refused && (my $hold = $error->{hold}))
+		{
+			my $node = $hold->{node};
+			next if $hold->{lost} || $node && ($node->{how} // '') eq 'expiry' && $node->{gone} <= $error->{time};
+			$since = $hold->{begin} unless $node;
+		}
+		next if $EXPLAINED{ $error->{state} } && $self->{causes}->explain($error->{worker}, $since, $error->{time}, $error->{cluster});
+		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});
 	}
 	return;
 }

@@ -14,8 +14,9 @@ A line has these columns, separated by tabs:
   op       number of the operation, or of the fault
   call     connect, begin, lock, token, fence, read, write, commit, rollback, unlock;
            hold: from the grant to the release or loss;
-           fault: what the nemesis does
-  phase    invoked, ok, failed, unknown; begin, end
+           fault: what the nemesis does;
+           clock: what the machine's clock shows, by which servers stamp
+  phase    invoked, ok, failed, unknown, hangs; begin, token, end; epoch
   object   number, 0 for none
   more     name=value ..., with special characters in a value written as %xx
 

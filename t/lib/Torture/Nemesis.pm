@@ -282,8 +282,9 @@ sub _blackhole
 {
 	my ($self, $f) = @_;
 	# one of the servers, or two
-	my @proxy = map { $self->{proxies}[ ($f->{which} + $_) % @{ $self->{proxies} } ] } 0 .. $f->{hard};
-	$self->_log($f, 'begin', servers => scalar @proxy);
+	my @which = map { ($f->{which} + $_) % @{ $self->{proxies} } } 0 .. $f->{hard};
+	my @proxy = @{ $self->{proxies} }[@which];
+	$self->_log($f, 'begin', server => join ',', map { 1 + $_ } @which);
 	$_->blackhole for @proxy;
 	return sub { $_->reset for @proxy; };
 }

@@ -130,6 +130,8 @@ sub _call
 {
 	my ($self, $session, $call, $sql, %more) = @_;
 	my $object = $self->{object}{id};
+	$more{cluster} = $session->{cluster};
+	$self->{invoked} = $self->{log}->now;
 	$self->_log($call, 'invoked', $object, %more);
 	$session->send($sql);
 	$self->_strike($call, $session);
@@ -144,7 +146,7 @@ sub _call
 			# the invocation stays without an end, which the checker finds
 			$self->_log($call, 'hangs', $object, %more);
 			$session->kill9;
-			die { closed => 1, session => $session };
+			die { closed => 1, session => $session, invoked => $self->{invoked} };
 		}
 	}
 
@@ -162,7 +164,7 @@ sub _call
 		closed => $result->{closed} || undef,
 		warning => $result->{warnings}[0],
 		got => $call =~ /^(?:lock|token|fence|unlock)$/ && $phase eq 'ok' ? $result->{out} : undef);
-	die { %$result, session => $session } if $phase ne 'ok';
+	die { %$result, session => $session, invoked => $self->{invoked} } if $phase ne 'ok';
 	return $result->{out};
 }
 
@@ -285,6 +287,7 @@ sub _ask_peer
 {
 	my ($self, $call, $line) = @_;
 	my $object = $self->{object}{id};
+	$self->{invoked} = $self->{log}->now;
 	$self->_log($call, 'invoked', $object, function => 'peer');
 	my $answer = eval { $self->{locker}->ask($line, $HANG) };
 	my $why = $@;
@@ -304,11 +307,14 @@ sub _holds
 	return;
 }
 
+# The hold was certain until the invocation of the call that gave it back, by what it
+# did or because it failed.
 sub _released
 {
-	my ($self, $how) = @_;
+	my ($self, $how, $invoked) = @_;
 	my $hold = delete $self->{hold} // return;
-	$self->{log}->write($self->{number}, $hold, 'hold', 'end', $self->{object}{id}, how => $how);
+	$self->{log}->write($self->{number}, $hold, 'hold', 'end', $self->{object}{id},
+		how => $how, left => sprintf('%.6f', $invoked // $self->{invoked}));
 	return;
 }
 
@@ -417,6 +423,8 @@ sub _think
 sub _clean_up
 {
 	my ($self, $failure) = @_;
+	my $peer = $self->{scope} eq 'peer';
+	my $invoked = $failure->{invoked} // $self->{log}->now;
 	if ($failure->{connect} || $failure->{peer})
 	{
 		$self->_sleep(0.1 + 0.2 * rand);
@@ -434,8 +442,9 @@ sub _clean_up
 		$session->kill9;
 		delete $self->{sessions}{$cluster};
 	}
-	$self->_unlock if $self->{scope} eq 'peer';
-	$self->_released($failure->{closed} ? 'closed' : 'failed');
+	$self->_unlock if $peer;
+	# (a client that is not PostgreSQL's keeps its lock when a statement fails)
+	$self->_released($failure->{closed} ? 'closed' : 'failed', $peer ? undef : $invoked);
 	return;
 }
 

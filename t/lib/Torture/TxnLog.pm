@@ -1,0 +1,130 @@
+
+=pod
+
+=head1 NAME
+
+Torture::TxnLog - the life of each node, from ZooKeeper's own transaction log
+
+=head1 SYNOPSIS
+
+  my @nodes = Torture::TxnLog::nodes(Torture::TxnLog::read_servers(@dirs));
+
+=head1 DESCRIPTION
+
+ZooKeeper writes each change to a file log.<zxid> before it answers, with the time
+by its leader's clock and the session that asked for it.  What clients say they
+did can be compared with that.  A file is, in ZooKeeper's usual encoding:
+
+  "ZKLG", version (int), dbid (long); then, until a length of zero or the end:
+  checksum (long); length (int) and as many bytes: session (long), cxid (int),
+  zxid (long), time in ms (long), type (int), what the type needs; "B"
+
+What a server has logged may never have been committed, so a change counts if two
+of three servers have it: two were needed for the commit, and nobody's log is ever
+deleted here.  A change without a majority at first, which a new leader makes its
+own, reaches the others' logs when they join it (unless they are so far behind
+that they are sent a snapshot; then it would be missing here).
+
+=cut
+
+package Torture::TxnLog;
+
+use strict;
+use warnings;
+
+my %TYPE = (
+	1 => 'create', 2 => 'delete', 14 => 'multi', 15 => 'create', 19 => 'create', 20 => 'delete', 21 => 'create',
+	-10 => 'open', -11 => 'close');
+
+# The changes in one file: [ { zxid, time (s since 1970), session, cxid, type,
+# path, data, ephemeral, multi }, ... ], each part of a multi separately
+sub read_file
+{
+	my ($name) = @_;
+	open my $file, '<:raw', $name or die "$name: $!";
+	my ($head, $record, @changes);
+	read $file, $head, 16;
+	# A server enlarges the file by zeros in advance; and if it was killed, the last
+	# record may be incomplete.
+	while ((read $file, $head, 12) == 12 && (my $length = unpack 'x8 l>', $head) > 0)
+	{
+		last if (read $file, $record, $length + 1) != $length + 1;
+		my ($session, $cxid, $zxid, $time, $type, $body) = unpack 'Q> l> q> q> l> a*', $record;
+		push @changes, map { { session => sprintf('0x%x', $session), cxid => $cxid, zxid => $zxid, time => $time / 1000, %$_ } } _parts($type, $body);
+	}
+	close $file;
+	return \@changes;
+}
+
+sub _parts
+{
+	my ($number, $body) = @_;
+	my $type = $TYPE{$number} // 'other';
+	if ($type eq 'create')
+	{
+		my ($path, $data, $lists, $rest) = unpack 'N/a* N/a* N a*', $body;
+		# an entry of the access list: rights (int), scheme, id
+		(undef, undef, undef, $rest) = unpack 'N N/a* N/a* a*', $rest for 1 .. $lists;
+		return { type => $type, path => $path, data => $data, ephemeral => $number == 1 || $number == 15 ? unpack('C', $rest) : 0 };
+	}
+	return { type => $type, path => unpack 'N/a*', $body } if $type eq 'delete';
+	return { type => $type } if $type ne 'multi';
+	my ($count, $rest) = unpack 'N a*', $body;
+	my @parts;
+	for (1 .. $count)
+	{
+		my ($part_type, $part);
+		($part_type, $part, $rest) = unpack 'l> N/a* a*', $rest;
+		push @parts, _parts($part_type, $part);
+	}
+	return @parts ? map({ { %$_, multi => 1 } } @parts) : { type => 'other' };
+}
+
+# What a majority of these servers, given by their directories, has logged, in
+# order: a list of changes as above
+sub read_servers
+{
+	my (@dirs) = @_;
+	my (%change, %seen);
+	foreach my $dir (@dirs)
+	{
+		my %here;
+		push @{ $here{ $_->{zxid} } }, $_ for map { @{ read_file($_) } } glob "$dir/data/version-2/log.*";
+		$seen{$_}++ for keys %here;
+		%change = (%here, %change);
+	}
+	return map { @{ $change{$_} } } sort { $a <=> $b } grep { 2 * $seen{$_} > @dirs } keys %change;
+}
+
+# From these changes, the ephemeral nodes: { path, czxid, session, made, data,
+# gone, how, by }.  "how" it went: delete (and the session that asked for it is
+# "by"), close (its session was closed by its client), expiry (by ZooKeeper).
+sub nodes
+{
+	my (@nodes, %at, %of);
+	foreach my $c (@_)
+	{
+		if ($c->{type} eq 'create' && $c->{ephemeral})
+		{
+			my %node = (path => $c->{path}, czxid => $c->{zxid}, session => $c->{session}, made => $c->{time}, data => $c->{data});
+			push @nodes, $at{ $c->{path} } = $of{ $c->{session} }{ $c->{path} } = \%node;
+		}
+		elsif ($c->{type} eq 'delete' && (my $node = delete $at{ $c->{path} }))
+		{
+			delete $of{ $node->{session} }{ $c->{path} };
+			@$node{qw(gone how by)} = ($c->{time}, 'delete', $c->{session});
+		}
+		elsif ($c->{type} eq 'close')
+		{
+			foreach my $node (values %{ delete $of{ $c->{session} } // {} })
+			{
+				delete $at{ $node->{path} };
+				# the server closes a session with no number of a request
+				@$node{qw(gone how by)} = ($c->{time}, $c->{cxid} ? 'close' : 'expiry', $c->{session});
+			}
+		}
+	}
+	return @nodes;
+}
+
+1;
