@@ -1,0 +1,185 @@
+/*
+ * guard.pml
+ *	  The session timeout, in ticks: what the leader counts, what the session
+ *	  counts by its own clock, and the commit guard in between.
+ *
+ * It follows src/backend/backend_session.c (zkb_are_proven, zkb_prove),
+ * src/lock/commit_guard.c (zkl_guard, zkl_bound_waits), zkr_heard_locked in
+ * src/zk/request.c, and zks_expire.
+ *
+ * What stands for what:
+ *
+ *	- Of the three sessions, one holds the lock and is followed here; the other
+ *	  two wait, and have it the moment that the leader deletes its node, which
+ *	  is the worst they can do.  How they find out is in queue.pml.
+ *	- T is the session timeout, of 9 ticks; all clocks run at the same pace.
+ *	- A question to the quorum (a heartbeat, or the guard's) is under way for
+ *	  any time, there and back, or is lost: a slow or broken connection, or a
+ *	  process that was stopped.
+ *	- A question does not prolong the session at the leader.  The follower's
+ *	  ping does, which names the clients that it has heard within the last
+ *	  REPORT ticks.  The leader ends the session T after the last such report,
+ *	  or at any time later.
+ *
+ * What is verified: a transaction that the guard lets pass without a round trip
+ * commits while its node exists; one that it lets pass with a round trip had its
+ * node when that was answered, and commits while it exists if the answers of a
+ * whole timeout were in time; and who counts its lock as held, by its own
+ * clock, has it (under the same condition).  WITNESS_LATE_COMMIT asserts that without
+ * the condition, and is refuted: see README.md.
+ *
+ * What is left out:
+ *
+ *	- What the guard leaves open (doc/failures.md): a process that is stopped
+ *	  between the guard and the commit, or waits there for other things than
+ *	  PostgreSQL's locks; clocks of different paces; a leader's clock that jumps;
+ *	  nodes deleted by hand.  Here the bound on waits holds for all of it.
+ *	- A new leader, and a reconnection: both give the session a whole timeout
+ *	  again.
+ *	- Reads, which also count as ZooKeeper's word for what a session believes:
+ *	  see README.md.
+ *
+ * A macro breaks the code on purpose: dev/models lists them.
+ */
+#ifndef THIRD
+#define THIRD	3
+#endif
+#ifndef REPORT
+#define REPORT	2
+#endif
+#define T		(3 * THIRD)
+#define LONG	(2 * T + 1)		/* ages need not be told apart beyond this */
+
+/* the leader and the follower */
+bool exists = true;
+byte left = T;					/* until the leader may end the session */
+bool heard;						/* by the follower, and not yet reported */
+byte heard_age;
+
+/* the question that is under way */
+#define NONE	0
+#define SENT	1
+#define YES		2				/* the node exists: on the way back */
+#define NO		3
+byte question = NONE;
+byte question_age;
+bool is_guards;
+
+/* the session */
+byte asked;						/* age of the latest question that was answered */
+byte late = LONG;				/* age of the latest answer that came late */
+bool lost, guarding, passed, was_regular;
+byte bound;						/* what is left of the time to commit */
+bool committed;
+
+/* all answers of a whole timeout before the latest question were in time */
+#define REGULAR	(late >= asked + T)
+
+inline older(age, most)
+{
+	if :: age < most -> age++ :: else fi
+}
+
+active proctype leader()
+{
+end:
+	do
+	/* a tick, which waits for the follower's ping */
+	:: d_step { !committed && !(heard && heard_age == REPORT) ->
+			if :: left > 0 -> left-- :: else fi;
+			if :: heard -> heard_age++ :: else fi;
+			if :: question != NONE -> older(question_age, T) :: else fi;
+			older(asked, T);
+			older(late, LONG);
+			if :: bound > 0 -> bound-- :: else fi }
+	:: d_step { heard -> heard = false; heard_age = 0;
+			if :: exists -> left = T :: else -> left = 0 fi }
+	:: d_step { left == 0 && exists -> exists = false }
+	:: d_step { question == SENT ->
+			if
+			:: exists -> question = YES;
+				heard = true
+			:: else -> question = NO
+			fi }
+	od
+}
+
+active proctype keeper()
+{
+end:
+	do
+	:: d_step { question == NONE && !committed -> question = SENT; question_age = 0; is_guards = guarding }
+	:: d_step { question != NONE -> question = NONE; question_age = 0; is_guards = false }
+	:: d_step { question == NO -> lost = true; question = NONE; question_age = 0; is_guards = false }
+	:: d_step { question == YES ->
+			/* zkr_heard_locked */
+			if :: asked > THIRD -> late = 0 :: else fi;
+#ifdef MUTANT_RECEIVED
+			asked = 0;
+#else
+			asked = question_age;
+#endif
+			/* zkb_prove: an answer that has lain unread proves nothing */
+			if
+			:: is_guards && guarding && asked < THIRD ->
+				passed = true; guarding = false;
+				was_regular = REGULAR;
+				bound = 2 * THIRD - asked
+			:: else
+			fi;
+			question = NONE; question_age = 0; is_guards = false }
+	od
+}
+
+/* What the session does with its lock, at any time */
+active proctype backend()
+{
+end:
+	do
+	/* zkl_is_lost, as zk_locks shows it */
+	:: d_step { !lost && !committed ->
+			if
+#ifndef MUTANT_NO_EXPIRY
+			:: asked >= T -> lost = true
+#endif
+			:: else -> assert(exists || !REGULAR)
+			fi }
+	/* zkl_guard */
+	:: d_step { !lost && !guarding && !passed && !committed ->
+			if
+#ifndef MUTANT_NO_EXPIRY
+			:: asked >= T -> lost = true
+#endif
+#ifdef MUTANT_NO_GUARD
+			:: else -> passed = true; was_regular = true; bound = 2 * THIRD
+#else
+#ifdef MUTANT_NO_LATE
+			:: asked < THIRD ->
+#else
+			:: asked < THIRD && REGULAR ->
+#endif
+				passed = true; was_regular = true; bound = 2 * THIRD - asked
+			:: else -> guarding = true
+#endif
+			fi }
+	/* no answer within zklock.operation_timeout, or lost: 40001 */
+	:: d_step { guarding -> guarding = false; is_guards = false }
+	:: d_step { passed ->
+			passed = false;
+			if
+#ifdef MUTANT_NO_BOUND
+			:: true ->
+#else
+			:: bound == 0			/* 40001 */
+			:: else ->
+#endif
+				committed = true;
+#ifdef WITNESS_LATE_COMMIT
+				assert(exists)
+#else
+				assert(exists || !was_regular)
+#endif
+			fi;
+			bound = 0; was_regular = false }
+	od
+}
