@@ -182,6 +182,9 @@ subtest 'errors' => sub {
 	is(kinds(@error), 'error', 'no fault');
 	is(kinds(@error, more => [ fault(11, 12, 'drop', server => 1) ]), '', 'a fault');
 	is(kinds(@error, more => [ fault(5, 6, 'drop', server => 1) ]), 'error', 'one that was over for long');
+	my $told = sub { $_[0][4] = 'failed'; $_[0][6] = { state => '58030', message => 'x' }; 1 };
+	is(kinds(event => sub { my ($e) = @_; $e->[6]{timeout} &&= 90; $e->[2] != 2_000_001 || $e->[3] ne 'lock' || $e->[4] ne 'ok' || $told->($e) }),
+		'', 'none, but ZooKeeper had only 90 ms to answer');
 	my @closed = event('write', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { closed => 1, cluster => 1 }; 1 });
 	my @restart = fault(5, 6, 'pg_immediate', cluster => 1);
 	is(kinds(@closed, more => [@restart]), 'error', 'a connection that breaks long after a restart');
