@@ -149,6 +149,7 @@ subtest 'in time' => sub {
 	is(kinds(@late, @later), 'late grant', 'a lock that is free');
 	is(kinds(@late, @later, more => [ fault(33.2, 37, 'cut') ]), '', 'a fault explains it');
 	is(kinds(@late, @later, more => [ fault(34, 37, 'outage', since => 33.2) ]), '', 'or an ensemble that was seen not to serve');
+	is(kinds(@late, @later, more => [ fault(34, 34, 'standstill', since => 33.2) ]), '', 'or a machine that was seen to stand still');
 	is(kinds(@late, @later, more => [ fault(20, 25, 'cut') ]), 'late grant', 'not one that was over');
 	is(kinds(@late, @later, more => [ fault(33.2, 37, 'backend_stop', worker => 3) ]), '', 'or that it was stopped itself');
 	is(kinds(@late, @later, more => [ fault(33.2, 37, 'backend_stop', worker => 1) ]), 'late grant', 'but not that somebody else was');

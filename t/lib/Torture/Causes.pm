@@ -43,7 +43,7 @@ our $ALLOWANCE = 1;    # s, for a busy machine
 # What a fault hits.  A backend that is killed takes all others of its cluster
 # with it.
 my %HITS = (
-	(map { $_ => 'all' } qw(outage leader_kill leader_stop ensemble_restart)),
+	(map { $_ => 'all' } qw(outage standstill leader_kill leader_stop ensemble_restart)),
 	(map { $_ => 'server' } qw(follower_kill cut swallow delay blackhole drop)),
 	backend_stop => 'worker',
 	backend_kill => 'cluster',

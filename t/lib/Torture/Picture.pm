@@ -38,7 +38,8 @@ my %FAULT = (
 	(map { $_ => '#1565c0' } qw(swallow delay blackhole drop)),
 	(map { $_ => '#6a1b9a' } qw(backend_kill backend_stop)),
 	pg_immediate => '#2e7d32',
-	outage => '#000000');
+	outage => '#000000',
+	standstill => '#000000');
 
 sub _escape { return $_[0] =~ s/([&<>"])/sprintf '&#%d;', ord $1/ger; }
 

@@ -4,7 +4,7 @@
 =head1 NAME
 
 Torture::Watchman - notes in a torture test's log when the ensemble does not
-serve
+serve, or nothing runs
 
 =head1 DESCRIPTION
 
@@ -12,6 +12,9 @@ How long an election or the start of three servers takes is up to ZooKeeper and
 the machine, and no waiter can get its lock during that time.  So a separate
 process keeps asking for the cheapest operation that takes a quorum.  While no
 server performs it, the log has a fault of the kind "outage".
+
+A machine that stands still for a moment stops everybody, the watchman, too: one
+that overslept by half a second or more is a fault of the kind "standstill".
 
 =cut
 
@@ -23,6 +26,8 @@ use POSIX ();
 use Time::HiRes qw(sleep);
 
 use ZkClient;
+
+my ($NAP, $OVERSLEPT) = (0.3, 0.5);    # s
 
 # Torture::Watchman->start($log, $ensemble)
 sub start
@@ -36,7 +41,7 @@ sub start
 	$SIG{TERM} = sub { $going = 0 };
 	$SIG{$_} = sub { POSIX::_exit(1) } for qw(INT HUP);
 	my @hosts = map { $_->hosts } $ensemble->nodes;
-	my ($number, $outage) = (0, 0);
+	my ($number, $outage, $still) = (0, 0, 0);
 	my $served = $log->now;
 	my $tell = sub { $log->write('watchman', "outage$number", 'fault', $_[0], 0, kind => 'outage') };
 	while ($going && getppid() == $parent)
@@ -60,7 +65,12 @@ sub start
 			# the log is in order of time, except for this line
 			$log->write('watchman', "outage$number", 'fault', 'begin', 0, kind => 'outage', since => sprintf '%.6f', $served);
 		}
-		sleep 0.3;
+		my $asleep = $log->now;
+		sleep $NAP;
+		next if $log->now - $asleep < $NAP + $OVERSLEPT;
+		$still++;
+		$log->write('watchman', "standstill$still", 'fault', 'begin', 0, kind => 'standstill', since => sprintf '%.6f', $asleep);
+		$log->write('watchman', "standstill$still", 'fault', 'end', 0, kind => 'standstill');
 	}
 	$tell->('end') if $outage;
 	POSIX::_exit(0);
