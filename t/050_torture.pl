@@ -1,5 +1,5 @@
-# A minute of dev/torture with all faults: the promises of the guard and the
-# fence hold, whatever fails.
+# A minute of dev/torture with all kinds of locks and all faults: the promises of
+# the locks, the guard and the fence hold, whatever fails.
 #
 # TORTURE_SECONDS, TORTURE_SEED: instead of a minute, and a random seed
 
@@ -38,6 +38,11 @@ cmp_ok($checker->{ordered}, '>', 0, 'and there were times without');
 my $judged = $checker->{ledger}->judged;
 is($judged->{holds}, scalar(my @holds = $checker->holds), "each hold has its node in ZooKeeper's log");
 cmp_ok($judged->{lost}, '>', 0, 'and some were lost with it');
+my %kinds;
+$kinds{ $_->{kind} }++ for $checker->holds;
+cmp_ok($kinds{$_} // 0, '>', 0, "holds of the kind $_") for qw(exclusive shared semaphore all downgrade);
+cmp_ok($judged->{waits}{$_} // 0, '>', 0, "some had to wait: $_") for qw(exclusive shared semaphore all);
+cmp_ok($checker->{read_twice}, '>', 0, 'and readers saw the same twice');
 diag($run->figures);
 if ($run->violations)
 {

@@ -57,11 +57,13 @@ my @CLUSTERS = qw(east west);
 #   faults     'all', 'none' or 'cut,delay,...'
 #   moment     'critical', 'commit', ...: when backends are struck; default: at any time
 #   pause      [ shortest, longest ] time between two faults of a track
-#   kinds      of objects; default [ 'counter', 'set', 'register' ]
+#   kinds      of locks: 'all', or some of exclusive,shared,semaphore,all
+#   contents   of objects; default [ 'counter', 'set', 'register' ]
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
 #   lock       zklock, or a client that Peer.pm knows
-#   workers, objects    how many; half of them in each cluster
+#   workers, objects    how many; half of them in each cluster.  A third as many
+#              semaphores are added.
 #   dir        for ZooKeeper's files and the log
 sub new
 {
@@ -76,9 +78,15 @@ sub new
 		objects => 6,
 		session_timeout => 2,
 		tick => 0.5,
-		kinds => [qw(counter set register)],
+		kinds => 'all',
+		contents => [qw(counter set register)],
 		%opt
 	}, $class;
+	# (another client's lock is exclusive)
+	my @kinds = $self->{lock} ne 'zklock' ? 'exclusive' : $self->{kinds} eq 'all' ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
+	$self->{takes} = { map { $_ => 1 } @kinds };
+	my %is_kind = map { $_ => 1 } @Torture::Operation::KINDS;
+	$is_kind{$_} or croak "no such kind of lock: $_ (there are: @Torture::Operation::KINDS)\n" for @kinds;
 	$self->{seed} //= 1 + int rand 1_000_000;
 	my %known = map { $_ => 1 } @Torture::Nemesis::FAULTS;
 	my @faults =
@@ -140,17 +148,7 @@ sub _set_up
 				commit_siblings => 0)
 		} @CLUSTERS
 	];
-	$self->{list} = [
-		map {
-			{
-				id => $_,
-				kind => $self->{kinds}[ $_ % @{ $self->{kinds} } ],
-				cluster => int($_ / @{ $self->{kinds} }) % 2,
-				path => "/torture/$_",
-				full_path => "/zklock/torture/$_"
-			}
-		} 0 .. $self->{objects} - 1
-	];
+	$self->{list} = [ $self->_objects ];
 	foreach my $node (@{ $self->{nodes} })
 	{
 		$node->safe_psql('postgres', q{
@@ -161,6 +159,33 @@ sub _set_up
 	}
 	$self->{nodes}[ $_->{cluster} ]->safe_psql('postgres', "INSERT INTO object (id) VALUES ($_->{id})") for @{ $self->{list} };
 	return;
+}
+
+# The locks, and a few semaphores, which have a lock's path, as they do not see each
+# other.  In each cluster, two of three neighbours have nodes of one style, so that they
+# can be taken together.
+sub _objects
+{
+	my ($self) = @_;
+	my @contents = @{ $self->{contents} };
+	my @styles = map { $self->{lock} eq 'zklock' ? $_ : 'curator' } qw(curator curator curator_rw kazoo kazoo curator_rw);
+	my $object = sub {
+		my ($id, $number, $kind, %more) = @_;
+		return {
+			id => $id,
+			kind => $kind,
+			cluster => int($number / 3) % 2,
+			path => "/torture/$number",
+			full_path => "/zklock/torture/$number",
+			style => $styles[ $number % @styles ],
+			%more
+		};
+	};
+	my $locks = $self->{objects};
+	my $places = $self->{takes}{semaphore} ? 1 + int($locks / 3) : 0;
+	return (
+		map({ $object->($_, $_, $contents[ $_ % @contents ], readers => 1) } 0 .. $locks - 1),
+		map({ $object->($locks + $_, $_ % $locks, 'places', limit => 2 + $_ % 2) } 0 .. $places - 1));
 }
 
 sub _torture
@@ -176,6 +201,7 @@ sub _torture
 			nodes => $self->{nodes},
 			cluster => $_ % 2,
 			objects => $self->{list},
+			kinds => $self->{takes},
 			log => $log,
 			seconds => $self->{seconds},
 			fence => $self->{fence},
@@ -267,14 +293,15 @@ sub _second_witness
 	my $epoch = $checker->{epoch};
 	my $set = time - $self->{log}->now - $epoch;
 	$checker->found('clock', sprintf 'the clock was set by %.3f s during the run, so that times cannot be compared', $set) if abs($set) > 0.01;
-	my %object = map { $_->{full_path} => $_->{id} } @{ $self->{list} };
+	my %object = map { "$_->{full_path} " . ($_->{limit} ? 'semaphore' : 'lock') => $_->{id} } @{ $self->{list} };
 	foreach my $node (Torture::TxnLog::nodes(Torture::TxnLog::read_servers(map { $_->dir } $self->{ensemble}->nodes)))
 	{
-		my ($directory) = $node->{path} =~ m{^(.*)/};
-		next unless defined(my $object = $object{$directory});
+		my ($directory, $name) = $node->{path} =~ m{^(.*)/(.*)};
+		my $mode = $name =~ /-semaphore-/ ? 'semaphore' : $name =~ /-shared-lock-|__READ__|__rlock__/ && !$node->{shared} ? 'shared' : 'exclusive';
+		my $object = $object{ "$directory " . ($mode eq 'semaphore' ? $mode : 'lock') } // next;
 		my ($pid) = $node->{data} =~ /^pid (\d+)$/m;
-		defined $node->{$_} and $node->{$_} -= $epoch for qw(made gone);
-		$checker->node({ %$node, object => $object, pid => $pid });
+		defined $node->{$_} and $node->{$_} -= $epoch for qw(made shared gone);
+		$checker->node({ %$node, object => $object, mode => $mode, pid => $pid });
 	}
 	my $server = 0;
 	foreach my $proxy (@{ $self->{proxies} })
@@ -342,11 +369,11 @@ sub figures
 	my @out;
 	my $say = sub { push @out, sprintf shift() . "\n", @_; };
 
-	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s, commit_guard %s, %s fence, faults: %s',
-		@$self{qw(seed seconds workers objects lock guard)}, $self->{fence} ? 'with' : 'without', $self->{faults});
+	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s, kinds %s, commit_guard %s, %s fence, faults: %s',
+		@$self{qw(seed seconds workers objects lock)}, join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{faults});
 	$say->('');
 	$say->('%-10s %8s %8s %8s %8s  %s', qw(call invoked ok failed unknown), 'SQLSTATE of the failed');
-	foreach my $call (qw(connect begin lock token fence read write commit rollback unlock))
+	foreach my $call (qw(connect style begin lock token fence look read write commit rollback unlock))
 	{
 		my $n = $c->{calls}{$call} or next;
 		my $states = $c->{states}{$call} // {};

@@ -30,7 +30,9 @@ From the tables:
   final value       an object does not have the value that was written last
   token order       a commit whose token is not greater than the previous one
   no token          committed, though the lock was known to be lost
-  overlap           committed work of two holds at the same time, in any cluster
+  overlap           committed work of holds that exclude each other at the same time, in
+                    any cluster; of readers and semaphores, whom no fence protects, only
+                    if neither had lost its lock
 
 From the log of calls:
 
@@ -41,7 +43,15 @@ From the log of calls:
   order             a later request was served first, without any fault
   no end            a call that never returned
   refusal           40001, and no fault explains it
-  error             another SQLSTATE that no fault explains
+  error             another SQLSTATE that no fault explains; 40P01, and no writer was
+                    waiting for the reader that wanted to become one
+
+From both:
+
+  changed under a reader
+                    what a reader saw within its hold was written anew, though neither
+                    it nor the writer had lost the lock
+  stale read        a reader did not see what had been committed under an earlier hold
 
 With ZooKeeper's log (see Torture::Ledger): no node, loss, hand, turn, late grant,
 late release; and
@@ -92,8 +102,9 @@ sub new
 		guard => 'on',
 		%opt,
 		violations => [],
-		holds => {},       # hold => { object, worker, asked, begin, left, end, how, token }
-		current => {},     # worker => its hold
+		holds => {},       # hold => { object, worker, asked, begin, left, end, how, token, ... }
+		current => {},     # worker => hold => what it holds now
+		looks => {},       # hold => [ { seq, invoked, answered }, ... ]
 		attempts => [],    # { worker, object, invoked, answered }
 		backends => {},    # pid => [ [ time, worker ], ... ]
 		open => {},        # op and call => the invocation
@@ -142,7 +153,8 @@ sub event
 	if ($phase eq 'invoked')
 	{
 		my $invoked = $self->{open}{$key} = { time => $time, invoked => $time, worker => $who, object => $object, %$more };
-		push @{ $self->{attempts} }, $invoked if $call eq 'lock';
+		push @{ $self->{attempts} }, map { $_ == $object ? $invoked : { %$invoked, of => $invoked, object => $_ } } split /,/, $more->{objects} // $object
+		  if $call eq 'lock';
 		return;
 	}
 	# a call that hangs stays open
@@ -152,6 +164,7 @@ sub event
 	$invoked->{answered} = $time if $invoked;
 	my $since = $invoked ? $invoked->{time} : $time;
 	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call eq 'connect' && $more->{pid};
+	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
 	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time }
 	  if $call eq 'commit' && !$more->{only_lock};
 	my $used = \$self->{used}{"$who " . ($more->{cluster} // '')};
@@ -165,7 +178,7 @@ sub event
 		push @{ $self->{errors} },
 		  {
 			since => $since, time => $time, worker => $who, cluster => $more->{cluster}, state => $state,
-			hold => $self->{current}{$who}, timeout => $invoked ? $invoked->{timeout} : undef, text => "op $op, $call, object $object: $state " . ($more->{message} // '')
+			object => $object, holds => [ values %{ $self->{current}{$who} // {} } ], timeout => $invoked ? $invoked->{timeout} : undef, text => "op $op, $call, object $object: $state " . ($more->{message} // '')
 		  };
 	}
 	if ($invoked && $invoked->{timeout})
@@ -181,8 +194,8 @@ sub _hold
 	my ($self, $time, $worker, $op, $phase, $object, $more) = @_;
 	if ($phase eq 'begin')
 	{
-		$self->{current}{$worker} = $self->{holds}{$op} = {
-			%$more,    # weight, limit
+		$self->{current}{$worker}{$op} = $self->{holds}{$op} = {
+			%$more,    # mode, kind, weight, limit, group, from
 			hold => $op, object => $object, worker => $worker,
 			begin => $time, asked => $more->{asked} // $time, token => $more->{token}
 		};
@@ -191,7 +204,7 @@ sub _hold
 	else
 	{
 		@{ $self->{holds}{$op} }{qw(end how left)} = ($time, $more->{how}, $more->{left} // $time);
-		delete $self->{current}{$worker};
+		delete $self->{current}{$worker}{$op};
 	}
 	return;
 }
@@ -227,6 +240,7 @@ sub finish
 		$hold->{end} //= $self->{end};
 		$hold->{until} = $hold->{left} // $hold->{end};
 	}
+	defined $_->{of} and $_->{answered} = $_->{of}{answered} for @{ $self->{attempts} };
 	$ledger->link(\@holds, $self->{attempts}, sub { $self->_worker_of(@_) });
 	my %worker = $ledger->sessions;
 	foreach my $connection (@{ $self->{connections} })
@@ -236,7 +250,6 @@ sub finish
 	}
 
 	$self->_check_chain($_) for sort { $a->{id} <=> $b->{id} } values %{ $self->{objects} };
-	$self->_check_overlap;
 	$self->_check_promises;
 	if ($ledger->exists)
 	{
@@ -246,6 +259,8 @@ sub finish
 	}
 	else { $self->_check_without_nodes(@holds); }
 	$self->_check_exclusion(@holds);
+	$self->_check_overlap;
+	$self->_check_readers(@holds);
 	$self->_check_answers;
 	$self->_check_order(@holds);
 	$self->_check_errors;
@@ -278,15 +293,23 @@ sub judged
 		my ($due, $excused) = map { $j->{"$kind $_"} // 0 } qw(seconds excused);
 		return sprintf '%s of %.1f s in which one was due; longest %.2f s', $share->($due, $due + $excused), $due + $excused, $j->{"$kind longest"} // 0;
 	};
+	my $by_kind = sub { my ($of) = @_; return join ', ', map { "$_ $of->{$_}" } sort keys %$of; };
+	my (%kinds, $turns, $waits);
+	$kinds{ $_->{kind} // 'exclusive' }++ for @holds;
+	$turns += $_ for 0, values %{ $j->{turns} // {} };
+	$waits += $_ for 0, values %{ $j->{waits} // {} };
 	my @errors = @{ $self->{errors} // [] };
 	my $refusals = grep { $_->{state} eq '40001' } @errors;
 	return (
+		[ 'kinds of holds', $by_kind->(\%kinds) ],
 		[ 'one holder at a time', sprintf '%d of %d holds beside a conflicting one; %s of %.1f s held were certain',
 			$self->{conflicts} // 0, scalar @holds, $share->($seconds{certain} // 0, $seconds{all} // 0), $seconds{all} // 0 ],
 		[ "in ZooKeeper's log", sprintf '%d holds of %d; %d of them lost before they were given back', $j->{holds} // 0, scalar @holds, $j->{lost} // 0 ],
-		[ 'in turn', sprintf '%d holds, %d of which had to wait', $j->{turns} // 0, $j->{waits} // 0 ],
+		[ 'in turn', sprintf '%d holds (%s), %d of which had to wait (%s)', $turns, $by_kind->($j->{turns} // {}), $waits, $by_kind->($j->{waits} // {}) ],
 		[ 'grants in time', $in_time->('late grant') ],
-		[ 'releases in time', sprintf '%d nodes; %s', $j->{releases} // 0, $in_time->('late release') ],
+		[ 'releases in time', sprintf '%d nodes, %d downgrades; %s', map({ $j->{$_} // 0 } qw(releases downgrades)), $in_time->('late release') ],
+		[ 'nothing changes under a reader', sprintf '%d holds, of which %d read twice; %d writes that came later were compared',
+			map { $_ // 0 } @{$self}{qw(readers read_twice compared)} ],
 		[ 'commits before the loss', sprintf '%d of %d', $self->{guarded} // 0, scalar @{ $self->{history} } ],
 		[ 'no loss, refusal or error without a cause',
 			sprintf '%d refusals, %d other errors; a fault would have explained none in %s of the time of all workers',
@@ -341,24 +364,45 @@ sub _check_chain
 }
 
 # Committed work excluded other work: between the time from which it could rely
-# on the lock and its commit, nobody else did the same.
+# on the lock and its commit, nobody did what that excludes.  Who comes after a writer
+# has fenced that off.  Nothing fences off readers and semaphores, or writers before
+# readers: what these do after they have lost the lock is judged as a late commit.
 sub _check_overlap
 {
 	my ($self) = @_;
-	my (%last, %token);
-	foreach my $row (sort { $a->{granted} <=> $b->{granted} || $a->{op} <=> $b->{op} } @{ $self->{history} })
+	my (%token, @writers, @all);
+	foreach my $row (@{ $self->{history} })
 	{
-		my $last = $last{ $row->{object} };
+		my $hold = $self->{holds}{ $row->{hold} } // {};
+		my %work = (row => $row, object => $row->{object}, begin => $row->{granted}, until => $row->{committed}, map { $_ => $hold->{$_} } qw(weight limit));
+		push @writers, {%work} if Torture::Sweep::exclude(\%work, \%work);
+		$work{until} = min($work{until}, $hold->{until}) if $hold->{lost};
+		push @all, \%work;
+	}
+	my $overlap = sub {
+		my ($one, $two) = map { $_->{row} } @_;
 		$self->found('overlap', sprintf 'object %d: op %d from %.6f, when op %d committed at %.6f',
-			$row->{object}, $row->{op}, $row->{granted}, $last->{op}, $last->{committed})
-		  if $last && $last->{hold} != $row->{hold} && $row->{granted} < $last->{committed};
-		$last{ $row->{object} } = $row if !$last || $row->{committed} > $last->{committed};
+			@$one{qw(object op granted)}, @$two{qw(op committed)});
+	};
+	foreach my $conflict (Torture::Sweep::conflicts(@writers))
+	{
+		my ($work, @others) = @$conflict;
+		@others = grep { $_->{row}{hold} != $work->{row}{hold} } @others;
+		$overlap->($work, $others[0]) if @others;
+	}
+	foreach my $conflict (Torture::Sweep::conflicts(@all))
+	{
+		# (two writers have been compared)
+		next unless grep { !Torture::Sweep::exclude($_, $_) } @$conflict;
+		my ($work, @others) = @$conflict;
+		@others = grep { $_->{row}{hold} != $work->{row}{hold} } @others;
+		$overlap->($work, $others[0]) if (Torture::Sweep::conflicts($work, @others));
 	}
 
 	# the tokens of all holds, including those that wrote nothing
 	foreach my $hold ($self->holds)
 	{
-		next unless _has_token($hold);
+		next if !_has_token($hold) || defined $hold->{from};
 		my $other = $token{"$hold->{object} $hold->{token}"};
 		$self->found('same token', "object $hold->{object}: holds $other->{hold} and $hold->{hold} have $hold->{token}")
 		  if $other;
@@ -402,6 +446,37 @@ sub _check_exclusion
 		$self->{conflicts}++;
 		$self->found('two holders', sprintf 'object %d: hold %d of worker %d from %.3f to %.3f, beside %s', @$hold{qw(object hold worker begin until)},
 			join ', ', map { sprintf '%d of worker %d from %.3f to %.3f', @$_{qw(hold worker begin until)} } @others);
+	}
+	return;
+}
+
+# What a reader saw stays as it is until its hold is over, and has all that was written
+# under earlier holds.  Whoever lost its lock writes what it may: see late commit.
+sub _check_readers
+{
+	my ($self, @holds) = @_;
+	my %writes;
+	push @{ $writes{ $_->{object} } }, $_ for grep { defined $_->{seq} } @{ $self->{history} };
+	foreach my $hold (grep { $self->{looks}{ $_->{hold} } } @holds)
+	{
+		# one that was answered after the hold was lost says nothing
+		my @looks = grep { $_->{answered} <= $hold->{until} } @{ $self->{looks}{ $hold->{hold} } };
+		next unless @looks;
+		$self->{readers}++;
+		$self->{read_twice}++ if @looks > 1;
+		my ($first, $last) = ($looks[0]{seq}, max(map { $_->{seq} } @looks));
+		foreach my $write (grep { $_->{seq} > $first } @{ $writes{ $hold->{object} } // [] })
+		{
+			my $writer = $self->{holds}{ $write->{hold} } // {};
+			$self->{compared}++;
+			next if $writer->{lost};
+			my $what = sprintf 'object %d: hold %d of worker %d read %d at %.3f', @$hold{qw(object hold worker)}, $first, $looks[0]{answered};
+			if ($write->{seq} <= $last) { $self->found('changed under a reader', "$what, and $last later; op $write->{op} wrote that"); }
+			elsif (($writer->{begin} // 9**9) < $hold->{begin})
+			{
+				$self->found('stale read', sprintf '%s, and op %d, whose hold began at %.3f, wrote %d', $what, $write->{op}, $writer->{begin}, $write->{seq});
+			}
+		}
 	}
 	return;
 }
@@ -474,21 +549,24 @@ sub _check_order
 {
 	my ($self, @holds) = @_;
 	my %calm;
-	foreach my $hold (grep { _has_token($_) && ($_->{limit} // 1) == 1 } @holds)
+	# (where several are taken at once, one asks for the later ones only when it has
+	# those before them)
+	my $asked = sub { my ($hold) = @_; return ($hold->{kind} // '') eq 'all' && $hold->{node} ? $hold->{node}{made} : $hold->{asked}; };
+	foreach my $hold (grep { _has_token($_) && ($_->{mode} // '') ne 'semaphore' } @holds)
 	{
 		next if $self->{causes}->hindrance($hold->{worker}, $hold->{asked} - 0.1, $hold->{begin} + 0.000001);
 		$self->{ordered}++;
 		my $earlier = $calm{ $hold->{object} } //= [];
-		foreach my $other (@$earlier)
+		foreach my $other (grep { Torture::Sweep::exclude($_, $hold) && $_->{worker} ne $hold->{worker} } @$earlier)
 		{
 			my $why =
 				$other->{token} > $hold->{token} ? 'their tokens say the contrary'
-			  : $other->{asked} > $hold->{asked} + $HASTE ? sprintf('it asked %.3f s later', $other->{asked} - $hold->{asked})
+			  : $asked->($other) > $asked->($hold) + $HASTE ? sprintf('it asked %.3f s later', $asked->($other) - $asked->($hold))
 			  : next;
 			$self->found('order', "object $hold->{object}: hold $other->{hold} had it before $hold->{hold}, $why");
 		}
 		push @$earlier, $hold;
-		shift @$earlier if @$earlier > 10;
+		shift @$earlier if @$earlier > 20;
 	}
 	return;
 }
@@ -508,12 +586,14 @@ sub _check_errors
 		# timeout is shorter, and has passed, may say that there was no answer
 		next if $error->{state} eq '58030' && $error->{timeout}
 		  && $error->{timeout} / 1000 <= min($Torture::Ledger::SLACK, $error->{time} - $since);
-		if ($refused && (my $hold = $error->{hold}))
+		my @holds = @{ $error->{holds} };
+		if ($refused && @holds)
 		{
-			my $node = $hold->{node};
-			next if $hold->{lost} || $node && ($node->{how} // '') eq 'expiry' && $node->{gone} <= $error->{time};
-			$since = $hold->{begin} unless $node;
+			my @nodes = grep { defined } map { $_->{node} } @holds;
+			next if grep({ $_->{lost} } @holds) || grep { ($_->{how} // '') eq 'expiry' && $_->{gone} <= $error->{time} } @nodes;
+			$since = min(map { $_->{begin} } @holds) if @nodes < @holds;
 		}
+		next if $error->{state} eq '40P01' && grep { $_->{object} == $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
 		next if $EXPLAINED{ $error->{state} } && $self->{causes}->explain($error->{worker}, $since, $error->{time}, $error->{cluster});
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});
 	}

@@ -21,9 +21,18 @@ Every hold has a node, whose czxid is its token.  From the log:
   loss           a node was gone before its hold was given back, and no fault
                  explains why
   hand           it was deleted by somebody else's session
-  turn           a lock was granted while an earlier node of its queue was there
-  late grant     a lock was not granted in time when all earlier nodes were gone
-  late release   a node was there for too long after its hold, or its request, was over
+  turn           a lock was granted while an earlier node that it has to wait for was there
+  late grant     a lock was not granted in time when all of these were gone
+  late release   a node was there for too long after its hold, or its request, was over;
+                 or went on to exclude readers when its holder had become one
+
+A writer waits for all earlier nodes; a reader for earlier writers, until they are gone
+or have become readers; for a place of a semaphore, fewer of the earlier ones than
+there are places must be left.  Nobody waits for nodes of its own session.  Several
+locks that are taken at once are due when the last of them is.
+
+A hold that says "from" has the node of that one: a writer that has become a reader, or
+a reader again.
 
 A waiter may take $SLACK seconds, as may a release, not counting the time in which a
 fault hindered that very worker: see Torture::Causes.
@@ -34,7 +43,7 @@ package Torture::Ledger;
 
 use strict;
 use warnings;
-use List::Util qw(max);
+use List::Util qw(max min);
 
 # How long an unhindered waiter may take on a busy machine, in seconds
 our $SLACK = 3;
@@ -48,7 +57,8 @@ sub new
 	return bless { %opt, nodes => [], by_token => {}, judged => {} }, $class;
 }
 
-# { object, czxid, session, made, gone, how, by, pid }
+# { object, czxid, session, mode, made, shared, gone, how, by, pid }; mode: exclusive
+# (default), shared or semaphore
 sub node { my ($self, $node) = @_; push @{ $self->{nodes} }, $node; return; }
 
 # Whether there is anything to compare with
@@ -75,8 +85,7 @@ sub link
 	foreach my $hold (grep { ($_->{token} // '') =~ /^\d+$/ } @$holds)
 	{
 		my $node = $self->{by_token}{"$hold->{object} $hold->{token}"} // next;
-		$hold->{node} = $node;
-		$node->{hold} //= $hold;
+		_has($hold, $node);
 		$node->{worker} //= $hold->{worker};
 	}
 	$self->{worker}{ $_->{session} } //= $_->{worker} for grep { defined $_->{worker} } @{ $self->{nodes} };
@@ -84,17 +93,22 @@ sub link
 
 	# One that could not ask for its token, since it had lost the lock by then, has the
 	# last node that was made for it.
-	foreach my $hold (grep { !$_->{node} && ($_->{token} // '') !~ /^[1-9]/ } @$holds)
+	foreach my $hold (grep { !$_->{node} && !defined $_->{from} && ($_->{token} // '') !~ /^[1-9]/ } @$holds)
 	{
 		my ($node) = grep {
 			     ($_->{worker} // '') eq $hold->{worker}
-			  && !$_->{hold}
+			  && !$_->{holds}
+			  && _mode($_) eq _mode($hold)
 			  && $_->{made} >= $hold->{asked} - $TOLERANCE
 			  && $_->{made} <= $hold->{begin} + $TOLERANCE
 		} reverse @{ $queue{ $hold->{object} } // [] };
-		next unless $node;
-		$hold->{node} = $node;
-		$node->{hold} = $hold;
+		_has($hold, $node) if $node;
+	}
+	my %hold = map { $_->{hold} => $_ } @$holds;
+	foreach my $hold (grep { !$_->{node} && defined $_->{from} } @$holds)
+	{
+		my $before = $hold{ $hold->{from} } // next;
+		_has($hold, $before->{node}) if $before->{node};
 	}
 
 	push @{ $attempts{"$_->{worker} $_->{object}"} }, $_ for sort { $a->{invoked} <=> $b->{invoked} } @$attempts;
@@ -102,14 +116,18 @@ sub link
 	return;
 }
 
+sub _has { my ($hold, $node) = @_; $hold->{node} = $node; push @{ $node->{holds} }, $hold; return; }
+sub _mode { return $_[0]->{mode} // 'exclusive'; }
+
 sub judge_holds
 {
 	my ($self, @holds) = @_;
+	my %due;    # call => when all that it wanted was free
 	foreach my $hold (@holds)
 	{
 		my $node = $hold->{node};
 		$self->{found}->('no node', sprintf '%s with token %s, granted at %.3f', _what($hold), $hold->{token} // 'unknown', $hold->{begin})
-		  if !$node || $node->{hold} != $hold || $node->{made} > $hold->{begin} + $TOLERANCE;
+		  if !$node || $node->{made} > $hold->{begin} + $TOLERANCE || $node->{holds}[0] != $hold && !defined $hold->{from};
 	}
 	foreach my $object (sort { $a <=> $b } keys %{ $self->{queue} })
 	{
@@ -117,55 +135,90 @@ sub judge_holds
 		foreach my $node (@{ $self->{queue}{$object} })
 		{
 			@ahead = grep { ($_->{gone} // 9**9) > $node->{made} } @ahead;
-			$self->_judge_hold($node->{hold}, $node, @ahead) if $node->{hold};
+			foreach my $hold (@{ $node->{holds} // [] })
+			{
+				$self->{judged}{holds}++;
+				$self->_judge_loss($hold, $node);
+				next if defined $hold->{from};
+				my $free = $self->_judge_turn($hold, $node, @ahead);
+				my $call = $hold->{group} // $hold->{hold};
+				$due{$call} = max($due{$call} // 0, $free);
+			}
 			push @ahead, $node;
 		}
+	}
+	my %judged;
+	foreach my $hold (grep { $_->{node} && !defined $_->{from} } @holds)
+	{
+		my $call = $hold->{group} // $hold->{hold};
+		next if $judged{$call}++;
+		$self->late('late grant', $hold->{worker}, $due{$call}, $hold->{begin}, _what($hold) . ' asked at %.3f', $hold->{asked});
 	}
 	return;
 }
 
-sub _what { return "object $_[0]->{object}: hold $_[0]->{hold} of worker $_[0]->{worker}"; }
+sub _what { return "object $_[0]->{object}: hold $_[0]->{hold} of worker $_[0]->{worker}" . (_mode($_[0]) eq 'exclusive' ? '' : " ($_[0]->{mode})"); }
+
+# When such a hold need no longer wait for this node
+sub _out_of_the_way
+{
+	my ($hold, $ahead) = @_;
+	my $gone = $ahead->{gone} // 9**9;
+	return $gone if _mode($hold) ne 'shared';
+	return 0 if _mode($ahead) eq 'shared';
+	return min($gone, $ahead->{shared} // $gone);
+}
 
 # The others are the nodes that were there before its own, and still were when that
-# was made
-sub _judge_hold
+# was made.  Returns the time at which it was free.
+sub _judge_turn
 {
 	my ($self, $hold, $node, @ahead) = @_;
-	my $what = _what($hold);
-	$self->{judged}{holds}++;
-	$self->_judge_loss($hold, $node, $what);
-	# (beside those of semaphores, and readers, others may stand)
-	return if ($hold->{limit} // 1) != 1;
+	my @until = sort { $b->[0] <=> $a->[0] } map { [ _out_of_the_way($hold, $_), $_ ] } grep { $_->{session} ne $node->{session} } @ahead;
 
-	my $free = $hold->{asked};
-	foreach my $ahead (grep { $_->{session} ne $node->{session} } @ahead)
+	# beside it, others may have a place
+	splice @until, 0, ($hold->{limit} // 1) - 1 if _mode($hold) eq 'semaphore';
+	my $free = max($hold->{asked}, map { $_->[0] } @until);
+	foreach my $ahead (grep { $_->[0] > $hold->{begin} + $TOLERANCE } @until)
 	{
-		my $gone = $ahead->{gone} // 9**9;
-		$free = max($free, $gone);
-		$self->{found}->('turn', sprintf '%s was granted at %.3f; the node %d of worker %s, before its own, was there until %.3f',
-			$what, $hold->{begin}, $ahead->{czxid}, $ahead->{worker} // '?', $gone)
-		  if $gone > $hold->{begin} + $TOLERANCE;
+		$self->{found}->('turn', sprintf '%s was granted at %.3f; the node %d of worker %s, before its own, was in its way until %.3f',
+			_what($hold), $hold->{begin}, $ahead->[1]{czxid}, $ahead->[1]{worker} // '?', $ahead->[0]);
 	}
-	$self->{judged}{turns}++;
-	$self->{judged}{waits}++ if $free > $hold->{asked};
-	$self->late('late grant', $hold->{worker}, $free, $hold->{begin}, "$what asked at %.3f", $hold->{asked});
-	return;
+	my $kind = $hold->{kind} // _mode($hold);
+	$self->{judged}{turns}{$kind}++;
+	$self->{judged}{waits}{$kind}++ if $free > $hold->{asked};
+	return $free;
 }
 
 # A hold ends before it is given back only with its node, and that for a reason
 sub _judge_loss
 {
-	my ($self, $hold, $node, $what) = @_;
+	my ($self, $hold, $node) = @_;
 	my $gone = $node->{gone} // return;
 	return if $gone >= $hold->{until} - $TOLERANCE;
 	$self->{judged}{lost}++;
-	my $how = sprintf '%s: its node went at %.3f (%s), and it was given back at %.3f', $what, $gone, $node->{how}, $hold->{until};
+	my $how = sprintf '%s: its node went at %.3f (%s), and it was given back at %.3f', _what($hold), $gone, $node->{how}, $hold->{until};
 	my $stranger = $node->{how} eq 'delete' && ($self->{worker}{ $node->{by} } // '') ne $hold->{worker} && $node->{by} ne $node->{session};
 	@$hold{qw(until lost)} = ($gone, 1);
 	return $self->{found}->('hand', $how) if $stranger;
 	my @why = $self->{causes}->explain($hold->{worker}, $gone, $gone);
 	$self->{found}->('loss', $how) unless @why;
 	return;
+}
+
+# Whether a reader could not have become a writer at that time: a writer who had asked
+# before waited for it
+sub is_stuck
+{
+	my ($self, $reader, $from, $to) = @_;
+	my $own = $reader->{node} // return 0;
+	return !!grep {
+		     _mode($_) eq 'exclusive'
+		  && $_->{czxid} > $own->{czxid}
+		  && $_->{session} ne $own->{session}
+		  && $_->{made} <= $to + $TOLERANCE
+		  && ($_->{gone} // 9**9) >= $from - $TOLERANCE
+	} @{ $self->{queue}{ $own->{object} } };
 }
 
 # What should have come at $since came at $at
@@ -195,10 +248,16 @@ sub judge_releases
 			$self->{found}->('leak', "$what is there at the end of ZooKeeper's log");
 			next;
 		}
-		my $over = $node->{hold} ? $node->{hold}{end} : $self->_gave_up($node);
+		my @holds = @{ $node->{holds} // [] };
+		my $over = @holds ? max(map { $_->{end} } @holds) : $self->_gave_up($node);
 		next unless defined $over;
 		$self->{judged}{releases}++;
 		$self->late('late release', $node->{worker}, $over, $node->{gone}, $what);
+
+		# the first of its holds was a writer's, the next one is a reader's
+		next unless @holds > 1 && _mode($node) eq 'exclusive';
+		$self->{judged}{downgrades}++;
+		$self->late('late release', $node->{worker}, $holds[0]{end}, min($node->{gone}, $node->{shared} // $node->{gone}), "$what, which was to be a reader's");
 	}
 	return;
 }

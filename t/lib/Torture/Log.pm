@@ -12,7 +12,8 @@ A line has these columns, separated by tabs:
   time     seconds since the run began, by one monotonic clock for all
   who      the worker's number, or "nemesis"
   op       number of the operation, or of the fault
-  call     connect, begin, lock, token, fence, read, write, commit, rollback, unlock;
+  call     connect, style, begin, lock, token, fence, read, look (as a reader), write,
+           commit, rollback, unlock;
            hold: from the grant to the release or loss;
            fault: what the nemesis does;
            clock: what the machine's clock shows, by which servers stamp

@@ -14,7 +14,8 @@ Torture::Picture - who held what when, as SVG
 
 Time runs to the right, half a minute in each row.  Each row has a lane for each
 object, with a bar for each hold in its worker's colour, and the faults above
-them.  A bar's tooltip has the details.
+them.  Readers, and who has a place of a semaphore, have narrow bars, beside each
+other.  A bar's tooltip has the details.
 
 =cut
 
@@ -28,6 +29,7 @@ my $SECONDS = 30;     # per row
 my $SCALE = 48;       # px per second
 my $LEFT = 90;
 my $LANE = 18;
+my $NARROW = 3;       # bars beside each other in a lane
 my $TOP = 70;         # y of the first row
 my $FAULT_LANE = 11;
 
@@ -131,18 +133,28 @@ sub draw
 	}
 
 	my %lane = map { $objects[$_]{id} => $_ } 0 .. $#objects;
-	foreach my $hold (grep { $_->{begin} < $to && $_->{end} >= $from } @{ $opt{holds} })
+	my %until;    # object => narrow lane => until when it is taken
+	foreach my $hold (sort { $a->{begin} <=> $b->{begin} } grep { $_->{begin} < $to && $_->{end} >= $from } @{ $opt{holds} })
 	{
+		my ($down, $height) = (0, $LANE - 6);
+		if (($hold->{mode} // 'exclusive') ne 'exclusive')
+		{
+			my $until = $until{ $hold->{object} } //= [ (0) x $NARROW ];
+			my ($free) = sort { $until->[$a] <=> $until->[$b] } 0 .. $NARROW - 1;
+			$until->[$free] = $hold->{end};
+			$height /= $NARROW;
+			$down = $free * $height;
+		}
 		my $how = $hold->{how} // '';
-		my $good = $how =~ /^(?:commit|unlock)$/;
+		my $good = $how =~ /^(?:commit|unlock|downgrade|upgrade)$/;
 		my $bad = $how =~ /^(?:failed|closed)$/;
-		my $tip = _escape(sprintf 'worker %d, hold %d, token %s, %.3f to %.3f s: %s',
-			@$hold{qw(worker hold)}, $hold->{token} // '?', @$hold{qw(begin end)}, $how);
+		my $tip = _escape(sprintf 'worker %d, hold %d (%s), token %s, %.3f to %.3f s: %s',
+			@$hold{qw(worker hold)}, $hold->{kind} // 'exclusive', $hold->{token} // '?', @$hold{qw(begin end)}, $how);
 		foreach my $piece ($pieces->(@$hold{qw(begin end)}))
 		{
 			my ($row, $left, $wide) = @$piece;
 			push @svg, sprintf '<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="%s"%s><title>%s</title></rect>',
-			  $left, $y->($row) + $head + $lane{ $hold->{object} } * $LANE + 3, max(0.8, $wide), $LANE - 6,
+			  $left, $y->($row) + $head + $lane{ $hold->{object} } * $LANE + 3 + $down, max(0.8, $wide), $height,
 			  _colour($hold->{worker}), $good ? '0.9' : '0.35',
 			  $bad ? ' stroke="#d50000" stroke-width="1"' : '', $tip;
 		}

@@ -14,8 +14,8 @@ Torture::Random - random histories for the checker, right ones and wrong ones
 =head1 DESCRIPTION
 
 A history is made by a program that keeps the rules: an exclusive lock, whose holders
-write a counter or a set; in some a semaphore of three places, which is full at times;
-in some readers and a writer.  Some holders are stopped until their session expires, or are cut off by
+write a counter or a set; in some a semaphore of three places, for which others wait;
+in some readers and writers of a counter, one of whom becomes a reader.  Some holders are stopped until their session expires, or are cut off by
 a fault of their server; some requests give up.  All others are hit by no fault, though
 some are under way all the time.
 
@@ -28,7 +28,7 @@ package Torture::Random;
 
 use strict;
 use warnings;
-use List::Util qw(shuffle);
+use List::Util qw(max min shuffle);
 
 use Torture::Checker;
 
@@ -108,40 +108,74 @@ sub _exclusive
 	return;
 }
 
-# Three chains of holds
+# One after the other comes, and some must wait
 sub _semaphore
 {
 	my ($h, $object) = @_;
-	foreach my $place (1 .. $PLACES)
+	my $asked = _between(1, 1.1);
+	my @gone;
+	foreach my $n (1 .. $PLACES + 1 + int rand 4)
 	{
-		my $free = _between(1, 1.1);
-		foreach (1 .. 1 + int rand 3)
-		{
-			my $op = _operation($h, $object, asked => $free, limit => $PLACES);
-			_hold($op, $op->{made} + _between(0.001, 0.02), _between(0.4, 0.8));
-			$free = $op->{gone};
-		}
+		$asked += _between(0.015, 0.05);
+		my $op = _operation($h, $object, asked => $asked, limit => $PLACES, mode => 'semaphore');
+		@gone = sort { $b <=> $a } @gone;
+		_hold($op, max($op->{made}, $gone[ $PLACES - 1 ] // 0) + _between(0.001, 0.1), _between(0.4, 0.8));
+		push @gone, $op->{gone};
 	}
 	return;
 }
 
-# Readers, a writer, readers
+# Readers and writers; the second writer becomes a reader
 sub _readers
 {
 	my ($h, $object) = @_;
-	my $free = _between(1, 1.1);
-	foreach my $writers (0, 1, 0)
+	my $asked = _between(1, 1.1);
+	my ($written, $free, $free_for_readers) = (0, 0, 0);
+	my @readers;
+	foreach my $what (map { $_ eq 'reader' ? ($_) x (1 + int rand 3) : $_ } qw(reader writer reader downgrade reader writer reader))
 	{
-		my $last = $free;
-		foreach (1 .. $writers || 1 + int rand 3)
+		$asked += _between(0.015, 0.05);
+		my $reads = $what eq 'reader';
+		my $op = _operation($h, $object, asked => $asked, limit => $MANY, weight => $reads ? 1 : $MANY, mode => $reads ? 'shared' : 'exclusive', part => $what);
+		_hold($op, max($op->{made}, $reads ? $free_for_readers : $free) + _between(0.001, 0.1), _between(0.2, 0.5));
+		if ($reads)
 		{
-			my $op = _operation($h, $object, asked => $free, limit => $MANY, weight => $writers ? $MANY : 1);
-			_hold($op, $op->{made} + _between(0.001, 0.1), _between(0.2, 0.5));
-			$last = $op->{gone} if $op->{gone} > $last;
+			_looks($op, $written);
+			push @readers, $op;
 		}
-		$free = $last;
+		else
+		{
+			# a reader that also asks for the exclusive lock now is refused
+			$_->{refused} = $op->{made} + 0.001 for grep { rand() < 0.3 && $op->{made} + 0.05 < $_->{left} && $op->{made} > $_->{begin} } splice @readers;
+			$op->{history} = { seq => ++$written, read => $written - 1, written => $written };
+			$free_for_readers = $op->{gone};
+		}
+		if ($what eq 'downgrade')
+		{
+			my $reader = _downgraded($h, $op);
+			_looks($reader, $written);
+			$free_for_readers = $op->{shared};
+		}
+		$free = max($free, $op->{gone});
 	}
+	$h->{counters}{$object} = $written;
 	return;
+}
+
+sub _looks { my ($op, $seq) = @_; $op->{looks} = [ map { [ $op->{begin} + $_ * ($op->{left} - $op->{begin}), $seq ] } 0.2, 0.8 ]; return; }
+
+# Its node stays, and is that of a reader
+sub _downgraded
+{
+	my ($h, $writer) = @_;
+	my $left = $writer->{left};
+	@$writer{qw(commits committed commit_answered end shared)} = ($left - 0.05, $left - 0.04, $left - 0.03, $left + 0.02, $left + 0.01);
+	my %reader = (%$writer, weight => 1, mode => 'shared', part => 'downgraded', from => $writer->{op}, op => $writer->{op} + 1, node => 0);
+	delete @reader{qw(commits commit_answered history)};
+	my $reader = _hold(\%reader, $left + 0.0005, _between(0.2, 0.5));
+	push @{ $h->{ops} }, $reader;
+	$writer->{gone} = $reader->{gone};
+	return $reader;
 }
 
 # Some have only the first part, unless one of the others is needed
@@ -151,7 +185,7 @@ sub _history
 	my $h = { ops => [], faults => [], workers => 0, zxid => 4_294_967_296 + int rand 1000, kind => rand() < 0.5 ? 'counter' : 'set' };
 	my @parts = sub { _exclusive($h, 1) };
 	push @parts, sub { _semaphore($h, 2) } if rand() < 0.3 || $needs =~ /place/;
-	push @parts, sub { _readers($h, 3) } if rand() < 0.3 || $needs =~ /reader/;
+	push @parts, sub { _readers($h, 3) } if rand() < 0.3 || $needs =~ /read/;
 	$_->() for shuffle @parts;
 	# These hit everybody, but are over for long, or have not begun yet; those hit
 	# others.
@@ -167,7 +201,8 @@ sub _history
 		push @members, $op->{op};
 		$op->{history} = { seq => ++$value, read => $value - 1, written => $value };
 	}
-	$h->{final} = { id => 1, kind => $h->{kind}, seq => $value, value => $h->{kind} eq 'counter' ? $value : 0,
+	$h->{final}{3} = { id => 3, kind => 'counter', seq => $h->{counters}{3}, value => $h->{counters}{3}, members => [] } if $h->{counters};
+	$h->{final}{1} = { id => 1, kind => $h->{kind}, seq => $value, value => $h->{kind} eq 'counter' ? $value : 0,
 		members => $h->{kind} eq 'set' ? \@members : [] };
 	return $h;
 }
@@ -195,13 +230,22 @@ my %PLANT = (
 	},
 	'two holders: a place too many' => sub {
 		my ($h) = @_;
-		my ($begin) = sort { $b <=> $a } map { $_->{begin} } grep { $_->{object} == 2 } @{ $h->{ops} }[ _firsts($h, 2) ];
-		_hold(_operation($h, 2, asked => $begin, limit => $PLACES), $begin + 0.05, 0.1);
+		my $begin = max(map { $_->{begin} } (_of($h, 2))[ 0 .. $PLACES - 1 ]);
+		_hold(_operation($h, 2, asked => $begin, limit => $PLACES, mode => 'semaphore'), $begin + 0.05, 0.1);
 	},
 	'two holders: a writer beside a reader' => sub {
 		my ($h) = @_;
-		my ($reader) = grep { $_->{object} == 3 } shuffle @{ $h->{ops} };
+		my ($reader) = shuffle _of($h, 3, 'reader');
 		_hold(_operation($h, 3, asked => $reader->{begin}, limit => $MANY, weight => $MANY), $reader->{begin} + 0.05, 0.1);
+	},
+	'two holders: a reader beside a writer' => sub {
+		my ($writer, $reader) = _writer_and_reader(@_);
+		$reader->{begin} = $writer->{begin} + 0.01;
+	},
+	'two holders: a writer while another becomes a reader' => sub {
+		my ($h) = @_;
+		my ($reader) = _of($h, 3, 'downgraded');
+		_hold(_operation($h, 3, asked => $reader->{begin}, limit => $MANY, weight => $MANY), $reader->{begin} + 0.05, 0.05);
 	},
 	'turn' => sub {
 		my (undef, $one, $two) = @_;
@@ -215,14 +259,53 @@ my %PLANT = (
 		(@$one{@times}, @$two{@times}) = (@$two{@times}, @$one{@times});
 		@$two{qw(asked made)} = @$one{qw(asked made)};
 	},
+	'turn: a reader, while the writer is there' => sub {
+		my ($writer, $reader) = _writer_and_reader(@_);
+		$writer->{left} = $writer->{begin} + 0.001;
+		$reader->{begin} = $writer->{gone} - _between(0.03, 0.05);
+	},
+	'turn: a writer, while a reader is there' => sub {
+		my ($h) = @_;
+		my ($reader, $writer) = _before($h, 'reader', 'writer');
+		$reader->{left} = $reader->{begin} + 0.001;
+		$writer->{begin} = $reader->{gone} - _between(0.03, 0.05);
+	},
+	'turn: a place that is not free' => sub {
+		my ($h) = @_;
+		my @ops = _of($h, 2);
+		my $free = min(map { $_->{gone} } @ops[ 0 .. $PLACES - 1 ]);
+		$_->{left} = $_->{begin} + 0.001 for @ops;
+		$ops[$PLACES]{begin} = $free - _between(0.03, 0.05);
+	},
 	'order' => sub { my (undef, $one, $two) = @_; $two->{asked} = $one->{asked} - _between(1.2, 3); },
+	'order: a reader' => sub { my ($writer, $reader) = _writer_and_reader(@_); $reader->{asked} = $writer->{asked} - _between(1.2, 3); },
+	'no node: a place' => sub { my ($h) = @_; (shuffle _of($h, 2))[0]{node} = 0; },
 	'no node' => sub { my (undef, $one) = @_; $one->{node} = 0; },
 	'loss' => sub { my (undef, $one) = @_; $one->{gone} = $one->{left} - 0.03; $one->{went} = 'expiry'; },
+	'loss: a reader' => sub { my ($h) = @_; my ($reader) = shuffle _of($h, 3, 'reader'); $reader->{gone} = $reader->{left} - 0.03; $reader->{went} = 'expiry'; },
 	'hand' => sub { my (undef, $one) = @_; $one->{gone} = $one->{left} - 0.03; $one->{by} = '0xabc'; },
 	'late grant' => sub { my (undef, undef, $two) = @_; _later($two, _between(3.6, 30)); },
+	'late grant: a reader' => sub { my (undef, $reader) = _writer_and_reader(@_); _later($reader, _between(3.6, 30)); },
+	'late grant: a place' => sub { my ($h) = @_; _later((_of($h, 2))[-1], _between(3.6, 30)); },
+	'late release: a writer that becomes a reader' => sub {
+		my ($h) = @_;
+		my ($writer, $reader) = map { _of($h, 3, $_) } qw(downgrade downgraded);
+		$writer->{shared} = $writer->{end} + _between(3.1, 30);
+		_later($reader, $writer->{shared} - $writer->{end});
+		$writer->{gone} = $reader->{gone};
+	},
 	'late release' => sub { my (undef, undef, $two) = @_; $two->{gone} = $two->{end} + _between(3.1, 30); },
 	'leak' => sub { my (undef, undef, $two) = @_; delete $two->{gone}; },
 	'late commit' => sub { my (undef, $one) = @_; $one->{committed} = $one->{gone} + _between(0.6, 2); $one->{end} = $one->{committed} + 0.01; },
+	'late commit: a reader' => sub {
+		my ($h) = @_;
+		my ($reader) = shuffle _of($h, 3, 'reader');
+		$reader->{committed} = $reader->{gone} + _between(0.6, 2);
+		$reader->{end} = $reader->{committed} + 0.01;
+	},
+	'changed under a reader' => sub { my ($h) = @_; my ($reader) = _before($h, 'reader', 'writer'); $reader->{looks}[1][1]++; },
+	'stale read' => sub { my (undef, $reader) = _writer_and_reader(@_); $_->[1]-- for @{ $reader->{looks} }; },
+	'error: a reader that is refused, though no writer waits' => sub { my ($h) = @_; my $last = (_of($h, 3, 'reader'))[-1]; $last->{refused} = $last->{begin} + 0.05; },
 	'refusal' => sub { my ($h, $one) = @_; _fails($h, $one, '40001'); },
 	'error' => sub { my ($h, $one) = @_; _fails($h, $one, '58030'); },
 	'promise' => sub { my (undef, $one) = @_; $one->{phase} = 'failed'; },
@@ -232,17 +315,27 @@ my %PLANT = (
 	'token order' => sub { my (undef, $one, $two) = @_; $one->{row_token} = $two->{token}; $two->{row_token} = $one->{token}; },
 	'no token' => sub { my (undef, $one) = @_; $one->{row_token} = 'none'; },
 	'lost update' => sub { my (undef, undef, $two) = @_; $_-- for @{ $two->{history} }{qw(read written)}; },
-	'sequence' => sub { my ($h) = @_; $h->{final}{seq}++; },
+	'sequence' => sub { my ($h) = @_; $h->{final}{1}{seq}++; },
 	'overlap' => sub { my (undef, $one, $two) = @_; $two->{granted} = $one->{committed} - 0.01; },
+	'overlap: a reader' => sub { my ($writer, $reader) = _writer_and_reader(@_); $reader->{granted} = $writer->{committed} - 0.01; },
+	'overlap: a place' => sub { my ($h) = @_; my @ops = _of($h, 2); $ops[$PLACES]{granted} = min(map { $_->{committed} } @ops[ 0 .. $PLACES - 1 ]) - 0.02; },
+	'same token: two places' => sub { my ($h) = @_; my ($one, $two) = shuffle _of($h, 2); $two->{token_told} = $one->{token}; },
 	'same token' => sub { my (undef, $one, $two) = @_; $two->{token_told} = $one->{token}; });
 
-# the first of each chain of the semaphore
-sub _firsts
+# Those of an object, in the order of their requests
+sub _of { my ($h, $object, $part) = @_; return grep { $_->{object} == $object && (!defined $part || $_->{part} eq $part) } @{ $h->{ops} }; }
+
+# Two of them, the one right before the other
+sub _before
 {
-	my ($h, $object) = @_;
-	my @of = grep { $h->{ops}[$_]{object} == $object } 0 .. $#{ $h->{ops} };
-	return grep { $h->{ops}[$_]{asked} < 1.1 } @of;
+	my ($h, @parts) = @_;
+	my @ops = grep { $_->{part} ne 'downgraded' } _of($h, 3);
+	my @first = grep { $ops[$_]{part} eq $parts[0] && $ops[ $_ + 1 ]{part} eq $parts[1] } 0 .. $#ops - 1;
+	my $first = $first[ rand @first ];
+	return @ops[ $first, $first + 1 ];
 }
+
+sub _writer_and_reader { my ($h) = @_; return _before($h, 'writer', 'reader'); }
 
 sub _fails
 {
@@ -279,14 +372,29 @@ sub tell_all
 	{
 		my ($object, $begin, $left) = @$op{qw(object begin left)};
 		my $tell = sub { my ($time, @event) = @_; push @events, [ $time, $op->{worker}, $op->{op}, @event[ 0, 1 ], $object, $event[2] // {} ]; };
-		$tell->($op->{asked}, 'lock', 'invoked', { timeout => $op->{timeout} });
-		$tell->($op->{answered} // $begin, 'lock', 'ok');
+		my %hold = map { $_ => $op->{$_} } qw(asked weight limit mode from group kind);
+		if (!defined $op->{from})
+		{
+			$tell->($op->{asked}, 'lock', 'invoked', { timeout => $op->{timeout} });
+			$tell->($op->{answered} // $begin, 'lock', 'ok');
+		}
+		if ($op->{refused})
+		{
+			$tell->($op->{refused}, 'lock', 'invoked');
+			$tell->($op->{refused} + 0.01, 'lock', 'failed', { state => '40P01', message => '' });
+		}
+		foreach my $look (@{ $op->{looks} // [] })
+		{
+			my ($at, $seq) = @$look;
+			$tell->($at, 'look', 'invoked');
+			$tell->($at + 0.0001, 'look', 'ok', { hold => $op->{op}, got => $seq });
+		}
 		if (defined $begin)
 		{
-			$tell->($begin, 'hold', 'begin', { asked => $op->{asked}, weight => $op->{weight}, limit => $op->{limit} });
+			$tell->($begin, 'hold', 'begin', \%hold);
 			$tell->($begin + 0.0001, 'hold', 'token', { token => $op->{token_told} // $op->{token} });
-			$tell->($left, 'commit', 'invoked');
-			$tell->($op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '' });
+			$tell->($op->{commits} // $left, 'commit', 'invoked');
+			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '' });
 			$tell->($op->{end}, 'hold', 'end', { how => $op->{how}, left => $left });
 		}
 		if ($op->{row} // defined $begin)
@@ -294,16 +402,16 @@ sub tell_all
 			my $token = $op->{row_token} // $op->{token};
 			$checker->history({
 				op => $op->{op}, object => $object, worker => $op->{worker}, hold => $op->{op}, cluster => $op->{worker} % 2,
-				token => $token eq 'none' ? undef : $token, granted => $op->{granted} // ($object == 1 ? $op->{committed} - 0.005 : $op->{committed}),
+				token => $token eq 'none' ? undef : $token, granted => $op->{granted} // ($object == 1 ? $op->{committed} - 0.005 : $begin + 0.001),
 				committed => $op->{committed}, %{ $op->{history} // {} } });
 		}
 		$checker->node({
-			object => $object, czxid => $op->{token}, session => $op->{session}, made => $op->{made}, gone => $op->{gone},
+			object => $object, czxid => $op->{token}, session => $op->{session}, mode => $op->{mode}, made => $op->{made}, shared => $op->{shared}, gone => $op->{gone},
 			how => $op->{went}, by => $op->{by} // $op->{session} }) if $op->{node};
 		$checker->connection($op->{session}, $op->{server} // 1 + $op->{worker} % 2, 0, $h->{end} // 310);
 	}
 	$checker->event(@$_) for sort { $a->[0] <=> $b->[0] } @events;
-	$checker->object($h->{final}) if $h->{final};
+	$checker->object($_) for values %{ $h->{final} // {} };
 	$checker->finish;
 	return $checker;
 }

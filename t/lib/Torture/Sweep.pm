@@ -40,6 +40,9 @@ package Torture::Sweep;
 use strict;
 use warnings;
 
+# Whether one of two holds of an object keeps the other out
+sub exclude { my ($one, $two) = @_; return ($one->{weight} // 1) + ($two->{weight} // 1) > ($one->{limit} // 1); }
+
 # Takes holds { object, begin, until, weight, limit }, all weights and limits 1 by
 # default.  Returns [ hold, those which it was granted beside ], ...
 sub conflicts

@@ -33,7 +33,7 @@ use strict;
 use warnings;
 
 my %TYPE = (
-	1 => 'create', 2 => 'delete', 14 => 'multi', 15 => 'create', 19 => 'create', 20 => 'delete', 21 => 'create',
+	1 => 'create', 2 => 'delete', 5 => 'set', 14 => 'multi', 15 => 'create', 19 => 'create', 20 => 'delete', 21 => 'create',
 	-10 => 'open', -11 => 'close');
 
 # The changes in one file: [ { zxid, time (s since 1970), session, cxid, type,
@@ -68,6 +68,11 @@ sub _parts
 		return { type => $type, path => $path, data => $data, ephemeral => $number == 1 || $number == 15 ? unpack('C', $rest) : 0 };
 	}
 	return { type => $type, path => unpack 'N/a*', $body } if $type eq 'delete';
+	if ($type eq 'set')
+	{
+		my ($path, $data) = unpack 'N/a* N/a*', $body;
+		return { type => $type, path => $path, data => $data };
+	}
 	return { type => $type } if $type ne 'multi';
 	my ($count, $rest) = unpack 'N a*', $body;
 	my @parts;
@@ -97,17 +102,34 @@ sub read_servers
 }
 
 # From these changes, the ephemeral nodes: { path, czxid, session, made, data,
-# gone, how, by }.  "how" it went: delete (and the session that asked for it is
-# "by"), close (its session was closed by its client), expiry (by ZooKeeper).
+# shared, gone, how, by }.  "shared" is when the holder of an exclusive lock became a
+# reader; "how" it went: delete (and the session that asked for it is "by"), close
+# (its session was closed by its client), expiry (by ZooKeeper).
 sub nodes
 {
-	my (@nodes, %at, %of);
+	my (@nodes, %at, %of, %by_czxid);
 	foreach my $c (@_)
 	{
 		if ($c->{type} eq 'create' && $c->{ephemeral})
 		{
-			my %node = (path => $c->{path}, czxid => $c->{zxid}, session => $c->{session}, made => $c->{time}, data => $c->{data});
-			push @nodes, $at{ $c->{path} } = $of{ $c->{session} }{ $c->{path} } = \%node;
+			# one that takes the place of another is that one, under a reader's name
+			my ($replaced) = $c->{multi} && $c->{data} =~ /\Azklock\nshared\nczxid (\d+)$/m ? $by_czxid{"$c->{session} $1"} : undef;
+			if ($replaced)
+			{
+				delete $_->{ $replaced->{path} } for \%at, $of{ $c->{session} };
+				@$replaced{qw(path shared)} = @$c{qw(path time)};
+			}
+			else
+			{
+				$replaced = { path => $c->{path}, czxid => $c->{zxid}, session => $c->{session}, made => $c->{time}, data => $c->{data} };
+				push @nodes, $by_czxid{"$c->{session} $c->{zxid}"} = $replaced;
+			}
+			$at{ $c->{path} } = $of{ $c->{session} }{ $c->{path} } = $replaced;
+		}
+		elsif ($c->{type} eq 'set')
+		{
+			my $node = $at{ $c->{path} } // next;
+			$node->{shared} //= $c->{time} if $c->{data} =~ /\Azklock\nshared\n/;
 		}
 		elsif ($c->{type} eq 'delete' && (my $node = delete $at{ $c->{path} }))
 		{

@@ -7,26 +7,8 @@ Torture::Worker - one client of a torture test
 
 =head1 DESCRIPTION
 
-A process that takes a lock, reads what it protects, thinks, writes and commits,
-again and again, and logs each call.  The protected objects are:
-
-  counter   reads a number, writes that plus one
-  set       reads a list, writes it with an element of its own added
-  register  writes a number, without reading
-
-Only the lock keeps two workers apart: they read without a row lock and write
-the result, so that a second holder loses an update.
-
-An object lives in one cluster.  A worker of that cluster does everything in one
-session.  A worker of the other cluster holds the lock in its own session and
-writes through a second one, passing the token to zk_fence, like a program
-outside PostgreSQL.  Without the fence nothing stops such a write once the lock
-is lost; so in runs without it ("remote" is false) the worker only records in
-its own cluster that it held the lock.
-
-With the fence, counters and sets are fenced before they are read: an older
-holder that has not committed by then no longer can.  Registers are fenced just
-before they are written.
+A process that works under locks, again and again (see Torture::Operation), and logs
+each call.
 
 Backends are struck from here: the nemesis sends an order, and the worker kills
 or stops its own backend at the right moment.
@@ -42,6 +24,7 @@ use POSIX ();
 use Socket;
 use Time::HiRes qw(sleep);
 
+use parent 'Torture::Operation';
 use Zklock;
 
 our $HANG = 60;    # seconds after which a call is considered hung
@@ -49,7 +32,8 @@ our $HANG = 60;    # seconds after which a call is considered hung
 # Torture::Worker->start(%opts): returns a process.
 #   number, seed       from 1; both determine what it does
 #   nodes, cluster     the clusters, and the one (0, 1) in which it locks
-#   objects            [ { id, kind, cluster, path, full_path } ]
+#   objects            [ { id, kind, cluster, path, full_path, style, readers, limit } ]
+#   kinds              { exclusive => 1, ... }: the locks that it takes
 #   log, seconds       it works until the log reaches this time
 #   fence              whether to use zk_fence
 #   remote             whether to write in the cluster where the lock is not held
@@ -69,7 +53,7 @@ sub start
 
 	# do not run the END blocks of the test
 	$SIG{$_} = sub { POSIX::_exit(1) } for qw(INT TERM HUP);
-	my $self = bless { parent => $parent, last_op => 0, sessions => {}, %opt }, $class;
+	my $self = bless { parent => $parent, last_op => 0, sessions => {}, held => [], scope => '', %opt }, $class;
 	fcntl $theirs, F_SETFL, O_NONBLOCK | fcntl $theirs, F_GETFL, 0;
 	$self->{order_from} = $theirs;
 	srand $opt{seed} * 1000 + $opt{number};
@@ -87,8 +71,8 @@ sub _work
 	$self->{op} = 0;
 	while ($self->{log}->now < $self->{seconds})
 	{
-		$self->{op} = $self->{number} * 1_000_000 + ++$self->{last_op};
-		unless (eval { $self->_operation; 1 })
+		$self->_next_op;
+		unless (eval { $self->{peer} ? $self->_peer_operation : $self->_operation; 1 })
 		{
 			die $@ unless ref $@;    # a bug in the worker itself
 			$self->_clean_up($@);
@@ -163,111 +147,23 @@ sub _call
 		message => $result->{state} ? substr($result->{message}, 0, 200) : undef,
 		closed => $result->{closed} || undef,
 		warning => $result->{warnings}[0],
-		got => $call =~ /^(?:lock|token|fence|unlock)$/ && $phase eq 'ok' ? $result->{out} : undef);
+		got => $phase ne 'ok' ? undef : $call =~ /^(?:lock|token|fence|unlock)$/ ? $result->{out} : $call eq 'look' ? $result->{out} =~ s/\|.*//sr : undef);
 	die { %$result, session => $session, invoked => $self->{invoked} } if $phase ne 'ok';
 	return $result->{out};
 }
 
-# ----------------------------------------------------------------- operations
+# ------------------------------------------------------ the lock of another client
 
-sub _operation
+# What Torture::Operation does, with a process that holds the lock for us
+sub _peer_operation
 {
 	my ($self) = @_;
 	my $object = $self->{object} = $self->{objects}[ rand @{ $self->{objects} } ];
-	my $path = $object->{path};
-	my $home = $self->{cluster};
-	my $peer = $self->{peer};
-	$self->{hold} = undef;
-	$self->{scope} = '';
-
-	my $data = $self->{remote} ? $object->{cluster} : $home;
-	my $s = $peer ? undef : $self->_session($home);
-	my $d = $self->_session($data);
-	$self->{writes} = $data == $object->{cluster};
-	$self->{writes_in} = $data;
-
-	my $way = rand;
-	if ($peer) { $self->_peer_lock; }
-	elsif ($way < 0.4)
-	{
-		$self->_begin($s, 'xact');
-		$self->_lock($s, 'zk_xact_lock');
-	}
-	elsif ($way < 0.5)
-	{
-		$self->_begin($s, 'xact');
-		return $self->_finish($s, 'rollback') unless $self->_lock($s, 'zk_xact_lock', 100 + int rand 900);
-	}
-	elsif ($way < 0.55)
-	{
-		$self->_begin($s, 'xact');
-		return $self->_finish($s, 'rollback') unless $self->_lock($s, 'zk_try_xact_lock');
-	}
-	elsif ($way < 0.85)
-	{
-		$self->{scope} = 'session';
-		$self->_lock($s, 'zk_lock');
-		$self->_begin($s, 'session');
-	}
-	else
-	{
-		$self->_begin($s, 'inside');
-		$self->_lock($s, 'zk_lock');
-	}
-	$self->_call($d, 'begin', 'BEGIN') if !$s || $d != $s;
-
-	$self->_protected($d);
-
-	# a few change their minds
-	my $end = rand() < 0.05 ? 'rollback' : 'commit';
-	$self->_finish($d, $end) if !$s || $d != $s;
-	$self->_finish($s, $end) if $s;
-
-	# and some do it again under the same hold
-	if ($s && $d == $s && $self->{scope} eq 'session' && $way < 0.65 && $end eq 'commit')
-	{
-		$self->{op} = $self->{number} * 1_000_000 + ++$self->{last_op};
-		$self->_begin($s, 'session');
-		$self->_protected($s);
-		$self->_finish($s, 'commit');
-	}
-	$self->_unlock($s);
-	return;
-}
-
-sub _begin
-{
-	my ($self, $s, $scope) = @_;
-	$self->{scope} = $scope;
-	$self->_call($s, 'begin', 'BEGIN');
-	return;
-}
-
-# Returns false if it did not get the lock in time
-sub _lock
-{
-	my ($self, $s, $function, $ms) = @_;
-	my $path = $self->{object}{path};
-	my $sql = "SELECT $function('$path'" . ($ms ? ", '$ms ms')" : ')');
-	my $asked = $self->{log}->now;
-	my $got = $self->_call($s, 'lock', $sql, function => $function, timeout => $ms);
-	if ($got ne 't')
-	{
-		return 0 if $got eq 'f' && ($ms || $function =~ /try/);
-		$self->_log('lock', 'failed', $self->{object}{id}, state => 'none', message => "$function returned '$got'");
-		die {};
-	}
-	$self->_holds($asked, undef);
-	my $token = $self->_call($s, 'token', "SELECT zk_lock_token('$path')");
-	$self->{token} = $token =~ /^\d+$/ ? $token : 'NULL';
-	$self->{log}->write($self->{number}, $self->{hold}, 'hold', 'token', $self->{object}{id}, token => $self->{token});
-	return 1;
-}
-
-# The same with the lock of another client
-sub _peer_lock
-{
-	my ($self) = @_;
+	$self->{wanted} = [$object];
+	$self->{held} = [];
+	$self->{scope} = 'peer';
+	$self->{writes_in} = undef;
+	my $d = $self->_session($object->{cluster});
 	# (Java compiles it first; a peer that does not start fails when it is
 	# asked)
 	eval {
@@ -275,11 +171,23 @@ sub _peer_lock
 		$self->{locker} //= Peer->new($self->{peer}, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
 	};
 	my $asked = $self->{log}->now;
-	$self->{scope} = 'peer';
-	my $answer = $self->_ask_peer('lock', "acquire $self->{object}{full_path} " . 1000 * $HANG / 2);
+	my $answer = $self->_ask_peer('lock', "acquire $object->{full_path} " . 1000 * $HANG / 2);
 	$answer =~ /^ok (\d+)$/ or die { peer => 1 };
-	$self->_holds($asked, $1);
-	$self->{token} = $1 || 'NULL';
+	my $hold = $self->_holds($object, 'exclusive', asked => $asked, token => $1);
+	$hold->{token} = $1 || 'NULL';
+	$self->_call($d, 'begin', 'BEGIN');
+	$self->_protected($d);
+	$self->_finish($d, rand() < 0.05 ? 'rollback' : 'commit');
+	$self->_release_peer;
+	return;
+}
+
+sub _release_peer
+{
+	my ($self) = @_;
+	return unless @{ $self->{held} };
+	$self->_ask_peer('unlock', "release $self->{object}{full_path}");
+	$self->_released('unlock');
 	return;
 }
 
@@ -297,126 +205,6 @@ sub _ask_peer
 	my $ok = $answer =~ /^ok/;
 	$self->_log($call, $ok ? 'ok' : 'failed', $object, function => 'peer', message => $ok ? undef : $answer);
 	return $answer;
-}
-
-sub _holds
-{
-	my ($self, $asked, $token) = @_;
-	$self->{hold} = $self->{op};
-	$self->_log('hold', 'begin', $self->{object}{id}, asked => sprintf('%.6f', $asked), token => $token);
-	return;
-}
-
-# The hold was certain until the invocation of the call that gave it back, by what it
-# did or because it failed.
-sub _released
-{
-	my ($self, $how, $invoked) = @_;
-	my $hold = delete $self->{hold} // return;
-	$self->{log}->write($self->{number}, $hold, 'hold', 'end', $self->{object}{id},
-		how => $how, left => sprintf('%.6f', $invoked // $self->{invoked}));
-	return;
-}
-
-# Commits or rolls back.  Both release a lock of transaction scope, and a
-# rollback any lock that was taken in the transaction.
-sub _finish
-{
-	my ($self, $s, $call) = @_;
-	# the commit of what it wrote, or that of a transaction that only held the
-	# lock
-	my $only_lock = $self->{writes_in} != $s->{cluster};
-	$self->_call($s, $call, uc $call, only_lock => $only_lock || undef);
-	$self->_released($call)
-	  if $s->{cluster} == $self->{cluster}
-	  && ($self->{scope} eq 'xact' || $self->{scope} eq 'inside' && $call eq 'rollback');
-	return;
-}
-
-sub _unlock
-{
-	my ($self, $s) = @_;
-	return unless defined $self->{hold};
-	if ($self->{scope} eq 'peer')
-	{
-		$self->_ask_peer('unlock', "release $self->{object}{full_path}");
-	}
-	else
-	{
-		$self->_call($s, 'unlock', "SELECT zk_unlock('$self->{object}{path}')");
-	}
-	$self->_released('unlock');
-	return;
-}
-
-# The protected work.  "granted" is the time, by the server's clock, from which
-# the previous holder can no longer have written.
-sub _protected
-{
-	my ($self, $d) = @_;
-	my $object = $self->{object};
-	my ($id, $kind) = @$object{qw(id kind)};
-	my $think = 0.02 + 0.1 * rand;
-	my $row = "$self->{op}, $id, $self->{number}, $self->{hold}, $self->{token}";
-
-	if (!$self->{writes})
-	{
-		my $granted = $self->_call($d, 'read', 'SELECT clock_timestamp()');
-		$self->_think($think);
-		$self->_call($d, 'write',
-			"INSERT INTO history (op, object, worker, hold, token, granted)
-			VALUES ($row, '$granted')");
-		return;
-	}
-
-	if ($kind eq 'register') { $self->_think($think); }
-	$self->_fence($d);
-	my $answer = $self->_call($d, 'read',
-		"SELECT value, members, clock_timestamp() FROM object WHERE id = $id");
-	my ($value, $members, $granted) = split /\|/, $answer, 3;
-	$self->_think($think) if $kind ne 'register';
-
-	my ($set, $read, $written);
-	if ($kind eq 'counter')
-	{
-		($read, $written) = ($value, $value + 1);
-		$set = "value = $written";
-	}
-	elsif ($kind eq 'set')
-	{
-		my @members = $members =~ /\d+/g;
-		push @members, $self->{op};
-		($read, $written) = (@members - 1, scalar @members);
-		$set = "members = '{" . join(',', @members) . "}'";
-	}
-	else
-	{
-		($read, $written) = ('NULL', $self->{op});
-		$set = "value = $written";
-	}
-	$self->_call($d, 'write',
-		"WITH written AS (UPDATE object SET $set, seq = seq + 1 WHERE id = $id RETURNING seq)
-		INSERT INTO history (op, object, worker, hold, token, granted, seq, read, written)
-		SELECT $row, '$granted', seq, $read, $written FROM written");
-	return;
-}
-
-sub _fence
-{
-	my ($self, $d) = @_;
-	return unless $self->{fence};
-	# the session that holds the lock need not pass the token
-	my $own = $d->{cluster} == $self->{cluster} && $self->{scope} ne 'peer' && $self->{op} % 2;
-	$self->_call($d, 'fence', "SELECT zk_fence('$self->{object}{path}'" . ($own ? ')' : ", $self->{token})"));
-	return;
-}
-
-sub _think
-{
-	my ($self, $seconds) = @_;
-	$self->_strike('critical');
-	$self->_sleep($seconds);
-	return;
 }
 
 # After an error: remove all traces of the operation.
@@ -442,7 +230,7 @@ sub _clean_up
 		$session->kill9;
 		delete $self->{sessions}{$cluster};
 	}
-	$self->_unlock if $peer;
+	$self->_release_peer if $peer;
 	# (a client that is not PostgreSQL's keeps its lock when a statement fails)
 	$self->_released($failure->{closed} ? 'closed' : 'failed', $peer ? undef : $invoked);
 	return;
