@@ -65,6 +65,14 @@ sub new
 	return $self;
 }
 
+# Whether this library is there
+sub installed
+{
+	my ($kind) = @_;
+	return -e '/usr/share/java/curator-recipes.jar' && system('command -v java >/dev/null') == 0 if $kind eq 'curator';
+	return system('/usr/bin/python3', '-c', 'import importlib.util, sys; sys.exit(importlib.util.find_spec("kazoo") is None)') == 0;
+}
+
 sub kind { return $_[0]->{kind}; }
 sub pid { return $_[0]->{pid}; }
 

@@ -39,6 +39,7 @@ use Time::HiRes qw(sleep time);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
+use Peer;
 use Torture::Checker;
 use Torture::Log;
 use Torture::Nemesis;
@@ -61,7 +62,9 @@ my @CLUSTERS = qw(east west);
 #   contents   of objects; default [ 'counter', 'set', 'register' ]
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
-#   lock       zklock, or a client that Peer.pm knows
+#   lock       zklock, or a client that Peer.pm knows, for all workers
+#   peers      such clients, each for one worker, with commas; default: all that are
+#              installed, if the others are zklock's and there is a fence
 #   workers, objects    how many; half of them in each cluster.  A third as many
 #              semaphores are added.
 #   dir        for ZooKeeper's files and the log
@@ -94,6 +97,11 @@ sub new
 	  : $self->{faults} eq 'none' ? ()
 	  : split /,/, $self->{faults};
 	$known{$_} or croak "no such fault: $_ (there are: @Torture::Nemesis::FAULTS)\n" for @faults;
+	$self->{peers} //= $self->{lock} eq 'zklock' && $self->{fence} && $self->{takes}{exclusive} ? join ',', grep { Peer::installed($_) } qw(curator kazoo) : '';
+	$self->{peers} = '' if $self->{peers} eq 'no';
+	my @peers = split /,/, $self->{peers};
+	$self->{foreign} = { map { $_ => $self->{lock} ne 'zklock' ? $self->{lock} : $peers[ $self->{workers} - $_ ] } 1 .. $self->{workers} };
+	defined $self->{foreign}{$_} or delete $self->{foreign}{$_} for keys %{ $self->{foreign} };
 	$self->{schedule} = [
 		Torture::Nemesis::schedule(
 			seed => $self->{seed},
@@ -168,23 +176,31 @@ sub _objects
 {
 	my ($self) = @_;
 	my @contents = @{ $self->{contents} };
-	my @styles = map { $self->{lock} eq 'zklock' ? $_ : 'curator' } qw(curator curator curator_rw kazoo kazoo curator_rw);
+	# the style, and which client joins.  (kazoo's plain lock does not see readers, and
+	# those of its classes that see Curator's nodes are not seen by Curator.)
+	my @styles = map { $self->{lock} eq 'zklock' ? $_ : [ 'curator', $self->{lock} ] }
+	  ([qw(curator curator)], [qw(curator kazoo)], [qw(curator_rw curator)], [qw(kazoo kazoo)], [ 'kazoo', '' ], [qw(curator_rw curator)]);
+	my %peer = map { $_ => 1 } values %{ $self->{foreign} };
 	my $object = sub {
 		my ($id, $number, $kind, %more) = @_;
+		my ($style, $peer) = @{ $styles[ $number % @styles ] };
+		$peer = '' unless $peer{$peer};
 		return {
 			id => $id,
 			kind => $kind,
 			cluster => int($number / 3) % 2,
 			path => "/torture/$number",
 			full_path => "/zklock/torture/$number",
-			style => $styles[ $number % @styles ],
+			style => $style,
+			peer => $kind eq 'places' ? '' : $peer,
+			readers => $style ne 'kazoo' || $peer ne 'kazoo',
 			%more
 		};
 	};
 	my $locks = $self->{objects};
 	my $places = $self->{takes}{semaphore} ? 1 + int($locks / 3) : 0;
 	return (
-		map({ $object->($_, $_, $contents[ $_ % @contents ], readers => 1) } 0 .. $locks - 1),
+		map({ $object->($_, $_, $contents[ $_ % @contents ]) } 0 .. $locks - 1),
 		map({ $object->($locks + $_, $_ % $locks, 'places', limit => 2 + $_ % 2) } 0 .. $places - 1));
 }
 
@@ -206,7 +222,7 @@ sub _torture
 			seconds => $self->{seconds},
 			fence => $self->{fence},
 			remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
-			peer => $self->{lock} eq 'zklock' ? undef : $self->{lock},
+			peer => $self->{foreign}{$_},
 			hosts => $self->{hosts},
 			session_timeout => $self->{session_timeout})
 	} 1 .. $self->{workers};
@@ -244,7 +260,8 @@ sub _judge
 	my $checker = $self->{checker} =
 	  Torture::Checker->new(
 		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{lock} eq 'zklock' ? $self->{guard} : 'off',
-		homes => { map { $_ => $_ % 2 } 1 .. $self->{workers} });
+		foreign => $self->{lock} eq 'zklock' ? $self->{foreign} : {},
+		homes => { map { $_ => $_ % 2 } grep { !$self->{foreign}{$_} } 1 .. $self->{workers} });
 
 	$checker->found('leak', $_) for $self->_left;
 	my %killed;
@@ -369,8 +386,8 @@ sub figures
 	my @out;
 	my $say = sub { push @out, sprintf shift() . "\n", @_; };
 
-	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s, kinds %s, commit_guard %s, %s fence, faults: %s',
-		@$self{qw(seed seconds workers objects lock)}, join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{faults});
+	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s%s, kinds %s, commit_guard %s, %s fence, faults: %s',
+		@$self{qw(seed seconds workers objects lock)}, $self->{peers} ? " beside $self->{peers}" : '', join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{faults});
 	$say->('');
 	$say->('%-10s %8s %8s %8s %8s  %s', qw(call invoked ok failed unknown), 'SQLSTATE of the failed');
 	foreach my $call (qw(connect style begin lock token fence look read write commit rollback unlock))

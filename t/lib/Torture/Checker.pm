@@ -65,6 +65,10 @@ hold ends early at the first fault that explains its loss.
 
 And, reported by others: leak, crash, worker, clock.
 
+Where clients of other libraries share the locks, what these do to themselves does not
+count, but is told: a lock that they take before its turn, or lose without a fault,
+or get or give back late.  What they hold rightly, everybody has to respect.
+
 A fault explains only what it hit, and not for long: see Torture::Causes.  Whatever is
 not explained is a violation.  How much could have been one, "judged" says.
 
@@ -91,7 +95,8 @@ our $COMMIT_SLACK = 0.5;
 # SQLSTATEs with which calls may fail when there are faults; "closed": without any
 my %EXPLAINED = map { $_ => 1 } qw(40001 55000 57P01 57P02 57P03 58000 58030 closed);
 
-# homes: worker => the cluster in which it locks; guard: zklock.commit_guard
+# homes: worker => the cluster in which it locks; foreign: worker => the other client
+# that takes its locks; guard: zklock.commit_guard
 sub new
 {
 	my ($class, %opt) = @_;
@@ -99,9 +104,11 @@ sub new
 		session_timeout => 2,
 		tick => 0.5,
 		homes => {},
+		foreign => {},
 		guard => 'on',
 		%opt,
 		violations => [],
+		foreign_faults => [],
 		holds => {},       # hold => { object, worker, asked, begin, left, end, how, token, ... }
 		current => {},     # worker => hold => what it holds now
 		looks => {},       # hold => [ { seq, invoked, answered }, ... ]
@@ -123,7 +130,14 @@ sub new
 	return $self;
 }
 
-sub found { my ($self, $kind, $text) = @_; push @{ $self->{violations} }, [ $kind, $text ]; return; }
+# What another client did to itself is told apart, if the worker is given
+sub found
+{
+	my ($self, $kind, $text, $worker) = @_;
+	push @{ $self->{ defined $worker && $self->{foreign}{$worker} ? 'foreign_faults' : 'violations' } }, [ $kind, $text ];
+	return;
+}
+
 sub violations { return @{ $_[0]->{violations} }; }
 sub faults { return $_[0]->{causes}->faults; }
 
@@ -258,6 +272,8 @@ sub finish
 		$self->_check_late_commits if $self->{guard} ne 'off';
 	}
 	else { $self->_check_without_nodes(@holds); }
+	# another client that takes a lock before its turn has nothing
+	@holds = grep { !($self->{foreign}{ $_->{worker} } && ($_->{before_its_turn} || !$_->{node})) } @holds;
 	$self->_check_exclusion(@holds);
 	$self->_check_overlap;
 	$self->_check_readers(@holds);
@@ -300,8 +316,11 @@ sub judged
 	$waits += $_ for 0, values %{ $j->{waits} // {} };
 	my @errors = @{ $self->{errors} // [] };
 	my $refusals = grep { $_->{state} eq '40001' } @errors;
+	my %faults;
+	$faults{ $_->[0] }++ for @{ $self->{foreign_faults} };
 	return (
 		[ 'kinds of holds', $by_kind->(\%kinds) ],
+		(%{ $self->{foreign} } ? [ 'what other clients did to themselves', $by_kind->(\%faults) || 'nothing' ] : ()),
 		[ 'one holder at a time', sprintf '%d of %d holds beside a conflicting one; %s of %.1f s held were certain',
 			$self->{conflicts} // 0, scalar @holds, $share->($seconds{certain} // 0, $seconds{all} // 0), $seconds{all} // 0 ],
 		[ "in ZooKeeper's log", sprintf '%d holds of %d; %d of them lost before they were given back', $j->{holds} // 0, scalar @holds, $j->{lost} // 0 ],
@@ -376,6 +395,7 @@ sub _check_overlap
 		my $hold = $self->{holds}{ $row->{hold} } // {};
 		my %work = (row => $row, object => $row->{object}, begin => $row->{granted}, until => $row->{committed}, map { $_ => $hold->{$_} } qw(weight limit));
 		push @writers, {%work} if Torture::Sweep::exclude(\%work, \%work);
+		next if $hold->{before_its_turn} && $self->{foreign}{ $hold->{worker} };
 		$work{until} = min($work{until}, $hold->{until}) if $hold->{lost};
 		push @all, \%work;
 	}
@@ -469,7 +489,7 @@ sub _check_readers
 		{
 			my $writer = $self->{holds}{ $write->{hold} } // {};
 			$self->{compared}++;
-			next if $writer->{lost};
+			next if $writer->{lost} || $writer->{before_its_turn} && $self->{foreign}{ $writer->{worker} };
 			my $what = sprintf 'object %d: hold %d of worker %d read %d at %.3f', @$hold{qw(object hold worker)}, $first, $looks[0]{answered};
 			if ($write->{seq} <= $last) { $self->found('changed under a reader', "$what, and $last later; op $write->{op} wrote that"); }
 			elsif (($writer->{begin} // 9**9) < $hold->{begin})
@@ -552,7 +572,7 @@ sub _check_order
 	# (where several are taken at once, one asks for the later ones only when it has
 	# those before them)
 	my $asked = sub { my ($hold) = @_; return ($hold->{kind} // '') eq 'all' && $hold->{node} ? $hold->{node}{made} : $hold->{asked}; };
-	foreach my $hold (grep { _has_token($_) && ($_->{mode} // '') ne 'semaphore' } @holds)
+	foreach my $hold (grep { _has_token($_) && ($_->{mode} // '') ne 'semaphore' && !$self->{foreign}{ $_->{worker} } } @holds)
 	{
 		next if $self->{causes}->hindrance($hold->{worker}, $hold->{asked} - 0.1, $hold->{begin} + 0.000001);
 		$self->{ordered}++;

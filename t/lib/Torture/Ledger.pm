@@ -7,7 +7,7 @@ Torture::Ledger - compares what clients say with what ZooKeeper wrote down
 
 =head1 SYNOPSIS
 
-  my $ledger = Torture::Ledger->new(causes => $causes, found => sub { my ($kind, $text) = @_; ... });
+  my $ledger = Torture::Ledger->new(causes => $causes, found => sub { my ($kind, $text, $worker) = @_; ... });
   $ledger->node(\%node);                 # see Torture::TxnLog; with an object, times of the log
   $ledger->link(\@holds, \@attempts, sub { my ($pid, $time) = @_; ... });
   $ledger->judge_holds(@holds);
@@ -126,7 +126,7 @@ sub judge_holds
 	foreach my $hold (@holds)
 	{
 		my $node = $hold->{node};
-		$self->{found}->('no node', sprintf '%s with token %s, granted at %.3f', _what($hold), $hold->{token} // 'unknown', $hold->{begin})
+		$self->{found}->('no node', sprintf('%s with token %s, granted at %.3f', _what($hold), $hold->{token} // 'unknown', $hold->{begin}), $hold->{worker})
 		  if !$node || $node->{made} > $hold->{begin} + $TOLERANCE || $node->{holds}[0] != $hold && !defined $hold->{from};
 	}
 	foreach my $object (sort { $a <=> $b } keys %{ $self->{queue} })
@@ -181,8 +181,9 @@ sub _judge_turn
 	my $free = max($hold->{asked}, map { $_->[0] } @until);
 	foreach my $ahead (grep { $_->[0] > $hold->{begin} + $TOLERANCE } @until)
 	{
-		$self->{found}->('turn', sprintf '%s was granted at %.3f; the node %d of worker %s, before its own, was in its way until %.3f',
-			_what($hold), $hold->{begin}, $ahead->[1]{czxid}, $ahead->[1]{worker} // '?', $ahead->[0]);
+		$hold->{before_its_turn} = 1;
+		$self->{found}->('turn', sprintf('%s was granted at %.3f; the node %d of worker %s, before its own, was in its way until %.3f',
+			_what($hold), $hold->{begin}, $ahead->[1]{czxid}, $ahead->[1]{worker} // '?', $ahead->[0]), $hold->{worker});
 	}
 	my $kind = $hold->{kind} // _mode($hold);
 	$self->{judged}{turns}{$kind}++;
@@ -202,7 +203,7 @@ sub _judge_loss
 	@$hold{qw(until lost)} = ($gone, 1);
 	return $self->{found}->('hand', $how) if $stranger;
 	my @why = $self->{causes}->explain($hold->{worker}, $gone, $gone);
-	$self->{found}->('loss', $how) unless @why;
+	$self->{found}->('loss', $how, $hold->{worker}) unless @why;
 	return;
 }
 
@@ -231,7 +232,7 @@ sub late
 	$self->{judged}{"$kind seconds"} += $late;
 	$self->{judged}{"$kind excused"} += $hindered;
 	$self->{judged}{"$kind longest"} = max($late, $self->{judged}{"$kind longest"} // 0);
-	$self->{found}->($kind, sprintf "$text: due at %.3f, came at %.3f; hindered for %.3f s of that", @args, $since, $at, $hindered)
+	$self->{found}->($kind, sprintf("$text: due at %.3f, came at %.3f; hindered for %.3f s of that", @args, $since, $at, $hindered), $worker)
 	  if $late > $SLACK;
 	return;
 }

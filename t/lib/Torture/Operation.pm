@@ -40,7 +40,8 @@ With the fence, counters and sets are fenced before they are read: an older
 holder that has not committed by then no longer can.  Registers are fenced just
 before they are written.  Readers cannot be fenced.
 
-Each hold is an event of the log, with its kind (as above, or upgrade), its mode
+Each hold is an event of the log, with its kind (as above, upgrade, or the name of another
+client), its mode
 (exclusive, shared, semaphore), and its weight and limit for Torture::Sweep.  The holds
 of one call have the number of its operation as their group.  What becomes of a hold
 under the same node, a reader of a writer, is "from" that.
@@ -223,7 +224,7 @@ sub _tokens
 sub _holds
 {
 	my ($self, $object, $kind, %more) = @_;
-	my $mode = $MODE{$kind} // $kind;
+	my $mode = $more{mode} // $MODE{$kind} // $kind;
 	my $limit = $object->{limit} // $MANY;
 	my $hold = {
 		id => @{ $self->{held} } ? $self->_number : $self->{op},

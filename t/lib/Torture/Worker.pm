@@ -32,12 +32,13 @@ our $HANG = 60;    # seconds after which a call is considered hung
 # Torture::Worker->start(%opts): returns a process.
 #   number, seed       from 1; both determine what it does
 #   nodes, cluster     the clusters, and the one (0, 1) in which it locks
-#   objects            [ { id, kind, cluster, path, full_path, style, readers, limit } ]
+#   objects            [ { id, kind, cluster, path, full_path, style, peer, readers, limit } ]
 #   kinds              { exclusive => 1, ... }: the locks that it takes
 #   log, seconds       it works until the log reaches this time
 #   fence              whether to use zk_fence
 #   remote             whether to write in the cluster where the lock is not held
-#   peer               take the lock with that client (see Peer), which needs:
+#   peer               take the locks that are meant for that client (see Peer) with it,
+#                      which needs:
 #   hosts, session_timeout
 sub start
 {
@@ -81,7 +82,7 @@ sub _work
 		$self->_sleep(0.3 * rand);
 	}
 	$_->quit for values %{ $self->{sessions} };
-	$self->{locker}->quit if $self->{locker};
+	$self->_end_peer;
 	return;
 }
 
@@ -154,11 +155,22 @@ sub _call
 
 # ------------------------------------------------------ the lock of another client
 
+# The name of the client's class for a lock, by the style of its nodes: the two of these
+# that are exclusive have no readers, and do not see those of others (kazoo), or do
+my %CLASS = (
+	curator => { curator => ['mutex'], curator_rw => [ 'write', 'read' ] },
+	kazoo => { curator => ['pattern'], kazoo => ['lock'] });
+
 # What Torture::Operation does, with a process that holds the lock for us
 sub _peer_operation
 {
 	my ($self) = @_;
-	my $object = $self->{object} = $self->{objects}[ rand @{ $self->{objects} } ];
+	my $peer = $self->{peer};
+	my @locks = grep { $_->{peer} eq $peer } @{ $self->{objects} };
+	my $object = $self->{object} = $locks[ rand @locks ];
+	my ($class, $reads) = @{ $CLASS{$peer}{ $object->{style} } };
+	my $mode = $reads && $self->{kinds}{shared} && rand() < 0.4 ? 'shared' : 'exclusive';
+	$class = $reads if $mode eq 'shared';
 	$self->{wanted} = [$object];
 	$self->{held} = [];
 	$self->{scope} = 'peer';
@@ -168,14 +180,16 @@ sub _peer_operation
 	# asked)
 	eval {
 		require Peer;
-		$self->{locker} //= Peer->new($self->{peer}, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
+		$self->{locker} //= Peer->new($peer, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
 	};
 	my $asked = $self->{log}->now;
-	my $answer = $self->_ask_peer('lock', "acquire $object->{full_path} " . 1000 * $HANG / 2);
-	$answer =~ /^ok (\d+)$/ or die { peer => 1 };
-	my $hold = $self->_holds($object, 'exclusive', asked => $asked, token => $1);
-	$hold->{token} = $1 || 'NULL';
-	$self->_call($d, 'begin', 'BEGIN');
+	my $answer = $self->_ask_peer('lock', "acquire $object->{full_path} " . 1000 * $HANG / 2 . " $class");
+	# one that has its lock no longer, or does not know what it has, begins anew
+	my ($token) = $answer =~ /^ok ([1-9]\d*)$/ or die { peer => 1 };
+	$self->{gives} = "release $object->{full_path} $class";
+	my $hold = $self->_holds($object, $peer, mode => $mode, asked => $asked, token => $token);
+	$hold->{token} = $token;
+	$self->_begin($d);
 	$self->_protected($d);
 	$self->_finish($d, rand() < 0.05 ? 'rollback' : 'commit');
 	$self->_release_peer;
@@ -186,8 +200,18 @@ sub _release_peer
 {
 	my ($self) = @_;
 	return unless @{ $self->{held} };
-	$self->_ask_peer('unlock', "release $self->{object}{full_path}");
+	my $answer = $self->_ask_peer('unlock', $self->{gives});
 	$self->_released('unlock');
+	$self->_end_peer if $answer ne 'ok';
+	return;
+}
+
+# So that nothing of it stays but what its session has
+sub _end_peer
+{
+	my ($self) = @_;
+	my $locker = delete $self->{locker} // return;
+	eval { $locker->quit(5); 1 } or $locker->kill9;
 	return;
 }
 
@@ -231,6 +255,7 @@ sub _clean_up
 		delete $self->{sessions}{$cluster};
 	}
 	$self->_release_peer if $peer;
+	$self->_end_peer if $failure->{peer};
 	# (a client that is not PostgreSQL's keeps its lock when a statement fails)
 	$self->_released($failure->{closed} ? 'closed' : 'failed', $peer ? undef : $invoked);
 	return;
