@@ -22,7 +22,7 @@ $out->autoflush(1);
 my $run = Torture->new(
 	dir => $dir,
 	fence => ($option{fence} // 'yes') eq 'yes',
-	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(seconds seed faults guard kinds lock peers workers objects));
+	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(seconds seed faults guard kinds lock peers tls workers objects));
 
 if ($option{schedule})
 {

@@ -40,6 +40,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 use Peer;
+use Tls;
 use Torture::Checker;
 use Torture::Log;
 use Torture::Nemesis;
@@ -65,6 +66,7 @@ my @CLUSTERS = qw(east west);
 #   lock       zklock, or a client that Peer.pm knows, for all workers
 #   peers      such clients, each for one worker, with commas; default: all that are
 #              installed, if the others are zklock's and there is a fence
+#   tls        whether the clusters reach ZooKeeper by TLS
 #   workers, objects    how many; half of them in each cluster.  A third as many
 #              semaphores are added.
 #   dir        for ZooKeeper's files and the log
@@ -131,6 +133,7 @@ sub execute
 	$self->_judge;
 	$_->stop for @{ $self->{nodes} };
 	$self->{ensemble}->stop;
+	$_->close for @{ $self->{doors} // [] };
 	$_->stop for @{ $self->{proxies} };
 	return $self;
 }
@@ -141,6 +144,7 @@ sub _set_up
 	$self->{ensemble} = ZooKeeper->ensemble(3, links => 1, tick_time => 1000 * $self->{tick}, dir => "$self->{dir}/zookeeper");
 	$self->{proxies} = [ map { ZkProxy->new($_) } $self->{ensemble}->nodes ];
 	$self->{hosts} = join ',', map { $_->hosts } @{ $self->{proxies} };
+	my %tls = $self->{tls} ? $self->_doors : ();
 	$self->{nodes} = [
 		map {
 			zk_cluster(
@@ -148,7 +152,8 @@ sub _set_up
 				'zklock.session_timeout' => "$self->{session_timeout}s",
 				'zklock.operation_timeout' => '5s',
 				'zklock.commit_guard' => $self->{guard},
-				max_connections => 10 + 2 * $self->{workers},
+				%tls,
+				max_connections => 10 + 3 * $self->{workers},
 				restart_after_crash => 'on',
 				track_commit_timestamp => 'on',
 				fsync => 'on',
@@ -163,10 +168,32 @@ sub _set_up
 			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0,
 				members bigint[] NOT NULL DEFAULT '{}') WITH (fillfactor = 20);
 			CREATE TABLE history (op bigint, object int, worker int, hold bigint, token bigint,
-				granted timestamptz, seq bigint, read bigint, written bigint)});
+				granted timestamptz, seq bigint, read bigint, written bigint);
+			CREATE TABLE visitor (op bigint, object int, worker int, hold bigint)});
+	}
+	foreach my $cluster (0, 1)
+	{
+		my ($here, $there) = @{ $self->{nodes} }[ $cluster, 1 - $cluster ];
+		$here->safe_psql('postgres', sprintf q{
+			CREATE EXTENSION postgres_fdw;
+			CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
+			CREATE USER MAPPING FOR CURRENT_USER SERVER other;
+			CREATE FOREIGN TABLE abroad (op bigint, object int, worker int, hold bigint)
+				SERVER other OPTIONS (table_name 'visitor')}, $there->host, $there->port);
 	}
 	$self->{nodes}[ $_->{cluster} ]->safe_psql('postgres', "INSERT INTO object (id) VALUES ($_->{id})") for @{ $self->{list} };
 	return;
+}
+
+# The clusters reach the proxies by TLS: what that changes in their settings
+sub _doors
+{
+	my ($self) = @_;
+	my $tls = $self->{certificates} = Tls->new;
+	$tls->authority('ca');
+	$tls->certificate('server', 'ca', 'DNS:localhost,IP:127.0.0.1');
+	$self->{doors} = [ map { $tls->door($_, 'server') } @{ $self->{proxies} } ];
+	return ('zklock.hosts' => join(',', map { $_->hosts } @{ $self->{doors} }), 'zklock.tls_ca_file' => $tls->file('ca.pem'));
 }
 
 # The locks, and a few semaphores, which have a lock's path, as they do not see each
@@ -218,6 +245,7 @@ sub _torture
 			cluster => $_ % 2,
 			objects => $self->{list},
 			kinds => $self->{takes},
+			foreign_table => 1,
 			log => $log,
 			seconds => $self->{seconds},
 			fence => $self->{fence},
@@ -285,6 +313,12 @@ sub _judge
 			  map { $_ eq '' ? undef : $_ } split /\|/, $line, -1;
 			$_ -= $checker->{epoch} for grep { defined } @row{qw(granted committed)};
 			$checker->history(\%row);
+		}
+		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, extract(epoch FROM pg_xact_commit_timestamp(xmin)) FROM visitor', 120))
+		{
+			my %row = (cluster => $cluster);
+			@row{qw(op object worker hold committed)} = split /\|/, $line;
+			$checker->abroad({ %row, committed => $row{committed} - $checker->{epoch} });
 		}
 		foreach my $line (split /\n/, $s->value('SELECT id, seq, value, members FROM object'))
 		{
@@ -386,11 +420,11 @@ sub figures
 	my @out;
 	my $say = sub { push @out, sprintf shift() . "\n", @_; };
 
-	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s%s, kinds %s, commit_guard %s, %s fence, faults: %s',
-		@$self{qw(seed seconds workers objects lock)}, $self->{peers} ? " beside $self->{peers}" : '', join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{faults});
+	$say->('seed %d, %d s, %d workers in 2 clusters, %d objects; lock %s%s, kinds %s, commit_guard %s, %s fence,%s faults: %s',
+		@$self{qw(seed seconds workers objects lock)}, $self->{peers} ? " beside $self->{peers}" : '', join('+', sort keys %{ $self->{takes} }), $self->{guard}, $self->{fence} ? 'with' : 'without', $self->{tls} ? ' TLS,' : '', $self->{faults});
 	$say->('');
 	$say->('%-10s %8s %8s %8s %8s  %s', qw(call invoked ok failed unknown), 'SQLSTATE of the failed');
-	foreach my $call (qw(connect style begin lock token fence look read write commit rollback unlock))
+	foreach my $call (qw(connect style begin lock token fence look read write notify abroad commit rollback unlock))
 	{
 		my $n = $c->{calls}{$call} or next;
 		my $states = $c->{states}{$call} // {};

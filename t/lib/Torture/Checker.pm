@@ -38,7 +38,8 @@ From the log of calls:
 
   two holders       certain holds that exclude each other: see Torture::Sweep
   same token        two holds of an object with one token
-  promise           COMMIT reported the opposite of what happened
+  promise           COMMIT reported the opposite of what happened, or did not do the same
+                    in a foreign server
   late answer       a call with a timeout did not return in time
   order             a later request was served first, without any fault
   no end            a call that never returned
@@ -93,7 +94,7 @@ our $HASTE = 1;
 our $COMMIT_SLACK = 0.5;
 
 # SQLSTATEs with which calls may fail when there are faults; "closed": without any
-my %EXPLAINED = map { $_ => 1 } qw(40001 55000 57P01 57P02 57P03 58000 58030 closed);
+my %EXPLAINED = map { $_ => 1 } qw(08001 08006 40001 55000 57P01 57P02 57P03 58000 58030 closed);
 
 # homes: worker => the cluster in which it locks; foreign: worker => the other client
 # that takes its locks; guard: zklock.commit_guard
@@ -120,6 +121,7 @@ sub new
 		states => {},      # call => SQLSTATE => count
 		connections => [],
 		history => [],
+		abroad => [],
 		objects => {},
 		epoch => 0,        # what the clock showed when the log began
 		used => {},        # worker and cluster => when the connection last worked
@@ -179,7 +181,7 @@ sub event
 	my $since = $invoked ? $invoked->{time} : $time;
 	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call eq 'connect' && $more->{pid};
 	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
-	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time }
+	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, abroad => $more->{abroad} }
 	  if $call eq 'commit' && !$more->{only_lock};
 	my $used = \$self->{used}{"$who " . ($more->{cluster} // '')};
 	$$used = $time if $phase eq 'ok';
@@ -191,7 +193,7 @@ sub event
 		$self->{states}{$call}{$state}++ if $more->{state};
 		push @{ $self->{errors} },
 		  {
-			since => $since, time => $time, worker => $who, cluster => $more->{cluster}, state => $state,
+			since => $since, time => $time, worker => $who, cluster => $more->{abroad} // $more->{cluster}, state => $state, notifies => $more->{notifies},
 			object => $object, holds => [ values %{ $self->{current}{$who} // {} } ], timeout => $invoked ? $invoked->{timeout} : undef, text => "op $op, $call, object $object: $state " . ($more->{message} // '')
 		  };
 	}
@@ -229,6 +231,10 @@ sub _hold
 # it has written, { seq, read, written }.  Times are in seconds, by the servers'
 # clock, counted as the log's.
 sub history { my ($self, $row) = @_; push @{ $self->{history} }, $row; return; }
+
+# A row that was written through postgres_fdw: { op, object, worker, hold, committed,
+# cluster }
+sub abroad { my ($self, $row) = @_; push @{ $self->{abroad} }, $row; return; }
 
 # { id, kind, value, seq, members => [ ... ] }
 sub object { my ($self, $object) = @_; $self->{objects}{ $object->{id} } = $object; return; }
@@ -329,7 +335,8 @@ sub judged
 		[ 'releases in time', sprintf '%d nodes, %d downgrades; %s', map({ $j->{$_} // 0 } qw(releases downgrades)), $in_time->('late release') ],
 		[ 'nothing changes under a reader', sprintf '%d holds, of which %d read twice; %d writes that came later were compared',
 			map { $_ // 0 } @{$self}{qw(readers read_twice compared)} ],
-		[ 'commits before the loss', sprintf '%d of %d', $self->{guarded} // 0, scalar @{ $self->{history} } ],
+		[ 'commits before the loss', sprintf '%d of %d, and %d through postgres_fdw', ($self->{guarded} // 0) - @{ $self->{abroad} },
+			scalar @{ $self->{history} }, scalar @{ $self->{abroad} } ],
 		[ 'no loss, refusal or error without a cause',
 			sprintf '%d refusals, %d other errors; a fault would have explained none in %s of the time of all workers',
 			$refusals, @errors - $refusals, $share->($self->{causes}->judged(keys %workers), 1) ]);
@@ -448,6 +455,17 @@ sub _check_promises
 	$self->found('promise', "op $_ is committed and never asked for it")
 	  for grep { !$commits->{$_} } sort { $a <=> $b } keys %committed;
 
+	# A foreign server commits after the guard, and before its client does.
+	my %abroad = map { $_->{op} => 1 } @{ $self->{abroad} };
+	foreach my $op (sort { $a <=> $b } grep { defined $commits->{$_}{abroad} } keys %$commits)
+	{
+		my $commit = $commits->{$op};
+		my $there = delete $abroad{$op};
+		$self->found('promise', "op $op is committed, but not what it wrote in the other cluster") if !$there && ($commit->{phase} eq 'ok' || $committed{$op});
+		$self->found('promise', "op $op was refused, but what it wrote in the other cluster is committed") if $there && ($commit->{state} // '') eq '40001';
+	}
+	$self->found('promise', "op $_ is committed in the other cluster and never asked for it") for sort { $a <=> $b } keys %abroad;
+
 	foreach my $key (sort keys %{ $self->{open} })
 	{
 		my $call = $self->{open}{$key};
@@ -534,9 +552,8 @@ sub _check_without_nodes
 sub _check_late_commits
 {
 	my ($self) = @_;
-	foreach my $row (@{ $self->{history} })
+	foreach my $row (grep({ $_->{cluster} == ($self->{homes}{ $_->{worker} } // -1) } @{ $self->{history} }), @{ $self->{abroad} })
 	{
-		next if $row->{cluster} != ($self->{homes}{ $row->{worker} } // -1);
 		my $hold = $self->{holds}{ $row->{hold} } // next;
 		my $node = $hold->{node} // next;
 		$self->{guarded}++;
@@ -613,6 +630,13 @@ sub _check_errors
 			next if grep({ $_->{lost} } @holds) || grep { ($_->{how} // '') eq 'expiry' && $_->{gone} <= $error->{time} } @nodes;
 			$since = min(map { $_->{begin} } @holds) if @nodes < @holds;
 		}
+		# a COMMIT that notifies waits for others that do, which may be stopped
+		next if $refused && $error->{notifies} && grep {
+			     $_->{kind} eq 'backend_stop'
+			  && ($self->{homes}{ $_->{worker} } // '') eq ($self->{homes}{ $error->{worker} } // 'none')
+			  && $_->{begin} <= $error->{time}
+			  && $_->{end} >= $since
+		} $self->faults;
 		next if $error->{state} eq '40P01' && grep { $_->{object} == $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
 		next if $EXPLAINED{ $error->{state} } && $self->{causes}->explain($error->{worker}, $since, $error->{time}, $error->{cluster});
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});

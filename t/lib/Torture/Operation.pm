@@ -36,6 +36,10 @@ is lost; so in runs without it ("remote" is false) the worker only records in
 its own cluster that it held the lock.  That is also where it takes its places of
 semaphores.
 
+Some of the transactions in the session that has the lock also notify, or insert a row
+in the other cluster, through postgres_fdw.  (Not both: a COMMIT that waits for another
+notifier for too long is refused after its row is committed there.)
+
 With the fence, counters and sets are fenced before they are read: an older
 holder that has not committed by then no longer can.  Registers are fenced just
 before they are written.  Readers cannot be fenced.
@@ -158,8 +162,23 @@ sub _transaction
 	$self->_begin($s) if $self->{scope} eq 'session';
 	$self->_begin($d) if $d != $s;
 	$self->_protected($d);
-	$self->_finish($d, $end) if $d != $s;
+	if ($d == $s) { $self->_aside($s); }
+	else { $self->_finish($d, $end); }
 	$self->_finish($s, $end);
+	return;
+}
+
+sub _aside
+{
+	my ($self, $s) = @_;
+	my $way = rand;
+	my $hold = $self->{held}[0];
+	if ($way < 0.15) { $self->{aside} = { notifies => 1 }; $self->_call($s, 'notify', "NOTIFY torture, '$self->{op}'"); }
+	elsif ($way < 0.3 && $self->{foreign_table})
+	{
+		$self->{aside} = { abroad => 1 - $s->{cluster} };
+		$self->_call($s, 'abroad', "INSERT INTO abroad VALUES ($self->{op}, $hold->{object}{id}, $self->{number}, $hold->{id})", %{ $self->{aside} });
+	}
 	return;
 }
 
@@ -263,7 +282,8 @@ sub _finish
 	# the commit of what it wrote, or that of a transaction that only held the
 	# lock
 	my $only_lock = ($self->{writes_in} // -1) != $s->{cluster};
-	$self->_call($s, $call, uc $call, only_lock => $only_lock || undef);
+	my %aside = $s->{cluster} == $self->{cluster} ? %{ delete $self->{aside} // {} } : ();
+	$self->_call($s, $call, uc $call, only_lock => $only_lock || undef, %aside);
 	$self->_released($call)
 	  if $s->{cluster} == $self->{cluster}
 	  && ($self->{scope} eq 'xact' || $self->{scope} eq 'inside' && $call eq 'rollback');

@@ -102,7 +102,12 @@ sub _exclusive
 			$free = $op->{gone} if $op->{gone} > $free;
 			next;
 		}
-		else { _hold($op, $begin, _between(0.05, 0.5)); }
+		else
+		{
+			_hold($op, $begin, _between(0.05, 0.5));
+			# some also write in the other cluster, which commits first
+			$op->{abroad} = $op->{committed} - 0.002 if rand() < 0.5;
+		}
 		$free = $op->{gone};
 	}
 	return;
@@ -309,6 +314,10 @@ my %PLANT = (
 	'refusal' => sub { my ($h, $one) = @_; _fails($h, $one, '40001'); },
 	'error' => sub { my ($h, $one) = @_; _fails($h, $one, '58030'); },
 	'promise' => sub { my (undef, $one) = @_; $one->{phase} = 'failed'; },
+	'promise: not in the other cluster' => sub { my (undef, $one) = @_; $one->{abroad} = 0; },
+	'promise: only in the other cluster' => sub { my ($h, $one) = @_; $one->{abroad} = $one->{committed}; _fails($h, $one, '40001'); },
+	'promise: never asked to be in the other cluster' => sub { my (undef, $one) = @_; delete $one->{abroad}; $one->{stray} = $one->{committed}; },
+	'late commit: in the other cluster' => sub { my (undef, $one) = @_; $one->{abroad} = $one->{gone} + _between(0.6, 2); },
 	'promise: told that it is' => sub { my (undef, $one) = @_; delete $one->{history}; $one->{row} = 0; },
 	'no end' => sub { my (undef, $one) = @_; $one->{hangs} = 1; },
 	'late answer' => sub { my (undef, $one) = @_; $one->{timeout} = 1; $one->{asked} = $one->{made} = $one->{begin} - 3.2; },
@@ -394,7 +403,8 @@ sub tell_all
 			$tell->($begin, 'hold', 'begin', \%hold);
 			$tell->($begin + 0.0001, 'hold', 'token', { token => $op->{token_told} // $op->{token} });
 			$tell->($op->{commits} // $left, 'commit', 'invoked');
-			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '' });
+			my %abroad = defined $op->{abroad} ? (abroad => 0) : ();
+			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '', %abroad });
 			$tell->($op->{end}, 'hold', 'end', { how => $op->{how}, left => $left });
 		}
 		if ($op->{row} // defined $begin)
@@ -405,6 +415,8 @@ sub tell_all
 				token => $token eq 'none' ? undef : $token, granted => $op->{granted} // ($object == 1 ? $op->{committed} - 0.005 : $begin + 0.001),
 				committed => $op->{committed}, %{ $op->{history} // {} } });
 		}
+		$checker->abroad({ op => $op->{op}, object => $object, worker => $op->{worker}, hold => $op->{op}, committed => $_, cluster => 0 })
+		  for grep { $_ } @$op{qw(abroad stray)};
 		$checker->node({
 			object => $object, czxid => $op->{token}, session => $op->{session}, mode => $op->{mode}, made => $op->{made}, shared => $op->{shared}, gone => $op->{gone},
 			how => $op->{went}, by => $op->{by} // $op->{session} }) if $op->{node};

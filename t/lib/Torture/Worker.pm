@@ -36,6 +36,7 @@ our $HANG = 60;    # seconds after which a call is considered hung
 #   kinds              { exclusive => 1, ... }: the locks that it takes
 #   log, seconds       it works until the log reaches this time
 #   fence              whether to use zk_fence
+#   foreign_table      whether there is the foreign table "abroad"
 #   remote             whether to write in the cluster where the lock is not held
 #   peer               take the locks that are meant for that client (see Peer) with it,
 #                      which needs:
@@ -257,6 +258,7 @@ sub _clean_up
 	$self->_release_peer if $peer;
 	$self->_end_peer if $failure->{peer};
 	# (a client that is not PostgreSQL's keeps its lock when a statement fails)
+	delete $self->{aside};
 	$self->_released($failure->{closed} ? 'closed' : 'failed', $peer ? undef : $invoked);
 	return;
 }
