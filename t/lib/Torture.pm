@@ -67,7 +67,7 @@ my @CLUSTERS = qw(east west);
 #   peers      such clients, each for one worker, with commas; default: all that are
 #              installed, if the others are zklock's and there is a fence
 #   tls        whether the clusters reach ZooKeeper by TLS
-#   workers, objects    how many; half of them in each cluster.  A third as many
+#   workers, objects    how many; half of them in each cluster.  A few
 #              semaphores are added.
 #   dir        for ZooKeeper's files and the log
 sub new
@@ -225,7 +225,7 @@ sub _objects
 		};
 	};
 	my $locks = $self->{objects};
-	my $places = $self->{takes}{semaphore} ? 1 + int($locks / 3) : 0;
+	my $places = $self->{takes}{semaphore} ? 1 + int($locks / 6) : 0;
 	return (
 		map({ $object->($_, $_, $contents[ $_ % @contents ]) } 0 .. $locks - 1),
 		map({ $object->($locks + $_, $_ % $locks, 'places', limit => 2 + $_ % 2) } 0 .. $places - 1));

@@ -60,8 +60,8 @@ use List::Util qw(min shuffle);
 
 use Zklock;
 
-# How many of 21 operations take a lock in this way
-my %SHARE = (exclusive => 10, shared => 6, semaphore => 3, all => 2);
+# How many of 22 operations take a lock in this way
+my %SHARE = (exclusive => 10, shared => 6, semaphore => 4, all => 2);
 our @KINDS = sort keys %SHARE;
 
 # more readers than there can be
@@ -365,6 +365,8 @@ sub _protected
 		if ($hold->{mode} eq 'semaphore' || !$there)
 		{
 			# (of several, those that are elsewhere are only held)
+			# (a place is kept for longer, so that somebody has to wait for one)
+			$think *= 4 if $hold->{mode} eq 'semaphore';
 			$self->_record($d, $hold, $think) if $hold->{mode} eq 'semaphore' || !$self->{remote};
 		}
 		elsif ($hold->{mode} eq 'shared') { $self->_read($d, $hold, $think); }
