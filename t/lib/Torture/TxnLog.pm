@@ -34,7 +34,7 @@ use warnings;
 
 my %TYPE = (
 	1 => 'create', 2 => 'delete', 5 => 'set', 14 => 'multi', 15 => 'create', 19 => 'create', 20 => 'delete', 21 => 'create',
-	-10 => 'open', -11 => 'close');
+	-1 => 'error', -10 => 'open', -11 => 'close');
 
 # The changes in one file: [ { zxid, time (s since 1970), session, cxid, type,
 # path, data, ephemeral, multi }, ... ], each part of a multi separately
@@ -82,6 +82,8 @@ sub _parts
 		($part_type, $part, $rest) = unpack 'l> N/a* a*', $rest;
 		push @parts, _parts($part_type, $part);
 	}
+	# (those before the one that failed are there, too, and had no effect)
+	return { type => 'error', multi => 1 } if grep { $_->{type} eq 'error' } @parts;
 	return @parts ? map({ { %$_, multi => 1 } } @parts) : { type => 'other' };
 }
 
