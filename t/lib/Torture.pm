@@ -228,7 +228,7 @@ sub _objects
 	my $places = $self->{takes}{semaphore} ? 1 + int($locks / 6) : 0;
 	return (
 		map({ $object->($_, $_, $contents[ $_ % @contents ]) } 0 .. $locks - 1),
-		map({ $object->($locks + $_, $_ % $locks, 'places', limit => 2 + $_ % 2) } 0 .. $places - 1));
+		map({ $object->($locks + $_, $_ % $locks, 'places', limit => 2) } 0 .. $places - 1));
 }
 
 sub _torture

@@ -366,7 +366,7 @@ sub _protected
 		{
 			# (of several, those that are elsewhere are only held)
 			# (a place is kept for longer, so that somebody has to wait for one)
-			$think *= 4 if $hold->{mode} eq 'semaphore';
+			$think *= 8 if $hold->{mode} eq 'semaphore';
 			$self->_record($d, $hold, $think) if $hold->{mode} eq 'semaphore' || !$self->{remote};
 		}
 		elsif ($hold->{mode} eq 'shared') { $self->_read($d, $hold, $think); }
