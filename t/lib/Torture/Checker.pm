@@ -403,7 +403,7 @@ sub _check_overlap
 		my %work = (row => $row, object => $row->{object}, begin => $row->{granted}, until => $row->{committed}, map { $_ => $hold->{$_} } qw(weight limit));
 		push @writers, {%work} if Torture::Sweep::exclude(\%work, \%work);
 		next if $hold->{before_its_turn} && $self->{foreign}{ $hold->{worker} };
-		$work{until} = min($work{until}, $hold->{until}) if $hold->{lost};
+		$work{until} = min($work{until}, $self->_lost_at($row) // $work{until});
 		push @all, \%work;
 	}
 	my $overlap = sub {
@@ -489,7 +489,8 @@ sub _check_exclusion
 }
 
 # What a reader saw stays as it is until its hold is over, and has all that was written
-# under earlier holds.  Whoever lost its lock writes what it may: see late commit.
+# under earlier holds.  Who lost its lock before its commit could be seen is judged by
+# the time of that commit: see late commit.
 sub _check_readers
 {
 	my ($self, @holds) = @_;
@@ -507,7 +508,7 @@ sub _check_readers
 		{
 			my $writer = $self->{holds}{ $write->{hold} } // {};
 			$self->{compared}++;
-			next if $writer->{lost} || $writer->{before_its_turn} && $self->{foreign}{ $writer->{worker} };
+			next if defined $self->_lost_at($write) || $writer->{before_its_turn} && $self->{foreign}{ $writer->{worker} };
 			my $what = sprintf 'object %d: hold %d of worker %d read %d at %.3f', @$hold{qw(object hold worker)}, $first, $looks[0]{answered};
 			if ($write->{seq} <= $last) { $self->found('changed under a reader', "$what, and $last later; op $write->{op} wrote that"); }
 			elsif (($writer->{begin} // 9**9) < $hold->{begin})
@@ -549,6 +550,30 @@ sub _check_without_nodes
 	return;
 }
 
+# Whether its backend was stopped during COMMIT, which the guard cannot see
+sub _slept_at_commit
+{
+	my ($self, $row) = @_;
+	my $commit = $self->{commits}{ $row->{op} } // return 0;
+	return !!grep {
+		     $_->{kind} eq 'backend_stop'
+		  && $_->{worker} == $row->{worker}
+		  && $_->{begin} <= $commit->{answered}
+		  && $_->{end} >= $commit->{invoked}
+	} $self->faults;
+}
+
+# When the lock was lost under which this was done: within its hold, or while its
+# backend slept at COMMIT
+sub _lost_at
+{
+	my ($self, $row) = @_;
+	my $hold = $self->{holds}{ $row->{hold} } // return;
+	return $hold->{until} if $hold->{lost};
+	my $node = $hold->{node} // return;
+	return ($node->{how} // 'delete') ne 'delete' && $self->_slept_at_commit($row) ? $node->{gone} : undef;
+}
+
 sub _check_late_commits
 {
 	my ($self) = @_;
@@ -558,13 +583,7 @@ sub _check_late_commits
 		my $node = $hold->{node} // next;
 		$self->{guarded}++;
 		next if !defined $node->{gone} || $row->{committed} <= $node->{gone} + $COMMIT_SLACK;
-		my $commit = $self->{commits}{ $row->{op} } // next;
-		next if grep {
-			     $_->{kind} eq 'backend_stop'
-			  && $_->{worker} == $row->{worker}
-			  && $_->{begin} <= $commit->{answered}
-			  && $_->{end} >= $commit->{invoked}
-		} $self->faults;
+		next if !$self->{commits}{ $row->{op} } || $self->_slept_at_commit($row);
 		$self->found('late commit', sprintf 'object %d: op %d committed at %.3f, its node went at %.3f (%s)',
 			@$row{qw(object op committed)}, @$node{qw(gone how)});
 	}
