@@ -36,8 +36,8 @@ my %TYPE = (
 	1 => 'create', 2 => 'delete', 5 => 'set', 14 => 'multi', 15 => 'create', 19 => 'create', 20 => 'delete', 21 => 'create',
 	-1 => 'error', -10 => 'open', -11 => 'close');
 
-# The changes in one file: [ { zxid, time (s since 1970), session, cxid, type,
-# path, data, ephemeral, multi }, ... ], each part of a multi separately
+# The changes in one file: [ { at (where it stands), zxid, time (s since 1970), session,
+# cxid, type, path, data, ephemeral, multi }, ... ], each part of a multi separately
 sub read_file
 {
 	my ($name) = @_;
@@ -50,7 +50,8 @@ sub read_file
 	{
 		last if (read $file, $record, $length + 1) != $length + 1;
 		my ($session, $cxid, $zxid, $time, $type, $body) = unpack 'Q> l> q> q> l> a*', $record;
-		push @changes, map { { session => sprintf('0x%x', $session), cxid => $cxid, zxid => $zxid, time => $time / 1000, %$_ } } _parts($type, $body);
+		my $at = "$name " . tell $file;
+		push @changes, map { { at => $at, session => sprintf('0x%x', $session), cxid => $cxid, zxid => $zxid, time => $time / 1000, %$_ } } _parts($type, $body);
 	}
 	close $file;
 	return \@changes;
@@ -96,7 +97,12 @@ sub read_servers
 	foreach my $dir (@dirs)
 	{
 		my %here;
-		push @{ $here{ $_->{zxid} } }, $_ for map { @{ read_file($_) } } glob "$dir/data/version-2/log.*";
+		# (a follower that comes back may log once more what it has logged)
+		foreach my $change (map { @{ read_file($_) } } glob "$dir/data/version-2/log.*")
+		{
+			my $same = $here{ $change->{zxid} } //= [];
+			push @$same, $change if !@$same || $same->[0]{at} eq $change->{at};
+		}
 		$seen{$_}++ for keys %here;
 		%change = (%here, %change);
 	}
