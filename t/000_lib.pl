@@ -279,6 +279,19 @@ subtest 'ZkProxy: the whole network' => sub {
 	like(error(sub { ZkClient->new($proxy->hosts, timeout => 0.2) }), qr/timeout/, 'nor for a new one');
 	$proxy->pass;
 	is(unpack('l>', $c->_frame(time + 5)), 1, 'pass: now it does');
+	foreach my $way (qw(up down))
+	{
+		$proxy->blackhole($way);
+		$proxy->clear_log;
+		$c->_send(pack('l> l> N/a* N/a* N2 N/a* N/a* N', 2, $ZkClient::OP{create}, "/$way", '', 1, 31, 'world', 'anyone', 0));
+		$proxy->wait_for('create', 1, 5);
+		$zk->wait_until(sub { $zk->exists('/down') }, 'the node') if $way eq 'down';
+		like(error(sub { $c->_frame(time + 0.2) }), qr/timeout/, "blackhole $way: nothing comes back");
+		ok(!$zk->exists('/up'), '- and the server has not got it') if $way eq 'up';
+		$proxy->pass;
+		is(unpack('l>', $c->_frame(time + 5)), 2, '- until pass');
+		$zk->delete("/$way");
+	}
 
 	$proxy->refuse;
 	like(error(sub { ZkClient->new($proxy->hosts) }), qr/refused/, 'refuse');
@@ -344,6 +357,18 @@ subtest 'cut' => sub {
 	$all->cut(($all->followers)[0]);
 	$all->mend;
 	$zk->wait_until(sub { $all->followers == 2 }, 'two followers again');
+	$leader = $all->leader;
+	($follower) = $all->followers;
+	$c = $follower->client;
+	$all->cut_one_way($follower, $leader);
+	$leader->create('/heard');
+	ok($zk->wait_until(sub { $c->exists('/heard') }, 'the follower to hear of it'), 'a follower that cannot be heard still hears');
+	$all->mend;
+	$all->cut_one_way($leader, $follower);
+	$leader->create('/silent');
+	ok(!$c->exists('/silent'), 'one that hears nothing does not know');
+	$all->mend;
+	ok($zk->wait_until(sub { $c->exists('/silent') }, 'the follower to hear of it'), 'and then does');
 	$all->stop;
 };
 

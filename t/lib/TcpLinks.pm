@@ -10,6 +10,7 @@ TcpLinks - TCP connections that a test can cut
   my $links = TcpLinks->new('1-2' => $port, '2-1' => $other);
   $links->port('1-2');      # connect here instead
   $links->cut('1-2');       # silent in both directions
+  $links->cut_one_way(forth => '1-2');    # only from who connected; back: only to it
   $links->mend('1-2');      # what was under way arrives now
 
 =head1 DESCRIPTION
@@ -50,6 +51,7 @@ sub new
 
 sub port { return $_[0]->{port}{ $_[1] }; }
 sub cut { my ($self, @link) = @_; return $self->_do("cut @link"); }
+sub cut_one_way { my ($self, $way, @link) = @_; return $self->_do("$way @link"); }
 sub mend { my ($self, @link) = @_; return $self->_do("mend @link"); }
 
 package TcpLinks::Server;
@@ -61,7 +63,7 @@ use Time::HiRes qw(time);
 
 my $PATIENCE = 1;    # seconds
 
-my %link;      # name => { target, listener, cut }
+my %link;      # name => { target, listener, cut => [ forth, back ] }
 my @waiting;   # { link, client, until }: their target does not listen yet
 my %conns;    # number => { link, way => [ { from, to, out, eof } x 2 ] }
 my $last_number = 0;
@@ -79,7 +81,7 @@ sub main
 			ReuseAddr => 1,
 			Listen => 128) or die "could not listen: $@\n";
 		$listener->blocking(0);
-		$link{$name} = { target => $target{$name}, listener => $listener, cut => 0 };
+		$link{$name} = { target => $target{$name}, listener => $listener, cut => [ 0, 0 ] };
 	}
 	my $control = IO::Socket->new_from_fd(0, 'r+');
 	Servant::reply($control, join ' ', map { $_ => $link{$_}{listener}->sockport } sort keys %link);
@@ -92,9 +94,13 @@ sub main
 		{
 			# the test is over, in whatever way it ended
 			sysread $control, $commands, 65536, length $commands or POSIX::_exit(0);
-			while ($commands =~ s/^(cut|mend) (.*)\n//)
+			while ($commands =~ s/^(\w+) (.*)\n//)
 			{
-				$link{$_}{cut} = $1 eq 'cut' for split / /, $2;
+				my ($command, @names) = ($1, split / /, $2);
+				foreach my $cut (map { $link{$_}{cut} } @names)
+				{
+					@$cut = $command eq 'mend' ? (0, 0) : ($command eq 'back' ? $cut->[0] : 1, $command eq 'forth' ? $cut->[1] : 1);
+				}
 				Servant::reply($control, '');
 			}
 		}
@@ -112,7 +118,7 @@ sub _select
 	my ($control) = @_;
 	my ($r, $w) = ('', '');
 	vec($r, fileno $_, 1) = 1 for $control, map { $_->{listener} } values %link;
-	foreach my $way (map { @{ $_->{way} } } grep { !$_->{link}{cut} } values %conns)
+	foreach my $way (map { _ways($_) } values %conns)
 	{
 		# only one piece at a time, so that the sender feels a slow receiver
 		if (length $way->{out}) { vec($w, fileno $way->{to}, 1) = 1; }
@@ -162,14 +168,20 @@ sub _connect
 	return;
 }
 
+# Those that are not silent
+sub _ways
+{
+	my ($conn) = @_;
+	return map { $conn->{link}{cut}[$_] ? () : $conn->{way}[$_] } 0, 1;
+}
+
 sub _again { return $!{EAGAIN} || $!{EWOULDBLOCK} || $!{EINTR}; }
 
 sub _move
 {
 	my ($number, $conn, $readable) = @_;
-	return if $conn->{link}{cut};
 	my $over = 0;
-	foreach my $way (@{ $conn->{way} })
+	foreach my $way (_ways($conn))
 	{
 		if ($way->{out} eq '' && $readable->{ fileno $way->{from} })
 		{

@@ -85,8 +85,9 @@ sub hosts { return "127.0.0.1:$_[0]->{port}"; }
 # single operations stay: see release and reset.
 sub pass { return $_[0]->_do('mode pass'); }
 
-# Connections can be opened and stay open, but nothing comes out at either end.
-sub blackhole { return $_[0]->_do('mode blackhole'); }
+# Connections can be opened and stay open, but nothing comes out at either end.  With
+# "up", only the server hears nothing; with "down", only the client.
+sub blackhole { my ($self, $way) = @_; return $self->_do('mode blackhole ' . ($way // '')); }
 
 # New connections are refused.  With at_accept they are closed as soon as they
 # are open, as by a server that has too many from one address.
@@ -383,6 +384,7 @@ my %conns;         # number => connection
 my @log;
 my %count;         # operation => requests seen
 my $swallowed;
+my %silent;        # the ways of a black hole
 my $last_number = 0;
 my @sessions;      # [ session, begin, end ]
 my %frames = (request => 0, reply => 0);
@@ -459,12 +461,13 @@ sub _select
 	vec($r, fileno $listener, 1) = 1 if $listener && $mode ne 'refuse';
 	foreach my $conn (values %conns)
 	{
-		foreach my $d (@{$conn}{qw(up down)})
+		foreach my $way (qw(up down))
 		{
+			my $d = $conn->{$way};
 			vec($r, fileno $d->{from}, 1) = 1 unless $d->{eof};
 			vec($w, fileno $d->{to}, 1) = 1 if length $d->{out};
 			my $first = $d->{queue}[0] or next;
-			next if $first->{held} || $mode eq 'blackhole';
+			next if $first->{held} || $silent{$way};
 			$wake = $first->{due} if !defined $wake || $first->{due} < $wake;
 		}
 	}
@@ -918,7 +921,7 @@ sub _move
 	{
 		my $d = $conn->{$way};
 		my $now = time;
-		while ($mode ne 'blackhole' && @{ $d->{queue} })
+		while (!$silent{$way} && @{ $d->{queue} })
 		{
 			my $first = $d->{queue}[0];
 			last if $first->{held} || $first->{due} > $now;
@@ -932,10 +935,11 @@ sub _move
 		return if $conn->{closed};
 	}
 	# One end has closed, and everything it sent has been read.
-	foreach my $d (@{$conn}{qw(up down)})
+	foreach my $way (qw(up down))
 	{
+		my $d = $conn->{$way};
 		return _close($conn, 'close')
-		  if $d->{eof} && $mode ne 'blackhole' && !@{ $d->{queue} } && $d->{out} eq '';
+		  if $d->{eof} && !$silent{$way} && !@{ $d->{queue} } && $d->{out} eq '';
 	}
 	return;
 }
@@ -988,14 +992,15 @@ sub _forget
 
 sub _mode
 {
-	my ($new) = @_;
+	my ($new, $way) = @_;
 	_listen($port, $new eq 'refuse') if ($new eq 'refuse') != ($mode eq 'refuse');
 	$mode = $new;
+	%silent = map { $_ => 1 } $new ne 'blackhole' ? () : $way ? $way : qw(up down);
 	return;
 }
 
 my %command = (
-	mode => sub { _mode($_[0]); return; },
+	mode => sub { _mode(@_); return; },
 	drop => sub { _close($_, 'drop') for values %conns; return; },
 	delay => sub { $delay = $_[0] / 1000; return; },
 	rule => sub {

@@ -73,6 +73,7 @@ my %started;    # pid => server, for END
 #   container_check        ms between two checks for empty containers; default 1000
 #   config                 { zoo.cfg key => value }, overrides all of these
 #   java_options           [ ... ]
+#   env                    { additions to its environment }
 #   superuser              1: there is a superuser, whom no ACL restricts, and the
 #                          methods that look into the tree use it
 #   detach                 the server outlives this process; see $zk->pid
@@ -86,6 +87,7 @@ sub new
 		max_client_cnxns => 0,
 		container_check => 1000,
 		java_options => [],
+		env => {},
 		servers => '',    # lines of zoo.cfg about the ensemble
 		%opt
 	}, $class;
@@ -211,6 +213,7 @@ sub _launch
 	POSIX::dup2(POSIX::open($self->{log}, POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND(), 0600), 1);
 	POSIX::dup2(1, 2);
 	$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM PIPE);
+	%ENV = (%ENV, %{ $self->{env} });
 	{ no warnings 'exec'; exec @java; }
 	POSIX::write(2, "could not run $java[0]: $!\n", length "could not run $java[0]: $!\n");
 	POSIX::_exit(127);
@@ -647,6 +650,7 @@ sub wait_until
 # directory for each server, and:
 #   sync_limit   ticks after which a follower and its leader give each other up;
 #                default: 10
+#   env          a function that gets the number of a server, or as above
 #   links => 1   what a follower and its leader say to each other goes through
 #                links that "cut" can cut
 # Returns when all servers serve.
@@ -655,6 +659,7 @@ sub ensemble
 	my ($class, $n, %opt) = @_;
 	my $dir = delete $opt{dir};
 	my $sync_limit = delete $opt{sync_limit} // 10;
+	my $env = delete $opt{env} // {};
 	my @peer = map { [ free_port(), free_port() ] } 0 .. $n;    # by id, from 1
 
 	# Each server reaches each other one by an address of its own.  None
@@ -682,6 +687,7 @@ sub ensemble
 		}
 		my $node = $class->new(
 			%opt,
+			env => ref $env eq 'CODE' ? $env->($id) : $env,
 			servers => $servers,
 			defined $dir ? (dir => "$dir/$id") : ());
 		open my $file, '>', $node->dir . '/data/myid' or die "myid: $!";
@@ -749,6 +755,15 @@ sub cut
 	my ($self, $follower, $leader) = @_;
 	$leader //= $self->leader;
 	$self->{links}->cut("$follower->{id}-$leader->{id}", "$leader->{id}-$follower->{id}");
+	return;
+}
+
+# What the one says does not reach the other, which can still be heard.
+sub cut_one_way
+{
+	my ($self, $from, $to) = @_;
+	$self->{links}->cut_one_way(forth => "$from->{id}-$to->{id}");
+	$self->{links}->cut_one_way(back => "$to->{id}-$from->{id}");
 	return;
 }
 
