@@ -22,11 +22,12 @@ $out->autoflush(1);
 my $run = Torture->new(
 	dir => $dir,
 	fence => ($option{fence} // 'yes') eq 'yes',
+	$option{pause} ? (pause => [ split /-/, $option{pause} ]) : (),
 	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(seconds seed faults guard kinds lock peers tls workers objects));
 
 if ($option{schedule})
 {
-	print $out map { Torture::Nemesis::describe($_) . "\n" } $run->schedule;
+	print $out map { Torture::Schedule::describe($_) . "\n" } $run->schedule;
 	exit 0;
 }
 

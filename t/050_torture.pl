@@ -22,8 +22,8 @@ is_deeply(
 	[ $run->schedule ],
 	'the same seed makes the same schedule');
 isnt(
-	join("\n", map { Torture::Nemesis::describe($_) } Torture->new(seconds => $seconds, seed => $run->{seed} + 1)->schedule),
-	join("\n", map { Torture::Nemesis::describe($_) } $run->schedule),
+	join("\n", map { Torture::Schedule::describe($_) } Torture->new(seconds => $seconds, seed => $run->{seed} + 1)->schedule),
+	join("\n", map { Torture::Schedule::describe($_) } $run->schedule),
 	'another one makes another');
 
 $run->execute;

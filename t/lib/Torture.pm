@@ -18,8 +18,9 @@ clusters, all of which fail
 
 All clients reach a ZooKeeper server through its ZkProxy, and the servers reach
 each other by links that can be cut.  Torture::Worker is what the clients do,
-Torture::Nemesis what is done to them, Torture::Checker judges, and has ZooKeeper's
-own log for a second witness: Torture::TxnLog.
+Torture::Schedule when what is done to them, which Torture::Nemesis and
+Torture::Strike do; Torture::Checker judges, and has ZooKeeper's own log for a second
+witness: Torture::TxnLog.
 
 The clusters flush each commit, after waiting a moment for others
 (commit_delay).  So a commit takes as long as on a real disk, and between the
@@ -39,12 +40,15 @@ use Time::HiRes qw(sleep time);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
+use BadHost;
 use Peer;
 use Tls;
 use Torture::Checker;
 use Torture::Log;
 use Torture::Nemesis;
 use Torture::Picture;
+use Torture::Schedule;
+use Torture::Strike;
 use Torture::TxnLog;
 use Torture::Watchman;
 use Torture::Worker;
@@ -93,26 +97,20 @@ sub new
 	my %is_kind = map { $_ => 1 } @Torture::Operation::KINDS;
 	$is_kind{$_} or croak "no such kind of lock: $_ (there are: @Torture::Operation::KINDS)\n" for @kinds;
 	$self->{seed} //= 1 + int rand 1_000_000;
-	my %known = map { $_ => 1 } @Torture::Nemesis::FAULTS;
-	my @faults =
-		$self->{faults} eq 'all' ? @Torture::Nemesis::FAULTS
-	  : $self->{faults} eq 'none' ? ()
-	  : split /,/, $self->{faults};
-	$known{$_} or croak "no such fault: $_ (there are: @Torture::Nemesis::FAULTS)\n" for @faults;
 	$self->{peers} //= $self->{lock} eq 'zklock' && $self->{fence} && $self->{takes}{exclusive} ? join ',', grep { Peer::installed($_) } qw(curator kazoo) : '';
 	$self->{peers} = '' if $self->{peers} eq 'no';
 	my @peers = split /,/, $self->{peers};
 	$self->{foreign} = { map { $_ => $self->{lock} ne 'zklock' ? $self->{lock} : $peers[ $self->{workers} - $_ ] } 1 .. $self->{workers} };
 	defined $self->{foreign}{$_} or delete $self->{foreign}{$_} for keys %{ $self->{foreign} };
 	$self->{schedule} = [
-		Torture::Nemesis::schedule(
+		Torture::Schedule::make(
 			seed => $self->{seed},
 			seconds => $self->{seconds},
 			session_timeout => $self->{session_timeout},
 			workers => $self->{workers},
 			moment => $self->{moment},
 			pause => $self->{pause},
-			faults => \@faults)
+			faults => [ Torture::Schedule::wanted($self->{faults}) ])
 	];
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
 	$self->{log} = Torture::Log->new("$self->{dir}/log");
@@ -141,14 +139,27 @@ sub execute
 sub _set_up
 {
 	my ($self) = @_;
-	$self->{ensemble} = ZooKeeper->ensemble(3, links => 1, tick_time => 1000 * $self->{tick}, dir => "$self->{dir}/zookeeper");
+	my $dir = $self->{dir};
+	my %impossible = Torture::Strike::build($dir);
+	BadHost::build($dir)
+	  or $impossible{$_} = 'bad_host.c cannot be compiled' for qw(slow_sync disk_full clock);
+	$self->{impossible} = \%impossible;
+	# (servers sync, but a real disk would only be slow)
+	my @hosts = map { BadHost->new("$dir/host$_", $_ <= 3 ? (sync => -1) : ()) } 1 .. 3 + @CLUSTERS;
+	$self->{bad_hosts} = { servers => [ @hosts[ 0 .. 2 ] ], clusters => [ @hosts[ 3 .. $#hosts ] ] };
+	$self->{ensemble} = ZooKeeper->ensemble(
+		3, links => 1, tick_time => 1000 * $self->{tick}, dir => "$dir/zookeeper",
+		config => { forceSync => $impossible{slow_sync} ? 'no' : 'yes' },
+		env => sub { return { $hosts[ $_[0] - 1 ]->env } },
+		max_client_cnxns => $self->{workers} + 24);    # (all clients, and those that only ask how it is)
 	$self->{proxies} = [ map { ZkProxy->new($_) } $self->{ensemble}->nodes ];
 	$self->{hosts} = join ',', map { $_->hosts } @{ $self->{proxies} };
 	my %tls = $self->{tls} ? $self->_doors : ();
 	$self->{nodes} = [
 		map {
+			local %ENV = (%ENV, $self->{bad_hosts}{clusters}[$_]->env);
 			zk_cluster(
-				$_, $self->{hosts},
+				$CLUSTERS[$_], $self->{hosts},
 				'zklock.session_timeout' => "$self->{session_timeout}s",
 				'zklock.operation_timeout' => '5s',
 				'zklock.commit_guard' => $self->{guard},
@@ -157,9 +168,11 @@ sub _set_up
 				restart_after_crash => 'on',
 				track_commit_timestamp => 'on',
 				fsync => 'on',
+				wal_level => 'replica',
+				max_wal_senders => 1,
 				commit_delay => 2000,
 				commit_siblings => 0)
-		} @CLUSTERS
+		} 0 .. $#CLUSTERS
 	];
 	$self->{list} = [ $self->_objects ];
 	foreach my $node (@{ $self->{nodes} })
@@ -261,7 +274,10 @@ sub _torture
 		proxies => $self->{proxies},
 		nodes => $self->{nodes},
 		workers => \@workers,
+		objects => $self->{list},
 		log => $log,
+		impossible => $self->{impossible},
+		bad_hosts => $self->{bad_hosts},
 		schedule => $self->{schedule});
 	$nemesis->step while $log->now < $self->{seconds};
 	$nemesis->heal;
@@ -297,7 +313,10 @@ sub _judge
 		$self->log_file,
 		sub {
 			$checker->event(@_);
-			$killed{ $_[6]{pid} } = 1 if $_[3] eq 'fault' && $_[6]{kind} eq 'backend_kill';
+			my ($call, $phase, $more) = @_[ 3, 4, 6 ];
+			return if $call ne 'fault';
+			$killed{ $more->{pid} } = 1 if $more->{kind} eq 'backend_kill' && $more->{pid};
+			$self->{skipped}{"$more->{kind}: $more->{why}"}++ if $phase eq 'skipped';
 		});
 	$checker->found('crash', $_) for map { $self->_crashes($_, \%killed) } @{ $self->{nodes} };
 	$checker->found('worker', "worker $_ did not end well") for @{ $self->{failed_workers} };
@@ -311,7 +330,8 @@ sub _judge
 			my %row = (cluster => $cluster);
 			@row{qw(op object worker hold token granted committed seq read written)} =
 			  map { $_ eq '' ? undef : $_ } split /\|/, $line, -1;
-			$_ -= $checker->{epoch} for grep { defined } @row{qw(granted committed)};
+			# a clock that is wrong is wrong by whole days
+			$_ = _without_days($_ - $checker->{epoch}) for grep { defined } @row{qw(granted committed)};
 			$checker->history(\%row);
 		}
 		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, extract(epoch FROM pg_xact_commit_timestamp(xmin)) FROM visitor', 120))
@@ -334,6 +354,8 @@ sub _judge
 	$checker->finish;
 	return;
 }
+
+sub _without_days { my ($t) = @_; return $t - 86400 * sprintf '%.0f', $t / 86400; }
 
 # What ZooKeeper has written down, and who was connected to which server, with times
 # as in our log
@@ -444,6 +466,9 @@ sub figures
 	my %faults;
 	$faults{ $_->{kind} }++ for $c->faults;
 	$say->('faults: %d%s', scalar($c->faults), join '', map { "\n  $_ $faults{$_}" } sort keys %faults);
+
+	my $skipped = $self->{skipped} // {};
+	$say->('skipped: %s%s', $_, $skipped->{$_} > 1 ? ", $skipped->{$_} times" : '') for sort keys %$skipped;
 
 	my %violations;
 	push @{ $violations{ $_->[0] } }, $_->[1] for $c->violations;

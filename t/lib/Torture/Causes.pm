@@ -11,7 +11,7 @@ Torture::Causes - which faults can explain what happened to a worker
   $causes->fault($time, $number, 'begin', { kind => 'cut', server => 1 });
   $causes->connection($worker, $server, $from, $to);
   $causes->run_ended($time);
-  $causes->explain($worker, $from, $to) or ...;     # the faults
+  $causes->explain({ worker => $n, ... }, $from, $to) or ...;     # the faults
 
 =head1 DESCRIPTION
 
@@ -26,9 +26,11 @@ earlier.  ZooKeeper ends a session at the first tick after its timeout, counted 
 what it last heard; clients need a moment to come back after a fault, and a busy
 machine needs the second.
 
-To which server a session was connected is known from the proxies.  A worker whose
-session is not known to have been connected anywhere during a fault of a server,
-because it was just looking for one, or never was seen to own a node, counts as hit.
+A fault that only makes silence, such as a stop, explains nothing at all if a session
+cannot end of it, since it, and the third of a session timeout before it in which
+ZooKeeper may have heard nothing, and the second of the busy machine, are shorter than
+the session timeout.  Some faults explain certain errors only, and that for a second;
+some nothing, like a connection that is cut where another can be made at once.
 
 =cut
 
@@ -40,14 +42,25 @@ use List::Util qw(max min);
 
 our $ALLOWANCE = 1;    # s, for a busy machine
 
-# What a fault hits.  A backend that is killed takes all others of its cluster
-# with it.
-my %HITS = (
-	(map { $_ => 'all' } qw(outage standstill leader_kill leader_stop ensemble_restart)),
-	(map { $_ => 'server' } qw(follower_kill cut swallow delay blackhole drop)),
-	backend_stop => 'worker',
-	backend_kill => 'cluster',
-	pg_immediate => 'cluster');
+# What a fault hits; whether it explains every loss, only such as come of a silence that
+# is long enough, or none; and further SQLSTATEs.
+# (A backend that is killed takes all others of its cluster with it.)
+my %KIND = (
+	(map { $_ => [ 'all', 'every' ] } qw(outage standstill leader_kill leader_cut ensemble_restart)),
+	leader_stop => [ 'all', 'silence' ],
+	(map { $_ => [ 'server', 'every' ] } qw(follower_kill rolling_restart link_stall link_flap disk_full swallow flap drop connections)),
+	(map { $_ => [ 'server', 'silence' ] } qw(follower_stop cut link_one_way slow_sync delay blackhole one_way)),
+	(map { $_ => [ 'worker', 'silence' ] } qw(backend_stop backend_pause keeper_stop)),
+	(map { $_ => [ 'worker', 'every', qw(53000 53200 EMFILE) ] } qw(descriptors threads)),
+	connection_cut => [ 'worker', 'none' ],
+	cancel => [ 'worker', 'none', '57014' ],
+	(map { $_ => [ 'cluster', 'every' ] } qw(backend_kill pg_immediate)),
+	(map { $_ => [ 'cluster', 'none' ] } qw(sync_hang clock)),
+	timeouts => [ 'cluster', 'none', qw(55P03 57014) ],
+	acl => [ 'object', 'none', '42501' ]);
+
+# SQLSTATEs that come of the loss of a session or of a connection; "closed": without any
+my %OF_LOSS = map { $_ => 1 } qw(08001 08006 40001 55000 57P01 57P02 57P03 58000 58030 closed);
 
 # homes: worker => the cluster where it locks
 sub new
@@ -91,48 +104,75 @@ sub run_ended
 # How long a server may take to end a session, or a client to come back
 sub expiry { return $_[0]->{session_timeout} + 2 * $_[0]->{tick}; }
 
-# A cluster that the worker uses besides its own may be given.
 sub _hits
 {
-	my ($self, $fault, $worker, $cluster) = @_;
-	my $what = $HITS{ $fault->{kind} } // '';
-	return 1 if $what eq 'all' || ($fault->{worker} // '') eq $worker;
-	if ($what eq 'cluster')
+	my ($self, $fault, $what) = @_;
+	my $kind = $KIND{ $fault->{kind} }[0];
+	return 1 if $kind eq 'all';
+	my $worker = $what->{worker} // '';
+	return ($fault->{worker} // '') eq $worker if $kind eq 'worker';
+	if ($kind eq 'object')
+	{
+		my %hit = map { $_ => 1 } split /,/, $fault->{object} // '';
+		return !!grep { $hit{$_} } split /,/, $what->{object} // '';
+	}
+	if ($kind eq 'cluster')
 	{
 		my $its = $fault->{cluster} // '';
-		return $its eq ($self->{homes}{$worker} // 'none') || $its eq ($cluster // 'none');
+		return $its eq ($self->{homes}{$worker} // 'none') || $its eq ($what->{cluster} // 'none');
 	}
-	return 0 if $what ne 'server';
 	my %servers = map { $_->[0] => 1 } grep { $_->[1] <= $fault->{end} && $_->[2] >= $fault->{begin} } @{ $self->{connections}{$worker} // [] };
 	return !%servers || grep { $servers{$_} } split /,/, $fault->{server} // '';
 }
 
-# Those that hit a worker
-sub _of
+# Whether it can be the reason for a loss, or for this SQLSTATE
+sub _explains
 {
-	my ($self, $worker) = @_;
-	return @{ $self->{of}{$worker} //= [ grep { $self->_hits($_, $worker) } $self->faults ] };
+	my ($self, $fault, $state) = @_;
+	my (undef, $losses, @states) = @{ $KIND{ $fault->{kind} } };
+	return 1 if defined $state && grep { $_ eq $state } @states;
+	return 0 if $losses eq 'none' || defined $state && !$OF_LOSS{$state};
+	return 1 if $losses eq 'every';
+	# a delay comes twice: there and back; in the sync before, and one's own
+	my $silence = $fault->{kind} =~ /^(?:delay|slow_sync)$/ ? 2 * ($fault->{ms} // 0) / 1000 : $fault->{end} - $fault->{begin};
+	return $silence + $self->{session_timeout} / 3 + $ALLOWANCE > $self->{session_timeout};
 }
 
-# The faults that explain what happened to this worker at some time from $from to
-# $to
+# From when until when
+sub _reach
+{
+	my ($self, $fault) = @_;
+	my $expiry = $KIND{ $fault->{kind} }[1] eq 'none' ? 0 : $self->expiry;
+	return ($fault->{begin}, $fault->{end} + $expiry + $ALLOWANCE);
+}
+
+# The faults that explain what happened at some time from $from to $to: { worker,
+# object (or several, with commas), cluster (another one that it used then), state (a SQLSTATE; without one, a
+# loss) }
 sub explain
 {
-	my ($self, $worker, $from, $to, $cluster) = @_;
-	my $reach = $self->expiry + $ALLOWANCE;
-	return grep { $_->{begin} <= $to && $_->{end} + $reach >= $from && $self->_hits($_, $worker, $cluster) } $self->faults;
+	my ($self, $what, $from, $to) = @_;
+	return grep {
+		my ($begin, $end) = $self->_reach($_);
+		$begin <= $to && $end >= $from && $self->_hits($_, $what) && $self->_explains($_, $what->{state})
+	} $self->faults;
 }
 
-# The times in which this worker cannot be expected to get what is free, or to
-# give back what it holds: [ [ from, until ], ... ], sorted, disjoint
+# The times in which this { worker, object } cannot be expected to get what is free, or
+# to give back what it holds: [ [ from, until ], ... ], sorted, disjoint.  After a fault
+# that cannot end a session nobody has to come back.
 sub hindered
 {
-	my ($self, $worker) = @_;
-	return $self->{hindered}{$worker} //= _union(map { [ $_->{begin}, $_->{end} + $self->expiry ] } $self->_of($worker));
+	my ($self, $what) = @_;
+	my ($worker, $object) = map { $_ // '' } @$what{qw(worker object)};
+	return $self->{hindered}{"$worker $object"} //= _union(
+		map { [ $_->{begin}, $_->{end} + ($self->_explains($_) ? $self->expiry : 0) ] }
+		grep { $KIND{ $_->{kind} }[1] ne 'none' || $KIND{ $_->{kind} }[0] eq 'object' }
+		grep { $self->_hits($_, { worker => $worker, object => $object }) } $self->faults);
 }
 
 # How much of a time that is
-sub hindrance { my ($self, $worker, $from, $to) = @_; return within($from, $to, $self->hindered($worker)); }
+sub hindrance { my ($self, $what, $from, $to) = @_; return within($from, $to, $self->hindered($what)); }
 
 # The share of the run in which nothing would have explained a refusal, or a loss,
 # of these workers
@@ -140,9 +180,12 @@ sub judged
 {
 	my ($self, @workers) = @_;
 	return 0 unless @workers && $self->{end} > 0;
-	my $reach = $self->expiry + $ALLOWANCE;
 	my $excused = 0;
-	$excused += within(0, $self->{end}, _union(map { [ $_->{begin}, $_->{end} + $reach ] } $self->_of($_))) for @workers;
+	foreach my $worker (@workers)
+	{
+		my @loss = grep { $self->_explains($_) && $self->_hits($_, { worker => $worker }) } $self->faults;
+		$excused += within(0, $self->{end}, _union(map { [ $self->_reach($_) ] } @loss));
+	}
 	return 1 - $excused / $self->{end} / @workers;
 }
 

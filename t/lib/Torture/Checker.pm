@@ -93,9 +93,6 @@ our $HASTE = 1;
 # has left a third of the session timeout
 our $COMMIT_SLACK = 0.5;
 
-# SQLSTATEs with which calls may fail when there are faults; "closed": without any
-my %EXPLAINED = map { $_ => 1 } qw(08001 08006 40001 55000 57P01 57P02 57P03 58000 58030 closed);
-
 # homes: worker => the cluster in which it locks; foreign: worker => the other client
 # that takes its locks; guard: zklock.commit_guard
 sub new
@@ -186,6 +183,8 @@ sub event
 	my $used = \$self->{used}{"$who " . ($more->{cluster} // '')};
 	$$used = $time if $phase eq 'ok';
 	my $state = $more->{state} || ($more->{closed} ? 'closed' : undef);
+	# what PostgreSQL says when it cannot make the descriptor that it waits with
+	$state = 'EMFILE' if ($state // '') eq 'XX000' && $more->{message} =~ /: Too many open files/;
 	if ($state)
 	{
 		# a connection that has broken since it was last used says so at its next use
@@ -194,7 +193,7 @@ sub event
 		push @{ $self->{errors} },
 		  {
 			since => $since, time => $time, worker => $who, cluster => $more->{abroad} // $more->{cluster}, state => $state, notifies => $more->{notifies},
-			object => $object, holds => [ values %{ $self->{current}{$who} // {} } ], timeout => $invoked ? $invoked->{timeout} : undef, text => "op $op, $call, object $object: $state " . ($more->{message} // '')
+			object => $invoked && $invoked->{objects} || $object, holds => [ values %{ $self->{current}{$who} // {} } ], timeout => $invoked ? $invoked->{timeout} : undef, text => "op $op, $call, object $object: $state " . ($more->{message} // '')
 		  };
 	}
 	if ($invoked && $invoked->{timeout})
@@ -534,7 +533,7 @@ sub _check_without_nodes
 		my $free = 0;
 		foreach my $before (splice @{ $before{$object} //= [] })
 		{
-			if ($before->{until} > $begin && (my ($why) = $causes->explain($before->{worker}, $before->{begin}, $begin)))
+			if ($before->{until} > $begin && (my ($why) = $causes->explain($before, $before->{begin}, $begin)))
 			{
 				$before->{until} = max($before->{begin}, min($begin, $why->{begin}));
 				# which its queue may learn of a session timeout later
@@ -543,7 +542,7 @@ sub _check_without_nodes
 			$free{$object} = max($free{$object} // 0, min($begin, $before->{end})) if $before->{until} <= $begin;
 			push @{ $before{$object} }, $before if $before->{until} > $begin;
 		}
-		$self->{ledger}->late('late grant', $hold->{worker}, max($free{$object} // 0, $hold->{asked}), $begin,
+		$self->{ledger}->late('late grant', $hold, max($free{$object} // 0, $hold->{asked}), $begin,
 			"object $object: hold $hold->{hold} asked at %.3f", $hold->{asked});
 		push @{ $before{$object} }, $hold;
 	}
@@ -556,7 +555,7 @@ sub _slept_at_commit
 	my ($self, $row) = @_;
 	my $commit = $self->{commits}{ $row->{op} } // return 0;
 	return !!grep {
-		     $_->{kind} eq 'backend_stop'
+		     $_->{kind} =~ /^backend_(?:stop|pause)$/
 		  && $_->{worker} == $row->{worker}
 		  && $_->{begin} <= $commit->{answered}
 		  && $_->{end} >= $commit->{invoked}
@@ -593,7 +592,7 @@ sub _check_late_commits
 sub _check_answers
 {
 	my ($self) = @_;
-	$self->{ledger}->late('late answer', $_->{worker}, $_->{due}, $_->{end}, "op $_->{op}, object $_->{object}, its timeout")
+	$self->{ledger}->late('late answer', $_, $_->{due}, $_->{end}, "op $_->{op}, object $_->{object}, its timeout")
 	  for @{ $self->{limited} // [] };
 	return;
 }
@@ -610,7 +609,7 @@ sub _check_order
 	my $asked = sub { my ($hold) = @_; return ($hold->{kind} // '') eq 'all' && $hold->{node} ? $hold->{node}{made} : $hold->{asked}; };
 	foreach my $hold (grep { _has_token($_) && ($_->{mode} // '') ne 'semaphore' && !$self->{foreign}{ $_->{worker} } } @holds)
 	{
-		next if $self->{causes}->hindrance($hold->{worker}, $hold->{asked} - 0.1, $hold->{begin} + 0.000001);
+		next if $self->{causes}->hindrance($hold, $hold->{asked} - 0.1, $hold->{begin} + 0.000001);
 		$self->{ordered}++;
 		my $earlier = $calm{ $hold->{object} } //= [];
 		foreach my $other (grep { Torture::Sweep::exclude($_, $hold) && $_->{worker} ne $hold->{worker} } @$earlier)
@@ -649,15 +648,16 @@ sub _check_errors
 			next if grep({ $_->{lost} } @holds) || grep { ($_->{how} // '') eq 'expiry' && $_->{gone} <= $error->{time} } @nodes;
 			$since = min(map { $_->{begin} } @holds) if @nodes < @holds;
 		}
-		# a COMMIT that notifies waits for others that do, which may be stopped
+		# a COMMIT that notifies waits for others that do, which may be stopped, or wait
+		# for their standby
 		next if $refused && $error->{notifies} && grep {
-			     $_->{kind} eq 'backend_stop'
-			  && ($self->{homes}{ $_->{worker} } // '') eq ($self->{homes}{ $error->{worker} } // 'none')
+			my $cluster = $_->{kind} =~ /^(?:backend_(?:stop|pause)|threads)$/ ? $self->{homes}{ $_->{worker} } : $_->{kind} eq 'sync_hang' ? $_->{cluster} : undef;
+			     ($cluster // '') eq ($self->{homes}{ $error->{worker} } // 'none')
 			  && $_->{begin} <= $error->{time}
 			  && $_->{end} >= $since
 		} $self->faults;
 		next if $error->{state} eq '40P01' && grep { $_->{object} == $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
-		next if $EXPLAINED{ $error->{state} } && $self->{causes}->explain($error->{worker}, $since, $error->{time}, $error->{cluster});
+		next if $self->{causes}->explain($error, $since, $error->{time});
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});
 	}
 	return;

@@ -152,7 +152,7 @@ sub judge_holds
 	{
 		my $call = $hold->{group} // $hold->{hold};
 		next if $judged{$call}++;
-		$self->late('late grant', $hold->{worker}, $due{$call}, $hold->{begin}, _what($hold) . ' asked at %.3f', $hold->{asked});
+		$self->late('late grant', $hold, $due{$call}, $hold->{begin}, _what($hold) . ' asked at %.3f', $hold->{asked});
 	}
 	return;
 }
@@ -202,7 +202,7 @@ sub _judge_loss
 	my $stranger = $node->{how} eq 'delete' && ($self->{worker}{ $node->{by} } // '') ne $hold->{worker} && $node->{by} ne $node->{session};
 	@$hold{qw(until lost)} = ($gone, 1);
 	return $self->{found}->('hand', $how) if $stranger;
-	my @why = $self->{causes}->explain($hold->{worker}, $gone, $gone);
+	my @why = $self->{causes}->explain($hold, $gone, $gone);
 	$self->{found}->('loss', $how, $hold->{worker}) unless @why;
 	return;
 }
@@ -222,17 +222,17 @@ sub is_stuck
 	} @{ $self->{queue}{ $own->{object} } };
 }
 
-# What should have come at $since came at $at
+# What should have come to $what (a hold, a node: it has a worker) at $since came at $at
 sub late
 {
-	my ($self, $kind, $worker, $since, $at, $text, @args) = @_;
+	my ($self, $kind, $what, $since, $at, $text, @args) = @_;
 	return if $at <= $since;
-	my $hindered = $self->{causes}->hindrance($worker, $since, $at);
+	my $hindered = $self->{causes}->hindrance($what, $since, $at);
 	my $late = $at - $since - $hindered;
 	$self->{judged}{"$kind seconds"} += $late;
 	$self->{judged}{"$kind excused"} += $hindered;
 	$self->{judged}{"$kind longest"} = max($late, $self->{judged}{"$kind longest"} // 0);
-	$self->{found}->($kind, sprintf("$text: due at %.3f, came at %.3f; hindered for %.3f s of that", @args, $since, $at, $hindered), $worker)
+	$self->{found}->($kind, sprintf("$text: due at %.3f, came at %.3f; hindered for %.3f s of that", @args, $since, $at, $hindered), $what->{worker})
 	  if $late > $SLACK;
 	return;
 }
@@ -253,12 +253,12 @@ sub judge_releases
 		my $over = @holds ? max(map { $_->{end} } @holds) : $self->_gave_up($node);
 		next unless defined $over;
 		$self->{judged}{releases}++;
-		$self->late('late release', $node->{worker}, $over, $node->{gone}, $what);
+		$self->late('late release', $node, $over, $node->{gone}, $what);
 
 		# the first of its holds was a writer's, the next one is a reader's
 		next unless @holds > 1 && _mode($node) eq 'exclusive';
 		$self->{judged}{downgrades}++;
-		$self->late('late release', $node->{worker}, $holds[0]{end}, min($node->{gone}, $node->{shared} // $node->{gone}), "$what, which was to be a reader's");
+		$self->late('late release', $node, $holds[0]{end}, min($node->{gone}, $node->{shared} // $node->{gone}), "$what, which was to be a reader's");
 	}
 	return;
 }

@@ -35,11 +35,12 @@ my $FAULT_LANE = 11;
 
 # kind of fault => colour
 my %FAULT = (
-	(map { $_ => '#c62828' } qw(leader_kill follower_kill ensemble_restart leader_stop)),
-	(map { $_ => '#ef6c00' } qw(cut)),
-	(map { $_ => '#1565c0' } qw(swallow delay blackhole drop)),
-	(map { $_ => '#6a1b9a' } qw(backend_kill backend_stop)),
-	pg_immediate => '#2e7d32',
+	(map { $_ => '#c62828' } qw(leader_kill follower_kill ensemble_restart leader_stop follower_stop rolling_restart slow_sync disk_full)),
+	(map { $_ => '#ef6c00' } qw(cut link_stall link_one_way link_flap leader_cut)),
+	(map { $_ => '#1565c0' } qw(swallow delay blackhole one_way flap drop connections)),
+	(map { $_ => '#6a1b9a' } qw(backend_kill backend_stop backend_pause keeper_stop connection_cut cancel descriptors threads)),
+	(map { $_ => '#2e7d32' } qw(pg_immediate timeouts sync_hang clock)),
+	acl => '#00838f',
 	outage => '#000000',
 	standstill => '#000000');
 

@@ -34,6 +34,7 @@ use Torture::Checker;
 
 my $PLACES = 3;
 my $MANY = 1000;    # more readers than there are
+my @MINOR = qw(cancel timeouts acl connection_cut sync_hang clock);    # of which no lock is lost
 
 sub _between { my ($from, $to) = @_; return $from + rand($to - $from); }
 
@@ -84,7 +85,7 @@ sub _exclusive
 			# asleep for longer than its session lives
 			_hold($op, $begin, _between(3.2, 4));
 			my $stop = $begin + _between(0, 0.1);
-			_fault($h, $stop, $op->{left} - 0.01, kind => 'backend_stop', worker => $op->{worker});
+			_fault($h, $stop, $op->{left} - 0.01, kind => (qw(backend_stop backend_pause keeper_stop))[ rand 3 ], worker => $op->{worker});
 			%$op = (%$op, gone => $stop + _between(2, 2.9), went => 'expiry', how => 'failed', phase => 'failed', state => '40001', hit => 1, row => 0);
 		}
 		elsif ($way < 0.4)
@@ -92,10 +93,18 @@ sub _exclusive
 			# cut off for a while, and told that it does not know
 			$op->{server} = 3;
 			_hold($op, $begin, _between(0.1, 0.3));
-			_fault($h, $begin, $op->{left} + 0.5, kind => 'blackhole', server => 3);
+			_fault($h, $begin, $op->{left} + 0.5, kind => (qw(blackhole one_way flap link_one_way))[ rand 4 ], server => 3);
 			%$op = (%$op, gone => $op->{left} + 1, end => $op->{left} + 1.1, how => 'failed', phase => 'failed', state => '58030', hit => 1, row => 0);
 		}
-		elsif ($way < 0.55)
+		elsif ($way < 0.45)
+		{
+			# one of these explains its error
+			my ($kind, $state) = @{ ([ cancel => '57014' ], [ timeouts => '55P03' ], [ acl => '42501' ], [ threads => '53000' ], [ descriptors => '58030' ])[ rand 5 ] };
+			_hold($op, $begin, _between(0.05, 0.5));
+			_fault($h, $op->{left} - 0.01, $op->{left}, kind => $kind, worker => $op->{worker}, object => $object, cluster => $op->{worker} % 2);
+			%$op = (%$op, how => 'failed', phase => 'failed', state => $state, hit => 1, row => 0);
+		}
+		elsif ($way < 0.6)
 		{
 			# gave up; whoever comes next need not wait for it
 			%$op = (%$op, timeout => 100, answered => $op->{asked} + 0.11, gone => $op->{asked} + 0.1, hit => 1, row => 0);
@@ -196,7 +205,7 @@ sub _history
 	# others.
 	_fault($h, -20, -19, kind => 'leader_kill', server => 1);
 	_fault($h, 300, 301, kind => 'outage');
-	_fault($h, 0, 200, kind => 'delay', server => 3);
+	_fault($h, 0, 200, kind => 'delay', server => 3, ms => 500);
 	_fault($h, 0, 200, kind => 'backend_stop', worker => 99);
 	_fault($h, 0, 200, kind => 'pg_immediate', cluster => 7);
 
@@ -288,6 +297,17 @@ my %PLANT = (
 	'no node' => sub { my (undef, $one) = @_; $one->{node} = 0; },
 	'loss' => sub { my (undef, $one) = @_; $one->{gone} = $one->{left} - 0.03; $one->{went} = 'expiry'; },
 	'loss: a reader' => sub { my ($h) = @_; my ($reader) = shuffle _of($h, 3, 'reader'); $reader->{gone} = $reader->{left} - 0.03; $reader->{went} = 'expiry'; },
+	'loss: after a moment of silence' => sub { my ($h, $one) = @_; _moment($h, $one); $one->{gone} = $one->{left} - 0.03; $one->{went} = 'expiry'; },
+	'refusal: after a moment of silence' => sub { my ($h, $one) = @_; _moment($h, $one); _fails($h, $one, '40001'); },
+	'error: after a moment of silence' => sub { my ($h, $one) = @_; _moment($h, $one); _fails($h, $one, '58030'); },
+	# what explains only certain errors, and only at whom or where it hit
+	'refusal: beside a cancel' => sub { my ($h, $one) = @_; _minor($h, $one, @MINOR); _fails($h, $one, '40001'); },
+	'loss: beside a cancel' => sub { my ($h, $one) = @_; _minor($h, $one, @MINOR); $one->{gone} = $one->{left} - 0.03; $one->{went} = 'expiry'; },
+	'error: a cancel of somebody else' => sub { my ($h, $one, $two) = @_; _minor($h, $two, 'cancel'); _fails($h, $one, '57014'); },
+	'error: a cancel long ago' => sub { my ($h, $one) = @_; _minor($h, { %$one, left => $one->{left} - 1.2 }, 'cancel'); _fails($h, $one, '57014'); },
+	'error: the list of another object' => sub { my ($h, $one) = @_; _minor($h, { %$one, object => 2 }, 'acl'); _fails($h, $one, '42501'); },
+	'error: a limit of somebody else' => sub { my ($h, $one, $two) = @_; _minor($h, $two, qw(descriptors threads)); _fails($h, $one, '53000'); },
+	'late grant: beside a cancel' => sub { my ($h, undef, $two) = @_; _later($two, _between(3.6, 30)); _fault($h, 0, 200, kind => (qw(cancel connection_cut sync_hang clock timeouts))[ rand 5 ], worker => $two->{worker}, cluster => $two->{worker} % 2); },
 	'hand' => sub { my (undef, $one) = @_; $one->{gone} = $one->{left} - 0.03; $one->{by} = '0xabc'; },
 	'late grant' => sub { my (undef, undef, $two) = @_; _later($two, _between(3.6, 30)); },
 	'late grant: a reader' => sub { my (undef, $reader) = _writer_and_reader(@_); _later($reader, _between(3.6, 30)); },
@@ -330,6 +350,26 @@ my %PLANT = (
 	'overlap: a place' => sub { my ($h) = @_; my @ops = _of($h, 2); $ops[$PLACES]{granted} = min(map { $_->{committed} } @ops[ 0 .. $PLACES - 1 ]) - 0.02; },
 	'same token: two places' => sub { my ($h) = @_; my ($one, $two) = shuffle _of($h, 2); $two->{token_told} = $one->{token}; },
 	'same token' => sub { my (undef, $one, $two) = @_; $two->{token_told} = $one->{token}; });
+
+# It is hit by something that cannot end its session: a third of the 2 s may have
+# passed before, and one is for a busy machine.
+sub _moment
+{
+	my ($h, $op) = @_;
+	my $from = $op->{begin} - 0.1;
+	my @hit = rand() < 0.5 ? (worker => $op->{worker}) : (server => $op->{server} // 1 + $op->{worker} % 2);
+	return _fault($h, 0, 200, kind => (qw(delay slow_sync))[ rand 2 ], ms => int _between(20, 166), @hit) if $hit[0] eq 'server' && rand() < 0.3;
+	my @kinds = $hit[0] eq 'worker' ? qw(backend_stop backend_pause keeper_stop) : qw(follower_stop leader_stop cut link_one_way blackhole one_way);
+	return _fault($h, $from, $from + _between(0.05, 0.33), kind => $kinds[ rand @kinds ], @hit);
+}
+
+# What explains certain errors only
+sub _minor
+{
+	my ($h, $op, @kinds) = @_;
+	return _fault($h, $op->{left} - 0.1, $op->{left}, kind => $kinds[ rand @kinds ],
+		worker => $op->{worker}, object => $op->{object}, cluster => $op->{worker} % 2);
+}
 
 # Those of an object, in the order of their requests
 sub _of { my ($h, $object, $part) = @_; return grep { $_->{object} == $object && (!defined $part || $_->{part} eq $part) } @{ $h->{ops} }; }

@@ -10,8 +10,8 @@ Torture::Worker - one client of a torture test
 A process that works under locks, again and again (see Torture::Operation), and logs
 each call.
 
-Backends are struck from here: the nemesis sends an order, and the worker kills
-or stops its own backend at the right moment.
+Backends are struck from here: the nemesis sends an order, and the worker carries it
+out at the right moment.  See Torture::Strike.
 
 =cut
 
@@ -25,6 +25,8 @@ use Socket;
 use Time::HiRes qw(sleep);
 
 use parent 'Torture::Operation';
+
+use Torture::Strike;
 use Zklock;
 
 our $HANG = 60;    # seconds after which a call is considered hung
@@ -146,7 +148,7 @@ sub _call
 	  : 'ok';
 	$self->_log($call, $phase, $object, %more,
 		state => $result->{state} || undef,
-		message => $result->{state} ? substr($result->{message}, 0, 200) : undef,
+		message => $result->{state} ? substr(join('; ', grep { $_ ne '' } @$result{qw(message detail)}), 0, 300) : undef,
 		closed => $result->{closed} || undef,
 		warning => $result->{warnings}[0],
 		got => $phase ne 'ok' ? undef : $call =~ /^(?:lock|token|fence|unlock)$/ ? $result->{out} : $call eq 'look' ? $result->{out} =~ s/\|.*//sr : undef);
@@ -277,36 +279,29 @@ sub _strike
 	if (!$order)
 	{
 		sysread $self->{order_from}, my $text, 4096 or return;
-		my ($what, $number, $phase, $delay, $for) = split / /, (split /\n/, $text)[-1];
-		$self->{order} = $order = {
-			what => $what, number => $number, phase => $phase, delay => $delay, for => $for,
-			until => $self->{log}->now + 2
-		};
+		my %order;
+		@order{qw(kind number phase delay for)} = split / /, (split /\n/, $text)[-1];
+		$self->{order} = $order = { %order, until => $self->{log}->now + 2 };
 	}
 	return if $moment ne $order->{phase} && $self->{log}->now < $order->{until};
 
-	$session = $self->{sessions}{ $self->{cluster} } if $moment eq 'critical' || !$session;
+	$session = $self->{sessions}{ $self->{cluster} } if $moment eq 'critical' || !$session || $order->{kind} =~ /^keeper/;
 	my $pid = $self->{locker} ? $self->{locker}->pid : $session ? $self->_backend($session) : undef;
 	return unless $pid;
 	delete $self->{order};
+	$order->{foreign} = $self->{locker};
 	sleep $order->{delay} if $moment eq $order->{phase};
 
-	my @more = ($self->{object}{id}, kind => "backend_$order->{what}", worker => $self->{number},
-		moment => $moment, pid => $pid, cluster => $session ? $session->{cluster} : undef);
-	my $log = $self->{log};
-	$log->write('nemesis', $order->{number}, 'fault', 'begin', @more);
-	if ($order->{what} eq 'kill')
-	{
-		kill 'KILL', $pid;
-	}
-	else
-	{
-		kill 'STOP', $pid;
-		my $end = $log->now + $order->{for};
-		$self->_sleep(0.1) while $log->now < $end;
-		kill 'CONT', $pid;
-	}
-	$log->write('nemesis', $order->{number}, 'fault', 'end', @more);
+	Torture::Strike::strike($order, $pid, $self->{log}, sub { $self->_rest(@_) }, $self->{object}{id},
+		worker => $self->{number}, moment => $moment, cluster => $session ? $session->{cluster} : undef);
+	return;
+}
+
+sub _rest
+{
+	my ($self, $seconds) = @_;
+	my $end = $self->{log}->now + $seconds;
+	while ((my $left = $end - $self->{log}->now) > 0) { $self->_sleep($left < 0.1 ? $left : 0.1); }
 	return;
 }
 

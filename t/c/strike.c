@@ -1,0 +1,139 @@
+/*
+ * What a test does to a backend that no signal can:
+ *
+ *	strike keeper PID SECONDS	stops one thread of it, the keeper that sends its session's
+ *								heartbeats, and nothing else
+ *	strike connections PID		cuts its TCP connections, which are those to ZooKeeper
+ *
+ * A signal that stops, stops all threads; only a debugger stops one, and only a
+ * debugger may use another process's sockets.  If this one is killed, the thread goes
+ * on.  Prints "done" when it has been done, or else why not.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The numbers in a folder of /proc, one after the other; the caller opens and closes it */
+static int
+next_number(DIR *dir)
+{
+	struct dirent *entry;
+
+	while ((entry = readdir(dir)) != NULL)
+	{
+		if (entry->d_name[0] != '.')
+			return atoi(entry->d_name);
+	}
+	return -1;
+}
+
+static DIR *
+folder(pid_t pid, const char *what)
+{
+	char		name[64];
+
+	snprintf(name, sizeof(name), "/proc/%d/%s", pid, what);
+	return opendir(name);
+}
+
+/* The first thread that it has made: the keeper is older than a connection's thread for TLS */
+static pid_t
+keeper_of(pid_t pid)
+{
+	DIR		   *dir = folder(pid, "task");
+	pid_t		tid,
+				found = 0;
+
+	while (dir != NULL && (tid = next_number(dir)) > 0)
+	{
+		if (tid != pid && (found == 0 || tid < found))
+			found = tid;
+	}
+	if (dir != NULL)
+		closedir(dir);
+	return found;
+}
+
+static double
+now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static const char *
+stop_keeper(pid_t pid, double seconds)
+{
+	pid_t		tid = keeper_of(pid);
+	double		until;
+	int			status;
+
+	if (tid == 0)
+		return "it has no second thread";
+	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0 ||
+		waitpid(tid, &status, __WALL) != tid)
+		return strerror(errno);
+
+	/*
+	 * A process that is killed, or exits, is gone only when its debugger has been
+	 * told of each thread.
+	 */
+	until = now() + seconds;
+	while (now() < until &&
+		   (waitpid(tid, &status, __WALL | WNOHANG) == 0 || WIFSTOPPED(status)))
+		nanosleep(&(struct timespec) {0, 10 * 1000 * 1000}, NULL);
+	ptrace(PTRACE_DETACH, tid, NULL, NULL);
+	return "done";
+}
+
+static const char *
+cut_connections(pid_t pid)
+{
+	DIR		   *dir = folder(pid, "fd");
+	int			process = syscall(SYS_pidfd_open, pid, 0),
+				fd;
+	const char *result = "it has none";
+
+	if (dir == NULL || process < 0)
+		return strerror(errno);
+	while ((fd = next_number(dir)) >= 0)
+	{
+		int			own = syscall(SYS_pidfd_getfd, process, fd, 0);
+		struct sockaddr_storage peer;
+		socklen_t	len = sizeof(peer);
+
+		if (own < 0 && errno == EBADF)
+			continue;			/* closed meanwhile */
+		if (own < 0)
+			return strerror(errno);
+		if (getpeername(own, (struct sockaddr *) &peer, &len) == 0 && peer.ss_family == AF_INET &&
+			shutdown(own, SHUT_RDWR) == 0)
+			result = "done";
+		close(own);
+	}
+	closedir(dir);
+	return result;
+}
+
+int
+main(int argc, char **argv)
+{
+	if (argc == 4 && strcmp(argv[1], "keeper") == 0)
+		puts(stop_keeper(atoi(argv[2]), atof(argv[3])));
+	else if (argc == 3 && strcmp(argv[1], "connections") == 0)
+		puts(cut_connections(atoi(argv[2])));
+	else
+		return 2;
+	return 0;
+}

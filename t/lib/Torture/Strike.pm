@@ -1,0 +1,174 @@
+
+=pod
+
+=head1 NAME
+
+Torture::Strike - what a torture test does to a backend
+
+=head1 SYNOPSIS
+
+  my %impossible = Torture::Strike::build($dir);    # kind of fault => why
+  Torture::Strike::strike($order, $pid, $log, sub { ... }, @event);
+
+=head1 DESCRIPTION
+
+The nemesis orders it, and the backend's own worker does it, which knows when it is
+in the middle of something: see Torture::Worker.
+
+  backend_kill    SIGKILL
+  backend_stop, backend_pause
+                  SIGSTOP: all of it, and its client, stand still
+  keeper_stop     only the thread that sends the heartbeats stands still
+  connection_cut  its connection to ZooKeeper is cut
+  cancel          SIGINT, as from pg_cancel_backend
+  descriptors     its connection is cut, and it cannot open another descriptor
+  threads         it sleeps until its session is over, and then cannot start a thread
+                  for the next one
+
+Only a debugger can stop one thread, or use another process's socket; t/c/strike.c does
+nothing else.  Where processes may not be debugged, there are no such faults.  What a
+running process may open or start is limited by prlimit.
+
+=cut
+
+package Torture::Strike;
+
+use strict;
+use warnings;
+use File::Basename qw(dirname);
+use POSIX ();
+use Time::HiRes qw(sleep);
+
+use Child;
+
+my $tool;    # t/c/strike.c
+
+# kind => what is done.  The functions get the backend, the order { number, kind, for },
+# a function that writes "begin", "end" or "skipped" into the log, and one with which
+# the worker sleeps.
+my %STRIKE = (
+	backend_kill => sub { my ($pid, undef, $tell) = @_; return _at_once($tell, sub { kill 'KILL', $pid }); },
+	backend_stop => \&_stop,
+	backend_pause => \&_stop,
+	cancel => sub { my ($pid, undef, $tell) = @_; return _at_once($tell, sub { kill 'INT', $pid }); },
+	keeper_stop => sub { my ($pid, $order, $tell) = @_; return _in_background($tell, sub { _tool('keeper', $pid, $order->{for}) }); },
+	connection_cut => sub { my ($pid, undef, $tell) = @_; return _in_background($tell, sub { _tool('connections', $pid) }); },
+	descriptors => sub {
+		my ($pid, $order, $tell) = @_;
+		return _in_background($tell, sub { return _limited($pid, 'nofile', _free_descriptor($pid), sub { _tool('connections', $pid), sleep $order->{for} }) });
+	},
+	threads => sub {
+		my ($pid, $order, $tell) = @_;
+		return _in_background($tell, sub { return _limited($pid, 'nproc', 1, sub { _asleep($pid, 0.6 * $order->{for}); sleep 0.4 * $order->{for} }) });
+	});
+
+our @KINDS = sort keys %STRIKE;
+
+# Compiles what is needed, in this directory.  Returns the faults that cannot be made
+# here: kind => why
+sub build
+{
+	my ($dir) = @_;
+	$tool = "$dir/strike";
+	my $failed = system 'gcc', '-o', $tool, dirname(__FILE__) . '/../../c/strike.c';
+	my %impossible = $failed ? map { $_ => 'strike.c cannot be compiled' } qw(keeper_stop connection_cut descriptors) : ();
+	$impossible{$_} //= 'there is no prlimit' for grep { !_soft_limit($$, 'nofile') } qw(descriptors threads);
+	return %impossible;
+}
+
+sub strike
+{
+	my ($order, $pid, $log, $sleep, $object, @more) = @_;
+	my $tell = sub {
+		my ($phase, %why) = @_;
+		$log->write('nemesis', $order->{number}, 'fault', $phase, $object, kind => $order->{kind}, @more, pid => $pid, %why);
+	};
+	return $tell->('skipped', why => 'another client holds the lock') if $order->{foreign} && $order->{kind} !~ /^backend_/;
+	return $STRIKE{ $order->{kind} }->($pid, $order, $tell, $sleep);
+}
+
+sub _at_once
+{
+	my ($tell, $code) = @_;
+	$tell->('begin');
+	$code->();
+	$tell->('end');
+	return;
+}
+
+sub _stop
+{
+	my ($pid, $order, $tell, $sleep) = @_;
+	$tell->('begin');
+	kill 'STOP', $pid;
+	$sleep->($order->{for});
+	kill 'CONT', $pid;
+	$tell->('end');
+	return;
+}
+
+# Worker and backend go on meanwhile.  The function returns "done", or why it is not.
+sub _in_background
+{
+	my ($tell, $code) = @_;
+	my $pid = fork // return;
+	if ($pid == 0)
+	{
+		POSIX::_exit(0) if fork;    # so that nobody need wait for it
+		$tell->('begin');
+		my $said = eval { $code->() } // $@;
+		$tell->('end');
+		$tell->('skipped', why => $said) if $said ne 'done';
+		POSIX::_exit(0);
+	}
+	waitpid $pid, 0;
+	return;
+}
+
+sub _tool
+{
+	my ($pid, undef, $from) = Child::spawn([ $tool, @_ ]);
+	my $said = <$from> // 'strike does not run';
+	waitpid $pid, 0;
+	return $said =~ s/\n//r;
+}
+
+sub _asleep
+{
+	my ($pid, $seconds) = @_;
+	kill 'STOP', $pid;
+	sleep $seconds;
+	kill 'CONT', $pid;
+	return;
+}
+
+# The lowest number that no descriptor of this process has: new ones are below any
+# limit above that
+sub _free_descriptor
+{
+	my ($pid) = @_;
+	my $number = 0;
+	$number++ while -l "/proc/$pid/fd/$number";
+	return $number;
+}
+
+sub _soft_limit
+{
+	my ($pid, $what) = @_;
+	open my $from, '-|', 'prlimit', '--pid', $pid, "--$what", '--noheadings', '--raw', '--output', 'SOFT' or return;
+	chomp(my $limit = <$from> // return);
+	return $limit;
+}
+
+# Does that while this process has this soft limit
+sub _limited
+{
+	my ($pid, $what, $limit, $code) = @_;
+	my $was = _soft_limit($pid, $what) // return 'it is gone';
+	system('prlimit', '--pid', $pid, "--$what=$limit:") == 0 or return "prlimit --$what cannot be set";
+	$code->();
+	system 'prlimit', '--pid', $pid, "--$what=$was:" if kill 0, $pid;
+	return 'done';
+}
+
+1;
