@@ -379,7 +379,7 @@ sub differences
 # one did.
 subtest 'without guard and fence' => sub {
 	my $run = Torture->new(
-		seconds => 15, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ],
+		seconds => 30, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ],
 		kinds => 'exclusive', contents => ['counter'], objects => 4, guard => 'off', fence => 0);
 	diag("seed $run->{seed}");
 	$run->execute;
