@@ -192,7 +192,8 @@ sub event
 		$self->{states}{$call}{$state}++ if $more->{state};
 		push @{ $self->{errors} },
 		  {
-			since => $since, time => $time, worker => $who, cluster => $more->{abroad} // $more->{cluster}, state => $state, notifies => $more->{notifies},
+			since => $since, time => $time, worker => $who, cluster => $more->{abroad} // $more->{cluster}, state => $state,
+			abroad => $more->{abroad}, notifies => $more->{notifies},
 			object => $invoked && $invoked->{objects} || $object, holds => [ values %{ $self->{current}{$who} // {} } ], timeout => $invoked ? $invoked->{timeout} : undef, text => "op $op, $call, object $object: $state " . ($more->{message} // '')
 		  };
 	}
@@ -657,7 +658,10 @@ sub _check_errors
 			  && $_->{end} >= $since
 		} $self->faults;
 		next if $error->{state} eq '40P01' && grep { $_->{object} == $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
-		next if $self->{causes}->explain($error, $since, $error->{time});
+		my @why = $self->{causes}->explain($error, $since, $error->{time});
+		# only a foreign server that failed makes postgres_fdw say this
+		@why = grep { $_->{kind} ne 'backend_stop' && ($_->{cluster} // '') eq ($error->{abroad} // 'none') } @why if $error->{state} =~ /^08/;
+		next if @why;
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});
 	}
 	return;

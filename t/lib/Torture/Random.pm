@@ -333,6 +333,7 @@ my %PLANT = (
 	'error: a reader that is refused, though no writer waits' => sub { my ($h) = @_; my $last = (_of($h, 3, 'reader'))[-1]; $last->{refused} = $last->{begin} + 0.05; },
 	'refusal' => sub { my ($h, $one) = @_; _fails($h, $one, '40001'); },
 	'error' => sub { my ($h, $one) = @_; _fails($h, $one, '58030'); },
+	'error: a foreign server that nothing has hit' => sub { my ($h, $one) = @_; $one->{abroad} = 0; _fails($h, $one, '08006'); },
 	'promise' => sub { my (undef, $one) = @_; $one->{phase} = 'failed'; },
 	'promise: not in the other cluster' => sub { my (undef, $one) = @_; $one->{abroad} = 0; },
 	'promise: only in the other cluster' => sub { my ($h, $one) = @_; $one->{abroad} = $one->{committed}; _fails($h, $one, '40001'); },
