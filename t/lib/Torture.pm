@@ -44,6 +44,7 @@ use BadHost;
 use Peer;
 use Tls;
 use Torture::Checker;
+use Torture::Listener;
 use Torture::Log;
 use Torture::Nemesis;
 use Torture::Picture;
@@ -269,6 +270,7 @@ sub _torture
 	} 1 .. $self->{workers};
 
 	my $watchman = Torture::Watchman->start($log, $self->{ensemble});
+	my @listeners = map { Torture::Listener->start($log, $self->{nodes}[$_], $_) } 0, 1;
 	my $nemesis = Torture::Nemesis->new(
 		ensemble => $self->{ensemble},
 		proxies => $self->{proxies},
@@ -294,7 +296,7 @@ sub _torture
 		}
 		push @{ $self->{failed_workers} }, $worker->{number} if $?;
 	}
-	$watchman->stop;
+	$_->stop for $watchman, @listeners;
 	return;
 }
 

@@ -39,7 +39,7 @@ From the log of calls:
   two holders       certain holds that exclude each other: see Torture::Sweep
   same token        two holds of an object with one token
   promise           COMMIT reported the opposite of what happened, or did not do the same
-                    in a foreign server
+                    in a foreign server, or for who listens to notifications
   late answer       a call with a timeout did not return in time
   order             a later request was served first, without any fault
   no end            a call that never returned
@@ -155,6 +155,8 @@ sub event
 	$self->{end} = $time if $time > $self->{end};
 	return $self->{causes}->fault($time, $op, $phase, $more) if $call eq 'fault';
 	return $self->_hold($time, $who, $op, $phase, $object, $more) if $call eq 'hold';
+	if ($call eq 'heard') { $self->{heard}{$op}++; return; }
+	if ($call eq 'listen') { push @{ $self->{listened}{ $more->{cluster} } }, [ @$more{qw(since until)} ]; return; }
 	if ($call eq 'clock')
 	{
 		$self->{epoch} ||= $more->{epoch} - $time;
@@ -178,7 +180,7 @@ sub event
 	my $since = $invoked ? $invoked->{time} : $time;
 	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call eq 'connect' && $more->{pid};
 	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
-	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, abroad => $more->{abroad} }
+	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, worker => $who, map { $_ => $more->{$_} } qw(cluster abroad notifies) }
 	  if $call eq 'commit' && !$more->{only_lock};
 	my $used = \$self->{used}{"$who " . ($more->{cluster} // '')};
 	$$used = $time if $phase eq 'ok';
@@ -335,8 +337,8 @@ sub judged
 		[ 'releases in time', sprintf '%d nodes, %d downgrades; %s', map({ $j->{$_} // 0 } qw(releases downgrades)), $in_time->('late release') ],
 		[ 'nothing changes under a reader', sprintf '%d holds, of which %d read twice; %d writes that came later were compared',
 			map { $_ // 0 } @{$self}{qw(readers read_twice compared)} ],
-		[ 'commits before the loss', sprintf '%d of %d, and %d through postgres_fdw', ($self->{guarded} // 0) - @{ $self->{abroad} },
-			scalar @{ $self->{history} }, scalar @{ $self->{abroad} } ],
+		[ 'commits before the loss', sprintf '%d of %d, and %d through postgres_fdw; %d notifications were listened for', ($self->{guarded} // 0) - @{ $self->{abroad} },
+			scalar @{ $self->{history} }, scalar @{ $self->{abroad} }, $self->{notified} // 0 ],
 		[ 'no loss, refusal or error without a cause',
 			sprintf '%d refusals, %d other errors; a fault would have explained none in %s of the time of all workers',
 			$refusals, @errors - $refusals, $share->($self->{causes}->judged(keys %workers), 1) ]);
@@ -466,11 +468,33 @@ sub _check_promises
 	}
 	$self->found('promise', "op $_ is committed in the other cluster and never asked for it") for sort { $a <=> $b } keys %abroad;
 
+	$self->_check_notifications;
+
 	foreach my $key (sort keys %{ $self->{open} })
 	{
 		my $call = $self->{open}{$key};
 		$self->found('no end', sprintf 'op %s of worker %s, invoked at %.3f', $key, $call->{worker}, $call->{time});
 	}
+	return;
+}
+
+# Who listens hears what is committed, and nothing else
+sub _check_notifications
+{
+	my ($self) = @_;
+	my %heard = %{ $self->{heard} // {} };
+	foreach my $op (sort { $a <=> $b } grep { $self->{commits}{$_}{notifies} } keys %{ $self->{commits} })
+	{
+		my $commit = $self->{commits}{$op};
+		my $times = delete $heard{$op} // 0;
+		$self->found('promise', "op $op was told that it is not committed, and its notification was heard") if $times && $commit->{phase} eq 'failed';
+		$self->found('promise', "the notification of op $op was heard $times times") if $times > 1;
+		next unless $commit->{phase} eq 'ok';
+		next unless grep { $_->[0] < $commit->{invoked} && $_->[1] > $commit->{answered} + 1 } @{ $self->{listened}{ $commit->{cluster} } // [] };
+		$self->{notified}++;
+		$self->found('promise', "op $op is committed, and its notification was not heard") if !$times;
+	}
+	$self->found('promise', "a notification of op $_ was heard, which never asked for a commit") for sort { $a <=> $b } keys %heard;
 	return;
 }
 

@@ -10,12 +10,13 @@ Torture::Log - the events of a run, one per line
 A line has these columns, separated by tabs:
 
   time     seconds since the run began, by one monotonic clock for all
-  who      the worker's number, or "nemesis"
+  who      the worker's number, or "nemesis", "watchman", "listener0" ...
   op       number of the operation, or of the fault
   call     connect, style, begin, lock, token, fence, read, look (as a reader), write,
            commit, rollback, unlock;
            hold: from the grant to the release or loss;
            fault: what the nemesis does;
+           listen, heard: notifications;
            clock: what the machine's clock shows, by which servers stamp
   phase    invoked, ok, failed, unknown, hangs; begin, token, end; epoch
   object   number, 0 for none

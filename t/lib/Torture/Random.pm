@@ -114,8 +114,10 @@ sub _exclusive
 		else
 		{
 			_hold($op, $begin, _between(0.05, 0.5));
-			# some also write in the other cluster, which commits first
-			$op->{abroad} = $op->{committed} - 0.002 if rand() < 0.5;
+			# some also write in the other cluster, which commits first, or notify
+			my $aside = int rand 3;
+			if ($aside == 1) { $op->{abroad} = $op->{committed} - 0.002; }
+			elsif ($aside == 2) { $op->{notifies} = $op->{heard} = 1; }
 		}
 		$free = $op->{gone};
 	}
@@ -339,6 +341,8 @@ my %PLANT = (
 	'promise: only in the other cluster' => sub { my ($h, $one) = @_; $one->{abroad} = $one->{committed}; _fails($h, $one, '40001'); },
 	'promise: never asked to be in the other cluster' => sub { my (undef, $one) = @_; delete $one->{abroad}; $one->{stray} = $one->{committed}; },
 	'late commit: in the other cluster' => sub { my (undef, $one) = @_; $one->{abroad} = $one->{gone} + _between(0.6, 2); },
+	'promise: a notification that is not heard' => sub { my (undef, $one) = @_; $one->{notifies} = 1; $one->{heard} = 0; },
+	'promise: one of what is not committed' => sub { my ($h, $one) = @_; _fails($h, $one, '40001'); @$one{qw(notifies heard)} = (1, 1); },
 	'promise: told that it is' => sub { my (undef, $one) = @_; delete $one->{history}; $one->{row} = 0; },
 	'no end' => sub { my (undef, $one) = @_; $one->{hangs} = 1; },
 	'late answer' => sub { my (undef, $one) = @_; $one->{timeout} = 1; $one->{asked} = $one->{made} = $one->{begin} - 3.2; },
@@ -414,6 +418,7 @@ sub tell_all
 	my ($h) = @_;
 	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { map { $_ => $_ % 2 } 1 .. $h->{workers} });
 	my @events = ([ $h->{end} // 310, 'torture', 0, 'clock', 'last', 0, { epoch => $h->{end} // 310 } ]);
+	push @events, [ 305, 'listener0', 0, 'listen', 'end', 0, { cluster => 0, since => 0, until => 305 } ];
 	foreach my $fault (@{ $h->{faults} })
 	{
 		push @events, map { [ $fault->{$_}, 'nemesis', $fault->{number}, 'fault', $_, 0, $fault ] } qw(begin end);
@@ -444,8 +449,9 @@ sub tell_all
 			$tell->($begin, 'hold', 'begin', \%hold);
 			$tell->($begin + 0.0001, 'hold', 'token', { token => $op->{token_told} // $op->{token} });
 			$tell->($op->{commits} // $left, 'commit', 'invoked');
-			my %abroad = defined $op->{abroad} ? (abroad => 0) : ();
-			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '', %abroad });
+			my %aside = (cluster => 0, notifies => $op->{notifies}, defined $op->{abroad} ? (abroad => 0) : ());
+			$tell->($op->{end} - 0.00005, 'heard', 'ok') for 1 .. $op->{heard} // 0;
+			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '', %aside });
 			$tell->($op->{end}, 'hold', 'end', { how => $op->{how}, left => $left });
 		}
 		if ($op->{row} // defined $begin)
