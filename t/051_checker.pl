@@ -294,7 +294,7 @@ subtest 'readers, writers, places' => sub {
 		'late release 1', 'but nobody hears of it');
 
 	# who asks for several at once asks for the second when it has the first
-	my @both = (group => 5, kind => 'all');
+	my @both = (group => 5, kind => 'several');
 	is(story([ op(begin => 1, left => 6), op(object => 2, begin => 3, left => 5), op(begin => 6.1, asked => 2, @both), op(object => 2, begin => 6.1, asked => 2, made => 6.05, @both) ]),
 		'', 'several at once');
 	is(story([ op(begin => 1), op(object => 2, begin => 3, left => 5), op(begin => 9, asked => 1.5, @both), op(object => 2, begin => 9, asked => 1.5, made => 2.05, @both) ]),

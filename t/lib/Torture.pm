@@ -64,7 +64,7 @@ my @CLUSTERS = qw(east west);
 #   faults     'all', 'none' or 'cut,delay,...'
 #   moment     'critical', 'commit', ...: when backends are struck; default: at any time
 #   pause      [ shortest, longest ] time between two faults of a track
-#   kinds      of locks: 'all', or some of exclusive,shared,semaphore,all
+#   kinds      of locks: 'all', or some of exclusive,shared,semaphore,several
 #   contents   of objects; default [ 'counter', 'set', 'register' ]
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
@@ -93,7 +93,7 @@ sub new
 		%opt
 	}, $class;
 	# (another client's lock is exclusive)
-	my @kinds = $self->{lock} ne 'zklock' ? 'exclusive' : $self->{kinds} eq 'all' ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
+	my @kinds = $self->{lock} ne 'zklock' ? 'exclusive' : $self->{kinds} =~ /\ball\b/ ? @Torture::Operation::KINDS : split /,/, $self->{kinds};
 	$self->{takes} = { map { $_ => 1 } @kinds };
 	my %is_kind = map { $_ => 1 } @Torture::Operation::KINDS;
 	$is_kind{$_} or croak "no such kind of lock: $_ (there are: @Torture::Operation::KINDS)\n" for @kinds;

@@ -631,7 +631,7 @@ sub _check_order
 	my %calm;
 	# (where several are taken at once, one asks for the later ones only when it has
 	# those before them)
-	my $asked = sub { my ($hold) = @_; return ($hold->{kind} // '') eq 'all' && $hold->{node} ? $hold->{node}{made} : $hold->{asked}; };
+	my $asked = sub { my ($hold) = @_; return ($hold->{kind} // '') eq 'several' && $hold->{node} ? $hold->{node}{made} : $hold->{asked}; };
 	foreach my $hold (grep { _has_token($_) && ($_->{mode} // '') ne 'semaphore' && !$self->{foreign}{ $_->{worker} } } @holds)
 	{
 		next if $self->{causes}->hindrance($hold, $hold->{asked} - 0.1, $hold->{begin} + 0.000001);

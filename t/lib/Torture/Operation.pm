@@ -13,7 +13,7 @@ without a timeout:
   exclusive   the protected object is read and written
   shared      it is read twice; some readers then ask for the exclusive lock, too
   semaphore   one of a few places
-  all         the exclusive locks of several objects, in one call
+  several     the exclusive locks of several objects, in one call
   downgrade   after an exclusive hold: the shared lock, and only then away with the
               exclusive one
 
@@ -61,17 +61,17 @@ use List::Util qw(min shuffle);
 use Zklock;
 
 # How many of 22 operations take a lock in this way
-my %SHARE = (exclusive => 10, shared => 6, semaphore => 4, all => 2);
+my %SHARE = (exclusive => 10, shared => 6, semaphore => 4, several => 2);
 our @KINDS = sort keys %SHARE;
 
 # more readers than there can be
 our $MANY = 1000;
 
 # In SQL, after zk_, zk_xact_ or zk_try_; and what gives it back
-my %TAKE = (exclusive => 'lock', shared => 'lock_shared', semaphore => 'semaphore_acquire', all => 'lock_all');
+my %TAKE = (exclusive => 'lock', shared => 'lock_shared', semaphore => 'semaphore_acquire', several => 'lock_all');
 my %GIVE = (exclusive => 'zk_unlock', shared => 'zk_unlock_shared', semaphore => 'zk_semaphore_release');
 
-my %MODE = (all => 'exclusive', upgrade => 'exclusive', downgrade => 'shared');
+my %MODE = (several => 'exclusive', upgrade => 'exclusive', downgrade => 'shared');
 
 sub _operation
 {
@@ -126,7 +126,7 @@ sub _choose
 	@locks = grep { $_->{readers} } @locks if $kind eq 'shared';
 	my $object = $self->{object} = $locks[ rand @locks ];
 	$self->{wanted} = [$object];
-	if ($kind eq 'all')
+	if ($kind eq 'several')
 	{
 		my @others = shuffle grep { $_ != $object && $_->{style} eq $object->{style} } @locks;
 		push @{ $self->{wanted} }, @others[ 0 .. min($#others, int rand 3) ];
@@ -200,9 +200,9 @@ sub _lock
 	my ($self, $s, $kind, $ms) = @_;
 	my ($path) = $self->_paths;
 	my $mode = $MODE{$kind} // $kind;
-	my $try = defined $ms && !$ms && $kind !~ /^(?:semaphore|all)$/ ? 'try_' : '';
+	my $try = defined $ms && !$ms && $kind !~ /^(?:semaphore|several)$/ ? 'try_' : '';
 	my $function = "zk_$try" . ($self->{scope} eq 'xact' ? 'xact_' : '') . ($TAKE{$kind} // $TAKE{$mode});
-	my $what = $kind eq 'all' ? 'ARRAY[' . join(', ', $self->_paths) . ']' : $path;
+	my $what = $kind eq 'several' ? 'ARRAY[' . join(', ', $self->_paths) . ']' : $path;
 	$what .= ", $self->{object}{limit}" if $kind eq 'semaphore';
 	$what .= ", '$ms ms'" if defined $ms && !$try;
 
