@@ -673,15 +673,16 @@ sub _check_errors
 			next if grep({ $_->{lost} } @holds) || grep { ($_->{how} // '') eq 'expiry' && $_->{gone} <= $error->{time} } @nodes;
 			$since = min(map { $_->{begin} } @holds) if @nodes < @holds;
 		}
-		# a COMMIT that notifies waits for others that do, which may be stopped, or wait
-		# for their standby
+		# a COMMIT that notifies waits for others that do; these may be stopped, or wait for
+		# their standby, or for one that sleeps at COMMIT and keeps its cluster from
+		# flushing
 		next if $refused && $error->{notifies} && grep {
-			my $cluster = $_->{kind} =~ /^(?:backend_(?:stop|pause)|threads)$/ ? $self->{homes}{ $_->{worker} } : $_->{kind} eq 'sync_hang' ? $_->{cluster} : undef;
-			     ($cluster // '') eq ($self->{homes}{ $error->{worker} } // 'none')
+			     $_->{kind} =~ /^(?:backend_(?:stop|pause)|threads|sync_hang)$/
+			  && ($_->{cluster} // '') eq ($error->{cluster} // 'none')
 			  && $_->{begin} <= $error->{time}
 			  && $_->{end} >= $since
 		} $self->faults;
-		next if $error->{state} eq '40P01' && grep { $_->{object} == $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
+		next if $error->{state} eq '40P01' && grep { $_->{object} eq $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
 		my @why = $self->{causes}->explain($error, $since, $error->{time});
 		# only a foreign server that failed makes postgres_fdw say this
 		@why = grep { $_->{kind} ne 'backend_stop' && ($_->{cluster} // '') eq ($error->{abroad} // 'none') } @why if $error->{state} =~ /^08/;
