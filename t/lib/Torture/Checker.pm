@@ -684,8 +684,10 @@ sub _check_errors
 		} $self->faults;
 		next if $error->{state} eq '40P01' && grep { $_->{object} eq $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
 		my @why = $self->{causes}->explain($error, $since, $error->{time});
-		# only a foreign server that failed makes postgres_fdw say this
-		@why = grep { $_->{kind} ne 'backend_stop' && ($_->{cluster} // '') eq ($error->{abroad} // 'none') } @why if $error->{state} =~ /^08/;
+		# postgres_fdw says this of its server, or if it has no descriptor for it
+		@why = grep {
+			$_->{kind} =~ /^(?:backend_kill|pg_immediate)$/ ? $_->{cluster} eq ($error->{abroad} // 'none') : $_->{kind} eq 'descriptors'
+		} @why if $error->{state} =~ /^08/;
 		next if @why;
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});
 	}
