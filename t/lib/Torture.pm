@@ -340,7 +340,7 @@ sub _judge
 		{
 			my %row = (cluster => $cluster);
 			@row{qw(op object worker hold committed)} = split /\|/, $line;
-			$checker->abroad({ %row, committed => $row{committed} - $checker->{epoch} });
+			$checker->abroad({ %row, committed => _without_days($row{committed} - $checker->{epoch}) });
 		}
 		foreach my $line (split /\n/, $s->value('SELECT id, seq, value, members FROM object'))
 		{
