@@ -286,7 +286,7 @@ extern bool zks_has_mutex(ZkSession *s);	/* by this thread */
 #define zk_assert(condition)	((void) 0)
 #endif
 
-/* the later of two times */
+/* of two times */
 static inline int64_t
 zks_earlier(int64_t a, int64_t b)
 {

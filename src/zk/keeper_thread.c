@@ -277,7 +277,7 @@ find_servers(ZkSession *s, char *error, int errlen)
 	return true;
 }
 
-/* The session ends with the second of its owners: the thread, and who opened it. */
+/* The session ends with the last of its owners: who opened it, and the thread. */
 void
 zks_disown(ZkSession *s)
 {
@@ -308,7 +308,6 @@ attend(ZkSession *s)
 	if (!take_turn(s))
 		return false;
 	zks_lock(s);
-	zks_hears(s);
 	if (!found)
 	{
 		zks_trouble_locked(s, error);
@@ -327,7 +326,6 @@ attend(ZkSession *s)
 	}
 	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
-	zks_hears(NULL);
 	zks_unlock(s);
 	pthread_mutex_unlock(&turn);
 	return again;
@@ -380,9 +378,13 @@ zks_start_keeper(ZkSession *s)
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &saved);
 		atomic_fetch_add(&nkeepers, 1);
+		atomic_fetch_add(&s->owners, 1);
 		rc = pthread_create(&s->keeper, &attr, keeper_main, s);
 		if (rc != 0)
+		{
+			atomic_fetch_sub(&s->owners, 1);
 			atomic_fetch_sub(&nkeepers, 1);
+		}
 		pthread_sigmask(SIG_SETMASK, &saved, NULL);
 		pthread_attr_destroy(&attr);
 	}

@@ -27,8 +27,9 @@
  * The library's messages are the only place where it says why a connection
  * failed: "...errno=111(Connection refused): ...".  Keep that for DETAIL;
  * nothing is written to a log, which a dead ensemble would flood.  The
- * callback is not told whose message it is, so who lets the library read says it
- * beforehand, by zks_hears.
+ * callback is not told whose message it is.  The thread that opens a handle hears
+ * for it until it closes it; another one that lets the library read says so by
+ * zks_hears.
  */
 static __thread ZkSession *heard_by;
 
@@ -85,13 +86,12 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
  *-------------------------------------------------------------------------
  */
 
-static char *
+static void
 wipe(char *secret)
 {
 	if (secret != NULL)
 		explicit_bzero(secret, strlen(secret));
 	free(secret);
-	return NULL;
 }
 
 void
@@ -100,7 +100,7 @@ zks_free_credentials(ZkSession *s)
 	for (int i = 0; s->credentials != NULL && i < s->ncredentials; i++)
 	{
 		free(s->credentials[i].scheme);
-		(void) wipe(s->credentials[i].secret);
+		wipe(s->credentials[i].secret);
 	}
 	free(s->credentials);
 	s->credentials = NULL;
@@ -161,19 +161,22 @@ zks_open_handle_locked(ZkSession *s)
 	zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
 	zoo_deterministic_conn_order(1);	/* resolve.c has shuffled; this would
 										 * reseed the process's random() */
+	heard_by = s;
 	s->zh = zookeeper_init2(s->addresses, on_session_event, s->wanted_timeout_ms,
 							s->info.epoch > 0 ? &s->id : NULL, s,
 							ZOO_NO_LOG_CLIENTENV, on_log);
-	if (s->zh == NULL)
-		return false;
-	zoo_set_servers_resolution_delay(s->zh, -1);
-	if (add_credentials(s))
-		return true;
+	if (s->zh != NULL)
+	{
+		zoo_set_servers_resolution_delay(s->zh, -1);
+		if (add_credentials(s))
+			return true;
 
-	/* never without: what we make would be open, or another's */
-	zookeeper_close(s->zh);
-	s->zh = NULL;
-	errno = ENOMEM;
+		/* never without: what we make would be open, or another's */
+		zookeeper_close(s->zh);
+		s->zh = NULL;
+		errno = ENOMEM;
+	}
+	heard_by = NULL;
 	return false;
 }
 

@@ -41,7 +41,7 @@ zks_open(const ZkOptions *options)
 	s->info.state = ZKS_CONNECTING;
 	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);
-	atomic_init(&s->owners, 2);
+	atomic_init(&s->owners, 1);
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
 	s->hosts = strdup(options->hosts);
@@ -52,12 +52,8 @@ zks_open(const ZkOptions *options)
 	{
 		int			save_errno = errno;
 
-		zks_wakeup_close(&s->wakeup);
-		pthread_mutex_destroy(&s->mutex);
-		zks_free_credentials(s);
-		zks_tls_free(options->tls);
-		free(s->hosts);
-		free(s);
+		zks_tls_free(s->tls);	/* the thread's, had it started */
+		zks_disown(s);
 		errno = save_errno;
 		return NULL;
 	}
