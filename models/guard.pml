@@ -21,12 +21,10 @@
  *	  REPORT ticks.  The leader ends the session T after the last such report,
  *	  or at any time later.
  *
- * What is verified: a transaction that the guard lets pass without a round trip
- * commits while its node exists; one that it lets pass with a round trip had its
- * node when that was answered, and commits while it exists if the answers of a
- * whole timeout were in time; and who counts its lock as held, by its own
- * clock, has it (under the same condition).  WITNESS_LATE_COMMIT asserts that without
- * the condition, and is refuted: see README.md.
+ * What is verified: a transaction that the guard lets pass, with a round trip or
+ * without, commits while its node exists; and who counts its lock as held, by its
+ * own clock, has it, unless an answer came after a silence of two thirds of T and
+ * the leader may not have been told since.
  *
  * What is left out:
  *
@@ -68,7 +66,9 @@ bool is_guards;
 /* the session */
 byte asked;						/* age of the latest question that was answered */
 byte late = LONG;				/* age of the latest answer that came late */
-bool lost, guarding, passed, was_regular;
+byte revived = LONG;			/* age of the latest answer after two thirds */
+bool reported = true;			/* and the leader was told of it: see zkb_prove_lasting */
+bool lost, guarding, passed;
 byte bound;						/* what is left of the time to commit */
 bool committed;
 
@@ -91,6 +91,7 @@ end:
 			if :: question != NONE -> older(question_age, T) :: else fi;
 			older(asked, T);
 			older(late, LONG);
+			older(revived, LONG);
 			if :: bound > 0 -> bound-- :: else fi }
 	:: d_step { heard -> heard = false; heard_age = 0;
 			if :: exists -> left = T :: else -> left = 0 fi }
@@ -112,8 +113,13 @@ end:
 	:: d_step { question != NONE -> question = NONE; question_age = 0; is_guards = false }
 	:: d_step { question == NO -> lost = true; question = NONE; question_age = 0; is_guards = false }
 	:: d_step { question == YES ->
-			/* zkr_heard_locked */
+			/* zkr_heard_locked; zkb_prove_lasting */
 			if :: asked > THIRD -> late = 0 :: else fi;
+			if
+			:: asked > 2 * THIRD -> revived = 0; reported = false
+			:: asked <= 2 * THIRD && revived >= question_age + THIRD -> reported = true
+			:: else
+			fi;
 #ifdef MUTANT_RECEIVED
 			asked = 0;
 #else
@@ -121,9 +127,12 @@ end:
 #endif
 			/* zkb_prove: an answer that has lain unread proves nothing */
 			if
+#ifdef MUTANT_NO_REPORT
 			:: is_guards && guarding && asked < THIRD ->
+#else
+			:: is_guards && guarding && asked < THIRD && reported ->
+#endif
 				passed = true; guarding = false;
-				was_regular = REGULAR;
 				bound = 2 * THIRD - asked
 			:: else
 			fi;
@@ -142,7 +151,7 @@ end:
 #ifndef MUTANT_NO_EXPIRY
 			:: asked >= T -> lost = true
 #endif
-			:: else -> assert(exists || !REGULAR)
+			:: else -> assert(exists || !reported)
 			fi }
 	/* zkl_guard */
 	:: d_step { !lost && !guarding && !passed && !committed ->
@@ -151,14 +160,14 @@ end:
 			:: asked >= T -> lost = true
 #endif
 #ifdef MUTANT_NO_GUARD
-			:: else -> passed = true; was_regular = true; bound = 2 * THIRD
+			:: else -> passed = true; bound = 2 * THIRD
 #else
 #ifdef MUTANT_NO_LATE
 			:: asked < THIRD ->
 #else
 			:: asked < THIRD && REGULAR ->
 #endif
-				passed = true; was_regular = true; bound = 2 * THIRD - asked
+				passed = true; bound = 2 * THIRD - asked
 			:: else -> guarding = true
 #endif
 			fi }
@@ -174,12 +183,8 @@ end:
 			:: else ->
 #endif
 				committed = true;
-#ifdef WITNESS_LATE_COMMIT
 				assert(exists)
-#else
-				assert(exists || !was_regular)
-#endif
 			fi;
-			bound = 0; was_regular = false }
+			bound = 0 }
 	od
 }

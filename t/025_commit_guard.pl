@@ -33,6 +33,14 @@ my $node = zk_cluster(
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text); CREATE TABLE remote (who text)');
 
+# All threads of a session's backend sleep (S), or are stopped (T).
+sub await_threads
+{
+	my ($session, $state) = @_;
+	zk_until(sub { !grep { slurp_file($_) !~ /\) $state / } glob '/proc/' . $session->pid . '/task/*/stat' }, "threads in state $state");
+	return;
+}
+
 # The foreign server is this one, too, reached through another backend.
 $admin->value(
 	sprintf q{CREATE EXTENSION postgres_fdw;
@@ -161,6 +169,22 @@ $paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused
 kill 'STOP', $paused->pid;
 my $paused_since = time;
 
+# And for one that is stopped until its session nearly ends, while the answer to a
+# heartbeat is on its way, and all its threads wait: otherwise the library would take
+# the time for a silence of the server, and connect anew
+my $asleep_proxy = new_proxy();
+my $asleep = zk_session_with($node, hosts => $asleep_proxy, session_timeout => '12s');
+$asleep->value(q{BEGIN; INSERT INTO t VALUES ('asleep'); SELECT zk_lock('/asleep')});
+quiet($asleep_proxy);
+$asleep_proxy->clear_log;
+$asleep_proxy->hold('multi');
+zk_until(sub { grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $asleep_proxy->log }, 'a heartbeat');
+await_threads($asleep, 'S');
+kill 'STOP', $asleep->pid;
+my $asleep_since = time;
+await_threads($asleep, 'T');
+$asleep_proxy->release;
+
 # Its heartbeats went through the quorum.
 subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	my $age = sub { time - $aging_since };
@@ -191,6 +215,23 @@ subtest 'on: a process that was stopped, for less than the session timeout' => s
 		'one round trip, since heartbeats were late');
 	is(rows('paused'), 1, 'committed');
 	$paused->quit;
+};
+
+# The leader may learn only with its follower's next report that the session is active
+# again, and must not end it before that.
+subtest 'on: a process that was stopped for most of the session timeout' => sub {
+	zk_until(sub { time - $asleep_since > 8.1 }, 'more than two thirds of 12 s');
+	my $awake_since = time;
+	kill 'CONT', $asleep->pid;
+	$asleep->value('COMMIT');
+	cmp_ok(time - $awake_since, '>', 4, 'COMMIT asks again, a third of the timeout after the first answer');
+	is(rows('asleep'), 1, 'and is done');
+	my $next_since = time;
+	$asleep->value(q{BEGIN; INSERT INTO t VALUES ('asleep 2'); COMMIT});
+	in_time(time - $next_since, 2, 'the next one need not wait');
+	is(rows('asleep 2'), 1, 'and is done, too');
+	is($asleep->value('SELECT reconnections FROM zk_session'), 0, '(all on the same connection)');
+	$asleep->quit;
 };
 
 # ---------------------------------------------------------- deleted by hand

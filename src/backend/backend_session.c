@@ -559,3 +559,28 @@ zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		(void) zkb_wait(wait, session, Min(until, zkb_deadline(RETRY_MS)), ZKB_WAIT_CHECK);
 	}
 }
+
+/*
+ * A question does not prolong the session.  Its follower's next report to the
+ * leader does, which comes within half a tickTime, or a quarter of the session
+ * timeout.  After a silence of two thirds the leader may end the session
+ * before that, so the nodes must still be there when it has the report
+ * (models/guard.pml).
+ */
+ZkProof
+zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait)
+{
+	for (;;)
+	{
+		ZkProof		proof = zkb_prove(nodes, n, wait, zkb_deadline(zklock_operation_timeout));
+		ZkSessionInfo info;
+		int64		reported_at;
+
+		zks_info(session, &info);
+		reported_at = info.revived_at == 0 ? 0 : info.revived_at + info.timeout_ms * ZKS_MS / 3;
+		if (proof != ZKB_PROVEN || zkn_proven_at(session, nodes, n) >= reported_at)
+			return proof;
+		while (zkb_wait(wait, session, reported_at, ZKB_WAIT_CHECK))
+			;
+	}
+}

@@ -117,6 +117,14 @@ typedef enum ZkProof
  */
 extern ZkProof zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until);
 
+/*
+ * The same, and that ZooKeeper will not end the session for two thirds of its
+ * timeout after that question: for what cannot be undone.  Waits for
+ * zklock.operation_timeout, and after a silence as long again and for a third of
+ * the session timeout.
+ */
+extern ZkProof zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait);
+
 /* Raise 58030: the connection is broken, or the answer did not come */
 pg_noreturn extern void zkb_raise_unanswered(ZkWait *wait);
 

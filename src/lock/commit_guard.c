@@ -196,7 +196,7 @@ zkl_guard(bool writes)
 		return relied.locks[0];
 
 	zkb_wait_begin(&wait, -1, false);
-	proof = zkb_prove(relied.nodes, relied.n, &wait, zkb_deadline(zklock_operation_timeout));
+	proof = zkb_prove_lasting(relied.nodes, relied.n, &wait);
 	if (proof != ZKB_NO_ANSWER)
 		refuse_lost_at_commit(&relied); /* the answer may have brought a loss */
 	if (proof == ZKB_PROVEN)

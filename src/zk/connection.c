@@ -456,9 +456,13 @@ connected_locked(ZkSession *s)
 	}
 	if (s->info.epoch > 0)
 	{
-		/* the leader says that the session lives; a quorum may know better */
+		/*
+		 * The leader says that the session lives, and has begun its timeout
+		 * anew; a quorum may know better.
+		 */
 		s->info.reconnections++;
 		zkr_heard_locked(s, s->attempt_at);
+		s->info.revived_at = 0;
 	}
 	else
 	{

@@ -208,6 +208,7 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 	if (silence > timeout / 3 * 2)
 	{
 		s->info.in_doubt = true;
+		s->info.revived_at = now;
 		zks_wake_keeper(s);		/* it sends a request to the quorum */
 	}
 	/* somebody may wait for a stale session to be proven alive */

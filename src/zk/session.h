@@ -60,6 +60,7 @@ typedef struct ZkSessionInfo
 	int64_t		late_at;		/* when an answer last came late: see
 								 * request.c */
 	bool		in_doubt;		/* so late that only a transaction can tell */
+	int64_t		revived_at;		/* when an answer last came that late */
 	bool		forfeited;		/* nothing was heard for a whole timeout: what
 								 * it had is lost, though it may still live */
 	int64_t		suspended_at;	/* when it was cut off */
