@@ -83,7 +83,7 @@ stop_keeper(pid_t pid, double seconds)
 		return "it has no second thread";
 	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0 ||
 		waitpid(tid, &status, __WALL) != tid)
-		return strerror(errno);
+		return errno == EPERM ? "it may not be debugged, or another one does" : strerror(errno);
 
 	/*
 	 * A process that is killed, or exits, is gone only when its debugger has been

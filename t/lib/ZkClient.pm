@@ -277,6 +277,17 @@ sub get_acl
 	return @acl;
 }
 
+# Another ensemble, by a superuser: reconfig(leaving => '3') or reconfig(joining =>
+# 'server.3=...')
+sub reconfig
+{
+	my ($self, %change) = @_;
+	my $body = pack '(a*)3 q>', map({ defined ? pack('N/a*', $_) : pack('l>', -1) } @change{qw(joining leaving)}, undef), -1;
+	$self->_request(++$self->{xid}, 'reconfig', '', $body);
+	die sprintf("ZkClient: reconfig: %s (%d)\n", $ERR{ $self->{err} } // 'error', $self->{err}) if $self->{err};
+	return;
+}
+
 # Make our server catch up with the leader, so that the next read is at least as
 # new as this call.
 sub sync

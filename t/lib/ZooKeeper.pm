@@ -118,6 +118,8 @@ sub _configure
 		'4lw.commands.whitelist' => '*',
 		forceSync => 'no',    # a slow disk would make tests slow
 		%{ $self->{config} // {} });
+	# an ensemble that can be reconfigured knows where its servers' clients connect
+	delete @config{qw(clientPort clientPortAddress)} if $config{reconfigEnabled};
 
 	open my $file, '>', $self->_cfg or die "$self->{dir}: $!";
 	print $file map({ "$_=$config{$_}\n" } sort keys %config), $self->{servers};
@@ -623,6 +625,9 @@ sub tree
 		});
 }
 
+# The line for this server of an ensemble that can be reconfigured
+sub member { return $_[0]->{servers} =~ /^(server\.$_[0]->{id}=.*)/m ? $1 : undef; }
+
 sub get { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->get(@args) }); }
 sub exists { my ($self, @args) = @_; return $self->with_client(sub { $_[0]->exists(@args) }); }
 sub acl { my ($self, $path) = @_; return $self->with_client(sub { $_[0]->get_acl($path) }); }
@@ -653,6 +658,7 @@ sub wait_until
 #   env          a function that gets the number of a server, or as above
 #   links => 1   what a follower and its leader say to each other goes through
 #                links that "cut" can cut
+#   reconfig => 1   servers can be removed and added, by a superuser: see "member"
 # Returns when all servers serve.
 sub ensemble
 {
@@ -675,6 +681,9 @@ sub ensemble
 			} 1 .. $n);
 	}
 
+	my @clients = map { free_port() } 0 .. $n;
+	my $reconfig = delete $opt{reconfig};
+	$opt{config} = { reconfigEnabled => 'true', %{ $opt{config} // {} } } if $reconfig;
 	my @nodes;
 	foreach my $id (1 .. $n)
 	{
@@ -683,10 +692,11 @@ sub ensemble
 		{
 			my ($quorum, $election) = @{ $peer[$other] };
 			$quorum = $links->port("$id-$other") if $links && $other != $id;
-			$servers .= "server.$other=127.0.0.1:$quorum:$election\n";
+			$servers .= "server.$other=127.0.0.1:$quorum:$election" . ($reconfig ? ":participant;127.0.0.1:$clients[$other]" : '') . "\n";
 		}
 		my $node = $class->new(
 			%opt,
+			port => $clients[$id],
 			env => ref $env eq 'CODE' ? $env->($id) : $env,
 			servers => $servers,
 			defined $dir ? (dir => "$dir/$id") : ());
