@@ -41,7 +41,8 @@ use Time::HiRes qw(sleep);
 
 use Child;
 
-my $tool;    # t/c/strike.c
+my $tool;     # t/c/strike.c
+my %limit;    # what is limited => the soft limit of all that we start
 
 # kind => what is done.  The functions get the backend, the order { number, kind, for },
 # a function that writes "begin", "end" or "skipped" into the log, and one with which
@@ -72,7 +73,8 @@ sub build
 	$tool = "$dir/strike";
 	my $failed = system 'gcc', '-o', $tool, dirname(__FILE__) . '/../../c/strike.c';
 	my %impossible = $failed ? map { $_ => 'strike.c cannot be compiled' } qw(keeper_stop connection_cut descriptors) : ();
-	$impossible{$_} //= 'there is no prlimit' for grep { !_soft_limit($$, 'nofile') } qw(descriptors threads);
+	$limit{$_} = _soft_limit($_) for qw(nofile nproc);
+	$impossible{$_} //= 'there is no prlimit' for grep { !$limit{nofile} } qw(descriptors threads);
 	return %impossible;
 }
 
@@ -154,8 +156,8 @@ sub _free_descriptor
 
 sub _soft_limit
 {
-	my ($pid, $what) = @_;
-	open my $from, '-|', 'prlimit', '--pid', $pid, "--$what", '--noheadings', '--raw', '--output', 'SOFT' or return;
+	my ($what) = @_;
+	open my $from, '-|', 'prlimit', '--pid', $$, "--$what", '--noheadings', '--raw', '--output', 'SOFT' or return;
 	chomp(my $limit = <$from> // return);
 	return $limit;
 }
@@ -164,10 +166,10 @@ sub _soft_limit
 sub _limited
 {
 	my ($pid, $what, $limit, $code) = @_;
-	my $was = _soft_limit($pid, $what) // return 'it is gone';
-	system('prlimit', '--pid', $pid, "--$what=$limit:") == 0 or return "prlimit --$what cannot be set";
+	my $set = sub { return system('prlimit', '--pid', $pid, "--$what=$_[0]:") == 0; };
+	$set->($limit) or return "prlimit --$what does not limit it";
 	$code->();
-	system 'prlimit', '--pid', $pid, "--$what=$was:" if kill 0, $pid;
+	$set->($limit{$what}) if kill 0, $pid;
 	return 'done';
 }
 
