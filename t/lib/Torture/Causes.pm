@@ -171,6 +171,21 @@ sub hindered
 		grep { $self->_hits($_, { worker => $worker, object => $object }) } $self->faults);
 }
 
+# When the process that holds this worker's locks stood still for certain: the faults
+sub stops
+{
+	my ($self, $worker) = @_;
+	my $home = $self->{homes}{$worker} // '';
+	return @{ $self->{stops}{$worker} //= [ grep { $_->{kind} =~ /^backend_(?:stop|pause)$/ && $_->{worker} eq $worker && ($_->{cluster} // '') eq $home } $self->faults ] };
+}
+
+# Whether this worker's processes may have been slow then, although ZooKeeper was not
+sub slowed
+{
+	my ($self, $worker, $from, $to) = @_;
+	return !!grep { $_->{begin} <= $to && $_->{end} >= $from && ($_->{kind} eq 'standstill' || ($_->{worker} // '') eq $worker) } $self->faults;
+}
+
 # How much of a time that is
 sub hindrance { my ($self, $what, $from, $to) = @_; return within($from, $to, $self->hindered($what)); }
 

@@ -54,8 +54,8 @@ From both:
                     it nor the writer had lost the lock
   stale read        a reader did not see what had been committed under an earlier hold
 
-With ZooKeeper's log (see Torture::Ledger): no node, loss, hand, turn, late grant,
-late release; and
+With ZooKeeper's log (see Torture::Ledger): no node, loss, hand, turn, stale
+grant, late grant, late release; and
 
   late commit       a commit came after its node had been deleted, and its backend had
                     not been stopped during COMMIT; only where the guard is on, and in

@@ -22,6 +22,7 @@ Every hold has a node, whose czxid is its token.  From the log:
                  explains why
   hand           it was deleted by somebody else's session
   turn           a lock was granted while an earlier node that it has to wait for was there
+  stale grant    a lock was granted although its own node had gone
   late grant     a lock was not granted in time when all of these were gone
   late release   a node was there for too long after its hold, or its request, was over;
                  or went on to exclude readers when its holder had become one
@@ -33,6 +34,12 @@ locks that are taken at once are due when the last of them is.
 
 A hold that says "from" has the node of that one: a writer that has become a reader, or
 a reader again.
+
+A grant and the end of its node can cross each other: a grant is stale if the node had
+gone before it can have been decided on.  That is when the lock was free, or the end of
+the stop in which it became free; or $ANSWER seconds before the answer came, unless a
+fault slowed the worker down in between.  A node that is deleted by hand may have gone another
+third of the session timeout earlier, for which a proof that it is there is good.
 
 A waiter may take $SLACK seconds, as may a release, not counting the time in which a
 fault hindered that very worker: see Torture::Causes.
@@ -50,6 +57,9 @@ our $SLACK = 3;
 
 # ZooKeeper's clock has milliseconds
 our $TOLERANCE = 0.02;
+
+# How long the answer of a call may take to the client that waits for it, in seconds
+our $ANSWER = 0.5;
 
 sub new
 {
@@ -141,6 +151,7 @@ sub judge_holds
 				$self->_judge_loss($hold, $node);
 				next if defined $hold->{from};
 				my $free = $self->_judge_turn($hold, $node, @ahead);
+				$self->_judge_news($hold, $node, $free);
 				my $call = $hold->{group} // $hold->{hold};
 				$due{$call} = max($due{$call} // 0, $free);
 			}
@@ -189,6 +200,27 @@ sub _judge_turn
 	$self->{judged}{turns}{$kind}++;
 	$self->{judged}{waits}{$kind}++ if $free > $hold->{asked};
 	return $free;
+}
+
+# What a grant says was true when it was decided on
+sub _judge_news
+{
+	my ($self, $hold, $node, $free) = @_;
+	my $causes = $self->{causes};
+	my $gone = $node->{gone} // return;
+	$gone += $ANSWER + $causes->{session_timeout} / 3 if $node->{how} eq 'delete';
+	return if $gone >= $hold->{begin};
+	my $decided = $free > $hold->{begin} ? $hold->{asked} : $free;
+	foreach my $stop ($causes->stops($hold->{worker}))
+	{
+		$decided = max($decided, $stop->{end} - $TOLERANCE) if $stop->{begin} + $TOLERANCE <= $decided;
+	}
+	my $answered = $hold->{begin} - $ANSWER;
+	$decided = max($decided, $answered) unless $causes->slowed($hold->{worker}, $answered, $hold->{begin});
+	$self->{found}->('stale grant', sprintf('%s was granted at %.3f, and that cannot have been decided before %.3f; its node went at %.3f (%s)',
+		_what($hold), $hold->{begin}, $decided, $node->{gone}, $node->{how}), $hold->{worker})
+	  if $gone < $decided;
+	return;
 }
 
 # A hold ends before it is given back only with its node, and that for a reason

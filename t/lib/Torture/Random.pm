@@ -293,6 +293,21 @@ my %PLANT = (
 		$_->{left} = $_->{begin} + 0.001 for @ops;
 		$ops[$PLACES]{begin} = $free - _between(0.03, 0.05);
 	},
+	'stale grant' => sub {
+		my (undef, $one) = @_;
+		$one->{went} = 'expiry';
+		$one->{gone} = $one->{begin} - _between(0.6, 2);
+		$one->{asked} = $one->{made} = $one->{gone} - 1;
+	},
+	# it slept when it came to be the first, and longer than its session lived
+	'stale grant: asleep' => sub {
+		my ($h, $one, $two) = @_;
+		@$two{qw(asked made)} = @$one{qw(asked made)};
+		_fault($h, $one->{gone} - _between(0.03, 0.1), $one->{gone} + 3, kind => 'backend_stop', worker => $two->{worker}, cluster => $two->{worker} % 2);
+		$two->{gone} = $one->{gone} + _between(2, 2.9);
+		$two->{begin} = $one->{gone} + _between(3, 3.4);
+		@$two{qw(went left end row)} = ('expiry', $two->{begin} + 0.1, $two->{begin} + 0.2, 0);
+	},
 	'order' => sub { my (undef, $one, $two) = @_; $two->{asked} = $one->{asked} - _between(1.2, 3); },
 	'order: a reader' => sub { my ($writer, $reader) = _writer_and_reader(@_); $reader->{asked} = $writer->{asked} - _between(1.2, 3); },
 	'no node: a place' => sub { my ($h) = @_; (shuffle _of($h, 2))[0]{node} = 0; },
