@@ -66,14 +66,22 @@ my @CLUSTERS = qw(east west);
 #   pause      [ shortest, longest ] time between two faults of a track
 #   kinds      of locks: 'all', or some of exclusive,shared,semaphore,several
 #   contents   of objects; default [ 'counter', 'set', 'register' ]
+#   think      [ shortest, longest ] time between reading and writing
+#   rest       the longest time between two operations of a worker
 #   guard      zklock.commit_guard
 #   fence      whether to use zk_fence
 #   lock       zklock, or a client that Peer.pm knows, for all workers
 #   peers      such clients, each for one worker, with commas; default: all that are
 #              installed, if the others are zklock's and there is a fence
+#   style      of all nodes; default: one object has this, another that one
 #   tls        whether the clusters reach ZooKeeper by TLS
 #   workers, objects    how many; half of them in each cluster.  A few
 #              semaphores are added.
+#   commit_delay    PostgreSQL's setting
+#   hang       seconds after which a call is considered hung
+#   installation    of PostgreSQL, with the zklock that is tortured; default: that in
+#              the PATH
+#   name       what the clusters' names end with, if one test has several runs
 #   dir        for ZooKeeper's files and the log
 sub new
 {
@@ -88,6 +96,11 @@ sub new
 		objects => 6,
 		session_timeout => 2,
 		tick => 0.5,
+		think => [ 0.02, 0.12 ],
+		rest => 0.3,
+		commit_delay => 2000,
+		hang => $Torture::Worker::HANG,
+		name => '',
 		kinds => 'all',
 		contents => [qw(counter set register)],
 		%opt
@@ -155,12 +168,13 @@ sub _set_up
 		max_client_cnxns => $self->{workers} + 24);    # (all clients, and those that only ask how it is)
 	$self->{proxies} = [ map { ZkProxy->new($_) } $self->{ensemble}->nodes ];
 	$self->{hosts} = join ',', map { $_->hosts } @{ $self->{proxies} };
+	local $Zklock::INSTALLATION = $self->{installation};
 	my %tls = $self->{tls} ? $self->_doors : ();
 	$self->{nodes} = [
 		map {
 			local %ENV = (%ENV, $self->{bad_hosts}{clusters}[$_]->env);
 			zk_cluster(
-				$CLUSTERS[$_], $self->{hosts},
+				$CLUSTERS[$_] . $self->{name}, $self->{hosts},
 				'zklock.session_timeout' => "$self->{session_timeout}s",
 				'zklock.operation_timeout' => '5s',
 				'zklock.commit_guard' => $self->{guard},
@@ -171,7 +185,7 @@ sub _set_up
 				fsync => 'on',
 				wal_level => 'replica',
 				max_wal_senders => 1,
-				commit_delay => 2000,
+				commit_delay => $self->{commit_delay},
 				commit_siblings => 0)
 		} 0 .. $#CLUSTERS
 	];
@@ -226,6 +240,7 @@ sub _objects
 		my ($id, $number, $kind, %more) = @_;
 		my ($style, $peer) = @{ $styles[ $number % @styles ] };
 		$peer = '' unless $peer{$peer};
+		$style = $self->{style} // $style;
 		return {
 			id => $id,
 			kind => $kind,
@@ -262,6 +277,9 @@ sub _torture
 			foreign_table => 1,
 			log => $log,
 			seconds => $self->{seconds},
+			think => $self->{think},
+			rest => $self->{rest},
+			hang => $self->{hang},
 			fence => $self->{fence},
 			remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
 			peer => $self->{foreign}{$_},
@@ -284,7 +302,7 @@ sub _torture
 	$nemesis->step while $log->now < $self->{seconds};
 	$nemesis->heal;
 
-	my $deadline = time + $Torture::Worker::HANG + 30;
+	my $deadline = time + $self->{hang} + 30;
 	foreach my $worker (@workers)
 	{
 		my $pid;

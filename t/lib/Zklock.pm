@@ -48,12 +48,15 @@ use PostgreSQL::Test::Utils qw(slurp_file);
 our @EXPORT = qw(zk_cluster zk_init zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
   zk_locks_left zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads);
 
+# Where PostgreSQL is installed of which new clusters are; undefined: in the PATH
+our $INSTALLATION;
+
 # A running server with the extension.  $hosts is a ZooKeeper, a ZkProxy, or a
 # list for zklock.hosts; the rest goes to postgresql.conf.
 sub zk_cluster
 {
 	my ($name, $hosts, %setting) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name, defined $INSTALLATION ? (install_path => $INSTALLATION) : ());
 
 	$hosts = $hosts->hosts if ref $hosts;
 	zk_init($node);

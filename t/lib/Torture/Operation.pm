@@ -361,7 +361,8 @@ sub _protected
 	foreach my $hold (@held)
 	{
 		my $there = $hold->{object}{cluster} == $d->{cluster};
-		my $think = (0.02 + 0.1 * rand) / @held;
+		my ($shortest, $longest) = @{ $self->{think} };
+		my $think = ($shortest + ($longest - $shortest) * rand) / @held;
 		if ($hold->{mode} eq 'semaphore' || !$there)
 		{
 			# (of several, those that are elsewhere are only held)

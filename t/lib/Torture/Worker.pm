@@ -29,7 +29,7 @@ use parent 'Torture::Operation';
 use Torture::Strike;
 use Zklock;
 
-our $HANG = 60;    # seconds after which a call is considered hung
+our $HANG = 60;    # seconds after which a call is considered hung, unless the run says otherwise
 
 # Torture::Worker->start(%opts): returns a process.
 #   number, seed       from 1; both determine what it does
@@ -37,6 +37,7 @@ our $HANG = 60;    # seconds after which a call is considered hung
 #   objects            [ { id, kind, cluster, path, full_path, style, peer, readers, limit } ]
 #   kinds              { exclusive => 1, ... }: the locks that it takes
 #   log, seconds       it works until the log reaches this time
+#   think, rest, hang  see Torture->new
 #   fence              whether to use zk_fence
 #   foreign_table      whether there is the foreign table "abroad"
 #   remote             whether to write in the cluster where the lock is not held
@@ -82,7 +83,7 @@ sub _work
 			$self->_clean_up($@);
 		}
 		$self->_strike('');
-		$self->_sleep(0.3 * rand);
+		$self->_sleep($self->{rest} * rand);
 	}
 	$_->quit for values %{ $self->{sessions} };
 	$self->_end_peer;
@@ -125,7 +126,7 @@ sub _call
 	$self->_strike($call, $session);
 
 	my $result;
-	my $deadline = $self->{log}->now + $HANG;
+	my $deadline = $self->{log}->now + $self->{hang};
 	until ($result = eval { $session->wait(1) })
 	{
 		POSIX::_exit(1) if getppid() != $self->{parent};
@@ -186,7 +187,7 @@ sub _peer_operation
 		$self->{locker} //= Peer->new($peer, $self->{hosts}, session_timeout => 1000 * $self->{session_timeout});
 	};
 	my $asked = $self->{log}->now;
-	my $answer = $self->_ask_peer('lock', "acquire $object->{full_path} " . 1000 * $HANG / 2 . " $class");
+	my $answer = $self->_ask_peer('lock', "acquire $object->{full_path} " . 1000 * $self->{hang} / 2 . " $class");
 	# one that has its lock no longer, or does not know what it has, begins anew
 	my ($token) = $answer =~ /^ok ([1-9]\d*)$/ or die { peer => 1 };
 	$self->{gives} = "release $object->{full_path} $class";
@@ -224,7 +225,7 @@ sub _ask_peer
 	my $object = $self->{object}{id};
 	$self->{invoked} = $self->{log}->now;
 	$self->_log($call, 'invoked', $object, function => 'peer');
-	my $answer = eval { $self->{locker}->ask($line, $HANG) };
+	my $answer = eval { $self->{locker}->ask($line, $self->{hang}) };
 	my $why = $@;
 	# one that is gone is started again
 	delete $self->{locker} unless defined $answer;
