@@ -15,7 +15,7 @@ my ($jobs, $verbose, $library, $counts, $failures, @tests) = @ARGV;
 my @long = map { "t/$_.pl" } qw(042_memory 059_downgrade 073_tls 055_wrap 021_lost_replies
   040_sanitizers 056_edges 078_acl 058_costs 064_order 062_hostile_server 081_docs_cron
   012_stress 022_outage 060_random_programs 086_bench 025_commit_guard 050_torture 077_credentials 013_everywhere
-  051_checker 074_queue 023_end_of_transaction 011_round_trips 075_break 052_peers_lost 029_reconnect
+  051_checker 068_mutants 074_queue 023_end_of_transaction 011_round_trips 075_break 052_peers_lost 029_reconnect
   020_cancel 063_semaphores 053_peers_queue 026_loss 000_lib);
 my %rank = map { $long[$_] => $_ } 0 .. $#long;
 @tests = sort { ($rank{$a} // @long) <=> ($rank{$b} // @long) || $a cmp $b } @tests if $jobs > 1;

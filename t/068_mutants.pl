@@ -1,0 +1,65 @@
+# Each mutant of zklock (lib/Torture/Mutants.pm) is convicted by a torture test, by the
+# name of the violation, and the real thing is not in the same run.
+#
+# That the table fits the sources is tested always, and one of its mutants, which the
+# seed chooses among those that are convicted soon and without fail.  All of them take
+# some minutes: PG_TEST_EXTRA=mutants, or dev/mutants.
+#
+# ZK_MUTANTS: the names of some, instead of all; MUTANT_SEED: of the choice
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use List::Util qw(uniq);
+use Test::More;
+use Time::HiRes qw(time);
+
+use Torture::Mutants;
+use Torture::Random;
+use Torture::Trial;
+use Zklock;
+
+my @kinds = uniq(map { s/:.*//r } Torture::Random::plants());
+is(join("\n", Torture::Mutants::complaints("$FindBin::RealBin/..", @kinds)), '', 'all mutants fit the sources');
+
+my @mutants = Torture::Mutants::guilty();
+my $all = ($ENV{PG_TEST_EXTRA} // '') =~ /\bmutants\b/;
+if ($ENV{ZK_MUTANTS}) { @mutants = map { Torture::Mutants::named($_) } split ' ', $ENV{ZK_MUTANTS}; }
+elsif (!$all)
+{
+	my $seed = $ENV{MUTANT_SEED} || 1 + int rand 1_000_000;
+	my @sure = grep { $Torture::Mutants::SCENE{ $_->{scene} }{sure} } @mutants;
+	srand $seed;
+	@mutants = $sure[ rand @sure ];
+	srand;
+	diag("MUTANT_SEED=$seed chooses $mutants[0]{name}; for all of them: dev/mutants");
+}
+
+# What a run has said is of interest if the test fails
+sub figures { my ($run) = @_; return diag($run->figures . 'the log: ' . $run->log_file); }
+
+foreach my $mutant (@mutants)
+{
+	if ($mutant->{equivalent})
+	{
+		note("$mutant->{name}: $mutant->{what}: nobody can notice it. ", $mutant->{equivalent} =~ s/\s+/ /gr);
+		next;
+	}
+	my $began = time;
+	my $run = Torture::Trial::of($mutant);
+	my %found = Torture::Trial::convicted($run, $mutant);
+	my $found = join ', ', map { "$_ $found{$_}" } sort keys %found;
+	isnt($found, '', "$mutant->{name} is convicted") or figures($run);
+	diag(sprintf '%s: %s, in %.0f s, seed %d', $mutant->{name}, $found, time - $began, $run->{seed});
+}
+
+foreach my $scene ($all ? uniq(map { $_->{scene} // () } @mutants) : ())
+{
+	my $run = Torture::Trial::of_real_thing($scene);
+	is(zk_few(map { "@$_" } $run->violations), '', "the real thing is not, in the scene $scene") or figures($run);
+	cmp_ok(scalar(my @holds = $run->{checker}->holds), '>', 20, 'which has enough holds');
+}
+
+done_testing();

@@ -1,0 +1,267 @@
+
+=pod
+
+=head1 NAME
+
+Torture::Mutants - zklock with one thing broken on purpose, each of which a torture
+test must convict
+
+=head1 SYNOPSIS
+
+  Torture::Mutants::complaints($root);      # what is wrong with the table; nothing
+  my $mutant = Torture::Mutants::named('grants_always');
+  Torture::Mutants::mutate($mutant, $tree); # edits the files of $tree/src
+  Torture::Mutants::options($mutant->{scene});    # of Torture->new
+
+=head1 DESCRIPTION
+
+A checker that finds nothing proves little as long as nobody has seen it find
+something.  So each promise is broken in a copy of F<src/>, and a run of half a minute
+must then name the violation; the same run of the real thing must find nothing.
+Torture::Trial runs them, and F<dev/mutants>.
+
+To add a mutant is to add an entry to the table:
+
+  name       in words joined by underscores
+  what       is broken
+  edits      [ file in src/, text that is there exactly once, what takes its place ], ...
+  scene      a key of %SCENE: the run that shows it
+  convicted  kinds of violations (see Torture::Checker), one of which must be found
+
+or, in the place of the last two, why nobody can notice it:
+
+  equivalent
+
+An equivalent mutant is listed since it looks like one that must be convicted, and
+somebody would add it.
+
+=cut
+
+package Torture::Mutants;
+
+use strict;
+use warnings;
+
+# What the runs need: faults, their moments, how crowded the queues are.  "sure" means
+# that the violation comes up so often in these seconds that a run without it is out of
+# the question; the others are tested only where somebody asks for them.
+our %SCENE = (
+	crowd => {
+		what => 'long queues and no fault',
+		sure => 1,
+		options => { seconds => 8, faults => 'none', kinds => 'exclusive', workers => 8, objects => 2, rest => 0.05 }
+	},
+	readers => {
+		what => 'the same with readers',
+		sure => 1,
+		options => { seconds => 8, faults => 'none', kinds => 'exclusive,shared', workers => 8, objects => 2, rest => 0.05 }
+	},
+	places => {
+		what => 'the same with semaphores',
+		sure => 1,
+		options => { seconds => 8, faults => 'none', kinds => 'semaphore', workers => 8, objects => 2, rest => 0.05 }
+	},
+	slow_commit => {
+		what => 'commits take 50 ms, and nothing but the lock keeps the writers apart',
+		sure => 1,
+		options => {
+			seconds => 8, faults => 'none', kinds => 'exclusive', contents => ['counter'], workers => 8, objects => 2, rest => 0.05,
+			fence => 0, commit_delay => 50_000
+		}
+	},
+	asleep => {
+		what => 'holders are stopped for longer than their sessions live',
+		sure => 1,
+		options => {
+			seconds => 15, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ], kinds => 'exclusive', contents => ['counter'], objects => 4,
+			fence => 0
+		}
+	},
+	asleep_in_line => {
+		what => 'the same for those who wait',
+		options => { seconds => 25, faults => 'backend_stop', moment => 'lock', pause => [ 0.1, 0.4 ], kinds => 'exclusive', objects => 8, style => 'curator' }
+	},
+	handovers => {
+		what => 'as many of them as possible',
+		options => { seconds => 20, faults => 'none', kinds => 'exclusive', workers => 10, objects => 3, style => 'curator', think => [ 0, 0.01 ], rest => 0.01, hang => 10 }
+	},
+	drops => {
+		what => 'connections break while many wait',
+		options => { seconds => 10, faults => 'drop', pause => [ 0.5, 1 ], kinds => 'exclusive', workers => 10, objects => 2, rest => 0.05, hang => 10 }
+	});
+
+our @MUTANTS = (
+	{
+		name => 'grants_always',
+		what => 'a lock that always grants',
+		edits => [ [ 'lock/acquire.c', 'return queue->view.need == 0 ? GRANTED : WAIT_ON;', 'return GRANTED;' ] ],
+		scene => 'crowd',
+		convicted => [ 'two holders', 'turn' ]
+	},
+	{
+		name => 'out_of_turn',
+		what => 'who watches the two before it takes the lock when either of them goes',
+		edits => [ [ 'lock/acquire.c', 'if (view->next && current && is_our_turn(c, p))', 'if (current && is_our_turn(c, p))' ] ],
+		scene => 'crowd',
+		convicted => ['turn']
+	},
+	{
+		name => 'writer_beside_readers',
+		what => 'a shared lock that lets a writer in',
+		edits => [ [ 'zk/lock_protocol.c', 'if (queue[i].mode == ZKP_SHARED && mode == ZKP_SHARED)', 'if (queue[i].mode == ZKP_SHARED)' ] ],
+		scene => 'readers',
+		convicted => [ 'two holders', 'turn' ]
+	},
+	{
+		name => 'place_too_many',
+		what => 'a semaphore with one place more than its holders were told',
+		edits => [ [ 'zk/lock_protocol.c', "\tif (others < permits)\n\t{", "\tif (others <= permits)\n\t{" ] ],
+		scene => 'places',
+		convicted => [ 'two holders', 'turn' ]
+	},
+	{
+		name => 'release_before_commit',
+		what => 'the end of a transaction releases before it is visible to others',
+		edits => [ [ 'lock/xact.c', "\t\t\tbefore_commit();\n", "\t\t\tbefore_commit();\n\t\t\tend_transaction(true);\n" ] ],
+		scene => 'slow_commit',
+		convicted => ['lost update']
+	},
+	{
+		name => 'guard_always_passes',
+		what => 'a commit guard that lets every transaction pass',
+		edits => [ [ 'lock/commit_guard.c', 'if (zklock_commit_guard == ZKLOCK_GUARD_OFF)', 'if (true)' ] ],
+		scene => 'asleep',
+		convicted => ['late commit']
+	},
+	{
+		name => 'wakeup_dropped',
+		what => 'one event of a hundred does not reach who waits for it',
+		edits => [
+			[   'zk/request.c', "\t\tif (type == ZOO_DELETED_EVENT)\n",
+				"\t\tif (type == ZOO_DELETED_EVENT && zks_random(100) == 0)\n\t\t\treturn;\n\t\tif (type == ZOO_DELETED_EVENT)\n"
+			]
+		],
+		scene => 'handovers',
+		convicted => ['no end']
+	},
+	{
+		name => 'no_list_after_reconnection',
+		what => 'who has reconnected believes no watch of the old connection, and sets no new one',
+		edits => [
+			[   'lock/acquire.c', "if (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;",
+				"if (info->epoch != p->list_epoch)\n\t\treturn WAIT_ON;"
+			]
+		],
+		scene => 'drops',
+		convicted => ['no end']
+	},
+	{
+		name => 'turn_without_proof',
+		what => 'an event grants the lock, whatever has become of the connection and our own node since',
+		edits => [
+			[ 'lock/acquire.c', "\tif (info->state != ZKS_CONNECTED)\n\t\treturn WAIT_ON;\n", '' ],
+			[   'lock/acquire.c', "p->list_epoch == info.epoch &&\n\t\tzkb_is_fresh(&info);",
+				'p->list_epoch == info.epoch;'
+			],
+			[ 'lock/acquire.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ]
+		],
+		scene => 'asleep_in_line',
+		convicted => ['stale grant']
+	},
+	{
+		name => 'watches_of_old_connections',
+		what => 'who has reconnected goes on with the watches that it had',
+		edits => [ [ 'lock/acquire.c', "\tif (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;\n", '' ] ],
+		equivalent => q{
+			The client library sets all watches again on the new connection, and the server
+			answers with an event for each node that is gone, and for each directory that has
+			changed.  A watch that was not answered when the connection broke has failed.  In
+			each case the list is read again, since read_sign() takes no event of another
+			connection for a turn.}
+	},
+	{
+		name => 'list_without_proof',
+		what => 'a list grants the lock, though no quorum has confirmed our own node since',
+		edits => [ [ 'lock/acquire.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
+		equivalent => q{
+			A list is believed for two thirds of the session timeout after it was sent
+			(await_list).  Answers come in the order of the requests, and every quarter of the
+			timeout a heartbeat asks the quorum.  So the last question to the quorum before the
+			list was sent at most a quarter earlier and has been answered, and the session
+			lives for a whole timeout after that: longer than the list is believed.  Nor does
+			a server that is cut off show that anybody before us has gone.  What
+			confirm_turn() adds is that no two of these limits need hold together.}
+	});
+
+sub named
+{
+	my ($name) = @_;
+	my ($mutant) = grep { $_->{name} eq $name } @MUTANTS;
+	return $mutant // die "no such mutant: $name (there are: " . join(' ', map { $_->{name} } @MUTANTS) . ")\n";
+}
+
+# Those that can be convicted
+sub guilty { return grep { !$_->{equivalent} } @MUTANTS; }
+
+# The options of Torture->new, without other clients in the queues, who only take time
+sub options { my ($scene) = @_; return (peers => 'no', %{ $SCENE{$scene}{options} }); }
+
+# The files of this tree that the mutant changes: file => its new text
+sub _changed
+{
+	my ($mutant, $tree) = @_;
+	my %text;
+	foreach my $edit (@{ $mutant->{edits} })
+	{
+		my ($file, $old, $new) = @$edit;
+		$text{$file} //= _read("$tree/src/$file");
+		my $times = () = $text{$file} =~ /\Q$old\E/g;
+		die "mutant $mutant->{name}: src/$file has this $times times, and not once: $old\n" if $times != 1;
+		$text{$file} =~ s/\Q$old\E/$new/;
+	}
+	return %text;
+}
+
+sub _read
+{
+	my ($name) = @_;
+	open my $file, '<', $name or die "$name: $!\n";
+	local $/;
+	return scalar <$file>;
+}
+
+sub mutate
+{
+	my ($mutant, $tree) = @_;
+	my %text = _changed($mutant, $tree);
+	foreach my $name (sort keys %text)
+	{
+		# not in the same file, which may be linked to another tree's
+		unlink "$tree/src/$name";
+		open my $file, '>', "$tree/src/$name" or die "$name: $!\n";
+		print $file $text{$name};
+		close $file or die "$name: $!\n";
+	}
+	return;
+}
+
+# What is wrong with the table, for these sources and these kinds of violations
+sub complaints
+{
+	my ($tree, @kinds) = @_;
+	my (%seen, @wrong);
+	my %known = map { $_ => 1 } @kinds;
+	foreach my $mutant (@MUTANTS)
+	{
+		my $name = $mutant->{name};
+		push @wrong, "$name is there twice" if $seen{$name}++;
+		push @wrong, $@ =~ s/\n\z//r unless eval { _changed($mutant, $tree); 1 };
+		next if $mutant->{equivalent};
+		push @wrong, "$name: there is no scene $mutant->{scene}" unless $SCENE{ $mutant->{scene} };
+		push @wrong, map { "$name: there is no violation $_" } grep { !$known{$_} } @{ $mutant->{convicted} };
+		push @wrong, "$name: is not to be convicted of anything" unless @{ $mutant->{convicted} };
+	}
+	return @wrong;
+}
+
+1;
