@@ -82,7 +82,7 @@ sub with
 }
 
 # The same for a session that is refused, and does not try for long
-sub refused { return with(connect_timeout => '5s', @_); }
+sub refused { return with(connect_timeout => '3s', @_); }
 
 sub is_refused
 {
