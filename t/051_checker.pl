@@ -2,7 +2,7 @@
 # that contains it, none in a log without, be it written by hand or by a program;
 # and those that a stopped holder causes when there is neither guard nor fence.
 #
-# CHECKER_SEED, CHECKER_HISTORIES: instead of a random seed, and 10,000
+# CHECKER_SEED, CHECKER_HISTORIES: instead of a random seed, and 2,500
 
 use strict;
 use warnings;
@@ -305,7 +305,7 @@ subtest 'readers, writers, places' => sub {
 # one violation.
 subtest 'random histories' => sub {
 	my $seed = $ENV{CHECKER_SEED} || 1 + int rand 1_000_000_000;
-	my $histories = $ENV{CHECKER_HISTORIES} || 10_000;
+	my $histories = $ENV{CHECKER_HISTORIES} || 2_500;
 	diag("seed $seed: repeat with CHECKER_SEED=$seed");
 	my @plants = Torture::Random::plants();
 	my (@wrong, %convicted);
