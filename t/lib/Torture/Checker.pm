@@ -677,7 +677,7 @@ sub _check_errors
 		# their standby, or for one that sleeps at COMMIT and keeps its cluster from
 		# flushing
 		next if $refused && $error->{notifies} && grep {
-			     $_->{kind} =~ /^(?:backend_(?:stop|pause)|threads|sync_hang)$/
+			     $_->{kind} =~ /^(?:backend_(?:stop|pause)|sync_hang)$/
 			  && ($_->{cluster} // '') eq ($error->{cluster} // 'none')
 			  && $_->{begin} <= $error->{time}
 			  && $_->{end} >= $since

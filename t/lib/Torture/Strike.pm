@@ -60,7 +60,7 @@ my %STRIKE = (
 	},
 	threads => sub {
 		my ($pid, $order, $tell) = @_;
-		return _in_background($tell, sub { return _limited($pid, 'nproc', 1, sub { _asleep($pid, 0.6 * $order->{for}); sleep 0.4 * $order->{for} }) });
+		return _in_background($tell, sub { return _limited($pid, 'nproc', 1, sub { _asleep($pid, 0.6 * $order->{for}, $tell); sleep 0.4 * $order->{for} }) });
 	});
 
 our @KINDS = sort keys %STRIKE;
@@ -83,7 +83,9 @@ sub strike
 	my ($order, $pid, $log, $sleep, $object, @more) = @_;
 	my $tell = sub {
 		my ($phase, %why) = @_;
-		$log->write('nemesis', $order->{number}, 'fault', $phase, $object, kind => $order->{kind}, @more, pid => $pid, %why);
+		# a part of it may be a fault of its own kind
+		my $number = $order->{number} . ($why{kind} ? '.1' : '');
+		$log->write('nemesis', $number, 'fault', $phase, $object, kind => $order->{kind}, @more, pid => $pid, %why);
 	};
 	return $tell->('skipped', why => 'another client holds the lock') if $order->{foreign} && $order->{kind} !~ /^backend_/;
 	return $STRIKE{ $order->{kind} }->($pid, $order, $tell, $sleep);
@@ -137,10 +139,12 @@ sub _tool
 
 sub _asleep
 {
-	my ($pid, $seconds) = @_;
+	my ($pid, $seconds, $tell) = @_;
+	$tell->('begin', kind => 'backend_stop');
 	kill 'STOP', $pid;
 	sleep $seconds;
 	kill 'CONT', $pid;
+	$tell->('end', kind => 'backend_stop');
 	return;
 }
 
