@@ -55,7 +55,7 @@ From both:
   stale read        a reader did not see what had been committed under an earlier hold
 
 With ZooKeeper's log (see Torture::Ledger): no node, loss, hand, turn, stale
-grant, late grant, late release; and
+grant, late grant, late release, needless refusal; and
 
   late commit       a commit came after its node had been deleted, and its backend had
                     not been stopped during COMMIT; only where the guard is on, and in
@@ -176,7 +176,7 @@ sub event
 	return if $phase eq 'hangs';
 
 	my $invoked = delete $self->{open}{$key};
-	$invoked->{answered} = $time if $invoked;
+	@$invoked{qw(answered got)} = ($time, $more->{got}) if $invoked;
 	my $since = $invoked ? $invoked->{time} : $time;
 	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call eq 'connect' && $more->{pid};
 	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
@@ -277,6 +277,7 @@ sub finish
 	{
 		$ledger->judge_holds(@holds);
 		$ledger->judge_releases;
+		$ledger->judge_refusals;
 		$self->_check_late_commits if $self->{guard} ne 'off';
 	}
 	else { $self->_check_without_nodes(@holds); }
@@ -333,6 +334,7 @@ sub judged
 			$self->{conflicts} // 0, scalar @holds, $share->($seconds{certain} // 0, $seconds{all} // 0), $seconds{all} // 0 ],
 		[ "in ZooKeeper's log", sprintf '%d holds of %d; %d of them lost before they were given back', $j->{holds} // 0, scalar @holds, $j->{lost} // 0 ],
 		[ 'in turn', sprintf '%d holds (%s), %d of which had to wait (%s)', $turns, $by_kind->($j->{turns} // {}), $waits, $by_kind->($j->{waits} // {}) ],
+		[ 'refused, as somebody else has it', sprintf '%d calls', $j->{refusals} // 0 ],
 		[ 'grants in time', $in_time->('late grant') ],
 		[ 'releases in time', sprintf '%d nodes, %d downgrades; %s', map({ $j->{$_} // 0 } qw(releases downgrades)), $in_time->('late release') ],
 		[ 'nothing changes under a reader', sprintf '%d holds, of which %d read twice; %d writes that came later were compared',

@@ -12,6 +12,7 @@ Torture::Ledger - compares what clients say with what ZooKeeper wrote down
   $ledger->link(\@holds, \@attempts, sub { my ($pid, $time) = @_; ... });
   $ledger->judge_holds(@holds);
   $ledger->judge_releases;
+  $ledger->judge_refusals;
 
 =head1 DESCRIPTION
 
@@ -26,6 +27,8 @@ Every hold has a node, whose czxid is its token.  From the log:
   late grant     a lock was not granted in time when all of these were gone
   late release   a node was there for too long after its hold, or its request, was over;
                  or went on to exclude readers when its holder had become one
+  needless refusal
+                 a call returned false, and nobody was there who could have been in its way
 
 A writer waits for all earlier nodes; a reader for earlier writers, until they are gone
 or have become readers; for a place of a semaphore, fewer of the earlier ones than
@@ -79,7 +82,8 @@ sub judged { return $_[0]->{judged}; }
 sub sessions { return %{ $_[0]->{worker} // {} }; }
 
 # Finds the node of each hold, and the worker of each node.  Attempts are calls that
-# wanted a lock: { worker, object, invoked, answered }.  The function tells which
+# wanted a lock: { worker, object, invoked, answered, got, function }; one for each of
+# several objects, those but the first "of" that one.  The function tells which
 # worker had the backend with this process id at that time.
 sub link
 {
@@ -291,6 +295,30 @@ sub judge_releases
 		next unless @holds > 1 && _mode($node) eq 'exclusive';
 		$self->{judged}{downgrades}++;
 		$self->late('late release', $node, $holds[0]{end}, min($node->{gone}, $node->{shared} // $node->{gone}), "$what, which was to be a reader's");
+	}
+	return;
+}
+
+# Who is told that somebody else has the lock must have met somebody
+sub judge_refusals
+{
+	my ($self) = @_;
+	my (%objects, %refused);
+	foreach my $attempt (map { @$_ } values %{ $self->{attempts} })
+	{
+		my $call = $attempt->{of} // $attempt;
+		next if ($call->{got} // '') ne 'f';
+		$refused{$call} = $call;
+		push @{ $objects{$call} }, $attempt->{object};
+	}
+	foreach my $call (sort { $refused{$a}{invoked} <=> $refused{$b}{invoked} } keys %refused)
+	{
+		my ($from, $to, $function) = @{ $refused{$call} }{qw(invoked answered function)};
+		my %wants = (mode => $function =~ /shared/ ? 'shared' : 'exclusive');
+		$self->{judged}{refusals}++;
+		next if grep { $_->{made} <= $to + $TOLERANCE && _out_of_the_way(\%wants, $_) >= $from - $TOLERANCE } map { @{ $self->{queue}{$_} // [] } } @{ $objects{$call} };
+		$self->{found}->('needless refusal', sprintf('object %s: %s of worker %s returned false at %.3f',
+				join(', ', @{ $objects{$call} }), $function, $refused{$call}{worker}, $to), $refused{$call}{worker});
 	}
 	return;
 }

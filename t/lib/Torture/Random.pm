@@ -107,7 +107,7 @@ sub _exclusive
 		elsif ($way < 0.6)
 		{
 			# gave up; whoever comes next need not wait for it
-			%$op = (%$op, timeout => 100, answered => $op->{asked} + 0.11, gone => $op->{asked} + 0.1, hit => 1, row => 0);
+			%$op = (%$op, timeout => 100, answered => $op->{asked} + 0.11, gone => $op->{asked} + 0.1, got => $free > $op->{made} ? 'f' : undef, hit => 1, row => 0);
 			$free = $op->{gone} if $op->{gone} > $free;
 			next;
 		}
@@ -332,6 +332,12 @@ my %PLANT = (
 	'error: a limit of somebody else' => sub { my ($h, $one, $two) = @_; _minor($h, $two, qw(descriptors threads)); _fails($h, $one, '53000'); },
 	'late grant: beside a cancel' => sub { my ($h, undef, $two) = @_; _later($two, _between(3.6, 30)); _fault($h, 0, 200, kind => (qw(cancel connection_cut sync_hang clock timeouts))[ rand 5 ], worker => $two->{worker}, cluster => $two->{worker} % 2); },
 	'hand' => sub { my (undef, $one) = @_; $one->{gone} = $one->{left} - 0.03; $one->{by} = '0xabc'; },
+	'needless refusal' => sub { my ($h) = @_; my $at = _between(100, 200); _operation($h, 1, asked => $at, answered => $at + 0.01, got => 'f', node => 0); },
+	'needless refusal: beside readers' => sub {
+		my ($h) = @_;
+		my $op = (_of($h, 3, 'reader'))[-1];
+		_operation($h, 3, asked => $op->{begin} + 0.05, answered => $op->{begin} + 0.06, got => 'f', function => 'zk_try_lock_shared', node => 0);
+	},
 	'late grant' => sub { my (undef, undef, $two) = @_; _later($two, _between(3.6, 30)); },
 	'late grant: a reader' => sub { my (undef, $reader) = _writer_and_reader(@_); _later($reader, _between(3.6, 30)); },
 	'late grant: a place' => sub { my ($h) = @_; _later((_of($h, 2))[-1], _between(3.6, 30)); },
@@ -451,8 +457,8 @@ sub tell_all
 		my %hold = map { $_ => $op->{$_} } qw(asked weight limit mode from group kind);
 		if (!defined $op->{from})
 		{
-			$tell->($op->{asked}, 'lock', 'invoked', { timeout => $op->{timeout} });
-			$tell->($op->{answered} // $begin, 'lock', 'ok');
+			$tell->($op->{asked}, 'lock', 'invoked', { timeout => $op->{timeout}, function => $op->{function} // 'zk_lock' });
+			$tell->($op->{answered} // $begin, 'lock', 'ok', { got => $op->{got} });
 		}
 		if ($op->{refused})
 		{
