@@ -57,7 +57,8 @@ my %KIND = (
 	(map { $_ => [ 'cluster', 'every' ] } qw(backend_kill pg_immediate)),
 	(map { $_ => [ 'cluster', 'none' ] } qw(sync_hang clock)),
 	timeouts => [ 'cluster', 'none', qw(55P03 57014) ],
-	acl => [ 'object', 'none', '42501' ]);
+	acl => [ 'object', 'none', '42501' ],
+	lock_break => [ 'worker', 'none', qw(40001 55000) ]);
 
 # SQLSTATEs that come of the loss of a session or of a connection; "closed": without any
 my %OF_LOSS = map { $_ => 1 } qw(08001 08006 40001 55000 57P01 57P02 57P03 58000 58030 closed);
@@ -170,6 +171,9 @@ sub hindered
 		grep { $KIND{ $_->{kind} }[1] ne 'none' || $KIND{ $_->{kind} }[0] eq 'object' }
 		grep { $self->_hits($_, { worker => $worker, object => $object }) } $self->faults);
 }
+
+# Whether somebody was told to delete this node
+sub breaks { my ($self, $node) = @_; return !!grep { $_->{kind} eq 'lock_break' && $_->{node} eq ($node->{path} // '') } $self->faults; }
 
 # When the process that holds this worker's locks stood still for certain: the faults
 sub stops

@@ -608,7 +608,7 @@ sub _check_late_commits
 		my $hold = $self->{holds}{ $row->{hold} } // next;
 		my $node = $hold->{node} // next;
 		$self->{guarded}++;
-		next if !defined $node->{gone} || $row->{committed} <= $node->{gone} + $COMMIT_SLACK;
+		next if !defined $node->{gone} || $row->{committed} <= $node->{gone} + max($COMMIT_SLACK, $self->{ledger}->good_for($node));
 		next if !$self->{commits}{ $row->{op} } || $self->_slept_at_commit($row);
 		$self->found('late commit', sprintf 'object %d: op %d committed at %.3f, its node went at %.3f (%s)',
 			@$row{qw(object op committed)}, @$node{qw(gone how)});

@@ -21,7 +21,7 @@ Every hold has a node, whose czxid is its token.  From the log:
   no node        a hold for which no node of its object was made, or another than its token says
   loss           a node was gone before its hold was given back, and no fault
                  explains why
-  hand           it was deleted by somebody else's session
+  hand           it was deleted by somebody else's session, and that is no fault
   turn           a lock was granted while an earlier node that it has to wait for was there
   stale grant    a lock was granted although its own node had gone
   late grant     a lock was not granted in time when all of these were gone
@@ -206,13 +206,22 @@ sub _judge_turn
 	return $free;
 }
 
+# For how long a proof that this node is there is good, although it is gone by then.  (A
+# session lives on for longer than that.)
+sub good_for
+{
+	my ($self, $node) = @_;
+	my $by_hand = $node->{how} eq 'delete' && $node->{by} ne $node->{session};
+	return $by_hand ? $ANSWER + $self->{causes}{session_timeout} / 3 : 0;
+}
+
 # What a grant says was true when it was decided on
 sub _judge_news
 {
 	my ($self, $hold, $node, $free) = @_;
 	my $causes = $self->{causes};
 	my $gone = $node->{gone} // return;
-	$gone += $ANSWER + $causes->{session_timeout} / 3 if $node->{how} eq 'delete';
+	$gone += $self->good_for($node);
 	return if $gone >= $hold->{begin};
 	my $decided = $free > $hold->{begin} ? $hold->{asked} : $free;
 	foreach my $stop ($causes->stops($hold->{worker}))
@@ -237,6 +246,7 @@ sub _judge_loss
 	my $how = sprintf '%s: its node went at %.3f (%s), and it was given back at %.3f', _what($hold), $gone, $node->{how}, $hold->{until};
 	my $stranger = $node->{how} eq 'delete' && ($self->{worker}{ $node->{by} } // '') ne $hold->{worker} && $node->{by} ne $node->{session};
 	@$hold{qw(until lost)} = ($gone, 1);
+	return if $stranger && $self->{causes}->breaks($node);
 	return $self->{found}->('hand', $how) if $stranger;
 	my @why = $self->{causes}->explain($hold, $gone, $gone);
 	$self->{found}->('loss', $how, $hold->{worker}) unless @why;

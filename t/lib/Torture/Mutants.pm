@@ -85,6 +85,13 @@ our %SCENE = (
 		what => 'as many of them as possible',
 		options => { seconds => 20, faults => 'none', kinds => 'exclusive', workers => 10, objects => 3, style => 'curator', think => [ 0, 0.01 ], rest => 0.01, hang => 10 }
 	},
+	breaks => {
+		what => 'somebody deletes nodes of sessions that have several',
+		options => {
+			seconds => 20, faults => 'lock_break', pause => [ 0.2, 0.4 ], kinds => 'several', workers => 6, objects => 12, style => 'curator', fence => 0,
+			think => [ 2, 3 ], rest => 0.05
+		}
+	},
 	drops => {
 		what => 'connections break while many wait',
 		options => { seconds => 10, faults => 'drop', pause => [ 0.5, 1 ], kinds => 'exclusive', workers => 10, objects => 2, rest => 0.05, hang => 10 }
@@ -167,6 +174,20 @@ our @MUTANTS = (
 		],
 		scene => 'asleep_in_line',
 		convicted => ['stale grant']
+	},
+	{
+		name => 'no_own_watch',
+		what => 'no watch on our own node, and nobody misses it',
+		edits => [
+			[ 'zk/node.c', "\tif (is_renaming(n))\n\t\treturn;\n\tif (old != NULL", "\tif (true)\n\t\treturn;\n\tif (old != NULL" ],
+			[ 'zk/node.c', 'told = w != NULL && w->state == ZKR_WATCH_ARMED && w->epoch == s->info.epoch;', 'told = true;' ],
+			[   'lock/acquire.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
+				'node.state == ZKN_PRESENT && '
+			],
+			[ 'lock/acquire.c', 'if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)', 'if (false)' ]
+		],
+		scene => 'breaks',
+		convicted => [ 'late commit', 'stale grant' ]
 	},
 	{
 		name => 'watches_of_old_connections',

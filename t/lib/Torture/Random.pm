@@ -338,6 +338,12 @@ my %PLANT = (
 		my $op = (_of($h, 3, 'reader'))[-1];
 		_operation($h, 3, asked => $op->{begin} + 0.05, answered => $op->{begin} + 0.06, got => 'f', function => 'zk_try_lock_shared', node => 0);
 	},
+	'hand: not the node that was to be deleted' => sub {
+		my ($h, $one) = @_;
+		$one->{gone} = $one->{left} - 0.03;
+		$one->{by} = '0xabc';
+		_fault($h, $one->{gone} - 0.01, $one->{gone}, kind => 'lock_break', worker => $one->{worker}, node => '/of somebody else');
+	},
 	'late grant' => sub { my (undef, undef, $two) = @_; _later($two, _between(3.6, 30)); },
 	'late grant: a reader' => sub { my (undef, $reader) = _writer_and_reader(@_); _later($reader, _between(3.6, 30)); },
 	'late grant: a place' => sub { my ($h) = @_; _later((_of($h, 2))[-1], _between(3.6, 30)); },

@@ -35,6 +35,7 @@ use List::Util qw(shuffle);
 #             'near': from 0.1 T to 2 T, and mostly near T/3, T/2, 2T/3 or T, where the
 #             heartbeats, the guard, the connection and the session come to an end
 #   weight    how many times as often it comes as others of its track; default 1
+#   named     only where it is named: "all" does not mean it
 our %TRACK = (
 	ensemble => {
 		pause => [ 4, 8 ],
@@ -69,7 +70,10 @@ our %TRACK = (
 	},
 	directory => {
 		pause => [ 6, 12 ],
-		faults => { acl => { for => [ 0.5, 3 ] } }
+		faults => {
+			acl => { for => [ 0.5, 3 ] },
+			lock_break => { for => [ 0, 0 ], named => 1 }    # somebody deletes a node
+		}
 	},
 	postgres => {
 		pause => [ 4, 9 ],
@@ -113,7 +117,7 @@ my @BUSY_PHASES = ([ 'lock', 0, 10 ], [ 'lock', 0, 500 ], [ 'commit', 0, 8 ], [ 
 sub wanted
 {
 	my ($list) = @_;
-	return @FAULTS if $list eq 'all';
+	return grep { my $kind = $_; !grep { $_->{faults}{$kind} && $_->{faults}{$kind}{named} } values %TRACK } @FAULTS if $list eq 'all';
 	return () if $list eq 'none';
 	my %known = map { $_ => 1 } @FAULTS;
 	my @wanted = split /,/, $list;

@@ -177,6 +177,28 @@ sub _acl
 	return sub { return $self->_set_acl($path, 31) ? () : $Torture::Nemesis::AGAIN; };
 }
 
+# As zk_lock_break does: the node of a holder, or of whoever is next
+sub _lock_break
+{
+	my ($self, $f) = @_;
+	my @locks = grep { !$_->{peer} } @{ $self->{objects} };
+	my $path = @locks ? $locks[ $f->{ms} % @locks ]{full_path} : return $self->_skip($f, 'other clients are in each queue');
+	my ($server) = grep { $_->running } $self->{ensemble}->nodes;
+	my $client = eval { ZkClient->new($server->hosts, timeout => 0.5, session_timeout => 1000) } // return $self->_skip($f, 'no server answers');
+	my @queue = eval { $client->queue($path) };
+	my $node = $queue[ $f->{hard} ] // $queue[0];
+	my ($data) = defined $node ? eval { $client->get($node) } : ();
+	my ($worker) = ($data // '') =~ /^application_name torture (\d+)$/m;
+	if (defined $worker)
+	{
+		$self->_log($f, 'begin', worker => $worker, node => $node);
+		eval { $client->delete($node) };
+	}
+	else { $self->_skip($f, "nobody is in the queue of $path"); }
+	eval { $client->close };
+	return defined $worker ? sub { return } : ();
+}
+
 # Returns true if there is nothing left to do
 sub _set_acl
 {
