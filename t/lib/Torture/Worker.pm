@@ -286,7 +286,7 @@ sub _strike
 	}
 	return if $moment ne $order->{phase} && $self->{log}->now < $order->{until};
 
-	$session = $self->{sessions}{ $self->{cluster} } if $moment eq 'critical' || !$session || $order->{kind} =~ /^keeper/;
+	$session = $self->{sessions}{ $self->{cluster} } if $moment eq 'critical' || !$session || $order->{kind} =~ /^(?:keeper_stop|connection_cut|descriptors|threads)$/;
 	my $pid = $self->{locker} ? $self->{locker}->pid : $session ? $self->_backend($session) : undef;
 	return unless $pid;
 	delete $self->{order};
