@@ -665,8 +665,9 @@ sub _check_errors
 		my $since = $error->{since};
 		my $refused = $error->{state} eq '40001';
 		# ZooKeeper may take $SLACK to answer, on a busy machine: a call whose own
-		# timeout is shorter, and has passed, may say that there was no answer
-		next if $error->{state} eq '58030' && $error->{timeout}
+		# timeout is shorter, and has passed, may say that there was no answer, or no
+		# connection
+		next if $error->{state} =~ /^580[03]0$/ && $error->{timeout}
 		  && $error->{timeout} / 1000 <= min($Torture::Ledger::SLACK, $error->{time} - $since);
 		my @holds = @{ $error->{holds} };
 		if ($refused && @holds)

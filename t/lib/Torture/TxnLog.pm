@@ -22,8 +22,9 @@ did can be compared with that.  A file is, in ZooKeeper's usual encoding:
 What a server has logged may never have been committed, so a change counts if two
 of three servers have it: two were needed for the commit, and nobody's log is ever
 deleted here.  A change without a majority at first, which a new leader makes its
-own, reaches the others' logs when they join it (unless they are so far behind
-that they are sent a snapshot; then it would be missing here).
+own, reaches the others' logs when they join it, unless they are sent a snapshot.
+So one that a single server has counts, too, if the same log has a later one of the
+same leader that counts: each server logs what a leader says in order.
 
 =cut
 
@@ -93,7 +94,7 @@ sub _parts
 sub read_servers
 {
 	my (@dirs) = @_;
-	my (%change, %seen);
+	my (%change, %seen, @logs);
 	foreach my $dir (@dirs)
 	{
 		my %here;
@@ -104,9 +105,20 @@ sub read_servers
 			push @$same, $change if !@$same || $same->[0]{at} eq $change->{at};
 		}
 		$seen{$_}++ for keys %here;
+		push @logs, \%here;
 		%change = (%here, %change);
 	}
-	return map { @{ $change{$_} } } sort { $a <=> $b } grep { 2 * $seen{$_} > @dirs } keys %change;
+	my %committed = map { $_ => 1 } grep { 2 * $seen{$_} > @dirs } keys %change;
+	foreach my $here (@logs)
+	{
+		my $last = -1;    # epoch
+		foreach my $zxid (sort { $b <=> $a } keys %$here)
+		{
+			$last = $zxid >> 32 if $committed{$zxid};
+			$committed{$zxid} = 1 if $zxid >> 32 == $last;
+		}
+	}
+	return map { @{ $change{$_} } } sort { $a <=> $b } keys %committed;
 }
 
 # From these changes, the ephemeral nodes: { path, czxid, session, made, data,
