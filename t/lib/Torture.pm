@@ -411,7 +411,7 @@ sub _left
 	my ($self) = @_;
 	my $zk = $self->{ensemble};
 	$zk->start;
-	my $deadline = time + 20;
+	my $deadline = time + 60;
 	my @left;
 	while (1)
 	{
