@@ -78,6 +78,7 @@ my @CLUSTERS = qw(east west);
 #   workers, objects    how many; half of them in each cluster.  A few
 #              semaphores are added.
 #   commit_delay    PostgreSQL's setting
+#   sync_limit      ticks after which ZooKeeper's servers give each other up
 #   hang       seconds after which a call is considered hung
 #   installation    of PostgreSQL, with the zklock that is tortured; default: that in
 #              the PATH
@@ -96,6 +97,7 @@ sub new
 		objects => 6,
 		session_timeout => 2,
 		tick => 0.5,
+		sync_limit => 10,
 		think => [ 0.02, 0.12 ],
 		rest => 0.3,
 		commit_delay => 2000,
@@ -162,7 +164,8 @@ sub _set_up
 	my @hosts = map { BadHost->new("$dir/host$_", $_ <= 3 ? (sync => -1) : ()) } 1 .. 3 + @CLUSTERS;
 	$self->{bad_hosts} = { servers => [ @hosts[ 0 .. 2 ] ], clusters => [ @hosts[ 3 .. $#hosts ] ] };
 	$self->{ensemble} = ZooKeeper->ensemble(
-		3, links => 1, tick_time => 1000 * $self->{tick}, dir => "$dir/zookeeper",
+		3, links => 1, tick_time => 1000 * $self->{tick}, sync_limit => $self->{sync_limit},
+		dir => "$dir/zookeeper",
 		config => { forceSync => $impossible{slow_sync} ? 'no' : 'yes' },
 		env => sub { return { $hosts[ $_[0] - 1 ]->env } },
 		max_client_cnxns => $self->{workers} + 24);    # (all clients, and those that only ask how it is)
@@ -266,39 +269,19 @@ sub _torture
 	my $log = $self->{log};
 	$log->{zero} += $log->now;    # the run begins now
 	$log->write('torture', 0, 'clock', 'epoch', 0, epoch => sprintf '%.6f', time);
-	my @workers = map {
-		Torture::Worker->start(
-			number => $_,
-			seed => $self->{seed},
-			nodes => $self->{nodes},
-			cluster => $_ % 2,
-			objects => $self->{list},
-			kinds => $self->{takes},
-			foreign_table => 1,
-			log => $log,
-			seconds => $self->{seconds},
-			think => $self->{think},
-			rest => $self->{rest},
-			hang => $self->{hang},
-			fence => $self->{fence},
-			remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
-			peer => $self->{foreign}{$_},
-			hosts => $self->{hosts},
-			session_timeout => $self->{session_timeout})
-	} 1 .. $self->{workers};
+	$self->_play;
+	return;
+}
 
+# What happens in the run, from its workers' beginning to their end
+sub _play
+{
+	my ($self) = @_;
+	my $log = $self->{log};
+	my @workers = map { Torture::Worker->start($self->_worker($_)) } 1 .. $self->{workers};
 	my $watchman = Torture::Watchman->start($log, $self->{ensemble});
 	my @listeners = map { Torture::Listener->start($log, $self->{nodes}[$_], $_) } 0, 1;
-	my $nemesis = Torture::Nemesis->new(
-		ensemble => $self->{ensemble},
-		proxies => $self->{proxies},
-		nodes => $self->{nodes},
-		workers => \@workers,
-		objects => $self->{list},
-		log => $log,
-		impossible => $self->{impossible},
-		bad_hosts => $self->{bad_hosts},
-		schedule => $self->{schedule});
+	my $nemesis = $self->_nemesis(@workers);
 	$nemesis->step while $log->now < $self->{seconds};
 	$nemesis->heal;
 
@@ -316,6 +299,45 @@ sub _torture
 	}
 	$_->stop for $watchman, @listeners;
 	return;
+}
+
+# The options of this worker
+sub _worker
+{
+	my ($self, $number) = @_;
+	return (
+		number => $number,
+		seed => $self->{seed},
+		nodes => $self->{nodes},
+		cluster => $number % 2,
+		objects => $self->{list},
+		kinds => $self->{takes},
+		foreign_table => 1,
+		log => $self->{log},
+		seconds => $self->{seconds},
+		think => $self->{think},
+		rest => $self->{rest},
+		hang => $self->{hang},
+		fence => $self->{fence},
+		remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
+		peer => $self->{foreign}{$number},
+		hosts => $self->{hosts},
+		session_timeout => $self->{session_timeout});
+}
+
+sub _nemesis
+{
+	my ($self, @workers) = @_;
+	return Torture::Nemesis->new(
+		ensemble => $self->{ensemble},
+		proxies => $self->{proxies},
+		nodes => $self->{nodes},
+		workers => \@workers,
+		objects => $self->{list},
+		log => $self->{log},
+		impossible => $self->{impossible},
+		bad_hosts => $self->{bad_hosts},
+		schedule => $self->{schedule});
 }
 
 sub _judge

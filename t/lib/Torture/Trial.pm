@@ -33,6 +33,7 @@ use PostgreSQL::Test::Utils;
 
 use Torture;
 use Torture::Mutants;
+use Torture::Play;
 
 my $root = abs_path("$FindBin::RealBin/..");
 my $runs = 0;
@@ -74,7 +75,8 @@ sub _install
 sub _run
 {
 	my (%opt) = @_;
-	return Torture->new(%opt, name => ++$runs)->execute;
+	my $class = $opt{play} ? 'Torture::Play' : 'Torture';
+	return $class->new(%opt, name => ++$runs)->execute;
 }
 
 sub of { my ($mutant, %opt) = @_; return _run(Torture::Mutants::options($mutant->{scene}), installation => _install($mutant), %opt); }
