@@ -16,7 +16,7 @@ test must convict
 =head1 DESCRIPTION
 
 A checker that finds nothing proves little as long as nobody has seen it find
-something.  So each promise is broken in a copy of F<src/>, and a run of half a minute
+something.  So each promise is broken in a copy of F<src/>, and a run of some seconds
 must then name the violation; the same run of the real thing must find nothing.
 Torture::Trial runs them, and F<dev/mutants>.
 
@@ -44,7 +44,8 @@ use warnings;
 
 # What the runs need: faults, their moments, how crowded the queues are.  "sure" means
 # that the violation comes up so often in these seconds that a run without it is out of
-# the question; the others are tested only where somebody asks for them.
+# the question; the others are tested only where somebody asks for them.  "holds": more
+# than 20, or as many as that.
 our %SCENE = (
 	crowd => {
 		what => 'long queues and no fault',
@@ -78,8 +79,16 @@ our %SCENE = (
 		}
 	},
 	asleep_in_line => {
-		what => 'the same for those who wait',
-		options => { seconds => 25, faults => 'backend_stop', moment => 'lock', pause => [ 0.1, 0.4 ], kinds => 'exclusive', objects => 8, style => 'curator' }
+		what => 'who is next sleeps for longer than its session lives, and then reads that the lock is free: see Torture::Play',
+		sure => 1,
+		holds => 2,
+		options => { play => 'asleep_in_line' }
+	},
+	leader_left => {
+		what => "the holder's server has been left by its followers, and believes that it leads: see Torture::Play",
+		sure => 1,
+		holds => 2,
+		options => { play => 'leader_left', fence => 0, sync_limit => 60 }
 	},
 	handovers => {
 		what => 'as many of them as possible',
@@ -174,6 +183,22 @@ our @MUTANTS = (
 		],
 		scene => 'asleep_in_line',
 		convicted => ['stale grant']
+	},
+	{
+		name => 'sync_for_proof',
+		what => 'that a sync was answered, and then a read that shows our own node, is taken for the word of a quorum',
+		edits => [
+			[   'zk/request.c', "\tr->op = ZOO_MULTI_OP;\n",
+				"\tif (ops[0].type == ZOO_CHECK_OP)\n\t{\n"
+				  . "\t\tZkRequest *sync = r->sync = zkr_new_locked(r->session, NULL, NULL);\n"
+				  . "\t\tsync->listener = LISTENER_LIST;\n\t\tsync->op = ZOO_SYNC_OP;\n"
+				  . "\t\tif (begin(sync))\n\t\t\tsubmitted(sync, zoo_async(r->session->zh, \"/\", on_string, sync));\n"
+				  . "\t\tr->writes = true;\n\t\tzkr_stat_locked(r, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
+				  . "\tr->op = ZOO_MULTI_OP;\n"
+			]
+		],
+		scene => 'leader_left',
+		convicted => [ 'late commit', 'lost update' ]
 	},
 	{
 		name => 'no_own_watch',
