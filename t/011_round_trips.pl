@@ -346,10 +346,13 @@ subtest 'after a failover all who wait do so at once' => sub {
 	my $client = $zk->client(session_timeout => 60_000);
 	my @before = map { $client->contend('/zklock/failover') } 1 .. 2;
 	$s->send(q{SELECT zk_lock('/failover')});
-	zk_wait_queued($zk, $s);
+	my $watches = sub {
+		zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $proxy->log) == 3 }, shift);
+	};
+	$watches->('it to watch');
 	$proxy->clear_log;
 	$proxy->drop;
-	zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $proxy->log) == 3 }, 'it to watch again');
+	$watches->('it to watch again');
 	is(join(' ', sort grep { !/^(?:connect|setWatches)$/ } map { (split / /)[0] } $proxy->requests),
 		'getChildren getData getData getData multi sync',
 		'who waits asks whether its node is there, and what is before it, and sets three watches anew');
