@@ -34,7 +34,8 @@
  *	- Nodes that somebody deletes by hand, and refusals (ACLs, quotas).
  *	- The leftover of a session that is still listed when it queues again: the
  *	  delete is at the leader before the next create.
- *	- A create that is carried out after the new connection has looked for it.
+ *	- A create that is carried out after the new connection has looked for it:
+ *	  see t/069_late_create.pl.
  *	- More than NODES creates, BREAKS broken connections, AGEINGS of a proof,
  *	  GIVEUPS cancelled waits, CRASHES of a process; a server that is more than
  *	  LAG transactions behind.  dev/models says which of them come together.

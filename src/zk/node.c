@@ -21,8 +21,9 @@
  * that its owner discards is deleted when it is, or turns out to be, PRESENT
  * (LOST may only mean that we have no access, so it becomes PRESENT for that;
  * one that is returned, whose last words were under way, becomes DELETED).
- * One that is ABSENT was UNSURE once and becomes so again, for a second look,
- * or is PRUNING the directories that were created for it, or is finished.
+ * One that is ABSENT was UNSURE once and becomes so again, for further looks,
+ * or is PRUNING the directories that were created for it (and is UNSURE again
+ * after that), or is finished.
  * set_state() allows no other transitions.
  *
  * A node whose holder has become a reader says so in its data or, where other
@@ -75,7 +76,6 @@ struct ZkNode
 	ZkLoss		loss;			/* how it was lost, if it was */
 	Interest	interest;
 	Telling		telling;
-	bool		was_unsure;
 	bool		parents;		/* its directory was sent with it */
 	bool		closed;			/* as in ZkpWant */
 	int			parent_rc;
@@ -86,7 +86,9 @@ struct ZkNode
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
 	int			pending;		/* requests that will call back with us */
 	uint64_t	ticket;
-	int64_t		look_at;		/* a second look is due; or 0 */
+	int64_t		look_at;		/* another look is due; or 0 */
+	int64_t		stale_until;	/* until then its create, which was not
+								 * answered, may be carried out; or 0 */
 	int64_t		proven_at;		/* when its own create or latest check was
 								 * sent */
 	int64_t		czxid;
@@ -100,6 +102,17 @@ struct ZkNode
 /* ZooKeeper accepts a megabyte for a request by default */
 #define REQUEST_BYTES		(512 * 1024)
 #define CHECK_BYTES			(400 * 1024)
+
+/*
+ * How long a create that was not answered may still be carried out, though the
+ * quorum has denied the node (t/069_late_create.pl).  It waits in its
+ * follower's connection to the leader while that is silent, at most syncLimit
+ * ticks.  If the session is back with that follower by then, after it was with
+ * another one, the leader takes the request for a new one.
+ */
+#ifndef STALE_MS				/* t/c/faults.h cannot wait */
+#define STALE_MS			60000
+#endif
 
 /* How long until a list that was too large to be read is requested again */
 #define TOO_LARGE_PAUSE_MS	60000
@@ -129,7 +142,7 @@ set_state(ZkNode *n, ZkNodeState state)
 		[ZKN_UNSURE] = TO(ZKN_UNSURE) | TO(ZKN_PRESENT) | TO(ZKN_ABSENT) | TO(ZKN_LOST),
 		[ZKN_PRESENT] = TO(ZKN_LOST) | TO(ZKN_DELETED),
 		[ZKN_ABSENT] = TO(ZKN_ABSENT) | TO(ZKN_UNSURE) | TO(ZKN_PRUNING),
-		[ZKN_PRUNING] = TO(ZKN_PRUNING),
+		[ZKN_PRUNING] = TO(ZKN_PRUNING) | TO(ZKN_UNSURE),
 		[ZKN_LOST] = TO(ZKN_LOST) | TO(ZKN_PRESENT) | TO(ZKN_DELETED),
 		[ZKN_DELETED] = 0,
 	};
@@ -300,11 +313,24 @@ node_path(ZkNode *n, const char *name, NodePath *path)
 	return path->text;
 }
 
+/* It does not exist, as far as we know, and nothing is left to prune */
+static void
+look_later_or_finish(ZkNode *n)
+{
+	if (zks_now() >= n->stale_until)
+	{
+		finish(n);
+		return;
+	}
+	set_state(n, ZKN_UNSURE);
+	n->ticket = 0;				/* nobody waits for this */
+	n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
+}
+
 /*
  * The node is known not to exist.  If it is no longer wanted, that is the end,
- * except for two things.  The server might, in theory, carry out a request of
- * a broken connection after the new connection's list: so look again later.
- * And its directory may have been created only for it.
+ * except for two things.  Its create may still be carried out: so look again,
+ * for a while.  And its directory may have been created only for it.
  */
 static void
 absent(ZkNode *n, int rc)
@@ -313,17 +339,10 @@ absent(ZkNode *n, int rc)
 	n->rc = rc;
 	if (n->interest != DISCARDED)
 		return;
-	if (n->was_unsure && n->look_at == 0)
-	{
-		set_state(n, ZKN_UNSURE);
-		n->ticket = 0;			/* nobody waits for this */
-		n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
-		return;
-	}
 	if (n->parents)
 		prune(n);
 	else
-		finish(n);
+		look_later_or_finish(n);
 }
 
 static void
@@ -350,7 +369,7 @@ static void
 unsure(ZkNode *n)
 {
 	set_state(n, ZKN_UNSURE);
-	n->was_unsure = true;
+	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
 }
 
 static void
@@ -454,7 +473,7 @@ on_group_read(ZkRequest *r)
 			present(n);
 			continue;
 		}
-		unsure(n);
+		set_state(n, ZKN_UNSURE);
 		if (!zks_is_doubtful(r->rc))
 			look(n);			/* else we are cut off, or about to close:
 								 * later */
@@ -999,6 +1018,15 @@ zkn_tell_granted(ZkSession *s, ZkNode *n)
  * them.
  */
 
+/* Nothing is left to prune */
+static void
+pruned(ZkNode *n)
+{
+	for (char *end = n->dir + strlen(n->dir); end < n->identity - 1; end += strlen(end))
+		*end = '/';
+	look_later_or_finish(n);
+}
+
 static void
 on_pruned(ZkRequest *r)
 {
@@ -1006,7 +1034,7 @@ on_pruned(ZkRequest *r)
 
 	/* NOTEMPTY: it is in use now; in doubt: again, when connected */
 	if (called_back(n) && !zks_is_doubtful(r->rc))
-		finish(n);
+		pruned(n);
 }
 
 static void
@@ -1030,7 +1058,7 @@ on_prune_read(ZkRequest *r)
 		prune(n);
 	}
 	else
-		finish(n);
+		pruned(n);
 }
 
 static void

@@ -36,6 +36,9 @@ typedef enum FaultKind
 
 extern int	fault_now(FaultKind kind);
 
+/* Of node.c: a walk waits until the last look */
+#define STALE_MS	400
+
 /* The kernel gives less than requested, as most are configured to do */
 extern int	meagre_setsockopt(int sock, int level, int name, const void *value, socklen_t len);
 

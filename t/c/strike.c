@@ -1,9 +1,12 @@
 /*
- * What a test does to a backend that no signal can:
+ * What a test does to a process that no signal can:
  *
- *	strike keeper PID SECONDS	stops one thread of it, the keeper that sends its session's
- *								heartbeats, and nothing else
- *	strike connections PID		cuts its TCP connections, which are those to ZooKeeper
+ *	strike keeper PID SECONDS	stops one thread of a backend, the keeper that sends its
+ *								session's heartbeats, and nothing else
+ *	strike thread PID NAME		stops the thread whose name begins like this until its
+ *								own input ends, and prints "stopped" when it has
+ *	strike connections PID		cuts a backend's TCP connections, which are those to
+ *								ZooKeeper
  *
  * A signal that stops, stops all threads; only a debugger stops one, and only a
  * debugger may use another process's sockets.  If this one is killed, the thread goes
@@ -63,6 +66,32 @@ keeper_of(pid_t pid)
 	return found;
 }
 
+static pid_t
+thread_named(pid_t pid, const char *name)
+{
+	DIR		   *dir = folder(pid, "task");
+	pid_t		tid,
+				found = 0;
+
+	while (dir != NULL && found == 0 && (tid = next_number(dir)) > 0)
+	{
+		char		path[64];
+		char		comm[32] = "";
+		FILE	   *file;
+
+		snprintf(path, sizeof(path), "/proc/%d/task/%d/comm", pid, tid);
+		file = fopen(path, "r");
+		if (file == NULL)
+			continue;			/* it has ended */
+		if (fgets(comm, sizeof(comm), file) != NULL && strncmp(comm, name, strlen(name)) == 0)
+			found = tid;
+		fclose(file);
+	}
+	if (dir != NULL)
+		closedir(dir);
+	return found;
+}
+
 static double
 now(void)
 {
@@ -72,18 +101,30 @@ now(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+/* NULL, or why not */
+static const char *
+stop(pid_t tid)
+{
+	int			status;
+
+	if (tid == 0)
+		return "it has no such thread";
+	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0 ||
+		waitpid(tid, &status, __WALL) != tid)
+		return errno == EPERM ? "it may not be debugged, or another one does" : strerror(errno);
+	return NULL;
+}
+
 static const char *
 stop_keeper(pid_t pid, double seconds)
 {
 	pid_t		tid = keeper_of(pid);
+	const char *failed = stop(tid);
 	double		until;
 	int			status;
 
-	if (tid == 0)
-		return "it has no second thread";
-	if (ptrace(PTRACE_SEIZE, tid, NULL, NULL) != 0 || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) != 0 ||
-		waitpid(tid, &status, __WALL) != tid)
-		return errno == EPERM ? "it may not be debugged, or another one does" : strerror(errno);
+	if (failed != NULL)
+		return failed;
 
 	/*
 	 * A process that is killed, or exits, is gone only when its debugger has been
@@ -93,6 +134,22 @@ stop_keeper(pid_t pid, double seconds)
 	while (now() < until &&
 		   (waitpid(tid, &status, __WALL | WNOHANG) == 0 || WIFSTOPPED(status)))
 		nanosleep(&(struct timespec) {0, 10 * 1000 * 1000}, NULL);
+	ptrace(PTRACE_DETACH, tid, NULL, NULL);
+	return "done";
+}
+
+static const char *
+stop_thread(pid_t pid, const char *name)
+{
+	pid_t		tid = thread_named(pid, name);
+	const char *failed = stop(tid);
+
+	if (failed != NULL)
+		return failed;
+	puts("stopped");
+	fflush(stdout);
+	while (getchar() != EOF)
+		;
 	ptrace(PTRACE_DETACH, tid, NULL, NULL);
 	return "done";
 }
@@ -131,6 +188,8 @@ main(int argc, char **argv)
 {
 	if (argc == 4 && strcmp(argv[1], "keeper") == 0)
 		puts(stop_keeper(atoi(argv[2]), atof(argv[3])));
+	else if (argc == 4 && strcmp(argv[1], "thread") == 0)
+		puts(stop_thread(atoi(argv[2]), argv[3]));
 	else if (argc == 3 && strcmp(argv[1], "connections") == 0)
 		puts(cut_connections(atoi(argv[2])));
 	else

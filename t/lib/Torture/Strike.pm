@@ -137,6 +137,19 @@ sub _tool
 	return $said =~ s/\n//r;
 }
 
+# Stops the thread of a process whose name begins like this.  Returns a function with which
+# it goes on, or undef and why it was not stopped.
+sub hold_thread
+{
+	my ($process, $name) = @_;
+	my ($pid, $to, $from) = Child::spawn([ $tool, 'thread', $process, $name ]);
+	my $said = <$from> // 'strike does not run';
+	my $end = sub { close $to; waitpid $pid, 0; Child::forget($pid); };
+	return $end if $said eq "stopped\n";
+	$end->();
+	return (undef, $said =~ s/\n//r);
+}
+
 sub _asleep
 {
 	my ($pid, $seconds, $tell) = @_;

@@ -1,0 +1,94 @@
+
+# A create that a server could not pass on, since its link to the leader was silent,
+# is carried out after the quorum has denied the node, and after later requests of the
+# same session, which was with another server meanwhile, and is back.  The node is
+# deleted again.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use File::Temp;
+use Test::More;
+
+use Deadline;
+use Torture::Strike;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# The links are silent for longer than servers bear it by default.  The directories stay.
+my $zk = ZooKeeper->ensemble(3, links => 1, sync_limit => 100, container_check => 600_000);
+my $leader = $zk->leader;
+my ($first, $second) = map { { server => $_, proxy => ZkProxy->new($_) } } $zk->followers;
+
+# The leader's thread that takes requests in, one after the other
+my $tools = File::Temp->newdir;
+my %impossible = Torture::Strike::build($tools->dirname);
+sub hold_requests { return Torture::Strike::hold_thread($leader->pid, 'ProcessThread'); }
+my ($let_go, $why) = $impossible{keeper_stop} ? (undef, $impossible{keeper_stop}) : hold_requests();
+plan skip_all => "no thread of ZooKeeper's can be stopped: $why" unless $let_go;
+$let_go->();
+
+my $node = zk_cluster('main', $zk,
+	'zklock.hosts' => join(',', map { $_->{proxy}->hosts } $first, $second),
+	'zklock.session_timeout' => '6s');
+my $admin = zk_session($node);
+
+my %CALL = (
+	'one node' => q{zk_lock('/l/1')},
+	'several nodes' => q{zk_lock_all('{/l/2,/l/3}')});
+
+# The session leaves the one server for the other.
+sub move
+{
+	my ($from, $to) = @_;
+	$to->{proxy}->clear_log;
+	$to->{proxy}->pass;
+	$from->{proxy}->cut_off;
+	zk_until(sub { passed($to, '>', 'connect') }, 'the session to come');
+	return;
+}
+
+sub passed
+{
+	my ($at, $way, $op) = @_;
+	return scalar grep { $_->[1] eq $way && $_->[2] eq $op } $at->{proxy}->log;
+}
+
+sub nodes { return grep { m{^/zklock/l/.*-lock-\d+$} } $leader->tree('/zklock'); }
+
+foreach my $what (sort keys %CALL)
+{
+	$second->{proxy}->cut_off;
+	$first->{proxy}->pass;
+	my $session = zk_session($node);
+	$session->value(q{SELECT zk_lock_all('{/l/1,/l/2,/l/3}'), zk_unlock_all()});    # makes the directories
+
+	$first->{proxy}->clear_log;
+	$zk->cut($first->{server}, $leader);
+	$session->send("SELECT $CALL{$what}");
+	zk_until(sub { passed($first, '>', 'create2') || passed($first, '>', 'multi') }, 'it to create');
+	is($session->cancel($admin)->{state}, '57014', "$what: given up");
+	move($first, $second);
+	zk_until(sub { passed($second, '<', 'getChildren') >= 2 }, 'it to look twice');
+	is_deeply([nodes()], [], '- the quorum denies it');
+
+	# The leader hears of the create and of the session's return before it looks
+	# whether the create comes from where the session is.
+	my $let_go = hold_requests();
+	move($second, $first);
+	$zk->mend;
+	zk_until(sub { passed($first, '<', 'connect') }, 'the session to be back');
+	$let_go->();
+	my $late = zk_until(sub { nodes() }, 'the node');
+	note "$late nodes";
+	ok(zk_until(sub { !nodes() }, 'the node to be deleted', 20), '- created late, it is deleted');
+	zk_locks_again($session, '- and the session goes on');
+	$session->quit;
+}
+$admin->quit;
+zk_nothing_left($zk, 'nothing is left', sessions => 0);
+
+done_testing();
