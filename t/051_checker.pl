@@ -259,6 +259,31 @@ subtest 'what an earlier checker let pass' => sub {
 	is(sprintf('%.3f', $causes->judged(1 .. 4)), '0.975', 'and the others are not');
 };
 
+subtest 'a standby' => sub {
+	my $hit = sub { my ($begin, $end, $kind, %more) = @_; return { begin => $begin, end => $end, kind => $kind, cluster => 0, %more } };
+	my $lost = sub { return op(begin => 1, row => 0, @_) };
+	my @warned = (warning => $Torture::Random::WARNING);
+
+	is(story([ $lost->() ], $hit->(3, 8, 'promote')), 'promise 1', 'a commit that the standby does not have when it is promoted');
+	is(story([ $lost->(@warned) ], $hit->(3, 8, 'promote')), '', 'but did not wait for it');
+	is(story([ $lost->(@warned) ]), 'promise 1', 'nor was it promoted');
+	is(story([ $lost->(@warned) ], $hit->(3, 8, 'promote', cluster => 1)), 'promise 1', 'or in the other cluster');
+
+	# the lock is lost in the meantime
+	my @hangs = (commits => 2, left => 2, committed => 2.01, commit_answered => 6.5, end => 6.6, gone => 5, went => 'expiry');
+	my @many = (limit => 1000);
+	my @seq = (history => { seq => 1, read => 0, written => 1 });
+	my $story = sub {
+		my ($op, @faults) = @_;
+		return story([ op(@many, weight => 1000, begin => 1, @hangs, @seq, %$op), op(@many, mode => 'shared', asked => 1.5, begin => 5.1, looks => [ map { [ $_, 0 ] } 5.2, 5.5 ]) ], @faults);
+	};
+	my @silence = $hit->(2, 7, 'blackhole', server => 2);
+	is($story->({ server => 2 }, @silence), 'stale read 1', 'a reader does not see what was committed');
+	is($story->({ server => 2 }, @silence, $hit->(1.9, 6.5, 'sync_hang')), '', 'which waits for the standby');
+	is($story->({ server => 2 }, @silence, $hit->(1.9, 6.5, 'sync_hang', cluster => 1)), 'stale read 1', 'of its own cluster');
+	is($story->({ gone => 6.55, went => 'close' }, $hit->(1.9, 6.5, 'sync_hang')), 'stale read 1, turn 1', 'and holds the lock until then');
+};
+
 subtest 'readers, writers, places' => sub {
 	my @many = (limit => 1000);
 	my $reader = sub { return op(@many, mode => 'shared', @_) };

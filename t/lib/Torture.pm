@@ -44,6 +44,7 @@ use BadHost;
 use Peer;
 use Tls;
 use Torture::Checker;
+use Torture::Cluster;
 use Torture::Listener;
 use Torture::Log;
 use Torture::Nemesis;
@@ -145,7 +146,7 @@ sub execute
 	$self->_set_up;
 	$self->_torture;
 	$self->_judge;
-	$_->stop for @{ $self->{nodes} };
+	$_->stop_all for @{ $self->{clusters} };
 	$self->{ensemble}->stop;
 	$_->close for @{ $self->{doors} // [] };
 	$_->stop for @{ $self->{proxies} };
@@ -173,46 +174,57 @@ sub _set_up
 	$self->{hosts} = join ',', map { $_->hosts } @{ $self->{proxies} };
 	local $Zklock::INSTALLATION = $self->{installation};
 	my %tls = $self->{tls} ? $self->_doors : ();
-	$self->{nodes} = [
+	# the first has a standby, if a fault of this run needs one
+	my $standby = grep { $_->{kind} eq 'promote' || $_->{kind} eq 'sync_hang' && $_->{cluster} == 0 } $self->schedule;
+	$self->{clusters} = [
 		map {
-			local %ENV = (%ENV, $self->{bad_hosts}{clusters}[$_]->env);
-			zk_cluster(
+			Torture::Cluster->new(
 				$CLUSTERS[$_] . $self->{name}, $self->{hosts},
-				'zklock.session_timeout' => "$self->{session_timeout}s",
-				'zklock.operation_timeout' => '5s',
-				'zklock.commit_guard' => $self->{guard},
-				%tls,
-				max_connections => 10 + 3 * $self->{workers},
-				restart_after_crash => 'on',
-				track_commit_timestamp => 'on',
-				fsync => 'on',
-				wal_level => 'replica',
-				max_wal_senders => 1,
-				commit_delay => $self->{commit_delay},
-				commit_siblings => 0)
+				bad_host => $self->{bad_hosts}{clusters}[$_],
+				standby => $_ == 0 && $standby,
+				settings => {
+					'zklock.session_timeout' => "$self->{session_timeout}s",
+					'zklock.operation_timeout' => '5s',
+					'zklock.commit_guard' => $self->{guard},
+					%tls,
+					max_connections => 10 + 3 * $self->{workers},
+					restart_after_crash => 'on',
+					track_commit_timestamp => 'on',
+					fsync => 'on',
+					wal_level => 'replica',
+					max_wal_senders => 4,
+					commit_delay => $self->{commit_delay},
+					commit_siblings => 0
+				})
 		} 0 .. $#CLUSTERS
 	];
 	$self->{list} = [ $self->_objects ];
-	foreach my $node (@{ $self->{nodes} })
-	{
-		$node->safe_psql('postgres', q{
+	$self->_make_tables($_) for 0, 1;
+	$_->add_standby for grep { $_->standby } @{ $self->{clusters} };
+	# the second worker locks in that cluster
+	$self->{reader_at_standby} = $standby && $self->{takes}{shared} && $self->{workers} > 3 ? 2 : 0;
+	return;
+}
+
+sub _make_tables
+{
+	my ($self, $cluster) = @_;
+	my ($here, $there) = @{ $self->{clusters} }[ $cluster, 1 - $cluster ];
+	my %other = (dbname => 'postgres', $there->options);
+	$here->primary->safe_psql('postgres', sprintf q{
 			CREATE TABLE object (id int, seq bigint NOT NULL DEFAULT 0, value bigint NOT NULL DEFAULT 0,
 				members bigint[] NOT NULL DEFAULT '{}') WITH (fillfactor = 20);
 			CREATE TABLE history (op bigint, object int, worker int, hold bigint, token bigint,
 				granted timestamptz, seq bigint, read bigint, written bigint);
-			CREATE TABLE visitor (op bigint, object int, worker int, hold bigint)});
-	}
-	foreach my $cluster (0, 1)
-	{
-		my ($here, $there) = @{ $self->{nodes} }[ $cluster, 1 - $cluster ];
-		$here->safe_psql('postgres', sprintf q{
+			CREATE TABLE visitor (op bigint, object int, worker int, hold bigint);
 			CREATE EXTENSION postgres_fdw;
-			CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
+			CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (%s);
 			CREATE USER MAPPING FOR CURRENT_USER SERVER other;
 			CREATE FOREIGN TABLE abroad (op bigint, object int, worker int, hold bigint)
-				SERVER other OPTIONS (table_name 'visitor')}, $there->host, $there->port);
-	}
-	$self->{nodes}[ $_->{cluster} ]->safe_psql('postgres', "INSERT INTO object (id) VALUES ($_->{id})") for @{ $self->{list} };
+				SERVER other OPTIONS (table_name 'visitor');
+			INSERT INTO object (id) SELECT unnest('{%s}'::int[])},
+		join(', ', map { "$_ '$other{$_}'" } sort keys %other),
+		join(',', map { $_->{id} } grep { $_->{cluster} == $cluster } @{ $self->{list} }));
 	return;
 }
 
@@ -280,7 +292,7 @@ sub _play
 	my $log = $self->{log};
 	my @workers = map { Torture::Worker->start($self->_worker($_)) } 1 .. $self->{workers};
 	my $watchman = Torture::Watchman->start($log, $self->{ensemble});
-	my @listeners = map { Torture::Listener->start($log, $self->{nodes}[$_], $_) } 0, 1;
+	my @listeners = map { Torture::Listener->start($log, $self->{clusters}[$_], $_) } 0, 1;
 	my $nemesis = $self->_nemesis(@workers);
 	$nemesis->step while $log->now < $self->{seconds};
 	$nemesis->heal;
@@ -308,7 +320,7 @@ sub _worker
 	return (
 		number => $number,
 		seed => $self->{seed},
-		nodes => $self->{nodes},
+		clusters => $self->{clusters},
 		cluster => $number % 2,
 		objects => $self->{list},
 		kinds => $self->{takes},
@@ -322,7 +334,19 @@ sub _worker
 		remote => $self->{fence} || $self->{guard} eq 'off' || $self->{lock} ne 'zklock',
 		peer => $self->{foreign}{$number},
 		hosts => $self->{hosts},
-		session_timeout => $self->{session_timeout});
+		session_timeout => $self->{session_timeout},
+		$number == $self->{reader_at_standby} ? $self->_only_reads_at_standby : ());
+}
+
+# What is different for a worker of the first cluster that reads, and locks, at its standby
+sub _only_reads_at_standby
+{
+	my ($self) = @_;
+	return (
+		only_reads => 1,
+		kinds => { shared => 1 },
+		clusters => [ map { $_->at_standby } @{ $self->{clusters} } ],
+		objects => [ grep { $_->{cluster} == 0 && $_->{kind} ne 'places' } @{ $self->{list} } ]);
 }
 
 sub _nemesis
@@ -331,7 +355,7 @@ sub _nemesis
 	return Torture::Nemesis->new(
 		ensemble => $self->{ensemble},
 		proxies => $self->{proxies},
-		nodes => $self->{nodes},
+		clusters => $self->{clusters},
 		workers => \@workers,
 		objects => $self->{list},
 		log => $self->{log},
@@ -347,6 +371,7 @@ sub _judge
 	  Torture::Checker->new(
 		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{lock} eq 'zklock' ? $self->{guard} : 'off',
 		foreign => $self->{lock} eq 'zklock' ? $self->{foreign} : {},
+		at_standby => { $self->{reader_at_standby} => 1 },
 		homes => { map { $_ => $_ % 2 } grep { !$self->{foreign}{$_} } 1 .. $self->{workers} });
 
 	$checker->found('leak', $_) for $self->_left;
@@ -360,12 +385,12 @@ sub _judge
 			$killed{ $more->{pid} } = 1 if $more->{kind} eq 'backend_kill' && $more->{pid};
 			$self->{skipped}{"$more->{kind}: $more->{why}"}++ if $phase eq 'skipped';
 		});
-	$checker->found('crash', $_) for map { $self->_crashes($_, \%killed) } @{ $self->{nodes} };
+	$checker->found('crash', $_) for map { $self->_crashes($_, \%killed) } map { $_->servers } @{ $self->{clusters} };
 	$checker->found('worker', "worker $_ did not end well") for @{ $self->{failed_workers} };
 
 	foreach my $cluster (0, 1)
 	{
-		my $s = zk_session($self->{nodes}[$cluster]);
+		my $s = zk_session($self->{clusters}[$cluster]);
 		foreach my $line (split /\n/, $s->value('SELECT op, object, worker, hold, token, extract(epoch FROM granted),
 				extract(epoch FROM pg_xact_commit_timestamp(xmin)), seq, read, written FROM history', 120))
 		{

@@ -58,8 +58,9 @@ With ZooKeeper's log (see Torture::Ledger): no node, loss, hand, turn, stale
 grant, late grant, late release, needless refusal; and
 
   late commit       a commit came after its node had been deleted, and its backend had
-                    not been stopped during COMMIT; only where the guard is on, and in
-                    the cluster where the lock was held
+                    not been stopped during COMMIT, nor waited there for the standby of
+                    the other cluster; only where the guard is on, and in the cluster
+                    where the lock was held
 
 Without ZooKeeper's log a waiter counts from the end of the hold before its own, and a
 hold ends early at the first fault that explains its loss.
@@ -94,7 +95,8 @@ our $HASTE = 1;
 our $COMMIT_SLACK = 0.5;
 
 # homes: worker => the cluster in which it locks; foreign: worker => the other client
-# that takes its locks; guard: zklock.commit_guard
+# that takes its locks; at_standby: worker => whether it reads at the standby of its
+# cluster; guard: zklock.commit_guard
 sub new
 {
 	my ($class, %opt) = @_;
@@ -103,6 +105,7 @@ sub new
 		tick => 0.5,
 		homes => {},
 		foreign => {},
+		at_standby => {},
 		guard => 'on',
 		%opt,
 		violations => [],
@@ -180,7 +183,7 @@ sub event
 	my $since = $invoked ? $invoked->{time} : $time;
 	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call eq 'connect' && $more->{pid};
 	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
-	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, worker => $who, map { $_ => $more->{$_} } qw(cluster abroad notifies) }
+	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, worker => $who, map { $_ => $more->{$_} } qw(cluster abroad notifies warning) }
 	  if $call eq 'commit' && !$more->{only_lock};
 	my $used = \$self->{used}{"$who " . ($more->{cluster} // '')};
 	$$used = $time if $phase eq 'ok';
@@ -337,13 +340,26 @@ sub judged
 		[ 'refused, as somebody else has it', sprintf '%d calls', $j->{refusals} // 0 ],
 		[ 'grants in time', $in_time->('late grant') ],
 		[ 'releases in time', sprintf '%d nodes, %d downgrades; %s', map({ $j->{$_} // 0 } qw(releases downgrades)), $in_time->('late release') ],
-		[ 'nothing changes under a reader', sprintf '%d holds, of which %d read twice; %d writes that came later were compared',
-			map { $_ // 0 } @{$self}{qw(readers read_twice compared)} ],
+		[ 'nothing changes under a reader', sprintf '%d holds, of which %d read twice and %d at a standby; %d writes that came later were compared',
+			map { $_ // 0 } @{$self}{qw(readers read_twice readers_at_standby compared)} ],
+		$self->_judged_promotions,
 		[ 'commits before the loss', sprintf '%d of %d, and %d through postgres_fdw; %d notifications were listened for', ($self->{guarded} // 0) - @{ $self->{abroad} },
 			scalar @{ $self->{history} }, scalar @{ $self->{abroad} }, $self->{notified} // 0 ],
 		[ 'no loss, refusal or error without a cause',
 			sprintf '%d refusals, %d other errors; a fault would have explained none in %s of the time of all workers',
 			$refusals, @errors - $refusals, $share->($self->{causes}->judged(keys %workers), 1) ]);
+}
+
+sub _judged_promotions
+{
+	my ($self) = @_;
+	my @promoted = grep { $_->{kind} eq 'promote' } $self->faults or return;
+	my $kept = grep {
+		my $commit = $_;
+		$commit->{phase} eq 'ok' && grep { $_->{cluster} eq $commit->{cluster} && $_->{begin} >= $commit->{answered} } @promoted;
+	} values %{ $self->{commits} };
+	return [ 'a standby that is promoted has what was acknowledged', sprintf '%d promotions, %d commits before them; %d of these were cancelled while they waited for it, and are lost',
+		scalar @promoted, $kept, $self->{went_with_primary} // 0 ];
 }
 
 # The writes of an object, in the order in which they became visible
@@ -451,7 +467,7 @@ sub _check_promises
 	{
 		my $phase = $commits->{$op}{phase};
 		$self->found('promise', "op $op was told that it is committed, and is not")
-		  if $phase eq 'ok' && !$committed{$op};
+		  if $phase eq 'ok' && !$committed{$op} && !$self->_went_with_primary($commits->{$op});
 		$self->found('promise', "op $op was told that it is not committed, and is")
 		  if $phase eq 'failed' && $committed{$op};
 		$self->{outcome}{ $phase eq 'unknown' ? ($committed{$op} ? 'unknown, committed' : 'unknown, not committed') : $phase }++;
@@ -478,6 +494,19 @@ sub _check_promises
 		$self->found('no end', sprintf 'op %s of worker %s, invoked at %.3f', $key, $call->{worker}, $call->{time});
 	}
 	return;
+}
+
+# A COMMIT that is cancelled while it waits for the standby says so, and is committed, but
+# on this server only
+sub _only_here { return ($_[0]->{warning} // '') =~ /canceling wait for synchronous replication/; }
+
+sub _went_with_primary
+{
+	my ($self, $commit) = @_;
+	return 0 unless _only_here($commit);
+	my $went = grep { $_->{kind} eq 'promote' && $_->{cluster} eq $commit->{cluster} && $_->{begin} >= $commit->{invoked} } $self->faults;
+	$self->{went_with_primary}++ if $went;
+	return $went;
 }
 
 # Who listens hears what is committed, and nothing else
@@ -516,7 +545,8 @@ sub _check_exclusion
 
 # What a reader saw stays as it is until its hold is over, and has all that was written
 # under earlier holds.  Who lost its lock before its commit could be seen is judged by
-# the time of that commit: see late commit.
+# the time of that commit: see late commit.  A standby has, for certain, what was
+# acknowledged.
 sub _check_readers
 {
 	my ($self, @holds) = @_;
@@ -529,10 +559,14 @@ sub _check_readers
 		next unless @looks;
 		$self->{readers}++;
 		$self->{read_twice}++ if @looks > 1;
+		my $at_standby = $self->{at_standby}{ $hold->{worker} };
+		$self->{readers_at_standby}++ if $at_standby;
 		my ($first, $last) = ($looks[0]{seq}, max(map { $_->{seq} } @looks));
 		foreach my $write (grep { $_->{seq} > $first } @{ $writes{ $hold->{object} } // [] })
 		{
 			my $writer = $self->{holds}{ $write->{hold} } // {};
+			my $commit = $self->{commits}{ $write->{op} } // {};
+			next if $at_standby && (($commit->{phase} // '') ne 'ok' || _only_here($commit));
 			$self->{compared}++;
 			next if defined $self->_lost_at($write) || $writer->{before_its_turn} && $self->{foreign}{ $writer->{worker} };
 			my $what = sprintf 'object %d: hold %d of worker %d read %d at %.3f', @$hold{qw(object hold worker)}, $first, $looks[0]{answered};
@@ -576,28 +610,37 @@ sub _check_without_nodes
 	return;
 }
 
-# Whether its backend was stopped during COMMIT, which the guard cannot see
+# Whether its backend was stopped during COMMIT, or waited there for the standby of the
+# other cluster, which the guard cannot see
 sub _slept_at_commit
 {
 	my ($self, $row) = @_;
 	my $commit = $self->{commits}{ $row->{op} } // return 0;
-	return !!grep {
-		     $_->{kind} =~ /^backend_(?:stop|pause)$/
-		  && $_->{worker} == $row->{worker}
-		  && $_->{begin} <= $commit->{answered}
-		  && $_->{end} >= $commit->{invoked}
-	} $self->faults;
+	return 1 if $self->_waited_for_standby($commit, 'abroad');
+	return !!grep { $_->{kind} =~ /^backend_(?:stop|pause)$/ && $_->{worker} == $row->{worker} } $self->_during($commit);
 }
 
+# Whether nobody could see, for a while, what was committed
+sub _waited_for_standby
+{
+	my ($self, $commit, $where) = @_;
+	return !!grep { $_->{kind} =~ /^(?:sync_hang|promote)$/ && $_->{cluster} eq ($commit->{$where} // 'none') } $self->_during($commit);
+}
+
+sub _during { my ($self, $commit) = @_; return grep { $_->{begin} <= $commit->{answered} && $_->{end} >= $commit->{invoked} } $self->faults; }
+
 # When the lock was lost under which this was done: within its hold, or while its
-# backend slept at COMMIT
+# backend slept, or waited for the standby, at COMMIT
 sub _lost_at
 {
 	my ($self, $row) = @_;
 	my $hold = $self->{holds}{ $row->{hold} } // return;
 	return $hold->{until} if $hold->{lost};
 	my $node = $hold->{node} // return;
-	return ($node->{how} // 'delete') ne 'delete' && $self->_slept_at_commit($row) ? $node->{gone} : undef;
+	return if ($node->{how} // 'delete') eq 'delete';
+	return $node->{gone} if $self->_slept_at_commit($row);
+	my $commit = $self->{commits}{ $row->{op} } // return;
+	return $node->{gone} <= $commit->{answered} && $self->_waited_for_standby($commit, 'cluster') ? $node->{gone} : undef;
 }
 
 sub _check_late_commits
@@ -680,7 +723,7 @@ sub _check_errors
 		# their standby, or for one that sleeps at COMMIT and keeps its cluster from
 		# flushing
 		next if $refused && $error->{notifies} && grep {
-			     $_->{kind} =~ /^(?:backend_(?:stop|pause)|sync_hang)$/
+			     $_->{kind} =~ /^(?:backend_(?:stop|pause)|sync_hang|promote)$/
 			  && ($_->{cluster} // '') eq ($error->{cluster} // 'none')
 			  && $_->{begin} <= $error->{time}
 			  && $_->{end} >= $since
@@ -689,7 +732,7 @@ sub _check_errors
 		my @why = $self->{causes}->explain($error, $since, $error->{time});
 		# postgres_fdw says this of its server, or if it has no descriptor for it
 		@why = grep {
-			$_->{kind} =~ /^(?:backend_kill|pg_immediate)$/ ? $_->{cluster} eq ($error->{abroad} // 'none') : $_->{kind} eq 'descriptors'
+			$_->{kind} =~ /^(?:backend_kill|pg_immediate|promote)$/ ? $_->{cluster} eq ($error->{abroad} // 'none') : $_->{kind} eq 'descriptors'
 		} @why if $error->{state} =~ /^08/;
 		next if @why;
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});

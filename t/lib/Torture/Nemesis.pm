@@ -7,7 +7,7 @@ Torture::Nemesis - causes the faults of a torture test
 
 =head1 SYNOPSIS
 
-  my $nemesis = Torture::Nemesis->new(ensemble => $zk, proxies => [...], nodes => [...],
+  my $nemesis = Torture::Nemesis->new(ensemble => $zk, proxies => [...], clusters => [...],
 	  workers => [...], log => $log, schedule => [ Torture::Schedule::make(...) ]);
   $nemesis->step until $log->now > $seconds;
   $nemesis->heal;

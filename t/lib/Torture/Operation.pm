@@ -44,6 +44,8 @@ With the fence, counters and sets are fenced before they are read: an older
 holder that has not committed by then no longer can.  Registers are fenced just
 before they are written.  Readers cannot be fenced.
 
+One worker may be at a standby: it takes shared locks there, reads, and writes nothing.
+
 Each hold is an event of the log, with its kind (as above, upgrade, or the name of another
 client), its mode
 (exclusive, shared, semaphore), and its weight and limit for Torture::Sweep.  The holds
@@ -173,6 +175,7 @@ sub _aside
 	my ($self, $s) = @_;
 	my $way = rand;
 	my $hold = $self->{held}[0];
+	return if $self->{only_reads};
 	if ($way < 0.15) { $self->{aside} = { notifies => 1 }; $self->_call($s, 'notify', "NOTIFY torture, '$self->{op}'"); }
 	elsif ($way < 0.3 && $self->{foreign_table})
 	{
@@ -399,7 +402,7 @@ sub _record
 sub _read
 {
 	my ($self, $d, $hold, $think) = @_;
-	my $row = $self->_row($d, $hold);
+	my $row = $self->{only_reads} ? undef : $self->_row($d, $hold);
 	my $granted;
 	foreach my $n (1, 2)
 	{
@@ -407,6 +410,7 @@ sub _read
 		$granted //= (split /\|/, $answer, 2)[1];
 		$self->_think($think) if $n == 1;
 	}
+	return unless $row;
 	$self->_call($d, 'write',
 		"INSERT INTO history (op, object, worker, hold, token, granted)
 		VALUES ($row, '$granted')");

@@ -34,6 +34,7 @@ use Torture::Checker;
 
 my $PLACES = 3;
 my $MANY = 1000;    # more readers than there are
+our $WARNING = 'canceling wait for synchronous replication due to user request';
 my @MINOR = qw(cancel timeouts acl connection_cut sync_hang clock);    # of which no lock is lost
 
 sub _between { my ($from, $to) = @_; return $from + rand($to - $from); }
@@ -363,6 +364,8 @@ my %PLANT = (
 		$reader->{committed} = $reader->{gone} + _between(0.6, 2);
 		$reader->{end} = $reader->{committed} + 0.01;
 	},
+	'changed under a reader: at a standby' => sub { my ($h) = @_; my ($reader) = _before($h, 'reader', 'writer'); $reader->{looks}[1][1]++; $h->{at_standby}{ $reader->{worker} } = 1; },
+	'stale read: at a standby' => sub { my ($h, $reader) = ($_[0], (_writer_and_reader(@_))[1]); $_->[1]-- for @{ $reader->{looks} }; $h->{at_standby}{ $reader->{worker} } = 1; },
 	'changed under a reader' => sub { my ($h) = @_; my ($reader) = _before($h, 'reader', 'writer'); $reader->{looks}[1][1]++; },
 	'stale read' => sub { my (undef, $reader) = _writer_and_reader(@_); $_->[1]-- for @{ $reader->{looks} }; },
 	'error: a reader that is refused, though no writer waits' => sub { my ($h) = @_; my $last = (_of($h, 3, 'reader'))[-1]; $last->{refused} = $last->{begin} + 0.05; },
@@ -376,7 +379,16 @@ my %PLANT = (
 	'late commit: in the other cluster' => sub { my (undef, $one) = @_; $one->{abroad} = $one->{gone} + _between(0.6, 2); },
 	'promise: a notification that is not heard' => sub { my (undef, $one) = @_; $one->{notifies} = 1; $one->{heard} = 0; },
 	'promise: one of what is not committed' => sub { my ($h, $one) = @_; _fails($h, $one, '40001'); @$one{qw(notifies heard)} = (1, 1); },
-	'promise: told that it is' => sub { my (undef, $one) = @_; delete $one->{history}; $one->{row} = 0; },
+	'promise: told that it is' => sub { my (undef, $one) = @_; _vanishes($one); },
+	# a standby that is promoted has what was acknowledged
+	'promise: before a promotion' => sub { my ($h, $one) = @_; _vanishes($one); _fault($h, $one->{end} + 0.01, 200, kind => 'promote', cluster => 0); },
+	'promise: only on this server, which nobody takes the place of' => sub { my (undef, $one) = @_; _vanishes($one); $one->{warning} = $WARNING; },
+	'promise: only on this server, where a standby was promoted before' => sub {
+		my ($h, $one) = @_;
+		_vanishes($one);
+		$one->{warning} = $WARNING;
+		_fault($h, $one->{left} - 5, $one->{left} - 0.01, kind => 'promote', cluster => 0);
+	},
 	'no end' => sub { my (undef, $one) = @_; $one->{hangs} = 1; },
 	'late answer' => sub { my (undef, $one) = @_; $one->{timeout} = 1; $one->{asked} = $one->{made} = $one->{begin} - 3.2; },
 	'token order' => sub { my (undef, $one, $two) = @_; $one->{row_token} = $two->{token}; $two->{row_token} = $one->{token}; },
@@ -432,6 +444,9 @@ sub _fails
 	return;
 }
 
+# It is not there, although it was told that it is
+sub _vanishes { my ($op) = @_; delete $op->{history}; $op->{row} = 0; return; }
+
 sub plants { return sort keys %PLANT; }
 
 # The checker after it has judged the history of this seed, with what is planted in it
@@ -445,11 +460,11 @@ sub judge
 	return tell_all($h);
 }
 
-# The checker after it has judged a history { ops, faults, workers, final, end }
+# The checker after it has judged a history { ops, faults, workers, final, end, at_standby }
 sub tell_all
 {
 	my ($h) = @_;
-	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { map { $_ => $_ % 2 } 1 .. $h->{workers} });
+	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { map { $_ => $_ % 2 } 1 .. $h->{workers} }, at_standby => $h->{at_standby} // {});
 	my @events = ([ $h->{end} // 310, 'torture', 0, 'clock', 'last', 0, { epoch => $h->{end} // 310 } ]);
 	push @events, [ 305, 'listener0', 0, 'listen', 'end', 0, { cluster => 0, since => 0, until => 305 } ];
 	foreach my $fault (@{ $h->{faults} })
@@ -482,7 +497,7 @@ sub tell_all
 			$tell->($begin, 'hold', 'begin', \%hold);
 			$tell->($begin + 0.0001, 'hold', 'token', { token => $op->{token_told} // $op->{token} });
 			$tell->($op->{commits} // $left, 'commit', 'invoked');
-			my %aside = (cluster => 0, notifies => $op->{notifies}, defined $op->{abroad} ? (abroad => 0) : ());
+			my %aside = (cluster => 0, map({ $_ => $op->{$_} } qw(notifies warning)), defined $op->{abroad} ? (abroad => 0) : ());
 			$tell->($op->{end} - 0.00005, 'heard', 'ok') for 1 .. $op->{heard} // 0;
 			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '', %aside });
 			$tell->($op->{end}, 'hold', 'end', { how => $op->{how}, left => $left });

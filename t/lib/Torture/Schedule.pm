@@ -36,6 +36,7 @@ use List::Util qw(shuffle);
 #             heartbeats, the guard, the connection and the session come to an end
 #   weight    how many times as often it comes as others of its track; default 1
 #   named     only where it is named: "all" does not mean it
+#   cluster   the one that it hits
 our %TRACK = (
 	ensemble => {
 		pause => [ 4, 8 ],
@@ -82,6 +83,7 @@ our %TRACK = (
 			pg_immediate => { for => [ 0, 2 ] },
 			timeouts => { for => [ 1, 3 ] },          # short ones, for all that PostgreSQL runs
 			sync_hang => { for => [ '0.5T', '2T' ] },
+			promote => { for => [ 4, 6 ], cluster => 0 },    # (it ends when there is a new standby)
 			clock => { for => [ 0.5, 4 ] }
 		}
 	},
@@ -155,7 +157,7 @@ sub make
 			%fault = (
 				%fault,
 				which => int rand 3,                      # server
-				cluster => int rand 2,
+				cluster => $track->{faults}{$kind}{cluster} // int rand 2,
 				worker => 1 + int rand $opt{workers},
 				phase => $phase,
 				delay => _between($from, $to) / 1000,

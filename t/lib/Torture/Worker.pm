@@ -33,7 +33,7 @@ our $HANG = 60;    # seconds after which a call is considered hung, unless the r
 
 # Torture::Worker->start(%opts): returns a process.
 #   number, seed       from 1; both determine what it does
-#   nodes, cluster     the clusters, and the one (0, 1) in which it locks
+#   clusters, cluster  the clusters, and the one (0, 1) in which it locks
 #   objects            [ { id, kind, cluster, path, full_path, style, peer, readers, limit } ]
 #   kinds              { exclusive => 1, ... }: the locks that it takes
 #   log, seconds       it works until the log reaches this time
@@ -41,6 +41,7 @@ our $HANG = 60;    # seconds after which a call is considered hung, unless the r
 #   fence              whether to use zk_fence
 #   foreign_table      whether there is the foreign table "abroad"
 #   remote             whether to write in the cluster where the lock is not held
+#   only_reads         whether its server may be a standby
 #   peer               take the locks that are meant for that client (see Peer) with it,
 #                      which needs:
 #   hosts, session_timeout
@@ -106,7 +107,7 @@ sub _session
 	my ($self, $cluster) = @_;
 	return $self->{sessions}{$cluster} if $self->{sessions}{$cluster};
 	$self->_log('connect', 'invoked', 0, cluster => $cluster);
-	my $session = eval { zk_session($self->{nodes}[$cluster]) };
+	my $session = eval { zk_session($self->{clusters}[$cluster]) };
 	$self->_log('connect', $session ? 'ok' : 'failed', 0,
 		cluster => $cluster, pid => $session ? $session->pid : undef);
 	die { connect => 1 } unless $session;
@@ -151,7 +152,7 @@ sub _call
 		state => $result->{state} || undef,
 		message => $result->{state} ? substr(join('; ', grep { $_ ne '' } @$result{qw(message detail)}), 0, 300) : undef,
 		closed => $result->{closed} || undef,
-		warning => $result->{warnings}[0],
+		warning => join('; ', @{ $result->{warnings} }) || undef,
 		got => $phase ne 'ok' ? undef : $call =~ /^(?:lock|token|fence|unlock)$/ ? $result->{out} : $call eq 'look' ? $result->{out} =~ s/\|.*//sr : undef);
 	die { %$result, session => $session, invoked => $self->{invoked} } if $phase ne 'ok';
 	return $result->{out};
@@ -311,12 +312,7 @@ sub _backend
 {
 	my ($self, $session) = @_;
 	my $pid = $session->pid;
-	my $node = $self->{nodes}[ $session->{cluster} ];
-	open my $file, '<', $node->data_dir . '/postmaster.pid' or return;
-	chomp(my $postmaster = <$file> // return);
-	open my $stat, '<', "/proc/$pid/stat" or return;
-	my (undef, $parent) = split ' ', (<$stat> // return) =~ s/.*\) //r;
-	return $parent == $postmaster ? $pid : undef;
+	return $self->{clusters}[ $session->{cluster} ]->has_backend($pid) ? $pid : undef;
 }
 
 1;
