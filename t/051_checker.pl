@@ -275,12 +275,14 @@ subtest 'a standby' => sub {
 	my @seq = (history => { seq => 1, read => 0, written => 1 });
 	my $story = sub {
 		my ($op, @faults) = @_;
-		return story([ op(@many, weight => 1000, begin => 1, @hangs, @seq, %$op), op(@many, mode => 'shared', asked => 1.5, begin => 5.1, looks => [ map { [ $_, 0 ] } 5.2, 5.5 ]) ], @faults);
+		return story([ op(@many, weight => 1000, worker => 2, begin => 1, @hangs, @seq, %$op), op(@many, mode => 'shared', worker => 1, server => 1, asked => 1.5, begin => 5.1, looks => [ map { [ $_, 0 ] } 5.2, 5.5 ]) ], @faults);
 	};
 	my @silence = $hit->(2, 7, 'blackhole', server => 2);
 	is($story->({ server => 2 }, @silence), 'stale read 1', 'a reader does not see what was committed');
 	is($story->({ server => 2 }, @silence, $hit->(1.9, 6.5, 'sync_hang')), '', 'which waits for the standby');
 	is($story->({ server => 2 }, @silence, $hit->(1.9, 6.5, 'sync_hang', cluster => 1)), 'stale read 1', 'of its own cluster');
+	is($story->({ server => 2, went => 'delete' }, @silence, $hit->(1.9, 6.5, 'promote')), '', 'or while the roles change');
+	is($story->({ server => 2, went => 'delete' }, $hit->(1.9, 6.5, 'promote')), 'stale read 1', 'but does not give the lock back before');
 	is($story->({ gone => 6.55, went => 'close' }, $hit->(1.9, 6.5, 'sync_hang')), 'stale read 1, turn 1', 'and holds the lock until then');
 };
 

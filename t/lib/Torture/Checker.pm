@@ -637,11 +637,15 @@ sub _lost_at
 	my $hold = $self->{holds}{ $row->{hold} } // return;
 	return $hold->{until} if $hold->{lost};
 	my $node = $hold->{node} // return;
-	return if ($node->{how} // 'delete') eq 'delete';
-	return $node->{gone} if $self->_slept_at_commit($row);
+	return unless defined $node->{gone};
+	return $node->{gone} if $node->{how} ne 'delete' && $self->_slept_at_commit($row);
 	my $commit = $self->{commits}{ $row->{op} } // return;
-	return $node->{gone} <= $commit->{answered} && $self->_waited_for_standby($commit, 'cluster') ? $node->{gone} : undef;
+	return $node->{gone} if $node->{gone} <= $commit->{answered} && $self->_waited_for_standby($commit, 'cluster') && $self->_may_be_lost($hold, $node->{gone});
+	return;
 }
+
+# Who waits for a standby while the roles change does not lose its lock because of that
+sub _may_be_lost { my ($self, $hold, $time) = @_; return !!grep { $_->{kind} ne 'promote' } $self->{causes}->explain($hold, $time, $time); }
 
 sub _check_late_commits
 {
