@@ -177,7 +177,7 @@ sub _copy
 sub kill9
 {
 	my ($self) = @_;
-	my $postmaster = $self->primary->{_pid};
+	my $postmaster = $self->primary->{_pid} // return;
 	kill 'STOP', $postmaster;
 	my @children = grep { (_parent($_) // 0) == $postmaster } map { m{(\d+)$} } glob '/proc/[0-9]*';
 	$self->primary->kill9;
