@@ -60,6 +60,7 @@ our %SCENE = (
 	places => {
 		what => 'the same with semaphores',
 		sure => 1,
+		holds => 10,    # each is kept for half a second
 		options => { seconds => 8, faults => 'none', kinds => 'semaphore', workers => 8, objects => 2, rest => 0.05 }
 	},
 	slow_commit => {
