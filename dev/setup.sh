@@ -249,10 +249,8 @@ supervise()
 	install_packages
 	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
 	[[ -z ${need_bench:-} ]] || fetch_bench "$tmp/bench"
-	if [[ -n ${need_docs:-} ]]; then
-		install_if_any "${doc_packages[@]}"
-		fetch_pgbouncer "$tmp/pgbouncer"
-	fi
+	[[ -z ${need_docs:-} ]] || install_if_any "${doc_packages[@]}"
+	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
 
 	# A copy: nothing is built in the tree, and the other user need not be able
 	# to read it.

@@ -286,6 +286,19 @@ subtest 'a standby' => sub {
 	is($story->({ gone => 6.55, went => 'close' }, $hit->(1.9, 6.5, 'sync_hang')), 'stale read 1, turn 1', 'and holds the lock until then');
 };
 
+subtest 'a pooler' => sub {
+	my $causes = Torture::Causes->new(pooled => { 1 => 1 });
+	$causes->fault(10, 1, 'begin', { kind => 'pooler_kill' });
+	$causes->fault(11, 1, 'end', {});
+	$causes->run_ended(100);
+	my $explains = sub { my ($worker, $state, $at) = @_; return scalar(my @why = $causes->explain({ worker => $worker, state => $state }, $at, $at)); };
+	is($explains->(1, '08P01', 11), 1, 'its end explains the error of a client');
+	is($explains->(1, undef, 11), 1, 'and the loss of its lock');
+	is($explains->(1, '42501', 11), 0, 'but not any error');
+	is($explains->(1, '08P01', 20), 0, 'not for long');
+	is($explains->(2, '08P01', 11), 0, 'and not that of somebody else');
+};
+
 subtest 'readers, writers, places' => sub {
 	my @many = (limit => 1000);
 	my $reader = sub { return op(@many, mode => 'shared', @_) };

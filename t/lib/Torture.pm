@@ -42,6 +42,7 @@ use PostgreSQL::Test::Utils qw(slurp_file);
 
 use BadHost;
 use Peer;
+use Pgbouncer;
 use Tls;
 use Torture::Checker;
 use Torture::Cluster;
@@ -160,6 +161,11 @@ sub _set_up
 	my %impossible = Torture::Strike::build($dir);
 	BadHost::build($dir)
 	  or $impossible{$_} = 'bad_host.c cannot be compiled' for qw(slow_sync disk_full clock);
+	# two workers of the second cluster, if there are enough others
+	my $pooled = grep({ $_->{kind} =~ /^pooler_/ } $self->schedule) && $self->{workers} >= 8;
+	my $without = !$pooled ? 'there are too few workers' : Pgbouncer::program() ? undef : 'there is no pgbouncer';
+	$self->{pooled} = { map { $_ => 1 } $without ? () : (3, 5) };
+	$without and $impossible{$_} = $without for qw(pooler_kill pooler_drop);
 	$self->{impossible} = \%impossible;
 	# (servers sync, but a real disk would only be slow)
 	my @hosts = map { BadHost->new("$dir/host$_", $_ <= 3 ? (sync => -1) : ()) } 1 .. 3 + @CLUSTERS;
@@ -201,6 +207,7 @@ sub _set_up
 	$self->{list} = [ $self->_objects ];
 	$self->_make_tables($_) for 0, 1;
 	$_->add_standby for grep { $_->standby } @{ $self->{clusters} };
+	$self->{pool} = Pgbouncer->new($self->{clusters}[1]->primary, default_pool_size => 2, server_login_retry => 1) if %{ $self->{pooled} };
 	# the second worker locks in that cluster
 	$self->{reader_at_standby} = $standby && $self->{takes}{shared} && $self->{workers} > 3 ? 2 : 0;
 	return;
@@ -310,6 +317,7 @@ sub _play
 		push @{ $self->{failed_workers} }, $worker->{number} if $?;
 	}
 	$_->stop for $watchman, @listeners;
+	$self->{pool}->kill9 if $self->{pool};    # whose sessions go on for longer than its clients
 	return;
 }
 
@@ -335,6 +343,7 @@ sub _worker
 		peer => $self->{foreign}{$number},
 		hosts => $self->{hosts},
 		session_timeout => $self->{session_timeout},
+		$self->{pooled}{$number} ? (pooled => 1, clusters => [ $self->{clusters}[0], $self->{pool} ]) : (),
 		$number == $self->{reader_at_standby} ? $self->_only_reads_at_standby : ());
 }
 
@@ -361,6 +370,7 @@ sub _nemesis
 		log => $self->{log},
 		impossible => $self->{impossible},
 		bad_hosts => $self->{bad_hosts},
+		map({ $_ => $self->{$_} } qw(pool pooled)),
 		schedule => $self->{schedule});
 }
 
@@ -372,6 +382,7 @@ sub _judge
 		session_timeout => $self->{session_timeout}, tick => $self->{tick}, guard => $self->{lock} eq 'zklock' ? $self->{guard} : 'off',
 		foreign => $self->{lock} eq 'zklock' ? $self->{foreign} : {},
 		at_standby => { $self->{reader_at_standby} => 1 },
+		pooled => $self->{pooled},
 		homes => { map { $_ => $_ % 2 } grep { !$self->{foreign}{$_} } 1 .. $self->{workers} });
 
 	$checker->found('leak', $_) for $self->_left;

@@ -16,7 +16,7 @@ Torture::Causes - which faults can explain what happened to a worker
 =head1 DESCRIPTION
 
 A fault can explain something only if it hit that worker: its own process, a
-cluster that it uses, the ZooKeeper server that its session was connected to, the
+cluster or a pooler that it uses, the ZooKeeper server that its session was connected to, the
 path to that server, or the whole ensemble.  And only if it was under way, or had
 ended at most
 
@@ -55,19 +55,22 @@ my %KIND = (
 	connection_cut => [ 'worker', 'none' ],
 	cancel => [ 'worker', 'none', '57014' ],
 	(map { $_ => [ 'cluster', 'every' ] } qw(backend_kill pg_immediate promote)),
+	(map { $_ => [ 'pool', 'every' ] } qw(pooler_kill pooler_drop)),
 	(map { $_ => [ 'cluster', 'none' ] } qw(sync_hang clock)),
 	timeouts => [ 'cluster', 'none', qw(55P03 57014) ],
 	acl => [ 'object', 'none', '42501' ],
 	lock_break => [ 'worker', 'none', qw(40001 55000) ]);
 
-# SQLSTATEs that come of the loss of a session or of a connection; "closed": without any
-my %OF_LOSS = map { $_ => 1 } qw(08001 08006 40001 55000 57P01 57P02 57P03 58000 58030 closed);
+# SQLSTATEs that come of the loss of a session or of a connection; "closed": without any;
+# 08P01: pgbouncer's
+my %OF_LOSS = map { $_ => 1 } qw(08001 08006 08P01 40001 55000 57P01 57P02 57P03 58000 58030 closed);
 
-# homes: worker => the cluster where it locks
+# homes: worker => the cluster where it locks; pooled: worker => whether it does that
+# behind the pooler
 sub new
 {
 	my ($class, %opt) = @_;
-	return bless { session_timeout => 2, tick => 0.5, homes => {}, %opt, faults => {}, connections => {}, end => 0 }, $class;
+	return bless { session_timeout => 2, tick => 0.5, homes => {}, pooled => {}, %opt, faults => {}, connections => {}, end => 0 }, $class;
 }
 
 sub fault
@@ -112,6 +115,7 @@ sub _hits
 	return 1 if $kind eq 'all';
 	my $worker = $what->{worker} // '';
 	return ($fault->{worker} // '') eq $worker if $kind eq 'worker';
+	return !!$self->{pooled}{$worker} if $kind eq 'pool';
 	if ($kind eq 'object')
 	{
 		my %hit = map { $_ => 1 } split /,/, $fault->{object} // '';

@@ -96,7 +96,8 @@ our $COMMIT_SLACK = 0.5;
 
 # homes: worker => the cluster in which it locks; foreign: worker => the other client
 # that takes its locks; at_standby: worker => whether it reads at the standby of its
-# cluster; guard: zklock.commit_guard
+# cluster; pooled: worker => whether it shares its sessions, behind a pooler, with other
+# such workers; guard: zklock.commit_guard
 sub new
 {
 	my ($class, %opt) = @_;
@@ -106,6 +107,7 @@ sub new
 		homes => {},
 		foreign => {},
 		at_standby => {},
+		pooled => {},
 		guard => 'on',
 		%opt,
 		violations => [],
@@ -127,7 +129,7 @@ sub new
 		used => {},        # worker and cluster => when the connection last worked
 		end => 0
 	}, $class;
-	$self->{causes} = Torture::Causes->new(map { $_ => $self->{$_} } qw(session_timeout tick homes));
+	$self->{causes} = Torture::Causes->new(map { $_ => $self->{$_} } qw(session_timeout tick homes pooled));
 	$self->{ledger} = Torture::Ledger->new(causes => $self->{causes}, found => sub { $self->found(@_) });
 	return $self;
 }
@@ -181,7 +183,7 @@ sub event
 	my $invoked = delete $self->{open}{$key};
 	@$invoked{qw(answered got)} = ($time, $more->{got}) if $invoked;
 	my $since = $invoked ? $invoked->{time} : $time;
-	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call eq 'connect' && $more->{pid};
+	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call =~ /^(?:connect|backend)$/ && $more->{pid};
 	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
 	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, worker => $who, map { $_ => $more->{$_} } qw(cluster abroad notifies warning) }
 	  if $call eq 'commit' && !$more->{only_lock};
@@ -193,7 +195,7 @@ sub event
 	if ($state)
 	{
 		# a connection that has broken since it was last used says so at its next use
-		$since = $$used // $since if $state =~ /^57P0|^closed$/;
+		$since = $$used // $since if $state =~ /^57P0|^closed$|^08P01$/;
 		$self->{states}{$call}{$state}++ if $more->{state};
 		push @{ $self->{errors} },
 		  {
@@ -271,7 +273,8 @@ sub finish
 	foreach my $connection (@{ $self->{connections} })
 	{
 		my ($session, @rest) = @$connection;
-		$causes->connection($worker{$session}, @rest) if defined $worker{$session};
+		my $worker = $worker{$session} // next;
+		$causes->connection($_, @rest) for $self->{pooled}{$worker} ? keys %{ $self->{pooled} } : $worker;
 	}
 
 	$self->_check_chain($_) for sort { $a->{id} <=> $b->{id} } values %{ $self->{objects} };
@@ -737,7 +740,7 @@ sub _check_errors
 		# postgres_fdw says this of its server, or if it has no descriptor for it
 		@why = grep {
 			$_->{kind} =~ /^(?:backend_kill|pg_immediate|promote)$/ ? $_->{cluster} eq ($error->{abroad} // 'none') : $_->{kind} eq 'descriptors'
-		} @why if $error->{state} =~ /^08/;
+		} @why if $error->{state} =~ /^080/;
 		next if @why;
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});
 	}

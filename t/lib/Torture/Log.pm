@@ -12,7 +12,7 @@ A line has these columns, separated by tabs:
   time     seconds since the run began, by one monotonic clock for all
   who      the worker's number, or "nemesis", "watchman", "listener0" ...
   op       number of the operation, or of the fault
-  call     connect, style, begin, lock, token, fence, read, look (as a reader), write,
+  call     connect, backend (whose it is for a transaction), style, begin, lock, token, fence, read, look (as a reader), write,
            commit, rollback, unlock;
            hold: from the grant to the release or loss;
            fault: what the nemesis does;

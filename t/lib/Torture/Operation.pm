@@ -45,6 +45,7 @@ holder that has not committed by then no longer can.  Registers are fenced just
 before they are written.  Readers cannot be fenced.
 
 One worker may be at a standby: it takes shared locks there, reads, and writes nothing.
+Two may be behind a pooler, where only locks of transactions are safe.
 
 Each hold is an event of the log, with its kind (as above, upgrade, or the name of another
 client), its mode
@@ -87,15 +88,16 @@ sub _operation
 
 	my $s = $self->_session($home);
 	my $d = $self->_session($data);
-	$self->_set_style($s);
+	$self->_set_style($s) unless $self->{pooled};
 
 	# 4 of 10 wait in a transaction for as long as it takes, one for less than a second,
 	# half a one does not wait
 	my $way = rand;
 	my $patience = $way < 0.4 || $way >= 0.55 ? undef : $way < 0.5 ? 100 + int rand 900 : 0;
-	my $scope = $way < 0.55 ? 'xact' : $way < 0.85 ? 'session' : 'inside';
+	my $scope = $way < 0.55 || $self->{pooled} ? 'xact' : $way < 0.85 ? 'session' : 'inside';
 	$self->{scope} = $scope;
 	$self->_begin($s) if $scope ne 'session';
+	$self->_call($s, 'style', "SET LOCAL zklock.node_style = '$self->{object}{style}'") if $self->{pooled};
 	return $self->_finish($s, 'rollback') unless $self->_lock($s, $kind, $patience);
 
 	# a few change their minds
@@ -153,7 +155,10 @@ sub _number { my ($self) = @_; return $self->{number} * 1_000_000 + ++$self->{la
 sub _begin
 {
 	my ($self, $s) = @_;
-	$self->_call($s, 'begin', 'BEGIN');
+	return $self->_call($s, 'begin', 'BEGIN') unless $self->{pooled} && $s->{cluster} == $self->{cluster};
+	# a pooler has another backend each time
+	my $pid = $self->_call($s, 'begin', 'BEGIN; SELECT pg_backend_pid()');
+	$self->_log('backend', 'ok', 0, pid => $pid);
 	return;
 }
 

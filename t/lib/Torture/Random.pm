@@ -330,6 +330,12 @@ my %PLANT = (
 	'error: a cancel of somebody else' => sub { my ($h, $one, $two) = @_; _minor($h, $two, 'cancel'); _fails($h, $one, '57014'); },
 	'error: a cancel long ago' => sub { my ($h, $one) = @_; _minor($h, { %$one, left => $one->{left} - 1.2 }, 'cancel'); _fails($h, $one, '57014'); },
 	'error: the list of another object' => sub { my ($h, $one) = @_; _minor($h, { %$one, object => 2 }, 'acl'); _fails($h, $one, '42501'); },
+	'error: a pooler of somebody else' => sub {
+		my ($h, $one, $two) = @_;
+		$h->{pooled} = { $two->{worker} => 1 };
+		_minor($h, $one, qw(pooler_kill pooler_drop));
+		_fails($h, $one, '08P01');
+	},
 	'error: a limit of somebody else' => sub { my ($h, $one, $two) = @_; _minor($h, $two, qw(descriptors threads)); _fails($h, $one, '53000'); },
 	'late grant: beside a cancel' => sub { my ($h, undef, $two) = @_; _later($two, _between(3.6, 30)); _fault($h, 0, 200, kind => (qw(cancel connection_cut sync_hang clock timeouts))[ rand 5 ], worker => $two->{worker}, cluster => $two->{worker} % 2); },
 	'hand' => sub { my (undef, $one) = @_; $one->{gone} = $one->{left} - 0.03; $one->{by} = '0xabc'; },
@@ -460,11 +466,11 @@ sub judge
 	return tell_all($h);
 }
 
-# The checker after it has judged a history { ops, faults, workers, final, end, at_standby }
+# The checker after it has judged a history { ops, faults, workers, final, end, at_standby, pooled }
 sub tell_all
 {
 	my ($h) = @_;
-	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { map { $_ => $_ % 2 } 1 .. $h->{workers} }, at_standby => $h->{at_standby} // {});
+	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { map { $_ => $_ % 2 } 1 .. $h->{workers} }, map { $_ => $h->{$_} // {} } qw(at_standby pooled));
 	my @events = ([ $h->{end} // 310, 'torture', 0, 'clock', 'last', 0, { epoch => $h->{end} // 310 } ]);
 	push @events, [ 305, 'listener0', 0, 'listen', 'end', 0, { cluster => 0, since => 0, until => 305 } ];
 	foreach my $fault (@{ $h->{faults} })

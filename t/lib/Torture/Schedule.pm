@@ -87,6 +87,13 @@ our %TRACK = (
 			clock => { for => [ 0.5, 4 ] }
 		}
 	},
+	pooler => {
+		pause => [ 5, 10 ],
+		faults => {
+			pooler_kill => { for => [ 0, 1 ] },
+			pooler_drop => { for => [ 0, 0 ] }        # its connections to PostgreSQL
+		}
+	},
 	process => {    # of one worker: see Torture::Strike
 		pause => [ 0.8, 2.4 ],
 		overlap => 1,    # a fault may begin while another backend is struck

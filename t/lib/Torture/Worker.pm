@@ -42,6 +42,7 @@ our $HANG = 60;    # seconds after which a call is considered hung, unless the r
 #   foreign_table      whether there is the foreign table "abroad"
 #   remote             whether to write in the cluster where the lock is not held
 #   only_reads         whether its server may be a standby
+#   pooled             whether it locks behind a pooler, in sessions that others have, too
 #   peer               take the locks that are meant for that client (see Peer) with it,
 #                      which needs:
 #   hosts, session_timeout
@@ -287,6 +288,12 @@ sub _strike
 	}
 	return if $moment ne $order->{phase} && $self->{log}->now < $order->{until};
 
+	if ($self->{pooled})
+	{
+		delete $self->{order};
+		$self->{log}->write('nemesis', $order->{number}, 'fault', 'skipped', 0, kind => $order->{kind}, why => 'its backend is also that of others');
+		return;
+	}
 	$session = $self->{sessions}{ $self->{cluster} } if $moment eq 'critical' || !$session || $order->{kind} =~ /^(?:keeper_stop|connection_cut|descriptors|threads)$/;
 	my $pid = $self->{locker} ? $self->{locker}->pid : $session ? $self->_backend($session) : undef;
 	return unless $pid;

@@ -82,6 +82,25 @@ sub _sync_hang
 	};
 }
 
+# The pooler crashes
+sub _pooler_kill
+{
+	my ($self, $f) = @_;
+	$self->_log($f, 'begin');
+	$self->{pool}->kill9;
+	return sub { $self->{pool}->start; return; };
+}
+
+# Its connections to PostgreSQL are closed there
+sub _pooler_drop
+{
+	my ($self, $f) = @_;
+	$self->_log($f, 'begin');
+	Torture::Cluster::ask($self->{pool}->direct, sprintf q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name IN (%s)},
+		join ', ', map { "'torture $_'" } sort keys %{ $self->{pooled} });
+	return sub { };
+}
+
 # The clock of the day, by one to three days.  The monotonic one goes on.
 sub _clock
 {
