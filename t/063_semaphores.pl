@@ -384,6 +384,26 @@ subtest 'the first of the waiters stands still' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
+# ZooKeeper tells nobody of a change in a directory that he may not read at that
+# moment, neither then nor later.
+subtest 'the directory cannot be read while a place becomes free' => sub {
+	my $T = 6;
+	my ($path, @all) = crowd(2, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1, 2 ]);
+	my @s = map { $_->{s} } @all;
+	my ($node) = queue($path);
+	my @acl = $client->get_acl("/zklock$path");
+	$client->set_acl("/zklock$path", [ [ 31 & ~1, 'world', 'anyone' ] ]);    # all but READ
+	$client->delete($node);
+	$client->set_acl("/zklock$path", \@acl);
+	my $began = time;
+	have('the first waiter finds it', [ $s[3] ], [ $s[4] ]);
+	in_time(time - $began, $T + 1, '- soon');
+	$s[0]->query('SELECT zk_unlock_all()');
+	goes_on('after that', [ @s[ 1 .. 3 ] ], [ $s[4] ]);
+	put_back(@all);
+	zk_nothing_left($zk, 'nothing is left');
+};
+
 # ------------------------------------------------------------------- timeouts
 
 # Others come and go all the time, so that the first waiter is usually about to

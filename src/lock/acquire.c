@@ -28,8 +28,8 @@
  * next one, which takes over watching the directory.  If a waiter says so
  * while we see others before it, it has nothing more to tell, and we watch the
  * directory instead.  A waiter that says nothing may be on a machine that has
- * stalled: so each looks by itself now and then, the sooner the nearer it is
- * to its turn.  If the numbers of places differ, we watch as many of those
+ * stalled, and a directory's event may be kept back: so each looks by itself
+ * now and then, the sooner the nearer it is to its turn.  If the numbers of places differ, we watch as many of those
  * before us as there are places for us; as long as they stand, we do not hold.
  *
  * The nodes of several locks are created in one ZooKeeper transaction, so that
@@ -897,8 +897,14 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		else
 			armed_by = zkb_deadline(zklock_operation_timeout);
 
-		/* the one that would tell us may be unable to */
-		if (info.state == ZKS_CONNECTED && view->ahead > 0 && !p->by_changes)
+		/*
+		 * The one that would tell us may be unable to; and who may not read a
+		 * directory at the moment of its change is never told (ZooKeeper
+		 * 3.8.4, 3.9.2).
+		 */
+		if (info.state == ZKS_CONNECTED && p->by_changes)
+			look_at = began_at + info.timeout_ms * ZKS_MS;
+		else if (info.state == ZKS_CONNECTED && view->ahead > 0)
 			look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
 
 		if (zkb_wait(c->wait, c->session, Min(until, look_at), ZKB_WAIT_ACQUIRE))
