@@ -191,6 +191,10 @@ subtest 'errors' => sub {
 	is(kinds(@closed, more => [@restart]), 'error', 'a connection that breaks long after a restart');
 	is(kinds(@closed, more => [ @restart, map { [ 4, 2, 2_000_000, 'begin', $_, 0, { cluster => 1 } ] } 'invoked', 'ok' ]), '',
 		'or was last used before it');
+	my @crash = fault(5, 6, 'backend_kill', cluster => 1);
+	my @back = map { [ $_->[0], 2, 2_000_009, 'connect', $_->[1], 0, { cluster => 1, $_->[1] eq 'ok' ? (pid => 77) : () } ] } [ 7, 'invoked' ], [ 10.5, 'ok' ];
+	is(kinds(@closed, more => [@crash]), 'error', 'a connection that breaks long after a crash');
+	is(kinds(@closed, more => [ @crash, @back ]), '', 'or soon after the cluster was back');
 	my @internal = event('lock', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { state => 'XX000', message => 'x' }; 1 });
 	is(kinds(@internal, more => [ fault(11, 12, 'drop', server => 1) ]), 'error', 'one that no fault explains');
 };

@@ -9,6 +9,7 @@ Torture::Causes - which faults can explain what happened to a worker
 
   my $causes = Torture::Causes->new(session_timeout => 2, tick => 0.5, homes => { 1 => 0, 2 => 1 });
   $causes->fault($time, $number, 'begin', { kind => 'cut', server => 1 });
+  $causes->connected($cluster, $since, $time);
   $causes->connection($worker, $server, $from, $to);
   $causes->run_ended($time);
   $causes->explain({ worker => $n, ... }, $from, $to) or ...;     # the faults
@@ -78,6 +79,20 @@ sub fault
 	my ($self, $time, $number, $phase, $more) = @_;
 	if ($phase eq 'begin') { $self->{faults}{$number} = { number => $number, begin => $more->{since} // $time, %$more }; }
 	elsif ($phase eq 'end' && $self->{faults}{$number}) { $self->{faults}{$number}{end} = $time; }
+	return;
+}
+
+# Somebody has connected to this cluster.  Whoever kills a backend takes all others with it,
+# and the cluster is not back before they all have gone: also those that are stopped.
+sub connected
+{
+	my ($self, $cluster, $since, $time) = @_;
+	foreach my $fault (grep { $_->{kind} eq 'backend_kill' && ($_->{cluster} // '') eq $cluster } values %{ $self->{faults} })
+	{
+		next if $fault->{back} || $fault->{begin} > $since;
+		$fault->{back} = 1;
+		$fault->{end} = max($fault->{end} // 0, $time);
+	}
 	return;
 }
 

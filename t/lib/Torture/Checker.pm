@@ -184,6 +184,7 @@ sub event
 	@$invoked{qw(answered got)} = ($time, $more->{got}) if $invoked;
 	my $since = $invoked ? $invoked->{time} : $time;
 	push @{ $self->{backends}{ $more->{pid} } }, [ $time, $who ] if $call =~ /^(?:connect|backend)$/ && $more->{pid};
+	$self->{causes}->connected($more->{cluster}, $since, $time) if $call eq 'connect' && $more->{pid};
 	push @{ $self->{looks}{ $more->{hold} } }, { seq => $more->{got}, invoked => $since, answered => $time } if $call eq 'look' && $phase eq 'ok';
 	$self->{commits}{$op} = { phase => $phase, invoked => $since, answered => $time, state => $more->{state}, worker => $who, map { $_ => $more->{$_} } qw(cluster abroad notifies warning) }
 	  if $call eq 'commit' && !$more->{only_lock};
