@@ -67,7 +67,7 @@ our %SCENE = (
 		what => 'commits take 50 ms, and nothing but the lock keeps the writers apart',
 		sure => 1,
 		options => {
-			seconds => 8, faults => 'none', kinds => 'exclusive', contents => ['counter'], workers => 8, objects => 2, rest => 0.05,
+			seconds => 16, faults => 'none', kinds => 'exclusive', contents => ['counter'], workers => 8, objects => 2, rest => 0.05,
 			fence => 0, commit_delay => 50_000
 		}
 	},
