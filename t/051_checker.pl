@@ -263,6 +263,23 @@ subtest 'what an earlier checker let pass' => sub {
 	is(sprintf('%.3f', $causes->judged(1 .. 4)), '0.975', 'and the others are not');
 };
 
+subtest 'who has waited with another node before' => sub {
+	my $waited = sub { op(begin => 12, asked => 1, made => 10, lost => [ { czxid => 1.5, session => 'before', made => 1.01, gone => 9 } ]) };
+	is(story([ op(begin => 0.5, left => 8.9), $waited->() ]), '', 'and lost it when its turn came');
+	is(story([ op(begin => 0.5), $waited->() ]), 'late grant 1', 'which had come long before');
+	is(story([ op(begin => 12, asked => 1, made => 10) ]), 'late grant 1', 'but there must have been one');
+};
+
+subtest 'the last changes of a leader' => sub {
+	my $zxid = 0;
+	my $change = sub { my ($type, $session, $path, @more) = @_; return { type => $type, session => $session, path => $path, zxid => ++$zxid, time => $zxid, cxid => 1, data => '', @more } };
+	my @made = map { $change->('create', $_, "/$_", ephemeral => 1) } qw(a b c);
+	my @gone = ($change->('delete', 'a', '/a', doubtful => 1), $change->('close', 'b', undef, doubtful => 1), $change->('create', 'd', '/d', ephemeral => 1, doubtful => 1));
+	my $nodes = sub { return join ' ', map { $_->{path} . (defined $_->{gone} ? " until $_->{gone}" : '') } Torture::TxnLog::nodes(Torture::TxnLog::settle(@_)) };
+	is($nodes->({ '/c' => 1 }, @made, @gone), '/a until 4 /b until 5 /c', 'count, if what they deleted is gone');
+	is($nodes->({ map { $_ => 1 } qw(/a /b /c) }, @made, @gone), '/a /b /c', 'but not if it is there');
+};
+
 subtest 'a standby' => sub {
 	my $hit = sub { my ($begin, $end, $kind, %more) = @_; return { begin => $begin, end => $end, kind => $kind, cluster => 0, %more } };
 	my $lost = sub { return op(begin => 1, row => 0, @_) };

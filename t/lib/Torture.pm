@@ -385,7 +385,9 @@ sub _judge
 		pooled => $self->{pooled},
 		homes => { map { $_ => $_ % 2 } grep { !$self->{foreign}{$_} } 1 .. $self->{workers} });
 
-	$checker->found('leak', $_) for $self->_left;
+	my @left = $self->_left;
+	$checker->found('leak', $_) for @left;
+	$self->{left} = { map { /^node (.*)/ ? ($1 => 1) : () } @left };
 	my %killed;
 	Torture::Log::each_event(
 		$self->log_file,
@@ -445,7 +447,8 @@ sub _second_witness
 	my $set = time - $self->{log}->now - $epoch;
 	$checker->found('clock', sprintf 'the clock was set by %.3f s during the run, so that times cannot be compared', $set) if abs($set) > 0.01;
 	my %object = map { "$_->{full_path} " . ($_->{limit} ? 'semaphore' : 'lock') => $_->{id} } @{ $self->{list} };
-	foreach my $node (Torture::TxnLog::nodes(Torture::TxnLog::read_servers(map { $_->dir } $self->{ensemble}->nodes)))
+	my @changes = Torture::TxnLog::read_servers(map { $_->dir } $self->{ensemble}->nodes);
+	foreach my $node (Torture::TxnLog::nodes(Torture::TxnLog::settle($self->{left}, @changes)))
 	{
 		my ($directory, $name) = $node->{path} =~ m{^(.*)/(.*)};
 		my $mode = $name =~ /-semaphore-/ ? 'semaphore' : $name =~ /-shared-lock-|__READ__|__rlock__/ && !$node->{shared} ? 'shared' : 'exclusive';

@@ -145,10 +145,11 @@ sub judge_holds
 	}
 	foreach my $object (sort { $a <=> $b } keys %{ $self->{queue} })
 	{
-		my @ahead;
+		my (@ahead, %lost);
 		foreach my $node (@{ $self->{queue}{$object} })
 		{
 			@ahead = grep { ($_->{gone} // 9**9) > $node->{made} } @ahead;
+			push @{ $lost{ $node->{worker} // '' } }, [ $node, @ahead ] if !$node->{holds} && _is_lost($node);
 			foreach my $hold (@{ $node->{holds} // [] })
 			{
 				$self->{judged}{holds}++;
@@ -156,6 +157,16 @@ sub judge_holds
 				next if defined $hold->{from};
 				my $free = $self->_judge_turn($hold, $node, @ahead);
 				$self->_judge_news($hold, $node, $free);
+
+				# it has waited with other nodes before, which it has lost
+				foreach my $before (grep { $_->[0]{made} >= $hold->{asked} - $TOLERANCE } @{ $lost{ $hold->{worker} } // [] })
+				{
+					my ($earlier, @ahead_then) = @$before;
+					my ($since) = $self->_free($hold, $earlier, @ahead_then);
+					$self->late('late grant', $hold, $since, $earlier->{gone}, _what($hold) . ' asked at %.3f, with a node that it lost', $hold->{asked})
+					  if !defined $hold->{group} || $hold->{group} == $hold->{hold} && ($hold->{kind} // '') ne 'several';
+					$free = max($free, $earlier->{gone});
+				}
 				my $call = $hold->{group} // $hold->{hold};
 				$due{$call} = max($due{$call} // 0, $free);
 			}
@@ -184,16 +195,25 @@ sub _out_of_the_way
 	return min($gone, $ahead->{shared} // $gone);
 }
 
+# Neither its owner nor the end of its session took it away in good order
+sub _is_lost { my ($node) = @_; return defined $node->{gone} && ($node->{how} eq 'expiry' || $node->{how} eq 'delete' && $node->{by} ne $node->{session}); }
+
 # The others are the nodes that were there before its own, and still were when that
-# was made.  Returns the time at which it was free.
-sub _judge_turn
+# was made.  Returns the time at which it was free, and [ time, node ] for each of them.
+sub _free
 {
 	my ($self, $hold, $node, @ahead) = @_;
 	my @until = sort { $b->[0] <=> $a->[0] } map { [ _out_of_the_way($hold, $_), $_ ] } grep { $_->{session} ne $node->{session} } @ahead;
 
 	# beside it, others may have a place
 	splice @until, 0, ($hold->{limit} // 1) - 1 if _mode($hold) eq 'semaphore';
-	my $free = max($hold->{asked}, map { $_->[0] } @until);
+	return (max($hold->{asked}, map { $_->[0] } @until), @until);
+}
+
+sub _judge_turn
+{
+	my ($self, $hold, $node, @ahead) = @_;
+	my ($free, @until) = $self->_free($hold, $node, @ahead);
 	foreach my $ahead (grep { $_->[0] > $hold->{begin} + $TOLERANCE } @until)
 	{
 		$hold->{before_its_turn} = 1;

@@ -521,6 +521,7 @@ sub tell_all
 		$checker->node({
 			object => $object, czxid => $op->{token}, session => $op->{session}, mode => $op->{mode}, made => $op->{made}, shared => $op->{shared}, gone => $op->{gone},
 			how => $op->{went}, by => $op->{by} // $op->{session} }) if $op->{node};
+		$checker->node({ object => $object, mode => $op->{mode}, worker => $op->{worker}, by => '', how => 'expiry', %$_ }) for @{ $op->{lost} // [] };
 		$checker->connection($op->{session}, $op->{server} // 1 + $op->{worker} % 2, 0, $h->{end} // 310);
 	}
 	$checker->event(@$_) for sort { $a->[0] <=> $b->[0] } @events;

@@ -7,7 +7,8 @@ Torture::TxnLog - the life of each node, from ZooKeeper's own transaction log
 
 =head1 SYNOPSIS
 
-  my @nodes = Torture::TxnLog::nodes(Torture::TxnLog::read_servers(@dirs));
+  my @changes = Torture::TxnLog::read_servers(@dirs);
+  my @nodes = Torture::TxnLog::nodes(Torture::TxnLog::settle(\%left, @changes));
 
 =head1 DESCRIPTION
 
@@ -24,7 +25,9 @@ of three servers have it: two were needed for the commit, and nobody's log is ev
 deleted here.  A change without a majority at first, which a new leader makes its
 own, reaches the others' logs when they join it, unless they are sent a snapshot.
 So one that a single server has counts, too, if the same log has a later one of the
-same leader that counts: each server logs what a leader says in order.
+same leader that counts: each server logs what a leader says in order.  The last
+ones of a leader remain in doubt: of these a deletion counts, or the end of a session,
+if a node would otherwise be left that is not there in the end.
 
 =cut
 
@@ -89,8 +92,8 @@ sub _parts
 	return @parts ? map({ { %$_, multi => 1 } } @parts) : { type => 'other' };
 }
 
-# What a majority of these servers, given by their directories, has logged, in
-# order: a list of changes as above
+# What these servers, given by their directories, have logged, in order: a list of
+# changes as above, where "doubtful" marks what may not have been committed
 sub read_servers
 {
 	my (@dirs) = @_;
@@ -118,7 +121,27 @@ sub read_servers
 			$committed{$zxid} = 1 if $zxid >> 32 == $last;
 		}
 	}
-	return map { @{ $change{$_} } } sort { $a <=> $b } keys %committed;
+	foreach my $zxid (grep { !$committed{$_} } keys %change) { $_->{doubtful} = 1 for @{ $change{$zxid} }; }
+	return map { @{ $change{$_} } } sort { $a <=> $b } keys %change;
+}
+
+# Without those changes that have not been committed.  The first argument has as keys
+# the nodes that are left in the end.
+sub settle
+{
+	my ($left, @changes) = @_;
+	my @sure = grep { !$_->{doubtful} } @changes;
+	my (%gone, %over);
+	foreach my $node (grep { !defined $_->{gone} && !$left->{ $_->{path} } } nodes(@sure))
+	{
+		$gone{ $node->{path} } = 1;
+		$over{ $node->{session} } = 1;
+	}
+	return grep {
+		    !$_->{doubtful}
+		  || $_->{type} eq 'delete' && $gone{ $_->{path} }
+		  || $_->{type} eq 'close' && $over{ $_->{session} }
+	} @changes;
 }
 
 # From these changes, the ephemeral nodes: { path, czxid, session, made, data,
