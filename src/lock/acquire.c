@@ -29,8 +29,9 @@
  * while we see others before it, it has nothing more to tell, and we watch the
  * directory instead.  A waiter that says nothing may be on a machine that has
  * stalled, and a directory's event may be kept back: so each looks by itself
- * now and then, the sooner the nearer it is to its turn.  If the numbers of places differ, we watch as many of those
- * before us as there are places for us; as long as they stand, we do not hold.
+ * now and then, the sooner the nearer it is to its turn.  If the numbers of
+ * places differ, we watch as many of those before us as there are places for
+ * us; as long as they stand, we do not hold.
  *
  * The nodes of several locks are created in one ZooKeeper transaction, so that
  * two such calls have the same order everywhere.  We wait for the first lock,

@@ -163,8 +163,9 @@ sub judge_holds
 				{
 					my ($earlier, @ahead_then) = @$before;
 					my ($since) = $self->_free($hold, $earlier, @ahead_then);
+					# (of several at once, those after the first that is taken are given up meanwhile)
 					$self->late('late grant', $hold, $since, $earlier->{gone}, _what($hold) . ' asked at %.3f, with a node that it lost', $hold->{asked})
-					  if !defined $hold->{group} || $hold->{group} == $hold->{hold} && ($hold->{kind} // '') ne 'several';
+					  if ($hold->{kind} // '') ne 'several';
 					$free = max($free, $earlier->{gone});
 				}
 				my $call = $hold->{group} // $hold->{hold};
