@@ -263,6 +263,23 @@ subtest 'what an earlier checker let pass' => sub {
 	is(sprintf('%.3f', $causes->judged(1 .. 4)), '0.975', 'and the others are not');
 };
 
+subtest 'what ZooKeeper does is seen a moment later' => sub {
+	my $hit = sub { my ($kind, %more) = @_; return { begin => 1.9, end => 2.5, kind => $kind, %more } };
+
+	# a backend ends, and its client does not know yet
+	my @ends = (left => 2, phase => 'failed', how => 'closed', row => 0, gone => 1.985, went => 'close');
+	my $next = sub { op(begin => 1.99, asked => 1.2) };
+	is(story([ op(begin => 1, @ends), $next->() ]), 'two holders 1', 'a lock that is given back before it was asked for');
+	is(story([ op(begin => 1, @ends), $next->() ], $hit->('backend_kill', cluster => 1)), '', 'as the backend was killed');
+	is(story([ op(begin => 1, @ends), $next->() ], $hit->('backend_kill', cluster => 0)), 'two holders 1', 'not one of the other cluster');
+
+	# a leader gives a change its time before it is carried out
+	my $refused = sub { my ($at) = @_; return op(asked => $at, answered => $at + 0.01, got => 'f', node => 0); };
+	is(story([ op(begin => 1), $refused->(2.3) ]), '', 'a call that is refused since the lock is just being given back');
+	is(story([ op(begin => 1), $refused->(2.6) ]), 'needless refusal 1', 'or has been for a while');
+	is(story([ op(begin => 1), $refused->(2.6) ], $hit->('slow_sync', server => 1, ms => 300)), '', 'on a slow disk');
+};
+
 subtest 'who has waited with another node before' => sub {
 	my $waited = sub { op(begin => 12, asked => 1, made => 10, lost => [ { czxid => 1.5, session => 'before', made => 1.01, gone => 9 } ]) };
 	is(story([ op(begin => 0.5, left => 8.9), $waited->() ]), '', 'and lost it when its turn came');

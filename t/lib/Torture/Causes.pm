@@ -109,6 +109,7 @@ sub connection
 {
 	my ($self, $worker, @connection) = @_;
 	push @{ $self->{connections}{$worker} }, \@connection;
+	delete $self->{hit_server}{$worker};
 	return;
 }
 
@@ -141,8 +142,15 @@ sub _hits
 		my $its = $fault->{cluster} // '';
 		return $its eq ($self->{homes}{$worker} // 'none') || $its eq ($what->{cluster} // 'none');
 	}
+	# (a worker has thousands of connections in half an hour)
+	return $self->{hit_server}{$worker}{ $fault->{number} } //= $self->_hits_server($fault, $worker);
+}
+
+sub _hits_server
+{
+	my ($self, $fault, $worker) = @_;
 	my %servers = map { $_->[0] => 1 } grep { $_->[1] <= $fault->{end} && $_->[2] >= $fault->{begin} } @{ $self->{connections}{$worker} // [] };
-	return !%servers || grep { $servers{$_} } split /,/, $fault->{server} // '';
+	return !%servers || !!grep { $servers{$_} } split /,/, $fault->{server} // '';
 }
 
 # Whether it can be the reason for a loss, or for this SQLSTATE

@@ -572,13 +572,12 @@ sub _check_readers
 			my $commit = $self->{commits}{ $write->{op} } // {};
 			next if $at_standby && (($commit->{phase} // '') ne 'ok' || _only_here($commit));
 			$self->{compared}++;
+			# (mostly it was written later; only then the rest, which takes time)
+			next unless $write->{seq} <= $last || ($writer->{begin} // 9**9) < $hold->{begin};
 			next if defined $self->_lost_at($write) || $writer->{before_its_turn} && $self->{foreign}{ $writer->{worker} };
 			my $what = sprintf 'object %d: hold %d of worker %d read %d at %.3f', @$hold{qw(object hold worker)}, $first, $looks[0]{answered};
 			if ($write->{seq} <= $last) { $self->found('changed under a reader', "$what, and $last later; op $write->{op} wrote that"); }
-			elsif (($writer->{begin} // 9**9) < $hold->{begin})
-			{
-				$self->found('stale read', sprintf '%s, and op %d, whose hold began at %.3f, wrote %d', $what, $write->{op}, $writer->{begin}, $write->{seq});
-			}
+			else { $self->found('stale read', sprintf '%s, and op %d, whose hold began at %.3f, wrote %d', $what, $write->{op}, $writer->{begin}, $write->{seq}); }
 		}
 	}
 	return;

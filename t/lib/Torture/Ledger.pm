@@ -61,6 +61,10 @@ our $SLACK = 3;
 # ZooKeeper's clock has milliseconds
 our $TOLERANCE = 0.02;
 
+# The leader gives a change its time before the quorum has logged it, which takes up to so
+# long, in seconds; until then it is not to be seen
+our $LOGGED = 0.5;
+
 # How long the answer of a call may take to the client that waits for it, in seconds
 our $ANSWER = 0.5;
 
@@ -262,7 +266,12 @@ sub _judge_loss
 {
 	my ($self, $hold, $node) = @_;
 	my $gone = $node->{gone} // return;
-	return if $gone >= $hold->{until} - $TOLERANCE;
+	if ($gone >= $hold->{until} - $TOLERANCE)
+	{
+		# a pooler has died, say, and the backend has ended before its client knew
+		$hold->{until} = $gone if $gone < $hold->{until} && $self->{causes}->explain($hold, $gone, $gone);
+		return;
+	}
 	$self->{judged}{lost}++;
 	my $how = sprintf '%s: its node went at %.3f (%s), and it was given back at %.3f', _what($hold), $gone, $node->{how}, $hold->{until};
 	my $stranger = $node->{how} eq 'delete' && ($self->{worker}{ $node->{by} } // '') ne $hold->{worker} && $node->{by} ne $node->{session};
@@ -347,7 +356,11 @@ sub judge_refusals
 		my ($from, $to, $function) = @{ $refused{$call} }{qw(invoked answered function)};
 		my %wants = (mode => $function =~ /shared/ ? 'shared' : 'exclusive');
 		$self->{judged}{refusals}++;
-		next if grep { $_->{made} <= $to + $TOLERANCE && _out_of_the_way(\%wants, $_) >= $from - $TOLERANCE } map { @{ $self->{queue}{$_} // [] } } @{ $objects{$call} };
+		my $in_the_way = sub {
+			my $until = _out_of_the_way(\%wants, $_[0]);
+			return $until >= $from || $from - $until <= $LOGGED + min($SLACK, $self->{causes}->hindrance($refused{$call}, $until, $from));
+		};
+		next if grep { $_->{made} <= $to + $TOLERANCE && $in_the_way->($_) } map { @{ $self->{queue}{$_} // [] } } @{ $objects{$call} };
 		$self->{found}->('needless refusal', sprintf('object %s: %s of worker %s returned false at %.3f',
 				join(', ', @{ $objects{$call} }), $function, $refused{$call}{worker}, $to), $refused{$call}{worker});
 	}

@@ -343,7 +343,9 @@ my %PLANT = (
 	'needless refusal: beside readers' => sub {
 		my ($h) = @_;
 		my $op = (_of($h, 3, 'reader'))[-1];
-		_operation($h, 3, asked => $op->{begin} + 0.05, answered => $op->{begin} + 0.06, got => 'f', function => 'zk_try_lock_shared', node => 0);
+		# the writer before has been gone for long enough
+		$_ += 20 for grep { defined } @$op{qw(commits left committed commit_answered gone end)};
+		_operation($h, 3, asked => $op->{begin} + 15, answered => $op->{begin} + 15.01, got => 'f', function => 'zk_try_lock_shared', node => 0);
 	},
 	'hand: not the node that was to be deleted' => sub {
 		my ($h, $one) = @_;
