@@ -289,6 +289,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # ---------------------------------------------------------------- the second run
 
+# The classes that each of ZooKeeper's servers loads, for those that are started
+# later to map
+archive_classes()
+{
+	export ZK_CLASSES=$ZKLOCK_TMP/zookeeper.jsa
+	perl -I t/lib -MZooKeeper -e 'ZooKeeper::archive_classes()'
+}
+
 # A copy of the installed PostgreSQL, which finds its files relative to its
 # programs.  Installing into it does not touch the system's.
 private_postgres()
