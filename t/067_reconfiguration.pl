@@ -12,7 +12,9 @@ use Zklock;
 use ZooKeeper;
 
 my $all = ZooKeeper->ensemble(3, reconfig => 1, superuser => 1);
-my $node = zk_cluster('main', $all, 'zklock.session_timeout' => '8s');
+# A server that hears of its election late waits for its followers for 10 s in vain, and so
+# the others for a leader; that can happen twice.
+my $node = zk_cluster('main', $all, 'zklock.session_timeout' => '60s', 'zklock.operation_timeout' => '60s');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (n int)');
 
