@@ -2,7 +2,7 @@
 # that contains it, none in a log without, be it written by hand or by a program;
 # and those that a stopped holder causes when there is neither guard nor fence.
 #
-# CHECKER_SEED, CHECKER_HISTORIES: instead of a random seed, and 2,500
+# CHECKER_SEED, CHECKER_HISTORIES: instead of a random seed, and 1,500
 
 use strict;
 use warnings;
@@ -216,11 +216,12 @@ sub op
 
 sub story
 {
+	my %more = ref $_[0] eq 'HASH' ? %{ +shift } : ();
 	my ($ops, @faults) = @_;
 	my $number = 0;
 	$_->{number} = ++$number for @faults;
 	my %found;
-	$found{ $_->[0] }++ for Torture::Random::tell_all({ ops => $ops, faults => \@faults, workers => $last_op, end => 1100 })->violations;
+	$found{ $_->[0] }++ for Torture::Random::tell_all({ %more, ops => $ops, faults => \@faults, workers => $last_op, end => 1100 })->violations;
 	$last_op = 0;
 	return join ', ', map { "$_ $found{$_}" } sort keys %found;
 }
@@ -278,6 +279,22 @@ subtest 'what ZooKeeper does is seen a moment later' => sub {
 	is(story([ op(begin => 1), $refused->(2.3) ]), '', 'a call that is refused since the lock is just being given back');
 	is(story([ op(begin => 1), $refused->(2.6) ]), 'needless refusal 1', 'or has been for a while');
 	is(story([ op(begin => 1), $refused->(2.6) ], $hit->('slow_sync', server => 1, ms => 300)), '', 'on a slow disk');
+};
+
+subtest 'a node that is forgotten' => sub {
+	# 1 has a second node; 2 waits for its end until the test gives it up
+	my $story = sub {
+		my ($forgotten, @foreign) = @_;
+		return story({ foreign => { map { $_ => 'kazoo' } @foreign } },
+			[   op(begin => 1, lost => [ { czxid => 1.5, session => 's1', made => 0.97, gone => 60, how => 'delete', by => 's1', %$forgotten } ]),
+				op(asked => 1.2, answered => 40, waits => 1, made => 1.21, gone => 40.1) ]);
+	};
+	is($story->({}, 1), '', 'of another client');
+	is($story->({}), 'late release 1, no end 1', 'of ours');
+	is($story->({}, 2), 'late release 1, no end 1', 'for which another client waits');
+	is($story->({ gone => 30 }, 1), 'no end 1', 'but it was gone long before');
+	is($story->({ czxid => 2.5, made => 1.3 }, 1), 'no end 1', 'or does not stand before the one that waits');
+	is($story->({ czxid => 0.5, session => 's3', worker => 3, made => 0.5 }, 3), 'no end 1, turn 1', 'nor is it known to be forgotten');
 };
 
 subtest 'who has waited with another node before' => sub {
@@ -383,7 +400,7 @@ subtest 'readers, writers, places' => sub {
 # one violation.
 subtest 'random histories' => sub {
 	my $seed = $ENV{CHECKER_SEED} || 1 + int rand 1_000_000_000;
-	my $histories = $ENV{CHECKER_HISTORIES} || 2_500;
+	my $histories = $ENV{CHECKER_HISTORIES} || 1_500;
 	diag("seed $seed: repeat with CHECKER_SEED=$seed");
 	my @plants = Torture::Random::plants();
 	my (@wrong, %convicted);

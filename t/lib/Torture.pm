@@ -193,6 +193,7 @@ sub _set_up
 					'zklock.operation_timeout' => '5s',
 					'zklock.commit_guard' => $self->{guard},
 					%tls,
+					client_connection_check_interval => '1s',    # a pooler that dies while they wait for a lock
 					max_connections => 10 + 3 * $self->{workers},
 					restart_after_crash => 'on',
 					track_commit_timestamp => 'on',

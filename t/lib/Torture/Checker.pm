@@ -69,7 +69,8 @@ And, reported by others: leak, crash, worker, clock.
 
 Where clients of other libraries share the locks, what these do to themselves does not
 count, but is told: a lock that they take before its turn, or lose without a fault,
-or get or give back late.  What they hold rightly, everybody has to respect.
+or get or give back late, or a node that they forget, and for which somebody waits without
+end.  What they hold rightly, everybody has to respect.
 
 A fault explains only what it hit, and not for long: see Torture::Causes.  Whatever is
 not explained is a violation.  How much could have been one, "judged" says.
@@ -178,7 +179,7 @@ sub event
 		return;
 	}
 	# a call that hangs stays open
-	return if $phase eq 'hangs';
+	if ($phase eq 'hangs') { $self->{open}{$key}{hangs} = $time; return; }
 
 	my $invoked = delete $self->{open}{$key};
 	@$invoked{qw(answered got)} = ($time, $more->{got}) if $invoked;
@@ -495,7 +496,9 @@ sub _check_promises
 	foreach my $key (sort keys %{ $self->{open} })
 	{
 		my $call = $self->{open}{$key};
-		$self->found('no end', sprintf 'op %s of worker %s, invoked at %.3f', $key, $call->{worker}, $call->{time});
+		# it may have waited, as it must, for a node that another client has forgotten
+		my $left = $self->{ledger}->left_behind($call, $call->{hangs} // $self->{end});
+		$self->found('no end', sprintf('op %s of worker %s, invoked at %.3f', $key, $call->{worker}, $call->{time}), $left && $left->{worker});
 	}
 	return;
 }

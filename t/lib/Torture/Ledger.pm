@@ -326,8 +326,7 @@ sub judge_releases
 			next;
 		}
 		my @holds = @{ $node->{holds} // [] };
-		my $over = @holds ? max(map { $_->{end} } @holds) : $self->_gave_up($node);
-		next unless defined $over;
+		my $over = $self->_over($node) // next;
 		$self->{judged}{releases}++;
 		$self->late('late release', $node, $over, $node->{gone}, $what);
 
@@ -365,6 +364,30 @@ sub judge_refusals
 				join(', ', @{ $objects{$call} }), $function, $refused{$call}{worker}, $to), $refused{$call}{worker});
 	}
 	return;
+}
+
+# The node that has no purpose any more, and for which this call, a { worker, object,
+# objects, invoked }, waited in vain until $at: its own node stood behind that one.  (A
+# client can forget a node of its own, and go on with its session.)
+sub left_behind
+{
+	my ($self, $call, $at) = @_;
+	foreach my $object (split /,/, $call->{objects} // $call->{object})
+	{
+		my @there = grep { $_->{made} <= $at && ($_->{gone} // 9**9) >= $at - $SLACK } @{ $self->{queue}{$object} // [] };
+		my ($own) = grep { ($_->{worker} // '') eq $call->{worker} && $_->{made} >= $call->{invoked} - $TOLERANCE } @there;
+		my ($left) = grep { $own && $_->{czxid} < $own->{czxid} && ($self->_over($_) // $at) + $SLACK < $at } @there;
+		return $left if $left;
+	}
+	return;
+}
+
+# When the hold was over, or the request, that a node was made for, if that is known
+sub _over
+{
+	my ($self, $node) = @_;
+	my @holds = @{ $node->{holds} // [] };
+	return @holds ? max(map { $_->{end} } @holds) : $self->_gave_up($node);
 }
 
 # When the call was over for which a node was made that was never granted.  (An answer

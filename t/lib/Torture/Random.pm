@@ -472,7 +472,7 @@ sub judge
 sub tell_all
 {
 	my ($h) = @_;
-	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { map { $_ => $_ % 2 } 1 .. $h->{workers} }, map { $_ => $h->{$_} // {} } qw(at_standby pooled));
+	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { map { $_ => $_ % 2 } 1 .. $h->{workers} }, map { $_ => $h->{$_} // {} } qw(at_standby pooled foreign));
 	my @events = ([ $h->{end} // 310, 'torture', 0, 'clock', 'last', 0, { epoch => $h->{end} // 310 } ]);
 	push @events, [ 305, 'listener0', 0, 'listen', 'end', 0, { cluster => 0, since => 0, until => 305 } ];
 	foreach my $fault (@{ $h->{faults} })
@@ -487,7 +487,7 @@ sub tell_all
 		if (!defined $op->{from})
 		{
 			$tell->($op->{asked}, 'lock', 'invoked', { timeout => $op->{timeout}, function => $op->{function} // 'zk_lock' });
-			$tell->($op->{answered} // $begin, 'lock', 'ok', { got => $op->{got} });
+			$tell->($op->{answered} // $begin, 'lock', $op->{waits} ? 'hangs' : 'ok', { got => $op->{got} });
 		}
 		if ($op->{refused})
 		{
@@ -522,7 +522,7 @@ sub tell_all
 		  for grep { $_ } @$op{qw(abroad stray)};
 		$checker->node({
 			object => $object, czxid => $op->{token}, session => $op->{session}, mode => $op->{mode}, made => $op->{made}, shared => $op->{shared}, gone => $op->{gone},
-			how => $op->{went}, by => $op->{by} // $op->{session} }) if $op->{node};
+			how => $op->{went}, by => $op->{by} // $op->{session}, $op->{waits} ? (worker => $op->{worker}) : () }) if $op->{node};
 		$checker->node({ object => $object, mode => $op->{mode}, worker => $op->{worker}, by => '', how => 'expiry', %$_ }) for @{ $op->{lost} // [] };
 		$checker->connection($op->{session}, $op->{server} // 1 + $op->{worker} % 2, 0, $h->{end} // 310);
 	}
