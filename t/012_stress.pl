@@ -4,7 +4,7 @@
 # order of arrival.  Nothing is left behind.  Then again, for a shorter time,
 # with a network that fails all the time.
 #
-# ZK_STRESS_SECONDS: how long (default 20)
+# ZK_STRESS_SECONDS: how long (default 15)
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 20;
+my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 15;
 my $BACKENDS = 20;
 my $LOCKS = 5;
 

@@ -27,7 +27,7 @@ my $LAST = 2**31 - 1;
 my $START = 2**31 - 5;
 my $WARN_ABOVE = 2_000_000_000;
 my $BACKENDS = 20;
-my $TURNS = 10;    # of each: 200 in all
+my $TURNS = 6;    # of each: 120 in all
 
 # empty directories stay, and keep their counters
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;

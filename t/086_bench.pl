@@ -86,7 +86,7 @@ subtest 'a slow network' => sub {
 	pass('and no longer so');
 };
 
-$bench->{subjects} = [qw(zklock zklock-xact kazoo floor-st)];
+$bench->{subjects} = [qw(zklock kazoo)];
 foreach my $scene (qw(a c d h))
 {
 	ok(eval { $Bench::Scenes::SCENES{$scene}->($bench); 1 }, "scene $scene comes to its end") or diag($@);
