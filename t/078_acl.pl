@@ -566,7 +566,9 @@ subtest 'rights that are taken away' => sub {
 	zk_until(sub { !$client->children('/zklock/taken/node') }, 'it to go');
 	pass('- and goes nevertheless, since the directory is ours');
 
-	# a directory in which we may no longer delete
+	# a directory in which we may no longer delete; another lock keeps the session, which
+	# would take the node along
+	$s->value(q{SELECT zk_lock('/taken/kept')});
 	my $result = $commit->('/taken/dir', 'dir');
 	is($result->{state}, '', 'the directory: the node is still ours at COMMIT') or diag $result->{err};
 	is_refused($s->query("SELECT zk_lock('/taken/dir')"), '- locking it again');
@@ -577,7 +579,7 @@ subtest 'rights that are taken away' => sub {
 	$client->set_acl('/zklock/taken/dir', $CLOSED);
 	zk_until(sub { !$client->children('/zklock/taken/dir') }, 'the node to go when we may again');
 	pass('given back, it is cleaned up');
-	is($s->value("SELECT zk_lock('/taken/dir'), zk_unlock('/taken/dir')"), 't|t', '- and to be locked');
+	is($s->value("SELECT zk_unlock('/taken/kept'), zk_lock('/taken/dir'), zk_unlock('/taken/dir')"), 't|t|t', '- and to be locked');
 
 	# released by hand
 	$s->value("SELECT zk_lock('/taken/dir')");
