@@ -6,6 +6,7 @@
 
 use strict;
 use warnings;
+use File::Basename qw(dirname);
 use TAP::Harness;
 
 my ($jobs, $verbose, $library, $counts, $failures, @tests) = @ARGV;
@@ -33,8 +34,25 @@ my $harness = Harness->new(
 		verbosity => $verbose,
 		timer => 1,
 		color => 0,
-		lib => [ $library, 't/lib' ]
+		merge => 1,
+		exec => sub { return [ 'sh', '-c', 'exec "$@" 2>"$0"', said($_[1]), $^X, '-I', $library, '-I', 't/lib', $_[1] ]; },
+		callbacks => { after_test => sub { show_said($_[0][0]); } }
 	});
+
+# What a test says to its maintainer, told when it has ended.  (TAP::Harness would read it
+# at once, and after that wait for the next line of that test's results, while no other
+# test is begun.)
+sub said { my ($test) = @_; return dirname($counts) . '/' . $test =~ tr{/}{_}r . '.stderr'; }
+
+sub show_said
+{
+	my ($test) = @_;
+	open my $file, '<', said($test) or return;
+	print STDERR <$file>;
+	close $file;
+	unlink said($test);
+	return;
+}
 my $all = $harness->runtests(@tests);
 
 my ($passed, $failed, @failed_files) = (0, 0);
