@@ -4,7 +4,7 @@
 # order of arrival.  Nothing is left behind.  Then again, for a shorter time,
 # with a network that fails all the time.
 #
-# ZK_STRESS_SECONDS: how long (default 15)
+# ZK_STRESS_SECONDS: how long (default 10)
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 15;
+my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 10;
 my $BACKENDS = 20;
 my $LOCKS = 5;
 

@@ -175,7 +175,7 @@ sub jobs
 	{
 		foreach my $program (qw(memcheck helgrind))
 		{
-			add_job($program, 'none', '', places => [0], crowd => 2);
+			add_job($program, 'none', '', places => [0], crowd => $full || $program eq 'memcheck' ? 2 : 1);
 			add_job($program, @$_, places => some($full ? 30 : 1, 200))
 			  for [qw(reply drop)], [qw(reply cut)], [qw(reply expire)], [qw(send fails)];
 			next if $program eq 'helgrind';

@@ -6,7 +6,7 @@
 # model predicts for them, and all three agree until one of the differences
 # matters.
 #
-# RANDOM_PROGRAMS: how many (default 150)
+# RANDOM_PROGRAMS: how many (default 120)
 # RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it
 # repeats a single one.
 
@@ -26,7 +26,7 @@ use ZkClient;
 use Zklock;
 use ZooKeeper;
 
-my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 150;
+my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 120;
 my $SEED = $ENV{RANDOM_SEED} || 1;
 my $PATIENCE = 20;    # seconds, for what should happen at once
 my @ALL = (0 .. $SESSIONS - 1);
