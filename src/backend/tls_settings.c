@@ -15,6 +15,7 @@
 
 static char *kept = NULL;		/* all settings in one text, malloc'ed */
 static char reason[256];		/* why the files cannot be used */
+static int	reason_errno;		/* its errno, or 0 */
 
 static char *
 settings(void)
@@ -82,15 +83,24 @@ zkb_tls_read(void)
 		.crl = zklock_tls_crl_file,
 		.verify_host = zklock_tls_verify_host,
 	};
+	ZkTls	   *tls;
 
-	return zks_tls(&files, reason, sizeof(reason));
+	errno = 0;
+	tls = zks_tls(&files, reason, sizeof(reason));
+	if (tls == NULL)
+		reason_errno = errno;
+	return tls;
 }
 
 void
 zkb_tls_raise(void)
 {
+	bool		no_descriptor = reason_errno == EMFILE || reason_errno == ENFILE;
+
 	ereport(ERROR,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			(errcode(no_descriptor || reason_errno == ENOMEM ?
+					 ERRCODE_INSUFFICIENT_RESOURCES : ERRCODE_CONFIG_FILE_ERROR),
 			 errmsg("could not prepare TLS for ZooKeeper"),
-			 errdetail("%s.", reason)));
+			 errdetail("%s.", reason),
+			 no_descriptor ? errhint("Raise the server's max_files_per_process and/or \"ulimit -n\" limits.") : 0));
 }

@@ -104,7 +104,8 @@ typedef struct ZkOptions
 
 /*
  * Prepares TLS, or returns NULL with an explanation, a sentence that names no
- * file; without ZKLOCK_HAVE_TLS always that.  All but ca may be empty.
+ * file; without ZKLOCK_HAVE_TLS always that.  If descriptors or memory were
+ * missing, errno is EMFILE, ENFILE or ENOMEM.  All but ca may be empty.
  */
 typedef struct ZkTlsFiles
 {

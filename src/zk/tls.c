@@ -221,18 +221,30 @@ is_private(const char *file, char *error, int errlen)
 	return false;
 }
 
+/*
+ * OpenSSL does not say why it could not open a file, such as for want of a
+ * descriptor.
+ */
 static bool
 readable(const char *file, const char *setting, char *error, int errlen)
 {
 	struct stat st;
+	int			fd;
 
-	if (stat(file, &st) != 0 || access(file, R_OK) != 0)
-		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
-	else if (!S_ISREG(st.st_mode))	/* opening a pipe would block */
+	/* opening a pipe would block */
+	if (stat(file, &st) == 0 && !S_ISREG(st.st_mode))
+	{
 		snprintf(error, errlen, "The file of %s is not a regular file", setting);
-	else
-		return true;
-	return false;
+		return false;
+	}
+	fd = open(file, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+	{
+		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
+		return false;
+	}
+	close(fd);
+	return true;
 }
 
 /*
@@ -277,7 +289,8 @@ load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *e
 		return true;
 
 	if (!readable(files->cert, "zklock.tls_cert_file", error, errlen) ||
-		!is_private(files->key, error, errlen))
+		!is_private(files->key, error, errlen) ||
+		!readable(files->key, "zklock.tls_key_file", error, errlen))
 		return false;
 
 	/* OpenSSL's default would prompt on a terminal, for either file */
@@ -398,13 +411,17 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 		tls->files.crl != NULL)
 	{
 		(void) have_changed(tls);
+		errno = 0;
 		enter_gate(&saved);
 		tls->ctx = make_context(&tls->files, error, errlen);
 		leave_gate(&saved);
 	}
 	if (tls->ctx == NULL)
 	{
+		int			save_errno = errno;
+
 		zks_tls_free(tls);
+		errno = save_errno;
 		return NULL;
 	}
 	return tls;
