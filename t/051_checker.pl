@@ -341,6 +341,24 @@ subtest 'a standby' => sub {
 	is($story->({ gone => 6.55, went => 'close' }, $hit->(1.9, 6.5, 'sync_hang')), 'stale read 1, turn 1', 'and holds the lock until then');
 };
 
+subtest 'a commit in doubt' => sub {
+	# the lock of worker 1 is in the other cluster
+	my $story = sub {
+		my ($kind, %writer) = @_;
+		my @many = (limit => 1000);
+		return story([
+				op(@many, weight => 1000, worker => 1, begin => 1, phase => 'unknown', how => 'closed', history => { seq => 1, read => 0, written => 1 }, %writer),
+				op(@many, mode => 'shared', worker => 3, asked => 1.5, begin => 2.2, looks => [ [ 2.3, 0 ] ]) ],
+			{ begin => 1.9, end => 3, kind => $kind, cluster => 0 });
+	};
+	is($story->('promote'), '', 'is not seen while the server goes down');
+	is($story->('pg_immediate'), '', 'or restarts');
+	is($story->('timeouts'), 'stale read 1', 'but it must go down');
+	is($story->('promote', phase => 'ok'), 'stale read 1', 'and there must be no answer');
+	is($story->('promote', worker => 2), 'stale read 1', 'nor is the lock given back before by its own backend');
+	is($story->('promote', left => 1.2, gone => 1.3, end => 1.4), 'stale read 1', 'nor is it long before');
+};
+
 subtest 'a pooler' => sub {
 	my $causes = Torture::Causes->new(pooled => { 1 => 1 });
 	$causes->fault(10, 1, 'begin', { kind => 'pooler_kill' });

@@ -578,6 +578,7 @@ sub _check_readers
 			# (mostly it was written later; only then the rest, which takes time)
 			next unless $write->{seq} <= $last || ($writer->{begin} // 9**9) < $hold->{begin};
 			next if defined $self->_lost_at($write) || $writer->{before_its_turn} && $self->{foreign}{ $writer->{worker} };
+			next if $self->_in_doubt($write, $looks[0]{answered});
 			my $what = sprintf 'object %d: hold %d of worker %d read %d at %.3f', @$hold{qw(object hold worker)}, $first, $looks[0]{answered};
 			if ($write->{seq} <= $last) { $self->found('changed under a reader', "$what, and $last later; op $write->{op} wrote that"); }
 			else { $self->found('stale read', sprintf '%s, and op %d, whose hold began at %.3f, wrote %d', $what, $write->{op}, $writer->{begin}, $write->{seq}); }
@@ -648,6 +649,17 @@ sub _lost_at
 	my $commit = $self->{commits}{ $row->{op} } // return;
 	return $node->{gone} if $node->{gone} <= $commit->{answered} && $self->_waited_for_standby($commit, 'cluster') && $self->_may_be_lost($hold, $node->{gone});
 	return;
+}
+
+# Whose COMMIT in the other cluster was not answered gives its lock back without knowing
+# whether it will have happened, and that server may still show what was before while it
+# goes down.
+sub _in_doubt
+{
+	my ($self, $write, $at) = @_;
+	my $commit = $self->{commits}{ $write->{op} } // return 0;
+	return 0 if $commit->{phase} ne 'unknown' || $commit->{cluster} eq ($self->{homes}{ $write->{worker} } // 'none');
+	return !!grep { $_->{kind} =~ /^(?:promote|pg_immediate|backend_kill)$/ && $_->{cluster} eq $commit->{cluster} && $at <= $_->{end} } $self->_during($commit);
 }
 
 # Who waits for a standby while the roles change does not lose its lock because of that
