@@ -29,19 +29,9 @@ my %rank = map { $long[$_] => $_ } 0 .. $#long;
 	sub _bailout { return; }
 }
 
-my $harness = Harness->new(
-	{   jobs => $jobs,
-		verbosity => $verbose,
-		timer => 1,
-		color => 0,
-		merge => 1,
-		exec => sub { return [ 'sh', '-c', 'exec "$@" 2>"$0"', said($_[1]), $^X, '-I', $library, '-I', 't/lib', $_[1] ]; },
-		callbacks => { after_test => sub { show_said($_[0][0]); } }
-	});
-
 # What a test says to its maintainer, told when it has ended.  (TAP::Harness would read it
 # at once, and after that wait for the next line of that test's results, while no other
-# test is begun.)
+# test is begun; with "merge" it reads nothing else than results.)
 sub said { my ($test) = @_; return dirname($counts) . '/' . $test =~ tr{/}{_}r . '.stderr'; }
 
 sub show_said
@@ -53,6 +43,16 @@ sub show_said
 	unlink said($test);
 	return;
 }
+
+my $harness = Harness->new(
+	{   jobs => $jobs,
+		verbosity => $verbose,
+		timer => 1,
+		color => 0,
+		merge => 1,
+		exec => sub { return [ 'sh', '-c', 'exec "$@" 2>"$0"', said($_[1]), $^X, '-I', $library, '-I', 't/lib', $_[1] ]; },
+		callbacks => { after_test => sub { show_said($_[0][0]); } }
+	});
 my $all = $harness->runtests(@tests);
 
 my ($passed, $failed, @failed_files) = (0, 0);

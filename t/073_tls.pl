@@ -335,13 +335,10 @@ subtest 'files' => sub {
 subtest 'no descriptor is left for the files' => sub {
 	my $s = zk_session($node);
 	$s->query(q{SET zklock.tls_verify_host = on; SELECT zk_unlock('/descriptors')});    # what it reads of the catalogs
-	my ($pid, $free) = ($s->pid, 0);
-	$free++ while -l "/proc/$pid/fd/$free";
-	my $limit = sub { return system('prlimit', '--pid', $pid, "--nofile=$_[0]:") };
-	chomp(my $before = `prlimit --pid $pid --nofile --noheadings --raw --output SOFT`);
-	is($limit->($free), 0, 'a limit');
+	my $before = zk_soft_limit($s->pid, 'nofile');
+	ok(zk_set_soft_limit($s->pid, 'nofile', zk_free_descriptor($s->pid)), 'a limit');
 	is_refused($s->query(q{SELECT zk_try_lock('/descriptors')}), '53000', qr/could not be read: Too many open files/, 'too many open files');
-	is($limit->($before), 0, 'no longer');
+	ok(zk_set_soft_limit($s->pid, 'nofile', $before), 'no longer');
 	is($s->value(q{SELECT zk_try_lock('/descriptors')}), 't', 'the next call works');
 };
 

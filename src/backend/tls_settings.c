@@ -15,7 +15,7 @@
 
 static char *kept = NULL;		/* all settings in one text, malloc'ed */
 static char reason[256];		/* why the files cannot be used */
-static int	reason_errno;		/* its errno, or 0 */
+static int	reason_errno;		/* see zks_tls */
 
 static char *
 settings(void)
@@ -83,12 +83,9 @@ zkb_tls_read(void)
 		.crl = zklock_tls_crl_file,
 		.verify_host = zklock_tls_verify_host,
 	};
-	ZkTls	   *tls;
+	ZkTls	   *tls = zks_tls(&files, reason, sizeof(reason));
 
-	errno = 0;
-	tls = zks_tls(&files, reason, sizeof(reason));
-	if (tls == NULL)
-		reason_errno = errno;
+	reason_errno = errno;
 	return tls;
 }
 

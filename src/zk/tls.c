@@ -197,6 +197,18 @@ no_pass_phrase(char *buf, int size, int rwflag, void *userdata)
 	return 0;
 }
 
+static bool
+is_regular(const char *file, const char *setting, struct stat *st, char *error, int errlen)
+{
+	if (stat(file, st) != 0)
+		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
+	else if (!S_ISREG(st->st_mode))
+		snprintf(error, errlen, "The file of %s is not a regular file", setting);
+	else
+		return true;
+	return false;
+}
+
 /*
  * PostgreSQL's own rule for its server key: it belongs either to the server's
  * user and nobody else may read it, or to root, who may let the server's group
@@ -207,12 +219,9 @@ is_private(const char *file, char *error, int errlen)
 {
 	struct stat st;
 
-	if (stat(file, &st) != 0)
-		snprintf(error, errlen, "The file of zklock.tls_key_file could not be read: %s",
-				 strerror(errno));
-	else if (!S_ISREG(st.st_mode))
-		snprintf(error, errlen, "The file of zklock.tls_key_file is not a regular file");
-	else if (st.st_uid != geteuid() && st.st_uid != 0)
+	if (!is_regular(file, "zklock.tls_key_file", &st, error, errlen))
+		return false;
+	if (st.st_uid != geteuid() && st.st_uid != 0)
 		snprintf(error, errlen, "The file of zklock.tls_key_file is not owned by the server's user or root");
 	else if ((st.st_mode & (st.st_uid == geteuid() ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO)) != 0)
 		snprintf(error, errlen, "The file of zklock.tls_key_file has group or world access");
@@ -232,11 +241,8 @@ readable(const char *file, const char *setting, char *error, int errlen)
 	int			fd;
 
 	/* opening a pipe would block */
-	if (stat(file, &st) == 0 && !S_ISREG(st.st_mode))
-	{
-		snprintf(error, errlen, "The file of %s is not a regular file", setting);
+	if (!is_regular(file, setting, &st, error, errlen))
 		return false;
-	}
 	fd = open(file, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 	{

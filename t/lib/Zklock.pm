@@ -46,7 +46,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_init zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
-  zk_locks_left zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads);
+  zk_locks_left zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # Where PostgreSQL is installed of which new clusters are; undefined: in the PATH
 our $INSTALLATION;
@@ -291,6 +291,28 @@ sub zk_cpu_seconds
 
 sub zk_descriptors { return _entries("/proc/$_[0]/fd"); }
 sub zk_threads { return _entries("/proc/$_[0]/task"); }
+
+# The lowest number that no descriptor of this process has: with this limit it can open
+# nothing
+sub zk_free_descriptor
+{
+	my ($pid) = @_;
+	my $number = 0;
+	$number++ while -l "/proc/$pid/fd/$number";
+	return $number;
+}
+
+# The soft limit of this process, or undef
+sub zk_soft_limit
+{
+	my ($pid, $what) = @_;
+	open my $from, '-|', 'prlimit', '--pid', $pid, "--$what", '--noheadings', '--raw', '--output', 'SOFT' or return;
+	chomp(my $limit = <$from> // return);
+	return $limit;
+}
+
+# Whether it has been set
+sub zk_set_soft_limit { my ($pid, $what, $limit) = @_; return system('prlimit', '--pid', $pid, "--$what=$limit:") == 0; }
 
 sub _entries
 {

@@ -659,8 +659,11 @@ sub _in_doubt
 	my ($self, $write, $at) = @_;
 	my $commit = $self->{commits}{ $write->{op} } // return 0;
 	return 0 if $commit->{phase} ne 'unknown' || $commit->{cluster} eq ($self->{homes}{ $write->{worker} } // 'none');
-	return !!grep { $_->{kind} =~ /^(?:promote|pg_immediate|backend_kill)$/ && $_->{cluster} eq $commit->{cluster} && $at <= $_->{end} } $self->_during($commit);
+	return !!grep { _ends_server($_) && $_->{cluster} eq $commit->{cluster} && $at <= $_->{end} } $self->_during($commit);
 }
+
+# Whether this fault ends all backends of its cluster
+sub _ends_server { return $_[0]->{kind} =~ /^(?:backend_kill|pg_immediate|promote)$/; }
 
 # Who waits for a standby while the roles change does not lose its lock because of that
 sub _may_be_lost { my ($self, $hold, $time) = @_; return !!grep { $_->{kind} ne 'promote' } $self->{causes}->explain($hold, $time, $time); }
@@ -754,7 +757,7 @@ sub _check_errors
 		my @why = $self->{causes}->explain($error, $since, $error->{time});
 		# postgres_fdw says this of its server, or if it has no descriptor for it
 		@why = grep {
-			$_->{kind} =~ /^(?:backend_kill|pg_immediate|promote)$/ ? $_->{cluster} eq ($error->{abroad} // 'none') : $_->{kind} eq 'descriptors'
+			_ends_server($_) ? $_->{cluster} eq ($error->{abroad} // 'none') : $_->{kind} eq 'descriptors'
 		} @why if $error->{state} =~ /^080/;
 		next if @why;
 		$self->found($refused ? 'refusal' : 'error', sprintf 'at %.3f, worker %s, %s', @$error{qw(time worker text)});

@@ -40,6 +40,7 @@ use POSIX ();
 use Time::HiRes qw(sleep);
 
 use Child;
+use Zklock;
 
 my $tool;     # t/c/strike.c
 my %limit;    # what is limited => the soft limit of all that we start
@@ -56,7 +57,7 @@ my %STRIKE = (
 	connection_cut => sub { my ($pid, undef, $tell) = @_; return _in_background($tell, sub { _tool('connections', $pid) }); },
 	descriptors => sub {
 		my ($pid, $order, $tell) = @_;
-		return _in_background($tell, sub { return _limited($pid, 'nofile', _free_descriptor($pid), sub { _tool('connections', $pid), sleep $order->{for} }) });
+		return _in_background($tell, sub { return _limited($pid, 'nofile', zk_free_descriptor($pid), sub { _tool('connections', $pid), sleep $order->{for} }) });
 	},
 	threads => sub {
 		my ($pid, $order, $tell) = @_;
@@ -73,7 +74,7 @@ sub build
 	$tool = "$dir/strike";
 	my $failed = system 'gcc', '-o', $tool, dirname(__FILE__) . '/../../c/strike.c';
 	my %impossible = $failed ? map { $_ => 'strike.c cannot be compiled' } qw(keeper_stop connection_cut descriptors) : ();
-	$limit{$_} = _soft_limit($_) for qw(nofile nproc);
+	$limit{$_} = zk_soft_limit($$, $_) for qw(nofile nproc);
 	$impossible{$_} //= 'there is no prlimit' for grep { !$limit{nofile} } qw(descriptors threads);
 	return %impossible;
 }
@@ -161,32 +162,13 @@ sub _asleep
 	return;
 }
 
-# The lowest number that no descriptor of this process has: new ones are below any
-# limit above that
-sub _free_descriptor
-{
-	my ($pid) = @_;
-	my $number = 0;
-	$number++ while -l "/proc/$pid/fd/$number";
-	return $number;
-}
-
-sub _soft_limit
-{
-	my ($what) = @_;
-	open my $from, '-|', 'prlimit', '--pid', $$, "--$what", '--noheadings', '--raw', '--output', 'SOFT' or return;
-	chomp(my $limit = <$from> // return);
-	return $limit;
-}
-
 # Does that while this process has this soft limit
 sub _limited
 {
 	my ($pid, $what, $limit, $code) = @_;
-	my $set = sub { return system('prlimit', '--pid', $pid, "--$what=$_[0]:") == 0; };
-	$set->($limit) or return "prlimit --$what does not limit it";
+	zk_set_soft_limit($pid, $what, $limit) or return "prlimit --$what does not limit it";
 	$code->();
-	$set->($limit{$what}) if kill 0, $pid;
+	zk_set_soft_limit($pid, $what, $limit{$what}) if kill 0, $pid;
 	return 'done';
 }
 
