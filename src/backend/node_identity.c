@@ -14,13 +14,16 @@
 
 #include <unistd.h>
 
+#include "access/xlog.h"
 #include "commands/dbcommands.h"
+#include "common/hashfn.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "encoding.h"
 #include "node_identity.h"
@@ -84,6 +87,25 @@ database_name(void)
 			database = MemoryContextStrdup(TopMemoryContext, name);
 	}
 	return database;
+}
+
+void
+zkb_tag(char *tag, int pid, TimestampTz started)
+{
+	const uint64 parts[] = {GetSystemIdentifier(), (uint64) PgStartTime, (uint64) pid, (uint64) started};
+
+	snprintf(tag, ZKB_TAG_LEN, "%016llx",
+			 (unsigned long long) hash_bytes_extended((const unsigned char *) parts, sizeof(parts), 0));
+}
+
+const char *
+zkb_own_tag(void)
+{
+	static char tag[ZKB_TAG_LEN];
+
+	if (tag[0] == '\0')
+		zkb_tag(tag, MyProcPid, MyStartTimestamp);
+	return tag;
 }
 
 const char *

@@ -8,6 +8,11 @@
 #ifndef ZKLOCK_NODE_IDENTITY_H
 #define ZKLOCK_NODE_IDENTITY_H
 
+#include "datatype/timestamp.h"
+
+/* Room for a tag and its terminator */
+#define ZKB_TAG_LEN		17
+
 typedef enum ZkField
 {
 	ZKB_FIELD_HOST,
@@ -26,6 +31,16 @@ extern const char *const zkb_field_names[ZKB_FIELDS];
  * result is valid until the next call.
  */
 extern const char *zkb_identity_lines(void);
+
+/*
+ * What stands for a backend of this server in ZooKeeper: 16 hex digits that no
+ * other backend has, here or elsewhere, and that say nothing to who does not
+ * know its pid and the time when it started.
+ */
+extern void zkb_tag(char *tag, int pid, TimestampTz started);
+
+/* This backend's */
+extern const char *zkb_own_tag(void);
 
 /*
  * Parse such lines, whoever wrote them.  Each field is palloc'ed and in the
