@@ -95,6 +95,7 @@ struct ZkRequest
 								 * requested path */
 	int64_t		czxid;
 	int64_t		ephemeral_owner;
+	int			version;
 	int			cversion;
 	int64_t		made_at_ms;
 	bool		is_mark;		/* the data is CONTAINER_MARK */
@@ -102,11 +103,12 @@ struct ZkRequest
 	bool		says_granted;
 	int64_t		in_place_of;	/* and of which transaction's node; or 0 */
 	ZkWatch    *watch;			/* armed by the answer, or NULL */
-	bool		keeps_data;		/* somebody wants to read it */
+	int			keeps_data;		/* somebody wants to read so much of it */
 	char	   *data;
 	int			data_len;
-	int			nchildren;		/* contenders only */
+	int			nchildren;		/* contenders only, or records */
 	char	  **children;
+	bool		of_records;
 	int			nops;			/* of a multi, else 0 */
 	int		   *op_types;
 	char	  **op_names;		/* of what a multi created, whole paths; until
@@ -122,6 +124,7 @@ typedef struct ZkOp
 	int			flags;			/* of a create */
 	const char *data;			/* of a create; NULL: none */
 	bool		closed;			/* of a create: as in ZkpWant */
+	int			version;		/* of a check or delete; -1: any */
 } ZkOp;
 
 struct ZkWatch

@@ -204,7 +204,28 @@ zkp_is_reserved(const char *part, int len)
 {
 	ZkpContender ignored;
 
-	return has_protection(part, len) || parse(part, len, &ignored);
+	return has_protection(part, len) || parse(part, len, &ignored) ||
+		(len >= (int) strlen(ZKP_OWN_DIRS) && memcmp(part, ZKP_OWN_DIRS, strlen(ZKP_OWN_DIRS)) == 0);
+}
+
+/* "<tag>-<uuid>-<number>", or with "+" behind the tag */
+bool
+zkp_parse_record(const char *name, ZkpRecordName *record)
+{
+	int			tag_len = ZKP_TAG_LEN - 1;
+	int32_t		number;
+	int			before = split_number(name, (int) strlen(name), false, &number);
+
+	for (int i = 0; i < tag_len; i++)
+	{
+		if (!is_digit(name[i]) && !(name[i] >= 'a' && name[i] <= 'f'))
+			return false;
+	}
+	memcpy(record->tag, name, tag_len);
+	record->tag[tag_len] = '\0';
+	record->names_others = name[tag_len] == '+';
+	return before == tag_len + record->names_others + 1 + ZKP_UUID_LEN &&
+		name[before - 1] == '-' && name[before - ZKP_UUID_LEN - 1] == '-';
 }
 
 void
@@ -212,7 +233,9 @@ zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want)
 {
 	bool		shared = want->mode == ZKP_SHARED;
 
-	if (want->mode == ZKP_SEMAPHORE)
+	if (want->record != NULL)
+		snprintf(prefix, ZKP_PREFIX_LEN, "%.*s-%s-", ZKP_TAG_LEN, want->record, uuid);
+	else if (want->mode == ZKP_SEMAPHORE)
 		snprintf(prefix, ZKP_PREFIX_LEN, "_c_%s" SEMAPHORE "%d-", uuid, want->permits);
 	else if (want->style == ZKP_CURATOR_RW)
 		snprintf(prefix, ZKP_PREFIX_LEN, "_c_%s-%s", uuid, shared ? "__READ__" : "__WRIT__");
@@ -262,9 +285,9 @@ zkp_write_data(char *data, const ZkpData *says)
 
 	if (says->czxid != 0)
 		snprintf(in_place_of, sizeof(in_place_of), IN_PLACE_OF "%" PRId64 "\n", says->czxid);
-	snprintf(data, ZKP_DATA_LEN, FIRST_LINE "%s%s%s%s", says->shared ? SHARED : "",
-			 says->granted ? GRANTED : "", in_place_of,
-			 says->identity != NULL ? says->identity : "");
+	sprintf(data, FIRST_LINE "%s%s%s%s", says->shared ? SHARED : "",
+			says->granted ? GRANTED : "", in_place_of,
+			says->identity != NULL ? says->identity : "");
 }
 
 /* Reads this text, and returns true, if the data goes on with it */

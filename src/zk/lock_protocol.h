@@ -24,11 +24,11 @@
 #define ZKP_NAME_LEN		(ZKP_PREFIX_LEN + 12)
 
 /*
- * Room for the lines that tell whose node it is, and for all that
- * zkp_write_data writes
+ * Room for the lines that tell whose node it is, and for what zkp_write_data
+ * writes before them
  */
 #define ZKP_IDENTITY_LEN	2048
-#define ZKP_DATA_LEN		(ZKP_IDENTITY_LEN + 64)
+#define ZKP_DATA_EXTRA		64
 
 /*
  * Above this number, sequence numbers are about to run out: ZooKeeper's
@@ -53,9 +53,23 @@ typedef enum ZkpStyle
 	ZKP_KAZOO					/* kazoo's Lock, ReadLock, WriteLock */
 } ZkpStyle;
 
+/*
+ * The directory, below the root, of the records that tell who waits where while
+ * he is waited for; and how the names of such directories begin, which no part of
+ * a user's path may have
+ */
+#define ZKP_BOARD			"/__zklock_waits__"
+#define ZKP_OWN_DIRS		"__zklock_"
+
+/* The tag of a backend: hex digits, and a terminator */
+#define ZKP_TAG_LEN			17
+
 /* What a contender wants */
 typedef struct ZkpWant
 {
+	const char *record;			/* instead of a contender, a record on the
+								 * board: how its name begins, which is a tag,
+								 * and "+" if it names others; or NULL */
 	ZkpMode		mode;
 	ZkpStyle	style;
 	int32_t		permits;		/* of a semaphore: how many may hold at once */
@@ -76,6 +90,13 @@ typedef struct ZkpContender
 	bool		ours;			/* zklock made it */
 	int			tag;			/* the caller's */
 } ZkpContender;
+
+/* The name of a record */
+typedef struct ZkpRecordName
+{
+	char		tag[ZKP_TAG_LEN];
+	bool		names_others;
+} ZkpRecordName;
 
 /* What the data of a node says */
 typedef struct ZkpData
@@ -114,6 +135,9 @@ typedef struct ZkpView
 /* Whether this child is a contender, of whichever client */
 extern bool zkp_parse(const char *name, ZkpContender *contender);
 
+/* Whether this child is a record, or has the form of one */
+extern bool zkp_parse_record(const char *name, ZkpRecordName *record);
+
 /*
  * Whether a component of a user's path looks like a node that zklock or
  * another client creates for itself.  A lock there would be indistinguishable
@@ -135,8 +159,8 @@ extern bool zkp_shared_name(char *name, const char *exclusive);
  * once its holder has become a reader, or "granted", once it has got the place
  * of a semaphore that it waited for; for a node that replaced another one, the
  * transaction that created that one ("czxid 42"), since the order may depend
- * on it; and whose it is.  data has ZKP_DATA_LEN bytes; says: identity is
- * NUL-terminated, or NULL.  Reading accepts any data.
+ * on it; and whose it is.  data has room for the identity and ZKP_DATA_EXTRA
+ * bytes; says: identity is NUL-terminated, or NULL.  Reading accepts any data.
  */
 extern void zkp_write_data(char *data, const ZkpData *says);
 extern void zkp_read_data(const char *data, int len, ZkpData *says);

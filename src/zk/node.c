@@ -557,33 +557,45 @@ enlist(ZkNode *n)
 	n->session->nodes = n;
 }
 
+/* The data that says this, or NULL; the caller frees it */
+static char *
+make_data(const ZkpData *says)
+{
+	char	   *data = malloc(strlen(says->identity) + ZKP_DATA_EXTRA);
+
+	if (data != NULL)
+		zkp_write_data(data, says);
+	return data;
+}
+
 /* What a node's data says until its mode changes */
-static void
-write_identity(char *data, const char *identity)
+static char *
+identity_data(const char *identity)
 {
 	ZkpData		says = {.identity = identity};
 
-	zkp_write_data(data, &says);
+	return make_data(&says);
 }
 
 /* A single create need not be read: its answer has the czxid */
 static bool
 create_one_locked(ZkNode *n)
 {
-	ZkRequest  *r = request(n, on_created);
+	char	   *data = identity_data(n->identity);
+	ZkRequest  *r = data != NULL ? request(n, on_created) : NULL;
 	NodePath	path;
-	char		data[ZKP_DATA_LEN];
 
 	zk_assert(zks_has_mutex(n->session));
-	if (r == NULL)
-		return false;
-	enlist(n);
-	if (n->parents)
-		create_parents(n, "");
-	write_identity(data, n->identity);
-	zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
-					  n->closed);
-	return true;
+	if (r != NULL)
+	{
+		enlist(n);
+		if (n->parents)
+			create_parents(n, "");
+		zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
+						  n->closed);
+	}
+	free(data);
+	return r != NULL;
 }
 
 static bool
@@ -592,12 +604,11 @@ create_group_locked(ZkNode *const *nodes, int n)
 	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
 	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
 	char	  **paths = calloc(n, sizeof(char *));
-	char		data[ZKP_DATA_LEN];
+	char	   *data = identity_data(nodes[0]->identity);	/* the same for all */
 	ZkRequest  *r = NULL;
-	bool		ready = g != NULL && ops != NULL && paths != NULL;
+	bool		ready = g != NULL && ops != NULL && paths != NULL && data != NULL;
 
 	zk_assert(zks_has_mutex(nodes[0]->session));
-	write_identity(data, nodes[0]->identity);	/* the same for all */
 	for (int i = 0; ready && i < n; i++)
 	{
 		NodePath	path;
@@ -632,6 +643,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 		free(paths[i]);
 	free(paths);
 	free(ops);
+	free(data);
 	return r != NULL;
 }
 
@@ -659,8 +671,7 @@ bool
 zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 {
 	char		prefix[ZKP_PREFIX_LEN];
-	char		data[ZKP_DATA_LEN];
-	size_t		data_len;
+	size_t		data_len = (want->identity != NULL ? strlen(want->identity) : 0) + ZKP_DATA_EXTRA;
 	size_t		bytes = 0;
 	size_t		sent = 0;
 	size_t		room;
@@ -673,8 +684,6 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 
 	/* the answer has for each its path, with a number of ten digits */
 	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
-	write_identity(data, want->identity);
-	data_len = strlen(data);
 	for (int i = 0; i < n; i++)
 	{
 		size_t		path_len = strlen(dirs[i]) + 1 + strlen(prefix);
@@ -947,7 +956,7 @@ tell(ZkNode *n)
 	NodePath	path;
 	NodePath	shared_path;
 	char		name[ZKP_NAME_LEN];
-	char		data[ZKP_DATA_LEN];
+	char	   *data;
 	bool		rename = zkp_shared_name(name, n->name);
 	ZkpData		says = {
 		.shared = !is_of_grant(n),
@@ -959,17 +968,21 @@ tell(ZkNode *n)
 
 	if (!zks_usable_locked(n->session))
 		return;
-	r = request(n, on_told);
+	data = make_data(&says);
+	r = data != NULL ? request(n, on_told) : NULL;
 	if (r == NULL)
+	{
+		free(data);
 		return;
+	}
 	n->tell_sent = true;
 	(void) node_path(n, n->name, &path);
-	zkp_write_data(data, &says);
 	if (rename)
 	{
 		ZkOp		ops[2] = {
-			{ZOO_CREATE_OP, node_path(n, name, &shared_path), ZOO_EPHEMERAL, data, n->closed},
-			{ZOO_DELETE_OP, path.text, 0, NULL, false}
+			{.type = ZOO_CREATE_OP,.path = node_path(n, name, &shared_path),.flags = ZOO_EPHEMERAL,
+			.data = data,.closed = n->closed},
+			{.type = ZOO_DELETE_OP,.path = path.text,.version = -1}
 		};
 
 		/* it would take this for the loss of the node */
@@ -980,6 +993,7 @@ tell(ZkNode *n)
 	}
 	else
 		zkr_set_locked(r, path.text, data);
+	free(data);
 }
 
 uint64_t
@@ -1163,7 +1177,7 @@ zkn_prove_locked(ZkSession *s)
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		NodePath	path;
-		ZkOp		op = {ZOO_CHECK_OP, node_path(n, n->name, &path), 0, NULL, false};
+		ZkOp		op = {.type = ZOO_CHECK_OP,.path = node_path(n, n->name, &path),.version = -1};
 		ZkRequest  *r;
 
 		if (n->state != ZKN_PRESENT || !is_wanted(n) || is_renaming(n))
@@ -1367,6 +1381,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 		memset(&ops[count], 0, sizeof(ZkOp));
 		ops[count].type = ZOO_CHECK_OP;
 		ops[count].path = paths[count];
+		ops[count].version = -1;
 		bytes += strlen(paths[count++]);
 	}
 	*n = count;
@@ -1401,6 +1416,18 @@ zkn_leftovers(ZkSession *s, const char *dir)
 		count += !is_wanted(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
+}
+
+bool
+zkn_any_unwanted(ZkSession *s)
+{
+	bool		result = false;
+
+	zks_enter(s);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+		result |= !is_wanted(n);
+	zks_leave(s);
+	return result;
 }
 
 int

@@ -315,6 +315,7 @@ on_stat(int rc, const struct Stat *stat, const void *data)
 	{
 		r->czxid = stat->czxid;
 		r->ephemeral_owner = stat->ephemeralOwner;
+		r->version = stat->version;
 		r->cversion = stat->cversion;
 		r->made_at_ms = stat->ctime;
 	}
@@ -332,6 +333,7 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 
 		r->czxid = stat->czxid;
 		r->ephemeral_owner = stat->ephemeralOwner;
+		r->version = stat->version;
 		r->cversion = stat->cversion;
 		r->made_at_ms = stat->ctime;
 		r->is_mark = len == (int) strlen(CONTAINER_MARK) &&
@@ -340,9 +342,9 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 		r->says_shared = says.shared;
 		r->says_granted = says.granted;
 		r->in_place_of = says.czxid;
-		if (r->keeps_data && len > 0)
+		if (r->keeps_data > 0 && len > 0)
 		{
-			r->data_len = len < ZKS_DATA_KEPT ? len : ZKS_DATA_KEPT;
+			r->data_len = len < r->keeps_data ? len : r->keeps_data;
 			r->data = malloc(r->data_len);
 			if (r->data != NULL)
 				memcpy(r->data, value, r->data_len);
@@ -353,15 +355,23 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 	complete(r, rc);
 }
 
+static bool
+is_of_interest(const ZkRequest *r, const char *name)
+{
+	ZkpContender contender;
+	ZkpRecordName record;
+
+	return r->of_records ? zkp_parse_record(name, &record) : zkp_parse(name, &contender);
+}
+
 /*
  * How many of these are contenders.  Other entries of a directory, real or
  * not, take no memory of ours.  -1 if one of them cannot be the name of a
  * node: the library leaves NULL where a list was damaged.
  */
 static int
-count_contenders(const struct String_vector *strings)
+count_contenders(const ZkRequest *r, const struct String_vector *strings)
 {
-	ZkpContender ignored;
 	int			n = 0;
 
 	for (int i = 0; i < strings->count; i++)
@@ -370,7 +380,7 @@ count_contenders(const struct String_vector *strings)
 
 		if (name == NULL || name[0] == '\0' || strchr(name, '/') != NULL)
 			return -1;
-		n += zkp_parse(name, &ignored);
+		n += is_of_interest(r, name);
 	}
 	return n;
 }
@@ -382,12 +392,10 @@ count_contenders(const struct String_vector *strings)
 static bool
 keep_contenders(ZkRequest *r, const struct String_vector *strings, int n)
 {
-	ZkpContender ignored;
-
 	r->children = calloc(n + 1, sizeof(char *));
 	for (int i = 0; r->children != NULL && r->nchildren < n; i++)
 	{
-		if (!zkp_parse(strings->data[i], &ignored))
+		if (!is_of_interest(r, strings->data[i]))
 			continue;
 		r->children[r->nchildren] = strdup(strings->data[i]);
 		if (r->children[r->nchildren] == NULL)
@@ -401,7 +409,7 @@ static void
 on_strings(int rc, const struct String_vector *strings, const void *data)
 {
 	ZkRequest  *r = (ZkRequest *) data;
-	int			n = rc == ZOK ? count_contenders(strings) : 0;
+	int			n = rc == ZOK ? count_contenders(r, strings) : 0;
 
 	if (n < 0)
 	{
@@ -619,9 +627,9 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 								   acl(ops[i].closed), ops[i].flags, r->op_names[i],
 								   (int) strlen(ops[i].path) + NUMBER_LEN);
 			else if (ops[i].type == ZOO_DELETE_OP)
-				zoo_delete_op_init(&zops[i], ops[i].path, -1);
+				zoo_delete_op_init(&zops[i], ops[i].path, ops[i].version);
 			else
-				zoo_check_op_init(&zops[i], ops[i].path, -1);
+				zoo_check_op_init(&zops[i], ops[i].path, ops[i].version);
 		}
 		submitted(r, zoo_amulti(r->session->zh, n, zops, r->results, on_void, r));
 	}
@@ -751,8 +759,8 @@ zks_list(ZkSession *s, const char *dir, bool fresh)
 	return r;
 }
 
-static ZkRequest *
-ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path)
+ZkRequest *
+zks_list_records(ZkSession *s, const char *dir)
 {
 	ZkRequest  *r;
 
@@ -760,7 +768,23 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
-		r->keeps_data = true;
+		r->of_records = true;
+		zkr_list_locked(r, dir);
+	}
+	zks_leave(s);
+	return r;
+}
+
+static ZkRequest *
+ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path, int keeps_data)
+{
+	ZkRequest  *r;
+
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+	{
+		r->keeps_data = keeps_data;
 		send(r, path);
 	}
 	zks_leave(s);
@@ -777,19 +801,64 @@ delete_any_version_locked(ZkRequest *r, const char *path)
 ZkRequest *
 zks_read(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path);
+	return ask(s, zkr_get_locked, path, ZKS_DATA_KEPT);
+}
+
+ZkRequest *
+zks_read_record(ZkSession *s, const char *path)
+{
+	return ask(s, zkr_get_locked, path, ZKS_RECORD_KEPT);
 }
 
 ZkRequest *
 zks_stat(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_stat_locked, path);
+	return ask(s, zkr_stat_locked, path, 0);
 }
 
 ZkRequest *
 zks_delete(ZkSession *s, const char *path)
 {
-	return ask(s, delete_any_version_locked, path);
+	return ask(s, delete_any_version_locked, path, 0);
+}
+
+ZkRequest *
+zks_write(ZkSession *s, const char *path, const char *data)
+{
+	ZkRequest  *r;
+
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_set_locked(r, path, data);
+	zks_leave(s);
+	return r;
+}
+
+ZkRequest *
+zks_delete_if(ZkSession *s, const char *path, const ZkCheck *checks, int n)
+{
+	ZkOp	   *ops = calloc(n + 1, sizeof(ZkOp));
+	ZkRequest  *r = NULL;
+
+	if (ops == NULL)
+		return NULL;
+	for (int i = 0; i < n; i++)
+	{
+		ops[i].type = ZOO_CHECK_OP;
+		ops[i].path = checks[i].path;
+		ops[i].version = checks[i].version;
+	}
+	ops[n].type = ZOO_DELETE_OP;
+	ops[n].path = path;
+	ops[n].version = -1;
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_multi_locked(r, ops, n + 1);
+	zks_leave(s);
+	free(ops);
+	return r;
 }
 
 /*
@@ -825,6 +894,7 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->czxid = r->in_place_of != 0 ? r->in_place_of : r->czxid;
 		answer->says_shared = r->says_shared;
 		answer->owner = r->ephemeral_owner;
+		answer->version = r->version;
 		answer->made_at_ms = r->made_at_ms;
 		answer->data = r->data;
 		answer->data_len = r->data_len;

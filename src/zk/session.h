@@ -167,21 +167,23 @@ typedef struct ZkAnswer
 	int64_t		sent_at;		/* zks_now() before it was sent */
 	uint32_t	epoch;			/* the connection on which it was sent */
 	int			nchildren;
-	char	  **children;		/* of a list, the contenders; valid until
-								 * zks_request_free */
+	char	  **children;		/* of a list, the contenders or records; valid
+								 * until zks_request_free */
 	int			missing;		/* of a check: the first node that does not
 								 * exist */
 	int64_t		czxid;			/* of what was read; if its data says that it
 								 * took the place of another, of that */
 	bool		says_shared;	/* its data: see lock_protocol.h */
 	int64_t		owner;			/* the session, of an ephemeral node */
+	int			version;		/* of the data */
 	int64_t		made_at_ms;		/* by ZooKeeper's clock, since 1970 */
 	const char *data;			/* the part that was kept; valid until */
 	int			data_len;		/* zks_request_free */
 } ZkAnswer;
 
-/* zks_read keeps this much of what a node holds */
+/* zks_read keeps this much of what a node holds, zks_read_record this */
 #define ZKS_DATA_KEPT		2304
+#define ZKS_RECORD_KEPT		(64 * 1024)
 
 /*
  * Those of ZooKeeper's codes that matter above the wall, under names of ours
@@ -219,6 +221,26 @@ extern ZkRequest *zks_stat(ZkSession *session, const char *path);
 
 /* Delete any node, whoever created it */
 extern ZkRequest *zks_delete(ZkSession *session, const char *path);
+
+/*
+ * Records: see ZKP_BOARD.  The list is that of the server that we are connected
+ * to, which has all that this session created before.
+ */
+extern ZkRequest *zks_list_records(ZkSession *session, const char *dir);
+extern ZkRequest *zks_read_record(ZkSession *session, const char *path);
+extern ZkRequest *zks_write(ZkSession *session, const char *path, const char *data);
+
+/*
+ * Delete a node if all of these exist, with these versions (-1: any), in one
+ * transaction.  There must be fewer than ZKN_CHECK_MAX.
+ */
+typedef struct ZkCheck
+{
+	const char *path;
+	int			version;
+} ZkCheck;
+
+extern ZkRequest *zks_delete_if(ZkSession *session, const char *path, const ZkCheck *checks, int n);
 
 extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answer);
 extern void zks_request_free(ZkSession *session, ZkRequest *request);
@@ -382,6 +404,9 @@ extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
  * list requested now may still show.
  */
 extern int	zkn_leftovers(ZkSession *session, const char *dir);
+
+/* Whether there is one in any directory, until it is known to be gone */
+extern bool zkn_any_unwanted(ZkSession *session);
 
 /*
  * Leave the nodes that nobody here wants out of this queue: they do not block

@@ -145,12 +145,50 @@ says(const char *data, bool ours, bool shared, int64_t czxid, const char *identi
 	   (int) strlen(identity));
 }
 
+/* tag: NULL if that is no record's name */
+static void
+is_record(const char *name, const char *tag, bool names_others)
+{
+	ZkpRecordName record;
+	ZkpContender c;
+	bool		is = zkp_parse_record(name, &record);
+
+	ok(is == (tag != NULL) && (!is || (strcmp(record.tag, tag) == 0 && record.names_others == names_others)),
+	   "%s is %s", name, tag == NULL ? "no record" : names_others ? "a record that names others" : "a record");
+	ok(!is || !zkp_parse(name, &c), "and no contender");
+}
+
+static void
+test_records(void)
+{
+	char		prefix[ZKP_PREFIX_LEN];
+	char		name[ZKP_NAME_LEN];
+
+	for (int i = 0; i < 2; i++)
+	{
+		zkp_prefix(prefix, UUID, &(ZkpWant) {.record = i == 0 ? "0123456789abcdef" : "0123456789abcdef+"});
+		snprintf(name, sizeof(name), "%s0000000012", prefix);
+		is_record(name, "0123456789abcdef", i == 1);
+	}
+	is_record("0123456789abcdef-" UUID "-2147483647", "0123456789abcdef", false);
+	is_record("0123456789abcdef-" UUID "-000000001", NULL, false);
+	is_record("0123456789abcdef-" UUID "0000000001", NULL, false);
+	is_record("0123456789abcdef-" UUID "0-0000000001", NULL, false);
+	is_record("0123456789abcdef++" UUID "-0000000001", NULL, false);
+	is_record("0123456789ABCDEF-" UUID "-0000000001", NULL, false);
+	is_record("0123456789abcde", NULL, false);
+	is_record("", NULL, false);
+	is_record("_c_" UUID "-lock-0000000001", NULL, false);
+	ok(zkp_is_reserved(ZKP_BOARD + 1, (int) strlen(ZKP_BOARD) - 1), "the board's name is reserved");
+	ok(!zkp_is_reserved("__zklock", 8), "a shorter one is not");
+}
+
 static void
 test_names(void)
 {
 	ZkpContender c;
 	ZkpData		said;
-	char		data[ZKP_DATA_LEN];
+	char		data[ZKP_IDENTITY_LEN + ZKP_DATA_EXTRA];
 
 	makes(ZKP_EXCLUSIVE, ZKP_CURATOR, 0, "_c_" UUID "-lock-");
 	makes(ZKP_SHARED, ZKP_CURATOR, 0, "_c_" UUID "-shared-lock-");
@@ -1560,6 +1598,7 @@ main(int argc, char **argv)
 	if (argc > 1)
 		seed = (uint32_t) atoi(argv[1]) * 2654435761u | 1;
 	test_names();
+	test_records();
 	test_queue();
 	test_upgrade();
 	test_semaphore();
