@@ -24,13 +24,7 @@
 #include "backend/settings.h"
 #include "hold.h"
 #include "inspect.h"
-
-/*
- * The number of nodes read at a time: enough for nearly every queue to take
- * two round trips, and not so many that the session's heartbeats, or a cancel,
- * must wait for long.
- */
-#define WINDOW			1000
+#include "reader.h"
 
 /*
  * The nodes' data is kept whole up to this total, then only the beginning of
@@ -46,12 +40,9 @@ typedef struct Look
 	ZkSession  *session;
 	ZkWait		wait;
 	int64		last_round;		/* no round begins later; 0 before the first */
-	int64		until;			/* the next answer must come by then */
 	size_t		kept;			/* bytes of nodes' data, in this round */
 	ZkRequest  *request;		/* the list, or the delete */
-	ZkRequest  *requests[WINDOW];	/* reads: a ring buffer, from first on */
-	int			first;
-	int			nrequests;
+	ZkReader	reader;			/* of nodes */
 } Look;
 
 static Look *
@@ -72,10 +63,10 @@ begin_round(Look *look)
 {
 	CHECK_FOR_INTERRUPTS();
 	look->session = zkb_connect(&look->wait);
-	look->until = zkb_deadline(zklock_operation_timeout);
+	zkl_begin_reading(&look->reader, look->session, &look->wait, ZKB_WAIT_LOOK);
 	look->kept = 0;
 	if (look->last_round == 0)
-		look->last_round = look->until;
+		look->last_round = look->reader.until;
 	else if (zks_now() >= look->last_round)
 		zkb_raise_unanswered(&look->wait);	/* the connection breaks again and
 											 * again */
@@ -87,37 +78,23 @@ end_round(Look *look)
 	if (look->request != NULL)
 		zks_request_free(look->session, look->request);
 	look->request = NULL;
-	for (; look->nrequests > 0; look->nrequests--)
-	{
-		zks_request_free(look->session, look->requests[look->first]);
-		look->first = (look->first + 1) % WINDOW;
-	}
-}
-
-static ZkRequest *
-sent(ZkRequest *request)
-{
-	if (request == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
-	return request;
+	zkl_end_reading(&look->reader);
 }
 
 /* False if the connection broke, so that the caller must ask again */
 static bool
-await_answer(Look *look, ZkRequest *request, ZkAnswer *answer)
+was_read(Look *look, ZkReading reading)
 {
-	while (!zks_answered(look->session, request, answer))
-	{
-		ZkSessionInfo info;
+	if (reading == ZKL_LATE)
+		zkb_raise_unanswered(&look->wait);
+	return reading == ZKL_READ;
+}
 
-		zks_info(look->session, &info);
-		if (info.state == ZKS_OVER)
-			return false;
-		if (!zkb_wait(&look->wait, look->session, look->until, ZKB_WAIT_LOOK))
-			zkb_raise_unanswered(&look->wait);
-	}
-	look->until = zkb_deadline(zklock_operation_timeout);
-	return !zks_is_doubtful(answer->rc);
+/* The same, of the list or the delete */
+static bool
+await_answer(Look *look, ZkAnswer *answer)
+{
+	return was_read(look, zkl_await(&look->reader, look->request, answer));
 }
 
 /* ask is zks_read or zks_stat */
@@ -126,9 +103,7 @@ send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char 
 {
 	char	   *node = psprintf("%s/%s", look->dir, name);
 
-	CHECK_FOR_INTERRUPTS();
-	look->requests[(look->first + look->nrequests) % WINDOW] = sent(ask(look->session, node));
-	look->nrequests++;
+	zkl_ask(&look->reader, ask(look->session, node));
 	pfree(node);
 }
 
@@ -151,11 +126,10 @@ typedef struct Seen
 static bool
 await_read(Look *look, Seen *node)
 {
-	ZkRequest  *request = look->requests[look->first];
 	ZkAnswer	answer;
 
 	memset(node, 0, sizeof(*node));
-	if (!await_answer(look, request, &answer))
+	if (!was_read(look, zkl_await_oldest(&look->reader, &answer)))
 		return false;
 	if (answer.rc != ZKS_OK && answer.rc != ZKS_NO_NODE && answer.rc != ZKS_NO_AUTH)
 		zkb_raise(answer.rc, look->path);
@@ -172,9 +146,7 @@ await_read(Look *look, Seen *node)
 		look->kept += node->data_len;
 		zkp_read_data(node->data, node->data_len, &node->says);
 	}
-	zks_request_free(look->session, request);
-	look->first = (look->first + 1) % WINDOW;
-	look->nrequests--;
+	zkl_drop_oldest(&look->reader);
 	return true;
 }
 
@@ -201,7 +173,7 @@ read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
 
 	for (int i = 0; i < n; i++)
 	{
-		while (nsent < n && look->nrequests < WINDOW)
+		while (nsent < n && zkl_has_room(&look->reader))
 			send_read(look, zks_read, contenders[nsent++].name);
 		if (!await_read(look, &seen[i]))
 			return false;
@@ -328,8 +300,8 @@ look_at_all(Look *look, Callback callback, void *arg)
 	int			n = 0;
 	ZkAnswer	answer;
 
-	look->request = sent(zks_list(look->session, look->dir, true));
-	if (!await_answer(look, look->request, &answer))
+	look->request = zkl_sent(zks_list(look->session, look->dir, true));
+	if (!await_answer(look, &answer))
 		return false;
 	if (answer.rc == ZKS_NO_NODE)
 		return true;			/* nobody has ever locked here */
@@ -477,8 +449,8 @@ delete_node(Look *look, Break *b)
 
 	/* watch it: if it is our own lock, the event comes before the answer */
 	zkn_watch_named(look->session, look->dir, b->node);
-	look->request = sent(zks_delete(look->session, path));
-	if (!await_answer(look, look->request, &answer))
+	look->request = zkl_sent(zks_delete(look->session, path));
+	if (!await_answer(look, &answer))
 	{
 		b->sent = true;
 		return NOT_KNOWN;

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * reader.c
+ *	  Many questions to ZooKeeper at a time, for those who only look.
+ *
+ * Questions are asked ahead of the answers, up to a window of them.  Whoever
+ * gets an error in between must end the reading, so that none is left.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "backend/settings.h"
+#include "reader.h"
+
+static void
+set_due(ZkReader *r)
+{
+	r->until = Min(zkb_deadline(zklock_operation_timeout), r->last_until);
+}
+
+void
+zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent event)
+{
+	r->session = session;
+	r->wait = wait;
+	r->event = event;
+	r->last_until = ZKS_NEVER;
+	r->first = r->n = 0;
+	set_due(r);
+}
+
+ZkRequest *
+zkl_sent(ZkRequest *request)
+{
+	if (request == NULL)
+		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	return request;
+}
+
+ZkReading
+zkl_await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
+{
+	while (!zks_answered(r->session, request, answer))
+	{
+		ZkSessionInfo info;
+
+		zks_info(r->session, &info);
+		if (info.state == ZKS_OVER)
+			return ZKL_BROKEN;
+		if (!zkb_wait(r->wait, r->session, r->until, r->event))
+			return ZKL_LATE;
+	}
+	set_due(r);
+	return zks_is_doubtful(answer->rc) ? ZKL_BROKEN : ZKL_READ;
+}
+
+bool
+zkl_has_room(const ZkReader *r)
+{
+	return r->n < ZKL_WINDOW;
+}
+
+void
+zkl_ask(ZkReader *r, ZkRequest *request)
+{
+	r->requests[(r->first + r->n) % ZKL_WINDOW] = zkl_sent(request);
+	r->n++;
+	CHECK_FOR_INTERRUPTS();
+}
+
+ZkReading
+zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
+{
+	return zkl_await(r, r->requests[r->first], answer);
+}
+
+void
+zkl_drop_oldest(ZkReader *r)
+{
+	zks_request_free(r->session, r->requests[r->first]);
+	r->first = (r->first + 1) % ZKL_WINDOW;
+	r->n--;
+}
+
+void
+zkl_end_reading(ZkReader *r)
+{
+	while (r->n > 0)
+		zkl_drop_oldest(r);
+}

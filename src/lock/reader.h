@@ -1,0 +1,59 @@
+/*-------------------------------------------------------------------------
+ *
+ * reader.h
+ *	  Many questions to ZooKeeper at a time, for those who only look.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_READER_H
+#define ZKLOCK_READER_H
+
+#include "backend/wait.h"
+
+/*
+ * The number of questions under way: enough for nearly every queue to take
+ * two round trips, and not so many that the session's heartbeats, or a cancel,
+ * must wait for long.
+ */
+#define ZKL_WINDOW		1000
+
+typedef struct ZkReader
+{
+	ZkSession  *session;
+	ZkWait	   *wait;
+	ZkWaitEvent event;
+	int64		until;			/* the next answer must come by then */
+	int64		last_until;		/* and the last one by then; or ZKS_NEVER */
+	ZkRequest  *requests[ZKL_WINDOW];	/* a ring buffer, from first on */
+	int			first;
+	int			n;
+} ZkReader;
+
+typedef enum ZkReading
+{
+	ZKL_READ,
+	ZKL_BROKEN,					/* the connection broke: ask again, all of it */
+	ZKL_LATE					/* no answer in time */
+} ZkReading;
+
+extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait, ZkWaitEvent event);
+
+/* Raises 53200 if this is NULL */
+extern ZkRequest *zkl_sent(ZkRequest *request);
+
+/* Wait for the answer to any request; raises only what interrupts any wait */
+extern ZkReading zkl_await(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
+
+/*
+ * The questions that are answered in the order in which they were asked.  There
+ * must be room for another; the oldest is dropped, with its answer.
+ */
+extern bool zkl_has_room(const ZkReader *reader);
+extern void zkl_ask(ZkReader *reader, ZkRequest *request);
+extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
+extern void zkl_drop_oldest(ZkReader *reader);
+
+/* Drop all of them; does not fail */
+extern void zkl_end_reading(ZkReader *reader);
+
+#endif							/* ZKLOCK_READER_H */
