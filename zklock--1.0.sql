@@ -209,6 +209,8 @@ CREATE FUNCTION zk_lock_queue(
     OUT since timestamptz,
     OUT node text,
     OUT host text,
+    OUT port integer,
+    OUT cluster_name text,
     OUT pid integer,
     OUT database text,
     OUT "user" text,
