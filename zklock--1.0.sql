@@ -241,6 +241,8 @@ CREATE FUNCTION zk_session_status(
     OUT requests bigint,
     OUT waits bigint,
     OUT timeouts bigint,
+    OUT deadlock_checks bigint,
+    OUT deadlocks bigint,
     OUT reconnections bigint,
     OUT losses bigint,
     OUT unreleased integer)

@@ -422,8 +422,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo;
 	ZkSession  *session = zkb_session();	/* not one that is over */
 	ZkSessionInfo info;
-	Datum		values[12];
-	bool		nulls[12] = {false};
+	Datum		values[14];
+	bool		nulls[14] = {false};
 	const char *servers;
 	int			i = 0;
 
@@ -449,6 +449,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 	values[i++] = Int64GetDatum(zkb_counters.requests + info.requests);
 	values[i++] = Int64GetDatum(zkb_counters.waits);
 	values[i++] = Int64GetDatum(zkb_counters.timeouts);
+	values[i++] = Int64GetDatum(zkb_counters.deadlock_checks);
+	values[i++] = Int64GetDatum(zkb_counters.deadlocks);
 	values[i++] = Int64GetDatum(zkb_counters.reconnections + info.reconnections);
 	values[i++] = Int64GetDatum(zkb_counters.losses + info.losses);
 	values[i++] = Int32GetDatum(info.unreleased);
