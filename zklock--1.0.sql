@@ -209,6 +209,8 @@ CREATE FUNCTION zk_lock_queue(
     OUT since timestamptz,
     OUT node text,
     OUT host text,
+    OUT port integer,
+    OUT cluster_name text,
     OUT pid integer,
     OUT database text,
     OUT "user" text,
@@ -239,6 +241,8 @@ CREATE FUNCTION zk_session_status(
     OUT requests bigint,
     OUT waits bigint,
     OUT timeouts bigint,
+    OUT deadlock_checks bigint,
+    OUT deadlocks bigint,
     OUT reconnections bigint,
     OUT losses bigint,
     OUT unreleased integer)

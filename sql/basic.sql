@@ -48,7 +48,7 @@ ALTER EXTENSION zklock SET SCHEMA zklock_elsewhere;
 
 -- before the first lock there is no ZooKeeper session
 SELECT state, session_id, server, session_timeout, last_heard, requests,
-       waits, timeouts, reconnections, losses
+       waits, timeouts, deadlock_checks, deadlocks, reconnections, losses
   FROM zk_session;
 :locks
 
@@ -62,7 +62,7 @@ SELECT token > 0 AS token,
 SELECT state, session_id ~ '^0x[0-9a-f]+$' AS session_id, server ~ ':[0-9]+$' AS server,
        session_timeout > '0' AS session_timeout,
        last_heard BETWEEN now() - interval '1 minute' AND clock_timestamp() AS last_heard,
-       requests > 0 AS requests, waits, timeouts, reconnections, losses
+       requests > 0 AS requests, waits, timeouts, deadlock_checks, deadlocks, reconnections, losses
   FROM zk_session;
 SELECT zk_unlock('/basic/a');
 :locks

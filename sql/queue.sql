@@ -124,10 +124,12 @@ SELECT zk_unlock_all();
 --
 -- What a node says
 --
-CREATE FUNCTION identity(path text, OUT host boolean, OUT pid boolean, OUT database boolean, OUT "user" boolean,
-                         OUT application_name text, OUT data text)
+CREATE FUNCTION identity(path text, OUT host boolean, OUT port boolean, OUT cluster_name boolean, OUT pid boolean,
+                         OUT database boolean, OUT "user" boolean, OUT application_name text, OUT data text)
 LANGUAGE sql
-AS $$ SELECT q.host ~ '^\S+$', q.pid = pg_backend_pid(), q.database = current_database(), q."user" = session_user,
+AS $$ SELECT q.host ~ '^\S+$', q.port = current_setting('port')::int,
+             q.cluster_name IS NOT DISTINCT FROM nullif(current_setting('cluster_name'), ''),
+             q.pid = pg_backend_pid(), q.database = current_database(), q."user" = session_user,
              CASE WHEN q.application_name = current_setting('application_name') THEN 'that of now' ELSE q.application_name END,
              q.data
         FROM zk_lock_queue($1) q $$;
@@ -209,11 +211,11 @@ SET application_name = 'regress/queue';
 -- publish_identity
 --
 CREATE FUNCTION published(path text, OUT mode text, OUT token boolean, OUT session boolean, OUT since boolean, OUT node boolean,
-                          OUT host boolean, OUT pid boolean, OUT database boolean, OUT "user" boolean,
-                          OUT application_name boolean, OUT data boolean)
+                          OUT host boolean, OUT port boolean, OUT pid boolean, OUT database boolean,
+                          OUT "user" boolean, OUT application_name boolean, OUT data boolean)
 RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT mode, token IS NOT NULL, zk_session IS NOT NULL, since IS NOT NULL, node IS NOT NULL, host IS NOT NULL,
-             pid IS NOT NULL, database IS NOT NULL, "user" IS NOT NULL, application_name IS NOT NULL, data IS NOT NULL
+             port IS NOT NULL, pid IS NOT NULL, database IS NOT NULL, "user" IS NOT NULL, application_name IS NOT NULL, data IS NOT NULL
         FROM zk_lock_queue($1) $$;
 
 SHOW zklock.publish_identity;

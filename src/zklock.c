@@ -324,26 +324,20 @@ text_or_null(const char *value, bool *isnull)
 	return value != NULL ? CStringGetTextDatum(value) : (Datum) 0;
 }
 
-/* A number that others wrote, or NULL if it is not one */
+/* A number that zkb_read_identity has read, or NULL */
 static Datum
 number_or_null(const char *value, bool *isnull)
 {
-	char	   *end = NULL;
-	long		number;
-
-	errno = 0;
-	number = value != NULL ? strtol(value, &end, 10) : 0;
-	*isnull = value == NULL || end == value || *end != '\0' || errno != 0 ||
-		number < PG_INT32_MIN || number > PG_INT32_MAX;
-	return Int32GetDatum((int32) number);
+	*isnull = value == NULL;
+	return Int32GetDatum(value != NULL ? (int32) strtol(value, NULL, 10) : 0);
 }
 
 static void
 put_contender(const ZkQueueRow *contender, void *arg)
 {
 	ReturnSetInfo *rsinfo = arg;
-	Datum		values[14];
-	bool		nulls[14] = {false};
+	Datum		values[16];
+	bool		nulls[16] = {false};
 	char	   *fields[ZKB_FIELDS] = {NULL};
 	TimestampTz since = 0;
 	int			i = 0;
@@ -362,6 +356,10 @@ put_contender(const ZkQueueRow *contender, void *arg)
 	values[i++] = TimestampTzGetDatum(since);
 	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(contender->node, strlen(contender->node), true));
 	values[i] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[i]);
+	i++;
+	values[i] = number_or_null(fields[ZKB_FIELD_PORT], &nulls[i]);
+	i++;
+	values[i] = text_or_null(fields[ZKB_FIELD_CLUSTER_NAME], &nulls[i]);
 	i++;
 	values[i] = number_or_null(fields[ZKB_FIELD_PID], &nulls[i]);
 	i++;
@@ -424,8 +422,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo;
 	ZkSession  *session = zkb_session();	/* not one that is over */
 	ZkSessionInfo info;
-	Datum		values[12];
-	bool		nulls[12] = {false};
+	Datum		values[14];
+	bool		nulls[14] = {false};
 	const char *servers;
 	int			i = 0;
 
@@ -451,6 +449,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 	values[i++] = Int64GetDatum(zkb_counters.requests + info.requests);
 	values[i++] = Int64GetDatum(zkb_counters.waits);
 	values[i++] = Int64GetDatum(zkb_counters.timeouts);
+	values[i++] = Int64GetDatum(zkb_counters.deadlock_checks);
+	values[i++] = Int64GetDatum(zkb_counters.deadlocks);
 	values[i++] = Int64GetDatum(zkb_counters.reconnections + info.reconnections);
 	values[i++] = Int64GetDatum(zkb_counters.losses + info.losses);
 	values[i++] = Int32GetDatum(info.unreleased);

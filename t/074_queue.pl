@@ -30,6 +30,9 @@ my $SLACK = 1;
 my $UUID = '0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1';
 my $UUID_TAIL = substr $UUID, 1;
 
+# What zklock's nodes say of their session
+my @IDENTITY = qw(host port cluster_name pid database user application_name);
+
 # No directory is removed while it is empty for a moment, since kazoo cannot
 # cope with that (kazoo#563).
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
@@ -104,8 +107,7 @@ subtest 'every known marker, by hand' => sub {
 	is(join(' ', map { $_->{data} } @rows), join(' ', map { "number $_" } 0 .. $#prefix), 'what each wrote');
 	is(join(' ', map { $_->{granted} } @rows), join(' ', 1, (0) x 12, 1, 0, 1), 'the first has the lock, and two have places');
 	is(join(' ', map { $_->{zk_session} } @rows), join(' ', map { $client[ $_ % 3 ]->session_id } 0 .. $#prefix), 'whose session');
-	is(join(' ', map { join '', map { $_ // '' } @$_{qw(host pid database user application_name)} } @rows), ' ' x $#rows,
-		'and no more is known of them');
+	is(join(' ', map { join '', map { $_ // '' } @$_{@IDENTITY} } @rows), ' ' x $#rows, 'and no more is known of them');
 
 	# they leave one after another
 	foreach my $n (1 .. @rows)
@@ -145,8 +147,8 @@ subtest "Curator's mutex, kazoo's lock and SQL" => sub {
 	foreach my $who (keys %sql)
 	{
 		my ($row) = @rows[ grep { $order[$_] eq $who } 0 .. $#order ];
-		is(join(' ', map { $_ // 'NULL' } @$row{qw(host pid database user application_name data)}),
-			join(' ', hostname(), $sql{$who}->pid, 'postgres', $admin->value('SELECT session_user'), 'in style curator', 'NULL'),
+		is(join(' ', map { $_ // 'NULL' } @$row{ @IDENTITY, 'data' }),
+			join(' ', hostname(), $node->port, $node->name, $sql{$who}->pid, 'postgres', $admin->value('SELECT session_user'), 'in style curator', 'NULL'),
 			"$who: whose it is");
 	}
 	is($rows[6]{data}, $identifier =~ s/\\/\\\\/gr, "kazoo's identifier");
@@ -251,7 +253,9 @@ subtest 'what others wrote in our form' => sub {
 		'pid', 'pid ', 'pid x', 'pid -1', 'pid 1.5', 'pid 99999999999999999999', 'pid 2147483648', "pid 7\npid 8",
 		'host', "host \xff", "host a\0b", 'host ' . 'h' x 100_000, "user \xe3\x83", 'user \\', 'user \\x41 \\q \\', "database \xed\xa0\x80",
 		"host a\n\nuser b", "nonsense\nuser b", 'czxid', 'czxid x', 'czxid -1', 'czxid 99999999999999999999999', "\xff", "\0",
-		"host a\r\nuser b", 'application_name', 'PID 7', "user \e[31mred\nhost \e]0;x\a\ndatabase \xc2\x9b31m");
+		"host a\r\nuser b", (map { "port$_" } '', ' ', ' x', ' 5432x', ' 54.32', ' 0x1538', ' 2147483648', ' 99999999999999999999'),
+		"port x\nport 5431", "port\nport 5432", "port 5433\nport 5430", 'port -2147483648', "cluster_name \xff", 'tag', 'tag x', "tag 0123456789abcdef\nport 5434",
+		'application_name', 'PID 7', "user \e[31mred\nhost \e]0;x\a\ndatabase \xc2\x9b31m");
 	$other->contend('/zklock/form', "_c_$UUID-lock-", data => $_) for @data;
 	foreach my $database (qw(postgres latin1 sql_ascii))
 	{
@@ -260,6 +264,7 @@ subtest 'what others wrote in our form' => sub {
 		is(scalar @rows, scalar @data, "in $database: a row each");
 		is(scalar(grep { join('', grep { defined } values %$_) =~ /[\0-\x1f\x7f-\x9f]/ } @rows), 0, 'no control character');
 		is(join(' ', map { $_->{position} } @rows), join(' ', 1 .. @data), 'in order');
+		is(join(' ', map { $_->{port} // () } @rows), '5432 5433 -2147483648 5434', 'a port is a number, in the first such line');
 		$s->quit;
 	}
 	$other->delete_tree('/zklock/form');
@@ -327,8 +332,10 @@ subtest 'a switch for the identity' => sub {
 			$quiet->value("BEGIN; SELECT $take");
 			my ($name) = map { split /\n/ } $quiet->value(q{SELECT node FROM zk_locks WHERE path = '/quiet'});
 			my ($data) = $other->get("/zklock/quiet/$name");
-			like($data, qr/\Azklock(?:\nshared)?(?:\nczxid \d+)?\n?\z/, "$style, $take: its node says nothing of it");
-			queue_is($admin, $other, '/quiet', 'the queue shows what there is');
+			my $reader = $take =~ /zk_unlock/ ? qr/shared\n(?:czxid \d+\n)?/ : qr//;
+			like($data, qr/\Azklock\n${reader}tag [0-9a-f]{16}\n\z/, "$style, $take: its node says nothing of it");
+			my @rows = queue_is($admin, $other, '/quiet', 'the queue shows what there is');
+			is(join(' ', map { join '', map { $_ // 'NULL' } @$_{@IDENTITY} } @rows), 'NULL' x @IDENTITY, 'which is nothing of the session');
 			$quiet->value('COMMIT; SELECT zk_unlock_all()');
 		}
 	}
@@ -339,9 +346,55 @@ subtest 'a switch for the identity' => sub {
 	my $s = zk_session($node);
 	$s->value("SET application_name = 'one two'; SELECT zk_lock('/said')");
 	my ($data) = map { scalar $other->get("/zklock/said/$_") } $other->children('/zklock/said');
-	is($data =~ s/\n\z//r, join("\n", 'zklock', 'host ' . hostname(), 'pid ' . $s->pid, 'database postgres',
-			'user ' . $s->value('SELECT session_user'), 'application_name one two'), 'what a node says');
-	$s->quit;
+	my ($tag) = $data =~ /^tag (.*)$/m;
+	like($tag, qr/^[0-9a-f]{16}$/, 'what a node says: a tag');
+	is($data =~ s/\n\z//r, join("\n", 'zklock', "tag $tag", 'host ' . hostname(), 'port ' . $node->port, 'cluster_name ' . $node->name,
+			'pid ' . $s->pid, 'database postgres', 'user ' . $s->value('SELECT session_user'), 'application_name one two'), '- and the rest');
+
+	# the tag is the backend's, whatever its settings, and no other's
+	$s->value(q{SET zklock.publish_identity = off; SELECT zk_unlock_all(); SELECT zk_lock('/said')});
+	my $next = zk_session($node);
+	$next->value(q{SELECT zk_lock('/said/next')});
+	my ($quiet_data, $next_data) = map { my $dir = $_; map { scalar $other->get("$dir/$_") } grep { /lock/ } $other->children($dir) }
+	  '/zklock/said', '/zklock/said/next';
+	is($quiet_data, "zklock\ntag $tag\n", 'its tag stays');
+	like($next_data, qr/^tag (?!$tag)[0-9a-f]{16}$/m, 'another has another');
+	$_->quit for $s, $next;
+};
+
+# Process numbers, databases and roles may be the same.
+subtest 'two clusters on one host' => sub {
+	my $beside = zk_cluster('beside', $zk);
+	my ($holder, $waiter) = (zk_session($node), zk_session($beside));
+	$holder->value(q{SELECT zk_lock('/beside')});
+	joins('/beside', 2, sub { $waiter->send(q{SELECT zk_lock('/beside')}) });
+	my @rows = queue_is($admin, $other, '/beside', 'one of each');
+	is(join(' ', map { $_->{host} } @rows), join(' ', (hostname()) x 2), 'the host is the same');
+	is(join(', ', map { "$_->{port} $_->{cluster_name} $_->{pid}" } @rows),
+		join(', ', $node->port . ' main ' . $holder->pid, $beside->port . ' beside ' . $waiter->pid), 'but not the port, nor the name');
+	$holder->value('SELECT zk_unlock_all()');
+	is($waiter->wait->{out}, 't', 'the waiter has it');
+	$waiter->quit;
+
+	# Cluster.pm starts a cluster with its own name for it
+	$beside->stop;
+	{
+		local $beside->{_name} = '';
+		$beside->start;
+	}
+	$waiter = zk_session($beside);
+	is($waiter->value('SHOW cluster_name'), '', 'a cluster without a name');
+	$waiter->value(q{SELECT zk_lock('/beside')});
+	joins('/beside', 2, sub { $holder->send(q{SELECT zk_lock('/beside')}) });
+	@rows = queue_is($admin, $other, '/beside', 'one of each again');
+	is(join(', ', map { "$_->{port} " . ($_->{cluster_name} // 'NULL') } @rows), $beside->port . ' NULL, ' . $node->port . ' main', 'has a port');
+	my ($first) = $other->get("/zklock/beside/$rows[0]{node}");
+	unlike($first, qr/cluster_name/, '- and its node has no line for the name');
+	$waiter->quit;
+	is($holder->wait->{out}, 't', 'the other has it');
+	$holder->quit;
+	zk_no_crash($beside);
+	$beside->stop;
 };
 
 # --------------------------------------------------------------- what it costs

@@ -107,7 +107,10 @@ foreach my $name (sort keys %kind)
 		zk_until(sub { contenders('/h') == 2 }, 'the next one');
 		my ($row) = queue_of($admin, '/h');
 		is("$row->{pid} $row->{granted}", $victim->pid . ' 1', 'the holder');
-		breaks($name, '/h', $row, hostname(), $victim->pid, 'postgres', 'the victim');
+		# and no tag in between
+		breaks($name, '/h', $row, "It belongs to ZooKeeper session $row->{zk_session}, host \"" . hostname() . '"',
+			'host "' . hostname() . '", port "' . $node->port . '", cluster_name "main", pid "' . $victim->pid . '"',
+			'postgres', 'the victim');
 		is($next->wait->{out}, 't', 'the next one has it at once');
 		zk_wait_hold($victim, 'lost', '/h');
 		pass('the victim notices');

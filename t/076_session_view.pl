@@ -25,7 +25,7 @@ my $other = $zk->client(session_timeout => 60_000);
 
 sub contenders { return $other->contenders("/zklock$_[0]"); }
 
-my @COUNTERS = qw(waits timeouts reconnections losses);
+my @COUNTERS = qw(waits timeouts deadlock_checks deadlocks reconnections losses);
 
 sub counters
 {
@@ -145,7 +145,7 @@ subtest 'requests, waits, timeouts' => sub {
 subtest 'states' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $s = zk_session($node, options => '-c zklock.session_timeout=6s -c zklock.hosts=' . $proxy->hosts);
-	is($s->value('SELECT * FROM zk_session'), 'none|||||' . '|0' x 6, 'none, before the first lock');
+	is($s->value('SELECT * FROM zk_session'), 'none|||||' . '|0' x 8, 'none, before the first lock');
 
 	$proxy->blackhole;
 	is($s->query(q{SET zklock.connect_timeout = '500ms'; SELECT zk_lock('/s')})->{state}, '58000', 'no server answers');

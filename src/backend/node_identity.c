@@ -5,8 +5,11 @@
  *
  * Each line of UTF-8 is a name, a space, and a value, so that any ZooKeeper
  * client can show them.  A line feed in a value is written as \n, a backslash
- * as \\.  Nothing here may fail because of the name of a database, a role, or
- * an application: that would keep them from the lock.
+ * as \\.  Nothing here may fail because of the name of a cluster, a database, a
+ * role, or an application: that would keep them from the lock.
+ *
+ * The first line is the tag, whatever publish_identity says: others recognize
+ * a backend by it, and learn nothing else from it.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,6 +22,7 @@
 #include "common/hashfn.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "postmaster/postmaster.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -31,11 +35,15 @@
 #include "zk/lock_protocol.h"
 
 const char *const zkb_field_names[ZKB_FIELDS] = {
-	"host", "pid", "database", "user", "application_name"
+	"tag", "host", "port", "cluster_name", "pid", "database", "user", "application_name"
 };
 
-/* A value is cut off after this many bytes */
+/* A line of text is cut off after this many bytes, or up to three more */
 #define LONGEST_VALUE		256
+
+/* Each with its line feed; the tag and the two numbers are shorter */
+StaticAssertDecl(5 * (LONGEST_VALUE + 4) + 3 * 32 < ZKP_IDENTITY_LEN,
+				 "all lines fit into a node's data");
 
 static void
 put_line(StringInfo lines, ZkField field, const char *value)
@@ -61,6 +69,12 @@ put_line(StringInfo lines, ZkField field, const char *value)
 	}
 	appendStringInfoChar(lines, '\n');
 	pfree(utf8);
+}
+
+static void
+put_number(StringInfo lines, ZkField field, int number)
+{
+	appendStringInfo(lines, "%s %d\n", zkb_field_names[field], number);
 }
 
 static const char *
@@ -114,17 +128,18 @@ zkb_identity_lines(void)
 	static char text[ZKP_IDENTITY_LEN];
 	StringInfoData lines;
 
-	text[		0] = '\0';
-
-	if (!zklock_publish_identity)
-		return text;
-
 	initStringInfo(&lines);
-	put_line(&lines, ZKB_FIELD_HOST, host_name());
-	appendStringInfo(&lines, "%s %d\n", zkb_field_names[ZKB_FIELD_PID], MyProcPid);
-	put_line(&lines, ZKB_FIELD_DATABASE, database_name());
-	put_line(&lines, ZKB_FIELD_USER, GetUserNameFromId(GetSessionUserId(), true));
-	put_line(&lines, ZKB_FIELD_APPLICATION_NAME, application_name);
+	put_line(&lines, ZKB_FIELD_TAG, zkb_own_tag());
+	if (zklock_publish_identity)
+	{
+		put_line(&lines, ZKB_FIELD_HOST, host_name());
+		put_number(&lines, ZKB_FIELD_PORT, PostPortNumber);
+		put_line(&lines, ZKB_FIELD_CLUSTER_NAME, cluster_name);
+		put_number(&lines, ZKB_FIELD_PID, MyProcPid);
+		put_line(&lines, ZKB_FIELD_DATABASE, database_name());
+		put_line(&lines, ZKB_FIELD_USER, GetUserNameFromId(GetSessionUserId(), true));
+		put_line(&lines, ZKB_FIELD_APPLICATION_NAME, application_name);
+	}
 	strlcpy(text, lines.data, sizeof(text));
 	pfree(lines.data);
 	return text;
@@ -152,6 +167,31 @@ read_value(const char *value, int len)
 	return result;
 }
 
+static bool
+is_int32(const char *value)
+{
+	char	   *end;
+	long		number;
+
+	errno = 0;
+	number = strtol(value, &end, 10);
+	return end != value && *end == '\0' && errno == 0 &&
+		number >= PG_INT32_MIN && number <= PG_INT32_MAX;
+}
+
+static bool
+is_tag(const char *value)
+{
+	return strlen(value) == ZKB_TAG_LEN - 1 && strspn(value, "0123456789abcdef") == ZKB_TAG_LEN - 1;
+}
+
+static void
+forget_unless(bool (*has_form) (const char *), char **value)
+{
+	if (*value != NULL && !has_form(*value))
+		*value = NULL;
+}
+
 void
 zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS])
 {
@@ -174,4 +214,7 @@ zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS])
 		lines += line_len + 1;
 		len -= line_len + 1;
 	}
+	forget_unless(is_tag, &fields[ZKB_FIELD_TAG]);
+	forget_unless(is_int32, &fields[ZKB_FIELD_PORT]);
+	forget_unless(is_int32, &fields[ZKB_FIELD_PID]);
 }

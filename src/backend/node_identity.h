@@ -15,7 +15,10 @@
 
 typedef enum ZkField
 {
+	ZKB_FIELD_TAG,
 	ZKB_FIELD_HOST,
+	ZKB_FIELD_PORT,
+	ZKB_FIELD_CLUSTER_NAME,
 	ZKB_FIELD_PID,
 	ZKB_FIELD_DATABASE,
 	ZKB_FIELD_USER,
@@ -27,8 +30,8 @@ typedef enum ZkField
 extern const char *const zkb_field_names[ZKB_FIELDS];
 
 /*
- * This backend's current lines, in UTF-8; "" if publish_identity is off.  The
- * result is valid until the next call.
+ * This backend's current lines, in UTF-8; only that of the tag if
+ * publish_identity is off.  The result is valid until the next call.
  */
 extern const char *zkb_identity_lines(void);
 
@@ -44,7 +47,8 @@ extern const char *zkb_own_tag(void);
 
 /*
  * Parse such lines, whoever wrote them.  Each field is palloc'ed and in the
- * server's encoding, or NULL.
+ * server's encoding, or NULL.  A port and a pid are numbers that fit into an
+ * int32, and a tag is one that zkb_tag might have written; what is not is NULL.
  */
 extern void zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS]);
 

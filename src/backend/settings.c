@@ -220,7 +220,7 @@ define_settings(void)
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("zklock.publish_identity",
 							 gettext_noop("Sets whether the nodes of this session say whose they are."),
-							 gettext_noop("They give the host, process, database, user, and application name."),
+							 gettext_noop("They give the host, port, cluster name, process, database, user, and application name."),
 							 &zklock_publish_identity, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 }

@@ -397,7 +397,8 @@ whose(const Seen *seen)
 	zkb_read_identity(seen->says.identity, seen->says.identity_len, fields);
 	for (int i = 0; i < ZKB_FIELDS; i++)
 	{
-		if (fields[i] != NULL)
+		/* nobody can do anything with a tag */
+		if (fields[i] != NULL && i != ZKB_FIELD_TAG)
 			appendStringInfo(&text, ", %s \"%s\"", zkb_field_names[i], fields[i]);
 	}
 	if (!seen->says.ours && seen->data_len > 0)

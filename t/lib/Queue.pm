@@ -33,7 +33,7 @@ use Test::More;
 
 our @EXPORT = qw(queue_of queue_by_hand queue_is queue_few queue_bytes);
 
-my @COLUMNS = qw(position kind mode granted token zk_session since node host pid database user application_name data);
+my @COLUMNS = qw(position kind mode granted token zk_session since node host port cluster_name pid database user application_name data);
 
 # Of other clients' data at least this many bytes are shown.
 my $KEPT = 2000;
@@ -43,7 +43,8 @@ sub queue_of
 	my ($session, $path) = @_;
 	my @rows = map { decode_json($_) } split /\n/,
 	  $session->value(qq{SELECT to_json(q) FROM (SELECT position, kind, mode, granted, token, zk_session,
-		(extract(epoch FROM since) * 1000)::bigint AS since, node, host, pid, database, "user", application_name, data
+		(extract(epoch FROM since) * 1000)::bigint AS since, node, host, port, cluster_name, pid, database,
+		"user", application_name, data
 		FROM zk_lock_queue('$path')) q});
 	$_->{granted} = $_->{granted} ? 1 : 0 for @rows;
 	return @rows;
@@ -112,8 +113,8 @@ sub queue_by_hand
 			node => decode('UTF-8', $name),
 			ours => $fact{ours},
 			data => $fact{ours} || !length($data // '') ? undef : $data,
-			(map { $_ => $fact{$_} } qw(host database user application_name)),
-			pid => defined $fact{pid} ? $fact{pid} + 0 : undef };
+			(map { $_ => $fact{$_} } qw(host cluster_name database user application_name)),
+			(map { $_ => defined $fact{$_} ? $fact{$_} + 0 : undef } qw(port pid)) };
 	}
 
 	# Sequence numbers that have run out do not give the order; transaction ids
