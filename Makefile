@@ -53,7 +53,7 @@ override with_llvm = no
 ZK_HOSTS ?= 127.0.0.1:2181
 export PGOPTIONS := $(strip $(PGOPTIONS) -c zklock.hosts=$(ZK_HOSTS) -c zklock.root=/zklock_regress)
 
-EXTRA_CLEAN = t/c/protocol_test
+EXTRA_CLEAN = t/c/protocol_test t/c/graph_test
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -105,8 +105,12 @@ check-servers:
 	@sh $(srcdir)/dev/installcheck.sh '$(bindir)/psql' '$(ZK_HOSTS)' '$(strip $(REGRESS) $(ISOLATION))' '$(TAP_TESTS)'
 
 .PHONY: check-unit
-check-unit: t/c/protocol_test
+check-unit: t/c/protocol_test t/c/graph_test
 	t/c/protocol_test
+	t/c/graph_test
 
 t/c/protocol_test: t/c/protocol_test.c src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c
+
+t/c/graph_test: t/c/graph_test.c src/lock/wait_graph.c src/lock/wait_graph.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/graph_test.c $(srcdir)/src/lock/wait_graph.c
