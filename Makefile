@@ -22,7 +22,7 @@ here := $(or $(VPATH),.)
 MODULE_big = zklock
 OBJS = src/zklock.o $(above_wall) $(below_wall)
 above_wall = \
-	$(addprefix src/lock/, statement_hooks.o hold.o xact.o commit_guard.o acquire.o release.o inspect.o reader.o hold_table.o fence.o) \
+	$(addprefix src/lock/, statement_hooks.o hold.o xact.o commit_guard.o acquire.o release.o inspect.o reader.o hold_table.o fence.o wait_graph.o) \
 	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o auth_file.o tls_settings.o)
 below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o connection.o request.o frame_check.o node.o lock_protocol.o session_state.o \
 	wakeup.o resolve.o tls.o hosts.o)
@@ -53,7 +53,7 @@ override with_llvm = no
 ZK_HOSTS ?= 127.0.0.1:2181
 export PGOPTIONS := $(strip $(PGOPTIONS) -c zklock.hosts=$(ZK_HOSTS) -c zklock.root=/zklock_regress)
 
-EXTRA_CLEAN = t/c/protocol_test
+EXTRA_CLEAN = t/c/protocol_test t/c/graph_test
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -105,8 +105,12 @@ check-servers:
 	@sh $(srcdir)/dev/installcheck.sh '$(bindir)/psql' '$(ZK_HOSTS)' '$(strip $(REGRESS) $(ISOLATION))' '$(TAP_TESTS)'
 
 .PHONY: check-unit
-check-unit: t/c/protocol_test
+check-unit: t/c/protocol_test t/c/graph_test
 	t/c/protocol_test
+	t/c/graph_test
 
 t/c/protocol_test: t/c/protocol_test.c src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c
+
+t/c/graph_test: t/c/graph_test.c src/lock/wait_graph.c src/lock/wait_graph.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/graph_test.c $(srcdir)/src/lock/wait_graph.c

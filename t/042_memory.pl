@@ -117,7 +117,10 @@ sub compile
 # the checks of answers
 sub pure
 {
-	my %more = (protocol_test => ["$root/src/zk/lock_protocol.c"], frame_test => ['-lzookeeper_st']);
+	my %more = (
+		protocol_test => ["$root/src/zk/lock_protocol.c"],
+		graph_test => ["$root/src/lock/wait_graph.c"],
+		frame_test => ['-lzookeeper_st'],);
 	my $number = 1 + int rand 1e9;
 
 	foreach my $name (sort keys %more)
