@@ -11,7 +11,9 @@
 #include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
 #include "utils/tuplestore.h"
@@ -148,6 +150,52 @@ init_srf_compat(FunctionCallInfo fcinfo)
 	rsinfo->setResult = tuplestore_begin_heap(true, false, work_mem);
 	MemoryContextSwitchTo(old);
 #endif
+}
+
+/*
+ * The list element after this one, or the first one after NULL; NULL at the
+ * end.  In shared memory lists are dlists since 16.
+ */
+#if PG_VERSION_NUM >= 160000
+typedef dlist_head ListCompat;
+#define WAIT_QUEUE_COMPAT(lock) (&(lock)->waitProcs.dlist)
+#else
+typedef SHM_QUEUE ListCompat;
+#define WAIT_QUEUE_COMPAT(lock) (&(lock)->waitProcs.links)
+#endif
+
+static inline void *
+list_next_compat(const ListCompat *list, void *element, size_t link)
+{
+#if PG_VERSION_NUM >= 160000
+	const dlist_node *node = element != NULL ? (dlist_node *) ((char *) element + link) : &list->head;
+
+	return node->next != &list->head ? (char *) node->next - link : NULL;
+#else
+	return SHMQueueNext(list, element != NULL ? (SHM_QUEUE *) ((char *) element + link) : list, link);
+#endif
+}
+
+/*
+ * The entry of a process in what pg_stat_activity shows, or NULL; it may be of
+ * another process by now.  What pgstat offers is a copy of all entries, which
+ * is slow, and renewing it would change what the user's transaction sees.  All
+ * entries are one array, and our own is known.
+ */
+static inline const volatile PgBackendStatus *
+status_entry_compat(const PGPROC *proc)
+{
+	int			number = proc - ProcGlobal->allProcs;
+	int			own = MyProc - ProcGlobal->allProcs;
+
+#if PG_VERSION_NUM < 170000
+	/* of the auxiliary processes only this one waits for locks */
+	number = number < MaxBackends ? proc->backendId - 1 : MaxBackends + StartupProcess;
+	own = MyProc->backendId - 1;
+	if (own < 0)
+		return NULL;
+#endif
+	return number >= 0 ? MyBEEntry + (number - own) : NULL;
 }
 
 #endif							/* ZKLOCK_COMPAT_H */

@@ -1,0 +1,109 @@
+/*-------------------------------------------------------------------------
+ *
+ * local_waits.c
+ *	  Shows SQL what src/backend/local_waits.c finds, for t/019_local_waits.pl.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "portability/instr_time.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "backend/compat.h"
+#include "backend/local_waits.h"
+#include "backend/settings.h"
+
+PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(local_waits);
+PG_FUNCTION_INFO_V1(blocks_somebody);
+PG_FUNCTION_INFO_V1(own_tag);
+PG_FUNCTION_INFO_V1(in_worker);
+PG_FUNCTION_INFO_V1(look_cost);
+
+/* what node_identity.c uses of settings.c */
+bool		zklock_publish_identity = true;
+
+/* local_waits(most integer) */
+Datum
+local_waits(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ZkbLocalWait *waits;
+	int			n = zkb_local_waits(&waits, PG_GETARG_INT32(0));
+
+	init_srf_compat(fcinfo);
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[6] = {
+			Int32GetDatum(waits[i].pid),
+			CStringGetTextDatum(waits[i].tag),
+			TimestampTzGetDatum(waits[i].since),
+			Int32GetDatum(waits[i].blocker),
+			Int32GetDatum(waits[i].blocker_pid),
+			CStringGetTextDatum(waits[i].what)
+		};
+		bool		nulls[6] = {false};
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+Datum
+blocks_somebody(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(zkb_blocks_somebody());
+}
+
+Datum
+own_tag(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_TEXT_P(cstring_to_text(zkb_own_tag()));
+}
+
+Datum
+in_worker(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(IsParallelWorker());
+}
+
+/*
+ * look_cost(look boolean, times integer): microseconds that zkb_local_waits
+ * takes, or zkb_blocks_somebody
+ */
+Datum
+look_cost(PG_FUNCTION_ARGS)
+{
+	bool		look = PG_GETARG_BOOL(0);
+	int			times = PG_GETARG_INT32(1);
+	MemoryContext mine = AllocSetContextCreate(CurrentMemoryContext, "look", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(mine);
+	instr_time	begin,
+				end;
+
+	INSTR_TIME_SET_CURRENT(begin);
+	for (int i = 0; i < times; i++)
+	{
+		ZkbLocalWait *waits;
+
+		if (look)
+		{
+			zkb_local_waits(&waits, INT_MAX);
+			MemoryContextReset(mine);
+		}
+		else
+			zkb_blocks_somebody();
+	}
+	INSTR_TIME_SET_CURRENT(end);
+	INSTR_TIME_SUBTRACT(end, begin);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(mine);
+	PG_RETURN_FLOAT8(INSTR_TIME_GET_DOUBLE(end) * 1e6 / times);
+}
