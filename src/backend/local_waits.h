@@ -16,7 +16,7 @@ typedef struct ZkbLocalWait
 {
 	int			pid;			/* of who waits; a parallel worker's is its
 								 * leader's */
-	char		tag[ZKB_TAG_LEN];	/* zkb_tag of that backend */
+	char		tag[ZKP_TAG_LEN];	/* zkb_tag of that backend */
 	TimestampTz since;			/* when this wait began: it is the same wait
 								 * as long as this is the same */
 	int			blocker;		/* whom it waits for on a shortest way to us:

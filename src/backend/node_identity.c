@@ -108,14 +108,14 @@ zkb_tag(char *tag, int pid, TimestampTz started)
 {
 	const uint64 parts[] = {GetSystemIdentifier(), (uint64) PgStartTime, (uint64) pid, (uint64) started};
 
-	snprintf(tag, ZKB_TAG_LEN, "%016llx",
+	snprintf(tag, ZKP_TAG_LEN, "%016llx",
 			 (unsigned long long) hash_bytes_extended((const unsigned char *) parts, sizeof(parts), 0));
 }
 
 const char *
 zkb_own_tag(void)
 {
-	static char tag[ZKB_TAG_LEN];
+	static char tag[ZKP_TAG_LEN];
 
 	if (tag[0] == '\0')
 		zkb_tag(tag, MyProcPid, MyStartTimestamp);
@@ -182,7 +182,7 @@ is_int32(const char *value)
 static bool
 is_tag(const char *value)
 {
-	return strlen(value) == ZKB_TAG_LEN - 1 && strspn(value, "0123456789abcdef") == ZKB_TAG_LEN - 1;
+	return strlen(value) == ZKP_TAG_LEN - 1 && strspn(value, "0123456789abcdef") == ZKP_TAG_LEN - 1;
 }
 
 static void
@@ -217,4 +217,19 @@ zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS])
 	forget_unless(is_tag, &fields[ZKB_FIELD_TAG]);
 	forget_unless(is_int32, &fields[ZKB_FIELD_PORT]);
 	forget_unless(is_int32, &fields[ZKB_FIELD_PID]);
+}
+
+char *
+zkb_who(const char *lines, int len, int pid, int64 session)
+{
+	char	   *fields[ZKB_FIELDS];
+	const char *port;
+
+	zkb_read_identity(lines, len, fields);
+	if (pid == 0 && fields[ZKB_FIELD_PID] != NULL)
+		pid = atoi(fields[ZKB_FIELD_PID]);
+	port = fields[ZKB_FIELD_PORT];
+	if (pid <= 0 || fields[ZKB_FIELD_HOST] == NULL)
+		return psprintf("ZooKeeper session 0x%llx", (unsigned long long) session);
+	return psprintf("process %d on %s%s%s", pid, fields[ZKB_FIELD_HOST], port != NULL ? ":" : "", port != NULL ? port : "");
 }

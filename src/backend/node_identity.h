@@ -10,8 +10,7 @@
 
 #include "datatype/timestamp.h"
 
-/* Room for a tag and its terminator */
-#define ZKB_TAG_LEN		17
+#include "zk/lock_protocol.h"
 
 typedef enum ZkField
 {
@@ -36,8 +35,8 @@ extern const char *const zkb_field_names[ZKB_FIELDS];
 extern const char *zkb_identity_lines(void);
 
 /*
- * What stands for a backend of this server in ZooKeeper: 16 hex digits that no
- * other backend has, here or elsewhere, and that say nothing to who does not
+ * What stands for a backend of this server in ZooKeeper: ZKP_TAG_LEN - 1 hex
+ * digits that no other backend has, here or elsewhere, and that say nothing to who does not
  * know its pid and the time when it started.
  */
 extern void zkb_tag(char *tag, int pid, TimestampTz started);
@@ -51,5 +50,12 @@ extern const char *zkb_own_tag(void);
  * int32, and a tag is one that zkb_tag might have written; what is not is NULL.
  */
 extern void zkb_read_identity(const char *lines, int len, char *fields[ZKB_FIELDS]);
+
+/*
+ * "process 742 on db1:5432" from such lines, for messages; or, where they do not
+ * tell, "ZooKeeper session 0x..."; palloc'ed.  pid: of another process of that
+ * server; 0: the one that the lines tell of.
+ */
+extern char *zkb_who(const char *lines, int len, int pid, int64 session);
 
 #endif							/* ZKLOCK_NODE_IDENTITY_H */

@@ -52,6 +52,7 @@ zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 	}
 
 	wait->try_until = ZKS_NEVER;
+	wait->tell = NULL;
 
 	/* a timeout that would overflow means no limit */
 	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / ZKS_MS)
@@ -122,9 +123,14 @@ zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 
 	CHECK_FOR_INTERRUPTS();
 	if (now >= wait->lock_deadline)
+	{
+		char	   *detail = wait->tell != NULL ? wait->tell(wait->arg) : NULL;
+
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("canceling statement due to lock timeout")));
+				 errmsg("canceling statement due to lock timeout"),
+				 detail != NULL ? errdetail_internal("%s", detail) : 0));
+	}
 	if (now >= limit)
 		return false;
 	if (limit != ZKS_NEVER)

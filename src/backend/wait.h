@@ -17,6 +17,9 @@ typedef struct ZkWait
 	int64		lock_deadline;	/* of lock_timeout, or ZKS_NEVER */
 	int64		try_until;		/* when a call that may not wait for others
 								 * must have its answer, or ZKS_NEVER */
+	char	   *(*tell) (void *arg);	/* a sentence for DETAIL: for whom we
+										 * wait; may return NULL, or be NULL */
+	void	   *arg;
 } ZkWait;
 
 typedef enum ZkWaitEvent

@@ -47,13 +47,16 @@
  */
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 
 #include "acquire.h"
 #include "backend/errors.h"
 #include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
+#include "deadlock.h"
 
 /*
  * An answer is asked for again at once this many times, then after pauses,
@@ -64,7 +67,10 @@
 #define MOST_DOUBLINGS	8
 #define FORGOTTEN_MS	10000
 
-/* The number of nodes read at a time: see inspect.c */
+/* So many of those before us are named in an error */
+#define MOST_TOLD		3
+
+/* The number of nodes read at a time: see reader.h */
 #define WINDOW			1000
 
 /* One of those before us, whom we watch */
@@ -79,6 +85,17 @@ typedef struct BlockerList
 	Blocker    *list;			/* sorted by name */
 	int			n;
 } BlockerList;
+
+typedef enum Verdict
+{
+	GRANTED,
+	TAKEN,						/* somebody else has it, and time is up */
+	WAIT_ON,					/* others are before us, and nothing has
+								 * happened so far */
+	WAIT_FOR_ANSWER,			/* the same, and a watch is not answered yet */
+	LIST_AGAIN,					/* something changed: list the queue again */
+	START_AGAIN					/* our node is gone: queue again */
+} Verdict;
 
 /*
  * Our place in one queue, and what is under way there, so that an error can
@@ -97,19 +114,27 @@ typedef struct Place
 	bool		by_changes;		/* we wait for any change of the directory */
 	ZkWatch    *changes;		/* armed by the list, if so */
 	bool		behind;			/* the last list showed others before us */
+	int			need;			/* so many must leave before us */
 	bool		tell;			/* others wait to hear that we hold */
 	ZkRequest **reads;			/* of others' nodes */
 	int			nreads;
 	BlockerList blockers;
 	BlockerList old_blockers;	/* of the list before, while they are being
 								 * replaced */
+	ZkSearch   *search;			/* for a deadlock, while we wait; or NULL */
+	struct Call *call;			/* these three for still_waits */
+	const ZkpView *view;
+	Verdict		seen;
 } Place;
 
 typedef struct Call
 {
 	ZkpWant		want;
 	bool		may_wait;
+	bool		holds;			/* this session has other locks */
 	bool		waited;
+	struct Place *waiting;		/* there, now; or NULL */
+	ZkWaitLog	log;
 	ZkWait	   *wait;
 	int			in_vain;		/* how often we have asked again lately */
 	int64		asked_again_at;
@@ -125,17 +150,6 @@ typedef struct ListedQueue
 	int			n;
 	ZkpView		view;
 } ListedQueue;
-
-typedef enum Verdict
-{
-	GRANTED,
-	TAKEN,						/* somebody else has it, and time is up */
-	WAIT_ON,					/* others are before us, and nothing has
-								 * happened so far */
-	WAIT_FOR_ANSWER,			/* the same, and a watch is not answered yet */
-	LIST_AGAIN,					/* something changed: list the queue again */
-	START_AGAIN					/* our node is gone: queue again */
-} Verdict;
 
 static void
 drop_list(Call *c, Place *p)
@@ -187,10 +201,19 @@ drop_blockers(Call *c, BlockerList *blockers)
 	memset(blockers, 0, sizeof(*blockers));
 }
 
+static void
+end_search(Place *p)
+{
+	if (p->search != NULL)
+		zkl_end_search(p->search);
+	p->search = NULL;
+}
+
 /* Leave nothing behind, except a node that was granted */
 static void
 drop_place(Call *c, Place *p)
 {
+	end_search(p);				/* before the node goes */
 	drop_list(c, p);
 	drop_reads(c, p);
 	drop_blockers(c, &p->old_blockers);
@@ -870,6 +893,48 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, const ZkSessionInfo *inf
 	return node.watch == ZKR_WATCH_PENDING ? WAIT_FOR_ANSWER : outcome;
 }
 
+static bool
+is_waiting(Verdict outcome)
+{
+	return outcome == WAIT_ON || outcome == WAIT_FOR_ANSWER;
+}
+
+/* Once something has happened, that is kept: to look may change the watches */
+static bool
+still_waits(void *arg)
+{
+	Place	   *p = arg;
+	ZkSessionInfo info;
+
+	zks_info(p->call->session, &info);
+	if (is_waiting(p->seen))
+		p->seen = look_at_watches(p->call, p, p->view, &info);
+	return is_waiting(p->seen) && info.state == ZKS_CONNECTED;
+}
+
+static Verdict
+search(Place *p, const ZkpView *view, Verdict outcome)
+{
+	p->view = view;
+	p->seen = outcome;
+	zkl_search(p->search);
+	return p->seen;
+}
+
+static void
+begin_search(Call *c, int at)
+{
+	Place	   *p = &c->places[at];
+	ZkSearchFor what = {
+		.session = c->session,.wait = c->wait,.node = p->node,
+		.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
+		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
+	};
+
+	p->call = c;
+	p->search = zkl_begin_search(&what);
+}
+
 /*
  * Sleep until something happens in the queue that the list has shown.
  */
@@ -885,10 +950,13 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		Verdict		outcome;
 		int64		until = ZKS_NEVER;
 		int64		look_at = ZKS_NEVER;
+		int64		search_at = ZKS_NEVER;
 
 		zks_info(c->session, &info);
 		outcome = look_at_watches(c, p, view, &info);
-		if (outcome != WAIT_ON && outcome != WAIT_FOR_ANSWER)
+		if (is_waiting(outcome) && info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
+			outcome = search(p, view, outcome);
+		if (!is_waiting(outcome))
 			return outcome;
 
 		if (info.state != ZKS_CONNECTED)
@@ -907,8 +975,10 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			look_at = began_at + info.timeout_ms * ZKS_MS;
 		else if (info.state == ZKS_CONNECTED && view->ahead > 0)
 			look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
+		if (info.state == ZKS_CONNECTED)
+			search_at = zkl_search_due(p->search);
 
-		if (zkb_wait(c->wait, c->session, Min(until, look_at), ZKB_WAIT_ACQUIRE))
+		if (zkb_wait(c->wait, c->session, Min(Min(until, look_at), search_at), ZKB_WAIT_ACQUIRE))
 			continue;
 		if (info.state != ZKS_CONNECTED)
 			zkb_raise_cut_off(&info);
@@ -916,6 +986,8 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			return TAKEN;
 		if (zks_now() >= look_at)
 			return LIST_AGAIN;
+		if (zks_now() < until)
+			continue;			/* time to search */
 		zkb_raise_no_answer(c->wait);
 	}
 }
@@ -923,6 +995,8 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 static void
 raise_deadlock(const char *path)
 {
+	zkb_counters.deadlocks++;
+	pgstat_report_deadlock();
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected on lock path \"%s\"", zkb_path_for_display(path)),
@@ -948,7 +1022,13 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 		zkb_counters.waits++;
 	c->waited = true;
 	p->behind = true;
+	p->need = queue->view.need;
 	p->by_changes |= queue->view.first;
+	c->waiting = p;
+	if (c->log.began_at == 0)
+		c->log.began_at = zks_now();
+	if (p->search == NULL)
+		begin_search(c, at);
 	zks_gather(c->session);
 	watch_queue(c, p, queue);
 	if (p->by_changes && p->changes == NULL)
@@ -1087,6 +1167,13 @@ take_turn(Call *c, int at)
 		free_queue(&queue);
 		drop_list(c, p);
 	}
+	c->waiting = NULL;
+	if (outcome == GRANTED)
+	{
+		end_search(p);
+		zkl_log_end_of_wait(&c->log, true);
+		c->log.began_at = 0;
+	}
 	return outcome;
 }
 
@@ -1203,6 +1290,20 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
+/* Nodes of ours are gone; perhaps since we broke a circle, and do not know it */
+static void
+ask_who_did_it(Call *c)
+{
+	ZkSessionInfo info;
+
+	zks_info(c->session, &info);
+	for (int i = 0; i < c->n && info.state != ZKS_OVER && !info.forfeited; i++)
+	{
+		if (c->places[i].search != NULL)
+			zkl_search_found_gone(c->places[i].search);
+	}
+}
+
 static ZkAcquired
 acquire(Call *c)
 {
@@ -1232,6 +1333,8 @@ acquire(Call *c)
 			outcome = START_AGAIN;
 		if (outcome == GRANTED)
 			return ZKL_HELD;
+		if (outcome == START_AGAIN)
+			ask_who_did_it(c);
 		drop_from(c, 0);
 		if (outcome == TAKEN)
 			return ZKL_TAKEN;
@@ -1239,18 +1342,70 @@ acquire(Call *c)
 	}
 }
 
+/* An error that ends a wait says for what */
+static void
+tell_where_we_wait(void *arg)
+{
+	Call	   *c = arg;
+
+	if (c->waiting != NULL)
+		errcontext("while waiting for lock path \"%s\"", zkb_path_for_display(c->waiting->target->path));
+}
+
+/*
+ * Who holds us up, as far as our watches have read it, for an error that ends the
+ * wait; or NULL.  Asks nothing.
+ */
+static char *
+tell_blockers(void *arg)
+{
+	Call	   *c = arg;
+	Place	   *p = c->waiting;
+	StringInfoData text;
+
+	if (p == NULL)
+		return NULL;
+	initStringInfo(&text);
+	for (int i = 0; i < p->blockers.n && i < MOST_TOLD; i++)
+	{
+		char		data[ZKS_WATCHED_KEPT];
+		int64		owner;
+		int			len;
+		ZkpData		says;
+
+		if (p->blockers.list[i].watch == NULL)
+			continue;
+		len = zks_watched_data(c->session, p->blockers.list[i].watch, data, &owner);
+		if (len < 0)
+			continue;
+		zkp_read_data(data, len, &says);
+		appendStringInfo(&text, "%s%s", text.len > 0 ? ", " : "",
+						 zkb_who(says.identity, says.identity_len, 0, owner));
+	}
+	if (text.len == 0)
+		return NULL;
+	return psprintf(p->need == 1 ? "It is held by %s." : "Before this session in the queue, among others: %s.", text.data);
+}
+
 ZkAcquired
-zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait,
+zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait, bool holds,
 			ZkWait *wait)
 {
-	Call		c = {.may_wait = may_wait,.wait = wait,.n = n};
+	Call		c = {.may_wait = may_wait,.holds = holds,.wait = wait,.n = n};
 	volatile ZkAcquired outcome = ZKL_TAKEN;
+	ErrorContextCallback context;
 
 	c.want.mode = mode;
 	c.want.permits = permits;
 	c.places = palloc0(n * sizeof(Place));
 	for (int i = 0; i < n; i++)
 		c.places[i].target = &targets[i];
+	wait->tell = tell_blockers;
+	wait->arg = &c;
+	context.callback = tell_where_we_wait;
+	context.arg = &c;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
 	PG_TRY();
 	{
 		outcome = acquire(&c);
@@ -1261,12 +1416,17 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		 * A FATAL error does not get here; it ends the process, and with it
 		 * the session and all its nodes.
 		 */
+		wait->tell = NULL;
 		drop_from(&c, 0);
 		if (zkb_peek() != NULL)
 			zks_send(zkb_peek());
+		zkl_log_end_of_wait(&c.log, false);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	error_context_stack = context.previous;
+	wait->tell = NULL;
+	zkl_log_end_of_wait(&c.log, false); /* a granted one has been logged */
 
 	zks_send(c.session);
 	for (int i = 0; i < n; i++)

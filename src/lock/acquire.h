@@ -39,12 +39,13 @@ typedef enum ZkAcquired
 /*
  * Take all of these, or none; the paths are in byte order, without
  * duplicates.  With may_wait, wait in the queues until the call's deadline;
- * without, look once.  Raises an error if ZooKeeper could not be asked, 40P01
- * if an upgrade of our own shared lock would deadlock, 54000 if there are too
- * many.  In any case, no nodes are left except the granted ones.
+ * without, look once.  holds: this session has other locks, so that others may
+ * wait for it.  Raises an error if ZooKeeper could not be asked, 40P01 if the
+ * wait is part of a circle, or an upgrade of our own shared lock would be, 54000
+ * if there are too many.  In any case, no nodes are left except the granted ones.
  */
 extern ZkAcquired zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,
-							  bool may_wait, ZkWait *wait);
+							  bool may_wait, bool holds, ZkWait *wait);
 
 /* Whether this node's directory is about to run out of sequence numbers */
 extern bool zkl_is_high(const char *name);

@@ -159,7 +159,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 		targets[i].path = targets[i].dir + zkb_root_len(zklock_root);
 		targets[i].own = own_shared_node(others[i].lock);
 	}
-	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, wait);
+	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_node_count() > 0, wait);
 	if (outcome == ZKL_TAKEN)
 		return false;
 

@@ -18,7 +18,7 @@
 static void
 set_due(ZkReader *r)
 {
-	r->until = Min(zkb_deadline(zklock_operation_timeout), r->last_until);
+	r->until = zkb_deadline(zklock_operation_timeout);
 }
 
 void
@@ -27,7 +27,7 @@ zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent eve
 	r->session = session;
 	r->wait = wait;
 	r->event = event;
-	r->last_until = ZKS_NEVER;
+	r->go_on = NULL;
 	r->first = r->n = 0;
 	set_due(r);
 }
@@ -50,6 +50,8 @@ zkl_await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 		zks_info(r->session, &info);
 		if (info.state == ZKS_OVER)
 			return ZKL_BROKEN;
+		if (r->go_on != NULL && !r->go_on(r->arg))
+			return ZKL_LATE;
 		if (!zkb_wait(r->wait, r->session, r->until, r->event))
 			return ZKL_LATE;
 	}

@@ -23,7 +23,9 @@ typedef struct ZkReader
 	ZkWait	   *wait;
 	ZkWaitEvent event;
 	int64		until;			/* the next answer must come by then */
-	int64		last_until;		/* and the last one by then; or ZKS_NEVER */
+	bool		(*go_on) (void *arg);	/* whether there is still reason to
+										 * read; NULL: yes */
+	void	   *arg;
 	ZkRequest  *requests[ZKL_WINDOW];	/* a ring buffer, from first on */
 	int			first;
 	int			n;
@@ -33,7 +35,8 @@ typedef enum ZkReading
 {
 	ZKL_READ,
 	ZKL_BROKEN,					/* the connection broke: ask again, all of it */
-	ZKL_LATE					/* no answer in time */
+	ZKL_LATE					/* no answer in time, or no reason to wait for
+								 * it */
 } ZkReading;
 
 extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait, ZkWaitEvent event);

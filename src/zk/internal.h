@@ -141,6 +141,9 @@ struct ZkWatch
 	bool		in_flight;		/* its request has not been answered */
 	bool		says_shared;	/* as the data did when it was armed */
 	bool		says_granted;
+	char	   *data;			/* its beginning then, for the owner; or NULL */
+	int			data_len;
+	int64_t		ephemeral_owner;
 	char		path[];
 };
 
@@ -334,7 +337,7 @@ extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
 extern ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_free_all(ZkSession *s);
-extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path);
+extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path, int keeps_data);
 extern void zkr_drop_watch_locked(ZkWatch *w);
 extern bool zkr_watches_exceed_locked(ZkSession *s, size_t bytes);
 extern bool zkr_owner_asks_locked(ZkSession *s);

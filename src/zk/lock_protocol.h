@@ -67,14 +67,14 @@ typedef enum ZkpStyle
 /* What a contender wants */
 typedef struct ZkpWant
 {
-	const char *record;			/* instead of a contender, a record on the
-								 * board: how its name begins, which is a tag,
-								 * and "+" if it names others; or NULL */
 	ZkpMode		mode;
 	ZkpStyle	style;
 	int32_t		permits;		/* of a semaphore: how many may hold at once */
 	const char *identity;		/* lines that tell who it is, or NULL */
 	bool		closed;			/* only our own identity gets access */
+	const char *record;			/* instead of a contender, a record on the
+								 * board: how its name begins, which is a tag,
+								 * and "+" if it names others; or NULL */
 } ZkpWant;
 
 typedef struct ZkpContender

@@ -27,7 +27,7 @@
 #define SURELY_SENT		16
 
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *context);
-static void on_watch_set(ZkWatch *w, const ZkRequest *r);
+static void on_watch_set(ZkWatch *w, ZkRequest *r);
 
 _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &&
 			   (int) ZKS_NO_NODE == ZNONODE && (int) ZKS_NO_AUTH == ZNOAUTH &&
@@ -724,6 +724,7 @@ zkr_free_all(ZkSession *s)
 		ZkWatch    *w = s->watches;
 
 		s->watches = w->next;
+		free(w->data);
 		free(w);
 	}
 }
@@ -931,6 +932,7 @@ free_watch(ZkWatch *w)
 	if (w->next != NULL)
 		w->next->prev = w->prev;
 	s->watch_bytes -= strlen(w->path);
+	free(w->data);
 	free(w);
 }
 
@@ -1017,9 +1019,13 @@ remove_watch(ZkWatch *w)
 }
 
 static void
-on_watch_set(ZkWatch *w, const ZkRequest *r)
+on_watch_set(ZkWatch *w, ZkRequest *r)
 {
 	w->in_flight = false;
+	w->data = r->data;
+	w->data_len = r->data_len;
+	w->ephemeral_owner = r->ephemeral_owner;
+	r->data = NULL;
 	if (w->state == ZKR_WATCH_PENDING)
 	{
 		w->epoch = r->epoch;
@@ -1061,7 +1067,7 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 }
 
 ZkWatch *
-zkr_new_watch_locked(ZkSession *s, const char *path)
+zkr_new_watch_locked(ZkSession *s, const char *path, int keeps_data)
 {
 	ZkWatch    *w = new_watch_locked(s, path, false);
 	ZkRequest  *r;
@@ -1077,6 +1083,7 @@ zkr_new_watch_locked(ZkSession *s, const char *path)
 	}
 	r->listener = LISTENER_NONE;
 	r->watch = w;
+	r->keeps_data = keeps_data;
 	r->op = ZOO_GETDATA_OP;
 	if (begin(r))
 		submitted(r, zoo_awget(s->zh, path, on_watch, (void *) w->id,
@@ -1103,9 +1110,25 @@ zks_watch(ZkSession *s, const char *path)
 	ZkWatch    *w;
 
 	zks_enter(s);
-	w = zkr_new_watch_locked(s, path);
+	w = zkr_new_watch_locked(s, path, ZKS_WATCHED_KEPT);
 	zks_leave(s);
 	return w;
+}
+
+int
+zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
+{
+	int			len = -1;
+
+	zks_enter(s);
+	if (w->data != NULL)
+	{
+		len = w->data_len;
+		memcpy(data, w->data, len);
+		*owner = w->ephemeral_owner;
+	}
+	zks_leave(s);
+	return len;
 }
 
 ZkRequest *

@@ -270,6 +270,13 @@ typedef struct ZkWatchInfo
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);
 
+/*
+ * What the node held when zks_watch was answered, its beginning, and its session;
+ * data has ZKS_WATCHED_KEPT bytes.  -1: not known.
+ */
+#define ZKS_WATCHED_KEPT	512
+extern int	zks_watched_data(ZkSession *session, ZkWatch *watch, char *data, int64_t *owner);
+
 /* Like zks_list; the watch fires when the list is out of date */
 extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool fresh,
 									 ZkWatch **watch);

@@ -296,7 +296,7 @@ create_as(int i, const char *below, ZkpMode mode, ZkpStyle style, bool parents)
 {
 	char		path[ZKS_PATH_LEN];
 	char	   *dirs[] = {path};
-	ZkpWant		want = {mode, style, 3, "host a\n", false};
+	ZkpWant		want = {.mode = mode,.style = style,.permits = 3,.identity = "host a\n"};
 
 	snprintf(path, sizeof(path), "%s%s", dir, below);
 	if (!zkn_create(session, dirs, 1, &want, parents, &nodes[i]))
@@ -315,7 +315,7 @@ create_group(int i, int n, const char *const *below, ZkpMode mode, bool parents)
 {
 	char		paths[8][300];
 	char	   *dirs[8];
-	ZkpWant		want = {mode, ZKP_CURATOR, 3, "host a\n", false};
+	ZkpWant		want = {.mode = mode,.style = ZKP_CURATOR,.permits = 3,.identity = "host a\n"};
 
 	for (int k = 0; k < n; k++)
 	{

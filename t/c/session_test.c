@@ -182,7 +182,7 @@ static void
 make_nodes(Slot *first)
 {
 	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_EXCLUSIVE, ZKP_SHARED, ZKP_SEMAPHORE};
-	ZkpWant		want = {modes[rand() % 4], (ZkpStyle) (rand() % 3), 1 + rand() % 3, "host a\n", false};
+	ZkpWant		want = {.mode = modes[rand() % 4],.style = (ZkpStyle) (rand() % 3),.permits = 1 + rand() % 3,.identity = "host a\n"};
 	int			n = rand() % 2 == 0 ? 1 : 1 + rand() % 5;
 	Slot	   *chosen[NSLOTS] = {first};
 	char	   *where[NSLOTS];

@@ -1,0 +1,56 @@
+/*-------------------------------------------------------------------------
+ *
+ * chase.h
+ *	  Following waits from queue to queue, to see whether they form a circle.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_CHASE_H
+#define ZKLOCK_CHASE_H
+
+#include "backend/local_waits.h"
+#include "reader.h"
+
+/* From where: a place in a queue, and who waits for us on this server */
+typedef struct ZkChaseFrom
+{
+	const char *dir;
+	int			root_len;		/* of the root in dir */
+	const char *node;			/* our own, without the directory */
+	const ZkbLocalWait *waits;
+	int			nwaits;
+} ZkChaseFrom;
+
+/* A wait for one of PostgreSQL's locks on which a circle rests */
+typedef struct ZkLocalEvidence
+{
+	int			check;			/* of the record that tells of it; -1: we know
+								 * it ourselves */
+	char		tag[ZKP_TAG_LEN];
+	int64		since;
+} ZkLocalEvidence;
+
+/*
+ * A circle that we are part of: as long as these nodes, at these versions, our
+ * own and these local waits stand
+ */
+typedef struct ZkCircle
+{
+	ZkCheck    *checks;
+	int			nchecks;
+	bool	   *of_record;		/* for each check: of a record, not of a lock */
+	ZkLocalEvidence *locals;
+	int			nlocals;
+	char	   *detail;			/* a line for each wait */
+	char	   *queries;		/* a line for each process of this server, for
+								 * the server's log */
+} ZkCircle;
+
+/*
+ * ZKL_READ: all was read, and circle is NULL if we are in none.  Everything is
+ * palloc'ed in the current context.  The reader is to be ended by the caller,
+ * in case of an error, too.
+ */
+extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle);
+
+#endif							/* ZKLOCK_CHASE_H */

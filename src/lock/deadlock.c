@@ -1,0 +1,488 @@
+/*-------------------------------------------------------------------------
+ *
+ * deadlock.c
+ *	  Whether a wait in a queue is part of a circle, and breaking that.
+ *
+ * There is no daemon.  Each who has waited for deadlock_timeout, and may be
+ * waited for, publishes where it waits: an ephemeral record on a board in
+ * ZooKeeper, which also names those who wait for one of PostgreSQL's locks
+ * behind it on its server.  Then it follows the waits of others (chase.c).  Of
+ * the records of a circle one is the last, and its author sees all.  Whoever
+ * finds itself in a circle gives up its place in the queue by a transaction of
+ * ZooKeeper that checks all the rest of the circle; so of two who try only one
+ * succeeds, and nobody fails for what no longer is.  It raises its own error:
+ * nobody else is interrupted.
+ *
+ * That all waits stood at one moment is proven in three ways.  A wait in a queue
+ * stands as long as its node and the one before it do, in the versions that were
+ * read, and the transaction checks these.  Waits for PostgreSQL's locks on this
+ * server are looked at, all at one instant, after the others were read.  Those on
+ * other servers we know only by a record, which its author writes anew after each
+ * of its own looks; once it has been written twice since we first read the whole
+ * circle, and still names the same waits, they stood at that time.
+ *
+ * The record is there while its author waits, and no longer: it goes before the
+ * contender does, and is not made while a node that we no longer want may still
+ * stand somewhere, since that would look like a lock that we hold while we wait.
+ *
+ * Who holds nothing and keeps nobody waiting publishes nothing, and asks
+ * nothing.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pgstat.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+
+#include "backend/backend_session.h"
+#include "backend/node_identity.h"
+#include "chase.h"
+#include "deadlock.h"
+#include "wait_record.h"
+
+/* Looks after the first are at least so far apart */
+#define SHORTEST_PAUSE_MS	10
+
+/* So many records of waiters, and checks in a transaction, are of one size */
+#define MOST_WAITS			1000
+#define MOST_CHECKS			(ZKN_CHECK_MAX - 1)
+#define MOST_CHECK_BYTES	(256 * 1024)
+
+/* A circle that has changed meanwhile is looked for again at once, so often */
+#define AT_ONCE				3
+
+/* Who was told that nothing has changed looks at the board again, now and then */
+#define QUIET_LOOKS			10
+
+struct ZkSearch
+{
+	ZkSearchFor what;
+	int64		due;
+	ZkNode	   *record;			/* published; or NULL */
+	bool		names_others;	/* so does its name */
+	ZkbLocalWait *waits;		/* whom it names */
+	int			nwaits;
+	MemoryContext waits_context;
+	int			quiet;			/* looks since the board was last read; -1: it
+								 * must be read */
+	ZkCircle   *candidate;		/* not proven yet: see is_proven */
+	MemoryContext candidate_context;
+	ZkCircle   *in_doubt;		/* may be broken, by us: the answer was lost */
+	MemoryContext in_doubt_context;
+	ZkRequest  *request;
+	ZkReader	reader;
+};
+
+ZkSearch *
+zkl_begin_search(const ZkSearchFor *for_what)
+{
+	ZkSearch   *s = palloc0(sizeof(ZkSearch));
+
+	s->what = *for_what;
+	s->due = zkb_deadline(DeadlockTimeout);
+	s->quiet = -1;
+	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
+	return s;
+}
+
+int64
+zkl_search_due(const ZkSearch *s)
+{
+	return s->due;
+}
+
+/*
+ * A little less than the period, so that those who began together do not go on
+ * together
+ */
+static void
+look_again(ZkSearch *s, bool soon)
+{
+	int			ms = soon ? DeadlockTimeout / 2 : DeadlockTimeout;
+
+	ms -= (int) ((zks_now() / 1000) % (ms / 4 + 1));
+	s->due = zkb_deadline(Max(ms, SHORTEST_PAUSE_MS));
+}
+
+static void
+drop_request(ZkSearch *s)
+{
+	if (s->request != NULL)
+		zks_request_free(s->what.session, s->request);
+	s->request = NULL;
+}
+
+static void
+retract(ZkSearch *s)
+{
+	if (s->record != NULL)
+		(void) zkn_discard(s->what.session, s->record);
+	s->record = NULL;
+}
+
+static void
+forget_candidate(ZkSearch *s)
+{
+	if (s->candidate_context != NULL)
+		MemoryContextDelete(s->candidate_context);
+	s->candidate_context = NULL;
+	s->candidate = NULL;
+}
+
+void
+zkl_end_search(ZkSearch *s)
+{
+	zkl_end_reading(&s->reader);
+	drop_request(s);
+	retract(s);
+	forget_candidate(s);
+	if (s->in_doubt_context != NULL)
+		MemoryContextDelete(s->in_doubt_context);
+	if (s->waits_context != NULL)
+		MemoryContextDelete(s->waits_context);
+	pfree(s);
+}
+
+/*-------------------------------------------------------------------------
+ * Publishing
+ *-------------------------------------------------------------------------
+ */
+
+/* False if it is not there, or in doubt */
+static bool
+await_record(ZkSearch *s, ZkNodeInfo *info)
+{
+	int64		until = zkb_wait_answer_due(s->what.wait);
+
+	for (;;)
+	{
+		zkn_info(s->what.session, s->record, info);
+		if (info->state != ZKN_CREATING && info->state != ZKN_UNSURE)
+			return info->state == ZKN_PRESENT;
+		if (!s->what.go_on(s->what.arg) ||
+			!zkb_wait(s->what.wait, s->what.session, until, ZKB_WAIT_ACQUIRE))
+			return false;
+	}
+}
+
+static bool
+create_record(ZkSearch *s, const char *lines, bool names_others)
+{
+	char	   *board = psprintf("%.*s%s", s->what.root_len, s->what.dir, ZKP_BOARD);
+	char	   *tag = psprintf("%s%s", zkb_own_tag(), names_others ? "+" : "");
+	ZkpWant		want = {.record = tag,.identity = lines,.closed = s->what.want->closed};
+
+	retract(s);
+	s->names_others = names_others;
+	for (int parents = 0; parents <= 1; parents++)
+	{
+		ZkNodeInfo	info;
+
+		if (!zkn_create(s->what.session, &board, 1, &want, parents, &s->record))
+		{
+			s->record = NULL;
+			return false;
+		}
+		if (await_record(s, &info))
+			return true;
+		retract(s);
+		if (info.state != ZKN_ABSENT || info.rc != ZKS_NO_NODE)
+			return false;
+	}
+	return false;
+}
+
+static bool
+rewrite_record(ZkSearch *s, const char *name, const char *lines)
+{
+	ZkpData		says = {.identity = lines};
+	char	   *data = palloc(strlen(lines) + ZKP_DATA_EXTRA);
+	char	   *path = psprintf("%.*s%s/%s", s->what.root_len, s->what.dir, ZKP_BOARD, name);
+	ZkAnswer	answer;
+
+	zkp_write_data(data, &says);
+	s->request = zkl_sent(zks_write(s->what.session, path, data));
+	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
+		return false;
+	drop_request(s);
+	return answer.rc == ZKS_OK;
+}
+
+static bool
+same_waits(const ZkbLocalWait *a, const ZkbLocalWait *b, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (a[i].since != b[i].since || a[i].blocker != b[i].blocker || strcmp(a[i].tag, b[i].tag) != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Look who waits for us on this server, and publish that and where we wait.
+ * False if that could not be done.
+ */
+static bool
+publish(ZkSearch *s)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock local waits", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	ZkbLocalWait *waits = NULL;
+	int			n = zkb_blocks_somebody() ? zkb_local_waits(&waits, MOST_WAITS) : 0;
+	ZkNodeInfo	node;
+	ZkNodeInfo	record = {.state = ZKN_ABSENT};
+	char	   *lines;
+	bool		done;
+
+	MemoryContextSwitchTo(old);
+	if (s->waits_context == NULL || n != s->nwaits || !same_waits(waits, s->waits, n))
+		s->quiet = -1;
+	if (s->waits_context != NULL)
+		MemoryContextDelete(s->waits_context);
+	s->waits_context = context;
+	s->waits = waits;
+	s->nwaits = n;
+
+	zkn_info(s->what.session, s->what.node, &node);
+	lines = zkl_record_lines(s->what.dir, node.name, waits, n);
+	if (s->record != NULL)
+		zkn_info(s->what.session, s->record, &record);
+	if (record.state == ZKN_PRESENT && s->names_others == (n > 0))
+		done = n == 0 || rewrite_record(s, record.name, lines);
+	else
+	{
+		s->quiet = -1;
+		done = create_record(s, lines, n > 0);
+	}
+	if (!done)
+		retract(s);
+	return done;
+}
+
+/*-------------------------------------------------------------------------
+ * Breaking
+ *-------------------------------------------------------------------------
+ */
+
+static void
+raise_deadlock(const ZkCircle *circle)
+{
+	zkb_counters.deadlocks++;
+	pgstat_report_deadlock();
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 errdetail_internal("%s", circle->detail),
+			 errdetail_log("%s\n%s", circle->detail, circle->queries),
+			 errhint("Give back the locks that this session still holds, then try again. See server log for query details.")));
+}
+
+/*
+ * Whether this is the circle that was read before, and each record that it rests
+ * on has been written at least so often since.
+ */
+static bool
+is_same(const ZkCircle *before, const ZkCircle *now, int written)
+{
+	if (before->nchecks != now->nchecks || before->nlocals != now->nlocals)
+		return false;
+	for (int i = 0; i < now->nchecks; i++)
+	{
+		if (strcmp(before->checks[i].path, now->checks[i].path) != 0)
+			return false;
+		if (now->of_record[i] ? now->checks[i].version < before->checks[i].version + written :
+			now->checks[i].version != before->checks[i].version)
+			return false;
+	}
+	for (int i = 0; i < now->nlocals; i++)
+	{
+		if (before->locals[i].check != now->locals[i].check || before->locals[i].since != now->locals[i].since ||
+			strcmp(before->locals[i].tag, now->locals[i].tag) != 0)
+			return false;
+	}
+	return true;
+}
+
+static bool
+rests_on(const ZkCircle *circle, bool own)
+{
+	for (int i = 0; i < circle->nlocals; i++)
+	{
+		if ((circle->locals[i].check < 0) == own)
+			return true;
+	}
+	return false;
+}
+
+/* Whether those who waited for us on this server, as far as it matters, still do */
+static bool
+own_waits_stand(const ZkCircle *circle)
+{
+	ZkbLocalWait *waits;
+	int			n = zkb_local_waits(&waits, MOST_WAITS);
+
+	for (int i = 0; i < circle->nlocals; i++)
+	{
+		int			k = 0;
+
+		if (circle->locals[i].check >= 0)
+			continue;
+		while (k < n && (waits[k].since != circle->locals[i].since || strcmp(waits[k].tag, circle->locals[i].tag) != 0))
+			k++;
+		if (k == n)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Whether there was a moment at which all waits of the circle stood, if what it
+ * checks still stands.  A circle with waits on other servers is kept until that
+ * is known; its memory is then the search's.
+ */
+static bool
+is_proven(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
+{
+	if (rests_on(circle, false))
+	{
+		if (s->candidate == NULL || !is_same(s->candidate, circle, 0))
+		{
+			forget_candidate(s);
+			s->candidate = circle;
+			s->candidate_context = *context;
+			MemoryContextSetParent(*context, GetMemoryChunkContext(s));
+			*context = NULL;
+			return false;
+		}
+		if (!is_same(s->candidate, circle, 2))
+			return false;
+	}
+	return !rests_on(circle, true) || own_waits_stand(circle);
+}
+
+static bool
+is_too_large(const ZkCircle *circle)
+{
+	size_t		bytes = 0;
+
+	for (int i = 0; i < circle->nchecks; i++)
+		bytes += strlen(circle->checks[i].path);
+	return circle->nchecks > MOST_CHECKS || bytes > MOST_CHECK_BYTES;
+}
+
+/*
+ * Give up our place if the circle stands.  Returns false if it has changed; true
+ * if there is nothing more to do now.  If the answer is lost, the circle's memory
+ * is the search's.
+ */
+static bool
+give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
+{
+	ZkNodeInfo	node;
+	ZkAnswer	answer;
+
+	if (is_too_large(circle))
+		return true;
+	zkn_info(s->what.session, s->what.node, &node);
+	if (node.state != ZKN_PRESENT)
+		return true;
+
+	/* whatever happens now, we must know what became of it */
+	s->reader.go_on = NULL;
+	s->request = zkl_sent(zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
+										circle->checks, circle->nchecks));
+	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
+	{
+		drop_request(s);
+		if (s->in_doubt == NULL)
+		{
+			s->in_doubt = circle;
+			s->in_doubt_context = *context;
+			MemoryContextSetParent(*context, GetMemoryChunkContext(s));
+			*context = NULL;
+		}
+		return true;
+	}
+	drop_request(s);
+	if (answer.rc == ZKS_OK)
+		raise_deadlock(circle);
+	return answer.missing == circle->nchecks;	/* our own node is gone */
+}
+
+/*-------------------------------------------------------------------------
+ * Looking
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Read where everybody waits.  Returns false if the circle that was found has
+ * changed meanwhile.
+ */
+static bool
+chase_once(ZkSearch *s)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	ZkNodeInfo	node;
+	ZkChaseFrom from = {
+		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,
+		.waits = s->waits,.nwaits = s->nwaits
+	};
+	ZkCircle   *circle;
+	bool		done = true;
+
+	zkn_info(s->what.session, s->what.node, &node);
+	s->reader.go_on = s->what.go_on;
+	s->quiet = 0;
+	if (zkl_chase(&s->reader, &from, &circle) != ZKL_READ)
+		s->quiet = -1;
+	else if (circle == NULL)
+		forget_candidate(s);
+	else if (is_proven(s, circle, &context))
+		done = give_way(s, circle, &context);
+	zkl_end_reading(&s->reader);
+	MemoryContextSwitchTo(old);
+	if (context != NULL)
+		MemoryContextDelete(context);
+	return done;
+}
+
+void
+zkl_search(ZkSearch *s)
+{
+	zkb_counters.deadlock_checks++;
+	s->reader.go_on = s->what.go_on;
+	s->reader.arg = s->what.arg;
+	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
+	zkl_end_reading(&s->reader);
+	if (!s->what.holds && !zkb_blocks_somebody())
+	{
+		retract(s);
+		forget_candidate(s);
+		look_again(s, false);
+		return;
+	}
+	if (zkn_any_unwanted(s->what.session) || !publish(s))
+	{
+		look_again(s, true);
+		return;
+	}
+	if (s->quiet < 0 || s->candidate != NULL || ++s->quiet >= QUIET_LOOKS)
+	{
+		int			tries = 1;
+
+		while (!chase_once(s) && tries < AT_ONCE)
+			tries++;
+	}
+	look_again(s, s->names_others || s->candidate != NULL || s->quiet < 0);
+}
+
+void
+zkl_search_found_gone(ZkSearch *s)
+{
+	if (s->in_doubt != NULL)
+		raise_deadlock(s->in_doubt);
+}
