@@ -1170,6 +1170,7 @@ take_turn(Call *c, int at)
 	c->waiting = NULL;
 	if (outcome == GRANTED)
 	{
+		c->in_vain = 0;			/* we get on, however many are left */
 		end_search(p);
 		zkl_log_end_of_wait(&c->log, true);
 		c->log.began_at = 0;

@@ -1406,6 +1406,13 @@ goes_by(const ZkNode *n, const char *name)
 		(is_telling(n) && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
 }
 
+/* Nobody wants it, and it may exist */
+static bool
+may_be_left(const ZkNode *n)
+{
+	return !is_wanted(n) && n->state != ZKN_ABSENT && n->state != ZKN_PRUNING && n->state != ZKN_DELETED;
+}
+
 int
 zkn_leftovers(ZkSession *s, const char *dir)
 {
@@ -1413,7 +1420,7 @@ zkn_leftovers(ZkSession *s, const char *dir)
 
 	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-		count += !is_wanted(n) && !n->deleting && strcmp(n->dir, dir) == 0;
+		count += may_be_left(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
 }
@@ -1425,7 +1432,7 @@ zkn_any_unwanted(ZkSession *s)
 
 	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-		result |= !is_wanted(n);
+		result |= may_be_left(n);
 	zks_leave(s);
 	return result;
 }
