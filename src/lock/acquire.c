@@ -954,10 +954,15 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 
 		zks_info(c->session, &info);
 		outcome = look_at_watches(c, p, view, &info);
-		if (is_waiting(outcome) && info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
-			outcome = search(p, view, outcome);
 		if (!is_waiting(outcome))
 			return outcome;
+		if (info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
+		{
+			outcome = search(p, view, outcome);
+			if (!is_waiting(outcome))
+				return outcome;
+			continue;			/* time has passed, so look again */
+		}
 
 		if (info.state != ZKS_CONNECTED)
 			until = info.suspended_at + zklock_operation_timeout * ZKS_MS;
