@@ -16,7 +16,7 @@ AS 'MODULE_PATHNAME', 'zk_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock(text, interval) IS
-'take the exclusive lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 if an upgrade of this session''s own shared lock would deadlock';
+'take the exclusive lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 in a deadlock';
 
 CREATE FUNCTION zk_xact_lock(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -24,7 +24,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
-'take the exclusive lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 if an upgrade of this session''s own shared lock would deadlock';
+'take the exclusive lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 in a deadlock';
 
 CREATE FUNCTION zk_try_lock(path text)
 RETURNS boolean
@@ -48,7 +48,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_shared(text, interval) IS
-'take the shared lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time';
+'take the shared lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time; 40P01 in a deadlock';
 
 CREATE FUNCTION zk_xact_lock_shared(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -56,7 +56,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_shared(text, interval) IS
-'take the shared lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time';
+'take the shared lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time; 40P01 in a deadlock';
 
 CREATE FUNCTION zk_try_lock_shared(path text)
 RETURNS boolean
@@ -80,7 +80,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 as for zk_lock';
+'take the exclusive locks of all these paths, or none, for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 in a deadlock';
 
 CREATE FUNCTION zk_xact_lock_all(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -88,7 +88,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 as for zk_lock';
+'take the exclusive locks of all these paths, or none, for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 in a deadlock';
 
 CREATE FUNCTION zk_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -96,7 +96,7 @@ AS 'MODULE_PATHNAME', 'zk_semaphore_acquire'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
-'take a place of a semaphore with that many permits (at least 1) for the session; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free';
+'take a place of a semaphore with that many permits (at least 1) for the session; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free; 40P01 in a deadlock';
 
 CREATE FUNCTION zk_xact_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -104,7 +104,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_semaphore_acquire'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
-'take a place of a semaphore with that many permits (at least 1) for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free';
+'take a place of a semaphore with that many permits (at least 1) for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free; 40P01 in a deadlock';
 
 --
 -- Releasing a lock
