@@ -75,6 +75,15 @@ struct ZkSearch
 	ZkReader	reader;
 };
 
+/* The time for an answer begins now: the last one may be long ago */
+static void
+begin_reading(ZkSearch *s)
+{
+	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
+	s->reader.go_on = s->what.go_on;
+	s->reader.arg = s->what.arg;
+}
+
 ZkSearch *
 zkl_begin_search(const ZkSearchFor *for_what)
 {
@@ -83,7 +92,7 @@ zkl_begin_search(const ZkSearchFor *for_what)
 	s->what = *for_what;
 	s->due = zkb_deadline(DeadlockTimeout);
 	s->quiet = -1;
-	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
+	begin_reading(s);
 	return s;
 }
 
@@ -203,6 +212,7 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	ZkAnswer	answer;
 
 	zkp_write_data(data, &says);
+	begin_reading(s);
 	s->request = zkl_sent(zks_write(s->what.session, path, data));
 	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
 		return false;
@@ -435,7 +445,7 @@ chase_once(ZkSearch *s)
 	bool		done = true;
 
 	zkn_info(s->what.session, s->what.node, &node);
-	s->reader.go_on = s->what.go_on;
+	begin_reading(s);
 	s->quiet = 0;
 	if (zkl_chase(&s->reader, &from, &circle) != ZKL_READ)
 		s->quiet = -1;
@@ -454,8 +464,7 @@ void
 zkl_search(ZkSearch *s)
 {
 	zkb_counters.deadlock_checks++;
-	s->reader.go_on = s->what.go_on;
-	s->reader.arg = s->what.arg;
+	begin_reading(s);
 	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
 	zkl_end_reading(&s->reader);
 	if (!s->what.holds && !zkb_blocks_somebody())
