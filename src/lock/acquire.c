@@ -955,7 +955,12 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		zks_info(c->session, &info);
 		outcome = look_at_watches(c, p, view, &info);
 		if (is_waiting(outcome) && info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
+		{
 			outcome = search(p, view, outcome);
+			if (is_waiting(outcome))
+				continue;		/* what came with its last answer woke nobody
+								 * else */
+		}
 		if (!is_waiting(outcome))
 			return outcome;
 
