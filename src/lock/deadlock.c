@@ -414,6 +414,7 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 			MemoryContextSetParent(*context, GetMemoryChunkContext(s));
 			*context = NULL;
 		}
+		s->quiet = -1;			/* if we are still there, try again */
 		return true;
 	}
 	drop_request(s);
@@ -483,8 +484,14 @@ zkl_search(ZkSearch *s)
 	{
 		int			tries = 1;
 
-		while (!chase_once(s) && tries < AT_ONCE)
-			tries++;
+		while (!chase_once(s))
+		{
+			if (++tries > AT_ONCE)
+			{
+				s->quiet = -1;
+				break;
+			}
+		}
 	}
 	look_again(s, s->names_others || s->candidate != NULL || s->quiet < 0);
 }
