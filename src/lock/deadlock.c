@@ -132,6 +132,15 @@ retract(ZkSearch *s)
 }
 
 static void
+forget_doubt(ZkSearch *s)
+{
+	if (s->in_doubt_context != NULL)
+		MemoryContextDelete(s->in_doubt_context);
+	s->in_doubt_context = NULL;
+	s->in_doubt = NULL;
+}
+
+static void
 forget_candidate(ZkSearch *s)
 {
 	if (s->candidate_context != NULL)
@@ -147,8 +156,7 @@ zkl_end_search(ZkSearch *s)
 	drop_request(s);
 	retract(s);
 	forget_candidate(s);
-	if (s->in_doubt_context != NULL)
-		MemoryContextDelete(s->in_doubt_context);
+	forget_doubt(s);
 	if (s->waits_context != NULL)
 		MemoryContextDelete(s->waits_context);
 	pfree(s);
@@ -435,6 +443,7 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 static bool
 chase_once(ZkSearch *s)
 {
+	ZkReading	reading;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkNodeInfo	node;
@@ -448,7 +457,17 @@ chase_once(ZkSearch *s)
 	zkn_info(s->what.session, s->what.node, &node);
 	begin_reading(s);
 	s->quiet = 0;
-	if (zkl_chase(&s->reader, &from, &circle) != ZKL_READ)
+	reading = zkl_chase(&s->reader, &from, &circle);
+
+	/*
+	 * These answers came behind that of an attempt before, or on another
+	 * connection.  If we are still there, it has failed; and if somebody
+	 * deletes our node later, that is no deadlock.
+	 */
+	zkn_info(s->what.session, s->what.node, &node);
+	if (reading == ZKL_READ && node.state == ZKN_PRESENT)
+		forget_doubt(s);
+	if (reading != ZKL_READ)
 		s->quiet = -1;
 	else if (circle == NULL)
 		forget_candidate(s);
