@@ -246,7 +246,7 @@ same_waits(const ZkbLocalWait *a, const ZkbLocalWait *b, int n)
 static bool
 publish(ZkSearch *s)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock local waits", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkbLocalWait *waits = NULL;
 	int			n = zkb_blocks_somebody() ? zkb_local_waits(&waits, MOST_WAITS) : 0;
@@ -480,13 +480,9 @@ chase_once(ZkSearch *s)
 	return done;
 }
 
-void
-zkl_search(ZkSearch *s)
+static void
+look(ZkSearch *s)
 {
-	zkb_counters.deadlock_checks++;
-	begin_reading(s);
-	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
-	zkl_end_reading(&s->reader);
 	if (!s->what.holds && !zkb_blocks_somebody())
 	{
 		retract(s);
@@ -513,6 +509,24 @@ zkl_search(ZkSearch *s)
 		}
 	}
 	look_again(s, s->names_others || s->candidate != NULL || s->quiet < 0);
+}
+
+/* A wait may last for days, so a look leaves nothing behind but what it keeps */
+void
+zkl_search(ZkSearch *s)
+{
+	MemoryContext context;
+	MemoryContext old;
+
+	zkb_counters.deadlock_checks++;
+	begin_reading(s);
+	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
+	zkl_end_reading(&s->reader);
+	context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock look", ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	look(s);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 }
 
 void
