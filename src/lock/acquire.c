@@ -961,7 +961,8 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 			outcome = search(p, view, outcome);
 			if (!is_waiting(outcome))
 				return outcome;
-			continue;			/* time has passed, so look again */
+			continue;			/* what came with its last answer woke nobody
+								 * else */
 		}
 
 		if (info.state != ZKS_CONNECTED)

@@ -38,6 +38,7 @@
 #define MOST_NODES		20000
 #define MOST_BYTES		(8 * 1024 * 1024)
 #define MOST_PARTIES	2000
+#define MOST_LOCALS		100000
 
 typedef struct Record
 {
@@ -70,6 +71,14 @@ typedef struct Local
 	int			wait;			/* index there */
 } Local;
 
+/* Who waits on another server, as a record tells */
+typedef struct Told
+{
+	const char *tag;
+	int			record;
+	int			wait;			/* index there */
+} Told;
+
 typedef struct Chase
 {
 	ZkReader   *reader;
@@ -79,6 +88,8 @@ typedef struct Chase
 	Record	   *records;		/* sorted by name, and so by tag */
 	int			nrecords;
 	bool		others_read;	/* the records that name others */
+	Told	   *told;			/* what they say, by tag */
+	int			ntold;
 	ZkSeenQueue *queues;
 	int			nqueues;
 	Party	   *parties;		/* the first: ourselves */
@@ -283,16 +294,54 @@ add_local(Chase *c, int waiter, int holder, int record, int wait)
 	};
 }
 
+static int
+compare_told(const void *left, const void *right)
+{
+	const Told *a = left;
+	const Told *b = right;
+	int			result = strcmp(a->tag, b->tag);
+
+	if (result == 0)
+		result = a->record - b->record;
+	return result != 0 ? result : a->wait - b->wait;
+}
+
+/* In the records that name others, which may name very many */
+static void
+sort_told(Chase *c)
+{
+	int			n = 0;
+
+	for (int i = 0; i < c->nrecords; i++)
+		n += c->records[i].says.n;
+	c->told = palloc_extended((n + 1) * sizeof(Told), MCXT_ALLOC_HUGE);
+	for (int i = 0; i < c->nrecords; i++)
+	{
+		const Record *record = &c->records[i];
+
+		for (int k = 0; record->valid && record->says_name.names_others && k < record->says.n; k++)
+			c->told[c->ntold++] = (Told)
+		{
+			record->says.waits[k].tag, i, k
+		};
+	}
+	qsort(c->told, c->ntold, sizeof(Told), compare_told);
+}
+
 /* Whom this one waits for on its server, as they say */
 static ZkReading
 follow_locally(Chase *c, int at)
 {
+	int			first = 0;
+	int			holder = -1;
+
 	if (!c->others_read)
 	{
 		ZkReading	reading = read_records(c, NULL);
 
 		if (reading != ZKL_READ)
 			return reading;
+		sort_told(c);
 		c->others_read = true;
 	}
 	for (int i = 0; i < c->from->nwaits; i++)
@@ -300,17 +349,27 @@ follow_locally(Chase *c, int at)
 		if (strcmp(c->from->waits[i].tag, c->parties[at].tag) == 0)
 			add_local(c, at, 0, -1, i);
 	}
-	for (int i = 0; i < c->nrecords; i++)
-	{
-		const Record *record = &c->records[i];
 
-		for (int k = 0; record->valid && record->says_name.names_others && k < record->says.n; k++)
-		{
-			if (strcmp(record->says.waits[k].tag, c->parties[at].tag) != 0)
-				continue;
-			add_local(c, at, get_party(c, record->says_name.tag, record->owner, record->says.identity,
-									   record->says.identity_len), i, k);
-		}
+	/* the first that is not less */
+	for (int end = c->ntold; first < end;)
+	{
+		int			middle = first + (end - first) / 2;
+
+		if (strcmp(c->told[middle].tag, c->parties[at].tag) < 0)
+			first = middle + 1;
+		else
+			end = middle;
+	}
+	for (int i = first; i < c->ntold && strcmp(c->told[i].tag, c->parties[at].tag) == 0; i++)
+	{
+		const Record *record = &c->records[c->told[i].record];
+
+		if (c->nlocals >= MOST_LOCALS)
+			break;
+		if (i == first || c->told[i].record != c->told[i - 1].record)
+			holder = get_party(c, record->says_name.tag, record->owner, record->says.identity,
+							   record->says.identity_len);
+		add_local(c, at, holder, c->told[i].record, c->told[i].wait);
 	}
 	return ZKL_READ;
 }
@@ -399,6 +458,8 @@ follow_all(Chase *c)
 		ZkReading	reading;
 
 		CHECK_FOR_INTERRUPTS();
+		if (c->reader->go_on != NULL && !c->reader->go_on(c->reader->arg))
+			return ZKL_LATE;
 		reading = follow_to_queue(c, at);
 		if (reading == ZKL_READ && c->nparties > 1)
 			reading = follow_locally(c, at);

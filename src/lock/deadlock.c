@@ -75,6 +75,15 @@ struct ZkSearch
 	ZkReader	reader;
 };
 
+/* The time for an answer begins now: the last one may be long ago */
+static void
+begin_reading(ZkSearch *s)
+{
+	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
+	s->reader.go_on = s->what.go_on;
+	s->reader.arg = s->what.arg;
+}
+
 ZkSearch *
 zkl_begin_search(const ZkSearchFor *for_what)
 {
@@ -83,7 +92,7 @@ zkl_begin_search(const ZkSearchFor *for_what)
 	s->what = *for_what;
 	s->due = zkb_deadline(DeadlockTimeout);
 	s->quiet = -1;
-	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
+	begin_reading(s);
 	return s;
 }
 
@@ -123,6 +132,15 @@ retract(ZkSearch *s)
 }
 
 static void
+forget_doubt(ZkSearch *s)
+{
+	if (s->in_doubt_context != NULL)
+		MemoryContextDelete(s->in_doubt_context);
+	s->in_doubt_context = NULL;
+	s->in_doubt = NULL;
+}
+
+static void
 forget_candidate(ZkSearch *s)
 {
 	if (s->candidate_context != NULL)
@@ -138,8 +156,7 @@ zkl_end_search(ZkSearch *s)
 	drop_request(s);
 	retract(s);
 	forget_candidate(s);
-	if (s->in_doubt_context != NULL)
-		MemoryContextDelete(s->in_doubt_context);
+	forget_doubt(s);
 	if (s->waits_context != NULL)
 		MemoryContextDelete(s->waits_context);
 	pfree(s);
@@ -203,6 +220,7 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	ZkAnswer	answer;
 
 	zkp_write_data(data, &says);
+	begin_reading(s);
 	s->request = zkl_sent(zks_write(s->what.session, path, data));
 	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
 		return false;
@@ -228,7 +246,7 @@ same_waits(const ZkbLocalWait *a, const ZkbLocalWait *b, int n)
 static bool
 publish(ZkSearch *s)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock local waits", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkbLocalWait *waits = NULL;
 	int			n = zkb_blocks_somebody() ? zkb_local_waits(&waits, MOST_WAITS) : 0;
@@ -404,6 +422,7 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 			MemoryContextSetParent(*context, GetMemoryChunkContext(s));
 			*context = NULL;
 		}
+		s->quiet = -1;			/* if we are still there, try again */
 		return true;
 	}
 	drop_request(s);
@@ -424,6 +443,7 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 static bool
 chase_once(ZkSearch *s)
 {
+	ZkReading	reading;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkNodeInfo	node;
@@ -435,9 +455,19 @@ chase_once(ZkSearch *s)
 	bool		done = true;
 
 	zkn_info(s->what.session, s->what.node, &node);
-	s->reader.go_on = s->what.go_on;
+	begin_reading(s);
 	s->quiet = 0;
-	if (zkl_chase(&s->reader, &from, &circle) != ZKL_READ)
+	reading = zkl_chase(&s->reader, &from, &circle);
+
+	/*
+	 * These answers came behind that of an attempt before, or on another
+	 * connection.  If we are still there, it has failed; and if somebody
+	 * deletes our node later, that is no deadlock.
+	 */
+	zkn_info(s->what.session, s->what.node, &node);
+	if (reading == ZKL_READ && node.state == ZKN_PRESENT)
+		forget_doubt(s);
+	if (reading != ZKL_READ)
 		s->quiet = -1;
 	else if (circle == NULL)
 		forget_candidate(s);
@@ -450,14 +480,9 @@ chase_once(ZkSearch *s)
 	return done;
 }
 
-void
-zkl_search(ZkSearch *s)
+static void
+look(ZkSearch *s)
 {
-	zkb_counters.deadlock_checks++;
-	s->reader.go_on = s->what.go_on;
-	s->reader.arg = s->what.arg;
-	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
-	zkl_end_reading(&s->reader);
 	if (!s->what.holds && !zkb_blocks_somebody())
 	{
 		retract(s);
@@ -474,10 +499,34 @@ zkl_search(ZkSearch *s)
 	{
 		int			tries = 1;
 
-		while (!chase_once(s) && tries < AT_ONCE)
-			tries++;
+		while (!chase_once(s))
+		{
+			if (++tries > AT_ONCE)
+			{
+				s->quiet = -1;
+				break;
+			}
+		}
 	}
 	look_again(s, s->names_others || s->candidate != NULL || s->quiet < 0);
+}
+
+/* A wait may last for days, so a look leaves nothing behind but what it keeps */
+void
+zkl_search(ZkSearch *s)
+{
+	MemoryContext context;
+	MemoryContext old;
+
+	zkb_counters.deadlock_checks++;
+	begin_reading(s);
+	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
+	zkl_end_reading(&s->reader);
+	context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock look", ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	look(s);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 }
 
 void
