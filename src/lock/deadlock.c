@@ -228,7 +228,7 @@ same_waits(const ZkbLocalWait *a, const ZkbLocalWait *b, int n)
 static bool
 publish(ZkSearch *s)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock local waits", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkbLocalWait *waits = NULL;
 	int			n = zkb_blocks_somebody() ? zkb_local_waits(&waits, MOST_WAITS) : 0;
@@ -450,21 +450,9 @@ chase_once(ZkSearch *s)
 	return done;
 }
 
-void
-zkl_search(ZkSearch *s)
+static void
+look(ZkSearch *s)
 {
-	zkb_counters.deadlock_checks++;
-	s->reader.go_on = s->what.go_on;
-	s->reader.arg = s->what.arg;
-	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
-	zkl_end_reading(&s->reader);
-	if (!s->what.holds && !zkb_blocks_somebody())
-	{
-		retract(s);
-		forget_candidate(s);
-		look_again(s, false);
-		return;
-	}
 	if (zkn_any_unwanted(s->what.session) || !publish(s))
 	{
 		look_again(s, true);
@@ -478,6 +466,33 @@ zkl_search(ZkSearch *s)
 			tries++;
 	}
 	look_again(s, s->names_others || s->candidate != NULL || s->quiet < 0);
+}
+
+void
+zkl_search(ZkSearch *s)
+{
+	MemoryContext context;
+	MemoryContext old;
+
+	zkb_counters.deadlock_checks++;
+	s->reader.go_on = s->what.go_on;
+	s->reader.arg = s->what.arg;
+	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
+	zkl_end_reading(&s->reader);
+	if (!s->what.holds && !zkb_blocks_somebody())
+	{
+		retract(s);
+		forget_candidate(s);
+		look_again(s, false);
+		return;
+	}
+
+	/* a wait may last for days, and each look leaves something */
+	context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock look", ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	look(s);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 }
 
 void
