@@ -12,71 +12,297 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Circles;
 use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
+my $PERIOD = 0.3;
 my $zk = ZooKeeper->new->start;
-my %setting = (deadlock_timeout => '300ms', log_lock_waits => 'off');
+my %setting = (deadlock_timeout => '300ms', log_lock_waits => 'off', max_prepared_transactions => 2, autovacuum => 'off');
 my $node_a = zk_cluster('a', $zk, %setting);
 my $node_b = zk_cluster('b', $zk, %setting, cluster_name => 'second');
-$_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO t SELECT generate_series(1, 9)')
-  for $node_a, $node_b;
+$_->safe_psql('postgres', <<'END') for $node_a, $node_b;
+CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0);
+INSERT INTO t SELECT generate_series(1, 9);
+CREATE TABLE u (id int);
+CREATE FUNCTION try(path text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM zk_xact_lock(path);
+	RETURN 'locked';
+EXCEPTION WHEN deadlock_detected THEN
+	RETURN 'deadlock';
+END $$;
+CREATE FUNCTION give_up(id int) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	UPDATE t SET n = n + 1 WHERE t.id = give_up.id;
+	RETURN 'updated';
+EXCEPTION WHEN query_canceled THEN
+	RETURN 'gave up';
+END $$;
+END
+my $admin = zk_session($node_a);
 
-# Sessions in a transaction, one for each of these clusters
-sub in_transactions
+# How a lock on a path is asked for
+my %call = (
+	exclusive => sub { "zk_xact_lock('$_[0]')" },
+	shared => sub { "zk_xact_lock_shared('$_[0]')" },
+	semaphore => sub { "zk_xact_semaphore_acquire('$_[0]', 1)" },
+	all => sub { "zk_xact_lock_all('{$_[0]/1,$_[0],/free$_[0]}')" },
+	'for a while' => sub { "zk_xact_lock('$_[0]', '10min')" },
+	'shared for a while' => sub { "zk_xact_lock_shared('$_[0]', '10min')" },
+	'for the session' => sub { "zk_lock('$_[0]')" },
+	'shared for the session' => sub { "zk_lock_shared('$_[0]')" },
+	'semaphore for the session' => sub { "zk_semaphore_acquire('$_[0]', 1, '10min')" },
+	'all for the session' => sub { "zk_lock_all('{/free$_[0],$_[0]}', '10min')" });
+
+sub call { my ($kind, $path) = @_; return 'SELECT ' . $call{$kind}->($path); }
+
+# Which circles of two there are: what each has, and what it then waits for
+my @pairs = (
+	[ qw(exclusive exclusive) ], [ qw(shared exclusive) ], [ qw(exclusive shared) ], [ qw(all all) ], [ qw(exclusive all) ],
+	[ qw(semaphore semaphore) ], [ 'exclusive', 'for a while' ], [ 'exclusive', 'shared for a while' ],
+	[ 'for the session', 'for the session' ], [ 'shared for the session', 'for the session' ],
+	[ 'for the session', 'shared for the session' ], [ 'semaphore for the session', 'semaphore for the session' ],
+	[ 'all for the session', 'all for the session' ]);
+
+# Sessions that have these locks: each a cluster and a list of kinds and paths
+sub have
 {
-	my @sessions = map { zk_session($_) } @_;
-	$_->value('BEGIN') for @sessions;
+	my ($style, @have) = @_;
+	my @sessions = in_transactions(map { $_->[0] } @have);
+	foreach my $i (0 .. $#have)
+	{
+		my (undef, @locks) = @{ $have[$i] };
+		$sessions[$i]->value("SET zklock.node_style = $style; SET lock_timeout = '10min'");
+		$sessions[$i]->value(call(splice @locks, 0, 2)) while @locks;
+	}
 	return @sessions;
 }
 
-# These wait: [ session, statement ].  Exactly one of them fails, with 40P01; the others
-# proceed, each once those before it have ended.  Returns the failed one's result and
-# its session.
-sub one_fails
+# A wait that does not matter here: it is in the queue when this returns
+sub stands
 {
-	my ($name, @waits) = @_;
-	my (@failed, @bad);
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	$_->[0]->send($_->[1]) for @waits;
-	while (@waits)
-	{
-		zk_until(sub { grep { $_->[0]->is_done } @waits }, "$name: an end of one of the waits");
-		my ($done) = grep { $_->[0]->is_done } @waits;
-		my $result = $done->[0]->wait;
-		push @failed, [ $result, $done->[0] ] if $result->{state} eq '40P01';
-		push @bad, $result->{err} if $result->{state} !~ /^(?:40P01)?$/;
-		$done->[0]->query('ROLLBACK');
-		@waits = grep { $_ != $done } @waits;
-	}
-	is(scalar @failed, 1, "$name: one fails");
-	is("@bad", '', "$name: there is no other error");
-	return @{ $failed[0] // [ {}, 'none' ] };
+	my ($session, $sql) = @_;
+	$session->send($sql);
+	zk_wait_queued($zk, $session);
+	return;
 }
 
-subtest 'zk locks on two servers' => sub {
-	my ($a, $b) = in_transactions($node_a, $node_b);
-	$a->value(q{SELECT zk_xact_lock('/x')});
-	$b->value(q{SELECT zk_xact_lock('/y')});
-	my ($r) = one_fails('two', [ $a, q{SELECT zk_xact_lock('/y')} ], [ $b, q{SELECT zk_xact_lock('/x')} ]);
-	note $r->{err};
-	my ($c, $d, $e) = in_transactions($node_a, $node_b, $node_b);
-	$c->value(q{SELECT zk_xact_lock('/x')});
-	$d->value(q{SELECT zk_xact_lock('/y')});
-	$e->value(q{SELECT zk_xact_lock('/z')});
-	($r) = one_fails('three', [ $c, q{SELECT zk_xact_lock('/y')} ], [ $d, q{SELECT zk_xact_lock('/z')} ], [ $e, q{SELECT zk_xact_lock('/x')} ]);
-	note $r->{err};
+foreach my $style (qw(curator curator_rw kazoo))
+{
+	subtest "two sessions and each kind of lock: $style" => sub {
+		my %circle;
+		# a semaphore's nodes have the same names in each style
+		foreach my $pair (grep { $style eq 'curator' || "@$_" !~ /semaphore|while/ } @pairs)
+		{
+			my ($first, $then) = @$pair;
+			my $dir = "/$style/" . (1 + keys %circle);
+			my ($a, $b) = have($style, [ $node_a, $first, "$dir/x" ], [ $node_b, $first, "$dir/y" ]);
+			$circle{"$first, $then"} = [ [ $a, call($then, "$dir/y") ], [ $b, call($then, "$dir/x") ] ];
+		}
+		my %failed = one_of_each_fails(%circle);
+		in_time($failed{$_}[0]{seconds}, 3 * $PERIOD, "$_: within three times deadlock_timeout") for sort keys %failed;
+	};
+	subtest "others beside: $style" => sub {
+		my %circle;
+		my $dir = "/beside/$style";
+
+		# who holds nothing is in no circle's way, and fails for none
+		my ($r, $s, $w) = have($style, [ $node_a, shared => "$dir/q" ], [ $node_b, exclusive => "$dir/m" ], [$node_b]);
+		stands($w, call(exclusive => "$dir/q"));
+		$circle{'a reader behind a writer that waits'} = 
+		  [ [$w], [ $s, call(shared => "$dir/q") ], [ $r, call(exclusive => "$dir/m") ] ];
+
+		my ($u, $v) = have($style, [ $node_a, shared => "$dir/u", exclusive => "$dir/v" ], [ $node_b, shared => "$dir/u" ]);
+		$circle{'an upgrade beside another reader'} = [ [ $u, call(exclusive => "$dir/u") ], [ $v, call(exclusive => "$dir/v") ] ];
+
+		my ($bystander, @five) = have($style, map { [ ($node_a, $node_b)[ $_ % 2 ], exclusive => "$dir/$_" ] } 0 .. 5);
+		stands($bystander, call(exclusive => "$dir/1"));
+		$circle{'five'} = [ [$bystander], map { [ $five[$_], call(exclusive => "$dir/" . ($_ == 4 ? 1 : $_ + 2)) ] } 0 .. 4 ];
+
+		my %failed = one_of_each_fails(%circle);
+		my @innocent = grep { $_->[1] == $w || $_->[1] == $bystander } values %failed;
+		is(scalar @innocent, 0, 'and not one that only waits for others');
+	};
+}
+
+subtest 'semaphores' => sub {
+	my $two = q{SELECT zk_xact_semaphore_acquire('/s', 2)};
+	my ($x, $y, $z) = have('curator', [$node_a], [$node_b], [ $node_b, exclusive => '/z' ]);
+	$_->value($two) for $x, $y;
+	one_fails('all places are held by those that are stuck', [ $z, $two ], map { [ $_, call(exclusive => '/z') ] } $x, $y);
+
+	my ($p, $by_p) = looker($node_a, $zk);
+	my ($q) = looker($node_b, $zk);
+	my ($r, $by_r) = looker($node_b, $zk);
+	$_->value($two) for $p, $q;
+	$r->value(call(exclusive => '/z'));
+	$p->send(call(exclusive => '/z'));
+	$r->send($two);
+	nobody_fails('one place will be given back', [ $by_p, $by_r ], $p, $r);
+	$q->value('ROLLBACK');
+	is($r->wait->{out}, 't', 'it is, and had');
+	$r->value('ROLLBACK');
+	is($p->wait->{out}, 't', 'and then the other lock');
+	$_->quit for $p, $q, $r;
 };
 
-subtest 'a row and a zk lock on one server' => sub {
-	my ($a, $b) = in_transactions($node_a, $node_a);
-	$a->value(q{SELECT zk_xact_lock('/x')});
-	$b->value(q{UPDATE t SET n = 1 WHERE id = 1});
-	my ($r, $victim) = one_fails('row', [ $a, q{UPDATE t SET n = 2 WHERE id = 1} ], [ $b, q{SELECT zk_xact_lock('/x')} ]);
-	is($victim, $b, 'who waits for the zk lock fails');
-	note $r->{err};
+subtest 'what a victim still holds closes the circle again' => sub {
+	my %session = (a => zk_session($node_a), b => zk_session($node_b));
+	my %has = (a => '/x', b => '/y');
+	$session{$_}->value(call('for the session', $has{$_})) for qw(a b);
+	$session{a}->send(call('for the session', '/y'));
+	$session{b}->send(call('for the session', '/x'));
+	my $failed;
+	foreach my $time (1 .. 3)
+	{
+		$failed = zk_until(sub { (grep { $session{$_}->is_done } qw(a b))[0] }, 'an end');
+		my $r = $session{$failed}->wait;
+		is($r->{state}, '40P01', "failed, time $time");
+		like($r->{hint}, qr/^Give back the locks that this session still holds, then try again\./, 'HINT');
+		is(zk_holds($session{$failed}), 'exclusive session 1 held', 'it holds what it held');
+		$session{$failed}->send(call('for the session', $has{ $failed eq 'a' ? 'b' : 'a' })) if $time < 3;
+	}
+	my ($other) = grep { $_ ne $failed } qw(a b);
+	ok(!$session{$other}->is_done, 'the other waits');
+	is($session{$failed}->value("SELECT zk_unlock('$has{$failed}')"), 't', 'zk_unlock');
+	is($session{$other}->wait->{out}, 't', 'helps');
+	$_->quit for values %session;
+};
+
+subtest 'going on after a savepoint' => sub {
+	my ($a, $b) = have('curator', [ $node_a, exclusive => '/x' ], [ $node_b, exclusive => '/y' ]);
+	$_->value('SAVEPOINT s') for $a, $b;
+	my ($r, $victim) = one_fails('savepoint',
+		map { [ @$_, 'ROLLBACK TO s; COMMIT' ] } [ $a, call(exclusive => '/y') ], [ $b, call(exclusive => '/x') ]);
+	is($_->value("SELECT 'idle', count(*) FROM zk_locks"), 'idle|0', 'committed') for $a, $b;
+
+	$a->value('BEGIN; ' . call(exclusive => '/x'));
+	$b->value('BEGIN; ' . call(exclusive => '/y'));
+	$_->value('SAVEPOINT s') for $a, $b;
+	$a->send(call(exclusive => '/y'));
+	$b->send(call(exclusive => '/x'));
+	($victim) = zk_until(sub { (grep { $_->is_done } $a, $b)[0] }, 'an end');
+	my ($other, $wants) = $victim == $a ? ($b, '/y') : ($a, '/x');
+	is($victim->wait->{state}, '40P01', 'one fails');
+	$victim->value('ROLLBACK TO s');
+	is(zk_holds($victim), 'exclusive transaction 1 held', 'what it took before stays');
+	$victim->send(call(exclusive => $wants));
+	zk_until(sub { $a->is_done || $b->is_done }, 'an end again');
+	my ($again, $last) = $a->is_done ? ($a, $b) : ($b, $a);
+	is($again->wait->{state}, '40P01', 'and closes the circle again');
+	$again->value('ROLLBACK');
+	is($last->wait->{out}, 't', 'ROLLBACK helps');
+	$last->value('ROLLBACK');
+	$_->quit for $a, $b;
+};
+
+subtest 'going on in an exception block' => sub {
+	my ($a, $b) = have('curator', [ $node_a, exclusive => '/x' ], [ $node_b, exclusive => '/y' ]);
+	$a->send(q{SELECT try('/y')});
+	$b->send(q{SELECT try('/x')});
+	my $victim = zk_until(sub { (grep { $_->is_done } $a, $b)[0] }, 'an end');
+	my $other = $victim == $a ? $b : $a;
+	is($victim->wait->{out}, 'deadlock', 'deadlock_detected is caught');
+	is(zk_holds($victim), 'exclusive transaction 1 held', 'what was taken before stays');
+	ok(!$other->is_done, 'the other waits');
+	is($victim->value('INSERT INTO u VALUES (1) RETURNING id'), 1, 'the transaction goes on');
+	$victim->value('COMMIT');
+	is($other->wait->{out}, 'locked', 'the other proceeds');
+	$other->value('COMMIT');
+	$_->quit for $a, $b;
+};
+
+subtest 'what is told' => sub {
+	my ($a, $b, $c) = have('curator', [ $node_a, shared => '/told/x' ], [$node_a], [ $node_b, semaphore => '/told/s' ]);
+	my $deadlocks = q{SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'};
+	my $log = slurp_file($node_a->logfile);
+	$b->value('UPDATE t SET n = 1 WHERE id = 1');
+	my $before = $admin->value($deadlocks);
+	my %had = map { $_->pid => $_->value('SELECT deadlocks FROM zk_session') } $b, $c;
+
+	# who comes last, and looks often, finds it
+	$a->value(q{SET deadlock_timeout = '1min'});
+	$c->value(q{SET deadlock_timeout = '20ms'});
+	$b->value(q{SET deadlock_timeout = '100ms'});
+	$a->send(q{UPDATE t SET n = 2 WHERE id = 1});
+	zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	stands($c, call(exclusive => '/told/x'));
+	zk_until(sub { record($zk, $c) }, 'its record');
+	my $query = call(semaphore => '/told/s');
+	$c->{home} = '';
+	my $r = $b->query($query);
+	is($r->{state}, '40P01', 'SQLSTATE');
+	is($r->{message}, 'deadlock detected', 'message');
+	my ($host) = map { s/\n//r } `hostname`;
+	my %who = map { $_->[0] => "rocess ${\$_->[1]->pid} on $host:" . $_->[2]->port } [ a => $a, $node_a ], [ b => $b, $node_a ], [ c => $c, $node_b ];
+	my ($xid) = $r->{err} =~ /ShareLock on transaction (\d+)/;
+	my @detail = (
+		qq{P$who{b} waits for a place of semaphore "/told/s"; blocked by p$who{c}.},
+		qq{P$who{c} waits for ExclusiveLock on lock path "/told/x"; blocked by p$who{a}.},
+		qq{P$who{a} waits for ShareLock on transaction $xid; blocked by p$who{b}.});
+	my ($detail) = $r->{err} =~ /^DETAIL:  (.*?)\nHINT:/ms;
+	is($detail, join("\n", @detail), 'DETAIL: each wait');
+	is($r->{hint}, 'Give back the locks that this session still holds, then try again. See server log for query details.', 'HINT');
+	like($r->{err}, qr{^CONTEXT:  while waiting for lock path "/told/s"$}m, 'CONTEXT');
+	unlike($r->{err}, qr/UPDATE/, 'the client does not see queries of others');
+	my $said = substr slurp_file($node_a->logfile), length $log;
+	my $queries = join "\n\t", @detail, 'Process ' . $b->pid . ": $query;", 'Process ' . $a->pid . ': UPDATE t SET n = 2 WHERE id = 1;';
+	like($said, qr/DETAIL:  \Q$queries\E\n/, "the server's log has the queries, too");
+	is($b->value("ROLLBACK; SELECT deadlocks - $had{ $b->pid }, deadlock_checks > 0 FROM zk_session"), '1|t', 'zk_session');
+	zk_until(sub { $admin->value($deadlocks) == $before + 1 }, 'pg_stat_database');
+	is($a->wait->{state}, '', 'the row is had');
+	$a->value('ROLLBACK');
+	is($c->wait->{out}, 't', 'and the lock');
+	cmp_ok($c->value('ROLLBACK; SELECT deadlock_checks FROM zk_session'), '>', 0, 'who waited has looked');
+	is($c->value("SELECT deadlocks - $had{ $c->pid } FROM zk_session"), 0, 'and not failed');
+	is($admin->value($deadlocks), $before + 1, 'one deadlock in all');
+	$_->quit for $a, $b, $c;
+};
+
+subtest "PostgreSQL's locks on one server" => sub {
+	my %circle;
+	my $admin_waits = sub { zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted') >= $_[0] }, "$_[0] waits") };
+	my %lock = (
+		'a row' => 'UPDATE t SET n = n + 1 WHERE id = 2',
+		'a row, shared' => 'UPDATE t SET n = n + 1 WHERE id = 3',
+		'a table' => 'LOCK TABLE u IN SHARE ROW EXCLUSIVE MODE',
+		'an advisory lock' => 'SELECT pg_advisory_xact_lock(1)',
+		'a key' => 'INSERT INTO t VALUES (100)');
+	my %first = (%lock, 'a row, shared' => 'SELECT 1 FROM t WHERE id = 3 FOR SHARE', 'an advisory lock' => 'SELECT pg_advisory_lock_shared(1)');
+	foreach my $name (sort keys %lock)
+	{
+		my ($a, $b) = have('curator', [ $node_a, exclusive => "/local/$name" ], [$node_a]);
+		$b->value($first{$name});
+		$circle{$name} = [ [ $a, "$lock{$name}; SELECT true" ], [ $b, call(exclusive => "/local/$name"), 'ROLLBACK; SELECT pg_advisory_unlock_all(); RESET ALL' ] ];
+	}
+	my %last = map { $_ => $circle{$_}[1][0] } keys %circle;
+	my %failed = one_of_each_fails(map { my $n = $_; ($n => $circle{$n}) } keys %circle);
+	is($failed{$_}[1], $last{$_}, "$_: who waits for the zk lock fails") for sort keys %circle;
+	in_time($failed{$_}[0]{seconds}, 3 * $PERIOD, "$_: within three times deadlock_timeout") for sort keys %failed;
+};
+
+subtest 'CREATE INDEX CONCURRENTLY under a migration lock' => sub {
+	my ($first, $second) = map { zk_session($node_a) } 1 .. 2;
+	my $migration = zk_session($node_a);
+	$migration->value(q{SELECT zk_lock('/migration')});
+	$_->value('BEGIN; SELECT count(*) FROM u') for $first, $second;
+	$_->send(call(exclusive => '/migration')) for $first, $second;
+	zk_wait_queued($zk, $first, $second);
+	$migration->send('CREATE INDEX CONCURRENTLY ON u (id)');
+	foreach my $waiter ($first, $second)
+	{
+		my $r = $waiter->wait;
+		is($r->{state}, '40P01', 'who waits for the lock in a transaction fails');
+		like($r->{err}, qr/Process @{[ $migration->pid ]} on \S+ waits for ShareLock on virtual transaction/, 'and is told why');
+		in_time($r->{seconds}, 6 * $PERIOD, 'in time');
+		$waiter->value('ROLLBACK');
+	}
+	is($migration->wait->{state}, '', 'the index is created');
+	is($migration->value(q{SELECT indisvalid FROM pg_index WHERE indexrelid = 'u_id_idx'::regclass}), 't', 'and valid');
+	$_->quit for $first, $second, $migration;
 };
 
 subtest 'rows on two servers' => sub {
@@ -85,10 +311,160 @@ subtest 'rows on two servers' => sub {
 	$a2->value(q{UPDATE t SET n = 1 WHERE id = 1});
 	$b1->value(q{SELECT zk_xact_lock('/y')});
 	$b2->value(q{UPDATE t SET n = 1 WHERE id = 1});
-	my ($r) = one_fails('rows',
-		[ $a1, q{UPDATE t SET n = 2 WHERE id = 1} ], [ $a2, q{SELECT zk_xact_lock('/y')} ],
-		[ $b1, q{UPDATE t SET n = 2 WHERE id = 1} ], [ $b2, q{SELECT zk_xact_lock('/x')} ]);
-	note $r->{err};
+	my ($r, $victim) = one_fails('rows',
+		[ $a1, q{UPDATE t SET n = 2 WHERE id = 1; SELECT true} ], [ $a2, q{SELECT zk_xact_lock('/y')} ],
+		[ $b1, q{UPDATE t SET n = 2 WHERE id = 1; SELECT true} ], [ $b2, q{SELECT zk_xact_lock('/x')} ]);
+	ok($victim == $a2 || $victim == $b2, 'one that waits for a zk lock');
+	in_time($r->{seconds}, 3 * $PERIOD, 'within three times deadlock_timeout');
+};
+
+subtest 'a chain of waits on each of two servers' => sub {
+	my ($a1, $a2, $a3, $b1, $b2) = in_transactions(($node_a) x 3, ($node_b) x 2);
+	$a1->value(q{SELECT zk_xact_lock('/x')});
+	$a2->value(q{SELECT pg_advisory_xact_lock(2)});
+	$a3->value(q{LOCK TABLE u IN ACCESS EXCLUSIVE MODE});
+	$b1->value(q{SELECT zk_xact_lock('/y')});
+	$b2->value(q{UPDATE t SET n = 1 WHERE id = 4});
+	my ($r) = one_fails('chains',
+		[ $a1, q{SELECT count(pg_advisory_xact_lock(2)) = 1} ], [ $a2, q{SELECT count(*) >= 0 FROM u} ], [ $a3, q{SELECT zk_xact_lock('/y')} ],
+		[ $b1, q{UPDATE t SET n = 2 WHERE id = 4; SELECT true} ], [ $b2, q{SELECT zk_xact_lock('/x')} ]);
+	is(scalar(() = $r->{err} =~ /waits for/g), 5, 'DETAIL has all five waits');
+};
+
+subtest 'two servers, one of which looks ten times as often' => sub {
+	my %circle;
+	my ($a, $b) = in_transactions($node_a, $node_b);
+	my ($a1, $b1, $b2) = in_transactions($node_a, $node_b, $node_b);
+	$_->value(q{SET deadlock_timeout = '3s'}) for $b, $b1, $b2;
+	$a->value(call(exclusive => '/slow/1'));
+	$b->value(call(exclusive => '/slow/2'));
+	$circle{'zk locks'} = [ [ $b, call(exclusive => '/slow/1') ], [ $a, call(exclusive => '/slow/2') ] ];
+	$a1->value(call(exclusive => '/slow/3'));
+	$b1->value(call(exclusive => '/slow/4'));
+	$b2->value('UPDATE t SET n = 1 WHERE id = 7');
+	$circle{'a row'} =
+	  [ [ $b1, 'UPDATE t SET n = 1 WHERE id = 7; SELECT true' ], [ $b2, call(exclusive => '/slow/3') ], [ $a1, call(exclusive => '/slow/4') ] ];
+	my %failed = one_of_each_fails(%circle);
+	in_time($failed{$_}[0]{seconds}, 9, "$_: within three times the longer deadlock_timeout") for sort keys %failed;
+};
+
+subtest 'publish_identity = off' => sub {
+	my ($w, $x, $y) = map { (looker($_, $zk, deadlock_timeout => '1s', publish_identity => 'off'))[0] } $node_a, $node_b, $node_b;
+	$x->value(call(exclusive => '/off/k'));
+	$y->value('UPDATE t SET n = 1 WHERE id = 8');
+	$w->value(call(exclusive => '/off/m'));
+	$x->send('UPDATE t SET n = 1 WHERE id = 8');
+	$y->send(call(exclusive => '/off/m'));
+	my $id = $w->value('SELECT session_id FROM zk_session');
+	zk_until(sub { grep { /\+/ } board($zk) }, 'a record that names another');
+	my @said = $zk->with_client(
+		sub {
+			my ($client) = @_;
+			return map { scalar $client->get($_) } map { my $dir = $_; map { "$dir/$_" } $client->children($dir) } $BOARD, '/zklock/off/k', '/zklock/off/m';
+		});
+	my $tag = qr/[0-9a-f]{16}/;
+	is(scalar(grep { !/\Azklock\ntag $tag\n(?:node \S+\n)?(?:waiter $tag \d+ 0 -1 \n)?\z/ } @said), 0, 'no node says more than tags')
+	  or diag(@said);
+	is(scalar(grep { /^waiter/m } @said), 1, 'one tells of the wait for the row');
+	$w->send(call(exclusive => '/off/k'));
+	zk_until(sub { $w->is_done || $y->is_done }, 'an end');
+	my ($victim, $other) = $w->is_done ? ($w, $y) : ($y, $w);
+	my $r = $victim->wait;
+	is($r->{state}, '40P01', 'one fails');
+	my @names = $r->{err} =~ /^(?:DETAIL:  )?(.*?) waits for .*; blocked by (.*)\.$/mg;
+	is(scalar @names, 6, 'DETAIL has the three waits');
+	is(scalar(grep { !/^ZooKeeper session 0x[0-9a-f]+$/ } @names), 0, 'and names only sessions of ZooKeeper');
+	ok((grep { /\Q$id\E$/ } @names), 'by their id') or diag("@names, not $id");
+	$victim->quit;
+	# whoever is left proceeds, one after the other
+	my @left = grep { $_ != $victim } $w, $x, $y;
+	while (@left)
+	{
+		my $done = zk_until(sub { (grep { $_->is_done } @left)[0] }, 'an end of the others');
+		is($done->wait->{state}, '', 'another proceeds');
+		$done->quit;
+		@left = grep { $_ != $done } @left;
+	}
+};
+
+subtest 'a prepared transaction is nobody' => sub {
+	my ($s, $by_s) = looker($node_a, $zk);
+	my ($w) = looker($node_a, $zk);
+	$s->value(q{UPDATE t SET n = 1 WHERE id = 5; PREPARE TRANSACTION 'p'});
+	$w->value(q{SELECT zk_xact_lock('/x')});
+	$w->send('UPDATE t SET n = 2 WHERE id = 5; SELECT true');
+	zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/y')});
+	$s->send(q{SELECT zk_xact_lock('/x')});
+	nobody_fails('while it waits for one that holds', [$by_s], $s, $w);
+	$admin->value(q{COMMIT PREPARED 'p'});
+	is($w->wait->{out}, 't', 'the row is had');
+	$w->value('ROLLBACK');
+	is($s->wait->{out}, 't', 'and the lock');
+	$_->quit for $s, $w;
+};
+
+# The two examples of which a detector that believes what it has read fails somebody
+
+foreach my $who (qw(reader holder))
+{
+	subtest "a writer gives up between two readers, while the $who breaks the circle" => sub {
+		my ($s, $by_s) = looker($node_a, $zk, deadlock_timeout => $who eq 'holder' ? '20ms' : '1h');
+		my ($w, $by_w) = looker($node_b, $zk, deadlock_timeout => $who eq 'reader' ? '20ms' : '1h');
+		my ($x) = looker($node_a, $zk, deadlock_timeout => '1h');
+		my $breaker = $who eq 'holder' ? $by_s : $by_w;
+		my ($last, $last_waits) = $who eq 'holder' ? ($s, '/m') : ($w, '/q');
+		$s->value(call(shared => '/q'));
+		$w->value(call(exclusive => '/m'));
+		stands($x, call(exclusive => '/q'));
+
+		# the other publishes once, so that the circle can be seen
+		my ($other, $call) = $who eq 'holder' ? ($w, call(shared => '/q')) : ($s, call(exclusive => '/m'));
+		$other->value(q{SET deadlock_timeout = '400ms'});
+		$other->send($call);
+		zk_until(sub { record($zk, $other) }, 'its record');
+		$breaker->hold_request('multi');
+		$last->send($who eq 'holder' ? call(exclusive => '/m') : call(shared => '/q'));
+		$breaker->wait_held;
+		is($x->cancel($admin)->{state}, '57014', 'the writer gives up');
+		$x->value('ROLLBACK');
+		$breaker->release;
+		is($w->wait->{out}, 't', 'the reader behind it is granted');
+		$w->value('COMMIT');
+		is($s->wait->{out}, 't', 'and then the other');
+		$s->value('COMMIT');
+		$_->quit for $s, $w, $x;
+	};
+}
+
+subtest 'who waits for a row gives up, and runs on' => sub {
+	my ($w, $by_w) = looker($node_a, $zk, deadlock_timeout => '20ms');
+	my ($x) = looker($node_b, $zk, deadlock_timeout => '1h');
+	my ($y) = looker($node_b, $zk, deadlock_timeout => '800ms');
+	my $b = zk_session($node_b);
+	$x->value(call(exclusive => '/k'));
+	$y->value('UPDATE t SET n = 1 WHERE id = 6');
+	$w->value(call(exclusive => '/m'));
+	$x->send('SELECT give_up(6)');
+	zk_until(sub { $b->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	$y->send(call(exclusive => '/m'));
+	my $record = zk_until(sub { record($zk, $y) }, "its record");
+	like($record, qr/\+/, 'which names whom it blocks');
+
+	# Y reads the board again after ten looks; until then only W sees the circle
+	$by_w->hold_request('multi');
+	$w->send(call(exclusive => '/k'));
+	$by_w->wait_held;
+	ok(!$y->is_done, 'it is not broken by the other');
+	is($x->cancel($b)->{out}, 'gave up', 'who waited for the row gives up');
+	zk_until(sub { !$zk->exists($record) }, 'the record to go');
+	$by_w->release;
+	nobody_fails('then', [$by_w], $w, $y);
+	$x->value('COMMIT');
+	is($w->wait->{out}, 't', 'the first lock is had');
+	$w->value('COMMIT');
+	is($y->wait->{out}, 't', 'and the second');
+	$_->quit for $w, $x, $y, $b;
 };
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper');

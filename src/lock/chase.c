@@ -40,6 +40,9 @@
 #define MOST_PARTIES	2000
 #define MOST_LOCALS		100000
 
+/* So many records are asked for at a time, since each may be as long as is kept */
+#define MOST_AHEAD		(MOST_BYTES / ZKS_RECORD_KEPT)
+
 typedef struct Record
 {
 	char	   *name;
@@ -157,8 +160,10 @@ list_board(Chase *c)
 static void
 take_record(Chase *c, Record *record, const ZkAnswer *answer)
 {
+	if (answer->rc != ZKS_OK)
+		return;
 	c->bytes += answer->data_len;
-	if (answer->rc != ZKS_OK || answer->owner == 0 || c->bytes > MOST_BYTES)
+	if (answer->owner == 0)
 		return;
 	record->owner = answer->owner;
 	record->version = answer->version;
@@ -167,7 +172,8 @@ take_record(Chase *c, Record *record, const ZkAnswer *answer)
 
 /*
  * Read these records that were not read yet: those of a tag, or, if that is NULL,
- * those that name others.
+ * those that name others.  These leave half of the room to the former, so that
+ * many of them hide no circle of waits in ZooKeeper alone.
  */
 static ZkReading
 read_records(Chase *c, const char *tag)
@@ -177,6 +183,8 @@ read_records(Chase *c, const char *tag)
 	int			next;
 	int		   *wanted;
 	int			n = 0;
+	int			most_nodes = tag == NULL ? MOST_NODES / 2 : MOST_NODES;
+	size_t		most_bytes = tag == NULL ? MOST_BYTES / 2 : MOST_BYTES;
 
 	if (tag != NULL)
 	{
@@ -196,7 +204,7 @@ read_records(Chase *c, const char *tag)
 			last++;
 	}
 	wanted = palloc_extended((last - first + 1) * sizeof(int), MCXT_ALLOC_HUGE);
-	for (int i = first; i < last && c->nread < MOST_NODES; i++)
+	for (int i = first; i < last && c->nread < most_nodes; i++)
 	{
 		Record	   *record = &c->records[i];
 
@@ -213,13 +221,15 @@ read_records(Chase *c, const char *tag)
 		ZkAnswer	answer;
 		ZkReading	reading;
 
-		for (; next < n && zkl_has_room(c->reader); next++)
+		for (; next < n && next < i + MOST_AHEAD && c->bytes < most_bytes; next++)
 		{
 			char	   *path = psprintf("%s/%s", c->board, c->records[wanted[next]].name);
 
 			zkl_ask(c->reader, zks_read_record(c->reader->session, path));
 			pfree(path);
 		}
+		if (i == next)
+			break;
 		reading = zkl_await_oldest(c->reader, &answer);
 		if (reading != ZKL_READ)
 			return reading;

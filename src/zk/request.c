@@ -1121,10 +1121,12 @@ zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
 	int			len = -1;
 
 	zks_enter(s);
-	if (w->data != NULL)
+	/* other clients' nodes may be empty */
+	if (w->data != NULL || w->ephemeral_owner != 0)
 	{
 		len = w->data_len;
-		memcpy(data, w->data, len);
+		if (len > 0)
+			memcpy(data, w->data, len);
 		*owner = w->ephemeral_owner;
 	}
 	zks_leave(s);

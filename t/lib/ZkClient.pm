@@ -157,6 +157,23 @@ sub create
 	return wantarray ? ($created, _stat($stat)) : $created;
 }
 
+# Creates many nodes, [ path, data ], and asks for more before it has the answers
+sub create_all
+{
+	my ($self, $mode, @nodes) = @_;
+	while (my @some = splice @nodes, 0, 500)
+	{
+		my $body = sub { pack('N/a* N/a* N N N/a* N/a* N', $_[0][0], $_[0][1] // '', 1, @{ (OPEN_ACL)->[0] }, $MODE{$mode}) };
+		$self->_send(pack('l> l>', ++$self->{xid}, $OP{create2}) . $body->($_)) for @some;
+		foreach my $node (@some)
+		{
+			my (undef, undef, $err) = unpack('l> q> l>', $self->_frame($self->_deadline));
+			die "ZkClient: create $node->[0]: $ERR{$err}\n" if $err;
+		}
+	}
+	return;
+}
+
 # How many contenders are in the queue of a lock, whichever client they use
 sub contenders
 {
