@@ -229,7 +229,9 @@ zkb_who(const char *lines, int len, int pid, int64 session)
 	if (pid == 0 && fields[ZKB_FIELD_PID] != NULL)
 		pid = atoi(fields[ZKB_FIELD_PID]);
 	port = fields[ZKB_FIELD_PORT];
-	if (pid <= 0 || fields[ZKB_FIELD_HOST] == NULL)
+	if (pid <= 0)
 		return psprintf("ZooKeeper session 0x%llx", (unsigned long long) session);
+	if (fields[ZKB_FIELD_HOST] == NULL)
+		return psprintf("process %d", pid);
 	return psprintf("process %d on %s%s%s", pid, fields[ZKB_FIELD_HOST], port != NULL ? ":" : "", port != NULL ? port : "");
 }

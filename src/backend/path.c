@@ -43,6 +43,8 @@ check_part(const char *part, int len)
 		return "It has a part \".\" or \"..\".";
 	if (zkp_is_reserved(part, len))
 		return "It has a part in the form of a lock node.";
+	if (zkp_is_own_dir(part, len))
+		return "It has a part that begins with \"" ZKP_OWN_DIRS "\", which zklock keeps for itself.";
 	for (int i = 0; i < len; i += pg_utf_mblen((const unsigned char *) part + i))
 	{
 		if (is_refused_character(utf8_to_unicode((const unsigned char *) part + i)))

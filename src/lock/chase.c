@@ -560,6 +560,8 @@ who(const Chase *c, int at, int pid)
 {
 	const Party *party = &c->parties[at];
 
+	if (at == 0 && pid == 0)
+		pid = MyProcPid;
 	return zkb_who(party->identity, party->identity_len, pid, party->owner);
 }
 
@@ -605,7 +607,10 @@ follow_chain(const Chase *c, const Local *local, int check, ZkCircle *circle, St
 		circle->locals = grow(circle->locals, circle->nlocals, sizeof(ZkLocalEvidence));
 		evidence = &circle->locals[circle->nlocals++];
 		evidence->check = check;
-		strlcpy(evidence->tag, record != NULL ? record->says.waits[at].tag : c->from->waits[at].tag, ZKP_TAG_LEN);
+		if (at == local->wait)
+			strlcpy(evidence->tag, c->parties[local->waiter].tag, ZKP_TAG_LEN);
+		else
+			evidence->tag[0] = '\0';
 		evidence->since = record != NULL ? record->says.waits[at].since : c->from->waits[at].since;
 		if (lines != NULL)
 			put_line(lines, at == local->wait ? who(c, local->waiter, 0) : who(c, local->holder, pid),
@@ -706,6 +711,13 @@ make_circle(const Chase *c, const ZkGraph *g)
 					 add_check(circle, c->board, c->records[local->record].name,
 							   c->records[local->record].version, true),
 					 circle, NULL);
+	}
+
+	/* a record goes before the node whose wait it tells of does */
+	for (int i = 1; i < c->nparties; i++)
+	{
+		if (g->parties[i].evidence && c->parties[i].record >= 0)
+			(void) add_check(circle, c->board, c->records[c->parties[i].record].name, -1, false);
 	}
 
 	initStringInfo(&lines);

@@ -26,7 +26,7 @@ typedef struct ZkLocalEvidence
 {
 	int			check;			/* of the record that tells of it; -1: we know
 								 * it ourselves */
-	char		tag[ZKP_TAG_LEN];
+	char		tag[ZKP_TAG_LEN];	/* whose; "" if only others wait for him */
 	int64		since;
 } ZkLocalEvidence;
 
@@ -38,7 +38,8 @@ typedef struct ZkCircle
 {
 	ZkCheck    *checks;
 	int			nchecks;
-	bool	   *of_record;		/* for each check: of a record, not of a lock */
+	bool	   *of_record;		/* for each check: of a record that tells of
+								 * local waits */
 	ZkLocalEvidence *locals;
 	int			nlocals;
 	char	   *detail;			/* a line for each wait */

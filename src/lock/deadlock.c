@@ -18,12 +18,16 @@
  * read, and the transaction checks these.  Waits for PostgreSQL's locks on this
  * server are looked at, all at one instant, after the others were read.  Those on
  * other servers we know only by a record, which its author writes anew after each
- * of its own looks; once it has been written twice since we first read the whole
+ * of its own looks; once it has been written twice since we had read the whole
  * circle, and still names the same waits, they stood at that time.
  *
  * The record is there while its author waits, and no longer: it goes before the
  * contender does, and is not made while a node that we no longer want may still
  * stand somewhere, since that would look like a lock that we hold while we wait.
+ * Who waits for one of PostgreSQL's locks cannot take such care, so its wait counts
+ * only after some time.
+ *
+ * models/deadlock.pml shows that each of these rules is needed.
  *
  * Who holds nothing and keeps nobody waiting publishes nothing, and asks
  * nothing.
@@ -45,6 +49,9 @@
 /* Looks after the first are at least so far apart */
 #define SHORTEST_PAUSE_MS	10
 
+/* A wait on this server counts after deadlock_timeout, but not before */
+#define YOUNG_MS			100
+
 /* So many records of waiters, and checks in a transaction, are of one size */
 #define MOST_WAITS			1000
 #define MOST_CHECKS			(ZKN_CHECK_MAX - 1)
@@ -65,9 +72,12 @@ struct ZkSearch
 	ZkbLocalWait *waits;		/* whom it names */
 	int			nwaits;
 	MemoryContext waits_context;
+	int64		grows_up;		/* when one of those that do not count yet
+								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	ZkCircle   *candidate;		/* not proven yet: see is_proven */
+	ZkCircle   *candidate;		/* not proven yet: see prove */
+	bool		read_twice;		/* so was the candidate */
 	MemoryContext candidate_context;
 	ZkCircle   *in_doubt;		/* may be broken, by us: the answer was lost */
 	MemoryContext in_doubt_context;
@@ -92,6 +102,7 @@ zkl_begin_search(const ZkSearchFor *for_what)
 	s->what = *for_what;
 	s->due = zkb_deadline(DeadlockTimeout);
 	s->quiet = -1;
+	s->grows_up = ZKS_NEVER;
 	begin_reading(s);
 	return s;
 }
@@ -113,6 +124,7 @@ look_again(ZkSearch *s, bool soon)
 
 	ms -= (int) ((zks_now() / 1000) % (ms / 4 + 1));
 	s->due = zkb_deadline(Max(ms, SHORTEST_PAUSE_MS));
+	s->due = Min(s->due, Max(s->grows_up, zkb_deadline(SHORTEST_PAUSE_MS)));
 }
 
 static void
@@ -240,32 +252,84 @@ same_waits(const ZkbLocalWait *a, const ZkbLocalWait *b, int n)
 }
 
 /*
- * Look who waits for us on this server, and publish that and where we wait.
- * False if that could not be done.
+ * Whether a wait for one of PostgreSQL's locks is too young to count, and for how
+ * many ms yet.  What that session gave back before may still stand in ZooKeeper, and
+ * it runs no code that could say so.  A clock that was set back tells nothing.
  */
 static bool
-publish(ZkSearch *s)
+is_young(const ZkbLocalWait *wait, TimestampTz now, int *ms)
 {
-	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	ZkbLocalWait *waits = NULL;
-	int			n = zkb_blocks_somebody() ? zkb_local_waits(&waits, MOST_WAITS) : 0;
-	ZkNodeInfo	node;
-	ZkNodeInfo	record = {.state = ZKN_ABSENT};
-	char	   *lines;
-	bool		done;
+	int64		age = (now - wait->since) / 1000;
+	int			grown_up = Max(DeadlockTimeout, YOUNG_MS);
 
-	MemoryContextSwitchTo(old);
-	if (s->waits_context == NULL || n != s->nwaits || !same_waits(waits, s->waits, n))
+	*ms = (int) (grown_up - age);
+	return age >= 0 && age < grown_up;
+}
+
+/*
+ * Who waits for us on this server.  One that is too young counts only for those that
+ * wait for it.  Returns how many there are, or 0 if all are.
+ */
+static int
+list_local_waits(ZkSearch *s, ZkbLocalWait **waits)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			n = zkb_local_waits(waits, MOST_WAITS);
+	int			count = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			ms;
+
+		if (is_young(&(*waits)[i], now, &ms))
+		{
+			strlcpy((*waits)[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
+			s->grows_up = Min(s->grows_up, zkb_deadline(ms));
+		}
+		else
+			count++;
+	}
+	return count > 0 ? n : 0;
+}
+
+static void
+look_locally(ZkSearch *s)
+{
+	MemoryContext context = NULL;
+	ZkbLocalWait *waits = NULL;
+	int			n = 0;
+
+	s->grows_up = ZKS_NEVER;
+	if (zkb_blocks_somebody())
+	{
+		MemoryContext old;
+
+		context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
+		old = MemoryContextSwitchTo(context);
+		n = list_local_waits(s, &waits);
+		MemoryContextSwitchTo(old);
+	}
+	if (n != s->nwaits || !same_waits(waits, s->waits, n))
 		s->quiet = -1;
 	if (s->waits_context != NULL)
 		MemoryContextDelete(s->waits_context);
 	s->waits_context = context;
 	s->waits = waits;
 	s->nwaits = n;
+}
+
+/* Publish where we wait, and who waits for us.  False if that could not be done. */
+static bool
+publish(ZkSearch *s)
+{
+	ZkNodeInfo	node;
+	ZkNodeInfo	record = {.state = ZKN_ABSENT};
+	int			n = s->nwaits;
+	char	   *lines;
+	bool		done;
 
 	zkn_info(s->what.session, s->what.node, &node);
-	lines = zkl_record_lines(s->what.dir, node.name, waits, n);
+	lines = zkl_record_lines(s->what.dir, node.name, s->waits, n);
 	if (s->record != NULL)
 		zkn_info(s->what.session, s->record, &record);
 	if (record.state == ZKN_PRESENT && s->names_others == (n > 0))
@@ -337,10 +401,10 @@ rests_on(const ZkCircle *circle, bool own)
 
 /* Whether those who waited for us on this server, as far as it matters, still do */
 static bool
-own_waits_stand(const ZkCircle *circle)
+own_waits_stand(ZkSearch *s, const ZkCircle *circle)
 {
 	ZkbLocalWait *waits;
-	int			n = zkb_local_waits(&waits, MOST_WAITS);
+	int			n = list_local_waits(s, &waits);
 
 	for (int i = 0; i < circle->nlocals; i++)
 	{
@@ -348,7 +412,8 @@ own_waits_stand(const ZkCircle *circle)
 
 		if (circle->locals[i].check >= 0)
 			continue;
-		while (k < n && (waits[k].since != circle->locals[i].since || strcmp(waits[k].tag, circle->locals[i].tag) != 0))
+		while (k < n && (waits[k].since != circle->locals[i].since ||
+						 (circle->locals[i].tag[0] != '\0' && strcmp(waits[k].tag, circle->locals[i].tag) != 0)))
 			k++;
 		if (k == n)
 			return false;
@@ -356,29 +421,49 @@ own_waits_stand(const ZkCircle *circle)
 	return true;
 }
 
+typedef enum Proof
+{
+	PROVEN,
+	READ_AGAIN,					/* at once */
+	NOT_YET						/* others must write their records before */
+} Proof;
+
+static void
+keep_candidate(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
+{
+	forget_candidate(s);
+	s->candidate = circle;
+	s->candidate_context = *context;
+	MemoryContextSetParent(*context, GetMemoryChunkContext(s));
+	*context = NULL;
+}
+
 /*
  * Whether there was a moment at which all waits of the circle stood, if what it
  * checks still stands.  A circle with waits on other servers is kept until that
  * is known; its memory is then the search's.
+ *
+ * It is read twice before we count what is written: a first reading takes a while,
+ * and what stood when it began may have gone before it saw the rest
+ * (models/deadlock.pml, MUTANT_FIRST_READING).
  */
-static bool
-is_proven(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
+static Proof
+prove(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 {
 	if (rests_on(circle, false))
 	{
-		if (s->candidate == NULL || !is_same(s->candidate, circle, 0))
+		bool		is_new = s->candidate == NULL || !is_same(s->candidate, circle, 0);
+
+		if (is_new || !s->read_twice)
 		{
-			forget_candidate(s);
-			s->candidate = circle;
-			s->candidate_context = *context;
-			MemoryContextSetParent(*context, GetMemoryChunkContext(s));
-			*context = NULL;
-			return false;
+			keep_candidate(s, circle, context);
+			s->read_twice = !is_new;
+			return is_new ? READ_AGAIN : NOT_YET;
 		}
 		if (!is_same(s->candidate, circle, 2))
-			return false;
+			return NOT_YET;
 	}
-	return !rests_on(circle, true) || own_waits_stand(circle);
+	return !rests_on(circle, true) || own_waits_stand(s, circle) ? PROVEN : READ_AGAIN;
 }
 
 static bool
@@ -437,8 +522,8 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
  */
 
 /*
- * Read where everybody waits.  Returns false if the circle that was found has
- * changed meanwhile.
+ * Read where everybody waits.  Returns false if that must be done again at once,
+ * since the circle that was found has changed meanwhile, or to be sure.
  */
 static bool
 chase_once(ZkSearch *s)
@@ -471,8 +556,18 @@ chase_once(ZkSearch *s)
 		s->quiet = -1;
 	else if (circle == NULL)
 		forget_candidate(s);
-	else if (is_proven(s, circle, &context))
-		done = give_way(s, circle, &context);
+	else
+		switch (prove(s, circle, &context))
+		{
+			case PROVEN:
+				done = give_way(s, circle, &context);
+				break;
+			case READ_AGAIN:
+				done = false;
+				break;
+			case NOT_YET:
+				break;
+		}
 	zkl_end_reading(&s->reader);
 	MemoryContextSwitchTo(old);
 	if (context != NULL)
@@ -483,7 +578,8 @@ chase_once(ZkSearch *s)
 static void
 look(ZkSearch *s)
 {
-	if (!s->what.holds && !zkb_blocks_somebody())
+	look_locally(s);
+	if (!s->what.holds && s->nwaits == 0)
 	{
 		retract(s);
 		forget_candidate(s);

@@ -11,6 +11,9 @@
 #include "backend/local_waits.h"
 #include "zk/lock_protocol.h"
 
+/* In the place of a tag: of one who does not count himself */
+#define ZKL_NO_TAG		"----------------"
+
 /* Who waits for one of PostgreSQL's locks of the author, as the record says */
 typedef struct ZkRecordedWait
 {

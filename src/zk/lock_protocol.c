@@ -204,8 +204,13 @@ zkp_is_reserved(const char *part, int len)
 {
 	ZkpContender ignored;
 
-	return has_protection(part, len) || parse(part, len, &ignored) ||
-		(len >= (int) strlen(ZKP_OWN_DIRS) && memcmp(part, ZKP_OWN_DIRS, strlen(ZKP_OWN_DIRS)) == 0);
+	return has_protection(part, len) || parse(part, len, &ignored);
+}
+
+bool
+zkp_is_own_dir(const char *part, int len)
+{
+	return len >= (int) strlen(ZKP_OWN_DIRS) && memcmp(part, ZKP_OWN_DIRS, strlen(ZKP_OWN_DIRS)) == 0;
 }
 
 /* "<tag>-<uuid>-<number>", or with "+" behind the tag */

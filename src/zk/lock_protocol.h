@@ -145,6 +145,9 @@ extern bool zkp_parse_record(const char *name, ZkpRecordName *record);
  */
 extern bool zkp_is_reserved(const char *part, int len);
 
+/* Whether it is the name of a directory of zklock's own */
+extern bool zkp_is_own_dir(const char *part, int len);
+
 /* The name of a new node, up to the number; prefix has ZKP_PREFIX_LEN bytes */
 extern void zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want);
 

@@ -179,8 +179,8 @@ test_records(void)
 	is_record("0123456789abcde", NULL, false);
 	is_record("", NULL, false);
 	is_record("_c_" UUID "-lock-0000000001", NULL, false);
-	ok(zkp_is_reserved(ZKP_BOARD + 1, (int) strlen(ZKP_BOARD) - 1), "the board's name is reserved");
-	ok(!zkp_is_reserved("__zklock", 8), "a shorter one is not");
+	ok(zkp_is_own_dir(ZKP_BOARD + 1, (int) strlen(ZKP_BOARD) - 1), "the board is a directory of zklock's own");
+	ok(!zkp_is_own_dir("__zklock", 8), "a shorter name is not");
 }
 
 static void
