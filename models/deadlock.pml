@@ -1,0 +1,1004 @@
+#ifndef SCENE
+#define SCENE	1
+#endif
+#ifndef GIVEUPS
+#define GIVEUPS	1
+#endif
+#ifndef EXPIRIES
+#define EXPIRIES	0
+#endif
+#ifndef RACES
+#define RACES	1
+#endif
+
+/* what a transaction does next */
+#define XQ(q)	(q)				/* takes a lock of ZooKeeper */
+#define SQ(q)	(4 + (q))		/* shared */
+#define DOWN(q)	(8 + (q))		/* makes its exclusive hold a shared one */
+#define ROW(r)	(12 + (r))		/* locks a row of its server */
+#define END		16				/* commits */
+
+/*
+ * The programs.  An op is chosen by session i when it has done k.
+ */
+#if SCENE == 1	/* everybody holds one lock and takes another: circles of two and of three */
+#define N		3
+inline choose()
+{
+	if
+	:: k == 0 -> op = XQ(i)
+	:: k == 1 -> op = XQ((i + 1) % 3)
+	:: k == 1 -> op = XQ((i + 2) % 3)
+	:: k == 2 -> op = END
+	fi
+}
+#elif SCENE == 2	/* a writer waits between two readers, one of whom waits for the other */
+#define N		3
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = SQ(0)
+	:: i == 0 && k == 1 -> op = XQ(1)
+	:: i == 1 && k == 0 -> op = XQ(0)
+	:: i == 1 && k == 1 -> op = DOWN(0)
+	:: i == 2 && k == 0 -> op = XQ(1)
+	:: i == 2 && k == 1 -> op = SQ(0)
+	:: else -> op = END
+	fi
+}
+#elif SCENE == 3	/* a writer turns reader; a reader waits for it */
+#define N		3
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = XQ(0)
+	:: i == 0 && k == 1 -> op = DOWN(0)
+	:: i == 0 && k == 1 -> op = XQ(1)
+	:: i == 0 && k == 2 -> op = XQ(1)
+	:: i == 1 && k == 0 -> op = XQ(1)
+	:: i == 1 && k == 1 -> op = SQ(0)
+	:: i == 2 && k == 0 -> op = SQ(0)
+	:: i == 2 && k == 1 -> op = XQ(1)
+	:: else -> op = END
+	fi
+}
+#elif SCENE == 4	/* an upgrade beside other readers */
+#define N		3
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = XQ(1)
+	:: i == 0 && k == 1 -> op = SQ(0)
+	:: i == 0 && k == 2 -> op = XQ(0)
+	:: i == 0 && k == 3 -> op = DOWN(0)
+	:: i == 1 && k == 0 -> op = SQ(0)
+	:: i == 1 && k == 1 -> op = XQ(1)
+	:: i == 1 && k == 1 -> op = XQ(0)
+	:: i == 2 && k == 0 -> op = XQ(2)
+	:: i == 2 && k == 1 -> op = SQ(0)
+	:: else -> op = END
+	fi
+}
+#elif SCENE == 5	/* two on one server, one on another: a row in the circle */
+#define N		3
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = XQ(0)
+	:: i == 0 && (k == 1 || k == 2) -> op = ROW(0)
+	:: i == 1 && k == 0 -> op = ROW(0)
+	:: i == 1 && k == 1 -> op = XQ(1)
+	:: i == 2 && k == 0 -> op = XQ(1)
+	:: i == 2 && k == 1 -> op = XQ(0)
+	:: else -> op = END
+	fi
+}
+#elif SCENE == 6	/* three on one server: who waits for ZooKeeper is alone, and two wait for rows */
+#define N		3
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = XQ(0)
+	:: i == 0 && k == 1 -> op = ROW(0)
+	:: i == 0 && k == 2 -> op = ROW(1)
+	:: i == 1 && k == 0 -> op = ROW(0)
+	:: i == 1 && (k == 1 || k == 2) -> op = ROW(1)
+	:: i == 2 && k == 0 -> op = ROW(1)
+	:: i == 2 && k == 1 -> op = XQ(0)
+	:: else -> op = END
+	fi
+}
+#elif SCENE == 7	/* two servers with two each, and a row of each in the circle */
+#define N		4
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = XQ(0)
+	:: i == 0 && (k == 1 || k == 2) -> op = ROW(0)
+	:: i == 1 && k == 0 -> op = ROW(0)
+	:: i == 1 && k == 1 -> op = XQ(1)
+	:: i == 2 && k == 0 -> op = XQ(1)
+	:: i == 2 && k == 1 -> op = ROW(1)
+	:: i == 3 && k == 0 -> op = ROW(1)
+	:: i == 3 && k == 1 -> op = XQ(0)
+	:: else -> op = END
+	fi
+}
+#endif
+
+#ifndef QUEUES
+#define QUEUES	3
+#endif
+#if N == 4
+#define K		3
+#else
+#define K		4
+#endif
+#define NODES	(N * K + (N == 3 -> 3 : 0))
+#define NONE	15
+#define FREE	7
+
+#define BIT(n)		(1 << (n))
+#define IN(set, n)	((set) & BIT(n))
+#define ALL			(BIT(N) - 1)
+
+/* a node's number says whose it is: one for each op, one for who queues again */
+#define ID(i, k)	((i) * K + (k))
+#define AGAIN(i)	(N * K + (i))
+#define SESS(n)		((n) < N * K -> (n) / K : (n) - N * K)
+#define MINE(i)		(((BIT(K) - 1) << ((i) * K)) | BIT(AGAIN(i)))
+
+/* the ensemble: the nodes of each queue, and which of them came before a node */
+short queue[3];
+short before[15];
+short shared;					/* nodes that say so, now */
+short changed;					/* nodes that have been rewritten: version 1 */
+short second;					/* nodes of a second session of ZooKeeper */
+byte rec[N] = NONE;				/* the board: which queue node a record names */
+byte rec_local[N];				/* and which local waits */
+byte rec_second;				/* records of a second session */
+#define NODES_THAT_EXIST	(queue[0] | queue[1] | queue[2])
+
+/* PostgreSQL */
+byte row[2] = FREE;				/* who has it locked */
+byte row_wait[N] = FREE;		/* the row that a session waits for */
+byte nth[N];					/* its first or its second such wait */
+#define WAIT(j)		BIT(2 * (j) + nth[j])
+
+/* sessions */
+byte wait[N] = NONE;			/* the node with which it waits */
+byte is_second;					/* sessions that have opened another session of ZooKeeper */
+short unwanted;					/* nodes of waits that were given up, to be deleted */
+
+/* versions, as far as somebody compares them */
+byte fresh[N];					/* who has read this record as it is now */
+byte counted[N];				/* of whose candidate a record is a part */
+byte writes[N * N];				/* how often it was written since */
+byte candidates, chasing;
+byte dirty;						/* for whom something has changed since its chase began */
+byte moved;						/* for whom local waits have changed since its look */
+
+int stood[N];					/* the latest real circle since a candidate's reading began */
+
+byte giveups = GIVEUPS, expiries = EXPIRIES, races = RACES;
+
+hidden byte m, a, b, reach;
+hidden short H, V, B, O;
+hidden byte zk[4], pg[4];
+hidden int circle;
+
+#define SECOND(n)	((second & BIT(n)) != 0)
+#define OWN(n)		(MINE(SESS(n)) & (SECOND(n) -> second : ~second))
+#define GRANTED(n)	((before[n] & ~OWN(n) & (IN(shared, n) -> ~shared : ~0)) == 0)
+
+#define stir()	dirty = dirty | candidates | chasing
+
+/*
+ * The holders that a waiting node waits for (H), and the waiting writer that is
+ * between them and a reader (V).
+ */
+inline holders(n)
+{
+	H = 0; V = 0;
+	B = before[n] & ~O;
+	if
+	:: IN(shared, n) ->
+		B = B & ~shared;
+		m = 0;
+		do
+		:: m == NODES -> B = 0; break
+		:: m < NODES && IN(B, m) && (before[m] & B) == 0 ->
+			if
+			:: GRANTED(m) -> H = BIT(m); B = 0
+			:: else -> V = BIT(m); B = before[m] & ~O
+			fi;
+			break
+		:: else -> m++
+		od
+	:: else
+	fi;
+	m = 0;
+	do
+	:: m == NODES -> break
+	:: m < NODES && IN(B, m) && GRANTED(m) -> H = H | BIT(m); m++
+	:: else -> m++
+	od;
+	B = 0
+}
+
+/* reach: who can be reacheded from j in the graph zk and pg */
+inline closure(j)
+{
+	reach = zk[j] | pg[j];
+	b = 0;
+	do
+	:: b == N * N -> break
+	:: b < N * N && IN(reach, b % N) -> reach = reach | zk[b % N] | pg[b % N]; b++
+	:: else -> b++
+	od
+}
+
+/* Who waits for whom, in truth: the sessions, for the ghost */
+inline truth()
+{
+	a = 0;
+	do
+	:: a == N -> break
+	:: else ->
+		zk[a] = 0; pg[a] = 0;
+		if
+		:: wait[a] != NONE ->
+			O = OWN(wait[a]); holders(wait[a]);
+			m = 0;
+			do
+			:: m == NODES -> break
+			:: m < NODES && IN(H, m) && (SECOND(m) == (IN(is_second, SESS(m)) != 0) || row_wait[SESS(m)] != FREE) ->
+				zk[a] = zk[a] | BIT(SESS(m)); m++
+			:: else -> m++
+			od
+		:: row_wait[a] != FREE && row[row_wait[a]] != FREE -> pg[a] = BIT(row[row_wait[a]])
+		:: else
+		fi;
+		a++
+	od
+}
+
+/* the waits of the circles through j */
+inline real_circle(j)
+{
+	circle = 0;
+	closure(j);
+	if
+	:: IN(reach, j) ->
+		m = reach;
+		a = 0;
+		do
+		:: a == N -> break
+		:: a < N && IN(m, a) ->
+			closure(a);
+			if
+			:: IN(reach, j) && wait[a] != NONE -> circle = circle | BIT(wait[a])
+			:: IN(reach, j) && wait[a] == NONE -> circle = circle | (WAIT(a) << 16)
+			:: else
+			fi;
+			a++
+		:: else -> a++
+		od
+	:: else
+	fi
+}
+
+inline see(j)
+{
+	if
+	:: IN(candidates | chasing, j) ->
+		real_circle(j);
+		if :: circle != 0 -> stood[j] = circle :: else fi
+	:: else
+	fi
+}
+
+inline observe()
+{
+	skip;
+#if SCENE >= 5
+	if
+	:: candidates | chasing ->
+		truth();
+		see(0); see(1); see(2);
+#if N == 4
+		see(3);
+#endif
+	:: else
+	fi;
+	circle = 0; a = 0; b = 0; m = 0; reach = 0; H = 0; V = 0
+#endif
+}
+
+inline delete_nodes(set)
+{
+	queue[0] = queue[0] & ~(set); queue[1] = queue[1] & ~(set); queue[2] = queue[2] & ~(set);
+	shared = shared & ~(set); changed = changed & ~(set); unwanted = unwanted & ~(set);
+	m = 0;
+	do
+	:: m == NODES -> break
+	:: else -> before[m] = (IN(set, m) -> 0 : before[m] & ~(set)); m++
+	od;
+	m = 0;
+	stir()
+}
+
+inline create_node(n, q, is_shared)
+{
+	before[n] = queue[q];
+	queue[q] = queue[q] | BIT(n);
+	if :: is_shared -> shared = shared | BIT(n) :: else fi;
+	if :: IN(is_second, i) -> second = second | BIT(n) :: else fi;
+	wait[i] = n;
+	stir()
+}
+
+inline delete_record(i)
+{
+	rec[i] = NONE; rec_local[i] = 0; rec_second = rec_second & ~BIT(i);
+	fresh[i] = 0;
+	stir()
+}
+
+inline free_rows(i)
+{
+	if :: row[0] == i -> row[0] = FREE :: else fi;
+	if :: row[1] == i -> row[1] = FREE :: else fi
+}
+
+#define stir_rows()	moved = moved | (wait[0] != NONE) | ((wait[1] != NONE) << 1) | ((wait[2] != NONE) << 2) | MOVED_3
+#if N == 4
+#define MOVED_3	((wait[3] != NONE) << 3)
+#else
+#define MOVED_3	0
+#endif
+#define OVER(j)		(IN(is_second, j) && (NODES_THAT_EXIST & MINE(j) & ~second))
+#define NODE_OF(j)	(IN(is_second, j) -> second : ~second)
+#define UNWANTED(j)	(unwanted & MINE(j) & NODE_OF(j))
+#define HAS_RECORD	(rec[i] == wait[i])
+
+/* seen: who waits locally for j, directly or through others */
+#define BLOCKER(j)	(row_wait[j] == FREE -> FREE : row[row_wait[j]])
+inline look(j, seen)
+{
+	seen = 0;
+	a = 0;
+	do
+	:: a == N -> break
+	:: else ->
+		b = BLOCKER(a);
+		m = 0;
+		do
+		:: m == N || b == FREE -> break
+		:: b == j -> seen = seen | WAIT(a); break
+		:: else -> b = BLOCKER(b); m++
+		od;
+		a++
+	od;
+	a = 0; b = 0; m = 0
+}
+
+/* versions count for whom they can still make a difference */
+#ifdef MUTANT_ONE_REWRITE
+#define ENOUGH	1
+#else
+#define ENOUGH	2
+#endif
+#define COUNTING(c, j)	(IN(counted[j], c) && writes[(c) * N + (j)] < ENOUGH)
+#if N == 4
+#define USEFUL		(COUNTING(0, i) || COUNTING(1, i) || COUNTING(2, i) || COUNTING(3, i))
+#define UNRIPE		(COUNTING(i, 0) || COUNTING(i, 1) || COUNTING(i, 2) || COUNTING(i, 3))
+#define WAITED_FOR	(BLOCKER(0) == i || BLOCKER(1) == i || BLOCKER(2) == i || BLOCKER(3) == i)
+#else
+#define USEFUL		(COUNTING(0, i) || COUNTING(1, i) || COUNTING(2, i))
+#define UNRIPE		(COUNTING(i, 0) || COUNTING(i, 1) || COUNTING(i, 2))
+#define WAITED_FOR	(BLOCKER(0) == i || BLOCKER(1) == i || BLOCKER(2) == i)
+#endif
+
+
+inline forget_reading()
+{
+	a = 0;
+	do
+	:: a == N -> break
+	:: else ->
+		rn[a] = NONE; rl[a] = 0; rh[a] = 0; rv[a] = 0; to[a] = 0;
+		fresh[a] = fresh[a] & ~BIT(i);
+		a++
+	od;
+	a = 0; own = 0; r_second = 0; r_version = 0; r_enough = 0;
+	c_waits = 0; c_holders = 0; c_local = 0; c_recs = 0; c_plus = 0;
+	chasing = chasing & ~BIT(i);
+	if :: !IN(candidates, i) -> stood[i] = 0; dirty = dirty & ~BIT(i) :: else fi
+}
+
+inline forget_candidate()
+{
+	a = 0;
+	do
+	:: a == N -> break
+	:: else -> counted[a] = counted[a] & ~BIT(i); writes[i * N + a] = 0; a++
+	od;
+	a = 0;
+	candidates = candidates & ~BIT(i);
+	k_waits = 0; k_holders = 0; k_local = 0; k_version = 0;
+	if :: !IN(chasing, i) -> stood[i] = 0; dirty = dirty & ~BIT(i) :: else fi
+}
+
+/* the wait is over, granted or given up */
+inline end_wait()
+{
+	wait[i] = NONE; need = false; pending = false; found = 0;
+	moved = moved & ~BIT(i);
+	forget_candidate()
+}
+
+/* whether a holder's node is that of the session whose record was read */
+#ifdef MUTANT_OLD_NODE
+#define COUNTS(n)	true
+#else
+#define COUNTS(n)	(SESS(n) == i -> SECOND(n) == (IN(is_second, i) != 0) : \
+	(rn[SESS(n)] == NONE || SECOND(n) == (IN(r_second, SESS(n)) != 0)))
+#endif
+
+/* zk, pg: the graph that was read */
+inline build()
+{
+	a = 0;
+	do
+	:: a == N -> break
+	:: else ->
+		zk[a] = 0; pg[a] = 0;
+		m = 0;
+		do
+		:: m == NODES -> break
+		:: m < NODES && IN(rh[a], m) && COUNTS(m) -> zk[a] = zk[a] | BIT(SESS(m)); m++
+		:: else -> m++
+		od;
+		m = 0;
+		do
+		:: m == N -> break
+		:: else ->
+			if
+			:: ((m == i -> own : rl[m]) >> (2 * a)) & 3 -> pg[a] = pg[a] | BIT(m)
+			:: else
+			fi;
+			m++
+		od;
+		a++
+	od
+}
+
+inline first_of(set)
+{
+	b = 0;
+	do
+	:: IN(set, b) -> break
+	:: else -> b++
+	od
+}
+
+/* A circle through us in what was read, and its parts; c_waits is 0 without one */
+inline find()
+{
+	build();
+	reach = BIT(i);
+	m = 0;
+	do
+	:: m == N * N -> break
+	:: else ->
+		a = m % N;
+		if
+		:: !IN(reach, a) && ((zk[a] | pg[a]) & reach) ->
+			first_of((zk[a] | pg[a]) & reach);
+			to[a] = b;
+			reach = reach | BIT(a)
+		:: else
+		fi;
+		m++
+	od;
+	if
+	:: zk[i] & reach ->
+		first_of(zk[i] & reach);
+		to[i] = b;
+		a = i;
+		do
+		:: true ->
+			b = to[a];
+			if
+			:: IN(zk[a], b) ->
+				c_waits = c_waits | BIT(rn[a]);
+				m = 0;
+				do
+				:: m == NODES -> break
+				:: m < NODES && IN(rh[a] & MINE(b), m) && COUNTS(m) -> c_holders = c_holders | BIT(m); m++
+				:: else -> m++
+				od;
+#ifndef MUTANT_NO_WRITER
+				c_holders = c_holders | rv[a];
+#endif
+				if :: a != i -> c_recs = c_recs | BIT(a) :: else fi
+			:: else ->
+				c_local = c_local | ((b == i -> own : rl[b]) & (3 << (2 * a)));
+				if :: b != i -> c_plus = c_plus | BIT(b) :: else fi
+			fi;
+			a = b;
+			if :: a == i -> break :: else fi
+		od
+	:: else
+	fi;
+	m = 0; a = 0; b = 0; reach = 0
+}
+
+/* The ghost: what is asserted of a circle when it is broken */
+inline check_truth()
+{
+	a = i;
+	do
+	:: true ->
+		if
+		:: rn[a] != NONE && IN(c_waits, rn[a]) ->
+			assert(IN(NODES_THAT_EXIST & ~unwanted, rn[a]));
+			O = OWN(rn[a]); holders(rn[a]);
+			H = H & ~unwanted & MINE(to[a]);
+			/* who waits for a row has no record to compare with */
+			assert(H & (rn[to[a]] != NONE && IN(c_waits, rn[to[a]]) -> OWN(rn[to[a]]) : ~0))
+		:: else
+		fi;
+		a = to[a];
+		if :: a == i -> break :: else fi
+	od;
+	if
+	:: c_local -> assert(((c_waits | (c_local << 16)) & ~stood[i]) == 0)
+	:: else
+	fi;
+	a = 0; H = 0; V = 0
+}
+
+inline read_record(j)
+{
+	if
+	:: i != j ->
+		d_step
+		{
+			rn[j] = rec[j]; rl[j] = rec_local[j];
+			r_second = r_second | (rec_second & BIT(j));
+			fresh[j] = fresh[j] | BIT(i);
+			if
+			:: IN(counted[j], i) && writes[i * N + j] >= ENOUGH -> r_enough = r_enough | BIT(j)
+			:: else
+			fi;
+#ifdef MUTANT_FIRST_READING
+			if
+			:: !IN(candidates, i) && rl[j] -> counted[j] = counted[j] | BIT(i)
+			:: else
+			fi
+#endif
+		}
+	:: else
+	fi
+}
+
+#ifdef MUTANT_OWN_SHARED
+#define NOT_BLOCKING(n)	0
+#else
+#define NOT_BLOCKING(n)	OWN(n)
+#endif
+inline read_queue(q)
+{
+	d_step
+	{
+		a = 0;
+		do
+		:: a == N -> break
+		:: a < N && rn[a] != NONE && IN(queue[q], rn[a]) ->
+			O = NOT_BLOCKING(rn[a]); holders(rn[a]);
+			rh[a] = H; rv[a] = V;
+			r_version = r_version | (changed & (H | V));
+			a++
+		:: else -> a++
+		od;
+		a = 0; H = 0; V = 0; m = 0
+	}
+}
+
+#ifdef MUTANT_NO_WAITSTART
+#define WAITERS(set)	(((set) | ((set) >> 1)) & 85)
+#define SAME_LOCAL	(WAITERS(k_local) == WAITERS(c_local))
+#else
+#define SAME_LOCAL	(k_local == c_local)
+#endif
+
+#define NOTHING		0
+#define BREAK		1
+#define FAILS		2
+
+inline conclude()
+{
+	d_step
+	{
+#ifdef MUTANT_LOOK_BEFORE
+		own = rec_local[i];
+#else
+		look(i, own);
+#endif
+		find();
+		verdict = NOTHING;
+		if
+		:: c_waits == 0 ->
+			forget_candidate(); forget_reading()
+#ifndef MUTANT_FIRST_SIGHT
+		:: c_waits != 0 && c_plus != 0 &&
+			!(k_waits == c_waits && k_holders == c_holders && k_version == (r_version & c_holders) &&
+			 SAME_LOCAL) ->
+			/* a new candidate */
+#ifdef MUTANT_FIRST_READING
+			if :: IN(candidates, i) -> forget_candidate() :: else fi;
+#else
+			if :: IN(candidates, i) -> stood[i] = 0 :: else fi;
+			forget_candidate();
+#endif
+			k_waits = c_waits; k_holders = c_holders; k_version = r_version & c_holders; k_local = c_local;
+			candidates = candidates | BIT(i);
+			/* its records are read again, to count from there */
+			a = 0;
+			do
+			:: a == N -> break
+			:: else ->
+				counted[a] = (IN(c_plus, a) -> counted[a] | BIT(i) : counted[a] & ~BIT(i));
+				if :: !IN(c_plus, a) -> writes[i * N + a] = 0 :: else fi;
+				a++
+			od;
+			forget_reading();
+			observe()
+		:: c_waits != 0 && c_plus != 0 && IN(candidates, i) && (c_plus & ~r_enough) ->
+			forget_reading()
+#endif
+		:: else -> verdict = BREAK
+		fi
+	}
+}
+
+#ifdef MUTANT_NO_WAITER
+#define CHECKED_NODES	(c_holders | BIT(wait[i]))
+#else
+#define CHECKED_NODES	(c_waits | c_holders)
+#endif
+#ifdef MUTANT_NO_VERSION
+#define SAME_VERSIONS	true
+#else
+#define SAME_VERSIONS	((changed & c_holders) == (r_version & c_holders))
+#endif
+#ifdef MUTANT_NO_RECORD
+#define THERE(j)	true
+#else
+#define THERE(j)	(!IN(c_recs, j) || rec[j] != NONE)
+#endif
+#ifdef MUTANT_NO_PLUS
+#define SAME_RECORD(j)	true
+#else
+#define SAME_RECORD(j)	(!IN(c_plus, j) || IN(fresh[j], i))
+#endif
+
+/* the multi: checks, and the delete of our own node */
+inline break_circle()
+{
+	d_step
+	{
+		if
+		:: (CHECKED_NODES & ~NODES_THAT_EXIST) == 0 && SAME_VERSIONS &&
+			THERE(0) && THERE(1) && THERE(2) && SAME_RECORD(0) && SAME_RECORD(1) && SAME_RECORD(2)
+#if N == 4
+			&& THERE(3) && SAME_RECORD(3)
+#endif
+			->
+			check_truth();
+			delete_nodes(BIT(wait[i]));
+			end_wait();
+			forget_reading();
+			observe()
+		:: else ->
+			/* it was not for nothing, so this ends */
+			assert(IN(dirty, i));
+			verdict = NOTHING;
+#ifndef MUTANT_NO_RETRY
+			need = true;
+#endif
+			forget_reading()
+		fi
+	}
+}
+
+inline next_op()
+{
+	op = 0; target = 0; k++
+}
+
+proctype session(byte i)
+{
+	byte k, op, target;
+	short holds;
+	bool pending;				/* we have looked, and not yet written */
+	byte found;					/* what we saw */
+	bool need;					/* to chase, since we have published */
+	byte verdict;
+	/* what was read: records; of the wait of each, the holders, and a writer before it */
+	byte rn[N] = NONE, rl[N];
+	short rh[N], rv[N], r_version;
+	byte r_second, r_enough;
+	byte own;					/* our own look */
+	/* a circle: who waits for whom, and its parts */
+	byte to[N];
+	short c_waits, c_holders;
+	byte c_local, c_recs, c_plus;
+	/* the candidate */
+	short k_waits, k_holders, k_version;
+	byte k_local;
+
+next:
+	atomic
+	{
+		choose();
+		if
+		:: op == END -> goto release
+		:: op != END -> target = op % 4
+		fi;
+		if
+		:: op >= ROW(0) -> goto take_row
+		:: op >= DOWN(0) && op < ROW(0) ->
+			d_step
+			{
+				H = holds & queue[target] & ~shared;
+				shared = shared | H; changed = changed | H;
+				H = 0; stir(); observe();
+				next_op()
+			};
+			goto next
+		:: op < DOWN(0) ->
+			d_step { create_node(ID(i, k), target, op >= SQ(0)); observe() };
+			/* an upgrade that a waiter makes impossible fails at once */
+			if
+			:: holds & queue[target] ->
+				d_step
+				{
+					H = before[wait[i]] & ~OWN(wait[i]);
+					m = 0;
+					do
+					:: m == NODES -> break
+					:: m < NODES && IN(H, m) && !GRANTED(m) -> verdict = FAILS; m++
+					:: else -> m++
+					od;
+					m = 0; H = 0
+				};
+				if
+				:: verdict == FAILS -> verdict = NOTHING; goto give_up
+				:: verdict == NOTHING
+				fi
+			:: else
+			fi
+		fi
+	};
+
+zk_wait:
+	if
+#if defined(MUTANT_RECORD_LEFT)
+	:: atomic { GRANTED(wait[i]) ->
+#else
+	:: d_step { GRANTED(wait[i]) && HAS_RECORD -> delete_record(i) }; goto zk_wait
+	:: atomic { GRANTED(wait[i]) && !HAS_RECORD ->
+#endif
+			d_step { holds = holds | BIT(wait[i]); end_wait(); next_op() };
+			goto next }
+	:: atomic { giveups > 0 -> giveups--; goto give_up }
+
+	/* its session of ZooKeeper is over, it believes, and it queues again */
+	:: d_step { expiries > 0 && !IN(is_second, i) ->
+			expiries--; holds = 0;
+			end_wait();
+			is_second = is_second | BIT(i);
+			create_node(AGAIN(i), target, op >= SQ(0));
+			observe() };
+		goto zk_wait
+
+	/* the periodic look */
+	:: d_step { (HAS_RECORD -> (IN(moved, i) && (!pending || found == rec_local[i])) || (!pending && rec_local[i]) :
+#ifdef MUTANT_ONLY_HOLDERS
+			!pending && holds) ->
+#else
+			!pending && (holds || WAITED_FOR)) ->
+#endif
+			look(i, found);
+			moved = moved & ~BIT(i);
+#ifdef MUTANT_READ_FIRST
+			if :: !HAS_RECORD -> need = true :: else fi;
+#endif
+			pending = true };
+		goto zk_wait
+
+	/* and what comes of it */
+	:: d_step { pending &&
+#ifdef MUTANT_READ_FIRST
+			!need &&
+#endif
+#ifndef MUTANT_UNWANTED
+			!UNWANTED(i) &&
+#endif
+			(!HAS_RECORD || found != rec_local[i]
+#ifndef MUTANT_NO_REWRITE
+			|| (found && (USEFUL || (races > 0 && fresh[i])))
+#endif
+			) ->
+			if
+			:: !HAS_RECORD || found != rec_local[i] ->
+#ifndef MUTANT_READ_FIRST
+				need = true;
+#endif
+				stir()
+			:: else ->
+				if :: !USEFUL -> races-- :: else fi;
+				dirty = dirty | chasing
+			fi;
+#ifdef MUTANT_REUSE_RECORD
+			if :: rec[i] == NONE && IN(is_second, i) -> rec_second = rec_second | BIT(i) :: else fi;
+#else
+			if :: IN(is_second, i) -> rec_second = rec_second | BIT(i) :: else fi;
+#endif
+			rec[i] = wait[i]; rec_local[i] = found; fresh[i] = 0;
+			a = 0;
+			do
+			:: a == N -> break
+			:: a < N && COUNTING(a, i) -> writes[a * N + i]++; a++
+			:: else -> a++
+			od;
+			a = 0;
+			pending = false; found = 0 };
+		goto zk_wait
+
+	:: d_step { (!pending || (HAS_RECORD && found == rec_local[i]) 
+#ifdef MUTANT_READ_FIRST
+			|| true) && (need
+#else
+			) && HAS_RECORD && (need
+#endif
+#ifdef PERIODIC
+			|| IN(dirty, i)
+#endif
+			|| (IN(candidates, i) && (IN(dirty, i) || !UNRIPE))) ->
+			need = false;
+#ifndef MUTANT_READ_FIRST
+			pending = false; found = 0;
+#endif
+			dirty = dirty & ~BIT(i); chasing = chasing | BIT(i);
+			rn[i] = wait[i];
+			if :: !IN(candidates, i) -> stood[i] = 0 :: else fi;
+			observe() };
+		goto chase
+	fi;
+
+chase:
+	read_record(0);
+	read_record(1);
+	read_record(2);
+#if N == 4
+	read_record(3);
+#endif
+	read_queue(0);
+	read_queue(1);
+#if QUEUES == 3
+	read_queue(2);
+#endif
+	conclude();
+	if
+	:: verdict == NOTHING -> goto zk_wait
+	:: verdict == BREAK
+	fi;
+	break_circle();
+	if
+	:: verdict == NOTHING -> goto zk_wait
+	:: verdict == BREAK -> verdict = NOTHING; goto roll_back
+	fi;
+
+give_up:
+	skip;
+	d_step
+	{
+#if !defined(MUTANT_RECORD_LAST) && !defined(MUTANT_RECORD_LEFT)
+		if :: HAS_RECORD -> delete_record(i) :: else fi;
+#endif
+		unwanted = unwanted | BIT(wait[i]);
+		end_wait();
+		next_op()
+	};
+	if
+	:: goto next
+	:: goto release
+	fi;
+
+take_row:
+	atomic
+	{
+		target = op - ROW(0);
+		if
+		:: row[target] == FREE || row[target] == i ->
+			row[target] = i; next_op(); goto next
+		:: row[target] != FREE && row[target] != i ->
+			d_step { look(i, found); verdict = (found & (3 << (2 * row[target])) -> FAILS : NOTHING); found = 0 };
+			if
+			/* PostgreSQL's own detector */
+			:: verdict == FAILS -> verdict = NOTHING; goto release
+			:: verdict == NOTHING
+			fi
+		fi;
+		d_step { row_wait[i] = target; op = 0; target = 0; stir_rows(); observe() }
+	};
+	if
+	:: atomic { row[row_wait[i]] == FREE ->
+			d_step { row[row_wait[i]] = i; row_wait[i] = FREE; nth[i]++; stir_rows(); observe(); next_op() };
+			goto next }
+	:: atomic { giveups > 0 ->
+			d_step { giveups--; row_wait[i] = FREE; nth[i]++; stir_rows(); next_op() };
+			if
+			:: goto next
+			:: goto release
+			fi }
+	fi;
+
+roll_back:
+	skip;
+	d_step { if :: rec[i] != NONE && IN(rec_second, i) == IN(is_second, i) -> delete_record(i) :: else fi };
+
+release:
+	skip;
+	d_step
+	{
+		free_rows(i);
+		if :: holds -> delete_nodes(holds) :: else fi;
+		holds = 0; op = 0; target = 0; k = 0; nth[i] = 0;
+		stir_rows();
+		observe()
+	}
+}
+
+/* carries out late what was sent, and ends sessions */
+active proctype leader()
+{
+	byte i;
+
+end:
+	do
+	:: d_step { unwanted ->
+			i = 0;
+			do
+			:: IN(unwanted, i) -> break
+			:: else -> i++
+			od;
+			delete_nodes(BIT(i));
+#ifdef MUTANT_RECORD_LAST
+			if :: rec[SESS(i)] == i -> delete_record(SESS(i)) :: else fi;
+#endif
+			i = 0;
+			observe() }
+	:: d_step { OVER(0) || OVER(1) || OVER(2) ->
+			i = (OVER(0) -> 0 : (OVER(1) -> 1 : 2));
+			delete_nodes(MINE(i) & ~second);
+			if :: rec[i] != NONE && !IN(rec_second, i) -> delete_record(i) :: else fi;
+			i = 0;
+			observe() }
+	od
+}
+
+init
+{
+	atomic
+	{
+		run session(0); run session(1); run session(2);
+#if N == 4
+		run session(3);
+#endif
+	}
+}
