@@ -178,7 +178,8 @@ byte candidates, chasing;
 byte dirty;						/* for whom something has changed since its chase began */
 byte moved;						/* for whom local waits have changed since its look */
 
-int stood[N];					/* the latest real circle since a candidate's reading began */
+/* the ghost: the latest real circle since a reading began; the one that was read, once it is known */
+int stood[N], sought[N];
 
 byte giveups = GIVEUPS, expiries = EXPIRIES, races = RACES;
 
@@ -293,7 +294,21 @@ inline see(j)
 	if
 	:: IN(candidates | chasing, j) ->
 		real_circle(j);
-		if :: circle != 0 -> stood[j] = circle :: else fi
+		if
+		:: circle != 0 && (sought[j] & ~circle) == 0 -> stood[j] = circle
+		:: else
+		fi
+	:: else
+	fi
+}
+
+/* from now on this one circle counts */
+inline seek()
+{
+	if
+	:: sought[i] == 0 ->
+		sought[i] = c_waits | (c_local << 16);
+		if :: sought[i] & ~stood[i] -> stood[i] = 0 :: else fi
 	:: else
 	fi
 }
@@ -362,6 +377,12 @@ inline free_rows(i)
 #define UNWANTED(j)	(unwanted & MINE(j) & NODE_OF(j))
 #define HAS_RECORD	(rec[i] == wait[i])
 
+#ifdef MUTANT_YOUNG
+#define TOO_YOUNG(j)	false
+#else
+#define TOO_YOUNG(j)	(UNWANTED(j) != 0)
+#endif
+
 /* seen: who waits locally for j, directly or through others */
 #define BLOCKER(j)	(row_wait[j] == FREE -> FREE : row[row_wait[j]])
 inline look(j, seen)
@@ -371,7 +392,7 @@ inline look(j, seen)
 	do
 	:: a == N -> break
 	:: else ->
-		b = BLOCKER(a);
+		b = (TOO_YOUNG(a) -> FREE : BLOCKER(a));
 		m = 0;
 		do
 		:: m == N || b == FREE -> break
@@ -383,6 +404,8 @@ inline look(j, seen)
 	a = 0; b = 0; m = 0
 }
 
+#define WAITS(j)	(BLOCKER(j) == i && !TOO_YOUNG(j))
+
 /* versions count for whom they can still make a difference */
 #ifdef MUTANT_ONE_REWRITE
 #define ENOUGH	1
@@ -393,11 +416,11 @@ inline look(j, seen)
 #if N == 4
 #define USEFUL		(COUNTING(0, i) || COUNTING(1, i) || COUNTING(2, i) || COUNTING(3, i))
 #define UNRIPE		(COUNTING(i, 0) || COUNTING(i, 1) || COUNTING(i, 2) || COUNTING(i, 3))
-#define WAITED_FOR	(BLOCKER(0) == i || BLOCKER(1) == i || BLOCKER(2) == i || BLOCKER(3) == i)
+#define WAITED_FOR	(WAITS(0) || WAITS(1) || WAITS(2) || WAITS(3))
 #else
 #define USEFUL		(COUNTING(0, i) || COUNTING(1, i) || COUNTING(2, i))
 #define UNRIPE		(COUNTING(i, 0) || COUNTING(i, 1) || COUNTING(i, 2))
-#define WAITED_FOR	(BLOCKER(0) == i || BLOCKER(1) == i || BLOCKER(2) == i)
+#define WAITED_FOR	(WAITS(0) || WAITS(1) || WAITS(2))
 #endif
 
 
@@ -414,7 +437,7 @@ inline forget_reading()
 	a = 0; own = 0; r_second = 0; r_version = 0; r_enough = 0;
 	c_waits = 0; c_holders = 0; c_local = 0; c_recs = 0; c_plus = 0;
 	chasing = chasing & ~BIT(i);
-	if :: !IN(candidates, i) -> stood[i] = 0; dirty = dirty & ~BIT(i) :: else fi
+	if :: !IN(candidates, i) -> stood[i] = 0; sought[i] = 0; dirty = dirty & ~BIT(i) :: else fi
 }
 
 inline forget_candidate()
@@ -427,7 +450,7 @@ inline forget_candidate()
 	a = 0;
 	candidates = candidates & ~BIT(i);
 	k_waits = 0; k_holders = 0; k_local = 0; k_version = 0;
-	if :: !IN(chasing, i) -> stood[i] = 0; dirty = dirty & ~BIT(i) :: else fi
+	if :: !IN(chasing, i) -> stood[i] = 0; sought[i] = 0; dirty = dirty & ~BIT(i) :: else fi
 }
 
 /* the wait is over, granted or given up */
@@ -640,7 +663,7 @@ inline conclude()
 #ifdef MUTANT_FIRST_READING
 			if :: IN(candidates, i) -> forget_candidate() :: else fi;
 #else
-			if :: IN(candidates, i) -> stood[i] = 0 :: else fi;
+			if :: IN(candidates, i) -> stood[i] = 0; sought[i] = 0 :: else fi;
 			forget_candidate();
 #endif
 			k_waits = c_waits; k_holders = c_holders; k_version = r_version & c_holders; k_local = c_local;
@@ -654,12 +677,16 @@ inline conclude()
 				if :: !IN(c_plus, a) -> writes[i * N + a] = 0 :: else fi;
 				a++
 			od;
+			seek();
 			forget_reading();
 			observe()
 		:: c_waits != 0 && c_plus != 0 && IN(candidates, i) && (c_plus & ~r_enough) ->
 			forget_reading()
 #endif
-		:: else -> verdict = BREAK
+		:: else ->
+			verdict = BREAK;
+			seek();
+			observe()
 		fi
 	}
 }
@@ -692,11 +719,8 @@ inline break_circle()
 	{
 		if
 		:: (CHECKED_NODES & ~NODES_THAT_EXIST) == 0 && SAME_VERSIONS &&
-			THERE(0) && THERE(1) && THERE(2) && SAME_RECORD(0) && SAME_RECORD(1) && SAME_RECORD(2)
-#if N == 4
-			&& THERE(3) && SAME_RECORD(3)
-#endif
-			->
+			THERE(0) && THERE(1) && THERE(2) && SAME_RECORD(0) && SAME_RECORD(1) && SAME_RECORD(2) &&
+			THERE(N - 1) && SAME_RECORD(N - 1) ->
 			check_truth();
 			delete_nodes(BIT(wait[i]));
 			end_wait();
@@ -972,6 +996,7 @@ active proctype leader()
 end:
 	do
 	:: d_step { unwanted ->
+			stir_rows();
 			i = 0;
 			do
 			:: IN(unwanted, i) -> break
