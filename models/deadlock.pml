@@ -168,6 +168,7 @@ byte nth[N];					/* its first or its second such wait */
 /* sessions */
 byte wait[N] = NONE;			/* the node with which it waits */
 byte is_second;					/* sessions that have opened another session of ZooKeeper */
+byte was[N] = NONE;				/* and with which its last session did, until that is ended */
 short unwanted;					/* nodes of waits that were given up, to be deleted */
 
 /* versions, as far as somebody compares them */
@@ -239,7 +240,24 @@ inline closure(j)
 	od
 }
 
-/* Who waits for whom, in truth: the sessions, for the ghost */
+/* adds the holders that a node of a waits for */
+inline add_truth(n)
+{
+	O = OWN(n); holders(n);
+	m = 0;
+	do
+	:: m == NODES -> break
+	:: m < NODES && IN(H, m) &&
+		(SECOND(m) == (IN(is_second, SESS(m)) != 0) || was[SESS(m)] != NONE || row_wait[SESS(m)] != FREE) ->
+		zk[a] = zk[a] | BIT(SESS(m)); m++
+	:: else -> m++
+	od
+}
+
+/*
+ * Who waits for whom, in truth, for the ghost.  A session of ZooKeeper that is
+ * over by its own clock counts until ZooKeeper ends it.
+ */
 inline truth()
 {
 	a = 0;
@@ -248,16 +266,12 @@ inline truth()
 	:: else ->
 		zk[a] = 0; pg[a] = 0;
 		if
-		:: wait[a] != NONE ->
-			O = OWN(wait[a]); holders(wait[a]);
-			m = 0;
-			do
-			:: m == NODES -> break
-			:: m < NODES && IN(H, m) && (SECOND(m) == (IN(is_second, SESS(m)) != 0) || row_wait[SESS(m)] != FREE) ->
-				zk[a] = zk[a] | BIT(SESS(m)); m++
-			:: else -> m++
-			od
-		:: row_wait[a] != FREE && row[row_wait[a]] != FREE -> pg[a] = BIT(row[row_wait[a]])
+		:: wait[a] != NONE -> add_truth(wait[a])
+		:: wait[a] == NONE && row_wait[a] != FREE && row[row_wait[a]] != FREE -> pg[a] = BIT(row[row_wait[a]])
+		:: else
+		fi;
+		if
+		:: was[a] != NONE -> add_truth(was[a])
 		:: else
 		fi;
 		a++
@@ -278,8 +292,13 @@ inline real_circle(j)
 		:: a < N && IN(m, a) ->
 			closure(a);
 			if
-			:: IN(reach, j) && wait[a] != NONE -> circle = circle | BIT(wait[a])
-			:: IN(reach, j) && wait[a] == NONE -> circle = circle | (WAIT(a) << 16)
+			:: IN(reach, j) ->
+				if
+				:: wait[a] != NONE -> circle = circle | BIT(wait[a])
+				:: row_wait[a] != FREE -> circle = circle | (WAIT(a) << 16)
+				:: else
+				fi;
+				if :: was[a] != NONE -> circle = circle | BIT(was[a]) :: else fi
 			:: else
 			fi;
 			a++
@@ -823,6 +842,7 @@ zk_wait:
 	/* its session of ZooKeeper is over, it believes, and it queues again */
 	:: d_step { expiries > 0 && !IN(is_second, i) ->
 			expiries--; holds = 0;
+			was[i] = wait[i];
 			end_wait();
 			is_second = is_second | BIT(i);
 			create_node(AGAIN(i), target, op >= SQ(0));
@@ -1011,6 +1031,7 @@ end:
 	:: d_step { OVER(0) || OVER(1) || OVER(2) ->
 			i = (OVER(0) -> 0 : (OVER(1) -> 1 : 2));
 			delete_nodes(MINE(i) & ~second);
+			was[i] = NONE;
 			if :: rec[i] != NONE && !IN(rec_second, i) -> delete_record(i) :: else fi;
 			i = 0;
 			observe() }
