@@ -70,12 +70,11 @@ inline choose()
 	:: i == 0 && k == 0 -> op = XQ(1)
 	:: i == 0 && k == 1 -> op = SQ(0)
 	:: i == 0 && k == 2 -> op = XQ(0)
-	:: i == 0 && k == 3 -> op = DOWN(0)
 	:: i == 1 && k == 0 -> op = SQ(0)
 	:: i == 1 && k == 1 -> op = XQ(1)
 	:: i == 1 && k == 1 -> op = XQ(0)
-	:: i == 2 && k == 0 -> op = XQ(2)
-	:: i == 2 && k == 1 -> op = SQ(0)
+	:: i == 2 && k == 0 -> op = SQ(0)
+	:: i == 2 && k == 1 -> op = XQ(1)
 	:: else -> op = END
 	fi
 }
@@ -121,6 +120,21 @@ inline choose()
 	:: i == 2 && k == 1 -> op = ROW(1)
 	:: i == 3 && k == 0 -> op = ROW(1)
 	:: i == 3 && k == 1 -> op = XQ(0)
+	:: else -> op = END
+	fi
+}
+#elif SCENE == 8	/* one gives up, or loses its session, and waits for another lock */
+#define N		3
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = XQ(0)
+	:: i == 0 && k == 1 -> op = XQ(1)
+	:: i == 0 && k == 2 -> op = XQ(2)
+	:: i == 1 && k == 0 -> op = XQ(1)
+	:: i == 2 && k == 0 -> op = XQ(2)
+	:: i == 2 && k == 1 -> op = XQ(0)
+	:: i == 2 && k == 1 -> op = XQ(1)
 	:: else -> op = END
 	fi
 }
@@ -335,7 +349,7 @@ inline seek()
 inline observe()
 {
 	skip;
-#if SCENE >= 5
+#if SCENE >= 5 && SCENE <= 7
 	if
 	:: candidates | chasing ->
 		truth();
@@ -394,7 +408,7 @@ inline free_rows(i)
 #define OVER(j)		(IN(is_second, j) && (NODES_THAT_EXIST & MINE(j) & ~second))
 #define NODE_OF(j)	(IN(is_second, j) -> second : ~second)
 #define UNWANTED(j)	(unwanted & MINE(j) & NODE_OF(j))
-#define HAS_RECORD	(rec[i] == wait[i])
+#define HAS_RECORD	(published == wait[i])
 
 #ifdef MUTANT_YOUNG
 #define TOO_YOUNG(j)	false
@@ -631,6 +645,16 @@ inline read_record(j)
 #else
 #define NOT_BLOCKING(n)	OWN(n)
 #endif
+/* the holders that the wait of a waits for */
+inline read_wait()
+{
+	O = NOT_BLOCKING(rn[a]); holders(rn[a]);
+	rh[a] = H; rv[a] = V;
+	r_version = r_version | (changed & (H | V));
+	H = 0; V = 0; m = 0
+}
+
+/* for others; our own queue has been listed before */
 inline read_queue(q)
 {
 	d_step
@@ -638,14 +662,10 @@ inline read_queue(q)
 		a = 0;
 		do
 		:: a == N -> break
-		:: a < N && rn[a] != NONE && IN(queue[q], rn[a]) ->
-			O = NOT_BLOCKING(rn[a]); holders(rn[a]);
-			rh[a] = H; rv[a] = V;
-			r_version = r_version | (changed & (H | V));
-			a++
+		:: a < N && a != i && rn[a] != NONE && IN(queue[q], rn[a]) -> read_wait(); a++
 		:: else -> a++
 		od;
-		a = 0; H = 0; V = 0; m = 0
+		a = 0
 	}
 }
 
@@ -768,6 +788,7 @@ proctype session(byte i)
 	short holds;
 	bool pending;				/* we have looked, and not yet written */
 	byte found;					/* what we saw */
+	byte published = NONE;		/* the node that our record names */
 	bool need;					/* to chase, since we have published */
 	byte verdict;
 	/* what was read: records; of the wait of each, the holders, and a writer before it */
@@ -832,17 +853,17 @@ zk_wait:
 #if defined(MUTANT_RECORD_LEFT)
 	:: atomic { GRANTED(wait[i]) ->
 #else
-	:: d_step { GRANTED(wait[i]) && HAS_RECORD -> delete_record(i) }; goto zk_wait
+	:: d_step { GRANTED(wait[i]) && HAS_RECORD -> delete_record(i); published = NONE }; goto zk_wait
 	:: atomic { GRANTED(wait[i]) && !HAS_RECORD ->
 #endif
-			d_step { holds = holds | BIT(wait[i]); end_wait(); next_op() };
+			d_step { holds = holds | BIT(wait[i]); published = NONE; end_wait(); next_op() };
 			goto next }
 	:: atomic { giveups > 0 -> giveups--; goto give_up }
 
 	/* its session of ZooKeeper is over, it believes, and it queues again */
 	:: d_step { expiries > 0 && !IN(is_second, i) ->
 			expiries--; holds = 0;
-			was[i] = wait[i];
+			was[i] = wait[i]; published = NONE;
 			end_wait();
 			is_second = is_second | BIT(i);
 			create_node(AGAIN(i), target, op >= SQ(0));
@@ -892,7 +913,7 @@ zk_wait:
 #else
 			if :: IN(is_second, i) -> rec_second = rec_second | BIT(i) :: else fi;
 #endif
-			rec[i] = wait[i]; rec_local[i] = found; fresh[i] = 0;
+			rec[i] = wait[i]; rec_local[i] = found; fresh[i] = 0; published = wait[i];
 			a = 0;
 			do
 			:: a == N -> break
@@ -919,6 +940,7 @@ zk_wait:
 #endif
 			dirty = dirty & ~BIT(i); chasing = chasing | BIT(i);
 			rn[i] = wait[i];
+			a = i; read_wait(); a = 0;
 			if :: !IN(candidates, i) -> stood[i] = 0 :: else fi;
 			observe() };
 		goto chase
@@ -954,6 +976,7 @@ give_up:
 #if !defined(MUTANT_RECORD_LAST) && !defined(MUTANT_RECORD_LEFT)
 		if :: HAS_RECORD -> delete_record(i) :: else fi;
 #endif
+		published = NONE;
 		unwanted = unwanted | BIT(wait[i]);
 		end_wait();
 		next_op()
@@ -970,13 +993,7 @@ take_row:
 		if
 		:: row[target] == FREE || row[target] == i ->
 			row[target] = i; next_op(); goto next
-		:: row[target] != FREE && row[target] != i ->
-			d_step { look(i, found); verdict = (found & (3 << (2 * row[target])) -> FAILS : NOTHING); found = 0 };
-			if
-			/* PostgreSQL's own detector */
-			:: verdict == FAILS -> verdict = NOTHING; goto release
-			:: verdict == NOTHING
-			fi
+		:: row[target] != FREE && row[target] != i
 		fi;
 		d_step { row_wait[i] = target; op = 0; target = 0; stir_rows(); observe() }
 	};
@@ -994,7 +1011,7 @@ take_row:
 
 roll_back:
 	skip;
-	d_step { if :: rec[i] != NONE && IN(rec_second, i) == IN(is_second, i) -> delete_record(i) :: else fi };
+	d_step { if :: published != NONE -> delete_record(i); published = NONE :: else fi };
 
 release:
 	skip;
@@ -1024,7 +1041,10 @@ end:
 			od;
 			delete_nodes(BIT(i));
 #ifdef MUTANT_RECORD_LAST
-			if :: rec[SESS(i)] == i -> delete_record(SESS(i)) :: else fi;
+			if
+			:: rec[SESS(i)] == i -> i = SESS(i); delete_record(i)
+			:: else
+			fi;
 #endif
 			i = 0;
 			observe() }
