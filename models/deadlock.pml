@@ -119,7 +119,8 @@ inline choose()
 	:: i == 2 && k == 0 -> op = XQ(1)
 	:: i == 2 && k == 1 -> op = ROW(1)
 	:: i == 3 && k == 0 -> op = ROW(1)
-	:: i == 3 && k == 1 -> op = XQ(0)
+	:: i == 3 && k == 1 -> op = XQ(2)
+	:: i == 3 && k == 2 -> op = XQ(0)
 	:: else -> op = END
 	fi
 }
@@ -193,8 +194,8 @@ byte candidates, chasing;
 byte dirty;						/* for whom something has changed since its chase began */
 byte moved;						/* for whom local waits have changed since its look */
 
-/* the ghost: the latest real circle since a reading began; the one that was read, once it is known */
-int stood[N], sought[N];
+/* the ghost: real circles since a reading began, the latest two; the one that was read, once it is known */
+int stood[N], before_it[N], sought[N];
 
 byte giveups = GIVEUPS, expiries = EXPIRIES, races = RACES;
 
@@ -328,7 +329,8 @@ inline see(j)
 	:: IN(candidates | chasing, j) ->
 		real_circle(j);
 		if
-		:: circle != 0 && (sought[j] & ~circle) == 0 -> stood[j] = circle
+		:: circle != 0 && sought[j] == 0 && circle != stood[j] -> before_it[j] = stood[j]; stood[j] = circle
+		:: sought[j] != 0 && (sought[j] & ~circle) == 0 -> stood[j] = sought[j]
 		:: else
 		fi
 	:: else
@@ -336,12 +338,20 @@ inline see(j)
 }
 
 /* from now on this one circle counts */
-inline seek()
+#ifdef MUTANT_NO_WAITSTART
+#define seek()	skip
+#define seek_late()	seek_now()
+#else
+#define seek()	seek_now()
+#define seek_late()	skip
+#endif
+inline seek_now()
 {
 	if
 	:: sought[i] == 0 ->
 		sought[i] = c_waits | (c_local << 16);
-		if :: sought[i] & ~stood[i] -> stood[i] = 0 :: else fi
+		stood[i] = ((sought[i] & ~stood[i]) && (sought[i] & ~before_it[i]) -> 0 : sought[i]);
+		before_it[i] = 0
 	:: else
 	fi
 }
@@ -470,7 +480,7 @@ inline forget_reading()
 	a = 0; own = 0; r_second = 0; r_version = 0; r_enough = 0;
 	c_waits = 0; c_holders = 0; c_local = 0; c_recs = 0; c_plus = 0;
 	chasing = chasing & ~BIT(i);
-	if :: !IN(candidates, i) -> stood[i] = 0; sought[i] = 0; dirty = dirty & ~BIT(i) :: else fi
+	if :: !IN(candidates, i) -> stood[i] = 0; before_it[i] = 0; sought[i] = 0; dirty = dirty & ~BIT(i) :: else fi
 }
 
 inline forget_candidate()
@@ -483,7 +493,7 @@ inline forget_candidate()
 	a = 0;
 	candidates = candidates & ~BIT(i);
 	k_waits = 0; k_holders = 0; k_local = 0; k_version = 0;
-	if :: !IN(chasing, i) -> stood[i] = 0; sought[i] = 0; dirty = dirty & ~BIT(i) :: else fi
+	if :: !IN(chasing, i) -> stood[i] = 0; before_it[i] = 0; sought[i] = 0; dirty = dirty & ~BIT(i) :: else fi
 }
 
 /* the wait is over, granted or given up */
@@ -699,15 +709,13 @@ inline conclude()
 			!(k_waits == c_waits && k_holders == c_holders && k_version == (r_version & c_holders) &&
 			 SAME_LOCAL) ->
 			/* a new candidate */
-#ifdef MUTANT_FIRST_READING
-			if :: IN(candidates, i) -> forget_candidate() :: else fi;
-#else
-			if :: IN(candidates, i) -> stood[i] = 0; sought[i] = 0 :: else fi;
+			if :: IN(candidates, i) -> stood[i] = 0; sought[i] = 0; forget_candidate() :: else fi;
+#ifndef MUTANT_FIRST_READING
+			/* its records are read again, to count from there */
 			forget_candidate();
 #endif
 			k_waits = c_waits; k_holders = c_holders; k_version = r_version & c_holders; k_local = c_local;
 			candidates = candidates | BIT(i);
-			/* its records are read again, to count from there */
 			a = 0;
 			do
 			:: a == N -> break
@@ -760,6 +768,7 @@ inline break_circle()
 		:: (CHECKED_NODES & ~NODES_THAT_EXIST) == 0 && SAME_VERSIONS &&
 			THERE(0) && THERE(1) && THERE(2) && SAME_RECORD(0) && SAME_RECORD(1) && SAME_RECORD(2) &&
 			THERE(N - 1) && SAME_RECORD(N - 1) ->
+			seek_late();
 			check_truth();
 			delete_nodes(BIT(wait[i]));
 			end_wait();
@@ -941,7 +950,6 @@ zk_wait:
 			dirty = dirty & ~BIT(i); chasing = chasing | BIT(i);
 			rn[i] = wait[i];
 			a = i; read_wait(); a = 0;
-			if :: !IN(candidates, i) -> stood[i] = 0 :: else fi;
 			observe() };
 		goto chase
 	fi;
