@@ -208,7 +208,12 @@ hidden int circle;
 #define OWN(n)		(MINE(SESS(n)) & (SECOND(n) -> second : ~second))
 #define GRANTED(n)	((before[n] & ~OWN(n) & (IN(shared, n) -> ~shared : ~0)) == 0)
 
+#ifdef PERIODIC
+#define AUTHORS	((rec[0] != NONE) | ((rec[1] != NONE) << 1) | ((rec[2] != NONE) << 2) | ((rec[N - 1] != NONE) << (N - 1)))
+#define stir()	dirty = dirty | candidates | chasing | AUTHORS
+#else
 #define stir()	dirty = dirty | candidates | chasing
+#endif
 
 /*
  * The holders that a waiting node waits for (H), and the waiting writer that is
@@ -500,7 +505,7 @@ inline forget_candidate()
 inline end_wait()
 {
 	wait[i] = NONE; need = false; pending = false; found = 0;
-	moved = moved & ~BIT(i);
+	moved = moved & ~BIT(i); dirty = dirty & ~BIT(i);
 	forget_candidate()
 }
 
@@ -859,14 +864,13 @@ next:
 
 zk_wait:
 	if
-#if defined(MUTANT_RECORD_LEFT)
-	:: atomic { GRANTED(wait[i]) ->
+#ifndef MUTANT_RECORD_LEFT
+	:: d_step { GRANTED(wait[i]) && HAS_RECORD -> delete_record(i); published = NONE };
+		goto granted
+	:: atomic { GRANTED(wait[i]) && !HAS_RECORD -> goto granted }
 #else
-	:: d_step { GRANTED(wait[i]) && HAS_RECORD -> delete_record(i); published = NONE }; goto zk_wait
-	:: atomic { GRANTED(wait[i]) && !HAS_RECORD ->
+	:: atomic { GRANTED(wait[i]) -> goto granted }
 #endif
-			d_step { holds = holds | BIT(wait[i]); published = NONE; end_wait(); next_op() };
-			goto next }
 	:: atomic { giveups > 0 -> giveups--; goto give_up }
 
 	/* its session of ZooKeeper is over, it believes, and it queues again */
@@ -954,6 +958,13 @@ zk_wait:
 		goto chase
 	fi;
 
+granted:
+	atomic
+	{
+		d_step { holds = holds | BIT(wait[i]); published = NONE; end_wait(); next_op() };
+		goto next
+	};
+
 chase:
 	read_record(0);
 	read_record(1);
@@ -1040,6 +1051,9 @@ active proctype leader()
 
 end:
 	do
+#ifdef RUNS_END
+	:: timeout -> progress: skip
+#endif
 	:: d_step { unwanted ->
 			stir_rows();
 			i = 0;
