@@ -1,3 +1,61 @@
+/*
+ * deadlock.pml
+ *	  Circles of waits: what a waiter publishes on the board, how it reads the
+ *	  others' records and queues, and how it breaks a circle with one multi.
+ *
+ * It is written before the code; the design calls the steps look, publish, chase
+ * and break.
+ *
+ * What stands for what:
+ *
+ *	- A node's number says whose it is, and is used once.  before[n] is what
+ *	  precedes it in its queue.  An exclusive node that was made a shared one
+ *	  (a downgrade) is in "shared" and, since that is its version, in "changed".
+ *	- What a session writes takes effect in one step; its answer is the start
+ *	  of its next one.  Reads are a step each, and each reads the newest state:
+ *	  a read of an older state is one that was made earlier, followed by a wait.
+ *	  That is so because nothing that is not ZooKeeper's is looked at between a
+ *	  session's last write and its read: each chase begins with a write or a sync.
+ *	- Who gave up tells so with the delete of its record, which the delete of its
+ *	  queue node follows at any later time, while it goes on with something else:
+ *	  "unwanted".
+ *	- Who believes that its session is over queues again, at the end; what it had
+ *	  before stands until the leader ends that session, at any later time.
+ *	- Rows are local to a server.  Who waits for one does nothing, except that it
+ *	  may give up.  PostgreSQL sees circles of rows alone: there are none here.
+ *	- Versions of records are counted only as far as somebody compares them, so
+ *	  that an author's rewriting ends.  RACES of it come between a chaser's
+ *	  reading and its multi.
+ *	- SCENE has the programs.
+ *
+ * What is verified:
+ *
+ *	- When a circle is broken, each of its waits for a lock of ZooKeeper stands in
+ *	  ZooKeeper at that moment, and its session has not given it up; and there was
+ *	  a moment, not before the reading in which the circle was found first, in
+ *	  which all its waits, those for rows too, stood at once.  So nobody dies who
+ *	  was not in a circle, and of each circle nobody dies but one.
+ *	- No run ends with somebody who waits.  With RUNS_END, spin can be asked
+ *	  whether all runs end (README.md): so a circle does not stay.
+ *
+ * What is left out:
+ *
+ *	- Semaphores, several locks at once, zk_try_lock, peers; nodes that somebody
+ *	  deletes by hand, refusals; junk on the board.
+ *	- A multi whose answer is lost; a wait that is cancelled while its multi is
+ *	  under way; a chase that loses its connection.
+ *	- Two looks that see the same waits stand for one instant: here a look is one.
+ *	- That a delete takes longer than a local wait must have lasted to be counted:
+ *	  the model has it carried out by then (see TOO_YOUNG).
+ *	- A session that waits for a row while its session of ZooKeeper is over; it
+ *	  counts until ZooKeeper ends that, since it has no record to compare with.
+ *	- Time: that a chase is repeated soon enough.  A chase without a reason, which
+ *	  the design has each tenth time, is not needed here; with PERIODIC, there is
+ *	  one whenever something changes.
+ *	- More than GIVEUPS waits that are given up, EXPIRIES sessions that end.
+ *
+ * A macro breaks the protocol on purpose: dev/models lists them.
+ */
 #ifndef SCENE
 #define SCENE	1
 #endif
@@ -11,6 +69,26 @@
 #define RACES	1
 #endif
 
+/* sessions, and the nodes that each can have */
+#if SCENE == 7 || SCENE == 9
+#define N		4
+#define K		3
+#else
+#define N		3
+#define K		4
+#endif
+#define NONE	15
+#define FREE	7
+
+#define BIT(n)		(1 << (n))
+#define IN(set, n)	((set) & BIT(n))
+
+/* a node's number: one for each op, and one for who queues again */
+#define ID(i, k)	((i) * K + (k))
+#define AGAIN(i)	(N * K + (i))
+#define SESS(n)		((n) < N * K -> (n) / K : (n) - N * K)
+#define MINE(i)		(((BIT(K) - 1) << ((i) * K)) | BIT(AGAIN(i)))
+
 /* what a transaction does next */
 #define XQ(q)	(q)				/* takes a lock of ZooKeeper */
 #define SQ(q)	(4 + (q))		/* shared */
@@ -22,7 +100,6 @@
  * The programs.  An op is chosen by session i when it has done k.
  */
 #if SCENE == 1	/* everybody holds one lock and takes another: circles of two and of three */
-#define N		3
 inline choose()
 {
 	if
@@ -33,7 +110,6 @@ inline choose()
 	fi
 }
 #elif SCENE == 2	/* a writer waits between two readers, one of whom waits for the other */
-#define N		3
 inline choose()
 {
 	if
@@ -47,7 +123,6 @@ inline choose()
 	fi
 }
 #elif SCENE == 3	/* a writer turns reader; a reader waits for it */
-#define N		3
 inline choose()
 {
 	if
@@ -63,7 +138,6 @@ inline choose()
 	fi
 }
 #elif SCENE == 4	/* an upgrade beside other readers */
-#define N		3
 inline choose()
 {
 	if
@@ -79,7 +153,6 @@ inline choose()
 	fi
 }
 #elif SCENE == 5	/* two on one server, one on another: a row in the circle */
-#define N		3
 inline choose()
 {
 	if
@@ -93,7 +166,6 @@ inline choose()
 	fi
 }
 #elif SCENE == 6	/* three on one server: who waits for ZooKeeper is alone, and two wait for rows */
-#define N		3
 inline choose()
 {
 	if
@@ -108,7 +180,6 @@ inline choose()
 	fi
 }
 #elif SCENE == 7	/* two servers with two each, and a row of each in the circle */
-#define N		4
 inline choose()
 {
 	if
@@ -125,7 +196,6 @@ inline choose()
 	fi
 }
 #elif SCENE == 8	/* one gives up, or loses its session, and waits for another lock */
-#define N		3
 inline choose()
 {
 	if
@@ -139,30 +209,24 @@ inline choose()
 	:: else -> op = END
 	fi
 }
+#elif SCENE == 9	/* a queue of four, whose first one goes: the last one watches the other two */
+#define SEEN(q, i)	(queue[q] & BIT(ID(i, 0)))
+inline choose()
+{
+	if
+	:: i == 0 && k == 0 -> op = XQ(0)
+	:: i == 0 && k == 1 && SEEN(0, 2) -> op = END
+	:: i == 1 && k == 0 && SEEN(0, 0) -> op = XQ(0)
+	:: i == 1 && k == 1 && SEEN(1, 3) -> op = XQ(1)
+	:: i == 2 && k == 0 && SEEN(0, 1) -> op = XQ(0)
+	:: i == 3 && k == 0 -> op = XQ(1)
+	:: i == 3 && k == 1 && SEEN(0, 2) -> op = XQ(0)
+	:: (i == 1 || i == 3) && k == 2 || i == 2 && k == 1 -> op = END
+	fi
+}
 #endif
 
-#ifndef QUEUES
-#define QUEUES	3
-#endif
-#if N == 4
-#define K		3
-#else
-#define K		4
-#endif
 #define NODES	(N * K + (N == 3 -> 3 : 0))
-#define NONE	15
-#define FREE	7
-
-#define BIT(n)		(1 << (n))
-#define IN(set, n)	((set) & BIT(n))
-#define ALL			(BIT(N) - 1)
-
-/* a node's number says whose it is: one for each op, one for who queues again */
-#define ID(i, k)	((i) * K + (k))
-#define AGAIN(i)	(N * K + (i))
-#define SESS(n)		((n) < N * K -> (n) / K : (n) - N * K)
-#define MINE(i)		(((BIT(K) - 1) << ((i) * K)) | BIT(AGAIN(i)))
-
 /* the ensemble: the nodes of each queue, and which of them came before a node */
 short queue[3];
 short before[15];
@@ -775,6 +839,9 @@ inline break_circle()
 			THERE(N - 1) && SAME_RECORD(N - 1) ->
 			seek_late();
 			check_truth();
+#ifdef WITNESS_CHAIN
+			assert(c_plus == 0 || own == 0);
+#endif
 			delete_nodes(BIT(wait[i]));
 			end_wait();
 			forget_reading();
@@ -805,6 +872,9 @@ proctype session(byte i)
 	byte published = NONE;		/* the node that our record names */
 	bool need;					/* to chase, since we have published */
 	byte verdict;
+#ifdef MUTANT_OLD_LIST
+	short listed;
+#endif
 	/* what was read: records; of the wait of each, the holders, and a writer before it */
 	byte rn[N] = NONE, rl[N];
 	short rh[N], rv[N], r_version;
@@ -839,6 +909,9 @@ next:
 			goto next
 		:: op < DOWN(0) ->
 			d_step { create_node(ID(i, k), target, op >= SQ(0)); observe() };
+#ifdef MUTANT_OLD_LIST
+			d_step { O = OWN(wait[i]); holders(wait[i]); listed = H };
+#endif
 			/* an upgrade that a waiter makes impossible fails at once */
 			if
 			:: holds & queue[target] ->
@@ -953,7 +1026,11 @@ zk_wait:
 #endif
 			dirty = dirty & ~BIT(i); chasing = chasing | BIT(i);
 			rn[i] = wait[i];
+#ifdef MUTANT_OLD_LIST
+			rh[i] = listed;
+#else
 			a = i; read_wait(); a = 0;
+#endif
 			observe() };
 		goto chase
 	fi;
