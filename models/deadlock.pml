@@ -574,12 +574,17 @@ inline end_wait()
 }
 
 /* whether a holder's node is that of the session whose record was read */
-#ifdef MUTANT_OLD_NODE
-#define COUNTS(n)	true
+#ifdef MUTANT_OWN_OLD
+#define OURS(n)		true
 #else
-#define COUNTS(n)	(SESS(n) == i -> SECOND(n) == (IN(is_second, i) != 0) : \
-	(rn[SESS(n)] == NONE || SECOND(n) == (IN(r_second, SESS(n)) != 0)))
+#define OURS(n)		(SECOND(n) == (IN(is_second, i) != 0))
 #endif
+#ifdef MUTANT_OLD_NODE
+#define THEIRS(n)	true
+#else
+#define THEIRS(n)	(rn[SESS(n)] == NONE || SECOND(n) == (IN(r_second, SESS(n)) != 0))
+#endif
+#define COUNTS(n)	(SESS(n) == i -> OURS(n) : THEIRS(n))
 
 /* zk, pg: the graph that was read */
 inline build()
@@ -1051,7 +1056,7 @@ chase:
 #endif
 	read_queue(0);
 	read_queue(1);
-#if QUEUES == 3
+#if SCENE == 1 || SCENE == 8
 	read_queue(2);
 #endif
 	conclude();
