@@ -298,7 +298,7 @@ sub junk
 	{
 		push @junk, map { [ put($_, $n++), $data ] } $of_h, "$of_h+", "$of_w+", $of_w, "$other+";
 	}
-	push @junk, map { [ $_, $line->($of_h, "node $behind_w\n") ] } $of_h, "$of_h+", "$of_h-", "$of_h+-", "$of_h-0f5dd2a6-0000000000", "x$of_h", "\x{e9}",
+	push @junk, map { [ $_, $line->($of_h, "node $behind_w\n") ] } $of_h, "$of_h+", "$of_h-", "$of_h+-", "$of_h-0f5dd2a6-0000000000", "x$of_h", "\xc3\xa9",
 	  "$of_h-0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1-", uc put($of_h, 1) . 'x';
 	return @junk;
 }
@@ -307,7 +307,6 @@ subtest 'junk on the board' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
 	zk_until(sub { record($zk, $w) }, 'the board');
 	my @junk = map { [ "$BOARD/$_->[0]", $_->[1] ] } junk($w, $h);
-	note scalar @junk;
 	foreach my $mode (qw(ephemeral persistent))
 	{
 		$client->create_all($mode, @junk);
@@ -323,10 +322,10 @@ subtest 'junk on the board' => sub {
 
 subtest 'what another server says counts when it has said it three times' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
-	my $of_h = tag_of('/zklock/junk/h');
+	my ($of_h) = tag_of('/zklock/junk/h');
 	my $tag = 'e' x 16;
 	my $node = $client->contend('/zklock/junk/w', undef, data => "zklock\ntag $tag\n");
-	my $say = sub { "zklock\ntag $tag\nnode $node\nwaiter $of_h $_[0] 17 -1 a lock\n" };
+	my $say = sub { "zklock\ntag $tag\nnode $node\nwaiter $of_h $_[0] 17 0 a lock\n" };    # and is behind itself
 	my $record = "$BOARD/" . put("$tag+", 1);
 	zk_until(sub { record($zk, $w) }, 'the board');
 	$client->create_all(ephemeral => [ $record, $say->(1) ]);
@@ -369,7 +368,7 @@ subtest 'thousands of records' => sub {
 	$crowd->create_all(ephemeral => map { [ "$BOARD/$_->[0]", $_->[1] ] } @junk,
 		map { my $tag = sprintf '%016x', $_ * 1e14; [ put($_ % 2 ? "$tag+" : $tag, $n++), "zklock\ntag $tag\nnode /zklock/junk/1/_c_other-lock-0000000000\nwaiter $tag 1 1 -1 x\n" ] } 1 .. 10_000);
 	my @then = $circle->('beside 10,000');
-	in_time($then[$_], $before[$_] + 0.5, 'as soon as without them') for 0, 1;
+	in_time($then[$_], $before[$_] + 2, 'nearly as soon as without them') for 0, 1;
 	have_looked(1, $by_w);
 	ok(!$w->is_done, 'nobody else fails');
 	$crowd->close;

@@ -441,12 +441,13 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	my ($w, $by_w) = looker($node_a, $zk, deadlock_timeout => '20ms');
 	my ($x) = looker($node_b, $zk, deadlock_timeout => '1h');
 	my ($y) = looker($node_b, $zk, deadlock_timeout => '800ms');
-	my $b = zk_session($node_b);
+	my ($z, $b) = (zk_session($node_b), zk_session($node_b));
 	$x->value(call(exclusive => '/k'));
-	$y->value('UPDATE t SET n = 1 WHERE id = 6');
+	$y->value('UPDATE t SET n = 1 WHERE id = 6; SELECT pg_advisory_xact_lock(9)');
 	$w->value(call(exclusive => '/m'));
 	$x->send('SELECT give_up(6)');
-	zk_until(sub { $b->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	$z->send('SELECT pg_advisory_lock(9)');    # so that there is a record in any case
+	zk_until(sub { $b->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') == 2 }, 'the waits');
 	$y->send(call(exclusive => '/m'));
 	my $record = zk_until(sub { record($zk, $y) }, "its record");
 	like($record, qr/\+/, 'which names whom it blocks');
@@ -457,14 +458,17 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	$by_w->wait_held;
 	ok(!$y->is_done, 'it is not broken by the other');
 	is($x->cancel($b)->{out}, 'gave up', 'who waited for the row gives up');
-	zk_until(sub { !$zk->exists($record) }, 'the record to go');
+	my $pid = $x->pid;
+	zk_until(sub { $zk->get($record) !~ / $pid -1 / }, 'the record to say so');
 	$by_w->release;
 	nobody_fails('then', [$by_w], $w, $y);
 	$x->value('COMMIT');
 	is($w->wait->{out}, 't', 'the first lock is had');
 	$w->value('COMMIT');
 	is($y->wait->{out}, 't', 'and the second');
-	$_->quit for $w, $x, $y, $b;
+	$y->quit;
+	$z->wait;
+	$_->quit for $w, $x, $z, $b;
 };
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper');

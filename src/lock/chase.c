@@ -39,8 +39,11 @@
 #define MOST_BYTES		(8 * 1024 * 1024)
 #define MOST_PARTIES	2000
 
-/* So many records are asked for at a time, since each may be as long as is kept */
-#define MOST_AHEAD		(MOST_BYTES / ZKS_RECORD_KEPT)
+/*
+ * So many records are asked for at a time: each may be as long as is kept, and
+ * together they are a quarter of the bytes at most
+ */
+#define MOST_AHEAD		(MOST_BYTES / 4 / ZKS_RECORD_KEPT)
 
 typedef struct Record
 {
