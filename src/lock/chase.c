@@ -666,8 +666,19 @@ make_circle(const Chase *c, const ZkGraph *g)
 	return circle;
 }
 
+static bool
+is_listed(const Chase *c, const char *name)
+{
+	for (int i = 0; i < c->nrecords; i++)
+	{
+		if (strcmp(c->records[i].name, name) == 0)
+			return true;
+	}
+	return false;
+}
+
 ZkReading
-zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle)
+zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *listed)
 {
 	Chase		c = {.reader = reader,.from = from};
 	ZkSessionInfo before;
@@ -680,6 +691,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle)
 	c.board = psprintf("%.*s%s", from->root_len, from->dir, ZKP_BOARD);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, identity, strlen(identity));
 	reading = list_board(&c);
+	*listed = reading != ZKL_READ || is_listed(&c, from->record);
 	if (reading == ZKL_READ)
 		reading = follow_all(&c);
 	if (reading != ZKL_READ)

@@ -427,23 +427,29 @@ chase_once(ZkSearch *s)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkNodeInfo	node;
+	ZkNodeInfo	record;
 	ZkChaseFrom from = {
-		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,
+		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,.record = record.name,
 		.waits = s->waits,.nwaits = s->nwaits
 	};
 	ZkCircle   *circle;
+	bool		listed;
 	bool		done = true;
 
 	zkn_info(s->what.session, s->what.node, &node);
+	zkn_info(s->what.session, s->record, &record);
 	s->reader.go_on = s->what.go_on;
 	s->quiet = 0;
-	if (zkl_chase(&s->reader, &from, &circle) != ZKL_READ)
+	if (zkl_chase(&s->reader, &from, &circle, &listed) != ZKL_READ)
 		s->quiet = -1;
 	else if (circle == NULL)
 		forget_candidate(s);
 	else if (is_proven(s, circle, &context))
 		done = give_way(s, circle, &context);
 	zkl_end_reading(&s->reader);
+	if (!listed)
+		retract(s);				/* somebody deleted it: the next look makes
+								 * another */
 	MemoryContextSwitchTo(old);
 	if (context != NULL)
 		MemoryContextDelete(context);
@@ -462,7 +468,7 @@ look(ZkSearch *s)
 	{
 		int			tries = 1;
 
-		while (!chase_once(s) && tries < AT_ONCE)
+		while (!chase_once(s) && s->record != NULL && tries < AT_ONCE)
 			tries++;
 	}
 	look_again(s, s->names_others || s->candidate != NULL || s->quiet < 0);
