@@ -40,8 +40,11 @@
 #define MOST_PARTIES	2000
 #define MOST_LOCALS		100000
 
-/* So many records are asked for at a time, since each may be as long as is kept */
-#define MOST_AHEAD		(MOST_BYTES / ZKS_RECORD_KEPT)
+/*
+ * So many records are asked for at a time: each may be as long as is kept, and
+ * together they are a quarter of the bytes at most
+ */
+#define MOST_AHEAD		(MOST_BYTES / 4 / ZKS_RECORD_KEPT)
 
 typedef struct Record
 {
@@ -736,8 +739,19 @@ make_circle(const Chase *c, const ZkGraph *g)
 	return circle;
 }
 
+static bool
+is_listed(const Chase *c, const char *name)
+{
+	for (int i = 0; i < c->nrecords; i++)
+	{
+		if (strcmp(c->records[i].name, name) == 0)
+			return true;
+	}
+	return false;
+}
+
 ZkReading
-zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle)
+zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *listed)
 {
 	Chase		c = {.reader = reader,.from = from};
 	ZkSessionInfo before;
@@ -750,6 +764,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle)
 	c.board = psprintf("%.*s%s", from->root_len, from->dir, ZKP_BOARD);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, identity, strlen(identity));
 	reading = list_board(&c);
+	*listed = reading != ZKL_READ || is_listed(&c, from->record);
 	if (reading == ZKL_READ)
 		reading = follow_all(&c);
 	if (reading != ZKL_READ)

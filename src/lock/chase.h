@@ -17,6 +17,7 @@ typedef struct ZkChaseFrom
 	const char *dir;
 	int			root_len;		/* of the root in dir */
 	const char *node;			/* our own, without the directory */
+	const char *record;			/* our own on the board, the same */
 	const ZkbLocalWait *waits;
 	int			nwaits;
 } ZkChaseFrom;
@@ -48,10 +49,11 @@ typedef struct ZkCircle
 } ZkCircle;
 
 /*
- * ZKL_READ: all was read, and circle is NULL if we are in none.  Everything is
+ * ZKL_READ: all was read, and circle is NULL if we are in none; listed: our
+ * record was still there.  Everything is
  * palloc'ed in the current context.  The reader is to be ended by the caller,
  * in case of an error, too.
  */
-extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle);
+extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *listed);
 
 #endif							/* ZKLOCK_CHASE_H */

@@ -532,17 +532,20 @@ chase_once(ZkSearch *s)
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	ZkNodeInfo	node;
+	ZkNodeInfo	record;
 	ZkChaseFrom from = {
-		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,
+		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,.record = record.name,
 		.waits = s->waits,.nwaits = s->nwaits
 	};
 	ZkCircle   *circle;
+	bool		listed;
 	bool		done = true;
 
 	zkn_info(s->what.session, s->what.node, &node);
+	zkn_info(s->what.session, s->record, &record);
 	begin_reading(s);
 	s->quiet = 0;
-	reading = zkl_chase(&s->reader, &from, &circle);
+	reading = zkl_chase(&s->reader, &from, &circle, &listed);
 
 	/*
 	 * These answers came behind that of an attempt before, or on another
@@ -569,6 +572,9 @@ chase_once(ZkSearch *s)
 				break;
 		}
 	zkl_end_reading(&s->reader);
+	if (!listed)
+		retract(s);				/* somebody deleted it: the next look makes
+								 * another */
 	MemoryContextSwitchTo(old);
 	if (context != NULL)
 		MemoryContextDelete(context);
@@ -595,7 +601,7 @@ look(ZkSearch *s)
 	{
 		int			tries = 1;
 
-		while (!chase_once(s))
+		while (!chase_once(s) && s->record != NULL)
 		{
 			if (++tries > AT_ONCE)
 			{
