@@ -461,7 +461,9 @@ follow_all(Chase *c)
 		if (c->reader->go_on != NULL && !c->reader->go_on(c->reader->arg))
 			return ZKL_LATE;
 		reading = follow_to_queue(c, at);
-		if (reading == ZKL_READ && c->nparties > 1)
+
+		/* we ourselves wait for nothing else, whatever a record says */
+		if (reading == ZKL_READ && at > 0)
 			reading = follow_locally(c, at);
 		if (reading != ZKL_READ)
 			return reading;
