@@ -476,6 +476,144 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	$_->quit for $w, $x, $z, $b;
 };
 
+# A session with a network of its own
+sub through_proxy
+{
+	my ($node, %setting) = @_;
+	my $proxy = ZkProxy->new($zk);
+	return (zk_session_with($node, %setting, hosts => $proxy), $proxy);
+}
+
+# The first wait of a lost circle is in the way no longer
+sub give_up
+{
+	foreach my $session (@_)
+	{
+		kill 'INT', $session->pid unless $session->is_done;
+		$session->wait if $session->{mark};
+		$session->query('ROLLBACK');
+	}
+	return;
+}
+
+subtest 'after more than operation_timeout in which nothing was asked' => sub {
+	my ($a) = in_transactions($node_a);
+	my $b = zk_session_with($node_a, operation_timeout => '200ms');
+	$a->value(q{SELECT zk_xact_lock('/x')});
+	$b->value('BEGIN');
+	$b->value('UPDATE t SET n = 1 WHERE id = 1');
+	$b->send(q{SELECT zk_xact_lock('/x')});
+	zk_wait_queued($zk, $b);
+	sleep 0.7;
+	$a->send('UPDATE t SET n = 2 WHERE id = 1');
+	my $found = eval { zk_until(sub { $b->is_done }, 'the circle to be found', 10) };
+	ok($found && $b->wait->{state} eq '40P01', 'the circle is found');
+	give_up($b, $a);
+};
+
+subtest 'an attempt that is lost' => sub {
+	my ($a) = in_transactions($node_a);
+	my ($b, $proxy) = through_proxy($node_a);
+	$b->value('BEGIN');
+	$a->value(q{SELECT zk_xact_lock('/x')});
+	$b->value(q{SELECT zk_xact_lock('/y')});
+	$a->value('SAVEPOINT s');
+	$a->send(q{SELECT zk_xact_lock('/y')});
+	sleep 0.5;    # its record is there
+	$b->send(q{SELECT zk_xact_lock('/x')});
+	zk_wait_queued($zk, $b);
+	$proxy->clear_log;
+	$proxy->drop_request('multi');
+	$proxy->wait_lost('never asked for, the connection cut');
+	$proxy->clear_log;
+	my $began = time;
+	$proxy->wait_for('multi');
+	in_time(time - $began, 1.5, 'the next attempt comes soon');
+	is($b->wait->{state}, '40P01', 'and breaks the circle');
+	give_up($b, $a);
+};
+
+subtest 'a doubt does not outlive its circle' => sub {
+	my ($a, $admin) = in_transactions($node_a, $node_a);
+	my ($b, $proxy) = through_proxy($node_a);
+	$b->value('BEGIN');
+	$a->value(q{SELECT zk_xact_lock('/x')});
+	$b->value(q{SELECT zk_xact_lock('/y')});
+	$a->value('SAVEPOINT s');
+	$a->send(q{SELECT zk_xact_lock('/y')});
+	sleep 0.5;
+	$b->send(q{SELECT zk_xact_lock('/x')});
+	zk_wait_queued($zk, $b);
+	$proxy->clear_log;
+	$proxy->drop_request('multi');
+	$proxy->wait_lost('never asked for, the connection cut');
+	kill 'INT', $a->pid;
+	$a->wait;
+	$a->value('ROLLBACK TO s');
+	$proxy->clear_log;
+	$proxy->wait_for('getChildren', 3);    # it has looked again
+	sleep 0.3;
+	my $node = $admin->value(q{SELECT node FROM zk_lock_queue('/x') WHERE NOT granted});
+	is($admin->value("SELECT zk_lock_break('/x', '$node')"), 't', 'its node is broken');
+	$a->value('COMMIT');
+	is($b->wait->{state}, '', 'it queues again');
+	$_->query('ROLLBACK') for $admin, $b;
+};
+
+subtest 'a look does not delay a grant' => sub {
+	foreach my $i (1 .. 4)
+	{
+		my ($a, $c) = in_transactions($node_a, $node_a);
+		my ($b, $proxy) = through_proxy($node_a, session_timeout => '40s');
+		$b->value(q{SET deadlock_timeout = '4s'});
+		$b->value('BEGIN');
+		$a->value(q{SELECT zk_xact_lock('/x')});
+		$b->value('UPDATE t SET n = 1 WHERE id = 1');
+		$c->send('UPDATE t SET n = 2 WHERE id = 1');    # so each look writes to the record
+		$proxy->clear_log;
+		$b->send(q{SELECT zk_xact_lock('/x')});
+		$proxy->hold('setData');
+		$proxy->wait_held;
+		$a->value('COMMIT');
+		sleep 0.2;                                      # the event waits behind the answer
+		$proxy->release;
+		my $began = time;
+		is($b->wait->{state}, '', 'granted');
+		in_time(time - $began, 0.5, 'at once');
+		$b->value('ROLLBACK');
+		$c->wait;
+		$c->query('ROLLBACK');
+	}
+};
+
+subtest 'a forged record about the session itself' => sub {
+	my ($a, $v) = in_transactions($node_a, $node_a);
+	$a->value(q{SELECT zk_xact_lock('/x')});
+	$v->value(q{SELECT zk_xact_lock('/v')});
+	$v->send(q{SELECT zk_xact_lock('/x')});
+	zk_wait_queued($zk, $v);
+	$zk->with_client(
+		sub {
+			my ($client) = @_;
+			my ($held) = $client->queue('/zklock/v');
+			my ($tag) = ($client->get($held))[0] =~ /^tag (\w+)$/m;
+			my ($other, $uuid, $board) = ('0' x 16, '00000000-0000-0000-0000-000000000000', '/zklock/__zklock_waits__');
+			my $own = $client->contend('/zklock/v', "_c_$uuid-lock-", data => "zklock\ntag $other\n");
+			my $lines = "zklock\ntag $other\nnode $own\nwaiter $tag 1 0 -1 \n";
+			my $record = $client->contend($board, "$other+-$uuid-", data => $lines);
+			foreach (1 .. 12)
+			{
+				$client->set($record, $lines);
+				sleep 0.3;
+			}
+			$client->delete($_) for $record, $own;
+		});
+	ok(!$v->is_done, 'nobody fails');
+	$a->value('COMMIT');
+	is($v->wait->{state}, '', 'it gets the lock');
+	$v->query('ROLLBACK');
+};
+
 zk_nothing_left($zk, 'nothing is left in ZooKeeper');
 zk_no_crash($_) for $node_a, $node_b;
 done_testing;

@@ -34,8 +34,12 @@
 #include "wait_log.h"
 #include "wait_record.h"
 
-/* What is read at most: nodes, bytes of records, and what follows from them */
+/*
+ * What is read at most: nodes, names in the lists of queues, bytes of records,
+ * and what follows from them
+ */
 #define MOST_NODES		20000
+#define MOST_NAMES		200000
 #define MOST_BYTES		(8 * 1024 * 1024)
 #define MOST_PARTIES	2000
 #define MOST_LOCALS		100000
@@ -103,6 +107,7 @@ typedef struct Chase
 	Local	   *locals;
 	int			nlocals;
 	int			nread;			/* nodes */
+	int			nnames;			/* in queues */
 	size_t		bytes;			/* of records */
 } Chase;
 
@@ -260,8 +265,19 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 			return ZKL_READ;
 	}
 	c->queues = grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
+	if (c->nnames > MOST_NAMES)
+	{
+		/* as in zkl_read_queue: nobody is there */
+		c->queues[*at] = (ZkSeenQueue)
+		{
+			.dir = pstrdup(dir),.semaphore = semaphore
+		};
+		c->nqueues++;
+		return ZKL_READ;
+	}
 	reading = zkl_read_queue(c->reader, dir, semaphore, 0, MOST_NODES - c->nread, &c->queues[*at]);
 	c->nqueues++;
+	c->nnames += c->queues[*at].n;
 	for (int i = 0; i < c->queues[*at].n; i++)
 		c->nread += c->queues[*at].list[i].read;
 	return reading;
@@ -474,7 +490,9 @@ follow_all(Chase *c)
 		if (c->reader->go_on != NULL && !c->reader->go_on(c->reader->arg))
 			return ZKL_LATE;
 		reading = follow_to_queue(c, at);
-		if (reading == ZKL_READ && c->nparties > 1)
+
+		/* we ourselves wait for nothing else, whatever a record says */
+		if (reading == ZKL_READ && at > 0)
 			reading = follow_locally(c, at);
 		if (reading != ZKL_READ)
 			return reading;
@@ -491,9 +509,11 @@ follow_all(Chase *c)
 static int
 find_party(const Chase *c, const ZkSeenContender *contender)
 {
+	if (contender->name.owner == 0)
+		return -1;
 	for (int i = 0; i < c->nparties; i++)
 	{
-		if (contender->name.owner != 0 && c->parties[i].owner == contender->name.owner &&
+		if (c->parties[i].owner == contender->name.owner &&
 			strcmp(c->parties[i].tag, contender->tag) == 0)
 			return i;
 	}
