@@ -48,7 +48,7 @@ subtest 'waiters that hold nothing' => sub {
 	my ($s, $by_s) = looker($node_a, $zk, deadlock_timeout => '100ms');
 	$s->value($lock->('/idle/z'));
 	$s->send($lock->('/idle/y'));
-	have_looked(3, $by_s);
+	have_looked(3, [$by_s]);
 	is(asked($proxy), '', 'ask for nothing, though they look');
 	is(scalar board($zk), 1, 'and publish nothing');
 	$holder->value('SELECT zk_unlock_all()');
@@ -76,7 +76,7 @@ subtest 'a waiter that holds one lock' => sub {
 	$proxy->clear_log;
 	my $zxid = $zk->zxid;
 	$s->send($lock->('/cost/x'));
-	have_looked(3, $proxy);
+	have_looked(3, [$proxy]);
 	zk_until(sub { $proxy->count('exists') == 3 }, 'the end of that');
 	my $look = 'getChildren*2 getData exists';
 	is(settled($proxy), "$wait create2 $look $look $look", 'its record, and in one of ten looks: the board, the queue, who holds, itself');
@@ -166,7 +166,7 @@ subtest 'log_lock_waits' => sub {
 	zk_until(sub { $said->() =~ /Wait queue/ }, 'its DETAIL');
 	like($said->(), qr/LOG:  $is[0] still waiting for $is[1] after \d+\.\d{3} ms\n/, 'still waiting');
 	like($said->(), qr/DETAIL:  Held by: \Q$who{h}\E\. Wait queue: \Q$who{s}\E\.\n/, 'DETAIL: holders and queue');
-	have_looked(2, $by_s);
+	have_looked(2, [$by_s]);
 	is(scalar(() = $said->() =~ /LOG:/g), 1, 'that is all, however often it looks');
 	$holder->value(q{SELECT zk_unlock('/log/x')});
 	$s->wait;
@@ -195,7 +195,7 @@ subtest 'log_lock_waits' => sub {
 	my ($l, $by_l) = looker($node_a, $zk);
 	$l->value($lock->('/log/y'));
 	$l->send($lock->('/log/x'));
-	have_looked(2, $by_l);
+	have_looked(2, [$by_l]);
 	unlike($said->(), qr/waiting|acquire/, 'off: nothing is logged');
 	$l->cancel($admin);
 	$holder->value('SELECT zk_unlock_all()');
@@ -287,7 +287,7 @@ sub junk
 	my $n = 1;
 	my @junk;
 	foreach my $data (
-		'', 'x', "zklock\n", "zklock\n\0\n", $line->($of_h), $line->($of_h, "node\n"), $line->($of_h, "node \n"),
+		$line->($of_h, "node $behind_w\n"), '', 'x', "zklock\n", "zklock\n\0\n", $line->($of_h), $line->($of_h, "node\n"), $line->($of_h, "node \n"),
 		$line->($of_h, "node /\n"), $line->($of_h, "node //\n"), $line->($of_h, "node $node_w"),
 		(map { $line->($of_h, "node $_\n") } $behind_w, $node_w, $node_h, '/elsewhere/_c_other-lock-0000000000',
 			'/zklock/_c_other-lock-0000000000', '/_c_other-lock-0000000000', '/zklockx/y/_c_other-lock-0000000000',
@@ -309,11 +309,14 @@ subtest 'junk on the board' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
 	zk_until(sub { record($zk, $w) }, 'the board');
 	my @junk = map { [ "$BOARD/$_->[0]", $_->[1] ] } junk($w, $h);
-	foreach my $mode (qw(ephemeral persistent))
+
+	# alone: with others beside, these may be the first that are judged
+	foreach my $case ([ 'one that could be believed', 'ephemeral', $junk[0] ], map { [ $_, $_, @junk ] } qw(ephemeral persistent))
 	{
-		$client->create_all($mode, @junk);
-		nobody_fails($mode, [$by_w], $w);
-		$client->delete($_->[0]) for @junk;
+		my ($name, $mode, @some) = @$case;
+		$client->create_all($mode, @some);
+		nobody_fails($name, [$by_w], $w);
+		$client->delete($_->[0]) for @some;
 	}
 	$h->value(q{SELECT zk_unlock('/junk/h')});
 	$client->delete_contenders('/zklock/junk/w', qr/other/);
@@ -371,7 +374,7 @@ subtest 'thousands of records' => sub {
 		map { my $tag = sprintf '%016x', $_ * 1e14; [ put($_ % 2 ? "$tag+" : $tag, $n++), "zklock\ntag $tag\nnode /zklock/junk/1/_c_other-lock-0000000000\nwaiter $tag 1 1 -1 x\n" ] } 1 .. 10_000);
 	my @then = $circle->('beside 10,000');
 	in_time($then[$_], $before[$_] + 2, 'nearly as soon as without them') for 0, 1;
-	have_looked(1, $by_w);
+	have_looked(1, [$by_w]);
 	ok(!$w->is_done, 'nobody else fails');
 	$crowd->close;
 
