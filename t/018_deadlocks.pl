@@ -534,6 +534,28 @@ subtest 'an attempt that is lost' => sub {
 	give_up($b, $a);
 };
 
+subtest 'a record whose create is not answered' => sub {
+	my ($a) = in_transactions($node_a);
+	my ($b, $proxy) = through_proxy($node_a);
+	$b->value('BEGIN');
+	$a->value(q{SELECT zk_xact_lock('/x')});
+	$b->value(q{SELECT zk_xact_lock('/y')});
+	my $c = zk_session($node_a);
+	$c->value('BEGIN');
+	$c->value(q{SELECT zk_xact_lock('/z')});
+	$c->send(q{SELECT zk_xact_lock('/y')});    # its record keeps the board
+	sleep 0.5;
+	$b->send(q{SELECT zk_xact_lock('/x')});
+	zk_wait_queued($zk, $b);
+	$proxy->swallow_and_drop('create2');
+	$proxy->wait_swallowed;
+	sleep 1;
+	$a->value('COMMIT');
+	is($b->wait->{state}, '', 'it gets the lock');
+	zk_until(sub { (grep { m{/__zklock_waits__/} } $zk->tree('/')) == 1 }, 'the record to be gone');
+	give_up($b, $c);
+};
+
 subtest 'a doubt does not outlive its circle' => sub {
 	my ($a, $admin) = in_transactions($node_a, $node_a);
 	my ($b, $proxy) = through_proxy($node_a);

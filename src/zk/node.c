@@ -78,6 +78,7 @@ struct ZkNode
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
 	bool		closed;			/* as in ZkpWant */
+	bool		is_record;		/* on the board: no contender */
 	int			parent_rc;
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
@@ -542,6 +543,7 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->state = ZKN_CREATING;
 	n->parents = parents;
 	n->closed = want->closed;
+	n->is_record = want->record != NULL;
 	strcpy(n->dir, dir);
 	n->identity = strcpy(n->dir + dir_size, identity);
 	zkp_prefix(n->prefix, uuid, want);
@@ -759,8 +761,10 @@ look(ZkNode *n)
 {
 	ZkRequest  *list = request(n, on_listed);
 
-	if (list != NULL)
-		zkr_list_fresh_locked(list, n->dir);
+	if (list == NULL)
+		return;
+	list->of_records = n->is_record;
+	zkr_list_fresh_locked(list, n->dir);
 }
 
 /*
