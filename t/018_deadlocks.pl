@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Auth;
 use Circles;
 use Deadline;
 use ZkProxy;
@@ -520,7 +521,7 @@ subtest 'an attempt that is lost' => sub {
 	$b->value(q{SELECT zk_xact_lock('/y')});
 	$a->value('SAVEPOINT s');
 	$a->send(q{SELECT zk_xact_lock('/y')});
-	sleep 0.5;    # its record is there
+	zk_until(sub { record($zk, $a) }, 'its record');
 	$b->send(q{SELECT zk_xact_lock('/x')});
 	zk_wait_queued($zk, $b);
 	$proxy->clear_log;
@@ -544,7 +545,7 @@ subtest 'a record whose create is not answered' => sub {
 	$c->value('BEGIN');
 	$c->value(q{SELECT zk_xact_lock('/z')});
 	$c->send(q{SELECT zk_xact_lock('/y')});    # its record keeps the board
-	sleep 0.5;
+	zk_until(sub { record($zk, $c) }, 'its record');
 	$b->send(q{SELECT zk_xact_lock('/x')});
 	zk_wait_queued($zk, $b);
 	$proxy->swallow_and_drop('create2');
@@ -554,6 +555,44 @@ subtest 'a record whose create is not answered' => sub {
 	is($b->wait->{state}, '', 'it gets the lock');
 	zk_until(sub { (grep { m{/__zklock_waits__/} } $zk->tree('/')) == 1 }, 'the record to be gone');
 	give_up($b, $c);
+};
+
+subtest 'a create that is lost on its way' => sub {
+	my ($a) = in_transactions($node_a);
+	my $proxy = ZkProxy->new($zk);
+	my $b = zk_session_with($node_b, hosts => $proxy);
+	$a->value(call(exclusive => '/x'));
+	$b->value('BEGIN; ' . call(exclusive => '/y') . '; SAVEPOINT s');
+	$proxy->drop_request([ 'create2', 'create' ]);
+	# whatever becomes of it, ZooKeeper may get it within a minute, and is asked so long
+	$b->query(call(exclusive => '/z'));
+	$b->value('ROLLBACK TO s');
+	one_fails('does not keep others from being seen', [ $a, call(exclusive => '/y') ], [ $b, call(exclusive => '/x') ]);
+	$b->quit;
+};
+
+subtest 'the board is for all, whoever made it' => sub {
+	my @file = map { auth_file("digest:team$_:secret\n") } 1, 2;
+	my $client = $zk->client;
+	$client->create("/zklock/$_", mode => 'persistent') for grep { !$client->exists("/zklock/$_") } 'team1', 'team2';
+	$client->close;
+	my $of = sub {
+		my ($n, $acl) = @_;
+		my @two = map { zk_session_with($_, $acl eq 'creator' ? (auth_file => $file[ $n - 1 ]) : (), acl => $acl) } $node_a, $node_b;
+		$_->value('BEGIN') for @two;
+		$two[0]->value(call(exclusive => "/team$n/x"));
+		$two[1]->value(call(exclusive => "/team$n/y"));
+		return @two;
+	};
+	zk_until(sub { !grep { m{^\Q$BOARD\E$} } $zk->tree('/') }, 'no board');
+	my @first = $of->(1, 'creator');
+	$first[0]->send(call(exclusive => '/team1/y'));
+	zk_until(sub { grep { m{^\Q$BOARD\E/} } $zk->tree('/') }, 'a record');
+	my @second = $of->(2, 'world');
+	one_fails('of another team', [ $second[0], call(exclusive => '/team2/y') ], [ $second[1], call(exclusive => '/team2/x') ]);
+	$first[1]->value('ROLLBACK');
+	is($first[0]->wait->{out}, 't', 'the first goes on');
+	$_->quit for @first, @second;
 };
 
 subtest 'a doubt does not outlive its circle' => sub {

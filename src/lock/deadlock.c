@@ -362,9 +362,31 @@ raise_deadlock(const ZkCircle *circle)
 			 errhint("Give back the locks that this session still holds, then try again. See server log for query details.")));
 }
 
+static bool
+is_same_check(const ZkCircle *before, const ZkCircle *now, int at, int written)
+{
+	int			i = 0;
+
+	while (i < before->nchecks && strcmp(before->checks[i].path, now->checks[at].path) != 0)
+		i++;
+	if (i == before->nchecks)
+		return false;
+	return now->of_record[at] ? now->checks[at].version >= before->checks[i].version + written :
+		now->checks[at].version == before->checks[i].version;
+}
+
+static bool
+is_same_local(const ZkCircle *a, const ZkLocalEvidence *x, const ZkCircle *b, const ZkLocalEvidence *y)
+{
+	if (x->since != y->since || strcmp(x->tag, y->tag) != 0 || (x->check < 0) != (y->check < 0))
+		return false;
+	return x->check < 0 || strcmp(a->checks[x->check].path, b->checks[y->check].path) == 0;
+}
+
 /*
  * Whether this is the circle that was read before, and each record that it rests
- * on has been written at least so often since.
+ * on has been written at least so often since.  Others may have changed the order in
+ * which its parts were found.
  */
 static bool
 is_same(const ZkCircle *before, const ZkCircle *now, int written)
@@ -373,16 +395,16 @@ is_same(const ZkCircle *before, const ZkCircle *now, int written)
 		return false;
 	for (int i = 0; i < now->nchecks; i++)
 	{
-		if (strcmp(before->checks[i].path, now->checks[i].path) != 0)
-			return false;
-		if (now->of_record[i] ? now->checks[i].version < before->checks[i].version + written :
-			now->checks[i].version != before->checks[i].version)
+		if (!is_same_check(before, now, i, written))
 			return false;
 	}
 	for (int i = 0; i < now->nlocals; i++)
 	{
-		if (before->locals[i].check != now->locals[i].check || before->locals[i].since != now->locals[i].since ||
-			strcmp(before->locals[i].tag, now->locals[i].tag) != 0)
+		int			k = 0;
+
+		while (k < before->nlocals && !is_same_local(before, &before->locals[k], now, &now->locals[i]))
+			k++;
+		if (k == before->nlocals)
 			return false;
 	}
 	return true;

@@ -118,6 +118,8 @@ read_waiter(char *text, ZkRecordedWait *wait, int at)
 		return false;
 	wait->pid = pid < 0 || pid > PG_INT32_MAX ? 0 : (int) pid;
 	wait->blocker = blocker < -1 || blocker >= at ? -1 : (int) blocker;
+	if (strlen(text) > LONGEST_WHAT)
+		text[		LONGEST_WHAT] = '\0';
 	wait->what = text;
 
 	return true;

@@ -432,8 +432,9 @@ create_parents(ZkNode *n, const char *before)
 			*slash = '\0';
 		if (!leads_to(path, before))
 			r = request(n, on_parent);
+		/* the board is for all, whoever may read the records */
 		if (r != NULL)
-			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed);
+			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed && !n->is_record);
 		if (slash != NULL)
 			*slash = '/';
 	}
@@ -1429,6 +1430,13 @@ zkn_leftovers(ZkSession *s, const char *dir)
 	return count;
 }
 
+/* A quorum has said that it does not exist; only a late create could change that */
+static bool
+was_denied(const ZkNode *n)
+{
+	return n->state == ZKN_UNSURE && n->look_at != 0;
+}
+
 bool
 zkn_any_unwanted(ZkSession *s)
 {
@@ -1436,7 +1444,7 @@ zkn_any_unwanted(ZkSession *s)
 
 	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-		result |= may_be_left(n);
+		result |= may_be_left(n) && !was_denied(n);
 	zks_leave(s);
 	return result;
 }

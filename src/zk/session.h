@@ -412,7 +412,7 @@ extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
  */
 extern int	zkn_leftovers(ZkSession *session, const char *dir);
 
-/* Whether there is one in any directory, until it is known to be gone */
+/* Whether there is one in any directory, until a quorum says that there is not */
 extern bool zkn_any_unwanted(ZkSession *session);
 
 /*
