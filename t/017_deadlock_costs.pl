@@ -209,7 +209,7 @@ subtest 'errors that end a wait' => sub {
 	my $context = qr{^CONTEXT:  while waiting for lock path "/ends/x"$}m;
 	my $id = $client->session_id;
 	$holder->value(q{SELECT zk_lock('/ends/x')});
-	my $r = $s->query(q{SET lock_timeout = '300ms'; } . $lock->('/ends/x'));
+	my $r = $s->query(q{SET lock_timeout = '1s'; } . $lock->('/ends/x'));
 	is($r->{state}, '55P03', 'lock_timeout');
 	is($r->{detail}, "It is held by $who.", 'DETAIL: who holds the lock');
 	like($r->{err}, $context, 'CONTEXT');
@@ -230,7 +230,7 @@ subtest 'errors that end a wait' => sub {
 	is($r->{state}, '55P03', 'third in the queue');
 	unlike($r->{detail}, qr/held by process @{[ $t->pid ]}/, 'DETAIL does not call a waiter the holder');
 	$s->value('SET lock_timeout = 0');
-	$r = $s->query(q{SET statement_timeout = '100ms'; } . $lock->('/ends/x'));
+	$r = $s->query(q{SET statement_timeout = '1s'; } . $lock->('/ends/x'));
 	is($r->{state}, '57014', 'statement_timeout');
 	like($r->{err}, $context, 'CONTEXT');
 	$s->value('SET statement_timeout = 0');
@@ -239,7 +239,7 @@ subtest 'errors that end a wait' => sub {
 	$r = $s->cancel($admin);
 	is($r->{state}, '57014', 'cancelled');
 	like($r->{err}, $context, 'CONTEXT: of several, the one that is waited for');
-	is($s->query(q{SELECT zk_lock('/ends/x', '100ms')})->{err}, '', 'who waits for a while is told nothing');
+	is($s->query(q{SELECT zk_lock('/ends/x', '1s')})->{err}, '', 'who waits for a while is told nothing');
 	unlike($s->query('SELECT 1/0')->{err}, qr/CONTEXT/, 'after the wait there is none');
 	$s->send($lock->('/ends/x'));
 	zk_wait_queued($zk, $s);
