@@ -568,16 +568,26 @@ sub _judge_victim
 		return $wrong->("a stranger: $wait->{waiter}, $wait->{blocker}") if !$waiter || !$blocker;
 		my ($kind, $path) = $wait->{what} =~ /^(\w+ on lock path|a place of semaphore) "(.*)"$/;
 		my $why = $kind ? _zk_wait($wait, $queues->{"$ROOT$path"}) : $self->_local_wait($victim, $wait, $at);
-		return $wrong->("$why: $wait->{waiter} $wait->{what}") if $why;
+		return $wrong->("$why: $wait->{waiter} $wait->{what}\n" . join '', map { _history($_, $at) } $waiter, $blocker) if $why;
 		my $statement = _statement_at($waiter, $at);
 		push @members, "$wait->{waiter}#" . ($statement ? $statement->{number} : '?');
-		$self->{count}{ $kind ? 'zk waits in circles' : 'local waits in circles' }++;
+		$self->{count}{$kind ? 'zk waits in circles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in circles' : 'local waits elsewhere'}++;
 	}
 	$self->{count}{'in two or more clusters'}++ if keys %{ { map { (split /:/, $_->{waiter})[0] => 1 } @circle } } > 1;
 	$self->{count}{'longest circle'} = max($self->{count}{'longest circle'} // 0, scalar @circle);
 	my $members = join ' ', sort @members;
 	$wrong->("the second of one circle: $members") if $self->{broken}{$members}++;
 	return;
+}
+
+# What this session did until then, and after
+sub _history
+{
+	my ($one, $at) = @_;
+	my $last = _statement_at($one, $at) or return '';
+	my @some = grep { $_ } @{ $one->{statements} }[ max(0, $last->{number} - 8) .. $last->{number} + 1 ];
+	return join '', "$one->{key}:\n",
+	  map { sprintf "  %.3f to %.3f, %s%s\n", $_->{sent} - $at, ($_->{done} // $at) - $at, $_->{sql} =~ s/\n/ /gr, $_->{state} ? ": $_->{state}" : '' } @some;
 }
 
 # The last statement that was sent by then
@@ -623,7 +633,7 @@ sub _local_wait
 	my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
 	my $other_server = $waiter->{cluster} != $victim->{one}{cluster};
 	my $old = $SLACK + ($other_server ? max(map { $_->{deadlock_timeout} } @{ $self->{clusters} }) : 0);
-	my $statement = _statement_at($waiter, $at + 0.05);
+	my $statement = _statement_at($waiter, $at + 0.002);
 	return 'has not begun' if !$statement;
 	if (!$statement->{local})
 	{
@@ -640,7 +650,7 @@ sub _local_wait
 	}
 	return 'the waiter holds it itself' if $waiter == $blocker;
 	my %target = map { $_ => 1 } @{ $statement->{local} };
-	my $last = _statement_at($blocker, $at + 0.05) or return 'the other one has not begun';
+	my $last = _statement_at($blocker, $at + 0.002) or return 'the other one has not begun';
 	my $xact = $last->{xact};
 	foreach my $other (reverse @{ $blocker->{statements} }[ max(0, $last->{number} - 30) .. $last->{number} ])
 	{
