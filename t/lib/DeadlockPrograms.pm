@@ -241,8 +241,13 @@ sub go
 		}
 		if ($now > $deadline || $self->{for_ever})
 		{
-			$self->_complain($self->{for_ever} // 'not all that was begun is done: '
-				  . join '; ', map { "$_->{key} $_->{statements}[-1]{sql}" } grep { !$_->{over} } @{ $self->{all} });
+			$self->_complain($self->{for_ever} // 'not all that was begun is done');
+			$self->_complain($self->_state);
+			sleep $ENV{DEADLOCK_PAUSE} if $ENV{DEADLOCK_PAUSE};
+			foreach my $one (grep { !$_->{over} } @{ $self->{all} })
+			{
+				$one->{cluster}{admin}->value('SELECT pg_terminate_backend(' . $one->{session}->pid . ')');
+			}
 			last;
 		}
 	}
@@ -250,6 +255,27 @@ sub go
 	$_->{admin}->quit for @{ $self->{clusters} };
 	$self->{client}->close;
 	return $self->_judge;
+}
+
+# Who waits for whom, and what the board says
+sub _state
+{
+	my ($self) = @_;
+	my @text;
+	my $waits = $self->_waits;
+	foreach my $one (@{ $self->{all} })
+	{
+		my $wait = $waits->{ $one->{key} };
+		push @text, sprintf '%s %s since %.1f s, waits %s for %s', $one->{key}, $one->{waits} ? $one->{waits}{sql} : 'idle',
+		  time - ($one->{waits} ? $one->{waits}{sent} : time), $wait ? $wait->{zk} ? 'in ZooKeeper' : 'in PostgreSQL' : '', join ' ', @{ $wait->{by} // [] };
+	}
+	push @text, map { my $dir = $_; map { "$dir $_->[0] $_->[3]" } $self->_queue($dir) } @PATHS, $SEMAPHORE;
+	foreach my $name ($self->{client}->children("$ROOT/__zklock_waits__"))
+	{
+		my ($data, $stat) = $self->{client}->get("$ROOT/__zklock_waits__/$name") or next;
+		push @text, sprintf "record %s, version %d, %.1f s old: %s", $name, $stat->{version}, time - $stat->{mtime} / 1000, $data;
+	}
+	return join "\n", @text;
 }
 
 sub _next
@@ -633,7 +659,7 @@ sub _local_wait
 	my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
 	my $other_server = $waiter->{cluster} != $victim->{one}{cluster};
 	my $old = $SLACK + ($other_server ? max(map { $_->{deadlock_timeout} } @{ $self->{clusters} }) : 0);
-	my $statement = _statement_at($waiter, $at + 0.002);
+	my $statement = _statement_at($waiter, $at);
 	return 'has not begun' if !$statement;
 	if (!$statement->{local})
 	{
@@ -650,7 +676,7 @@ sub _local_wait
 	}
 	return 'the waiter holds it itself' if $waiter == $blocker;
 	my %target = map { $_ => 1 } @{ $statement->{local} };
-	my $last = _statement_at($blocker, $at + 0.002) or return 'the other one has not begun';
+	my $last = _statement_at($blocker, $at) or return 'the other one has not begun';
 	my $xact = $last->{xact};
 	foreach my $other (reverse @{ $blocker->{statements} }[ max(0, $last->{number} - 30) .. $last->{number} ])
 	{
