@@ -419,6 +419,88 @@ about 'everything in ascending order' => sub {
 	$_->quit for @s;
 };
 
+# ------------------------------------------------------------------ long queues
+
+# The part of a processor that this backend uses in so many seconds, and the record
+# that it publishes: its length, and how often it was written in that time
+sub cost_of
+{
+	my ($s, $seconds) = @_;
+	my $board = '/zklock/__zklock_waits__';
+	my $own = sub {
+		return $zk->with_client(
+			sub {
+				my ($client) = @_;
+				my $pid = $s->pid;
+				foreach my $name ($client->children($board))
+				{
+					my ($data, $stat) = $client->get("$board/$name") or next;
+					return [ length $data, $stat->{version} ] if $data =~ /^pid $pid$/m;
+				}
+				return;
+			});
+	};
+	zk_until($own, 'its record');
+	my ($before, $cpu, $from) = ($own->(), zk_cpu_seconds($s->pid), time);
+	sleep $seconds;
+	$cpu = zk_cpu_seconds($s->pid) - $cpu;
+	my $after = $own->();
+	return ($cpu / (time - $from), $after->[0], $after->[1] - $before->[1]);
+}
+
+if ($LONG)
+{
+	about '400 who wait for a row, behind one who waits for a lock' => sub {
+		my $h = begun($node_b, q{SELECT zk_xact_lock('/long/x')});
+		my $w = begun($node_a, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '1s');
+		my @rows = map { begun($node_a, '', deadlock_timeout => '1h') } 1 .. 400;
+		$_->send('UPDATE t SET n = 2 WHERE id = 1') for @rows;
+		zk_until(sub { $admin[0]->value(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) == 400 }, '400 waiters');
+		$w->send(q{SELECT zk_xact_lock('/long/x')});
+		my ($cpu, $bytes, $times) = cost_of($w, 30);
+		diag(sprintf '%.2f %% of a processor, a record of %d bytes written %d times in 30 s', 100 * $cpu, $bytes, $times);
+		in_time($cpu, 0.01, 'less than 1 % of a processor');
+		$h->value('COMMIT');
+		is($w->wait->{state}, '', 'the waiter goes on');
+		$w->value('COMMIT');
+		my @left = @rows;
+		while (@left)
+		{
+			my $s = one_done(@left);
+			@left = grep { $_ != $s } @left;
+			my $state = $s->wait->{state};
+			is($state, '', 'so does a row waiter') if !@left || $state ne '';
+			$s->value('COMMIT');
+		}
+		$_->quit for $h, $w, @rows;
+	};
+
+	about '400 in one queue, one of whom is in a circle' => sub {
+		my $h = begun($node_b, q{SELECT zk_xact_lock('/long/q')}, deadlock_timeout => '1s');
+		my $w = begun($node_a, q{SELECT zk_xact_lock('/long/h')}, deadlock_timeout => '1s');
+		my $v = begun($node_b, q{}, deadlock_timeout => '1s');
+		my @others = map { begun($_ % 2 ? $node_a : $node_b, '') } 1 .. 400;
+		$_->send(q{SELECT zk_xact_lock('/long/q')}) for @others;
+		zk_until(sub { $zk->children('/zklock/long/q') == 401 }, '400 waiters');
+		$w->send(q{SELECT zk_xact_lock('/long/q')});
+		$v->send(q{SELECT zk_xact_lock('/long/h')});
+		my ($cpu, $bytes, $times) = cost_of($w, 30);
+		diag(sprintf '%.2f %% of a processor, a record of %d bytes written %d times in 30 s', 100 * $cpu, $bytes, $times);
+		in_time($cpu, 0.01, 'less than 1 % of a processor');
+		my $plain = zk_cpu_seconds($others[0]->pid);
+		sleep 10;
+		diag(sprintf 'one who waits and holds nothing: %.2f %%', 10 * (zk_cpu_seconds($others[0]->pid) - $plain));
+		my $began = time;
+		$h->send(q{SELECT zk_xact_lock('/long/h')});
+		my $state = one_done($h, $w)->wait->{state};
+		is($state, '40P01', 'the circle is broken');
+		diag(sprintf 'after %.2f s', time - $began);
+		$_->kill9 for @others, $v, $h, $w;
+		$admin[$_]->value(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}) for 0, 1;
+		zk_until(sub { $zk->ephemerals_count == 0 }, 'all to end');
+	};
+}
+
 $_->quit for @admin;
 zk_no_crash($node_a);
 unlike(slurp_file($node_b->logfile), qr/PANIC:|TRAP:|terminated by signal (?!9)/, 'no backend has crashed but those killed');

@@ -266,6 +266,7 @@ sub _state
 	foreach my $one (@{ $self->{all} })
 	{
 		my $wait = $waits->{ $one->{key} };
+		push @text, _history($one, time);
 		push @text, sprintf '%s %s since %.1f s, waits %s for %s', $one->{key}, $one->{waits} ? $one->{waits}{sql} : 'idle',
 		  time - ($one->{waits} ? $one->{waits}{sent} : time), $wait ? $wait->{zk} ? 'in ZooKeeper' : 'in PostgreSQL' : '', join ' ', @{ $wait->{by} // [] };
 	}
