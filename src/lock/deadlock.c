@@ -83,7 +83,6 @@ zkl_begin_search(const ZkSearchFor *for_what)
 	s->what = *for_what;
 	s->due = zkb_deadline(DeadlockTimeout);
 	s->quiet = -1;
-	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
 	return s;
 }
 
@@ -417,6 +416,15 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
  *-------------------------------------------------------------------------
  */
 
+/* Answers must come in time from now: nothing may have been read for long */
+static void
+begin_reading(ZkSearch *s)
+{
+	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
+	s->reader.go_on = s->what.go_on;
+	s->reader.arg = s->what.arg;
+}
+
 /*
  * Read where everybody waits.  Returns false if the circle that was found has
  * changed meanwhile.
@@ -435,7 +443,7 @@ chase_once(ZkSearch *s)
 	bool		done = true;
 
 	zkn_info(s->what.session, s->what.node, &node);
-	s->reader.go_on = s->what.go_on;
+	begin_reading(s);
 	s->quiet = 0;
 	if (zkl_chase(&s->reader, &from, &circle) != ZKL_READ)
 		s->quiet = -1;
@@ -454,8 +462,7 @@ void
 zkl_search(ZkSearch *s)
 {
 	zkb_counters.deadlock_checks++;
-	s->reader.go_on = s->what.go_on;
-	s->reader.arg = s->what.arg;
+	begin_reading(s);
 	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
 	zkl_end_reading(&s->reader);
 	if (!s->what.holds && !zkb_blocks_somebody())
