@@ -130,6 +130,20 @@ about 'two close a circle at the same moment' => sub {
 	$_->quit for @s, @row;
 };
 
+about 'a circle that closes when one has waited longer than operation_timeout' => sub {
+	my $a = begun($node_a, q{SELECT zk_xact_lock('/late/x')});
+	my $b = begun($node_a, q{SET LOCAL zklock.operation_timeout = '500ms'; UPDATE t SET n = 1 WHERE id = 1});
+	$b->send(q{SELECT zk_xact_lock('/late/x')});
+	zk_wait_queued($zk, $b);
+	sleep 1;
+	$a->send(q{UPDATE t SET n = 2 WHERE id = 1});
+	my $ended = eval { zk_until(sub { $a->is_done || $b->is_done }, 'an end', 10) };
+	ok($ended, 'is found');
+	cancel($admin[0], $b) if !$ended;
+	is(all_done($b, $a), '40P01 ok', 'who waits for the zk lock fails');
+	$_->quit for $a, $b;
+};
+
 # --------------------------------------------------------------- losses
 
 # B has told where it waits before A begins to wait, so that A is the one who sees the
