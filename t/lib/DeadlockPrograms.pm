@@ -210,7 +210,7 @@ sub go
 {
 	my ($self, $seconds) = @_;
 	my $until = time + $seconds;
-	my $deadline = $until + $TIMEOUT;
+	$self->{deadline} = time + $TIMEOUT;
 	my $sample_at = 0;
 	my %handle;
 	foreach my $one (@{ $self->{all} })
@@ -222,6 +222,7 @@ sub go
 	{
 		my $now = time;
 		my $next = $sample_at;
+		$self->{ending} = 1 if $now >= $until;    # with so many in each other's way that could last
 		foreach my $one (grep { !$_->{waits} } @{ $self->{all} })
 		{
 			$self->_next($one, $now < $until) if $one->{idle_until} <= $now && !$one->{over};
@@ -239,9 +240,9 @@ sub go
 		{
 			$self->_done($one) if $one->{session}->is_done;
 		}
-		if ($now > $deadline || $self->{for_ever})
+		if ($now > $self->{deadline} || $self->{for_ever})
 		{
-			$self->_complain($self->{for_ever} // 'not all that was begun is done');
+			$self->_complain($self->{for_ever} // "nothing that was begun was done for $TIMEOUT s");
 			$self->_complain($self->_state);
 			sleep $ENV{DEADLOCK_PAUSE} if $ENV{DEADLOCK_PAUSE};
 			foreach my $one (grep { !$_->{over} } @{ $self->{all} })
@@ -288,8 +289,11 @@ sub _next
 		{
 			return $self->_send($one, { sql => 'SELECT zk_unlock_all()', unlock => 1, last => 1 }) unless $one->{gave_back};
 			$one->{over} = 1;
+			$self->{deadline} = time + $TIMEOUT;
 			return;
 		}
+		# some program is done
+		$self->{deadline} = time + $TIMEOUT;
 		$one->{program} = $self->_program($one);
 		$one->{todo} = [ @{ $one->{program} } ];
 	}
@@ -341,7 +345,7 @@ sub _done
 	}
 	# give all back, and do it again
 	my $again = $one->{program};
-	$one->{todo} = [ { sql => 'ROLLBACK', end => 1 }, { sql => 'SELECT zk_unlock_all()', unlock => 1 }, { pause => 0.02 * rand }, @$again ];
+	$one->{todo} = [ { sql => 'ROLLBACK', end => 1 }, { sql => 'SELECT zk_unlock_all()', unlock => 1 }, { pause => $self->{ending} ? 4 * rand() * $one->{cluster}{deadlock_timeout} : 0.02 * rand }, @$again ];
 	return;
 }
 
