@@ -33,7 +33,8 @@ watch event.  It ends with the process that made it: see Servant.
 Operations have the names of ZooKeeper's protocol: create, create2, delete,
 exists, getData, getChildren, getChildren2, sync, multi, createContainer, ping,
 close, setWatches, auth, ... (the keys of %ZkClient::OP), and "connect" for the
-handshake; '*' is any of them except pings.  Client libraries choose among
+handshake; '*' is any of them except pings, and in a rule "break" a multi that checks
+some nodes and deletes another, which has no other name there.  Client libraries choose among
 these: the C client's zoo_acreate is a create2 only if it asks for a Stat, and a
 container's create is createContainer.  A test of "create" in the wide sense
 says ['create', 'create2'].
@@ -150,7 +151,7 @@ sub _rule
 	foreach (@op)
 	{
 		croak "no such operation: $_"
-		  unless $_ eq '*' || $_ eq 'connect' || exists $ZkClient::OP{$_};
+		  unless $_ eq '*' || $_ eq 'connect' || $_ eq 'break' || exists $ZkClient::OP{$_};
 	}
 	return $self->_do("rule $action " . join(',', @op) . ' ' . ($count // 1));
 }
@@ -623,7 +624,7 @@ sub _request
 		die "no such fault of a request: $nth\n" unless $nth eq 'hold';
 	}
 
-	my $action = _match($op);
+	my $action = _match($op eq 'multi' && $more =~ /\bcheck / && $more =~ /\bdelete / ? 'break' : $op);
 	return _close($conn, 'drop') if $action eq 'drop_request';
 	push @{ $conn->{asked} }, { xid => $xid, op => $op, path => $path, action => $action };
 	_queue($conn->{up}, $frame, held => $action eq 'hold_request' || $nth eq 'hold');

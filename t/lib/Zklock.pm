@@ -402,6 +402,9 @@ sub send
 	return $self;
 }
 
+# What becomes readable when a statement tells something
+sub handles { return map { $_->{handle} } grep { !$_->{eof} } $_[0]->_streams; }
+
 # Whether no statement is under way (any longer)
 sub is_done
 {

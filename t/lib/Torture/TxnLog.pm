@@ -9,6 +9,7 @@ Torture::TxnLog - the life of each node, from ZooKeeper's own transaction log
 
   my @changes = Torture::TxnLog::read_servers(@dirs);
   my @nodes = Torture::TxnLog::nodes(Torture::TxnLog::settle(\%left, @changes));
+  Torture::TxnLog::each_transaction($dir, sub { my (@changes) = @_; ... });
 
 =head1 DESCRIPTION
 
@@ -37,7 +38,7 @@ use strict;
 use warnings;
 
 my %TYPE = (
-	1 => 'create', 2 => 'delete', 5 => 'set', 14 => 'multi', 15 => 'create', 19 => 'create', 20 => 'delete', 21 => 'create',
+	1 => 'create', 2 => 'delete', 5 => 'set', 13 => 'check', 14 => 'multi', 15 => 'create', 19 => 'create', 20 => 'delete', 21 => 'create',
 	-1 => 'error', -10 => 'open', -11 => 'close');
 
 # The changes in one file: [ { at (where it stands), zxid, time (s since 1970), session,
@@ -72,7 +73,7 @@ sub _parts
 		(undef, undef, undef, $rest) = unpack 'N N/a* N/a* a*', $rest for 1 .. $lists;
 		return { type => $type, path => $path, data => $data, ephemeral => $number == 1 || $number == 15 ? unpack('C', $rest) : 0 };
 	}
-	return { type => $type, path => unpack 'N/a*', $body } if $type eq 'delete';
+	return { type => $type, path => unpack 'N/a*', $body } if $type eq 'delete' || $type eq 'check';
 	if ($type eq 'set')
 	{
 		my ($path, $data) = unpack 'N/a* N/a*', $body;
@@ -90,6 +91,25 @@ sub _parts
 	# (those before the one that failed are there, too, and had no effect)
 	return { type => 'error', multi => 1 } if grep { $_->{type} eq 'error' } @parts;
 	return @parts ? map({ { %$_, multi => 1 } } @parts) : { type => 'other' };
+}
+
+# Calls back with the changes of each transaction of a server that was the only one, in
+# order
+sub each_transaction
+{
+	my ($dir, $code) = @_;
+	my @changes;
+	foreach my $change (
+		(map { @{ read_file($_) } } sort { hex($a =~ s/.*\.//r) <=> hex($b =~ s/.*\.//r) } glob "$dir/data/version-2/log.*"), undef)
+	{
+		if (@changes && (!$change || $change->{zxid} != $changes[0]{zxid}))
+		{
+			$code->(@changes);
+			@changes = ();
+		}
+		push @changes, $change if $change;
+	}
+	return;
 }
 
 # What these servers, given by their directories, have logged, in order: a list of

@@ -1,0 +1,528 @@
+# Deadlocks when something interferes: both ends look at the same moment, the answer
+# of the transaction that breaks the circle is lost, somebody in the circle ends,
+# stops, or loses its session at that moment.  One fails, or nobody if the circle has
+# opened by itself; and no order that cannot deadlock ever fails.
+#
+# DEADLOCK_LONG=1: 500 circles instead of 20, 20 seconds instead of 3, and the costs
+# of long queues
+# DEADLOCK_TIMES: so many circles
+# DEADLOCK_ONLY: only the subtests whose name matches this
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Deadline;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $LONG = $ENV{DEADLOCK_LONG};
+my $ONLY = $ENV{DEADLOCK_ONLY};
+my $TIMES = $ENV{DEADLOCK_TIMES} // ($LONG ? 500 : 20);
+my $SESSION_TIMEOUT = 4;
+
+my $zk = ZooKeeper->new->start;
+my %setting = (
+	deadlock_timeout => '200ms', log_lock_waits => 'off', 'zklock.session_timeout' => "${SESSION_TIMEOUT}s",
+	restart_after_crash => 'on',
+	max_connections => $LONG ? 1100 : 100);
+my ($node_a, $node_b) = map { zk_cluster($_, $zk, %setting) } qw(a b);
+my @admin = map { zk_session($_) } $node_a, $node_b;
+$_->value('CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO t SELECT generate_series(1, 9)') for @admin;
+
+sub about
+{
+	my ($name, $code) = @_;
+	return if defined $ONLY && $name !~ /$ONLY/;
+	subtest $name => sub {
+		$code->();
+		zk_nothing_left($zk, 'nothing is left in ZooKeeper');
+	};
+	return;
+}
+
+# A session in a transaction that has done this; with its proxy, if there is one
+sub begun
+{
+	my ($node, $sql, %opt) = @_;
+	my $s = $opt{proxy} ? zk_session_with($node, hosts => $opt{proxy}, session_timeout => $opt{session_timeout} // "${SESSION_TIMEOUT}s") : zk_session($node);
+	$s->value("SET deadlock_timeout = '$opt{deadlock_timeout}'") if $opt{deadlock_timeout};
+	$s->value("BEGIN; $sql");
+	return $s;
+}
+
+# Wait until one of these is done, and return it
+sub one_done
+{
+	my (@sessions) = @_;
+	my $done;
+	zk_until(sub { ($done) = grep { $_->is_done } @sessions }, 'one to be done');
+	return $done;
+}
+
+# Wait until all are done, each rolled back or committed then; returns their SQLSTATEs
+# in the given order
+sub all_done
+{
+	my (@sessions) = @_;
+	my %state;
+	my @left = @sessions;
+	while (@left)
+	{
+		my $s = one_done(@left);
+		$state{$s} = $s->wait->{state};
+		$s->query($state{$s} eq '' ? 'COMMIT' : 'ROLLBACK') unless $state{$s} eq '57P01';
+		@left = grep { $_ != $s } @left;
+	}
+	return join ' ', map { $state{$_} || 'ok' } @sessions;
+}
+
+sub cancel { my ($admin, $s) = @_; return $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')'); }
+
+# ------------------------------------------------------- both at the same moment
+
+about 'two close a circle at the same moment' => sub {
+	my @proxy = map { ZkProxy->new($zk) } 1 .. 2;
+	my @s = map { zk_session_with(($node_a, $node_b)[$_], hosts => $proxy[$_]) } 0, 1;
+	my @row = map { zk_session($_) } $node_a, $node_b;
+	$_->value("SET deadlock_timeout = '100ms'") for @s, @row;
+	my (%seen, @bad, %seconds);
+	foreach my $time (1 .. $TIMES)
+	{
+		my $with_rows = $time % 4 == 0;
+		$_->delay_ms(0) for @proxy;
+		$_->value('BEGIN') for @s, @row;
+		$s[0]->value(q{SELECT zk_xact_lock('/at/x')});
+		$s[1]->value(q{SELECT zk_xact_lock('/at/y')});
+		my $delay = int rand 40;
+		$proxy[0]->delay_ms($delay);
+		$proxy[1]->delay_ms(rand() < 0.5 ? $delay : int rand 40);
+		my @all = @s;
+		if ($with_rows)
+		{
+			# each of the first waits for a row of one that waits for the other's lock
+			$_->value('UPDATE t SET n = 1 WHERE id = 1') for @row;
+			$_->send('UPDATE t SET n = 2 WHERE id = 1') for @s;
+			$row[0]->send(q{SELECT zk_xact_lock('/at/y')});
+			$row[1]->send(q{SELECT zk_xact_lock('/at/x')});
+			@all = (@s, @row);
+		}
+		else
+		{
+			$s[0]->send(q{SELECT zk_xact_lock('/at/y')});
+			$s[1]->send(q{SELECT zk_xact_lock('/at/x')});
+		}
+		my $began = time;
+		my $first = one_done(@all);
+		push @{ $seconds{ $with_rows ? 'with rows' : 'without' } }, time - $began;
+		my $states = all_done(@all);
+		$_->value('ROLLBACK') for $with_rows ? () : @row;
+		$seen{ ($with_rows ? 'rows: ' : '') . $states }++;
+		push @bad, "time $time: $states" if ($states =~ s/40P01//gr) !~ /^[ok ]*$/ || (() = $states =~ /40P01/g) != 1;
+	}
+	is(zk_few(@bad), '', 'one fails each time');
+	diag(join '; ', map { "$_: $seen{$_}" } sort keys %seen);
+	foreach my $kind (sort keys %seconds)
+	{
+		my @sorted = sort { $a <=> $b } @{ $seconds{$kind} };
+		diag(sprintf "$kind, until the first was done: median %.2f s, at most %.2f s", @sorted[ @sorted / 2, -1 ]);
+		in_time($sorted[-1], 3 * 0.1 + 1, "$kind: in time");
+	}
+	$_->quit for @s, @row;
+};
+
+about 'a circle that closes when one has waited longer than operation_timeout' => sub {
+	my $a = begun($node_a, q{SELECT zk_xact_lock('/late/x')});
+	my $b = begun($node_a, q{SET LOCAL zklock.operation_timeout = '500ms'; UPDATE t SET n = 1 WHERE id = 1});
+	$b->send(q{SELECT zk_xact_lock('/late/x')});
+	zk_wait_queued($zk, $b);
+	sleep 1;
+	$a->send(q{UPDATE t SET n = 2 WHERE id = 1});
+	my $ended = eval { zk_until(sub { $a->is_done || $b->is_done }, 'an end', 10) };
+	ok($ended, 'is found');
+	cancel($admin[0], $b) if !$ended;
+	is(all_done($b, $a), '40P01 ok', 'who waits for the zk lock fails');
+	$_->quit for $a, $b;
+};
+
+# --------------------------------------------------------------- losses
+
+# B has told where it waits before A begins to wait, so that A is the one who sees the
+# circle; B looks again much later.
+sub has_told { return zk_until(sub { $zk->children('/zklock/__zklock_waits__') >= 1 }, 'a record'); }
+
+foreach my $way (@ZkProxy::WAYS)
+{
+	foreach my $both (0, 1)
+	{
+		about "the break, $way" . ($both ? ', and the other looks, too' : '') => sub {
+			my $proxy = ZkProxy->new($zk);
+			my $a = begun($node_a, q{SELECT zk_xact_lock('/lost/x')}, proxy => $proxy);
+			my $b = begun($node_b, q{SELECT zk_xact_lock('/lost/y')}, deadlock_timeout => $both ? '400ms' : '1s');
+			$proxy->clear_log;
+			$proxy->lose($way, 'break');
+			$b->send(q{SELECT zk_xact_lock('/lost/x')});
+			zk_wait_queued($zk, $b);
+			has_told() if !$both;
+			$a->send(q{SELECT zk_xact_lock('/lost/y')});
+			$proxy->wait_lost($way) if !$both;
+			$proxy->release if !$both && $way =~ /^stuck/ && sleep 1;
+			my $states = all_done($a, $b);
+			if ($both) { like($states, qr/^(?:40P01 ok|ok 40P01)$/, 'one fails'); }
+			else { is($states, '40P01 ok', 'it fails, and the other does not'); }
+			$proxy->reset;
+			is($a->value(q{SELECT zk_lock('/lost/x'), zk_unlock('/lost/x')}), 't|t', 'it goes on');
+			$_->quit for $a, $b;
+		};
+	}
+}
+
+# The same with locks on rows in the circle: what is known of them is old by then
+about 'the break with rows elsewhere, the answer lost' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $a = begun($node_a, q{SELECT zk_xact_lock('/lost/x')}, proxy => $proxy);
+	my $b1 = begun($node_b, q{SELECT zk_xact_lock('/lost/y')});
+	my $b2 = begun($node_b, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '600ms');
+	$proxy->clear_log;
+	$proxy->lose('swallowed and the connection cut', 'break');
+	$b1->send(q{UPDATE t SET n = 2 WHERE id = 1});
+	$b2->send(q{SELECT zk_xact_lock('/lost/x')});
+	$a->send(q{SELECT zk_xact_lock('/lost/y')});
+	my $states = all_done($a, $b1, $b2);
+	like($states, qr/^(?:40P01 ok ok|ok ok 40P01)$/, 'one fails');
+	note $states;
+	$_->quit for $a, $b1, $b2;
+};
+
+# ------------------------------------------- somebody leaves just before the break
+
+# A waits for /c/y with a proxy that holds back what breaks the circle; B holds that
+# and waits for /c/x, which A holds.
+sub held_break
+{
+	my (%opt) = @_;
+	my $proxy = ZkProxy->new($zk);
+	my $a = begun($node_a, q{SELECT zk_xact_lock('/c/x')}, proxy => $proxy);
+	my $b = begun($node_b, q{SELECT zk_xact_lock('/c/y')}, deadlock_timeout => '1s');
+	$proxy->hold_request('break');
+	$b->send($opt{sql} // q{SELECT zk_xact_lock('/c/x')});
+	has_told();
+	$a->send(q{SELECT zk_xact_lock('/c/y')});
+	$proxy->wait_held;
+	return ($proxy, $a, $b);
+}
+
+about 'cancelled just before the break' => sub {
+	my ($proxy, $a, $b) = held_break();
+	is($b->cancel($admin[1])->{state}, '57014', 'one is cancelled');
+	$b->value('ROLLBACK');
+	$proxy->release;
+	is(all_done($a), 'ok', 'the other gets the lock');
+	$_->quit for $a, $b;
+};
+
+about 'ended by lock_timeout inside a block just before the break' => sub {
+	my ($proxy, $a, $b) = held_break(
+		sql => q{DO $$ BEGIN SET LOCAL lock_timeout = '2500ms'; PERFORM zk_xact_lock('/c/x'); EXCEPTION WHEN lock_not_available THEN NULL; END $$});
+	is($b->wait->{state}, '', 'one goes on, and still holds');
+	$proxy->release;
+	sleep 1;
+	ok(!$a->is_done, 'the other waits on');
+	$b->value('COMMIT');
+	is(all_done($a), 'ok', 'and gets the lock');
+	$_->quit for $a, $b;
+};
+
+about 'terminated just before the break' => sub {
+	my ($proxy, $a, $b) = held_break();
+	$admin[1]->value('SELECT pg_terminate_backend(' . $b->pid . ')');
+	is($b->wait->{state}, '57P01', 'one is terminated');
+	$b->quit;
+	$proxy->release;
+	is(all_done($a), 'ok', 'the other gets the lock');
+	$a->quit;
+};
+
+foreach my $expired (0, 1)
+{
+	about 'killed just before the break, ' . ($expired ? 'and its session is over' : 'and its session lives') => sub {
+		my ($proxy, $a, $b) = held_break();
+		my @nodes = map { "/zklock/c/y/$_" } $zk->children('/zklock/c/y');
+		kill 'KILL', $b->pid;
+		$b->wait;
+		$b->kill9;
+		$zk->end_sessions_of((grep { $zk->exists($_) } @nodes)[0]) if $expired;
+		$proxy->release;
+		my $state = all_done($a);
+		like($state, $expired ? qr/^ok$/ : qr/^(?:ok|40P01)$/, 'the other ' . ($expired ? 'gets the lock' : 'ends'));
+		note $state;
+		$a->quit;
+		$admin[1]->kill9;
+		zk_until(sub { $admin[1] = eval { zk_session($node_b) } }, 'the server to run again');
+		zk_until(sub { $zk->ephemerals_count == 0 }, 'its session to end');
+	};
+}
+
+about 'a place of a semaphore freed just before the break' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $a = begun($node_a, q{SELECT zk_xact_semaphore_acquire('/c/s', 2)}, proxy => $proxy);
+	my $c = begun($node_b, q{SELECT zk_xact_semaphore_acquire('/c/s', 2)}, deadlock_timeout => '1min');
+	my $b = begun($node_b, q{SELECT zk_xact_lock('/c/y')}, deadlock_timeout => '300ms');
+	$b->send(q{SELECT zk_xact_semaphore_acquire('/c/s', 2)});
+	zk_wait_queued($zk, $b);
+	$a->send(q{SELECT zk_xact_lock('/c/y')});
+	zk_wait_queued($zk, $a);
+	sleep 1.5;
+	ok(!$a->is_done && !$b->is_done, 'nobody fails while one with a place runs');
+	$b->query('SELECT 1') if $b->is_done;    # not reached
+	$admin[1]->value('SELECT 1');
+	$proxy->hold_request('break');
+	# B's own breaks are not held: it must not look now
+	kill 'STOP', $b->pid;
+	$c->value("SET deadlock_timeout = '200ms'");
+	$c->send(q{SELECT zk_xact_lock('/c/y', '2s')});
+	my $held = eval { $proxy->wait_held(1.5); 1 };
+	kill 'CONT', $b->pid;
+	my $r = $c->is_done ? $c->wait : $c->cancel($admin[1]);
+	note "the one with the other place: $r->{state}, break held: " . ($held // 0);
+	$c->query('ROLLBACK');
+	$proxy->release;
+	my $states = all_done($a, $b);
+	my $fails = grep { $_ eq '40P01' } $r->{state}, split / /, $states;
+	cmp_ok($fails, '<=', 1, 'at most one fails');
+	is($states, 'ok ok', 'nobody fails once there is a place') if $r->{state} ne '';
+	$_->quit for $a, $b, $c;
+};
+
+about 'a row waiter of another server ended before the break' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $a = begun($node_a, q{SELECT zk_xact_lock('/c/x')}, proxy => $proxy, session_timeout => '30s', deadlock_timeout => '100ms');
+	my $b1 = begun($node_b, q{SELECT zk_xact_lock('/c/y')});
+	my $proxy_b = ZkProxy->new($zk);
+	my $b2 = begun($node_b, q{UPDATE t SET n = 1 WHERE id = 1}, proxy => $proxy_b, deadlock_timeout => '300ms');
+	$proxy->hold_request('break');
+	$proxy_b->drop_request('break', 1000);    # it looks and publishes, but breaks nothing
+	$b1->send(q{DO $$ BEGIN SET LOCAL lock_timeout = '3s'; UPDATE t SET n = 2 WHERE id = 1; EXCEPTION WHEN lock_not_available THEN NULL; END $$});
+	$b2->send(q{SELECT zk_xact_lock('/c/x')});
+	$a->send(q{SELECT zk_xact_lock('/c/y')});
+	$proxy->wait_held;
+	is($b1->wait->{state}, '', 'it goes on, and still holds');
+	sleep 1;
+	$proxy->release;
+	sleep 1;
+	ok(!$a->is_done && !$b2->is_done, 'nobody fails');
+	$b1->value('COMMIT');
+	$proxy_b->reset;
+	is(all_done($a, $b2), 'ok ok', 'the others get their locks');
+	$_->quit for $a, $b1, $b2;
+};
+
+# ------------------------------------------------------- stopped, and expired
+
+foreach my $seconds (1, $SESSION_TIMEOUT + 2)
+{
+	about "a member stopped for $seconds s" => sub {
+		my $a = begun($node_a, q{SELECT zk_xact_lock('/stop/x')});
+		my $b = begun($node_b, q{SELECT zk_xact_lock('/stop/y')}, deadlock_timeout => '500ms');
+		$b->send(q{SELECT zk_xact_lock('/stop/x')});
+		zk_wait_queued($zk, $b);
+		kill 'STOP', $b->pid;
+		$a->send(q{SELECT zk_xact_lock('/stop/y')});
+		sleep $seconds;
+		kill 'CONT', $b->pid;
+		my $states = all_done($a, $b);
+		cmp_ok(scalar(() = $states =~ /40P01/g), '<=', 1, 'at most one fails for a circle');
+		like($states, $seconds < $SESSION_TIMEOUT ? qr/^(?:40P01 ok|ok 40P01)$/ : qr/^(?:40P01|ok) (?:ok|40001|40P01)$/, 'as it should');
+		note $states;
+		$_->quit for $a, $b;
+	};
+
+	about "a member stopped after it has told where it waits, for $seconds s" => sub {
+		my $a = begun($node_a, q{SELECT zk_xact_lock('/stop/x')}, deadlock_timeout => '1s');
+		my $b = begun($node_b, q{SELECT zk_xact_lock('/stop/y')}, deadlock_timeout => '100ms');
+		$b->send(q{SELECT zk_xact_lock('/stop/x')});
+		zk_until(sub { $zk->children('/zklock/__zklock_waits__') == 1 }, 'a record');
+		kill 'STOP', $b->pid;
+		$a->send(q{SELECT zk_xact_lock('/stop/y')});
+		my $began = time;
+		my $state = $a->wait->{state};
+		in_time(time - $began, 3 + 1, 'the other one breaks the circle in time');
+		is($state, '40P01', 'the other one fails, while that one is stopped');
+		$a->query('ROLLBACK');
+		sleep max0($seconds - (time - $began));
+		kill 'CONT', $b->pid;
+		my $states = all_done($b);
+		like($states, $seconds < $SESSION_TIMEOUT ? qr/^ok$/ : qr/^(?:ok|40001)$/, 'and that one does not');
+		$_->quit for $a, $b;
+	};
+}
+
+sub max0 { return $_[0] > 0 ? $_[0] : 0; }
+
+about 'a member whose session is over queues again, and the circle is still found' => sub {
+	my $a = begun($node_a, q{SELECT zk_xact_lock('/again/x')});
+	my $b = begun($node_a, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '2s');
+	$b->send(q{SELECT zk_xact_lock('/again/x')});
+	zk_wait_queued($zk, $b);
+	my $node = $zk->with_client(sub { ($_[0]->queue('/zklock/again/x'))[1] });
+	$a->send(q{UPDATE t SET n = 2 WHERE id = 1});
+	zk_until(sub { eval { $zk->end_sessions_of($node); 1 } }, 'its session to end');
+	is(all_done($b, $a), '40P01 ok', 'it fails');
+	$_->quit for $a, $b;
+};
+
+about 'a member loses its session, and with it what the other waits for' => sub {
+	foreach my $time (1 .. ($LONG ? 20 : 4))
+	{
+		my $a = begun($node_a, q{SELECT zk_xact_lock('/over/x')}, deadlock_timeout => '300ms');
+		my $b = begun($node_b, q{SELECT zk_xact_lock('/over/y')}, deadlock_timeout => '300ms');
+		my ($node) = $zk->children('/zklock/over/y');
+		$b->send(q{SELECT zk_xact_lock('/over/x')});
+		$a->send(q{SELECT zk_xact_lock('/over/y')});
+		sleep 0.25 + 0.1 * rand;
+		# its client may be faster to come back
+		zk_until(sub { eval { $zk->end_sessions_of("/zklock/over/y/$node"); 1 } }, 'its session to end');
+		my $states = all_done($a, $b);
+		cmp_ok(scalar(() = $states =~ /40P01/g), '<=', 1, "time $time: at most one fails for a circle ($states)");
+		$_->quit for $a, $b;
+	}
+};
+
+# --------------------------------------------------------------- no circle at all
+
+about 'everything in ascending order' => sub {
+	my $seconds = $LONG ? 20 : 3;
+	$_->safe_psql(
+		'postgres', q{
+		CREATE PROCEDURE ascending(seconds float8) LANGUAGE plpgsql AS $$
+		DECLARE until timestamptz := clock_timestamp() + seconds * interval '1 s'; rounds int := 0;
+		BEGIN
+			WHILE clock_timestamp() < until LOOP
+				FOR i IN 1 .. 4 LOOP
+					IF random() < 0.5 THEN
+						IF i = 3 THEN PERFORM zk_xact_semaphore_acquire('/asc/3', 2);
+						ELSIF random() < 0.3 THEN PERFORM zk_xact_lock_shared('/asc/' || i);
+						ELSIF random() < 0.5 THEN PERFORM zk_lock('/asc/' || i);
+						ELSE PERFORM zk_xact_lock('/asc/' || i);
+						END IF;
+					END IF;
+				END LOOP;
+				IF random() < 0.2 THEN PERFORM zk_xact_lock_all(ARRAY['/asc/6', '/asc/5']); END IF;
+				IF random() < 0.3 THEN PERFORM pg_advisory_xact_lock(1); END IF;
+				FOR i IN 1 .. 4 LOOP
+					IF random() < 0.5 THEN UPDATE t SET n = n + 1 WHERE id = i; END IF;
+				END LOOP;
+				rounds := rounds + 1;
+				IF random() < 0.8 THEN COMMIT; ELSE ROLLBACK; END IF;
+				PERFORM zk_unlock_all();
+				COMMIT;
+			END LOOP;
+			RAISE WARNING '% rounds', rounds;
+		END $$}) for $node_a, $node_b;
+	my @s = map { zk_session(($node_a, $node_b)[ $_ % 2 ]) } 1 .. 8;
+	$_->value("SET deadlock_timeout = '1ms'") for @s;
+	$_->send("CALL ascending($seconds)") for @s;
+	my @results = map { $_->wait } @s;
+	is(join(' ', map { $_->{err} =~ /ERROR/ ? $_->{err} : () } @results), '', 'nobody fails');
+	my $rounds = 0;
+	$rounds += $_ for map { "@{ $_->{warnings} }" =~ /(\d+) rounds/ } @results;
+	my $checks = 0;
+	$checks += $_->value('SELECT deadlock_checks FROM zk_session') for @s;
+	cmp_ok($rounds, '>', 10, 'it happened: rounds');
+	diag("$rounds rounds in $seconds s, $checks looks");
+	$_->quit for @s;
+};
+
+# ------------------------------------------------------------------ long queues
+
+# The part of a processor that this backend uses in so many seconds, and the record
+# that it publishes: its length, and how often it was written in that time
+sub cost_of
+{
+	my ($s, $seconds) = @_;
+	my $board = '/zklock/__zklock_waits__';
+	my $own = sub {
+		return $zk->with_client(
+			sub {
+				my ($client) = @_;
+				my $pid = $s->pid;
+				foreach my $name ($client->children($board))
+				{
+					my ($data, $stat) = $client->get("$board/$name") or next;
+					return [ length $data, $stat->{version} ] if $data =~ /^pid $pid$/m;
+				}
+				return;
+			});
+	};
+	zk_until($own, 'its record');
+	my ($before, $cpu, $from) = ($own->(), zk_cpu_seconds($s->pid), time);
+	sleep $seconds;
+	$cpu = zk_cpu_seconds($s->pid) - $cpu;
+	my $after = $own->();
+	return ($cpu / (time - $from), $after->[0], $after->[1] - $before->[1]);
+}
+
+if ($LONG)
+{
+	about '400 who wait for a row, behind one who waits for a lock' => sub {
+		my $h = begun($node_b, q{SELECT zk_xact_lock('/long/x')});
+		my $w = begun($node_a, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '1s');
+		my @rows = map { begun($node_a, '', deadlock_timeout => '1h') } 1 .. 400;
+		$_->send('UPDATE t SET n = 2 WHERE id = 1') for @rows;
+		zk_until(sub { $admin[0]->value(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) == 400 }, '400 waiters');
+		$w->send(q{SELECT zk_xact_lock('/long/x')});
+		my ($cpu, $bytes, $times) = cost_of($w, 30);
+		diag(sprintf '%.2f %% of a processor, a record of %d bytes written %d times in 30 s', 100 * $cpu, $bytes, $times);
+		in_time($cpu, 0.01, 'less than 1 % of a processor');
+		$h->value('COMMIT');
+		is($w->wait->{state}, '', 'the waiter goes on');
+		$w->value('COMMIT');
+		my @left = @rows;
+		while (@left)
+		{
+			my $s = one_done(@left);
+			@left = grep { $_ != $s } @left;
+			my $state = $s->wait->{state};
+			is($state, '', 'so does a row waiter') if !@left || $state ne '';
+			$s->value('COMMIT');
+		}
+		$_->quit for $h, $w, @rows;
+	};
+
+	about '400 in one queue, one of whom is in a circle' => sub {
+		my $h = begun($node_b, q{SELECT zk_xact_lock('/long/q')}, deadlock_timeout => '1s');
+		my $w = begun($node_a, q{SELECT zk_xact_lock('/long/h')}, deadlock_timeout => '1s');
+		my $v = begun($node_b, q{}, deadlock_timeout => '1s');
+		my @others = map { begun($_ % 2 ? $node_a : $node_b, '') } 1 .. 400;
+		$_->send(q{SELECT zk_xact_lock('/long/q')}) for @others;
+		zk_until(sub { $zk->children('/zklock/long/q') == 401 }, '400 waiters');
+		$w->send(q{SELECT zk_xact_lock('/long/q')});
+		$v->send(q{SELECT zk_xact_lock('/long/h')});
+		my ($cpu, $bytes, $times) = cost_of($w, 30);
+		diag(sprintf '%.2f %% of a processor, a record of %d bytes written %d times in 30 s', 100 * $cpu, $bytes, $times);
+		in_time($cpu, 0.01, 'less than 1 % of a processor');
+		my $plain = zk_cpu_seconds($others[0]->pid);
+		sleep 10;
+		diag(sprintf 'one who waits and holds nothing: %.2f %%', 10 * (zk_cpu_seconds($others[0]->pid) - $plain));
+		my $began = time;
+		$h->send(q{SELECT zk_xact_lock('/long/h')});
+		my $state = one_done($h, $w)->wait->{state};
+		is($state, '40P01', 'the circle is broken');
+		diag(sprintf 'after %.2f s', time - $began);
+		$_->kill9 for @others, $v, $h, $w;
+		$admin[$_]->value(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}) for 0, 1;
+		zk_until(sub { $zk->ephemerals_count == 0 }, 'all to end');
+	};
+}
+
+$_->quit for @admin;
+zk_no_crash($node_a);
+unlike(slurp_file($node_b->logfile), qr/PANIC:|TRAP:|terminated by signal (?!9)/, 'no backend has crashed but those killed');
+done_testing;

@@ -1,0 +1,693 @@
+
+=pod
+
+=head1 NAME
+
+DeadlockPrograms - random transactions that run into deadlocks, and a judge
+
+=head1 SYNOPSIS
+
+  my $run = DeadlockPrograms->new(zk => $zk, seed => 1, sessions => 10,
+      clusters => [ { node => $node, deadlock_timeout => 0.3 }, ... ]);
+  $run->go(15);                       # seconds
+  is("@{[ $run->complaints ]}", '');
+  $run->longest;                      # of the circles: { seconds, limit, what }
+  $run->count;                        # what happened: { commits => 90, ... }
+
+=head1 DESCRIPTION
+
+Each session takes zk locks, rows of its own cluster and advisory locks, in random
+order, and commits; after an error it gives everything back and tries again.  The
+seed determines what each does, but not who is faster.
+
+Three sources tell who waited for whom, none of them the code that is tested:
+
+=over
+
+=item * the test itself, which knows when each statement was sent and when it ended;
+
+=item * a sample of PostgreSQL's lock tables and of the queues in ZooKeeper, now and
+then.  A circle of the same waits of the same statements in two samples stood all the
+time between them;
+
+=item * ZooKeeper's own log (L<Torture::TxnLog>): in which state of the queues a waiter was
+removed as a victim.
+
+=back
+
+A victim is convicted if one of the waits that its DETAIL names was not there: in
+ZooKeeper exactly then, in PostgreSQL at that time or at most one deadlock_timeout
+before.
+
+=cut
+
+package DeadlockPrograms;
+
+use strict;
+use warnings;
+use Carp;
+use IO::Select;
+use List::Util qw(max min shuffle);
+use Time::HiRes qw(sleep time);
+
+use Deadline;
+use Torture::TxnLog;
+use Zklock;
+
+our @PATHS = map { "/dl/$_" } qw(a b c d);
+our $SEMAPHORE = '/dl/s';
+our $PLACES = 2;
+our $ROWS = 3;
+my $ROOT = '/zklock';
+my $MOST_CIRCLES = 300;    # looked at in one sample
+
+# How much later than a wait's end somebody may fail for it, on a machine that stands
+# still now and then
+our $SLACK = 1;
+
+# In each cluster, once
+sub prepare
+{
+	my (@nodes) = @_;
+	$_->safe_psql('postgres', "CREATE TABLE r (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO r SELECT generate_series(1, $ROWS)")
+	  for @nodes;
+	return;
+}
+
+sub new
+{
+	my ($class, %opt) = @_;
+	my $self = bless {
+		%opt,
+		count => {},
+		complaints => [],
+		standing => {},
+		longest => { seconds => 0, limit => 0, over => -1e9, what => 'none' },
+		by_key => {},
+		victims => []
+	}, $class;
+	srand($opt{seed});
+	foreach my $cluster (@{ $self->{clusters} })
+	{
+		$cluster->{port} = $cluster->{node}->port;
+		$cluster->{admin} = zk_session($cluster->{node});
+	}
+	push @{ $self->{all} }, $self->_session($_) for 0 .. $opt{sessions} - 1;
+	$self->{period} = max(0.08, 0.2 * min(map { $_->{deadlock_timeout} } @{ $self->{clusters} }));
+	$self->{client} = $self->{zk}->client(session_timeout => 60_000);
+	return $self;
+}
+
+sub _session
+{
+	my ($self, $number) = @_;
+	my $cluster = $self->{clusters}[ $number % @{ $self->{clusters} } ];
+	my $session = zk_session($cluster->{node});
+	my $one = {
+		number => $number,
+		session => $session,
+		cluster => $cluster,
+		key => "$cluster->{port}:" . $session->pid,
+		statements => [],
+		xact => 0,
+		held => {},
+		todo => [],
+		idle_until => 0
+	};
+	return $self->{by_key}{ $one->{key} } = $one;
+}
+
+sub count { return $_[0]->{count}; }
+sub longest { return $_[0]->{longest}; }
+sub complaints { return @{ $_[0]->{complaints} }; }
+
+sub _complain
+{
+	my ($self, $text) = @_;
+	push @{ $self->{complaints} }, $text if @{ $self->{complaints} } < 20;
+	return;
+}
+
+# ------------------------------------------------------------------ programs
+
+sub _one_of { return $_[ rand @_ ]; }
+
+sub _quote { return q{'} . $_[0] . q{'}; }
+
+# Statements that wait: { sql, zk => [ paths ], local => [ targets ] }, sometimes in a
+# block that catches the error
+sub _op
+{
+	my ($self, $one) = @_;
+	my $dice = rand;
+	my $op;
+	if ($dice < 0.52)
+	{
+		my $path = _one_of(@PATHS);
+		my $mode = $one->{held}{$path} // (rand() < 0.3 ? 'shared' : 'exclusive');
+		my $scope = rand() < 0.3 ? '' : 'xact_';
+		$mode = 'exclusive' if $mode eq 'shared' && $one->{held}{$path} && rand() < 0.1;
+		$one->{held}{$path} //= $mode;
+		$op = { zk => [$path], sql => "zk_${scope}lock" . ($mode eq 'shared' ? '_shared' : '') . "('$path')" };
+	}
+	elsif ($dice < 0.60)
+	{
+		my @paths = (shuffle @PATHS)[ 0, 1 ];
+		@paths = grep { !$one->{held}{$_} } @paths;
+		return $self->_op($one) if !@paths;
+		$one->{held}{$_} = 'exclusive' for @paths;
+		$op = { zk => \@paths, sql => 'zk_xact_lock_all(ARRAY[' . join(', ', map { _quote($_) } @paths) . '])' };
+	}
+	elsif ($dice < 0.66)
+	{
+		my $scope = rand() < 0.3 ? '' : 'xact_';
+		$op = { zk => [$SEMAPHORE], sql => "zk_${scope}semaphore_acquire('$SEMAPHORE', $PLACES)" };
+	}
+	elsif ($dice < 0.73)
+	{
+		my $key = 1 + int rand 2;
+		$op = { local => ["advisory $key"], sql => "pg_advisory_xact_lock($key)" };
+	}
+	else
+	{
+		my $row = 1 + int rand $ROWS;
+		return { local => ["row $row"], sql => "UPDATE r SET n = n + 1 WHERE id = $row", plain => 1 } if rand() < 0.6;
+		$op = { local => ["row $row"], sql => "n FROM r WHERE id = $row FOR UPDATE" };
+	}
+	return $op;
+}
+
+sub _sql
+{
+	my ($op) = @_;
+	my $caught = rand() < 0.12;
+	return ($op->{plain} ? '' : 'SELECT ') . $op->{sql} unless $caught;
+	my $sql = ($op->{plain} ? '' : 'PERFORM ') . $op->{sql};
+	return "DO \$\$ DECLARE d text; h text; BEGIN $sql; EXCEPTION WHEN deadlock_detected OR lock_not_available THEN "
+	  . "GET STACKED DIAGNOSTICS d = PG_EXCEPTION_DETAIL, h = PG_EXCEPTION_HINT; RAISE WARNING E'caught % %\n%\nHINT: %', SQLSTATE, SQLERRM, d, h; END \$\$";
+}
+
+sub _program
+{
+	my ($self, $one) = @_;
+	my @program = ({ sql => 'BEGIN', begin => 1 });
+	push @program, { sql => 'SET LOCAL lock_timeout = ' . (100 + int rand 2000) } if rand() < 0.1;
+	foreach (1 .. 2 + int rand 4)
+	{
+		push @program, { pause => 0.03 * rand } if rand() < 0.3;
+		my $op = $self->_op($one);
+		push @program, { %$op, sql => _sql($op) };
+	}
+	push @program, { sql => rand() < 0.85 ? 'COMMIT' : 'ROLLBACK', end => 1 };
+	push @program, { sql => 'SELECT zk_unlock_all()', unlock => 1 } if rand() < 0.7;
+	return \@program;
+}
+
+# ---------------------------------------------------------------- the sessions
+
+# For so many seconds, and until all that was begun is done
+sub go
+{
+	my ($self, $seconds) = @_;
+	my $until = time + $seconds;
+	$self->{deadline} = time + $TIMEOUT;
+	my $sample_at = 0;
+	my %handle;
+	foreach my $one (@{ $self->{all} })
+	{
+		$handle{ fileno $_ } = $one for $one->{session}->handles;
+	}
+	my $select = IO::Select->new(map { $_->{session}->handles } @{ $self->{all} });
+	while (1)
+	{
+		my $now = time;
+		my $next = $sample_at;
+		$self->{ending} = 1 if $now >= $until;    # with so many in each other's way that could last
+		foreach my $one (grep { !$_->{waits} } @{ $self->{all} })
+		{
+			$self->_next($one, $now < $until) if $one->{idle_until} <= $now && !$one->{over};
+			$next = min($next, $one->{idle_until}) if !$one->{waits} && !$one->{over};
+		}
+		last if !grep { !$_->{over} } @{ $self->{all} };
+		if ($now >= $sample_at)
+		{
+			$self->_sample;
+			$sample_at = time + $self->{period};
+			$next = min($next, $sample_at);
+		}
+		my %ready = map { $handle{ fileno $_ }{key} => 1 } $select->can_read(max(0.001, $next - time));
+		foreach my $one (grep { $_->{waits} && $ready{ $_->{key} } } @{ $self->{all} })
+		{
+			$self->_done($one) if $one->{session}->is_done;
+		}
+		if ($now > $self->{deadline} || $self->{for_ever})
+		{
+			$self->_complain($self->{for_ever} // "nothing that was begun was done for $TIMEOUT s");
+			$self->_complain($self->_state);
+			sleep $ENV{DEADLOCK_PAUSE} if $ENV{DEADLOCK_PAUSE};
+			foreach my $one (grep { !$_->{over} } @{ $self->{all} })
+			{
+				$one->{cluster}{admin}->value('SELECT pg_terminate_backend(' . $one->{session}->pid . ')');
+			}
+			last;
+		}
+	}
+	$_->{session}->quit for @{ $self->{all} };
+	$_->{admin}->quit for @{ $self->{clusters} };
+	$self->{client}->close;
+	return $self->_judge;
+}
+
+# Who waits for whom, and what the board says
+sub _state
+{
+	my ($self) = @_;
+	my @text;
+	my $waits = $self->_waits;
+	foreach my $one (@{ $self->{all} })
+	{
+		my $wait = $waits->{ $one->{key} };
+		push @text, _history($one, time);
+		push @text, sprintf '%s %s since %.1f s, waits %s for %s', $one->{key}, $one->{waits} ? $one->{waits}{sql} : 'idle',
+		  time - ($one->{waits} ? $one->{waits}{sent} : time), $wait ? $wait->{zk} ? 'in ZooKeeper' : 'in PostgreSQL' : '', join ' ', @{ $wait->{by} // [] };
+	}
+	push @text, map { my $dir = $_; map { "$dir $_->[0] $_->[3]" } $self->_queue($dir) } @PATHS, $SEMAPHORE;
+	foreach my $name ($self->{client}->children("$ROOT/__zklock_waits__"))
+	{
+		my ($data, $stat) = $self->{client}->get("$ROOT/__zklock_waits__/$name") or next;
+		push @text, sprintf "record %s, version %d, %.1f s old: %s", $name, $stat->{version}, time - $stat->{mtime} / 1000, $data;
+	}
+	return join "\n", @text;
+}
+
+sub _next
+{
+	my ($self, $one, $begin) = @_;
+	if (!@{ $one->{todo} })
+	{
+		if (!$begin)
+		{
+			return $self->_send($one, { sql => 'SELECT zk_unlock_all()', unlock => 1, last => 1 }) unless $one->{gave_back};
+			$one->{over} = 1;
+			$self->{deadline} = time + $TIMEOUT;
+			return;
+		}
+		# some program is done
+		$self->{deadline} = time + $TIMEOUT;
+		$one->{program} = $self->_program($one);
+		$one->{todo} = [ @{ $one->{program} } ];
+	}
+	my $op = shift @{ $one->{todo} };
+	return $op->{pause} ? $one->{idle_until} = time + $op->{pause} : $self->_send($one, $op);
+}
+
+sub _send
+{
+	my ($self, $one, $op) = @_;
+	$one->{xact}++ if $op->{begin};
+	my $statement = { %$op, number => scalar @{ $one->{statements} }, sent => time, xact => $one->{xact} };
+	push @{ $one->{statements} }, $statement;
+	$one->{session}->send($op->{sql});
+	$one->{waits} = $statement;
+	return;
+}
+
+sub _done
+{
+	my ($self, $one) = @_;
+	my $result = $one->{session}->wait;
+	my $statement = delete $one->{waits};
+	my $count = $self->{count};
+	$statement->{done} = time;
+	$statement->{state} = $result->{state};
+	$one->{held} = {} if $statement->{unlock};
+	$one->{gave_back} = 1 if $statement->{last};
+	if ($result->{state} eq '')
+	{
+		$count->{ $statement->{sql} =~ /^COMMIT/ ? 'commits' : 'rollbacks' }++ if $statement->{end};
+		if ($result->{err} =~ /WARNING:  \w{5}: caught 40P01 (.*?)\n(.*?)\n(HINT: .*)/s)
+		{
+			$self->_victim($one, $statement, $1, $2, $3, 'caught');
+		}
+		elsif ($result->{err} =~ /caught 55P03/) { $count->{'caught 55P03'}++; }
+		return;
+	}
+	$count->{ $result->{state} }++;
+	if ($result->{state} eq '40P01')
+	{
+		my ($detail, $hint) = $result->{err} =~ /^DETAIL:  (.*?)^(?=[A-Z]+:  )(.*)/ms;
+		$self->_victim($one, $statement, $result->{message}, $detail // '', $hint // '', 'failed');
+	}
+	elsif ($result->{state} ne '55P03')
+	{
+		$self->_complain("$one->{key}: $statement->{sql}: $result->{err}");
+		$self->{for_ever} = 'the connection is lost' if $result->{closed};
+	}
+	# give all back, and do it again
+	my $again = $one->{program};
+	$one->{todo} = [ { sql => 'ROLLBACK', end => 1 }, { sql => 'SELECT zk_unlock_all()', unlock => 1 }, { pause => $self->{ending} ? 4 * rand() * $one->{cluster}{deadlock_timeout} : 0.02 * rand }, @$again ];
+	return;
+}
+
+sub _victim
+{
+	my ($self, $one, $statement, $message, $detail, $hint, $how) = @_;
+	my $kind = $message ne 'deadlock detected' ? 'upgrade' : $hint =~ /Give back the locks/ ? 'zklock' : 'postgres';
+	$self->{count}{"victims: $kind"}++;
+	$self->{count}{'of these caught'}++ if $kind eq 'zklock' && $how eq 'caught';
+	push @{ $self->{victims} }, { one => $one, statement => $statement, detail => $detail } if $kind eq 'zklock';
+	$self->_complain("40P01 of a statement without zk locks: $statement->{sql}\n$detail") if $kind ne 'postgres' && !$statement->{zk};
+	return;
+}
+
+# ----------------------------------------------------------------- the samples
+
+# [ key, mode, places, name ], in order
+sub _queue
+{
+	my ($self, $dir) = @_;
+	my @queue;
+	foreach my $name (sort { substr($a, -10) cmp substr($b, -10) } $self->{client}->children("$ROOT$dir"))
+	{
+		my ($mode, $places) = kind($name) or next;
+		my $owner = $self->{owner}{"$dir/$name"};
+		if (!defined $owner)
+		{
+			my ($data) = $self->{client}->get("$ROOT$dir/$name");
+			next unless defined $data;
+			$owner = $self->{owner}{"$dir/$name"} = owner($data);
+		}
+		push @queue, [ $owner, $mode, $places, $name ];
+	}
+	return @queue;
+}
+
+# What the name of a contender's node says: its mode and a semaphore's places
+sub kind
+{
+	my ($name) = @_;
+	return ('semaphore', $1) if $name =~ /-semaphore-(\d+)-\d{10}$/;
+	return ('shared', 0) if $name =~ /-shared-lock-\d{10}$/;
+	return ('exclusive', 0) if $name =~ /-lock-\d{10}$/;
+	return;
+}
+
+# What its data says: the port and the pid of whose it is
+sub owner
+{
+	my ($data) = @_;
+	my ($port) = $data =~ /^port (\d+)$/m;
+	my ($pid) = $data =~ /^pid (\d+)$/m;
+	return join ':', $port // '?', $pid // '?';
+}
+
+# Whom this one of a queue waits for: all of them, or, with places, some
+sub _blockers
+{
+	my ($at, @queue) = @_;
+	my ($key, $mode, $places) = @{ $queue[$at] };
+	my @before = grep { $_->[0] ne $key && ($_->[1] eq 'semaphore') == ($mode eq 'semaphore') } @queue[ 0 .. $at - 1 ];
+	if ($mode eq 'semaphore')
+	{
+		return @before >= $places ? map { $_->[0] } @before : ();
+	}
+	return map { $_->[0] } grep { $mode eq 'exclusive' || $_->[1] eq 'exclusive' } @before;
+}
+
+# { key => { by => [ keys ], need => how many of these must go; undef: all, zk => 1 } }
+sub _waits
+{
+	my ($self) = @_;
+	my %waits;
+	foreach my $cluster (@{ $self->{clusters} })
+	{
+		my $value = $cluster->{admin}->value(
+			q{SELECT string_agg(pid || '=' || array_to_string(pg_blocking_pids(pid), ','), ' ') FROM pg_stat_activity WHERE wait_event_type = 'Lock'});
+		while ($value =~ /(\d+)=([\d,]*)/g)
+		{
+			my ($pid, $by) = ($1, $2);
+			my %by = map { ("$cluster->{port}:$_" => 1) } grep { $_ > 0 } split /,/, $by;
+			$waits{"$cluster->{port}:$pid"} = { by => [ keys %by ] } if %by;
+		}
+	}
+	foreach my $dir (@PATHS, $SEMAPHORE)
+	{
+		my @queue = $self->_queue($dir);
+		foreach my $at (1 .. $#queue)
+		{
+			my @by = _blockers($at, @queue) or next;
+			my %by = map { $_ => 1 } @by;
+			my $need = $queue[$at][2] ? @by - $queue[$at][2] + 1 : undef;
+			$waits{ $queue[$at][0] } = { by => [ keys %by ], need => $need, zk => 1 };
+		}
+	}
+	return \%waits;
+}
+
+# Of these waits, those that nobody can end by itself
+sub stuck
+{
+	my ($waits) = @_;
+	my %stuck = map { $_ => $waits->{$_} } keys %$waits;
+	my $changed = 1;
+	while ($changed)
+	{
+		$changed = 0;
+		foreach my $key (keys %stuck)
+		{
+			my @by = @{ $stuck{$key}{by} };
+			my $free = grep { !$stuck{$_} } @by;
+			next if $free < ($stuck{$key}{need} // scalar @by);
+			delete $stuck{$key};
+			$changed = 1;
+		}
+	}
+	return \%stuck;
+}
+
+# Each circle, as a list of keys, from the least
+sub circles
+{
+	my ($stuck) = @_;
+	my @found;
+	foreach my $first (sort keys %$stuck)
+	{
+		my $follow;
+		$follow = sub {
+			my (@way) = @_;
+			foreach my $next (sort @{ $stuck->{ $way[-1] }{by} })
+			{
+				return if @found >= $MOST_CIRCLES;
+				if ($next eq $first) { push @found, [@way]; }
+				elsif ($next gt $first && $stuck->{$next} && !grep { $_ eq $next } @way) { $follow->(@way, $next); }
+			}
+		};
+		$follow->($first);
+		undef $follow;
+	}
+	return @found;
+}
+
+sub _sample
+{
+	my ($self) = @_;
+	my $stuck = stuck($self->_waits);
+	my %now;
+	foreach my $circle (circles($stuck))
+	{
+		my @zk = grep { $stuck->{$_}{zk} } @$circle;
+		next if !@zk || grep { !$self->{by_key}{$_} || !$self->{by_key}{$_}{waits} } @$circle;
+		my $what = join ' -> ', map { "$_#$self->{by_key}{$_}{waits}{number}" } @$circle;
+		my $first = $self->{standing}{$what}{first} // time;
+		my $seconds = time - $first;
+		my $limit = 3 * max(map { $self->{by_key}{$_}{cluster}{deadlock_timeout} } @zk);
+		$now{$what} = { first => $first };
+		$self->{count}{'circles seen'}++ if !$self->{standing}{$what};
+		next if $seconds == 0;
+		my $longest = $self->{longest};
+		$longest->{seconds} = max($longest->{seconds}, $seconds);
+		if ($seconds - $limit > $longest->{over})
+		{
+			@$longest{qw(over limit what)} = ($seconds - $limit, $limit,
+				sprintf '%.2f s of %.1f: %s', $seconds, $limit, join ', ', map { "$_ $self->{by_key}{$_}{waits}{sql}" } @$circle);
+		}
+		$self->{for_ever} = "a circle stands for ever, after $seconds s: $longest->{what}" if $seconds > $limit + $TIMEOUT / 3;
+	}
+	$self->{standing} = \%now;
+	$self->{count}{samples}++;
+	return;
+}
+
+# ------------------------------------------------------------------- the judge
+
+# Each victim, and the transaction of ZooKeeper that removed it, belong together.
+sub _judge
+{
+	my ($self) = @_;
+	my %queue;    # dir => { name => { key, mode, places, session } }
+	my %of;       # session => { path => 1 }
+	my %expected;
+	push @{ $expected{ $_->{one}{key} } }, $_ for @{ $self->{victims} };
+	my $remove = sub {
+		my ($path) = @_;
+		my ($dir, $name) = $path =~ m{^(.*)/([^/]+)$} or return;
+		my $node = delete $queue{$dir}{$name} or return;
+		delete $of{ $node->{session} }{$path};
+	};
+	Torture::TxnLog::each_transaction(
+		$self->{zk}->dir,
+		sub {
+			my (@ops) = @_;
+			my ($delete) = grep { $_->{type} eq 'delete' } @ops;
+			my @checks = grep { $_->{type} eq 'check' } @ops;
+			if ($delete && @checks)
+			{
+				my ($dir, $name) = $delete->{path} =~ m{^(.*)/([^/]+)$};
+				my $node = $queue{$dir}{$name};
+				my $victim = $node && $self->{by_key}{ $node->{key} } ? shift @{ $expected{ $node->{key} } } : undef;
+				if ($victim) { $self->_judge_victim($victim, $delete->{time}, \%queue, $dir, $name); }
+				elsif ($node && $self->{by_key}{ $node->{key} }) { $self->_complain("removed, but not told so: $node->{key} at $delete->{path}"); }
+			}
+			foreach my $op (@ops)
+			{
+				if ($op->{type} eq 'close') { $remove->($_) for keys %{ $of{ $op->{session} } // {} }; }
+				elsif ($op->{type} eq 'delete') { $remove->($op->{path}); }
+				elsif ($op->{type} eq 'create')
+				{
+					my ($dir, $name) = $op->{path} =~ m{^(.*)/([^/]+)$};
+					my ($mode, $places) = kind($name) or next;
+					$queue{$dir}{$name} = { key => owner($op->{data}), mode => $mode, places => $places, session => $op->{session} };
+					$of{ $op->{session} }{ $op->{path} } = 1;
+				}
+			}
+		});
+	foreach my $key (sort keys %expected)
+	{
+		$self->_complain("40P01, but ZooKeeper has removed nobody: $key: $_->{detail}") for @{ $expected{$key} };
+	}
+	return;
+}
+
+sub _judge_victim
+{
+	my ($self, $victim, $at, $queues, $dir, $name) = @_;
+	my @lines = split /\n/, $victim->{detail};
+	my @circle;
+	my $wrong = sub {
+		my ($why) = @_;
+		$self->_complain(sprintf "wrong victim %s at %.3f: %s\n%s", $victim->{one}{key}, $at, $why, $victim->{detail});
+		return;
+	};
+	foreach my $line (@lines)
+	{
+		$line =~ /^process (\d+) on [^:\s]+:(\d+) waits for (.*); blocked by process (\d+) on [^:\s]+:(\d+)\.\s*$/i
+		  or return $wrong->("unknown line: $line");
+		push @circle, { waiter => "$2:$1", what => $3, blocker => "$5:$4", local => $2 == $5 };
+	}
+	return $wrong->('no lines') if !@circle;
+	foreach my $i (0 .. $#circle)
+	{
+		return $wrong->('no circle') if $circle[$i]{blocker} ne $circle[ ($i + 1) % @circle ]{waiter};
+	}
+	return $wrong->('somebody else is the first') if $circle[0]{waiter} ne $victim->{one}{key};
+
+	my @members;
+	foreach my $wait (@circle)
+	{
+		my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
+		return $wrong->("a stranger: $wait->{waiter}, $wait->{blocker}") if !$waiter || !$blocker;
+		my ($kind, $path) = $wait->{what} =~ /^(\w+ on lock path|a place of semaphore) "(.*)"$/;
+		my $why = $kind ? _zk_wait($wait, $queues->{"$ROOT$path"}) : $self->_local_wait($victim, $wait, $at);
+		return $wrong->("$why: $wait->{waiter} $wait->{what}\n" . join '', map { _history($_, $at) } $waiter, $blocker) if $why;
+		my $statement = _statement_at($waiter, $at);
+		push @members, "$wait->{waiter}#" . ($statement ? $statement->{number} : '?');
+		$self->{count}{$kind ? 'zk waits in circles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in circles' : 'local waits elsewhere'}++;
+	}
+	$self->{count}{'in two or more clusters'}++ if keys %{ { map { (split /:/, $_->{waiter})[0] => 1 } @circle } } > 1;
+	$self->{count}{'longest circle'} = max($self->{count}{'longest circle'} // 0, scalar @circle);
+	my $members = join ' ', sort @members;
+	$wrong->("the second of one circle: $members") if $self->{broken}{$members}++;
+	return;
+}
+
+# What this session did until then, and after
+sub _history
+{
+	my ($one, $at) = @_;
+	my $last = _statement_at($one, $at) or return '';
+	my @some = grep { $_ } @{ $one->{statements} }[ max(0, $last->{number} - 8) .. $last->{number} + 1 ];
+	return join '', "$one->{key}:\n",
+	  map { sprintf "  %.3f to %.3f, %s%s\n", $_->{sent} - $at, ($_->{done} // $at) - $at, $_->{sql} =~ s/\n/ /gr, $_->{state} ? ": $_->{state}" : '' } @some;
+}
+
+# The last statement that was sent by then
+sub _statement_at
+{
+	my ($one, $at) = @_;
+	my $all = $one->{statements};
+	my ($low, $high) = (0, scalar @$all);
+	while ($low < $high)
+	{
+		my $middle = int(($low + $high) / 2);
+		if ($all->[$middle]{sent} <= $at) { $low = $middle + 1; }
+		else { $high = $middle; }
+	}
+	return $low > 0 ? $all->[ $low - 1 ] : undef;
+}
+
+# Whether one waits for another in this queue, directly or through others that wait
+sub _zk_wait
+{
+	my ($wait, $queue) = @_;
+	my @queue = map { [ @{ $queue->{$_} }{qw(key mode places)}, $_ ] }
+	  sort { substr($a, -10) cmp substr($b, -10) } keys %{ $queue // {} };
+	my @at = grep { $queue[$_][0] eq $wait->{waiter} } 0 .. $#queue;
+	return 'is not in the queue' if !@at;
+	my ($semaphore) = $wait->{what} =~ /semaphore/;
+	my %seen = ($wait->{waiter} => 1);
+	my @todo = map { _blockers($_, @queue) } @at;
+	return 'does not wait' if !@todo;
+	while (defined(my $key = shift @todo))
+	{
+		return if $key eq $wait->{blocker};
+		next if $seen{$key}++;
+		push @todo, map { _blockers($_, @queue) } grep { $queue[$_][0] eq $key } 0 .. $#queue;
+	}
+	return 'does not wait for that one';
+}
+
+# Whether one waits for a lock of PostgreSQL's that another has, or is before it in line
+sub _local_wait
+{
+	my ($self, $victim, $wait, $at) = @_;
+	my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
+	my $other_server = $waiter->{cluster} != $victim->{one}{cluster};
+	my $old = $SLACK + ($other_server ? max(map { $_->{deadlock_timeout} } @{ $self->{clusters} }) : 0);
+	my $statement = _statement_at($waiter, $at);
+	return 'has not begun' if !$statement;
+	if (!$statement->{local})
+	{
+		# it may be over since
+		$statement = (grep { $_->{local} } @{ $waiter->{statements} }[ max(0, $statement->{number} - 4) .. $statement->{number} ])[-1];
+		return 'was not about a lock of PostgreSQL' if !$statement;
+	}
+	my $over = defined $statement->{done} ? $at - $statement->{done} : 0;
+	if ($over > 0)
+	{
+		$self->{count}{'waits over when they counted'}++;
+		$self->{oldest} = max($self->{oldest} // 0, $over);
+		return sprintf 'was over %.2f s before', $over if $over > $old;
+	}
+	return 'the waiter holds it itself' if $waiter == $blocker;
+	my %target = map { $_ => 1 } @{ $statement->{local} };
+	my $last = _statement_at($blocker, $at) or return 'the other one has not begun';
+	my $xact = $last->{xact};
+	foreach my $other (reverse @{ $blocker->{statements} }[ max(0, $last->{number} - 30) .. $last->{number} ])
+	{
+		return if $other->{local} && grep { $target{$_} } @{ $other->{local} };
+		last if $other->{xact} < $xact - 1 || (defined $other->{done} && $at - $other->{done} > $old && $other->{xact} < $xact);
+	}
+	return 'the other one has not asked for it';
+}
+
+1;
