@@ -429,7 +429,7 @@ foreach my $who (qw(reader holder))
 		$other->value(q{SET deadlock_timeout = '400ms'});
 		$other->send($call);
 		zk_until(sub { record($zk, $other) }, 'its record');
-		$breaker->hold_request('multi');
+		$breaker->hold_request('break');
 		$last->send($who eq 'holder' ? call(exclusive => '/m') : call(shared => '/q'));
 		$breaker->wait_held;
 		is($x->cancel($admin)->{state}, '57014', 'the writer gives up');
@@ -460,7 +460,7 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	like($record, qr/\+/, 'which names whom it blocks');
 
 	# Y reads the board again after ten looks; until then only W sees the circle
-	$by_w->hold_request('multi');
+	$by_w->hold_request('break');
 	$w->send(call(exclusive => '/k'));
 	$by_w->wait_held;
 	ok(!$y->is_done, 'it is not broken by the other');
@@ -525,7 +525,7 @@ subtest 'an attempt that is lost' => sub {
 	$b->send(q{SELECT zk_xact_lock('/x')});
 	zk_wait_queued($zk, $b);
 	$proxy->clear_log;
-	$proxy->drop_request('multi');
+	$proxy->drop_request('break');
 	$proxy->wait_lost('never asked for, the connection cut');
 	$proxy->clear_log;
 	my $began = time;
@@ -607,7 +607,7 @@ subtest 'a doubt does not outlive its circle' => sub {
 	$b->send(q{SELECT zk_xact_lock('/x')});
 	zk_wait_queued($zk, $b);
 	$proxy->clear_log;
-	$proxy->drop_request('multi');
+	$proxy->drop_request('break');
 	$proxy->wait_lost('never asked for, the connection cut');
 	kill 'INT', $a->pid;
 	$a->wait;

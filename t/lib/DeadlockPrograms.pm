@@ -294,6 +294,7 @@ sub _next
 		}
 		# some program is done
 		$self->{deadline} = time + $TIMEOUT;
+		$one->{failures} = 0;
 		$one->{program} = $self->_program($one);
 		$one->{todo} = [ @{ $one->{program} } ];
 	}
@@ -343,9 +344,11 @@ sub _done
 		$self->_complain("$one->{key}: $statement->{sql}: $result->{err}");
 		$self->{for_ever} = 'the connection is lost' if $result->{closed};
 	}
-	# give all back, and do it again
+	# Give all back, and do it again; later and later, or those programs would be left that
+	# hardly ever succeed among so many, and nobody would get anywhere.
 	my $again = $one->{program};
-	$one->{todo} = [ { sql => 'ROLLBACK', end => 1 }, { sql => 'SELECT zk_unlock_all()', unlock => 1 }, { pause => $self->{ending} ? 4 * rand() * $one->{cluster}{deadlock_timeout} : 0.02 * rand }, @$again ];
+	my $pause = min(3, 0.02 * 2**$one->{failures}++);
+	$one->{todo} = [ { sql => 'ROLLBACK', end => 1 }, { sql => 'SELECT zk_unlock_all()', unlock => 1 }, { pause => rand() * max($pause, $self->{ending} ? 4 * $one->{cluster}{deadlock_timeout} : 0) }, @$again ];
 	return;
 }
 
