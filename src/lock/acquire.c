@@ -1424,6 +1424,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		 * the session and all its nodes.
 		 */
 		wait->tell = NULL;
+		wait->arg = NULL;
 		drop_from(&c, 0);
 		if (zkb_peek() != NULL)
 			zks_send(zkb_peek());
@@ -1433,6 +1434,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	PG_END_TRY();
 	error_context_stack = context.previous;
 	wait->tell = NULL;
+	wait->arg = NULL;
 	zkl_log_end_of_wait(&c.log, false); /* a granted one has been logged */
 
 	zks_send(c.session);
