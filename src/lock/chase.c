@@ -52,7 +52,7 @@
 
 typedef struct Record
 {
-	char	   *name;
+	char	   *name;			/* comes first: see first_with_tag */
 	ZkpRecordName says_name;
 	bool		asked;
 	bool		valid;			/* it was read, and is a record of a session */
@@ -84,7 +84,7 @@ typedef struct Local
 /* Who waits on another server, as a record tells */
 typedef struct Told
 {
-	const char *tag;
+	const char *tag;			/* comes first: see first_with_tag */
 	int			record;
 	int			wait;			/* index there */
 } Told;
@@ -94,7 +94,6 @@ typedef struct Chase
 	ZkReader   *reader;
 	const ZkChaseFrom *from;
 	char	   *board;
-	int64		session_id;
 	Record	   *records;		/* sorted by name, and so by tag */
 	int			nrecords;
 	bool		others_read;	/* the records that name others */
@@ -122,6 +121,29 @@ grow(void *array, int n, size_t size)
 	return repalloc_huge(array, 2 * n * size);
 }
 
+/*
+ * The index of the first that does not come before this tag, in an array whose
+ * elements begin with a pointer to a tag, or to what begins with one, and are sorted
+ * by that
+ */
+static int
+first_with_tag(const void *array, int n, size_t size, const char *tag)
+{
+	int			first = 0;
+
+	for (int end = n; first < end;)
+	{
+		int			middle = first + (end - first) / 2;
+		const char *of_middle = *(const char *const *) ((const char *) array + middle * size);
+
+		if (strncmp(of_middle, tag, ZKP_TAG_LEN - 1) < 0)
+			first = middle + 1;
+		else
+			end = middle;
+	}
+	return first;
+}
+
 /*-------------------------------------------------------------------------
  * The board
  *-------------------------------------------------------------------------
@@ -136,32 +158,26 @@ compare_records(const void *left, const void *right)
 static ZkReading
 list_board(Chase *c)
 {
-	ZkRequest  *list = zkl_sent(zks_list_records(c->reader->session, c->board));
-	volatile ZkReading reading = ZKL_BROKEN;
+	ZkAnswer	answer;
+	ZkReading	reading;
 
-	PG_TRY();
+	zkl_ask(c->reader, zks_list_records(c->reader->session, c->board));
+	reading = zkl_await_oldest(c->reader, &answer);
+	if (reading != ZKL_READ)
+		return reading;
+	if (answer.rc == ZKS_OK)
 	{
-		ZkAnswer	answer;
-
-		reading = zkl_await(c->reader, list, &answer);
-		if (reading == ZKL_READ && answer.rc == ZKS_OK)
+		c->nrecords = answer.nchildren;
+		c->records = palloc_extended((c->nrecords + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+		for (int i = 0; i < c->nrecords; i++)
 		{
-			c->nrecords = answer.nchildren;
-			c->records = palloc_extended((c->nrecords + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-			for (int i = 0; i < c->nrecords; i++)
-			{
-				c->records[i].name = pstrdup(answer.children[i]);
-				(void) zkp_parse_record(c->records[i].name, &c->records[i].says_name);
-			}
-			qsort(c->records, c->nrecords, sizeof(Record), compare_records);
+			c->records[i].name = pstrdup(answer.children[i]);
+			(void) zkp_parse_record(c->records[i].name, &c->records[i].says_name);
 		}
+		qsort(c->records, c->nrecords, sizeof(Record), compare_records);
 	}
-	PG_FINALLY();
-	{
-		zks_request_free(c->reader->session, list);
-	}
-	PG_END_TRY();
-	return reading;
+	zkl_drop_oldest(c->reader);
+	return ZKL_READ;
 }
 
 /* A persistent node is nobody's */
@@ -196,18 +212,7 @@ read_records(Chase *c, const char *tag)
 
 	if (tag != NULL)
 	{
-		int			end = c->nrecords;
-
-		/* the first that is not less */
-		while (first < end)
-		{
-			int			middle = (first + end) / 2;
-
-			if (strncmp(c->records[middle].name, tag, ZKP_TAG_LEN - 1) < 0)
-				first = middle + 1;
-			else
-				end = middle;
-		}
+		first = first_with_tag(c->records, c->nrecords, sizeof(Record), tag);
 		for (last = first; last < c->nrecords && strcmp(c->records[last].says_name.tag, tag) == 0;)
 			last++;
 	}
@@ -361,7 +366,7 @@ sort_told(Chase *c)
 static ZkReading
 follow_locally(Chase *c, int at)
 {
-	int			first = 0;
+	int			first;
 	int			holder = -1;
 
 	if (!c->others_read)
@@ -379,16 +384,7 @@ follow_locally(Chase *c, int at)
 			add_local(c, at, 0, -1, i);
 	}
 
-	/* the first that is not less */
-	for (int end = c->ntold; first < end;)
-	{
-		int			middle = first + (end - first) / 2;
-
-		if (strcmp(c->told[middle].tag, c->parties[at].tag) < 0)
-			first = middle + 1;
-		else
-			end = middle;
-	}
+	first = first_with_tag(c->told, c->ntold, sizeof(Told), c->parties[at].tag);
 	for (int i = first; i < c->ntold && strcmp(c->told[i].tag, c->parties[at].tag) == 0; i++)
 	{
 		const Record *record = &c->records[c->told[i].record];
@@ -799,7 +795,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *li
 
 	*circle = NULL;
 	zks_info(reader->session, &before);
-	c.board = psprintf("%.*s%s", from->root_len, from->dir, ZKP_BOARD);
+	c.board = zkl_board(from->dir, from->root_len);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, identity, strlen(identity));
 	reading = list_board(&c);
 	*listed = reading != ZKL_READ || is_listed(&c, from->record);

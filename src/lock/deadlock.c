@@ -63,6 +63,13 @@
 /* Who was told that nothing has changed looks at the board again, now and then */
 #define QUIET_LOOKS			10
 
+/* A circle that outlives the look that has found it, with its memory */
+typedef struct Kept
+{
+	ZkCircle   *circle;			/* or NULL */
+	MemoryContext context;
+} Kept;
+
 struct ZkSearch
 {
 	ZkSearchFor what;
@@ -76,11 +83,10 @@ struct ZkSearch
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	ZkCircle   *candidate;		/* not proven yet: see prove */
+	Kept		candidate;		/* not proven yet: see prove */
 	bool		read_twice;		/* so was the candidate */
 	MemoryContext candidate_context;
-	ZkCircle   *in_doubt;		/* may be broken, by us: the answer was lost */
-	MemoryContext in_doubt_context;
+	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
 	ZkRequest  *request;
 	ZkReader	reader;
 };
@@ -103,7 +109,6 @@ zkl_begin_search(const ZkSearchFor *for_what)
 	s->due = zkb_deadline(DeadlockTimeout);
 	s->quiet = -1;
 	s->grows_up = ZKS_NEVER;
-	begin_reading(s);
 	return s;
 }
 
@@ -144,21 +149,23 @@ retract(ZkSearch *s)
 }
 
 static void
-forget_doubt(ZkSearch *s)
+forget(Kept *kept)
 {
-	if (s->in_doubt_context != NULL)
-		MemoryContextDelete(s->in_doubt_context);
-	s->in_doubt_context = NULL;
-	s->in_doubt = NULL;
+	if (kept->context != NULL)
+		MemoryContextDelete(kept->context);
+	kept->context = NULL;
+	kept->circle = NULL;
 }
 
+/* Its memory, of which it takes possession, lasts as long as the search then */
 static void
-forget_candidate(ZkSearch *s)
+keep(ZkSearch *s, Kept *kept, ZkCircle *circle, MemoryContext *context)
 {
-	if (s->candidate_context != NULL)
-		MemoryContextDelete(s->candidate_context);
-	s->candidate_context = NULL;
-	s->candidate = NULL;
+	forget(kept);
+	kept->circle = circle;
+	kept->context = *context;
+	MemoryContextSetParent(*context, GetMemoryChunkContext(s));
+	*context = NULL;
 }
 
 void
@@ -167,8 +174,8 @@ zkl_end_search(ZkSearch *s)
 	zkl_end_reading(&s->reader);
 	drop_request(s);
 	retract(s);
-	forget_candidate(s);
-	forget_doubt(s);
+	forget(&s->candidate);
+	forget(&s->in_doubt);
 	if (s->waits_context != NULL)
 		MemoryContextDelete(s->waits_context);
 	pfree(s);
@@ -199,7 +206,7 @@ await_record(ZkSearch *s, ZkNodeInfo *info)
 static bool
 create_record(ZkSearch *s, const char *lines, bool names_others)
 {
-	char	   *board = psprintf("%.*s%s", s->what.root_len, s->what.dir, ZKP_BOARD);
+	char	   *board = zkl_board(s->what.dir, s->what.root_len);
 	char	   *tag = psprintf("%s%s", zkb_own_tag(), names_others ? "+" : "");
 	ZkpWant		want = {.record = tag,.identity = lines,.closed = s->what.want->closed};
 
@@ -228,7 +235,7 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 {
 	ZkpData		says = {.identity = lines};
 	char	   *data = palloc(strlen(lines) + ZKP_DATA_EXTRA);
-	char	   *path = psprintf("%.*s%s/%s", s->what.root_len, s->what.dir, ZKP_BOARD, name);
+	char	   *path = psprintf("%s/%s", zkl_board(s->what.dir, s->what.root_len), name);
 	ZkAnswer	answer;
 
 	zkp_write_data(data, &says);
@@ -450,16 +457,6 @@ typedef enum Proof
 	NOT_YET						/* others must write their records before */
 } Proof;
 
-static void
-keep_candidate(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
-{
-	forget_candidate(s);
-	s->candidate = circle;
-	s->candidate_context = *context;
-	MemoryContextSetParent(*context, GetMemoryChunkContext(s));
-	*context = NULL;
-}
-
 /*
  * Whether there was a moment at which all waits of the circle stood, if what it
  * checks still stands.  A circle with waits on other servers is kept until that
@@ -474,15 +471,15 @@ prove(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 {
 	if (rests_on(circle, false))
 	{
-		bool		is_new = s->candidate == NULL || !is_same(s->candidate, circle, 0);
+		bool		is_new = s->candidate.circle == NULL || !is_same(s->candidate.circle, circle, 0);
 
 		if (is_new || !s->read_twice)
 		{
-			keep_candidate(s, circle, context);
+			keep(s, &s->candidate, circle, context);
 			s->read_twice = !is_new;
 			return is_new ? READ_AGAIN : NOT_YET;
 		}
-		if (!is_same(s->candidate, circle, 2))
+		if (!is_same(s->candidate.circle, circle, 2))
 			return NOT_YET;
 	}
 	return !rests_on(circle, true) || own_waits_stand(s, circle) ? PROVEN : READ_AGAIN;
@@ -522,13 +519,8 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
 	{
 		drop_request(s);
-		if (s->in_doubt == NULL)
-		{
-			s->in_doubt = circle;
-			s->in_doubt_context = *context;
-			MemoryContextSetParent(*context, GetMemoryChunkContext(s));
-			*context = NULL;
-		}
+		if (s->in_doubt.circle == NULL)
+			keep(s, &s->in_doubt, circle, context);
 		s->quiet = -1;			/* if we are still there, try again */
 		return true;
 	}
@@ -576,11 +568,11 @@ chase_once(ZkSearch *s)
 	 */
 	zkn_info(s->what.session, s->what.node, &node);
 	if (reading == ZKL_READ && node.state == ZKN_PRESENT)
-		forget_doubt(s);
+		forget(&s->in_doubt);
 	if (reading != ZKL_READ)
 		s->quiet = -1;
 	else if (circle == NULL)
-		forget_candidate(s);
+		forget(&s->candidate);
 	else
 		switch (prove(s, circle, &context))
 		{
@@ -610,7 +602,7 @@ look(ZkSearch *s)
 	if (!s->what.holds && s->nwaits == 0)
 	{
 		retract(s);
-		forget_candidate(s);
+		forget(&s->candidate);
 		look_again(s, false);
 		return;
 	}
@@ -619,7 +611,7 @@ look(ZkSearch *s)
 		look_again(s, true);
 		return;
 	}
-	if (s->quiet < 0 || s->candidate != NULL || ++s->quiet >= QUIET_LOOKS)
+	if (s->quiet < 0 || s->candidate.circle != NULL || ++s->quiet >= QUIET_LOOKS)
 	{
 		int			tries = 1;
 
@@ -632,7 +624,7 @@ look(ZkSearch *s)
 			}
 		}
 	}
-	look_again(s, s->names_others || s->candidate != NULL || s->quiet < 0);
+	look_again(s, s->names_others || s->candidate.circle != NULL || s->quiet < 0);
 }
 
 /* A wait may last for days, so a look leaves nothing behind but what it keeps */
@@ -656,6 +648,6 @@ zkl_search(ZkSearch *s)
 void
 zkl_search_found_gone(ZkSearch *s)
 {
-	if (s->in_doubt != NULL)
-		raise_deadlock(s->in_doubt);
+	if (s->in_doubt.circle != NULL)
+		raise_deadlock(s->in_doubt.circle);
 }

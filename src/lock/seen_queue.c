@@ -16,35 +16,29 @@
 static ZkReading
 list_queue(ZkReader *r, ZkSeenQueue *queue)
 {
-	ZkRequest  *list = zkl_sent(zks_list(r->session, queue->dir, false));
-	volatile ZkReading reading = ZKL_BROKEN;
+	ZkAnswer	answer;
+	ZkReading	reading;
 
-	PG_TRY();
+	zkl_ask(r, zks_list(r->session, queue->dir, false));
+	reading = zkl_await_oldest(r, &answer);
+	if (reading != ZKL_READ)
+		return reading;
+	if (answer.rc == ZKS_OK)
 	{
-		ZkAnswer	answer;
+		ZkpContender *names = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
 
-		reading = zkl_await(r, list, &answer);
-		if (reading == ZKL_READ && answer.rc == ZKS_OK)
+		queue->n = zkp_queue(answer.children, answer.nchildren,
+							 queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, names);
+		queue->list = palloc_extended((queue->n + 1) * sizeof(ZkSeenContender), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+		for (int i = 0; i < queue->n; i++)
 		{
-			ZkpContender *names = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
-
-			queue->n = zkp_queue(answer.children, answer.nchildren,
-								 queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, names);
-			queue->list = palloc_extended((queue->n + 1) * sizeof(ZkSeenContender), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-			for (int i = 0; i < queue->n; i++)
-			{
-				queue->list[i].name = names[i];
-				queue->list[i].name.name = pstrdup(names[i].name);
-			}
-			pfree(names);
+			queue->list[i].name = names[i];
+			queue->list[i].name.name = pstrdup(names[i].name);
 		}
+		pfree(names);
 	}
-	PG_FINALLY();
-	{
-		zks_request_free(r->session, list);
-	}
-	PG_END_TRY();
-	return reading;
+	zkl_drop_oldest(r);
+	return ZKL_READ;
 }
 
 /* False if it is gone */

@@ -33,7 +33,8 @@ typedef struct ZkSeenQueue
 /*
  * Read a queue according to the server that we are connected to: those that hold,
  * and with_waiters as many of those that wait.  If more than most would have to be
- * read, or the order cannot be told, the queue is empty.  All is palloc'ed.
+ * read, or the order cannot be told, the queue is empty.  All is palloc'ed.  No other
+ * question may be under way, and the caller ends the reading, in case of an error, too.
  */
 extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, int with_waiters,
 								int most, ZkSeenQueue *queue);

@@ -30,6 +30,12 @@
 /* "what" is cut off after this many bytes */
 #define LONGEST_WHAT	200
 
+char *
+zkl_board(const char *dir, int root_len)
+{
+	return psprintf("%.*s%s", root_len, dir, ZKP_BOARD);
+}
+
 static void
 put_waiter(StringInfo lines, const ZkbLocalWait *wait)
 {

@@ -36,6 +36,9 @@ typedef struct ZkRecord
 	int			n;
 } ZkRecord;
 
+/* The board of the root under which this directory is; palloc'ed */
+extern char *zkl_board(const char *dir, int root_len);
+
 /*
  * The lines of a record of our own, without the first, which all nodes have;
  * palloc'ed.  What exceeds ZKS_RECORD_KEPT bytes is left out, the farthest

@@ -760,22 +760,6 @@ zks_list(ZkSession *s, const char *dir, bool fresh)
 	return r;
 }
 
-ZkRequest *
-zks_list_records(ZkSession *s, const char *dir)
-{
-	ZkRequest  *r;
-
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-	{
-		r->of_records = true;
-		zkr_list_locked(r, dir);
-	}
-	zks_leave(s);
-	return r;
-}
-
 static ZkRequest *
 ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path, int keeps_data)
 {
@@ -797,6 +781,20 @@ delete_any_version_locked(ZkRequest *r, const char *path)
 {
 	zk_assert(zks_has_mutex(r->session));
 	zkr_delete_locked(r, path, -1);
+}
+
+static void
+list_records_locked(ZkRequest *r, const char *dir)
+{
+	zk_assert(zks_has_mutex(r->session));
+	r->of_records = true;
+	zkr_list_locked(r, dir);
+}
+
+ZkRequest *
+zks_list_records(ZkSession *s, const char *dir)
+{
+	return ask(s, list_records_locked, dir, 0);
 }
 
 ZkRequest *
