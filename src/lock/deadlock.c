@@ -85,7 +85,6 @@ struct ZkSearch
 								 * must be read */
 	Kept		candidate;		/* not proven yet: see prove */
 	bool		read_twice;		/* so was the candidate */
-	MemoryContext candidate_context;
 	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
 	ZkRequest  *request;
 	ZkReader	reader;
@@ -119,13 +118,13 @@ zkl_search_due(const ZkSearch *s)
 }
 
 /*
- * A little less than the period, so that those who began together do not go on
- * together
+ * So many times each deadlock_timeout; a little less than that, so that those who
+ * began together do not go on together
  */
 static void
-look_again(ZkSearch *s, bool soon)
+look_again(ZkSearch *s, int times)
 {
-	int			ms = soon ? DeadlockTimeout / 2 : DeadlockTimeout;
+	int			ms = DeadlockTimeout / times;
 
 	ms -= (int) ((zks_now() / 1000) % (ms / 4 + 1));
 	s->due = zkb_deadline(Max(ms, SHORTEST_PAUSE_MS));
@@ -603,12 +602,12 @@ look(ZkSearch *s)
 	{
 		retract(s);
 		forget(&s->candidate);
-		look_again(s, false);
+		look_again(s, 1);
 		return;
 	}
 	if (zkn_any_unwanted(s->what.session) || !publish(s))
 	{
-		look_again(s, true);
+		look_again(s, 2);
 		return;
 	}
 	if (s->quiet < 0 || s->candidate.circle != NULL || ++s->quiet >= QUIET_LOOKS)
@@ -624,7 +623,8 @@ look(ZkSearch *s)
 			}
 		}
 	}
-	look_again(s, s->names_others || s->candidate.circle != NULL || s->quiet < 0);
+	/* who waits for others to write must not lose much time after they did */
+	look_again(s, s->candidate.circle != NULL ? 4 : s->names_others || s->quiet < 0 ? 2 : 1);
 }
 
 /* A wait may last for days, so a look leaves nothing behind but what it keeps */
