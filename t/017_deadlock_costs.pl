@@ -348,6 +348,33 @@ subtest 'what another server says counts when it has said it three times' => sub
 	$_->quit for $w, $h;
 };
 
+subtest 'a circle that rests on what nobody says again hides no other' => sub {
+	my @names = qw(w q p h);
+	my %s;
+	@s{@names} = in_transactions($node_a, $node_a, $node_b, $node_b);
+	$s{$_}->value($lock->("/hide/$_")) for @names;
+	$s{w}->value('UPDATE t SET n = 1 WHERE id = 5');
+	$s{p}->value('UPDATE t SET n = 1 WHERE id = 6');
+	my %tag = map { $_ => tag_of("/zklock/hide/$_") } @names;
+	$s{w}->send($lock->('/hide/h'));
+	$s{p}->send($lock->('/hide/q'));
+	zk_until(sub { record($zk, $s{w}) && record($zk, $s{p}) }, 'the board');
+
+	# each is said to be waited for, over one that is behind it, by the one it waits for
+	my $n = 1;
+	my @forged = map {
+		my ($behind, $waiter) = @$_;
+		my $tag = 'e' x 15 . $n;
+		my $node = $client->contend("/zklock/hide/$behind", undef, data => "zklock\ntag $tag\n");
+		[ "$BOARD/" . put("$tag+", $n++), "zklock\ntag $tag\nnode $node\nwaiter $tag{$waiter} 1 17 -1 a lock\n", $node ];
+	} [ w => 'h' ], [ p => 'q' ];
+	$client->create_all(ephemeral => @forged);
+	my ($r) = one_fails('beside them', [ $s{w} ], [ $s{p} ], [ $s{h}, 'UPDATE t SET n = 2 WHERE id = 6; SELECT true' ],
+		[ $s{q}, 'UPDATE t SET n = 2 WHERE id = 5; SELECT true' ]);
+	note sprintf 'found after %.3f s', $r->{seconds};
+	$client->delete($_) for map { $_->[0], $_->[2] } @forged;
+};
+
 subtest 'thousands of records' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
 	zk_until(sub { record($zk, $w) }, 'the board');

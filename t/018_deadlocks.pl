@@ -252,7 +252,7 @@ subtest 'what is told' => sub {
 	my ($detail) = $r->{err} =~ /^DETAIL:  (.*?)\nHINT:/ms;
 	is($detail, join("\n", @detail), 'DETAIL: each wait');
 	is($r->{hint}, 'Give back the locks that this session still holds, then try again. See server log for query details.', 'HINT');
-	like($r->{err}, qr{^CONTEXT:  while waiting for lock path "/told/s"$}m, 'CONTEXT');
+	like($r->{err}, qr{^CONTEXT:  while waiting for a place of semaphore "/told/s"$}m, 'CONTEXT');
 	unlike($r->{err}, qr/UPDATE/, 'the client does not see queries of others');
 	my $said = substr slurp_file($node_a->logfile), length $log;
 	my $queries = join "\n\t", @detail, 'Process ' . $b->pid . ": $query;", 'Process ' . $a->pid . ': UPDATE t SET n = 2 WHERE id = 1;';

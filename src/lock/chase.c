@@ -558,26 +558,47 @@ make_graph_queue(const Chase *c, const ZkSeenQueue *queue, ZkGraphQueue *result)
 	}
 }
 
-/* Sort the local waits: ours, and how many these are, then those of records */
-static int
-put_own_first(Chase *c)
+typedef enum Word
 {
-	int			own = 0;
+	OUR_OWN,
+	OF_OTHERS,
+	LATER						/* those of from->later */
+} Word;
 
-	for (int i = 0; i < c->nlocals; i++)
+static Word
+whose_word(const Chase *c, const Local *local)
+{
+	const ZkCircle *later = c->from->later;
+
+	if (local->record < 0)
+		return OUR_OWN;
+	for (int i = 0; later != NULL && i < later->nchecks; i++)
+	{
+		if (later->of_record[i] && strcmp(strrchr(later->checks[i].path, '/') + 1, c->records[local->record].name) == 0)
+			return LATER;
+	}
+	return OF_OTHERS;
+}
+
+/* Move those with this word to the front, behind the first ones; how many are there then */
+static int
+put_first(Chase *c, int first, Word word)
+{
+	for (int i = first; i < c->nlocals; i++)
 	{
 		Local		local = c->locals[i];
 
-		if (local.record >= 0)
+		if (whose_word(c, &local) != word)
 			continue;
-		c->locals[i] = c->locals[own];
-		c->locals[own++] = local;
+		c->locals[i] = c->locals[first];
+		c->locals[first++] = local;
 	}
-	return own;
+	return first;
 }
 
+/* With so many of the local waits */
 static ZkGraph *
-make_graph(const Chase *c)
+make_graph(const Chase *c, int nlocals)
 {
 	ZkGraph    *g = palloc0(sizeof(ZkGraph));
 
@@ -585,8 +606,8 @@ make_graph(const Chase *c)
 	g->parties = palloc0((c->nparties + 1) * sizeof(ZkGraphParty));
 	g->nqueues = c->nqueues;
 	g->queues = palloc0((c->nqueues + 1) * sizeof(ZkGraphQueue));
-	g->nlocals = c->nlocals;
-	g->locals = palloc_extended((c->nlocals + 1) * sizeof(ZkGraphLocal), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	g->nlocals = nlocals;
+	g->locals = palloc_extended((nlocals + 1) * sizeof(ZkGraphLocal), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
 	for (int i = 0; i < c->nqueues; i++)
 		make_graph_queue(c, &c->queues[i], &g->queues[i]);
 	for (int i = 0; i < c->nparties; i++)
@@ -601,7 +622,7 @@ make_graph(const Chase *c)
 			own->owner = c->parties[i].owner;
 		}
 	}
-	for (int i = 0; i < c->nlocals; i++)
+	for (int i = 0; i < nlocals; i++)
 	{
 		g->locals[i].waiter = c->locals[i].waiter;
 		g->locals[i].holder = c->locals[i].holder;
@@ -755,7 +776,7 @@ make_circle(const Chase *c, const ZkGraph *g)
 							 contender->granted ? contender->version : -1, false);
 		}
 	}
-	for (int i = 0; i < c->nlocals; i++)
+	for (int i = 0; i < g->nlocals; i++)
 	{
 		const Local *local = &c->locals[i];
 
@@ -801,26 +822,31 @@ is_listed(const Chase *c, const char *name)
 	return false;
 }
 
-/* NULL if there is none */
+/*
+ * NULL if there is none.  A circle that needs no word of another server can be
+ * proven at once, and must not be hidden by one that cannot; nor must one that gets
+ * proven by one that rests on a record that nobody writes any more.
+ */
 static ZkCircle *
 find_circle(Chase *c)
 {
-	int			own = put_own_first(c);
 	ZkGraph    *g;
-	bool		found;
+	int			n = 0;
 
 	if (c->nparties == 1)
 		return NULL;
-	g = make_graph(c);
+	for (Word word = OUR_OWN; word <= LATER; word++)
+	{
+		int			before = n;
 
-	/*
-	 * A circle that needs no word of another server can be proven at once,
-	 * and must not be hidden by one that cannot.
-	 */
-	g->nlocals = own;
-	found = zkl_find_circle(g, 0);
-	g->nlocals = c->nlocals;
-	return (found || (own < c->nlocals && zkl_find_circle(g, 0))) ? make_circle(c, g) : NULL;
+		n = put_first(c, n, word);
+		if (word != OUR_OWN && n == before)
+			continue;
+		g = make_graph(c, n);
+		if (zkl_find_circle(g, 0))
+			return make_circle(c, g);
+	}
+	return NULL;
 }
 
 ZkReading
