@@ -110,8 +110,8 @@ check-unit: t/c/protocol_test t/c/graph_test
 	t/c/protocol_test
 	t/c/graph_test
 
-t/c/protocol_test: t/c/protocol_test.c src/zk/lock_protocol.c src/zk/lock_protocol.h
+t/c/protocol_test: t/c/protocol_test.c t/c/unit.h src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c
 
-t/c/graph_test: t/c/graph_test.c src/lock/wait_graph.c src/lock/wait_graph.h
+t/c/graph_test: t/c/graph_test.c t/c/unit.h src/lock/wait_graph.c src/lock/wait_graph.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/graph_test.c $(srcdir)/src/lock/wait_graph.c
