@@ -491,6 +491,65 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	$_->quit for $w, $x, $z, $b;
 };
 
+# The same, but the one whose record tells of that wait is asleep: what has changed is
+# the lock of who gave up, which is only shared from then on.
+subtest 'who waits for a row gives up, and downgrades' => sub {
+	my ($w, $by_w) = looker($node_a, $zk, deadlock_timeout => '20ms', session_timeout => '40s');
+	my ($x) = looker($node_b, $zk, deadlock_timeout => '1h');
+	my ($y) = looker($node_b, $zk, deadlock_timeout => '400ms', session_timeout => '40s');
+	my $b = zk_session($node_b);
+	$x->value(q{SELECT zk_lock('/k'), zk_lock_shared('/k')});
+	$y->value('UPDATE t SET n = 1 WHERE id = 6');
+	$w->value(call(exclusive => '/m'));
+	$x->send('SELECT give_up(6)');
+	zk_until(sub { $b->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') == 1 }, 'the wait');
+	$y->send(call(exclusive => '/m'));
+	zk_until(sub { record($zk, $y) }, 'its record');
+	$by_w->hold_request('break');
+	$w->send(call(shared => '/k'));
+	$by_w->wait_held;
+	kill 'STOP', $y->pid;
+	is($x->cancel($b)->{out}, 'gave up', 'who waited for the row gives up');
+	is($x->value(q{SELECT zk_unlock('/k')}), 't', 'and downgrades');
+	$by_w->release;
+	my $result = $w->wait;
+	kill 'CONT', $y->pid;
+	is("$result->{state}$result->{out}", 't', 'the lock is shared then, and nobody fails');
+	$w->value('COMMIT');
+	is($y->wait->{out}, 't', 'and the other one is had');
+	$_->quit for $w, $x, $y, $b;
+};
+
+subtest 'who waits for our row gives up while we look' => sub {
+	my ($s, $proxy) = looker($node_a, $zk, deadlock_timeout => '3s');
+	my $h = zk_session($node_a);
+	$s->value('UPDATE t SET n = 1 WHERE id = 6');
+	$h->value('BEGIN; ' . call(exclusive => '/k'));
+	$h->send('SELECT give_up(6)');
+	zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	stands($s, call(exclusive => '/k'));
+	$proxy->hold('getChildren');
+	$proxy->wait_held;
+	is($h->cancel($admin)->{out}, 'gave up', 'who waited for the row gives up');
+	$proxy->release;
+	zk_until(sub { board($zk) == 0 }, 'it to see that nobody waits for it');
+	ok(!$s->is_done, 'nobody fails');
+	$h->value('COMMIT');
+	is($s->wait->{out}, 't', 'the lock is had');
+	$_->quit for $s, $h;
+};
+
+subtest 'an upgrade that waits for a reader who runs' => sub {
+	my ($u, $by_u) = looker($node_a, $zk);
+	my $r = zk_session($node_b);
+	$_->value(call('shared for the session', '/u')) for $u, $r;
+	$u->send(call(exclusive => '/u'));
+	nobody_fails('upgrade', [$by_u], $u);
+	$r->value(q{SELECT zk_unlock_shared('/u')});
+	is($u->wait->{out}, 't', 'it is done');
+	$_->quit for $u, $r;
+};
+
 # A session with a network of its own
 sub through_proxy
 {
