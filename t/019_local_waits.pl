@@ -26,6 +26,7 @@ $node->append_conf(
 	deadlock_timeout = '1h'
 	autovacuum = off
 	max_connections = @{[ 100 + $many ]}
+	max_files_per_process = @{[ 1000 + 4 * $many ]}    # one session connects to all of them
 	max_prepared_transactions = 5
 	log_statement = none
 });
