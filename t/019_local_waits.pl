@@ -2,6 +2,8 @@
 # (src/backend/local_waits.c), directly and through others.  No SQL function of
 # zklock shows that, so the file is built into a module of its own (c/local_waits.c),
 # and neither zklock nor ZooKeeper is needed.
+#
+# DEADLOCK_MANY: how many wait for a row in the end (default 120)
 
 use strict;
 use warnings;
@@ -14,14 +16,17 @@ use Test::More;
 
 use Zklock;
 
+my $many = $ENV{DEADLOCK_MANY} // 120;
+
 # PostgreSQL must neither end a wait nor reorder a queue.
 my $node = PostgreSQL::Test::Cluster->new('main');
 zk_init($node, allows_streaming => 1);
 $node->append_conf(
-	'postgresql.conf', q{
+	'postgresql.conf', qq{
 	deadlock_timeout = '1h'
 	autovacuum = off
-	max_connections = 250
+	max_connections = @{[ 100 + $many ]}
+	max_files_per_process = @{[ 1000 + 4 * $many ]}    # one session connects to all of them
 	max_prepared_transactions = 5
 	log_statement = none
 });
@@ -306,7 +311,6 @@ all_end();
 #
 # Many, with more locks than processes; and what the transaction saw remains
 #
-my $many = 120;
 $admin->value('CREATE EXTENSION dblink');
 session('we')->value('UPDATE t SET n = 1 WHERE id = 3');
 my $seen_before = session('we')->value('SELECT count(*) FROM pg_stat_activity');
