@@ -445,7 +445,7 @@ zkb_connect(ZkWait *wait)
 
 	abandon_stale();
 	zkb_warn_unreleased();
-	zkb_attach_slot();
+	zkb_attach_slot(session);
 
 	for (;;)
 	{

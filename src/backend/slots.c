@@ -240,11 +240,20 @@ take_slot(void)
 }
 
 void
-zkb_attach_slot(void)
+zkb_slot_session_begins(ZkSession *session)
+{
+	if (own_slot == NULL)
+		return;
+	zks_show(session, &own_slot->session);
+	shown_session = session;
+}
+
+void
+zkb_attach_slot(ZkSession *session)
 {
 	static bool tried = false;
 
-	/* in parallel mode there are no subtransactions */
+	/* in parallel mode there are no subtransactions: not yet then */
 	if (tried || MyProc == NULL || IsInParallelMode())
 		return;
 	tried = true;
@@ -252,15 +261,8 @@ zkb_attach_slot(void)
 		attach_or_log();
 	if (segment != NULL)
 		take_slot();
-}
-
-void
-zkb_slot_session_begins(ZkSession *session)
-{
-	if (own_slot == NULL)
-		return;
-	zks_show(session, &own_slot->session);
-	shown_session = session;
+	if (session != NULL)
+		zkb_slot_session_begins(session);
 }
 
 ZkSlot *
@@ -331,6 +333,15 @@ zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 sinc
 	slot->wait.since = since;
 	zkb_slot_path(slot->wait.path, slot->wait.root, full, root_len);
 	zkb_end_slot(slot);
+}
+
+void
+zkb_slot_still_waits(const ZkBackendCounters *counters)
+{
+	ZkSlot	   *slot = zkb_begin_slot(counters);
+
+	if (slot != NULL)
+		zkb_end_slot(slot);
 }
 
 void

@@ -57,9 +57,10 @@ extern void zkb_reserve_slots(void);
 
 /*
  * Give this backend its slot, if it can have one; tried once.  Never fails, but
- * is only for places where an error would be allowed.
+ * is only for places where an error would be allowed.  session: that of this
+ * backend, or NULL.
  */
-extern void zkb_attach_slot(void);
+extern void zkb_attach_slot(ZkSession *session);
 
 /* The session of this backend begins, or is about to be closed */
 extern void zkb_slot_session_begins(ZkSession *session);
@@ -75,9 +76,10 @@ extern void zkb_end_slot(ZkSlot *slot);
 /* Write a path and its root, from what zkl_full_path returned */
 extern void zkb_slot_path(char *path, char *root, const char *full, int root_len);
 
-/* This backend waits in that queue since then, or no longer */
+/* This backend waits in that queue since then, or still does, or no longer */
 extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since,
 						   const ZkBackendCounters *counters);
+extern void zkb_slot_still_waits(const ZkBackendCounters *counters);
 extern void zkb_slot_waits_no_more(const ZkBackendCounters *counters);
 
 /*

@@ -960,6 +960,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		if (info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
 		{
 			outcome = search(p, view, outcome);
+			zkb_slot_still_waits(&zkb_counters);
 			if (!is_waiting(outcome))
 				return outcome;
 			continue;			/* what came with its last answer woke nobody
