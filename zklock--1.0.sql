@@ -282,12 +282,51 @@ CREATE VIEW zk_session AS
 COMMENT ON VIEW zk_session IS
 'the ZooKeeper session of this backend: one row';
 
+CREATE FUNCTION zk_server_lock_status(
+    OUT pid integer,
+    OUT database text,
+    OUT role text,
+    OUT path text,
+    OUT root text,
+    OUT mode text,
+    OUT scope text,
+    OUT count bigint,
+    OUT granted boolean,
+    OUT state text,
+    OUT token bigint,
+    OUT acquired_at timestamptz,
+    OUT waiting_since timestamptz,
+    OUT more integer,
+    OUT zk_session text,
+    OUT session_state text,
+    OUT requests bigint,
+    OUT waits bigint,
+    OUT timeouts bigint,
+    OUT deadlock_checks bigint,
+    OUT deadlocks bigint,
+    OUT reconnections bigint,
+    OUT losses bigint,
+    OUT unreleased integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'zk_server_lock_status'
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 100;
+
+COMMENT ON FUNCTION zk_server_lock_status() IS
+'the locks of all backends of this server; use the view zk_server_locks';
+
+CREATE VIEW zk_server_locks AS
+    SELECT * FROM zk_server_lock_status();
+
+COMMENT ON VIEW zk_server_locks IS
+'what each backend of this server that has used ZooKeeper holds and waits for; those of other roles only for members of pg_read_all_stats';
+
 -- zk_fences is public because pg_dump reads it, as the owner of the database
-GRANT SELECT ON zk_locks, zk_session, zk_fences TO PUBLIC;
+GRANT SELECT ON zk_locks, zk_session, zk_server_locks, zk_fences TO PUBLIC;
 
 --
 -- A lock reaches other databases and machines, so the administrator decides who
--- may take one.  The two views show a session only its own state.
+-- may take one.  Two of the views show a session only its own state; the third
+-- checks rights for each row.
 --
 
 REVOKE ALL ON FUNCTION zk_lock(text, interval) FROM PUBLIC;

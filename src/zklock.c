@@ -9,10 +9,13 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
 #include "common/int.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -24,6 +27,7 @@
 #include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
+#include "backend/slots.h"
 #include "lock/fence.h"
 #include "lock/hold.h"
 #include "lock/inspect.h"
@@ -41,6 +45,7 @@ void
 _PG_init(void)
 {
 	zklock_define_settings();
+	zkb_reserve_slots();
 	zkl_install_hooks();
 	zkl_watch_commits();
 }
@@ -532,5 +537,171 @@ zk_session_status(PG_FUNCTION_ARGS)
 	values[i++] = Int64GetDatum(zkb_counters.losses + info.losses);
 	values[i++] = Int32GetDatum(info.unreleased);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return (Datum) 0;
+}
+
+/* The columns of zk_server_locks, in order */
+enum
+{
+	PID,
+	DATABASE,
+	ROLE,
+	PATH,
+	ROOT,
+	MODE,
+	SCOPE,
+	COUNT,
+	GRANTED,
+	STATE,
+	TOKEN,
+	ACQUIRED_AT,
+	WAITING_SINCE,
+	MORE,
+	ZK_SESSION,
+	SESSION_STATE,
+	REQUESTS,
+	WAITS,
+	TIMEOUTS,
+	DEADLOCK_CHECKS,
+	DEADLOCKS,
+	RECONNECTIONS,
+	LOSSES,
+	UNRELEASED,
+	SERVER_LOCKS_COLUMNS
+};
+
+typedef struct Row
+{
+	ReturnSetInfo *rsinfo;
+	Datum		values[SERVER_LOCKS_COLUMNS];
+	bool		nulls[SERVER_LOCKS_COLUMNS];
+} Row;
+
+static void
+set_column(Row *row, int column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
+
+/* What others wrote, in UTF-8: their database may have another encoding */
+static void
+set_text(Row *row, int column, const char *utf8)
+{
+	set_column(row, column, CStringGetTextDatum(zkb_from_utf8_escaped(utf8, strlen(utf8), false)));
+}
+
+static void
+set_name(Row *row, int column, const char *name)
+{
+	if (name != NULL)
+		set_column(row, column, CStringGetTextDatum(name));
+}
+
+static void
+put_row(Row *row)
+{
+	tuplestore_putvalues(row->rsinfo->setResult, row->rsinfo->setDesc, row->values, row->nulls);
+}
+
+/* What is the same in all rows of a backend */
+static void
+set_totals(Row *row, const ZkSlot *slot, const ZkSessionInfo *session, bool has_session)
+{
+	const ZkBackendCounters *counters = &slot->counters;
+
+	set_column(row, MORE, Int32GetDatum(slot->more));
+	if (session->session_id != 0)
+		set_column(row, ZK_SESSION, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) session->session_id)));
+	set_column(row, SESSION_STATE, CStringGetTextDatum(has_session ? session_state_names[session->state] : "none"));
+	set_column(row, REQUESTS, Int64GetDatum(counters->requests + session->requests));
+	set_column(row, WAITS, Int64GetDatum(counters->waits));
+	set_column(row, TIMEOUTS, Int64GetDatum(counters->timeouts));
+	set_column(row, DEADLOCK_CHECKS, Int64GetDatum(counters->deadlock_checks));
+	set_column(row, DEADLOCKS, Int64GetDatum(counters->deadlocks));
+	set_column(row, RECONNECTIONS, Int64GetDatum(counters->reconnections + session->reconnections));
+	set_column(row, LOSSES, Int64GetDatum(counters->losses + session->losses));
+	set_column(row, UNRELEASED, Int32GetDatum(session->unreleased));
+}
+
+static void
+put_server_hold(Row row, const ZkSlot *slot, int i, ZkScope scope, const ZkSessionInfo *session)
+{
+	const ZkSlotHold *hold = &slot->holds[i];
+	ZkHoldState state = zkb_slot_lost(slot, i, session) ? ZKL_STATE_LOST :
+	zkb_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+
+	set_text(&row, PATH, hold->path);
+	set_text(&row, ROOT, hold->root);
+	set_column(&row, MODE, CStringGetTextDatum(mode_names[(int) hold->mode]));
+	set_column(&row, SCOPE, CStringGetTextDatum(scope_names[scope]));
+	set_column(&row, COUNT, Int64GetDatum(hold->counts[scope]));
+	set_column(&row, GRANTED, BoolGetDatum(true));
+	set_column(&row, STATE, CStringGetTextDatum(state_names[state]));
+	if (state != ZKL_STATE_LOST)
+		set_column(&row, TOKEN, Int64GetDatum(hold->token));
+	set_column(&row, ACQUIRED_AT, TimestampTzGetDatum(hold->acquired_at));
+	put_row(&row);
+}
+
+static void
+put_server_wait(Row row, const ZkSlotWait *wait)
+{
+	set_text(&row, PATH, wait->path);
+	set_text(&row, ROOT, wait->root);
+	set_column(&row, MODE, CStringGetTextDatum(mode_names[(int) wait->mode]));
+	set_column(&row, SCOPE, CStringGetTextDatum(scope_names[(int) wait->scope]));
+	set_column(&row, GRANTED, BoolGetDatum(false));
+	set_column(&row, STATE, CStringGetTextDatum("waiting"));
+	set_column(&row, WAITING_SINCE, TimestampTzGetDatum(as_timestamp(wait->since)));
+	put_row(&row);
+}
+
+/*
+ * As in pg_stat_activity everybody sees that a backend is there, and whose it
+ * is.
+ */
+static void
+put_slot(const ZkSlot *slot, bool whole, void *arg)
+{
+	Row			row = {.rsinfo = arg};
+	ZkSessionInfo session;
+	bool		has_session;
+	int			nrows = 0;
+
+	memset(row.nulls, true, sizeof(row.nulls));
+	set_column(&row, PID, Int32GetDatum(slot->pid));
+	set_name(&row, DATABASE, OidIsValid(slot->database) ? get_database_name(slot->database) : NULL);
+	set_name(&row, ROLE, OidIsValid(slot->role) ? GetUserNameFromId(slot->role, true) : NULL);
+	if (!whole || !(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+					has_privs_of_role(GetUserId(), slot->role)))
+	{
+		put_row(&row);
+		return;
+	}
+	has_session = zkb_slot_session(slot, &session);
+	set_totals(&row, slot, &session, has_session);
+	for (int i = 0; i < slot->nholds; i++)
+	{
+		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
+		{
+			if (slot->holds[i].counts[scope] == 0)
+				continue;
+			put_server_hold(row, slot, i, (ZkScope) scope, &session);
+			nrows++;
+		}
+	}
+	if (slot->wait.since != 0)
+		put_server_wait(row, &slot->wait);
+	else if (nrows == 0)
+		put_row(&row);
+}
+
+PG_FUNCTION_INFO_V1(zk_server_lock_status);
+Datum
+zk_server_lock_status(PG_FUNCTION_ARGS)
+{
+	init_srf_compat(fcinfo);
+	zkb_each_slot(put_slot, fcinfo->resultinfo);
 	return (Datum) 0;
 }

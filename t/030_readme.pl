@@ -1,7 +1,7 @@
 # README.md is correct: its SQL runs, it names what exists and nothing else, and
 # its GRANT is sufficient.  The same holds for the reference of functions, views
 # and settings.  t/lib/Doc.pm explains the comments before its SQL.  The pages
-# of doc/ are run by t/072 and t/081 to t/085; that they name only what exists
+# of doc/ are run by t/072, t/081 to t/085 and t/088; that they name only what exists
 # is checked here.
 #
 # The ```ini block configures the server, except for the addresses.
@@ -30,7 +30,8 @@ is_deeply(
 	'the lines of postgresql.conf');
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts);
+# zk_server_locks needs another setting before PostgreSQL 17
+my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts, shared_preload_libraries => 'zklock');
 my $admin = zk_session($node);
 
 $node->safe_psql('postgres', 'CREATE DATABASE install');
@@ -149,7 +150,7 @@ sub leads_somewhere
 		$arguments =~ s{token bigint.*}{1};
 		$call{$name} = "SELECT * FROM $name($arguments)";
 	}
-	my @for_all = qw(zk_lock_status zk_session_status);
+	my @for_all = qw(zk_lock_status zk_session_status zk_server_lock_status);
 	my @for_administrators = qw(zk_lock_break);
 	my %is_for_all = map { $_ => 1 } @for_all;
 	my %is_for_administrators = map { $_ => 1 } @for_administrators;
@@ -162,7 +163,7 @@ sub leads_somewhere
 	{
 		is($s->query($call{$name})->{state}, $is_for_all{$name} ? '' : '42501', "without the GRANT: $name");
 	}
-	is($s->query("SELECT * FROM $_")->{state}, '', "without the GRANT: $_") for qw(zk_locks zk_session);
+	is($s->query("SELECT * FROM $_")->{state}, '', "without the GRANT: $_") for qw(zk_locks zk_session zk_server_locks);
 
 	$admin->value($grant);
 	foreach my $name (sort keys %call)

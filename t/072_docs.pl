@@ -19,6 +19,7 @@ my %own_test = (
 	'README.md' => '030_readme.pl',
 	'doc/recipes/cron.md' => '081_docs_cron.pl',
 	'doc/recipes/java-python.md' => '082_docs_clients.pl',
+	'doc/recipes/prometheus.md' => '088_docs_prometheus.pl',
 	'doc/recipes/pgbouncer.md' => '083_docs_pgbouncer.pl',
 	'doc/recipes/standby.md' => '084_docs_standby.pl',
 	'doc/security.md' => '085_docs_security.pl');
@@ -29,7 +30,7 @@ foreach my $page (sort keys %own_test)
 }
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk);
+my $node = zk_cluster('main', $zk, shared_preload_libraries => 'zklock');    # zk_server_locks before PostgreSQL 17
 my $other = zk_cluster('other', $zk);
 
 # What the text says apart from its SQL, in the database that the page has

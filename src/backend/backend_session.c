@@ -24,6 +24,7 @@
 #include "encoding.h"
 #include "errors.h"
 #include "settings.h"
+#include "slots.h"
 #include "tls_settings.h"
 #include "zk/hosts.h"
 
@@ -92,6 +93,7 @@ close_session(int bound_ms)
 	zkb_counters.requests += info.requests;
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
+	zkb_slot_session_ends(&zkb_counters);
 	zks_close(s, bound_ms);
 	release_descriptors();
 }
@@ -359,6 +361,7 @@ open_session(void)
 	generation++;
 	opened_at = zks_now();
 	owner_pid = getpid();
+	zkb_slot_session_begins(session);
 }
 
 void
@@ -442,6 +445,7 @@ zkb_connect(ZkWait *wait)
 
 	abandon_stale();
 	zkb_warn_unreleased();
+	zkb_attach_slot(session);
 
 	for (;;)
 	{

@@ -11,8 +11,10 @@
 #include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "storage/shmem.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
@@ -20,6 +22,13 @@
 #include "utils/wait_event.h"
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"				/* was in postgres.h */
+#endif
+
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#else
+#include "postmaster/autovacuum.h"
+#include "replication/walsender.h"
 #endif
 
 #if PG_VERSION_NUM < 140000
@@ -196,6 +205,49 @@ status_entry_compat(const PGPROC *proc)
 		return NULL;
 #endif
 	return number >= 0 ? MyBEEntry + (number - own) : NULL;
+}
+
+/*
+ * Shared memory can be had by name at any time (17), or only by a library in
+ * shared_preload_libraries.  Raises an error if there is none, or if what has
+ * that name is of another size.
+ */
+#define SEGMENTS_HAVE_NAMES_COMPAT (PG_VERSION_NUM >= 170000)
+
+static inline void *
+named_segment_compat(const char *name, size_t size, void (*init) (void *))
+{
+#if PG_VERSION_NUM >= 170000
+	bool		found;
+
+	return GetNamedDSMSegment(name, size, init, &found);
+#else
+	return NULL;
+#endif
+}
+
+/* Call this when shared memory is reserved (15), which before was in _PG_init */
+static inline void
+hook_shmem_request_compat(void (*hook) (void), void (**next) (void))
+{
+#if PG_VERSION_NUM >= 150000
+	*next = shmem_request_hook;
+	shmem_request_hook = hook;
+#else
+	*next = NULL;
+	hook();
+#endif
+}
+
+/* The number of backends, once the settings are read; in 14 it is set later */
+static inline int
+max_backends_compat(void)
+{
+#if PG_VERSION_NUM >= 150000
+	return MaxBackends;
+#else
+	return MaxConnections + autovacuum_max_workers + 1 + max_worker_processes + max_wal_senders;
+#endif
 }
 
 #endif							/* ZKLOCK_COMPAT_H */

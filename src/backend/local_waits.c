@@ -321,34 +321,15 @@ find_blocker(const Look *look, const Queue *queue, const Request *request, int b
 	return look->parties[ahead->party].place;
 }
 
-/*
- * The tag of who waits; false if it has ended meanwhile.  As pgstat reads an
- * entry: until it has not changed within.
- */
+/* The tag of who waits; false if it has ended meanwhile */
 static bool
 get_tag(char *tag, const Party *party)
 {
-	const volatile PgBackendStatus *status = party->status;
 	TimestampTz started;
-	int			pid,
-				before,
-				after;
 
-	if (status == NULL || party->pid == 0)
+	if (!zkb_read_start(party->status, party->pid, &started))
 		return false;
-	for (;;)
-	{
-		pgstat_begin_read_activity(status, before);
-		pid = status->st_procpid;
-		started = status->st_proc_start_timestamp;
-		pgstat_end_read_activity(status, after);
-		if (pgstat_read_activity_complete(before, after))
-			break;
-		CHECK_FOR_INTERRUPTS();
-	}
-	if (pid != party->pid)
-		return false;
-	zkb_tag(tag, pid, started);
+	zkb_tag(tag, party->pid, started);
 	return true;
 }
 

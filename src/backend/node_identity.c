@@ -103,6 +103,29 @@ database_name(void)
 	return database;
 }
 
+/* As pgstat reads an entry: until it has not changed within */
+bool
+zkb_read_start(const volatile PgBackendStatus *status, int pid, TimestampTz *started)
+{
+	int			found,
+				before,
+				after;
+
+	if (status == NULL || pid == 0)
+		return false;
+	for (;;)
+	{
+		pgstat_begin_read_activity(status, before);
+		found = status->st_procpid;
+		*started = status->st_proc_start_timestamp;
+		pgstat_end_read_activity(status, after);
+		if (pgstat_read_activity_complete(before, after))
+			break;
+		CHECK_FOR_INTERRUPTS();
+	}
+	return found == pid;
+}
+
 void
 zkb_tag(char *tag, int pid, TimestampTz started)
 {

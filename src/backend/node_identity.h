@@ -10,6 +10,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "compat.h"
 #include "zk/lock_protocol.h"
 
 typedef enum ZkField
@@ -33,6 +34,12 @@ extern const char *const zkb_field_names[ZKB_FIELDS];
  * publish_identity is off.  The result is valid until the next call.
  */
 extern const char *zkb_identity_lines(void);
+
+/*
+ * When the process of this entry of pg_stat_activity started; false if it is no
+ * longer that of this process, or NULL.
+ */
+extern bool zkb_read_start(const volatile PgBackendStatus *status, int pid, TimestampTz *started);
 
 /*
  * What stands for a backend of this server in ZooKeeper: ZKP_TAG_LEN - 1 hex

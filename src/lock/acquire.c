@@ -56,6 +56,7 @@
 #include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
+#include "backend/slots.h"
 #include "deadlock.h"
 #include "reader.h"
 
@@ -957,6 +958,7 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		if (info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
 		{
 			outcome = search(p, view, outcome);
+			zkb_slot_still_waits(&zkb_counters);
 			if (!is_waiting(outcome))
 				return outcome;
 			continue;			/* what came with its last answer woke nobody
@@ -1028,9 +1030,12 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 	p->behind = true;
 	p->need = queue->view.need;
 	p->by_changes |= queue->view.first;
-	c->waiting = p;
 	if (c->log.began_at == 0)
 		c->log.began_at = zks_now();
+	if (c->waiting != p)
+		zkb_slot_waits((char) c->want.mode, (char) p->target->scope, p->target->dir,
+					   p->target->path - p->target->dir, c->log.began_at, &zkb_counters);
+	c->waiting = p;
 	if (p->search == NULL)
 		begin_search(c, at);
 	zks_gather(c->session);
@@ -1172,6 +1177,7 @@ take_turn(Call *c, int at)
 		drop_list(c, p);
 	}
 	c->waiting = NULL;
+	zkb_slot_waits_no_more(&zkb_counters);
 	if (outcome == GRANTED)
 	{
 		c->in_vain = 0;			/* we get on, however many are left */
@@ -1430,6 +1436,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		drop_from(&c, 0);
 		if (zkb_peek() != NULL)
 			zks_send(zkb_peek());
+		zkb_slot_waits_no_more(&zkb_counters);
 		zkl_log_end_of_wait(&c.log, false);
 		PG_RE_THROW();
 	}

@@ -11,6 +11,12 @@
 #include "backend/backend_session.h"
 #include "zk/lock_protocol.h"
 
+typedef enum ZkScope
+{
+	ZK_SCOPE_SESSION,
+	ZK_SCOPE_TRANSACTION
+} ZkScope;
+
 typedef struct ZkGrant
 {
 	ZkNode	   *node;			/* belongs to the session of zkb_generation() */
@@ -24,6 +30,7 @@ typedef struct ZkTarget
 	char	   *dir;			/* its directory: root and path, in UTF-8 */
 	const char *path;			/* without the root, for messages */
 	ZkNode	   *own;			/* this session's shared node there, or NULL */
+	ZkScope		scope;			/* for those who see us wait */
 	ZkGrant		grant;			/* the result */
 } ZkTarget;
 

@@ -21,6 +21,7 @@
 #include "backend/settings.h"
 #include "hold.h"
 #include "hold_table.h"
+#include "show.h"
 #include "xact.h"
 
 /*-------------------------------------------------------------------------
@@ -144,7 +145,7 @@ first_lost(Wanted *wanted, int n)
  */
 static bool
 acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 permits,
-		bool may_wait, ZkWait *wait)
+		ZkScope scope, bool may_wait, ZkWait *wait)
 {
 	ZkTarget   *targets;
 	ZkAcquired	outcome;
@@ -158,6 +159,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 		targets[i].dir = others[i].lock->key.path;
 		targets[i].path = targets[i].dir + zkb_root_len(zklock_root);
 		targets[i].own = own_shared_node(others[i].lock);
+		targets[i].scope = scope;
 	}
 	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_node_count() > 0, wait);
 	if (outcome == ZKL_TAKEN)
@@ -178,7 +180,8 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 
 /* Take all of them, or none */
 static bool
-obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait *wait)
+obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool may_wait,
+	   ZkWait *wait)
 {
 	Wanted	   *held = palloc(n * sizeof(Wanted));
 	Wanted	   *others = palloc(n * sizeof(Wanted));
@@ -196,7 +199,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, bool may_wait, ZkWait
 	if (nheld > 0)
 		confirm(held, nheld, may_wait, wait);
 	if (nothers > 0 &&
-		!acquire(wanted, n, others, nothers, mode, permits, may_wait, wait))
+		!acquire(wanted, n, others, nothers, mode, permits, scope, may_wait, wait))
 		return false;
 	for (int i = 0; i < nheld; i++)
 	{
@@ -281,7 +284,7 @@ leave_wanted(Wanted *wanted, int n, bool held)
 			if (lock->count == 0)
 				lock->root_len = zkb_root_len(zklock_root);
 			hold->count++;
-			lock->count++;
+			zkl_count(lock, 1);
 			hold->used = true;
 			hold->proven = false;
 			continue;
@@ -314,11 +317,12 @@ zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 	PG_TRY();
 	{
 		enter_wanted(wanted, paths, n, mode, scope);
-		held = obtain(wanted, n, mode, permits, may_wait, wait);
+		held = obtain(wanted, n, mode, permits, scope, may_wait, wait);
 	}
 	PG_FINALLY();
 	{
 		leave_wanted(wanted, n, held);
+		zkl_show();
 	}
 	PG_END_TRY();
 	for (int i = 0; i < n && held; i++)

@@ -37,6 +37,9 @@
 static MemoryContext hold_context = NULL;
 HTAB	   *zkl_locks = NULL;
 dlist_head	zkl_xact_holds = DLIST_STATIC_INIT(zkl_xact_holds);
+dlist_head	zkl_held = DLIST_STATIC_INIT(zkl_held);
+int			zkl_nheld = 0;
+bool		zkl_changed = false;
 static int	nnodes = 0;
 
 /*-------------------------------------------------------------------------
@@ -222,6 +225,7 @@ void
 zkl_take_node(Lock *lock, const ZkGrant *grant)
 {
 	Assert(!lock->taken && lock->count == 0);
+	zkl_changed = true;
 	lock->grant = *grant;
 	lock->generation = zkb_generation();
 	lock->taken = true;
@@ -236,6 +240,7 @@ zkl_leave_node(Lock *lock)
 	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
 	Assert(lock->taken && nnodes > 0);
+	zkl_changed = true;
 	if (heir != NULL && (heir->count == 0 || heir->taken))
 		heir = NULL;
 	if (heir != NULL)
@@ -285,6 +290,23 @@ zkl_follow_settings(void)
  *-------------------------------------------------------------------------
  */
 
+void
+zkl_count(Lock *lock, int64 change)
+{
+	bool		was_held = lock->count > 0;
+
+	lock->count += change;
+	Assert(lock->count >= 0);
+	zkl_changed |= change != 0;
+	if (was_held == (lock->count > 0))
+		return;
+	if (was_held)
+		dlist_delete(&lock->in_held);
+	else
+		dlist_push_tail(&zkl_held, &lock->in_held);
+	zkl_nheld += was_held ? -1 : 1;
+}
+
 Hold *
 zkl_make_hold(Lock *lock, ZkScope scope)
 {
@@ -332,7 +354,7 @@ void
 zkl_remove_hold(Hold *hold)
 {
 	Assert(hold->count >= 0 && hold->lock->count >= hold->count);
-	hold->lock->count -= hold->count;
+	zkl_count(hold->lock, -hold->count);
 	dlist_delete(&hold->in_lock);
 	if (hold->subid != InvalidSubTransactionId)
 		dlist_delete(&hold->in_xact);

@@ -20,12 +20,6 @@
 	"Call %s if it is a session-scope lock, then lock again and repeat the transaction.", \
 	zkl_unlock_function(lock)
 
-typedef enum ZkScope
-{
-	ZK_SCOPE_SESSION,
-	ZK_SCOPE_TRANSACTION
-} ZkScope;
-
 /*
  * The same path under two roots is two locks, and one lock may have two names
  */
@@ -46,7 +40,8 @@ typedef struct Lock
 	ZkGrant		grant;
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
-	int64		count;			/* of all holds */
+	int64		count;			/* of all holds: see zkl_count */
+	dlist_node	in_held;		/* while count > 0 */
 	uint64		guarded;		/* the last guard run that counted this lock */
 	dlist_head	holds;			/* in the order in which they were taken */
 } Lock;
@@ -69,6 +64,9 @@ typedef struct Hold
 } Hold;
 
 extern HTAB *zkl_locks;			/* NULL if this backend never took a lock */
+extern dlist_head zkl_held;		/* what is held, the oldest first */
+extern int	zkl_nheld;
+extern bool zkl_changed;		/* since it was last shown to others */
 extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
 /* The session to which the lock's own node belongs, or NULL if it is gone */
@@ -121,6 +119,9 @@ extern Lock *zkl_enter_lock(const char *path, ZkpMode mode);
 extern Hold *zkl_make_hold(Lock *lock, ZkScope scope);
 
 /* The following functions do not fail */
+
+/* Change the count of the lock; that of its hold is the caller's */
+extern void zkl_count(Lock *lock, int64 change);
 
 /* Record that the lock has a node now: it is held */
 extern void zkl_take_node(Lock *lock, const ZkGrant *grant);

@@ -17,6 +17,7 @@
 #include "backend/settings.h"
 #include "release.h"
 #include "hold_table.h"
+#include "show.h"
 
 /* HINT for releasing a lock that only the transaction holds */
 #define TRANSACTION_HINT \
@@ -33,7 +34,7 @@ lower_hold(Hold *hold, int64 by)
 
 	Assert(by > 0 && hold->count >= by);
 	hold->count -= by;
-	lock->count -= by;
+	zkl_count(lock, -by);
 	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
 		zkl_remove_hold(hold);
 }
@@ -357,6 +358,7 @@ zkl_unlock(const char *path, ZkpMode mode)
 		lower_hold(hold, 1);
 	judge(&ending);
 	begin_ending(&ending);
+	zkl_show();
 	complete_endings(&ending, 1);
 	return ending.ended != LOST_BEFORE;
 }
@@ -397,6 +399,7 @@ zkl_unlock_all(void)
 		judge(&endings[i]);
 	for (int i = 0; i < n; i++)
 		begin_ending(&endings[i]);
+	zkl_show();
 	complete_endings(endings, n);
 	for (int i = 0; i < n; i++)
 	{

@@ -30,6 +30,7 @@
 #include "backend/settings.h"
 #include "commit_guard.h"
 #include "hold_table.h"
+#include "show.h"
 #include "xact.h"
 
 /*
@@ -216,7 +217,7 @@ hand_over(Hold *hold, SubTransactionId subid)
 		if (other->loss == ZK_NOT_LOST)
 			other->loss = hold->loss;
 		other->doubted |= hold->doubted;
-		hold->lock->count += hold->count;	/* zkl_remove_hold takes it off */
+		zkl_count(hold->lock, hold->count); /* zkl_remove_hold takes it off */
 		zkl_remove_hold(hold);
 		return;
 	}
@@ -332,6 +333,7 @@ end_transaction(bool commit)
 	settle_ended();
 	if (zkb_peek() != NULL)
 		zks_send(zkb_peek());
+	zkl_show_changes();
 	linger();
 }
 
@@ -469,4 +471,5 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			hand_over(hold, parentSubid);
 	}
 	settle_ended();
+	zkl_show_changes();
 }

@@ -253,6 +253,9 @@ struct ZkSession
 	uintptr_t	watch_ids;
 	ZkNode	   *nodes;
 	uint64_t	tickets;
+
+	ZkShown    *_Atomic shown;	/* NULL: to nobody */
+	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
 };
 
 /* wakeup.c: without the mutex, except those that end in _locked */
@@ -359,6 +362,7 @@ extern void zkn_over_locked(ZkSession *s);
 extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
+extern void zkn_show_locked(ZkSession *s);
 
 /* frame_check.c */
 extern void zks_reset_frame(ZkFrame *frame);

@@ -200,6 +200,7 @@ keep(ZkSession *s)
 
 		if (finished_locked(s))
 			break;
+		zkn_show_locked(s);
 		zks_unlock(s);
 		happened = zks_wakeup_wait(&s->wakeup, generation, wait);
 		zks_lock(s);
@@ -321,11 +322,13 @@ attend(ZkSession *s)
 	if (s->zh != NULL)
 	{
 		keep(s);
+		zkn_show_locked(s);
 		again = needs_renewal_locked(s);
 		zks_close_handle_locked(s);
 	}
 	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
+	zkn_show_locked(s);
 	zks_unlock(s);
 	pthread_mutex_unlock(&turn);
 	return again;
@@ -348,6 +351,7 @@ keeper_main(void *arg)
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
+	zkn_show_locked(s);
 	s->notify = true;
 	atomic_fetch_sub(&nkeepers, 1);
 	atomic_store(&s->keeper_done, true);

@@ -220,6 +220,11 @@ finish(ZkNode *n)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
 		n->session->notify = true;
+		for (int i = 0; i < ZKS_SHOWN_NODES; i++)
+		{
+			if (n->session->shown_nodes[i] == n)
+				n->session->shown_nodes[i] = NULL;
+		}
 	}
 	if (n->pending == 0)
 		free(n);
@@ -1478,6 +1483,56 @@ look_at_watch(ZkNode *n)
 	if (n->state == ZKN_PRESENT && is_wanted(n) && n->watch != NULL &&
 		n->watch->state == ZKR_WATCH_FIRED)
 		lose(n, ZK_LOST_NODE);
+}
+
+/* As its owner would find it, if it looked */
+static bool
+is_lost(const ZkNode *n)
+{
+	return n->state != ZKN_PRESENT || n->interest == FORFEITED ||
+		(is_wanted(n) && n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED);
+}
+
+/*
+ * For what other processes see.  The losses go first: while the session is
+ * connected again, what it lost before must not look held.
+ */
+void
+zkn_show_locked(ZkSession *s)
+{
+	ZkShown    *shown = atomic_load(&s->shown);
+	uint32_t	state = s->info.state + 1;
+
+	zk_assert(zks_has_mutex(s));
+	if (shown == NULL)
+		return;
+	if (s->info.in_doubt)
+		state |= ZKS_SHOWN_IN_DOUBT;
+	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
+	{
+		if (s->shown_nodes[i] != NULL && is_lost(s->shown_nodes[i]))
+			state |= ZKS_SHOWN_LOST(i);
+	}
+	atomic_store(&shown->state, state);
+#define SHOW(member, value)	atomic_store_explicit(&shown->member, (value), memory_order_relaxed)
+	SHOW(timeout_ms, (uint32_t) s->info.timeout_ms);
+	SHOW(session_id, s->info.epoch > 0 ? s->info.session_id : 0);
+	SHOW(proven_at, s->info.proven_at);
+	SHOW(requests, s->info.requests);
+	SHOW(reconnections, s->info.reconnections);
+	SHOW(losses, s->info.losses);
+	SHOW(unreleased, (uint32_t) s->info.unreleased);
+#undef SHOW
+}
+
+void
+zkn_show(ZkSession *s, ZkNode *const *nodes, int n)
+{
+	zks_enter(s);
+	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
+		s->shown_nodes[i] = i < n ? nodes[i] : NULL;
+	zkn_show_locked(s);
+	zks_leave(s);
 }
 
 int

@@ -16,11 +16,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <time.h>
 
 #include "internal.h"
 
 /* The most frames that are read with signals blocked */
 #define AT_ONCE				64
+
+/* How long zks_unshow waits for the mutex, which the keeper never has for so long */
+#define UNSHOW_SECONDS		1
 
 ZkSession *
 zks_open(const ZkOptions *options)
@@ -93,11 +97,39 @@ zks_info(ZkSession *s, ZkSessionInfo *info)
 }
 
 void
+zks_show(ZkSession *s, ZkShown *shown)
+{
+	zks_enter(s);
+	atomic_store(&s->shown, shown);
+	zkn_show_locked(s);
+	zks_leave(s);
+}
+
+/*
+ * Who left from within a wait may have the mutex: then the keeper has not, and
+ * cannot be writing.  So this need not wait for long.
+ */
+void
+zks_unshow(ZkSession *s)
+{
+	struct timespec until;
+	bool		locked;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += UNSHOW_SECONDS;
+	locked = pthread_mutex_timedlock(&s->mutex, &until) == 0;
+	atomic_store(&s->shown, NULL);
+	if (locked)
+		pthread_mutex_unlock(&s->mutex);
+}
+
+void
 zks_expire(ZkSession *s)
 {
 	zks_enter(s);
 	if (s->info.epoch > 0 && zks_now() > zks_proven_until(s))
 		zks_forfeit_locked(s);
+	zkn_show_locked(s);
 	zks_leave(s);
 }
 
@@ -171,6 +203,7 @@ zks_awaited(ZkSession *s)
 	/* not before: what is unread would wake the keeper */
 	zks_wakeup_take_back_locked(&s->wakeup, s->sock);
 	s->notify = false;			/* whoever waited looks again anyway */
+	zkn_show_locked(s);
 	zks_leave(s);
 	if (verdict == FRAME_WAIT)
 		zks_wait_for_the_rest();

@@ -17,6 +17,7 @@
 #ifndef ZKLOCK_SESSION_H
 #define ZKLOCK_SESSION_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -133,6 +134,34 @@ extern ZkSession *zks_open(const ZkOptions *options);
 extern void zks_close(ZkSession *session, int bound_ms);
 
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
+
+/*
+ * What everybody may know of a session: in memory that other processes read,
+ * too, at any time.  Both threads write it, with the session's mutex; each word
+ * is for itself, and an old one never makes what is lost look held.
+ */
+#define ZKS_SHOWN_NODES		4
+#define ZKS_SHOWN_IN_DOUBT	0x08
+#define ZKS_SHOWN_LOST(i)	(0x10 << (i))	/* the i-th node of zkn_show */
+
+typedef struct ZkShown
+{
+	_Atomic uint32_t state;		/* ZkSessionState + 1, and these; 0: none */
+	_Atomic uint32_t timeout_ms;
+	_Atomic int64_t session_id; /* 0: none yet */
+	_Atomic int64_t proven_at;
+	_Atomic uint64_t requests;
+	_Atomic uint64_t reconnections;
+	_Atomic uint64_t losses;
+	_Atomic uint32_t unreleased;
+} ZkShown;
+
+/*
+ * Keep this up to date from now on, or leave it alone, before the memory goes
+ * away: the keeper may outlive zks_close.
+ */
+extern void zks_show(ZkSession *session, ZkShown *shown);
+extern void zks_unshow(ZkSession *session);
 
 /*
  * If nothing has proven for a whole timeout that the session lives, others may
@@ -350,6 +379,12 @@ extern void zkn_watch(ZkSession *session, ZkNode *node);
  * happens if it is not one of this session's.
  */
 extern void zkn_watch_named(ZkSession *session, const char *dir, const char *name);
+
+/*
+ * Show in ZkShown which of these are lost, instead of those named before; there
+ * are at most ZKS_SHOWN_NODES, and each may be NULL.  Never fails.
+ */
+extern void zkn_show(ZkSession *session, ZkNode *const *nodes, int n);
 
 /*
  * Asks the leader and a quorum whether these nodes exist, in one request that

@@ -1,0 +1,448 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.c
+ *	  What each backend of this server tells the others of its locks.
+ *
+ * In shared memory there is a slot for each backend, by the number of its
+ * PGPROC.  Its owner writes it, and nobody else; anybody reads it without a
+ * lock, as pg_stat_activity's entries: a counter is odd while the owner writes,
+ * and what was copied meanwhile is copied again.  There is no critical section
+ * around that: nothing in it can raise an error, and a handler that leaves the
+ * process (bgworker_die) passes by our exit callback, which makes the counter
+ * even again; within a critical section that would be a PANIC.
+ *
+ * A backend that idles does not notice what becomes of its session.  So the
+ * session's thread writes that itself, into words of their own (ZkShown).  The
+ * memory goes away when a backend exits, before the session is closed: from
+ * then on nothing is told, and the slot is empty.
+ *
+ * No lock may fail because of all this: who cannot have a slot does without.
+ * Since PostgreSQL 17 the memory is had by name.  Its name has the number of
+ * the layout, so that backends with an older library have their own; a change of
+ * ZkSlot needs a new number.  Having it made can fail in ways that only the end of a
+ * (sub)transaction can repair.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "compat.h"
+#include "node_identity.h"
+#include "slots.h"
+
+#define LAYOUT			1
+#define STRINGIFY(n)	#n
+#define NAME_OF(layout)	"zklock slots " STRINGIFY(layout)
+#define SEGMENT_NAME	NAME_OF(LAYOUT)
+
+#define CUT_MARK		"..."
+
+/* So often a slot is read again at once, and then after a pause */
+#define TRIES_AT_ONCE	100
+#define TRIES			200
+#define PAUSE_US		1000
+
+typedef struct Segment
+{
+	uint32		layout;
+	uint32		nslots;
+	uint64		size;
+	ZkSlot		slots[FLEXIBLE_ARRAY_MEMBER];
+} Segment;
+
+static Segment *segment = NULL;
+static ZkSlot *own_slot = NULL;
+static ZkSession *shown_session = NULL; /* it writes into our slot */
+
+/*-------------------------------------------------------------------------
+ * The segment
+ *-------------------------------------------------------------------------
+ */
+
+static size_t
+segment_size(void)
+{
+	return offsetof(Segment, slots) + (size_t) max_backends_compat() * sizeof(ZkSlot);
+}
+
+static void
+init_segment(void *memory)
+{
+	Segment    *s = memory;
+
+	memset(s, 0, segment_size());
+	s->layout = LAYOUT;
+	s->nslots = max_backends_compat();
+	s->size = segment_size();
+}
+
+static void (*next_shmem_request) (void) = NULL;
+static shmem_startup_hook_type next_shmem_startup = NULL;
+
+static void
+shmem_request(void)
+{
+	if (next_shmem_request != NULL)
+		next_shmem_request();
+	RequestAddinShmemSpace(segment_size());
+}
+
+static void
+shmem_startup(void)
+{
+	bool		found;
+
+	if (next_shmem_startup != NULL)
+		next_shmem_startup();
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	segment = ShmemInitStruct(SEGMENT_NAME, segment_size(), &found);
+	if (!found)
+		init_segment(segment);
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+zkb_reserve_slots(void)
+{
+	if (SEGMENTS_HAVE_NAMES_COMPAT || !process_shared_preload_libraries_in_progress)
+		return;
+	hook_shmem_request_compat(shmem_request, &next_shmem_request);
+	next_shmem_startup = shmem_startup_hook;
+	shmem_startup_hook = shmem_startup;
+}
+
+static void
+attach(void)
+{
+	Segment    *s = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
+
+	if (s->layout != LAYOUT || s->size != segment_size() || s->nslots != max_backends_compat())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("shared memory \"%s\" has another layout", SEGMENT_NAME)));
+	segment = s;
+}
+
+/*
+ * Interrupts are held, so that what is caught is never a cancel, which must not
+ * be swallowed.
+ */
+static void
+attach_or_log(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		HOLD_INTERRUPTS();
+		attach();
+		RESUME_INTERRUPTS();
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		ereport(LOG,
+				(errcode(error->sqlerrcode),
+				 errmsg("zk_server_locks cannot show this session: %s", error->message)));
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+}
+
+/*-------------------------------------------------------------------------
+ * Our own slot
+ *-------------------------------------------------------------------------
+ */
+
+/* As volatile, or the compiler might move what comes between */
+static void
+begin_changes(ZkSlot *slot)
+{
+	volatile uint32 *changes = &slot->changes;
+
+	*changes |= 1;
+	pg_write_barrier();
+}
+
+static void
+end_changes(ZkSlot *slot)
+{
+	volatile uint32 *changes = &slot->changes;
+
+	pg_write_barrier();
+	*changes = (*changes | 1) + 1;
+}
+
+/* Make it nobody's, whatever state it is in */
+static void
+clear(ZkSlot *slot)
+{
+	begin_changes(slot);
+	memset((char *) slot + offsetof(ZkSlot, pid), 0, sizeof(ZkSlot) - offsetof(ZkSlot, pid));
+	end_changes(slot);
+}
+
+static void
+stop_showing(void)
+{
+	if (shown_session != NULL)
+		zks_unshow(shown_session);
+	shown_session = NULL;
+}
+
+/* Before the memory goes away, and before the last transaction is aborted */
+static void
+leave_slot(int code, Datum arg)
+{
+	ZkSlot	   *slot = own_slot;
+
+	own_slot = NULL;
+	stop_showing();
+	if (slot != NULL)
+		clear(slot);
+}
+
+static void
+take_slot(void)
+{
+	ptrdiff_t	number = MyProc - ProcGlobal->allProcs;
+
+	if (number < 0 || number >= segment->nslots)
+		return;
+	before_shmem_exit(leave_slot, 0);
+	own_slot = &segment->slots[number];
+	clear(own_slot);
+	begin_changes(own_slot);
+	own_slot->pid = MyProcPid;
+	own_slot->started = MyStartTimestamp;
+	own_slot->database = MyDatabaseId;
+	own_slot->role = MyBEEntry != NULL ? MyBEEntry->st_userid : InvalidOid;
+	end_changes(own_slot);
+}
+
+void
+zkb_slot_session_begins(ZkSession *session)
+{
+	if (own_slot == NULL)
+		return;
+	zks_show(session, &own_slot->session);
+	shown_session = session;
+}
+
+void
+zkb_attach_slot(ZkSession *session)
+{
+	static bool tried = false;
+
+	/* in parallel mode there are no subtransactions: not yet then */
+	if (tried || MyProc == NULL || IsInParallelMode())
+		return;
+	tried = true;
+	if (segment == NULL && SEGMENTS_HAVE_NAMES_COMPAT)
+		attach_or_log();
+	if (segment != NULL)
+		take_slot();
+	if (session != NULL)
+		zkb_slot_session_begins(session);
+}
+
+ZkSlot *
+zkb_begin_slot(const ZkBackendCounters *counters)
+{
+	if (own_slot == NULL)
+		return NULL;
+	begin_changes(own_slot);
+	own_slot->counters = *counters;
+	return own_slot;
+}
+
+void
+zkb_end_slot(ZkSlot *slot)
+{
+	end_changes(slot);
+}
+
+/* What it had is lost, and must not look held when another session begins */
+void
+zkb_slot_session_ends(const ZkBackendCounters *counters)
+{
+	ZkSlot	   *slot;
+
+	stop_showing();
+	slot = zkb_begin_slot(counters);
+	if (slot == NULL)
+		return;
+	memset(&slot->session, 0, sizeof(slot->session));
+	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
+		slot->holds[i].lost = true;
+	zkb_end_slot(slot);
+}
+
+/* Not within a character */
+static void
+put_text(char *to, const char *utf8, int len)
+{
+	int			kept = Min(len, ZKB_SLOT_TEXT);
+
+	if (kept < len)
+	{
+		kept -= strlen(CUT_MARK);
+		while (kept > 0 && (utf8[kept] & 0xc0) == 0x80)
+			kept--;
+	}
+	memcpy(to, utf8, kept);
+	strcpy(to + kept, kept < len ? CUT_MARK : "");
+}
+
+void
+zkb_slot_path(char *path, char *root, const char *full, int root_len)
+{
+	put_text(path, full + root_len, strlen(full + root_len));
+	put_text(root, root_len > 0 ? full : "/", Max(root_len, 1));
+}
+
+void
+zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since,
+			   const ZkBackendCounters *counters)
+{
+	ZkSlot	   *slot = zkb_begin_slot(counters);
+
+	if (slot == NULL)
+		return;
+	slot->wait.mode = mode;
+	slot->wait.scope = scope;
+	slot->wait.since = since;
+	zkb_slot_path(slot->wait.path, slot->wait.root, full, root_len);
+	zkb_end_slot(slot);
+}
+
+void
+zkb_slot_still_waits(const ZkBackendCounters *counters)
+{
+	ZkSlot	   *slot = zkb_begin_slot(counters);
+
+	if (slot != NULL)
+		zkb_end_slot(slot);
+}
+
+void
+zkb_slot_waits_no_more(const ZkBackendCounters *counters)
+{
+	ZkSlot	   *slot;
+
+	if (own_slot == NULL || own_slot->wait.since == 0)
+		return;
+	slot = zkb_begin_slot(counters);
+	slot->wait.since = 0;
+	zkb_end_slot(slot);
+}
+
+/*-------------------------------------------------------------------------
+ * Everybody's
+ *-------------------------------------------------------------------------
+ */
+
+/* False: it was being written all the time */
+static bool
+copy_slot(ZkSlot *copy, const ZkSlot *slot)
+{
+	const volatile uint32 *changes = &slot->changes;
+
+	for (int i = 0; i < TRIES; i++)
+	{
+		uint32		before = *changes;
+
+		pg_read_barrier();
+		memcpy(copy, slot, sizeof(ZkSlot));
+		pg_read_barrier();
+		if (before == *changes && before % 2 == 0)
+			return true;
+		if (i >= TRIES_AT_ONCE)
+			pg_usleep(PAUSE_US);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return false;
+}
+
+/* Who died in the midst of something has left it behind */
+static bool
+is_alive(const ZkSlot *slot, const PGPROC *proc)
+{
+	TimestampTz started;
+
+	return slot->pid != 0 && slot->pid == ((volatile const PGPROC *) proc)->pid &&
+		zkb_read_start(status_entry_compat(proc), slot->pid, &started) &&
+		started == slot->started;
+}
+
+void
+zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void *arg)
+{
+	ZkSlot	   *copy = palloc(sizeof(ZkSlot));
+
+	if (segment == NULL && !SEGMENTS_HAVE_NAMES_COMPAT)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("zk_server_locks needs shared memory that this server has not reserved"),
+				 errhint("Add zklock to shared_preload_libraries, and restart the server.")));
+	if (segment == NULL)
+		attach();
+	for (int i = 0; i < segment->nslots; i++)
+	{
+		bool		whole;
+
+		if (((volatile ZkSlot *) &segment->slots[i])->pid == 0)
+			continue;
+		whole = copy_slot(copy, &segment->slots[i]);
+		if (is_alive(copy, &ProcGlobal->allProcs[i]))
+			callback(copy, whole, arg);
+	}
+	pfree(copy);
+}
+
+bool
+zkb_slot_session(const ZkSlot *slot, ZkSessionInfo *info)
+{
+	const ZkShown *shown = &slot->session;
+	uint32		state = shown->state & (ZKS_SHOWN_IN_DOUBT - 1);
+
+	memset(info, 0, sizeof(*info));
+	if (state == 0 || state - 1 == ZKS_OVER)
+		return false;
+	info->state = (ZkSessionState) (state - 1);
+	info->in_doubt = (shown->state & ZKS_SHOWN_IN_DOUBT) != 0;
+	info->timeout_ms = (int) shown->timeout_ms;
+	info->session_id = shown->session_id;
+	info->proven_at = shown->proven_at;
+	info->requests = shown->requests;
+	info->reconnections = shown->reconnections;
+	info->losses = shown->losses;
+	info->unreleased = (int) shown->unreleased;
+	return true;
+}
+
+bool
+zkb_slot_lost(const ZkSlot *slot, int i, const ZkSessionInfo *info)
+{
+	return slot->holds[i].lost || (slot->session.state & ZKS_SHOWN_LOST(i)) != 0 ||
+		info->session_id == 0 || zks_now() - info->proven_at > info->timeout_ms * ZKS_MS;
+}

@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * slots.h
+ *	  What each backend of this server tells the others of its locks.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_SLOTS_H
+#define ZKLOCK_SLOTS_H
+
+#include "backend_session.h"
+
+/* Of a path or root so many bytes are kept; one that is cut ends with "..." */
+#ifndef ZKB_SLOT_TEXT			/* t/089 builds a library with another layout */
+#define ZKB_SLOT_TEXT	256
+#endif
+
+/* One lock that the backend holds */
+typedef struct ZkSlotHold
+{
+	char		mode;			/* ZkpMode */
+	bool		lost;			/* as its owner knows; but see zkb_slot_lost */
+	int64		counts[2];		/* by scope */
+	int64		token;
+	TimestampTz acquired_at;
+	char		path[ZKB_SLOT_TEXT + 1];
+	char		root[ZKB_SLOT_TEXT + 1];
+} ZkSlotHold;
+
+/* What it waits for */
+typedef struct ZkSlotWait
+{
+	char		mode;
+	char		scope;
+	int64		since;			/* zks_now(); 0: it waits for nothing */
+	char		path[ZKB_SLOT_TEXT + 1];
+	char		root[ZKB_SLOT_TEXT + 1];
+} ZkSlotWait;
+
+typedef struct ZkSlot
+{
+	uint32		changes;		/* odd while its owner writes */
+	int			pid;			/* 0: nobody's */
+	TimestampTz started;		/* the backend; with pid, its tag */
+	Oid			database;
+	Oid			role;			/* as in pg_stat_activity */
+	ZkShown		session;
+	ZkBackendCounters counters;
+	int			nholds;
+	int			more;			/* locks that have no room here */
+	ZkSlotHold	holds[ZKS_SHOWN_NODES]; /* the oldest first */
+	ZkSlotWait	wait;
+} ZkSlot;
+
+/* In _PG_init: before PostgreSQL 17 the memory has to be reserved */
+extern void zkb_reserve_slots(void);
+
+/*
+ * Give this backend its slot, if it can have one; tried once.  Never fails, but
+ * is only for places where an error would be allowed.  session: that of this
+ * backend, or NULL.
+ */
+extern void zkb_attach_slot(ZkSession *session);
+
+/* The session of this backend begins, or is about to be closed */
+extern void zkb_slot_session_begins(ZkSession *session);
+extern void zkb_slot_session_ends(const ZkBackendCounters *counters);
+
+/*
+ * To be called around all changes of our own slot; NULL if there is none.
+ * Nothing in between may fail, or take long.
+ */
+extern ZkSlot *zkb_begin_slot(const ZkBackendCounters *counters);
+extern void zkb_end_slot(ZkSlot *slot);
+
+/* Write a path and its root, from what zkl_full_path returned */
+extern void zkb_slot_path(char *path, char *root, const char *full, int root_len);
+
+/* This backend waits in that queue since then, or still does, or no longer */
+extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since,
+						   const ZkBackendCounters *counters);
+extern void zkb_slot_still_waits(const ZkBackendCounters *counters);
+extern void zkb_slot_waits_no_more(const ZkBackendCounters *counters);
+
+/*
+ * Call back with a copy of each slot of a live backend; whole: false if its
+ * owner was stopped while it wrote, so that only pid, database and role can be
+ * trusted.  Raises 0A000 if this server has no slots.
+ */
+extern void zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void *arg);
+
+/* What the copy says of the session; false: there is none */
+extern bool zkb_slot_session(const ZkSlot *slot, ZkSessionInfo *info);
+
+/* Whether its i-th hold is lost: by now it counts as that for its owner, too */
+extern bool zkb_slot_lost(const ZkSlot *slot, int i, const ZkSessionInfo *info);
+
+#endif							/* ZKLOCK_SLOTS_H */
