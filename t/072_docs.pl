@@ -21,7 +21,8 @@ my %own_test = (
 	'doc/recipes/java-python.md' => '082_docs_clients.pl',
 	'doc/recipes/pgbouncer.md' => '083_docs_pgbouncer.pl',
 	'doc/recipes/standby.md' => '084_docs_standby.pl',
-	'doc/security.md' => '085_docs_security.pl');
+	'doc/security.md' => '085_docs_security.pl',
+	'doc/zookeeper.md' => '087_docs_zookeeper.pl');
 
 foreach my $page (sort keys %own_test)
 {
