@@ -88,7 +88,7 @@ is(join(' ', sort map { $_->[0] =~ /`([^`]*)`/g } $page->table('| line | why |')
 	rename "$library.new", $library or die "$library: $!";
 	my $new = zk_session($node);
 	is($new->value(q{SELECT zk_try_lock('/old'), zk_try_lock('/new')}), 'f|t', 'a new backend has the new library, and knows of the locks');
-	my ($pattern) = $page->text =~ /^ {4}grep -l '(.*)' \/proc/m;
+	my ($pattern) = map { s/\\//r } $page->text =~ /^ {4}grep -l '(.*)' \/proc/m;
 	like(slurp_file('/proc/' . $old->pid . '/maps'), qr/\Q$pattern\E/, 'an old backend has the old one');
 	unlike(slurp_file('/proc/' . $new->pid . '/maps'), qr/\Q$pattern\E/, '- and the new one has not');
 	is($old->value(q{SELECT zk_lock('/old/too'), zk_unlock_all()}), 't|2', '- and goes on');
