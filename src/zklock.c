@@ -14,12 +14,14 @@
 #include "commands/dbcommands.h"
 #include "common/int.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
@@ -301,7 +303,7 @@ PG_FUNCTION_INFO_V1(zk_lock_status);
 Datum
 zk_lock_status(PG_FUNCTION_ARGS)
 {
-	init_srf_compat(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	zkl_each_hold(put_lock, fcinfo->resultinfo);
 	return (Datum) 0;
 }
@@ -413,7 +415,7 @@ zk_lock_queue(PG_FUNCTION_ARGS)
 {
 	char	   *path = path_argument(fcinfo);
 
-	init_srf_compat(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	zkl_each_contender(path, put_contender, fcinfo->resultinfo);
 	return (Datum) 0;
 }
@@ -463,7 +465,7 @@ zk_lock_paths(PG_FUNCTION_ARGS)
 {
 	char	   *prefix = prefix_argument(fcinfo);
 
-	init_srf_compat(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	zkl_each_path(prefix, put_path, fcinfo->resultinfo);
 	return (Datum) 0;
 }
@@ -509,7 +511,7 @@ zk_session_status(PG_FUNCTION_ARGS)
 	const char *servers;
 	int			i = 0;
 
-	init_srf_compat(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	memset(&info, 0, sizeof(info));
 	if (session != NULL)
@@ -701,7 +703,7 @@ PG_FUNCTION_INFO_V1(zk_server_lock_status);
 Datum
 zk_server_lock_status(PG_FUNCTION_ARGS)
 {
-	init_srf_compat(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	zkb_each_slot(put_slot, fcinfo->resultinfo);
 	return (Datum) 0;
 }

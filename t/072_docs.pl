@@ -22,7 +22,9 @@ my %own_test = (
 	'doc/recipes/prometheus.md' => '088_docs_prometheus.pl',
 	'doc/recipes/pgbouncer.md' => '083_docs_pgbouncer.pl',
 	'doc/recipes/standby.md' => '084_docs_standby.pl',
-	'doc/security.md' => '085_docs_security.pl');
+	'doc/security.md' => '085_docs_security.pl',
+	'doc/zookeeper.md' => '087_docs_zookeeper.pl',
+	'doc/troubleshooting.md' => '088_docs_troubleshooting.pl');
 
 foreach my $page (sort keys %own_test)
 {

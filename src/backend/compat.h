@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *	  What differs between PostgreSQL 14 and 18, and nothing else.
+ *	  What differs between PostgreSQL 15 and 19, and nothing else.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef ZKLOCK_COMPAT_H
 #define ZKLOCK_COMPAT_H
 
-#include "access/xact.h"
-#include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/plannodes.h"
+#include "parser/analyze.h"
 #include "storage/ipc.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -18,7 +18,6 @@
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
-#include "utils/tuplestore.h"
 #include "utils/wait_event.h"
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"				/* was in postgres.h */
@@ -31,8 +30,8 @@
 #include "replication/walsender.h"
 #endif
 
-#if PG_VERSION_NUM < 140000
-#error "zklock needs PostgreSQL 14 or later"
+#if PG_VERSION_NUM < 150000
+#error "zklock needs PostgreSQL 15 or later"
 #endif
 
 /* pg_get_loaded_modules() shows this (18) */
@@ -47,14 +46,26 @@
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
-/* Reserve the prefix of our settings: a misspelt one is an error */
-static inline void
-reserve_guc_prefix_compat(const char *prefix)
-{
-#if PG_VERSION_NUM >= 150000
-	MarkGUCPrefixReserved(prefix);
+/* A comment no longer tells the compiler (19) */
+#ifndef pg_fallthrough
+#define pg_fallthrough __attribute__((fallthrough))
+#endif
+
+/* What post_parse_analyze_hook gets (19) */
+#if PG_VERSION_NUM >= 190000
+typedef const JumbleState JumbleStateCompat;
 #else
-	EmitWarningsOnPlaceholders(prefix);
+typedef JumbleState JumbleStateCompat;
+#endif
+
+/* Whether the statement is an INSERT, UPDATE, DELETE or MERGE, or contains one */
+static inline bool
+has_targets_compat(const PlannedStmt *statement)
+{
+#if PG_VERSION_NUM >= 190000
+	return !bms_is_empty(statement->resultRelationRelids);
+#else
+	return statement->resultRelations != NIL;
 #endif
 }
 
@@ -118,48 +129,10 @@ lxid_compat(void)
 }
 
 /*
- * Whether the transaction is a single statement that cannot run in a
- * transaction block.  Servers before 14.5 do not tell, and "no" does no harm.
- */
-static inline bool
-is_sole_statement_compat(void)
-{
-#ifdef XACT_FLAGS_NEEDIMMEDIATECOMMIT
-	return (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
-#else
-	return false;
-#endif
-}
-
-/*
  * Which callbacks may be unregistered while those of the end of a transaction
  * run: the running one (16), or only those that are yet to run.
  */
 #define CALLBACK_MAY_LEAVE_COMPAT (PG_VERSION_NUM >= 160000)
-
-/* Prepare a function to return a set, all of it at once */
-static inline void
-init_srf_compat(FunctionCallInfo fcinfo)
-{
-#if PG_VERSION_NUM >= 150000
-	InitMaterializedSRF(fcinfo, 0);
-#else
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	MemoryContext old;
-
-	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
-		(rsinfo->allowedModes & SFRM_Materialize) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("set-valued function called in context that cannot accept a set")));
-	old = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
-	if (get_call_result_type(fcinfo, NULL, &rsinfo->setDesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	rsinfo->returnMode = SFRM_Materialize;
-	rsinfo->setResult = tuplestore_begin_heap(true, false, work_mem);
-	MemoryContextSwitchTo(old);
-#endif
-}
 
 /*
  * The list element after this one, or the first one after NULL; NULL at the
@@ -171,6 +144,11 @@ typedef dlist_head ListCompat;
 #else
 typedef SHM_QUEUE ListCompat;
 #define WAIT_QUEUE_COMPAT(lock) (&(lock)->waitProcs.links)
+#endif
+#if PG_VERSION_NUM >= 190000
+#define WAIT_LINK_COMPAT waitLink
+#else
+#define WAIT_LINK_COMPAT links
 #endif
 
 static inline void *

@@ -117,7 +117,7 @@ next_holder(const LOCK *lock, PROCLOCK *holder)
 static PGPROC *
 next_waiter(const LOCK *lock, PGPROC *waiter)
 {
-	return list_next_compat(WAIT_QUEUE_COMPAT(lock), waiter, offsetof(PGPROC, links));
+	return list_next_compat(WAIT_QUEUE_COMPAT(lock), waiter, offsetof(PGPROC, WAIT_LINK_COMPAT));
 }
 
 /* Whether a lock of this process in a partition, which is locked, has a queue */

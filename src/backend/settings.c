@@ -333,6 +333,6 @@ zklock_define_settings(void)
 {
 	remember_configured();
 	define_settings();
-	reserve_guc_prefix_compat("zklock");
+	MarkGUCPrefixReserved("zklock");
 	forget_those_in_force(false);
 }

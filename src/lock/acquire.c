@@ -52,6 +52,7 @@
 #include "pgstat.h"
 
 #include "acquire.h"
+#include "backend/compat.h"
 #include "backend/errors.h"
 #include "backend/node_identity.h"
 #include "backend/path.h"
@@ -840,13 +841,13 @@ look_at_blockers(Call *c, Place *p, const ZkpView *view, uint32 epoch)
 			case NOT_ARMED:
 				if (!zks_is_doubtful(watch.rc))
 					zkb_raise(watch.rc, p->target->path);
-				/* FALLTHROUGH */
+				pg_fallthrough;
 			case GONE:
 				outcome = LIST_AGAIN;
 				break;
 			case DATA_CHANGED:
 				set_watch(c, p, blocker);
-				/* FALLTHROUGH */
+				pg_fallthrough;
 			case NOT_ANSWERED:
 				if (outcome == WAIT_ON)
 					outcome = WAIT_FOR_ANSWER;

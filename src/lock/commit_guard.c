@@ -219,7 +219,7 @@ zkl_guard_statement(void)
 bool
 zkl_is_judged(void)
 {
-	return deeds()->judged && is_sole_statement_compat();
+	return deeds()->judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
 }
 
 /*-------------------------------------------------------------------------

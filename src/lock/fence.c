@@ -25,6 +25,7 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "backend/compat.h"
 #include "backend/path.h"
 #include "fence.h"
 
@@ -73,7 +74,7 @@ static post_parse_analyze_hook_type next_post_parse_analyze = NULL;
  * nobody else can create a table that we own.
  */
 static void
-analyze_hook(ParseState *pstate, Query *query, JumbleState *jstate)
+analyze_hook(ParseState *pstate, Query *query, JumbleStateCompat *jstate)
 {
 	const char *name = table_to_find;
 	ListCell   *cell;

@@ -22,6 +22,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "backend/compat.h"
 #include "commit_guard.h"
 #include "release.h"
 #include "statement_hooks.h"
@@ -65,7 +66,7 @@ executor_finish_hook(QueryDesc *queryDesc)
 		next_ExecutorFinish(queryDesc);
 	else
 		standard_ExecutorFinish(queryDesc);
-	if (queryDesc->plannedstmt->resultRelations != NIL && zkl_has_locks() &&
+	if (has_targets_compat(queryDesc->plannedstmt) && zkl_has_locks() &&
 		(any_is_foreign(queryDesc->estate->es_opened_result_relations) ||
 		 any_is_foreign(queryDesc->estate->es_tuple_routing_result_relations)))
 		zkl_writes_elsewhere();

@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "backend/compat.h"
 #include "backend/local_waits.h"
@@ -38,7 +39,7 @@ local_waits(PG_FUNCTION_ARGS)
 	ZkbLocalWait *waits;
 	int			n = zkb_local_waits(&waits, PG_GETARG_INT32(0));
 
-	init_srf_compat(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < n; i++)
 	{
 		Datum		values[6] = {

@@ -39,6 +39,10 @@ C<< <!-- key: value; key: value --> >>:
                     next block of its session comes or the page ends
   leaves: open      it ends inside a transaction
 
+Indented lines after it that begin with ERROR, WARNING, DETAIL or HINT are all that
+it says of these kinds, except for the numbers of processes and the addresses of
+clusters.
+
 =cut
 
 package Doc;
@@ -84,7 +88,7 @@ sub text { return $_[0]->{text}; }
 sub _find_blocks
 {
 	my ($self) = @_;
-	my ($block, $before, $number) = (undef, '', 0);
+	my ($block, $closed, $before, $number) = (undef, undef, '', 0);
 	foreach my $line (split /^/, $self->{text})
 	{
 		$number++;
@@ -94,6 +98,7 @@ sub _find_blocks
 			if ($line eq "```\n")
 			{
 				push @{ $self->{blocks} }, $block;
+				$closed = $block;
 				undef $block;
 			}
 			else { $block->{code} .= $line; }
@@ -109,6 +114,8 @@ sub _find_blocks
 		{
 			die "$where: SQL that no test runs: $line";
 		}
+		elsif ($closed && $line =~ /^ {4}((?:ERROR|WARNING|DETAIL|HINT):  .*\n)/) { $closed->{says} .= $1; }
+		elsif ($line ne "\n") { undef $closed; }
 		$before = $line;
 	}
 	die "$self->{file}: a fence is not closed\n" if $block;
@@ -218,6 +225,16 @@ sub _goes_on
 	return;
 }
 
+# What it told the user, of the kinds of lines that the page shows
+sub _said
+{
+	my ($result, $says) = @_;
+	my $kinds = join '|', $says =~ /^(\w+):/mg;
+	return _without_numbers(join '', map { s/^(\w+):  \w{5}: /$1:  /r } $result->{err} =~ /^((?:$kinds):  .*\n)/mg);
+}
+
+sub _without_numbers { return $_[0] =~ s/\b([Pp]rocess) \d+ on [\w.-]+:\d+/$1 N/gr; }
+
 sub _printed { my $text = join ' ', split /\n/, $_[0]{out}; return length $text ? $text : '-'; }
 
 sub _check
@@ -230,6 +247,7 @@ sub _check
 		$block->{fails} // '', "$what: " . ($block->{fails} ? 'fails as it says' : 'runs'))
 	  or diag($result->{err});
 	is(_printed($result), $block->{prints}, "$what: prints what it says") if defined $block->{prints};
+	is(_said($result, $block->{says}), _without_numbers($block->{says}), "$what: its messages are those of the page") if defined $block->{says};
 	if ($block->{warns}) { isnt(scalar @{ $result->{warnings} }, 0, "$what: warns") }
 	else { is_deeply($result->{warnings}, [], "$what: no warning") }
 	$s->query('ROLLBACK') if $block->{fails};

@@ -72,6 +72,9 @@ my %started;    # pid => server, for END
 #   max_client_cnxns       per client address; default 0: no limit
 #   container_check        ms between two checks for empty containers; default 1000
 #   config                 { zoo.cfg key => value }, overrides all of these
+#   zoo_cfg                zoo.cfg as a whole, of which only dataDir and clientPort
+#                          change, for a member of an ensemble; the JVM gets nothing
+#                          but java_options then
 #   java_options           [ ... ]
 #   env                    { additions to its environment }
 #   superuser              1: there is a superuser, whom no ACL restricts, and the
@@ -106,6 +109,11 @@ sub new
 sub _configure
 {
 	my ($self) = @_;
+	return $self->_write_cfg(
+		$self->{zoo_cfg} =~ s{^(dataDir=).*}{$1$self->{dir}/data}mr =~
+		  s{^clientPort=.*}{clientPort=$self->{port}\nclientPortAddress=127.0.0.1}mr)
+	  if defined $self->{zoo_cfg};
+
 	my %config = (
 		dataDir => "$self->{dir}/data",
 		clientPort => $self->{port},
@@ -121,8 +129,14 @@ sub _configure
 	# an ensemble that can be reconfigured knows where its servers' clients connect
 	delete @config{qw(clientPort clientPortAddress)} if $config{reconfigEnabled};
 
+	return $self->_write_cfg(join '', map({ "$_=$config{$_}\n" } sort keys %config), $self->{servers});
+}
+
+sub _write_cfg
+{
+	my ($self, $text) = @_;
 	open my $file, '>', $self->_cfg or die "$self->{dir}: $!";
-	print $file map({ "$_=$config{$_}\n" } sort keys %config), $self->{servers};
+	print $file $text;
 	close $file or die "$self->{dir}: $!";
 	return;
 }
@@ -182,13 +196,13 @@ sub _launch
 {
 	my ($self) = @_;
 	my @java = (
-		'java', '-Xmx96m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+		'java',
+		(defined $self->{zoo_cfg} ? () : ('-Xmx96m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1')),
 		'-XX:-UsePerfData',    # otherwise a file in /tmp, which kill -9 would leave behind
 		"-Djava.io.tmpdir=$self->{dir}", '-Djava.net.preferIPv4Stack=true',
 		'-Dzookeeper.jmx.log4j.disable=true',
 		# not in zoo.cfg, where it would become zookeeper.znode...
-		"-Dznode.container.checkIntervalMs=$self->{container_check}",
-		'-Dzookeeper.extendedTypesEnabled=true',
+		(defined $self->{zoo_cfg} ? () : ("-Dznode.container.checkIntervalMs=$self->{container_check}", '-Dzookeeper.extendedTypesEnabled=true')),
 		'-Dorg.slf4j.simpleLogger.defaultLogLevel=warn',
 		'-Dorg.slf4j.simpleLogger.showDateTime=true',
 		'-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS',
@@ -197,7 +211,7 @@ sub _launch
 		@{ $self->{java_options} },
 		'-cp', $CLASSPATH,
 		'org.apache.zookeeper.server.'
-		  . ($self->{servers} ? 'quorum.QuorumPeerMain' : 'ZooKeeperServerMain'),
+		  . ($self->{servers} || defined $self->{zoo_cfg} ? 'quorum.QuorumPeerMain' : 'ZooKeeperServerMain'),
 		$self->_cfg);
 
 	# END does not run when a test is killed with SIGKILL, so leave it to the

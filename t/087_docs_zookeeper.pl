@@ -1,0 +1,166 @@
+# doc/zookeeper.md: three servers with the zoo.cfg that it prints, except for
+# directories and addresses; what it promises of them; and the sizes that it
+# gives, which are measured here.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use Doc;
+use Zklock;
+use ZooKeeper;
+
+my $page = Doc->new('doc/zookeeper.md');
+my $SESSIONS = 60;
+
+# A heap of which one knows what is in use: it is collected every second
+my @java_options = (
+	qw(-XX:+UseG1GC -XX:G1PeriodicGCInterval=1000 -XX:-G1PeriodicGCInvokesConcurrent -Xlog:gc+heap=debug:file=gc.log));
+
+#
+# The ensemble
+#
+my $zoo_cfg = $page->take('properties')->{code};
+foreach my $key (1 .. 3)
+{
+	my ($quorum, $election) = map { ZooKeeper::free_port() } 1 .. 2;
+	$zoo_cfg =~ s/^server\.$key=zk$key:2888:3888$/server.$key=127.0.0.1:$quorum:$election/m or die "no server $key";
+}
+my @servers = map { ZooKeeper->new(zoo_cfg => $zoo_cfg, java_options => \@java_options) } 1 .. 3;
+append_to_file($servers[ $_ - 1 ]->dir . '/data/myid', "$_\n") for 1 .. 3;
+my $zk = ZooKeeper::Ensemble->new(@servers)->start;
+my %setting = $page->settings;
+is($setting{'zklock.hosts'}, join(',', map { "zk$_:2181" } 1 .. 3), 'zklock.hosts names the servers');
+my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts, max_connections => $SESSIONS + 20);
+my $admin = zk_session($node);
+
+$page->run($node, zk => $zk);
+is(scalar(() = join('', map { $_->four_letter('srvr') } @servers) =~ /^Mode: follower$/mg), 2, 'a leader and two followers');
+my %mntr = $zk->mntr;
+my @rows = $page->table('| name | raise an alert |');
+cmp_ok(scalar @rows, '>', 5, 'the page says what to watch');
+foreach my $name (map { $_->[0] =~ s/`//gr } @rows, ['`max_file_descriptor_count`'])
+{
+	ok(defined $mntr{$name}, "mntr has zk_$name");
+}
+
+# The table names what the file has
+is(join(' ', sort map { $_->[0] =~ /`([^`]*)`/g } $page->table('| line | why |')),
+	join(' ', sort grep { !/^(?:server\.|clientPort)/ } map { s/^autopurge.*/autopurge/r } keys %{ { map { s/^autopurge.*/autopurge/r => 1 } $zoo_cfg =~ /^([^=]+)=/mg } }),
+	'each line is explained');
+
+#
+# A rolling restart, as the page says: who holds, holds; who waits, waits
+#
+{
+	my ($holder, $waiter) = map { zk_session($node) } 1 .. 2;
+	$holder->value(q{SELECT zk_lock('/rolling')});
+	$waiter->send(q{SELECT zk_lock('/rolling')});
+	zk_until(sub { $holder->value(q{SELECT count(*) FROM zk_lock_queue('/rolling')}) eq '2' }, 'a waiter');
+	my $token = $holder->value(q{SELECT zk_lock_token('/rolling')});
+	my $leader = $zk->leader;
+	foreach my $server ((grep { $_ != $leader } @servers), $leader)
+	{
+		zk_until(sub { ($zk->mntr_value('synced_followers') // '') eq '2' }, 'two followers');
+		$server->restart;
+	}
+	is($holder->value(q{SELECT zk_lock_token('/rolling'), losses FROM zk_session}), "$token|0", 'a rolling restart: the lock is held');
+	ok(!$waiter->is_done, '- and awaited');
+	is($holder->value(q{SELECT zk_unlock('/rolling')}), 't', '- and given back');
+	is($waiter->wait->{out}, 't', '- and goes to the one who waited');
+	$_->quit for $holder, $waiter;
+}
+
+#
+# Another file in the place of the library
+#
+{
+	my $old = zk_session($node);
+	$old->value(q{SELECT zk_lock('/old')});
+	my ($library) = map { "$_/zklock.so" } `@{[ $ENV{PG_CONFIG} // 'pg_config' ]} --pkglibdir` =~ /^(.*)$/m;
+	system_or_bail('cp', $library, "$library.new");
+	rename "$library.new", $library or die "$library: $!";
+	my $new = zk_session($node);
+	is($new->value(q{SELECT zk_try_lock('/old'), zk_try_lock('/new')}), 'f|t', 'a new backend has the new library, and knows of the locks');
+	my ($pattern) = map { s/\\//r } $page->text =~ /^ {4}grep -l '(.*)' \/proc/m;
+	like(slurp_file('/proc/' . $old->pid . '/maps'), qr/\Q$pattern\E/, 'an old backend has the old one');
+	unlike(slurp_file('/proc/' . $new->pid . '/maps'), qr/\Q$pattern\E/, '- and the new one has not');
+	is($old->value(q{SELECT zk_lock('/old/too'), zk_unlock_all()}), 't|2', '- and goes on');
+	$_->quit for $old, $new;
+}
+
+#
+# Sizes
+#
+my %measured;
+
+# What is written of the leader's log, which is extended ahead, with zeros
+sub log_size
+{
+	my $sum = 0;
+	$sum += length(slurp_file($_) =~ s/\0+\z//r) for glob $zk->leader->dir . '/data/version-2/log.*';
+	return $sum;
+}
+
+# kB in use on all servers, after collections that began after now
+sub heap
+{
+	my $sum = 0;
+	foreach my $server (@servers)
+	{
+		my $file = $server->dir . '/gc.log';
+		my $begin = -s $file;
+		my @used;
+		zk_until(sub { (@used = substr(slurp_file($file), $begin) =~ /Heap after GC.*?used (\d+)K/gs) >= 2 }, 'two collections');
+		$sum += $used[-1];
+	}
+	return $sum;
+}
+
+# kB that belong to this process alone
+sub private { my ($pid) = @_; my $sum = 0; $sum += $_ for slurp_file("/proc/$pid/smaps_rollup") =~ /^Private_\w+: +(\d+)/mg; return $sum; }
+
+my @sessions = map { zk_session($node) } 1 .. $SESSIONS;
+$_->value('SELECT 1') for @sessions;
+my ($heap, $private) = (heap(), 0);
+$private -= private($_->pid) for @sessions;
+$sessions[$_]->value("SELECT zk_lock('/size/$_')") for 0 .. $#sessions;
+$private += private($_->pid) for @sessions;
+$measured{'memory, on all three servers together, for a session with a lock'} = (heap() - $heap) / $SESSIONS;
+$measured{'memory of its PostgreSQL backend'} = $private / $SESSIONS;
+
+{
+	my ($size, $began) = (log_size(), time);
+	$admin->value('SELECT pg_sleep(12)');
+	$measured{'log, on each server, for a session that holds or awaits a lock, in a day'} = (log_size() - $size) / (time - $began) / $SESSIONS * 86400 / 1e6;
+}
+$_->quit for @sessions;
+zk_until(sub { $zk->mntr_value('ephemerals_count') == 0 }, 'their locks to go');
+{
+	my $size = log_size();
+	$admin->value(q{DO $$ BEGIN FOR i IN 1 .. 2000 LOOP PERFORM zk_lock('/size/of'); PERFORM zk_unlock('/size/of'); END LOOP; END $$});
+	$measured{'log, on each server, for a lock that is taken and released'} = (log_size() - $size) / 2000;
+}
+# In the units of the page
+my %unit = map { $_->[0] => $_->[1] } $page->table('| what | measured |');
+foreach my $what (sort keys %measured)
+{
+	my ($said, $unit) = $unit{$what} =~ /^(\d+) (\w+)$/ or die $what;
+	note(sprintf '%s: %.1f %s', $what, $measured{$what}, $unit);
+	# what a process takes depends on its compiler, and its Java
+	my $about = $what =~ /^memory/ ? 2 : 1.3;
+	cmp_ok($measured{$what}, '<', $said * $about, "$what: no more than about $unit{$what}");
+	cmp_ok($measured{$what}, '>', $said / $about / 1.5, '- and not much less');
+}
+is_deeply([ sort keys %measured ], [ sort keys %unit ], 'all sizes of the page were measured');
+$page->all_was_run;
+$admin->quit;
+zk_until(sub { $zk->mntr_value('ephemerals_count') == 0 }, 'nothing to be left in ZooKeeper');
+zk_no_crash($node);
+done_testing();
