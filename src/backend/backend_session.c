@@ -45,6 +45,9 @@ static uint32 generation = 0;
 static ZkLoss last_loss = ZK_NOT_LOST;
 static int64 opened_at;
 static pid_t owner_pid = 0;		/* a forked child does not own the session */
+static bool in_use = false;		/* since zks_use, or zks_open */
+static bool worked = false;		/* it was asked for something since */
+static int	idle_timeout = 0;	/* as it was last told */
 
 /* The settings with which the current or last session was opened; malloc'ed */
 static char *session_servers = NULL;
@@ -84,6 +87,9 @@ close_session(int bound_ms)
 	ZkSessionInfo info;
 	ZkSession  *s = session;
 
+	if (!in_use)
+		(void) zks_use(s);
+	in_use = false;
 	zks_info(s, &info);
 	look_at_refusals(&info);
 	unreleased_before += info.refusals - refusals_told;
@@ -94,6 +100,32 @@ close_session(int bound_ms)
 	zkb_counters.losses += info.losses;
 	zks_close(s, bound_ms);
 	release_descriptors();
+}
+
+/*
+ * To be called before anything else is done with the session: from here to the end
+ * of the transaction its thread does not close it, as it does when it is idle.  If
+ * it has, there is none.
+ */
+static void
+use_session(void)
+{
+	if (session == NULL || in_use)
+		return;
+	in_use = zks_use(session);
+	if (!in_use)
+		close_session(ABANDON_BOUND_MS);
+}
+
+void
+zkb_rest(void)
+{
+	if (session == NULL || (!in_use && idle_timeout == zklock_idle_timeout))
+		return;
+	idle_timeout = zklock_idle_timeout;
+	zks_rest(session, idle_timeout, worked);
+	in_use = false;
+	worked = false;
 }
 
 /* At this point there is no latch, and an error would lead back here. */
@@ -109,6 +141,7 @@ zkb_session(void)
 {
 	ZkSessionInfo info;
 
+	use_session();
 	if (session == NULL)
 		return NULL;
 	zks_info(session, &info);
@@ -155,6 +188,7 @@ zkb_last_loss(void)
 ZkSession *
 zkb_peek(void)
 {
+	use_session();
 	return session;
 }
 
@@ -167,6 +201,7 @@ zkb_generation(void)
 void
 zkb_follow_settings(void)
 {
+	use_session();
 	if (session != NULL &&
 		(strcmp(session_servers, zklock_servers) != 0 ||
 		 session_timeout != zklock_session_timeout ||
@@ -357,6 +392,8 @@ open_session(void)
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not open a ZooKeeper session: %m")));
 	generation++;
+	in_use = true;
+	idle_timeout = 0;
 	opened_at = zks_now();
 	owner_pid = getpid();
 }
@@ -440,6 +477,8 @@ zkb_connect(ZkWait *wait)
 	int64		until_connected = zkb_deadline(zklock_connect_timeout);
 	int64		until_back = zkb_deadline(zklock_operation_timeout);
 
+	use_session();
+	worked = true;
 	abandon_stale();
 	zkb_warn_unreleased();
 

@@ -132,6 +132,16 @@ extern ZkSession *zks_open(const ZkOptions *options);
  */
 extern void zks_close(ZkSession *session, int bound_ms);
 
+/*
+ * A session that has nothing for idle_ms (0: never) is closed by its thread, and is
+ * then retired.  That cannot be between zks_use, or zks_open, and zks_rest, and
+ * elsewhere no other function of these may be called.  zks_use is false if it has
+ * happened: the session can be looked at, and must be closed.  worked: the owner
+ * has asked it for something since.
+ */
+extern bool zks_use(ZkSession *session);
+extern void zks_rest(ZkSession *session, int idle_ms, bool worked);
+
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
 
 /*
