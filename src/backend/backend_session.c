@@ -81,6 +81,57 @@ look_at_refusals(const ZkSessionInfo *info)
 	zkn_refused_path(session, refused_path, sizeof(refused_path));
 }
 
+/* What of the session has been told in the server's log */
+static struct
+{
+	unsigned	news;
+	uint64		losses;
+	uint64		outages;
+}			told;
+
+/*
+ * A line for each loss, and for each outage that came close to one.  The session's
+ * thread cannot write it, so this is called wherever the backend looks at the
+ * session, and at the end of each transaction.  A LOG is allowed there, too.
+ */
+static void
+tell_news(const ZkSessionInfo *info)
+{
+	if (info->losses > told.losses)
+	{
+		if (zks_is_auth_failure(info->error))
+			ereport(LOG,
+					(errmsg("ZooKeeper no longer accepts session 0x%llx", (unsigned long long) info->session_id),
+					 errdetail("ZooKeeper reported: %s.", zks_code_text(info->error)),
+					 errhint("Check zklock.auth_file, and which authentication schemes the servers require.")));
+		else
+			ereport(LOG,
+					(errmsg("ZooKeeper session 0x%llx was lost", (unsigned long long) info->session_id),
+					 info->forfeited || info->state != ZKS_OVER ?
+					 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
+					 errdetail("ZooKeeper ended it, or was not heard for its whole timeout of %d ms.", info->timeout_ms)));
+	}
+	if (info->outages > told.outages)
+		ereport(LOG,
+				(errmsg("connection of ZooKeeper session 0x%llx was lost for %d ms, and is restored",
+						(unsigned long long) info->session_id, info->outage_ms),
+				 errdetail("After %d ms its locks would have been lost.", info->timeout_ms)));
+	told.losses = info->losses;
+	told.outages = info->outages;
+}
+
+static void
+look_for_news(void)
+{
+	ZkSessionInfo info;
+
+	if (zks_news(session) == told.news)
+		return;
+	told.news = zks_news(session);
+	zks_info(session, &info);
+	tell_news(&info);
+}
+
 static void
 close_session(int bound_ms)
 {
@@ -91,6 +142,8 @@ close_session(int bound_ms)
 		(void) zks_use(s);
 	in_use = false;
 	zks_info(s, &info);
+	if (!proc_exit_inprogress)
+		tell_news(&info);
 	look_at_refusals(&info);
 	unreleased_before += info.refusals - refusals_told;
 	refusals_told = 0;
@@ -120,7 +173,10 @@ use_session(void)
 void
 zkb_rest(void)
 {
-	if (session == NULL || (!in_use && idle_timeout == zklock_idle_timeout))
+	if (session == NULL)
+		return;
+	look_for_news();
+	if (!in_use && idle_timeout == zklock_idle_timeout)
 		return;
 	idle_timeout = zklock_idle_timeout;
 	zks_rest(session, idle_timeout, worked);
@@ -394,6 +450,7 @@ open_session(void)
 	generation++;
 	in_use = true;
 	idle_timeout = 0;
+	memset(&told, 0, sizeof(told));
 	opened_at = zks_now();
 	owner_pid = getpid();
 }

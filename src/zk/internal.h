@@ -213,6 +213,7 @@ struct ZkSession
 	atomic_bool keeper_done;
 	atomic_bool retired;		/* it was idle for too long; set under the
 								 * mutex */
+	atomic_uint news;			/* see zks_news */
 	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 
@@ -324,7 +325,7 @@ extern bool zks_open_handle_locked(ZkSession *s);
 extern void zks_close_handle_locked(ZkSession *s);
 
 /* connection.c */
-extern void zks_trouble_locked(ZkSession *s, const char *what);
+extern void zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
 extern void zks_forfeit_locked(ZkSession *s);
 extern void zks_mend_locked(ZkSession *s);

@@ -339,12 +339,12 @@ attend(ZkSession *s)
 	zks_lock(s);
 	if (!found)
 	{
-		zks_trouble_locked(s, error);
+		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
 		zks_end_locked(s, ZBADARGUMENTS);
 	}
 	else if (!zks_open_handle_locked(s))
 	{
-		zks_trouble_locked(s, strerror(errno));
+		zks_trouble_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 		zks_end_locked(s, ZSYSTEMERROR);
 	}
 	if (s->zh != NULL)

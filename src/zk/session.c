@@ -44,6 +44,7 @@ zks_open(const ZkOptions *options)
 	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);
 	atomic_init(&s->retired, false);
+	atomic_init(&s->news, 0);
 	atomic_init(&s->owners, 1);
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
@@ -126,6 +127,12 @@ zks_info(ZkSession *s, ZkSessionInfo *info)
 	zks_enter(s);
 	*info = s->info;
 	zks_leave(s);
+}
+
+unsigned
+zks_news(ZkSession *s)
+{
+	return atomic_load(&s->news);
 }
 
 void
