@@ -46,6 +46,9 @@ static uint32 generation = 0;
 static ZkLoss last_loss = ZK_NOT_LOST;
 static int64 opened_at;
 static pid_t owner_pid = 0;		/* a forked child does not own the session */
+static bool in_use = false;		/* since zks_use, or zks_open */
+static bool worked = false;		/* it was asked for something since */
+static int	idle_timeout = 0;	/* as it was last told */
 
 /* The settings with which the current or last session was opened; malloc'ed */
 static char *session_servers = NULL;
@@ -79,13 +82,69 @@ look_at_refusals(const ZkSessionInfo *info)
 	zkn_refused_path(session, refused_path, sizeof(refused_path));
 }
 
+/* What of the session has been told in the server's log */
+static struct
+{
+	unsigned	news;
+	uint64		losses;
+	uint64		outages;
+}			told;
+
+/*
+ * A line for each loss, and for each outage that came close to one.  The session's
+ * thread cannot write it, so this is called wherever the backend looks at the
+ * session, and at the end of each transaction.  A LOG is allowed there, too.
+ */
+static void
+tell_news(const ZkSessionInfo *info)
+{
+	if (info->losses > told.losses)
+	{
+		if (zks_is_auth_failure(info->error))
+			ereport(LOG,
+					(errmsg("ZooKeeper no longer accepts session 0x%llx", (unsigned long long) info->session_id),
+					 errdetail("ZooKeeper reported: %s.", zks_code_text(info->error)),
+					 errhint("Check zklock.auth_file, and which authentication schemes the servers require.")));
+		else
+			ereport(LOG,
+					(errmsg("ZooKeeper session 0x%llx was lost", (unsigned long long) info->session_id),
+					 info->forfeited || info->state != ZKS_OVER ?
+					 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
+					 errdetail("ZooKeeper ended it, or was not heard for its whole timeout of %d ms.", info->timeout_ms)));
+	}
+	if (info->outages > told.outages)
+		ereport(LOG,
+				(errmsg("connection of ZooKeeper session 0x%llx was lost for %d ms, and is restored",
+						(unsigned long long) info->session_id, info->outage_ms),
+				 errdetail("After %d ms its locks would have been lost.", info->timeout_ms)));
+	told.losses = info->losses;
+	told.outages = info->outages;
+}
+
+static void
+look_for_news(void)
+{
+	ZkSessionInfo info;
+
+	if (zks_news(session) == told.news)
+		return;
+	told.news = zks_news(session);
+	zks_info(session, &info);
+	tell_news(&info);
+}
+
 static void
 close_session(int bound_ms)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
 
+	if (!in_use)
+		(void) zks_use(s);
+	in_use = false;
 	zks_info(s, &info);
+	if (!proc_exit_inprogress)
+		tell_news(&info);
 	look_at_refusals(&info);
 	unreleased_before += info.refusals - refusals_told;
 	refusals_told = 0;
@@ -96,6 +155,35 @@ close_session(int bound_ms)
 	zkb_slot_session_ends(&zkb_counters);
 	zks_close(s, bound_ms);
 	release_descriptors();
+}
+
+/*
+ * To be called before anything else is done with the session: from here to the end
+ * of the transaction its thread does not close it, as it does when it is idle.  If
+ * it has, there is none.
+ */
+static void
+use_session(void)
+{
+	if (session == NULL || in_use)
+		return;
+	in_use = zks_use(session);
+	if (!in_use)
+		close_session(ABANDON_BOUND_MS);
+}
+
+void
+zkb_rest(void)
+{
+	if (session == NULL)
+		return;
+	look_for_news();
+	if (!in_use && idle_timeout == zklock_idle_timeout)
+		return;
+	idle_timeout = zklock_idle_timeout;
+	zks_rest(session, idle_timeout, worked);
+	in_use = false;
+	worked = false;
 }
 
 /* At this point there is no latch, and an error would lead back here. */
@@ -111,6 +199,7 @@ zkb_session(void)
 {
 	ZkSessionInfo info;
 
+	use_session();
 	if (session == NULL)
 		return NULL;
 	zks_info(session, &info);
@@ -157,6 +246,7 @@ zkb_last_loss(void)
 ZkSession *
 zkb_peek(void)
 {
+	use_session();
 	return session;
 }
 
@@ -169,6 +259,7 @@ zkb_generation(void)
 void
 zkb_follow_settings(void)
 {
+	use_session();
 	if (session != NULL &&
 		(strcmp(session_servers, zklock_servers) != 0 ||
 		 session_timeout != zklock_session_timeout ||
@@ -359,6 +450,9 @@ open_session(void)
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not open a ZooKeeper session: %m")));
 	generation++;
+	in_use = true;
+	idle_timeout = 0;
+	memset(&told, 0, sizeof(told));
 	opened_at = zks_now();
 	owner_pid = getpid();
 	zkb_slot_session_begins(session);
@@ -443,6 +537,8 @@ zkb_connect(ZkWait *wait)
 	int64		until_connected = zkb_deadline(zklock_connect_timeout);
 	int64		until_back = zkb_deadline(zklock_operation_timeout);
 
+	use_session();
+	worked = true;
 	abandon_stale();
 	zkb_warn_unreleased();
 	zkb_attach_slot(session);

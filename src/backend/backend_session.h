@@ -32,6 +32,12 @@ extern ZkBackendCounters zkb_counters;
 extern ZkSession *zkb_session(void);
 
 /*
+ * At the end of each transaction: from here to the next of these calls, the session
+ * is closed when it has been idle for zklock.idle_timeout.  Does not fail.
+ */
+extern void zkb_rest(void);
+
+/*
  * Issue a WARNING if ZooKeeper has refused releases that were not yet
  * reported.  (The end of a transaction, which sent them, does not wait for the
  * result.)

@@ -13,6 +13,26 @@
 #include "path.h"
 #include "settings.h"
 
+/* What to do about it, by what the last attempt met */
+static const char *
+hint_for(ZksTrouble kind)
+{
+	switch (kind)
+	{
+		case ZKS_TROUBLE_NAME:
+			return "Check the host names in zklock.hosts, and this machine's name resolution.";
+		case ZKS_TROUBLE_REFUSED:
+			return "Check that ZooKeeper is running on the hosts and ports of zklock.hosts.";
+		case ZKS_TROUBLE_FOREIGN:
+			return "Check the ports in zklock.hosts: another program answers there, or ZooKeeper with TLS.";
+		case ZKS_TROUBLE_TLS:
+			return "Check the settings zklock.tls_*, and that the ports in zklock.hosts are those for TLS.";
+		case ZKS_TROUBLE_OTHER:
+			break;
+	}
+	return "Check zklock.hosts. ZooKeeper also silently drops connections from one host beyond maxClientCnxns, and unencrypted connections to a TLS port.";
+}
+
 void
 zkb_raise_unreachable(const ZkSessionInfo *info)
 {
@@ -22,7 +42,7 @@ zkb_raise_unreachable(const ZkSessionInfo *info)
 			 info->trouble[0] != '\0' ?
 			 errdetail("The last attempt failed: %s.", info->trouble) :
 			 errdetail("No server answered in time."),
-			 errhint("Check zklock.hosts. ZooKeeper also silently drops connections from one host beyond maxClientCnxns, and unencrypted connections to a TLS port.")));
+			 errhint("%s", hint_for(info->trouble_kind))));
 }
 
 void

@@ -37,6 +37,7 @@ bool		zklock_tls_verify_host;
 int			zklock_connect_timeout;
 int			zklock_operation_timeout;
 int			zklock_release_timeout;
+int			zklock_idle_timeout;
 int			zklock_max_locks;
 int			zklock_commit_guard = ZKLOCK_GUARD_ON;
 int			zklock_acl = ZKLOCK_ACL_WORLD;
@@ -112,6 +113,10 @@ static const struct
 		"Sets the maximum time that the end of a transaction waits for ZooKeeper to confirm the release of its locks.",
 		"It never waits while disconnected, and a cancel ends the wait.",
 	&zklock_release_timeout, 0, 0, 1000, PGC_USERSET, GUC_UNIT_MS},
+	{"zklock.idle_timeout",
+		"Sets the time after which a ZooKeeper session that holds and awaits nothing is closed.",
+		"The next call opens another one.  0 keeps it.",
+	&zklock_idle_timeout, 600000, 0, 604800000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.max_locks",
 		"Sets the maximum number of ZooKeeper locks that one session may hold.", NULL,
 	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},

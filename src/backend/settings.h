@@ -35,6 +35,7 @@ extern int	zklock_acl;			/* ZklockAcl */
 extern int	zklock_connect_timeout;
 extern int	zklock_operation_timeout;
 extern int	zklock_release_timeout;
+extern int	zklock_idle_timeout;
 
 extern int	zklock_max_locks;
 extern bool zklock_publish_identity;

@@ -31,6 +31,7 @@
 #include "utils/memutils.h"
 
 #include "backend/backend_session.h"
+#include "backend/errors.h"
 #include "backend/settings.h"
 #include "hold_table.h"
 
@@ -209,7 +210,12 @@ zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 		lost = zkn_first_lost(session, nodes, n, &loss);
 	}
 	if (lost >= 0)
+	{
 		locks[lost]->loss = loss != ZK_NOT_LOST ? loss : ZK_LOST_SESSION;
+		ereport(LOG,
+				(errmsg("the lock on %s was lost", zkl_name(locks[lost])),
+				 errdetail_internal("%s", zkb_loss_detail(locks[lost]->loss))));
+	}
 	return lost;
 }
 

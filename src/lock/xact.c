@@ -350,8 +350,19 @@ end_transaction(bool commit)
 static void
 last_callback(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_PRE_COMMIT)
-		zkl_bound_next_wait();
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			zkl_bound_next_wait();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			zkb_rest();
+			break;
+		default:
+			break;
+	}
 }
 
 bool

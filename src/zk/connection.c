@@ -70,12 +70,13 @@
 
 /* A wire knows the reason better than those who only see that it broke */
 void
-zks_trouble_locked(ZkSession *s, const char *what)
+zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 {
 	const char *fault = zks_wire_fault(s->wire);
 
 	zk_assert(zks_has_mutex(s));
 	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
+	s->info.trouble_kind = fault != NULL ? ZKS_TROUBLE_TLS : kind;
 }
 
 /*
@@ -97,6 +98,7 @@ zks_forfeit_locked(ZkSession *s)
 	}
 	s->info.forfeited = true;
 	s->info.losses++;
+	atomic_fetch_add(&s->news, 1);
 	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
 	s->notify = true;
 	zkn_forfeit_locked(s);
@@ -125,6 +127,8 @@ zks_suspend_locked(ZkSession *s)
  *-------------------------------------------------------------------------
  */
 
+static const char not_zookeeper[] = "the server does not speak ZooKeeper's protocol";
+
 /*
  * Make the library notice that its connection is dead.  Unread data is
  * discarded: the library would read that before it sees the end.
@@ -132,11 +136,12 @@ zks_suspend_locked(ZkSession *s)
 static void
 drop_locked(ZkSession *s, const char *why)
 {
+	ZksTrouble	kind = why == not_zookeeper ? ZKS_TROUBLE_FOREIGN : ZKS_TROUBLE_OTHER;
 	char		junk[4096];
 
 	zk_assert(zks_has_mutex(s));
 	if (why != NULL)
-		zks_trouble_locked(s, why);
+		zks_trouble_locked(s, kind, why);
 	if (s->sock < 0)
 		return;
 	shutdown(s->sock, SHUT_RDWR);
@@ -149,7 +154,7 @@ drop_locked(ZkSession *s, const char *why)
 	 * the library's own reason would only be that we shut the connection down
 	 */
 	if (why != NULL)
-		zks_trouble_locked(s, why);
+		zks_trouble_locked(s, kind, why);
 }
 
 /*
@@ -389,7 +394,7 @@ static void
 reject_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	drop_locked(s, "the server does not speak ZooKeeper's protocol");
+	drop_locked(s, not_zookeeper);
 	s->of_use = false;
 }
 
@@ -451,7 +456,7 @@ connected_locked(ZkSession *s)
 		s->info.session_id == 0)
 	{
 		s->info.timeout_ms = s->wanted_timeout_ms;
-		drop_locked(s, "the server does not speak ZooKeeper's protocol");
+		drop_locked(s, not_zookeeper);
 		return;
 	}
 	if (s->info.epoch > 0)
@@ -460,7 +465,15 @@ connected_locked(ZkSession *s)
 		 * The leader says that the session lives, and has begun its timeout
 		 * anew; a quorum may know better.
 		 */
+		int64_t		outage = now - s->info.suspended_at;
+
 		s->info.reconnections++;
+		if (outage > s->info.timeout_ms * ZKS_MS / 3 && !s->info.forfeited)
+		{
+			s->info.outages++;
+			s->info.outage_ms = (int) (outage / ZKS_MS);
+			atomic_fetch_add(&s->news, 1);
+		}
 		zkr_heard_locked(s, s->attempt_at);
 		s->info.revived_at = 0;
 	}

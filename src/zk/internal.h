@@ -211,6 +211,9 @@ struct ZkSession
 	/* set by one thread, read by the other, without the mutex */
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
+	atomic_bool retired;		/* it was idle for too long; set under the
+								 * mutex */
+	atomic_uint news;			/* see zks_news */
 	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 
@@ -234,6 +237,9 @@ struct ZkSession
 	ZkSessionInfo info;
 	clientid_t	id;				/* with which the session can be resumed */
 	int64_t		renew_at;		/* when forfeited: time for a new handle */
+	bool		in_use;			/* the owner may call at any moment */
+	int			idle_ms;		/* how long it may be idle; 0: forever */
+	int64_t		idle_since;		/* when it was last worked with, or had a node */
 	int64_t		heartbeat_at;	/* when the last one was sent */
 	bool		connected_now;	/* newly connected: attend to the nodes */
 	bool		broken;			/* a send failed: see request.c, submitted */
@@ -322,7 +328,7 @@ extern bool zks_open_handle_locked(ZkSession *s);
 extern void zks_close_handle_locked(ZkSession *s);
 
 /* connection.c */
-extern void zks_trouble_locked(ZkSession *s, const char *what);
+extern void zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
 extern void zks_forfeit_locked(ZkSession *s);
 extern void zks_mend_locked(ZkSession *s);

@@ -131,6 +131,34 @@ needs_renewal_locked(ZkSession *s)
 		zks_now() >= renewal_due(s);
 }
 
+/*
+ * A session that has nothing costs its server a connection, and this process a
+ * thread.  While the owner does not use it, which it says (zks_use), nobody but this
+ * thread can see that it has been idle for too long.  An answer under way is awaited,
+ * such as that of a delete, or of a heartbeat; a server that is silent is given up
+ * sooner or later.
+ */
+static int64_t
+retirement_due_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->in_use || s->idle_ms == 0 || s->close_by != 0 || s->in_flight > 0 ||
+		zkn_any_locked(s) || zkr_owner_asks_locked(s))
+		return ZKS_NEVER;
+	return s->idle_since + s->idle_ms * ZKS_MS;
+}
+
+static void
+retire_locked(ZkSession *s, int64_t now)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->info.state == ZKS_OVER || now < retirement_due_locked(s))
+		return;
+	atomic_store(&s->retired, true);
+	zks_end_locked(s, ZCLOSING);
+	s->notify = false;
+}
+
 /*-------------------------------------------------------------------------
  * While a handle lives
  *-------------------------------------------------------------------------
@@ -178,8 +206,9 @@ prepare_locked(ZkSession *s)
 
 	zk_assert(zks_has_mutex(s));
 	zks_mend_locked(s);
+	retire_locked(s, now);
 	heartbeat_locked(s, now);
-	until = zks_prepare_locked(s, now);
+	until = zks_earlier(zks_prepare_locked(s, now), retirement_due_locked(s));
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
 	if (s->close_by != 0)
@@ -311,12 +340,12 @@ attend(ZkSession *s)
 	zks_lock(s);
 	if (!found)
 	{
-		zks_trouble_locked(s, error);
+		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
 		zks_end_locked(s, ZBADARGUMENTS);
 	}
 	else if (!zks_open_handle_locked(s))
 	{
-		zks_trouble_locked(s, strerror(errno));
+		zks_trouble_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 		zks_end_locked(s, ZSYSTEMERROR);
 	}
 	if (s->zh != NULL)
@@ -352,7 +381,9 @@ keeper_main(void *arg)
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);
-	s->notify = true;
+	s->notify = !atomic_load(&s->retired);
+	if (!s->notify)
+		zks_wakeup_close(&s->wakeup);
 	atomic_fetch_sub(&nkeepers, 1);
 	atomic_store(&s->keeper_done, true);
 	zks_unlock(s);

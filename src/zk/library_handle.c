@@ -53,7 +53,8 @@ on_log(const char *message)
 								 * way */
 
 	/* the library says EHOSTDOWN for the end of the stream */
-	zks_trouble_locked(heard_by, code == EHOSTDOWN ?
+	zks_trouble_locked(heard_by, code == ECONNREFUSED ? ZKS_TROUBLE_REFUSED : ZKS_TROUBLE_OTHER,
+					   code == EHOSTDOWN ?
 					   "server closed the connection" : strerror(code));
 }
 

@@ -216,6 +216,8 @@ finish(ZkNode *n)
 			n->session->nodes = n->next;
 		if (n->next != NULL)
 			n->next->prev = n->prev;
+		if (n->session->nodes == NULL)
+			n->session->idle_since = zks_now();
 		if (n->watch != NULL)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;

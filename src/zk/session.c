@@ -43,8 +43,12 @@ zks_open(const ZkOptions *options)
 	s->info.timeout_ms = options->timeout_ms;
 	s->handlers_return = options->handlers_return;
 	s->info.state = ZKS_CONNECTING;
+	s->in_use = true;
+	s->idle_since = zks_now();
 	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);
+	atomic_init(&s->retired, false);
+	atomic_init(&s->news, 0);
 	atomic_init(&s->owners, 1);
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
@@ -64,6 +68,43 @@ zks_open(const ZkOptions *options)
 	return s;
 }
 
+bool
+zks_use(ZkSession *s)
+{
+	zks_enter(s);
+	s->in_use = !atomic_load(&s->retired);
+	zks_leave(s);
+	return !atomic_load(&s->retired);
+}
+
+void
+zks_rest(ZkSession *s, int idle_ms, bool worked)
+{
+	zks_enter(s);
+	if (!atomic_load(&s->retired))
+	{
+		s->in_use = false;
+		if (worked)
+			s->idle_since = zks_now();
+		if (s->idle_ms != idle_ms)
+			zks_wake_keeper(s); /* its sleep may be too long */
+		s->idle_ms = idle_ms;
+	}
+	zks_leave(s);
+}
+
+/* The descriptors of one that has retired are the keeper's, and perhaps closed */
+static void
+wait_for_keeper(ZkSession *s, int ms)
+{
+	bool		retired = atomic_load(&s->retired);
+	struct pollfd fd = {.fd = retired ? -1 : s->wakeup.owner_fd,.events = POLLIN};
+
+	poll(&fd, 1, retired ? 1 : ms);
+	if (!retired)
+		(void) zks_wakeup_owner_woken(&s->wakeup, 0);
+}
+
 void
 zks_close(ZkSession *s, int bound_ms)
 {
@@ -72,15 +113,11 @@ zks_close(ZkSession *s, int bound_ms)
 
 	/* without the mutex, which who left from within a wait may have */
 	atomic_store(&s->closing, true);
-	zks_wake_keeper(s);
+	if (!atomic_load(&s->retired))
+		zks_wake_keeper(s);
 
 	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
-	{
-		struct pollfd fd = {.fd = s->wakeup.owner_fd,.events = POLLIN};
-
-		poll(&fd, 1, zks_ms_until(until, now));
-		(void) zks_wakeup_owner_woken(&s->wakeup, 0);
-	}
+		wait_for_keeper(s, zks_ms_until(until, now));
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
 	else
@@ -94,6 +131,12 @@ zks_info(ZkSession *s, ZkSessionInfo *info)
 	zks_enter(s);
 	*info = s->info;
 	zks_leave(s);
+}
+
+unsigned
+zks_news(ZkSession *s)
+{
+	return atomic_load(&s->news);
 }
 
 void

@@ -49,6 +49,16 @@ typedef enum ZkSessionState
 	ZKS_OVER					/* expired, refused, or given up: for good */
 } ZkSessionState;
 
+/* What kind of fault a connection had last */
+typedef enum ZksTrouble
+{
+	ZKS_TROUBLE_OTHER,
+	ZKS_TROUBLE_NAME,			/* no host name could be resolved */
+	ZKS_TROUBLE_REFUSED,		/* nobody listens there */
+	ZKS_TROUBLE_FOREIGN,		/* what answers is not ZooKeeper */
+	ZKS_TROUBLE_TLS
+} ZksTrouble;
+
 typedef struct ZkSessionInfo
 {
 	ZkSessionState state;
@@ -69,11 +79,15 @@ typedef struct ZkSessionInfo
 	uint64_t	requests;		/* sent, heartbeats included */
 	uint64_t	reconnections;
 	uint64_t	losses;			/* how often what it had was lost */
+	uint64_t	outages;		/* how often it was cut off for more than a
+								 * third of its timeout, and back in time */
+	int			outage_ms;		/* how long the latest of them was */
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
 	int			refused;		/* the code for the latest of them */
 	uint64_t	refusals;		/* how many ever, except those of zkn_delete */
 	char		server[64];		/* address of the server, or "" */
 	char		trouble[160];	/* the last fault of the connection, or "" */
+	ZksTrouble	trouble_kind;
 } ZkSessionInfo;
 
 /*
@@ -133,7 +147,20 @@ extern ZkSession *zks_open(const ZkOptions *options);
  */
 extern void zks_close(ZkSession *session, int bound_ms);
 
+/*
+ * A session that has nothing for idle_ms (0: never) is closed by its thread, and is
+ * then retired.  That cannot be between zks_use, or zks_open, and zks_rest, and
+ * elsewhere no other function of these may be called.  zks_use is false if it has
+ * happened: the session can be looked at, and must be closed.  worked: the owner
+ * has asked it for something since.
+ */
+extern bool zks_use(ZkSession *session);
+extern void zks_rest(ZkSession *session, int idle_ms, bool worked);
+
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
+
+/* A number that changes with losses and outages; takes no mutex */
+extern unsigned zks_news(ZkSession *session);
 
 /*
  * What everybody may know of a session: in memory that other processes read,

@@ -203,7 +203,10 @@ zks_end_locked(ZkSession *s, int error)
 	if (s->info.state == ZKS_OVER)
 		return;
 	if (error != ZCLOSING && s->info.epoch > 0 && !s->info.forfeited)
+	{
 		s->info.losses++;
+		atomic_fetch_add(&s->news, 1);
+	}
 	s->info.error = error;
 	zks_set_state_locked(s, ZKS_OVER);
 }
