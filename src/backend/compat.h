@@ -11,6 +11,7 @@
 #include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/backend_status.h"
@@ -106,6 +107,33 @@ lxid_compat(void)
 #else
 	return MyProc->lxid;
 #endif
+}
+
+/*
+ * Have the running statement canceled, as if its client had asked for that, or
+ * take it back, all but what the client has asked for.  For a signal handler.
+ * True if that changed anything.
+ *
+ * There is no hook for a reason of one's own.  But PostgreSQL only tests the
+ * flag, and sets it to true, which is 1: so our value tells our cancel from all
+ * others, even if one arrives after it.
+ */
+#define OUR_CANCEL_COMPAT	2
+
+static inline bool
+cancel_statement_compat(bool cancel)
+{
+	sig_atomic_t before = cancel ? false : OUR_CANCEL_COMPAT;
+
+	if (!__atomic_compare_exchange_n(&QueryCancelPending, &before, cancel ? OUR_CANCEL_COMPAT : false,
+									 false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return false;
+	if (cancel)
+	{
+		InterruptPending = true;
+		SetLatch(MyLatch);
+	}
+	return true;
 }
 
 /*

@@ -21,6 +21,7 @@
 #include "backend/settings.h"
 #include "hold.h"
 #include "hold_table.h"
+#include "stop.h"
 #include "xact.h"
 
 /*-------------------------------------------------------------------------
@@ -284,6 +285,7 @@ leave_wanted(Wanted *wanted, int n, bool held)
 			lock->count++;
 			hold->used = true;
 			hold->proven = false;
+			zkl_stop_if_lost(lock);
 			continue;
 		}
 		if (hold != NULL && !hold->used)

@@ -203,6 +203,8 @@ struct ZkSession
 	/* set by one thread, read by the other, without the mutex */
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
+	atomic_bool lingers;		/* the session is over, and the owner relies on
+								 * what it had */
 	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 
@@ -245,6 +247,9 @@ struct ZkSession
 	uintptr_t	watch_ids;
 	ZkNode	   *nodes;
 	uint64_t	tickets;
+	unsigned int stop_turn;		/* the turn in which the owner was last asked
+								 * to stop */
+	int64_t		stop_at;		/* and when it is to be asked again */
 };
 
 /* wakeup.c: without the mutex, except those that end in _locked */
@@ -348,9 +353,14 @@ extern bool zkn_prove_locked(ZkSession *s);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_forfeit_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
+extern ZkReliance zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why);
+extern bool zkn_is_relied_locked(ZkSession *s);
 extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
+
+/* stop_signal.c */
+extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
 
 /* frame_check.c */
 extern void zks_reset_frame(ZkFrame *frame);

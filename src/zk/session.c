@@ -41,6 +41,7 @@ zks_open(const ZkOptions *options)
 	s->info.state = ZKS_CONNECTING;
 	atomic_init(&s->closing, false);
 	atomic_init(&s->keeper_done, false);
+	atomic_init(&s->lingers, false);
 	atomic_init(&s->owners, 1);
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
@@ -70,7 +71,7 @@ zks_close(ZkSession *s, int bound_ms)
 	atomic_store(&s->closing, true);
 	zks_wake_keeper(s);
 
-	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
+	while (!atomic_load(&s->keeper_done) && !atomic_load(&s->lingers) && (now = zks_now()) < until)
 	{
 		struct pollfd fd = {.fd = s->wakeup.owner_fd,.events = POLLIN};
 
