@@ -374,6 +374,17 @@ subtest 'a cancel of the client' => sub {
 	$s->quit;
 };
 
+subtest 'a cancel of the client at the same moment' => sub {
+	my $dir = PostgreSQL::Test::Utils::tempdir_short;
+	chomp(my $include = `pg_config --includedir-server`);
+	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", "-I$FindBin::RealBin/../src", '-o', "$dir/cancel.so",
+		"$FindBin::RealBin/c/cancel.c");
+	$admin->value("CREATE FUNCTION cancels(text) RETURNS boolean AS '$dir/cancel' LANGUAGE C");
+	# ours is c, the client's i; ours is withdrawn with w
+	my %kept = (c => 't', cw => 'f', i => 't', iw => 't', ciw => 't', icw => 't', ccww => 'f', cwi => 't', w => 'f');
+	is($admin->value("SELECT cancels('$_')"), $kept{$_}, "$_: what is left") for sort keys %kept;
+};
+
 $_->quit for $holder, $admin;
 zk_no_crash($node);
 zk_nothing_left($zk, 'nothing is left');
