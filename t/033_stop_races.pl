@@ -95,8 +95,8 @@ subtest "$races losses at the end of a transaction" => sub {
 		my $kind = int rand @batch;
 		$s->value($kind == 2 ? "SELECT zk_lock('$path')" : q{SELECT zk_lock('/race/warm'), zk_unlock('/race/warm')});
 		my $id = $s->value('SELECT session_id FROM zk_session');
-		$s->send($batch[$kind]->(sprintf q{'%s', %s, %f, %s}, $path, (rand() < 0.7 ? 'true' : 'false'), rand 12, (rand() < 0.5 ? 'true' : 'false')));
-		sleep rand 0.012;
+		$s->send($batch[$kind]->(sprintf q{'%s', %s, %f, %s}, $path, (rand() < 0.7 ? 'true' : 'false'), rand 60, (rand() < 0.5 ? 'true' : 'false')));
+		sleep rand 0.03;
 		eval { $zk->end_session($id) };
 		my $result = $s->wait;
 		my ($before, $after) = split /innocent/, $result->{err}, 2;

@@ -144,7 +144,7 @@ path_in_error(const char *dir)
  * SQLSTATE.  What this allocates goes with the error.
  */
 static void
-explain_cancel(ErrorData *edata)
+explain_cancel(ErrorData * edata)
 {
 	if (canceled != 0 && canceled == GetCurrentStatementStartTimestamp() &&
 		edata->elevel == ERROR && edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&

@@ -203,8 +203,8 @@ struct ZkSession
 	/* set by one thread, read by the other, without the mutex */
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
-	atomic_bool lingers;		/* the session is over, and the owner relies on
-								 * what it had */
+	atomic_bool lingers;		/* the session is over, and the owner relies
+								 * on what it had */
 	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 

@@ -170,7 +170,8 @@ zks_awaited(ZkSession *s)
 	if (zks_wakeup_owner_woken(&s->wakeup, s->wakeup.generation) && zks_usable_locked(s))
 	{
 		verdict = read_as_owner_locked(s);
-		(void) zks_stop_locked(s, zks_now());	/* the keeper has seen none of it */
+		(void) zks_stop_locked(s, zks_now());	/* the keeper has seen none of
+												 * it */
 	}
 	/* not before: what is unread would wake the keeper */
 	zks_wakeup_take_back_locked(&s->wakeup, s->sock);

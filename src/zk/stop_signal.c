@@ -122,7 +122,7 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	ZksStopWhen when = (ZksStopWhen) atomic_load(&wanted);
 	unsigned int this_turn = atomic_load(&turn);
 	ZkStopReason why;
-	ZkReliance reliance;
+	ZkReliance	reliance;
 
 	zk_assert(zks_has_mutex(s));
 	if (when == ZKS_STOP_NEVER || is_out_of_use(s, this_turn))
