@@ -22,8 +22,8 @@ here := $(or $(VPATH),.)
 MODULE_big = zklock
 OBJS = src/zklock.o $(above_wall) $(below_wall)
 above_wall = \
-	$(addprefix src/lock/, statement_hooks.o hold.o xact.o commit_guard.o acquire.o release.o inspect.o hold_table.o fence.o stop.o \
-		deadlock.o wait_log.o chase.o wait_graph.o wait_record.o seen_queue.o reader.o) \
+	$(addprefix src/lock/, statement_hooks.o hold.o xact.o commit_guard.o acquire.o release.o inspect.o lock_tree.o hold_table.o fence.o \
+		stop.o deadlock.o wait_log.o chase.o wait_graph.o wait_record.o seen_queue.o reader.o) \
 	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o local_waits.o auth_file.o tls_settings.o)
 below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o connection.o request.o frame_check.o node.o lock_protocol.o session_state.o \
 	wakeup.o resolve.o tls.o hosts.o stop_signal.o)
@@ -110,8 +110,8 @@ check-unit: t/c/protocol_test t/c/graph_test
 	t/c/protocol_test
 	t/c/graph_test
 
-t/c/protocol_test: t/c/protocol_test.c src/zk/lock_protocol.c src/zk/lock_protocol.h
+t/c/protocol_test: t/c/protocol_test.c t/c/unit.h src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c
 
-t/c/graph_test: t/c/graph_test.c src/lock/wait_graph.c src/lock/wait_graph.h
+t/c/graph_test: t/c/graph_test.c t/c/unit.h src/lock/wait_graph.c src/lock/wait_graph.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/graph_test.c $(srcdir)/src/lock/wait_graph.c

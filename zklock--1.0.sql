@@ -223,6 +223,29 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 10;
 COMMENT ON FUNCTION zk_lock_queue(text) IS
 'everybody who holds a lock or waits for it, whatever client they use, in order; then the same for the semaphore of that path';
 
+CREATE FUNCTION zk_lock_paths(
+    prefix text DEFAULT '/',
+    OUT path text,
+    OUT kind text,
+    OUT contenders integer,
+    OUT holders integer,
+    OUT oldest_since timestamptz,
+    OUT zk_session text,
+    OUT host text,
+    OUT port integer,
+    OUT cluster_name text,
+    OUT pid integer,
+    OUT database text,
+    OUT "user" text,
+    OUT application_name text,
+    OUT data text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'zk_lock_paths'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 100;
+
+COMMENT ON FUNCTION zk_lock_paths(text) IS
+'every lock and semaphore at this path or below it that somebody holds or waits for, on whatever server, and who has been there longest';
+
 CREATE FUNCTION zk_lock_break(path text, node text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_lock_break'
@@ -286,4 +309,5 @@ REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_queue(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_paths(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_break(text, text) FROM PUBLIC;

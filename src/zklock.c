@@ -27,6 +27,7 @@
 #include "lock/fence.h"
 #include "lock/hold.h"
 #include "lock/inspect.h"
+#include "lock/lock_tree.h"
 #include "lock/release.h"
 #include "lock/statement_hooks.h"
 #include "lock/xact.h"
@@ -332,29 +333,33 @@ number_or_null(const char *value, bool *isnull)
 	return Int32GetDatum(value != NULL ? (int32) strtol(value, NULL, 10) : 0);
 }
 
-static void
-put_contender(const ZkQueueRow *contender, void *arg)
+static Datum
+session_or_null(const ZkQueueRow *contender, bool *isnull)
 {
-	ReturnSetInfo *rsinfo = arg;
-	Datum		values[16];
-	bool		nulls[16] = {false};
-	char	   *fields[ZKB_FIELDS] = {NULL};
+	*isnull = contender->session == 0;
+	return CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) contender->session));
+}
+
+static Datum
+since_or_null(const ZkQueueRow *contender, bool *isnull)
+{
 	TimestampTz since = 0;
+
+	*isnull = !contender->known || !unix_ms_as_timestamp(contender->since_ms, &since);
+	return TimestampTzGetDatum(since);
+}
+
+/* What a node says: the columns from host to data */
+#define SAYS_COLUMNS	8
+
+static void
+put_what_it_says(const ZkQueueRow *contender, Datum *values, bool *nulls)
+{
+	char	   *fields[ZKB_FIELDS] = {NULL};
 	int			i = 0;
 
 	if (contender->ours)
 		zkb_read_identity(contender->data, contender->data_len, fields);
-	values[i++] = Int32GetDatum(contender->position);
-	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
-	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
-	values[i++] = BoolGetDatum(contender->granted);
-	nulls[i] = !contender->known;
-	values[i++] = Int64GetDatum(contender->token);
-	nulls[i] = contender->session == 0;
-	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) contender->session));
-	nulls[i] = !contender->known || !unix_ms_as_timestamp(contender->since_ms, &since);
-	values[i++] = TimestampTzGetDatum(since);
-	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(contender->node, strlen(contender->node), true));
 	values[i] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[i]);
 	i++;
 	values[i] = number_or_null(fields[ZKB_FIELD_PORT], &nulls[i]);
@@ -372,6 +377,28 @@ put_contender(const ZkQueueRow *contender, void *arg)
 	nulls[i] = contender->ours || contender->data_len == 0;
 	values[i] = nulls[i] ? (Datum) 0 :
 		CStringGetTextDatum(zkb_from_utf8_escaped(contender->data, contender->data_len, true));
+}
+
+static void
+put_contender(const ZkQueueRow *contender, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		values[8 + SAYS_COLUMNS];
+	bool		nulls[8 + SAYS_COLUMNS] = {false};
+	int			i = 0;
+
+	values[i++] = Int32GetDatum(contender->position);
+	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
+	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
+	values[i++] = BoolGetDatum(contender->granted);
+	nulls[i] = !contender->known;
+	values[i++] = Int64GetDatum(contender->token);
+	values[i] = session_or_null(contender, &nulls[i]);
+	i++;
+	values[i] = since_or_null(contender, &nulls[i]);
+	i++;
+	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(contender->node, strlen(contender->node), true));
+	put_what_it_says(contender, values + i, nulls + i);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
@@ -383,6 +410,56 @@ zk_lock_queue(PG_FUNCTION_ARGS)
 
 	init_srf_compat(fcinfo);
 	zkl_each_contender(path, put_contender, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+static void
+put_path(const ZkPathRow *row, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		values[6 + SAYS_COLUMNS];
+	bool		nulls[6 + SAYS_COLUMNS];
+	int			i = 0;
+
+	memset(nulls, true, sizeof(nulls));
+	nulls[i] = false;
+	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(row->path, strlen(row->path), false));
+	nulls[i] = !row->known;
+	values[i++] = CStringGetTextDatum(kind_names[row->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE]);
+	nulls[i] = !row->known;
+	values[i++] = Int32GetDatum(row->contenders);
+	nulls[i] = !row->known || row->holders < 0;
+	values[i++] = Int32GetDatum(row->holders);
+	if (row->first != NULL)
+	{
+		values[i] = since_or_null(row->first, &nulls[i]);
+		i++;
+		values[i] = session_or_null(row->first, &nulls[i]);
+		i++;
+		put_what_it_says(row->first, values + i, nulls + i);
+	}
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* The root is no lock, but there may be locks below it */
+static char *
+prefix_argument(FunctionCallInfo fcinfo)
+{
+	text	   *prefix = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0);
+
+	if (prefix != NULL && VARSIZE_ANY_EXHDR(prefix) == 1 && *VARDATA_ANY(prefix) == '/')
+		return pstrdup("/");
+	return path_argument(fcinfo);
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_paths);
+Datum
+zk_lock_paths(PG_FUNCTION_ARGS)
+{
+	char	   *prefix = prefix_argument(fcinfo);
+
+	init_srf_compat(fcinfo);
+	zkl_each_path(prefix, put_path, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 

@@ -1,5 +1,7 @@
 # Deadlocks: what looking for them costs, what is logged of a wait and told at its
 # end, and what others leave on the board where waits are published.
+#
+# DEADLOCK_MANY: how many wait that hold nothing (default 50)
 
 use strict;
 use warnings;
@@ -18,10 +20,12 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
+my $MANY = $ENV{DEADLOCK_MANY} // 50;
+
 # Directories stay, and heartbeats do not disturb the counting.
 my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 my %setting = (
-	deadlock_timeout => '100ms', log_lock_waits => 'off', 'zklock.session_timeout' => '60s', autovacuum => 'off', max_connections => 150);
+	deadlock_timeout => '100ms', log_lock_waits => 'off', 'zklock.session_timeout' => '60s', autovacuum => 'off', max_connections => 100 + $MANY);
 my $node_a = zk_cluster('a', $zk, %setting);
 my $node_b = zk_cluster('b', $zk, %setting);
 $_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO t SELECT generate_series(1, 9)') for $node_a, $node_b;
@@ -38,7 +42,7 @@ sub put { return "$_[0]-0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1-" . sprintf '%010d'
 subtest 'waiters that hold nothing' => sub {
 	$holder->value(q{SELECT zk_lock('/idle/x'), zk_lock('/idle/y')});
 	my $proxy = ZkProxy->new($zk);
-	my @waiters = map { zk_session_with($node_a, hosts => $proxy) } 1 .. 50;
+	my @waiters = map { zk_session_with($node_a, hosts => $proxy) } 1 .. $MANY;
 	$_->send($lock->('/idle/x')) for @waiters;
 	zk_wait_queued($zk, @waiters);
 	quiet($proxy);
@@ -53,7 +57,7 @@ subtest 'waiters that hold nothing' => sub {
 	is(scalar board($zk), 1, 'and publish nothing');
 	$holder->value('SELECT zk_unlock_all()');
 	my @result = map { $_->wait } @waiters;
-	is(scalar(grep { $_->{out} eq 't' } @result), 50, 'each has its turn');
+	is(scalar(grep { $_->{out} eq 't' } @result), $MANY, 'each has its turn');
 	is(scalar(grep { $_->value('SELECT deadlock_checks FROM zk_session') < 7 } @waiters), 0, 'each has looked');
 	is($s->wait->{out}, 't', 'the other one has its lock');
 	$_->quit for @waiters, $s;
@@ -346,6 +350,33 @@ subtest 'what another server says counts when it has said it three times' => sub
 	is($w->wait->{state}, '40P01', 'said three times: found');
 	$client->delete($_) for $record, $node;
 	$_->quit for $w, $h;
+};
+
+subtest 'a circle that rests on what nobody says again hides no other' => sub {
+	my @names = qw(w q p h);
+	my %s;
+	@s{@names} = in_transactions($node_a, $node_a, $node_b, $node_b);
+	$s{$_}->value($lock->("/hide/$_")) for @names;
+	$s{w}->value('UPDATE t SET n = 1 WHERE id = 5');
+	$s{p}->value('UPDATE t SET n = 1 WHERE id = 6');
+	my %tag = map { $_ => tag_of("/zklock/hide/$_") } @names;
+	$s{w}->send($lock->('/hide/h'));
+	$s{p}->send($lock->('/hide/q'));
+	zk_until(sub { record($zk, $s{w}) && record($zk, $s{p}) }, 'the board');
+
+	# each is said to be waited for, over one that is behind it, by the one it waits for
+	my $n = 1;
+	my @forged = map {
+		my ($behind, $waiter) = @$_;
+		my $tag = 'e' x 15 . $n;
+		my $node = $client->contend("/zklock/hide/$behind", undef, data => "zklock\ntag $tag\n");
+		[ "$BOARD/" . put("$tag+", $n++), "zklock\ntag $tag\nnode $node\nwaiter $tag{$waiter} 1 17 -1 a lock\n", $node ];
+	} [ w => 'h' ], [ p => 'q' ];
+	$client->create_all(ephemeral => @forged);
+	my ($r) = one_fails('beside them', [ $s{w} ], [ $s{p} ], [ $s{h}, 'UPDATE t SET n = 2 WHERE id = 6; SELECT true' ],
+		[ $s{q}, 'UPDATE t SET n = 2 WHERE id = 5; SELECT true' ]);
+	note sprintf 'found after %.3f s', $r->{seconds};
+	$client->delete($_) for map { $_->[0], $_->[2] } @forged;
 };
 
 subtest 'thousands of records' => sub {

@@ -141,6 +141,7 @@ sub leads_somewhere
 	{
 		my ($name, $arguments) = /^`(\w+)\((.*)\)`/;
 		$arguments =~ s{path text}{'/granted'};
+		$arguments =~ s{prefix text.*}{'/'};
 		$arguments =~ s{node text}{'x-lock-0000000000'};
 		$arguments =~ s{paths text\[\]}{'{/granted}'};
 		$arguments =~ s{permits integer}{1};

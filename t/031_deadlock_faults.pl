@@ -3,9 +3,9 @@
 # stops, or loses its session at that moment.  One fails, or nobody if the circle has
 # opened by itself; and no order that cannot deadlock ever fails.
 #
-# DEADLOCK_LONG=1: 500 circles instead of 20, 20 seconds instead of 3, and the costs
-# of long queues
+# DEADLOCK_LONG=1: 500 circles instead of 20, 20 seconds instead of 3, and longer queues
 # DEADLOCK_TIMES: so many circles
+# DEADLOCK_MANY: so many in a long queue; default 20, or 400
 # DEADLOCK_ONLY: only the subtests whose name matches this
 
 use strict;
@@ -26,13 +26,14 @@ use ZooKeeper;
 my $LONG = $ENV{DEADLOCK_LONG};
 my $ONLY = $ENV{DEADLOCK_ONLY};
 my $TIMES = $ENV{DEADLOCK_TIMES} // ($LONG ? 500 : 20);
+my $MANY = $ENV{DEADLOCK_MANY} // ($LONG ? 400 : 20);
 my $SESSION_TIMEOUT = 4;
 
 my $zk = ZooKeeper->new->start;
 my %setting = (
 	deadlock_timeout => '200ms', log_lock_waits => 'off', 'zklock.session_timeout' => "${SESSION_TIMEOUT}s",
 	restart_after_crash => 'on',
-	max_connections => $LONG ? 1100 : 100);
+	max_connections => 100 + $MANY);
 my ($node_a, $node_b) = map { zk_cluster($_, $zk, %setting) } qw(a b);
 my @admin = map { zk_session($_) } $node_a, $node_b;
 $_->value('CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO t SELECT generate_series(1, 9)') for @admin;
@@ -443,85 +444,96 @@ about 'everything in ascending order' => sub {
 
 # ------------------------------------------------------------------ long queues
 
-# The part of a processor that this backend uses in so many seconds, and the record
-# that it publishes: its length, and how often it was written in that time
-sub cost_of
+# A session with a proxy of its own, whose wait for a lock is measured
+sub measured
 {
-	my ($s, $seconds) = @_;
-	my $board = '/zklock/__zklock_waits__';
-	my $own = sub {
-		return $zk->with_client(
-			sub {
-				my ($client) = @_;
-				my $pid = $s->pid;
-				foreach my $name ($client->children($board))
-				{
-					my ($data, $stat) = $client->get("$board/$name") or next;
-					return [ length $data, $stat->{version} ] if $data =~ /^pid $pid$/m;
-				}
-				return;
-			});
-	};
-	zk_until($own, 'its record');
-	my ($before, $cpu, $from) = ($own->(), zk_cpu_seconds($s->pid), time);
-	sleep $seconds;
-	$cpu = zk_cpu_seconds($s->pid) - $cpu;
-	my $after = $own->();
-	return ($cpu / (time - $from), $after->[0], $after->[1] - $before->[1]);
+	my ($node, $sql) = @_;
+	my $proxy = ZkProxy->new($zk);
+	my $s = begun($node, $sql, proxy => $proxy, session_timeout => '60s', deadlock_timeout => '1s');
+	return ($s, $proxy);
 }
 
-if ($LONG)
+# CPU time of the threads that this process has now: ticks, which zk_cpu_seconds counts,
+# are too coarse for what a few looks take
+sub threads_cpu_seconds
 {
-	about '400 who wait for a row, behind one who waits for a lock' => sub {
-		my $h = begun($node_b, q{SELECT zk_xact_lock('/long/x')});
-		my $w = begun($node_a, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '1s');
-		my @rows = map { begun($node_a, '', deadlock_timeout => '1h') } 1 .. 400;
-		$_->send('UPDATE t SET n = 2 WHERE id = 1') for @rows;
-		zk_until(sub { $admin[0]->value(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) == 400 }, '400 waiters');
-		$w->send(q{SELECT zk_xact_lock('/long/x')});
-		my ($cpu, $bytes, $times) = cost_of($w, 30);
-		diag(sprintf '%.2f %% of a processor, a record of %d bytes written %d times in 30 s', 100 * $cpu, $bytes, $times);
-		in_time($cpu, 0.01, 'less than 1 % of a processor');
-		$h->value('COMMIT');
-		is($w->wait->{state}, '', 'the waiter goes on');
-		$w->value('COMMIT');
-		my @left = @rows;
-		while (@left)
-		{
-			my $s = one_done(@left);
-			@left = grep { $_ != $s } @left;
-			my $state = $s->wait->{state};
-			is($state, '', 'so does a row waiter') if !@left || $state ne '';
-			$s->value('COMMIT');
-		}
-		$_->quit for $h, $w, @rows;
-	};
-
-	about '400 in one queue, one of whom is in a circle' => sub {
-		my $h = begun($node_b, q{SELECT zk_xact_lock('/long/q')}, deadlock_timeout => '1s');
-		my $w = begun($node_a, q{SELECT zk_xact_lock('/long/h')}, deadlock_timeout => '1s');
-		my $v = begun($node_b, q{}, deadlock_timeout => '1s');
-		my @others = map { begun($_ % 2 ? $node_a : $node_b, '') } 1 .. 400;
-		$_->send(q{SELECT zk_xact_lock('/long/q')}) for @others;
-		zk_until(sub { $zk->children('/zklock/long/q') == 401 }, '400 waiters');
-		$w->send(q{SELECT zk_xact_lock('/long/q')});
-		$v->send(q{SELECT zk_xact_lock('/long/h')});
-		my ($cpu, $bytes, $times) = cost_of($w, 30);
-		diag(sprintf '%.2f %% of a processor, a record of %d bytes written %d times in 30 s', 100 * $cpu, $bytes, $times);
-		in_time($cpu, 0.01, 'less than 1 % of a processor');
-		my $plain = zk_cpu_seconds($others[0]->pid);
-		sleep 10;
-		diag(sprintf 'one who waits and holds nothing: %.2f %%', 10 * (zk_cpu_seconds($others[0]->pid) - $plain));
-		my $began = time;
-		$h->send(q{SELECT zk_xact_lock('/long/h')});
-		my $state = one_done($h, $w)->wait->{state};
-		is($state, '40P01', 'the circle is broken');
-		diag(sprintf 'after %.2f s', time - $began);
-		$_->kill9 for @others, $v, $h, $w;
-		$admin[$_]->value(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()}) for 0, 1;
-		zk_until(sub { $zk->ephemerals_count == 0 }, 'all to end');
-	};
+	my ($pid) = @_;
+	my $ns = 0;
+	$ns += (split ' ', slurp_file($_))[0] for glob "/proc/$pid/task/*/schedstat";
+	return $ns / 1e9;
 }
+
+# Let it wait until $end ends that, and tell what a look costs; one test, if times are tested.
+# Returns what $end does.
+sub costs
+{
+	my ($s, $proxy, $sql, $end) = @_;
+	my $seconds = $MANY > 20 ? 30 : 3;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$s->send($sql);
+	zk_until(sub { grep { $_->[2] eq 'create2' && $_->[4] =~ /__zklock_waits__/ } $proxy->log }, 'its record');
+	my ($cpu, $from) = (threads_cpu_seconds($s->pid), time);
+	$proxy->clear_log;
+	sleep $seconds;    # no wait for anything: this time is what is measured
+	$cpu = threads_cpu_seconds($s->pid) - $cpu;
+	$seconds = time - $from;
+	my ($up, $down) = $proxy->bytes;
+	my %asked;
+	$asked{ (split / /)[0] }++ for $proxy->requests;
+	my $state = $end->();
+	my $looks = $s->value('SELECT deadlock_checks FROM zk_session') || 1;
+	$looks *= $seconds / (time - $from);    # about
+	diag(sprintf '%d: %.2f %% of a processor; a look: %.0f us, %.0f bytes to ZooKeeper, %.0f bytes from it; in %.0f s %s',
+		$MANY, 100 * $cpu / $seconds, 1e6 * $cpu / $looks, $up / $looks, $down / $looks, $seconds, join ', ', map { "$asked{$_} $_" } sort keys %asked);
+	in_time($cpu / $seconds, 0.01, 'less than 1 % of a processor');
+	return $state;
+}
+
+about 'many who wait for a row, behind one who waits for a lock' => sub {
+	my $h = begun($node_b, q{SELECT zk_xact_lock('/long/x')});
+	my ($w, $proxy) = measured($node_a, q{UPDATE t SET n = 1 WHERE id = 1});
+	my @rows = map { begun($node_a, '', deadlock_timeout => '1h') } 1 .. $MANY;
+	$_->send('UPDATE t SET n = 2 WHERE id = 1') for @rows;
+	zk_until(sub { $admin[0]->value(q{SELECT count(*) FROM pg_locks WHERE NOT granted}) == $MANY }, 'the waiters');
+	my $state = costs($w, $proxy, q{SELECT zk_xact_lock('/long/x')}, sub { $h->value('COMMIT'); my $r = $w->wait; $w->value('COMMIT'); return $r->{state}; });
+	is($state, '', 'the waiter goes on');
+	is(all_done(@rows) =~ s/ok ?//gr, '', 'so do all others');
+	$_->quit for $h, $w, @rows;
+};
+
+about 'many in one queue, one of whom is in a circle' => sub {
+	my $h = begun($node_b, q{SELECT zk_xact_lock('/long/q')}, deadlock_timeout => '1s');
+	my ($w, $proxy) = measured($node_a, q{SELECT zk_xact_lock('/long/h')});
+	my @others = map { begun($_ % 2 ? $node_a : $node_b, '') } 1 .. $MANY;
+	$_->send(q{SELECT zk_xact_lock('/long/q')}) for @others;
+	zk_until(sub { $zk->children('/zklock/long/q') == $MANY + 1 }, 'the waiters');
+	my $state = costs(
+		$w, $proxy,
+		q{SELECT zk_xact_lock('/long/q')},
+		sub {
+			my $began = time;
+			$h->send(q{SELECT zk_xact_lock('/long/h')});
+			my $first = one_done($h, $w);
+			my $result = $first->wait;
+			diag(sprintf 'the circle is broken after %.2f s', time - $began);
+			$first->value('ROLLBACK');
+			if ($first == $h)
+			{
+				# then all others come before it
+				$w->cancel($admin[0]);
+				$w->value('ROLLBACK');
+			}
+			else
+			{
+				is($h->wait->{state}, '', 'the other one goes on');
+				$h->value('COMMIT');
+			}
+			return $result->{state};
+		});
+	is($state, '40P01', 'the circle is broken');
+	is(all_done(@others) =~ s/ok ?//gr, '', 'all others have their turn');
+	$_->quit for $h, $w, @others;
+};
 
 $_->quit for @admin;
 zk_no_crash($node_a);

@@ -1,5 +1,6 @@
 # Each mutant of zklock (lib/Torture/Mutants.pm) is convicted by a torture test, by the
-# name of the violation, and the real thing is not in the same run.
+# name of the violation, and the real thing is not in the same run; or by subtests of
+# another file, which fail.
 #
 # That the table fits the sources is tested always, and one of its mutants, which the
 # seed chooses among those that are convicted soon and without fail.  All of them take
@@ -30,7 +31,7 @@ if ($ENV{ZK_MUTANTS}) { @mutants = map { Torture::Mutants::named($_) } split ' '
 elsif (!$all)
 {
 	my $seed = $ENV{MUTANT_SEED} || 1 + int rand 1_000_000;
-	my @sure = grep { $Torture::Mutants::SCENE{ $_->{scene} }{sure} } @mutants;
+	my @sure = grep { $_->{test} || $Torture::Mutants::SCENE{ $_->{scene} }{sure} } @mutants;
 	srand $seed;
 	@mutants = $sure[ rand @sure ];
 	srand;
@@ -48,6 +49,14 @@ foreach my $mutant (@mutants)
 		next;
 	}
 	my $began = time;
+	if ($mutant->{test})
+	{
+		my $failed = Torture::Trial::failed($mutant);
+		isnt($failed, '', "$mutant->{name} is convicted by t/$mutant->{test}[0].pl");
+		diag(sprintf '%s: %s, in %.0f s', $mutant->{name}, $failed, time - $began);
+		is(Torture::Trial::failed($mutant, real => 1), '', 'the real thing is not') if $all;
+		next;
+	}
 	my $run = Torture::Trial::of($mutant);
 	my %found = Torture::Trial::convicted($run, $mutant);
 	my $found = join ', ', map { "$_ $found{$_}" } sort keys %found;

@@ -6,7 +6,9 @@
 # DEADLOCK_SEED: what they do (default: at random)
 # DEADLOCK_RUNS: which of these, by number; default: "2 3"
 #     2, 3   so many clusters, deadlock_timeout 300 ms
-#     1+5    two, whose deadlock_timeout is 1 s and 5 s
+#     1+5    two, whose deadlock_timeout is 1 s and 5 s; so few circles close there
+#            that DEADLOCK_SECONDS should be 60 or more
+#     1+20   the same with 1 s and 20 s; after 60 s it takes a minute or two to end
 # DEADLOCK_SESSIONS: how many sessions (default 10)
 
 use strict;
@@ -61,7 +63,7 @@ sub clusters
 
 foreach my $run (@RUNS)
 {
-	my @timeouts = $run eq '1+5' ? (1, 5) : (0.3) x $run;
+	my @timeouts = $run =~ /\+/ ? split(/\+/, $run) : (0.3) x $run;
 	subtest "random transactions, deadlock_timeout @timeouts s" => sub {
 		my $programs = DeadlockPrograms->new(zk => $zk, seed => $SEED, sessions => $SESSIONS, clusters => clusters(@timeouts));
 		$programs->go($SECONDS);
@@ -69,7 +71,8 @@ foreach my $run (@RUNS)
 		my $count = $programs->count;
 		my $longest = $programs->longest;
 		diag("$SECONDS s, seed $SEED: " . join ', ', map { "$_: $count->{$_}" } sort keys %$count);
-		diag(sprintf "longest circle %.2f s; nearest to its limit: %s; oldest wait %.3f s", $longest->{seconds}, $longest->{what}, $programs->{oldest} // 0);
+		diag(sprintf "longest circle %.2f s; nearest to its limit of %.1f s: %s; oldest wait %.3f s",
+			@$longest{qw(seconds limit what)}, $programs->{oldest} // 0);
 		in_time($longest->{over}, $SLACK, 'no circle stands longer than three times deadlock_timeout, and a moment');
 		cmp_ok($count->{$_} // 0, '>', 0, "it happened: $_") for 'commits', 'victims: zklock';
 		zk_nothing_left($zk, 'nothing is left in ZooKeeper');

@@ -83,6 +83,14 @@ check_path(const char *path)
 	}
 }
 
+bool
+zkb_is_lock_path(const char *path)
+{
+	int			len = strlen(path);
+
+	return len <= ZK_PATH_MAX && pg_verify_mbstr(PG_UTF8, path, len, true) && check_path(path) == NULL;
+}
+
 const char *
 zkb_check_root(const char *root)
 {

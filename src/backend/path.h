@@ -24,6 +24,9 @@
  */
 extern char *zkb_path_from_text(text *path);
 
+/* Whether that function may return this, which may be anything */
+extern bool zkb_is_lock_path(const char *path);
+
 /*
  * A node's name in UTF-8, from what zk_lock_queue shows; not checked;
  * palloc'ed.  Raises 22021 if it cannot be converted, 22023 if it is too long

@@ -57,6 +57,7 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "deadlock.h"
+#include "reader.h"
 
 /*
  * An answer is asked for again at once this many times, then after pauses,
@@ -69,9 +70,6 @@
 
 /* So many of those before us are named in an error */
 #define MOST_TOLD		3
-
-/* The number of nodes read at a time: see reader.h */
-#define WINDOW			1000
 
 /* One of those before us, whom we watch */
 typedef struct Blocker
@@ -429,7 +427,7 @@ send_read(Call *c, Place *p, const char *name)
 }
 
 /*
- * Read these contenders' nodes, up to WINDOW at a time.  Returns false if this
+ * Read these contenders' nodes, up to ZKL_WINDOW at a time.  Returns false if this
  * connection cannot deliver them.
  */
 static bool
@@ -442,7 +440,7 @@ read_nodes(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *a
 	p->reads = palloc_extended(n * sizeof(ZkRequest *), MCXT_ALLOC_HUGE);
 	for (int i = 0; i < n; i++)
 	{
-		while (p->nreads < n && p->nreads - i < WINDOW)
+		while (p->nreads < n && p->nreads - i < ZKL_WINDOW)
 			send_read(c, p, contenders[p->nreads].name);
 		while (!zks_answered(c->session, p->reads[i], &answers[i]))
 		{
@@ -1355,7 +1353,11 @@ tell_where_we_wait(void *arg)
 {
 	Call	   *c = arg;
 
-	if (c->waiting != NULL)
+	if (c->waiting == NULL)
+		return;
+	if (c->want.mode == ZKP_SEMAPHORE)
+		errcontext("while waiting for a place of semaphore \"%s\"", zkb_path_for_display(c->waiting->target->path));
+	else
 		errcontext("while waiting for lock path \"%s\"", zkb_path_for_display(c->waiting->target->path));
 }
 

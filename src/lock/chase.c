@@ -103,6 +103,7 @@ typedef struct Chase
 	int			nqueues;
 	Party	   *parties;		/* the first: ourselves */
 	int			nparties;
+	int			nfollowed;		/* of these */
 	Local	   *locals;
 	int			nlocals;
 	int			nread;			/* nodes */
@@ -362,29 +363,24 @@ sort_told(Chase *c)
 	qsort(c->told, c->ntold, sizeof(Told), compare_told);
 }
 
-/* Whom this one waits for on its server, as they say */
-static ZkReading
-follow_locally(Chase *c, int at)
+/* Whom this one waits for here, as we saw ourselves */
+static void
+follow_here(Chase *c, int at)
 {
-	int			first;
-	int			holder = -1;
-
-	if (!c->others_read)
-	{
-		ZkReading	reading = read_records(c, NULL);
-
-		if (reading != ZKL_READ)
-			return reading;
-		sort_told(c);
-		c->others_read = true;
-	}
 	for (int i = 0; i < c->from->nwaits; i++)
 	{
 		if (strcmp(c->from->waits[i].tag, c->parties[at].tag) == 0)
 			add_local(c, at, 0, -1, i);
 	}
+}
 
-	first = first_with_tag(c->told, c->ntold, sizeof(Told), c->parties[at].tag);
+/* Whom this one waits for on its server, as they say */
+static void
+follow_told(Chase *c, int at)
+{
+	int			first = first_with_tag(c->told, c->ntold, sizeof(Told), c->parties[at].tag);
+	int			holder = -1;
+
 	for (int i = first; i < c->ntold && strcmp(c->told[i].tag, c->parties[at].tag) == 0; i++)
 	{
 		const Record *record = &c->records[c->told[i].record];
@@ -396,7 +392,6 @@ follow_locally(Chase *c, int at)
 							   record->says.identity_len);
 		add_local(c, at, holder, c->told[i].record, c->told[i].wait);
 	}
-	return ZKL_READ;
 }
 
 /* The directory where this party waits, and its node there; NULL if nowhere */
@@ -474,26 +469,48 @@ follow_to_queue(Chase *c, int at)
 	return reading;
 }
 
-/* All whom we wait for, directly or through others */
+/*
+ * All whom we wait for, directly or through others.  This goes on where it ended
+ * before.
+ */
 static ZkReading
 follow_all(Chase *c)
 {
-	for (int at = 0; at < c->nparties; at++)
+	for (; c->nfollowed < c->nparties; c->nfollowed++)
 	{
+		int			at = c->nfollowed;
 		ZkReading	reading;
 
 		CHECK_FOR_INTERRUPTS();
 		if (c->reader->go_on != NULL && !c->reader->go_on(c->reader->arg))
 			return ZKL_LATE;
 		reading = follow_to_queue(c, at);
-
-		/* we ourselves wait for nothing else, whatever a record says */
-		if (reading == ZKL_READ && at > 0)
-			reading = follow_locally(c, at);
 		if (reading != ZKL_READ)
 			return reading;
+
+		/* we ourselves wait for nothing else, whatever a record says */
+		if (at == 0)
+			continue;
+		follow_here(c, at);
+		if (c->others_read)
+			follow_told(c, at);
 	}
 	return ZKL_READ;
+}
+
+/* What the waits are on other servers, and all that follows from these */
+static ZkReading
+follow_others(Chase *c)
+{
+	ZkReading	reading = read_records(c, NULL);
+
+	if (reading != ZKL_READ)
+		return reading;
+	sort_told(c);
+	c->others_read = true;
+	for (int at = 1; at < c->nfollowed; at++)
+		follow_told(c, at);
+	return follow_all(c);
 }
 
 /*-------------------------------------------------------------------------
@@ -541,26 +558,47 @@ make_graph_queue(const Chase *c, const ZkSeenQueue *queue, ZkGraphQueue *result)
 	}
 }
 
-/* Sort the local waits: ours, and how many these are, then those of records */
-static int
-put_own_first(Chase *c)
+typedef enum Word
 {
-	int			own = 0;
+	OUR_OWN,
+	OF_OTHERS,
+	LATER						/* those of from->later */
+} Word;
 
-	for (int i = 0; i < c->nlocals; i++)
+static Word
+whose_word(const Chase *c, const Local *local)
+{
+	const ZkCircle *later = c->from->later;
+
+	if (local->record < 0)
+		return OUR_OWN;
+	for (int i = 0; later != NULL && i < later->nchecks; i++)
+	{
+		if (later->of_record[i] && strcmp(strrchr(later->checks[i].path, '/') + 1, c->records[local->record].name) == 0)
+			return LATER;
+	}
+	return OF_OTHERS;
+}
+
+/* Move those with this word to the front, behind the first ones; how many are there then */
+static int
+put_first(Chase *c, int first, Word word)
+{
+	for (int i = first; i < c->nlocals; i++)
 	{
 		Local		local = c->locals[i];
 
-		if (local.record >= 0)
+		if (whose_word(c, &local) != word)
 			continue;
-		c->locals[i] = c->locals[own];
-		c->locals[own++] = local;
+		c->locals[i] = c->locals[first];
+		c->locals[first++] = local;
 	}
-	return own;
+	return first;
 }
 
+/* With so many of the local waits */
 static ZkGraph *
-make_graph(const Chase *c)
+make_graph(const Chase *c, int nlocals)
 {
 	ZkGraph    *g = palloc0(sizeof(ZkGraph));
 
@@ -568,8 +606,8 @@ make_graph(const Chase *c)
 	g->parties = palloc0((c->nparties + 1) * sizeof(ZkGraphParty));
 	g->nqueues = c->nqueues;
 	g->queues = palloc0((c->nqueues + 1) * sizeof(ZkGraphQueue));
-	g->nlocals = c->nlocals;
-	g->locals = palloc_extended((c->nlocals + 1) * sizeof(ZkGraphLocal), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	g->nlocals = nlocals;
+	g->locals = palloc_extended((nlocals + 1) * sizeof(ZkGraphLocal), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
 	for (int i = 0; i < c->nqueues; i++)
 		make_graph_queue(c, &c->queues[i], &g->queues[i]);
 	for (int i = 0; i < c->nparties; i++)
@@ -584,7 +622,7 @@ make_graph(const Chase *c)
 			own->owner = c->parties[i].owner;
 		}
 	}
-	for (int i = 0; i < c->nlocals; i++)
+	for (int i = 0; i < nlocals; i++)
 	{
 		g->locals[i].waiter = c->locals[i].waiter;
 		g->locals[i].holder = c->locals[i].holder;
@@ -738,7 +776,7 @@ make_circle(const Chase *c, const ZkGraph *g)
 							 contender->granted ? contender->version : -1, false);
 		}
 	}
-	for (int i = 0; i < c->nlocals; i++)
+	for (int i = 0; i < g->nlocals; i++)
 	{
 		const Local *local = &c->locals[i];
 
@@ -784,6 +822,33 @@ is_listed(const Chase *c, const char *name)
 	return false;
 }
 
+/*
+ * NULL if there is none.  A circle that needs no word of another server can be
+ * proven at once, and must not be hidden by one that cannot; nor must one that gets
+ * proven by one that rests on a record that nobody writes any more.
+ */
+static ZkCircle *
+find_circle(Chase *c)
+{
+	ZkGraph    *g;
+	int			n = 0;
+
+	if (c->nparties == 1)
+		return NULL;
+	for (Word word = OUR_OWN; word <= LATER; word++)
+	{
+		int			before = n;
+
+		n = put_first(c, n, word);
+		if (word != OUR_OWN && n == before)
+			continue;
+		g = make_graph(c, n);
+		if (zkl_find_circle(g, 0))
+			return make_circle(c, g);
+	}
+	return NULL;
+}
+
 ZkReading
 zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *listed)
 {
@@ -801,28 +866,25 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *li
 	*listed = reading != ZKL_READ || is_listed(&c, from->record);
 	if (reading == ZKL_READ)
 		reading = follow_all(&c);
-	if (reading != ZKL_READ)
-		return reading;
+
+	/*
+	 * The word of other servers may be that of thousands.  It is asked for
+	 * only where we do not know enough without it.
+	 */
+	if (reading == ZKL_READ)
+		*circle = find_circle(&c);
+	if (reading == ZKL_READ && *circle == NULL && c.nparties > 1)
+	{
+		reading = follow_others(&c);
+		if (reading == ZKL_READ)
+			*circle = find_circle(&c);
+	}
 
 	/* another server may have shown an earlier state */
 	zks_info(reader->session, &after);
-	if (before.epoch != after.epoch)
-		return ZKL_BROKEN;
-	if (c.nparties > 1)
-	{
-		int			own = put_own_first(&c);
-		ZkGraph    *g = make_graph(&c);
-		bool		found;
-
-		/*
-		 * A circle that needs no word of another server can be proven at
-		 * once, and must not be hidden by one that cannot.
-		 */
-		g->nlocals = own;
-		found = zkl_find_circle(g, 0);
-		g->nlocals = c.nlocals;
-		if (found || zkl_find_circle(g, 0))
-			*circle = make_circle(&c, g);
-	}
-	return ZKL_READ;
+	if (reading == ZKL_READ && before.epoch != after.epoch)
+		reading = ZKL_BROKEN;
+	if (reading != ZKL_READ)
+		*circle = NULL;
+	return reading;
 }

@@ -20,6 +20,7 @@ typedef struct ZkChaseFrom
 	const char *record;			/* our own on the board, the same */
 	const ZkbLocalWait *waits;
 	int			nwaits;
+	const struct ZkCircle *later;	/* take another one, if there is; or NULL */
 } ZkChaseFrom;
 
 /* A wait for one of PostgreSQL's locks on which a circle rests */

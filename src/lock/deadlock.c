@@ -68,6 +68,7 @@ typedef struct Kept
 {
 	ZkCircle   *circle;			/* or NULL */
 	MemoryContext context;
+	bool		read_twice;
 } Kept;
 
 struct ZkSearch
@@ -83,9 +84,9 @@ struct ZkSearch
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	Kept		candidate;		/* not proven yet: see prove */
-	bool		read_twice;		/* so was the candidate */
-	MemoryContext candidate_context;
+	Kept		candidates[2];	/* not proven yet: see prove */
+	int			turn;			/* neither hides the other: the one that is
+								 * looked for first */
 	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
 	ZkRequest  *request;
 	ZkReader	reader;
@@ -119,13 +120,13 @@ zkl_search_due(const ZkSearch *s)
 }
 
 /*
- * A little less than the period, so that those who began together do not go on
- * together
+ * So many times each deadlock_timeout; a little less than that, so that those who
+ * began together do not go on together
  */
 static void
-look_again(ZkSearch *s, bool soon)
+look_again(ZkSearch *s, int times)
 {
-	int			ms = soon ? DeadlockTimeout / 2 : DeadlockTimeout;
+	int			ms = DeadlockTimeout / times;
 
 	ms -= (int) ((zks_now() / 1000) % (ms / 4 + 1));
 	s->due = zkb_deadline(Max(ms, SHORTEST_PAUSE_MS));
@@ -157,6 +158,19 @@ forget(Kept *kept)
 	kept->circle = NULL;
 }
 
+static void
+forget_candidates(ZkSearch *s)
+{
+	for (int i = 0; i < lengthof(s->candidates); i++)
+		forget(&s->candidates[i]);
+}
+
+static bool
+has_candidate(const ZkSearch *s)
+{
+	return s->candidates[0].circle != NULL || s->candidates[1].circle != NULL;
+}
+
 /* Its memory, of which it takes possession, lasts as long as the search then */
 static void
 keep(ZkSearch *s, Kept *kept, ZkCircle *circle, MemoryContext *context)
@@ -174,7 +188,7 @@ zkl_end_search(ZkSearch *s)
 	zkl_end_reading(&s->reader);
 	drop_request(s);
 	retract(s);
-	forget(&s->candidate);
+	forget_candidates(s);
 	forget(&s->in_doubt);
 	if (s->waits_context != NULL)
 		MemoryContextDelete(s->waits_context);
@@ -457,6 +471,19 @@ typedef enum Proof
 	NOT_YET						/* others must write their records before */
 } Proof;
 
+/* The candidate that this circle is, or will be */
+static Kept *
+candidate_of(ZkSearch *s, const ZkCircle *circle)
+{
+	for (int i = 0; i < lengthof(s->candidates); i++)
+	{
+		if (s->candidates[i].circle != NULL && is_same(s->candidates[i].circle, circle, 0))
+			return &s->candidates[i];
+	}
+	forget(&s->candidates[s->turn]);
+	return &s->candidates[s->turn];
+}
+
 /*
  * Whether there was a moment at which all waits of the circle stood, if what it
  * checks still stands.  A circle with waits on other servers is kept until that
@@ -471,15 +498,16 @@ prove(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 {
 	if (rests_on(circle, false))
 	{
-		bool		is_new = s->candidate.circle == NULL || !is_same(s->candidate.circle, circle, 0);
+		Kept	   *candidate = candidate_of(s, circle);
+		bool		is_new = candidate->circle == NULL;
 
-		if (is_new || !s->read_twice)
+		if (is_new || !candidate->read_twice)
 		{
-			keep(s, &s->candidate, circle, context);
-			s->read_twice = !is_new;
+			keep(s, candidate, circle, context);
+			candidate->read_twice = !is_new;
 			return is_new ? READ_AGAIN : NOT_YET;
 		}
-		if (!is_same(s->candidate.circle, circle, 2))
+		if (!is_same(candidate->circle, circle, 2))
 			return NOT_YET;
 	}
 	return !rests_on(circle, true) || own_waits_stand(s, circle) ? PROVEN : READ_AGAIN;
@@ -549,7 +577,7 @@ chase_once(ZkSearch *s)
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
 		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,.record = record.name,
-		.waits = s->waits,.nwaits = s->nwaits
+		.waits = s->waits,.nwaits = s->nwaits,.later = s->candidates[1 - s->turn].circle
 	};
 	ZkCircle   *circle;
 	bool		listed;
@@ -572,7 +600,7 @@ chase_once(ZkSearch *s)
 	if (reading != ZKL_READ)
 		s->quiet = -1;
 	else if (circle == NULL)
-		forget(&s->candidate);
+		forget_candidates(s);
 	else
 		switch (prove(s, circle, &context))
 		{
@@ -583,6 +611,7 @@ chase_once(ZkSearch *s)
 				done = false;
 				break;
 			case NOT_YET:
+				s->turn = 1 - s->turn;
 				break;
 		}
 	zkl_end_reading(&s->reader);
@@ -602,16 +631,16 @@ look(ZkSearch *s)
 	if (!s->what.holds && s->nwaits == 0)
 	{
 		retract(s);
-		forget(&s->candidate);
-		look_again(s, false);
+		forget_candidates(s);
+		look_again(s, 1);
 		return;
 	}
 	if (zkn_any_unwanted(s->what.session) || !publish(s))
 	{
-		look_again(s, true);
+		look_again(s, 2);
 		return;
 	}
-	if (s->quiet < 0 || s->candidate.circle != NULL || ++s->quiet >= QUIET_LOOKS)
+	if (s->quiet < 0 || has_candidate(s) || ++s->quiet >= QUIET_LOOKS)
 	{
 		int			tries = 1;
 
@@ -624,7 +653,8 @@ look(ZkSearch *s)
 			}
 		}
 	}
-	look_again(s, s->names_others || s->candidate.circle != NULL || s->quiet < 0);
+	/* who waits for others to write must not lose much time after they did */
+	look_again(s, has_candidate(s) ? 4 : s->names_others || s->quiet < 0 ? 2 : 1);
 }
 
 /* A wait may last for days, so a look leaves nothing behind but what it keeps */

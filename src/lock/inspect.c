@@ -122,30 +122,35 @@ typedef struct Seen
 	ZkpData		says;
 } Seen;
 
+static void
+take(Look *look, Seen *node, const ZkAnswer *answer)
+{
+	memset(node, 0, sizeof(*node));
+	if (answer->rc != ZKS_OK && answer->rc != ZKS_NO_NODE && answer->rc != ZKS_NO_AUTH)
+		zkb_raise(answer->rc, look->path);
+	node->rc = answer->rc;
+	if (node->rc != ZKS_OK)
+		return;
+	node->czxid = answer->czxid;
+	node->owner = answer->owner;
+	node->made_at_ms = answer->made_at_ms;
+	node->data_len = look->kept < KEPT_WHOLE ? answer->data_len : Min(answer->data_len, KEPT_THEN);
+	node->data = palloc(node->data_len + 1);
+	if (node->data_len > 0)
+		memcpy(node->data, answer->data, node->data_len);
+	look->kept += node->data_len;
+	zkp_read_data(node->data, node->data_len, &node->says);
+}
+
 /* Await the answer of the oldest request; false if the connection broke */
 static bool
 await_read(Look *look, Seen *node)
 {
 	ZkAnswer	answer;
 
-	memset(node, 0, sizeof(*node));
 	if (!was_read(look, zkl_await_oldest(&look->reader, &answer)))
 		return false;
-	if (answer.rc != ZKS_OK && answer.rc != ZKS_NO_NODE && answer.rc != ZKS_NO_AUTH)
-		zkb_raise(answer.rc, look->path);
-	node->rc = answer.rc;
-	if (node->rc == ZKS_OK)
-	{
-		node->czxid = answer.czxid;
-		node->owner = answer.owner;
-		node->made_at_ms = answer.made_at_ms;
-		node->data_len = look->kept < KEPT_WHOLE ? answer.data_len : Min(answer.data_len, KEPT_THEN);
-		node->data = palloc(node->data_len + 1);
-		if (node->data_len > 0)
-			memcpy(node->data, answer.data, node->data_len);
-		look->kept += node->data_len;
-		zkp_read_data(node->data, node->data_len, &node->says);
-	}
+	take(look, node, &answer);
 	zkl_drop_oldest(&look->reader);
 	return true;
 }
@@ -165,20 +170,35 @@ typedef struct ShownQueue
 	Seen	   *seen;			/* contenders[i].tag says which */
 } ShownQueue;
 
+typedef struct ToSee
+{
+	Look	   *look;
+	const ZkpContender *contenders;
+	Seen	   *seen;
+} ToSee;
+
+static const char *
+name_of(int i, void *arg)
+{
+	return ((ToSee *) arg)->contenders[i].name;
+}
+
+static void
+take_next(int i, const ZkAnswer *answer, void *arg)
+{
+	ToSee	   *see = arg;
+
+	take(see->look, &see->seen[i], answer);
+}
+
 /* False if the connection broke */
 static bool
 read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
 {
-	int			nsent = 0;
+	ToSee		see = {.look = look,.contenders = contenders,.seen = seen};
+	ZkNodesToRead nodes = {.dir = look->dir,.n = n,.name = name_of,.take = take_next,.arg = &see};
 
-	for (int i = 0; i < n; i++)
-	{
-		while (nsent < n && zkl_has_room(&look->reader))
-			send_read(look, zks_read, contenders[nsent++].name);
-		if (!await_read(look, &seen[i]))
-			return false;
-	}
-	return true;
+	return was_read(look, zkl_read_nodes(&look->reader, &nodes));
 }
 
 /*

@@ -87,6 +87,32 @@ zkl_drop_oldest(ZkReader *r)
 	r->n--;
 }
 
+ZkReading
+zkl_read_nodes(ZkReader *r, const ZkNodesToRead *nodes)
+{
+	int			next = 0;
+
+	for (int i = 0; i < nodes->n; i++)
+	{
+		ZkAnswer	answer;
+		ZkReading	reading;
+
+		for (; next < nodes->n && zkl_has_room(r); next++)
+		{
+			char	   *path = psprintf("%s/%s", nodes->dir, nodes->name(next, nodes->arg));
+
+			zkl_ask(r, zks_read(r->session, path));
+			pfree(path);
+		}
+		reading = zkl_await_oldest(r, &answer);
+		if (reading != ZKL_READ)
+			return reading;
+		nodes->take(i, &answer, nodes->arg);
+		zkl_drop_oldest(r);
+	}
+	return ZKL_READ;
+}
+
 void
 zkl_end_reading(ZkReader *r)
 {

@@ -56,6 +56,21 @@ extern void zkl_ask(ZkReader *reader, ZkRequest *request);
 extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
 extern void zkl_drop_oldest(ZkReader *reader);
 
+/*
+ * Read these nodes of a directory, which takes one round trip if they fit into the
+ * window; take gets the answers in order.  No other question may be under way.
+ */
+typedef struct ZkNodesToRead
+{
+	const char *dir;
+	int			n;
+	const char *(*name) (int i, void *arg);
+	void		(*take) (int i, const ZkAnswer *answer, void *arg);
+	void	   *arg;
+} ZkNodesToRead;
+
+extern ZkReading zkl_read_nodes(ZkReader *reader, const ZkNodesToRead *nodes);
+
 /* Drop all of them; does not fail */
 extern void zkl_end_reading(ZkReader *reader);
 

@@ -70,32 +70,43 @@ take_contender(ZkSeenContender *contender, const ZkAnswer *answer)
 	return true;
 }
 
+/* Those of a queue from first on; left counts those that are not gone */
+typedef struct Part
+{
+	ZkSeenQueue *queue;
+	int			first;
+	int			left;
+} Part;
+
+static const char *
+name_of(int i, void *arg)
+{
+	Part	   *part = arg;
+
+	return part->queue->list[part->first + i].name.name;
+}
+
+static void
+take_next(int i, const ZkAnswer *answer, void *arg)
+{
+	Part	   *part = arg;
+	ZkSeenContender *list = &part->queue->list[part->first];
+
+	if (take_contender(&list[i], answer))
+		list[part->left++] = list[i];
+}
+
 /* Read those from first up to this one; who is gone is left out */
 static ZkReading
 read_contenders(ZkReader *r, ZkSeenQueue *queue, int first, int end)
 {
-	int			left = first;
-	int			next = first;
+	Part		part = {.queue = queue,.first = first};
+	ZkNodesToRead nodes = {.dir = queue->dir,.n = end - first,.name = name_of,.take = take_next,.arg = &part};
+	ZkReading	reading = zkl_read_nodes(r, &nodes);
+	int			left = first + part.left;
 
-	for (int i = first; i < end; i++)
-	{
-		ZkAnswer	answer;
-		ZkReading	reading;
-
-		for (; next < end && zkl_has_room(r); next++)
-		{
-			char	   *path = psprintf("%s/%s", queue->dir, queue->list[next].name.name);
-
-			zkl_ask(r, zks_read(r->session, path));
-			pfree(path);
-		}
-		reading = zkl_await_oldest(r, &answer);
-		if (reading != ZKL_READ)
-			return reading;
-		if (take_contender(&queue->list[i], &answer))
-			queue->list[left++] = queue->list[i];
-		zkl_drop_oldest(r);
-	}
+	if (reading != ZKL_READ)
+		return reading;
 	memmove(&queue->list[left], &queue->list[end], (queue->n - end) * sizeof(ZkSeenContender));
 	queue->n -= end - left;
 	return ZKL_READ;

@@ -74,6 +74,14 @@ typedef enum ZkListener
 	LISTENER_NONE				/* it is freed when it is answered */
 } ZkListener;
 
+/* Which entries of a list are kept */
+typedef enum ZkInterest
+{
+	INTEREST_CONTENDERS,
+	INTEREST_RECORDS,
+	INTEREST_ALL
+} ZkInterest;
+
 struct ZkRequest
 {
 	ZkRequest  *next;
@@ -106,9 +114,9 @@ struct ZkRequest
 	int			keeps_data;		/* somebody wants to read so much of it */
 	char	   *data;
 	int			data_len;
-	int			nchildren;		/* contenders only, or records */
+	ZkInterest	interest;		/* in which children */
+	int			nchildren;
 	char	  **children;
-	bool		of_records;
 	int			nops;			/* of a multi, else 0 */
 	int		   *op_types;
 	char	  **op_names;		/* of what a multi created, whole paths; until

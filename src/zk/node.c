@@ -765,7 +765,7 @@ look(ZkNode *n)
 
 	if (list == NULL)
 		return;
-	list->of_records = n->is_record;
+	list->interest = n->is_record ? INTEREST_RECORDS : INTEREST_CONTENDERS;
 	zkr_list_fresh_locked(list, n->dir);
 }
 

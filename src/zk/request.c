@@ -361,16 +361,25 @@ is_of_interest(const ZkRequest *r, const char *name)
 	ZkpContender contender;
 	ZkpRecordName record;
 
-	return r->of_records ? zkp_parse_record(name, &record) : zkp_parse(name, &contender);
+	switch (r->interest)
+	{
+		case INTEREST_CONTENDERS:
+			return zkp_parse(name, &contender);
+		case INTEREST_RECORDS:
+			return zkp_parse_record(name, &record);
+		case INTEREST_ALL:
+			break;
+	}
+	return true;
 }
 
 /*
- * How many of these are contenders.  Other entries of a directory, real or
+ * How many of these are of interest.  Other entries of a directory, real or
  * not, take no memory of ours.  -1 if one of them cannot be the name of a
  * node: the library leaves NULL where a list was damaged.
  */
 static int
-count_contenders(const ZkRequest *r, const struct String_vector *strings)
+count_children(const ZkRequest *r, const struct String_vector *strings)
 {
 	int			n = 0;
 
@@ -390,7 +399,7 @@ count_contenders(const ZkRequest *r, const struct String_vector *strings)
  * are.
  */
 static bool
-keep_contenders(ZkRequest *r, const struct String_vector *strings, int n)
+keep_children(ZkRequest *r, const struct String_vector *strings, int n)
 {
 	r->children = calloc(n + 1, sizeof(char *));
 	for (int i = 0; r->children != NULL && r->nchildren < n; i++)
@@ -409,7 +418,7 @@ static void
 on_strings(int rc, const struct String_vector *strings, const void *data)
 {
 	ZkRequest  *r = (ZkRequest *) data;
-	int			n = rc == ZOK ? count_contenders(r, strings) : 0;
+	int			n = rc == ZOK ? count_children(r, strings) : 0;
 
 	if (n < 0)
 	{
@@ -417,7 +426,7 @@ on_strings(int rc, const struct String_vector *strings, const void *data)
 		r->session->frame.unsound = true;
 		rc = ZMARSHALLINGERROR;
 	}
-	else if (n > 0 && !keep_contenders(r, strings, n))
+	else if (n > 0 && !keep_children(r, strings, n))
 		rc = ZSYSTEMERROR;
 	complete(r, rc);
 }
@@ -734,7 +743,7 @@ zkr_free_all(ZkSession *s)
  */
 
 static ZkRequest *
-list_locked(ZkSession *s, const char *dir, bool fresh, ZkWatch *watch)
+list_locked(ZkSession *s, const char *dir, bool fresh, ZkInterest interest, ZkWatch *watch)
 {
 	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
 
@@ -742,6 +751,7 @@ list_locked(ZkSession *s, const char *dir, bool fresh, ZkWatch *watch)
 	if (r == NULL)
 		return NULL;
 	r->watch = watch;
+	r->interest = interest;
 	if (fresh)
 		zkr_list_fresh_locked(r, dir);
 	else
@@ -749,15 +759,27 @@ list_locked(ZkSession *s, const char *dir, bool fresh, ZkWatch *watch)
 	return r;
 }
 
-ZkRequest *
-zks_list(ZkSession *s, const char *dir, bool fresh)
+static ZkRequest *
+list(ZkSession *s, const char *dir, bool fresh, ZkInterest interest)
 {
 	ZkRequest  *r;
 
 	zks_enter(s);
-	r = list_locked(s, dir, fresh, NULL);
+	r = list_locked(s, dir, fresh, interest, NULL);
 	zks_leave(s);
 	return r;
+}
+
+ZkRequest *
+zks_list(ZkSession *s, const char *dir, bool fresh)
+{
+	return list(s, dir, fresh, INTEREST_CONTENDERS);
+}
+
+ZkRequest *
+zks_list_all(ZkSession *s, const char *dir, bool fresh)
+{
+	return list(s, dir, fresh, INTEREST_ALL);
 }
 
 static ZkRequest *
@@ -787,7 +809,7 @@ static void
 list_records_locked(ZkRequest *r, const char *dir)
 {
 	zk_assert(zks_has_mutex(r->session));
-	r->of_records = true;
+	r->interest = INTEREST_RECORDS;
 	zkr_list_locked(r, dir);
 }
 
@@ -1140,7 +1162,7 @@ zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 	zks_enter(s);
 	w = new_watch_locked(s, dir, true);
 	if (w != NULL)
-		r = list_locked(s, dir, fresh, w);
+		r = list_locked(s, dir, fresh, INTEREST_CONTENDERS, w);
 	if (r != NULL)
 		*watch = w;
 	else if (w != NULL)

@@ -167,8 +167,8 @@ typedef struct ZkAnswer
 	int64_t		sent_at;		/* zks_now() before it was sent */
 	uint32_t	epoch;			/* the connection on which it was sent */
 	int			nchildren;
-	char	  **children;		/* of a list, the contenders or records; valid
-								 * until zks_request_free */
+	char	  **children;		/* of a list, those asked for; valid until
+								 * zks_request_free */
 	int			missing;		/* of a check: the first node that does not
 								 * exist */
 	int64_t		czxid;			/* of what was read; if its data says that it
@@ -212,6 +212,9 @@ extern bool zks_is_auth_failure(int rc);
 
 /* The contenders in a directory; fresh: according to the leader */
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
+
+/* All that is there, whatever it is */
+extern ZkRequest *zks_list_all(ZkSession *session, const char *dir, bool fresh);
 
 /* One node, according to the server that we are connected to */
 extern ZkRequest *zks_read(ZkSession *session, const char *path);

@@ -10,9 +10,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "unit.h"
 #include "zk/frame_check.c"
-
-#include <stdio.h>
 
 #define MAX_OPS		6
 #define MAX_FRAME	1024
@@ -33,17 +32,6 @@ zkr_next_locked(ZkSession *s)
 {
 	(void) s;
 	return NULL;
-}
-
-static uint32_t seed = 2463534242u;
-
-static int
-below(int n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 17;
-	seed ^= seed << 5;
-	return (int) (seed % (unsigned) n);
 }
 
 static unsigned char frame[MAX_FRAME];
@@ -282,16 +270,6 @@ damage(void)
 	}
 }
 
-static int	ntests;
-static int	nfailed;
-
-static void
-ok(bool passed, const char *what)
-{
-	printf("%sok %d - %s\n", passed ? "" : "not ", ++ntests, what);
-	nfailed += !passed;
-}
-
 /*
  * Answers to one request
  */
@@ -379,7 +357,7 @@ test_length(int op, const char *name, int shortest)
 	good &= passes(&r, &survives);
 	for (end = BODY_AT; end < whole; end++)
 		good &= !passes(&r, &survives);
-	ok(good, name);
+	ok(good, "%s", name);
 }
 
 static void
@@ -545,8 +523,7 @@ main(int argc, char **argv)
 	bool		survives;
 	long		npassed = 0;
 
-	if (argc > 1)
-		seed = (uint32_t) atoi(argv[1]) * 2654435761u | 1;
+	begin_tests(argc, argv);
 	for (int round = 0; round < 300000; round++)
 	{
 		r.nops = 1 + below(MAX_OPS);
@@ -606,6 +583,5 @@ main(int argc, char **argv)
 	vague |= passes(&r, &survives);
 	ok(!vague, "no refusal without a reason, and no partial one");
 	test_answers();
-	printf("1..%d\n", ntests);
-	return nfailed != 0;
+	return end_tests();
 }

@@ -20,13 +20,11 @@
  *-------------------------------------------------------------------------
  */
 #include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "lock/wait_graph.h"
+#include "unit.h"
 
 #define PARTIES		6
 #define QUEUES		4
@@ -42,35 +40,6 @@ typedef struct Case
 	ZkGraphContender contenders[QUEUES][LENGTH];
 	ZkGraphLocal locals[LOCALS];
 } Case;
-
-static int	ntests = 0;
-static int	nfailed = 0;
-static uint32_t seed = 2463534242u;
-
-static void ok(bool passed, const char *format,...) __attribute__((format(printf, 2, 3)));
-
-static void
-ok(bool passed, const char *format,...)
-{
-	va_list		args;
-
-	printf("%sok %d - ", passed ? "" : "not ", ++ntests);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-	nfailed += !passed;
-}
-
-/* The same sequence on every platform */
-static int
-below(int n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 17;
-	seed ^= seed << 5;
-	return (int) (seed % (unsigned) n);
-}
 
 /*-------------------------------------------------------------------------
  * Graphs
@@ -1217,11 +1186,7 @@ test_large(void)
 int
 main(int argc, char **argv)
 {
-	if (argc > 1)
-		seed = (uint32_t) strtoul(argv[1], NULL, 10);
-	printf("# seed %u\n", (unsigned) seed);
-	if (seed == 0)
-		seed = 2463534242u;
+	begin_tests(argc, argv);
 	test_locks();
 	test_middle();
 	test_semaphores();
@@ -1229,6 +1194,5 @@ main(int argc, char **argv)
 	test_locals();
 	test_large();
 	test_random(argc > 2 ? atoi(argv[2]) : 100000);
-	printf("1..%d\n", ntests);
-	return nfailed != 0;
+	return end_tests();
 }

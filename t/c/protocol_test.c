@@ -7,34 +7,14 @@
  */
 #include <limits.h>
 #include <regex.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "unit.h"
 #include "zk/lock_protocol.h"
 
 #define UUID_REST "f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1"
 #define UUID "0" UUID_REST
-
-static int	ntests = 0;
-static int	nfailed = 0;
-
-static void ok(bool passed, const char *format,...) __attribute__((format(printf, 2, 3)));
-
-static void
-ok(bool passed, const char *format,...)
-{
-	va_list		args;
-
-	printf("%sok %d - ", passed ? "" : "not ", ++ntests);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-	nfailed += !passed;
-}
 
 static void
 parses(const char *name, ZkpMode mode, int32_t seq)
@@ -501,18 +481,6 @@ test_wrap(void)
  */
 
 #define CROWD		12
-
-static uint32_t seed = 2463534242u;
-
-/* The same sequence on every platform */
-static int
-below(int n)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 17;
-	seed ^= seed << 5;
-	return (int) (seed % (unsigned) n);
-}
 
 /*
  * Of failures in random tests only the first of each kind is reported, since
@@ -1595,8 +1563,7 @@ test_garbage(void)
 int
 main(int argc, char **argv)
 {
-	if (argc > 1)
-		seed = (uint32_t) atoi(argv[1]) * 2654435761u | 1;
+	begin_tests(argc, argv);
 	test_names();
 	test_records();
 	test_queue();
@@ -1610,6 +1577,5 @@ main(int argc, char **argv)
 	test_course();
 	test_servers_that_lag();
 	test_garbage();
-	printf("1..%d\n", ntests);
-	return nfailed != 0;
+	return end_tests();
 }

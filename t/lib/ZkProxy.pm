@@ -296,6 +296,9 @@ sub wait_lost
 	return $self->_wait(sub { grep { $_->[1] eq '.' && $_->[2] eq 'drop' } $self->log }, undef, 'a cut');
 }
 
+# How many bytes have been passed on to the server, and to clients, since clear_log.
+sub bytes { return split / /, $_[0]->_do('bytes'); }
+
 # How many clients are connected.
 sub connections { return $_[0]->_do('connections'); }
 
@@ -385,6 +388,7 @@ my %conns;         # number => connection
 my @log;
 my %count;         # operation => requests seen
 my $swallowed;
+my %bytes;         # to the server: up; to clients: down
 my %silent;        # the ways of a black hole
 my $last_number = 0;
 my @sessions;      # [ session, begin, end ]
@@ -950,6 +954,7 @@ sub _write
 	my ($conn, $d) = @_;
 	return if $conn->{closed} || $d->{out} eq '';
 	my $n = syswrite $d->{to}, $d->{out}, $dribble && $conn->{down} == $d ? 1 + int rand 9 : length $d->{out};
+	$bytes{ $conn->{down} == $d ? 'down' : 'up' } += $n // 0;
 	if (defined $n) { substr $d->{out}, 0, $n, ''; }
 	elsif (!$!{EAGAIN} && !$!{EWOULDBLOCK} && !$!{EINTR}) { _close($conn, 'close'); }
 	return;
@@ -1017,6 +1022,7 @@ my %command = (
 		  map { @{ $_->{queue} } } map { @{$_}{qw(up down aside)} } values %conns;
 	},
 	swallowed => sub { return $swallowed; },
+	bytes => sub { return join ' ', map { $bytes{$_} // 0 } qw(up down); },
 	connections => sub { return scalar keys %conns; },
 	sessions => sub { return join "\n", map { join "\t", @$_ } @sessions; },
 	log => sub { return join "\n", map { join "\t", @$_ } @log; },
@@ -1044,7 +1050,7 @@ my %command = (
 		return;
 	},
 	frames => sub { return "$frames{request} $frames{reply}"; },
-	clear => sub { @log = (); %count = (); $swallowed = 0; return; });
+	clear => sub { @log = (); %count = %bytes = (); $swallowed = 0; return; });
 
 sub _command
 {

@@ -49,7 +49,7 @@ our @EXPORT = qw(zk_cluster zk_init zk_session zk_session_with zk_counted_sessio
   zk_locks_left zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # Where PostgreSQL is installed of which new clusters are; undefined: in the PATH
-our $INSTALLATION;
+our $INSTALLATION = $ENV{ZK_INSTALLATION};
 
 # A running server with the extension.  $hosts is a ZooKeeper, a ZkProxy, or a
 # list for zklock.hosts; the rest goes to postgresql.conf.

@@ -4,7 +4,7 @@
 =head1 NAME
 
 Torture::Mutants - zklock with one thing broken on purpose, each of which a torture
-test must convict
+test, or another one, must convict
 
 =head1 SYNOPSIS
 
@@ -28,8 +28,10 @@ To add a mutant is to add an entry to the table:
   scene      a key of %SCENE: the run that shows it
   convicted  kinds of violations (see Torture::Checker), one of which must be found
 
-or, in the place of the last two, why nobody can notice it:
+or, in the place of the last two, what else shows it, since the moment never comes by
+chance: subtests of another file, which must fail; or why nobody can notice it:
 
+  test       [ file in t/, without .pl, subtest, ... ]
   equivalent
 
 An equivalent mutant is listed since it looks like one that must be convicted, and
@@ -237,6 +239,63 @@ our @MUTANTS = (
 			lives for a whole timeout after that: longer than the list is believed.  Nor does
 			a server that is cut off show that anybody before us has gone.  What
 			confirm_turn() adds is that no two of these limits need hold together.}
+	},
+
+	# how deadlocks are found, and ended
+	{
+		name => 'break_unchecked',
+		what => 'who has found a circle gives up its place if the first node of it is there, whatever has become of the others',
+		edits => [ [ 'lock/deadlock.c', "circle->checks, circle->nchecks));", "circle->checks, 1));" ] ],
+		test => [ '018_deadlocks', 'a writer gives up between two readers, one of whom breaks the circle' ]
+	},
+	{
+		name => 'break_beside_downgrade',
+		what => 'a circle is broken if the nodes of those that hold are there, whether or not they have changed',
+		edits => [ [ 'lock/chase.c', 'contender->granted ? contender->version : -1, false);', '-1, false);' ] ],
+		test => [ '018_deadlocks', 'who waits for a row gives up, and downgrades' ]
+	},
+	{
+		name => 'break_beside_new_record',
+		what => 'the same with the records that tell of waits for locks of PostgreSQL',
+		edits => [
+			[   'lock/deadlock.c', "\t/* whatever happens now, we must know what became of it */\n",
+				"\tfor (int i = 0; i < circle->nchecks; i++)\n\t\tif (circle->of_record[i])\n\t\t\tcircle->checks[i].version = -1;\n"
+			]
+		],
+		test => [ '018_deadlocks', 'who waits for a row gives up, and runs on' ]
+	},
+	{
+		name => 'others_believed_at_once',
+		what => 'what a record says of waits on another server counts when it is read first',
+		edits => [ [ 'lock/deadlock.c', "\tif (rests_on(circle, false))\n\t{", "\tif (false)\n\t{" ] ],
+		test => [ '017_deadlock_costs', 'what another server says counts when it has said it three times' ]
+	},
+	{
+		name => 'one_local_look',
+		what => 'who waited for us on our own server when the look began is not looked at again before the circle is broken',
+		edits => [ [ 'lock/deadlock.c', 'return !rests_on(circle, true) || own_waits_stand(s, circle) ? PROVEN : READ_AGAIN;', 'return PROVEN;' ] ],
+		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
+	},
+	{
+		name => 'own_node_in_the_way',
+		what => "a session's own shared node is taken for one that blocks its upgrade",
+		edits => [ [ 'lock/wait_graph.c', 'return a->owner == b->owner && a->owner != 0;', 'return false;' ] ],
+		test => [ '018_deadlocks', 'an upgrade that waits for a reader who runs' ]
+	},
+	{
+		name => 'any_author',
+		what => "a record is its author's whichever session of ZooKeeper has written it",
+		edits => [
+			[ 'lock/chase.c', '!record->valid || record->owner != party->owner || ', '!record->valid || ' ],
+			[ 'lock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
+		],
+		test => [ '017_deadlock_costs', 'junk on the board' ]
+	},
+	{
+		name => 'doubt_for_ever',
+		what => 'who could not tell whether it had broken a circle takes any later end of its node for that',
+		edits => [ [ 'lock/deadlock.c', "\tif (reading == ZKL_READ && node.state == ZKN_PRESENT)\n\t\tforget(&s->in_doubt);\n", '' ] ],
+		test => [ '018_deadlocks', 'a doubt does not outlive its circle' ]
 	});
 
 sub named
@@ -303,6 +362,13 @@ sub complaints
 		push @wrong, "$name is there twice" if $seen{$name}++;
 		push @wrong, $@ =~ s/\n\z//r unless eval { _changed($mutant, $tree); 1 };
 		next if $mutant->{equivalent};
+		if ($mutant->{test})
+		{
+			my ($test, @subtests) = @{ $mutant->{test} };
+			my $text = eval { _read("$tree/t/$test.pl") } // '';
+			push @wrong, map { "$name: t/$test.pl has no subtest '$_'" } grep { index($text, "subtest '$_'") < 0 } @subtests;
+			next;
+		}
 		push @wrong, "$name: there is no scene $mutant->{scene}" unless $SCENE{ $mutant->{scene} };
 		push @wrong, map { "$name: there is no violation $_" } grep { !$known{$_} } @{ $mutant->{convicted} };
 		push @wrong, "$name: is not to be convicted of anything" unless @{ $mutant->{convicted} };

@@ -12,6 +12,9 @@ Torture::Trial - runs a mutant, or the real thing, in the scene that shows the m
 
   my $run = Torture::Trial::of_real_thing('crowd');       # in that scene
 
+  my $failed = Torture::Trial::failed($mutant);           # what of its test has; or ''
+  my $failed = Torture::Trial::failed($mutant, real => 1);    # the same of the real thing
+
 =head1 DESCRIPTION
 
 The real thing is what is installed.  A mutant is built from a copy of the sources,
@@ -31,6 +34,7 @@ use File::Path qw(make_path);
 
 use PostgreSQL::Test::Utils;
 
+use Deadline;
 use Torture;
 use Torture::Mutants;
 use Torture::Play;
@@ -81,6 +85,32 @@ sub _run
 
 sub of { my ($mutant, %opt) = @_; return _run(Torture::Mutants::options($mutant->{scene}), installation => _install($mutant), %opt); }
 sub of_real_thing { my ($scene, %opt) = @_; return _run(Torture::Mutants::options($scene), %opt); }
+
+# Runs the subtests that are to convict this mutant, in a process of their own, with the
+# files of the servers in a place of their own.  Returns the first line that says what
+# has failed, or '' if nothing has.
+sub failed
+{
+	my ($mutant, %opt) = @_;
+	my ($test, @subtests) = @{ $mutant->{test} };
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	local @ENV{qw(TESTDIR TESTDATADIR TESTLOGDIR ZK_TIMED_DIR)} = ($dir, "$dir/tmp_check", "$dir/tmp_check/log", "$dir/only");
+	local @ENV{qw(ZK_TIMED_ONLY PG_TEST_EXTRA)} = ('yes', '');
+	local $ENV{PG_TEST_TIMEOUT_DEFAULT} = $opt{real} ? $TIMEOUT : $TIMEOUT / 6;    # nobody should wait long for what is broken
+	local $ENV{ZK_INSTALLATION} = $opt{real} ? undef : _install($mutant);
+	make_path(@ENV{qw(TESTLOGDIR ZK_TIMED_DIR)});
+	open my $only, '>', "$ENV{ZK_TIMED_DIR}/$test.pl" or die "$ENV{ZK_TIMED_DIR}: $!";
+	print $only map { "$_\n" } @subtests;
+	close $only or die "$ENV{ZK_TIMED_DIR}: $!";
+	open my $from, '-|', 'sh', '-c', 'exec "$@" 2>&1', 'sh', $^X, (map { ('-I', $_) } @INC), "$root/t/$test.pl" or die "$test: $!";
+	my @said = <$from>;
+	my $done = close $from;
+	my $ran = grep { my $name = $_; grep { /^# Subtest: \Q$name\E$/ } @said } @subtests;
+	die "t/$test.pl did not run:\n", @said if $ran < @subtests;
+	my ($line) = grep { /^\s*not ok|^not within/ } @said;
+	chomp($line //= 'it died') if !$done;
+	return $done ? '' : $line =~ s/^\s+//r;
+}
 
 # The violations of this run that convict the mutant: kind => how many
 sub convicted
