@@ -12,6 +12,7 @@
 #include "nodes/plannodes.h"
 #include "parser/analyze.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
@@ -126,6 +127,33 @@ lxid_compat(void)
 #else
 	return MyProc->lxid;
 #endif
+}
+
+/*
+ * Have the running statement canceled, as if its client had asked for that, or
+ * take it back, all but what the client has asked for.  For a signal handler.
+ * True if that changed anything.
+ *
+ * There is no hook for a reason of one's own.  But PostgreSQL only tests the
+ * flag, and sets it to true, which is 1: so our value tells our cancel from all
+ * others, even if one arrives after it.
+ */
+#define OUR_CANCEL_COMPAT	2
+
+static inline bool
+cancel_statement_compat(bool cancel)
+{
+	sig_atomic_t before = cancel ? false : OUR_CANCEL_COMPAT;
+
+	if (!__atomic_compare_exchange_n(&QueryCancelPending, &before, cancel ? OUR_CANCEL_COMPAT : false,
+									 false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		return false;
+	if (cancel)
+	{
+		InterruptPending = true;
+		SetLatch(MyLatch);
+	}
+	return true;
 }
 
 /*

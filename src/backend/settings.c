@@ -22,6 +22,7 @@
 #include "settings.h"
 #include "zk/hosts.h"
 #include "zk/lock_protocol.h"
+#include "zk/session.h"
 
 const char *zklock_servers = "";
 char	   *zklock_root;
@@ -40,6 +41,7 @@ int			zklock_release_timeout;
 int			zklock_idle_timeout;
 int			zklock_max_locks;
 int			zklock_commit_guard = ZKLOCK_GUARD_ON;
+int			zklock_cancel_on_loss = ZKS_STOP_LOST;
 int			zklock_acl = ZKLOCK_ACL_WORLD;
 char	   *zklock_auth_file;
 bool		zklock_publish_identity;
@@ -162,6 +164,36 @@ static const struct config_enum_entry guard_values[] =
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry stop_values[] =
+{
+	{"off", ZKS_STOP_NEVER, false},
+	{"lost", ZKS_STOP_LOST, false},
+	{"doubt", ZKS_STOP_DOUBT, false},
+	{"false", ZKS_STOP_NEVER, true},
+	{"no", ZKS_STOP_NEVER, true},
+	{"0", ZKS_STOP_NEVER, true},
+	{NULL, 0, false}
+};
+
+/* What no guard would refuse to commit is not stopped either */
+static void
+stop_as_set(int guard, int when)
+{
+	zks_stop_when(guard == ZKLOCK_GUARD_OFF ? ZKS_STOP_NEVER : (ZksStopWhen) when);
+}
+
+static void
+assign_commit_guard(int newval, void *extra)
+{
+	stop_as_set(newval, zklock_cancel_on_loss);
+}
+
+static void
+assign_cancel_on_loss(int newval, void *extra)
+{
+	stop_as_set(zklock_commit_guard, newval);
+}
+
 static const struct config_enum_entry style_values[] =
 {
 	{"curator", ZKP_CURATOR, false},
@@ -207,7 +239,12 @@ define_settings(void)
 							 gettext_noop("Sets how thoroughly COMMIT verifies that the locks of the transaction are still held."),
 							 gettext_noop("off: not at all. on: asks ZooKeeper unless it has confirmed the session within a third of the session timeout. strict: always asks."),
 							 &zklock_commit_guard, ZKLOCK_GUARD_ON, guard_values,
-							 PGC_SUSET, 0, NULL, NULL, NULL);
+							 PGC_SUSET, 0, NULL, assign_commit_guard, NULL);
+	DefineCustomEnumVariable("zklock.cancel_on_loss",
+							 gettext_noop("Sets when a statement is canceled because a lock that its transaction relies on is lost."),
+							 gettext_noop("off: never. lost: when that is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held."),
+							 &zklock_cancel_on_loss, ZKS_STOP_LOST, stop_values,
+							 PGC_USERSET, 0, NULL, assign_cancel_on_loss, NULL);
 	DefineCustomEnumVariable("zklock.node_style",
 							 gettext_noop("Sets which library's names the nodes of locks get, so that other clients respect them."),
 							 gettext_noop("curator: Curator's mutex and compatible locks. curator_rw: Curator's read-write lock. kazoo: kazoo's locks."),

@@ -48,6 +48,7 @@ typedef enum ZklockGuard
 } ZklockGuard;
 
 extern int	zklock_commit_guard;	/* ZklockGuard */
+extern int	zklock_cancel_on_loss;	/* ZksStopWhen */
 
 /* Called when the library is loaded */
 extern void zklock_define_settings(void);

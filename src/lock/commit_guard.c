@@ -41,8 +41,17 @@ typedef struct Deeds
 
 static Deeds last_deeds;
 
-static Deeds *
+/* Those of the current transaction: to read, also in a signal handler */
+static const Deeds *
 deeds(void)
+{
+	static const Deeds nothing;
+
+	return last_deeds.lxid == lxid_compat() ? &last_deeds : &nothing;
+}
+
+static Deeds *
+note(void)
 {
 	LocalTransactionId lxid = lxid_compat();
 
@@ -57,13 +66,13 @@ deeds(void)
 void
 zkl_mark_as_writing(void)
 {
-	deeds()->wrote_elsewhere = true;
+	note()->wrote_elsewhere = true;
 }
 
 void
 zkl_dropped_something(void)
 {
-	deeds()->dropped_something = true;
+	note()->dropped_something = true;
 }
 
 bool
@@ -75,7 +84,7 @@ zkl_has_dropped_something(void)
 bool
 zkl_has_written(void)
 {
-	return TransactionIdIsValid(GetTopTransactionIdIfAny()) || deeds()->wrote_elsewhere;
+	return TransactionIdIsValid(MyProc->xid) || deeds()->wrote_elsewhere;
 }
 
 /*-------------------------------------------------------------------------
@@ -209,7 +218,7 @@ void
 zkl_guard_statement(void)
 {
 	(void) zkl_guard(true);
-	deeds()->judged = true;
+	note()->judged = true;
 }
 
 /*

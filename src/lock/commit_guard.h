@@ -22,7 +22,10 @@ extern Lock *zkl_guard(bool writes);
  */
 extern void zkl_guard_statement(void);
 
-/* Whether the only statement of this transaction was judged that way */
+/*
+ * Whether the only statement of this transaction was judged that way.  This and
+ * the next may be asked in a signal handler.
+ */
 extern bool zkl_is_judged(void);
 
 /* Whether the transaction has written, here or elsewhere */

@@ -22,6 +22,7 @@
 #include "hold.h"
 #include "hold_table.h"
 #include "show.h"
+#include "stop.h"
 #include "xact.h"
 
 /*-------------------------------------------------------------------------
@@ -287,6 +288,7 @@ leave_wanted(Wanted *wanted, int n, bool held)
 			zkl_count(lock, 1);
 			hold->used = true;
 			hold->proven = false;
+			zkl_stop_if_lost(lock);
 			continue;
 		}
 		if (hold != NULL && !hold->used)

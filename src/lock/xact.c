@@ -31,6 +31,7 @@
 #include "commit_guard.h"
 #include "hold_table.h"
 #include "show.h"
+#include "stop.h"
 #include "xact.h"
 
 /*
@@ -252,6 +253,7 @@ settle_ended(void)
 		lock->ended = false;
 		if (lock->count == 0 && lock->taken)
 			release_node(lock);
+		zkl_stop_less(lock);
 		zkl_forget_if_unused(lock);
 	}
 }
@@ -423,6 +425,7 @@ xact_callback(XactEvent event, void *arg)
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
 	zkl_unbound_waits();
+	zkl_stop_no_longer();
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
 		return;
 
@@ -442,9 +445,11 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
 			end_transaction(true);
+			zkl_stop_next_transaction();
 			break;
 		case XACT_EVENT_ABORT:
 			end_transaction(false);
+			zkl_stop_next_transaction();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
@@ -483,4 +488,6 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	}
 	settle_ended();
 	zkl_show_changes();
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		zkl_stop_anew();
 }

@@ -214,6 +214,8 @@ struct ZkSession
 	atomic_bool retired;		/* it was idle for too long; set under the
 								 * mutex */
 	atomic_uint news;			/* see zks_news */
+	atomic_bool lingers;		/* the session is over, and the owner relies
+								 * on what it had */
 	atomic_int	owners;			/* the last of the two frees the session */
 	atomic_bool gathering;		/* more will be sent at once */
 
@@ -262,6 +264,9 @@ struct ZkSession
 
 	ZkShown    *_Atomic shown;	/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
+	unsigned int stop_turn;		/* the turn in which the owner was last asked
+								 * to stop */
+	int64_t		stop_at;		/* and when it is to be asked again */
 };
 
 /* wakeup.c: without the mutex, except those that end in _locked */
@@ -365,10 +370,15 @@ extern bool zkn_prove_locked(ZkSession *s);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_forfeit_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
+extern ZkReliance zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why);
+extern bool zkn_is_relied_locked(ZkSession *s);
 extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
 extern void zkn_show_locked(ZkSession *s);
+
+/* stop_signal.c */
+extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
 
 /* frame_check.c */
 extern void zks_reset_frame(ZkFrame *frame);

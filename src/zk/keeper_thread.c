@@ -208,7 +208,7 @@ prepare_locked(ZkSession *s)
 	zks_mend_locked(s);
 	retire_locked(s, now);
 	heartbeat_locked(s, now);
-	until = zks_earlier(zks_prepare_locked(s, now), retirement_due_locked(s));
+	until = zks_earlier(zks_prepare_locked(s, now), zks_earlier(retirement_due_locked(s), zks_stop_locked(s, now)));
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
 	if (s->close_by != 0)
@@ -363,6 +363,32 @@ attend(ZkSession *s)
 	return again;
 }
 
+/*
+ * The session is over, and what the owner does may still rely on it.  So ask it
+ * to stop until it has closed the session, and beyond that until the transaction
+ * ends.  A few threads that do this are enough.
+ */
+static void
+linger_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	if (atomic_load(&nkeepers) > MAX_KEEPERS / 2)
+		return;
+	for (;;)
+	{
+		int64_t		now = zks_now();
+		int64_t		until = zks_stop_locked(s, now);
+
+		if (until == ZKS_NEVER)
+			break;
+		if (!atomic_exchange(&s->lingers, true))
+			s->notify = true;
+		zks_unlock(s);
+		(void) zks_wakeup_wait(&s->wakeup, 0, zks_ms_until(until, now));
+		zks_lock(s);
+	}
+}
+
 static void *
 keeper_main(void *arg)
 {
@@ -381,6 +407,7 @@ keeper_main(void *arg)
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);
+	linger_locked(s);
 	s->notify = !atomic_load(&s->retired);
 	if (!s->notify)
 		zks_wakeup_close(&s->wakeup);

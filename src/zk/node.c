@@ -74,6 +74,7 @@ struct ZkNode
 	ZkNodeState state;
 	int			rc;
 	ZkLoss		loss;			/* how it was lost, if it was */
+	ZkReliance	reliance;		/* the owner's, on this node */
 	Interest	interest;
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
@@ -1535,6 +1536,87 @@ zkn_show(ZkSession *s, ZkNode *const *nodes, int n)
 		s->shown_nodes[i] = i < n ? nodes[i] : NULL;
 	zkn_show_locked(s);
 	zks_leave(s);
+}
+
+/*
+ * Relying on nodes
+ */
+
+void
+zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance)
+{
+	zks_enter(s);
+	n->reliance = reliance;
+	zks_leave(s);
+}
+
+void
+zkn_rely_less(ZkSession *s)
+{
+	zks_enter(s);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->reliance == ZKN_RELIED)
+			n->reliance = ZKN_RELIED_IF_WRITTEN;
+	}
+	zks_leave(s);
+}
+
+/*
+ * Whether the node is lost by ZooKeeper's word.  One that counts as lost only
+ * because nothing was heard is, once we are connected again: it is deleted
+ * then.
+ */
+static bool
+is_known_lost(ZkNode *n)
+{
+	ZkSessionState state = n->session->info.state;
+
+	look_at_watch(n);
+	if (n->interest == FORFEITED)
+		return state == ZKS_CONNECTED || state == ZKS_OVER;
+	return is_wanted(n) && n->state == ZKN_LOST;
+}
+
+bool
+zkn_is_relied_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->reliance != ZKN_NOT_RELIED)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * How much the owner relies on one that is lost, or in doubt if that counts: on
+ * the one that it relies on most.  why->doubt says whether the whole session is in
+ * doubt.
+ */
+ZkReliance
+zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why)
+{
+	ZkReliance	most = ZKN_NOT_RELIED;
+	bool		session_doubted = why->doubt;
+
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		bool		lost;
+
+		if (n->reliance <= most || (!is_wanted(n) && n->interest != FORFEITED))
+			continue;
+		lost = is_known_lost(n);
+		if (!lost && !session_doubted && !(doubt_counts && n->interest == FORFEITED))
+			continue;
+		most = n->reliance;
+		why->doubt = !lost;
+		why->loss = !lost ? ZK_LOST_CONTACT : n->loss != ZK_NOT_LOST ? n->loss : ZK_LOST_NODE;
+		snprintf(why->dir, sizeof(why->dir), "%s", n->dir);
+	}
+	return most;
 }
 
 int

@@ -49,6 +49,7 @@ zks_open(const ZkOptions *options)
 	atomic_init(&s->keeper_done, false);
 	atomic_init(&s->retired, false);
 	atomic_init(&s->news, 0);
+	atomic_init(&s->lingers, false);
 	atomic_init(&s->owners, 1);
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
@@ -116,7 +117,7 @@ zks_close(ZkSession *s, int bound_ms)
 	if (!atomic_load(&s->retired))
 		zks_wake_keeper(s);
 
-	while (!atomic_load(&s->keeper_done) && (now = zks_now()) < until)
+	while (!atomic_load(&s->keeper_done) && !atomic_load(&s->lingers) && (now = zks_now()) < until)
 		wait_for_keeper(s, zks_ms_until(until, now));
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
@@ -242,7 +243,11 @@ zks_awaited(ZkSession *s)
 	zks_enter(s);
 	s->awaited = false;
 	if (zks_wakeup_owner_woken(&s->wakeup, s->wakeup.generation) && zks_usable_locked(s))
+	{
 		verdict = read_as_owner_locked(s);
+		(void) zks_stop_locked(s, zks_now());	/* the keeper has seen none of
+												 * it */
+	}
 	/* not before: what is unread would wake the keeper */
 	zks_wakeup_take_back_locked(&s->wakeup, s->sock);
 	s->notify = false;			/* whoever waited looks again anyway */

@@ -493,4 +493,54 @@ extern int	zkn_leave_out_unwanted(ZkSession *session, const char *dir,
  */
 extern bool zkn_gone(ZkSession *session, uint64_t first, uint64_t last, int *refused);
 
+/*
+ * Whether what the owner does relies on a node.  When such a node is lost, the
+ * owner is to stop: see below.
+ */
+typedef enum ZkReliance
+{
+	ZKN_NOT_RELIED,
+	ZKN_RELIED_IF_WRITTEN,		/* only if the owner has written something */
+	ZKN_RELIED
+} ZkReliance;
+
+extern void zkn_rely(ZkSession *session, ZkNode *node, ZkReliance reliance);
+
+/* All that is relied on is now relied on only if something is written */
+extern void zkn_rely_less(ZkSession *session);
+
+/*
+ * stop_signal.c: during a turn, which the owner begins and ends, its thread is
+ * sent a signal when a node that it relies on is known to be lost, and each
+ * second until the turn ends.  With ZKS_STOP_DOUBT also when nothing has
+ * proven for a whole session timeout that the session lives.  Begin a turn
+ * after what is relied on has become more, and a new one when it has become
+ * less.  If it is to carry on, the owner still relies on something that a session
+ * had which is closed by now.
+ */
+typedef enum ZksStopWhen
+{
+	ZKS_STOP_NEVER,
+	ZKS_STOP_LOST,
+	ZKS_STOP_DOUBT
+} ZksStopWhen;
+
+typedef struct ZkStopReason
+{
+	bool		doubt;			/* it may still be held */
+	ZkLoss		loss;
+	char		dir[ZKS_PATH_LEN];	/* of the node */
+} ZkStopReason;
+
+extern void zks_stop_when(ZksStopWhen when);
+extern void zks_stop_begin(int signal, bool carry_on);
+extern void zks_stop_end(void);
+extern bool zks_stop_possible(void);	/* a turn has begun */
+
+/* For the handler: whether the owner is asked to stop, in this turn */
+extern ZkReliance zks_stop_asked(void);
+
+/* What was lost when the owner was last asked */
+extern void zks_stop_reason(ZkStopReason *reason);
+
 #endif							/* ZKLOCK_SESSION_H */

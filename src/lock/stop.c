@@ -1,0 +1,310 @@
+/*-------------------------------------------------------------------------
+ *
+ * stop.c
+ *	  A statement is canceled when a lock that its transaction relies on is
+ *	  lost.
+ *
+ * COMMIT would refuse it (commit_guard.c), but that may be hours away.  So the
+ * session's thread sends a signal (zk/stop_signal.c), and its handler, here,
+ * does what a client's request to cancel does.  The same signal as that of a
+ * client (SIGINT) would not do: its flag stays set until something looks at it,
+ * which may be the next transaction, or a COMMIT that waits for its synchronous
+ * standby, and takes it for a request to wait no longer.  Ours is taken back when
+ * the guard begins and when the transaction ends, before either.
+ *
+ * The error is the client's, 57014, while it is inside the server, so that no
+ * EXCEPTION block with WHEN OTHERS catches it.  On its way out it becomes 40001
+ * and tells the path.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+
+#include "backend/backend_session.h"
+#include "backend/compat.h"
+#include "backend/errors.h"
+#include "backend/path.h"
+#include "backend/settings.h"
+#include "commit_guard.h"
+#include "stop.h"
+
+/*
+ * In this transaction the guard has begun: nothing is stopped until it has
+ * ended, not even if something takes a lock meanwhile.  (Afterwards there is no
+ * local id, or another one.)
+ */
+static LocalTransactionId guarded = InvalidLocalTransactionId;
+
+/* When the statement began that was canceled, or 0 */
+static volatile TimestampTz canceled = 0;
+
+/*-------------------------------------------------------------------------
+ * The signal
+ *-------------------------------------------------------------------------
+ */
+
+static int	stop_signal = 0;
+
+/*
+ * Runs in the main thread, at any moment; so it only looks at what the owner of
+ * the signal asks for, and sets flags.  During an exit there is nothing left to
+ * cancel, and soon no MyProc.
+ */
+static void
+stop_handler(int signo)
+{
+	int			save_errno = errno;
+	ZkReliance	reliance = zks_stop_asked();
+
+	if (reliance != ZKN_NOT_RELIED && !proc_exit_inprogress && MyProc != NULL &&
+		(reliance == ZKN_RELIED || zkl_has_written()) && !zkl_is_judged() &&
+		cancel_statement_compat(true))
+		canceled = GetCurrentStatementStartTimestamp();
+	errno = save_errno;
+}
+
+static bool
+handles(int signo, void (*handler) (int))
+{
+	struct sigaction action;
+
+	return sigaction(signo, NULL, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+		action.sa_handler == handler;
+}
+
+/*
+ * A signal that nobody else uses in this process: one that nobody handles.
+ * PostgreSQL uses none of the real-time signals.  Libraries that do take a fixed
+ * one, from either end: the garbage collectors of other languages the first few,
+ * valgrind and Java the last.  So begin in the middle; and should somebody take
+ * ours nevertheless, take another one.
+ *
+ * All signals are blocked while the handler runs.  As PostgreSQL's own, it
+ * restarts system calls.
+ */
+static bool
+have_signal(void)
+{
+	struct sigaction action = {.sa_handler = stop_handler,.sa_flags = SA_RESTART};
+	int			middle = (SIGRTMIN + SIGRTMAX) / 2;
+
+	if (stop_signal != 0 && handles(stop_signal, stop_handler))
+		return true;
+	sigfillset(&action.sa_mask);
+	for (int signo = middle; signo < SIGRTMAX; signo++)
+	{
+		if (!handles(signo, SIG_DFL) || sigaction(signo, &action, NULL) != 0)
+			continue;
+		stop_signal = signo;
+		return true;
+	}
+	return false;
+}
+
+/*-------------------------------------------------------------------------
+ * The error
+ *-------------------------------------------------------------------------
+ */
+
+static emit_log_hook_type next_emit_log_hook = NULL;
+
+/*
+ * The path for a message.  This is no time to look for a conversion, so what is
+ * not ASCII is escaped where it would need one.
+ */
+static char *
+path_in_error(const char *dir)
+{
+	size_t		root_len = zkb_root_len(zklock_root);
+	char	   *text = palloc(4 * strlen(dir) + 1);
+	char	   *to = text;
+
+	if (strncmp(dir, zklock_root, root_len) == 0 && dir[root_len] == '/')
+		dir += root_len;
+	for (; *dir != '\0'; dir++)
+	{
+		if (IS_HIGHBIT_SET(*dir) && GetDatabaseEncoding() != PG_UTF8)
+			to += sprintf(to, "\\x%02x", (unsigned char) *dir);
+		else
+			*to++ = *dir;
+	}
+	*to = '\0';
+	return text;
+}
+
+/*
+ * Not for what has another SQLSTATE or text: statement_timeout's is the same
+ * SQLSTATE.  What this allocates goes with the error.
+ */
+static void
+explain_cancel(ErrorData * edata)
+{
+	if (canceled != 0 && canceled == GetCurrentStatementStartTimestamp() &&
+		edata->elevel == ERROR && edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+		edata->message_id != NULL &&
+		strcmp(edata->message_id, "canceling statement due to user request") == 0)
+	{
+		ZkStopReason reason;
+
+		zks_stop_reason(&reason);
+		edata->sqlerrcode = ERRCODE_T_R_SERIALIZATION_FAILURE;
+		edata->message = psprintf(reason.doubt ?
+								  _("canceling statement: the lock on \"%s\" may have been lost") :
+								  _("canceling statement: the lock on \"%s\" was lost"),
+								  path_in_error(reason.dir));
+		edata->detail = pstrdup(zkb_loss_detail(reason.loss));
+		edata->hint = pstrdup(_("Release it if it is a session-scope lock, then lock again and repeat the transaction."));
+	}
+	if (next_emit_log_hook)
+		next_emit_log_hook(edata);
+}
+
+static void
+watch_errors(void)
+{
+	static bool watching = false;
+
+	if (watching)
+		return;
+	watching = true;
+	next_emit_log_hook = emit_log_hook;
+	emit_log_hook = explain_cancel;
+}
+
+/*-------------------------------------------------------------------------
+ * What the transaction relies on
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+is_guarded(void)
+{
+	return guarded != InvalidLocalTransactionId && guarded == lxid_compat();
+}
+
+static void
+begin(bool carry_on)
+{
+	if (is_guarded() || !have_signal())
+		return;
+	watch_errors();
+	zks_stop_begin(stop_signal, carry_on);
+}
+
+/* A session that is over still has its nodes, until its end is noticed */
+static ZkSession *
+session_of(const Lock *base)
+{
+	return base != NULL && base->generation == zkb_generation() ? zkb_peek() : NULL;
+}
+
+/*
+ * What was asked for so far is void.  A cancel that has not been acted upon is
+ * taken back; one that has is an error already.
+ */
+static void
+end(void)
+{
+	zks_stop_end();
+	if (cancel_statement_compat(false))
+		canceled = 0;
+}
+
+void
+zkl_stop_if_lost(Lock *lock)
+{
+	Lock	   *base = zkl_base(lock);
+	ZkSession  *session = session_of(base);
+
+	if (session == NULL)
+		return;
+	zkn_rely(session, base->grant.node, ZKN_RELIED);
+	if (!zks_stop_possible())
+		begin(false);
+}
+
+/* Whether the current transaction has taken a hold of the lock */
+static bool
+is_taken_here(Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->subid != InvalidSubTransactionId && hold->used && !hold->proven)
+			return true;
+	}
+	return false;
+}
+
+void
+zkl_stop_less(Lock *lock)
+{
+	Lock	   *base = zkl_base(lock);
+	ZkSession  *session = session_of(base);
+
+	if (!zks_stop_possible())
+		return;
+	if (session != NULL)
+	{
+		/* a shared lock may rely on the node, too */
+		Lock	   *twin = zkl_twin_of(base);
+
+		if (!is_taken_here(base) && !(twin != NULL && !twin->taken && is_taken_here(twin)))
+			zkn_rely(session, base->grant.node, ZKN_RELIED_IF_WRITTEN);
+	}
+}
+
+/* Whether it still relies on what a session had that is closed by now */
+static bool
+relies_on_closed_session(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &zkl_xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+		Lock	   *base = zkl_base(hold->lock);
+
+		if (hold->used && !hold->proven && base != NULL && session_of(base) == NULL)
+			return true;
+	}
+	return false;
+}
+
+void
+zkl_stop_anew(void)
+{
+	if (!zks_stop_possible())
+		return;
+	end();
+	begin(relies_on_closed_session());
+}
+
+void
+zkl_stop_no_longer(void)
+{
+	guarded = lxid_compat();
+	if (zks_stop_possible())
+		end();
+}
+
+void
+zkl_stop_next_transaction(void)
+{
+	canceled = 0;
+	if (zkl_node_count() == 0 || proc_exit_inprogress)
+		return;
+	if (zkb_peek() != NULL)
+		zkn_rely_less(zkb_peek());
+	begin(false);
+}

@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * stop_signal.c
+ *	  Asks the owner, by a signal, to stop what relies on a node that is lost.
+ *
+ * The owner may be computing for hours without a call of ours, so its thread is
+ * sent a signal.  Whether it stops is its own decision: its handler asks
+ * zks_stop_asked, and no request outlives the turn (mostly a transaction) for
+ * which it was made.  A signal that arrives late, because it was blocked or on
+ * its way, finds another turn, or none, and means nothing.
+ *
+ * All that is shared with the handler is atomic, since that may run while the
+ * main thread has the mutex.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <limits.h>
+
+#include "internal.h"
+
+/* How often the owner is asked again */
+#define AGAIN_MS			1000
+
+static atomic_int wanted = ZKS_STOP_NEVER;	/* ZksStopWhen */
+static atomic_uint turn;		/* 0: there is nothing to stop */
+static atomic_uint asked;		/* a turn, and the reliance in the low bits */
+
+static atomic_uint carried;		/* a turn to which the one before was carried */
+
+#define RELIANCE_BITS		2
+#define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
+
+/* The owner: its thread, and the signal that it handles */
+static pthread_t owner;
+static atomic_int owner_signal;
+
+/* What was lost in that turn; of two sessions, one may have ended */
+static pthread_mutex_t reason_mutex = PTHREAD_MUTEX_INITIALIZER;
+static ZkStopReason reason;
+
+void
+zks_stop_when(ZksStopWhen when)
+{
+	atomic_store(&wanted, when);
+}
+
+void
+zks_stop_begin(int signal, bool carry_on)
+{
+	static unsigned int last_turn = 0;
+
+	if (last_turn == 0)
+		owner = pthread_self();
+	last_turn = last_turn < LAST_TURN ? last_turn + 1 : 1;
+	if (carry_on)
+		atomic_store(&carried, last_turn);
+	atomic_store(&owner_signal, signal);
+	atomic_store(&turn, last_turn);
+}
+
+void
+zks_stop_end(void)
+{
+	atomic_store(&turn, 0);
+}
+
+bool
+zks_stop_possible(void)
+{
+	return atomic_load(&turn) != 0;
+}
+
+ZkReliance
+zks_stop_asked(void)
+{
+	unsigned int request = atomic_load(&asked);
+	unsigned int now = atomic_load(&turn);
+
+	if (now == 0 || request >> RELIANCE_BITS != now)
+		return ZKN_NOT_RELIED;
+	return (ZkReliance) (request & ((1 << RELIANCE_BITS) - 1));
+}
+
+void
+zks_stop_reason(ZkStopReason *result)
+{
+	pthread_mutex_lock(&reason_mutex);
+	*result = reason;
+	pthread_mutex_unlock(&reason_mutex);
+}
+
+/*
+ * Whether nothing has proven for a whole timeout that the session lives: only
+ * the quorum's word counts
+ */
+static bool
+in_doubt_locked(ZkSession *s, int64_t now)
+{
+	zk_assert(zks_has_mutex(s));
+	return s->info.state != ZKS_CONNECTING &&
+		now > s->info.quorum_at + s->info.timeout_ms * ZKS_MS;
+}
+
+/*
+ * Whether the owner has closed the session, and no longer relies on what it had,
+ * as far as that is known.  (The owner closes it before it begins another turn.)
+ */
+static bool
+is_out_of_use(ZkSession *s, unsigned int this_turn)
+{
+	return atomic_load(&s->closing) &&
+		(s->stop_turn == 0 || (this_turn != s->stop_turn && this_turn != atomic_load(&carried)));
+}
+
+/*
+ * Ask, if it is time for that.  Returns when to look again: a turn may begin at
+ * any time, without a word to this thread.
+ */
+int64_t
+zks_stop_locked(ZkSession *s, int64_t now)
+{
+	ZksStopWhen when = (ZksStopWhen) atomic_load(&wanted);
+	unsigned int this_turn = atomic_load(&turn);
+	ZkStopReason why;
+	ZkReliance	reliance;
+
+	zk_assert(zks_has_mutex(s));
+	if (when == ZKS_STOP_NEVER || is_out_of_use(s, this_turn))
+		return ZKS_NEVER;
+	why.doubt = when == ZKS_STOP_DOUBT && in_doubt_locked(s, now);
+	reliance = zkn_reliance_locked(s, when == ZKS_STOP_DOUBT, &why);
+	if (reliance == ZKN_NOT_RELIED)
+		return when == ZKS_STOP_DOUBT && zkn_is_relied_locked(s) ?
+			s->info.quorum_at + s->info.timeout_ms * ZKS_MS + 1 : ZKS_NEVER;
+	if (this_turn == 0)
+		return now + AGAIN_MS * ZKS_MS;
+	if (this_turn == s->stop_turn && now < s->stop_at)
+		return s->stop_at;
+
+	s->stop_turn = this_turn;
+	s->stop_at = now + AGAIN_MS * ZKS_MS;
+	pthread_mutex_lock(&reason_mutex);
+	reason = why;
+	pthread_mutex_unlock(&reason_mutex);
+	atomic_store(&asked, this_turn << RELIANCE_BITS | reliance);
+
+	/* that thread ends only with the process, and the handler is always there */
+	(void) pthread_kill(owner, atomic_load(&owner_signal));
+	return s->stop_at;
+}

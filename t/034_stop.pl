@@ -1,0 +1,393 @@
+# A running statement is cancelled when a lock that its transaction relies on is
+# lost (zklock.cancel_on_loss): whatever it does, and only then.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Deadline;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# The cancel is repeated each second, so a statement that goes on for this long is
+# not cancelled
+my $PATIENCE = 2.5;
+
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $proxy = ZkProxy->new($zk);
+my $node = zk_cluster(
+	'main', $zk,
+	'zklock.session_timeout' => '4s',
+	wal_level => 'replica',
+	max_wal_senders => 1,    # without one there is no synchronous replication
+	max_prepared_transactions => 2,
+	synchronous_commit => 'local');
+my $admin = zk_session($node);
+$admin->value('CREATE TABLE t (who text); CREATE TABLE r (id int); INSERT INTO r VALUES (1)');
+my $last = 0;
+
+sub new_path { return '/stop/' . ++$last; }
+
+# As its timeout would end it, but now; the client is told at once.  (It may come
+# back between the two steps of this, and disturb it.)
+sub lose
+{
+	my ($id) = @_;
+	zk_until(sub { eval { $zk->end_session($id) }; !grep { $_ eq $id } $zk->sessions }, 'the session has ended');
+	return;
+}
+
+sub id { return $_[0]->value('SELECT session_id FROM zk_session'); }
+
+# Begin this statement in a transaction that has the lock; returns when it runs
+sub run
+{
+	my ($s, $statement) = @_;
+	$s->send($statement);
+	my $pid = $s->pid;
+	zk_until(sub { $admin->value("SELECT state FROM pg_stat_activity WHERE pid = $pid") eq 'active' }, 'the statement runs');
+	return;
+}
+
+sub is_stopped
+{
+	my ($result, $path, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($result->{state}, '40001', "$name: 40001");
+	is($result->{message}, qq{canceling statement: the lock on "$path" was lost}, "$name: the reason");
+	return;
+}
+
+# ----------------------------------------------------------- whatever it does
+
+$admin->value(q{
+	CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$
+	BEGIN LOOP INSERT INTO t VALUES ('procedure'); PERFORM pg_sleep(0.3); COMMIT; END LOOP; END $$;
+	CREATE PROCEDURE last_one() LANGUAGE plpgsql AS $$
+	BEGIN COMMIT; INSERT INTO t VALUES ('procedure'); PERFORM pg_sleep(600); END $$});
+my $holder = zk_session($node);
+$holder->value(q{SELECT zk_lock('/stop/other'); BEGIN; SELECT * FROM r FOR UPDATE});
+
+my %statement = (
+	'pg_sleep' => 'SELECT pg_sleep(600)',
+	'a loop' => 'DO $$BEGIN LOOP END LOOP; END$$',
+	'a query' => 'SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b WHERE a.a + b.b < 0',
+	'COPY of a query' => q{COPY (SELECT pg_sleep(0.01) FROM generate_series(1, 100000)) TO '/dev/null'},
+	'a wait for a row' => 'SELECT * FROM r FOR UPDATE',
+	'a wait for a zk lock' => q{SELECT zk_lock('/stop/other')},
+	'WHEN OTHERS' => 'DO $$BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END$$',
+	'a lock within EXCEPTION' =>
+	  q{DO $$BEGIN PERFORM zk_xact_lock('/PATH/inner'); PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END$$},
+	'WHEN query_canceled' =>
+	  'DO $$BEGIN BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END; PERFORM pg_sleep(600); END$$');
+
+subtest 'statements' => sub {
+	my (%path, %session, %id);
+	foreach my $name (sort keys %statement)
+	{
+		my $s = $session{$name} = zk_session($node);
+		$path{$name} = new_path();
+		$s->value("BEGIN; SELECT zk_xact_lock('$path{$name}')");
+		$id{$name} = id($s);
+		run($s, $statement{$name});
+	}
+	foreach my $name (sort keys %statement)
+	{
+		my $s = $session{$name};
+		is($s->is_done, 0, "$name: is running");
+		my $began = time;
+		lose($id{$name});
+		my $result = $s->wait;
+		is($result->{state}, '40001', "$name: 40001");
+		like($result->{message}, qr{^canceling statement: the lock on "(?:\Q$path{$name}\E|/PATH/inner)" was lost$}, "$name: the reason");
+		like($result->{detail}, qr/^(?:ZooKeeper ended the session that held it|Its node in ZooKeeper was deleted)\.$/, "$name: its cause");
+		in_time(time - $began, $name eq 'WHEN query_canceled' ? 2.5 : 1.5, "$name: soon");
+		$s->value('ROLLBACK');
+		zk_works($s, "$name: works again");
+		$s->quit;
+	}
+	like(slurp_file($node->logfile), qr/ERROR:  canceling statement: the lock on "\Q$path{pg_sleep}\E" was lost/, 'the log tells it, too');
+};
+
+subtest 'other holds' => sub {
+	my %take = (
+		'a session-scope lock' => "zk_lock('PATH')",
+		'a shared lock' => "zk_xact_lock_shared('PATH')",
+		'several' => "zk_xact_lock_all('{PATH,PATH/2}')",
+		'a semaphore' => "zk_xact_semaphore_acquire('PATH', 2)");
+	foreach my $name (sort keys %take)
+	{
+		my $s = zk_session($node);
+		my $path = new_path();
+		$s->value("BEGIN; SELECT $take{$name}" =~ s/PATH/$path/gr);
+		my $id = id($s);
+		run($s, 'SELECT pg_sleep(600)');
+		lose($id);
+		my $result = $s->wait;
+		is($result->{state}, '40001', "$name: 40001");
+		like($result->{message}, qr/"\Q$path\E/, "$name: the path");
+		$s->quit;
+	}
+};
+
+subtest 'a node that somebody deletes' => sub {
+	my $s = zk_session($node);
+	my $path = new_path();
+	my $hand = $zk->client;
+	$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+	run($s, 'SELECT pg_sleep(600)');
+	$hand->delete_contenders("/zklock$path");
+	my $result = $s->wait;
+	is_stopped($result, $path, 'deleted');
+	is($result->{detail}, 'Its node in ZooKeeper was deleted.', 'its cause');
+	$hand->close;
+	$s->quit;
+};
+
+subtest 'session-scope locks' => sub {
+	my $s = zk_session($node);
+	my $path = new_path();
+	$s->value("SELECT zk_lock('$path')");
+	lose(id($s));
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'a transaction that writes nothing is not cancelled');
+	run($s, q{BEGIN; SELECT 1; INSERT INTO t VALUES ('session'); SELECT pg_sleep(600)});
+	is_stopped($s->wait, $path, 'one that has written');
+	$s->value('ROLLBACK');
+	run($s, q{BEGIN; NOTIFY stop; SELECT pg_sleep(600)});
+	is_stopped($s->wait, $path, 'one that notifies');
+	$s->value('ROLLBACK');
+	$s->query("SELECT zk_unlock('$path')");
+	is($s->query("BEGIN; INSERT INTO t VALUES ('after'); SELECT pg_sleep($PATIENCE); COMMIT")->{state}, '', 'not after zk_unlock');
+
+	foreach my $procedure (qw(commits last_one))
+	{
+		$path = new_path();
+		$s->value("SELECT zk_lock('$path')");
+		my $id = id($s);
+		run($s, "CALL $procedure()");
+		lose($id);
+		my $result = $s->wait;
+		is($result->{state}, '40001', "a procedure that commits, $procedure");
+		like($result->{message}, qr/"$path"/, 'with the path');
+		$s->query("SELECT zk_unlock('$path')");
+	}
+	$s->quit;
+};
+
+subtest 'a cancel in an idle transaction is no end' => sub {
+	my $s = zk_session($node);
+	my $path = new_path();
+	$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+	my $id = id($s);
+	lose($id);
+	run($s, 'SELECT pg_sleep(600)');
+	is_stopped($s->wait, $path, 'the next statement');
+	$s->quit;
+};
+
+# ------------------------------------------------------------------- only then
+
+subtest 'a transaction that no longer relies on the lock' => sub {
+	my %how = (
+		'taken in a savepoint that was rolled back' => q{BEGIN; SAVEPOINT a; SELECT zk_xact_lock('PATH'); ROLLBACK TO a},
+		'taken again there' => q{SELECT zk_lock('PATH'); BEGIN; SAVEPOINT a; SELECT zk_lock('PATH'); ROLLBACK TO a},
+		'given back' => q{BEGIN; SELECT zk_lock('PATH'); INSERT INTO t VALUES ('given back'); SELECT zk_unlock('PATH')},
+		'of the transaction before' => q{BEGIN; SELECT zk_lock('PATH'); COMMIT; BEGIN},
+		'rolled back' => q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK; BEGIN});
+	my %session;
+	foreach my $name (sort keys %how)
+	{
+		my $s = $session{$name} = zk_session($node);
+		my $path = new_path();
+		$s->value($how{$name} =~ s/PATH/$path/gr);
+		my $id = id($s);
+		run($s, "SELECT pg_sleep($PATIENCE)");
+		lose($id);
+	}
+	foreach my $name (sort keys %how)
+	{
+		is($session{$name}->wait->{state}, '', "$name: not cancelled");
+		is($session{$name}->query('COMMIT')->{state}, '', "$name: and it commits");
+		$session{$name}->quit;
+	}
+};
+
+# What was pending, or on its way, when the savepoint was rolled back
+subtest 'a lost lock within a savepoint' => sub {
+	my $s = zk_session($node);
+	my $path = new_path();
+	$s->value("BEGIN; SAVEPOINT a; SELECT zk_xact_lock('$path')");
+	my $id = id($s);
+	run($s, 'SELECT pg_sleep(600)');
+	lose($id);
+	is_stopped($s->wait, $path, 'within it');
+	$s->value('ROLLBACK TO a');
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'after it, nothing is cancelled');
+	is($s->query('COMMIT')->{state}, '', 'and the transaction commits');
+	$s->quit;
+};
+
+subtest 'what the settings say' => sub {
+	my @case = (
+		[ 'off', { cancel_on_loss => 'off' }, '40001' ],
+		[ 'the guard is off', { commit_guard => 'off' }, '' ]);
+	foreach my $case (@case)
+	{
+		my ($name, $setting, $commit) = @$case;
+		my $s = zk_session_with($node, %$setting);
+		my $path = new_path();
+		$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+		my $id = id($s);
+		run($s, "SELECT pg_sleep($PATIENCE)");
+		lose($id);
+		is($s->wait->{state}, '', "$name: not cancelled");
+		is($s->query('COMMIT')->{state}, $commit, "$name: its COMMIT");
+		$s->quit;
+	}
+	my $s = zk_session($node);
+	my $path = new_path();
+	$s->value("SET zklock.cancel_on_loss = off; BEGIN; SELECT zk_xact_lock('$path')");
+	my $id = id($s);
+	lose($id);
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'not cancelled while it is off');
+	$s->value('SET zklock.cancel_on_loss = lost');
+	# the end of the session is seen by who still has it
+	$s->quit;
+
+	$s = zk_session($node, options => '-c log_min_messages=fatal');
+	$path = new_path();
+	$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+	$id = id($s);
+	run($s, 'SELECT pg_sleep(600)');
+	lose($id);
+	is($s->wait->{state}, '57014', 'with log_min_messages above ERROR: 57014');
+	$s->quit;
+};
+
+subtest 'cut off' => sub {
+	my %statement = (sleep => 'SELECT pg_sleep(600)', loop => 'DO $$BEGIN LOOP END LOOP; END$$');
+	my (%session, %path);
+	foreach my $when (qw(off lost doubt))
+	{
+		foreach my $what (sort keys %statement)
+		{
+			my $name = "$when, $what";
+			$session{$name} = zk_session_with($node, hosts => $proxy, cancel_on_loss => $when);
+			$path{$name} = new_path();
+			$session{$name}->value("BEGIN; SELECT zk_xact_lock('$path{$name}')");
+			run($session{$name}, $statement{$what});
+		}
+	}
+	$proxy->blackhole;
+	my $began = time;
+	foreach my $what (sort keys %statement)
+	{
+		my $result = $session{"doubt, $what"}->wait;
+		in_time(time - $began, 5.5, "doubt, $what: within the session timeout and a second");
+		is($result->{state}, '40001', "doubt, $what: 40001");
+		is($result->{message}, sprintf('canceling statement: the lock on "%s" may have been lost', $path{"doubt, $what"}),
+			"doubt, $what: the reason");
+	}
+	zk_until(sub { time - $began > 8 }, 'the sessions have expired');
+	is($session{$_}->is_done, 0, "$_: still runs while it is cut off") for grep { !/doubt/ } sort keys %session;
+	$proxy->pass;
+	$began = time;
+	foreach my $what (sort keys %statement)
+	{
+		my $result = $session{"lost, $what"}->wait;
+		is_stopped($result, $path{"lost, $what"}, "lost, $what");
+	}
+	zk_until(sub { time - $began > $PATIENCE }, 'some time after that');
+	foreach my $what (sort keys %statement)
+	{
+		is($session{"off, $what"}->is_done, 0, "off, $what: still runs");
+		is($session{"off, $what"}->cancel($admin)->{state}, '57014', "off, $what: a client's cancel is PostgreSQL's own");
+	}
+	$_->quit for values %session;
+};
+
+subtest 'a COMMIT that waits for its synchronous standby' => sub {
+	foreach my $scope (qw(session transaction))
+	{
+		my $s = zk_session($node);
+		my $path = new_path();
+		my $lock = $scope eq 'session' ? "SELECT zk_lock('$path'); BEGIN" : "BEGIN; SELECT zk_xact_lock('$path')";
+		$s->value("SET synchronous_commit = on; $lock; INSERT INTO t VALUES ('synchronous')");
+		my $id = id($s);
+		$admin->value($_) for q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'}, 'SELECT pg_reload_conf()';
+		my $pid = $s->pid;
+		# who waits is decided by a process of its own, which has to read that, too
+		my $other = zk_session($node);
+		$other->send(q{SET synchronous_commit = on; DO $$BEGIN LOOP INSERT INTO t VALUES ('other'); COMMIT; END LOOP; END$$});
+		my $pid_of_other = $other->pid;
+		zk_until(sub { $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid_of_other") eq 'SyncRep' }, 'the setting is in effect');
+		$s->send('COMMIT');
+		zk_until(sub { $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid") eq 'SyncRep' }, 'COMMIT waits');
+		lose($id);
+		my $began = time;
+		zk_until(sub { time - $began > $PATIENCE }, 'some time');
+		is($s->is_done, 0, "$scope scope: it still waits");
+		$admin->value($_) for 'ALTER SYSTEM RESET synchronous_standby_names', 'SELECT pg_reload_conf()';
+		my $result = $s->wait;
+		is("$result->{state} @{ $result->{warnings} }", ' ', "$scope scope: it has committed, without a warning");
+		$other->cancel($admin);
+		$_->quit for $s, $other;
+	}
+};
+
+# ---------------------------------------------------------- who runs the statement
+
+subtest 'a background worker' => sub {
+	my $dir = PostgreSQL::Test::Utils::tempdir_short;
+	chomp(my $include = `pg_config --includedir-server`);
+	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$dir/worker.so", "$FindBin::RealBin/c/worker.c");
+	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$dir/worker' LANGUAGE C");
+	foreach my $at_once (qw(true false))
+	{
+		my $path = new_path();
+		my $pid = $admin->value("SELECT worker_launch('$dir/worker', 'SELECT zk_xact_lock(''$path''), pg_sleep(600)', $at_once)");
+		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'") == 1 },
+			'the worker sleeps');
+		my %of = $zk->ephemerals;
+		lose($_) for grep { grep { m{^/zklock$path/} } @{ $of{$_} } } sort keys %of;
+		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") == 0 }, 'the worker has ended');
+		like(slurp_file($node->logfile), qr/canceling statement: the lock on "$path" was lost/, 'a worker is cancelled');
+	}
+};
+
+subtest 'a cancel of the client' => sub {
+	my $s = zk_session($node);
+	my $path = new_path();
+	$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+	run($s, 'SELECT pg_sleep(600)');
+	my $result = $s->cancel($admin);
+	is("$result->{state} $result->{message}", '57014 canceling statement due to user request', 'is what it was');
+	$s->value('ROLLBACK');
+	$result = $s->query(qq{BEGIN; SET LOCAL statement_timeout = '100ms'; SELECT zk_xact_lock('$path'), pg_sleep(600)});
+	is("$result->{state} $result->{message}", '57014 canceling statement due to statement timeout', 'and so is that of a timeout');
+	$s->quit;
+};
+
+subtest 'a cancel of the client at the same moment' => sub {
+	my $dir = PostgreSQL::Test::Utils::tempdir_short;
+	chomp(my $include = `pg_config --includedir-server`);
+	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", "-I$FindBin::RealBin/../src", '-o', "$dir/cancel.so",
+		"$FindBin::RealBin/c/cancel.c");
+	$admin->value("CREATE FUNCTION cancels(text) RETURNS boolean AS '$dir/cancel' LANGUAGE C");
+	# ours is c, the client's i; ours is withdrawn with w
+	my %kept = (c => 't', cw => 'f', i => 't', iw => 't', ciw => 't', icw => 't', ccww => 'f', cwi => 't', w => 'f');
+	is($admin->value("SELECT cancels('$_')"), $kept{$_}, "$_: what is left") for sort keys %kept;
+};
+
+$_->quit for $holder, $admin;
+zk_no_crash($node);
+zk_nothing_left($zk, 'nothing is left');
+$node->stop;
+
+done_testing();
