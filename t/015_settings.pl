@@ -460,7 +460,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a 
 	my $rights = q{SELECT r || ' ' || p.oid::regprocedure FROM pg_proc p, unnest('{worker,stranger}'::text[]) r
 		WHERE pronamespace = 'locks'::regnamespace AND has_function_privilege(r, p.oid, 'EXECUTE')};
 	my @expected = sort 'worker locks.zk_lock(text,interval)', 'worker locks.zk_unlock(text)',
-	  map { ("worker locks.$_()", "stranger locks.$_()") } qw(zk_lock_status zk_session_status);
+	  map { ("worker locks.$_()", "stranger locks.$_()") } qw(zk_lock_status zk_server_lock_status zk_session_status);
 
 	foreach my $db ('source', 'target')
 	{

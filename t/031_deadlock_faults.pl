@@ -204,6 +204,14 @@ about 'the break with rows elsewhere, the answer lost' => sub {
 
 # ------------------------------------------- somebody leaves just before the break
 
+# B has left the queue: who gives up does not wait until ZooKeeper knows of it, and
+# until then the break is right
+sub has_left
+{
+	zk_until(sub { $zk->with_client(sub { scalar(() = $_[0]->queue('/zklock/c/x')) }) == 1 }, 'its node is gone');
+	return;
+}
+
 # A waits for /c/y with a proxy that holds back what breaks the circle; B holds that
 # and waits for /c/x, which A holds.
 sub held_break
@@ -224,6 +232,7 @@ about 'cancelled just before the break' => sub {
 	my ($proxy, $a, $b) = held_break();
 	is($b->cancel($admin[1])->{state}, '57014', 'one is cancelled');
 	$b->value('ROLLBACK');
+	has_left();
 	$proxy->release;
 	is(all_done($a), 'ok', 'the other gets the lock');
 	$_->quit for $a, $b;
@@ -233,6 +242,7 @@ about 'ended by lock_timeout inside a block just before the break' => sub {
 	my ($proxy, $a, $b) = held_break(
 		sql => q{DO $$ BEGIN SET LOCAL lock_timeout = '2500ms'; PERFORM zk_xact_lock('/c/x'); EXCEPTION WHEN lock_not_available THEN NULL; END $$});
 	is($b->wait->{state}, '', 'one goes on, and still holds');
+	has_left();
 	$proxy->release;
 	sleep 1;
 	ok(!$a->is_done, 'the other waits on');
@@ -246,6 +256,7 @@ about 'terminated just before the break' => sub {
 	$admin[1]->value('SELECT pg_terminate_backend(' . $b->pid . ')');
 	is($b->wait->{state}, '57P01', 'one is terminated');
 	$b->quit;
+	has_left();
 	$proxy->release;
 	is(all_done($a), 'ok', 'the other gets the lock');
 	$a->quit;

@@ -105,8 +105,8 @@ sub have
 {
 	my ($name, $has, $waits) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my @out = map { $_->wait->{out} } grep { $_->{mark} } @$has;
-	ok(!(grep { $_ ne 't' } @out) && !(grep { $_->is_done } @$waits), $name) or diag "@out";
+	my @got = map { $_->wait } grep { $_->{mark} } @$has;
+	ok(!(grep { $_->{out} ne 't' } @got) && !(grep { $_->is_done } @$waits), $name) or diag map { "$_->{out}$_->{err}\n" } @got;
 	return;
 }
 
