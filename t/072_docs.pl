@@ -24,7 +24,7 @@ my %own_test = (
 	'doc/recipes/standby.md' => '084_docs_standby.pl',
 	'doc/security.md' => '085_docs_security.pl',
 	'doc/zookeeper.md' => '087_docs_zookeeper.pl',
-	'doc/troubleshooting.md' => '088_docs_troubleshooting.pl');
+	'doc/troubleshooting.md' => '093_docs_troubleshooting.pl');
 
 foreach my $page (sort keys %own_test)
 {

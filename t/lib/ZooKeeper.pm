@@ -564,12 +564,13 @@ sub client
 }
 
 # Ends a session at once, as its timeout would later: it is taken over and
-# closed.  Its client learns of that when it reconnects.
+# closed.  Its client learns of that when it reconnects; if that is between the two
+# steps, the client has it again, and so has to lose it again.
 sub end_session
 {
 	my ($self, $id) = @_;
 	no warnings 'portable';
-	ZkClient->new($self->hosts, session => hex $id)->close;
+	until_true(sub { eval { ZkClient->new($self->hosts, session => hex $id)->close }; !grep { $_ eq $id } $self->sessions }, "the end of session $id");
 	return;
 }
 
