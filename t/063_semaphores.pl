@@ -392,9 +392,11 @@ subtest 'the directory cannot be read while a place becomes free' => sub {
 	my @s = map { $_->{s} } @all;
 	my ($node) = queue($path);
 	my @acl = $client->get_acl("/zklock$path");
+	kill 'STOP', map { $_->pid } @s[ 3, 4 ];    # who looks now and then must not look now
 	$client->set_acl("/zklock$path", [ [ 31 & ~1, 'world', 'anyone' ] ]);    # all but READ
 	$client->delete($node);
 	$client->set_acl("/zklock$path", \@acl);
+	kill 'CONT', map { $_->pid } @s[ 3, 4 ];
 	my $began = time;
 	have('the first waiter finds it', [ $s[3] ], [ $s[4] ]);
 	in_time(time - $began, $T + 1, '- soon');
