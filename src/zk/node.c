@@ -1488,12 +1488,16 @@ look_at_watch(ZkNode *n)
 		lose(n, ZK_LOST_NODE);
 }
 
-/* As its owner would find it, if it looked */
+/*
+ * As its owner would find it, if it looked.  One that it gives back is not lost,
+ * though it may be gone before its owner shows that.
+ */
 static bool
 is_lost(const ZkNode *n)
 {
-	return n->state != ZKN_PRESENT || n->interest == FORFEITED ||
-		(is_wanted(n) && n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED);
+	if (!is_wanted(n))
+		return n->interest == FORFEITED || n->state == ZKN_LOST;
+	return n->state != ZKN_PRESENT || (n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED);
 }
 
 /*
