@@ -36,6 +36,9 @@ sub new_path { return '/stop/' . ++$last; }
 
 sub id { return $_[0]->value('SELECT session_id FROM zk_session'); }
 
+# End its ZooKeeper session, in a way that it notices at once
+sub lose { my ($s, $id) = @_; return $zk->end_session($id, $s->pid); }
+
 # Begin this statement in a transaction that has the lock; returns when it runs
 sub run
 {
@@ -92,8 +95,8 @@ subtest 'statements' => sub {
 	{
 		my $s = $session{$name};
 		is($s->is_done, 0, "$name: is running");
+		lose($s, $id{$name});
 		my $began = time;
-		$zk->end_session($id{$name});
 		my $result = $s->wait;
 		is($result->{state}, '40001', "$name: 40001");
 		like($result->{message}, qr{^canceling statement: the lock on "(?:\Q$path{$name}\E|/PATH/inner)" was lost$}, "$name: the reason");
@@ -119,7 +122,7 @@ subtest 'other holds' => sub {
 		$s->value("BEGIN; SELECT $take{$name}" =~ s/PATH/$path/gr);
 		my $id = id($s);
 		run($s, 'SELECT pg_sleep(600)');
-		$zk->end_session($id);
+		lose($s, $id);
 		my $result = $s->wait;
 		is($result->{state}, '40001', "$name: 40001");
 		like($result->{message}, qr/"\Q$path\E/, "$name: the path");
@@ -145,7 +148,7 @@ subtest 'session-scope locks' => sub {
 	my $s = zk_session($node);
 	my $path = new_path();
 	$s->value("SELECT zk_lock('$path')");
-	$zk->end_session(id($s));
+	lose($s, id($s));
 	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'a transaction that writes nothing is not cancelled');
 	run($s, q{BEGIN; SELECT 1; INSERT INTO t VALUES ('session'); SELECT pg_sleep(600)});
 	is_stopped($s->wait, $path, 'one that has written');
@@ -162,7 +165,7 @@ subtest 'session-scope locks' => sub {
 		$s->value("SELECT zk_lock('$path')");
 		my $id = id($s);
 		run($s, "CALL $procedure()");
-		$zk->end_session($id);
+		lose($s, $id);
 		my $result = $s->wait;
 		is($result->{state}, '40001', "a procedure that commits, $procedure");
 		like($result->{message}, qr/"$path"/, 'with the path');
@@ -176,7 +179,7 @@ subtest 'a cancel in an idle transaction is no end' => sub {
 	my $path = new_path();
 	$s->value("BEGIN; SELECT zk_xact_lock('$path')");
 	my $id = id($s);
-	$zk->end_session($id);
+	lose($s, $id);
 	run($s, 'SELECT pg_sleep(600)');
 	is_stopped($s->wait, $path, 'the next statement');
 	$s->quit;
@@ -199,7 +202,7 @@ subtest 'a transaction that no longer relies on the lock' => sub {
 		$s->value($how{$name} =~ s/PATH/$path/gr);
 		my $id = id($s);
 		run($s, "SELECT pg_sleep($PATIENCE)");
-		$zk->end_session($id);
+		lose($s, $id);
 	}
 	foreach my $name (sort keys %how)
 	{
@@ -216,7 +219,7 @@ subtest 'a lost lock within a savepoint' => sub {
 	$s->value("BEGIN; SAVEPOINT a; SELECT zk_xact_lock('$path')");
 	my $id = id($s);
 	run($s, 'SELECT pg_sleep(600)');
-	$zk->end_session($id);
+	lose($s, $id);
 	is_stopped($s->wait, $path, 'within it');
 	$s->value('ROLLBACK TO a');
 	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'after it, nothing is cancelled');
@@ -236,7 +239,7 @@ subtest 'what the settings say' => sub {
 		$s->value("BEGIN; SELECT zk_xact_lock('$path')");
 		my $id = id($s);
 		run($s, "SELECT pg_sleep($PATIENCE)");
-		$zk->end_session($id);
+		lose($s, $id);
 		is($s->wait->{state}, '', "$name: not cancelled");
 		is($s->query('COMMIT')->{state}, $commit, "$name: its COMMIT");
 		$s->quit;
@@ -245,7 +248,7 @@ subtest 'what the settings say' => sub {
 	my $path = new_path();
 	$s->value("SET zklock.cancel_on_loss = off; BEGIN; SELECT zk_xact_lock('$path')");
 	my $id = id($s);
-	$zk->end_session($id);
+	lose($s, $id);
 	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'not cancelled while it is off');
 	$s->value('SET zklock.cancel_on_loss = lost');
 	# the end of the session is seen by who still has it
@@ -256,7 +259,7 @@ subtest 'what the settings say' => sub {
 	$s->value("BEGIN; SELECT zk_xact_lock('$path')");
 	$id = id($s);
 	run($s, 'SELECT pg_sleep(600)');
-	$zk->end_session($id);
+	lose($s, $id);
 	is($s->wait->{state}, '57014', 'with log_min_messages above ERROR: 57014');
 	$s->quit;
 };
@@ -320,7 +323,7 @@ subtest 'a COMMIT that waits for its synchronous standby' => sub {
 		zk_until(sub { $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid_of_other") eq 'SyncRep' }, 'the setting is in effect');
 		$s->send('COMMIT');
 		zk_until(sub { $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid") eq 'SyncRep' }, 'COMMIT waits');
-		$zk->end_session($id);
+		lose($s, $id);
 		my $began = time;
 		zk_until(sub { time - $began > $PATIENCE }, 'some time');
 		is($s->is_done, 0, "$scope scope: it still waits");
@@ -346,7 +349,7 @@ subtest 'a background worker' => sub {
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'") == 1 },
 			'the worker sleeps');
 		my %of = $zk->ephemerals;
-		$zk->end_session($_) for grep { grep { m{^/zklock$path/} } @{ $of{$_} } } sort keys %of;
+		$zk->end_session($_, $pid) for grep { grep { m{^/zklock$path/} } @{ $of{$_} } } sort keys %of;
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") == 0 }, 'the worker has ended');
 		like(slurp_file($node->logfile), qr/canceling statement: the lock on "$path" was lost/, 'a worker is cancelled');
 	}

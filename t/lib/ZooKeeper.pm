@@ -565,12 +565,21 @@ sub client
 
 # Ends a session at once, as its timeout would later: it is taken over and
 # closed.  Its client learns of that when it reconnects; if that is between the two
-# steps, the client has it again, and so has to lose it again.
+# steps, the client has it again, and so has to lose it again.  But if it is while
+# the session is being closed, the server may leave that connection open, and answer
+# nothing any more, which the client notices after two thirds of the timeout.  Where
+# that would be too late, the process that the client is in is stopped meanwhile.
 sub end_session
 {
-	my ($self, $id) = @_;
+	my ($self, $id, $pid) = @_;
 	no warnings 'portable';
-	until_true(sub { eval { ZkClient->new($self->hosts, session => hex $id)->close }; !grep { $_ eq $id } $self->sessions }, "the end of session $id");
+	kill STOP => $pid if $pid;
+	my $ended = eval {
+		until_true(sub { eval { ZkClient->new($self->hosts, session => hex $id)->close }; !grep { $_ eq $id } $self->sessions }, "the end of session $id");
+	};
+	my $why = $@;
+	kill CONT => $pid if $pid;
+	die $why unless $ended;
 	return;
 }
 
