@@ -563,6 +563,25 @@ sub client
 	return $client;
 }
 
+# A busy machine takes its time: a thread that sleeps goes on until another one of its
+# process has run.
+sub _stop
+{
+	my ($pid) = @_;
+	kill 'STOP', $pid;
+	until_true(
+		sub {
+			foreach my $task (glob "/proc/$pid/task/*/stat")
+			{
+				open my $file, '<', $task or return 0;
+				return 0 unless (<$file> // '') =~ /\) T /;
+			}
+			return 1;
+		},
+		"process $pid to stop");
+	return;
+}
+
 # Ends a session at once, as its timeout would later: it is taken over and
 # closed.  Its client learns of that when it reconnects; if that is between the two
 # steps, the client has it again, and so has to lose it again.  But if it is while
@@ -573,12 +592,12 @@ sub end_session
 {
 	my ($self, $id, $pid) = @_;
 	no warnings 'portable';
-	kill STOP => $pid if $pid;
 	my $ended = eval {
+		_stop($pid) if $pid;
 		until_true(sub { eval { ZkClient->new($self->hosts, session => hex $id)->close }; !grep { $_ eq $id } $self->sessions }, "the end of session $id");
 	};
 	my $why = $@;
-	kill CONT => $pid if $pid;
+	kill 'CONT', $pid if $pid;
 	die $why unless $ended;
 	return;
 }
