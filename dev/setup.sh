@@ -130,6 +130,18 @@ installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == i
 # false if it is not installed
 older() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}' "$1" 2>/dev/null)" lt-nl "$2"; }
 
+# Shows where apt is, from what it writes to APT::Status-Fd, on one line of a
+# terminal.  (That must be its standard output, since sudo closes all others.)
+show_progress()
+{
+	local kind percent doing
+	[[ -t 1 ]] || { cat >/dev/null; return; }
+	while IFS=: read -r kind _ percent doing; do
+		[[ $kind != [dp][lm]status ]] || printf '\r\e[K   %3.0f %%  %.60s' "$percent" "$doing"
+	done
+	printf '\r\e[K'
+}
+
 install_packages()
 {
 	local package missing=() as_root=()
@@ -167,8 +179,9 @@ libzookeeper-mt-dev.  Remove that one first: apt-get remove libzookeeper-mt-dev"
 		apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
 			apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
 		"${apt[@]}" update
-		"${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null || {
-			tail -n 30 "$log" >&2
+		"${apt[@]}" -o APT::Status-Fd=1 install --yes --no-install-recommends "${missing[@]}" 2>&1 </dev/null |
+			tee "$log" | show_progress || {
+			grep -vE '^(dl|pm)status:' "$log" | tail -n 30 >&2
 			exit 1
 		}
 	) || die "could not install: ${missing[*]}"
