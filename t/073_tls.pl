@@ -270,9 +270,11 @@ subtest 'revoked certificates' => sub {
 subtest 'ports' => sub {
 	my ($s, $result) = refused(hosts => $zk->hosts);
 	is_refused($result, '58000', qr/TLS handshake/, 'TLS to a plain port');
+	like($result->{hint}, qr/zklock\.tls_\*.* ports/, '- with a hint');
 	note $result->{detail};
 	($s, $result) = refused(map { ("tls_${_}_file" => '') } qw(ca cert key));
 	is_refused($result, '58000', qr/./, 'no TLS to a port that wants it');
+	like($result->{hint}, qr/port for TLS|firewall/, '- with a hint');
 	note $result->{detail};
 	($s, $result) = refused(hosts => 'localhost:' . ZooKeeper::free_port());
 	is_refused($result, '58000', qr/Connection refused/, 'nobody');

@@ -29,8 +29,8 @@ my $only_one = $small->client;
 
 $page->run($node, zk => $zk, %cluster, until => '### What follows');
 my ($session) = $node->safe_psql('postgres', q{SELECT zk_session FROM zk_lock_queue('/jobs/report')});
-$zk->end_session($session);
 my $pooled = $page->{session}{'main/pooled/'};
+$zk->end_session($session, $pooled->pid);
 zk_until(sub { $pooled->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
 $page->run($node, zk => $zk, %cluster);
 $page->all_was_run;

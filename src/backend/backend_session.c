@@ -93,11 +93,14 @@ static struct
 /*
  * A line for each loss, and for each outage that came close to one.  The session's
  * thread cannot write it, so this is called wherever the backend looks at the
- * session, and at the end of each transaction.  A LOG is allowed there, too.
+ * session, and at the end of each transaction.  A LOG is allowed there, too, if it
+ * is not the place where a cancel ends what is under way; and a loss is a cause of
+ * one (stop.c).
  */
 static void
 tell_news(const ZkSessionInfo *info)
 {
+	HOLD_INTERRUPTS();
 	if (info->losses > told.losses)
 	{
 		if (zks_is_auth_failure(info->error))
@@ -116,9 +119,13 @@ tell_news(const ZkSessionInfo *info)
 		ereport(LOG,
 				(errmsg("connection of ZooKeeper session 0x%llx was lost for %d ms, and is restored",
 						(unsigned long long) info->session_id, info->outage_ms),
+				 info->outage_cause[0] != '\0' ?
+				 errdetail("The last fault of the connection was: %s. After %d ms its locks would have been lost.",
+						   info->outage_cause, info->timeout_ms) :
 				 errdetail("After %d ms its locks would have been lost.", info->timeout_ms)));
 	told.losses = info->losses;
 	told.outages = info->outages;
+	RESUME_INTERRUPTS();
 }
 
 static void

@@ -23,6 +23,8 @@ hint_for(ZksTrouble kind)
 			return "Check the host names in zklock.hosts, and this machine's name resolution.";
 		case ZKS_TROUBLE_REFUSED:
 			return "Check that ZooKeeper is running on the hosts and ports of zklock.hosts.";
+		case ZKS_TROUBLE_CLOSED:
+			return "A ZooKeeper server closes connections while it has no quorum, those from one host beyond maxClientCnxns, and those without TLS to a port for TLS.";
 		case ZKS_TROUBLE_FOREIGN:
 			return "Check the ports in zklock.hosts: another program answers there, or ZooKeeper with TLS.";
 		case ZKS_TROUBLE_TLS:
@@ -30,7 +32,7 @@ hint_for(ZksTrouble kind)
 		case ZKS_TROUBLE_OTHER:
 			break;
 	}
-	return "Check zklock.hosts. ZooKeeper also silently drops connections from one host beyond maxClientCnxns, and unencrypted connections to a TLS port.";
+	return "Check the addresses in zklock.hosts, and that no firewall is in the way.";
 }
 
 void

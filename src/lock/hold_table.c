@@ -212,9 +212,13 @@ zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 	if (lost >= 0)
 	{
 		locks[lost]->loss = loss != ZK_NOT_LOST ? loss : ZK_LOST_SESSION;
+
+		/* who only looks is not to be canceled here (tell_news) */
+		HOLD_INTERRUPTS();
 		ereport(LOG,
 				(errmsg("the lock on %s was lost", zkl_name(locks[lost])),
 				 errdetail_internal("%s", zkb_loss_detail(locks[lost]->loss))));
+		RESUME_INTERRUPTS();
 	}
 	return lost;
 }

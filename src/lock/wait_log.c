@@ -84,6 +84,9 @@ zkl_log_end_of_wait(ZkWaitLog *log, bool acquired)
 
 	if (log->what == NULL)
 		return;
+
+	/* canceled in here, the caller would still have its nodes */
+	HOLD_INTERRUPTS();
 	if (acquired)
 		ereport(LOG,
 				(errmsg("process %d acquired %s after " INT64_FORMAT ".%03d ms", MyProcPid, log->what,
@@ -92,5 +95,6 @@ zkl_log_end_of_wait(ZkWaitLog *log, bool acquired)
 		ereport(LOG,
 				(errmsg("process %d failed to acquire %s after " INT64_FORMAT ".%03d ms", MyProcPid, log->what,
 						waited / ZKS_MS, (int) (waited % ZKS_MS / 1000))));
+	RESUME_INTERRUPTS();
 	log->what = NULL;
 }

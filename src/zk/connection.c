@@ -472,6 +472,7 @@ connected_locked(ZkSession *s)
 		{
 			s->info.outages++;
 			s->info.outage_ms = (int) (outage / ZKS_MS);
+			memcpy(s->info.outage_cause, s->info.trouble, sizeof(s->info.outage_cause));
 			atomic_fetch_add(&s->news, 1);
 		}
 		zkr_heard_locked(s, s->attempt_at);
@@ -489,6 +490,7 @@ connected_locked(ZkSession *s)
 	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
 													 * reconnection */
 	s->info.trouble[0] = '\0';
+	s->info.trouble_kind = ZKS_TROUBLE_OTHER;
 	describe_server_locked(s);
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_connected_locked(s);

@@ -52,10 +52,15 @@ on_log(const char *message)
 		return;					/* left over from a connect() that is under
 								 * way */
 
-	/* the library says EHOSTDOWN for the end of the stream */
-	zks_trouble_locked(heard_by, code == ECONNREFUSED ? ZKS_TROUBLE_REFUSED : ZKS_TROUBLE_OTHER,
-					   code == EHOSTDOWN ?
-					   "server closed the connection" : strerror(code));
+	/*
+	 * The library says EHOSTDOWN for the end of the stream, and sends its
+	 * greeting without looking whether there was one.
+	 */
+	if (code == EHOSTDOWN || code == EPIPE || code == ECONNRESET)
+		zks_trouble_locked(heard_by, ZKS_TROUBLE_CLOSED, "server closed the connection");
+	else
+		zks_trouble_locked(heard_by, code == ECONNREFUSED ? ZKS_TROUBLE_REFUSED : ZKS_TROUBLE_OTHER,
+						   strerror(code));
 }
 
 static void

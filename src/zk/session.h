@@ -52,9 +52,10 @@ typedef enum ZkSessionState
 /* What kind of fault a connection had last */
 typedef enum ZksTrouble
 {
-	ZKS_TROUBLE_OTHER,
+	ZKS_TROUBLE_OTHER,			/* or none: nobody has answered yet */
 	ZKS_TROUBLE_NAME,			/* no host name could be resolved */
 	ZKS_TROUBLE_REFUSED,		/* nobody listens there */
+	ZKS_TROUBLE_CLOSED,			/* the server closed the connection */
 	ZKS_TROUBLE_FOREIGN,		/* what answers is not ZooKeeper */
 	ZKS_TROUBLE_TLS
 } ZksTrouble;
@@ -82,6 +83,7 @@ typedef struct ZkSessionInfo
 	uint64_t	outages;		/* how often it was cut off for more than a
 								 * third of its timeout, and back in time */
 	int			outage_ms;		/* how long the latest of them was */
+	char		outage_cause[160];	/* the trouble that it had last, or "" */
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
 	int			refused;		/* the code for the latest of them */
 	uint64_t	refusals;		/* how many ever, except those of zkn_delete */
