@@ -130,8 +130,7 @@ installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == i
 # false if it is not installed
 older() { dpkg --compare-versions "$(dpkg-query -W -f '${Version}' "$1" 2>/dev/null)" lt-nl "$2"; }
 
-# Shows where apt is, from what it writes to APT::Status-Fd, on one line of a
-# terminal.  (That must be its standard output, since sudo closes all others.)
+# Shows where apt is, from what it writes to APT::Status-Fd, on one line of a terminal
 show_progress()
 {
 	local kind percent doing
@@ -179,7 +178,10 @@ libzookeeper-mt-dev.  Remove that one first: apt-get remove libzookeeper-mt-dev"
 		apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
 			apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
 		"${apt[@]}" update
-		"${apt[@]}" -o APT::Status-Fd=1 install --yes --no-install-recommends "${missing[@]}" 2>&1 </dev/null |
+		# apt closes its APT::Status-Fd for packages' scripts, which must keep their
+		# standard output; and sudo closes all but three, so it is opened after sudo
+		"${as_root[@]}" bash -c 'exec 3>&1 "$@"' - "${apt[@]:${#as_root[@]}}" -o APT::Status-Fd=3 \
+			install --yes --no-install-recommends "${missing[@]}" 2>&1 </dev/null |
 			tee "$log" | show_progress || {
 			grep -vE '^(dl|pm)status:' "$log" | tail -n 30 >&2
 			exit 1
