@@ -210,9 +210,8 @@ session_of(const Lock *base)
  * taken back; one that has is an error already.
  */
 static void
-end(void)
+take_back(void)
 {
-	zks_stop_end();
 	if (cancel_statement_compat(false))
 		canceled = 0;
 }
@@ -286,8 +285,16 @@ zkl_stop_anew(void)
 {
 	if (!zks_stop_possible())
 		return;
-	end();
-	begin(relies_on_closed_session());
+	if (relies_on_closed_session())
+		begin(true);			/* without an end, which its thread might see */
+	else
+	{
+		zks_stop_end();
+		begin(false);
+	}
+
+	/* what the new turn asks for is asked for again */
+	take_back();
 }
 
 void
@@ -295,7 +302,10 @@ zkl_stop_no_longer(void)
 {
 	guarded = lxid_compat();
 	if (zks_stop_possible())
-		end();
+	{
+		zks_stop_end();
+		take_back();
+	}
 }
 
 void

@@ -264,6 +264,7 @@ struct ZkSession
 
 	ZkShown    *_Atomic shown;	/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
+	atomic_uint closed_turn;	/* the turn in which the owner closed it, or 0 */
 	unsigned int stop_turn;		/* the turn in which the owner was last asked
 								 * to stop */
 	int64_t		stop_at;		/* and when it is to be asked again */
@@ -379,6 +380,7 @@ extern void zkn_show_locked(ZkSession *s);
 
 /* stop_signal.c */
 extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
+extern void zks_stop_closes(ZkSession *s);	/* before that is visible */
 
 /* frame_check.c */
 extern void zks_reset_frame(ZkFrame *frame);

@@ -46,6 +46,7 @@ zks_open(const ZkOptions *options)
 	s->in_use = true;
 	s->idle_since = zks_now();
 	atomic_init(&s->closing, false);
+	atomic_init(&s->closed_turn, 0);
 	atomic_init(&s->keeper_done, false);
 	atomic_init(&s->retired, false);
 	atomic_init(&s->news, 0);
@@ -113,6 +114,7 @@ zks_close(ZkSession *s, int bound_ms)
 	int64_t		now;
 
 	/* without the mutex, which who left from within a wait may have */
+	zks_stop_closes(s);
 	atomic_store(&s->closing, true);
 	if (!atomic_load(&s->retired))
 		zks_wake_keeper(s);

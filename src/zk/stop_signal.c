@@ -25,7 +25,8 @@ static atomic_int wanted = ZKS_STOP_NEVER;	/* ZksStopWhen */
 static atomic_uint turn;		/* 0: there is nothing to stop */
 static atomic_uint asked;		/* a turn, and the reliance in the low bits */
 
-static atomic_uint carried;		/* a turn to which the one before was carried */
+/* The turn from which the current one was carried on; itself, if it was not */
+static atomic_uint first_turn;
 
 #define RELIANCE_BITS		2
 #define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
@@ -52,8 +53,8 @@ zks_stop_begin(int signal, bool carry_on)
 	if (last_turn == 0)
 		owner = pthread_self();
 	last_turn = last_turn < LAST_TURN ? last_turn + 1 : 1;
-	if (carry_on)
-		atomic_store(&carried, last_turn);
+	if (!carry_on)
+		atomic_store(&first_turn, last_turn);
 	atomic_store(&owner_signal, signal);
 	atomic_store(&turn, last_turn);
 }
@@ -101,15 +102,27 @@ in_doubt_locked(ZkSession *s, int64_t now)
 		now > s->info.quorum_at + s->info.timeout_ms * ZKS_MS;
 }
 
+void
+zks_stop_closes(ZkSession *s)
+{
+	atomic_store(&s->closed_turn, atomic_load(&turn));
+}
+
 /*
- * Whether the owner has closed the session, and no longer relies on what it had,
- * as far as that is known.  (The owner closes it before it begins another turn.)
+ * Whether the owner has closed the session, and no longer relies on what it had:
+ * not before the turn ends in which it did that.  It may have noticed the loss, and
+ * have closed the session, before this thread could ask.
  */
 static bool
 is_out_of_use(ZkSession *s, unsigned int this_turn)
 {
-	return atomic_load(&s->closing) &&
-		(s->stop_turn == 0 || (this_turn != s->stop_turn && this_turn != atomic_load(&carried)));
+	unsigned int closed_turn;
+
+	if (!atomic_load(&s->closing))
+		return false;
+	closed_turn = atomic_load(&s->closed_turn);
+	return this_turn == 0 ||
+		closed_turn < atomic_load(&first_turn) || closed_turn > this_turn;
 }
 
 /*
