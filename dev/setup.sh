@@ -53,8 +53,10 @@ debian_mirror()
 
 # Also needed to run the recipes of doc/.  Not every Debian has all of them, and
 # t/ reports what it leaves out.  For pgbouncer, whose package would start a
-# server, see fetch_pgbouncer.
-doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java python3-psycopg2)
+# server, see fetch_pgbouncer; for Node.js that is not Debian's, fetch_node_pg.
+doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java libhikaricp-java libslf4j-java
+	python3-psycopg python3-psycopg-pool python3-psycopg2 python3-sqlalchemy python3-django
+	ruby-activerecord ruby-pg node-pg)
 
 # apt_for DIR TYPE SUITE: sets apt to an apt-get whose only source is that one
 # of Debian and whose files are in DIR.  It verifies signatures, and uses
@@ -112,14 +114,29 @@ fetch_pgbouncer()
 	rm -rf "$dir/archives" "$dir"/*.bin
 }
 
-# Installs the available ones of these packages, if possible
+# fetch_node_pg DIR: gets PostgreSQL's client for a Node.js that is not Debian's, which
+# Debian's package of it does not accept, from npm and as of one day
+fetch_node_pg()
+{
+	local dir=$1
+
+	! installed node-pg && command -v npm >/dev/null || return 0
+	mkdir -p "$dir"
+	(
+		cd "$dir" && npm install --cache "$dir/cache" --no-audit --no-fund --no-save --ignore-scripts \
+			--before=2026-09-01 pg@8.16.3
+	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch pg for Node.js:'; tail -n 5 "$dir/log"; }
+	rm -rf "$dir/cache"
+}
+
+# Installs those of these packages that can be installed here
 install_if_any()
 {
 	local package
 	(
 		packages=()
 		for package; do
-			! apt-cache show "$package" >/dev/null 2>&1 || packages+=("$package")
+			! apt-get -qq -s install --no-install-recommends "$package" >/dev/null 2>&1 || packages+=("$package")
 		done
 		install_packages
 	) || say "going on without some of: $*"
@@ -265,6 +282,7 @@ supervise()
 	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
 	[[ -z ${need_bench:-} ]] || fetch_bench "$tmp/bench"
 	[[ -z ${need_docs:-} ]] || install_if_any "${doc_packages[@]}"
+	[[ -z ${need_docs:-} ]] || fetch_node_pg "$tmp/node"
 	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
 
 	# A copy: nothing is built in the tree, and the other user need not be able
