@@ -50,12 +50,14 @@ $node->safe_psql('shop', "CREATE EXTENSION zklock; $grant
 my $admin = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
 my $other = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
 
-# For each page: the language of its code, the program, the file with the page's code,
-# what is needed, by the names of packages, and what "timeouts" must answer
+# For each page: the language of its code; the program; the file from which that
+# imports the page's code, or nothing where both are put in one; what is needed, by the
+# names of packages; and what "timeouts" must answer
 my $modules = '/usr/lib/python3/dist-packages';
-my $ruby = '/usr/share/rubygems-integration/*/gems';
+my $gems = '/usr/share/rubygems-integration/*/specifications';
 my $jars = '/usr/share/java';
-my ($node_modules) = grep { -d "$_/pg" } map { ($ENV{ZKLOCK_TMP} ? "$ENV{ZKLOCK_TMP}/node/node_modules" : ()), '/usr/share/nodejs' } 1;
+# where dev/test puts it, or Debian
+my ($node_modules) = grep { -d "$_/pg" } ($ENV{ZKLOCK_TMP} // '') . '/node/node_modules', '/usr/share/nodejs';
 my @python = ('/usr/bin/python3', '-B');
 my %page = (
 	'doc/programs/python.md' => {
@@ -89,8 +91,7 @@ my %page = (
 		program => 'with_rails.rb',
 		file => 'page.rb',
 		command => ['ruby'],
-		needs => { 'ruby-activerecord' => '/usr/share/rubygems-integration/*/specifications/activerecord-*.gemspec',
-			'ruby-pg' => '/usr/share/rubygems-integration/*/specifications/pg-*.gemspec' },
+		needs => { 'ruby-activerecord' => "$gems/activerecord-*.gemspec", 'ruby-pg' => "$gems/pg-*.gemspec" },
 		timeouts => 'false false 42883 42883'
 	},
 	'doc/programs/java.md' => {
@@ -104,35 +105,32 @@ my %page = (
 	},
 	'doc/programs/node.md' => {
 		language => 'javascript',
-		program => 'with_pg.mjs',      # a module without exports, so the page's code goes before it
+		program => 'with_pg.mjs',
 		command => ['node'],
-		needs => { 'node-pg' => ($node_modules // '/nowhere') . '/pg' },
+		needs => { 'node-pg' => ($node_modules // '') . '/pg' },
 		timeouts => 'false false 01:23:20 00:01:40'
 	});
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-# The program of a page with the page's code, in a directory of its own.  Java's
-# imports come first.
+# Lays out a page's code in a directory of its own, and returns the program
 sub lay_out
 {
 	my ($here, $p, $doc) = @_;
+	my $program = "$FindBin::RealBin/programs/$p->{program}";
 	my $code = join "\n", map { $doc->take($p->{language}, $_)->{code} } 0 .. $doc->blocks($p->{language}) - 1;
-	my $program = slurp_file("$FindBin::RealBin/programs/$p->{program}");
 	mkdir $here;
-	if ($p->{file}) { append_to_file("$here/$p->{file}", $code); }
-	elsif ($p->{language} eq 'javascript')
+	if ($p->{file})
 	{
-		symlink $node_modules, "$here/node_modules" or die "node_modules: $!";
-		$program = "$code\n$program";
+		append_to_file("$here/$p->{file}", $code);
+		return $program;
 	}
-	else
-	{
-		my @imports = ("$program\n$code" =~ /^(import .*\n)/mg);
-		$program = join '', @imports, "$program\n$code" =~ s/^import .*\n//mgr;
-	}
-	append_to_file("$here/$p->{program}", $program);
-	return;
+	# Java runs the first class, and wants its imports before that; JavaScript runs all, in order
+	my @parts = (slurp_file($program), $code);
+	my $all = join "\n", $p->{language} eq 'java' ? @parts : reverse @parts;
+	append_to_file("$here/$p->{program}", join '', $all =~ /^(import .*\n)/mg, $all =~ s/^import .*\n//mgr);
+	symlink $node_modules, "$here/node_modules" if $node_modules;
+	return "$here/$p->{program}";
 }
 
 # Starts it, without waiting for it
@@ -140,11 +138,12 @@ sub start
 {
 	my ($name, $p, $doc) = @_;
 	my $here = "$dir/$name";
-	lay_out($here, $p, $doc);
+	my $program = lay_out($here, $p, $doc);
 	$p->{log} = "$here/log";
-	return Peer->program($name, [ 'env', '--chdir', $here, @{ $p->{command} }, $p->{program}, @{ $p->{arguments} // [] } ],
+	return Peer->program($name, [ @{ $p->{command} }, $program, @{ $p->{arguments} // [] } ],
 		no_wait => 1, log => $p->{log},
-		env => { PGHOST => '127.0.0.1', PGPORT => $node->port, PGUSER => 'app', PGDATABASE => 'nowhere' });
+		env => { PYTHONPATH => $here, RUBYLIB => $here,
+			PGHOST => '127.0.0.1', PGPORT => $node->port, PGUSER => 'app', PGDATABASE => 'nowhere' });
 }
 
 sub contenders { return $admin->value("SELECT count(*) FROM zk_lock_queue('$_[0]')"); }

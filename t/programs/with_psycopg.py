@@ -1,75 +1,47 @@
 # Does with doc/programs/python.md's code what t/096_docs_programs.pl says.
 
-import sys
-import threading
-
 import psycopg
 import psycopg2.pool
 from psycopg_pool import ConnectionPool
 
 import page
+from program import ask, cancelled, in_loop, serve, state_of
 
 
-def count(db):
-    return db.execute("SELECT count(*) FROM zk_locks").fetchone()[0]
+def own_connection():
+    return psycopg.connect("dbname=shop", autocommit=True)
 
 
 def leak(pool):
     with pool.connection() as db:
         db.execute("SELECT zk_lock('/pool')")
     with pool.connection() as db:
-        return count(db)
-
-
-def state_of(call, *args):
-    try:
-        return str(call(*args))
-    except psycopg.Error as error:
-        return error.sqlstate
-
-
-def work(db):
-    attempts.append(1)
-    print("working", flush=True)
-    path = sys.stdin.readline().split()[1:]
-    db.execute("UPDATE account SET n = n + 1")
-    if path:
-        print("written", flush=True)
-        sys.stdin.readline()
-        db.execute("SELECT zk_xact_lock(%s)", path)
+        return "next user: " + str(db.execute("SELECT count(*) FROM zk_locks").fetchone()[0])
 
 
 def dirty():
     with ConnectionPool("dbname=shop", kwargs={"autocommit": True}, min_size=1) as pool:
-        print("next user:", leak(pool), flush=True)
-        sys.stdin.readline()
+        ask(leak(pool))
     return "closed"
 
 
 def timeouts():
-    with psycopg.connect("dbname=shop", autocommit=True) as db:
-        return " ".join([
-            state_of(page.make_report, db, page.timedelta(milliseconds=50)),
-            state_of(page.make_report, db, "50ms"),
-            state_of(page.make_report, db, 5)])
+    with own_connection() as db:
+        return " ".join(state_of(page.make_report, db, timeout) for timeout in (page.timedelta(milliseconds=50), "50ms", 5))
 
 
 def lock_timeout():
-    with psycopg.connect("dbname=shop", autocommit=True) as db:
+    with own_connection() as db:
         return state_of(page.make_report_or_raise, db)
 
 
 def cancel():
-    with psycopg.connect("dbname=shop", autocommit=True) as db:
-        other = threading.Thread(target=lambda: (sys.stdin.readline(), db.cancel()))
-        other.start()
-        print("waits", flush=True)
-        state = state_of(db.execute, "SELECT zk_lock('/jobs/report')")
-        other.join()
-        return state
+    with own_connection() as db:
+        return cancelled(lambda: db.execute("SELECT zk_lock('/jobs/report')"), db.cancel)
 
 
-# what it says of psycopg2
+# What the page says of psycopg2: how many locks there are after putconn, without reset()
+# and with it
 def psycopg_2():
     pool = psycopg2.pool.SimpleConnectionPool(1, 1, "dbname=shop")
     found = []
@@ -89,28 +61,18 @@ def psycopg_2():
     return " ".join(found)
 
 
-def tried(loop, path):
-    attempts.clear()
-    loop(path, work)
-    return f"done {len(attempts)}"
+def execute(db, sql):
+    db.execute(sql)
 
 
-attempts = []
-commands = {
+serve({
     "dirty": dirty,
-    "clean": lambda: f"next user: {leak(page.pool)}",
+    "clean": lambda: leak(page.pool),
     "timeouts": timeouts,
     "lock_timeout": lock_timeout,
     "cancel": cancel,
-    "in_lock": lambda path: tried(page.in_lock, path),
-    "in_session_lock": lambda path: tried(page.in_session_lock, path),
+    "in_lock": in_loop(page.in_lock, execute),
+    "in_session_lock": in_loop(page.in_session_lock, execute),
     "psycopg2": psycopg_2,
-}
-print("ready", flush=True)
-for line in iter(sys.stdin.readline, "quit\n"):
-    name, *args = line.split()
-    try:
-        print(commands[name](*args), flush=True)
-    except psycopg.Error as error:
-        print("error", error.sqlstate, flush=True)
+})
 page.pool.close()

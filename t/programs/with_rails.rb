@@ -4,7 +4,7 @@ require 'active_record'
 require 'active_support/core_ext/numeric/time'
 
 ActiveRecord::Base.establish_connection(adapter: 'postgresql', database: 'shop', pool: 1)
-require_relative 'page'
+require 'page'
 $stdout.sync = true
 
 def request
