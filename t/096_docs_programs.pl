@@ -266,7 +266,11 @@ foreach my $file (sort keys %page)
 	my @missing = grep { !grep { -e } glob $p->{needs}{$_} } sort keys %{ $p->{needs} };
 	SKIP:
 	{
-		skip "$file: there is no @missing", 1 if @missing;
+		if (@missing)
+		{
+			diag("$file is not run: there is no @missing");    # shown without -v, too
+			skip "there is no @missing", 1;
+		}
 		my $doc = Doc->new($file);
 		my $ok = eval {
 			my $program = runs_first_example($name, $p, $doc);
