@@ -53,10 +53,10 @@ debian_mirror()
 
 # Also needed to run the recipes of doc/.  Not every Debian has all of them, and
 # t/ reports what it leaves out.  For pgbouncer, whose package would start a
-# server, see fetch_pgbouncer; for Node.js that is not Debian's, fetch_node_pg.
+# server, see fetch_pgbouncer; for Node.js, get_node_pg.
 doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java libhikaricp-java libslf4j-java
 	python3-psycopg python3-psycopg-pool python3-psycopg2 python3-sqlalchemy python3-django
-	ruby-activerecord ruby-pg node-pg)
+	ruby-activerecord ruby-pg)
 
 # apt_for DIR TYPE SUITE: sets apt to an apt-get whose only source is that one
 # of Debian and whose files are in DIR.  It verifies signatures, and uses
@@ -114,13 +114,14 @@ fetch_pgbouncer()
 	rm -rf "$dir/archives" "$dir"/*.bin
 }
 
-# fetch_node_pg DIR: gets PostgreSQL's client for a Node.js that is not Debian's, which
-# Debian's package of it does not accept, from npm and as of one day
-fetch_node_pg()
+# get_node_pg DIR: PostgreSQL's client for Node.js.  Debian's package of it accepts only
+# Debian's Node.js, which comes without npm; another one has it, and gets the client as
+# npm had it on one day.
+get_node_pg()
 {
 	local dir=$1
 
-	! installed node-pg && command -v npm >/dev/null || return 0
+	command -v npm >/dev/null || { install_if_any node-pg; return; }
 	mkdir -p "$dir"
 	(
 		cd "$dir" && npm install --cache "$dir/cache" --no-audit --no-fund --no-save --ignore-scripts \
@@ -129,14 +130,14 @@ fetch_node_pg()
 	rm -rf "$dir/cache"
 }
 
-# Installs those of these packages that can be installed here
+# Installs the available ones of these packages, if possible
 install_if_any()
 {
 	local package
 	(
 		packages=()
 		for package; do
-			! apt-get -qq -s install --no-install-recommends "$package" >/dev/null 2>&1 || packages+=("$package")
+			installed "$package" || ! apt-cache show "$package" >/dev/null 2>&1 || packages+=("$package")
 		done
 		install_packages
 	) || say "going on without some of: $*"
@@ -282,7 +283,7 @@ supervise()
 	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
 	[[ -z ${need_bench:-} ]] || fetch_bench "$tmp/bench"
 	[[ -z ${need_docs:-} ]] || install_if_any "${doc_packages[@]}"
-	[[ -z ${need_docs:-} ]] || fetch_node_pg "$tmp/node"
+	[[ -z ${need_docs:-} ]] || get_node_pg "$tmp/node"
 	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
 
 	# A copy: nothing is built in the tree, and the other user need not be able
