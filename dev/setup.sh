@@ -125,7 +125,7 @@ get_node_pg()
 	mkdir -p "$dir"
 	(
 		cd "$dir" && npm install --cache "$dir/cache" --no-audit --no-fund --no-save --ignore-scripts \
-			--before=2026-09-01 pg@8.16.3
+			--fetch-timeout=20000 --fetch-retries=1 --before=2026-09-01 pg@8.16.3
 	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch pg for Node.js:'; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/cache"
 }
