@@ -135,7 +135,7 @@ sub dump_of
 	my %dump;
 	foreach my $entry (@entries)
 	{
-		my ($name, $type, $sql) = $entry =~ /\AName: (.*?); Type: (.*?); Schema: .*\n--\n(.*)\z/s or die $entry;
+		my ($name, $type, $sql) = $entry =~ /\AName: (.*?); Type: (.*?); Schema: [^\n]*\n--\n(.*)\z/s or die $entry;
 		$sql =~ s/^SELECT pg_catalog\.binary_upgrade_set_next.*\n//mg;
 		$sql =~ s/^UPDATE pg_catalog\.pg_class\nSET relfrozenxid.*\nWHERE oid = .*\n//mg;
 		$sql =~ s/ARRAY\['[\d']+(?:,\s*'\d+')*\]/ARRAY[N]/g;
