@@ -124,7 +124,7 @@ get_node_pg()
 	command -v npm >/dev/null || { install_if_any node-pg; return; }
 	mkdir -p "$dir"
 	(
-		cd "$dir" && npm install --cache "$dir/cache" --no-audit --no-fund --no-save --ignore-scripts \
+		cd "$dir" && timeout 120 npm install --cache "$dir/cache" --no-audit --no-fund --no-save --ignore-scripts \
 			--fetch-timeout=20000 --fetch-retries=1 --before=2026-09-01 pg@8.16.3
 	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch pg for Node.js:'; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/cache"
