@@ -7,7 +7,8 @@
 #                      nobody told to clean; says how many locks its next user finds,
 #                      and waits for a line
 #   clean              the same with the page's pool
-#   timeouts           each way to bind a timeout, good and bad, on a lock that is taken:
+#   timeouts           each way to bind a timeout, good and bad, of zero since the machine may be slow,
+#                      on a lock that is taken:
 #                      results and SQLSTATEs
 #   lock_timeout       the page's code with lock_timeout: its SQLSTATE
 #   cancel             says "waits"; at the next line, cancels it: the SQLSTATE

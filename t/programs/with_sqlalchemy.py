@@ -21,7 +21,7 @@ def dirty():
 
 
 def timeouts():
-    return " ".join(state_of(page.make_report, timeout) for timeout in (page.timedelta(milliseconds=50), "50ms", 5))
+    return " ".join(state_of(page.make_report, timeout) for timeout in (page.timedelta(), "0s", 5))
 
 
 def cancel():
