@@ -33,175 +33,176 @@ GRANT USAGE ON SCHEMA zklock_advisory TO PUBLIC;
 
 --
 -- The names, arguments, results and properties are those of PostgreSQL's, but
--- for the cost, which is zklock's
+-- for the cost, which is zklock's.  Unqualified they would be PostgreSQL's here,
+-- too: pg_catalog comes first while a script runs.
 --
 
-CREATE FUNCTION pg_advisory_lock(bigint)
+CREATE FUNCTION zklock_advisory.pg_advisory_lock(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_lock(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(bigint) IS
 'take the exclusive advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_advisory_lock(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_advisory_lock(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_lock(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(integer, integer) IS
 'take the exclusive advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_advisory_lock_shared(bigint)
+CREATE FUNCTION zklock_advisory.pg_advisory_lock_shared(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_lock_shared(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(bigint) IS
 'take the shared advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_advisory_lock_shared(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_advisory_lock_shared(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_lock_shared(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(integer, integer) IS
 'take the shared advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_advisory_xact_lock(bigint)
+CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_xact_lock(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(bigint) IS
 'take the exclusive advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_advisory_xact_lock(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_xact_lock(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(integer, integer) IS
 'take the exclusive advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_advisory_xact_lock_shared(bigint)
+CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_xact_lock_shared(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(bigint) IS
 'take the shared advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_advisory_xact_lock_shared(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_xact_lock_shared(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(integer, integer) IS
 'take the shared advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
 
-CREATE FUNCTION pg_try_advisory_lock(bigint)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_lock(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_lock(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(bigint) IS
 'take the exclusive advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_try_advisory_lock(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_lock(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_lock(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(integer, integer) IS
 'take the exclusive advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_try_advisory_lock_shared(bigint)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_lock_shared(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_lock_shared(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(bigint) IS
 'take the shared advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_try_advisory_lock_shared(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_lock_shared(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_lock_shared(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(integer, integer) IS
 'take the shared advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_try_advisory_xact_lock(bigint)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_xact_lock(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(bigint) IS
 'take the exclusive advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_try_advisory_xact_lock(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_xact_lock(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(integer, integer) IS
 'take the exclusive advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_try_advisory_xact_lock_shared(bigint)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_xact_lock_shared(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(bigint) IS
 'take the shared advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_try_advisory_xact_lock_shared(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_try_advisory_xact_lock_shared(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(integer, integer) IS
 'take the shared advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
 
-CREATE FUNCTION pg_advisory_unlock(bigint)
+CREATE FUNCTION zklock_advisory.pg_advisory_unlock(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_unlock(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(bigint) IS
 'release the session''s latest hold of the exclusive advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
 
-CREATE FUNCTION pg_advisory_unlock(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_advisory_unlock(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_unlock(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(integer, integer) IS
 'release the session''s latest hold of the exclusive advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
 
-CREATE FUNCTION pg_advisory_unlock_shared(bigint)
+CREATE FUNCTION zklock_advisory.pg_advisory_unlock_shared(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_unlock_shared(bigint) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(bigint) IS
 'release the session''s latest hold of the shared advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
 
-CREATE FUNCTION pg_advisory_unlock_shared(integer, integer)
+CREATE FUNCTION zklock_advisory.pg_advisory_unlock_shared(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_unlock_shared(integer, integer) IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(integer, integer) IS
 'release the session''s latest hold of the shared advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
 
-CREATE FUNCTION pg_advisory_unlock_all()
+CREATE FUNCTION zklock_advisory.pg_advisory_unlock_all()
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock_all'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION pg_advisory_unlock_all() IS
+COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_all() IS
 'release all session-scope advisory locks in ZooKeeper of this session';
 
 --

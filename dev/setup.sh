@@ -112,6 +112,35 @@ fetch_pgbouncer()
 	rm -rf "$dir/archives" "$dir"/*.bin
 }
 
+# The programs that t/102 runs: of Debian, and what these need; and of npm's
+# registry, at the versions that t/drop_in/package-lock.json says
+drop_in_packages=(python3-django-pglocks python3-psycopg2)
+
+# fetch_drop_in DIR: puts there the programs from npm, and PostgreSQL's own
+# regression test of advisory locks, which is in Debian's source.  Without a
+# network there are none, and t/ reports what it leaves out.
+fetch_drop_in()
+{
+	local dir=$1 apt suite
+
+	mkdir -p "$dir/source"
+	command -v npm >/dev/null || drop_in_packages+=(nodejs npm)
+	install_if_any "${drop_in_packages[@]}"
+	(
+		cp "$root"/t/drop_in/package*.json "$dir" && cd "$dir" &&
+			HOME=$dir npm ci --ignore-scripts --no-audit --no-fund --cache "$dir/cache"
+	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch the programs from npm:'; tail -n 5 "$dir/log"; }
+
+	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	apt_for "$dir/source" deb-src "$suite"
+	(
+		cd "$dir/source" && "${apt[@]}" update && "${apt[@]}" source --download-only "postgresql-$PG_MAJOR" &&
+			tar -xOf postgresql-*.orig.tar.[a-z]*[!c] --wildcards '*/src/test/regress/sql/advisory_lock.sql' >../advisory_lock.sql
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch the source of postgresql-$PG_MAJOR:"; tail -n 5 "$dir/log"; }
+	[[ -s $dir/advisory_lock.sql ]] || rm -f "$dir/advisory_lock.sql"
+	rm -rf "$dir/source" "$dir/cache"
+}
+
 # Installs the available ones of these packages, if possible
 install_if_any()
 {
@@ -265,6 +294,7 @@ supervise()
 	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
 	[[ -z ${need_bench:-} ]] || fetch_bench "$tmp/bench"
 	[[ -z ${need_docs:-} ]] || install_if_any "${doc_packages[@]}"
+	[[ -z ${need_drop_in:-} ]] || fetch_drop_in "$tmp/drop_in"
 	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
 
 	# A copy: nothing is built in the tree, and the other user need not be able
