@@ -14,6 +14,7 @@
 
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
+#include "utils/lsyscache.h"
 
 #include "backend/path.h"
 #include "backend/settings.h"
@@ -31,6 +32,8 @@ key_path(FunctionCallInfo fcinfo)
 
 	if (space[0] == '\0')
 		space = get_database_name(MyDatabaseId);
+	if (space == NULL)
+		elog(ERROR, "cache lookup failed for database %u", MyDatabaseId);
 	space = zkb_name_as_part(space);
 	if (PG_NARGS() == 2)
 		return psprintf(ADVISORY_DIR "/%s/%d,%d", space, PG_GETARG_INT32(0), PG_GETARG_INT32(1));

@@ -386,6 +386,34 @@ zk_nothing_left($zk, 'nothing is left');
 	zk_nothing_left($zk, 'nothing is left');
 }
 
+# ... noticed while a statement runs
+{
+	my $s = zk_session_with($node, cancel_on_loss => 'lost');
+	$s->value("SET search_path = $PATH");
+	foreach (
+		[ 'in the transaction whose savepoint has left it', q{BEGIN; SAVEPOINT a; SELECT pg_advisory_lock(1); ROLLBACK TO a} ],
+		[ 'in one that writes, after one that has aborted', q{BEGIN; SELECT pg_advisory_lock(1); ROLLBACK; BEGIN; INSERT INTO t VALUES ('f')} ])
+	{
+		my ($what, $begin) = @$_;
+		$s->value($begin);
+		$s->send('SELECT pg_sleep(1000)');
+		lose(1);
+		zk_is_lost($s->wait, '/advisory/postgres/1', "a statement is cancelled $what");
+		$s->value('ROLLBACK');
+		is($s->query('SELECT pg_advisory_unlock(1)')->{out}, 'f', '- and the lock released');
+	}
+
+	# with its ZooKeeper session
+	$s->value('BEGIN; SELECT pg_advisory_lock(1), pg_advisory_lock_shared(2); ROLLBACK');
+	$zk->end_session($s->value('SELECT session_id FROM zk_session'));
+	zk_until(sub { $s->value(q{SELECT count(*) FROM zk_locks WHERE state = 'lost'}) == 2 }, 'both to be lost');
+	my $all = $s->query('SELECT pg_advisory_unlock_all()');
+	is(scalar @{ $all->{warnings} }, 2, 'a ZooKeeper session that ends: two lost ones are released');
+	is($s->value('SELECT pg_try_advisory_lock(1), pg_try_advisory_lock_shared(2)'), 't|t', '- and taken again');
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
+}
+
 # A session that is terminated in its transaction
 {
 	my $s = switched();
