@@ -38,9 +38,10 @@ foreach my $node (@node)
 }
 my @admin = map { zk_session($_, dbname => 'shop') } @node;
 
-# The one statement that switches the program over, and the one that goes back
-sub switch_over { $_->value('ALTER ROLE app IN DATABASE shop SET search_path = zklock_advisory, pg_catalog, "$user", public') for @admin; return; }
-sub go_back { $_->value('ALTER ROLE app IN DATABASE shop RESET search_path') for @admin; return; }
+# The one statement that switches the programs over, and the one that goes back
+sub alter { my ($what) = @_; $_->value("ALTER ROLE app IN DATABASE shop $what") for @admin; return; }
+sub switch_over { return alter('SET search_path = zklock_advisory, pg_catalog, "$user", public'); }
+sub go_back { return alter('RESET search_path'); }
 
 # Who holds an advisory lock in ZooKeeper, or waits for it
 sub contenders { return $admin[0]->value(q{SELECT coalesce(sum(contenders), 0) FROM zk_lock_paths('/advisory/shop')}); }
@@ -59,7 +60,11 @@ sub start
 }
 
 # Starts a program in Python there
-sub python { my ($n, $file, @arguments) = @_; return start($n, $file, '/usr/bin/python3', '-B', "$FindBin::RealBin/drop_in/$file", '127.0.0.1', $node[$n]->port, @arguments); }
+sub python
+{
+	my ($n, $file, @arguments) = @_;
+	return start($n, $file, '/usr/bin/python3', '-B', "$FindBin::RealBin/drop_in/$file", '127.0.0.1', $node[$n]->port, @arguments);
+}
 
 # The next line that it prints
 sub says
@@ -94,7 +99,12 @@ sub end
 sub log_of { my ($name) = @_; return -e "$dir/$name.log" ? slurp_file("$dir/$name.log") : ''; }
 
 # Whether somebody in that cluster waits for one of PostgreSQL's own locks
-sub await_blocked { my ($n) = @_; zk_until(sub { $admin[$n]->value('SELECT count(*) FROM pg_locks WHERE NOT granted') > 0 }, 'somebody to wait for PostgreSQL'); return; }
+sub await_blocked
+{
+	my ($n) = @_;
+	zk_until(sub { $admin[$n]->value('SELECT count(*) FROM pg_locks WHERE NOT granted') > 0 }, 'somebody to wait for PostgreSQL');
+	return;
+}
 
 #
 # node-pg-migrate: the second one gives up
