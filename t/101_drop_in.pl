@@ -582,6 +582,8 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	# what else the path does
 	is($s->query('CREATE TABLE made (a int)')->{state}, '', 'a superuser creates a table');
 	is($s->value(q{SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'made'}), 'zklock_advisory', '- in the first schema of the path');
+	$s->value('DROP TABLE made; SET search_path = public, zklock_advisory, pg_catalog; CREATE TABLE made (a int)');
+	is($s->value(q{SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'made'}), 'public', '- or in the one before ours');
 	$s->value('DROP TABLE made');
 	$s->quit;
 }
