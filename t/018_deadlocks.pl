@@ -22,7 +22,7 @@ use ZooKeeper;
 
 my $PERIOD = 0.3;
 my $zk = ZooKeeper->new->start;
-my %setting = (deadlock_timeout => '300ms', log_lock_waits => 'off', max_prepared_transactions => 2, autovacuum => 'off');
+my %setting = (deadlock_timeout => '300ms', max_prepared_transactions => 2, autovacuum => 'off');
 my $node_a = zk_cluster('a', $zk, %setting);
 my $node_b = zk_cluster('b', $zk, %setting, cluster_name => 'second');
 $_->safe_psql('postgres', <<'END') for $node_a, $node_b;

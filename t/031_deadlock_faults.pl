@@ -32,7 +32,7 @@ my $SESSION_TIMEOUT = 4;
 
 my $zk = ZooKeeper->new->start;
 my %setting = (
-	deadlock_timeout => '200ms', log_lock_waits => 'off', 'zklock.session_timeout' => "${SESSION_TIMEOUT}s",
+	deadlock_timeout => '200ms', 'zklock.session_timeout' => "${SESSION_TIMEOUT}s",
 	restart_after_crash => 'on',
 	max_connections => 100 + $MANY);
 my ($node_a, $node_b) = map { zk_cluster($_, $zk, %setting) } qw(a b);
