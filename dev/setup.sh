@@ -128,7 +128,8 @@ fetch_drop_in()
 	install_if_any "${drop_in_packages[@]}"
 	(
 		cp "$root"/t/drop_in/package*.json "$dir" && cd "$dir" &&
-			HOME=$dir npm ci --ignore-scripts --no-audit --no-fund --cache "$dir/cache"
+			HOME=$dir npm ci --ignore-scripts --no-audit --no-fund --cache "$dir/cache" \
+				--fetch-retries=1 --fetch-timeout=20000
 	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch the programs from npm:'; tail -n 5 "$dir/log"; }
 
 	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
