@@ -126,8 +126,8 @@ is_out_of_use(ZkSession *s, unsigned int this_turn)
 }
 
 /*
- * Ask, if it is time for that.  Returns when to look again: a turn may begin at
- * any time, without a word to this thread.
+ * Ask, if it is time for that.  Returns when to look again: a turn may begin, and the
+ * setting change, at any time, without a word to this thread.
  */
 int64_t
 zks_stop_locked(ZkSession *s, int64_t now)
@@ -138,8 +138,11 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	ZkReliance	reliance;
 
 	zk_assert(zks_has_mutex(s));
-	if (when == ZKS_STOP_NEVER || is_out_of_use(s, this_turn))
+	if (is_out_of_use(s, this_turn))
 		return ZKS_NEVER;
+	if (when == ZKS_STOP_NEVER)
+		/* for now; a session that is over has no heartbeats to look again */
+		return s->info.state == ZKS_OVER && zkn_is_relied_locked(s) ? now + AGAIN_MS * ZKS_MS : ZKS_NEVER;
 	why.doubt = when == ZKS_STOP_DOUBT && in_doubt_locked(s, now);
 	reliance = zkn_reliance_locked(s, when == ZKS_STOP_DOUBT, &why);
 	if (reliance == ZKN_NOT_RELIED)
