@@ -176,6 +176,15 @@ subtest 'session-scope locks' => sub {
 	run($s, q{BEGIN; NOTIFY stop; SELECT pg_sleep(600)});
 	is_stopped($s->wait, $path, 'one that notifies');
 	$s->value('ROLLBACK');
+	is($s->query(q{INSERT INTO t VALUES ('refused')})->{message}, qq{could not commit: the lock on "$path" was lost}, 'COMMIT has noticed it');
+	run($s, q{BEGIN; INSERT INTO t VALUES ('session'); SELECT pg_sleep(600)});
+	is_stopped($s->wait, $path, 'one that has written after that');
+	$s->value('ROLLBACK');
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'one that writes nothing after that is not');
+	is($s->value("BEGIN; SELECT zk_xact_lock('$path/2')"), 't', 'other locks are taken');
+	run($s, q{SAVEPOINT a; INSERT INTO t VALUES ('session'); SELECT pg_sleep(600)});
+	is_stopped($s->wait, $path, 'in another ZooKeeper session');
+	$s->value('ROLLBACK');
 	$s->query("SELECT zk_unlock('$path')");
 	is($s->query("BEGIN; INSERT INTO t VALUES ('after'); SELECT pg_sleep($PATIENCE); COMMIT")->{state}, '', 'not after zk_unlock');
 

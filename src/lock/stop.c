@@ -306,11 +306,30 @@ relies_on_closed_session(void)
 	return false;
 }
 
+/* Also those that earlier transactions took count, if a later one writes */
+static void
+look_at_closed_sessions(void)
+{
+	dlist_iter	iter;
+	bool		found = false;
+
+	if (!zks_stop_closed_counts())
+		return;
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
+
+		found |= base != NULL && session_of(base) == NULL;
+	}
+	zks_stop_closed(found);
+}
+
 void
 zkl_stop_anew(void)
 {
 	if (!zks_stop_possible())
 		return;
+	look_at_closed_sessions();
 	if (relies_on_closed_session())
 		begin(true);			/* without an end, which its thread might see */
 	else
@@ -334,11 +353,13 @@ zkl_stop_no_longer(bool committing)
 	}
 	if (committing)
 		canceled = false;
+	look_at_closed_sessions();
 }
 
 void
 zkl_stop_next_transaction(void)
 {
+	look_at_closed_sessions();
 	if (zkl_node_count() == 0 || proc_exit_inprogress)
 		return;
 	if (zkb_peek() != NULL)
