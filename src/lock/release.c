@@ -18,6 +18,7 @@
 #include "release.h"
 #include "hold_table.h"
 #include "show.h"
+#include "stop.h"
 
 /*
  * Reduce a hold's count, for zk_unlock.  An entry that the current transaction
@@ -288,6 +289,7 @@ finish_ending(Ending *ending)
 	/* the shared lock's holds, released before, if it relied on this node */
 	if (ending->node != NULL && twin != NULL && !twin->taken)
 		tell_holds(ending, twin);
+	zkl_stop_less(ending->lock);
 	zkl_forget_if_unused(ending->lock);
 }
 
@@ -296,6 +298,8 @@ finish_endings(Ending *endings, int n)
 {
 	for (int i = 0; i < n; i++)
 		finish_ending(&endings[i]);
+	if (n > 0)
+		zkl_stop_anew();
 }
 
 /* From judge to here nothing may fail */

@@ -451,7 +451,7 @@ xact_callback(XactEvent event, void *arg)
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
 	zkl_unbound_waits();
-	zkl_stop_no_longer();
+	zkl_stop_no_longer(event != XACT_EVENT_ABORT);
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
 		return;
 

@@ -539,6 +539,13 @@ extern void zks_stop_begin(int signal, bool carry_on);
 extern void zks_stop_end(void);
 extern bool zks_stop_possible(void);	/* a turn has begun */
 
+/*
+ * Whether something may rely on locks of a session that is closed by now.  True
+ * after each close, until the owner says what is so.
+ */
+extern bool zks_stop_closed_counts(void);
+extern void zks_stop_closed(bool counts);
+
 /* For the handler: whether the owner is asked to stop, in this turn */
 extern ZkReliance zks_stop_asked(void);
 
