@@ -17,12 +17,16 @@ use ZooKeeper;
 my $page = Doc->new('doc/troubleshooting.md');
 my $zk = ZooKeeper->new->start;
 my $small = ZooKeeper->new(max_client_cnxns => 1)->start;
+my $three = ZooKeeper->ensemble(3);
+$three->node($_)->stop for 2, 3;
+zk_until(sub { $three->node(1)->four_letter('srvr') =~ /not currently serving/ }, 'the first to notice');
 my $nobody = '127.0.0.1:' . ZooKeeper::free_port();
 my $node = zk_cluster('main', $zk);
 my %cluster = (
 	unset => zk_cluster('unset', ''),
 	down => zk_cluster('down', $nobody, 'zklock.connect_timeout' => '1s'),
 	full => zk_cluster('full', $small, 'zklock.connect_timeout' => '1s'),
+	lonely => zk_cluster('lonely', $three->node(1), 'zklock.connect_timeout' => '2s'),
 	elsewhere => zk_cluster('elsewhere', $zk, 'zklock.root' => '/elsewhere'));
 $node->safe_psql('postgres', 'CREATE ROLE worker LOGIN');
 my $only_one = $small->client;
@@ -34,6 +38,9 @@ $zk->end_session($session, $pooled->pid);
 zk_until(sub { $pooled->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
 $page->run($node, zk => $zk, %cluster);
 $page->all_was_run;
+
+my ($says) = map { s/\s+/ /gr } $page->text =~ /`(This ZooKeeper\s+instance [^`]*)`/;
+like($three->node(1)->four_letter('srvr'), qr/^\Q$says\E$/, 'what a server without a quorum says');
 
 #
 # Nobody can log in: the library is not where PostgreSQL looks for it
