@@ -52,8 +52,8 @@ debian_mirror()
 }
 
 # Also needed to run the recipes of doc/.  Not every Debian has all of them, and
-# t/ reports what it leaves out.  For pgbouncer, whose package would start a
-# server, see fetch_pgbouncer.
+# t/ reports what it leaves out.  For pgbouncer and Prometheus, whose packages would
+# start servers, see fetch_pgbouncer and fetch_prometheus.
 doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java python3-psycopg2)
 
 # apt_for DIR TYPE SUITE: sets apt to an apt-get whose only source is that one
@@ -110,6 +110,23 @@ fetch_pgbouncer()
 		for package in "$dir"/archives/*.deb; do dpkg-deb -x "$package" "$dir" || exit; done
 	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch pgbouncer:'; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/archives" "$dir"/*.bin
+}
+
+# fetch_prometheus DIR: unpacks Prometheus and its exporter there, whose packages
+# would start servers, and which need no library
+fetch_prometheus()
+{
+	local dir=$1 package packages=()
+
+	installed prometheus || packages+=(prometheus)
+	installed prometheus-postgres-exporter || packages+=(prometheus-postgres-exporter)
+	((${#packages[@]})) || return 0
+	mkdir -p "$dir"
+	(
+		cd "$dir" && apt-get -qq -o APT::Sandbox::User= -o Acquire::Retries=2 download "${packages[@]}" || exit
+		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch ${packages[*]}:"; tail -n 5 "$dir/log"; }
+	rm -f "$dir"/*.deb
 }
 
 # Installs the available ones of these packages, if possible
@@ -266,6 +283,7 @@ supervise()
 	[[ -z ${need_bench:-} ]] || fetch_bench "$tmp/bench"
 	[[ -z ${need_docs:-} ]] || install_if_any "${doc_packages[@]}"
 	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
+	[[ -z ${need_docs:-} ]] || fetch_prometheus "$tmp/prometheus"
 
 	# A copy: nothing is built in the tree, and the other user need not be able
 	# to read it.
