@@ -533,6 +533,7 @@ connected_locked(ZkSession *s)
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;
+	s->listens_first = false;
 	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
 													 * reconnection */
 	s->info.trouble[0] = '\0';
