@@ -6,7 +6,8 @@
  * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often it
  * was taken, in which scope, in which subtransaction.  Equal holds are one
  * entry with a count, since a row trigger may take the same lock ten thousand
- * times.  The node is deleted when the last hold ends.  That alone makes locks
+ * times.  (What pg_advisory_lock of zklock_advisory takes is a scope of its own:
+ * it belongs to the session from the beginning, so that no abort ends it.)  The node is deleted when the last hold ends.  That alone makes locks
  * re-entrant, and gives both scopes and exact partial rollback.
  *
  * A shared lock that is taken under the exclusive one of the same path relies
@@ -167,15 +168,32 @@ zkl_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
-/* The SQL function that releases a session-scope hold of it */
+/* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
+static bool
+is_advisory(const Lock *lock)
+{
+	bool		advisory = false;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &lock->holds))
+	{
+		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			return false;
+		advisory |= hold->scope == ZK_SCOPE_ADVISORY;
+	}
+	return advisory;
+}
+
 const char *
 zkl_unlock_function(const Lock *lock)
 {
-	if (lock->key.mode == ZKP_SHARED)
-		return "zk_unlock_shared";
 	if (lock->key.mode == ZKP_SEMAPHORE)
 		return "zk_semaphore_release";
-	return "zk_unlock";
+	if (is_advisory(lock))
+		return lock->key.mode == ZKP_SHARED ? "pg_advisory_unlock_shared" : "pg_advisory_unlock";
+	return lock->key.mode == ZKP_SHARED ? "zk_unlock_shared" : "zk_unlock";
 }
 
 ZkSession *

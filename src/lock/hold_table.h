@@ -91,6 +91,8 @@ extern Lock *zkl_base(Lock *lock);
  * if another one is in effect by now; palloc'ed.
  */
 extern char *zkl_name(const Lock *lock);
+
+/* The SQL function that releases a session-scope hold of it */
 extern const char *zkl_unlock_function(const Lock *lock);
 
 /* The zklock.root under which it was taken; palloc'ed */
