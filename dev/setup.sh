@@ -52,8 +52,8 @@ debian_mirror()
 }
 
 # Also needed to run the recipes of doc/.  Not every Debian has all of them, and
-# t/ reports what it leaves out.  For pgbouncer, whose package would start a
-# server, see fetch_pgbouncer; for Node.js, get_node_pg.
+# t/ reports what it leaves out.  For pgbouncer and Prometheus, whose packages would
+# start servers, see fetch_pgbouncer and fetch_prometheus; for Node.js, get_node_pg.
 doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java libhikaricp-java libslf4j-java
 	python3-psycopg python3-psycopg-pool python3-psycopg2 python3-sqlalchemy python3-django
 	ruby-activerecord ruby-pg)
@@ -112,6 +112,23 @@ fetch_pgbouncer()
 		for package in "$dir"/archives/*.deb; do dpkg-deb -x "$package" "$dir" || exit; done
 	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch pgbouncer:'; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/archives" "$dir"/*.bin
+}
+
+# fetch_prometheus DIR: unpacks Prometheus and its exporter there, whose packages
+# would start servers, and which need no library
+fetch_prometheus()
+{
+	local dir=$1 package packages=()
+
+	installed prometheus || packages+=(prometheus)
+	installed prometheus-postgres-exporter || packages+=(prometheus-postgres-exporter)
+	((${#packages[@]})) || return 0
+	mkdir -p "$dir"
+	(
+		cd "$dir" && apt-get -qq -o APT::Sandbox::User= -o Acquire::Retries=2 download "${packages[@]}" || exit
+		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch ${packages[*]}:"; tail -n 5 "$dir/log"; }
+	rm -f "$dir"/*.deb
 }
 
 # npm_get DIR WHAT ARGUMENTS...: runs npm there; a registry that does not answer must
@@ -321,6 +338,7 @@ supervise()
 	[[ -z ${need_docs:-} ]] || get_node_pg "$tmp/node"
 	[[ -z ${need_drop_in:-} ]] || fetch_drop_in "$tmp/drop_in"
 	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
+	[[ -z ${need_docs:-} ]] || fetch_prometheus "$tmp/prometheus"
 
 	# A copy: nothing is built in the tree, and the other user need not be able
 	# to read it.

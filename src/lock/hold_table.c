@@ -204,10 +204,10 @@ zkl_session_of(Lock *lock)
 	return lock->taken && lock->generation == zkb_generation() ? session : NULL;
 }
 
-int
-zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
+/* session: this backend's, or NULL */
+static int
+first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n)
 {
-	ZkSession  *session = zkb_session();
 	ZkLoss		loss = ZK_NOT_LOST;
 	int			lost;
 
@@ -241,12 +241,35 @@ zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 	return lost;
 }
 
+int
+zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
+{
+	return first_lost(zkb_session(), locks, nodes, n);
+}
+
 bool
 zkl_is_lost(Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
 
 	return base != NULL && zkl_first_lost(&base, &base->grant.node, 1) == 0;
+}
+
+/* A session that is over stays: its thread still stops what relies on its locks */
+void
+zkl_tell_losses(void)
+{
+	dlist_iter	iter;
+
+	if (!zkb_may_have_lost())
+		return;
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
+
+		if (base != NULL)
+			(void) first_lost(zkb_peek(), &base, &base->grant.node, 1);
+	}
 }
 
 void

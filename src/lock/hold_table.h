@@ -138,6 +138,9 @@ extern Lock *zkl_twin_of(Lock *lock);
 /* Whether the node on which the lock relies is lost */
 extern bool zkl_is_lost(Lock *lock);
 
+/* Writes a line to the server log for each lock that was lost since the last call */
+extern void zkl_tell_losses(void);
+
 /*
  * The lock has no more holds, and gives up its node.  True: the shared lock
  * that relied on it, too, has it now, and the node must become shared.  False:

@@ -437,6 +437,7 @@ before_commit(void)
 {
 	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written());
 
+	zkl_tell_losses();
 	find_orphans();
 	if (relied != NULL)
 		zkl_bound_waits(relied);
