@@ -50,6 +50,9 @@ static bool in_use = false;		/* since zks_use, or zks_open */
 static bool worked = false;		/* it was asked for something since */
 static int	idle_timeout = 0;	/* as it was last told */
 
+/* The marks that earlier sessions have left */
+static ZkMark *unsettled = NULL;
+
 /* The settings with which the current or last session was opened; malloc'ed */
 static char *session_servers = NULL;
 static int	session_timeout = 0;
@@ -160,7 +163,7 @@ close_session(int bound_ms)
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
 	zkb_slot_session_ends(&zkb_counters);
-	zks_close(s, bound_ms);
+	zks_close(s, bound_ms, proc_exit_inprogress ? NULL : &unsettled);
 	release_descriptors();
 }
 
@@ -457,6 +460,7 @@ open_session(void)
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not open a ZooKeeper session: %m")));
 	generation++;
+	zkn_adopt_marks(session, &unsettled);
 	in_use = true;
 	idle_timeout = 0;
 	memset(&told, 0, sizeof(told));

@@ -1190,7 +1190,7 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 		tidy_up();
 	(void) state();
 	start = zks_now();
-	zks_close(session, bound_ms);
+	zks_close(session, bound_ms, NULL);
 	ms = (zks_now() - start) / ZKS_MS;
 	if (ms > bound_ms + 1500)
 		say("bad close took %lld ms of %d", (long long) ms, bound_ms);

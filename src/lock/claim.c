@@ -1,0 +1,365 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim.c
+ *	  Claims: each period of a path is one transaction's, anywhere.
+ *
+ * A claim takes the exclusive lock and reads the mark.  It does so on the
+ * connection on which the lock was granted: so it sees what the one before it
+ * wrote, since that was written when its node was deleted, or before.  Nothing
+ * is written here but an empty mark where there is none, so that the commit
+ * need not create any (claimed.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "backend/backend_session.h"
+#include "backend/encoding.h"
+#include "backend/errors.h"
+#include "backend/node_identity.h"
+#include "backend/settings.h"
+#include "claim.h"
+#include "claimed.h"
+#include "hold.h"
+#include "reader.h"
+#include "xact.h"
+
+/* A conversation about one mark */
+typedef struct Talk
+{
+	const char *path;			/* of the lock */
+	char	   *mark;			/* in ZooKeeper */
+	int			dirs;			/* where in it the root ends */
+	ZkSession  *session;
+	ZkWait	   *wait;
+	int64		last_round;		/* none begins later; 0: before the first */
+	ZkReader   *reader;
+} Talk;
+
+/* A mark as it was read */
+typedef struct Seen
+{
+	int			rc;				/* ZKS_OK, or ZKS_NO_NODE */
+	int			version;
+	char	   *data;			/* "" if there is no claim */
+	int			data_len;
+	bool		sound;			/* there is none, or it could be read */
+	ZkClaimRecord claim;
+} Seen;
+
+static void
+begin_talk(Talk *talk, const char *path, ZkWait *wait)
+{
+	memset(talk, 0, sizeof(*talk));
+	talk->path = path;
+	talk->dirs = zkb_root_len(zklock_root);
+	talk->mark = zkl_mark_path(zkl_full_path(path), talk->dirs);
+	talk->wait = wait;
+	talk->reader = palloc(sizeof(ZkReader));
+}
+
+static void
+begin_round(Talk *talk)
+{
+	CHECK_FOR_INTERRUPTS();
+	talk->session = zkb_connect(talk->wait);
+	zkl_begin_reading(talk->reader, talk->session, talk->wait, ZKB_WAIT_CHECK);
+	talk->reader->until = Min(talk->reader->until, talk->wait->try_until);
+	if (talk->last_round == 0)
+		talk->last_round = talk->reader->until;
+	else if (zks_now() >= talk->last_round)
+		zkb_raise_unanswered(talk->wait);
+}
+
+/*
+ * Ask, and get the answer to, one question after the other; false: the connection
+ * broke, ask again.  The answer is valid until the next question.
+ */
+static bool
+ask(Talk *talk, ZkRequest *request, ZkAnswer *answer)
+{
+	ZkReading	reading;
+
+	zkl_end_reading(talk->reader);
+	zkl_ask(talk->reader, request);
+	reading = zkl_await_oldest(talk->reader, answer);
+	if (reading == ZKL_LATE)
+		zkb_raise_unanswered(talk->wait);
+	return reading == ZKL_READ;
+}
+
+/* A claim of this session before this one may not have been settled yet */
+static bool
+await_settled(Talk *talk)
+{
+	while (zkn_mark_is_open(talk->session, talk->mark))
+	{
+		ZkSessionInfo info;
+
+		zks_info(talk->session, &info);
+		if (info.state == ZKS_OVER)
+			return false;
+		if (!zkb_wait(talk->wait, talk->session, talk->reader->until, ZKB_WAIT_CHECK))
+			zkb_raise_unanswered(talk->wait);
+	}
+	return true;
+}
+
+static bool
+read_mark(Talk *talk, bool fresh, Seen *seen)
+{
+	ZkAnswer	answer;
+
+	if (!await_settled(talk) ||
+		!ask(talk, (fresh ? zks_read_fresh : zks_read) (talk->session, talk->mark), &answer))
+		return false;
+	if (answer.rc != ZKS_OK && answer.rc != ZKS_NO_NODE)
+		zkb_raise(answer.rc, talk->path);
+	memset(seen, 0, sizeof(*seen));
+	seen->rc = answer.rc;
+	seen->version = answer.version;
+	seen->data_len = answer.rc == ZKS_OK ? answer.data_len : 0;
+	seen->data = pnstrdup(seen->data_len > 0 ? answer.data : "", seen->data_len);
+	seen->sound = seen->data_len == 0 || zkl_read_claim(seen->data, seen->data_len, &seen->claim);
+	return true;
+}
+
+static void
+refuse_unsound(const Talk *talk, const Seen *seen)
+{
+	if (!seen->sound)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the latest claim of \"%s\" cannot be read", zkb_path_for_display(talk->path)),
+				 errdetail("The data of node \"%s\" in ZooKeeper was not written by this version of zklock.",
+						   zkb_path_for_display(talk->mark)),
+				 errhint("Find out who wrote it; zk_claim_forget then empties it.")));
+}
+
+/*
+ * Make the mark's node, and those above it, below the root.  One that exists is
+ * no error; of others the first counts.
+ */
+static bool
+make_mark(Talk *talk)
+{
+	bool		closed = zklock_acl == ZKLOCK_ACL_CREATOR;
+	int			rc = ZKS_OK;
+
+	zkl_end_reading(talk->reader);
+	for (char *slash = strchr(talk->mark + talk->dirs + 1, '/');; slash = strchr(slash + 1, '/'))
+	{
+		if (slash != NULL)
+			*slash = '\0';
+		zkl_ask(talk->reader, zks_make(talk->session, talk->mark, closed));
+		if (slash == NULL)
+			break;
+		*slash = '/';
+	}
+	while (talk->reader->n > 0)
+	{
+		ZkAnswer	answer;
+		ZkReading	reading = zkl_await_oldest(talk->reader, &answer);
+
+		if (reading == ZKL_LATE)
+			zkb_raise_unanswered(talk->wait);
+		if (reading != ZKL_READ)
+			return false;
+		if (rc == ZKS_OK && answer.rc != ZKS_NODE_EXISTS)
+			rc = answer.rc;
+		zkl_drop_oldest(talk->reader);
+	}
+	if (rc != ZKS_OK)
+		zkb_raise(rc, talk->path);
+	return true;
+}
+
+/* What a call does with the mark; false: the connection broke, or it has changed */
+typedef bool (*Step) (Talk *talk, Seen *seen);
+
+static bool
+try_step(Talk *talk, Step step, Seen *seen)
+{
+	volatile bool finished = false;
+
+	begin_round(talk);
+	PG_TRY();
+	{
+		finished = step(talk, seen);
+	}
+	PG_FINALLY();
+	{
+		zkl_end_reading(talk->reader);
+	}
+	PG_END_TRY();
+	return finished;
+}
+
+static void
+go_through(Talk *talk, Step step, Seen *seen)
+{
+	while (!try_step(talk, step, seen))
+		;
+}
+
+/*-------------------------------------------------------------------------
+ * Claiming
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+read_or_make(Talk *talk, Seen *seen)
+{
+	if (!read_mark(talk, false, seen))
+		return false;
+	if (seen->rc == ZKS_OK)
+		return true;
+	return make_mark(talk) && read_mark(talk, false, seen) && seen->rc == ZKS_OK;
+}
+
+/* Later claims of the same transaction replace it */
+static void
+keep_claim(Hold *hold, TimestampTz period, int version, const char *before)
+{
+	Claim	   *claim;
+
+	if (hold->claim != NULL)
+	{
+		hold->claim->period = period;
+		return;
+	}
+	claim = MemoryContextAlloc(TopMemoryContext, offsetof(Claim, before) + strlen(before) + 1);
+	claim->period = period;
+	claim->version = version;
+	claim->mark = NULL;
+	strcpy(claim->before, before);
+	hold->claim = claim;
+}
+
+/* Whether this period is still to be had, under our lock */
+static bool
+claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWait *wait)
+{
+	Claim	   *claim = zkl_claim_of(lock);
+	Talk		talk;
+	Seen		seen;
+
+	if (claim != NULL && period <= claim->period)
+		return period == claim->period;
+	if (claim != NULL)
+	{
+		if (claim->mark != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("cannot claim a later period of \"%s\" while the transaction commits",
+							zkb_path_for_display(path))));
+		keep_claim(hold, period, claim->version, claim->before);
+		return true;
+	}
+	begin_talk(&talk, path, wait);
+	go_through(&talk, read_or_make, &seen);
+	refuse_unsound(&talk, &seen);
+	zkl_refuse_lost(lock);
+	if (seen.data_len > 0 && period <= seen.claim.period)
+		return false;
+	zkl_refuse_too_many_claims(talk.session, lock);
+	keep_claim(hold, period, seen.version, seen.data);
+	return true;
+}
+
+bool
+zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
+{
+	Lock	   *lock;
+	Hold	   *hold;
+	bool		result;
+
+	if (!zkl_lock(&path, 1, ZKP_EXCLUSIVE, 0, ZK_SCOPE_TRANSACTION, may_wait, wait))
+		return false;
+	lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);
+	hold = zkl_find_hold(lock, ZK_SCOPE_TRANSACTION, GetCurrentSubTransactionId());
+	result = claim_period(lock, hold, path, period, wait);
+	if (!result)
+		zkl_take_back(hold);
+	return result;
+}
+
+/*-------------------------------------------------------------------------
+ * Looking, and forgetting
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+read_fresh(Talk *talk, Seen *seen)
+{
+	return read_mark(talk, true, seen);
+}
+
+bool
+zkl_last_claim(const char *path, ZkClaimRecord *claim)
+{
+	ZkWait		wait;
+	Talk		talk;
+	Seen		seen;
+
+	zkb_wait_begin(&wait, -1, false);
+	zkl_follow_settings();
+	begin_talk(&talk, path, &wait);
+	go_through(&talk, read_fresh, &seen);
+	refuse_unsound(&talk, &seen);
+	*claim = seen.claim;
+	return seen.data_len > 0;
+}
+
+static void
+tell_forgotten(const Talk *talk, const Seen *seen)
+{
+	char	   *fields[ZKB_FIELDS] = {NULL};
+
+	if (seen->sound)
+		zkb_read_identity(seen->claim.identity, strlen(seen->claim.identity), fields);
+	ereport(LOG_SERVER_ONLY,
+			(errmsg("forgetting the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
+			 seen->sound ?
+			 errdetail("It is for period %s, and %s.", timestamptz_to_str(seen->claim.period),
+					   seen->claim.done ? "done" : "pending") :
+			 errdetail("Its mark cannot be read.")));
+}
+
+/* Once it was sent, an empty mark is ours */
+static bool
+empty_mark(Talk *talk, Seen *seen)
+{
+	ZkAnswer	answer;
+
+	if (!read_mark(talk, true, seen))
+		return false;
+	if (seen->data_len == 0)
+		return true;
+	tell_forgotten(talk, seen);
+	if (!ask(talk, zks_write(talk->session, talk->mark, "", seen->version), &answer))
+		return false;
+	if (answer.rc != ZKS_OK && answer.rc != ZKS_BAD_VERSION)
+		zkb_raise(answer.rc, talk->path);
+	return answer.rc == ZKS_OK;
+}
+
+bool
+zkl_forget_claim(const char *path)
+{
+	ZkWait		wait;
+	Talk		talk;
+	Seen		seen;
+	bool		found = false;
+
+	zkb_wait_begin(&wait, -1, false);
+	zkl_follow_settings();
+	begin_talk(&talk, path, &wait);
+	while (!try_step(&talk, empty_mark, &seen))
+		found = true;
+	return found || seen.data_len > 0;
+}
