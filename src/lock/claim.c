@@ -33,6 +33,7 @@ typedef struct Talk
 {
 	const char *path;			/* of the lock */
 	char	   *mark;			/* in ZooKeeper */
+	char	   *node;			/* of our lock; NULL: we only look */
 	int			dirs;			/* where in it the root ends */
 	ZkSession  *session;
 	ZkWait	   *wait;
@@ -44,6 +45,7 @@ typedef struct Talk
 typedef struct Seen
 {
 	int			rc;				/* ZKS_OK, or ZKS_NO_NODE */
+	bool		held;			/* and then our lock's node was still there */
 	int			version;
 	char	   *data;			/* "" if there is no claim */
 	int			data_len;
@@ -75,18 +77,12 @@ begin_round(Talk *talk)
 		zkb_raise_unanswered(talk->wait);
 }
 
-/*
- * Ask, and get the answer to, one question after the other; false: the connection
- * broke, ask again.  The answer is valid until the next question.
- */
+/* False: the connection broke, ask again */
 static bool
-ask(Talk *talk, ZkRequest *request, ZkAnswer *answer)
+await_oldest(Talk *talk, ZkAnswer *answer)
 {
-	ZkReading	reading;
+	ZkReading	reading = zkl_await_oldest(talk->reader, answer);
 
-	zkl_end_reading(talk->reader);
-	zkl_ask(talk->reader, request);
-	reading = zkl_await_oldest(talk->reader, answer);
 	if (reading == ZKL_LATE)
 		zkb_raise_unanswered(talk->wait);
 	return reading == ZKL_READ;
@@ -109,22 +105,47 @@ await_settled(Talk *talk)
 	return true;
 }
 
+/* A version below zero would mean any (zkn_mark, zks_write) */
+static void
+take_mark(Talk *talk, Seen *seen, const ZkAnswer *answer)
+{
+	if (answer->rc != ZKS_OK && answer->rc != ZKS_NO_NODE)
+		zkb_raise(answer->rc, talk->path);
+	memset(seen, 0, sizeof(*seen));
+	seen->rc = answer->rc;
+	seen->version = answer->version;
+	seen->data_len = answer->rc == ZKS_OK ? answer->data_len : 0;
+	seen->data = pnstrdup(seen->data_len > 0 ? answer->data : "", seen->data_len);
+	seen->sound = seen->version >= 0 &&
+		(seen->data_len == 0 || zkl_read_claim(seen->data, seen->data_len, &seen->claim));
+}
+
+/*
+ * Under our lock its node is read behind the mark: if it has been deleted by
+ * hand, another may have claimed since, and may still fail.
+ */
 static bool
-read_mark(Talk *talk, bool fresh, Seen *seen)
+read_mark(Talk *talk, Seen *seen)
 {
 	ZkAnswer	answer;
 
-	if (!await_settled(talk) ||
-		!ask(talk, (fresh ? zks_read_fresh : zks_read) (talk->session, talk->mark), &answer))
+	if (!await_settled(talk))
 		return false;
-	if (answer.rc != ZKS_OK && answer.rc != ZKS_NO_NODE)
-		zkb_raise(answer.rc, talk->path);
-	memset(seen, 0, sizeof(*seen));
-	seen->rc = answer.rc;
-	seen->version = answer.version;
-	seen->data_len = answer.rc == ZKS_OK ? answer.data_len : 0;
-	seen->data = pnstrdup(seen->data_len > 0 ? answer.data : "", seen->data_len);
-	seen->sound = seen->data_len == 0 || zkl_read_claim(seen->data, seen->data_len, &seen->claim);
+	zkl_end_reading(talk->reader);
+	if (talk->node != NULL)
+		zks_gather(talk->session);
+	zkl_ask(talk->reader, (talk->node != NULL ? zks_read : zks_read_fresh) (talk->session, talk->mark));
+	if (talk->node != NULL)
+		zkl_ask(talk->reader, zks_stat(talk->session, talk->node));
+	if (!await_oldest(talk, &answer))
+		return false;
+	take_mark(talk, seen, &answer);
+	if (talk->node == NULL)
+		return true;
+	zkl_drop_oldest(talk->reader);
+	if (!await_oldest(talk, &answer))
+		return false;
+	seen->held = answer.rc == ZKS_OK;
 	return true;
 }
 
@@ -163,11 +184,8 @@ make_mark(Talk *talk)
 	while (talk->reader->n > 0)
 	{
 		ZkAnswer	answer;
-		ZkReading	reading = zkl_await_oldest(talk->reader, &answer);
 
-		if (reading == ZKL_LATE)
-			zkb_raise_unanswered(talk->wait);
-		if (reading != ZKL_READ)
+		if (!await_oldest(talk, &answer))
 			return false;
 		if (rc == ZKS_OK && answer.rc != ZKS_NODE_EXISTS)
 			rc = answer.rc;
@@ -214,11 +232,11 @@ go_through(Talk *talk, Step step, Seen *seen)
 static bool
 read_or_make(Talk *talk, Seen *seen)
 {
-	if (!read_mark(talk, false, seen))
+	if (!read_mark(talk, seen))
 		return false;
 	if (seen->rc == ZKS_OK)
 		return true;
-	return make_mark(talk) && read_mark(talk, false, seen) && seen->rc == ZKS_OK;
+	return make_mark(talk) && read_mark(talk, seen) && seen->rc == ZKS_OK;
 }
 
 /* Later claims of the same transaction replace it */
@@ -261,9 +279,12 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 		return true;
 	}
 	begin_talk(&talk, path, wait);
+	talk.node = psprintf("%s/%s", lock->key.path, lock->grant.name);
 	go_through(&talk, read_or_make, &seen);
-	refuse_unsound(&talk, &seen);
+	if (!seen.held && zkl_session_of(lock) != NULL)
+		(void) zkn_lost(talk.session, lock->grant.node, ZK_LOST_NODE);
 	zkl_refuse_lost(lock);
+	refuse_unsound(&talk, &seen);
 	if (seen.data_len > 0 && period <= seen.claim.period)
 		return false;
 	zkl_refuse_too_many_claims(talk.session, lock);
@@ -293,12 +314,6 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
  *-------------------------------------------------------------------------
  */
 
-static bool
-read_fresh(Talk *talk, Seen *seen)
-{
-	return read_mark(talk, true, seen);
-}
-
 bool
 zkl_last_claim(const char *path, ZkClaimRecord *claim)
 {
@@ -309,7 +324,7 @@ zkl_last_claim(const char *path, ZkClaimRecord *claim)
 	zkb_wait_begin(&wait, -1, false);
 	zkl_follow_settings();
 	begin_talk(&talk, path, &wait);
-	go_through(&talk, read_fresh, &seen);
+	go_through(&talk, read_mark, &seen);
 	refuse_unsound(&talk, &seen);
 	*claim = seen.claim;
 	return seen.data_len > 0;
@@ -336,12 +351,14 @@ empty_mark(Talk *talk, Seen *seen)
 {
 	ZkAnswer	answer;
 
-	if (!read_mark(talk, true, seen))
+	if (!read_mark(talk, seen))
 		return false;
 	if (seen->data_len == 0)
 		return true;
 	tell_forgotten(talk, seen);
-	if (!ask(talk, zks_write(talk->session, talk->mark, "", seen->version), &answer))
+	zkl_end_reading(talk->reader);
+	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->version));
+	if (!await_oldest(talk, &answer))
 		return false;
 	if (answer.rc != ZKS_OK && answer.rc != ZKS_BAD_VERSION)
 		zkb_raise(answer.rc, talk->path);

@@ -10,9 +10,7 @@
  * come in between.  What can still fail after that takes the mark back when the
  * lock is released (zk/mark.c).
  *
- * The transaction's id is written if it has one.  It gets none for this: an id
- * without WAL of its own may be used again after a crash, and then
- * pg_xact_status would tell of another transaction.
+ * The transaction's id is written if it has one; it gets none for this.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,6 +18,8 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_control.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -131,15 +131,35 @@ make_id(char *id)
 			 (unsigned long long) random[1]);
 }
 
+/*
+ * After a crash an id that no WAL on disk has is used again, and then
+ * pg_xact_status would tell of another transaction: so let there be some, before
+ * anybody can read the id in the mark.
+ */
+static FullTransactionId
+lasting_xid(void)
+{
+	FullTransactionId xid = GetTopFullTransactionIdIfAny();
+	char		nothing = 0;
+
+	if (FullTransactionIdIsValid(xid))
+	{
+		XLogBeginInsert();
+		XLogRegisterData(&nothing, sizeof(nothing));
+		XLogFlush(XLogInsert(RM_XLOG_ID, XLOG_NOOP));
+	}
+	return xid;
+}
+
 static void
-add(Marks *m, Lock *lock, Claim *claim)
+add(Marks *m, Lock *lock, Claim *claim, FullTransactionId xid)
 {
 	ZkMarking  *what = &m->what[m->n];
 	ZkClaimRecord record = {
 		.period = claim->period,
 		.since = GetCurrentTimestamp(),
 		.system = GetSystemIdentifier(),
-		.xid = GetTopFullTransactionIdIfAny(),
+		.xid = xid,
 		.identity = zkb_identity_lines()
 	};
 
@@ -160,6 +180,7 @@ add(Marks *m, Lock *lock, Claim *claim)
 static void
 collect(Marks *m)
 {
+	FullTransactionId xid = lasting_xid();
 	int			room = 0;
 	dlist_iter	iter;
 
@@ -179,7 +200,7 @@ collect(Marks *m)
 			continue;
 		if (zkl_is_lost(hold->lock))
 			zkl_raise_lost_at_commit(hold->lock, hold->lock->loss);
-		add(m, hold->lock, hold->claim);
+		add(m, hold->lock, hold->claim, xid);
 	}
 	m->session = zkb_peek();	/* not lost, so it is there */
 }

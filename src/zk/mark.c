@@ -298,7 +298,7 @@ on_read(ZkRequest *r)
 	}
 	ours = r->rc == ZOK && r->data_len == (int) strlen(m->pending) &&
 		memcmp(r->data, m->pending, r->data_len) == 0;
-	if (ours || (r->rc == ZOK && r->version == m->base && !m->moved))
+	if (r->rc == ZOK && r->version >= 0 && (ours || (r->version == m->base && !m->moved)))
 	{
 		m->state = ZKN_MARKED;
 		m->version = r->version;
@@ -310,7 +310,7 @@ on_read(ZkRequest *r)
 	go_on(m);
 }
 
-/* Do what can be done without its carrier, if anything */
+/* Do what can be done without its carrier, if anything: set it, or read it first */
 void
 zkn_advance_mark_locked(ZkMark *m)
 {
@@ -338,7 +338,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	}
 }
 
-/* Of an unsure one: read it, and then go on */
+/* The same for all that have none */
 void
 zkn_advance_marks_locked(ZkSession *s)
 {
