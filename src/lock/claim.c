@@ -34,10 +34,12 @@ typedef struct Talk
 	const char *path;			/* of the lock */
 	char	   *mark;			/* in ZooKeeper */
 	char	   *node;			/* of our lock; NULL: we only look */
-	int			dirs;			/* where in it the root ends */
+	int			root_len;
 	ZkSession  *session;
 	ZkWait	   *wait;
 	int64		last_round;		/* none begins later; 0: before the first */
+	bool		written;		/* an empty mark was sent, which may have been
+								 * carried out */
 	ZkReader   *reader;
 } Talk;
 
@@ -58,8 +60,8 @@ begin_talk(Talk *talk, const char *path, ZkWait *wait)
 {
 	memset(talk, 0, sizeof(*talk));
 	talk->path = path;
-	talk->dirs = zkb_root_len(zklock_root);
-	talk->mark = zkl_mark_path(zkl_full_path(path), talk->dirs);
+	talk->root_len = zkb_root_len(zklock_root);
+	talk->mark = zkl_mark_path(zkl_full_path(path), talk->root_len);
 	talk->wait = wait;
 	talk->reader = palloc(sizeof(ZkReader));
 }
@@ -172,7 +174,7 @@ make_mark(Talk *talk)
 	int			rc = ZKS_OK;
 
 	zkl_end_reading(talk->reader);
-	for (char *slash = strchr(talk->mark + talk->dirs + 1, '/');; slash = strchr(slash + 1, '/'))
+	for (char *slash = strchr(talk->mark + talk->root_len + 1, '/');; slash = strchr(slash + 1, '/'))
 	{
 		if (slash != NULL)
 			*slash = '\0';
@@ -252,10 +254,32 @@ keep_claim(Hold *hold, TimestampTz period, int version, const char *before)
 	}
 	claim = MemoryContextAlloc(TopMemoryContext, offsetof(Claim, before) + strlen(before) + 1);
 	claim->period = period;
+	claim->root_len = zkb_root_len(zklock_root);
 	claim->version = version;
 	claim->mark = NULL;
 	strcpy(claim->before, before);
 	hold->claim = claim;
+}
+
+/* One lock may have two names, but each has a mark of its own */
+static void
+refuse_another_root(const Claim *claim, const char *path)
+{
+	if (claim->root_len != zkb_root_len(zklock_root))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot claim \"%s\" under two roots in one transaction", zkb_path_for_display(path)),
+				 errdetail("The transaction has claimed the same lock under another value of zklock.root.")));
+}
+
+static void
+refuse_too_late(const Claim *claim, const char *path)
+{
+	if (claim->mark != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot claim a later period of \"%s\" while the transaction commits",
+						zkb_path_for_display(path))));
 }
 
 /* Whether this period is still to be had, under our lock */
@@ -266,15 +290,12 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	Talk		talk;
 	Seen		seen;
 
-	if (claim != NULL && period <= claim->period)
-		return period == claim->period;
 	if (claim != NULL)
 	{
-		if (claim->mark != NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("cannot claim a later period of \"%s\" while the transaction commits",
-							zkb_path_for_display(path))));
+		refuse_another_root(claim, path);
+		if (period <= claim->period)
+			return period == claim->period;
+		refuse_too_late(claim, path);
 		keep_claim(hold, period, claim->version, claim->before);
 		return true;
 	}
@@ -345,7 +366,7 @@ tell_forgotten(const Talk *talk, const Seen *seen)
 			 errdetail("Its mark cannot be read.")));
 }
 
-/* Once it was sent, an empty mark is ours */
+/* A mark that is empty after that was emptied by us */
 static bool
 empty_mark(Talk *talk, Seen *seen)
 {
@@ -356,6 +377,7 @@ empty_mark(Talk *talk, Seen *seen)
 	if (seen->data_len == 0)
 		return true;
 	tell_forgotten(talk, seen);
+	talk->written = true;
 	zkl_end_reading(talk->reader);
 	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->version));
 	if (!await_oldest(talk, &answer))
@@ -371,12 +393,10 @@ zkl_forget_claim(const char *path)
 	ZkWait		wait;
 	Talk		talk;
 	Seen		seen;
-	bool		found = false;
 
 	zkb_wait_begin(&wait, -1, false);
 	zkl_follow_settings();
 	begin_talk(&talk, path, &wait);
-	while (!try_step(&talk, empty_mark, &seen))
-		found = true;
-	return found || seen.data_len > 0;
+	go_through(&talk, empty_mark, &seen);
+	return talk.written;
 }

@@ -165,7 +165,7 @@ add(Marks *m, Lock *lock, Claim *claim, FullTransactionId xid)
 
 	make_id(record.id);
 	what->node = lock->grant.node;
-	what->path = zkl_mark_path(lock->key.path, lock->root_len);
+	what->path = zkl_mark_path(lock->key.path, claim->root_len);
 	what->version = claim->version;
 	what->before = claim->before;
 	what->pending = zkl_write_claim(&record);

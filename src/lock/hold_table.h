@@ -50,7 +50,8 @@ typedef struct Lock
 typedef struct Claim
 {
 	TimestampTz period;
-	int			version;		/* of its mark, as it was read */
+	int			root_len;		/* of the root under which its mark is */
+	int			version;		/* of the mark, as it was read */
 	ZkMark	   *mark;			/* once that is being written */
 	char		before[FLEXIBLE_ARRAY_MEMBER];	/* what it said */
 } Claim;

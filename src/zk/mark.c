@@ -416,6 +416,7 @@ zkn_adopt_marks(ZkSession *s, ZkMark **list)
 		else
 			enlist(s, m);
 	}
+	zkn_advance_marks_locked(s);
 	zks_leave(s);
 }
 
