@@ -220,6 +220,31 @@ PREPARE TRANSACTION 'claims';
 \set VERBOSITY default
 :last
 
+-- without saying who it is
+SET zklock.publish_identity = off;
+SELECT zk_claim('/claims/a', '2026-01-01 00:22');
+RESET zklock.publish_identity;
+SELECT period, host IS NULL AS host, database IS NULL AS database, system_identifier IS NOT NULL AS system_identifier
+  FROM zk_last_claim('/claims/a');
+
+-- one lock may have two names, of which each has claims of its own
+SELECT current_setting('zklock.root') || '/claims' AS below \gset
+BEGIN;
+SELECT zk_claim('/claims/f', '2026-01-01');
+SET LOCAL zklock.root = :'below';
+SELECT state, message, detail FROM complaint('SELECT zk_claim(''/f'', ''2026-01-01'')');
+COMMIT;
+BEGIN;
+SELECT zk_xact_lock('/claims/f');
+SET LOCAL zklock.root = :'below';
+SELECT zk_claim('/f', '2026-01-02');
+COMMIT;
+SELECT period FROM zk_last_claim('/claims/f');
+SET zklock.root = :'below';
+SELECT period FROM zk_last_claim('/f');
+SELECT zk_claim_forget('/f');
+RESET zklock.root;
+
 --
 -- Forgetting
 --
@@ -247,7 +272,7 @@ SELECT state, message, detail, hint
                     'SELECT zk_claim_forget(NULL)', 'SELECT zk_claim_forget(''/'')']) q, complaint(q);
 SELECT count(*) FROM zk_locks;
 SELECT bool_and(zk_claim_forget(path) IS NOT NULL) AS forgotten
-  FROM unnest(ARRAY['/claims/a', '/claims/a/b', '/claims/b', '/claims/c', '/claims/d', '/claims/e']) path;
+  FROM unnest(ARRAY['/claims/a', '/claims/a/b', '/claims/b', '/claims/c', '/claims/d', '/claims/e', '/claims/f']) path;
 DROP TABLE once;
 DROP PROCEDURE steps;
 DROP FUNCTION claim_late, complaint;

@@ -151,6 +151,14 @@ foreach my $style (qw(curator curator_rw kazoo))
 		zk_wait_hold($s, 'lost');
 		is($s->query("SELECT zk_unlock('/x/1')")->{out}, 'f', '- which is a loss');
 
+		is($s->value(q{SELECT zk_claim('/job/daily', '2026-01-01')}), 't', 'a claim');
+		is($t->value(q{SELECT zk_claim('/job/daily', '2026-01-01'), state FROM zk_last_claim('/job/daily')}), 'f|done', '- is one for both');
+		$closed->('- and its mark is closed');
+		my $stranger = zk_session_with($node, root => "/each/$style");
+		is_refused($stranger->query("SELECT * FROM $_"), "$_ without the credential")
+		  for q{zk_last_claim('/job/daily')}, q{zk_claim_forget('/job/daily')}, q{zk_claim('/job/daily', now())};
+		$stranger->quit;
+
 		$_->quit for $s, $t;
 		zk_nothing_left($zk, 'nothing is left');
 	};

@@ -143,8 +143,9 @@ look_for_news(void)
 	tell_news(&info);
 }
 
+/* left: for the marks that are not settled; NULL: the process ends with it */
 static void
-close_session(int bound_ms)
+close_session_leaving(int bound_ms, ZkMark **left)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
@@ -163,8 +164,14 @@ close_session(int bound_ms)
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
 	zkb_slot_session_ends(&zkb_counters);
-	zks_close(s, bound_ms, proc_exit_inprogress ? NULL : &unsettled);
+	zks_close(s, bound_ms, left);
 	release_descriptors();
+}
+
+static void
+close_session(int bound_ms)
+{
+	close_session_leaving(bound_ms, &unsettled);
 }
 
 /*
@@ -201,7 +208,7 @@ static void
 close_at_exit(int code, Datum arg)
 {
 	if (session != NULL && owner_pid == getpid())
-		close_session(EXIT_BOUND_MS);
+		close_session_leaving(EXIT_BOUND_MS, NULL);
 }
 
 ZkSession *

@@ -83,8 +83,14 @@ begin_round(Talk *talk)
 static bool
 await_oldest(Talk *talk, ZkAnswer *answer)
 {
-	ZkReading	reading = zkl_await_oldest(talk->reader, answer);
+	ZkReading	reading;
 
+	/*
+	 * each answer gives the next one time, but not to a call that may not
+	 * wait
+	 */
+	talk->reader->until = Min(talk->reader->until, talk->wait->try_until);
+	reading = zkl_await_oldest(talk->reader, answer);
 	if (reading == ZKL_LATE)
 		zkb_raise_unanswered(talk->wait);
 	return reading == ZKL_READ;

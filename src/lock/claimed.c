@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "access/rmgr.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xloginsert.h"
