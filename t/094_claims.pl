@@ -404,6 +404,45 @@ subtest 'the lock is lost before the mark is read' => sub {
 	$quick->stop;
 }
 
+# -------------------------------------------------------------------- a commit that hangs
+
+# After a whole session timeout without a word the lock counts as lost, and its node
+# is to go; but not before it is known what becomes of the mark.
+subtest 'an outage while COMMIT waits for a synchronous standby' => sub {
+	my $hangs = zk_cluster(
+		'hangs', $zk,
+		shared_preload_libraries => 'zklock',
+		'zklock.session_timeout' => '4s',
+		wal_level => 'replica',
+		max_wal_senders => 2);
+	my $watch = zk_session($hangs);
+	my $s = zk_session($hangs);
+	my $of_s = sub { $watch->value("SELECT string_agg(concat_ws(' ', state, session_state), ',') FROM zk_server_locks WHERE pid = " . $s->pid) };
+
+	$s->value('CREATE TABLE t (i int); ' . claim('/hangs', 1));
+	$watch->value(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
+	$watch->value('SELECT pg_reload_conf()');
+	zk_until(sub { $s->value('SHOW synchronous_standby_names') eq 'nobody' }, 'the setting');
+	$s->value('BEGIN; INSERT INTO t VALUES (1); ' . claim('/hangs', 2));
+	$s->send('COMMIT');
+	zk_until(sub { $watch->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid) eq 'SyncRep' }, 'COMMIT to hang');
+	is(last_claim('/hangs'), '2 pending', 'the mark is pending');
+	$zk->stop;
+	zk_until(sub { $of_s->() =~ /^lost/ }, 'the lock to be lost');
+	$zk->start;
+	zk_until(sub { $of_s->() eq 'lost connected' }, 'the session to be back');
+	zk_until(sub { $elsewhere->query('SELECT zk_last_claim(\'/hangs\')')->{state} eq '' }, 'another session to be back');
+	is(last_claim('/hangs'), '2 pending', 'it still is');
+	is(scalar(zk_locks_left($zk)), 1, 'and the node is there');
+	$watch->value('SELECT pg_cancel_backend(' . $s->pid . ')');
+	is($s->wait->{state}, '', 'the commit goes on');
+	await_claim('/hangs', '2 done', 'and the mark is done');
+	zk_until(sub { !zk_locks_left($zk) }, 'the node to go');
+	is($elsewhere->value(claim('/hangs', 2)), 'f', 'nobody else has the period');
+	$_->quit for $s, $watch;
+	$hangs->stop;
+};
+
 # -------------------------------------------------------------------- a standby
 
 subtest 'on a standby' => sub {
