@@ -160,6 +160,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 		$stranger->quit;
 
 		$_->quit for $s, $t;
+		$zk->delete_tree("/each/$style/__zklock_claims__");    # which would stay for ever
 		zk_nothing_left($zk, 'nothing is left');
 	};
 }

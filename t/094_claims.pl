@@ -268,6 +268,27 @@ subtest 'cancelled at COMMIT' => sub {
 	$s->quit;
 };
 
+subtest 'ZooKeeper refuses to take the mark back' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '4s', operation_timeout => '1s');
+	my $hand = $zk->client;
+	$s->value(claim('/refused', 1) . '; BEGIN; ' . claim('/refused', 2));
+	$proxy->hold('mark');
+	$s->send('COMMIT');
+	$proxy->wait_held;
+	$hand->set_acl("$MARKS/refused", [ [ 17, 'world', 'anyone' ] ]);
+	$s->cancel($admin);
+	$proxy->release;
+	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'it to be refused');
+	is($s->query(claim('/refused', 2))->{state}, '58030', 'the same session does not take its own mark for another\'s');
+	is($elsewhere->value(claim('/refused', 2, '0')), 'f', 'the lock is not given up');
+	$hand->set_acl("$MARKS/refused", [ [ 31, 'world', 'anyone' ] ]);
+	await_claim('/refused', '1 done', 'when it may, it does');
+	is($s->value(claim('/refused', 2)), 't', '- and goes on');
+	$s->quit;
+	$hand->close;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
 subtest 'something else happens to the mark or to the node' => sub {
 	my $s = zk_session($node);
 	my $hand = $zk->client;
@@ -301,6 +322,11 @@ subtest 'something else happens to the mark or to the node' => sub {
 		is($s->value("SELECT zk_claim_forget('/hand')"), 't', 'forgotten');
 		is($s->value(claim('/hand', 1)), 't', 'then it works');
 	}
+	# a mark that would go with somebody's session
+	$hand->create("$MARKS/fleeting", mode => 'ephemeral');
+	is($s->query(claim('/fleeting', 1))->{state}, '55000', 'no mark is made of an ephemeral node');
+	$hand->delete("$MARKS/fleeting");
+	is($s->value(claim('/fleeting', 1)), 't', '- but when that is gone');
 	$s->quit;
 	$hand->close;
 };

@@ -18,9 +18,7 @@
 #include "utils/memutils.h"
 
 #include "backend/backend_session.h"
-#include "backend/encoding.h"
 #include "backend/errors.h"
-#include "backend/node_identity.h"
 #include "backend/settings.h"
 #include "claim.h"
 #include "claimed.h"
@@ -51,6 +49,7 @@ typedef struct Seen
 	int			version;
 	char	   *data;			/* "" if there is no claim */
 	int			data_len;
+	bool		stays;			/* the node does: it belongs to no session */
 	bool		sound;			/* there is none, or it could be read */
 	ZkClaimRecord claim;
 } Seen;
@@ -122,6 +121,7 @@ take_mark(Talk *talk, Seen *seen, const ZkAnswer *answer)
 	memset(seen, 0, sizeof(*seen));
 	seen->rc = answer->rc;
 	seen->version = answer->version;
+	seen->stays = answer->owner == 0;
 	seen->data_len = answer->rc == ZKS_OK ? answer->data_len : 0;
 	seen->data = pnstrdup(seen->data_len > 0 ? answer->data : "", seen->data_len);
 	seen->sound = seen->version >= 0 &&
@@ -160,6 +160,13 @@ read_mark(Talk *talk, Seen *seen)
 static void
 refuse_unsound(const Talk *talk, const Seen *seen)
 {
+	if (!seen->stays)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a claim of \"%s\" would not last", zkb_path_for_display(talk->path)),
+				 errdetail("Node \"%s\" in ZooKeeper is ephemeral: another program created it.",
+						   zkb_path_for_display(talk->mark)),
+				 errhint("Delete it with a ZooKeeper client.")));
 	if (!seen->sound)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -230,6 +237,7 @@ go_through(Talk *talk, Step step, Seen *seen)
 {
 	while (!try_step(talk, step, seen))
 		;
+	pfree(talk->reader);
 }
 
 /*-------------------------------------------------------------------------
@@ -341,17 +349,26 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
  *-------------------------------------------------------------------------
  */
 
-bool
-zkl_last_claim(const char *path, ZkClaimRecord *claim)
+/* Without a lock */
+static void
+talk_of(const char *path, Step step, Talk *talk, Seen *seen)
 {
 	ZkWait		wait;
-	Talk		talk;
-	Seen		seen;
 
 	zkb_wait_begin(&wait, -1, false);
 	zkl_follow_settings();
-	begin_talk(&talk, path, &wait);
-	go_through(&talk, read_mark, &seen);
+	begin_talk(talk, path, &wait);
+	go_through(talk, step, seen);
+	talk->wait = NULL;
+}
+
+bool
+zkl_last_claim(const char *path, ZkClaimRecord *claim)
+{
+	Talk		talk;
+	Seen		seen;
+
+	talk_of(path, read_mark, &talk, &seen);
 	refuse_unsound(&talk, &seen);
 	*claim = seen.claim;
 	return seen.data_len > 0;
@@ -360,15 +377,12 @@ zkl_last_claim(const char *path, ZkClaimRecord *claim)
 static void
 tell_forgotten(const Talk *talk, const Seen *seen)
 {
-	char	   *fields[ZKB_FIELDS] = {NULL};
-
-	if (seen->sound)
-		zkb_read_identity(seen->claim.identity, strlen(seen->claim.identity), fields);
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("forgetting the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
 			 seen->sound ?
-			 errdetail("It is for period %s, and %s.", timestamptz_to_str(seen->claim.period),
-					   seen->claim.done ? "done" : "pending") :
+			 errdetail("It is for period %s, %s, of system identifier " UINT64_FORMAT ".",
+					   timestamptz_to_str(seen->claim.period), seen->claim.done ? "done" : "pending",
+					   seen->claim.system) :
 			 errdetail("Its mark cannot be read.")));
 }
 
@@ -388,7 +402,7 @@ empty_mark(Talk *talk, Seen *seen)
 	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->version));
 	if (!await_oldest(talk, &answer))
 		return false;
-	if (answer.rc != ZKS_OK && answer.rc != ZKS_BAD_VERSION)
+	if (answer.rc != ZKS_OK && answer.rc != ZKS_BAD_VERSION && answer.rc != ZKS_NO_NODE)
 		zkb_raise(answer.rc, talk->path);
 	return answer.rc == ZKS_OK;
 }
@@ -396,13 +410,9 @@ empty_mark(Talk *talk, Seen *seen)
 bool
 zkl_forget_claim(const char *path)
 {
-	ZkWait		wait;
 	Talk		talk;
 	Seen		seen;
 
-	zkb_wait_begin(&wait, -1, false);
-	zkl_follow_settings();
-	begin_talk(&talk, path, &wait);
-	go_through(&talk, empty_mark, &seen);
+	talk_of(path, empty_mark, &talk, &seen);
 	return talk.written;
 }

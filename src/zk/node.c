@@ -1527,7 +1527,8 @@ zkn_over_locked(ZkSession *s)
 
 /*
  * Whether there are only nodes here that are not wanted and that ZooKeeper
- * refuses to delete.  Then only the end of the session removes them.
+ * refuses to delete.  Then only the end of the session removes them.  But one
+ * that stays because of a claim's mark must not go before that is settled.
  */
 bool
 zkn_only_refused_locked(ZkSession *s)
@@ -1535,7 +1536,7 @@ zkn_only_refused_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
-		if (n->refused == ZOK || n->interest != DISCARDED)
+		if (n->refused == ZOK || n->interest != DISCARDED || (n->mark != NULL && !zkn_mark_over(n->mark)))
 			return false;
 	}
 	return s->nodes != NULL;
