@@ -107,6 +107,42 @@ COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
 'take a place of a semaphore with that many permits (at least 1) for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free; 40P01 in a deadlock';
 
 --
+-- Claiming a period
+--
+
+CREATE FUNCTION zk_claim(path text, period timestamptz, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_claim'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
+
+COMMENT ON FUNCTION zk_claim(text, timestamptz, interval) IS
+'take the exclusive lock for the transaction, and this period, which no other transaction then gets that commits; false if that or a later one was claimed, or somebody else was ahead for the whole timeout (NULL: without limit, 0: not at all); 40P01 in a deadlock';
+
+CREATE FUNCTION zk_last_claim(
+    path text,
+    OUT period timestamptz,
+    OUT state text,
+    OUT since timestamptz,
+    OUT host text,
+    OUT database text,
+    OUT system_identifier bigint,
+    OUT transaction_id xid8)
+RETURNS record
+AS 'MODULE_PATHNAME', 'zk_last_claim'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
+
+COMMENT ON FUNCTION zk_last_claim(text) IS
+'the latest period of that path that was claimed, and whose transaction it is; while the state is pending, that has not told yet whether it committed; NULLs if there is none';
+
+CREATE FUNCTION zk_claim_forget(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_claim_forget'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
+
+COMMENT ON FUNCTION zk_claim_forget(text) IS
+'forget the latest claim of that path, so that its periods can be claimed again; false if there is none';
+
+--
 -- Releasing a lock
 --
 
@@ -341,6 +377,9 @@ REVOKE ALL ON FUNCTION zk_lock_all(text[], interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_lock_all(text[], interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_semaphore_acquire(text, integer, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_claim(text, timestamptz, interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_last_claim(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_claim_forget(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_shared(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_semaphore_release(text) FROM PUBLIC;

@@ -22,6 +22,7 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
+#include "utils/xid8.h"
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
@@ -30,6 +31,7 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "backend/slots.h"
+#include "lock/claim.h"
 #include "lock/fence.h"
 #include "lock/hold.h"
 #include "lock/inspect.h"
@@ -255,6 +257,102 @@ zk_fence(PG_FUNCTION_ARGS)
 }
 
 /*-------------------------------------------------------------------------
+ * Claims
+ *-------------------------------------------------------------------------
+ */
+
+/* Text that others wrote, or NULL */
+static Datum
+text_or_null(const char *value, bool *isnull)
+{
+	*isnull = value == NULL;
+	return value != NULL ? CStringGetTextDatum(value) : (Datum) 0;
+}
+
+static TimestampTz
+period_argument(FunctionCallInfo fcinfo)
+{
+	TimestampTz period;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("period must not be null")));
+	period = PG_GETARG_TIMESTAMPTZ(1);
+	if (TIMESTAMP_NOT_FINITE(period))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("period must be finite")));
+	return period;
+}
+
+PG_FUNCTION_INFO_V1(zk_claim);
+Datum
+zk_claim(PG_FUNCTION_ARGS)
+{
+	char	   *path = path_argument(fcinfo);
+	TimestampTz period = period_argument(fcinfo);
+	int64		timeout = timeout_argument(fcinfo, 2);
+	bool		may_wait = timeout != 0;
+	ZkWait		wait;
+
+	zkl_watch_queries();
+	zkb_wait_begin(&wait, may_wait ? timeout : -1, may_wait);
+	PG_RETURN_BOOL(zkl_claim(path, period, may_wait, &wait));
+}
+
+/* The columns of zk_last_claim, in order */
+enum
+{
+	CLAIM_PERIOD,
+	CLAIM_STATE,
+	CLAIM_SINCE,
+	CLAIM_HOST,
+	CLAIM_DATABASE,
+	CLAIM_SYSTEM_IDENTIFIER,
+	CLAIM_TRANSACTION_ID,
+	CLAIM_COLUMNS
+};
+
+PG_FUNCTION_INFO_V1(zk_last_claim);
+Datum
+zk_last_claim(PG_FUNCTION_ARGS)
+{
+	char	   *path = path_argument(fcinfo);
+	TupleDesc	desc;
+	Datum		values[CLAIM_COLUMNS];
+	bool		nulls[CLAIM_COLUMNS];
+	ZkClaimRecord claim;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	memset(nulls, true, sizeof(nulls));
+	if (zkl_last_claim(path, &claim))
+	{
+		char	   *fields[ZKB_FIELDS];
+
+		memset(nulls, false, sizeof(nulls));
+		zkb_read_identity(claim.identity, strlen(claim.identity), fields);
+		values[CLAIM_PERIOD] = TimestampTzGetDatum(claim.period);
+		values[CLAIM_STATE] = CStringGetTextDatum(claim.done ? "done" : "pending");
+		values[CLAIM_SINCE] = TimestampTzGetDatum(claim.since);
+		values[CLAIM_HOST] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[CLAIM_HOST]);
+		values[CLAIM_DATABASE] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[CLAIM_DATABASE]);
+		values[CLAIM_SYSTEM_IDENTIFIER] = Int64GetDatum((int64) claim.system);
+		values[CLAIM_TRANSACTION_ID] = FullTransactionIdGetDatum(claim.xid);
+		nulls[CLAIM_TRANSACTION_ID] = !FullTransactionIdIsValid(claim.xid);
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+}
+
+PG_FUNCTION_INFO_V1(zk_claim_forget);
+Datum
+zk_claim_forget(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(zkl_forget_claim(path_argument(fcinfo)));
+}
+
+/*-------------------------------------------------------------------------
  * Views
  *-------------------------------------------------------------------------
  */
@@ -314,14 +412,6 @@ unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
 							timestamp))
 		return false;
 	return IS_VALID_TIMESTAMP(*timestamp);
-}
-
-/* Text that others wrote, or NULL */
-static Datum
-text_or_null(const char *value, bool *isnull)
-{
-	*isnull = value == NULL;
-	return value != NULL ? CStringGetTextDatum(value) : (Datum) 0;
 }
 
 /* A number that zkb_read_identity has read, or NULL */

@@ -78,6 +78,7 @@ sub try_lock { my ($s, $path) = @_; return $s->value("SELECT zk_try_lock('$path'
 my $calls_with_path = $node->safe_psql('postgres', q{
 	SELECT string_agg(format('%s(%s)', proname, concat_ws(', ', CASE proargnames[1] WHEN 'paths' THEN '''{/nightly}''' ELSE '''/nightly''' END,
 		CASE WHEN proname ~ 'acquire' THEN '1' WHEN proname = 'zk_fence' THEN '9223372036854775807'
+			WHEN proname = 'zk_claim' THEN 'now()'
 			WHEN proname = 'zk_lock_break' THEN '''_c_8b2f9f8e-0000-4000-8000-000000000000-lock-0000000001''' END)), ' ' ORDER BY proname)
 	FROM pg_proc JOIN pg_depend ON objid = pg_proc.oid AND deptype = 'e' JOIN pg_extension e ON e.oid = refobjid
 	WHERE extname = 'zklock' AND pronargs > 0 AND proargnames[1] IN ('path', 'paths', 'prefix')});
@@ -92,7 +93,7 @@ sub refuses_all
 	return;
 }
 
-cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 19, 'all functions with a path');
+cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a path');
 
 #
 # hosts: the same for another list of the same ensemble; another ensemble is refused while anything is held

@@ -147,12 +147,13 @@ sub leads_somewhere
 		$arguments =~ s{node text}{'x-lock-0000000000'};
 		$arguments =~ s{paths text\[\]}{'{/granted}'};
 		$arguments =~ s{permits integer}{1};
+		$arguments =~ s{period timestamp with time zone}{now()};
 		$arguments =~ s{timeout interval.*}{'5s'};
 		$arguments =~ s{token bigint.*}{1};
 		$call{$name} = "SELECT * FROM $name($arguments)";
 	}
 	my @for_all = qw(zk_lock_status zk_session_status zk_server_lock_status);
-	my @for_administrators = qw(zk_lock_break);
+	my @for_administrators = qw(zk_lock_break zk_claim_forget);
 	my %is_for_all = map { $_ => 1 } @for_all;
 	my %is_for_administrators = map { $_ => 1 } @for_administrators;
 	($role) = $grant =~ /TO (\w+);/;

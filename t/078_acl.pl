@@ -151,7 +151,16 @@ foreach my $style (qw(curator curator_rw kazoo))
 		zk_wait_hold($s, 'lost');
 		is($s->query("SELECT zk_unlock('/x/1')")->{out}, 'f', '- which is a loss');
 
+		is($s->value(q{SELECT zk_claim('/job/daily', '2026-01-01')}), 't', 'a claim');
+		is($t->value(q{SELECT zk_claim('/job/daily', '2026-01-01'), state FROM zk_last_claim('/job/daily')}), 'f|done', '- is one for both');
+		$closed->('- and its mark is closed');
+		my $stranger = zk_session_with($node, root => "/each/$style");
+		is_refused($stranger->query("SELECT * FROM $_"), "$_ without the credential")
+		  for q{zk_last_claim('/job/daily')}, q{zk_claim_forget('/job/daily')}, q{zk_claim('/job/daily', now())};
+		$stranger->quit;
+
 		$_->quit for $s, $t;
+		$zk->delete_tree("/each/$style/__zklock_claims__");    # which would stay for ever
 		zk_nothing_left($zk, 'nothing is left');
 	};
 }
@@ -685,7 +694,8 @@ subtest 'paths do not leave the root' => sub {
 		foreach my $call (
 			"zk_lock('%s')", "zk_try_lock_shared('%s')", "zk_xact_lock('%s', '1s')", "zk_lock_all(ARRAY['/fine', '%s'])",
 			"zk_semaphore_acquire('%s', 1)", "zk_unlock('%s')", "zk_unlock_shared('%s')", "zk_semaphore_release('%s')",
-			"zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')")
+			"zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')",
+			"zk_claim('%s', now())", "* FROM zk_last_claim('%s')", "zk_claim_forget('%s')")
 		{
 			my $sql = sprintf "SELECT $call", $path;
 			# a backslash is an ordinary character

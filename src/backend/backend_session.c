@@ -50,6 +50,9 @@ static bool in_use = false;		/* since zks_use, or zks_open */
 static bool worked = false;		/* it was asked for something since */
 static int	idle_timeout = 0;	/* as it was last told */
 
+/* The marks that earlier sessions have left */
+static ZkMark *unsettled = NULL;
+
 /* The settings with which the current or last session was opened; malloc'ed */
 static char *session_servers = NULL;
 static int	session_timeout = 0;
@@ -168,8 +171,9 @@ look_for_news(void)
 	tell_news(&info);
 }
 
+/* left: for the marks that are not settled; NULL: the process ends with it */
 static void
-close_session(int bound_ms)
+close_session_leaving(int bound_ms, ZkMark **left)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
@@ -188,8 +192,14 @@ close_session(int bound_ms)
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
 	zkb_slot_session_ends(&zkb_counters);
-	zks_close(s, bound_ms);
+	zks_close(s, bound_ms, left);
 	release_descriptors();
+}
+
+static void
+close_session(int bound_ms)
+{
+	close_session_leaving(bound_ms, &unsettled);
 }
 
 /*
@@ -226,7 +236,7 @@ static void
 close_at_exit(int code, Datum arg)
 {
 	if (session != NULL && owner_pid == getpid())
-		close_session(EXIT_BOUND_MS);
+		close_session_leaving(EXIT_BOUND_MS, NULL);
 }
 
 ZkSession *
@@ -485,6 +495,7 @@ open_session(void)
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not open a ZooKeeper session: %m")));
 	generation++;
+	zkn_adopt_marks(session, &unsettled);
 	in_use = true;
 	idle_timeout = 0;
 	memset(&told, 0, sizeof(told));

@@ -99,8 +99,8 @@ zkl_has_written(void)
  * time from here to the commit record; zk_fence closes that.
  */
 
-static void
-raise_lost_at_commit(const Lock *lock, ZkLoss loss)
+void
+zkl_raise_lost_at_commit(const Lock *lock, ZkLoss loss)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
@@ -155,7 +155,7 @@ find_relied(Relied *relied, bool writes)
 		Lock	   *base = zkl_base(hold->lock);
 
 		if (hold->loss != ZK_NOT_LOST)
-			raise_lost_at_commit(hold->lock, hold->loss);
+			zkl_raise_lost_at_commit(hold->lock, hold->loss);
 		if (hold->doubted)
 			raise_doubt_at_commit(hold->lock);
 		if (base != NULL && !hold->proven)
@@ -181,12 +181,37 @@ refuse_lost_at_commit(const Relied *relied)
 	int			lost = zkl_first_lost(relied->locks, relied->nodes, relied->n);
 
 	if (lost >= 0)
-		raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
+		zkl_raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
+}
+
+void
+zkl_refuse_known_losses(bool writes)
+{
+	Relied		relied;
+
+	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
+		return;
+	find_relied(&relied, writes);
+	if (relied.n > 0)
+		refuse_lost_at_commit(&relied);
+}
+
+/*
+ * Whether they need not be asked about: ZooKeeper was recently, or, with
+ * "strict", for this commit
+ */
+static bool
+are_proven(const Relied *relied, int64 asked_at)
+{
+	if (zklock_commit_guard == ZKLOCK_GUARD_STRICT &&
+		(asked_at == 0 || zkn_proven_at(zkb_peek(), relied->nodes, relied->n) < asked_at))
+		return false;
+	return zkb_are_proven(relied->nodes, relied->n);
 }
 
 /* Returns one of the locks that the transaction relies on, or NULL */
 Lock *
-zkl_guard(bool writes)
+zkl_guard(bool writes, int64 asked_at)
 {
 	Relied		relied;
 	bool		proven;
@@ -199,7 +224,7 @@ zkl_guard(bool writes)
 	if (relied.n == 0)
 		return NULL;
 	refuse_lost_at_commit(&relied);
-	proven = zklock_commit_guard == ZKLOCK_GUARD_ON && zkb_are_proven(relied.nodes, relied.n);
+	proven = are_proven(&relied, asked_at);
 	refuse_lost_at_commit(&relied);
 	if (proven)
 		return relied.locks[0];
@@ -217,7 +242,7 @@ zkl_guard(bool writes)
 void
 zkl_guard_statement(void)
 {
-	(void) zkl_guard(true);
+	(void) zkl_guard(true, 0);
 	note()->judged = true;
 }
 

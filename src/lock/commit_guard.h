@@ -12,9 +12,16 @@
 
 /*
  * Raises 40001 if a lock that the current transaction relies on is lost, or
- * may be.  Returns one of these locks, or NULL if there are none.
+ * may be.  Returns one of these locks, or NULL if there are none.  asked_at: when
+ * ZooKeeper was last asked about one of them, for this commit; or 0.
  */
-extern Lock *zkl_guard(bool writes);
+extern Lock *zkl_guard(bool writes, int64 asked_at);
+
+/* Only what can be known without asking */
+extern void zkl_refuse_known_losses(bool writes);
+
+/* Raises 40001: the transaction cannot commit without this lock */
+extern void zkl_raise_lost_at_commit(const Lock *lock, ZkLoss loss);
 
 /*
  * The commit guard ahead of time, for a statement that cannot be undone once

@@ -254,7 +254,7 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 
 	zkp_write_data(data, &says);
 	begin_reading(s);
-	s->request = zkl_sent(zks_write(s->what.session, path, data));
+	s->request = zkl_sent(zks_write(s->what.session, path, data, -1));
 	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
 		return false;
 	drop_request(s);

@@ -30,8 +30,8 @@
  *-------------------------------------------------------------------------
  */
 
-static void
-refuse_lost(Lock *lock)
+void
+zkl_refuse_lost(Lock *lock)
 {
 	if (lock != NULL && lock->count > 0 && zkl_is_lost(lock))
 		ereport(ERROR,
@@ -53,7 +53,7 @@ static void
 refuse_lost_bases(Wanted *held, int n)
 {
 	for (int i = 0; i < n; i++)
-		refuse_lost(zkl_base(held[i].lock));
+		zkl_refuse_lost(zkl_base(held[i].lock));
 }
 
 /* Grant one more hold only after the locks are known to be held */
@@ -175,7 +175,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 		else if (zkb_peek() != NULL)
 			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
 	}
-	refuse_lost(lost);
+	zkl_refuse_lost(lost);
 	return outcome == ZKL_HELD;
 }
 
@@ -189,7 +189,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool m
 	int			nheld = 0;
 	int			nothers = 0;
 
-	refuse_lost(first_lost(wanted, n));
+	zkl_refuse_lost(first_lost(wanted, n));
 	for (int i = 0; i < n; i++)
 	{
 		if (is_held(wanted[i].lock))

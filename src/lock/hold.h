@@ -43,6 +43,9 @@ typedef struct ZkHoldInfo
 extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 					 bool may_wait, ZkWait *wait);
 
+/* Raises 55000 if this session holds the lock, and has lost it */
+extern void zkl_refuse_lost(Lock *lock);
+
 /* The fencing token; false if the lock is not held, or is lost */
 extern bool zkl_token(const char *path, int64 *token);
 

@@ -409,5 +409,7 @@ zkl_remove_hold(Hold *hold)
 	dlist_delete(&hold->in_lock);
 	if (hold->subid != InvalidSubTransactionId)
 		dlist_delete(&hold->in_xact);
+	if (hold->claim != NULL)
+		pfree(hold->claim);
 	pfree(hold);
 }

@@ -46,6 +46,16 @@ typedef struct Lock
 	dlist_head	holds;			/* in the order in which they were taken */
 } Lock;
 
+/* A period that the current transaction has claimed */
+typedef struct Claim
+{
+	TimestampTz period;
+	int			root_len;		/* of the root under which its mark is */
+	int			version;		/* of the mark, as it was read */
+	ZkMark	   *mark;			/* once that is being written */
+	char		before[FLEXIBLE_ARRAY_MEMBER];	/* what it said */
+} Claim;
+
 typedef struct Hold
 {
 	dlist_node	in_lock;
@@ -61,6 +71,7 @@ typedef struct Hold
 	ZkLoss		loss;			/* of the lock, when this was released */
 	bool		doubted;		/* unknown whether the lock was held until
 								 * then */
+	Claim	   *claim;			/* made with it, or NULL */
 } Hold;
 
 extern HTAB *zkl_locks;			/* NULL if this backend never took a lock */

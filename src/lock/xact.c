@@ -28,6 +28,7 @@
 #include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/settings.h"
+#include "claimed.h"
 #include "commit_guard.h"
 #include "hold_table.h"
 #include "show.h"
@@ -215,6 +216,21 @@ release_node(Lock *lock)
 		remember_ticket(passed_on ? zkn_share(session, node) : zkn_discard(session, node));
 }
 
+/* A claim goes with its hold; if there is an earlier one, it replaces that */
+static void
+hand_over_claim(Hold *hold, Hold *other)
+{
+	if (hold->claim == NULL)
+		return;
+	if (other->claim != NULL)
+		other->claim->period = Max(other->claim->period, hold->claim->period);
+	else
+	{
+		other->claim = hold->claim;
+		hold->claim = NULL;
+	}
+}
+
 /*
  * Make the hold belong to another subtransaction, or to none; if there is an
  * equal one already, merge the two.
@@ -231,6 +247,7 @@ hand_over(Hold *hold, SubTransactionId subid)
 		if (other->loss == ZK_NOT_LOST)
 			other->loss = hold->loss;
 		other->doubted |= hold->doubted;
+		hand_over_claim(hold, other);
 		zkl_count(hold->lock, hold->count); /* zkl_remove_hold takes it off */
 		zkl_remove_hold(hold);
 		return;
@@ -345,6 +362,7 @@ end_transaction(bool commit)
 
 	if (zkb_peek() != NULL)
 		zks_gather(zkb_peek());
+	zkl_decide_marks(commit);
 	dlist_foreach_modify(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -359,10 +377,26 @@ end_transaction(bool commit)
 		end_orphans();
 	orphans.n = 0;
 	settle_ended();
+	zkl_settle_marks();
 	if (zkb_peek() != NULL)
 		zks_send(zkb_peek());
 	zkl_show_changes();
 	linger();
+}
+
+void
+zkl_take_back(Hold *hold)
+{
+	if (hold->count > 1)
+	{
+		hold->count--;
+		zkl_count(hold->lock, -1);
+		return;
+	}
+	end_hold(hold);
+	settle_ended();
+	zkl_show_changes();
+	zkl_stop_anew();
 }
 
 /*-------------------------------------------------------------------------
@@ -432,11 +466,22 @@ zkl_watch_transactions(void)
 	registered = true;
 }
 
+/*
+ * The marks of claims are written even where nobody asks for a guard.  What
+ * writes them proves their locks, so it goes first.
+ */
 static void
 before_commit(void)
 {
-	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written());
+	int64		asked_at = 0;
+	const Lock *relied;
 
+	if (zkl_has_claims())
+	{
+		zkl_refuse_known_losses(zkl_has_written());
+		asked_at = zkl_write_marks();
+	}
+	relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written(), asked_at);
 	zkl_tell_losses();
 	find_orphans();
 	if (relied != NULL)
@@ -467,7 +512,7 @@ xact_callback(XactEvent event, void *arg)
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has taken ZooKeeper locks"),
 						 errdetail("A lock belongs to a ZooKeeper session, which a prepared transaction outlives.")));
-			(void) zkl_guard(zkl_has_written());
+			(void) zkl_guard(zkl_has_written(), 0);
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:

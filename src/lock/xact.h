@@ -8,6 +8,8 @@
 #ifndef ZKLOCK_XACT_H
 #define ZKLOCK_XACT_H
 
+#include "hold_table.h"
+
 /* Called when the library is loaded */
 extern void zkl_watch_commits(void);
 
@@ -30,5 +32,11 @@ extern bool zkl_has_locks(void);
  * That counts even if a subtransaction rolls it back, as an id would stay.
  */
 extern void zkl_writes_elsewhere(void);
+
+/*
+ * Release one count of this hold of the current subtransaction: the call that
+ * took it does not want it after all
+ */
+extern void zkl_take_back(Hold *hold);
 
 #endif							/* ZKLOCK_XACT_H */

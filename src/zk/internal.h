@@ -127,12 +127,13 @@ struct ZkRequest
 /* One operation of a multi */
 typedef struct ZkOp
 {
-	int			type;			/* ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP */
+	int			type;			/* ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP,
+								 * ZOO_SETDATA_OP */
 	const char *path;
 	int			flags;			/* of a create */
-	const char *data;			/* of a create; NULL: none */
+	const char *data;			/* of a create or set; NULL: none */
 	bool		closed;			/* of a create: as in ZkpWant */
-	int			version;		/* of a check or delete; -1: any */
+	int			version;		/* of a check, delete or set; -1: any */
 } ZkOp;
 
 struct ZkWatch
@@ -262,6 +263,7 @@ struct ZkSession
 	size_t		watch_bytes;	/* length of their paths */
 	uintptr_t	watch_ids;
 	ZkNode	   *nodes;
+	ZkMark	   *marks;
 	uint64_t	tickets;
 
 	ZkShown    *_Atomic shown;	/* NULL: to nobody */
@@ -355,13 +357,14 @@ extern void zkr_list_fresh_locked(ZkRequest *r, const char *dir);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
-extern void zkr_set_locked(ZkRequest *r, const char *path, const char *data);
+extern void zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version);
 extern void zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n);
 extern int	zkr_failed_op(const ZkRequest *r);
 extern void zkr_prove_locked(ZkRequest *r);
 extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
 extern ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
+extern void zkr_forget_owner_locked(ZkSession *s, const void *owner);
 extern void zkr_free_all(ZkSession *s);
 extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path, int keeps_data);
 extern void zkr_drop_watch_locked(ZkWatch *w);
@@ -380,6 +383,26 @@ extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
 extern void zkn_show_locked(ZkSession *s);
+extern void zkn_give_marks_locked(ZkSession *s, ZkMark **list);
+
+/* mark.c */
+extern ZkMark *zkn_new_mark(const ZkMarking *what);
+extern void zkn_abandon_mark(ZkMark *m);
+extern void zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
+								  void (*tell_carrier) (ZkNode *n, bool decided_now));
+extern void zkn_write_op(const ZkMark *m, ZkOp *op);
+extern void zkn_mark_written_locked(ZkMark *m, int rc, int64_t sent_at, bool at_fault, bool node_gone);
+extern void zkn_leave_mark_locked(ZkMark *m);
+extern bool zkn_mark_over(const ZkMark *m);
+extern bool zkn_mark_can_be_set(const ZkMark *m);
+extern void zkn_settle_op(ZkMark *m, ZkOp *op);
+extern int	zkn_mark_set_answered_locked(ZkMark *m, int rc);
+extern void zkn_mark_not_set(ZkMark *m);
+extern void zkn_advance_mark_locked(ZkMark *m);
+extern void zkn_advance_marks_locked(ZkSession *s);
+extern bool zkn_any_mark_locked(ZkSession *s);
+extern void zkn_take_marks_locked(ZkSession *s, ZkMark **list);
+extern void zkn_free_marks(ZkSession *s);
 
 /* stop_signal.c */
 extern int64_t zks_stop_locked(ZkSession *s, int64_t now);

@@ -54,11 +54,12 @@ typedef enum ZkpStyle
 } ZkpStyle;
 
 /*
- * The directory, below the root, of the records that tell who waits where while
- * he is waited for; and how the names of such directories begin, which no part of
- * a user's path may have
+ * The directories, below the root, of the records that tell who waits where while
+ * he is waited for, and of the marks of claims; and how the names of such
+ * directories begin, which no part of a user's path may have
  */
 #define ZKP_BOARD			"/__zklock_waits__"
+#define ZKP_CLAIMS			"/__zklock_claims__"
 #define ZKP_OWN_DIRS		"__zklock_"
 
 /* The tag of a backend: hex digits, and a terminator */

@@ -32,6 +32,9 @@
  * need the name have to wait.  A waiter that was granted a place of a
  * semaphore informs those behind it in the same way, by the node's data.
  *
+ * A node under which a claim was marked (mark.c) is deleted together with what
+ * becomes of the mark, in one transaction, and not before that is decided.
+ *
  * Independently of that, the owner is interested in the node or not: see
  * Interest.  It may lose interest in each state; the completions do what has
  * to follow.
@@ -95,6 +98,7 @@ struct ZkNode
 								 * sent */
 	int64_t		czxid;
 	ZkWatch    *watch;
+	ZkMark	   *mark;			/* of a claim under this lock, or NULL */
 	char		prefix[ZKP_PREFIX_LEN];
 	char		name[ZKP_NAME_LEN];
 	const char *identity;		/* stored after the directory */
@@ -104,6 +108,9 @@ struct ZkNode
 /* ZooKeeper accepts a megabyte for a request by default */
 #define REQUEST_BYTES		(512 * 1024)
 #define CHECK_BYTES			(400 * 1024)
+
+/* Of the result of a set: its header, and what it says of the node */
+#define MARK_RESULT_BYTES	(9 + 68)
 
 /*
  * How long a create that was not answered may still be carried out, though the
@@ -132,6 +139,7 @@ typedef struct Group
 
 static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
+static void settle_and_delete(ZkNode *n);
 static void prune(ZkNode *n);
 
 /* The chart, and what else may follow a state */
@@ -201,6 +209,17 @@ set_refused(ZkNode *n, int rc)
 	n->refused = rc;
 }
 
+/* It is settled without us */
+static void
+leave_mark(ZkNode *n)
+{
+	ZkMark	   *mark = n->mark;
+
+	n->mark = NULL;
+	if (mark != NULL)
+		zkn_leave_mark_locked(mark);
+}
+
 /*
  * Out of the list; memory waits for the requests that still point here.
  */
@@ -222,6 +241,7 @@ finish(ZkNode *n)
 		if (n->watch != NULL)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
+		leave_mark(n);
 		n->session->notify = true;
 		for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 		{
@@ -293,14 +313,24 @@ is_renaming(const ZkNode *n)
 	return is_telling(n) && zkp_shared_name(name, n->name);
 }
 
-/* Deletes it, unless that is under way; an unknown name is settled first */
+/*
+ * Deletes it, unless that is under way; an unknown name is settled first.  As
+ * long as a claim's mark is not settled, who comes next would take the period
+ * for claimed, so the two go together.
+ */
 static void
 get_rid_of(ZkNode *n)
 {
 	if (n->telling == TELLING_GRANTED)
 		n->telling = TOLD_GRANTED;	/* its deletion says more */
-	if (!n->deleting && !is_renaming(n))
+	if (n->deleting || is_renaming(n))
+		return;
+	if (n->mark == NULL || zkn_mark_over(n->mark))
 		send_delete(n);
+	else if (zkn_mark_can_be_set(n->mark))
+		settle_and_delete(n);
+	else
+		zkn_advance_mark_locked(n->mark);
 }
 
 static ZkRequest *
@@ -681,6 +711,16 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	return sent;
 }
 
+/* How many bytes the answer to a multi may have */
+static size_t
+answer_room_locked(ZkSession *s)
+{
+	size_t		room = s->receive_buffer / 3;
+
+	zk_assert(zks_has_mutex(s));
+	return room == 0 || room > ZKN_MULTI_BYTES ? ZKN_MULTI_BYTES : room;
+}
+
 bool
 zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 {
@@ -691,10 +731,8 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	size_t		room;
 
 	zks_enter(s);
-	room = s->receive_buffer / 3;
+	room = answer_room_locked(s);
 	zks_leave(s);
-	if (room == 0 || room > ZKN_MULTI_BYTES)
-		room = ZKN_MULTI_BYTES;
 
 	/* the answer has for each its path, with a number of ten digits */
 	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
@@ -783,63 +821,267 @@ look(ZkNode *n)
  * Deletion
  */
 
+/*
+ * If in doubt, it is sent again once connected, or at the next heartbeat.  The
+ * same if ZooKeeper refused: an ACL can be corrected, and a throttled server
+ * recovers.
+ */
 static void
-on_deleted(ZkRequest *r)
+delete_answered(ZkNode *n, int rc)
 {
-	ZkNode	   *n = (ZkNode *) r->owner;
 	char		name[ZKP_NAME_LEN];
 
-	if (!called_back(n))
-		return;
-
-	/*
-	 * If in doubt, it is sent again once connected, or at the next heartbeat.
-	 * The same if ZooKeeper refused: an ACL can be corrected, and a throttled
-	 * server recovers.
-	 */
 	n->deleting = false;
-	if (r->rc == ZOK || r->rc == ZNONODE)
+	if (rc == ZOK || rc == ZNONODE)
 		set_refused(n, ZOK);
-	if (r->rc == ZNONODE && n->tell_doubted && zkp_shared_name(name, n->name))
+	if (rc == ZNONODE && n->tell_doubted && zkp_shared_name(name, n->name))
 	{
 		/* it was renamed after all, though a second attempt was refused */
 		snprintf(n->name, sizeof(n->name), "%s", name);
-		send_delete(n);
+		get_rid_of(n);
 	}
-	else if (r->rc == ZOK || (r->rc == ZNONODE && n->doubted))
+	else if (rc == ZOK || (rc == ZNONODE && n->doubted))
 	{
-		n->rc = r->rc;
+		n->rc = rc;
 		ended(n, ZKN_DELETED);
 	}
-	else if (r->rc == ZNONODE)
+	else if (rc == ZNONODE)
 	{
 		lose(n, ZK_LOST_NODE);
 		ended(n, ZKN_LOST);
 	}
-	else if (zks_is_doubtful(r->rc))
+	else if (zks_is_doubtful(rc))
 		n->doubted = true;
 	else
-		set_refused(n, r->rc);
+		set_refused(n, rc);
 }
 
 static void
-send_delete(ZkNode *n)
+on_deleted(ZkRequest *r)
 {
-	NodePath	path;
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (called_back(n))
+		delete_answered(n, r->rc);
+}
+
+/* NULL: zkn_heartbeat_locked tries again */
+static ZkRequest *
+begin_delete(ZkNode *n, ZkDone done)
+{
 	ZkRequest  *r;
 
 	if (!zks_usable_locked(n->session))
-		return;
-	r = request(n, on_deleted);
+		return NULL;
+	r = request(n, done);
 	if (r == NULL)
-		return;					/* zkn_heartbeat_locked tries again */
+		return NULL;
 	n->deleting = true;
 
 	/* in the same packet, so that its event does not reach us */
 	if (n->watch != NULL)
 		zkr_drop_watch_locked(n->watch);
 	n->watch = NULL;
-	zkr_delete_locked(r, node_path(n, n->name, &path), -1);
+	return r;
+}
+
+static void
+send_delete(ZkNode *n)
+{
+	ZkRequest  *r = begin_delete(n, on_deleted);
+	NodePath	path;
+
+	if (r != NULL)
+		zkr_delete_locked(r, node_path(n, n->name, &path), -1);
+}
+
+/*
+ * Settling a mark
+ */
+
+/*
+ * The mark may have been refused, since somebody has changed it: then the node
+ * goes alone; or the node, since somebody has deleted it: then the mark is set
+ * alone.
+ */
+static void
+on_settled(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	ZkMark	   *mark = n->mark;
+	bool		of_mark = r->rc == ZOK || zks_is_doubtful(r->rc) || zkr_failed_op(r) == 0;
+	int			rc = r->rc;
+
+	if (mark != NULL && of_mark)
+		rc = zkn_mark_set_answered_locked(mark, r->rc);
+	else if (mark != NULL)
+		zkn_mark_not_set(mark);
+	if (!called_back(n))
+		return;
+	if (r->rc != ZOK && rc == ZOK)
+	{
+		n->deleting = false;
+		get_rid_of(n);
+		return;
+	}
+	if (!of_mark && rc == ZNONODE)
+		leave_mark(n);
+	delete_answered(n, rc);
+}
+
+static void
+settle_and_delete(ZkNode *n)
+{
+	ZkRequest  *r = begin_delete(n, on_settled);
+	NodePath	path;
+	ZkOp		ops[2] = {
+		{0},
+		{.type = ZOO_DELETE_OP,.path = node_path(n, n->name, &path),.version = -1}
+	};
+
+	if (r == NULL)
+		return;
+	zkn_settle_op(n->mark, &ops[0]);
+	zkr_multi_locked(r, ops, 2);
+}
+
+/* The mark is to be settled, if not with the node, then without it */
+static void
+settle(ZkNode *n)
+{
+	if (n->mark == NULL)
+		return;
+	if (n->state == ZKN_PRESENT && !is_wanted(n))
+		get_rid_of(n);
+	else
+		zkn_advance_mark_locked(n->mark);
+}
+
+/* A decision alone is no reason: a node that is wanted may be given up next */
+static void
+mark_moved(ZkNode *n, bool decided_now)
+{
+	if (!decided_now || !is_wanted(n))
+		settle(n);
+}
+
+static void
+settle_all_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *next,
+		 *n = s->nodes; n != NULL; n = next)
+	{
+		next = n->next;
+		settle(n);
+	}
+	zkn_advance_marks_locked(s);
+}
+
+void
+zkn_settle(ZkSession *s)
+{
+	zks_enter(s);
+	settle_all_locked(s);
+	zks_leave(s);
+}
+
+void
+zkn_give_marks_locked(ZkSession *s, ZkMark **list)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+		n->mark = NULL;
+	zkn_take_marks_locked(s, list);
+}
+
+/*
+ * Writing marks
+ */
+
+/* For each node there is a check, and behind it what sets its mark */
+static void
+on_marked(ZkRequest *r)
+{
+	Group	   *g = (Group *) r->owner;
+	int			failed = r->rc != ZOK && !zks_is_doubtful(r->rc) ? zkr_failed_op(r) : -1;
+
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		/* not before all know: one may be the reason for another */
+		if (n->mark != NULL)
+			zkn_mark_written_locked(n->mark, r->rc, r->sent_at, failed >= 0 && failed / 2 == i,
+									failed % 2 == 0);
+	}
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		if (!called_back(n))
+			continue;
+		if (r->rc == ZOK)
+			n->proven_at = r->sent_at;
+		if (!is_wanted(n))
+			settle(n);
+	}
+	free(g);
+}
+
+bool
+zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
+{
+	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
+	ZkOp	   *ops = calloc(2 * n, sizeof(ZkOp));
+	NodePath   *paths = calloc(n, sizeof(NodePath));
+	ZkRequest  *r = NULL;
+	int			made = 0;
+
+	while (made < n && (marks[made] = zkn_new_mark(&what[made])) != NULL)
+		made++;
+	zks_enter(s);
+	if (g != NULL && ops != NULL && paths != NULL && made == n)
+	{
+		g->n = n;
+		for (int i = 0; i < n; i++)
+			g->nodes[i] = what[i].node;
+		r = group_request(g, on_marked);
+	}
+	for (int i = 0; i < n && r != NULL; i++)
+	{
+		ZkNode	   *node = g->nodes[i];
+
+		leave_mark(node);
+		node->mark = marks[i];
+		zkn_begin_mark_locked(s, marks[i], node, mark_moved);
+		ops[2 * i].type = ZOO_CHECK_OP;
+		ops[2 * i].path = node_path(node, node->name, &paths[i]);
+		ops[2 * i].version = -1;
+		zkn_write_op(marks[i], &ops[2 * i + 1]);
+	}
+	if (r != NULL)
+		zkr_multi_locked(r, ops, 2 * n);
+	else
+		free(g);
+	zks_leave(s);
+	while (r == NULL && made > 0)
+		zkn_abandon_mark(marks[--made]);
+	free(paths);
+	free(ops);
+	return r != NULL;
+}
+
+bool
+zkn_marks_fit(ZkSession *s, int n, size_t bytes)
+{
+	size_t		answer = (size_t) n * 2 * MARK_RESULT_BYTES;
+	size_t		room;
+
+	zks_enter(s);
+	room = answer_room_locked(s);
+	zks_leave(s);
+	return 2 * n <= ZKN_CHECK_MAX && bytes <= REQUEST_BYTES && answer <= room;
 }
 
 void
@@ -1008,7 +1250,7 @@ tell(ZkNode *n)
 		zkr_multi_locked(r, ops, 2);
 	}
 	else
-		zkr_set_locked(r, path.text, data);
+		zkr_set_locked(r, path.text, data, -1);
 	free(data);
 }
 
@@ -1220,6 +1462,7 @@ zkn_connected_locked(ZkSession *s)
 		next = n->next;
 		catch_up(n, now);
 	}
+	settle_all_locked(s);
 }
 
 /*
@@ -1246,6 +1489,7 @@ zkn_heartbeat_locked(ZkSession *s)
 		else
 			catch_up(n, now);
 	}
+	settle_all_locked(s);
 }
 
 /*
@@ -1286,7 +1530,8 @@ zkn_over_locked(ZkSession *s)
 
 /*
  * Whether there are only nodes here that are not wanted and that ZooKeeper
- * refuses to delete.  Then only the end of the session removes them.
+ * refuses to delete.  Then only the end of the session removes them.  But one
+ * that stays because of a claim's mark must not go before that is settled.
  */
 bool
 zkn_only_refused_locked(ZkSession *s)
@@ -1294,7 +1539,7 @@ zkn_only_refused_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
-		if (n->refused == ZOK || n->interest != DISCARDED)
+		if (n->refused == ZOK || n->interest != DISCARDED || (n->mark != NULL && !zkn_mark_over(n->mark)))
 			return false;
 	}
 	return s->nodes != NULL;
@@ -1318,7 +1563,7 @@ bool
 zkn_any_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->nodes != NULL;
+	return s->nodes != NULL || zkn_any_mark_locked(s);
 }
 
 void
@@ -1331,6 +1576,7 @@ zkn_free_all(ZkSession *s)
 		s->nodes = n->next;
 		free(n);
 	}
+	zkn_free_marks(s);
 }
 
 /*

@@ -31,6 +31,7 @@ static void on_watch_set(ZkWatch *w, ZkRequest *r);
 
 _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &&
 			   (int) ZKS_NO_NODE == ZNONODE && (int) ZKS_NO_AUTH == ZNOAUTH &&
+			   (int) ZKS_BAD_VERSION == ZBADVERSION && (int) ZKS_NODE_EXISTS == ZNODEEXISTS &&
 			   (int) ZKS_NO_CHILDREN == ZNOCHILDRENFOREPHEMERALS &&
 			   (int) ZKS_NOT_EMPTY == ZNOTEMPTY && (int) ZKS_INVALID_ACL == ZINVALIDACL,
 			   "ZksCode has ZooKeeper's numbers (the library does not know ZKS_QUOTA_EXCEEDED)");
@@ -516,17 +517,16 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 }
 
 /*
- * The directory according to the leader.  The two requests travel together,
- * and answers come in the order of the requests: if the sync is refused (by a
- * server that throttles, or has lost its leader), the list behind it may be
- * out of date, so it fails with the same code.
+ * What the leader says.  The two requests travel together, and answers come in
+ * the order of the requests: if the sync is refused (by a server that
+ * throttles, or has lost its leader), the answer to the other may be out of
+ * date, so it fails with the same code.
  */
-void
-zkr_list_fresh_locked(ZkRequest *r, const char *dir)
+static void
+ask_fresh(ZkRequest *r, void (*send) (ZkRequest *r, const char *path), const char *path)
 {
 	ZkRequest  *sync = zkr_new_locked(r->session, NULL, NULL);
 
-	zk_assert(zks_has_mutex(r->session));
 	if (sync == NULL)
 	{
 		answered(r, ZSYSTEMERROR);
@@ -536,8 +536,15 @@ zkr_list_fresh_locked(ZkRequest *r, const char *dir)
 	sync->listener = LISTENER_LIST;
 	sync->op = ZOO_SYNC_OP;
 	if (begin(sync))
-		submitted(sync, zoo_async(r->session->zh, dir, on_string, sync));
-	zkr_list_locked(r, dir);
+		submitted(sync, zoo_async(r->session->zh, path, on_string, sync));
+	send(r, path);
+}
+
+void
+zkr_list_fresh_locked(ZkRequest *r, const char *dir)
+{
+	zk_assert(zks_has_mutex(r->session));
+	ask_fresh(r, zkr_list_locked, dir);
 }
 
 void
@@ -571,13 +578,13 @@ zkr_delete_locked(ZkRequest *r, const char *path, int version)
 }
 
 void
-zkr_set_locked(ZkRequest *r, const char *path, const char *data)
+zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version)
 {
 	zk_assert(zks_has_mutex(r->session));
 	r->op = ZOO_SETDATA_OP;
 	r->writes = true;
 	if (begin(r))
-		submitted(r, zoo_aset(r->session->zh, path, data, (int) strlen(data), -1,
+		submitted(r, zoo_aset(r->session->zh, path, data, (int) strlen(data), version,
 							  on_stat, r));
 }
 
@@ -637,6 +644,8 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 								   (int) strlen(ops[i].path) + NUMBER_LEN);
 			else if (ops[i].type == ZOO_DELETE_OP)
 				zoo_delete_op_init(&zops[i], ops[i].path, ops[i].version);
+			else if (ops[i].type == ZOO_SETDATA_OP)
+				zoo_set_op_init(&zops[i], ops[i].path, data, (int) strlen(data), ops[i].version, NULL);
 			else
 				zoo_check_op_init(&zops[i], ops[i].path, ops[i].version);
 		}
@@ -720,6 +729,18 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 		s->in_flight--;
 		answered(r, rc);
 		r = s->requests;
+	}
+}
+
+/* Whoever would be called back for this owner is not */
+void
+zkr_forget_owner_locked(ZkSession *s, const void *owner)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	{
+		if (r->listener == LISTENER_DONE && r->owner == owner && !r->answered)
+			r->listener = LISTENER_NONE;
 	}
 }
 
@@ -843,15 +864,41 @@ zks_delete(ZkSession *s, const char *path)
 	return ask(s, delete_any_version_locked, path, 0);
 }
 
+static void
+get_fresh_locked(ZkRequest *r, const char *path)
+{
+	zk_assert(zks_has_mutex(r->session));
+	ask_fresh(r, zkr_get_locked, path);
+}
+
 ZkRequest *
-zks_write(ZkSession *s, const char *path, const char *data)
+zks_read_fresh(ZkSession *s, const char *path)
+{
+	return ask(s, get_fresh_locked, path, ZKS_DATA_KEPT);
+}
+
+ZkRequest *
+zks_make(ZkSession *s, const char *path, bool closed)
 {
 	ZkRequest  *r;
 
 	zks_enter(s);
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
-		zkr_set_locked(r, path, data);
+		zkr_create_locked(r, path, 0, "", closed);
+	zks_leave(s);
+	return r;
+}
+
+ZkRequest *
+zks_write(ZkSession *s, const char *path, const char *data, int version)
+{
+	ZkRequest  *r;
+
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_set_locked(r, path, data, version);
 	zks_leave(s);
 	return r;
 }

@@ -108,7 +108,7 @@ wait_for_keeper(ZkSession *s, int ms)
 }
 
 void
-zks_close(ZkSession *s, int bound_ms)
+zks_close(ZkSession *s, int bound_ms, ZkMark **left)
 {
 	int64_t		until = zks_now() + bound_ms * ZKS_MS;
 	int64_t		now;
@@ -121,6 +121,12 @@ zks_close(ZkSession *s, int bound_ms)
 
 	while (!atomic_load(&s->keeper_done) && !atomic_load(&s->lingers) && (now = zks_now()) < until)
 		wait_for_keeper(s, zks_ms_until(until, now));
+	if (left != NULL)
+	{
+		zks_enter(s);
+		zkn_give_marks_locked(s, left);
+		zks_leave(s);
+	}
 	if (atomic_load(&s->keeper_done))
 		pthread_join(s->keeper, NULL);
 	else

@@ -39,6 +39,7 @@ typedef struct ZkSession ZkSession;
 typedef struct ZkRequest ZkRequest;
 typedef struct ZkNode ZkNode;
 typedef struct ZkWatch ZkWatch;
+typedef struct ZkMark ZkMark;
 typedef struct ZkTls ZkTls;
 
 typedef enum ZkSessionState
@@ -149,9 +150,11 @@ extern ZkSession *zks_open(const ZkOptions *options);
 /*
  * End the session: ZooKeeper deletes its nodes.  Waits at most bound_ms; what
  * remains then ends by itself, or with the process.  The session, its
- * requests, nodes and watches must not be used afterwards.
+ * requests, nodes and watches must not be used afterwards.  Its marks that are
+ * not settled are put into the list, for zkn_adopt_marks; NULL: the process
+ * ends.
  */
-extern void zks_close(ZkSession *session, int bound_ms);
+extern void zks_close(ZkSession *session, int bound_ms, ZkMark **left);
 
 /*
  * A session that has nothing for idle_ms (0: never) is closed by its thread, and is
@@ -257,7 +260,9 @@ typedef enum ZksCode
 	ZKS_BAD_ARGUMENTS = -8,
 	ZKS_NO_NODE = -101,
 	ZKS_NO_AUTH = -102,
+	ZKS_BAD_VERSION = -103,
 	ZKS_NO_CHILDREN = -108,		/* nodes below an ephemeral one */
+	ZKS_NODE_EXISTS = -110,
 	ZKS_NOT_EMPTY = -111,
 	ZKS_INVALID_ACL = -114,
 	ZKS_QUOTA_EXCEEDED = -125,
@@ -281,8 +286,14 @@ extern ZkRequest *zks_list_all(ZkSession *session, const char *dir, bool fresh);
 /* One node, according to the server that we are connected to */
 extern ZkRequest *zks_read(ZkSession *session, const char *path);
 
+/* The same, according to the leader */
+extern ZkRequest *zks_read_fresh(ZkSession *session, const char *path);
+
 /* The same without the data, possible even without permission to read it */
 extern ZkRequest *zks_stat(ZkSession *session, const char *path);
+
+/* Make a node that stays, without data; closed as in ZkpWant */
+extern ZkRequest *zks_make(ZkSession *session, const char *path, bool closed);
 
 /* Delete any node, whoever created it */
 extern ZkRequest *zks_delete(ZkSession *session, const char *path);
@@ -293,7 +304,9 @@ extern ZkRequest *zks_delete(ZkSession *session, const char *path);
  */
 extern ZkRequest *zks_list_records(ZkSession *session, const char *dir);
 extern ZkRequest *zks_read_record(ZkSession *session, const char *path);
-extern ZkRequest *zks_write(ZkSession *session, const char *path, const char *data);
+
+/* Set the data of a node that has this version; -1: any */
+extern ZkRequest *zks_write(ZkSession *session, const char *path, const char *data, int version);
 
 /*
  * Delete a node if all of these exist, with these versions (-1: any), in one
@@ -498,6 +511,58 @@ extern int	zkn_leave_out_unwanted(ZkSession *session, const char *dir,
  * not, refused is the code with which ZooKeeper refused one, or 0.
  */
 extern bool zkn_gone(ZkSession *session, uint64_t first, uint64_t last, int *refused);
+
+/*
+ * mark.c: marks, which outlive who makes them.  zkn_mark sets these nodes' data
+ * to what is pending, all or none, if they have these versions and ours exist.
+ * False: out of memory.  Each mark is the owner's until it decides whether it
+ * is done or undone, whatever has become of it, and of its session; which must
+ * not fail, since it is called at the end of transactions.  From then on it is
+ * settled together with the deletion of our node, or, if that is gone or stays,
+ * by zkn_settle; this goes on until it is done.
+ */
+typedef struct ZkMarking
+{
+	ZkNode	   *node;
+	const char *path;
+	int			version;
+	const char *pending;
+	const char *done;
+	const char *before;
+} ZkMarking;
+
+typedef enum ZkMarkState
+{
+	ZKN_MARKING,				/* requested, not answered */
+	ZKN_MARK_UNSURE,			/* the answer was lost */
+	ZKN_MARKED,
+	ZKN_MARK_REFUSED,			/* it is not written; rc says why */
+	ZKN_MARK_SETTLED			/* or somebody has changed it, which is as
+								 * good */
+} ZkMarkState;
+
+typedef struct ZkMarkInfo
+{
+	ZkMarkState state;
+	int			rc;
+	bool		at_fault;		/* of those refused, this was the reason */
+	bool		node_gone;		/* since our node is gone */
+	int64_t		sent_at;
+} ZkMarkInfo;
+
+extern bool zkn_mark(ZkSession *session, const ZkMarking *what, int n, ZkMark **marks);
+extern void zkn_mark_info(ZkMark *mark, ZkMarkInfo *info);
+extern void zkn_decide_mark(ZkMark *mark, bool done);
+extern void zkn_settle(ZkSession *session);
+
+/* Whether a mark with this path was decided, and is not settled */
+extern bool zkn_mark_is_open(ZkSession *session, const char *path);
+
+/* Whether so many fit into one transaction; bytes: their paths and data */
+extern bool zkn_marks_fit(ZkSession *session, int n, size_t bytes);
+
+/* The marks that another session has left become this one's */
+extern void zkn_adopt_marks(ZkSession *session, ZkMark **list);
 
 /*
  * Whether what the owner does relies on a node.  When such a node is lost, the

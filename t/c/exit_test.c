@@ -36,7 +36,7 @@ child(const char *hosts, const char *ca_file, int number)
 	for (int i = rand() % 40; i > 0; i--)
 		(void) zks_list(session, "/", false);
 	if (rand() % 2)
-		zks_close(session, rand() % 2);
+		zks_close(session, rand() % 2, NULL);
 	exit(0);
 }
 

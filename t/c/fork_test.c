@@ -81,6 +81,6 @@ main(int argc, char **argv)
 	}
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
-	zks_close(session, 1000);
+	zks_close(session, 1000, NULL);
 	return !done;
 }

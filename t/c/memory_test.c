@@ -67,7 +67,9 @@
 #define NCROWD		40
 #define GROUPS		NCROWD		/* the first of the nodes that are made together */
 #define SHARES		(GROUPS + 20)	/* the first of those that become shared */
-#define NNODES		(SHARES + 30)
+#define MARKED		(SHARES + 30)	/* the first of those under which there are marks */
+#define NMARKS		10
+#define NNODES		(MARKED + NMARKS)
 #define NREQUESTS	60
 #define NWATCHES	24
 
@@ -168,6 +170,8 @@ static ZkSession *session;
 static ZkNode *nodes[NNODES];
 static ZkRequest *requests[NREQUESTS];
 static ZkWatch *watches[NWATCHES];
+static ZkMark *marks[NMARKS];
+static ZkMark *left;			/* by earlier sessions */
 static char dir[256];
 static char big[256];
 static int	patience_ms;
@@ -906,6 +910,124 @@ step_share(void)
 	WAIT_FOR(all_gone());
 }
 
+static ZkMarkState
+mark_state(int i)
+{
+	ZkMarkInfo	info = {.state = ZKN_MARK_REFUSED};
+
+	if (marks[i] != NULL)
+		zkn_mark_info(marks[i], &info);
+	return info.state;
+}
+
+static void
+decide(int i, bool done)
+{
+	if (marks[i] != NULL)
+		zkn_decide_mark(marks[i], done);
+	marks[i] = NULL;
+}
+
+static const char *
+mark_path(int i)
+{
+	static char path[NMARKS][300];
+
+	snprintf(path[i], sizeof(path[i]), "/many%s-%d", dir, i);
+	return path[i];
+}
+
+/* n of them in one transaction, from index i on, at this version */
+static void
+mark(int i, int n, int version)
+{
+	ZkMarking	what[NMARKS];
+
+	for (int k = i; k < i + n; k++)
+	{
+		if (node(MARKED + k).state != ZKN_PRESENT)
+			return;
+		what[k - i] = (ZkMarking)
+		{
+			.node = nodes[MARKED + k],.path = mark_path(k),.version = version,
+				.pending = "pending",.done = "done",.before = ""
+		};
+	}
+	if (!zkn_mark(session, what, n, &marks[i]))
+		memset(&marks[i], 0, n * sizeof(ZkMark *));
+}
+
+/*
+ * Marks that become final, or are taken back: with the node, which is discarded or
+ * deleted, or alone, since the node stays or was deleted by somebody; that somebody has
+ * changed; that are decided before the answer; and two that are refused.
+ */
+static void
+step_mark(void)
+{
+	enum {DONE, UNDONE, STAYS, DELETED, STOLEN, CHANGED, EARLY, REFUSED};
+	static const char *const expected[] = {"done", "", "done", "", "done", "x", "", "", ""};
+	const int	n = REFUSED + 2;
+	ZkMarkInfo	info;
+	ZkAnswer	answer;
+
+	for (int i = 0; i < n; i++)
+	{
+		create(MARKED + i, "/p/q", ZKP_EXCLUSIVE, false);
+		requests[NCROWD + i] = zks_make(session, mark_path(i), false);
+	}
+	for (int i = 0; i < n; i++)
+		WAIT_FOR(settled(MARKED + i) && answered(NCROWD + i));
+	mark(DONE, 2, 0);
+	for (int i = STAYS; i <= EARLY; i++)
+		mark(i, 1, 0);
+	mark(REFUSED, 2, 7);
+	decide(EARLY, false);
+	discard(MARKED + EARLY);
+	for (int i = 0; i < n; i++)
+		WAIT_FOR(mark_state(i) != ZKN_MARKING);
+	if (mark_state(STOLEN) == ZKN_MARKED)
+		ask("do delete", path_of(MARKED + STOLEN, "/p/q"));
+	if (mark_state(CHANGED) == ZKN_MARKED)
+		ask("do set", mark_path(CHANGED));
+	if (marks[REFUSED] != NULL)
+	{
+		zkn_mark_info(marks[REFUSED], &info);
+		if (info.state == ZKN_MARKED || (info.state == ZKN_MARK_REFUSED && info.rc != ZBADVERSION && info.rc != ZNONODE))
+			say("bad mark: state %d, error %d", (int) info.state, info.rc);
+	}
+	for (int i = 0; i < n; i++)
+		decide(i, strcmp(expected[i], "done") == 0 || i == CHANGED);
+	zkn_settle(session);
+	if (node(MARKED + DELETED).state == ZKN_PRESENT)
+		zkn_delete(session, nodes[MARKED + DELETED]);
+	WAIT_FOR(!zkn_mark_is_open(session, mark_path(STAYS)));
+	WAIT_FOR(node(MARKED + DELETED).state != ZKN_PRESENT);
+	for (int i = 0; i < n; i++)
+	{
+		discard(MARKED + i);
+		forget(NCROWD + i);
+	}
+	WAIT_FOR(all_gone());
+	for (int i = 0; i < n; i++)
+		WAIT_FOR(!zkn_mark_is_open(session, mark_path(i)));
+	for (int i = 0; i < n; i++)
+		requests[NCROWD + i] = zks_read_fresh(session, mark_path(i));
+	for (int i = 0; i < n; i++)
+	{
+		WAIT_FOR(answered(NCROWD + i));
+		if (!in_vain && atomic_load(&fault_kind) == FAULT_NONE && requests[NCROWD + i] != NULL &&
+			zks_answered(session, requests[NCROWD + i], &answer) && answer.rc == ZOK && !reconnected() &&
+			(answer.data_len != (int) strlen(expected[i]) ||
+			 memcmp(answer.data != NULL ? answer.data : "", expected[i], answer.data_len) != 0))
+			say("bad mark %d: \"%.*s\"", i, answer.data_len, answer.data != NULL ? answer.data : "");
+		if (!in_vain && requests[NCROWD + i] != NULL && zks_answered(session, requests[NCROWD + i], &answer) &&
+			answer.rc == ZOK && answer.data_len == 7 && memcmp(answer.data, "pending", 7) == 0)
+			say("bad mark %d is pending", i);
+		forget(NCROWD + i);
+	}
+}
+
 /* More than one batch, and certainly more than the socket buffers take */
 static void
 step_crowd(void)
@@ -1057,6 +1179,10 @@ begin_something(void)
 {
 	static const char *const dirs[] = {"/p/q", "/g/c", "/p/q"};
 
+	for (int i = 0; i < 3; i++)
+		create(MARKED + i, "/p/q", ZKP_EXCLUSIVE, false);
+	for (int i = 0; i < 3; i++)
+		WAIT_FOR(settled(MARKED + i));
 	create_group(GROUPS, 3, dirs, ZKP_EXCLUSIVE, true);
 	create_group(GROUPS + 3, 2, dirs, ZKP_SHARED, false);
 	discard(GROUPS + 1);
@@ -1066,6 +1192,10 @@ begin_something(void)
 	if (nodes[GROUPS + 2] != NULL)
 		zkn_delete(session, nodes[GROUPS + 2]);
 	requests[8] = zks_read(session, dir);
+	mark(0, 1, 2);				/* the version after step_mark */
+	mark(1, 2, 2);
+	decide(1, true);
+	discard(MARKED + 2);
 }
 
 static void
@@ -1076,6 +1206,8 @@ give_all_back(void)
 		forget(i);
 	for (int i = 0; i < NWATCHES; i++)
 		unwatch(i);
+	for (int i = 0; i < NMARKS; i++)
+		decide(i, false);
 	for (int i = 0; i < NNODES; i++)
 		discard(i);
 }
@@ -1087,7 +1219,7 @@ empty(void)
 	bool		result;
 
 	zks_enter(session);
-	result = session->nodes == NULL && session->requests == NULL &&
+	result = session->nodes == NULL && session->requests == NULL && session->marks == NULL &&
 		session->watches == NULL && session->in_flight == 0;
 	zks_leave(session);
 	return result;
@@ -1107,8 +1239,8 @@ describe_rest(void)
 		nrequests++;
 	for (ZkWatch *w = session->watches; w != NULL; w = w->next)
 		nwatches++;
-	say("bad left in the session: nodes %d, requests %d, watches %d, in flight %d, state %d",
-		nnodes, nrequests, nwatches, session->in_flight, (int) session->info.state);
+	say("bad left in the session: nodes %d, marks %d, requests %d, watches %d, in flight %d, state %d",
+		nnodes, session->marks != NULL, nrequests, nwatches, session->in_flight, (int) session->info.state);
 	zks_leave(session);
 }
 
@@ -1190,7 +1322,9 @@ end(const char *how, int bound_ms, int threads, int descriptors)
 		tidy_up();
 	(void) state();
 	start = zks_now();
-	zks_close(session, bound_ms);
+	zks_close(session, bound_ms, nwalks % 2 ? &left : NULL);
+	if (nwalks % 2 == 0)
+		memset(marks, 0, sizeof(marks));
 	ms = (zks_now() - start) / ZKS_MS;
 	if (ms > bound_ms + 1500)
 		say("bad close took %lld ms of %d", (long long) ms, bound_ms);
@@ -1243,7 +1377,7 @@ walk(const char *ending, int bound_ms, int crowd)
 {
 	static void (*const all[]) (void) = {
 		step_create, step_absent, step_list, step_watch, step_event,
-		step_stolen, step_check, step_discard, step_group, step_robbed, step_share,
+		step_stolen, step_check, step_discard, step_group, step_robbed, step_share, step_mark,
 		step_crowd, step_forbidden, step_masses
 	};
 	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) -
@@ -1265,6 +1399,9 @@ walk(const char *ending, int bound_ms, int crowd)
 	session = zks_open(&options);
 	if (session != NULL)
 	{
+		zkn_adopt_marks(session, &left);
+		for (int i = 0; i < NMARKS; i++)
+			decide(i, false);
 		WAIT_FOR(state() == ZKS_CONNECTED);
 		for (int i = 0; i < nsteps && !stop; i++)
 		{

@@ -113,7 +113,7 @@ close_session(int bound_ms)
 		}
 	}
 	memset(slots, 0, sizeof(slots));
-	zks_close(session, bound_ms);
+	zks_close(session, bound_ms, NULL);
 	session = NULL;
 }
 

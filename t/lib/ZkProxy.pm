@@ -33,8 +33,9 @@ watch event.  It ends with the process that made it: see Servant.
 Operations have the names of ZooKeeper's protocol: create, create2, delete,
 exists, getData, getChildren, getChildren2, sync, multi, createContainer, ping,
 close, setWatches, auth, ... (the keys of %ZkClient::OP), and "connect" for the
-handshake; '*' is any of them except pings, and in a rule "break" a multi that checks
-some nodes and deletes another, which has no other name there.  Client libraries choose among
+handshake; '*' is any of them except pings.  In a rule some multis have no other name than
+these: "break" checks nodes and deletes another, "mark" checks nodes and sets the data of
+others, "settle" sets data and deletes a node.  Client libraries choose among
 these: the C client's zoo_acreate is a create2 only if it asks for a Stat, and a
 container's create is createContainer.  A test of "create" in the wide sense
 says ['create', 'create2'].
@@ -151,7 +152,7 @@ sub _rule
 	foreach (@op)
 	{
 		croak "no such operation: $_"
-		  unless $_ eq '*' || $_ eq 'connect' || $_ eq 'break' || exists $ZkClient::OP{$_};
+		  unless /^(?:\*|connect|break|mark|settle)$/ || exists $ZkClient::OP{$_};
 	}
 	return $self->_do("rule $action " . join(',', @op) . ' ' . ($count // 1));
 }
@@ -628,7 +629,7 @@ sub _request
 		die "no such fault of a request: $nth\n" unless $nth eq 'hold';
 	}
 
-	my $action = _match($op eq 'multi' && $more =~ /\bcheck / && $more =~ /\bdelete / ? 'break' : $op);
+	my $action = _match($op eq 'multi' ? _kind($more) : $op);
 	return _close($conn, 'drop') if $action eq 'drop_request';
 	push @{ $conn->{asked} }, { xid => $xid, op => $op, path => $path, action => $action };
 	_queue($conn->{up}, $frame, held => $action eq 'hold_request' || $nth eq 'hold');
@@ -795,6 +796,18 @@ sub _spoil
 	substr $frame, 0, 4, pack 'l>', $len;
 	$spoilt{"$op $kind"}++ if $frame ne $was;
 	return $frame;
+}
+
+# What a multi is called in a rule
+sub _kind
+{
+	my ($parts) = @_;
+	my %has = map { $_ => 1 } $parts =~ /(?:^|,)(\w+) /g;
+
+	return 'break' if $has{check} && $has{delete};
+	return 'mark' if $has{check} && $has{setData};
+	return 'settle' if $has{setData} && $has{delete};
+	return 'multi';
 }
 
 # the first path of a multi, and all of its parts

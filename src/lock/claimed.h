@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * claimed.h
+ *	  The claims of the current transaction, and their marks.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_CLAIMED_H
+#define ZKLOCK_CLAIMED_H
+
+#include "hold_table.h"
+
+/* Where in ZooKeeper the mark of this lock is; palloc'ed */
+extern char *zkl_mark_path(const char *full, int root_len);
+
+/* The latest claim of the current transaction under this lock, or NULL */
+extern Claim *zkl_claim_of(Lock *lock);
+
+/*
+ * Raises 54000 if the marks of this transaction, and one for this lock, do not
+ * fit into one request
+ */
+extern void zkl_refuse_too_many_claims(ZkSession *session, const Lock *lock);
+
+/* Whether there are claims whose marks have not been written */
+extern bool zkl_has_claims(void);
+
+/*
+ * Write the marks, all or none.  Raises 40001 if one of them has changed, if a
+ * lock of theirs is lost, or if it is not known whether they were written.
+ * Returns when that was asked of ZooKeeper, which is a proof of their locks.
+ */
+extern int64 zkl_write_marks(void);
+
+/*
+ * At the end of the transaction, before its holds end: what is to become of
+ * the marks; and after that, what no deletion of a lock's node brings.  These
+ * do not fail.
+ */
+extern void zkl_decide_marks(bool commit);
+extern void zkl_settle_marks(void);
+
+#endif							/* ZKLOCK_CLAIMED_H */

@@ -1,0 +1,482 @@
+/*-------------------------------------------------------------------------
+ *
+ * mark.c
+ *	  The marks of claims: written by a transaction, final or undone after it.
+ *
+ * A mark is a node that stays.  Who claims sets its data, by version, together
+ * with a check of its lock's node (node.c, zkn_mark): then it is pending.
+ * Once its owner has decided, it is set once more, by the next version: to what
+ * says that it is done, or to what was there before.  That goes with the
+ * deletion of the lock's node, in one transaction, since the next in the queue
+ * reads the mark (node.c, get_rid_of); or alone, where there is no such node
+ * any longer, or it stays.  A mark that somebody has changed meanwhile is left
+ * alone.
+ *
+ *	           write     write    write not  read:   read:    set
+ *	           answered  refused  answered   ours    not ours answered
+ *	MARKING    MARKED    REFUSED  UNSURE
+ *	UNSURE                                   MARKED  SETTLED
+ *	MARKED                                                    SETTLED
+ *
+ * A write that was not answered may still be carried out.  So if the mark turns
+ * out to have the version at which it would have been written, it is set all
+ * the same: after that the write is refused.
+ *
+ * When a session ends before its marks are settled, the owner takes them to its
+ * next one.  There they are set only if they are found as they were written: it
+ * may be another ensemble.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+typedef enum Decision
+{
+	UNDECIDED,
+	DONE,
+	UNDONE
+} Decision;
+
+struct ZkMark
+{
+	ZkMark	   *next;
+	ZkMark	   *prev;
+	ZkSession  *session;		/* NULL: between two sessions */
+	ZkMarkState state;
+	Decision	decision;
+	bool		asking;			/* a request is under way that reads or sets
+								 * it */
+	bool		was_read;		/* its version is known by that only */
+	bool		moved;			/* from another session */
+	int			rc;				/* why its write was refused */
+	bool		at_fault;		/* of those written together, this one was */
+	bool		node_gone;		/* and not the mark, but the lock's node */
+	int64_t		sent_at;		/* when its write was sent */
+	int			base;			/* the version before that */
+	int			version;		/* after it, once it is MARKED */
+	ZkNode	   *carrier;		/* the lock's node, or NULL */
+	void		(*tell_carrier) (ZkNode *n, bool decided_now);
+	char	   *path;
+	char	   *pending;
+	char	   *done;
+	char	   *before;
+};
+
+static bool
+is_over(const ZkMark *m)
+{
+	return m->state == ZKN_MARK_REFUSED || m->state == ZKN_MARK_SETTLED;
+}
+
+bool
+zkn_mark_over(const ZkMark *m)
+{
+	return is_over(m);
+}
+
+/* Whether the owner still has it: until it has decided */
+static bool
+is_owned(const ZkMark *m)
+{
+	return m->decision == UNDECIDED;
+}
+
+static void
+free_mark(ZkMark *m)
+{
+	free(m->path);
+	free(m->pending);
+	free(m->done);
+	free(m->before);
+	free(m);
+}
+
+static void
+enlist(ZkSession *s, ZkMark *m)
+{
+	m->session = s;
+	m->prev = NULL;
+	m->next = s->marks;
+	if (m->next != NULL)
+		m->next->prev = m;
+	s->marks = m;
+}
+
+static void
+unlist(ZkMark *m)
+{
+	if (m->prev != NULL)
+		m->prev->next = m->next;
+	else if (m->session != NULL)
+		m->session->marks = m->next;
+	if (m->next != NULL)
+		m->next->prev = m->prev;
+}
+
+/* Nobody needs it any longer? */
+static void
+free_if_done(ZkMark *m)
+{
+	if (!is_over(m) || is_owned(m) || m->carrier != NULL || m->asking)
+		return;
+	unlist(m);
+	free_mark(m);
+}
+
+/* Not in the session's list, and without carrier, until zkn_begin_mark_locked */
+ZkMark *
+zkn_new_mark(const ZkMarking *what)
+{
+	ZkMark	   *m = calloc(1, sizeof(ZkMark));
+
+	if (m == NULL)
+		return NULL;
+	m->state = ZKN_MARKING;
+	m->base = what->version;
+	m->path = strdup(what->path);
+	m->pending = strdup(what->pending);
+	m->done = strdup(what->done);
+	m->before = strdup(what->before);
+	if (m->path != NULL && m->pending != NULL && m->done != NULL && m->before != NULL)
+		return m;
+	free_mark(m);
+	return NULL;
+}
+
+void
+zkn_abandon_mark(ZkMark *m)
+{
+	free_mark(m);
+}
+
+void
+zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
+					  void (*tell_carrier) (ZkNode *n, bool decided_now))
+{
+	zk_assert(zks_has_mutex(s));
+	enlist(s, m);
+	m->carrier = carrier;
+	m->tell_carrier = tell_carrier;
+}
+
+void
+zkn_write_op(const ZkMark *m, ZkOp *op)
+{
+	memset(op, 0, sizeof(ZkOp));
+	op->type = ZOO_SETDATA_OP;
+	op->path = m->path;
+	op->data = m->pending;
+	op->version = m->base;
+}
+
+/* The answer to its write, which failed because of it, or of its carrier, or not */
+void
+zkn_mark_written_locked(ZkMark *m, int rc, int64_t sent_at, bool at_fault, bool node_gone)
+{
+	zk_assert(zks_has_mutex(m->session));
+	if (m->state != ZKN_MARKING)
+		return;
+	m->sent_at = sent_at;
+	m->rc = rc;
+	m->at_fault = at_fault;
+	m->node_gone = at_fault && node_gone;
+	m->state = rc == ZOK ? ZKN_MARKED : zks_is_doubtful(rc) && !at_fault ? ZKN_MARK_UNSURE : ZKN_MARK_REFUSED;
+	m->version = m->base + 1;
+	m->session->notify = true;
+}
+
+/* The carrier is gone, or has another mark now */
+void
+zkn_leave_mark_locked(ZkMark *m)
+{
+	zk_assert(zks_has_mutex(m->session));
+	m->carrier = NULL;
+	if (m->state == ZKN_MARKING)
+		m->state = ZKN_MARK_UNSURE;
+	zkn_advance_mark_locked(m);
+	free_if_done(m);
+}
+
+/*
+ * Settling
+ */
+
+/* Whether it may be set now, by whoever calls this */
+bool
+zkn_mark_can_be_set(const ZkMark *m)
+{
+	return m->state == ZKN_MARKED && m->decision != UNDECIDED && !m->asking;
+}
+
+void
+zkn_settle_op(ZkMark *m, ZkOp *op)
+{
+	m->asking = true;
+	memset(op, 0, sizeof(ZkOp));
+	op->type = ZOO_SETDATA_OP;
+	op->path = m->path;
+	op->data = m->decision == DONE ? m->done : m->before;
+	op->version = m->version;
+}
+
+/*
+ * The answer to that.  ZOK: it is settled, or has to be read again; else it is
+ * to be tried again.  A second try whose first was carried out finds another
+ * version, too.
+ */
+int
+zkn_mark_set_answered_locked(ZkMark *m, int rc)
+{
+	zk_assert(zks_has_mutex(m->session));
+	m->asking = false;
+	if (rc == ZOK)
+		m->state = ZKN_MARK_SETTLED;
+	else if (rc == ZBADVERSION || rc == ZNONODE)
+		m->state = m->was_read ? ZKN_MARK_UNSURE : ZKN_MARK_SETTLED;
+	else
+		return rc;
+	m->session->notify = true;
+	return ZOK;
+}
+
+/* It was not tried, though that was the intention */
+void
+zkn_mark_not_set(ZkMark *m)
+{
+	m->asking = false;
+}
+
+/* Something about it has changed, so go on */
+static void
+go_on(ZkMark *m)
+{
+	if (m->carrier != NULL)
+		m->tell_carrier(m->carrier, false);
+	else
+	{
+		zkn_advance_mark_locked(m);
+		free_if_done(m);
+	}
+}
+
+/* Nobody carries it, and ZooKeeper refuses: it stays as it is */
+static void
+give_up(ZkMark *m)
+{
+	if (m->carrier == NULL)
+		m->state = ZKN_MARK_SETTLED;
+	free_if_done(m);
+}
+
+static void
+on_set(ZkRequest *r)
+{
+	ZkMark	   *m = (ZkMark *) r->owner;
+	int			rc = zkn_mark_set_answered_locked(m, r->rc);
+
+	if (rc == ZOK)
+		go_on(m);
+	else if (!zks_is_doubtful(rc))
+		give_up(m);
+}
+
+static void
+on_read(ZkRequest *r)
+{
+	ZkMark	   *m = (ZkMark *) r->owner;
+	bool		ours;
+
+	m->asking = false;
+	if (r->rc != ZOK && r->rc != ZNONODE)
+	{
+		if (!zks_is_doubtful(r->rc))
+			give_up(m);
+		return;
+	}
+	ours = r->rc == ZOK && r->data_len == (int) strlen(m->pending) &&
+		memcmp(r->data, m->pending, r->data_len) == 0;
+	if (r->rc == ZOK && r->version >= 0 && (ours || (r->version == m->base && !m->moved)))
+	{
+		m->state = ZKN_MARKED;
+		m->version = r->version;
+		m->was_read = true;
+	}
+	else
+		m->state = ZKN_MARK_SETTLED;
+	m->session->notify = true;
+	go_on(m);
+}
+
+/* Do what can be done without its carrier, if anything: set it, or read it first */
+void
+zkn_advance_mark_locked(ZkMark *m)
+{
+	ZkSession  *s = m->session;
+	ZkRequest  *r;
+
+	zk_assert(zks_has_mutex(s));
+	if (is_over(m) || m->state == ZKN_MARKING || m->asking || m->decision == UNDECIDED || !zks_usable_locked(s))
+		return;
+	r = zkr_new_locked(s, m->state == ZKN_MARKED ? on_set : on_read, m);
+	if (r == NULL)
+		return;					/* at the next heartbeat */
+	if (m->state == ZKN_MARKED)
+	{
+		ZkOp		op;
+
+		zkn_settle_op(m, &op);
+		zkr_set_locked(r, op.path, op.data, op.version);
+	}
+	else
+	{
+		m->asking = true;
+		r->keeps_data = ZKS_DATA_KEPT;
+		zkr_get_locked(r, m->path);
+	}
+}
+
+/* The same for all that have none */
+void
+zkn_advance_marks_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkMark *next,
+		 *m = s->marks; m != NULL; m = next)
+	{
+		next = m->next;
+		if (m->carrier == NULL)
+			zkn_advance_mark_locked(m);
+	}
+}
+
+/* Whether one waits to be settled that nobody carries */
+bool
+zkn_any_mark_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkMark *m = s->marks; m != NULL; m = m->next)
+	{
+		if (!is_over(m) && !is_owned(m))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * From session to session
+ */
+
+/* Their carriers have forgotten them; those that matter are put into this list */
+void
+zkn_take_marks_locked(ZkSession *s, ZkMark **list)
+{
+	zk_assert(zks_has_mutex(s));
+	while (s->marks != NULL)
+	{
+		ZkMark	   *m = s->marks;
+
+		unlist(m);
+		if (m->asking)
+			zkr_forget_owner_locked(s, m);
+		m->asking = false;
+		if (is_over(m) && !is_owned(m))
+		{
+			free_mark(m);
+			continue;
+		}
+		m->session = NULL;
+		m->carrier = NULL;
+		m->moved = true;
+		if (m->state == ZKN_MARKED || m->state == ZKN_MARKING)
+			m->state = ZKN_MARK_UNSURE;
+		m->prev = NULL;
+		m->next = *list;
+		if (m->next != NULL)
+			m->next->prev = m;
+		*list = m;
+	}
+}
+
+void
+zkn_adopt_marks(ZkSession *s, ZkMark **list)
+{
+	zks_enter(s);
+	while (*list != NULL)
+	{
+		ZkMark	   *m = *list;
+
+		*list = m->next;
+		if (m->next != NULL)
+			m->next->prev = NULL;
+		if (is_over(m) && !is_owned(m))
+			free_mark(m);
+		else
+			enlist(s, m);
+	}
+	zkn_advance_marks_locked(s);
+	zks_leave(s);
+}
+
+void
+zkn_free_marks(ZkSession *s)
+{
+	while (s->marks != NULL)
+	{
+		ZkMark	   *m = s->marks;
+
+		s->marks = m->next;
+		free_mark(m);
+	}
+}
+
+/*
+ * What the owner may ask
+ */
+
+void
+zkn_mark_info(ZkMark *m, ZkMarkInfo *info)
+{
+	if (m->session != NULL)
+		zks_enter(m->session);
+	info->state = m->state;
+	info->rc = m->rc;
+	info->at_fault = m->at_fault;
+	info->node_gone = m->node_gone;
+	info->sent_at = m->sent_at;
+	if (m->session != NULL)
+		zks_leave(m->session);
+}
+
+/*
+ * Between two sessions nothing is freed here: zkn_adopt_marks does.
+ */
+void
+zkn_decide_mark(ZkMark *m, bool done)
+{
+	ZkSession  *s = m->session;
+
+	if (s != NULL)
+		zks_enter(s);
+	m->decision = done ? DONE : UNDONE;
+	if (s != NULL && m->carrier != NULL)
+		m->tell_carrier(m->carrier, true);
+	else if (s != NULL)
+		free_if_done(m);
+	if (s != NULL)
+		zks_leave(s);
+}
+
+bool
+zkn_mark_is_open(ZkSession *s, const char *path)
+{
+	bool		result = false;
+
+	zks_enter(s);
+	for (ZkMark *m = s->marks; m != NULL; m = m->next)
+		result |= !is_over(m) && !is_owned(m) && strcmp(m->path, path) == 0;
+	zks_leave(s);
+	return result;
+}
