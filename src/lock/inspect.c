@@ -470,7 +470,7 @@ delete_node(Look *look, Break *b)
 
 	/* watch it: if it is our own lock, the event comes before the answer */
 	zkn_watch_named(look->session, look->dir, b->node);
-	look->request = zkl_sent(zks_delete(look->session, path));
+	look->request = zkl_sent(zks_delete(look->session, path, -1));
 	if (!await_answer(look, &answer))
 	{
 		b->sent = true;

@@ -1155,7 +1155,7 @@ keep_watch(ZkNode *n)
 	 * the new one first: then the old one need not be taken away at the
 	 * server
 	 */
-	n->watch = zkr_new_watch_locked(n->session, node_path(n, n->name, &path), 0);
+	n->watch = zkr_new_watch_locked(n->session, node_path(n, n->name, &path), 0, 0);
 	if (old != NULL)
 		zkr_drop_watch_locked(old);
 }
