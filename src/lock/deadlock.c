@@ -668,6 +668,11 @@ zkl_search(ZkSearch *s)
 	begin_reading(s);
 	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
 	zkl_end_reading(&s->reader);
+	if (s->what.node == NULL)
+	{
+		look_again(s, 1);
+		return;
+	}
 	context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock look", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
 	look(s);

@@ -272,6 +272,8 @@ struct ZkSession
 	uintptr_t	watch_ids;
 	ZkNode	   *nodes;
 	uint64_t	tickets;
+	uint32_t	doubted_versions;	/* of single nodes: node.c */
+	int64_t		doubted_until;
 
 	ZkShown    *_Atomic shown;	/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
