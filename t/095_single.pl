@@ -13,8 +13,11 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Deadline;
+use Doc;
 use Kinds qw(kinds_begin kinds_end $zk $proxy $node $admin $other edge watched warm_session);
+use Turns;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -338,6 +341,22 @@ edge 'after a new connection' => sub {
 	$s->quit;
 };
 
+# What the session itself gave back a moment ago is not in its way, whatever the style.
+edge 'other styles, and an answer that is lost' => sub {
+	my ($path, $at, $s) = begin(1);
+	foreach my $op (qw(swallow_and_drop drop_request))
+	{
+		foreach my $order ([qw(single curator)], [qw(kazoo single)], [qw(single single)])
+		{
+			$s->value("SET zklock.node_style = $order->[0]; BEGIN; SELECT zk_xact_lock('$path')");
+			$proxy->$op('delete');
+			is($s->value("COMMIT; SET zklock.node_style = $order->[1]; SELECT zk_lock('$path')"), 't', "$op: @$order");
+			is($s->value("SELECT zk_unlock('$path')"), 't', '- given back');
+		}
+	}
+	$s->quit;
+};
+
 # Somebody writes to our node: it is ours all the same.
 edge 'somebody writes to our node' => sub {
 	my ($path, $at, $s) = begin(1);
@@ -614,6 +633,30 @@ edge 'a holder that is stopped while its node is replaced' => sub {
 	}
 };
 
+# ------------------------------------------------------------------------ at random
+
+edge 'sessions that take turns, while connections break' => sub {
+	my $seconds = $TIMING ? 30 : 8;
+	my @proxy = ($proxy, ZkProxy->new($zk));
+	my @paths = ('/single/turns/1', '/single/turns/2');
+	turns_prepare($node);
+	turns_path(@paths);
+	my @s = map {
+		turns_session($node, options => join ' ', map { "-c zklock.$_" } 'node_style=single', 'commit_guard=on', 'session_timeout=20s', 'hosts=' . $proxy[ $_ % 2 ]->hosts)
+	} 1 .. 8;
+	$_->send(turns_call("$seconds s", \@EXCLUSIVE_WAYS, \@paths)) for @s;
+	my $n = turns_trouble(\@s, @proxy);
+	my @messages = grep { $_ } map { $_->wait->{message} } @s;
+	is(zk_few(@messages), '', 'no call failed');
+	my @hold = turns_holds();
+	turns_judge(@hold);
+	turns_counted(@hold);
+	diag("$seconds s, $n faults, " . @hold . ' holds');
+	cmp_ok(scalar @hold, '>', 20, 'they had the lock');
+	$_->quit for @s;
+	zk_until(sub { !grep { $zk->exists("/zklock$_") } @paths }, 'nothing to be left');
+};
+
 # --------------------------------------------------------------------- transactions
 
 edge 'transactions and savepoints' => sub {
@@ -649,6 +692,28 @@ edge 'access' => sub {
 	is($s->value("SELECT zk_unlock_all()"), 0, 'nothing is held');
 	$s->quit;
 	zk_until(sub { whose($at) eq 'nobody' }, 'it goes with its session');
+};
+
+# ------------------------------------------------------------------ doc/interop.md
+
+edge "the page's program" => sub {
+	my $page = Doc->new('doc/interop.md');
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/nightly.py';
+	append_to_file($file, $page->take('python')->{code});
+	my $s = warm_session(node_style => 'single');
+	my ($path, $at) = ('/jobs/nightly', '/zklock/jobs/nightly');
+	is($s->value("SELECT zk_lock('$path')"), 't', 'SQL has the lock');
+	my ($pid, $to, $from) = Child::spawn([ '/usr/bin/python3', '-B', $file, $zk->hosts ]);
+	wait_watching($at);
+	is(whose($at), 'ours', 'the program waits');
+	is($s->value("SELECT zk_unlock('$path')"), 't', 'given back');
+	is(scalar <$from>, "at work\n", 'it is at work');
+	waitpid $pid, 0;
+	is($?, 0, '- and ends');
+	Child::forget($pid);
+	is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'then SQL has the lock again');
+	$page->all_was_run;
+	$s->quit;
 };
 
 kinds_end();

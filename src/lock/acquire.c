@@ -631,6 +631,28 @@ await_creates(Call *c, int first, Place **refused, int *rc)
 }
 
 /*
+ * What we no longer want at this path must be known to be gone before we create a
+ * single node there, or we could take one for the other.
+ */
+static Verdict
+await_settled(Call *c, Place *p)
+{
+	int64		until = zkb_wait_answer_due(c->wait);
+	int			refused;
+
+	while (!zkn_is_settled(c->session, p->target->dir, &refused))
+	{
+		if (refused != ZKS_OK)
+			zkb_raise(refused, p->target->path);
+		if (is_too_late(c, p))
+			return TAKEN;
+		if (!await_something(c, until))
+			return START_AGAIN;
+	}
+	return GRANTED;
+}
+
+/*
  * Create our nodes, this one and all that come after it.  GRANTED means only
  * that they exist, and that lists were requested; TAKEN, of a single node, that
  * another is there.
@@ -640,6 +662,7 @@ join_queues(Call *c, int first)
 {
 	int64		until = zkb_wait_answer_due(c->wait);
 	bool		parents = false;
+	bool		leftovers = zkn_any_unwanted(c->session);
 
 	for (;;)
 	{
@@ -657,6 +680,16 @@ join_queues(Call *c, int first)
 			(void) zkn_discard(c->session, refused->node);
 			refused->node = NULL;
 			return TAKEN;
+		}
+		if (rc == ZKS_NO_CHILDREN && leftovers)
+		{
+			/* a single node of ours may have been there */
+			leftovers = false;
+			outcome = await_settled(c, refused);
+			if (outcome != GRANTED)
+				return outcome;
+			drop_from(c, first);
+			continue;
 		}
 		drop_from(c, first);
 		late = zks_now() >= Min(until, c->wait->deadline);
@@ -1241,28 +1274,6 @@ take_turn(Call *c, int at)
  * A single node
  *-------------------------------------------------------------------------
  */
-
-/*
- * Before we create one: ours that stood there before must be known to be gone, or
- * we could take one for the other.
- */
-static Verdict
-await_settled(Call *c, Place *p)
-{
-	int64		until = zkb_wait_answer_due(c->wait);
-	int			refused;
-
-	while (!zkn_is_settled(c->session, p->target->dir, &refused))
-	{
-		if (refused != ZKS_OK)
-			zkb_raise(refused, p->target->path);
-		if (is_too_late(c, p))
-			return TAKEN;
-		if (!await_something(c, until))
-			return START_AGAIN;
-	}
-	return GRANTED;
-}
 
 static void
 warn_of_no_lock(Call *c, Place *p)

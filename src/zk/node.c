@@ -824,6 +824,7 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	if (made == n)
 	{
 		zks_enter(s);
+		zk_assert(n == 1 || !nodes[0]->single);
 		sent = nodes[0]->single ? create_single_locked(nodes[0]) :
 			n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
 		zks_leave(s);
@@ -1735,10 +1736,11 @@ zkn_is_settled(ZkSession *s, const char *path, int *refused)
 	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
-		if (!n->single || strcmp(n->dir, path) != 0 || !may_be_left(n) || was_denied(n))
+		if (strcmp(n->dir, path) != 0 || !may_be_left(n) || was_denied(n))
 			continue;
 		result = false;
-		*refused = n->refused;
+		if (n->refused != ZOK)
+			*refused = n->refused;
 	}
 	zks_leave(s);
 	return result;

@@ -495,9 +495,9 @@ extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 extern int	zkn_leftovers(ZkSession *session, const char *dir);
 
 /*
- * Whether it is known what became of each single node at this path that nobody here
- * wants; another may be created only then.  If not, refused is the code with which
- * ZooKeeper refused to delete it, or 0.
+ * Whether it is known what became of each node at this path that nobody here wants: a
+ * single one, and those in it, if it is a directory.  A single one may be created only
+ * then.  If not, refused is the code with which ZooKeeper refused to delete one, or 0.
  */
 extern bool zkn_is_settled(ZkSession *session, const char *path, int *refused);
 
