@@ -17,9 +17,11 @@
  *	UNSURE                                  PRESENT ABSENT
  *	PRESENT                                               LOST        DELETED
  *
- * UNSURE ends after a reconnection: sync, list, match.  The end of the session
- * makes all of these LOST except those that are ABSENT or DELETED.  A node
- * that its owner discards is deleted when it is, or turns out to be, PRESENT
+ * UNSURE ends after a reconnection: sync, list, match (of a single node: sync,
+ * read, compare).  A single one that is gone when it is read, right behind its
+ * create, is LOST at once.  The end of the session makes all of these LOST
+ * except those that are ABSENT or DELETED.  A node that its owner discards is
+ * deleted when it is, or turns out to be, PRESENT
  * (LOST may only mean that we have no access, so it becomes PRESENT for that;
  * one that is returned, whose last words were under way, becomes DELETED).
  * One that is ABSENT was UNSURE once and becomes so again, for further looks,
