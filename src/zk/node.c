@@ -414,7 +414,7 @@ refused_create(ZkNode *n, int rc)
 static void
 doubt_version(ZkNode *n)
 {
-	if (!n->single || n->version > MOST_VERSION)
+	if (!n->single || n->version < 0 || n->version > MOST_VERSION)
 		return;
 	n->session->doubted_versions |= UINT32_C(1) << n->version;
 	n->session->doubted_until = zks_now() + STALE_MS * ZKS_MS;
@@ -443,6 +443,8 @@ is_ours(const ZkNode *n, const ZkRequest *r)
 {
 	if (r->rc != ZOK || r->ephemeral_owner != n->session->info.session_id)
 		return false;
+	if (n->single && r->czxid <= 0)
+		return false;			/* it could not be meant */
 	for (const ZkNode *other = n->session->nodes; n->single && other != NULL; other = other->next)
 	{
 		bool		unknown = other->state == ZKN_CREATING || other->state == ZKN_UNSURE;
