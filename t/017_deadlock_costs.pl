@@ -25,7 +25,7 @@ my $MANY = $ENV{DEADLOCK_MANY} // 50;
 # Directories stay, and heartbeats do not disturb the counting.
 my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 my %setting = (
-	deadlock_timeout => '100ms', log_lock_waits => 'off', 'zklock.session_timeout' => '60s', autovacuum => 'off', max_connections => 100 + $MANY);
+	deadlock_timeout => '100ms', 'zklock.session_timeout' => '60s', autovacuum => 'off', max_connections => 100 + $MANY);
 my $node_a = zk_cluster('a', $zk, %setting);
 my $node_b = zk_cluster('b', $zk, %setting);
 $_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO t SELECT generate_series(1, 9)') for $node_a, $node_b;

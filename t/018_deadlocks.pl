@@ -13,6 +13,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use Auth;
+use Child;
 use Circles;
 use Deadline;
 use ZkProxy;
@@ -21,7 +22,7 @@ use ZooKeeper;
 
 my $PERIOD = 0.3;
 my $zk = ZooKeeper->new->start;
-my %setting = (deadlock_timeout => '300ms', log_lock_waits => 'off', max_prepared_transactions => 2, autovacuum => 'off');
+my %setting = (deadlock_timeout => '300ms', max_prepared_transactions => 2, autovacuum => 'off');
 my $node_a = zk_cluster('a', $zk, %setting);
 my $node_b = zk_cluster('b', $zk, %setting, cluster_name => 'second');
 $_->safe_psql('postgres', <<'END') for $node_a, $node_b;
@@ -359,7 +360,7 @@ subtest 'publish_identity = off' => sub {
 	$x->value(call(exclusive => '/off/k'));
 	$y->value('UPDATE t SET n = 1 WHERE id = 8');
 	$w->value(call(exclusive => '/off/m'));
-	$x->send('UPDATE t SET n = 1 WHERE id = 8');
+	$x->send('UPDATE t SET n = 1 WHERE id = 8; SELECT true');
 	$y->send(call(exclusive => '/off/m'));
 	zk_until(sub { grep { /\+/ } board($zk) }, 'a record that names another');
 	my @said = $zk->with_client(
@@ -371,26 +372,13 @@ subtest 'publish_identity = off' => sub {
 	is(scalar(grep { !/\Azklock\ntag $tag\n(?:node \S+\n)?(?:waiter $tag \d+ 0 -1 \n)?\z/ } @said), 0, 'no node says more than tags')
 	  or diag(@said);
 	is(scalar(grep { /^waiter/m } @said), 1, 'one tells of the wait for the row');
-	$w->send(call(exclusive => '/off/k'));
-	zk_until(sub { $w->is_done || $y->is_done }, 'an end');
-	my ($victim, $other) = $w->is_done ? ($w, $y) : ($y, $w);
-	my $r = $victim->wait;
-	is($r->{state}, '40P01', 'one fails');
+	my ($r, $victim) = one_fails('a circle', [ $w, call(exclusive => '/off/k') ], [$x], [$y]);
 	my @names = $r->{err} =~ /^(?:DETAIL:  )?(.*?) waits for .*; blocked by (.*)\.$/mg;
 	is(scalar @names, 6, 'DETAIL has the three waits');
 	my $own = 'process ' . $victim->pid;
 	is(scalar(grep { !/^(?:ZooKeeper session 0x[0-9a-f]+|\Q$own\E)$/i } @names), 0, 'and names the others by their sessions of ZooKeeper alone');
 	is(scalar(grep { /^\Q$own\E$/i } @names), 2, 'and its own process');
-	$victim->quit;
-	# whoever is left proceeds, one after the other
-	my @left = grep { $_ != $victim } $w, $x, $y;
-	while (@left)
-	{
-		my $done = zk_until(sub { (grep { $_->is_done } @left)[0] }, 'an end of the others');
-		is($done->wait->{state}, '', 'another proceeds');
-		$done->quit;
-		@left = grep { $_ != $done } @left;
-	}
+	$_->quit for $w, $x, $y;
 };
 
 subtest 'a prepared transaction is nobody' => sub {
@@ -508,7 +496,7 @@ subtest 'who waits for a row gives up, and downgrades' => sub {
 	$by_w->hold_request('break');
 	$w->send(call(shared => '/k'));
 	$by_w->wait_held;
-	kill 'STOP', $y->pid;
+	Child::suspend($y->pid);
 	is($x->cancel($b)->{out}, 'gave up', 'who waited for the row gives up');
 	is($x->value(q{SELECT zk_unlock('/k')}), 't', 'and downgrades');
 	$by_w->release;

@@ -14,6 +14,7 @@ use lib "$FindBin::RealBin/lib";
 use Test::More;
 use Time::HiRes qw(sleep);
 
+use Child;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -162,7 +163,7 @@ foreach my $what (sort keys %over)
 		$proxy->hold('create2');
 		$session->send("SELECT zk_lock('/late/lock'$timeout)");
 		$proxy->wait_held;
-		kill 'STOP', $session->pid;
+		Child::suspend($session->pid);
 		$proxy->release;
 		sleep 1.1;
 		kill 'CONT', $session->pid;

@@ -17,6 +17,7 @@ use POSIX ();
 use Time::HiRes qw(sleep time);
 use Test::More;
 
+use Child;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -607,7 +608,7 @@ subtest 'the backend sleeps longer than the session lives' => sub {
 	$waiter->send("SELECT zk_lock('/s/waiter')");
 	zk_until(sub { own_nodes('/s/waiter') == 1 }, 'the waiter in the queue');
 	my @sleepers = map { $_->pid } $holder, $committer, $waiter;
-	kill 'STOP', @sleepers;
+	Child::suspend(@sleepers);
 	zk_until(sub { !grep { !/other/ } zk_locks_left($zk) }, 'all sessions have expired');
 	my $meanwhile = other_locks('/s/waiter');
 	$other->delete($before);
@@ -782,7 +783,7 @@ subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' =
 
 	# a third of the session timeout; this is not a wait for a state
 	sleep 0.05 while time - $began < 2.2;
-	kill 'STOP', $session->pid;
+	Child::suspend($session->pid);
 	$slow->release;
 	$slow->hold('multi');
 	kill 'CONT', $session->pid;

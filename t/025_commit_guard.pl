@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Cost;
 use Deadline;
 use ZkProxy;
@@ -35,11 +36,11 @@ my $node = zk_cluster(
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text); CREATE TABLE remote (who text)');
 
-# All threads of a session's backend sleep (S), or are stopped (T).
-sub await_threads
+# All threads of a session's backend sleep.
+sub await_sleep
 {
-	my ($session, $state) = @_;
-	zk_until(sub { !grep { slurp_file($_) !~ /\) $state / } glob '/proc/' . $session->pid . '/task/*/stat' }, "threads in state $state");
+	my ($session) = @_;
+	zk_until(sub { !grep { slurp_file($_) !~ /\) S / } glob '/proc/' . $session->pid . '/task/*/stat' }, 'all threads to sleep');
 	return;
 }
 
@@ -168,7 +169,7 @@ my $aging_since = time;
 my $paused_proxy = new_proxy();
 my $paused = zk_session_with($node, hosts => $paused_proxy, session_timeout => '15s');
 $paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused')});
-kill 'STOP', $paused->pid;
+Child::suspend($paused->pid);
 my $paused_since = time;
 
 # And for one that is stopped until its session nearly ends, while the answer to a
@@ -181,10 +182,9 @@ quiet($asleep_proxy);
 $asleep_proxy->clear_log;
 $asleep_proxy->hold('multi');
 zk_until(sub { grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $asleep_proxy->log }, 'a heartbeat');
-await_threads($asleep, 'S');
-kill 'STOP', $asleep->pid;
+await_sleep($asleep);
+Child::suspend($asleep->pid);
 my $asleep_since = time;
-await_threads($asleep, 'T');
 $asleep_proxy->release;
 
 # Its heartbeats went through the quorum.
@@ -307,7 +307,7 @@ subtest 'a node deleted by hand, while COMMIT asks' => sub {
 		zk_wait_waiting($admin, $session);
 		$proxy->wait_held;
 		delete_by_hand('/overtaken');
-		kill 'STOP', $session->pid;
+		Child::suspend($session->pid);
 		$proxy->release;
 		await_answer($proxy, 'event');
 		kill 'CONT', $session->pid;
@@ -901,7 +901,7 @@ subtest 'the answer to the guard is lost' => sub {
 	$proxy->hold('multi');
 	$session->send('COMMIT');
 	$proxy->wait_held;
-	kill 'STOP', $session->pid;
+	Child::suspend($session->pid);
 	$proxy->release;
 	is($next->wait->{out}, 't', 'late: the next one has the lock');
 	kill 'CONT', $session->pid;

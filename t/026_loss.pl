@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -85,7 +86,7 @@ subtest 'the backend of the holder is stopped for longer than its session lives'
 	}
 	my @paths = sort keys %holder;
 	my @pids = map { $_->pid } values %holder;
-	kill 'STOP', @pids;
+	Child::suspend(@pids);
 	$next{$_}->wait for @paths;
 	is(who_wrote($_), 'next', "$_: the next holder has it, and commits") for @paths;
 
@@ -331,7 +332,7 @@ subtest 'a grant that no quorum has confirmed' => sub {
 	zk_wait_queued($zk, $waiter);
 	$proxy->clear_log;
 	zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq 'multi' } $proxy->log }, 'a heartbeat');
-	kill 'STOP', $waiter->pid;
+	Child::suspend($waiter->pid);
 	my $stopped = time;
 	$client->delete($before);
 	zk_until(sub { grep { $_->[2] eq 'event' } $proxy->log }, 'the event to be sent');

@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Zklock;
 use ZooKeeper;
 
@@ -185,7 +186,7 @@ subtest 'with the token of the hold' => sub {
 	is($next->query("SELECT zk_fence('/hold')")->{state}, '55000', 'who holds nothing: 55000');
 
 	# stopped beyond the loss of its lock, while another one takes it
-	kill 'STOP', $sleeper->pid;
+	Child::suspend($sleeper->pid);
 	my $newer = $next->value("SELECT zk_lock('/hold'), zk_lock_token('/hold')") =~ s/^t\|//r;
 	cmp_ok($newer, '>', $token, 'the next holder has a bigger one');
 	is($next->value("SELECT zk_fence('/hold')"), $newer, 'which passes');

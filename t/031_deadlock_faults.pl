@@ -18,6 +18,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -31,7 +32,7 @@ my $SESSION_TIMEOUT = 4;
 
 my $zk = ZooKeeper->new->start;
 my %setting = (
-	deadlock_timeout => '200ms', log_lock_waits => 'off', 'zklock.session_timeout' => "${SESSION_TIMEOUT}s",
+	deadlock_timeout => '200ms', 'zklock.session_timeout' => "${SESSION_TIMEOUT}s",
 	restart_after_crash => 'on',
 	max_connections => 100 + $MANY);
 my ($node_a, $node_b) = map { zk_cluster($_, $zk, %setting) } qw(a b);
@@ -298,7 +299,7 @@ about 'a place of a semaphore freed just before the break' => sub {
 	$admin[1]->value('SELECT 1');
 	$proxy->hold_request('break');
 	# B's own breaks are not held: it must not look now
-	kill 'STOP', $b->pid;
+	Child::suspend($b->pid);
 	$c->value("SET deadlock_timeout = '200ms'");
 	$c->send(q{SELECT zk_xact_lock('/c/y', '2s')});
 	my $held = eval { $proxy->wait_held(1.5); 1 };
@@ -346,7 +347,7 @@ foreach my $seconds (1, $SESSION_TIMEOUT + 2)
 		my $b = begun($node_b, q{SELECT zk_xact_lock('/stop/y')}, deadlock_timeout => '500ms');
 		$b->send(q{SELECT zk_xact_lock('/stop/x')});
 		zk_wait_queued($zk, $b);
-		kill 'STOP', $b->pid;
+		Child::suspend($b->pid);
 		$a->send(q{SELECT zk_xact_lock('/stop/y')});
 		sleep $seconds;
 		kill 'CONT', $b->pid;
@@ -362,7 +363,7 @@ foreach my $seconds (1, $SESSION_TIMEOUT + 2)
 		my $b = begun($node_b, q{SELECT zk_xact_lock('/stop/y')}, deadlock_timeout => '100ms');
 		$b->send(q{SELECT zk_xact_lock('/stop/x')});
 		zk_until(sub { $zk->children('/zklock/__zklock_waits__') == 1 }, 'a record');
-		kill 'STOP', $b->pid;
+		Child::suspend($b->pid);
 		$a->send(q{SELECT zk_xact_lock('/stop/y')});
 		my $began = time;
 		my $state = $a->wait->{state};

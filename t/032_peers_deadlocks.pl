@@ -18,7 +18,7 @@ use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
-my ($node_a, $node_b) = map { zk_cluster($_, $zk, deadlock_timeout => '100ms', log_lock_waits => 'off') } qw(a b);
+my ($node_a, $node_b) = map { zk_cluster($_, $zk, deadlock_timeout => '100ms') } qw(a b);
 my $admin = zk_session($node_a);
 my $curator = Peer->new(curator => $zk);
 

@@ -30,6 +30,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Child;
 use Peer;
 use Zklock;
 use ZooKeeper;
@@ -282,26 +283,6 @@ sub pids
 	return sort { $a <=> $b } keys %pid;
 }
 
-# Whether all of its threads are stopped.  A backend is no child of ours.
-sub is_stopped
-{
-	my ($pid) = @_;
-	foreach my $name (glob "/proc/$pid/task/*/stat")
-	{
-		open my $stat, '<', $name or next;
-		return 0 unless <$stat> =~ /.*\) T /;
-	}
-	return 1;
-}
-
-sub stop
-{
-	my (@pids) = @_;
-	kill 'STOP', @pids;
-	zk_until(sub { !grep { !is_stopped($_) } @pids }, 'all threads to stop');
-	return;
-}
-
 # A COMMIT with a NOTIFY waits as its last step for all others with one; and one
 # that waits for replication blocks them.
 sub block_notify
@@ -377,7 +358,7 @@ sub scene
 	}
 
 	if ($scene eq 'cut off') { $zk->cut($follower); }
-	else { stop(pids(@first)); }
+	else { Child::suspend(pids(@first)); }
 	my $began = time;
 	play($_, until => 'blocked') for @second;
 	note sprintf '%s: the second holders have got their locks after %.1f s', $scene, time - $began;

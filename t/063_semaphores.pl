@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Cost qw(quiet);
 use Deadline;
 use ZkProxy;
@@ -368,7 +369,7 @@ subtest 'the first of the waiters stands still' => sub {
 	my ($path, @all) = crowd(4, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1 .. 4 ]);
 	my @s = map { $_->{s} } @all;
 	my ($node) = (queue($path))[3];
-	kill 'STOP', $s[3]->pid;
+	Child::suspend($s[3]->pid);
 	my $began = time;
 	give(@s[ 0, 1 ]);
 	is($s[4]->wait->{out}, 't', 'the next one has its place');
@@ -392,7 +393,7 @@ subtest 'the directory cannot be read while a place becomes free' => sub {
 	my @s = map { $_->{s} } @all;
 	my ($node) = queue($path);
 	my @acl = $client->get_acl("/zklock$path");
-	kill 'STOP', map { $_->pid } @s[ 3, 4 ];    # who looks now and then must not look now
+	Child::suspend(map { $_->pid } @s[ 3, 4 ]);    # who looks now and then must not look now
 	$client->set_acl("/zklock$path", [ [ 31 & ~1, 'world', 'anyone' ] ]);    # all but READ
 	$client->delete($node);
 	$client->set_acl("/zklock$path", \@acl);

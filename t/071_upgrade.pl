@@ -122,6 +122,14 @@ $node->start;
 is($node->safe_psql('postgres', "SELECT setting LIKE '$installation%' FROM pg_config WHERE name = 'SHAREDIR'"),
 	't', 'the server finds our extension directory');
 
+# the library tells its version, too, where PostgreSQL (18) shows it
+if ($node->safe_psql('postgres', q{SELECT to_regproc('pg_get_loaded_modules') IS NOT NULL}) eq 't')
+{
+	is( $node->safe_psql('postgres', q{
+			LOAD 'zklock'; SELECT module_name, version FROM pg_get_loaded_modules() WHERE file_name ~ '\yzklock\.'}),
+		"zklock|$default", 'pg_get_loaded_modules() shows the version of zklock.control');
+}
+
 # Everything that makes up the extension in a database: { 'Type name' => SQL }.
 # Only pg_upgrade's kind of dump shows the contents of an extension; numbers
 # that differ from one database to another are removed from it.
@@ -135,7 +143,7 @@ sub dump_of
 	my %dump;
 	foreach my $entry (@entries)
 	{
-		my ($name, $type, $sql) = $entry =~ /\AName: (.*?); Type: (.*?); Schema: .*\n--\n(.*)\z/s or die $entry;
+		my ($name, $type, $sql) = $entry =~ /\AName: (.*?); Type: (.*?); Schema: [^\n]*\n--\n(.*)\z/s or die $entry;
 		$sql =~ s/^SELECT pg_catalog\.binary_upgrade_set_next.*\n//mg;
 		$sql =~ s/^UPDATE pg_catalog\.pg_class\nSET relfrozenxid.*\nWHERE oid = .*\n//mg;
 		$sql =~ s/ARRAY\['[\d']+(?:,\s*'\d+')*\]/ARRAY[N]/g;

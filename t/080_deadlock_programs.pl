@@ -40,7 +40,7 @@ sub node
 	my ($number) = @_;
 	if (!$nodes[$number])
 	{
-		$nodes[$number] = zk_cluster("n$number", $zk, deadlock_timeout => '300ms', log_lock_waits => 'off');
+		$nodes[$number] = zk_cluster("n$number", $zk, deadlock_timeout => '300ms');
 		DeadlockPrograms::prepare($nodes[$number]);
 	}
 	return $nodes[$number];

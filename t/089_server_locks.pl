@@ -15,6 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -170,7 +171,7 @@ subtest 'states' => sub {
 	# a process that is stopped tells nothing, but the clock goes on
 	$s->value(q{SELECT zk_lock('/s/e')});
 	is($state->(), 'held', 'held');
-	kill 'STOP', $s->pid;
+	Child::suspend($s->pid);
 	ok(zk_until(sub { $state->() eq 'lost' }, 'the clock'), 'a backend that is stopped: lost after the session timeout');
 	kill 'CONT', $s->pid;
 	$s->value('SELECT zk_unlock_all()');

@@ -209,7 +209,9 @@ subtest 'what is closed' => sub {
 	my ($closed) = map { (split / /)[0] } grep { / - - - -$/ } paths_of($admin);
 	like($closed, qr{^/closed}, 'a directory that is closed to us is shown, and nothing of it');
 	is_deeply([ grep { /mixed/ } paths_of($admin) ], ['/mixed lock 1 1 -'], 'of a node that is closed, not what it says');
-	is($admin->value(q{SELECT zk_session IS NOT NULL, oldest_since IS NOT NULL, host IS NULL FROM zk_lock_paths('/mixed')}), 't|t|t', '- but whose it is, and since when');
+	# since ZooKeeper 3.8.4 and 3.9.2 not even that (ZOOKEEPER-2590)
+	like($admin->value(q{SELECT zk_session IS NOT NULL, oldest_since IS NOT NULL, host IS NULL FROM zk_lock_paths('/mixed')}),
+		qr/^([tf])\|\g1\|t$/, '- but whose it is, and since when, where that can be known');
 	is($admin->query("SELECT * FROM zk_lock_paths('$closed')")->{state}, '42501', 'asked for what is closed: 42501');
 	is_deeply([ grep { /closed/ } paths_of($ann) ], ['/closed/a lock 1 1 ann'], 'who may look sees it');
 	$other->delete($node_of_ann);

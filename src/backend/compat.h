@@ -26,9 +26,6 @@
 
 #if PG_VERSION_NUM >= 170000
 #include "storage/dsm_registry.h"
-#else
-#include "postmaster/autovacuum.h"
-#include "replication/walsender.h"
 #endif
 
 #if PG_VERSION_NUM < 150000
@@ -220,39 +217,28 @@ status_entry_compat(const PGPROC *proc)
  */
 #define SEGMENTS_HAVE_NAMES_COMPAT (PG_VERSION_NUM >= 170000)
 
+#if PG_VERSION_NUM >= 190000
+/* The callback gets an argument there, by which it is told what to call */
+static inline void
+init_segment_compat(void *memory, void *init)
+{
+	(*(void (**) (void *)) init) (memory);
+}
+#endif
+
 static inline void *
 named_segment_compat(const char *name, size_t size, void (*init) (void *))
 {
 #if PG_VERSION_NUM >= 170000
 	bool		found;
 
+#if PG_VERSION_NUM >= 190000
+	return GetNamedDSMSegment(name, size, init_segment_compat, &found, &init);
+#else
 	return GetNamedDSMSegment(name, size, init, &found);
+#endif
 #else
 	return NULL;
-#endif
-}
-
-/* Call this when shared memory is reserved (15), which before was in _PG_init */
-static inline void
-hook_shmem_request_compat(void (*hook) (void), void (**next) (void))
-{
-#if PG_VERSION_NUM >= 150000
-	*next = shmem_request_hook;
-	shmem_request_hook = hook;
-#else
-	*next = NULL;
-	hook();
-#endif
-}
-
-/* The number of backends, once the settings are read; in 14 it is set later */
-static inline int
-max_backends_compat(void)
-{
-#if PG_VERSION_NUM >= 150000
-	return MaxBackends;
-#else
-	return MaxConnections + autovacuum_max_workers + 1 + max_worker_processes + max_wal_senders;
 #endif
 }
 

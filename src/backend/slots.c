@@ -70,7 +70,7 @@ static ZkSession *shown_session = NULL; /* it writes into our slot */
 static size_t
 segment_size(void)
 {
-	return offsetof(Segment, slots) + (size_t) max_backends_compat() * sizeof(ZkSlot);
+	return offsetof(Segment, slots) + (size_t) MaxBackends * sizeof(ZkSlot);
 }
 
 static void
@@ -80,11 +80,11 @@ init_segment(void *memory)
 
 	memset(s, 0, segment_size());
 	s->layout = LAYOUT;
-	s->nslots = max_backends_compat();
+	s->nslots = MaxBackends;
 	s->size = segment_size();
 }
 
-static void (*next_shmem_request) (void) = NULL;
+static shmem_request_hook_type next_shmem_request = NULL;
 static shmem_startup_hook_type next_shmem_startup = NULL;
 
 static void
@@ -114,7 +114,8 @@ zkb_reserve_slots(void)
 {
 	if (SEGMENTS_HAVE_NAMES_COMPAT || !process_shared_preload_libraries_in_progress)
 		return;
-	hook_shmem_request_compat(shmem_request, &next_shmem_request);
+	next_shmem_request = shmem_request_hook;
+	shmem_request_hook = shmem_request;
 	next_shmem_startup = shmem_startup_hook;
 	shmem_startup_hook = shmem_startup;
 }
@@ -124,7 +125,7 @@ attach(void)
 {
 	Segment    *s = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
 
-	if (s->layout != LAYOUT || s->size != segment_size() || s->nslots != max_backends_compat())
+	if (s->layout != LAYOUT || s->size != segment_size() || s->nslots != MaxBackends)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("shared memory \"%s\" has another layout", SEGMENT_NAME)));

@@ -20,6 +20,7 @@
 #include "utils/memutils.h"
 
 #include "backend/backend_session.h"
+#include "backend/compat.h"
 #include "backend/errors.h"
 #include "backend/path.h"
 #include "backend/settings.h"
@@ -256,7 +257,7 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 				show(w, &row);
 				return;
 			}
-			/* FALLTHROUGH */
+			pg_fallthrough;
 		default:
 			zkb_raise(answer->rc, path[0] != '\0' ? path : "/");
 	}

@@ -14,6 +14,8 @@ Child - processes that end with the one that started them
   Child::forget($pid);        # it has exited
   Child::is_ours($pid);       # started by this process, not by the one that forked it
 
+  Child::suspend(@pids);      # any processes, also of others: returns when all their threads are stopped
+
 =cut
 
 package Child;
@@ -23,11 +25,34 @@ use warnings;
 use IO::Handle;
 use POSIX ();
 
+use Deadline;
+
 my %started;    # pid => pid of the process that started it
 
 sub remember { $started{ $_[0] } = $$; return; }
 sub forget { delete $started{ $_[0] }; return; }
 sub is_ours { my ($pid) = @_; return ($started{ $pid // 0 } // 0) == $$; }
+
+# A busy machine takes its time: a thread that sleeps goes on until another one of its
+# process has run.
+sub suspend
+{
+	my (@pids) = @_;
+	kill 'STOP', @pids;
+	until_true(sub { !grep { !_is_suspended($_) } @pids }, 'all threads to stop');
+	return;
+}
+
+sub _is_suspended
+{
+	my ($pid) = @_;
+	foreach my $name (glob "/proc/$pid/task/*/stat")
+	{
+		open my $file, '<', $name or next;
+		return 0 unless (<$file> // '') =~ /.*\) T /;
+	}
+	return 1;
+}
 
 # spawn(\@command, %opt), in a group of its own
 #   err     file to which its standard error is appended; default: discarded

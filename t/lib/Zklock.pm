@@ -63,6 +63,7 @@ sub zk_cluster
 	%setting = (
 		session_preload_libraries => 'zklock',
 		log_statement => 'none',    # tests poll, and check the size of the log
+		log_lock_waits => 'off',    # for its DETAIL ZooKeeper is asked; on since PostgreSQL 19
 		'zklock.hosts' => $hosts,
 		%setting);
 	$node->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %setting;

@@ -53,6 +53,7 @@ use IO::Socket::INET;
 use POSIX qw(:sys_wait_h setsid);
 use Time::HiRes qw(sleep time);
 
+use Child;
 use Deadline;
 use ZkClient;
 
@@ -563,25 +564,6 @@ sub client
 	return $client;
 }
 
-# A busy machine takes its time: a thread that sleeps goes on until another one of its
-# process has run.
-sub _stop
-{
-	my ($pid) = @_;
-	kill 'STOP', $pid;
-	until_true(
-		sub {
-			foreach my $task (glob "/proc/$pid/task/*/stat")
-			{
-				open my $file, '<', $task or return 0;
-				return 0 unless (<$file> // '') =~ /\) T /;
-			}
-			return 1;
-		},
-		"process $pid to stop");
-	return;
-}
-
 # Ends a session at once, as its timeout would later: it is taken over and
 # closed.  Its client learns of that when it reconnects; if that is between the two
 # steps, the client has it again, and so has to lose it again.  But if it is while
@@ -593,7 +575,7 @@ sub end_session
 	my ($self, $id, $pid) = @_;
 	no warnings 'portable';
 	my $ended = eval {
-		_stop($pid) if $pid;
+		Child::suspend($pid) if $pid;
 		until_true(sub { eval { ZkClient->new($self->hosts, session => hex $id)->close }; !grep { $_ eq $id } $self->sessions }, "the end of session $id");
 	};
 	my $why = $@;
