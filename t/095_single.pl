@@ -679,7 +679,12 @@ edge 'access' => sub {
 	$other->set_acl($at, [ [ 8, 'world', 'anyone' ] ]);
 	is($s->query("SELECT zk_lock('$path')")->{state}, '42501', 'a node that we may not read: 42501');
 	is($s->query("SELECT zk_try_lock('$path')")->{state}, '42501', 'to zk_try_lock, too');
-	is($admin->value("SELECT granted, token, zk_session, data IS NULL FROM zk_lock_queue('$path')") =~ /^t\|/, 1, 'zk_lock_queue shows it');
+	# since ZooKeeper 3.8.4 and 3.9.2 nothing can be known of it (ZOOKEEPER-2590)
+	my $czxid = eval { $zk->exists($at)->{czxid} };
+	my $seen = $admin->query("SELECT granted, token, node, data IS NULL FROM zk_lock_queue('$path')");
+	is($seen->{state} || $seen->{out}, $czxid ? "t|$czxid|single-$czxid|t" : '42501', 'zk_lock_queue shows what can be known');
+	is($admin->query("SELECT zk_lock_break('$path', 'single-1')")->{out}, 'f', 'zk_lock_break: another one is meant') if $czxid;
+	ok($czxid || $admin->query("SELECT zk_lock_break('$path', 'single-1')")->{state} eq '42501', '- or it cannot be known');
 	$other->delete($at);
 	# a delete needs access to the directory
 	$s->value("SELECT zk_lock('$path')");

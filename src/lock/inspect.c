@@ -473,6 +473,8 @@ read_to_break(Look *look, Break *b, Seen *node)
 	send_read(look, zks_read, name);
 	if (!await_read(look, node) || !see_from_outside(look, name, node))
 		return false;
+	if (b->czxid != 0 && node->rc == ZKS_NO_AUTH)
+		zkb_raise(node->rc, look->path);	/* which one it is cannot be known */
 	if (b->czxid != 0 && node->rc == ZKS_OK)
 	{
 		b->version = node->version;

@@ -102,6 +102,7 @@ struct ZkNode
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
 	bool		unseen;			/* it may be gone: to be read before */
+	bool		closed_to_us;	/* which is not possible */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
@@ -990,7 +991,10 @@ on_deleted(ZkRequest *r)
 	{
 		/* another one is there, or somebody has written to ours */
 		n->unseen = true;
-		send_delete(n);
+		if (n->closed_to_us)
+			set_refused(n, ZNOAUTH);
+		else
+			send_delete(n);
 	}
 	else
 		set_refused(n, r->rc);
@@ -1005,9 +1009,12 @@ on_seen(ZkRequest *r)
 	if (!called_back(n))
 		return;
 	n->deleting = false;
-	if (r->rc == ZOK)
+	if (r->rc == ZOK || r->rc == ZNOAUTH)
 	{
-		n->version = r->version;
+		/* who may not look relies on the version */
+		n->closed_to_us = r->rc == ZNOAUTH;
+		if (r->rc == ZOK)
+			n->version = r->version;
 		n->unseen = false;
 		send_delete(n);
 	}
@@ -1016,6 +1023,8 @@ on_seen(ZkRequest *r)
 		set_refused(n, ZOK);
 		deleted(n, ZNONODE);
 	}
+	else if (!zks_is_doubtful(r->rc))
+		set_refused(n, r->rc);
 }
 
 /* Whether we know of no reason why the node should be gone, and would */

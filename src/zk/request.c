@@ -529,13 +529,15 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 ZkRequest *
 zkr_new_before_locked(ZkRequest *r)
 {
+	ZkRequest  *before = zkr_new_locked(r->session, NULL, NULL);
+
 	zk_assert(zks_has_mutex(r->session));
-	r->before = zkr_new_locked(r->session, NULL, NULL);
-	if (r->before == NULL)
-		answered(r, ZSYSTEMERROR);
+	r->before = before;
+	if (before == NULL)
+		answered(r, ZSYSTEMERROR);	/* which may free it */
 	else
-		r->before->listener = LISTENER_READ;
-	return r->before;
+		before->listener = LISTENER_READ;
+	return before;
 }
 
 /* It is not sent, for want of memory */
