@@ -357,6 +357,23 @@ edge 'other styles, and an answer that is lost' => sub {
 	$s->quit;
 };
 
+# It has no name by which a list could show it.
+edge 'a single node that never was stands in no queue' => sub {
+	my ($path, $at, $s) = begin(1);
+	$proxy->hold_request('multi');
+	$s->send("SELECT zk_lock('$path')");
+	$proxy->wait_held;
+	is($s->cancel($admin)->{state}, '57014', 'cancelled before it could be created');
+	$proxy->drop;
+	zk_wait_session($s, 'connected');
+	my $holder = $other->contend($at);
+	is($s->value("SET zklock.node_style = curator; SELECT zk_try_lock('$path')"), 'f', "another's lock, of another style, excludes us");
+	is($s->value("SELECT zk_lock('$path', '200ms')"), 'f', '- also when it is waited for');
+	$other->delete($holder);
+	is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'then it is had');
+	$s->quit;
+};
+
 # Somebody writes to our node: it is ours all the same.
 edge 'somebody writes to our node' => sub {
 	my ($path, $at, $s) = begin(1);
