@@ -20,16 +20,16 @@
 here := $(or $(VPATH),.)
 
 MODULE_big = zklock
-OBJS = src/zklock.o $(above_wall) $(below_wall)
-above_wall = \
+OBJS = $(above_wall) $(below_wall)
+above_wall = src/zklock.o src/advisory.o \
 	$(addprefix src/lock/, statement_hooks.o hold.o xact.o commit_guard.o acquire.o release.o inspect.o lock_tree.o hold_table.o show.o fence.o \
 		stop.o deadlock.o wait_log.o chase.o wait_graph.o wait_record.o seen_queue.o reader.o) \
 	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o local_waits.o slots.o auth_file.o tls_settings.o)
 below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o connection.o request.o frame_check.o node.o lock_protocol.o session_state.o \
 	wakeup.o resolve.o tls.o hosts.o stop_signal.o)
 
-EXTENSION = zklock
-DATA = zklock--1.0.sql
+EXTENSION = zklock zklock_advisory
+DATA = zklock--1.0.sql zklock_advisory--1.0.sql
 PGFILEDESC = "zklock - distributed locks in a ZooKeeper ensemble"
 
 REGRESS = $(basename $(notdir $(sort $(wildcard $(here)/sql/*.sql))))
@@ -95,10 +95,10 @@ $(below_wall): override CPPFLAGS := $(filter-out -I$(includedir_server) -I$(incl
 ifneq ($(shell grep -s '^.define USE_ASSERT_CHECKING 1' $(includedir_server)/pg_config.h),)
 $(below_wall): override CPPFLAGS += -DZKLOCK_ASSERTIONS
 endif
-src/zklock.o $(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
+$(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
 
 # there are few headers: rebuild everything when one changes
-$(OBJS): $(wildcard $(srcdir)/src/*/*.h)
+$(OBJS): $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
 
 # reports what is missing before the tests fail because of it
 .PHONY: check-servers

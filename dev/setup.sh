@@ -52,9 +52,11 @@ debian_mirror()
 }
 
 # Also needed to run the recipes of doc/.  Not every Debian has all of them, and
-# t/ reports what it leaves out.  For pgbouncer, whose package would start a
-# server, see fetch_pgbouncer.
-doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java python3-psycopg2)
+# t/ reports what it leaves out.  For pgbouncer and Prometheus, whose packages would
+# start servers, see fetch_pgbouncer and fetch_prometheus; for Node.js, get_node_pg.
+doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java libhikaricp-java libslf4j-java
+	python3-psycopg python3-psycopg-pool python3-psycopg2 python3-sqlalchemy python3-django
+	ruby-activerecord ruby-pg)
 
 # apt_for DIR TYPE SUITE: sets apt to an apt-get whose only source is that one
 # of Debian and whose files are in DIR.  It verifies signatures, and uses
@@ -112,6 +114,74 @@ fetch_pgbouncer()
 	rm -rf "$dir/archives" "$dir"/*.bin
 }
 
+# fetch_prometheus DIR: unpacks Prometheus and its exporter there, whose packages
+# would start servers, and which need no library
+fetch_prometheus()
+{
+	local dir=$1 package packages=()
+
+	installed prometheus || packages+=(prometheus)
+	installed prometheus-postgres-exporter || packages+=(prometheus-postgres-exporter)
+	((${#packages[@]})) || return 0
+	mkdir -p "$dir"
+	(
+		cd "$dir" && apt-get -qq -o APT::Sandbox::User= -o Acquire::Retries=2 download "${packages[@]}" || exit
+		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch ${packages[*]}:"; tail -n 5 "$dir/log"; }
+	rm -f "$dir"/*.deb
+}
+
+# npm_get DIR WHAT ARGUMENTS...: runs npm there; a registry that does not answer must
+# not hold up the tests, which report what they leave out
+npm_get()
+{
+	local dir=$1 what=$2
+	shift 2
+
+	(
+		cd "$dir" && HOME=$dir timeout 120 npm "$@" --ignore-scripts --no-audit --no-fund \
+			--cache "$dir/cache" --fetch-retries=1 --fetch-timeout=20000
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch $what from npm:"; tail -n 5 "$dir/log"; }
+	rm -rf "$dir/cache"
+}
+
+# get_node_pg DIR: PostgreSQL's client for Node.js.  Debian's package of it accepts only
+# Debian's Node.js, which comes without npm; another one has it, and gets the client as
+# npm had it on one day.
+get_node_pg()
+{
+	command -v npm >/dev/null || { install_if_any node-pg; return; }
+	mkdir -p "$1"
+	npm_get "$1" 'pg for Node.js' install --no-save --before=2026-09-01 pg@8.16.3
+}
+
+# The programs that t/102 runs: of Debian, and what these need; and of npm's
+# registry, at the versions that t/drop_in/package-lock.json says
+drop_in_packages=(python3-django-pglocks python3-psycopg2)
+
+# fetch_drop_in DIR: puts there the programs from npm, and PostgreSQL's own
+# regression test of advisory locks, which is in Debian's source.  Without a
+# network there are none, and t/ reports what it leaves out.
+fetch_drop_in()
+{
+	local dir=$1 apt suite
+
+	mkdir -p "$dir/source"
+	command -v npm >/dev/null || drop_in_packages+=(nodejs npm)
+	install_if_any "${drop_in_packages[@]}"
+	cp "$root"/t/drop_in/package*.json "$dir"
+	npm_get "$dir" 'the programs' ci
+
+	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+	apt_for "$dir/source" deb-src "$suite"
+	(
+		cd "$dir/source" && "${apt[@]}" update && "${apt[@]}" source --download-only "postgresql-$PG_MAJOR" &&
+			tar -xOf postgresql-*.orig.tar.[a-z]*[!c] --wildcards '*/src/test/regress/sql/advisory_lock.sql' >../advisory_lock.sql
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch the source of postgresql-$PG_MAJOR:"; tail -n 5 "$dir/log"; }
+	[[ -s $dir/advisory_lock.sql ]] || rm -f "$dir/advisory_lock.sql"
+	rm -rf "$dir/source"
+}
+
 # Installs the available ones of these packages, if possible
 install_if_any()
 {
@@ -119,7 +189,7 @@ install_if_any()
 	(
 		packages=()
 		for package; do
-			! apt-cache show "$package" >/dev/null 2>&1 || packages+=("$package")
+			installed "$package" || ! apt-cache show "$package" >/dev/null 2>&1 || packages+=("$package")
 		done
 		install_packages
 	) || say "going on without some of: $*"
@@ -265,7 +335,10 @@ supervise()
 	[[ -z ${need_newer_peers:-} ]] || fetch_newer_peers "$tmp/newer"
 	[[ -z ${need_bench:-} ]] || fetch_bench "$tmp/bench"
 	[[ -z ${need_docs:-} ]] || install_if_any "${doc_packages[@]}"
+	[[ -z ${need_docs:-} ]] || get_node_pg "$tmp/node"
+	[[ -z ${need_drop_in:-} ]] || fetch_drop_in "$tmp/drop_in"
 	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
+	[[ -z ${need_docs:-} ]] || fetch_prometheus "$tmp/prometheus"
 
 	# A copy: nothing is built in the tree, and the other user need not be able
 	# to read it.

@@ -37,6 +37,7 @@
 #include "lock/release.h"
 #include "lock/statement_hooks.h"
 #include "lock/xact.h"
+#include "sql_function.h"
 
 MODULE_MAGIC_COMPAT();
 
@@ -199,17 +200,8 @@ semaphore_function(FunctionCallInfo fcinfo, ZkScope scope)
 static Datum
 unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 {
-	PG_RETURN_BOOL(zkl_unlock(path_argument(fcinfo), mode));
+	PG_RETURN_BOOL(zkl_unlock(path_argument(fcinfo), mode, ZK_SCOPE_SESSION));
 }
-
-#define SQL_FUNCTION(name, body) \
-PG_FUNCTION_INFO_V1(name); \
-Datum \
-name(PG_FUNCTION_ARGS) \
-{ \
-	return body; \
-} \
-extern int	no_such_variable
 
 SQL_FUNCTION(zk_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_SESSION));
@@ -231,7 +223,7 @@ PG_FUNCTION_INFO_V1(zk_unlock_all);
 Datum
 zk_unlock_all(PG_FUNCTION_ARGS)
 {
-	int64		dropped = zkl_unlock_all();
+	int64		dropped = zkl_unlock_all(false);
 
 	PG_RETURN_INT32((int32) Min(dropped, PG_INT32_MAX));
 }
@@ -273,7 +265,7 @@ static const char *const state_names[] = {"held", "suspect", "lost"};
 static const char *const session_state_names[] = {"connecting", "connected", "suspended"};
 
 StaticAssertDecl(lengthof(mode_names) == ZKP_SEMAPHORE + 1, "mode_names is indexed by ZkpMode");
-StaticAssertDecl(lengthof(scope_names) == ZK_SCOPE_TRANSACTION + 1, "scope_names is indexed by ZkScope");
+StaticAssertDecl(lengthof(scope_names) == ZK_SHOWN_SCOPES, "scope_names is indexed by ZkScope");
 StaticAssertDecl(lengthof(state_names) == ZKL_STATE_LOST + 1, "state_names is indexed by ZkHoldState");
 StaticAssertDecl(lengthof(session_state_names) == ZKS_OVER,
 				 "session_state_names is indexed by ZkSessionState, and a session that is over is not shown");

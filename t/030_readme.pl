@@ -1,8 +1,8 @@
 # README.md is correct: its SQL runs, it names what exists and nothing else, and
 # its GRANT is sufficient.  The same holds for the reference of functions, views
 # and settings.  t/lib/Doc.pm explains the comments before its SQL.  The pages
-# of doc/ are run by t/072, t/081 to t/085, t/087, t/088 and t/093; that they name only what exists
-# is checked here.
+# of doc/ are run by t/072, t/081 to t/085, t/087, t/088, t/093 and t/096; that they name only what
+# exists is checked here.
 #
 # The ```ini block configures the server, except for the addresses.
 
@@ -113,7 +113,7 @@ foreach my $page (map { $page{$_} } sort keys %page)
 	is_deeply([ grep { !leads_somewhere($page, $_) } $page->text =~ /\]\(([^)\s]+)\)/g ],
 		[], $page->file . ': its links lead somewhere');
 }
-my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:recipes\/)?[\w-]+\.\w+)/g } $readme;
+my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:(?:recipes|programs)\/)?[\w-]+\.\w+)/g } $readme;
 is_deeply([ grep { $_ ne 'README.md' && !$linked{ s{^doc/}{}r } } sort keys %page ],
 	[], 'README.md leads to each page');
 

@@ -36,6 +36,14 @@ sub new_path { return '/stop/' . ++$last; }
 
 sub id { return $_[0]->value('SELECT session_id FROM zk_session'); }
 
+# Those that hold the lock, or wait for it
+sub sessions_of
+{
+	my ($path) = @_;
+	my %of = $zk->ephemerals;
+	return grep { grep { m{^/zklock$path/} } @{ $of{$_} } } sort keys %of;
+}
+
 # End its ZooKeeper session, in a way that it notices at once
 sub lose { my ($s, $id) = @_; return $zk->end_session($id, $s->pid); }
 
@@ -47,6 +55,16 @@ sub run
 	my $pid = $s->pid;
 	zk_until(sub { $admin->value("SELECT state FROM pg_stat_activity WHERE pid = $pid") eq 'active' }, 'the statement runs');
 	return;
+}
+
+# Make a library of the file in c/; returns its directory
+sub compile
+{
+	my ($name) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir_short;
+	chomp(my $include = `pg_config --includedir-server`);
+	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", "-I$FindBin::RealBin/../src", '-o', "$dir/$name.so", "$FindBin::RealBin/c/$name.c");
+	return $dir;
 }
 
 sub is_stopped
@@ -78,6 +96,8 @@ my %statement = (
 	'WHEN OTHERS' => 'DO $$BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END$$',
 	'a lock within EXCEPTION' =>
 	  q{DO $$BEGIN PERFORM zk_xact_lock('/PATH/inner'); PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END$$},
+	'an error of its own about that' =>    # as PL/Perl and PL/Python make
+	  q{DO $$BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN RAISE EXCEPTION 'at line 1: %', SQLERRM; END$$},
 	'WHEN query_canceled' =>
 	  'DO $$BEGIN BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN NULL; END; PERFORM pg_sleep(600); END$$');
 
@@ -156,6 +176,15 @@ subtest 'session-scope locks' => sub {
 	run($s, q{BEGIN; NOTIFY stop; SELECT pg_sleep(600)});
 	is_stopped($s->wait, $path, 'one that notifies');
 	$s->value('ROLLBACK');
+	is($s->query(q{INSERT INTO t VALUES ('refused')})->{message}, qq{could not commit: the lock on "$path" was lost}, 'COMMIT has noticed it');
+	run($s, q{BEGIN; INSERT INTO t VALUES ('session'); SELECT pg_sleep(600)});
+	is_stopped($s->wait, $path, 'one that has written after that');
+	$s->value('ROLLBACK');
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'one that writes nothing after that is not');
+	is($s->value("BEGIN; SELECT zk_xact_lock('$path/2')"), 't', 'other locks are taken');
+	run($s, q{SAVEPOINT a; INSERT INTO t VALUES ('session'); SELECT pg_sleep(600)});
+	is_stopped($s->wait, $path, 'in another ZooKeeper session');
+	$s->value('ROLLBACK');
 	$s->query("SELECT zk_unlock('$path')");
 	is($s->query("BEGIN; INSERT INTO t VALUES ('after'); SELECT pg_sleep($PATIENCE); COMMIT")->{state}, '', 'not after zk_unlock');
 
@@ -183,6 +212,30 @@ subtest 'a cancel in an idle transaction is no end' => sub {
 	$s->send('SELECT pg_sleep(600)');    # may be stopped before anybody sees it run
 	is_stopped($s->wait, $path, 'the next statement');
 	$s->quit;
+};
+
+# PostgreSQL rolls the transaction back before such an error gets out
+subtest 'a deferred trigger' => sub {
+	$admin->value(q{
+		CREATE TABLE late (id int);
+		CREATE FUNCTION sleeps() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION sleeps();
+		CREATE PROCEDURE is_late(path text) LANGUAGE plpgsql AS $$
+		BEGIN PERFORM zk_xact_lock(path); INSERT INTO late VALUES (1); COMMIT; END $$});
+	my %how = (
+		'of COMMIT' => q{BEGIN; SELECT zk_xact_lock('PATH'); INSERT INTO late VALUES (1); COMMIT},
+		'of a COMMIT in a procedure' => q{CALL is_late('PATH')});
+	foreach my $name (sort keys %how)
+	{
+		my $s = zk_session($node);
+		my $path = new_path();
+		$s->send($how{$name} =~ s/PATH/$path/r);
+		my $pid = $s->pid;
+		zk_until(sub { $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid") eq 'PgSleep' }, 'the trigger sleeps');
+		$zk->end_session($_, $pid) for sessions_of($path);
+		is_stopped($s->wait, $path, $name);
+		$s->quit;
+	}
 };
 
 # ------------------------------------------------------------------- only then
@@ -227,6 +280,28 @@ subtest 'a lost lock within a savepoint' => sub {
 	$s->quit;
 };
 
+# Given back after the cancel was sent, but before it had an effect
+subtest 'a lost lock that is given back' => sub {
+	my $dir = compile('cancel');
+	$admin->value("CREATE FUNCTION execute_canceled(text) RETURNS void AS '$dir/cancel' LANGUAGE C");
+	my $s = zk_session($node);
+	my $path = new_path();
+	$s->value("SELECT zk_lock('$path')");
+	my $id = id($s);
+	run($s, "BEGIN; INSERT INTO t VALUES ('given back'); SELECT execute_canceled('SELECT zk_unlock(''$path'')'), pg_sleep($PATIENCE)");
+	lose($s, $id);
+	is($s->wait->{state}, '', 'not cancelled');
+	is($s->query('COMMIT')->{state}, '', 'and it commits');
+	$s->value('DROP FUNCTION execute_canceled');
+
+	$s->value("SELECT zk_lock('$path'); BEGIN; SELECT zk_lock('$path'); SELECT zk_unlock('$path')");
+	lose($s, id($s));
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'taken twice and given back once: not cancelled');
+	is($s->query('COMMIT')->{state}, '', 'and it commits');
+	$s->query("SELECT zk_unlock('$path')");
+	$s->quit;
+};
+
 subtest 'what the settings say' => sub {
 	my @case = (
 		[ 'off', { cancel_on_loss => 'off' }, '40001' ],
@@ -252,6 +327,15 @@ subtest 'what the settings say' => sub {
 	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'not cancelled while it is off');
 	$s->value('SET zklock.cancel_on_loss = lost');
 	# the end of the session is seen by who still has it
+	$s->quit;
+
+	$s = zk_session($node);
+	$path = new_path();
+	$s->value("SET zklock.cancel_on_loss = off; BEGIN; SELECT zk_xact_lock('$path')");
+	$id = id($s);
+	run($s, "DO 'BEGIN PERFORM pg_sleep($PATIENCE); SET zklock.cancel_on_loss = lost; PERFORM pg_sleep(600); END'");
+	lose($s, $id);
+	is_stopped($s->wait, $path, 'once it is on again');
 	$s->quit;
 
 	$s = zk_session($node, options => '-c log_min_messages=fatal');
@@ -306,6 +390,43 @@ subtest 'cut off' => sub {
 	$_->quit for values %session;
 };
 
+# Nothing is cancelled any more, and so the guard itself must see what is lost
+subtest 'a COMMIT that waits for ZooKeeper' => sub {
+	my (%session, %path);
+	foreach my $when (qw(off lost doubt))
+	{
+		$session{$when} = zk_session_with($node, hosts => $proxy, cancel_on_loss => $when, operation_timeout => '1h');
+		$path{$when} = new_path();
+		$session{$when}->value("BEGIN; SELECT zk_xact_lock('$path{$when}')");
+	}
+	$proxy->blackhole;
+	my $began = time;
+	zk_wait_hold($_, 'suspect') for values %session;
+	$_->send('COMMIT') for values %session;
+	foreach my $when (sort keys %session)
+	{
+		my $result = $session{$when}->wait;
+		in_time(time - $began, 5.5, "$when: within the session timeout and a second");
+		is($result->{message}, qq{could not commit: the lock on "$path{$when}" was lost}, "$when: refused");
+		like($result->{detail}, qr/^Nothing was heard from ZooKeeper for the whole session timeout/, "$when: its cause");
+	}
+	$proxy->pass;
+	$_->quit for values %session;
+
+	my $s = zk_session_with($node, hosts => $proxy, commit_guard => 'strict', operation_timeout => '1h');
+	my $path = new_path();
+	$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+	my $id = id($s);
+	$proxy->blackhole;
+	$s->send('COMMIT');
+	my $pid = $s->pid;
+	zk_until(sub { zk_waits($admin, $pid) }, 'COMMIT asks');
+	$zk->end_session($id);
+	$proxy->pass;
+	zk_is_lost($s->wait, $path, 'lost while COMMIT waits');
+	$s->quit;
+};
+
 subtest 'a COMMIT that waits for its synchronous standby' => sub {
 	foreach my $scope (qw(session transaction))
 	{
@@ -338,9 +459,7 @@ subtest 'a COMMIT that waits for its synchronous standby' => sub {
 # ---------------------------------------------------------- who runs the statement
 
 subtest 'a background worker' => sub {
-	my $dir = PostgreSQL::Test::Utils::tempdir_short;
-	chomp(my $include = `pg_config --includedir-server`);
-	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$dir/worker.so", "$FindBin::RealBin/c/worker.c");
+	my $dir = compile('worker');
 	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$dir/worker' LANGUAGE C");
 	foreach my $at_once (qw(true false))
 	{
@@ -348,8 +467,7 @@ subtest 'a background worker' => sub {
 		my $pid = $admin->value("SELECT worker_launch('$dir/worker', 'SELECT zk_xact_lock(''$path''), pg_sleep(600)', $at_once)");
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'") == 1 },
 			'the worker sleeps');
-		my %of = $zk->ephemerals;
-		$zk->end_session($_, $pid) for grep { grep { m{^/zklock$path/} } @{ $of{$_} } } sort keys %of;
+		$zk->end_session($_, $pid) for sessions_of($path);
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") == 0 }, 'the worker has ended');
 		like(slurp_file($node->logfile), qr/canceling statement: the lock on "$path" was lost/, 'a worker is cancelled');
 	}
@@ -363,16 +481,28 @@ subtest 'a cancel of the client' => sub {
 	my $result = $s->cancel($admin);
 	is("$result->{state} $result->{message}", '57014 canceling statement due to user request', 'is what it was');
 	$s->value('ROLLBACK');
+
+	# the block in which the lock was lost has caught that
+	$path = new_path();
+	$s->send(qq{DO \$\$BEGIN
+		BEGIN PERFORM zk_xact_lock('$path'), pg_sleep(600); EXCEPTION WHEN query_canceled THEN PERFORM set_config('application_name', 'caught', false); END;
+		PERFORM pg_sleep(600);
+	END\$\$});
+	zk_until(sub { sessions_of($path) }, 'it has the lock');
+	lose($s, sessions_of($path));
+	my $pid = $s->pid;
+	zk_until(sub { $admin->value("SELECT application_name FROM pg_stat_activity WHERE pid = $pid") eq 'caught' }, 'it has caught the cancel');
+	my $began = time;
+	zk_until(sub { time - $began > $PATIENCE }, 'some time');
+	$result = $s->cancel($admin);
+	is("$result->{state} $result->{message}", '57014 canceling statement due to user request', 'is what it was when the lock no longer counts');
 	$result = $s->query(qq{BEGIN; SET LOCAL statement_timeout = '100ms'; SELECT zk_xact_lock('$path'), pg_sleep(600)});
 	is("$result->{state} $result->{message}", '57014 canceling statement due to statement timeout', 'and so is that of a timeout');
 	$s->quit;
 };
 
 subtest 'a cancel of the client at the same moment' => sub {
-	my $dir = PostgreSQL::Test::Utils::tempdir_short;
-	chomp(my $include = `pg_config --includedir-server`);
-	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", "-I$FindBin::RealBin/../src", '-o', "$dir/cancel.so",
-		"$FindBin::RealBin/c/cancel.c");
+	my $dir = compile('cancel');
 	$admin->value("CREATE FUNCTION cancels(text) RETURNS boolean AS '$dir/cancel' LANGUAGE C");
 	# ours is c, the client's i; ours is withdrawn with w
 	my %kept = (c => 't', cw => 'f', i => 't', iw => 't', ciw => 't', icw => 't', ccww => 'f', cwi => 't', w => 'f');

@@ -4,7 +4,7 @@
 # predicts (lib/Model.pm).  Those programs that PostgreSQL's advisory locks can
 # run as well are also run with these: their answers and pg_locks are what the
 # model predicts for them, and all three agree until one of the differences
-# matters.
+# matters.  And they are run, unchanged, with zklock_advisory.
 #
 # RANDOM_PROGRAMS: how many (default 120)
 # RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it
@@ -81,11 +81,14 @@ $_->safe_psql(
 		END LOOP;
 	END $$}) for @node;
 
-# ----------------------------------------------------------------- two systems
+# --------------------------------------------------------------- three systems
 
 # What a program runs on: sessions, and a function that expresses a step in SQL
 my %zklock = (name => 'zklock', sql => \&zk_sql, node => sub { $_[0] % 2 }, session => []);
 my %advisory = (name => 'advisory', sql => \&advisory_sql, node => sub { 0 }, session => [], options => sub { '' });
+my %drop_in = (name => 'zklock_advisory', sql => \&advisory_sql, node => sub { $_[0] % 2 }, session => []);
+my @systems = (\%zklock, \%advisory, \%drop_in);
+$_->safe_psql('postgres', 'CREATE EXTENSION zklock_advisory') for @node;
 
 my $style = '';
 my @zk_session_id;
@@ -97,6 +100,7 @@ sub options_for
 	return "-c zklock.node_style=$own";
 }
 $zklock{options} = \&options_for;
+$drop_in{options} = sub { return options_for(@_) . ' -c search_path=zklock_advisory,pg_catalog,public' };
 
 sub connect_session
 {
@@ -112,7 +116,7 @@ sub connect_session
 # Disconnect all sessions, whatever they are doing, with everything they hold.
 sub disconnect_all
 {
-	foreach my $system (\%zklock, \%advisory)
+	foreach my $system (@systems)
 	{
 		$_->kill9 for grep { $_ } @{ $system->{session} };
 		$system->{session} = [];
@@ -132,7 +136,7 @@ sub disconnect_all
 
 sub connect_all
 {
-	foreach my $system (\%zklock, \%advisory)
+	foreach my $system (@systems)
 	{
 		connect_session($system, $_) for grep { !$system->{session}[$_] } @ALL;
 	}
@@ -419,6 +423,25 @@ sub check_advisory
 	return;
 }
 
+# ------------------------------------------------------------ zklock_advisory
+
+# What idle sessions say that they hold
+sub check_drop_in
+{
+	my ($model) = @_;
+	my @asked = grep { !$model->is_blocked($_) && !$model->is_failed($_) } @ALL;
+	$drop_in{session}[$_]->send(q{SELECT concat_ws(' ', substr(path, length('/advisory/postgres/') + 1), mode, scope, count)
+		FROM zk_locks WHERE state = 'held' ORDER BY 1}) for @asked;
+	my %result = map { $_ => $drop_in{session}[$_]->wait($PATIENCE) } @asked;
+	foreach my $who (@asked)
+	{
+		my $expected = join "\n", sort map { $_->{row} } $model->holds($who);
+		differ('zk_locks of ' . name_of($who) . ' with zklock_advisory', $expected, $result{$who}{out}) if $result{$who}{out} ne $expected;
+	}
+	check_blocked(\%drop_in, $model);
+	return;
+}
+
 # --------------------------------------------------------------------- running
 
 my (%count, %events);
@@ -436,14 +459,16 @@ sub renew
 # Dies if there is a difference; returns false if the program cannot continue.
 sub run_step
 {
-	my ($program, $step, $zk_model, $advisory_model) = @_;
-	my @systems = ([ \%zklock, $zk_model ], $advisory_model ? [ \%advisory, $advisory_model ] : ());
+	my ($program, $step, $zk_model, $advisory_model, $drop_in_model) = @_;
+	my %model;
+	@model{ map { $_->{name} } @systems } = @_[ 2 .. 4 ];
+	my @run = grep { $model{ $_->{name} } } @systems;
 	my @answers;
 
-	start($_->[0], $step) for @systems;
-	foreach my $at (@systems)
+	start($_, $step) for @run;
+	foreach my $system (@run)
 	{
-		my ($system, $model) = @$at;
+		my $model = $model{ $system->{name} };
 		my @expected = $model->step($step);
 		my @got = answers($system, $step, \@expected);
 
@@ -455,6 +480,7 @@ sub run_step
 	}
 	check_zklock($zk_model, !$program->is_advisory);
 	check_advisory($advisory_model) if $advisory_model;
+	check_drop_in($drop_in_model) if $drop_in_model;
 
 	if ($advisory_model)
 	{
@@ -475,7 +501,8 @@ sub run_step
 sub run_program
 {
 	my ($program) = @_;
-	my ($zk_model, $advisory_model) = $program->models;
+	my ($zk_model, @others) = $program->models;
+	my ($advisory_model) = @others;
 	my @log;
 
 	%token_of = ();
@@ -483,14 +510,14 @@ sub run_program
 	{
 		push @log, sprintf '%3d %s: %s', @log + 1, name_of($step->{who}), zk_sql($step);
 		$log[-1] .= "\n      as " . advisory_sql($step) if $advisory_model && zk_sql($step) ne advisory_sql($step);
-		my $go_on = eval { run_step($program, $step, $zk_model, $advisory_model) };
+		my $go_on = eval { run_step($program, $step, $zk_model, @others) };
 		if (my $why = $@)
 		{
 			die $why unless ref $why;
 			diag(join "\n",
 				"RANDOM_SEED=" . $program->seed . " RANDOM_PROGRAMS=1, style $style",
 				@log, 'DIFFERENCE: ' . $why->{what}, "  expected: $why->{expected}", "  got:      $why->{got}",
-				'model: ' . $zk_model->state, $advisory_model ? 'as advisory locks: ' . $advisory_model->state : ());
+				'model: ' . $zk_model->state, map { 'as advisory locks: ' . $_->state } @others);
 			return 0;
 		}
 		if (!$go_on)

@@ -1,5 +1,6 @@
 # Upgrading: a user who installed 1.0 and applied each step since then has the
-# same as a new user, and keeps what zk_fences has seen.  The comparison itself
+# same as a new user, and keeps what zk_fences has seen.  zklock_advisory works
+# meanwhile, and is upgraded last.  The comparison itself
 # is tested with a version that does not exist, and with steps to it that forget
 # something.
 #
@@ -39,7 +40,7 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 	is($package, $default, 'so does debian/changelog');
 	# PGXN's version numbers have three parts
 	is($meta->{version}, "$default.0", 'META.json has it');
-	is($meta->{provides}{zklock}{version}, "$default.0", '- where it says what it provides, too');
+	is((slurp_file("$tree/zklock_advisory.control") =~ /^default_version = '(.*)'$/m)[0], $default, 'zklock_advisory.control has the same');
 	# ... and the state of the release
 	like($when, qr/^(?:unreleased|\d{4}-\d\d-\d\d)$/, 'CHANGELOG.md says when it was released');
 	my $released = $when ne 'unreleased' || 0;
@@ -47,9 +48,14 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 	is($meta->{release_status} eq 'stable' || 0, $released, '- and META.json');
 	is_deeply([ grep { !$meta->{$_} } qw(name version abstract maintainer license provides meta-spec) ],
 		[], 'META.json has all that PGXN asks for');
-	ok(-e "$tree/$meta->{provides}{zklock}{file}", '- and names a script that exists');
-	ok(-e "$tree/$meta->{provides}{zklock}{docfile}", '- and a document');
-	is_deeply([ sort split / /, $data ], [ sort map { s{.*/}{}r } glob "$tree/zklock--*.sql" ],
+	is_deeply([ sort keys %{ $meta->{provides} } ], [ sort map { m{([^/]*)\.control$} } glob "$tree/*.control" ], '- and tells of each extension');
+	foreach my $extension (map { $meta->{provides}{$_} } sort keys %{ $meta->{provides} })
+	{
+		is($extension->{version}, "$default.0", '- its version');
+		ok(-e "$tree/$extension->{file}", '- a script that exists');
+		ok(-e "$tree/$extension->{docfile}", '- and a document');
+	}
+	is_deeply([ sort split / /, $data ], [ sort map { s{.*/}{}r } glob "$tree/zklock*--*.sql" ],
 		'make install installs every script that there is');
 
 	my ($licence) = slurp_file("$tree/LICENSE") =~ /^(Permission .*)\z/ms;
@@ -170,9 +176,10 @@ sub upgrade
 	my ($old, $new) = map { $_ . $count } qw(upgraded new);
 	$count++;
 	$node->safe_psql('postgres', "CREATE DATABASE $_") for $old, $new;
-	$node->safe_psql($new, "CREATE EXTENSION zklock VERSION '$to'");
+	$node->safe_psql($new, "CREATE EXTENSION zklock VERSION '$to'; CREATE EXTENSION zklock_advisory");
 	$node->safe_psql($old, qq{
 		CREATE EXTENSION zklock VERSION '$first';
+		CREATE EXTENSION zklock_advisory VERSION '$first';
 		SELECT zk_fence('/a', 5), zk_fence('/b', 7);
 		CREATE ROLE app$count; GRANT EXECUTE ON FUNCTION zk_lock TO app$count});
 	my $seen = q{SELECT path, token, recorded_at FROM zk_fences ORDER BY path COLLATE "C"};
@@ -189,7 +196,10 @@ sub upgrade
 		my $now = $node->safe_psql($old, $seen);
 		$opt{loses} ? isnt($now, $rows, "$what: found") : is($now, $rows, "$what: zk_fences is the same in $step");
 		is($node->safe_psql($old, q{SELECT zk_lock('/upgrade'), zk_unlock('/upgrade')}), 't|t', "$what: $step locks");
+		is($node->safe_psql($old, q{SET search_path = zklock_advisory, pg_catalog;
+			SELECT pg_advisory_lock(1); SELECT pg_advisory_unlock(1)}), "\nt", "$what: - with zklock_advisory, too");
 	}
+	$node->safe_psql($old, 'ALTER EXTENSION zklock_advisory UPDATE');
 	is($node->safe_psql($old, "SELECT has_function_privilege('app$count', 'zk_lock(text, interval)', 'EXECUTE')"),
 		't', "$what: what was granted stays");
 	$node->safe_psql($old, "REVOKE ALL ON FUNCTION zk_lock FROM app$count; DROP ROLE app$count");
@@ -223,7 +233,8 @@ my %kinds;
 $kinds{ (split / /)[0] }++ for keys %$dump;
 foreach my $kind ($default eq $first ? qw(FUNCTION VIEW TABLE) : ())
 {
-	is($kinds{$kind}, scalar(() = $real{"zklock--$first.sql"} =~ /^CREATE $kind /mg), "the comparison sees each $kind");
+	my $scripts = $real{"zklock--$first.sql"} . slurp_file("$tree/zklock_advisory--$first.sql");
+	is($kinds{$kind}, scalar(() = $scripts =~ /^CREATE $kind /mg), "the comparison sees each $kind");
 }
 
 # ------------------------------------------------------- what there could be

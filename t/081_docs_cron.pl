@@ -1,5 +1,6 @@
-# doc/recipes/cron.md, with pg_cron in two clusters.  It starts jobs only at
-# full minutes, so this takes one or two minutes.
+# doc/recipes/cron.md, with pg_cron in two clusters; and a job whose lock is lost, also
+# where pg_cron runs jobs in background workers.  It starts jobs only at full minutes,
+# so this takes one or two minutes.
 
 use strict;
 use warnings;
@@ -28,6 +29,8 @@ my @both = map {
 	zk_cluster($_, $zk, %setting,
 		'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $hub->host)
 } qw(east west);
+my $workers = zk_cluster('workers', $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => 'workers',
+	'cron.use_background_workers' => 'on', max_worker_processes => 20, log_line_prefix => '%p %e ');
 
 # In both, as printed, except what a reader has to fill in
 foreach my $block ($page->blocks('sql'))
@@ -60,6 +63,17 @@ sub runs
 		SQL
 }
 
+# A job that has a lock and sleeps, until one of its runs has failed
+my %cron = (east => $asks[0], workers => zk_session($workers));
+$cron{workers}->value('CREATE EXTENSION pg_cron');
+foreach my $name (sort keys %cron)
+{
+	$cron{$name}->value(<<~SQL);
+		SELECT cron.schedule('sleep', '* * * * *', \$\$SELECT pg_sleep(600) FROM zk_xact_lock('/jobs/sleep/$name')
+			WHERE NOT EXISTS (SELECT FROM cron.job_run_details WHERE command LIKE '%sleep%' AND status = 'failed')\$\$)
+		SQL
+}
+
 my @jobs = qw(tidy report mail);
 zk_until(
 	sub {
@@ -69,6 +83,27 @@ zk_until(
 		} @jobs;
 	},
 	'each job to have run in both', 150);
+
+# The sleeping ones lose their locks
+sub holders_of
+{
+	my ($name) = @_;
+	my %of = $zk->ephemerals;
+	return grep { grep { m{^/zklock/jobs/sleep/$name/} } @{ $of{$_} } } sort keys %of;
+}
+
+foreach my $name (sort keys %cron)
+{
+	zk_until(sub { $cron{$name}->value(q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%sleep(600)%'}) },
+		"the job in $name sleeps", 90);
+	$zk->end_session($_) for holders_of($name);
+	my $run;
+	zk_until(sub { $run = $cron{$name}->value(q{SELECT status, return_message FROM cron.job_run_details WHERE command LIKE '%sleep%' AND status = 'failed'}) },
+		"the job in $name ends");
+	like($run, qr{^failed\|.*canceling statement: the lock on "/jobs/sleep/$name" was lost}, "$name: a job whose lock is lost is stopped");
+}
+like(slurp_file($workers->logfile), qr{^\d+ 40001 ERROR:  canceling statement: the lock on "/jobs/sleep/workers" was lost}m, 'workers: with 40001');
+$cron{workers}->value('SELECT cron.unschedule(jobname) FROM cron.job');
 in_both('SELECT cron.unschedule(jobname) FROM cron.job');
 zk_until(sub { !grep { $_ } in_both(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_cron'}) },
 	'the last runs to end', 60);
@@ -152,7 +187,7 @@ is_deeply([ in_both("SELECT made_by FROM mailed WHERE period = '$period'") ], ['
 $east_admin->value('SELECT pg_cancel_backend(' . $east->pid . ')');
 is($east->wait->{state}, '57014', '- while the first one keeps the lock');
 
-$_->quit for @asks, $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
+$_->quit for @asks, $cron{workers}, $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($_) for @both, $hub;
+zk_no_crash($_) for @both, $hub, $workers;
 done_testing();

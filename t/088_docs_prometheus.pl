@@ -1,6 +1,7 @@
-# doc/recipes/prometheus.md: its SQL runs, each query of the collector runs as the
-# role that the page makes and returns the values and labels that it names, and the
-# alerts ask for metrics that there are.
+# doc/recipes/prometheus.md: its SQL runs; each query of the exporter runs as the role
+# that the page makes, and has the columns that it names; the real exporter shows the
+# same, a real Prometheus collects it and raises the alerts, and each alert is raised
+# where it should, and nowhere else.
 
 use strict;
 use warnings;
@@ -9,8 +10,11 @@ use lib "$FindBin::RealBin/lib";
 
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use HTTP::Tiny;
+use JSON::PP;
 use Test::More;
 
+use Child;
 use Doc;
 use ZkProxy;
 use Zklock;
@@ -19,57 +23,121 @@ use ZooKeeper;
 my $page = Doc->new('doc/recipes/prometheus.md');
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, shared_preload_libraries => 'zklock');
-my $collector = $page->take('yaml', 0)->{code};
+my $queries = $page->take('yaml', 0)->{code};
 my $alerts = $page->take('yaml', 1)->{code};
+my $dir = PostgreSQL::Test::Utils::tempdir();
+append_to_file("$dir/zklock.yaml", $queries);
+append_to_file("$dir/alerts.yaml", $alerts);
 
 $page->run($node, zk => $zk);
 $page->all_was_run;
 
-sub words { return split /, */, $_[0] // ''; }
-
+# { name => { query, columns => [ name, usage ], ... } }
 my %metric;
-foreach my $part (split /^  - (?=metric_name:)/m, $collector)
+foreach my $part (split /^(?=\w+:$)/m, $queries)
 {
-	my ($name) = $part =~ /^metric_name: (\w+)$/m or next;
-	my ($values) = $part =~ /^    values: \[(.*)\]$/m;
-	my ($labels) = $part =~ /^    key_labels: \[(.*)\]$/m;
-	my ($label) = $part =~ /^    value_label: (\w+)$/m;
-	my ($query) = $part =~ /^    query: \|\n((?: {6}.*\n)+)/m;
-	$metric{$name} = { values => [ words($values) ], labels => [ words($labels) ], value_label => $label, query => $query };
-	like($part, qr/^    type: gauge\n    help: '[^']+'$/m, "$name: its type and a help");
+	my ($name, $query, $rest) = $part =~ /\A(\w+):\n  query: \|\n((?: {4}.*\n)+)  metrics:\n(.*)\z/s or die "not a query: $part";
+	my @columns = $rest =~ /^    - (\w+: \{ usage: (?:LABEL|GAUGE), description: '[^']+' \})$/mg;
+	is(scalar @columns, scalar(() = $rest =~ /^    - /mg), "$name: each column has its usage and a description");
+	$metric{$name} = { query => $query, columns => [ map { [/^(\w+): \{ usage: (\w+)/] } @columns ] };
 }
 cmp_ok(scalar keys %metric, '>=', 5, 'there are metrics');
 
-# Each metric as Prometheus would have it: { 'name{label="value"}' => number }
-my $exporter = zk_session($node, user => 'exporter');
+# Each metric as Prometheus has it: { 'name{label="value"}' => number }
+my $exporter = zk_session($node, user => 'prometheus');
 
 sub scrape
 {
 	my %found;
 	foreach my $name (sort keys %metric)
 	{
-		my $m = $metric{$name};
-		my $columns = join ', ', @{ $m->{labels} }, @{ $m->{values} };
-		my $result = $exporter->query("SELECT $columns FROM ($m->{query}) AS q");
+		my @columns = @{ $metric{$name}{columns} };
+		my $result = $exporter->query('SELECT ' . join(', ', map { $_->[0] } @columns) . " FROM ($metric{$name}{query}) AS q");
 		is($result->{state}, '', "$name: the query runs, and has its columns") or diag $result->{err};
 		foreach my $row (split /\n/, $result->{out})
 		{
 			my @row = split /\|/, $row;
-			my @labels = map { qq{$_="} . shift(@row) . '"' } @{ $m->{labels} };
-			foreach my $value (@{ $m->{values} })
-			{
-				my $labels = join ',', @labels, $m->{value_label} ? qq{$m->{value_label}="$value"} : ();
-				$found{ $name . (length $labels ? "{$labels}" : '') } = shift @row;
-			}
+			my %value = map { $columns[$_][0] => $row[$_] } 0 .. $#row;
+			my $labels = join ',', map { qq{$_->[0]="$value{ $_->[0] }"} } grep { $_->[1] eq 'LABEL' } @columns;
+			$found{"${name}_$_->[0]" . (length $labels ? "{$labels}" : '')} = $value{ $_->[0] } foreach grep { $_->[1] ne 'LABEL' } @columns;
 		}
 	}
 	return %found;
 }
 
+#
+# The real ones.  dev/test unpacks them, if there is a network.
+#
+sub program { return (grep { -x } map { "$_/usr/bin/$_[0]" } '', ($ENV{ZKLOCK_TMP} // '') . '/prometheus')[0]; }
+my $missing = join ' and ', grep { !defined program($_) } qw(prometheus-postgres-exporter prometheus promtool);
+my ($port, $server_port);
+
+sub start
+{
+	my ($name, $to, @arguments) = @_;
+	my ($pid) = Child::spawn([ program($name), @arguments, "--web.listen-address=127.0.0.1:$to" ], err => "$dir/$name.log",
+		env => { DATA_SOURCE_NAME => 'user=prometheus sslmode=disable dbname=postgres host=' . $node->host . ' port=' . $node->port });
+	zk_until(sub { get("http://127.0.0.1:$to/metrics") }, "$name to answer; see $dir/$name.log");
+	return $pid;
+}
+
+sub get
+{
+	my ($url) = @_;
+	my $answer = HTTP::Tiny->new(timeout => 10)->get($url);
+	return $answer->{success} ? $answer->{content} : undef;
+}
+
+# The same as scrape(), from the exporter
+sub exported
+{
+	my ($text) = get("http://127.0.0.1:$port/metrics");
+	return map { s/server="[^"]*",?//r =~ s/,?\}/}/r =~ s/\{\}//r =~ /^(zklock_\S+) (\S+)$/ ? ($1, 0 + $2) : () } split /\n/, $text;
+}
+
+sub is_exported
+{
+	my ($name, %expected) = @_;
+SKIP:
+	{
+		skip "no $missing", 1 if $missing;
+		my %got = exported();
+		# clocks go on
+		my @same = grep { !/_seconds/ && !/_requests$/ } sort keys %expected;
+		is(join("\n", map { "$_ " . ($got{$_} // '?') } @same), join("\n", map { "$_ $expected{$_}" } @same), "$name: the exporter shows the same");
+		is(join(' ', sort keys %got), join(' ', sort keys %expected), '- and nothing else');
+	}
+	return;
+}
+
+sub promtool { return scalar `@{[ program('promtool') ]} @_ 2>&1`; }
+
+sub alert_states
+{
+	my $answer = decode_json(get("http://127.0.0.1:$server_port/api/v1/alerts"));
+	return join ' ', sort map { "$_->{labels}{alertname}=$_->{state}" } @{ $answer->{data}{alerts} };
+}
+
+if (!$missing)
+{
+	$port = ZooKeeper::free_port();
+	my ($argument) = $page->text =~ /^ {4}ARGS='(--\S+=)\S+'$/m or die 'no ARGS';
+	start('prometheus-postgres-exporter', $port, "${argument}$dir/zklock.yaml");
+	append_to_file("$dir/prometheus.yml", <<~"END");
+		global: { scrape_interval: 1s, evaluation_interval: 1s }
+		rule_files: [ $dir/alerts.yaml ]
+		scrape_configs:
+		  - { job_name: zklock, static_configs: [ { targets: [ '127.0.0.1:$port' ] } ] }
+		END
+	$server_port = ZooKeeper::free_port();
+	start('prometheus', $server_port, "--config.file=$dir/prometheus.yml", "--storage.tsdb.path=$dir/data");
+}
+
 my %idle = scrape();
 is($idle{$_}, 0, "$_: 0 on a server that uses no lock")
-  foreach 'zklock_locks{state="lost"}', 'zklock_sessions{state="suspended"}', 'zklock_longest_wait_seconds', 'zklock_backends{total="unreleased"}',
-  'zklock_backends{total="backends"}';
+  foreach 'zklock_locks_count{state="lost"}', 'zklock_sessions_count{state="suspended"}', 'zklock_longest_wait_seconds', 'zklock_backends_unreleased',
+  'zklock_backends_count';
+is_exported('idle', %idle);
 
 my $proxy = ZkProxy->new($zk);
 my ($holder, $waiter) = (zk_session_with($node, hosts => $proxy, session_timeout => '4s'), zk_session($node));
@@ -77,30 +145,66 @@ $holder->value(q{SELECT zk_lock('/m/a'), zk_lock('/m/b')});
 $waiter->send(q{SELECT zk_lock('/m/a')});
 zk_wait_queued($zk, $waiter);
 my %busy = scrape();
-is($busy{'zklock_locks{state="held"}'}, 2, 'two locks are held');
-is($busy{'zklock_locks{state="waiting"}'}, 1, '- one is awaited');
-is($busy{'zklock_sessions{state="connected"}'}, 2, '- by two sessions');
-is($busy{'zklock_backends{total="backends"}'}, 2, '- which count once, whatever they hold');
+is($busy{'zklock_locks_count{state="held"}'}, 2, 'two locks are held');
+is($busy{'zklock_locks_count{state="waiting"}'}, 1, '- one is awaited');
+is($busy{'zklock_sessions_count{state="connected"}'}, 2, '- by two sessions');
+is($busy{zklock_backends_count}, 2, '- which count once, whatever they hold');
 cmp_ok($busy{'zklock_longest_wait_seconds'}, '>', 0, '- since a while');
 cmp_ok($busy{'zklock_longest_idle_hold_seconds{database="postgres"}'}, '>', 0, '- by one that is silent');
+is_exported('busy', %busy);
+SKIP:
+{
+	skip "no $missing", 1 if $missing;
+	zk_until(sub { decode_json(get("http://127.0.0.1:$server_port/api/v1/query?query=zklock_locks_count"))->{data}{result}->@* == 4 }, 'Prometheus to have it');
+	zk_until(sub { alert_states() eq '' }, 'no alert') and pass('Prometheus has it, and raises no alert');
+}
 $proxy->blackhole;
-my %lost;
-zk_until(sub { $exporter->value(q{SELECT count(*) FROM zk_server_locks WHERE state = 'lost'}) eq '2' }, 'a loss');
-%lost = scrape();
-is($lost{'zklock_locks{state="lost"}'}, 2, 'lost');
-is($lost{'zklock_sessions{state="suspended"}'}, 1, '- suspended');
-is($lost{'zklock_backends{total="losses"}'}, 1, '- one loss');
+zk_until(sub { $exporter->value(q{SELECT string_agg(state, ' ' ORDER BY state) FROM zk_server_locks}) eq 'held lost lost' }, 'a loss, and the next holder');
+my %lost = scrape();
+is($lost{'zklock_locks_count{state="lost"}'}, 2, 'lost');
+is($lost{'zklock_sessions_count{state="suspended"}'}, 1, '- suspended');
+is($lost{zklock_backends_losses}, 1, '- one loss');
+is_exported('lost', %lost);
 
 # Alerts
 my @rules = split /^      - (?=alert:)/m, $alerts;
 shift @rules;
 cmp_ok(scalar @rules, '>=', 5, 'there are alerts');
+my $tests = '';
 foreach my $rule (@rules)
 {
 	my ($name) = $rule =~ /^alert: (\w+)$/m;
-	my ($metric) = $rule =~ /^        expr: (?:absent\()?(\w+(?:\{[^}]*\})?)\)?(?: > \d+)?$/m;
+	my ($absent, $metric, $limit) = $rule =~ /^        expr: (absent\()?(\w+(?:\{[^}]*\})?)\)?(?: > (\d+))?$/m;
+	my ($for) = $rule =~ /^        for: (\d+)m$/m;
+	my ($summary) = $rule =~ /^          summary: '([^']+)'$/m;
 	ok(defined $metric && (grep { $_ eq $metric || /^\Q$metric\E\{/ } keys %lost, keys %busy), "$name: its metric is there") or diag $rule;
-	like($rule, qr/^          summary: '[^']+'$/m, '- and says what is wrong');
+	ok(defined $summary, '- and says what is wrong');
+
+	# above its limit from the third minute on, and gone from the 20th
+	my ($low, $high) = ($limit // 0, ($limit // 0) + 1);
+	my ($from, $to) = $absent ? (20, 40) : (2, 20);
+	my @raised = ($from + ($for // 0), $to - 1);
+	my ($labels) = $metric =~ /\{(.*)\}/;
+	my $with = $absent ? '' : join ', ', map { s/=/: /r } split /,/, $labels // '';
+	$tests .= "  - interval: 1m\n    input_series: [ { series: '$metric', values: '$low $low ${high}x17 stale' } ]\n    alert_rule_test:\n";
+	foreach my $minute (1, $raised[0] - 1, @raised, $to == 40 ? () : $to + 1)
+	{
+		my $is = $minute >= $raised[0] && $minute <= $raised[1];
+		$tests .= "      - { eval_time: ${minute}m, alertname: $name, exp_alerts: [ "
+		  . ($is ? "{ exp_labels: { $with }, exp_annotations: { summary: '$summary' } } " : '') . "] }\n";
+	}
+}
+SKIP:
+{
+	skip "no $missing", 4 if $missing;
+	like(promtool('check', 'rules', "$dir/alerts.yaml"), qr/SUCCESS: @{[ scalar @rules ]} rules found/, 'promtool accepts the rules');
+	append_to_file("$dir/test.yaml", "rule_files: [ alerts.yaml ]\nevaluation_interval: 1m\ntests:\n$tests");
+	like(promtool('test', 'rules', "$dir/test.yaml"), qr/SUCCESS/, '- and they raise what they should, when they should');
+
+	# of the real ones: a loss is told at once, an outage after a minute
+	zk_until(sub { alert_states() eq 'ZklockLost=firing ZklockSuspended=pending' }, 'the alerts') and pass('Prometheus raises the alerts');
+	my $metrics = get("http://127.0.0.1:$port/metrics");
+	like($metrics, qr/^pg_exporter_user_queries_load_error\{.*\} 0$/m, 'the exporter has no complaint');
 }
 
 $proxy->pass;

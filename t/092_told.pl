@@ -1,6 +1,6 @@
-# What the server log tells of sessions and locks that were lost, of outages and of
-# refused sessions: one line each, with the cause; and the hints of a connection
-# that failed.
+# What the server log tells of sessions and locks that were lost, of outages, of
+# refused sessions and of rights that were withdrawn: one line each, with the cause;
+# and the hints of a connection that failed.
 
 use strict;
 use warnings;
@@ -14,33 +14,51 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(time);
 
+use Auth;
+use Child;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '4s', log_error_verbosity => 'default');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '4s', log_error_verbosity => 'default', shared_preload_libraries => 'zklock');
 my $proxy = ZkProxy->new($zk);
 my $bare = zk_session($node);
 
-# The lines of that backend since a place of the log, and their details
+# The lines of that backend since a place of the log, with their details and hints;
+# not its errors
 sub told
 {
 	my ($s, $from) = @_;
 	my $pid = $s->pid;
-	return grep { !/STATEMENT/ } slurp_file($node->logfile, $from) =~ /\[$pid\][^\n]*? (?:LOG|DETAIL):  ([^\n]*)/g;
+	my ($log, $is_error) = (slurp_file($node->logfile, $from), 0);
+	my @lines;
+	while ($log =~ /\[$pid\][^\n]*? (LOG|WARNING|ERROR|FATAL|DETAIL|HINT):  ([^\n]*)/g)
+	{
+		$is_error = $1 eq 'ERROR' || $1 eq 'FATAL' if $1 ne 'DETAIL' && $1 ne 'HINT';
+		push @lines, $2 unless $is_error;
+	}
+	return @lines;
 }
 
 sub told_only
 {
 	my ($s, $from, $name, @expected) = @_;
 	# nothing is said again, whatever the backend does
-	$s->query('SELECT state FROM zk_session') for 1 .. 3;
-	$s->query(q{SELECT 1});
+	foreach (1 .. 3)
+	{
+		$s->query($_) foreach 'SELECT 1', 'SELECT state FROM zk_session', 'SELECT count(*) FROM zk_locks', "SELECT zk_lock_token('/none')", 'BEGIN; ROLLBACK';
+	}
 	my @lines = told($s, $from);
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is(scalar @lines, scalar @expected, "$name: said once") or diag join "\n", @lines;
-	like($lines[$_] // '', $expected[$_], "$name: $expected[$_]") for 0 .. $#expected;
+	# which of two comes first depends on who has noticed it
+	foreach my $line (@expected)
+	{
+		my ($i) = grep { $lines[$_] =~ $line } 0 .. $#lines;
+		ok(defined $i, "$name: $line") or diag join "\n", @lines;
+		splice @lines, $i, 1 if defined $i;
+	}
 	return;
 }
 
@@ -53,6 +71,31 @@ subtest 'a lock whose node is deleted' => sub {
 	$zk->with_client(sub { $_[0]->delete_contenders('/zklock/deleted') });
 	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
 	told_only($s, $from, 'a lock', qr{^the lock on "/deleted" was lost$}, qr/^Its node in ZooKeeper was deleted\.$/);
+	$s->quit;
+};
+
+# Its backend learns of it by itself, and tells it at its next statement, whatever that is
+subtest 'locks that are lost while nothing is done with them' => sub {
+	my $s = zk_session($node);
+	$s->value(q{SELECT zk_lock('/idle/a'), zk_lock('/idle/b'), zk_lock_shared('/idle/b'), zk_lock('/idle/c')});
+	my $lost = sub { return $bare->value(qq{SELECT count(*) FROM zk_server_locks WHERE state = 'lost' AND pid = } . $s->pid); };
+	my $from = log_end();
+	$zk->with_client(sub { $_[0]->delete_contenders('/zklock/idle/b') });
+	zk_until(sub { $lost->() == 2 }, 'the loss to be known');
+	is(scalar told($s, $from), 0, 'nothing is told while the backend does nothing');
+	$s->value('SELECT 1');
+	my @told = (qr{^the lock on "/idle/b" was lost$}, qr/^Its node in ZooKeeper was deleted\.$/);
+	is(scalar told($s, $from), 2, 'at the next statement it is');
+	told_only($s, $from, 'one of three', @told);
+
+	$from = log_end();
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	$zk->end_session($id, $s->pid);
+	zk_until(sub { $lost->() == 4 }, 'the loss to be known');
+	$s->value('SELECT 1');
+	my @ended = (qr/^ZooKeeper ended the session that held it\.$/);
+	told_only($s, $from, 'the session', qr/^ZooKeeper session $id was lost$/, qr/^ZooKeeper ended it/,
+		qr{^the lock on "/idle/a" was lost$}, @ended, qr{^the lock on "/idle/c" was lost$}, @ended);
 	$s->quit;
 };
 
@@ -103,7 +146,8 @@ subtest 'outages' => sub {
 	zk_until(sub { time - $began > 1.8 }, 'a third of the timeout');
 	$proxy->pass;
 	zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'the session to be back');
-	told_only($s, $from, 'a longer one', qr/^connection of ZooKeeper session $id was lost for \d{4} ms, and is restored$/, qr/^The last fault of the connection was: .+\. After 4000 ms its locks would have been lost\.$/);
+	told_only($s, $from, 'a longer one', qr/^connection of ZooKeeper session $id was lost for \d{4} ms, and is restored$/, qr/^The last fault of the connection was: .+\. After 4000 ms its locks would have been lost\.$/,
+		qr/^Check that ZooKeeper is running/);
 	is($s->value('SELECT state FROM zk_locks'), 'held', '- and the lock is held');
 
 	$from = log_end();
@@ -112,8 +156,54 @@ subtest 'outages' => sub {
 	$proxy->pass;
 	zk_until(sub { $s->value('SELECT state FROM zk_session') =~ /none|^connected/ }, 'the session to be over, or back');
 	told_only($s, $from, 'one that is too long', qr{^the lock on "/outage" was lost$}, qr/^Nothing was heard/,
-		qr/^ZooKeeper session $id was lost$/, qr/^Nothing was heard from ZooKeeper for the whole session timeout of 4000 ms\.$/);
+		qr/^ZooKeeper session $id was lost$/, qr/^Nothing was heard from ZooKeeper for the whole session timeout of 4000 ms\./,
+		qr/^Check that ZooKeeper is running/);
 	$s->quit;
+};
+
+subtest 'a server that refuses' => sub {
+	my $s = zk_session_with($node, hosts => $proxy);
+	$s->value(q{SELECT zk_lock('/refused')});
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	my $from = log_end();
+	$proxy->refuse;
+	$proxy->drop;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+	my $refused = $s->query(q{SET zklock.operation_timeout = '300ms'; SET zklock.connect_timeout = '300ms'; SELECT zk_lock('/other')});
+	is($refused->{state}, '58000', 'a call fails');
+	told_only($s, $from, 'nobody listens', qr{^the lock on "/refused" was lost$}, qr/^Nothing was heard/, qr/^ZooKeeper session $id was lost$/,
+		qr/^Nothing was heard .* of 4000 ms\. The last fault of the connection was: Connection refused\.$/,
+		qr/^Check that ZooKeeper is running on the hosts and ports/);
+	$proxy->pass;
+	$s->quit;
+};
+
+subtest 'rights that are withdrawn' => sub {
+	my $s = zk_session($node);
+	my $other = $zk->client;
+	$other->add_auth('digest', 'somebody:else');
+	my $acl = creator_acl('somebody:else');
+	$s->value(q{SELECT zk_lock('/acl/kept')});
+
+	# of the node
+	$s->value(q{CREATE TEMP TABLE t (); BEGIN; SELECT zk_xact_lock('/acl/node'); INSERT INTO t DEFAULT VALUES; SET LOCAL zklock.commit_guard = strict});
+	my ($name) = grep { /-lock-/ } $other->children('/zklock/acl/node');
+	$other->set_acl("/zklock/acl/node/$name", $acl);
+	my $from = log_end();
+	is($s->query('COMMIT')->{state}, '40001', 'a transaction that relied on it does not commit');
+	told_only($s, $from, 'the node', qr{^the lock on "/acl/node" was lost$}, qr/^ZooKeeper no longer lets this session see the lock's node\.$/);
+
+	# of the directory: the release is refused
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/acl/dir')});
+	$other->set_acl('/zklock/acl/dir', $acl);
+	$from = log_end();
+	is($s->query('COMMIT')->{state}, '', 'one whose release is refused does');
+	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'the refusal');
+	$s->value(q{SELECT zk_try_lock('/acl/free'), zk_unlock('/acl/free')}) for 1 .. 3;
+	told_only($s, $from, 'the directory', qr/^ZooKeeper refused the release of a lock: permission denied$/, qr{^Node "/zklock/acl/dir/_c_[^"]+" could not be deleted}, qr/./);
+	$other->set_acl('/zklock/acl/dir', world_acl());
+	$s->quit;
+	$other->close;
 };
 
 subtest 'a session that is no longer accepted' => sub {
@@ -161,6 +251,59 @@ subtest 'why there is no connection' => sub {
 	like($hint->("127.0.0.1:$port"), qr/another program answers there/, 'something else');
 	kill 'KILL', $other;    # PostgreSQL's library would stop the cluster at TERM
 	waitpid $other, 0;
+
+	my $lonely = ZooKeeper->ensemble(3);
+	$lonely->node($_)->stop for 2, 3;
+	zk_until(sub { $lonely->node(1)->four_letter('srvr') =~ /not currently serving/ }, 'the first to notice');
+	like($hint->($lonely->node(1)->hosts), qr/no quorum/, 'a server without a quorum');
+	$lonely->stop;
+	my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
+	my $only;
+	zk_until(sub { $only = eval { $full->client } }, 'the first connection');
+	like($hint->($full->hosts), qr/does that to connections .* beyond its maxClientCnxns\.$/, 'one with too many connections');
+	$only->close;
+	$full->stop;
+};
+
+# The same for a session that is cut off
+subtest 'why there is none any longer' => sub {
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '40s', operation_timeout => '500ms');
+	my $fails = sub {
+		my ($hint, $name, $end) = @_;
+		my $result;
+		zk_until(sub { $result = $s->query(q{SELECT zk_lock('/b')}); $result->{hint} =~ $hint }, $name);
+		is($result->{state}, '58030', "$name: 58030");
+		like($result->{hint}, qr/\. Locks of this session are in doubt until the connection is restored: see zk_locks\.$/, '- and what it means');
+		$end ? $end->() : $proxy->pass;
+		zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'the session to be back');
+		return;
+	};
+	$s->value(q{SELECT zk_lock('/a')});
+	$proxy->refuse;
+	$proxy->drop;
+	$fails->(qr/^Check that ZooKeeper is running/, 'nobody listens');
+	$proxy->blackhole;
+	$fails->(qr/^Check the network, and whether /, 'silence');
+	$s->quit;
+
+	my $three = ZooKeeper->ensemble(3);
+	$s = zk_session_with($node, hosts => $three->node(1), session_timeout => '40s', operation_timeout => '2s');
+	$s->value(q{SELECT zk_lock('/a')});
+	$three->node($_)->stop for 2, 3;
+	$fails->(qr/no quorum/, 'no quorum', sub { $three->node($_)->start for 2, 3; });
+	$s->quit;
+	$three->stop;
+
+	my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
+	zk_until(sub { $s = zk_session_with($node, hosts => $full, session_timeout => '40s', operation_timeout => '2s'); $s->query(q{SELECT zk_lock('/a')})->{out} eq 't' },
+		'the only place');
+	# somebody takes it while the session cannot
+	Child::suspend($s->pid);
+	$full->restart;
+	my $other = $full->client;
+	kill 'CONT', $s->pid;
+	$fails->(qr/maxClientCnxns\. Locks/, 'too many connections', sub { $other->close; });
+	$s->quit;
 };
 
 is_deeply([ told($bare, 0) ], [], 'a backend without a session says nothing');

@@ -1,5 +1,5 @@
 # doc/troubleshooting.md: each of its misconfigurations is made here, and says
-# what the page says that it does.
+# what the page says that it does; and each row of its tables is true.
 
 use strict;
 use warnings;
@@ -17,12 +17,16 @@ use ZooKeeper;
 my $page = Doc->new('doc/troubleshooting.md');
 my $zk = ZooKeeper->new->start;
 my $small = ZooKeeper->new(max_client_cnxns => 1)->start;
+my $three = ZooKeeper->ensemble(3);
+$three->node($_)->stop for 2, 3;
+zk_until(sub { $three->node(1)->four_letter('srvr') =~ /not currently serving/ }, 'the first to notice');
 my $nobody = '127.0.0.1:' . ZooKeeper::free_port();
 my $node = zk_cluster('main', $zk);
 my %cluster = (
 	unset => zk_cluster('unset', ''),
 	down => zk_cluster('down', $nobody, 'zklock.connect_timeout' => '1s'),
 	full => zk_cluster('full', $small, 'zklock.connect_timeout' => '1s'),
+	lonely => zk_cluster('lonely', $three->node(1), 'zklock.connect_timeout' => '2s'),
 	elsewhere => zk_cluster('elsewhere', $zk, 'zklock.root' => '/elsewhere'));
 $node->safe_psql('postgres', 'CREATE ROLE worker LOGIN');
 my $only_one = $small->client;
@@ -34,6 +38,119 @@ $zk->end_session($session, $pooled->pid);
 zk_until(sub { $pooled->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
 $page->run($node, zk => $zk, %cluster);
 $page->all_was_run;
+
+#
+# The rows of its tables
+#
+my ($one, $two) = map { zk_session($node) } 1 .. 2;
+my $both = sub {
+	my ($s, $t, $name) = @_;
+	is(join(' ', map { $_->value('SELECT state FROM zk_locks') } $s, $t), 'held held', $name);
+	my %shown = map { $_ => [ split /\|/, $_->value('SELECT l.path, l.root, l.mode, s.hosts, l.state FROM zk_locks AS l, zk_session AS s') ] } $s, $t;
+	my @name = qw(path root mode hosts state);
+	return join ' ', map { $shown{$s}[$_] eq $shown{$t}[$_] ? () : $name[$_] } 0 .. $#name;
+};
+my %differ = (
+	'`root`' => sub {
+		my $c = zk_session($cluster{elsewhere});
+		$_->value(q{SELECT zk_lock('/both')}) for $one, $c;
+		is($both->($one, $c, 'two roots'), 'root', '- root differs');
+		$c->quit;
+	},
+	'`hosts`' => sub {
+		my $another = ZooKeeper->new->start;
+		my $c = zk_session_with($node, hosts => $another);
+		$_->value(q{SELECT zk_lock('/both')}) for $one, $c;
+		is($both->($one, $c, 'two ensembles'), 'hosts', '- hosts differs');
+		$c->quit;
+		$another->stop;
+	},
+	'`path`' => sub {
+		foreach my $path ('/Both', '/both/a')
+		{
+			$one->value(q{SELECT zk_lock('/both')});
+			$two->value("SELECT zk_lock('$path')");
+			is($both->($one, $two, $path), 'path', '- path differs');
+			$_->value('SELECT zk_unlock_all()') for $one, $two;
+		}
+	},
+	'`mode`' => sub {
+		$_->value(q{SELECT zk_lock_shared('/both')}) for $one, $two;
+		is($both->($one, $two, 'two readers'), '', '- both are shared');
+		$_->value('SELECT zk_unlock_all()') for $one, $two;
+		$one->value(q{SELECT zk_lock('/both')});
+		$two->value(q{SELECT zk_semaphore_acquire('/both', 1)});
+		is($both->($one, $two, 'a semaphore and a lock'), 'mode', '- mode differs');
+	},
+	'nothing, and `pg_backend_pid()` is the same' => sub {
+		is($one->value(q{SELECT zk_lock('/both'), zk_lock('/both')}), 't|t', 'one session holds it twice');
+	},
+	'nothing, and `state` is `lost` in one' => sub {
+		$one->value(q{SELECT zk_lock('/both')});
+		$zk->with_client(sub { $_[0]->delete_contenders('/zklock/both') });
+		$two->value(q{SELECT zk_lock('/both')});
+		zk_wait_hold($one, 'lost');
+		is($two->value('SELECT state FROM zk_locks'), 'held', 'one has lost it');
+	});
+is(join("\n", sort map { $_->[0] } $page->table('| what differs | why |')), join("\n", sort keys %differ), 'each row of the first table has a test');
+foreach my $row (sort keys %differ)
+{
+	$differ{$row}->();
+	$_->query('SELECT zk_unlock_all()') for $one, $two;
+}
+
+my $waits = sub {
+	my ($name, $free) = @_;
+	$one->send(q{SELECT zk_lock('/held'), zk_unlock('/held')});
+	zk_wait_queued($zk, $one);
+	$free->();
+	is($one->wait->{out}, 't|t', $name);
+	return;
+};
+my $in_activity = sub {
+	return $two->value(q{SELECT a.state FROM zk_lock_queue('/held') AS q LEFT JOIN pg_stat_activity AS a USING (pid) WHERE q.granted});
+};
+my %holder = (
+	'is `idle` in `pg_stat_activity`' => sub {
+		my $c = zk_session($node);
+		$c->value(q{SELECT zk_lock('/held')});
+		is($in_activity->(), 'idle', 'idle');
+		$waits->('pg_terminate_backend releases it', sub { $two->value('SELECT pg_terminate_backend(' . $c->pid . ')'); });
+		$c->kill9;
+	},
+	'is `idle in transaction`' => sub {
+		my $c = zk_session($node);
+		$c->value(q{SET idle_in_transaction_session_timeout = '1s'; BEGIN; SELECT zk_xact_lock('/held')});
+		is($in_activity->(), 'idle in transaction', 'idle in transaction');
+		$waits->('idle_in_transaction_session_timeout bounds it', sub { });
+		$c->kill9;
+	},
+	'is not in `pg_stat_activity`' => sub {
+		my $c = zk_session_with($cluster{elsewhere}, root => '/zklock', session_timeout => '4s');
+		$c->value(q{SELECT zk_lock('/held')});
+		$cluster{elsewhere}->stop('immediate');
+		$c->kill9;
+		is($in_activity->(), '', 'killed');
+		$waits->('free after zklock.session_timeout', sub { });
+	},
+	'has no `pid`' => sub {
+		my $client = $zk->client;
+		$client->contend('/zklock/held', undef, data => 'somebody');
+		is($two->value(q{SELECT pid IS NULL, data FROM zk_lock_queue('/held')}), 't|somebody', 'another program, and its data');
+		$waits->('its owner ends it', sub { $client->close; });
+	},
+	'works' => sub {
+		$two->value(q{SELECT zk_lock('/held')});
+		is($one->query(q{SET lock_timeout = '50ms'; SELECT zk_lock('/held')})->{state}, '55P03', 'lock_timeout bounds the wait');
+		is($one->value(q{RESET lock_timeout; SELECT zk_lock('/held', '50ms')}), 'f', '- and so does a timeout');
+		$two->value('SELECT zk_unlock_all()');
+	});
+is(join("\n", sort map { $_->[0] } $page->table('| the holder | what to do |')), join("\n", sort keys %holder), 'each row of the second table has a test');
+$holder{$_}->() foreach sort keys %holder;
+$_->quit for $one, $two;
+
+my ($says) = map { s/\s+/ /gr } $page->text =~ /`(This ZooKeeper\s+instance [^`]*)`/;
+like($three->node(1)->four_letter('srvr'), qr/^\Q$says\E$/, 'what a server without a quorum says');
 
 #
 # Nobody can log in: the library is not where PostgreSQL looks for it

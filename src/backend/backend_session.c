@@ -90,6 +90,23 @@ static struct
 	uint64		outages;
 }			told;
 
+/* No palloc here: it may be after COMMIT */
+static void
+tell_loss(const ZkSessionInfo *info)
+{
+	bool		silence = info->forfeited || info->state != ZKS_OVER;
+
+	ereport(LOG,
+			(errmsg("ZooKeeper session 0x%llx was lost", (unsigned long long) info->session_id),
+			 !silence ?
+			 errdetail("ZooKeeper ended it, or was not heard for its whole timeout of %d ms.", info->timeout_ms) :
+			 info->loss_cause[0] == '\0' ?
+			 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
+			 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms. The last fault of the connection was: %s.",
+					   info->timeout_ms, info->loss_cause),
+			 silence ? errhint("%s", zkb_trouble_hint(info->loss_kind, ZKB_CUT_OFF_HINT)) : 0));
+}
+
 /*
  * A line for each loss, and for each outage that came close to one.  The session's
  * thread cannot write it, so this is called wherever the backend looks at the
@@ -109,11 +126,7 @@ tell_news(const ZkSessionInfo *info)
 					 errdetail("ZooKeeper reported: %s.", zks_code_text(info->error)),
 					 errhint("Check zklock.auth_file, and which authentication schemes the servers require.")));
 		else
-			ereport(LOG,
-					(errmsg("ZooKeeper session 0x%llx was lost", (unsigned long long) info->session_id),
-					 info->forfeited || info->state != ZKS_OVER ?
-					 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
-					 errdetail("ZooKeeper ended it, or was not heard for its whole timeout of %d ms.", info->timeout_ms)));
+			tell_loss(info);
 	}
 	if (info->outages > told.outages)
 		ereport(LOG,
@@ -122,10 +135,25 @@ tell_news(const ZkSessionInfo *info)
 				 info->outage_cause[0] != '\0' ?
 				 errdetail("The last fault of the connection was: %s. After %d ms its locks would have been lost.",
 						   info->outage_cause, info->timeout_ms) :
-				 errdetail("After %d ms its locks would have been lost.", info->timeout_ms)));
+				 errdetail("After %d ms its locks would have been lost.", info->timeout_ms),
+				 errhint("%s", zkb_trouble_hint(info->outage_kind, ZKB_CUT_OFF_HINT))));
 	told.losses = info->losses;
 	told.outages = info->outages;
 	RESUME_INTERRUPTS();
+}
+
+bool
+zkb_may_have_lost(void)
+{
+	static uint32 seen_generation = 0;
+	static unsigned seen_news = 0;
+	unsigned	news = session != NULL ? zks_news(session) : seen_news + 1;
+
+	if (session != NULL && seen_generation == generation && seen_news == news)
+		return false;
+	seen_generation = generation;
+	seen_news = news;
+	return true;
 }
 
 static void

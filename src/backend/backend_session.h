@@ -38,6 +38,11 @@ extern ZkSession *zkb_session(void);
 extern void zkb_rest(void);
 
 /*
+ * Whether something may have been lost since the last call of this
+ */
+extern bool zkb_may_have_lost(void);
+
+/*
  * Issue a WARNING if ZooKeeper has refused releases that were not yet
  * reported.  (The end of a transaction, which sent them, does not wait for the
  * result.)

@@ -13,9 +13,8 @@
 #include "path.h"
 #include "settings.h"
 
-/* What to do about it, by what the last attempt met */
-static const char *
-hint_for(ZksTrouble kind)
+const char *
+zkb_trouble_hint(ZksTrouble kind, const char *otherwise)
 {
 	switch (kind)
 	{
@@ -25,6 +24,8 @@ hint_for(ZksTrouble kind)
 			return "Check that ZooKeeper is running on the hosts and ports of zklock.hosts.";
 		case ZKS_TROUBLE_CLOSED:
 			return "A ZooKeeper server closes connections while it has no quorum, those from one host beyond maxClientCnxns, and those without TLS to a port for TLS.";
+		case ZKS_TROUBLE_CROWDED:
+			return "A ZooKeeper server does that to connections from one host beyond its maxClientCnxns.";
 		case ZKS_TROUBLE_FOREIGN:
 			return "Check the ports in zklock.hosts: another program answers there, or ZooKeeper with TLS.";
 		case ZKS_TROUBLE_TLS:
@@ -32,7 +33,7 @@ hint_for(ZksTrouble kind)
 		case ZKS_TROUBLE_OTHER:
 			break;
 	}
-	return "Check the addresses in zklock.hosts, and that no firewall is in the way.";
+	return otherwise;
 }
 
 void
@@ -44,7 +45,7 @@ zkb_raise_unreachable(const ZkSessionInfo *info)
 			 info->trouble[0] != '\0' ?
 			 errdetail("The last attempt failed: %s.", info->trouble) :
 			 errdetail("No server answered in time."),
-			 errhint("%s", hint_for(info->trouble_kind))));
+			 errhint("%s", zkb_trouble_hint(info->trouble_kind, "Check the addresses in zklock.hosts, and that no firewall is in the way."))));
 }
 
 void
@@ -55,7 +56,8 @@ zkb_raise_cut_off(const ZkSessionInfo *info)
 			 errmsg("lost connection to ZooKeeper"),
 			 info->trouble[0] != '\0' ?
 			 errdetail("The last attempt to reconnect failed: %s.", info->trouble) : 0,
-			 errhint("Locks of this session are in doubt until the connection is restored; see zk_locks.")));
+			 errhint("%s Locks of this session are in doubt until the connection is restored: see zk_locks.",
+					 zkb_trouble_hint(info->trouble_kind, ZKB_CUT_OFF_HINT))));
 }
 
 void
@@ -64,7 +66,8 @@ zkb_raise_no_answer(ZkWait *wait)
 	if (zks_now() >= wait->deadline)
 		ereport(ERROR,
 				(errcode(ERRCODE_IO_ERROR),
-				 errmsg("timeout expired before ZooKeeper answered")));
+				 errmsg("timeout expired before ZooKeeper answered"),
+				 errhint("Whether the lock is free is not known. Check the ensemble, or give the call more time.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("ZooKeeper did not answer within %d ms", zklock_operation_timeout),

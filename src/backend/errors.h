@@ -24,6 +24,12 @@ pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
 /* The call's timeout or operation_timeout expired before ZooKeeper answered */
 pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);
 
+/* What to do about a fault of the connection; otherwise: if that is not known */
+extern const char *zkb_trouble_hint(ZksTrouble kind, const char *otherwise);
+
+/* What it may be if a session was cut off and nothing is known */
+#define ZKB_CUT_OFF_HINT	"Check the network, and whether ZooKeeper's servers or this machine are overloaded."
+
 /* Why a lock was lost, a whole sentence for DETAIL */
 extern const char *zkb_loss_detail(ZkLoss loss);
 

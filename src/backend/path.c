@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
@@ -147,6 +148,48 @@ zkb_path_from_text(text *path)
 				 errdetail_internal("%s", wrong),
 				 errhint("A lock path looks like /jobs/nightly.")));
 	return utf8;
+}
+
+static void
+append_escaped(StringInfo part, const char *bytes, int n)
+{
+	for (int i = 0; i < n; i++)
+		appendStringInfo(part, "%%%02X", (unsigned char) bytes[i]);
+}
+
+/*
+ * As %XX are all bytes of a name that would be a part of another meaning, such
+ * as "..", or a node of ours; and, behind a %00 that no other has, those of a
+ * name that is no text.
+ */
+char *
+zkb_name_as_part(const char *name)
+{
+	const char *utf8 = zkb_to_utf8(name, strlen(name));
+	StringInfoData part;
+	int			n;
+
+	initStringInfo(&part);
+	if (utf8 == NULL)
+	{
+		append_escaped(&part, "", 1);
+		append_escaped(&part, name, strlen(name));
+		return part.data;
+	}
+	for (const char *c = utf8; *c != '\0'; c += n)
+	{
+		n = pg_utf_mblen((const unsigned char *) c);
+		if (*c == '/' || *c == '%' || is_refused_character(utf8_to_unicode((const unsigned char *) c)))
+			append_escaped(&part, c, n);
+		else
+			appendBinaryStringInfo(&part, c, n);
+	}
+	if (check_part(part.data, part.len) != NULL)
+	{
+		resetStringInfo(&part);
+		append_escaped(&part, utf8, strlen(utf8));
+	}
+	return part.data;
 }
 
 char *

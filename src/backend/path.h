@@ -24,7 +24,15 @@
  */
 extern char *zkb_path_from_text(text *path);
 
-/* Whether that function may return this, which may be anything */
+/*
+ * The part of a path that stands for a name in the server's encoding, which may
+ * be anything: in UTF-8, as it is, but with what a path may not have as %XX;
+ * palloc'ed.  No two names have the same.  For one as PostgreSQL's objects have,
+ * it is shorter than 600 bytes.
+ */
+extern char *zkb_name_as_part(const char *name);
+
+/* Whether zkb_path_from_text may return this, which may be anything */
 extern bool zkb_is_lock_path(const char *path);
 
 /*

@@ -45,6 +45,7 @@ int			zklock_cancel_on_loss = ZKS_STOP_LOST;
 int			zklock_acl = ZKLOCK_ACL_WORLD;
 char	   *zklock_auth_file;
 bool		zklock_publish_identity;
+char	   *zklock_advisory_space;
 
 /*-------------------------------------------------------------------------
  * The settings
@@ -86,6 +87,17 @@ check_root(char **newval, void **extra, GucSource source)
 	if (wrong != NULL)
 		GUC_check_errdetail("%s", wrong);
 	return wrong == NULL;
+}
+
+/* As long as a database's name can be */
+static bool
+check_advisory_space(char **newval, void **extra, GucSource source)
+{
+	bool		too_long = strlen(*newval) >= NAMEDATALEN;
+
+	if (too_long)
+		GUC_check_errdetail("It is longer than %d bytes.", NAMEDATALEN - 1);
+	return !too_long;
 }
 
 static const struct
@@ -266,6 +278,11 @@ define_settings(void)
 							 gettext_noop("They give the host, port, cluster name, process, database, user, and application name."),
 							 &zklock_publish_identity, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("zklock.advisory_space",
+							   gettext_noop("Sets with which other databases this one shares the keys of zklock_advisory: those with the same value."),
+							   gettext_noop("The name of the database if it is not set."),
+							   &zklock_advisory_space, "",
+							   PGC_SUSET, 0, check_advisory_space, NULL, NULL);
 }
 
 /*-------------------------------------------------------------------------

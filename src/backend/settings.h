@@ -22,6 +22,7 @@ extern bool zklock_tls_verify_host;
 /* in effect at once */
 extern char *zklock_root;
 extern int	zklock_node_style;	/* ZkpStyle */
+extern char *zklock_advisory_space; /* "": the database's name */
 
 typedef enum ZklockAcl
 {

@@ -1090,7 +1090,7 @@ begin_to_wait(Call *c, int at)
 	if (c->log.began_at == 0)
 		c->log.began_at = zks_now();
 	if (c->waiting != p)
-		zkb_slot_waits((char) c->want.mode, (char) p->target->scope, p->target->dir,
+		zkb_slot_waits((char) c->want.mode, (char) zkl_shown_scope(p->target->scope), p->target->dir,
 					   p->target->path - p->target->dir, c->log.began_at, &zkb_counters);
 	c->waiting = p;
 	if (p->search == NULL)

@@ -14,8 +14,18 @@
 typedef enum ZkScope
 {
 	ZK_SCOPE_SESSION,
-	ZK_SCOPE_TRANSACTION
+	ZK_SCOPE_TRANSACTION,
+	ZK_SCOPE_ADVISORY			/* the session's, too; no abort ends it */
 } ZkScope;
+
+/* How many there are that users see, and which of them this one is to them */
+#define ZK_SHOWN_SCOPES		(ZK_SCOPE_TRANSACTION + 1)
+
+static inline ZkScope
+zkl_shown_scope(ZkScope scope)
+{
+	return scope == ZK_SCOPE_ADVISORY ? ZK_SCOPE_SESSION : scope;
+}
 
 typedef struct ZkGrant
 {

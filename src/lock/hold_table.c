@@ -6,7 +6,8 @@
  * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often it
  * was taken, in which scope, in which subtransaction.  Equal holds are one
  * entry with a count, since a row trigger may take the same lock ten thousand
- * times.  The node is deleted when the last hold ends.  That alone makes locks
+ * times.  (What pg_advisory_lock of zklock_advisory takes is a scope of its own:
+ * it belongs to the session from the beginning, so that no abort ends it.)  The node is deleted when the last hold ends.  That alone makes locks
  * re-entrant, and gives both scopes and exact partial rollback.
  *
  * A shared lock that is taken under the exclusive one of the same path relies
@@ -167,15 +168,32 @@ zkl_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
-/* The SQL function that releases a session-scope hold of it */
+/* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
+static bool
+is_advisory(const Lock *lock)
+{
+	bool		advisory = false;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &lock->holds))
+	{
+		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			return false;
+		advisory |= hold->scope == ZK_SCOPE_ADVISORY;
+	}
+	return advisory;
+}
+
 const char *
 zkl_unlock_function(const Lock *lock)
 {
-	if (lock->key.mode == ZKP_SHARED)
-		return "zk_unlock_shared";
 	if (lock->key.mode == ZKP_SEMAPHORE)
 		return "zk_semaphore_release";
-	return "zk_unlock";
+	if (is_advisory(lock))
+		return lock->key.mode == ZKP_SHARED ? "pg_advisory_unlock_shared" : "pg_advisory_unlock";
+	return lock->key.mode == ZKP_SHARED ? "zk_unlock_shared" : "zk_unlock";
 }
 
 ZkSession *
@@ -186,10 +204,10 @@ zkl_session_of(Lock *lock)
 	return lock->taken && lock->generation == zkb_generation() ? session : NULL;
 }
 
-int
-zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
+/* session: this backend's, or NULL */
+static int
+first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n)
 {
-	ZkSession  *session = zkb_session();
 	ZkLoss		loss = ZK_NOT_LOST;
 	int			lost;
 
@@ -223,12 +241,35 @@ zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
 	return lost;
 }
 
+int
+zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
+{
+	return first_lost(zkb_session(), locks, nodes, n);
+}
+
 bool
 zkl_is_lost(Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
 
 	return base != NULL && zkl_first_lost(&base, &base->grant.node, 1) == 0;
+}
+
+/* A session that is over stays: its thread still stops what relies on its locks */
+void
+zkl_tell_losses(void)
+{
+	dlist_iter	iter;
+
+	if (!zkb_may_have_lost())
+		return;
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
+
+		if (base != NULL)
+			(void) first_lost(zkb_peek(), &base, &base->grant.node, 1);
+	}
 }
 
 void

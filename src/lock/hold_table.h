@@ -91,6 +91,8 @@ extern Lock *zkl_base(Lock *lock);
  * if another one is in effect by now; palloc'ed.
  */
 extern char *zkl_name(const Lock *lock);
+
+/* The SQL function that releases a session-scope hold of it */
 extern const char *zkl_unlock_function(const Lock *lock);
 
 /* The zklock.root under which it was taken; palloc'ed */
@@ -135,6 +137,9 @@ extern Lock *zkl_twin_of(Lock *lock);
 
 /* Whether the node on which the lock relies is lost */
 extern bool zkl_is_lost(Lock *lock);
+
+/* Writes a line to the server log for each lock that was lost since the last call */
+extern void zkl_tell_losses(void);
 
 /*
  * The lock has no more holds, and gives up its node.  True: the shared lock

@@ -18,10 +18,7 @@
 #include "release.h"
 #include "hold_table.h"
 #include "show.h"
-
-/* HINT for releasing a lock that only the transaction holds */
-#define TRANSACTION_HINT \
-	"The transaction holds it, and releases it when it ends."
+#include "stop.h"
 
 /*
  * Reduce a hold's count, for zk_unlock.  An entry that the current transaction
@@ -39,9 +36,9 @@ lower_hold(Hold *hold, int64 by)
 		zkl_remove_hold(hold);
 }
 
-/* Release all session-scope holds of a lock; returns their count */
+/* Release all holds of a lock that have this scope; returns their count */
 static int64
-lower_session_holds(Lock *lock)
+lower_holds(Lock *lock, ZkScope scope)
 {
 	int64		dropped = 0;
 	dlist_mutable_iter iter;
@@ -50,7 +47,7 @@ lower_session_holds(Lock *lock)
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+		if (hold->scope == scope && hold->count > 0)
 		{
 			dropped += hold->count;
 			lower_hold(hold, hold->count);
@@ -292,6 +289,7 @@ finish_ending(Ending *ending)
 	/* the shared lock's holds, released before, if it relied on this node */
 	if (ending->node != NULL && twin != NULL && !twin->taken)
 		tell_holds(ending, twin);
+	zkl_stop_less(ending->lock);
 	zkl_forget_if_unused(ending->lock);
 }
 
@@ -300,6 +298,8 @@ finish_endings(Ending *endings, int n)
 {
 	for (int i = 0; i < n; i++)
 		finish_ending(&endings[i]);
+	if (n > 0)
+		zkl_stop_anew();
 }
 
 /* From judge to here nothing may fail */
@@ -319,41 +319,54 @@ complete_endings(Ending *endings, int n)
 	finish_endings(endings, n);
 }
 
+/* For releasing a lock that has no hold of this scope */
 static void
-warn_not_held(Lock *lock, const char *path, ZkpMode mode)
+warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 {
 	const char *shown = zkb_path_for_display(path);
-	bool		hint = lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL;
+	const char *hint = NULL;
 
+	if (scope == ZK_SCOPE_ADVISORY)
+	{
+		/* in PostgreSQL's words */
+		ereport(WARNING,
+				(errmsg("you don't own a lock of type %s",
+						mode == ZKP_SHARED ? "ShareLock" : "ExclusiveLock")));
+		return;
+	}
+	if (lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL)
+		hint = "The transaction holds it, and releases it when it ends.";
+	else if (lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL)
+		hint = "The session took it as an advisory lock, and releases it by pg_advisory_unlock or pg_advisory_unlock_shared.";
 	if (mode == ZKP_SEMAPHORE)
 		ereport(WARNING,
 				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown),
-				 hint ? errhint(TRANSACTION_HINT) : 0));
+				 hint != NULL ? errhint("%s", hint) : 0));
 	else
 		ereport(WARNING,
 				(errmsg("you don't own a session-scope %s lock on \"%s\"",
 						mode == ZKP_SHARED ? "shared" : "exclusive", shown),
-				 hint ? errhint(TRANSACTION_HINT) : 0));
+				 hint != NULL ? errhint("%s", hint) : 0));
 }
 
 bool
-zkl_unlock(const char *path, ZkpMode mode)
+zkl_unlock(const char *path, ZkpMode mode, ZkScope scope)
 {
 	Lock	   *lock = zkl_find_lock(zkl_full_path(path), mode);
-	Hold	   *hold = lock != NULL ? zkl_latest_hold(lock, ZK_SCOPE_SESSION) : NULL;
+	Hold	   *hold = lock != NULL ? zkl_latest_hold(lock, scope) : NULL;
 	Ending		ending = {.lock = lock};
 
 	zkb_warn_unreleased();
 	if (hold == NULL)
 	{
-		warn_not_held(lock, path, mode);
+		warn_not_held(lock, path, mode, scope);
 		return false;
 	}
 	if (zkl_is_lost(lock))
 		ending.loss = zkl_base(lock)->loss;
 	ending.base = zkl_base(lock);
 	if (ending.loss != ZK_NOT_LOST)
-		(void) lower_session_holds(lock);
+		(void) lower_holds(lock, scope);
 	else
 		lower_hold(hold, 1);
 	judge(&ending);
@@ -364,7 +377,7 @@ zkl_unlock(const char *path, ZkpMode mode)
 }
 
 int64
-zkl_unlock_all(void)
+zkl_unlock_all(bool only_advisory)
 {
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
@@ -391,7 +404,9 @@ zkl_unlock_all(void)
 		ending->lock = lock;
 		ending->base = zkl_base(lock);
 		ending->loss = ending->base != NULL ? ending->base->loss : ZK_NOT_LOST;
-		ending->count = lower_session_holds(lock);
+		ending->count = lower_holds(lock, ZK_SCOPE_ADVISORY);
+		if (!only_advisory)
+			ending->count += lower_holds(lock, ZK_SCOPE_SESSION);
 		if (ending->count > 0)
 			n++;
 	}

@@ -16,7 +16,7 @@
 #include "hold_table.h"
 #include "show.h"
 
-StaticAssertDecl(lengthof(((ZkSlotHold *) 0)->counts) == ZK_SCOPE_TRANSACTION + 1, "counts is indexed by ZkScope");
+StaticAssertDecl(lengthof(((ZkSlotHold *) 0)->counts) == ZK_SHOWN_SCOPES, "counts is indexed by ZkScope");
 
 /* Returns its node if it is this session's, which then knows whether it is lost */
 static ZkNode *
@@ -33,7 +33,7 @@ show_lock(ZkSlotHold *shown, Lock *lock)
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-		shown->counts[hold->scope] += hold->count;
+		shown->counts[zkl_shown_scope(hold->scope)] += hold->count;
 	}
 	shown->lost = base == NULL || base->loss != ZK_NOT_LOST || zkb_peek() == NULL ||
 		base->generation != zkb_generation();

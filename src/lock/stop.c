@@ -42,8 +42,21 @@
  */
 static LocalTransactionId guarded = InvalidLocalTransactionId;
 
-/* When the statement began that was canceled, or 0 */
-static volatile TimestampTz canceled = 0;
+/*
+ * A statement was canceled, and its error has not been reported; and when there last
+ * was a reason for that
+ */
+static volatile sig_atomic_t canceled = false;
+static volatile int64 canceled_at;
+
+/*
+ * How long after that the error is still ours.  While there is a reason, it is given
+ * anew each second.  But it may be gone before the error gets out: PL/pgSQL rolls back
+ * what an EXCEPTION block has done, and then looks for a handler, and COMMIT in a
+ * procedure rolls back before it passes an error on.  A handler that wants it may
+ * go on for hours, in which a cancel is the client's.
+ */
+#define ON_ITS_WAY_MS		2000
 
 /*-------------------------------------------------------------------------
  * The signal
@@ -64,9 +77,12 @@ stop_handler(int signo)
 	ZkReliance	reliance = zks_stop_asked();
 
 	if (reliance != ZKN_NOT_RELIED && !proc_exit_inprogress && MyProc != NULL &&
-		(reliance == ZKN_RELIED || zkl_has_written()) && !zkl_is_judged() &&
-		cancel_statement_compat(true))
-		canceled = GetCurrentStatementStartTimestamp();
+		(reliance == ZKN_RELIED || zkl_has_written()) && !zkl_is_judged())
+	{
+		canceled_at = zks_now();
+		if (cancel_statement_compat(true))
+			canceled = true;
+	}
 	errno = save_errno;
 }
 
@@ -140,19 +156,29 @@ path_in_error(const char *dir)
 }
 
 /*
- * Not for what has another SQLSTATE or text: statement_timeout's is the same
- * SQLSTATE.  What this allocates goes with the error.
+ * PL/Perl and PL/Python raise an error of their own, with the text of ours in it.
+ * Other cancels, such as statement_timeout's, have another text.
  */
+static bool
+is_ours(const ErrorData * edata)
+{
+	static const char text[] = "canceling statement due to user request";
+
+	return canceled && zks_now() - canceled_at < ON_ITS_WAY_MS * ZKS_MS &&
+		edata->elevel == ERROR &&
+		((edata->message_id != NULL && strcmp(edata->message_id, text) == 0) ||
+		 (edata->message != NULL && strstr(edata->message, _(text)) != NULL));
+}
+
+/* What this allocates goes with the error */
 static void
 explain_cancel(ErrorData * edata)
 {
-	if (canceled != 0 && canceled == GetCurrentStatementStartTimestamp() &&
-		edata->elevel == ERROR && edata->sqlerrcode == ERRCODE_QUERY_CANCELED &&
-		edata->message_id != NULL &&
-		strcmp(edata->message_id, "canceling statement due to user request") == 0)
+	if (is_ours(edata))
 	{
 		ZkStopReason reason;
 
+		canceled = false;
 		zks_stop_reason(&reason);
 		edata->sqlerrcode = ERRCODE_T_R_SERIALIZATION_FAILURE;
 		edata->message = psprintf(reason.doubt ?
@@ -213,7 +239,7 @@ static void
 take_back(void)
 {
 	if (cancel_statement_compat(false))
-		canceled = 0;
+		canceled = false;
 }
 
 void
@@ -280,11 +306,30 @@ relies_on_closed_session(void)
 	return false;
 }
 
+/* Also those that earlier transactions took count, if a later one writes */
+static void
+look_at_closed_sessions(void)
+{
+	dlist_iter	iter;
+	bool		found = false;
+
+	if (!zks_stop_closed_counts())
+		return;
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
+
+		found |= base != NULL && session_of(base) == NULL;
+	}
+	zks_stop_closed(found);
+}
+
 void
 zkl_stop_anew(void)
 {
 	if (!zks_stop_possible())
 		return;
+	look_at_closed_sessions();
 	if (relies_on_closed_session())
 		begin(true);			/* without an end, which its thread might see */
 	else
@@ -298,7 +343,7 @@ zkl_stop_anew(void)
 }
 
 void
-zkl_stop_no_longer(void)
+zkl_stop_no_longer(bool committing)
 {
 	guarded = lxid_compat();
 	if (zks_stop_possible())
@@ -306,12 +351,15 @@ zkl_stop_no_longer(void)
 		zks_stop_end();
 		take_back();
 	}
+	if (committing)
+		canceled = false;
+	look_at_closed_sessions();
 }
 
 void
 zkl_stop_next_transaction(void)
 {
-	canceled = 0;
+	look_at_closed_sessions();
 	if (zkl_node_count() == 0 || proc_exit_inprogress)
 		return;
 	if (zkb_peek() != NULL)

@@ -17,17 +17,17 @@
 extern void zkl_stop_if_lost(Lock *lock);
 
 /*
- * A subtransaction that took holds of some locks has been rolled back: called
- * for each of these, then once.
+ * A subtransaction that took holds of some locks has been rolled back, or holds have
+ * been released: called for each of these locks, then once.
  */
 extern void zkl_stop_less(Lock *lock);
 extern void zkl_stop_anew(void);
 
 /*
- * From here on, nothing is canceled: the commit guard decides, or the
- * transaction has ended.
+ * From here on, nothing is canceled: the transaction has ended, or is about to
+ * commit, so that the commit guard decides.
  */
-extern void zkl_stop_no_longer(void);
+extern void zkl_stop_no_longer(bool committing);
 
 /*
  * It has ended: the next one may rely on what this session still holds

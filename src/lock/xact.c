@@ -51,11 +51,12 @@ typedef struct TicketRange
 
 static TicketRange xact_tickets;
 
-/* The locks that a commit that drops the extension must release */
+/* The locks that a commit that drops an extension must release */
 static struct
 {
 	Lock	  **locks;
 	int			n;
+	bool		only_advisory;	/* only these holds of them */
 }			orphans;
 
 static void xact_callback(XactEvent event, void *arg);
@@ -143,6 +144,13 @@ is_to_judge(void)
  *-------------------------------------------------------------------------
  */
 
+static bool
+is_orphan(Lock *lock)
+{
+	return zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL ||
+		(!orphans.only_advisory && zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL);
+}
+
 /*
  * The extension's functions that release locks are dropped with it.  So when
  * that commits, what this session holds is released, too.
@@ -153,7 +161,10 @@ find_orphans(void)
 	HASH_SEQ_STATUS status;
 	Lock	   *lock;
 
-	if (!zkl_has_dropped_something() || OidIsValid(get_extension_oid("zklock", true)))
+	if (!zkl_has_dropped_something())
+		return;
+	orphans.only_advisory = OidIsValid(get_extension_oid("zklock", true));
+	if (orphans.only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
 		return;
 	orphans.locks = MemoryContextAlloc(TopTransactionContext,
 									   hash_get_num_entries(zkl_locks) * sizeof(Lock *));
@@ -161,12 +172,14 @@ find_orphans(void)
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
 		/* the end of the transaction does not release these by itself */
-		if (zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL)
+		if (is_orphan(lock))
 			orphans.locks[orphans.n++] = lock;
 	}
 	if (orphans.n > 0)
 		ereport(NOTICE,
-				(errmsg("releasing all ZooKeeper locks of this session"),
+				(orphans.only_advisory ?
+				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
+				 errmsg("releasing all ZooKeeper locks of this session"),
 				 errdetail("The functions that could release them have been dropped.")));
 }
 
@@ -225,6 +238,13 @@ hand_over(Hold *hold, SubTransactionId subid)
 	if (subid == InvalidSubTransactionId)
 		dlist_delete(&hold->in_xact);
 	hold->subid = subid;
+}
+
+/* Whether no abort ends it, as none ends PostgreSQL's own advisory locks */
+static bool
+outlives_abort(const Hold *hold)
+{
+	return hold->scope == ZK_SCOPE_ADVISORY && hold->count > 0;
 }
 
 /*
@@ -306,7 +326,12 @@ end_orphans(void)
 		dlist_mutable_iter iter;
 
 		dlist_foreach_modify(iter, &orphans.locks[i]->holds)
-			end_hold(dlist_container(Hold, in_lock, iter.cur));
+		{
+			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+			if (!orphans.only_advisory || hold->scope == ZK_SCOPE_ADVISORY)
+				end_hold(hold);
+		}
 	}
 }
 
@@ -324,7 +349,8 @@ end_transaction(bool commit)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
 
-		if (commit && hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+		if (outlives_abort(hold) ||
+			(commit && hold->scope == ZK_SCOPE_SESSION && hold->count > 0))
 			hand_over(hold, InvalidSubTransactionId);
 		else
 			end_hold(hold);
@@ -411,6 +437,7 @@ before_commit(void)
 {
 	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written());
 
+	zkl_tell_losses();
 	find_orphans();
 	if (relied != NULL)
 		zkl_bound_waits(relied);
@@ -425,7 +452,7 @@ xact_callback(XactEvent event, void *arg)
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
 	zkl_unbound_waits();
-	zkl_stop_no_longer();
+	zkl_stop_no_longer(event != XACT_EVENT_ABORT);
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
 		return;
 
@@ -459,6 +486,18 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
+ * The transaction relies on a hold that remains, but no longer on what its
+ * aborted part released before
+ */
+static void
+outlive_subtransaction(Hold *hold, SubTransactionId parentSubid)
+{
+	hold->loss = ZK_NOT_LOST;
+	hold->doubted = false;
+	hand_over(hold, parentSubid);
+}
+
+/*
  * This sends, and does not wait: a loop of a thousand EXCEPTION blocks would
  * wait a thousand times.
  */
@@ -481,10 +520,12 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		previous = node->prev;
 		if (hold->subid != mySubid)
 			break;
-		if (event == SUBXACT_EVENT_ABORT_SUB)
-			end_hold(hold);
-		else
+		if (event == SUBXACT_EVENT_COMMIT_SUB)
 			hand_over(hold, parentSubid);
+		else if (outlives_abort(hold))
+			outlive_subtransaction(hold, parentSubid);
+		else
+			end_hold(hold);
 	}
 	settle_ended();
 	zkl_show_changes();

@@ -63,6 +63,14 @@
  */
 #define FIRST_LOOK_MS		1000
 
+/*
+ * A server closes connections beyond its maxClientCnxns before it has read
+ * anything.  Who has said something by then cannot tell that from a server that
+ * does not want us, such as one without a quorum.  So after an attempt that was
+ * answered by nothing but the end, the next ones first listen for so long.
+ */
+#define LISTEN_MS			50
+
 /*-------------------------------------------------------------------------
  * The fate of the session
  *-------------------------------------------------------------------------
@@ -75,6 +83,9 @@ zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 	const char *fault = zks_wire_fault(s->wire);
 
 	zk_assert(zks_has_mutex(s));
+	/* this one is told from the other only by those who listen long enough */
+	if (fault == NULL && kind == ZKS_TROUBLE_CLOSED && s->info.trouble_kind == ZKS_TROUBLE_CROWDED)
+		return;
 	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
 	s->info.trouble_kind = fault != NULL ? ZKS_TROUBLE_TLS : kind;
 }
@@ -97,8 +108,7 @@ zks_forfeit_locked(ZkSession *s)
 		return;
 	}
 	s->info.forfeited = true;
-	s->info.losses++;
-	atomic_fetch_add(&s->news, 1);
+	zks_count_loss_locked(s);
 	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
 	s->notify = true;
 	zkn_forfeit_locked(s);
@@ -128,6 +138,7 @@ zks_suspend_locked(ZkSession *s)
  */
 
 static const char not_zookeeper[] = "the server does not speak ZooKeeper's protocol";
+static const char crowded[] = "server closed the connection at once";
 
 /*
  * Make the library notice that its connection is dead.  Unread data is
@@ -136,7 +147,8 @@ static const char not_zookeeper[] = "the server does not speak ZooKeeper's proto
 static void
 drop_locked(ZkSession *s, const char *why)
 {
-	ZksTrouble	kind = why == not_zookeeper ? ZKS_TROUBLE_FOREIGN : ZKS_TROUBLE_OTHER;
+	ZksTrouble	kind = why == not_zookeeper ? ZKS_TROUBLE_FOREIGN :
+	why == crowded ? ZKS_TROUBLE_CROWDED : ZKS_TROUBLE_OTHER;
 	char		junk[4096];
 
 	zk_assert(zks_has_mutex(s));
@@ -386,7 +398,40 @@ count_locked(ZkSession *s, int64_t now)
 	}
 	if (now >= attempt_until(s))
 		s->ntimeouts++;
+	s->listens_first = s->info.trouble_kind == ZKS_TROUBLE_CLOSED ||
+		s->info.trouble_kind == ZKS_TROUBLE_CROWDED;
 	back_off_locked(s, now);
+}
+
+/* Nothing has been sent, and nothing should be yet; TLS speaks for itself */
+static bool
+listens_locked(ZkSession *s, int64_t now)
+{
+	zk_assert(zks_has_mutex(s));
+	return s->listens_first && s->wire == NULL && now < s->attempt_at + LISTEN_MS * ZKS_MS &&
+		attempting_locked(s) && zoo_state(s->zh) == ZOO_CONNECTING_STATE;
+}
+
+/*
+ * The server has closed a connection in which we have not said anything: by FIN,
+ * or by RST.  A port where nobody listens answers SYN by RST: then there is no
+ * round-trip time.  (SO_ERROR would tell, but is gone once it has been read, and
+ * the library wants to read it.)
+ */
+static bool
+turned_away_locked(ZkSession *s, uint32_t happened)
+{
+	struct tcp_info info = {0};
+	socklen_t	len = sizeof(info);
+	char		c;
+
+	zk_assert(zks_has_mutex(s));
+	if (s->wire != NULL || s->sock < 0 || (happened & EPOLLRDHUP) == 0 ||
+		zoo_state(s->zh) != ZOO_CONNECTING_STATE)
+		return false;
+	if ((happened & EPOLLERR) == 0)
+		return recv(s->sock, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+	return getsockopt(s->sock, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_rtt != 0;
 }
 
 /* A peer that sends this is not a ZooKeeper server */
@@ -473,6 +518,7 @@ connected_locked(ZkSession *s)
 			s->info.outages++;
 			s->info.outage_ms = (int) (outage / ZKS_MS);
 			memcpy(s->info.outage_cause, s->info.trouble, sizeof(s->info.outage_cause));
+			s->info.outage_kind = s->info.trouble_kind;
 			atomic_fetch_add(&s->news, 1);
 		}
 		zkr_heard_locked(s, s->attempt_at);
@@ -487,6 +533,7 @@ connected_locked(ZkSession *s)
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;
+	s->listens_first = false;
 	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
 													 * reconnection */
 	s->info.trouble[0] = '\0';
@@ -541,13 +588,15 @@ zks_prepare_locked(ZkSession *s, int64_t now)
 	}
 	if (interest & ZOOKEEPER_READ)
 		events |= EPOLLIN | EPOLLRDHUP;
-	if (interest & ZOOKEEPER_WRITE)
+	if ((interest & ZOOKEEPER_WRITE) && !listens_locked(s, now))
 		events |= EPOLLOUT;
 	if (s->close_by != 0)
 		s->wakeup.lent = false; /* the owner has left its wait by an exit */
 	zks_wakeup_want_locked(&s->wakeup, s->sock, events);
 
 	until = now + tv.tv_sec * 1000 * ZKS_MS + tv.tv_usec * INT64_C(1000);
+	if (listens_locked(s, now))
+		until = zks_earlier(until, s->attempt_at + LISTEN_MS * ZKS_MS);
 	return attempting_locked(s) ? zks_earlier(until, attempt_until(s)) : until;
 }
 
@@ -564,6 +613,11 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 	int			events = 0;
 
 	zk_assert(zks_has_mutex(s));
+	if (turned_away_locked(s, happened))
+	{
+		drop_locked(s, crowded);
+		return FRAME_NONE;
+	}
 	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 	{
 		verdict = zks_check_frame_locked(s);

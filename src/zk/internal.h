@@ -241,6 +241,8 @@ struct ZkSession
 	int64_t		attempt_at;		/* when the latest connection attempt began */
 	bool		trying;			/* it has not been counted as finished */
 	bool		of_use;			/* it has brought an answer */
+	bool		listens_first;	/* it says nothing for a moment: see LISTEN_MS
+								 * in connection.c */
 	int			tries;			/* successive attempts that were of no use */
 	int			ntimeouts;		/* how many of these took too long */
 	int64_t		connect_at;		/* no new connection before this time */
@@ -312,6 +314,7 @@ extern void zks_cork_locked(ZkSession *s);
 extern void zks_uncork_locked(ZkSession *s);
 extern void zks_wake_keeper(ZkSession *s);
 extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
+extern void zks_count_loss_locked(ZkSession *s);
 extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
 extern int64_t zks_proven_until(ZkSession *s);

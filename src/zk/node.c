@@ -259,7 +259,10 @@ lose(ZkNode *n, ZkLoss loss)
 {
 	set_state(n, ZKN_LOST);
 	if (n->loss == ZK_NOT_LOST)
+	{
 		n->loss = loss;
+		atomic_fetch_add(&n->session->news, 1);
+	}
 
 	/* what it was to tell is no longer needed: it is not sent again */
 	if (is_wanted(n))

@@ -56,6 +56,7 @@ typedef enum ZksTrouble
 	ZKS_TROUBLE_NAME,			/* no host name could be resolved */
 	ZKS_TROUBLE_REFUSED,		/* nobody listens there */
 	ZKS_TROUBLE_CLOSED,			/* the server closed the connection */
+	ZKS_TROUBLE_CROWDED,		/* it did so before we had said anything */
 	ZKS_TROUBLE_FOREIGN,		/* what answers is not ZooKeeper */
 	ZKS_TROUBLE_TLS
 } ZksTrouble;
@@ -84,6 +85,9 @@ typedef struct ZkSessionInfo
 								 * third of its timeout, and back in time */
 	int			outage_ms;		/* how long the latest of them was */
 	char		outage_cause[160];	/* the trouble that it had last, or "" */
+	ZksTrouble	outage_kind;
+	char		loss_cause[160];	/* the same at the latest loss */
+	ZksTrouble	loss_kind;
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
 	int			refused;		/* the code for the latest of them */
 	uint64_t	refusals;		/* how many ever, except those of zkn_delete */
@@ -560,6 +564,13 @@ extern void zks_stop_when(ZksStopWhen when);
 extern void zks_stop_begin(int signal, bool carry_on);
 extern void zks_stop_end(void);
 extern bool zks_stop_possible(void);	/* a turn has begun */
+
+/*
+ * Whether something may rely on locks of a session that is closed by now.  True
+ * after each close, until the owner says what is so.
+ */
+extern bool zks_stop_closed_counts(void);
+extern void zks_stop_closed(bool counts);
 
 /* For the handler: whether the owner is asked to stop, in this turn */
 extern ZkReliance zks_stop_asked(void);

@@ -10,6 +10,7 @@
  */
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -195,6 +196,17 @@ zks_set_state_locked(ZkSession *s, ZkSessionState state)
 	s->notify = true;
 }
 
+/* What it had is lost */
+void
+zks_count_loss_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	s->info.losses++;
+	memcpy(s->info.loss_cause, s->info.trouble, sizeof(s->info.loss_cause));
+	s->info.loss_kind = s->info.trouble_kind;
+	atomic_fetch_add(&s->news, 1);
+}
+
 /* The session is over: what it made is gone, or counts as gone */
 void
 zks_end_locked(ZkSession *s, int error)
@@ -203,10 +215,7 @@ zks_end_locked(ZkSession *s, int error)
 	if (s->info.state == ZKS_OVER)
 		return;
 	if (error != ZCLOSING && s->info.epoch > 0 && !s->info.forfeited)
-	{
-		s->info.losses++;
-		atomic_fetch_add(&s->news, 1);
-	}
+		zks_count_loss_locked(s);
 	s->info.error = error;
 	zks_set_state_locked(s, ZKS_OVER);
 }

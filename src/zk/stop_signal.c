@@ -28,6 +28,9 @@ static atomic_uint asked;		/* a turn, and the reliance in the low bits */
 /* The turn from which the current one was carried on; itself, if it was not */
 static atomic_uint first_turn;
 
+/* Whether the owner relies on what a session had that it closed in an earlier turn */
+static atomic_bool closed_counts;
+
 #define RELIANCE_BITS		2
 #define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
 
@@ -106,28 +109,43 @@ void
 zks_stop_closes(ZkSession *s)
 {
 	atomic_store(&s->closed_turn, atomic_load(&turn));
+	atomic_store(&closed_counts, true);
+}
+
+bool
+zks_stop_closed_counts(void)
+{
+	return atomic_load(&closed_counts);
+}
+
+void
+zks_stop_closed(bool counts)
+{
+	atomic_store(&closed_counts, counts);
 }
 
 /*
- * Whether the owner has closed the session, and no longer relies on what it had:
- * not before the turn ends in which it did that.  It may have noticed the loss, and
- * have closed the session, before this thread could ask.
+ * How much the owner may rely on what the session has.  When it has closed the
+ * session, since it was lost, the transaction still relies on it: it may have
+ * noticed the loss, and have closed the session, before this thread could ask.  Later
+ * ones may rely on the locks that it has not given back.
  */
-static bool
-is_out_of_use(ZkSession *s, unsigned int this_turn)
+static ZkReliance
+most_reliance(ZkSession *s, unsigned int this_turn)
 {
 	unsigned int closed_turn;
 
 	if (!atomic_load(&s->closing))
-		return false;
+		return ZKN_RELIED;
 	closed_turn = atomic_load(&s->closed_turn);
-	return this_turn == 0 ||
-		closed_turn < atomic_load(&first_turn) || closed_turn > this_turn;
+	if (this_turn != 0 && closed_turn >= atomic_load(&first_turn) && closed_turn <= this_turn)
+		return ZKN_RELIED;
+	return atomic_load(&closed_counts) ? ZKN_RELIED_IF_WRITTEN : ZKN_NOT_RELIED;
 }
 
 /*
- * Ask, if it is time for that.  Returns when to look again: a turn may begin at
- * any time, without a word to this thread.
+ * Ask, if it is time for that.  Returns when to look again: a turn may begin, and the
+ * setting change, at any time, without a word to this thread.
  */
 int64_t
 zks_stop_locked(ZkSession *s, int64_t now)
@@ -135,11 +153,15 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	ZksStopWhen when = (ZksStopWhen) atomic_load(&wanted);
 	unsigned int this_turn = atomic_load(&turn);
 	ZkStopReason why;
+	ZkReliance	most = most_reliance(s, this_turn);
 	ZkReliance	reliance;
 
 	zk_assert(zks_has_mutex(s));
-	if (when == ZKS_STOP_NEVER || is_out_of_use(s, this_turn))
+	if (most == ZKN_NOT_RELIED)
 		return ZKS_NEVER;
+	if (when == ZKS_STOP_NEVER)
+		/* for now; a session that is over has no heartbeats to look again */
+		return s->info.state == ZKS_OVER && zkn_is_relied_locked(s) ? now + AGAIN_MS * ZKS_MS : ZKS_NEVER;
 	why.doubt = when == ZKS_STOP_DOUBT && in_doubt_locked(s, now);
 	reliance = zkn_reliance_locked(s, when == ZKS_STOP_DOUBT, &why);
 	if (reliance == ZKN_NOT_RELIED)
@@ -155,6 +177,8 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	pthread_mutex_lock(&reason_mutex);
 	reason = why;
 	pthread_mutex_unlock(&reason_mutex);
+	if (reliance > most)
+		reliance = most;
 	atomic_store(&asked, this_turn << RELIANCE_BITS | reliance);
 
 	/* that thread ends only with the process, and the handler is always there */

@@ -2,7 +2,7 @@
  *
  * cancel.c
  *	  What becomes of a cancel of ours and one of the client at the same
- *	  moment, for t/034_stop.pl.
+ *	  moment, and of one that comes while a function runs, for t/034_stop.pl.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -40,4 +41,22 @@ cancels(PG_FUNCTION_ARGS)
 	QueryCancelPending = false;
 	RESUME_INTERRUPTS();
 	PG_RETURN_BOOL(pending);
+}
+
+PG_FUNCTION_INFO_V1(execute_canceled);
+
+/* Executes this once there is a cancel, before that can have an effect */
+Datum
+execute_canceled(PG_FUNCTION_ARGS)
+{
+	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	SPI_connect();
+	HOLD_INTERRUPTS();
+	while (!QueryCancelPending)
+		pg_usleep(1000);
+	SPI_execute(query, false, 0);
+	RESUME_INTERRUPTS();
+	SPI_finish();
+	PG_RETURN_VOID();
 }

@@ -17,6 +17,7 @@ Model - the specified behaviour of the locks, to compare answers with
   my $copy = $model->copy;   # to see what a step would do
 
   Model->new(sessions => 4, paths => 3, advisory => 15);    # like PostgreSQL 15's own locks
+  Model->new(sessions => 4, paths => 3, drop_in => 1);      # like those of zklock_advisory
 
 =head1 DESCRIPTION
 
@@ -122,6 +123,8 @@ false if another writer waits.
 
 =back
 
+Of these zklock_advisory has the first; otherwise it is as zklock.
+
 =cut
 
 package Model;
@@ -131,14 +134,14 @@ use warnings;
 use Carp;
 use Storable qw(dclone);
 
-# Model->new(sessions => N, paths => N, advisory => version of PostgreSQL)
+# Model->new(sessions => N, paths => N, advisory => version of PostgreSQL, drop_in => 0 or 1)
 sub new
 {
 	my ($class, %opt) = @_;
 	my $version = $opt{advisory};
 	my $self = bless {
 		paths => $opt{paths},
-		advisory => $version,
+		returns_void => defined $version || $opt{drop_in},
 		session => [ map { _new_session($_) } 0 .. $opt{sessions} - 1 ],
 		queue => { lock => [ map { [] } 1 .. $opt{paths} ], semaphore => [ map { [] } 1 .. $opt{paths} ] },
 		switch => defined $version
@@ -148,7 +151,7 @@ sub new
 			try_upgrade_passes => $version >= 17,
 			try_yields => $version < 17
 		  }
-		: {},
+		: { rollback_keeps => $opt{drop_in} },
 		differences => {},
 		events => {},
 		last_place => 0,
@@ -627,7 +630,7 @@ sub _unlock_all
 	my $dropped = @{ $session->{holds} } - @keep;
 	$session->{holds} = \@keep;
 	$self->_settle($session);
-	return { value => $self->{advisory} ? '' : $dropped };    # pg_advisory_unlock_all returns void
+	return { value => $self->{returns_void} ? '' : $dropped };    # pg_advisory_unlock_all returns void
 }
 
 # ---------------------------------------------------------------------- calls

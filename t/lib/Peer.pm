@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Peer - the lock of kazoo or Curator, in a process of its own
+Peer - the lock of kazoo or Curator, or a program of the documentation, in a process of its own
 
 =head1 SYNOPSIS
 
@@ -17,6 +17,8 @@ Peer - the lock of kazoo or Curator, in a process of its own
 
   $peer->stop; $peer->cont;                      # SIGSTOP, SIGCONT
   $peer->kill9; $peer->quit;
+
+  my $program = Peer->program(node => [ 'node', $file ]);
 
 =head1 DESCRIPTION
 
@@ -55,9 +57,17 @@ sub new
 {
 	my ($class, $kind, $hosts, %opt) = @_;
 	$hosts = $hosts->hosts if ref $hosts;
-	my ($pid, $to, $from) = Child::spawn(
-		[ $locker, $kind, $hosts, $opt{session_timeout} // 10_000 ],
-		err => $opt{log}, env => { PEERS_ROOT => $opt{root} // '' });
+	return $class->program(
+		$kind, [ $locker, $kind, $hosts, $opt{session_timeout} // 10_000 ],
+		%opt, env => { PEERS_ROOT => $opt{root} // '' });
+}
+
+# Peer->program($name, \@command, %opt): any other program that answers each line with
+# a line, and says "ready" first.  Further options: env, additions to its environment
+sub program
+{
+	my ($class, $kind, $command, %opt) = @_;
+	my ($pid, $to, $from) = Child::spawn($command, err => $opt{log}, env => $opt{env});
 	my $self = bless { kind => $kind, pid => $pid, to => $to, from => $from, text => '', asked => 'to start' }, $class;
 	return $self if $opt{no_wait};
 	my $answer = $self->wait($TIMEOUT);

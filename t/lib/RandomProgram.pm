@@ -14,7 +14,7 @@ RandomProgram - random sequences of lock calls in several sessions
   {
       $step->{who};                  # the number of a session
       zk_sql($step);                 # as SQL with zklock's functions
-      advisory_sql($step);           # with PostgreSQL's own, if $program->is_advisory
+      advisory_sql($step);           # with PostgreSQL's own, or zklock_advisory's, if $program->is_advisory
   }
 
 =head1 DESCRIPTION
@@ -26,7 +26,7 @@ would break, and no answer depends on which of two processes is faster.  At the
 end of a program everything is given back.
 
 Half of the programs use only what PostgreSQL's advisory locks have as well, and
-run the same with both; half of these avoid everything in which the two differ.
+run the same with both, and with zklock_advisory; half of these avoid everything in which the two differ.
 
 =cut
 
@@ -87,12 +87,13 @@ sub style { return $_[0]->{style}; }
 sub is_advisory { return $_[0]->{advisory}; }
 sub steps { return @{ $_[0]->{steps} }; }
 
-# the specified one and, for an advisory program, that of PostgreSQL
+# the specified one and, for an advisory program, those of PostgreSQL and of
+# zklock_advisory
 sub models
 {
 	my ($self) = @_;
 	my @common = (sessions => $SESSIONS, paths => scalar @PATHS);
-	return (Model->new(@common), $self->{advisory} ? Model->new(@common, advisory => $self->{version}) : ());
+	return (Model->new(@common), $self->{advisory} ? (Model->new(@common, advisory => $self->{version}), Model->new(@common, drop_in => 1)) : ());
 }
 
 # ----------------------------------------------------------------- generating

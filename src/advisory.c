@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * advisory.c
+ *	  The SQL functions of the extension zklock_advisory: PostgreSQL's own for
+ *	  advisory locks, on locks in ZooKeeper.
+ *
+ * One C function serves a key of one number and of two: they are two paths, as
+ * they are two locks in PostgreSQL.  All is as there, but for what a lock that
+ * can be lost makes different; doc/advisory-drop-in.md tells that.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "utils/lsyscache.h"
+
+#include "backend/path.h"
+#include "backend/settings.h"
+#include "lock/hold.h"
+#include "lock/release.h"
+#include "lock/statement_hooks.h"
+#include "sql_function.h"
+
+#define ADVISORY_DIR	"/advisory"
+
+static char *
+key_path(FunctionCallInfo fcinfo)
+{
+	const char *space = zklock_advisory_space;
+
+	if (space[0] == '\0')
+		space = get_database_name(MyDatabaseId);
+	if (space == NULL)
+		elog(ERROR, "cache lookup failed for database %u", MyDatabaseId);
+	space = zkb_name_as_part(space);
+	if (PG_NARGS() == 2)
+		return psprintf(ADVISORY_DIR "/%s/%d,%d", space, PG_GETARG_INT32(0), PG_GETARG_INT32(1));
+	return psprintf(ADVISORY_DIR "/%s/" INT64_FORMAT, space, PG_GETARG_INT64(0));
+}
+
+static bool
+take(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope, bool may_wait)
+{
+	char	   *path = key_path(fcinfo);
+	ZkWait		wait;
+
+	zkl_watch_queries();
+	zkb_wait_begin(&wait, -1, may_wait);
+	return zkl_lock(&path, 1, mode, 0, scope, may_wait, &wait);
+}
+
+static Datum
+lock_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
+{
+	(void) take(fcinfo, mode, scope, true);
+	PG_RETURN_VOID();
+}
+
+static Datum
+try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
+{
+	PG_RETURN_BOOL(take(fcinfo, mode, scope, false));
+}
+
+static Datum
+unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
+{
+	PG_RETURN_BOOL(zkl_unlock(key_path(fcinfo), mode, ZK_SCOPE_ADVISORY));
+}
+
+static Datum
+unlock_all_function(void)
+{
+	(void) zkl_unlock_all(true);
+	PG_RETURN_VOID();
+}
+
+SQL_FUNCTION(zk_advisory_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY));
+SQL_FUNCTION(zk_advisory_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY));
+SQL_FUNCTION(zk_advisory_xact_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_advisory_xact_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_try_advisory_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY));
+SQL_FUNCTION(zk_try_advisory_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY));
+SQL_FUNCTION(zk_try_advisory_xact_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_try_advisory_xact_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_advisory_unlock, unlock_function(fcinfo, ZKP_EXCLUSIVE));
+SQL_FUNCTION(zk_advisory_unlock_shared, unlock_function(fcinfo, ZKP_SHARED));
+SQL_FUNCTION(zk_advisory_unlock_all, unlock_all_function());

@@ -1,0 +1,295 @@
+# doc/programs/: the code of each page, as printed, does what the page says.  A
+# program of programs/ has the page's code and answers to these lines, for each
+# language in the same way:
+#
+#   (start)            runs the page's first example, then says "ready"
+#   dirty              a session-scope lock is taken in a connection of a pool that
+#                      nobody told to clean; says how many locks its next user finds,
+#                      and waits for a line
+#   clean              the same with the page's pool
+#   timeouts           each way to bind a timeout, good and bad, of zero since the machine may be slow,
+#                      on a lock that is taken:
+#                      results and SQLSTATEs
+#   lock_timeout       the page's code with lock_timeout: its SQLSTATE
+#   cancel             says "waits"; at the next line, cancels it: the SQLSTATE
+#   in_lock PATH       work in the page's loop: each attempt says "working", writes at the
+#   in_session_lock PATH    next line, and says how many attempts there were; at "lock PATH"
+#                      it says "written", and locks that, too, at one more line
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Doc;
+use Peer;
+use Zklock;
+use ZkProxy;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+my $node = zk_cluster(
+	'main', $proxy,
+	listen_addresses => '127.0.0.1',
+	deadlock_timeout => '100ms',
+	'zklock.session_timeout' => '1s',
+	'zklock.commit_guard' => 'strict');
+$node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
+$node->reload;
+
+# The programs are not superusers
+my ($grant) = Doc->new('README.md')->text =~ /^(GRANT EXECUTE ON FUNCTION.*?;)/ms;
+$node->safe_psql('postgres', 'CREATE ROLE app LOGIN');
+$node->safe_psql('postgres', 'CREATE DATABASE shop OWNER app');
+$node->safe_psql('shop', "CREATE EXTENSION zklock; $grant
+	SET ROLE app; CREATE TABLE report (made_at timestamptz); CREATE TABLE account AS SELECT 0 AS n");
+my $admin = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
+my $other = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
+
+# For each page: the language of its code; the program; the file from which that
+# imports the page's code, or nothing where both are put in one; what is needed, by the
+# names of packages; and what "timeouts" must answer
+my $modules = '/usr/lib/python3/dist-packages';
+my $gems = '/usr/share/rubygems-integration/*/specifications';
+my $jars = '/usr/share/java';
+# where dev/test puts it, or Debian
+my ($node_modules) = grep { -d "$_/pg" } ($ENV{ZKLOCK_TMP} // '') . '/node/node_modules', '/usr/share/nodejs';
+my @python = ('/usr/bin/python3', '-B');
+my %page = (
+	'doc/programs/python.md' => {
+		language => 'python',
+		program => 'with_psycopg.py',
+		file => 'page.py',
+		command => \@python,
+		needs => {
+			'python3-psycopg' => "$modules/psycopg", 'python3-psycopg-pool' => "$modules/psycopg_pool",
+			'python3-psycopg2' => "$modules/psycopg2" },
+		timeouts => 'False False 42883'
+	},
+	'doc/programs/sqlalchemy.md' => {
+		language => 'python',
+		program => 'with_sqlalchemy.py',
+		file => 'page.py',
+		command => \@python,
+		needs => { 'python3-sqlalchemy' => "$modules/sqlalchemy", 'python3-psycopg2' => "$modules/psycopg2" },
+		timeouts => 'False False 42883'
+	},
+	'doc/programs/django.md' => {
+		language => 'python',
+		program => 'with_django.py',
+		file => 'page.py',
+		command => \@python,
+		needs => { 'python3-django' => "$modules/django", 'python3-psycopg2' => "$modules/psycopg2" },
+		timeouts => 'False False 42883'
+	},
+	'doc/programs/rails.md' => {
+		language => 'ruby',
+		program => 'with_rails.rb',
+		file => 'page.rb',
+		command => ['ruby'],
+		needs => { 'ruby-activerecord' => "$gems/activerecord-*.gemspec", 'ruby-pg' => "$gems/pg-*.gemspec" },
+		timeouts => 'false false 42883 42883'
+	},
+	'doc/programs/java.md' => {
+		language => 'java',
+		program => 'WithJdbc.java',    # a file that Java compiles by itself
+		command => [ 'java', '-Xmx96m', '-XX:+UseSerialGC', '-XX:-UsePerfData',
+			'-cp', join ':', map { "$jars/$_.jar" } qw(HikariCP postgresql slf4j-api slf4j-simple) ],
+		arguments => [ 'jdbc:postgresql://127.0.0.1:' . $node->port . '/shop?user=app' ],
+		needs => { 'libhikaricp-java' => "$jars/HikariCP.jar", 'libpostgresql-jdbc-java' => "$jars/postgresql.jar" },
+		timeouts => 'false false 42883 42883 07006'
+	},
+	'doc/programs/node.md' => {
+		language => 'javascript',
+		program => 'with_pg.mjs',
+		command => ['node'],
+		needs => { 'node-pg' => ($node_modules // '') . '/pg' },
+		timeouts => 'false false 01:23:20 00:01:40'
+	});
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+# Lays out a page's code in a directory of its own, and returns the program
+sub lay_out
+{
+	my ($here, $p, $doc) = @_;
+	my $program = "$FindBin::RealBin/programs/$p->{program}";
+	my $code = join "\n", map { $doc->take($p->{language}, $_)->{code} } 0 .. $doc->blocks($p->{language}) - 1;
+	mkdir $here;
+	if ($p->{file})
+	{
+		append_to_file("$here/$p->{file}", $code);
+		return $program;
+	}
+	# Java runs the first class, and wants its imports before that; JavaScript runs all, in order
+	my @parts = (slurp_file($program), $code);
+	my $all = join "\n", $p->{language} eq 'java' ? @parts : reverse @parts;
+	append_to_file("$here/$p->{program}", join '', $all =~ /^(import .*\n)/mg, $all =~ s/^import .*\n//mgr);
+	symlink $node_modules, "$here/node_modules" if $node_modules;
+	return "$here/$p->{program}";
+}
+
+# Starts it, without waiting for it
+sub start
+{
+	my ($name, $p, $doc) = @_;
+	my $here = "$dir/$name";
+	my $program = lay_out($here, $p, $doc);
+	$p->{log} = "$here/log";
+	return Peer->program($name, [ @{ $p->{command} }, $program, @{ $p->{arguments} // [] } ],
+		no_wait => 1, log => $p->{log},
+		env => { PYTHONPATH => $here, RUBYLIB => $here,
+			PGHOST => '127.0.0.1', PGPORT => $node->port, PGUSER => 'app', PGDATABASE => 'nowhere' });
+}
+
+sub contenders { return $admin->value("SELECT count(*) FROM zk_lock_queue('$_[0]')"); }
+sub wait_contenders { my ($path, $n) = @_; return zk_until(sub { contenders($path) == $n }, "$path to have $n contenders"); }
+sub written { return $admin->value('SELECT n FROM account'); }
+
+# While SQL has the lock, it waits
+sub runs_first_example
+{
+	my ($name, $p, $doc) = @_;
+	$admin->value(q{TRUNCATE report; SELECT zk_lock('/jobs/nightly')});
+	my $program = start($name, $p, $doc);
+	wait_contenders('/jobs/nightly', 2);
+	is($admin->value('SELECT count(*) FROM report'), '0', "$name: waits");
+	$admin->value(q{SELECT zk_unlock('/jobs/nightly')});
+	is($program->wait, 'ready', "$name: the first example, and what else the page runs at once");
+	is($admin->value('SELECT count(*) FROM report'), '1', "$name: has written");
+	wait_contenders('/jobs/nightly', 0);
+	return $program;
+}
+
+sub cleans_pool
+{
+	my ($name, $program) = @_;
+	is($program->ask('dirty'), 'next user: 1', "$name: without cleaning, the next user of a connection has a lock");
+	is($admin->value(q{SELECT zk_try_lock('/pool')}), 'f', "$name: - that nobody else gets");
+	is($program->ask('close'), 'closed', "$name: - until the pool is closed");
+	wait_contenders('/pool', 0);
+	is($program->ask('clean'), 'next user: 0', "$name: the page's pool is clean");
+	is($admin->value(q{SELECT zk_try_lock('/pool'), zk_unlock('/pool')}), 't|t', "$name: - and the lock is free");
+	return;
+}
+
+sub bounds_waits
+{
+	my ($name, $program, $p) = @_;
+	$admin->value(q{SELECT zk_lock('/jobs/report')});
+	is($program->ask('timeouts'), $p->{timeouts}, "$name: timeouts");
+	is($program->ask('lock_timeout'), '55P03', "$name: lock_timeout");
+	is($program->ask('cancel'), 'waits', "$name: waits without limit");
+	wait_contenders('/jobs/report', 2);
+	is($program->ask('cancel'), '57014', "$name: - and is cancelled");
+	$admin->value(q{SELECT zk_unlock('/jobs/report')});
+	return;
+}
+
+# 40001 at COMMIT: somebody has removed the lock's node
+sub survives_a_lost_lock
+{
+	my ($name, $program) = @_;
+	my $before = written();
+	is($program->ask('in_lock /jobs/a'), 'working', "$name: in a lock");
+	is($admin->value(q{SELECT zk_lock_break('/jobs/a', node) FROM zk_lock_queue('/jobs/a')}), 't', "$name: - which is broken");
+	is($program->ask('write'), 'working', "$name: - is tried again");
+	is($program->ask('write'), 'done 2', "$name: - with success");
+	is(written(), $before + 1, "$name: - and written once");
+	return;
+}
+
+# 40P01: it waits for a lock whose holder waits for its row.  PostgreSQL's own waiter is
+# never the victim.
+sub survives_a_deadlock
+{
+	my ($name, $program) = @_;
+	my $before = written();
+	$other->value(q{BEGIN; SELECT zk_xact_lock('/jobs/b')});
+	is($program->ask('in_lock /jobs/a'), 'working', "$name: before a deadlock");
+	is($program->ask('lock /jobs/b'), 'written', "$name: - has a row");
+	$other->send('UPDATE account SET n = n');
+	zk_until(sub { $admin->value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = " . $other->pid) eq 'Lock' }, 'a row lock');
+	is($program->ask('lock'), 'working', "$name: - begins again");
+	$other->wait;
+	$other->value('COMMIT');
+	is($program->ask('write'), 'done 2', "$name: - with success");
+	is(written(), $before + 1, "$name: - and has written once");
+	return;
+}
+
+# 40001, since ZooKeeper has ended the session
+sub survives_a_lost_session
+{
+	my ($name, $program) = @_;
+	my $before = written();
+	is($program->ask('in_session_lock /jobs/c'), 'working', "$name: in a session-scope lock");
+	$proxy->cut_off;
+	wait_contenders('/jobs/c', 0);
+	$proxy->pass;
+	is($program->ask('write'), 'working', "$name: - its session expires, and it is tried again");
+	is(contenders('/jobs/c'), '1', "$name: - with the lock");
+	is($program->ask('write'), 'done 2', "$name: - with success");
+	is(written(), $before + 1, "$name: - and written once");
+	wait_contenders('/jobs/c', 0);
+	return;
+}
+
+# What only this page says
+my %and_then = (
+	'doc/programs/python.md' => sub {
+		my ($name, $program) = @_;
+		is($program->ask('psycopg2'), '1 0', "$name: psycopg2 leaves a lock, except after reset()");
+	},
+	'doc/programs/rails.md' => sub {
+		my ($name, $program) = @_;
+		is($program->ask('cached'), 'true true 1 2', "$name: the cache answers, but not if told");
+	},
+	'doc/programs/node.md' => sub {
+		my ($name, $program) = @_;
+		$admin->value(q{SELECT zk_lock('/jobs/report')});
+		is($program->ask('query_timeout'), 'Query read timeout', "$name: query_timeout");
+		$admin->value(q{SELECT zk_unlock('/jobs/report')});
+		zk_until(sub { $admin->value(q{SELECT granted FROM zk_lock_queue('/jobs/report')}) eq 't' }, 'the server to take the lock');
+		is($program->ask('close'), 'closed', "$name: - the server waits on, and takes the lock");
+		wait_contenders('/jobs/report', 0);
+	});
+
+foreach my $file (sort keys %page)
+{
+	my $p = $page{$file};
+	my ($name) = $file =~ m{(\w+)\.md$};
+	my @missing = grep { !grep { -e } glob $p->{needs}{$_} } sort keys %{ $p->{needs} };
+	SKIP:
+	{
+		if (@missing)
+		{
+			diag("$file is not run: there is no @missing");    # shown without -v, too
+			skip "there is no @missing", 1;
+		}
+		my $doc = Doc->new($file);
+		my $ok = eval {
+			my $program = runs_first_example($name, $p, $doc);
+			cleans_pool($name, $program);
+			bounds_waits($name, $program, $p);
+			survives_a_lost_lock($name, $program);
+			survives_a_deadlock($name, $program);
+			survives_a_lost_session($name, $program);
+			$and_then{$file}->($name, $program) if $and_then{$file};
+			$program->quit;
+			1;
+		};
+		ok($ok, "$name: runs to its end") or diag($@, slurp_file($p->{log}));
+		$doc->all_was_run;
+	}
+}
+
+$_->quit for $admin, $other;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+zk_no_crash($node);
+done_testing();

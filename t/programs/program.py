@@ -1,0 +1,65 @@
+# What the programs in Python have in common: see t/096_docs_programs.pl
+
+import sys
+import threading
+
+
+# Says this, and returns the words of the next line
+def ask(word):
+    print(word, flush=True)
+    return sys.stdin.readline().split()
+
+
+# The SQLSTATE of an error of any of the libraries
+def sqlstate(error):
+    cause = getattr(error, "orig", error.__cause__) or error
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+
+
+def state_of(call, *args):
+    try:
+        return str(call(*args))
+    except Exception as error:
+        if sqlstate(error) is None:
+            raise
+        return sqlstate(error)
+
+
+def cancelled(wait, cancel):
+    def when_told():
+        sys.stdin.readline()
+        cancel()
+
+    other = threading.Thread(target=when_told)
+    print("waits", flush=True)
+    other.start()
+    state = state_of(wait)
+    other.join()
+    return state
+
+
+# Returns an answer to "in_lock" or "in_session_lock"; execute(db, sql) runs a statement
+def in_loop(loop, execute):
+    attempts = []
+
+    def work(db):
+        attempts.append(1)
+        path = ask("working")[1:]
+        execute(db, "UPDATE account SET n = n + 1")
+        if path:
+            ask("written")
+            execute(db, f"SELECT zk_xact_lock('{path[0]}')")
+
+    def answer(path):
+        attempts.clear()
+        loop(path, work)
+        return f"done {len(attempts)}"
+
+    return answer
+
+
+def serve(commands):
+    print("ready", flush=True)
+    for line in iter(sys.stdin.readline, "quit\n"):
+        name, *args = line.split()
+        print(state_of(commands[name], *args), flush=True)

@@ -1,0 +1,63 @@
+# Does with doc/programs/django.md's code what t/096_docs_programs.pl says.
+
+import django
+from django.conf import settings
+
+settings.configure(DATABASES={"default": {
+    "ENGINE": "django.db.backends.postgresql", "NAME": "shop", "CONN_MAX_AGE": 600}})
+django.setup()
+
+from django.core.signals import request_finished, request_started
+from django.db import connection
+
+import page
+from program import ask, cancelled, in_loop, serve, state_of
+
+
+def request(sql):
+    request_started.send(None)
+    with connection.cursor() as db:
+        db.execute(sql)
+        found = db.fetchone()[0]
+    request_finished.send(None)
+    return found
+
+
+def leak():
+    request("SELECT zk_lock('/pool')")
+    return "next user: " + str(request("SELECT count(*) FROM zk_locks"))
+
+
+def dirty():
+    request_finished.disconnect(page.clean)
+    ask(leak())
+    request_finished.connect(page.clean)
+    connection.close()
+    return "closed"
+
+
+def timeouts():
+    return " ".join(state_of(page.make_report, timeout) for timeout in (page.timedelta(), "0s", 5))
+
+
+def cancel():
+    connection.ensure_connection()
+    return cancelled(lambda: request("SELECT zk_lock('/jobs/report')"), connection.connection.cancel)
+
+
+def execute(db, sql):
+    db.execute(sql)
+
+
+page.nightly()
+page.trap()
+serve({
+    "dirty": dirty,
+    "clean": leak,
+    "timeouts": timeouts,
+    "lock_timeout": page.make_report_or_raise,
+    "cancel": cancel,
+    "in_lock": in_loop(page.in_lock, execute),
+    "in_session_lock": in_loop(page.in_session_lock, execute),
+})
+connection.close()

@@ -1,0 +1,94 @@
+// Does with doc/programs/node.md's code, which precedes, what t/096_docs_programs.pl says.
+
+import { createInterface } from 'node:readline'
+
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
+const read = async () => (await lines.next()).value
+const held = async db => (await db.query('SELECT count(*) FROM zk_locks')).rows[0].count
+let attempts
+
+async function stateOf(call) {
+  try {
+    return String(await call())
+  } catch (error) {
+    if (!error.code) throw error
+    return error.code
+  }
+}
+
+async function work(db) {
+  attempts++
+  console.log('working')
+  const path = (await read()).split(' ')[1]
+  await db.query('UPDATE account SET n = n + 1')
+  if (!path) return
+  console.log('written')
+  await read()
+  await db.query('SELECT zk_xact_lock($1)', [path])
+}
+
+async function dirty() {
+  const pool = new pg.Pool({ database: 'shop', max: 1 })
+  let db = await pool.connect()
+  await db.query("SELECT zk_lock('/pool')")
+  db.release()
+  db = await pool.connect()
+  console.log('next user:', await held(db))
+  await read()
+  db.release()
+  await pool.end()
+  return 'closed'
+}
+
+async function clean() {
+  await withClient(db => db.query("SELECT zk_lock('/pool')"))
+  await stateOf(() => withClient(db => db.query("BEGIN; SELECT zk_xact_lock('/pool'); SELECT 1 / 0")))
+  // an open transaction
+  await stateOf(() => withClient(db => db.query("BEGIN; SELECT zk_xact_lock('/pool')")))
+  return withClient(async db => 'next user: ' + await held(db))
+}
+
+// What it says of numbers and objects, and of those who wait no longer
+async function timeouts() {
+  const { rows: [found] } = await pool.query('SELECT $1::interval::text AS number, $2::interval::text AS object',
+    [5000, { milliseconds: 100 }])
+  return [await stateOf(() => makeReport('0s')), await stateOf(() => makeReport(0)), found.number, found.object].join(' ')
+}
+
+async function queryTimeout() {
+  const db = new pg.Client({ database: 'shop', query_timeout: 100 })
+  await db.connect()
+  const message = await db.query("SELECT zk_lock('/jobs/report')").catch(error => error.message)
+  console.log(message)
+  await read()
+  await db.end()
+  return 'closed'
+}
+
+async function cancelled() {
+  return withClient(async db => {
+    const state = stateOf(() => db.query("SELECT zk_lock('/jobs/report')"))
+    console.log('waits')
+    await read()
+    await cancel(db)
+    return state
+  })
+}
+
+async function tried(loop, path) {
+  attempts = 0
+  await loop(path, work)
+  return `done ${attempts}`
+}
+
+const commands = {
+  dirty, clean, timeouts, lock_timeout: () => makeReportOrThrow(), cancel: cancelled, query_timeout: queryTimeout,
+  in_lock: path => tried(inLock, path), in_session_lock: path => tried(inSessionLock, path)
+}
+console.log('ready')
+for (let line = await read(); line !== 'quit'; line = await read()) {
+  const [name, ...args] = line.split(' ')
+  console.log(await stateOf(() => commands[name](...args)))
+}
+await pool.end()
+process.exit()

@@ -1,0 +1,78 @@
+# Does with doc/programs/python.md's code what t/096_docs_programs.pl says.
+
+import psycopg
+import psycopg2.pool
+from psycopg_pool import ConnectionPool
+
+import page
+from program import ask, cancelled, in_loop, serve, state_of
+
+
+def own_connection():
+    return psycopg.connect("dbname=shop", autocommit=True)
+
+
+def leak(pool):
+    with pool.connection() as db:
+        db.execute("SELECT zk_lock('/pool')")
+    with pool.connection() as db:
+        return "next user: " + str(db.execute("SELECT count(*) FROM zk_locks").fetchone()[0])
+
+
+def dirty():
+    with ConnectionPool("dbname=shop", kwargs={"autocommit": True}, min_size=1) as pool:
+        ask(leak(pool))
+    return "closed"
+
+
+def timeouts():
+    with own_connection() as db:
+        return " ".join(state_of(page.make_report, db, timeout) for timeout in (page.timedelta(), "0s", 5))
+
+
+def lock_timeout():
+    with own_connection() as db:
+        return state_of(page.make_report_or_raise, db)
+
+
+def cancel():
+    with own_connection() as db:
+        return cancelled(lambda: db.execute("SELECT zk_lock('/jobs/report')"), db.cancel)
+
+
+# What the page says of psycopg2: how many locks there are after putconn, without reset()
+# and with it
+def psycopg_2():
+    pool = psycopg2.pool.SimpleConnectionPool(1, 1, "dbname=shop")
+    found = []
+    for reset in False, True:
+        db = pool.getconn()
+        with db, db.cursor() as cursor:
+            cursor.execute("SELECT zk_lock('/pool')")
+        if reset:
+            db.reset()
+        pool.putconn(db)
+        db = pool.getconn()
+        with db, db.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM zk_locks")
+            found.append(str(cursor.fetchone()[0]))
+        pool.putconn(db)
+    pool.closeall()
+    return " ".join(found)
+
+
+def execute(db, sql):
+    db.execute(sql)
+
+
+serve({
+    "dirty": dirty,
+    "clean": lambda: leak(page.pool),
+    "timeouts": timeouts,
+    "lock_timeout": lock_timeout,
+    "cancel": cancel,
+    "in_lock": in_loop(page.in_lock, execute),
+    "in_session_lock": in_loop(page.in_session_lock, execute),
+    "psycopg2": psycopg_2,
+})
+page.pool.close()

@@ -1,0 +1,102 @@
+# Does with doc/programs/rails.md's code what t/096_docs_programs.pl says.
+
+require 'active_record'
+require 'active_support/core_ext/numeric/time'
+
+ActiveRecord::Base.establish_connection(adapter: 'postgresql', database: 'shop', pool: 1)
+require 'page'
+$stdout.sync = true
+
+def request
+  yield ActiveRecord::Base.connection
+ensure
+  ActiveRecord::Base.connection_pool.release_connection
+end
+
+def leak
+  request { |db| db.execute("SELECT zk_lock('/pool')") }
+  request { held.size }
+end
+
+def state_of
+  yield.to_s
+rescue ActiveRecord::StatementInvalid => e
+  e.cause.result.error_field(PG::Result::PG_DIAG_SQLSTATE)
+end
+
+# without the page's callback
+def dirty
+  adapters = [ActiveRecord::ConnectionAdapters::AbstractAdapter, ActiveRecord::ConnectionAdapters::PostgreSQLAdapter]
+  kept = adapters.map { |adapter| adapter.__callbacks.dup }
+  adapters.first.reset_callbacks(:checkin)
+  puts "next user: #{leak}"
+  gets
+  ActiveRecord::Base.connection_pool.disconnect!
+  adapters.zip(kept) { |adapter, callbacks| adapter.__callbacks = callbacks }
+  'closed'
+end
+
+def timeouts
+  ['0s', 0.seconds.iso8601, 5, 5.seconds].map { |timeout| state_of { make_report(timeout) } }.join(' ')
+end
+
+# What the cache answers is not locked
+def cached
+  ActiveRecord::Base.cache do
+    db = ActiveRecord::Base.connection
+    found = 2.times.map { db.select_value("SELECT zk_try_lock('/twice')") }
+    count = -> { db.execute('SELECT zk_unlock_all()').getvalue(0, 0) }
+    found << count.call
+    2.times { db.uncached { db.select_value("SELECT zk_try_lock('/twice')") } }
+    (found << count.call).join(' ')
+  end
+end
+
+def cancel
+  request do |db|
+    other = Thread.new do
+      gets
+      db.raw_connection.cancel
+    end
+    puts 'waits'
+    state = state_of { db.execute("SELECT zk_lock('/jobs/report')") }
+    other.join
+    state
+  end
+end
+
+def work
+  $attempts += 1
+  puts 'working'
+  path = gets.split[1]
+  db = ActiveRecord::Base.connection
+  db.execute('UPDATE account SET n = n + 1')
+  return unless path
+
+  puts 'written'
+  gets
+  db.execute("SELECT zk_xact_lock('#{path}')")
+  nil
+end
+
+def answer(name, path = nil)
+  $attempts = 0
+  case name
+  when 'dirty' then dirty
+  when 'clean' then "next user: #{leak}"
+  when 'timeouts' then timeouts
+  when 'lock_timeout' then make_report_or_raise
+  when 'cancel' then cancel
+  when 'cached' then cached
+  when 'in_lock' then in_lock(path) { work } || "done #{$attempts}"
+  when 'in_session_lock' then in_session_lock(path) { work } || "done #{$attempts}"
+  end
+end
+
+Report.nightly
+trap
+puts 'ready'
+while (line = gets.chomp) != 'quit'
+  puts(state_of { answer(*line.split) })
+end
+ActiveRecord::Base.connection_pool.disconnect!
