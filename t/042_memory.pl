@@ -467,7 +467,7 @@ sub job
 		  : $way eq 'reply' ? $walk->{frames}[1]
 		  : $walk->{calls};
 		last if (!$places && $reached < $k) || @bad > 400;
-		push @bad, "no end: $reached" if $k > 2000 && !$places;
+		push @bad, "no end: $reached" if $k > 3000 && !$places;
 	}
 	return ($n, $ms, @bad);
 }

@@ -34,50 +34,52 @@ foreach (@lost)
 	for_kinds(
 		"$what of a create is lost" => sub {
 			my ($kind, $path, $s) = @_;
-			my $create = $kind eq 'all' ? 'multi' : 'create2';
-			$lose->($create);
+			$lose->(create_of($kind));
 			my $result = $s->query(take($kind, $path));
 			is("$result->{out}$result->{err}", 't', 'it is held');
 			my @own = own_nodes();
 			is(@own, $kind eq 'all' ? 3 : 1, 'with no node too many');
 			is($s->value(q{SELECT string_agg(node, ' ' ORDER BY node) FROM zk_locks}),
-				join(' ', sort map { s/.*\///r } @own), 'which are those of zk_locks');
+				shown($kind, @own), 'which are those of zk_locks');
 			is($s->value(give($kind, $path)), 't', 'given back');
-		});
+		},
+		kinds => [ @kinds, 'single' ]);
 	for_kinds(
 		"$what of a create is lost, then cancelled" => sub {
 			my ($kind, $path, $s) = @_;
 			my $blocker = block($kind, $path);
-			$lose->($kind eq 'all' ? 'multi' : 'create2');
+			$lose->(create_of($kind));
 			$s->send(take($kind, $path));
 			wait_for_blocker($path, $blocker);
 			is($s->cancel($admin)->{state}, '57014', 'cancelled');
 			nothing_left('nothing is left while the other stands there');
 			$other->delete($blocker);
-		});
+		},
+		kinds => [ @kinds, 'single' ]);
 }
 
 for_kinds(
 	'who looks for its node asks the leader first (CURATOR-264)' => sub {
 		my ($kind, $path, $s) = @_;
 		$proxy->clear_log;
-		$proxy->swallow_and_drop($kind eq 'all' ? 'multi' : 'create2');
+		$proxy->swallow_and_drop(create_of($kind));
 		is($s->value(take($kind, $path)), 't', 'it is held');
 		my ($cut, @after) = (0);
 		foreach my $entry ($proxy->log)
 		{
 			$cut = 1 if $entry->[1] eq '.' && $entry->[2] eq 'drop';
-			push @after, $entry->[2] if $cut && $entry->[1] eq '>' && $entry->[2] =~ /^(?:sync|getChildren2?)$/;
+			push @after, $entry->[2] if $cut && $entry->[1] eq '>' && $entry->[2] =~ /^(?:sync|getChildren2?|exists)$/;
 		}
 		is($after[0], 'sync', 'a sync comes before the first list') or diag "@after";
 		is($s->value(give($kind, $path)), 't', 'given back');
-	});
+	},
+	kinds => [ @kinds, 'single' ]);
 
 # One node that could be mistaken for its own.
 for_kinds(
 	'a node of that name is not of this session (CURATOR-498)' => sub {
 		my ($kind, $path, $s) = @_;
-		$proxy->swallow_and_drop($kind eq 'all' ? 'multi' : 'create2');
+		$proxy->swallow_and_drop(create_of($kind));
 		# it must not reconnect before all is prepared
 		$proxy->hold_request('sync', 10);
 		$s->send(take($kind, $path));
@@ -105,8 +107,8 @@ for_kinds(
 # The points at which a call can be cancelled: what the proxy does before, and
 # how to tell that it is there
 my @steps = (
-	[ 'create sent', sub { $proxy->hold($_[0] eq 'all' ? 'multi' : 'create2') }, sub { $proxy->wait_held } ],
-	[ 'create on its way', sub { $proxy->hold_request($_[0] eq 'all' ? 'multi' : 'create2') }, sub { $proxy->wait_held } ],
+	[ 'create sent', sub { $proxy->hold(create_of($_[0])) }, sub { $proxy->wait_held } ],
+	[ 'create on its way', sub { $proxy->hold_request(create_of($_[0])) }, sub { $proxy->wait_held } ],
 	[ 'list sent', sub { $proxy->hold('getChildren') }, sub { $proxy->wait_held } ],
 	[ 'watch sent', sub { $proxy->hold('getData') }, sub { $proxy->wait_held } ],
 	[ 'waiting', sub { }, sub { wait_for_blocker($_[0], $_[1]) } ]);
@@ -128,7 +130,8 @@ foreach my $step (@steps)
 			nothing_left('nothing is left while the other stands there');
 			is($s->value(take($kind, $path, '0')), 'f', 'who still excludes us');
 			$other->delete($blocker);
-		});
+		},
+		kinds => [ @kinds, $where eq 'list sent' ? () : 'single' ]);
 }
 
 # CURATOR-205: the second interrupt hits the cleanup of the first.
@@ -161,7 +164,8 @@ for_kinds(
 		$s->kill9;    # psql is still there
 		nothing_left('nothing is left while the other stands there');
 		$other->delete($blocker);
-	});
+	},
+	kinds => [ @kinds, 'single' ]);
 
 for_kinds(
 	'the answer to the release is lost' => sub {
@@ -174,7 +178,8 @@ for_kinds(
 		$proxy->drop_request('delete');
 		is($s->value(give($kind, $path)), 't', 'given back');
 		nothing_left('nothing is left if the request is, too');
-	});
+	},
+	kinds => [ @kinds, 'single' ]);
 
 for_kinds(
 	'an error or the end of the time while it waits' => sub {
@@ -197,7 +202,8 @@ for_kinds(
 		is($result->{state}, '42501', 'a node that we may not read: 42501');
 		nothing_left('- nothing is left');
 		$other->delete($blocker);
-	});
+	},
+	kinds => [ @kinds, 'single' ]);
 
 edge 'the session expires while it waits' => sub {
 	my %w;
@@ -288,7 +294,8 @@ for_kinds(
 		my $unlock = $kind{$kind}{unlock} // 'zk_unlock';
 		$s->query("SELECT $unlock('$_$path')") for @{ $kind{$kind}{paths} // [''] };
 		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'until it is given back');
-	});
+	},
+	kinds => [ @kinds, 'single' ]);
 
 # Our own node goes first and then the one before, while we are not told.
 for_kinds(

@@ -220,7 +220,7 @@ my @program = (
 	(q{SELECT * FROM zk_lock_queue('/long')}) x 3, q{SELECT zk_try_lock('/long')}, q{SELECT zk_lock('/long', '200ms')},
 	(q{SELECT * FROM zk_lock_queue('/data')}) x 3, q{SELECT zk_lock_shared('/data', '200ms')},
 	q{SELECT * FROM zk_locks}, q{SELECT * FROM zk_session}, 'SELECT zk_unlock_all()', 'DISCARD ALL',
-	(map { "SELECT zk_unlock_all(); SET zklock.node_style = $_" } qw(curator curator_rw kazoo)),
+	(map { "SELECT zk_unlock_all(); SET zklock.node_style = $_" } qw(curator curator_rw kazoo single)),
 	q{SELECT zk_unlock_all(); SET zklock.commit_guard = strict}, q{SELECT zk_unlock_all(); SET zklock.release_timeout = '200ms'},
 	q{SELECT zk_lock('/fresh/' || random(), '300ms'), zk_unlock_all()},);
 

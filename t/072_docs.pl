@@ -17,6 +17,7 @@ use ZooKeeper;
 
 my %own_test = (
 	'README.md' => '030_readme.pl',
+	'doc/interop.md' => '095_single.pl',
 	'doc/recipes/cron.md' => '081_docs_cron.pl',
 	'doc/recipes/java-python.md' => '082_docs_clients.pl',
 	'doc/recipes/prometheus.md' => '088_docs_prometheus.pl',

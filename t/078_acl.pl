@@ -165,6 +165,21 @@ foreach my $style (qw(curator curator_rw kazoo))
 	};
 }
 
+subtest 'a single node' => sub {
+	my %s = map { $_ => session_with(node_style => 'single', root => '/each/single', auth_file => $file{$_}) } qw(ann bob);
+	my $anne = session_with(node_style => 'single', root => '/each/single');
+	is($s{ann}->value("SELECT zk_lock('/a/b')"), 't', 'is had');
+	all_have($CLOSED, '- and closed, with its directories', '/each/single');
+	is($anne->value("SELECT zk_try_lock('/a/b'), zk_lock('/a/b', '300ms')"), 'f|f', '- and excludes those with the same credential');
+	$anne->send("SELECT zk_lock('/a/b')");
+	zk_until(sub { $zk->watch_count > 0 }, 'it to be watched');
+	is($s{bob}->query('SELECT ' . $_)->{state}, '42501', "$_ by others: 42501") for "zk_lock('/a/b')", "zk_try_lock('/a/b')";
+	is($s{ann}->value("BEGIN; SELECT zk_xact_lock('/a/b'); COMMIT; SELECT zk_unlock('/a/b')"), "t\nt", 'given back');
+	is($anne->wait->{out}, 't', 'who waited has it');
+	is($anne->value("SELECT zk_unlock('/a/b')"), 't', 'and gives it back');
+	$_->quit for values %s, $anne;
+};
+
 subtest 'directories that ZooKeeper removes are closed when made again' => sub {
 	my $s = session_with(root => '/reaped');
 	for (1 .. 3)

@@ -93,6 +93,19 @@ subtest 'locks of two servers, and of other clients' => sub {
 	$other->delete_tree('/zklock/jobs2');
 };
 
+subtest 'single nodes' => sub {
+	my $s = session_named('single', node_style => 'single');
+	my @paths = map { "/single/$_" } qw(a b c/d);
+	$s->value('SELECT ' . join ', ', map { "zk_lock('$_')" } @paths);
+	is($admin->value(q{SELECT string_agg(concat_ws(' ', path, kind, contenders, holders, application_name), ', ' ORDER BY path COLLATE "C") FROM zk_lock_paths('/single')}),
+		join(', ', map { "$_ lock 1 1 single" } @paths), 'are locks');
+	is($admin->value(qq{SELECT path FROM zk_lock_paths('$paths[0]')}), $paths[0], 'also if the prefix is one');
+	is($admin->value(qq{SELECT count(*) FROM zk_lock_paths('$paths[0]/x')}), 0, 'with nothing below');
+	$s->value('SELECT zk_unlock_all()');
+	is($admin->value(q{SELECT count(*) FROM zk_lock_paths('/single')}), 0, 'and an empty directory is none');
+	$s->quit;
+};
+
 # As many hold as zk_lock_queue says, in every style.
 subtest 'who holds' => sub {
 	my $agrees = sub {

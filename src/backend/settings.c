@@ -211,6 +211,7 @@ static const struct config_enum_entry style_values[] =
 	{"curator", ZKP_CURATOR, false},
 	{"curator_rw", ZKP_CURATOR_RW, false},
 	{"kazoo", ZKP_KAZOO, false},
+	{"single", ZKP_SINGLE, false},
 	{NULL, 0, false}
 };
 
@@ -259,7 +260,7 @@ define_settings(void)
 							 PGC_USERSET, 0, NULL, assign_cancel_on_loss, NULL);
 	DefineCustomEnumVariable("zklock.node_style",
 							 gettext_noop("Sets which library's names the nodes of locks get, so that other clients respect them."),
-							 gettext_noop("curator: Curator's mutex and compatible locks. curator_rw: Curator's read-write lock. kazoo: kazoo's locks."),
+							 gettext_noop("curator: Curator's mutex and compatible locks. curator_rw: Curator's read-write lock. kazoo: kazoo's locks. single: one ephemeral node at the path itself."),
 							 &zklock_node_style, ZKP_CURATOR, style_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("zklock.auth_file",

@@ -40,6 +40,9 @@
  * either.  A waiter holds only locks that come before, so such calls cannot
  * deadlock.
  *
+ * A single node (zklock.node_style) has no queue.  Whoever could create it holds;
+ * everybody else watches it, and tries again when it is gone.
+ *
  * Each round is bound to one session.  When that ends, or somebody deletes a
  * node of ours, a new round begins, at the end of the queues.
  *
@@ -68,6 +71,7 @@
 #define AT_ONCE			3
 #define FIRST_PAUSE_MS	4
 #define MOST_DOUBLINGS	8
+#define FEW_DOUBLINGS	4
 #define FORGOTTEN_MS	10000
 
 /* So many of those before us are named in an error */
@@ -133,6 +137,7 @@ typedef struct Call
 	bool		may_wait;
 	bool		holds;			/* this session has other locks */
 	bool		waited;
+	bool		warned;			/* of a node that is no lock */
 	struct Place *waiting;		/* there, now; or NULL */
 	ZkWaitLog	log;
 	ZkWait	   *wait;
@@ -150,6 +155,12 @@ typedef struct ListedQueue
 	int			n;
 	ZkpView		view;
 } ListedQueue;
+
+static bool
+is_single(const Call *c)
+{
+	return c->want.style == ZKP_SINGLE;
+}
 
 static void
 drop_list(Call *c, Place *p)
@@ -330,7 +341,8 @@ send_list(Call *c, Place *p, bool fresh)
 	drop_list(c, p);
 	p->list_fresh = fresh;
 	p->leftovers = zkn_leftovers(c->session, p->target->dir);
-	p->list = p->by_changes ?
+	p->list = is_single(c) ? zks_read_fresh(c->session, p->target->dir) :
+		p->by_changes ?
 		zks_list_and_watch(c->session, p->target->dir, fresh, &changes) :
 		zks_list(c->session, p->target->dir, fresh);
 	if (p->list == NULL)
@@ -395,7 +407,10 @@ await_list(Call *c, Place *p, ZkAnswer *answer)
 	}
 }
 
-/* Wait until we know what became of our create */
+/*
+ * Wait until we know what became of our create, or it is too late: then it does not
+ * matter
+ */
 static void
 await_node(Call *c, Place *p, ZkNodeInfo *node)
 {
@@ -405,6 +420,8 @@ await_node(Call *c, Place *p, ZkNodeInfo *node)
 	{
 		zkn_info(c->session, p->node, node);
 		if (node->state != ZKN_CREATING && node->state != ZKN_UNSURE)
+			return;
+		if (is_too_late(c, p))
 			return;
 		if (!await_something(c, until))
 		{
@@ -576,7 +593,7 @@ send_creates(Call *c, int first, bool parents)
 		raise_no_memory();
 	for (int i = 0; i < n; i++)
 		c->places[first + i].node = nodes[i];
-	for (int i = first; i < c->n; i++)
+	for (int i = first; i < c->n && !is_single(c); i++)
 		send_list(c, &c->places[i], false);
 	pfree(dirs);
 	pfree(nodes);
@@ -584,7 +601,7 @@ send_creates(Call *c, int first, bool parents)
 
 /*
  * Wait until we know what became of our nodes: GRANTED if they exist,
- * START_AGAIN if one was lost, or is in doubt.  But if ZooKeeper has refused
+ * START_AGAIN if one was lost, or is in doubt, TAKEN if it is too late.  But if ZooKeeper has refused
  * one, that alone counts: it is returned in *refused, and why in *rc.
  */
 static Verdict
@@ -600,6 +617,8 @@ await_creates(Call *c, int first, Place **refused, int *rc)
 		await_node(c, &c->places[i], &node);
 		if (node.state == ZKN_PRESENT)
 			continue;
+		if (node.state == ZKN_CREATING || node.state == ZKN_UNSURE)
+			return TAKEN;
 		outcome = START_AGAIN;
 		if (node.state != ZKN_LOST && !zks_is_doubtful(node.rc))
 		{
@@ -612,14 +631,38 @@ await_creates(Call *c, int first, Place **refused, int *rc)
 }
 
 /*
+ * What we no longer want at this path must be known to be gone before we create a
+ * single node there, or we could take one for the other.
+ */
+static Verdict
+await_settled(Call *c, Place *p)
+{
+	int64		until = zkb_wait_answer_due(c->wait);
+	int			refused;
+
+	while (!zkn_is_settled(c->session, p->target->dir, &refused))
+	{
+		if (refused != ZKS_OK)
+			zkb_raise(refused, p->target->path);
+		if (is_too_late(c, p))
+			return TAKEN;
+		if (!await_something(c, until))
+			return START_AGAIN;
+	}
+	return GRANTED;
+}
+
+/*
  * Create our nodes, this one and all that come after it.  GRANTED means only
- * that they exist, and that lists were requested.
+ * that they exist, and that lists were requested; TAKEN, of a single node, that
+ * another is there.
  */
 static Verdict
 join_queues(Call *c, int first)
 {
 	int64		until = zkb_wait_answer_due(c->wait);
 	bool		parents = false;
+	bool		leftovers = zkn_any_unwanted(c->session);
 
 	for (;;)
 	{
@@ -632,6 +675,22 @@ join_queues(Call *c, int first)
 		outcome = await_creates(c, first, &refused, &rc);
 		if (refused == NULL)
 			return outcome;
+		if (is_single(c) && rc == ZKS_NODE_EXISTS)
+		{
+			(void) zkn_discard(c->session, refused->node);
+			refused->node = NULL;
+			return TAKEN;
+		}
+		if (rc == ZKS_NO_CHILDREN && leftovers)
+		{
+			/* a single node of ours may have been there */
+			leftovers = false;
+			outcome = await_settled(c, refused);
+			if (outcome != GRANTED)
+				return outcome;
+			drop_from(c, first);
+			continue;
+		}
 		drop_from(c, first);
 		late = zks_now() >= Min(until, c->wait->deadline);
 		if (rc != ZKS_NO_NODE || (late && parents))
@@ -667,7 +726,8 @@ is_of_use(Call *c, const Blocker *blocker)
 static void
 set_watch(Call *c, Place *p, Blocker *blocker)
 {
-	char	   *path = psprintf("%s/%s", p->target->dir, blocker->name);
+	char	   *path = is_single(c) ? pstrdup(p->target->dir) :
+	psprintf("%s/%s", p->target->dir, blocker->name);
 	ZkWatch    *old = blocker->watch;
 
 	/*
@@ -846,6 +906,11 @@ look_at_blockers(Call *c, Place *p, const ZkpView *view, uint32 epoch)
 				outcome = LIST_AGAIN;
 				break;
 			case DATA_CHANGED:
+				if (is_single(c))
+				{
+					outcome = LIST_AGAIN;	/* and may be another by now */
+					break;
+				}
 				set_watch(c, p, blocker);
 				pg_fallthrough;
 			case NOT_ANSWERED:
@@ -875,10 +940,11 @@ look_at_changes(Call *c, Place *p)
 static Verdict
 look_at_watches(Call *c, Place *p, const ZkpView *view, const ZkSessionInfo *info)
 {
-	ZkNodeInfo	node;
+	ZkNodeInfo	node = {.state = ZKN_ABSENT,.watch = ZKR_WATCH_ARMED};	/* a single one */
 	Verdict		outcome;
 
-	zkn_info(c->session, p->node, &node);
+	if (p->node != NULL)
+		zkn_info(c->session, p->node, &node);
 	if (info->state == ZKS_OVER || node.state == ZKN_LOST)
 		return START_AGAIN;
 	if (info->state != ZKS_CONNECTED)
@@ -1011,6 +1077,26 @@ raise_deadlock(const char *path)
 			 errhint("Release the shared lock before taking the exclusive one.")));
 }
 
+/* Others are before us: we wait here now, if we did not before */
+static void
+begin_to_wait(Call *c, int at)
+{
+	Place	   *p = &c->places[at];
+
+	if (!c->waited)
+		zkb_counters.waits++;
+	c->waited = true;
+	p->behind = true;
+	if (c->log.began_at == 0)
+		c->log.began_at = zks_now();
+	if (c->waiting != p)
+		zkb_slot_waits((char) c->want.mode, (char) zkl_shown_scope(p->target->scope), p->target->dir,
+					   p->target->path - p->target->dir, c->log.began_at, &zkb_counters);
+	c->waiting = p;
+	if (p->search == NULL)
+		begin_search(c, at);
+}
+
 /*
  * Others are before us.  Give up the later places, and wait here, if we may.
  */
@@ -1025,20 +1111,9 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 	if (queue->view.stuck)
 		raise_deadlock(p->target->path);
 	drop_from(c, at + 1);
-	if (!c->waited)
-		zkb_counters.waits++;
-	c->waited = true;
-	p->behind = true;
 	p->need = queue->view.need;
 	p->by_changes |= queue->view.first;
-	if (c->log.began_at == 0)
-		c->log.began_at = zks_now();
-	if (c->waiting != p)
-		zkb_slot_waits((char) c->want.mode, (char) zkl_shown_scope(p->target->scope), p->target->dir,
-					   p->target->path - p->target->dir, c->log.began_at, &zkb_counters);
-	c->waiting = p;
-	if (p->search == NULL)
-		begin_search(c, at);
+	begin_to_wait(c, at);
 	zks_gather(c->session);
 	watch_queue(c, p, queue);
 	if (p->by_changes && p->changes == NULL)
@@ -1143,6 +1218,20 @@ read_list(Call *c, Place *p, ListedQueue *queue)
 	return queue->view.need == 0 ? GRANTED : WAIT_ON;
 }
 
+/* The wait is over, in one way or another */
+static void
+end_turn(Call *c, Place *p, Verdict outcome)
+{
+	c->waiting = NULL;
+	zkb_slot_waits_no_more(&zkb_counters);
+	if (outcome != GRANTED)
+		return;
+	c->in_vain = 0;				/* we get on, however many are left */
+	end_search(p);
+	zkl_log_end_of_wait(&c->log, true);
+	c->log.began_at = 0;
+}
+
 /*
  * Take our turn in one queue, where we have a node and have requested a list
  */
@@ -1177,16 +1266,202 @@ take_turn(Call *c, int at)
 		free_queue(&queue);
 		drop_list(c, p);
 	}
-	c->waiting = NULL;
-	zkb_slot_waits_no_more(&zkb_counters);
-	if (outcome == GRANTED)
-	{
-		c->in_vain = 0;			/* we get on, however many are left */
-		end_search(p);
-		zkl_log_end_of_wait(&c->log, true);
-		c->log.began_at = 0;
-	}
+	end_turn(c, p, outcome);
 	return outcome;
+}
+
+/*-------------------------------------------------------------------------
+ * A single node
+ *-------------------------------------------------------------------------
+ */
+
+static void
+warn_of_no_lock(Call *c, Place *p)
+{
+	if (!c->warned)
+		ereport(WARNING,
+				(errmsg("the node at lock path \"%s\" is no lock", zkb_path_for_display(p->target->path)),
+				 errdetail("It is not ephemeral, so it does not go away with whoever created it."),
+				 errhint("The lock can be taken once somebody has deleted the node.")));
+	c->warned = true;
+}
+
+/* A directory of ours that nobody uses any longer is in the way */
+static void
+remove_directory(Call *c, Place *p, int version)
+{
+	int64		until = zkb_wait_answer_due(c->wait);
+	ZkAnswer	answer;
+
+	drop_list(c, p);
+	p->list = zks_delete_directory(c->session, p->target->dir, version);
+	if (p->list == NULL)
+		raise_no_memory();
+	while (!zks_answered(c->session, p->list, &answer))
+	{
+		if (!await_something(c, until))
+			return;
+	}
+	drop_list(c, p);
+	if (answer.rc == ZKS_NO_AUTH)
+		zkb_raise(answer.rc, p->target->path);
+}
+
+/*
+ * There is a node, which is not ours: TAKEN, or LIST_AGAIN if it has been removed, or
+ * was meant to be.
+ */
+static Verdict
+judge_occupant(Call *c, Place *p, int64 owner, int nbelow, bool is_mark, int version)
+{
+	if (owner != 0)
+		return TAKEN;
+	if (nbelow > 0)
+		zkb_raise(ZKS_NOT_EMPTY, p->target->path);
+	if (!is_mark)
+	{
+		warn_of_no_lock(c, p);
+		return TAKEN;
+	}
+	remove_directory(c, p, version);
+	ask_again(c);
+	return LIST_AGAIN;
+}
+
+/*
+ * Watch the node that is there, and find out what it is: TAKEN, or LIST_AGAIN if
+ * it is gone.
+ */
+static Verdict
+watch_occupant(Call *c, Place *p)
+{
+	int64		until = zkb_wait_answer_due(c->wait);
+	ZkWatchInfo watch;
+	ZkSessionInfo info;
+
+	if (p->blockers.list == NULL)
+	{
+		p->blockers.list = palloc0(sizeof(Blocker));
+		p->blockers.n = 1;
+	}
+	set_watch(c, p, &p->blockers.list[0]);
+	for (;;)
+	{
+		zks_watch_info(c->session, p->blockers.list[0].watch, &watch);
+		if (watch.state != ZKR_WATCH_PENDING)
+			break;
+		if (is_too_late(c, p))
+			return TAKEN;
+		if (!await_something(c, until))
+			return START_AGAIN;
+	}
+	p->list_epoch = watch.epoch;
+	if (watch.state == ZKR_WATCH_FAILED)
+	{
+		if (!zks_is_doubtful(watch.rc))
+			zkb_raise(watch.rc, p->target->path);
+		return await_fresh(c, until) ? LIST_AGAIN : START_AGAIN;
+	}
+	if (watch.state != ZKR_WATCH_ARMED)
+	{
+		ask_after_pause(c, FEW_DOUBLINGS);	/* the others are faster */
+		return LIST_AGAIN;
+	}
+	zks_info(c->session, &info);
+	if (watch.owner != 0 && watch.owner != info.session_id)
+		c->want.seen_version = watch.version;
+	return judge_occupant(c, p, watch.owner, watch.nbelow, watch.is_mark, watch.version);
+}
+
+/* Somebody else's node is there: wait until it is gone */
+static Verdict
+await_occupant(Call *c)
+{
+	Place	   *p = &c->places[0];
+	ZkpView		view = {.need = 1};
+	ZkWatchInfo watch;
+
+	do
+	{
+		Verdict		outcome = watch_occupant(c, p);
+
+		if (outcome != TAKEN || zks_now() >= c->wait->deadline)
+			return outcome;
+		c->in_vain = 0;
+		p->need = 1;
+		begin_to_wait(c, 0);
+		outcome = await_turn(c, p, &view);
+		if (outcome != LIST_AGAIN)
+			return outcome;
+		zks_watch_info(c->session, p->blockers.list[0].watch, &watch);
+	} while (watch.state != ZKR_WATCH_FIRED);
+	return LIST_AGAIN;
+}
+
+static Verdict
+confirm_single(Call *c, Place *p)
+{
+	Verdict		outcome;
+
+	while ((outcome = confirm_turn(c, p)) == LIST_AGAIN)
+	{
+		drop_list(c, p);
+		if (!await_fresh(c, zkb_wait_answer_due(c->wait)))
+			return START_AGAIN;
+		ask_again(c);
+		send_check(c, p);
+	}
+	drop_list(c, p);
+	return outcome;
+}
+
+static Verdict
+take_single(Call *c)
+{
+	Place	   *p = &c->places[0];
+	Verdict		outcome;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		outcome = await_settled(c, p);
+		if (outcome == GRANTED)
+			outcome = join_queues(c, 0);
+		if (outcome == GRANTED)
+			outcome = confirm_single(c, p);
+		else if (outcome == TAKEN && c->may_wait && !is_too_late(c, p))
+			outcome = await_occupant(c);
+		if (outcome == LIST_AGAIN && is_too_late(c, p))
+			outcome = TAKEN;
+	} while (outcome == LIST_AGAIN);
+	if (outcome == TAKEN && c->may_wait)
+		zkb_counters.timeouts++;
+	end_turn(c, p, outcome);
+	return outcome;
+}
+
+/* Whether it would have to wait, as look_first does it */
+static Verdict
+look_first_at_single(Call *c)
+{
+	Place	   *p = &c->places[0];
+	ZkAnswer	answer;
+	ZkSessionInfo info;
+	Verdict		outcome = await_settled(c, p);
+
+	if (outcome != GRANTED)
+		return outcome;
+	send_list(c, p, true);
+	if (!await_list(c, p, &answer))
+		return START_AGAIN;
+	drop_list(c, p);
+	if (answer.rc == ZKS_NO_NODE)
+		return GRANTED;
+	zks_info(c->session, &info);
+	if (answer.owner == info.session_id)
+		return START_AGAIN;		/* of an earlier create, which came late */
+	outcome = judge_occupant(c, p, answer.owner, answer.nbelow, answer.is_mark, answer.version);
+	return outcome == LIST_AGAIN ? START_AGAIN : outcome;
 }
 
 /*
@@ -1338,9 +1613,9 @@ acquire(Call *c)
 				return ZKL_OWN_LOST;
 		}
 		if (!c->may_wait)
-			outcome = look_first(c);
+			outcome = is_single(c) ? look_first_at_single(c) : look_first(c);
 		if (outcome == GRANTED)
-			outcome = take_turns(c);
+			outcome = is_single(c) ? take_single(c) : take_turns(c);
 		if (outcome == GRANTED && c->n > 1 && !have_all(c))
 			outcome = START_AGAIN;
 		if (outcome == GRANTED)
@@ -1392,7 +1667,7 @@ tell_blockers(void *arg)
 		if (p->blockers.list[i].watch == NULL)
 			continue;
 		len = zks_watched_data(c->session, p->blockers.list[i].watch, data, &owner);
-		if (len < 0)
+		if (len < 0 || owner == 0)
 			continue;
 		zkp_read_data(data, len, &says);
 		appendStringInfo(&text, "%s%s", text.len > 0 ? ", " : "",

@@ -327,6 +327,30 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	return true;
 }
 
+/* What writes the mark could not check that the node is still ours */
+static void
+refuse_if_single(void)
+{
+	if (zklock_node_style == ZKP_SINGLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("claims are not supported with zklock.node_style \"single\""),
+				 errdetail("With this style another program's node may take the place of the lock's.")));
+}
+
+/* One that was taken with another style in effect */
+static void
+refuse_single(const Lock *lock)
+{
+	int64		czxid;
+
+	if (zkp_parse_single(lock->grant.name, &czxid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot claim a period under the lock on %s", zkl_name(lock)),
+				 errdetail("This session has taken it with zklock.node_style \"single\".")));
+}
+
 bool
 zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 {
@@ -334,9 +358,11 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 	Hold	   *hold;
 	bool		result;
 
+	refuse_if_single();
 	if (!zkl_lock(&path, 1, ZKP_EXCLUSIVE, 0, ZK_SCOPE_TRANSACTION, may_wait, wait))
 		return false;
 	lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);
+	refuse_single(lock);
 	hold = zkl_find_hold(lock, ZK_SCOPE_TRANSACTION, GetCurrentSubTransactionId());
 	result = claim_period(lock, hold, path, period, wait);
 	if (!result)

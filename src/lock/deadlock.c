@@ -664,10 +664,15 @@ zkl_search(ZkSearch *s)
 	MemoryContext context;
 	MemoryContext old;
 
-	zkb_counters.deadlock_checks++;
 	begin_reading(s);
 	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
 	zkl_end_reading(&s->reader);
+	if (s->what.node == NULL)
+	{
+		look_again(s, 1);
+		return;
+	}
+	zkb_counters.deadlock_checks++;
 	context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock look", ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
 	look(s);

@@ -19,7 +19,8 @@ typedef struct ZkSearchFor
 {
 	ZkSession  *session;
 	ZkWait	   *wait;
-	ZkNode	   *node;			/* the contender */
+	ZkNode	   *node;			/* the contender; NULL: of a single node,
+								 * whose circles are not looked for */
 	const char *dir;			/* where it waits */
 	int			root_len;		/* of the root in that */
 	const ZkpWant *want;

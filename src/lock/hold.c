@@ -179,6 +179,36 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	return outcome == ZKL_HELD;
 }
 
+/* A single node is one exclusive lock, and nothing else */
+static void
+refuse_if_single(int n, ZkpMode mode)
+{
+	if (zklock_node_style == ZKP_SINGLE && (mode != ZKP_EXCLUSIVE || n > 1))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 mode == ZKP_SHARED ? errmsg("shared locks are not supported with zklock.node_style \"single\"") :
+				 mode == ZKP_SEMAPHORE ? errmsg("semaphores are not supported with zklock.node_style \"single\"") :
+				 errmsg("several locks at once are not supported with zklock.node_style \"single\""),
+				 errdetail("With this style a lock is one ephemeral node at the path itself, which is exclusive.")));
+}
+
+/*
+ * One that was taken with another style in effect: a reader would get its node when
+ * the exclusive lock is given up.
+ */
+static void
+refuse_to_share_single(Lock *lock)
+{
+	Lock	   *base = zkl_base(lock);
+	int64		czxid;
+
+	if (lock->key.mode == ZKP_SHARED && base != NULL && zkp_parse_single(base->grant.name, &czxid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("the lock on %s cannot be shared", zkl_name(base)),
+				 errdetail("This session has taken it with zklock.node_style \"single\".")));
+}
+
 /* Take all of them, or none */
 static bool
 obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool may_wait,
@@ -192,6 +222,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool m
 	zkl_refuse_lost(first_lost(wanted, n));
 	for (int i = 0; i < n; i++)
 	{
+		refuse_to_share_single(wanted[i].lock);
 		if (is_held(wanted[i].lock))
 			held[nheld++] = wanted[i];
 		else
@@ -307,6 +338,7 @@ zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 
 	if (n == 0)
 		return true;
+	refuse_if_single(npaths, mode);
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before as many entries are made */
 	zkl_make_table();

@@ -97,11 +97,11 @@ await_answer(Look *look, ZkAnswer *answer)
 	return was_read(look, zkl_await(&look->reader, look->request, answer));
 }
 
-/* ask is zks_read or zks_stat */
+/* ask is zks_read or zks_stat; name may be NULL: the path itself, a single node */
 static void
 send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char *name)
 {
-	char	   *node = psprintf("%s/%s", look->dir, name);
+	char	   *node = name != NULL ? psprintf("%s/%s", look->dir, name) : pstrdup(look->dir);
 
 	zkl_ask(&look->reader, ask(look->session, node));
 	pfree(node);
@@ -115,7 +115,9 @@ typedef struct Seen
 {
 	int			rc;
 	int64		czxid;
+	int64		own_czxid;
 	int64		owner;
+	int			version;
 	int64		made_at_ms;
 	char	   *data;
 	int			data_len;
@@ -132,7 +134,9 @@ take(Look *look, Seen *node, const ZkAnswer *answer)
 	if (node->rc != ZKS_OK)
 		return;
 	node->czxid = answer->czxid;
+	node->own_czxid = answer->own_czxid;
 	node->owner = answer->owner;
+	node->version = answer->version;
 	node->made_at_ms = answer->made_at_ms;
 	node->data_len = look->kept < KEPT_WHOLE ? answer->data_len : Min(answer->data_len, KEPT_THEN);
 	node->data = palloc(node->data_len + 1);
@@ -309,6 +313,32 @@ show(const ShownQueue *queue, Callback callback, void *arg)
 	}
 }
 
+/*
+ * A directory without contenders, or one that is closed to us, may be none, but a
+ * single node.  False if the connection broke.
+ */
+static bool
+show_single(Look *look, bool closed, Callback callback, void *arg)
+{
+	ZkpContender contender = {.mode = ZKP_EXCLUSIVE};
+	char		name[ZKP_NAME_LEN];
+	Seen		seen;
+	ShownQueue	queue = {.contenders = &contender,.n = 1,.seen = &seen};
+
+	send_read(look, zks_read, NULL);
+	if (!await_read(look, &seen) || !see_from_outside(look, NULL, &seen))
+		return false;
+	if (closed && seen.rc != ZKS_NO_NODE && seen.owner == 0)
+		zkb_raise(ZKS_NO_AUTH, look->path);
+	if (seen.rc == ZKS_NO_NODE || seen.owner == 0)
+		return true;
+	zkp_single_name(name, seen.own_czxid);
+	contender.name = name;
+	seen.czxid = seen.own_czxid;
+	show(&queue, callback, arg);
+	return true;
+}
+
 /* False if the connection broke, and nothing was shown */
 static bool
 look_at_all(Look *look, Callback callback, void *arg)
@@ -325,6 +355,8 @@ look_at_all(Look *look, Callback callback, void *arg)
 		return false;
 	if (answer.rc == ZKS_NO_NODE)
 		return true;			/* nobody has ever locked here */
+	if (answer.rc == ZKS_NO_AUTH)
+		return show_single(look, true, callback, arg);
 	if (answer.rc != ZKS_OK)
 		zkb_raise(answer.rc, look->path);
 	contenders = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
@@ -334,6 +366,8 @@ look_at_all(Look *look, Callback callback, void *arg)
 		queues[i].n = zkp_queue(answer.children, answer.nchildren, kinds[i], contenders + n);
 		n += queues[i].n;
 	}
+	if (n == 0)
+		return show_single(look, false, callback, arg);
 	seen = palloc_extended((n + 1) * sizeof(Seen), MCXT_ALLOC_HUGE);
 	if (!read_nodes(look, contenders, n, seen))
 		return false;
@@ -392,6 +426,8 @@ typedef enum BreakOutcome
 typedef struct Break
 {
 	const char *node;
+	int64		czxid;			/* of a single node; else 0 */
+	int			version;		/* with which it is deleted; -1: any */
 	bool		sent;			/* a delete was sent, and may have been
 								 * executed */
 	char	   *owner;			/* a sentence for DETAIL */
@@ -428,6 +464,26 @@ whose(const Seen *seen)
 	return text.data;
 }
 
+/* False if the connection broke.  Another single node than the one meant is none. */
+static bool
+read_to_break(Look *look, Break *b, Seen *node)
+{
+	const char *name = b->czxid != 0 ? NULL : b->node;
+
+	send_read(look, zks_read, name);
+	if (!await_read(look, node) || !see_from_outside(look, name, node))
+		return false;
+	if (b->czxid != 0 && node->rc == ZKS_NO_AUTH)
+		zkb_raise(node->rc, look->path);	/* which one it is cannot be known */
+	if (b->czxid != 0 && node->rc == ZKS_OK)
+	{
+		b->version = node->version;
+		if (node->own_czxid != b->czxid || node->owner == 0)
+			node->rc = ZKS_NO_NODE;
+	}
+	return true;
+}
+
 /*
  * Find out whose node it is, and write that to the server's log before it is
  * deleted: whatever becomes of the call, nobody is removed without a trace.
@@ -437,8 +493,7 @@ find_owner(Look *look, Break *b)
 {
 	Seen		node;
 
-	send_read(look, zks_read, b->node);
-	if (!await_read(look, &node) || !see_from_outside(look, b->node, &node))
+	if (!read_to_break(look, b, &node))
 		return NOT_KNOWN;
 	if (node.rc == ZKS_NO_NODE)
 		return GONE;
@@ -457,8 +512,9 @@ find_owner(Look *look, Break *b)
 static BreakOutcome
 delete_node(Look *look, Break *b)
 {
-	char	   *path = psprintf("%s/%s", look->dir, b->node);
+	char	   *path = b->czxid != 0 ? pstrdup(look->dir) : psprintf("%s/%s", look->dir, b->node);
 	ZkAnswer	answer;
+	Seen		node;
 
 	if (b->owner == NULL)
 	{
@@ -467,10 +523,18 @@ delete_node(Look *look, Break *b)
 		if (outcome != BROKEN)
 			return outcome;
 	}
+	else if (b->czxid != 0)
+	{
+		/* which one is there may have changed since */
+		if (!read_to_break(look, b, &node))
+			return NOT_KNOWN;
+		if (node.rc == ZKS_NO_NODE)
+			return b->sent ? BROKEN : GONE;
+	}
 
 	/* watch it: if it is our own lock, the event comes before the answer */
 	zkn_watch_named(look->session, look->dir, b->node);
-	look->request = zkl_sent(zks_delete(look->session, path));
+	look->request = zkl_sent(zks_delete(look->session, path, b->version));
 	if (!await_answer(look, &answer))
 	{
 		b->sent = true;
@@ -478,6 +542,8 @@ delete_node(Look *look, Break *b)
 	}
 	if (answer.rc == ZKS_NO_NODE)
 		return b->sent ? BROKEN : GONE;
+	if (answer.rc == ZKS_BAD_VERSION)
+		return NOT_KNOWN;
 	if (answer.rc == ZKS_NOT_EMPTY)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -511,11 +577,12 @@ bool
 zkl_break(const char *path, const char *node)
 {
 	Look	   *look;
-	Break		b = {.node = node};
+	Break		b = {.node = node,.version = -1};
 	ZkpContender contender;
 	BreakOutcome outcome;
 
-	if (strchr(node, '/') != NULL || !zkp_parse(node, &contender))
+	if (!zkp_parse_single(node, &b.czxid) &&
+		(strchr(node, '/') != NULL || !zkp_parse(node, &contender)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is not the name of a lock node", zkb_from_utf8_escaped(node, strlen(node), true)),

@@ -43,6 +43,7 @@ typedef struct Found
 	MemoryContext context;
 	char	   *dir;			/* in ZooKeeper */
 	bool		semaphore;
+	bool		single;			/* dir is the node */
 	int			nlists;			/* of the directory, so far */
 	ZkpContender *contenders;	/* in order */
 	int			n;
@@ -55,7 +56,8 @@ typedef enum Step
 	LIST_DIRECTORY,
 	READ_FIRST,					/* of a queue */
 	STAT_FIRST,					/* its data is closed to us */
-	READ_SECOND					/* which holds as well if it is the first's */
+	READ_SECOND,				/* which holds as well if it is the first's */
+	STAT_SINGLE					/* a directory that may be a single node */
 } Step;
 
 typedef struct Task
@@ -192,6 +194,33 @@ find_queue(Walk *w, const Task *task, const ZkAnswer *answer, ZkpMode mode)
 		MemoryContextDelete(context);
 }
 
+/* A directory without children, if it is a single node */
+static void
+find_single(Walk *w, const char *dir)
+{
+	MemoryContext context = AllocSetContextCreate(w->context, "zklock single node", ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	Found	   *found = palloc0(sizeof(Found));
+
+	found->context = context;
+	found->dir = pstrdup(dir);
+	found->single = true;
+	found->contenders = palloc0(sizeof(ZkpContender));
+	found->contenders[0].mode = ZKP_EXCLUSIVE;
+	found->n = found->holders = 1;
+	push(&w->to_ask, new_task(w, STAT_SINGLE, found, ""));
+	MemoryContextSwitchTo(old);
+}
+
+static void
+take_single(Walk *w, const Task *task, const ZkAnswer *answer)
+{
+	if (answer->rc == ZKS_OK && answer->owner != 0)
+		push(&w->to_ask, new_task(w, READ_FIRST, task->found, ""));
+	else
+		MemoryContextDelete(task->found->context);
+}
+
 static void
 find_directories(Walk *w, const Task *task, const ZkAnswer *answer)
 {
@@ -240,6 +269,8 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 		find_queue(w, task, answer, ZKP_EXCLUSIVE);
 	if (task->again != ZKP_EXCLUSIVE)
 		find_queue(w, task, answer, ZKP_SEMAPHORE);
+	if (answer->nchildren == 0 && task->again == ZKP_NONE)
+		find_single(w, task->dir);
 }
 
 /*-------------------------------------------------------------------------
@@ -258,6 +289,12 @@ list_again(Walk *w, Found *found)
 		if (found->holders < 0)
 			count_holders(found);
 		show_found(w, found, false);
+		return;
+	}
+	if (found->single)
+	{
+		found->nlists++;
+		push(&w->to_ask, new_task(w, STAT_SINGLE, found, ""));
 		return;
 	}
 	list = new_task(w, LIST_DIRECTORY, NULL, found->dir);
@@ -286,6 +323,14 @@ keep_first(Found *found, const ZkAnswer *answer)
 	char	   *copy;
 
 	keep_what_it_says(&found->contenders[0], answer, &says);
+	if (found->single)
+	{
+		char	   *name = MemoryContextAlloc(found->context, ZKP_NAME_LEN);
+
+		zkp_single_name(name, answer->own_czxid);
+		found->contenders[0].name = name;
+		found->contenders[0].mode = ZKP_EXCLUSIVE;
+	}
 	data = says.ours ? says.identity : answer->data;
 	data_len = says.ours ? says.identity_len : answer->data_len;
 	copy = MemoryContextAlloc(found->context, data_len + 1);
@@ -297,7 +342,7 @@ keep_first(Found *found, const ZkAnswer *answer)
 			.mode = found->contenders[0].mode,
 			.node = found->contenders[0].name,
 			.known = true,
-			.token = answer->czxid,
+			.token = found->single ? answer->own_czxid : answer->czxid,
 			.session = answer->owner,
 			.since_ms = answer->made_at_ms,
 			.ours = says.ours,
@@ -319,7 +364,9 @@ take_first(Walk *w, const Task *task, const ZkAnswer *answer)
 {
 	Found	   *found = task->found;
 
-	if (answer->rc == ZKS_NO_NODE)
+	if (found->single && answer->rc == ZKS_OK && answer->owner == 0)
+		MemoryContextDelete(found->context);
+	else if (answer->rc == ZKS_NO_NODE)
 		list_again(w, found);
 	else if (answer->rc == ZKS_NO_AUTH && task->step == READ_FIRST)
 		push(&w->to_ask, new_task(w, STAT_FIRST, found, ""));
@@ -410,8 +457,9 @@ request_of(Walk *w, const Task *task)
 	if (task->step == LIST_DIRECTORY)
 		return zks_list_all(w->session, task->dir[0] != '\0' ? task->dir : "/", !w->begun);
 	contender = &task->found->contenders[task->step == READ_SECOND ? 1 : 0];
-	path = psprintf("%s/%s", task->found->dir, contender->name);
-	request = (task->step == STAT_FIRST ? zks_stat : zks_read) (w->session, path);
+	path = task->found->single ? pstrdup(task->found->dir) :
+		psprintf("%s/%s", task->found->dir, contender->name);
+	request = (task->step == STAT_FIRST || task->step == STAT_SINGLE ? zks_stat : zks_read) (w->session, path);
 	pfree(path);
 	return request;
 }
@@ -454,6 +502,9 @@ take_oldest(Walk *w)
 			break;
 		case READ_SECOND:
 			take_second(w, task, &answer);
+			break;
+		case STAT_SINGLE:
+			take_single(w, task, &answer);
 			break;
 	}
 	zkl_drop_oldest(&w->reader);

@@ -240,6 +240,27 @@ zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, int with_waiters, i
 }
 
 ZkReading
+zkl_read_single(ZkReader *r, ZkSeenQueue *queue)
+{
+	ZkAnswer	answer;
+	ZkReading	reading;
+
+	zkl_ask(r, zks_read(r->session, queue->dir));
+	reading = zkl_await_oldest(r, &answer);
+	if (reading != ZKL_READ)
+		return reading;
+	if (answer.rc == ZKS_OK && answer.owner != 0)
+	{
+		queue->list = palloc0(sizeof(ZkSeenContender));
+		queue->list[0].name.mode = ZKP_EXCLUSIVE;
+		queue->list[0].granted = true;
+		queue->n = take_contender(&queue->list[0], &answer);
+	}
+	zkl_drop_oldest(r);
+	return ZKL_READ;
+}
+
+ZkReading
 zkl_read_owner(ZkReader *r, ZkSeenQueue *queue, int at, int64 *owner)
 {
 	ZkSeenContender *contender = &queue->list[at];

@@ -39,6 +39,9 @@ typedef struct ZkSeenQueue
 extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, int with_waiters,
 								int most, ZkSeenQueue *queue);
 
+/* A queue in which nobody was found: its directory may be a single node, which holds */
+extern ZkReading zkl_read_single(ZkReader *reader, ZkSeenQueue *queue);
+
 /* The session of this contender, which is read if it is not known; or 0 */
 extern ZkReading zkl_read_owner(ZkReader *reader, ZkSeenQueue *queue, int at, int64 *owner);
 

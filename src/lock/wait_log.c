@@ -69,6 +69,8 @@ zkl_log_still_waiting(ZkWaitLog *log, ZkReader *reader, const char *dir, int roo
 		return;
 	if (zkl_read_queue(reader, dir, mode == ZKP_SEMAPHORE, MOST_NAMED, MOST_READ, &queue) != ZKL_READ)
 		queue.n = 0;
+	else if (queue.n == 0 && zkl_read_single(reader, &queue) != ZKL_READ)
+		queue.n = 0;
 	log->what = zkl_describe_wait(mode, dir + root_len);
 	waited = zks_now() - log->began_at;
 	ereport(LOG,

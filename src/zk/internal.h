@@ -70,7 +70,7 @@ typedef enum ZkListener
 {
 	LISTENER_OWNER,				/* it is notified, and asks */
 	LISTENER_DONE,				/* a function, which is called */
-	LISTENER_LIST,				/* of a sync: the list that goes behind it */
+	LISTENER_READ,				/* of what goes before a read: that read */
 	LISTENER_NONE				/* it is freed when it is answered */
 } ZkListener;
 
@@ -93,7 +93,8 @@ struct ZkRequest
 	int			op;				/* of proto.h: what was asked */
 	bool		answered;
 	bool		writes;			/* the leader makes a transaction of it */
-	ZkRequest  *sync;			/* of a fresh list: went before it */
+	ZkRequest  *before;			/* of a read that counts only if this was
+								 * carried out: a sync, or checks */
 	uint64_t	number;			/* of its answer, among ZkSession.replies */
 	int			rc;
 	int64_t		sent_at;
@@ -102,9 +103,13 @@ struct ZkRequest
 	char	   *name;			/* of the created node; until then the
 								 * requested path */
 	int64_t		czxid;
+	int64_t		meant;			/* of a read: the czxid of the node that is
+								 * meant, another one counts as none; or 0 */
+	int			index;			/* of that node among those asked for */
 	int64_t		ephemeral_owner;
 	int			version;
 	int			cversion;
+	int			nbelow;			/* how many children it has */
 	int64_t		made_at_ms;
 	bool		is_mark;		/* the data is CONTAINER_MARK */
 	bool		says_shared;	/* so does the data: see lock_protocol.h */
@@ -148,11 +153,16 @@ struct ZkWatch
 	bool		of_children;	/* of a directory's children, else of a node */
 	bool		dropped;
 	bool		in_flight;		/* its request has not been answered */
+	bool		astray;			/* the server has it, on another node than the
+								 * one that is meant */
 	bool		says_shared;	/* as the data did when it was armed */
 	bool		says_granted;
 	char	   *data;			/* its beginning then, for the owner; or NULL */
 	int			data_len;
 	int64_t		ephemeral_owner;
+	int			version;
+	int			nbelow;
+	bool		is_mark;
 	char		path[];
 };
 
@@ -265,6 +275,8 @@ struct ZkSession
 	ZkNode	   *nodes;
 	ZkMark	   *marks;
 	uint64_t	tickets;
+	uint32_t	doubted_versions;	/* of single nodes: node.c */
+	int64_t		doubted_until;
 
 	ZkShown    *_Atomic shown;	/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
@@ -355,6 +367,10 @@ extern void zkr_create_locked(ZkRequest *r, const char *path, int flags, const c
 extern void zkr_list_locked(ZkRequest *r, const char *dir);
 extern void zkr_list_fresh_locked(ZkRequest *r, const char *dir);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);
+extern void zkr_stat_fresh_locked(ZkRequest *r, const char *path);
+extern ZkRequest *zkr_new_before_locked(ZkRequest *r);
+extern void zkr_fail_locked(ZkRequest *r);
+extern void zkr_stat_behind_locked(ZkRequest *r, const char *path, const ZkOp *ops, int n);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
 extern void zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version);
@@ -366,7 +382,7 @@ extern ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_forget_owner_locked(ZkSession *s, const void *owner);
 extern void zkr_free_all(ZkSession *s);
-extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path, int keeps_data);
+extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_data);
 extern void zkr_drop_watch_locked(ZkWatch *w);
 extern bool zkr_watches_exceed_locked(ZkSession *s, size_t bytes);
 extern bool zkr_owner_asks_locked(ZkSession *s);

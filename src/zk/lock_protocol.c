@@ -16,6 +16,9 @@
  * take it for a lock: the one sorts it behind all numbers, the other's pattern
  * does not match.  (go-zk and ZooKeeper's recipes do.)
  *
+ * A single node is no such queue: it stands at the path itself, and whoever could
+ * create it holds.
+ *
  *-------------------------------------------------------------------------
  */
 #include <inttypes.h>
@@ -275,6 +278,30 @@ zkp_shared_name(char *name, const char *exclusive)
 	snprintf(name, ZKP_NAME_LEN, "%.*s%s%s",
 			 before - (int) strlen(markers[marker].marker), exclusive,
 			 markers[marker].shared, exclusive + before);
+	return true;
+}
+
+#define SINGLE				"single-"
+
+void
+zkp_single_name(char *name, int64_t czxid)
+{
+	snprintf(name, ZKP_NAME_LEN, SINGLE "%" PRId64, czxid);
+}
+
+bool
+zkp_parse_single(const char *name, int64_t *czxid)
+{
+	char		canonical[ZKP_NAME_LEN];
+	int64_t		number;
+
+	if (strncmp(name, SINGLE, strlen(SINGLE)) != 0)
+		return false;
+	number = strtoll(name + strlen(SINGLE), NULL, 10);
+	zkp_single_name(canonical, number);
+	if (number <= 0 || strcmp(name, canonical) != 0)
+		return false;
+	*czxid = number;
 	return true;
 }
 

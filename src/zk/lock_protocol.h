@@ -50,7 +50,8 @@ typedef enum ZkpStyle
 	ZKP_CURATOR,				/* Curator's mutex, and shared locks of our
 								 * own */
 	ZKP_CURATOR_RW,				/* Curator's read-write lock */
-	ZKP_KAZOO					/* kazoo's Lock, ReadLock, WriteLock */
+	ZKP_KAZOO,					/* kazoo's Lock, ReadLock, WriteLock */
+	ZKP_SINGLE					/* one node at the path itself: no queue */
 } ZkpStyle;
 
 /*
@@ -73,6 +74,8 @@ typedef struct ZkpWant
 	int32_t		permits;		/* of a semaphore: how many may hold at once */
 	const char *identity;		/* lines that tell who it is, or NULL */
 	bool		closed;			/* only our own identity gets access */
+	int32_t		seen_version;	/* of a single node: that of the one before,
+								 * if it was seen; else 0 */
 	const char *record;			/* instead of a contender, a record on the
 								 * board: how its name begins, which is a tag,
 								 * and "+" if it names others; or NULL */
@@ -157,6 +160,14 @@ extern void zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want);
  * has ZKP_NAME_LEN bytes.  False: it keeps its name, and its data says so.
  */
 extern bool zkp_shared_name(char *name, const char *exclusive);
+
+/*
+ * What a single node is called, to tell it from others at the same path, since it
+ * has no name of its own: "single-<czxid>".  No child of a directory that is a
+ * contender is called so.  name has ZKP_NAME_LEN bytes.
+ */
+extern void zkp_single_name(char *name, int64_t czxid);
+extern bool zkp_parse_single(const char *name, int64_t *czxid);
 
 /*
  * The data of our nodes: lines of text, the first "zklock".  Then "shared",

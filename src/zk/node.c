@@ -8,6 +8,7 @@
  * be found, and so that a repeated delete can never hit another one.  A node
  * that is no longer wanted stays in the session's list until ZooKeeper has
  * confirmed that it is gone, or the session is over, which is equivalent.
+ * (A single node has a name that others give to theirs, too: see below.)
  *
  *	           create      create   no      list   list   deleted by  our
  *	           answered    refused  answer  shows  lacks  somebody    delete
@@ -16,9 +17,11 @@
  *	UNSURE                                  PRESENT ABSENT
  *	PRESENT                                               LOST        DELETED
  *
- * UNSURE ends after a reconnection: sync, list, match.  The end of the session
- * makes all of these LOST except those that are ABSENT or DELETED.  A node
- * that its owner discards is deleted when it is, or turns out to be, PRESENT
+ * UNSURE ends after a reconnection: sync, list, match (of a single node: sync,
+ * read, compare).  A single one that is gone when it is read, right behind its
+ * create, is LOST at once.  The end of the session makes all of these LOST
+ * except those that are ABSENT or DELETED.  A node that its owner discards is
+ * deleted when it is, or turns out to be, PRESENT
  * (LOST may only mean that we have no access, so it becomes PRESENT for that;
  * one that is returned, whose last words were under way, becomes DELETED).
  * One that is ABSENT was UNSURE once and becomes so again, for further looks,
@@ -34,6 +37,19 @@
  *
  * A node under which a claim was marked (mark.c) is deleted together with what
  * becomes of the mark, in one transaction, and not before that is decided.
+ *
+ * A single node stands at a path where other programs create theirs.  That it is
+ * there proves nothing, nor does a check: which node it is, only a read tells, by
+ * the session that owns it and the transaction that created it.  So each create
+ * and each check has a read behind it.  No operation of ZooKeeper deletes a node
+ * on condition of these; but one can on condition of the version.  So ours are
+ * created with one that they hardly share with another's: its data is set a random
+ * number of times in the transaction that creates it.  What others create has
+ * version 0; and another zklock avoids that of the node that it has waited for.
+ * Requests that were not answered may be carried out late, so while they may, their
+ * versions are used no more: they cannot hit a later node of ours, and we know its
+ * create from theirs.  Whenever there is more reason than usual to doubt that a
+ * node is there, it is read before it is deleted.
  *
  * Independently of that, the owner is interested in the node or not: see
  * Interest.  It may lose interest in each state; the completions do what has
@@ -83,9 +99,13 @@ struct ZkNode
 	bool		parents;		/* its directory was sent with it */
 	bool		closed;			/* as in ZkpWant */
 	bool		is_record;		/* on the board: no contender */
+	bool		single;			/* dir is its own path */
+	int			version;		/* with which it is deleted; -1: any */
 	int			parent_rc;
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
+	bool		unseen;			/* it may be gone: to be read before */
+	bool		closed_to_us;	/* which is not possible */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
@@ -351,7 +371,7 @@ typedef struct NodePath
 static char *
 node_path(ZkNode *n, const char *name, NodePath *path)
 {
-	snprintf(path->text, sizeof(path->text), "%s/%s", n->dir, name);
+	snprintf(path->text, sizeof(path->text), n->single ? "%s" : "%s/%s", n->dir, name);
 	return path->text;
 }
 
@@ -369,6 +389,17 @@ look_later_or_finish(ZkNode *n)
 	n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
 }
 
+/* Go on with the deepest of its directories; false if it has none */
+static bool
+leave_dir(ZkNode *n)
+{
+	char	   *slash = strrchr(n->dir, '/');
+
+	if (n->single && slash != n->dir)
+		*slash = '\0';
+	return !n->single || slash != n->dir;
+}
+
 /*
  * The node is known not to exist.  If it is no longer wanted, that is the end,
  * except for two things.  Its create may still be carried out: so look again,
@@ -381,7 +412,7 @@ absent(ZkNode *n, int rc)
 	n->rc = rc;
 	if (n->interest != DISCARDED)
 		return;
-	if (n->parents)
+	if (n->parents && leave_dir(n))
 		prune(n);
 	else
 		look_later_or_finish(n);
@@ -406,11 +437,78 @@ refused_create(ZkNode *n, int rc)
 	absent(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
 }
 
+/*
+ * The versions of single nodes.  Each costs as many operations as it says, in one
+ * request.
+ */
+#define LEAST_VERSION		1
+#define MOST_VERSION		31
+
+/* A request that depends on this version may still be carried out */
+static void
+doubt_version(ZkNode *n)
+{
+	if (!n->single || n->version < 0 || n->version > MOST_VERSION)
+		return;
+	n->session->doubted_versions |= UINT32_C(1) << n->version;
+	n->session->doubted_until = zks_now() + STALE_MS * ZKS_MS;
+}
+
+static int
+new_version(ZkSession *s, int seen)
+{
+	int			version;
+	int			tries = 0;
+
+	if (zks_now() >= s->doubted_until)
+		s->doubted_versions = 0;
+	do
+		version = LEAST_VERSION + (int) zks_random(MOST_VERSION - LEAST_VERSION + 1);
+	while (++tries < 1000 && (version == seen || (s->doubted_versions & (UINT32_C(1) << version)) != 0));
+	return version;
+}
+
+/*
+ * Whether what was read is this node, whose create was sent: another one of ours
+ * may be at its path, if it is a single one.
+ */
+static bool
+is_ours(const ZkNode *n, const ZkRequest *r)
+{
+	if (r->rc != ZOK || r->ephemeral_owner != n->session->info.session_id)
+		return false;
+	if (n->single && r->czxid <= 0)
+		return false;			/* it could not be meant */
+	for (const ZkNode *other = n->session->nodes; n->single && other != NULL; other = other->next)
+	{
+		bool		unknown = other->state == ZKN_CREATING || other->state == ZKN_UNSURE;
+
+		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
+			(unknown ? other->version == r->version : other->czxid == r->czxid))
+			return false;
+	}
+	return true;
+}
+
+/* This is it */
+static void
+found(ZkNode *n, const ZkRequest *r)
+{
+	n->czxid = r->czxid;
+	if (n->single)
+	{
+		n->version = r->version;
+		zkp_single_name(n->name, n->czxid);
+	}
+	present(n);
+}
+
 /* Looks as soon as we are connected, or at the next heartbeat */
 static void
 unsure(ZkNode *n)
 {
 	set_state(n, ZKN_UNSURE);
+	doubt_version(n);
 	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
 }
 
@@ -471,6 +569,8 @@ create_parents(ZkNode *n, const char *before)
 		slash = strchr(slash + 1, '/');
 		if (slash != NULL)
 			*slash = '\0';
+		else if (n->single)
+			break;				/* that is the node */
 		if (!leads_to(path, before))
 			r = request(n, on_parent);
 		/* the board is for all, whoever may read the records */
@@ -586,9 +686,12 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->parents = parents;
 	n->closed = want->closed;
 	n->is_record = want->record != NULL;
+	n->single = !n->is_record && want->style == ZKP_SINGLE;
+	n->version = n->single ? want->seen_version : -1;
 	strcpy(n->dir, dir);
 	n->identity = strcpy(n->dir + dir_size, identity);
-	zkp_prefix(n->prefix, uuid, want);
+	if (!n->single)
+		zkp_prefix(n->prefix, uuid, want);
 	return n;
 }
 
@@ -637,6 +740,62 @@ create_one_locked(ZkNode *n)
 			create_parents(n, "");
 		zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
 						  n->closed);
+	}
+	free(data);
+	return r != NULL;
+}
+
+/* A single node, and the read behind its create */
+static void
+on_single_created(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	int			created = r->before != NULL && r->before->answered ? r->before->rc : ZSYSTEMERROR;
+
+	if (!called_back(n))
+		return;
+	if (created != ZOK && !zks_is_doubtful(created))
+		refused_create(n, created);
+	else if (is_ours(n, r))
+	{
+		n->proven_at = r->before->sent_at;
+		found(n, r);
+	}
+	else if (created == ZOK && (r->rc == ZOK || r->rc == ZNONODE))
+	{
+		/* somebody has deleted it since */
+		lose(n, ZK_LOST_NODE);
+		if (!is_wanted(n))
+			ended(n, ZKN_LOST);
+	}
+	else
+		unsure(n);
+}
+
+static bool
+create_single_locked(ZkNode *n)
+{
+	char	   *data = identity_data(n->identity);
+	ZkRequest  *r = data != NULL ? request(n, on_single_created) : NULL;
+	ZkOp		ops[1 + MOST_VERSION] = {0};
+
+	zk_assert(zks_has_mutex(n->session));
+	if (r != NULL)
+	{
+		n->version = new_version(n->session, n->version);
+		for (int i = 0; i <= n->version; i++)
+		{
+			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
+			ops[i].path = n->dir;
+			ops[i].flags = ZOO_EPHEMERAL;
+			ops[i].data = i == n->version ? data : NULL;
+			ops[i].closed = n->closed;
+			ops[i].version = -1;
+		}
+		enlist(n);
+		if (n->parents)
+			create_parents(n, "");
+		zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
 	}
 	free(data);
 	return r != NULL;
@@ -703,7 +862,9 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	if (made == n)
 	{
 		zks_enter(s);
-		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
+		zk_assert(n == 1 || !nodes[0]->single);
+		sent = nodes[0]->single ? create_single_locked(nodes[0]) :
+			n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
 		zks_leave(s);
 	}
 	while (!sent && made > 0)
@@ -758,11 +919,8 @@ on_found(ZkRequest *r)
 
 	if (!called_back(n))
 		return;
-	if (r->rc == ZOK && r->ephemeral_owner == n->session->info.session_id)
-	{
-		n->czxid = r->czxid;
-		present(n);
-	}
+	if (is_ours(n, r))
+		found(n, r);
 	else if (r->rc == ZOK || r->rc == ZNONODE)
 		absent(n, ZCONNECTIONLOSS);
 	/* else still unsure: look again on another connection */
@@ -809,10 +967,15 @@ on_listed(ZkRequest *r)
 static void
 look(ZkNode *n)
 {
-	ZkRequest  *list = request(n, on_listed);
+	ZkRequest  *list = request(n, n->single ? on_found : on_listed);
 
 	if (list == NULL)
 		return;
+	if (n->single)
+	{
+		zkr_stat_fresh_locked(list, n->dir);
+		return;
+	}
 	list->interest = n->is_record ? INTEREST_RECORDS : INTEREST_CONTENDERS;
 	zkr_list_fresh_locked(list, n->dir);
 }
@@ -820,6 +983,20 @@ look(ZkNode *n)
 /*
  * Deletion
  */
+
+/* ZooKeeper has said that it is, or that there is none */
+static void
+deleted(ZkNode *n, int rc)
+{
+	if (rc == ZOK || n->doubted)
+	{
+		n->rc = rc;
+		ended(n, ZKN_DELETED);
+		return;
+	}
+	lose(n, ZK_LOST_NODE);
+	ended(n, ZKN_LOST);
+}
 
 /*
  * If in doubt, it is sent again once connected, or at the next heartbeat.  The
@@ -840,20 +1017,60 @@ delete_answered(ZkNode *n, int rc)
 		snprintf(n->name, sizeof(n->name), "%s", name);
 		get_rid_of(n);
 	}
-	else if (rc == ZOK || (rc == ZNONODE && n->doubted))
-	{
-		n->rc = rc;
-		ended(n, ZKN_DELETED);
-	}
-	else if (rc == ZNONODE)
-	{
-		lose(n, ZK_LOST_NODE);
-		ended(n, ZKN_LOST);
-	}
+	else if (rc == ZOK || rc == ZNONODE)
+		deleted(n, rc);
 	else if (zks_is_doubtful(rc))
-		n->doubted = true;
+	{
+		n->doubted = n->unseen = true;
+		doubt_version(n);
+	}
+	else if (rc == ZBADVERSION && n->single)
+	{
+		/* another one is there, or somebody has written to ours */
+		n->unseen = true;
+		if (n->closed_to_us)
+			set_refused(n, ZNOAUTH);
+		else
+			send_delete(n);
+	}
 	else
 		set_refused(n, rc);
+}
+
+/* A single node was read, so that only that one is deleted */
+static void
+on_seen(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (!called_back(n))
+		return;
+	n->deleting = false;
+	if (r->rc == ZOK || r->rc == ZNOAUTH)
+	{
+		/* who may not look relies on the version */
+		n->closed_to_us = r->rc == ZNOAUTH;
+		if (r->rc == ZOK)
+			n->version = r->version;
+		n->unseen = false;
+		send_delete(n);
+	}
+	else if (r->rc == ZNONODE)
+	{
+		set_refused(n, ZOK);
+		deleted(n, ZNONODE);
+	}
+	else if (!zks_is_doubtful(r->rc))
+		set_refused(n, r->rc);
+}
+
+/* Whether we know of no reason why the node should be gone, and would */
+static bool
+is_seen(const ZkNode *n)
+{
+	const ZkSessionInfo *info = &n->session->info;
+
+	return !n->unseen && zks_now() - info->heard_at < info->timeout_ms * ZKS_MS / 3;
 }
 
 static void
@@ -888,11 +1105,20 @@ begin_delete(ZkNode *n, ZkDone done)
 static void
 send_delete(ZkNode *n)
 {
-	ZkRequest  *r = begin_delete(n, on_deleted);
+	bool		read_first = n->single && !is_seen(n);
+	ZkRequest  *r = begin_delete(n, read_first ? on_seen : on_deleted);
 	NodePath	path;
 
-	if (r != NULL)
-		zkr_delete_locked(r, node_path(n, n->name, &path), -1);
+	if (r == NULL)
+		return;
+	(void) node_path(n, n->name, &path);
+	if (read_first)
+	{
+		r->meant = n->czxid;
+		zkr_stat_fresh_locked(r, path.text);
+	}
+	else
+		zkr_delete_locked(r, path.text, n->version);
 }
 
 /*
@@ -1120,8 +1346,14 @@ zkn_discard(ZkSession *s, ZkNode *n)
 			case ZKN_LOST:
 
 				/* it may exist, and only be inaccessible to us */
-				set_state(n, ZKN_PRESENT);
-				get_rid_of(n);
+				if (n->single && n->czxid == 0)
+					finish(n);
+				else
+				{
+					set_state(n, ZKN_PRESENT);
+					n->unseen = true;
+					get_rid_of(n);
+				}
 				break;
 			case ZKN_DELETED:
 				finish(n);
@@ -1379,6 +1611,13 @@ catch_up(ZkNode *n, int64_t now)
 	}
 }
 
+/* A read of a single node must say which one is meant */
+static int64_t
+meant(const ZkNode *n)
+{
+	return n->single ? n->czxid : 0;
+}
+
 /*
  * A watch on the node itself, unless there is one that can still fire in time.
  * One that the library took over from another connection fires too late: see
@@ -1400,7 +1639,7 @@ keep_watch(ZkNode *n)
 	 * the new one first: then the old one need not be taken away at the
 	 * server
 	 */
-	n->watch = zkr_new_watch_locked(n->session, node_path(n, n->name, &path), 0);
+	n->watch = zkr_new_watch_locked(n->session, node_path(n, n->name, &path), meant(n), 0);
 	if (old != NULL)
 		zkr_drop_watch_locked(old);
 }
@@ -1414,7 +1653,7 @@ on_heartbeat(ZkRequest *r)
 	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || !is_wanted(n))
 		return;
 	if (r->rc == ZOK)
-		n->proven_at = r->sent_at;
+		n->proven_at = (r->before != NULL ? r->before : r)->sent_at;
 	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
 	{
 		lose(n, loss_of(r->rc));
@@ -1443,7 +1682,11 @@ zkn_prove_locked(ZkSession *s)
 		r = request(n, on_heartbeat);
 		if (r == NULL)
 			return false;
-		zkr_multi_locked(r, &op, 1);
+		r->meant = meant(n);
+		if (n->single)
+			zkr_stat_behind_locked(r, path.text, &op, 1);
+		else
+			zkr_multi_locked(r, &op, 1);
 		return true;
 	}
 	return false;
@@ -1508,6 +1751,7 @@ zkn_forfeit_locked(ZkSession *s)
 			continue;
 		n->interest = FORFEITED;
 		n->loss = ZK_LOST_CONTACT;
+		n->unseen = true;
 		get_rid_of(n);
 	}
 }
@@ -1549,12 +1793,14 @@ zkn_only_refused_locked(ZkSession *s)
 void
 zkn_refused_path(ZkSession *s, char *path, int size)
 {
+	NodePath	refused;
+
 	path[0] = '\0';
 	zks_enter(s);
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		if (n->refused != ZOK)
-			snprintf(path, size, "%s/%s", n->dir, n->name);
+			snprintf(path, size, "%s", node_path(n, n->name, &refused));
 	}
 	zks_leave(s);
 }
@@ -1618,6 +1864,55 @@ zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
 	return certain;
 }
 
+/* A single node was read behind a check of it, though not as the last */
+static void
+on_checked(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (called_back(n) && n->state == ZKN_PRESENT && is_wanted(n) && r->rc == ZNONODE)
+		lose(n, ZK_LOST_NODE);
+}
+
+/* Of what is returned, the owner asks for the answer: it comes last */
+static ZkRequest *
+send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
+{
+	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
+	ZkRequest  *checks = r;
+	int			last = n - 1;
+
+	zk_assert(zks_has_mutex(s));
+	while (last >= 0 && !nodes[last]->single)
+		last--;
+	if (r != NULL && last >= 0)
+		checks = zkr_new_before_locked(r);
+	if (checks != NULL)
+		zkr_multi_locked(checks, ops, n);
+	for (int i = 0; checks != NULL && i < last; i++)
+	{
+		ZkRequest  *read;
+
+		if (!nodes[i]->single)
+			continue;
+		read = request(nodes[i], on_checked);
+		if (read == NULL)
+		{
+			zkr_fail_locked(r);
+			return r;
+		}
+		read->meant = nodes[i]->czxid;
+		zkr_stat_locked(read, nodes[i]->dir);
+	}
+	if (checks != NULL && last >= 0)
+	{
+		r->meant = nodes[last]->czxid;
+		r->index = last;
+		zkr_stat_locked(r, nodes[last]->dir);
+	}
+	return r;
+}
+
 ZkRequest *
 zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 {
@@ -1647,9 +1942,7 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 		bytes += strlen(paths[count++]);
 	}
 	*n = count;
-	r = count > 0 ? zkr_new_locked(s, NULL, NULL) : NULL;
-	if (r != NULL)
-		zkr_multi_locked(r, ops, count);
+	r = count > 0 ? send_checks_locked(s, nodes, ops, count) : NULL;
 	zks_leave(s);
 	while (count-- > 0)
 		free(paths[count]);
@@ -1662,6 +1955,8 @@ goes_by(const ZkNode *n, const char *name)
 {
 	char		shared[ZKP_NAME_LEN];
 
+	if (n->single)
+		return false;			/* it is in no queue */
 	if (n->name[0] == '\0')
 		return strncmp(name, n->prefix, strlen(n->prefix)) == 0;
 	return strcmp(name, n->name) == 0 ||
@@ -1692,6 +1987,25 @@ static bool
 was_denied(const ZkNode *n)
 {
 	return n->state == ZKN_UNSURE && n->look_at != 0;
+}
+
+bool
+zkn_is_settled(ZkSession *s, const char *path, int *refused)
+{
+	bool		result = true;
+
+	*refused = ZOK;
+	zks_enter(s);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (strcmp(n->dir, path) != 0 || !may_be_left(n) || was_denied(n))
+			continue;
+		result = false;
+		if (n->refused != ZOK)
+			*refused = n->refused;
+	}
+	zks_leave(s);
+	return result;
 }
 
 bool

@@ -12,6 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,8 +119,8 @@ static void
 free_request(ZkRequest *r)
 {
 	unlink_request(r);
-	if (r->sync != NULL)
-		forget(r->sync);
+	if (r->before != NULL)
+		forget(r->before);
 	for (int i = 0; i < r->nchildren; i++)
 		free(r->children[i]);
 	free(r->children);
@@ -152,7 +153,7 @@ answered(ZkRequest *r, int rc)
 			r->done(r);
 			free_request(r);
 			break;
-		case LISTENER_LIST:
+		case LISTENER_READ:
 			break;
 		case LISTENER_NONE:
 			free_request(r);
@@ -221,13 +222,13 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 		s->info.forfeited = false;	/* what it creates from now on is not lost */
 }
 
-/* A list is out of date unless its sync was carried out */
+/* What was read proves nothing unless what went before was carried out */
 static int
-sync_result(const ZkRequest *sync, int rc)
+result_behind(const ZkRequest *before, int rc)
 {
-	if (!sync->answered)
+	if (!before->answered)
 		return ZSYSTEMERROR;
-	return sync->rc == ZOK ? rc : sync->rc;
+	return before->rc == ZOK ? rc : before->rc;
 }
 
 static void
@@ -245,8 +246,8 @@ complete(ZkRequest *r, int rc)
 		rc = ZKS_TOO_LARGE;
 	s->in_flight--;
 	s->replies++;
-	if (r->sync != NULL && (rc == ZOK || rc == ZNONODE))
-		rc = sync_result(r->sync, rc);
+	if (r->before != NULL && (rc == ZOK || rc == ZNONODE))
+		rc = result_behind(r->before, rc);
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
@@ -307,20 +308,25 @@ on_void(int rc, const void *data)
 	complete((ZkRequest *) data, rc);
 }
 
+/* Returns ZNONODE for another node than the one that is meant */
+static int
+keep_stat(ZkRequest *r, const struct Stat *stat)
+{
+	r->czxid = stat->czxid;
+	r->ephemeral_owner = stat->ephemeralOwner;
+	r->version = stat->version;
+	r->cversion = stat->cversion;
+	r->nbelow = stat->numChildren;
+	r->made_at_ms = stat->ctime;
+	return r->meant == 0 || r->meant == r->czxid ? ZOK : ZNONODE;
+}
+
 static void
 on_stat(int rc, const struct Stat *stat, const void *data)
 {
 	ZkRequest  *r = (ZkRequest *) data;
 
-	if (rc == ZOK)
-	{
-		r->czxid = stat->czxid;
-		r->ephemeral_owner = stat->ephemeralOwner;
-		r->version = stat->version;
-		r->cversion = stat->cversion;
-		r->made_at_ms = stat->ctime;
-	}
-	complete(r, rc);
+	complete(r, rc == ZOK ? keep_stat(r, stat) : rc);
 }
 
 static void
@@ -332,11 +338,9 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 	{
 		ZkpData		says;
 
-		r->czxid = stat->czxid;
-		r->ephemeral_owner = stat->ephemeralOwner;
-		r->version = stat->version;
-		r->cversion = stat->cversion;
-		r->made_at_ms = stat->ctime;
+		rc = keep_stat(r, stat);
+		if (rc != ZOK && r->watch != NULL)
+			r->watch->astray = true;
 		r->is_mark = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
 		zkp_read_data(value, len, &says);
@@ -517,34 +521,53 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 }
 
 /*
- * What the leader says.  The two requests travel together, and answers come in
- * the order of the requests: if the sync is refused (by a server that
- * throttles, or has lost its leader), the answer to the other may be out of
- * date, so it fails with the same code.
+ * What goes before a read.  The two requests travel together, and answers come
+ * in the order of the requests: if the first is refused (a sync by a server that
+ * throttles, or has lost its leader), what is read behind it may be out of date,
+ * so it fails with the same code.  Returns NULL if the read has failed already.
  */
-static void
-ask_fresh(ZkRequest *r, void (*send) (ZkRequest *r, const char *path), const char *path)
+ZkRequest *
+zkr_new_before_locked(ZkRequest *r)
 {
-	ZkRequest  *sync = zkr_new_locked(r->session, NULL, NULL);
+	ZkRequest  *before = zkr_new_locked(r->session, NULL, NULL);
+
+	zk_assert(zks_has_mutex(r->session));
+	r->before = before;
+	if (before == NULL)
+		answered(r, ZSYSTEMERROR);	/* which may free it */
+	else
+		before->listener = LISTENER_READ;
+	return before;
+}
+
+/* It is not sent, for want of memory */
+void
+zkr_fail_locked(ZkRequest *r)
+{
+	zk_assert(zks_has_mutex(r->session));
+	answered(r, ZSYSTEMERROR);
+}
+
+/* What follows is read according to the leader */
+static bool
+send_sync(ZkRequest *r, const char *path)
+{
+	ZkRequest  *sync = zkr_new_before_locked(r);
 
 	if (sync == NULL)
-	{
-		answered(r, ZSYSTEMERROR);
-		return;
-	}
-	r->sync = sync;
-	sync->listener = LISTENER_LIST;
+		return false;
 	sync->op = ZOO_SYNC_OP;
 	if (begin(sync))
 		submitted(sync, zoo_async(r->session->zh, path, on_string, sync));
-	send(r, path);
+	return true;
 }
 
 void
 zkr_list_fresh_locked(ZkRequest *r, const char *dir)
 {
 	zk_assert(zks_has_mutex(r->session));
-	ask_fresh(r, zkr_list_locked, dir);
+	if (send_sync(r, dir))
+		zkr_list_locked(r, dir);
 }
 
 void
@@ -556,6 +579,25 @@ zkr_stat_locked(ZkRequest *r, const char *path)
 	/* no watch: one on a node that is never created stays forever */
 	if (begin(r))
 		submitted(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
+}
+
+void
+zkr_stat_fresh_locked(ZkRequest *r, const char *path)
+{
+	zk_assert(zks_has_mutex(r->session));
+	if (send_sync(r, path))
+		zkr_stat_locked(r, path);
+}
+
+/* The same behind a transaction of these: what a quorum has said, and of which node */
+void
+zkr_stat_behind_locked(ZkRequest *r, const char *path, const ZkOp *ops, int n)
+{
+	zk_assert(zks_has_mutex(r->session));
+	if (zkr_new_before_locked(r) == NULL)
+		return;
+	zkr_multi_locked(r->before, ops, n);
+	zkr_stat_locked(r, path);
 }
 
 void
@@ -642,10 +684,11 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 				zoo_create_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
 								   acl(ops[i].closed), ops[i].flags, r->op_names[i],
 								   (int) strlen(ops[i].path) + NUMBER_LEN);
+			else if (ops[i].type == ZOO_SETDATA_OP)
+				zoo_set_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
+								ops[i].version, NULL);
 			else if (ops[i].type == ZOO_DELETE_OP)
 				zoo_delete_op_init(&zops[i], ops[i].path, ops[i].version);
-			else if (ops[i].type == ZOO_SETDATA_OP)
-				zoo_set_op_init(&zops[i], ops[i].path, data, (int) strlen(data), ops[i].version, NULL);
 			else
 				zoo_check_op_init(&zops[i], ops[i].path, ops[i].version);
 		}
@@ -819,12 +862,6 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 	return r;
 }
 
-static void
-delete_any_version_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-	zkr_delete_locked(r, path, -1);
-}
 
 static void
 list_records_locked(ZkRequest *r, const char *dir)
@@ -846,6 +883,20 @@ zks_read(ZkSession *s, const char *path)
 	return ask(s, zkr_get_locked, path, ZKS_DATA_KEPT);
 }
 
+static void
+read_fresh_locked(ZkRequest *r, const char *path)
+{
+	zk_assert(zks_has_mutex(r->session));
+	if (send_sync(r, path))
+		zkr_get_locked(r, path);
+}
+
+ZkRequest *
+zks_read_fresh(ZkSession *s, const char *path)
+{
+	return ask(s, read_fresh_locked, path, ZKS_DATA_KEPT);
+}
+
 ZkRequest *
 zks_read_record(ZkSession *s, const char *path)
 {
@@ -859,22 +910,43 @@ zks_stat(ZkSession *s, const char *path)
 }
 
 ZkRequest *
-zks_delete(ZkSession *s, const char *path)
+zks_delete(ZkSession *s, const char *path, int version)
 {
-	return ask(s, delete_any_version_locked, path, 0);
+	ZkRequest  *r;
+
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_delete_locked(r, path, version);
+	zks_leave(s);
+	return r;
 }
 
-static void
-get_fresh_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-	ask_fresh(r, zkr_get_locked, path);
-}
-
+/*
+ * A child can be made only below a node that is not ephemeral, so this fails if
+ * somebody's lock has taken the directory's place.
+ */
 ZkRequest *
-zks_read_fresh(ZkSession *s, const char *path)
+zks_delete_directory(ZkSession *s, const char *path, int version)
 {
-	return ask(s, get_fresh_locked, path, ZKS_DATA_KEPT);
+	char		child[ZKS_PATH_LEN];
+	char		uuid[ZKP_UUID_LEN];
+	ZkOp		ops[] = {
+		{.type = ZOO_CREATE_OP,.path = child},
+		{.type = ZOO_DELETE_OP,.path = child,.version = -1},
+		{.type = ZOO_DELETE_OP,.path = path,.version = version},
+	};
+	ZkRequest  *r = NULL;
+
+	if (!zks_make_uuid(uuid))
+		return NULL;
+	snprintf(child, sizeof(child), "%s/%s", path, uuid);
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_multi_locked(r, ops, 3);
+	zks_leave(s);
+	return r;
 }
 
 ZkRequest *
@@ -954,15 +1026,19 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 	if (result)
 	{
 		answer->rc = r->rc;
-		answer->sent_at = r->sent_at;
+		answer->sent_at = (r->before != NULL ? r->before : r)->sent_at;
 		answer->epoch = r->epoch;
 		answer->nchildren = r->nchildren;
 		answer->children = r->children;
-		answer->missing = zkr_failed_op(r);
+		answer->missing = r->before == NULL ? zkr_failed_op(r) :
+			r->before->rc == ZOK ? r->index : zkr_failed_op(r->before);
 		answer->czxid = r->in_place_of != 0 ? r->in_place_of : r->czxid;
+		answer->own_czxid = r->czxid;
 		answer->says_shared = r->says_shared;
 		answer->owner = r->ephemeral_owner;
 		answer->version = r->version;
+		answer->nbelow = r->nbelow;
+		answer->is_mark = r->is_mark;
 		answer->made_at_ms = r->made_at_ms;
 		answer->data = r->data;
 		answer->data_len = r->data_len;
@@ -1031,6 +1107,7 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	{
 		if (w->id != (uintptr_t) context)
 			continue;
+		w->astray = false;
 		if (type == ZOO_DELETED_EVENT)
 			w->state = ZKR_WATCH_FIRED;
 		else if (w->state == ZKR_WATCH_ARMED)
@@ -1086,12 +1163,24 @@ remove_watch(ZkWatch *w)
 }
 
 static void
+free_or_remove(ZkWatch *w)
+{
+	if (w->state == ZKR_WATCH_ARMED || w->astray)
+		remove_watch(w);
+	else
+		free_watch(w);
+}
+
+static void
 on_watch_set(ZkWatch *w, ZkRequest *r)
 {
 	w->in_flight = false;
 	w->data = r->data;
 	w->data_len = r->data_len;
 	w->ephemeral_owner = r->ephemeral_owner;
+	w->version = r->version;
+	w->nbelow = r->nbelow;
+	w->is_mark = r->is_mark;
 	r->data = NULL;
 	if (w->state == ZKR_WATCH_PENDING)
 	{
@@ -1105,10 +1194,7 @@ on_watch_set(ZkWatch *w, ZkRequest *r)
 	w->session->notify = true;
 	if (!w->dropped)
 		return;
-	if (w->state == ZKR_WATCH_ARMED)
-		remove_watch(w);
-	else
-		free_watch(w);
+	free_or_remove(w);
 }
 
 /* In flight, until the answer to a request that has it */
@@ -1133,8 +1219,9 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 	return w;
 }
 
+/* One that finds another node than the one that is meant has fired */
 ZkWatch *
-zkr_new_watch_locked(ZkSession *s, const char *path, int keeps_data)
+zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_data)
 {
 	ZkWatch    *w = new_watch_locked(s, path, false);
 	ZkRequest  *r;
@@ -1150,6 +1237,7 @@ zkr_new_watch_locked(ZkSession *s, const char *path, int keeps_data)
 	}
 	r->listener = LISTENER_NONE;
 	r->watch = w;
+	r->meant = meant;
 	r->keeps_data = keeps_data;
 	r->op = ZOO_GETDATA_OP;
 	if (begin(r))
@@ -1165,10 +1253,7 @@ zkr_drop_watch_locked(ZkWatch *w)
 	w->dropped = true;
 	if (w->in_flight)
 		return;					/* on_watch_set continues */
-	if (w->state == ZKR_WATCH_ARMED)
-		remove_watch(w);
-	else
-		free_watch(w);
+	free_or_remove(w);
 }
 
 ZkWatch *
@@ -1177,7 +1262,7 @@ zks_watch(ZkSession *s, const char *path)
 	ZkWatch    *w;
 
 	zks_enter(s);
-	w = zkr_new_watch_locked(s, path, ZKS_WATCHED_KEPT);
+	w = zkr_new_watch_locked(s, path, 0, ZKS_WATCHED_KEPT);
 	zks_leave(s);
 	return w;
 }
@@ -1227,6 +1312,10 @@ zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 	info->epoch = w->epoch;
 	info->says_shared = w->says_shared;
 	info->says_granted = w->says_granted;
+	info->owner = w->ephemeral_owner;
+	info->version = w->version;
+	info->nbelow = w->nbelow;
+	info->is_mark = w->is_mark;
 	zks_leave(s);
 }
 

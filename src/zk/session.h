@@ -238,9 +238,12 @@ typedef struct ZkAnswer
 								 * exist */
 	int64_t		czxid;			/* of what was read; if its data says that it
 								 * took the place of another, of that */
+	int64_t		own_czxid;		/* of the node itself, whatever its data says */
 	bool		says_shared;	/* its data: see lock_protocol.h */
 	int64_t		owner;			/* the session, of an ephemeral node */
 	int			version;		/* of the data */
+	int			nbelow;			/* how many children it has */
+	bool		is_mark;		/* a directory that zklock made */
 	int64_t		made_at_ms;		/* by ZooKeeper's clock, since 1970 */
 	const char *data;			/* the part that was kept; valid until */
 	int			data_len;		/* zks_request_free */
@@ -286,17 +289,20 @@ extern ZkRequest *zks_list_all(ZkSession *session, const char *dir, bool fresh);
 /* One node, according to the server that we are connected to */
 extern ZkRequest *zks_read(ZkSession *session, const char *path);
 
-/* The same, according to the leader */
+/* According to the leader */
 extern ZkRequest *zks_read_fresh(ZkSession *session, const char *path);
 
-/* The same without the data, possible even without permission to read it */
+/* zks_read without the data, possible even without permission to read it */
 extern ZkRequest *zks_stat(ZkSession *session, const char *path);
 
 /* Make a node that stays, without data; closed as in ZkpWant */
 extern ZkRequest *zks_make(ZkSession *session, const char *path, bool closed);
 
-/* Delete any node, whoever created it */
-extern ZkRequest *zks_delete(ZkSession *session, const char *path);
+/* Delete any node, whoever created it, if it has this version (-1: any) */
+extern ZkRequest *zks_delete(ZkSession *session, const char *path, int version);
+
+/* The same of a directory that is empty, and of nothing but a directory */
+extern ZkRequest *zks_delete_directory(ZkSession *session, const char *path, int version);
 
 /*
  * Records: see ZKP_BOARD.  The list is that of the server that we are connected
@@ -344,6 +350,10 @@ typedef struct ZkWatchInfo
 	uint32_t	epoch;			/* the connection on which it was set */
 	bool		says_shared;	/* the data of the node, when it was set */
 	bool		says_granted;
+	int64_t		owner;			/* these as in ZkAnswer, when it was set */
+	int			version;
+	int			nbelow;
+	bool		is_mark;
 } ZkWatchInfo;
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);
@@ -495,6 +505,13 @@ extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
  * list requested now may still show.
  */
 extern int	zkn_leftovers(ZkSession *session, const char *dir);
+
+/*
+ * Whether it is known what became of each node at this path that nobody here wants: a
+ * single one, and those in it, if it is a directory.  A single one may be created only
+ * then.  If not, refused is the code with which ZooKeeper refused to delete one, or 0.
+ */
+extern bool zkn_is_settled(ZkSession *session, const char *path, int *refused);
 
 /* Whether there is one in any directory, until a quorum says that there is not */
 extern bool zkn_any_unwanted(ZkSession *session);

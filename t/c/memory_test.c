@@ -756,6 +756,55 @@ step_robbed(void)
 	WAIT_FOR(all_gone());
 }
 
+/*
+ * Single nodes: a second one at the same path, which cannot be; a check of them with
+ * one of a queue; one that another client deletes; one that is discarded at once.
+ */
+static void
+step_single(void)
+{
+	const int	g = GROUPS;
+	char		path[300];
+
+	create_as(g, "/p/one", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
+	create_as(g + 1, "/s/two", ZKP_EXCLUSIVE, ZKP_SINGLE, true);
+	WAIT_FOR(settled(g) && settled(g + 1));
+	create_as(g + 2, "/p/one", ZKP_EXCLUSIVE, ZKP_SINGLE, false);
+	create_as(g + 3, "/p/three", ZKP_EXCLUSIVE, ZKP_SINGLE, false);
+	discard(g + 3);
+	WAIT_FOR(settled(g + 2));
+	if (node(g).state == ZKN_PRESENT && node(g + 2).state == ZKN_PRESENT)
+		say("bad single: two at one path");
+	if (node(0).state == ZKN_PRESENT && node(g).state == ZKN_PRESENT && node(g + 1).state == ZKN_PRESENT)
+	{
+		ZkNode	   *all[] = {nodes[g + 1], nodes[0], nodes[g]};
+		ZkAnswer	answer;
+
+		zkn_watch(session, nodes[g]);
+		requests[8] = check(all, 3);
+		WAIT_FOR(answered(8) && node(g).watch != ZKR_WATCH_PENDING);
+		if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
+			answer.rc != ZOK && !zks_is_doubtful(answer.rc))
+			say("bad single: check says %d, %d is missing", answer.rc, answer.missing);
+		forget(8);
+		snprintf(path, sizeof(path), "%s/s/two", dir);
+		ask("do delete", path);
+		requests[8] = check(all, 3);
+		WAIT_FOR(answered(8));
+		if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
+			!zks_is_doubtful(answer.rc) && (answer.rc != ZNONODE || answer.missing != 0))
+			say("bad single: check of one that is gone: %d, missing %d", answer.rc, answer.missing);
+		forget(8);
+		zkn_delete(session, nodes[g]);
+		WAIT_FOR(node(g).state != ZKN_PRESENT);
+		if (!in_vain && node(g).state != ZKN_DELETED && !reconnected())
+			say("bad single: state of one that was deleted: %d", (int) node(g).state);
+	}
+	for (int i = 0; i < 3; i++)
+		discard(g + i);
+	WAIT_FOR(all_gone());
+}
+
 /* The node must be in the list exactly once, under its old or its new name */
 static void
 is_once(ZkRequest *list, const char *old, const char *name)
@@ -1377,7 +1426,7 @@ walk(const char *ending, int bound_ms, int crowd)
 {
 	static void (*const all[]) (void) = {
 		step_create, step_absent, step_list, step_watch, step_event,
-		step_stolen, step_check, step_discard, step_group, step_robbed, step_share, step_mark,
+		step_stolen, step_check, step_discard, step_group, step_robbed, step_single, step_share, step_mark,
 		step_crowd, step_forbidden, step_masses
 	};
 	int			nsteps = (int) (sizeof(all) / sizeof(all[0])) -

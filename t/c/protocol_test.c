@@ -247,7 +247,35 @@ test_names(void)
 	ok(zkp_is_reserved("_c_" UUID "-anything", 3 + 36 + 9), "a protected node's form is reserved");
 	ok(!zkp_is_reserved("nightly", 7), "an ordinary part is not");
 	ok(!zkp_is_reserved("lock-5", 6), "nor is lock-5");
+	ok(!zkp_is_reserved("single-4294967301", 17), "nor is what a single node is called");
 	ok(!zkp_parse("a/lock-0000000001x", &c), "parsing needs the whole name");
+}
+
+static void
+test_single(void)
+{
+	static const char *const not[] = {
+		"", "single-", "single-0", "single-01", "single--1", "single-1 ", "single- 1", "single-1x", "singles-1", "Single-1",
+		"single-9223372036854775808", "single-99999999999999999999", "single-1lock-0000000001", NULL
+	};
+	static const int64_t czxids[] = {1, 42, INT64_C(4294967301), INT64_MAX};
+	ZkpContender c;
+
+	for (int i = 0; i < (int) (sizeof(czxids) / sizeof(czxids[0])); i++)
+	{
+		char		name[ZKP_NAME_LEN];
+		int64_t		czxid = 0;
+
+		zkp_single_name(name, czxids[i]);
+		ok(zkp_parse_single(name, &czxid) && czxid == czxids[i], "%s is a single node's name", name);
+		ok(!zkp_parse(name, &c), "and no contender's");
+	}
+	for (int i = 0; not[i] != NULL; i++)
+	{
+		int64_t		czxid = -7;
+
+		ok(!zkp_parse_single(not[i], &czxid) && czxid == -7, "\"%s\" is not", not[i]);
+	}
 }
 
 static void
@@ -1565,6 +1593,7 @@ main(int argc, char **argv)
 {
 	begin_tests(argc, argv);
 	test_names();
+	test_single();
 	test_records();
 	test_queue();
 	test_upgrade();

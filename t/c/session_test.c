@@ -23,6 +23,12 @@
 #define NSLOTS		12
 #define NDIRS		2
 
+/* of single nodes; several slots have the same */
+#define NSINGLES	3
+static char *const singles[NSINGLES] = {
+	"/zklock_session_test/1", "/zklock_session_test/a/2", "/zklock_session_single/3"
+};
+
 /* and one that is never created */
 static char *const dirs[NDIRS + 1] = {
 	"/zklock_session_test/a/b", "/zklock_session_test/a/c", "/zklock_session_test/none/d"
@@ -32,6 +38,7 @@ typedef struct Slot
 {
 	ZkNode	   *node;
 	bool		deleted;		/* or will be */
+	bool		single;
 	ZkRequest  *list;
 	char	   *list_dir;
 	ZkRequest  *check;
@@ -40,6 +47,7 @@ typedef struct Slot
 
 static ZkSession *session;
 static Slot slots[NSLOTS];
+static long nsingle;
 static long ncreated,
 			nlisted,
 			nwatched,
@@ -188,6 +196,7 @@ make_nodes(Slot *first)
 	char	   *where[NSLOTS];
 	ZkNode	   *made[NSLOTS];
 	int			nchosen = 1;
+	int			refused;
 
 	for (int i = 0; i < NSLOTS && nchosen < n; i++)
 	{
@@ -196,12 +205,22 @@ make_nodes(Slot *first)
 	}
 	for (int i = 0; i < nchosen; i++)
 		where[i] = dirs[rand() % 20 == 0 ? NDIRS : rand() % NDIRS];
+	if (nchosen == 1 && rand() % 3 == 0)
+	{
+		want.mode = ZKP_EXCLUSIVE;
+		want.style = ZKP_SINGLE;
+		where[0] = singles[rand() % NSINGLES];
+		if (!zkn_is_settled(session, where[0], &refused))
+			return;
+		nsingle++;
+	}
 	if (!zkn_create(session, where, nchosen, &want, rand() % 2 == 0, made))
 		return;
 	for (int i = 0; i < nchosen; i++)
 	{
 		chosen[i]->node = made[i];
 		chosen[i]->deleted = false;
+		chosen[i]->single = want.style == ZKP_SINGLE;
 	}
 	ncreated += nchosen;
 	ngroups += nchosen > 1;
@@ -220,12 +239,12 @@ use_node(Slot *slot)
 	zkn_info(session, slot->node, &info);
 	if (rand() % 3 == 0)
 		zkn_watch(session, slot->node);
-	if (rand() % 3 == 0 && !slot->deleted)
+	if (rand() % 3 == 0 && !slot->deleted && !slot->single)
 	{
 		nturned += info.sharing;
 		nshared += zkn_share(session, slot->node) != 0;
 	}
-	if (rand() % 6 == 0 && !slot->deleted)
+	if (rand() % 6 == 0 && !slot->deleted && !slot->single)
 		zkn_tell_granted(session, slot->node);
 	if (rand() % 10 == 0 && info.state == ZKN_PRESENT)
 	{
@@ -315,6 +334,22 @@ count_nodes(void)
 {
 	int			n = 0;
 
+	for (int d = 0; d < NSINGLES; d++)
+	{
+		ZkRequest  *read = zks_read_fresh(session, singles[d]);
+		ZkAnswer	answer;
+		int			rc = 0;
+
+		for (int i = 0; i < 100 && !zks_answered(session, read, &answer); i++)
+			wait_a_little(50);
+		if (zks_answered(session, read, &answer))
+			rc = answer.rc;
+		zks_request_free(session, read);
+		if (rc == ZKS_OK)
+			n++;
+		else if (rc != ZKS_NO_NODE)
+			return -1;
+	}
 	for (int d = 0; d < NDIRS; d++)
 	{
 		ZkRequest  *list = zks_list(session, dirs[d], true);
@@ -382,6 +417,7 @@ main(int argc, char **argv)
 		   nsessions, ncreated, nlost, nlisted, nwatched);
 	printf("groups: %ld, shared: %ld, seen on their way: %ld, checks: %ld\n",
 		   ngroups, nshared, nturned, nchecked);
+	printf("single: %ld\n", nsingle);
 	printf("left: %d nodes\n", left);
 	return left != 0 || (ntwice != 0 && getenv("ZK_LIES") == NULL);
 }

@@ -21,9 +21,10 @@ Kinds - subtests for each kind of lock, with another client that blocks it
 
 =head1 DESCRIPTION
 
-The kinds are exclusive, shared, semaphore and all (several at once).  The blocker
-is a client in Perl ($other), which can choose the names of its nodes and bypasses
-the proxy that the sessions use.
+The kinds are exclusive, shared, semaphore and all (several at once); those are
+@kinds.  There is also single (zklock.node_style), which has no queue, and so no node
+while it waits.  The blocker is a client in Perl ($other), which can choose the names
+of its nodes and bypasses the proxy that the sessions use.
 
 =cut
 
@@ -40,7 +41,7 @@ use Zklock;
 use ZooKeeper;
 
 our @EXPORT = qw(kinds_begin kinds_end $zk $proxy $node $admin $other %kind @kinds $UUID $UUID_TAIL $HEX $SLACK
-  take give block own_nodes watched wait_for_blocker nothing_left warm_session new_path edge for_kinds foreign make_dirs leave);
+  take give block create_of shown own_nodes watched wait_for_blocker nothing_left warm_session new_path edge for_kinds foreign make_dirs leave);
 
 # How much longer than promised a busy machine may take, in seconds
 our $SLACK = 1;
@@ -77,6 +78,7 @@ our $HEX = $UUID =~ s/-//gr;
 # Each kind of call that waits: how it is written, how its lock is released, and
 # the name of a node that blocks it.  "all" waits for the second of three.
 our %kind = (
+	single => { call => 'zk_lock', setting => { node_style => 'single' } },
 	exclusive => { call => 'zk_lock', node => '_c_other-lock-' },
 	shared => { call => 'zk_lock_shared', node => '_c_other-lock-', unlock => 'zk_unlock_shared' },
 	semaphore => { call => 'zk_semaphore_acquire', args => ', 1', node => "_c_$UUID-semaphore-1-", unlock => 'zk_semaphore_release' },
@@ -99,10 +101,14 @@ sub give
 	return 'SELECT ' . join ' AND ', map { "$unlock('$_$path')" } @{ $k->{paths} // [''] };
 }
 
+# The request that creates its nodes
+sub create_of { return $_[0] =~ /^(?:all|single)$/ ? 'multi' : 'create2'; }
+
 # Create a node that this kind has to wait for.
 sub block
 {
 	my ($kind, $path) = @_;
+	return scalar $other->create("/zklock$path", mode => 'ephemeral', data => 'other') if $kind eq 'single';
 	$other->delete($other->contend("/zklock$path"));    # creates the directories
 	return scalar $other->create("/zklock$path/$kind{$kind}{node}", mode => 'ephemeral_sequential');
 }
@@ -112,23 +118,32 @@ sub own_nodes
 {
 	my ($path) = @_;
 	my %session = $zk->ephemerals;
+	delete $session{ $other->session_id };
 	my @own = grep { !/other|$UUID_TAIL|$HEX/ } map { @$_ } values %session;
-	return defined $path ? grep { m{^/zklock\Q$path\E/[^/]+$} } @own : @own;
+	return defined $path ? grep { m{^/zklock\Q$path\E(?:/[^/]+)?$} } @own : @own;
+}
+
+# What zk_locks calls these nodes
+sub shown
+{
+	my ($kind, @own) = @_;
+	return join ' ', sort map { $kind eq 'single' ? 'single-' . $zk->exists($_)->{czxid} : s/.*\///r } @own;
 }
 
 # Every node that somebody watches
 sub watched { return ($zk->four_letter('wchp') // '') =~ m{^(/.*)$}mg; }
 
-# Wait until a session waits for that node, and watches its own
+# Wait until a session waits for that node, and watches its own, if it has one
 sub wait_for_blocker
 {
 	my ($path, @blocker) = @_;
+	my $single = grep { $_ eq "/zklock$path" } @blocker;
 	my @own;
 	zk_until(
 		sub {
 			my %watched = map { $_ => 1 } watched();
 			@own = own_nodes($path);
-			return @own && !grep { !$watched{$_} } @blocker, @own;
+			return ($single || @own) && !grep { !$watched{$_} } @blocker, @own;
 		},
 		"a node that waits for @blocker");
 	return @own;
@@ -181,7 +196,7 @@ sub for_kinds
 	foreach my $kind (@{ $opt{kinds} // \@kinds })
 	{
 		edge "$name: $kind" => sub {
-			my $s = warm_session();
+			my $s = warm_session(%{ $kind{$kind}{setting} // {} });
 			my $path = new_path();
 			$s->value(take($kind, $path) . '; ' . give($kind, $path));
 			nothing_left('clean');

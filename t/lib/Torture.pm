@@ -75,7 +75,8 @@ my @CLUSTERS = qw(east west);
 #   lock       zklock, or a client that Peer.pm knows, for all workers
 #   peers      such clients, each for one worker, with commas; default: all that are
 #              installed, if the others are zklock's and there is a fence
-#   style      of all nodes; default: one object has this, another that one
+#   style      of all nodes; default: one object has this, another that one.  With single,
+#              kinds must be exclusive, and there can be no peers.
 #   tls        whether the clusters reach ZooKeeper by TLS
 #   workers, objects    how many; half of them in each cluster.  A few
 #              semaphores are added.
@@ -384,6 +385,7 @@ sub _judge
 		foreign => $self->{lock} eq 'zklock' ? $self->{foreign} : {},
 		at_standby => { $self->{reader_at_standby} => 1 },
 		pooled => $self->{pooled},
+		unfair => ($self->{style} // '') eq 'single',    # who waits has no queue
 		homes => { map { $_ => $_ % 2 } grep { !$self->{foreign}{$_} } 1 .. $self->{workers} });
 
 	my @left = $self->_left;
@@ -453,7 +455,7 @@ sub _second_witness
 	{
 		my ($directory, $name) = $node->{path} =~ m{^(.*)/(.*)};
 		my $mode = $name =~ /-semaphore-/ ? 'semaphore' : $name =~ /-shared-lock-|__READ__|__rlock__/ && !$node->{shared} ? 'shared' : 'exclusive';
-		my $object = $object{ "$directory " . ($mode eq 'semaphore' ? $mode : 'lock') } // next;
+		my $object = $object{ "$directory " . ($mode eq 'semaphore' ? $mode : 'lock') } // $object{"$node->{path} lock"} // next;
 		my ($pid) = $node->{data} =~ /^pid (\d+)$/m;
 		defined $node->{$_} and $node->{$_} -= $epoch for qw(made shared gone);
 		$checker->node({ %$node, object => $object, mode => $mode, pid => $pid });

@@ -9,7 +9,7 @@ import time
 
 import kazoo
 from kazoo.client import KazooClient
-from kazoo.exceptions import LockTimeout
+from kazoo.exceptions import LockTimeout, NodeExistsError
 from kazoo.security import CREATOR_ALL_ACL
 
 logging.basicConfig(
@@ -27,17 +27,46 @@ locks = {}
 more_clients = []
 identifier = None
 
+
+class Single:
+    """The simplest lock: whoever could create the node has it."""
+
+    node = ""
+
+    def __init__(self, client, path):
+        self.client, self.path, self.is_acquired = client, path, False
+
+    def acquire(self, timeout=None):
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self.is_acquired:
+            gone = threading.Event()
+            try:
+                self.client.create(self.path, b"kazoo", ephemeral=True)
+                self.is_acquired = True
+            except NodeExistsError:
+                if self.client.exists(self.path, lambda event: gone.set()):
+                    if not gone.wait(end and max(end - time.monotonic(), 0)):
+                        raise LockTimeout()
+        return True
+
+    def release(self):
+        self.is_acquired = False
+        self.client.delete(self.path)
+        return True
+
+
 classes = {
     # the pattern lets it see the nodes of Curator, zklock and most others
     "pattern": lambda c, path: c.Lock(path, identifier, extra_lock_patterns=["-lock-"]),
     "lock": lambda c, path: c.Lock(path, identifier),
     "read": lambda c, path: c.ReadLock(path, identifier),
     "write": lambda c, path: c.WriteLock(path, identifier),
+    "single": Single,
 }
 
 
 def token(client, path, lock):
-    stat = client.exists(path + "/" + lock.node)
+    stat = client.exists((path + "/" + lock.node).rstrip("/"))
     return stat.czxid if stat else 0
 
 

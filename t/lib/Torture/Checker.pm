@@ -139,6 +139,7 @@ sub new
 sub found
 {
 	my ($self, $kind, $text, $worker) = @_;
+	return if $self->{unfair} && $kind =~ /^(?:order|late grant)$/;
 	push @{ $self->{ defined $worker && $self->{foreign}{$worker} ? 'foreign_faults' : 'violations' } }, [ $kind, $text ];
 	return;
 }

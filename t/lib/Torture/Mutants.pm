@@ -192,8 +192,8 @@ our @MUTANTS = (
 		edits => [
 			[   'zk/request.c', "\tr->op = ZOO_MULTI_OP;\n",
 				"\tif (ops[0].type == ZOO_CHECK_OP)\n\t{\n"
-				  . "\t\tZkRequest *sync = r->sync = zkr_new_locked(r->session, NULL, NULL);\n"
-				  . "\t\tsync->listener = LISTENER_LIST;\n\t\tsync->op = ZOO_SYNC_OP;\n"
+				  . "\t\tZkRequest *sync = r->before = zkr_new_locked(r->session, NULL, NULL);\n"
+				  . "\t\tsync->listener = LISTENER_READ;\n\t\tsync->op = ZOO_SYNC_OP;\n"
 				  . "\t\tif (begin(sync))\n\t\t\tsubmitted(sync, zoo_async(r->session->zh, \"/\", on_string, sync));\n"
 				  . "\t\tr->writes = true;\n\t\tzkr_stat_locked(r, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
 				  . "\tr->op = ZOO_MULTI_OP;\n"

@@ -192,6 +192,7 @@ sub nodes
 		elsif ($c->{type} eq 'set')
 		{
 			my $node = $at{ $c->{path} } // next;
+			$node->{data} = $c->{data} if $node->{data} eq '';    # a single node's: it is created without
 			$node->{shared} //= $c->{time} if $c->{data} =~ /\Azklock\nshared\n/;
 		}
 		elsif ($c->{type} eq 'delete' && (my $node = delete $at{ $c->{path} }))

@@ -1,0 +1,743 @@
+# zklock.node_style = single: one ephemeral node at the path itself, which other
+# programs create, too.  What protects a lock elsewhere, the name of its node, does
+# not here: so each test that has another node appear at that path looks whether ours
+# was taken for it, or it for ours.  What this style has in common with the others is
+# tested with theirs: t/053, t/056, t/057 and t/060.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Child;
+use Deadline;
+use Doc;
+use Kinds qw(kinds_begin kinds_end $zk $proxy $node $admin $other edge watched warm_session);
+use Turns;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+kinds_begin();
+$admin->value('CREATE TABLE t (who text)');
+
+my $last_path = 0;
+
+# A path, the node there, and sessions that are connected
+sub begin
+{
+	my ($n, %setting) = @_;
+	my $path = '/single/' . ++$last_path;
+	$other->delete($other->contend('/zklock/single'));    # creates the directories
+	return ($path, "/zklock$path", map { warm_session(node_style => 'single', %setting) } 1 .. $n);
+}
+
+# Another program's lock
+sub stranger { return scalar $other->create($_[0], mode => 'ephemeral', data => $_[1] // 'stranger'); }
+
+sub whose
+{
+	my ($at) = @_;
+	my ($data, $stat) = $other->get($at);
+	return !$stat ? 'nobody' : $data =~ /^zklock\n/ ? 'ours' : $data;
+}
+
+sub wait_watching
+{
+	my ($at, $n) = @_;
+	return zk_until(sub { (grep { $_ eq $at } watched()) && ($n // 1) <= _watchers($at) }, "$at to be watched");
+}
+
+# How many sessions watch it
+sub _watchers
+{
+	my ($at) = @_;
+	my ($list) = ($zk->four_letter('wchp') // '') =~ /^\Q$at\E\n((?:\t.*\n?)*)/m;
+	return scalar(() = ($list // '') =~ /^\t/mg);
+}
+
+sub is_lost_on_unlock
+{
+	my ($s, $path, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $result = $s->query("SELECT zk_unlock('$path')");
+	is($result->{out}, 'f', "$name: zk_unlock is false");
+	like("@{ $result->{warnings} }", qr/"\Q$path\E" had been lost/, "$name: with a warning");
+	return;
+}
+
+edge 'what is shown' => sub {
+	my ($path, $at, $s, $t) = begin(2);
+	is($s->value("SELECT zk_lock('$path')"), 't', 'it is had');
+	my $stat = $zk->exists($at);
+	is($stat->{ephemeralOwner} + 0, hex $s->value('SELECT session_id FROM zk_session'), 'by an ephemeral node at the path');
+	is($s->value("SELECT zk_lock_token('$path')"), $stat->{czxid}, 'its czxid is the token');
+	is($s->value('SELECT path, mode, scope, count, state, token, node FROM zk_locks'),
+		"$path|exclusive|session|1|held|$stat->{czxid}|single-$stat->{czxid}", 'zk_locks');
+	$t->send("SELECT zk_lock('$path')");
+	wait_watching($at);
+	is($admin->value("SELECT position, kind, mode, granted, token, node, pid FROM zk_lock_queue('$path')"),
+		"1|lock|exclusive|t|$stat->{czxid}|single-$stat->{czxid}|" . $s->pid, 'zk_lock_queue: who holds, and not who waits');
+	is($admin->value("SELECT path, kind, contenders, holders, pid FROM zk_lock_paths('/single')"), "$path|lock|1|1|" . $s->pid,
+		'zk_lock_paths');
+	is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 're-entry');
+	is($s->value("SELECT zk_unlock('$path')"), 't', 'given back');
+	is($t->wait->{out}, 't', 'the other one has it');
+	is($t->value("SELECT zk_lock_token('$path') > $stat->{czxid}"), 't', 'with a greater token');
+	$t->value('DISCARD ALL');
+	is(whose($at), 'nobody', 'DISCARD ALL gives it back');
+
+	# other programs' locks are shown, too
+	stranger($at, 'who I am');
+	$stat = $zk->exists($at);
+	is($admin->value("SELECT granted, token, node, pid, data FROM zk_lock_queue('$path')"),
+		"t|$stat->{czxid}|single-$stat->{czxid}||who I am", "zk_lock_queue: another program's");
+	is($admin->value("SELECT path, kind, contenders, holders, pid, data FROM zk_lock_paths('/single')"), "$path|lock|1|1||who I am",
+		'zk_lock_paths: the same');
+	$other->set($at, "zklock\nshared\nczxid 1\nhost x\n");
+	is($admin->value("SELECT mode, token, node FROM zk_lock_queue('$path')"),
+		"exclusive|$stat->{czxid}|single-$stat->{czxid}", 'whatever it says');
+	is($t->value("SELECT zk_try_lock('$path')"), 'f', 'zk_try_lock: false');
+	is($t->value("SELECT zk_lock('$path', '100ms')"), 'f', 'with a timeout: false');
+	my $result = $t->query("SET lock_timeout = '100ms'; SELECT zk_lock('$path')");
+	is($result->{state}, '55P03', 'with lock_timeout: 55P03');
+	like($result->{detail}, qr/^It is held by ZooKeeper session /, '- which says who has it');
+	$other->delete($at);
+	is($admin->value("SELECT count(*) FROM zk_lock_queue('$path')"), 0, 'nobody there: no row');
+	$_->quit for $s, $t;
+};
+
+edge 'log_lock_waits' => sub {
+	my ($path, $at, $s, $t) = begin(2);
+	$s->value("SELECT zk_lock('$path')");
+	$t->value(q{SET log_lock_waits = on; SET deadlock_timeout = '50ms'});
+	my $offset = -s $node->logfile;
+	$t->send("SELECT zk_lock('$path')");
+	my $host = qr/process @{[ $s->pid ]} on \S+/;
+	zk_until(sub { slurp_file($node->logfile, $offset) =~ /still waiting for ExclusiveLock on lock path "\Q$path\E"/ }, 'the log');
+	zk_until(sub { slurp_file($node->logfile, $offset) =~ /Held by: $host\. Wait queue: \./ }, 'who holds');
+	$s->value("SELECT zk_unlock('$path')");
+	is($t->wait->{out}, 't', 'it is had');
+	like(slurp_file($node->logfile, $offset), qr/acquired ExclusiveLock on lock path "\Q$path\E"/, 'and that is logged');
+	$_->quit for $s, $t;
+};
+
+# ------------------------------------------------------- what may be in the way
+
+edge 'a directory of another style' => sub {
+	my ($path, $at, $s) = begin(1);
+	$s->value("SET zklock.node_style = curator; SELECT zk_lock('$path'), zk_lock('$path/below')");
+	$s->value('SET zklock.node_style = single');
+	my $t = warm_session(node_style => 'single');
+	foreach my $call ("zk_lock('$path')", "zk_try_lock('$path')")
+	{
+		my $result = $t->query("SELECT $call");
+		is($result->{state}, '55000', "$call where one of another style is held: 55000");
+		like($result->{message}, qr/^lock path "\Q$path\E" is a directory that is in use/, '- and why');
+	}
+	$s->value("SELECT zk_unlock('$path')");
+	is($t->query("SELECT zk_lock('$path')")->{state}, '55000', 'a lock below is in the way, too');
+	$s->value("SELECT zk_unlock('$path/below')");
+	$other->delete("$at/below");
+	my $before = $zk->exists($at)->{czxid};
+	is($t->value("SELECT zk_try_lock('$path')"), 't', 'an empty one is removed: zk_try_lock');
+	cmp_ok($zk->exists($at)->{czxid}, '>', $before, '- and a node is in its place');
+	is($t->value("SELECT zk_unlock('$path')"), 't', 'given back');
+	$s->value("SET zklock.node_style = kazoo; SELECT zk_lock('$path'), zk_unlock('$path')");
+	is($t->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'an empty one is removed: zk_lock');
+
+	# and the other way round
+	$t->value("SELECT zk_lock('$path')");
+	foreach my $call ("zk_lock('$path')", "zk_semaphore_acquire('$path', 2)", "zk_lock('$path/below/it')")
+	{
+		my $result = $s->query("SELECT $call");
+		is($result->{state}, '55000', "another style at, or below, a single node: $call: 55000");
+		like($result->{message}, qr/ is or lies under an ephemeral node$/, '- and why');
+	}
+	is($t->query("SELECT zk_lock('$path/below')")->{state}, '55000', 'and this style below it');
+	$_->quit for $s, $t;
+};
+
+# Curator's and kazoo's, which say nothing of themselves, and others' data
+edge 'a node that is no lock' => sub {
+	my ($path, $at, $s) = begin(1);
+	$other->create($at, data => 'mine');
+	my $result = $s->query("SELECT zk_try_lock('$path')");
+	is($result->{out}, 'f', 'zk_try_lock: false');
+	like("@{ $result->{warnings} }", qr/^the node at lock path "\Q$path\E" is no lock$/, '- and a warning');
+	$s->send("SELECT zk_lock('$path')");
+	wait_watching($at);
+	$other->set($at, "still mine $_") for 1 .. 3;
+	zk_until(sub { _watchers($at) == 1 }, 'it watches again');
+	ok(!$s->is_done, 'zk_lock waits');
+	$other->delete($at);
+	$result = $s->wait;
+	is($result->{out}, 't', '- until it is gone');
+	is(() = "@{ $result->{warnings} }" =~ /is no lock/g, 1, '- with one warning');
+	$s->value("SELECT zk_unlock('$path')");
+	$other->create($at, mode => 'container');
+	$other->delete(scalar $other->create("$at/x", mode => 'ephemeral'));
+	is($s->query("SELECT zk_lock('$path', '300ms')")->{out}, 'f', "nor is a container of others' removed");
+	ok($zk->exists($at), '- it is there');
+	is($admin->value("SELECT count(*) FROM zk_lock_queue('$path')"), 0, '- and no contender');
+	my $czxid = $zk->exists($at)->{czxid};
+	is($admin->value("SELECT zk_lock_break('$path', 'single-$czxid')"), 'f', '- nor is it removed by zk_lock_break');
+	ok($zk->exists($at), '- it is still there');
+	$other->delete($at);
+	$s->quit;
+};
+
+# It was a directory when it was looked at; when the delete arrives it is a lock.
+edge 'a directory whose place another program takes before it is removed' => sub {
+	my ($path, $at, $s) = begin(1);
+	$s->value("SET zklock.node_style = curator; SELECT zk_lock('$path'), zk_unlock('$path'); SET zklock.node_style = single");
+	$proxy->hold_request('getData');
+	$s->send("SELECT zk_lock('$path')");
+	$proxy->wait_held;
+	$proxy->delay_ms(200);
+	$proxy->release;
+	$proxy->hold_request('multi');
+	$proxy->delay_ms(0);
+	$proxy->wait_held;
+	$other->delete($at);
+	stranger($at);
+	$proxy->release;
+	wait_watching($at);
+	is(whose($at), 'stranger', 'it is not removed');
+	$other->delete($at);
+	is($s->wait->{out}, 't', 'and waited for');
+	$s->quit;
+};
+
+# ------------------------------------------- a node that was deleted by somebody
+
+# Ours is deleted by hand and another program's is there at once, before we know it:
+# the event of its deletion is held up.
+my %replaced_by = (
+	'another program' => sub { stranger($_[0]) },
+	'one that has written to it' => sub { stranger($_[0]); $other->set($_[0], 'stranger') for 1 .. 40 });
+foreach my $by (sort keys %replaced_by)
+{
+	my $replace = sub {
+		my ($at, %opt) = @_;
+		$proxy->hold_event(alone => 1);
+		$other->delete($at);
+		$replaced_by{$by}->($at);
+		return;
+	};
+	edge "deleted, and replaced by $by: given back" => sub {
+		my ($path, $at, $s) = begin(1);
+		$s->value("SELECT zk_lock('$path')");
+		$replace->($at);
+		is_lost_on_unlock($s, $path, 'zk_unlock');
+		is(whose($at), 'stranger', "the other one's stays");
+		$other->delete($at);
+
+		$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+		$replace->($at);
+		$s->value('ROLLBACK');
+		is($s->value("SELECT zk_lock('$path', '200ms')"), 'f', 'ROLLBACK: it is not ours');
+		is(whose($at), 'stranger', "- the other one's stays");
+		$other->delete($at);
+
+		$s->value("SELECT zk_lock('$path')");
+		$replace->($at);
+		$s->value('DISCARD ALL');
+		is($s->value("SELECT zk_try_lock('$path')"), 'f', 'DISCARD ALL');
+		is(whose($at), 'stranger', "- the other one's stays");
+		$other->delete($at);
+		$proxy->release;
+		$s->quit;
+	};
+
+	edge "deleted, and replaced by $by: COMMIT" => sub {
+		foreach my $guard (qw(strict on))
+		{
+			my ($path, $at, $s) = begin(1, commit_guard => $guard, cancel_on_loss => 'off');
+			$s->value("BEGIN; SELECT zk_xact_lock('$path'); INSERT INTO t VALUES ('x')");
+			# with "on" the create's answer is proof enough, until it is known to be gone
+			$replace->($at) if $guard eq 'strict';
+			if ($guard eq 'on')
+			{
+				$other->delete($at);
+				$replaced_by{$by}->($at);
+				$s->value("SELECT zk_lock_queue('$path')");
+			}
+			my $result = $s->query('COMMIT');
+			is($guard eq 'strict' ? $result->{state} : '40001', '40001', "$guard: 40001");
+			is(whose($at), 'stranger', "- the other one's stays");
+			$other->delete($at);
+			$proxy->release;
+			$s->quit;
+		}
+		is($admin->value('SELECT count(*) FROM t'), $admin->value('SELECT count(*) FROM t'), 'it goes on');
+		$admin->value('TRUNCATE t');
+	};
+
+	edge "deleted, and replaced by $by: several at once are asked for" => sub {
+		my ($path, $at, $s) = begin(1, commit_guard => 'strict', cancel_on_loss => 'off');
+		my @paths = map { "$path-$_" } 1 .. 3;
+		foreach my $which (@paths)
+		{
+			$s->value('BEGIN; SELECT ' . join ', ', map { "zk_xact_lock('$_')" } @paths);
+			$replace->("/zklock$which");
+			zk_is_lost($s->query('COMMIT'), $which, "one of three, $which");
+			is(whose("/zklock$which"), 'stranger', "- the other one's stays");
+			$other->delete("/zklock$which");
+			$proxy->release;
+		}
+		is($s->value('BEGIN; SELECT ' . join(', ', map { "zk_xact_lock('$_')" } @paths) . '; COMMIT'), 't|t|t', 'none: it commits');
+		$s->quit;
+	};
+}
+
+edge 'deleted while it is held: the loss is known' => sub {
+	my ($path, $at, $s, $t) = begin(2, session_timeout => '4s');
+	$s->value("SELECT zk_lock('$path')");
+	wait_watching($at);
+	$t->send("SELECT zk_lock('$path')");
+	wait_watching($at, 2);
+	$other->delete($at);
+	is($t->wait->{out}, 't', 'who waited has it');
+	zk_wait_hold($s, 'lost');
+	is($s->query("SELECT zk_lock('$path')")->{state}, '55000', 'not to be had again before it is given back');
+	is_lost_on_unlock($s, $path, 'given back');
+	is($t->value("SELECT zk_unlock('$path')"), 't', "the other one's was not touched");
+	$_->quit for $s, $t;
+};
+
+# Heartbeats find another's node, though no event told that ours is gone
+edge 'a heartbeat finds another node' => sub {
+	my ($path, $at, $s) = begin(1, session_timeout => '4s');
+	$s->value("SELECT zk_lock('$path')");
+	$proxy->hold_event(alone => 1);
+	$other->delete($at);
+	stranger($at);
+	zk_wait_hold($s, 'lost');
+	$s->query("SELECT zk_unlock('$path')");
+	is(whose($at), 'stranger', "the other one's stays");
+	$other->delete($at);
+	$proxy->release;
+	$s->quit;
+};
+
+edge 'after a new connection' => sub {
+	my ($path, $at, $s) = begin(1, session_timeout => '20s');
+	$s->value("SELECT zk_lock('$path')");
+	$proxy->cut_off;
+	zk_until(sub { $proxy->connections == 0 }, 'it is cut off');
+	$other->delete($at);
+	stranger($at);
+	$proxy->pass;
+	zk_wait_session($s, 'connected');
+	my $result = $s->query("SELECT zk_unlock('$path')");
+	is($result->{out}, 'f', 'it was lost');
+	is(whose($at), 'stranger', "the other one's stays");
+	$other->delete($at);
+	$s->quit;
+};
+
+# What the session itself gave back a moment ago is not in its way, whatever the style.
+edge 'other styles, and an answer that is lost' => sub {
+	my ($path, $at, $s) = begin(1);
+	foreach my $op (qw(swallow_and_drop drop_request))
+	{
+		foreach my $order ([qw(single curator)], [qw(kazoo single)], [qw(single single)])
+		{
+			$s->value("SET zklock.node_style = $order->[0]; BEGIN; SELECT zk_xact_lock('$path')");
+			$proxy->$op('delete');
+			is($s->value("COMMIT; SET zklock.node_style = $order->[1]; SELECT zk_lock('$path')"), 't', "$op: @$order");
+			is($s->value("SELECT zk_unlock('$path')"), 't', '- given back');
+		}
+	}
+	$s->quit;
+};
+
+# It has no name by which a list could show it.
+edge 'a single node that never was stands in no queue' => sub {
+	my ($path, $at, $s) = begin(1);
+	$proxy->hold_request('multi');
+	$s->send("SELECT zk_lock('$path')");
+	$proxy->wait_held;
+	is($s->cancel($admin)->{state}, '57014', 'cancelled before it could be created');
+	$proxy->drop;
+	zk_wait_session($s, 'connected');
+	my $holder = $other->contend($at);
+	is($s->value("SET zklock.node_style = curator; SELECT zk_try_lock('$path')"), 'f', "another's lock, of another style, excludes us");
+	is($s->value("SELECT zk_lock('$path', '200ms')"), 'f', '- also when it is waited for');
+	$other->delete($holder);
+	is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'then it is had');
+	$s->quit;
+};
+
+# Somebody writes to our node: it is ours all the same.
+edge 'somebody writes to our node' => sub {
+	my ($path, $at, $s) = begin(1);
+	foreach my $n (1, 40)
+	{
+		$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+		$other->set($at, 'scribble') for 1 .. $n;
+		is($s->query('COMMIT')->{state}, '', "$n times: it commits");
+		zk_until(sub { whose($at) eq 'nobody' }, 'and is given back');
+		$s->value("SELECT zk_lock('$path')");
+		$other->set($at, 'scribble') for 1 .. $n;
+		is($s->value("SELECT zk_unlock('$path')"), 't', 'so does zk_unlock');
+		is(whose($at), 'nobody', '- and it is gone');
+	}
+	$s->quit;
+};
+
+# ---------------------------------------------------------------- zk_lock_break
+
+edge 'zk_lock_break removes the node that is meant' => sub {
+	my ($path, $at, $s, $t) = begin(2);
+	$s->value("SELECT zk_lock('$path')");
+	my $name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
+	$t->send("SELECT zk_lock('$path')");
+	wait_watching($at);
+	is($admin->value("SELECT zk_lock_break('$path', '$name')"), 't', 'true');
+	is($t->wait->{out}, 't', 'who waited has it');
+	is($admin->value("SELECT zk_lock_break('$path', '$name')"), 'f', 'false for one that is gone');
+	is($t->value(q{SELECT state FROM zk_locks}), 'held', '- and the one that is there stays');
+	is_lost_on_unlock($s, $path, 'whose it was');
+	is($admin->query("SELECT zk_lock_break('$path', '$_')")->{state}, '22023', "'$_': 22023")
+	  for 'single-', 'single-0', 'single-01', 'single--1', "$name ", "$name/x", 'single-99999999999999999999', $path =~ s/.*\///r;
+	$t->value("SELECT zk_unlock('$path')");
+
+	stranger($at);
+	$name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
+	$proxy->swallow_and_drop('delete');
+	is($admin->value("SELECT zk_lock_break('$path', '$name')"), 't', "another program's; the answer is lost");
+	is(whose($at), 'nobody', '- it is gone');
+
+	# its own
+	$s->value("SELECT zk_lock('$path')");
+	is($s->value("SELECT zk_lock_break('$path', node) FROM zk_locks"), 't', 'its own');
+	is($s->value('SELECT state FROM zk_locks'), 'lost', '- is lost');
+	$s->query('SELECT zk_unlock_all()');
+
+	# it changes hands between the look and the delete: not this one
+	stranger($at);
+	$other->set($at, 'stranger');
+	$name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
+	$proxy->hold_request('delete');
+	$t->send("SELECT zk_lock_break('$path', '$name')");
+	$proxy->wait_held;
+	$other->delete($at);
+	stranger($at);
+	$proxy->release;
+	is($t->wait->{out}, 'f', 'one that is replaced meanwhile: false');
+	is(whose($at), 'stranger', '- and the other one stays');
+	$other->delete($at);
+	$_->quit for $s, $t;
+};
+
+# ------------------------------------------------------------- answers that are lost
+
+# One session takes the same path again and again: its own node from before must not
+# be taken for the new one, nor the new one for it.
+foreach my $way (@ZkProxy::WAYS)
+{
+	edge "$way: a lock that is free" => sub {
+		my ($path, $at, $s) = begin(1, session_timeout => '4s');
+		foreach my $op (qw(multi exists))
+		{
+			$proxy->clear_log;
+			$proxy->lose($way, $op);
+			is($s->value("SELECT zk_lock('$path')"), 't', "$op: it is had");
+			is($s->value("SELECT zk_lock_token('$path')"), $zk->exists($at)->{czxid}, '- with the token of its node');
+			is($s->value('SELECT state FROM zk_locks'), 'held', '- and held');
+			is($s->value("SELECT zk_unlock('$path')"), 't', '- and given back');
+			$proxy->reset;
+			is(whose($at), 'nobody', '- nothing is left');
+		}
+		$s->quit;
+	};
+
+	edge "$way: given back, had, given back" => sub {
+		my ($path, $at, $s) = begin(1, session_timeout => '4s');
+		$s->value("SELECT zk_lock('$path')");
+		$proxy->clear_log;
+		$proxy->lose($way, 'delete');
+		my $before = $s->value("SELECT zk_lock_token('$path')");
+		is($s->value("SELECT zk_unlock('$path')"), 't', 'given back');
+		is($s->value("SELECT zk_lock('$path')"), 't', 'had again');
+		cmp_ok($s->value("SELECT zk_lock_token('$path')"), '>', $before, '- by another node');
+		is($s->value("SELECT zk_lock_token('$path')"), $zk->exists($at)->{czxid}, '- which is there');
+		$proxy->lose($way, 'delete');
+		$s->value("BEGIN; SELECT zk_unlock_all()");
+		is($s->value("SELECT zk_xact_lock('$path'); COMMIT"), 't', 'had by a transaction');
+		$proxy->lose($way, 'delete');
+		$s->value("BEGIN; SELECT zk_xact_lock('$path'); ROLLBACK");
+		is($s->value("SELECT zk_lock('$path')"), 't', 'had after a ROLLBACK');
+		is($s->value("SELECT zk_lock_token('$path')"), $zk->exists($at)->{czxid}, '- by the node that is there');
+		$proxy->reset;
+		is($s->value("SELECT zk_unlock('$path')"), 't', 'given back');
+		is(whose($at), 'nobody', '- nothing is left');
+		$s->quit;
+	};
+
+	edge "$way: who waits" => sub {
+		my ($path, $at, $s) = begin(1, session_timeout => '4s');
+		foreach my $op (qw(multi getData))
+		{
+			stranger($at);
+			$proxy->clear_log;
+			$proxy->lose($way, $op);
+			$s->send("SELECT zk_lock('$path')");
+			$proxy->wait_lost($way);
+			$proxy->release if $way =~ /stuck/;
+			wait_watching($at);
+			ok(!$s->is_done, "$op: it waits");
+			is(whose($at), 'stranger', "- and the other one's is there");
+			$other->delete($at);
+			is($s->wait->{out}, 't', '- then it is had');
+			is($s->value("SELECT zk_unlock('$path')"), 't', '- and given back');
+			$proxy->reset;
+		}
+		$s->quit;
+	};
+
+	edge "$way: cancelled, and another program has it" => sub {
+		my ($path, $at, $s) = begin(1, session_timeout => '4s');
+		$proxy->clear_log;
+		$proxy->lose($way, 'multi');
+		$s->send("SELECT zk_lock('$path')");
+		$proxy->wait_lost($way);
+		is($s->cancel($admin)->{state}, '57014', 'cancelled');
+		$proxy->release;
+		my $theirs;
+		zk_until(sub { $theirs = eval { stranger($at) } }, 'its node to be gone');
+		is(whose($at), 'stranger', 'another program has it');
+		is($s->value("SELECT zk_try_lock('$path')"), 'f', '- and not we');
+		sleep 0.1;
+		is(whose($at), 'stranger', '- and keeps it');
+		$other->delete($at);
+		is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'then we can');
+		$proxy->reset;
+		$s->quit;
+	};
+}
+
+# A delete that is carried out late, after the session has the lock again
+edge 'a delete that is stuck on its way' => sub {
+	my ($path, $at, $s) = begin(1);
+	my %version;
+	$s->value("SELECT zk_lock('$path')");
+	my $old = $zk->exists($at)->{version};
+	$proxy->drop_request('delete');
+	$s->value("SELECT zk_unlock('$path')");
+	foreach my $time (1 .. 100)
+	{
+		$s->value("SELECT zk_lock('$path')");
+		$version{ $zk->exists($at)->{version} }++;
+		$s->value("SELECT zk_unlock('$path')");
+	}
+	ok(!$version{$old}, 'it could not hit a later node: none has that version')
+	  or diag("$old: " . join ' ', map { "$_*$version{$_}" } sort keys %version);
+	cmp_ok(scalar keys %version, '>', 10, 'they have many versions');
+	ok(!$version{0}, 'and never that of a new node');
+	$s->quit;
+};
+
+edge 'who waits avoids the version of the node before' => sub {
+	my ($path, $at, $s, $t) = begin(2);
+	my $same = 0;
+	$s->value("SELECT zk_lock('$path')");
+	foreach my $time (1 .. 60)
+	{
+		my $before = $zk->exists($at)->{version};
+		$t->send("SELECT zk_lock('$path')");
+		wait_watching($at);
+		$s->value("SELECT zk_unlock('$path')");
+		$t->wait;
+		$same++ if $zk->exists($at)->{version} == $before;
+		($s, $t) = ($t, $s);
+	}
+	is($same, 0, 'never the same');
+	$_->quit for $s, $t;
+};
+
+# --------------------------------------------------------------------- waiting
+
+edge 'the event is lost, the connection cut' => sub {
+	my ($path, $at, $s) = begin(1);
+	stranger($at);
+	$s->send("SELECT zk_lock('$path')");
+	wait_watching($at);
+	$proxy->hold_event;
+	$other->delete($at);
+	$proxy->wait_held;
+	ok(!$s->is_done, 'it does not know');
+	$proxy->cut_off;
+	$proxy->release;
+	$proxy->pass;
+	is($s->wait->{out}, 't', 'it has the lock');
+
+	# replaced while cut off
+	$s->value("SELECT zk_unlock('$path')");
+	stranger($at);
+	$s->send("SELECT zk_lock('$path')");
+	wait_watching($at);
+	$proxy->cut_off;
+	zk_until(sub { $proxy->connections == 0 }, 'it is cut off');
+	$other->delete($at);
+	stranger($at);
+	$proxy->pass;
+	wait_watching($at);
+	ok(!$s->is_done, 'another one is there: it waits');
+	$other->delete($at);
+	is($s->wait->{out}, 't', 'then it has the lock');
+	$s->quit;
+};
+
+edge 'twelve sessions, and none is left waiting' => sub {
+	my ($path, $at, @s) = begin(12);
+	stranger($at);
+	$_->send("SELECT zk_lock('$path'), zk_lock_token('$path'), zk_unlock('$path')") for @s;
+	wait_watching($at, scalar @s);
+	$other->delete($at);
+	my %token;
+	foreach my $s (@s)
+	{
+		my ($got, $token, $given) = split /\|/, $s->wait->{out};
+		is("$got$given", 'tt', 'had and given back');
+		$token{$token}++;
+	}
+	is(keys %token, 12, 'each with a token of its own');
+	$_->quit for @s;
+};
+
+# ------------------------------------------------------------- holders that stop
+
+edge 'a holder that is stopped until its session has expired' => sub {
+	my ($path, $at, $s, $t) = begin(2, session_timeout => '4s', cancel_on_loss => 'off');
+	$s->value("BEGIN; SELECT zk_xact_lock('$path'); INSERT INTO t VALUES ('stopped')");
+	kill 'STOP', $s->pid;
+	is($t->value("SELECT zk_lock('$path')"), 't', 'another one has it');
+	kill 'CONT', $s->pid;
+	zk_is_lost($s->query('COMMIT'), $path, 'COMMIT');
+	is($t->value('SELECT state FROM zk_locks'), 'held', "the other one's stays");
+	is($t->value("SELECT zk_unlock('$path')"), 't', 'and is given back by it');
+	is($admin->value('SELECT count(*) FROM t'), 0, 'nothing was written');
+	is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'then it is had again');
+	$_->quit for $s, $t;
+};
+
+# The usual use of zk_lock_break: its holder is stopped, and gives it back when it
+# goes on, before it has read that it has lost it
+edge 'a holder that is stopped while its node is replaced' => sub {
+	foreach my $way ('COMMIT', 'ROLLBACK', "SELECT zk_unlock_all()")
+	{
+		my ($path, $at, $s) = begin(1, commit_guard => 'off', cancel_on_loss => 'off');
+		$s->value("BEGIN; SELECT zk_xact_lock('$path')") if $way !~ /unlock/;
+		$s->value("SELECT zk_lock('$path')") if $way =~ /unlock/;
+		kill 'STOP', $s->pid;
+		my $name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
+		is($admin->value("SELECT zk_lock_break('$path', '$name')"), 't', 'broken');
+		stranger($at);
+		$s->send($way);
+		kill 'CONT', $s->pid;
+		$s->wait;
+		is($s->value("SELECT zk_try_lock('$path')"), 'f', "$way: it is not ours");
+		is(whose($at), 'stranger', "- the other one's stays");
+		$other->delete($at);
+		$s->quit;
+	}
+};
+
+# ------------------------------------------------------------------------ at random
+
+edge 'sessions that take turns, while connections break' => sub {
+	my $seconds = $TIMING ? 30 : 8;
+	my @proxy = ($proxy, ZkProxy->new($zk));
+	my @paths = ('/single/turns/1', '/single/turns/2');
+	turns_prepare($node);
+	turns_path(@paths);
+	my @s = map {
+		turns_session($node, options => join ' ', map { "-c zklock.$_" } 'node_style=single', 'commit_guard=on', 'session_timeout=20s', 'hosts=' . $proxy[ $_ % 2 ]->hosts)
+	} 1 .. 8;
+	$_->send(turns_call("$seconds s", \@EXCLUSIVE_WAYS, \@paths)) for @s;
+	my $n = turns_trouble(\@s, @proxy);
+	my @messages = grep { $_ } map { $_->wait->{message} } @s;
+	is(zk_few(@messages), '', 'no call failed');
+	my @hold = turns_holds();
+	turns_judge(@hold);
+	turns_counted(@hold);
+	diag("$seconds s, $n faults, " . @hold . ' holds');
+	cmp_ok(scalar @hold, '>', 20, 'they had the lock');
+	$_->quit for @s;
+	zk_until(sub { !grep { $zk->exists("/zklock$_") } @paths }, 'nothing to be left');
+};
+
+# --------------------------------------------------------------------- transactions
+
+edge 'transactions and savepoints' => sub {
+	my ($path, $at, $s) = begin(1);
+	is($s->value(qq{BEGIN; SAVEPOINT a; SELECT zk_lock('$path'); ROLLBACK TO a}), 't', 'had after a savepoint');
+	zk_until(sub { whose($at) eq 'nobody' }, 'and given back with it');
+	is($s->value(qq{SELECT zk_xact_lock('$path'); SAVEPOINT b; SELECT zk_lock('$path'); ROLLBACK TO b}), "t\nt", 'twice');
+	is(whose($at), 'ours', 'one is still there');
+	is($s->value(qq{COMMIT; SELECT count(*) FROM zk_locks}), 0, 'and COMMIT gives it back');
+	zk_until(sub { whose($at) eq 'nobody' }, 'it is gone');
+	is($s->query(qq{BEGIN; SELECT zk_xact_lock('$path'); PREPARE TRANSACTION 'x'})->{state}, '0A000', 'no PREPARE');
+	$s->value('ROLLBACK');
+	is($s->value(qq{BEGIN; SELECT zk_xact_lock('$path'), zk_fence('$path') = zk_lock_token('$path'); COMMIT}), 't|t', 'zk_fence');
+	$s->quit;
+};
+
+edge 'access' => sub {
+	my ($path, $at, $s) = begin(1);
+	stranger($at);
+	$other->set_acl($at, [ [ 8, 'world', 'anyone' ] ]);
+	is($s->query("SELECT zk_lock('$path')")->{state}, '42501', 'a node that we may not read: 42501');
+	is($s->query("SELECT zk_try_lock('$path')")->{state}, '42501', 'to zk_try_lock, too');
+	# since ZooKeeper 3.8.4 and 3.9.2 nothing can be known of it (ZOOKEEPER-2590)
+	my $czxid = eval { $zk->exists($at)->{czxid} };
+	my $seen = $admin->query("SELECT granted, token, node, data IS NULL FROM zk_lock_queue('$path')");
+	is($seen->{state} || $seen->{out}, $czxid ? "t|$czxid|single-$czxid|t" : '42501', 'zk_lock_queue shows what can be known');
+	is($admin->query("SELECT zk_lock_break('$path', 'single-1')")->{out}, 'f', 'zk_lock_break: another one is meant') if $czxid;
+	ok($czxid || $admin->query("SELECT zk_lock_break('$path', 'single-1')")->{state} eq '42501', '- or it cannot be known');
+	$other->delete($at);
+	# a delete needs access to the directory
+	$s->value("SELECT zk_lock('$path')");
+	$other->set_acl('/zklock/single', [ [ 7, 'world', 'anyone' ], [ 16, 'world', 'anyone' ] ]);
+	my $result = $s->query("SELECT zk_unlock('$path')");
+	is($result->{out}, 't', 'its release is refused: true');
+	like("@{ $result->{warnings} }", qr/^ZooKeeper refused the release/, '- with a warning');
+	is($s->query("SELECT zk_lock('$path')")->{state}, '42501', 'and cannot be had again: 42501');
+	$other->set_acl('/zklock/single', [ [ 31, 'world', 'anyone' ] ]);
+	is($s->value("SELECT zk_unlock_all()"), 0, 'nothing is held');
+	$s->quit;
+	zk_until(sub { whose($at) eq 'nobody' }, 'it goes with its session');
+};
+
+# ------------------------------------------------------------------ doc/interop.md
+
+edge "the page's program" => sub {
+	my $page = Doc->new('doc/interop.md');
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/nightly.py';
+	append_to_file($file, $page->take('python')->{code});
+	my $s = warm_session(node_style => 'single');
+	my ($path, $at) = ('/jobs/nightly', '/zklock/jobs/nightly');
+	is($s->value("SELECT zk_lock('$path')"), 't', 'SQL has the lock');
+	my ($pid, $to, $from) = Child::spawn([ '/usr/bin/python3', '-B', $file, $zk->hosts ]);
+	wait_watching($at);
+	is(whose($at), 'ours', 'the program waits');
+	is($s->value("SELECT zk_unlock('$path')"), 't', 'given back');
+	is(scalar <$from>, "at work\n", 'it is at work');
+	waitpid $pid, 0;
+	is($?, 0, '- and ends');
+	Child::forget($pid);
+	is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'then SQL has the lock again');
+	$page->all_was_run;
+	$s->quit;
+};
+
+kinds_end();
+
+done_testing();
