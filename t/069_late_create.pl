@@ -2,7 +2,7 @@
 # A create that a server could not pass on, since its link to the leader was silent,
 # is carried out after the quorum has denied the node, and after later requests of the
 # same session, which was with another server meanwhile, and is back.  The node is
-# deleted again.
+# deleted again.  The mark of a claim that comes so is refused.
 
 use strict;
 use warnings;
@@ -88,6 +88,35 @@ foreach my $what (sort keys %CALL)
 	zk_locks_again($session, '- and the session goes on');
 	$session->quit;
 }
+
+# The mark of a claim comes as late, under a lock that stays: it was taken back before
+# anybody knew of it.
+subtest 'the mark of a claim' => sub {
+	$second->{proxy}->cut_off;
+	$first->{proxy}->pass;
+	my $session = zk_session($node);
+	my $claim = q{SELECT zk_claim('/l/1', '2001-01-02')};
+	is($session->value(qq{SELECT zk_claim('/l/1', '2001-01-01'), zk_lock('/l/1'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
+
+	$first->{proxy}->clear_log;
+	$zk->cut($first->{server}, $leader);
+	$session->send('COMMIT');
+	zk_until(sub { passed($first, '>', 'multi') }, 'it to mark');
+	is($session->cancel($admin)->{state}, '57014', '- given up');
+	move($first, $second);
+	zk_until(sub { passed($second, '<', 'setData') }, 'it to take the mark back');
+	my $let_go = hold_requests();
+	move($second, $first);
+	$zk->mend;
+	zk_until(sub { passed($first, '<', 'connect') }, 'the session to be back');
+	$let_go->();
+
+	# which the leader gets behind the mark
+	zk_locks_again($session, '- and the session goes on');
+	is($session->value(q{SELECT extract(day FROM period), state FROM zk_last_claim('/l/1')}), '1|done', '- the mark does not come any more');
+	is($session->value($claim), 't', '- and the period is to be had');
+	$session->quit;
+};
 $admin->quit;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);
 

@@ -35,7 +35,8 @@ my $workers = zk_cluster('workers', $zk, %setting, 'zklock.hosts' => $zk->hosts,
 # In both, as printed, except what a reader has to fill in
 foreach my $block ($page->blocks('sql'))
 {
-	my @nodes = $block->{session} eq 'both' ? @both : $block->{session} eq 'hub@hub' ? ($hub) : die $block->{session};
+	my %where = (both => \@both, east => [ $both[0] ], 'hub@hub' => [$hub]);
+	my @nodes = @{ $where{ $block->{session} } // die $block->{session} };
 	$block->{code} =~ s/CREATE EXTENSION zklock;/DROP EXTENSION zklock; $&/;
 	$block->{code} =~ s/'hub\.example\.com', port '5432'/sprintf "'%s', port '%s'", $hub->host, $hub->port/e;
 	foreach my $node (@nodes)
@@ -178,14 +179,23 @@ is(made_by('2003-01-01'), '', '- nor in hub');
 is($west->query(q{CALL report('2003-01-01')})->{state}, '', '- but then the other');
 is(made_by('2003-01-01'), 'west', '- has made it');
 
-# A cluster whose clock or pg_cron is late asks when the work is done
-my $period = $east_admin->value(q{SELECT now() - interval '10 s'});
-$east->send("CALL mail('$period')");
-zk_until(sub { grep { $_ eq 'east' } in_both("SELECT made_by FROM mailed WHERE period = '$period'") }, 'east to have mailed');
-is($west->query("CALL mail('$period')")->{state}, '', 'mail: a late one');
-is_deeply([ in_both("SELECT made_by FROM mailed WHERE period = '$period'") ], ['east'], '- does not mail again');
-$east_admin->value('SELECT pg_cancel_backend(' . $east->pid . ')');
-is($east->wait->{state}, '57014', '- while the first one keeps the lock');
+# Claims: east at work, west waiting for its turn
+my $period = $east_admin->value('SELECT now()');
+sub mailed { return join ' ', in_both("SELECT made_by FROM mailed WHERE period = '$period'"); }
+
+foreach my $end (qw(COMMIT ROLLBACK))
+{
+	$east->value("BEGIN; CALL mail('$period')");
+	$west->send("CALL mail('$period')");
+	zk_wait_queued($zk, $west);
+	$east->value($end);
+	is($west->wait->{state}, '', "mail: $end of the first");
+	is(mailed(), $end eq 'COMMIT' ? 'east' : 'west', '- and one of them has mailed');
+	is($east->value(q{SELECT period, state FROM zk_last_claim('/jobs/mail')}), "$period|done", '- as the claim says');
+	$period = $east_admin->value("SELECT timestamptz '$period' + interval '1 minute'");
+}
+is($west->query("CALL mail('$period'::timestamptz - interval '10 minutes')")->{state}, '', 'a cluster whose clock is late');
+is(join(' ', in_both("SELECT made_by FROM mailed WHERE period = '$period'::timestamptz - interval '10 minutes'")), '', '- mails no earlier period');
 
 $_->quit for @asks, $cron{workers}, $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);

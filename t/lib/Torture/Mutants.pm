@@ -147,7 +147,7 @@ our @MUTANTS = (
 	{
 		name => 'guard_always_passes',
 		what => 'a commit guard that lets every transaction pass',
-		edits => [ [ 'lock/commit_guard.c', 'if (zklock_commit_guard == ZKLOCK_GUARD_OFF)', 'if (true)' ] ],
+		edits => [ [ 'lock/commit_guard.c', "if (zklock_commit_guard == ZKLOCK_GUARD_OFF)\n\t\treturn NULL;", "if (true)\n\t\treturn NULL;" ] ],
 		scene => 'asleep',
 		convicted => ['late commit']
 	},
@@ -296,6 +296,44 @@ our @MUTANTS = (
 		what => 'who could not tell whether it had broken a circle takes any later end of its node for that',
 		edits => [ [ 'lock/deadlock.c', "\tif (reading == ZKL_READ && node.state == ZKN_PRESENT)\n\t\tforget(&s->in_doubt);\n", '' ] ],
 		test => [ '018_deadlocks', 'a doubt does not outlive its circle' ]
+	},
+
+	# claims
+	{
+		name => 'claim_let_go',
+		what => "a claim's lock is given up before it is known what becomes of the claim",
+		edits => [ [ 'zk/node.c', 'if (n->mark == NULL || zkn_mark_over(n->mark))', 'if (true)' ] ],
+		test => [ '097_claims_lost', 'ZooKeeper is away for longer than a session lives' ]
+	},
+	{
+		name => 'claim_unanswered',
+		what => 'a mark that was not answered counts as refused',
+		edits => [ [ 'zk/mark.c', 'zks_is_doubtful(rc) && !at_fault ? ZKN_MARK_UNSURE : ZKN_MARK_REFUSED', 'ZKN_MARK_REFUSED' ] ],
+		test => [ '069_late_create', 'the mark of a claim' ]
+	},
+	{
+		name => 'claim_comes_late',
+		what => 'a mark that was not answered, and is not there, is not prevented from coming',
+		edits => [ [ 'zk/mark.c', '(ours || (r->version == m->base && !m->moved))', 'ours' ] ],
+		test => [ '069_late_create', 'the mark of a claim' ]
+	},
+	{
+		name => 'claim_undone_to_nothing',
+		what => 'a claim that is undone leaves no claim, instead of the one before',
+		edits => [ [ 'zk/mark.c', 'm->decision == DONE ? m->done : m->before', 'm->decision == DONE ? m->done : ""' ] ],
+		test => [ '094_claims', 'cancelled at COMMIT' ]
+	},
+	{
+		name => 'claim_over_pending',
+		what => 'a claim that is pending is none',
+		edits => [ [ 'lock/claim.c', 'if (seen.data_len > 0 && period <= seen.claim.period)', 'if (seen.data_len > 0 && seen.claim.done && period <= seen.claim.period)' ] ],
+		test => [ '094_claims', 'killed between mark and commit' ]
+	},
+	{
+		name => 'claim_without_lock',
+		what => "a mark is written whether or not the lock's node is there",
+		edits => [ [ 'zk/node.c', 'ops[2 * i].path = node_path(node, node->name, &paths[i]);', 'ops[2 * i].path = "/";' ] ],
+		test => [ '094_claims', 'something else happens to the mark or to the node' ]
 	});
 
 sub named

@@ -1,0 +1,428 @@
+# zk_claim when something goes wrong between the claim and the release: each
+# request and each answer is lost in turn, calls are cancelled, backends
+# terminated and killed, transactions fail after their mark was written, sessions
+# of ZooKeeper expire.  Never do two transactions commit for a period.  One that
+# fails leaves the period to the next in the queue; it stays pending only where
+# process, machine or session were gone, and then zk_last_claim and
+# pg_xact_status tell what happened.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use Deadline;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new->start;
+my $proxy = ZkProxy->new($zk);
+
+# The claimers are in one cluster, and who comes next is in another, since some of
+# the claimers take their server with them.  The two have identifiers of their own, by
+# which zk_last_claim tells them apart: a copy of the tests' cluster would not.
+my ($node, $other) = map {
+	delete local $ENV{INITDB_TEMPLATE};
+	zk_cluster($_, $zk,
+		restart_after_crash => 'on',
+		wal_level => 'replica',
+		max_wal_senders => 2,
+		synchronous_standby_names => 'nobody',
+		synchronous_commit => 'local')
+} qw(claims next);
+$_->safe_psql('postgres', 'CREATE TABLE played (period timestamptz, who text)') for $node, $other;
+
+# A foreign table whose server refuses 'refused' at its COMMIT, and waits there
+# for whoever has the advisory lock 1 with 'slow'
+$node->safe_psql(
+	'postgres',
+	sprintf q{CREATE EXTENSION postgres_fdw;
+	CREATE SERVER loopback FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
+	CREATE USER MAPPING FOR CURRENT_USER SERVER loopback;
+	CREATE TABLE remote (what text);
+	CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF new.what = 'refused' THEN RAISE 'refused' USING ERRCODE = '23000'; END IF;
+		IF new.what = 'slow' THEN PERFORM pg_advisory_xact_lock(1); END IF;
+		RETURN NULL;
+	END $$;
+	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON remote DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();
+	CREATE FOREIGN TABLE there (what text) SERVER loopback OPTIONS (table_name 'remote')}, $node->host, $node->port);
+
+my $last_period = 0;
+my ($PERIOD, $DAY);
+my $PATH = '/p';
+
+sub in_both { my ($sql) = @_; return map { $_->safe_psql('postgres', $sql) } $node, $other; }
+
+# The next day, which nobody has claimed
+sub new_period
+{
+	$DAY = $last_period++;
+	$PERIOD = "timestamptz '2001-01-01 00:00 UTC' + $DAY * interval '1 day'";
+	return;
+}
+
+# A statement that claims the period for a path and writes that down
+sub claim
+{
+	my ($who, $timeout) = @_;
+	return "INSERT INTO played SELECT $PERIOD, '$who' WHERE zk_claim('$PATH', $PERIOD" . ($timeout ? ", '$timeout'" : '') . ')';
+}
+
+# Who has committed for this period
+sub played { return join ' ', sort map { split /\n/ } in_both("SELECT who FROM played WHERE period = $PERIOD"); }
+
+# What zk_last_claim tells, as "day state status", and the status asked on its server
+sub last_claim
+{
+	my ($session) = @_;
+	my ($day, $state, $host, $system, $xid) = split /\|/,
+	  $session->value(
+		qq{SELECT extract(day FROM period - '2001-01-01 00:00 UTC'), state, host, system_identifier, transaction_id FROM zk_last_claim('$PATH')});
+	return "$day $state" if ($xid // '') eq '';
+	my ($of) = grep { $_->safe_psql('postgres', 'SELECT system_identifier FROM pg_control_system()') == $system } $node, $other;
+	return "$day $state " . $of->safe_psql('postgres', "SELECT pg_xact_status('$xid')");
+}
+
+# ... when what is under way has been carried out
+sub settled
+{
+	my ($session, $expected, $name) = @_;
+	my $seen;
+	eval { until_true(sub { ($seen = last_claim($session)) eq $expected }, 'the mark', $MOMENT) };
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is($seen, $expected, $name);
+}
+
+# A claimer behind the proxy, connected to ZooKeeper
+sub claimer
+{
+	my (%setting) = @_;
+	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '4s', %setting);
+	$session->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
+	return $session;
+}
+
+# From a clean state to a clean state.  $code takes the claimer, and who is next.
+sub with_claimer
+{
+	my ($name, $code, %setting) = @_;
+	subtest $name => sub {
+		my ($claimer, $next) = (claimer(%setting), zk_session($other));
+		new_period();
+		$code->($claimer, $next);
+		$proxy->reset;
+		$proxy->count_frames;
+		$_->quit for $claimer, $next;
+		zk_nothing_left($zk, 'no lock is left', sessions => 1);    # a guest
+	};
+	return;
+}
+
+#
+# Each request and each answer is lost in turn
+#
+
+# How a claimer commits, or fails when its mark has been written: what precedes
+# the claim, what follows it in the transaction, and what follows that
+my %program = (
+	'it commits' => [ '', '', '' ],
+	'it commits, and keeps the lock' => [ q{SELECT zk_lock('/p')}, '', q{SELECT zk_unlock('/p')} ],
+	'it fails after its mark' => [ '', q{INSERT INTO there VALUES ('refused')}, '' ],
+	'it fails after its mark, and keeps the lock' =>
+	  [ q{SELECT zk_lock('/p')}, q{INSERT INTO there VALUES ('refused')}, q{SELECT zk_unlock('/p')} ]);
+
+# Runs a program, with whoever is next in the queue as soon as the claim is made
+sub play
+{
+	my ($claimer, $next, $before, $within, $after) = @_;
+	$claimer->query($before) if $before;
+	my @results = ($claimer->query('BEGIN; ' . claim('claimer', '20s')));
+	$next->send(claim('next', '20s'));
+	push @results, $claimer->query($within) if $within;
+	push @results, $claimer->query('COMMIT');
+	$claimer->query($after) if $after;
+	my $result = $next->wait;
+	is($result->{state}, '', 'the next one has its turn');
+	return @results;
+}
+
+foreach my $name (sort keys %program)
+{
+	my @program = @{ $program{$name} };
+	my @frames;
+	with_claimer "$name: nothing is lost" => sub {
+		my ($claimer, $next) = @_;
+		$proxy->count_frames;
+		my @results = play($claimer, $next, @program);
+		settled($next, "$DAY done committed", 'zk_last_claim says so');
+		is(played(), $name =~ /fails/ ? 'next' : 'claimer', 'one commits');
+		@frames = $proxy->frames;
+	};
+	foreach my $way ('request drop', 'reply drop', 'request swallow', 'reply swallow')
+	{
+		my ($direction, $action) = split / /, $way;
+		my $n = $frames[ $direction eq 'reply' ] + 1;
+		with_claimer "$name, each of $n: $way" => sub {
+			my ($claimer, $next) = @_;
+			foreach my $frame (1 .. $n)
+			{
+				$proxy->count_frames;
+				$proxy->nth($direction, $frame, $action);
+				my @results = play($claimer, $next, @program);
+				settled($next, "$DAY done committed", "$frame: the mark is final");
+				like(played(), $name =~ /fails/ ? qr/^next$/ : qr/^(?:claimer|next)$/, "$frame: one commits")
+				  or diag(explain([ map { $_->{err} } @results ], [ map { "@$_" } $proxy->log ]));
+				new_period();
+				$proxy->clear_log;
+			}
+		};
+	}
+}
+
+
+# The first claim of a path makes its mark.
+{
+	my $frames;
+	foreach my $way ('', 'request drop', 'reply drop')
+	{
+		my ($direction, $action) = split / /, $way;
+		with_claimer 'it is the first of its path: each of ' . ($frames // 'no') . " $way" => sub {
+			my ($claimer, $next) = @_;
+			foreach my $frame (1 .. $frames // 1)
+			{
+				$PATH = "/first/$DAY/claim";
+				$proxy->count_frames;
+				$proxy->nth($direction, $frame, $action) if $frames;
+				play($claimer, $next, '', '', '');
+				settled($next, "$DAY done committed", "$frame: the mark is final");
+				like(played(), $frames ? qr/^(?:claimer|next)$/ : qr/^claimer$/, "$frame: one commits");
+				$frames //= ($proxy->frames)[0] + 1;
+				new_period();
+			}
+		};
+	}
+	$PATH = '/p';
+}
+
+#
+# One that fails
+#
+
+# At COMMIT, which is held up in the proxy by this rule
+sub commit_until
+{
+	my ($claimer, $rule, $op) = @_;
+	$proxy->$rule($op);
+	$claimer->send('COMMIT');
+	$proxy->wait_held;
+	return;
+}
+
+my %failure = (
+	'an error' => sub { $_[0]->query('SELECT 1/0; COMMIT') },
+	'ROLLBACK' => sub { $_[0]->query('ROLLBACK') },
+	'a remote server that fails' => sub { $_[0]->query(q{INSERT INTO there VALUES ('refused'); COMMIT}) },
+	'pg_terminate_backend' => sub { $node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->quit },
+	'a client that is gone' => sub { $_[0]->kill9 },
+	'a cancelled COMMIT, before its mark is written' => sub { cancel_commit($_[0], 'hold_request') },
+	'a cancelled COMMIT, after its mark was written' => sub { cancel_commit($_[0], 'hold') });
+
+sub cancel_commit
+{
+	my ($claimer, $hold) = @_;
+	commit_until($claimer, $hold, 'mark');
+	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $claimer->pid . ')');
+	is($claimer->wait->{state}, '57014', 'the call ends');
+	$proxy->release;
+	return;
+}
+
+foreach my $name (sort keys %failure)
+{
+	with_claimer "$name leaves the period to the next" => sub {
+		my ($claimer, $next) = @_;
+		$claimer->value('BEGIN; ' . claim('claimer'));
+		$next->send(claim('next'));
+		zk_wait_queued($zk, $next);
+		my $began = time;
+		$failure{$name}->($claimer);
+		is($next->wait->{state}, '', 'it has its turn');
+		in_time(time - $began, 1, 'at once');
+		is(played(), 'next', 'and it commits');
+		settled($next, "$DAY done committed", 'zk_last_claim says so');
+	};
+}
+
+#
+# Process, machine or session gone between the mark and the release
+#
+
+# Who keeps the remote server from its COMMIT
+my $gate;
+
+sub close_gate
+{
+	my ($claimer) = @_;
+	$gate = zk_session($node);
+	$gate->value('SELECT pg_advisory_lock(1)');
+	$claimer->value(q{INSERT INTO there VALUES ('slow')});
+	$claimer->send('COMMIT');
+	zk_until(sub { $gate->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) }, 'the remote COMMIT');
+	return;
+}
+
+sub open_gate { $gate->value('SELECT pg_advisory_unlock(1)'); $gate->quit; return; }
+
+# The COMMIT that is there comes to this end
+sub finish
+{
+	my ($claimer, $end) = @_;
+	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $claimer->pid . ')') if $end eq 'fails';
+	my $result = $end eq 'fails' ? $claimer->wait : undef;
+	open_gate();
+	$result //= $claimer->wait;
+	is($result->{state}, $end eq 'fails' ? '57014' : '', "it $end");
+	return;
+}
+
+sub await_standby
+{
+	my ($claimer) = @_;
+	my $look = zk_session($node);
+	$claimer->value('SET LOCAL synchronous_commit = on');
+	$claimer->send('COMMIT');
+	zk_until(sub { $look->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $claimer->pid) eq 'SyncRep' }, 'it to wait for a standby');
+	$look->quit;
+	return;
+}
+
+# Where the claimer is in its COMMIT when it is killed, whether the next one gets the
+# period, and what is told of it
+my %killed = (
+	'before its mark is written' => [ sub { commit_until($_[0], 'hold_request', 'mark') }, 'next', 'done committed' ],
+	'before it knows of its mark' => [ sub { commit_until($_[0], 'hold', 'mark') }, '', 'pending aborted' ],
+	'after its mark' => [ \&close_gate, '', 'pending aborted' ],
+	'after its commit record' => [ \&await_standby, 'claimer', 'pending committed' ],
+	'by pg_terminate_backend, and no answer comes' =>
+	  [ sub { commit_until($_[0], 'hold', 'mark'); $node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->wait; $_[0]->quit },
+		'', 'pending aborted' ],
+	'before its release' => [ sub { commit_until($_[0], 'hold_request', 'settle') }, 'claimer', 'pending committed' ],
+	'before it knows of its release' => [ sub { commit_until($_[0], 'hold', 'settle') }, 'claimer', 'done committed' ]);
+
+foreach my $place (sort keys %killed)
+{
+	my ($code, $winner, $told) = @{ $killed{$place} };
+	with_claimer "killed $place" => sub {
+		my ($claimer, $next) = @_;
+		$claimer->value('BEGIN; ' . claim('claimer'));
+		$next->send(claim('next'));
+		zk_wait_queued($zk, $next);
+		$code->($claimer);
+		kill 'KILL', $claimer->pid if $claimer->{psql};
+		$proxy->cut_off;
+		$claimer->kill9;
+		is($next->wait->{state}, '', 'the next one has its turn');
+		$gate->kill9 if $gate;
+		ok($node->poll_query_until('postgres', 'SELECT true'), 'the server has recovered');
+		is(played(), $winner, 'who has committed: ' . ($winner || 'nobody'));
+		is(last_claim($next), "$DAY $told", 'zk_last_claim and pg_xact_status tell it');
+		new_period();
+		$next->value(claim('next'));
+		is(played(), 'next', 'the next period is not affected');
+	};
+}
+
+# A session that expires while its claimer commits: the next one must take the period for
+# claimed.  The claimer says what became of it as soon as it has another session.
+foreach my $end ('commits', 'fails')
+{
+	with_claimer "its session expires, and it $end" => sub {
+		my ($claimer, $next) = @_;
+		my $id = $claimer->value('SELECT session_id FROM zk_session');
+		$claimer->value('BEGIN; ' . claim('claimer'));
+		$next->send(claim('next'));
+		zk_wait_queued($zk, $next);
+		close_gate($claimer);
+		$proxy->cut_off;
+		$zk->end_session($id);
+		is($next->wait->{state}, '', 'the next one has its turn');
+		is(played(), '', 'and does not do it');
+		like(last_claim($next), qr/^$DAY pending in progress$/, 'since it is pending');
+		finish($claimer, $end);
+		$proxy->pass;
+		like(last_claim($next), $end eq 'fails' ? qr/^$DAY pending aborted$/ : qr/^$DAY pending committed$/, 'pg_xact_status tells it');
+		is($claimer->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')}), 't|t', 'it has another session');
+		settled($next, $end eq 'fails' ? ($DAY - 1) . ' done committed' : "$DAY done committed", 'and then the mark tells it, too');
+		$next->value(claim('next'));
+		is(played(), $end eq 'fails' ? 'next' : 'claimer', 'so one commits');
+	};
+}
+
+# ZooKeeper is away for longer than the session timeout, and begins all sessions anew:
+# the claimer has given up its lock, but nobody gets it before it has ended.
+sub outage
+{
+	my ($claimer, $next, $end) = @_;
+	$claimer->value('BEGIN; ' . claim('claimer'));
+	$next->send(claim('next'));
+	zk_wait_queued($zk, $next);
+	close_gate($claimer);
+	$zk->stop;
+	my $stopped = time;
+	sleep 0.1 while time - $stopped < 4.5;    # the timeout that is to pass
+	$zk->start;
+	zk_until(sub { $proxy->connections == 1 }, 'it to be back');
+	zk_wait_queued($zk, $next);
+	like(last_claim($gate), qr/^$DAY pending in progress$/, 'it is pending');
+	ok(!$next->is_done, 'and the next one waits');
+	finish($claimer, $end);
+	is($next->wait->{state}, '', 'the next one has its turn');
+	is(played(), $end eq 'fails' ? 'next' : 'claimer', 'one commits');
+	settled($next, "$DAY done committed", 'zk_last_claim says so');
+	return;
+}
+
+subtest 'ZooKeeper is away for longer than a session lives' => sub {
+	foreach my $end ('commits', 'fails')
+	{
+		with_claimer "and the claimer $end" => sub { outage(@_, $end) };
+	}
+};
+
+# Its node is deleted by somebody while it commits
+with_claimer 'its node is removed, and it fails' => sub {
+	my ($claimer, $next) = @_;
+	$claimer->value('BEGIN; ' . claim('claimer'));
+	$next->send(claim('next'));
+	zk_wait_queued($zk, $next);
+	close_gate($claimer);
+	is($gate->value(q{SELECT zk_lock_break('/p', node) FROM zk_lock_queue('/p') WHERE granted}), 't', 'removed');
+	is($next->wait->{state}, '', 'the next one has its turn');
+	is(played(), '', 'and does not do it');
+	finish($claimer, 'fails');
+	settled($next, ($DAY - 1) . ' done committed', 'the mark is undone');
+	$next->value(claim('next'));
+	is(played(), 'next', 'and the period is to be had');
+};
+
+#
+# Many at once
+#
+
+new_period();
+$PATH = '/hundred';
+my @crowd = map { zk_session($_ % 2 ? $node : $other) } 1 .. 100;
+$_->send(claim("claimer $_", '60s')) for @crowd;
+is(join(' ', grep { $_ ne '' } map { $_->wait->{state} } @crowd), '', 'a hundred claim one period');
+is(scalar(() = played() =~ /claimer/g), 1, '- which one of them gets');
+$_->quit for @crowd;
+zk_nothing_left($zk, 'nothing is left', sessions => 0);
+
+zk_no_crash($other);
+done_testing();
