@@ -172,7 +172,7 @@ sub jobs
 		map({ [ $_, 'fails' ] } @calls));
 
 	# the long ones come first
-	add_job('meagre', @$_, places => [0], crowd => 2, manners => [ [ 20_000, 'tidy', 3000 ] ], steps => 15)
+	add_job('meagre', @$_, places => [0], crowd => 2, manners => [ [ 20_000, 'tidy', 3000 ] ], steps => 16)
 	  for [qw(reply dribble)], [ 'none', '' ];
 	if ($have_valgrind)
 	{
@@ -549,7 +549,7 @@ big($zk);
 		# than the three seconds of @patient.
 		my $walker = Walker->new(name => $name, zk => $zk, timeout => 6000);
 		my $walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 2, manners => [ 20_000, 'tidy', 3000 ]);
-		is($walk->{steps}, 15, "$name: no fault: every step is taken");
+		is($walk->{steps}, 16, "$name: no fault: every step is taken");
 		is_deeply($walk->{bad}, [], "$name: no fault: nothing is bad");
 		diag "$name: @{ $walk->{frames} } frames, $walk->{ms} ms";
 		is_deeply([ $walker->end ], [], "$name: no fault: ends well");
