@@ -76,15 +76,22 @@ in_folder()
 {
 	local dir=$1
 	shift
-	# The first bash stays, as process 1: it reaps orphans.
+	# The first bash stays, as process 1: it reaps orphans.  Not chroot, within which no
+	# user may have a namespace of its own.
 	in_namespace '
 		dir=$0
-		mount -t proc proc "$dir/proc"
-		mkdir -p "$dir/dev/shm" "$dir/dev/pts"
-		mount -t tmpfs -o mode=1777 tmpfs "$dir/dev/shm"
-		mount -t devpts -o newinstance,ptmxmode=0666 devpts "$dir/dev/pts" 2>/dev/null || true
+		mount --bind "$dir" "$dir"
+		cd "$dir"
+		mount -t proc proc proc
+		mkdir -p dev/shm dev/pts
+		mount -t tmpfs -o mode=1777 tmpfs dev/shm
+		mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts 2>/dev/null || true
+		pivot_root . .
+		hash -r
+		umount --lazy .
+		cd /
 		status=0
-		chroot "$dir" env -i HOME=/root TERM="${TERM:-dumb}" LC_ALL=C.UTF-8 LANG=C.UTF-8 \
+		env -i HOME=/root TERM="${TERM:-dumb}" LC_ALL=C.UTF-8 LANG=C.UTF-8 \
 			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
 			DEBIAN_FRONTEND=noninteractive ${http_proxy:+http_proxy="$http_proxy"} \
 			${https_proxy:+https_proxy="$https_proxy"} ${no_proxy:+no_proxy="$no_proxy"} \

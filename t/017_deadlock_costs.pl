@@ -22,7 +22,7 @@ use ZooKeeper;
 
 my $MANY = $ENV{DEADLOCK_MANY} // 50;
 
-# Directories stay, and heartbeats do not disturb the counting.
+# Directories stay, and sessions may have no heartbeat for as long as a test takes.
 my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 my %setting = (
 	deadlock_timeout => '100ms', 'zklock.session_timeout' => '60s', autovacuum => 'off', max_connections => 100 + $MANY);
@@ -30,7 +30,9 @@ my $node_a = zk_cluster('a', $zk, %setting);
 my $node_b = zk_cluster('b', $zk, %setting);
 $_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0); INSERT INTO t SELECT generate_series(1, 9)') for $node_a, $node_b;
 my $admin = zk_session($node_a);
-my $holder = zk_session($node_a);
+# No heartbeat either: that of a session with a lock is a transaction
+my %no_heartbeat = (session_timeout => '1h');
+my $holder = zk_session_with($node_a, hosts => $zk, %no_heartbeat);
 my $client = $zk->client(session_timeout => 3_600_000);
 
 my $lock = sub { "SELECT zk_xact_lock('$_[0]')" };
@@ -65,7 +67,7 @@ subtest 'waiters that hold nothing' => sub {
 };
 
 subtest 'a waiter that holds one lock' => sub {
-	my ($s, $proxy) = zk_counted_session($node_a, $zk, 0);
+	my ($s, $proxy) = zk_counted_session($node_a, $zk, 0, %no_heartbeat);
 	$holder->value(q{SELECT zk_lock('/cost/x')});
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/cost/y'); SET deadlock_timeout = '1h'});
 	$proxy->clear_log;

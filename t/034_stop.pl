@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use List::Util qw(uniq);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -302,6 +303,59 @@ subtest 'a lost lock that is given back' => sub {
 	$s->quit;
 };
 
+# zk_unlock tells of the loss, and COMMIT will refuse all the same
+subtest 'one that this transaction took, and gave back when it was lost' => sub {
+	my $hand = $zk->client;
+	my %lose = (
+		'its session is over' => sub { my ($s, $path, $id) = @_; lose($s, $id) },
+		'its node is deleted' => sub { my ($s, $path) = @_; $hand->delete_contenders("/zklock$path") });
+	# cancelled only when it is given back
+	my $begin = sub {
+		my ($s, $how, $savepoint) = @_;
+		my $path = new_path();
+		$s->value("SET zklock.cancel_on_loss = off; BEGIN");
+		$s->value('SAVEPOINT a') if $savepoint;
+		$s->value("SELECT zk_lock('$path')");
+		$lose{$how}->($s, $path, id($s));
+		zk_wait_hold($s, 'lost', $path);
+		my $result = $s->query("SET zklock.cancel_on_loss = lost; SELECT zk_unlock('$path')");
+		is("$result->{state} $result->{out}", ' f', "$how: zk_unlock tells it, and is no error");
+		return $path;
+	};
+	foreach my $how (sort keys %lose)
+	{
+		my $s = zk_session($node);
+		my $path = $begin->($s, $how);
+		my $result = $s->query('SELECT pg_sleep(600)');
+		is_stopped($result, $path, "$how: the next statement");
+		in_time($result->{seconds}, 1.5, "$how: soon");
+		$s->value('ROLLBACK');
+
+		$path = $begin->($s, $how);
+		$result = $s->query(q{DO $$BEGIN LOOP BEGIN PERFORM zk_xact_lock('/stop/try'), pg_sleep(0.1), 1 / 0;
+			EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END$$});
+		is_stopped($result, $path, "$how: blocks that take other locks and are rolled back");
+		$s->value('ROLLBACK');
+
+		$path = $begin->($s, $how, 1);
+		is_stopped($s->query('SELECT pg_sleep(600)'), $path, "$how: in a savepoint");
+		$s->value('ROLLBACK TO a');
+		is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', "$how: after ROLLBACK TO nothing is cancelled");
+		is($s->query('COMMIT')->{state}, '', "$how: and it commits");
+		$s->quit;
+	}
+
+	my $s = zk_session($node);
+	$begin->($s, 'its node is deleted');
+	is($s->query("SET zklock.commit_guard = off; SELECT pg_sleep($PATIENCE)")->{state}, '', 'not cancelled with the guard off');
+	is($s->query('COMMIT')->{state}, '', 'and it commits');
+	$s->value('RESET zklock.commit_guard');
+	$begin->($s, 'its node is deleted');
+	is($s->query("ROLLBACK; BEGIN; SELECT pg_sleep($PATIENCE); COMMIT")->{state}, '', 'nor the next transaction');
+	$s->quit;
+	$hand->close;
+};
+
 subtest 'what the settings say' => sub {
 	my @case = (
 		[ 'off', { cancel_on_loss => 'off' }, '40001' ],
@@ -350,36 +404,43 @@ subtest 'what the settings say' => sub {
 
 subtest 'cut off' => sub {
 	my %statement = (sleep => 'SELECT pg_sleep(600)', loop => 'DO $$BEGIN LOOP END LOOP; END$$');
-	my (%session, %path);
+	my (%session, %path, %proxy);
 	foreach my $when (qw(off lost doubt))
 	{
 		foreach my $what (sort keys %statement)
 		{
 			my $name = "$when, $what";
-			$session{$name} = zk_session_with($node, hosts => $proxy, cancel_on_loss => $when);
+			$proxy{$name} = $when eq 'lost' ? ZkProxy->new($zk) : $proxy;    # its log tells of the reconnection
+			$session{$name} = zk_session_with($node, hosts => $proxy{$name}, cancel_on_loss => $when);
 			$path{$name} = new_path();
 			$session{$name}->value("BEGIN; SELECT zk_xact_lock('$path{$name}')");
 			run($session{$name}, $statement{$what});
 		}
 	}
-	$proxy->blackhole;
+	my @proxies = uniq values %proxy;
+	$_->blackhole for @proxies;
 	my $began = time;
 	foreach my $what (sort keys %statement)
 	{
 		my $result = $session{"doubt, $what"}->wait;
-		in_time(time - $began, 5.5, "doubt, $what: within the session timeout and a second");
+		in_time(time - $began, 5, "doubt, $what: within the session timeout and a second");
 		is($result->{state}, '40001', "doubt, $what: 40001");
 		is($result->{message}, sprintf('canceling statement: the lock on "%s" may have been lost', $path{"doubt, $what"}),
 			"doubt, $what: the reason");
 	}
 	zk_until(sub { time - $began > 8 }, 'the sessions have expired');
 	is($session{$_}->is_done, 0, "$_: still runs while it is cut off") for grep { !/doubt/ } sort keys %session;
-	$proxy->pass;
+	$_->clear_log for @proxies;
+	$_->pass for @proxies;
 	$began = time;
 	foreach my $what (sort keys %statement)
 	{
-		my $result = $session{"lost, $what"}->wait;
-		is_stopped($result, $path{"lost, $what"}, "lost, $what");
+		my $name = "lost, $what";
+		my $result = $session{$name}->wait;
+		my $ended = time;
+		is_stopped($result, $path{$name}, $name);
+		my ($reconnected) = map { $_->[0] } grep { "$_->[1] $_->[2]" eq '< connect' } $proxy{$name}->log;
+		in_time($ended - $reconnected, 1, "$name: within a second of the reconnection");
 	}
 	zk_until(sub { time - $began > $PATIENCE }, 'some time after that');
 	foreach my $what (sort keys %statement)
@@ -388,6 +449,38 @@ subtest 'cut off' => sub {
 		is($session{"off, $what"}->cancel($admin)->{state}, '57014', "off, $what: a client's cancel is PostgreSQL's own");
 	}
 	$_->quit for values %session;
+	$_->stop for grep { $_ != $proxy } @proxies;
+};
+
+# It goes on answering reads, and takes sessions up again; but a quorum may have given
+# the lock to somebody else by now.
+subtest 'a leader without followers' => sub {
+	my $ensemble = ZooKeeper->ensemble(3, sync_limit => 120);
+	my ($leader, @followers) = ($ensemble->leader, $ensemble->followers);
+	my (%session, %path);
+	foreach my $when (qw(lost doubt))
+	{
+		$session{$when} = zk_session_with($node, hosts => $leader, cancel_on_loss => $when);
+		$path{$when} = new_path();
+		$session{$when}->value("BEGIN; SELECT zk_xact_lock('$path{$when}')");
+		run($session{$when}, 'SELECT pg_sleep(600)');
+	}
+	my $reader = $leader->client;
+	$_->suspend for @followers;
+	my $began = time;
+	my $result = $session{doubt}->wait;
+	in_time(time - $began, 5, 'doubt: within the session timeout and a second');
+	is($result->{message}, qq{canceling statement: the lock on "$path{doubt}" may have been lost}, 'doubt: the reason');
+	ok($reader->exists("/zklock$path{doubt}"), 'the leader still answers');
+	zk_until(sub { time - $began > 4 + $PATIENCE }, 'some time after that');
+	is($session{lost}->is_done, 0, 'lost: still runs');
+	$_->resume for @followers;
+	zk_until(sub { $_->four_letter('srvr') =~ /^Mode/m }, 'the followers') for @followers;
+	is($session{lost}->cancel($admin)->{state}, '57014', 'lost: and when they are back');
+	$reader->close;
+	$_->quit for values %session;
+	zk_nothing_left($ensemble, 'nothing is left there');
+	$ensemble->stop;
 };
 
 # Nothing is cancelled any more, and so the guard itself must see what is lost

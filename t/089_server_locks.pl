@@ -376,11 +376,9 @@ SKIP:
 {
 	skip 'before PostgreSQL 17 the memory is there from the start', 2 if !$named;
 
-	# As if /dev/shm were full: it cannot be made
-	subtest 'no memory' => sub {
-		my $full = zk_cluster('full', $zk, dynamic_shared_memory_type => 'mmap');
-		my $shm = $full->data_dir . '/pg_dynshmem';
-		chmod 0500, $shm or die "$shm: $!";
+	# What each finds when the memory cannot be made
+	my $does_without = sub {
+		my ($full) = @_;
 		my ($s, $t) = map { zk_session($full) } 1 .. 2;
 		is($s->value(q{SELECT zk_lock('/full/a')}), 't', 'locks work');
 		is($s->value(q{BEGIN; SELECT zk_xact_lock('/full/b'), zk_lock('/full/a'); COMMIT}), 't|t', '- and go on');
@@ -388,10 +386,47 @@ SKIP:
 		like(slurp_file($full->logfile), qr/LOG:\s+zk_server_locks cannot show this session: /, 'the log says what is missing');
 		isnt($s->query('SELECT * FROM zk_server_locks')->{state}, '', 'the view says so, too');
 		is($s->value('SELECT count(*) FROM zk_locks'), 1, 'nothing else is affected');
+		return ($s, $t);
+	};
+
+	subtest 'no memory' => sub {
+		my $full = zk_cluster('full', $zk, dynamic_shared_memory_type => 'mmap');
+		my $shm = $full->data_dir . '/pg_dynshmem';
+		chmod 0500, $shm or die "$shm: $!";
+		my @sessions = $does_without->($full);
 		chmod 0700, $shm;
-		$_->quit for $s, $t;
+		$_->quit for @sessions;
 		zk_no_crash($full);
 		$full->stop;
+	};
+
+	# A small /dev/shm of its own, with so much room left: none, or enough for PostgreSQL's
+	# list of what has a name (a megabyte), but not for what we name
+	subtest 'a full /dev/shm' => sub {
+		my @private = qw(unshare --user --map-current-user --keep-caps --mount);
+		plan skip_all => 'no private /dev/shm is to be had here' if system(@private, qw(mount -t tmpfs tmpfs /dev/shm));
+		foreach my $left (0, 1200)
+		{
+			# whose slots are some megabytes
+			my $full = zk_cluster("shm$left", $zk, dynamic_shared_memory_type => 'posix', max_connections => 2000);
+			$full->stop;
+			system_or_bail(@private, 'sh', '-c', 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"', 'sh',
+				'pg_ctl', '--wait', '--silent', '--pgdata', $full->data_dir, '--log', $full->logfile, 'start');
+			$full->_update_pid(1);
+			my $shell = zk_session($full);
+			my $run = sub { $shell->value("COPY (SELECT 1) TO PROGRAM '$_[0]'") };
+			$run->("cat /dev/zero >/dev/shm/full; truncate --size=-${left}K /dev/shm/full");
+			my @sessions = $does_without->($full);
+			$_->quit for @sessions;
+			$run->('rm /dev/shm/full');
+			my $s = zk_session($full);
+			is($s->value(q{SELECT zk_lock('/full/a')}), 't', "$left kB were left: with room again, locks work");
+			is($s->value('SELECT path FROM zk_server_locks'), '/full/a', '- and the view shows who came since');
+			note slurp_file($full->logfile) =~ /(zk_server_locks cannot show.*)/;
+			$_->quit for $s, $shell;
+			zk_no_crash($full);
+			$full->stop;
+		}
 	};
 
 	# A library that was replaced without a new number for its layout

@@ -306,6 +306,29 @@ relies_on_closed_session(void)
 	return false;
 }
 
+/*
+ * The guard will refuse a transaction that took a lock and lost it, though it has
+ * given it back since: that call has told so, which is not enough to go on for hours.
+ */
+static bool
+gave_back_lost(ZkStopReason *why)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &zkl_xact_holds)
+	{
+		const Hold *hold = dlist_container(Hold, in_xact, iter.cur);
+
+		if (hold->loss == ZK_NOT_LOST)
+			continue;
+		why->doubt = false;
+		why->loss = hold->loss;
+		strlcpy(why->dir, hold->lock->key.path, sizeof(why->dir));
+		return true;
+	}
+	return false;
+}
+
 /* Also those that earlier transactions took count, if a later one writes */
 static void
 look_at_closed_sessions(void)
@@ -327,6 +350,8 @@ look_at_closed_sessions(void)
 void
 zkl_stop_anew(void)
 {
+	ZkStopReason why;
+
 	if (!zks_stop_possible())
 		return;
 	look_at_closed_sessions();
@@ -337,6 +362,7 @@ zkl_stop_anew(void)
 		zks_stop_end();
 		begin(false);
 	}
+	zks_stop_self(zks_stop_possible() && gave_back_lost(&why) ? &why : NULL);
 
 	/* what the new turn asks for is asked for again */
 	take_back();
@@ -349,6 +375,7 @@ zkl_stop_no_longer(bool committing)
 	if (zks_stop_possible())
 	{
 		zks_stop_end();
+		zks_stop_self(NULL);
 		take_back();
 	}
 	if (committing)

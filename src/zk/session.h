@@ -632,6 +632,13 @@ extern bool zks_stop_possible(void);	/* a turn has begun */
 extern bool zks_stop_closed_counts(void);
 extern void zks_stop_closed(bool counts);
 
+/*
+ * In this turn the owner has a reason of its own to stop, whatever is lost or not:
+ * the signal comes a second from now, and each second until the next turn, or for
+ * longer if it has one then.  NULL: it has none, which must be said, too.
+ */
+extern void zks_stop_self(const ZkStopReason *why);
+
 /* For the handler: whether the owner is asked to stop, in this turn */
 extern ZkReliance zks_stop_asked(void);
 

@@ -15,8 +15,15 @@
  *-------------------------------------------------------------------------
  */
 #include <limits.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "internal.h"
+
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid	/* before glibc 2.38 */
+#endif
 
 /* How often the owner is asked again */
 #define AGAIN_MS			1000
@@ -30,6 +37,9 @@ static atomic_uint first_turn;
 
 /* Whether the owner relies on what a session had that it closed in an earlier turn */
 static atomic_bool closed_counts;
+
+/* A turn in which the owner asks itself: see zks_stop_self */
+static atomic_uint self_turn;
 
 #define RELIANCE_BITS		2
 #define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
@@ -80,10 +90,72 @@ zks_stop_asked(void)
 	unsigned int request = atomic_load(&asked);
 	unsigned int now = atomic_load(&turn);
 
+	if (now != 0 && atomic_load(&self_turn) == now && atomic_load(&wanted) != ZKS_STOP_NEVER)
+		return ZKN_RELIED;
 	if (now == 0 || request >> RELIANCE_BITS != now)
 		return ZKN_NOT_RELIED;
 	return (ZkReliance) (request & ((1 << RELIANCE_BITS) - 1));
 }
+
+/*-------------------------------------------------------------------------
+ * The owner's own reason
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * No session's thread knows of it, and there may be none: so the signal comes from a
+ * timer.  It is sent to the owner's thread only, since the process may have others that
+ * are not ours.  If there can be no timer, the owner is not stopped.
+ */
+static timer_t timer;
+static int	timer_signal = 0;	/* the one that it sends; 0: there is none */
+static bool timer_runs = false;
+
+static void
+make_timer(void)
+{
+	int			signal = atomic_load(&owner_signal);
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID,.sigev_signo = signal};
+
+	if (timer_signal == signal)
+		return;
+	if (timer_signal != 0)
+		timer_delete(timer);
+	event.sigev_notify_thread_id = gettid();
+	timer_runs = false;
+	timer_signal = timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 ? signal : 0;
+}
+
+/* What runs already goes on, or it would never come to its end in a loop */
+static void
+run_timer(bool run)
+{
+	const struct timespec again = {.tv_sec = run ? AGAIN_MS / 1000 : 0};
+	const struct itimerspec spec = {.it_value = again,.it_interval = again};
+
+	if (timer_runs == run || timer_signal == 0)
+		return;
+	timer_runs = timer_settime(timer, 0, &spec, NULL) == 0 && run;
+}
+
+void
+zks_stop_self(const ZkStopReason *why)
+{
+	atomic_store(&self_turn, why != NULL ? atomic_load(&turn) : 0);
+	if (why != NULL)
+	{
+		pthread_mutex_lock(&reason_mutex);
+		reason = *why;
+		pthread_mutex_unlock(&reason_mutex);
+		make_timer();
+	}
+	run_timer(why != NULL);
+}
+
+/*-------------------------------------------------------------------------
+ * Asking
+ *-------------------------------------------------------------------------
+ */
 
 void
 zks_stop_reason(ZkStopReason *result)
