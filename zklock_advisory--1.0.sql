@@ -24,7 +24,7 @@ BEGIN
                  AND a.grantee NOT IN (0, n.nspowner)) THEN
         RAISE insufficient_privilege
         USING MESSAGE = 'others have the privilege CREATE on schema "zklock_advisory"',
-              HINT = 'Drop it, so that CREATE EXTENSION creates it.';
+              HINT = 'Revoke it, also from the default privileges if they grant it.';
     END IF;
     IF EXISTS (SELECT FROM pg_namespace AS n CROSS JOIN pg_depend AS d
                WHERE n.nspname = 'zklock_advisory' AND d.refclassid = 'pg_namespace'::regclass
