@@ -3,6 +3,9 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION zklock_advisory" to load this file. \quit
 
+-- not those of zklock's schema, in which others may have a better fitting operator
+SET LOCAL search_path = pg_catalog, pg_temp;
+
 --
 -- Calls will be looked for in this schema before PostgreSQL's own.  So nobody
 -- may have put anything there, nor be able to, but a superuser.
@@ -15,6 +18,13 @@ BEGIN
         RAISE insufficient_privilege
         USING MESSAGE = 'schema "zklock_advisory" is not owned by a superuser',
               HINT = 'Drop it, so that CREATE EXTENSION creates it.';
+    END IF;
+    IF EXISTS (SELECT FROM pg_namespace AS n CROSS JOIN aclexplode(n.nspacl) AS a
+               WHERE n.nspname = 'zklock_advisory' AND a.privilege_type = 'CREATE'
+                 AND a.grantee NOT IN (0, n.nspowner)) THEN
+        RAISE insufficient_privilege
+        USING MESSAGE = 'others have the privilege CREATE on schema "zklock_advisory"',
+              HINT = 'Revoke it, also from the default privileges if they grant it.';
     END IF;
     IF EXISTS (SELECT FROM pg_namespace AS n CROSS JOIN pg_depend AS d
                WHERE n.nspname = 'zklock_advisory' AND d.refclassid = 'pg_namespace'::regclass

@@ -244,11 +244,13 @@ sub survives_a_lost_session
 my %and_then = (
 	'doc/programs/python.md' => sub {
 		my ($name, $program) = @_;
+		is($program->ask('transactions'), 'next user: 0, True', "$name: a pool without autocommit, too, which keeps its connection");
 		is($program->ask('psycopg2'), '1 0', "$name: psycopg2 leaves a lock, except after reset()");
 	},
 	'doc/programs/rails.md' => sub {
 		my ($name, $program) = @_;
 		is($program->ask('cached'), 'true true 1 2', "$name: the cache answers, but not if told");
+		is($program->ask('elsewhere'), '1', "$name: a connection to a database without zklock stays");
 	},
 	'doc/programs/node.md' => sub {
 		my ($name, $program) = @_;
@@ -257,6 +259,7 @@ my %and_then = (
 		$admin->value(q{SELECT zk_unlock('/jobs/report')});
 		zk_until(sub { $admin->value(q{SELECT granted FROM zk_lock_queue('/jobs/report')}) eq 't' }, 'the server to take the lock');
 		is($program->ask('close'), 'closed', "$name: - the server waits on, and takes the lock");
+		is($program->ask('terminated'), 'failed, next user: 0', "$name: outlives a connection that breaks while nothing runs in it");
 		wait_contenders('/jobs/report', 0);
 	});
 

@@ -632,8 +632,15 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	$in->('fresh', q{ALTER SCHEMA zklock_advisory OWNER TO CURRENT_USER;
 		CREATE FUNCTION zklock_advisory.pg_advisory_lock(int) RETURNS void LANGUAGE sql AS ''});
 	is($in->('fresh', $create)->{state}, '55000', 'so is one with something in it');
-	$in->('fresh', 'DROP FUNCTION zklock_advisory.pg_advisory_lock(int)');
-	is($in->('fresh', $create)->{state}, '', 'an empty one is taken');
+	$in->('fresh', 'DROP FUNCTION zklock_advisory.pg_advisory_lock(int); GRANT CREATE ON SCHEMA zklock_advisory TO plain');
+	is($in->('fresh', $create)->{state}, '42501', 'so is one in which others may create something');
+	# an operator in the schema of zklock, which fits those of the script better
+	$in->('fresh', q{REVOKE CREATE ON SCHEMA zklock_advisory FROM plain; GRANT CREATE ON SCHEMA public TO plain; SET ROLE plain;
+		CREATE FUNCTION trap(oid, regclass) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS 'BEGIN RAISE ''trapped''; END';
+		CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = trap);
+		CREATE OPERATOR <> (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = trap)});
+	is($in->('fresh', $create)->{state}, '', 'an empty one is taken, and nobody else runs anything then');
+	$in->('fresh', 'DROP FUNCTION trap CASCADE; REVOKE CREATE ON SCHEMA public FROM plain');
 	$in->('fresh', 'GRANT EXECUTE ON FUNCTION zklock_advisory.pg_advisory_lock(bigint) TO plain');
 
 	my $s = switched($node, dbname => 'fresh');

@@ -7,8 +7,9 @@
  * was taken, in which scope, in which subtransaction.  Equal holds are one
  * entry with a count, since a row trigger may take the same lock ten thousand
  * times.  (What pg_advisory_lock of zklock_advisory takes is a scope of its own:
- * it belongs to the session from the beginning, so that no abort ends it.)  The node is deleted when the last hold ends.  That alone makes locks
- * re-entrant, and gives both scopes and exact partial rollback.
+ * it belongs to the session from the beginning, so that no abort ends it.)  The
+ * node is deleted when the last hold ends.  That alone makes locks re-entrant,
+ * and gives both scopes and exact partial rollback.
  *
  * A shared lock that is taken under the exclusive one of the same path relies
  * on that one's node, and inherits it when the exclusive one is released:

@@ -65,6 +65,18 @@ async function queryTimeout() {
   return 'closed'
 }
 
+// Between two queries its connection is terminated
+async function terminated() {
+  const again = await withClient(async db => {
+    const ended = new Promise(resolve => db.once('end', resolve))
+    await db.query("SELECT zk_lock('/pool')")
+    await pool.query('SELECT pg_terminate_backend($1)', [db.processID])
+    await ended
+    return db.query('SELECT 1')
+  }).catch(() => 'failed')
+  return `${again}, next user: ` + await withClient(held)
+}
+
 async function cancelled() {
   return withClient(async db => {
     const state = stateOf(() => db.query("SELECT zk_lock('/jobs/report')"))
@@ -82,7 +94,7 @@ async function tried(loop, path) {
 }
 
 const commands = {
-  dirty, clean, timeouts, lock_timeout: () => makeReportOrThrow(), cancel: cancelled, query_timeout: queryTimeout,
+  dirty, clean, timeouts, lock_timeout: () => makeReportOrThrow(), cancel: cancelled, query_timeout: queryTimeout, terminated,
   in_lock: path => tried(inLock, path), in_session_lock: path => tried(inSessionLock, path)
 }
 console.log('ready')

@@ -25,6 +25,16 @@ def dirty():
     return "closed"
 
 
+# The page's function in a pool without autocommit; the connection that was given back is taken again
+def transactions():
+    with ConnectionPool("dbname=shop", min_size=1, reset=page.clean) as pool:
+        with pool.connection() as db:
+            pid = db.info.backend_pid
+        found = leak(pool)
+        with pool.connection() as db:
+            return f"{found}, {db.info.backend_pid == pid}"
+
+
 def timeouts():
     with own_connection() as db:
         return " ".join(state_of(page.make_report, db, timeout) for timeout in (page.timedelta(), "0s", 5))
@@ -68,6 +78,7 @@ def execute(db, sql):
 serve({
     "dirty": dirty,
     "clean": lambda: leak(page.pool),
+    "transactions": transactions,
     "timeouts": timeouts,
     "lock_timeout": lock_timeout,
     "cancel": cancel,

@@ -52,6 +52,22 @@ def cached
   end
 end
 
+# The page's callback leaves the connections to another database alone; returns how many were made
+class Elsewhere < ActiveRecord::Base
+  self.abstract_class = true
+end
+
+def elsewhere
+  ActiveRecord::Base.configurations = { 'default_env' => { 'elsewhere' => { adapter: 'postgresql', database: 'postgres' } } }
+  Elsewhere.establish_connection(:elsewhere)
+  pids = Array.new(2) do
+    pid = Elsewhere.connection.select_value('SELECT pg_backend_pid()')
+    Elsewhere.connection_pool.release_connection
+    pid
+  end
+  pids.uniq.size
+end
+
 def cancel
   request do |db|
     other = Thread.new do
@@ -88,6 +104,7 @@ def answer(name, path = nil)
   when 'lock_timeout' then make_report_or_raise
   when 'cancel' then cancel
   when 'cached' then cached
+  when 'elsewhere' then elsewhere
   when 'in_lock' then in_lock(path) { work } || "done #{$attempts}"
   when 'in_session_lock' then in_session_lock(path) { work } || "done #{$attempts}"
   end
@@ -99,4 +116,5 @@ puts 'ready'
 while (line = gets.chomp) != 'quit'
   puts(state_of { answer(*line.split) })
 end
+Elsewhere.connection_pool.disconnect!
 ActiveRecord::Base.connection_pool.disconnect!
