@@ -506,9 +506,11 @@ foreach my $way (@ZkProxy::WAYS)
 		my ($path, $at, $s) = begin(1, session_timeout => '4s');
 		$proxy->clear_log;
 		$proxy->lose($way, 'multi');
+		$proxy->refuse;    # once cut off, it must not be back before the cancel
 		$s->send("SELECT zk_lock('$path')");
 		$proxy->wait_lost($way);
 		is($s->cancel($admin)->{state}, '57014', 'cancelled');
+		$proxy->pass;
 		$proxy->release;
 		my $theirs;
 		zk_until(sub { $theirs = eval { stranger($at) } }, 'its node to be gone');
