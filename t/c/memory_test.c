@@ -1261,14 +1261,18 @@ give_all_back(void)
 		discard(i);
 }
 
-/* Nothing that would grow with the session's life is left in it */
+/*
+ * Nothing that would grow with the session's life is left in it.  Marks that were
+ * open when it ended go to the next one.
+ */
 static bool
 empty(void)
 {
 	bool		result;
 
 	zks_enter(session);
-	result = session->nodes == NULL && session->requests == NULL && session->marks == NULL &&
+	result = session->nodes == NULL && session->requests == NULL &&
+		(session->marks == NULL || session->info.state == ZKS_OVER) &&
 		session->watches == NULL && session->in_flight == 0;
 	zks_leave(session);
 	return result;
