@@ -415,6 +415,9 @@ last_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			if (zkl_locks == NULL)
+				break;
+
 			/* another callback may have claimed, where we have judged already */
 			if (zkl_has_claims())
 				(void) zkl_write_marks();
