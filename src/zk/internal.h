@@ -210,7 +210,7 @@ typedef struct ZkDoubt
 } ZkDoubt;
 
 /* Paths share them, since those of a session can be many */
-#define ZK_DOUBTS			256
+#define ZK_DOUBTS			64
 
 struct ZkSession
 {
