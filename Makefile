@@ -44,7 +44,7 @@ REGRESS_PREP = check-servers
 # the parts below PostgreSQL need more than POSIX alone declares
 PG_CPPFLAGS = -I$(srcdir)/src -D_GNU_SOURCE -DZKLOCK_VERSION='"$(version)"'
 version = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(srcdir)/zklock.control)
-SHLIB_LINK = -lzookeeper_st -lpthread
+SHLIB_LINK = -Wl,--version-script=$(srcdir)/src/exports.map -lzookeeper_st -lpthread
 
 # A function that waits for a network gains nothing from being inlined, and
 # bitcode would require the LLVM version that the server was built with.
