@@ -246,6 +246,7 @@ sub elsewhere
 	my @subjects = grep { $self->has($_) } qw(zklock zklock-plpgsql zklock-xact curator kazoo), 'floor-' . $self->client_library;
 	local @{$self}{qw(servers delay repetitions subjects goals plots elsewhere)} =
 	  ([$place], 0, min(3, $self->{repetitions}), \@subjects, [], [], $place);
+	local $WARMING = $WARMING / 2;
 	$code->();
 	$_->quit for values %{ delete $self->{runners}{$place} // {} };
 	(delete $self->{zk}{$place})->stop;
