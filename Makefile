@@ -99,6 +99,7 @@ $(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
 
 # there are few headers: rebuild everything when one changes
 $(OBJS): $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
+zklock$(DLSUFFIX): $(srcdir)/src/exports.map
 
 # reports what is missing before the tests fail because of it
 .PHONY: check-servers
