@@ -1,5 +1,5 @@
 # Losses of each kind of hold: shared locks, semaphores, a shared hold on the
-# exclusive lock's node, one that was downgraded, one under an upgrade.  COMMIT
+# exclusive lock's node, one that was downgraded, one under an upgrade, a single node.  COMMIT
 # notices each, each is given back by its own function, and the others are
 # unaffected.  Also, which token zk_lock_token and zk_fence use.
 
@@ -40,7 +40,13 @@ sub rows
 # (default: all) in the directory of a lock.
 my $hand = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
 
-sub delete_by_hand { my ($path, @like) = @_; return $hand->delete_contenders("/zklock$path", @like); }
+sub delete_by_hand
+{
+	my ($path, @like) = @_;
+	my $there = $hand->exists("/zklock$path");
+	return $hand->delete("/zklock$path") if $there && $there->{ephemeralOwner};    # a single one
+	return $hand->delete_contenders("/zklock$path", @like);
+}
 
 # the state in zk_locks of all holds, or of those of a path
 sub wait_lost
@@ -72,6 +78,7 @@ sub is_given_back_lost
 # (default: all), and the modes that are lost then.
 my @kind = (
 	{ name => 'shared', take => q{zk_lock_shared('%s')}, lost => 'shared' },
+	{ name => 'single', style => 'single', take => q{zk_lock('%s')}, lost => 'exclusive' },
 	{ name => 'semaphore', take => q{zk_semaphore_acquire('%s', 2)}, lost => 'semaphore' },
 	{ name => 'one of several', take => q{zk_lock_all('{%s,%s/2,%s/1}')}, lost => 'exclusive' },
 	{

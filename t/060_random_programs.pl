@@ -4,7 +4,8 @@
 # predicts (lib/Model.pm).  Those programs that PostgreSQL's advisory locks can
 # run as well are also run with these: their answers and pg_locks are what the
 # model predicts for them, and all three agree until one of the differences
-# matters.  And they are run, unchanged, with zklock_advisory.
+# matters.  And they are run, unchanged, with zklock_advisory.  No program uses a
+# single node (t/095): who is next there cannot be predicted.
 #
 # RANDOM_PROGRAMS: how many (default 120)
 # RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it

@@ -202,6 +202,16 @@ typedef enum ZkFrameVerdict
 	FRAME_TOO_LARGE				/* it is, but we do not want to read it */
 } ZkFrameVerdict;
 
+/* The versions of single nodes that requests may still mean: node.c */
+typedef struct ZkDoubt
+{
+	uint32_t	versions;
+	int64_t		until;
+} ZkDoubt;
+
+/* Paths share them, since those of a session can be many */
+#define ZK_DOUBTS			64
+
 struct ZkSession
 {
 	pthread_mutex_t mutex;
@@ -275,8 +285,7 @@ struct ZkSession
 	ZkNode	   *nodes;
 	ZkMark	   *marks;
 	uint64_t	tickets;
-	uint32_t	doubted_versions;	/* of single nodes: node.c */
-	int64_t		doubted_until;
+	ZkDoubt		doubts[ZK_DOUBTS];	/* by a hash of the path */
 
 	ZkShown    *_Atomic shown;	/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];

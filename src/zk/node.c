@@ -444,27 +444,42 @@ refused_create(ZkNode *n, int rc)
 #define LEAST_VERSION		1
 #define MOST_VERSION		31
 
+/* A version that is doubted at one path can be used at another */
+static ZkDoubt *
+doubt_at(ZkSession *s, const char *path)
+{
+	uint32_t	hash = 0;
+
+	for (; *path != '\0'; path++)
+		hash = hash * 31 + (unsigned char) *path;
+	return &s->doubts[hash % ZK_DOUBTS];
+}
+
 /* A request that depends on this version may still be carried out */
 static void
 doubt_version(ZkNode *n)
 {
+	ZkDoubt    *doubt;
+
 	if (!n->single || n->version < 0 || n->version > MOST_VERSION)
 		return;
-	n->session->doubted_versions |= UINT32_C(1) << n->version;
-	n->session->doubted_until = zks_now() + STALE_MS * ZKS_MS;
+	doubt = doubt_at(n->session, n->dir);
+	doubt->versions |= UINT32_C(1) << n->version;
+	doubt->until = zks_now() + STALE_MS * ZKS_MS;
 }
 
 static int
-new_version(ZkSession *s, int seen)
+new_version(const ZkNode *n, int seen)
 {
+	ZkDoubt    *doubt = doubt_at(n->session, n->dir);
 	int			version;
 	int			tries = 0;
 
-	if (zks_now() >= s->doubted_until)
-		s->doubted_versions = 0;
+	if (zks_now() >= doubt->until)
+		doubt->versions = 0;
 	do
 		version = LEAST_VERSION + (int) zks_random(MOST_VERSION - LEAST_VERSION + 1);
-	while (++tries < 1000 && (version == seen || (s->doubted_versions & (UINT32_C(1) << version)) != 0));
+	while (++tries < 1000 && (version == seen || (doubt->versions & (UINT32_C(1) << version)) != 0));
 	return version;
 }
 
@@ -782,7 +797,7 @@ create_single_locked(ZkNode *n)
 	zk_assert(zks_has_mutex(n->session));
 	if (r != NULL)
 	{
-		n->version = new_version(n->session, n->version);
+		n->version = new_version(n, n->version);
 		for (int i = 0; i <= n->version; i++)
 		{
 			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
