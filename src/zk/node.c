@@ -2204,6 +2204,17 @@ zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 	return i < n ? i : -1;
 }
 
+/*
+ * Whether an event would have told of its deletion before the session's latest
+ * transaction was answered
+ */
+static bool
+is_told_of(const ZkNode *n)
+{
+	return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&
+		n->watch->epoch == n->session->info.epoch;
+}
+
 int64_t
 zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
 {
@@ -2211,15 +2222,25 @@ zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
 
 	zks_enter(s);
 	for (int i = 0; i < n; i++)
-	{
-		const ZkWatch *w = nodes[i]->watch;
-		bool		told = w != NULL && w->state == ZKR_WATCH_ARMED && w->epoch == s->info.epoch;
-
-		proven_at = zks_earlier(proven_at, told && s->info.quorum_at > nodes[i]->proven_at ?
+		proven_at = zks_earlier(proven_at, is_told_of(nodes[i]) && s->info.quorum_at > nodes[i]->proven_at ?
 								s->info.quorum_at : nodes[i]->proven_at);
-	}
 	zks_leave(s);
 	return proven_at;
+}
+
+int
+zkn_untold(ZkSession *s, ZkNode *const *nodes, int n, int64_t asked_at, ZkNode **untold)
+{
+	int			count = 0;
+
+	zks_enter(s);
+	for (int i = 0; i < n; i++)
+	{
+		if (nodes[i]->proven_at < asked_at && !is_told_of(nodes[i]))
+			untold[count++] = nodes[i];
+	}
+	zks_leave(s);
+	return count;
 }
 
 void

@@ -469,6 +469,13 @@ extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
  */
 extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
 
+/*
+ * Those of them for which neither is so since this time: whose own create or
+ * check is older, and whose deletion no watch would report.  Returns how many.
+ */
+extern int	zkn_untold(ZkSession *session, ZkNode *const *nodes, int n, int64_t asked_at,
+					   ZkNode **untold);
+
 /* A check that was sent at this time has found these nodes */
 extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);
 
