@@ -106,6 +106,7 @@ struct ZkNode
 	bool		doubted;		/* an earlier one may have been carried out */
 	bool		unseen;			/* it may be gone: to be read before */
 	bool		closed_to_us;	/* which is not possible */
+	bool		expects_turn;	/* it is next in line for the lock */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
@@ -1653,7 +1654,12 @@ on_heartbeat(ZkRequest *r)
 	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || !is_wanted(n))
 		return;
 	if (r->rc == ZOK)
-		n->proven_at = (r->before != NULL ? r->before : r)->sent_at;
+	{
+		const ZkRequest *question = r->before != NULL ? r->before : r;
+
+		if (question->writes)
+			n->proven_at = question->sent_at;
+	}
 	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
 	{
 		lose(n, loss_of(r->rc));
@@ -1661,14 +1667,29 @@ on_heartbeat(ZkRequest *r)
 	}
 }
 
+/* Whether one of them is next in line */
+bool
+zkn_expects_turn_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->expects_turn && n->state == ZKN_PRESENT && is_wanted(n))
+			return true;
+	}
+	return false;
+}
+
 /*
- * The heartbeat of a session that has a node to lose: a request that only a
- * quorum can answer.  A server that is cut off from its leader would still
- * answer a read, and the session would believe to be alive while it has
- * expired.  False: there is no such node.
+ * The heartbeat of a session that has a node to lose: a read of one that is there,
+ * behind a sync, which a server that is cut off from its leader cannot answer; it
+ * would still answer the read, and the session would believe to be alive while it has
+ * expired.  But a leader that is cut off from the others answers that, too, until it
+ * notices.  So with quorum it is a request that only a quorum can answer.  False:
+ * there is no such node.
  */
 bool
-zkn_prove_locked(ZkSession *s)
+zkn_beat_locked(ZkSession *s, bool quorum)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
@@ -1683,7 +1704,9 @@ zkn_prove_locked(ZkSession *s)
 		if (r == NULL)
 			return false;
 		r->meant = meant(n);
-		if (n->single)
+		if (!quorum)
+			zkr_get_fresh_locked(r, path.text, "/");
+		else if (n->single)
 			zkr_stat_behind_locked(r, path.text, &op, 1);
 		else
 			zkr_multi_locked(r, &op, 1);
@@ -1835,6 +1858,14 @@ zkn_watch(ZkSession *s, ZkNode *n)
 	zks_enter(s);
 	if (n->state == ZKN_PRESENT)
 		keep_watch(n);
+	zks_leave(s);
+}
+
+void
+zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
+{
+	zks_enter(s);
+	n->expects_turn = expects;
 	zks_leave(s);
 }
 

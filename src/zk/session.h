@@ -431,6 +431,12 @@ extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 extern void zkn_watch(ZkSession *session, ZkNode *node);
 
 /*
+ * It is next in line, and alone in that.  As long as that is so, heartbeats ask the
+ * quorum, so that its turn mostly need not be confirmed by another question.
+ */
+extern void zkn_expect_turn(ZkSession *session, ZkNode *node, bool expects);
+
+/*
  * The same by name: that node is about to be deleted by somebody.  Nothing
  * happens if it is not one of this session's.
  */
