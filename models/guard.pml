@@ -13,9 +13,11 @@
  *	  two wait, and have it the moment that the leader deletes its node, which
  *	  is the worst they can do.  How they find out is in queue.pml.
  *	- T is the session timeout, of 9 ticks; all clocks run at the same pace.
- *	- A question to the quorum (a heartbeat, or the guard's) is under way for
- *	  any time, there and back, or is lost: a slow or broken connection, or a
- *	  process that was stopped.
+ *	- A question to the quorum (the guard's, or a heartbeat where somebody relies
+ *	  on its word) is under way for any time, there and back, or is lost: a slow
+ *	  or broken connection, or a process that was stopped.  So is any other
+ *	  heartbeat, a read behind a sync.  That proves nothing: a leader that has lost
+ *	  its followers says yes, too, when the session is over.
  *	- A question does not prolong the session at the leader.  The follower's
  *	  ping does, which names the clients that it has heard within the last
  *	  REPORT ticks.  The leader ends the session T after the last such report,
@@ -34,8 +36,10 @@
  *	  nodes deleted by hand.  Here the bound on waits holds for all of it.
  *	- A new leader, and a reconnection: both give the session a whole timeout
  *	  again.
- *	- Reads, which also count as ZooKeeper's word for what a session believes:
- *	  see README.md.
+ *	- That such a leader answers while the session still lives, of which the next
+ *	  leader is not told.  So that zk_locks asks a quorum is not verified here.
+ *	- Reads without a sync, which also count as ZooKeeper's word for whether a
+ *	  session was silent: see README.md.
  *
  * A macro breaks the code on purpose: dev/models lists them.
  */
@@ -62,9 +66,11 @@ byte heard_age;
 byte question = NONE;
 byte question_age;
 bool is_guards;
+bool reads;						/* it is not for the quorum */
 
 /* the session */
 byte asked;						/* age of the latest question that was answered */
+byte proven;					/* the same of those to the quorum; THIRD or more is too old */
 byte late = LONG;				/* age of the latest answer that came late */
 byte revived = LONG;			/* age of the latest answer after two thirds */
 bool reported = true;			/* and the leader was told of it: see zkb_prove_lasting */
@@ -72,12 +78,17 @@ bool lost, guarding, passed;
 byte bound;						/* what is left of the time to commit */
 bool committed;
 
-/* all answers of a whole timeout before the latest question were in time */
-#define REGULAR	(late >= asked + T)
+/* all answers of a whole timeout before the latest question to the quorum were in time */
+#define REGULAR	(late >= proven + T)
 
 inline older(age, most)
 {
 	if :: age < most -> age++ :: else fi
+}
+
+inline forget()
+{
+	question = NONE; question_age = 0; is_guards = false; reads = false
 }
 
 active proctype leader()
@@ -90,6 +101,7 @@ end:
 			if :: heard -> heard_age++ :: else fi;
 			if :: question != NONE -> older(question_age, T) :: else fi;
 			older(asked, T);
+			older(proven, THIRD);
 			older(late, LONG);
 			older(revived, LONG);
 			if :: bound > 0 -> bound-- :: else fi }
@@ -102,6 +114,8 @@ end:
 				heard = true
 			:: else -> question = NO
 			fi }
+	/* by a leader that has lost its followers */
+	:: d_step { question == SENT && reads && !exists -> question = YES }
 	od
 }
 
@@ -110,33 +124,40 @@ active proctype keeper()
 end:
 	do
 	:: d_step { question == NONE && !committed -> question = SENT; question_age = 0; is_guards = guarding }
-	:: d_step { question != NONE -> question = NONE; question_age = 0; is_guards = false }
-	:: d_step { question == NO -> lost = true; question = NONE; question_age = 0; is_guards = false }
+	:: d_step { question == NONE && !committed -> question = SENT; question_age = 0; reads = true }
+	:: d_step { question != NONE -> forget() }
+	:: d_step { question == NO -> lost = true; forget() }
 	:: d_step { question == YES ->
 			/* zkr_heard_locked; zkb_prove_lasting */
 			if :: asked > THIRD -> late = 0 :: else fi;
 			if
 			:: asked > 2 * THIRD -> revived = 0; reported = false
-			:: asked <= 2 * THIRD && revived >= question_age + THIRD -> reported = true
+			:: asked <= 2 * THIRD && !reads && revived >= question_age + THIRD -> reported = true
 			:: else
 			fi;
-#ifdef MUTANT_RECEIVED
-			asked = 0;
-#else
 			asked = question_age;
+			if
+#ifndef MUTANT_READ
+			:: reads
 #endif
+#ifdef MUTANT_RECEIVED
+			:: else -> proven = 0
+#else
+			:: else -> proven = (asked < THIRD -> asked : THIRD)
+#endif
+			fi;
 			/* zkb_prove: an answer that has lain unread proves nothing */
 			if
 #ifdef MUTANT_NO_REPORT
-			:: is_guards && guarding && asked < THIRD ->
+			:: is_guards && guarding && proven < THIRD ->
 #else
-			:: is_guards && guarding && asked < THIRD && reported ->
+			:: is_guards && guarding && proven < THIRD && reported ->
 #endif
 				passed = true; guarding = false;
-				bound = 2 * THIRD - asked
+				bound = 2 * THIRD - proven
 			:: else
 			fi;
-			question = NONE; question_age = 0; is_guards = false }
+			forget() }
 	od
 }
 
@@ -163,11 +184,11 @@ end:
 			:: else -> passed = true; bound = 2 * THIRD
 #else
 #ifdef MUTANT_NO_LATE
-			:: asked < THIRD ->
+			:: proven < THIRD ->
 #else
-			:: asked < THIRD && REGULAR ->
+			:: proven < THIRD && REGULAR ->
 #endif
-				passed = true; bound = 2 * THIRD - asked
+				passed = true; bound = 2 * THIRD - proven
 			:: else -> guarding = true
 #endif
 			fi }

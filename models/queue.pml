@@ -244,9 +244,11 @@ inline apply(i)
 			near[i] = NO_WATCH; far[i] = NO_WATCH; own[i] = NO_WATCH; \
 			near_of[i] = NONE; far_of[i] = NONE \
 		fi } \
-	/* a heartbeat */ \
+	/* a heartbeat: of the next in line, and of all others, which proves nothing */ \
 	:: d_step { connected[i] && EXISTS(i) && age[i] != FRESH && state[i] == PRESENT && \
 			len(todo[i]) < LAG -> age[i] = FRESH; todo[i]!CHECKED } \
+	:: d_step { connected[i] && EXISTS(i) && age[i] != FRESH && state[i] == PRESENT -> \
+			age[i] = FRESH } \
 	:: d_step { ageings > 0 && EXISTS(i) && age[i] > SPENT -> \
 		ageings--; age[i]--; proven[i] = false } \
 	:: d_step { EXISTS(i) && age[i] == SPENT && ROOM -> delete_node(i) }
@@ -271,7 +273,7 @@ inline finish(i)
 /* the local clock says that nothing was heard for a whole timeout */
 #define FORFEITED(i)	(!connected[i] && age[i] == SPENT)
 
-/* zkb_prove, or the check that goes along with a list: true if answered */
+/* zkb_prove, or the check that goes along with a list, or behind an event: true if answered */
 inline ask_quorum(i)
 {
 	if
@@ -436,12 +438,12 @@ confirm_event:
 #ifdef MUTANT_NO_PROOF
 		:: else -> take(i); goto granted
 #else
-		:: else -> goto list
+		:: else -> goto confirm
 #endif
 		fi
 	};
 
-confirm:	/* confirm_turn, after a list that shows nobody before us */
+confirm:	/* confirm_turn, after a list that shows nobody before us, or an event */
 	atomic
 	{
 		if

@@ -305,23 +305,46 @@ subtest 'loaded and not used' => sub {
 
 #
 # Heartbeats: four times in a session timeout, whatever the backend does.  A
-# read for a session that holds nothing; otherwise a request that a server
-# without its leader, or a leader without a quorum, cannot answer.
+# read for a session that holds nothing; otherwise behind a sync, which a server
+# without its leader cannot answer.  Only where somebody is to be told at once does it
+# ask for what a leader without a quorum cannot answer either: for the next in line,
+# if that can be only one, and for whom doubt cancels.
 #
 foreach (
-	[ 'empty', '', 'exists' ],
-	[ 'idle', '', 'multi' ],
-	[ 'busy', q{DO $$ BEGIN WHILE clock_timestamp() < now() + '4 s' LOOP END LOOP; END $$}, 'multi' ])
+	[ 'empty', 'exists', nothing => 1 ],
+	[ 'idle', 'sync' ],
+	[ 'busy', 'sync', work => q{DO $$ BEGIN WHILE clock_timestamp() < now() + '4 s' LOOP END LOOP; END $$} ],
+	[ 'idle, doubt', 'multi', setting => 'cancel_on_loss=doubt' ],
+	[ 'next', 'multi', queue => 'exclusive' ],
+	[ 'the one after that', 'sync', queue => 'exclusive exclusive' ],
+	[ 'reader, next', 'sync', queue => 'exclusive', lock => 'zk_lock_shared' ],
+	[ 'place, next', 'sync', queue => 'semaphore', lock => 'zk_semaphore_acquire' ])
 {
-	my ($what, $work, $heartbeat) = @$_;
+	my ($what, $heartbeat, %how) = @$_;
+	my $path = '/heart/' . ($what =~ tr/a-z//cdr);
 	my $its_proxy = ZkProxy->new($zk);
-	my $its = zk_session($node,
-		options => '-c zklock.session_timeout=2s -c zklock.hosts=' . $its_proxy->hosts);
-	$its->value(q{SELECT zk_lock('/heart')});
-	$its->value(q{SELECT zk_unlock('/heart')}) if $what eq 'empty';
+	my $its = zk_session_with($node, session_timeout => '2s', hosts => $its_proxy,
+		map { split /=/ } $how{setting} // ());
+	my $lock = $how{lock} // 'zk_lock';
+	my @before = map { zk_session($node) } split / /, $how{queue} // '';
+	foreach (0 .. $#before)
+	{
+		$before[$_]->send($how{queue} =~ /semaphore/ ? "SELECT zk_semaphore_acquire('$path', 1)" : "SELECT zk_lock('$path')");
+		$_ == 0 ? $before[0]->wait : zk_wait_queued($zk, $before[$_]);
+	}
+	my $take = "SELECT $lock('$path'" . ($lock =~ /semaphore/ ? ', 1)' : ')');
+	if (@before)
+	{
+		$its->value(q{SELECT zk_lock('/heart'), zk_unlock('/heart')});
+		$its->send($take);
+		zk_wait_queued($zk, $its);
+	}
+	else { $its->value($take); }
+	$its->value("SELECT zk_unlock('$path')") if $how{nothing};
 	$its_proxy->clear_log;
-	$its->send($work) if $work;
+	$its->send($how{work}) if $how{work};
 	my @beat;
+	my $written = $zk->zxid;
 	zk_until(
 		sub {
 			@beat = map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq $heartbeat } $its_proxy->log;
@@ -332,12 +355,20 @@ foreach (
 	note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * $_ } @gap;
 	# the proxy may have seen one of them late
 	cmp_ok(($beat[-1] - $beat[0]) / @gap, '>', 0.4, "$what: a heartbeat each quarter of the session timeout");
-	is(join(' ', grep { $_ ne 'multi' } map { (split / /)[0] } $its_proxy->requests),
-		$what eq 'empty' ? '' : 'getData', '- and else only one watch on what it holds');
-	$its->wait if $work;
-	my $state = $what eq 'empty' ? '' : 'held';
+	# a watch, unless it waits, and has it already
+	unlike(join(' ', map { (split / /)[0] } $its_proxy->requests), $heartbeat eq 'multi' ? qr/sync/ : qr/multi/,
+		'- and no other heartbeats');
+	cmp_ok($zk->zxid - $written, $heartbeat eq 'multi' ? '>=' : '<', 7, '- which are transactions, or are not');
+	if ($how{work}) { $its->wait; }
+	if (@before)
+	{
+		$_->value(q{SELECT zk_unlock_all()}) for $before[0];
+		if (@before > 1) { $before[1]->wait; $before[1]->value('SELECT zk_unlock_all()'); }
+		is($its->wait->{out}, 't', '- and it has its turn');
+	}
+	my $state = $how{nothing} ? '' : 'held';
 	ok(zk_until(sub { $its->value(q{SELECT state FROM zk_locks}) eq $state }, $state), '- which it goes on holding');
-	$its->quit;
+	$_->quit for @before, $its;
 	push @proxies, $its_proxy;
 }
 
@@ -346,16 +377,17 @@ subtest 'after a failover all who wait do so at once' => sub {
 	my $client = $zk->client(session_timeout => 60_000);
 	my @before = map { $client->contend('/zklock/failover') } 1 .. 2;
 	$s->send(q{SELECT zk_lock('/failover')});
-	my $watches = sub {
-		zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $proxy->log) == 3 }, shift);
+	my $reads = sub {
+		my ($n, $what) = @_;
+		zk_until(sub { (grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $proxy->log) == $n }, $what);
 	};
-	$watches->('it to watch');
+	$reads->(3, 'it to watch');
 	$proxy->clear_log;
 	$proxy->drop;
-	$watches->('it to watch again');
+	$reads->(4, 'it to watch again, and a heartbeat');
 	is(join(' ', sort grep { !/^(?:connect|setWatches)$/ } map { (split / /)[0] } $proxy->requests),
-		'getChildren getData getData getData multi sync',
-		'who waits asks whether its node is there, and what is before it, and sets three watches anew');
+		'getChildren getData getData getData sync',
+		'who waits asks what is before it, and sets three watches anew');
 	$client->delete($_) for @before;
 	is($s->wait->{out}, 't', '- and has its turn');
 	$s->value(q{SELECT zk_unlock('/failover')});

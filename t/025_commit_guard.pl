@@ -163,6 +163,9 @@ subtest 'what a COMMIT costs' => sub {
 my $aging_proxy = new_proxy();
 my $aging = zk_session_with($node, hosts => $aging_proxy, session_timeout => '15s');
 $aging->value(q{BEGIN; INSERT INTO t VALUES ('aging'); SELECT zk_lock('/aging')});
+my $doubting_proxy = new_proxy();
+my $doubting = zk_session_with($node, hosts => $doubting_proxy, session_timeout => '15s', cancel_on_loss => 'doubt');
+$doubting->value(q{BEGIN; INSERT INTO t VALUES ('doubting'); SELECT zk_lock('/doubting')});
 my $aging_since = time;
 
 # For a process that is stopped for a while, see the subtest after the next
@@ -180,27 +183,38 @@ my $asleep = zk_session_with($node, hosts => $asleep_proxy, session_timeout => '
 $asleep->value(q{BEGIN; INSERT INTO t VALUES ('asleep'); SELECT zk_lock('/asleep')});
 quiet($asleep_proxy);
 $asleep_proxy->clear_log;
-$asleep_proxy->hold('multi');
-zk_until(sub { grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $asleep_proxy->log }, 'a heartbeat');
+$asleep_proxy->hold('sync');
+zk_until(sub { grep { $_->[1] eq '>' && $_->[2] eq 'sync' } $asleep_proxy->log }, 'a heartbeat');
 await_sleep($asleep);
 Child::suspend($asleep->pid);
 my $asleep_since = time;
 $asleep_proxy->release;
 
-# Its heartbeats went through the quorum.
+# Heartbeats do not go through the quorum, except where a cancel waits for its word.
 subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	my $age = sub { time - $aging_since };
 	is(rows('aging'), 0, 'not yet committed');
 	zk_until(sub { $age->() > 5.1 }, 'a third of 15 s');
-	# right after a heartbeat, so that the next is not counted
-	$aging_proxy->clear_log;
-	await_answer($aging_proxy, 'multi');
+	# right after the heartbeats, so that the next are not counted
+	$_->clear_log for $aging_proxy, $doubting_proxy;
+	await_answer($aging_proxy, 'sync');
+	await_answer($doubting_proxy, 'multi');
 	is_deeply(
 		cost_of($aging, $aging_proxy, 'COMMIT'),
-		{ requests => '', transactions => 0 },
-		'nothing, since a heartbeat has asked the quorum');
+		{ requests => 'multi', transactions => 1 },
+		'one round trip, since no quorum was asked meanwhile');
 	is(rows('aging'), 1, 'committed');
-	$aging->quit;
+	is_deeply(
+		cost_of($aging, $aging_proxy, q{INSERT INTO t VALUES ('aging')}),
+		{ requests => '', transactions => 0 },
+		'the next one need not ask');
+
+	is_deeply(
+		cost_of($doubting, $doubting_proxy, 'COMMIT'),
+		{ requests => '', transactions => 0 },
+		'cancel_on_loss = doubt: nothing, since a heartbeat has asked the quorum');
+	is(rows('doubting'), 1, '- committed');
+	$_->quit for $aging, $doubting;
 };
 
 # Heartbeats must have been on time: a fresh answer proves nothing if the
@@ -323,16 +337,15 @@ subtest 'several locks, one of them deleted by hand' => sub {
 	$session->value(q{SELECT zk_lock('/several/1')});
 	$session->value(q{SELECT zk_lock('/several/2'), zk_lock_shared('/several/3'), zk_semaphore_acquire('/several/4', 2)});
 	$proxy->clear_log;
-	await_answer($proxy, 'multi');
-	await_answer($proxy, 'getData');
-	zk_until(sub { $proxy->count('getData') == 4 }, 'a watch on each, with the first heartbeat');
-	is($proxy->count('multi'), 1, 'one heartbeat has set all watches');
+	await_answer($proxy, 'sync');
+	zk_until(sub { $proxy->requests == 4 }, 'a watch on each, with the first heartbeat');
+	is($proxy->count('sync'), 1, 'one heartbeat has set all watches');
 	foreach my $n (1 .. 3)
 	{
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('several')});
 		$hand->delete("/zklock/several/$n/$_") for $hand->children("/zklock/several/$n");
 		zk_wait_hold($session, 'lost', "/several/$n");
-		is($proxy->count('multi'), 1, "lock $n: before the next heartbeat") if $n == 1;
+		is($proxy->count('sync'), 1, "lock $n: before the next heartbeat") if $n == 1;
 		my $result = $session->query('COMMIT');
 		zk_is_lost($result, "/several/$n", "lock $n");
 		is($result->{detail}, 'Its node in ZooKeeper was deleted.', '- and says how');
@@ -345,7 +358,8 @@ subtest 'several locks, one of them deleted by hand' => sub {
 # Nor does another node's answer prove that this one exists.
 subtest 'several locks, and no watch can tell' => sub {
 	my $proxy = new_proxy();
-	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '6s');
+	# with this, heartbeats ask the quorum
+	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '6s', cancel_on_loss => 'doubt');
 	$session->value(q{SELECT zk_lock('/unseen/1'), zk_lock('/unseen/2')});
 	zk_until(sub { $proxy->count('multi') == 3 }, 'their creates to be too old to count');
 

@@ -18,6 +18,7 @@ use ZooKeeper;
 
 my $page = Doc->new('doc/zookeeper.md');
 my $SESSIONS = 60;
+my $WAITERS = 20;
 
 # A heap of which one knows what is in use: it is collected every second
 my @java_options = (
@@ -37,7 +38,7 @@ append_to_file($servers[ $_ - 1 ]->dir . '/data/myid', "$_\n") for 1 .. 3;
 my $zk = ZooKeeper::Ensemble->new(@servers)->start;
 my %setting = $page->settings;
 is($setting{'zklock.hosts'}, join(',', map { "zk$_:2181" } 1 .. 3), 'zklock.hosts names the servers');
-my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts, max_connections => $SESSIONS + 20);
+my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts, max_connections => $SESSIONS + $WAITERS + 20);
 my $admin = zk_session($node);
 
 $page->run($node, zk => $zk);
@@ -135,12 +136,23 @@ $private += private($_->pid) for @sessions;
 $measured{'memory, on all three servers together, for a session with a lock'} = (heap() - $heap) / $SESSIONS;
 $measured{'memory of its PostgreSQL backend'} = $private / $SESSIONS;
 
+
+# in MB a day
+sub logged
 {
+	my ($n) = @_;
 	my ($size, $began) = (log_size(), time);
 	$admin->value('SELECT pg_sleep(12)');
-	$measured{'log, on each server, for a session that holds or awaits a lock, in a day'} = (log_size() - $size) / (time - $began) / $SESSIONS * 86400 / 1e6;
+	return (log_size() - $size) / (time - $began) / $n * 86400 / 1e6;
 }
-$_->quit for @sessions;
+
+my $holds = 'log, on each server, for a session that holds a lock, in a day';
+$measured{$holds} = logged($SESSIONS);
+my @waiters = map { zk_session($node) } 1 .. $WAITERS;
+$waiters[$_]->send("SELECT zk_lock('/size/$_')") for 0 .. $#waiters;
+zk_until(sub { $zk->mntr_value('ephemerals_count') == $SESSIONS + $WAITERS }, 'them to wait');
+$measured{'log, on each server, for the first who waits for an exclusive lock, in a day'} = logged($WAITERS);
+$_->quit for @sessions, @waiters;
 zk_until(sub { $zk->mntr_value('ephemerals_count') == 0 }, 'their locks to go');
 {
 	my $size = log_size();
@@ -149,6 +161,9 @@ zk_until(sub { $zk->mntr_value('ephemerals_count') == 0 }, 'their locks to go');
 }
 # In the units of the page
 my %unit = map { $_->[0] => $_->[1] } $page->table('| what | measured |');
+is($unit{$holds}, 'nothing', 'who holds writes nothing');
+cmp_ok($measured{$holds}, '<', 0.5, '- or nearly nothing, if one of the processes stands still');
+delete $_->{$holds} for \%unit, \%measured;
 foreach my $what (sort keys %measured)
 {
 	my ($said, $unit) = $unit{$what} =~ /^(\d+) (\w+)$/ or die $what;

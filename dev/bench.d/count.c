@@ -12,8 +12,8 @@
  *   counts      ok KIND:SENT:BYTES:ANSWERS:BYTES ...
  *
  * KIND: create, delete, exists, getData, list, multi, sync, unwatch (a watch
- * is removed), other; heartbeat (a ping, exists of "/", and a multi that
- * begins with a check); session (handshakes and closes); event (watch events:
+ * is removed), other; heartbeat (a ping, exists of "/", sync of "/" and the read
+ * behind it, and a multi that begins with a check); session (handshakes and closes); event (watch events:
  * answers only).  Bytes include the length of the frame.
  *
  * Data is passed on at once; of each frame only the head is examined.
@@ -77,6 +77,7 @@ typedef struct Connection
 	Way			up;
 	Way			down;
 	bool		closed;
+	bool		beats;			/* the next read belongs to a heartbeat */
 	struct Connection *next_closed;
 
 	/*
@@ -132,12 +133,16 @@ kind_of(const Way *w)
 		case 3:
 			return w->head_has >= 13 && number(head + 8) == 1 && head[12] == '/' ? HEARTBEAT : EXISTS;
 		case 4:
-			return GET_DATA;
+			if (!w->conn->beats)
+				return GET_DATA;
+			w->conn->beats = false;
+			return HEARTBEAT;
 		case 8:
 		case 12:
 			return LIST;
 		case 9:
-			return SYNC;
+			w->conn->beats = w->head_has >= 13 && number(head + 8) == 1 && head[12] == '/';
+			return w->conn->beats ? HEARTBEAT : SYNC;
 		case 18:
 			return UNWATCH;
 		case 14:

@@ -519,9 +519,10 @@ bool
 zkb_is_fresh(const ZkSessionInfo *info)
 {
 	/*
-	 * Heartbeats keep the proof younger than about a quarter of the session
-	 * timeout.  If it is older than two thirds, this process did not run, or
-	 * its connection is silent: ZooKeeper may be about to delete our nodes.
+	 * Heartbeats keep the last answer younger than about a quarter of the
+	 * session timeout.  If it is older than two thirds, this process did not
+	 * run, or its connection is silent: ZooKeeper may be about to delete our
+	 * nodes.
 	 */
 	return info->state == ZKS_CONNECTED && !info->in_doubt &&
 		zks_now() - info->proven_at < info->timeout_ms * ZKS_MS / 3 * 2;
@@ -650,17 +651,31 @@ ask(ZkNode *const *nodes, int *n, ZkWait *wait, int64 until, ZkAnswer *answer)
 	return answered;
 }
 
-ZkProof
-zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
+/*
+ * The session's next question: about those nodes of which no question since
+ * asked_at and no watch tells, but about one in any case.  Returns how many.
+ */
+static int
+choose_questions(ZkNode *const *nodes, int n, int64 asked_at, ZkNode **chosen)
 {
-	int			proven = 0;
+	int			count = zkn_untold(session, nodes, n, asked_at, chosen);
+
+	if (count == 0)
+		chosen[count++] = nodes[0];
+	return count;
+}
+
+/* chosen: room for n */
+static ZkProof
+prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
+{
 	int64		asked_at = ZKS_NEVER;	/* when the first of these questions
 										 * was sent */
 
 	until = Min(until, wait->deadline);
 	for (;;)
 	{
-		int			count = n - proven;
+		int			count;
 		ZkSessionInfo info;
 		ZkAnswer	answer = {0};
 		ZkLoss		loss;
@@ -676,10 +691,11 @@ zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 				return ZKB_NO_ANSWER;
 			continue;
 		}
-		if (!ask(nodes + proven, &count, wait, until, &answer))
+		count = choose_questions(nodes, n, asked_at, chosen);
+		if (!ask(chosen, &count, wait, until, &answer))
 			return ZKB_NO_ANSWER;
 		if ((answer.rc == ZKS_NO_NODE || answer.rc == ZKS_NO_AUTH) &&
-			zkn_lost(session, nodes[proven + answer.missing],
+			zkn_lost(session, chosen[answer.missing],
 					 answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
 			return ZKB_MISSING;
 
@@ -692,18 +708,29 @@ zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
 		if (answer.rc == ZKS_OK &&
 			zks_now() - asked_at < info.timeout_ms * ZKS_MS / 3)
 		{
-			zkn_proven(session, nodes + proven, count, answer.sent_at);
-			proven += count;
-			if (proven == n)
+			zkn_proven(session, chosen, count, answer.sent_at);
+
+			/* a watch may have fired, or have gone with its connection */
+			if (zkn_proven_at(session, nodes, n) >= asked_at)
 				return ZKB_PROVEN;
-			continue;
 		}
-		proven = 0;
-		asked_at = ZKS_NEVER;
+		else
+			asked_at = ZKS_NEVER;
 		if (zks_now() >= until)
 			return ZKB_NO_ANSWER;
-		(void) zkb_wait(wait, session, Min(until, zkb_deadline(RETRY_MS)), ZKB_WAIT_CHECK);
+		if (asked_at == ZKS_NEVER)
+			(void) zkb_wait(wait, session, Min(until, zkb_deadline(RETRY_MS)), ZKB_WAIT_CHECK);
 	}
+}
+
+ZkProof
+zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
+{
+	ZkNode	  **chosen = palloc(n * sizeof(ZkNode *));
+	ZkProof		proof = prove(nodes, n, chosen, wait, until);
+
+	pfree(chosen);
+	return proof;
 }
 
 /*

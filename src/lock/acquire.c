@@ -110,7 +110,10 @@ typedef struct Place
 	ZkTarget   *target;
 	ZkNode	   *node;
 	ZkRequest  *list;
-	ZkRequest  *check;			/* of our node, sent along with it; or NULL */
+	ZkRequest  *check;			/* of our node, sent along with it, or behind
+								 * it; or NULL */
+	bool		unprompted;		/* nothing has happened, but it is time for a
+								 * list */
 	bool		list_fresh;		/* the leader was asked */
 	int			leftovers;		/* nodes of ours to be deleted that it may
 								 * show */
@@ -233,7 +236,7 @@ drop_place(Call *c, Place *p)
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
 	p->node = NULL;
-	p->by_changes = p->behind = p->tell = false;
+	p->by_changes = p->behind = p->tell = p->unprompted = false;
 }
 
 /* Drop this place and all that come after it */
@@ -1058,7 +1061,10 @@ await_turn(Call *c, Place *p, const ZkpView *view)
 		if (zks_now() >= c->wait->deadline)
 			return TAKEN;
 		if (zks_now() >= look_at)
+		{
+			p->unprompted = true;
 			return LIST_AGAIN;
+		}
 		if (zks_now() < until)
 			continue;			/* time to search */
 		zkb_raise_no_answer(c->wait);
@@ -1118,18 +1124,36 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 	watch_queue(c, p, queue);
 	if (p->by_changes && p->changes == NULL)
 		return LIST_AGAIN;		/* this time with the watch on the directory */
+
+	/* readers, and those who wait for a place, may all be next */
+	zkn_expect_turn(c->session, p->node, queue->view.next && c->want.mode == ZKP_EXCLUSIVE);
 	outcome = await_turn(c, p, &queue->view);
+	zkn_expect_turn(c->session, p->node, false);
 	if (outcome == TAKEN)
 		zkb_counters.timeouts++;
 	return outcome;
+}
+
+/* Check our node, unless that is not needed */
+static void
+send_check(Call *c, Place *p)
+{
+	int			n = 1;
+
+	if (zkb_is_certain(&p->node, n))
+		return;
+	p->check = zkn_check(c->session, &p->node, &n);
+	if (p->check == NULL)
+		raise_no_memory();
 }
 
 /*
  * It is our turn, if our node still exists.  What the list and the events say
  * about others cannot get worse, but a server that is cut off from its leader,
  * or a leader from its quorum, would show us our own node long after it is
- * gone.  So a quorum must have confirmed it: by its create, a heartbeat, or a
- * check.
+ * gone.  So a quorum must have confirmed it less than a third of the session
+ * timeout ago: by its create, the heartbeat of who is next in line, or a check.
+ * That is sent along with a list, and behind an event.
  */
 static Verdict
 confirm_turn(Call *c, Place *p)
@@ -1140,7 +1164,9 @@ confirm_turn(Call *c, Place *p)
 	if (zkb_is_certain(&p->node, 1))
 		return GRANTED;
 	if (p->check == NULL)
-		return LIST_AGAIN;		/* a check is sent along with it */
+		send_check(c, p);
+	if (p->check == NULL)
+		return GRANTED;			/* proven just now */
 	while (!zks_answered(c->session, p->check, &answer))
 	{
 		if (!await_something(c, until))
@@ -1160,19 +1186,6 @@ confirm_turn(Call *c, Place *p)
 	}
 }
 
-/* Check our node, together with a list */
-static void
-send_check(Call *c, Place *p)
-{
-	int			n = 1;
-
-	if (zkb_is_certain(&p->node, n))
-		return;
-	p->check = zkn_check(c->session, &p->node, &n);
-	if (p->check == NULL)
-		raise_no_memory();
-}
-
 static void
 request_list(Call *c, Place *p, bool fresh)
 {
@@ -1182,7 +1195,9 @@ request_list(Call *c, Place *p, bool fresh)
 	zks_info(c->session, &info);
 	zks_gather(c->session);
 	send_list(c, p, fresh || info.epoch != p->list_epoch);
-	send_check(c, p);
+	if (!p->unprompted)
+		send_check(c, p);		/* else it is hardly our turn */
+	p->unprompted = false;
 }
 
 /*

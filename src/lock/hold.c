@@ -373,16 +373,58 @@ zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 static ZkHoldState
 state_of(Lock *lock)
 {
-	ZkSession  *session;
-	ZkSessionInfo info;
-
 	if (zkl_is_lost(lock))
 		return ZKL_STATE_LOST;
-	session = zkl_session_of(zkl_base(lock));
-	if (session == NULL)		/* the session ended just now */
+	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
 		return ZKL_STATE_LOST;
-	zks_info(session, &info);
-	return zkb_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	return zkb_is_certain(&zkl_base(lock)->grant.node, 1) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+}
+
+/* The nodes of all locks that are not known to be lost; returns how many */
+static int
+find_shown(ZkNode **nodes)
+{
+	HASH_SEQ_STATUS status;
+	Lock	   *lock;
+	int			n = 0;
+
+	hash_seq_init(&status, zkl_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+	{
+		if (lock->count > 0 && !zkl_is_lost(lock) && zkl_session_of(zkl_base(lock)) != NULL)
+			nodes[n++] = zkl_base(lock)->grant.node;
+	}
+	return n;
+}
+
+/*
+ * Heartbeats do not ask the quorum, so what is shown would be of any age: a leader
+ * that has lost its followers goes on for a while.  So ask, unless somebody has in
+ * the last third of the session timeout.  A session that is cut off is not asked, and
+ * one that is silent not for longer than until that shows.
+ */
+static void
+confirm_shown(void)
+{
+	ZkNode	  **nodes = palloc(hash_get_num_entries(zkl_locks) * sizeof(ZkNode *));
+	ZkProof		proof = ZKB_MISSING;
+	ZkWait		wait;
+
+	zkb_wait_begin(&wait, -1, false);
+	while (proof == ZKB_MISSING)
+	{
+		int			n = find_shown(nodes);
+		ZkSessionInfo info;
+
+		if (n == 0)
+			break;
+		zks_info(zkb_peek(), &info);
+		if (!zkb_is_fresh(&info) || zkb_is_certain(nodes, n))
+			break;
+		proof = zkb_prove(nodes, n, &wait, Min(zkb_deadline(zklock_operation_timeout),
+											   info.proven_at + info.timeout_ms * ZKS_MS / 3 * 2));
+	}
+	pfree(nodes);
 }
 
 bool
@@ -445,6 +487,7 @@ zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 
 	if (zkl_locks == NULL)
 		return;
+	confirm_shown();
 	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{

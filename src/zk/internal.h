@@ -266,6 +266,8 @@ struct ZkSession
 	int			idle_ms;		/* how long it may be idle; 0: forever */
 	int64_t		idle_since;		/* when it was last worked with, or had a node */
 	int64_t		heartbeat_at;	/* when the last one was sent */
+	int64_t		quorum_due_since;	/* since when they ask the quorum, so that
+									 * its silence means something; or 0 */
 	bool		connected_now;	/* newly connected: attend to the nodes */
 	bool		broken;			/* a send failed: see request.c, submitted */
 	bool		notify;			/* wake the owner, once the mutex is free */
@@ -382,6 +384,7 @@ extern ZkRequest *zkr_new_before_locked(ZkRequest *r);
 extern void zkr_fail_locked(ZkRequest *r);
 extern void zkr_stat_behind_locked(ZkRequest *r, const char *path, const ZkOp *ops, int n);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
+extern void zkr_get_fresh_locked(ZkRequest *r, const char *path, const char *sync_path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
 extern void zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version);
 extern void zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n);
@@ -399,7 +402,8 @@ extern bool zkr_owner_asks_locked(ZkSession *s);
 
 /* node.c */
 extern void zkn_connected_locked(ZkSession *s);
-extern bool zkn_prove_locked(ZkSession *s);
+extern bool zkn_expects_turn_locked(ZkSession *s);
+extern bool zkn_beat_locked(ZkSession *s, bool quorum);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_forfeit_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
@@ -432,6 +436,7 @@ extern void zkn_free_marks(ZkSession *s);
 
 /* stop_signal.c */
 extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
+extern bool zks_stop_heeds_doubt(void);
 extern void zks_stop_closes(ZkSession *s);	/* before that is visible */
 
 /* frame_check.c */

@@ -58,19 +58,47 @@ heartbeat_interval(ZkSession *s)
 }
 
 /*
+ * Whether heartbeats ask the quorum, where each is a write, though it changes
+ * nothing: only those on which somebody relies all the time.  That is who is next in
+ * line, so that its turn need not be confirmed by another round trip, and who is to
+ * stop when the quorum is silent.
+ */
+static bool
+asks_quorum_locked(ZkSession *s, int64_t now)
+{
+	bool		asks = zkn_expects_turn_locked(s) || (zks_stop_heeds_doubt() && zkn_is_relied_locked(s));
+
+	zk_assert(zks_has_mutex(s));
+	if (!asks)
+		s->quorum_due_since = 0;
+	else if (s->quorum_due_since == 0)
+
+		/*
+		 * what was asked a moment ago, with the lock, was a question, too,
+		 * whose silence counts already
+		 */
+		s->quorum_due_since = now - s->info.quorum_at < s->info.timeout_ms * ZKS_MS / 2 ?
+			s->info.quorum_at : now;
+	return asks;
+}
+
+/*
  * Heartbeats are requests of our own, not the library's pings: of those one
  * learns neither when they were sent nor when they were answered, and none is
  * sent while a request is outstanding.  They go out on time whatever else
  * does, and what has to be done now and then is done with them.
  *
  * A read is enough to keep a session that has nothing to lose.  One that has
- * asks the quorum; so does one whose answers came so late that it may be over,
- * at once.
+ * reads by way of the leader, so that it leaves a server that is cut off from
+ * that.  Nothing is written by either.  The quorum's word, which is, is asked for
+ * by whoever is to rely on it; a session whose answers came so late that it may be
+ * over asks for it at once.
  */
 static void
 heartbeat_locked(ZkSession *s, int64_t now)
 {
 	bool		at_once = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
+	bool		quorum = asks_quorum_locked(s, now);
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
@@ -83,7 +111,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		zks_end_locked(s, ZCLOSING);
 		return;
 	}
-	if (!zkn_prove_locked(s) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
+	if (!zkn_beat_locked(s, quorum || s->info.in_doubt) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
 		r->listener = LISTENER_NONE;
 		if (s->info.in_doubt)

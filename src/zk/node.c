@@ -106,6 +106,7 @@ struct ZkNode
 	bool		doubted;		/* an earlier one may have been carried out */
 	bool		unseen;			/* it may be gone: to be read before */
 	bool		closed_to_us;	/* which is not possible */
+	bool		expects_turn;	/* it is next in line for the lock */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
@@ -1668,7 +1669,12 @@ on_heartbeat(ZkRequest *r)
 	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || !is_wanted(n))
 		return;
 	if (r->rc == ZOK)
-		n->proven_at = (r->before != NULL ? r->before : r)->sent_at;
+	{
+		const ZkRequest *question = r->before != NULL ? r->before : r;
+
+		if (question->writes)
+			n->proven_at = question->sent_at;
+	}
 	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
 	{
 		lose(n, loss_of(r->rc));
@@ -1676,14 +1682,29 @@ on_heartbeat(ZkRequest *r)
 	}
 }
 
+/* Whether one of them is next in line */
+bool
+zkn_expects_turn_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->expects_turn && n->state == ZKN_PRESENT && is_wanted(n))
+			return true;
+	}
+	return false;
+}
+
 /*
- * The heartbeat of a session that has a node to lose: a request that only a
- * quorum can answer.  A server that is cut off from its leader would still
- * answer a read, and the session would believe to be alive while it has
- * expired.  False: there is no such node.
+ * The heartbeat of a session that has a node to lose: a read of one that is there,
+ * behind a sync, which a server that is cut off from its leader cannot answer; it
+ * would still answer the read, and the session would believe to be alive while it has
+ * expired.  But a leader that is cut off from the others answers that, too, until it
+ * notices.  So with quorum it is a request that only a quorum can answer.  False:
+ * there is no such node.
  */
 bool
-zkn_prove_locked(ZkSession *s)
+zkn_beat_locked(ZkSession *s, bool quorum)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
@@ -1698,7 +1719,9 @@ zkn_prove_locked(ZkSession *s)
 		if (r == NULL)
 			return false;
 		r->meant = meant(n);
-		if (n->single)
+		if (!quorum)
+			zkr_get_fresh_locked(r, path.text, "/");
+		else if (n->single)
 			zkr_stat_behind_locked(r, path.text, &op, 1);
 		else
 			zkr_multi_locked(r, &op, 1);
@@ -1850,6 +1873,14 @@ zkn_watch(ZkSession *s, ZkNode *n)
 	zks_enter(s);
 	if (n->state == ZKN_PRESENT)
 		keep_watch(n);
+	zks_leave(s);
+}
+
+void
+zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
+{
+	zks_enter(s);
+	n->expects_turn = expects;
 	zks_leave(s);
 }
 
@@ -2219,6 +2250,17 @@ zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 	return i < n ? i : -1;
 }
 
+/*
+ * Whether an event would have told of its deletion before the session's latest
+ * transaction was answered
+ */
+static bool
+is_told_of(const ZkNode *n)
+{
+	return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&
+		n->watch->epoch == n->session->info.epoch;
+}
+
 int64_t
 zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
 {
@@ -2226,15 +2268,25 @@ zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
 
 	zks_enter(s);
 	for (int i = 0; i < n; i++)
-	{
-		const ZkWatch *w = nodes[i]->watch;
-		bool		told = w != NULL && w->state == ZKR_WATCH_ARMED && w->epoch == s->info.epoch;
-
-		proven_at = zks_earlier(proven_at, told && s->info.quorum_at > nodes[i]->proven_at ?
+		proven_at = zks_earlier(proven_at, is_told_of(nodes[i]) && s->info.quorum_at > nodes[i]->proven_at ?
 								s->info.quorum_at : nodes[i]->proven_at);
-	}
 	zks_leave(s);
 	return proven_at;
+}
+
+int
+zkn_untold(ZkSession *s, ZkNode *const *nodes, int n, int64_t asked_at, ZkNode **untold)
+{
+	int			count = 0;
+
+	zks_enter(s);
+	for (int i = 0; i < n; i++)
+	{
+		if (nodes[i]->proven_at < asked_at && !is_told_of(nodes[i]))
+			untold[count++] = nodes[i];
+	}
+	zks_leave(s);
+	return count;
 }
 
 void

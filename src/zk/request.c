@@ -609,6 +609,15 @@ zkr_get_locked(ZkRequest *r, const char *path)
 		submitted(r, zoo_awget(r->session->zh, path, NULL, NULL, on_data, r));
 }
 
+/* The sync is of the whole server, whatever its path */
+void
+zkr_get_fresh_locked(ZkRequest *r, const char *path, const char *sync_path)
+{
+	zk_assert(zks_has_mutex(r->session));
+	if (send_sync(r, sync_path))
+		zkr_get_locked(r, path);
+}
+
 void
 zkr_delete_locked(ZkRequest *r, const char *path, int version)
 {
@@ -887,8 +896,7 @@ static void
 read_fresh_locked(ZkRequest *r, const char *path)
 {
 	zk_assert(zks_has_mutex(r->session));
-	if (send_sync(r, path))
-		zkr_get_locked(r, path);
+	zkr_get_fresh_locked(r, path, path);
 }
 
 ZkRequest *

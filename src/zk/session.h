@@ -431,6 +431,12 @@ extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 extern void zkn_watch(ZkSession *session, ZkNode *node);
 
 /*
+ * It is next in line, and alone in that.  As long as that is so, heartbeats ask the
+ * quorum, so that its turn mostly need not be confirmed by another question.
+ */
+extern void zkn_expect_turn(ZkSession *session, ZkNode *node, bool expects);
+
+/*
  * The same by name: that node is about to be deleted by somebody.  Nothing
  * happens if it is not one of this session's.
  */
@@ -468,6 +474,13 @@ extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
  * deletion would have been reported before that was answered.
  */
 extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
+
+/*
+ * Those of them for which neither is so since this time: whose own create or
+ * check is older, and whose deletion no watch would report.  Returns how many.
+ */
+extern int	zkn_untold(ZkSession *session, ZkNode *const *nodes, int n, int64_t asked_at,
+					   ZkNode **untold);
 
 /* A check that was sent at this time has found these nodes */
 extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);

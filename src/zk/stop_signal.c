@@ -165,16 +165,27 @@ zks_stop_reason(ZkStopReason *result)
 	pthread_mutex_unlock(&reason_mutex);
 }
 
-/*
- * Whether nothing has proven for a whole timeout that the session lives: only
- * the quorum's word counts
- */
-static bool
-in_doubt_locked(ZkSession *s, int64_t now)
+bool
+zks_stop_heeds_doubt(void)
 {
+	return atomic_load(&wanted) == ZKS_STOP_DOUBT;
+}
+
+/*
+ * Until when the session is not in doubt: a whole timeout in which the quorum was
+ * asked, and nothing has proven that it lives.  Only the quorum's word counts.
+ */
+static int64_t
+undoubted_until_locked(ZkSession *s)
+{
+	int64_t		since = s->info.quorum_at;
+
 	zk_assert(zks_has_mutex(s));
-	return s->info.state != ZKS_CONNECTING &&
-		now > s->info.quorum_at + s->info.timeout_ms * ZKS_MS;
+	if (s->info.state == ZKS_CONNECTING || s->quorum_due_since == 0)
+		return ZKS_NEVER;
+	if (s->quorum_due_since > since)
+		since = s->quorum_due_since;
+	return since + s->info.timeout_ms * ZKS_MS;
 }
 
 void
@@ -234,11 +245,14 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	if (when == ZKS_STOP_NEVER)
 		/* for now; a session that is over has no heartbeats to look again */
 		return s->info.state == ZKS_OVER && zkn_is_relied_locked(s) ? now + AGAIN_MS * ZKS_MS : ZKS_NEVER;
-	why.doubt = when == ZKS_STOP_DOUBT && in_doubt_locked(s, now);
+	why.doubt = when == ZKS_STOP_DOUBT && now > undoubted_until_locked(s);
 	reliance = zkn_reliance_locked(s, when == ZKS_STOP_DOUBT, &why);
 	if (reliance == ZKN_NOT_RELIED)
-		return when == ZKS_STOP_DOUBT && zkn_is_relied_locked(s) ?
-			s->info.quorum_at + s->info.timeout_ms * ZKS_MS + 1 : ZKS_NEVER;
+	{
+		int64_t		until = undoubted_until_locked(s);
+
+		return when == ZKS_STOP_DOUBT && zkn_is_relied_locked(s) && until != ZKS_NEVER ? until + 1 : ZKS_NEVER;
+	}
 	if (this_turn == 0)
 		return now + AGAIN_MS * ZKS_MS;
 	if (this_turn == s->stop_turn && now < s->stop_at)

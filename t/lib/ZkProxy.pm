@@ -343,7 +343,7 @@ sub clear_log { return $_[0]->_do('clear'); }
 # connection: a request belongs to the trip after those whose answers had arrived
 # when it was sent.  Late answers to an earlier trip (to lists that were sent with a
 # request that failed, for example) do not begin a new one.  Pings, heartbeats
-# (exists on "/"), the handshake, close and removeWatches do not count.
+# that write nothing, the handshake, close and removeWatches do not count.
 #
 # Whether a request was sent together with the one before or after its answer
 # can be told only if the answer takes longer than the client needs between the
@@ -352,10 +352,10 @@ sub trips
 {
 	my ($self) = @_;
 	my %trip;    # connection => { xid => number of its trip, answered => of the last one }
-	foreach ($self->log)
+	foreach ($self->_without_heartbeats)
 	{
-		my (undef, $dir, $op, $xid, $path, undef, $conn) = @$_;
-		next if $op =~ /^(?:connect|ping|close|auth|setWatches2?|event|removeWatches)$/ || ($op eq 'exists' && $path eq '/');
+		my (undef, $dir, $op, $xid, undef, undef, $conn) = @$_;
+		next if $op =~ /^(?:connect|ping|close|auth|setWatches2?|event|removeWatches)$/;
 		my $of = $trip{$conn} //= { answered => 0 };
 		if ($dir eq '>') { $of->{$xid} = $of->{answered} + 1; }
 		elsif ($dir eq '<' && ($of->{$xid} // 0) > $of->{answered}) { $of->{answered} = $of->{$xid}; }
@@ -370,8 +370,29 @@ sub requests
 {
 	my ($self) = @_;
 	return map { $_->[2] . ' ' . ($_->[7] ne '' ? "[$_->[7]]" : $_->[4]) }
-	  grep { $_->[1] eq '>' && $_->[2] ne 'ping' && !($_->[2] eq 'exists' && $_->[4] eq '/') }
-	  $self->log;
+	  grep { $_->[1] eq '>' && $_->[2] ne 'ping' } $self->_without_heartbeats;
+}
+
+# The log without the heartbeats that write nothing: exists on "/", and a sync on "/"
+# with the read behind it
+sub _without_heartbeats
+{
+	my ($self) = @_;
+	my %heartbeat;    # connection => { xid => 1 }
+	my %behind;       # connection => a sync was sent, the read not yet
+	my @left;
+	foreach my $entry ($self->log)
+	{
+		my (undef, $dir, $op, $xid, $path, undef, $conn) = @$entry;
+		if ($dir eq '>')
+		{
+			my $begins = $op eq 'sync' && $path eq '/';
+			$heartbeat{$conn}{$xid} = 1 if $begins || delete $behind{$conn} || ($op eq 'exists' && $path eq '/');
+			$behind{$conn} = 1 if $begins;
+		}
+		push @left, $entry unless $op ne 'event' && $heartbeat{$conn}{$xid};
+	}
+	return @left;
 }
 
 # ======================================================= the side of the proxy

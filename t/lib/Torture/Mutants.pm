@@ -207,7 +207,9 @@ our @MUTANTS = (
 		what => 'no watch on our own node, and nobody misses it',
 		edits => [
 			[ 'zk/node.c', "\tif (is_renaming(n))\n\t\treturn;\n\tif (old != NULL", "\tif (true)\n\t\treturn;\n\tif (old != NULL" ],
-			[ 'zk/node.c', 'told = w != NULL && w->state == ZKR_WATCH_ARMED && w->epoch == s->info.epoch;', 'told = true;' ],
+			[   'zk/node.c', "return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&\n\t\tn->watch->epoch == n->session->info.epoch;",
+				'return true;'
+			],
 			[   'lock/acquire.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
 				'node.state == ZKN_PRESENT && '
 			],
@@ -229,16 +231,9 @@ our @MUTANTS = (
 	},
 	{
 		name => 'list_without_proof',
-		what => 'a list grants the lock, though no quorum has confirmed our own node since',
+		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
 		edits => [ [ 'lock/acquire.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
-		equivalent => q{
-			A list is believed for two thirds of the session timeout after it was sent
-			(await_list).  Answers come in the order of the requests, and every quarter of the
-			timeout a heartbeat asks the quorum.  So the last question to the quorum before the
-			list was sent at most a quarter earlier and has been answered, and the session
-			lives for a whole timeout after that: longer than the list is believed.  Nor does
-			a server that is cut off show that anybody before us has gone.  What
-			confirm_turn() adds is that no two of these limits need hold together.}
+		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
 
 	# how deadlocks are found, and ended

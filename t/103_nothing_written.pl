@@ -1,0 +1,253 @@
+# Who holds or waits writes nothing: heartbeats do not go through the quorum.  Its word
+# is asked for where something relies on it: for the one that is next in line, with each
+# turn that comes after a third of the session timeout, for a view, and where doubt is
+# to cancel.  What is lost meanwhile is noticed all the same.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use Cost;
+use Deadline;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+# so that nothing is created or reaped meanwhile
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '4s', shared_preload_libraries => 'zklock');
+my $admin = zk_session($node);
+my @proxies;    # kept until the end, so that sessions can close properly
+
+sub proxied
+{
+	my (%setting) = @_;
+	my $server = delete $setting{server} // $zk;
+	push @proxies, my $proxy = ZkProxy->new($server);
+	return (zk_session_with($node, hosts => $proxy, %setting), $proxy);
+}
+
+sub pass_time
+{
+	my ($seconds, $what) = @_;
+	my $began = time;
+	zk_until(sub { time - $began > $seconds }, $what);
+	return;
+}
+
+# Sessions that have asked for this: the first has it, the others wait
+sub queue
+{
+	my ($n, $sql) = @_;
+	my @queue = map { zk_session($node) } 1 .. $n;
+	$queue[0]->value($sql);
+	foreach my $s (@queue[ 1 .. $#queue ])
+	{
+		$s->send($sql);
+		zk_wait_queued($zk, $s);
+	}
+	return @queue;
+}
+
+sub requests_of_all
+{
+	return $admin->value('SELECT sum(requests) FROM (SELECT DISTINCT pid, requests FROM zk_server_locks) s');
+}
+
+#
+# Sessions with nothing to do
+#
+subtest 'holders, and those who wait' => sub {
+	my @holders = map { zk_session($node) } 1 .. 6;
+	$holders[$_]->value("SELECT zk_lock('/held/$_')") for 0 .. $#holders;
+	my @single = map { zk_session_with($node, node_style => 'single') } 1 .. 2;
+	$single[$_]->value("SELECT zk_lock('/single/$_')") for 0 .. $#single;
+	my $many = zk_session($node);
+	$many->value("SELECT count(zk_lock('/many/' || i)) FROM generate_series(1, 100) i");
+	my @readers = map { zk_session($node) } 1 .. 7;
+	$readers[0]->value(q{SELECT zk_lock('/read')});
+	$_->send(q{SELECT zk_lock_shared('/read')}) for @readers[ 1 .. $#readers ];
+	zk_wait_queued($zk, @readers[ 1 .. $#readers ]);
+	my @places = queue(5, q{SELECT zk_semaphore_acquire('/places', 1)});
+	my @all = (@holders, @single, $many, @readers, @places);
+
+	pass_time(2, 'the first heartbeats, which set watches');
+	my ($before, $asked) = ($zk->zxid, requests_of_all());
+	pass_time(8, 'two session timeouts');
+	my $written = $zk->zxid - $before;
+	$asked = requests_of_all() - $asked;
+	note scalar(@all) . " sessions in two session timeouts: $asked requests, $written transactions";
+	cmp_ok($asked, '>', 10 * @all, scalar(@all) . ' sessions have sent heartbeats');
+	# one that stood still for most of its timeout asks the quorum
+	cmp_ok($written, '<', @all / 4, '- of which nothing was written');
+
+	my @queue = queue(9, q{SELECT zk_lock('/queue')});
+	pass_time(2, 'the first heartbeats');
+	$before = $zk->zxid;
+	pass_time(8, 'two session timeouts');
+	$written = $zk->zxid - $before;
+	note "and with nine in a queue: $written transactions";
+	cmp_ok($written, '>', 4, 'the first waiter of a queue asks the quorum');
+	cmp_ok($written, '<', 10 + @all / 4, '- and no other');
+
+	$_->value('SELECT zk_unlock_all()') for $readers[0], $places[0], $queue[0];
+	is($_->wait->{out}, 't', 'each reader has it') for @readers[ 1 .. $#readers ];
+	foreach my $s (@queue[ 1 .. $#queue ], @places[ 1 .. $#places ])
+	{
+		$s->wait;
+		$s->value('SELECT zk_unlock_all()');
+	}
+	$_->quit for @all, @queue;
+};
+
+#
+# A turn that comes late
+#
+subtest 'an older proof' => sub {
+	foreach (
+		[ 'who is next in line', 'zk_lock', 1, '', 0 ],
+		[ 'a reader', 'zk_lock_shared', 1, 'multi', 1 ],
+		[ 'who lists first', 'zk_lock', 2 ])
+	{
+		my ($what, $lock, $n, $requests, $trips) = @$_;
+		my $path = '/late/' . ($what =~ tr/a-z//cdr);
+		my ($s, $proxy) = proxied(session_timeout => '20s');
+		my $client = $zk->client(session_timeout => 60_000);
+		my @before = map { $client->contend("/zklock$path") } 1 .. $n;
+		$s->send("SELECT $lock('$path')");
+		zk_wait_queued($zk, $s);
+		# the second heartbeat is over
+		pass_time(7, 'more than a third of 20 s, and a heartbeat');
+		quiet($proxy);
+		$proxy->delay_ms(50);
+		$proxy->clear_log;
+		if ($n == 2)
+		{
+			# it watches both, and lists when the first is gone
+			$client->delete($before[0]);
+			zk_until(sub { grep { /^multi/ } $proxy->requests }, 'it to list');
+			quiet($proxy);
+			is(join(' ', sort map { (split / /)[0] } $proxy->requests), 'getChildren multi', "$what: the check goes out with the list");
+			is($proxy->trips, 1, '- in one flight');
+			$proxy->clear_log;
+			$client->delete($before[1]);
+			is($s->wait->{out}, 't', '- has its turn');
+			is(join(' ', map { (split / /)[0] } $proxy->requests), '', '- and then by the event alone');
+		}
+		else
+		{
+			$client->delete($before[0]);
+			is($s->wait->{out}, 't', "$what has its turn");
+			is(join(' ', map { (split / /)[0] } $proxy->requests), $requests, '- at the price of ' . ($requests || 'nothing'));
+			is($proxy->trips, $trips, "- round trips: $trips");
+		}
+		$proxy->delay_ms(0);
+		$s->quit;
+		$client->close;
+	}
+};
+
+# A statement that is under way when this is set is not in doubt because of the silence
+# before, in which nobody has asked.
+subtest 'doubt, from now on' => sub {
+	my ($s, $proxy) = proxied(session_timeout => '2s');
+	$s->value(q{BEGIN; SELECT zk_lock('/doubt')});
+	pass_time(3, 'more than a session timeout');
+	is($proxy->count('multi'), 0, 'no quorum was asked meanwhile');
+	my $result = $s->query(q{SET zklock.cancel_on_loss = 'doubt'; SELECT pg_sleep(4)});
+	is($result->{state}, '', 'two session timeouts later it still runs');
+	cmp_ok($proxy->count('multi'), '>', 4, '- and the quorum was asked');
+	$s->value(q{SET zklock.cancel_on_loss = 'lost'; COMMIT});
+	$s->quit;
+};
+
+subtest 'a node that somebody deletes' => sub {
+	my $hand = $zk->client(session_timeout => 60_000);
+	my $delete = sub { $hand->delete("/zklock$_[0]/$_") for $hand->children("/zklock$_[0]") };
+	my $state = sub {
+		$admin->value('SELECT state FROM zk_server_locks WHERE pid = ' . $_[0]->pid);
+	};
+	foreach my $way ('an event', 'a read')
+	{
+		my ($s, $proxy) = proxied(session_timeout => '4s');
+		my $path = '/deleted/' . ($way =~ tr/ /_/r);
+		$s->value("SELECT zk_lock('$path')");
+		zk_until(sub { $proxy->count('sync') > 0 }, 'a heartbeat, and with it a watch');
+		quiet($proxy);
+		$proxy->hold_event(alone => 1) if $way eq 'a read';
+		my $began = time;
+		$delete->($path);
+		zk_until(sub { $state->($s) eq 'lost' }, 'lost');
+		in_time(time - $began, $way eq 'an event' ? 0.9 : 2, "$way tells the session, which does nothing");
+		is($proxy->count('multi'), 0, '- and has asked no quorum');
+		$proxy->release;
+		$s->query("SELECT zk_unlock('$path')");
+		$s->quit;
+	}
+	$hand->close;
+};
+
+zk_nothing_left($zk, 'nothing is left in ZooKeeper');
+
+#
+# A leader that has lost its followers answers what heartbeats ask
+#
+subtest 'a leader without followers, and an event of before' => sub {
+	my $ensemble = ZooKeeper->ensemble(3, sync_limit => 120);
+	my ($leader, @followers) = ($ensemble->leader, $ensemble->followers);
+	my %setting = (hosts => $leader, session_timeout => '12s');
+	my $holder = zk_session_with($node, %setting);
+	my $idle = zk_session_with($node, %setting, operation_timeout => '1s');
+	$idle->value(q{SELECT zk_lock('/idle')});
+	my %call = (
+		'by an event' => q{SELECT zk_lock_shared('/alone/event')},
+		'by a list' => q{SELECT zk_semaphore_acquire('/alone/list', 1)});
+	my %waiter;
+	$holder->value(q{SELECT zk_lock('/alone/event'), zk_semaphore_acquire('/alone/list', 1)});
+	foreach my $how (sort keys %call)
+	{
+		# the guard would ask, too
+		my ($s, $proxy) = proxied(server => $leader, session_timeout => '12s', commit_guard => 'off');
+		$s->send($call{$how});
+		zk_wait_queued($ensemble, $s);
+		$waiter{$how} = { s => $s, proxy => $proxy };
+	}
+	pass_time(4.2, 'more than a third of 12 s');
+	$_->{proxy}->hold_event for values %waiter;
+	$holder->value('SELECT zk_unlock_all()');
+	$_->{proxy}->wait_held for values %waiter;
+	my $reader = $leader->client;
+	$_->suspend for @followers;
+	$reader->sync('/');
+	ok($reader->exists('/zklock/alone'), 'the leader answers a sync, and a read');
+	foreach my $how (sort keys %waiter)
+	{
+		my $proxy = $waiter{$how}{proxy};
+		my $asked = $proxy->count('multi');
+		$proxy->release;
+		zk_until(sub { $waiter{$how}{s}->is_done || $proxy->count('multi') > $asked }, 'it to ask');
+	}
+	is($idle->value('SELECT state FROM zk_locks'), 'suspect', 'a view does not show as held what no quorum confirms');
+	pass_time(1, 'some time after that');
+	is($waiter{$_}{s}->is_done, 0, "$_: it is not granted") for sort keys %waiter;
+	$_->resume for @followers;
+	is($waiter{$_}{s}->wait->{out}, 't', "$_: when the followers are back, it is") for sort keys %waiter;
+	zk_wait_hold($idle, 'held');
+	is($idle->value('SELECT losses FROM zk_session'), 0, '- and nothing was lost');
+	$reader->close;
+	$_->quit for $holder, $idle, map { $_->{s} } values %waiter;
+	zk_nothing_left($ensemble, 'nothing is left there');
+	$ensemble->stop;
+};
+
+$admin->quit;
+$node->stop;
+$zk->stop;
+
+done_testing();
