@@ -5,7 +5,9 @@
  *
  * The create of our node and a list of its directory are sent together.
  * Answers come in the order of the requests, so the list shows our place in
- * the queue, and a free lock costs one round trip.  If others are ahead of us,
+ * the queue, and a free lock costs one round trip.  A session that takes a lock
+ * again and again mostly leaves out the list: its new node's number tells that
+ * nobody came in between (turn.c).  If others are ahead of us,
  * we watch the two nearest ones and our own node.  When the farther one goes,
  * the list is read again while the nearer one still stands; so when that one
  * goes, we mostly know already that nobody else is left, and hold the lock
@@ -578,22 +580,34 @@ look_closer(Call *c, Place *p, const ListedQueue *queue)
  *-------------------------------------------------------------------------
  */
 
-/* Request our nodes, this one and all that come after it, and their lists */
+/* Whether all we want is one exclusive lock, and we have nothing there yet */
+static bool
+is_alone(const Call *c)
+{
+	return c->n == 1 && c->want.mode == ZKP_EXCLUSIVE && !is_single(c) && c->places[0].target->own == NULL;
+}
+
+/*
+ * Request our nodes, this one and all that come after it, and their lists; but
+ * no list where the answer to the create is likely to say that nobody is before us
+ */
 static void
 send_creates(Call *c, int first, bool parents)
 {
 	int			n = c->n - first;
 	char	  **dirs = palloc(n * sizeof(char *));
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
+	bool		bet;
 
 	for (int i = 0; i < n; i++)
 		dirs[i] = c->places[first + i].target->dir;
+	bet = is_alone(c) && zkn_bet(c->session, dirs[0]);
 	zks_gather(c->session);
 	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
 		raise_no_memory();
 	for (int i = 0; i < n; i++)
 		c->places[first + i].node = nodes[i];
-	for (int i = first; i < c->n && !is_single(c); i++)
+	for (int i = first; i < c->n && !is_single(c) && !bet; i++)
 		send_list(c, &c->places[i], false);
 	pfree(dirs);
 	pfree(nodes);
@@ -1233,7 +1247,23 @@ end_turn(Call *c, Place *p, Verdict outcome)
 }
 
 /*
- * Take our turn in one queue, where we have a node and have requested a list
+ * Whether our node, of which no list was requested, comes right after our last
+ * one.  That it still exists is confirm_turn's matter, as after a list.
+ */
+static bool
+comes_next(Call *c, Place *p)
+{
+	ZkNodeInfo	node;
+
+	if (p->list != NULL || !is_alone(c))
+		return false;
+	zkn_info(c->session, p->node, &node);
+	return node.state == ZKN_PRESENT && node.comes_next;
+}
+
+/*
+ * Take our turn in one queue, where we have a node and, mostly, have requested a
+ * list
  */
 static Verdict
 take_turn(Call *c, int at)
@@ -1243,6 +1273,8 @@ take_turn(Call *c, int at)
 	bool		fresh = false;
 	int			need = INT_MAX;
 
+	if (comes_next(c, p))
+		outcome = confirm_turn(c, p);
 	while (outcome == LIST_AGAIN)
 	{
 		ListedQueue queue = {0};
@@ -1734,6 +1766,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 			zkn_info(c.session, p->node, &node);
 			if (p->tell)
 				zkn_tell_granted(c.session, p->node);
+			if (is_alone(&c))
+				zkn_granted(c.session, p->node);
 			targets[i].grant.node = p->node;
 			targets[i].grant.token = node.czxid;
 			strlcpy(targets[i].grant.name, node.name, sizeof(targets[i].grant.name));
