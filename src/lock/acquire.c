@@ -122,6 +122,8 @@ typedef struct Place
 	bool		behind;			/* the last list showed others before us */
 	int			need;			/* so many must leave before us */
 	bool		tell;			/* others wait to hear that we hold */
+	bool		alone;			/* nobody else was in the queue, as the last
+								 * list or our number said */
 	ZkRequest **reads;			/* of others' nodes */
 	int			nreads;
 	BlockerList blockers;
@@ -235,7 +237,7 @@ drop_place(Call *c, Place *p)
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
 	p->node = NULL;
-	p->by_changes = p->behind = p->tell = false;
+	p->by_changes = p->behind = p->tell = p->alone = false;
 }
 
 /* Drop this place and all that come after it */
@@ -556,6 +558,7 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 
 	/* without what was left out we hold, but others still see us as waiting */
 	p->tell = queue->view.tell || (queue->n < listed && c->want.permits > 1);
+	p->alone = queue->view.self_seen && listed == 1;
 	return true;
 }
 
@@ -582,7 +585,7 @@ look_closer(Call *c, Place *p, const ListedQueue *queue)
 
 /* Whether all we want is one exclusive lock, and we have nothing there yet */
 static bool
-is_alone(const Call *c)
+wants_one(const Call *c)
 {
 	return c->n == 1 && c->want.mode == ZKP_EXCLUSIVE && !is_single(c) && c->places[0].target->own == NULL;
 }
@@ -601,7 +604,8 @@ send_creates(Call *c, int first, bool parents)
 
 	for (int i = 0; i < n; i++)
 		dirs[i] = c->places[first + i].target->dir;
-	bet = is_alone(c) && zkn_bet(c->session, dirs[0]);
+	/* who only tries has looked already, and shall not need a third round trip */
+	bet = wants_one(c) && c->may_wait && zkn_bet(c->session, dirs[0]);
 	zks_gather(c->session);
 	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
 		raise_no_memory();
@@ -1255,10 +1259,11 @@ comes_next(Call *c, Place *p)
 {
 	ZkNodeInfo	node;
 
-	if (p->list != NULL || !is_alone(c))
+	if (p->list != NULL || !wants_one(c))
 		return false;
 	zkn_info(c->session, p->node, &node);
-	return node.state == ZKN_PRESENT && node.comes_next;
+	p->alone = node.state == ZKN_PRESENT && node.comes_next;
+	return p->alone;
 }
 
 /*
@@ -1766,7 +1771,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 			zkn_info(c.session, p->node, &node);
 			if (p->tell)
 				zkn_tell_granted(c.session, p->node);
-			if (is_alone(&c))
+			if (wants_one(&c) && p->alone)
 				zkn_granted(c.session, p->node);
 			targets[i].grant.node = p->node;
 			targets[i].grant.token = node.czxid;

@@ -456,8 +456,8 @@ extern int	zks_wire_library_end(ZkWire *wire);
 extern void zks_tls_thread_ends(void);
 
 /*
- * turn.c.  An exclusive node is granted, of which this is all; it was deleted,
- * or it is not known whether we have done that; its holder has become a reader.
+ * turn.c.  An exclusive node is granted, and alone in its queue; it was deleted
+ * by us, or somehow else; its holder has become a reader.
  */
 extern void zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid);
 extern void zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted);

@@ -426,7 +426,7 @@ extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWa
  */
 extern bool zkn_bet(ZkSession *session, const char *dir);
 
-/* This exclusive node is granted, and its session has no other in its queue */
+/* This exclusive node is granted, and no other was in its queue */
 extern void zkn_granted(ZkSession *session, ZkNode *node);
 
 /* A node that ZooKeeper refuses to delete, or "" */

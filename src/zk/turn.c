@@ -3,10 +3,11 @@
  * turn.c
  *	  Whether our new node comes right after our last one, so that it holds.
  *
- * ZooKeeper numbers the nodes that are created in a directory.  Whoever held a
- * lock alone with number s, gave it back, and gets s + 1 next, knows that
- * nobody has queued in between: nobody is before it, and a list would say no
- * more.  Every create counts, in whatever way: sequential or not, ephemeral or
+ * ZooKeeper numbers the nodes that are created in a directory.  Whoever was
+ * alone in a queue with number s, gave the lock back, and gets s + 1 next, knows
+ * that nobody has queued in between: it is alone again, and a list would say no
+ * more.  (That nobody was before it does not do: somebody with a name of his
+ * own making and a greater number may have been behind it.)  Every create counts, in whatever way: sequential or not, ephemeral or
  * not, of a container, or within a multi, also what a holder that becomes a
  * reader renames its node to.  Deletes, sets, and creates that failed do not.
  *
