@@ -604,7 +604,11 @@ send_creates(Call *c, int first, bool parents)
 
 	for (int i = 0; i < n; i++)
 		dirs[i] = c->places[first + i].target->dir;
-	/* who only tries has looked already, and shall not need a third round trip */
+
+	/*
+	 * who only tries has looked already, and shall not need a third round
+	 * trip
+	 */
 	bet = wants_one(c) && c->may_wait && zkn_bet(c->session, dirs[0]);
 	zks_gather(c->session);
 	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
