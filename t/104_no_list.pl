@@ -122,22 +122,24 @@ my %comer = (
 	'a reader' => sub { $client->contend($_[0], '_c_0-shared-lock-') },
 	'a name of its own making' => sub { scalar $client->create("$_[0]/_c_0-lock-0000000000", mode => 'ephemeral') },
 );
-foreach my $what (sort keys %comer)
-{
-	subtest $what => sub {
-		foreach my $still (0, 1)
-		{
-			until_no_list($s, $proxy, '/comer');
-			my $theirs = $comer{$what}->('/zklock/comer');
-			if ($still) { has_to_wait($s, $proxy, '/comer', sub { $client->delete($theirs) }, 'it stands'); }
-			else
+subtest 'whoever comes in between' => sub {
+	foreach my $what (sort keys %comer)
+	{
+		subtest $what => sub {
+			foreach my $still (0, 1)
 			{
-				$client->delete($theirs);
-				is(turn($s, $proxy, '/comer'), $MISS, 'it has gone: that is not known without a list');
+				until_no_list($s, $proxy, '/comer');
+				my $theirs = $comer{$what}->('/zklock/comer');
+				if ($still) { has_to_wait($s, $proxy, '/comer', sub { $client->delete($theirs) }, 'it stands'); }
+				else
+				{
+					$client->delete($theirs);
+					is(turn($s, $proxy, '/comer'), $MISS, 'it has gone: that is not known without a list');
+				}
 			}
-		}
-	};
-}
+		};
+	}
+};
 
 subtest 'a session of ours' => sub {
 	my $other = zk_session($node);
@@ -205,7 +207,9 @@ sub made_again
 	};
 	return;
 }
-made_again("/again/$_", $_, sub { $client->delete($_[0]) }) for 1 .. 4, 150;
+subtest 'a directory that is made again' => sub {
+	made_again("/again/$_", $_, sub { $client->delete($_[0]) }) for 1 .. 4, 150;
+};
 
 # Directories that have had many nodes, and one that has had almost too many.  The
 # server is restarted for them.
@@ -241,7 +245,9 @@ $client = $zk->client(session_timeout => 60_000);
 $node->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . "'");
 $node->reload;
 $admin = zk_session($node);
-made_again("/reaped/$_", $_, sub { my ($dir) = @_; zk_until(sub { !$client->exists($dir) }, 'the reaper') }) for 3, 150;
+subtest 'a directory that is reaped' => sub {
+	made_again("/reaped/$_", $_, sub { my ($dir) = @_; zk_until(sub { !$client->exists($dir) }, 'the reaper') }) for 3, 150;
+};
 
 $client->close;
 $admin->quit;
