@@ -5,7 +5,9 @@
  *
  * The create of our node and a list of its directory are sent together.
  * Answers come in the order of the requests, so the list shows our place in
- * the queue, and a free lock costs one round trip.  If others are ahead of us,
+ * the queue, and a free lock costs one round trip.  A session that takes a lock
+ * again and again mostly leaves out the list: its new node's number tells that
+ * nobody came in between (turn.c).  If others are ahead of us,
  * we watch the two nearest ones and our own node.  When the farther one goes,
  * the list is read again while the nearer one still stands; so when that one
  * goes, we mostly know already that nobody else is left, and hold the lock
@@ -123,6 +125,8 @@ typedef struct Place
 	bool		behind;			/* the last list showed others before us */
 	int			need;			/* so many must leave before us */
 	bool		tell;			/* others wait to hear that we hold */
+	bool		alone;			/* nobody else was in the queue, as the last
+								 * list or our number said */
 	ZkRequest **reads;			/* of others' nodes */
 	int			nreads;
 	BlockerList blockers;
@@ -236,7 +240,7 @@ drop_place(Call *c, Place *p)
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
 	p->node = NULL;
-	p->by_changes = p->behind = p->tell = p->unprompted = false;
+	p->by_changes = p->behind = p->tell = p->alone = p->unprompted = false;
 }
 
 /* Drop this place and all that come after it */
@@ -557,6 +561,7 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 
 	/* without what was left out we hold, but others still see us as waiting */
 	p->tell = queue->view.tell || (queue->n < listed && c->want.permits > 1);
+	p->alone = queue->view.self_seen && listed == 1;
 	return true;
 }
 
@@ -581,22 +586,39 @@ look_closer(Call *c, Place *p, const ListedQueue *queue)
  *-------------------------------------------------------------------------
  */
 
-/* Request our nodes, this one and all that come after it, and their lists */
+/* Whether all we want is one exclusive lock, and we have nothing there yet */
+static bool
+wants_one(const Call *c)
+{
+	return c->n == 1 && c->want.mode == ZKP_EXCLUSIVE && !is_single(c) && c->places[0].target->own == NULL;
+}
+
+/*
+ * Request our nodes, this one and all that come after it, and their lists; but
+ * no list where the answer to the create is likely to say that nobody is before us
+ */
 static void
 send_creates(Call *c, int first, bool parents)
 {
 	int			n = c->n - first;
 	char	  **dirs = palloc(n * sizeof(char *));
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
+	bool		bet;
 
 	for (int i = 0; i < n; i++)
 		dirs[i] = c->places[first + i].target->dir;
+
+	/*
+	 * who only tries has looked already, and shall not need a third round
+	 * trip
+	 */
+	bet = wants_one(c) && c->may_wait && zkn_bet(c->session, dirs[0]);
 	zks_gather(c->session);
 	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
 		raise_no_memory();
 	for (int i = 0; i < n; i++)
 		c->places[first + i].node = nodes[i];
-	for (int i = first; i < c->n && !is_single(c); i++)
+	for (int i = first; i < c->n && !is_single(c) && !bet; i++)
 		send_list(c, &c->places[i], false);
 	pfree(dirs);
 	pfree(nodes);
@@ -1248,7 +1270,24 @@ end_turn(Call *c, Place *p, Verdict outcome)
 }
 
 /*
- * Take our turn in one queue, where we have a node and have requested a list
+ * Whether our node, of which no list was requested, comes right after our last
+ * one.  That it still exists is confirm_turn's matter, as after a list.
+ */
+static bool
+comes_next(Call *c, Place *p)
+{
+	ZkNodeInfo	node;
+
+	if (p->list != NULL || !wants_one(c))
+		return false;
+	zkn_info(c->session, p->node, &node);
+	p->alone = node.state == ZKN_PRESENT && node.comes_next;
+	return p->alone;
+}
+
+/*
+ * Take our turn in one queue, where we have a node and, mostly, have requested a
+ * list
  */
 static Verdict
 take_turn(Call *c, int at)
@@ -1258,6 +1297,8 @@ take_turn(Call *c, int at)
 	bool		fresh = false;
 	int			need = INT_MAX;
 
+	if (comes_next(c, p))
+		outcome = confirm_turn(c, p);
 	while (outcome == LIST_AGAIN)
 	{
 		ListedQueue queue = {0};
@@ -1749,6 +1790,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 			zkn_info(c.session, p->node, &node);
 			if (p->tell)
 				zkn_tell_granted(c.session, p->node);
+			if (wants_one(&c) && p->alone)
+				zkn_granted(c.session, p->node);
 			targets[i].grant.node = p->node;
 			targets[i].grant.token = node.czxid;
 			strlcpy(targets[i].grant.name, node.name, sizeof(targets[i].grant.name));

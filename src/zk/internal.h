@@ -192,6 +192,7 @@ typedef struct ZkFrame
 } ZkFrame;
 
 typedef struct ZkWire ZkWire;	/* tls.c: a connection with TLS */
+typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
 
 typedef enum ZkFrameVerdict
 {
@@ -286,6 +287,7 @@ struct ZkSession
 	uintptr_t	watch_ids;
 	ZkNode	   *nodes;
 	ZkMark	   *marks;
+	ZkTurn	   *turns;			/* the latest first */
 	uint64_t	tickets;
 	ZkDoubt		doubts[ZK_DOUBTS];	/* by a hash of the path */
 
@@ -467,5 +469,20 @@ extern const char *zks_wire_fault(ZkWire *wire);
 extern int	zks_wire_server_socket(ZkWire *wire);
 extern int	zks_wire_library_end(ZkWire *wire);
 extern void zks_tls_thread_ends(void);
+
+/*
+ * turn.c.  An exclusive node is granted, and alone in its queue; it was deleted
+ * by us, or somehow else; its holder has become a reader.
+ */
+extern void zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid);
+extern void zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted);
+extern void zkn_turn_shared_locked(ZkSession *s, const char *dir);
+
+/*
+ * A node is created, or, with name NULL, is not: whether nobody is before it,
+ * since it comes right after the last one
+ */
+extern bool zkn_turn_created_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid);
+extern void zkn_free_turns(ZkSession *s);
 
 #endif							/* ZKLOCK_INTERNAL_H */

@@ -367,6 +367,28 @@ near_wrap(int32_t seq)
 	return seq < 0 || seq > INT32_MAX - (1 << 20);
 }
 
+/*
+ * The numbers must be of one incarnation of the directory.  To make another
+ * one, and count it up to s + 1, took a transaction that deleted the directory,
+ * one that made it, and s + 1 that created the nodes 0 to s, all of them after
+ * the last node and before this one; unless one client makes several nodes of
+ * one directory in one multi, which nobody has a reason to do.  A new epoch of
+ * the ensemble does not tell how many there were, since it begins with 0.
+ */
+bool
+zkp_comes_next(const char *last, int64_t last_czxid, const char *name, int64_t czxid)
+{
+	ZkpContender a;
+	ZkpContender b;
+
+	return zkp_parse(last, &a) && zkp_parse(name, &b) &&
+		a.mode == ZKP_EXCLUSIVE && b.mode == ZKP_EXCLUSIVE &&
+		a.seq >= 0 && !near_wrap(b.seq) && b.seq == a.seq + 1 &&
+		last_czxid > 0 && czxid > last_czxid &&
+		last_czxid >> 32 == czxid >> 32 &&
+		czxid - last_czxid < (int64_t) a.seq + 3;
+}
+
 bool
 zkp_needs_czxids(const ZkpContender *queue, int n)
 {

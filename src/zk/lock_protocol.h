@@ -187,6 +187,13 @@ extern void zkp_read_data(const char *data, int len, ZkpData *says);
 extern int	zkp_queue(char *const *names, int n, ZkpMode mode, ZkpContender *queue);
 
 /*
+ * Whether nobody can be before this exclusive node, which was just created,
+ * since the one who made it held the same lock alone with the last one, and
+ * has given that back: their numbers are next to each other.
+ */
+extern bool zkp_comes_next(const char *last, int64_t last_czxid, const char *name, int64_t czxid);
+
+/*
  * Whether the numbers do not tell the order.  Then the czxids must be filled
  * in, vanished nodes left out, and the queue sorted again.
  */

@@ -100,6 +100,7 @@ struct ZkNode
 	bool		closed;			/* as in ZkpWant */
 	bool		is_record;		/* on the board: no contender */
 	bool		single;			/* dir is its own path */
+	bool		comes_next;		/* see turn.c */
 	int			version;		/* with which it is deleted; -1: any */
 	int			parent_rc;
 	bool		deleting;		/* a delete is sent, and not answered */
@@ -540,9 +541,12 @@ on_created(ZkRequest *r)
 		snprintf(n->name, sizeof(n->name), "%s", r->name);
 		n->czxid = r->czxid;
 		n->proven_at = r->sent_at;
+		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
 		present(n);
+		return;
 	}
-	else if (zks_is_doubtful(r->rc))
+	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
+	if (zks_is_doubtful(r->rc))
 		unsure(n);
 	else
 		refused_create(n, r->rc);
@@ -1025,6 +1029,7 @@ delete_answered(ZkNode *n, int rc)
 	char		name[ZKP_NAME_LEN];
 
 	n->deleting = false;
+	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
 	if (rc == ZOK || rc == ZNONODE)
 		set_refused(n, ZOK);
 	if (rc == ZNONODE && n->tell_doubted && zkp_shared_name(name, n->name))
@@ -1513,10 +1518,20 @@ zkn_share(ZkSession *s, ZkNode *n)
 		ticket = n->ticket = ++s->tickets;
 		n->telling = TELLING_SHARED;
 		n->tell_doubted = false;
+		zkn_turn_shared_locked(s, n->dir);
 		tell(n);
 	}
 	zks_leave(s);
 	return ticket;
+}
+
+void
+zkn_granted(ZkSession *s, ZkNode *n)
+{
+	zks_enter(s);
+	if (n->state == ZKN_PRESENT && n->telling == TELLS_NOTHING)
+		zkn_turn_granted_locked(s, n->dir, n->name, n->czxid);
+	zks_leave(s);
 }
 
 void
@@ -1861,6 +1876,7 @@ zkn_free_all(ZkSession *s)
 		free(n);
 	}
 	zkn_free_marks(s);
+	zkn_free_turns(s);
 }
 
 /*
@@ -2307,6 +2323,7 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 	info->loss = n->loss;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
 	info->sharing = n->telling == TELLING_SHARED;
+	info->comes_next = n->comes_next;
 	info->czxid = n->czxid;
 	memcpy(info->name, n->name, sizeof(info->name));
 	info->watch = n->watch != NULL ? n->watch->state : ZKR_WATCH_FAILED;

@@ -403,6 +403,7 @@ typedef struct ZkNodeInfo
 	int			rc;				/* why it is absent, or not deleted yet */
 	ZkLoss		loss;			/* why it is lost */
 	bool		sharing;		/* zkn_share is under way */
+	bool		comes_next;		/* after our last one: nobody is before it */
 	int64_t		czxid;			/* the transaction that created it */
 	char		name[ZKP_NAME_LEN];
 	ZkWatchState watch;			/* the one on the node itself, once requested */
@@ -418,6 +419,15 @@ typedef struct ZkNodeInfo
  */
 extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWant *want,
 					   bool parents, ZkNode **nodes);
+
+/*
+ * Whether the next exclusive node in this directory is likely to come right after
+ * our last one, so that no list need be sent with its create
+ */
+extern bool zkn_bet(ZkSession *session, const char *dir);
+
+/* This exclusive node is granted, and no other was in its queue */
+extern void zkn_granted(ZkSession *session, ZkNode *node);
 
 /* A node that ZooKeeper refuses to delete, or "" */
 extern void zkn_refused_path(ZkSession *session, char *path, int size);

@@ -501,6 +501,38 @@ test_wrap(void)
 	   "numbers do not tell who may still come in between");
 }
 
+/* Node s, of transaction 0x500000100, and the next one that we get */
+static bool
+comes_next(const char *last, const char *name, int64_t transactions)
+{
+	return zkp_comes_next(last, INT64_C(0x500000100), name, INT64_C(0x500000100) + transactions);
+}
+
+static void
+test_comes_next(void)
+{
+	ok(comes_next("a-lock-0000000009", "b-lock-0000000010", 2), "the next number, and only a delete before it");
+	ok(comes_next("a-lock-0000000009", "b-lock-0000000010", 11), "few transactions of others");
+	ok(!comes_next("a-lock-0000000009", "b-lock-0000000010", 12), "enough to make the directory again");
+	ok(comes_next("a-lock-0000000000", "b-lock-0000000001", 2) && !comes_next("a-lock-0000000000", "b-lock-0000000001", 3),
+	   "the same of the first node");
+	ok(!comes_next("a-lock-0000000009", "b-lock-0000000011", 3), "somebody came in between");
+	ok(!comes_next("a-lock-0000000009", "b-lock-0000000009", 3) && !comes_next("a-lock-0000000009", "b-lock-0000000008", 3),
+	   "another directory");
+	ok(!comes_next("a-lock-0000000009", "b-lock-0000000010", 0) && !comes_next("a-lock-0000000009", "b-lock-0000000010", -2),
+	   "an earlier transaction");
+	ok(!zkp_comes_next("a-lock-2000000001", INT64_C(0x4ffffffff), "b-lock-2000000002", INT64_C(0x500000001)),
+	   "another epoch");
+	ok(!zkp_comes_next("a-lock-0000000009", 0, "b-lock-0000000010", 2), "a transaction that is not known");
+	ok(comes_next("a-lock-2146435070", "b-lock-2146435071", 2) && !comes_next("a-lock-2146435071", "b-lock-2146435072", 2) &&
+	   !comes_next("a-lock-2147483646", "b-lock-2147483647", 2) && !comes_next("a-lock-2147483647", "b-lock--2147483648", 2) &&
+	   !comes_next("a-lock--000000001", "b-lock-0000000000", 2) && !comes_next("a-lock--000000009", "b-lock--000000008", 2),
+	   "not near the wrap");
+	ok(comes_next("x__WRIT__0000000009", "y__lock__0000000010", 2), "whatever they are called");
+	ok(!comes_next("x__READ__0000000009", "y__WRIT__0000000010", 2) && !comes_next("x__WRIT__0000000009", "y__READ__0000000010", 2) &&
+	   !comes_next("x", "y-lock-0000000010", 2) && !comes_next("x-lock-0000000009", "y", 2), "only exclusive ones");
+}
+
 /*-------------------------------------------------------------------------
  * Random tests, against slow and obvious models
  *
@@ -1600,6 +1632,7 @@ main(int argc, char **argv)
 	test_semaphore();
 	test_granted();
 	test_wrap();
+	test_comes_next();
 	test_random_queues();
 	test_random_grants();
 	test_many_of_one_number();

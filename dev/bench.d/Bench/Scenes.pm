@@ -184,6 +184,7 @@ sub free
 			$bench->goal("(a) $there: $mine against $other", _value(ratio($both->{$mine}, $both->{$other})), $limit);
 		}
 	}
+	_alternating($bench) if $bench->has('zklock');
 	foreach (@bars)
 	{
 		my ($where, $bars) = @$_;
@@ -194,6 +195,46 @@ sub free
 			y_label => $unit,
 			bars => [ map { my ($label, @v) = @$_; [ $label, map { $_ / ($unit eq 'ms' ? 1e6 : 1e3) } @v ] } @$bars ]);
 	}
+	return;
+}
+
+# Two sessions that take and release one lock in turn, beside one alone: where the
+# other one's node is in between, the queue must be listed, and that shall not cost a
+# round trip more than if it were listed always: two, with the release's.
+sub _alternating
+{
+	my ($bench) = @_;
+	my $title = "(a) two sessions that alternate, $Bench::DELAY ms each way";
+	my $rounds = max(4, $bench->rounds(20));
+	my @proxy = map { $bench->proxy(undef, delay_ms => $Bench::DELAY) } 1 .. 2;
+	my @runner = map { $bench->runner('zklock', hosts => $_->hosts) } @proxy;
+	my %trips;
+	my @rows;
+	$bench->say($title);
+	foreach my $who ('alone', 'alternating')
+	{
+		my $path = "/zklock/bench/a/$who";
+		my @turn = $who eq 'alone' ? (0) : (0, 1);
+		my (@acquire, @trips, %asked);
+		$runner[$_]->ask("free $path 3") for @turn;
+		foreach my $round (1 .. $rounds)
+		{
+			foreach my $i (@turn)
+			{
+				$proxy[$i]->clear_log;
+				push @acquire, map { $_->[0] } pairs($runner[$i]->ask("free $path 1"));
+				push @trips, $proxy[$i]->trips;
+				$asked{ _short(map { s/ .*//r } $proxy[$i]->requests) }++;
+			}
+		}
+		$trips{$who} = max(@trips[ @turn .. $#trips ]);    # the first may have been alone
+		push @rows, [ $who, microseconds(median(@acquire)), $trips{$who}, join(', ', map { "$asked{$_} × $_" } sort keys %asked) ];
+	}
+	$_->quit for @runner;
+	$_->stop for @proxy;
+	$bench->table($title, [ '', 'acquire 50 %, µs', 'round trips', 'requests' ], \@rows,
+		notes => ['The round trips of acquire and release, one after another, counted; the most in any round but the first.']);
+	$bench->goal('(a) two sessions that alternate: round trips, counted', $trips{alternating}, 2);
 	return;
 }
 

@@ -236,6 +236,53 @@ our @MUTANTS = (
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
 
+	# a grant without a list
+	{
+		name => 'next_of_any_number',
+		what => 'our new node is taken for the next one, whatever its number',
+		edits => [ [ 'zk/lock_protocol.c', ' && b.seq == a.seq + 1 &&', ' &&' ] ],
+		test => [ '104_no_list', 'whoever comes in between' ]
+	},
+	{
+		name => 'next_in_any_directory',
+		what => 'nor does it matter how many transactions were in between',
+		edits => [ [ 'zk/lock_protocol.c', "last_czxid >> 32 == czxid >> 32 &&\n\t\tczxid - last_czxid < (int64_t) a.seq + 3;", 'last_czxid >> 32 == czxid >> 32;' ] ],
+		test => [ '104_no_list', 'a directory that is made again', 'a directory that is reaped' ]
+	},
+	{
+		name => 'next_though_not_alone',
+		what => 'nor whether others stood behind the last one',
+		edits => [ [ 'lock/acquire.c', 'p->alone = queue->view.self_seen && listed == 1;', 'p->alone = true;' ] ],
+		test => [ '104_no_list', 'one with a number from the future' ]
+	},
+	{
+		name => 'next_near_wrap',
+		what => 'numbers that are about to wrap count as others do',
+		edits => [ [ 'zk/lock_protocol.c', 'a.seq >= 0 && !near_wrap(b.seq) &&', 'a.seq >= 0 &&' ] ],
+		test => [ '104_no_list', 'numbers that are about to wrap' ]
+	},
+	{
+		name => 'next_on_any_connection',
+		what => 'it may be on another connection than the last one',
+		edits => [
+			[ 'zk/turn.c', 't->given_back && t->epoch == s->info.epoch &&', 't->given_back &&' ],
+			[ 'zk/turn.c', 't->epoch == s->info.epoch && t->in_a_row >= t->needed', 't->in_a_row >= t->needed' ]
+		],
+		test => [ '104_no_list', 'what ends it' ]
+	},
+	{
+		name => 'next_though_lost',
+		what => 'the last one need not have been ours until we gave it back',
+		edits => [ [ 'zk/turn.c', 'deleted && t->epoch', 't->epoch' ] ],
+		test => [ '104_no_list', 'what ends it' ]
+	},
+	{
+		name => 'next_after_reader',
+		what => 'nor need it have been exclusive until then',
+		edits => [ [ 'zk/turn.c', "\tif (*link != NULL)\n\t\tunlink_turn(link);\n}", "\t(void) link;\n}" ] ],
+		test => [ '104_no_list', 'what ends it' ]
+	},
+
 	# how deadlocks are found, and ended
 	{
 		name => 'break_unchecked',

@@ -1,0 +1,258 @@
+# A session that takes the same lock again and again needs no list of its queue:
+# the number of its node tells that nobody came in between.  How many requests
+# that saves, what it costs when somebody did come, and that whoever came, in
+# whatever way, is not passed over; nor if the directory was removed, made again,
+# and had as many nodes.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Test::More;
+
+use Cost;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', 'zklock.operation_timeout' => '60s');
+my $admin = zk_session($node);
+my $client = $zk->client(session_timeout => 60_000);
+
+my $NO_LIST = 'create2';
+my $LIST = 'create2 getChildren';
+my $MISS = 'create2 sync getChildren';    # which waits for an answer in between
+
+# Take the lock and give it back: what taking asks for
+sub turn
+{
+	my ($s, $proxy, $path) = @_;
+	my %cost = cost($zk, $s, $proxy, "SELECT zk_lock('$path', '60s')");
+	is($cost{value}, 't', "$path is held") unless $cost{value} eq 't';
+	$s->value("SELECT zk_unlock('$path')");
+	return $cost{requests};
+}
+
+# Until it makes do without a list; after so many misses that takes longer
+sub until_no_list
+{
+	my ($s, $proxy, $path) = @_;
+	my $turns = 0;
+	$turns++ until turn($s, $proxy, $path) eq $NO_LIST || $turns > 100;
+	return $turns;
+}
+
+sub number { return (map { /(\d{10})$/ } $client->children("/zklock$_[0]"))[0]; }
+
+# Somebody is before us: we are not granted before he goes
+sub has_to_wait
+{
+	my ($s, $proxy, $path, $theirs, $what) = @_;
+	$proxy->clear_log;
+	$s->send("SELECT zk_lock('$path', '60s')");
+	zk_wait_queued($zk, $s);
+	pass("$what: it waits");
+	like(asked($proxy), qr/^create2 .*getChildren/, '- since it has listed the queue');
+	$theirs->();
+	is($s->wait->{out}, 't', '- and has its turn then');
+	return $s->value("SELECT zk_unlock('$path')");
+}
+
+my ($s, $proxy) = zk_counted_session($node, $zk, 0);
+
+subtest 'two requests instead of three' => sub {
+	foreach my $style (qw(curator curator_rw kazoo))
+	{
+		my $path = "/$style";
+		$s->value("SET zklock.node_style = $style");
+		$s->value("SELECT zk_lock('$path'), zk_unlock('$path')");
+		is(turn($s, $proxy, $path), $LIST, "$style: the second time shows whether it is alone");
+		is(turn($s, $proxy, $path), $NO_LIST, "- the $_. time needs no list") for 3 .. 6;
+	}
+	$s->value('RESET zklock.node_style');
+	is(turn($s, $proxy, '/kazoo'), $NO_LIST, 'nor with names of another style: the numbers are the same');
+
+	# the directories of the other styles were more transactions than it has had nodes
+	until_no_list($s, $proxy, '/curator');
+	$proxy->clear_log;
+	$s->value(q{DO $$ BEGIN FOR i IN 1 .. 20 LOOP PERFORM zk_xact_lock('/curator'); COMMIT; END LOOP; END $$});
+	is(settled($proxy), join(' ', ('create2 delete') x 20), 'transactions, whose deletes are not waited for');
+
+	$s->value(q{BEGIN; SAVEPOINT a; SELECT zk_xact_lock('/curator')});
+	$proxy->clear_log;
+	is($s->value(q{ROLLBACK TO a; SELECT zk_xact_lock('/curator'); COMMIT}), 't', 'again after a savepoint');
+	is(settled($proxy), 'delete create2 delete', '- the same');
+
+	is({ cost($zk, $s, $proxy, q{SELECT zk_try_lock('/curator')}) }->{requests}, 'sync getChildren create2 getChildren',
+		'but a try looks first, and would need a third round trip if it lost its bet');
+	$s->value(q{SELECT zk_unlock('/curator')});
+};
+
+subtest 'two sessions that alternate' => sub {
+	my @both = ([ $s, $proxy ], [ zk_counted_session($node, $zk, 0) ]);
+	turn(@$_, '/both') for @both;
+	foreach my $round (1 .. 5)
+	{
+		foreach (@both)
+		{
+			my %cost = cost($zk, @$_, q{SELECT zk_lock('/both')});
+			is("$cost{requests}, $cost{trips}", "$LIST, 1", "round $round: as many as ever");
+			$_->[0]->value(q{SELECT zk_unlock('/both')});
+		}
+	}
+
+	# the worst: each time just when it was thought to be alone
+	my @misses;
+	for (1 .. 4)
+	{
+		push @misses, until_no_list($s, $proxy, '/both');
+		turn(@{ $both[1] }, '/both');
+		is(turn($s, $proxy, '/both'), $MISS, 'a miss costs one round trip');
+	}
+	is("@misses", '2 2 4 8', '- and is the more seldom, the more there were');
+	$both[1][0]->quit;
+};
+
+# Whoever comes in between
+my %comer = (
+	'a mutex of Curator' => sub { $client->contend($_[0], '_c_0-lock-') },
+	'a lock of kazoo' => sub { $client->contend($_[0], 'f47ac10b58cc4372a5670e02b2c3d479__lock__') },
+	'a reader' => sub { $client->contend($_[0], '_c_0-shared-lock-') },
+	'a name of its own making' => sub { scalar $client->create("$_[0]/_c_0-lock-0000000000", mode => 'ephemeral') },
+);
+subtest 'whoever comes in between' => sub {
+	foreach my $what (sort keys %comer)
+	{
+		subtest $what => sub {
+			foreach my $still (0, 1)
+			{
+				until_no_list($s, $proxy, '/comer');
+				my $theirs = $comer{$what}->('/zklock/comer');
+				if ($still) { has_to_wait($s, $proxy, '/comer', sub { $client->delete($theirs) }, 'it stands'); }
+				else
+				{
+					$client->delete($theirs);
+					is(turn($s, $proxy, '/comer'), $MISS, 'it has gone: that is not known without a list');
+				}
+			}
+		};
+	}
+};
+
+subtest 'a session of ours' => sub {
+	my $other = zk_session($node);
+	foreach my $lock ("zk_lock('/ours')", "zk_lock_shared('/ours')")
+	{
+		until_no_list($s, $proxy, '/ours');
+		$other->value("SELECT $lock");
+		has_to_wait($s, $proxy, '/ours', sub { $other->value('SELECT zk_unlock_all()') }, $lock);
+	}
+	until_no_list($s, $proxy, '/ours');
+	$s->value(q{SELECT zk_lock('/ours')});
+	$other->send(q{SELECT zk_lock('/ours')});
+	zk_wait_queued($zk, $other);
+	$s->value(q{SELECT zk_unlock('/ours')});
+	is($other->wait->{out}, 't', 'one that waited meanwhile');
+	has_to_wait($s, $proxy, '/ours', sub { $other->value('SELECT zk_unlock_all()') }, '- is before the next');
+	$other->quit;
+};
+
+# Held alone with s, though somebody else stands there: with a greater number
+subtest 'one with a number from the future' => sub {
+	until_no_list($s, $proxy, '/future');
+	$s->value(q{SELECT zk_lock('/future')});
+	my $theirs = $client->create(sprintf('/zklock/future/_c_0-lock-%010d', number('/future') + 3), mode => 'ephemeral');
+	$s->value(q{SELECT zk_unlock('/future')});
+	turn($s, $proxy, '/future');
+	has_to_wait($s, $proxy, '/future', sub { $client->delete($theirs) }, 'when we get there');
+};
+
+subtest 'what ends it' => sub {
+	until_no_list($s, $proxy, '/end');
+	$s->value(q{SELECT zk_lock('/end'), zk_lock_shared('/end'), zk_unlock('/end')});
+	$s->value(q{SELECT zk_unlock_shared('/end')});
+	is(turn($s, $proxy, '/end'), $LIST, 'a downgrade');
+
+	until_no_list($s, $proxy, '/end');
+	$s->value(q{SELECT zk_lock('/end')});
+	$client->delete_contenders('/zklock/end');
+	zk_wait_hold($s, 'lost');
+	$s->query(q{SELECT zk_unlock('/end')});
+	is(turn($s, $proxy, '/end'), $MISS, 'a lock that was lost');
+
+	until_no_list($s, $proxy, '/end');
+	$proxy->drop;
+	zk_until(sub { $proxy->connections == 1 && $s->value('SELECT state FROM zk_session') eq 'connected' }, 'a new connection');
+	is(turn($s, $proxy, '/end'), $LIST, 'a new connection');
+};
+
+# The directory is removed and made again, and somebody stands in the new one, whose
+# next number is the one after our last
+sub made_again
+{
+	my ($path, $n, $remove) = @_;
+	subtest "the directory of $path is made again, after $n nodes" => sub {
+		my ($s, $proxy) = zk_counted_session($node, $zk, 0);
+		$s->value(qq{SELECT zk_lock('$path'), zk_unlock('$path')});
+		$s->value(qq{DO \$\$ BEGIN FOR i IN 2 .. $n LOOP PERFORM zk_lock('$path'), zk_unlock('$path'); END LOOP; END \$\$});
+		$remove->("/zklock$path");
+		$client->create("/zklock$path", mode => 'container');
+		my $theirs = $client->create("/zklock$path/_c_0-lock-", mode => 'ephemeral_sequential');
+		my @more = map { scalar $client->create("/zklock$path/x", mode => 'ephemeral_sequential') } 2 .. $n;
+		$client->delete($_) for @more;
+		has_to_wait($s, $proxy, $path, sub { $client->delete($theirs) }, "number $n again");
+		$s->quit;
+	};
+	return;
+}
+subtest 'a directory that is made again' => sub {
+	made_again("/again/$_", $_, sub { $client->delete($_[0]) }) for 1 .. 4, 150;
+};
+
+# Directories that have had many nodes, and one that has had almost too many.  The
+# server is restarted for them.
+my @many = map { "/many/$_" } 1 .. 33;
+my $locks = join ' ', map { "SELECT zk_lock('$_'), zk_unlock('$_');" } @many, '/wrap';
+$s->query($locks);
+$client->close;
+my $before = $s->value('SELECT reconnections FROM zk_session');
+$zk->set_next_number('/zklock/wrap' => 2**31 - 2**20 - 5, map { ("/zklock$_" => 10_000) } @many);
+zk_until(sub { $s->value("SELECT reconnections > $before AND state = 'connected' FROM zk_session") eq 't' }, 'a new connection');
+
+subtest 'numbers that are about to wrap' => sub {
+	my @asked = map { turn($s, $proxy, '/wrap') } 1 .. 9;
+	is(join(', ', @asked), join(', ', $LIST, $LIST, ($NO_LIST) x 3, "$MISS getData", ("$LIST getData") x 3), 'are not relied on');
+};
+
+subtest 'many paths' => sub {
+	my @some = @many[ 0 .. 31 ];
+	$s->query(join ' ', map { "SELECT zk_lock('$_'), zk_unlock('$_');" } @some, @some);
+	is(join(' ', map { turn($s, $proxy, $_) } @some), join(' ', ($NO_LIST) x @some), '32 are remembered');
+	turn($s, $proxy, $many[32]);
+	is(turn($s, $proxy, $many[0]), $LIST, '- and the oldest is forgotten');
+};
+
+$s->quit;
+$admin->quit;
+zk_nothing_left($zk, 'nothing is left', sessions => 0);
+
+# The real reaper
+$zk->stop;
+$zk = ZooKeeper->new(container_check => 1000)->start;
+$client = $zk->client(session_timeout => 60_000);
+$node->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . "'");
+$node->reload;
+$admin = zk_session($node);
+subtest 'a directory that is reaped' => sub {
+	made_again("/reaped/$_", $_, sub { my ($dir) = @_; zk_until(sub { !$client->exists($dir) }, 'the reaper') }) for 3, 150;
+};
+
+$client->close;
+$admin->quit;
+zk_nothing_left($zk, 'nothing is left of this either', sessions => 0);
+$node->stop;
+zk_no_crash($node);
+
+done_testing();
