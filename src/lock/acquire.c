@@ -177,7 +177,7 @@ static void
 drop_changes(Call *c, Place *p)
 {
 	if (p->changes != NULL)
-		zks_unwatch(c->session, p->changes);
+		zks_leave_watch(c->session, p->changes);	/* our node is there */
 	p->changes = NULL;
 }
 
