@@ -80,6 +80,16 @@ sub stands
 	return $s;
 }
 
+# The same, where it may find a place free
+sub stands_or_has
+{
+	my ($s, $path, $places) = @_;
+	my $before = $s->pid;
+	$s->send("SELECT zk_semaphore_acquire('$path', $places)");
+	zk_until(sub { grep { $_ == $before } $admin->value("SELECT pid FROM zk_lock_queue('$path') WHERE kind = 'semaphore'") =~ /\d+/g }, 'its node');
+	return;
+}
+
 # What the proxy has seen by then: requests, their names, how many clients sent
 # some, and how many were told of a change of the directory.
 sub cost
@@ -240,6 +250,7 @@ subtest 'numbers that differ' => sub {
 	}
 	is(scalar(grep { my $s = $_; grep { $_ == $s } @had } $few, @holds), 1 + @holds, 'each has had its turn');
 	quit(@had);
+	zk_until(sub { $zk->watch_count == 0 }, 'no watch to be left');
 	zk_nothing_left($zk, 'nothing is left');
 };
 
@@ -314,6 +325,76 @@ foreach my $way (sort keys %way)
 		zk_nothing_left($zk, 'nothing is left');
 	};
 }
+
+# Whatever happens at the same time, those in front have their places, and nobody
+# else, once that has settled.
+subtest 'numbers that differ, and all that can happen' => sub {
+	my $path = '/any';
+	my @idle = map { session(session_timeout => '120s') } 1 .. 10;
+	$idle[0]{s}->value("SELECT zk_semaphore_acquire('$path', 2), zk_unlock_all()");
+	my (@queue, %did);
+	my $enter = sub {
+		my $one = shift @idle;
+		$one->{places} = 1 + int rand 4;
+		$one->{holds} = 0;
+		stands_or_has($one->{s}, $path, $one->{places});
+		push @queue, $one;
+	};
+	my $end = time + 12;
+	while (time < $end || @queue)
+	{
+		my @gone;
+		foreach (0 .. int rand 3)
+		{
+			my $what = time > $end ? 'release' : (qw(enter enter enter release release cancel terminate drop))[ rand 8 ];
+			if ($what eq 'enter') { $enter->() if @idle; }
+			elsif (@queue)
+			{
+				my $who = $queue[ rand @queue ];
+				next if grep { $_ == $who } @gone;
+				if ($what eq 'drop') { $who->{proxy}->drop; }
+				elsif ($what eq 'terminate')
+				{
+					$way{'a backend that is terminated'}->($who);
+					push @gone, $who;
+				}
+				elsif ($what eq 'cancel' && !$who->{holds})
+				{
+					$way{'a wait that is cancelled'}->($who);
+					my $got = $who->{s}->wait;
+					$who->{s}->query('SELECT zk_unlock_all()') if $got->{out} eq 't';    # it was too late for it
+					push @gone, $who;
+				}
+				elsif ($what eq 'release' && $who->{holds})
+				{
+					$who->{s}->query('SELECT zk_unlock_all()');
+					push @gone, $who;
+				}
+				else { next; }
+			}
+			$did{$what}++;
+		}
+		foreach my $one (@gone)
+		{
+			@queue = grep { $_ != $one } @queue;
+			if ($one->{gone}) { $one->{s}->wait if $one->{s}{mark}; $one->{s}->quit; push @idle, session(session_timeout => '120s'); }
+			else { push @idle, $one; }
+		}
+		my (@in, @out);
+		foreach my $i (0 .. $#queue)
+		{
+			push @{ $queue[$i]{holds} || $i < $queue[$i]{places} ? \@in : \@out }, $queue[$i];
+		}
+		my @late = grep { $_->{s}{mark} && $_->{s}->wait->{out} ne 't' } @in;
+		$_->{holds} = 1 for @in;
+		ok(!@late && !(grep { $_->{s}->is_done } @out), 'those in front, and no other') if @late || grep { $_->{s}->is_done } @out;
+	}
+	note join ', ', map { "$_ $did{$_}" } sort keys %did;
+	ok($did{release} && $did{terminate} && $did{cancel} && $did{drop}, 'all of it has happened');
+	put_back(@idle);
+	zk_until(sub { $zk->watch_count == 0 }, 'no watch to be left');
+	zk_nothing_left($zk, 'nothing is left');
+};
 
 subtest 'a node that somebody deletes' => sub {
 	foreach my $rank (0 .. 5)

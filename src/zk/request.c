@@ -29,7 +29,7 @@
 
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *context);
 static void on_watch_set(ZkWatch *w, ZkRequest *r);
-static void free_left(ZkSession *s, const ZkWatch *same);
+static void free_left(ZkSession *s);
 
 _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &&
 			   (int) ZKS_NO_NODE == ZNONODE && (int) ZKS_NO_AUTH == ZNOAUTH &&
@@ -774,7 +774,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 		answered(r, rc);
 		r = s->requests;
 	}
-	free_left(s, NULL);
+	free_left(s);
 }
 
 /* Whoever would be called back for this owner is not */
@@ -1136,16 +1136,15 @@ watched_by_another(ZkWatch *w)
 	return false;
 }
 
-/* These will not fire any more: all, or those of the path of this one */
+/* The library has forgotten them, too */
 static void
-free_left(ZkSession *s, const ZkWatch *same)
+free_left(ZkSession *s)
 {
 	for (ZkWatch *next,
 		 *w = s->watches; w != NULL; w = next)
 	{
 		next = w->next;
-		if (w->left && !w->in_flight && w != same &&
-			(same == NULL || (w->of_children == same->of_children && strcmp(w->path, same->path) == 0)))
+		if (w->left && !w->in_flight)
 			free_watch(w);
 	}
 }
@@ -1165,7 +1164,6 @@ remove_watch(ZkWatch *w)
 		free_watch(w);
 		return;
 	}
-	free_left(w->session, w);
 	r = zkr_new_locked(w->session, NULL, NULL);
 	if (r != NULL)
 	{

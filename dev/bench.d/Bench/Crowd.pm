@@ -240,7 +240,7 @@ sub _count_table
 			push @rows,
 			  [
 				$NAME{$subject}, $n,
-				map({ sprintf '%.2f', $_ / $n } $c->{event}[2], $c->{list}[0], $c->{delete}[0], $c->{unwatch}[0], $others),
+				map({ sprintf '%.2f', $_ / $n } $c->{event}[2], $c->{own}[2], $c->{list}[0], $c->{delete}[0], $c->{unwatch}[0], $others),
 				_kilobytes(_bytes($c) / $n), _kilobytes($c->{list}[3] / $n),
 				_kilobytes(_bytes($forming) / $n),
 				sprintf('%.1f MB', (_bytes($c) + _bytes($forming)) / 1e6)
@@ -249,10 +249,11 @@ sub _count_table
 	}
 	return $bench->table(
 		'(f) One lock with many waiters: what goes over the wire for each handover',
-		[ 'subject', 'waiting', 'notifications', 'lists', 'deletes', 'watches taken back', 'other requests', 'bytes', 'of them lists', 'bytes to come and wait', 'all, to form and drain' ],
+		[ 'subject', 'waiting', 'notifications', 'of own deletes', 'lists', 'deletes', 'watches taken back', 'other requests', 'bytes', 'of them lists', 'bytes to come and wait', 'all, to form and drain' ],
 		\@rows,
 		notes => [
 			'Means over a whole queue, from all waiting to nobody. Bytes are both ways, of ZooKeeper\'s frames, without heartbeats.',
+			'Notifications of own deletes come right before the answer to the delete, and wake nobody.',
 			'A list has a name of some 50 bytes for everybody who waits. Each one who comes and each handover needs one, so that the bytes of a queue that forms and drains grow with the square of its length. ZooKeeper has no request for one\'s neighbour alone.',
 			@$notes
 		]);
