@@ -159,7 +159,7 @@ my %event = (
 	'disconnect' => sub { $_[0]->quit; return; },
 	'terminate' => sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')'); return; },
 	'cut' => sub { $proxy->blackhole; return; },
-	'kill -9' => sub { kill 'KILL', $_[0]->pid; return; });
+	'kill -9' => sub { zk_kill($node_a, $_[0]->pid); return; });
 
 sub row
 {
@@ -211,7 +211,6 @@ sub row
 	if ($event eq 'kill -9')
 	{
 		$gate->query('SELECT 1');    # it was ended with the others
-		$node_a->poll_query_until('postgres', 'SELECT true');
 		$gate = zk_session($node_a);
 	}
 	$gate->value('SELECT pg_advisory_unlock_all()');

@@ -50,6 +50,8 @@ sub one_of { return $_[ rand @_ ]; }
 sub session
 {
 	my ($claimer) = @_;
+	# one that had its answer before it was ended does not know of it yet
+	delete $claimer->{session} if $claimer->{session} && $claimer->{session}->query('SELECT 1')->{closed};
 	$claimer->{session} //= eval { zk_session_with($claimer->{node}, hosts => $claimer->{proxy}, session_timeout => '4s') };
 	return $claimer->{session};
 }
@@ -76,7 +78,7 @@ my %event = (
 	'lost settle' => [ sub { my $p = one_of(@proxies); $p->lose(one_of('swallowed and the connection cut', 'never asked for, the connection cut', 'swallowed'), 'settle') }, 0 ],
 	'terminate, cut off' => [ sub { my $c = one_of(@_); $c->{proxy}->cut_off; kill 'TERM', $c->{session}->pid }, 1 ],
 	expire => [ sub { my @ids = map { @$_[0] } grep { $_->[2] eq '' } map { $_->sessions } @proxies; $zk->end_session(one_of(@ids)) if @ids }, 1 ],
-	'kill -9' => [ sub { kill 'KILL', one_of(@_)->{session}->pid }, 1 ]);
+	'kill -9' => [ sub { my $c = one_of(@_); zk_kill($c->{node}, $c->{session}->pid) }, 1 ]);
 
 my (@twice, @skipped);
 my ($period, $claims, $unclaimed, $gone_before) = (0, 0, 0, 0);
@@ -85,7 +87,6 @@ while (time < $until || $period < 10)
 {
 	$period++;
 	$_->reset for @proxies;
-	$_->poll_query_until('postgres', 'SELECT true') for @nodes;
 	my @here = grep { session($_) } @claimers;
 	start($_, $period) for @here;
 	sleep rand 0.2;
@@ -105,7 +106,6 @@ while (time < $until || $period < 10)
 		$session->quit;
 		delete $claimer->{session};
 	}
-	$_->poll_query_until('postgres', 'SELECT true') for @nodes;
 	# who was terminated, or lost its client, may be about to end
 	zk_until(sub { !zk_locks_left($zk) }, 'all to be over');
 	my @who = map { split /\n/, $_->safe_psql('postgres', "SELECT who FROM played WHERE period = $period") } @nodes;

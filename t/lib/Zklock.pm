@@ -46,7 +46,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_init zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
-  zk_locks_left zk_nothing_left zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
+  zk_locks_left zk_nothing_left zk_kill zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # Where PostgreSQL is installed of which new clusters are; undefined: in the PATH
 our $INSTALLATION = $ENV{ZK_INSTALLATION};
@@ -229,6 +229,18 @@ sub zk_nothing_left
 	return 1 if ok(!@left, $name);
 	diag(join "\n", 'left behind:', @left, $zk->four_letter('dump') // '');
 	return 0;
+}
+
+# Kill this process of a server with restart_after_crash, and wait until the server has
+# recovered.  Only its log tells: before the postmaster knows of the crash, it accepts
+# clients that it ends a moment later.
+sub zk_kill
+{
+	my ($node, $pid, $signal) = @_;
+	my $starts = sub { scalar(() = slurp_file($node->logfile) =~ /database system is ready to accept connections/g) };
+	my $before = $starts->();
+	kill $signal // 'KILL', $pid;
+	return zk_until(sub { $starts->() > $before }, 'the server to recover');
 }
 
 # One test: no backend of this server has crashed so far.
