@@ -350,6 +350,7 @@ sub _semaphore
 	my ($places, $waiting, $releases) = (30, 60, 10);
 	my $path = '/bench/crowd/semaphore';
 	my $proxy = $bench->proxy;
+	my $client = $bench->zk->client;
 	my $node = $bench->cluster('crowd', max_connections => 1200, shared_buffers => '16MB');
 	my @queue = map { Zklock::zk_session($node, options => '-c zklock.session_timeout=1h -c zklock.hosts=' . $proxy->hosts) } 1 .. $places + $waiting;
 
@@ -358,7 +359,9 @@ sub _semaphore
 	{
 		$queue[$at]->send("SELECT zk_semaphore_acquire('$path', $places)");
 		$queue[$at]->wait if $at < $places;
+		sleep 0.01 until (my @nodes = $client->children("/zklock$path")) > $at;    # in this order
 	}
+	$client->close;
 	_until_quiet($bench);
 	$proxy->clear_log;
 	my @gone;
