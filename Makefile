@@ -44,7 +44,7 @@ REGRESS_PREP = check-servers
 # the parts below PostgreSQL need more than POSIX alone declares
 PG_CPPFLAGS = -I$(srcdir)/src -D_GNU_SOURCE -DZKLOCK_VERSION='"$(version)"'
 version = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" $(srcdir)/zklock.control)
-SHLIB_LINK = -lzookeeper_st -lpthread
+SHLIB_LINK = -Wl,--version-script=$(srcdir)/src/exports.map -lzookeeper_st -lpthread
 
 # A function that waits for a network gains nothing from being inlined, and
 # bitcode would require the LLVM version that the server was built with.
@@ -99,6 +99,7 @@ $(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
 
 # there are few headers: rebuild everything when one changes
 $(OBJS): $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
+zklock$(DLSUFFIX): $(srcdir)/src/exports.map
 
 # reports what is missing before the tests fail because of it
 .PHONY: check-servers

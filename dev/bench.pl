@@ -25,6 +25,15 @@ $out->autoflush(1);
 $SIG{PIPE} = 'IGNORE';    # a client that is gone is an error, but does not end the run
 
 my $begin = time;
+
+# Measurements beside other work mean little.  What has just been built is part of
+# that work.
+my $IDLE = 0.3;
+my $patience = $option{idle} // ($option{quick} ? 0 : 300);
+printf $out "== waiting until the load of the machine is below %.1f, for at most %d s\n", $IDLE, $patience
+  if $patience > 0 && Bench::load() >= $IDLE;
+Time::HiRes::sleep(1) while Bench::load() >= $IDLE && time < $begin + $patience;
+
 my $bench = Bench->new(
 	dir => "$dir/work",
 	root => "$ENV{ZKLOCK_TMP}/bench",
@@ -35,9 +44,8 @@ my $bench = Bench->new(
 	map { defined $option{$_} ? ($_ => $option{$_}) : () } qw(rounds repetitions));
 $bench->{$_} = [ split /,/, $option{$_} ] for grep { $option{$_} } qw(servers subjects);
 
-# measurements beside other work mean little
 my $busy = 'The machine may have had other work when this began: trust no time by itself, and look at the ranges of the ratios.';
-if ($bench->{load} > 1.5)
+if ($bench->{load} >= $IDLE)
 {
 	$bench->note($busy);
 	print $out "== $busy\n";

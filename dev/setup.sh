@@ -74,8 +74,22 @@ apt_for()
 		-o Acquire::http::Timeout=20 -o Acquire::Retries=2)
 }
 
-# fetch_newer_peers DIR: unpacks there, as of Debian 13 and from the machine's
-# own mirror, the libraries of Debian 12 with faults that would make t/peers
+# unpack_from SUITE DIR PACKAGE...: unpacks them there, as of that Debian and from
+# the machine's own mirror
+unpack_from()
+{
+	local suite=$1 dir=$2 apt package
+	shift 2
+
+	apt_for "$dir" deb "$suite"
+	(
+		cd "$dir" && "${apt[@]}" update && "${apt[@]}" download "$@" || exit
+		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch newer $*:"; tail -n 5 "$dir/log"; }
+	rm -rf "$dir"/lists "$dir"/archives "$dir"/*.bin "$dir"/*.deb
+}
+
+# fetch_newer_peers DIR: unpacks there, as of Debian 13, the libraries of Debian 12 with faults that would make t/peers
 # fail:
 #   kazoo before 2.9      a ReadLock waits for later writers, and they for it
 #                         (kazoo#649)
@@ -84,18 +98,13 @@ apt_for()
 # Without a network there are none, and t/ reports what it leaves out.
 fetch_newer_peers()
 {
-	local dir=$1 apt package missing=()
+	local dir=$1 missing=()
 
 	! older python3-kazoo 2.9 || missing+=(python3-kazoo)
 	! older libcurator-recipes-java 5.5 || missing+=(libcurator-{recipes,framework,client}-java)
 	((${#missing[@]})) || return 0
 
-	apt_for "$dir" deb trixie
-	(
-		cd "$dir" && "${apt[@]}" update && "${apt[@]}" download "${missing[@]}" || exit
-		for package in *.deb; do dpkg-deb -x "$package" . || exit; done
-	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch newer ${missing[*]}:"; tail -n 5 "$dir/log"; }
-	rm -rf "$dir"/lists "$dir"/archives "$dir"/*.bin "$dir"/*.deb
+	unpack_from trixie "$dir" "${missing[@]}"
 }
 
 # fetch_pgbouncer DIR: unpacks it there, with those of its libraries that are

@@ -79,6 +79,20 @@ subtest 'the living one behind silent ones' => sub {
 	}
 };
 
+# The backend itself reads the answer that says so, and its thread must know of it
+# before the transaction ends.
+subtest 'a server that grants less than was asked for' => sub {
+	my $strict = ZooKeeper->new(max_session_timeout => 2000)->start;
+	my $s = zk_session_with($node, hosts => $strict->hosts, session_timeout => '1h');
+	$s->query('BEGIN');
+	is($s->value(q{SELECT zk_lock('/less')}), 't', 'is locked in');
+	$s->value('SELECT pg_sleep(4)');    # as long as two timeouts
+	is($s->value(q{SELECT l.state || ', losses ' || s.losses FROM zk_locks l, zk_session s}), 'held, losses 0', 'heartbeats keep what it grants');
+	$s->query('COMMIT');
+	$s->quit;
+	$strict->stop;
+};
+
 # It creates a session for each attempt, whose answer is never read.
 subtest 'a single server that is slow' => sub {
 	my $proxy = ZkProxy->new($zk);

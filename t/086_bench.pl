@@ -26,10 +26,11 @@ my %form = (
 	many => qr/^[1-9]\d*$/,
 	hand => qr/^\d+:\d+:\d+:\d+$/,
 	own => qr/^[1-9]\d*:[1-9]\d*$/,
+	hold => qr/./,
 	first => qr/^[1-9]\d*$/);
 my %scenes = (
-	(map { $_ => 'free try many hand own first' } qw(zklock zklock-xact advisory)),
-	'zklock-plpgsql' => 'free hand own first',
+	(map { $_ => 'free try many hand own hold first' } qw(zklock zklock-xact advisory)),
+	'zklock-plpgsql' => 'free hand own hold first',
 	(map { $_ => 'free try many hand own first' } qw(curator kazoo)),
 	'floor-st' => 'free own first',
 	'floor-corked' => 'free own first');
@@ -47,7 +48,7 @@ foreach my $subject (sort keys %scenes)
 			my $holder;
 			foreach (
 				[ free => "$path/a 3", 3 ], [ many => "$path/m 2 3", 3 ], [ hand => "$path/h 2 3", 6 ],
-				[ own => "$path/o 2 1", 1 ], [ first => "$path/f 2", 2 ], [ try => "$path/taken 3", 3 ])
+				[ own => "$path/o 2 1", 1 ], [ hold => "$path/k 2", 0 ], [ first => "$path/f 2", 2 ], [ try => "$path/taken 3", 3 ])
 			{
 				my ($scene, $arguments, $n) = @$_;
 				if ($scene eq 'try' && $knows{try})
@@ -87,7 +88,7 @@ subtest 'a slow network' => sub {
 };
 
 $bench->{subjects} = [qw(zklock kazoo)];
-foreach my $scene (qw(a c d h))
+foreach my $scene (qw(a c d h i))
 {
 	ok(eval { $Bench::Scenes::SCENES{$scene}->($bench); 1 }, "scene $scene comes to its end") or diag($@);
 }

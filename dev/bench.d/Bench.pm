@@ -85,7 +85,8 @@ our %SUBJECT = (
 #   warm                   rounds before the measurement, default 200; 0 also leaves
 #                          the JVMs of clients and servers cold
 #   quick                  a third of the rounds, 2 repetitions
-#   fsync                  ZooKeeper's servers flush each transaction to the disk
+#   fsync                  ZooKeeper's servers flush each transaction to the disk, all
+#                          of them: those of the place "disk" do in any case
 #   servers                [ 'one', 'ensemble' ]: only with these
 #   delay                  0: nothing behind proxies
 #   subjects               [ ... ]: only these, if available
@@ -105,9 +106,15 @@ sub new
 	$self->{scale} = ($opt{rounds} // 200) / 200 * ($opt{quick} ? 0.3 : 1);
 	$self->{dir} //= PostgreSQL::Test::Utils::tempdir();
 	make_path("$self->{dir}/bin");
-	open my $file, '<', '/proc/loadavg' or die "/proc/loadavg: $!";
-	($self->{load}) = split ' ', <$file>;
+	$self->{load} = load();
 	return $self;
+}
+
+# of the machine, in the last minute
+sub load
+{
+	open my $file, '<', '/proc/loadavg' or die "/proc/loadavg: $!";
+	return (split ' ', <$file>)[0];
 }
 
 sub dir { return $_[0]->{dir}; }
@@ -127,7 +134,14 @@ sub say { my ($self, @text) = @_; $self->{say}->(@text); return; }
 
 # -------------------------------------------------------------------- servers
 
-# 'one' (default) or 'ensemble'
+# What their places are called
+our %PLACE = (
+	one => 'one server',
+	ensemble => 'three servers',
+	disk => 'one server that waits for the disk',
+	newest => 'one server, newest packages');
+
+# 'one' (default) or 'ensemble'; or, see elsewhere, 'disk' or 'newest'
 sub zk
 {
 	my ($self, $which) = @_;
@@ -136,14 +150,17 @@ sub zk
 
 	# with both JIT compilers, as a server is meant to run
 	my @opt = (
-		config => { forceSync => $self->{fsync} ? 'yes' : 'no', tickTime => 2000 },
+		config => { forceSync => $self->{fsync} || $which eq 'disk' ? 'yes' : 'no', tickTime => 2000 },
 		max_session_timeout => 3_600_000,
 		# keep empty directories, so that nobody has to create one again
 		container_check => 3_600_000,
 		java_options => [ '-Xmx400m', '-XX:-UseSerialGC', '-XX:TieredStopAtLevel=4' ]);
-	my $zk = $self->{zk}{$which} = $which eq 'one' ? ZooKeeper->new(@opt, dir => "$self->{dir}/one")->start
-	  : $which eq 'ensemble' ? ZooKeeper->ensemble(3, @opt, dir => "$self->{dir}/ensemble")
-	  : croak "no such servers: $which";
+	croak "no such servers: $which" unless $PLACE{$which};
+	# each jar before those that name it: what they name is the machine's
+	local $ZooKeeper::CLASSPATH = join ':', map({ "$self->{root}/newest/usr/share/java/$_.jar" } qw(zookeeper-jute zookeeper)), $ZooKeeper::CLASSPATH
+	  if $which eq 'newest';
+	my $zk = $self->{zk}{$which} = $which eq 'ensemble' ? ZooKeeper->ensemble(3, @opt, dir => "$self->{dir}/ensemble")
+	  : ZooKeeper->new(@opt, dir => "$self->{dir}/$which")->start;
 	$self->_warm_up($which) if $self->{warm};
 	return $zk;
 }
@@ -154,10 +171,10 @@ sub zk
 sub _warm_up
 {
 	my ($self, $which) = @_;
-	my @pids = map { $_->pid } $which eq 'one' ? $self->zk($which) : $self->zk($which)->nodes;
+	my @pids = map { $_->pid } $which eq 'ensemble' ? $self->zk($which)->nodes : $self->zk($which);
 	my $end = time + $WARMING * ($self->quick ? 0.2 : 1);
 	my $calm = 0;
-	$self->say("warming up ZooKeeper, " . ($which eq 'one' ? 'one server' : 'three servers'));
+	$self->say("warming up ZooKeeper, $PLACE{$which}");
 	my $runner = $self->runner('zklock', hosts => $self->zk($which)->hosts);
 	my $holder = $self->taken('zklock', '/zklock/bench/warm/try', $which);
 	my $share;
@@ -211,6 +228,29 @@ sub places
 	my ($self) = @_;
 	my @servers = $self->servers;
 	return (@servers, map { "$_ delayed" } $self->{delay} // 1 ? @servers : ());
+}
+
+# The newest packages that were fetched: { 'curator-recipes' => '5.7.1', ... }
+sub newest
+{
+	my ($self) = @_;
+	my @jars = glob(($self->{root} // '') . '/newest/usr/share/java/*-[0-9]*.jar');
+	return { map { m{/(zookeeper|curator-recipes)-(\d[^/]*)\.jar$} ? ($1 => $2) : () } @jars };
+}
+
+# Runs $code where the only place is another one, with some subjects and few
+# repetitions.  Its tables are kept, but not its goals and plots.
+sub elsewhere
+{
+	my ($self, $place, $code) = @_;
+	my @subjects = grep { $self->has($_) } qw(zklock zklock-plpgsql zklock-xact curator kazoo), 'floor-' . $self->client_library;
+	local @{$self}{qw(servers delay repetitions subjects goals plots elsewhere)} =
+	  ([$place], 0, min(3, $self->{repetitions}), \@subjects, [], [], $place);
+	local $WARMING = $WARMING / 2;
+	$code->();
+	$_->quit for values %{ delete $self->{runners}{$place} // {} };
+	(delete $self->{zk}{$place})->stop;
+	return;
 }
 
 # The delay in each direction from now on, in ms; without proxies nothing
@@ -320,6 +360,11 @@ sub runner
 	my $timeout = $opt{session_timeout} // $SESSION_TIMEOUT;
 
 	my %env = (PEERS_ROOT => $self->{root} // '', BENCH_BIN => "$self->{dir}/bin", TMPDIR => $self->{dir});
+	if ($subject eq 'curator' && ($self->{elsewhere} // '') eq 'newest')
+	{
+		$env{$_} .= '/newest' for qw(PEERS_ROOT BENCH_BIN);
+		make_path($env{BENCH_BIN});
+	}
 	$env{BENCH_WARM_HOSTS} = $self->hosts('one') unless $opt{cold} || !$self->{warm};
 	return Bench::Runner->new($subject, "$self->{dir}/$subject.log", \%env, "$programs/runner", $subject, $hosts, $timeout)
 	  unless $what->{sql};

@@ -1,7 +1,8 @@
 # Sourced by dev/bench after dev/setup.sh: gets what dev/bench.d/runner needs
 # and cannot be installed from a package.
 #
-#   fetch_bench DIR    unpacks it in DIR, which is then PEERS_ROOT
+#   fetch_bench DIR    unpacks it in DIR, which is then PEERS_ROOT; and in
+#                      DIR/newest the newest ZooKeeper and Curator that Debian has
 #
 # libzookeeper-mt2 is not installed: its -dev package conflicts with the one
 # that zklock is built with, and the machine should stay as it is.  ZooKeeper's
@@ -20,6 +21,8 @@ fetch_bench()
 	fetch_recipe "$dir" >"$dir/fetch/log" 2>&1 </dev/null ||
 		{ say "could not fetch the source of ZooKeeper's lock for C:"; tail -n 5 "$dir/fetch/log"; }
 	rm -rf "$dir/fetch"
+	# what they need beside each other is as old as the machine's
+	unpack_from testing "$dir/newest" libzookeeper-java libcurator-{recipes,framework,client}-java
 }
 
 # in the same version as the other library

@@ -487,6 +487,24 @@ do_own(const char *path, int n, double seconds)
 		printf(" %" PRId64 ":%" PRId64 "\n", count, (int64_t) (seconds * SECOND));
 }
 
+/* They keep what they get until they are closed. */
+static void
+do_keep(const char *path, int n)
+{
+	char		own_path[1060];
+
+	if (!have_clients(n))
+		return;
+	for (int i = 0; i < n; i++)
+	{
+		snprintf(own_path, sizeof own_path, "%s/%d", path, i + 1);
+		clients[i].error[0] = '\0';
+		acquire(&clients[i], own_path);
+	}
+	if (all_well(n))
+		printf("\n");
+}
+
 /* Prints what one client measured, unless something went wrong; frees it */
 static void
 print_times(int64_t *ns, int rounds)
@@ -606,6 +624,11 @@ answer(char *line)
 	if (sscanf(line, "hand %*s %d %d", &n, &rounds) == 2 && n > 0 && n <= MAX_CLIENTS)
 	{
 		do_hand(own_path, n, rounds);
+		return;
+	}
+	if (sscanf(line, "hold %*s %d", &n) == 1 && n > 0 && n <= MAX_CLIENTS)
+	{
+		do_keep(own_path, n);
 		return;
 	}
 	if (sscanf(line, "own %*s %d %lf", &n, &seconds) == 2 && n > 0 && n <= MAX_CLIENTS)

@@ -564,6 +564,19 @@ go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
 }
 
 /*
+ * A new session's server has been greeted, so that nothing but its answer, or the
+ * end, can come.  Where the owner waits for that, it reads it itself: the keeper
+ * would only wake it.
+ */
+bool
+zks_greeted_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	return s->zh != NULL && s->sock >= 0 && !s->broken && s->info.epoch == 0 &&
+		zoo_state(s->zh) == ZOO_ASSOCIATING_STATE;
+}
+
+/*
  * Before a wait: let the library do what is due.  Returns when it wants to be
  * called again, if nothing happens before.
  */
@@ -593,6 +606,8 @@ zks_prepare_locked(ZkSession *s, int64_t now)
 	if (s->close_by != 0)
 		s->wakeup.lent = false; /* the owner has left its wait by an exit */
 	zks_wakeup_want_locked(&s->wakeup, s->sock, events);
+	if (s->awaited && s->close_by == 0 && zks_greeted_locked(s))
+		zks_wakeup_lend_locked(&s->wakeup, s->sock);
 
 	until = now + tv.tv_sec * 1000 * ZKS_MS + tv.tv_usec * INT64_C(1000);
 	if (listens_locked(s, now))

@@ -211,6 +211,8 @@ prepare_locked(ZkSession *s)
 	until = zks_earlier(zks_prepare_locked(s, now), zks_earlier(retirement_due_locked(s), zks_stop_locked(s, now)));
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
+	else if (zks_greeted_locked(s))
+		until = zks_earlier(until, now + heartbeat_interval(s));	/* the owner may connect */
 	if (s->close_by != 0)
 		until = zks_earlier(until, s->close_by);
 	else if (s->info.state == ZKS_SUSPENDED)

@@ -16,6 +16,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <arpa/inet.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,30 +28,51 @@
 #include "internal.h"
 
 #define MAX_ADDRESSES	64
-#define ADDRESS_LEN		(NI_MAXHOST + NI_MAXSERV + 2)
+
+/* A numeric one, perhaps with an interface ("fe80::1%eth0"), and a port */
+#define NUMERIC_LEN		(INET6_ADDRSTRLEN + IF_NAMESIZE)
+#define ADDRESS_LEN		(NUMERIC_LEN + 8)
+
 #define NAMES_LEN		(MAX_ADDRESSES * 512)
 
+/*
+ * No larger than necessary: what is touched here stays with each backend, since
+ * a thread's first memory is the beginning of a heap of its own.
+ */
 typedef struct AddressList
 {
 	int			n;
 	char		text[MAX_ADDRESSES][ADDRESS_LEN];
 	int			names_len;
-	char		names[NAMES_LEN];
+	char	   *names;			/* malloc'ed, NULL at first */
 } AddressList;
+
+/* One line more, while there is room */
+static bool
+add_name(AddressList *list, const char *address, const char *name)
+{
+	int			len = strlen(address) + strlen(name) + 2;
+	char	   *names;
+
+	if (list->names_len + len >= NAMES_LEN)
+		return true;
+	names = realloc(list->names, list->names_len + len + 1);
+	if (names == NULL)
+		return false;
+	list->names = names;
+	list->names_len += sprintf(names + list->names_len, "%s %s\n", address, name);
+	return true;
+}
 
 static void
 add_address(AddressList *list, const char *name, const char *host, const char *port)
 {
 	char		text[ADDRESS_LEN];
-	int			left = NAMES_LEN - list->names_len;
-	int			len;
 
 	/* the library wants IPv6 addresses without brackets */
 	snprintf(text, sizeof(text), "%s:%s", host, port);
-	len = snprintf(list->names + list->names_len, left, "%s %s\n", text, name);
-	if (len < left)
-		list->names_len += len;
-	list->names[list->names_len] = '\0';
+	if (!add_name(list, text, name))
+		return;
 	for (int i = 0; i < list->n; i++)
 	{
 		if (strcmp(list->text[i], text) == 0)
@@ -93,8 +116,8 @@ resolve_one(AddressList *list, const char *item, char *error, int errlen)
 	}
 	for (struct addrinfo *ai = found; ai != NULL; ai = ai->ai_next)
 	{
-		char		numeric[NI_MAXHOST];
-		char		port[NI_MAXSERV];
+		char		numeric[NUMERIC_LEN];
+		char		port[sizeof("65535")];
 
 		if (getnameinfo(ai->ai_addr, ai->ai_addrlen, numeric, sizeof(numeric),
 						port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
@@ -167,14 +190,15 @@ zks_resolve(const char *hosts, int *naddresses, char **names, char *error, int e
 	*naddresses = list->n;
 	shuffle(list);
 	result = malloc((list->n + 1) * sizeof(list->text[0]));
-	if (result != NULL && (*names = strdup(list->names)) == NULL)
-	{
-		free(result);
-		result = NULL;
-	}
 	if (result != NULL)
+	{
 		write_list(list, result);
+		*names = list->names;
+		list->names = NULL;
+	}
 done:
+	if (list != NULL)
+		free(list->names);
 	free(list);
 	free(copy);
 	return result;

@@ -210,6 +210,7 @@ read_as_owner_locked(ZkSession *s)
 {
 	ZkFrameVerdict verdict = FRAME_READ;
 	uint64_t	replies;
+	int			timeout_ms = s->info.timeout_ms;
 
 	zk_assert(zks_has_mutex(s));
 	zks_hears(s);
@@ -224,6 +225,8 @@ read_as_owner_locked(ZkSession *s)
 	zks_hears(NULL);
 	if (!zks_usable_locked(s) || zoo_state(s->zh) != ZOO_CONNECTED_STATE)
 		zks_wake_keeper(s);		/* connecting is its own business */
+	else if (s->info.timeout_ms < timeout_ms)
+		zks_wake_keeper(s);		/* its sleep is too long */
 	return verdict;
 }
 
@@ -250,7 +253,8 @@ zks_awaited(ZkSession *s)
 
 	zks_enter(s);
 	s->awaited = false;
-	if (zks_wakeup_owner_woken(&s->wakeup, s->wakeup.generation) && zks_usable_locked(s))
+	if (zks_wakeup_owner_woken(&s->wakeup, s->wakeup.generation) &&
+		(zks_usable_locked(s) || zks_greeted_locked(s)))
 	{
 		verdict = read_as_owner_locked(s);
 		(void) zks_stop_locked(s, zks_now());	/* the keeper has seen none of

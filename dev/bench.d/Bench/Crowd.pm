@@ -22,6 +22,9 @@ clients and server; times are taken without it, with other clients. Of a queue
 of a thousand only the first handovers count as "1,000 waiting": the later ones
 have fewer waiters.
 
+While all of them wait and nothing happens, the server's transactions are counted,
+and once more while each of zklock's clients has a lock of its own.
+
 Only one subject at a time is counted or timed, since a thousand clients of each
 of three kinds would overload the machine. Its queues of 10, 100 and 1,000 take
 turns, and all its clients stay connected.
@@ -50,7 +53,7 @@ sub run
 {
 	my ($bench) = @_;
 	my @sizes = $bench->quick ? (10, 50, 250) : (10, 100, 1000);
-	my (%counted, %timed, @notes);
+	my (%counted, %timed, @idle, @notes);
 
 	foreach my $subject (@SUBJECTS)
 	{
@@ -66,7 +69,8 @@ sub run
 			$bench->say("(f) $subject, up to $possible[-1] waiting");
 			last if eval {
 				$counted{$subject} = _count_all($bench, $subject, @possible);
-				$timed{$subject} = _time_all($bench, $subject, @possible);
+				($timed{$subject}, my @rows) = _time_all($bench, $subject, @possible);
+				push @idle, @rows;
 				1;
 			};
 			die $@ if $subject eq 'zklock';
@@ -76,7 +80,7 @@ sub run
 		}
 	}
 
-	my @tables = (_count_table($bench, \%counted, \@notes), _time_table($bench, \%timed, @sizes));
+	my @tables = (_count_table($bench, \%counted, \@notes), _time_table($bench, \%timed, @sizes), _idle_table($bench, @idle));
 	_goals($bench, $counted{zklock}, $timed{zklock}, @sizes);
 	push @tables, _semaphore($bench);
 	return \@tables;
@@ -180,6 +184,26 @@ sub _until_quiet
 	return;
 }
 
+# Transactions of the server in a second, while nobody does anything
+sub _writes
+{
+	my ($bench) = @_;
+	my $seconds = $bench->quick ? 5 : 20;
+	my ($before, $since) = ($bench->zxid, time);
+	sleep $seconds;
+	return ($bench->zxid - $before) / (time - $since);
+}
+
+# Each client of the crowd has a lock of its own, until it is dispersed.
+sub _all_hold
+{
+	my ($crowd) = @_;
+	my $i = 0;
+	$_->{runner}->send('hold /zklock/bench/crowd/held-' . ++$i . " $_->{n}") for @{ $crowd->{parts} };
+	$_->{runner}->answer($PATIENCE) for @{ $crowd->{parts} };
+	return;
+}
+
 # ------------------------------------------------------------------ counting
 
 sub _count_all
@@ -264,13 +288,13 @@ sub _kilobytes { return sprintf $_[0] < 10_000 ? '%.1f kB' : '%.0f kB', $_[0] / 
 # -------------------------------------------------------------------- timing
 
 # Returns { size => { early => [ [ns], ... ], drain => [ [ns], ... ], formed =>
-# ... } }, with an entry for each repetition
+# ... } }, with an entry for each repetition; and rows of _idle_table
 sub _time_all
 {
 	my ($bench, $subject, @sizes) = @_;
 	my $repetitions = $bench->quick ? 2 : min($bench->repetitions, 3);
 	my %crowd = map { $_ => _crowd($bench, $subject, $_, $bench->hosts) } @sizes;
-	my %result;
+	my (%result, @idle);
 	foreach my $repetition (0 .. $repetitions)
 	{
 		my @turn = @sizes;
@@ -282,7 +306,8 @@ sub _time_all
 			my (@early, @drain, @formed);
 			foreach (1 .. max(1, min(10, int 100 / $n)))
 			{
-				my $queue = _drain($crowd{$n});
+				my $last = !$repetition && $n == $sizes[-1] && !@idle;
+				my $queue = _drain($crowd{$n}, $last ? sub { push @idle, [ $subject, $n, 'wait for one lock', _writes($bench) ]; } : undef);
 				my @handovers = @{ $queue->{handovers} };
 				push @early, @handovers[ 0 .. max(5, int $n / 10) - 1 ];
 				push @drain, $queue->{drain};
@@ -294,9 +319,31 @@ sub _time_all
 			push @{ $result{$n}{formed} }, \@formed;
 		}
 	}
+	if ($subject eq 'zklock')
+	{
+		_all_hold($crowd{ $sizes[-1] });
+		push @idle, [ $subject, $sizes[-1], 'hold a lock each', _writes($bench) ];
+	}
 	_disperse($_) for values %crowd;
 	$bench->raw("(f) $subject $_ waiting, ns per handover", $result{$_}{early}) for @sizes;
-	return \%result;
+	return (\%result, @idle);
+}
+
+sub _idle_table
+{
+	my ($bench, @idle) = @_;
+	my @rows;
+	foreach (@idle)
+	{
+		my ($subject, $n, $what, $writes) = @$_;
+		push @rows, [ $NAME{$subject}, $n, $what, sprintf '%.2f', $writes ];
+		$bench->goal("(f) transactions a second of $n that $what", sprintf('%.2f', $writes), 2) if $subject eq 'zklock';
+	}
+	return $bench->table(
+		'(f) Many sessions that do nothing: what they write',
+		[ 'subject', 'sessions', 'they', 'transactions a second' ],
+		\@rows,
+		notes => ["Of the server, by its zxid; session timeout $Bench::SESSION_TIMEOUT ms. Heartbeats of Curator and kazoo are ZooKeeper's pings, which write nothing whatever the session has."]);
 }
 
 sub _time_table

@@ -314,6 +314,9 @@ sub _first
 		  ];
 		$bench->raw("(g) first, $subject, ns", $ns->{$subject});
 	}
+	my $floor = 'floor-' . $bench->client_library;
+	my $ratio = ratio($ns->{zklock}, $ns->{$floor});
+	$bench->goal("(g) the first call against that of $floor", $ratio && $ratio->{median}, 1.6);
 	return $bench->table(
 		'(g) The first call of a backend or program: connection, session, and a free lock',
 		[ 'subject', 'median µs', '95 %', '99 %', 'zklock in this' ],

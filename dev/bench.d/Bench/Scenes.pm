@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Bench::Scenes - what dev/bench measures of single locks: scenes a to e, and h
+Bench::Scenes - what dev/bench measures of single locks: scenes a to e, h and i
 
 =head1 SYNOPSIS
 
@@ -25,9 +25,8 @@ use Time::HiRes qw(time);
 
 use Bench;
 
-our %SCENES = (a => \&free, b => \&handover, c => \&try, d => \&several, e => \&throughput, h => \&guard);
+our %SCENES = (a => \&free, b => \&handover, c => \&try, d => \&several, e => \&throughput, h => \&guard, i => \&elsewhere);
 
-my %TITLE = (one => 'one server', ensemble => 'three servers');
 my @ZKLOCK = qw(zklock zklock-plpgsql zklock-xact);
 my @OTHERS = qw(curator kazoo recipe floor-st floor-corked floor-mt);
 
@@ -35,7 +34,7 @@ sub _title
 {
 	my ($where) = @_;
 	my ($which, $delayed) = split / /, $where;
-	return $TITLE{$which} . ($delayed ? ", $Bench::DELAY ms each way" : '');
+	return $Bench::PLACE{$which} . ($delayed ? ", $Bench::DELAY ms each way" : '');
 }
 
 # those that are available
@@ -233,7 +232,7 @@ sub handover
 		my $runner;
 		my @rows;
 		# behind the delay only the size with a goal, since it is slow
-		foreach my $n ($delayed ? 16 : (2, 16, 64))
+		foreach my $n ($delayed || $bench->{elsewhere} ? 16 : (2, 16, 64))
 		{
 			my $rounds = max($n == 2 ? 10 : $n == 16 ? 4 : 3, int($bench->rounds(160) / $n + 0.5));
 			$bench->say("(b) handover among $n, $there");
@@ -510,6 +509,24 @@ sub guard
 	$bench->table('(h) BEGIN, zk_xact_lock, COMMIT by zklock.commit_guard',
 		[ '', 'guard', 'requests', '50 %, µs', '95 %', '99 %', 'against off' ], \@rows,
 		notes => ['Requests of a transaction, counted by a proxy; heartbeats are left out.']);
+	return;
+}
+
+# ------------------------------------------- (i) other servers, the same scenes
+
+sub elsewhere
+{
+	my ($bench) = @_;
+	my $again = sub { $_->($bench) for \&free, \&handover, \&try; };
+	$bench->elsewhere('disk', $again) unless $bench->{fsync};
+	my $newest = $bench->newest;
+	if (keys %$newest < 2)
+	{
+		$bench->note('Not with newer packages of ZooKeeper and Curator: they could not be fetched.');
+		return;
+	}
+	$bench->note("The newest packages are Debian testing's: ZooKeeper $newest->{zookeeper} (the server, and Curator's library), Curator $newest->{'curator-recipes'}.");
+	$bench->elsewhere('newest', $again);
 	return;
 }
 
