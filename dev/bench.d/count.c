@@ -13,8 +13,9 @@
  *
  * KIND: create, delete, exists, getData, list, multi, sync, unwatch (a watch
  * is removed), other; heartbeat (a ping, exists of "/", sync of "/" and the read
- * behind it, and a multi that begins with a check); session (handshakes and closes); event (watch events:
- * answers only).  Bytes include the length of the frame.
+ * behind it, and a multi that begins with a check); session (handshakes and closes);
+ * event (watch events: answers only); own (those that come right before the answer to
+ * the client's own delete).  Bytes include the length of the frame.
  *
  * Data is passed on at once; of each frame only the head is examined.
  */
@@ -38,11 +39,11 @@
 
 enum
 {
-	CREATE, DELETE, EXISTS, GET_DATA, LIST, MULTI, SYNC, UNWATCH, OTHER, HEARTBEAT, SESSION, EVENT, N_KINDS
+	CREATE, DELETE, EXISTS, GET_DATA, LIST, MULTI, SYNC, UNWATCH, OTHER, HEARTBEAT, SESSION, EVENT, OWN, N_KINDS
 };
 
 static const char *const kind_names[N_KINDS] = {
-	"create", "delete", "exists", "getData", "list", "multi", "sync", "unwatch", "other", "heartbeat", "session", "event"
+	"create", "delete", "exists", "getData", "list", "multi", "sync", "unwatch", "other", "heartbeat", "session", "event", "own"
 };
 
 typedef struct Count
@@ -189,7 +190,7 @@ count_frame(Way *w, uint32_t bytes)
 			remember(c, kind);
 	}
 	else if (xid == -1)
-		kind = EVENT;
+		kind = c->asked_first < c->asked_end && c->asked[c->asked_first] == DELETE ? OWN : EVENT;
 	else if (xid == -2)
 		kind = HEARTBEAT;
 	else if (xid >= 0 && c->asked_first < c->asked_end)

@@ -11,7 +11,9 @@
  * we watch the two nearest ones and our own node.  When the farther one goes,
  * the list is read again while the nearer one still stands; so when that one
  * goes, we mostly know already that nobody else is left, and hold the lock
- * without asking: numbers only grow, so nobody can have come in before us.
+ * without asking: numbers only grow, so nobody can have come in before us.  (To
+ * watch the nearest alone, and to list when it goes, is two requests less, and
+ * slower even where a round trip is short: see doc/performance.md.)
  *
  * Three things make that last step unsafe (besides what lock_protocol.c knows about
  * the numbers), and then the list is read again: a reconnection (missed events
@@ -32,8 +34,10 @@
  * directory instead.  A waiter that says nothing may be on a machine that has
  * stalled, and a directory's event may be kept back: so each looks by itself
  * now and then, the sooner the nearer it is to its turn.  If the numbers of
- * places differ, we watch as many of those before us as there are places for
- * us; as long as they stand, we do not hold.
+ * places differ, the waiters of each number are such a chain of their own: see
+ * look_at_semaphore.  So whoever leaves is seen by one of each number, and four
+ * requests hand a place on: the delete, the list of the first waiter, its word that
+ * it has the place, and the list of the next one.
  *
  * The nodes of several locks are created in one ZooKeeper transaction, so that
  * two such calls have the same order everywhere.  We wait for the first lock,
@@ -184,7 +188,7 @@ static void
 drop_changes(Call *c, Place *p)
 {
 	if (p->changes != NULL)
-		zks_unwatch(c->session, p->changes);
+		zks_leave_watch(c->session, p->changes);
 	p->changes = NULL;
 }
 

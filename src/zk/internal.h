@@ -152,6 +152,8 @@ struct ZkWatch
 	uint32_t	epoch;
 	bool		of_children;	/* of a directory's children, else of a node */
 	bool		dropped;
+	bool		left;			/* dropped, and not removed: it fires by
+								 * itself */
 	bool		in_flight;		/* its request has not been answered */
 	bool		astray;			/* the server has it, on another node than the
 								 * one that is meant */
@@ -399,6 +401,7 @@ extern void zkr_forget_owner_locked(ZkSession *s, const void *owner);
 extern void zkr_free_all(ZkSession *s);
 extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_data);
 extern void zkr_drop_watch_locked(ZkWatch *w);
+extern void zkr_leave_watch_locked(ZkWatch *w);
 extern bool zkr_watches_exceed_locked(ZkSession *s, size_t bytes);
 extern bool zkr_owner_asks_locked(ZkSession *s);
 

@@ -467,17 +467,6 @@ count_before(const ZkpContender *queue, int n, int self)
 	return before == self ? self : before + 1;
 }
 
-static bool
-all_say(const ZkpContender *queue, int n, int32_t permits)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (queue[i].permits != permits)
-			return false;
-	}
-	return true;
-}
-
 /*
  * Whether anybody behind us waits to be told that we hold.  Whoever is not there
  * yet sees in its own list that we do: its list is younger than its node, and its
@@ -500,15 +489,20 @@ is_waited_for(const ZkpContender *queue, int n, int self, int32_t permits)
 /*
  * A place is free once fewer than permits are before us.
  *
- * Where all of those say the same number, it is the first waiter's, whoever
- * has gone; so that one looks at each change of the directory, and the others
- * wait for the waiter right before them, to be gone or to say that it holds.
- * One who goes is seen by one.
+ * A waiter before us with the same number waits for fewer to go than we do.  So
+ * as long as it waits, we do, whatever numbers the others say; and it is enough to
+ * watch the nearest of these waiters, which is gone at last, or says that it holds.
+ * Only the first one of each number looks at each change of the directory.  So one
+ * who goes is seen by one for each number, and by no more, however many wait.
  *
- * Else, as long as any permits of them stand we do not hold; so that many are
- * watched.  Waiters first: they go least often.  (Of a single place that is
- * the one right before us.)  Whose turn an event tells has nobody to tell of it:
- * until then, those behind see the same others before us.
+ * Who is granted tells those behind it that its list shows.  Whoever is not there
+ * yet is younger than that list, and its own list does not show a waiter there:
+ * those before only get fewer.
+ *
+ * Of a single place, and where two have one number and each lets the other go
+ * first, we do not hold as long as any permits of those before us stand; so that
+ * many are watched.  Waiters first: they go least often.  (Of a single place that
+ * is the one right before us, and it has nobody to tell.)
  */
 static void
 look_at_semaphore(const ZkpContender *queue, int n, int before, int self, int32_t permits,
@@ -523,12 +517,17 @@ look_at_semaphore(const ZkpContender *queue, int n, int before, int self, int32_
 		return;
 	}
 	view->need = others - permits + 1;
-	if (permits > 1 && !tie && all_say(queue, before, permits))
+	if (permits > 1 && !tie)
 	{
-		view->ahead = others - permits;
+		for (int i = permits; i < before; i++)
+		{
+			if (queue[i].permits != permits)
+				continue;
+			view->watch[0] = i;
+			view->ahead++;
+		}
 		view->first = view->ahead == 0;
-		if (!view->first)
-			view->watch[view->nwatch++] = before - 1;
+		view->nwatch = !view->first;
 		return;
 	}
 	for (int waiting = 1; waiting >= 0; waiting--)
@@ -539,7 +538,9 @@ look_at_semaphore(const ZkpContender *queue, int n, int before, int self, int32_
 				view->watch[view->nwatch++] = i;
 		}
 	}
-	view->next = view->need == 1;
+
+	/* whose turn an event tells has told nobody of it */
+	view->next = view->need == 1 && permits == 1;
 }
 
 /*

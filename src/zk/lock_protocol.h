@@ -126,13 +126,14 @@ typedef struct ZkpView
 								 * data may change to say that it is shared */
 	bool		may_be_soft;	/* and may already say so */
 	bool		stuck;			/* one that must leave before us waits for us */
-	bool		first;			/* the first waiter of a semaphore: nobody is
-								 * watched, since any change of the directory
-								 * may be what we wait for */
-	int			ahead;			/* this many waiters of a semaphore are before
-								 * us, and the nearest of them is watched:
-								 * look again once it is gone, or says
-								 * "granted" */
+	bool		first;			/* the first waiter of a semaphore with this
+								 * number of places: nobody is watched, since
+								 * any change of the directory may be what we
+								 * wait for */
+	int			ahead;			/* this many waiters with the same number are
+								 * before us, and the nearest of them is
+								 * watched: look again once it is gone, or
+								 * says "granted" */
 	bool		tell;			/* we hold, and somebody waits to be told */
 } ZkpView;
 

@@ -1116,9 +1116,14 @@ begin_delete(ZkNode *n, ZkDone done)
 		return NULL;
 	n->deleting = true;
 
-	/* in the same packet, so that its event does not reach us */
-	if (n->watch != NULL)
+	/*
+	 * its event is not for us any more; but a single one may be on another's
+	 * node
+	 */
+	if (n->watch != NULL && n->single)
 		zkr_drop_watch_locked(n->watch);
+	else if (n->watch != NULL)
+		zkr_leave_watch_locked(n->watch);
 	n->watch = NULL;
 	return r;
 }

@@ -29,6 +29,7 @@
 
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *context);
 static void on_watch_set(ZkWatch *w, ZkRequest *r);
+static void free_left(ZkSession *s);
 
 _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &&
 			   (int) ZKS_NO_NODE == ZNONODE && (int) ZKS_NO_AUTH == ZNOAUTH &&
@@ -782,6 +783,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 		answered(r, rc);
 		r = s->requests;
 	}
+	free_left(s);
 }
 
 /* Whoever would be called back for this owner is not */
@@ -1120,8 +1122,9 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 			w->state = ZKR_WATCH_FIRED;
 		else if (w->state == ZKR_WATCH_ARMED)
 			w->state = ZKR_WATCH_CHANGED;
-		s->notify = true;
-		if (w->dropped && !w->in_flight)
+		if (!w->dropped)
+			s->notify = true;
+		else if (!w->in_flight)
 			free_watch(w);
 		return;
 	}
@@ -1139,6 +1142,19 @@ watched_by_another(ZkWatch *w)
 			return true;
 	}
 	return false;
+}
+
+/* The library has forgotten them, too */
+static void
+free_left(ZkSession *s)
+{
+	for (ZkWatch *next,
+		 *w = s->watches; w != NULL; w = next)
+	{
+		next = w->next;
+		if (w->left && !w->in_flight)
+			free_watch(w);
+	}
 }
 
 /*
@@ -1179,6 +1195,14 @@ free_or_remove(ZkWatch *w)
 		free_watch(w);
 }
 
+/* Nobody wants it, and its request has been answered */
+static void
+free_or_leave(ZkWatch *w)
+{
+	if (!w->left || w->state != ZKR_WATCH_ARMED || w->astray)
+		free_or_remove(w);
+}
+
 static void
 on_watch_set(ZkWatch *w, ZkRequest *r)
 {
@@ -1200,9 +1224,8 @@ on_watch_set(ZkWatch *w, ZkRequest *r)
 			r->rc == ZNONODE ? ZKR_WATCH_FIRED : ZKR_WATCH_FAILED;
 	}
 	w->session->notify = true;
-	if (!w->dropped)
-		return;
-	free_or_remove(w);
+	if (w->dropped)
+		free_or_leave(w);
 }
 
 /* In flight, until the answer to a request that has it */
@@ -1261,7 +1284,20 @@ zkr_drop_watch_locked(ZkWatch *w)
 	w->dropped = true;
 	if (w->in_flight)
 		return;					/* on_watch_set continues */
-	free_or_remove(w);
+	free_or_leave(w);
+}
+
+/*
+ * ... where it fires soon by itself, since what it watches is about to be deleted, or
+ * a node in the directory that it watches.  The event is less work than a request to
+ * remove it, for us and for the server.
+ */
+void
+zkr_leave_watch_locked(ZkWatch *w)
+{
+	zk_assert(zks_has_mutex(w->session));
+	w->left = true;
+	zkr_drop_watch_locked(w);
 }
 
 ZkWatch *
@@ -1332,5 +1368,13 @@ zks_unwatch(ZkSession *s, ZkWatch *w)
 {
 	zks_enter(s);
 	zkr_drop_watch_locked(w);
+	zks_leave(s);
+}
+
+void
+zks_leave_watch(ZkSession *s, ZkWatch *w)
+{
+	zks_enter(s);
+	zkr_leave_watch_locked(w);
 	zks_leave(s);
 }

@@ -371,6 +371,9 @@ extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool f
 extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
 extern void zks_unwatch(ZkSession *session, ZkWatch *watch);
 
+/* The same for one of a directory where a node of ours is, or is being deleted */
+extern void zks_leave_watch(ZkSession *session, ZkWatch *watch);
+
 /* How something was lost, as far as known */
 typedef enum ZkLoss
 {

@@ -82,6 +82,7 @@ sub run
 
 	my @tables = (_count_table($bench, \%counted, \@notes), _time_table($bench, \%timed, @sizes), _idle_table($bench, @idle));
 	_goals($bench, $counted{zklock}, $timed{zklock}, @sizes);
+	push @tables, _semaphore($bench);
 	return \@tables;
 }
 
@@ -263,7 +264,7 @@ sub _count_table
 			push @rows,
 			  [
 				$NAME{$subject}, $n,
-				map({ sprintf '%.2f', $_ / $n } $c->{event}[2], $c->{list}[0], $c->{delete}[0], $c->{unwatch}[0], $others),
+				map({ sprintf '%.2f', $_ / $n } $c->{event}[2], $c->{own}[2], $c->{list}[0], $c->{delete}[0], $c->{unwatch}[0], $others),
 				_kilobytes(_bytes($c) / $n), _kilobytes($c->{list}[3] / $n),
 				_kilobytes(_bytes($forming) / $n),
 				sprintf('%.1f MB', (_bytes($c) + _bytes($forming)) / 1e6)
@@ -272,10 +273,11 @@ sub _count_table
 	}
 	return $bench->table(
 		'(f) One lock with many waiters: what goes over the wire for each handover',
-		[ 'subject', 'waiting', 'notifications', 'lists', 'deletes', 'watches taken back', 'other requests', 'bytes', 'of them lists', 'bytes to come and wait', 'all, to form and drain' ],
+		[ 'subject', 'waiting', 'notifications', 'of own deletes', 'lists', 'deletes', 'watches taken back', 'other requests', 'bytes', 'of them lists', 'bytes to come and wait', 'all, to form and drain' ],
 		\@rows,
 		notes => [
 			'Means over a whole queue, from all waiting to nobody. Bytes are both ways, of ZooKeeper\'s frames, without heartbeats.',
+			'Notifications of own deletes come right before the answer to the delete, and wake nobody.',
 			'A list has a name of some 50 bytes for everybody who waits. Each one who comes and each handover needs one, so that the bytes of a queue that forms and drains grow with the square of its length. ZooKeeper has no request for one\'s neighbour alone.',
 			@$notes
 		]);
@@ -383,6 +385,57 @@ sub _time_table
 			'From one client\'s call of the release to the return of the next one\'s wait; the first tenth of the handovers of each queue, the first five of ten. All clients stay connected: their heartbeats are in it.',
 			"Clients are threads (zklock: each with a backend of its own, $PER_PROGRAM{zklock} threads to a program; Curator: of one JVM) or processes (kazoo). One subject at a time; its queues of different length in turn.",
 		]);
+}
+
+# ----------------------------------------------------------------- a semaphore
+
+# One of 30 holders gives its place back, with 60 waiting: what all of them request
+# until the next has its place and nothing more happens
+sub _semaphore
+{
+	my ($bench) = @_;
+	my ($places, $waiting, $releases) = (30, 60, 10);
+	my $path = '/bench/crowd/semaphore';
+	my $proxy = $bench->proxy;
+	my $client = $bench->zk->client;
+	my $node = $bench->cluster('crowd', max_connections => 1200, shared_buffers => '16MB');
+	my @queue = map { Zklock::zk_session($node, options => '-c zklock.session_timeout=1h -c zklock.hosts=' . $proxy->hosts) } 1 .. $places + $waiting;
+
+	$bench->say("(f) a semaphore of $places with $waiting waiting");
+	foreach my $at (0 .. $#queue)
+	{
+		$queue[$at]->send("SELECT zk_semaphore_acquire('$path', $places)");
+		$queue[$at]->wait if $at < $places;
+		sleep 0.01 until (my @nodes = $client->children("/zklock$path")) > $at;    # in this order
+	}
+	$client->close;
+	_until_quiet($bench);
+	$proxy->clear_log;
+	my @gone;
+	foreach (1 .. $releases)
+	{
+		push @gone, shift @queue;
+		$gone[-1]->value('SELECT zk_unlock_all()');
+		$queue[ $places - 1 ]->wait;
+		_until_quiet($bench);
+	}
+	my @requests = map { s/ .*//r } $proxy->requests;
+	foreach my $session (@queue)
+	{
+		$session->wait if $session->{mark};
+		$session->value('SELECT zk_unlock_all()');
+	}
+	$_->quit for @gone, @queue;
+	$proxy->stop;
+
+	my %n;
+	$n{$_}++ for @requests;
+	$bench->goal("(f) requests for a release of a semaphore of $places with $waiting waiting", sprintf('%.2f', @requests / $releases), 4);
+	return $bench->table(
+		"(f) A semaphore of $places places with $waiting waiting: what a release costs",
+		[ 'request', 'for each release' ],
+		[ map { [ $_, sprintf '%.2f', $n{$_} / $releases ] } sort keys %n ],
+		notes => ["Means of $releases releases, of all clients together, counted by a proxy; heartbeats are left out."]);
 }
 
 sub _goals
