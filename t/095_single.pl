@@ -433,6 +433,31 @@ edge 'zk_lock_break removes the node that is meant' => sub {
 	is($t->wait->{out}, 'f', 'one that is replaced meanwhile: false');
 	is(whose($at), 'stranger', '- and the other one stays');
 	$other->delete($at);
+
+	# the same where the versions do not tell the two: neither has been written to
+	foreach my $op (qw(multi delete))
+	{
+		stranger($at);
+		$name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
+		$proxy->hold_request($op);
+		$t->send("SELECT zk_lock_break('$path', '$name')");
+		$proxy->wait_held;
+		$other->delete($at);
+		stranger($at);
+		$proxy->release;
+		is($t->wait->{out}, 'f', "one like it takes its place before the $op: false");
+		is(whose($at), 'stranger', '- and stays');
+		$other->delete($at);
+	}
+
+	# whose data cannot be written back, or must not be
+	foreach my $data ("a\0b", 'x' x 5000)
+	{
+		$other->create($at, mode => 'ephemeral', data => $data);
+		is($t->value("SELECT zk_lock_break('$path', node) FROM zk_lock_queue('$path')"), 't', length($data) . ' bytes of data');
+	}
+	$other->create($at, mode => 'ephemeral', acl => [ [ 1, 'world', 'anyone' ] ]);
+	is($t->value("SELECT zk_lock_break('$path', node) FROM zk_lock_queue('$path')"), 't', 'one that only its owner may write to');
 	$_->quit for $s, $t;
 };
 

@@ -420,7 +420,8 @@ typedef enum BreakOutcome
 {
 	BROKEN,
 	GONE,
-	NOT_KNOWN					/* the connection broke */
+	NOT_KNOWN					/* the connection broke, or it is to be read
+								 * again */
 } BreakOutcome;
 
 typedef struct Break
@@ -428,6 +429,7 @@ typedef struct Break
 	const char *node;
 	int64		czxid;			/* of a single node; else 0 */
 	int			version;		/* with which it is deleted; -1: any */
+	bool		closed;			/* we may not write its data */
 	bool		sent;			/* a delete was sent, and may have been
 								 * executed */
 	char	   *owner;			/* a sentence for DETAIL */
@@ -485,24 +487,45 @@ read_to_break(Look *look, Break *b, Seen *node)
 }
 
 /*
- * Find out whose node it is, and write that to the server's log before it is
- * deleted: whatever becomes of the call, nobody is removed without a trace.
+ * Write to the server's log whose node it is before it is deleted: whatever becomes
+ * of the call, nobody is removed without a trace.
  */
-static BreakOutcome
-find_owner(Look *look, Break *b)
+static void
+tell_owner(Look *look, Break *b, const Seen *node)
 {
-	Seen		node;
-
-	if (!read_to_break(look, b, &node))
-		return NOT_KNOWN;
-	if (node.rc == ZKS_NO_NODE)
-		return GONE;
-	b->owner = whose(&node);
+	b->owner = whose(node);
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("removing node \"%s\" from the queue of lock path \"%s\"",
 					zkb_from_utf8_escaped(b->node, strlen(b->node), true), zkb_path_for_display(look->path)),
 			 errdetail_internal("%s", b->owner)));
-	return BROKEN;
+}
+
+/*
+ * A single node can be deleted only by its version, and one that takes its place may
+ * have the same: 0, if another program makes it, or up to ZKN_MOST_VERSION.  So it first
+ * gets a version that no new one has, by writing what it says.
+ */
+static bool
+needs_mark(const Break *b, const Seen *node)
+{
+	return b->czxid != 0 && b->version <= ZKN_MOST_VERSION && !b->closed &&
+		node->data_len < ZKS_DATA_KEPT && memchr(node->data, '\0', node->data_len) == NULL;
+}
+
+/* Whatever the answer, it is read again then */
+static void
+mark_version(Look *look, Break *b, const Seen *node)
+{
+	ZkAnswer	answer;
+
+	node->data[node->data_len] = '\0';
+	look->request = zkl_sent(zks_mark_version(look->session, look->dir, node->data, b->version));
+	if (!await_answer(look, &answer))
+		return;
+	if (answer.rc == ZKS_NO_AUTH)
+		b->closed = true;
+	else if (answer.rc != ZKS_OK && answer.rc != ZKS_NO_NODE && answer.rc != ZKS_BAD_VERSION)
+		zkb_raise(answer.rc, look->path);
 }
 
 /*
@@ -516,20 +539,20 @@ delete_node(Look *look, Break *b)
 	ZkAnswer	answer;
 	Seen		node;
 
-	if (b->owner == NULL)
+	/* which single one is there may have changed since */
+	if (b->owner == NULL || b->czxid != 0)
 	{
-		BreakOutcome outcome = find_owner(look, b);
-
-		if (outcome != BROKEN)
-			return outcome;
-	}
-	else if (b->czxid != 0)
-	{
-		/* which one is there may have changed since */
 		if (!read_to_break(look, b, &node))
 			return NOT_KNOWN;
 		if (node.rc == ZKS_NO_NODE)
 			return b->sent ? BROKEN : GONE;
+		if (b->owner == NULL)
+			tell_owner(look, b, &node);
+		if (needs_mark(b, &node))
+		{
+			mark_version(look, b, &node);
+			return NOT_KNOWN;
+		}
 	}
 
 	/* watch it: if it is our own lock, the event comes before the answer */

@@ -440,11 +440,10 @@ refused_create(ZkNode *n, int rc)
 }
 
 /*
- * The versions of single nodes.  Each costs as many operations as it says, in one
- * request.
+ * The versions of single nodes, up to ZKN_MOST_VERSION.  Each costs as many operations
+ * as it says, in one request.
  */
 #define LEAST_VERSION		1
-#define MOST_VERSION		31
 
 /* A version that is doubted at one path can be used at another */
 static ZkDoubt *
@@ -463,7 +462,7 @@ doubt_version(ZkNode *n)
 {
 	ZkDoubt    *doubt;
 
-	if (!n->single || n->version < 0 || n->version > MOST_VERSION)
+	if (!n->single || n->version < 0 || n->version > ZKN_MOST_VERSION)
 		return;
 	doubt = doubt_at(n->session, n->dir);
 	doubt->versions |= UINT32_C(1) << n->version;
@@ -480,7 +479,7 @@ new_version(const ZkNode *n, int seen)
 	if (zks_now() >= doubt->until)
 		doubt->versions = 0;
 	do
-		version = LEAST_VERSION + (int) zks_random(MOST_VERSION - LEAST_VERSION + 1);
+		version = LEAST_VERSION + (int) zks_random(ZKN_MOST_VERSION - LEAST_VERSION + 1);
 	while (++tries < 1000 && (version == seen || (doubt->versions & (UINT32_C(1) << version)) != 0));
 	return version;
 }
@@ -797,7 +796,7 @@ create_single_locked(ZkNode *n)
 {
 	char	   *data = identity_data(n->identity);
 	ZkRequest  *r = data != NULL ? request(n, on_single_created) : NULL;
-	ZkOp		ops[1 + MOST_VERSION] = {0};
+	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
 	zk_assert(zks_has_mutex(n->session));
 	if (r != NULL)

@@ -986,6 +986,28 @@ zks_write(ZkSession *s, const char *path, const char *data, int version)
 }
 
 ZkRequest *
+zks_mark_version(ZkSession *s, const char *path, const char *data, int version)
+{
+	ZkOp		ops[ZKN_MOST_VERSION + 1] = {0};
+	int			n = ZKN_MOST_VERSION + 1 - version;
+	ZkRequest  *r;
+
+	for (int i = 0; i < n; i++)
+	{
+		ops[i].type = ZOO_SETDATA_OP;
+		ops[i].path = path;
+		ops[i].data = data;
+		ops[i].version = i == 0 ? version : -1;
+	}
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_multi_locked(r, ops, n);
+	zks_leave(s);
+	return r;
+}
+
+ZkRequest *
 zks_delete_if(ZkSession *s, const char *path, const ZkCheck *checks, int n)
 {
 	ZkOp	   *ops = calloc(n + 1, sizeof(ZkOp));

@@ -314,6 +314,15 @@ extern ZkRequest *zks_read_record(ZkSession *session, const char *path);
 /* Set the data of a node that has this version; -1: any */
 extern ZkRequest *zks_write(ZkSession *session, const char *path, const char *data, int version);
 
+/* The greatest version that a new single node of a zklock has */
+#define ZKN_MOST_VERSION	31
+
+/*
+ * The same, in one transaction, so often that the version becomes greater than that.
+ * It must not be so already.
+ */
+extern ZkRequest *zks_mark_version(ZkSession *session, const char *path, const char *data, int version);
+
 /*
  * Delete a node if all of these exist, with these versions (-1: any), in one
  * transaction.  There must be fewer than ZKN_CHECK_MAX.
