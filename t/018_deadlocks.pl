@@ -593,9 +593,9 @@ subtest 'after more than operation_timeout in which nothing was asked' => sub {
 
 subtest 'an attempt that is lost' => sub {
 	my ($a, $b, $proxy) = two_and_first_waits($node_a);
-	stands($b, call(exclusive => '/x'));
 	$proxy->clear_log;
 	$proxy->drop_request('break');
+	$b->send(call(exclusive => '/x'));
 	$proxy->wait_lost('never asked for, the connection cut');
 	$proxy->clear_log;
 	my $began = time;
