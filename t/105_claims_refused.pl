@@ -193,6 +193,35 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 	$s->quit;
 };
 
+# As doc/reference.md says
+subtest 'a later claim was there, and is undone' => sub {
+	my $path = '/later';
+	my ($s, $proxy) = claimer($path);
+	my ($later, $its_proxy) = zk_counted_session($node, $zk, 0);
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	$proxy->hold('mark');
+	$s->send('COMMIT');
+	$proxy->wait_held;
+	$proxy->cut_off;
+	is($s->wait->{state}, '40001', 'COMMIT fails');
+	$zk->end_session($id);
+	$later->value('BEGIN; ' . claim($path, 3));
+	$its_proxy->hold('mark');
+	$later->send('COMMIT');
+	$its_proxy->wait_held;
+	is(last_claim($path), '3 pending', 'the later one is under way');
+	$proxy->reset;
+	$proxy->pass;
+	is($s->value(q{SELECT zk_lock('/next'), zk_unlock('/next')}), 't|t', 'the first one has another session');
+	is($s->query(claim($path, 2, '0'))->{out}, 'f', 'and finds it');
+	is($later->cancel($elsewhere)->{state}, '57014', 'the later one is cancelled');
+	$its_proxy->release;
+	await_claim($path, '2 pending', 'the first one is pending again');
+	is($s->value(claim($path, 2)), 'f', 'and stays so');
+	is(last_claim($path), '2 pending', '- after another call of its backend');
+	$_->quit for $s, $later;
+};
+
 $elsewhere->quit;
 zk_nothing_left($zk, 'nothing is left');
 zk_no_crash($node);
