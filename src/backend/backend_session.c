@@ -91,6 +91,7 @@ static struct
 	unsigned	news;
 	uint64		losses;
 	uint64		outages;
+	uint64		unsettled;
 }			told;
 
 /* No palloc here: it may be after COMMIT */
@@ -140,8 +141,15 @@ tell_news(const ZkSessionInfo *info)
 						   info->outage_cause, info->timeout_ms) :
 				 errdetail("After %d ms its locks would have been lost.", info->timeout_ms),
 				 errhint("%s", zkb_trouble_hint(info->outage_kind, ZKB_CUT_OFF_HINT))));
+	if (info->unsettled > told.unsettled)
+		ereport(LOG,
+				(errmsg("ZooKeeper refused to let a claim be completed, or taken back: %s",
+						zks_code_text(info->unsettled_rc)),
+				 errdetail("Node \"%s\" says that it is pending.", info->unsettled_mark),
+				 errhint("Ask pg_xact_status. If it was aborted, zk_claim_forget lets the period be claimed again.")));
 	told.losses = info->losses;
 	told.outages = info->outages;
+	told.unsettled = info->unsettled;
 	RESUME_INTERRUPTS();
 }
 

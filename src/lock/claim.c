@@ -327,6 +327,18 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	return true;
 }
 
+/* A callback of another extension, registered before ours, runs after all of them */
+static void
+refuse_if_unmarked(void)
+{
+	if (zkl_too_late_to_claim())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot claim a period so late while the transaction commits"),
+				 errdetail("The marks of its claims have been written."),
+				 errhint("Load zklock with session_preload_libraries, before what claims there.")));
+}
+
 /* What writes the mark could not check that the node is still ours */
 static void
 refuse_if_single(void)
@@ -358,6 +370,7 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 	Hold	   *hold;
 	bool		result;
 
+	refuse_if_unmarked();
 	refuse_if_single();
 	if (!zkl_lock(&path, 1, ZKP_EXCLUSIVE, 0, ZK_SCOPE_TRANSACTION, may_wait, wait))
 		return false;

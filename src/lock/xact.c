@@ -409,12 +409,15 @@ zkl_take_back(Hold *hold)
  * callback is registered when the library is loaded, so it mostly runs after
  * all others.
  */
+static bool last_has_run = false;
+
 static void
 last_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			last_has_run = true;
 			if (zkl_locks == NULL)
 				break;
 
@@ -426,11 +429,19 @@ last_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
+			last_has_run = false;
 			zkb_rest();
 			break;
 		default:
 			break;
 	}
+}
+
+/* What a callback behind the last one claims would never be written */
+bool
+zkl_too_late_to_claim(void)
+{
+	return last_has_run;
 }
 
 bool

@@ -33,6 +33,9 @@ extern bool zkl_has_locks(void);
  */
 extern void zkl_writes_elsewhere(void);
 
+/* Whether COMMIT has passed the last place where marks of claims are written */
+extern bool zkl_too_late_to_claim(void);
+
 /*
  * Release one count of this hold of the current subtransaction: the call that
  * took it does not want it after all

@@ -28,6 +28,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -262,12 +263,33 @@ go_on(ZkMark *m)
 	}
 }
 
+/* For the log of the server, whose encoding we do not know here */
+static void
+tell_unsettled(const ZkMark *m, int rc)
+{
+	ZkSessionInfo *info = &m->session->info;
+	char	   *shown = info->unsettled_mark;
+
+	info->unsettled++;
+	info->unsettled_rc = rc;
+	snprintf(shown, sizeof(info->unsettled_mark), "%s", m->path);
+	for (; *shown != '\0'; shown++)
+	{
+		if (*shown < ' ' || *shown > '~')
+			*shown = '?';
+	}
+	atomic_fetch_add(&m->session->news, 1);
+}
+
 /* Nobody carries it, and ZooKeeper refuses: it stays as it is */
 static void
-give_up(ZkMark *m)
+give_up(ZkMark *m, int rc)
 {
 	if (m->carrier == NULL)
+	{
 		m->state = ZKN_MARK_SETTLED;
+		tell_unsettled(m, rc);
+	}
 	free_if_done(m);
 }
 
@@ -280,7 +302,7 @@ on_set(ZkRequest *r)
 	if (rc == ZOK)
 		go_on(m);
 	else if (!zks_is_doubtful(rc))
-		give_up(m);
+		give_up(m, rc);
 }
 
 static void
@@ -293,7 +315,7 @@ on_read(ZkRequest *r)
 	if (r->rc != ZOK && r->rc != ZNONODE)
 	{
 		if (!zks_is_doubtful(r->rc))
-			give_up(m);
+			give_up(m, r->rc);
 		return;
 	}
 	ours = r->rc == ZOK && r->data_len == (int) strlen(m->pending) &&

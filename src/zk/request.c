@@ -41,7 +41,7 @@ _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &
 const char *
 zks_code_text(int rc)
 {
-	return zerror(rc);
+	return rc == ZKS_QUOTA_EXCEEDED ? "quota exceeded" : zerror(rc);
 }
 
 bool

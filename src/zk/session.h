@@ -92,6 +92,10 @@ typedef struct ZkSessionInfo
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
 	int			refused;		/* the code for the latest of them */
 	uint64_t	refusals;		/* how many ever, except those of zkn_delete */
+	uint64_t	unsettled;		/* marks of claims that ZooKeeper did not let
+								 * us settle, and that we have given up */
+	int			unsettled_rc;	/* the code for the latest of them */
+	char		unsettled_mark[160];	/* its path, in ASCII, maybe cut */
 	char		server[64];		/* address of the server, or "" */
 	char		trouble[160];	/* the last fault of the connection, or "" */
 	ZksTrouble	trouble_kind;

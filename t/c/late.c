@@ -2,7 +2,7 @@
  *
  * late.c
  *	  Another extension that executes SQL at COMMIT, in a callback of its
- *	  own, for t/025_commit_guard.pl.
+ *	  own, for t/025_commit_guard.pl and t/105_claims_refused.pl.
  *
  *-------------------------------------------------------------------------
  */

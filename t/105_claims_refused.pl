@@ -1,0 +1,228 @@
+# Claims in a place where they are rarely made, and marks that ZooKeeper refuses:
+# what is told, and that the lock does not stay.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Deadline;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
+my $node = zk_cluster('main', $zk, session_preload_libraries => '');
+my $elsewhere = zk_session($node);
+
+# The period with this number
+sub claim { my ($path, $n, $timeout) = @_; return sprintf q{SELECT zk_claim('%s', to_timestamp(%d)%s)}, $path, 60 * $n, defined $timeout ? ", '$timeout'" : ''; }
+
+# What the mark says: "7 done"
+sub last_claim
+{
+	my ($path) = @_;
+	return $elsewhere->value("SELECT extract(epoch FROM period)::int / 60 || ' ' || state FROM zk_last_claim('$path')");
+}
+
+sub await_claim
+{
+	my ($path, $expected, $name) = @_;
+	my $seen;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	eval { zk_until(sub { ($seen = last_claim($path)) eq $expected }, "$path: $expected", 20); };
+	return is($seen, $expected, $name);
+}
+
+# ---------------------------------------------------- in another extension's callback
+
+# PostgreSQL is then in the middle of its list of callbacks at COMMIT, the latest of
+# which comes first.
+subtest 'claims while COMMIT is under way' => sub {
+	my $library = PostgreSQL::Test::Utils::tempdir() . '/late';
+	chomp(my $include = `pg_config --includedir-server`);
+	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so", "$FindBin::RealBin/c/late.c");
+	$elsewhere->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$library'; CREATE TABLE t (i int)");
+
+	foreach my $other ('', q{SELECT zk_lock('/late/other'); })
+	{
+		my $path = '/late/' . ($other ? 'judged' : 'claimed');
+		my $s = zk_session($node);
+		$s->value(q{LOAD 'zklock'; SELECT late('')});
+		foreach my $n (1, 2)
+		{
+			my $result = $s->query("BEGIN; ${other}INSERT INTO t VALUES (1); SELECT late(\$\$" . claim($path, $n) . '$$); COMMIT');
+			is($result->{state}, '', "it commits, $path $n") or diag $result->{err};
+			await_claim($path, "$n done", 'and the claim has its mark');
+			is($elsewhere->value(claim($path, $n)), 'f', '- so nobody else gets it');
+		}
+		$s->value('SELECT zk_unlock_all()');
+		$s->quit;
+	}
+
+	# behind us, nothing would write the mark
+	my $s = zk_session($node);
+	$s->value(q{SELECT late(''); LOAD 'zklock'});
+	foreach my $n (1, 2)
+	{
+		my $result = $s->query('BEGIN; INSERT INTO t VALUES (2); SELECT late($$' . claim('/late/after', $n) . '$$); COMMIT');
+		is($result->{state}, '55000', "behind the last of our callbacks it is refused: $n");
+		$s->value(q{SELECT late('')});
+		is($s->value(claim('/late/after', $n)), 't', 'the period is not claimed, and the session is usable');
+	}
+	$s->quit;
+	is($elsewhere->value('SELECT count(*) FROM t WHERE i = 2'), 0, 'nothing was committed');
+	zk_nothing_left($zk, 'nothing is left', sessions => 1);
+};
+
+# ------------------------------------------------------------------ ZooKeeper's quota
+
+$elsewhere->value(q{LOAD 'zklock'});
+my $hand = $zk->client;
+
+# A quota of the mark alone, which is exceeded already, or not
+sub limit
+{
+	my ($path, $exceeded) = @_;
+	my $quota = "/zookeeper/quota/zklock/__zklock_claims__$path";
+	my $limits = sprintf 'count=-1,bytes=-1=;byteHardLimit=%d;countHardLimit=-1', $exceeded ? 1 : -1;
+	return $hand->set("$quota/zookeeper_limits", $limits) if grep { $_ eq 'zookeeper_limits' } eval { $hand->children($quota) };
+	my $made = '/zookeeper/quota';
+	foreach my $part (split m{/}, "zklock/__zklock_claims__$path")
+	{
+		$made .= "/$part";
+		eval { $hand->create($made) };
+	}
+	$hand->create("$quota/zookeeper_stats", data => 'count=1,bytes=1000');
+	$hand->create("$quota/zookeeper_limits", data => $limits);
+	return;
+}
+
+# A session that has claimed 1 and, in a transaction, 2
+sub claimer
+{
+	my ($path, $before) = @_;
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '4s', operation_timeout => '1s');
+	$s->value(claim($path, 1));
+	$s->value(($before // '') . 'BEGIN; INSERT INTO t VALUES (3); ' . claim($path, 2));
+	return ($s, $proxy);
+}
+
+subtest 'a quota is exceeded: the mark cannot be written' => sub {
+	my ($s) = claimer('/quota/write');
+	limit('/quota/write', 1);
+	my $result = $s->query('COMMIT');
+	is($result->{state}, '53400', 'COMMIT fails') or diag $result->{err};
+	like($result->{message}, qr{"/quota/write" would exceed a ZooKeeper quota}, '- and says why');
+	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+	is(last_claim('/quota/write'), '1 done', 'nothing is claimed');
+	limit('/quota/write', 0);
+	is($s->value(claim('/quota/write', 2)), 't', 'it can be when there is room');
+	$s->quit;
+};
+
+# The lock goes with its mark or, if that must stay pending, with the session.
+foreach my $end (qw(undone done))
+{
+	my $path = "/quota/$end";
+	my $settled = $end eq 'done' ? '2 done' : '1 done';
+
+	subtest "a quota is exceeded: the mark cannot be made $end" => sub {
+		foreach my $remedy ('there is room again', 'the backend ends')
+		{
+			my ($s, $proxy) = claimer($path);
+			$proxy->hold('mark');
+			$s->send('COMMIT');
+			$proxy->wait_held;
+			limit($path, 1);
+			is($s->cancel($elsewhere)->{state}, '57014', 'COMMIT is cancelled') if $end eq 'undone';
+			$proxy->release;
+			is($s->wait->{state}, '', 'COMMIT succeeds') if $end eq 'done';
+			zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'it to be refused');
+			is($elsewhere->value(claim($path, 2, '0')), 'f', 'nobody gets the lock');
+			is(join('|', @{ $s->query(q{SELECT zk_lock('/quota/next'), zk_unlock('/quota/next')})->{warnings} }),
+				'ZooKeeper refused the release of a lock: quota exceeded', 'the next call warns of it');
+			is(last_claim($path), '2 pending', 'the mark is pending');
+			if ($remedy eq 'the backend ends')
+			{
+				$s->quit;
+				zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+				is(last_claim($path), '2 pending', "$remedy: and stays so");
+			}
+			limit($path, 0);
+			next if $remedy eq 'the backend ends';
+			await_claim($path, $settled, "$remedy: then it is settled");
+			zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+			$s->quit;
+			$elsewhere->value("SELECT zk_claim_forget('$path')");
+		}
+	};
+}
+
+# The next session settles what the one before it left, and no lock waits for it
+subtest 'a quota is exceeded, and the session is over' => sub {
+	my $path = '/quota/over';
+	my ($s, $proxy) = claimer($path);
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	my $end_of_log = -s $node->logfile;
+	$proxy->hold('mark');
+	$s->send('COMMIT');
+	$proxy->wait_held;
+	$proxy->cut_off;
+	is($s->wait->{state}, '40001', 'COMMIT fails');
+	$zk->end_session($id);
+	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+	limit($path, 1);
+	$proxy->reset;
+	$proxy->pass;
+	my $told;
+	eval {
+		zk_until(sub {
+			$s->query(q{SELECT zk_lock('/quota/next'), zk_unlock('/quota/next')});
+			($told) = substr(slurp_file($node->logfile), $end_of_log) =~ /LOG:  ZooKeeper refused to let (.*\n.*)/;
+		}, 'it to be told', 20);
+	};
+	like($told // '', qr{taken back: quota exceeded\n.* Node "/zklock/__zklock_claims__$path" says that it is pending}, 'it is told in the log');
+	is(last_claim($path), '2 pending', 'as it is');
+	limit($path, 0);
+	is($s->value("SELECT zk_claim_forget('$path'); " . claim($path, 2)) =~ s/\n//r, 'tt', 'the session is usable');
+	$s->quit;
+};
+
+# As doc/reference.md says
+subtest 'a later claim was there, and is undone' => sub {
+	my $path = '/later';
+	my ($s, $proxy) = claimer($path);
+	my ($later, $its_proxy) = zk_counted_session($node, $zk, 0);
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	$proxy->hold('mark');
+	$s->send('COMMIT');
+	$proxy->wait_held;
+	$proxy->cut_off;
+	is($s->wait->{state}, '40001', 'COMMIT fails');
+	$zk->end_session($id);
+	$later->value('BEGIN; ' . claim($path, 3));
+	$its_proxy->hold('mark');
+	$later->send('COMMIT');
+	$its_proxy->wait_held;
+	is(last_claim($path), '3 pending', 'the later one is under way');
+	$proxy->reset;
+	$proxy->pass;
+	is($s->value(q{SELECT zk_lock('/next'), zk_unlock('/next')}), 't|t', 'the first one has another session');
+	is($s->query(claim($path, 2, '0'))->{out}, 'f', 'and finds it');
+	is($later->cancel($elsewhere)->{state}, '57014', 'the later one is cancelled');
+	$its_proxy->release;
+	await_claim($path, '2 pending', 'the first one is pending again');
+	is($s->value(claim($path, 2)), 'f', 'and stays so');
+	is(last_claim($path), '2 pending', '- after another call of its backend');
+	$_->quit for $s, $later;
+};
+
+$elsewhere->quit;
+zk_nothing_left($zk, 'nothing is left');
+zk_no_crash($node);
+done_testing();
