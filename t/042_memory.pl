@@ -381,6 +381,8 @@ sub walk
 			return unless $proxy->held;
 			undef $meanwhile;
 			$self->{zk}->kill9;
+			# for longer than the session timeout, in every other walk
+			sleep 1.5 * $self->_timeout / 1000 if $k % 2;
 			$self->{zk}->start;
 			$proxy->reset;
 		};

@@ -1217,11 +1217,14 @@ free_or_remove(ZkWatch *w)
 		free_watch(w);
 }
 
-/* Nobody wants it, and its request has been answered */
+/*
+ * Nobody wants it, and its request has been answered.  One of an earlier connection is
+ * not left: if that belonged to an earlier handle, this one knows nothing of it.
+ */
 static void
 free_or_leave(ZkWatch *w)
 {
-	if (!w->left || w->state != ZKR_WATCH_ARMED || w->astray)
+	if (!w->left || w->state != ZKR_WATCH_ARMED || w->astray || w->epoch != w->session->info.epoch)
 		free_or_remove(w);
 }
 
