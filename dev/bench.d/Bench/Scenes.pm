@@ -185,7 +185,7 @@ sub free
 			$bench->goal("(a) $there: $mine against $other", _value(ratio($both->{$mine}, $both->{$other})), $limit);
 		}
 	}
-	_alternating($bench) if $bench->has('zklock');
+	_alternating($bench) if $bench->has('zklock') && !$bench->{elsewhere};
 	foreach (@bars)
 	{
 		my ($where, $bars) = @$_;
