@@ -932,6 +932,19 @@ zks_delete(ZkSession *s, const char *path, int version)
 	return r;
 }
 
+static ZkRequest *
+ask_all(ZkSession *s, const ZkOp *ops, int n)
+{
+	ZkRequest  *r;
+
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_multi_locked(r, ops, n);
+	zks_leave(s);
+	return r;
+}
+
 /*
  * A child can be made only below a node that is not ephemeral, so this fails if
  * somebody's lock has taken the directory's place.
@@ -946,17 +959,11 @@ zks_delete_directory(ZkSession *s, const char *path, int version)
 		{.type = ZOO_DELETE_OP,.path = child,.version = -1},
 		{.type = ZOO_DELETE_OP,.path = path,.version = version},
 	};
-	ZkRequest  *r = NULL;
 
 	if (!zks_make_uuid(uuid))
 		return NULL;
 	snprintf(child, sizeof(child), "%s/%s", path, uuid);
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_multi_locked(r, ops, 3);
-	zks_leave(s);
-	return r;
+	return ask_all(s, ops, 3);
 }
 
 ZkRequest *
@@ -990,7 +997,6 @@ zks_mark_version(ZkSession *s, const char *path, const char *data, int version)
 {
 	ZkOp		ops[ZKN_MOST_VERSION + 1] = {0};
 	int			n = ZKN_MOST_VERSION + 1 - version;
-	ZkRequest  *r;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -999,19 +1005,14 @@ zks_mark_version(ZkSession *s, const char *path, const char *data, int version)
 		ops[i].data = data;
 		ops[i].version = i == 0 ? version : -1;
 	}
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_multi_locked(r, ops, n);
-	zks_leave(s);
-	return r;
+	return ask_all(s, ops, n);
 }
 
 ZkRequest *
 zks_delete_if(ZkSession *s, const char *path, const ZkCheck *checks, int n)
 {
 	ZkOp	   *ops = calloc(n + 1, sizeof(ZkOp));
-	ZkRequest  *r = NULL;
+	ZkRequest  *r;
 
 	if (ops == NULL)
 		return NULL;
@@ -1024,11 +1025,7 @@ zks_delete_if(ZkSession *s, const char *path, const ZkCheck *checks, int n)
 	ops[n].type = ZOO_DELETE_OP;
 	ops[n].path = path;
 	ops[n].version = -1;
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_multi_locked(r, ops, n + 1);
-	zks_leave(s);
+	r = ask_all(s, ops, n + 1);
 	free(ops);
 	return r;
 }

@@ -7,9 +7,10 @@
  * alone in a queue with number s, gave the lock back, and gets s + 1 next, knows
  * that nobody has queued in between: it is alone again, and a list would say no
  * more.  (That nobody was before it does not do: somebody with a name of his
- * own making and a greater number may have been behind it.)  Every create counts, in whatever way: sequential or not, ephemeral or
- * not, of a container, or within a multi, also what a holder that becomes a
- * reader renames its node to.  Deletes, sets, and creates that failed do not.
+ * own making and a greater number may have been behind it.)  Every create
+ * counts, in whatever way: sequential or not, ephemeral or not, of a container,
+ * or within a multi, also what a holder that becomes a reader renames its node
+ * to.  Deletes, sets, and creates that failed do not.
  *
  * The numbers are those of one incarnation of the directory.  If it was reaped
  * and made again, s + 1 may be reached anew, with others before us.  That takes
