@@ -233,14 +233,23 @@ sub zk_nothing_left
 
 # Kill this process of a server with restart_after_crash, and wait until the server has
 # recovered.  Only its log tells: before the postmaster knows of the crash, it accepts
-# clients that it ends a moment later.
+# clients that it ends a moment later.  Returns false if the process had just ended.
 sub zk_kill
 {
 	my ($node, $pid, $signal) = @_;
-	my $starts = sub { scalar(() = slurp_file($node->logfile) =~ /database system is ready to accept connections/g) };
-	my $before = $starts->();
-	kill $signal // 'KILL', $pid;
-	return zk_until(sub { $starts->() > $before }, 'the server to recover');
+	my $said = sub { my ($what) = @_; return scalar(() = slurp_file($node->logfile) =~ /$what/g) };
+	my ($ready, $crash) = ('database system is ready to accept connections', 'terminated by signal|terminating any other active');
+	my %before = map { $_ => $said->($_) } $ready, $crash;
+	kill $signal // 'KILL', $pid or return 0;
+	my $gone;
+	zk_until(
+		sub {
+			$gone //= time unless -e "/proc/$pid";
+			return $said->($ready) > $before{$ready}
+			  || ($gone && time - $gone > 5 && $said->($crash) == $before{$crash});
+		},
+		'the server to recover');
+	return $said->($crash) > $before{$crash};
 }
 
 # One test: no backend of this server has crashed so far.
