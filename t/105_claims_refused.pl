@@ -163,18 +163,27 @@ foreach my $end (qw(undone done))
 	};
 }
 
-# The next session settles what the one before it left, and no lock waits for it
-subtest 'a quota is exceeded, and the session is over' => sub {
-	my $path = '/quota/over';
-	my ($s, $proxy) = claimer($path);
+# The mark is written, no answer comes, and the session is ended
+sub leave_pending
+{
+	my ($s, $proxy) = @_;
 	my $id = $s->value('SELECT session_id FROM zk_session');
-	my $end_of_log = -s $node->logfile;
 	$proxy->hold('mark');
 	$s->send('COMMIT');
 	$proxy->wait_held;
 	$proxy->cut_off;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is($s->wait->{state}, '40001', 'COMMIT fails');
 	$zk->end_session($id);
+	return;
+}
+
+# The next session settles what the one before it left, and no lock waits for it
+subtest 'a quota is exceeded, and the session is over' => sub {
+	my $path = '/quota/over';
+	my ($s, $proxy) = claimer($path);
+	my $end_of_log = -s $node->logfile;
+	leave_pending($s, $proxy);
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
 	limit($path, 1);
 	$proxy->reset;
@@ -198,13 +207,7 @@ subtest 'a later claim was there, and is undone' => sub {
 	my $path = '/later';
 	my ($s, $proxy) = claimer($path);
 	my ($later, $its_proxy) = zk_counted_session($node, $zk, 0);
-	my $id = $s->value('SELECT session_id FROM zk_session');
-	$proxy->hold('mark');
-	$s->send('COMMIT');
-	$proxy->wait_held;
-	$proxy->cut_off;
-	is($s->wait->{state}, '40001', 'COMMIT fails');
-	$zk->end_session($id);
+	leave_pending($s, $proxy);
 	$later->value('BEGIN; ' . claim($path, 3));
 	$its_proxy->hold('mark');
 	$later->send('COMMIT');
