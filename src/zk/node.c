@@ -1382,6 +1382,8 @@ zkn_discard(ZkSession *s, ZkNode *n)
 				break;
 			case ZKN_DELETED:
 				finish(n);
+				s->notify = false;	/* nobody waits: it would end the owner's
+									 * next wait at once */
 				break;
 			case ZKN_CREATING:
 			case ZKN_UNSURE:
