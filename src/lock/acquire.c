@@ -123,8 +123,8 @@ typedef struct Place
 	bool		list_fresh;		/* the leader was asked */
 	int			leftovers;		/* nodes of ours to be deleted that it may
 								 * show */
-	uint32		list_epoch;		/* the connection by which the last list came, or
-									 * could have come with the create */
+	uint32		list_epoch;		/* the connection by which the last list came,
+								 * or could have come with the create */
 	bool		by_changes;		/* we wait for any change of the directory */
 	ZkWatch    *changes;		/* armed by the list, if so */
 	bool		behind;			/* the last list showed others before us */
@@ -623,8 +623,8 @@ send_creates(Call *c, int first, bool parents)
 		ZkSessionInfo info;
 
 		/*
-		 * The list that follows if the bet is lost needs no sync: who has answered the
-		 * create there has it.
+		 * The list that follows if the bet is lost needs no sync: who has
+		 * answered the create there has it.
 		 */
 		zks_info(c->session, &info);
 		c->places[first].list_epoch = info.epoch;

@@ -449,7 +449,7 @@ extern void zks_reset_frame(ZkFrame *frame);
 extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 
 /* resolve.c */
-extern char *zks_resolve(const char *hosts, int *naddresses, char **names,
+extern char *zks_resolve(const char *hosts, bool only_numeric, int *naddresses, char **names,
 						 char *error, int errlen);
 
 /* tls.c; the wire may be NULL in functions that accept that */

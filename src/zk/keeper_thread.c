@@ -19,6 +19,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -290,9 +291,10 @@ keep(ZkSession *s)
 /*
  * The client library has buffers that are the process's, not the handle's.  A
  * session that is still closing, on a server that does not answer, must have
- * ended before the next one begins; that takes no more than 4.5 s.
+ * ended before the next one begins; that takes no more than 4.5 s.  A semaphore,
+ * since the owner may take it, and the keeper gives it back.
  */
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static sem_t turn;
 
 /* How often to look, while waiting for it, whether it is still wanted */
 #define TURN_MS				100
@@ -307,12 +309,12 @@ take_turn(ZkSession *s)
 	do
 	{
 		if (atomic_load(&s->closing))
-			return pthread_mutex_trylock(&turn) == 0;
+			return sem_trywait(&turn) == 0;
 		clock_gettime(CLOCK_REALTIME, &until);
 		until.tv_nsec += TURN_MS * ZKS_MS;
 		until.tv_sec += until.tv_nsec / INT64_C(1000000000);
 		until.tv_nsec %= INT64_C(1000000000);
-	} while (pthread_mutex_timedlock(&turn, &until) != 0);
+	} while (sem_timedwait(&turn, &until) != 0);
 	return true;
 }
 
@@ -321,11 +323,11 @@ take_turn(ZkSession *s)
  * with the reason, if it never could.
  */
 static bool
-find_servers(ZkSession *s, char *error, int errlen)
+find_servers(ZkSession *s, bool only_numeric, char *error, int errlen)
 {
 	char	   *names;
 	int			nservers;
-	char	   *addresses = zks_resolve(s->hosts, &nservers, &names, error, errlen);
+	char	   *addresses = zks_resolve(s->hosts, only_numeric, &nservers, &names, error, errlen);
 
 	if (addresses == NULL)
 		return s->addresses != NULL;
@@ -355,16 +357,22 @@ zks_disown(ZkSession *s)
 }
 
 /*
- * One handle of the library, from its beginning to its end.  True: the session is
- * to be taken up again by another one.
+ * Takes the turn and the mutex and opens a handle, unless the owner has.  False:
+ * there is no need.
  */
 static bool
-attend(ZkSession *s)
+begin(ZkSession *s)
 {
 	char		error[sizeof(s->info.trouble)];
-	bool		found = find_servers(s, error, sizeof(error));
-	bool		again = false;
+	bool		found;
 
+	if (s->zh != NULL)
+	{
+		zks_lock(s);
+		zks_hears(s);
+		return true;
+	}
+	found = find_servers(s, false, error, sizeof(error));
 	if (!take_turn(s))
 		return false;
 	zks_lock(s);
@@ -378,6 +386,20 @@ attend(ZkSession *s)
 		zks_trouble_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 		zks_end_locked(s, ZSYSTEMERROR);
 	}
+	return true;
+}
+
+/*
+ * One handle of the library, from its beginning to its end.  True: the session is
+ * to be taken up again by another one.
+ */
+static bool
+attend(ZkSession *s)
+{
+	bool		again = false;
+
+	if (!begin(s))
+		return false;
 	if (s->zh != NULL)
 	{
 		keep(s);
@@ -389,7 +411,7 @@ attend(ZkSession *s)
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
 	zkn_show_locked(s);
 	zks_unlock(s);
-	pthread_mutex_unlock(&turn);
+	sem_post(&turn);
 	return again;
 }
 
@@ -448,9 +470,49 @@ keeper_main(void *arg)
 	return NULL;
 }
 
+/*
+ * The owner's first steps, so that a server on this machine makes the session
+ * while the kernel makes the thread: as far as they need no wait.  What does not
+ * succeed, the keeper does anew, and says what is wrong.
+ */
+static void
+go_ahead(ZkSession *s)
+{
+	char		error[sizeof(s->info.trouble)];
+	struct pollfd fd = {.events = POLLOUT};
+
+	if (s->tls != NULL || sem_trywait(&turn) != 0)
+		return;
+	zks_enter(s);
+	if (find_servers(s, true, error, sizeof(error)) && zks_open_handle_locked(s))
+	{
+		(void) prepare_locked(s);
+		fd.fd = s->sock;
+		if (poll(&fd, 1, 0) > 0 && fd.revents == POLLOUT)
+			(void) zks_process_locked(s, EPOLLOUT);
+		zks_hears(NULL);
+	}
+	else
+		sem_post(&turn);
+	zks_leave(s);
+}
+
+/* There is no thread */
+static void
+go_back(ZkSession *s)
+{
+	if (s->zh == NULL)
+		return;
+	zks_enter(s);
+	zks_close_handle_locked(s);
+	zks_leave(s);
+	sem_post(&turn);
+}
+
 bool
 zks_start_keeper(ZkSession *s)
 {
+	static bool turn_made;
 	pthread_attr_t attr;
 	sigset_t	all;
 	sigset_t	saved;
@@ -461,6 +523,9 @@ zks_start_keeper(ZkSession *s)
 		errno = EAGAIN;
 		return false;
 	}
+	if (!turn_made)
+		turn_made = sem_init(&turn, 0, 1) == 0;
+	go_ahead(s);
 	rc = pthread_attr_init(&attr);
 	if (rc == 0)
 	{
@@ -480,6 +545,8 @@ zks_start_keeper(ZkSession *s)
 		pthread_sigmask(SIG_SETMASK, &saved, NULL);
 		pthread_attr_destroy(&attr);
 	}
+	if (rc != 0)
+		go_back(s);
 	errno = rc;
 	return rc == 0;
 }

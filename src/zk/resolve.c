@@ -12,7 +12,8 @@
  * The names are kept as well, as lines of "address:port name", since a
  * server's certificate must contain one of these.
  *
- * getaddrinfo cannot be interrupted, so this runs in the keeper thread.
+ * getaddrinfo cannot be interrupted, so names are looked up in the keeper thread.
+ * Addresses need no looking up, and so no thread.
  *
  *-------------------------------------------------------------------------
  */
@@ -84,9 +85,9 @@ add_address(AddressList *list, const char *name, const char *host, const char *p
 
 /* One "host:port" or "[address]:port"; false with an explanation if useless */
 static bool
-resolve_one(AddressList *list, const char *item, char *error, int errlen)
+resolve_one(AddressList *list, const char *item, int flags, char *error, int errlen)
 {
-	struct addrinfo hints = {.ai_family = AF_UNSPEC,.ai_socktype = SOCK_STREAM};
+	struct addrinfo hints = {.ai_family = AF_UNSPEC,.ai_socktype = SOCK_STREAM,.ai_flags = flags};
 	struct addrinfo *found = NULL;
 	char		host[NI_MAXHOST];
 	const char *colon = strrchr(item, ':');
@@ -166,11 +167,13 @@ write_list(const AddressList *list, char *text)
 /*
  * Returns a malloc'ed list of an odd number of numeric addresses, or NULL with
  * an explanation if no name could be resolved.  One bad name of several does
- * no harm.  The names are malloc'ed, too; NULL if the result is NULL.
+ * no harm.  The names are malloc'ed, too; NULL if the result is NULL.  With
+ * only_numeric the result is NULL if one is a name.
  */
 char *
-zks_resolve(const char *hosts, int *naddresses, char **names, char *error, int errlen)
+zks_resolve(const char *hosts, bool only_numeric, int *naddresses, char **names, char *error, int errlen)
 {
+	const int	flags = only_numeric ? AI_NUMERICHOST | AI_NUMERICSERV : 0;
 	AddressList *list = calloc(1, sizeof(AddressList));
 	char	   *copy = strdup(hosts);
 	char	   *result = NULL;
@@ -183,7 +186,10 @@ zks_resolve(const char *hosts, int *naddresses, char **names, char *error, int e
 
 	for (char *item = strtok_r(copy, ",", &rest); item != NULL;
 		 item = strtok_r(NULL, ",", &rest))
-		(void) resolve_one(list, item, error, errlen);
+	{
+		if (!resolve_one(list, item, flags, error, errlen) && only_numeric)
+			goto done;
+	}
 	if (list->n == 0)
 		goto done;
 

@@ -238,7 +238,7 @@ zks_await(ZkSession *s, bool *answer_due)
 	if (answer_due != NULL)
 		*answer_due = s->in_flight > 0;
 	s->awaited = true;
-	if (zks_usable_locked(s))
+	if (zks_usable_locked(s) || zks_greeted_locked(s))
 		zks_wakeup_lend_locked(&s->wakeup, s->sock);
 	else if (zks_hurry_locked(s))
 		zks_wake_keeper(s);
