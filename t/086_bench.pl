@@ -32,8 +32,7 @@ my %scenes = (
 	(map { $_ => 'free try many hand own hold first' } qw(zklock zklock-xact advisory)),
 	'zklock-plpgsql' => 'free hand own hold first',
 	(map { $_ => 'free try many hand own first' } qw(curator kazoo)),
-	'floor-st' => 'free own first',
-	'floor-corked' => 'free own first');
+	(map { $_ => 'free own first' } qw(floor-st floor-corked floor-bare)));
 
 foreach my $subject (sort keys %scenes)
 {

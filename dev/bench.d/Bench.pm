@@ -75,7 +75,7 @@ my $programs = abs_path(dirname(__FILE__));
 # What each subject is: by PostgreSQL, or the arguments of dev/bench.d/runner
 our %SUBJECT = (
 	(map { $_ => { sql => 1 } } qw(zklock zklock-xact zklock-plpgsql advisory)),
-	(map { $_ => {} } qw(curator kazoo recipe floor-st floor-corked floor-mt)));
+	(map { $_ => {} } qw(curator kazoo recipe floor-st floor-corked floor-bare floor-mt)));
 
 # Bench->new(%opts):
 #   dir                    for ZooKeeper's files and what is compiled

@@ -61,9 +61,36 @@ my @LOADED = (
 	[ 'shared_preload_libraries', session_preload_libraries => '', shared_preload_libraries => 'zklock' ],
 	[ 'the first call', session_preload_libraries => '' ]);
 
-# What a backend does apart from locks: catalogs, expressions, another library
-my $WARM = q{DO $$ BEGIN PERFORM count(*) FROM pg_class; END $$; BEGIN; SELECT now(), pg_advisory_xact_lock(1); COMMIT};
+# What a backend does apart from locks: catalogs, expressions, also those of the
+# call itself, another library
+my $WARM = q{DO $$ BEGIN PERFORM count(*) FROM pg_class; END $$; BEGIN; SELECT now(), pg_advisory_xact_lock(1); COMMIT;
+	SELECT length('/footprint/' || pg_backend_pid())};
 my $CALL = q{SELECT zk_lock('/footprint/' || pg_backend_pid()), zk_unlock('/footprint/' || pg_backend_pid())};
+
+# PSS by what a mapping is of, kB
+my @MAPPED = (
+	[ 'zklock' => qr{/zklock\.so} ],
+	[ "ZooKeeper's client library" => qr{/libzookeeper} ],
+	[ 'other libraries' => qr{\.so} ],
+	[ "PostgreSQL's program" => qr{/postgres$} ],
+	[ 'shared memory' => qr{^/dev|^/SYSV|\(deleted\)} ],
+	[ 'memory of its own' => qr{} ]);
+
+sub _mapped
+{
+	my ($pid) = @_;
+	my (%kb, $of);
+	foreach (split /\n/, _proc("$pid/smaps"))
+	{
+		if (/^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)/)
+		{
+			my $file = $1;
+			($of) = map { $_->[0] } grep { $file =~ $_->[1] } @MAPPED;
+		}
+		elsif (/^Pss: +(\d+) kB/) { $kb{$of} += $1; }
+	}
+	return \%kb;
+}
 
 # { pss, private: kB; handles; threads }, averaged over these sessions
 sub _have
@@ -86,7 +113,7 @@ sub _presence
 {
 	my ($bench) = @_;
 	my $many = $bench->quick ? 20 : 50;
-	my (@rows, %unused, %most, @goals);
+	my (@rows, %unused, %most, @goals, @where);
 
 	foreach my $way (@LOADED)
 	{
@@ -98,8 +125,11 @@ sub _presence
 			my @sessions = map { zk_session($node) } 1 .. $n;
 			$_->value($WARM) for @sessions;
 			my $before = _have(@sessions);
+			my $mapped = _mapped($sessions[0]->pid);
 			$_->value($CALL) for @sessions;
 			my $after = _have(@sessions);
+			my $now = _mapped($sessions[0]->pid);
+			push @where, [ $name, map { ($now->{$_} // 0) - ($mapped->{$_} // 0) } map { $_->[0] } @MAPPED ] if $n == 1;
 			$sessions[0]->value($CALL) for 1 .. 300;
 			my $later = _have($sessions[0])->{private};
 			$_->value($CALL) for @sessions;
@@ -127,6 +157,8 @@ sub _presence
 	$bench->goal('(g) descriptors of a backend', $most{handles}, 4);
 	$bench->goal('(g) threads of a backend', $most{threads}, 1);
 
+	$bench->table('(g) Where the memory of the only backend is that it has more', [ 'PSS more, kB; library by', map { $_->[0] } @MAPPED ],
+		\@where);
 	my $loaded = $unused{ $LOADED[0][0] } - $unused{ $LOADED[2][0] };
 	return $bench->table(
 		'(g) What a backend has in addition once it has used a lock',

@@ -124,6 +124,7 @@ sub _text
 | recipe | the lock of ZooKeeper's own recipes in C |
 | floor-st, floor-mt | no lock but its least: create and list sent together, then delete, in C on ZooKeeper's client library, without and with its threads |
 | floor-corked | floor-st whose requests the kernel sends in one piece, which the library sends in two |
+| floor-bare | floor-corked without the list, in scene (a): the two writes that zklock is left with where it leaves the list out |
 | advisory | `pg_advisory_lock` and `pg_advisory_unlock`, which know of this one server only |
 
 Ratios are made of the medians of the same repetition, in which all subjects run

@@ -29,6 +29,7 @@ our %SCENES = (a => \&free, b => \&handover, c => \&try, d => \&several, e => \&
 
 my @ZKLOCK = qw(zklock zklock-plpgsql zklock-xact);
 my @OTHERS = qw(curator kazoo recipe floor-st floor-corked floor-mt);
+my $BARE = 'floor-bare';    # in scene (a)
 
 sub _title
 {
@@ -77,7 +78,7 @@ sub _able
 		elsif ($@ !~ /no such scene/) { die $@; }
 	}
 	my %able = map { $_ => 1 } @able;
-	return grep { $able{$_} } @ZKLOCK, @OTHERS, 'advisory';
+	return grep { $able{$_} } @ZKLOCK, @OTHERS, $BARE, 'advisory';
 }
 
 # more repetitions of short scenes, and fewer of long ones
@@ -100,7 +101,7 @@ sub _ratios
 {
 	my ($bench, $title, $ns) = @_;
 	my @mine = grep { $ns->{$_} } @ZKLOCK;
-	my @others = grep { $ns->{$_} } @OTHERS;
+	my @others = grep { $ns->{$_} } @OTHERS, $BARE;
 	return unless @mine && @others;
 	$bench->table("$title: ratios", [ 'against', @others ],
 		[ map { my $mine = $_; [ $mine, map { _ratio(ratio($ns->{$mine}, $ns->{$_})) } @others ] } @mine ],
@@ -127,7 +128,7 @@ sub free
 		my $title = '(a) a free lock, ' . _title($where);
 		$bench->say($title);
 
-		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS, $delayed ? () : 'advisory');
+		my $runner = _start($bench, $where, @ZKLOCK, @OTHERS, $BARE, $delayed ? () : 'advisory');
 		my $path = '/zklock/bench/a';
 		my @subjects = _able($bench, $runner, 'free', $path, 'WARM');
 		$bench->delay($where, $Bench::DELAY);
