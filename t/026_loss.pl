@@ -201,6 +201,14 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 	my @names = sort grep { !/moves/ } keys %holder;
 	my @moves = sort grep { /moves/ } keys %holder;
 
+	# who waits for a single node has none by which it would notice that
+	my %single = (node_style => 'single', operation_timeout => '20s');
+	my $at_work = zk_session_with($node, %single, hosts => $leader, session_timeout => '20s');
+	my $waiter = connected_to($follower, %single, session_timeout => '4s');
+	$at_work->value(q{SELECT zk_lock('/cut/single')});
+	$waiter->send(q{SELECT zk_lock('/cut/single')});
+	zk_until(sub { $follower->four_letter('wchp') =~ m{^/zklock/cut/single$}m }, 'the waiter to watch the node');
+
 	my $began = time;
 	$zk->cut($follower);
 	foreach my $name (@names)
@@ -225,6 +233,9 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		is($holder{$name}->query('COMMIT')->{state}, '', "$name: and commits");
 		is($next{$name}->wait->{state}, '', "$name: then comes the next one");
 	}
+	$at_work->value(q{SELECT zk_unlock('/cut/single')});
+	is($waiter->wait->{out}, 't', 'who waited for a single node has it');
+	is($waiter->value('SELECT losses FROM zk_session'), 0, '- by the session that it had: it moved in time');
 
 	$holder{$_}->send('COMMIT') for @names;
 	foreach my $name (@names)
@@ -247,7 +258,7 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		q{SET zklock.operation_timeout = '20s'; SET zklock.connect_timeout = '20s'; SELECT count(zk_unlock_all())})
 	  for @names;
 	zk_works($holder{$_}, "$_: works when it is back") for @names;
-	$_->quit for values %holder, values %next;
+	$_->quit for values %holder, values %next, $at_work, $waiter;
 };
 
 # ------------------------------------------------------- the whole ensemble
