@@ -348,19 +348,15 @@ raise_no_memory(void)
 static void
 send_list(Call *c, Place *p, bool fresh)
 {
-	ZkWatch    *changes = NULL;
-
 	drop_list(c, p);
 	p->list_fresh = fresh;
 	p->leftovers = zkn_leftovers(c->session, p->target->dir);
 	p->list = is_single(c) ? zks_read_fresh(c->session, p->target->dir) :
 		p->by_changes ?
-		zks_list_and_watch(c->session, p->target->dir, fresh, &changes) :
+		zks_list_and_watch(c->session, p->target->dir, fresh, &p->changes) :
 		zks_list(c->session, p->target->dir, fresh);
 	if (p->list == NULL)
 		raise_no_memory();
-	drop_changes(c, p);			/* this does not affect the new one */
-	p->changes = changes;
 }
 
 /*

@@ -1236,7 +1236,7 @@ on_watch_set(ZkWatch *w, ZkRequest *r)
 	w->nbelow = r->nbelow;
 	w->is_mark = r->is_mark;
 	r->data = NULL;
-	if (w->state == ZKR_WATCH_PENDING)
+	if (w->state == ZKR_WATCH_PENDING || r->rc == ZOK)
 	{
 		w->epoch = r->epoch;
 		w->rc = r->rc;
@@ -1351,20 +1351,34 @@ zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
 	return len;
 }
 
+/*
+ * An armed watch is set once more under its own number: the library keeps that once.
+ * Another one at each look of who waits long, while nothing changes, would stay, here and
+ * there, and cost the event that comes at last the square of their number.
+ */
 ZkRequest *
 zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 {
-	ZkWatch    *w;
+	ZkWatch    *old = *watch;
+	ZkWatch    *w = old;
 	ZkRequest  *r = NULL;
 
 	zks_enter(s);
-	w = new_watch_locked(s, dir, true);
+	if (old == NULL || old->in_flight || old->state != ZKR_WATCH_ARMED)
+		w = new_watch_locked(s, dir, true);
 	if (w != NULL)
+	{
+		w->in_flight = true;
 		r = list_locked(s, dir, fresh, INTEREST_CONTENDERS, w);
+	}
 	if (r != NULL)
 		*watch = w;
-	else if (w != NULL)
+	else if (w != NULL && w != old)
 		free_watch(w);
+	else if (w != NULL)
+		w->in_flight = false;
+	if (r != NULL && old != NULL && w != old)
+		zkr_leave_watch_locked(old);	/* this does not affect the new one */
 	zks_leave(s);
 	return r;
 }

@@ -378,7 +378,10 @@ extern ZkWatch *zks_watch(ZkSession *session, const char *path);
 #define ZKS_WATCHED_KEPT	512
 extern int	zks_watched_data(ZkSession *session, ZkWatch *watch, char *data, int64_t *owner);
 
-/* Like zks_list; the watch fires when the list is out of date */
+/*
+ * Like zks_list; the watch fires when the list is out of date.  *watch is NULL, or that
+ * of an earlier list of this directory, which is set once more, or left.
+ */
 extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool fresh,
 									 ZkWatch **watch);
 extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
