@@ -205,7 +205,7 @@ typedef enum ZkFrameVerdict
 	FRAME_TOO_LARGE				/* it is, but we do not want to read it */
 } ZkFrameVerdict;
 
-/* The versions of single nodes that requests may still mean: node.c */
+/* The versions of single nodes that requests may still mean: single.c */
 typedef struct ZkDoubt
 {
 	uint32_t	versions;
@@ -407,18 +407,20 @@ extern bool zkr_owner_asks_locked(ZkSession *s);
 
 /* node.c */
 extern void zkn_connected_locked(ZkSession *s);
-extern bool zkn_expects_turn_locked(ZkSession *s);
-extern bool zkn_beat_locked(ZkSession *s, bool quorum);
-extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_forfeit_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
-extern ZkReliance zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why);
-extern bool zkn_is_relied_locked(ZkSession *s);
 extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
-extern void zkn_show_locked(ZkSession *s);
 extern void zkn_give_marks_locked(ZkSession *s, ZkMark **list);
+
+/* proof.c */
+extern bool zkn_expects_turn_locked(ZkSession *s);
+extern bool zkn_beat_locked(ZkSession *s, bool quorum);
+extern void zkn_heartbeat_locked(ZkSession *s);
+extern void zkn_show_locked(ZkSession *s);
+extern bool zkn_is_relied_locked(ZkSession *s);
+extern ZkReliance zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why);
 
 /* mark.c */
 extern ZkMark *zkn_new_mark(const ZkMarking *what);

@@ -8,7 +8,7 @@
  * be found, and so that a repeated delete can never hit another one.  A node
  * that is no longer wanted stays in the session's list until ZooKeeper has
  * confirmed that it is gone, or the session is over, which is equivalent.
- * (A single node has a name that others give to theirs, too: see below.)
+ * (A single node has a name that others give to theirs, too: see single.c.)
  *
  *	           create      create   no      list   list   deleted by  our
  *	           answered    refused  answer  shows  lacks  somebody    delete
@@ -38,18 +38,9 @@
  * A node under which a claim was marked (mark.c) is deleted together with what
  * becomes of the mark, in one transaction, and not before that is decided.
  *
- * A single node stands at a path where other programs create theirs.  That it is
- * there proves nothing, nor does a check: which node it is, only a read tells, by
- * the session that owns it and the transaction that created it.  So each create
- * and each check has a read behind it.  No operation of ZooKeeper deletes a node
- * on condition of these; but one can on condition of the version.  So ours are
- * created with one that they hardly share with another's: its data is set a random
- * number of times in the transaction that creates it.  What others create has
- * version 0; and another zklock avoids that of the node that it has waited for.
- * Requests that were not answered may be carried out late, so while they may, their
- * versions are used no more: they cannot hit a later node of ours, and we know its
- * create from theirs.  Whenever there is more reason than usual to doubt that a
- * node is there, it is read before it is deleted.
+ * A single node is told from others at its path by its version and its transaction
+ * (single.c).  Whenever there is more reason than usual to doubt that it is there, it
+ * is read before it is deleted.
  *
  * Independently of that, the owner is interested in the node or not: see
  * Interest.  It may lose interest in each state; the completions do what has
@@ -61,89 +52,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-
-/* What the owner wants of the node */
-typedef enum Interest
-{
-	WANTED,
-	RETURNED,					/* zkn_delete: it is being deleted, and its
-								 * owner asks for the result */
-	FORFEITED,					/* nothing was heard for a whole timeout: the
-								 * owner sees LOST, while it is being deleted */
-	DISCARDED,					/* it is being deleted, and nobody asks */
-	FINISHED					/* it is gone; freed when nothing is pending */
-} Interest;
-
-/* What its data, or its name, is to tell the contenders behind it */
-typedef enum Telling
-{
-	TELLS_NOTHING,
-	TELLING_SHARED,				/* its holder is a reader now; until answered */
-	TELLING_GRANTED,			/* it has its place of a semaphore; until
-								 * answered */
-	TOLD_GRANTED
-} Telling;
-
-struct ZkNode
-{
-	ZkNode	   *next;
-	ZkNode	   *prev;
-	ZkSession  *session;
-	ZkNodeState state;
-	int			rc;
-	ZkLoss		loss;			/* how it was lost, if it was */
-	ZkReliance	reliance;		/* the owner's, on this node */
-	Interest	interest;
-	Telling		telling;
-	bool		parents;		/* its directory was sent with it */
-	bool		closed;			/* as in ZkpWant */
-	bool		is_record;		/* on the board: no contender */
-	bool		single;			/* dir is its own path */
-	bool		comes_next;		/* see turn.c */
-	int			version;		/* with which it is deleted; -1: any */
-	int			parent_rc;
-	bool		deleting;		/* a delete is sent, and not answered */
-	bool		doubted;		/* an earlier one may have been carried out */
-	bool		unseen;			/* it may be gone: to be read before */
-	bool		closed_to_us;	/* which is not possible */
-	bool		expects_turn;	/* it is next in line for the lock */
-	bool		tell_sent;		/* what it tells is sent, and not answered */
-	bool		tell_doubted;	/* it may have been carried out */
-	int			refused;		/* why ZooKeeper did not delete it, or 0 */
-	int			pending;		/* requests that will call back with us */
-	uint64_t	ticket;
-	int64_t		look_at;		/* another look is due; or 0 */
-	int64_t		stale_until;	/* until then its create, which was not
-								 * answered, may be carried out; or 0 */
-	int64_t		proven_at;		/* when its own create or latest check was
-								 * sent */
-	int64_t		czxid;
-	ZkWatch    *watch;
-	ZkMark	   *mark;			/* of a claim under this lock, or NULL */
-	char		prefix[ZKP_PREFIX_LEN];
-	char		name[ZKP_NAME_LEN];
-	const char *identity;		/* stored after the directory */
-	char		dir[];			/* truncated step by step while PRUNING */
-};
+#include "node.h"
 
 /* ZooKeeper accepts a megabyte for a request by default */
 #define REQUEST_BYTES		(512 * 1024)
-#define CHECK_BYTES			(400 * 1024)
 
 /* Of the result of a set: its header, and what it says of the node */
 #define MARK_RESULT_BYTES	(9 + 68)
-
-/*
- * How long a create that was not answered may still be carried out, though the
- * quorum has denied the node (t/069_late_create.pl).  It waits in its
- * follower's connection to the leader while that is silent, at most syncLimit
- * ticks.  If the session is back with that follower by then, after it was with
- * another one, the leader takes the request for a new one.
- */
-#ifndef STALE_MS				/* t/c/faults.h cannot wait */
-#define STALE_MS			60000
-#endif
 
 /* How long until a list that was too large to be read is requested again */
 #define TOO_LARGE_PAUSE_MS	60000
@@ -186,24 +101,11 @@ set_state(ZkNode *n, ZkNodeState state)
 #undef TO
 }
 
-static bool
-is_wanted(const ZkNode *n)
-{
-	return n->interest == WANTED;
-}
-
 /* Its owner will ask for the result */
 static bool
 is_awaited(const ZkNode *n)
 {
 	return n->interest == RETURNED || n->interest == FORFEITED;
-}
-
-/* Something is to be told, and has not been answered */
-static bool
-is_telling(const ZkNode *n)
-{
-	return n->telling == TELLING_SHARED || n->telling == TELLING_GRANTED;
 }
 
 /* What it tells, or has told, is that it has a place of a semaphore */
@@ -276,9 +178,10 @@ finish(ZkNode *n)
 }
 
 /* Once lost, always lost: the first reason is kept */
-static void
-lose(ZkNode *n, ZkLoss loss)
+void
+zkn_lose_locked(ZkNode *n, ZkLoss loss)
 {
+	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_LOST);
 	if (n->loss == ZK_NOT_LOST)
 	{
@@ -287,14 +190,8 @@ lose(ZkNode *n, ZkLoss loss)
 	}
 
 	/* what it was to tell is no longer needed: it is not sent again */
-	if (is_wanted(n))
+	if (zkn_is_wanted(n))
 		n->ticket = 0;
-}
-
-static ZkLoss
-loss_of(int rc)
-{
-	return rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE;
 }
 
 /* The node no longer exists in ZooKeeper */
@@ -308,9 +205,10 @@ ended(ZkNode *n, ZkNodeState state)
 }
 
 /* Comes first in each callback: false if the node is no longer of interest */
-static bool
-called_back_quietly(ZkNode *n)
+bool
+zkn_called_back_quietly_locked(ZkNode *n)
 {
+	zk_assert(zks_has_mutex(n->session));
 	n->pending--;
 	if (n->interest != FINISHED)
 		return true;
@@ -319,20 +217,21 @@ called_back_quietly(ZkNode *n)
 }
 
 /* ... where somebody may wait for the result */
-static bool
-called_back(ZkNode *n)
+bool
+zkn_called_back_locked(ZkNode *n)
 {
+	zk_assert(zks_has_mutex(n->session));
 	n->session->notify = true;
-	return called_back_quietly(n);
+	return zkn_called_back_quietly_locked(n);
 }
 
 /* It is being replaced by one with another name */
-static bool
-is_renaming(const ZkNode *n)
+bool
+zkn_is_renaming(const ZkNode *n)
 {
 	char		name[ZKP_NAME_LEN];
 
-	return is_telling(n) && zkp_shared_name(name, n->name);
+	return zkn_is_telling(n) && zkp_shared_name(name, n->name);
 }
 
 /*
@@ -345,7 +244,7 @@ get_rid_of(ZkNode *n)
 {
 	if (n->telling == TELLING_GRANTED)
 		n->telling = TOLD_GRANTED;	/* its deletion says more */
-	if (n->deleting || is_renaming(n))
+	if (n->deleting || zkn_is_renaming(n))
 		return;
 	if (n->mark == NULL || zkn_mark_over(n->mark))
 		send_delete(n);
@@ -355,23 +254,19 @@ get_rid_of(ZkNode *n)
 		zkn_advance_mark_locked(n->mark);
 }
 
-static ZkRequest *
-request(ZkNode *n, ZkDone done)
+ZkRequest *
+zkn_request_locked(ZkNode *n, ZkDone done)
 {
 	ZkRequest  *r = zkr_new_locked(n->session, done, n);
 
+	zk_assert(zks_has_mutex(n->session));
 	if (r != NULL)
 		n->pending++;
 	return r;
 }
 
-typedef struct NodePath
-{
-	char		text[ZKS_PATH_LEN];
-} NodePath;
-
-static char *
-node_path(ZkNode *n, const char *name, NodePath *path)
+char *
+zkn_node_path(ZkNode *n, const char *name, NodePath *path)
 {
 	snprintf(path->text, sizeof(path->text), n->single ? "%s" : "%s/%s", n->dir, name);
 	return path->text;
@@ -424,7 +319,7 @@ static void
 present(ZkNode *n)
 {
 	set_state(n, ZKN_PRESENT);
-	if (!is_wanted(n))
+	if (!zkn_is_wanted(n))
 		get_rid_of(n);
 }
 
@@ -437,73 +332,6 @@ static void
 refused_create(ZkNode *n, int rc)
 {
 	absent(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
-}
-
-/*
- * The versions of single nodes, up to ZKN_MOST_VERSION.  Each costs as many operations
- * as it says, in one request.
- */
-#define LEAST_VERSION		1
-
-/* A version that is doubted at one path can be used at another */
-static ZkDoubt *
-doubt_at(ZkSession *s, const char *path)
-{
-	uint32_t	hash = 0;
-
-	for (; *path != '\0'; path++)
-		hash = hash * 31 + (unsigned char) *path;
-	return &s->doubts[hash % ZK_DOUBTS];
-}
-
-/* A request that depends on this version may still be carried out */
-static void
-doubt_version(ZkNode *n)
-{
-	ZkDoubt    *doubt;
-
-	if (!n->single || n->version < 0 || n->version > ZKN_MOST_VERSION)
-		return;
-	doubt = doubt_at(n->session, n->dir);
-	doubt->versions |= UINT32_C(1) << n->version;
-	doubt->until = zks_now() + STALE_MS * ZKS_MS;
-}
-
-static int
-new_version(const ZkNode *n, int seen)
-{
-	ZkDoubt    *doubt = doubt_at(n->session, n->dir);
-	int			version;
-	int			tries = 0;
-
-	if (zks_now() >= doubt->until)
-		doubt->versions = 0;
-	do
-		version = LEAST_VERSION + (int) zks_random(ZKN_MOST_VERSION - LEAST_VERSION + 1);
-	while (++tries < 1000 && (version == seen || (doubt->versions & (UINT32_C(1) << version)) != 0));
-	return version;
-}
-
-/*
- * Whether what was read is this node, whose create was sent: another one of ours
- * may be at its path, if it is a single one.
- */
-static bool
-is_ours(const ZkNode *n, const ZkRequest *r)
-{
-	if (r->rc != ZOK || r->ephemeral_owner != n->session->info.session_id)
-		return false;
-	if (n->single && r->czxid <= 0)
-		return false;			/* it could not be meant */
-	for (const ZkNode *other = n->session->nodes; n->single && other != NULL; other = other->next)
-	{
-		bool		unknown = other->state == ZKN_CREATING || other->state == ZKN_UNSURE;
-
-		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
-			(unknown ? other->version == r->version : other->czxid == r->czxid))
-			return false;
-	}
-	return true;
 }
 
 /* This is it */
@@ -524,7 +352,7 @@ static void
 unsure(ZkNode *n)
 {
 	set_state(n, ZKN_UNSURE);
-	doubt_version(n);
+	zkn_doubt_version_locked(n);
 	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
 }
 
@@ -533,7 +361,7 @@ on_created(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	if (!called_back(n))
+	if (!zkn_called_back_locked(n))
 		return;
 	if (r->rc == ZOK)
 	{
@@ -557,7 +385,7 @@ on_parent(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* the first error is the reason for those that follow */
-	if (called_back(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
+	if (zkn_called_back_locked(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
 		n->parent_rc = r->rc;
 }
 
@@ -591,7 +419,7 @@ create_parents(ZkNode *n, const char *before)
 		else if (n->single)
 			break;				/* that is the node */
 		if (!leads_to(path, before))
-			r = request(n, on_parent);
+			r = zkn_request_locked(n, on_parent);
 		/* the board is for all, whoever may read the records */
 		if (r != NULL)
 			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed && !n->is_record);
@@ -626,7 +454,7 @@ on_group_read(ZkRequest *r)
 	{
 		ZkNode	   *n = g->nodes[i];
 
-		if (!called_back(n))
+		if (!zkn_called_back_locked(n))
 			continue;
 		if (ours)
 		{
@@ -665,14 +493,14 @@ on_group_created(ZkRequest *r)
 		/* all stay in CREATING until one has been read */
 		for (int i = 0; i < g->n; i++)
 			snprintf(g->nodes[i]->name, ZKP_NAME_LEN, "%s", name_of(r->op_names[i]));
-		(void) node_path(g->nodes[0], g->nodes[0]->name, &path);
+		(void) zkn_node_path(g->nodes[0], g->nodes[0]->name, &path);
 		read = group_request(g, on_group_read);
 	}
 	for (int i = 0; i < g->n; i++)
 	{
 		ZkNode	   *n = g->nodes[i];
 
-		if (!called_back(n) || read != NULL)
+		if (!zkn_called_back_locked(n) || read != NULL)
 			continue;
 		if (r->rc == ZOK || zks_is_doubtful(r->rc))
 			unsure(n);
@@ -748,7 +576,7 @@ static bool
 create_one_locked(ZkNode *n)
 {
 	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? request(n, on_created) : NULL;
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_created) : NULL;
 	NodePath	path;
 
 	zk_assert(zks_has_mutex(n->session));
@@ -757,7 +585,7 @@ create_one_locked(ZkNode *n)
 		enlist(n);
 		if (n->parents)
 			create_parents(n, "");
-		zkr_create_locked(r, node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
+		zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
 						  n->closed);
 	}
 	free(data);
@@ -771,11 +599,11 @@ on_single_created(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 	int			created = r->before != NULL && r->before->answered ? r->before->rc : ZSYSTEMERROR;
 
-	if (!called_back(n))
+	if (!zkn_called_back_locked(n))
 		return;
 	if (created != ZOK && !zks_is_doubtful(created))
 		refused_create(n, created);
-	else if (is_ours(n, r))
+	else if (zkn_is_ours_locked(n, r))
 	{
 		n->proven_at = r->before->sent_at;
 		found(n, r);
@@ -783,8 +611,8 @@ on_single_created(ZkRequest *r)
 	else if (created == ZOK && (r->rc == ZOK || r->rc == ZNONODE))
 	{
 		/* somebody has deleted it since */
-		lose(n, ZK_LOST_NODE);
-		if (!is_wanted(n))
+		zkn_lose_locked(n, ZK_LOST_NODE);
+		if (!zkn_is_wanted(n))
 			ended(n, ZKN_LOST);
 	}
 	else
@@ -795,13 +623,13 @@ static bool
 create_single_locked(ZkNode *n)
 {
 	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? request(n, on_single_created) : NULL;
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_single_created) : NULL;
 	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
 	zk_assert(zks_has_mutex(n->session));
 	if (r != NULL)
 	{
-		n->version = new_version(n, n->version);
+		n->version = zkn_new_version_locked(n, n->version);
 		for (int i = 0; i <= n->version; i++)
 		{
 			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
@@ -835,7 +663,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 	{
 		NodePath	path;
 
-		paths[i] = strdup(node_path(nodes[i], nodes[i]->prefix, &path));
+		paths[i] = strdup(zkn_node_path(nodes[i], nodes[i]->prefix, &path));
 		ops[i].type = ZOO_CREATE_OP;
 		ops[i].path = paths[i];
 		ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
@@ -936,9 +764,9 @@ on_found(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	if (!called_back(n))
+	if (!zkn_called_back_locked(n))
 		return;
-	if (is_ours(n, r))
+	if (zkn_is_ours_locked(n, r))
 		found(n, r);
 	else if (r->rc == ZOK || r->rc == ZNONODE)
 		absent(n, ZCONNECTIONLOSS);
@@ -951,7 +779,7 @@ on_listed(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 	size_t		len = strlen(n->prefix);
 
-	if (!called_back(n))
+	if (!zkn_called_back_locked(n))
 		return;
 	if (r->rc == ZOK)
 	{
@@ -963,12 +791,12 @@ on_listed(ZkRequest *r)
 				strlen(r->children[i]) > len + ZKR_NUMBER_LEN)
 				continue;
 			snprintf(n->name, sizeof(n->name), "%s", r->children[i]);
-			stat = request(n, on_found);
+			stat = zkn_request_locked(n, on_found);
 			if (stat != NULL)
 			{
 				NodePath	path;
 
-				zkr_stat_locked(stat, node_path(n, n->name, &path));
+				zkr_stat_locked(stat, zkn_node_path(n, n->name, &path));
 			}
 			return;
 		}
@@ -986,7 +814,7 @@ on_listed(ZkRequest *r)
 static void
 look(ZkNode *n)
 {
-	ZkRequest  *list = request(n, n->single ? on_found : on_listed);
+	ZkRequest  *list = zkn_request_locked(n, n->single ? on_found : on_listed);
 
 	if (list == NULL)
 		return;
@@ -1013,7 +841,7 @@ deleted(ZkNode *n, int rc)
 		ended(n, ZKN_DELETED);
 		return;
 	}
-	lose(n, ZK_LOST_NODE);
+	zkn_lose_locked(n, ZK_LOST_NODE);
 	ended(n, ZKN_LOST);
 }
 
@@ -1042,7 +870,7 @@ delete_answered(ZkNode *n, int rc)
 	else if (zks_is_doubtful(rc))
 	{
 		n->doubted = n->unseen = true;
-		doubt_version(n);
+		zkn_doubt_version_locked(n);
 	}
 	else if (rc == ZBADVERSION && n->single)
 	{
@@ -1063,7 +891,7 @@ on_seen(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	if (!called_back(n))
+	if (!zkn_called_back_locked(n))
 		return;
 	n->deleting = false;
 	if (r->rc == ZOK || r->rc == ZNOAUTH)
@@ -1098,7 +926,7 @@ on_deleted(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	if (called_back(n))
+	if (zkn_called_back_locked(n))
 		delete_answered(n, r->rc);
 }
 
@@ -1110,7 +938,7 @@ begin_delete(ZkNode *n, ZkDone done)
 
 	if (!zks_usable_locked(n->session))
 		return NULL;
-	r = request(n, done);
+	r = zkn_request_locked(n, done);
 	if (r == NULL)
 		return NULL;
 	n->deleting = true;
@@ -1136,7 +964,7 @@ send_delete(ZkNode *n)
 
 	if (r == NULL)
 		return;
-	(void) node_path(n, n->name, &path);
+	(void) zkn_node_path(n, n->name, &path);
 	if (read_first)
 	{
 		r->meant = n->czxid;
@@ -1167,7 +995,7 @@ on_settled(ZkRequest *r)
 		rc = zkn_mark_set_answered_locked(mark, r->rc);
 	else if (mark != NULL)
 		zkn_mark_not_set(mark);
-	if (!called_back(n))
+	if (!zkn_called_back_locked(n))
 		return;
 	if (r->rc != ZOK && rc == ZOK)
 	{
@@ -1187,7 +1015,7 @@ settle_and_delete(ZkNode *n)
 	NodePath	path;
 	ZkOp		ops[2] = {
 		{0},
-		{.type = ZOO_DELETE_OP,.path = node_path(n, n->name, &path),.version = -1}
+		{.type = ZOO_DELETE_OP,.path = zkn_node_path(n, n->name, &path),.version = -1}
 	};
 
 	if (r == NULL)
@@ -1202,7 +1030,7 @@ settle(ZkNode *n)
 {
 	if (n->mark == NULL)
 		return;
-	if (n->state == ZKN_PRESENT && !is_wanted(n))
+	if (n->state == ZKN_PRESENT && !zkn_is_wanted(n))
 		get_rid_of(n);
 	else
 		zkn_advance_mark_locked(n->mark);
@@ -1212,12 +1040,12 @@ settle(ZkNode *n)
 static void
 mark_moved(ZkNode *n, bool decided_now)
 {
-	if (!decided_now || !is_wanted(n))
+	if (!decided_now || !zkn_is_wanted(n))
 		settle(n);
 }
 
-static void
-settle_all_locked(ZkSession *s)
+void
+zkn_settle_all_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
@@ -1233,7 +1061,7 @@ void
 zkn_settle(ZkSession *s)
 {
 	zks_enter(s);
-	settle_all_locked(s);
+	zkn_settle_all_locked(s);
 	zks_leave(s);
 }
 
@@ -1270,11 +1098,11 @@ on_marked(ZkRequest *r)
 	{
 		ZkNode	   *n = g->nodes[i];
 
-		if (!called_back(n))
+		if (!zkn_called_back_locked(n))
 			continue;
 		if (r->rc == ZOK)
 			n->proven_at = r->sent_at;
-		if (!is_wanted(n))
+		if (!zkn_is_wanted(n))
 			settle(n);
 	}
 	free(g);
@@ -1307,7 +1135,7 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 		node->mark = marks[i];
 		zkn_begin_mark_locked(s, marks[i], node, mark_moved);
 		ops[2 * i].type = ZOO_CHECK_OP;
-		ops[2 * i].path = node_path(node, node->name, &paths[i]);
+		ops[2 * i].path = zkn_node_path(node, node->name, &paths[i]);
 		ops[2 * i].version = -1;
 		zkn_write_op(marks[i], &ops[2 * i + 1]);
 	}
@@ -1339,7 +1167,7 @@ void
 zkn_delete(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
-	if (is_wanted(n))
+	if (zkn_is_wanted(n))
 		n->interest = RETURNED;
 	if (n->state == ZKN_PRESENT)
 		get_rid_of(n);
@@ -1422,7 +1250,7 @@ static void
 told(ZkNode *n)
 {
 	n->telling = is_of_grant(n) ? TOLD_GRANTED : TELLS_NOTHING;
-	if (!is_wanted(n))
+	if (!zkn_is_wanted(n))
 		get_rid_of(n);
 	else
 		n->ticket = 0;
@@ -1435,7 +1263,7 @@ on_told(ZkRequest *r)
 	char		name[ZKP_NAME_LEN];
 	bool		renamed = zkp_shared_name(name, n->name);
 
-	if (!called_back(n))
+	if (!zkn_called_back_locked(n))
 		return;
 	n->tell_sent = false;
 	set_refused(n, ZOK);
@@ -1450,8 +1278,8 @@ on_told(ZkRequest *r)
 	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
 	{
 		/* somebody has deleted it, or we have */
-		if (is_wanted(n))
-			lose(n, ZK_LOST_NODE);
+		if (zkn_is_wanted(n))
+			zkn_lose_locked(n, ZK_LOST_NODE);
 		told(n);
 	}
 	else if (zks_is_doubtful(r->rc))
@@ -1461,7 +1289,7 @@ on_told(ZkRequest *r)
 	else
 	{
 		set_refused(n, r->rc);
-		if (!is_wanted(n))
+		if (!zkn_is_wanted(n))
 			told(n);
 	}
 }
@@ -1486,18 +1314,18 @@ tell(ZkNode *n)
 	if (!zks_usable_locked(n->session))
 		return;
 	data = make_data(&says);
-	r = data != NULL ? request(n, on_told) : NULL;
+	r = data != NULL ? zkn_request_locked(n, on_told) : NULL;
 	if (r == NULL)
 	{
 		free(data);
 		return;
 	}
 	n->tell_sent = true;
-	(void) node_path(n, n->name, &path);
+	(void) zkn_node_path(n, n->name, &path);
 	if (rename)
 	{
 		ZkOp		ops[2] = {
-			{.type = ZOO_CREATE_OP,.path = node_path(n, name, &shared_path),.flags = ZOO_EPHEMERAL,
+			{.type = ZOO_CREATE_OP,.path = zkn_node_path(n, name, &shared_path),.flags = ZOO_EPHEMERAL,
 			.data = data,.closed = n->closed},
 			{.type = ZOO_DELETE_OP,.path = path.text,.version = -1}
 		};
@@ -1519,7 +1347,7 @@ zkn_share(ZkSession *s, ZkNode *n)
 	uint64_t	ticket = 0;
 
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT && is_wanted(n) && !is_telling(n))
+	if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n))
 	{
 		ticket = n->ticket = ++s->tickets;
 		n->telling = TELLING_SHARED;
@@ -1574,7 +1402,7 @@ on_pruned(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* NOTEMPTY: it is in use now; in doubt: again, when connected */
-	if (called_back(n) && !zks_is_doubtful(r->rc))
+	if (zkn_called_back_locked(n) && !zks_is_doubtful(r->rc))
 		pruned(n);
 }
 
@@ -1584,11 +1412,11 @@ on_prune_read(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 	char	   *slash = strrchr(n->dir, '/');
 
-	if (!called_back(n) || zks_is_doubtful(r->rc))
+	if (!zkn_called_back_locked(n) || zks_is_doubtful(r->rc))
 		return;
 	if (r->rc == ZOK && r->is_mark && r->cversion == 0)
 	{
-		ZkRequest  *del = request(n, on_pruned);
+		ZkRequest  *del = zkn_request_locked(n, on_pruned);
 
 		if (del != NULL)
 			zkr_delete_locked(del, n->dir, 0);
@@ -1611,7 +1439,7 @@ prune(ZkNode *n)
 	n->ticket = 0;				/* nobody waits for this */
 	if (!zks_usable_locked(n->session))
 		return;
-	r = request(n, on_prune_read);
+	r = zkn_request_locked(n, on_prune_read);
 	if (r != NULL)
 		zkr_get_locked(r, n->dir);
 }
@@ -1621,9 +1449,10 @@ prune(ZkNode *n)
  */
 
 /* Continue with what could not be done, or was not answered, until now */
-static void
-catch_up(ZkNode *n, int64_t now)
+void
+zkn_catch_up_locked(ZkNode *n, int64_t now)
 {
+	zk_assert(zks_has_mutex(n->session));
 	switch (n->state)
 	{
 		case ZKN_UNSURE:
@@ -1631,9 +1460,9 @@ catch_up(ZkNode *n, int64_t now)
 				look(n);
 			break;
 		case ZKN_PRESENT:
-			if (is_telling(n) && !n->tell_sent && !n->deleting)
+			if (zkn_is_telling(n) && !n->tell_sent && !n->deleting)
 				tell(n);
-			else if (!is_telling(n) && !is_wanted(n))
+			else if (!zkn_is_telling(n) && !zkn_is_wanted(n))
 				get_rid_of(n);
 			break;
 		case ZKN_PRUNING:
@@ -1648,109 +1477,6 @@ catch_up(ZkNode *n, int64_t now)
 	}
 }
 
-/* A read of a single node must say which one is meant */
-static int64_t
-meant(const ZkNode *n)
-{
-	return n->single ? n->czxid : 0;
-}
-
-/*
- * A watch on the node itself, unless there is one that can still fire in time.
- * One that the library took over from another connection fires too late: see
- * acquire.c.
- */
-static void
-keep_watch(ZkNode *n)
-{
-	ZkWatch    *old = n->watch;
-	NodePath	path;
-
-	if (is_renaming(n))
-		return;
-	if (old != NULL && old->state != ZKR_WATCH_FAILED && old->state != ZKR_WATCH_CHANGED &&
-		!(old->state == ZKR_WATCH_ARMED && old->epoch != n->session->info.epoch))
-		return;
-
-	/*
-	 * the new one first: then the old one need not be taken away at the
-	 * server
-	 */
-	n->watch = zkr_new_watch_locked(n->session, node_path(n, n->name, &path), meant(n), 0);
-	if (old != NULL)
-		zkr_drop_watch_locked(old);
-}
-
-static void
-on_heartbeat(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	/* an idle process need not be told that all is well */
-	if (!called_back_quietly(n) || n->state != ZKN_PRESENT || !is_wanted(n))
-		return;
-	if (r->rc == ZOK)
-	{
-		const ZkRequest *question = r->before != NULL ? r->before : r;
-
-		if (question->writes)
-			n->proven_at = question->sent_at;
-	}
-	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
-	{
-		lose(n, loss_of(r->rc));
-		n->session->notify = true;
-	}
-}
-
-/* Whether one of them is next in line */
-bool
-zkn_expects_turn_locked(ZkSession *s)
-{
-	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		if (n->expects_turn && n->state == ZKN_PRESENT && is_wanted(n))
-			return true;
-	}
-	return false;
-}
-
-/*
- * The heartbeat of a session that has a node to lose: a read of one that is there,
- * behind a sync, which a server that is cut off from its leader cannot answer; it
- * would still answer the read, and the session would believe to be alive while it has
- * expired.  But a leader that is cut off from the others answers that, too, until it
- * notices.  So with quorum it is a request that only a quorum can answer.  False:
- * there is no such node.
- */
-bool
-zkn_beat_locked(ZkSession *s, bool quorum)
-{
-	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		NodePath	path;
-		ZkOp		op = {.type = ZOO_CHECK_OP,.path = node_path(n, n->name, &path),.version = -1};
-		ZkRequest  *r;
-
-		if (n->state != ZKN_PRESENT || !is_wanted(n) || is_renaming(n))
-			continue;
-		r = request(n, on_heartbeat);
-		if (r == NULL)
-			return false;
-		r->meant = meant(n);
-		if (!quorum)
-			zkr_get_fresh_locked(r, path.text, "/");
-		else if (n->single)
-			zkr_stat_behind_locked(r, path.text, &op, 1);
-		else
-			zkr_multi_locked(r, &op, 1);
-		return true;
-	}
-	return false;
-}
-
 /* Connected again: continue what the broken connection left open */
 void
 zkn_connected_locked(ZkSession *s)
@@ -1762,36 +1488,9 @@ zkn_connected_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		catch_up(n, now);
+		zkn_catch_up_locked(n, now);
 	}
-	settle_all_locked(s);
-}
-
-/*
- * Once a heartbeat: deletes that could not be sent, second looks, and a watch
- * on each node that is still ours, so that its loss is noticed before its own
- * create is too old to prove that it exists (backend_session.c,
- * zkb_are_proven).
- */
-void
-zkn_heartbeat_locked(ZkSession *s)
-{
-	int64_t		now = zks_now();
-
-	zk_assert(zks_has_mutex(s));
-	for (ZkNode *next,
-		 *n = s->nodes; n != NULL; n = next)
-	{
-		next = n->next;
-		if (n->state == ZKN_PRESENT && is_wanted(n) && !is_telling(n))
-		{
-			if (n->watch != NULL || !zkr_watches_exceed_locked(s, ZKR_WATCH_BYTES_ENOUGH))
-				keep_watch(n);
-		}
-		else
-			catch_up(n, now);
-	}
-	settle_all_locked(s);
+	zkn_settle_all_locked(s);
 }
 
 /*
@@ -1806,7 +1505,7 @@ zkn_forfeit_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		if (n->state != ZKN_PRESENT || !is_wanted(n))
+		if (n->state != ZKN_PRESENT || !zkn_is_wanted(n))
 			continue;
 		n->interest = FORFEITED;
 		n->loss = ZK_LOST_CONTACT;
@@ -1827,7 +1526,7 @@ zkn_over_locked(ZkSession *s)
 		if (n->interest == DISCARDED)
 			finish(n);
 		else if (n->state != ZKN_ABSENT && n->state != ZKN_DELETED)
-			lose(n, zks_is_auth_failure(s->info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION);
+			zkn_lose_locked(n, zks_is_auth_failure(s->info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION);
 	}
 }
 
@@ -1859,7 +1558,7 @@ zkn_refused_path(ZkSession *s, char *path, int size)
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		if (n->refused != ZOK)
-			snprintf(path, size, "%s", node_path(n, n->name, &refused));
+			snprintf(path, size, "%s", zkn_node_path(n, n->name, &refused));
 	}
 	zks_leave(s);
 }
@@ -1886,136 +1585,8 @@ zkn_free_all(ZkSession *s)
 }
 
 /*
- * What the owner may ask
+ * Nodes that nobody here wants
  */
-
-void
-zkn_watch(ZkSession *s, ZkNode *n)
-{
-	zks_enter(s);
-	if (n->state == ZKN_PRESENT)
-		keep_watch(n);
-	zks_leave(s);
-}
-
-void
-zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
-{
-	zks_enter(s);
-	n->expects_turn = expects;
-	zks_leave(s);
-}
-
-void
-zkn_watch_named(ZkSession *s, const char *dir, const char *name)
-{
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		if (n->state == ZKN_PRESENT && strcmp(n->dir, dir) == 0 &&
-			strcmp(n->name, name) == 0)
-			keep_watch(n);
-	}
-	zks_leave(s);
-}
-
-bool
-zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
-{
-	bool		certain;
-
-	zks_enter(s);
-	certain = !is_renaming(n);
-	if (n->state == ZKN_PRESENT && certain)
-		lose(n, loss);
-	zks_leave(s);
-	return certain;
-}
-
-/* A single node was read behind a check of it, though not as the last */
-static void
-on_checked(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (called_back(n) && n->state == ZKN_PRESENT && is_wanted(n) && r->rc == ZNONODE)
-		lose(n, ZK_LOST_NODE);
-}
-
-/* Of what is returned, the owner asks for the answer: it comes last */
-static ZkRequest *
-send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
-{
-	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
-	ZkRequest  *checks = r;
-	int			last = n - 1;
-
-	zk_assert(zks_has_mutex(s));
-	while (last >= 0 && !nodes[last]->single)
-		last--;
-	if (r != NULL && last >= 0)
-		checks = zkr_new_before_locked(r);
-	if (checks != NULL)
-		zkr_multi_locked(checks, ops, n);
-	for (int i = 0; checks != NULL && i < last; i++)
-	{
-		ZkRequest  *read;
-
-		if (!nodes[i]->single)
-			continue;
-		read = request(nodes[i], on_checked);
-		if (read == NULL)
-		{
-			zkr_fail_locked(r);
-			return r;
-		}
-		read->meant = nodes[i]->czxid;
-		zkr_stat_locked(read, nodes[i]->dir);
-	}
-	if (checks != NULL && last >= 0)
-	{
-		r->meant = nodes[last]->czxid;
-		r->index = last;
-		zkr_stat_locked(r, nodes[last]->dir);
-	}
-	return r;
-}
-
-ZkRequest *
-zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
-{
-	ZkOp		ops[ZKN_CHECK_MAX];
-	char	   *paths[ZKN_CHECK_MAX];
-	size_t		bytes = 0;
-	int			count = 0;
-	ZkRequest  *r;
-
-	zks_enter(s);
-	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
-	{
-		ZkNode	   *node = nodes[count];
-		char		name[ZKP_NAME_LEN];
-		NodePath	path;
-
-		/* what was sent is carried out before we ask */
-		if (!node->tell_sent || !zkp_shared_name(name, node->name))
-			snprintf(name, sizeof(name), "%s", node->name);
-		paths[count] = strdup(node_path(node, name, &path));
-		if (paths[count] == NULL)
-			break;
-		memset(&ops[count], 0, sizeof(ZkOp));
-		ops[count].type = ZOO_CHECK_OP;
-		ops[count].path = paths[count];
-		ops[count].version = -1;
-		bytes += strlen(paths[count++]);
-	}
-	*n = count;
-	r = count > 0 ? send_checks_locked(s, nodes, ops, count) : NULL;
-	zks_leave(s);
-	while (count-- > 0)
-		free(paths[count]);
-	return r;
-}
 
 /* Whether this is its name, even if it does not know yet that it is */
 static bool
@@ -2028,14 +1599,14 @@ goes_by(const ZkNode *n, const char *name)
 	if (n->name[0] == '\0')
 		return strncmp(name, n->prefix, strlen(n->prefix)) == 0;
 	return strcmp(name, n->name) == 0 ||
-		(is_telling(n) && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
+		(zkn_is_telling(n) && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
 }
 
 /* Nobody wants it, and it may exist */
 static bool
 may_be_left(const ZkNode *n)
 {
-	return !is_wanted(n) && n->state != ZKN_ABSENT && n->state != ZKN_PRUNING && n->state != ZKN_DELETED;
+	return !zkn_is_wanted(n) && n->state != ZKN_ABSENT && n->state != ZKN_PRUNING && n->state != ZKN_DELETED;
 }
 
 int
@@ -2096,7 +1667,7 @@ zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n
 	{
 		int			left = 0;
 
-		if (is_wanted(node) || strcmp(node->dir, dir) != 0)
+		if (zkn_is_wanted(node) || strcmp(node->dir, dir) != 0)
 			continue;
 		for (int i = 0; i < n; i++)
 		{
@@ -2107,232 +1678,4 @@ zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n
 	}
 	zks_leave(s);
 	return n;
-}
-
-/* Evaluate its watch */
-static void
-look_at_watch(ZkNode *n)
-{
-	/* our own delete fires it, too, but is decided by its answer */
-	if (n->state == ZKN_PRESENT && is_wanted(n) && n->watch != NULL &&
-		n->watch->state == ZKR_WATCH_FIRED)
-		lose(n, ZK_LOST_NODE);
-}
-
-/*
- * As its owner would find it, if it looked.  One that it gives back is not lost,
- * though it may be gone before its owner shows that.
- */
-static bool
-is_lost(const ZkNode *n)
-{
-	if (!is_wanted(n))
-		return n->interest == FORFEITED || n->state == ZKN_LOST;
-	return n->state != ZKN_PRESENT || (n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED);
-}
-
-/*
- * For what other processes see.  The losses go first: while the session is
- * connected again, what it lost before must not look held.
- */
-void
-zkn_show_locked(ZkSession *s)
-{
-	ZkShown    *shown = atomic_load(&s->shown);
-	uint32_t	state = s->info.state + 1;
-
-	zk_assert(zks_has_mutex(s));
-	if (shown == NULL)
-		return;
-	if (s->info.in_doubt)
-		state |= ZKS_SHOWN_IN_DOUBT;
-	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
-	{
-		if (s->shown_nodes[i] != NULL && is_lost(s->shown_nodes[i]))
-			state |= ZKS_SHOWN_LOST(i);
-	}
-	atomic_store(&shown->state, state);
-#define SHOW(member, value)	atomic_store_explicit(&shown->member, (value), memory_order_relaxed)
-	SHOW(timeout_ms, (uint32_t) s->info.timeout_ms);
-	SHOW(session_id, s->info.epoch > 0 ? s->info.session_id : 0);
-	SHOW(proven_at, s->info.proven_at);
-	SHOW(requests, s->info.requests);
-	SHOW(reconnections, s->info.reconnections);
-	SHOW(losses, s->info.losses);
-	SHOW(unreleased, (uint32_t) s->info.unreleased);
-#undef SHOW
-}
-
-void
-zkn_show(ZkSession *s, ZkNode *const *nodes, int n)
-{
-	zks_enter(s);
-	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
-		s->shown_nodes[i] = i < n ? nodes[i] : NULL;
-	zkn_show_locked(s);
-	zks_leave(s);
-}
-
-/*
- * Relying on nodes
- */
-
-void
-zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance)
-{
-	zks_enter(s);
-	n->reliance = reliance;
-	zks_leave(s);
-}
-
-void
-zkn_rely_less(ZkSession *s)
-{
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		if (n->reliance == ZKN_RELIED)
-			n->reliance = ZKN_RELIED_IF_WRITTEN;
-	}
-	zks_leave(s);
-}
-
-/*
- * Whether the node is lost by ZooKeeper's word.  One that counts as lost only
- * because nothing was heard is, once we are connected again: it is deleted
- * then.
- */
-static bool
-is_known_lost(ZkNode *n)
-{
-	ZkSessionState state = n->session->info.state;
-
-	look_at_watch(n);
-	if (n->interest == FORFEITED)
-		return state == ZKS_CONNECTED || state == ZKS_OVER;
-	return is_wanted(n) && n->state == ZKN_LOST;
-}
-
-bool
-zkn_is_relied_locked(ZkSession *s)
-{
-	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		if (n->reliance != ZKN_NOT_RELIED)
-			return true;
-	}
-	return false;
-}
-
-/*
- * How much the owner relies on one that is lost, or in doubt if that counts: on
- * the one that it relies on most.  why->doubt says whether the whole session is in
- * doubt.
- */
-ZkReliance
-zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why)
-{
-	ZkReliance	most = ZKN_NOT_RELIED;
-	bool		session_doubted = why->doubt;
-
-	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		bool		lost;
-
-		if (n->reliance <= most || (!is_wanted(n) && n->interest != FORFEITED))
-			continue;
-		lost = is_known_lost(n);
-		if (!lost && !session_doubted && !(doubt_counts && n->interest == FORFEITED))
-			continue;
-		most = n->reliance;
-		why->doubt = !lost;
-		why->loss = !lost ? ZK_LOST_CONTACT : n->loss != ZK_NOT_LOST ? n->loss : ZK_LOST_NODE;
-		snprintf(why->dir, sizeof(why->dir), "%s", n->dir);
-	}
-	return most;
-}
-
-int
-zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
-{
-	int			i;
-
-	zks_enter(s);
-	for (i = 0; i < n; i++)
-	{
-		look_at_watch(nodes[i]);
-		if (nodes[i]->state != ZKN_PRESENT || nodes[i]->interest == FORFEITED)
-			break;
-	}
-	if (i < n)
-		*loss = nodes[i]->loss != ZK_NOT_LOST ? nodes[i]->loss : ZK_LOST_NODE;
-	zks_leave(s);
-	return i < n ? i : -1;
-}
-
-/*
- * Whether an event would have told of its deletion before the session's latest
- * transaction was answered
- */
-static bool
-is_told_of(const ZkNode *n)
-{
-	return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&
-		n->watch->epoch == n->session->info.epoch;
-}
-
-int64_t
-zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
-{
-	int64_t		proven_at = ZKS_NEVER;
-
-	zks_enter(s);
-	for (int i = 0; i < n; i++)
-		proven_at = zks_earlier(proven_at, is_told_of(nodes[i]) && s->info.quorum_at > nodes[i]->proven_at ?
-								s->info.quorum_at : nodes[i]->proven_at);
-	zks_leave(s);
-	return proven_at;
-}
-
-int
-zkn_untold(ZkSession *s, ZkNode *const *nodes, int n, int64_t asked_at, ZkNode **untold)
-{
-	int			count = 0;
-
-	zks_enter(s);
-	for (int i = 0; i < n; i++)
-	{
-		if (nodes[i]->proven_at < asked_at && !is_told_of(nodes[i]))
-			untold[count++] = nodes[i];
-	}
-	zks_leave(s);
-	return count;
-}
-
-void
-zkn_proven(ZkSession *s, ZkNode *const *nodes, int n, int64_t sent_at)
-{
-	zks_enter(s);
-	for (int i = 0; i < n; i++)
-		nodes[i]->proven_at = sent_at;
-	zks_leave(s);
-}
-
-void
-zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
-{
-	zks_enter(s);
-	look_at_watch(n);
-	info->state = n->interest == FORFEITED ? ZKN_LOST : n->state;
-	info->loss = n->loss;
-	info->rc = n->refused != 0 ? n->refused : n->rc;
-	info->sharing = n->telling == TELLING_SHARED;
-	info->comes_next = n->comes_next;
-	info->czxid = n->czxid;
-	memcpy(info->name, n->name, sizeof(info->name));
-	info->watch = n->watch != NULL ? n->watch->state : ZKR_WATCH_FAILED;
-	info->watch_epoch = n->watch != NULL ? n->watch->epoch : 0;
-	zks_leave(s);
 }

@@ -343,7 +343,7 @@ extern bool zks_answered(ZkSession *session, ZkRequest *request, ZkAnswer *answe
 extern void zks_request_free(ZkSession *session, ZkRequest *request);
 
 /*
- * Watches on the deletion of a node (node.c has its own for what we hold), or
+ * Watches on the deletion of a node (proof.c has its own for what we hold), or
  * on the children of a directory
  */
 typedef enum ZkWatchState
@@ -454,66 +454,6 @@ extern void zkn_refused_path(ZkSession *session, char *path, int size);
 /* Whether contenders in these directories fit into one transaction */
 extern bool zkn_fit(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
 
-extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
-
-/* Watch the node itself, so that its loss is noticed */
-extern void zkn_watch(ZkSession *session, ZkNode *node);
-
-/*
- * It is next in line, and alone in that.  As long as that is so, heartbeats ask the
- * quorum, so that its turn mostly need not be confirmed by another question.
- */
-extern void zkn_expect_turn(ZkSession *session, ZkNode *node, bool expects);
-
-/*
- * The same by name: that node is about to be deleted by somebody.  Nothing
- * happens if it is not one of this session's.
- */
-extern void zkn_watch_named(ZkSession *session, const char *dir, const char *name);
-
-/*
- * Show in ZkShown which of these are lost, instead of those named before; there
- * are at most ZKS_SHOWN_NODES, and each may be NULL.  Never fails.
- */
-extern void zkn_show(ZkSession *session, ZkNode *const *nodes, int n);
-
-/*
- * Asks the leader and a quorum whether these nodes exist, in one request that
- * changes nothing.  Only the answer to such a request proves that the session
- * lives: a follower that is cut off from its leader still answers reads.  n:
- * the number of nodes, and on return how many of them are asked for, since
- * requests are limited.  Returns NULL if out of memory.
- */
-#define ZKN_CHECK_MAX		1000
-extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
-
-/* The first of them that is known to be gone, and how; or -1 */
-extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);
-
-/*
- * ZooKeeper has reported the loss of a node that existed.  False: the node was
- * just being renamed, so ask again.
- */
-extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
-
-/*
- * The latest time for which a quorum's answer proves that all of these
- * existed: that of their own create or check; or, for one whose watch is armed
- * on this connection, that of the session's latest transaction, since its
- * deletion would have been reported before that was answered.
- */
-extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
-
-/*
- * Those of them for which neither is so since this time: whose own create or
- * check is older, and whose deletion no watch would report.  Returns how many.
- */
-extern int	zkn_untold(ZkSession *session, ZkNode *const *nodes, int n, int64_t asked_at,
-					   ZkNode **untold);
-
-/* A check that was sent at this time has found these nodes */
-extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);
-
 /*
  * The holder of this exclusive node becomes a reader: those that wait behind
  * it will see that, and it keeps its place in the queue throughout.  This goes
@@ -622,6 +562,67 @@ extern bool zkn_marks_fit(ZkSession *session, int n, size_t bytes);
 
 /* The marks that another session has left become this one's */
 extern void zkn_adopt_marks(ZkSession *session, ZkMark **list);
+
+/* proof.c: whether these nodes are still there, as far as is known */
+extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
+
+/* Watch the node itself, so that its loss is noticed */
+extern void zkn_watch(ZkSession *session, ZkNode *node);
+
+/*
+ * The same by name: that node is about to be deleted by somebody.  Nothing
+ * happens if it is not one of this session's.
+ */
+extern void zkn_watch_named(ZkSession *session, const char *dir, const char *name);
+
+/*
+ * It is next in line, and alone in that.  As long as that is so, heartbeats ask the
+ * quorum, so that its turn mostly need not be confirmed by another question.
+ */
+extern void zkn_expect_turn(ZkSession *session, ZkNode *node, bool expects);
+
+/*
+ * Asks the leader and a quorum whether these nodes exist, in one request that
+ * changes nothing.  Only the answer to such a request proves that the session
+ * lives: a follower that is cut off from its leader still answers reads.  n:
+ * the number of nodes, and on return how many of them are asked for, since
+ * requests are limited.  Returns NULL if out of memory.
+ */
+#define ZKN_CHECK_MAX		1000
+extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
+
+/*
+ * ZooKeeper has reported the loss of a node that existed.  False: the node was
+ * just being renamed, so ask again.
+ */
+extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
+
+/* The first of them that is known to be gone, and how; or -1 */
+extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);
+
+/*
+ * The latest time for which a quorum's answer proves that all of these
+ * existed: that of their own create or check; or, for one whose watch is armed
+ * on this connection, that of the session's latest transaction, since its
+ * deletion would have been reported before that was answered.
+ */
+extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
+
+/*
+ * Those of them for which neither is so since this time: whose own create or
+ * check is older, and whose deletion no watch would report.  Returns how many.
+ */
+extern int	zkn_untold(ZkSession *session, ZkNode *const *nodes, int n, int64_t asked_at,
+					   ZkNode **untold);
+
+/* A check that was sent at this time has found these nodes */
+extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);
+
+/*
+ * Show in ZkShown which of these are lost, instead of those named before; there
+ * are at most ZKS_SHOWN_NODES, and each may be NULL.  Never fails.
+ */
+extern void zkn_show(ZkSession *session, ZkNode *const *nodes, int n);
 
 /*
  * Whether what the owner does relies on a node.  When such a node is lost, the

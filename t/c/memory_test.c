@@ -1313,7 +1313,7 @@ describe_rest(void)
 				nwatches = 0;
 
 	zks_enter(session);
-	/* the layout of ZkNode is private to node.c */
+	/* the layout of ZkNode is private to node.h */
 	nnodes = session->nodes != NULL;
 	for (ZkRequest *r = session->requests; r != NULL; r = r->next)
 		nrequests++;

@@ -206,8 +206,8 @@ our @MUTANTS = (
 		name => 'no_own_watch',
 		what => 'no watch on our own node, and nobody misses it',
 		edits => [
-			[ 'zk/node.c', "\tif (is_renaming(n))\n\t\treturn;\n\tif (old != NULL", "\tif (true)\n\t\treturn;\n\tif (old != NULL" ],
-			[   'zk/node.c', "return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&\n\t\tn->watch->epoch == n->session->info.epoch;",
+			[ 'zk/proof.c', "\tif (zkn_is_renaming(n))\n\t\treturn;\n\tif (old != NULL", "\tif (true)\n\t\treturn;\n\tif (old != NULL" ],
+			[   'zk/proof.c', "return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&\n\t\tn->watch->epoch == n->session->info.epoch;",
 				'return true;'
 			],
 			[   'lock/acquire.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
@@ -374,7 +374,7 @@ our @MUTANTS = (
 	{
 		name => 'claim_without_lock',
 		what => "a mark is written whether or not the lock's node is there",
-		edits => [ [ 'zk/node.c', 'ops[2 * i].path = node_path(node, node->name, &paths[i]);', 'ops[2 * i].path = "/";' ] ],
+		edits => [ [ 'zk/node.c', 'ops[2 * i].path = zkn_node_path(node, node->name, &paths[i]);', 'ops[2 * i].path = "/";' ] ],
 		test => [ '094_claims', 'something else happens to the mark or to the node' ]
 	});
 

@@ -1,0 +1,534 @@
+/*-------------------------------------------------------------------------
+ *
+ * proof.c
+ *	  Whether our nodes are still there, as far as is known, and what relies on
+ *	  that.
+ *
+ * A node that was created (node.c) may be deleted by anybody.  So whoever relies on
+ * one has to know more than that it was there once.  What tells is a watch on the node
+ * itself, which fires when it is gone; the heartbeat, which reads one of the nodes; a
+ * check of several of them, which only a quorum can answer; and the owner, which may
+ * have seen a list without it.  What of this is a proof, and for which nodes:
+ * src/README.md, "What is proven, and when".
+ *
+ * When they say that a node is gone, it becomes LOST here.  What has to follow, for
+ * this node or any other, is done in node.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node.h"
+
+/* ZooKeeper accepts a megabyte for a request by default */
+#define CHECK_BYTES			(400 * 1024)
+
+static ZkLoss
+loss_of(int rc)
+{
+	return rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE;
+}
+
+/*
+ * Watches
+ */
+
+/* A read of a single node must say which one is meant */
+static int64_t
+meant(const ZkNode *n)
+{
+	return n->single ? n->czxid : 0;
+}
+
+/*
+ * A watch on the node itself, unless there is one that can still fire in time.
+ * One that the library took over from another connection fires too late: see
+ * acquire.c.
+ */
+static void
+keep_watch(ZkNode *n)
+{
+	ZkWatch    *old = n->watch;
+	NodePath	path;
+
+	if (zkn_is_renaming(n))
+		return;
+	if (old != NULL && old->state != ZKR_WATCH_FAILED && old->state != ZKR_WATCH_CHANGED &&
+		!(old->state == ZKR_WATCH_ARMED && old->epoch != n->session->info.epoch))
+		return;
+
+	/*
+	 * the new one first: then the old one need not be taken away at the
+	 * server
+	 */
+	n->watch = zkr_new_watch_locked(n->session, zkn_node_path(n, n->name, &path), meant(n), 0);
+	if (old != NULL)
+		zkr_drop_watch_locked(old);
+}
+
+void
+zkn_watch(ZkSession *s, ZkNode *n)
+{
+	zks_enter(s);
+	if (n->state == ZKN_PRESENT)
+		keep_watch(n);
+	zks_leave(s);
+}
+
+void
+zkn_watch_named(ZkSession *s, const char *dir, const char *name)
+{
+	zks_enter(s);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->state == ZKN_PRESENT && strcmp(n->dir, dir) == 0 &&
+			strcmp(n->name, name) == 0)
+			keep_watch(n);
+	}
+	zks_leave(s);
+}
+
+/*
+ * Heartbeats
+ */
+
+static void
+on_heartbeat(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	/* an idle process need not be told that all is well */
+	if (!zkn_called_back_quietly_locked(n) || n->state != ZKN_PRESENT || !zkn_is_wanted(n))
+		return;
+	if (r->rc == ZOK)
+	{
+		const ZkRequest *question = r->before != NULL ? r->before : r;
+
+		if (question->writes)
+			n->proven_at = question->sent_at;
+	}
+	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
+	{
+		zkn_lose_locked(n, loss_of(r->rc));
+		n->session->notify = true;
+	}
+}
+
+void
+zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
+{
+	zks_enter(s);
+	n->expects_turn = expects;
+	zks_leave(s);
+}
+
+/* Whether one of them is next in line */
+bool
+zkn_expects_turn_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->expects_turn && n->state == ZKN_PRESENT && zkn_is_wanted(n))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The heartbeat of a session that has a node to lose: a read of one that is there,
+ * behind a sync, which a server that is cut off from its leader cannot answer; it
+ * would still answer the read, and the session would believe to be alive while it has
+ * expired.  But a leader that is cut off from the others answers that, too, until it
+ * notices.  So with quorum it is a request that only a quorum can answer.  False:
+ * there is no such node.
+ */
+bool
+zkn_beat_locked(ZkSession *s, bool quorum)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		NodePath	path;
+		ZkOp		op = {.type = ZOO_CHECK_OP,.path = zkn_node_path(n, n->name, &path),.version = -1};
+		ZkRequest  *r;
+
+		if (n->state != ZKN_PRESENT || !zkn_is_wanted(n) || zkn_is_renaming(n))
+			continue;
+		r = zkn_request_locked(n, on_heartbeat);
+		if (r == NULL)
+			return false;
+		r->meant = meant(n);
+		if (!quorum)
+			zkr_get_fresh_locked(r, path.text, "/");
+		else if (n->single)
+			zkr_stat_behind_locked(r, path.text, &op, 1);
+		else
+			zkr_multi_locked(r, &op, 1);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Once a heartbeat: deletes that could not be sent, second looks, and a watch
+ * on each node that is still ours, so that its loss is noticed before its own
+ * create is too old to prove that it exists (backend_session.c,
+ * zkb_are_proven).
+ */
+void
+zkn_heartbeat_locked(ZkSession *s)
+{
+	int64_t		now = zks_now();
+
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *next,
+		 *n = s->nodes; n != NULL; n = next)
+	{
+		next = n->next;
+		if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n))
+		{
+			if (n->watch != NULL || !zkr_watches_exceed_locked(s, ZKR_WATCH_BYTES_ENOUGH))
+				keep_watch(n);
+		}
+		else
+			zkn_catch_up_locked(n, now);
+	}
+	zkn_settle_all_locked(s);
+}
+
+/*
+ * Checks, and what they prove
+ */
+
+/* A single node was read behind a check of it, though not as the last */
+static void
+on_checked(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (zkn_called_back_locked(n) && n->state == ZKN_PRESENT && zkn_is_wanted(n) && r->rc == ZNONODE)
+		zkn_lose_locked(n, ZK_LOST_NODE);
+}
+
+/* Of what is returned, the owner asks for the answer: it comes last */
+static ZkRequest *
+send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
+{
+	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
+	ZkRequest  *checks = r;
+	int			last = n - 1;
+
+	zk_assert(zks_has_mutex(s));
+	while (last >= 0 && !nodes[last]->single)
+		last--;
+	if (r != NULL && last >= 0)
+		checks = zkr_new_before_locked(r);
+	if (checks != NULL)
+		zkr_multi_locked(checks, ops, n);
+	for (int i = 0; checks != NULL && i < last; i++)
+	{
+		ZkRequest  *read;
+
+		if (!nodes[i]->single)
+			continue;
+		read = zkn_request_locked(nodes[i], on_checked);
+		if (read == NULL)
+		{
+			zkr_fail_locked(r);
+			return r;
+		}
+		read->meant = nodes[i]->czxid;
+		zkr_stat_locked(read, nodes[i]->dir);
+	}
+	if (checks != NULL && last >= 0)
+	{
+		r->meant = nodes[last]->czxid;
+		r->index = last;
+		zkr_stat_locked(r, nodes[last]->dir);
+	}
+	return r;
+}
+
+ZkRequest *
+zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
+{
+	ZkOp		ops[ZKN_CHECK_MAX];
+	char	   *paths[ZKN_CHECK_MAX];
+	size_t		bytes = 0;
+	int			count = 0;
+	ZkRequest  *r;
+
+	zks_enter(s);
+	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
+	{
+		ZkNode	   *node = nodes[count];
+		char		name[ZKP_NAME_LEN];
+		NodePath	path;
+
+		/* what was sent is carried out before we ask */
+		if (!node->tell_sent || !zkp_shared_name(name, node->name))
+			snprintf(name, sizeof(name), "%s", node->name);
+		paths[count] = strdup(zkn_node_path(node, name, &path));
+		if (paths[count] == NULL)
+			break;
+		memset(&ops[count], 0, sizeof(ZkOp));
+		ops[count].type = ZOO_CHECK_OP;
+		ops[count].path = paths[count];
+		ops[count].version = -1;
+		bytes += strlen(paths[count++]);
+	}
+	*n = count;
+	r = count > 0 ? send_checks_locked(s, nodes, ops, count) : NULL;
+	zks_leave(s);
+	while (count-- > 0)
+		free(paths[count]);
+	return r;
+}
+
+/*
+ * Whether an event would have told of its deletion before the session's latest
+ * transaction was answered
+ */
+static bool
+is_told_of(const ZkNode *n)
+{
+	return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&
+		n->watch->epoch == n->session->info.epoch;
+}
+
+int64_t
+zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
+{
+	int64_t		proven_at = ZKS_NEVER;
+
+	zks_enter(s);
+	for (int i = 0; i < n; i++)
+		proven_at = zks_earlier(proven_at, is_told_of(nodes[i]) && s->info.quorum_at > nodes[i]->proven_at ?
+								s->info.quorum_at : nodes[i]->proven_at);
+	zks_leave(s);
+	return proven_at;
+}
+
+int
+zkn_untold(ZkSession *s, ZkNode *const *nodes, int n, int64_t asked_at, ZkNode **untold)
+{
+	int			count = 0;
+
+	zks_enter(s);
+	for (int i = 0; i < n; i++)
+	{
+		if (nodes[i]->proven_at < asked_at && !is_told_of(nodes[i]))
+			untold[count++] = nodes[i];
+	}
+	zks_leave(s);
+	return count;
+}
+
+void
+zkn_proven(ZkSession *s, ZkNode *const *nodes, int n, int64_t sent_at)
+{
+	zks_enter(s);
+	for (int i = 0; i < n; i++)
+		nodes[i]->proven_at = sent_at;
+	zks_leave(s);
+}
+
+/*
+ * Losses, as the owner sees them, and others
+ */
+
+bool
+zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
+{
+	bool		certain;
+
+	zks_enter(s);
+	certain = !zkn_is_renaming(n);
+	if (n->state == ZKN_PRESENT && certain)
+		zkn_lose_locked(n, loss);
+	zks_leave(s);
+	return certain;
+}
+
+/* Evaluate its watch */
+static void
+look_at_watch(ZkNode *n)
+{
+	/* our own delete fires it, too, but is decided by its answer */
+	if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && n->watch != NULL &&
+		n->watch->state == ZKR_WATCH_FIRED)
+		zkn_lose_locked(n, ZK_LOST_NODE);
+}
+
+/*
+ * As its owner would find it, if it looked.  One that it gives back is not lost,
+ * though it may be gone before its owner shows that.
+ */
+static bool
+is_lost(const ZkNode *n)
+{
+	if (!zkn_is_wanted(n))
+		return n->interest == FORFEITED || n->state == ZKN_LOST;
+	return n->state != ZKN_PRESENT || (n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED);
+}
+
+/*
+ * For what other processes see.  The losses go first: while the session is
+ * connected again, what it lost before must not look held.
+ */
+void
+zkn_show_locked(ZkSession *s)
+{
+	ZkShown    *shown = atomic_load(&s->shown);
+	uint32_t	state = s->info.state + 1;
+
+	zk_assert(zks_has_mutex(s));
+	if (shown == NULL)
+		return;
+	if (s->info.in_doubt)
+		state |= ZKS_SHOWN_IN_DOUBT;
+	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
+	{
+		if (s->shown_nodes[i] != NULL && is_lost(s->shown_nodes[i]))
+			state |= ZKS_SHOWN_LOST(i);
+	}
+	atomic_store(&shown->state, state);
+#define SHOW(member, value)	atomic_store_explicit(&shown->member, (value), memory_order_relaxed)
+	SHOW(timeout_ms, (uint32_t) s->info.timeout_ms);
+	SHOW(session_id, s->info.epoch > 0 ? s->info.session_id : 0);
+	SHOW(proven_at, s->info.proven_at);
+	SHOW(requests, s->info.requests);
+	SHOW(reconnections, s->info.reconnections);
+	SHOW(losses, s->info.losses);
+	SHOW(unreleased, (uint32_t) s->info.unreleased);
+#undef SHOW
+}
+
+void
+zkn_show(ZkSession *s, ZkNode *const *nodes, int n)
+{
+	zks_enter(s);
+	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
+		s->shown_nodes[i] = i < n ? nodes[i] : NULL;
+	zkn_show_locked(s);
+	zks_leave(s);
+}
+
+int
+zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
+{
+	int			i;
+
+	zks_enter(s);
+	for (i = 0; i < n; i++)
+	{
+		look_at_watch(nodes[i]);
+		if (nodes[i]->state != ZKN_PRESENT || nodes[i]->interest == FORFEITED)
+			break;
+	}
+	if (i < n)
+		*loss = nodes[i]->loss != ZK_NOT_LOST ? nodes[i]->loss : ZK_LOST_NODE;
+	zks_leave(s);
+	return i < n ? i : -1;
+}
+
+void
+zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
+{
+	zks_enter(s);
+	look_at_watch(n);
+	info->state = n->interest == FORFEITED ? ZKN_LOST : n->state;
+	info->loss = n->loss;
+	info->rc = n->refused != 0 ? n->refused : n->rc;
+	info->sharing = n->telling == TELLING_SHARED;
+	info->comes_next = n->comes_next;
+	info->czxid = n->czxid;
+	memcpy(info->name, n->name, sizeof(info->name));
+	info->watch = n->watch != NULL ? n->watch->state : ZKR_WATCH_FAILED;
+	info->watch_epoch = n->watch != NULL ? n->watch->epoch : 0;
+	zks_leave(s);
+}
+
+/*
+ * Relying on nodes
+ */
+
+void
+zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance)
+{
+	zks_enter(s);
+	n->reliance = reliance;
+	zks_leave(s);
+}
+
+void
+zkn_rely_less(ZkSession *s)
+{
+	zks_enter(s);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->reliance == ZKN_RELIED)
+			n->reliance = ZKN_RELIED_IF_WRITTEN;
+	}
+	zks_leave(s);
+}
+
+/*
+ * Whether the node is lost by ZooKeeper's word.  One that counts as lost only
+ * because nothing was heard is, once we are connected again: it is deleted
+ * then.
+ */
+static bool
+is_known_lost(ZkNode *n)
+{
+	ZkSessionState state = n->session->info.state;
+
+	look_at_watch(n);
+	if (n->interest == FORFEITED)
+		return state == ZKS_CONNECTED || state == ZKS_OVER;
+	return zkn_is_wanted(n) && n->state == ZKN_LOST;
+}
+
+bool
+zkn_is_relied_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		if (n->reliance != ZKN_NOT_RELIED)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * How much the owner relies on one that is lost, or in doubt if that counts: on
+ * the one that it relies on most.  why->doubt says whether the whole session is in
+ * doubt.
+ */
+ZkReliance
+zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why)
+{
+	ZkReliance	most = ZKN_NOT_RELIED;
+	bool		session_doubted = why->doubt;
+
+	zk_assert(zks_has_mutex(s));
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	{
+		bool		lost;
+
+		if (n->reliance <= most || (!zkn_is_wanted(n) && n->interest != FORFEITED))
+			continue;
+		lost = is_known_lost(n);
+		if (!lost && !session_doubted && !(doubt_counts && n->interest == FORFEITED))
+			continue;
+		most = n->reliance;
+		why->doubt = !lost;
+		why->loss = !lost ? ZK_LOST_CONTACT : n->loss != ZK_NOT_LOST ? n->loss : ZK_LOST_NODE;
+		snprintf(why->dir, sizeof(why->dir), "%s", n->dir);
+	}
+	return most;
+}
