@@ -14,8 +14,6 @@
  */
 #include "postgres.h"
 
-#include <poll.h>
-
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/latch.h"
@@ -91,23 +89,22 @@ zkb_wait_event(ZkWaitEvent event)
  * interrupts the statement ends it.
  */
 static bool
-comes_soon(int fd, int64 ms, uint32 event)
+comes_soon(ZkSession *session, int64 ms, uint32 event)
 {
-	struct pollfd pollfd = {.fd = fd,.events = POLLIN};
-	int			n;
+	bool		came;
 
 	if (MyLatch->is_set)
 		return false;
 	pgstat_report_wait_start(event);
-	n = poll(&pollfd, 1, (int) Min(ms, SOON_MS));
+	came = zks_doze(session, (int) Min(ms, SOON_MS));
 	pgstat_report_wait_end();
-	return n > 0;
+	return came;
 }
 
 static int
-sleep_until_something(int fd, int flags, long ms, uint32 event, bool answer_due)
+sleep_until_something(ZkSession *session, int fd, int flags, long ms, uint32 event, bool answer_due)
 {
-	if (answer_due && comes_soon(fd, ms < 0 ? SOON_MS : ms, event))
+	if (answer_due && comes_soon(session, ms < 0 ? SOON_MS : ms, event))
 		return WL_SOCKET_READABLE;
 	return WaitLatchOrSocket(MyLatch, flags, fd, ms, event);
 }
@@ -143,7 +140,7 @@ zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 		bool		answer_due;
 		int			fd = zks_await(session, &answer_due);
 
-		happened = sleep_until_something(fd, flags, ms, event_ids[event], answer_due);
+		happened = sleep_until_something(session, fd, flags, ms, event_ids[event], answer_due);
 	}
 	PG_FINALLY();
 	{

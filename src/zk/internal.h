@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
 
 #include <zookeeper/zookeeper.h>
 
@@ -171,11 +172,17 @@ struct ZkWatch
 /*
  * Who is woken by what: wakeup.c
  */
+#define ZKS_EVENTS	4			/* at once: a bell, a socket, closed ones */
+
 typedef struct ZkWakeup
 {
 	int			bell_fd;
 	int			keeper_fd;
 	int			owner_fd;
+
+	/* the owner's: what woke it */
+	struct epoll_event told[ZKS_EVENTS];
+	int			ntold;
 
 	/* under the mutex: of the socket */
 	uint32_t	generation;		/* which one; 0: none yet */
@@ -311,6 +318,7 @@ extern void zks_wakeup_want_locked(ZkWakeup *e, int sock, uint32_t events);
 extern void zks_wakeup_lend_locked(ZkWakeup *e, int sock);
 extern void zks_wakeup_take_back_locked(ZkWakeup *e, int sock);
 extern uint32_t zks_wakeup_wait(ZkWakeup *e, uint32_t generation, int ms);
+extern bool zks_wakeup_owner_wait(ZkWakeup *e, int ms);
 extern bool zks_wakeup_owner_woken(ZkWakeup *e, uint32_t generation);
 
 /* session_state.c */

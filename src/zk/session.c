@@ -246,6 +246,12 @@ zks_await(ZkSession *s, bool *answer_due)
 	return s->wakeup.owner_fd;
 }
 
+bool
+zks_doze(ZkSession *s, int ms)
+{
+	return zks_wakeup_owner_wait(&s->wakeup, ms);
+}
+
 void
 zks_awaited(ZkSession *s)
 {

@@ -8,9 +8,9 @@
  * or ereport can ever run in a thread that PostgreSQL did not start.
  *
  * Every function here may be called only from the owning (main) thread.  None
- * of them blocks, except zks_close for as long as it is told, and zks_awaited
- * for a millisecond if half an answer has arrived.  A descriptor announces
- * what happens meanwhile: see zks_await.
+ * of them blocks, except zks_close and zks_doze for as long as they are told, and
+ * zks_awaited for a millisecond if half an answer has arrived.  A descriptor
+ * announces what happens meanwhile: see zks_await.
  *
  *-------------------------------------------------------------------------
  */
@@ -221,9 +221,12 @@ extern void zks_send(ZkSession *session);
  * To be called around each wait.  The descriptor becomes readable when
  * something has changed, or may have; zks_awaited, which must follow,
  * processes that and clears it.  answer_due, which may be NULL: whether a
- * request is outstanding that will be answered soon.
+ * request is outstanding that will be answered soon.  zks_doze waits for the
+ * descriptor, ms milliseconds at most or until a signal comes; true if it is
+ * readable.  That is less work for the kernel than a poll() of it.
  */
 extern int	zks_await(ZkSession *session, bool *answer_due);
+extern bool zks_doze(ZkSession *session, int ms);
 extern void zks_awaited(ZkSession *session);
 
 /*

@@ -28,7 +28,6 @@
 #include "internal.h"
 
 #define BELL	0				/* its generation, as it is no socket */
-#define MOST	4				/* at once: a bell, a socket, closed ones */
 
 /* To be reported once */
 static bool
@@ -138,12 +137,11 @@ zks_wakeup_take_back_locked(ZkWakeup *e, int sock)
 	watch_locked(e, sock);
 }
 
+/* Of the socket of this generation */
 static uint32_t
-socket_events(int epoll_fd, uint32_t generation, int ms)
+socket_events(const struct epoll_event *events, int n, uint32_t generation)
 {
-	struct epoll_event events[MOST];
 	uint32_t	happened = 0;
-	int			n = epoll_wait(epoll_fd, events, MOST, ms);
 
 	for (int i = 0; i < n; i++)
 	{
@@ -157,12 +155,32 @@ socket_events(int epoll_fd, uint32_t generation, int ms)
 uint32_t
 zks_wakeup_wait(ZkWakeup *e, uint32_t generation, int ms)
 {
-	return socket_events(e->keeper_fd, generation, ms);
+	struct epoll_event events[ZKS_EVENTS];
+	int			n = epoll_wait(e->keeper_fd, events, ZKS_EVENTS, ms);
+
+	return socket_events(events, n, generation);
 }
 
-/* Clears what woke the owner; true if it was the socket of this generation */
+/*
+ * The owner sleeps.  Returns whether something woke it; zks_wakeup_owner_woken tells
+ * what.
+ */
+bool
+zks_wakeup_owner_wait(ZkWakeup *e, int ms)
+{
+	e->ntold = epoll_wait(e->owner_fd, e->told, ZKS_EVENTS, ms);
+	return e->ntold > 0;
+}
+
+/*
+ * Clears what woke the owner, here or in a poll() of its descriptor; true if it was
+ * the socket of this generation
+ */
 bool
 zks_wakeup_owner_woken(ZkWakeup *e, uint32_t generation)
 {
-	return socket_events(e->owner_fd, generation, 0) != 0;
+	int			n = e->ntold > 0 ? e->ntold : epoll_wait(e->owner_fd, e->told, ZKS_EVENTS, 0);
+
+	e->ntold = 0;
+	return socket_events(e->told, n, generation) != 0;
 }
