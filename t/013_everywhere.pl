@@ -272,12 +272,8 @@ subtest 'parallel query' => sub {
 
 subtest 'other servers in the same transaction' => sub {
 	$other_admin->value('CREATE TABLE remote (i int)');
-	$admin->value(
-		sprintf q{CREATE EXTENSION postgres_fdw; CREATE EXTENSION dblink;
-		CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
-		CREATE USER MAPPING FOR CURRENT_USER SERVER other;
-		CREATE FOREIGN TABLE remote (i int) SERVER other},
-		$other->host, $other->port);
+	zk_foreign_server($main, other => $other);
+	$admin->value(q{CREATE EXTENSION dblink; CREATE FOREIGN TABLE remote (i int) SERVER other});
 	my $s = zk_session($main);
 	my $waiter = zk_session($other);
 

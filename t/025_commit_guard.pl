@@ -44,13 +44,8 @@ sub await_sleep
 	return;
 }
 
-# The foreign server is this one, too, reached through another backend.
-$admin->value(
-	sprintf q{CREATE EXTENSION postgres_fdw;
-	CREATE SERVER loopback FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
-	CREATE USER MAPPING FOR CURRENT_USER SERVER loopback;
-	CREATE FOREIGN TABLE there (who text) SERVER loopback OPTIONS (table_name 'remote')},
-	$node->host, $node->port);
+zk_foreign_server($node, loopback => $node);
+$admin->value(q{CREATE FOREIGN TABLE there (who text) SERVER loopback OPTIONS (table_name 'remote')});
 
 my @proxies;    # kept until the end, so that sessions can close properly
 

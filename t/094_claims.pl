@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);
 
+use Claims;
 use Cost;
 use Deadline;
 use ZkProxy;
@@ -28,35 +29,13 @@ my $node = zk_cluster(
 my $other = zk_cluster('other', $zk, 'zklock.session_timeout' => '30s');
 my $admin = zk_session($node);
 my $elsewhere = zk_session($other);
+claims_are_read_by($elsewhere);
 my $MARKS = '/zklock/__zklock_claims__';
 
 $admin->value('CREATE TABLE t (who text); CREATE TABLE pair (i int PRIMARY KEY, v int); INSERT INTO pair VALUES (1, 0), (2, 0);
 	CREATE TABLE remote (i int UNIQUE DEFERRABLE INITIALLY DEFERRED)');
-$admin->value(
-	sprintf q{CREATE EXTENSION postgres_fdw;
-	CREATE SERVER loopback FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
-	CREATE USER MAPPING FOR CURRENT_USER SERVER loopback;
-	CREATE FOREIGN TABLE there (i int) SERVER loopback OPTIONS (table_name 'remote')},
-	$node->host, $node->port);
-
-# The period with this number
-sub claim { my ($path, $n, $timeout) = @_; return sprintf q{SELECT zk_claim('%s', to_timestamp(%d)%s)}, $path, 60 * $n, defined $timeout ? ", '$timeout'" : ''; }
-
-# What the mark says: "7 done"
-sub last_claim
-{
-	my ($path, $session) = @_;
-	return ($session // $elsewhere)->value("SELECT extract(epoch FROM period)::int / 60 || ' ' || state FROM zk_last_claim('$path')");
-}
-
-sub await_claim
-{
-	my ($path, $expected, $name) = @_;
-	my $seen;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	eval { zk_until(sub { ($seen = last_claim($path)) eq $expected }, "$path: $expected", 20); };
-	return is($seen, $expected, $name);
-}
+zk_foreign_server($node, loopback => $node);
+$admin->value(q{CREATE FOREIGN TABLE there (i int) SERVER loopback OPTIONS (table_name 'remote')});
 
 # -------------------------------------------------------------------- the costs
 

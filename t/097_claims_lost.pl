@@ -38,12 +38,10 @@ $_->safe_psql('postgres', 'CREATE TABLE played (period timestamptz, who text)') 
 
 # A foreign table whose server refuses 'refused' at its COMMIT, and waits there
 # for whoever has the advisory lock 1 with 'slow'
+zk_foreign_server($node, loopback => $node);
 $node->safe_psql(
 	'postgres',
-	sprintf q{CREATE EXTENSION postgres_fdw;
-	CREATE SERVER loopback FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
-	CREATE USER MAPPING FOR CURRENT_USER SERVER loopback;
-	CREATE TABLE remote (what text);
+	q{CREATE TABLE remote (what text);
 	CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$
 	BEGIN
 		IF new.what = 'refused' THEN RAISE 'refused' USING ERRCODE = '23000'; END IF;
@@ -51,7 +49,7 @@ $node->safe_psql(
 		RETURN NULL;
 	END $$;
 	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON remote DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();
-	CREATE FOREIGN TABLE there (what text) SERVER loopback OPTIONS (table_name 'remote')}, $node->host, $node->port);
+	CREATE FOREIGN TABLE there (what text) SERVER loopback OPTIONS (table_name 'remote')});
 
 my $last_period = 0;
 my ($PERIOD, $DAY);

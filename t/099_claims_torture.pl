@@ -30,14 +30,12 @@ my @nodes = map { zk_cluster($_, $zk, 'zklock.operation_timeout' => '3s', restar
 my $calm = zk_cluster('calm', $zk);
 foreach my $node (@nodes)
 {
+	zk_foreign_server($node, loopback => $node);
 	$node->safe_psql(
 		'postgres',
-		sprintf q{CREATE EXTENSION postgres_fdw;
-		CREATE SERVER loopback FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'postgres');
-		CREATE USER MAPPING FOR CURRENT_USER SERVER loopback;
-		CREATE TABLE remote (i int UNIQUE DEFERRABLE INITIALLY DEFERRED);
+		q{CREATE TABLE remote (i int UNIQUE DEFERRABLE INITIALLY DEFERRED);
 		CREATE FOREIGN TABLE there (i int) SERVER loopback OPTIONS (table_name 'remote');
-		CREATE TABLE played (period int, who int)}, $node->host, $node->port);
+		CREATE TABLE played (period int, who int)});
 }
 
 # The sessions: each with its cluster and its way to ZooKeeper

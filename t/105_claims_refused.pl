@@ -10,6 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use Claims;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -18,25 +19,7 @@ use ZooKeeper;
 my $zk = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
 my $node = zk_cluster('main', $zk, session_preload_libraries => '');
 my $elsewhere = zk_session($node);
-
-# The period with this number
-sub claim { my ($path, $n, $timeout) = @_; return sprintf q{SELECT zk_claim('%s', to_timestamp(%d)%s)}, $path, 60 * $n, defined $timeout ? ", '$timeout'" : ''; }
-
-# What the mark says: "7 done"
-sub last_claim
-{
-	my ($path) = @_;
-	return $elsewhere->value("SELECT extract(epoch FROM period)::int / 60 || ' ' || state FROM zk_last_claim('$path')");
-}
-
-sub await_claim
-{
-	my ($path, $expected, $name) = @_;
-	my $seen;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	eval { zk_until(sub { ($seen = last_claim($path)) eq $expected }, "$path: $expected", 20); };
-	return is($seen, $expected, $name);
-}
+claims_are_read_by($elsewhere);
 
 # ---------------------------------------------------- in another extension's callback
 

@@ -45,7 +45,7 @@ use Deadline;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_init zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
+our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
   zk_locks_left zk_nothing_left zk_kill zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # Where PostgreSQL is installed of which new clusters are; undefined: in the PATH
@@ -85,6 +85,20 @@ sub zk_init
 		return $run->('cp', '-RPp', $ENV{INITDB_TEMPLATE}, $node->data_dir);
 	};
 	$node->init(%opt);
+	return;
+}
+
+# A foreign server for $node's foreign tables, behind which is $there: the same cluster,
+# reached through another backend, or another one
+sub zk_foreign_server
+{
+	my ($node, $name, $there) = @_;
+	$node->safe_psql(
+		'postgres',
+		sprintf q{CREATE EXTENSION postgres_fdw;
+		CREATE SERVER %1$s FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%2$s', port '%3$s', dbname 'postgres');
+		CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s},
+		$name, $there->host, $there->port);
 	return;
 }
 
