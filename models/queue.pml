@@ -4,9 +4,10 @@
  *	  without a round trip, commit under the guard and release, while
  *	  connections break, servers lag behind and sessions expire.
  *
- * It follows src/lock/acquire.c (take_turn, read_sign, look_at_blockers,
- * confirm_turn), src/lock/commit_guard.c, and of src/zk/node.c the search for
- * a node whose create was not answered.  The names of steps are theirs.
+ * It follows src/lock/acquire.c (take_turn), src/lock/blockers.c (read_sign,
+ * look_at_blockers), src/lock/place.c (zkl_confirm_turn), src/lock/commit_guard.c,
+ * and of src/zk/node.c the search for a node whose create was not answered.  The
+ * names of steps are theirs.
  *
  * What stands for what:
  *
@@ -153,7 +154,7 @@ inline create_node(i)
 	state[i] = CREATING; age[i] = FRESH
 }
 
-/* forget the place, as drop_place does */
+/* forget the place, as zkl_drop_place does */
 inline leave(i)
 {
 	do :: nempty(todo[i]) -> todo[i]?_ :: empty(todo[i]) -> break od;
@@ -378,7 +379,7 @@ look_at_queue:
 		fi
 	};
 
-	/* watch_queue: the two nearest and our own; what is of use is kept */
+	/* zkl_watch_queue: the two nearest and our own; what is of use is kept */
 	atomic
 	{
 		if
@@ -443,7 +444,7 @@ confirm_event:
 		fi
 	};
 
-confirm:	/* confirm_turn, after a list that shows nobody before us, or an event */
+confirm:	/* zkl_confirm_turn, after a list that shows nobody before us, or an event */
 	atomic
 	{
 		if

@@ -45,7 +45,7 @@ meant(const ZkNode *n)
 /*
  * A watch on the node itself, unless there is one that can still fire in time.
  * One that the library took over from another connection fires too late: see
- * acquire.c.
+ * blockers.c.
  */
 static void
 keep_watch(ZkNode *n)

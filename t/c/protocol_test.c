@@ -1217,8 +1217,8 @@ test_course(void)
 /*
  * The waiters of a semaphore, each at a server of its own, which may lag
  * behind as far as ZooKeeper allows: it has seen an initial part of the
- * history that includes the waiter's own create.  They do what acquire.c does:
- * list, read whom to watch, react to what fires.  When all servers are up to
+ * history that includes the waiter's own create.  They do what acquire.c and
+ * blockers.c do: list, read whom to watch, react to what fires.  When all servers are up to
  * date and nothing is under way, exactly those in front must hold.
  */
 typedef enum Doing

@@ -119,7 +119,7 @@ our @MUTANTS = (
 	{
 		name => 'out_of_turn',
 		what => 'who watches the two before it takes the lock when either of them goes',
-		edits => [ [ 'lock/acquire.c', 'if (view->next && current && is_our_turn(c, p))', 'if (current && is_our_turn(c, p))' ] ],
+		edits => [ [ 'lock/blockers.c', 'if (view->next && current && is_our_turn(c, p))', 'if (current && is_our_turn(c, p))' ] ],
 		scene => 'crowd',
 		convicted => ['turn']
 	},
@@ -166,7 +166,7 @@ our @MUTANTS = (
 		name => 'no_list_after_reconnection',
 		what => 'who has reconnected believes no watch of the old connection, and sets no new one',
 		edits => [
-			[   'lock/acquire.c', "if (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;",
+			[   'lock/blockers.c', "if (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;",
 				"if (info->epoch != p->list_epoch)\n\t\treturn WAIT_ON;"
 			]
 		],
@@ -177,11 +177,11 @@ our @MUTANTS = (
 		name => 'turn_without_proof',
 		what => 'an event grants the lock, whatever has become of the connection and our own node since',
 		edits => [
-			[ 'lock/acquire.c', "\tif (info->state != ZKS_CONNECTED)\n\t\treturn WAIT_ON;\n", '' ],
-			[   'lock/acquire.c', "p->list_epoch == info.epoch &&\n\t\tzkb_is_fresh(&info);",
+			[ 'lock/blockers.c', "\tif (info->state != ZKS_CONNECTED)\n\t\treturn WAIT_ON;\n", '' ],
+			[   'lock/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzkb_is_fresh(&info);",
 				'p->list_epoch == info.epoch;'
 			],
-			[ 'lock/acquire.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ]
+			[ 'lock/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ]
 		],
 		scene => 'asleep_in_line',
 		convicted => ['stale grant']
@@ -210,10 +210,10 @@ our @MUTANTS = (
 			[   'zk/proof.c', "return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&\n\t\tn->watch->epoch == n->session->info.epoch;",
 				'return true;'
 			],
-			[   'lock/acquire.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
+			[   'lock/blockers.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
 				'node.state == ZKN_PRESENT && '
 			],
-			[ 'lock/acquire.c', 'if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)', 'if (false)' ]
+			[ 'lock/blockers.c', 'if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)', 'if (false)' ]
 		],
 		scene => 'breaks',
 		convicted => [ 'late commit', 'stale grant' ]
@@ -221,7 +221,7 @@ our @MUTANTS = (
 	{
 		name => 'watches_of_old_connections',
 		what => 'who has reconnected goes on with the watches that it had',
-		edits => [ [ 'lock/acquire.c', "\tif (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;\n", '' ] ],
+		edits => [ [ 'lock/blockers.c', "\tif (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;\n", '' ] ],
 		equivalent => q{
 			The client library sets all watches again on the new connection, and the server
 			answers with an event for each node that is gone, and for each directory that has
@@ -232,7 +232,7 @@ our @MUTANTS = (
 	{
 		name => 'list_without_proof',
 		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
-		edits => [ [ 'lock/acquire.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
+		edits => [ [ 'lock/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
 
