@@ -75,7 +75,20 @@ subtest 'holders, and those who wait' => sub {
 	$_->send(q{SELECT zk_lock_shared('/read')}) for @readers[ 1 .. $#readers ];
 	zk_wait_queued($zk, @readers[ 1 .. $#readers ]);
 	my @places = queue(5, q{SELECT zk_semaphore_acquire('/places', 1)});
-	my @all = (@holders, @single, $many, @readers, @places);
+
+	# these have asked the quorum for a while, and have no reason any longer
+	my ($first, @next) = map { zk_session($node) } 1 .. 4;
+	$first->value(q{SELECT zk_lock('/next')});
+	$next[0]->query(q{SELECT zk_lock('/next', '500ms')});
+	$next[1]->query(q{SET lock_timeout = '500ms'; SELECT zk_lock('/next')});
+	$next[2]->send(q{SELECT zk_lock('/next')});
+	zk_wait_queued($zk, $next[2]);
+	$first->value(q{SELECT zk_unlock('/next')});
+	is($next[2]->wait->{out}, 't', 'who was next has it');
+	my @doubt = map { zk_session_with($node, cancel_on_loss => 'doubt') } 1 .. 2;
+	$doubt[0]->value(q{BEGIN; SELECT zk_xact_lock('/doubted/1'); COMMIT});
+	$doubt[1]->value(q{SELECT zk_lock('/doubted/2'); SET zklock.cancel_on_loss = 'lost'});
+	my @all = (@holders, @single, $many, @readers, @places, $first, @next, @doubt);
 
 	pass_time(2, 'the first heartbeats, which set watches');
 	my ($before, $asked) = ($zk->zxid, requests_of_all());

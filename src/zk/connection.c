@@ -292,8 +292,10 @@ round_length(const ZkSession *s)
  * be reached eventually.
  *
  * Giving up leaves something behind: a server may create a session whose
- * answer nobody reads.  So a single server, or the last of a round, gets all
- * the time that the library grants it.
+ * answer nobody reads.  So a single server, or the last of a round in which all
+ * others were silent, gets all the time that the library grants it.  But one that
+ * failed at once may be back at any moment: when the leader's machine is gone, the
+ * others have no quorum until they have elected another.
  */
 static int64_t
 attempt_until(const ZkSession *s)
@@ -302,7 +304,7 @@ attempt_until(const ZkSession *s)
 	int			others = round_length(s) - 1;
 	int			rounds;
 
-	if (s->tries % round_length(s) == others)
+	if (others == 0 || (s->tries % round_length(s) == others && !s->refused))
 		return ZKS_NEVER;
 	rounds = s->ntimeouts / others;
 	ms = ms < 100 ? 100 : zks_earlier(ms, FIRST_LOOK_MS);
@@ -349,10 +351,13 @@ static void
 back_off_locked(ZkSession *s, int64_t now)
 {
 	int			rounds = ++s->tries / round_length(s);
+	bool		round_ends = s->tries % round_length(s) == 0;
 	int64_t		pause = PAUSE_MS * ZKS_MS << (rounds < 9 ? rounds : 9) >> 1;
 
 	zk_assert(zks_has_mutex(s));
 	s->connect_at = now;
+	if (round_ends)
+		s->refused = false;
 	if (rounds == 0)
 		return;
 	pause = zks_earlier(pause, longest_pause(s, now));
@@ -393,11 +398,14 @@ count_locked(ZkSession *s, int64_t now)
 	if (s->of_use)
 	{
 		s->tries = 0;
+		s->refused = false;
 		s->connect_at = s->attempt_at + APART_MS * ZKS_MS;
 		return;
 	}
 	if (now >= attempt_until(s))
 		s->ntimeouts++;
+	else
+		s->refused = true;
 	s->listens_first = s->info.trouble_kind == ZKS_TROUBLE_CLOSED ||
 		s->info.trouble_kind == ZKS_TROUBLE_CROWDED;
 	back_off_locked(s, now);

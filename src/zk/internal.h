@@ -265,6 +265,7 @@ struct ZkSession
 								 * in connection.c */
 	int			tries;			/* successive attempts that were of no use */
 	int			ntimeouts;		/* how many of these took too long */
+	bool		refused;		/* one of this round did not, but failed */
 	int64_t		connect_at;		/* no new connection before this time */
 	bool		awaited;		/* the owner sleeps until something happens */
 	ZkFrame		frame;
