@@ -172,13 +172,15 @@ subtest 'a session of ours' => sub {
 	$other->quit;
 };
 
-# Held alone with s, though somebody else stands there: with a greater number
+# Held with s, though somebody else stands there, with a greater number: so often that
+# whoever took himself to be alone would make do without a list when he gets there
 subtest 'one with a number from the future' => sub {
 	until_no_list($s, $proxy, '/future');
 	$s->value(q{SELECT zk_lock('/future')});
-	my $theirs = $client->create(sprintf('/zklock/future/_c_0-lock-%010d', number('/future') + 3), mode => 'ephemeral');
+	my $far = number('/future') + 12;
+	my $theirs = $client->create(sprintf('/zklock/future/_c_0-lock-%010d', $far), mode => 'ephemeral');
 	$s->value(q{SELECT zk_unlock('/future')});
-	turn($s, $proxy, '/future');
+	turn($s, $proxy, '/future') for 2 .. 11;
 	has_to_wait($s, $proxy, '/future', sub { $client->delete($theirs) }, 'when we get there');
 };
 
@@ -227,8 +229,7 @@ sub made_again
 		turns($s, $path, $n);
 		my @theirs = $make->("/zklock$path");
 		push @theirs, $client->multi(contender("/zklock$path")) while @theirs < $n;
-		$client->delete($_) for @theirs[ 1 .. $#theirs ];
-		has_to_wait($s, $proxy, $path, sub { $client->delete($theirs[0]) }, "number $n again");
+		has_to_wait($s, $proxy, $path, sub { $client->delete($_) for @theirs }, "number $n again");
 		$s->quit;
 	};
 	return;
