@@ -47,6 +47,8 @@
 #endif
 #ifdef MUTANT_DIRECTORY
 #define SAME_DIRECTORY	true
+#elif defined(MUTANT_ONE_MORE)
+#define SAME_DIRECTORY	(mine_zxid - last_zxid < last + 4)
 #else
 #define SAME_DIRECTORY	(mine_zxid - last_zxid < last + 3)
 #endif
@@ -80,6 +82,8 @@ proctype world()
 	:: atomic { steps > 0 && there && others == 0 && ours == NONE -> steps--;
 			zxid++; there = false }
 	:: atomic { steps > 0 && !there -> steps--; zxid++; there = true; next = 0 }
+	/* both, and somebody's first node, in one transaction */
+	:: atomic { steps > 0 && there && ours == NONE -> steps--; zxid++; next = 1; others = BIT(0) }
 	:: atomic { steps > 0 && epoch < 2 -> steps--; epoch++; conn++; zxid = 0 }
 	:: atomic { steps > 0 && conn < 3 -> steps--; conn++ }
 	/* by hand */

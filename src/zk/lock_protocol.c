@@ -368,12 +368,13 @@ near_wrap(int32_t seq)
 }
 
 /*
- * The numbers must be of one incarnation of the directory.  To make another
- * one, and count it up to s + 1, took a transaction that deleted the directory,
- * one that made it, and s + 1 that created the nodes 0 to s, all of them after
- * the last node and before this one; unless one client makes several nodes of
- * one directory in one multi, which nobody has a reason to do.  A new epoch of
- * the ensemble does not tell how many there were, since it begins with 0.
+ * The numbers must be of one incarnation of the directory.  Another one, counted
+ * up to s + 1, took a transaction that deleted the last node, one that removed
+ * the directory and made it again, perhaps with its node 0, and one for each of
+ * the nodes 1 to s, all of them between the last node and this one: so this one
+ * is s + 3 transactions later, at least; unless one client makes several nodes
+ * of one directory in one multi, which nobody has a reason to do.  A new epoch
+ * of the ensemble does not tell how many there were, since it begins with 0.
  */
 bool
 zkp_comes_next(const char *last, int64_t last_czxid, const char *name, int64_t czxid)

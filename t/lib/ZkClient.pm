@@ -144,17 +144,45 @@ sub session_id { return sprintf('0x%x', $_[0]->{session}); }
 sub create
 {
 	my ($self, $path, %opt) = @_;
-	my $mode = $MODE{ $opt{mode} // 'persistent' } // die "bad mode: $opt{mode}";
-	my $acl = $opt{acl} // OPEN_ACL;
-	my $answer = $self->_call(
-		$mode == $MODE{container} ? 'createContainer' : 'create2',
-		$path,
-		pack('N/a*', $opt{data} // '')
-		  . pack('N', scalar @$acl)
-		  . join('', map { pack('N N/a* N/a*', @$_) } @$acl)
-		  . pack('N', $mode));
+	my $answer = $self->_call(_create_op(%opt), $path, _create_args(%opt));
 	my ($created, $stat) = unpack('N/a* a*', $answer);
 	return wantarray ? ($created, _stat($stat)) : $created;
+}
+
+sub _mode { my (%opt) = @_; return $MODE{ $opt{mode} // 'persistent' } // die "bad mode: $opt{mode}"; }
+sub _create_op { return _mode(@_) == $MODE{container} ? 'createContainer' : 'create2'; }
+
+sub _create_args
+{
+	my (%opt) = @_;
+	my $acl = $opt{acl} // OPEN_ACL;
+	return pack('N/a* N', $opt{data} // '', scalar @$acl) . join('', map { pack('N N/a* N/a*', @$_) } @$acl) . pack('N', _mode(%opt));
+}
+
+# All of these in one transaction, or none: multi([ create => $path, mode => ... ],
+# [ delete => $path ], [ check => $path ]).  Returns the paths of what it has created.
+sub multi
+{
+	my ($self, @ops) = @_;
+	my $body = '';
+	foreach (@ops)
+	{
+		my ($op, $path, %opt) = @$_;
+		$body .= pack('N C l> N/a*', $OP{ $op eq 'create' ? _create_op(%opt) =~ s/2//r : $op }, 0, -1, $path)
+		  . ($op eq 'create' ? _create_args(%opt) : pack('N', 0xffffffff));
+	}
+	my $answer = $self->_request(++$self->{xid}, 'multi', '', $body . pack('l> C l>', -1, 1, -1));
+	my @created;
+	while (1)
+	{
+		(my ($type, $done, $err), $answer) = unpack('l> C l> a*', $answer);
+		last if $done;
+		die "ZkClient: multi: $ERR{$err} ($err)\n" if $type == -1 && $err != 0 && $err != -2;
+		if ($type == -1) { substr($answer, 0, 4) = ''; }    # the code again: of one that was not to blame
+		elsif ($type == $OP{create}) { (my $path, $answer) = unpack('N/a* a*', $answer); push @created, $path; }
+		elsif ($type == $OP{create2}) { (my $path, $answer) = unpack('N/a* x68 a*', $answer); push @created, $path; }
+	}
+	return @created;
 }
 
 # Creates many nodes, [ path, data ], and asks for more before it has the answers

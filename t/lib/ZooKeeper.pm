@@ -485,7 +485,7 @@ sub mntr_value
 }
 
 # the id of the last transaction
-sub zxid { return hex(($_[0]->four_letter('srvr') =~ /^Zxid: (\w+)$/m)[0]); }
+sub zxid { no warnings 'portable'; return hex(($_[0]->four_letter('srvr') =~ /^Zxid: (\w+)$/m)[0]); }
 
 # ids of all sessions as 0x..., or their number in scalar context; on any server
 sub sessions

@@ -250,6 +250,12 @@ our @MUTANTS = (
 		test => [ '104_no_list', 'a directory that is made again', 'a directory that is reaped' ]
 	},
 	{
+		name => 'next_by_one_transaction_more',
+		what => 'there may be one transaction more between them than a directory needs that is made again',
+		edits => [ [ 'zk/lock_protocol.c', '(int64_t) a.seq + 3;', '(int64_t) a.seq + 4;' ] ],
+		test => [ '104_no_list', 'a directory that is made again' ]
+	},
+	{
 		name => 'next_though_not_alone',
 		what => 'nor whether others stood behind the last one',
 		edits => [ [ 'lock/acquire.c', 'p->alone = queue->view.self_seen && listed == 1;', 'p->alone = true;' ] ],
