@@ -475,10 +475,14 @@ keeper_main(void *arg)
 	return NULL;
 }
 
+/* The last thread could not be made */
+static bool threadless;
+
 /*
  * The owner's first steps, so that a server on this machine makes the session
  * while the kernel makes the thread: as far as they need no wait.  What does not
- * succeed, the keeper does anew, and says what is wrong.
+ * succeed, the keeper does anew, and says what is wrong.  Where there may be no
+ * thread, none: each greeting would leave a session at the server.
  */
 static void
 go_ahead(ZkSession *s)
@@ -486,7 +490,7 @@ go_ahead(ZkSession *s)
 	char		error[sizeof(s->info.trouble)];
 	struct pollfd fd = {.events = POLLOUT};
 
-	if (s->tls != NULL || sem_trywait(&turn) != 0)
+	if (threadless || s->tls != NULL || sem_trywait(&turn) != 0)
 		return;
 	zks_enter(s);
 	if (find_servers(s, true, error, sizeof(error)) && zks_open_handle_locked(s))
@@ -494,7 +498,11 @@ go_ahead(ZkSession *s)
 		(void) prepare_locked(s);
 		fd.fd = s->sock;
 		if (poll(&fd, 1, 0) > 0 && fd.revents == POLLOUT)
+		{
 			(void) zks_process_locked(s, EPOLLOUT);
+			(void) prepare_locked(s);	/* the keeper need not be woken to
+										 * write */
+		}
 		zks_hears(NULL);
 	}
 	else
@@ -550,7 +558,8 @@ zks_start_keeper(ZkSession *s)
 		pthread_sigmask(SIG_SETMASK, &saved, NULL);
 		pthread_attr_destroy(&attr);
 	}
-	if (rc != 0)
+	threadless = rc != 0;
+	if (threadless)
 		go_back(s);
 	errno = rc;
 	return rc == 0;

@@ -27,9 +27,9 @@
  * The library's messages are the only place where it says why a connection
  * failed: "...errno=111(Connection refused): ...".  Keep that for DETAIL;
  * nothing is written to a log, which a dead ensemble would flood.  The
- * callback is not told whose message it is.  The thread that opens a handle hears
- * for it until it closes it; another one that lets the library read says so by
- * zks_hears.
+ * callback is not told whose message it is.  Whoever opens a handle hears for it,
+ * the keeper until it closes it; the owner, when it lets the library read, and the
+ * keeper of a handle that the owner has opened, say so by zks_hears.
  */
 static __thread ZkSession *heard_by;
 

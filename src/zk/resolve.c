@@ -13,7 +13,7 @@
  * server's certificate must contain one of these.
  *
  * getaddrinfo cannot be interrupted, so names are looked up in the keeper thread.
- * Addresses need no looking up, and so no thread.
+ * For addresses, as for the library's own lists, it asks nobody but the kernel.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,8 +37,8 @@
 #define NAMES_LEN		(MAX_ADDRESSES * 512)
 
 /*
- * No larger than necessary: what is touched here stays with each backend, since
- * a thread's first memory is the beginning of a heap of its own.
+ * No larger than necessary: what is touched here stays with each backend; of
+ * names, at the beginning of the thread's own heap.
  */
 typedef struct AddressList
 {
