@@ -16,8 +16,9 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', 'zklock.operation_timeout' => '60s');
+# so long that no heartbeat, which looks at what is held, comes between what is counted
+my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', 'zklock.operation_timeout' => '60s');
 my $admin = zk_session($node);
 my $client = $zk->client(session_timeout => 60_000);
 
@@ -190,12 +191,15 @@ subtest 'what ends it' => sub {
 	$s->value(q{SELECT zk_unlock_shared('/end')});
 	is(turn($s, $proxy, '/end'), $LIST, 'a downgrade');
 
-	until_no_list($s, $proxy, '/end');
-	$s->value(q{SELECT zk_lock('/end')});
-	$client->delete_contenders('/zklock/end');
-	zk_wait_hold($s, 'lost');
-	$s->query(q{SELECT zk_unlock('/end')});
-	is(turn($s, $proxy, '/end'), $MISS, 'a lock that was lost');
+	# a heartbeat tells, so that the next one is not near
+	my ($loser, $its_proxy) = zk_counted_session($node, $zk, 0, session_timeout => '20s');
+	until_no_list($loser, $its_proxy, '/lost');
+	$loser->value(q{SELECT zk_lock('/lost')});
+	$client->delete_contenders('/zklock/lost');
+	zk_wait_hold($loser, 'lost');
+	$loser->query(q{SELECT zk_unlock('/lost')});
+	is(turn($loser, $its_proxy, '/lost'), $MISS, 'a lock that was lost');
+	$loser->quit;
 
 	until_no_list($s, $proxy, '/end');
 	$proxy->drop;
