@@ -43,6 +43,7 @@ typedef struct Slot
 	char	   *list_dir;
 	ZkRequest  *check;
 	ZkWatch    *watch;
+	char	   *watched_dir;	/* whose list it watches, or NULL */
 } Slot;
 
 static ZkSession *session;
@@ -151,9 +152,11 @@ use_list(Slot *slot)
 
 	if (slot->list == NULL)
 	{
-		slot->list_dir = dirs[rand() % NDIRS];
-		if (slot->watch == NULL && rand() % 3 == 0)
+		slot->list_dir = slot->watched_dir != NULL ? slot->watched_dir : dirs[rand() % NDIRS];
+		if ((slot->watch == NULL || slot->watched_dir != NULL) && rand() % 3 == 0)
 		{
+			/* perhaps once more, in whatever state the watch is */
+			slot->watched_dir = slot->list_dir;
 			slot->list = zks_list_and_watch(session, slot->list_dir, rand() % 2 == 0, &slot->watch);
 			nwatched++;
 		}
@@ -320,6 +323,7 @@ step(void)
 				zks_watch_info(session, slot->watch, &info);
 				zks_unwatch(session, slot->watch);
 				slot->watch = NULL;
+				slot->watched_dir = NULL;
 			}
 			break;
 		case 3:
