@@ -596,6 +596,25 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	$session->quit;
 };
 
+# The lock was held until then, but its node may have been gone before: a delete that is
+# sent again does not tell
+subtest 'the answer to a release is lost' => sub {
+	my $proxy = new_proxy();
+	foreach my $guard (qw(on strict))
+	{
+		my $session = zk_session_with($node, hosts => $proxy, session_timeout => '60s', commit_guard => $guard);
+		$session->value(qq{BEGIN; SELECT zk_lock('/answer'); INSERT INTO t VALUES ('answer $guard')});
+		$proxy->swallow_and_drop('delete');
+		is($session->value(q{SELECT zk_unlock('/answer')}), 't', "$guard: it is released");
+		my $result = $session->query('COMMIT');
+		is($result->{state}, $guard eq 'on' ? '' : '40001', $guard eq 'on' ? '- and was proven a moment ago' : '- and strict asks of each moment');
+		like($result->{err}, qr/DETAIL:  ZooKeeper did not confirm that it was held until its release\.\nHINT:  Repeat the transaction\./, '- which is said')
+		  if $guard eq 'strict';
+		is(rows("answer $guard"), $guard eq 'on' ? 1 : 0, '- the row');
+		$session->quit;
+	}
+};
+
 # A transaction that took no lock relies on the session's locks if it has
 # written.
 subtest 'what counts as writing' => sub {

@@ -110,13 +110,15 @@ zkl_raise_lost_at_commit(const Lock *lock, ZkLoss loss)
 }
 
 static void
-raise_doubt_at_commit(const Lock *lock)
+raise_doubt_at_commit(const Lock *lock, bool released)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on %s may have been lost", zkl_name(lock)),
+			 released ?
+			 errdetail("ZooKeeper did not confirm that it was held until its release.") :
 			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
-			 errhint(LOST_HINT(lock))));
+			 released ? errhint("Repeat the transaction.") : errhint(LOST_HINT(lock))));
 }
 
 /* The locks that the current transaction relies on */
@@ -157,7 +159,7 @@ find_relied(Relied *relied, bool writes)
 		if (hold->loss != ZK_NOT_LOST)
 			zkl_raise_lost_at_commit(hold->lock, hold->loss);
 		if (hold->doubted)
-			raise_doubt_at_commit(hold->lock);
+			raise_doubt_at_commit(hold->lock, true);
 		if (base != NULL && !hold->proven)
 			rely_on(relied, base, run);
 	}
@@ -235,7 +237,7 @@ zkl_guard(bool writes, int64 asked_at)
 		refuse_lost_at_commit(&relied); /* the answer may have brought a loss */
 	if (proof == ZKB_PROVEN)
 		return relied.locks[0];
-	raise_doubt_at_commit(relied.locks[0]);
+	raise_doubt_at_commit(relied.locks[0], false);
 	return NULL;				/* not reached */
 }
 
