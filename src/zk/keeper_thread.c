@@ -13,7 +13,8 @@
  * thread, and can block where it is closed.)
  *
  * The keeper calls nothing of PostgreSQL, takes no signal, and touches only
- * malloc'ed memory.
+ * malloc'ed memory.  The first steps of the first handle may be the owner's
+ * (go_ahead).
  *
  *-------------------------------------------------------------------------
  */

@@ -145,9 +145,10 @@ typedef struct ZkTlsFiles
 extern ZkTls *zks_tls(const ZkTlsFiles *files, char *error, int errlen);
 
 /*
- * Begin a session.  The session's thread looks the names up.  The options are
- * copied; our copies of secrets are wiped at the end of the session, the
- * library's are not.  Returns NULL with errno set if resources are exhausted.
+ * Begin a session.  The session's thread looks the names up; if there are none,
+ * what is sent first is sent here.  The options are copied; our copies of secrets
+ * are wiped at the end of the session, the library's are not.  Returns NULL with
+ * errno set if resources are exhausted.
  */
 extern ZkSession *zks_open(const ZkOptions *options);
 
