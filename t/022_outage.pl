@@ -777,12 +777,12 @@ subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' =
 	my $session = zk_session_with($node, hosts => $slow->hosts, operation_timeout => '2500ms');
 	$session->value(q{SELECT zk_lock('/slow'), zk_unlock('/slow')});
 	$slow->hold('create2');
-	my $began = time;
 	$session->send(q{SELECT zk_try_lock('/slow')});
 	$slow->wait_held;
 
-	# a third of the session timeout; this is not a wait for a state
-	sleep 0.05 while time - $began < 2.2;
+	# a third of the session timeout since it was asked; this is not a wait for a state
+	my $asked = time;
+	sleep 0.05 while time - $asked < 2.2;
 	Child::suspend($session->pid);
 	$slow->release;
 	$slow->hold('multi');
