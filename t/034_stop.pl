@@ -215,6 +215,39 @@ subtest 'a cancel in an idle transaction is no end' => sub {
 	$s->quit;
 };
 
+# Clients may take even a COMMIT that failed for the end of the transaction.  The comment
+# keeps the parser busy while the lock is lost.
+subtest 'COMMIT and ROLLBACK are not cancelled before they begin' => sub {
+	my $comment = '/*' . 'x' x 20_000_000 . '*/';
+	my $file = PostgreSQL::Test::Utils::tempdir . '/statement';
+	foreach my $sql ('COMMIT COMMENT;', '; end COMMENT; --', 'ROLLBACK COMMENT;')
+	{
+		my $s = zk_session($node);
+		my $path = new_path();
+		$s->value("BEGIN; SELECT zk_xact_lock('$path')");
+		my $id = id($s);
+		unlink $file;
+		append_to_file($file, $sql =~ s/COMMENT/$comment/r . "\nSELECT 'ended'");
+		run($s, "\\i $file");
+		lose($s, $id);
+		my $result = $s->wait;
+		# committed or refused
+		is($result->{err} =~ /(canceling)/ ? $1 : '', '', "$sql is not cancelled");
+		is($result->{out}, 'ended', "$sql ends the transaction");
+		$s->quit;
+	}
+
+	my $s = zk_session($node);
+	my $path = new_path();
+	$s->value("SELECT zk_lock('$path')");
+	my $id = id($s);
+	$s->send(q{COMMIT\; INSERT INTO t VALUES ('behind')\; SELECT pg_sleep(600)});
+	zk_until(sub { $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid) eq 'PgSleep' }, 'it sleeps');
+	lose($s, $id);
+	is_stopped($s->wait, $path, 'what stands behind COMMIT');
+	$s->quit;
+};
+
 # PostgreSQL rolls the transaction back before such an error gets out
 subtest 'a deferred trigger' => sub {
 	$admin->value(q{

@@ -26,6 +26,7 @@
 #include "commit_guard.h"
 #include "release.h"
 #include "statement_hooks.h"
+#include "stop.h"
 #include "xact.h"
 
 static ExecutorFinish_hook_type next_ExecutorFinish = NULL;
@@ -175,6 +176,9 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	NodeTag		tag = nodeTag(statement);
 	bool		discard_all = (IsA(statement, DiscardStmt) &&
 							   ((DiscardStmt *) statement)->target == DISCARD_ALL);
+	bool		commits = (IsA(statement, TransactionStmt) &&
+						   (((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT ||
+							((TransactionStmt *) statement)->kind == TRANS_STMT_PREPARE));
 
 	if (has_locks && cannot_be_undone(statement))
 		zkl_guard_statement();
@@ -184,7 +188,9 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
-	if (discard_all)
+	if (commits)
+		zkl_stop_committing();
+	else if (discard_all)
 		(void) zkl_unlock_all(false);
 	else if (has_locks)
 		note_statement(statement, tag);

@@ -26,6 +26,7 @@
 #include "mb/pg_wchar.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
+#include "tcop/tcopprot.h"
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
@@ -41,6 +42,9 @@
  * local id, or another one.)
  */
 static LocalTransactionId guarded = InvalidLocalTransactionId;
+
+/* In this one, COMMIT has begun; what is deferred until then may run for hours */
+static volatile LocalTransactionId committing_lxid = InvalidLocalTransactionId;
 
 /*
  * A statement was canceled, and its error has not been reported; and when there last
@@ -65,6 +69,66 @@ static volatile int64 canceled_at;
 
 static int	stop_signal = 0;
 
+/* What the parser passes over between two statements */
+static const char *
+skip_nothing(const char *sql)
+{
+	int			depth = 0;
+
+	for (;;)
+	{
+		if (sql[0] == '/' && sql[1] == '*')
+			depth++, sql += 2;
+		else if (depth > 0 && sql[0] == '*' && sql[1] == '/')
+			depth--, sql += 2;
+		else if (depth > 0 && sql[0] != '\0')
+			sql++;
+		else if (sql[0] == '-' && sql[1] == '-')
+			sql += strcspn(sql, "\r\n");
+		else if (sql[0] != '\0' && strchr("; \t\r\n\v\f", sql[0]) != NULL)
+			sql++;
+		else
+			return sql;
+	}
+}
+
+/*
+ * Whether that is all that the client has sent.  When in doubt, it is not.
+ */
+static bool
+ends_transaction(const char *sql)
+{
+	static const char *const words[] = {"abort", "commit", "end", "prepare", "rollback"};
+
+	sql = skip_nothing(sql);
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		size_t		len = strlen(words[i]);
+
+		if (pg_strncasecmp(sql, words[i], len) == 0 &&
+			(sql[len] == '\0' || strchr("; \t\r\n\v\f/-", sql[len]) != NULL))
+		{
+			sql = strchr(sql, ';');
+			return sql == NULL || *skip_nothing(sql) == '\0';
+		}
+	}
+	return false;
+}
+
+/*
+ * COMMIT and ROLLBACK that fail before they begin leave a transaction that waits
+ * for another ROLLBACK.  Some clients, such as psycopg2, take them for the end of
+ * it in any case: each later statement would fail.  And the guard is near.
+ */
+static bool
+is_about_to_end(void)
+{
+	LocalTransactionId lxid = lxid_compat();
+
+	return (committing_lxid == InvalidLocalTransactionId || committing_lxid != lxid) &&
+		debug_query_string != NULL && ends_transaction(debug_query_string);
+}
+
 /*
  * Runs in the main thread, at any moment; so it only looks at what the owner of
  * the signal asks for, and sets flags.  During an exit there is nothing left to
@@ -77,7 +141,8 @@ stop_handler(int signo)
 	ZkReliance	reliance = zks_stop_asked();
 
 	if (reliance != ZKN_NOT_RELIED && !proc_exit_inprogress && MyProc != NULL &&
-		(reliance == ZKN_RELIED || zkl_has_written()) && !zkl_is_judged())
+		(reliance == ZKN_RELIED || zkl_has_written()) && !zkl_is_judged() &&
+		!is_about_to_end())
 	{
 		canceled_at = zks_now();
 		if (cancel_statement_compat(true))
@@ -366,6 +431,12 @@ zkl_stop_anew(void)
 
 	/* what the new turn asks for is asked for again */
 	take_back();
+}
+
+void
+zkl_stop_committing(void)
+{
+	committing_lxid = lxid_compat();
 }
 
 void
