@@ -209,6 +209,9 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 	$waiter->send(q{SELECT zk_lock('/cut/single')});
 	zk_until(sub { $follower->four_letter('wchp') =~ m{^/zklock/cut/single$}m }, 'the waiter to watch the node');
 
+	my $idle = connected_to($follower, session_timeout => '4s');
+	my $session = $idle->value('SELECT session_id FROM zk_session');
+
 	my $began = time;
 	$zk->cut($follower);
 	foreach my $name (@names)
@@ -236,6 +239,8 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 	$at_work->value(q{SELECT zk_unlock('/cut/single')});
 	is($waiter->wait->{out}, 't', 'who waited for a single node has it');
 	is($waiter->value('SELECT losses FROM zk_session'), 0, '- by the session that it had: it moved in time');
+	is($idle->value(q{SELECT zk_try_lock('/cut/idle')}), 't', 'who has no lock gets one');
+	is($idle->value('SELECT session_id FROM zk_session'), $session, '- in the session that it had, too');
 
 	$holder{$_}->send('COMMIT') for @names;
 	foreach my $name (@names)
@@ -258,7 +263,7 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 		q{SET zklock.operation_timeout = '20s'; SET zklock.connect_timeout = '20s'; SELECT count(zk_unlock_all())})
 	  for @names;
 	zk_works($holder{$_}, "$_: works when it is back") for @names;
-	$_->quit for values %holder, values %next, $at_work, $waiter;
+	$_->quit for values %holder, values %next, $at_work, $waiter, $idle;
 };
 
 # ------------------------------------------------------- the whole ensemble

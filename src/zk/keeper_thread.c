@@ -90,10 +90,9 @@ asks_quorum_locked(ZkSession *s, int64_t now)
  * sent while a request is outstanding.  They go out on time whatever else
  * does, and what has to be done now and then is done with them.
  *
- * A read is enough to keep a session that has nothing to lose.  One that has, or
- * that awaits something (who waits for a single node has none), reads by way of
- * the leader, so that it leaves a server that is cut off from that.  Nothing is
- * written by either.  The quorum's word, which is, is asked for by whoever is to
+ * They read by way of the leader, so that the session leaves a server that is cut
+ * off from that, even if it has nothing to lose: there it would expire.  Nothing is
+ * written by that.  The quorum's word, which is, is asked for by whoever is to
  * rely on it; a session whose answers came so late that it may be over asks for it
  * at once.
  */
@@ -102,7 +101,6 @@ heartbeat_locked(ZkSession *s, int64_t now)
 {
 	bool		at_once = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
 	bool		quorum = asks_quorum_locked(s, now);
-	bool		awaits;
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
@@ -110,8 +108,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
 		return;
 	s->heartbeat_at = now;
-	awaits = zkr_owner_asks_locked(s);
-	if (zkn_only_refused_locked(s) && !awaits)
+	if (zkn_only_refused_locked(s) && !zkr_owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
 		return;
@@ -121,10 +118,8 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		r->listener = LISTENER_NONE;
 		if (s->info.in_doubt)
 			zkr_prove_locked(r);
-		else if (awaits)
-			zkr_stat_fresh_locked(r, "/");
 		else
-			zkr_stat_locked(r, "/");
+			zkr_stat_fresh_locked(r, "/");
 	}
 	zkn_heartbeat_locked(s);
 }
