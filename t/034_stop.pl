@@ -272,6 +272,25 @@ subtest 'a deferred trigger' => sub {
 	}
 };
 
+# The server has no text by which it could tell that this is not COMMIT
+subtest 'what has no text' => sub {
+	$admin->value(q{CREATE FUNCTION sleeps_long() RETURNS int LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); RETURN 1; END'});
+	my $program = PostgreSQL::Test::Utils::tempdir_short . '/no_text';
+	chomp(my $include = `pg_config --includedir`);
+	chomp(my $libdir = `pg_config --libdir`);
+	system_or_bail('gcc', "-I$include", "-L$libdir", '-o', $program, "$FindBin::RealBin/c/no_text.c", '-lpq');
+	foreach my $how ('call', 'sync')
+	{
+		my $path = new_path();
+		my ($in, $out) = ('', '');
+		my $run = IPC::Run::start([ $program, $node->connstr('postgres'), $path, $how ], '<', \$in, '>', \$out);
+		my $pid = zk_until(sub { $admin->value(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'}) }, "$how: it sleeps");
+		$zk->end_session($_, $pid) for sessions_of($path);
+		$run->finish;
+		is($out, "40001\n", "$how: is cancelled");
+	}
+};
+
 # ------------------------------------------------------------------- only then
 
 subtest 'a transaction that no longer relies on the lock' => sub {

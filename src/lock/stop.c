@@ -27,6 +27,7 @@
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
+#include "utils/snapmgr.h"
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
@@ -119,14 +120,20 @@ ends_transaction(const char *sql)
  * COMMIT and ROLLBACK that fail before they begin leave a transaction that waits
  * for another ROLLBACK.  Some clients, such as psycopg2, take them for the end of
  * it in any case: each later statement would fail.  And the guard is near.
+ *
+ * Nor is there anything to cancel between two statements, of which the next one may
+ * be these.  What has no text, such as a call by the fast path, or what is deferred
+ * until the end of a pipeline, has a snapshot; and a background worker needs neither.
  */
 static bool
-is_about_to_end(void)
+must_go_on(void)
 {
 	LocalTransactionId lxid = lxid_compat();
 
+	if (debug_query_string == NULL)
+		return MyBackendType == B_BACKEND && !ActiveSnapshotSet();
 	return (committing_lxid == InvalidLocalTransactionId || committing_lxid != lxid) &&
-		debug_query_string != NULL && ends_transaction(debug_query_string);
+		ends_transaction(debug_query_string);
 }
 
 /*
@@ -142,7 +149,7 @@ stop_handler(int signo)
 
 	if (reliance != ZKN_NOT_RELIED && !proc_exit_inprogress && MyProc != NULL &&
 		(reliance == ZKN_RELIED || zkl_has_written()) && !zkl_is_judged() &&
-		!is_about_to_end())
+		!must_go_on())
 	{
 		canceled_at = zks_now();
 		if (cancel_statement_compat(true))
