@@ -113,6 +113,16 @@ $run->finish;
 like($out, qr/^\d+ ms/m, 'the connection is lost while a child has it, and comes again');
 cmp_ok(($out =~ /(\d+) ms/)[0] // 1000, '<', 300, '- and the keeper sleeps then');
 
+# Where its server is given by an address, the owner greets it before the thread exists;
+# mostly, since on a busy machine even loopback takes a moment.  Where there can be no
+# thread, it does so once.
+is(compile('ahead_test', "$dir/ahead_test", '-fsanitize=address'), 0, 'ahead_test compiles');
+my %ahead = `$dir/ahead_test` =~ /^(.+): (\d+ opened, \d+ greeted)$/mg;
+like($ahead{address}, qr/^20 opened, [1-9]/, 'an address is greeted before the thread exists');
+is($ahead{name}, '20 opened, 0 greeted', '- a name is not');
+like($ahead{'no thread'}, qr/^0 opened, [01] greeted$/, '- at most once where there can be no thread');
+like($ahead{'threads again'}, qr/^20 opened, [1-9]/, '- until there can be one');
+
 $zk->wait_until(sub { !$zk->ephemerals_count && !$zk->watch_count && !$zk->sessions },
 	'nothing left at the server');
 pass('no node, watch or session is left at the server');
