@@ -449,11 +449,12 @@ sub log_tail
 sub four_letter
 {
 	my ($self, $word, $timeout) = @_;
-	my $deadline = time + ($timeout // 5);
+	$timeout //= $TIMEOUT / 6;
+	my $deadline = time + $timeout;
 	my $sock = IO::Socket::INET->new(
 		PeerAddr => '127.0.0.1',
 		PeerPort => $self->{port},
-		Timeout => $timeout // 5) or return undef;
+		Timeout => $timeout) or return undef;
 	local $SIG{PIPE} = 'IGNORE';
 	syswrite $sock, $word or return undef;
 	my $select = IO::Select->new($sock);
@@ -765,10 +766,11 @@ sub stop
 	return;
 }
 
+# Those of which each that is not suspended has this long to answer
 sub _in_mode
 {
-	my ($self, $mode) = @_;
-	return grep { $_->running && ($_->four_letter('srvr', 1) // '') =~ /^Mode: $mode$/m } $self->nodes;
+	my ($self, $mode, $timeout) = @_;
+	return grep { $_->running && !Child::is_suspended($_->pid) && ($_->four_letter('srvr', $timeout) // '') =~ /^Mode: $mode$/m } $self->nodes;
 }
 
 # For a moment after a fault there is none: wait for one.
@@ -776,11 +778,12 @@ sub leader
 {
 	my ($self) = @_;
 	my $node;
-	$self->{nodes}[0]->wait_until(sub { ($node) = $self->_in_mode('leader') }, 'a leader');
+	$self->{nodes}[0]->wait_until(sub { ($node) = $self->_in_mode('leader', 1) }, 'a leader');
 	return $node;
 }
 
-sub followers { return $_[0]->_in_mode('follower'); }
+# One that is slow to answer is one, too.
+sub followers { return $_[0]->_in_mode('follower', 20); }
 
 # Cut a follower from its leader (or from the given server).  It takes syncLimit
 # to notice, and until then serves its clients with the state it had; so does
