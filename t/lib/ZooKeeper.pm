@@ -287,6 +287,9 @@ sub running
 	return 0;
 }
 
+# Whether it may answer: neither has it ended, nor is it suspended
+sub serves { my ($self) = @_; return $self->running && !Child::is_suspended($self->{pid}); }
+
 sub _gone
 {
 	my ($self) = @_;
@@ -524,7 +527,7 @@ sub waits
 	my %nodes = $self->ephemerals;
 	my %owner = map { my $session = $_; map { $_ => $session } @{ $nodes{$session} } } keys %nodes;
 	my @found;
-	foreach my $server (grep { $_->running } $self->nodes)
+	foreach my $server (grep { $_->serves } $self->nodes)
 	{
 		my $watched;
 		foreach (split /\n/, $server->four_letter('wchp') // '')
@@ -766,11 +769,11 @@ sub stop
 	return;
 }
 
-# Those of which each that is not suspended has this long to answer
+# Each has this long to answer
 sub _in_mode
 {
 	my ($self, $mode, $timeout) = @_;
-	return grep { $_->running && !Child::is_suspended($_->pid) && ($_->four_letter('srvr', $timeout) // '') =~ /^Mode: $mode$/m } $self->nodes;
+	return grep { $_->serves && ($_->four_letter('srvr', $timeout) // '') =~ /^Mode: $mode$/m } $self->nodes;
 }
 
 # For a moment after a fault there is none: wait for one.
