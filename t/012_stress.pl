@@ -274,16 +274,20 @@ sub stress
 	$clusters{ $_->{cluster} }++ for @hold;
 	ok($clusters{a} > @hold / 5 && $clusters{b} > @hold / 5, 'by both clusters');
 	my $outcome = outcomes();
-	is_deeply(
-		{ map { $_ => join ' ', sort grep { $_ ne '58030' } keys %{ $outcome->{$_} } } keys %$outcome },
-		{
-			(map { $_ => 'true' } 'unlock', 'unlock later', 'commit', 'rollback', 'rollback session', 'exception',
-				'no exception', 'savepoints', 'twice'),
-			try => 'false true',
-			'short timeout' => 'false true',
-			lock_timeout => '55P03 true'
-		},
-		'in every way, and each that can fail did so sometimes');
+	my %seen = map { $_ => join ' ', sort grep { $_ ne '58030' } keys %{ $outcome->{$_} } } keys %$outcome;
+	my %can = (
+		(map { $_ => 'true' } 'unlock', 'unlock later', 'commit', 'rollback', 'rollback session', 'exception',
+			'no exception', 'savepoints', 'twice'),
+		try => 'false true',
+		'short timeout' => 'false true',
+		lock_timeout => '55P03 true');
+	# a slow machine does not get that far in a short time
+	if ($seconds >= 10) { is_deeply(\%seen, \%can, 'in every way, and each that can fail did so sometimes'); }
+	else
+	{
+		my @strange = grep { my $way = $_; grep { $can{$way} !~ /\b$_\b/ } split / /, $seen{$way} } sort keys %seen;
+		is("@strange", '', 'each way ends as it can');
+	}
 
 	# nothing is left
 	zk_until(sub { !grep { $_->value('SELECT state FROM zk_session') ne 'connected' } @s }, 'all to be connected');
