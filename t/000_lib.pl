@@ -61,7 +61,7 @@ subtest 'ZkClient' => sub {
 	is($zk->watch_count, 1, 'watch_count');
 	is($zk->ephemerals_count, 1, 'ephemerals_count');
 	ok($zk->delete($node), 'delete by another session');
-	is_deeply($c->wait_event(5), [ 'deleted', $node ], 'watch');
+	is_deeply($c->wait_event($TIMEOUT), [ 'deleted', $node ], 'watch');
 	is($c->wait_event(0.05), undef, 'no other');
 
 	$c->create('/c/e', mode => 'ephemeral');
@@ -114,7 +114,7 @@ subtest 'ZkProxy: looking on' => sub {
 	$c->ping;
 	$c->children('/p', 1);
 	$zk->delete('/p');
-	is_deeply($c->wait_event(5), [ 'deleted', '/p' ], 'events pass');
+	is_deeply($c->wait_event($TIMEOUT), [ 'deleted', '/p' ], 'events pass');
 	$c->exists('/no');
 	is_deeply(
 		[ map { [ @$_[ 1, 2, 4, 5, 7 ] ] } grep { $_->[2] ne 'ping' } $proxy->log ],
@@ -136,9 +136,9 @@ subtest 'ZkProxy: looking on' => sub {
 
 	# three at once, by hand: this client would wait for each answer
 	$proxy->clear_log;
-	$proxy->delay_ms(20);
+	$proxy->delay_ms(500);
 	$c->_send(pack('l> l> N/a* C', $_, $ZkClient::OP{exists}, "/f$_", 0)) for 101 .. 103;
-	$c->_frame(time + 5) for 1 .. 3;
+	$c->_frame(time + $TIMEOUT) for 1 .. 3;
 	$proxy->delay_ms(0);
 	is($proxy->trips, 1, 'three requests, one trip');
 
@@ -162,7 +162,7 @@ subtest 'ZkProxy: looking on' => sub {
 	is(<$raw>, 'imok', 'four-letter words pass');
 
 	$c->close;
-	$proxy->_wait(sub { $proxy->connections == 0 }, 5, 'the connection to go');
+	$proxy->_wait(sub { $proxy->connections == 0 }, undef, 'the connection to go');
 	is($zk->sessions, 0, 'close passes');
 	$proxy->stop;
 	like(error(sub { ZkClient->new($proxy->hosts) }), qr/could not connect/, 'stop');
@@ -170,10 +170,11 @@ subtest 'ZkProxy: looking on' => sub {
 
 subtest 'ZkProxy: answers that do not arrive' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $c = ZkClient->new($proxy->hosts, timeout => 0.5);
+	my $c = ZkClient->new($proxy->hosts);
 
 	$proxy->clear_log;
 	$proxy->swallow('create2');
+	$c->{timeout} = 0.5;
 	like(error(sub { $c->create('/s', mode => 'ephemeral') }), qr/timeout/, 'swallow');
 	ok($zk->exists('/s'), 'the server did it');
 	is($proxy->swallowed, 1, 'swallowed');
@@ -182,12 +183,12 @@ subtest 'ZkProxy: answers that do not arrive' => sub {
 
 	# the connection stays usable: the next answer arrives
 	$proxy->swallow('delete');
-	$c = ZkClient->new($proxy->hosts, timeout => 0.5);
+	$c = ZkClient->new($proxy->hosts);
 	$c->_send(pack('l> l> N/a* l>', 1, $ZkClient::OP{delete}, '/s', -1));
 	$c->_send(pack('l> l> N/a* C', 2, $ZkClient::OP{exists}, '/s', 0));
-	is_deeply([ unpack('l> q> l>', $c->_frame(time + 5)) ]->[0], 2, 'the one behind it arrives');
+	is_deeply([ unpack('l> q> l>', $c->_frame(time + $TIMEOUT)) ]->[0], 2, 'the one behind it arrives');
 
-	$c = ZkClient->new($proxy->hosts, timeout => 5);
+	$c = ZkClient->new($proxy->hosts);
 	$proxy->swallow_and_drop('create2');
 	my $took = took(sub {
 			like(error(sub { $c->create('/sd') }), qr/connection lost/, 'swallow_and_drop');
@@ -195,12 +196,12 @@ subtest 'ZkProxy: answers that do not arrive' => sub {
 	in_time($took, 1, 'at once');
 	ok($zk->delete('/sd'), 'the server did it');
 
-	$c = ZkClient->new($proxy->hosts, timeout => 5);
+	$c = ZkClient->new($proxy->hosts);
 	$proxy->drop_request('create2');
 	like(error(sub { $c->create('/dr') }), qr/connection lost/, 'drop_request');
 	ok(!$zk->exists('/dr'), 'the server never saw it');
 
-	$c = ZkClient->new($proxy->hosts, timeout => 5);
+	$c = ZkClient->new($proxy->hosts);
 	ok($c->exists('/'), 'rules are used up');
 	$proxy->swallow('create2', 2);
 	$proxy->reset;
@@ -230,8 +231,8 @@ subtest 'ZkProxy: what waits' => sub {
 	$send->(1, 'getData', '/', "\0");
 	$send->(2, 'exists', '/', "\0");
 	$send->(3, 'getData', '/', "\0");
-	$proxy->wait_for('getData', 2, 5);
-	$proxy->wait_held(5);
+	$proxy->wait_for('getData', 2);
+	$proxy->wait_held;
 	is($arrives->(1), '1', 'hold: the answer and all behind it');
 	$proxy->release;
 	is($arrives->(2), '2 3', 'release');
@@ -240,7 +241,7 @@ subtest 'ZkProxy: what waits' => sub {
 	$proxy->hold_request('create');
 	$send->(4, 'create', '/h', $create);
 	$send->(5, 'getData', '/', "\0");
-	$proxy->wait_held(5);
+	$proxy->wait_held;
 	is($arrives->(0), '', 'hold_request: nothing is answered');
 	ok(!$zk->exists('/h'), 'the server does not have it');
 	$proxy->release;
@@ -253,7 +254,7 @@ subtest 'ZkProxy: what waits' => sub {
 		$send->(6, 'exists', '/h', "\1");
 		is($arrives->(1), '6', 'a watch');
 		$alone ? $zk->create('/h') : $zk->delete('/h');
-		$proxy->wait_held(5);
+		$proxy->wait_held;
 		$send->(7, 'getData', '/', "\0");
 		is($arrives->($alone ? 1 : 0), $alone ? '7' : '', 'hold_event' . ($alone ? ', alone' : ' and all behind it'));
 		$proxy->release;
@@ -270,27 +271,27 @@ subtest 'ZkProxy: what waits' => sub {
 
 subtest 'ZkProxy: the whole network' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $c = ZkClient->new($proxy->hosts, timeout => 0.3);
+	my $c = ZkClient->new($proxy->hosts);
 
 	$proxy->blackhole;
 	is($proxy->connections, 1, 'blackhole: the connection stays');
 	$c->_send(pack('l> l> N/a* C', 1, $ZkClient::OP{exists}, '/', 0));
-	$proxy->wait_for('exists', 1, 5);
+	$proxy->wait_for('exists');
 	like(error(sub { $c->_frame(time + 0.2) }), qr/timeout/, 'nothing comes back');
 	like(error(sub { ZkClient->new($proxy->hosts, timeout => 0.2) }), qr/timeout/, 'nor for a new one');
 	$proxy->pass;
-	is(unpack('l>', $c->_frame(time + 5)), 1, 'pass: now it does');
+	is(unpack('l>', $c->_frame(time + $TIMEOUT)), 1, 'pass: now it does');
 	foreach my $way (qw(up down))
 	{
 		$proxy->blackhole($way);
 		$proxy->clear_log;
 		$c->_send(pack('l> l> N/a* N/a* N2 N/a* N/a* N', 2, $ZkClient::OP{create}, "/$way", '', 1, 31, 'world', 'anyone', 0));
-		$proxy->wait_for('create', 1, 5);
+		$proxy->wait_for('create');
 		$zk->wait_until(sub { $zk->exists('/down') }, 'the node') if $way eq 'down';
 		like(error(sub { $c->_frame(time + 0.2) }), qr/timeout/, "blackhole $way: nothing comes back");
 		ok(!$zk->exists('/up'), '- and the server has not got it') if $way eq 'up';
 		$proxy->pass;
-		is(unpack('l>', $c->_frame(time + 5)), 2, '- until pass');
+		is(unpack('l>', $c->_frame(time + $TIMEOUT)), 2, '- until pass');
 		$zk->delete("/$way");
 	}
 
@@ -305,7 +306,7 @@ subtest 'ZkProxy: the whole network' => sub {
 	ok(ZkClient->new($proxy->hosts)->exists('/'), 'pass');
 
 	$zk->kill9;
-	like(error(sub { ZkClient->new($proxy->hosts, timeout => 5) }), qr/connection lost|reset/, 'the server is down');
+	like(error(sub { ZkClient->new($proxy->hosts) }), qr/connection lost|reset/, 'the server is down');
 	$zk->start;
 	ok(ZkClient->new($proxy->hosts)->exists('/'), 'and back');
 };
@@ -332,17 +333,17 @@ subtest 'ensemble' => sub {
 # A follower that is cut from its leader keeps telling its client that all is
 # well, while the leader ends the session.
 subtest 'cut' => sub {
-	my $all = ZooKeeper->ensemble(3, links => 1);
+	my $all = ZooKeeper->ensemble(3, links => 1, sync_limit => 120);
 	my ($follower, $other) = $all->followers;
 	my $leader = $all->leader;
-	my $c = $follower->client(session_timeout => 2000);
+	my $c = $follower->client(session_timeout => 6000);
 	my $watching = $leader->client;
 	my $node = $c->create('/cut', mode => 'ephemeral');
 	ok($other->exists('/cut'), 'others see what was made at a follower');
 
 	$all->cut($follower, $leader);
 	# like the client library: a heartbeat now and then
-	$zk->wait_until(sub { $c->ping; sleep 0.1; !$watching->exists('/cut') }, 'the leader to end the session', 4);
+	$zk->wait_until(sub { $c->ping; sleep 0.1; !$watching->exists('/cut') }, 'the leader to end the session');
 	$c->ping;
 	ok($c->exists('/cut'), 'its own server still has the node, and the session');
 	ok(!$other->exists('/cut'), 'others do not');
@@ -392,7 +393,7 @@ subtest 'nobody is left behind' => sub {
 		kill $signal, $pid if $signal;
 		close $out;
 		is($? >> 8, 3, 'the exit status is that of the test') unless $signal;
-		$zk->wait_until(sub { !(grep { kill 0, $_ } @left) }, 'the end of both', 5);
+		$zk->wait_until(sub { !(grep { kill 0, $_ } @left) }, 'the end of both');
 		is(scalar(() = glob "$dir/*"), $signal eq 'KILL' ? 1 : 0, 'files after ' . ($signal || 'exit'));
 	}
 };

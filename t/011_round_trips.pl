@@ -23,9 +23,9 @@ use ZooKeeper;
 my $DELAY = 50;
 
 # empty directories stay, so that nobody has to create one again
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
 # heartbeats, which come every quarter of this, do not disturb the counting
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h');
 my $admin = zk_session($node);
 
 sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
@@ -149,6 +149,7 @@ subtest 'one round trip, in which all are confirmed, if that is asked for' => su
 	$proxy->delay_ms(100);
 	$proxy->clear_log;
 	my $took = $s->query('COMMIT')->{seconds};
+	settled($proxy);
 	is(join('', map { $_->[1] } grep { $_->[2] eq 'delete' } $proxy->log), '>' x 16 . '<' x 16,
 		'release_timeout: COMMIT with 16 locks sends all deletes before the first answer');
 	cmp_ok($took, '>=', 0.2, '- and waits for a round trip of 200 ms');
@@ -217,7 +218,7 @@ subtest 'a wait that ends in vain takes back all that it put there' => sub {
 	{
 		my ($waiter, $its_proxy) = counted_session();
 		zk_until(sub { $zk->watch_count == ($watches == 2 ? 0 : 2) }, 'those of the waiter before');
-		is($waiter->value(q{SELECT zk_lock('/new/a', '1s')}), 'f', 'a wait that ends in vain');
+		is($waiter->value(q{SELECT zk_lock('/new/a', '3s')}), 'f', 'a wait that ends in vain');
 		my $others = $watches - 1;
 		zk_until(sub { $its_proxy->count('removeWatches') == $others }, 'the watches to be removed');
 		is(join(' ', sort map { (split / /)[0] } $its_proxy->requests),
@@ -311,71 +312,91 @@ subtest 'loaded and not used' => sub {
 # ask for what a leader without a quorum cannot answer either: for the next in line,
 # if that can be only one, and for whom doubt cancels.
 #
-foreach (
+# All of one kind at a time, and those that write apart from the others
+my @beating = (
 	[ 'empty', 'exists', nothing => 1 ],
 	[ 'idle', 'sync' ],
-	[ 'busy', 'sync', work => q{DO $$ BEGIN WHILE clock_timestamp() < now() + '4 s' LOOP END LOOP; END $$} ],
-	[ 'idle, doubt', 'multi', setting => 'cancel_on_loss=doubt' ],
-	[ 'next', 'multi', queue => 'exclusive' ],
+	[ 'busy', 'sync', work => q{DO $$ BEGIN WHILE clock_timestamp() < now() + '8 s' LOOP END LOOP; END $$} ],
 	[ 'the one after that', 'sync', queue => 'exclusive exclusive' ],
 	[ 'reader, next', 'sync', queue => 'exclusive', lock => 'zk_lock_shared' ],
-	[ 'place, next', 'sync', queue => 'semaphore', lock => 'zk_semaphore_acquire' ])
+	[ 'place, next', 'sync', queue => 'semaphore', lock => 'zk_semaphore_acquire' ],
+	[ 'idle, doubt', 'multi', setting => 'cancel_on_loss=doubt' ],
+	[ 'next', 'multi', queue => 'exclusive' ]);
+foreach my $writes (0, 1)
 {
-	my ($what, $heartbeat, %how) = @$_;
-	my $path = '/heart/' . ($what =~ tr/a-z//cdr);
-	my $its_proxy = ZkProxy->new($zk);
-	my $its = zk_session_with($node, session_timeout => '2s', hosts => $its_proxy,
-		map { split /=/ } $how{setting} // ());
-	my $lock = $how{lock} // 'zk_lock';
-	my @before = map { zk_session($node) } split / /, $how{queue} // '';
-	foreach (0 .. $#before)
+	my @all;
+	foreach (grep { ($_->[1] eq 'multi') == $writes } @beating)
 	{
-		$before[$_]->send($how{queue} =~ /semaphore/ ? "SELECT zk_semaphore_acquire('$path', 1)" : "SELECT zk_lock('$path')");
-		$_ == 0 ? $before[0]->wait : zk_wait_queued($zk, $before[$_]);
+		my ($what, $heartbeat, %how) = @$_;
+		my $path = '/heart/' . ($what =~ tr/a-z//cdr);
+		my $its_proxy = ZkProxy->new($zk);
+		# longer than a machine stands still
+		my $its = zk_session_with($node, session_timeout => '8s', hosts => $its_proxy,
+			map { split /=/ } $how{setting} // ());
+		my $lock = $how{lock} // 'zk_lock';
+		my @before = map { zk_session($node) } split / /, $how{queue} // '';
+		foreach (0 .. $#before)
+		{
+			$before[$_]->send($how{queue} =~ /semaphore/ ? "SELECT zk_semaphore_acquire('$path', 1)" : "SELECT zk_lock('$path')");
+			$_ == 0 ? $before[0]->wait : zk_wait_queued($zk, $before[$_]);
+		}
+		my $take = "SELECT $lock('$path'" . ($lock =~ /semaphore/ ? ', 1)' : ')');
+		if (@before)
+		{
+			$its->value(q{SELECT zk_lock('/heart'), zk_unlock('/heart')});
+			$its->send($take);
+			zk_wait_queued($zk, $its);
+		}
+		else { $its->value($take); }
+		$its->value("SELECT zk_unlock('$path')") if $how{nothing};
+		push @all, { what => $what, heartbeat => $heartbeat, how => \%how, its => $its, proxy => $its_proxy, before => \@before };
 	}
-	my $take = "SELECT $lock('$path'" . ($lock =~ /semaphore/ ? ', 1)' : ')');
-	if (@before)
-	{
-		$its->value(q{SELECT zk_lock('/heart'), zk_unlock('/heart')});
-		$its->send($take);
-		zk_wait_queued($zk, $its);
-	}
-	else { $its->value($take); }
-	$its->value("SELECT zk_unlock('$path')") if $how{nothing};
-	$its_proxy->clear_log;
-	$its->send($how{work}) if $how{work};
-	my @beat;
 	my $written = $zk->zxid;
-	zk_until(
-		sub {
-			@beat = map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq $heartbeat } $its_proxy->log;
-			return @beat >= 8;
-		},
-		'eight heartbeats');
-	my @gap = map { $beat[$_] - $beat[ $_ - 1 ] } 1 .. $#beat;
-	note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * $_ } @gap;
-	# the proxy may have seen one of them late
-	cmp_ok(($beat[-1] - $beat[0]) / @gap, '>', 0.4, "$what: a heartbeat each quarter of the session timeout");
-	# a watch, unless it waits, and has it already
-	unlike(join(' ', map { (split / /)[0] } $its_proxy->requests), $heartbeat eq 'multi' ? qr/sync/ : qr/multi/,
-		'- and no other heartbeats');
-	cmp_ok($zk->zxid - $written, $heartbeat eq 'multi' ? '>=' : '<', 7, '- which are transactions, or are not');
-	if ($how{work}) { $its->wait; }
-	if (@before)
+	foreach my $one (@all)
 	{
-		$_->value(q{SELECT zk_unlock_all()}) for $before[0];
-		if (@before > 1) { $before[1]->wait; $before[1]->value('SELECT zk_unlock_all()'); }
-		is($its->wait->{out}, 't', '- and it has its turn');
+		$one->{proxy}->clear_log;
+		$one->{its}->send($one->{how}{work}) if $one->{how}{work};
 	}
-	my $state = $how{nothing} ? '' : 'held';
-	ok(zk_until(sub { $its->value(q{SELECT state FROM zk_locks}) eq $state }, $state), '- which it goes on holding');
-	$_->quit for @before, $its;
-	push @proxies, $its_proxy;
+	foreach my $one (@all)
+	{
+		zk_until(
+			sub {
+				$one->{beat} = [ map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq $one->{heartbeat} } $one->{proxy}->log ];
+				return @{ $one->{beat} } >= 4;
+			},
+			"$one->{what}: four heartbeats");
+	}
+	cmp_ok($zk->zxid - $written, $writes ? '>=' : '<', 4 * $writes || 1, 'these heartbeats are ' . ($writes ? 'transactions' : 'none'));
+	foreach my $one (@all)
+	{
+		my ($what, $its) = @$one{qw(what its)};
+		my @beat = @{ $one->{beat} };
+		note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * ($beat[$_] - $beat[ $_ - 1 ]) } 1 .. $#beat;
+		# the proxy may have seen one of them late
+		cmp_ok(($beat[-1] - $beat[0]) / $#beat, '>', 1.3, "$what: a heartbeat each quarter of the session timeout");
+		# a watch, unless it waits, and has it already
+		unlike(join(' ', map { (split / /)[0] } $one->{proxy}->requests), $writes ? qr/sync/ : qr/multi/, '- and no other heartbeats');
+	}
+	foreach my $one (@all)
+	{
+		my ($what, $its, @before) = (@$one{qw(what its)}, @{ $one->{before} });
+		if ($one->{how}{work}) { $its->wait; }
+		if (@before)
+		{
+			$before[0]->value(q{SELECT zk_unlock_all()});
+			if (@before > 1) { $before[1]->wait; $before[1]->value('SELECT zk_unlock_all()'); }
+			is($its->wait->{out}, 't', "$what: it has its turn");
+		}
+		my $state = $one->{how}{nothing} ? '' : 'held';
+		ok(zk_until(sub { $its->value(q{SELECT state FROM zk_locks}) eq $state }, $state), "$what: it goes on holding");
+		$_->quit for @before, $its;
+		push @proxies, $one->{proxy};
+	}
 }
 
 subtest 'after a failover all who wait do so at once' => sub {
 	my ($s, $proxy) = counted_session();
-	my $client = $zk->client(session_timeout => 60_000);
+	my $client = $zk->client(session_timeout => 3_600_000);
 	my @before = map { $client->contend('/zklock/failover') } 1 .. 2;
 	$s->send(q{SELECT zk_lock('/failover')});
 	my $reads = sub {

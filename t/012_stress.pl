@@ -48,6 +48,9 @@ foreach my $node (@node)
 		-- what was got by way of a call, and how often
 		CREATE UNLOGGED TABLE outcome (way text, outcome text);
 
+		-- 1 ms to 1 s: on a fast machine and on a slow one it may be enough, or not
+		CREATE FUNCTION short_while() RETURNS float8 LANGUAGE sql AS 'SELECT power(10, -3 * random())';
+
 		-- what is done under a lock; returns the hold, for the caller to keep
 		CREATE FUNCTION work(way text, lock int, asked timestamptz) RETURNS hold LANGUAGE plpgsql AS \$\$
 		DECLARE
@@ -113,7 +116,7 @@ foreach my $node (@node)
 				WHEN 'short timeout' THEN
 					-- one that ends before ZooKeeper has said anything is an error
 					BEGIN
-						got := zk_lock(path, make_interval(secs => random() * 0.03));
+						got := zk_lock(path, make_interval(secs => short_while()));
 						IF got THEN h := work(way, lock, asked); END IF;
 					EXCEPTION WHEN io_error THEN
 						got := false;
@@ -122,7 +125,7 @@ foreach my $node (@node)
 					IF got THEN PERFORM zk_unlock(path); END IF;
 				WHEN 'lock_timeout' THEN
 					BEGIN
-						PERFORM set_config('lock_timeout', ceil(random() * 30)::text, true);
+						PERFORM set_config('lock_timeout', ceil(1000 * short_while())::text, true);
 						PERFORM zk_xact_lock(path);
 						h := work(way, lock, asked);
 					EXCEPTION WHEN lock_not_available THEN
@@ -271,16 +274,20 @@ sub stress
 	$clusters{ $_->{cluster} }++ for @hold;
 	ok($clusters{a} > @hold / 5 && $clusters{b} > @hold / 5, 'by both clusters');
 	my $outcome = outcomes();
-	is_deeply(
-		{ map { $_ => join ' ', sort grep { $_ ne '58030' } keys %{ $outcome->{$_} } } keys %$outcome },
-		{
-			(map { $_ => 'true' } 'unlock', 'unlock later', 'commit', 'rollback', 'rollback session', 'exception',
-				'no exception', 'savepoints', 'twice'),
-			try => 'false true',
-			'short timeout' => 'false true',
-			lock_timeout => '55P03 true'
-		},
-		'in every way, and each that can fail did so sometimes');
+	my %seen = map { $_ => join ' ', sort grep { $_ ne '58030' } keys %{ $outcome->{$_} } } keys %$outcome;
+	my %can = (
+		(map { $_ => 'true' } 'unlock', 'unlock later', 'commit', 'rollback', 'rollback session', 'exception',
+			'no exception', 'savepoints', 'twice'),
+		try => 'false true',
+		'short timeout' => 'false true',
+		lock_timeout => '55P03 true');
+	# a slow machine does not get that far in a short time
+	if ($seconds >= 10) { is_deeply(\%seen, \%can, 'in every way, and each that can fail did so sometimes'); }
+	else
+	{
+		my @strange = grep { my $way = $_; grep { $can{$way} !~ /\b$_\b/ } split / /, $seen{$way} } sort keys %seen;
+		is("@strange", '', 'each way ends as it can');
+	}
 
 	# nothing is left
 	zk_until(sub { !grep { $_->value('SELECT state FROM zk_session') ne 'connected' } @s }, 'all to be connected');

@@ -18,7 +18,7 @@ use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->ensemble(3);
-my @node = map { zk_cluster($_, $zk, 'zklock.session_timeout' => '20s', 'zklock.operation_timeout' => '20s') } qw(a b);
+my @node = map { zk_cluster($_, $zk, map { ("zklock.${_}_timeout" => '60s') } qw(session operation connect)) } qw(a b);
 
 # How much longer than the failover holders may take until they are certain of
 # their locks, on a busy machine
@@ -182,7 +182,7 @@ subtest 'a majority, and then a COMMIT that releases' => sub {
 	note sprintf 'majority back: the waiter has the lock after %.1f s', time - $start;
 	until_connected();
 	nothing_has_changed('majority back');
-	$new->value('SET zklock.connect_timeout = 10000');
+	$new->value('SET zklock.connect_timeout = 60000');
 	is($new->value(q{SELECT zk_lock('/nobody')}), 't', '- and the session that was refused locks');
 	$_->quit for $s, $waiter, $new;
 };

@@ -26,7 +26,7 @@ use ZooKeeper;
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
 
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(max_session_timeout => 3_600_000)->start;
 my $proxy = ZkProxy->new($zk);
 # A statement that looks at a lost lock is not to be cancelled: that is t/034's
 my $node = zk_cluster(
@@ -37,8 +37,8 @@ my $node = zk_cluster(
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (i int)');
 
-# Other contenders in the queues, which bypass the proxy
-my $other = $zk->client(session_timeout => 60_000);
+# Other contenders in the queues, which bypass the proxy, and send no heartbeats
+my $other = $zk->client(session_timeout => 3_600_000);
 
 sub other_locks { return $other->contend("/zklock$_[0]"); }
 
@@ -258,14 +258,14 @@ subtest 'a server that is not ZooKeeper' => sub {
 
 subtest 'a server with too many connections from here' => sub {
 	my $small = ZooKeeper->new(max_client_cnxns => 1)->start;
-	my $session = zk_session_with($node, hosts => $small->hosts, connect_timeout => '500ms');
+	my $session = zk_session_with($node, hosts => $small->hosts, connect_timeout => '3s');
 	my $first;
 	# the connection of the readiness check may still count
 	zk_until(sub { $first = eval { $small->client } }, 'the first connection');
 	my $result = $session->query("SELECT zk_lock('/a')");
 	is($result->{state}, '58000', 'is 58000');
 	like($result->{hint}, qr/maxClientCnxns/, 'the hint names maxClientCnxns');
-	in_time($result->{seconds}, 0.5 + $SLACK, 'within connect_timeout');
+	in_time($result->{seconds}, 3 + $SLACK, 'within connect_timeout');
 	$first->close;
 	$session->value(q{SET zklock.connect_timeout = '20s'});
 	zk_locks_again($session, 'works when there is room');
@@ -290,7 +290,7 @@ subtest 'two of three servers dead' => sub {
 	{
 		# each session tries them in a random order
 		my $hosts = join ',', @$dead, $zk->hosts;
-		my @sessions = map { zk_session_with($node, session_timeout => '3s', hosts => $hosts) } 1 .. 4;
+		my @sessions = map { zk_session_with($node, session_timeout => '3s', hosts => $hosts, connect_timeout => '1min') } 1 .. 4;
 		$_->send("SELECT zk_lock('/3/' || pg_backend_pid())") for @sessions;
 		is($_->wait->{out}, 't', 'finds the one that lives') for @sessions;
 	}
@@ -299,13 +299,13 @@ subtest 'two of three servers dead' => sub {
 subtest 'the server in use dies, another one takes over' => sub {
 	my @proxies = map { ZkProxy->new($zk) } 1 .. 3;
 	my $hosts = join ',', map { $_->hosts } @proxies;
-	my $session = zk_session_with($node, session_timeout => '3s', hosts => $hosts);
+	my $session = zk_session_with($node, session_timeout => '20s', hosts => $hosts);
 	$session->value("SELECT zk_lock('/o')");
 	my ($used) = grep { $_->connections } @proxies;
 	my ($stuck) = grep { !$_->connections } @proxies;
 	$stuck->blackhole;
 	$used->cut_off;
-	zk_until(sub { $session->value('SELECT reconnections FROM zk_session') == 1 }, 'it is back');
+	zk_until(sub { $session->value('SELECT reconnections FROM zk_session') > 0 }, 'it is back');
 	zk_wait_hold($session, 'held', '/o');
 	pass('the lock is still held');
 	is($session->value('SELECT losses FROM zk_session'), 0, 'by the same session');
@@ -316,15 +316,16 @@ subtest 'the server in use dies, another one takes over' => sub {
 # ZOOKEEPER-2466: the client library sticks to the dead one of two servers.
 subtest 'two servers that die in turn' => sub {
 	my @proxies = map { ZkProxy->new($zk) } 1 .. 2;
-	my $session = zk_session_with($node, session_timeout => '3s', hosts => join(',', map { $_->hosts } @proxies));
+	my $session = zk_session_with($node, session_timeout => '20s', hosts => join(',', map { $_->hosts } @proxies));
 	$session->value("SELECT zk_lock('/o')");
 	foreach my $time (1 .. 4)
 	{
 		my ($used) = grep { $_->connections } @proxies;
 		my ($other_one) = grep { $_ != $used } @proxies;
+		my $reconnections = $session->value('SELECT reconnections FROM zk_session');
 		$other_one->pass;
 		$used->cut_off;
-		zk_until(sub { $session->value('SELECT reconnections FROM zk_session') == $time }, 'it is back');
+		zk_until(sub { $session->value('SELECT reconnections FROM zk_session') > $reconnections }, 'it is back');
 		zk_wait_hold($session, 'held', '/o');
 		pass("held, time $time");
 	}
@@ -335,7 +336,7 @@ subtest 'two servers that die in turn' => sub {
 # -------------------------------------------------------------- while holding
 
 subtest 'down while a lock is held, and back within the session timeout' => sub {
-	my $session = zk_session_with($node);
+	my $session = zk_session_with($node, session_timeout => '60s');
 	$session->value("SELECT zk_lock('/h')");
 	my ($mine) = own_nodes('/h');
 	my $token = $session->value("SELECT zk_lock_token('/h')");
@@ -378,7 +379,7 @@ subtest 'down while a lock is held, and back within the session timeout' => sub 
 };
 
 subtest 'ZooKeeper is killed and started again while a lock is held and one waited for' => sub {
-	my ($holder, $waiter) = map { zk_session_with($node, session_timeout => '20s', operation_timeout => '30s') } 1, 2;
+	my ($holder, $waiter) = map { zk_session_with($node, session_timeout => '60s', operation_timeout => '60s') } 1, 2;
 	$holder->value("SELECT zk_lock('/k')");
 	$waiter->send("SELECT zk_lock('/k')");
 	zk_wait_queued($zk, $waiter);
@@ -386,7 +387,7 @@ subtest 'ZooKeeper is killed and started again while a lock is held and one wait
 	$zk->kill9;
 	zk_wait_hold($holder, 'suspect', '/k');
 	$zk->start;
-	$other = $zk->client(session_timeout => 60_000);
+	$other = $zk->client(session_timeout => 3_600_000);
 	zk_wait_hold($holder, 'held', '/k');
 	is(state_of($holder, '/k'), 'held', 'still held');
 	ok(!$waiter->is_done, 'still waited for');
@@ -397,8 +398,8 @@ subtest 'ZooKeeper is killed and started again while a lock is held and one wait
 
 subtest 'down while a lock is waited for' => sub {
 	my $before = other_locks('/w');
-	my $patient = zk_session_with($node);
-	my $impatient = zk_session_with($node, operation_timeout => '2s');
+	my $patient = zk_session_with($node, session_timeout => '60s', operation_timeout => '60s');
+	my $impatient = zk_session_with($node, session_timeout => '60s', operation_timeout => '2s');
 	$_->send("SELECT zk_lock('/w')") for $patient, $impatient;
 	zk_wait_queued($zk, $patient, $impatient);
 	$proxy->cut_off;
@@ -434,7 +435,7 @@ foreach my $outage (sort keys %outage)
 		my $name = "COMMIT, ZooKeeper $outage, release_timeout = $release_timeout";
 		subtest $name => sub {
 			# it must not notice a silence before that
-			my $session = zk_session_with($node, release_timeout => $release_timeout, session_timeout => '20s');
+			my $session = zk_session_with($node, release_timeout => $release_timeout, session_timeout => '60s');
 			$session->value("BEGIN; INSERT INTO t VALUES (1)");
 			$session->value("SELECT zk_xact_lock('/c')");
 			$outage{$outage}->($session);
@@ -478,10 +479,10 @@ subtest 'expired' => sub {
 		later => "SELECT zk_lock('/e/later')");
 	foreach my $name (sort keys %setup)
 	{
-		$session{$name} = zk_session_with($node, session_timeout => '20s');
+		$session{$name} = zk_session_with($node, session_timeout => '60s');
 		$session{$name}->value($setup{$name});
 	}
-	my $waiter = zk_session_with($node, session_timeout => '20s');
+	my $waiter = zk_session_with($node, session_timeout => '60s', operation_timeout => '60s');
 	$waiter->send("SELECT zk_lock('/e/waiter')");
 	zk_until(sub { own_nodes('/e/waiter') == 1 }, 'the waiter in the queue');
 	my ($first_node) = own_nodes('/e/waiter');
@@ -578,7 +579,7 @@ subtest 'expired' => sub {
 
 # The client must conclude that by its own clock.
 subtest 'expired in silence' => sub {
-	my $session = zk_session_with($node, session_timeout => '6s');
+	my $session = zk_session_with($node, session_timeout => '15s');
 	$session->value("SELECT zk_lock('/n')");
 	my ($began, %seen) = (time);
 	$proxy->blackhole;
@@ -590,7 +591,7 @@ subtest 'expired in silence' => sub {
 			return $state eq 'lost';
 		},
 		'lost');
-	in_time(time - $began, 6 + $SLACK, 'lost after a session timeout without a word');
+	in_time(time - $began, 15 + $SLACK, 'lost after a session timeout without a word');
 	ok($seen{suspect}, 'suspect before that');
 	ok(!$seen{'held without node'}, 'never held when the node was gone');
 	$proxy->pass;
@@ -656,7 +657,7 @@ subtest 'a node deleted by hand: the one before' => sub {
 	$holder->value("SELECT zk_lock('/d')");
 	my ($first_node) = own_nodes('/d');
 	$waiter->send("SELECT zk_lock('/d')");
-	zk_until(sub { $zk->watch_count == 2 }, 'it waits');
+	zk_wait_queued($zk, $waiter);
 	$other->delete("/zklock/d/$first_node");
 	is($waiter->wait->{out}, 't', 'the waiter gets the lock');
 	is(own_nodes('/d'), 1, 'one node');
@@ -688,7 +689,7 @@ subtest 'the directories of locks are removed' => sub {
 	is($session->value("SELECT zk_lock('/p/q')"), 't', 'while idle: they are made again');
 	my $waiter = zk_session_with($node);
 	$waiter->send("SELECT zk_lock('/p/q')");
-	zk_until(sub { $zk->watch_count == 2 }, 'a waiter in the queue');
+	zk_wait_queued($zk, $waiter);
 	$proxy->hold_event;    # otherwise it would be recreated before all are deleted
 	# the waiter's first: if the holder's went first, it would get the lock for
 	# a moment
@@ -713,8 +714,7 @@ subtest 'an outage costs nothing' => sub {
 	foreach my $name (sort keys %outage)
 	{
 		$proxy{$name} = ZkProxy->new($zk);
-		$holder{$name} = zk_session_with($node, hosts => $proxy{$name}->hosts);
-		$waiter{$name} = zk_session_with($node, hosts => $proxy{$name}->hosts);
+		($holder{$name}, $waiter{$name}) = map { zk_session_with($node, hosts => $proxy{$name}->hosts, session_timeout => '60s') } 1, 2;
 		$holder{$name}->value("SELECT zk_lock('/r')") unless @before;
 		push @before, other_locks('/r');
 		$waiter{$name}->send("SELECT zk_lock('/r')");
@@ -764,8 +764,9 @@ subtest 'no descriptor and no thread is left over' => sub {
 	};
 	$cycle->($_) for 1 .. 10;
 	zk_until(sub { zk_threads($pid) == 2 }, 'two threads');
-	is(zk_threads($pid), 2, 'nor do ten sessions, failures and cuts leave threads');
-	is(zk_descriptors($pid), $descriptors + 4, 'or descriptors');
+	pass('nor do ten sessions, failures and cuts leave threads');
+	zk_until(sub { zk_descriptors($pid) == $descriptors + 4 }, 'four descriptors more');
+	pass('or descriptors');
 	zk_until(sub { $proxy->connections <= 1 }, 'one connection');
 	is($proxy->connections, 1, 'or connections');
 };

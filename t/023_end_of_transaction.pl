@@ -147,7 +147,7 @@ SQL
 foreach my $outage ('down', 'silent')
 {
 	subtest "$BLOCKS EXCEPTION blocks while a lock is held, ZooKeeper $outage" => sub {
-		my $session = zk_session($node);
+		my $session = zk_session($node, options => '-c zklock.session_timeout=60s');
 		my $plain = $session->query($LOOP)->{seconds};
 		$session->value("SET zklock.release_timeout = '1s'");
 		$session->value("BEGIN; SELECT zk_xact_lock('/x')");
@@ -203,7 +203,7 @@ my %ending = (
 	},
 	'idle_in_transaction_session_timeout' => sub {
 		my ($session) = @_;
-		$session->value("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '100ms'; SELECT 1");
+		$session->query("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '100ms'; SELECT 1");    # may be ended before that
 		return time + 0.1;
 	},
 	'idle_session_timeout' => sub {
@@ -257,8 +257,8 @@ subtest 'end of a backend: kill -9' => sub {
 	$killed->value("SELECT zk_lock('/c/killed')");
 	$bystander->value("SELECT zk_lock('/c/bystander')");
 	my $began = time;
-	zk_kill($node, $killed->pid);
-	is(nodes('/c/killed'), 1, 'the lock is still there');
+	# a server takes its time to recover
+	zk_kill($node, $killed->pid, 'KILL', sub { is(nodes('/c/killed'), 1, 'the lock is still there') });
 	my $waiter = zk_session($node, options => $options);
 	is($waiter->value("SELECT zk_lock('/c/killed')"), 't', 'after a while it can be had');
 	my $seconds = time - $began;
@@ -276,9 +276,8 @@ subtest 'end of a backend: kill -9' => sub {
 # One backend in each state in which it owns something in ZooKeeper
 sub backends
 {
-	my $idle = zk_session($node);
-	my $in_transaction = zk_session($node);
-	my $waiting = zk_session($node);
+	my (%opt) = @_;
+	my ($idle, $in_transaction, $waiting) = map { zk_session($node, %opt) } 1 .. 3;
 	$idle->value("SELECT zk_lock('/f/idle')");
 	$in_transaction->value("BEGIN; SELECT zk_xact_lock('/f/transaction')");
 	$waiting->send("SELECT zk_lock('/f/idle')");
@@ -309,7 +308,8 @@ foreach my $outage (sort keys %outage)
 	subtest "pg_ctl stop -m fast, ZooKeeper $outage" => sub {
 		$node->start;
 		$admin = zk_session($node);
-		my @sessions = backends();
+		# what is not given back stays for longer than anybody waits
+		my @sessions = backends($outage eq 'up' ? (options => '-c zklock.session_timeout=60s') : ());
 		my $connecting;
 		$outage{$outage}->();
 		if ($outage ne 'up')
@@ -323,7 +323,6 @@ foreach my $outage (sort keys %outage)
 		my $seconds = stop_seconds();
 		note(sprintf '%.0f ms', 1000 * $seconds);
 		in_time($seconds, $plain + ($outage eq 'up' ? 0 : $EXIT_BOUND) + $SLACK, 'the server stops in time');
-		if ($outage eq 'up') { is(nodes('/f/idle'), 0, 'no lock is left'); }
 		$proxy->pass;
 		zk_nothing_left($zk, 'nothing is left');
 	};

@@ -62,7 +62,7 @@ is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what wa
 # One node: an ACL denies us access while we hold the lock.  We may still delete
 # it, since that depends on the directory.
 {
-	my $s = zk_session($node, options => '-c zklock.commit_guard=strict');
+	my $s = zk_session($node, options => '-c zklock.commit_guard=strict -c zklock.session_timeout=20s');
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/closing'), zk_xact_lock('/closing/b')});
 	my ($mine) = grep { /-lock-/ } $client->children('/zklock/closing/b');
 	$client->set_acl("/zklock/closing/b/$mine", open_to_world(WRITE));
@@ -79,7 +79,7 @@ $client->close;
 # A directory: the lock is lost while ZooKeeper is down, and afterwards its node
 # may not be deleted.  Nobody waits for that answer.
 {
-	my $s = zk_session($node, options => '-c zklock.session_timeout=5s');
+	my $s = zk_session($node, options => '-c zklock.session_timeout=10s');
 	$s->value(q{SELECT zk_lock('/kept')});
 	$zk->with_client(sub { $_[0]->set_acl('/zklock/kept', open_to_world(READ | CREATE | ADMIN)) });
 	$zk->stop;

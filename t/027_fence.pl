@@ -16,7 +16,7 @@ use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s', wal_level => 'replica', max_wal_senders => 5);
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s', wal_level => 'replica', max_wal_senders => 5);
 my $admin = zk_session($node);
 
 # The table's row for a path

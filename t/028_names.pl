@@ -48,7 +48,7 @@ names("127.0.0.1 $name");
 my $node = do {
 	local @ENV{qw(LD_PRELOAD NSS_WRAPPER_HOSTS)} = ($wrapper, $file);
 	zk_cluster('main', "$name:" . $proxy->port,
-		'zklock.session_timeout' => '6s', 'zklock.connect_timeout' => '3s');
+		'zklock.session_timeout' => '12s', 'zklock.connect_timeout' => '3s');
 };
 my $admin = zk_session($node);
 

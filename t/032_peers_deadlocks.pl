@@ -61,7 +61,7 @@ foreach my $end ('a cancel', 'lock_timeout')
 		}
 		else
 		{
-			$result = $s->query(q{SET LOCAL lock_timeout = '2s'; } . lock_sql('/curator/x'));
+			$result = $s->query(q{SET LOCAL lock_timeout = '4s'; } . lock_sql('/curator/x'));
 			is($result->{state}, '55P03', 'lock_timeout, and not 40P01');
 			like($result->{detail}, qr/^It is held by ZooKeeper session 0x[0-9a-f]+\.$/, 'DETAIL: Curator holds the lock');
 			cmp_ok($s->value('ROLLBACK; SELECT deadlock_checks FROM zk_session'), '>', 10, 'it has looked');

@@ -89,15 +89,18 @@ my @batch = (
 subtest "$races losses at the end of a transaction" => sub {
 	my $s = zk_session($node);
 	my (%outcome, @wrong);
+	my $took = 0;    # what the end of a session has taken lately, in seconds
 	for my $n (1 .. $races)
 	{
 		my $path = "/race/$n";
 		my $kind = int rand @batch;
 		$s->value($kind == 2 ? "SELECT zk_lock('$path')" : q{SELECT zk_lock('/race/warm'), zk_unlock('/race/warm')});
 		my $id = $s->value('SELECT session_id FROM zk_session');
-		$s->send($batch[$kind]->(sprintf q{'%s', %s, %f, %s}, $path, (rand() < 0.7 ? 'true' : 'false'), rand 60, (rand() < 0.5 ? 'true' : 'false')));
+		$s->send($batch[$kind]->(sprintf q{'%s', %s, %f, %s}, $path, (rand() < 0.7 ? 'true' : 'false'), rand(60 + 2000 * $took), (rand() < 0.5 ? 'true' : 'false')));
 		sleep rand 0.03;
+		my $began = time;
 		$zk->end_session($id);
+		$took = 0.8 * $took + 0.2 * (time - $began);
 		my $result = $s->wait;
 		my ($before, $after) = split /innocent/, $result->{err}, 2;
 		push @wrong, $result->{err} if ($after // '') =~ /ERROR|FATAL/ || $before =~ /ERROR:  (?!40001|25P02|58|55000)/;
@@ -119,7 +122,7 @@ subtest "$doubts statements of sessions that are cut off" => sub {
 		for my $n (1 .. ($doubts < 10 ? $doubts : 10))
 		{
 			my $path = "/doubt/$all/$n";
-			my ($holder, $waiter) = (zk_session_with($node, hosts => $proxy, cancel_on_loss => 'doubt'), zk_session($node));
+			my ($holder, $waiter) = (zk_session_with($node, hosts => $proxy, session_timeout => '12s', cancel_on_loss => 'doubt'), zk_session($node));
 			$holder->value("BEGIN; SELECT zk_xact_lock('$path')");
 			$holder->send('DO $$BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN RAISE NOTICE $n$at %$n$, extract(epoch FROM clock_timestamp()); END$$');
 			$waiter->send("SELECT extract(epoch FROM clock_timestamp()) FROM zk_lock('$path')");

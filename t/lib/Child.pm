@@ -15,6 +15,7 @@ Child - processes that end with the one that started them
   Child::is_ours($pid);       # started by this process, not by the one that forked it
 
   Child::suspend(@pids);      # any processes, also of others: returns when all their threads are stopped
+  Child::is_suspended($pid)
 
 =cut
 
@@ -39,11 +40,11 @@ sub suspend
 {
 	my (@pids) = @_;
 	kill 'STOP', @pids;
-	until_true(sub { !grep { !_is_suspended($_) } @pids }, 'all threads to stop');
+	until_true(sub { !grep { !is_suspended($_) } @pids }, 'all threads to stop');
 	return;
 }
 
-sub _is_suspended
+sub is_suspended
 {
 	my ($pid) = @_;
 	foreach my $name (glob "/proc/$pid/task/*/stat")

@@ -25,7 +25,7 @@ use Zklock;
 
 our @EXPORT = qw(claims_are_read_by claim last_claim await_claim);
 
-our $PATIENCE = 20;    # seconds
+our $PATIENCE = 60;    # seconds
 
 my $reader;
 

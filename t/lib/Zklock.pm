@@ -63,6 +63,7 @@ sub zk_cluster
 	%setting = (
 		session_preload_libraries => 'zklock',
 		log_statement => 'none',    # tests poll, and check the size of the log
+		log_checkpoints => 'off',    # (on since PostgreSQL 15)
 		log_lock_waits => 'off',    # for its DETAIL ZooKeeper is asked; on since PostgreSQL 19
 		'zklock.hosts' => $hosts,
 		%setting);
@@ -248,13 +249,15 @@ sub zk_nothing_left
 # Kill this process of a server with restart_after_crash, and wait until the server has
 # recovered.  Only its log tells: before the postmaster knows of the crash, it accepts
 # clients that it ends a moment later.  Returns false if the process had just ended.
+# Before it waits, it calls $then.
 sub zk_kill
 {
-	my ($node, $pid, $signal) = @_;
+	my ($node, $pid, $signal, $then) = @_;
 	my $said = sub { my ($what) = @_; return scalar(() = slurp_file($node->logfile) =~ /$what/g) };
 	my ($ready, $crash) = ('database system is ready to accept connections', 'terminated by signal|terminating any other active');
 	my %before = map { $_ => $said->($_) } $ready, $crash;
 	kill $signal // 'KILL', $pid or return 0;
+	$then->() if $then;
 	my $gone;
 	zk_until(
 		sub {

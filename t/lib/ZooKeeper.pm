@@ -287,6 +287,9 @@ sub running
 	return 0;
 }
 
+# Whether it may answer: neither has it ended, nor is it suspended
+sub serves { my ($self) = @_; return $self->running && !Child::is_suspended($self->{pid}); }
+
 sub _gone
 {
 	my ($self) = @_;
@@ -449,11 +452,12 @@ sub log_tail
 sub four_letter
 {
 	my ($self, $word, $timeout) = @_;
-	my $deadline = time + ($timeout // 5);
+	$timeout //= $TIMEOUT / 6;
+	my $deadline = time + $timeout;
 	my $sock = IO::Socket::INET->new(
 		PeerAddr => '127.0.0.1',
 		PeerPort => $self->{port},
-		Timeout => $timeout // 5) or return undef;
+		Timeout => $timeout) or return undef;
 	local $SIG{PIPE} = 'IGNORE';
 	syswrite $sock, $word or return undef;
 	my $select = IO::Select->new($sock);
@@ -523,7 +527,7 @@ sub waits
 	my %nodes = $self->ephemerals;
 	my %owner = map { my $session = $_; map { $_ => $session } @{ $nodes{$session} } } keys %nodes;
 	my @found;
-	foreach my $server (grep { $_->running } $self->nodes)
+	foreach my $server (grep { $_->serves } $self->nodes)
 	{
 		my $watched;
 		foreach (split /\n/, $server->four_letter('wchp') // '')
@@ -765,10 +769,11 @@ sub stop
 	return;
 }
 
+# Each has this long to answer
 sub _in_mode
 {
-	my ($self, $mode) = @_;
-	return grep { $_->running && ($_->four_letter('srvr', 1) // '') =~ /^Mode: $mode$/m } $self->nodes;
+	my ($self, $mode, $timeout) = @_;
+	return grep { $_->serves && ($_->four_letter('srvr', $timeout) // '') =~ /^Mode: $mode$/m } $self->nodes;
 }
 
 # For a moment after a fault there is none: wait for one.
@@ -776,11 +781,12 @@ sub leader
 {
 	my ($self) = @_;
 	my $node;
-	$self->{nodes}[0]->wait_until(sub { ($node) = $self->_in_mode('leader') }, 'a leader');
+	$self->{nodes}[0]->wait_until(sub { ($node) = $self->_in_mode('leader', 1) }, 'a leader');
 	return $node;
 }
 
-sub followers { return $_[0]->_in_mode('follower'); }
+# One that is slow to answer is one, too.
+sub followers { return $_[0]->_in_mode('follower', 20); }
 
 # Cut a follower from its leader (or from the given server).  It takes syncLimit
 # to notice, and until then serves its clients with the state it had; so does
