@@ -36,11 +36,11 @@ use Zklock;
 use ZooKeeper;
 
 my $ROUNDS = $ENV{PEERS_ROUNDS} // 1;
-my $SESSION_MS = 3000;
+my $SESSION_MS = 6000;
 
-# A follower takes ten ticks to notice that it is alone: by then its clients'
+# A follower takes a minute to notice that it is alone: by then its clients'
 # sessions ended long ago.
-my $zk = ZooKeeper->ensemble(3, links => 1, tick_time => 1000, sync_limit => 30);
+my $zk = ZooKeeper->ensemble(3, links => 1, tick_time => 1000, sync_limit => 60);
 my ($follower) = $zk->followers;
 my $others = join ',', map { $_->hosts } grep { $_ != $follower } $zk->nodes;
 

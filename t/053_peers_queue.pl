@@ -77,12 +77,13 @@ $node->safe_psql('postgres', <<~'SQL');
 		SELECT coalesce(nullif(rtrim(pg_read_file(file), E'\n'), '')::bigint, -1)
 	$$;
 
-	-- what is done under the lock; see t/peers/locker, which does the same
+	-- what is done under the lock; see t/peers/locker, which does the same.  Readers that are
+	-- let in together meet, also where one of them goes on later than the other.
 	CREATE FUNCTION use_lock(INOUT h hold, counter text) LANGUAGE plpgsql AS $$
 	BEGIN
 		h.since := clock_timestamp();
 		h.first := read_counter(counter);
-		PERFORM pg_sleep(0.001);
+		PERFORM pg_sleep(CASE h.mode WHEN 'shared' THEN 0.02 ELSE 0.001 END);
 		IF h.mode = 'shared' THEN
 			h.second := read_counter(counter);
 		ELSE
@@ -102,12 +103,14 @@ $node->safe_psql('postgres', <<~'SQL');
 		got boolean;
 		h hold;
 		down hold;
+		turns int := 0;
 	BEGIN
 		h.path := path;
 		h.client := client;
 		WHILE clock_timestamp() < ends LOOP
-			xact := CASE WHEN random() < 0.5 THEN 'xact_' END;
-			shared := CASE WHEN random() * 100 < share THEN '_shared' END;
+			-- the first one is exclusive, and goes on as a reader
+			xact := CASE WHEN turns > 0 AND random() < 0.5 THEN 'xact_' END;
+			shared := CASE WHEN turns > 0 AND random() * 100 < share THEN '_shared' END;
 			patience := CASE WHEN random() < 0.1 THEN make_interval(secs => random() / 4) END;
 			h.mode := CASE WHEN shared IS NULL THEN 'exclusive' ELSE 'shared' END;
 			h.asked := clock_timestamp();
@@ -124,7 +127,7 @@ $node->safe_psql('postgres', <<~'SQL');
 				h := use_lock(h, counter);
 				IF xact IS NOT NULL THEN
 					COMMIT;
-				ELSIF shared IS NULL AND share > 0 AND random() < 0.3 THEN
+				ELSIF shared IS NULL AND share > 0 AND (turns = 0 OR random() < 0.3) THEN
 					-- those who write go on as those who read
 					PERFORM zk_lock_shared(path);
 					PERFORM zk_unlock(path);
@@ -138,6 +141,7 @@ $node->safe_psql('postgres', <<~'SQL');
 					EXECUTE format('SELECT zk_unlock%s($1)', shared) USING path;
 				END IF;
 				INSERT INTO hold SELECT h.*;
+				turns := turns + 1;
 			ELSIF patience IS NULL THEN
 				RAISE 'got %', got;
 			END IF;

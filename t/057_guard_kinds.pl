@@ -161,7 +161,7 @@ subtest 'strict: a node deleted a moment before COMMIT' => sub {
 	is($admin->value('SELECT count(*) FROM pg_prepared_xacts'), 0, 'nothing is prepared');
 };
 
-# One session with a short timeout for each: a hold that is older than a
+# One session with a shorter timeout for each: a hold that is older than a
 # heartbeat has a watch on its node, so that a deletion by hand is noticed.
 subtest 'on, off: a hold that is known to be lost' => sub {
 	my @of;
@@ -172,7 +172,7 @@ subtest 'on, off: a hold that is known to be lost' => sub {
 			my $path = "/$guard/" . ($kind->{name} =~ tr/a-z/_/cr);
 			my $session = zk_session_with(
 				$node,
-				session_timeout => '4s',
+				session_timeout => '10s',
 				commit_guard => $guard,
 				node_style => $kind->{style} // 'curator');
 			$session->value("BEGIN; INSERT INTO t VALUES ('$path'); " . take($kind, $path));
@@ -242,7 +242,7 @@ subtest 'what was rolled back to a savepoint, or given back in time, does not co
 
 # Each function drops the lost holds of its own mode.
 subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' => sub {
-	my $session = zk_session_with($node, commit_guard => 'on', session_timeout => '4s');
+	my $session = zk_session_with($node, commit_guard => 'on', session_timeout => '10s');
 	$session->value(
 		q{SELECT zk_lock('/lost'), zk_lock('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'), zk_lock_shared('/lost'),
 		zk_semaphore_acquire('/lost', 2), zk_semaphore_acquire('/lost', 2)});
@@ -319,12 +319,13 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 	{
 		my $proxy = ZkProxy->new($zk);
 		push @proxies, $proxy;
-		my $session = zk_session_with($node, hosts => $proxy->hosts, session_timeout => '2s', node_style => $style);
+		my $session = zk_session_with($node, hosts => $proxy->hosts, session_timeout => '20s', node_style => $style);
 		$session->value(
 			qq{SELECT zk_lock('/expired/down'), zk_lock_shared('/expired/down'), zk_unlock('/expired/down'), zk_lock_shared('/expired/shared'),
 			zk_semaphore_acquire('/expired/semaphore', 1), zk_lock_shared('/expired/up'), zk_lock('/expired/up'), zk_lock('/expired/both'),
 			zk_lock_shared('/expired/both'), zk_lock_all('{/expired/1,/expired/2}')});
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('expired')});
+		my $id = $session->value('SELECT session_id FROM zk_session');
 
 		my @next = map { zk_session_with($node) } 1 .. 6;
 		my @wants = (
@@ -336,11 +337,12 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 			zk_wait_queued($zk, $next[$i]);
 		}
 		$proxy->cut_off;
+		$zk->end_session($id);
 		is($next[$_]->wait->{out}, 't', "$style: the next has $wants[$_]") for 0 .. $#next;
 		$proxy->pass;
+		wait_lost($session, 9);
 		my $result = $session->query('COMMIT');
 		is($result->{state}, '40001', "$style: who held all of these does not commit");
-		wait_lost($session, 9);
 		is(zk_holds($session, '/expired/up'), 'exclusive session 1 lost, shared session 1 lost', "$style: the upgraded one is lost");
 		is(zk_holds($session, '/expired/down'), 'shared session 1 lost', "$style: the downgraded one");
 		$result = $session->query('SELECT zk_unlock_all()');

@@ -17,7 +17,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $SESSION_TIMEOUT = 3;
+my $SESSION_TIMEOUT = 5;
 my %downgrade = (curator => 'setData', curator_rw => 'multi', kazoo => 'multi');
 
 # How much longer than promised a busy machine may take, in seconds

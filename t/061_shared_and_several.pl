@@ -134,6 +134,7 @@ subtest 'the node that is to become shared was deleted' => sub {
 	my $commit = $s->query('COMMIT');
 	is($commit->{state}, '', 'COMMIT');
 	in_time($commit->{seconds}, 1, 'does not wait release_timeout');
+	zk_wait_hold($s, 'lost');
 	is($s->value('SELECT mode, state FROM zk_locks'), 'shared|lost', 'the shared lock is lost');
 	$s->quit;
 };
@@ -205,7 +206,7 @@ foreach my $case (
 
 # Held before, and lost while the call waits for the other one
 subtest 'zk_lock_all: the lock that was held before is deleted' => sub {
-	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '2s');
+	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '6s');
 	my $other = session();
 	$s->value("SELECT zk_lock('/all/a')");
 	$other->value("SELECT zk_lock('/all/b')");
@@ -224,7 +225,7 @@ subtest 'zk_lock_all: the lock that was held before is deleted' => sub {
 };
 
 subtest 'zk_lock_all: the session of the lock that was held before ends' => sub {
-	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '2s');
+	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '6s');
 	my $other = session();
 	$s->value("SELECT zk_lock('/all/a')");
 	$other->value("SELECT zk_lock('/all/b')");

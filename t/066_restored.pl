@@ -15,7 +15,7 @@ use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '3s', 'zklock.operation_timeout' => '2s');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '5s', 'zklock.connect_timeout' => '30s');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 

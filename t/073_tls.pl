@@ -169,10 +169,10 @@ subtest 'much data' => sub {
 };
 
 subtest 'time passes' => sub {
-	my $s = zk_session($node, options => '-c zklock.session_timeout=3s');
+	my $s = zk_session($node, options => '-c zklock.session_timeout=9s');
 	$s->value(q{SELECT zk_lock('/idle')});
 	my $cpu = zk_cpu_seconds($s->pid);
-	$s->value('SELECT pg_sleep(9)');
+	$s->value('SELECT pg_sleep(12)');
 	cmp_ok(zk_cpu_seconds($s->pid) - $cpu, '<', 0.3, 'no spin');
 	is($s->value('SELECT state FROM zk_locks'), 'held', 'heartbeats keep the lock');
 	is($s->value('SELECT reconnections FROM zk_session'), 0, '- on one connection');

@@ -797,7 +797,7 @@ subtest 'read 500 times while they come and go' => sub {
 	# until it has been read this often, and kazoo has had its time
 	my ($reads, $rows, %sizes, @wrong) = (0, 0);
 	$peer->send("run /zklock/busy 5 pattern 0 $dir/counter $dir/log");
-	my $deadline = time + 60;
+	my $deadline = time + $TIMEOUT;
 	while (($reads < $READS || !$peer->is_done) && time < $deadline)
 	{
 		foreach (split /\n/, $fast->value(q{SELECT l.* FROM generate_series(1, 10) i, LATERAL (SELECT i) x, look_at('/busy') l}))

@@ -145,7 +145,8 @@ subtest 'requests, waits, timeouts' => sub {
 
 subtest 'states' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = zk_session($node, options => '-c zklock.session_timeout=6s -c zklock.hosts=' . $proxy->hosts);
+	# a third of this is between the silence and the loss
+	my $s = zk_session($node, options => '-c zklock.session_timeout=12s -c zklock.hosts=' . $proxy->hosts);
 	is($s->value('SELECT * FROM zk_session'), 'none|||||' . '|0' x 8, 'none, before the first lock');
 
 	$proxy->blackhole;
@@ -160,7 +161,7 @@ subtest 'states' => sub {
 	is($s->value(q{SELECT zk_lock('/s')}), 't', 'it answers');
 	my %first;
 	@first{qw(state id server timeout)} = split /\|/, $s->value('SELECT state, session_id, server, session_timeout FROM zk_session');
-	is("$first{state} $first{server} $first{timeout}", 'connected ' . $proxy->hosts . ' 00:00:06', 'connected: to whom, with what timeout');
+	is("$first{state} $first{server} $first{timeout}", 'connected ' . $proxy->hosts . ' 00:00:12', 'connected: to whom, with what timeout');
 	my %session = $zk->ephemerals;
 	is(join(' ', grep { /^\Q$first{id}\E$/ } keys %session), $first{id}, 'and the id is that of its nodes in ZooKeeper');
 

@@ -22,7 +22,7 @@ my %file = map { ($_ => auth_file("digest:$secret{$_}\n")) } keys %secret;
 $file{both} = auth_file("digest:$secret{ann}\ndigest:$secret{bob}\n");
 
 my $zk = ZooKeeper->new(superuser => 1)->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '4s');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '10s');
 my $admin = zk_session($node);
 
 # ann and anne have the same credential, bob another one, nobody none
@@ -170,7 +170,7 @@ subtest 'a single node' => sub {
 	my $anne = session_with(node_style => 'single', root => '/each/single');
 	is($s{ann}->value("SELECT zk_lock('/a/b')"), 't', 'is had');
 	all_have($CLOSED, '- and closed, with its directories', '/each/single');
-	is($anne->value("SELECT zk_try_lock('/a/b'), zk_lock('/a/b', '300ms')"), 'f|f', '- and excludes those with the same credential');
+	is($anne->value("SELECT zk_try_lock('/a/b'), zk_lock('/a/b', '2s')"), 'f|f', '- and excludes those with the same credential');
 	$anne->send("SELECT zk_lock('/a/b')");
 	zk_until(sub { $zk->watch_count > 0 }, 'it to be watched');
 	is($s{bob}->query('SELECT ' . $_)->{state}, '42501', "$_ by others: 42501") for "zk_lock('/a/b')", "zk_try_lock('/a/b')";
@@ -541,7 +541,7 @@ subtest 'a directory that was open before' => sub {
 
 subtest 'lost replies' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '4s');
+	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '6s');
 	my $last = 0;
 	foreach my $op ('createContainer', 'create2', 'multi', 'delete', 'getChildren')
 	{
@@ -659,17 +659,24 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	isnt($s->value('SELECT session_id FROM zk_session'), $id, 'alone: in another session');
 	$s->quit;
 
-	# ZooKeeper does not answer the close, for which the session's thread waits
+	# ZooKeeper does not answer the close, for which the session's thread waits for a
+	# second or so.  It closes the session with its next heartbeat, which is not near.
 	my $proxy = ZkProxy->new($zk);
-	$s = session_with(hosts => $proxy->hosts, session_timeout => '4s');
+	$s = session_with(hosts => $proxy->hosts, session_timeout => '20s');
 	my $threads = zk_threads($s->pid);
 	$commit->('silent');
 	zk_until(sub { $unreleased->() == 1 }, 'zk_session to show it');
 	$proxy->blackhole;
-	zk_wait_session($s, 'none');
-	is(zk_threads($s->pid), $threads + 1, 'silent: the backend does not wait for that');
+	my $waits;
+	zk_until(
+		sub {
+			my $none = $s->value('SELECT state FROM zk_session') eq 'none';
+			$waits ||= $none && zk_threads($s->pid) == $threads + 1;
+			return $none && zk_threads($s->pid) == $threads;
+		},
+		'the end of the thread');
+	ok($waits, 'silent: the backend does not wait for that');
 	$proxy->pass;
-	zk_until(sub { zk_threads($s->pid) == $threads }, 'the end of the thread');
 	$s->quit;
 	$proxy->stop;
 	$client->close;
@@ -679,7 +686,9 @@ subtest 'a release that ZooKeeper refuses' => sub {
 # The session is resumed by another handle of the client library, which has to
 # send the credentials again.
 subtest 'an outage of twice the session timeout' => sub {
+	$admin->value(q{ALTER ROLE ann SET zklock.session_timeout = '4s'});
 	my $s = zk_session($node, user => 'ann');
+	$admin->value('ALTER ROLE ann RESET zklock.session_timeout');
 	$s->value(q{SELECT zk_lock('/outage')});
 	my $id = $s->value('SELECT session_id FROM zk_session');
 	$zk->kill9;

@@ -19,7 +19,7 @@ my $zk = ZooKeeper->new->start;
 my $main = PostgreSQL::Test::Cluster->new('main');
 zk_init($main, allows_streaming => 1);
 $main->append_conf('postgresql.conf', "$_\n")
-  for q{session_preload_libraries = 'zklock'}, "zklock.hosts = '" . $zk->hosts . q{'}, q{zklock.session_timeout = '2s'};
+  for q{session_preload_libraries = 'zklock'}, "zklock.hosts = '" . $zk->hosts . q{'}, q{zklock.session_timeout = '8s'};
 $main->start;
 $main->safe_psql('postgres', 'CREATE EXTENSION zklock');
 $main->backup('base');

@@ -140,7 +140,7 @@ is($idle{$_}, 0, "$_: 0 on a server that uses no lock")
 is_exported('idle', %idle);
 
 my $proxy = ZkProxy->new($zk);
-my ($holder, $waiter) = (zk_session_with($node, hosts => $proxy, session_timeout => '4s'), zk_session($node));
+my ($holder, $waiter) = (zk_session_with($node, hosts => $proxy, session_timeout => '10s'), zk_session($node));
 $holder->value(q{SELECT zk_lock('/m/a'), zk_lock('/m/b')});
 $waiter->send(q{SELECT zk_lock('/m/a')});
 zk_wait_queued($zk, $waiter);

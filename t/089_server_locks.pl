@@ -118,7 +118,7 @@ subtest 'waits' => sub {
 		is($waiter->cancel($admin)->{state}, '57014', '- cancelled');
 		is(rows($waiter), '', '- and no longer');
 	}
-	is($waiter->value(q{SELECT zk_try_lock('/w/a'), zk_lock('/w/a', '0'), zk_lock('/w/a', '300 ms')}), 'f|f|f', 'not taken');
+	is($waiter->value(q{SELECT zk_try_lock('/w/a'), zk_lock('/w/a', '0'), zk_lock('/w/a', '2 s')}), 'f|f|f', 'not taken');
 	is(rows($waiter), '', '- not awaited');
 	is(column($waiter, 'timeouts'), 1, '- timeouts are counted');
 	$waiter->send(q{SELECT zk_lock('/w/a')});
@@ -137,7 +137,7 @@ subtest 'waits' => sub {
 # What happens to a session while its backend does nothing
 subtest 'states' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '6s');
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '10s');
 	$s->value(q{SELECT zk_lock('/s/a'), zk_lock('/s/b')});
 	my $state = sub { return $admin->value(q{SELECT string_agg(state, ' ' ORDER BY path) FROM zk_server_locks WHERE pid = } . $s->pid) };
 	is($state->(), 'held held', 'held');

@@ -19,7 +19,8 @@ use ZooKeeper;
 
 my $POOL = $ENV{ZK_POOL} // 40;    # backends
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, max_connections => $POOL + 60, 'zklock.session_timeout' => '4s', 'zklock.operation_timeout' => '30s');
+my $node = zk_cluster('main', $zk, max_connections => $POOL + 60, 'zklock.session_timeout' => '10s',
+	'zklock.operation_timeout' => '30s', 'zklock.connect_timeout' => '30s');
 my $admin = zk_session($node);
 
 my $STATE = 'SELECT state FROM zk_session';
@@ -44,8 +45,9 @@ sub descriptors { return scalar grep { (readlink($_) // '') =~ /socket|eventpoll
 subtest 'an idle session is closed' => sub {
 	my $s = zk_session_with($node, idle_timeout => '300ms');
 	my $before = descriptors($s->pid);
-	$s->value(q{SELECT zk_lock('/a'), zk_unlock('/a')});
+	$s->value(q{SET zklock.idle_timeout = 0; SELECT zk_lock('/a'), zk_unlock('/a')});
 	is($zk->sessions, 1, 'there is one');
+	$s->value('RESET zklock.idle_timeout');
 	is_gone($s, 'its thread ends, and ZooKeeper has no session');
 	is(descriptors($s->pid), $before, 'no descriptor is left');
 	is($s->value($STATE), 'none', 'zk_session shows none');
@@ -76,7 +78,7 @@ subtest 'one that has something is not' => sub {
 	$open->value(q{BEGIN; SELECT zk_unlock('/other'), count(*) FROM zk_lock_queue('/held')});
 	my $asked = $zk->mntr_value('packets_received');
 	# each of them sends some heartbeats meanwhile
-	zk_until(sub { $zk->mntr_value('packets_received') > $asked + 40 }, 'heartbeats');
+	zk_until(sub { $zk->mntr_value('packets_received') > $asked + 20 }, 'heartbeats');
 	is($_->value($STATE), 'connected', 'still there') for @holder[ 0 .. 2 ], $open;
 	is($holder[0]->value(q{SELECT state FROM zk_locks}), 'held', 'the lock is held');
 	is($zk->sessions, 5, 'each has its session');
@@ -102,7 +104,7 @@ subtest 'the setting' => sub {
 	$s->value(q{SELECT zk_lock('/a'), zk_unlock('/a')});
 	$s->value(q{SET zklock.idle_timeout = '7d'});
 	is($s->value($STATE), 'connected', 'a week');
-	$s->value(q{SET zklock.idle_timeout = '400ms'; SELECT zk_lock('/a'), zk_unlock('/a')});
+	$s->value(q{SET zklock.idle_timeout = '3s'; SELECT zk_lock('/a'), zk_unlock('/a')});
 	# who only looks at the view does not work with the session
 	my $looks = 0;
 	zk_until(sub { $looks++; $s->value($STATE) eq 'none' }, 'a session that is only looked at to be closed');

@@ -104,7 +104,7 @@ subtest 'the next in the queue' => sub {
 	await_claim('/turn', '2 done', 'and it is done');
 	$s->value('BEGIN; ' . claim('/turn', 3));
 	is($w->value(claim('/turn', 3, '0')), 'f', 'who does not wait gets false');
-	is($w->value(claim('/turn', 3, '50ms')), 'f', '- and when the time is over');
+	is($w->value(claim('/turn', 3, '2s')), 'f', '- and when the time is over');
 	await_claim('/turn', '2 done', 'nothing is written before the commit');
 	$s->value('COMMIT');
 	await_claim('/turn', '3 done', 'then it is');
@@ -247,7 +247,7 @@ subtest 'cancelled at COMMIT' => sub {
 };
 
 subtest 'ZooKeeper refuses to take the mark back' => sub {
-	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '4s', operation_timeout => '1s');
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '12s', operation_timeout => '3s');
 	my $hand = $zk->client;
 	$s->value(claim('/refused', 1) . '; BEGIN; ' . claim('/refused', 2));
 	$proxy->hold('mark');
@@ -416,7 +416,7 @@ subtest 'an outage while COMMIT waits for a synchronous standby' => sub {
 	my $hangs = zk_cluster(
 		'hangs', $zk,
 		shared_preload_libraries => 'zklock',
-		'zklock.session_timeout' => '4s',
+		'zklock.session_timeout' => '8s',    # in which it must be back after the restart
 		wal_level => 'replica',
 		max_wal_senders => 2);
 	my $watch = zk_session($hangs);

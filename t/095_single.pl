@@ -102,7 +102,7 @@ edge 'what is shown' => sub {
 	is($admin->value("SELECT mode, token, node FROM zk_lock_queue('$path')"),
 		"exclusive|$stat->{czxid}|single-$stat->{czxid}", 'whatever it says');
 	is($t->value("SELECT zk_try_lock('$path')"), 'f', 'zk_try_lock: false');
-	is($t->value("SELECT zk_lock('$path', '100ms')"), 'f', 'with a timeout: false');
+	is($t->value("SELECT zk_lock('$path', '2s')"), 'f', 'with a timeout: false');
 	my $result;
 	foreach my $ms (100, 1_000, 10_000)    # a busy machine may not know by then who has it
 	{
@@ -186,7 +186,7 @@ edge 'a node that is no lock' => sub {
 	$s->value("SELECT zk_unlock('$path')");
 	$other->create($at, mode => 'container');
 	$other->delete(scalar $other->create("$at/x", mode => 'ephemeral'));
-	is($s->query("SELECT zk_lock('$path', '300ms')")->{out}, 'f', "nor is a container of others' removed");
+	is($s->query("SELECT zk_lock('$path', '2s')")->{out}, 'f', "nor is a container of others' removed");
 	ok($zk->exists($at), '- it is there');
 	is($admin->value("SELECT count(*) FROM zk_lock_queue('$path')"), 0, '- and no contender');
 	my $czxid = $zk->exists($at)->{czxid};
@@ -245,7 +245,7 @@ foreach my $by (sort keys %replaced_by)
 		$s->value("BEGIN; SELECT zk_xact_lock('$path')");
 		$replace->($at);
 		$s->value('ROLLBACK');
-		is($s->value("SELECT zk_lock('$path', '200ms')"), 'f', 'ROLLBACK: it is not ours');
+		is($s->value("SELECT zk_lock('$path', '2s')"), 'f', 'ROLLBACK: it is not ours');
 		is(whose($at), 'stranger', "- the other one's stays");
 		$other->delete($at);
 
@@ -368,7 +368,7 @@ edge 'a single node that never was stands in no queue' => sub {
 	zk_wait_session($s, 'connected');
 	my $holder = $other->contend($at);
 	is($s->value("SET zklock.node_style = curator; SELECT zk_try_lock('$path')"), 'f', "another's lock, of another style, excludes us");
-	is($s->value("SELECT zk_lock('$path', '200ms')"), 'f', '- also when it is waited for');
+	is($s->value("SELECT zk_lock('$path', '2s')"), 'f', '- also when it is waited for');
 	$other->delete($holder);
 	is($s->value("SELECT zk_lock('$path'), zk_unlock('$path')"), 't|t', 'then it is had');
 	$s->quit;

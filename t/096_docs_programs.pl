@@ -37,7 +37,7 @@ my $node = zk_cluster(
 	'main', $proxy,
 	listen_addresses => '127.0.0.1',
 	deadlock_timeout => '100ms',
-	'zklock.session_timeout' => '1s',
+	'zklock.session_timeout' => '20s',
 	'zklock.commit_guard' => 'strict');
 $node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
 $node->reload;
@@ -229,7 +229,9 @@ sub survives_a_lost_session
 	my ($name, $program) = @_;
 	my $before = written();
 	is($program->ask('in_session_lock /jobs/c'), 'working', "$name: in a session-scope lock");
+	my $id = $admin->value(q{SELECT zk_session FROM zk_lock_queue('/jobs/c')});
 	$proxy->cut_off;
+	$zk->end_session($id);
 	wait_contenders('/jobs/c', 0);
 	$proxy->pass;
 	is($program->ask('write'), 'working', "$name: - its session expires, and it is tried again");

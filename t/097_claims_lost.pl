@@ -362,7 +362,8 @@ foreach my $end ('commits', 'fails')
 }
 
 # ZooKeeper is away for longer than the session timeout, and begins all sessions anew:
-# the claimer has given up its lock, but nobody gets it before it has ended.
+# the claimer has given up its lock, but nobody gets it before it has ended.  (It has as
+# long again to come back.)
 sub outage
 {
 	my ($claimer, $next, $end) = @_;
@@ -372,7 +373,7 @@ sub outage
 	close_gate($claimer);
 	$zk->stop;
 	my $stopped = time;
-	sleep 0.1 while time - $stopped < 4.5;    # the timeout that is to pass
+	sleep 0.1 while time - $stopped < 8.5;    # the timeout that is to pass
 	$zk->start;
 	zk_until(sub { $proxy->connections == 1 }, 'it to be back');
 	zk_wait_queued($zk, $next);
@@ -388,7 +389,7 @@ sub outage
 subtest 'ZooKeeper is away for longer than a session lives' => sub {
 	foreach my $end ('commits', 'fails')
 	{
-		with_claimer "and the claimer $end" => sub { outage(@_, $end) };
+		with_claimer "and the claimer $end" => sub { outage(@_, $end) }, session_timeout => '8s';
 	}
 };
 

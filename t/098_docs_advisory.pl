@@ -74,7 +74,7 @@ is($others, 3, 'three rows are no functions');
 is($s->value(q{SELECT zk_lock('/shop/1'), zk_lock('/shop/2'), zk_unlock_all()}), 't|t|2', 'zk_unlock_all returns how many');
 $s->value(q{SELECT zk_lock('/shop/42')});
 is($other->query(q{SET lock_timeout = '50ms'; SELECT zk_lock('/shop/42')})->{state}, '55P03', 'lock_timeout counts');
-is($other->value(q{RESET lock_timeout; SELECT zk_lock('/shop/42', '50ms')}), 'f', 'a timeout returns false');
+is($other->value(q{RESET lock_timeout; SELECT zk_lock('/shop/42', '2s')}), 'f', 'a timeout returns false');
 is($s->value('SELECT path FROM zk_locks') . $other->value(q{SELECT count(*) FROM zk_lock_queue('/shop/42')}), '/shop/421', 'zk_locks and zk_lock_queue show it');
 is($s->value('SELECT zk_unlock_all()'), 1, 'it is given back');
 
@@ -113,7 +113,7 @@ my %difference = (
 	q{`void`, or an error} => sub {
 		is($s->value('SELECT pg_advisory_lock(1)'), '', 'void');
 		is($s->value(q{SELECT zk_lock('/1')}), 't', 'true');
-		is($other->query(q{DO $$BEGIN PERFORM zk_lock('/1', '50ms'); END$$})->{state}, '', 'PERFORM ignores false');
+		is($other->query(q{DO $$BEGIN PERFORM zk_lock('/1', '2s'); END$$})->{state}, '', 'PERFORM ignores false');
 		$s->value('SELECT pg_advisory_unlock_all(), zk_unlock_all()');
 	},
 	q{a session-scope lock outlives a transaction that aborts} => sub {

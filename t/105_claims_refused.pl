@@ -89,7 +89,7 @@ sub limit
 sub claimer
 {
 	my ($path, $before) = @_;
-	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '4s', operation_timeout => '1s');
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '12s', operation_timeout => '3s');
 	$s->value(claim($path, 1));
 	$s->value(($before // '') . 'BEGIN; INSERT INTO t VALUES (3); ' . claim($path, 2));
 	return ($s, $proxy);

@@ -287,8 +287,8 @@ public class Locker
 					try {
 						Locks locks = new Locks(client);
 						Random chance = new Random(number);
-						while (System.nanoTime() - end < 0 && errors.isEmpty()) {
-							boolean shared = chance.nextInt(100) < share;
+						for (int turn = 0; System.nanoTime() - end < 0 && errors.isEmpty(); turn++) {
+							boolean shared = turn > 0 && chance.nextInt(100) < share;
 							String line = hold(locks, locks.get(path, shared ? "read" : name), shared, counter);
 							log.write(ByteBuffer.wrap((number + " " + line + "\n").getBytes()));
 							holds.incrementAndGet();
@@ -313,7 +313,7 @@ public class Locker
 		lock.acquire();
 		long since = now();
 		long first = read(counter), second = first;
-		Thread.sleep(1);
+		Thread.sleep(shared ? 20 : 1);
 		if (shared) second = read(counter);
 		else Files.writeString(counter, first + 1 + "\n");
 		long token = locks.token(lock);

@@ -137,14 +137,16 @@ def run(path, seconds, name, share, counter, log):
     def work(number, client):
         chance = random.Random(number)
         lock = {"exclusive": classes[name](client, path), "shared": classes["read"](client, path)}
+        turns = 0
         while time.monotonic() < end and not errors:
-            mode = "shared" if chance.random() * 100 < int(share) else "exclusive"
+            mode = "shared" if turns and chance.random() * 100 < int(share) else "exclusive"
+            turns += 1
             asked = now()
             if not lock[mode].acquire():
                 raise Exception("acquire returned False")
             since = now()
             first = read(counter)
-            time.sleep(0.001)
+            time.sleep(0.02 if mode == "shared" else 0.001)
             if mode == "shared":
                 second = read(counter)
             else:
