@@ -287,7 +287,7 @@ subtest 'what has no text' => sub {
 	{
 		my $path = new_path();
 		my ($in, $out) = ('', '');
-		my $run = IPC::Run::start([ $program, $node->connstr('postgres'), $path, $how ], '<', \$in, '>', \$out);
+		my $run = IPC::Run::start([ $program, $node->connstr('postgres'), $path, $how ], '<', \$in, '>', \$out, IPC::Run::timeout($TIMEOUT));
 		my $pid = zk_until(sub { $admin->value(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'}) }, "$how: it sleeps");
 		$zk->end_session($_, $pid) for sessions_of($path);
 		$run->finish;
