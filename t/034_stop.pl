@@ -33,7 +33,7 @@ my $node = zk_cluster(
 	max_prepared_transactions => 2,
 	synchronous_commit => 'local');
 my $admin = zk_session($node);
-$admin->value('CREATE TABLE t (who text); CREATE TABLE r (id int); INSERT INTO r VALUES (1)');
+$admin->value('CREATE TABLE t (who text); CREATE TABLE locked (); CREATE TABLE r (id int); INSERT INTO r VALUES (1)');
 my $last = 0;
 
 sub new_path { return '/stop/' . ++$last; }
@@ -89,7 +89,7 @@ $admin->value(q{
 	CREATE PROCEDURE last_one() LANGUAGE plpgsql AS $$
 	BEGIN COMMIT; INSERT INTO t VALUES ('procedure'); PERFORM pg_sleep(600); END $$});
 my $holder = zk_session($node);
-$holder->value(q{SELECT zk_lock('/stop/other'); BEGIN; SELECT * FROM r FOR UPDATE});
+$holder->value(q{SELECT zk_lock('/stop/other'); BEGIN; LOCK locked; SELECT * FROM r FOR UPDATE});
 
 my %statement = (
 	'pg_sleep' => 'SELECT pg_sleep(600)',
@@ -97,6 +97,7 @@ my %statement = (
 	'a query' => 'SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b WHERE a.a + b.b < 0',
 	'COPY of a query' => q{COPY (SELECT pg_sleep(0.01) FROM generate_series(1, 100000)) TO '/dev/null'},
 	'a wait for a row' => 'SELECT * FROM r FOR UPDATE',
+	'PREPARE' => 'PREPARE p AS SELECT * FROM locked',
 	'a wait for a zk lock' => q{SELECT zk_lock('/stop/other')},
 	'WHEN OTHERS' => 'DO $$BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END$$',
 	'a lock within EXCEPTION' =>
@@ -262,6 +263,7 @@ subtest 'a deferred trigger' => sub {
 		BEGIN PERFORM zk_xact_lock(path); INSERT INTO late VALUES (1); COMMIT; END $$});
 	my %how = (
 		'of COMMIT' => q{BEGIN; SELECT zk_xact_lock('PATH'); INSERT INTO late VALUES (1); COMMIT},
+		'a cursor that is held' => q{BEGIN; SELECT zk_xact_lock('PATH'); DECLARE c CURSOR WITH HOLD FOR SELECT pg_sleep(600); COMMIT},
 		'of a COMMIT in a procedure' => q{CALL is_late('PATH')});
 	foreach my $name (sort keys %how)
 	{
@@ -283,12 +285,12 @@ subtest 'what has no text' => sub {
 	chomp(my $include = `pg_config --includedir`);
 	chomp(my $libdir = `pg_config --libdir`);
 	system_or_bail('gcc', "-I$include", "-L$libdir", '-o', $program, "$FindBin::RealBin/c/no_text.c", '-lpq');
-	foreach my $how ('call', 'sync')
+	foreach my $how ('call', 'sync', 'describe')
 	{
 		my $path = new_path();
 		my ($in, $out) = ('', '');
 		my $run = IPC::Run::start([ $program, $node->connstr('postgres'), $path, $how ], '<', \$in, '>', \$out, IPC::Run::timeout($TIMEOUT));
-		my $pid = zk_until(sub { $admin->value(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'}) }, "$how: it sleeps");
+		my $pid = zk_until(sub { $admin->value(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' OR wait_event_type = 'Lock'}) }, "$how: it waits");
 		$zk->end_session($_, $pid) for sessions_of($path);
 		$run->finish;
 		is($out, "40001\n", "$how: is cancelled");

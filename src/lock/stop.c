@@ -122,16 +122,23 @@ ends_transaction(const char *sql)
  * it in any case: each later statement would fail.  And the guard is near.
  *
  * Nor is there anything to cancel between two statements, of which the next one may
- * be these.  What has no text, such as a call by the fast path, or what is deferred
- * until the end of a pipeline, has a snapshot; and a background worker needs neither.
+ * be these.
+ *
+ * Neither has a snapshot.  What can take long has one, with or without a text of its
+ * own: a call by the fast path, what is deferred until the end of a pipeline, PREPARE
+ * of a statement.  All but the description of such a statement, which first waits for
+ * its tables.  And a background worker sends no COMMIT; what its text points to may
+ * have been freed.
  */
 static bool
 must_go_on(void)
 {
 	LocalTransactionId lxid = lxid_compat();
 
+	if (MyBackendType != B_BACKEND || ActiveSnapshotSet() || MyProc->waitLock != NULL)
+		return false;
 	if (debug_query_string == NULL)
-		return MyBackendType == B_BACKEND && !ActiveSnapshotSet();
+		return true;
 	return (committing_lxid == InvalidLocalTransactionId || committing_lxid != lxid) &&
 		ends_transaction(debug_query_string);
 }

@@ -2,10 +2,11 @@
  *
  * no_text.c
  *	  A client whose server process is at work without the text of a statement:
- *	  a call by the fast path ("call"), and a trigger that is deferred until the
- *	  Sync message ("sync"), in either case on a lock.
+ *	  a call by the fast path ("call"), a trigger that is deferred until the Sync
+ *	  message ("sync"), and the description of a prepared statement ("describe"), which
+ *	  waits for the statement's table, as another connection has locked that.
  *
- *	  no_text CONNINFO PATH call|sync
+ *	  no_text CONNINFO PATH call|sync|describe
  *
  * Prints the SQLSTATE with which it ends.
  *
@@ -46,6 +47,19 @@ main(int argc, char **argv)
 		snprintf(sql, sizeof(sql), "BEGIN; SELECT zk_xact_lock(%s)", path);
 		run(conn, sql);
 		result = PQfn(conn, oid, &answer, &len, 1, NULL, 0);
+	}
+	else if (strcmp(argv[3], "describe") == 0)
+	{
+		PGconn	   *other = PQconnectdb(argv[1]);
+
+		/* or it would wait for itself, should the test fail */
+		PQclear(PQexec(conn, "SET lock_timeout = '60s'"));
+		PQclear(PQprepare(conn, "s", "SELECT * FROM late", 0, NULL));
+		snprintf(sql, sizeof(sql), "BEGIN; SELECT zk_xact_lock(%s)", path);
+		run(conn, sql);
+		PQclear(PQexec(other, "BEGIN; LOCK late"));
+		result = PQdescribePrepared(conn, "s");
+		PQfinish(other);
 	}
 	else
 	{
