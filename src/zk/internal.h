@@ -411,6 +411,7 @@ extern void zkr_free_all(ZkSession *s);
 extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_data);
 extern void zkr_drop_watch_locked(ZkWatch *w);
 extern void zkr_leave_watch_locked(ZkWatch *w);
+extern void zkr_node_is_gone_locked(ZkSession *s, const char *path, const char *dir);
 extern bool zkr_watches_exceed_locked(ZkSession *s, size_t bytes);
 extern bool zkr_owner_asks_locked(ZkSession *s);
 

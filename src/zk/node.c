@@ -854,11 +854,15 @@ static void
 delete_answered(ZkNode *n, int rc)
 {
 	char		name[ZKP_NAME_LEN];
+	NodePath	path;
 
 	n->deleting = false;
 	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
 	if (rc == ZOK || rc == ZNONODE)
+	{
 		set_refused(n, ZOK);
+		zkr_node_is_gone_locked(n->session, zkn_node_path(n, n->name, &path), n->dir);
+	}
 	if (rc == ZNONODE && n->tell_doubted && zkp_shared_name(name, n->name))
 	{
 		/* it was renamed after all, though a second attempt was refused */

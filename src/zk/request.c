@@ -1322,6 +1322,24 @@ zkr_leave_watch_locked(ZkWatch *w)
 	zkr_drop_watch_locked(w);
 }
 
+/*
+ * The node is gone, and whoever said so has told of that before: what was left on it,
+ * or on its directory, has fired.  If not, that event was lost, and would be awaited as
+ * long as the session lives.
+ */
+void
+zkr_node_is_gone_locked(ZkSession *s, const char *path, const char *dir)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkWatch *next,
+		 *w = s->watches; w != NULL; w = next)
+	{
+		next = w->next;
+		if (w->left && !w->in_flight && strcmp(w->path, w->of_children ? dir : path) == 0)
+			free_watch(w);
+	}
+}
+
 ZkWatch *
 zks_watch(ZkSession *s, const char *path)
 {
