@@ -138,7 +138,7 @@ sub pure
 
 # ------------------------------------------------------------------- the jobs
 
-my @reply_faults = qw(swallow drop abort cut stall hold twice late xid length negative huge
+my @reply_faults = qw(swallow unheard drop abort cut stall hold twice late xid length negative huge
   tiny zero text moved expire outage);
 # faults of answers that hold several results
 my @multi_faults = qw(short few more early never other longer blamed vague name_length
@@ -192,6 +192,7 @@ sub jobs
 		add_job($program, 'none', '', places => [0], manners => [ [ 3000, 'held', 3000 ] ]);
 		add_job($program, 'reply', 'dribble', places => [0], crowd => 2);
 		add_job($program, 'reply', $_, places => some($full ? 40 : 1, 220)) for @multi_faults;
+		add_job($program, 'reply', 'unheard', places => some($full ? 40 : 4, 320), crowd => 1);
 		add_job($program, 'reply', 'kill', places => some($full ? 40 : 3, 200), server => 1);
 		foreach (@all)
 		{

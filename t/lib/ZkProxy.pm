@@ -172,6 +172,7 @@ sub _rule
 # For replies:
 #   twice      it arrives twice
 #   late       it and everything behind it arrive 300 ms later
+#   unheard    the first event from there on never arrives
 #   xid        it has the xid of another request
 #   length, negative, huge, tiny, zero    its length is wrong
 #   text       something else instead, as from a web server
@@ -703,12 +704,18 @@ sub _first
 # What to do with this frame, if it is the nth.
 sub _nth
 {
-	my ($way, $frame, $is_multi) = @_;
+	my ($way, $frame, $kind) = @_;
 	my $n = ++$frames{$way};
 	my $fault = $nth{$way};
+	if ($fault && $fault->[1] eq 'unheard')
+	{
+		return '' if $n < $fault->[0] || $kind ne 'event';
+		delete $nth{$way};
+		return 'swallow';
+	}
 	if ($fault && $of_multi{ $fault->[1] })
 	{
-		return '' if $n < $fault->[0] || !$is_multi || length $frame < 29;
+		return '' if $n < $fault->[0] || $kind ne 'multi' || length $frame < 29;
 		return '' if $fault->[1] =~ /^name/ && unpack('x20 N', $frame) != 1;
 		delete $nth{$way};
 		return $fault->[1];
@@ -888,7 +895,8 @@ sub _answer
 	{
 		($xid, undef, $err) = unpack 'x4 l> q> l>', $frame;
 	}
-	my $nth = _nth('reply', $frame, scalar grep { $_->{op} eq 'multi' && $_->{xid} == $xid } @{ $conn->{asked} });
+	my $kind = $xid == -1 ? 'event' : (grep { $_->{op} eq 'multi' && $_->{xid} == $xid } @{ $conn->{asked} }) ? 'multi' : '';
+	my $nth = _nth('reply', $frame, $kind);
 
 	if ($xid == -1)
 	{
