@@ -424,9 +424,7 @@ subtest 'an outage while COMMIT waits for a synchronous standby' => sub {
 	my $of_s = sub { $watch->value("SELECT string_agg(concat_ws(' ', state, session_state), ',') FROM zk_server_locks WHERE pid = " . $s->pid) };
 
 	$s->value('CREATE TABLE t (i int); ' . claim('/hangs', 1));
-	$watch->value(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
-	$watch->value('SELECT pg_reload_conf()');
-	zk_until(sub { $s->value('SHOW synchronous_standby_names') eq 'nobody' }, 'the setting');
+	zk_commits_hang($hangs, $watch);
 	$s->value('BEGIN; INSERT INTO t VALUES (1); ' . claim('/hangs', 2));
 	$s->send('COMMIT');
 	zk_until(sub { $watch->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid) eq 'SyncRep' }, 'COMMIT to hang');

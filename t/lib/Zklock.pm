@@ -46,7 +46,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
-  zk_locks_left zk_nothing_left zk_kill zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
+  zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # Where PostgreSQL is installed of which new clusters are; undefined: in the PATH
 our $INSTALLATION = $ENV{ZK_INSTALLATION};
@@ -267,6 +267,25 @@ sub zk_kill
 		},
 		'the server to recover');
 	return $said->($crash) > $before{$crash};
+}
+
+# Let each commit of this server wait for a synchronous standby that does not exist.
+# Who waits is decided by its checkpointer, which has to read that, too.
+sub zk_commits_hang
+{
+	my ($node, $admin) = @_;
+	$admin->value($_) for q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'}, 'SELECT pg_reload_conf()';
+	my $s = zk_session($node);
+	zk_until(
+		sub {
+			$s->wait if $s->{mark} && $s->is_done;
+			$s->send(q{SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'zklock', 'hangs')}) if !$s->{mark};
+			return $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid) eq 'SyncRep';
+		},
+		'commits to hang');
+	$s->cancel($admin);
+	$s->quit;
+	return;
 }
 
 # One test: no backend of this server has crashed so far.
