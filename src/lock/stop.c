@@ -24,6 +24,7 @@
 
 #include "access/xact.h"
 #include "mb/pg_wchar.h"
+#include "parser/scansup.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -45,7 +46,7 @@
 static LocalTransactionId guarded = InvalidLocalTransactionId;
 
 /* In this one, COMMIT has begun; what is deferred until then may run for hours */
-static volatile LocalTransactionId committing_lxid = InvalidLocalTransactionId;
+static volatile LocalTransactionId committing = InvalidLocalTransactionId;
 
 /*
  * A statement was canceled, and its error has not been reported; and when there last
@@ -70,6 +71,12 @@ static volatile int64 canceled_at;
 
 static int	stop_signal = 0;
 
+static bool
+is_current(LocalTransactionId lxid)
+{
+	return lxid != InvalidLocalTransactionId && lxid == lxid_compat();
+}
+
 /* What the parser passes over between two statements */
 static const char *
 skip_nothing(const char *sql)
@@ -86,7 +93,7 @@ skip_nothing(const char *sql)
 			sql++;
 		else if (sql[0] == '-' && sql[1] == '-')
 			sql += strcspn(sql, "\r\n");
-		else if (sql[0] != '\0' && strchr("; \t\r\n\v\f", sql[0]) != NULL)
+		else if (sql[0] == ';' || scanner_isspace(sql[0]))
 			sql++;
 		else
 			return sql;
@@ -107,7 +114,7 @@ ends_transaction(const char *sql)
 		size_t		len = strlen(words[i]);
 
 		if (pg_strncasecmp(sql, words[i], len) == 0 &&
-			(sql[len] == '\0' || strchr("; \t\r\n\v\f/-", sql[len]) != NULL))
+			(sql[len] == '\0' || scanner_isspace(sql[len]) || strchr(";/-", sql[len]) != NULL))
 		{
 			sql = strchr(sql, ';');
 			return sql == NULL || *skip_nothing(sql) == '\0';
@@ -133,14 +140,11 @@ ends_transaction(const char *sql)
 static bool
 must_go_on(void)
 {
-	LocalTransactionId lxid = lxid_compat();
-
 	if (MyBackendType != B_BACKEND || ActiveSnapshotSet() || MyProc->waitLock != NULL)
 		return false;
 	if (debug_query_string == NULL)
 		return true;
-	return (committing_lxid == InvalidLocalTransactionId || committing_lxid != lxid) &&
-		ends_transaction(debug_query_string);
+	return !is_current(committing) && ends_transaction(debug_query_string);
 }
 
 /*
@@ -288,16 +292,10 @@ watch_errors(void)
  *-------------------------------------------------------------------------
  */
 
-static bool
-is_guarded(void)
-{
-	return guarded != InvalidLocalTransactionId && guarded == lxid_compat();
-}
-
 static void
 begin(bool carry_on)
 {
-	if (is_guarded() || !have_signal())
+	if (is_current(guarded) || !have_signal())
 		return;
 	watch_errors();
 	zks_stop_begin(stop_signal, carry_on);
@@ -450,7 +448,7 @@ zkl_stop_anew(void)
 void
 zkl_stop_committing(void)
 {
-	committing_lxid = lxid_compat();
+	committing = lxid_compat();
 }
 
 void

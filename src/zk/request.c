@@ -29,7 +29,7 @@
 
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *context);
 static void on_watch_set(ZkWatch *w, ZkRequest *r);
-static void free_left(ZkSession *s);
+static void free_left(ZkSession *s, const char *path, const char *dir);
 
 _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &&
 			   (int) ZKS_NO_NODE == ZNONODE && (int) ZKS_NO_AUTH == ZNOAUTH &&
@@ -783,7 +783,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 		answered(r, rc);
 		r = s->requests;
 	}
-	free_left(s);
+	free_left(s, NULL, NULL);
 }
 
 /* Whoever would be called back for this owner is not */
@@ -1163,15 +1163,19 @@ watched_by_another(ZkWatch *w)
 	return false;
 }
 
-/* The library has forgotten them, too */
+/*
+ * Those that were left on this node or on its directory, and would be awaited as long
+ * as the session lives; NULL: all, since the library has forgotten them, too.
+ */
 static void
-free_left(ZkSession *s)
+free_left(ZkSession *s, const char *path, const char *dir)
 {
 	for (ZkWatch *next,
 		 *w = s->watches; w != NULL; w = next)
 	{
 		next = w->next;
-		if (w->left && !w->in_flight)
+		if (w->left && !w->in_flight &&
+			(path == NULL || strcmp(w->path, w->of_children ? dir : path) == 0))
 			free_watch(w);
 	}
 }
@@ -1323,21 +1327,14 @@ zkr_leave_watch_locked(ZkWatch *w)
 }
 
 /*
- * The node is gone, and whoever said so has told of that before: what was left on it,
- * or on its directory, has fired.  If not, that event was lost, and would be awaited as
- * long as the session lives.
+ * The server has said that the node is gone, and before that to each watch: one that
+ * was left there and has not fired never will.
  */
 void
 zkr_node_is_gone_locked(ZkSession *s, const char *path, const char *dir)
 {
 	zk_assert(zks_has_mutex(s));
-	for (ZkWatch *next,
-		 *w = s->watches; w != NULL; w = next)
-	{
-		next = w->next;
-		if (w->left && !w->in_flight && strcmp(w->path, w->of_children ? dir : path) == 0)
-			free_watch(w);
-	}
+	free_left(s, path, dir);
 }
 
 ZkWatch *
