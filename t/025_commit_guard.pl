@@ -692,19 +692,11 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	my $timeout = 6;
 	my %setting = (session_timeout => "${timeout}s");
 	my $hanging = zk_session($node);
-	$admin->value(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
-	$admin->value('SELECT pg_reload_conf()');
-	zk_until(sub { $hanging->value('SHOW synchronous_standby_names') eq 'nobody' }, 'the setting');
+	zk_commits_hang($node, $admin);
 	$hanging->value('SET synchronous_commit = on');
 	my $event = sub { return $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $_[0]->pid) };
-	zk_until(
-		sub {
-			# the checkpointer, too, has to pick up the setting first
-			$hanging->wait if $hanging->{mark} && $hanging->is_done;
-			$hanging->send(q{BEGIN; INSERT INTO t VALUES ('hangs'); NOTIFY hangs; COMMIT}) unless $hanging->{mark};
-			return $event->($hanging) eq 'SyncRep';
-		},
-		'a notifier that waits for its standby');
+	$hanging->send(q{BEGIN; INSERT INTO t VALUES ('hangs'); NOTIFY hangs; COMMIT});
+	zk_until(sub { $event->($hanging) eq 'SyncRep' }, 'a notifier that waits for its standby');
 
 	foreach my $guard (qw(on strict))
 	{

@@ -30,12 +30,19 @@ run(PGconn *conn, const char *sql)
 	return PQgetvalue(result, 0, 0);
 }
 
+static void
+lock(PGconn *conn, const char *begun, const char *path)
+{
+	char		sql[200];
+
+	snprintf(sql, sizeof(sql), "%s(%s)", begun, PQescapeLiteral(conn, path, strlen(path)));
+	run(conn, sql);
+}
+
 int
 main(int argc, char **argv)
 {
 	PGconn	   *conn = PQconnectdb(argv[1]);
-	const char *path = PQescapeLiteral(conn, argv[2], strlen(argv[2]));
-	char		sql[200];
 	PGresult   *result;
 
 	if (strcmp(argv[3], "call") == 0)
@@ -44,8 +51,7 @@ main(int argc, char **argv)
 		int			len;
 		int			oid = atoi(run(conn, "SELECT 'sleeps_long'::regproc::oid"));
 
-		snprintf(sql, sizeof(sql), "BEGIN; SELECT zk_xact_lock(%s)", path);
-		run(conn, sql);
+		lock(conn, "BEGIN; SELECT zk_xact_lock", argv[2]);
 		result = PQfn(conn, oid, &answer, &len, 1, NULL, 0);
 	}
 	else if (strcmp(argv[3], "describe") == 0)
@@ -55,16 +61,14 @@ main(int argc, char **argv)
 		/* or it would wait for itself, should the test fail */
 		PQclear(PQexec(conn, "SET lock_timeout = '60s'"));
 		PQclear(PQprepare(conn, "s", "SELECT * FROM late", 0, NULL));
-		snprintf(sql, sizeof(sql), "BEGIN; SELECT zk_xact_lock(%s)", path);
-		run(conn, sql);
+		lock(conn, "BEGIN; SELECT zk_xact_lock", argv[2]);
 		PQclear(PQexec(other, "BEGIN; LOCK late"));
 		result = PQdescribePrepared(conn, "s");
 		PQfinish(other);
 	}
 	else
 	{
-		snprintf(sql, sizeof(sql), "SELECT zk_lock(%s)", path);
-		run(conn, sql);
+		lock(conn, "SELECT zk_lock", argv[2]);
 		result = PQexecParams(conn, "INSERT INTO late VALUES (1)", 0, NULL, NULL, NULL, NULL, 0);
 	}
 	puts(PQresultErrorField(result, PG_DIAG_SQLSTATE));

@@ -707,15 +707,11 @@ sub _nth
 	my ($way, $frame, $kind) = @_;
 	my $n = ++$frames{$way};
 	my $fault = $nth{$way};
-	if ($fault && $fault->[1] eq 'unheard')
+	my $of = !$fault ? '' : $of_multi{ $fault->[1] } ? 'multi' : $fault->[1] eq 'unheard' ? 'event' : '';
+	if ($of)
 	{
-		return '' if $n < $fault->[0] || $kind ne 'event';
-		delete $nth{$way};
-		return 'swallow';
-	}
-	if ($fault && $of_multi{ $fault->[1] })
-	{
-		return '' if $n < $fault->[0] || $kind ne 'multi' || length $frame < 29;
+		return '' if $n < $fault->[0] || $kind ne $of;
+		return '' if $of eq 'multi' && length $frame < 29;
 		return '' if $fault->[1] =~ /^name/ && unpack('x20 N', $frame) != 1;
 		delete $nth{$way};
 		return $fault->[1];
@@ -740,10 +736,10 @@ sub _damage
 	my ($conn, $nth, $frame, $xid) = @_;
 	my $down = $conn->{down};
 
-	if ($nth eq 'swallow' || $nth eq 'drop' || $nth eq 'expire' || $nth eq 'abort')
+	if ($nth =~ /^(?:swallow|unheard|drop|expire|abort)$/)
 	{
 		$swallowed++;
-		return if $nth eq 'swallow';
+		return if $nth =~ /^(?:swallow|unheard)$/;
 		$expire_next = 1 if $nth eq 'expire';
 		_abort($conn) if $nth eq 'abort';
 		_queue($down, '', cut => 1);
