@@ -306,15 +306,14 @@ subtest 'loaded and not used' => sub {
 };
 
 #
-# Heartbeats: four times in a session timeout, whatever the backend does.  A
-# read for a session that holds nothing; otherwise behind a sync, which a server
-# without its leader cannot answer.  Only where somebody is to be told at once does it
+# Heartbeats: four times in a session timeout, whatever the backend does and holds.
+# A read behind a sync, which a server without its leader cannot answer.  Only where somebody is to be told at once does it
 # ask for what a leader without a quorum cannot answer either: for the next in line,
 # if that can be only one, and for whom doubt cancels.
 #
 # All of one kind at a time, and those that write apart from the others
 my @beating = (
-	[ 'empty', 'exists', nothing => 1 ],
+	[ 'empty', 'sync', nothing => 1 ],
 	[ 'idle', 'sync' ],
 	[ 'busy', 'sync', work => q{DO $$ BEGIN WHILE clock_timestamp() < now() + '8 s' LOOP END LOOP; END $$} ],
 	[ 'the one after that', 'sync', queue => 'exclusive exclusive' ],
