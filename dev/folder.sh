@@ -11,7 +11,8 @@
 #
 # A command runs in a process and a mount namespace of its own: when it ends, or
 # its caller is killed, everything that it left running or mounted is gone.  The
-# network is this machine's, so servers in two folders need two ports.
+# network is this machine's, so servers in two folders need two ports; the host's
+# name is not, and nothing resolves it.
 
 # in_namespace SCRIPT ARGUMENTS...: runs the script with bash; its processes and
 # mounts end with it.  It runs in the background, since a shell runs no trap
@@ -21,7 +22,7 @@ in_namespace()
 	local status=0 stdin
 	exec {stdin}<&0
 	env --default-signal=INT,QUIT setpriv --pdeathsig KILL \
-		unshare --mount --pid --fork --kill-child=KILL --mount-proc \
+		unshare --mount --uts --pid --fork --kill-child=KILL --mount-proc \
 		bash -euc "$@" <&"$stdin" &
 	folder_child=$!
 	exec {stdin}<&-
@@ -65,7 +66,8 @@ make_folder()
 	END
 	# the folder need not survive a crash
 	echo force-unsafe-io >"$dir/etc/dpkg/dpkg.cfg.d/90folder"
-	cp /etc/hosts "$dir/etc/hosts"
+	# as Debian's installer writes it: two addresses for one name
+	printf '%s\n' '127.0.0.1 localhost' '::1 localhost ip6-localhost ip6-loopback' >"$dir/etc/hosts"
 	cp /etc/resolv.conf "$dir/etc/resolv.conf"
 	# do not start services on installation: ports are shared with the machine
 	printf '#!/bin/sh\nexit 101\n' >"$dir/usr/sbin/policy-rc.d"
@@ -80,7 +82,12 @@ in_folder()
 	# user may have a namespace of its own.
 	in_namespace '
 		dir=$0
+		hostname bare.invalid
 		mount --bind "$dir" "$dir"
+		if [[ -n ${ZK_ALONE:-} ]]; then
+			touch "$dir/run/alone"
+			mount --bind "$ZK_ALONE" "$dir/run/alone"
+		fi
 		cd "$dir"
 		mount -t proc proc proc
 		mkdir -p dev/shm dev/pts
@@ -91,7 +98,7 @@ in_folder()
 		umount --lazy .
 		cd /
 		status=0
-		env -i HOME=/root TERM="${TERM:-dumb}" LC_ALL=C.UTF-8 LANG=C.UTF-8 \
+		env -i HOME=/root TERM="${TERM:-dumb}" ${ZK_ALONE:+ZK_ALONE=/run/alone} \
 			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
 			DEBIAN_FRONTEND=noninteractive ${http_proxy:+http_proxy="$http_proxy"} \
 			${https_proxy:+https_proxy="$https_proxy"} ${no_proxy:+no_proxy="$no_proxy"} \

@@ -1,15 +1,16 @@
 # For dev/test: prove(1), but with a count of the assertions, "passed failed".
 #
-#   perl dev/prove.pl JOBS VERBOSE PERL_LIBRARY COUNTS_FILE FAILURES_FILE TEST...
+#   perl dev/prove.pl JOBS VERBOSE PERL_LIBRARY COUNTS_FILE FAILURES_FILE SKIPPED_FILE TEST...
 #
-# The names of the failed tests go to FAILURES_FILE.
+# The names of the failed tests go to FAILURES_FILE; what was skipped, and why, to
+# SKIPPED_FILE.
 
 use strict;
 use warnings;
 use File::Basename qw(dirname);
 use TAP::Harness;
 
-my ($jobs, $verbose, $library, $counts, $failures, @tests) = @ARGV;
+my ($jobs, $verbose, $library, $counts, $failures, $skips, @tests) = @ARGV;
 
 # The longest come first, so that none of them is left at the end.  Those that
 # compute are spread among those that wait.
@@ -45,6 +46,15 @@ sub show_said
 	return;
 }
 
+# The parser knows nothing of subtests, whose results are indented
+my %skipped;
+sub note_skipped
+{
+	my ($test, $result) = @_;
+	$skipped{"$test: $1"} = 1 if $result->raw =~ /^\s*(?:ok\b.*|1\.\.0) # skip\w* (.+)/i;
+	return;
+}
+
 my $harness = Harness->new(
 	{   jobs => $jobs,
 		verbosity => $verbose,
@@ -52,9 +62,21 @@ my $harness = Harness->new(
 		color => 0,
 		merge => 1,
 		exec => sub { return [ 'sh', '-c', 'exec "$@" 2>"$0"', said($_[1]), $^X, '-I', $library, '-I', 't/lib', $_[1] ]; },
-		callbacks => { after_test => sub { show_said($_[0][0]); } }
+		callbacks => {
+			made_parser => sub { my ($parser, $test) = @_; $parser->callback(ALL => sub { note_skipped($test->[0], $_[0]); }); },
+			after_test => sub { show_said($_[0][0]); }
+		}
 	});
 my $all = $harness->runtests(@tests);
+
+sub write_file
+{
+	my ($name, @lines) = @_;
+	open my $file, '>', $name or die "$name: $!";
+	print $file map { "$_\n" } @lines;
+	close $file or die "$name: $!";
+	return;
+}
 
 my ($passed, $failed, @failed_files) = (0, 0);
 foreach my $test (@tests)
@@ -68,10 +90,7 @@ foreach my $test (@tests)
 	push @failed_files, $test if $f;
 }
 
-open my $file, '>', $counts or die "$counts: $!";
-print $file "$passed $failed\n";
-close $file or die "$counts: $!";
-open $file, '>', $failures or die "$failures: $!";
-print $file map { "$_\n" } @failed_files;
-close $file;
+write_file($counts, "$passed $failed");
+write_file($failures, @failed_files);
+write_file($skips, sort keys %skipped);
 exit($failed ? 1 : 0);

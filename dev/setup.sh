@@ -41,6 +41,9 @@ packages=(
 # compiles the one file there.
 peer_packages=(python3-kazoo libcurator-recipes-java)
 
+# What t/ has the code checked with
+tool_packages=(valgrind)
+
 # The Debian mirror that this machine uses
 debian_mirror()
 {
@@ -166,27 +169,32 @@ get_node_pg()
 
 # The programs that t/102 runs: of Debian, and what these need; and of npm's
 # registry, at the versions that t/drop_in/package-lock.json says
-drop_in_packages=(python3-django-pglocks python3-psycopg2)
+drop_in_packages=(python3-django-pglocks python3-psycopg2 bzip2 xz-utils)
 
 # fetch_drop_in DIR: puts there the programs from npm, and PostgreSQL's own
 # regression test of advisory locks, which is in Debian's source.  Without a
 # network there are none, and t/ reports what it leaves out.
 fetch_drop_in()
 {
-	local dir=$1 apt suite
+	local dir=$1 apt suite from
 
-	mkdir -p "$dir/source"
+	mkdir -p "$dir"
 	command -v npm >/dev/null || drop_in_packages+=(nodejs npm)
 	install_if_any "${drop_in_packages[@]}"
 	cp "$root"/t/drop_in/package*.json "$dir"
 	npm_get "$dir" 'the programs' ci
 
+	# a mirror may list a version that it does not have; another's test is the same
 	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-	apt_for "$dir/source" deb-src "$suite"
-	(
-		cd "$dir/source" && "${apt[@]}" update && "${apt[@]}" source --download-only "postgresql-$PG_MAJOR" &&
-			tar -xOf postgresql-*.orig.tar.[a-z]*[!c] --wildcards '*/src/test/regress/sql/advisory_lock.sql' >../advisory_lock.sql
-	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch the source of postgresql-$PG_MAJOR:"; tail -n 5 "$dir/log"; }
+	for from in "$suite/postgresql-$PG_MAJOR" bookworm/postgresql-15 testing/postgresql-18; do
+		[[ ! -s $dir/advisory_lock.sql ]] || break
+		rm -rf "$dir/source"
+		apt_for "$dir/source" deb-src "${from%/*}"
+		(
+			cd "$dir/source" && "${apt[@]}" update && "${apt[@]}" source --download-only "${from#*/}" &&
+				tar -xOf postgresql-*.orig.tar.[a-z]*[!c] --wildcards '*/src/test/regress/sql/advisory_lock.sql' >../advisory_lock.sql
+		) >"$dir/log" 2>&1 </dev/null || { say "could not fetch the source of $from:"; tail -n 5 "$dir/log"; }
+	done
 	[[ -s $dir/advisory_lock.sql ]] || rm -f "$dir/advisory_lock.sql"
 	rm -rf "$dir/source"
 }
@@ -321,6 +329,15 @@ cleanup()
 	exit "$status"
 }
 
+# put_tree DIR: copies the tree there, without what was built
+put_tree()
+{
+	mkdir -p "$1"
+	tar -C "$root" --exclude=./.git --exclude='*.o' --exclude='*.so' --exclude='*.bc' \
+		--exclude=./tmp_check --exclude=./results --exclude=./output_iso -cf - . |
+		tar -C "$1" --no-same-owner -xf -
+}
+
 # supervise SCRIPT ARGS: returns the script's exit status.  The caller can then
 # examine $tmp, and cleanup runs when it exits.
 supervise()
@@ -351,10 +368,7 @@ supervise()
 
 	# A copy: nothing is built in the tree, and the other user need not be able
 	# to read it.
-	mkdir "$tmp/src"
-	tar -C "$root" --exclude=./.git --exclude='*.o' --exclude='*.so' --exclude='*.bc' \
-		--exclude=./tmp_check --exclude=./results --exclude=./output_iso -cf - . |
-		tar -C "$tmp/src" --no-same-owner -xf -
+	put_tree "$tmp/src"
 
 	# PostgreSQL does not run as root.
 	if ((EUID == 0)); then
