@@ -122,7 +122,7 @@ install(%real);
 
 my $zk = ZooKeeper->new->start;
 my $node = PostgreSQL::Test::Cluster->new('main', install_path => $installation . $bin =~ s{/bin$}{}r);
-$node->init;
+zk_init($node);
 $node->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . "'");
 $node->start;
 is($node->safe_psql('postgres', "SELECT setting LIKE '$installation%' FROM pg_config WHERE name = 'SHAREDIR'"),

@@ -48,6 +48,10 @@ use PostgreSQL::Test::Utils qw(slurp_file);
 our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
   zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
+# As on most servers, and in the pages of doc/.  initdb, psql and the clients that servers
+# have, such as postgres_fdw, would take the system's user, who may have any name.
+my $SUPERUSER = $ENV{PGUSER} = 'postgres';
+
 # Where PostgreSQL is installed of which new clusters are; undefined: in the PATH
 our $INSTALLATION = $ENV{ZK_INSTALLATION};
 
@@ -73,9 +77,9 @@ sub zk_cluster
 	return $node;
 }
 
-# $node->init, with a copy of the cluster that dev/test has made for all tests, which
-# takes a fifth of the time of initdb.  PostgreSQL's own library does this since
-# version 17.
+# $node->init, with that superuser, and with a copy of the cluster that dev/test has made
+# for all tests, which takes a fifth of the time of initdb.  PostgreSQL's own library does
+# this since version 17.
 sub zk_init
 {
 	my ($node, %opt) = @_;
@@ -85,7 +89,7 @@ sub zk_init
 		return $run->(@_) if $_[0] ne 'initdb' || !defined $ENV{INITDB_TEMPLATE};
 		return $run->('cp', '-RPp', $ENV{INITDB_TEMPLATE}, $node->data_dir);
 	};
-	$node->init(%opt);
+	$node->init(%opt, extra => [ '-U', $SUPERUSER ]);
 	return;
 }
 
