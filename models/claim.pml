@@ -28,6 +28,10 @@
  *	  remote server that fails, and so on.
  *	- When its session has expired, a claimer may still say what became of its
  *	  claim, by its next one, or may not.
+ *	- A claimer that holds nothing can begin another session before it knows what
+ *	  became of its mark, since a setting has changed.  The old session lives on
+ *	  with its node and its late writes, until it expires at any time, and the new
+ *	  one settles the mark without that node.
  *	- Whoever has its mark forgotten by an administrator while it may yet commit,
  *	  or whose node somebody deletes, is not protected: "excused", "orphaned".
  *
@@ -37,7 +41,8 @@
  *	  when it, or a later one, has been committed.
  *	- Who is told that a period is claimed is told so by a claim that has been
  *	  committed, or whose session has ended between mark and release.  So a
- *	  claim that fails leaves the period to the next.
+ *	  claim that fails leaves the period to the next.  A mark that its
+ *	  claimer has settled in another session does not come later.
  *	- At the end the mark is pending only for such a claim, done only for one
  *	  that committed, and not earlier than what was committed.
  *	- No run ends with a claimer that waits.
@@ -48,9 +53,11 @@
  *	- The guard; holds that are lost before the mark, other than by their node.
  *	- Refusals (ACLs, quotas); marks that somebody else writes.
  *	- Two late writes of a session come in their order, or not at all.
+ *	- What befalls a session that settles the mark of an earlier one.
  *	- More than CLAIMS claims, LATES late writes, EXPIRIES sessions that expire
  *	  with their process alive, FAILS aborts after the mark, CRASHES of processes,
- *	  DELETES of queue nodes by hand, FORGETS of the mark.
+ *	  DELETES of queue nodes by hand, FORGETS of the mark, REPLACES (none or one)
+ *	  of a session.
  *
  * A macro breaks the protocol on purpose: dev/models lists them.
  */
@@ -74,6 +81,9 @@
 #endif
 #ifndef FORGETS
 #define FORGETS	0
+#endif
+#ifndef REPLACES
+#define REPLACES	0
 #endif
 
 #define N		3
@@ -118,11 +128,16 @@ bool over[N];					/* the session has expired */
 bool dead[N], done[N];
 byte came;
 
+/* a session that was replaced, and lives: its node, its claim until that is settled */
+byte old_node = NONE, old_claim;
+chan old_late = [2] of { byte, byte, byte, byte };
+bool moved[N];
+
 /* claims, by number, and periods */
 byte marked, orphaned, committed, excused, periods;
 
 byte lates = LATES, expiries = EXPIRIES, fails = FAILS, crashes = CRASHES;
-byte deletes = DELETES, forgets = FORGETS;
+byte deletes = DELETES, forgets = FORGETS, replaces = REPLACES;
 
 #define EXISTS(i)	(node[i] != NONE && (nodes & BIT(node[i])))
 #define FIRST(i)	(EXISTS(i) && BEFORE(nodes, node[i]) == 0)
@@ -138,11 +153,11 @@ byte deletes = DELETES, forgets = FORGETS;
 	 (STATE(m) == PENDING && (orphaned & BIT(CLAIM(m)))))
 
 /* The queue node is gone, and not by a release */
-inline remove_node(i)
+inline remove_node(of_node, of_claim)
 {
-	nodes = nodes & ~BIT(node[i]);
+	nodes = nodes & ~BIT(of_node);
 	if
-	:: STATE(mark) == PENDING && CLAIM(mark) == claim[i] -> orphaned = orphaned | BIT(claim[i])
+	:: STATE(mark) == PENDING && CLAIM(mark) == of_claim -> orphaned = orphaned | BIT(of_claim)
 	:: else
 	fi
 }
@@ -203,9 +218,32 @@ inline doubt(i)
 	answer[i] = DOUBT
 }
 
+/* Another session, while the old one lives */
+inline replace(i)
+{
+	replaces--;
+	moved[i] = true; old_claim = claim[i]; old_node = node[i];
+	do :: nempty(late[i]) -> late[i]?kind, at, of_version, says; old_late!kind, at, of_version, says
+	:: empty(late[i]) -> break od;
+	kind = 0; at = 0; of_version = 0; says = 0;
+#ifdef MUTANT_NODE_FIRST
+	nodes = nodes & ~BIT(node[i]);
+#endif
+	node[i] = NONE
+}
+
+/* So the end of the old session is no excuse any longer */
+inline is_settled(i)
+{
+	if
+	:: moved[i] -> moved[i] = false; old_claim = 0
+	:: else
+	fi
+}
+
 inline expire(i)
 {
-	remove_node(i);
+	remove_node(node[i], claim[i]);
 	do :: nempty(late[i]) -> late[i]?_, _, _, _ :: empty(late[i]) -> break od;
 	over[i] = true;
 	if :: request[i] != NO_REQUEST && answer[i] == NO_ANSWER -> answer[i] = EXPIRED :: else fi
@@ -220,7 +258,7 @@ inline expire(i)
 		kind = 0; at = 0; of_version = 0; says = 0; result = 0 } \
 	:: d_step { nempty(late[i]) -> late[i]?_, _, _, _ } \
 	:: d_step { expiries > 0 && EXISTS(i) && !dead[i] -> expiries--; expire(i) } \
-	:: d_step { deletes > 0 && FIRST(i) -> deletes--; remove_node(i) } \
+	:: d_step { deletes > 0 && FIRST(i) -> deletes--; remove_node(node[i], claim[i]) } \
 	FORFEIT(i) \
 	:: d_step { crashes > 0 && claim[i] != 0 && !done[i] && !dead[i] -> crashes--; dead[i] = true; \
 		if :: request[i] != NO_REQUEST && answer[i] == NO_ANSWER -> late[i]!request[i], request_node[i], \
@@ -244,6 +282,13 @@ end:
 	ENSEMBLE(0)
 	ENSEMBLE(1)
 	ENSEMBLE(2)
+	:: d_step { nempty(old_late) -> old_late?kind, at, of_version, says;
+		carry_out(kind, at, of_version, says, result);
+		kind = 0; at = 0; of_version = 0; says = 0; result = 0 }
+	:: d_step { nempty(old_late) -> old_late?_, _, _, _ }
+	:: d_step { old_node != NONE -> remove_node(old_node, old_claim);
+		do :: nempty(old_late) -> old_late?_, _, _, _ :: empty(old_late) -> break od;
+		old_node = NONE }
 	/* zk_claim_forget */
 	:: d_step { forgets > 0 && mark != 0 -> forgets--;
 		excused = excused | marked; periods = 0;
@@ -277,6 +322,7 @@ inline forget_node(i)
 proctype claimer(byte i)
 {
 	byte period, before, read_version, wanted;
+	byte kind, at, of_version, says;
 	bool wrote;					/* our mark, as we know */
 	bool won;
 #ifdef MUTANT_PEEK
@@ -383,6 +429,10 @@ await_mark:
 #endif
 
 settle:	/* the mark is ours, and of this version */
+	if
+	:: atomic { replaces > 0 && !STAYS(i) && !over[i] && node[i] != NONE -> replace(i) }; goto look
+	:: skip
+	fi;
 	atomic
 	{
 		wanted = (won -> SAYS(claim[i], DONE, period) : before);
@@ -414,6 +464,10 @@ await_settled:
 	fi;
 
 look:	/* sync and read */
+	if
+	:: atomic { replaces > 0 && !STAYS(i) && !over[i] && node[i] != NONE -> replace(i) }
+	:: skip
+	fi;
 	atomic
 	{
 #ifdef MUTANT_UNSETTLED
@@ -440,7 +494,15 @@ look:	/* sync and read */
 		:: else ->
 			if
 			/* it was written, and was said to be final, undone, or replaced */
-			:: wrote || node[i] == NONE -> goto release
+			:: wrote || (node[i] == NONE && !moved[i]) -> goto release
+#ifdef MUTANT_MOVED
+			:: !wrote && moved[i] -> goto release
+#else
+			/* nor is it of the version, and says, what it was to replace */
+			:: !wrote && moved[i] && (version != read_version || mark != before) -> goto release
+			:: !wrote && moved[i] && version == read_version && mark == before ->
+				send(i, WRITE, NONE, version, mark)
+#endif
 			/* it was not, but may still be: not after this one */
 #ifdef MUTANT_UNWRITTEN
 			:: else -> goto release
@@ -477,12 +539,13 @@ read_again:
 	};
 
 settled:
-	atomic { if :: !STAYS(i) -> node[i] = NONE :: else fi };
+	atomic { is_settled(i); if :: !STAYS(i) -> node[i] = NONE :: else fi };
 	goto start;
 
 release:	/* without a mark */
 	atomic
 	{
+		is_settled(i);
 		if
 		:: over[i]
 		:: !over[i] && node[i] != NONE && !STAYS(i) -> forget_node(i)

@@ -11,6 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
@@ -154,6 +155,26 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 	$s->value('ROLLBACK');
 	is($s->value(q{SELECT zk_lock('/g')}), 't', '- and no longer');
 	$_->quit for $s, $other;
+
+	# what became of a claim is told to the ensemble that has its mark
+	my $proxy = ZkProxy->new($zk);
+	$s = zk_session_with($node, hosts => $proxy, session_timeout => '4s');
+	$s->value(q{BEGIN; SELECT zk_claim('/c', '2001-01-01')});
+	$proxy->hold('mark');
+	$s->send('COMMIT');
+	$proxy->wait_held;
+	$proxy->cut_off;
+	is($s->wait->{state}, '40001', 'a claim whose mark is not answered');
+	@before = $zk2->tree('/');
+	$refused = $s->query(q{SELECT there('/f')});
+	is($refused->{state}, '55000', '- before that is told there is no other ensemble');
+	like($refused->{detail}, qr/__zklock_claims__\/c.*\Q$hosts2\E/, '- which it says');
+	is_deeply([ new_since(\@before, $zk2->tree('/')) ], [], '- and makes nothing there');
+	$proxy->reset;
+	$proxy->pass;
+	is($s->value(q{SELECT zk_claim('/c', '2001-01-01')}), 't', '- but in its own one it claims again');
+	is($s->value(q{SELECT there('/f')}), 't', '- and then there is another');
+	$s->quit;
 
 	# a lost lock counts as held until it is given back, even if there is no
 	# session any longer

@@ -302,6 +302,13 @@ subtest 'who has waited with another node before' => sub {
 	is(story([ op(begin => 0.5, left => 8.9), $waited->() ]), '', 'and lost it when its turn came');
 	is(story([ op(begin => 0.5), $waited->() ]), 'late grant 1', 'which had come long before');
 	is(story([ op(begin => 12, asked => 1, made => 10) ]), 'late grant 1', 'but there must have been one');
+
+	# in doubt, its session gives up its node, and queues again
+	my $gave_up = sub { op(begin => 10, asked => 1, made => 9.5, lost => [ { czxid => 1.5, session => 's2', made => 1.01, gone => 9.4, how => 'delete', by => 's2', @_ } ]) };
+	is(story([ op(begin => 0.5, left => 8.9), $gave_up->() ]), '', 'and gave it up');
+	is(story([ op(begin => 0.5), $gave_up->() ]), 'late grant 1', 'long after its turn had come');
+	is(story([ op(begin => 0.5, left => 3), op(begin => 9.7, asked => 1, made => 4, lost => [ { czxid => 1.5, session => 's2', made => 1.01, gone => 9.6, how => 'delete', by => 's2' } ]) ]),
+		'late grant 1', 'or long before it was granted the lock with the new one');
 };
 
 subtest 'the last changes of a leader' => sub {

@@ -40,13 +40,14 @@ my %CALL = (
 	'one node' => q{zk_lock('/l/1')},
 	'several nodes' => q{zk_lock_all('{/l/2,/l/3}')});
 
-# The session leaves the one server for the other.
+# The session leaves the one server for the other, or does so when it is asked to.
 sub move
 {
-	my ($from, $to) = @_;
+	my ($from, $to, $ask) = @_;
 	$to->{proxy}->clear_log;
 	$to->{proxy}->pass;
 	$from->{proxy}->cut_off;
+	$ask->() if $ask;
 	zk_until(sub { passed($to, '>', 'connect') }, 'the session to come');
 	return;
 }
@@ -114,6 +115,36 @@ subtest 'the mark of a claim' => sub {
 	# which the leader gets behind the mark
 	zk_locks_again($session, '- and the session goes on');
 	is($session->value(q{SELECT extract(day FROM period), state FROM zk_last_claim('/l/1')}), '1|done', '- the mark does not come any more');
+	is($session->value($claim), 't', '- and the period is to be had');
+	$session->quit;
+};
+
+# A setting has changed meanwhile, so that the next call of the backend begins another
+# session.  For ZooKeeper the old one lives, with the node of the lock.
+subtest 'the mark of a claim, from a session that was replaced' => sub {
+	$second->{proxy}->cut_off;
+	$first->{proxy}->pass;
+	my $session = zk_session_with($node, hosts => $first->{proxy}, session_timeout => '15s');
+	my $claim = q{SELECT zk_claim('/l/replaced', '2001-01-02')};
+	is($session->value(qq{SELECT zk_claim('/l/replaced', '2001-01-01'); BEGIN; $claim}), "t\nt", 'a claim');
+	my $id = $session->value('SELECT session_id FROM zk_session');
+
+	$first->{proxy}->clear_log;
+	$zk->cut($first->{server}, $leader);
+	$session->send('COMMIT');
+	zk_until(sub { passed($first, '>', 'multi') }, 'it to mark');
+	is($session->cancel($admin)->{state}, '57014', '- given up');
+	move($first, $second, sub { $session->query("SET zklock.hosts = '" . join(',', map { $_->{proxy}->hosts } $first, $second) . q{'; SELECT zk_lock('/works'), zk_unlock('/works')}) });
+	isnt($session->value('SELECT session_id FROM zk_session'), $id, '- and in another session');
+	zk_until(sub { passed($second, '<', 'getData') }, 'which looks for the mark');
+	zk_locks_again($session, '- and goes on');
+	ok((grep { $_ eq $id } $leader->sessions), '- while the old one lives');
+
+	# what comes by this server now, comes behind the mark
+	$zk->mend;
+	$first->{server}->with_client(sub { $_[0]->sync('/') });
+	is($session->value(q{SELECT extract(day FROM period), state FROM zk_last_claim('/l/replaced')}), '1|done', '- the mark does not come any more');
+	$leader->end_session($id);
 	is($session->value($claim), 't', '- and the period is to be had');
 	$session->quit;
 };

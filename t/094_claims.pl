@@ -288,6 +288,11 @@ subtest 'something else happens to the mark or to the node' => sub {
 		is($s->query('COMMIT')->{state}, '40001', "the node is deleted: COMMIT fails (guard $guard)");
 	}
 
+	$s->value('BEGIN; ' . claim('/hand', 2));
+	$hand->set("$MARKS/hand", $hand->get("$MARKS/hand"));
+	is($s->query('COMMIT')->{state}, '40001', 'the mark is written: COMMIT fails');
+	is(last_claim('/hand'), '1 done', '- whatever that was');
+
 	foreach my $junk ('x', "zklock\n", 'zklock claim 1' . "\n", "\0" x 3000, $hand->get("$MARKS/hand") =~ s/period /period 0/r,
 		$hand->get("$MARKS/hand") =~ s/period \S+/period 9223372036854775807/r, $hand->get("$MARKS/hand") =~ s/claim 1/claim 2/r)
 	{
@@ -307,6 +312,27 @@ subtest 'something else happens to the mark or to the node' => sub {
 	is($s->value(claim('/fleeting', 1)), 't', '- but when that is gone');
 	$s->quit;
 	$hand->close;
+};
+
+# A mark that was not answered, and one that somebody has made anew
+subtest 'another mark of the same version' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
+	my ($hand, $mark) = ($zk->client, "$MARKS/anew");
+	$s->value(claim('/anew', 1) . '; BEGIN; ' . claim('/anew', 2));
+	my $version = $hand->exists($mark)->{version};
+	$proxy->drop_request('mark');
+	$proxy->refuse;    # new connections
+	is($s->query('COMMIT')->{state}, '40001', 'no mark, and no answer');
+	$hand->delete($mark);
+	$hand->create($mark);
+	$hand->set($mark, 'anew') for 1 .. $version;
+	$proxy->reset;
+	$proxy->pass;
+	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
+	is($hand->get($mark), 'anew', 'is left alone');
+	$hand->delete($mark);
+	$hand->close;
+	$s->quit;
 };
 
 # Who reads the mark when his node is gone may read one that is taken back

@@ -228,6 +228,8 @@ subtest 'a leader without followers, and an event of before' => sub {
 	my %call = (
 		'by an event' => q{SELECT zk_lock_shared('/alone/event')},
 		'by a list' => q{SELECT zk_semaphore_acquire('/alone/list', 1)});
+	my ($back, $way_back) = proxied(server => $leader, session_timeout => '12s', operation_timeout => '1s');
+	$back->value(q{BEGIN; SELECT zk_xact_lock('/back')});
 	my %waiter;
 	$holder->value(q{SELECT zk_lock('/alone/event'), zk_semaphore_acquire('/alone/list', 1)});
 	foreach my $how (sort keys %call)
@@ -254,6 +256,10 @@ subtest 'a leader without followers, and an event of before' => sub {
 		zk_until(sub { $waiter{$how}{s}->is_done || $proxy->count('multi') > $asked }, 'it to ask');
 	}
 	is($idle->value('SELECT state FROM zk_locks'), 'suspect', 'a view does not show as held what no quorum confirms');
+	$way_back->clear_log;
+	$way_back->drop;
+	zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq 'exists' } $way_back->log }, 'a session to be back, and its watch');
+	is($back->query('COMMIT')->{state}, '40001', 'that it has been taken up again does not let a COMMIT pass');
 	pass_time(1, 'some time after that');
 	is($waiter{$_}{s}->is_done, 0, "$_: it is not granted") for sort keys %waiter;
 	$_->resume for @followers;
@@ -261,7 +267,7 @@ subtest 'a leader without followers, and an event of before' => sub {
 	zk_wait_hold($idle, 'held');
 	is($idle->value('SELECT losses FROM zk_session'), 0, '- and nothing was lost');
 	$reader->close;
-	$_->quit for $holder, $idle, map { $_->{s} } values %waiter;
+	$_->quit for $holder, $idle, $back, map { $_->{s} } values %waiter;
 	zk_nothing_left($ensemble, 'nothing is left there');
 	$ensemble->stop;
 };

@@ -347,6 +347,24 @@ zkb_refuse_another_ensemble(void)
 				 errhint("Release the locks that zk_locks shows, or restore the previous value of zklock.hosts.")));
 }
 
+/*
+ * What became of a claim is recorded where its mark is.  So the next session is
+ * one of the same ensemble as the last, as long as it has something to record.
+ */
+static void
+refuse_unsettled_elsewhere(void)
+{
+	const char *path = zkn_unsettled_path(unsettled);
+
+	if (path != NULL && !zks_hosts_share(session_servers, zklock_servers))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("zklock.hosts names an ensemble other than the one in which a claim of this session is not yet settled"),
+				 errdetail("Node \"%s\" is in the ensemble of \"%s\", which has no server in common with \"%s\".",
+						   zkb_from_utf8_escaped(path, strlen(path), false), session_servers, zklock_servers),
+				 errhint("Restore the previous value of zklock.hosts: the next call settles the claim. If this session ends before, the claim may stay pending.")));
+}
+
 const char *
 zkb_servers(void)
 {
@@ -474,6 +492,7 @@ open_session(void)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot use ZooKeeper locks in a parallel worker")));
 	refuse_no_hosts();
+	refuse_unsettled_elsewhere();
 	if (!exit_registered)
 	{
 		on_proc_exit(close_at_exit, 0);

@@ -19,12 +19,13 @@
  *	MARKED                                                    SETTLED
  *
  * A write that was not answered may still be carried out.  So if the mark turns
- * out to have the version at which it would have been written, it is set all
- * the same: after that the write is refused.
+ * out to be as it was before, with the version at which it would have been
+ * written, it is set all the same: after that the write is refused.
  *
  * When a session ends before its marks are settled, the owner takes them to its
- * next one.  There they are set only if they are found as they were written: it
- * may be another ensemble.
+ * next one, of the same ensemble.  For ZooKeeper the old one need not be over (a
+ * setting has changed while it was cut off): then its node still stands, and its
+ * write may be carried out as late as any (models/claim.pml).
  *
  *-------------------------------------------------------------------------
  */
@@ -51,7 +52,6 @@ struct ZkMark
 	bool		asking;			/* a request is under way that reads or sets
 								 * it */
 	bool		was_read;		/* its version is known by that only */
-	bool		moved;			/* from another session */
 	int			rc;				/* why its write was refused */
 	bool		at_fault;		/* of those written together, this one was */
 	bool		node_gone;		/* and not the mark, but the lock's node */
@@ -305,11 +305,19 @@ on_set(ZkRequest *r)
 		give_up(m, rc);
 }
 
+/* Whether this is what was read */
+static bool
+was_read(const ZkRequest *r, const char *data)
+{
+	int			len = r->data_len > 0 ? r->data_len : 0;
+
+	return r->rc == ZOK && len == (int) strlen(data) && (len == 0 || memcmp(r->data, data, len) == 0);
+}
+
 static void
 on_read(ZkRequest *r)
 {
 	ZkMark	   *m = (ZkMark *) r->owner;
-	bool		ours;
 
 	m->asking = false;
 	if (r->rc != ZOK && r->rc != ZNONODE)
@@ -318,9 +326,7 @@ on_read(ZkRequest *r)
 			give_up(m, r->rc);
 		return;
 	}
-	ours = r->rc == ZOK && r->data_len == (int) strlen(m->pending) &&
-		memcmp(r->data, m->pending, r->data_len) == 0;
-	if (r->rc == ZOK && r->version >= 0 && (ours || (r->version == m->base && !m->moved)))
+	if (r->version >= 0 && (was_read(r, m->pending) || (r->version == m->base && was_read(r, m->before))))
 	{
 		m->state = ZKN_MARKED;
 		m->version = r->version;
@@ -356,7 +362,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	{
 		m->asking = true;
 		r->keeps_data = ZKS_DATA_KEPT;
-		zkr_get_locked(r, m->path);
+		zkr_get_fresh_locked(r, m->path, m->path);
 	}
 }
 
@@ -411,7 +417,6 @@ zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 		}
 		m->session = NULL;
 		m->carrier = NULL;
-		m->moved = true;
 		if (m->state == ZKN_MARKED || m->state == ZKN_MARKING)
 			m->state = ZKN_MARK_UNSURE;
 		m->prev = NULL;
@@ -440,6 +445,14 @@ zkn_adopt_marks(ZkSession *s, ZkMark **list)
 	}
 	zkn_advance_marks_locked(s);
 	zks_leave(s);
+}
+
+const char *
+zkn_unsettled_path(const ZkMark *list)
+{
+	while (list != NULL && is_over(list))
+		list = list->next;
+	return list != NULL ? list->path : NULL;
 }
 
 void

@@ -567,6 +567,9 @@ extern bool zkn_marks_fit(ZkSession *session, int n, size_t bytes);
 /* The marks that another session has left become this one's */
 extern void zkn_adopt_marks(ZkSession *session, ZkMark **list);
 
+/* The path of the first of those that is not settled, or NULL */
+extern const char *zkn_unsettled_path(const ZkMark *list);
+
 /* proof.c: whether these nodes are still there, as far as is known */
 extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
 

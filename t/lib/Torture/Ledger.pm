@@ -153,7 +153,7 @@ sub judge_holds
 		foreach my $node (@{ $self->{queue}{$object} })
 		{
 			@ahead = grep { ($_->{gone} // 9**9) > $node->{made} } @ahead;
-			push @{ $lost{ $node->{worker} // '' } }, [ $node, @ahead ] if !$node->{holds} && _is_lost($node);
+			push @{ $lost{ $node->{worker} // '' } }, [ $node, @ahead ] if !$node->{holds} && defined $node->{gone};
 			foreach my $hold (@{ $node->{holds} // [] })
 			{
 				$self->{judged}{holds}++;
@@ -162,15 +162,18 @@ sub judge_holds
 				my $free = $self->_judge_turn($hold, $node, @ahead);
 				$self->_judge_news($hold, $node, $free);
 
-				# it has waited with other nodes before, which it has lost
+				# it has waited with other nodes before, which it has lost, or given up in doubt
+				my $several = ($hold->{kind} // '') eq 'several';
 				foreach my $before (grep { $_->[0]{made} >= $hold->{asked} - $TOLERANCE } @{ $lost{ $hold->{worker} } // [] })
 				{
 					my ($earlier, @ahead_then) = @$before;
-					my ($since) = $self->_free($hold, $earlier, @ahead_then);
+					my $given_up = !_is_lost($earlier);
 					# (of several at once, those after the first that is taken are given up meanwhile)
-					$self->late('late grant', $hold, $since, $earlier->{gone}, _what($hold) . ' asked at %.3f, with a node that it lost', $hold->{asked})
-					  if ($hold->{kind} // '') ne 'several';
-					$free = max($free, $earlier->{gone});
+					next if $several && $given_up;
+					my $until = $given_up ? min($earlier->{gone}, $node->{made}) : $earlier->{gone};
+					my ($since) = $self->_free($hold, $earlier, @ahead_then);
+					$self->late('late grant', $hold, $since, $until, _what($hold) . ' asked at %.3f, with a node that it lost', $hold->{asked}) unless $several;
+					$free = max($free, $until);
 				}
 				my $call = $hold->{group} // $hold->{hold};
 				$due{$call} = max($due{$call} // 0, $free);

@@ -235,6 +235,16 @@ our @MUTANTS = (
 		edits => [ [ 'lock/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
+	{
+		name => 'reconnection_for_proof',
+		what => "that a session was taken up again is taken for the word of a quorum",
+		edits => [
+			[   'zk/connection.c', "\t\tzkr_heard_locked(s, s->attempt_at);\n\t\ts->info.revived_at = 0;\n",
+				"\t\tzkr_heard_locked(s, s->attempt_at);\n\t\ts->info.quorum_at = s->attempt_at;\n\t\ts->info.in_doubt = false;\n\t\ts->info.revived_at = 0;\n"
+			]
+		],
+		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
+	},
 
 	# a grant without a list
 	{
@@ -362,8 +372,20 @@ our @MUTANTS = (
 	{
 		name => 'claim_comes_late',
 		what => 'a mark that was not answered, and is not there, is not prevented from coming',
-		edits => [ [ 'zk/mark.c', '(ours || (r->version == m->base && !m->moved))', 'ours' ] ],
-		test => [ '069_late_create', 'the mark of a claim' ]
+		edits => [ [ 'zk/mark.c', '(r->version == m->base && was_read(r, m->before))', 'false' ] ],
+		test => [ '069_late_create', 'the mark of a claim', 'the mark of a claim, from a session that was replaced' ]
+	},
+	{
+		name => 'claim_of_any_text',
+		what => 'one that has the version before it is taken for the one before it, whatever it says',
+		edits => [ [ 'zk/mark.c', '(r->version == m->base && was_read(r, m->before))', 'r->version == m->base' ] ],
+		test => [ '094_claims', 'another mark of the same version' ]
+	},
+	{
+		name => 'claim_over_any_version',
+		what => 'a mark is written whether or not it has changed since it was read',
+		edits => [ [ 'zk/mark.c', 'op->version = m->base;', 'op->version = -1;' ] ],
+		test => [ '094_claims', 'something else happens to the mark or to the node' ]
 	},
 	{
 		name => 'claim_undone_to_nothing',
