@@ -17,6 +17,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -339,6 +340,57 @@ subtest 'a bad network' => sub {
 			$_->reset for @proxy;
 		});
 	diag("faults of the network: $faults");
+};
+
+# What is done for a lock does not depend on how many others the session has, in CPU time
+# of its backend, which a busy machine does not stretch much; nor does any of that make its
+# heartbeats late, or deaf, when the connection breaks.
+subtest 'thousands of locks in one session' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my %ms;    # for each lock
+	foreach my $n (1000, 5000)
+	{
+		my $s = zk_session_with($node[0], hosts => $proxy, root => '/', max_locks => 10_000,
+			session_timeout => '12s', operation_timeout => '1min');
+		my $took = sub {
+			my ($sql, $result) = @_;
+			my $before = zk_cpu_seconds($s->pid);
+			is($s->value($sql), $result, $sql);
+			return 1000 / $n * (zk_cpu_seconds($s->pid) - $before);
+		};
+		my $take = "SELECT count(zk_lock('/many/' || i)) FROM generate_series(1, $n) i";
+		$s->value("$take; SELECT zk_unlock_all()");    # makes the directories
+		$ms{take}{$n} = $took->($take, $n);
+		zk_until(sub { $zk->watch_count >= $n }, 'a heartbeat, by which each node is watched');
+
+		my $other = zk_session_with($node[1], root => '/');
+		$other->value(q{SELECT zk_lock('/other')});
+		$proxy->drop;
+		$s->send(q{SELECT zk_lock('/other')});
+		zk_until(sub { $other->value(q{SELECT count(*) FROM zk_lock_queue('/other')}) == 2 }, 'the next call to queue');
+		my $result = $s->cancel($other);
+		is($result->{state}, '57014', 'a cancel is answered');
+		zk_wait_hold($s, 'held', "/many/$n");
+		my $began = time;
+		my $latest = 0;
+		while (time - $began < 1)
+		{
+			my $age = $s->value('SELECT extract(epoch FROM clock_timestamp() - last_heard) FROM zk_session');
+			$latest = $age if $age > $latest;
+		}
+		in_time($latest, 12 / 3, 'heartbeats are not late');
+		is($s->value('SELECT reconnections > 0, losses FROM zk_session'), 't|0', 'over a new connection');
+
+		$ms{release}{$n} = $took->('SELECT zk_unlock_all()', $n);
+		$_->quit for $s, $other;
+	}
+	foreach my $what (sort keys %ms)
+	{
+		my ($few, $many) = @{ $ms{$what} }{ 1000, 5000 };
+		diag(sprintf '%s: %.3f ms of CPU each of 1000, %.3f of 5000', $what, $few, $many);
+		in_time($many, 2 * $few + 0.02, "to $what each of 5000 takes less than twice as long");
+	}
+	$proxy->stop;
 };
 
 $_->stop for @node;

@@ -146,12 +146,13 @@ struct ZkWatch
 {
 	ZkWatch    *next;
 	ZkWatch    *prev;
+	ZkWatch    *next_in_chain;	/* see ZkSession.watch_chains */
 	ZkSession  *session;
-	uintptr_t	id;				/* never reused: the library's context */
 	ZkWatchState state;
 	int			rc;
 	uint32_t	epoch;
 	bool		of_children;	/* of a directory's children, else of a node */
+	bool		of_ours;		/* on a node that is ours, to tell of its loss */
 	bool		dropped;
 	bool		left;			/* dropped, and not removed: it fires by
 								 * itself */
@@ -293,9 +294,16 @@ struct ZkSession
 	int			in_flight;
 	uint64_t	replies;		/* completions seen, ever */
 	ZkWatch    *watches;
+	ZkWatch   **watch_chains;	/* the same by a hash of the path */
+	unsigned int nwatch_chains; /* a power of two, or 0 */
+	unsigned int nwatches;
 	size_t		watch_bytes;	/* length of their paths */
-	uintptr_t	watch_ids;
-	ZkNode	   *nodes;
+	ZkNode	   *nodes;			/* first those that are not wanted */
+	ZkNode	   *last_node;
+	unsigned int nexpecting;	/* how many expect their turn */
+	unsigned int nrelied;		/* how many the owner relies on */
+	unsigned int transaction;	/* of the owner: see zkn_rely_less */
+	bool		some_lost;		/* maybe; false: none that anybody wants is */
 	ZkMark	   *marks;
 	ZkTurn	   *turns;			/* the latest first */
 	uint64_t	tickets;
