@@ -277,6 +277,8 @@ struct ZkSession
 	bool		in_use;			/* the owner may call at any moment */
 	int			idle_ms;		/* how long it may be idle; 0: forever */
 	int64_t		idle_since;		/* when it was last worked with, or had a node */
+	int64_t		answer_due;		/* a handshake was the last answer: by when a
+								 * request has to be answered; or 0 */
 	int64_t		heartbeat_at;	/* when the last one was sent */
 	int64_t		quorum_due_since;	/* since when they ask the quorum, so that
 									 * its silence means something; or 0 */

@@ -255,6 +255,7 @@ complete(ZkRequest *r, int rc)
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
+		s->answer_due = 0;
 		s->of_use = true;
 		if (r->writes)
 		{
