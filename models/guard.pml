@@ -35,7 +35,7 @@
  *	  PostgreSQL's locks; clocks of different paces; a leader's clock that jumps;
  *	  nodes deleted by hand.  Here the bound on waits holds for all of it.
  *	- A new leader, and a reconnection: both give the session a whole timeout
- *	  again.
+ *	  again.  Who is reconnected and not answered gives the session up sooner.
  *	- That such a leader answers while the session still lives, of which the next
  *	  leader is not told.  So that zk_locks asks a quorum is not verified here.
  *	- Reads without a sync, which also count as ZooKeeper's word for whether a

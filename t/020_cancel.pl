@@ -71,6 +71,14 @@ sub waits
 	return;
 }
 
+sub runs
+{
+	my ($session) = @_;
+	my $active = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid = " . $session->pid;
+	reached($session, sub { $admin->value($active) }, 'it to begin');
+	return;
+}
+
 sub waits_in_queue
 {
 	my ($session) = @_;
@@ -101,6 +109,13 @@ my @steps = (
 		name => 'reconnecting',
 		prepare => sub { $proxy->refuse; $proxy->drop },
 		reached => \&waits
+	},
+	{
+		# another session takes its place, and nobody answers its goodbye
+		name => 'replacing',
+		stays => 1,
+		prepare => sub { $proxy->blackhole; $_[0]->value(q{SET zklock.session_timeout = '59s'}) },
+		reached => \&runs
 	},
 	{
 		name => 'create on its way',

@@ -599,6 +599,38 @@ subtest 'expired in silence' => sub {
 	zk_locks_again($session, 'works with a new session');
 };
 
+# Each handshake makes ZooKeeper begin the session timeout anew, so the client must stop
+# making them: two servers accept connections, and requests get no further.
+subtest 'servers that accept connections, and answer no request' => sub {
+	my @deaf = map { ZkProxy->new($zk) } 1 .. 2;
+	my %server = (hosts => join(',', map { $_->hosts } @deaf), session_timeout => '4s');
+	my $holder = zk_session_with($node, %server);
+	my $idle = zk_session_with($node, %server);
+	my $waiter = zk_session_with($node, hosts => $zk->hosts);
+	$holder->value("BEGIN; INSERT INTO t VALUES (4); SELECT zk_xact_lock('/deaf')");
+	$idle->value("SELECT zk_lock('/deaf/idle'), zk_unlock('/deaf/idle')");
+	my ($id) = $idle->value('SELECT session_id FROM zk_session');
+	$waiter->send("SELECT zk_lock('/deaf')");
+	zk_wait_queued($zk, $waiter);
+
+	$_->hold_request([qw(setWatches setWatches2 sync getData exists getChildren create2 delete multi)], 1_000_000) for @deaf;
+	my $began = time;
+	zk_until(sub { state_of($holder, '/deaf') eq 'lost' }, 'lost');
+	in_time(time - $began, 4 + $SLACK, 'lost after a session timeout without an answered request');
+	cmp_ok($holder->value('SELECT reconnections FROM zk_session'), '>', 0, 'though a server has accepted it again');
+	is($holder->value('SELECT losses FROM zk_session'), 1, 'once');
+	is($waiter->wait->{out}, 't', 'who waits gets the lock');
+	in_time(time - $began, 8 + 2 * $SLACK, 'after another, when ZooKeeper has ended the session');
+	is($holder->query('COMMIT')->{state}, '40001', 'COMMIT fails');
+	zk_until(sub { $idle->value('SELECT state FROM zk_session') eq 'none' }, 'a session that holds nothing to be given up, too');
+
+	$_->reset for @deaf;
+	zk_locks_again($_, 'works with a new session') for $holder, $idle;
+	isnt($idle->value('SELECT session_id FROM zk_session'), $id, '- which is another one');
+	$_->quit for $holder, $idle, $waiter;
+	$_->stop for @deaf;
+};
+
 subtest 'the backend sleeps longer than the session lives' => sub {
 	my $holder = zk_session_with($node, session_timeout => '3s', hosts => $zk->hosts);
 	my $committer = zk_session_with($node, session_timeout => '3s', hosts => $zk->hosts);

@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use Fcntl qw(F_WRLCK);
 use File::Copy ();
 use IO::Socket::INET;
 use PostgreSQL::Test::Cluster;
@@ -389,9 +390,43 @@ subtest 'reconnection' => sub {
 	zk_wait_hold($s, 'held');
 	is($s->value('SELECT session_id FROM zk_session'), $id, 'the same session, with the renewed one');
 	is($s->value(q{SELECT zk_try_lock('/another')}), 't', 'and it works');
-	is(zk_descriptors($pid), $descriptors, 'no descriptor is left of the connections between');
-	is(zk_threads($pid), $threads, 'nor a thread');
+	zk_until(sub { zk_descriptors($pid) == $descriptors }, 'no descriptor to be left of the connections between');
+	zk_until(sub { zk_threads($pid) == $threads }, 'no thread to be left of them');
 	$s->value('SELECT zk_unlock_all()');
+};
+
+# As on a file server that does not answer: whoever opens a file waits until nobody has a
+# lease on it (fcntl(2)), which this process has.
+subtest 'a file that cannot be read in time' => sub {
+	my $file = "$dir/slow.pem";
+	$certificates->copy('ca.pem', 'slow.pem');
+	# one that does not answer, too, so that no attempt takes long
+	my $s = zk_session_with($node, hosts => "localhost:$port,127.0.0.1:$silent_port", tls_ca_file => $file,
+		session_timeout => '30s', operation_timeout => '20s');
+	is($s->value(q{SELECT zk_lock('/slow')}), 't', 'a lock');
+	my ($descriptors, $threads) = (zk_descriptors($s->pid), zk_threads($s->pid));
+	my $id = $s->value('SELECT session_id FROM zk_session');
+
+	my $asked = 0;
+	local $SIG{IO} = sub { $asked = 1 };
+	open my $lease, '+>>', $file or die "$file: $!";
+	print $lease "\n";    # it is to be read again
+	$lease->flush;
+	fcntl $lease, 1024, F_WRLCK or die "F_SETLEASE: $!";
+	$zk->restart;
+	zk_until(sub { $asked }, 'the file to be opened');
+	is($s->value('SELECT state FROM zk_session'), 'suspended', 'a look takes no longer than ever');
+	$s->send(q{SELECT zk_lock('/slow/too')});
+	zk_wait_waiting($admin, $s);
+	is($s->cancel($admin)->{state}, '57014', 'nor does a cancel');
+	zk_wait_hold($s, 'held', '/slow');
+	is($s->value('SELECT session_id FROM zk_session'), $id, 'the session is back, with what the file held before');
+
+	cmp_ok(zk_threads($s->pid), '>', $threads, 'one thread still reads');
+	close $lease;
+	zk_until(sub { zk_threads($s->pid) == $threads }, 'it to end');
+	zk_until(sub { zk_descriptors($s->pid) == $descriptors }, 'its descriptors to be closed');
+	$s->quit;
 };
 
 subtest 'the end of a backend whose server is silent' => sub {

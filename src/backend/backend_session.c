@@ -35,7 +35,8 @@
 #define RETRY_MS			20
 
 /*
- * The same for a session that is over or never began: only its thread must end
+ * The same for a session that is over or never began, so that only its thread must
+ * end; and for one that another takes the place of, whose thread waits for this one's
  */
 #define ABANDON_BOUND_MS	100
 
@@ -321,7 +322,9 @@ zkb_follow_settings(void)
 
 	/* the file may contain credentials by now */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
-		close_session(EXIT_BOUND_MS);
+		close_session(ABANDON_BOUND_MS);	/* this hears no cancel; what
+											 * follows, and waits for the
+											 * rest, does */
 }
 
 static void

@@ -179,13 +179,13 @@ look_at_ending(Ending *ending)
 static void
 share_loss(Ending *endings, int n)
 {
-	for (int i = 0; i < n; i++)
+	for (int j = 0; j < n; j++)
 	{
-		if (endings[i].base == endings[i].lock)
-			continue;
-		for (int j = 0; j < n; j++)
+		if (endings[j].ended != LOST_BEFORE || endings[j].base != endings[j].lock)
+			continue;			/* of thousands, few are lost */
+		for (int i = 0; i < n; i++)
 		{
-			if (endings[j].lock != endings[i].base || endings[j].ended != LOST_BEFORE)
+			if (i == j || endings[i].base != endings[j].lock)
 				continue;
 			endings[i].ended = LOST_BEFORE;
 			endings[i].loss = endings[j].loss;

@@ -497,6 +497,23 @@ describe_server_locked(ZkSession *s)
 	snprintf(s->info.server, sizeof(s->info.server), "%s:%d", host, port);
 }
 
+/*
+ * A handshake renews the session, and is not life: servers may go on accepting us,
+ * and answer no request, while everybody waits for what we have.  So that is given a
+ * session timeout since the last request that was answered (or made the session), but
+ * a third of it at least where the connection was restored so late.
+ */
+static void
+expect_answer_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->answer_due != 0)
+		return;
+	s->answer_due = s->attempt_at + s->info.timeout_ms * ZKS_MS / 3;
+	if (s->answer_due < zks_proven_until(s))
+		s->answer_due = zks_proven_until(s);
+}
+
 /* The handshake is done */
 static void
 connected_locked(ZkSession *s)
@@ -529,6 +546,7 @@ connected_locked(ZkSession *s)
 			s->info.outage_kind = s->info.trouble_kind;
 			atomic_fetch_add(&s->news, 1);
 		}
+		expect_answer_locked(s);
 		zkr_heard_locked(s, s->attempt_at);
 		s->info.revived_at = 0;
 	}
@@ -538,6 +556,7 @@ connected_locked(ZkSession *s)
 		s->info.quorum_at = s->attempt_at;
 		s->info.proven_at = s->attempt_at;
 		s->info.heard_at = now;
+		expect_answer_locked(s);
 	}
 	s->info.epoch++;
 	s->ntimeouts = 0;

@@ -146,12 +146,13 @@ struct ZkWatch
 {
 	ZkWatch    *next;
 	ZkWatch    *prev;
+	ZkWatch    *next_in_chain;	/* see ZkSession.watch_chains */
 	ZkSession  *session;
-	uintptr_t	id;				/* never reused: the library's context */
 	ZkWatchState state;
 	int			rc;
 	uint32_t	epoch;
 	bool		of_children;	/* of a directory's children, else of a node */
+	bool		of_ours;		/* on a node that is ours, to tell of its loss */
 	bool		dropped;
 	bool		left;			/* dropped, and not removed: it fires by
 								 * itself */
@@ -276,6 +277,8 @@ struct ZkSession
 	bool		in_use;			/* the owner may call at any moment */
 	int			idle_ms;		/* how long it may be idle; 0: forever */
 	int64_t		idle_since;		/* when it was last worked with, or had a node */
+	int64_t		answer_due;		/* a handshake was the last answer: by when a
+								 * request has to be answered; or 0 */
 	int64_t		heartbeat_at;	/* when the last one was sent */
 	int64_t		quorum_due_since;	/* since when they ask the quorum, so that
 									 * its silence means something; or 0 */
@@ -293,9 +296,16 @@ struct ZkSession
 	int			in_flight;
 	uint64_t	replies;		/* completions seen, ever */
 	ZkWatch    *watches;
+	ZkWatch   **watch_chains;	/* the same by a hash of the path */
+	unsigned int nwatch_chains; /* a power of two, or 0 */
+	unsigned int nwatches;
 	size_t		watch_bytes;	/* length of their paths */
-	uintptr_t	watch_ids;
-	ZkNode	   *nodes;
+	ZkNode	   *nodes;			/* first those that are not wanted */
+	ZkNode	   *last_node;
+	unsigned int nexpecting;	/* how many expect their turn */
+	unsigned int nrelied;		/* how many the owner relies on */
+	unsigned int transaction;	/* of the owner: see zkn_rely_less */
+	bool		some_lost;		/* maybe; false: none that anybody wants is */
 	ZkMark	   *marks;
 	ZkTurn	   *turns;			/* the latest first */
 	uint64_t	tickets;

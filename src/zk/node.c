@@ -145,6 +145,79 @@ leave_mark(ZkNode *n)
 }
 
 /*
+ * The list: those that nobody wants come first, since many a call asks for them, and
+ * those that are held may be thousands
+ */
+
+static void
+enlist_last(ZkNode *n)
+{
+	ZkSession  *s = n->session;
+
+	n->next = NULL;
+	n->prev = s->last_node;
+	if (n->prev != NULL)
+		n->prev->next = n;
+	else
+		s->nodes = n;
+	s->last_node = n;
+}
+
+static void
+strike(ZkNode *n)
+{
+	if (n->prev != NULL)
+		n->prev->next = n->next;
+	else
+		n->session->nodes = n->next;
+	if (n->next != NULL)
+		n->next->prev = n->prev;
+	else
+		n->session->last_node = n->prev;
+}
+
+/* How many of them there are is counted, for those who ask often */
+
+void
+zkn_expect_locked(ZkNode *n, bool expects)
+{
+	zk_assert(zks_has_mutex(n->session));
+	n->session->nexpecting += expects - n->expects_turn;
+	n->expects_turn = expects;
+}
+
+void
+zkn_rely_locked(ZkNode *n, ZkReliance reliance)
+{
+	ZkSession  *s = n->session;
+
+	zk_assert(zks_has_mutex(s));
+	s->nrelied += (reliance != ZKN_NOT_RELIED) - (n->reliance != ZKN_NOT_RELIED);
+	n->reliance = reliance;
+	n->transaction = s->transaction;
+}
+
+/* Returned, forfeited or discarded */
+static void
+lose_interest(ZkNode *n, Interest interest)
+{
+	ZkSession  *s = n->session;
+
+	if (n->interest == WANTED)
+	{
+		strike(n);
+		n->prev = NULL;
+		n->next = s->nodes;
+		if (n->next != NULL)
+			n->next->prev = n;
+		else
+			s->last_node = n;
+		s->nodes = n;
+	}
+	n->interest = interest;
+}
+
+/*
  * Out of the list; memory waits for the requests that still point here.
  */
 static void
@@ -154,12 +227,9 @@ finish(ZkNode *n)
 	{
 		n->interest = FINISHED;
 		set_refused(n, ZOK);
-		if (n->prev != NULL)
-			n->prev->next = n->next;
-		else
-			n->session->nodes = n->next;
-		if (n->next != NULL)
-			n->next->prev = n->prev;
+		zkn_expect_locked(n, false);
+		zkn_rely_locked(n, ZKN_NOT_RELIED);
+		strike(n);
 		if (n->session->nodes == NULL)
 			n->session->idle_since = zks_now();
 		if (n->watch != NULL)
@@ -183,6 +253,7 @@ zkn_lose_locked(ZkNode *n, ZkLoss loss)
 {
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_LOST);
+	n->session->some_lost = true;
 	if (n->loss == ZK_NOT_LOST)
 	{
 		n->loss = loss;
@@ -542,15 +613,6 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	return n;
 }
 
-static void
-enlist(ZkNode *n)
-{
-	n->next = n->session->nodes;
-	if (n->next != NULL)
-		n->next->prev = n;
-	n->session->nodes = n;
-}
-
 /* The data that says this, or NULL; the caller frees it */
 static char *
 make_data(const ZkpData *says)
@@ -582,7 +644,7 @@ create_one_locked(ZkNode *n)
 	zk_assert(zks_has_mutex(n->session));
 	if (r != NULL)
 	{
-		enlist(n);
+		enlist_last(n);
 		if (n->parents)
 			create_parents(n, "");
 		zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
@@ -639,7 +701,7 @@ create_single_locked(ZkNode *n)
 			ops[i].closed = n->closed;
 			ops[i].version = -1;
 		}
-		enlist(n);
+		enlist_last(n);
 		if (n->parents)
 			create_parents(n, "");
 		zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
@@ -681,7 +743,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 	{
 		for (int i = 0; i < n; i++)
 		{
-			enlist(nodes[i]);
+			enlist_last(nodes[i]);
 			if (nodes[i]->parents)
 				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 		}
@@ -1172,7 +1234,7 @@ zkn_delete(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
 	if (zkn_is_wanted(n))
-		n->interest = RETURNED;
+		lose_interest(n, RETURNED);
 	if (n->state == ZKN_PRESENT)
 		get_rid_of(n);
 	zks_leave(s);
@@ -1188,7 +1250,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 	if (n->interest == FORFEITED && n->refused != ZOK)
 		s->info.refusals++;		/* nobody waits for it, so nobody has been
 								 * told */
-	n->interest = DISCARDED;
+	lose_interest(n, DISCARDED);
 	if (s->info.state == ZKS_OVER)
 		finish(n);
 	else
@@ -1231,9 +1293,13 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 {
 	bool		result = true;
 
+	/*
+	 * until the first that waits; one that is refused counts when no other
+	 * waits
+	 */
 	*refused = 0;
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	for (ZkNode *n = s->nodes; n != NULL && (result || *refused != 0); n = n->next)
 	{
 		if (n->ticket < first || n->ticket > last)
 			continue;
@@ -1511,7 +1577,8 @@ zkn_forfeit_locked(ZkSession *s)
 		next = n->next;
 		if (n->state != ZKN_PRESENT || !zkn_is_wanted(n))
 			continue;
-		n->interest = FORFEITED;
+		lose_interest(n, FORFEITED);
+		s->some_lost = true;
 		n->loss = ZK_LOST_CONTACT;
 		n->unseen = true;
 		get_rid_of(n);
@@ -1619,7 +1686,7 @@ zkn_leftovers(ZkSession *s, const char *dir)
 	int			count = 0;
 
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n); n = n->next)
 		count += may_be_left(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
@@ -1639,7 +1706,7 @@ zkn_is_settled(ZkSession *s, const char *path, int *refused)
 
 	*refused = ZOK;
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n); n = n->next)
 	{
 		if (strcmp(n->dir, path) != 0 || !may_be_left(n) || was_denied(n))
 			continue;
@@ -1657,8 +1724,8 @@ zkn_any_unwanted(ZkSession *s)
 	bool		result = false;
 
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-		result |= may_be_left(n) && !was_denied(n);
+	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n) && !result; n = n->next)
+		result = may_be_left(n) && !was_denied(n);
 	zks_leave(s);
 	return result;
 }
@@ -1667,11 +1734,11 @@ int
 zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
 {
 	zks_enter(s);
-	for (ZkNode *node = s->nodes; node != NULL; node = node->next)
+	for (ZkNode *node = s->nodes; node != NULL && !zkn_is_wanted(node); node = node->next)
 	{
 		int			left = 0;
 
-		if (zkn_is_wanted(node) || strcmp(node->dir, dir) != 0)
+		if (strcmp(node->dir, dir) != 0)
 			continue;
 		for (int i = 0; i < n; i++)
 		{

@@ -41,6 +41,7 @@ struct ZkNode
 	int			rc;
 	ZkLoss		loss;			/* how it was lost, if it was */
 	ZkReliance	reliance;		/* the owner's, on this node */
+	unsigned int transaction;	/* in which it said so */
 	Interest	interest;
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
@@ -110,6 +111,8 @@ extern ZkRequest *zkn_request_locked(ZkNode *n, ZkDone done);
 extern bool zkn_called_back_locked(ZkNode *n);
 extern bool zkn_called_back_quietly_locked(ZkNode *n);
 extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
+extern void zkn_expect_locked(ZkNode *n, bool expects);
+extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 extern void zkn_catch_up_locked(ZkNode *n, int64_t now);
 extern void zkn_settle_all_locked(ZkSession *s);
 

@@ -64,6 +64,8 @@ keep_watch(ZkNode *n)
 	 * server
 	 */
 	n->watch = zkr_new_watch_locked(n->session, zkn_node_path(n, n->name, &path), meant(n), 0);
+	if (n->watch != NULL)
+		n->watch->of_ours = true;
 	if (old != NULL)
 		zkr_drop_watch_locked(old);
 }
@@ -120,7 +122,7 @@ void
 zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
 {
 	zks_enter(s);
-	n->expects_turn = expects;
+	zkn_expect_locked(n, expects);
 	zks_leave(s);
 }
 
@@ -129,7 +131,7 @@ bool
 zkn_expects_turn_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	for (ZkNode *n = s->nexpecting > 0 ? s->nodes : NULL; n != NULL; n = n->next)
 	{
 		if (n->expects_turn && n->state == ZKN_PRESENT && zkn_is_wanted(n))
 			return true;
@@ -460,20 +462,26 @@ void
 zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance)
 {
 	zks_enter(s);
-	n->reliance = reliance;
+	zkn_rely_locked(n, reliance);
+	if (is_lost(n))
+		s->some_lost = true;
 	zks_leave(s);
 }
 
+/* There may be thousands that it relied on */
 void
 zkn_rely_less(ZkSession *s)
 {
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		if (n->reliance == ZKN_RELIED)
-			n->reliance = ZKN_RELIED_IF_WRITTEN;
-	}
+	s->transaction++;
 	zks_leave(s);
+}
+
+static ZkReliance
+reliance_on(const ZkNode *n)
+{
+	return n->reliance == ZKN_RELIED && n->transaction != n->session->transaction ?
+		ZKN_RELIED_IF_WRITTEN : n->reliance;
 }
 
 /*
@@ -496,12 +504,7 @@ bool
 zkn_is_relied_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		if (n->reliance != ZKN_NOT_RELIED)
-			return true;
-	}
-	return false;
+	return s->nrelied > 0;
 }
 
 /*
@@ -516,16 +519,22 @@ zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why)
 	bool		session_doubted = why->doubt;
 
 	zk_assert(zks_has_mutex(s));
+	if (!s->some_lost && !session_doubted)
+		return most;
+	s->some_lost = false;
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
 		bool		lost;
 
-		if (n->reliance <= most || (!zkn_is_wanted(n) && n->interest != FORFEITED))
+		if (!zkn_is_wanted(n) && n->interest != FORFEITED)
+			continue;
+		s->some_lost |= is_lost(n);
+		if (reliance_on(n) <= most)
 			continue;
 		lost = is_known_lost(n);
 		if (!lost && !session_doubted && !(doubt_counts && n->interest == FORFEITED))
 			continue;
-		most = n->reliance;
+		most = reliance_on(n);
 		why->doubt = !lost;
 		why->loss = !lost ? ZK_LOST_CONTACT : n->loss != ZK_NOT_LOST ? n->loss : ZK_LOST_NODE;
 		snprintf(why->dir, sizeof(why->dir), "%s", n->dir);

@@ -27,9 +27,12 @@
  */
 #define SURELY_SENT		16
 
+/* A power of two */
+#define FIRST_CHAINS	64
+
 static void on_watch(zhandle_t *zh, int type, int state, const char *path, void *context);
 static void on_watch_set(ZkWatch *w, ZkRequest *r);
-static void free_left(ZkSession *s, const char *path, const char *dir);
+static void free_left(ZkSession *s);
 
 _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &&
 			   (int) ZKS_NO_NODE == ZNONODE && (int) ZKS_NO_AUTH == ZNOAUTH &&
@@ -252,6 +255,7 @@ complete(ZkRequest *r, int rc)
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
+		s->answer_due = 0;
 		s->of_use = true;
 		if (r->writes)
 		{
@@ -518,7 +522,7 @@ zkr_list_locked(ZkRequest *r, const char *dir)
 	r->op = ZOO_GETCHILDREN_OP;
 	if (begin(r))
 		submitted(r, zoo_awget_children(r->session->zh, dir, w != NULL ? on_watch : NULL,
-										w != NULL ? (void *) w->id : NULL, on_strings, r));
+										NULL, on_strings, r));
 }
 
 /*
@@ -783,7 +787,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 		answered(r, rc);
 		r = s->requests;
 	}
-	free_left(s, NULL, NULL);
+	free_left(s);
 }
 
 /* Whoever would be called back for this owner is not */
@@ -811,6 +815,7 @@ zkr_free_all(ZkSession *s)
 		free(w->data);
 		free(w);
 	}
+	free(s->watch_chains);
 }
 
 /*
@@ -1092,11 +1097,52 @@ zks_request_free(ZkSession *s, ZkRequest *r)
  * a reconnection.
  */
 
+/* At a path; the next ones in the chain may be at others */
+static ZkWatch **
+chain_of(ZkSession *s, const char *path)
+{
+	uint32_t	hash = 2166136261u; /* FNV-1a */
+
+	for (const char *c = path; *c != '\0'; c++)
+		hash = (hash ^ (unsigned char) *c) * 16777619u;
+	return &s->watch_chains[hash & (s->nwatch_chains - 1)];
+}
+
+/* As many chains as watches.  False: there is no memory, and there are none */
+static bool
+make_chains(ZkSession *s)
+{
+	unsigned int n = s->nwatch_chains > 0 ? 2 * s->nwatch_chains : FIRST_CHAINS;
+	ZkWatch   **chains;
+
+	if (s->nwatches < s->nwatch_chains)
+		return true;
+	chains = calloc(n, sizeof(ZkWatch *));
+	if (chains == NULL)
+		return s->nwatch_chains > 0;
+	free(s->watch_chains);
+	s->watch_chains = chains;
+	s->nwatch_chains = n;
+	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	{
+		ZkWatch   **chain = chain_of(s, w->path);
+
+		w->next_in_chain = *chain;
+		*chain = w;
+	}
+	return true;
+}
+
 static void
 free_watch(ZkWatch *w)
 {
 	ZkSession  *s = w->session;
+	ZkWatch   **link = chain_of(s, w->path);
 
+	while (*link != w)
+		link = &(*link)->next_in_chain;
+	*link = w->next_in_chain;
+	s->nwatches--;
 	if (w->prev != NULL)
 		w->prev->next = w->next;
 	else
@@ -1116,11 +1162,28 @@ zkr_watches_exceed_locked(ZkSession *s, size_t bytes)
 	return s->ncredentials > 1 && s->watch_bytes > bytes;
 }
 
+static void
+fire(ZkWatch *w)
+{
+	w->state = ZKR_WATCH_FIRED;
+	if (w->of_ours && !w->dropped)
+		w->session->some_lost = true;
+}
+
+/* Whether the event is for watches of this kind, too */
+static bool
+concerns(int type, const ZkWatch *w)
+{
+	if (type == ZOO_CHILD_EVENT)
+		return w->of_children;
+	return (type != ZOO_CHANGED_EVENT && type != ZOO_CREATED_EVENT) || !w->of_children;
+}
+
 /*
- * The library calls this with the context it was given, perhaps long after the
- * watch was dropped: so that is a number, looked up here and never reused.
- * (An address could by now be that of a watch on another node, which would
- * then be taken for deleted.)
+ * The server says it once for all watches of a path, and so does the library, since
+ * they are all the same to it.  (Were they not, it would compare each with each when
+ * it tells them of a connection.)  One whose request has not been answered is not
+ * meant: the event was before that.
  */
 static void
 on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
@@ -1128,24 +1191,25 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 	ZkSession  *s = (ZkSession *) zoo_get_context(zh);
 
 	(void) state;
-	(void) path;
-	if (type == ZOO_SESSION_EVENT)
-		return;					/* said to every watch; library_handle.c
-								 * handles it */
-	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	(void) context;
+	if (type == ZOO_SESSION_EVENT || s->nwatches == 0)
+		return;					/* the former is said to every watch;
+								 * library_handle.c handles it */
+	for (ZkWatch *next,
+		 *w = *chain_of(s, path); w != NULL; w = next)
 	{
-		if (w->id != (uintptr_t) context)
+		next = w->next_in_chain;
+		if (w->state == ZKR_WATCH_PENDING || !concerns(type, w) || strcmp(w->path, path) != 0)
 			continue;
 		w->astray = false;
 		if (type == ZOO_DELETED_EVENT)
-			w->state = ZKR_WATCH_FIRED;
+			fire(w);
 		else if (w->state == ZKR_WATCH_ARMED)
 			w->state = ZKR_WATCH_CHANGED;
 		if (!w->dropped)
 			s->notify = true;
 		else if (!w->in_flight)
 			free_watch(w);
-		return;
 	}
 }
 
@@ -1153,7 +1217,7 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 static bool
 watched_by_another(ZkWatch *w)
 {
-	for (ZkWatch *other = w->session->watches; other != NULL; other = other->next)
+	for (ZkWatch *other = *chain_of(w->session, w->path); other != NULL; other = other->next_in_chain)
 	{
 		if (other != w && !other->dropped && other->of_children == w->of_children &&
 			strcmp(other->path, w->path) == 0 &&
@@ -1163,19 +1227,28 @@ watched_by_another(ZkWatch *w)
 	return false;
 }
 
-/*
- * Those that were left on this node or on its directory, and would be awaited as long
- * as the session lives; NULL: all, since the library has forgotten them, too.
- */
+/* Those that were left, and that the library has forgotten with its handle */
 static void
-free_left(ZkSession *s, const char *path, const char *dir)
+free_left(ZkSession *s)
 {
 	for (ZkWatch *next,
 		 *w = s->watches; w != NULL; w = next)
 	{
 		next = w->next;
-		if (w->left && !w->in_flight &&
-			(path == NULL || strcmp(w->path, w->of_children ? dir : path) == 0))
+		if (w->left && !w->in_flight)
+			free_watch(w);
+	}
+}
+
+/* Those of this kind at a path, which would be awaited as long as the session lives */
+static void
+free_left_at(ZkSession *s, const char *path, bool of_children)
+{
+	for (ZkWatch *next,
+		 *w = s->nwatches > 0 ? *chain_of(s, path) : NULL; w != NULL; w = next)
+	{
+		next = w->next_in_chain;
+		if (w->left && !w->in_flight && w->of_children == of_children && strcmp(w->path, path) == 0)
 			free_watch(w);
 	}
 }
@@ -1246,8 +1319,9 @@ on_watch_set(ZkWatch *w, ZkRequest *r)
 		w->rc = r->rc;
 		w->says_shared = r->says_shared;
 		w->says_granted = r->says_granted;
-		w->state = r->rc == ZOK ? ZKR_WATCH_ARMED :
-			r->rc == ZNONODE ? ZKR_WATCH_FIRED : ZKR_WATCH_FAILED;
+		w->state = r->rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
+		if (r->rc == ZNONODE)
+			fire(w);
 	}
 	w->session->notify = true;
 	if (w->dropped)
@@ -1258,13 +1332,13 @@ on_watch_set(ZkWatch *w, ZkRequest *r)
 static ZkWatch *
 new_watch_locked(ZkSession *s, const char *path, bool of_children)
 {
-	ZkWatch    *w = calloc(1, sizeof(ZkWatch) + strlen(path) + 1);
+	ZkWatch    *w = make_chains(s) ? calloc(1, sizeof(ZkWatch) + strlen(path) + 1) : NULL;
+	ZkWatch   **chain;
 
 	zk_assert(zks_has_mutex(s));
 	if (w == NULL)
 		return NULL;
 	w->session = s;
-	w->id = ++s->watch_ids;
 	w->of_children = of_children;
 	w->in_flight = true;
 	strcpy(w->path, path);
@@ -1272,6 +1346,10 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 	if (w->next != NULL)
 		w->next->prev = w;
 	s->watches = w;
+	chain = chain_of(s, path);
+	w->next_in_chain = *chain;
+	*chain = w;
+	s->nwatches++;
 	s->watch_bytes += strlen(path);
 	return w;
 }
@@ -1298,8 +1376,7 @@ zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_da
 	r->keeps_data = keeps_data;
 	r->op = ZOO_GETDATA_OP;
 	if (begin(r))
-		submitted(r, zoo_awget(s->zh, path, on_watch, (void *) w->id,
-							   on_data, r));
+		submitted(r, zoo_awget(s->zh, path, on_watch, NULL, on_data, r));
 	return w;
 }
 
@@ -1334,7 +1411,8 @@ void
 zkr_node_is_gone_locked(ZkSession *s, const char *path, const char *dir)
 {
 	zk_assert(zks_has_mutex(s));
-	free_left(s, path, dir);
+	free_left_at(s, path, false);
+	free_left_at(s, dir, true);
 }
 
 ZkWatch *
@@ -1367,9 +1445,8 @@ zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
 }
 
 /*
- * An armed watch is set once more under its own number: the library keeps that once.
- * Another one at each look of who waits long, while nothing changes, would stay, here and
- * there, and cost the event that comes at last the square of their number.
+ * An armed watch is set once more: another one at each look of who waits long, while
+ * nothing changes, would stay.
  */
 ZkRequest *
 zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)

@@ -10,7 +10,7 @@
  *
  * Instead the library talks plaintext to a socket pair that takes the place of
  * its socket while that is still being connected, under the same number, and
- * a thread of ours carries the bytes on: the wire.  Nobody else notices: the
+ * a thread of ours reads the files and carries the bytes on: the wire.  Nobody else notices: the
  * library keeps its protocol, frame_check.c looks at what arrives, the keeper's
  * limits end an attempt that takes too long.  A wire lives as long as its
  * connection.
@@ -39,6 +39,7 @@
 #include <unistd.h>
 
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
@@ -52,11 +53,16 @@
 
 #define FAULT_LEN		160		/* as ZkSessionInfo.trouble */
 
+/* Lists of revocations have some megabytes */
+#define LARGEST_FILE	(64 * 1024 * 1024)
+
 struct ZkTls
 {
 	ZkTlsFiles	files;			/* copies */
-	SSL_CTX    *ctx;
+	SSL_CTX    *ctx;			/* with the gate */
 	struct stat seen[4];		/* the files when ctx was made */
+	atomic_bool renewing;		/* a wire looks at the files, and sets these */
+	atomic_int	owners;			/* the session, and each wire */
 };
 
 /* Data from one side that the other has not taken yet */
@@ -84,14 +90,16 @@ typedef enum Library
 	LEFT						/* and we have read everything that it wrote */
 } Library;
 
+/* The keeper's and its own thread's; the last of the two frees it */
 struct ZkWire
 {
 	pthread_t	thread;
+	ZkTls	   *tls;
+	atomic_int	owners;
 	int			net;			/* to the server */
 	int			inner;			/* to the library */
 	SSL		   *ssl;
-	const char *names;			/* resolve.c's */
-	bool		verify_host;
+	char	   *names;			/* a copy of resolve.c's */
 	Stage		stage;
 	Library		library;
 	bool		library_deaf;	/* data for it was lost: it gets nothing
@@ -105,6 +113,7 @@ struct ZkWire
 	short		inner_events;
 	char		fault[FAULT_LEN];	/* written before failed is set */
 	atomic_bool failed;
+	atomic_bool ready;			/* the files have been read */
 	atomic_bool stop;			/* the keeper no longer needs it */
 };
 
@@ -230,94 +239,201 @@ is_private(const char *file, char *error, int errlen)
 	return false;
 }
 
-/*
- * OpenSSL does not say why it could not open a file, such as for want of a
- * descriptor.
- */
+/* What a file holds */
+typedef struct Content
+{
+	char	   *bytes;
+	int			len;
+} Content;
+
+typedef struct Contents
+{
+	Content		ca;
+	Content		cert;
+	Content		key;
+	Content		crl;
+} Contents;
+
+static void
+free_content(Content *c)
+{
+	if (c->bytes != NULL)
+		explicit_bzero(c->bytes, c->len);
+	free(c->bytes);
+	memset(c, 0, sizeof(Content));
+}
+
+static void
+free_contents(Contents *contents)
+{
+	free_content(&contents->ca);
+	free_content(&contents->cert);
+	free_content(&contents->key);
+	free_content(&contents->crl);
+}
+
+/* False, with errno: for want of memory, too, or since the file grows */
 static bool
-readable(const char *file, const char *setting, char *error, int errlen)
+read_all(int fd, Content *c)
 {
 	struct stat st;
+	ssize_t		n = 1;
+	int			size;
+
+	if (fstat(fd, &st) != 0)
+		return false;
+	errno = EFBIG;
+	if (st.st_size > LARGEST_FILE)
+		return false;
+	size = (int) st.st_size + 1;
+	c->bytes = malloc(size);
+	while (c->bytes != NULL && n > 0 && c->len < size)
+	{
+		n = read(fd, c->bytes + c->len, size - c->len);
+		if (n < 0 && errno == EINTR)
+			n = 1;
+		else if (n > 0)
+			c->len += (int) n;
+	}
+	return c->bytes != NULL && n == 0;
+}
+
+static bool
+read_file(const char *file, const char *setting, Content *c, char *error, int errlen)
+{
+	struct stat st;
+	bool		result;
 	int			fd;
 
 	/* opening a pipe would block */
 	if (!is_regular(file, setting, &st, error, errlen))
 		return false;
 	fd = open(file, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-	{
+	result = fd >= 0 && read_all(fd, c);
+	if (!result)
 		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
-		return false;
+	if (fd >= 0)
+	{
+		int			save_errno = errno;
+
+		close(fd);
+		errno = save_errno;
 	}
-	close(fd);
-	return true;
+	return result;
+}
+
+/*
+ * That may take as long as the file system likes, so without the gate, and without the
+ * mutex of a session
+ */
+static bool
+read_files(const ZkTlsFiles *files, Contents *contents, char *error, int errlen)
+{
+	if (!read_file(files->ca, "zklock.tls_ca_file", &contents->ca, error, errlen))
+		return false;
+	if (files->crl[0] != '\0' && !read_file(files->crl, "zklock.tls_crl_file", &contents->crl, error, errlen))
+		return false;
+	return files->cert[0] == '\0' ||
+		(read_file(files->cert, "zklock.tls_cert_file", &contents->cert, error, errlen) &&
+		 is_private(files->key, error, errlen) &&
+		 read_file(files->key, "zklock.tls_key_file", &contents->key, error, errlen));
+}
+
+/* OpenSSL's default would prompt on a terminal for a pass phrase */
+
+static bool
+load_authorities(X509_STORE * store, BIO *bio)
+{
+	STACK_OF(X509_INFO) * found = PEM_X509_INFO_read_bio(bio, NULL, NULL, (void *) "");
+	bool		any = false;
+
+	for (int i = 0; i < sk_X509_INFO_num(found); i++)
+	{
+		X509_INFO  *info = sk_X509_INFO_value(found, i);
+
+		if (info->x509 != NULL)
+			any |= X509_STORE_add_cert(store, info->x509) == 1;
+		if (info->crl != NULL)
+			any |= X509_STORE_add_crl(store, info->crl) == 1;
+	}
+	sk_X509_INFO_pop_free(found, X509_INFO_free);
+	return any;
 }
 
 /*
  * As PostgreSQL does for its own connections: each certificate of the chain
- * needs a CRL of its issuer, and must not be on it.
+ * needs a CRL of its issuer, and must not be on it.  CRLs only: a certificate in the
+ * file must not become an authority.
  */
 static bool
-load_revocations(SSL_CTX *ctx, const char *file, char *error, int errlen)
+load_revocations(X509_STORE * store, BIO *bio)
 {
-	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
-	X509_LOOKUP *lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
+	X509_CRL   *crl;
+	bool		any = false;
 
-	if (!readable(file, "zklock.tls_crl_file", error, errlen))
-		return false;
-
-	/* CRLs only: a certificate in the file must not become an authority */
-	if (lookup == NULL || X509_load_crl_file(lookup, file, X509_FILETYPE_PEM) <= 0)
+	while ((crl = PEM_read_bio_X509_CRL(bio, NULL, NULL, (void *) "")) != NULL)
 	{
-		snprintf(error, errlen, "The file of zklock.tls_crl_file holds no revocation lists: %s",
-				 openssl_reason());
-		return false;
+		any |= X509_STORE_add_crl(store, crl) == 1;
+		X509_CRL_free(crl);
 	}
 	X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);
-	return true;
+	return any;
+}
+
+/* Ours, and then those of the authorities between */
+static bool
+load_chain(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
+{
+	X509	   *cert = PEM_read_bio_X509_AUX(bio, NULL, no_pass_phrase, has_pass_phrase);
+	bool		loaded = cert != NULL && SSL_CTX_use_certificate(ctx, cert) == 1;
+
+	X509_free(cert);
+	while (loaded && (cert = PEM_read_bio_X509(bio, NULL, no_pass_phrase, has_pass_phrase)) != NULL)
+	{
+		loaded = SSL_CTX_add0_chain_cert(ctx, cert) == 1;
+		if (!loaded)
+			X509_free(cert);
+	}
+	return loaded && ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
 }
 
 static bool
-load_files(SSL_CTX *ctx, const ZkTlsFiles *files, bool *has_pass_phrase, char *error,
-		   int errlen)
+load_key(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
 {
-	if (!readable(files->ca, "zklock.tls_ca_file", error, errlen))
-		return false;
-	if (SSL_CTX_load_verify_locations(ctx, files->ca, NULL) != 1)
-	{
-		snprintf(error, errlen, "The file of zklock.tls_ca_file holds no certificates: %s",
-				 openssl_reason());
-		return false;
-	}
-	if (files->crl[0] != '\0' && !load_revocations(ctx, files->crl, error, errlen))
-		return false;
-	if (files->cert[0] == '\0')
-		return true;
+	EVP_PKEY   *key = PEM_read_bio_PrivateKey(bio, NULL, no_pass_phrase, has_pass_phrase);
+	bool		loaded = key != NULL && SSL_CTX_use_PrivateKey(ctx, key) == 1;
 
-	if (!readable(files->cert, "zklock.tls_cert_file", error, errlen) ||
-		!is_private(files->key, error, errlen) ||
-		!readable(files->key, "zklock.tls_key_file", error, errlen))
-		return false;
+	EVP_PKEY_free(key);
+	return loaded;
+}
 
-	/* OpenSSL's default would prompt on a terminal, for either file */
-	SSL_CTX_set_default_passwd_cb(ctx, no_pass_phrase);
-	SSL_CTX_set_default_passwd_cb_userdata(ctx, has_pass_phrase);
-	if (SSL_CTX_use_certificate_chain_file(ctx, files->cert) != 1)
-	{
-		snprintf(error, errlen, "The file of zklock.tls_cert_file holds no certificate: %s",
-				 openssl_reason());
-		return false;
-	}
-	if (SSL_CTX_use_PrivateKey_file(ctx, files->key, SSL_FILETYPE_PEM) != 1)
-	{
-		if (*has_pass_phrase)
-			snprintf(error, errlen, "The key of zklock.tls_key_file is protected by a pass phrase");
-		else
-			snprintf(error, errlen, "The file of zklock.tls_key_file holds no key of that certificate: %s",
-					 openssl_reason());
-		return false;
-	}
-	return true;
+static bool
+load(SSL_CTX *ctx, const Contents *contents, bool *has_pass_phrase, char *error, int errlen)
+{
+	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
+	BIO		   *bio[4];
+	const char *fault = NULL;
+
+	bio[0] = BIO_new_mem_buf(contents->ca.bytes, contents->ca.len);
+	bio[1] = contents->crl.bytes != NULL ? BIO_new_mem_buf(contents->crl.bytes, contents->crl.len) : NULL;
+	bio[2] = contents->cert.bytes != NULL ? BIO_new_mem_buf(contents->cert.bytes, contents->cert.len) : NULL;
+	bio[3] = contents->key.bytes != NULL ? BIO_new_mem_buf(contents->key.bytes, contents->key.len) : NULL;
+	if (bio[0] == NULL || !load_authorities(store, bio[0]))
+		fault = "The file of zklock.tls_ca_file holds no certificates";
+	else if (contents->crl.bytes != NULL && (bio[1] == NULL || !load_revocations(store, bio[1])))
+		fault = "The file of zklock.tls_crl_file holds no revocation lists";
+	else if (contents->cert.bytes != NULL &&
+			 (bio[2] == NULL || !load_chain(ctx, bio[2], has_pass_phrase)))
+		fault = "The file of zklock.tls_cert_file holds no certificate";
+	else if (contents->key.bytes != NULL && (bio[3] == NULL || !load_key(ctx, bio[3], has_pass_phrase)))
+		fault = "The file of zklock.tls_key_file holds no key of that certificate";
+	for (int i = 0; i < 4; i++)
+		BIO_free(bio[i]);
+	if (fault != NULL && *has_pass_phrase && strstr(fault, "no key") != NULL)
+		snprintf(error, errlen, "The key of zklock.tls_key_file is protected by a pass phrase");
+	else if (fault != NULL)
+		snprintf(error, errlen, "%s: %s", fault, openssl_reason());
+	return fault == NULL;
 }
 
 /* Whether they have changed since the last call */
@@ -344,7 +460,7 @@ have_changed(ZkTls *tls)
 }
 
 static SSL_CTX *
-make_context(const ZkTlsFiles *files, char *error, int errlen)
+make_context(const Contents *contents, char *error, int errlen)
 {
 	SSL_CTX    *ctx;
 	bool		has_pass_phrase = false;
@@ -367,15 +483,10 @@ make_context(const ZkTlsFiles *files, char *error, int errlen)
 	/* Java closes without close_notify; frames have their lengths */
 	SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);
 #endif
-	if (!load_files(ctx, files, &has_pass_phrase, error, errlen))
+	if (!load(ctx, contents, &has_pass_phrase, error, errlen))
 	{
 		SSL_CTX_free(ctx);
 		ctx = NULL;
-	}
-	else
-	{
-		SSL_CTX_set_default_passwd_cb(ctx, NULL);
-		SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
 	}
 	ERR_clear_error();			/* PostgreSQL's own calls check the same queue */
 	return ctx;
@@ -386,7 +497,7 @@ zks_tls_free(ZkTls *tls)
 {
 	sigset_t	saved;
 
-	if (tls == NULL)
+	if (tls == NULL || atomic_fetch_sub(&tls->owners, 1) > 1)
 		return;
 	enter_gate(&saved);
 	SSL_CTX_free(tls->ctx);
@@ -402,11 +513,13 @@ ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	ZkTls	   *tls = calloc(1, sizeof(ZkTls));
+	Contents	contents = {0};
 	sigset_t	saved;
 
 	snprintf(error, errlen, "Out of memory");
 	if (tls == NULL)
 		return NULL;
+	atomic_init(&tls->owners, 1);
 	begin_openssl();
 	tls->files.ca = strdup(files->ca);
 	tls->files.cert = strdup(files->cert);
@@ -418,9 +531,13 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	{
 		(void) have_changed(tls);
 		errno = 0;
-		enter_gate(&saved);
-		tls->ctx = make_context(&tls->files, error, errlen);
-		leave_gate(&saved);
+		if (read_files(&tls->files, &contents, error, errlen))
+		{
+			enter_gate(&saved);
+			tls->ctx = make_context(&contents, error, errlen);
+			leave_gate(&saved);
+		}
+		free_contents(&contents);
 	}
 	if (tls->ctx == NULL)
 	{
@@ -438,24 +555,34 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
  * contents of the files.  They are read again only if they have changed: a
  * bundle of all authorities takes 60 ms, and a server that is down is tried
  * again and again. If they cannot be read because they are being changed, the
- * old contents are used until the next attempt.
+ * old contents are used until the next attempt; and as long as an earlier attempt is
+ * still reading, on a file system that does not answer.
  */
 static void
 renew_context(ZkTls *tls)
 {
 	char		error[FAULT_LEN];
-	SSL_CTX    *ctx;
+	Contents	contents = {0};
+	SSL_CTX    *ctx = NULL;
 
-	if (!have_changed(tls))
+	if (atomic_exchange(&tls->renewing, true))
 		return;
-	ctx = make_context(&tls->files, error, sizeof(error));
-	if (ctx != NULL)
+	if (have_changed(tls))
 	{
-		SSL_CTX_free(tls->ctx);
-		tls->ctx = ctx;
+		bool		read = read_files(&tls->files, &contents, error, sizeof(error));
+
+		pthread_mutex_lock(&gate);
+		if (read && (ctx = make_context(&contents, error, sizeof(error))) != NULL)
+		{
+			SSL_CTX_free(tls->ctx);
+			tls->ctx = ctx;
+		}
+		pthread_mutex_unlock(&gate);
+		if (ctx == NULL)
+			memset(tls->seen, 0, sizeof(tls->seen));
+		free_contents(&contents);
 	}
-	else
-		memset(tls->seen, 0, sizeof(tls->seen));
+	atomic_store(&tls->renewing, false);
 }
 
 /*-------------------------------------------------------------------------
@@ -540,10 +667,10 @@ expect_names(ZkWire *w)
 		}
 		if (nnames++ == 0)
 			SSL_set_tlsext_host_name(w->ssl, name);
-		if (w->verify_host && X509_VERIFY_PARAM_add1_host(param, name, 0) != 1)
+		if (w->tls->files.verify_host && X509_VERIFY_PARAM_add1_host(param, name, 0) != 1)
 			return false;
 	}
-	if (!w->verify_host || nnames > 0)
+	if (!w->tls->files.verify_host || nnames > 0)
 		return true;
 	return literal[0] != '\0' && X509_VERIFY_PARAM_set1_ip_asc(param, literal) == 1;
 }
@@ -735,12 +862,46 @@ work(ZkWire *w)
 	return true;
 }
 
+static void
+disown_wire(ZkWire *w)
+{
+	if (atomic_fetch_sub(&w->owners, 1) > 1)
+		return;
+	if (w->ssl != NULL)
+	{
+		pthread_mutex_lock(&gate);
+		SSL_free(w->ssl);
+		pthread_mutex_unlock(&gate);
+	}
+	zks_tls_free(w->tls);
+	if (w->net >= 0)
+		close(w->net);
+	if (w->inner >= 0)
+		close(w->inner);
+	free(w->names);
+	free(w);
+}
+
+/* Here, since nobody waits for this thread */
+static bool
+begin(ZkWire *w)
+{
+	renew_context(w->tls);
+	pthread_mutex_lock(&gate);
+	w->ssl = SSL_new(w->tls->ctx);
+	pthread_mutex_unlock(&gate);
+	if (w->ssl == NULL)
+		fail(w, "%s", strerror(ENOMEM));
+	atomic_store(&w->ready, true);
+	return w->ssl != NULL && !atomic_load(&w->stop);
+}
+
 static void *
 wire_main(void *arg)
 {
 	ZkWire	   *w = arg;
 
-	for (;;)
+	for (bool go_on = begin(w); go_on;)
 	{
 		struct pollfd fds[2];
 		bool		more;
@@ -769,6 +930,7 @@ wire_main(void *arg)
 	/* the library reads the remaining data first */
 	shutdown(w->inner, SHUT_WR);
 	shutdown(w->net, SHUT_RDWR);
+	disown_wire(w);
 	zks_tls_thread_ends();
 	return NULL;
 }
@@ -777,22 +939,6 @@ wire_main(void *arg)
  * What the keeper calls
  *-------------------------------------------------------------------------
  */
-
-static void
-free_wire(ZkWire *w)
-{
-	if (w->ssl != NULL)
-	{
-		pthread_mutex_lock(&gate);
-		SSL_free(w->ssl);
-		pthread_mutex_unlock(&gate);
-	}
-	if (w->net >= 0)
-		close(w->net);
-	if (w->inner >= 0)
-		close(w->inner);
-	free(w);
-}
 
 static bool
 start_wire(ZkWire *w)
@@ -804,7 +950,10 @@ start_wire(ZkWire *w)
 	{
 		/* with the keeper's mask: no signals, not even SIGPIPE */
 		pthread_attr_setstacksize(&attr, WIRE_STACK);
+		atomic_fetch_add(&w->owners, 1);
 		rc = pthread_create(&w->thread, &attr, wire_main, w);
+		if (rc != 0)
+			atomic_fetch_sub(&w->owners, 1);
 		pthread_attr_destroy(&attr);
 	}
 	errno = rc;
@@ -821,8 +970,10 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names)
 	if (w == NULL)
 		return NULL;
 	w->inner = -1;
-	w->names = names;
-	w->verify_host = tls->files.verify_host;
+	w->tls = tls;
+	atomic_fetch_add(&tls->owners, 1);
+	atomic_init(&w->owners, 1);
+	w->names = strdup(names);
 	w->net = fcntl(sock, F_DUPFD_CLOEXEC, 0);
 	if (w->net >= 0 &&
 		socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0)
@@ -831,18 +982,13 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names)
 
 		close(pair[0]);
 		w->inner = pair[1];
-
-		pthread_mutex_lock(&gate);
-		renew_context(tls);
-		w->ssl = SSL_new(tls->ctx);
-		pthread_mutex_unlock(&gate);
-		if (w->ssl == NULL)
+		if (w->names == NULL)
 			errno = ENOMEM;
-		if (replaced && w->ssl != NULL && start_wire(w))
+		if (replaced && w->names != NULL && start_wire(w))
 			return w;
 	}
 	save_errno = errno;
-	free_wire(w);
+	disown_wire(w);
 	errno = save_errno;
 	return NULL;
 }
@@ -855,8 +1001,8 @@ zks_wire_cut(ZkWire *w)
 	atomic_store(&w->stop, true);
 	shutdown(w->inner, SHUT_RDWR);
 	shutdown(w->net, SHUT_RDWR);
-	pthread_join(w->thread, NULL);
-	free_wire(w);
+	pthread_detach(w->thread);
+	disown_wire(w);
 }
 
 void
@@ -864,8 +1010,13 @@ zks_wire_finish(ZkWire *w)
 {
 	if (w == NULL)
 		return;
+	if (!atomic_load(&w->ready))
+	{
+		zks_wire_cut(w);		/* nobody is connected who could be told */
+		return;
+	}
 	pthread_join(w->thread, NULL);
-	free_wire(w);
+	disown_wire(w);
 }
 
 const char *
