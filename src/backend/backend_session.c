@@ -31,9 +31,6 @@
 /* How long ZooKeeper may take to close the session at exit */
 #define EXIT_BOUND_MS		2000
 
-/* The pause before a question that a server did not accept is asked again */
-#define RETRY_MS			20
-
 /*
  * The same for a session that is over or never began: only its thread must end
  */
@@ -708,6 +705,8 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 			return ZKB_MISSING;
 
 		asked_at = Min(asked_at, answer.sent_at);
+		if (zks_is_open(answer.rc))
+			wait->said = answer.rc;
 
 		/*
 		 * an answer that lay unread while this process was stopped proves
@@ -727,7 +726,7 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 		if (zks_now() >= until)
 			return ZKB_NO_ANSWER;
 		if (asked_at == ZKS_NEVER)
-			(void) zkb_wait(wait, session, Min(until, zkb_deadline(RETRY_MS)), ZKB_WAIT_CHECK);
+			zkb_pause(wait, session, until, ZKB_WAIT_CHECK);
 	}
 }
 
