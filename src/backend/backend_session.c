@@ -18,6 +18,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
+#include "tcop/tcopprot.h"
 
 #include "auth_file.h"
 #include "backend_session.h"
@@ -378,13 +379,25 @@ reserve_descriptors(void)
 
 /*
  * Handles a direct call of exit().  PostgreSQL's own handler runs after that
- * of zk/tls.c, when nothing can be sent to a server any longer.
+ * of zk/tls.c, when nothing can be sent to a server any longer.  So this does what
+ * that would, up to the end of the session, and does not call exit() again, which is
+ * undefined here.
  */
 static void
 exit_in_order(void)
 {
-	if (session != NULL && owner_pid == getpid() && !proc_exit_inprogress)
-		proc_exit(1);
+	if (session == NULL || owner_pid != getpid() || proc_exit_inprogress)
+		return;
+
+	/* as proc_exit_prepare() begins */
+	proc_exit_inprogress = true;
+	InterruptPending = ProcDiePending = QueryCancelPending = false;
+	InterruptHoldoffCount = 1;
+	CritSectionCount = 0;
+	error_context_stack = NULL;
+	debug_query_string = NULL;
+	shmem_exit(1);
+	close_at_exit(1, (Datum) 0);
 }
 
 static bool
