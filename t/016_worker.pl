@@ -18,11 +18,7 @@ use ZooKeeper;
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk);
 my $dir = PostgreSQL::Test::Utils::tempdir_short;
-my $library = "$dir/worker";
-chomp(my $include = `pg_config --includedir-server`);
-
-system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so",
-	"$FindBin::RealBin/c/worker.c");
+my $library = zk_library('worker');
 $node->safe_psql('postgres',
 	"CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
 

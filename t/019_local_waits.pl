@@ -33,14 +33,12 @@ $node->append_conf(
 $node->start;
 
 my $src = "$FindBin::RealBin/../src";
-my $library = PostgreSQL::Test::Utils::tempdir_short . '/local_waits';
-chomp(my $include = `pg_config --includedir-server`);
-system_or_bail('gcc', '-shared', '-fPIC', '-O2', '-D_GNU_SOURCE', "-I$include", "-I$src", '-o', "$library.so",
-	"$FindBin::RealBin/c/local_waits.c", map { "$src/backend/$_.c" } qw(local_waits node_identity encoding));
+my $library = zk_library('local_waits', '-O2', '-D_GNU_SOURCE', "-I$src", map { "$src/backend/$_.c" } qw(local_waits node_identity encoding));
 $node->safe_psql('postgres', <<"END" . <<'END');
 CREATE FUNCTION local_waits(most integer, OUT pid integer, OUT tag text, OUT since timestamptz, OUT blocker integer,
 	OUT blocker_pid integer, OUT what text) RETURNS SETOF record AS '$library' LANGUAGE C STRICT PARALLEL SAFE;
 CREATE FUNCTION blocks_somebody() RETURNS boolean AS '$library' LANGUAGE C PARALLEL SAFE;
+CREATE FUNCTION blocks_somebody_here() RETURNS boolean AS '$library' LANGUAGE C;
 CREATE FUNCTION own_tag() RETURNS text AS '$library' LANGUAGE C;
 CREATE FUNCTION in_worker() RETURNS boolean AS '$library' LANGUAGE C PARALLEL SAFE;
 CREATE FUNCTION look_cost(boolean, integer) RETURNS float8 AS '$library' LANGUAGE C;
@@ -306,6 +304,9 @@ my $database = $admin->value('SELECT oid FROM pg_database WHERE datname = curren
 is( session('we')->wait->{out},
 	'true ' . session('b')->pid . " -1 ExclusiveLock on advisory lock [$database,0,5,1]",
 	'who waits for our worker waits for us, and we are not seen ourselves');
+all_end();
+is(session('we')->value('SELECT advisory(1, false); SELECT blocks_somebody_here()') =~ s/.*\n//sr, 'f',
+	'who had parallel workers once locks no partition in which it has nothing');
 all_end();
 
 #

@@ -10,10 +10,15 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use Child;
+use Claims;
+use Deadline;
+use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
 use constant { READ => 1, WRITE => 2, CREATE => 4, DELETE => 8, ADMIN => 16, ALL => 31 };
+use constant { EXPIRED => -112, THROTTLED => -127 };
 
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s');
@@ -150,6 +155,161 @@ zk_nothing_left($zk, 'nothing is left');
 	zk_nothing_left($bounded, 'nothing is left there');
 	$bounded->stop;
 }
+# ------------------------------------------------------------------ "not now"
+
+# Whichever request is refused so, it is sent again, and nobody notices.
+claims_are_read_by($session);
+my %throttled = (
+	'a lock' => [ [ 'SELECT zk_lock(:p)', 't' ], [ 'SELECT zk_lock(:p), zk_unlock(:p), zk_unlock(:p)', 't|t|t' ] ],
+	'one that is free' => [ [ 'SELECT zk_try_lock(:p), zk_unlock(:p)', 't|t' ] ],
+	'a writer becomes a reader' =>
+	  [ [ 'SELECT zk_lock(:p), zk_lock_shared(:p), zk_unlock(:p), zk_unlock_shared(:p)', 't|t|t|t' ] ],
+	'the same by name' => [ [ 'SELECT zk_lock(:p), zk_lock_shared(:p), zk_unlock(:p), zk_unlock_shared(:p)', 't|t|t|t' ], 'curator_rw' ],
+	'several' => [ [ q{SELECT zk_lock_all(ARRAY[:p, :p || '/b']), zk_unlock(:p), zk_unlock(:p || '/b')}, 't|t|t' ] ],
+	'a semaphore' => [ [ 'SELECT zk_semaphore_acquire(:p, 2), zk_semaphore_release(:p)', 't|t' ] ],
+	'a single node' => [ [ 'SELECT zk_lock(:p), zk_unlock(:p)', 't|t' ], 'single' ],
+	'a transaction' => [ [ 'BEGIN; SELECT zk_xact_lock(:p); COMMIT', 't' ], [ 'SELECT zk_try_lock(:p), zk_unlock(:p)', 't|t' ] ],
+	'a claim' => [ [ 'SELECT zk_claim(:p, to_timestamp(60))', 't' ], [ 'SELECT state FROM zk_last_claim(:p)', 'done' ] ],
+	'a claim that is forgotten' => [ [ 'SELECT zk_claim(:p, to_timestamp(60))', 't' ], [ 'SELECT zk_claim_forget(:p)', 't' ] ],
+	'the views' => [
+		[ 'SELECT zk_lock(:p)', 't' ],
+		[ 'SELECT count(*) FROM zk_lock_queue(:p)', '1' ],
+		[ 'SELECT count(*) FROM zk_lock_paths(:p)', '1' ],
+		[ 'SELECT zk_unlock(:p)', 't' ] ],
+	'a break' => [ [ 'SELECT zk_lock(:p)', 't' ], [ 'SELECT zk_lock_break(:p, node) FROM zk_locks', 't' ], [ 'SELECT zk_unlock(:p)', 'f' ] ],
+);
+
+foreach my $what (sort keys %throttled)
+{
+	subtest "throttled: $what" => sub {
+		my @steps = @{ $throttled{$what} };
+		my $style = ref $steps[-1] ? 'curator' : pop @steps;
+		my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '60s', operation_timeout => '20s',
+			node_style => $style, commit_guard => 'strict');
+		my $n = 0;
+		for (my $hit = 1; $hit; )
+		{
+			my $path = sprintf q{'/%s/%d'}, $what =~ tr/ /_/r, ++$n;
+			my @wrong;
+			$proxy->clear_log;
+			$proxy->count_frames;
+			$proxy->nth('request', $n, 'throttle');
+			foreach my $step (@steps)
+			{
+				my ($call, $expected) = @$step;
+				my $result = $s->query($call =~ s/:p/$path/gr);
+				push @wrong, $call, $result->{err}, $result->{out}
+				  if $result->{state} ne '' || $result->{out} ne $expected || (@{ $result->{warnings} } && $expected ne 'f');
+			}
+			zk_until(sub { !zk_locks_left($zk) }, 'what was taken to be gone', $MOMENT);
+			$hit = grep { $_->[1] eq 'x' } $proxy->log;
+			ok(!@wrong, "request $n: as if nothing had been") or diag join "\n", @wrong, zk_short($proxy->requests);
+		}
+		cmp_ok($n, '>', @steps, 'each request was throttled');
+		$s->value('SELECT zk_unlock_all()');
+		$s->quit;
+	};
+}
+
+# A waiter, and those behind it
+subtest 'throttled: waits' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '60s', operation_timeout => '3s');
+	foreach my $op (qw(create2 getChildren getData multi sync))
+	{
+		$session->value(q{SELECT zk_lock('/throttled/wait')});
+		$proxy->deny($op, THROTTLED, 5);
+		$s->send(q{SELECT zk_lock('/throttled/wait', '1min')});
+		zk_wait_queued($zk, $s);
+		$session->value(q{SELECT zk_unlock('/throttled/wait')});
+		is($s->wait->{out}, 't', "$op: it gets the lock");
+		is($s->value(q{SELECT zk_unlock('/throttled/wait')}), 't', '- and gives it back');
+		$proxy->reset;
+	}
+
+	$proxy->deny('create2', THROTTLED, 1_000_000);
+	my $result = $s->query(q{SELECT zk_lock('/throttled', '1s')});
+	is($result->{state}, '58030', 'until the time is over: 58030');
+	like($result->{err}, qr/timeout expired.*\n.*ZooKeeper reported: request throttled\./, '- with what ZooKeeper said');
+	$result = $s->query(q{SELECT zk_try_lock('/throttled')});
+	is($result->{state}, '58030', 'a call that may not wait ends, too');
+	like($result->{err}, qr/no usable answer within 3000 ms.*\n.*request throttled/, '- with the same');
+	$s->send(q{SELECT zk_lock('/throttled')});
+	$proxy->clear_log;
+	$proxy->wait_for('create2', 10);
+	is($s->cancel($session)->{state}, '57014', 'one without a limit can be cancelled');
+	$proxy->reset;
+	is($s->value(q{SELECT zk_lock('/throttled'), zk_unlock('/throttled')}), 't|t', 'and the session goes on');
+	$s->quit;
+};
+
+# As ZooKeeper does it, which others keep busy
+subtest 'a server that throttles' => sub {
+	my $busy = ZooKeeper->new(
+		java_options => [ map { "-Dzookeeper.$_" } qw(throttled_op_wait_time=1 request_throttle_max_requests=1 request_throttle_stall_time=5) ])
+	  ->start;
+	my $load = q{my ($client) = ZkClient->new($ARGV[0]); while (1) { eval { $client->multi(map { [ check => '/' ] } 1 .. 2000) } }};
+	my @load = map { [ Child::spawn([ $^X, "-I$FindBin::RealBin/lib", '-MZkClient', '-e', $load, $busy->hosts ]) ] } 1 .. 2;
+	my $s = zk_session_with($node, hosts => $busy, session_timeout => '60s', operation_timeout => '150s', connect_timeout => '60s');
+	zk_until(sub { $busy->mntr_value('throttled_ops') > 10 }, 'it to throttle');
+	my $before = $busy->mntr_value('throttled_ops');
+	my @bad;
+	foreach my $n (1 .. 5)
+	{
+		my $result = $s->query(q{BEGIN; SELECT zk_lock('/busy'), zk_xact_lock_shared('/busy/b'); COMMIT; SELECT zk_unlock('/busy')});
+		push @bad, $result->{err} if $result->{state} ne '' || $result->{out} ne "t|t\nt";
+	}
+	ok(!@bad, 'each lock is taken and given back') or diag @bad;
+	cmp_ok($busy->mntr_value('throttled_ops') - $before, '>', 0, '- while it throttled');
+	foreach (@load) { kill 'KILL', $_->[0]; waitpid $_->[0], 0; }
+	$s->quit;
+	zk_until(sub { !$busy->ephemerals }, 'nothing to be left there');
+	$busy->stop;
+};
+
+# ------------------------------------------------- answers that leave all open
+
+subtest 'doubt without end' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, operation_timeout => '1s', session_timeout => '60s');
+	my %calls = (create2 => 'zk_lock(%s)', getChildren => 'zk_lock(%s)', multi => q{zk_lock_all(ARRAY[%s, '/doubt/z'])});
+	foreach my $op (sort keys %calls)
+	{
+		$proxy->deny($op, EXPIRED, 1_000_000);
+		my $result = $s->query('SELECT ' . sprintf $calls{$op}, "'/doubt/$op'");
+		is($result->{state}, '58030', "$op: 58030") or diag $result->{err};
+		like($result->{err}, qr/no usable answer within 1000 ms.*\n.*ZooKeeper reported: session expired\.\n.*localSessionsUpgradingEnabled/, '- with what ZooKeeper said');
+		$proxy->reset;
+		is($s->query(sprintf "SELECT $calls{$op}, zk_unlock_all() > 0", "'/doubt/$op'")->{out}, 't|t', 'and the session goes on');
+	}
+	$s->quit;
+};
+
+# To a multi a follower gives the leader's answer, which is another one.
+subtest 'local sessions' => sub {
+	my $ensemble = ZooKeeper->ensemble(2, config => { localSessionsEnabled => 'true' });
+	my ($local) = $ensemble->followers;
+	my $s = zk_session_with($node, hosts => $local, operation_timeout => '2s', session_timeout => '10s');
+	$local->create('/zklock');
+	$local->create("/zklock/$_") for qw(a b);
+	my %says = (
+		q{zk_lock('/a')} => qr/local/,
+		q{zk_try_lock('/a')} => qr/local/,
+		q{zk_semaphore_acquire('/a', 2)} => qr/local/,
+		q{zk_lock_all(ARRAY['/a', '/b'])} => qr/ZooKeeper reported: session expired/);
+	foreach my $call (sort keys %says)
+	{
+		my $result = $s->query("SELECT $call");
+		is($result->{state}, '58030', "without upgrading, $call: 58030");
+		like($result->{err}, $says{$call}, '- with what ZooKeeper said') or diag $result->{err};
+		like($result->{err}, qr/localSessionsUpgradingEnabled/, '- and what is missing');
+	}
+	$ensemble->stop;
+	foreach ($ensemble->nodes) { $_->{config}{localSessionsUpgradingEnabled} = 'true'; $_->_configure; }
+	$ensemble->start;
+	is($s->query("SELECT $_, zk_unlock_all() > 0")->{out}, 't|t', "with upgrading, $_") for sort keys %says;
+	$s->quit;
+	$ensemble->stop;
+};
+$session->quit;
 $node->stop;
 
 done_testing();

@@ -376,9 +376,7 @@ subtest 'several locks, and no watch can tell' => sub {
 
 # PostgreSQL is then in the middle of its list of callbacks at COMMIT.
 subtest 'another extension that writes elsewhere, or locks, while COMMIT is under way' => sub {
-	my $library = PostgreSQL::Test::Utils::tempdir() . '/late';
-	chomp(my $include = `pg_config --includedir-server`);
-	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so", "$FindBin::RealBin/c/late.c");
+	my $library = zk_library('late');
 	$admin->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$library'");
 
 	my $session = zk_session_with($node, commit_guard => 'strict');

@@ -100,6 +100,7 @@ for my $sanitizer ('address,undefined', 'thread')
 is(compile('exit_test', "$dir/exit_test"), 0, 'exit_test compiles');
 my $said = `$dir/exit_test @{[ $door->hosts ]} @{[ $tls->file('ca.pem') ]} 300`;
 is($said, "0 of 300 ended badly\n", 'processes that exit while TLS is at work');
+is(`$dir/exit_test 20`, "0 of 20 ended badly\n", '- or from within a signal handler');
 
 # A child that has inherited the socket keeps it in the kernel's epoll sets
 # after we have closed it

@@ -113,6 +113,22 @@ subtest 'locks' => sub {
 	in_time(time - $begin, 8, 'with a goodbye, before ZooKeeper misses it');
 };
 
+# OpenSSL shuts itself down before PostgreSQL's own handler runs.
+subtest 'a backend that calls exit()' => sub {
+	my $library = zk_library('late');
+	$admin->value("CREATE FUNCTION leave(boolean) RETURNS void LANGUAGE c AS '$library'");
+	my $s = zk_session($node);
+	$s->value('SELECT leave(false)');    # it tells the status that remains when we are through
+	$s->value(q{SELECT zk_lock('/leave')});
+	my $begin = time;
+	$s->send('SELECT leave(true)');
+	zk_until(sub { !grep { m{/leave/} } zk_locks_left($zk) }, 'its lock to be free');
+	in_time(time - $begin, 8, 'with a goodbye, before ZooKeeper misses it');
+	zk_until(sub { slurp_file($node->logfile) =~ /it exits with status (\d+)/ }, 'it to be gone');
+	is((slurp_file($node->logfile) =~ /it exits with status (\d+)/)[0], 0, 'exit() is called once');
+	zk_no_crash($node);
+};
+
 subtest 'other ways to name the server' => sub {
 	my ($s, $result) = with(hosts => "127.0.0.1:$port");
 	is($result->{out}, 't|t', 'by an address that the certificate has');

@@ -766,6 +766,28 @@ edge 'access' => sub {
 	zk_until(sub { whose($at) eq 'nobody' }, 'it goes with its session');
 };
 
+# Each of these creates may still be carried out, so its version is not used again.
+edge 'no version is left that is not in doubt' => sub {
+	my ($path, $at, $s) = begin(1, operation_timeout => '2s');
+	my $versions = 31;
+	$proxy->clear_log;
+	$proxy->deny('multi', -112, 1_000_000);
+	my $result;
+	for (1 .. 100)
+	{
+		$result = $s->query("SELECT zk_lock('$path', '500ms')");
+		last if $result->{state} ne '58030' || $proxy->count('multi') >= $versions + 5 || $result->{err} =~ /still in doubt/;
+	}
+	is($result->{state}, '58030', 'the call fails');
+	like($result->{err}, qr/ZooKeeper reported: too many requests of this session are still in doubt/, '- and says why');
+	my %seen;
+	$seen{ scalar(() = $_->[7] =~ /setData/g) }++ for grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $proxy->log;
+	is(scalar(grep { $_ > 1 } values %seen), 0, 'no version was used twice') or diag zk_short(map { "$_ x $seen{$_}" } sort keys %seen);
+	is(scalar keys %seen, $versions, '- and each was used');
+	$proxy->reset;
+	$s->quit;
+};
+
 # ------------------------------------------------------------------ doc/interop.md
 
 edge "the page's program" => sub {

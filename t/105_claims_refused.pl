@@ -25,11 +25,9 @@ claims_are_read_by($elsewhere);
 
 # PostgreSQL is then in the middle of its list of callbacks at COMMIT, the latest of
 # which comes first.
+my $late = zk_library('late');
 subtest 'claims while COMMIT is under way' => sub {
-	my $library = PostgreSQL::Test::Utils::tempdir() . '/late';
-	chomp(my $include = `pg_config --includedir-server`);
-	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so", "$FindBin::RealBin/c/late.c");
-	$elsewhere->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$library'; CREATE TABLE t (i int)");
+	$elsewhere->value("CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$late'; CREATE TABLE t (i int)");
 
 	foreach my $other ('', q{SELECT zk_lock('/late/other'); })
 	{
@@ -60,6 +58,42 @@ subtest 'claims while COMMIT is under way' => sub {
 	$s->quit;
 	is($elsewhere->value('SELECT count(*) FROM t WHERE i = 2'), 0, 'nothing was committed');
 	zk_nothing_left($zk, 'nothing is left', sessions => 1);
+};
+
+# The callback notifies, which makes the guard judge once more.
+subtest 'COMMIT is judged twice, and drops the extension' => sub {
+	my $database = 'dropped';
+	$elsewhere->value("CREATE DATABASE $database");
+	my $s = zk_session($node, dbname => $database);
+	$s->value("CREATE EXTENSION zklock; CREATE FUNCTION late(text) RETURNS void LANGUAGE c AS '$late'");
+	$s->value(q{LOAD 'zklock'; SELECT count(zk_lock('/dropped/' || i)) FROM generate_series(1, 50) i});
+	$s->value(q{SELECT late('')});    # between two callbacks of ours
+	my $result = $s->query(q{BEGIN; SELECT zk_xact_lock('/dropped'); SELECT late('NOTIFY a'); DROP EXTENSION zklock; COMMIT});
+	is($result->{state}, '', 'it commits') or diag $result->{err};
+	is(scalar(() = $result->{err} =~ /releasing all ZooKeeper locks/g), 1, '- and says once what it releases');
+	zk_until(sub { !zk_locks_left($zk) }, 'the locks to be free');
+	is($s->value('SELECT 1'), 1, 'the session goes on');
+	$s->quit;
+	$elsewhere->value("DROP DATABASE $database");
+	zk_no_crash($node);
+};
+
+# A loss is logged in the middle of a call that has got the rest.
+subtest 'an error while a call that has got a lock tells of the loss of another' => sub {
+	$elsewhere->value(qq{LOAD 'zklock'; CREATE FUNCTION fail_at(text) RETURNS void LANGUAGE c AS '$late'; SELECT zk_lock('/logged/b')});
+	my $s = zk_session_with($node, cancel_on_loss => 'off', session_timeout => '12s');
+	$s->value(q{LOAD 'zklock'; SELECT zk_lock('/logged/a'), fail_at('the lock on "/logged/a" was lost')});
+	$s->send(q{SELECT zk_lock_all(ARRAY['/logged/a', '/logged/b'])});
+	zk_wait_queued($zk, $s);
+	zk_until(sub { $zk->four_letter('wchp') =~ m{^/zklock/logged/a/}m }, 'the other to be watched');
+	$zk->with_client(sub { $_[0]->delete_contenders('/zklock/logged/a') });
+	$elsewhere->value(q{SELECT zk_unlock('/logged/b')});
+	my $result = $s->wait;
+	is($result->{message}, 'could not log this', 'the call fails') or diag $result->{err};
+	is($elsewhere->value(q{SELECT zk_lock('/logged/b', '20s')}), 't', 'and the lock that it had got is free');
+	$elsewhere->value('SELECT zk_unlock_all()');
+	$s->query('SELECT zk_unlock_all()');
+	$s->quit;
 };
 
 # ------------------------------------------------------------------ ZooKeeper's quota

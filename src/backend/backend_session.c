@@ -18,6 +18,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
+#include "tcop/tcopprot.h"
 
 #include "auth_file.h"
 #include "backend_session.h"
@@ -30,9 +31,6 @@
 
 /* How long ZooKeeper may take to close the session at exit */
 #define EXIT_BOUND_MS		2000
-
-/* The pause before a question that a server did not accept is asked again */
-#define RETRY_MS			20
 
 /*
  * The same for a session that is over or never began, so that only its thread must
@@ -402,13 +400,25 @@ reserve_descriptors(void)
 
 /*
  * Handles a direct call of exit().  PostgreSQL's own handler runs after that
- * of zk/tls.c, when nothing can be sent to a server any longer.
+ * of zk/tls.c, when nothing can be sent to a server any longer.  So this does what
+ * that would, up to the end of the session, and does not call exit() again, which is
+ * undefined here.
  */
 static void
 exit_in_order(void)
 {
-	if (session != NULL && owner_pid == getpid() && !proc_exit_inprogress)
-		proc_exit(1);
+	if (session == NULL || owner_pid != getpid() || proc_exit_inprogress)
+		return;
+
+	/* as proc_exit_prepare() begins */
+	proc_exit_inprogress = true;
+	InterruptPending = ProcDiePending = QueryCancelPending = false;
+	InterruptHoldoffCount = 1;
+	CritSectionCount = 0;
+	error_context_stack = NULL;
+	debug_query_string = NULL;
+	shmem_exit(1);
+	close_at_exit(1, (Datum) 0);
 }
 
 static bool
@@ -730,6 +740,8 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 			return ZKB_MISSING;
 
 		asked_at = Min(asked_at, answer.sent_at);
+		if (zks_is_open(answer.rc))
+			wait->said = answer.rc;
 
 		/*
 		 * an answer that lay unread while this process was stopped proves
@@ -749,7 +761,7 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 		if (zks_now() >= until)
 			return ZKB_NO_ANSWER;
 		if (asked_at == ZKS_NEVER)
-			(void) zkb_wait(wait, session, Min(until, zkb_deadline(RETRY_MS)), ZKB_WAIT_CHECK);
+			zkb_pause(wait, session, until, ZKB_WAIT_CHECK);
 	}
 }
 

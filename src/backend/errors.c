@@ -60,6 +60,27 @@ zkb_raise_cut_off(const ZkSessionInfo *info)
 					 zkb_trouble_hint(info->trouble_kind, ZKB_CUT_OFF_HINT))));
 }
 
+#define LOCAL_SESSIONS_HINT	"Where localSessionsEnabled is set, localSessionsUpgradingEnabled must be, too, on all servers."
+
+static int
+detail_of_what_was_said(const ZkWait *wait)
+{
+	return wait->said != ZKS_OK ? errdetail("ZooKeeper reported: %s.", zks_code_text(wait->said)) : 0;
+}
+
+void
+zkb_raise_no_use(ZkWait *wait)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_IO_ERROR),
+			 errmsg("ZooKeeper gave no usable answer within %d ms", zklock_operation_timeout),
+			 wait->said != ZKS_OK ? detail_of_what_was_said(wait) :
+			 errdetail("Its answers about the lock's nodes kept changing or contradicting each other."),
+			 wait->said == ZKS_SESSION_EXPIRED ?
+			 errhint("%s", LOCAL_SESSIONS_HINT) :
+			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
+}
+
 void
 zkb_raise_no_answer(ZkWait *wait)
 {
@@ -67,7 +88,10 @@ zkb_raise_no_answer(ZkWait *wait)
 		ereport(ERROR,
 				(errcode(ERRCODE_IO_ERROR),
 				 errmsg("timeout expired before ZooKeeper answered"),
+				 detail_of_what_was_said(wait),
 				 errhint("Whether the lock is free is not known. Check the ensemble, or give the call more time.")));
+	if (wait->said != ZKS_OK)
+		zkb_raise_no_use(wait);
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("ZooKeeper did not answer within %d ms", zklock_operation_timeout),
@@ -100,6 +124,9 @@ static const struct
 	{ZKS_QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
 		"lock path \"%s\" would exceed a ZooKeeper quota",
 	"Run \"listquota\" in ZooKeeper's shell for the path and for those above it."},
+	{ZKS_LOCAL_SESSION, ERRCODE_IO_ERROR,
+		"could not lock \"%s\": ZooKeeper gave this session no node of its own",
+	LOCAL_SESSIONS_HINT},
 	{ZKS_BAD_ARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
 	"ZooKeeper refused lock path \"%s\"", NULL},
 };

@@ -24,6 +24,9 @@ pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
 /* The call's timeout or operation_timeout expired before ZooKeeper answered */
 pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);
 
+/* The same, where it said again and again what tells nothing */
+pg_noreturn extern void zkb_raise_no_use(ZkWait *wait);
+
 /* What to do about a fault of the connection; otherwise: if that is not known */
 extern const char *zkb_trouble_hint(ZksTrouble kind, const char *otherwise);
 

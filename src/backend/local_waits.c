@@ -134,48 +134,63 @@ has_queue(const PGPROC *proc, int partition)
 	return false;
 }
 
-/* The same for our lock group: its members change with a partition locked */
-static bool
-group_has_queue(void)
+/*
+ * The members of our lock group, which change with its leader's partition locked; there
+ * is room for all.  One that has ended since, or is another process by now, does no
+ * harm: at worst we look in vain.
+ */
+static int
+list_members(PGPROC **members)
 {
-	bool		found = false;
+	PGPROC	   *leader = MyProc->lockGroupLeader;
+	LWLock	   *lock = LockHashPartitionLockByProc(leader);
+	int			n = 0;
 	dlist_iter	iter;
 
-	lock_all_partitions();
-	dlist_foreach(iter, &MyProc->lockGroupLeader->lockGroupMembers)
-	{
-		PGPROC	   *member = dlist_container(PGPROC, lockGroupLink, iter.cur);
+	LWLockAcquire(lock, LW_SHARED);
+	dlist_foreach(iter, &leader->lockGroupMembers)
+		members[n++] = dlist_container(PGPROC, lockGroupLink, iter.cur);
+	LWLockRelease(lock);
+	return n;
+}
 
-		for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
-			found = has_queue(member, i);
-	}
-	unlock_all_partitions();
+/*
+ * Others add to our list only to wait for what we took by the fast path.  Who has not
+ * done so yet begins to wait at this moment.  So a partition in which we have nothing
+ * need not be locked.
+ */
+static bool
+partition_has_queue(PGPROC *const *members, int n, int partition)
+{
+	bool		found = false;
+
+	for (int i = 0; i < n && !found; i++)
+		found = next_own(members[i], partition, NULL) != NULL;
+	if (!found)
+		return false;
+	found = false;
+	LWLockAcquire(LockHashPartitionLockByIndex(partition), LW_SHARED);
+	for (int i = 0; i < n && !found; i++)
+		found = has_queue(members[i], partition);
+	LWLockRelease(LockHashPartitionLockByIndex(partition));
 	return found;
 }
 
+/* A session that had parallel workers once is a group of its own from then on */
 bool
 zkb_blocks_somebody(void)
 {
+	PGPROC	  **members = palloc((max_worker_processes + 1) * sizeof(PGPROC *));
+	int			n = 1;
+	bool		found = false;
+
+	members[0] = MyProc;
 	if (MyProc->lockGroupLeader != NULL)
-		return group_has_queue();
-
-	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
-	{
-		bool		found;
-
-		/*
-		 * Others add to our list only to wait for what we took by the fast
-		 * path.  Who has not done so yet begins to wait at this moment.
-		 */
-		if (next_own(MyProc, i, NULL) == NULL)
-			continue;
-		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
-		found = has_queue(MyProc, i);
-		LWLockRelease(LockHashPartitionLockByIndex(i));
-		if (found)
-			return true;
-	}
-	return false;
+		n = list_members(members);
+	for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
+		found = partition_has_queue(members, n, i);
+	pfree(members);
+	return found;
 }
 
 static PGPROC *

@@ -26,6 +26,9 @@
 /* How long a cancel may go unnoticed */
 #define SOON_MS				2
 
+/* How long zkb_pause is */
+#define RETRY_MS			20
+
 static const char *const event_names[] = {"ZklockConnect", "ZklockAcquire", "ZklockRelease", "ZklockCheck", "ZklockLook"};
 static uint32 event_ids[lengthof(event_names)];
 
@@ -51,6 +54,7 @@ zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 
 	wait->try_until = ZKS_NEVER;
 	wait->tell = NULL;
+	wait->said = ZKS_OK;
 
 	/* a timeout that would overflow means no limit */
 	if (timeout_ms < 0 || timeout_ms > (ZKS_NEVER - now) / ZKS_MS)
@@ -153,4 +157,12 @@ zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 		CHECK_FOR_INTERRUPTS();
 	}
 	return true;
+}
+
+void
+zkb_pause(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
+{
+	until = Min(until, zkb_deadline(RETRY_MS));
+	while (zkb_wait(wait, session, until, event))
+		;
 }

@@ -20,6 +20,8 @@ typedef struct ZkWait
 	char	   *(*tell) (void *arg);	/* a sentence for DETAIL: for whom we
 										 * wait; may return NULL, or be NULL */
 	void	   *arg;
+	int			said;			/* what ZooKeeper last said that was no
+								 * answer, to be told if there is none; or 0 */
 } ZkWait;
 
 typedef enum ZkWaitEvent
@@ -61,5 +63,11 @@ extern int64 zkb_wait_answer_due(const ZkWait *wait);
  * and terminate end it as they end any statement.
  */
 extern bool zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);
+
+/*
+ * The pause before that is asked again to which ZooKeeper gave no answer; no longer
+ * than until this time
+ */
+extern void zkb_pause(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);
 
 #endif							/* ZKLOCK_WAIT_H */

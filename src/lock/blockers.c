@@ -90,6 +90,27 @@ zkl_drop_search(Place *p)
 	p->search = NULL;
 }
 
+/*
+ * ZooKeeper has said this, which is no answer, so that it is asked again; or it is one:
+ * it refuses.  "Not now" is as good as no word.  Doubt that comes again and again while
+ * the connection stands will not end.
+ */
+void
+zkl_must_be_open(Call *c, Place *p, int rc)
+{
+	ZkSessionInfo info;
+
+	if (!zks_is_open(rc))
+		zkb_raise(rc, p->target->path);
+	c->wait->said = rc;
+	zks_info(c->session, &info);
+	if (!zks_is_doubtful(rc) || info.state != ZKS_CONNECTED)
+		return;
+	if (c->doubted_since == 0 || c->doubted_epoch != info.epoch)
+		c->doubted_since = zks_now();
+	c->doubted_epoch = info.epoch;
+}
+
 /*-------------------------------------------------------------------------
  * The watches
  *-------------------------------------------------------------------------
@@ -295,8 +316,7 @@ look_at_blockers(Call *c, Place *p, const ZkpView *view, uint32 epoch)
 				p->by_changes = true;
 				return LIST_AGAIN;
 			case NOT_ARMED:
-				if (!zks_is_doubtful(watch.rc))
-					zkb_raise(watch.rc, p->target->path);
+				zkl_must_be_open(c, p, watch.rc);
 				pg_fallthrough;
 			case GONE:
 				outcome = LIST_AGAIN;
@@ -438,7 +458,10 @@ zkl_await_turn(Call *c, Place *p, const ZkpView *view)
 		else if (outcome == WAIT_FOR_ANSWER)
 			until = armed_by;
 		else
+		{
 			armed_by = zkb_deadline(zklock_operation_timeout);
+			c->doubted_since = 0;
+		}
 
 		/*
 		 * The one that would tell us may be unable to; and who may not read a
@@ -498,6 +521,7 @@ zkl_end_turn(Call *c, Place *p, Verdict outcome)
 	if (outcome != GRANTED)
 		return;
 	c->in_vain = 0;				/* we get on, however many are left */
+	c->doubted_since = 0;
 	zkl_drop_search(p);
 	zkl_log_end_of_wait(&c->log, true);
 	c->log.began_at = 0;

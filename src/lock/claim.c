@@ -429,17 +429,19 @@ tell_forgotten(const Talk *talk, const Seen *seen)
 static bool
 empty_mark(Talk *talk, Seen *seen)
 {
-	ZkAnswer	answer;
+	ZkAnswer	answer = {0};
+	bool		answered;
 
 	if (!read_mark(talk, seen))
 		return false;
 	if (seen->data_len == 0)
 		return true;
 	tell_forgotten(talk, seen);
-	talk->written = true;
 	zkl_end_reading(talk->reader);
 	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->version));
-	if (!await_oldest(talk, &answer))
+	answered = await_oldest(talk, &answer);
+	talk->written |= !zks_is_busy(answer.rc);
+	if (!answered)
 		return false;
 	if (answer.rc != ZKS_OK && answer.rc != ZKS_BAD_VERSION && answer.rc != ZKS_NO_NODE)
 		zkb_raise(answer.rc, talk->path);

@@ -249,6 +249,26 @@ await_connection(Marks *m, ZkWait *wait, int64 until)
 }
 
 static void
+write_all(Marks *m)
+{
+	if (!zkn_mark(m->session, m->what, m->n, m->marks))
+		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	for (int i = 0; i < m->n; i++)
+		m->claims[i]->mark = m->marks[i];
+}
+
+/* None of them was written, and they can be once more */
+static void
+unwrite_all(Marks *m)
+{
+	for (int i = 0; i < m->n; i++)
+	{
+		m->claims[i]->mark = NULL;
+		zkn_decide_mark(m->marks[i], false);
+	}
+}
+
+static void
 raise_first_refused(Marks *m)
 {
 	for (int i = 0; i < m->n; i++)
@@ -274,19 +294,24 @@ zkl_write_marks(void)
 	collect(&m);
 	zkb_wait_begin(&wait, -1, false);
 	await_connection(&m, &wait, until);
-	if (!zkn_mark(m.session, m.what, m.n, m.marks))
-		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
-	for (int i = 0; i < m.n; i++)
-		m.claims[i]->mark = m.marks[i];
+	write_all(&m);
 	for (;;)
 	{
 		zkn_mark_info(m.marks[0], &info);
+		if (info.state == ZKN_MARK_REFUSED && zks_is_busy(info.rc) && zks_now() < until)
+		{
+			unwrite_all(&m);
+			zkb_pause(&wait, m.session, until, ZKB_WAIT_CHECK);
+			await_connection(&m, &wait, until);
+			write_all(&m);
+			continue;
+		}
 		if (info.state != ZKN_MARKING)
 			break;
 		if (!zkb_wait(&wait, m.session, until, ZKB_WAIT_CHECK))
 			raise_not_known(m.locks[0]);
 	}
-	if (info.state == ZKN_MARK_REFUSED)
+	if (info.state == ZKN_MARK_REFUSED && !zks_is_busy(info.rc))
 		raise_first_refused(&m);
 	if (info.state != ZKN_MARKED)
 		raise_not_known(m.locks[0]);

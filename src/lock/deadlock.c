@@ -532,7 +532,7 @@ static bool
 give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 {
 	ZkNodeInfo	node;
-	ZkAnswer	answer;
+	ZkAnswer	answer = {0};
 
 	if (is_too_large(circle))
 		return true;
@@ -547,7 +547,7 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
 	{
 		drop_request(s);
-		if (s->in_doubt.circle == NULL)
+		if (s->in_doubt.circle == NULL && !zks_is_busy(answer.rc))
 			keep(s, &s->in_doubt, circle, context);
 		s->quiet = -1;			/* if we are still there, try again */
 		return true;

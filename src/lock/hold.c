@@ -166,8 +166,18 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	if (outcome == ZKL_TAKEN)
 		return false;
 
-	/* once a lock is held, nothing may fail from here to the return */
-	lost = first_lost(wanted, n);
+	/* the nodes are nobody's until the locks have them */
+	PG_TRY();
+	{
+		lost = first_lost(wanted, n);	/* writes to the server's log */
+	}
+	PG_CATCH();
+	{
+		for (int i = 0; i < nothers && outcome == ZKL_HELD && zkb_peek() != NULL; i++)
+			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
 	{
 		if (lost == NULL)

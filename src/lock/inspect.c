@@ -536,7 +536,7 @@ static BreakOutcome
 delete_node(Look *look, Break *b)
 {
 	char	   *path = b->czxid != 0 ? pstrdup(look->dir) : psprintf("%s/%s", look->dir, b->node);
-	ZkAnswer	answer;
+	ZkAnswer	answer = {0};
 	Seen		node;
 
 	/* which single one is there may have changed since */
@@ -560,7 +560,7 @@ delete_node(Look *look, Break *b)
 	look->request = zkl_sent(zks_delete(look->session, path, b->version));
 	if (!await_answer(look, &answer))
 	{
-		b->sent = true;
+		b->sent |= !zks_is_busy(answer.rc);
 		return NOT_KNOWN;
 	}
 	if (answer.rc == ZKS_NO_NODE)

@@ -76,16 +76,6 @@ zkl_drop_from(Call *c, int first)
  *-------------------------------------------------------------------------
  */
 
-static void
-raise_no_use(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_IO_ERROR),
-			 errmsg("ZooKeeper gave no usable answer within %d ms", zklock_operation_timeout),
-			 errdetail("Its answers about the lock's nodes kept changing or contradicting each other."),
-			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
-}
-
 /*
  * The answer was of no use, so we must ask again.  That happens when things
  * change meanwhile; but a server that goes on like this must neither hold up a
@@ -98,8 +88,9 @@ zkl_ask_after_pause(Call *c, int doublings)
 	int64		until;
 
 	CHECK_FOR_INTERRUPTS();
-	if (now >= c->wait->try_until)
-		raise_no_use();
+	if (now >= c->wait->try_until ||
+		(c->doubted_since != 0 && now - c->doubted_since >= zklock_operation_timeout * ZKS_MS))
+		zkb_raise_no_use(c->wait);
 	if (now - c->asked_again_at > FORGOTTEN_MS * ZKS_MS)
 		c->in_vain = 0;
 	c->asked_again_at = now;
@@ -109,7 +100,7 @@ zkl_ask_after_pause(Call *c, int doublings)
 	while (zkb_wait(c->wait, c->session, Min(until, c->wait->try_until), ZKB_WAIT_ACQUIRE))
 		;
 	if (zks_now() >= c->wait->try_until)
-		raise_no_use();
+		zkb_raise_no_use(c->wait);
 }
 
 void
@@ -208,12 +199,15 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 			zks_info(c->session, &info);
 			if (zkb_is_fresh(&info))
 			{
+				c->wait->said = ZKS_OK;
 				p->list_epoch = answer->epoch;
 				return true;
 			}
 		}
-		else if (!zks_is_doubtful(answer->rc))
-			zkb_raise(answer->rc, p->target->path);
+		else
+			zkl_must_be_open(c, p, answer->rc);
+		if (zks_is_busy(answer->rc))
+			until = zkb_wait_answer_due(c->wait);
 		if (!zkl_await_fresh(c, until))
 			return false;
 		CHECK_FOR_INTERRUPTS();
@@ -238,6 +232,9 @@ await_node(Call *c, Place *p, ZkNodeInfo *node)
 		zkn_info(c->session, p->node, node);
 		if (node->state != ZKN_CREATING && node->state != ZKN_UNSURE)
 			return;
+		if (node->state == ZKN_UNSURE)
+			c->wait->said = node->rc;	/* until a look tells what became of
+										 * it */
 		if (zkl_is_too_late(c, p))
 			return;
 		if (!zkl_await_something(c, until))
@@ -283,10 +280,11 @@ zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, Zk
 			if (!zkl_await_something(c, until))
 				return false;
 		}
-		if (zks_is_doubtful(answers[i].rc))
-			return false;
 		if (answers[i].rc != ZKS_OK && answers[i].rc != ZKS_NO_NODE && answers[i].rc != ZKS_NO_AUTH)
-			zkb_raise(answers[i].rc, p->target->path);
+		{
+			zkl_must_be_open(c, p, answers[i].rc);
+			return false;
+		}
 		until = zkb_wait_answer_due(c->wait);
 	}
 	/* answers that lay unread while we were stopped prove nothing */
@@ -369,7 +367,11 @@ await_creates(Call *c, int first, Place **refused, int *rc)
 		if (node.state == ZKN_CREATING || node.state == ZKN_UNSURE)
 			return TAKEN;
 		outcome = START_AGAIN;
-		if (node.state != ZKN_LOST && !zks_is_doubtful(node.rc))
+		if (node.state == ZKN_LOST)
+			continue;
+		if (zks_is_doubtful(node.rc))
+			zkl_must_be_open(c, &c->places[i], node.rc);
+		else
 		{
 			*refused = &c->places[i];
 			*rc = node.rc;
@@ -441,14 +443,19 @@ zkl_join_queues(Call *c, int first)
 			continue;
 		}
 		zkl_drop_from(c, first);
+		if (zks_is_busy(rc))
+		{
+			zkl_must_be_open(c, refused, rc);
+			until = zkb_wait_answer_due(c->wait);
+		}
 		late = zks_now() >= Min(until, c->wait->deadline);
-		if (rc != ZKS_NO_NODE || (late && parents))
+		if (!zks_is_busy(rc) && (rc != ZKS_NO_NODE || (late && parents)))
 			zkb_raise(rc, refused->target->path);
 
 		/* there is no parent yet, or ZooKeeper has just removed it */
 		if (late)
 			zkb_raise_no_answer(c->wait);
-		parents = true;
+		parents |= rc == ZKS_NO_NODE;
 		zkl_ask_again(c);
 	}
 }
@@ -495,12 +502,15 @@ zkl_confirm_turn(Call *c, Place *p)
 	{
 		case ZKS_OK:
 			zkn_proven(c->session, &p->node, 1, answer.sent_at);
-			return zkb_is_certain(&p->node, 1) ? GRANTED : LIST_AGAIN;
+			if (!zkb_is_certain(&p->node, 1))
+				break;
+			return GRANTED;
 		case ZKS_NO_NODE:
 			return START_AGAIN;
 		default:
-			if (!zks_is_doubtful(answer.rc))
-				zkb_raise(answer.rc, p->target->path);
-			return LIST_AGAIN;
+			zkl_must_be_open(c, p, answer.rc);
+			break;
 	}
+	zkl_ask_again(c);
+	return LIST_AGAIN;
 }

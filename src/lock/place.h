@@ -89,6 +89,9 @@ typedef struct Call
 	ZkWait	   *wait;
 	int			in_vain;		/* how often we have asked again lately */
 	int64		asked_again_at;
+	int64		doubted_since;	/* ZooKeeper's answers leave everything open
+								 * since then, on the same connection; or 0 */
+	uint32		doubted_epoch;
 	ZkSession  *session;
 	Place	   *places;
 	int			n;
@@ -115,6 +118,7 @@ zkl_raise_no_memory(void)
 }
 
 /* blockers.c */
+extern void zkl_must_be_open(Call *c, Place *p, int rc);
 extern void zkl_drop_changes(Call *c, Place *p);
 extern void zkl_drop_blockers(Call *c, BlockerList *blockers);
 extern void zkl_drop_search(Place *p);

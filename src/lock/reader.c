@@ -43,10 +43,10 @@ zkl_sent(ZkRequest *request)
 ZkReading
 zkl_await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
+	ZkSessionInfo info;
+
 	while (!zks_answered(r->session, request, answer))
 	{
-		ZkSessionInfo info;
-
 		zks_info(r->session, &info);
 		if (info.state == ZKS_OVER)
 			return ZKL_BROKEN;
@@ -56,7 +56,16 @@ zkl_await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 			return ZKL_LATE;
 	}
 	set_due(r);
-	return zks_is_doubtful(answer->rc) ? ZKL_BROKEN : ZKL_READ;
+	if (!zks_is_open(answer->rc))
+	{
+		r->wait->said = ZKS_OK;
+		return ZKL_READ;
+	}
+	zks_info(r->session, &info);
+	r->wait->said = answer->rc;
+	if (info.state == ZKS_CONNECTED && r->go_on == NULL)
+		zkb_pause(r->wait, r->session, r->until, r->event);
+	return ZKL_BROKEN;
 }
 
 bool

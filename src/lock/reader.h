@@ -34,7 +34,8 @@ typedef struct ZkReader
 typedef enum ZkReading
 {
 	ZKL_READ,
-	ZKL_BROKEN,					/* the connection broke: ask again, all of it */
+	ZKL_BROKEN,					/* the connection broke, or ZooKeeper has not
+								 * really answered: ask again, all of it */
 	ZKL_LATE					/* no answer in time, or no reason to wait for
 								 * it */
 } ZkReading;

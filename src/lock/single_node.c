@@ -100,9 +100,11 @@ watch_occupant(Call *c, Place *p)
 	p->list_epoch = watch.epoch;
 	if (watch.state == ZKR_WATCH_FAILED)
 	{
-		if (!zks_is_doubtful(watch.rc))
-			zkb_raise(watch.rc, p->target->path);
-		return zkl_await_fresh(c, until) ? LIST_AGAIN : START_AGAIN;
+		zkl_must_be_open(c, p, watch.rc);
+		if (!zkl_await_fresh(c, until))
+			return START_AGAIN;
+		zkl_ask_again(c);
+		return LIST_AGAIN;
 	}
 	if (watch.state != ZKR_WATCH_ARMED)
 	{
@@ -150,7 +152,6 @@ confirm_single(Call *c, Place *p)
 		zkl_drop_list(c, p);
 		if (!zkl_await_fresh(c, zkb_wait_answer_due(c->wait)))
 			return START_AGAIN;
-		zkl_ask_again(c);
 		zkl_send_check(c, p);
 	}
 	zkl_drop_list(c, p);

@@ -52,13 +52,13 @@ typedef struct TicketRange
 
 static TicketRange xact_tickets;
 
-/* The locks that a commit that drops an extension must release */
-static struct
+/* The holds that a commit that drops an extension must release */
+static enum
 {
-	Lock	  **locks;
-	int			n;
-	bool		only_advisory;	/* only these holds of them */
-}			orphans;
+	NO_ORPHANS,
+	ADVISORY_ORPHANS,
+	ALL_ORPHANS
+}			orphans = NO_ORPHANS;
 
 static void xact_callback(XactEvent event, void *arg);
 static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
@@ -145,40 +145,47 @@ is_to_judge(void)
  *-------------------------------------------------------------------------
  */
 
+/* Whether a hold of this session loses the function that releases it */
 static bool
-is_orphan(Lock *lock)
+any_orphan(bool only_advisory)
 {
-	return zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL ||
-		(!orphans.only_advisory && zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL);
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+
+		/* the end of the transaction does not release these by itself */
+		if (zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL ||
+			(!only_advisory && zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL))
+			return true;
+	}
+	return false;
 }
 
 /*
  * The extension's functions that release locks are dropped with it.  So when
- * that commits, what this session holds is released, too.
+ * that commits, what this session holds is released, too.  A COMMIT may be judged
+ * more than once.
  */
 static void
 find_orphans(void)
 {
-	HASH_SEQ_STATUS status;
-	Lock	   *lock;
+	bool		only_advisory;
+	bool		told = orphans != NO_ORPHANS;
 
+	orphans = NO_ORPHANS;
 	if (!zkl_has_dropped_something())
 		return;
-	orphans.only_advisory = OidIsValid(get_extension_oid("zklock", true));
-	if (orphans.only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
+	only_advisory = OidIsValid(get_extension_oid("zklock", true));
+	if (only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
 		return;
-	orphans.locks = MemoryContextAlloc(TopTransactionContext,
-									   hash_get_num_entries(zkl_locks) * sizeof(Lock *));
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
-	{
-		/* the end of the transaction does not release these by itself */
-		if (is_orphan(lock))
-			orphans.locks[orphans.n++] = lock;
-	}
-	if (orphans.n > 0)
+	if (!any_orphan(only_advisory))
+		return;
+	orphans = only_advisory ? ADVISORY_ORPHANS : ALL_ORPHANS;
+	if (!told)
 		ereport(NOTICE,
-				(orphans.only_advisory ?
+				(only_advisory ?
 				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
 				 errmsg("releasing all ZooKeeper locks of this session"),
 				 errdetail("The functions that could release them have been dropped.")));
@@ -338,15 +345,20 @@ linger(void)
 static void
 end_orphans(void)
 {
-	for (int i = 0; i < orphans.n; i++)
+	dlist_mutable_iter held;
+
+	if (orphans == NO_ORPHANS)
+		return;
+	dlist_foreach_modify(held, &zkl_held)
 	{
+		Lock	   *lock = dlist_container(Lock, in_held, held.cur);
 		dlist_mutable_iter iter;
 
-		dlist_foreach_modify(iter, &orphans.locks[i]->holds)
+		dlist_foreach_modify(iter, &lock->holds)
 		{
 			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-			if (!orphans.only_advisory || hold->scope == ZK_SCOPE_ADVISORY)
+			if (orphans == ALL_ORPHANS || hold->scope == ZK_SCOPE_ADVISORY)
 				end_hold(hold);
 		}
 	}
@@ -375,7 +387,7 @@ end_transaction(bool commit)
 	}
 	if (commit)
 		end_orphans();
-	orphans.n = 0;
+	orphans = NO_ORPHANS;
 	settle_ended();
 	zkl_settle_marks();
 	if (zkb_peek() != NULL)
@@ -516,7 +528,10 @@ xact_callback(XactEvent event, void *arg)
 	zkl_unbound_waits();
 	zkl_stop_no_longer(event != XACT_EVENT_ABORT);
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
+	{
+		orphans = NO_ORPHANS;
 		return;
+	}
 
 	switch (event)
 	{

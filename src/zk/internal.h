@@ -280,6 +280,10 @@ struct ZkSession
 	int64_t		answer_due;		/* a handshake was the last answer: by when a
 								 * request has to be answered; or 0 */
 	int64_t		heartbeat_at;	/* when the last one was sent */
+	int64_t		catch_up_at;	/* sooner than at the next: a request of this
+								 * thread may have been throttled; or 0 */
+	int			catch_up_ms;	/* how long after that */
+	int64_t		caught_up_at;	/* when that was done last */
 	int64_t		quorum_due_since;	/* since when they ask the quorum, so that
 									 * its silence means something; or 0 */
 	bool		connected_now;	/* newly connected: attend to the nodes */
@@ -352,6 +356,7 @@ extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_count_loss_locked(ZkSession *s);
 extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
+extern void zks_catch_up_soon_locked(ZkSession *s);
 extern int64_t zks_proven_until(ZkSession *s);
 
 /*
@@ -405,6 +410,7 @@ extern void zkr_stat_locked(ZkRequest *r, const char *path);
 extern void zkr_stat_fresh_locked(ZkRequest *r, const char *path);
 extern ZkRequest *zkr_new_before_locked(ZkRequest *r);
 extern void zkr_fail_locked(ZkRequest *r);
+extern void zkr_deny_locked(ZkRequest *r, int rc);
 extern void zkr_stat_behind_locked(ZkRequest *r, const char *path, const ZkOp *ops, int n);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
 extern void zkr_get_fresh_locked(ZkRequest *r, const char *path, const char *sync_path);

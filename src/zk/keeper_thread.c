@@ -108,6 +108,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
 		return;
 	s->heartbeat_at = now;
+	s->catch_up_at = 0;
 	if (zkn_only_refused_locked(s) && !zkr_owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
@@ -122,6 +123,19 @@ heartbeat_locked(ZkSession *s, int64_t now)
 			zkr_stat_fresh_locked(r, "/");
 	}
 	zkn_heartbeat_locked(s);
+}
+
+/* Go on before the next heartbeat with what was throttled, or is in doubt */
+static void
+catch_up_locked(ZkSession *s, int64_t now)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->catch_up_at == 0 || now < s->catch_up_at)
+		return;
+	s->catch_up_at = 0;
+	s->caught_up_at = now;
+	if (zks_usable_locked(s))
+		zkn_heartbeat_locked(s);
 }
 
 /*
@@ -245,7 +259,10 @@ prepare_locked(ZkSession *s)
 	zks_mend_locked(s);
 	retire_locked(s, now);
 	heartbeat_locked(s, now);
+	catch_up_locked(s, now);
 	until = zks_earlier(zks_prepare_locked(s, now), zks_earlier(retirement_due_locked(s), zks_stop_locked(s, now)));
+	if (s->catch_up_at != 0)
+		until = zks_earlier(until, s->catch_up_at);
 	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
 		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
 	else if (zks_greeted_locked(s))

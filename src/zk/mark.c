@@ -301,7 +301,7 @@ on_set(ZkRequest *r)
 
 	if (rc == ZOK)
 		go_on(m);
-	else if (!zks_is_doubtful(rc))
+	else if (!zks_is_open(rc))
 		give_up(m, rc);
 }
 
@@ -322,7 +322,7 @@ on_read(ZkRequest *r)
 	m->asking = false;
 	if (r->rc != ZOK && r->rc != ZNONODE)
 	{
-		if (!zks_is_doubtful(r->rc))
+		if (!zks_is_open(r->rc))
 			give_up(m, r->rc);
 		return;
 	}

@@ -390,6 +390,7 @@ static void
 present(ZkNode *n)
 {
 	set_state(n, ZKN_PRESENT);
+	n->rc = ZOK;
 	if (!zkn_is_wanted(n))
 		get_rid_of(n);
 }
@@ -418,11 +419,14 @@ found(ZkNode *n, const ZkRequest *r)
 	present(n);
 }
 
-/* Looks as soon as we are connected, or at the next heartbeat */
+/* Looks as soon as we are connected, or soon if we are */
 static void
-unsure(ZkNode *n)
+unsure(ZkNode *n, int rc)
 {
 	set_state(n, ZKN_UNSURE);
+	n->rc = rc;
+	if (zks_usable_locked(n->session))
+		zks_catch_up_soon_locked(n->session);
 	zkn_doubt_version_locked(n);
 	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
 }
@@ -445,7 +449,7 @@ on_created(ZkRequest *r)
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
 	if (zks_is_doubtful(r->rc))
-		unsure(n);
+		unsure(n, r->rc);
 	else
 		refused_create(n, r->rc);
 }
@@ -535,9 +539,9 @@ on_group_read(ZkRequest *r)
 			continue;
 		}
 		set_state(n, ZKN_UNSURE);
-		if (!zks_is_doubtful(r->rc))
-			look(n);			/* else we are cut off, or about to close:
-								 * later */
+		if (!zks_is_open(r->rc))
+			look(n);			/* else we are cut off, throttled, or about to
+								 * close: later */
 	}
 	free(g);
 }
@@ -574,7 +578,7 @@ on_group_created(ZkRequest *r)
 		if (!zkn_called_back_locked(n) || read != NULL)
 			continue;
 		if (r->rc == ZOK || zks_is_doubtful(r->rc))
-			unsure(n);
+			unsure(n, r->rc);
 		else
 			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
 	}
@@ -659,7 +663,7 @@ static void
 on_single_created(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
-	int			created = r->before != NULL && r->before->answered ? r->before->rc : ZSYSTEMERROR;
+	int			created = r->before == NULL ? r->rc : r->before->answered ? r->before->rc : ZSYSTEMERROR;
 
 	if (!zkn_called_back_locked(n))
 		return;
@@ -678,7 +682,7 @@ on_single_created(ZkRequest *r)
 			ended(n, ZKN_LOST);
 	}
 	else
-		unsure(n);
+		unsure(n, created);
 }
 
 static bool
@@ -689,9 +693,15 @@ create_single_locked(ZkNode *n)
 	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
 	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL)
+	if (r != NULL && (n->version = zkn_new_version_locked(n, n->version)) < 0)
 	{
-		n->version = zkn_new_version_locked(n, n->version);
+		/* asked again, as if ZooKeeper had said so, until some are free */
+		enlist(n);
+		n->parents = false;
+		zkr_deny_locked(r, ZKS_IN_DOUBT);
+	}
+	else if (r != NULL)
+	{
 		for (int i = 0; i <= n->version; i++)
 		{
 			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
@@ -821,6 +831,13 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
  * Looking for a node whose create was not answered
  */
 
+/* What left it in doubt, which its owner is told if it turns out not to exist */
+static int
+why_unsure(const ZkNode *n)
+{
+	return n->rc != ZOK ? n->rc : ZCONNECTIONLOSS;
+}
+
 static void
 on_found(ZkRequest *r)
 {
@@ -831,8 +848,8 @@ on_found(ZkRequest *r)
 	if (zkn_is_ours_locked(n, r))
 		found(n, r);
 	else if (r->rc == ZOK || r->rc == ZNONODE)
-		absent(n, ZCONNECTIONLOSS);
-	/* else still unsure: look again on another connection */
+		absent(n, why_unsure(n));
+	/* else still unsure: look again on another connection, or later */
 }
 
 static void
@@ -864,7 +881,7 @@ on_listed(ZkRequest *r)
 		}
 	}
 	if (r->rc == ZOK || r->rc == ZNONODE)
-		absent(n, ZCONNECTIONLOSS);
+		absent(n, why_unsure(n));
 	else if (r->rc == ZKS_TOO_LARGE)
 		/* it costs the connection */
 		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
@@ -909,8 +926,8 @@ deleted(ZkNode *n, int rc)
 
 /*
  * If in doubt, it is sent again once connected, or at the next heartbeat.  The
- * same if ZooKeeper refused: an ACL can be corrected, and a throttled server
- * recovers.
+ * same if ZooKeeper refused: an ACL can be corrected.  A server that throttles has
+ * refused nothing.
  */
 static void
 delete_answered(ZkNode *n, int rc)
@@ -947,7 +964,7 @@ delete_answered(ZkNode *n, int rc)
 		else
 			send_delete(n);
 	}
-	else
+	else if (!zks_is_busy(rc))
 		set_refused(n, rc);
 }
 
@@ -974,7 +991,7 @@ on_seen(ZkRequest *r)
 		set_refused(n, ZOK);
 		deleted(n, ZNONODE);
 	}
-	else if (!zks_is_doubtful(r->rc))
+	else if (!zks_is_open(r->rc))
 		set_refused(n, r->rc);
 }
 
@@ -1352,8 +1369,8 @@ on_told(ZkRequest *r)
 			zkn_lose_locked(n, ZK_LOST_NODE);
 		told(n);
 	}
-	else if (zks_is_doubtful(r->rc))
-		n->tell_doubted = true;
+	else if (zks_is_open(r->rc))
+		n->tell_doubted |= zks_is_doubtful(r->rc);
 	else if (is_of_grant(n))
 		told(n);				/* who waits to hear of it looks now and then */
 	else
@@ -1471,8 +1488,8 @@ on_pruned(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	/* NOTEMPTY: it is in use now; in doubt: again, when connected */
-	if (zkn_called_back_locked(n) && !zks_is_doubtful(r->rc))
+	/* NOTEMPTY: it is in use now; in doubt, or throttled: again, later */
+	if (zkn_called_back_locked(n) && !zks_is_open(r->rc))
 		pruned(n);
 }
 
@@ -1482,7 +1499,7 @@ on_prune_read(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 	char	   *slash = strrchr(n->dir, '/');
 
-	if (!zkn_called_back_locked(n) || zks_is_doubtful(r->rc))
+	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
 		return;
 	if (r->rc == ZOK && r->is_mark && r->cversion == 0)
 	{

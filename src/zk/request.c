@@ -39,12 +39,24 @@ _Static_assert((int) ZKS_OK == ZOK && (int) ZKS_BAD_ARGUMENTS == ZBADARGUMENTS &
 			   (int) ZKS_BAD_VERSION == ZBADVERSION && (int) ZKS_NODE_EXISTS == ZNODEEXISTS &&
 			   (int) ZKS_NO_CHILDREN == ZNOCHILDRENFOREPHEMERALS &&
 			   (int) ZKS_NOT_EMPTY == ZNOTEMPTY && (int) ZKS_INVALID_ACL == ZINVALIDACL,
-			   "ZksCode has ZooKeeper's numbers (the library does not know ZKS_QUOTA_EXCEEDED)");
+			   "ZksCode has ZooKeeper's numbers (old libraries do not know the last ones)");
 
 const char *
 zks_code_text(int rc)
 {
-	return rc == ZKS_QUOTA_EXCEEDED ? "quota exceeded" : zerror(rc);
+	switch (rc)
+	{
+		case ZKS_QUOTA_EXCEEDED:
+			return "quota exceeded";
+		case ZKS_THROTTLED:
+			return "request throttled";
+		case ZKS_IN_DOUBT:
+			return "too many requests of this session are still in doubt";
+		case ZKS_LOCAL_SESSION:
+			return "a local session cannot create ephemeral nodes";
+		default:
+			return zerror(rc);
+	}
 }
 
 bool
@@ -58,6 +70,16 @@ zks_is_doubtful(int rc)
 		rc == ZRUNTIMEINCONSISTENCY || rc == ZSYSTEMERROR ||
 		rc == ZCLOSING || rc == ZSESSIONEXPIRED || rc == ZINVALIDSTATE ||
 		rc == ZMARSHALLINGERROR || rc == ZSESSIONMOVED;
+}
+
+/*
+ * ZooKeeper 3.8's server has no other such code: REQUESTTIMEOUT is its Java
+ * client's, and a server without a quorum closes its connections.
+ */
+bool
+zks_is_busy(int rc)
+{
+	return rc == ZKS_THROTTLED || rc == ZKS_IN_DOUBT;
 }
 
 bool
@@ -270,6 +292,8 @@ complete(ZkRequest *r, int rc)
 	else if (zks_is_auth_failure(rc))
 		zks_end_locked(s, rc);	/* it would get us no further, nor let us
 								 * delete */
+	else if (zks_is_busy(rc))
+		zks_catch_up_soon_locked(s);
 	answered(r, rc);
 }
 
@@ -551,6 +575,14 @@ zkr_fail_locked(ZkRequest *r)
 {
 	zk_assert(zks_has_mutex(r->session));
 	answered(r, ZSYSTEMERROR);
+}
+
+/* Nor is this, for a reason of ours */
+void
+zkr_deny_locked(ZkRequest *r, int rc)
+{
+	zk_assert(zks_has_mutex(r->session));
+	answered(r, rc);
 }
 
 /* What follows is read according to the leader */

@@ -226,3 +226,28 @@ zks_proven_until(ZkSession *s)
 {
 	return s->info.proven_at + s->info.timeout_ms * ZKS_MS;
 }
+
+/*
+ * ZooKeeper has answered "not now", or what leaves everything open.  What this thread
+ * does by itself goes on after a pause, and not at the next heartbeat only.  If that
+ * is in vain, too, the next pause is twice as long.
+ */
+#define FIRST_PAUSE_MS		16
+#define LONGEST_PAUSE_MS	1024
+
+void
+zks_catch_up_soon_locked(ZkSession *s)
+{
+	int64_t		now = zks_now();
+	bool		in_vain = now - s->caught_up_at < s->catch_up_ms * ZKS_MS;
+
+	zk_assert(zks_has_mutex(s));
+	if (s->catch_up_at != 0)
+		return;
+	if (!in_vain)
+		s->catch_up_ms = FIRST_PAUSE_MS;
+	else if (s->catch_up_ms < LONGEST_PAUSE_MS)
+		s->catch_up_ms *= 2;
+	s->catch_up_at = now + s->catch_up_ms * ZKS_MS;
+	zks_wake_keeper(s);
+}

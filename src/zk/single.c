@@ -52,20 +52,23 @@ zkn_doubt_version_locked(ZkNode *n)
 	doubt->until = zks_now() + STALE_MS * ZKS_MS;
 }
 
+/* At random; -1: requests that depend on each of them may still be carried out */
 int
 zkn_new_version_locked(const ZkNode *n, int seen)
 {
 	ZkDoubt    *doubt = doubt_at(n->session, n->dir);
-	int			version;
-	int			tries = 0;
+	int			free_versions[ZKN_MOST_VERSION + 1];
+	int			nfree = 0;
 
 	zk_assert(zks_has_mutex(n->session));
 	if (zks_now() >= doubt->until)
 		doubt->versions = 0;
-	do
-		version = LEAST_VERSION + (int) zks_random(ZKN_MOST_VERSION - LEAST_VERSION + 1);
-	while (++tries < 1000 && (version == seen || (doubt->versions & (UINT32_C(1) << version)) != 0));
-	return version;
+	for (int version = LEAST_VERSION; version <= ZKN_MOST_VERSION; version++)
+	{
+		if (version != seen && (doubt->versions & (UINT32_C(1) << version)) == 0)
+			free_versions[nfree++] = version;
+	}
+	return nfree > 0 ? free_versions[zks_random(nfree)] : -1;
 }
 
 /*

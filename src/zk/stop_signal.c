@@ -52,6 +52,24 @@ static atomic_int owner_signal;
 static pthread_mutex_t reason_mutex = PTHREAD_MUTEX_INITIALIZER;
 static ZkStopReason reason;
 
+/*
+ * Without signals: bgworker_die would leave with the mutex, and then wait for the
+ * session's thread, which may wait for it.
+ */
+static void
+copy_reason(ZkStopReason *to, const ZkStopReason *from)
+{
+	sigset_t	all;
+	sigset_t	before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_mutex_lock(&reason_mutex);
+	*to = *from;
+	pthread_mutex_unlock(&reason_mutex);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 void
 zks_stop_when(ZksStopWhen when)
 {
@@ -144,9 +162,7 @@ zks_stop_self(const ZkStopReason *why)
 	atomic_store(&self_turn, why != NULL ? atomic_load(&turn) : 0);
 	if (why != NULL)
 	{
-		pthread_mutex_lock(&reason_mutex);
-		reason = *why;
-		pthread_mutex_unlock(&reason_mutex);
+		copy_reason(&reason, why);
 		make_timer();
 	}
 	run_timer(why != NULL);
@@ -160,9 +176,7 @@ zks_stop_self(const ZkStopReason *why)
 void
 zks_stop_reason(ZkStopReason *result)
 {
-	pthread_mutex_lock(&reason_mutex);
-	*result = reason;
-	pthread_mutex_unlock(&reason_mutex);
+	copy_reason(result, &reason);
 }
 
 bool
@@ -260,9 +274,7 @@ zks_stop_locked(ZkSession *s, int64_t now)
 
 	s->stop_turn = this_turn;
 	s->stop_at = now + AGAIN_MS * ZKS_MS;
-	pthread_mutex_lock(&reason_mutex);
-	reason = why;
-	pthread_mutex_unlock(&reason_mutex);
+	copy_reason(&reason, &why);
 	if (reliance > most)
 		reliance = most;
 	atomic_store(&asked, this_turn << RELIANCE_BITS | reliance);

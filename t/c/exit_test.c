@@ -1,20 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * exit_test.c
- *	  Processes that exit while TLS is at work in another thread.
+ *	  Processes that exit while TLS is at work in another thread, or from within
+ *	  a signal handler.
  *
  *	  exit_test hosts ca_file n
+ *	  exit_test n
  *
  * Each of n children opens a session, sends a request, and exits a moment
  * later, with its session closed in a hurry or not at all.  exit() shuts
  * OpenSSL down: a thread still using it would crash, and a crash of a backend
  * restarts all of PostgreSQL.
  *
+ * Without hosts each child asks for the reason of a stop again and again, until a
+ * signal's handler does so, too, and exits, as a background worker's may.
+ *
  *-------------------------------------------------------------------------
  */
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,10 +47,36 @@ child(const char *hosts, const char *ca_file, int number)
 	exit(0);
 }
 
+static void
+leave(int signal)
+{
+	static ZkStopReason why;
+	sigset_t	none;
+
+	(void) signal;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	alarm(2);					/* it would wait for itself */
+	zks_stop_reason(&why);
+	_exit(0);
+}
+
+static void
+leave_from_handler(int number)
+{
+	static ZkStopReason why;
+	struct itimerval soon = {.it_value = {.tv_usec = 1000 + 37 * number % 1000}};
+
+	signal(SIGVTALRM, leave);
+	setitimer(ITIMER_VIRTUAL, &soon, NULL);
+	for (;;)
+		zks_stop_reason(&why);
+}
+
 int
 main(int argc, char **argv)
 {
-	int			n = argc == 4 ? atoi(argv[3]) : 0;
+	int			n = argc == 4 ? atoi(argv[3]) : argc == 2 ? atoi(argv[1]) : 0;
 	int			bad = 0;
 
 	for (int i = 0; i < n; i++)
@@ -51,6 +84,8 @@ main(int argc, char **argv)
 		pid_t		pid = fork();
 		int			status;
 
+		if (pid == 0 && argc == 2)
+			leave_from_handler(i);
 		if (pid == 0)
 			child(argv[1], argv[2], i);
 		if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)

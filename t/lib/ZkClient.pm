@@ -172,6 +172,7 @@ sub multi
 		  . ($op eq 'create' ? _create_args(%opt) : pack('N', 0xffffffff));
 	}
 	my $answer = $self->_request(++$self->{xid}, 'multi', '', $body . pack('l> C l>', -1, 1, -1));
+	die 'ZkClient: multi: ', $ERR{ $self->{err} } // 'error', " ($self->{err})\n" if $self->{err} != 0;
 	my @created;
 	while (1)
 	{

@@ -137,6 +137,14 @@ sub hold { return _rule('hold', @_); }
 # The request, and all that follows it from the client, waits for release.
 sub hold_request { return _rule('hold_request', @_); }
 
+# The server never gets it, and the client gets this code, as from a server that has
+# not carried it out: -127 if it throttles.
+sub deny
+{
+	my ($self, $op, $code, $count) = @_;
+	return _rule("deny$code", $self, $op, $count);
+}
+
 # Watch events wait, and everything behind them, as the order of a connection
 # requires.  With alone => 1 only the events wait, which no real network does.
 sub hold_event
@@ -169,6 +177,8 @@ sub _rule
 #   cut        half of the frame arrives, then the connection is cut
 #   stall      half of the frame arrives, and nothing after it
 #   hold       it and everything behind it wait for release
+# For requests:
+#   throttle   as deny with -127, if a server throttles such requests
 # For replies:
 #   twice      it arrives twice
 #   late       it and everything behind it arrive 300 ms later
@@ -648,10 +658,14 @@ sub _request
 		_queue($conn->{up}, $half) if $nth =~ /^(?:cut|stall)$/;
 		return _queue($conn->{up}, '', cut => 1) if $nth eq 'cut';
 		return _queue($conn->{up}, '', held => 1) if $nth eq 'stall';
-		die "no such fault of a request: $nth\n" unless $nth eq 'hold';
+		die "no such fault of a request: $nth\n" unless $nth =~ /^(?:hold|throttle)$/;
 	}
 
 	my $action = _match($op eq 'multi' ? _kind($more) : $op);
+	$action = 'deny-127' if $nth eq 'throttle' && $op !~ /^(?:connect|ping|close)$/;
+
+	# in its place, so that the answer comes in its turn
+	$frame = pack 'N/a*', pack 'l> l> N/a* C', $xid, $ZkClient::OP{exists}, '/', 0 if $action =~ /^deny/;
 	return _close($conn, 'drop') if $action eq 'drop_request';
 	push @{ $conn->{asked} }, { xid => $xid, op => $op, path => $path, action => $action };
 	_queue($conn->{up}, $frame, held => $action eq 'hold_request' || $nth eq 'hold');
@@ -667,7 +681,10 @@ my %damage = (
 	tiny => sub { substr $_[0], 0, 4, pack 'N', 5; },
 	zero => sub { $_[0] = "\0" x 64; },
 	text => sub { $_[0] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"; },
-	moved => sub { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', -118; });
+	moved => sub { _denied($_[0], -118); });
+
+# It becomes an answer that says nothing but this code
+sub _denied { $_[0] = pack('N', 16) . substr($_[0], 4, 12) . pack 'l>', $_[1]; return; }
 
 # The answer to a multi has its results after 20 bytes: type, done, error in
 # nine bytes, then the name of what was created; the last has type -1 and is
@@ -930,6 +947,7 @@ sub _answer
 		return _queue($down, '', cut => 1);
 	}
 	$damage{text}->($frame) if $request->{action} eq 'garble';
+	_denied($frame, $entry[3] = $1) if $request->{action} =~ /^deny(.*)/;
 	my $forge = $forge{ $request->{op} };
 	$frame = $forge->($frame, $err) if $forge;
 	my $sound = $frame;

@@ -45,7 +45,7 @@ use Deadline;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
+our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
   zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # As on most servers, and in the pages of doc/.  initdb, psql and the clients that servers
@@ -149,6 +149,16 @@ sub zk_counted_session
 	$proxy->delay_ms($delay);
 	$proxy->clear_log;
 	return ($s, $proxy);
+}
+
+# Compile t/c/$name.c, another extension, or a part of ours: its file without ".so"
+sub zk_library
+{
+	my ($name, @options) = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir_short() . "/$name";
+	chomp(my $include = `pg_config --includedir-server`);
+	PostgreSQL::Test::Utils::system_or_bail('gcc', '-shared', '-fPIC', "-I$include", '-o', "$library.so", "$FindBin::RealBin/c/$name.c", @options);
+	return $library;
 }
 
 # Wait until $code returns something true, and return that.
