@@ -537,6 +537,27 @@ subtest 'the directory cannot be read while a place becomes free' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
+# Who waits first watches the directory, and need not be told of it once it has its place.
+# But all that a session watches is sent by one packet when it reconnects.
+subtest 'directories that are watched no longer' => sub {
+	my @path = map { sprintf '/%0900d', $_ } 1 .. 16;
+	my ($s, @holders) = map { zk_session_with($node, root => '/' . 'r' x 990) } 1 .. 3;
+	my $all = 'SELECT ' . join ', ', map { "zk_semaphore_acquire('$_', 2)" } @path;
+	my $on_nodes = sub { return scalar(() = ($zk->four_letter('wchp') // '') =~ m{^/.*(semaphore-2-\d+)$}mg); };
+	$_->value($all) for @holders;
+	$s->send($all);
+	foreach my $n (1 .. @path)
+	{
+		zk_until(sub { $on_nodes->() == $n }, 'it to wait');
+		$holders[0]->value("SELECT zk_semaphore_release('$path[ $n - 1 ]')");
+	}
+	is($s->wait->{out}, join('|', ('t') x @path), 'one after the other is had');
+	zk_until(sub { $zk->watch_count - $on_nodes->() <= 10 }, 'most of the directories to be watched no longer');
+	pass('most of the directories are watched no longer');
+	is($s->value('SELECT zk_unlock_all()'), scalar @path, 'given back');
+	$_->quit for $s, @holders;
+};
+
 # ------------------------------------------------------------------- timeouts
 
 # Others come and go all the time, so that the first waiter is usually about to

@@ -368,6 +368,28 @@ have_all(Call *c)
 	return result;
 }
 
+/* What nobody wants any longer is about to go */
+static void
+refuse_too_long(Call *c, char *const *dirs)
+{
+	int64		until = zkb_wait_answer_due(c->wait);
+	size_t		bytes;
+
+	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
+		   zkn_any_unwanted(c->session))
+	{
+		if (!zkb_wait(c->wait, c->session, until, ZKB_WAIT_ACQUIRE))
+			break;
+	}
+	if (bytes > ZKN_PATHS_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many ZooKeeper locks"),
+				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes, of at most %d.",
+						   bytes, ZKN_PATHS_MAX),
+				 errhint("Use shorter paths, or release some of the locks first.")));
+}
+
 static void
 refuse_too_large(Call *c)
 {
@@ -386,6 +408,7 @@ refuse_too_large(Call *c)
 				 errdetail("%d locks, with %zu bytes of paths, are too many for one request.",
 						   c->n, bytes),
 				 errhint("Take them in smaller groups, in byte order, or use shorter paths.")));
+	refuse_too_long(c, dirs);
 	pfree(dirs);
 }
 

@@ -123,7 +123,7 @@ zks_suspend_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	zks_set_state_locked(s, ZKS_SUSPENDED);
-	if (zkr_watches_exceed_locked(s, ZKR_WATCH_BYTES_SURELY_SENT))
+	if (zkr_watches_exceed_locked(s, false))
 	{
 		zks_forfeit_locked(s);
 

@@ -43,6 +43,9 @@
 /* The number in a sequential node's name, with its sign */
 #define ZKR_NUMBER_LEN		11
 
+/* The length before a string */
+#define ZKR_STRING_BYTES	4
+
 /* A create in a multi without its path, its data, and its ACL */
 #define ZKR_CREATE_BYTES	32
 
@@ -54,14 +57,22 @@
 #define ZKR_ACL_BYTES		48
 
 /*
- * On a new connection the library sends all watches in one packet.  It puts
- * each credential in front of what is still to be sent; from the second on,
- * into the middle of that packet if the socket has not taken it whole.  So
- * with several credentials there must not be more watches than certainly fit;
- * and optional ones stop well before that.
+ * On a new connection the library sends all watches in one packet, which a server
+ * refuses if it is too large.  It puts each credential in front of what is still to be
+ * sent; from the second on, into the middle of that packet if the socket has not taken
+ * it whole.  So there must not be more watches than fit, with several credentials than
+ * certainly fit; and optional ones stop well before that.
+ *
+ * Besides its nodes a session watches directories that it has left, and in a wait those
+ * before it, twice while the watches are renewed, and its record.
  */
+#define ZKR_WATCH_BYTES_MAX			(ZKS_PACKET_BYTES - 28)
 #define ZKR_WATCH_BYTES_SURELY_SENT	(128 * 1024)
 #define ZKR_WATCH_BYTES_ENOUGH		(64 * 1024)
+#define ZKR_WATCH_BYTES_LEFT		(32 * 1024)
+
+_Static_assert(ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT + 10 * ZKS_PATH_LEN <= ZKR_WATCH_BYTES_MAX,
+			   "all of these fit into a packet");
 
 /* Called with the mutex held when a request is answered, or never will be */
 typedef void (*ZkDone) (ZkRequest *r);
@@ -303,9 +314,10 @@ struct ZkSession
 	ZkWatch   **watch_chains;	/* the same by a hash of the path */
 	unsigned int nwatch_chains; /* a power of two, or 0 */
 	unsigned int nwatches;
-	size_t		watch_bytes;	/* length of their paths */
+	size_t		watch_bytes;	/* what their paths need in a packet */
 	ZkNode	   *nodes;			/* first those that are not wanted */
 	ZkNode	   *last_node;
+	size_t		path_bytes;		/* of those that count: node.c */
 	unsigned int nexpecting;	/* how many expect their turn */
 	unsigned int nrelied;		/* how many the owner relies on */
 	unsigned int transaction;	/* of the owner: see zkn_rely_less */
@@ -428,7 +440,7 @@ extern ZkWatch *zkr_new_watch_locked(ZkSession *s, const char *path, int64_t mea
 extern void zkr_drop_watch_locked(ZkWatch *w);
 extern void zkr_leave_watch_locked(ZkWatch *w);
 extern void zkr_node_is_gone_locked(ZkSession *s, const char *path, const char *dir);
-extern bool zkr_watches_exceed_locked(ZkSession *s, size_t bytes);
+extern bool zkr_watches_exceed_locked(ZkSession *s, bool optional);
 extern bool zkr_owner_asks_locked(ZkSession *s);
 
 /* node.c */

@@ -60,6 +60,9 @@
 /* Of the result of a set: its header, and what it says of the node */
 #define MARK_RESULT_BYTES	(9 + 68)
 
+/* All have the same length */
+#define ANY_UUID			"00000000-0000-4000-8000-000000000000"
+
 /* How long until a list that was too large to be read is requested again */
 #define TOO_LARGE_PAUSE_MS	60000
 
@@ -133,6 +136,28 @@ set_refused(ZkNode *n, int rc)
 	n->refused = rc;
 }
 
+/* Whether its path is among those that ZooKeeper may have to take at once */
+static void
+count_path(ZkNode *n, bool counts)
+{
+	if (counts && !n->counts)
+		n->session->path_bytes += n->path_bytes;
+	else if (!counts && n->counts)
+		n->session->path_bytes -= n->path_bytes;
+	n->counts = counts;
+}
+
+/*
+ * It no longer does once its delete is sent: whatever is created later on that
+ * connection comes after that.
+ */
+static void
+set_deleting(ZkNode *n, bool deleting)
+{
+	n->deleting = deleting;
+	count_path(n, !deleting);
+}
+
 /* It is settled without us */
 static void
 leave_mark(ZkNode *n)
@@ -161,6 +186,7 @@ enlist_last(ZkNode *n)
 	else
 		s->nodes = n;
 	s->last_node = n;
+	count_path(n, true);
 }
 
 static void
@@ -230,6 +256,8 @@ finish(ZkNode *n)
 		zkn_expect_locked(n, false);
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
 		strike(n);
+		count_path(n, false);
+		zk_assert(n->session->nodes != NULL || n->session->path_bytes == 0);
 		if (n->session->nodes == NULL)
 			n->session->idle_since = zks_now();
 		if (n->watch != NULL)
@@ -353,6 +381,7 @@ look_later_or_finish(ZkNode *n)
 		return;
 	}
 	set_state(n, ZKN_UNSURE);
+	count_path(n, false);
 	n->ticket = 0;				/* nobody waits for this */
 	n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
 }
@@ -391,6 +420,7 @@ present(ZkNode *n)
 {
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
+	count_path(n, true);
 	if (!zkn_is_wanted(n))
 		get_rid_of(n);
 }
@@ -590,6 +620,26 @@ on_group_created(ZkRequest *r)
 		free(g);
 }
 
+/*
+ * What the path of such a node needs where all are sent at once, with its length; of
+ * the longer of its names, if it has another as a reader.  prefix NULL: a single one.
+ */
+static int
+path_bytes(const char *dir, const char *prefix)
+{
+	char		name[ZKP_NAME_LEN];
+	char		shared[ZKP_NAME_LEN];
+	size_t		len;
+
+	if (prefix == NULL)
+		return (int) (ZKR_STRING_BYTES + strlen(dir));
+	snprintf(name, sizeof(name), "%s%010d", prefix, 0);
+	len = strlen(name);
+	if (zkp_shared_name(shared, name) && strlen(shared) > len)
+		len = strlen(shared);
+	return (int) (ZKR_STRING_BYTES + strlen(dir) + 1 + len);
+}
+
 static ZkNode *
 new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 {
@@ -614,6 +664,7 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->identity = strcpy(n->dir + dir_size, identity);
 	if (!n->single)
 		zkp_prefix(n->prefix, uuid, want);
+	n->path_bytes = path_bytes(dir, n->single ? NULL : n->prefix);
 	return n;
 }
 
@@ -696,7 +747,7 @@ create_single_locked(ZkNode *n)
 	if (r != NULL && (n->version = zkn_new_version_locked(n, n->version)) < 0)
 	{
 		/* asked again, as if ZooKeeper had said so, until some are free */
-		enlist(n);
+		enlist_last(n);
 		n->parents = false;
 		zkr_deny_locked(r, ZKS_IN_DOUBT);
 	}
@@ -815,7 +866,7 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	zks_leave(s);
 
 	/* the answer has for each its path, with a number of ten digits */
-	zkp_prefix(prefix, "00000000-0000-4000-8000-000000000000", want);
+	zkp_prefix(prefix, ANY_UUID, want);
 	for (int i = 0; i < n; i++)
 	{
 		size_t		path_len = strlen(dirs[i]) + 1 + strlen(prefix);
@@ -825,6 +876,21 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 			(want->closed ? s->closed_acl_bytes : ZKR_ACL_BYTES);
 	}
 	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
+}
+
+size_t
+zkn_path_bytes(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
+{
+	char		prefix[ZKP_PREFIX_LEN];
+	size_t		bytes;
+
+	zks_enter(s);
+	bytes = s->path_bytes;
+	zks_leave(s);
+	zkp_prefix(prefix, ANY_UUID, want);
+	for (int i = 0; i < n; i++)
+		bytes += path_bytes(dirs[i], want->style == ZKP_SINGLE ? NULL : prefix);
+	return bytes;
 }
 
 /*
@@ -935,7 +1001,7 @@ delete_answered(ZkNode *n, int rc)
 	char		name[ZKP_NAME_LEN];
 	NodePath	path;
 
-	n->deleting = false;
+	set_deleting(n, false);
 	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
 	if (rc == ZOK || rc == ZNONODE)
 	{
@@ -976,7 +1042,7 @@ on_seen(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	n->deleting = false;
+	set_deleting(n, false);
 	if (r->rc == ZOK || r->rc == ZNOAUTH)
 	{
 		/* who may not look relies on the version */
@@ -1024,7 +1090,7 @@ begin_delete(ZkNode *n, ZkDone done)
 	r = zkn_request_locked(n, done);
 	if (r == NULL)
 		return NULL;
-	n->deleting = true;
+	set_deleting(n, true);
 
 	/*
 	 * its event is not for us any more; but a single one may be on another's
@@ -1082,7 +1148,7 @@ on_settled(ZkRequest *r)
 		return;
 	if (r->rc != ZOK && rc == ZOK)
 	{
-		n->deleting = false;
+		set_deleting(n, false);
 		get_rid_of(n);
 		return;
 	}

@@ -51,6 +51,8 @@ struct ZkNode
 	bool		comes_next;		/* see turn.c */
 	int			version;		/* with which it is deleted; -1: any */
 	int			parent_rc;
+	int			path_bytes;		/* of ZKN_PATHS_MAX */
+	bool		counts;			/* among these */
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
 	bool		unseen;			/* it may be gone: to be read before */

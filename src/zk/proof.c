@@ -192,7 +192,7 @@ zkn_heartbeat_locked(ZkSession *s)
 		next = n->next;
 		if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n))
 		{
-			if (n->watch != NULL || !zkr_watches_exceed_locked(s, ZKR_WATCH_BYTES_ENOUGH))
+			if (n->watch != NULL || !zkr_watches_exceed_locked(s, true))
 				keep_watch(n);
 		}
 		else

@@ -1181,17 +1181,19 @@ free_watch(ZkWatch *w)
 		s->watches = w->next;
 	if (w->next != NULL)
 		w->next->prev = w->prev;
-	s->watch_bytes -= strlen(w->path);
+	s->watch_bytes -= ZKR_STRING_BYTES + strlen(w->path);
 	free(w->data);
 	free(w);
 }
 
-/* Whether these bytes fit; with one credential there may be any number */
+/* Whether they do not fit into one packet, or would not if optional ones went on */
 bool
-zkr_watches_exceed_locked(ZkSession *s, size_t bytes)
+zkr_watches_exceed_locked(ZkSession *s, bool optional)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->ncredentials > 1 && s->watch_bytes > bytes;
+	if (s->ncredentials > 1)
+		return s->watch_bytes > (optional ? ZKR_WATCH_BYTES_ENOUGH : ZKR_WATCH_BYTES_SURELY_SENT);
+	return s->watch_bytes > (optional ? ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT : ZKR_WATCH_BYTES_MAX);
 }
 
 static void
@@ -1382,7 +1384,7 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 	w->next_in_chain = *chain;
 	*chain = w;
 	s->nwatches++;
-	s->watch_bytes += strlen(path);
+	s->watch_bytes += ZKR_STRING_BYTES + strlen(path);
 	return w;
 }
 
@@ -1425,13 +1427,14 @@ zkr_drop_watch_locked(ZkWatch *w)
 /*
  * ... where it fires soon by itself, since what it watches is about to be deleted, or
  * a node in the directory that it watches.  The event is less work than a request to
- * remove it, for us and for the server.
+ * remove it, for us and for the server.  But a directory may stay as it is for as long as
+ * we hold what we waited for there, so not many of them are left.
  */
 void
 zkr_leave_watch_locked(ZkWatch *w)
 {
 	zk_assert(zks_has_mutex(w->session));
-	w->left = true;
+	w->left = !w->of_children || w->session->watch_bytes <= ZKR_WATCH_BYTES_LEFT;
 	zkr_drop_watch_locked(w);
 }
 

@@ -29,6 +29,9 @@
 /* Room for a root, a path and a node's name */
 #define ZKS_PATH_LEN		2304
 
+/* As much as a server takes at once, unless its jute.maxbuffer is changed */
+#define ZKS_PACKET_BYTES	0xfffff
+
 /* All times are in ns of zks_now(); settings and timeouts in ms */
 #define ZKS_MS				INT64_C(1000000)
 
@@ -472,6 +475,16 @@ extern void zkn_refused_path(ZkSession *session, char *path, int size);
 
 /* Whether contenders in these directories fit into one transaction */
 extern bool zkn_fit(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
+
+/*
+ * The bytes that the paths of all nodes of this session take, with contenders in these
+ * directories.  When it is connected again it watches all of them by one packet, and
+ * when it ends ZooKeeper's record of that names all.  A server does not accept the first
+ * if it is too large, and with the second it does not start again (ZOOKEEPER-4306).
+ * So they must not be more than this, which leaves room for what else is watched.
+ */
+#define ZKN_PATHS_MAX		(ZKS_PACKET_BYTES - 64 * 1024)
+extern size_t zkn_path_bytes(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
 
 /*
  * The holder of this exclusive node becomes a reader: those that wait behind
