@@ -319,7 +319,7 @@ sub test_step
 	return;
 }
 
-foreach my $ender (@enders)
+foreach my $ender ($TIMING ? @enders : ())
 {
 	next if $ender->{name} eq 'lock_timeout';    # it does not end pg_sleep
 	my ($best) = sort { $a <=> $b } map { plain($ender) } 1 .. 3;

@@ -165,6 +165,8 @@ foreach my $name (sort keys %program)
 	foreach my $way ('request drop', 'reply drop', 'request swallow', 'reply swallow')
 	{
 		my ($direction, $action) = split / /, $way;
+		# silence is noticed late, by the same requests as without that lock
+		next if $action eq 'swallow' && $name =~ /keeps/;
 		my $n = $frames[ $direction eq 'reply' ] + 1;
 		with_claimer "$name, each of $n: $way" => sub {
 			my ($claimer, $next) = @_;

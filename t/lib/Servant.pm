@@ -57,7 +57,7 @@ sub _spawn
 		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
 		{
 			no warnings 'exec';
-			exec $^X, '-I', $lib, "-M$module", '-e', "${module}::Server::main(\@ARGV)", @args;
+			exec $^X, '-I', $lib, '-e', "BEGIN { \$Servant::is_one = 1; } use $module; ${module}::Server::main(\@ARGV)", @args;
 		}
 		POSIX::_exit(127);
 	}

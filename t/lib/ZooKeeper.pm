@@ -47,7 +47,6 @@ use Carp;
 use Cwd qw(abs_path);
 use Fcntl qw(:flock);
 use File::Path qw(make_path);
-use File::Temp;
 use IO::Select;
 use IO::Socket::INET;
 use POSIX qw(:sys_wait_h setsid);
@@ -97,8 +96,11 @@ sub new
 	}, $class;
 
 	$self->{port} //= free_port();
-	$self->{own_dir} = File::Temp->newdir('zookeeper.XXXXXX', TMPDIR => 1)
-	  unless defined $self->{dir};
+	if (!defined $self->{dir})
+	{
+		require File::Temp;    # not for each ZkProxy
+		$self->{own_dir} = File::Temp->newdir('zookeeper.XXXXXX', TMPDIR => 1);
+	}
 	$self->{dir} //= $self->{own_dir}->dirname;
 	make_path("$self->{dir}/data");
 	$self->{dir} = abs_path($self->{dir});
