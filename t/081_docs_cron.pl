@@ -58,9 +58,8 @@ sub runs
 {
 	my ($job) = @_;
 	return in_both(<<~SQL);
-		SELECT current_setting('cluster_name') || ' ' || d.status || ' ' || coalesce(d.return_message, '')
-		FROM cron.job_run_details d JOIN cron.job j USING (jobid)
-		WHERE j.jobname = '$job' AND d.status IN ('succeeded', 'failed')
+		SELECT current_setting('cluster_name') || ' ' || status || ' ' || coalesce(return_message, '')
+		FROM cron.job_run_details WHERE command LIKE 'CALL $job(%' AND status IN ('succeeded', 'failed')
 		SQL
 }
 

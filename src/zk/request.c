@@ -1505,7 +1505,7 @@ zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 	else if (w != NULL)
 		w->in_flight = false;
 	if (r != NULL && old != NULL && w != old)
-		zkr_leave_watch_locked(old);	/* this does not affect the new one */
+		zkr_drop_watch_locked(old); /* this does not affect the new one */
 	zks_leave(s);
 	return r;
 }

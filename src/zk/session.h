@@ -402,7 +402,7 @@ extern int	zks_watched_data(ZkSession *session, ZkWatch *watch, char *data, int6
 
 /*
  * Like zks_list; the watch fires when the list is out of date.  *watch is NULL, or that
- * of an earlier list of this directory, which is set once more, or left.
+ * of an earlier list of this directory, which is set once more, or dropped.
  */
 extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool fresh,
 									 ZkWatch **watch);
