@@ -289,7 +289,7 @@ subtest 'something else happens to the mark or to the node' => sub {
 	}
 
 	$s->value('BEGIN; ' . claim('/hand', 2));
-	$hand->set("$MARKS/hand", $hand->get("$MARKS/hand"));
+	$hand->set("$MARKS/hand", scalar $hand->get("$MARKS/hand"));
 	is($s->query('COMMIT')->{state}, '40001', 'the mark is written: COMMIT fails');
 	is(last_claim('/hand'), '1 done', '- whatever that was');
 

@@ -373,7 +373,7 @@ our @MUTANTS = (
 		name => 'claim_comes_late',
 		what => 'a mark that was not answered, and is not there, is not prevented from coming',
 		edits => [ [ 'zk/mark.c', '(r->version == m->base && was_read(r, m->before))', 'false' ] ],
-		test => [ '069_late_create', 'the mark of a claim', 'the mark of a claim, from a session that was replaced' ]
+		test => [ '069_late_create', 'the mark of a claim' ]
 	},
 	{
 		name => 'claim_of_any_text',
