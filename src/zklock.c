@@ -12,6 +12,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
+#include "commands/trigger.h"
 #include "common/int.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -254,6 +255,18 @@ zk_fence(PG_FUNCTION_ARGS)
 	zkl_follow_settings();
 	zkl_record_token(fcinfo->flinfo->fn_oid, path, zkl_full_path(path), token);
 	PG_RETURN_INT64(token);
+}
+
+/* This is SECURITY DEFINER, too */
+PG_FUNCTION_INFO_V1(zk_fences_merge);
+Datum
+zk_fences_merge(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("%s can only be called as a trigger", "zk_fences_merge()")));
+	PG_RETURN_POINTER(zkl_merge_replicated(fcinfo->flinfo->fn_oid, (TriggerData *) fcinfo->context));
 }
 
 /*-------------------------------------------------------------------------

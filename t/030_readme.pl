@@ -139,7 +139,7 @@ sub leads_somewhere
 {
 	my ($grant) = $readme->text =~ /^(GRANT EXECUTE ON FUNCTION.*?;)/ms;
 	my (%call, $role);
-	foreach (@functions)
+	foreach (grep { !/ trigger$/ } @functions)    # which nobody calls
 	{
 		my ($name, $arguments) = /^`(\w+)\((.*)\)`/;
 		$arguments =~ s{path text}{'/granted'};
