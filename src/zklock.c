@@ -493,13 +493,16 @@ put_contender(const ZkQueueRow *contender, void *arg)
 	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
 	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
 	values[i++] = BoolGetDatum(contender->granted);
-	nulls[i] = !contender->known;
+	nulls[i] = !contender->known || contender->node == NULL;
 	values[i++] = Int64GetDatum(contender->token);
 	values[i] = session_or_null(contender, &nulls[i]);
 	i++;
 	values[i] = since_or_null(contender, &nulls[i]);
 	i++;
-	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(contender->node, strlen(contender->node), true));
+	values[i] = text_or_null(contender->node != NULL ?
+							 zkb_from_utf8_escaped(contender->node, strlen(contender->node), true) : NULL,
+							 &nulls[i]);
+	i++;
 	put_what_it_says(contender, values + i, nulls + i);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
