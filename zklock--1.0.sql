@@ -211,6 +211,27 @@ SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION zk_fence(text, bigint) IS
 'let only the latest holder of a lock write to this database: record its fencing token (NULL: that of this session''s exclusive lock), and fail if a greater one has already been recorded';
 
+CREATE FUNCTION zk_fences_merge()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'zk_fences_merge'
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
+
+COMMENT ON FUNCTION zk_fences_merge() IS
+'for the triggers of zk_fences: what logical replication brings there may raise a token, and not lower or remove one';
+
+CREATE TRIGGER merge_row BEFORE INSERT OR UPDATE OR DELETE ON zk_fences
+    FOR EACH ROW EXECUTE FUNCTION zk_fences_merge();
+CREATE TRIGGER before_truncate BEFORE TRUNCATE ON zk_fences
+    FOR EACH STATEMENT EXECUTE FUNCTION zk_fences_merge();
+CREATE TRIGGER after_truncate AFTER TRUNCATE ON zk_fences
+    FOR EACH STATEMENT EXECUTE FUNCTION zk_fences_merge();
+
+-- elsewhere they neither cost anything nor keep the owner from emptying the table
+ALTER TABLE zk_fences ENABLE REPLICA TRIGGER merge_row;
+ALTER TABLE zk_fences ENABLE REPLICA TRIGGER before_truncate;
+ALTER TABLE zk_fences ENABLE REPLICA TRIGGER after_truncate;
+
 CREATE FUNCTION zk_lock_status(
     OUT path text,
     OUT root text,
@@ -386,6 +407,7 @@ REVOKE ALL ON FUNCTION zk_semaphore_release(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_fences_merge() FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_queue(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_paths(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_break(text, text) FROM PUBLIC;

@@ -12,6 +12,7 @@
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
 #include "commands/dbcommands.h"
+#include "commands/trigger.h"
 #include "common/int.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -256,6 +257,18 @@ zk_fence(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(token);
 }
 
+/* This is SECURITY DEFINER, too */
+PG_FUNCTION_INFO_V1(zk_fences_merge);
+Datum
+zk_fences_merge(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("%s can only be called as a trigger", "zk_fences_merge()")));
+	PG_RETURN_POINTER(zkl_merge_replicated(fcinfo->flinfo->fn_oid, (TriggerData *) fcinfo->context));
+}
+
 /*-------------------------------------------------------------------------
  * Claims
  *-------------------------------------------------------------------------
@@ -480,13 +493,16 @@ put_contender(const ZkQueueRow *contender, void *arg)
 	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
 	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
 	values[i++] = BoolGetDatum(contender->granted);
-	nulls[i] = !contender->known;
+	nulls[i] = !contender->known || contender->node == NULL;
 	values[i++] = Int64GetDatum(contender->token);
 	values[i] = session_or_null(contender, &nulls[i]);
 	i++;
 	values[i] = since_or_null(contender, &nulls[i]);
 	i++;
-	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(contender->node, strlen(contender->node), true));
+	values[i] = text_or_null(contender->node != NULL ?
+							 zkb_from_utf8_escaped(contender->node, strlen(contender->node), true) : NULL,
+							 &nulls[i]);
+	i++;
 	put_what_it_says(contender, values + i, nulls + i);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }

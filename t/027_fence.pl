@@ -1,5 +1,5 @@
 # zk_fence: many concurrent callers, tokens of other transactions, isolation
-# levels, roles, search paths, dumps and standbys.
+# levels, roles, search paths, dumps, standbys, and logical replication.
 
 use strict;
 use warnings;
@@ -16,7 +16,7 @@ use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s', wal_level => 'replica', max_wal_senders => 5);
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s', wal_level => 'logical', max_wal_senders => 10);
 my $admin = zk_session($node);
 
 # The table's row for a path
@@ -350,6 +350,8 @@ subtest 'a schema that is swapped while zk_fence runs' => sub {
 
 # ----------------------------------------------- read-only, standby, dump
 
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+
 subtest 'where nothing can be written' => sub {
 	my $s = zk_session($node);
 	is($s->query("BEGIN READ ONLY; SELECT zk_fence('/ro', 1)")->{state}, '25006', 'a read-only transaction: 25006');
@@ -359,7 +361,6 @@ subtest 'where nothing can be written' => sub {
 	is(fence('/ro'), '', 'nothing is recorded');
 
 	$node->backup('base');
-	my $standby = PostgreSQL::Test::Cluster->new('standby');
 	$standby->init_from_backup($node, 'base', has_streaming => 1);
 	$standby->start;
 	my $there = zk_session($standby);
@@ -371,6 +372,105 @@ subtest 'where nothing can be written' => sub {
 	$standby->promote;
 	is_stale($there->query("SELECT zk_fence('/hold', 1)"), 1, $seen, 'promoted, it refuses what the primary did');
 	$_->quit for $s, $there;
+};
+
+# Two clusters that use one ensemble, and publish FOR ALL TABLES: B is the promoted standby
+subtest 'logical replication' => sub {
+	my ($a, $b) = map { zk_session($_) } $node, $standby;
+	my %of = (a => $a, b => $b);
+	my $both = sub { my ($sql) = @_; $_->value($sql) for $a, $b; };
+	my $seen = sub { my ($who, $path) = @_; return $of{$who}->value("SELECT token FROM zk_fences WHERE path = '/zklock$path'") };
+	my $all = sub { $of{ $_[0] }->value('SELECT array_agg(f ORDER BY path) FROM zk_fences f') };
+	my $marker = 0;
+	my $arrives = sub {
+		my ($what) = @_;
+		$a->value('INSERT INTO other VALUES (' . ++$marker . ')');
+		zk_until(sub { $b->value("SELECT count(*) FROM other WHERE n = $marker") }, "the rest arrives: $what");
+	};
+	my $subscribe = sub {
+		my ($there, $name, $from) = @_;
+		$there->value(sprintf q{CREATE SUBSCRIPTION %s CONNECTION '%s' PUBLICATION %s}, $name, $from->connstr('postgres') =~ s/'/''/gr, $name);
+		zk_until(sub { $there->value(q{SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel}) eq 't' }, "$name: the copy");
+	};
+
+	$both->('CREATE TABLE other (n int)');
+	$a->value(q{SELECT zk_fence('/both', 18), zk_fence('/only_a', 5)});
+	$b->value(q{SELECT zk_fence('/both', 22), zk_fence('/only_b', 7)});
+	$a->value('CREATE PUBLICATION a_to_b FOR ALL TABLES');
+	$subscribe->($b, 'a_to_b', $node);
+	is($seen->('b', '/both'), 22, 'copied: the greater token stays');
+	is($seen->('b', '/only_a'), 5, '- what only the other had is there');
+	is($seen->('b', '/only_b'), 7, '- and what it had not');
+
+	$a->value(q{SELECT zk_fence('/both', 19)});
+	$arrives->('after a smaller token');
+	is_stale($b->query(q{SELECT zk_fence('/both', 21)}), 21, 22, 'a token does not fall');
+	$a->value(q{SELECT zk_fence('/both', 30)});
+	$arrives->('after a greater one');
+	is($seen->('b', '/both'), 30, 'it rises');
+
+	$b->value(q{SELECT zk_fence('/twice', 9)});
+	$a->value(q{SELECT zk_fence('/twice', 8)});
+	$arrives->('after a path that both have');
+	is($seen->('b', '/twice'), 9, 'a path that both have: the greater one');
+
+	$b->value(q{BEGIN; SELECT zk_fence('/race', 50)});
+	$a->value(q{SELECT zk_fence('/race', 40)});
+	zk_until(
+		sub {
+			$standby->safe_psql('postgres',
+				q{SELECT count(*) FROM pg_stat_subscription WHERE cardinality(pg_blocking_pids(pid)) > 0});
+		},
+		'what arrives to wait for a zk_fence');
+	$b->value('COMMIT');
+	$arrives->('after a path that both make at once');
+	is($seen->('b', '/race'), 50, 'at once: the greater one');
+
+	my $before = $all->('b');
+	$a->value(q{UPDATE zk_fences SET path = '/zklock/moved', token = 1 WHERE path = '/zklock/both'});
+	$a->value(q{DELETE FROM zk_fences WHERE path <> '/zklock/moved'});
+	$arrives->('after the rows were deleted');
+	is($seen->('b', '/moved'), 1, 'a row whose path is changed is another one');
+	is($b->value(q{SELECT array_agg(f ORDER BY path) FROM zk_fences f WHERE path <> '/zklock/moved'}), $before, 'nothing is deleted');
+	$before = $all->('b');
+	foreach my $how ('TRUNCATE zk_fences', q{SELECT zk_fence('/moved', 1)}, 'TRUNCATE zk_fences, other')
+	{
+		$a->value($how);
+		$arrives->("after $how");
+		is($all->('b'), $before, "$how: all is as before");
+	}
+
+	foreach my $how ('DELETE FROM zk_fences', 'TRUNCATE zk_fences')
+	{
+		is($b->value("BEGIN; $how; SELECT count(*) FROM zk_fences; ROLLBACK"), 0, "the owner's own $how empties it");
+	}
+	$b->value('ALTER TABLE zk_fences ENABLE TRIGGER ALL');
+	is($b->value('BEGIN; DELETE FROM zk_fences; SELECT count(*) FROM zk_fences; ROLLBACK'), 0, '- also after ENABLE TRIGGER ALL');
+	$b->value("ALTER TABLE zk_fences ENABLE REPLICA TRIGGER $_") for qw(merge_row before_truncate after_truncate);
+	is($b->query('SELECT zk_fences_merge()')->{state}, '39P01', 'the function is a trigger');
+	is($b->query('CREATE TRIGGER t BEFORE INSERT ON other FOR EACH ROW EXECUTE FUNCTION zk_fences_merge();
+		INSERT INTO other VALUES (0)')->{state}, '39P01', '- of that table only');
+	$b->value('DROP TRIGGER t ON other');
+
+	# and back: what comes around is not sent again for ever
+	$b->value('CREATE PUBLICATION b_to_a FOR TABLE zk_fences');
+	$subscribe->($a, 'b_to_a', $standby);
+	is($a->value(q{SELECT array_agg((path, token) ORDER BY path) FROM zk_fences}),
+		$b->value(q{SELECT array_agg((path, token) ORDER BY path) FROM zk_fences}), 'an empty one gets all');
+	foreach ([ b => 31, 'a' ], [ a => 40, 'b' ], [ b => 41, 'a' ])
+	{
+		my ($from, $token, $to) = @$_;
+		$of{$from}->value("SELECT zk_fence('/both', $token)");
+		zk_until(sub { $seen->($to, '/both') == $token }, "$token to arrive in $to");
+		is_stale($of{$to}->query("SELECT zk_fence('/both', $token - 1)"), $token - 1, $token, "in both directions: $token");
+	}
+	is($_->value('SELECT sum(apply_error_count + sync_error_count) FROM pg_stat_subscription_stats'), 0, 'no subscription has failed')
+	  for $a, $b;
+	$a->value('DROP SUBSCRIPTION b_to_a');
+	$b->value('DROP SUBSCRIPTION a_to_b');
+	$both->(q{DELETE FROM zk_fences WHERE path ~ '/(both|only_.|twice|race|moved)$'});
+	$a->value('DROP PUBLICATION a_to_b');
+	$_->quit for $a, $b;
 	$standby->stop;
 };
 

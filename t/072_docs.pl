@@ -35,7 +35,8 @@ foreach my $page (sort keys %own_test)
 }
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, shared_preload_libraries => 'zklock');    # zk_server_locks before PostgreSQL 17
+my $node = zk_cluster('main', $zk, shared_preload_libraries => 'zklock',    # zk_server_locks before PostgreSQL 17
+	wal_level => 'logical');    # or CREATE PUBLICATION warns
 my $other = zk_cluster('other', $zk);
 
 # What the text says apart from its SQL, in the database that the page has

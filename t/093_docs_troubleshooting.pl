@@ -40,6 +40,42 @@ $page->run($node, zk => $zk, %cluster);
 $page->all_was_run;
 
 #
+# A login event trigger that locks
+#
+SKIP:
+{
+	skip 'no login event triggers before PostgreSQL 17', 1 if $node->pg_version < 17;
+	my $login = sub {
+		my ($where, %option) = @_;
+		local $ENV{PGOPTIONS} = join ' ', map { "-c $_=$option{$_}" } sort keys %option;
+		my ($rc, $out, $err) = $where->psql('postgres', 'SELECT 1');
+		return $rc == 0 ? $out : $err;
+	};
+	my $holder = zk_session($node);
+	foreach my $where ($node, $cluster{down})
+	{
+		$where->safe_psql('postgres', q{
+			CREATE FUNCTION greet() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM zk_xact_lock('/greet'); END $$;
+			CREATE EVENT TRIGGER greet ON login EXECUTE FUNCTION greet();});
+	}
+	is($login->($node), '1', 'a login event trigger that locks');
+	like($login->($cluster{down}), qr/FATAL:.*could not (?:lock|connect)/s, '- nobody gets in while ZooKeeper is down');
+	is($login->($cluster{down}, event_triggers => 'off'), '1', '- but a superuser without event triggers');
+	$holder->value(q{SELECT zk_lock('/greet')});
+	like($login->($node, statement_timeout => '10ms', lock_timeout => '300ms'), qr/due to lock timeout/,
+		'- statement_timeout does not end it, lock_timeout does');
+	like($login->($node, statement_timeout => '10ms', transaction_timeout => '300ms'), qr/due to transaction timeout/,
+		'- and transaction_timeout');
+	$holder->quit;
+	foreach my $where ($node, $cluster{down})
+	{
+		is($login->($where, event_triggers => 'off'), '1', '- without them');
+		local $ENV{PGOPTIONS} = '-c event_triggers=off';
+		$where->safe_psql('postgres', 'DROP EVENT TRIGGER greet');
+	}
+}
+
+#
 # The rows of its tables
 #
 my ($one, $two) = map { zk_session($node) } 1 .. 2;

@@ -174,6 +174,10 @@ edge 'a node that is no lock' => sub {
 	my $result = $s->query("SELECT zk_try_lock('$path')");
 	is($result->{out}, 'f', 'zk_try_lock: false');
 	like("@{ $result->{warnings} }", qr/^the node at lock path "\Q$path\E" is no lock$/, '- and a warning');
+	my $shown = q{SELECT position, kind, mode, granted, num_nulls(token, zk_session, node), data FROM zk_lock_queue('%1$s')
+		UNION ALL SELECT contenders, kind, '', holders > 0, num_nulls(zk_session), data FROM zk_lock_paths('%1$s')};
+	is($s->value(sprintf $shown, $path), "1|lock|exclusive|f|3|mine\n1|lock||f|1|mine", '- is shown as what it is');
+	is($admin->value(sprintf $shown, $path), '', '- and to another style it is nothing');
 	$s->send("SELECT zk_lock('$path')");
 	wait_watching($at);
 	$other->set($at, "still mine $_") for 1 .. 3;

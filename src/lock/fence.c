@@ -11,6 +11,10 @@
  * A token that is already there is not written again: a holder may pass the
  * fence in each of a thousand transactions.
  *
+ * Logical replication may bring rows of another server's table (FOR ALL TABLES
+ * includes it).  Triggers that fire only there let them raise a token, never
+ * lower or remove one: those who come with the token between could write again.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -18,11 +22,14 @@
 #include "access/htup_details.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "parser/analyze.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "backend/compat.h"
@@ -37,6 +44,12 @@
 
 #define LOOK \
 	"SELECT token FROM %s WHERE path = $1"
+
+#define SET_ASIDE \
+	"SELECT array_agg(fence) FROM %s AS fence"
+
+#define PUT_BACK \
+	"INSERT INTO %s SELECT * FROM unnest($1)"
 
 /*
  * Whether this is a table that the current user owns; a superuser must own it,
@@ -63,6 +76,9 @@ is_own_table(Oid relation)
  * all other statements.
  */
 static const char *table_to_find = NULL;
+
+/* Whether our own statement runs: the triggers leave it alone */
+static bool executing = false;
 
 static post_parse_analyze_hook_type next_post_parse_analyze = NULL;
 
@@ -130,21 +146,21 @@ find_table(Oid function)
 }
 
 static int
-execute(const char *command, const char *table, const char *path, int64 token, int expected)
+execute(const char *command, const char *table, int nargs, Oid *types, Datum *values, int expected)
 {
-	Oid			types[] = {TEXTOID, INT8OID};
-	Datum		values[] = {CStringGetTextDatum(path), Int64GetDatum(token)};
 	int			rc = 0;
 
+	watch_analysis();
 	table_to_find = table;
+	executing = true;
 	PG_TRY();
 	{
-		rc = SPI_execute_with_args(psprintf(command, table), lengthof(types),
-								   types, values, NULL, false, 0);
+		rc = SPI_execute_with_args(psprintf(command, table), nargs, types, values, NULL, false, 0);
 	}
 	PG_FINALLY();
 	{
 		table_to_find = NULL;
+		executing = false;
 	}
 	PG_END_TRY();
 	if (rc != expected)
@@ -152,13 +168,19 @@ execute(const char *command, const char *table, const char *path, int64 token, i
 	return (int) SPI_processed;
 }
 
-/* The recorded token; we have locked the row, so it cannot change */
+/* Records a token, unless that or a greater one is recorded; returns what is */
 static int64
-recorded_token(const char *table, const char *path)
+record(const char *table, const char *path, int64 token)
 {
+	Oid			types[] = {TEXTOID, INT8OID};
+	Datum		values[] = {CStringGetTextDatum(path), Int64GetDatum(token)};
 	bool		isnull;
 
-	if (execute(LOOK, table, path, 0, SPI_OK_SELECT) != 1)
+	if (execute(RECORD, table, 2, types, values, SPI_OK_INSERT) > 0)
+		return token;
+
+	/* we have locked the row, so it cannot change */
+	if (execute(LOOK, table, 1, types, values, SPI_OK_SELECT) != 1)
 		elog(ERROR, "fence of lock path \"%s\" is gone", path);
 	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
@@ -166,15 +188,11 @@ recorded_token(const char *table, const char *path)
 void
 zkl_record_token(Oid function, const char *path, const char *full_path, int64 token)
 {
-	int64		recorded = token;
 	char	   *table = find_table(function);
-
-	full_path = zkb_path_for_display(full_path);
-	watch_analysis();
+	int64		recorded;
 
 	SPI_connect();
-	if (execute(RECORD, table, full_path, token, SPI_OK_INSERT) == 0)
-		recorded = recorded_token(table, full_path);
+	recorded = record(table, zkb_path_for_display(full_path), token);
 	SPI_finish();
 
 	if (recorded > token)
@@ -184,4 +202,99 @@ zkl_record_token(Oid function, const char *path, const char *full_path, int64 to
 				 errdetail("The token is " INT64_FORMAT ", but " INT64_FORMAT " has already been recorded.",
 						   token, recorded),
 				 errhint("Somebody else has held the lock since; lock again and repeat the transaction.")));
+}
+
+/*-------------------------------------------------------------------------
+ * What logical replication brings
+ *-------------------------------------------------------------------------
+ */
+
+/* The rows that a TRUNCATE is about to remove, as an array of this type */
+static struct varlena *set_aside = NULL;
+static Oid	set_aside_type;
+
+/* A trigger cannot prevent a TRUNCATE without an error, which would stop the subscription */
+static void
+truncate_is_next(const char *table)
+{
+	Datum		rows;
+	bool		isnull;
+
+	execute(SET_ASIDE, table, 0, NULL, NULL, SPI_OK_SELECT);
+	rows = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	set_aside_type = SPI_gettypeid(SPI_tuptable->tupdesc, 1);
+	if (!isnull)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		set_aside = PG_DETOAST_DATUM_COPY(rows);
+		MemoryContextSwitchTo(old);
+	}
+}
+
+static void
+forget_rows(void)
+{
+	if (set_aside != NULL)
+		pfree(set_aside);
+	set_aside = NULL;
+}
+
+static void
+truncate_is_over(const char *table)
+{
+	Datum		rows = PointerGetDatum(set_aside);
+
+	if (set_aside != NULL)
+		execute(PUT_BACK, table, 1, &set_aside_type, &rows, SPI_OK_INSERT);
+	forget_rows();
+}
+
+/* Records the token of a row that is to be there; false if the table will refuse that row */
+static bool
+merge(const char *table, HeapTuple row, TupleDesc desc)
+{
+	char	   *path = SPI_getvalue(row, desc, SPI_fnumber(desc, "path"));
+	bool		isnull;
+	Datum		token = SPI_getbinval(row, desc, SPI_fnumber(desc, "token"), &isnull);
+
+	if (path == NULL || isnull)
+		return false;
+	(void) record(table, path, DatumGetInt64(token));
+	return true;
+}
+
+HeapTuple
+zkl_merge_replicated(Oid function, TriggerData *trigger)
+{
+	bool		update = TRIGGER_FIRED_BY_UPDATE(trigger->tg_event);
+	HeapTuple	row = update ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	HeapTuple	instead = NULL;
+	char	   *table = find_table(function);
+
+	if (RelationGetRelid(trigger->tg_relation) != get_relname_relid("zk_fences", get_func_namespace(function)))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("this trigger function is for %s only", table)));
+
+	/* somebody may have enabled the triggers elsewhere (ENABLE TRIGGER ALL) */
+	if (executing || SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)
+		return row;
+
+	SPI_connect();
+	if (!TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
+	{
+		if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event) &&
+			!merge(table, row, RelationGetDescr(trigger->tg_relation)))
+			instead = row;
+	}
+	else if (TRIGGER_FIRED_BEFORE(trigger->tg_event))
+	{
+		forget_rows();			/* of one that failed */
+		truncate_is_next(table);
+	}
+	else
+		truncate_is_over(table);
+	SPI_finish();
+	return instead;
 }

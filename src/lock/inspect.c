@@ -117,6 +117,8 @@ typedef struct Seen
 	int64		czxid;
 	int64		own_czxid;
 	int64		owner;
+	int			nbelow;			/* so many children */
+	bool		is_mark;		/* a directory of ours */
 	int			version;
 	int64		made_at_ms;
 	char	   *data;
@@ -136,6 +138,8 @@ take(Look *look, Seen *node, const ZkAnswer *answer)
 	node->czxid = answer->czxid;
 	node->own_czxid = answer->own_czxid;
 	node->owner = answer->owner;
+	node->nbelow = answer->nbelow;
+	node->is_mark = answer->is_mark;
 	node->version = answer->version;
 	node->made_at_ms = answer->made_at_ms;
 	node->data_len = look->kept < KEPT_WHOLE ? answer->data_len : Min(answer->data_len, KEPT_THEN);
@@ -297,7 +301,7 @@ show(const ShownQueue *queue, Callback callback, void *arg)
 		ZkQueueRow	row = {
 			.position = i + 1,
 			.mode = contender->mode,
-			.granted = granted[i],
+			.granted = granted[i] && contender->name != NULL,
 			.node = contender->name,
 			.known = seen->rc == ZKS_OK,
 			.token = seen->czxid,
@@ -315,7 +319,8 @@ show(const ShownQueue *queue, Callback callback, void *arg)
 
 /*
  * A directory without contenders, or one that is closed to us, may be none, but a
- * single node.  False if the connection broke.
+ * single node.  One that is not ephemeral is no lock, and has no name by which it could
+ * be removed; but it is in the way of single ones.  False if the connection broke.
  */
 static bool
 show_single(Look *look, bool closed, Callback callback, void *arg)
@@ -330,10 +335,11 @@ show_single(Look *look, bool closed, Callback callback, void *arg)
 		return false;
 	if (closed && seen.rc != ZKS_NO_NODE && seen.owner == 0)
 		zkb_raise(ZKS_NO_AUTH, look->path);
-	if (seen.rc == ZKS_NO_NODE || seen.owner == 0)
+	if (seen.rc == ZKS_NO_NODE ||
+		(seen.owner == 0 && (zklock_node_style != ZKP_SINGLE || seen.nbelow > 0 || seen.is_mark)))
 		return true;
 	zkp_single_name(name, seen.own_czxid);
-	contender.name = name;
+	contender.name = seen.owner != 0 ? name : NULL;
 	seen.czxid = seen.own_czxid;
 	show(&queue, callback, arg);
 	return true;

@@ -16,7 +16,8 @@ typedef struct ZkQueueRow
 	int			position;		/* among those of its kind, from 1 */
 	ZkpMode		mode;
 	bool		granted;
-	const char *node;			/* its name, in UTF-8 */
+	const char *node;			/* its name, in UTF-8; NULL: no lock, but in
+								 * the way of a single node */
 	bool		known;			/* whether the next three fields are known */
 	int64_t		token;
 	int64_t		session;		/* its owner in ZooKeeper; 0 for none */

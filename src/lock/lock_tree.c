@@ -215,7 +215,7 @@ find_single(Walk *w, const char *dir)
 static void
 take_single(Walk *w, const Task *task, const ZkAnswer *answer)
 {
-	if (answer->rc == ZKS_OK && answer->owner != 0)
+	if (answer->rc == ZKS_OK && (answer->owner != 0 || zklock_node_style == ZKP_SINGLE))
 		push(&w->to_ask, new_task(w, READ_FIRST, task->found, ""));
 	else
 		MemoryContextDelete(task->found->context);
@@ -363,8 +363,12 @@ static void
 take_first(Walk *w, const Task *task, const ZkAnswer *answer)
 {
 	Found	   *found = task->found;
+	bool		persistent = found->single && answer->rc == ZKS_OK && answer->owner == 0;
 
-	if (found->single && answer->rc == ZKS_OK && answer->owner == 0)
+	/* one that is not ephemeral is nobody's lock, but in a single node's way */
+	if (persistent)
+		found->holders = 0;
+	if (persistent && (zklock_node_style != ZKP_SINGLE || answer->nbelow > 0 || answer->is_mark))
 		MemoryContextDelete(found->context);
 	else if (answer->rc == ZKS_NO_NODE)
 		list_again(w, found);

@@ -50,9 +50,9 @@ async function clean() {
 
 // What it says of numbers and objects, and of those who wait no longer
 async function timeouts() {
-  const { rows: [found] } = await pool.query('SELECT $1::interval::text AS number, $2::interval::text AS object',
-    [5000, { milliseconds: 100 }])
-  return [await stateOf(() => makeReport('0s')), await stateOf(() => makeReport(0)), found.number, found.object].join(' ')
+  const means = value => stateOf(async () => (await pool.query('SELECT $1::interval::text AS value', [value])).rows[0].value)
+  return [await stateOf(() => makeReport('0s')), await stateOf(() => makeReport(0)),
+    await means(5000), await means({ milliseconds: 100 })].join(' ')
 }
 
 async function queryTimeout() {

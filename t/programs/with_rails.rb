@@ -20,6 +20,8 @@ end
 
 def state_of
   yield.to_s
+rescue TypeError => e    # of ActiveRecord, before it asks
+  e.class.name
 rescue ActiveRecord::StatementInvalid => e
   e.cause.result.error_field(PG::Result::PG_DIAG_SQLSTATE)
 end
