@@ -57,7 +57,7 @@ int
 zkn_new_version_locked(const ZkNode *n, int seen)
 {
 	ZkDoubt    *doubt = doubt_at(n->session, n->dir);
-	int			free_versions[ZKN_MOST_VERSION + 1];
+	int			free_versions[ZKN_MOST_VERSION + 1] = {0};
 	int			nfree = 0;
 
 	zk_assert(zks_has_mutex(n->session));

@@ -312,8 +312,7 @@ my %PLANT = (
 	'order' => sub {
 		my ($h, $one, $two) = @_;
 		$two->{asked} = $one->{asked} - _between(1.2, 3);
-		# the list of the lock was not changed while it waited
-		@{ $h->{faults} } = grep { $_->{kind} ne 'acl' } @{ $h->{faults} };
+		_no_acl($h);    # the list of the lock was not changed while it waited
 	},
 	'order: a reader' => sub { my ($writer, $reader) = _writer_and_reader(@_); $reader->{asked} = $writer->{asked} - _between(1.2, 3); },
 	'no node: a place' => sub { my ($h) = @_; (shuffle _of($h, 2))[0]{node} = 0; },
@@ -329,7 +328,7 @@ my %PLANT = (
 	'loss: beside a cancel' => sub { my ($h, $one) = @_; _minor($h, $one, @MINOR); $one->{gone} = $one->{left} - 0.03; $one->{went} = 'expiry'; },
 	'error: a cancel of somebody else' => sub { my ($h, $one, $two) = @_; _minor($h, $two, 'cancel'); _fails($h, $one, '57014'); },
 	'error: a cancel long ago' => sub { my ($h, $one) = @_; _minor($h, { %$one, left => $one->{left} - 1.2 }, 'cancel'); _fails($h, $one, '57014'); },
-	'error: the list of another object' => sub { my ($h, $one) = @_; _minor($h, { %$one, object => 2 }, 'acl'); _fails($h, $one, '42501'); },
+	'error: the list of another object' => sub { my ($h, $one) = @_; _no_acl($h); _minor($h, { %$one, object => 2 }, 'acl'); _fails($h, $one, '42501'); },
 	'error: a pooler of somebody else' => sub {
 		my ($h, $one, $two) = @_;
 		$h->{pooled} = { $two->{worker} => 1 };
@@ -428,6 +427,9 @@ sub _minor
 	return _fault($h, $op->{left} - 0.1, $op->{left}, kind => $kinds[ rand @kinds ],
 		worker => $op->{worker}, object => $op->{object}, cluster => $op->{worker} % 2);
 }
+
+# None of the faults that the history has anyway is of this kind
+sub _no_acl { my ($h) = @_; @{ $h->{faults} } = grep { $_->{kind} ne 'acl' } @{ $h->{faults} }; return; }
 
 # Those of an object, in the order of their requests
 sub _of { my ($h, $object, $part) = @_; return grep { $_->{object} == $object && (!defined $part || $_->{part} eq $part) } @{ $h->{ops} }; }
