@@ -8,6 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -225,4 +226,24 @@ int64_t
 zks_proven_until(ZkSession *s)
 {
 	return s->info.proven_at + s->info.timeout_ms * ZKS_MS;
+}
+
+/* What kind of fault it is that a connection failed with this */
+ZksTrouble
+zks_errno_trouble(int code)
+{
+	switch (code)
+	{
+		case EPIPE:
+		case ECONNRESET:
+			return ZKS_TROUBLE_CLOSED;
+		case ECONNREFUSED:
+			return ZKS_TROUBLE_REFUSED;
+		case EHOSTUNREACH:
+		case ENETUNREACH:
+		case EADDRNOTAVAIL:		/* such as ::1, on a machine without IPv6 */
+		case EAFNOSUPPORT:
+			return ZKS_TROUBLE_NO_WAY;
+	}
+	return ZKS_TROUBLE_OTHER;
 }
