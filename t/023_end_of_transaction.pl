@@ -249,6 +249,28 @@ subtest 'end of a backend: the client is killed while it waits for a lock' => su
 
 # A backend killed with -9 takes all others with it; only ZooKeeper is left to
 # release the locks.
+# psql reports a FATAL error when the connection has ended
+subtest 'end of a backend: what its client hears, ZooKeeper silent' => sub {
+	my %ending = ('57P01' => '', $node->pg_version >= 17 ? ('25P04' => q{SET transaction_timeout = '1s'}) : ());
+	foreach my $state (sort keys %ending)
+	{
+		my $session = zk_session($node);
+		$session->value("$ending{$state}; BEGIN; SELECT zk_xact_lock('/told')");
+		my $pid = $session->pid;
+		$proxy->blackhole;
+		my $began = time;
+		$session->send('SELECT pg_sleep(180)');
+		$admin->value("SELECT pg_terminate_backend($pid)") if $ending{$state} eq '';
+		my $result = $session->wait;
+		is($result->{state}, $state, "the client hears $state");
+		in_time(time - $began, $EXIT_BOUND + ($ending{$state} eq '' ? 0 : 1), '- before its backend has given up');
+		zk_until(sub { !kill 0, $pid }, 'the end of the backend');
+		$proxy->pass;
+		zk_until(sub { nodes('/told') == 0 }, 'its node to be gone');
+		pass('- and the lock is free');
+	}
+};
+
 subtest 'end of a backend: kill -9' => sub {
 	my $timeout = 8;
 	my $options = "-c zklock.session_timeout=${timeout}s";

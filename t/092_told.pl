@@ -179,6 +179,26 @@ subtest 'a server that refuses' => sub {
 	$s->quit;
 };
 
+# Each value once, however often the session connects, or another one begins
+subtest 'a timeout that is not granted' => sub {
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '90s');
+	my $from = log_end();
+	my $hint = qr/^A server's minSessionTimeout and maxSessionTimeout/;
+	$s->value(q{SELECT zk_lock('/granted')});
+	foreach my $n (1, 2)
+	{
+		$proxy->drop;
+		zk_until(sub { $s->value('SELECT reconnections FROM zk_session') == $n }, 'the session to be back');
+	}
+	$s->value(q{SELECT zk_unlock('/granted'); SET zklock.session_timeout = '80s'; SELECT zk_lock('/granted'), zk_unlock('/granted')});
+	is($s->value('SELECT session_timeout FROM zk_session'), '00:01:00', 'a second session, with as much');
+	told_only($s, $from, 'less', qr/^ZooKeeper granted a session timeout of 60000 ms, but zklock\.session_timeout is 90000 ms$/, $hint);
+	$from = log_end();
+	$s->value(q{SET zklock.session_timeout = '30s'; SELECT zk_lock('/granted')});
+	told_only($s, $from, 'what was asked');
+	$s->quit;
+};
+
 subtest 'rights that are withdrawn' => sub {
 	my $s = zk_session($node);
 	my $other = $zk->client;
@@ -246,11 +266,16 @@ subtest 'why there is no connection' => sub {
 	my $hint = sub { return zk_session_with($node, hosts => $_[0], connect_timeout => '4s')->query(q{SELECT zk_lock('/a')})->{hint}; };
 	like($hint->('no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, 'a name that does not resolve');
 	like($hint->('127.0.0.1:1'), qr/ZooKeeper is running/, 'a port where nobody listens');
+	like($hint->('127.0.0.1:1,no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, '- beside a name that does not resolve');
+	my $many = zk_session_with($node, hosts => join(',', map { "127.0.0.$_:1" } 1 .. 40), connect_timeout => '2s')->query(q{SELECT zk_lock('/a')});
+	like($many->{detail}, qr/^The last attempts failed: (?:127\.0\.0\.\d+:1: Connection refused; ){3}/, 'forty: each');
+	cmp_ok(length $many->{detail}, '<', 450, '- as far as there is room');
 	$proxy->blackhole;
 	like($hint->($proxy->hosts), qr/firewall/, 'no answer');
 	$proxy->pass;
 	my ($port, $other) = other_program();
 	like($hint->("127.0.0.1:$port"), qr/another program answers there/, 'something else');
+	like($hint->("127.0.0.1:1,127.0.0.1:$port,127.0.0.2:1"), qr/another program answers there/, '- beside two that refuse');
 	kill 'KILL', $other;    # PostgreSQL's library would stop the cluster at TERM
 	waitpid $other, 0;
 
@@ -262,7 +287,8 @@ subtest 'why there is no connection' => sub {
 	my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
 	my $only;
 	zk_until(sub { $only = eval { $full->client } }, 'the first connection');
-	like($hint->($full->hosts), qr/does that to connections .* beyond its maxClientCnxns\.$/, 'one with too many connections');
+	like($hint->('127.0.0.1:1,' . $full->hosts), qr/beyond its maxClientCnxns/, '- beside one that refuses');
+	like($hint->($full->hosts), qr/does that to connections .* beyond its maxClientCnxns\..* zklock\.idle_timeout: /, 'one with too many connections');
 	$only->close;
 	$full->stop;
 };
@@ -304,7 +330,7 @@ subtest 'why there is none any longer' => sub {
 	$full->restart;
 	my $other = $full->client;
 	kill 'CONT', $s->pid;
-	$fails->(qr/maxClientCnxns\. Locks/, 'too many connections', sub { $other->close; });
+	$fails->(qr/maxClientCnxns\..* zklock\.idle_timeout: .* Locks/, 'too many connections', sub { $other->close; });
 	$s->quit;
 };
 

@@ -13,12 +13,21 @@
 #include "postgres.h"
 
 #include <unistd.h>
+#include <sys/socket.h>
 #include "access/parallel.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
+
+/*
+ * A Port has what belongs to these libraries at its end, so that it is the same
+ * without their headers, which need not be here
+ */
+#undef ENABLE_GSS
+#undef USE_OPENSSL
+#include "libpq/libpq.h"
 
 #include "auth_file.h"
 #include "backend_session.h"
@@ -31,6 +40,9 @@
 
 /* How long ZooKeeper may take to close the session at exit */
 #define EXIT_BOUND_MS		2000
+
+/* How much of that a client waits for, which then sees the locks released */
+#define EXIT_CLIENT_MS		200
 
 /*
  * The same for a session that is over or never began, so that only its thread must
@@ -93,6 +105,32 @@ static struct
 	uint64		unsettled;
 }			told;
 
+/*
+ * The timeouts that servers have granted instead of what was asked, as told in the
+ * server's log, the latest ones.  Of the process, since sessions come and go.
+ */
+#define TOLD_TIMEOUTS	4
+
+static int	told_timeouts[TOLD_TIMEOUTS];
+static int	ntold_timeouts = 0;
+
+static void
+tell_timeout(const ZkSessionInfo *info)
+{
+	if (info->epoch == 0 || info->timeout_ms == session_timeout)
+		return;
+	for (int i = 0; i < Min(ntold_timeouts, TOLD_TIMEOUTS); i++)
+	{
+		if (told_timeouts[i] == info->timeout_ms)
+			return;
+	}
+	told_timeouts[ntold_timeouts++ % TOLD_TIMEOUTS] = info->timeout_ms;
+	ereport(LOG,
+			(errmsg("ZooKeeper granted a session timeout of %d ms, but zklock.session_timeout is %d ms",
+					info->timeout_ms, session_timeout),
+			 errhint("A server's minSessionTimeout and maxSessionTimeout, which are 2 and 20 times its tickTime unless set, bound what it grants.")));
+}
+
 /* No palloc here: it may be after COMMIT */
 static void
 tell_loss(const ZkSessionInfo *info)
@@ -111,7 +149,8 @@ tell_loss(const ZkSessionInfo *info)
 }
 
 /*
- * A line for each loss, and for each outage that came close to one.  The session's
+ * A line for each loss, for each outage that came close to one, and for each timeout
+ * that is not what the setting says.  The session's
  * thread cannot write it, so this is called wherever the backend looks at the
  * session, and at the end of each transaction.  A LOG is allowed there, too, if it
  * is not the place where a cancel ends what is under way; and a loss is a cause of
@@ -121,6 +160,7 @@ static void
 tell_news(const ZkSessionInfo *info)
 {
 	HOLD_INTERRUPTS();
+	tell_timeout(info);
 	if (info->losses > told.losses)
 	{
 		if (zks_is_auth_failure(info->error))
@@ -178,6 +218,19 @@ look_for_news(void)
 	tell_news(&info);
 }
 
+/*
+ * libpq reports a FATAL error only when the connection has ended, and PostgreSQL ends
+ * it with the process.
+ */
+static void
+hang_up(void)
+{
+	if (MyProcPort == NULL || MyProcPort->sock == PGINVALID_SOCKET)
+		return;
+	secure_close(MyProcPort);
+	(void) shutdown(MyProcPort->sock, SHUT_WR);
+}
+
 /* left: for the marks that are not settled; NULL: the process ends with it */
 static void
 close_session_leaving(int bound_ms, ZkMark **left)
@@ -199,6 +252,8 @@ close_session_leaving(int bound_ms, ZkMark **left)
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
 	zkb_slot_session_ends(&zkb_counters);
+	if (left == NULL && !zks_closed(s, EXIT_CLIENT_MS))
+		hang_up();
 	zks_close(s, bound_ms, left);
 	release_descriptors();
 }

@@ -25,11 +25,12 @@ zkb_trouble_hint(ZksTrouble kind, const char *otherwise)
 		case ZKS_TROUBLE_CLOSED:
 			return "A ZooKeeper server closes connections while it has no quorum, those from one host beyond maxClientCnxns, and those without TLS to a port for TLS.";
 		case ZKS_TROUBLE_CROWDED:
-			return "A ZooKeeper server does that to connections from one host beyond its maxClientCnxns.";
+			return "A ZooKeeper server does that to connections from one host beyond its maxClientCnxns. Raise that, or lower zklock.idle_timeout: a session that holds no lock keeps its connection for so long.";
 		case ZKS_TROUBLE_FOREIGN:
 			return "Check the ports in zklock.hosts: another program answers there, or ZooKeeper with TLS.";
 		case ZKS_TROUBLE_TLS:
 			return "Check the settings zklock.tls_*, and that the ports in zklock.hosts are those for TLS.";
+		case ZKS_TROUBLE_NO_WAY:
 		case ZKS_TROUBLE_OTHER:
 			break;
 	}
@@ -43,7 +44,8 @@ zkb_raise_unreachable(const ZkSessionInfo *info)
 			(errcode(ERRCODE_SYSTEM_ERROR),
 			 errmsg("could not connect to ZooKeeper"),
 			 info->trouble[0] != '\0' ?
-			 errdetail("The last attempt failed: %s.", info->trouble) :
+			 errdetail_plural("The last attempt failed: %s.", "The last attempts failed: %s.",
+							  info->troubles, info->trouble) :
 			 errdetail("No server answered in time."),
 			 errhint("%s", zkb_trouble_hint(info->trouble_kind, "Check the addresses in zklock.hosts, and that no firewall is in the way."))));
 }
@@ -55,7 +57,9 @@ zkb_raise_cut_off(const ZkSessionInfo *info)
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("lost connection to ZooKeeper"),
 			 info->trouble[0] != '\0' ?
-			 errdetail("The last attempt to reconnect failed: %s.", info->trouble) : 0,
+			 errdetail_plural("The last attempt to reconnect failed: %s.",
+							  "The last attempts to reconnect failed: %s.",
+							  info->troubles, info->trouble) : 0,
 			 errhint("%s Locks of this session are in doubt until the connection is restored: see zk_locks.",
 					 zkb_trouble_hint(info->trouble_kind, ZKB_CUT_OFF_HINT))));
 }

@@ -130,7 +130,7 @@ static const struct
 	{"zklock.idle_timeout",
 		"Sets the time after which a ZooKeeper session that holds and awaits nothing is closed.",
 		"The next call opens another one.  0 keeps it.",
-	&zklock_idle_timeout, 600000, 0, 604800000, PGC_USERSET, GUC_UNIT_MS},
+	&zklock_idle_timeout, 60000, 0, 604800000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.max_locks",
 		"Sets the maximum number of ZooKeeper locks that one session may hold.", NULL,
 	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},

@@ -67,7 +67,7 @@
  * A server closes connections beyond its maxClientCnxns before it has read
  * anything.  Who has said something by then cannot tell that from a server that
  * does not want us, such as one without a quorum.  So after an attempt that was
- * answered by nothing but the end, the next ones first listen for so long.
+ * answered by nothing but the end, the next one there first listens for so long.
  */
 #define LISTEN_MS			50
 
@@ -76,18 +76,139 @@
  *-------------------------------------------------------------------------
  */
 
-/* A wire knows the reason better than those who only see that it broke */
+/*
+ * Where the latest attempt went.  The library is asked as soon as it has begun: after
+ * a fault it has already chosen the next one.
+ */
+static const char *
+address_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->address[0] == '\0' && s->zh != NULL)
+		snprintf(s->address, sizeof(s->address), "%s", zoo_get_current_server(s->zh));
+	return s->address;
+}
+
+static ZkFault *
+fault_at_locked(ZkSession *s, const char *address)
+{
+	zk_assert(zks_has_mutex(s));
+	for (int i = 0; i < s->nfaults; i++)
+	{
+		if (strcmp(s->faults[i].address, address) == 0)
+			return &s->faults[i];
+	}
+	return NULL;
+}
+
+/* Without room the least telling of the oldest goes, which may be the new one */
+static ZkFault *
+room_for_fault_locked(ZkSession *s, ZksTrouble kind)
+{
+	ZkFault    *least = NULL;
+
+	zk_assert(zks_has_mutex(s));
+	if (s->nfaults < ZKS_FAULTS)
+		return &s->faults[s->nfaults++];
+	for (int i = 0; i < s->nfaults; i++)
+	{
+		if (s->faults[i].kind <= (least != NULL ? least->kind : kind))
+			least = &s->faults[i];
+	}
+	return least;
+}
+
+/* False if it does not fit */
+static bool
+add_fault(char *text, int size, const ZkFault *fault, bool with_address)
+{
+	int			len = strlen(text);
+	int			added = snprintf(text + len, size - len, "%s%s%s%s", len > 0 ? "; " : "",
+								 with_address ? fault->address : "",
+								 with_address && fault->address[0] != '\0' ? ": " : "", fault->what);
+
+	if (added < size - len)
+		return true;
+	text[len] = '\0';
+	return false;
+}
+
+/*
+ * What each address said, since the last one to be tried is only by chance the one
+ * that matters: "localhost" often has two, of which one refuses.
+ */
+static void
+tell_faults_locked(ZkSession *s)
+{
+	char	   *text = s->info.trouble;
+	const int	size = sizeof(s->info.trouble) - sizeof("; ...");
+	bool		fits = true;
+
+	zk_assert(zks_has_mutex(s));
+	text[0] = '\0';
+	s->info.troubles = s->nfaults;
+	s->info.trouble_kind = ZKS_TROUBLE_NO_WAY;
+	for (int kind = ZKS_TROUBLE_TLS; kind >= ZKS_TROUBLE_NO_WAY; kind--)
+	{
+		for (int i = 0; i < s->nfaults; i++)
+		{
+			if (s->faults[i].kind != (ZksTrouble) kind)
+				continue;
+			if (s->info.trouble_kind < (ZksTrouble) kind)
+				s->info.trouble_kind = kind;
+			fits = fits && add_fault(text, size, &s->faults[i], s->nfaults > 1);
+		}
+	}
+	if (!fits)
+		strcat(text, "; ...");
+}
+
+static void
+note_fault_locked(ZkSession *s, const char *address, ZksTrouble kind, const char *what)
+{
+	ZkFault    *fault = fault_at_locked(s, address);
+	ZkFault		noted = {.kind = kind,.to_listen = fault != NULL && fault->to_listen};
+
+	zk_assert(zks_has_mutex(s));
+	if (fault == NULL)
+		fault = room_for_fault_locked(s, kind);
+	if (fault == NULL)
+		return;
+	snprintf(noted.address, sizeof(noted.address), "%s", address);
+	snprintf(noted.what, sizeof(noted.what), "%s", what);
+	memmove(s->faults + 1, s->faults, (char *) fault - (char *) s->faults);
+	s->faults[0] = noted;
+	tell_faults_locked(s);
+}
+
+/*
+ * The fault of the latest attempt, or of a connection.  A wire knows the reason
+ * better than those who only see that it broke
+ */
 void
 zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 {
-	const char *fault = zks_wire_fault(s->wire);
+	ZksTrouble	wire_kind;
+	const char *wire_fault = zks_wire_fault(s->wire, &wire_kind);
+	const char *address = address_locked(s);
+	ZkFault    *before = fault_at_locked(s, address);
 
 	zk_assert(zks_has_mutex(s));
 	/* this one is told from the other only by those who listen long enough */
-	if (fault == NULL && kind == ZKS_TROUBLE_CLOSED && s->info.trouble_kind == ZKS_TROUBLE_CROWDED)
+	if (wire_fault == NULL && kind == ZKS_TROUBLE_CLOSED && before != NULL &&
+		before->kind == ZKS_TROUBLE_CROWDED)
 		return;
-	snprintf(s->info.trouble, sizeof(s->info.trouble), "%s", fault != NULL ? fault : what);
-	s->info.trouble_kind = fault != NULL ? ZKS_TROUBLE_TLS : kind;
+	if (wire_fault != NULL)
+		note_fault_locked(s, address, wire_kind, wire_fault);
+	else
+		note_fault_locked(s, address, kind, what);
+}
+
+/* Of a host name: no server's */
+void
+zks_name_trouble_locked(ZkSession *s, const char *what)
+{
+	note_fault_locked(s, "", ZKS_TROUBLE_NAME, what);
 }
 
 /*
@@ -190,9 +311,14 @@ ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
 
 	zk_assert(zks_has_mutex(s));
 	*sock = -1;
+	if (s->sock < 0)
+		s->address[0] = '\0';
 	rc = zookeeper_interest(s->zh, sock, interest, tv);
 	if (rc == ZOK && *sock < 0)
+	{
+		s->address[0] = '\0';
 		rc = zookeeper_interest(s->zh, sock, interest, tv);
+	}
 	if (rc != ZOK)
 		*sock = -1;
 	else if (*sock != s->sock)
@@ -251,12 +377,15 @@ adopt_locked(ZkSession *s, int sock)
 	socklen_t	len = sizeof(s->receive_buffer);
 	int			receiver = sock;
 	int			option = SO_RCVBUF;
+	ZkFault    *before;
 
 	zk_assert(zks_has_mutex(s));
 	s->sock = sock;
 	if (sock < 0)
 		return;
 	zks_reset_frame(&s->frame);
+	before = fault_at_locked(s, address_locked(s));
+	s->listens_first = before != NULL && before->to_listen;
 	if (!lay_wire_locked(s))
 		return;
 	if (s->wire != NULL)
@@ -391,6 +520,8 @@ zks_hurry_locked(ZkSession *s)
 static void
 count_locked(ZkSession *s, int64_t now)
 {
+	ZkFault    *fault;
+
 	zk_assert(zks_has_mutex(s));
 	if (!s->trying)
 		return;
@@ -406,8 +537,8 @@ count_locked(ZkSession *s, int64_t now)
 		s->ntimeouts++;
 	else
 		s->refused = true;
-	s->listens_first = s->info.trouble_kind == ZKS_TROUBLE_CLOSED ||
-		s->info.trouble_kind == ZKS_TROUBLE_CROWDED;
+	if ((fault = fault_at_locked(s, address_locked(s))) != NULL)
+		fault->to_listen = fault->kind == ZKS_TROUBLE_CLOSED || fault->kind == ZKS_TROUBLE_CROWDED;
 	back_off_locked(s, now);
 }
 
@@ -559,12 +690,13 @@ connected_locked(ZkSession *s)
 		expect_answer_locked(s);
 	}
 	s->info.epoch++;
+	if (s->info.timeout_ms != s->wanted_timeout_ms)
+		atomic_fetch_add(&s->news, 1);
 	s->ntimeouts = 0;
-	s->listens_first = false;
 	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
 													 * reconnection */
-	s->info.trouble[0] = '\0';
-	s->info.trouble_kind = ZKS_TROUBLE_OTHER;
+	s->nfaults = 0;
+	tell_faults_locked(s);
 	describe_server_locked(s);
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_connected_locked(s);

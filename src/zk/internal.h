@@ -212,6 +212,19 @@ typedef struct ZkFrame
 	uint64_t	replies_before;
 } ZkFrame;
 
+/* What was wrong at one address, the last time */
+#define ZKS_ADDRESS_LEN		80
+#define ZKS_FAULTS			8
+
+typedef struct ZkFault
+{
+	char		address[ZKS_ADDRESS_LEN];	/* "" of a name that has none */
+	ZksTrouble	kind;
+	char		what[ZKS_TROUBLE_LEN];
+	bool		to_listen;		/* the next attempt says nothing for a moment:
+								 * see LISTEN_MS in connection.c */
+} ZkFault;
+
 typedef struct ZkWire ZkWire;	/* tls.c: a connection with TLS */
 typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
 
@@ -273,8 +286,13 @@ struct ZkSession
 	int64_t		attempt_at;		/* when the latest connection attempt began */
 	bool		trying;			/* it has not been counted as finished */
 	bool		of_use;			/* it has brought an answer */
-	bool		listens_first;	/* it says nothing for a moment: see LISTEN_MS
-								 * in connection.c */
+	bool		listens_first;	/* it says nothing for a moment: to_listen of
+								 * the last one there */
+	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
+											 * is not known yet */
+	int			nfaults;		/* since the last connection */
+	ZkFault		faults[ZKS_FAULTS]; /* the newest first; a later one at the
+									 * same address replaces one */
 	int			tries;			/* successive attempts that were of no use */
 	int			ntimeouts;		/* how many of these took too long */
 	bool		refused;		/* one of this round did not, but failed */
@@ -370,6 +388,7 @@ extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
 extern void zks_catch_up_soon_locked(ZkSession *s);
 extern int64_t zks_proven_until(ZkSession *s);
+extern ZksTrouble zks_errno_trouble(int code);
 
 /*
  * A production server must never crash because of us, so only with
@@ -403,6 +422,7 @@ extern void zks_close_handle_locked(ZkSession *s);
 
 /* connection.c */
 extern void zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what);
+extern void zks_name_trouble_locked(ZkSession *s, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
 extern void zks_forfeit_locked(ZkSession *s);
 extern void zks_mend_locked(ZkSession *s);
@@ -507,7 +527,7 @@ extern void zks_wire_cut(ZkWire *wire);
 extern void zks_wire_finish(ZkWire *wire);
 
 /* Why it broke, or NULL */
-extern const char *zks_wire_fault(ZkWire *wire);
+extern const char *zks_wire_fault(ZkWire *wire, ZksTrouble *kind);
 
 extern int	zks_wire_server_socket(ZkWire *wire);
 extern int	zks_wire_library_end(ZkWire *wire);

@@ -346,8 +346,8 @@ take_turn(ZkSession *s)
 }
 
 /*
- * Where the servers are; as before, if that cannot be found out this time.  False,
- * with the reason, if it never could.
+ * Where the servers are; as before, if that cannot be found out this time.  False
+ * if it never could.  With the reason if a name could not be resolved.
  */
 static bool
 find_servers(ZkSession *s, bool only_numeric, char *error, int errlen)
@@ -390,7 +390,7 @@ zks_disown(ZkSession *s)
 static bool
 begin(ZkSession *s)
 {
-	char		error[sizeof(s->info.trouble)];
+	char		error[ZKS_TROUBLE_LEN];
 	bool		found;
 
 	if (s->zh != NULL)
@@ -403,9 +403,11 @@ begin(ZkSession *s)
 	if (!take_turn(s))
 		return false;
 	zks_lock(s);
+	s->nfaults = 0;				/* the addresses may be others now */
+	if (error[0] != '\0')
+		zks_name_trouble_locked(s, error);
 	if (!found)
 	{
-		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
 		zks_end_locked(s, ZBADARGUMENTS);
 	}
 	else if (!zks_open_handle_locked(s))
@@ -509,7 +511,7 @@ static bool threadless;
 static void
 go_ahead(ZkSession *s)
 {
-	char		error[sizeof(s->info.trouble)];
+	char		error[ZKS_TROUBLE_LEN];
 	struct pollfd fd = {.events = POLLOUT};
 
 	if (threadless || s->tls != NULL || sem_trywait(&turn) != 0)

@@ -56,11 +56,10 @@ on_log(const char *message)
 	 * The library says EHOSTDOWN for the end of the stream, and sends its
 	 * greeting without looking whether there was one.
 	 */
-	if (code == EHOSTDOWN || code == EPIPE || code == ECONNRESET)
+	if (code == EHOSTDOWN || zks_errno_trouble(code) == ZKS_TROUBLE_CLOSED)
 		zks_trouble_locked(heard_by, ZKS_TROUBLE_CLOSED, "server closed the connection");
 	else
-		zks_trouble_locked(heard_by, code == ECONNREFUSED ? ZKS_TROUBLE_REFUSED : ZKS_TROUBLE_OTHER,
-						   strerror(code));
+		zks_trouble_locked(heard_by, zks_errno_trouble(code), strerror(code));
 }
 
 static void

@@ -167,7 +167,7 @@ write_list(const AddressList *list, char *text)
 /*
  * Returns a malloc'ed list of an odd number of numeric addresses, or NULL with
  * an explanation if no name could be resolved.  One bad name of several does
- * no harm.  The names are malloc'ed, too; NULL if the result is NULL.  With
+ * no harm, but is explained, too; else error is empty.  The names are malloc'ed, too; NULL if the result is NULL.  With
  * only_numeric the result is NULL if one is a name.
  */
 char *
@@ -183,6 +183,7 @@ zks_resolve(const char *hosts, bool only_numeric, int *naddresses, char **names,
 	snprintf(error, errlen, "out of memory");
 	if (list == NULL || copy == NULL)
 		goto done;
+	error[0] = '\0';
 
 	for (char *item = strtok_r(copy, ",", &rest); item != NULL;
 		 item = strtok_r(NULL, ",", &rest))
@@ -202,6 +203,8 @@ zks_resolve(const char *hosts, bool only_numeric, int *naddresses, char **names,
 		*names = list->names;
 		list->names = NULL;
 	}
+	else
+		snprintf(error, errlen, "out of memory");
 done:
 	if (list != NULL)
 		free(list->names);

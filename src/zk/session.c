@@ -107,8 +107,8 @@ wait_for_keeper(ZkSession *s, int ms)
 		(void) zks_wakeup_owner_woken(&s->wakeup, 0);
 }
 
-void
-zks_close(ZkSession *s, int bound_ms, ZkMark **left)
+bool
+zks_closed(ZkSession *s, int bound_ms)
 {
 	int64_t		until = zks_now() + bound_ms * ZKS_MS;
 	int64_t		now;
@@ -121,6 +121,13 @@ zks_close(ZkSession *s, int bound_ms, ZkMark **left)
 
 	while (!atomic_load(&s->keeper_done) && !atomic_load(&s->lingers) && (now = zks_now()) < until)
 		wait_for_keeper(s, zks_ms_until(until, now));
+	return atomic_load(&s->keeper_done) || atomic_load(&s->lingers);
+}
+
+void
+zks_close(ZkSession *s, int bound_ms, ZkMark **left)
+{
+	(void) zks_closed(s, bound_ms);
 	if (left != NULL)
 	{
 		zks_enter(s);

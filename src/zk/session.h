@@ -53,17 +53,28 @@ typedef enum ZkSessionState
 	ZKS_OVER					/* expired, refused, or given up: for good */
 } ZkSessionState;
 
-/* What kind of fault a connection had last */
+/*
+ * What kind of fault a connection had.  Of several servers, or addresses of one, the
+ * later kind here tells more: who listens there knows more than who does not.
+ */
 typedef enum ZksTrouble
 {
-	ZKS_TROUBLE_OTHER,			/* or none: nobody has answered yet */
-	ZKS_TROUBLE_NAME,			/* no host name could be resolved */
+	ZKS_TROUBLE_NO_WAY,			/* or none: nobody has answered yet */
 	ZKS_TROUBLE_REFUSED,		/* nobody listens there */
+	ZKS_TROUBLE_NAME,			/* a host name could not be resolved */
 	ZKS_TROUBLE_CLOSED,			/* the server closed the connection */
 	ZKS_TROUBLE_CROWDED,		/* it did so before we had said anything */
+	ZKS_TROUBLE_OTHER,			/* such as silence */
 	ZKS_TROUBLE_FOREIGN,		/* what answers is not ZooKeeper */
 	ZKS_TROUBLE_TLS
 } ZksTrouble;
+
+/*
+ * Room for the last fault at each address, the most telling first, as far as it
+ * goes; and for one of them
+ */
+#define ZKS_TROUBLES_LEN	400
+#define ZKS_TROUBLE_LEN		160
 
 typedef struct ZkSessionInfo
 {
@@ -88,9 +99,9 @@ typedef struct ZkSessionInfo
 	uint64_t	outages;		/* how often it was cut off for more than a
 								 * third of its timeout, and back in time */
 	int			outage_ms;		/* how long the latest of them was */
-	char		outage_cause[160];	/* the trouble that it had last, or "" */
+	char		outage_cause[ZKS_TROUBLES_LEN]; /* its troubles then, or "" */
 	ZksTrouble	outage_kind;
-	char		loss_cause[160];	/* the same at the latest loss */
+	char		loss_cause[ZKS_TROUBLES_LEN];	/* the same at the latest loss */
 	ZksTrouble	loss_kind;
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
 	int			refused;		/* the code for the latest of them */
@@ -100,8 +111,11 @@ typedef struct ZkSessionInfo
 	int			unsettled_rc;	/* the code for the latest of them */
 	char		unsettled_mark[160];	/* its path, in ASCII, maybe cut */
 	char		server[64];		/* address of the server, or "" */
-	char		trouble[160];	/* the last fault of the connection, or "" */
-	ZksTrouble	trouble_kind;
+	char		trouble[ZKS_TROUBLES_LEN];	/* the last faults of the
+											 * connection, or "" */
+	int			troubles;		/* at how many addresses; 0 or 1: it names
+								 * none */
+	ZksTrouble	trouble_kind;	/* of the most telling */
 } ZkSessionInfo;
 
 /*
@@ -155,6 +169,9 @@ extern ZkTls *zks_tls(const ZkTlsFiles *files, char *error, int errlen);
  */
 extern ZkSession *zks_open(const ZkOptions *options);
 
+/* The first part of zks_close: false if the end took longer than bound_ms */
+extern bool zks_closed(ZkSession *session, int bound_ms);
+
 /*
  * End the session: ZooKeeper deletes its nodes.  Waits at most bound_ms; what
  * remains then ends by itself, or with the process.  The session, its
@@ -176,7 +193,10 @@ extern void zks_rest(ZkSession *session, int idle_ms, bool worked);
 
 extern void zks_info(ZkSession *session, ZkSessionInfo *info);
 
-/* A number that changes with losses and outages; takes no mutex */
+/*
+ * A number that changes with losses, outages, and timeouts other than requested;
+ * takes no mutex
+ */
 extern unsigned zks_news(ZkSession *session);
 
 /*

@@ -8,6 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -250,4 +251,24 @@ zks_catch_up_soon_locked(ZkSession *s)
 		s->catch_up_ms *= 2;
 	s->catch_up_at = now + s->catch_up_ms * ZKS_MS;
 	zks_wake_keeper(s);
+}
+
+/* What kind of fault it is that a connection failed with this */
+ZksTrouble
+zks_errno_trouble(int code)
+{
+	switch (code)
+	{
+		case EPIPE:
+		case ECONNRESET:
+			return ZKS_TROUBLE_CLOSED;
+		case ECONNREFUSED:
+			return ZKS_TROUBLE_REFUSED;
+		case EHOSTUNREACH:
+		case ENETUNREACH:
+		case EADDRNOTAVAIL:		/* such as ::1, on a machine without IPv6 */
+		case EAFNOSUPPORT:
+			return ZKS_TROUBLE_NO_WAY;
+	}
+	return ZKS_TROUBLE_OTHER;
 }

@@ -51,7 +51,7 @@
 /* Limits how long the gate is held while a server keeps sending */
 #define ROUNDS			16
 
-#define FAULT_LEN		160		/* as ZkSessionInfo.trouble */
+#define FAULT_LEN		ZKS_TROUBLE_LEN
 
 /* Lists of revocations have some megabytes */
 #define LARGEST_FILE	(64 * 1024 * 1024)
@@ -111,7 +111,8 @@ struct ZkWire
 	bool		again;			/* there is more to do at once */
 	short		net_events;		/* what the wire waits for */
 	short		inner_events;
-	char		fault[FAULT_LEN];	/* written before failed is set */
+	char		fault[FAULT_LEN];	/* these two are written before failed */
+	ZksTrouble	fault_kind;
 	atomic_bool failed;
 	atomic_bool ready;			/* the files have been read */
 	atomic_bool stop;			/* the keeper no longer needs it */
@@ -591,10 +592,11 @@ renew_context(ZkTls *tls)
  */
 
 static void
-fail(ZkWire *w, const char *format, const char *what)
+fail(ZkWire *w, ZksTrouble kind, const char *format, const char *what)
 {
 	if (!w->server_gone)
 	{
+		w->fault_kind = kind;
 		snprintf(w->fault, sizeof(w->fault), format, what);
 		atomic_store(&w->failed, true);
 	}
@@ -615,7 +617,7 @@ finish_connect(ZkWire *w)
 	if (getsockopt(w->net, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
 		error = errno;
 	if (error != 0)
-		fail(w, "%s", strerror(error));
+		fail(w, zks_errno_trouble(error), "%s", strerror(error));
 	else
 		w->stage = PREPARE;
 	return error == 0;
@@ -693,13 +695,14 @@ judge(ZkWire *w, int rc)
 			return;
 		case SSL_ERROR_SSL:
 			if (verdict != X509_V_OK)
-				fail(w, "the server's certificate was not accepted: %s",
+				fail(w, ZKS_TROUBLE_TLS, "the server's certificate was not accepted: %s",
 					 X509_verify_cert_error_string(verdict));
 			else
-				fail(w, "TLS: %s", openssl_reason());
+				fail(w, ZKS_TROUBLE_TLS, "TLS: %s", openssl_reason());
 			break;
 		default:
-			fail(w, w->stage == CARRY ? "%s" : "%s during the TLS handshake",
+			fail(w, w->stage == CARRY ? ZKS_TROUBLE_CLOSED : ZKS_TROUBLE_TLS,
+				 w->stage == CARRY ? "%s" : "%s during the TLS handshake",
 				 error == SSL_ERROR_SYSCALL && saved_errno != 0 ?
 				 strerror(saved_errno) : "server closed the connection");
 	}
@@ -712,7 +715,7 @@ secure(ZkWire *w)
 
 	if (w->stage == PREPARE && (!expect_names(w) || SSL_set_fd(w->ssl, w->net) != 1))
 	{
-		fail(w, "%s", "could not prepare TLS");
+		fail(w, ZKS_TROUBLE_TLS, "%s", "could not prepare TLS");
 		return false;
 	}
 	w->stage = HANDSHAKE;
@@ -891,7 +894,7 @@ begin(ZkWire *w)
 	w->ssl = SSL_new(w->tls->ctx);
 	pthread_mutex_unlock(&gate);
 	if (w->ssl == NULL)
-		fail(w, "%s", strerror(ENOMEM));
+		fail(w, ZKS_TROUBLE_OTHER, "%s", strerror(ENOMEM));
 	atomic_store(&w->ready, true);
 	return w->ssl != NULL && !atomic_load(&w->stop);
 }
@@ -1020,9 +1023,12 @@ zks_wire_finish(ZkWire *w)
 }
 
 const char *
-zks_wire_fault(ZkWire *w)
+zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 {
-	return w != NULL && atomic_load(&w->failed) ? w->fault : NULL;
+	if (w == NULL || !atomic_load(&w->failed))
+		return NULL;
+	*kind = w->fault_kind;
+	return w->fault;
 }
 
 int
@@ -1075,9 +1081,10 @@ zks_wire_finish(ZkWire *w)
 }
 
 const char *
-zks_wire_fault(ZkWire *w)
+zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 {
 	(void) w;
+	(void) kind;
 	return NULL;
 }
 
