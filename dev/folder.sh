@@ -69,6 +69,9 @@ make_folder()
 	# as Debian's installer writes it: two addresses for one name
 	printf '%s\n' '127.0.0.1 localhost' '::1 localhost ip6-localhost ip6-loopback' >"$dir/etc/hosts"
 	cp /etc/resolv.conf "$dir/etc/resolv.conf"
+	# who this machine's own authorities vouch for, such as a mirror of its network
+	mkdir -p "$dir/usr/local/share/ca-certificates"
+	find /usr/local/share/ca-certificates -name '*.crt' -exec cp -t "$dir/usr/local/share/ca-certificates" {} + 2>/dev/null || true
 	# do not start services on installation: ports are shared with the machine
 	printf '#!/bin/sh\nexit 101\n' >"$dir/usr/sbin/policy-rc.d"
 	chmod 755 "$dir/usr/sbin/policy-rc.d"

@@ -143,6 +143,26 @@ fetch_prometheus()
 	rm -f "$dir"/*.deb
 }
 
+# get_npm DIR: sets npm to the machine's, or unpacks npm's own package there, for
+# Debian's Node.js.  (Debian's package of it would install 340 others.)
+get_npm()
+{
+	local authorities=/etc/ssl/certs/ca-certificates.crt
+
+	npm=(npm)
+	! command -v npm >/dev/null || return 0
+	install_if_any nodejs ca-certificates
+	mkdir -p "$1"
+	[[ -e $1/package ]] || {
+		/usr/lib/apt/apt-helper -o Acquire::Retries=2 -o Acquire::https::Timeout=20 download-file \
+			https://registry.npmjs.org/npm/-/npm-10.9.4.tgz "$1/npm.tgz" \
+			SHA512:3a7506f37e85c1ba1021baad79f0cd9724748131f321fc117c4dc3ba235ec01be7327584a41d15117c01945560aa9373220628fcc1e1dddd877a5fe9b336a900 &&
+			tar -C "$1" -xf "$1/npm.tgz" && rm "$1/npm.tgz"
+	} >"$1/log" 2>&1 || { say 'could not fetch npm:'; tail -n 5 "$1/log"; }
+	npm=(node "$1/package/bin/npm-cli.js" --cafile="$authorities")
+	[[ -e $1/package ]]
+}
+
 # npm_get DIR WHAT ARGUMENTS...: runs npm there; a registry that does not answer must
 # not hold up the tests, which report what they leave out
 npm_get()
@@ -151,18 +171,17 @@ npm_get()
 	shift 2
 
 	(
-		cd "$dir" && HOME=$dir timeout 120 npm "$@" --ignore-scripts --no-audit --no-fund \
+		cd "$dir" && HOME=$dir timeout 120 "${npm[@]}" "$@" --ignore-scripts --no-audit --no-fund \
 			--cache "$dir/cache" --fetch-retries=1 --fetch-timeout=20000
 	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch $what from npm:"; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/cache"
 }
 
-# get_node_pg DIR: PostgreSQL's client for Node.js.  Debian's package of it accepts only
-# Debian's Node.js, which comes without npm; another one has it, and gets the client as
-# npm had it on one day.
+# get_node_pg DIR: PostgreSQL's client for Node.js, as npm had it on one day; without npm,
+# Debian's package of it, which accepts only Debian's Node.js
 get_node_pg()
 {
-	command -v npm >/dev/null || { install_if_any node-pg; return; }
+	get_npm "$tmp/npm" || { install_if_any node-pg; return; }
 	mkdir -p "$1"
 	npm_get "$1" 'pg for Node.js' install --no-save --before=2026-09-01 pg@8.16.3
 }
@@ -179,10 +198,9 @@ fetch_drop_in()
 	local dir=$1 apt suite from
 
 	mkdir -p "$dir"
-	command -v npm >/dev/null || drop_in_packages+=(nodejs npm)
 	install_if_any "${drop_in_packages[@]}"
 	cp "$root"/t/drop_in/package*.json "$dir"
-	npm_get "$dir" 'the programs' ci
+	! get_npm "$tmp/npm" || npm_get "$dir" 'the programs' ci
 
 	# a mirror may list a version that it does not have; another's test is the same
 	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
