@@ -211,7 +211,11 @@ fetch_drop_in()
 		(
 			cd "$dir/source" && "${apt[@]}" update && "${apt[@]}" source --download-only "${from#*/}" &&
 				tar -xOf postgresql-*.orig.tar.[a-z]*[!c] --wildcards '*/src/test/regress/sql/advisory_lock.sql' >../advisory_lock.sql
-		) >"$dir/log" 2>&1 </dev/null || { say "could not fetch the source of $from:"; tail -n 5 "$dir/log"; }
+		) >"$dir/log" 2>&1 </dev/null || {
+			rm -f "$dir/advisory_lock.sql"
+			say "could not fetch the source of $from:"
+			tail -n 5 "$dir/log"
+		}
 	done
 	[[ -s $dir/advisory_lock.sql ]] || rm -f "$dir/advisory_lock.sql"
 	rm -rf "$dir/source"

@@ -440,6 +440,14 @@ subtest 'logical replication' => sub {
 		is($all->('b'), $before, "$how: all is as before");
 	}
 
+	# what others have recorded since the transaction's snapshot, as its default may have it
+	my $later = zk_session($standby);
+	$b->value('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM zk_fences');
+	$later->value(q{SELECT zk_fence('/race', 60)});
+	$b->value('SET LOCAL session_replication_role = replica; TRUNCATE zk_fences; COMMIT');
+	is($seen->('b', '/race'), 60, 'a TRUNCATE with an old snapshot loses nothing');
+	$later->quit;
+
 	foreach my $how ('DELETE FROM zk_fences', 'TRUNCATE zk_fences')
 	{
 		is($b->value("BEGIN; $how; SELECT count(*) FROM zk_fences; ROLLBACK"), 0, "the owner's own $how empties it");

@@ -430,9 +430,13 @@ zkb_servers(void)
 static bool
 keep_copy(char **copy, const char *value)
 {
+	char	   *fresh = strdup(value);
+
+	if (fresh == NULL)
+		return false;
 	free(*copy);
-	*copy = strdup(value);
-	return *copy != NULL;
+	*copy = fresh;
+	return true;
 }
 
 /* PostgreSQL also counts descriptors that are not its own */

@@ -30,6 +30,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "backend/compat.h"
@@ -146,7 +147,8 @@ find_table(Oid function)
 }
 
 static int
-execute(const char *command, const char *table, int nargs, Oid *types, Datum *values, int expected)
+execute(const char *command, const char *table, int nargs, Oid *types, Datum *values,
+		bool read_only, int expected)
 {
 	int			rc = 0;
 
@@ -155,7 +157,7 @@ execute(const char *command, const char *table, int nargs, Oid *types, Datum *va
 	executing = true;
 	PG_TRY();
 	{
-		rc = SPI_execute_with_args(psprintf(command, table), nargs, types, values, NULL, false, 0);
+		rc = SPI_execute_with_args(psprintf(command, table), nargs, types, values, NULL, read_only, 0);
 	}
 	PG_FINALLY();
 	{
@@ -176,11 +178,11 @@ record(const char *table, const char *path, int64 token)
 	Datum		values[] = {CStringGetTextDatum(path), Int64GetDatum(token)};
 	bool		isnull;
 
-	if (execute(RECORD, table, 2, types, values, SPI_OK_INSERT) > 0)
+	if (execute(RECORD, table, 2, types, values, false, SPI_OK_INSERT) > 0)
 		return token;
 
 	/* we have locked the row, so it cannot change */
-	if (execute(LOOK, table, 1, types, values, SPI_OK_SELECT) != 1)
+	if (execute(LOOK, table, 1, types, values, false, SPI_OK_SELECT) != 1)
 		elog(ERROR, "fence of lock path \"%s\" is gone", path);
 	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
@@ -220,7 +222,11 @@ truncate_is_next(const char *table)
 	Datum		rows;
 	bool		isnull;
 
-	execute(SET_ASIDE, table, 0, NULL, NULL, SPI_OK_SELECT);
+	/* now that the table is locked: the transaction may have an older one */
+	CommandCounterIncrement();
+	PushActiveSnapshot(GetLatestSnapshot());
+	execute(SET_ASIDE, table, 0, NULL, NULL, true, SPI_OK_SELECT);
+	PopActiveSnapshot();
 	rows = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	set_aside_type = SPI_gettypeid(SPI_tuptable->tupdesc, 1);
 	if (!isnull)
@@ -246,7 +252,7 @@ truncate_is_over(const char *table)
 	Datum		rows = PointerGetDatum(set_aside);
 
 	if (set_aside != NULL)
-		execute(PUT_BACK, table, 1, &set_aside_type, &rows, SPI_OK_INSERT);
+		execute(PUT_BACK, table, 1, &set_aside_type, &rows, false, SPI_OK_INSERT);
 	forget_rows();
 }
 
