@@ -529,7 +529,8 @@ subtest 'a leader without followers' => sub {
 	my $began = time;
 	my $result = $session{doubt}->wait;
 	in_time(time - $began, $TIMEOUT_OF_SESSION + 1, 'doubt: within the session timeout and a second');
-	is($result->{message}, qq{canceling statement: the lock on "$path{doubt}" may have been lost}, 'doubt: the reason');
+	# its question to the quorum keeps all answers back, and a session without answers is over
+	like($result->{message}, qr/^canceling statement: the lock on "\Q$path{doubt}\E" (?:may have been|was) lost$/, 'doubt: the reason');
 	ok($reader->exists("/zklock$path{doubt}"), 'the leader still answers');
 	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + $PATIENCE }, 'some time after that');
 	is($session{lost}->is_done, 0, 'lost: still runs');

@@ -640,7 +640,7 @@ expect_answer_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	if (s->answer_due != 0)
 		return;
-	s->answer_due = s->attempt_at + s->info.timeout_ms * ZKS_MS / 3;
+	s->answer_due = zks_now() + s->info.timeout_ms * ZKS_MS / 3;
 	if (s->answer_due < zks_proven_until(s))
 		s->answer_due = zks_proven_until(s);
 }

@@ -299,6 +299,8 @@ ended(ZkNode *n, ZkNodeState state)
 {
 	if (n->state != state)
 		set_state(n, state);
+	if (state == ZKN_DELETED)
+		count_path(n, false);	/* while one that is lost may be there */
 	if (!is_awaited(n))
 		finish(n);
 }
@@ -456,7 +458,7 @@ unsure(ZkNode *n, int rc)
 	set_state(n, ZKN_UNSURE);
 	n->rc = rc;
 	if (zks_usable_locked(n->session))
-		zks_catch_up_soon_locked(n->session);
+		zks_catch_up_soon_locked(n->session, zks_now());
 	zkn_doubt_version_locked(n);
 	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
 }
@@ -1387,8 +1389,7 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 		if (n->ticket < first || n->ticket > last)
 			continue;
 		result = false;
-		if (n->refused != 0)
-			*refused = n->refused;
+		*refused = n->refused;
 	}
 	zks_leave(s);
 	return result;

@@ -293,7 +293,7 @@ complete(ZkRequest *r, int rc)
 		zks_end_locked(s, rc);	/* it would get us no further, nor let us
 								 * delete */
 	else if (zks_is_busy(rc))
-		zks_catch_up_soon_locked(s);
+		zks_catch_up_soon_locked(s, r->sent_at);
 	answered(r, rc);
 }
 

@@ -237,10 +237,10 @@ zks_proven_until(ZkSession *s)
 #define LONGEST_PAUSE_MS	1024
 
 void
-zks_catch_up_soon_locked(ZkSession *s)
+zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at)
 {
 	int64_t		now = zks_now();
-	bool		in_vain = now - s->caught_up_at < s->catch_up_ms * ZKS_MS;
+	bool		in_vain = sent_at - s->caught_up_at < s->catch_up_ms * ZKS_MS;
 
 	zk_assert(zks_has_mutex(s));
 	if (s->catch_up_at != 0)
