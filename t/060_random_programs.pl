@@ -36,7 +36,6 @@ my $zk = ZooKeeper->new->start;
 my $client;
 my %setting = (
 	'zklock.session_timeout' => '30s',
-	'zklock.idle_timeout' => 0,    # a session is told by its id
 	deadlock_timeout => '1min',    # deadlock detection might reorder queues
 	fsync => 'off');
 my @node = map { zk_cluster($_, $zk, %setting) } qw(a b);

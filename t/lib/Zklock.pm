@@ -70,6 +70,7 @@ sub zk_cluster
 		log_checkpoints => 'off',    # (on since PostgreSQL 15)
 		log_lock_waits => 'off',    # for its DETAIL ZooKeeper is asked; on since PostgreSQL 19
 		'zklock.hosts' => $hosts,
+		'zklock.idle_timeout' => 0,    # sessions are counted, and a slow machine takes minutes
 		%setting);
 	$node->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %setting;
 	$node->start;
