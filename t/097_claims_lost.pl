@@ -55,7 +55,20 @@ my $last_period = 0;
 my ($PERIOD, $DAY);
 my $PATH = '/p';
 
-sub in_both { my ($sql) = @_; return map { $_->safe_psql('postgres', $sql) } $node, $other; }
+# Sessions that only look, by the names of their servers, while no server is killed: what
+# follows asks hundreds of times, and each psql would take longer than all else
+my %look;
+
+sub ask
+{
+	my ($server, $sql) = @_;
+	my $session = $look{ $server->name };
+	return $session ? $session->value($sql) : $server->safe_psql('postgres', $sql);
+}
+
+sub in_both { my ($sql) = @_; return map { ask($_, $sql) } $node, $other; }
+
+my %server = map { ask($_, 'SELECT system_identifier FROM pg_control_system()') => $_ } $node, $other;
 
 # The next day, which nobody has claimed
 sub new_period
@@ -83,8 +96,7 @@ sub last_claim
 	  $session->value(
 		qq{SELECT extract(day FROM period - '2001-01-01 00:00 UTC'), state, host, system_identifier, transaction_id FROM zk_last_claim('$PATH')});
 	return "$day $state" if ($xid // '') eq '';
-	my ($of) = grep { $_->safe_psql('postgres', 'SELECT system_identifier FROM pg_control_system()') == $system } $node, $other;
-	return "$day $state " . $of->safe_psql('postgres', "SELECT pg_xact_status('$xid')");
+	return "$day $state " . ask($server{$system}, "SELECT pg_xact_status('$xid')");
 }
 
 # ... when what is under way has been carried out
@@ -150,6 +162,7 @@ sub play
 	return @results;
 }
 
+%look = map { $_->name => zk_session($_) } $node, $other;
 foreach my $name (sort keys %program)
 {
 	my @program = @{ $program{$name} };
@@ -209,6 +222,8 @@ foreach my $name (sort keys %program)
 	}
 	$PATH = '/p';
 }
+$_->quit for values %look;
+%look = ();
 
 #
 # One that fails
