@@ -445,16 +445,25 @@ foreach my $style (qw(curator curator_rw kazoo))
 			my $path = new_path();
 			make_dirs($path);
 			my $foreign = $theirs->create("/zklock$path/$prefix", mode => 'ephemeral_sequential');
-			my (%expected, %got, %waits);
+			my (%expected, %got, %warned);
 			foreach my $kind (@kinds)
 			{
 				my $blocked = $excluded_by{$kind}{ $marker{$prefix} } // 0;
-				$got{$kind} = $s{$kind}->value(take($kind, $path, '0'));
+				my @results;
+				foreach (1, 2)
+				{
+					push @results, $s{$kind}->query(take($kind, $path, '0'));
+					$s{$kind}->value('SELECT zk_unlock_all()');
+				}
+				$got{$kind} = $results[0]{out};
 				$expected{$kind} = $blocked ? 'f' : 't';
-				$s{$kind}->value('SELECT zk_unlock_all()');
+				push @{ $warned{ join ' | ', map { @{ $_->{warnings} } } @results } }, $kind;
 			}
 			is_deeply(\%got, \%expected, "$prefix is " . ($marker{$prefix} || 'nothing'))
 			  or diag explain \%got;
+			is_deeply(\%warned, { $marker{$prefix} ? '' : qq{lock path "$path" has a node of an unknown kind} => \@kinds },
+				$marker{$prefix} ? '- which warns of nothing' : '- with one warning a session')
+			  or diag explain \%warned;
 
 			# joining the queue is another way to test it
 			foreach my $kind (grep { $expected{$_} eq 'f' } @kinds)
@@ -478,6 +487,54 @@ foreach my $style (qw(curator curator_rw kazoo))
 		nothing_left('nothing is left');
 	};
 }
+
+edge 'beside a node of an unknown kind' => sub {
+	my $path = new_path();
+	make_dirs($path);
+	my $s = warm_session();
+	my $asks = sub {
+		my $before = $proxy->count('*');
+		my $result = $s->query(take('exclusive', $path, '0'));
+		is($result->{out}, 't', 'held');
+		my $n = $proxy->count('*') - $before;
+		$s->value('SELECT zk_unlock_all()');
+		quiet($proxy);
+		return ($n, @{ $result->{warnings} });
+	};
+	my ($usual, @none) = $asks->();
+
+	# locks below that look like nodes of a sequence: a directory, and a single node
+	my $single = warm_session(node_style => 'single');
+	make_dirs("$path/1234567890");
+	$single->value(take('single', "$path/order-0000000001"));
+	my ($first, @first) = $asks->();
+	my ($second, @second) = $asks->();
+	is("@none @first @second", '  ', 'locks below are none');
+	is("$first $second", $usual + 2 . " $usual", 'which is asked once');
+	$single->value('SELECT zk_unlock_all()');
+	$single->quit;
+
+	# more than are looked at
+	$path = new_path();
+	make_dirs($path);
+	my @strangers = map { foreign($path, 'a\\tch-') } 1 .. 30;
+	my ($with, @warnings) = $asks->();
+	is("@warnings", qq{lock path "$path" has a node of an unknown kind}, 'one warning for 30 nodes');
+	is($with, $usual + 10, 'of which ten are looked at');
+
+	# one who waits, too, and is told of which
+	my $waiter = warm_session();
+	my $blocker = block('shared', $path);
+	$waiter->send(take('shared', $path));
+	wait_for_blocker($path, $blocker);
+	leave($blocker);
+	like($waiter->wait->{err}, qr/^(?:psql:\S+ )?WARNING:  01000: lock path.*\nDETAIL:  zklock does not wait for "a\\\\tch-\d{10}", and/m,
+		'with its name, and no special character');
+	$waiter->value('SELECT zk_unlock_all()');
+	leave(@strangers);
+	$_->quit for $s, $waiter;
+	nothing_left('nothing is left');
+};
 
 # Rule 4: others take every child for a contender.
 foreach my $style (qw(curator curator_rw kazoo))

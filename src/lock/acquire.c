@@ -24,9 +24,11 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "pgstat.h"
 
 #include "acquire.h"
+#include "backend/encoding.h"
 #include "backend/errors.h"
 #include "backend/node_identity.h"
 #include "backend/path.h"
@@ -84,6 +86,43 @@ fill_in_czxids(Call *c, Place *p, ListedQueue *queue)
 	return true;
 }
 
+/* Of so many directories, at most, we remember that they were looked at */
+#define DIRECTORIES_LOOKED_AT	1024
+
+/*
+ * Children that have a number, and are no contenders, may be another library's
+ * locks, which neither wait for us nor we for them.  Or they may be locks below this
+ * one.  The nodes tell, so they are asked for, once a session and directory.  A single
+ * node is ephemeral, too, but zklock's own has been written to.
+ */
+static void
+warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
+{
+	static uint64 looked_at[DIRECTORIES_LOOKED_AT];
+	const char *dir = p->target->dir;
+	uint64		hash = hash_bytes_extended((const unsigned char *) dir, (int) strlen(dir), 0);
+	uint64	   *entry = &looked_at[hash % DIRECTORIES_LOOKED_AT];
+	ZkAnswer	answers[ZKS_STRANGERS];
+
+	if (*entry == hash || !zkl_stat_children(c, p, list->strangers, list->nstrangers, answers))
+		return;
+	*entry = hash;
+	for (int i = 0; i < list->nstrangers; i++)
+	{
+		const char *name = list->strangers[i];
+
+		if (answers[i].rc != ZKS_OK || answers[i].owner == 0 || answers[i].version > 0)
+			continue;
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("lock path \"%s\" has a node of an unknown kind", zkb_path_for_display(p->target->path)),
+				 errdetail("zklock does not wait for \"%s\", and whoever created that need not wait for zklock.",
+						   zkb_from_utf8_escaped(name, strlen(name), true)),
+				 errhint("If it is another library's lock, both may hold at once. Use one kind of lock at each path.")));
+		return;
+	}
+}
+
 /*
  * Work out what this list means for us, or, with node NULL, for a newcomer.
  * False if that is not certain, and the list must be read again.
@@ -113,6 +152,8 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 	/* without what was left out we hold, but others still see us as waiting */
 	p->tell = queue->view.tell || (queue->n < listed && c->want.permits > 1);
 	p->alone = queue->view.self_seen && listed == 1;
+	if (answer->nstrangers > 0)
+		warn_of_strangers(c, p, answer);
 	return true;
 }
 

@@ -247,12 +247,12 @@ await_node(Call *c, Place *p, ZkNodeInfo *node)
 }
 
 static void
-send_read(Call *c, Place *p, const char *name)
+send_read(Call *c, Place *p, ZkRequest *(*ask) (ZkSession *, const char *), const char *name)
 {
 	char	   *path = psprintf("%s/%s", p->target->dir, name);
 
 	CHECK_FOR_INTERRUPTS();
-	p->reads[p->nreads] = zks_read(c->session, path);
+	p->reads[p->nreads] = ask(c->session, path);
 	pfree(path);
 	if (p->reads[p->nreads] == NULL)
 		zkl_raise_no_memory();
@@ -274,7 +274,7 @@ zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, Zk
 	for (int i = 0; i < n; i++)
 	{
 		while (p->nreads < n && p->nreads - i < ZKL_WINDOW)
-			send_read(c, p, contenders[p->nreads].name);
+			send_read(c, p, zks_read, contenders[p->nreads].name);
 		while (!zks_answered(c->session, p->reads[i], &answers[i]))
 		{
 			if (!zkl_await_something(c, until))
@@ -290,6 +290,30 @@ zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, Zk
 	/* answers that lay unread while we were stopped prove nothing */
 	zks_info(c->session, &info);
 	return zkb_is_fresh(&info);
+}
+
+/*
+ * Ask about these few children, without their data, whatever the answers.  Returns
+ * false if this connection cannot deliver them, or it is too late.
+ */
+bool
+zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answers)
+{
+	int64		until = zkb_wait_answer_due(c->wait);
+
+	drop_reads(c, p);
+	p->reads = palloc(n * sizeof(ZkRequest *));
+	for (int i = 0; i < n; i++)
+		send_read(c, p, zks_stat, names[i]);
+	for (int i = 0; i < n; i++)
+	{
+		while (!zks_answered(c->session, p->reads[i], &answers[i]))
+		{
+			if (zkl_is_too_late(c, p) || !zkl_await_something(c, until))
+				return false;
+		}
+	}
+	return true;
 }
 
 /*-------------------------------------------------------------------------

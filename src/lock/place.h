@@ -141,6 +141,7 @@ extern void zkl_send_list(Call *c, Place *p, bool fresh);
 extern bool zkl_is_too_late(Call *c, Place *p);
 extern bool zkl_await_list(Call *c, Place *p, ZkAnswer *answer);
 extern bool zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers);
+extern bool zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answers);
 extern bool zkl_wants_one(const Call *c);
 extern Verdict zkl_await_settled(Call *c, Place *p);
 extern Verdict zkl_join_queues(Call *c, int first);

@@ -134,6 +134,8 @@ struct ZkRequest
 	ZkInterest	interest;		/* in which children */
 	int			nchildren;
 	char	  **children;
+	int			nstrangers;		/* beside contenders */
+	char	   *strangers[ZKS_STRANGERS];
 	int			nops;			/* of a multi, else 0 */
 	int		   *op_types;
 	char	  **op_names;		/* of what a multi created, whole paths; until

@@ -9,7 +9,7 @@
  * the names of Curator or kazoo, as zklock.node_style says, and read
  * everyone's, so that they and we stand in one queue; a child without a known
  * marker is somebody's data or a lock below this one ("/a" and "/a/b" can both
- * be locks), and is not looked at.
+ * be locks), and does not count.
  *
  * A semaphore is a queue of its own in the same directory.  The name carries
  * the permits, so that a list alone tells who holds.  Curator and kazoo do not
@@ -208,6 +208,17 @@ zkp_is_reserved(const char *part, int len)
 	ZkpContender ignored;
 
 	return has_protection(part, len) || parse(part, len, &ignored);
+}
+
+bool
+zkp_may_be_stranger(const char *name)
+{
+	size_t		len = strlen(name);
+	ZkpContender ignored;
+	int32_t		number;
+
+	return len <= ZKP_STRANGER_MAX && split_number(name, (int) len, false, &number) >= 0 &&
+		!parse(name, (int) len, &ignored);
 }
 
 bool

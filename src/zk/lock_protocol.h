@@ -150,6 +150,13 @@ extern bool zkp_parse_record(const char *name, ZkpRecordName *record);
  */
 extern bool zkp_is_reserved(const char *part, int len);
 
+/*
+ * Whether this child is no contender, but may be a sequential node of another kind.
+ * A name longer than this is not believed to be one.
+ */
+#define ZKP_STRANGER_MAX	255
+extern bool zkp_may_be_stranger(const char *name);
+
 /* Whether it is the name of a directory of zklock's own */
 extern bool zkp_is_own_dir(const char *part, int len);
 

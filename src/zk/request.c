@@ -150,6 +150,8 @@ free_request(ZkRequest *r)
 	for (int i = 0; i < r->nchildren; i++)
 		free(r->children[i]);
 	free(r->children);
+	for (int i = 0; i < r->nstrangers; i++)
+		free(r->strangers[i]);
 	for (int i = 0; r->op_names != NULL && i < r->nops; i++)
 		free(r->op_names[i]);
 	free(r->op_names);
@@ -407,9 +409,17 @@ is_of_interest(const ZkRequest *r, const char *name)
 	return true;
 }
 
+/* Of those that are of no interest: whether it is kept aside */
+static bool
+is_stranger(const ZkRequest *r, const char *name)
+{
+	return r->interest == INTEREST_CONTENDERS && r->nstrangers < ZKS_STRANGERS &&
+		zkp_may_be_stranger(name);
+}
+
 /*
  * How many of these are of interest.  Other entries of a directory, real or
- * not, take no memory of ours.  -1 if one of them cannot be the name of a
+ * not, take no memory of ours, but for a few strangers.  -1 if one of them cannot be the name of a
  * node: the library leaves NULL where a list was damaged.
  */
 static int
@@ -428,6 +438,16 @@ count_children(const ZkRequest *r, const struct String_vector *strings)
 	return n;
 }
 
+static bool
+keep(char **kept, int *n, const char *name)
+{
+	kept[*n] = strdup(name);
+	if (kept[*n] == NULL)
+		return false;
+	(*n)++;
+	return true;
+}
+
 /*
  * False: out of memory.  Half a list would show fewer before us than there
  * are.
@@ -436,16 +456,21 @@ static bool
 keep_children(ZkRequest *r, const struct String_vector *strings, int n)
 {
 	r->children = calloc(n + 1, sizeof(char *));
-	for (int i = 0; r->children != NULL && r->nchildren < n; i++)
+	if (r->children == NULL)
+		return false;
+	for (int i = 0; i < strings->count; i++)
 	{
-		if (!is_of_interest(r, strings->data[i]))
-			continue;
-		r->children[r->nchildren] = strdup(strings->data[i]);
-		if (r->children[r->nchildren] == NULL)
+		const char *name = strings->data[i];
+
+		if (is_of_interest(r, name))
+		{
+			if (!keep(r->children, &r->nchildren, name))
+				return false;
+		}
+		else if (is_stranger(r, name) && !keep(r->strangers, &r->nstrangers, name))
 			return false;
-		r->nchildren++;
 	}
-	return r->children != NULL;
+	return true;
 }
 
 static void
@@ -460,7 +485,7 @@ on_strings(int rc, const struct String_vector *strings, const void *data)
 		r->session->frame.unsound = true;
 		rc = ZMARSHALLINGERROR;
 	}
-	else if (n > 0 && !keep_children(r, strings, n))
+	else if (rc == ZOK && !keep_children(r, strings, n))
 		rc = ZSYSTEMERROR;
 	complete(r, rc);
 }
@@ -1096,6 +1121,8 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->epoch = r->epoch;
 		answer->nchildren = r->nchildren;
 		answer->children = r->children;
+		answer->nstrangers = r->nstrangers;
+		answer->strangers = r->strangers;
 		answer->missing = r->before == NULL ? zkr_failed_op(r) :
 			r->before->rc == ZOK ? r->index : zkr_failed_op(r->before);
 		answer->czxid = r->in_place_of != 0 ? r->in_place_of : r->czxid;

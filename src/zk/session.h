@@ -257,6 +257,8 @@ extern void zks_awaited(ZkSession *session);
  * Requests.  A code is ZooKeeper's own; zks_is_doubtful is true for those that
  * leave open whether the request was carried out.
  */
+#define ZKS_STRANGERS		10
+
 typedef struct ZkAnswer
 {
 	int			rc;
@@ -265,6 +267,9 @@ typedef struct ZkAnswer
 	int			nchildren;
 	char	  **children;		/* of a list, those asked for; valid until
 								 * zks_request_free */
+	int			nstrangers;		/* beside contenders, the first ones that may
+								 * be */
+	char	  **strangers;		/* another kind of lock's; valid as long */
 	int			missing;		/* of a check: the first node that does not
 								 * exist */
 	int64_t		czxid;			/* of what was read; if its data says that it

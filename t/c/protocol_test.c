@@ -168,6 +168,7 @@ test_names(void)
 {
 	ZkpContender c;
 	ZkpData		said;
+	char		name[ZKP_STRANGER_MAX + 2];
 	char		data[ZKP_IDENTITY_LEN + ZKP_DATA_EXTRA];
 
 	makes(ZKP_EXCLUSIVE, ZKP_CURATOR, 0, "_c_" UUID "-lock-");
@@ -249,6 +250,17 @@ test_names(void)
 	ok(!zkp_is_reserved("lock-5", 6), "nor is lock-5");
 	ok(!zkp_is_reserved("single-4294967301", 17), "nor is what a single node is called");
 	ok(!zkp_parse("a/lock-0000000001x", &c), "parsing needs the whole name");
+
+	ok(zkp_may_be_stranger("_c_" UUID "-latch-0000000001"), "a leader latch may be a stranger");
+	ok(zkp_may_be_stranger("ex0000000001"), "so may a node of zk-ruby");
+	ok(zkp_may_be_stranger("1234567890"), "and a number alone");
+	ok(!zkp_may_be_stranger("_c_" UUID "-lock-0000000001"), "a contender is none");
+	ok(!zkp_may_be_stranger("ex000000001"), "nor is a node without a whole number");
+	snprintf(name, sizeof(name), "%0*d", ZKP_STRANGER_MAX, 1);
+	ok(zkp_may_be_stranger(name), "and one of the longest");
+	snprintf(name, sizeof(name), "%0*d", ZKP_STRANGER_MAX + 1, 1);
+	ok(!zkp_may_be_stranger(name), "nor is one that is longer");
+	ok(!zkp_may_be_stranger(""), "nor is nothing");
 }
 
 static void
