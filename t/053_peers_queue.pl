@@ -63,7 +63,9 @@ if ($ENV{PEERS_SCENES})
 # No directory is removed while it is empty for a moment, since kazoo cannot
 # cope with that (kazoo#563).
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
-my $node = zk_cluster('main', $zk, fsync => 'off', synchronous_commit => 'off');
+# all clients begin at once, and on a slow machine the server has much to do
+my $node = zk_cluster('main', $zk, fsync => 'off', synchronous_commit => 'off',
+	'zklock.connect_timeout' => '60s', 'zklock.operation_timeout' => '60s');
 $node->safe_psql('postgres', <<~'SQL');
 	-- each time that a lock was held: what the libraries' clients write into a file
 	CREATE UNLOGGED TABLE hold (path text, client int, mode text, asked timestamptz, since timestamptz,
