@@ -271,7 +271,7 @@ foreach my $name (sort keys %failure)
 		in_time(time - $began, 1, 'at once');
 		is(played(), 'next', 'and it commits');
 		settled($next, "$DAY done committed", 'zk_last_claim says so');
-	};
+	}, session_timeout => '20s';    # outlasts a cancel on a slow machine
 }
 
 #
