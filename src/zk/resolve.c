@@ -167,8 +167,9 @@ write_list(const AddressList *list, char *text)
 /*
  * Returns a malloc'ed list of an odd number of numeric addresses, or NULL with
  * an explanation if no name could be resolved.  One bad name of several does
- * no harm, but is explained, too; else error is empty.  The names are malloc'ed, too; NULL if the result is NULL.  With
- * only_numeric the result is NULL if one is a name.
+ * no harm, but is explained, too; else error is empty.  The names are malloc'ed,
+ * too; NULL if the result is NULL.  With only_numeric the result is NULL if one is
+ * a name.
  */
 char *
 zks_resolve(const char *hosts, bool only_numeric, int *naddresses, char **names, char *error, int errlen)

@@ -10,9 +10,9 @@
  *
  * Instead the library talks plaintext to a socket pair that takes the place of
  * its socket while that is still being connected, under the same number, and
- * a thread of ours reads the files and carries the bytes on: the wire.  Nobody else notices: the
- * library keeps its protocol, frame_check.c looks at what arrives, the keeper's
- * limits end an attempt that takes too long.  A wire lives as long as its
+ * a thread of ours reads the files and carries the bytes on: the wire.  Nobody
+ * else notices: the library keeps its protocol, frame_check.c looks at what
+ * arrives, the keeper's limits end an attempt that takes too long.  A wire lives as long as its
  * connection.
  *
  * An exiting process shuts OpenSSL down while a wire, or a keeper that was
