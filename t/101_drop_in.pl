@@ -78,7 +78,7 @@ sub lose_known
 	is(scalar @theirs, 21, 'PostgreSQL has 21 functions');
 	is_deeply([ split /\n/, $of->('zklock_advisory') ], \@theirs, '- and we the same');
 	is($admin->value(q{SELECT count(*) FROM pg_proc p WHERE pronamespace = 'zklock_advisory'::regnamespace
-		AND (obj_description(oid, 'pg_proc') IS NULL OR procost <> 10000
+		AND (obj_description(oid, 'pg_proc') IS NULL OR procost <> 1
 			OR has_function_privilege('public', oid, 'EXECUTE'))}), 0,
 		'each has a comment, its cost, and no right for PUBLIC');
 	is($admin->value(q{SELECT obj_description('pg_catalog.pg_advisory_lock(bigint)'::regprocedure, 'pg_proc')}),
