@@ -195,7 +195,8 @@ subtest 'states' => sub {
 	}
 
 	# nothing is counted for sessions that have lost nothing: what they do while
-	# cut off
+	# cut off.  (One that was answered nothing since it is back is over with its locks.)
+	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/s')}), 1, 'it is answered');
 	$proxy->blackhole;
 	zk_until(sub { state_of($s) eq 'suspended' }, 'a silence that is too long');
 	$before = $heard->();
