@@ -21,7 +21,7 @@ use constant { READ => 1, WRITE => 2, CREATE => 4, DELETE => 8, ADMIN => 16, ALL
 use constant { EXPIRED => -112, THROTTLED => -127 };
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '2s');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '20s');
 my $session = zk_session($node);
 my $client = $zk->client(session_timeout => 60_000);
 
@@ -67,7 +67,7 @@ is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what wa
 # One node: an ACL denies us access while we hold the lock.  We may still delete
 # it, since that depends on the directory.
 {
-	my $s = zk_session($node, options => '-c zklock.commit_guard=strict -c zklock.session_timeout=20s');
+	my $s = zk_session($node, options => '-c zklock.commit_guard=strict');
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/closing'), zk_xact_lock('/closing/b')});
 	my ($mine) = grep { /-lock-/ } $client->children('/zklock/closing/b');
 	$client->set_acl("/zklock/closing/b/$mine", open_to_world(WRITE));
@@ -84,7 +84,7 @@ $client->close;
 # A directory: the lock is lost while ZooKeeper is down, and afterwards its node
 # may not be deleted.  Nobody waits for that answer.
 {
-	my $s = zk_session($node, options => '-c zklock.session_timeout=10s');
+	my $s = zk_session($node);    # it has as long again to come back
 	$s->value(q{SELECT zk_lock('/kept')});
 	$zk->with_client(sub { $_[0]->set_acl('/zklock/kept', open_to_world(READ | CREATE | ADMIN)) });
 	$zk->stop;
