@@ -23,7 +23,7 @@ use constant { EXPIRED => -112, THROTTLED => -127 };
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '20s');
 my $session = zk_session($node);
-my $client = $zk->client(session_timeout => 60_000);
+my $client = $zk->client;
 
 sub open_to_world { return [ [ $_[0], 'world', 'anyone' ] ] }
 

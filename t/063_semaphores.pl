@@ -20,10 +20,10 @@ use Zklock;
 use ZooKeeper;
 
 # Directories stay, and heartbeats do not disturb the counting.
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', max_connections => 200);
 my $admin = zk_session($node);
-my $client = $zk->client(session_timeout => 3_600_000);
+my $client = $zk->client;
 
 # A connected session, through a proxy that others may share
 my @proxies;    # kept until the end, since a backend may still be closing its session

@@ -22,7 +22,7 @@ my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # for deadlocks (t/018 has those)
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', deadlock_timeout => '1h');
 my $admin = zk_session($node);
-my $other = $zk->client(session_timeout => 60_000);
+my $other = $zk->client;
 
 sub contenders { return $other->contenders("/zklock$_[0]"); }
 

@@ -20,7 +20,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(max_session_timeout => 60_000)->start;    # less than some ask for
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '10s', log_error_verbosity => 'default', shared_preload_libraries => 'zklock');
 my $proxy = ZkProxy->new($zk);
 my $bare = zk_session($node);

@@ -136,7 +136,7 @@ subtest 'an older proof' => sub {
 		my ($what, $lock, $n, $requests, $trips) = @$_;
 		my $path = '/late/' . ($what =~ tr/a-z//cdr);
 		my ($s, $proxy) = proxied(session_timeout => '20s');
-		my $client = $zk->client(session_timeout => 60_000);
+		my $client = $zk->client;
 		my @before = map { $client->contend("/zklock$path") } 1 .. $n;
 		$s->send("SELECT $lock('$path')");
 		zk_wait_queued($zk, $s);
@@ -188,7 +188,7 @@ subtest 'doubt, from now on' => sub {
 };
 
 subtest 'a node that somebody deletes' => sub {
-	my $hand = $zk->client(session_timeout => 60_000);
+	my $hand = $zk->client;
 	my $delete = sub { $hand->delete("/zklock$_[0]/$_") for $hand->children("/zklock$_[0]") };
 	my $state = sub {
 		$admin->value('SELECT state FROM zk_server_locks WHERE pid = ' . $_[0]->pid);
