@@ -505,7 +505,7 @@ subtest 'cut off meanwhile' => sub {
 
 # A machine that stalls keeps its own place empty, but delays no other for long.
 subtest 'the first of the waiters stands still' => sub {
-	my $T = 12;
+	my $T = 24;    # its session must live until the next one has looked
 	my ($path, @all) = crowd(4, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1 .. 4 ]);
 	my @s = map { $_->{s} } @all;
 	my ($node) = (queue($path))[3];
@@ -528,7 +528,7 @@ subtest 'the first of the waiters stands still' => sub {
 # ZooKeeper tells nobody of a change in a directory that he may not read at that
 # moment, neither then nor later.
 subtest 'the directory cannot be read while a place becomes free' => sub {
-	my $T = 6;
+	my $T = 12;
 	my ($path, @all) = crowd(2, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1, 2 ]);
 	my @s = map { $_->{s} } @all;
 	my ($node) = queue($path);
