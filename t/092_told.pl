@@ -267,7 +267,7 @@ subtest 'why there is no connection' => sub {
 	like($hint->('no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, 'a name that does not resolve');
 	like($hint->('127.0.0.1:1'), qr/ZooKeeper is running/, 'a port where nobody listens');
 	like($hint->('127.0.0.1:1,no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, '- beside a name that does not resolve');
-	my $many = zk_session_with($node, hosts => join(',', map { "127.0.0.$_:1" } 1 .. 40), connect_timeout => '2s')->query(q{SELECT zk_lock('/a')});
+	my $many = zk_session_with($node, hosts => join(',', map { "127.0.0.$_:1" } 1 .. 40), connect_timeout => '4s')->query(q{SELECT zk_lock('/a')});
 	like($many->{detail}, qr/^The last attempts failed: (?:127\.0\.0\.\d+:1: Connection refused; ){3}/, 'forty: each');
 	cmp_ok(length $many->{detail}, '<', 450, '- as far as there is room');
 	$proxy->blackhole;
