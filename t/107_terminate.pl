@@ -163,6 +163,28 @@ subtest 'not because of what was given back, or goes with the transaction' => su
 	$_->quit for values %session;
 };
 
+# The loss was noticed before, but the signal comes after that.  (An abort lets it in first.)
+subtest 'not because of what is given back when it is known to be lost' => sub {
+	my $library = zk_library('cancel', "-I$FindBin::RealBin/../src");
+	$admin->value("CREATE FUNCTION $_() RETURNS void AS '$library' LANGUAGE C") for qw(await_signal take_signal);
+	my %how = (
+		'zk_unlock' => q{PERFORM zk_lock('PATH'); COMMIT; PERFORM await_signal(); PERFORM zk_unlock('PATH')},
+		'zk_unlock_all' => q{PERFORM zk_lock('PATH'); COMMIT; PERFORM await_signal(); PERFORM zk_unlock_all()});
+	foreach my $name (sort keys %how)
+	{
+		my $s = leader();
+		my $path = new_path();
+		$s->value("SELECT zk_lock('$path/before'), zk_unlock('$path/before')");
+		my $id = id($s);
+		$s->send('DO $$BEGIN ' . $how{$name} =~ s/PATH/$path/gr . '; PERFORM take_signal(); END$$');
+		zk_until(sub { grep { /lock/ } $zk->children("/zklock$path") }, 'it has the lock');
+		lose($s, $id);
+		is($s->wait->{state}, '', "$name: no error");
+		is($s->value('SELECT 1'), 1, "$name: it lives");
+		$s->quit;
+	}
+};
+
 subtest 'cut off' => sub {
 	my $fifo = PostgreSQL::Test::Utils::tempdir_short . '/silent';
 	mkfifo($fifo, 0600) or die "$fifo: $!";
