@@ -183,6 +183,7 @@ static const struct config_enum_entry stop_values[] =
 	{"off", ZKS_STOP_NEVER, false},
 	{"lost", ZKS_STOP_LOST, false},
 	{"doubt", ZKS_STOP_DOUBT, false},
+	{"terminate", ZKS_STOP_TERMINATE, false},
 	{"false", ZKS_STOP_NEVER, true},
 	{"no", ZKS_STOP_NEVER, true},
 	{"0", ZKS_STOP_NEVER, true},
@@ -276,7 +277,7 @@ define_settings(void)
 							 PGC_SUSET, 0, NULL, assign_commit_guard, NULL);
 	DefineCustomEnumVariable("zklock.cancel_on_loss",
 							 gettext_noop("Sets when a statement is canceled because a lock that its transaction relies on is lost."),
-							 gettext_noop("off: never. lost: when that is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held."),
+							 gettext_noop("off: never. lost: when that is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held. terminate: as doubt, and for a session-scope lock the connection is terminated, even if it is idle."),
 							 &zklock_cancel_on_loss, ZKS_STOP_LOST, stop_values,
 							 PGC_USERSET, 0, NULL, assign_cancel_on_loss, NULL);
 	DefineCustomEnumVariable("zklock.node_style",
