@@ -15,7 +15,8 @@ use Test::More;
 use Zklock;
 use ZooKeeper;
 
-my $HANDOVERS = 60;    # of each of four kinds
+my $HANDOVERS = 200;    # of each of three kinds
+my $EXITS = 25;    # each needs a session of its own
 
 my $zk = ZooKeeper->new(max_session_timeout => 3_600_000)->start;
 my $node = zk_cluster(
@@ -224,28 +225,22 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 	}
 	$_->quit for @s;
 
-	my @waiting = map { switched()->send(
-			q{SELECT pg_advisory_lock(1); SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()}) } 1 .. 4;
+	my $next = sub {
+		return switched()->send(q{SELECT pg_advisory_lock(1); SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()});
+	};
+	my @waiting = map { $next->() } 1 .. 3;
 	my $missing = 0;
-	for (1 .. $HANDOVERS)
-	{
-		zk_until(sub { grep { $_->is_done } @waiting }, 'the next one');
-		my ($holder) = grep { $_->is_done } @waiting;
-		$missing++ if $holder->wait->{out} ne '1';
-		is_queued(2);
-		@waiting = grep { $_ != $holder } @waiting;
-		$holder->quit;
-		push @waiting, switched()->send(
-			q{SELECT pg_advisory_lock(1); SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()});
-	}
-	is($missing, 0, "exit: $HANDOVERS handovers, no row is missing");
-	while (@waiting)
+	for my $n (1 .. $EXITS)
 	{
 		zk_until(sub { grep { $_->is_done } @waiting }, 'the next one');
 		my ($holder) = grep { $_->is_done } @waiting;
 		@waiting = grep { $_ != $holder } @waiting;
+		$missing++ if $holder->wait->{out} ne "\n1";
+		is_queued(2) if @waiting;
 		$holder->quit;
+		push @waiting, $next->() if $n <= $EXITS - 3;
 	}
+	is($missing, 0, "exit: $EXITS handovers, no row is missing");
 	zk_nothing_left($zk, 'nothing is left');
 }
 

@@ -332,7 +332,7 @@ zkl_forget_if_unused(Lock *lock)
 
 	if (!dlist_is_empty(&lock->holds))
 		return;
-	Assert(lock->count == 0 && !lock->taken && !lock->ended);
+	Assert(lock->count == 0 && !lock->taken && !lock->ended && lock->shadow.state == ZKL_NO_SHADOW);
 	hash_search(zkl_locks, &lock->key, HASH_REMOVE, NULL);
 	pfree(path);
 }
