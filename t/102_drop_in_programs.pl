@@ -189,7 +189,7 @@ sub in_each_way
 	my $name = $program->{name};
   SKIP:
 	{
-		skip "$name could not be had", 1 if !-e $program->{has};
+		skip "$name, or what it needs, could not be had", 1 if !-e $program->{has};
 		foreach my $way (@ways{@ways})
 		{
 			my @nodes = $way == $ways{plain} ? $plain : @{ $way->{nodes} };
@@ -217,6 +217,7 @@ sub in_each_way
 #   makes    this instead of public.stock
 #   second   waits, or fails with this message
 my $sql = "LOCK TABLE ops.gate;\nCREATE TABLE stock (id integer);\n";
+my ($node_version) = (`node --version 2>&1` // '') =~ /^v(\d+)/ ? $1 : 0;
 my @migrations = (
 	{
 		name => 'sqitch',    # sets search_path to its own schema
@@ -243,20 +244,17 @@ my @migrations = (
 		command => sub { return ('node', $_[2]{has}, 'migrate') },
 		second => qr/Failed to get exclusive lock/
 	},
-	{
-		name => 'node-pg-migrate',    # sets search_path to the schema of its tables
-		has => "$modules/node-pg-migrate",
-		files => { 'migrations/1732500000000_stock.sql' => "-- Up Migration\n$sql-- Down Migration\n" },
-		command => sub { return ('node', "$FindBin::RealBin/drop_in/migrate.mjs", 'fail') },
-		second => qr/Another migration is already running/
-	},
-	{
-		name => 'node-pg-migrate-wait',
-		has => "$modules/node-pg-migrate",
-		files => { 'migrations/1732500000000_stock.sql' => "-- Up Migration\n$sql-- Down Migration\n" },
-		command => sub { return ('node', "$FindBin::RealBin/drop_in/migrate.mjs", 'wait') },
-		second => 'waits'
-	},
+	(
+		map {
+			my ($mode, $second) = @$_;
+			{
+				name => "node-pg-migrate-$mode",    # sets search_path to the schema of its tables
+				has => $node_version >= 20 ? "$modules/node-pg-migrate/bin/node-pg-migrate.js" : '',    # (needs toSorted)
+				files => { 'migrations/1732500000000_stock.sql' => "-- Up Migration\n$sql-- Down Migration\n" },
+				command => sub { return ('node', $_[2]{has}, '--advisory-lock-mode', $mode, 'up') },
+				second => $second
+			}
+		} [ fail => qr/Another migration is already running/ ], [ wait => 'waits' ]),
 	{
 		name => 'knex',    # looks for its tables in current_schema(); the migration itself takes the lock
 		has => "$modules/knex/bin/cli.js",
