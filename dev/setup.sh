@@ -56,7 +56,7 @@ debian_mirror()
 
 # Also needed to run the recipes of doc/.  Not every Debian has all of them, and
 # t/ reports what it leaves out.  For pgbouncer and Prometheus, whose packages would
-# start servers, see fetch_pgbouncer and fetch_prometheus; for Node.js, get_node_pg.
+# start servers, see unpack_missing and fetch_prometheus; for Node.js, get_node_pg.
 doc_packages=("postgresql-$PG_MAJOR-cron" libpostgresql-jdbc-java libhikaricp-java libslf4j-java
 	python3-psycopg python3-psycopg-pool python3-psycopg2 python3-sqlalchemy python3-django
 	ruby-activerecord ruby-pg)
@@ -110,19 +110,20 @@ fetch_newer_peers()
 	unpack_from trixie "$dir" "${missing[@]}"
 }
 
-# fetch_pgbouncer DIR: unpacks it there, with those of its libraries that are
-# not installed
-fetch_pgbouncer()
+# unpack_missing DIR PACKAGE: unpacks it there, unless it is installed, with those packages
+# that it needs and that are not.  Installed, pgbouncer would start a server, and sqitch
+# bring 75 others.
+unpack_missing()
 {
-	local dir=$1 package
+	local dir=$1 of=$2 package
 
-	! installed pgbouncer || return 0
+	! installed "$of" || return 0
 	mkdir -p "$dir/archives/partial"
 	(
 		apt-get -qq -o Debug::NoLocking=1 -o APT::Sandbox::User= -o Dir::Cache="$dir" -o Acquire::Retries=2 \
-			install --yes --no-install-recommends --download-only pgbouncer || exit
+			install --yes --no-install-recommends --download-only "$of" || exit
 		for package in "$dir"/archives/*.deb; do dpkg-deb -x "$package" "$dir" || exit; done
-	) >"$dir/log" 2>&1 </dev/null || { say 'could not fetch pgbouncer:'; tail -n 5 "$dir/log"; }
+	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch $of:"; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/archives" "$dir"/*.bin
 }
 
@@ -188,7 +189,8 @@ get_node_pg()
 
 # The programs that t/102 runs: of Debian, and what these need; and of npm's
 # registry, at the versions that t/drop_in/package-lock.json says
-drop_in_packages=(python3-django-pglocks python3-psycopg2 bzip2 xz-utils)
+drop_in_packages=(python3-django-pglocks python3-psycopg2 python3-asyncpg python3-alembic
+	ruby-activerecord ruby-pg "postgresql-$PG_MAJOR-partman" bzip2 xz-utils)
 
 # fetch_drop_in DIR: puts there the programs from npm, and PostgreSQL's own
 # regression test of advisory locks, which is in Debian's source.  Without a
@@ -199,6 +201,7 @@ fetch_drop_in()
 
 	mkdir -p "$dir"
 	install_if_any "${drop_in_packages[@]}"
+	unpack_missing "$dir/sqitch" sqitch
 	cp "$root"/t/drop_in/package*.json "$dir"
 	! get_npm "$tmp/npm" || npm_get "$dir" 'the programs' ci
 
@@ -385,7 +388,7 @@ supervise()
 	[[ -z ${need_docs:-} ]] || install_if_any "${doc_packages[@]}"
 	[[ -z ${need_docs:-} ]] || get_node_pg "$tmp/node"
 	[[ -z ${need_drop_in:-} ]] || fetch_drop_in "$tmp/drop_in"
-	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || fetch_pgbouncer "$tmp/pgbouncer"
+	[[ -z ${need_docs:-}${need_pgbouncer:-} ]] || unpack_missing "$tmp/pgbouncer" pgbouncer
 	[[ -z ${need_docs:-} ]] || fetch_prometheus "$tmp/prometheus"
 
 	# A copy: nothing is built in the tree, and the other user need not be able

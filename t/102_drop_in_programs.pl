@@ -1,13 +1,15 @@
-# Programs that use PostgreSQL's advisory locks, unchanged, in two clusters with
-# zklock_advisory: node-pg-migrate, pg-boss, django-pglocks and psycopg.  They
-# exclude each other there, and did not before.  dev/test fetches them; the
-# programs that call the libraries among them are in t/drop_in.
+# Programs that use PostgreSQL's advisory locks, unchanged, as their packages have them:
+# in two clusters where "zklock.advisory = redirect" is set for their role, and nothing
+# else, each behaves beside another of its kind as on one cluster of plain PostgreSQL.
+# dev/test fetches them; t/drop_in has what calls those that are libraries.
 
 use strict;
 use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use File::Basename qw(dirname);
+use File::Path qw(make_path);
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -19,51 +21,117 @@ use ZooKeeper;
 
 my $fetched = ($ENV{ZKLOCK_TMP} // '') . '/drop_in';
 my $modules = "$fetched/node_modules";
+my $debian = '/usr/lib/python3/dist-packages';
 my $dir = PostgreSQL::Test::Utils::tempdir();
+symlink $modules, "$dir/node_modules";    # where Node.js looks
 
 my $zk = ZooKeeper->new->start;
-my @node = map { zk_cluster($_, $zk, listen_addresses => '127.0.0.1') } qw(east west);
-foreach my $node (@node)
+my %conf = (listen_addresses => '127.0.0.1');
+my ($east, $west) = map { zk_cluster($_, $zk, %conf, shared_preload_libraries => 'zklock') } qw(east west);
+my $plain = PostgreSQL::Test::Cluster->new('plain');
+zk_init($plain);
+$plain->append_conf('postgresql.conf', "$_ = '$conf{$_}'") for keys %conf;
+$plain->start;
+
+my %admin;    # a superuser's session, by cluster
+foreach my $node ($plain, $east, $west)
 {
 	$node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
 	$node->reload;
 	$node->safe_psql('postgres', 'CREATE ROLE app LOGIN; CREATE DATABASE shop OWNER app');
-	$node->safe_psql('shop', <<~'END');
-		CREATE EXTENSION zklock;
-		CREATE EXTENSION zklock_advisory;
-		GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA zklock_advisory TO app;
-		CREATE TABLE gate ();
-		GRANT ALL ON gate TO app;
-		END
+	my $s = $admin{ $node->name } = zk_session($node, dbname => 'shop');
+	$s->value('CREATE SCHEMA ops; CREATE TABLE ops.gate (); GRANT USAGE ON SCHEMA ops TO app; GRANT ALL ON ops.gate TO app');
+	next if $node == $plain;
+	$s->value('CREATE EXTENSION zklock SCHEMA ops; CREATE EXTENSION zklock_advisory; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA zklock_advisory TO app');
 }
-my @admin = map { zk_session($_, dbname => 'shop') } @node;
+sub on { my ($node, $query) = @_; return $admin{ $node->name }->value($query); }
 
-# The one statement that switches the programs over, and the one that goes back
-sub alter { my ($what) = @_; $_->value("ALTER ROLE app IN DATABASE shop $what") for @admin; return; }
-sub switch_over { return alter('SET search_path = zklock_advisory, pg_catalog, "$user", public'); }
-sub go_back { return alter('RESET search_path'); }
+# How a program comes to its lock: where the first one runs, and the second; and what is
+# set for the role
+my %ways = (
+	plain => { name => 'plain PostgreSQL', nodes => [ $plain, $plain ] },
+	redirect => { name => 'redirect', nodes => [ $east, $west ], set => 'zklock.advisory = redirect' },
+	search_path => { name => 'search_path', nodes => [ $east, $west ], set => 'search_path = public, zklock_advisory, pg_catalog' });
 
-# Who holds an advisory lock in ZooKeeper, or waits for it
-sub contenders { return $admin[0]->value(q{SELECT coalesce(sum(contenders), 0) FROM zk_lock_paths('/advisory/shop')}); }
-sub await_contenders { my ($n) = @_; zk_until(sub { contenders() == $n }, "$n at advisory locks"); return; }
+# -- what is held, and who waits
+
+# Advisory locks in ZooKeeper: those who hold or await one
+sub contenders { return on($east, q{SELECT coalesce(sum(contenders), 0) FROM ops.zk_lock_paths('/advisory')}); }
+
+# Those that pg_locks shows in that cluster
+sub rows
+{
+	my ($node) = @_;
+	return on($node, q{SELECT string_agg(concat_ws(' ', classid, objid, objsubid, mode), ', ' ORDER BY classid, objid, objsubid, mode)
+		FROM pg_locks WHERE locktype = 'advisory' AND granted});
+}
+
+# PostgreSQL's own locks that somebody there waits for
+sub blocked
+{
+	my ($node, $type) = @_;
+	return on($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype" . ($type // '') . ($type ? '' : " <> 'advisory'"));
+}
+
+# The one that has the lock has it where it should.  What pg_locks shows of it on plain
+# PostgreSQL it shows everywhere.
+my $SHADOW = 0;
+my %shown;
+
+sub is_held
+{
+	my ($name, $way) = @_;
+	my $rows = rows($way->{nodes}[0]);
+	if ($way == $ways{plain}) { isnt($shown{$name} = $rows, '', "$name, $way->{name}: one has its lock"); }
+	else
+	{
+		cmp_ok(contenders(), '==', 1, "$name, $way->{name}: one has its lock, in ZooKeeper");
+		is($rows, $shown{$name}, '- and in pg_locks') if $SHADOW;
+	}
+	return;
+}
+
+# The second one waits, instead of ending or going on
+sub is_waiting
+{
+	my ($way, $second) = @_;
+	my $waits = 0;
+	zk_until(
+		sub {
+			$waits = $way == $ways{plain} ? blocked($plain, " = 'advisory'") : contenders() == 2;
+			return $waits || ended($second);
+		}, "$second->{name} to wait");
+	ok($waits, '- the second one waits') or diag(log_of($second));
+	return;
+}
+
+sub is_over
+{
+	my ($way) = @_;
+	is(rows($_), '', '- none is left in pg_locks') for $way->{nodes}[0];
+	zk_nothing_left($zk, '- nor in ZooKeeper') if $way != $ways{plain};
+	return;
+}
 
 # -- programs
 
-sub url { return "postgres://app\@127.0.0.1:" . $node[ $_[0] ]->port . '/shop'; }
+my $started = 0;
 
 sub start
 {
-	my ($n, $name, @command) = @_;
-	my ($pid, $to, $from) = Child::spawn(\@command,
-		err => "$dir/$name.log", env => { DATABASE_URL => url($n), NODE_MODULES => $modules, PGAPPNAME => $name });
-	return { pid => $pid, to => $to, from => $from, name => $name };
-}
-
-# Starts a program in Python there
-sub python
-{
-	my ($n, $file, @arguments) = @_;
-	return start($n, $file, '/usr/bin/python3', '-B', "$FindBin::RealBin/drop_in/$file", '127.0.0.1', $node[$n]->port, @arguments);
+	my ($node, $name, @command) = @_;
+	my $log = "$dir/" . ++$started . ".$name.log";
+	make_path("$dir/$name");
+	my %env = (
+		DATABASE_URL => 'postgres://app@127.0.0.1:' . $node->port . '/shop',
+		PGHOST => '127.0.0.1',
+		PGPORT => $node->port,
+		PGUSER => 'app',
+		PGDATABASE => 'shop',
+		PGAPPNAME => $name,
+		NODE_MODULES => $modules);
+	my ($pid, $to, $from) = Child::spawn([ 'env', '--chdir', "$dir/$name", @command ], err => $log, env => \%env);
+	return { pid => $pid, to => $to, from => $from, name => $name, log => $log };
 }
 
 # The next line that it prints
@@ -86,156 +154,347 @@ sub says
 
 sub let_go { my ($program) = @_; print { $program->{to} } "\n"; return; }
 
-# Its exit status
-sub end
+sub ended
 {
 	my ($program) = @_;
-	my $status;
-	zk_until(sub { waitpid($program->{pid}, POSIX::WNOHANG()) == $program->{pid} and $status = $?, 1 }, "$program->{name} to end");
+	return 1 if defined $program->{status};
+	return 0 if waitpid($program->{pid}, POSIX::WNOHANG()) != $program->{pid};
+	$program->{status} = $? >> 8;
 	Child::forget($program->{pid});
-	return $status >> 8;
+	return 1;
 }
 
-sub log_of { my ($name) = @_; return -e "$dir/$name.log" ? slurp_file("$dir/$name.log") : ''; }
-
-# Whether somebody in that cluster waits for one of PostgreSQL's own locks
-sub await_blocked
+sub ends_well
 {
-	my ($n) = @_;
-	zk_until(sub { $admin[$n]->value('SELECT count(*) FROM pg_locks WHERE NOT granted') > 0 }, 'somebody to wait for PostgreSQL');
+	my ($program, $name) = @_;
+	zk_until(sub { ended($program) }, "$program->{name} to end");
+	is($program->{status}, 0, $name) or diag(log_of($program));
 	return;
 }
 
-#
-# node-pg-migrate: the second one gives up
-#
-mkdir "$dir/migrations";
-append_to_file("$dir/migrations/1732500000000_stock.sql", <<'END');
--- Up Migration
-LOCK TABLE gate;
-CREATE TABLE stock (id integer);
--- Down Migration
-DROP TABLE stock;
-END
+# What it has written to its standard error, and, when it has ended, to its output
+sub log_of
+{
+	my ($program) = @_;
+	my $out = '';
+	if (defined $program->{status}) { local $/; $out = readline($program->{from}) // ''; }
+	return $out . (-e $program->{log} ? slurp_file($program->{log}) : '');
+}
+
+# Runs the code for a program in each of these ways; a program leaves what it has made in
+# the schema public or in one of its name
+sub in_each_way
+{
+	my ($program, $code, @ways) = @_;
+	my $name = $program->{name};
+  SKIP:
+	{
+		skip "$name, or what it needs, could not be had", 1 if !-e $program->{has};
+		foreach my $way (@ways{@ways})
+		{
+			my @nodes = $way == $ways{plain} ? $plain : @{ $way->{nodes} };
+			if ($way->{set}) { on($_, "ALTER ROLE app RESET ALL; ALTER ROLE app SET $way->{set}") for @nodes; }
+			$code->($program, $way);
+			on($_, <<~'END') for @nodes;
+				SET client_min_messages = error;
+				DROP SCHEMA public CASCADE;
+				DROP SCHEMA IF EXISTS sqitch, graphile_migrate, pgboss CASCADE;
+				CREATE SCHEMA public AUTHORIZATION pg_database_owner;
+				GRANT USAGE ON SCHEMA public TO PUBLIC;
+				END
+		}
+	}
+	return;
+}
+
+# -- programs that migrate a schema
+
+# Each makes a table, for which it has to wait while somebody else has a lock on ops.gate.
+#   has      without this file it is left out
+#   files    its migration, and its configuration
+#   command  of the first one, and the second
+#   gate     what it waits for instead
+#   makes    this instead of public.stock
+#   second   waits, or fails with this message
+my $sql = "LOCK TABLE ops.gate;\nCREATE TABLE stock (id integer);\n";
+my ($node_version) = (`node --version 2>&1` // '') =~ /^v(\d+)/ ? $1 : 0;
+my @migrations = (
+	{
+		name => 'sqitch',    # sets search_path to its own schema
+		has => (-e '/usr/bin/sqitch' ? '' : "$fetched/sqitch") . '/usr/bin/sqitch',
+		files => {
+			'sqitch.conf' => "[core]\n\tengine = pg\n",
+			'sqitch.plan' => "%syntax-version=1.0.0\n%project=shop\n\nstock 2026-09-01T00:00:00Z app <app\@shop.invalid> # stock\n",
+			'deploy/stock.sql' => "BEGIN;\n${sql}COMMIT;\n" },
+		command => sub {
+			my ($node) = @_;
+			my $perl = join ':', "$fetched/sqitch/usr/share/perl5", glob "$fetched/sqitch/usr/lib/*/perl5/5.*";
+			return (
+				'env', "PERL5LIB=$perl", 'TZ=UTC', 'SQITCH_FULLNAME=app', 'SQITCH_EMAIL=app@shop.invalid',
+				$_[2]{has}, 'deploy', '--lock-timeout', 3600, 'db:pg://app@127.0.0.1:' . $node->port . '/shop');
+		},
+		second => 'waits'
+	},
+	{
+		name => 'graphile-migrate',    # sets search_path to what it is told to
+		has => "$modules/graphile-migrate/dist/cli.js",
+		files => {
+			'.gmrc' => '{ "pgSettings": { "search_path": "public" } }',
+			'migrations/committed/000001.sql' => "--! Previous: -\n--! Hash: sha1:0\n--! AllowInvalidHash\n\n$sql" },
+		command => sub { return ('node', $_[2]{has}, 'migrate') },
+		second => qr/Failed to get exclusive lock/
+	},
+	(
+		map {
+			my ($mode, $second) = @$_;
+			{
+				name => "node-pg-migrate-$mode",    # sets search_path to the schema of its tables
+				has => $node_version >= 20 ? "$modules/node-pg-migrate/bin/node-pg-migrate.js" : '',    # (needs toSorted)
+				files => { 'migrations/1732500000000_stock.sql' => "-- Up Migration\n$sql-- Down Migration\n" },
+				command => sub { return ('node', $_[2]{has}, '--advisory-lock-mode', $mode, 'up') },
+				second => $second
+			}
+		} [ fail => qr/Another migration is already running/ ], [ wait => 'waits' ]),
+	{
+		name => 'knex',    # looks for its tables in current_schema(); the migration itself takes the lock
+		has => "$modules/knex/bin/cli.js",
+		files => {
+			'knexfile.js' => "module.exports = { client: 'pg', connection: process.env.DATABASE_URL }\n",
+			'migrations/1_stock.js' => <<~'END' },
+				exports.up = async (knex) => {
+				  await knex.raw('SELECT pg_advisory_xact_lock(7)')
+				  await knex.raw('LOCK TABLE ops.gate')
+				  if (!await knex.schema.hasTable('stock')) await knex.schema.createTable('stock', (table) => table.integer('id'))
+				}
+				exports.down = async () => {}
+				END
+		# of two programs, since it has a lock of its own in its tables
+		command => sub { return ('node', $_[2]{has}, 'migrate:latest', '--migrations-table-name', "of_the_$_[1]") },
+		second => 'waits'
+	},
+	{
+		name => 'pg-boss',
+		has => "$modules/pg-boss",
+		gate => 'CREATE SCHEMA pgboss',
+		makes => 'pgboss.version',
+		command => sub { return ('node', "$FindBin::RealBin/drop_in/boss.js") },
+		second => 'waits'
+	},
+	{
+		name => 'alembic',    # looks for its tables in current_schema(); the application's env.py takes the lock
+		has => "$debian/alembic/config.py",
+		files => {
+			'alembic.ini' => "[alembic]\nscript_location = .\n",
+			'env.py' => <<~'END',
+				from alembic import context
+				from sqlalchemy import create_engine, text
+				with create_engine('postgresql+psycopg2://').connect() as connection:
+				    context.configure(connection=connection)
+				    with context.begin_transaction():
+				        connection.execute(text('SELECT pg_advisory_xact_lock(7)'))
+				        context.run_migrations()
+				END
+			'versions/1_stock.py' => <<~'END' },
+				from alembic import op
+				import sqlalchemy as sa
+				revision = '1'
+				down_revision = None
+				def upgrade():
+				    op.execute('LOCK TABLE ops.gate')
+				    op.create_table('stock', sa.Column('id', sa.Integer))
+				END
+		command => sub { return ('/usr/bin/python3', '-B', '-m', 'alembic.config', 'upgrade', 'head') },
+		second => 'waits'
+	},
+	{
+		name => 'rails',
+		has => '/usr/share/doc/ruby-activerecord',
+		files => { 'migrations/1_stock.rb' => <<~'END' },
+			class Stock < ActiveRecord::Migration[6.1]
+			  def up
+			    execute 'LOCK TABLE ops.gate'
+			    create_table :stock
+			  end
+			end
+			END
+		command => sub { return ('/usr/bin/ruby', "$FindBin::RealBin/drop_in/rails.rb", 'migrations') },
+		second => qr/ConcurrentMigrationError/
+	});
 
 sub migrate
 {
-	my ($n, $direction) = @_;
-	return start($n, 'migrate', 'node', "$modules/node-pg-migrate/bin/node-pg-migrate.js", '-m', "$dir/migrations", $direction);
+	my ($program, $way) = @_;
+	my $name = $program->{name};
+	my ($here, $there) = @{ $way->{nodes} };
+	my $run = sub { my ($node, $which) = @_; return start($node, $name, $program->{command}->($node, $which, $program)); };
+
+	my $gate = zk_session($here, dbname => 'shop');
+	$gate->value('BEGIN; ' . ($program->{gate} // 'LOCK TABLE ops.gate'));
+	my $first = $run->($here, 'first');
+	zk_until(sub { ended($first) || blocked($here) }, "$name to wait at the gate");
+	is_held($name, $way);
+	my $second = $run->($there, 'second');
+	if (ref $program->{second})
+	{
+		zk_until(sub { ended($second) }, 'the second one to end');
+		isnt($second->{status}, 0, '- the second one fails');
+		like(log_of($second), $program->{second}, '- since the first one runs');
+	}
+	else { is_waiting($way, $second); }
+	$gate->value('ROLLBACK');
+	$gate->quit;
+	ends_well($first, '- the first one is done');
+	unlike(log_of($first), qr/release/, '- and has released its lock');    # node-pg-migrate says when not
+	my @done = $here;
+	if (!ref $program->{second})
+	{
+		ends_well($second, '- and then the second');
+		@done = ($here, $there);
+	}
+	is(on($_, "SELECT to_regclass('" . ($program->{makes} // 'public.stock') . "') IS NOT NULL"), 't', '- and has made its table in ' . $_->name) for @done;
+	is_over($way);
+	return;
 }
 
-SKIP:
+foreach my $program (@migrations)
 {
-	skip 'node-pg-migrate could not be fetched', 1 if !-e "$modules/node-pg-migrate";
-	foreach my $switched (0, 1)
+	my $files = $program->{files} // {};
+	foreach my $file (keys %$files)
 	{
-		$switched ? switch_over() : go_back();
-		my $gate = zk_session($node[0], dbname => 'shop');
-		$gate->value('BEGIN; LOCK TABLE gate');
-		my $east = migrate(0, 'up');
-		await_blocked(0);
-		my $west = migrate(1, 'up');
-		my $status = end($west);
-		if ($switched)
-		{
-			isnt($status, 0, 'node-pg-migrate: with zklock_advisory the second one fails');
-			like(log_of('migrate'), qr/Another migration is already running/, '- since the first one runs, in another cluster');
+		my $path = "$dir/$program->{name}/$file";
+		make_path(dirname($path));
+		append_to_file($path, $files->{$file});
+	}
+	in_each_way($program, \&migrate, 'plain', 'redirect');
+}
+
+# -- programs that have a lock until they are told to give it back
+
+# Those stay connected after it.  asyncpg's pool resets its connection; psycopg rolls back,
+# and has it still; django-pglocks makes its key of a text.
+my @holders = (
+	{ name => 'django-pglocks', has => "$debian/django_pglocks", file => 'pglocks.py', key => 'report' },
+	{ name => 'psycopg', has => "$debian/psycopg2", file => 'rollback.py', key => 42 },
+	{ name => 'asyncpg', has => "$debian/asyncpg", file => 'pool.py', key => 42 });
+
+sub hold
+{
+	my ($program, $way) = @_;
+	my ($here, $there) = @{ $way->{nodes} };
+	my $run = sub {
+		my ($node, @arguments) = @_;
+		return start($node, $program->{name}, '/usr/bin/python3', '-B', "$FindBin::RealBin/drop_in/$program->{file}", $program->{key}, @arguments);
+	};
+
+	my $first = $run->($here, 'wait');
+	is(says($first), 'locked', "$program->{name}: one has the lock") or diag(log_of($first));
+	is_held($program->{name}, $way);
+	my $try = $run->($there, 'try');
+	is(says($try), 'refused', '- another one is refused') or diag(log_of($try));
+	ends_well($try, '- and ends');
+	my $second = $run->($there, 'wait');
+	is_waiting($way, $second);
+	let_go($first);
+	is(says($first), 'released', '- it is given back');
+	is(says($second), 'locked', '- and is next');
+	let_go($_) for $second, $first;
+	is(says($second), 'released', '- and gives it back, too');
+	let_go($second);
+	ends_well($_, '- and ends') for $first, $second;
+	is_over($way);
+	return;
+}
+
+in_each_way($_, \&hold, 'plain', 'redirect', $_->{name} eq 'django-pglocks' ? 'search_path' : ()) for @holders;
+
+# -- calls in sessions
+
+# Statements that take a lock, and that another session then cannot have.  A search_path at
+# startup is what Prisma sends, whose program is not in its packages; sessions of
+# postgres_fdw have pg_catalog alone.
+my @calls = (
+	{ name => 'a search_path at startup', options => '-c search_path=ops', query => 'SELECT pg_try_advisory_lock(72707369)' },
+	{
+		name => 'postgres_fdw',
+		query => 'SELECT got FROM remote',
+		other => 'SELECT pg_try_advisory_xact_lock(42)',
+		prepare => sub {
+			my ($node) = @_;
+			on($node, sprintf <<~'END', $node->host, $node->port);
+				CREATE EXTENSION postgres_fdw SCHEMA ops;
+				CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'shop');
+				CREATE USER MAPPING FOR app SERVER here OPTIONS (user 'app', password_required 'false');
+				CREATE VIEW public.asks AS SELECT pg_try_advisory_xact_lock(42) AS got;
+				CREATE FOREIGN TABLE public.remote (got boolean) SERVER here OPTIONS (table_name 'asks');
+				GRANT SELECT ON public.asks, public.remote TO app;
+				END
 		}
-		else { is($status, 0, 'node-pg-migrate: without it both run at once') or diag(log_of('migrate')); }
-		$gate->value('COMMIT');
-		$gate->quit;
-		is(end($east), 0, '- and the first one is done') or diag(log_of('migrate'));
-		is(end(migrate(1, 'up')), 0, '- then the second one is') or diag(log_of('migrate'));
-		is($_->value(q{SELECT count(*) FROM pg_class WHERE relname = 'stock'}), 1, '- and has made its table') for @admin;
-		is(end(migrate($_, 'down')), 0, '- undone') for 0, 1;
-		zk_nothing_left($zk, 'nothing is left');
-	}
+	});
+
+sub call
+{
+	my ($program, $way) = @_;
+	my ($first, $second) = map { zk_session($_, dbname => 'shop', user => 'app', options => $program->{options}) } @{ $way->{nodes} };
+	$program->{prepare}->($way->{nodes}[0]) if $program->{prepare};
+	is($first->value("BEGIN; $program->{query}"), 't', "$program->{name}: a lock");
+	is_held($program->{name}, $way);
+	my $other = $program->{other} // $program->{query};
+	is($second->value($other), 'f', '- another session is refused');
+	$first->value('DISCARD ALL') if $first->value('ROLLBACK') eq '';
+	is($second->value($other), 't', '- and has it after it');
+	$_->quit for $first, $second;
+	is_over($way);
+	on($way->{nodes}[0], 'DROP EXTENSION postgres_fdw CASCADE') if $program->{prepare};
+	return;
 }
 
-#
-# pg-boss: the second one waits
-#
-SKIP:
+in_each_way({ %$_, has => '/' }, \&call, 'plain', 'redirect') for @calls;
+
+# -- pg_partman: a key that protects what one server has
+
+# With the same key everywhere one of two clusters skips its maintenance.  The databases need
+# different names for their keys.
+sub partitions { my ($node) = @_; return on($node, q{SELECT count(*) FROM pg_inherits WHERE inhparent = 'public.events'::regclass}); }
+
+sub maintain
 {
-	skip 'pg-boss could not be fetched', 1 if !-e "$modules/pg-boss";
-	foreach my $switched (0, 1)
+	my ($program, $way) = @_;
+	my @nodes = @{ $way->{nodes} };
+	foreach my $node (@nodes)
 	{
-		$switched ? switch_over() : go_back();
-		# it has its lock, and waits for the schema that somebody else is creating
-		my $gate = zk_session($node[0], dbname => 'shop');
-		$gate->value('BEGIN; CREATE SCHEMA pgboss');
-		my @boss = start(0, 'boss', 'node', "$FindBin::RealBin/drop_in/boss.js", url(0));
-		await_blocked(0);
-		push @boss, start(1, 'boss', 'node', "$FindBin::RealBin/drop_in/boss.js", url(1));
-		if ($switched)
-		{
-			await_contenders(2);
-			is($admin[1]->value(q{SELECT count(*) FROM pg_namespace WHERE nspname = 'pgboss'}), 0,
-				'pg-boss: with zklock_advisory the second one waits for the first, in another cluster');
-		}
-		else { is(says($boss[1]), 'started', 'pg-boss: without it the second one does not wait') or diag(log_of('boss')); }
-		$gate->value('ROLLBACK');
-		$gate->quit;
-		is(end($_), 0, '- it starts and stops') or diag(log_of('boss')) for @boss;
-		$_->value('DROP SCHEMA pgboss CASCADE') for @admin;
-		zk_nothing_left($zk, 'nothing is left');
+		on($node, <<~'END');
+			CREATE SCHEMA partman AUTHORIZATION app;
+			CREATE EXTENSION pg_partman SCHEMA partman;
+			GRANT ALL ON ALL TABLES IN SCHEMA partman TO app;
+			SET ROLE app;
+			CREATE TABLE public.events (at timestamptz NOT NULL) PARTITION BY RANGE (at);
+			END
+		my $new = on($node, q{SELECT extversion >= '5' FROM pg_extension WHERE extname = 'pg_partman'}) eq 't';
+		on($node, sprintf q{SELECT partman.create_parent('public.events', 'at', %s, p_premake := 2)}, $new ? q{'1 day'} : q{'native', 'daily'});
+		on($node, 'UPDATE partman.part_config SET premake = 4, infinite_time_partitions = true; RESET ROLE');
 	}
-}
-
-#
-# django-pglocks: waits, tries, shares
-#
-SKIP:
-{
-	skip 'python3-django-pglocks is not installed', 1 if !-e '/usr/lib/python3/dist-packages/django_pglocks';
-
-	go_back();
-	my @both = map { python($_, 'pglocks.py', 'report', 'wait') } 0, 1;
-	is(says($_), 'locked', 'django-pglocks: without zklock_advisory both have the lock') or diag(log_of('pglocks.py')) for @both;
-	let_go($_) for @both;
-	is(end($_), 0, '- and end') for @both;
-
-	switch_over();
-	foreach my $key ('report', '42', '-7,42')
+	my $before = partitions($nodes[0]);
+	foreach my $own (0, 1)
 	{
-		my $first = python(0, 'pglocks.py', $key, 'wait');
-		is(says($first), 'locked', "with it, and the key $key: one has it") or diag(log_of('pglocks.py'));
-		is(says(my $try = python(1, 'pglocks.py', $key, 'try')), 'refused', '- in another cluster one is refused');
-		is(end($try), 0, '- and ends');
-		my $second = python(1, 'pglocks.py', $key, 'wait');
-		await_contenders(2);
-		let_go($first);
-		is(says($second), 'locked', '- or waits, and is next');
-		let_go($second);
-		is(end($_), 0, '- and ends') for $first, $second;
+		if ($own) { on($_, 'ALTER DATABASE shop SET zklock.advisory_space = ' . $_->name) for @nodes; }
+		my @sessions = map { zk_session($_, dbname => 'shop', user => 'app') } @nodes;
+		# at the same time
+		$_->value(q{BEGIN; SELECT partman.run_maintenance()}) for @sessions;
+		cmp_ok(contenders(), '==', $own ? 2 : 1, $own ? '- with names of their own: two have their locks' : 'pg_partman, redirect: one has the lock');
+		$_->value('COMMIT') for @sessions;
+		if ($own) { cmp_ok(partitions($_), '>', $before, '- and ' . $_->name . ' has more partitions') for @nodes; }
+		else { is(partitions($nodes[1]), $before, '- and the other one skips its maintenance'); }
+		$_->quit for @sessions;
 	}
-	my @readers = map { python($_, 'pglocks.py', 'report', 'try', 'shared') } 0, 1;
-	is(says($_), 'locked', '- two share it') for @readers;
-	let_go($_) for @readers;
-	is(end($_), 0, '- and end') for @readers;
-	unlike(log_of('pglocks.py'), qr/own a lock/, 'each has released what it had');
-	zk_nothing_left($zk, 'nothing is left');
+	is_over($way);
+	on($_, 'ALTER DATABASE shop RESET zklock.advisory_space') for @nodes;
+	return;
 }
 
-#
-# psycopg without autocommit: a rollback does not release
-#
-SKIP:
-{
-	skip 'python3-psycopg2 is not installed', 1 if !-e '/usr/lib/python3/dist-packages/psycopg2';
-	switch_over();
-	my $program = python(0, 'rollback.py', 42);
-	is(says($program), 'rolled back', 'psycopg: a lock, ROLLBACK, an error, ROLLBACK') or diag(log_of('rollback.py'));
-	my $s = zk_session($node[1], dbname => 'shop', user => 'app');
-	is($s->value('SELECT pg_try_advisory_lock(42)'), 'f', '- it still has it');
-	let_go($program);
-	is(says($program), 'held', '- and releases it');
-	is($s->value('SELECT pg_try_advisory_lock(42)'), 't', '- then it is free');
-	is(end($program), 0, '- and it ends');
-	$s->quit;
-}
+chomp(my $share = `pg_config --sharedir`);
+in_each_way({ name => 'pg_partman', has => "$share/extension/pg_partman.control" }, \&maintain, 'redirect');
 
-$_->quit for @admin;
+$_->quit for values %admin;
 zk_nothing_left($zk, 'nothing is left at the end', sessions => 0);
-zk_no_crash($_) for @node;
+zk_no_crash($_) for $east, $west;
 done_testing();

@@ -1,9 +1,9 @@
-// Starts pg-boss, which creates its tables, and stops it: boss.js URL
+// Starts pg-boss, which creates its tables, and stops it
 
 const PgBoss = require(process.env.NODE_MODULES + '/pg-boss')
 
 async function main () {
-  const boss = new PgBoss({ connectionString: process.argv[2], noScheduling: true, noSupervisor: true })
+  const boss = new PgBoss({ connectionString: process.env.DATABASE_URL, noScheduling: true, noSupervisor: true })
   boss.on('error', (error) => console.error(error))
   await boss.start()
   console.log('started')

@@ -1,21 +1,30 @@
-# Without autocommit, as psycopg is by default: takes a lock, rolls back, and
-# has it until it reads a line: rollback.py HOST PORT KEY
+# Without autocommit, as psycopg is by default: takes a lock, rolls back, has it until it
+# reads a line, and stays connected until it reads another: rollback.py KEY wait|try
 
 import sys
 
 import psycopg2
 
-host, port, key = sys.argv[1:]
-connection = psycopg2.connect(host=host, port=port, dbname='shop', user='app')
+key, how = sys.argv[1:]
+connection = psycopg2.connect('')
 cursor = connection.cursor()
-cursor.execute('SELECT pg_advisory_lock(%s)', (int(key),))
+
+
+def first(query):
+    cursor.execute(query, (int(key),))
+    return cursor.fetchone()[0]
+
+
+if first('SELECT pg_advisory_lock(%s)' if how == 'wait' else 'SELECT pg_try_advisory_lock(%s)') is False:
+    print('refused', flush=True)
+    sys.exit()
 connection.rollback()
 try:
     cursor.execute('SELECT 1 / 0')
 except psycopg2.Error:
     connection.rollback()
-print('rolled back', flush=True)
+print('locked', flush=True)
 sys.stdin.readline()
-cursor.execute('SELECT pg_advisory_unlock(%s)', (int(key),))
-print('held' if cursor.fetchone()[0] else 'not held', flush=True)
+print('released' if first('SELECT pg_advisory_unlock(%s)') else 'not held', flush=True)
 connection.rollback()
+sys.stdin.readline()
