@@ -26,6 +26,7 @@ my $node = zk_cluster(
 	'zklock.session_timeout' => '1min',
 	'zklock.max_locks' => 10_000,
 	deadlock_timeout => '100ms',
+	autovacuum => 'off',    # its locks would come and go in a full table
 	max_connections => 15,
 	max_locks_per_transaction => 10,
 	max_prepared_transactions => 1);

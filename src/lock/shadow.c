@@ -23,13 +23,19 @@
 #include "backend/compat.h"
 #include "shadow.h"
 
+int			zkl_nshadows = 0;
 static dlist_head missing = DLIST_STATIC_INIT(missing);
 
 /* Where it is not to raise, a full lock table is one more reason for not getting it */
 static bool
-obtain(const ZkShadow *shadow, bool raise)
+obtain(ZkShadow *shadow, bool raise)
 {
-	return lock_without_waiting_compat(&shadow->tag, shadow->mode, raise) != LOCKACQUIRE_NOT_AVAIL;
+	if (lock_without_waiting_compat(&shadow->tag, shadow->mode, raise) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	if (shadow->state != ZKL_SHADOW_TAKEN)
+		zkl_nshadows++;
+	shadow->state = ZKL_SHADOW_TAKEN;
+	return true;
 }
 
 static void
@@ -41,10 +47,8 @@ obtain_missing(void)
 	{
 		ZkShadow   *shadow = dlist_container(ZkShadow, in_missing, iter.cur);
 
-		if (!obtain(shadow, false))
-			continue;
-		dlist_delete(&shadow->in_missing);
-		shadow->state = ZKL_SHADOW_TAKEN;
+		if (obtain(shadow, false))
+			dlist_delete(&shadow->in_missing);
 	}
 }
 
@@ -80,10 +84,9 @@ zkl_take_shadow(ZkShadow *shadow, const LOCKTAG *tag, LOCKMODE mode)
 	else if (shadow->state == ZKL_SHADOW_MISSING || lock_held_by_me_compat(tag, mode))
 		return;
 	if (obtain(shadow, is_new))
-	{
-		shadow->state = ZKL_SHADOW_TAKEN;
 		return;
-	}
+	if (shadow->state == ZKL_SHADOW_TAKEN)
+		zkl_nshadows--;
 	shadow->state = ZKL_SHADOW_MISSING;
 	dlist_push_tail(&missing, &shadow->in_missing);
 	tell_missing(shadow);
@@ -98,7 +101,11 @@ zkl_drop_shadow(ZkShadow *shadow)
 {
 	if (shadow->state == ZKL_SHADOW_MISSING)
 		dlist_delete(&shadow->in_missing);
-	else if (shadow->state == ZKL_SHADOW_TAKEN && lock_held_by_me_compat(&shadow->tag, shadow->mode))
-		(void) LockRelease(&shadow->tag, shadow->mode, true);
+	else if (shadow->state == ZKL_SHADOW_TAKEN)
+	{
+		zkl_nshadows--;
+		if (lock_held_by_me_compat(&shadow->tag, shadow->mode))
+			(void) LockRelease(&shadow->tag, shadow->mode, true);
+	}
 	shadow->state = ZKL_NO_SHADOW;
 }

@@ -56,11 +56,18 @@ any_is_foreign(const List *result_relations)
 	return false;
 }
 
-/* A query that looks into pg_locks is not to see what is known to be lost */
+/* A statement that looks into pg_locks is not to see what is known to be lost */
+static void
+drop_lost_shadows(void)
+{
+	if (zkl_nshadows > 0)
+		zkl_tell_losses();
+}
+
 static void
 executor_start_hook(QueryDesc *queryDesc, int eflags)
 {
-	zkl_tell_losses();
+	drop_lost_shadows();
 	if (next_ExecutorStart)
 		next_ExecutorStart(queryDesc, eflags);
 	else
@@ -203,8 +210,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 						   (((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT ||
 							((TransactionStmt *) statement)->kind == TRANS_STMT_PREPARE));
 
-	if (has_locks)
-		zkl_tell_losses();
+	drop_lost_shadows();
 	if (has_locks && cannot_be_undone(statement))
 		zkl_guard_statement();
 	if (has_locks && waits_for_standby(statement))
