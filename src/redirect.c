@@ -10,10 +10,13 @@
  * before it is executed, and fails there: it never takes the lock that only this
  * server knows.
  *
- * Two roads pass neither hook, and so get checks of their own.  The planner calls the
- * function of an operator to estimate how many rows it selects.  And an SQL function
- * may be inlined after our hook has seen the statement that calls it; one that might
- * contain such a call is not inlined, so that its own statements are planned.
+ * Some roads pass neither hook, and so get checks of their own.  The planner calls the
+ * function of an operator to estimate how many rows it selects, also where it will put
+ * its negator or commutator.  What a superuser has put into an operator family or an
+ * implicit cast is called by indexes and foreign keys; then every statement fails.  And
+ * an SQL function may be inlined after our hook has seen the statement that calls it;
+ * one that might contain such a call is not inlined, so that its own statements are
+ * planned.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,10 +25,10 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/transam.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_cast.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_language.h"
@@ -35,7 +38,9 @@
 #include "fmgr.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/planner.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/catcache.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -47,6 +52,7 @@
 #include "redirect.h"
 
 static planner_hook_type next_planner = NULL;
+static ProcessUtility_hook_type next_ProcessUtility = NULL;
 static object_access_hook_type next_object_access = NULL;
 static needs_fmgr_hook_type next_needs_fmgr = NULL;
 static fmgr_hook_type next_fmgr = NULL;
@@ -73,9 +79,13 @@ static const char *const prefixes[] = {"pg_advisory_", "pg_try_advisory_"};
 static Oid	targets[NFUNCTIONS];
 static bool targets_are_known = false;
 
-/* Whether there is an operator that is made of one of PostgreSQL's */
+/*
+ * Whether there is an operator that is made of one of PostgreSQL's; and one of those, if
+ * it is called where no hook can see it
+ */
 static bool operators_exist;
-static bool operators_are_known = false;
+static Oid	unseen;
+static bool objects_are_known = false;
 
 static bool catalogs_changed;	/* perhaps while we read them */
 
@@ -100,7 +110,7 @@ static void
 forget(Datum arg, int cacheid, uint32 hashvalue)
 {
 	targets_are_known = false;
-	operators_are_known = false;
+	objects_are_known = false;
 	catalogs_changed = true;
 }
 
@@ -115,15 +125,22 @@ watch_catalogs(void)
 		return;
 	CacheRegisterSyscacheCallback(PROCOID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(OPEROID, forget, (Datum) 0);
+	CacheRegisterSyscacheCallback(AMOPOPID, forget, (Datum) 0);
+	CacheRegisterSyscacheCallback(CASTSOURCETARGET, forget, (Datum) 0);
 	watching = true;
 }
 
+/*
+ * Only superusers make functions in C.  Others may have become the owners of ours, or of
+ * the extension (REASSIGN OWNED), and could replace them.
+ */
 static bool
-have_equal_signatures(Form_pg_proc a, Form_pg_proc b)
+may_replace(Form_pg_proc ours, Form_pg_proc other)
 {
-	return strcmp(NameStr(a->proname), NameStr(b->proname)) == 0 &&
-		a->pronargs == b->pronargs &&
-		memcmp(a->proargtypes.values, b->proargtypes.values, a->pronargs * sizeof(Oid)) == 0;
+	return strcmp(NameStr(ours->proname), NameStr(other->proname)) == 0 &&
+		ours->pronargs == other->pronargs &&
+		memcmp(ours->proargtypes.values, other->proargtypes.values, ours->pronargs * sizeof(Oid)) == 0 &&
+		ours->prorettype == other->prorettype && ours->prolang == ClanguageId;
 }
 
 /* A function of the extension: in whose place? */
@@ -140,7 +157,7 @@ note_target(Oid member)
 
 		if (!HeapTupleIsValid(other))
 			continue;
-		if (have_equal_signatures((Form_pg_proc) GETSTRUCT(tuple), (Form_pg_proc) GETSTRUCT(other)))
+		if (may_replace((Form_pg_proc) GETSTRUCT(tuple), (Form_pg_proc) GETSTRUCT(other)))
 			targets[i] = member;
 		ReleaseSysCache(other);
 	}
@@ -245,6 +262,88 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
 }
 
 /*-------------------------------------------------------------------------
+ * Objects that are made of PostgreSQL's functions
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * What is not volatile may be the predicate of an index, which is estimated with any
+ * query of its table
+ */
+static void
+note_operator(HeapTuple tuple)
+{
+	Form_pg_operator operator = (Form_pg_operator) GETSTRUCT(tuple);
+	CatCList   *families;
+
+	if (number_of(operator->oprcode) < 0)
+		return;
+	operators_exist = true;
+	families = SearchSysCacheList1(AMOPOPID, ObjectIdGetDatum(operator->oid));
+	if (families->n_members > 0 || func_volatile(operator->oprcode) != PROVOLATILE_VOLATILE)
+		unseen = operator->oprcode;
+	ReleaseSysCacheList(families);
+}
+
+/* Where its types differ, a foreign key calls the cast.  That of a domain is never used */
+static void
+note_cast(HeapTuple tuple)
+{
+	Form_pg_cast cast = (Form_pg_cast) GETSTRUCT(tuple);
+
+	if (number_of(cast->castfunc) >= 0 && cast->castcontext == COERCION_CODE_IMPLICIT &&
+		get_typtype(cast->castsource) != TYPTYPE_DOMAIN)
+		unseen = cast->castfunc;
+}
+
+static void
+each_row(Oid catalog, void (*note) (HeapTuple tuple))
+{
+	Relation	relation = table_open(catalog, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		note(tuple);
+	systable_endscan(scan);
+	table_close(relation, AccessShareLock);
+}
+
+static void
+look_for_objects(void)
+{
+	if (objects_are_known)
+		return;
+	watch_catalogs();
+	operators_exist = false;
+	unseen = InvalidOid;
+	each_row(OperatorRelationId, note_operator);
+	each_row(CastRelationId, note_cast);
+	objects_are_known = !catalogs_changed;
+}
+
+static bool
+any_operator(void)
+{
+	look_for_objects();
+	return operators_exist;
+}
+
+static void
+refuse_unseen(void)
+{
+	look_for_objects();
+	if (!OidIsValid(unseen))
+		return;
+	zklock_refuse_dropped_settings();
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("cannot see all calls of %s", format_procedure_qualified(unseen)),
+			 errdetail("It belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
+			 errhint("Have an administrator drop that, or reset zklock.advisory for this role and database.")));
+}
+
+/*-------------------------------------------------------------------------
  * Statements
  *-------------------------------------------------------------------------
  */
@@ -255,10 +354,27 @@ typedef struct Walk
 	bool		found;
 } Walk;
 
-static void
-see_operator(Oid function, Walk *walk)
+/* The planner, and what it calls, may put an operator's negator and commutator for it */
+static Oid
+made_of(Oid operator, int steps)
 {
-	if (number_of(function) < 0)
+	Oid			function;
+
+	if (!OidIsValid(operator))
+		return InvalidOid;
+	function = get_opcode(operator);
+	if (number_of(function) >= 0 || steps == 0)
+		return number_of(function) >= 0 ? function : InvalidOid;
+	function = made_of(get_negator(operator), steps - 1);
+	return OidIsValid(function) ? function : made_of(get_commutator(operator), steps - 1);
+}
+
+static void
+see_operator(Oid operator, Walk *walk)
+{
+	Oid			function = any_operator() ? made_of(operator, 2) : InvalidOid;
+
+	if (!OidIsValid(function))
 		return;
 	walk->found = true;
 	if (!walk->only_looks)
@@ -293,16 +409,14 @@ see_calls(Node *node, Walk *walk)
 		case T_OpExpr:
 		case T_DistinctExpr:
 		case T_NullIfExpr:
-			set_opfuncid((OpExpr *) node);
-			see_operator(((OpExpr *) node)->opfuncid, walk);
+			see_operator(((OpExpr *) node)->opno, walk);
 			break;
 		case T_ScalarArrayOpExpr:
-			set_sa_opfuncid((ScalarArrayOpExpr *) node);
-			see_operator(((ScalarArrayOpExpr *) node)->opfuncid, walk);
+			see_operator(((ScalarArrayOpExpr *) node)->opno, walk);
 			break;
 		case T_RowCompareExpr:
 			foreach(cell, ((RowCompareExpr *) node)->opnos)
-				see_operator(get_opcode(lfirst_oid(cell)), walk);
+				see_operator(lfirst_oid(cell), walk);
 			break;
 		default:
 			break;
@@ -319,10 +433,23 @@ plan(Query *parse, const char *query_string, int cursorOptions,
 	{
 		Walk		walk = {false, false};
 
+		refuse_unseen();
 		(void) see_calls((Node *) parse, &walk);
 	}
 	return (next_planner ? next_planner : standard_planner) (parse, query_string, cursorOptions,
 															 boundParams PLANNER_MORE_ARGS_COMPAT);
+}
+
+/* COPY, CREATE INDEX; but not what is allowed in an aborted transaction, nor SET */
+static void
+utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+		ProcessUtilityContext context, ParamListInfo params,
+		QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	if (is_watching() && !IsA(pstmt->utilityStmt, TransactionStmt) && !IsA(pstmt->utilityStmt, VariableSetStmt))
+		refuse_unseen();
+	(next_ProcessUtility ? next_ProcessUtility : standard_ProcessUtility) (pstmt, queryString, readOnlyTree, context,
+																		   params, queryEnv, dest, qc);
 }
 
 /*-------------------------------------------------------------------------
@@ -334,6 +461,7 @@ plan(Query *parse, const char *query_string, int cursorOptions,
 static bool
 is_alias(HeapTuple function)
 {
+	bool		found = false;
 	bool		is_null;
 	Oid			language = ((Form_pg_proc) GETSTRUCT(function))->prolang;
 	char	   *source;
@@ -344,30 +472,10 @@ is_alias(HeapTuple function)
 	for (int i = 0; i < lengthof(prefixes); i++)
 	{
 		if (strncmp(source, prefixes[i], strlen(prefixes[i])) == 0)
-			return true;
+			found = true;
 	}
-	return false;
-}
-
-static bool
-any_operator(void)
-{
-	Relation	operators;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	if (operators_are_known)
-		return operators_exist;
-	watch_catalogs();
-	operators_exist = false;
-	operators = table_open(OperatorRelationId, AccessShareLock);
-	scan = systable_beginscan(operators, InvalidOid, false, NULL, 0, NULL);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		operators_exist |= number_of(((Form_pg_operator) GETSTRUCT(tuple))->oprcode) >= 0;
-	systable_endscan(scan);
-	table_close(operators, AccessShareLock);
-	operators_are_known = !catalogs_changed;
-	return operators_exist;
+	pfree(source);				/* the context may live long */
+	return found;
 }
 
 /*
@@ -381,6 +489,7 @@ may_call(HeapTuple function)
 	bool		is_null;
 	Datum		body = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosqlbody, &is_null);
 	char	   *source;
+	bool		found;
 
 	if (!is_null)
 	{
@@ -390,17 +499,18 @@ may_call(HeapTuple function)
 	source = TextDatumGetCString(SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null));
 	for (char *c = source; *c != '\0'; c++)
 		*c = pg_tolower((unsigned char) *c);
-	return strstr(source, "advisory") != NULL || any_operator();
+	found = strstr(source, "advisory") != NULL;
+	pfree(source);
+	return found || any_operator();
 }
 
-/* No function is pinned that contains a call, or is an alias */
 static bool
 is_of_interest(Oid function, bool (*contains) (HeapTuple function))
 {
 	HeapTuple	tuple;
 	bool		result;
 
-	if (function < FirstUnpinnedObjectId || !is_watching())
+	if (!is_watching())
 		return false;
 	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	if (!HeapTupleIsValid(tuple))
@@ -439,6 +549,8 @@ zk_watch_calls(void)
 {
 	next_planner = planner_hook;
 	planner_hook = plan;
+	next_ProcessUtility = ProcessUtility_hook;
+	ProcessUtility_hook = utility;
 	next_object_access = object_access_hook;
 	object_access_hook = object_access;
 	next_needs_fmgr = needs_fmgr_hook;

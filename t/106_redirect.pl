@@ -49,6 +49,7 @@ CREATE TABLE conditional (a int);
 CREATE TABLE ruled (a int);
 CREATE TABLE secured (a int);
 CREATE TABLE altered (a int);
+CREATE TABLE parted (b bool) PARTITION BY LIST (b);
 CREATE RULE r AS ON INSERT TO ruled DO ALSO SELECT pg_try_advisory_lock(7);
 INSERT INTO secured VALUES (7);
 ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
@@ -58,6 +59,7 @@ CREATE VIEW inner_view AS SELECT * FROM viewed;
 CREATE MATERIALIZED VIEW stored AS SELECT pg_try_advisory_lock(i) FROM one WITH NO DATA;
 ALTER MATERIALIZED VIEW stored OWNER TO app;
 ALTER TABLE altered OWNER TO app;
+ALTER TABLE parted OWNER TO app;
 CREATE FUNCTION in_plpgsql() RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RETURN pg_try_advisory_lock(7); END$$;
 CREATE FUNCTION in_query() RETURNS void LANGUAGE plpgsql AS $$BEGIN PERFORM pg_advisory_lock(i) FROM one; END$$;
 CREATE FUNCTION in_execute() RETURNS void LANGUAGE plpgsql AS $$BEGIN EXECUTE 'SELECT pg_advisory_lock($1)' USING 7; END$$;
@@ -81,6 +83,11 @@ CREATE FUNCTION below(int, int) RETURNS boolean LANGUAGE sql AS 'SELECT $1 < $2'
 CREATE AGGREGATE last_locked(bigint) (sfunc = int8larger, stype = bigint, finalfunc = pg_try_advisory_lock);
 CREATE FUNCTION alias(bigint) RETURNS boolean LANGUAGE internal STRICT AS 'pg_try_advisory_lock_int8';
 CREATE FUNCTION of_alias() RETURNS boolean LANGUAGE sql AS 'SELECT alias(7)';
+CREATE OR REPLACE FUNCTION pg_catalog.xpath_exists(text, xml) RETURNS boolean LANGUAGE internal STRICT AS 'pg_try_advisory_lock_int8';
+CREATE FUNCTION by_default(boolean DEFAULT pg_try_advisory_lock(7)) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RETURN $1; END$$;
+CREATE PROCEDURE called_by_default(boolean DEFAULT pg_try_advisory_lock(7)) LANGUAGE plpgsql AS $$BEGIN END$$;
+CREATE TYPE two AS (a int, b int);
+CREATE DOMAIN locked_row AS two CHECK (pg_try_advisory_lock((VALUE).a));
 CREATE CAST (bigint AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint);
 CREATE EXTENSION postgres_fdw;
 });
@@ -185,10 +192,16 @@ my %refused = (
 	'a default of a new column' => 'ALTER TABLE altered ADD b bool DEFAULT pg_try_advisory_lock(7)',
 	'USING' => 'ALTER TABLE altered ALTER a TYPE bool USING pg_try_advisory_lock(7)',
 	'an argument of CALL' => 'CALL called(pg_try_advisory_lock(7))',
+	'a default of an argument' => 'SELECT by_default()',
+	'a default of an argument of CALL' => 'CALL called_by_default()',
+	'a bound of a partition' => 'CREATE TABLE part PARTITION OF parted FOR VALUES IN (pg_try_advisory_lock(7))',
+	'WHERE of COPY FROM' => "COPY altered FROM '$rows' WHERE pg_try_advisory_lock(a)",
+	'a field of a domain' => q{SELECT * FROM json_to_record('{"l": 7}') AS r(l locked)},
 	'an argument of EXECUTE' => 'PREPARE p(bool) AS SELECT $1; EXECUTE p(pg_try_advisory_lock(7))',
 	'an aggregate' => 'SELECT last_locked(i) FROM one',
 	'an aggregate over a window' => 'SELECT last_locked(i) OVER () FROM one',
 	'an alias' => 'SELECT alias(7)',
+	'an alias that has the OID of a builtin' => q{SELECT xpath_exists('/a', '<a/>')},
 	'an alias in an SQL function' => 'SELECT of_alias()',
 	'an SQL function, spelled with escapes' => 'SELECT in_escapes()',
 	'an SQL function that reads a view' => 'SELECT * FROM from_view()');
@@ -197,6 +210,8 @@ my %refused = (
 my %operators = (
 	'an operator' => 'SELECT 7 @@@ 7',
 	'an operator that is estimated' => 'EXPLAIN SELECT FROM many WHERE i @@@ 7',
+	'its negator, denied' => 'EXPLAIN SELECT FROM many WHERE NOT i !@@ 7',
+	'its commutator, turned round' => 'EXPLAIN SELECT FROM many WHERE 7 &&& i',
 	'an operator that joins' => 'EXPLAIN SELECT FROM many AS a JOIN many AS b ON a.i @@@ b.i',
 	'an operator over an array' => 'SELECT 7 @@@ ANY (ARRAY[7])',
 	'an operator in an SQL function' => 'SELECT FROM many WHERE with_operator(i)',
@@ -279,7 +294,10 @@ subtest 'operators' => sub {
 	my $inlined = $s[0]->value('EXPLAIN SELECT FROM many WHERE below(i, 7)');
 	like($inlined, qr/Filter: \(i < 7\)/, 'an SQL function is inlined');
 	$node->safe_psql('postgres', q{
-		CREATE OPERATOR @@@ (leftarg = int, rightarg = int, function = pg_try_advisory_lock, restrict = scalarltsel, join = scalarltjoinsel);
+		CREATE OPERATOR @@@ (leftarg = int, rightarg = int, function = pg_try_advisory_lock, restrict = scalarltsel, join = scalarltjoinsel,
+			negator = !@@, commutator = &&&);
+		CREATE OPERATOR !@@ (leftarg = int, rightarg = int, function = int4ne, restrict = neqsel, negator = @@@);
+		CREATE OPERATOR &&& (leftarg = int, rightarg = int, function = int4lt, restrict = scalarltsel, commutator = @@@);
 		CREATE FUNCTION with_operator(int) RETURNS boolean LANGUAGE sql AS 'SELECT $1 @@@ 7';
 		CREATE FUNCTION with_atomic_operator(i int) RETURNS boolean BEGIN ATOMIC SELECT i @@@ 7; END});
 	foreach my $s (@s)
@@ -287,8 +305,54 @@ subtest 'operators' => sub {
 		is(comes_to($s, $operators{$_}), '55000', $_) foreach sort keys %operators;
 	}
 	unlike($s[0]->value('EXPLAIN SELECT FROM many WHERE below(i, 7)'), qr/Filter: \(i < 7\)/, 'while there is one, no SQL function is inlined');
-	$node->safe_psql('postgres', 'DROP FUNCTION with_atomic_operator(int); DROP OPERATOR @@@ (int, int)');
+	$node->safe_psql('postgres', 'DROP FUNCTION with_atomic_operator(int); DROP OPERATOR @@@ (int, int), !@@ (int, int), &&& (int, int)');
 	is($s[0]->value('EXPLAIN SELECT FROM many WHERE below(i, 7)'), $inlined, '- until it is dropped');
+	$_->quit foreach @s;
+};
+
+# What a superuser makes of one can be called where no hook is
+subtest 'unseen' => sub {
+	my @s = map { zk_session($node, user => $_) } qw(app strict);
+	my $fails = sub {
+		my ($name, @statements) = @_;
+		foreach my $s (@s)
+		{
+			my $locks = sprintf q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %d}, $s->pid;
+			is($s->query($_)->{state} . ' ' . $admin->value($locks), '55000 0', "$name: $_") foreach @statements;
+		}
+	};
+	$node->safe_psql('postgres', qq{
+		CREATE OPERATOR @@@ (leftarg = int, rightarg = int, function = pg_try_advisory_lock, restrict = scalarltsel, commutator = @@@);
+		CREATE OPERATOR CLASS by_hash FOR TYPE int USING hash AS OPERATOR 1 @@@, FUNCTION 1 hashint4(int);
+		CREATE TABLE excluding (i int, EXCLUDE USING hash (i by_hash WITH @@@));
+		GRANT ALL ON excluding TO PUBLIC;
+		SELECT pg_try_advisory_lock(7, 7);
+		INSERT INTO excluding VALUES (7)});
+	$fails->('in an operator family', 'INSERT INTO excluding VALUES (7)', "COPY excluding FROM '$rows'");
+	is($s[0]->query(q{RESET ALL; BEGIN; ROLLBACK})->{state}, '', 'what ends a transaction does not fail');
+	$node->safe_psql('postgres', q{DROP TABLE excluding; DROP OPERATOR FAMILY by_hash USING hash;
+		ALTER FUNCTION pg_try_advisory_lock(int, int) IMMUTABLE;
+		CREATE TABLE partial AS SELECT g AS i, g AS j FROM generate_series(1, 1000) AS g;
+		CREATE INDEX ON partial (j) WHERE i @@@ 7 OR i < 900;
+		GRANT ALL ON partial TO PUBLIC;
+		ANALYZE partial});
+	$fails->('in the predicate of an index', 'EXPLAIN SELECT FROM partial WHERE i < 800 AND j = 7');
+	$node->safe_psql('postgres', q{DROP TABLE partial; DROP OPERATOR @@@ (int, int);
+		ALTER FUNCTION pg_try_advisory_lock(int, int) VOLATILE;
+		DROP CAST (bigint AS boolean);
+		CREATE CAST (bigint AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint) AS IMPLICIT;
+		CREATE TABLE referenced (b bool PRIMARY KEY);
+		CREATE TABLE referencing (b bigint REFERENCES referenced);
+		INSERT INTO referenced VALUES (true);
+		INSERT INTO referencing VALUES (7);
+		GRANT ALL ON referencing TO PUBLIC});
+	$fails->('in an implicit cast', 'UPDATE referencing SET b = 8');
+	$node->safe_psql('postgres', q{DROP TABLE referencing; DROP CAST (bigint AS boolean);
+		CREATE CAST (bigint AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint);
+		SET client_min_messages = error;
+		CREATE DOMAIN big AS bigint;
+		CREATE CAST (big AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint) AS IMPLICIT});
+	is(comes_to($s[0], 'SELECT pg_try_advisory_lock(7)'), '7', 'when all is dropped; what a domain\'s owner may make does not count');
 	$_->quit foreach @s;
 };
 
@@ -341,6 +405,10 @@ subtest 'switched on, and off' => sub {
 	is(comes_to($s, q{BEGIN; DO $$DECLARE x locked; BEGIN x := 7; END$$; SELECT pg_advisory_unlock(7); SET LOCAL zklock.advisory = redirect; DO $$DECLARE x locked; BEGIN x := 7; END$$}),
 		'55000', '- a variable of a domain');
 
+	$s->value(q{CREATE FUNCTION assigns() RETURNS text LANGUAGE plpgsql AS $$DECLARE x locked_row;
+		BEGIN x := ROW(7, 1); PERFORM pg_advisory_unlock(7), set_config('zklock.advisory', 'redirect', true); x := ROW(7, 2); RETURN 'silent'; END$$});
+	is(comes_to($s, 'SELECT assigns()'), '55000', '- a variable of a domain of rows, within the function');
+
 	$s->value(q{BEGIN; SET LOCAL zklock.advisory = redirect; SAVEPOINT a; SET LOCAL zklock.advisory = off; SELECT in_plpgsql(), pg_advisory_unlock(7); ROLLBACK TO a});
 	is(comes_to($s, q{SELECT in_plpgsql(); COMMIT}), '7', 'taken back by a savepoint');
 
@@ -374,7 +442,19 @@ subtest 'no extension' => sub {
 	is($s->query('PREPARE p AS SELECT pg_advisory_lock(7); EXECUTE p')->{state}, '', 'created, and granted: ours');
 	$node->safe_psql('without', 'REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA zklock_advisory FROM app');
 	is($s->query('EXECUTE p')->{state}, '42501', 'revoked: a plan that was made before');
-	$node->safe_psql('without', 'DROP EXTENSION zklock_advisory');
+	$node->safe_psql(
+		'without', q{GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA zklock_advisory TO app;
+		ALTER EXTENSION zklock_advisory DROP FUNCTION zklock_advisory.pg_advisory_lock(bigint);
+		ALTER EXTENSION zklock_advisory DROP FUNCTION zklock_advisory.pg_try_advisory_lock(bigint);
+		CREATE FUNCTION public.pg_advisory_lock(bigint) RETURNS void LANGUAGE plpgsql AS $$BEGIN RAISE 'taken in'; END$$;
+		CREATE FUNCTION public.pg_try_advisory_lock(bigint) RETURNS text LANGUAGE plpgsql AS $$BEGIN RETURN 'no boolean'; END$$;
+		ALTER EXTENSION zklock_advisory ADD FUNCTION public.pg_advisory_lock(bigint);
+		ALTER EXTENSION zklock_advisory ADD FUNCTION public.pg_try_advisory_lock(bigint)});
+	is($s->query("SELECT pg_catalog.$_(7)")->{state}, '55000', "$_: not what the extension's owner has put into it") foreach qw(pg_advisory_lock pg_try_advisory_lock);
+	$node->safe_psql(
+		'without', q{ALTER EXTENSION zklock_advisory ADD FUNCTION zklock_advisory.pg_advisory_lock(bigint);
+		ALTER EXTENSION zklock_advisory ADD FUNCTION zklock_advisory.pg_try_advisory_lock(bigint);
+		DROP EXTENSION zklock_advisory});
 	is($s->query('EXECUTE p')->{state}, '55000', 'dropped: a plan that was made before');
 	is($s->value($LOCAL), '0', 'nothing of PostgreSQL\'s');
 	$s->quit;

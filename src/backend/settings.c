@@ -15,8 +15,10 @@
  */
 #include "postgres.h"
 
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "path.h"
@@ -236,12 +238,17 @@ static const struct config_enum_entry advisory_values[] =
 	{NULL, 0, false}
 };
 
-/* A plan that was made before has the calls that it was made with */
+/*
+ * A plan that was made before has the calls that it was made with, and so have domains'
+ * constraints that somebody keeps ready to be executed
+ */
 static void
 assign_advisory(int newval, void *extra)
 {
-	if (newval != zklock_advisory)
-		ResetPlanCache();
+	if (newval == zklock_advisory)
+		return;
+	ResetPlanCache();
+	CallSyscacheCallbacks(CONSTROID, 0);
 }
 
 static void
