@@ -106,6 +106,20 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
 'take a place of a semaphore with that many permits (at least 1) for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free; 40P01 in a deadlock';
 
+CREATE PROCEDURE zk_acquire(path text, timeout interval DEFAULT NULL, shared boolean DEFAULT false)
+AS 'MODULE_PATHNAME', 'zk_acquire'
+LANGUAGE C;
+
+COMMENT ON PROCEDURE zk_acquire(text, interval, boolean) IS
+'acquire session-level lock or fail, waiting without a snapshot';
+
+CREATE PROCEDURE zk_xact_acquire(path text, timeout interval DEFAULT NULL, shared boolean DEFAULT false)
+AS 'MODULE_PATHNAME', 'zk_xact_acquire'
+LANGUAGE C;
+
+COMMENT ON PROCEDURE zk_xact_acquire(text, interval, boolean) IS
+'acquire transaction-level lock or fail, waiting without a snapshot';
+
 --
 -- Claiming a period
 --
@@ -398,6 +412,8 @@ REVOKE ALL ON FUNCTION zk_lock_all(text[], interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_lock_all(text[], interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_semaphore_acquire(text, integer, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) FROM PUBLIC;
+REVOKE ALL ON PROCEDURE zk_acquire(text, interval, boolean) FROM PUBLIC;
+REVOKE ALL ON PROCEDURE zk_xact_acquire(text, interval, boolean) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_claim(text, timestamptz, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_last_claim(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_claim_forget(text) FROM PUBLIC;

@@ -9,7 +9,7 @@ CREATE EXTENSION zklock;
 -- What is installed
 --
 
--- every function: what \df shows, and whether PUBLIC may call it
+-- every function (the procedures are in sql/procedures): what \df shows, and whether PUBLIC may call it
 SELECT p.proname AS function,
        CASE WHEN p.pronargs > 0 THEN regexp_replace(pg_get_function_arguments(p.oid), $$, OUT .*$$, $$, ...$$) END AS arguments,
        pg_get_function_result(p.oid) AS result,
@@ -19,7 +19,7 @@ SELECT p.proname AS function,
   FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid
  WHERE d.refclassid = 'pg_extension'::regclass
    AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'zklock')
-   AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+   AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e' AND p.prokind = 'f'
  ORDER BY p.proname COLLATE "C";
 
 -- each name has one signature
@@ -90,7 +90,7 @@ SELECT count(*) FROM job WHERE zk_try_lock(path) AND id % 20 = 5;
 SELECT zk_unlock_all();
 DROP TABLE job;
 SELECT string_agg(proname, ' ' ORDER BY proname) AS others FROM pg_proc
- WHERE proname ~ '^zk_' AND procost <> 10000;
+ WHERE proname ~ '^zk_' AND prokind = 'f' AND procost <> 10000;
 
 -- a path and the one above it are two locks, and each spelling is another
 SELECT zk_lock('/basic'), zk_lock('/basic/a'), zk_lock('/basic/a/b'), zk_lock('/basic/A'), zk_lock('/basic/a b'), zk_lock('/basic/%2F');

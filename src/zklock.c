@@ -18,6 +18,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "tcop/pquery.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -33,6 +34,7 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "backend/slots.h"
+#include "backend/snapshot.h"
 #include "lock/claim.h"
 #include "lock/fence.h"
 #include "lock/hold.h"
@@ -203,6 +205,35 @@ semaphore_function(FunctionCallInfo fcinfo, ZkScope scope)
 	PG_RETURN_BOOL(lock_paths(fcinfo, &path, 1, 2, ZKP_SEMAPHORE, permits, scope));
 }
 
+/* There is no result that could be ignored: it has the lock, or fails */
+static Datum
+acquire_procedure(FunctionCallInfo fcinfo, ZkScope scope)
+{
+	char	   *path = path_argument(fcinfo);
+	int64		timeout = timeout_argument(fcinfo, 1);
+	bool		may_wait = timeout != 0;
+	bool		left;
+	ZkpMode		mode;
+	ZkWait		wait;
+
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("shared must not be null")));
+	mode = PG_GETARG_BOOL(2) ? ZKP_SHARED : ZKP_EXCLUSIVE;
+	zkl_watch_queries();
+	zkb_wait_begin(&wait, may_wait ? timeout : -1, may_wait);
+	zkb_wait_or_fail(&wait);
+	left = zkb_leave_snapshot(fcinfo);
+	if (!zkl_lock(&path, 1, mode, 0, scope, may_wait, &wait))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not obtain lock on \"%s\"", zkb_path_for_display(path))));
+	if (left)
+		EnsurePortalSnapshotExists();
+	PG_RETURN_VOID();
+}
+
 static Datum
 unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 {
@@ -221,6 +252,8 @@ SQL_FUNCTION(zk_lock_all, lock_all_function(fcinfo, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_xact_lock_all, lock_all_function(fcinfo, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_semaphore_acquire, semaphore_function(fcinfo, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_xact_semaphore_acquire, semaphore_function(fcinfo, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_acquire, acquire_procedure(fcinfo, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_xact_acquire, acquire_procedure(fcinfo, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_unlock, unlock_function(fcinfo, ZKP_EXCLUSIVE));
 SQL_FUNCTION(zk_unlock_shared, unlock_function(fcinfo, ZKP_SHARED));
 SQL_FUNCTION(zk_semaphore_release, unlock_function(fcinfo, ZKP_SEMAPHORE));

@@ -196,12 +196,12 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	zk_nothing_left($its_zk, 'and the session with its backend', sessions => 0);
 };
 
-# the apply worker of a subscription
+# the apply worker of a subscription, which runs triggers without a portal
 subtest 'a background worker' => sub {
 	$_->value('CREATE TABLE replicated (i int)') for $admin, $other_admin;
 	$other_admin->value(
 		q{CREATE FUNCTION lock_apply() RETURNS trigger LANGUAGE plpgsql AS
-			$$ BEGIN PERFORM public.zk_lock('/apply'); RETURN NEW; END $$;
+			$$ BEGIN CALL public.zk_acquire('/apply'); PERFORM public.zk_lock('/apply'); RETURN NEW; END $$;
 		CREATE TRIGGER lock_apply BEFORE INSERT ON replicated FOR EACH ROW EXECUTE FUNCTION lock_apply();
 		ALTER TABLE replicated ENABLE ALWAYS TRIGGER lock_apply});
 	$admin->value('CREATE PUBLICATION p FOR TABLE replicated');

@@ -55,10 +55,11 @@ sub extension_has
 # relations.
 my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
-		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+', '', 'g'),
+		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+|\yIN ', '', 'g'),
 		pg_get_function_result(c.oid))});
-is_deeply([ sort map { "$_->[0] $_->[1]" } $reference->table('| function | returns | what it does |') ],
-	\@functions, 'the functions, their arguments and results');
+is_deeply([ sort +(map { "$_->[0] $_->[1]" } $reference->table('| function | returns | what it does |')),
+		(map { "$_->[0] " } $reference->table('| procedure | what it does |')) ],
+	\@functions, 'the functions and procedures, their arguments and results');
 
 # ... a parenthesis after a column is not part of its name.  A function with
 # arguments that returns rows has no view before it.
@@ -149,7 +150,7 @@ sub leads_somewhere
 # The role is the one that the README has created above.
 #
 {
-	my ($grant) = $readme->text =~ /^(GRANT EXECUTE ON FUNCTION.*?;)/ms;
+	my ($grant) = $readme->text =~ /^(GRANT EXECUTE ON ROUTINE.*?;)/ms;
 	my (%call, $role);
 	foreach (grep { !/ trigger$/ } @functions)    # which nobody calls
 	{
@@ -162,7 +163,7 @@ sub leads_somewhere
 		$arguments =~ s{period timestamp with time zone}{now()};
 		$arguments =~ s{timeout interval.*}{'5s'};
 		$arguments =~ s{token bigint.*}{1};
-		$call{$name} = "SELECT * FROM $name($arguments)";
+		$call{$name} = (/ $/ ? 'CALL' : 'SELECT * FROM') . " $name($arguments)";
 	}
 	my @for_all = qw(zk_lock_status zk_session_status zk_server_lock_status);
 	my @for_administrators = qw(zk_lock_break zk_claim_forget);

@@ -39,6 +39,22 @@ my $node = zk_cluster('main', $zk, shared_preload_libraries => 'zklock',    # zk
 	wal_level => 'logical');    # or CREATE PUBLICATION warns
 my $other = zk_cluster('other', $zk);
 
+# Each of these sessions gets the lock for which it waits, in whatever order, and then says
+# this; returns them
+sub in_turn
+{
+	my ($then, @waiting) = @_;
+	my @left = @waiting;
+	while (@left)
+	{
+		my ($next) = zk_until(sub { (grep { $_->is_done } @left)[0] }, 'the next one to have its turn');
+		is($next->wait->{state}, '', 'the next one has the lock');
+		$next->value($then);
+		@left = grep { $_ != $next } @left;
+	}
+	return @waiting;
+}
+
 # What the text says apart from its SQL, in the database that the page has
 # created
 my %and_then = (
@@ -56,14 +72,28 @@ my %and_then = (
 	},
 	'doc/recipes/migration.md' => sub {
 		my ($dbname) = @_;
-		my ($first, @others) = map { zk_session($node, dbname => $dbname) } 1 .. 3;
-		$first->value(q{SELECT zk_lock('/migrations/shop')});
-		$_->send(q{SELECT zk_lock('/migrations/shop')}) for @others;
-		zk_wait_queued($zk, @others);
+		my ($first, $query, @others) = map { zk_session($node, dbname => $dbname) } 1 .. 7;
+		$first->value(q{CALL zk_acquire('/migrations/shop')});
+		$query->send(q{SELECT zk_lock('/migrations/shop')});
+		$_->send(q{CALL zk_acquire('/migrations/shop')}) for @others;
+		zk_wait_queued($zk, $query, @others);
 		$first->send('CREATE INDEX CONCURRENTLY too_late ON customer (name)');
-		is($_->wait->{state}, '40P01', 'a statement that waits for the lock fails, since an index build waits for it') for @others;
+		is($query->wait->{state}, '40P01', 'a query that waits for the lock fails, since an index build waits for it');
 		is($first->wait->{state}, '', 'the index build goes on');
-		$_->quit for $first, @others;
+		is(scalar(grep { $_->is_done } @others), 0, '- and so do those who wait by CALL');
+		$first->value(q{SELECT zk_unlock('/migrations/shop')});
+		$_->quit for in_turn(q{SELECT zk_unlock('/migrations/shop')}, @others), $query;
+
+		# the same in transactions
+		@others = map { zk_session($node, dbname => $dbname) } 1 .. 5;
+		my $second = zk_session($node, dbname => $dbname);
+		$first->value(q{BEGIN; CALL zk_xact_acquire('/migrations/shop')});
+		$_->send(q{BEGIN; CALL zk_xact_acquire('/migrations/shop')}) for @others;
+		zk_wait_queued($zk, @others);
+		is($second->query('CREATE INDEX CONCURRENTLY meanwhile ON customer (name)')->{state}, '', 'an index is built while one has the lock');
+		$first->value('COMMIT');
+		is($first->query('CREATE INDEX CONCURRENTLY afterwards ON customer (name)')->{state}, '', '- and by it, after that');
+		$_->quit for in_turn('COMMIT', @others), $first, $second;
 	});
 
 foreach my $file (grep { !$own_test{$_} } Doc::pages())

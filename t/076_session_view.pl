@@ -101,7 +101,8 @@ subtest 'requests, waits, timeouts' => sub {
 	{
 		$does->("SELECT $call", 'waits 1, timeouts 1', "$call in vain: waits and timeouts");
 	}
-	$does->(q{SET lock_timeout = '1500ms'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1', 'lock_timeout: waits');
+	$does->(q{SET lock_timeout = '1500ms'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1, timeouts 1', 'lock_timeout: waits and timeouts');
+	$does->(q{CALL zk_acquire('/c', '1500ms')}, 'waits 1, timeouts 1', 'the timeout of a procedure: the same');
 	$does->(q{RESET lock_timeout; SET statement_timeout = '1500ms'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
 	$s->value('RESET statement_timeout');
 	$does_waiting->(q{SELECT zk_lock('/c')}, sub { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')') }, 'waits 1',

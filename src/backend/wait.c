@@ -18,6 +18,7 @@
 #include "pgstat.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 #include "settings.h"
@@ -66,6 +67,13 @@ zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout)
 		wait->lock_deadline = now + LockTimeout * ZKS_MS;
 	else
 		wait->lock_deadline = ZKS_NEVER;
+}
+
+void
+zkb_wait_or_fail(ZkWait *wait)
+{
+	wait->lock_deadline = Min(wait->lock_deadline, wait->deadline);
+	wait->deadline = ZKS_NEVER;
 }
 
 void
@@ -139,6 +147,9 @@ zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 		flags |= WL_TIMEOUT;
 		ms = (long) Min((limit - now + ZKS_MS - 1) / ZKS_MS, INT_MAX);
 	}
+
+	/* whoever looks into a catalog takes one, which stays */
+	InvalidateCatalogSnapshot();
 	PG_TRY();
 	{
 		bool		answer_due;

@@ -39,6 +39,9 @@ typedef enum ZkWaitEvent
  */
 extern void zkb_wait_begin(ZkWait *wait, int64 timeout_ms, bool use_lock_timeout);
 
+/* The timeout raises an error, as lock_timeout does, instead of being returned */
+extern void zkb_wait_or_fail(ZkWait *wait);
+
 /*
  * For a caller with a wait of its own, after one zkb_wait_begin; never fails
  */

@@ -561,6 +561,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		 * A FATAL error does not get here; it ends the process, and with it
 		 * the session and all its nodes.
 		 */
+		if (c.waiting != NULL && zks_now() >= wait->lock_deadline)
+			zkb_counters.timeouts++;
 		wait->tell = NULL;
 		wait->arg = NULL;
 		zkl_drop_from(&c, 0);

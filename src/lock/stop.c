@@ -33,6 +33,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
+#include "tcop/pquery.h"
 #include "tcop/tcopprot.h"
 #include "utils/snapmgr.h"
 
@@ -143,8 +144,8 @@ ends_transaction(const char *sql)
  * Neither has a snapshot.  What can take long has one, with or without a text of its
  * own: a call by the fast path, what is deferred until the end of a pipeline, PREPARE
  * of a statement.  All but the description of such a statement, which first waits for
- * its tables.  And a background worker sends no COMMIT; what its text points to may
- * have been freed.
+ * its tables, and a procedure that waits (backend/snapshot.c), in its portal.  And a
+ * background worker sends no COMMIT; what its text points to may have been freed.
  */
 static bool
 must_go_on(void)
@@ -152,7 +153,7 @@ must_go_on(void)
 	if (MyBackendType != B_BACKEND || ActiveSnapshotSet() || MyProc->waitLock != NULL)
 		return false;
 	if (debug_query_string == NULL)
-		return true;
+		return ActivePortal == NULL;
 	return !is_current(committing) && ends_transaction(debug_query_string);
 }
 

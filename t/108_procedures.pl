@@ -1,0 +1,368 @@
+# The procedures wait without a snapshot wherever that is safe, so that VACUUM and
+# CREATE INDEX CONCURRENTLY pass, and the next statement sees what was committed
+# meanwhile; elsewhere they wait as the functions do.  However a wait ends, the
+# session, its savepoints and procedures can go on.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Deadline;
+use Zklock;
+use ZooKeeper;
+
+my $zk = ZooKeeper->new->start;
+my $node = zk_cluster('main', $zk, autovacuum => 'off', 'zklock.session_timeout' => '30s');
+my $admin = zk_session($node);
+my $holder = zk_session($node);
+my $last = 0;
+
+# What the next statement sees
+my $SEES = q{INSERT INTO saw SELECT 'NAME', count(*) FROM news};
+
+$admin->value(q{
+	CREATE TABLE news (i int); CREATE TABLE saw (name text, n int); CREATE TABLE dead (i int);
+	CREATE PROCEDURE inner_one(name text, path text) LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM count(*) FROM news; CALL zk_acquire(path); INSERT INTO saw SELECT name, count(*) FROM news; END $$;
+	CREATE PROCEDURE outer_one(name text, path text) LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM count(*) FROM news; CALL inner_one(name, path); END $$;
+	CREATE PROCEDURE commits(name text, path text) LANGUAGE plpgsql AS
+		$$ DECLARE p text; BEGIN
+			FOREACH p IN ARRAY ARRAY[path || '/free', path, path || '/free'] LOOP
+				CALL zk_xact_acquire(p); INSERT INTO saw SELECT name, count(*) FROM news; COMMIT;
+			END LOOP;
+			DELETE FROM saw WHERE saw.name = commits.name AND n < (SELECT count(*) FROM news);
+		END $$;
+	CREATE PROCEDURE with_inout(path text, commits boolean, INOUT n int) LANGUAGE plpgsql AS
+		$$ BEGIN IF commits THEN COMMIT; END IF; CALL zk_acquire(path); SELECT count(*) INTO n FROM news; END $$;
+	CREATE PROCEDURE with_out(path text, OUT n int) LANGUAGE plpgsql AS
+		$$ BEGIN CALL zk_acquire(path); n := 1; END $$;
+	CREATE PROCEDURE sets(path text) LANGUAGE plpgsql SET work_mem = '1MB' AS 'BEGIN CALL zk_acquire(path); END';
+	CREATE PROCEDURE definer(path text) LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN CALL zk_acquire(path); END';
+	CREATE PROCEDURE in_sql(path text) LANGUAGE sql AS 'CALL zk_acquire(path)';
+	CREATE FUNCTION calls(path text) RETURNS void LANGUAGE plpgsql AS 'BEGIN CALL zk_acquire(path); END';
+	CREATE FUNCTION for_row() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN CALL zk_acquire(NEW.path); RETURN NEW; END $$;
+	CREATE TABLE fires (path text);
+	CREATE TABLE fires_late (path text);
+	CREATE TRIGGER at_once BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION for_row();
+	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON fires_late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION for_row()});
+
+# Each a statement that waits, and what comes before it
+my %without = (
+	'autocommit' => [ '', q{CALL zk_acquire('PATH')} ],
+	'autocommit, for the transaction' => [ '', q{CALL zk_xact_acquire('PATH', '1h', true)} ],
+	'BEGIN' => [ 'BEGIN', q{CALL zk_xact_acquire('PATH')} ],
+	'after SELECT' => [ 'BEGIN; SELECT count(*) FROM news', q{CALL zk_acquire('PATH')} ],
+	'in a savepoint' => [ 'BEGIN; SELECT count(*) FROM news; SAVEPOINT a', q{CALL zk_acquire('PATH')} ],
+	'after ROLLBACK TO' => [ 'BEGIN; SAVEPOINT a; SELECT count(*) FROM news; ROLLBACK TO a', q{CALL zk_acquire('PATH')} ],
+	'several statements in a message' => [ '', qq{SELECT count(*) FROM news\\; CALL zk_acquire('PATH')\\; $SEES} ],
+	'DO' => [ '', "DO \$\$ BEGIN CALL zk_acquire('PATH'); $SEES; END \$\$" ],
+	'DO, after a query' => [ '', "DO \$\$ BEGIN PERFORM count(*) FROM news; CALL zk_acquire('PATH'); $SEES; END \$\$" ],
+	'DO, after COMMIT' => [ '', "DO \$\$ BEGIN COMMIT; CALL zk_acquire('PATH'); $SEES; END \$\$" ],
+	'DO, twice' => [ '', "DO \$\$ BEGIN CALL zk_acquire('PATH/2'); CALL zk_acquire('PATH'); $SEES; END \$\$" ],
+	'a procedure' => [ '', q{CALL inner_one('NAME', 'PATH')} ],
+	'a procedure in a procedure' => [ '', q{CALL outer_one('NAME', 'PATH')} ],
+	'a loop with COMMIT' => [ '', q{CALL commits('NAME', 'PATH')} ],
+	'INOUT, after COMMIT' => [ '', q{CALL with_inout('PATH', true, 0)} ]);
+
+# An xid of its own stops VACUUM
+my %with_xid = ('after a write' => [ 'BEGIN; INSERT INTO saw SELECT NULL', q{CALL zk_acquire('PATH')} ]);
+
+# The snapshot is needed, or may be
+my %with = (
+	'zk_lock' => [ '', q{SELECT zk_lock('PATH')} ],
+	'REPEATABLE READ' => [ 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM news', q{CALL zk_acquire('PATH')} ],
+	'SERIALIZABLE' => [ 'BEGIN ISOLATION LEVEL SERIALIZABLE', q{CALL zk_acquire('PATH')} ],
+	'a procedure in BEGIN' => [ 'BEGIN', q{CALL inner_one('NAME', 'PATH')} ],
+	'DO in BEGIN' => [ 'BEGIN', q{DO $$ BEGIN CALL zk_acquire('PATH'); END $$} ],
+	'EXCEPTION' => [ '', q{DO $$ BEGIN CALL zk_acquire('PATH'); EXCEPTION WHEN division_by_zero THEN NULL; END $$} ],
+	'EXECUTE' => [ '', q{DO $$ BEGIN EXECUTE 'CALL zk_acquire(''PATH'')'; END $$} ],
+	'a loop over a cursor' => [ '', q{DO $$ DECLARE i int; BEGIN FOR i IN SELECT generate_series(1, 1000) LOOP CALL zk_acquire('PATH'); END LOOP; END $$} ],
+	'SET' => [ '', q{CALL sets('PATH')} ],
+	'SECURITY DEFINER' => [ '', q{CALL definer('PATH')} ],
+	'LANGUAGE sql' => [ '', q{CALL in_sql('PATH')} ],
+	'INOUT' => [ '', q{CALL with_inout('PATH', false, 0)} ],
+	'OUT' => [ '', q{CALL with_out('PATH', NULL)} ],
+	'a function' => [ '', q{SELECT calls('PATH')} ],
+	'a trigger' => [ '', q{INSERT INTO fires VALUES ('PATH')} ],
+	'a deferred trigger' => [ q{BEGIN; INSERT INTO fires_late VALUES ('PATH')}, 'COMMIT' ]);
+
+sub contenders { my ($path) = @_; return scalar $zk->children("/zklock$path"); }
+
+sub next_path { return '/p/' . ++$last; }
+
+# Let each of these wait in a session of its own; returns name => session
+sub begin_to_wait
+{
+	my (%position) = @_;
+	my %session;
+	foreach my $name (sort keys %position)
+	{
+		my $path = next_path();
+		my ($before, $statement) = map { s/PATH/$path/gr =~ s/NAME/$name/gr } @{ $position{$name} };
+		my $s = $session{$name} = zk_session($node);
+		$holder->value("SELECT zk_lock('$path')");
+		$s->value($before) if $before;
+		$s->send($statement);
+	}
+	zk_wait_queued($zk, values %session);
+	return %session;
+}
+
+# Of these sessions, the names of those that have a snapshot
+sub with_snapshot
+{
+	my (%session) = @_;
+	my %has = map { $_ => 1 } split /\n/, $admin->value('SELECT pid FROM pg_stat_activity WHERE backend_xmin IS NOT NULL');
+	return join ', ', grep { $has{ $session{$_}->pid } } sort keys %session;
+}
+
+# One test: none of them has a snapshot, but for a moment, when it looks for a deadlock
+sub have_none
+{
+	my ($name, %session) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok(eval { zk_until(sub { with_snapshot(%session) eq '' }, 'no snapshot', $MOMENT) }, $name) or diag with_snapshot(%session);
+	return;
+}
+
+# Two tests: an index is built in their database, and they wait on
+sub index_is_built
+{
+	my ($table, %session) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($admin->query("CREATE INDEX CONCURRENTLY ON $table (i)")->{state}, '', 'CREATE INDEX CONCURRENTLY passes');
+	is(join(', ', grep { $session{$_}->is_done } sort keys %session), '', '- while all wait');
+	return;
+}
+
+# Something is committed, then each gets its lock, and goes on; returns how many there are of
+# that, and name => what the next statement sees
+sub go_on
+{
+	my (%session) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$admin->value('INSERT INTO news VALUES (1)');
+	$holder->value('SELECT zk_unlock_all()');
+	foreach my $name (sort keys %session)
+	{
+		my $result = $session{$name}->wait;
+		is($result->{state}, '', "$name: has the lock") or diag $result->{err};
+		$session{$name}->value($SEES =~ s/NAME/$name/r) unless $admin->value("SELECT count(*) FROM saw WHERE name = '$name'");
+		$session{$name}->query('COMMIT');
+	}
+	$_->quit for values %session;
+	my %saw = map { /^(.*)\|(\d+)$/ } split /\n/, $admin->value('SELECT DISTINCT name, n FROM saw WHERE name IS NOT NULL');
+	$admin->value('TRUNCATE saw');
+	return ($admin->value('SELECT count(*) FROM news'), %saw);
+}
+
+subtest 'without a snapshot' => sub {
+	$admin->value('INSERT INTO dead SELECT generate_series(1, 10000)');
+	my %session = begin_to_wait(%without);
+	have_none('nobody has a snapshot', %session);
+	$admin->value('DELETE FROM dead');
+	like($admin->query('VACUUM (VERBOSE) dead')->{err}, qr/\b10000 removed\b/, 'VACUUM removes what was deleted since');
+	index_is_built('dead', %session);
+	have_none('and still nobody has one', %session);
+	my ($n, %saw) = go_on(%session);
+	is_deeply(\%saw, { map { $_ => $n } keys %without }, 'the next statement sees what was committed meanwhile');
+};
+
+subtest 'after a write' => sub {
+	my %session = begin_to_wait(%with_xid);
+	have_none('it has no snapshot', %session);
+	index_is_built('news', %session);
+	my ($n, %saw) = go_on(%session);
+	is_deeply(\%saw, { map { $_ => $n } keys %with_xid }, 'the next statement sees what was committed meanwhile');
+};
+
+subtest 'with a snapshot' => sub {
+	my %session = begin_to_wait(%with);
+	is(with_snapshot(%session), join(', ', sort keys %with), 'all of them have one');
+	my ($n, %saw) = go_on(%session);
+	is($saw{'REPEATABLE READ'}, $n - 1, 'REPEATABLE READ stays what it is');
+	is($saw{'SERIALIZABLE'}, $n - 1, '- and SERIALIZABLE');
+};
+
+subtest 'the extended protocol' => sub {
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my %run;
+	foreach my $name ('extended', 'prepared', 'pipeline')
+	{
+		my $path = next_path();
+		$holder->value("SELECT zk_lock('$path')");
+		my @lines = ('SELECT count(*) FROM news;', "CALL zk_acquire('$path');", ($SEES =~ s/NAME/$name/r) . ';');
+		@lines = ('\startpipeline', @lines, '\endpipeline') if $name eq 'pipeline';
+		append_to_file("$dir/$name", join "\n", @lines, '');
+		my ($in, $out) = ('', '');
+		$run{$name} = { path => $path, run => IPC::Run::start(
+				[ 'pgbench', '-n', '-t', '1', '-M', $name eq 'prepared' ? $name : 'extended', '-f', "$dir/$name", $node->connstr('postgres') ],
+				'<', \$in, '>&', \$out, IPC::Run::timeout($TIMEOUT)) };
+	}
+	zk_until(sub { !grep { contenders($_->{path}) != 2 } values %run }, 'they queue');
+	zk_until(
+		sub {
+			$admin->value(q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ~ '^CALL zk_acquire'
+				AND backend_xmin IS NULL}) == keys %run;
+		},
+		'none of them has a snapshot');
+	pass('none of them has a snapshot');
+	$admin->value('INSERT INTO news VALUES (1)');
+	$holder->value('SELECT zk_unlock_all()');
+	ok($_->{run}->finish, 'it succeeds') for values %run;
+	my $n = $admin->value('SELECT count(*) FROM news');
+	is($admin->value('SELECT string_agg(concat_ws(chr(32), name, n), chr(10) ORDER BY name) FROM saw'), "extended $n\npipeline $n\nprepared $n",
+		'the next statement sees what was committed meanwhile');
+	$admin->value('TRUNCATE saw');
+};
+
+# However it ends, this follows: the session has no lock, and works
+sub works
+{
+	my ($s, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($s->value("BEGIN; SELECT count(*) - count(*) FROM news; CALL zk_xact_acquire('/works'); SELECT count(*) FROM zk_locks; COMMIT"), "0\n1", "$name: the session works");
+	return;
+}
+
+subtest 'errors that end a wait' => sub {
+	$holder->value(q{SELECT zk_lock('/held'), zk_lock('/held2'), zk_lock('/held3')});
+	my $who = qr/^It is held by process @{[ $holder->pid ]} on /;
+	my %timed = map { $_ => zk_session($node) } 'timeout', 'lock_timeout', 'EXCEPTION';
+	$timed{timeout}->send(q{CALL zk_acquire('/held', '5s')});
+	$timed{lock_timeout}->send(q{BEGIN; SET LOCAL lock_timeout = '5s'; CALL zk_acquire('/held2', '1h')});
+	$timed{EXCEPTION}->send(
+		q{DO $$ BEGIN BEGIN CALL zk_acquire('/held3', '100ms'); EXCEPTION WHEN lock_not_available THEN NULL; END; CALL zk_acquire('/free'); END $$});
+
+	my $s = zk_session($node);
+	my $result = $s->query(q{CALL zk_acquire('/held', '0')});
+	is($result->{state}, '55P03', 'a timeout of zero: 55P03');
+	is($result->{message}, 'could not obtain lock on "/held"', '- with a message');
+	works($s, 'a timeout of zero');
+
+	$s->value('BEGIN; SELECT count(*) FROM news; SAVEPOINT a');
+	$s->send(q{CALL zk_acquire('/held')});
+	zk_wait_queued($zk, $s);
+	is($s->cancel($admin)->{state}, '57014', 'cancelled, in a savepoint: 57014');
+	$s->value('ROLLBACK TO a');
+	$s->value('SELECT count(*) FROM news');
+	is($s->query('COMMIT')->{state}, '', '- and the transaction commits');
+	works($s, 'cancelled');
+
+	$s->send(q{DO $$ BEGIN CALL zk_acquire('/free/2'); CALL zk_acquire('/held'); END $$});
+	zk_wait_queued($zk, $s);
+	is($s->cancel($admin)->{state}, '57014', 'cancelled in DO: 57014');
+	works($s, 'cancelled in DO');
+
+	$s->send(q{CALL zk_acquire('/held')});
+	zk_wait_queued($zk, $s);
+	$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
+	is($s->wait->{state}, '57P01', 'terminated: 57P01');
+	$s->quit;
+
+	foreach my $name ('timeout', 'lock_timeout')
+	{
+		$result = $timed{$name}->wait;
+		is($result->{state}, '55P03', "$name: 55P03");
+		like($result->{detail}, $who, '- with who holds it');
+		$timed{$name}->query('ROLLBACK');
+		works($timed{$name}, $name);
+	}
+	is($timed{EXCEPTION}->wait->{state}, '', 'in a block with EXCEPTION 55P03 is caught');
+	is($timed{EXCEPTION}->value('SELECT path, count FROM zk_locks'), '/free|1', '- and what follows locks');
+	zk_until(sub { !grep { contenders($_) > 1 } '/held', '/held2', '/held3' }, 'those who wait no longer to leave the queues');
+	pass('nothing of them stays in a queue');
+	$_->quit for values %timed;
+	$holder->value('SELECT zk_unlock_all()');
+};
+
+subtest 'a deadlock' => sub {
+	my @s = map { zk_session($node) } 0, 1;
+	$s[$_]->value("BEGIN; CALL zk_xact_acquire('/circle/$_')") for 0, 1;
+	$s[$_]->send("CALL zk_xact_acquire('/circle/@{[ 1 - $_ ]}')") for 0, 1;
+	my @states = sort map { $_->wait->{state} } @s;
+	is_deeply(\@states, [ '', '40P01' ], 'one fails with 40P01, and the other one goes on');
+	$_->value('ROLLBACK') for @s;
+	works($_, 'afterwards') for @s;
+	$_->quit for @s;
+};
+
+# What was told to the server log, and a statement whose text somebody has removed
+my $library = zk_library('snapshots');
+$admin->value("CREATE FUNCTION $_() RETURNS void LANGUAGE c AS '$library'") for 'snapshots', 'forget_text';
+
+# The memory of a snapshot that is gone is given to the next one, so that a pointer to it
+# that is left in the portal mostly does no harm.
+subtest 'what the backend itself has while it waits' => sub {
+	my $s = zk_session($node);
+	$holder->value(q{SELECT zk_lock('/held')});
+	$s->value(q{SELECT snapshots(); SET deadlock_timeout = '10ms'; SET log_lock_waits = on});
+	my $log = -s $node->logfile;
+	my $wait = sub {
+		my ($call) = @_;
+		$s->send($call);
+		my $said = zk_until(sub { (slurp_file($node->logfile, $log) =~ /HINT:  (active snapshot: .*)/)[0] }, 'the wait to be logged');
+		have_none("$call: reads a catalog, and keeps no snapshot of that", wait => $s) if $call =~ /CALL/;
+		$holder->value(q{SELECT zk_unlock('/held')});
+		$s->wait;
+		$s->value('SELECT zk_unlock_all()');
+		$holder->value(q{SELECT zk_lock('/held')});
+		$log = -s $node->logfile;
+		return $said;
+	};
+	is($wait->(q{CALL zk_acquire('/held')}), q{active snapshot: no, the portal's: no}, 'the portal points to no snapshot that is gone');
+	is($wait->(q{DO $$ BEGIN CALL zk_acquire('/held'); END $$}), q{active snapshot: no, the portal's: no}, '- in DO');
+	like($wait->(q{SELECT zk_lock('/held')}), qr/^active snapshot: yes/, 'a function has its own');
+	$holder->value('SELECT zk_unlock_all()');
+	$s->quit;
+};
+
+subtest 'losses' => sub {
+	$holder->value(q{SELECT zk_lock('/held')});
+	my $end = sub {
+		my ($path, $s) = @_;
+		my %of = $zk->ephemerals;
+		my @ids = grep { grep { m{^/zklock$path/} } @{ $of{$_} } } sort keys %of;
+		$zk->end_session($_, $s->pid) for @ids;
+	};
+	my %waits = (
+		'in BEGIN' => q{BEGIN; CALL zk_xact_acquire('PATH'); CALL zk_acquire('/held')},
+		'in DO' => q{DO $$ BEGIN CALL zk_xact_acquire('PATH'); CALL zk_acquire('/held'); END $$},
+		'without a text' => q{DO $$ BEGIN CALL zk_xact_acquire('PATH'); PERFORM forget_text(); CALL zk_acquire('/held'); END $$});
+	foreach my $name (sort keys %waits)
+	{
+		my ($s, $path) = (zk_session($node), next_path());
+		$s->send($waits{$name} =~ s/PATH/$path/r);
+		zk_wait_queued($zk, $s);
+		have_none("$name: waits without a snapshot", $name => $s);
+		$end->($path, $s);
+		is($s->wait->{state}, '40001', "$name: the wait ends when another lock of the transaction is lost");
+		$s->query('ROLLBACK');
+		works($s, $name);
+		$s->quit;
+	}
+
+	# it has nothing but its place in the queue
+	my $s = zk_session($node);
+	$s->send(q{CALL zk_acquire('/held')});
+	zk_wait_queued($zk, $s);
+	my ($id) = $admin->value(q{SELECT zk_session FROM zk_lock_queue('/held') WHERE NOT granted});
+	$zk->end_session($id, $s->pid);
+	zk_until(sub { ($admin->value(q{SELECT zk_session FROM zk_lock_queue('/held') WHERE NOT granted}) || $id) ne $id }, 'it to queue again');
+	$holder->value('SELECT zk_unlock_all()');
+	is($s->wait->{state}, '', 'its place in the queue is lost: it queues again, and gets the lock');
+	$s->quit;
+};
+
+$_->quit for $holder, $admin;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+zk_no_crash($node);
+
+done_testing();
