@@ -34,6 +34,7 @@
 #include "catalog/pg_language.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "nodes/nodeFuncs.h"
@@ -71,9 +72,6 @@ static fmgr_hook_type next_fmgr = NULL;
 #define NFUNCTIONS			(NSINCE_8_2 + LAST_SINCE_9_1 - FIRST_SINCE_9_1 + 1)
 
 StaticAssertDecl(NFUNCTIONS == 21, "PostgreSQL has 21 functions for advisory locks");
-
-/* What their C functions' names begin with */
-static const char *const prefixes[] = {"pg_advisory_", "pg_try_advisory_"};
 
 /* The functions of zklock_advisory that take their place */
 static Oid	targets[NFUNCTIONS];
@@ -348,12 +346,6 @@ refuse_unseen(void)
  *-------------------------------------------------------------------------
  */
 
-typedef struct Walk
-{
-	bool		only_looks;
-	bool		found;
-} Walk;
-
 /* The planner, and what it calls, may put an operator's negator and commutator for it */
 static Oid
 made_of(Oid operator, int steps)
@@ -370,19 +362,16 @@ made_of(Oid operator, int steps)
 }
 
 static void
-see_operator(Oid operator, Walk *walk)
+see_operator(Oid operator)
 {
 	Oid			function = any_operator() ? made_of(operator, 2) : InvalidOid;
 
-	if (!OidIsValid(function))
-		return;
-	walk->found = true;
-	if (!walk->only_looks)
+	if (OidIsValid(function))
 		refuse(function);
 }
 
 static bool
-see_calls(Node *node, Walk *walk)
+see_calls(Node *node, void *context)
 {
 	ListCell   *cell;
 
@@ -390,38 +379,38 @@ see_calls(Node *node, Walk *walk)
 		return false;
 	switch (nodeTag(node))
 	{
+		case T_Var:
+		case T_Const:
+		case T_Param:
+			return false;		/* most nodes are one of these */
 		case T_Query:
-			return query_tree_walker((Query *) node, see_calls, walk, 0);
+			return query_tree_walker((Query *) node, see_calls, context, 0);
 		case T_FuncExpr:
 			{
 				FuncExpr   *call = (FuncExpr *) node;
 				int			number = number_of(call->funcid);
 
-				if (number < 0)
-					break;
-				walk->found = true;
-
 				/* with "strict" it fails when it is executed */
-				if (!walk->only_looks && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT)
+				if (number >= 0 && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT)
 					call->funcid = target_of(number);
 				break;
 			}
 		case T_OpExpr:
 		case T_DistinctExpr:
 		case T_NullIfExpr:
-			see_operator(((OpExpr *) node)->opno, walk);
+			see_operator(((OpExpr *) node)->opno);
 			break;
 		case T_ScalarArrayOpExpr:
-			see_operator(((ScalarArrayOpExpr *) node)->opno, walk);
+			see_operator(((ScalarArrayOpExpr *) node)->opno);
 			break;
 		case T_RowCompareExpr:
 			foreach(cell, ((RowCompareExpr *) node)->opnos)
-				see_operator(lfirst_oid(cell), walk);
+				see_operator(lfirst_oid(cell));
 			break;
 		default:
 			break;
 	}
-	return expression_tree_walker(node, see_calls, walk);
+	return expression_tree_walker(node, see_calls, context);
 }
 
 /* The planner may change the tree that it is given, and so may we */
@@ -431,10 +420,8 @@ plan(Query *parse, const char *query_string, int cursorOptions,
 {
 	if (is_watching())
 	{
-		Walk		walk = {false, false};
-
 		refuse_unseen();
-		(void) see_calls((Node *) parse, &walk);
+		(void) see_calls((Node *) parse, NULL);
 	}
 	return (next_planner ? next_planner : standard_planner) (parse, query_string, cursorOptions,
 															 boundParams PLANNER_MORE_ARGS_COMPAT);
@@ -457,50 +444,57 @@ utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
  *-------------------------------------------------------------------------
  */
 
+/*
+ * Whether the function's source has this text, in whatever case, at its beginning or
+ * anywhere.  It is asked in each statement that calls the function, so nothing is copied.
+ */
+static bool
+source_has(HeapTuple function, const char *what, bool anywhere)
+{
+	bool		is_null;
+	Datum		datum = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null);
+	text	   *source = DatumGetTextPP(datum);
+	const char *start = VARDATA_ANY(source);
+	int			length = strlen(what);
+	int			room = (int) VARSIZE_ANY_EXHDR(source) - length;
+	bool		found = false;
+
+	for (int i = 0; i <= (anywhere ? room : Min(room, 0)) && !found; i++)
+		found = (start[i] | 0x20) == what[0] && pg_strncasecmp(start + i, what, length) == 0;
+	if ((Pointer) source != DatumGetPointer(datum))
+		pfree(source);
+	return found;
+}
+
 /* Made by a superuser of PostgreSQL's C function, under an OID that nobody knows */
 static bool
 is_alias(HeapTuple function)
 {
-	bool		found = false;
-	bool		is_null;
 	Oid			language = ((Form_pg_proc) GETSTRUCT(function))->prolang;
-	char	   *source;
 
-	if (language != INTERNALlanguageId && language != ClanguageId)
-		return false;
-	source = TextDatumGetCString(SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null));
-	for (int i = 0; i < lengthof(prefixes); i++)
-	{
-		if (strncmp(source, prefixes[i], strlen(prefixes[i])) == 0)
-			found = true;
-	}
-	pfree(source);				/* the context may live long */
-	return found;
+	return (language == INTERNALlanguageId || language == ClanguageId) &&
+		(source_has(function, "pg_advisory_", false) || source_has(function, "pg_try_advisory_", false));
 }
 
 /*
- * Whether an SQL function may contain a call.  Its text is not parsed for that: what
- * spells the name in another way is inlined, and fails.
+ * Whether an SQL function may contain a call.  It is not parsed for that.  What spells the
+ * name in another way is inlined, and fails; BEGIN ATOMIC is stored as a tree, in which
+ * functions have their OIDs.
  */
 static bool
 may_call(HeapTuple function)
 {
-	Walk		walk = {true, false};
 	bool		is_null;
-	Datum		body = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosqlbody, &is_null);
-	char	   *source;
-	bool		found;
+	Datum		datum = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosqlbody, &is_null);
+	char	   *tree;
+	bool		found = false;
 
-	if (!is_null)
-	{
-		(void) see_calls(stringToNode(TextDatumGetCString(body)), &walk);
-		return walk.found;
-	}
-	source = TextDatumGetCString(SysCacheGetAttr(PROCOID, function, Anum_pg_proc_prosrc, &is_null));
-	for (char *c = source; *c != '\0'; c++)
-		*c = pg_tolower((unsigned char) *c);
-	found = strstr(source, "advisory") != NULL;
-	pfree(source);
+	if (is_null)
+		return source_has(function, "advisory", true) || any_operator();
+	tree = TextDatumGetCString(datum);
+	for (char *c = tree; !found && (c = strstr(c, ":funcid ")) != NULL; c++)
+		found = number_of(strtoul(c + strlen(":funcid "), NULL, 10)) >= 0;
+	pfree(tree);
 	return found || any_operator();
 }
 
