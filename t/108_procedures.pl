@@ -309,7 +309,7 @@ subtest 'what the backend itself has while it waits' => sub {
 		my ($call) = @_;
 		$s->send($call);
 		my $said = zk_until(sub { (slurp_file($node->logfile, $log) =~ /HINT:  (active snapshot: .*)/)[0] }, 'the wait to be logged');
-		have_none("$call: reads a catalog, and keeps no snapshot of that", wait => $s) if $call =~ /CALL/;
+		have_none("$call: reads a catalog, and keeps no snapshot of that", wait => $s) if $said =~ /^active snapshot: no/;
 		$holder->value(q{SELECT zk_unlock('/held')});
 		$s->wait;
 		$s->value('SELECT zk_unlock_all()');
@@ -319,6 +319,8 @@ subtest 'what the backend itself has while it waits' => sub {
 	};
 	is($wait->(q{CALL zk_acquire('/held')}), q{active snapshot: no, the portal's: no}, 'the portal points to no snapshot that is gone');
 	is($wait->(q{DO $$ BEGIN CALL zk_acquire('/held'); END $$}), q{active snapshot: no, the portal's: no}, '- in DO');
+	is($wait->(q{DO $$ BEGIN CALL zk_acquire('/held'); EXCEPTION WHEN division_by_zero THEN NULL; END $$}),
+		q{active snapshot: yes, the portal's: yes}, 'in a block with EXCEPTION both are kept');
 	like($wait->(q{SELECT zk_lock('/held')}), qr/^active snapshot: yes/, 'a function has its own');
 	$holder->value('SELECT zk_unlock_all()');
 	$s->quit;

@@ -299,6 +299,32 @@ our @MUTANTS = (
 		test => [ '104_no_list', 'what ends it' ]
 	},
 
+	# procedures that wait without a snapshot
+	{
+		name => 'any_snapshot_given_up',
+		what => 'a procedure gives up the active snapshot, whosever it is',
+		edits => [ [ 'backend/snapshot.c', 'ActiveSnapshotSet() && GetActiveSnapshot() == ActivePortal->portalSnapshot', 'ActiveSnapshotSet()' ] ],
+		test => [ '108_procedures', 'what the backend itself has while it waits' ]
+	},
+	{
+		name => 'portal_keeps_pointer',
+		what => 'the portal still points to the snapshot that is gone; assertions do not see it, since the next one gets its memory',
+		edits => [ [ 'backend/snapshot.c', "\tActivePortal->portalSnapshot = NULL;", '' ] ],
+		test => [ '108_procedures', 'what the backend itself has while it waits' ]
+	},
+	{
+		name => 'catalog_snapshot_stays',
+		what => 'who has looked into a catalog sleeps with the snapshot of that',
+		edits => [ [ 'backend/wait.c', "\tInvalidateCatalogSnapshot();\n", '' ] ],
+		test => [ '108_procedures', 'what the backend itself has while it waits' ]
+	},
+	{
+		name => 'no_snapshot_for_commit',
+		what => 'who has no snapshot, and no text, is taken for one that is about to commit, and not cancelled when a lock is lost',
+		edits => [ [ 'lock/stop.c', 'return ActivePortal == NULL;', 'return true;' ] ],
+		test => [ '108_procedures', 'losses' ]
+	},
+
 	# how deadlocks are found, and ended
 	{
 		name => 'break_unchecked',
