@@ -42,15 +42,15 @@ REVOKE ALL ON SCHEMA zklock_advisory FROM PUBLIC;
 GRANT USAGE ON SCHEMA zklock_advisory TO PUBLIC;
 
 --
--- The names, arguments, results and properties are those of PostgreSQL's, but
--- for the cost, which is zklock's.  Unqualified they would be PostgreSQL's here,
--- too: pg_catalog comes first while a script runs.
+-- The names, arguments, results and properties are those of PostgreSQL's, the cost
+-- too, so that a plan stays what it was.  Unqualified they would be PostgreSQL's
+-- here: pg_catalog comes first while a script runs.
 --
 
 CREATE FUNCTION zklock_advisory.pg_advisory_lock(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(bigint) IS
 'obtain exclusive advisory lock, in ZooKeeper';
@@ -58,7 +58,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_lock(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(integer, integer) IS
 'obtain exclusive advisory lock, in ZooKeeper';
@@ -66,7 +66,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(integer, integer) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_lock_shared(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(bigint) IS
 'obtain shared advisory lock, in ZooKeeper';
@@ -74,7 +74,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_lock_shared(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(integer, integer) IS
 'obtain shared advisory lock, in ZooKeeper';
@@ -82,7 +82,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(integer, integer) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(bigint) IS
 'obtain exclusive transaction-level advisory lock, in ZooKeeper';
@@ -90,7 +90,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(integer, integer) IS
 'obtain exclusive transaction-level advisory lock, in ZooKeeper';
@@ -98,7 +98,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(integer, integer) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(bigint) IS
 'obtain shared transaction-level advisory lock, in ZooKeeper';
@@ -106,7 +106,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(integer, integer)
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(integer, integer) IS
 'obtain shared transaction-level advisory lock, in ZooKeeper';
@@ -114,7 +114,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(integer, intege
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(bigint) IS
 'obtain exclusive advisory lock if available, in ZooKeeper';
@@ -122,7 +122,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(integer, integer) IS
 'obtain exclusive advisory lock if available, in ZooKeeper';
@@ -130,7 +130,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(integer, integer) IS
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock_shared(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(bigint) IS
 'obtain shared advisory lock if available, in ZooKeeper';
@@ -138,7 +138,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock_shared(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(integer, integer) IS
 'obtain shared advisory lock if available, in ZooKeeper';
@@ -146,7 +146,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(integer, integer
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(bigint) IS
 'obtain exclusive transaction-level advisory lock if available, in ZooKeeper';
@@ -154,7 +154,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(integer, integer) IS
 'obtain exclusive transaction-level advisory lock if available, in ZooKeeper';
@@ -162,7 +162,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(integer, integer) 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(bigint) IS
 'obtain shared transaction-level advisory lock if available, in ZooKeeper';
@@ -170,7 +170,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(integer, integer) IS
 'obtain shared transaction-level advisory lock if available, in ZooKeeper';
@@ -178,7 +178,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(integer, in
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(bigint) IS
 'release exclusive advisory lock, in ZooKeeper';
@@ -186,7 +186,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(integer, integer) IS
 'release exclusive advisory lock, in ZooKeeper';
@@ -194,7 +194,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(integer, integer) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock_shared(bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(bigint) IS
 'release shared advisory lock, in ZooKeeper';
@@ -202,7 +202,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(bigint) IS
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock_shared(integer, integer)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock_shared'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(integer, integer) IS
 'release shared advisory lock, in ZooKeeper';
@@ -210,7 +210,7 @@ COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(integer, integer) 
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock_all()
 RETURNS void
 AS 'MODULE_PATHNAME', 'zk_advisory_unlock_all'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED COST 10000;
+LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_all() IS
 'release all advisory locks of this session, in ZooKeeper';

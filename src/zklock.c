@@ -41,6 +41,7 @@
 #include "lock/release.h"
 #include "lock/statement_hooks.h"
 #include "lock/xact.h"
+#include "redirect.h"
 #include "sql_function.h"
 
 MODULE_MAGIC_COMPAT();
@@ -55,6 +56,7 @@ _PG_init(void)
 	zkb_reserve_slots();
 	zkl_install_hooks();
 	zkl_watch_commits();
+	zk_watch_calls();
 }
 
 /*-------------------------------------------------------------------------

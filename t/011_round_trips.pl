@@ -23,7 +23,7 @@ use ZooKeeper;
 my $DELAY = 50;
 
 # empty directories stay, so that nobody has to create one again
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # heartbeats, which come every quarter of this, do not disturb the counting
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h');
 my $admin = zk_session($node);
@@ -395,7 +395,7 @@ foreach my $writes (0, 1)
 
 subtest 'after a failover all who wait do so at once' => sub {
 	my ($s, $proxy) = counted_session();
-	my $client = $zk->client(session_timeout => 3_600_000);
+	my $client = $zk->client;
 	my @before = map { $client->contend('/zklock/failover') } 1 .. 2;
 	$s->send(q{SELECT zk_lock('/failover')});
 	my $reads = sub {

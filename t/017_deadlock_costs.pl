@@ -23,7 +23,7 @@ use ZooKeeper;
 my $MANY = $ENV{DEADLOCK_MANY} // 50;
 
 # Directories stay, and sessions may have no heartbeat for as long as a test takes.
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my %setting = (
 	deadlock_timeout => '100ms', 'zklock.session_timeout' => '60s', autovacuum => 'off', max_connections => 100 + $MANY);
 my $node_a = zk_cluster('a', $zk, %setting);
@@ -33,7 +33,7 @@ my $admin = zk_session($node_a);
 # No heartbeat either: that of a session that is next in line is a transaction
 my %no_heartbeat = (session_timeout => '1h');
 my $holder = zk_session_with($node_a, hosts => $zk, %no_heartbeat);
-my $client = $zk->client(session_timeout => 3_600_000);
+my $client = $zk->client;
 
 my $lock = sub { "SELECT zk_xact_lock('$_[0]')" };
 
@@ -385,7 +385,7 @@ subtest 'thousands of records' => sub {
 	my ($w, $by_w, $h) = waiting_pair();
 	zk_until(sub { record($zk, $w) }, 'the board');
 	my @junk = junk($w, $h);
-	my $crowd = $zk->client(session_timeout => 3_600_000);
+	my $crowd = $zk->client;
 	my $n = 1_000_000;
 	my @sessions = map { zk_session($_) } $node_a, $node_b, $node_b, $node_a, $node_b;
 	my $circle = sub {
@@ -412,7 +412,7 @@ subtest 'thousands of records' => sub {
 	$crowd->close;
 
 	# more than is read
-	$crowd = $zk->client(session_timeout => 3_600_000);
+	$crowd = $zk->client;
 	my $large = "zklock\ntag ${\('0' x 16)}\nnode /zklock/junk/1/_c_other-lock-0000000000\n" . "waiter ${\('0' x 16)} 1 1 -1 x\n" x 1500;
 	$crowd->create_all(ephemeral => map { [ "$BOARD/" . put('0' x 16 . '+', $n++), $large ] } 1 .. 200);
 	$sessions[3]->value(q{BEGIN; SET deadlock_timeout = '100ms'; } . $lock->('/junk/3'));

@@ -31,7 +31,7 @@ my $EXIT_BOUND = 2 + 1.5;
 # been reached before; otherwise it is repeated with twice the time.
 my $TIMEOUT_MS = 1000;
 
-my $zk = ZooKeeper->new(max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '2s');
 my $admin = zk_session($node);
@@ -40,7 +40,7 @@ my $LOCK = "SELECT zk_lock('/l')";
 my $DIR = '/zklock/l';
 
 # Other contenders in the queue, which bypass the proxy
-my $other = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
+my $other = $zk->client;
 my @others;
 
 sub other_locks

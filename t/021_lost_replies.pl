@@ -23,7 +23,7 @@ use ZooKeeper;
 
 my $SESSION_TIMEOUT = 8;
 
-my $zk = ZooKeeper->new(max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster('main', $proxy, 'zklock.session_timeout' => "${SESSION_TIMEOUT}s");
 my $admin = zk_session($node);
@@ -31,7 +31,7 @@ my $DIR = '/zklock/l';
 my $LOCK = "SELECT zk_lock('/l')";
 my $UNLOCK = "SELECT zk_unlock('/l')";
 
-my $other = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
+my $other = $zk->client;
 
 sub other_locks { return $other->contend($DIR); }
 

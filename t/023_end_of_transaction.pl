@@ -255,11 +255,11 @@ subtest 'end of a backend: what its client hears, ZooKeeper silent' => sub {
 	foreach my $state (sort keys %ending)
 	{
 		my $session = zk_session($node);
-		$session->value("$ending{$state}; BEGIN; SELECT zk_xact_lock('/told')");
+		$session->value("BEGIN; SELECT zk_xact_lock('/told')");
 		my $pid = $session->pid;
 		$proxy->blackhole;
 		my $began = time;
-		$session->send('SELECT pg_sleep(180)');
+		$session->send("$ending{$state}; SELECT pg_sleep(180)");
 		$admin->value("SELECT pg_terminate_backend($pid)") if $ending{$state} eq '';
 		my $result = $session->wait;
 		is($result->{state}, $state, "the client hears $state");

@@ -22,7 +22,7 @@ use ZooKeeper;
 my $SLACK = 1.5;
 
 # empty directories stay, so that nobody has to create one again
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # A statement that looks at a lost lock is not to be cancelled: that is t/034's
 my $node = zk_cluster(
 	'main', $zk,
@@ -57,7 +57,7 @@ sub new_proxy
 
 # Delete the nodes of a lock, as an administrator may do by hand.  One client
 # does it all, so that the deletes are the only transactions.
-my $hand = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
+my $hand = $zk->client;
 
 sub delete_by_hand { $hand->delete_contenders("/zklock$_") for @_; return; }
 

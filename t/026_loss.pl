@@ -352,7 +352,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 subtest 'a grant that no quorum has confirmed' => sub {
 	my $proxy = ZkProxy->new($leader->hosts);
 	my $waiter = zk_session_with($node, hosts => $proxy, session_timeout => '18s', operation_timeout => '1min', commit_guard => 'off');
-	my $client = $zk->client(session_timeout => 60_000);
+	my $client = $zk->client;
 	my $before = $client->contend('/zklock/turn');
 	$waiter->send(q{SELECT zk_lock('/turn')});
 	zk_wait_queued($zk, $waiter);

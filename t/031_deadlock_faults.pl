@@ -54,7 +54,9 @@ sub about
 sub begun
 {
 	my ($node, $sql, %opt) = @_;
-	my $s = $opt{proxy} ? zk_session_with($node, hosts => $opt{proxy}, session_timeout => $opt{session_timeout} // "${SESSION_TIMEOUT}s") : zk_session($node);
+	my $s = $opt{proxy}
+	  ? zk_session_with($node, hosts => $opt{proxy}, session_timeout => $opt{session_timeout} // "${SESSION_TIMEOUT}s", operation_timeout => '60s')
+	  : zk_session($node);
 	$s->value("SET deadlock_timeout = '$opt{deadlock_timeout}'") if $opt{deadlock_timeout};
 	$s->value("BEGIN; $sql");
 	return $s;
@@ -166,8 +168,10 @@ foreach my $way (@ZkProxy::WAYS)
 	{
 		about "the break, $way" . ($both ? ', and the other looks, too' : '') => sub {
 			my $proxy = ZkProxy->new($zk);
-			my $a = begun($node_a, q{SELECT zk_xact_lock('/lost/x')}, proxy => $proxy);
-			my $b = begun($node_b, q{SELECT zk_xact_lock('/lost/y')}, deadlock_timeout => $both ? '400ms' : '2s');
+			# A connection that is silent is given up after two thirds of this; what is left
+			# of it is for coming back.  By then B has not looked ten times.
+			my $a = begun($node_a, q{SELECT zk_xact_lock('/lost/x')}, proxy => $proxy, $way =~ /behind|^stuck/ ? (session_timeout => '20s') : ());
+			my $b = begun($node_b, q{SELECT zk_xact_lock('/lost/y')}, deadlock_timeout => $both ? '400ms' : '3s');
 			$proxy->clear_log;
 			$proxy->lose($way, 'break');
 			$b->send(q{SELECT zk_xact_lock('/lost/x')});

@@ -227,7 +227,7 @@ subtest 'COMMIT and ROLLBACK are not cancelled before they begin' => sub {
 	my $file = PostgreSQL::Test::Utils::tempdir . '/statement';
 	foreach my $sql ('COMMIT COMMENT;', '; end COMMENT; --', 'ROLLBACK COMMENT;')
 	{
-		my $s = zk_session($node);
+		my $s = zk_session($node, options => '-c log_min_error_statement=panic');    # or the log would have 140 MB
 		my $path = new_path();
 		$s->value("BEGIN; SELECT zk_xact_lock('$path')");
 		my $id = id($s);
@@ -363,7 +363,7 @@ subtest 'a lost lock that is given back' => sub {
 
 # zk_unlock tells of the loss, and COMMIT will refuse all the same
 subtest 'one that this transaction took, and gave back when it was lost' => sub {
-	my $hand = $zk->client(session_timeout => 60_000);
+	my $hand = $zk->client;
 	my %lose = (
 		'its session is over' => sub { my ($s, $path, $id) = @_; lose($s, $id) },
 		'its node is deleted' => sub { my ($s, $path) = @_; $hand->delete_contenders("/zklock$path") });

@@ -321,7 +321,7 @@ sub _somebody
 	for (1 .. 2)
 	{
 		my $ok = eval {
-			my $client = $self->{client} //= $self->{zk}->client(session_timeout => 60_000);
+			my $client = $self->{client} //= $self->{zk}->client;
 			my $proxy = $self->{proxy};
 			if ($what eq 'create')
 			{

@@ -18,7 +18,7 @@ use ZooKeeper;
 my @STYLES = qw(curator curator_rw kazoo);
 
 # empty directories stay, so that nobody has to create one again
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # A statement that looks at a lost lock is not to be cancelled: that is t/034's
 my $node = zk_cluster(
 	'main', $zk,
@@ -38,7 +38,7 @@ sub rows
 
 # Delete nodes as an administrator may do by hand: those with these names
 # (default: all) in the directory of a lock.
-my $hand = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
+my $hand = $zk->client;
 
 sub delete_by_hand
 {

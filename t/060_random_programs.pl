@@ -23,7 +23,6 @@ use Time::HiRes qw(sleep time);
 
 use Model;
 use RandomProgram qw(zk_sql advisory_sql @PATHS $SESSIONS);
-use ZkClient;
 use Zklock;
 use ZooKeeper;
 
@@ -604,7 +603,7 @@ subtest 'the model' => sub {
 	}
 };
 
-$client = ZkClient->new($zk->hosts, session_timeout => 60_000);
+$client = $zk->client;
 my $start = time;
 my $failed = 0;
 my @programs = map { RandomProgram->new(seed => $_, advisory => $version) } $SEED .. $SEED + $PROGRAMS - 1;

@@ -24,7 +24,7 @@ my $UUID = '11111111-2222-3333-4444-555555555555';    # of another client
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s');
 my $admin = zk_session($node);
-my $client = $zk->client(session_timeout => 60_000);
+my $client = $zk->client;
 
 sub session
 {

@@ -20,10 +20,10 @@ use Zklock;
 use ZooKeeper;
 
 # Directories stay, and heartbeats do not disturb the counting.
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', max_connections => 200);
 my $admin = zk_session($node);
-my $client = $zk->client(session_timeout => 3_600_000);
+my $client = $zk->client;
 
 # A connected session, through a proxy that others may share
 my @proxies;    # kept until the end, since a backend may still be closing its session
@@ -505,7 +505,7 @@ subtest 'cut off meanwhile' => sub {
 
 # A machine that stalls keeps its own place empty, but delays no other for long.
 subtest 'the first of the waiters stands still' => sub {
-	my $T = 12;
+	my $T = 24;    # its session must live until the next one has looked
 	my ($path, @all) = crowd(4, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1 .. 4 ]);
 	my @s = map { $_->{s} } @all;
 	my ($node) = (queue($path))[3];
@@ -528,7 +528,7 @@ subtest 'the first of the waiters stands still' => sub {
 # ZooKeeper tells nobody of a change in a directory that he may not read at that
 # moment, neither then nor later.
 subtest 'the directory cannot be read while a place becomes free' => sub {
-	my $T = 6;
+	my $T = 12;
 	my ($path, @all) = crowd(2, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1, 2 ]);
 	my @s = map { $_->{s} } @all;
 	my ($node) = queue($path);

@@ -434,7 +434,7 @@ foreach my $style (qw(curator curator_rw kazoo))
 	edge "everybody's nodes, style $style" => sub {
 		my %s = map { $_ => warm_session(node_style => $style) } @kinds;
 		my $after = warm_session(node_style => $style);
-		my $theirs = $zk->client(session_timeout => 60_000);    # whose names say nothing
+		my $theirs = $zk->client;    # whose names say nothing
 		my $all_own = sub {
 			my %session = $zk->ephemerals;
 			delete $session{ $theirs->session_id };

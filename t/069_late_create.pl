@@ -33,7 +33,7 @@ $let_go->();
 
 my $node = zk_cluster('main', $zk,
 	'zklock.hosts' => join(',', map { $_->{proxy}->hosts } $first, $second),
-	'zklock.session_timeout' => '6s');
+	'zklock.session_timeout' => '15s');    # in which it must move, on a slow machine
 my $admin = zk_session($node);
 
 my %CALL = (
@@ -124,7 +124,7 @@ subtest 'the mark of a claim' => sub {
 subtest 'the mark of a claim, from a session that was replaced' => sub {
 	$second->{proxy}->cut_off;
 	$first->{proxy}->pass;
-	my $session = zk_session_with($node, hosts => $first->{proxy}, session_timeout => '15s');
+	my $session = zk_session_with($node, hosts => $first->{proxy});
 	my $claim = q{SELECT zk_claim('/l/replaced', '2001-01-02')};
 	is($session->value(qq{SELECT zk_claim('/l/replaced', '2001-01-01'); BEGIN; $claim}), "t\nt", 'a claim');
 	my $id = $session->value('SELECT session_id FROM zk_session');

@@ -26,7 +26,7 @@ my $named = $admin->value(q{SELECT current_setting('server_version_num')}) >= 17
 
 # These wait in turn for the same session:
 my $s = zk_session($node);
-my $holder = $zk->client(session_timeout => 60_000);
+my $holder = $zk->client;
 my $theirs;
 
 sub event

@@ -35,7 +35,7 @@ my @IDENTITY = qw(host port cluster_name pid database user application_name);
 
 # No directory is removed while it is empty for a moment, since kazoo cannot
 # cope with that (kazoo#563).
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk,
 	# on a busy machine a server takes a while to restart
 	'zklock.operation_timeout' => '30s',
@@ -53,7 +53,7 @@ foreach my $encoding (qw(LATIN1 SQL_ASCII))
 $ENV{PGCLIENTENCODING} = 'UTF8';
 
 my $admin = zk_session($node);
-my $other = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
+my $other = $zk->client;
 
 # Other clients, which are slow to start
 my %peer = map { $_ => Peer->new(s/_too//r, $zk, no_wait => 1) } qw(kazoo curator curator_too);
@@ -85,7 +85,7 @@ subtest 'every known marker, by hand' => sub {
 		"_c_$UUID-shared-lock-", 'abc__rlock__', "_c_$UUID-__READ__", '-shared-lock-',
 		"_c_$UUID-__WRIT__", '__READ__', "_c_$UUID-semaphore-2-", "_c_$UUID-semaphore-1-", "_c_$UUID-semaphore-2147483647-");
 	my @mode = (('exclusive') x 7, ('shared') x 4, 'exclusive', 'shared', ('semaphore') x 3);
-	my @client = map { $zk->client(session_timeout => 60_000) } 1 .. 3;
+	my @client = map { $zk->client } 1 .. 3;
 	my $i = 0;
 	foreach my $prefix (@prefix)
 	{
@@ -584,7 +584,7 @@ subtest 'numbers that tell no order' => sub {
 	$other->delete('/zklock/worn/' . ($other->children('/zklock/worn'))[0]);
 	$other->close;
 	$zk->set_next_number('/zklock/worn' => $START);
-	$other = $zk->client(session_timeout => 3_600_000);
+	$other = $zk->client;
 	# names whose order differs from that of their creation
 	my @all = map { $other->contend('/zklock/worn', '_c_' . (50 - $_) . ($_ % 3 ? '-lock-' : '-shared-lock-'), data => "number $_") } 0 .. 15;
 	my @semaphore = map { $other->contend('/zklock/worn', "_c_$_$UUID_TAIL-semaphore-2-", data => "place $_") } 1, 0;

@@ -31,7 +31,7 @@ my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s', 'zklock.cancel_on_loss' => 'off');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
-my $other = $zk->client(session_timeout => 60_000);
+my $other = $zk->client;
 
 sub contenders { return $other->contenders("/zklock$_[0]"); }
 

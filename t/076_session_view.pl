@@ -22,7 +22,7 @@ my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # for deadlocks (t/018 has those)
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', deadlock_timeout => '1h');
 my $admin = zk_session($node);
-my $other = $zk->client(session_timeout => 60_000);
+my $other = $zk->client;
 
 sub contenders { return $other->contenders("/zklock$_[0]"); }
 
@@ -195,7 +195,8 @@ subtest 'states' => sub {
 	}
 
 	# nothing is counted for sessions that have lost nothing: what they do while
-	# cut off
+	# cut off.  (One that was answered nothing since it is back is over with its locks.)
+	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/s')}), 1, 'it is answered');
 	$proxy->blackhole;
 	zk_until(sub { state_of($s) eq 'suspended' }, 'a silence that is too long');
 	$before = $heard->();

@@ -574,7 +574,7 @@ subtest 'lost replies' => sub {
 
 subtest 'rights that are taken away' => sub {
 	my $bobs = creator_acl($secret{bob});
-	my $client = $zk->client(session_timeout => 60_000);
+	my $client = $zk->client;
 	my $s = zk_session($node, user => 'ann');
 	my $commit = sub {
 		my ($path, $what) = @_;
@@ -620,7 +620,7 @@ subtest 'rights that are taken away' => sub {
 
 # COMMIT does not wait for the answer that it may not delete a node.
 subtest 'a release that ZooKeeper refuses' => sub {
-	my $client = $zk->client(session_timeout => 60_000);
+	my $client = $zk->client;
 	my $s = zk_session($node, user => 'ann');
 	my $nodes = sub { my @nodes = $client->children("/zklock/stuck/$_[0]"); return scalar @nodes };
 	my $unreleased = sub { $s->value('SELECT unreleased FROM zk_session') };

@@ -31,7 +31,7 @@ $node->safe_psql('latin1', 'CREATE EXTENSION zklock');
 my $other_node = zk_cluster('other', $zk);
 $ENV{PGCLIENTENCODING} = 'UTF8';
 my $admin = zk_session($node);
-my $other = $zk->client(session_timeout => 60_000);
+my $other = $zk->client;
 
 # The rows, in the order of the paths: "path kind contenders holders whose"
 sub paths_of

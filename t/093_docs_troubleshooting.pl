@@ -24,9 +24,9 @@ my $nobody = '127.0.0.1:' . ZooKeeper::free_port();
 my $node = zk_cluster('main', $zk);
 my %cluster = (
 	unset => zk_cluster('unset', ''),
-	down => zk_cluster('down', $nobody, 'zklock.connect_timeout' => '1s'),
-	full => zk_cluster('full', $small, 'zklock.connect_timeout' => '1s'),
-	lonely => zk_cluster('lonely', $three->node(1), 'zklock.connect_timeout' => '2s'),
+	down => zk_cluster('down', $nobody, 'zklock.connect_timeout' => '4s'),
+	full => zk_cluster('full', $small, 'zklock.connect_timeout' => '4s'),
+	lonely => zk_cluster('lonely', $three->node(1), 'zklock.connect_timeout' => '4s'),
 	elsewhere => zk_cluster('elsewhere', $zk, 'zklock.root' => '/elsewhere'));
 $node->safe_psql('postgres', 'CREATE ROLE worker LOGIN');
 my $only_one = $small->client;

@@ -206,7 +206,7 @@ subtest 'the node stays, and is given back before the mark is settled' => sub {
 
 # A crash between the mark and the commit: nobody can tell, so it stays pending
 subtest 'killed between mark and commit' => sub {
-	my $crash = zk_cluster('crash', $zk, 'zklock.session_timeout' => '4s', restart_after_crash => 'on');
+	my $crash = zk_cluster('crash', $zk, 'zklock.session_timeout' => '8s', restart_after_crash => 'on');
 	my $proxy = ZkProxy->new($zk);
 	my $s = zk_session_with($crash, hosts => $proxy);
 	$s->value("CREATE TABLE t (i int); " . claim('/crash', 1) . '; BEGIN; INSERT INTO t VALUES (1); ' . claim('/crash', 2));
@@ -353,7 +353,8 @@ subtest 'the lock is lost before the mark is read' => sub {
 # -------------------------------------------------------------------- lost answers
 
 {
-	my $quick = zk_cluster('quick', $zk, 'zklock.session_timeout' => '4s', 'zklock.operation_timeout' => '3s');
+	# a session that is over does not settle its mark
+	my $quick = zk_cluster('quick', $zk, 'zklock.session_timeout' => '12s', 'zklock.operation_timeout' => '3s');
 	my $proxy = ZkProxy->new($zk);
 
 	foreach my $way (@ZkProxy::WAYS)
@@ -442,7 +443,7 @@ subtest 'an outage while COMMIT waits for a synchronous standby' => sub {
 	my $hangs = zk_cluster(
 		'hangs', $zk,
 		shared_preload_libraries => 'zklock',
-		'zklock.session_timeout' => '8s',    # in which it must be back after the restart
+		'zklock.session_timeout' => '20s',    # in which it must be back after the restart
 		wal_level => 'replica',
 		max_wal_senders => 2);
 	my $watch = zk_session($hangs);

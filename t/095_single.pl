@@ -300,7 +300,7 @@ foreach my $by (sort keys %replaced_by)
 }
 
 edge 'deleted while it is held: the loss is known' => sub {
-	my ($path, $at, $s, $t) = begin(2, session_timeout => '4s');
+	my ($path, $at, $s, $t) = begin(2, session_timeout => '12s');
 	$s->value("SELECT zk_lock('$path')");
 	wait_watching($at);
 	$t->send("SELECT zk_lock('$path')");

@@ -11,6 +11,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use List::Util qw(pairs);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -55,16 +56,11 @@ my $last_period = 0;
 my ($PERIOD, $DAY);
 my $PATH = '/p';
 
-# Sessions that only look, by the names of their servers, while no server is killed: what
-# follows asks hundreds of times, and each psql would take longer than all else
-my %look;
+# Sessions that only look, by the names of their servers: what follows asks hundreds of
+# times, and each psql would take longer than all else
+my %look = map { $_->name => zk_session($_) } $node, $other;
 
-sub ask
-{
-	my ($server, $sql) = @_;
-	my $session = $look{ $server->name };
-	return $session ? $session->value($sql) : $server->safe_psql('postgres', $sql);
-}
+sub ask { my ($server, $sql) = @_; return $look{ $server->name }->value($sql); }
 
 sub in_both { my ($sql) = @_; return map { ask($_, $sql) } $node, $other; }
 
@@ -162,7 +158,6 @@ sub play
 	return @results;
 }
 
-%look = map { $_->name => zk_session($_) } $node, $other;
 foreach my $name (sort keys %program)
 {
 	my @program = @{ $program{$name} };
@@ -222,8 +217,6 @@ foreach my $name (sort keys %program)
 	}
 	$PATH = '/p';
 }
-$_->quit for values %look;
-%look = ();
 
 #
 # One that fails
@@ -243,7 +236,7 @@ my %failure = (
 	'an error' => sub { $_[0]->query('SELECT 1/0; COMMIT') },
 	'ROLLBACK' => sub { $_[0]->query('ROLLBACK') },
 	'a remote server that fails' => sub { $_[0]->query(q{INSERT INTO there VALUES ('refused'); COMMIT}) },
-	'pg_terminate_backend' => sub { $node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->quit },
+	'pg_terminate_backend' => sub { ask($node, 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->quit },
 	'a client that is gone' => sub { $_[0]->kill9 },
 	'a cancelled COMMIT, before its mark is written' => sub { cancel_commit($_[0], 'hold_request') },
 	'a cancelled COMMIT, after its mark was written' => sub { cancel_commit($_[0], 'hold') });
@@ -252,7 +245,7 @@ sub cancel_commit
 {
 	my ($claimer, $hold) = @_;
 	commit_until($claimer, $hold, 'mark');
-	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $claimer->pid . ')');
+	ask($node, 'SELECT pg_cancel_backend(' . $claimer->pid . ')');
 	is($claimer->wait->{state}, '57014', 'the call ends');
 	$proxy->release;
 	return;
@@ -283,37 +276,43 @@ my $gate;
 
 sub close_gate
 {
-	my ($claimer) = @_;
+	my (@claimers) = @_;
 	$gate = zk_session($node);
 	$gate->value('SELECT pg_advisory_lock(1)');
-	$claimer->value(q{INSERT INTO there VALUES ('slow')});
-	$claimer->send('COMMIT');
-	zk_until(sub { $gate->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) }, 'the remote COMMIT');
+	foreach my $claimer (@claimers)
+	{
+		$claimer->value(q{INSERT INTO there VALUES ('slow')});
+		$claimer->send('COMMIT');
+	}
+	zk_until(sub { $gate->value(q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted}) == @claimers }, 'the remote COMMIT');
 	return;
 }
 
 sub open_gate { $gate->value('SELECT pg_advisory_unlock(1)'); $gate->quit; return; }
 
-# The COMMIT that is there comes to this end
+# The COMMIT that is there comes to this end; or several: claimer, end, ...
 sub finish
 {
-	my ($claimer, $end) = @_;
-	$node->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $claimer->pid . ')') if $end eq 'fails';
-	my $result = $end eq 'fails' ? $claimer->wait : undef;
+	my @ends = pairs @_;
+	my @failing = map { $_->[0] } grep { $_->[1] eq 'fails' } @ends;
+	ask($node, 'SELECT pg_cancel_backend(' . $_->pid . ')') for @failing;
+	my %result = map { $_ => $_->wait } @failing;
 	open_gate();
-	$result //= $claimer->wait;
-	is($result->{state}, $end eq 'fails' ? '57014' : '', "it $end");
+	foreach (@ends)
+	{
+		my ($claimer, $end) = @$_;
+		my $result = $result{$claimer} // $claimer->wait;
+		is($result->{state}, $end eq 'fails' ? '57014' : '', "it $end");
+	}
 	return;
 }
 
 sub await_standby
 {
 	my ($claimer) = @_;
-	my $look = zk_session($node);
 	$claimer->value('SET LOCAL synchronous_commit = on');
 	$claimer->send('COMMIT');
-	zk_until(sub { $look->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $claimer->pid) eq 'SyncRep' }, 'it to wait for a standby');
-	$look->quit;
+	zk_until(sub { ask($node, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $claimer->pid) eq 'SyncRep' }, 'it to wait for a standby');
 	return;
 }
 
@@ -325,7 +324,7 @@ my %killed = (
 	'after its mark' => [ \&close_gate, '', 'pending aborted' ],
 	'after its commit record' => [ \&await_standby, 'claimer', 'pending committed' ],
 	'by pg_terminate_backend, and no answer comes' =>
-	  [ sub { commit_until($_[0], 'hold', 'mark'); $node->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->wait; $_[0]->quit },
+	  [ sub { commit_until($_[0], 'hold', 'mark'); ask($node, 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->wait; $_[0]->quit },
 		'', 'pending aborted' ],
 	'before its release' => [ sub { commit_until($_[0], 'hold_request', 'settle') }, 'claimer', 'pending committed' ],
 	'before it knows of its release' => [ sub { commit_until($_[0], 'hold', 'settle') }, 'claimer', 'done committed' ]);
@@ -339,7 +338,12 @@ foreach my $place (sort keys %killed)
 		$next->send(claim('next'));
 		zk_wait_queued($zk, $next);
 		$code->($claimer);
-		zk_kill($node, $claimer->pid) if $claimer->{psql};
+		if ($claimer->{psql})
+		{
+			zk_kill($node, $claimer->pid);    # and with it all others there
+			$look{ $node->name }->kill9;
+			$look{ $node->name } = zk_session($node);
+		}
 		$proxy->cut_off;
 		$claimer->kill9;
 		is($next->wait->{state}, '', 'the next one has its turn');
@@ -379,40 +383,56 @@ foreach my $end ('commits', 'fails')
 }
 
 # ZooKeeper is away for longer than the session timeout, and begins all sessions anew:
-# the claimer has given up its lock, but nobody gets it before it has ended.  (It has as
-# long again to come back.)
-sub outage
-{
-	my ($claimer, $next, $end) = @_;
-	$claimer->value('BEGIN; ' . claim('claimer'));
-	$next->send(claim('next'));
-	zk_wait_queued($zk, $next);
-	close_gate($claimer);
+# the claimers have given up their locks, but nobody gets them before they have ended.
+# They have as long again to come back, in which ZooKeeper has to start; who is next has
+# longer.
+subtest 'ZooKeeper is away for longer than a session lives' => sub {
+	my $timeout = 20;
+	my %of;
+	my $now_of = sub { my ($end) = @_; ($PATH, $PERIOD, $DAY) = @{ $of{$end} }{qw(path period day)}; return $of{$end}; };
+	my @ends = ('commits', 'fails');
+	foreach my $end (@ends)
+	{
+		new_period();
+		$of{$end} = {
+			path => "/away/$end", period => $PERIOD, day => $DAY,
+			claimer => claimer(session_timeout => "${timeout}s"),
+			next => zk_session_with($other, map { ("${_}_timeout" => '60s') } qw(session operation connect)) };
+		my $case = $now_of->($end);
+		$case->{claimer}->value('BEGIN; ' . claim('claimer'));
+		$case->{next}->send(claim('next'));
+		zk_wait_queued($zk, $case->{next});
+	}
+	close_gate(map { $of{$_}{claimer} } @ends);
 	$zk->stop;
 	my $stopped = time;
-	sleep 0.1 while time - $stopped < 8.5;    # the timeout that is to pass
+	sleep 0.1 while time - $stopped < $timeout + 0.5;    # the timeout that is to pass
 	$zk->start;
-	zk_until(sub { $proxy->connections == 1 }, 'it to be back');
-	zk_wait_queued($zk, $next);
-	like(last_claim($gate), qr/^$DAY pending in progress$/, 'it is pending');
-	ok(!$next->is_done, 'and the next one waits');
-	finish($claimer, $end);
-	is($next->wait->{state}, '', 'the next one has its turn');
-	is(played(), $end eq 'fails' ? 'next' : 'claimer', 'one commits');
-	settled($next, "$DAY done committed", 'zk_last_claim says so');
-	return;
-}
-
-subtest 'ZooKeeper is away for longer than a session lives' => sub {
-	foreach my $end ('commits', 'fails')
+	zk_until(sub { $proxy->connections == 2 }, 'them to be back');
+	zk_wait_queued($zk, map { $of{$_}{next} } @ends);
+	foreach my $end (@ends)
 	{
-		with_claimer "and the claimer $end" => sub { outage(@_, $end) }, session_timeout => '8s';
+		my $case = $now_of->($end);
+		like(last_claim($gate), qr/^$DAY pending in progress$/, "who $end: it is pending");
+		ok(!$case->{next}->is_done, '- and the next one waits');
 	}
+	finish(map { ($of{$_}{claimer}, $_) } @ends);
+	foreach my $end (@ends)
+	{
+		my $case = $now_of->($end);
+		is($case->{next}->wait->{state}, '', "who $end: the next one has its turn");
+		is(played(), $end eq 'fails' ? 'next' : 'claimer', '- one commits');
+		settled($case->{next}, "$DAY done committed", '- zk_last_claim says so');
+		$_->quit for @$case{qw(claimer next)};
+	}
+	$PATH = '/p';
+	zk_nothing_left($zk, 'no lock is left', sessions => 1);    # a guest
 };
 
 # Its node is deleted by somebody while it commits
 with_claimer 'its node is removed, and it fails' => sub {
 	my ($claimer, $next) = @_;
+	my $before = last_claim($next);
 	$claimer->value('BEGIN; ' . claim('claimer'));
 	$next->send(claim('next'));
 	zk_wait_queued($zk, $next);
@@ -421,7 +441,7 @@ with_claimer 'its node is removed, and it fails' => sub {
 	is($next->wait->{state}, '', 'the next one has its turn');
 	is(played(), '', 'and does not do it');
 	finish($claimer, 'fails');
-	settled($next, ($DAY - 1) . ' done committed', 'the mark is undone');
+	settled($next, $before, 'the mark is undone');
 	$next->value(claim('next'));
 	is(played(), 'next', 'and the period is to be had');
 };
@@ -436,7 +456,7 @@ my @crowd = map { zk_session($_ % 2 ? $node : $other) } 1 .. 100;
 $_->send(claim("claimer $_", '60s')) for @crowd;
 is(join(' ', grep { $_ ne '' } map { $_->wait->{state} } @crowd), '', 'a hundred claim one period');
 is(scalar(() = played() =~ /claimer/g), 1, '- which one of them gets');
-$_->quit for @crowd;
+$_->quit for @crowd, values %look;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);
 
 zk_no_crash($other);

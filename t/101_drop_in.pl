@@ -19,13 +19,13 @@ use ZooKeeper;
 
 my $PATH = 'zklock_advisory, pg_catalog, "$user", public';
 
-my $zk = ZooKeeper->new(max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # A statement that looks at a lost lock is not to be cancelled: that is t/034's.
 # A loss is known at COMMIT, and not when its event has arrived.
 my %setting = ('zklock.cancel_on_loss' => 'off', 'zklock.commit_guard' => 'strict', deadlock_timeout => '100ms');
 my ($node, $other) = map { zk_cluster($_, $zk, %setting) } qw(main other);
 my $admin = zk_session($node);
-my $hand = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
+my $hand = $zk->client;
 foreach my $cluster ($node, $other)
 {
 	$cluster->safe_psql('postgres', 'CREATE EXTENSION zklock_advisory; CREATE TABLE t (a text)');
@@ -78,7 +78,7 @@ sub lose_known
 	is(scalar @theirs, 21, 'PostgreSQL has 21 functions');
 	is_deeply([ split /\n/, $of->('zklock_advisory') ], \@theirs, '- and we the same');
 	is($admin->value(q{SELECT count(*) FROM pg_proc p WHERE pronamespace = 'zklock_advisory'::regnamespace
-		AND (obj_description(oid, 'pg_proc') IS NULL OR procost <> 10000
+		AND (obj_description(oid, 'pg_proc') IS NULL OR procost <> 1
 			OR has_function_privilege('public', oid, 'EXECUTE'))}), 0,
 		'each has a comment, its cost, and no right for PUBLIC');
 	is($admin->value(q{SELECT obj_description('pg_catalog.pg_advisory_lock(bigint)'::regprocedure, 'pg_proc')}),

@@ -22,7 +22,7 @@ use ZooKeeper;
 # so that nothing is created or reaped meanwhile
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # A session that stands still for two thirds of this asks the quorum
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s', shared_preload_libraries => 'zklock');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '10s', shared_preload_libraries => 'zklock');
 my $admin = zk_session($node);
 my @proxies;    # kept until the end, so that sessions can close properly
 
@@ -101,18 +101,18 @@ subtest 'holders, and those who wait' => sub {
 	$doubt[1]->value(q{SELECT zk_lock('/doubted/2'); SET zklock.cancel_on_loss = 'lost'});
 	my @all = (@holders, @single, $many, @readers, @places, $first, @next, @doubt);
 
-	pass_time(2, 'the first heartbeats, which set watches');
-	my $written = written_in(8, @all);
-	note scalar(@all) . " sessions, eight heartbeats: $written transactions";
+	pass_time(3, 'the first heartbeats, which set watches');
+	my $written = written_in(5, @all);
+	note scalar(@all) . " sessions, five heartbeats: $written transactions";
 	# one that stood still for most of its timeout asks the quorum
 	cmp_ok($written, '<', @all / 4, 'of the heartbeats of ' . scalar(@all) . ' sessions nothing was written');
 
 	my @queue = queue(9, q{SELECT zk_lock('/queue')});
-	pass_time(2, 'the first heartbeats');
-	$written = written_in(8, @all, @queue);
+	pass_time(3, 'the first heartbeats');
+	$written = written_in(5, @all, @queue);
 	note "and with nine in a queue: $written transactions";
-	cmp_ok($written, '>', 4, 'the first waiter of a queue asks the quorum');
-	cmp_ok($written, '<', 10 + @all / 4, '- and no other');
+	cmp_ok($written, '>', 2, 'the first waiter of a queue asks the quorum');
+	cmp_ok($written, '<', 7 + @all / 4, '- and no other');
 
 	$_->value('SELECT zk_unlock_all()') for $readers[0], $places[0], $queue[0];
 	is($_->wait->{out}, 't', 'each reader has it') for @readers[ 1 .. $#readers ];
@@ -136,7 +136,7 @@ subtest 'an older proof' => sub {
 		my ($what, $lock, $n, $requests, $trips) = @$_;
 		my $path = '/late/' . ($what =~ tr/a-z//cdr);
 		my ($s, $proxy) = proxied(session_timeout => '20s');
-		my $client = $zk->client(session_timeout => 60_000);
+		my $client = $zk->client;
 		my @before = map { $client->contend("/zklock$path") } 1 .. $n;
 		$s->send("SELECT $lock('$path')");
 		zk_wait_queued($zk, $s);
@@ -176,7 +176,7 @@ subtest 'an older proof' => sub {
 # A statement that is under way when this is set is not in doubt because of the silence
 # before, in which nobody has asked.
 subtest 'doubt, from now on' => sub {
-	my ($s, $proxy) = proxied();
+	my ($s, $proxy) = proxied(session_timeout => '6s');
 	$s->value(q{BEGIN; SELECT zk_lock('/doubt')});
 	pass_time(7, 'more than a session timeout');
 	is($proxy->count('multi'), 0, 'no quorum was asked meanwhile');
@@ -188,7 +188,7 @@ subtest 'doubt, from now on' => sub {
 };
 
 subtest 'a node that somebody deletes' => sub {
-	my $hand = $zk->client(session_timeout => 60_000);
+	my $hand = $zk->client;
 	my $delete = sub { $hand->delete("/zklock$_[0]/$_") for $hand->children("/zklock$_[0]") };
 	my $state = sub {
 		$admin->value('SELECT state FROM zk_server_locks WHERE pid = ' . $_[0]->pid);
@@ -221,26 +221,26 @@ zk_nothing_left($zk, 'nothing is left in ZooKeeper');
 subtest 'a leader without followers, and an event of before' => sub {
 	my $ensemble = ZooKeeper->ensemble(3, sync_limit => 120);
 	my ($leader, @followers) = ($ensemble->leader, $ensemble->followers);
-	my %setting = (hosts => $leader, session_timeout => '12s');
+	my %setting = (hosts => $leader, session_timeout => '20s');
 	my $holder = zk_session_with($node, %setting);
 	my $idle = zk_session_with($node, %setting, operation_timeout => '1s');
 	$idle->value(q{SELECT zk_lock('/idle')});
 	my %call = (
 		'by an event' => q{SELECT zk_lock_shared('/alone/event')},
 		'by a list' => q{SELECT zk_semaphore_acquire('/alone/list', 1)});
-	my ($back, $way_back) = proxied(server => $leader, session_timeout => '12s', operation_timeout => '1s');
+	my ($back, $way_back) = proxied(server => $leader, session_timeout => '20s', operation_timeout => '1s');
 	$back->value(q{BEGIN; SELECT zk_xact_lock('/back')});
 	my %waiter;
 	$holder->value(q{SELECT zk_lock('/alone/event'), zk_semaphore_acquire('/alone/list', 1)});
 	foreach my $how (sort keys %call)
 	{
 		# the guard would ask, too
-		my ($s, $proxy) = proxied(server => $leader, session_timeout => '12s', commit_guard => 'off');
+		my ($s, $proxy) = proxied(server => $leader, session_timeout => '20s', commit_guard => 'off');
 		$s->send($call{$how});
 		zk_wait_queued($ensemble, $s);
 		$waiter{$how} = { s => $s, proxy => $proxy };
 	}
-	pass_time(4.2, 'more than a third of 12 s');
+	pass_time(7, 'more than a third of 20 s');
 	$_->{proxy}->hold_event for values %waiter;
 	$holder->value('SELECT zk_unlock_all()');
 	$_->{proxy}->wait_held for values %waiter;

@@ -17,10 +17,10 @@ use Zklock;
 use ZooKeeper;
 
 # so long that no heartbeat, which looks at what is held, comes between what is counted
-my $zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', 'zklock.operation_timeout' => '60s');
 my $admin = zk_session($node);
-my $client = $zk->client(session_timeout => 60_000);
+my $client = $zk->client;
 
 my $NO_LIST = 'create2';
 my $LIST = 'create2 getChildren';
@@ -290,7 +290,7 @@ zk_nothing_left($zk, 'nothing is left', sessions => 0);
 # The real reaper
 $zk->stop;
 $zk = ZooKeeper->new(container_check => 1000)->start;
-$client = $zk->client(session_timeout => 60_000);
+$client = $zk->client;
 $node->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . "'");
 $node->reload;
 $admin = zk_session($node);
@@ -312,7 +312,7 @@ subtest 'another epoch' => sub {
 	my $epoch = sub { return $zk->zxid >> 32; };
 	foreach my $asked (0, 1)
 	{
-		$client = $follower->client(session_timeout => 60_000);
+		$client = $follower->client;
 		my $path = "/epoch/$asked";
 		turns($s, $path, 5);
 		is(turn($s, $proxy, $path), $NO_LIST, 'the next needs no list');
@@ -330,7 +330,7 @@ subtest 'another epoch' => sub {
 		$leader->kill9;
 		zk_until(sub { $zk->leader->port != $leader->port && $zk->followers == 1 }, 'another leader');
 		$leader->start;
-		$client = $follower->client(session_timeout => 60_000);
+		$client = $follower->client;
 		my $theirs;
 		if ($asked)
 		{

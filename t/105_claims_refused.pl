@@ -81,7 +81,7 @@ subtest 'COMMIT is judged twice, and drops the extension' => sub {
 # A loss is logged in the middle of a call that has got the rest.
 subtest 'an error while a call that has got a lock tells of the loss of another' => sub {
 	$elsewhere->value(qq{LOAD 'zklock'; CREATE FUNCTION fail_at(text) RETURNS void LANGUAGE c AS '$late'; SELECT zk_lock('/logged/b')});
-	my $s = zk_session_with($node, cancel_on_loss => 'off', session_timeout => '12s');
+	my $s = zk_session_with($node, cancel_on_loss => 'off', session_timeout => '60s');
 	$s->value(q{LOAD 'zklock'; SELECT zk_lock('/logged/a'), fail_at('the lock on "/logged/a" was lost')});
 	$s->send(q{SELECT zk_lock_all(ARRAY['/logged/a', '/logged/b'])});
 	zk_wait_queued($zk, $s);
@@ -119,13 +119,13 @@ sub limit
 	return;
 }
 
-# A session that has claimed 1 and, in a transaction, 2
+# A session that has claimed 1 and, in a transaction, 2.  It tries again at each heartbeat.
 sub claimer
 {
-	my ($path, $before) = @_;
-	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '12s', operation_timeout => '3s');
+	my ($path, %setting) = @_;
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '20s', operation_timeout => '60s', %setting);
 	$s->value(claim($path, 1));
-	$s->value(($before // '') . 'BEGIN; INSERT INTO t VALUES (3); ' . claim($path, 2));
+	$s->value('BEGIN; INSERT INTO t VALUES (3); ' . claim($path, 2));
 	return ($s, $proxy);
 }
 
@@ -198,7 +198,7 @@ sub leave_pending
 # The next session settles what the one before it left, and no lock waits for it
 subtest 'a quota is exceeded, and the session is over' => sub {
 	my $path = '/quota/over';
-	my ($s, $proxy) = claimer($path);
+	my ($s, $proxy) = claimer($path, operation_timeout => '3s');
 	my $end_of_log = -s $node->logfile;
 	leave_pending($s, $proxy);
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
@@ -206,13 +206,11 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 	$proxy->reset;
 	$proxy->pass;
 	my $told;
-	eval {
-		zk_until(sub {
-			$s->query(q{SELECT zk_lock('/quota/next'), zk_unlock('/quota/next')});
-			($told) = substr(slurp_file($node->logfile), $end_of_log) =~ /LOG:  ZooKeeper refused to let (.*\n.*)/;
-		}, 'it to be told', 20);
-	};
-	like($told // '', qr{taken back: quota exceeded\n.* Node "/zklock/__zklock_claims__$path" says that it is pending}, 'it is told in the log');
+	zk_until(sub {
+		$s->query(q{SELECT zk_lock('/quota/next'), zk_unlock('/quota/next')});
+		($told) = substr(slurp_file($node->logfile), $end_of_log) =~ /LOG:  ZooKeeper refused to let (.*\n.*)/;
+	}, 'it to be told');
+	like($told, qr{taken back: quota exceeded\n.* Node "/zklock/__zklock_claims__$path" says that it is pending}, 'it is told in the log');
 	is(last_claim($path), '2 pending', 'as it is');
 	limit($path, 0);
 	is($s->value("SELECT zk_claim_forget('$path'); " . claim($path, 2)) =~ s/\n//r, 'tt', 'the session is usable');
@@ -222,8 +220,8 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 # As doc/reference.md says
 subtest 'a later claim was there, and is undone' => sub {
 	my $path = '/later';
-	my ($s, $proxy) = claimer($path);
-	my ($later, $its_proxy) = zk_counted_session($node, $zk, 0);
+	my ($s, $proxy) = claimer($path, operation_timeout => '3s');
+	my ($later, $its_proxy) = zk_counted_session($node, $zk, 0, session_timeout => '60s', operation_timeout => '60s');
 	leave_pending($s, $proxy);
 	$later->value('BEGIN; ' . claim($path, 3));
 	$its_proxy->hold('mark');

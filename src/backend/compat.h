@@ -67,6 +67,15 @@ has_targets_compat(const PlannedStmt *statement)
 #endif
 }
 
+/* What planner_hook gets besides (19) */
+#if PG_VERSION_NUM >= 190000
+#define PLANNER_MORE_PARAMS_COMPAT , struct ExplainState *es
+#define PLANNER_MORE_ARGS_COMPAT , es
+#else
+#define PLANNER_MORE_PARAMS_COMPAT
+#define PLANNER_MORE_ARGS_COMPAT
+#endif
+
 /* All settings of the server */
 static inline struct config_generic **
 guc_variables_compat(int *n)

@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "utils/memutils.h"
+#include "utils/plancache.h"
 
 #include "compat.h"
 #include "path.h"
@@ -46,6 +47,7 @@ int			zklock_acl = ZKLOCK_ACL_WORLD;
 char	   *zklock_auth_file;
 bool		zklock_publish_identity;
 char	   *zklock_advisory_space;
+int			zklock_advisory = ZKLOCK_ADVISORY_OFF;
 
 /*-------------------------------------------------------------------------
  * The settings
@@ -181,6 +183,7 @@ static const struct config_enum_entry stop_values[] =
 	{"off", ZKS_STOP_NEVER, false},
 	{"lost", ZKS_STOP_LOST, false},
 	{"doubt", ZKS_STOP_DOUBT, false},
+	{"terminate", ZKS_STOP_TERMINATE, false},
 	{"false", ZKS_STOP_NEVER, true},
 	{"no", ZKS_STOP_NEVER, true},
 	{"0", ZKS_STOP_NEVER, true},
@@ -222,6 +225,25 @@ static const struct config_enum_entry acl_values[] =
 	{NULL, 0, false}
 };
 
+static const struct config_enum_entry advisory_values[] =
+{
+	{"off", ZKLOCK_ADVISORY_OFF, false},
+	{"strict", ZKLOCK_ADVISORY_STRICT, false},
+	{"redirect", ZKLOCK_ADVISORY_REDIRECT, false},
+	{"false", ZKLOCK_ADVISORY_OFF, true},
+	{"no", ZKLOCK_ADVISORY_OFF, true},
+	{"0", ZKLOCK_ADVISORY_OFF, true},
+	{NULL, 0, false}
+};
+
+/* A plan that was made before has the calls that it was made with */
+static void
+assign_advisory(int newval, void *extra)
+{
+	if (newval != zklock_advisory)
+		ResetPlanCache();
+}
+
 static void
 define_settings(void)
 {
@@ -255,7 +277,7 @@ define_settings(void)
 							 PGC_SUSET, 0, NULL, assign_commit_guard, NULL);
 	DefineCustomEnumVariable("zklock.cancel_on_loss",
 							 gettext_noop("Sets when a statement is canceled because a lock that its transaction relies on is lost."),
-							 gettext_noop("off: never. lost: when that is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held."),
+							 gettext_noop("off: never. lost: when that is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held. terminate: as doubt, and for a session-scope lock the connection is terminated, even if it is idle."),
 							 &zklock_cancel_on_loss, ZKS_STOP_LOST, stop_values,
 							 PGC_USERSET, 0, NULL, assign_cancel_on_loss, NULL);
 	DefineCustomEnumVariable("zklock.node_style",
@@ -283,6 +305,11 @@ define_settings(void)
 							   gettext_noop("The name of the database if it is not set."),
 							   &zklock_advisory_space, "",
 							   PGC_SUSET, 0, check_advisory_space, NULL, NULL);
+	DefineCustomEnumVariable("zklock.advisory",
+							 gettext_noop("Sets what becomes of calls of PostgreSQL's own advisory lock functions."),
+							 gettext_noop("off: nothing. strict: they fail. redirect: they call the functions of zklock_advisory."),
+							 &zklock_advisory, ZKLOCK_ADVISORY_OFF, advisory_values,
+							 PGC_SUSET, 0, NULL, assign_advisory, NULL);
 }
 
 /*-------------------------------------------------------------------------
@@ -365,27 +392,44 @@ forget_those_in_force(bool reloaded)
 	}
 }
 
-void
-zklock_refuse_dropped_settings(void)
+/* The first one that has lost its value, of all or with this name; or NULL */
+static const char *
+first_dropped(const char *wanted)
 {
 	ListCell   *cell;
 
 	if (dropped == NIL)
-		return;
+		return NULL;
 	forget_those_in_force(true);
 	foreach(cell, dropped)
 	{
 		const char *name = ((Dropped *) lfirst(cell))->name;
 
 		/* a superuser's SET, or a function's, is in effect for now */
-		if (find_setting(name)->source > PGC_S_CLIENT)
-			continue;
+		if ((wanted == NULL || pg_strcasecmp(name, wanted) == 0) &&
+			find_setting(name)->source <= PGC_S_CLIENT)
+			return name;
+	}
+	return NULL;
+}
+
+void
+zklock_refuse_dropped_settings(void)
+{
+	const char *name = first_dropped(NULL);
+
+	if (name != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("the value given for \"%s\" is not in effect", name),
 				 errdetail("It was invalid, or came from a role that may not set it, when the library was loaded."),
 				 errhint("Connect without giving one, or ask an administrator to set a valid value.")));
-	}
+}
+
+bool
+zklock_is_dropped(const char *name)
+{
+	return first_dropped(name) != NULL;
 }
 
 void

@@ -24,6 +24,15 @@ extern char *zklock_root;
 extern int	zklock_node_style;	/* ZkpStyle */
 extern char *zklock_advisory_space; /* "": the database's name */
 
+typedef enum ZklockAdvisory
+{
+	ZKLOCK_ADVISORY_OFF,
+	ZKLOCK_ADVISORY_STRICT,
+	ZKLOCK_ADVISORY_REDIRECT
+} ZklockAdvisory;
+
+extern int	zklock_advisory;	/* ZklockAdvisory */
+
 typedef enum ZklockAcl
 {
 	ZKLOCK_ACL_WORLD,
@@ -59,5 +68,8 @@ extern void zklock_define_settings(void);
  * before the library was loaded.
  */
 extern void zklock_refuse_dropped_settings(void);
+
+/* Whether this one has, and nothing else is in effect by now */
+extern bool zklock_is_dropped(const char *name);
 
 #endif							/* ZKLOCK_SETTINGS_H */

@@ -146,6 +146,21 @@ begin_ending(Ending *ending)
 }
 
 /*
+ * Then the backend is terminated, if at all, because of what remains: the confirmation
+ * may be long in coming.
+ */
+static void
+begin_endings(Ending *endings, int n)
+{
+	for (int i = 0; i < n; i++)
+		begin_ending(&endings[i]);
+	for (int i = 0; i < n; i++)
+		zkl_stop_less(endings[i].lock);
+	zkl_terminate_again();
+	zkl_show();
+}
+
+/*
  * See what has become of it; returns ZKS_OK, or the code with which ZooKeeper
  * refused
  */
@@ -362,6 +377,7 @@ zkl_unlock(const char *path, ZkpMode mode, ZkScope scope)
 		warn_not_held(lock, path, mode, scope);
 		return false;
 	}
+	zkl_terminate_now_or_later();
 	if (zkl_is_lost(lock))
 		ending.loss = zkl_base(lock)->loss;
 	ending.base = zkl_base(lock);
@@ -370,8 +386,7 @@ zkl_unlock(const char *path, ZkpMode mode, ZkScope scope)
 	else
 		lower_hold(hold, 1);
 	judge(&ending);
-	begin_ending(&ending);
-	zkl_show();
+	begin_endings(&ending, 1);
 	complete_endings(&ending, 1);
 	return ending.ended != LOST_BEFORE;
 }
@@ -389,6 +404,7 @@ zkl_unlock_all(bool only_advisory)
 	if (zkl_locks == NULL || hash_get_num_entries(zkl_locks) == 0)
 		return 0;
 	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));
+	zkl_terminate_now_or_later();
 
 	/* check all of them first, since that may end the session */
 	hash_seq_init(&status, zkl_locks);
@@ -412,9 +428,7 @@ zkl_unlock_all(bool only_advisory)
 	}
 	for (int i = 0; i < n; i++)
 		judge(&endings[i]);
-	for (int i = 0; i < n; i++)
-		begin_ending(&endings[i]);
-	zkl_show();
+	begin_endings(endings, n);
 	complete_endings(endings, n);
 	for (int i = 0; i < n; i++)
 	{

@@ -164,6 +164,17 @@ note_statement(const Node *statement, NodeTag tag)
 	}
 }
 
+/* As COMMIT does when its guard has passed, but these have no guard */
+static bool
+waits_for_standby(const Node *statement)
+{
+	const TransactionStmt *transaction = (const TransactionStmt *) statement;
+
+	return IsA(statement, TransactionStmt) &&
+		(transaction->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 transaction->kind == TRANS_STMT_ROLLBACK_PREPARED);
+}
+
 static void
 utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			 ProcessUtilityContext context, ParamListInfo params,
@@ -182,6 +193,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	if (has_locks && cannot_be_undone(statement))
 		zkl_guard_statement();
+	if (has_locks && waits_for_standby(statement))
+		zkl_terminate_now_or_later();
 	if (next_ProcessUtility)
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 							queryEnv, dest, qc);

@@ -2,7 +2,7 @@
  *
  * stop.c
  *	  A statement is canceled when a lock that its transaction relies on is
- *	  lost.
+ *	  lost; or the backend is terminated.
  *
  * COMMIT would refuse it (commit_guard.c), but that may be hours away.  So the
  * session's thread sends a signal (zk/stop_signal.c), and its handler, here,
@@ -16,6 +16,11 @@
  * EXCEPTION block with WHEN OTHERS catches it.  On its way out it becomes 40001
  * and tells the path.
  *
+ * With zklock.cancel_on_loss = terminate the backend itself ends when a session-scope
+ * hold is lost, or in doubt, whatever it does: between transactions, too, but not
+ * from the guard to the end of the transaction, where a wait for a synchronous standby
+ * would end without that.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -25,6 +30,7 @@
 #include "access/xact.h"
 #include "mb/pg_wchar.h"
 #include "parser/scansup.h"
+#include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -54,6 +60,9 @@ static volatile LocalTransactionId committing = InvalidLocalTransactionId;
  */
 static volatile sig_atomic_t canceled = false;
 static volatile int64 canceled_at;
+
+/* This process was asked to end */
+static volatile sig_atomic_t terminating = false;
 
 /*
  * How long after that the error is still ours.  While there is a reason, it is given
@@ -148,6 +157,34 @@ must_go_on(void)
 }
 
 /*
+ * By PostgreSQL's own signal for that, since each kind of process has a handler of its
+ * own for it, which knows what has to end: that of a backend sets flags and the latch,
+ * and so ends a wait for its client, too.  It runs when ours has returned.  The
+ * default one of a background worker does not return: out of a COMMIT it would make the
+ * server panic, so there we are asked again.
+ */
+static void
+terminate(void)
+{
+	if (terminating ||
+		(MyBgworkerEntry != NULL && (InterruptHoldoffCount > 0 || CritSectionCount > 0)))
+		return;
+	terminating = true;
+	(void) raise(SIGTERM);
+}
+
+static void
+cancel(ZkReliance reliance)
+{
+	if ((reliance == ZKN_RELIED || zkl_has_written()) && !must_go_on())
+	{
+		canceled_at = zks_now();
+		if (cancel_statement_compat(true))
+			canceled = true;
+	}
+}
+
+/*
  * Runs in the main thread, at any moment; so it only looks at what the owner of
  * the signal asks for, and sets flags.  During an exit there is nothing left to
  * cancel, and soon no MyProc.
@@ -158,13 +195,12 @@ stop_handler(int signo)
 	int			save_errno = errno;
 	ZkReliance	reliance = zks_stop_asked();
 
-	if (reliance != ZKN_NOT_RELIED && !proc_exit_inprogress && MyProc != NULL &&
-		(reliance == ZKN_RELIED || zkl_has_written()) && !zkl_is_judged() &&
-		!must_go_on())
+	if (!proc_exit_inprogress && MyProc != NULL && !zkl_is_judged())
 	{
-		canceled_at = zks_now();
-		if (cancel_statement_compat(true))
-			canceled = true;
+		if (zks_terminate_asked())
+			terminate();
+		else if (reliance != ZKN_NOT_RELIED)
+			cancel(reliance);
 	}
 	errno = save_errno;
 }
@@ -275,6 +311,31 @@ explain_cancel(ErrorData * edata)
 		next_emit_log_hook(edata);
 }
 
+/*
+ * Why the backend ends, which the client is not told: for that it is as if an
+ * administrator had terminated it.  An error here would go on with the exit.
+ */
+static void
+tell_why(int code, Datum arg)
+{
+	ZkStopReason why;
+
+	if (!terminating)
+		return;
+	zks_terminate_reason(&why);
+	ereport(LOG_SERVER_ONLY,
+			(why.doubt ?
+			 errmsg("terminated because the lock on \"%s\" may have been lost", path_in_error(why.dir)) :
+			 errmsg("terminated because the lock on \"%s\" was lost", path_in_error(why.dir)),
+			 errdetail_internal("%s", zkb_loss_detail(why.loss))));
+}
+
+void
+zkl_stop_watch_exit(void)
+{
+	before_shmem_exit(tell_why, (Datum) 0);
+}
+
 static void
 watch_errors(void)
 {
@@ -319,19 +380,6 @@ take_back(void)
 		canceled = false;
 }
 
-void
-zkl_stop_if_lost(Lock *lock)
-{
-	Lock	   *base = zkl_base(lock);
-	ZkSession  *session = session_of(base);
-
-	if (session == NULL)
-		return;
-	zkn_rely(session, base->grant.node, ZKN_RELIED);
-	if (!zks_stop_possible())
-		begin(false);
-}
-
 /* Whether the current transaction has taken a hold of the lock */
 static bool
 is_taken_here(Lock *lock)
@@ -348,22 +396,49 @@ is_taken_here(Lock *lock)
 	return false;
 }
 
+/* Whether the session has a hold of it that no end of a transaction releases */
+static bool
+is_of_session(Lock *lock)
+{
+	return zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL ||
+		zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL;
+}
+
+/* Whether that is so for any lock that relies on the node of this one */
+static bool
+is_any(bool (*is_so) (Lock *lock), Lock *base)
+{
+	Lock	   *twin = zkl_twin_of(base);
+
+	return is_so(base) || (twin != NULL && !twin->taken && is_so(twin));
+}
+
 void
-zkl_stop_less(Lock *lock)
+zkl_stop_if_lost(Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
 	ZkSession  *session = session_of(base);
 
-	if (!zks_stop_possible())
+	if (session == NULL)
 		return;
-	if (session != NULL)
-	{
-		/* a shared lock may rely on the node, too */
-		Lock	   *twin = zkl_twin_of(base);
+	zkn_rely(session, base->grant.node, ZKN_RELIED, is_any(is_of_session, base));
+	if (!zks_stop_possible())
+		begin(false);
+	if (!zks_terminate_possible())
+		zkl_terminate_again();
+}
 
-		if (!is_taken_here(base) && !(twin != NULL && !twin->taken && is_taken_here(twin)))
-			zkn_rely(session, base->grant.node, ZKN_RELIED_IF_WRITTEN);
-	}
+void
+zkl_stop_less(Lock *lock)
+{
+	Lock	   *twin = zkl_twin_of(lock);
+	Lock	   *base = lock->taken || twin == NULL ? zkl_base(lock) : zkl_base(twin);
+	ZkSession  *session = session_of(base);
+
+	if (session != NULL)
+		zkn_rely(session, base->grant.node,
+				 is_any(is_taken_here, base) ? ZKN_RELIED : ZKN_RELIED_IF_WRITTEN,
+				 is_any(is_of_session, base));
 }
 
 /* Whether it still relies on what a session had that is closed by now */
@@ -429,6 +504,7 @@ zkl_stop_anew(void)
 {
 	ZkStopReason why;
 
+	zkl_terminate_again();
 	if (!zks_stop_possible())
 		return;
 	look_at_closed_sessions();
@@ -455,6 +531,7 @@ void
 zkl_stop_no_longer(bool committing)
 {
 	guarded = lxid_compat();
+	zks_terminate_end();
 	if (zks_stop_possible())
 	{
 		zks_stop_end();
@@ -475,4 +552,65 @@ zkl_stop_next_transaction(void)
 	if (zkb_peek() != NULL)
 		zkn_rely_less(zkb_peek());
 	begin(false);
+	zkl_terminate_again();
+}
+
+/*-------------------------------------------------------------------------
+ * When the backend may be terminated
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * A lock that the session held when its ZooKeeper session was lost, and has been closed
+ * since; or NULL
+ */
+static Lock *
+lost_with_closed_session(void)
+{
+	dlist_iter	iter;
+
+	if (!zks_stop_closed_counts())
+		return NULL;
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+		Lock	   *base = zkl_base(lock);
+
+		if (base != NULL && session_of(base) == NULL && is_of_session(lock))
+			return base;
+	}
+	return NULL;
+}
+
+void
+zkl_terminate_later(void)
+{
+	zks_terminate_end();
+}
+
+void
+zkl_terminate_again(void)
+{
+	ZkStopReason why = {.doubt = false};
+	Lock	   *lost;
+
+	if (is_current(guarded) || !have_signal())
+		return;
+	zks_terminate_begin(stop_signal, zkb_peek());
+	lost = lost_with_closed_session();
+	if (lost != NULL)
+	{
+		why.loss = lost->loss != ZK_NOT_LOST ? lost->loss : zkb_last_loss();
+		strlcpy(why.dir, lost->key.path, sizeof(why.dir));
+	}
+	zks_terminate_self(lost != NULL ? &why : NULL);
+}
+
+/* Else a wait for a synchronous standby, say, would find the request to end */
+void
+zkl_terminate_now_or_later(void)
+{
+	zkl_terminate_later();
+	if (terminating)
+		CHECK_FOR_INTERRUPTS();
 }

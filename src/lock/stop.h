@@ -2,9 +2,10 @@
  *
  * stop.h
  *	  A statement is canceled when a lock that its transaction relies on is
- *	  lost.
+ *	  lost; or the backend is terminated.
  *
- * None of these functions fails.
+ * None of these functions fails, except zkl_stop_watch_exit and
+ * zkl_terminate_now_or_later.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,6 +13,9 @@
 #define ZKLOCK_STOP_H
 
 #include "hold_table.h"
+
+/* To be called before there is a hold */
+extern void zkl_stop_watch_exit(void);
 
 /* The current transaction has taken a hold, and relies on this lock */
 extern void zkl_stop_if_lost(Lock *lock);
@@ -39,5 +43,17 @@ extern void zkl_stop_no_longer(bool committing);
  * It has ended: the next one may rely on what this session still holds
  */
 extern void zkl_stop_next_transaction(void);
+
+/*
+ * Holds are about to be released, so the backend is not terminated because of them;
+ * but again because of those that remain, once zkl_stop_less has been called for each
+ * of these locks.  zkl_stop_anew does the latter, too, and so does the end of the
+ * transaction.
+ */
+extern void zkl_terminate_later(void);
+extern void zkl_terminate_again(void);
+
+/* The first one; but if it is terminated already, this does not return */
+extern void zkl_terminate_now_or_later(void);
 
 #endif							/* ZKLOCK_STOP_H */

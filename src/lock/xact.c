@@ -280,6 +280,7 @@ end_hold(Hold *hold)
 {
 	Lock	   *lock = hold->lock;
 
+	zkl_terminate_later();
 	zkl_remove_hold(hold);
 	if (lock->ended)
 		return;
@@ -492,6 +493,7 @@ zkl_watch_transactions(void)
 	if (registered)
 		return;
 	RegisterSubXactCallback(subxact_callback, NULL);
+	zkl_stop_watch_exit();
 	registered = true;
 }
 
@@ -527,6 +529,8 @@ xact_callback(XactEvent event, void *arg)
 		return;
 	zkl_unbound_waits();
 	zkl_stop_no_longer(event != XACT_EVENT_ABORT);
+	if (!ended)
+		zkl_terminate_now_or_later();
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
 	{
 		orphans = NO_ORPHANS;

@@ -353,6 +353,9 @@ struct ZkSession
 	unsigned int stop_turn;		/* the turn in which the owner was last asked
 								 * to stop */
 	int64_t		stop_at;		/* and when it is to be asked again */
+	atomic_uint closed_life;	/* these three for ending its process */
+	unsigned int end_life;
+	int64_t		end_at;
 };
 
 /* wakeup.c: without the mutex, except those that end in _locked */
@@ -480,7 +483,8 @@ extern bool zkn_beat_locked(ZkSession *s, bool quorum);
 extern void zkn_heartbeat_locked(ZkSession *s);
 extern void zkn_show_locked(ZkSession *s);
 extern bool zkn_is_relied_locked(ZkSession *s);
-extern ZkReliance zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why);
+extern ZkReliance zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session,
+									  ZkStopReason *why);
 
 /* mark.c */
 extern ZkMark *zkn_new_mark(const ZkMarking *what);

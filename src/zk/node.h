@@ -42,6 +42,7 @@ struct ZkNode
 	ZkLoss		loss;			/* how it was lost, if it was */
 	ZkReliance	reliance;		/* the owner's, on this node */
 	unsigned int transaction;	/* in which it said so */
+	bool		by_session;		/* also by a session-scope hold */
 	Interest	interest;
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */

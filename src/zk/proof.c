@@ -459,10 +459,11 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
  */
 
 void
-zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance)
+zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance, bool by_session)
 {
 	zks_enter(s);
 	zkn_rely_locked(n, reliance);
+	n->by_session = by_session;
 	if (is_lost(n))
 		s->some_lost = true;
 	zks_leave(s);
@@ -513,7 +514,7 @@ zkn_is_relied_locked(ZkSession *s)
  * doubt.
  */
 ZkReliance
-zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why)
+zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session, ZkStopReason *why)
 {
 	ZkReliance	most = ZKN_NOT_RELIED;
 	bool		session_doubted = why->doubt;
@@ -529,7 +530,7 @@ zkn_reliance_locked(ZkSession *s, bool doubt_counts, ZkStopReason *why)
 		if (!zkn_is_wanted(n) && n->interest != FORFEITED)
 			continue;
 		s->some_lost |= is_lost(n);
-		if (reliance_on(n) <= most)
+		if (reliance_on(n) <= most || (only_by_session && !n->by_session))
 			continue;
 		lost = is_known_lost(n);
 		if (!lost && !session_doubted && !(doubt_counts && n->interest == FORFEITED))

@@ -47,6 +47,7 @@ zks_open(const ZkOptions *options)
 	s->idle_since = zks_now();
 	atomic_init(&s->closing, false);
 	atomic_init(&s->closed_turn, 0);
+	atomic_init(&s->closed_life, 0);
 	atomic_init(&s->keeper_done, false);
 	atomic_init(&s->retired, false);
 	atomic_init(&s->news, 0);

@@ -695,7 +695,8 @@ typedef enum ZkReliance
 	ZKN_RELIED
 } ZkReliance;
 
-extern void zkn_rely(ZkSession *session, ZkNode *node, ZkReliance reliance);
+/* by_session: also a session-scope hold does, which no transaction's end releases */
+extern void zkn_rely(ZkSession *session, ZkNode *node, ZkReliance reliance, bool by_session);
 
 /* All that is relied on is now relied on only if something is written */
 extern void zkn_rely_less(ZkSession *session);
@@ -713,7 +714,9 @@ typedef enum ZksStopWhen
 {
 	ZKS_STOP_NEVER,
 	ZKS_STOP_LOST,
-	ZKS_STOP_DOUBT
+	ZKS_STOP_DOUBT,
+	ZKS_STOP_TERMINATE			/* as ZKS_STOP_DOUBT, and see
+								 * zks_terminate_begin */
 } ZksStopWhen;
 
 typedef struct ZkStopReason
@@ -747,5 +750,21 @@ extern ZkReliance zks_stop_asked(void);
 
 /* What was lost when the owner was last asked */
 extern void zks_stop_reason(ZkStopReason *reason);
+
+/*
+ * With ZKS_STOP_TERMINATE the owner's process is to end when a node on which it relies
+ * by a session-scope hold is lost, or in doubt.  That is so between transactions, too, and not
+ * while one commits, so it has turns of its own, with the same signal.  End one
+ * before such a hold is released, and begin a new one when that has been told by
+ * zkn_rely: what was asked for in the old one is void.  A new one looks at once at the
+ * session, which may be NULL; zks_terminate_self gives, or takes back, a reason for this
+ * turn that no session's thread knows.
+ */
+extern void zks_terminate_begin(int signal, ZkSession *session);
+extern void zks_terminate_end(void);
+extern bool zks_terminate_possible(void);
+extern void zks_terminate_self(const ZkStopReason *why);
+extern bool zks_terminate_asked(void);	/* for the handler */
+extern void zks_terminate_reason(ZkStopReason *reason);
 
 #endif							/* ZKLOCK_SESSION_H */

@@ -9,6 +9,9 @@
  * which it was made.  A signal that arrives late, because it was blocked or on
  * its way, finds another turn, or none, and means nothing.
  *
+ * Whether its process is to end is asked by the same signal, in turns that are not a
+ * transaction's: lives.
+ *
  * All that is shared with the handler is atomic, since that may run while the
  * main thread has the mutex.
  *
@@ -41,6 +44,11 @@ static atomic_bool closed_counts;
 /* A turn in which the owner asks itself: see zks_stop_self */
 static atomic_uint self_turn;
 
+/* The same of its process, without a reliance */
+static atomic_uint life;		/* 0: it is not to end now */
+static atomic_uint life_asked;
+static atomic_uint self_life;
+
 #define RELIANCE_BITS		2
 #define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
 
@@ -51,6 +59,7 @@ static atomic_int owner_signal;
 /* What was lost in that turn; of two sessions, one may have ended */
 static pthread_mutex_t reason_mutex = PTHREAD_MUTEX_INITIALIZER;
 static ZkStopReason reason;
+static ZkStopReason last_reason;	/* for which the process is to end */
 
 /*
  * Without signals: bgworker_die would leave with the mutex, and then wait for the
@@ -76,17 +85,33 @@ zks_stop_when(ZksStopWhen when)
 	atomic_store(&wanted, when);
 }
 
+static void
+remember_owner(int signal)
+{
+	static bool known = false;
+
+	if (!known)
+		owner = pthread_self();
+	known = true;
+	atomic_store(&owner_signal, signal);
+}
+
+/* That thread ends only with the process, and the handler is always there */
+static void
+signal_owner(void)
+{
+	(void) pthread_kill(owner, atomic_load(&owner_signal));
+}
+
 void
 zks_stop_begin(int signal, bool carry_on)
 {
 	static unsigned int last_turn = 0;
 
-	if (last_turn == 0)
-		owner = pthread_self();
+	remember_owner(signal);
 	last_turn = last_turn < LAST_TURN ? last_turn + 1 : 1;
 	if (!carry_on)
 		atomic_store(&first_turn, last_turn);
-	atomic_store(&owner_signal, signal);
 	atomic_store(&turn, last_turn);
 }
 
@@ -113,6 +138,50 @@ zks_stop_asked(void)
 	if (now == 0 || request >> RELIANCE_BITS != now)
 		return ZKN_NOT_RELIED;
 	return (ZkReliance) (request & ((1 << RELIANCE_BITS) - 1));
+}
+
+static void run_timer(void);
+
+void
+zks_terminate_begin(int signal, ZkSession *s)
+{
+	static unsigned int last_life = 0;
+
+	remember_owner(signal);
+	last_life = last_life < UINT_MAX ? last_life + 1 : 1;
+	atomic_store(&life, last_life);
+	if (s == NULL || atomic_load(&wanted) != ZKS_STOP_TERMINATE)
+		return;
+
+	/* what was lost since the last one ended need not wait for its thread */
+	zks_enter(s);
+	(void) zks_stop_locked(s, zks_now());
+	zks_leave(s);
+}
+
+void
+zks_terminate_end(void)
+{
+	atomic_store(&life, 0);
+	if (atomic_load(&self_life) == 0)
+		return;
+	atomic_store(&self_life, 0);
+	run_timer();
+}
+
+bool
+zks_terminate_possible(void)
+{
+	return atomic_load(&life) != 0;
+}
+
+bool
+zks_terminate_asked(void)
+{
+	unsigned int now = atomic_load(&life);
+
+	return now != 0 && atomic_load(&wanted) == ZKS_STOP_TERMINATE &&
+		(atomic_load(&life_asked) == now || atomic_load(&self_life) == now);
 }
 
 /*-------------------------------------------------------------------------
@@ -146,8 +215,9 @@ make_timer(void)
 
 /* What runs already goes on, or it would never come to its end in a loop */
 static void
-run_timer(bool run)
+run_timer(void)
 {
+	bool		run = atomic_load(&self_turn) != 0 || atomic_load(&self_life) != 0;
 	const struct timespec again = {.tv_sec = run ? AGAIN_MS / 1000 : 0};
 	const struct itimerspec spec = {.it_value = again,.it_interval = again};
 
@@ -165,7 +235,23 @@ zks_stop_self(const ZkStopReason *why)
 		copy_reason(&reason, why);
 		make_timer();
 	}
-	run_timer(why != NULL);
+	run_timer();
+}
+
+void
+zks_terminate_self(const ZkStopReason *why)
+{
+	if (atomic_load(&wanted) != ZKS_STOP_TERMINATE)
+		why = NULL;
+	if (why != NULL)
+	{
+		copy_reason(&last_reason, why);
+		make_timer();
+	}
+	atomic_store(&self_life, why != NULL ? atomic_load(&life) : 0);
+	run_timer();
+	if (why != NULL)
+		signal_owner();
 }
 
 /*-------------------------------------------------------------------------
@@ -179,10 +265,22 @@ zks_stop_reason(ZkStopReason *result)
 	copy_reason(result, &reason);
 }
 
+void
+zks_terminate_reason(ZkStopReason *result)
+{
+	copy_reason(result, &last_reason);
+}
+
+static bool
+heeds_doubt(ZksStopWhen when)
+{
+	return when == ZKS_STOP_DOUBT || when == ZKS_STOP_TERMINATE;
+}
+
 bool
 zks_stop_heeds_doubt(void)
 {
-	return atomic_load(&wanted) == ZKS_STOP_DOUBT;
+	return heeds_doubt((ZksStopWhen) atomic_load(&wanted));
 }
 
 /*
@@ -206,6 +304,7 @@ void
 zks_stop_closes(ZkSession *s)
 {
 	atomic_store(&s->closed_turn, atomic_load(&turn));
+	atomic_store(&s->closed_life, atomic_load(&life));
 	atomic_store(&closed_counts, true);
 }
 
@@ -240,12 +339,8 @@ most_reliance(ZkSession *s, unsigned int this_turn)
 	return atomic_load(&closed_counts) ? ZKN_RELIED_IF_WRITTEN : ZKN_NOT_RELIED;
 }
 
-/*
- * Ask, if it is time for that.  Returns when to look again: a turn may begin, and the
- * setting change, at any time, without a word to this thread.
- */
-int64_t
-zks_stop_locked(ZkSession *s, int64_t now)
+static int64_t
+ask_to_stop_locked(ZkSession *s, int64_t now)
 {
 	ZksStopWhen when = (ZksStopWhen) atomic_load(&wanted);
 	unsigned int this_turn = atomic_load(&turn);
@@ -259,13 +354,13 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	if (when == ZKS_STOP_NEVER)
 		/* for now; a session that is over has no heartbeats to look again */
 		return s->info.state == ZKS_OVER && zkn_is_relied_locked(s) ? now + AGAIN_MS * ZKS_MS : ZKS_NEVER;
-	why.doubt = when == ZKS_STOP_DOUBT && now > undoubted_until_locked(s);
-	reliance = zkn_reliance_locked(s, when == ZKS_STOP_DOUBT, &why);
+	why.doubt = heeds_doubt(when) && now > undoubted_until_locked(s);
+	reliance = zkn_reliance_locked(s, heeds_doubt(when), false, &why);
 	if (reliance == ZKN_NOT_RELIED)
 	{
 		int64_t		until = undoubted_until_locked(s);
 
-		return when == ZKS_STOP_DOUBT && zkn_is_relied_locked(s) && until != ZKS_NEVER ? until + 1 : ZKS_NEVER;
+		return heeds_doubt(when) && zkn_is_relied_locked(s) && until != ZKS_NEVER ? until + 1 : ZKS_NEVER;
 	}
 	if (this_turn == 0)
 		return now + AGAIN_MS * ZKS_MS;
@@ -278,8 +373,49 @@ zks_stop_locked(ZkSession *s, int64_t now)
 	if (reliance > most)
 		reliance = most;
 	atomic_store(&asked, this_turn << RELIANCE_BITS | reliance);
-
-	/* that thread ends only with the process, and the handler is always there */
-	(void) pthread_kill(owner, atomic_load(&owner_signal));
+	signal_owner();
 	return s->stop_at;
+}
+
+/*
+ * What a session had that the owner has closed counts as long as the life goes on in
+ * which it did that: then it looks itself.
+ */
+static int64_t
+ask_to_terminate_locked(ZkSession *s, int64_t now)
+{
+	unsigned int this_life = atomic_load(&life);
+	ZkStopReason why;
+
+	zk_assert(zks_has_mutex(s));
+	if (atomic_load(&wanted) != ZKS_STOP_TERMINATE ||
+		(atomic_load(&s->closing) && (this_life == 0 || atomic_load(&s->closed_life) != this_life)))
+		return ZKS_NEVER;
+	why.doubt = now > undoubted_until_locked(s);
+	if (zkn_reliance_locked(s, true, true, &why) == ZKN_NOT_RELIED)
+		return ZKS_NEVER;
+	if (this_life == 0)
+		return now + AGAIN_MS * ZKS_MS;
+	if (this_life == s->end_life && now < s->end_at)
+		return s->end_at;
+
+	s->end_life = this_life;
+	s->end_at = now + AGAIN_MS * ZKS_MS;
+	copy_reason(&last_reason, &why);
+	atomic_store(&life_asked, this_life);
+	signal_owner();
+	return s->end_at;
+}
+
+/*
+ * Ask, if it is time for that.  Returns when to look again: a turn may begin, and the
+ * setting change, at any time, without a word to this thread.
+ */
+int64_t
+zks_stop_locked(ZkSession *s, int64_t now)
+{
+	int64_t		at = ask_to_terminate_locked(s, now);	/* before a cancel that
+														 * it makes needless */
+
+	return zks_earlier(at, ask_to_stop_locked(s, now));
 }

@@ -2,7 +2,8 @@
  *
  * cancel.c
  *	  What becomes of a cancel of ours and one of the client at the same
- *	  moment, and of one that comes while a function runs, for t/034_stop.pl.
+ *	  moment, and of one that comes while a function runs, for t/034_stop.pl;
+ *	  and of a signal that comes late, for t/107_terminate.pl.
  *
  *-------------------------------------------------------------------------
  */
@@ -58,5 +59,37 @@ execute_canceled(PG_FUNCTION_ARGS)
 	SPI_execute(query, false, 0);
 	RESUME_INTERRUPTS();
 	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+PG_FUNCTION_INFO_V1(await_signal);
+PG_FUNCTION_INFO_V1(take_signal);
+
+static sigset_t before;
+
+/* Lets no signal in, until one of ours waits for that */
+Datum
+await_signal(PG_FUNCTION_ARGS)
+{
+	sigset_t	all;
+	sigset_t	pending;
+	bool		found = false;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	while (!found)
+	{
+		pg_usleep(1000);
+		sigpending(&pending);
+		for (int signo = SIGRTMIN; signo <= SIGRTMAX; signo++)
+			found |= sigismember(&pending, signo) == 1;
+	}
+	PG_RETURN_VOID();
+}
+
+Datum
+take_signal(PG_FUNCTION_ARGS)
+{
+	sigprocmask(SIG_SETMASK, &before, NULL);
 	PG_RETURN_VOID();
 }

@@ -713,9 +713,14 @@ step_group(void)
 		info[i] = node(g + i);
 		if (nodes[g + i] != NULL && info[i].state == ZKN_PRESENT)
 			say("bad group: %d is there, although one has no directory", i);
+
+		/*
+		 * each may be absent after a doubt; the code that the others have is one
+		 * where a connection was dropped
+		 */
 		if (sure && settled(g + i) && nodes[g + i] != NULL && info[i].state == ZKN_ABSENT &&
-			info[i].rc != ZCONNECTIONLOSS && info[i].rc != ZCLOSING && state() != ZKS_OVER &&
-			info[i].rc != (i == 1 ? ZNONODE : ZRUNTIMEINCONSISTENCY))
+			state() != ZKS_OVER && info[i].rc != (i == 1 ? ZNONODE : ZRUNTIMEINCONSISTENCY) &&
+			!(zks_is_doubtful(info[i].rc) && (info[i].rc != ZRUNTIMEINCONSISTENCY || reconnected())))
 			say("bad group: %d is absent with %d", i, info[i].rc);
 	}
 	for (int i = 0; i < 4; i++)

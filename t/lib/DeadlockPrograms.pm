@@ -94,7 +94,7 @@ sub new
 	}
 	push @{ $self->{all} }, $self->_session($_) for 0 .. $opt{sessions} - 1;
 	$self->{period} = max(0.08, 0.2 * min(map { $_->{deadlock_timeout} } @{ $self->{clusters} }));
-	$self->{client} = $self->{zk}->client(session_timeout => 60_000);
+	$self->{client} = $self->{zk}->client;
 	return $self;
 }
 

@@ -51,12 +51,12 @@ our ($zk, $proxy, $node, $admin, $other);
 sub kinds_begin
 {
 	# empty directories stay until a test removes them
-	$zk = ZooKeeper->new(container_check => 3_600_000, max_session_timeout => 3_600_000)->start;
+	$zk = ZooKeeper->new(container_check => 3_600_000)->start;
 	$proxy = ZkProxy->new($zk);
 	# heartbeats, which come every quarter of this, do not disturb
 	$node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '60s', 'zklock.commit_guard' => 'strict');
 	$admin = zk_session($node);
-	$other = $zk->client(session_timeout => 3_600_000);    # it sends no heartbeats
+	$other = $zk->client;
 	return;
 }
 

@@ -27,7 +27,7 @@ error of ZooKeeper is raised as "create /a: NODEEXISTS (-110)"; C<< $zk->{err}
 >> has the number.  A lost connection is an error too: there is no reconnecting.
 
 It sends no heartbeats between two calls, so a client that must outlive a longer
-pause has to call C<ping>.
+pause has to call C<ping>, or to ask for as long a session as C<client> of ZooKeeper does.
 
 =cut
 

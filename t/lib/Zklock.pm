@@ -71,6 +71,7 @@ sub zk_cluster
 		log_lock_waits => 'off',    # for its DETAIL ZooKeeper is asked; on since PostgreSQL 19
 		'zklock.hosts' => $hosts,
 		'zklock.idle_timeout' => 0,    # sessions are counted, and a slow machine takes minutes
+		'zklock.connect_timeout' => '30s',    # on a slow machine a session takes more than five to begin
 		%setting);
 	$node->append_conf('postgresql.conf', "$_ = '$setting{$_}'") for sort keys %setting;
 	$node->start;

@@ -68,7 +68,7 @@ my %started;    # pid => server, for END
 # ZooKeeper->new(%opts):
 #   dir                    for its files; default: a temporary directory
 #   tick_time              ms; default 500
-#   min_session_timeout, max_session_timeout    ms; default 1000 and 60000
+#   min_session_timeout, max_session_timeout    ms; default a second and an hour
 #   max_client_cnxns       per client address; default 0: no limit
 #   container_check        ms between two checks for empty containers; default 1000
 #   config                 { zoo.cfg key => value }, overrides all of these
@@ -86,7 +86,7 @@ sub new
 	my $self = bless {
 		tick_time => 500,
 		min_session_timeout => 1000,
-		max_session_timeout => 60_000,
+		max_session_timeout => 3_600_000,
 		max_client_cnxns => 0,
 		container_check => 1000,
 		java_options => [],
@@ -561,11 +561,12 @@ sub znode_count { return $_[0]->mntr_value('znode_count'); }
 
 # --------------------------------------------------------- looking into the tree
 
-# A client that stays until it is closed; one more session for ZooKeeper.
+# A client that stays until it is closed; one more session for ZooKeeper.  It sends no
+# heartbeats, so its session outlasts the test.
 sub client
 {
 	my ($self, %opt) = @_;
-	my $client = ZkClient->new($self->hosts, %opt);
+	my $client = ZkClient->new($self->hosts, session_timeout => 3_600_000, %opt);
 	$client->add_auth('digest', $SUPERUSER) if $self->{superuser};
 	return $client;
 }
@@ -607,7 +608,7 @@ sub end_sessions_of
 sub with_client
 {
 	my ($self, $code) = @_;
-	my $client = $self->client;
+	my $client = $self->client(session_timeout => 30_000);    # its server may be killed
 	my $wantarray = wantarray;
 	my @result;
 	my $ok = eval {
