@@ -22,7 +22,7 @@ here := $(or $(VPATH),.)
 MODULE_big = zklock
 OBJS = $(above_wall) $(below_wall)
 above_wall = src/zklock.o src/advisory.o src/redirect.o \
-	$(addprefix src/lock/, statement_hooks.o claim.o hold.o xact.o claimed.o claim_record.o commit_guard.o acquire.o single_node.o place.o blockers.o release.o inspect.o lock_tree.o hold_table.o show.o fence.o \
+	$(addprefix src/lock/, statement_hooks.o claim.o hold.o xact.o claimed.o claim_record.o commit_guard.o acquire.o single_node.o place.o blockers.o release.o inspect.o lock_tree.o hold_table.o shadow.o show.o fence.o \
 		stop.o deadlock.o wait_log.o chase.o wait_graph.o wait_record.o seen_queue.o reader.o) \
 	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o local_waits.o slots.o auth_file.o tls_settings.o)
 below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o connection.o request.o frame_check.o proof.o node.o single.o mark.o turn.o lock_protocol.o session_state.o \

@@ -14,6 +14,7 @@
 
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/lsyscache.h"
 
 #include "backend/path.h"
@@ -40,15 +41,32 @@ key_path(FunctionCallInfo fcinfo)
 	return psprintf(ADVISORY_DIR "/%s/" INT64_FORMAT, space, PG_GETARG_INT64(0));
 }
 
+/* The lock that the same function of PostgreSQL would take */
+static LOCKTAG
+key_tag(FunctionCallInfo fcinfo)
+{
+	LOCKTAG		tag;
+
+	if (PG_NARGS() == 2)
+		SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) PG_GETARG_INT32(0), (uint32) PG_GETARG_INT32(1), 2);
+	else
+		SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32) (PG_GETARG_INT64(0) >> 32), (uint32) PG_GETARG_INT64(0), 1);
+	return tag;
+}
+
 static bool
 take(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope, bool may_wait)
 {
 	char	   *path = key_path(fcinfo);
+	LOCKTAG		tag = key_tag(fcinfo);
 	ZkWait		wait;
 
 	zkl_watch_queries();
 	zkb_wait_begin(&wait, -1, may_wait);
-	return zkl_lock(&path, 1, mode, 0, scope, may_wait, &wait);
+	if (!zkl_lock(&path, 1, mode, 0, scope, may_wait, &wait))
+		return false;
+	zkl_add_shadow(path, &tag, mode, scope);
+	return true;
 }
 
 static Datum
@@ -79,12 +97,12 @@ unlock_all_function(void)
 
 SQL_FUNCTION(zk_advisory_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY));
 SQL_FUNCTION(zk_advisory_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY));
-SQL_FUNCTION(zk_advisory_xact_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
-SQL_FUNCTION(zk_advisory_xact_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_advisory_xact_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY_TRANSACTION));
+SQL_FUNCTION(zk_advisory_xact_lock_shared, lock_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY_TRANSACTION));
 SQL_FUNCTION(zk_try_advisory_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY));
 SQL_FUNCTION(zk_try_advisory_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY));
-SQL_FUNCTION(zk_try_advisory_xact_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
-SQL_FUNCTION(zk_try_advisory_xact_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_try_advisory_xact_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_ADVISORY_TRANSACTION));
+SQL_FUNCTION(zk_try_advisory_xact_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_ADVISORY_TRANSACTION));
 SQL_FUNCTION(zk_advisory_unlock, unlock_function(fcinfo, ZKP_EXCLUSIVE));
 SQL_FUNCTION(zk_advisory_unlock_shared, unlock_function(fcinfo, ZKP_SHARED));
 SQL_FUNCTION(zk_advisory_unlock_all, unlock_all_function());

@@ -4,7 +4,8 @@
 # predicts (lib/Model.pm).  Those programs that PostgreSQL's advisory locks can
 # run as well are also run with these: their answers and pg_locks are what the
 # model predicts for them, and all three agree until one of the differences
-# matters.  And they are run, unchanged, with zklock_advisory.  No program uses a
+# matters.  And they are run, unchanged, with zklock_advisory, which pg_locks shows
+# as it shows PostgreSQL's, but for those who wait.  No program uses a
 # single node (t/095): who is next there cannot be predicted.
 #
 # RANDOM_PROGRAMS: how many (default 120)
@@ -42,8 +43,7 @@ my @admin = map { zk_session($_) } @node;
 my ($version) = $node[0]->safe_psql('postgres', 'SHOW server_version_num') =~ /^(\d+)\d{4}$/;
 
 # Concatenates the answers of the statements, with booleans as psql shows them.
-$_->safe_psql(
-	'postgres', q{
+my $functions = q{
 	CREATE FUNCTION block(statements text[], raises boolean) RETURNS text LANGUAGE plpgsql AS $$
 	DECLARE
 		answers text[] := '{}';
@@ -79,20 +79,25 @@ $_->safe_psql(
 				answers := concat_ws(' ', answers, CASE answer WHEN 'true' THEN 't' WHEN 'false' THEN 'f' ELSE answer END);
 			END IF;
 		END LOOP;
-	END $$}) for @node;
+	END $$};
+$_->safe_psql('postgres', "$functions; CREATE EXTENSION zklock_advisory") for @node;
+
+# PostgreSQL's own advisory locks are in a database of their own, since they exclude
+# those of zklock_advisory on the same server.
+$node[0]->safe_psql('postgres', 'CREATE DATABASE own');
+$node[0]->safe_psql('own', $functions);
 
 # --------------------------------------------------------------- three systems
 
 # What a program runs on: sessions, and a function that expresses a step in SQL.  In
 # ZooKeeper: the directories of the paths, the sessions' ids, what stands in the queues
 # ("kind path" => the nodes in their order), and nodes that cannot change, by name.
-my %zklock = (name => 'zklock', sql => \&zk_sql, node => sub { $_[0] % 2 }, session => [],
+my %zklock = (name => 'zklock', db => 'postgres', sql => \&zk_sql, node => sub { $_[0] % 2 }, session => [],
 	dirs => [ map { "/zklock$_" } @PATHS ], id => [], stands => {}, seen => {});
-my %advisory = (name => 'advisory', sql => \&advisory_sql, node => sub { 0 }, session => [], options => sub { '' });
-my %drop_in = (name => 'zklock_advisory', sql => \&advisory_sql, node => sub { $_[0] % 2 }, session => [],
+my %advisory = (name => 'advisory', db => 'own', sql => \&advisory_sql, node => sub { 0 }, session => [], options => sub { '' });
+my %drop_in = (name => 'zklock_advisory', db => 'postgres', sql => \&advisory_sql, node => sub { $_[0] % 2 }, session => [],
 	dirs => [ map { "/zklock/advisory/postgres/$_" } 0 .. $#PATHS ], id => [], stands => {}, seen => {});
 my @systems = (\%zklock, \%advisory, \%drop_in);
-$_->safe_psql('postgres', 'CREATE EXTENSION zklock_advisory') for @node;
 
 my $style = '';
 
@@ -108,7 +113,7 @@ $drop_in{options} = sub { return options_for(@_) . ' -c search_path=zklock_advis
 sub connect_session
 {
 	my ($system, $who) = @_;
-	my $s = zk_session($node[ $system->{node}->($who) ], options => $system->{options}->($who));
+	my $s = zk_session($node[ $system->{node}->($who) ], dbname => $system->{db}, options => $system->{options}->($who));
 	$system->{session}[$who] = $s;
 	return if !$system->{dirs};
 	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
@@ -403,28 +408,30 @@ sub check_zklock
 
 # ------------------------------------------------------------- advisory locks
 
-sub check_advisory
+# The locks that are held and, if they are shown, the waits for one
+sub await_pg_locks
 {
-	my ($model) = @_;
+	my ($system, $model, $shows_waits) = @_;
 	my @expected;
 	foreach my $who (@ALL)
 	{
 		my %row = map { my ($path, $mode) = split ' ', $_->{row}; ("$path $mode t" => 1) } $model->holds($who);
 		push @expected, map { name_of($who) . " $_" } keys %row;
 	}
-	foreach my $path (0 .. $#PATHS)
+	foreach my $path ($shows_waits ? 0 .. $#PATHS : ())
 	{
 		push @expected, map { name_of($_->{who}) . " $path $_->{mode} f" } grep { !$_->{granted} } $model->queue('lock', $path);
 	}
-	my %who = map { $advisory{session}[$_] ? ($advisory{session}[$_]->pid => name_of($_)) : () } @ALL;
+	my %who = map { $system->{session}[$_] ? ($system->{session}[$_]->pid => name_of($_)) : () } @ALL;
 	await_same(
-		\%advisory, $model,
-		'pg_locks',
+		$system, $model,
+		"$system->{name}: pg_locks",
 		join(', ', sort @expected),
 		sub {
-			join ', ', sort map { s/^(\d+)/$who{$1} \/\/ 'nobody'/er } split /\n/, $admin[0]->value(
-				q{SELECT concat_ws(' ', pid, objid, CASE mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, granted)
-					FROM pg_locks WHERE locktype = 'advisory'});
+			join ', ', sort map { s/^(\d+)/$who{$1} \/\/ 'nobody'/er } map { split /\n/, $_->value(
+				qq{SELECT concat_ws(' ', pid, objid, CASE mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, granted,
+						CASE WHEN classid <> 0 OR objsubid <> 1 THEN 'of another key' END)
+					FROM pg_locks JOIN pg_database AS d ON d.oid = database WHERE locktype = 'advisory' AND datname = '$system->{db}'}) } @admin;
 		});
 	return;
 }
@@ -437,6 +444,7 @@ sub check_drop_in
 {
 	my ($model) = @_;
 	await_queues(\%drop_in, $model);
+	await_pg_locks(\%drop_in, $model, 0);
 	my @asked = grep { !$model->is_blocked($_) && !$model->is_failed($_) } @ALL;
 	$drop_in{session}[$_]->send(q{SELECT concat_ws(' ', substr(path, length('/advisory/postgres/') + 1), mode, scope, count)
 		FROM zk_locks WHERE state = 'held' ORDER BY 1}) for @asked;
@@ -486,7 +494,7 @@ sub run_step
 		renew($system, $step);
 	}
 	check_zklock($zk_model, !$program->is_advisory);
-	check_advisory($advisory_model) if $advisory_model;
+	await_pg_locks(\%advisory, $advisory_model, 1) if $advisory_model;
 	check_drop_in($drop_in_model) if $drop_in_model;
 
 	if ($advisory_model)

@@ -169,6 +169,31 @@ cancel_statement_compat(bool cancel)
 #define CALLBACK_MAY_LEAVE_COMPAT (PG_VERSION_NUM >= 160000)
 
 /*
+ * Take one of PostgreSQL's locks for the session, or LOCKACQUIRE_NOT_AVAIL; that
+ * includes a full lock table, unless raise is set.  (18 can log who has it.)
+ */
+static inline LockAcquireResult
+lock_without_waiting_compat(const LOCKTAG *tag, LOCKMODE mode, bool raise)
+{
+#if PG_VERSION_NUM >= 180000
+	return LockAcquireExtended(tag, mode, true, true, raise, NULL, false);
+#else
+	return LockAcquireExtended(tag, mode, true, true, raise, NULL);
+#endif
+}
+
+/* Whether this backend has it, for the session or a transaction (17) */
+static inline bool
+lock_held_by_me_compat(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 170000
+	return LockHeldByMe(tag, mode, false);
+#else
+	return LockHeldByMe(tag, mode);
+#endif
+}
+
+/*
  * The list element after this one, or the first one after NULL; NULL at the
  * end.  In shared memory lists are dlists since 16.
  */

@@ -15,16 +15,25 @@ typedef enum ZkScope
 {
 	ZK_SCOPE_SESSION,
 	ZK_SCOPE_TRANSACTION,
-	ZK_SCOPE_ADVISORY			/* the session's, too; no abort ends it */
+
+	/* The same, of PostgreSQL's own functions; no abort ends the session's */
+	ZK_SCOPE_ADVISORY,
+	ZK_SCOPE_ADVISORY_TRANSACTION
 } ZkScope;
 
 /* How many there are that users see, and which of them this one is to them */
 #define ZK_SHOWN_SCOPES		(ZK_SCOPE_TRANSACTION + 1)
 
+static inline bool
+zkl_is_advisory(ZkScope scope)
+{
+	return scope >= ZK_SCOPE_ADVISORY;
+}
+
 static inline ZkScope
 zkl_shown_scope(ZkScope scope)
 {
-	return scope == ZK_SCOPE_ADVISORY ? ZK_SCOPE_SESSION : scope;
+	return zkl_is_advisory(scope) ? (ZkScope) (scope - ZK_SCOPE_ADVISORY) : scope;
 }
 
 typedef struct ZkGrant

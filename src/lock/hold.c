@@ -325,8 +325,7 @@ leave_wanted(Wanted *wanted, int n, bool held)
 		{
 			if (lock->count == 0)
 				lock->root_len = zkb_root_len(zklock_root);
-			hold->count++;
-			zkl_count(lock, 1);
+			zkl_count(hold, 1);
 			hold->used = true;
 			hold->proven = false;
 			zkl_stop_if_lost(lock);
@@ -373,6 +372,24 @@ zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
 		warn_if_high(wanted[i].lock);
 	pfree(wanted);
 	return held;
+}
+
+/* A hold that PostgreSQL has no room for would outlive the error, being the session's */
+void
+zkl_add_shadow(const char *path, const LOCKTAG *tag, ZkpMode mode, ZkScope scope)
+{
+	Lock	   *lock = zkl_find_lock(zkl_full_path(path), mode);
+
+	PG_TRY();
+	{
+		zkl_take_shadow(&lock->shadow, tag, mode == ZKP_SHARED ? ShareLock : ExclusiveLock);
+	}
+	PG_CATCH();
+	{
+		zkl_take_back(zkl_find_hold(lock, scope, GetCurrentSubTransactionId()));
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 }
 
 /*-------------------------------------------------------------------------

@@ -6,10 +6,11 @@
  * A lock is one node in ZooKeeper; a hold is a reason to keep it: how often it
  * was taken, in which scope, in which subtransaction.  Equal holds are one
  * entry with a count, since a row trigger may take the same lock ten thousand
- * times.  (What pg_advisory_lock of zklock_advisory takes is a scope of its own:
- * it belongs to the session from the beginning, so that no abort ends it.)  The
- * node is deleted when the last hold ends.  That alone makes locks re-entrant,
- * and gives both scopes and exact partial rollback.
+ * times.  (What the functions of zklock_advisory take are scopes of their own: the
+ * session's belongs to it from the beginning, so that no abort ends it; and while
+ * there is either, the lock has a shadow.)  The node is deleted when the last hold
+ * ends.  That alone makes locks re-entrant, and gives both scopes and exact partial
+ * rollback.
  *
  * A shared lock that is taken under the exclusive one of the same path relies
  * on that one's node, and inherits it when the exclusive one is released:
@@ -147,6 +148,8 @@ zkl_enter_lock(const char *path, ZkpMode mode)
 	lock->ended = false;
 	lock->loss = ZK_NOT_LOST;
 	lock->count = 0;
+	lock->advisory_count = 0;
+	lock->shadow.state = ZKL_NO_SHADOW;
 	lock->guarded = 0;
 	dlist_init(&lock->holds);
 	return lock;
@@ -205,6 +208,17 @@ zkl_session_of(Lock *lock)
 	return lock->taken && lock->generation == zkb_generation() ? session : NULL;
 }
 
+/* That of the lock, and that of the shared one which relies on its node */
+static void
+drop_shadows(Lock *lock)
+{
+	Lock	   *twin = zkl_twin_of(lock);
+
+	zkl_drop_shadow(&lock->shadow);
+	if (twin != NULL && zkl_base(twin) == lock)
+		zkl_drop_shadow(&twin->shadow);
+}
+
 /* session: this backend's, or NULL */
 static int
 first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n)
@@ -231,6 +245,7 @@ first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n)
 	if (lost >= 0)
 	{
 		locks[lost]->loss = loss != ZK_NOT_LOST ? loss : ZK_LOST_SESSION;
+		drop_shadows(locks[lost]);
 
 		/* who only looks is not to be canceled here (tell_news) */
 		HOLD_INTERRUPTS();
@@ -317,7 +332,7 @@ zkl_forget_if_unused(Lock *lock)
 
 	if (!dlist_is_empty(&lock->holds))
 		return;
-	Assert(lock->count == 0 && !lock->taken && !lock->ended);
+	Assert(lock->count == 0 && !lock->taken && !lock->ended && lock->shadow.state == ZKL_NO_SHADOW);
 	hash_search(zkl_locks, &lock->key, HASH_REMOVE, NULL);
 	pfree(path);
 }
@@ -343,12 +358,18 @@ zkl_follow_settings(void)
  */
 
 void
-zkl_count(Lock *lock, int64 change)
+zkl_count(Hold *hold, int64 change)
 {
+	Lock	   *lock = hold->lock;
 	bool		was_held = lock->count > 0;
 
+	hold->count += change;
 	lock->count += change;
-	Assert(lock->count >= 0);
+	Assert(hold->count >= 0 && lock->count >= hold->count);
+	if (zkl_is_advisory(hold->scope))
+		lock->advisory_count += change;
+	if (lock->advisory_count == 0)
+		zkl_drop_shadow(&lock->shadow);
 	zkl_changed |= change != 0;
 	if (was_held == (lock->count > 0))
 		return;
@@ -405,8 +426,7 @@ zkl_latest_hold(Lock *lock, ZkScope scope)
 void
 zkl_remove_hold(Hold *hold)
 {
-	Assert(hold->count >= 0 && hold->lock->count >= hold->count);
-	zkl_count(hold->lock, -hold->count);
+	zkl_count(hold, -hold->count);
 	dlist_delete(&hold->in_lock);
 	if (hold->subid != InvalidSubTransactionId)
 		dlist_delete(&hold->in_xact);

@@ -14,6 +14,7 @@
 
 #include "acquire.h"
 #include "backend/path.h"
+#include "shadow.h"
 
 /* HINT of an error about a lost lock; the DETAIL is zkb_loss_detail's */
 #define LOST_HINT(lock) \
@@ -41,6 +42,8 @@ typedef struct Lock
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
 	int64		count;			/* of all holds: see zkl_count */
+	int64		advisory_count; /* of those of PostgreSQL's own functions */
+	ZkShadow	shadow;			/* while there are such, and it is not lost */
 	dlist_node	in_held;		/* while count > 0 */
 	uint64		guarded;		/* the last guard run that counted this lock */
 	dlist_head	holds;			/* in the order in which they were taken */
@@ -133,8 +136,8 @@ extern Hold *zkl_make_hold(Lock *lock, ZkScope scope);
 
 /* The following functions do not fail */
 
-/* Change the count of the lock; that of its hold is the caller's */
-extern void zkl_count(Lock *lock, int64 change);
+/* Change the count of the hold, and with it that of the lock */
+extern void zkl_count(Hold *hold, int64 change);
 
 /* Record that the lock has a node now: it is held */
 extern void zkl_take_node(Lock *lock, const ZkGrant *grant);

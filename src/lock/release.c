@@ -27,11 +27,8 @@
 static void
 lower_hold(Hold *hold, int64 by)
 {
-	Lock	   *lock = hold->lock;
-
-	Assert(by > 0 && hold->count >= by);
-	hold->count -= by;
-	zkl_count(lock, -by);
+	Assert(by > 0);
+	zkl_count(hold, -by);
 	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
 		zkl_remove_hold(hold);
 }
@@ -349,7 +346,8 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 						mode == ZKP_SHARED ? "ShareLock" : "ExclusiveLock")));
 		return;
 	}
-	if (lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL)
+	if (lock != NULL && (zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL ||
+						 zkl_latest_hold(lock, ZK_SCOPE_ADVISORY_TRANSACTION) != NULL))
 		hint = "The transaction holds it, and releases it when it ends.";
 	else if (lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL)
 		hint = "The session took it as an advisory lock, and releases it by pg_advisory_unlock or pg_advisory_unlock_shared.";

@@ -29,6 +29,7 @@
 #include "stop.h"
 #include "xact.h"
 
+static ExecutorStart_hook_type next_ExecutorStart = NULL;
 static ExecutorFinish_hook_type next_ExecutorFinish = NULL;
 static ProcessUtility_hook_type next_ProcessUtility = NULL;
 
@@ -53,6 +54,17 @@ any_is_foreign(const List *result_relations)
 			return true;
 	}
 	return false;
+}
+
+/* A query that looks into pg_locks is not to see what is known to be lost */
+static void
+executor_start_hook(QueryDesc *queryDesc, int eflags)
+{
+	zkl_tell_losses();
+	if (next_ExecutorStart)
+		next_ExecutorStart(queryDesc, eflags);
+	else
+		standard_ExecutorStart(queryDesc, eflags);
 }
 
 /*
@@ -191,6 +203,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 						   (((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT ||
 							((TransactionStmt *) statement)->kind == TRANS_STMT_PREPARE));
 
+	if (has_locks)
+		zkl_tell_losses();
 	if (has_locks && cannot_be_undone(statement))
 		zkl_guard_statement();
 	if (has_locks && waits_for_standby(statement))
@@ -217,6 +231,8 @@ zkl_watch_queries(void)
 	if (watching)
 		return;
 	watching = true;
+	next_ExecutorStart = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start_hook;
 	next_ExecutorFinish = ExecutorFinish_hook;
 	ExecutorFinish_hook = executor_finish_hook;
 }

@@ -249,13 +249,12 @@ hand_over(Hold *hold, SubTransactionId subid)
 
 	if (other != NULL)
 	{
-		other->count += hold->count;
+		zkl_count(other, hold->count);	/* zkl_remove_hold takes it off */
 		other->proven &= hold->proven;
 		if (other->loss == ZK_NOT_LOST)
 			other->loss = hold->loss;
 		other->doubted |= hold->doubted;
 		hand_over_claim(hold, other);
-		zkl_count(hold->lock, hold->count); /* zkl_remove_hold takes it off */
 		zkl_remove_hold(hold);
 		return;
 	}
@@ -402,8 +401,7 @@ zkl_take_back(Hold *hold)
 {
 	if (hold->count > 1)
 	{
-		hold->count--;
-		zkl_count(hold->lock, -1);
+		zkl_count(hold, -1);
 		return;
 	}
 	end_hold(hold);
