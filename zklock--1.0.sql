@@ -74,20 +74,20 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 COMMENT ON FUNCTION zk_try_xact_lock_shared(text) IS
 'acquire shared transaction-level lock if available';
 
-CREATE FUNCTION zk_lock_all(paths text[], timeout interval DEFAULT NULL)
+CREATE FUNCTION zk_lock_many(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_lock_all'
+AS 'MODULE_PATHNAME', 'zk_lock_many'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
+COMMENT ON FUNCTION zk_lock_many(text[], interval) IS
 'acquire several exclusive session-level locks, all or none';
 
-CREATE FUNCTION zk_xact_lock_all(paths text[], timeout interval DEFAULT NULL)
+CREATE FUNCTION zk_xact_lock_many(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_xact_lock_all'
+AS 'MODULE_PATHNAME', 'zk_xact_lock_many'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
+COMMENT ON FUNCTION zk_xact_lock_many(text[], interval) IS
 'acquire several exclusive transaction-level locks, all or none';
 
 CREATE FUNCTION zk_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
@@ -124,7 +124,7 @@ CREATE FUNCTION zk_last_claim(
     OUT state text,
     OUT since timestamptz,
     OUT host text,
-    OUT database text,
+    OUT datname text,
     OUT system_identifier bigint,
     OUT transaction_id xid8)
 RETURNS record
@@ -170,6 +170,14 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 COMMENT ON FUNCTION zk_semaphore_release(text) IS
 'release session-level place of semaphore';
 
+CREATE FUNCTION zk_unlock_many(paths text[])
+RETURNS integer
+AS 'MODULE_PATHNAME', 'zk_unlock_many'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
+
+COMMENT ON FUNCTION zk_unlock_many(text[]) IS
+'release several exclusive session-level locks';
+
 CREATE FUNCTION zk_unlock_all()
 RETURNS integer
 AS 'MODULE_PATHNAME', 'zk_unlock_all'
@@ -181,6 +189,14 @@ COMMENT ON FUNCTION zk_unlock_all() IS
 --
 -- Looking at locks
 --
+
+CREATE FUNCTION zk_lock_held(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_lock_held'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
+
+COMMENT ON FUNCTION zk_lock_held(text) IS
+'whether this session holds lock, asking ZooKeeper if necessary';
 
 CREATE FUNCTION zk_lock_token(path text)
 RETURNS bigint
@@ -269,8 +285,8 @@ CREATE FUNCTION zk_lock_queue(
     OUT port integer,
     OUT cluster_name text,
     OUT pid integer,
-    OUT database text,
-    OUT "user" text,
+    OUT datname text,
+    OUT usename text,
     OUT application_name text,
     OUT data text)
 RETURNS SETOF record
@@ -292,8 +308,8 @@ CREATE FUNCTION zk_lock_paths(
     OUT port integer,
     OUT cluster_name text,
     OUT pid integer,
-    OUT database text,
-    OUT "user" text,
+    OUT datname text,
+    OUT usename text,
     OUT application_name text,
     OUT data text)
 RETURNS SETOF record
@@ -341,8 +357,8 @@ COMMENT ON VIEW zk_session IS
 
 CREATE FUNCTION zk_server_lock_status(
     OUT pid integer,
-    OUT database text,
-    OUT role text,
+    OUT datname text,
+    OUT usename text,
     OUT path text,
     OUT root text,
     OUT mode text,
@@ -394,8 +410,8 @@ REVOKE ALL ON FUNCTION zk_lock_shared(text, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_lock_shared(text, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_try_lock_shared(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_try_xact_lock_shared(text) FROM PUBLIC;
-REVOKE ALL ON FUNCTION zk_lock_all(text[], interval) FROM PUBLIC;
-REVOKE ALL ON FUNCTION zk_xact_lock_all(text[], interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_many(text[], interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_xact_lock_many(text[], interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_semaphore_acquire(text, integer, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_claim(text, timestamptz, interval) FROM PUBLIC;
@@ -404,7 +420,9 @@ REVOKE ALL ON FUNCTION zk_claim_forget(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_shared(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_semaphore_release(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_unlock_many(text[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_held(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fences_merge() FROM PUBLIC;
