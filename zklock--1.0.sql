@@ -16,7 +16,7 @@ AS 'MODULE_PATHNAME', 'zk_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock(text, interval) IS
-'take the exclusive lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 in a deadlock';
+'acquire exclusive session-level lock, waiting if necessary';
 
 CREATE FUNCTION zk_xact_lock(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -24,7 +24,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock(text, interval) IS
-'take the exclusive lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead all the time; 40P01 in a deadlock';
+'acquire exclusive transaction-level lock, waiting if necessary';
 
 CREATE FUNCTION zk_try_lock(path text)
 RETURNS boolean
@@ -32,7 +32,7 @@ AS 'MODULE_PATHNAME', 'zk_try_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock(text) IS
-'take the exclusive lock for the session if nobody else holds the lock or waits for it';
+'acquire exclusive session-level lock if available';
 
 CREATE FUNCTION zk_try_xact_lock(path text)
 RETURNS boolean
@@ -40,7 +40,7 @@ AS 'MODULE_PATHNAME', 'zk_try_xact_lock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock(text) IS
-'take the exclusive lock for the transaction if nobody else holds the lock or waits for it';
+'acquire exclusive transaction-level lock if available';
 
 CREATE FUNCTION zk_lock_shared(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -48,7 +48,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_shared(text, interval) IS
-'take the shared lock for the session; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time; 40P01 in a deadlock';
+'acquire shared session-level lock, waiting if necessary';
 
 CREATE FUNCTION zk_xact_lock_shared(path text, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -56,7 +56,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_lock_shared(text, interval) IS
-'take the shared lock for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if a writer was ahead all the time; 40P01 in a deadlock';
+'acquire shared transaction-level lock, waiting if necessary';
 
 CREATE FUNCTION zk_try_lock_shared(path text)
 RETURNS boolean
@@ -64,7 +64,7 @@ AS 'MODULE_PATHNAME', 'zk_try_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_lock_shared(text) IS
-'take the shared lock for the session if no writer holds the lock or waits for it';
+'acquire shared session-level lock if available';
 
 CREATE FUNCTION zk_try_xact_lock_shared(path text)
 RETURNS boolean
@@ -72,23 +72,23 @@ AS 'MODULE_PATHNAME', 'zk_try_xact_lock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_try_xact_lock_shared(text) IS
-'take the shared lock for the transaction if no writer holds the lock or waits for it';
+'acquire shared transaction-level lock if available';
 
-CREATE FUNCTION zk_lock_all(paths text[], timeout interval DEFAULT NULL)
+CREATE FUNCTION zk_lock_many(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_lock_all'
+AS 'MODULE_PATHNAME', 'zk_lock_many'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION zk_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, for the session; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 in a deadlock';
+COMMENT ON FUNCTION zk_lock_many(text[], interval) IS
+'acquire several exclusive session-level locks, all or none';
 
-CREATE FUNCTION zk_xact_lock_all(paths text[], timeout interval DEFAULT NULL)
+CREATE FUNCTION zk_xact_lock_many(paths text[], timeout interval DEFAULT NULL)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'zk_xact_lock_all'
+AS 'MODULE_PATHNAME', 'zk_xact_lock_many'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
-COMMENT ON FUNCTION zk_xact_lock_all(text[], interval) IS
-'take the exclusive locks of all these paths, or none, for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if somebody else was ahead at one of them all the time; 54000 if there are too many, 40P01 in a deadlock';
+COMMENT ON FUNCTION zk_xact_lock_many(text[], interval) IS
+'acquire several exclusive transaction-level locks, all or none';
 
 CREATE FUNCTION zk_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -96,7 +96,7 @@ AS 'MODULE_PATHNAME', 'zk_semaphore_acquire'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_acquire(text, integer, interval) IS
-'take a place of a semaphore with that many permits (at least 1) for the session; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free; 40P01 in a deadlock';
+'acquire session-level place of semaphore, waiting if necessary';
 
 CREATE FUNCTION zk_xact_semaphore_acquire(path text, permits integer, timeout interval DEFAULT NULL)
 RETURNS boolean
@@ -104,7 +104,7 @@ AS 'MODULE_PATHNAME', 'zk_xact_semaphore_acquire'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) IS
-'take a place of a semaphore with that many permits (at least 1) for the transaction; waits up to timeout (NULL: without limit, 0: not at all), false if no place became free; 40P01 in a deadlock';
+'acquire transaction-level place of semaphore, waiting if necessary';
 
 CREATE PROCEDURE zk_acquire(path text, timeout interval DEFAULT NULL, shared boolean DEFAULT false)
 AS 'MODULE_PATHNAME', 'zk_acquire'
@@ -130,7 +130,7 @@ AS 'MODULE_PATHNAME', 'zk_claim'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_claim(text, timestamptz, interval) IS
-'take the exclusive lock for the transaction, and this period, which no other transaction then gets that commits; false if that or a later one was claimed, or somebody else was ahead for the whole timeout (NULL: without limit, 0: not at all); 40P01 in a deadlock';
+'claim period of job for the transaction, waiting if necessary';
 
 CREATE FUNCTION zk_last_claim(
     path text,
@@ -138,7 +138,7 @@ CREATE FUNCTION zk_last_claim(
     OUT state text,
     OUT since timestamptz,
     OUT host text,
-    OUT database text,
+    OUT datname text,
     OUT system_identifier bigint,
     OUT transaction_id xid8)
 RETURNS record
@@ -146,7 +146,7 @@ AS 'MODULE_PATHNAME', 'zk_last_claim'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_last_claim(text) IS
-'the latest period of that path that was claimed, and whose transaction it is; while the state is pending, that has not told yet whether it committed; NULLs if there is none';
+'latest claim of path';
 
 CREATE FUNCTION zk_claim_forget(path text)
 RETURNS boolean
@@ -154,7 +154,7 @@ AS 'MODULE_PATHNAME', 'zk_claim_forget'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_claim_forget(text) IS
-'forget the latest claim of that path, so that its periods can be claimed again; false if there is none';
+'forget latest claim of path';
 
 --
 -- Releasing a lock
@@ -166,7 +166,7 @@ AS 'MODULE_PATHNAME', 'zk_unlock'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock(text) IS
-'release the session''s latest hold of the exclusive lock; false with a warning if there is none, or if the lock was lost';
+'release exclusive session-level lock';
 
 CREATE FUNCTION zk_unlock_shared(path text)
 RETURNS boolean
@@ -174,7 +174,7 @@ AS 'MODULE_PATHNAME', 'zk_unlock_shared'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock_shared(text) IS
-'release the session''s latest hold of the shared lock; false with a warning if there is none, or if the lock was lost';
+'release shared session-level lock';
 
 CREATE FUNCTION zk_semaphore_release(path text)
 RETURNS boolean
@@ -182,7 +182,15 @@ AS 'MODULE_PATHNAME', 'zk_semaphore_release'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_semaphore_release(text) IS
-'release the session''s latest hold of a place of a semaphore; false with a warning if there is none, or if the place was lost';
+'release session-level place of semaphore';
+
+CREATE FUNCTION zk_unlock_many(paths text[])
+RETURNS integer
+AS 'MODULE_PATHNAME', 'zk_unlock_many'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
+
+COMMENT ON FUNCTION zk_unlock_many(text[]) IS
+'release several exclusive session-level locks';
 
 CREATE FUNCTION zk_unlock_all()
 RETURNS integer
@@ -190,11 +198,19 @@ AS 'MODULE_PATHNAME', 'zk_unlock_all'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_unlock_all() IS
-'release all session-scope holds of this session, semaphores included; returns how many, not counting lost ones';
+'release all session-level locks and semaphore places';
 
 --
 -- Looking at locks
 --
+
+CREATE FUNCTION zk_lock_held(path text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'zk_lock_held'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
+
+COMMENT ON FUNCTION zk_lock_held(text) IS
+'whether this session holds lock, asking ZooKeeper if necessary';
 
 CREATE FUNCTION zk_lock_token(path text)
 RETURNS bigint
@@ -202,7 +218,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_token'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zk_lock_token(text) IS
-'the fencing token of this session''s exclusive hold, or else of its shared one: greater than that of every earlier holder that it excludes; NULL if the lock is not held, or is lost';
+'fencing token of lock held by this session';
 
 CREATE TABLE zk_fences (
     path text COLLATE pg_catalog."C" PRIMARY KEY,
@@ -211,7 +227,7 @@ CREATE TABLE zk_fences (
 );
 
 COMMENT ON TABLE zk_fences IS
-'the greatest fencing token that zk_fence has recorded in this database for each lock path (including zklock.root)';
+'greatest fencing token recorded for each lock';
 
 -- a restored database must not forget the tokens that it has seen
 SELECT pg_catalog.pg_extension_config_dump('zk_fences', '');
@@ -223,7 +239,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 
 COMMENT ON FUNCTION zk_fence(text, bigint) IS
-'let only the latest holder of a lock write to this database: record its fencing token (NULL: that of this session''s exclusive lock), and fail if a greater one has already been recorded';
+'record fencing token in this database, refusing a smaller one';
 
 CREATE FUNCTION zk_fences_merge()
 RETURNS trigger
@@ -232,7 +248,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp;
 
 COMMENT ON FUNCTION zk_fences_merge() IS
-'for the triggers of zk_fences: what logical replication brings there may raise a token, and not lower or remove one';
+'trigger: replication never lowers a token of zk_fences';
 
 CREATE TRIGGER merge_row BEFORE INSERT OR UPDATE OR DELETE ON zk_fences
     FOR EACH ROW EXECUTE FUNCTION zk_fences_merge();
@@ -261,13 +277,13 @@ AS 'MODULE_PATHNAME', 'zk_lock_status'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
 
 COMMENT ON FUNCTION zk_lock_status() IS
-'the locks that this session holds; use the view zk_locks';
+'locks held by this session';
 
 CREATE VIEW zk_locks AS
     SELECT * FROM zk_lock_status();
 
 COMMENT ON VIEW zk_locks IS
-'the ZooKeeper locks that this session holds';
+'locks held by this session';
 
 CREATE FUNCTION zk_lock_queue(
     path text,
@@ -283,8 +299,8 @@ CREATE FUNCTION zk_lock_queue(
     OUT port integer,
     OUT cluster_name text,
     OUT pid integer,
-    OUT database text,
-    OUT "user" text,
+    OUT datname text,
+    OUT usename text,
     OUT application_name text,
     OUT data text)
 RETURNS SETOF record
@@ -292,7 +308,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_queue'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 10;
 
 COMMENT ON FUNCTION zk_lock_queue(text) IS
-'everybody who holds a lock or waits for it, whatever client they use, in order; then the same for the semaphore of that path';
+'holders of lock and semaphore, and those waiting, in order';
 
 CREATE FUNCTION zk_lock_paths(
     prefix text DEFAULT '/',
@@ -306,8 +322,8 @@ CREATE FUNCTION zk_lock_paths(
     OUT port integer,
     OUT cluster_name text,
     OUT pid integer,
-    OUT database text,
-    OUT "user" text,
+    OUT datname text,
+    OUT usename text,
     OUT application_name text,
     OUT data text)
 RETURNS SETOF record
@@ -315,7 +331,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_paths'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 100;
 
 COMMENT ON FUNCTION zk_lock_paths(text) IS
-'every lock and semaphore at this path or below it that somebody holds or waits for, on whatever server, and who has been there longest';
+'locks below path that are held or waited for';
 
 CREATE FUNCTION zk_lock_break(path text, node text)
 RETURNS boolean
@@ -323,7 +339,7 @@ AS 'MODULE_PATHNAME', 'zk_lock_break'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 
 COMMENT ON FUNCTION zk_lock_break(text, text) IS
-'take a lock, or a place in its queue, away from whoever has it, by deleting the node that zk_lock_queue shows; false if it was already gone';
+'remove another client''s node from the queue of a lock';
 
 CREATE FUNCTION zk_session_status(
     OUT state text,
@@ -345,18 +361,18 @@ AS 'MODULE_PATHNAME', 'zk_session_status'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 1;
 
 COMMENT ON FUNCTION zk_session_status() IS
-'the ZooKeeper session of this backend; use the view zk_session';
+'ZooKeeper session of this backend';
 
 CREATE VIEW zk_session AS
     SELECT * FROM zk_session_status();
 
 COMMENT ON VIEW zk_session IS
-'the ZooKeeper session of this backend: one row';
+'ZooKeeper session of this backend';
 
 CREATE FUNCTION zk_server_lock_status(
     OUT pid integer,
-    OUT database text,
-    OUT role text,
+    OUT datname text,
+    OUT usename text,
     OUT path text,
     OUT root text,
     OUT mode text,
@@ -383,13 +399,13 @@ AS 'MODULE_PATHNAME', 'zk_server_lock_status'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 100;
 
 COMMENT ON FUNCTION zk_server_lock_status() IS
-'the locks of all backends of this server; use the view zk_server_locks';
+'locks of all backends of this server';
 
 CREATE VIEW zk_server_locks AS
     SELECT * FROM zk_server_lock_status();
 
 COMMENT ON VIEW zk_server_locks IS
-'what each backend of this server that has used ZooKeeper holds and waits for; those of other roles only for members of pg_read_all_stats';
+'locks of all backends of this server';
 
 -- zk_fences is public because pg_dump reads it, as the owner of the database
 GRANT SELECT ON zk_locks, zk_session, zk_server_locks, zk_fences TO PUBLIC;
@@ -408,8 +424,8 @@ REVOKE ALL ON FUNCTION zk_lock_shared(text, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_lock_shared(text, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_try_lock_shared(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_try_xact_lock_shared(text) FROM PUBLIC;
-REVOKE ALL ON FUNCTION zk_lock_all(text[], interval) FROM PUBLIC;
-REVOKE ALL ON FUNCTION zk_xact_lock_all(text[], interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_many(text[], interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_xact_lock_many(text[], interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_semaphore_acquire(text, integer, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_xact_semaphore_acquire(text, integer, interval) FROM PUBLIC;
 REVOKE ALL ON PROCEDURE zk_acquire(text, interval, boolean) FROM PUBLIC;
@@ -420,7 +436,9 @@ REVOKE ALL ON FUNCTION zk_claim_forget(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_shared(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_semaphore_release(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_unlock_many(text[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_all() FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_lock_held(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_lock_token(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fence(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_fences_merge() FROM PUBLIC;

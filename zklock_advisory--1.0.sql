@@ -53,7 +53,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(bigint) IS
-'take the exclusive advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
+'obtain exclusive advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_lock(integer, integer)
 RETURNS void
@@ -61,7 +61,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock(integer, integer) IS
-'take the exclusive advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
+'obtain exclusive advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_lock_shared(bigint)
 RETURNS void
@@ -69,7 +69,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(bigint) IS
-'take the shared advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
+'obtain shared advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_lock_shared(integer, integer)
 RETURNS void
@@ -77,7 +77,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_lock_shared(integer, integer) IS
-'take the shared advisory lock in ZooKeeper for the session; waits without limit; 40P01 in a deadlock';
+'obtain shared advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock(bigint)
 RETURNS void
@@ -85,7 +85,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(bigint) IS
-'take the exclusive advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
+'obtain exclusive transaction-level advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock(integer, integer)
 RETURNS void
@@ -93,7 +93,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock(integer, integer) IS
-'take the exclusive advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
+'obtain exclusive transaction-level advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(bigint)
 RETURNS void
@@ -101,7 +101,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(bigint) IS
-'take the shared advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
+'obtain shared transaction-level advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(integer, integer)
 RETURNS void
@@ -109,7 +109,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_xact_lock_shared(integer, integer) IS
-'take the shared advisory lock in ZooKeeper for the transaction; waits without limit; 40P01 in a deadlock';
+'obtain shared transaction-level advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock(bigint)
 RETURNS boolean
@@ -117,7 +117,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(bigint) IS
-'take the exclusive advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
+'obtain exclusive advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock(integer, integer)
 RETURNS boolean
@@ -125,7 +125,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock(integer, integer) IS
-'take the exclusive advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
+'obtain exclusive advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock_shared(bigint)
 RETURNS boolean
@@ -133,7 +133,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(bigint) IS
-'take the shared advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
+'obtain shared advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_lock_shared(integer, integer)
 RETURNS boolean
@@ -141,7 +141,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_lock_shared(integer, integer) IS
-'take the shared advisory lock in ZooKeeper for the session if nobody who excludes it holds the lock or waits for it';
+'obtain shared advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock(bigint)
 RETURNS boolean
@@ -149,7 +149,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(bigint) IS
-'take the exclusive advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
+'obtain exclusive transaction-level advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock(integer, integer)
 RETURNS boolean
@@ -157,7 +157,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock(integer, integer) IS
-'take the exclusive advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
+'obtain exclusive transaction-level advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(bigint)
 RETURNS boolean
@@ -165,7 +165,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(bigint) IS
-'take the shared advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
+'obtain shared transaction-level advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(integer, integer)
 RETURNS boolean
@@ -173,7 +173,7 @@ AS 'MODULE_PATHNAME', 'zk_try_advisory_xact_lock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_try_advisory_xact_lock_shared(integer, integer) IS
-'take the shared advisory lock in ZooKeeper for the transaction if nobody who excludes it holds the lock or waits for it';
+'obtain shared transaction-level advisory lock if available, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock(bigint)
 RETURNS boolean
@@ -181,7 +181,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_unlock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(bigint) IS
-'release the session''s latest hold of the exclusive advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
+'release exclusive advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock(integer, integer)
 RETURNS boolean
@@ -189,7 +189,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_unlock'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock(integer, integer) IS
-'release the session''s latest hold of the exclusive advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
+'release exclusive advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock_shared(bigint)
 RETURNS boolean
@@ -197,7 +197,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_unlock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(bigint) IS
-'release the session''s latest hold of the shared advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
+'release shared advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock_shared(integer, integer)
 RETURNS boolean
@@ -205,7 +205,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_unlock_shared'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_shared(integer, integer) IS
-'release the session''s latest hold of the shared advisory lock in ZooKeeper; false with a warning if there is none, or if the lock was lost';
+'release shared advisory lock, in ZooKeeper';
 
 CREATE FUNCTION zklock_advisory.pg_advisory_unlock_all()
 RETURNS void
@@ -213,7 +213,7 @@ AS 'MODULE_PATHNAME', 'zk_advisory_unlock_all'
 LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED;
 
 COMMENT ON FUNCTION zklock_advisory.pg_advisory_unlock_all() IS
-'release all session-scope advisory locks in ZooKeeper of this session';
+'release all advisory locks of this session, in ZooKeeper';
 
 --
 -- As for zk_lock, the administrator decides who may take one

@@ -29,9 +29,9 @@ SELECT statement, a.code, a.message
                     'SELECT zk_lock_token(NULL)',
                     'SELECT zk_lock_shared(NULL)', 'SELECT zk_lock_shared(NULL, ''0'')', 'SELECT zk_xact_lock_shared(NULL)',
                     'SELECT zk_try_lock_shared(NULL)', 'SELECT zk_try_xact_lock_shared(NULL)', 'SELECT zk_unlock_shared(NULL)',
-                    'SELECT zk_lock_all(NULL)', 'SELECT zk_lock_all(NULL, ''0'')', 'SELECT zk_xact_lock_all(NULL)',
-                    'SELECT zk_lock_all(ARRAY[NULL])', 'SELECT zk_lock_all(ARRAY[NULL], ''0'')',
-                    'SELECT zk_lock_all(ARRAY[''/a'', NULL])', 'SELECT zk_xact_lock_all(ARRAY[NULL, ''/a'', ''/b''])',
+                    'SELECT zk_lock_many(NULL)', 'SELECT zk_lock_many(NULL, ''0'')', 'SELECT zk_xact_lock_many(NULL)',
+                    'SELECT zk_lock_many(ARRAY[NULL])', 'SELECT zk_lock_many(ARRAY[NULL], ''0'')',
+                    'SELECT zk_lock_many(ARRAY[''/a'', NULL])', 'SELECT zk_xact_lock_many(ARRAY[NULL, ''/a'', ''/b''])',
                     'SELECT zk_semaphore_acquire(NULL, 1)', 'SELECT zk_semaphore_acquire(''/a'', NULL)',
                     'SELECT zk_semaphore_acquire(''/a'', NULL, ''0'')', 'SELECT zk_semaphore_acquire(NULL, NULL)',
                     'SELECT zk_xact_semaphore_acquire(NULL, 1)', 'SELECT zk_xact_semaphore_acquire(''/a'', NULL)',
@@ -45,8 +45,8 @@ SELECT statement, a.code, a.message, a.detail, a.hint
                     'SELECT zk_lock_token(''a'')',
                     'SELECT zk_lock_shared(''a'')', 'SELECT zk_lock_shared(''a'', ''0'')', 'SELECT zk_xact_lock_shared(''a'')',
                     'SELECT zk_try_lock_shared(''a'')', 'SELECT zk_try_xact_lock_shared(''a'')', 'SELECT zk_unlock_shared(''a'')',
-                    'SELECT zk_lock_all(ARRAY[''a''])', 'SELECT zk_lock_all(ARRAY[''/b'', ''a''], ''0'')',
-                    'SELECT zk_xact_lock_all(ARRAY[''/b'', ''a'', ''/c''])',
+                    'SELECT zk_lock_many(ARRAY[''a''])', 'SELECT zk_lock_many(ARRAY[''/b'', ''a''], ''0'')',
+                    'SELECT zk_xact_lock_many(ARRAY[''/b'', ''a'', ''/c''])',
                     'SELECT zk_semaphore_acquire(''a'', 1)', 'SELECT zk_xact_semaphore_acquire(''a'', 1)',
                     'SELECT zk_semaphore_release(''a'')']) statement,
        attempt(statement) a;
@@ -88,7 +88,7 @@ SELECT path, a.code, a.detail
 
 -- by the functions of every kind
 SELECT statement, a.code
-  FROM unnest(ARRAY['SELECT zk_try_xact_lock_shared(%L)', 'SELECT zk_xact_lock_all(ARRAY[''/a'', %L])',
+  FROM unnest(ARRAY['SELECT zk_try_xact_lock_shared(%L)', 'SELECT zk_xact_lock_many(ARRAY[''/a'', %L])',
                     'SELECT zk_xact_semaphore_acquire(%L, 1)', 'SELECT zk_unlock_shared(%L)', 'SELECT zk_semaphore_release(%L)']) statement,
        attempt(format(statement, '/_c_01234567-89ab-cdef-0123-456789abcdef-semaphore-3-0000000001')) a;
 
@@ -129,11 +129,11 @@ SELECT zk_try_lock('/arguments/a', '1s');
 SELECT zk_lock(E'/arguments/\x00');
 SELECT zk_lock_shared();
 SELECT zk_try_lock_shared('/arguments/a', '1s');
-SELECT zk_lock_all();
-SELECT zk_lock_all('/arguments/a');
-SELECT zk_lock_all('/arguments/a', '/arguments/b');
-SELECT zk_lock_all(ARRAY[1]);
-SELECT zk_lock_all('/arguments/a'::text);
+SELECT zk_lock_many();
+SELECT zk_lock_many('/arguments/a');
+SELECT zk_lock_many('/arguments/a', '/arguments/b');
+SELECT zk_lock_many(ARRAY[1]);
+SELECT zk_lock_many('/arguments/a'::text);
 SELECT zk_semaphore_acquire('/arguments/a');
 SELECT zk_semaphore_acquire('/arguments/a', '1s');
 SELECT zk_semaphore_acquire('/arguments/a', 1.5);
@@ -177,9 +177,9 @@ SELECT zk_lock('/arguments/a', make_interval(secs => -0.000001));
 SELECT zk_xact_lock('/arguments/a', '-1s');
 SELECT zk_lock_shared('/arguments/a', '-1s');
 SELECT zk_xact_lock_shared('/arguments/a', '-1 microsecond');
-SELECT zk_lock_all('{/arguments/a}', '-1s');
-SELECT zk_lock_all('{}', '-1s');
-SELECT zk_xact_lock_all('{/arguments/a,/arguments/b}', '1 day -25 hours');
+SELECT zk_lock_many('{/arguments/a}', '-1s');
+SELECT zk_lock_many('{}', '-1s');
+SELECT zk_xact_lock_many('{/arguments/a,/arguments/b}', '1 day -25 hours');
 SELECT zk_semaphore_acquire('/arguments/a', 1, '-1s');
 SELECT zk_xact_semaphore_acquire('/arguments/a', 1, '-1 microsecond');
 SELECT path, count FROM zk_locks;
@@ -190,7 +190,7 @@ BEGIN;
 SELECT zk_lock('/arguments/b', '0'), zk_xact_lock('/arguments/c', '0'), zk_lock('/arguments/d', '178000000 years'),
        zk_xact_lock('/arguments/e', NULL);
 SELECT zk_lock_shared('/arguments/f', '0'), zk_xact_lock_shared('/arguments/f', '178000000 years'),
-       zk_lock_all('{/arguments/g,/arguments/h}', '0'), zk_xact_lock_all('{/arguments/i,/arguments/j}', '178000000 years'),
+       zk_lock_many('{/arguments/g,/arguments/h}', '0'), zk_xact_lock_many('{/arguments/i,/arguments/j}', '178000000 years'),
        zk_semaphore_acquire('/arguments/k', 1, '0'), zk_xact_semaphore_acquire('/arguments/l', 1, '178000000 years');
 ROLLBACK;
 
@@ -313,8 +313,8 @@ SELECT zk_lock('/arguments/a', '0');
 SELECT zk_lock('/arguments/a', '1s');
 SELECT zk_lock_shared('/arguments/a');
 SELECT zk_try_lock_shared('/arguments/a');
-SELECT zk_lock_all('{/arguments/a,/arguments/b}', '0');
-SELECT zk_lock_all('{}');
+SELECT zk_lock_many('{/arguments/a,/arguments/b}', '0');
+SELECT zk_lock_many('{}');
 SELECT zk_semaphore_acquire('/arguments/a', 1);
 SELECT path FROM zk_locks;
 SELECT state FROM zk_session;

@@ -222,8 +222,8 @@ SELECT zk_lock_shared('/basic/a');
 SELECT zk_xact_lock_shared('/basic/a');
 SELECT zk_try_lock_shared('/basic/a');
 SELECT zk_try_xact_lock_shared('/basic/a');
-SELECT zk_lock_all('{/basic/a}');
-SELECT zk_xact_lock_all('{/basic/a}');
+SELECT zk_lock_many('{/basic/a}');
+SELECT zk_xact_lock_many('{/basic/a}');
 SELECT zk_semaphore_acquire('/basic/a', 1);
 SELECT zk_xact_semaphore_acquire('/basic/a', 1);
 SELECT zk_unlock('/basic/a');
@@ -241,29 +241,29 @@ RESET ROLE;
 GRANT EXECUTE ON FUNCTION
     zk_lock, zk_xact_lock, zk_try_lock, zk_try_xact_lock,
     zk_lock_shared, zk_xact_lock_shared, zk_try_lock_shared, zk_try_xact_lock_shared,
-    zk_lock_all, zk_xact_lock_all,
+    zk_lock_many, zk_xact_lock_many,
     zk_semaphore_acquire, zk_xact_semaphore_acquire, zk_semaphore_release,
-    zk_unlock, zk_unlock_shared, zk_unlock_all, zk_lock_token
+    zk_unlock, zk_unlock_shared, zk_unlock_many, zk_unlock_all, zk_lock_held, zk_lock_token
     TO regress_zklock;
 SET ROLE regress_zklock;
 BEGIN;
 SELECT zk_lock('/basic/a'), zk_try_lock('/basic/b'), zk_xact_lock('/basic/c'), zk_try_xact_lock('/basic/d');
 :locks
-SELECT zk_lock_token('/basic/a') > 0 AS token;
+SELECT zk_lock_held('/basic/a'), zk_lock_token('/basic/a') > 0 AS token;
 SELECT zk_lock_shared('/basic/e'), zk_try_lock_shared('/basic/f'), zk_xact_lock_shared('/basic/g'), zk_try_xact_lock_shared('/basic/h'),
-       zk_lock_all('{/basic/i}'), zk_xact_lock_all('{/basic/j}'),
+       zk_lock_many('{/basic/i}'), zk_xact_lock_many('{/basic/j}'),
        zk_semaphore_acquire('/basic/k', 1), zk_xact_semaphore_acquire('/basic/l', 1);
 :locks
 COMMIT;
-SELECT zk_unlock('/basic/a'), zk_unlock_shared('/basic/e'), zk_semaphore_release('/basic/k');
+SELECT zk_unlock_many('{/basic/a}'), zk_unlock_shared('/basic/e'), zk_semaphore_release('/basic/k');
 SELECT zk_unlock_all();
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION
     zk_lock, zk_xact_lock, zk_try_lock, zk_try_xact_lock,
     zk_lock_shared, zk_xact_lock_shared, zk_try_lock_shared, zk_try_xact_lock_shared,
-    zk_lock_all, zk_xact_lock_all,
+    zk_lock_many, zk_xact_lock_many,
     zk_semaphore_acquire, zk_xact_semaphore_acquire, zk_semaphore_release,
-    zk_unlock, zk_unlock_shared, zk_unlock_all, zk_lock_token
+    zk_unlock, zk_unlock_shared, zk_unlock_many, zk_unlock_all, zk_lock_held, zk_lock_token
     FROM regress_zklock;
 
 -- a SECURITY DEFINER function can give access to a single lock

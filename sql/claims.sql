@@ -29,7 +29,7 @@ END $$;
 SELECT * FROM zk_last_claim('/claims/a');
 SELECT zk_claim('/claims/a', '2026-01-01 00:00');
 SELECT period, state, since BETWEEN now() - interval '1 minute' AND now() AS since, host IS NOT NULL AS host,
-       database = current_database() AS database,
+       datname = current_database() AS datname,
        system_identifier = (SELECT system_identifier FROM pg_control_system()) AS system_identifier, transaction_id
   FROM zk_last_claim('/claims/a');
 SELECT zk_claim('/claims/a', '2026-01-01 00:00');
@@ -224,7 +224,7 @@ PREPARE TRANSACTION 'claims';
 SET zklock.publish_identity = off;
 SELECT zk_claim('/claims/a', '2026-01-01 00:22');
 RESET zklock.publish_identity;
-SELECT period, host IS NULL AS host, database IS NULL AS database, system_identifier IS NOT NULL AS system_identifier
+SELECT period, host IS NULL AS host, datname IS NULL AS datname, system_identifier IS NOT NULL AS system_identifier
   FROM zk_last_claim('/claims/a');
 
 -- one lock may have two names, of which each has claims of its own

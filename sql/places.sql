@@ -41,7 +41,7 @@ CREATE OR REPLACE FUNCTION lock_job() RETURNS trigger LANGUAGE plpgsql
 AS $$
 BEGIN
 	PERFORM zk_xact_lock_shared(NEW.path), zk_xact_semaphore_acquire(NEW.path, 2),
-		zk_xact_lock_all(ARRAY[NEW.path || '/b', NEW.path || '/a']);
+		zk_xact_lock_many(ARRAY[NEW.path || '/b', NEW.path || '/a']);
 	RETURN NEW;
 END $$;
 BEGIN;
@@ -203,7 +203,7 @@ SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0;
 SELECT count(zk_lock('/places/a')) FROM wide;
 SELECT count(*) FROM wide WHERE i % 100 = 0 AND zk_xact_lock('/places/' || i);
-SELECT count(*) FROM wide WHERE i % 500 = 0 AND zk_xact_lock_shared('/places/' || i) AND zk_xact_lock_all(ARRAY['/places/' || i])
+SELECT count(*) FROM wide WHERE i % 500 = 0 AND zk_xact_lock_shared('/places/' || i) AND zk_xact_lock_many(ARRAY['/places/' || i])
 	AND zk_semaphore_acquire('/places/' || i, i) AND zk_semaphore_release('/places/' || i);
 :locks
 SELECT state FROM zk_session;
@@ -219,7 +219,7 @@ SELECT lock_in_worker();
 CREATE FUNCTION in_worker(call text) RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE
 AS $$ DECLARE result boolean; BEGIN EXECUTE 'SELECT ' || call INTO result; RETURN result; END $$;
 SELECT in_worker($$zk_lock_shared('/places/a')$$);
-SELECT in_worker($$zk_xact_lock_all('{/places/a}')$$);
+SELECT in_worker($$zk_xact_lock_many('{/places/a}')$$);
 SELECT in_worker($$zk_semaphore_acquire('/places/a', 1)$$);
 SELECT in_worker($$zk_try_xact_lock_shared('/places/a')$$);
 :locks

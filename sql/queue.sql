@@ -113,7 +113,7 @@ SELECT zk_unlock_all();
 RESET zklock.node_style;
 
 -- many queues in one query, and all ways to call a function
-SELECT zk_lock_all('{/queue/a,/queue/b,/queue/c}');
+SELECT zk_lock_many('{/queue/a,/queue/b,/queue/c}');
 SELECT path, q.position, q.granted FROM zk_locks, zk_lock_queue(path) q ORDER BY path;
 SELECT (zk_lock_queue('/queue/b')).mode;
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE;
@@ -125,11 +125,11 @@ SELECT zk_unlock_all();
 -- What a node says
 --
 CREATE FUNCTION identity(path text, OUT host boolean, OUT port boolean, OUT cluster_name boolean, OUT pid boolean,
-                         OUT database boolean, OUT "user" boolean, OUT application_name text, OUT data text)
+                         OUT datname boolean, OUT usename boolean, OUT application_name text, OUT data text)
 LANGUAGE sql
 AS $$ SELECT q.host ~ '^\S+$', q.port = current_setting('port')::int,
              q.cluster_name IS NOT DISTINCT FROM nullif(current_setting('cluster_name'), ''),
-             q.pid = pg_backend_pid(), q.database = current_database(), q."user" = session_user,
+             q.pid = pg_backend_pid(), q.datname = current_database(), q.usename = session_user,
              CASE WHEN q.application_name = current_setting('application_name') THEN 'that of now' ELSE q.application_name END,
              q.data
         FROM zk_lock_queue($1) q $$;
@@ -173,14 +173,14 @@ CREATE ROLE :"odd_user" SUPERUSER;
 \c :"odd"
 CREATE EXTENSION zklock;
 SELECT zk_lock('/queue/a');
-SELECT database, database = current_database() AS database, "user" = session_user AS "user", pid = pg_backend_pid() AS pid,
+SELECT datname, datname = current_database() AS datname, usename = session_user AS usename, pid = pg_backend_pid() AS pid,
        host NOT LIKE '%elsewhere%' AS host FROM zk_lock_queue('/queue/a');
 SELECT zk_unlock_all();
 \c :"database"
 -- the session user, whatever the current user
 SET SESSION AUTHORIZATION :"odd_user";
 SELECT zk_lock('/queue/a');
-SELECT "user", "user" = session_user AS "user", pid = pg_backend_pid() AS pid, database = current_database() AS database
+SELECT usename, usename = session_user AS usename, pid = pg_backend_pid() AS pid, datname = current_database() AS datname
   FROM zk_lock_queue('/queue/a');
 SELECT zk_unlock_all();
 RESET SESSION AUTHORIZATION;
@@ -189,7 +189,7 @@ GRANT EXECUTE ON FUNCTION zk_lock TO regress_zklock;
 SET ROLE regress_zklock;
 SELECT zk_lock('/queue/a');
 RESET ROLE;
-SELECT "user" = session_user AS "user", "user" = 'regress_zklock' AS role FROM zk_lock_queue('/queue/a');
+SELECT usename = session_user AS usename, usename = 'regress_zklock' AS role FROM zk_lock_queue('/queue/a');
 SELECT zk_unlock_all();
 
 -- the longest possible names
@@ -199,8 +199,8 @@ SET application_name = :'long';
 CREATE ROLE :"long" SUPERUSER;
 SET SESSION AUTHORIZATION :"long";
 SELECT zk_lock('/queue/a'), zk_lock_shared('/queue/a'), zk_unlock('/queue/a');
-SELECT mode, "user" = :'long' AS "user", application_name = :'long' AS application_name, pid = pg_backend_pid() AS pid,
-       database = current_database() AS database, data
+SELECT mode, usename = :'long' AS usename, application_name = :'long' AS application_name, pid = pg_backend_pid() AS pid,
+       datname = current_database() AS datname, data
   FROM zk_lock_queue('/queue/a');
 SELECT zk_unlock_all();
 RESET SESSION AUTHORIZATION;
@@ -211,11 +211,11 @@ SET application_name = 'regress/queue';
 -- publish_identity
 --
 CREATE FUNCTION published(path text, OUT mode text, OUT token boolean, OUT session boolean, OUT since boolean, OUT node boolean,
-                          OUT host boolean, OUT port boolean, OUT pid boolean, OUT database boolean,
-                          OUT "user" boolean, OUT application_name boolean, OUT data boolean)
+                          OUT host boolean, OUT port boolean, OUT pid boolean, OUT datname boolean,
+                          OUT usename boolean, OUT application_name boolean, OUT data boolean)
 RETURNS SETOF record LANGUAGE sql
 AS $$ SELECT mode, token IS NOT NULL, zk_session IS NOT NULL, since IS NOT NULL, node IS NOT NULL, host IS NOT NULL,
-             port IS NOT NULL, pid IS NOT NULL, database IS NOT NULL, "user" IS NOT NULL, application_name IS NOT NULL, data IS NOT NULL
+             port IS NOT NULL, pid IS NOT NULL, datname IS NOT NULL, usename IS NOT NULL, application_name IS NOT NULL, data IS NOT NULL
         FROM zk_lock_queue($1) $$;
 
 SHOW zklock.publish_identity;

@@ -125,7 +125,7 @@ ROLLBACK;
 --
 SELECT zk_lock('/semaphores/a'), zk_lock_shared('/semaphores/a'), zk_lock_shared('/semaphores/b'), zk_lock_shared('/semaphores/b'),
        zk_semaphore_acquire('/semaphores/a', 2), zk_semaphore_acquire('/semaphores/a', 2), zk_semaphore_acquire('/semaphores/c', 1),
-       zk_lock_all('{/semaphores/a,/semaphores/d}');
+       zk_lock_many('{/semaphores/a,/semaphores/d}');
 BEGIN;
 SELECT zk_xact_lock('/semaphores/d'), zk_xact_lock_shared('/semaphores/b'), zk_xact_semaphore_acquire('/semaphores/c', 1);
 SELECT held();

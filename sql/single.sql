@@ -22,10 +22,10 @@ SELECT zk_xact_lock_shared('/single/a');
 SELECT zk_try_xact_lock_shared('/single/a');
 SELECT zk_semaphore_acquire('/single/a', 1);
 SELECT zk_xact_semaphore_acquire('/single/a', 2, '0');
-SELECT zk_lock_all('{/single/a,/single/b}');
-SELECT zk_xact_lock_all('{/single/a,/single/a}');
+SELECT zk_lock_many('{/single/a,/single/b}');
+SELECT zk_xact_lock_many('{/single/a,/single/a}');
 SELECT zk_claim('/single/a', '2026-01-01 00:00 UTC');
-SELECT zk_lock_all('{/single/a}'), zk_lock_all('{}');
+SELECT zk_lock_many('{/single/a}'), zk_lock_many('{}');
 SELECT count(*) FROM zk_locks;
 
 -- a single node stays one, whatever the style is by now

@@ -454,7 +454,7 @@ SELECT held();
 -- COMMIT
 BEGIN;
 SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_shared('/both'), zk_xact_lock_shared('/both');
-SELECT zk_lock_all('{/s1,/s2}'), zk_xact_lock_all('{/x1,/x2}'), zk_lock_all('{/both1,/both2}'), zk_xact_lock_all('{/both1,/both2}');
+SELECT zk_lock_many('{/s1,/s2}'), zk_xact_lock_many('{/x1,/x2}'), zk_lock_many('{/both1,/both2}'), zk_xact_lock_many('{/both1,/both2}');
 SELECT zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/x', 1), zk_semaphore_acquire('/both', 1), zk_xact_semaphore_acquire('/both', 1);
 SELECT held();
 COMMIT;
@@ -462,7 +462,7 @@ SELECT held();
 
 -- one more hold, in a later transaction that fails: an error is a ROLLBACK
 BEGIN;
-SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/s'), zk_lock_all('{/s1,/s3}'), zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/s', 1);
+SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/s'), zk_lock_many('{/s1,/s3}'), zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/s', 1);
 SELECT held();
 SELECT * FROM no_such_table;
 SELECT held();
@@ -470,7 +470,7 @@ COMMIT;
 SELECT held();
 DO $$
 BEGIN
-	PERFORM zk_lock_shared('/s'), zk_lock_all('{/s1,/s3}'), zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/s', 1);
+	PERFORM zk_lock_shared('/s'), zk_lock_many('{/s1,/s3}'), zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/s', 1);
 	RAISE EXCEPTION 'an error in the middle';
 END $$;
 SELECT held();
@@ -478,7 +478,7 @@ SELECT zk_unlock_all();
 
 -- ROLLBACK
 BEGIN;
-SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_all('{/s1,/s2}'), zk_xact_lock_all('{/x1,/x2}'),
+SELECT zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_many('{/s1,/s2}'), zk_xact_lock_many('{/x1,/x2}'),
        zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/x', 1);
 ROLLBACK;
 SELECT held();
@@ -487,9 +487,9 @@ SELECT held();
 BEGIN;
 SELECT zk_lock_shared('/a'), zk_xact_lock('/a'), zk_semaphore_acquire('/a', 2);
 SAVEPOINT one;
-SELECT zk_lock('/a'), zk_lock_shared('/a'), zk_xact_lock_shared('/a'), zk_semaphore_acquire('/a', 2), zk_lock_all('{/a,/one}');
+SELECT zk_lock('/a'), zk_lock_shared('/a'), zk_xact_lock_shared('/a'), zk_semaphore_acquire('/a', 2), zk_lock_many('{/a,/one}');
 SAVEPOINT two;
-SELECT zk_xact_lock('/a'), zk_lock_shared('/a'), zk_xact_semaphore_acquire('/a', 2), zk_semaphore_acquire('/two', 1), zk_xact_lock_all('{/one,/two}');
+SELECT zk_xact_lock('/a'), zk_lock_shared('/a'), zk_xact_semaphore_acquire('/a', 2), zk_semaphore_acquire('/two', 1), zk_xact_lock_many('{/one,/two}');
 SELECT held();
 ROLLBACK TO two;
 SELECT held();
@@ -555,9 +555,9 @@ ROLLBACK;
 SELECT held();
 
 -- so does zk_unlock_all, which leaves transaction-scope holds
-SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1), zk_lock_all('{/before,/before2}');
+SELECT zk_lock_shared('/before'), zk_semaphore_acquire('/before', 1), zk_lock_many('{/before,/before2}');
 BEGIN;
-SELECT zk_lock_shared('/before'), zk_xact_lock_shared('/before'), zk_xact_semaphore_acquire('/before', 1), zk_xact_lock_all('{/before2,/x}');
+SELECT zk_lock_shared('/before'), zk_xact_lock_shared('/before'), zk_xact_semaphore_acquire('/before', 1), zk_xact_lock_many('{/before2,/x}');
 SAVEPOINT one;
 SELECT zk_semaphore_acquire('/one', 1), zk_lock_shared('/one');
 SELECT zk_unlock_all();
@@ -572,14 +572,14 @@ DO $$
 BEGIN
 	PERFORM zk_lock_shared('/outer'), zk_xact_semaphore_acquire('/outer', 1);
 	BEGIN
-		PERFORM zk_lock('/outer'), zk_lock_shared('/outer'), zk_lock_all('{/inner,/outer}'), zk_semaphore_acquire('/inner', 1);
+		PERFORM zk_lock('/outer'), zk_lock_shared('/outer'), zk_lock_many('{/inner,/outer}'), zk_semaphore_acquire('/inner', 1);
 		RAISE NOTICE 'inner: %', held();
 		RAISE EXCEPTION 'no';
 	EXCEPTION WHEN raise_exception THEN
 		RAISE NOTICE 'caught: %', held();
 	END;
 	BEGIN
-		PERFORM zk_semaphore_acquire('/inner', 1), zk_xact_lock_shared('/inner'), zk_lock_all('{/inner}');
+		PERFORM zk_semaphore_acquire('/inner', 1), zk_xact_lock_shared('/inner'), zk_lock_many('{/inner}');
 	EXCEPTION WHEN raise_exception THEN
 		RAISE NOTICE 'never here';
 	END;
@@ -591,7 +591,7 @@ SELECT zk_unlock_all();
 -- COMMIT and ROLLBACK inside a procedure
 DO $$
 BEGIN
-	PERFORM zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_all('{/s1}'), zk_xact_lock_all('{/x1,/s}'),
+	PERFORM zk_lock_shared('/s'), zk_xact_lock_shared('/x'), zk_lock_many('{/s1}'), zk_xact_lock_many('{/x1,/s}'),
 	        zk_semaphore_acquire('/s', 1), zk_xact_semaphore_acquire('/x', 1);
 	COMMIT;
 	RAISE NOTICE 'after COMMIT: %', held();
@@ -609,7 +609,7 @@ SELECT zk_lock_shared('/s');
 PREPARE TRANSACTION 'regress_zklock';
 \echo :LAST_ERROR_SQLSTATE
 BEGIN;
-SELECT zk_xact_lock_all('{/x}');
+SELECT zk_xact_lock_many('{/x}');
 PREPARE TRANSACTION 'regress_zklock';
 \echo :LAST_ERROR_SQLSTATE
 BEGIN;

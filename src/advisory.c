@@ -85,7 +85,9 @@ try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 static Datum
 unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 {
-	PG_RETURN_BOOL(zkl_unlock(key_path(fcinfo), mode, ZK_SCOPE_ADVISORY));
+	char	   *path = key_path(fcinfo);
+
+	PG_RETURN_BOOL(zkl_unlock(&path, 1, mode, ZK_SCOPE_ADVISORY) == 1);
 }
 
 static Datum

@@ -17,6 +17,7 @@
 #include "common/int.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "lib/qunique.h"
 #include "miscadmin.h"
 #include "tcop/pquery.h"
 #include "utils/acl.h"
@@ -76,6 +77,7 @@ path_argument(FunctionCallInfo fcinfo)
 	return zkb_path_from_text(PG_GETARG_TEXT_PP(0));
 }
 
+/* In byte order, each once */
 static char **
 paths_argument(FunctionCallInfo fcinfo, int *n)
 {
@@ -98,6 +100,8 @@ paths_argument(FunctionCallInfo fcinfo, int *n)
 					 errmsg("lock path must not be null")));
 		paths[i] = zkb_path_from_text(DatumGetTextPP(elements[i]));
 	}
+	qsort(paths, *n, sizeof(char *), pg_qsort_strcmp);
+	*n = (int) qunique(paths, *n, sizeof(char *), pg_qsort_strcmp);
 	return paths;
 }
 
@@ -179,7 +183,7 @@ try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 }
 
 static Datum
-lock_all_function(FunctionCallInfo fcinfo, ZkScope scope)
+lock_many_function(FunctionCallInfo fcinfo, ZkScope scope)
 {
 	int			n;
 	char	  **paths = paths_argument(fcinfo, &n);
@@ -237,7 +241,9 @@ acquire_procedure(FunctionCallInfo fcinfo, ZkScope scope)
 static Datum
 unlock_function(FunctionCallInfo fcinfo, ZkpMode mode)
 {
-	PG_RETURN_BOOL(zkl_unlock(path_argument(fcinfo), mode, ZK_SCOPE_SESSION));
+	char	   *path = path_argument(fcinfo);
+
+	PG_RETURN_BOOL(zkl_unlock(&path, 1, mode, ZK_SCOPE_SESSION) == 1);
 }
 
 SQL_FUNCTION(zk_lock, lock_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION));
@@ -248,8 +254,8 @@ SQL_FUNCTION(zk_try_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION))
 SQL_FUNCTION(zk_try_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_try_xact_lock, try_function(fcinfo, ZKP_EXCLUSIVE, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_try_xact_lock_shared, try_function(fcinfo, ZKP_SHARED, ZK_SCOPE_TRANSACTION));
-SQL_FUNCTION(zk_lock_all, lock_all_function(fcinfo, ZK_SCOPE_SESSION));
-SQL_FUNCTION(zk_xact_lock_all, lock_all_function(fcinfo, ZK_SCOPE_TRANSACTION));
+SQL_FUNCTION(zk_lock_many, lock_many_function(fcinfo, ZK_SCOPE_SESSION));
+SQL_FUNCTION(zk_xact_lock_many, lock_many_function(fcinfo, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_semaphore_acquire, semaphore_function(fcinfo, ZK_SCOPE_SESSION));
 SQL_FUNCTION(zk_xact_semaphore_acquire, semaphore_function(fcinfo, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_acquire, acquire_procedure(fcinfo, ZK_SCOPE_SESSION));
@@ -257,6 +263,16 @@ SQL_FUNCTION(zk_xact_acquire, acquire_procedure(fcinfo, ZK_SCOPE_TRANSACTION));
 SQL_FUNCTION(zk_unlock, unlock_function(fcinfo, ZKP_EXCLUSIVE));
 SQL_FUNCTION(zk_unlock_shared, unlock_function(fcinfo, ZKP_SHARED));
 SQL_FUNCTION(zk_semaphore_release, unlock_function(fcinfo, ZKP_SEMAPHORE));
+
+PG_FUNCTION_INFO_V1(zk_unlock_many);
+Datum
+zk_unlock_many(PG_FUNCTION_ARGS)
+{
+	int			n;
+	char	  **paths = paths_argument(fcinfo, &n);
+
+	PG_RETURN_INT32(zkl_unlock(paths, n, ZKP_EXCLUSIVE, ZK_SCOPE_SESSION));
+}
 
 PG_FUNCTION_INFO_V1(zk_unlock_all);
 Datum
@@ -276,6 +292,13 @@ zk_lock_token(PG_FUNCTION_ARGS)
 	if (!zkl_token(path_argument(fcinfo), &token))
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_held);
+Datum
+zk_lock_held(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(zkl_is_held(path_argument(fcinfo)));
 }
 
 /* This is SECURITY DEFINER, so that it writes as the owner of the table */
@@ -357,7 +380,7 @@ enum
 	CLAIM_STATE,
 	CLAIM_SINCE,
 	CLAIM_HOST,
-	CLAIM_DATABASE,
+	CLAIM_DATNAME,
 	CLAIM_SYSTEM_IDENTIFIER,
 	CLAIM_TRANSACTION_ID,
 	CLAIM_COLUMNS
@@ -386,7 +409,7 @@ zk_last_claim(PG_FUNCTION_ARGS)
 		values[CLAIM_STATE] = CStringGetTextDatum(claim.done ? "done" : "pending");
 		values[CLAIM_SINCE] = TimestampTzGetDatum(claim.since);
 		values[CLAIM_HOST] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[CLAIM_HOST]);
-		values[CLAIM_DATABASE] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[CLAIM_DATABASE]);
+		values[CLAIM_DATNAME] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[CLAIM_DATNAME]);
 		values[CLAIM_SYSTEM_IDENTIFIER] = Int64GetDatum((int64) claim.system);
 		values[CLAIM_TRANSACTION_ID] = FullTransactionIdGetDatum(claim.xid);
 		nulls[CLAIM_TRANSACTION_ID] = !FullTransactionIdIsValid(claim.xid);
@@ -680,8 +703,8 @@ zk_session_status(PG_FUNCTION_ARGS)
 enum
 {
 	PID,
-	DATABASE,
-	ROLE,
+	DATNAME,
+	USENAME,
 	PATH,
 	ROOT,
 	MODE,
@@ -807,8 +830,8 @@ put_slot(const ZkSlot *slot, bool whole, void *arg)
 
 	memset(row.nulls, true, sizeof(row.nulls));
 	set_column(&row, PID, Int32GetDatum(slot->pid));
-	set_name(&row, DATABASE, OidIsValid(slot->database) ? get_database_name(slot->database) : NULL);
-	set_name(&row, ROLE, OidIsValid(slot->role) ? GetUserNameFromId(slot->role, true) : NULL);
+	set_name(&row, DATNAME, OidIsValid(slot->database) ? get_database_name(slot->database) : NULL);
+	set_name(&row, USENAME, OidIsValid(slot->role) ? GetUserNameFromId(slot->role, true) : NULL);
 	if (!whole || !(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 					has_privs_of_role(GetUserId(), slot->role)))
 	{

@@ -52,7 +52,7 @@ subtest 'read-only transactions' => sub {
 	is($s->value(q{SELECT zk_lock('/ro'), zk_xact_lock('/ro'), zk_try_lock('/ro')}), 't|t|t', 'read-only transaction');
 	is(elsewhere('/ro'), 'held', '- excludes others');
 	is( $s->value(
-			q{SELECT zk_xact_lock_shared('/ro/shared'), zk_xact_lock_all('{/ro/a,/ro/b}'), zk_xact_semaphore_acquire('/ro/place', 1)}),
+			q{SELECT zk_xact_lock_shared('/ro/shared'), zk_xact_lock_many('{/ro/a,/ro/b}'), zk_xact_semaphore_acquire('/ro/place', 1)}),
 		't|t|t', '- takes every kind');
 	is_deeply([ map { elsewhere($_) } '/ro/shared', '/ro/b' ], [ 'held', 'held' ], '- and excludes others so');
 	$s->value('COMMIT; BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
@@ -340,7 +340,7 @@ subtest 'a hot standby, and its promotion' => sub {
 	is($s->value(q{SELECT zk_try_lock('/standby/xact')}), 'f', 'a lock of the primary excludes the standby');
 
 	is( $s->value(
-			q{SELECT zk_lock_shared('/kinds/shared'), zk_lock_all('{/kinds/a,/kinds/b}'), zk_semaphore_acquire('/kinds/place', 1)}),
+			q{SELECT zk_lock_shared('/kinds/shared'), zk_lock_many('{/kinds/a,/kinds/b}'), zk_semaphore_acquire('/kinds/place', 1)}),
 		't|t|t', 'shared, several and a semaphore on a hot standby');
 	is( $p->value(
 			q{SELECT zk_try_lock('/kinds/shared'), zk_try_xact_lock_shared('/kinds/shared'), zk_try_lock('/kinds/b'),

@@ -228,7 +228,7 @@ sub nearly_fill
 {
 	my ($s, $scope) = @_;
 	my $sql = join ', ', map {
-		sprintf q{zk_%slock_all((SELECT array_agg('/f/' || lpad(i::text, 965, '0')) FROM generate_series(%d, %d) i))}, $scope, 54 * $_ - 53, 54 * $_
+		sprintf q{zk_%slock_many((SELECT array_agg('/f/' || lpad(i::text, 965, '0')) FROM generate_series(%d, %d) i))}, $scope, 54 * $_ - 53, 54 * $_
 	} 1 .. 9;
 	is($s->value("SELECT $sql"), join('|', ('t') x 9), "${scope}lock: all but one");
 	return;
@@ -271,7 +271,7 @@ foreach my $servers ($zk, ZooKeeper->new->start)
 		$other->value("SELECT zk_lock('@{[ last_path() ]}')");
 		refused_at_once($servers, $s, "zk_lock('@{[ last_path(1) ]}')", $MOST + 1);
 		refused_at_once($servers, $s, "zk_try_lock('@{[ last_path(1) ]}')", $MOST + 1);
-		refused_at_once($servers, $s, "zk_lock_all(ARRAY['/1', '@{[ last_path() ]}'])", $MOST + 2 + $MORE);
+		refused_at_once($servers, $s, "zk_lock_many(ARRAY['/1', '@{[ last_path() ]}'])", $MOST + 2 + $MORE);
 
 		# a wait has its own node, and watches others
 		$s->send("SET deadlock_timeout = '10ms'; SELECT zk_lock('@{[ last_path() ]}')");

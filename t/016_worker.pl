@@ -45,7 +45,7 @@ my @wait = (
 	[ q{zk_lock('/worker')}, q{zk_lock('/worker')} ],
 	[ q{zk_lock_shared('/worker')}, q{zk_lock('/worker')} ],
 	[ q{zk_semaphore_acquire('/worker', 1)}, q{zk_semaphore_acquire('/worker', 1)} ],
-	[ q{zk_xact_lock_all('{/worker,/others}')}, q{zk_lock_shared('/worker')} ]);
+	[ q{zk_xact_lock_many('{/worker,/others}')}, q{zk_lock_shared('/worker')} ]);
 
 # Send the signal at various moments.  By the time a watch is set everything
 # else is done, and pg_stat_activity is checked after that.

@@ -240,7 +240,7 @@ subtest 'errors that end a wait' => sub {
 	is($r->{state}, '57014', 'statement_timeout');
 	like($r->{err}, $context, 'CONTEXT');
 	$s->value('SET statement_timeout = 0');
-	$s->send("SELECT zk_lock_all('{/ends/a,/ends/x}')");
+	$s->send("SELECT zk_lock_many('{/ends/a,/ends/x}')");
 	zk_wait_queued($zk, $s);
 	$r = $s->cancel($admin);
 	is($r->{state}, '57014', 'cancelled');

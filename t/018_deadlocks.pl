@@ -51,13 +51,13 @@ my %call = (
 	exclusive => sub { "zk_xact_lock('$_[0]')" },
 	shared => sub { "zk_xact_lock_shared('$_[0]')" },
 	semaphore => sub { "zk_xact_semaphore_acquire('$_[0]', 1)" },
-	all => sub { "zk_xact_lock_all('{$_[0]/1,$_[0],/free$_[0]}')" },
+	all => sub { "zk_xact_lock_many('{$_[0]/1,$_[0],/free$_[0]}')" },
 	'for a while' => sub { "zk_xact_lock('$_[0]', '10min')" },
 	'shared for a while' => sub { "zk_xact_lock_shared('$_[0]', '10min')" },
 	'for the session' => sub { "zk_lock('$_[0]')" },
 	'shared for the session' => sub { "zk_lock_shared('$_[0]')" },
 	'semaphore for the session' => sub { "zk_semaphore_acquire('$_[0]', 1, '10min')" },
-	'all for the session' => sub { "zk_lock_all('{/free$_[0],$_[0]}', '10min')" });
+	'all for the session' => sub { "zk_lock_many('{/free$_[0],$_[0]}', '10min')" });
 
 sub call { my ($kind, $path) = @_; return 'SELECT ' . $call{$kind}->($path); }
 

@@ -165,7 +165,7 @@ my %throttled = (
 	'a writer becomes a reader' =>
 	  [ [ 'SELECT zk_lock(:p), zk_lock_shared(:p), zk_unlock(:p), zk_unlock_shared(:p)', 't|t|t|t' ] ],
 	'the same by name' => [ [ 'SELECT zk_lock(:p), zk_lock_shared(:p), zk_unlock(:p), zk_unlock_shared(:p)', 't|t|t|t' ], 'curator_rw' ],
-	'several' => [ [ q{SELECT zk_lock_all(ARRAY[:p, :p || '/b']), zk_unlock(:p), zk_unlock(:p || '/b')}, 't|t|t' ] ],
+	'several' => [ [ q{SELECT zk_lock_many(ARRAY[:p, :p || '/b']), zk_unlock(:p), zk_unlock(:p || '/b')}, 't|t|t' ] ],
 	'a semaphore' => [ [ 'SELECT zk_semaphore_acquire(:p, 2), zk_semaphore_release(:p)', 't|t' ] ],
 	'a single node' => [ [ 'SELECT zk_lock(:p), zk_unlock(:p)', 't|t' ], 'single' ],
 	'a transaction' => [ [ 'BEGIN; SELECT zk_xact_lock(:p); COMMIT', 't' ], [ 'SELECT zk_try_lock(:p), zk_unlock(:p)', 't|t' ] ],
@@ -274,7 +274,7 @@ subtest 'a server that throttles' => sub {
 
 subtest 'doubt without end' => sub {
 	my ($s, $proxy) = zk_counted_session($node, $zk, 0, operation_timeout => '1s', session_timeout => '60s');
-	my %calls = (create2 => 'zk_lock(%s)', getChildren => 'zk_lock(%s)', multi => q{zk_lock_all(ARRAY[%s, '/doubt/z'])});
+	my %calls = (create2 => 'zk_lock(%s)', getChildren => 'zk_lock(%s)', multi => q{zk_lock_many(ARRAY[%s, '/doubt/z'])});
 	foreach my $op (sort keys %calls)
 	{
 		$proxy->deny($op, EXPIRED, 1_000_000);
@@ -298,7 +298,7 @@ subtest 'local sessions' => sub {
 		q{zk_lock('/a')} => qr/local/,
 		q{zk_try_lock('/a')} => qr/local/,
 		q{zk_semaphore_acquire('/a', 2)} => qr/local/,
-		q{zk_lock_all(ARRAY['/a', '/b'])} => qr/ZooKeeper reported: session expired/);
+		q{zk_lock_many(ARRAY['/a', '/b'])} => qr/ZooKeeper reported: session expired/);
 	foreach my $call (sort keys %says)
 	{
 		my $result = $s->query("SELECT $call");

@@ -433,7 +433,7 @@ about 'everything in ascending order' => sub {
 						END IF;
 					END IF;
 				END LOOP;
-				IF random() < 0.2 THEN PERFORM zk_xact_lock_all(ARRAY['/asc/6', '/asc/5']); END IF;
+				IF random() < 0.2 THEN PERFORM zk_xact_lock_many(ARRAY['/asc/6', '/asc/5']); END IF;
 				IF random() < 0.3 THEN PERFORM pg_advisory_xact_lock(1); END IF;
 				FOR i IN 1 .. 4 LOOP
 					IF random() < 0.5 THEN UPDATE t SET n = n + 1 WHERE id = i; END IF;

@@ -139,7 +139,7 @@ subtest 'other holds' => sub {
 	my %take = (
 		'a session-scope lock' => "zk_lock('PATH')",
 		'a shared lock' => "zk_xact_lock_shared('PATH')",
-		'several' => "zk_xact_lock_all('{PATH,PATH/2}')",
+		'several' => "zk_xact_lock_many('{PATH,PATH/2}')",
 		'a semaphore' => "zk_xact_semaphore_acquire('PATH', 2)");
 	foreach my $name (sort keys %take)
 	{

@@ -67,7 +67,7 @@ worn(
 	'/number' => $START,
 	(map { ("/wrap/$_/1" => $START, "/wrap/$_/2" => $START) } 1 .. $LAPS),
 	(map { ("/down/$_" => $LAST, "/between/$_" => $LAST) } @styles),
-	(map { ("/near/$_" => $WARN_ABOVE - 1) } qw(zk_lock zk_try_xact_lock zk_lock_shared zk_lock_all zk_semaphore_acquire)),
+	(map { ("/near/$_" => $WARN_ABOVE - 1) } qw(zk_lock zk_try_xact_lock zk_lock_shared zk_lock_many zk_semaphore_acquire)),
 	'/near/deleted' => $START,
 	'/near/reaped' => $START);
 
@@ -160,7 +160,7 @@ sub run_as_subtest
 }
 run_as_subtest("exclusive and shared, style $_", \@locks, 1, styles => [$_]) for @styles;
 run_as_subtest('semaphore', \@SEMAPHORE_WAYS, 1);
-run_as_subtest('zk_lock_all', ['all'], 2);
+run_as_subtest('zk_lock_many', ['all'], 2);
 run_as_subtest('everything', \@everything, 2, styles => \@styles);
 run_as_subtest('everything, a bad network', \@everything, 2, styles => \@styles, trouble => 1);
 $_->quit for splice @idle;
@@ -233,7 +233,7 @@ subtest 'a warning comes in time' => sub {
 		zk_lock => sub { "SELECT zk_lock('$_[0]')" },
 		zk_try_xact_lock => sub { "SELECT zk_try_xact_lock('$_[0]')" },
 		zk_lock_shared => sub { "SELECT zk_lock_shared('$_[0]')" },
-		zk_lock_all => sub { "SELECT zk_lock_all('{/warm/x,$_[0]}')" },
+		zk_lock_many => sub { "SELECT zk_lock_many('{/warm/x,$_[0]}')" },
 		zk_semaphore_acquire => sub { "SELECT zk_semaphore_acquire('$_[0]', 1)" });
 	my $s = zk_session($node[0]);
 	foreach my $how (sort keys %take)

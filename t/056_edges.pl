@@ -496,7 +496,7 @@ edge '(a, b) against (b, a)' => sub {
 		my $paths = $order[ $i % 3 ];
 		$s[$i]->send(<<~"SQL");
 			DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP
-				PERFORM zk_xact_lock_all('$paths');
+				PERFORM zk_xact_lock_many('$paths');
 				IF (SELECT string_agg(count || ' ' || state, ',') FROM zk_locks) <> '1 held,1 held' THEN RAISE 'not both'; END IF;
 				COMMIT;
 			END LOOP; END \$\$
@@ -508,14 +508,14 @@ edge '(a, b) against (b, a)' => sub {
 	my ($first, $second) = sort $a, $b;
 	foreach my $i (0 .. $#s)
 	{
-		my $how = $i % 2 ? "zk_xact_lock_all('$order[1]')" : "zk_xact_lock('$first'), zk_xact_lock('$second')";
+		my $how = $i % 2 ? "zk_xact_lock_many('$order[1]')" : "zk_xact_lock('$first'), zk_xact_lock('$second')";
 		$s[$i]->send("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM $how; COMMIT; END LOOP; END \$\$");
 	}
 	is(join(' ', map { $_->wait->{err} } @s), ' ' x $#s, 'beside those who take them one by one');
 
-	is($s[0]->value("SELECT zk_lock_all('{$a,$b,$a,$a}')"), 't', 'doubles');
+	is($s[0]->value("SELECT zk_lock_many('{$a,$b,$a,$a}')"), 't', 'doubles');
 	is($s[0]->value('SELECT sum(count) FROM zk_locks'), 2, 'count once');
-	is($s[0]->value("SELECT zk_lock_all('{}')"), 't', 'nothing is had at once');
+	is($s[0]->value("SELECT zk_lock_many('{}')"), 't', 'nothing is had at once');
 	is($s[0]->value('SELECT zk_unlock_all()'), 2, 'and given back');
 	$_->quit for @s;
 	nothing_left('nothing is left');
@@ -530,16 +530,16 @@ edge 'all or none' => sub {
 	{
 		$t->value(take('exclusive', $path[$i]));
 		my $mine = join ' ', own_nodes();
-		is($s->value("SELECT zk_lock_all('$all', '1s')"), 'f', "number $i is taken: false");
+		is($s->value("SELECT zk_lock_many('$all', '1s')"), 'f', "number $i is taken: false");
 		zk_until(sub { join(' ', own_nodes()) eq $mine }, 'none is left');
-		is($s->value("SELECT zk_lock_all('$all', '0')"), 'f', 'as without waiting');
-		is($s->query("SET lock_timeout = '100ms'; SELECT zk_lock_all('$all')")->{state}, '55P03', 'lock_timeout: an error');
+		is($s->value("SELECT zk_lock_many('$all', '0')"), 'f', 'as without waiting');
+		is($s->query("SET lock_timeout = '100ms'; SELECT zk_lock_many('$all')")->{state}, '55P03', 'lock_timeout: an error');
 		zk_until(sub { join(' ', own_nodes()) eq $mine }, 'none is left');
 		is($s->value('RESET lock_timeout; SELECT count(*) FROM zk_locks'), 0, 'nor a hold');
 
 		# the waiter keeps what comes before, and blocks nobody from what comes
 		# after
-		$s->send("SELECT zk_lock_all('$all')");
+		$s->send("SELECT zk_lock_many('$all')");
 		wait_for_blocker($path[$i], $mine);
 		my $judge = warm_session();
 		is(join('', map { $judge->value(take('exclusive', $_, '0')) } @path), 'f' x ($i + 1) . 't' x ($#path - $i),
@@ -557,18 +557,18 @@ edge 'all or none' => sub {
 	{
 		make_dirs($_) for @path;
 		$other->set_acl("/zklock$path[$i]", [ [ READ | ADMIN, 'world', 'anyone' ] ]);
-		my $result = $s->query("SELECT zk_lock_all('$all')");
+		my $result = $s->query("SELECT zk_lock_many('$all')");
 		is($result->{state}, '42501', "number $i is closed to us: 42501");
 		like($result->{message}, qr/"\Q$path[$i]\E"/, 'which is named');
 		nothing_left('none is left');
 		$other->set_acl("/zklock$path[$i]", [ [ ALL, 'world', 'anyone' ] ]);
-		is($s->value("SELECT zk_lock_all('$all')"), 't', 'open again, all are had');
+		is($s->value("SELECT zk_lock_many('$all')"), 't', 'open again, all are had');
 		is($s->value('SELECT zk_unlock_all()'), 4, 'and given back');
 	}
 	# what it held before stays
 	$s->value(take('exclusive', $path[1]));
 	$t->value(take('exclusive', $path[2]));
-	is($s->value("SELECT zk_lock_all('$all', '1s')"), 'f', 'one was held before, another one is taken: false');
+	is($s->value("SELECT zk_lock_many('$all', '1s')"), 'f', 'one was held before, another one is taken: false');
 	is($s->value('SELECT path || count FROM zk_locks'), "$path[1]1", 'the one from before is held as before');
 	$_->quit for $s, $t;
 	nothing_left('nothing is left');

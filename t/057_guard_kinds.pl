@@ -80,7 +80,7 @@ my @kind = (
 	{ name => 'shared', take => q{zk_lock_shared('%s')}, lost => 'shared' },
 	{ name => 'single', style => 'single', take => q{zk_lock('%s')}, lost => 'exclusive' },
 	{ name => 'semaphore', take => q{zk_semaphore_acquire('%s', 2)}, lost => 'semaphore' },
-	{ name => 'one of several', take => q{zk_lock_all('{%s,%s/2,%s/1}')}, lost => 'exclusive' },
+	{ name => 'one of several', take => q{zk_lock_many('{%s,%s/2,%s/1}')}, lost => 'exclusive' },
 	{
 		name => "shared on the exclusive's node",
 		take => q{zk_lock('%s'), zk_lock_shared('%s')},
@@ -214,7 +214,7 @@ subtest 'what was rolled back to a savepoint, or given back in time, does not co
 	foreach my $take (
 		q{zk_lock_shared('/savepoint')}, q{zk_xact_lock_shared('/savepoint')},
 		q{zk_semaphore_acquire('/savepoint', 1)}, q{zk_xact_semaphore_acquire('/savepoint', 1)},
-		q{zk_xact_lock_all('{/savepoint,/savepoint/b}')})
+		q{zk_xact_lock_many('{/savepoint,/savepoint/b}')})
 	{
 		$session->value("BEGIN; INSERT INTO t VALUES ('savepoint'); SAVEPOINT s; SELECT $take");
 		delete_by_hand('/savepoint');
@@ -255,7 +255,7 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 	is($session->value(q{SELECT zk_lock_token('/lost') IS NULL}), 't', 'no token');
 	is($session->query("SELECT $_")->{state}, '55000', "$_: 55000")
 	  for q{zk_lock('/lost')}, q{zk_try_lock('/lost')}, q{zk_lock_shared('/lost')}, q{zk_try_xact_lock_shared('/lost')},
-	  q{zk_lock_all('{/lost,/other}')}, q{zk_xact_lock_all('{/other,/lost}', '0')};
+	  q{zk_lock_many('{/lost,/other}')}, q{zk_xact_lock_many('{/other,/lost}', '0')};
 	is($session->value(q{SELECT count(*) FROM zk_locks WHERE path = '/other'}), 0, 'nothing of the several is held');
 	is($session->value(q{SELECT zk_semaphore_acquire('/lost', 2), zk_semaphore_release('/lost')}), 't|t', 'the semaphore works');
 
@@ -292,7 +292,7 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 	# zk_unlock_all counts those that are held, and warns of the others
 	$session->value(
 		q{SELECT zk_lock('/a'), zk_lock_shared('/a'), zk_lock_shared('/b'), zk_lock_shared('/b'), zk_semaphore_acquire('/a', 1),
-		zk_semaphore_acquire('/c', 1), zk_lock_all('{/d,/e}')});
+		zk_semaphore_acquire('/c', 1), zk_lock_many('{/d,/e}')});
 	delete_by_hand('/b');
 	delete_by_hand('/c');
 	delete_by_hand('/d');
@@ -323,14 +323,14 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 		$session->value(
 			qq{SELECT zk_lock('/expired/down'), zk_lock_shared('/expired/down'), zk_unlock('/expired/down'), zk_lock_shared('/expired/shared'),
 			zk_semaphore_acquire('/expired/semaphore', 1), zk_lock_shared('/expired/up'), zk_lock('/expired/up'), zk_lock('/expired/both'),
-			zk_lock_shared('/expired/both'), zk_lock_all('{/expired/1,/expired/2}')});
+			zk_lock_shared('/expired/both'), zk_lock_many('{/expired/1,/expired/2}')});
 		$session->value(q{BEGIN; INSERT INTO t VALUES ('expired')});
 		my $id = $session->value('SELECT session_id FROM zk_session');
 
 		my @next = map { zk_session_with($node) } 1 .. 6;
 		my @wants = (
 			q{zk_lock('/expired/down')}, q{zk_lock('/expired/shared')}, q{zk_semaphore_acquire('/expired/semaphore', 1)},
-			q{zk_lock_shared('/expired/up')}, q{zk_lock_shared('/expired/both')}, q{zk_lock_all('{/expired/2,/expired/1}')});
+			q{zk_lock_shared('/expired/up')}, q{zk_lock_shared('/expired/both')}, q{zk_lock_many('{/expired/2,/expired/1}')});
 		foreach my $i (0 .. $#next)
 		{
 			$next[$i]->send("SELECT $wants[$i]");
@@ -351,7 +351,7 @@ subtest 'a ZooKeeper session that is over takes all kinds along' => sub {
 		is($next[$_]->value('SELECT zk_unlock_all()') >= 1, 1, "$style: $wants[$_] is given back") for 0 .. $#next;
 		is($session->value(
 				q{SELECT zk_lock('/expired/down', '10s'), zk_lock_shared('/expired/shared', '10s'), zk_semaphore_acquire('/expired/semaphore', 1, '10s'),
-				zk_lock_all('{/expired/both,/expired/up,/expired/1}', '10s'), zk_unlock_all()}),
+				zk_lock_many('{/expired/both,/expired/up,/expired/1}', '10s'), zk_unlock_all()}),
 			't|t|t|t|6', "$style: and all can be had again");
 		is($session->value('SELECT losses FROM zk_session'), 1, "$style: in a new ZooKeeper session");
 		$_->quit for $session, @next;

@@ -169,8 +169,8 @@ subtest 'a try in vain: one round trip, no write' => sub {
 		],
 		'one of several' => [
 			q{zk_lock('/try/b')}, '',
-			q{zk_lock_all('{/try/a,/try/b,/try/c}', '0')}, q{zk_xact_lock_all('{/try/c,/try/b}', '0')},
-			q{zk_lock_all('{/try/b}', '0')}
+			q{zk_lock_many('{/try/a,/try/b,/try/c}', '0')}, q{zk_xact_lock_many('{/try/c,/try/b}', '0')},
+			q{zk_lock_many('{/try/b}', '0')}
 		],
 		'a semaphore that is full' => [
 			q{zk_semaphore_acquire('/try/a', 1)}, '',
@@ -183,7 +183,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 	foreach my $what (sort keys %taken)
 	{
 		my ($hold, $wait, @tries) = @{ $taken{$what} };
-		$s->value(q{SELECT zk_lock_all('{/try/a,/try/b,/try/c}'), zk_unlock_all()});    # creates the parents
+		$s->value(q{SELECT zk_lock_many('{/try/a,/try/b,/try/c}'), zk_unlock_all()});    # creates the parents
 		$holder->value("SELECT $hold");
 		queue_behind($waiter, $wait) if $wait;
 		foreach my $try (@tries)
@@ -220,7 +220,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 	# an upgrade that is impossible
 	$s->value(q{SELECT zk_lock_shared('/try/a')});
 	$holder->value(q{SELECT zk_lock_shared('/try/a')});
-	foreach my $try (q{zk_try_lock('/try/a')}, q{zk_lock('/try/a', '0')}, q{zk_lock_all('{/try/a,/try/b}', '0')})
+	foreach my $try (q{zk_try_lock('/try/a')}, q{zk_lock('/try/a', '0')}, q{zk_lock_many('{/try/a,/try/b}', '0')})
 	{
 		my $cost = cost_of($s, $proxy, "SELECT $try");
 		is("$cost->{value} $cost->{trips} $cost->{transactions}", 'f 1 0', "beside a reader: $try, over the own shared one");
@@ -235,7 +235,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 	note "deadlock: $cost->{requests}";
 	cmp_ok($cost->{trips}, '<=', 2, 'zk_lock there: fails after one round trip, and takes its node away');
 	is($zk->ephemerals_count, 3, '- which is not left');
-	foreach my $call (q{zk_lock('/try/a')}, q{zk_xact_lock('/try/a', '1min')}, q{zk_lock_all('{/try/0,/try/a,/try/b}')})
+	foreach my $call (q{zk_lock('/try/a')}, q{zk_xact_lock('/try/a', '1min')}, q{zk_lock_many('{/try/0,/try/a,/try/b}')})
 	{
 		my $result = $s->query("SELECT $call");
 		is($result->{state}, '40P01', "$call: 40P01");
@@ -253,7 +253,7 @@ subtest 'a try in vain: one round trip, no write' => sub {
 subtest 'several at once' => sub {
 	foreach my $k (1, 2, 10, 100)
 	{
-		my $all = "zk_lock_all((SELECT array_agg('/several/$k/' || i) FROM generate_series(1, $k) i))";
+		my $all = "zk_lock_many((SELECT array_agg('/several/$k/' || i) FROM generate_series(1, $k) i))";
 		# this many requests take a while to be sent
 		$proxy->delay_ms($k > 10 ? 200 : $DELAY);
 		my $new = cost_of($s, $proxy, "SELECT $all");
@@ -303,7 +303,7 @@ subtest 'several at once' => sub {
 		foreach my $timeout (0, '3s')
 		{
 			my $cost = cost_of($s, $proxy,
-				"SELECT zk_lock_all((SELECT array_agg('/several/100/' || i) FROM generate_series(1, 100) i), '$timeout')");
+				"SELECT zk_lock_many((SELECT array_agg('/several/100/' || i) FROM generate_series(1, 100) i), '$timeout')");
 			is($cost->{value}, 'f', "number $taken of 100 is taken, timeout $timeout");
 			is($s->value('SELECT count(*) FROM zk_locks'), 0, '- none is held');
 			zk_until(sub { $zk->ephemerals_count == 1 }, 'all but one to be gone');
@@ -316,7 +316,7 @@ subtest 'several at once' => sub {
 	# waiting costs the same as for one lock, and then two round trips more
 	$holder->value(q{SELECT zk_lock('/several/10/3')});
 	$proxy->clear_log;
-	$s->send(q{SELECT zk_lock_all((SELECT array_agg('/several/10/' || i) FROM generate_series(1, 10) i))});
+	$s->send(q{SELECT zk_lock_many((SELECT array_agg('/several/10/' || i) FROM generate_series(1, 10) i))});
 	zk_until(sub { $zk->watch_count >= 2 }, 'it waits');
 	settled($proxy);
 	note 'waits: ' . asked($proxy);
@@ -340,12 +340,12 @@ subtest 'as many as there may be' => sub {
 	# each of 40 bytes, with the root
 	my $path = sub { '/m/' . '0' x (30 - length $_[0]) . $_[0] };
 
-	is($its->value("SELECT zk_lock_all(@{[ $paths->(1000, 30) ]})", 60), 't', '1000 by default');
+	is($its->value("SELECT zk_lock_many(@{[ $paths->(1000, 30) ]})", 60), 't', '1000 by default');
 	is($its->value(q{SELECT count(DISTINCT node) FROM zk_locks WHERE state = 'held'}), 1000, 'all are held');
 	is($other->value(qq{SELECT zk_try_lock('@{[ $path->(1) ]}') OR zk_try_lock('@{[ $path->(500) ]}') OR zk_try_lock('@{[ $path->(1000) ]}')}),
 		'f', 'and nobody else has one');
 	is($its->query(q{SELECT zk_lock('/m/more')})->{state}, '53400', 'one more: 53400');
-	is($its->value(qq{SELECT zk_lock_all('{@{[ $path->(1) ]},@{[ $path->(2) ]}}')}), 't', 'again: true');
+	is($its->value(qq{SELECT zk_lock_many('{@{[ $path->(1) ]},@{[ $path->(2) ]}}')}), 't', 'again: true');
 	is($its->value('SELECT zk_unlock_all()'), 1002, 'given back');
 	zk_until(sub { $zk->ephemerals_count == 0 }, 'all nodes to be gone');
 
@@ -357,19 +357,19 @@ subtest 'as many as there may be' => sub {
 		is($its->value('SELECT count(*) FROM zk_locks'), 0, '- none is held');
 		is($zk->zxid, $before, '- and nothing was written');
 	};
-	$nothing->('1001', '53400', "SELECT zk_lock_all(@{[ $paths->(1001, 30) ]})");
-	$nothing->('1001, without waiting', '53400', "SELECT zk_lock_all(@{[ $paths->(1001, 30) ]}, '0')");
-	is($its->value('SELECT zk_lock_all(' . $paths->(1000, 30) . " || '@{[ $path->(7) ]}'::text)", 60), 't', '1000, one of them twice');
+	$nothing->('1001', '53400', "SELECT zk_lock_many(@{[ $paths->(1001, 30) ]})");
+	$nothing->('1001, without waiting', '53400', "SELECT zk_lock_many(@{[ $paths->(1001, 30) ]}, '0')");
+	is($its->value('SELECT zk_lock_many(' . $paths->(1000, 30) . " || '@{[ $path->(7) ]}'::text)", 60), 't', '1000, one of them twice');
 	$its->value('SELECT zk_unlock_all()');
 	zk_until(sub { $zk->ephemerals_count == 0 }, 'all nodes to be gone');
 
 	$its->value('SET zklock.max_locks = 100000');
-	$nothing->('more than a request may say', '54000', "SELECT zk_lock_all(@{[ $paths->(20_000, 90) ]})");
-	$nothing->('the same with long paths', '54000', "SELECT zk_lock_all(@{[ $paths->(1000, 900) ]})");
-	$nothing->('the same without waiting', '54000', "SELECT zk_lock_all(@{[ $paths->(1000, 900) ]}, '0')");
+	$nothing->('more than a request may say', '54000', "SELECT zk_lock_many(@{[ $paths->(20_000, 90) ]})");
+	$nothing->('the same with long paths', '54000', "SELECT zk_lock_many(@{[ $paths->(1000, 900) ]})");
+	$nothing->('the same without waiting', '54000', "SELECT zk_lock_many(@{[ $paths->(1000, 900) ]}, '0')");
 	is($its->value(q{SELECT state FROM zk_session}), 'connected', 'the connection is as it was');
 	is($its->value(q{SELECT reconnections FROM zk_session}), 0, 'and the same');
-	is($its->value(qq{SELECT zk_lock_all('{@{[ $path->(1) ]},@{[ $path->(2) ]}}'), zk_unlock_all()}), 't|2', 'and the session works');
+	is($its->value(qq{SELECT zk_lock_many('{@{[ $path->(1) ]},@{[ $path->(2) ]}}'), zk_unlock_all()}), 't|2', 'and the session works');
 	$_->quit for $its, $other;
 };
 
@@ -506,7 +506,7 @@ subtest 'a semaphore with a queue' => sub {
 
 subtest 'the end of a transaction' => sub {
 	my ($its, $its_proxy) = counted_session(commit_guard => 'strict');
-	$its->value(q{SELECT zk_lock_all((SELECT array_agg('/k/' || i) FROM generate_series(1, 8) i)), zk_unlock_all()});
+	$its->value(q{SELECT zk_lock_many((SELECT array_agg('/k/' || i) FROM generate_series(1, 8) i)), zk_unlock_all()});
 	my $take = q{SELECT bool_and(zk_xact_lock_shared('/k/' || i) AND zk_xact_semaphore_acquire('/k/' || i, 1)) FROM generate_series(1, 8) i};
 	foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s')
 	{

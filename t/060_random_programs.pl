@@ -589,7 +589,7 @@ subtest 'the model' => sub {
 		[ 'a semaphore with different permits', 0,
 			'A semaphore 2', 't', 'B semaphore 2', 't', 'C semaphore 2', '-', 'D semaphore 4', 't', 'A unlock semaphore', 'A: t, C: t' ],
 		[ 'several at once', 0,
-			'A lock exclusive', 't', 'B lock_all', '-', 'C lock exclusive', '-', 'A unlock exclusive', 'A: t, B: t',
+			'A lock exclusive', 't', 'B lock_many', '-', 'C lock exclusive', '-', 'A unlock exclusive', 'A: t, B: t',
 			'B unlock_all', 'B: 3, C: t' ]);
 
 	foreach my $case (@cases)
@@ -603,7 +603,7 @@ subtest 'the model' => sub {
 			my $how = $op eq 'try' ? 'try' : 'wait';
 			my %step = (who => ord($who) - ord('A'), op => $op eq 'try' ? 'lock' : $op, how => $how, scope => 'session', path => 1);
 			my @answers = $model->step(
-				{ %step, name => 1, mode => $what, permits => $what, $op eq 'lock_all' ? (paths => [ 2, 1, 0, 1 ]) : () });
+				{ %step, name => 1, mode => $what, permits => $what, $op eq 'lock_many' ? (paths => [ 2, 1, 0, 1 ]) : () });
 			push @expected, "$line: $expected";
 			push @got, "$line: " . (@answers == 0 ? '-' : @answers > 1 ? say_answers(@answers) : $answers[0][1]);
 		}

@@ -205,12 +205,12 @@ foreach my $case (
 # ------------------------------------------------------------ several at once
 
 # Held before, and lost while the call waits for the other one
-subtest 'zk_lock_all: the lock that was held before is deleted' => sub {
+subtest 'zk_lock_many: the lock that was held before is deleted' => sub {
 	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '6s');
 	my $other = session();
 	$s->value("SELECT zk_lock('/all/a')");
 	$other->value("SELECT zk_lock('/all/b')");
-	$s->send("SELECT zk_lock_all('{/all/a,/all/b}')");
+	$s->send("SELECT zk_lock_many('{/all/a,/all/b}')");
 	wait_queue('/all/b', 2);
 	my ($held) = queue('/all/a');
 	wait_seen($proxy, $held);    # as is every lock that has been held for some time
@@ -224,12 +224,12 @@ subtest 'zk_lock_all: the lock that was held before is deleted' => sub {
 	$_->quit for $s, $other;
 };
 
-subtest 'zk_lock_all: the session of the lock that was held before ends' => sub {
+subtest 'zk_lock_many: the session of the lock that was held before ends' => sub {
 	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '6s');
 	my $other = session();
 	$s->value("SELECT zk_lock('/all/a')");
 	$other->value("SELECT zk_lock('/all/b')");
-	$s->send("SELECT zk_lock_all('{/all/a,/all/b}')");
+	$s->send("SELECT zk_lock_many('{/all/a,/all/b}')");
 	wait_queue('/all/b', 2);
 	$proxy->cut_off;
 	wait_queue('/all/b', 1);
@@ -246,11 +246,11 @@ subtest 'zk_lock_all: the session of the lock that was held before ends' => sub 
 
 # A backend that uses freed memory does not crash each time: so try several
 # sizes
-subtest 'zk_lock_all: an answer with paths that are none' => sub {
+subtest 'zk_lock_many: an answer with paths that are none' => sub {
 	my ($s, $proxy) = session_by_proxy('zklock.session_timeout' => '60s');
 	foreach my $n (2, 4, 8, 16, 32, 64, 100)
 	{
-		my $call = "zk_lock_all(ARRAY(SELECT '/several/' || i FROM generate_series(1, $n) i))";
+		my $call = "zk_lock_many(ARRAY(SELECT '/several/' || i FROM generate_series(1, $n) i))";
 		$s->value("SELECT $call, zk_unlock_all()");    # creates the directories
 		$proxy->count_frames;
 		$proxy->clear_log;
@@ -264,12 +264,12 @@ subtest 'zk_lock_all: an answer with paths that are none' => sub {
 	$s->quit;
 };
 
-subtest 'zk_lock_all: far too many' => sub {
+subtest 'zk_lock_many: far too many' => sub {
 	my $s = session();
 	my $memory = "SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'zklock%'";
 	$s->value("SELECT zk_lock('/many')");
 	my $before = $s->value($memory);
-	is($s->query("SELECT zk_lock_all(ARRAY(SELECT '/many/' || i FROM generate_series(1, 300000) i))")->{state},
+	is($s->query("SELECT zk_lock_many(ARRAY(SELECT '/many/' || i FROM generate_series(1, 300000) i))")->{state},
 		'53400', 'refused');
 	is($s->value($memory), $before, 'nothing of them is kept');
 	$s->quit;

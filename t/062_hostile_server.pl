@@ -144,7 +144,7 @@ subtest 'our node is never in the list' => sub {
 	my $requests = sub { return $s->value('SELECT requests FROM zk_session'); };
 	$s->value(q{SET statement_timeout = '20s'});
 	foreach my $call (q{zk_try_lock('/unlisted')}, q{zk_lock('/unlisted', '0')}, q{zk_try_xact_lock_shared('/unlisted')},
-		q{zk_lock_all('{/unlisted,/unlisted2}', '0')}, q{zk_semaphore_acquire('/unlisted', 2, '0')})
+		q{zk_lock_many('{/unlisted,/unlisted2}', '0')}, q{zk_semaphore_acquire('/unlisted', 2, '0')})
 	{
 		$proxy->forge_list(0, 'x');
 		my $before = $requests->();
@@ -156,7 +156,7 @@ subtest 'our node is never in the list' => sub {
 		cmp_ok($requests->() - $before, '<', 200, '- and asks now and then');
 		$proxy->reset;
 	}
-	foreach my $call (q{zk_lock('/unlisted')}, q{zk_lock('/unlisted', '1h')}, q{zk_lock_all('{/unlisted,/unlisted2}')})
+	foreach my $call (q{zk_lock('/unlisted')}, q{zk_lock('/unlisted', '1h')}, q{zk_lock_many('{/unlisted,/unlisted2}')})
 	{
 		$proxy->forge_list(0, 'x');
 		my $before = $requests->();
@@ -217,7 +217,7 @@ my @program = (
 		"SELECT * FROM zk_last_claim('$p')", "SELECT zk_claim_forget('$p')",
 		"SELECT zk_lock_break('$p', node) FROM zk_lock_queue('$p') WHERE random() < 0.1 AND host IS NOT NULL",
 		"SELECT zk_unlock('$p'), zk_unlock_shared('$p')") } qw(/a /b /c/d)),
-	q{SELECT zk_lock_all('{/a,/b,/e,/f}', '300ms')}, q{SELECT zk_xact_lock_all('{/a,/c/d,/g}', '0')},
+	q{SELECT zk_lock_many('{/a,/b,/e,/f}', '300ms')}, q{SELECT zk_xact_lock_many('{/a,/c/d,/g}', '0')},
 	(q{SELECT * FROM zk_lock_queue('/long')}) x 3, q{SELECT zk_try_lock('/long')}, q{SELECT zk_lock('/long', '200ms')},
 	(q{SELECT * FROM zk_lock_queue('/data')}) x 3, q{SELECT zk_lock_shared('/data', '200ms')},
 	q{SELECT * FROM zk_locks}, q{SELECT * FROM zk_session}, 'SELECT zk_unlock_all()', 'DISCARD ALL',

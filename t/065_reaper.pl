@@ -84,7 +84,7 @@ subtest 'several hundred at once, while they are removed' => sub {
 	my $all = q{(SELECT array_agg('/reaped/all/' || n) FROM generate_series(1, 300) n)};
 	for (1 .. 8)
 	{
-		is($s->value("SELECT zk_lock_all($all)", 60), 't', 'all of them');
+		is($s->value("SELECT zk_lock_many($all)", 60), 't', 'all of them');
 		$s->value('SELECT zk_unlock_all()');
 		sleep 0.01 * int rand 20;
 	}

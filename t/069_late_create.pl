@@ -38,7 +38,7 @@ my $admin = zk_session($node);
 
 my %CALL = (
 	'one node' => q{zk_lock('/l/1')},
-	'several nodes' => q{zk_lock_all('{/l/2,/l/3}')});
+	'several nodes' => q{zk_lock_many('{/l/2,/l/3}')});
 
 # The session leaves the one server for the other, or does so when it is asked to.
 sub move
@@ -65,7 +65,7 @@ foreach my $what (sort keys %CALL)
 	$second->{proxy}->cut_off;
 	$first->{proxy}->pass;
 	my $session = zk_session($node);
-	$session->value(q{SELECT zk_lock_all('{/l/1,/l/2,/l/3}'), zk_unlock_all()});    # makes the directories
+	$session->value(q{SELECT zk_lock_many('{/l/1,/l/2,/l/3}'), zk_unlock_all()});    # makes the directories
 
 	$first->{proxy}->clear_log;
 	$zk->cut($first->{server}, $leader);

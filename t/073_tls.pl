@@ -186,7 +186,7 @@ subtest 'much data' => sub {
 	is($s->value(q{SELECT count(zk_unlock('/long')) + count(zk_lock('/long')) FROM generate_series(1, 20)}),
 		40, '- twenty times');
 	in_time(time - $begin, 20, '- without stalls');
-	is( $s->value(q{SELECT zk_lock_all(array_agg('/many/' || n)) FROM generate_series(1, 400) n}),
+	is( $s->value(q{SELECT zk_lock_many(array_agg('/many/' || n)) FROM generate_series(1, 400) n}),
 		't', '400 locks in one request');
 	is($s->value('SELECT zk_unlock_all()'), 401, '- and given back');
 

@@ -31,7 +31,7 @@ my $UUID = '0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1';
 my $UUID_TAIL = substr $UUID, 1;
 
 # What zklock's nodes say of their session
-my @IDENTITY = qw(host port cluster_name pid database user application_name);
+my @IDENTITY = qw(host port cluster_name pid datname usename application_name);
 
 # No directory is removed while it is empty for a moment, since kazoo cannot
 # cope with that (kazoo#563).
@@ -293,13 +293,13 @@ subtest 'names in other encodings' => sub {
 	{
 		my $s = zk_session($node, dbname => $database);
 		my @rows = queue_of($s, '/names');
-		is(join(' ', map { "$_->{pid} $_->{database} $_->{application_name}" } @rows),
+		is(join(' ', map { "$_->{pid} $_->{datname} $_->{application_name}" } @rows),
 			join(' ', map { "$name{$_}{pid} $_ in $_" } qw(latin1 sql_ascii)), "$database shows both");
-		note join ' ', map { encode('UTF-8', $_->{user} // 'NULL') } @rows;
+		note join ' ', map { encode('UTF-8', $_->{usename} // 'NULL') } @rows;
 		$s->quit;
 	}
 	my ($latin1) = queue_of($admin, '/names');
-	is($latin1->{user}, sprintf("caf\x{e9} \\ \\x%02xpid 1", ord $odd), 'a name in LATIN1, but for its control character');
+	is($latin1->{usename}, sprintf("caf\x{e9} \\ \\x%02xpid 1", ord $odd), 'a name in LATIN1, but for its control character');
 	$name{latin1}{session}->value('SELECT zk_unlock_all()');
 	is($name{sql_ascii}{session}->wait->{out}, 't', 'they exclude each other');
 	$_->{session}->quit for values %name;
@@ -325,7 +325,7 @@ subtest 'a switch for the identity' => sub {
 	$quiet->value("SET application_name = 'secret name'");
 	foreach my $take (
 		q{zk_lock('/quiet')}, q{zk_xact_lock('/quiet')}, q{zk_lock_shared('/quiet')}, q{zk_semaphore_acquire('/quiet', 1)},
-		q{zk_lock_all('{/quiet,/quiet/b}')}, q{zk_lock('/quiet'), zk_lock_shared('/quiet'), zk_unlock('/quiet')})
+		q{zk_lock_many('{/quiet,/quiet/b}')}, q{zk_lock('/quiet'), zk_lock_shared('/quiet'), zk_unlock('/quiet')})
 	{
 		foreach my $style (qw(curator curator_rw kazoo))
 		{
@@ -670,7 +670,7 @@ subtest 'a thousand contenders' => sub {
 	my %number = map { ($s[$_]->pid => $_ + 1) } 0 .. $#s;
 	my @ours = grep { defined $_->{pid} } @rows;
 	is(queue_few(grep { $_ } map { my $r = $_;
-			my $shown = join '|', @$r{qw(pid application_name database user)};
+			my $shown = join '|', @$r{qw(pid application_name datname usename)};
 			$shown eq ($activity{ $r->{pid} } // '') ? () : $shown } @ours), '', 'SQL: as in pg_stat_activity');
 	is(join(' ', sort { $a <=> $b } map { $number{ $_->{pid} } } @ours), join(' ', 1 .. $SQL), 'each of them once');
 	is(join(' ', sort { $a <=> $b } map { /^kazoo (\d+)$/ } map { $_->{data} // '' } @rows), join(' ', 0 .. $KAZOO - 1), 'kazoo: each once');

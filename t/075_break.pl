@@ -450,7 +450,7 @@ subtest 'grants' => sub {
 	my %s = map { my $s = named($_); $s->value("SET SESSION AUTHORIZATION $_"); ($_ => $s) } qw(locker looker breaker);
 	is($s{locker}->value(q{SELECT zk_lock('/grants')}), 't', 'the locker locks');
 	my ($row) = queue_of($admin, '/grants');
-	is($row->{user}, 'locker', 'which shows');
+	is($row->{usename}, 'locker', 'which shows');
 	my %may = (locker => [qw(42501 42501)], looker => [ '', '42501' ], breaker => [ '', '' ]);
 	foreach my $who (qw(locker looker breaker))
 	{

@@ -83,13 +83,15 @@ subtest 'requests, waits, timeouts' => sub {
 	is($does->(q{SELECT zk_lock_token('/c'), zk_unlock('/c'), zk_unlock_all()}, '', 'nor what needs no answer'), 0, '- none');
 	is($does->(q{SELECT zk_lock('/warm')}, '', 'a free lock: nothing'), 2, '- two requests');
 	is($does->(q{SELECT zk_lock('/warm'), zk_lock('/warm'), zk_try_lock('/warm')}, '', 're-entry: nothing'), 0, '- none');
+	is($does->(q{SELECT zk_lock_held('/warm')}, '', 'asking for what was just proven: nothing'), 0, '- none');
+	is($does->(q{SELECT zk_lock_held('/none')}, '', '- or for what is not held'), 0, '- none');
 	is($does->(q{SELECT count(zk_unlock('/warm')) FROM generate_series(1, 4)}, '', 'giving back: nothing'), 1, '- one request');
 	is($does->(q{SELECT zk_lock(NULL)}, '', 'an error: nothing'), 0, '- none');
-	$does->(q{SELECT zk_lock_all('{/c,/d,/e}'), zk_unlock_all()}, '', 'several at once: nothing');
+	$does->(q{SELECT zk_lock_many('{/c,/d,/e}'), zk_unlock_all()}, '', 'several at once: nothing');
 
 	$holder->value(q{SELECT zk_lock('/c'), zk_semaphore_acquire('/c', 1), zk_lock('/d')});
 	foreach my $call (q{zk_try_lock('/c')}, q{zk_try_xact_lock_shared('/c')}, q{zk_lock('/c', '0')}, q{zk_semaphore_acquire('/c', 1, '0')},
-		q{zk_lock_all('{/c,/e}', '0')})
+		q{zk_lock_many('{/c,/e}', '0')})
 	{
 		$does->("SELECT $call", '', "$call of a taken one does not wait: nothing");
 	}
@@ -97,7 +99,7 @@ subtest 'requests, waits, timeouts' => sub {
 
 	# long enough to be in the queue by then
 	foreach my $call (q{zk_lock('/c', '1500ms')}, q{zk_xact_lock('/c', '1500ms')}, q{zk_lock_shared('/c', '1500ms')},
-		q{zk_semaphore_acquire('/c', 1, '1500ms')}, q{zk_lock_all('{/b,/c}', '1500ms')})
+		q{zk_semaphore_acquire('/c', 1, '1500ms')}, q{zk_lock_many('{/b,/c}', '1500ms')})
 	{
 		$does->("SELECT $call", 'waits 1, timeouts 1', "$call in vain: waits and timeouts");
 	}
@@ -114,7 +116,7 @@ subtest 'requests, waits, timeouts' => sub {
 
 	# a call that waits twice counts as one wait
 	$holder->value(q{SELECT zk_lock('/c')});
-	$does_waiting->(q{SELECT zk_lock_all('{/c,/d}')},
+	$does_waiting->(q{SELECT zk_lock_many('{/c,/d}')},
 		sub {
 			$holder->value(q{SELECT zk_unlock('/c')});
 			zk_until(sub { contenders('/d') == 2 }, 'the second wait');
@@ -137,6 +139,7 @@ subtest 'requests, waits, timeouts' => sub {
 	moves($s, $proxy, sub {
 			$admin->query(q{SELECT zk_lock_break('/c', node) FROM zk_lock_queue('/c')});
 			zk_wait_hold($s, 'lost');
+	is($s->value(q{SELECT zk_lock_held('/s')}), 'f', 'lost: not held');
 		}, '', 'a holder is broken: no counter');
 	$does->(q{SELECT zk_unlock('/c')}, '', '- nor when it is given back');
 	my ($rows) = $holder->value(q{SELECT waits, timeouts FROM zk_session});
@@ -184,6 +187,8 @@ subtest 'states' => sub {
 		$proxy->cut_off;
 		zk_until(sub { state_of($s) eq 'suspended' }, 'cut off');
 		is($s->value('SELECT state FROM zk_locks'), 'suspect', 'suspended: the lock is suspect');
+		is($s->query(q{SET zklock.operation_timeout = '200ms'; SELECT zk_lock_held('/s')})->{state}, '58030', '- and nobody can tell');
+		$s->value('RESET zklock.operation_timeout');
 		is(moved($s, %counters), $time > 1 ? 'reconnections ' . ($time - 1) : '', '- nothing has been counted yet');
 		is($s->value('SELECT session_id FROM zk_session'), $first{id}, '- it may still live');
 		$before = $heard->();
@@ -192,7 +197,7 @@ subtest 'states' => sub {
 		is(moved($s, %counters), "reconnections $time", "connected again: reconnections $time");
 		cmp_ok($heard->(), '>', $before, '- and heard of');
 		is($s->value('SELECT session_id FROM zk_session'), $first{id}, '- the same session');
-		ok(zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'held' }, 'held'), '- the lock is held');
+		is($s->value(q{SELECT zk_lock_held('/s')}), 't', '- the lock is held');
 	}
 
 	# nothing is counted for sessions that have lost nothing: what they do while
@@ -205,6 +210,7 @@ subtest 'states' => sub {
 	is(moved($s, %counters), 'reconnections 3', '- that counts nothing');
 	my %last = counters($s);
 	zk_wait_hold($s, 'lost');
+	is($s->value(q{SELECT zk_lock_held('/s')}), 'f', 'lost: not held');
 	is(state_of($s), 'suspended', 'the lock is lost, and nobody knows whether the session lives');
 	zk_until(sub { !grep { $_ eq $first{id} } $zk->sessions }, 'ZooKeeper to end it');
 	is(moved($s, %counters), 'reconnections 3, losses 1', '- losses 1');
@@ -240,6 +246,7 @@ subtest 'losses' => sub {
 		$zk->end_session($mine);
 		$proxy->pass;
 		zk_wait_hold($s, 'lost');
+	is($s->value(q{SELECT zk_lock_held('/s')}), 'f', 'lost: not held');
 		$s->query(q{SELECT zk_unlock('/l')});
 		is($s->value(q{SELECT zk_lock('/l')}), 't', 'locked anew');
 		is($s->value('SELECT losses FROM zk_session'), $n, "losses $n");
@@ -274,7 +281,7 @@ subtest 'losses' => sub {
 subtest 'zk_locks' => sub {
 	my $s = zk_session($node);
 	my $before = time;
-	$s->value(q{SELECT zk_lock('/k/x'), zk_lock_shared('/k/s'), zk_semaphore_acquire('/k/p', 2), zk_lock_all('{/k/a,/k/b}')});
+	$s->value(q{SELECT zk_lock('/k/x'), zk_lock_shared('/k/s'), zk_semaphore_acquire('/k/p', 2), zk_lock_many('{/k/a,/k/b}')});
 	$s->value(q{BEGIN; SELECT zk_xact_lock('/k/x'), zk_xact_lock_shared('/k/s'), zk_xact_semaphore_acquire('/k/p', 2), zk_lock('/k/x')});
 	my @rows = split /\n/, $s->value(q{SELECT path, mode, scope, count, state, token, node, extract(epoch FROM acquired_at) FROM zk_locks
 		ORDER BY path COLLATE "C", scope});

@@ -403,7 +403,7 @@ subtest 'many credentials, and many locks' => sub {
 	my $file = auth_file(join '', map { "digest:$_\n" } @ids);
 	my $proxy = ZkProxy->new($zk);
 	my $s = zk_session($node, options => "-c zklock.auth_file=$file -c zklock.hosts=" . $proxy->hosts);
-	my $all = sub { my ($n) = @_; return "zk_lock_all(ARRAY(SELECT '/many/' || i FROM generate_series(1, $n) i))" };
+	my $all = sub { my ($n) = @_; return "zk_lock_many(ARRAY(SELECT '/many/' || i FROM generate_series(1, $n) i))" };
 	my $result = $s->query('SELECT ' . $all->(1000));
 	ok($result->{state} eq '54000' || $result->{out} eq 't', 'a thousand at once: too many, or had') or diag $result->{err};
 	$s->value('SELECT zk_unlock_all()');

@@ -126,10 +126,10 @@ foreach my $style (qw(curator curator_rw kazoo))
 		$u->quit;
 		$t->value("SELECT zk_semaphore_release('/places')");
 
-		is($s->value(q{SELECT zk_lock_all('{/m/one,/m/two/deep,/n,/m}')}), 't', 'several at once, whose directories are missing');
+		is($s->value(q{SELECT zk_lock_many('{/m/one,/m/two/deep,/n,/m}')}), 't', 'several at once, whose directories are missing');
 		$closed->('- are closed');
-		is($t->value(q{SELECT zk_lock_all('{/z,/n}', '0')}), 'f', '- and exclude');
-		is_handed_over($t, q{zk_lock_all('{/n,/y,/m/one}')}, $s, 'zk_unlock_all() > 0', 'several after several');
+		is($t->value(q{SELECT zk_lock_many('{/z,/n}', '0')}), 'f', '- and exclude');
+		is_handed_over($t, q{zk_lock_many('{/n,/y,/m/one}')}, $s, 'zk_unlock_all() > 0', 'several after several');
 		is($t->value('SELECT count(*) FROM zk_locks'), 3, '- has all');
 		$t->value('SELECT zk_unlock_all()');
 
@@ -196,7 +196,7 @@ subtest 'world: open to all' => sub {
 	foreach my $file ('', $file{ann})
 	{
 		my $s = session_with(acl => 'world', auth_file => $file, root => '/open');
-		$s->value(q{SELECT zk_lock('/a/b'), zk_lock_shared('/c'), zk_semaphore_acquire('/d', 1), zk_lock_all('{/e,/f/g}')});
+		$s->value(q{SELECT zk_lock('/a/b'), zk_lock_shared('/c'), zk_semaphore_acquire('/d', 1), zk_lock_many('{/e,/f/g}')});
 		$s->value(q{SELECT zk_lock('/h'), zk_lock_shared('/h'), zk_unlock('/h')});
 		all_have(world_acl(), $file ? 'also with a credential' : 'without a credential', '/open');
 		$s->quit;
@@ -225,7 +225,7 @@ subtest 'several credentials: any of them opens' => sub {
 subtest 'creator without a credential' => sub {
 	my $s = session_with(auth_file => '', root => '/nothing');
 	foreach my $call (
-		"zk_lock('/x')", "zk_try_lock('/x')", "zk_lock_shared('/x')", "zk_xact_lock('/x')", "zk_lock_all('{/x,/y}')",
+		"zk_lock('/x')", "zk_try_lock('/x')", "zk_lock_shared('/x')", "zk_xact_lock('/x')", "zk_lock_many('{/x,/y}')",
 		"zk_semaphore_acquire('/x', 1)")
 	{
 		my $result = $s->query("SELECT $call");
@@ -241,7 +241,7 @@ subtest 'acl and node_style are read at each call' => sub {
 	my $s = session_with(acl => 'world', root => '/each/call');
 	$s->value("SELECT zk_lock('/world')");
 	my $id = $s->value('SELECT session_id FROM zk_session');
-	is($s->value("SET zklock.acl = creator; SET zklock.node_style = kazoo; SELECT zk_lock('/closed'), zk_lock_all('{/both/a,/both/b}')"),
+	is($s->value("SET zklock.acl = creator; SET zklock.node_style = kazoo; SELECT zk_lock('/closed'), zk_lock_many('{/both/a,/both/b}')"),
 		't|t', 'both changed while a lock is held');
 	all_have(world_acl(), '- which stays as it was made', "/each/call/world");
 	all_have($CLOSED, "- while others are closed, $_", "/each/call/$_") for qw(closed both);
@@ -341,9 +341,9 @@ foreach my $who (qw(bob nobody postgres))
 				"zk_try_lock_shared('$path')",
 				"zk_try_xact_lock('$path')",
 				"zk_try_xact_lock_shared('$path')",
-				"zk_lock_all('{$path}')",
-				"zk_lock_all('{/aa,/zz,$path}')",
-				"zk_xact_lock_all('{$path,/zz}', '1min')",
+				"zk_lock_many('{$path}')",
+				"zk_lock_many('{/aa,/zz,$path}')",
+				"zk_xact_lock_many('{$path,/zz}', '1min')",
 				"zk_semaphore_acquire('$path', 5)",
 				"zk_semaphore_acquire('$path', 5, '0')",
 				"zk_xact_semaphore_acquire('$path', 5)")
@@ -356,13 +356,13 @@ foreach my $who (qw(bob nobody postgres))
 			is_refused($s->query("SELECT zk_lock_break('$path', '$theirs')"), "to break $path") if $theirs;
 		}
 		is($s->value('SELECT count(*) FROM zk_locks'), 0, 'nothing is held');
-		is($s->value(qq{SELECT zk_lock_all('{/aa-$who,/zz-$who}'), zk_unlock_all()}), 't|2', 'other paths may be locked') if $who ne 'postgres';
+		is($s->value(qq{SELECT zk_lock_many('{/aa-$who,/zz-$who}'), zk_unlock_all()}), 't|2', 'other paths may be locked') if $who ne 'postgres';
 		$s->quit;
 
 		my %setting = (root => '/closed');
 		@setting{qw(auth_file acl)} = $who eq 'bob' ? ($file{bob}, 'creator') : ('', 'world');
 		$s = session_with(%setting);
-		foreach my $call ("zk_lock('/held')", "zk_try_lock('/free')", "zk_lock_all('{/a,/b}')", "zk_semaphore_acquire('/free', 1)")
+		foreach my $call ("zk_lock('/held')", "zk_try_lock('/free')", "zk_lock_many('{/a,/b}')", "zk_semaphore_acquire('/free', 1)")
 		{
 			is_refused($s->query("SELECT $call"), "a root that is closed: $call");
 		}
@@ -554,7 +554,7 @@ subtest 'lost replies' => sub {
 				$s->value("SELECT zk_lock('/warm'), zk_unlock('/warm')");
 				$proxy->$way($op);
 				$proxy->swallow_and_drop('auth') if $with;
-				my $result = $s->query("SELECT zk_lock('$path'), zk_lock_all('{$path/a,$path/b/c}'), zk_lock_shared('$path'), zk_unlock('$path')");
+				my $result = $s->query("SELECT zk_lock('$path'), zk_lock_many('{$path/a,$path/b/c}'), zk_lock_shared('$path'), zk_unlock('$path')");
 				is($result->{out}, 't|t|t|t', "$op: $way$with: the locks are had") or diag $result->{err};
 				$result = $s->query("SELECT zk_unlock_shared('$path')");
 				is($result->{out}, 't', '- and given back') or diag $result->{err};
@@ -716,7 +716,7 @@ subtest 'paths do not leave the root' => sub {
 	foreach my $path ('', '/', 'job', '/.', '/..', '/../b/job', '/../../team/b/job', '/x/../../b/job', '/./job', '//job', '/job/', '/job//x', '/..\\/b/job', "/job/\\x2e\\x2e")
 	{
 		foreach my $call (
-			"zk_lock('%s')", "zk_try_lock_shared('%s')", "zk_xact_lock('%s', '1s')", "zk_lock_all(ARRAY['/fine', '%s'])",
+			"zk_lock('%s')", "zk_try_lock_shared('%s')", "zk_xact_lock('%s', '1s')", "zk_lock_many(ARRAY['/fine', '%s'])",
 			"zk_semaphore_acquire('%s', 1)", "zk_unlock('%s')", "zk_unlock_shared('%s')", "zk_semaphore_release('%s')",
 			"zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')",
 			"zk_claim('%s', now())", "* FROM zk_last_claim('%s')", "zk_claim_forget('%s')")

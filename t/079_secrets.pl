@@ -102,7 +102,7 @@ sub ask
 # ----------------------------------------------------------------- all that runs
 
 my $holder = session_of('worker');
-is(ask($holder, "SELECT zk_lock('/held'), zk_lock_shared('/read'), zk_semaphore_acquire('/places', 1), zk_lock_all('{/m/1,/m/2}')")->{out},
+is(ask($holder, "SELECT zk_lock('/held'), zk_lock_shared('/read'), zk_semaphore_acquire('/places', 1), zk_lock_many('{/m/1,/m/2}')")->{out},
 	't|t|t|t', 'locks are held');
 is_deeply([ $zk->acl('/zklock/held') ], creator_acl($CREDENTIALS), '- with that credential');
 

@@ -150,7 +150,7 @@ is($busy{'zklock_locks_count{state="waiting"}'}, 1, '- one is awaited');
 is($busy{'zklock_sessions_count{state="connected"}'}, 2, '- by two sessions');
 is($busy{zklock_backends_count}, 2, '- which count once, whatever they hold');
 cmp_ok($busy{'zklock_longest_wait_seconds'}, '>', 0, '- since a while');
-cmp_ok($busy{'zklock_longest_idle_hold_seconds{database="postgres"}'}, '>', 0, '- by one that is silent');
+cmp_ok($busy{'zklock_longest_idle_hold_seconds{datname="postgres"}'}, '>', 0, '- by one that is silent');
 is_exported('busy', %busy);
 SKIP:
 {

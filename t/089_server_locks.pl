@@ -52,7 +52,7 @@ subtest 'rows' => sub {
 	is(rows($s), '', 'a backend that has used no lock has no row');
 	$s->value(q{SELECT zk_lock('/r/a'), zk_lock('/r/a')});
 	is(rows($s), '/r/a exclusive session 2 granted held', 'a hold');
-	is($admin->value('SELECT database, role = current_user, root, more, session_state FROM zk_server_locks WHERE pid = ' . $s->pid),
+	is($admin->value('SELECT datname, usename = current_user, root, more, session_state FROM zk_server_locks WHERE pid = ' . $s->pid),
 		'postgres|t|/zklock|0|connected', '- whose');
 	is(column($s, 'token'), $s->value('SELECT token FROM zk_locks'), '- its token');
 	is(column($s, 'acquired_at'), $s->value('SELECT acquired_at FROM zk_locks'), '- since when');
@@ -107,7 +107,7 @@ subtest 'waits' => sub {
 	my $began = time;
 	$holder->value(q{SELECT zk_lock('/w/a'), zk_semaphore_acquire('/w/p', 1), zk_lock('/w/c')});
 	foreach ([ q{zk_lock('/w/a', '1 min')}, '/w/a exclusive session' ], [ q{zk_xact_lock_shared('/w/a')}, '/w/a shared transaction' ],
-		[ q{zk_semaphore_acquire('/w/p', 1)}, '/w/p semaphore session' ], [ q{zk_xact_lock_all('{/w/b,/w/c}')}, '/w/c exclusive transaction' ])
+		[ q{zk_semaphore_acquire('/w/p', 1)}, '/w/p semaphore session' ], [ q{zk_xact_lock_many('{/w/b,/w/c}')}, '/w/c exclusive transaction' ])
 	{
 		my ($call, $shown) = @$_;
 		$waiter->send("SELECT $call");
@@ -193,7 +193,7 @@ subtest 'rights' => sub {
 	my $seen = sub {
 		my ($user) = @_;
 		my $by = zk_session($node, user => $user);
-		my $rows = $by->value("SELECT string_agg(concat_ws(' ', path, session_state IS NOT NULL, role), ', ' ORDER BY path) FROM zk_server_locks WHERE pid = " . $s->pid);
+		my $rows = $by->value("SELECT string_agg(concat_ws(' ', path, session_state IS NOT NULL, usename), ', ' ORDER BY path) FROM zk_server_locks WHERE pid = " . $s->pid);
 		my $theirs = $by->value("SELECT string_agg(concat_ws(' ', r), ', ') FROM zk_server_locks AS r WHERE pid = " . $s->pid);
 		$by->quit;
 		return ($rows, $theirs);
@@ -208,10 +208,10 @@ subtest 'rights' => sub {
 	$admin->value(q{GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO stranger});
 	my $su = zk_session($node);
 	$su->value(q{SET ROLE stranger; SELECT zk_lock('/secret/c')});
-	is(column($su, 'role'), $admin->value('SELECT usename FROM pg_stat_activity WHERE pid = ' . $su->pid), 'SET ROLE does not change whose it is');
+	is(column($su, 'usename'), $admin->value('SELECT usename FROM pg_stat_activity WHERE pid = ' . $su->pid), 'SET ROLE does not change whose it is');
 	$su->quit;
 	$admin->value('ALTER ROLE owner RENAME TO proprietor');
-	is(column($s, 'role'), 'proprietor', 'a role that is renamed');
+	is(column($s, 'usename'), 'proprietor', 'a role that is renamed');
 	$s->quit;
 	$admin->value('DROP OWNED BY proprietor, stranger; DROP ROLE team, proprietor, colleague, stranger, watcher');
 };

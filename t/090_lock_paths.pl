@@ -61,7 +61,7 @@ subtest 'locks of two servers, and of other clients' => sub {
 	my $three = session_named('three');
 	my $before = time;
 	$one->value(q{SELECT zk_lock('/jobs/nightly'), zk_lock_shared('/jobs'), zk_semaphore_acquire('/jobs/nightly', 2)});
-	$two->value(q{SELECT zk_lock_shared('/jobs'), zk_semaphore_acquire('/jobs/nightly', 2), zk_lock_all('{/x/1,/x/2}')});
+	$two->value(q{SELECT zk_lock_shared('/jobs'), zk_semaphore_acquire('/jobs/nightly', 2), zk_lock_many('{/x/1,/x/2}')});
 	$three->send(q{SELECT zk_lock('/jobs/nightly')});
 	zk_wait_queued($zk, $three);
 	$other->contend('/zklock/jobs2/a b', '_c_other-lock-', data => "by\thand");
@@ -76,12 +76,12 @@ subtest 'locks of two servers, and of other clients' => sub {
 	is_deeply([ paths_of($admin, '/x/2') ], [ $all[-1] ], 'at a path');
 	is_deeply([ paths_of($admin, $_) ], [], "nothing at $_") for '/x/3', '/no/such', '/jobs2/no-lock';
 	is($admin->value(<<~'SQL'), 't|t|t|t', 'the first contender is described as in zk_lock_queue');
-		SELECT (p.zk_session, p.host, p.port, p.pid, p.database, p.user, p.application_name) IS NOT DISTINCT FROM
-			(q.zk_session, q.host, q.port, q.pid, q.database, q.user, q.application_name),
+		SELECT (p.zk_session, p.host, p.port, p.pid, p.datname, p.usename, p.application_name) IS NOT DISTINCT FROM
+			(q.zk_session, q.host, q.port, q.pid, q.datname, q.usename, q.application_name),
 			p.oldest_since = q.since, p.cluster_name IS NOT DISTINCT FROM q.cluster_name, p.data IS NULL
 		FROM zk_lock_paths('/jobs') p, zk_lock_queue('/jobs') q WHERE p.path = '/jobs' AND q.position = 1
 		SQL
-	is($admin->value(q{SELECT host, pid, database, "user" IS NOT NULL FROM zk_lock_paths('/x/1')}),
+	is($admin->value(q{SELECT host, pid, datname, usename IS NOT NULL FROM zk_lock_paths('/x/1')}),
 		join('|', hostname(), $two->pid, 'postgres', 't'), '- and names the server and the process');
 	is($admin->value("SELECT min(oldest_since) >= to_timestamp($before - 1) FROM zk_lock_paths()"), 't', 'since when');
 	$one->quit;

@@ -261,7 +261,17 @@ subtest 'a leader without followers, and an event of before' => sub {
 		$proxy->release;
 		zk_until(sub { $waiter{$how}{s}->is_done || $proxy->count('multi') > $asked }, 'it to ask');
 	}
-	is($idle->value('SELECT state FROM zk_locks'), 'suspect', 'a view does not show as held what no quorum confirms');
+	my $result = $idle->query(q{SELECT zk_lock_held('/idle')});
+	is($result->{state}, '58030', 'zk_lock_held does not call held what no quorum confirms');
+	cmp_ok($result->{seconds}, '>', 0.9, '- after operation_timeout');
+	in_time($result->{seconds}, 2, '- and not later');
+	is($idle->query(q{SET statement_timeout = '200ms'; SELECT zk_lock_held('/idle')})->{state}, '57014', '- and can be cancelled');
+	$idle->value('RESET statement_timeout');
+
+	# zk_locks shows what is known, and asks nobody; heartbeats are requests, too
+	in_time($idle->query('SELECT * FROM zk_locks')->{seconds}, 0.05, 'zk_locks answers at once');
+	my $counts = 'SELECT requests FROM zk_session';
+	zk_until(sub { $idle->value("$counts; SELECT count(*) FROM zk_locks; $counts") =~ /^(\d+)\n1\n\1$/ }, 'zk_locks to be no request');
 	pass_time(1, 'some time after that');
 	is($waiter{$_}{s}->is_done, 0, "$_: it is not granted") for sort keys %waiter;
 	$_->resume for @followers;

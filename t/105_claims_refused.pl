@@ -83,7 +83,7 @@ subtest 'an error while a call that has got a lock tells of the loss of another'
 	$elsewhere->value(qq{LOAD 'zklock'; CREATE FUNCTION fail_at(text) RETURNS void LANGUAGE c AS '$late'; SELECT zk_lock('/logged/b')});
 	my $s = zk_session_with($node, cancel_on_loss => 'off', session_timeout => '60s');
 	$s->value(q{LOAD 'zklock'; SELECT zk_lock('/logged/a'), fail_at('the lock on "/logged/a" was lost')});
-	$s->send(q{SELECT zk_lock_all(ARRAY['/logged/a', '/logged/b'])});
+	$s->send(q{SELECT zk_lock_many(ARRAY['/logged/a', '/logged/b'])});
 	zk_wait_queued($zk, $s);
 	zk_until(sub { $zk->four_letter('wchp') =~ m{^/zklock/logged/a/}m }, 'the other to be watched');
 	$zk->with_client(sub { $_[0]->delete_contenders('/zklock/logged/a') });

@@ -41,9 +41,9 @@ typedef struct Subject
 
 static const Subject subjects[] = {
 	{"zklock", "SELECT zk_lock($1)", "SELECT zk_unlock($1)", "SELECT zk_try_lock($1)",
-	"SELECT zk_xact_lock_all($1::text[])", false},
+	"SELECT zk_xact_lock_many($1::text[])", false},
 	{"zklock-xact", "SELECT zk_xact_lock($1)", NULL, "SELECT zk_try_xact_lock($1)",
-	"SELECT zk_xact_lock_all($1::text[])", false},
+	"SELECT zk_xact_lock_many($1::text[])", false},
 	{"zklock-plpgsql", "SELECT zk_lock($1)", "SELECT zk_unlock($1)", NULL, NULL, true},
 	{"advisory", "SELECT true FROM (SELECT pg_advisory_lock(hashtextextended($1, 0))) l",
 		"SELECT pg_advisory_unlock(hashtextextended($1, 0))",

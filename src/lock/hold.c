@@ -282,21 +282,6 @@ warn_if_high(Lock *lock)
 			 errhint("When nobody holds the lock or waits for it, delete its directory in ZooKeeper, or leave it unused for a few minutes: ZooKeeper removes empty directories by itself. Numbers then start again at 0; fencing tokens keep rising.")));
 }
 
-/* Sort into byte order, without duplicates */
-static int
-sort_paths(char **paths, int n)
-{
-	int			count = 0;
-
-	qsort(paths, n, sizeof(char *), pg_qsort_strcmp);
-	for (int i = 0; i < n; i++)
-	{
-		if (i == 0 || strcmp(paths[i], paths[count - 1]) != 0)
-			paths[count++] = paths[i];
-	}
-	return count;
-}
-
 /* Find or make the entries in which these are counted */
 static void
 enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
@@ -338,16 +323,15 @@ leave_wanted(Wanted *wanted, int n, bool held)
 }
 
 bool
-zkl_lock(char **paths, int npaths, ZkpMode mode, int32 permits, ZkScope scope,
+zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 		 bool may_wait, ZkWait *wait)
 {
-	const int	n = sort_paths(paths, npaths);
 	Wanted	   *wanted;
 	volatile bool held = false;
 
 	if (n == 0)
 		return true;
-	refuse_if_single(npaths, mode);
+	refuse_if_single(n, mode);
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before as many entries are made */
 	zkl_make_table();
@@ -397,61 +381,58 @@ zkl_add_shadow(const char *path, const LOCKTAG *tag, ZkpMode mode, ZkScope scope
  *-------------------------------------------------------------------------
  */
 
+/* As of the last heartbeat: a leader that has lost its followers answers for a while */
 static ZkHoldState
 state_of(Lock *lock)
 {
+	ZkSessionInfo info;
+
 	if (zkl_is_lost(lock))
 		return ZKL_STATE_LOST;
 	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
 		return ZKL_STATE_LOST;
-	return zkb_is_certain(&zkl_base(lock)->grant.node, 1) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	zks_info(zkb_peek(), &info);
+	return zkb_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 }
 
-/* The nodes of all locks that are not known to be lost; returns how many */
+/* The nodes of what is held at this path, and is not known to be lost; how many */
 static int
-find_shown(ZkNode **nodes)
+find_held(const char *full, ZkNode **nodes)
 {
-	HASH_SEQ_STATUS status;
-	Lock	   *lock;
 	int			n = 0;
 
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
+	for (ZkpMode mode = ZKP_SHARED; mode <= ZKP_SEMAPHORE; mode++)
 	{
-		if (lock->count > 0 && !zkl_is_lost(lock) && zkl_session_of(zkl_base(lock)) != NULL)
+		Lock	   *lock = zkl_find_lock(full, mode);
+
+		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock) &&
+			zkl_session_of(zkl_base(lock)) != NULL)
 			nodes[n++] = zkl_base(lock)->grant.node;
 	}
 	return n;
 }
 
-/*
- * Heartbeats do not ask the quorum, so what is shown would be of any age: a leader
- * that has lost its followers goes on for a while.  So ask, unless somebody has in
- * the last third of the session timeout.  A session that is cut off is not asked, and
- * one that is silent not for longer than until that shows.
- */
-static void
-confirm_shown(void)
+bool
+zkl_is_held(const char *path)
 {
-	ZkNode	  **nodes = palloc(hash_get_num_entries(zkl_locks) * sizeof(ZkNode *));
-	ZkProof		proof = ZKB_MISSING;
+	const char *full = zkl_full_path(path);
+	ZkNode	   *nodes[ZKP_SEMAPHORE + 1];
 	ZkWait		wait;
+	int64		until = zkb_deadline(zklock_operation_timeout);
+	int			n;
 
 	zkb_wait_begin(&wait, -1, false);
-	while (proof == ZKB_MISSING)
+	while ((n = find_held(full, nodes)) > 0)
 	{
-		int			n = find_shown(nodes);
-		ZkSessionInfo info;
+		ZkProof		proof = zkb_is_certain(nodes, n) ? ZKB_PROVEN : zkb_prove(nodes, n, &wait, until);
 
-		if (n == 0)
-			break;
-		zks_info(zkb_peek(), &info);
-		if (!zkb_is_fresh(&info) || zkb_is_certain(nodes, n))
-			break;
-		proof = zkb_prove(nodes, n, &wait, Min(zkb_deadline(zklock_operation_timeout),
-											   info.proven_at + info.timeout_ms * ZKS_MS / 3 * 2));
+		/* the answer may have brought a loss */
+		if (proof == ZKB_PROVEN)
+			return find_held(full, nodes) > 0;
+		if (proof == ZKB_NO_ANSWER)
+			zkb_raise_unanswered(&wait);
 	}
-	pfree(nodes);
+	return false;
 }
 
 bool
@@ -514,7 +495,6 @@ zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 
 	if (zkl_locks == NULL)
 		return;
-	confirm_shown();
 	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{

@@ -37,8 +37,8 @@ typedef struct ZkHoldInfo
 
 /*
  * Take these locks, or one more hold of each: all or none. paths are in UTF-8,
- * as zkb_path_from_text returns them, in any order; the array is sorted in
- * place. permits is for semaphores.  False if somebody else has one of them.
+ * as zkb_path_from_text returns them, in byte order, each once.  permits is for
+ * semaphores.  False if somebody else has one of them.
  */
 extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 					 bool may_wait, ZkWait *wait);
@@ -62,7 +62,14 @@ extern bool zkl_token(const char *path, int64 *token);
  */
 extern int64 zkl_fencing_token(const char *path);
 
-/* Call back for each row of zk_locks */
+/*
+ * Whether anything at this path is held, confirmed by the leader and a quorum in the
+ * last third of the session timeout: asks them if need be.  Raises 58030 and 58000
+ * if they do not tell within operation_timeout.
+ */
+extern bool zkl_is_held(const char *path);
+
+/* Call back for each row of zk_locks, with what is known without asking */
 extern void zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg);
 
 #endif							/* ZKLOCK_HOLD_H */

@@ -362,68 +362,23 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 				 hint != NULL ? errhint("%s", hint) : 0));
 }
 
-bool
-zkl_unlock(const char *path, ZkpMode mode, ZkScope scope)
+static void
+start_ending(Ending *ending, Lock *lock)
 {
-	Lock	   *lock = zkl_find_lock(zkl_full_path(path), mode);
-	Hold	   *hold = lock != NULL ? zkl_latest_hold(lock, scope) : NULL;
-	Ending		ending = {.lock = lock};
-
-	zkb_warn_unreleased();
-	if (hold == NULL)
-	{
-		warn_not_held(lock, path, mode, scope);
-		return false;
-	}
-	zkl_terminate_now_or_later();
-	if (zkl_is_lost(lock))
-		ending.loss = zkl_base(lock)->loss;
-	ending.base = zkl_base(lock);
-	if (ending.loss != ZK_NOT_LOST)
-		(void) lower_holds(lock, scope);
-	else
-		lower_hold(hold, 1);
-	judge(&ending);
-	begin_endings(&ending, 1);
-	complete_endings(&ending, 1);
-	return ending.ended != LOST_BEFORE;
+	ending->lock = lock;
+	ending->base = zkl_base(lock);
+	ending->loss = ending->base != NULL ? ending->base->loss : ZK_NOT_LOST;
 }
 
-int64
-zkl_unlock_all(bool only_advisory)
+/*
+ * The holds of all of these have been released: release what ZooKeeper has of
+ * them.  Returns how many holds that were, not counting lost ones.
+ */
+static int64
+end_all(Ending *endings, int n)
 {
-	HASH_SEQ_STATUS status;
-	Lock	   *lock;
-	Ending	   *endings;
-	int			n = 0;
 	int64		dropped = 0;
 
-	zkb_warn_unreleased();
-	if (zkl_locks == NULL || hash_get_num_entries(zkl_locks) == 0)
-		return 0;
-	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));
-	zkl_terminate_now_or_later();
-
-	/* check all of them first, since that may end the session */
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
-		(void) zkl_is_lost(lock);
-
-	/* then lower all holds, since one lock may rely on another */
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
-	{
-		Ending	   *ending = &endings[n];
-
-		ending->lock = lock;
-		ending->base = zkl_base(lock);
-		ending->loss = ending->base != NULL ? ending->base->loss : ZK_NOT_LOST;
-		ending->count = lower_holds(lock, ZK_SCOPE_ADVISORY);
-		if (!only_advisory)
-			ending->count += lower_holds(lock, ZK_SCOPE_SESSION);
-		if (ending->count > 0)
-			n++;
-	}
 	for (int i = 0; i < n; i++)
 		judge(&endings[i]);
 	begin_endings(endings, n);
@@ -433,6 +388,80 @@ zkl_unlock_all(bool only_advisory)
 		if (endings[i].ended != LOST_BEFORE)
 			dropped += endings[i].count;
 	}
+	return dropped;
+}
+
+int
+zkl_unlock(char **paths, int npaths, ZkpMode mode, ZkScope scope)
+{
+	Ending	   *endings = palloc0(Max(npaths, 1) * sizeof(Ending));
+	int			n = 0;
+	int			dropped;
+
+	zkb_warn_unreleased();
+	for (int i = 0; i < npaths; i++)
+	{
+		Lock	   *lock = zkl_find_lock(zkl_full_path(paths[i]), mode);
+
+		if (lock != NULL && zkl_latest_hold(lock, scope) != NULL)
+			endings[n++].lock = lock;
+		else
+			warn_not_held(lock, paths[i], mode, scope);
+	}
+	if (n > 0)
+		zkl_terminate_now_or_later();
+
+	/* check all of them first, since that may end the session */
+	for (int i = 0; i < n; i++)
+		(void) zkl_is_lost(endings[i].lock);
+	for (int i = 0; i < n; i++)
+	{
+		Lock	   *lock = endings[i].lock;
+
+		start_ending(&endings[i], lock);
+		endings[i].count = 1;
+		if (endings[i].loss != ZK_NOT_LOST)
+			(void) lower_holds(lock, scope);
+		else
+			lower_hold(zkl_latest_hold(lock, scope), 1);
+	}
+	dropped = n > 0 ? (int) end_all(endings, n) : 0;
+	pfree(endings);
+	return dropped;
+}
+
+int64
+zkl_unlock_all(bool only_advisory)
+{
+	HASH_SEQ_STATUS status;
+	Lock	   *lock;
+	Ending	   *endings;
+	int			n = 0;
+	int64		dropped;
+
+	zkb_warn_unreleased();
+	if (zkl_locks == NULL || hash_get_num_entries(zkl_locks) == 0)
+		return 0;
+	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));
+	zkl_terminate_now_or_later();
+
+	/* as above; then lower all holds, since one lock may rely on another */
+	hash_seq_init(&status, zkl_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+		(void) zkl_is_lost(lock);
+	hash_seq_init(&status, zkl_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+	{
+		Ending	   *ending = &endings[n];
+
+		start_ending(ending, lock);
+		ending->count = lower_holds(lock, ZK_SCOPE_ADVISORY);
+		if (!only_advisory)
+			ending->count += lower_holds(lock, ZK_SCOPE_SESSION);
+		if (ending->count > 0)
+			n++;
+	}
+	dropped = end_all(endings, n);
 	pfree(endings);
 	return dropped;
 }

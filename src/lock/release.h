@@ -11,10 +11,11 @@
 #include "acquire.h"
 
 /*
- * Release the latest hold of this scope, which is one of the session's; false,
- * with a WARNING, if there is none, or if the lock proves to have been lost.
+ * Release the latest hold of this scope, which is one of the session's, of each of
+ * these different paths; returns how many.  One without such a hold, or whose lock
+ * proves to have been lost, is not counted, with a WARNING.
  */
-extern bool zkl_unlock(const char *path, ZkpMode mode, ZkScope scope);
+extern int	zkl_unlock(char **paths, int n, ZkpMode mode, ZkScope scope);
 
 /*
  * Release all session-scope holds, or only those that pg_advisory_lock took;

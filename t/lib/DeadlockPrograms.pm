@@ -156,7 +156,7 @@ sub _op
 		@paths = grep { !$one->{held}{$_} } @paths;
 		return $self->_op($one) if !@paths;
 		$one->{held}{$_} = 'exclusive' for @paths;
-		$op = { zk => \@paths, sql => 'zk_xact_lock_all(ARRAY[' . join(', ', map { _quote($_) } @paths) . '])' };
+		$op = { zk => \@paths, sql => 'zk_xact_lock_many(ARRAY[' . join(', ', map { _quote($_) } @paths) . '])' };
 	}
 	elsif ($dice < 0.66)
 	{

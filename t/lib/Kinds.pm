@@ -82,7 +82,7 @@ our %kind = (
 	exclusive => { call => 'zk_lock', node => '_c_other-lock-' },
 	shared => { call => 'zk_lock_shared', node => '_c_other-lock-', unlock => 'zk_unlock_shared' },
 	semaphore => { call => 'zk_semaphore_acquire', args => ', 1', node => "_c_$UUID-semaphore-1-", unlock => 'zk_semaphore_release' },
-	all => { call => 'zk_lock_all', node => '_c_other-lock-', paths => [ '/0', '', '/z' ] });
+	all => { call => 'zk_lock_many', node => '_c_other-lock-', paths => [ '/0', '', '/z' ] });
 our @kinds = qw(exclusive shared semaphore all);
 
 sub take

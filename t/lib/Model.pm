@@ -517,11 +517,11 @@ sub _perform
 	return $self->_unlock($session, $step->{path}, $step->{mode}) if $op eq 'unlock';
 	return $self->_unlock_all($session) if $op eq 'unlock_all';
 
-	# lock, lock_all, semaphore
+	# lock, lock_many, semaphore
 	my %path = map { $_ => 1 } $step->{paths} ? @{ $step->{paths} } : $step->{path};
 	$session->{call} = {
 		step => $step,
-		mode => $op eq 'semaphore' ? 'semaphore' : $op eq 'lock_all' ? 'exclusive' : $step->{mode},
+		mode => $op eq 'semaphore' ? 'semaphore' : $op eq 'lock_many' ? 'exclusive' : $step->{mode},
 		all => [ sort { $a <=> $b } keys %path ],
 		todo => [ sort { $a <=> $b } keys %path ],
 		made => []

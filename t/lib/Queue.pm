@@ -33,7 +33,7 @@ use Test::More;
 
 our @EXPORT = qw(queue_of queue_by_hand queue_is queue_few queue_bytes);
 
-my @COLUMNS = qw(position kind mode granted token zk_session since node host port cluster_name pid database user application_name data);
+my @COLUMNS = qw(position kind mode granted token zk_session since node host port cluster_name pid datname usename application_name data);
 
 # Of other clients' data at least this many bytes are shown.
 my $KEPT = 2000;
@@ -43,8 +43,8 @@ sub queue_of
 	my ($session, $path) = @_;
 	my @rows = map { decode_json($_) } split /\n/,
 	  $session->value(qq{SELECT to_json(q) FROM (SELECT position, kind, mode, granted, token, zk_session,
-		(extract(epoch FROM since) * 1000)::bigint AS since, node, host, port, cluster_name, pid, database,
-		"user", application_name, data
+		(extract(epoch FROM since) * 1000)::bigint AS since, node, host, port, cluster_name, pid, datname,
+		usename, application_name, data
 		FROM zk_lock_queue('$path')) q});
 	$_->{granted} = $_->{granted} ? 1 : 0 for @rows;
 	return @rows;
@@ -113,7 +113,9 @@ sub queue_by_hand
 			node => decode('UTF-8', $name),
 			ours => $fact{ours},
 			data => $fact{ours} || !length($data // '') ? undef : $data,
-			(map { $_ => $fact{$_} } qw(host cluster_name database user application_name)),
+			(map { $_ => $fact{$_} } qw(host cluster_name application_name)),
+			datname => $fact{database},
+			usename => $fact{user},
 			(map { $_ => defined $fact{$_} ? $fact{$_} + 0 : undef } qw(port pid)) };
 	}
 

@@ -67,9 +67,9 @@ sub new
 	my $length = 15 + int rand 20;
 
 	# for zklock only: a mixture, or mostly one kind
-	$self->{weight} = { lock => 1, semaphore => 1, lock_all => 1 };
-	$self->{weight}{ _one_of(qw(lock semaphore semaphore lock_all)) } = 4;
-	delete @{ $self->{weight} }{qw(semaphore lock_all)} if $self->{advisory};
+	$self->{weight} = { lock => 1, semaphore => 1, lock_many => 1 };
+	$self->{weight}{ _one_of(qw(lock semaphore semaphore lock_many)) } = 4;
+	delete @{ $self->{weight} }{qw(semaphore lock_many)} if $self->{advisory};
 	$self->{used_paths} = _one_of(1, 1, 2, 2, 3);
 	$self->{models} = [ $self->models ];
 	for (1 .. 10 * $length)
@@ -274,7 +274,7 @@ sub _call
 		my $permits = $self->{seed} % 2 ? 1 + $self->{seed} % 3 : _one_of(1 .. 3);
 		return (path => $self->_path, permits => $permits, how => $how, %scope, %fails);
 	}
-	if ($op eq 'lock_all')
+	if ($op eq 'lock_many')
 	{
 		my @paths = shuffle(grep { rand() < 0.6 } 0 .. $#PATHS);
 		push @paths, $paths[0] if @paths && rand() < 0.1;
@@ -374,8 +374,8 @@ sub _zk_expression
 
 	my $xact = $step->{scope} eq 'transaction' ? 'xact_' : '';
 	return "zk_${xact}semaphore_acquire($path, $step->{permits}$time)" if $op eq 'semaphore';
-	return "zk_${xact}lock_all(ARRAY[" . join(', ', map { "'$PATHS[$_]'" } @{ $step->{paths} }) . "]::text[]$time)"
-	  if $op eq 'lock_all';
+	return "zk_${xact}lock_many(ARRAY[" . join(', ', map { "'$PATHS[$_]'" } @{ $step->{paths} }) . "]::text[]$time)"
+	  if $op eq 'lock_many';
 	return 'zk_' . ($how eq 'try' ? 'try_' : '') . "${xact}lock" . ($mode eq 'shared' ? '_shared' : '') . "($path$time)";
 }
 

@@ -40,7 +40,7 @@ our @EXPORT = qw(turns_prepare turns_path turns_session turns_call turns_holds t
 # The permits of a semaphore
 our $PERMITS = 3;
 
-# The ways to hold something; there is also "all": zk_xact_lock_all
+# The ways to hold something; there is also "all": zk_xact_lock_many
 our @EXCLUSIVE_WAYS = ('lock', 'xact', 'try', 'lock_timeout', 'short timeout');
 our @SHARED_WAYS = ('shared', 'xact shared', 'try shared', 'downgrade', 'upgrade');
 our @SEMAPHORE_WAYS = ('semaphore', 'xact semaphore');
@@ -302,7 +302,7 @@ sub _functions
 					END;
 					PERFORM zk_unlock_shared(path);
 				WHEN 'all' THEN
-					PERFORM zk_xact_lock_all(paths);
+					PERFORM zk_xact_lock_many(paths);
 					FOREACH s IN ARRAY paths LOOP
 						h := h || work(way, 'exclusive', s);
 					END LOOP;

@@ -71,7 +71,7 @@ our @KINDS = sort keys %SHARE;
 our $MANY = 1000;
 
 # In SQL, after zk_, zk_xact_ or zk_try_; and what gives it back
-my %TAKE = (exclusive => 'lock', shared => 'lock_shared', semaphore => 'semaphore_acquire', several => 'lock_all');
+my %TAKE = (exclusive => 'lock', shared => 'lock_shared', semaphore => 'semaphore_acquire', several => 'lock_many');
 my %GIVE = (exclusive => 'zk_unlock', shared => 'zk_unlock_shared', semaphore => 'zk_semaphore_release');
 
 my %MODE = (several => 'exclusive', upgrade => 'exclusive', downgrade => 'shared');
