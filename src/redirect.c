@@ -370,19 +370,21 @@ see_operator(Oid operator)
 		refuse(function);
 }
 
-static bool
-see_calls(Node *node, void *context)
+static bool see_calls(Node *node, void *context);
+
+static pg_noinline bool
+see_calls_in(Node *node, void *context)
 {
 	ListCell   *cell;
 
-	if (node == NULL)
-		return false;
 	switch (nodeTag(node))
 	{
-		case T_Var:
-		case T_Const:
-		case T_Param:
-			return false;		/* most nodes are one of these */
+		case T_List:
+			foreach(cell, (List *) node)
+				(void) see_calls(lfirst(cell), context);
+			return false;
+		case T_TargetEntry:
+			return see_calls((Node *) ((TargetEntry *) node)->expr, context);
 		case T_Query:
 			return query_tree_walker((Query *) node, see_calls, context, 0);
 		case T_FuncExpr:
@@ -411,6 +413,15 @@ see_calls(Node *node, void *context)
 			break;
 	}
 	return expression_tree_walker(node, see_calls, context);
+}
+
+/* Most are nothing, or a leaf: every statement pays for these */
+static bool
+see_calls(Node *node, void *context)
+{
+	if (node == NULL || IsA(node, Var) || IsA(node, Const) || IsA(node, Param))
+		return false;
+	return see_calls_in(node, context);
 }
 
 /* The planner may change the tree that it is given, and so may we */
