@@ -148,6 +148,23 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000;
 COMMENT ON FUNCTION zk_last_claim(text) IS
 'latest claim of path';
 
+CREATE FUNCTION zk_claims(
+    prefix text DEFAULT '/',
+    OUT path text,
+    OUT period timestamptz,
+    OUT state text,
+    OUT since timestamptz,
+    OUT host text,
+    OUT datname text,
+    OUT system_identifier bigint,
+    OUT transaction_id xid8)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'zk_claims'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED COST 10000 ROWS 100;
+
+COMMENT ON FUNCTION zk_claims(text) IS
+'latest claim of each path below a path';
+
 CREATE FUNCTION zk_claim_forget(path text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'zk_claim_forget'
@@ -432,6 +449,7 @@ REVOKE ALL ON PROCEDURE zk_acquire(text, interval, boolean) FROM PUBLIC;
 REVOKE ALL ON PROCEDURE zk_xact_acquire(text, interval, boolean) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_claim(text, timestamptz, interval) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_last_claim(text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION zk_claims(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_claim_forget(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION zk_unlock_shared(text) FROM PUBLIC;

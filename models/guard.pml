@@ -37,7 +37,7 @@
  *	- A new leader, and a reconnection: both give the session a whole timeout
  *	  again.  Who is reconnected and not answered gives the session up sooner.
  *	- That such a leader answers while the session still lives, of which the next
- *	  leader is not told.  So that zk_locks asks a quorum is not verified here.
+ *	  leader is not told.  So that zk_lock_held asks a quorum is not verified here.
  *	- Reads without a sync, which also count as ZooKeeper's word for whether a
  *	  session was silent: see README.md.
  *

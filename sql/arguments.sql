@@ -26,7 +26,7 @@ END $$;
 SELECT statement, a.code, a.message
   FROM unnest(ARRAY['SELECT zk_lock(NULL)', 'SELECT zk_lock(NULL, ''0'')', 'SELECT zk_xact_lock(NULL)',
                     'SELECT zk_try_lock(NULL)', 'SELECT zk_try_xact_lock(NULL)', 'SELECT zk_unlock(NULL)',
-                    'SELECT zk_lock_token(NULL)',
+                    'SELECT zk_lock_token(NULL)', 'SELECT zk_lock_held(NULL)',
                     'SELECT zk_lock_shared(NULL)', 'SELECT zk_lock_shared(NULL, ''0'')', 'SELECT zk_xact_lock_shared(NULL)',
                     'SELECT zk_try_lock_shared(NULL)', 'SELECT zk_try_xact_lock_shared(NULL)', 'SELECT zk_unlock_shared(NULL)',
                     'SELECT zk_lock_many(NULL)', 'SELECT zk_lock_many(NULL, ''0'')', 'SELECT zk_xact_lock_many(NULL)',
@@ -42,7 +42,7 @@ SELECT statement, a.code, a.message
 SELECT statement, a.code, a.message, a.detail, a.hint
   FROM unnest(ARRAY['SELECT zk_lock(''a'')', 'SELECT zk_lock(''a'', ''0'')', 'SELECT zk_xact_lock(''a'')',
                     'SELECT zk_try_lock(''a'')', 'SELECT zk_try_xact_lock(''a'')', 'SELECT zk_unlock(''a'')',
-                    'SELECT zk_lock_token(''a'')',
+                    'SELECT zk_lock_token(''a'')', 'SELECT zk_lock_held(''a'')', 'SELECT zk_unlock_many(ARRAY[''/b'', ''a''])',
                     'SELECT zk_lock_shared(''a'')', 'SELECT zk_lock_shared(''a'', ''0'')', 'SELECT zk_xact_lock_shared(''a'')',
                     'SELECT zk_try_lock_shared(''a'')', 'SELECT zk_try_xact_lock_shared(''a'')', 'SELECT zk_unlock_shared(''a'')',
                     'SELECT zk_lock_many(ARRAY[''a''])', 'SELECT zk_lock_many(ARRAY[''/b'', ''a''], ''0'')',

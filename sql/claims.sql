@@ -257,6 +257,27 @@ SELECT zk_claim_forget('/claims/a');
 COMMIT;
 SELECT * FROM zk_last_claim('/claims/a');
 
+--
+-- All claims below a path
+--
+BEGIN;
+SELECT zk_claim('/claims/tree', '2026-01-01'), zk_claim('/claims/tree/b/c', '2026-01-02'), zk_claim('/claims/tree2', '2026-01-03');
+COMMIT;
+-- each waits until what this session has written is final
+SELECT known, state FROM unnest(ARRAY['/claims/tree', '/claims/tree/b/c']) AS known, zk_last_claim(known);
+SELECT path, c.period, c.state, c.transaction_id IS NULL AS nothing_written,
+       (c.since, c.host, c.datname, c.system_identifier) = (l.since, l.host, l.datname, l.system_identifier) AS same
+  FROM unnest(ARRAY['/claims/tree', '/claims/tree/b/c']) AS known, zk_last_claim(known) AS l, zk_claims('/claims/tree') AS c
+ WHERE path = known ORDER BY path;
+SELECT path FROM zk_claims('/claims/tree') ORDER BY path;
+SELECT path FROM zk_claims('/claims/tree/b');
+SELECT path FROM zk_claims('/claims/none');
+SELECT count(*) FILTER (WHERE path = '/claims/tree/b/c') AS c, count(*) FILTER (WHERE path = '/claims/tree/b') AS b FROM zk_claims();
+SELECT state, message FROM complaint('SELECT zk_claims(NULL)');
+SELECT state, message FROM complaint('SELECT zk_claims(''claims'')');
+SELECT zk_claim_forget('/claims/tree'), zk_claim_forget('/claims/tree/b/c'), zk_claim_forget('/claims/tree2');
+SELECT path FROM zk_claims('/claims/tree');
+
 -- the marks are no locks
 SELECT path FROM zk_lock_paths();
 SELECT state, message, detail FROM complaint('SELECT zk_lock(''/__zklock_claims__/claims/a'')');

@@ -36,6 +36,7 @@ SELECT zk_unlock_all();
 SELECT zk_lock_many('{/several/a,/several/b,/several/c}'), zk_lock('/several/a'), zk_xact_lock('/several/c'), zk_lock_shared('/several/d');
 SELECT zk_unlock_many('{/several/b,/several/a,/several/b}'), zk_unlock_many('{}'), zk_unlock_many(paths => '{{/several/a}}');
 SELECT held();
+SELECT path, zk_lock_held(path) FROM unnest('{/several/a,/several/b,/several/c,/several/d}'::text[]) AS path;
 BEGIN;
 SELECT zk_xact_lock('/several/a');
 SELECT zk_unlock_many('{/several/a,/several/c,/several/d,/several/none}');
@@ -103,6 +104,7 @@ SELECT zk_unlock_all();
 -- and a semaphore is independent
 SELECT zk_semaphore_acquire('/several/b', 1), zk_lock_many('{/several/a,/several/b}');
 SELECT held();
+SELECT zk_unlock_many('{/several/b}'), zk_lock_held('/several/b') AS "its place";
 SELECT zk_unlock_all();
 
 --

@@ -386,6 +386,23 @@ enum
 	CLAIM_COLUMNS
 };
 
+static void
+put_claim_columns(const ZkClaimRecord *claim, Datum *values, bool *nulls)
+{
+	char	   *fields[ZKB_FIELDS];
+
+	memset(nulls, false, CLAIM_COLUMNS * sizeof(bool));
+	zkb_read_identity(claim->identity, strlen(claim->identity), fields);
+	values[CLAIM_PERIOD] = TimestampTzGetDatum(claim->period);
+	values[CLAIM_STATE] = CStringGetTextDatum(claim->done ? "done" : "pending");
+	values[CLAIM_SINCE] = TimestampTzGetDatum(claim->since);
+	values[CLAIM_HOST] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[CLAIM_HOST]);
+	values[CLAIM_DATNAME] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[CLAIM_DATNAME]);
+	values[CLAIM_SYSTEM_IDENTIFIER] = Int64GetDatum((int64) claim->system);
+	values[CLAIM_TRANSACTION_ID] = FullTransactionIdGetDatum(claim->xid);
+	nulls[CLAIM_TRANSACTION_ID] = !FullTransactionIdIsValid(claim->xid);
+}
+
 PG_FUNCTION_INFO_V1(zk_last_claim);
 Datum
 zk_last_claim(PG_FUNCTION_ARGS)
@@ -400,20 +417,7 @@ zk_last_claim(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 	memset(nulls, true, sizeof(nulls));
 	if (zkl_last_claim(path, &claim))
-	{
-		char	   *fields[ZKB_FIELDS];
-
-		memset(nulls, false, sizeof(nulls));
-		zkb_read_identity(claim.identity, strlen(claim.identity), fields);
-		values[CLAIM_PERIOD] = TimestampTzGetDatum(claim.period);
-		values[CLAIM_STATE] = CStringGetTextDatum(claim.done ? "done" : "pending");
-		values[CLAIM_SINCE] = TimestampTzGetDatum(claim.since);
-		values[CLAIM_HOST] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[CLAIM_HOST]);
-		values[CLAIM_DATNAME] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[CLAIM_DATNAME]);
-		values[CLAIM_SYSTEM_IDENTIFIER] = Int64GetDatum((int64) claim.system);
-		values[CLAIM_TRANSACTION_ID] = FullTransactionIdGetDatum(claim.xid);
-		nulls[CLAIM_TRANSACTION_ID] = !FullTransactionIdIsValid(claim.xid);
-	}
+		put_claim_columns(&claim, values, nulls);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
 
@@ -624,6 +628,33 @@ zk_lock_paths(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	zkl_each_path(prefix, put_path, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/* The path, and the columns of zk_last_claim */
+static void
+put_claim(const char *path, const ZkClaimRecord *claim, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		values[1 + CLAIM_COLUMNS];
+	bool		nulls[1 + CLAIM_COLUMNS];
+
+	memset(nulls, true, sizeof(nulls));
+	nulls[0] = false;
+	values[0] = CStringGetTextDatum(zkb_from_utf8_escaped(path, strlen(path), false));
+	if (claim != NULL)
+		put_claim_columns(claim, values + 1, nulls + 1);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+PG_FUNCTION_INFO_V1(zk_claims);
+Datum
+zk_claims(PG_FUNCTION_ARGS)
+{
+	char	   *prefix = prefix_argument(fcinfo);
+
+	InitMaterializedSRF(fcinfo, 0);
+	zkl_each_claim(prefix, put_claim, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 

@@ -214,7 +214,7 @@ my @program = (
 		"SELECT * FROM zk_lock_queue('$p')",
 		("BEGIN; SELECT zk_claim('$p', clock_timestamp(), '300ms'), zk_claim('$p/s', clock_timestamp(), '0'); INSERT INTO t VALUES ('x'); COMMIT") x 2,
 		"SELECT zk_lock('$p', '300ms'), zk_claim('$p', clock_timestamp(), '300ms'), zk_claim('$p', '2000-01-01', '300ms')",
-		"SELECT * FROM zk_last_claim('$p')", "SELECT zk_claim_forget('$p')",
+		"SELECT * FROM zk_last_claim('$p')", "SELECT * FROM zk_claims('$p')", "SELECT zk_lock_held('$p')", "SELECT zk_claim_forget('$p')",
 		"SELECT zk_lock_break('$p', node) FROM zk_lock_queue('$p') WHERE random() < 0.1 AND host IS NOT NULL",
 		"SELECT zk_unlock('$p'), zk_unlock_shared('$p')") } qw(/a /b /c/d)),
 	q{SELECT zk_lock_many('{/a,/b,/e,/f}', '300ms')}, q{SELECT zk_xact_lock_many('{/a,/c/d,/g}', '0')},

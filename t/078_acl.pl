@@ -717,8 +717,8 @@ subtest 'paths do not leave the root' => sub {
 	{
 		foreach my $call (
 			"zk_lock('%s')", "zk_try_lock_shared('%s')", "zk_xact_lock('%s', '1s')", "zk_lock_many(ARRAY['/fine', '%s'])",
-			"zk_semaphore_acquire('%s', 1)", "zk_unlock('%s')", "zk_unlock_shared('%s')", "zk_semaphore_release('%s')",
-			"zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')",
+			"zk_semaphore_acquire('%s', 1)", "zk_unlock('%s')", "zk_unlock_many(ARRAY['/fine', '%s'])", "zk_unlock_shared('%s')", "zk_semaphore_release('%s')",
+			"zk_lock_held('%s')", "zk_lock_token('%s')", "zk_fence('%s', 1)", "zk_lock_break('%s', '$theirs')", "* FROM zk_lock_queue('%s')",
 			"zk_claim('%s', now())", "* FROM zk_last_claim('%s')", "zk_claim_forget('%s')")
 		{
 			my $sql = sprintf "SELECT $call", $path;

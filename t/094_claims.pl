@@ -219,6 +219,7 @@ subtest 'killed between mark and commit' => sub {
 	$s->wait;
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
 	is(last_claim('/crash'), '2 pending', 'and stays pending');
+	is($admin->value(q{SELECT string_agg(path, ' ') FROM zk_claims() WHERE state = 'pending'}), '/crash', '- and zk_claims shows it');
 	my $c = zk_session($crash);
 	is($c->value("SELECT transaction_id = '$xid' AND system_identifier = (SELECT system_identifier FROM pg_control_system()) FROM zk_last_claim('/crash')"),
 		't', 'it says whose it was');
@@ -301,6 +302,8 @@ subtest 'something else happens to the mark or to the node' => sub {
 		is($result->{state}, '55000', 'junk is not believed: ' . substr($junk, 0, 40) =~ s/[^\w ]/./gr);
 		like($result->{hint}, qr/zk_claim_forget/, '- and the hint tells what to do');
 		is($s->query("SELECT * FROM zk_last_claim('/hand')")->{state}, '55000', '- nor shown');
+		is($s->value("SELECT path FROM zk_claims('/hand') AS c WHERE num_nulls(period, state, since, host, datname, system_identifier, transaction_id) = 7"),
+			'/hand', '- but for its path');
 		is($s->value('SELECT count(*) FROM zk_locks'), 0, '- nothing is held');
 		is($s->value("SELECT zk_claim_forget('/hand')"), 't', 'forgotten');
 		is($s->value(claim('/hand', 1)), 't', 'then it works');

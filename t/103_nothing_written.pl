@@ -276,6 +276,7 @@ subtest 'a leader without followers, and an event of before' => sub {
 	is($waiter{$_}{s}->is_done, 0, "$_: it is not granted") for sort keys %waiter;
 	$_->resume for @followers;
 	is($waiter{$_}{s}->wait->{out}, 't', "$_: when the followers are back, it is") for sort keys %waiter;
+	is($idle->value(q{SELECT zk_lock_held('/idle')}), 't', 'and zk_lock_held says so');
 	zk_wait_hold($idle, 'held');
 	is($idle->value('SELECT losses FROM zk_session'), 0, '- and nothing was lost');
 	$reader->close;

@@ -23,10 +23,17 @@
 #include "utils/timestamp.h"
 
 #include "claim_record.h"
+#include "zk/lock_protocol.h"
 #include "zk/session.h"
 
 #define PENDING			"state pending\n"
 #define DONE			"state done\n"
+
+char *
+zkl_mark_path(const char *full, int root_len)
+{
+	return psprintf("%.*s%s%s", root_len, full, ZKP_CLAIMS, full + root_len);
+}
 
 char *
 zkl_write_claim(const ZkClaimRecord *claim)

@@ -25,6 +25,9 @@ typedef struct ZkClaimRecord
 	const char *identity;		/* lines, as in our other nodes */
 } ZkClaimRecord;
 
+/* Where in ZooKeeper the mark of this lock is; palloc'ed */
+extern char *zkl_mark_path(const char *full, int root_len);
+
 /* The text of a mark; palloc'ed */
 extern char *zkl_write_claim(const ZkClaimRecord *claim);
 

@@ -35,12 +35,6 @@
 /* What a mark has before the identity, and the request beside paths and data */
 #define MARK_EXTRA		512
 
-char *
-zkl_mark_path(const char *full, int root_len)
-{
-	return psprintf("%.*s%s%s", root_len, full, ZKP_CLAIMS, full + root_len);
-}
-
 Claim *
 zkl_claim_of(Lock *lock)
 {

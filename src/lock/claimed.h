@@ -10,9 +10,6 @@
 
 #include "hold_table.h"
 
-/* Where in ZooKeeper the mark of this lock is; palloc'ed */
-extern char *zkl_mark_path(const char *full, int root_len);
-
 /* The latest claim of the current transaction under this lock, or NULL */
 extern Claim *zkl_claim_of(Lock *lock);
 

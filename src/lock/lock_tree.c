@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_tree.c
- *	  What is locked below a path, by whomever.
+ *	  What is locked below a path, or claimed, by whomever.
  *
  * The tree is walked from its top, with many questions under way.  What is
  * found is asked about next, before what stands beside it; so that what is
@@ -11,6 +11,7 @@
  *
  * Only what a lock's path may be is walked.  A directory with a contender in it
  * is a lock; all others, and whatever else stands in the tree, are passed over.
+ * The marks of claims are a tree of the same paths, where each node may be a mark.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,7 +58,8 @@ typedef enum Step
 	READ_FIRST,					/* of a queue */
 	STAT_FIRST,					/* its data is closed to us */
 	READ_SECOND,				/* which holds as well if it is the first's */
-	STAT_SINGLE					/* a directory that may be a single node */
+	STAT_SINGLE,				/* a directory that may be a single node */
+	READ_MARK
 } Step;
 
 typedef struct Task
@@ -68,15 +70,16 @@ typedef struct Task
 								 * ZKP_NONE: for the first time */
 	int			nlists;			/* earlier ones of it */
 	Found	   *found;			/* the others: of this queue */
-	char		dir[FLEXIBLE_ARRAY_MEMBER]; /* LIST_DIRECTORY: in ZooKeeper;
-											 * "" is its root */
+	char		dir[FLEXIBLE_ARRAY_MEMBER]; /* LIST_DIRECTORY, READ_MARK: in
+											 * ZooKeeper; "" is its root */
 } Task;
 
 typedef struct Walk
 {
 	char	   *top;			/* in ZooKeeper, as Task.dir */
-	int			root_len;		/* of zklock.root */
+	int			root_len;		/* of zklock.root, or of the root of marks */
 	void		(*callback) (const ZkPathRow *row, void *arg);
+	void		(*each_claim) (const char *path, const ZkClaimRecord *claim, void *arg);	/* marks are walked */
 	void	   *arg;
 	MemoryContext context;
 	MemoryContext row_context;
@@ -126,6 +129,31 @@ show(Walk *w, const ZkPathRow *row)
 	w->callback(row, w->arg);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(w->row_context);
+}
+
+static void
+show_claim(Walk *w, const char *path, const ZkAnswer *answer)
+{
+	MemoryContext old = MemoryContextSwitchTo(w->row_context);
+	ZkClaimRecord claim;
+	bool		read = (answer->rc == ZKS_OK && answer->owner == 0 &&
+						zkl_read_claim(answer->data, answer->data_len, &claim));
+
+	CHECK_FOR_INTERRUPTS();
+	w->each_claim(path, read ? &claim : NULL, w->arg);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(w->row_context);
+}
+
+static void
+show_unread(Walk *w, const char *path, const ZkAnswer *answer)
+{
+	ZkPathRow	row = {.path = path};
+
+	if (w->each_claim != NULL)
+		show_claim(w, path, answer);
+	else
+		show(w, &row);
 }
 
 static void
@@ -252,9 +280,7 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 		case ZKS_TOO_LARGE:
 			if (!is_top)
 			{
-				ZkPathRow	row = {.path = path};
-
-				show(w, &row);
+				show_unread(w, path, answer);
 				return;
 			}
 			pg_fallthrough;
@@ -265,12 +291,30 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 		find_directories(w, task, answer);
 	if (path[0] == '\0')
 		return;					/* a root is no lock */
+	if (w->each_claim != NULL)
+	{
+		push(&w->to_ask, new_task(w, READ_MARK, NULL, task->dir));
+		return;
+	}
 	if (task->again != ZKP_SEMAPHORE)
 		find_queue(w, task, answer, ZKP_EXCLUSIVE);
 	if (task->again != ZKP_EXCLUSIVE)
 		find_queue(w, task, answer, ZKP_SEMAPHORE);
 	if (answer->nchildren == 0 && task->again == ZKP_NONE)
 		find_single(w, task->dir);
+}
+
+/* One that is empty was made in vain, or stands above others, or is forgotten */
+static void
+take_mark(Walk *w, const Task *task, const ZkAnswer *answer)
+{
+	const char *path = task->dir + w->root_len;
+
+	if (answer->rc == ZKS_NO_NODE || (answer->rc == ZKS_OK && answer->data_len == 0))
+		return;
+	if (answer->rc != ZKS_OK && answer->rc != ZKS_NO_AUTH && answer->rc != ZKS_TOO_LARGE)
+		zkb_raise(answer->rc, path);
+	show_claim(w, path, answer);
 }
 
 /*-------------------------------------------------------------------------
@@ -460,6 +504,8 @@ request_of(Walk *w, const Task *task)
 
 	if (task->step == LIST_DIRECTORY)
 		return zks_list_all(w->session, task->dir[0] != '\0' ? task->dir : "/", !w->begun);
+	if (task->step == READ_MARK)
+		return zks_read(w->session, task->dir);
 	contender = &task->found->contenders[task->step == READ_SECOND ? 1 : 0];
 	path = task->found->single ? pstrdup(task->found->dir) :
 		psprintf("%s/%s", task->found->dir, contender->name);
@@ -510,6 +556,9 @@ take_oldest(Walk *w)
 		case STAT_SINGLE:
 			take_single(w, task, &answer);
 			break;
+		case READ_MARK:
+			take_mark(w, task, &answer);
+			break;
 	}
 	zkl_drop_oldest(&w->reader);
 	pfree(task);
@@ -553,25 +602,13 @@ walk_on(Walk *w)
 	return false;
 }
 
-static char *
-top_of(const char *prefix)
+static void
+walk(Walk *w, void *arg)
 {
-	char	   *top = zkl_full_path(prefix);
-	int			len = strlen(top);
+	int			len = strlen(w->top);
 
-	if (top[len - 1] == '/')
-		top[len - 1] = '\0';
-	return top;
-}
-
-void
-zkl_each_path(const char *prefix, void (*callback) (const ZkPathRow *row, void *arg), void *arg)
-{
-	Walk	   *w = palloc0(sizeof(Walk));
-
-	w->top = top_of(prefix);
-	w->root_len = zkb_root_len(zklock_root);
-	w->callback = callback;
+	if (w->top[len - 1] == '/')
+		w->top[len - 1] = '\0';
 	w->arg = arg;
 	w->context = AllocSetContextCreate(CurrentMemoryContext, "zklock tree", ALLOCSET_DEFAULT_SIZES);
 	w->row_context = AllocSetContextCreate(w->context, "zklock row", ALLOCSET_DEFAULT_SIZES);
@@ -593,4 +630,30 @@ zkl_each_path(const char *prefix, void (*callback) (const ZkPathRow *row, void *
 	PG_END_TRY();
 	MemoryContextDelete(w->context);
 	pfree(w);
+}
+
+void
+zkl_each_path(const char *prefix, void (*callback) (const ZkPathRow *row, void *arg), void *arg)
+{
+	Walk	   *w = palloc0(sizeof(Walk));
+
+	w->top = zkl_full_path(prefix);
+	w->root_len = zkb_root_len(zklock_root);
+	w->callback = callback;
+	walk(w, arg);
+}
+
+void
+zkl_each_claim(const char *prefix,
+			   void (*callback) (const char *path, const ZkClaimRecord *claim, void *arg),
+			   void *arg)
+{
+	Walk	   *w = palloc0(sizeof(Walk));
+	const char *full = zkl_full_path(prefix);
+	int			root_len = zkb_root_len(zklock_root);
+
+	w->top = zkl_mark_path(full, root_len);
+	w->root_len = root_len + strlen(ZKP_CLAIMS);
+	w->each_claim = callback;
+	walk(w, arg);
 }

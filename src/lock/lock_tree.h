@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * lock_tree.h
- *	  What is locked below a path, by whomever.
+ *	  What is locked below a path, or claimed, by whomever.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef ZKLOCK_LOCK_TREE_H
 #define ZKLOCK_LOCK_TREE_H
 
+#include "claim_record.h"
 #include "inspect.h"
 
 /* A lock, or a semaphore, that somebody holds or awaits */
@@ -29,5 +30,13 @@ typedef struct ZkPathRow
  * for each lock, many at a time.
  */
 extern void zkl_each_path(const char *prefix, void (*callback) (const ZkPathRow *row, void *arg), void *arg);
+
+/*
+ * The same for each path with a claim, its latest, which is NULL if it cannot be
+ * read.  It takes a list and a read for each.
+ */
+extern void zkl_each_claim(const char *prefix,
+						   void (*callback) (const char *path, const ZkClaimRecord *claim, void *arg),
+						   void *arg);
 
 #endif							/* ZKLOCK_LOCK_TREE_H */
