@@ -223,13 +223,13 @@ subtest 'a leader without followers, and an event of before' => sub {
 	my ($leader, @followers) = ($ensemble->leader, $ensemble->followers);
 	my %setting = (hosts => $leader, session_timeout => '20s');
 	my $holder = zk_session_with($node, %setting);
-	my $idle = zk_session_with($node, %setting, operation_timeout => '1s');
-	$idle->value(q{SELECT zk_lock('/idle')});
+	my $idle = zk_session_with($node, %setting);
+	$idle->value(q{SELECT zk_lock('/idle'); SET zklock.operation_timeout = '1s'});
 	my %call = (
 		'by an event' => q{SELECT zk_lock_shared('/alone/event')},
 		'by a list' => q{SELECT zk_semaphore_acquire('/alone/list', 1)});
-	my ($back, $way_back) = proxied(server => $leader, session_timeout => '20s', operation_timeout => '1s');
-	$back->value(q{BEGIN; SELECT zk_xact_lock('/back')});
+	my ($back, $way_back) = proxied(server => $leader, session_timeout => '20s');
+	$back->value(q{BEGIN; SELECT zk_xact_lock('/back'); SET LOCAL zklock.operation_timeout = '1s'});
 	my %waiter;
 	$holder->value(q{SELECT zk_lock('/alone/event'), zk_semaphore_acquire('/alone/list', 1)});
 	foreach my $how (sort keys %call)

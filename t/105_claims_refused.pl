@@ -122,8 +122,8 @@ sub limit
 # A session that has claimed 1 and, in a transaction, 2.  It tries again at each heartbeat.
 sub claimer
 {
-	my ($path, %setting) = @_;
-	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '20s', operation_timeout => '60s', %setting);
+	my ($path) = @_;
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '20s', operation_timeout => '60s');
 	$s->value(claim($path, 1));
 	$s->value('BEGIN; INSERT INTO t VALUES (3); ' . claim($path, 2));
 	return ($s, $proxy);
@@ -185,6 +185,7 @@ sub leave_pending
 {
 	my ($s, $proxy) = @_;
 	my $id = $s->value('SELECT session_id FROM zk_session');
+	$s->value(q{SET LOCAL zklock.operation_timeout = '3s'});    # for COMMIT
 	$proxy->hold('mark');
 	$s->send('COMMIT');
 	$proxy->wait_held;
@@ -198,7 +199,7 @@ sub leave_pending
 # The next session settles what the one before it left, and no lock waits for it
 subtest 'a quota is exceeded, and the session is over' => sub {
 	my $path = '/quota/over';
-	my ($s, $proxy) = claimer($path, operation_timeout => '3s');
+	my ($s, $proxy) = claimer($path);
 	my $end_of_log = -s $node->logfile;
 	leave_pending($s, $proxy);
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
@@ -220,7 +221,7 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 # As doc/reference.md says
 subtest 'a later claim was there, and is undone' => sub {
 	my $path = '/later';
-	my ($s, $proxy) = claimer($path, operation_timeout => '3s');
+	my ($s, $proxy) = claimer($path);
 	my ($later, $its_proxy) = zk_counted_session($node, $zk, 0, session_timeout => '60s', operation_timeout => '60s');
 	leave_pending($s, $proxy);
 	$later->value('BEGIN; ' . claim($path, 3));

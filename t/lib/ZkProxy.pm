@@ -42,7 +42,9 @@ says ['create', 'create2'].
 
 A client may react to a missing answer: the C client drops a connection on which
 an answer is missing as soon as the next one arrives.  The variants with "drop"
-and "hold" exist for that reason.
+and "hold" exist for that reason.  Who sends nothing else waits for a heartbeat's
+answer, which comes after a quarter of the session timeout: a call that is to
+survive "swallow" needs a longer operation_timeout than that.
 
 =cut
 
