@@ -1,5 +1,5 @@
 # README.md is correct: its SQL runs, it names what exists and nothing else, and
-# its GRANT is sufficient.  The same holds for the reference of functions, views
+# its GRANT and REVOKE are right.  The same holds for the reference of functions, views
 # and settings.  t/lib/Doc.pm explains the comments before its SQL.  The pages
 # of doc/ are run by t/072, t/081 to t/085, t/087, t/088, t/093 and t/096; that they name only what
 # exists is checked here.
@@ -34,7 +34,7 @@ my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts, shared_preload_libraries => 'zklock');
 my $admin = zk_session($node);
 
-$node->safe_psql('postgres', 'CREATE DATABASE install');
+$node->safe_psql('postgres', 'CREATE DATABASE shop');
 cmp_ok(scalar $readme->blocks('sql'), '>=', 5, 'there is SQL');
 $readme->run($node, zk => $zk);
 $readme->all_was_run;
@@ -146,12 +146,15 @@ sub leads_somewhere
 }
 
 #
-# The GRANT: a plain role can do nothing without it, and everything with it.
-# The role is the one that the README has created above.
+# The GRANT and the REVOKE: a plain role can do nothing without them, and what
+# is no administrator's with them.  The role is the one that the README has
+# created above; the extension is installed again, as the README says.
 #
 {
-	my ($grant) = $readme->text =~ /^(GRANT EXECUTE ON ROUTINE.*?;)/ms;
-	my (%call, $role);
+	my ($install) = $readme->text =~ /^(CREATE SCHEMA.*?)^```/ms;
+	my ($role, $usage, $grant) = $readme->text =~ /^CREATE ROLE (\w+) LOGIN;\n(GRANT USAGE [^;]*;\n)(.*?)^```/ms;
+	my ($schema) = $install =~ /^CREATE EXTENSION zklock SCHEMA (\w+);/m;
+	my %call;
 	foreach (grep { !/ trigger$/ } @functions)    # which nobody calls
 	{
 		my ($name, $arguments) = /^`(\w+)\((.*)\)`/;
@@ -163,33 +166,39 @@ sub leads_somewhere
 		$arguments =~ s{period timestamp with time zone}{now()};
 		$arguments =~ s{timeout interval.*}{'5s'};
 		$arguments =~ s{token bigint.*}{1};
-		$call{$name} = (/ $/ ? 'CALL' : 'SELECT * FROM') . " $name($arguments)";
+		$call{$name} = (/ $/ ? 'CALL' : 'SELECT * FROM') . " $schema.$name($arguments)";
 	}
-	my @for_all = qw(zk_lock_status zk_session_status zk_server_lock_status);
-	my @for_administrators = qw(zk_lock_break zk_claim_forget);
-	my %is_for_all = map { $_ => 1 } @for_all;
+	my %is_for_all = map { $_ => 1 } qw(zk_lock_status zk_session_status zk_server_lock_status);
+	my @for_administrators = qw(zk_claim_forget zk_fence zk_lock_break);
 	my %is_for_administrators = map { $_ => 1 } @for_administrators;
-	($role) = $grant =~ /TO (\w+);/;
+	is_deeply([ sort map { /(zk_\w+)/g } $grant =~ /^REVOKE .*? FROM $role;/msg ], \@for_administrators, 'the REVOKE names what is for administrators');
 
-	my $s = zk_session($node);
-	$s->value("SET SESSION AUTHORIZATION $role");
+	$node->safe_psql('shop', "DROP SCHEMA $schema");
+	$node->safe_psql('shop', $install);
+	my $owner = zk_session($node, dbname => 'shop');
+	my $s = zk_session($node, user => $role, dbname => 'shop');
 	is($s->value('SELECT rolsuper FROM pg_roles WHERE rolname = current_user'), 'f', "$role is a plain role");
-	foreach my $name (sort keys %call)
-	{
-		is($s->query($call{$name})->{state}, $is_for_all{$name} ? '' : '42501', "without the GRANT: $name");
-	}
-	is($s->query("SELECT * FROM $_")->{state}, '', "without the GRANT: $_") for qw(zk_locks zk_session zk_server_locks);
-
-	$admin->value($grant);
-	foreach my $name (sort keys %call)
-	{
-		my $result = $s->query($call{$name});
-		is($result->{state}, $is_for_administrators{$name} ? '42501' : '', "with the GRANT: $name")
-		  or diag($result->{err});
-	}
-	is_deeply([ sort @for_all, @for_administrators, $grant =~ /(zk_\w+)\(/g ], [ sort keys %call ],
-		'the GRANT names each function that needs it');
-	$s->quit;
+	my $may = sub {
+		my ($when, $allowed) = @_;
+		foreach my $name (sort keys %call)
+		{
+			my $result = $s->query($call{$name});
+			is($result->{state}, $allowed->($name) ? '' : '42501', "$when: $name") or diag($result->{err});
+		}
+	};
+	$may->('without the GRANT', sub { 0 });
+	is($s->query(q{SELECT zk_lock('/granted')})->{state}, '42883', '- where search_path passes over the schema');
+	my @dump = ('pg_dump', '-d', $node->connstr('shop') . " user=$role");
+	$node->command_fails(\@dump, '- nor is the database dumped');
+	$owner->value($usage);
+	$node->command_ok(\@dump, 'with USAGE the database is dumped');
+	$may->('with USAGE', sub { $is_for_all{ $_[0] } });
+	is($s->query("SELECT * FROM $_")->{state}, '', "with USAGE: $_") for qw(zk_locks zk_session zk_server_locks);
+	$owner->value($grant);
+	$may->('with the GRANT', sub { !$is_for_administrators{ $_[0] } });
+	like($s->value(q{SELECT zk_unlock_all(), zk_lock('/granted'), (SELECT count(*) FROM zk_locks)}), qr/^\d+\|t\|1$/,
+		'the functions and views are in the search_path');
+	$_->quit for $s, $owner;
 }
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
