@@ -51,8 +51,8 @@ sub extension_has
 			(SELECT oid FROM pg_extension WHERE extname = 'zklock')");
 }
 
-# The result type of a function that returns a set of rows is in the table of
-# relations.
+# The result type of a function that returns a set of rows is in a table of its
+# columns.
 my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
 		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+|\yIN ', '', 'g'),
@@ -61,20 +61,25 @@ is_deeply([ sort +(map { "$_->[0] $_->[1]" } $reference->table('| function | ret
 		(map { "$_->[0] " } $reference->table('| procedure | what it does |')) ],
 	\@functions, 'the functions and procedures, their arguments and results');
 
-# ... a parenthesis after a column is not part of its name.  A function with
-# arguments that returns rows has no view before it.
+# A function with arguments that returns rows has no view before it
 my @views = grep { length } (
 	extension_has('pg_class', q{format('`%s` %s', relname,
-		(SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute
+		(SELECT string_agg(format('`%s` %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute
 		 WHERE attrelid = c.oid AND attnum > 0))}),
-	extension_has('pg_proc', q{CASE WHEN proretset AND 'i' = ANY (proargmodes) THEN format('`%s(%s)` %s', proname,
-		proargnames[1],
-		(SELECT string_agg(name, ' ' ORDER BY n) FROM unnest(proargnames, proargmodes) WITH ORDINALITY AS a(name, mode, n)
+	extension_has('pg_proc', q{CASE WHEN proretset AND 'i' = ANY (proargmodes) THEN format('`%s` %s', proname,
+		(SELECT string_agg(format('`%s` %s', name, format_type(type, NULL)), ', ' ORDER BY n)
+		 FROM unnest(proargnames, proargmodes, proallargtypes) WITH ORDINALITY AS a(name, mode, type, n)
 		 WHERE mode <> 'i')) END}));
 is_deeply(
-	[ sort map { "$_->[0] " . join ' ', ($_->[1] =~ s/\([^()]*\)//gr) =~ /`(\w+)`/g }
-		$reference->table('| relation | columns |') ],
+	[ sort map {
+		"$_ " . join ', ', map { "$_->[0] $_->[1]" } $reference->table("| column of $_ | type | meaning |")
+	} $reference->text =~ /^\| column of (`\w+`) \| type \| meaning \|$/mg ],
 	[ sort @views ], 'the views, the table, what returns rows, and their columns');
+is($admin->value(q{SELECT string_agg(format('`%s` %s', name, format_type(type, NULL)), ', ' ORDER BY n)
+	FROM pg_proc, unnest(proargnames, proargmodes, proallargtypes) WITH ORDINALITY AS a(name, mode, type, n)
+	WHERE proname = 'zk_last_claim' AND mode <> 'i'}),
+	join(', ', map { "$_->[0] $_->[1]" } grep { $_->[0] ne '`path`' } $reference->table('| column of `zk_claims` | type | meaning |')),
+	'zk_last_claim has the columns of zk_claims but the path');
 
 my @settings = sort split /\n/, $admin->value(
 	q{SELECT format('`%s` %s', name, context) FROM pg_settings WHERE name LIKE 'zklock.%'});
