@@ -197,7 +197,7 @@ ROLLBACK;
 --
 -- Settings
 --
-SELECT name, context, vartype, unit, boot_val, min_val, max_val, short_desc <> '' AS described
+SELECT name, context, vartype, unit, boot_val, min_val, max_val, short_desc ~ '^\w[^.]{1,78}\.$' AS described
   FROM pg_settings WHERE name LIKE 'zklock.%' ORDER BY name COLLATE "C";
 
 -- a misspelt name is refused

@@ -1,5 +1,5 @@
 # README.md is correct: its SQL runs, it names what exists and nothing else, and
-# its GRANT is sufficient.  The same holds for the reference of functions, views
+# its GRANT and REVOKE are right.  The same holds for the reference of functions, views
 # and settings.  t/lib/Doc.pm explains the comments before its SQL.  The pages
 # of doc/ are run by t/072, t/081 to t/085, t/087, t/088, t/093 and t/096; that they name only what
 # exists is checked here.
@@ -34,7 +34,7 @@ my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts, shared_preload_libraries => 'zklock');
 my $admin = zk_session($node);
 
-$node->safe_psql('postgres', 'CREATE DATABASE install');
+$node->safe_psql('postgres', 'CREATE DATABASE shop');
 cmp_ok(scalar $readme->blocks('sql'), '>=', 5, 'there is SQL');
 $readme->run($node, zk => $zk);
 $readme->all_was_run;
@@ -51,8 +51,8 @@ sub extension_has
 			(SELECT oid FROM pg_extension WHERE extname = 'zklock')");
 }
 
-# The result type of a function that returns a set of rows is in the table of
-# relations.
+# The result type of a function that returns a set of rows is in a table of its
+# columns.
 my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
 		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+|\yIN ', '', 'g'),
@@ -61,20 +61,25 @@ is_deeply([ sort +(map { "$_->[0] $_->[1]" } $reference->table('| function | ret
 		(map { "$_->[0] " } $reference->table('| procedure | what it does |')) ],
 	\@functions, 'the functions and procedures, their arguments and results');
 
-# ... a parenthesis after a column is not part of its name.  A function with
-# arguments that returns rows has no view before it.
+# A function with arguments that returns rows has no view before it
 my @views = grep { length } (
 	extension_has('pg_class', q{format('`%s` %s', relname,
-		(SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute
+		(SELECT string_agg(format('`%s` %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) FROM pg_attribute
 		 WHERE attrelid = c.oid AND attnum > 0))}),
-	extension_has('pg_proc', q{CASE WHEN proretset AND 'i' = ANY (proargmodes) THEN format('`%s(%s)` %s', proname,
-		proargnames[1],
-		(SELECT string_agg(name, ' ' ORDER BY n) FROM unnest(proargnames, proargmodes) WITH ORDINALITY AS a(name, mode, n)
+	extension_has('pg_proc', q{CASE WHEN proretset AND 'i' = ANY (proargmodes) THEN format('`%s` %s', proname,
+		(SELECT string_agg(format('`%s` %s', name, format_type(type, NULL)), ', ' ORDER BY n)
+		 FROM unnest(proargnames, proargmodes, proallargtypes) WITH ORDINALITY AS a(name, mode, type, n)
 		 WHERE mode <> 'i')) END}));
 is_deeply(
-	[ sort map { "$_->[0] " . join ' ', ($_->[1] =~ s/\([^()]*\)//gr) =~ /`(\w+)`/g }
-		$reference->table('| relation | columns |') ],
+	[ sort map {
+		"$_ " . join ', ', map { "$_->[0] $_->[1]" } $reference->table("| column of $_ | type | meaning |")
+	} $reference->text =~ /^\| column of (`\w+`) \| type \| meaning \|$/mg ],
 	[ sort @views ], 'the views, the table, what returns rows, and their columns');
+is($admin->value(q{SELECT string_agg(format('`%s` %s', name, format_type(type, NULL)), ', ' ORDER BY n)
+	FROM pg_proc, unnest(proargnames, proargmodes, proallargtypes) WITH ORDINALITY AS a(name, mode, type, n)
+	WHERE proname = 'zk_last_claim' AND mode <> 'i'}),
+	join(', ', map { "$_->[0] $_->[1]" } grep { $_->[0] ne '`path`' } $reference->table('| column of `zk_claims` | type | meaning |')),
+	'zk_last_claim has the columns of zk_claims but the path');
 
 my @settings = sort split /\n/, $admin->value(
 	q{SELECT format('`%s` %s', name, context) FROM pg_settings WHERE name LIKE 'zklock.%'});
@@ -146,12 +151,15 @@ sub leads_somewhere
 }
 
 #
-# The GRANT: a plain role can do nothing without it, and everything with it.
-# The role is the one that the README has created above.
+# The GRANT and the REVOKE: a plain role can do nothing without them, and what
+# is no administrator's with them.  The role is the one that the README has
+# created above; the extension is installed again, as the README says.
 #
 {
-	my ($grant) = $readme->text =~ /^(GRANT EXECUTE ON ROUTINE.*?;)/ms;
-	my (%call, $role);
+	my ($install) = $readme->text =~ /^(CREATE SCHEMA.*?)^```/ms;
+	my ($role, $usage, $grant) = $readme->text =~ /^CREATE ROLE (\w+) LOGIN;\n(GRANT USAGE [^;]*;\n)(.*?)^```/ms;
+	my ($schema) = $install =~ /^CREATE EXTENSION zklock SCHEMA (\w+);/m;
+	my %call;
 	foreach (grep { !/ trigger$/ } @functions)    # which nobody calls
 	{
 		my ($name, $arguments) = /^`(\w+)\((.*)\)`/;
@@ -163,33 +171,39 @@ sub leads_somewhere
 		$arguments =~ s{period timestamp with time zone}{now()};
 		$arguments =~ s{timeout interval.*}{'5s'};
 		$arguments =~ s{token bigint.*}{1};
-		$call{$name} = (/ $/ ? 'CALL' : 'SELECT * FROM') . " $name($arguments)";
+		$call{$name} = (/ $/ ? 'CALL' : 'SELECT * FROM') . " $schema.$name($arguments)";
 	}
-	my @for_all = qw(zk_lock_status zk_session_status zk_server_lock_status);
-	my @for_administrators = qw(zk_lock_break zk_claim_forget);
-	my %is_for_all = map { $_ => 1 } @for_all;
+	my %is_for_all = map { $_ => 1 } qw(zk_lock_status zk_session_status zk_server_lock_status);
+	my @for_administrators = qw(zk_claim_forget zk_fence zk_lock_break);
 	my %is_for_administrators = map { $_ => 1 } @for_administrators;
-	($role) = $grant =~ /TO (\w+);/;
+	is_deeply([ sort map { /(zk_\w+)/g } $grant =~ /^REVOKE .*? FROM $role;/msg ], \@for_administrators, 'the REVOKE names what is for administrators');
 
-	my $s = zk_session($node);
-	$s->value("SET SESSION AUTHORIZATION $role");
+	$node->safe_psql('shop', "DROP SCHEMA $schema");
+	$node->safe_psql('shop', $install);
+	my $owner = zk_session($node, dbname => 'shop');
+	my $s = zk_session($node, user => $role, dbname => 'shop');
 	is($s->value('SELECT rolsuper FROM pg_roles WHERE rolname = current_user'), 'f', "$role is a plain role");
-	foreach my $name (sort keys %call)
-	{
-		is($s->query($call{$name})->{state}, $is_for_all{$name} ? '' : '42501', "without the GRANT: $name");
-	}
-	is($s->query("SELECT * FROM $_")->{state}, '', "without the GRANT: $_") for qw(zk_locks zk_session zk_server_locks);
-
-	$admin->value($grant);
-	foreach my $name (sort keys %call)
-	{
-		my $result = $s->query($call{$name});
-		is($result->{state}, $is_for_administrators{$name} ? '42501' : '', "with the GRANT: $name")
-		  or diag($result->{err});
-	}
-	is_deeply([ sort @for_all, @for_administrators, $grant =~ /(zk_\w+)\(/g ], [ sort keys %call ],
-		'the GRANT names each function that needs it');
-	$s->quit;
+	my $may = sub {
+		my ($when, $allowed) = @_;
+		foreach my $name (sort keys %call)
+		{
+			my $result = $s->query($call{$name});
+			is($result->{state}, $allowed->($name) ? '' : '42501', "$when: $name") or diag($result->{err});
+		}
+	};
+	$may->('without the GRANT', sub { 0 });
+	is($s->query(q{SELECT zk_lock('/granted')})->{state}, '42883', '- where search_path passes over the schema');
+	my @dump = ('pg_dump', '-d', $node->connstr('shop') . " user=$role");
+	$node->command_fails(\@dump, '- nor is the database dumped');
+	$owner->value($usage);
+	$node->command_ok(\@dump, 'with USAGE the database is dumped');
+	$may->('with USAGE', sub { $is_for_all{ $_[0] } });
+	is($s->query("SELECT * FROM $_")->{state}, '', "with USAGE: $_") for qw(zk_locks zk_session zk_server_locks);
+	$owner->value($grant);
+	$may->('with the GRANT', sub { !$is_for_administrators{ $_[0] } });
+	like($s->value(q{SELECT zk_unlock_all(), zk_lock('/granted'), (SELECT count(*) FROM zk_locks)}), qr/^\d+\|t\|1$/,
+		'the functions and views are in the search_path');
+	$_->quit for $s, $owner;
 }
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);

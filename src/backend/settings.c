@@ -118,25 +118,25 @@ static const struct
 }			int_settings[] =
 {
 	{"zklock.session_timeout",
-		"Sets the time without a heartbeat after which ZooKeeper takes a session's locks away.",
+		"Sets the time without a heartbeat after which a session's locks are lost.",
 		"The ensemble may limit it.",
 	&zklock_session_timeout, 10000, 1000, 3600000, PGC_SUSET, GUC_UNIT_MS},
 	{"zklock.connect_timeout",
-		"Sets the maximum time that a call waits for a ZooKeeper session.", NULL,
+		"Sets the maximum time to wait for a ZooKeeper session.", NULL,
 	&zklock_connect_timeout, 5000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.operation_timeout",
-		"Sets the maximum time that a call waits for one answer from ZooKeeper.", NULL,
+		"Sets the maximum time to wait for an answer from ZooKeeper.", NULL,
 	&zklock_operation_timeout, 10000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.release_timeout",
-		"Sets the maximum time that the end of a transaction waits for ZooKeeper to confirm the release of its locks.",
-		"It never waits while disconnected, and a cancel ends the wait.",
+		"Sets the maximum time to wait at transaction end for locks to be released.",
+		"There is no wait while ZooKeeper cannot be reached, and a cancel ends the wait.",
 	&zklock_release_timeout, 0, 0, 1000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.idle_timeout",
-		"Sets the time after which a ZooKeeper session that holds and awaits nothing is closed.",
-		"The next call opens another one.  0 keeps it.",
+		"Sets the maximum time that a ZooKeeper session may be idle.",
+		"It is closed when it has held and awaited nothing for so long; the next call opens another. 0 disables the timeout.",
 	&zklock_idle_timeout, 60000, 0, 604800000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.max_locks",
-		"Sets the maximum number of ZooKeeper locks that one session may hold.", NULL,
+		"Sets the maximum number of ZooKeeper locks per session.", NULL,
 	&zklock_max_locks, 1000, 1, 1000000, PGC_SUSET, 0},
 };
 
@@ -149,20 +149,20 @@ static const struct
 }			tls_settings[] =
 {
 	{"zklock.tls_ca_file",
-		"Location of the file of the certificate authorities that must have issued the ZooKeeper servers' certificates.",
-		"If it is set, connections to ZooKeeper use TLS.",
+		"Location of the certificate authority file for ZooKeeper.",
+		"The servers' certificates must be issued by one of its authorities. If it is set, connections to ZooKeeper use TLS.",
 	&zklock_tls_ca_file},
 	{"zklock.tls_cert_file",
-		"Location of the file of the certificate, and any intermediate ones, that is presented to ZooKeeper.",
-		NULL,
+		"Location of the client certificate file for ZooKeeper.",
+		"It may contain intermediate certificates, too.",
 	&zklock_tls_cert_file},
 	{"zklock.tls_key_file",
-		"Location of the file of the private key for zklock.tls_cert_file.",
+		"Location of the client private key file for ZooKeeper.",
 		"The key must not have a passphrase, and nobody but the server's user, or root and a group, may have access.",
 	&zklock_tls_key_file},
 	{"zklock.tls_crl_file",
-		"Location of the file of the revocation lists of the authorities that issued the ZooKeeper servers' certificates.",
-		"If it is set, it must contain a list that has not expired for each of these authorities.",
+		"Location of the certificate revocation list file for ZooKeeper.",
+		"If it is set, it must contain a list that has not expired for each authority that issued a server's certificate.",
 	&zklock_tls_crl_file},
 };
 
@@ -255,13 +255,13 @@ static void
 define_settings(void)
 {
 	DefineCustomStringVariable("zklock.hosts",
-							   gettext_noop("Sets the servers of the ZooKeeper ensemble, as a comma-separated list of host:port."),
-							   gettext_noop("The default port is 2181; an IPv6 address must be in brackets."),
+							   gettext_noop("Sets the servers of the ZooKeeper ensemble."),
+							   gettext_noop("A comma-separated list of host:port. The default port is 2181; an IPv6 address must be in brackets."),
 							   &hosts, "",
 							   PGC_SUSET, GUC_LIST_INPUT, check_hosts, assign_hosts, NULL);
 	DefineCustomStringVariable("zklock.root",
-							   gettext_noop("Sets the path in ZooKeeper under which all lock paths lie; / for none."),
-							   NULL, &zklock_root, "/zklock",
+							   gettext_noop("Sets the path in ZooKeeper under which all locks are."),
+							   gettext_noop("\"/\" stands for none."), &zklock_root, "/zklock",
 							   PGC_SUSET, 0, check_root, NULL, NULL);
 	for (int i = 0; i < lengthof(int_settings); i++)
 		DefineCustomIntVariable(int_settings[i].name, int_settings[i].summary,
@@ -274,47 +274,47 @@ define_settings(void)
 								   tls_settings[i].more, tls_settings[i].variable, "",
 								   PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("zklock.tls_verify_host",
-							 gettext_noop("Requires a ZooKeeper server's certificate to match its name in zklock.hosts."),
-							 NULL, &zklock_tls_verify_host, true,
+							 gettext_noop("Verifies that a ZooKeeper server's certificate matches its name."),
+							 gettext_noop("The name is the one in zklock.hosts."), &zklock_tls_verify_host, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.commit_guard",
-							 gettext_noop("Sets how thoroughly COMMIT verifies that the locks of the transaction are still held."),
+							 gettext_noop("Sets how COMMIT verifies that the transaction's locks are still held."),
 							 gettext_noop("off: not at all. on: asks ZooKeeper unless it has confirmed the session within a third of the session timeout. strict: always asks."),
 							 &zklock_commit_guard, ZKLOCK_GUARD_ON, guard_values,
 							 PGC_SUSET, 0, NULL, assign_commit_guard, NULL);
 	DefineCustomEnumVariable("zklock.cancel_on_loss",
-							 gettext_noop("Sets when a statement is canceled because a lock that its transaction relies on is lost."),
-							 gettext_noop("off: never. lost: when that is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held. terminate: as doubt, and for a session-scope lock the connection is terminated, even if it is idle."),
+							 gettext_noop("Sets when the loss of a lock cancels the running statement."),
+							 gettext_noop("off: never. lost: when the loss is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held. terminate: as doubt, and for a session-scope lock the connection is terminated, even if it is idle."),
 							 &zklock_cancel_on_loss, ZKS_STOP_LOST, stop_values,
 							 PGC_USERSET, 0, NULL, assign_cancel_on_loss, NULL);
 	DefineCustomEnumVariable("zklock.node_style",
-							 gettext_noop("Sets which library's names the nodes of locks get, so that other clients respect them."),
+							 gettext_noop("Sets which client library's node names are used for locks."),
 							 gettext_noop("curator: Curator's mutex and compatible locks. curator_rw: Curator's read-write lock. kazoo: kazoo's locks. single: one ephemeral node at the path itself."),
 							 &zklock_node_style, ZKP_CURATOR, style_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("zklock.auth_file",
-							   gettext_noop("Location of the file of the credentials for ZooKeeper, one scheme:credentials in each line."),
-							   gettext_noop("Nobody but the server's user, or root and a group, may have access."),
+							   gettext_noop("Location of the credentials file for ZooKeeper."),
+							   gettext_noop("Each line has one scheme:credentials. Nobody but the server's user, or root and a group, may have access."),
 							   &zklock_auth_file, "",
 							   PGC_SUSET, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.acl",
-							 gettext_noop("Sets who may access the nodes that this session creates in ZooKeeper."),
+							 gettext_noop("Sets who may access the nodes that a session creates in ZooKeeper."),
 							 gettext_noop("world: everybody. creator: whoever has the same credentials."),
 							 &zklock_acl, ZKLOCK_ACL_WORLD, acl_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("zklock.publish_identity",
-							 gettext_noop("Sets whether the nodes of this session say whose they are."),
-							 gettext_noop("They give the host, port, cluster name, process, database, user, and application name."),
+							 gettext_noop("Writes the identity of a session into its nodes in ZooKeeper."),
+							 gettext_noop("The identity is host, port, cluster name, process, database, user, and application name."),
 							 &zklock_publish_identity, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("zklock.advisory_space",
-							   gettext_noop("Sets with which other databases this one shares the keys of zklock_advisory: those with the same value."),
-							   gettext_noop("The name of the database if it is not set."),
+							   gettext_noop("Sets the name under which databases share the keys of zklock_advisory."),
+							   gettext_noop("If it is empty, the name of the database is used."),
 							   &zklock_advisory_space, "",
 							   PGC_SUSET, 0, check_advisory_space, NULL, NULL);
 	DefineCustomEnumVariable("zklock.advisory",
-							 gettext_noop("Sets what becomes of calls of PostgreSQL's own advisory lock functions."),
-							 gettext_noop("off: nothing. strict: they fail. redirect: they call the functions of zklock_advisory."),
+							 gettext_noop("Sets how calls of PostgreSQL's own advisory lock functions are handled."),
+							 gettext_noop("off: as always. strict: they fail. redirect: they call the functions of zklock_advisory."),
 							 &zklock_advisory, ZKLOCK_ADVISORY_OFF, advisory_values,
 							 PGC_SUSET, 0, NULL, assign_advisory, NULL);
 }
