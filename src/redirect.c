@@ -43,8 +43,10 @@
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
+#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/syscache.h"
 
@@ -85,7 +87,16 @@ static bool operators_exist;
 static Oid	unseen;
 static bool objects_are_known = false;
 
-static bool catalogs_changed;	/* perhaps while we read them */
+static unsigned int changes = 0;	/* of catalogs, perhaps while we read them */
+
+/* What needs_fmgr has found out about a function; NULL before the first, and after changes */
+typedef struct Judged
+{
+	Oid			function;
+	bool		needs_fmgr;
+} Judged;
+
+static HTAB *judged = NULL;
 
 /* The number of one of PostgreSQL's, or -1 for any other function */
 static int
@@ -109,23 +120,26 @@ forget(Datum arg, int cacheid, uint32 hashvalue)
 {
 	targets_are_known = false;
 	objects_are_known = false;
-	catalogs_changed = true;
+	changes++;
+	if (judged != NULL)
+		hash_destroy(judged);
+	judged = NULL;
 }
 
-/* To be called before they are read */
-static void
+/* To be called before they are read; returns how often they have changed */
+static unsigned int
 watch_catalogs(void)
 {
 	static bool watching = false;
 
-	catalogs_changed = false;
 	if (watching)
-		return;
+		return changes;
 	CacheRegisterSyscacheCallback(PROCOID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(OPEROID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(AMOPOPID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(CASTSOURCETARGET, forget, (Datum) 0);
 	watching = true;
+	return changes;
 }
 
 /*
@@ -205,9 +219,10 @@ target_of(int number)
 	zklock_refuse_dropped_settings();
 	if (!targets_are_known)
 	{
-		watch_catalogs();
+		unsigned int before = watch_catalogs();
+
 		find_targets();
-		targets_are_known = !catalogs_changed;
+		targets_are_known = changes == before;
 	}
 	if (!OidIsValid(targets[number]))
 		ereport(ERROR,
@@ -310,14 +325,16 @@ each_row(Oid catalog, void (*note) (HeapTuple tuple))
 static void
 look_for_objects(void)
 {
+	unsigned int before;
+
 	if (objects_are_known)
 		return;
-	watch_catalogs();
+	before = watch_catalogs();
 	operators_exist = false;
 	unseen = InvalidOid;
 	each_row(OperatorRelationId, note_operator);
 	each_row(CastRelationId, note_cast);
-	objects_are_known = !catalogs_changed;
+	objects_are_known = changes == before;
 }
 
 static bool
@@ -510,14 +527,11 @@ may_call(HeapTuple function)
 }
 
 static bool
-is_of_interest(Oid function, bool (*contains) (HeapTuple function))
+is_so(Oid function, bool (*contains) (HeapTuple function))
 {
-	HeapTuple	tuple;
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	bool		result;
 
-	if (!is_watching())
-		return false;
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	result = contains(tuple);
@@ -533,17 +547,41 @@ is_alias_or_may_call(HeapTuple function)
 	return is_alias(function);
 }
 
+/* It is asked in each statement that calls the function, up to three times */
+static bool
+judge(Oid function)
+{
+	Judged	   *known = judged != NULL ? hash_search(judged, &function, HASH_FIND, NULL) : NULL;
+	unsigned int before;
+	bool		result;
+
+	if (known != NULL)
+		return known->needs_fmgr;
+	before = watch_catalogs();
+	result = is_so(function, is_alias_or_may_call);
+	if (changes != before)
+		return result;
+	if (judged == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(Judged),.hcxt = TopMemoryContext};
+
+		judged = hash_create("zklock functions", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	known = hash_search(judged, &function, HASH_ENTER, NULL);
+	known->needs_fmgr = result;
+	return result;
+}
+
 static bool
 needs_fmgr(Oid function)
 {
-	return (next_needs_fmgr && next_needs_fmgr(function)) ||
-		is_of_interest(function, is_alias_or_may_call);
+	return (next_needs_fmgr && next_needs_fmgr(function)) || (is_watching() && judge(function));
 }
 
 static void
 fmgr(FmgrHookEventType event, FmgrInfo *flinfo, Datum *arg)
 {
-	if (event == FHET_START && is_of_interest(flinfo->fn_oid, is_alias))
+	if (event == FHET_START && is_watching() && is_so(flinfo->fn_oid, is_alias))
 		refuse(flinfo->fn_oid);
 	if (next_fmgr)
 		next_fmgr(event, flinfo, arg);

@@ -70,6 +70,7 @@ CREATE FUNCTION in_rows() RETURNS SETOF boolean LANGUAGE sql STABLE AS 'SELECT p
 CREATE FUNCTION from_view() RETURNS SETOF boolean LANGUAGE sql STABLE AS 'SELECT * FROM viewed';
 CREATE FUNCTION in_atomic() RETURNS boolean BEGIN ATOMIC SELECT pg_try_advisory_lock(7); END;
 CREATE FUNCTION with_path() RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$BEGIN RETURN pg_try_advisory_lock(7); END$$;
+CREATE FUNCTION off_here() RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET zklock.advisory = off AS $$BEGIN PERFORM in_plpgsql(); RETURN pg_catalog.pg_advisory_unlock(7); END$$;
 CREATE FUNCTION takes(boolean) RETURNS void LANGUAGE plpgsql AS $$BEGIN END$$;
 CREATE FUNCTION constant() RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$BEGIN RETURN pg_try_advisory_lock(7); END$$;
 CREATE FUNCTION parallel(int) RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE AS $$BEGIN RETURN pg_try_advisory_lock(7); END$$;
@@ -493,6 +494,9 @@ subtest 'by session_preload_libraries' => sub {
 		is(comes_to($s, 'SELECT in_sql(7)'), '42501', '- in an SQL function');
 		is(comes_to($s, 'SELECT 7::locked'), '42501', '- and where nothing is planned');
 		is(comes_to($s, 'SELECT alias(7)'), '42501', '- an alias');
+
+		# a superuser's own function may, but what it has called is not called so afterwards
+		is(comes_to($s, 'BEGIN; SELECT off_here(); SELECT in_plpgsql(); COMMIT'), '42501', '- after a function that sets it');
 		$s->quit;
 	}
 };

@@ -51,6 +51,8 @@ bool		zklock_publish_identity;
 char	   *zklock_advisory_space;
 int			zklock_advisory = ZKLOCK_ADVISORY_OFF;
 
+static List *dropped = NIL;		/* of Dropped: see below */
+
 /*-------------------------------------------------------------------------
  * The settings
  *-------------------------------------------------------------------------
@@ -239,13 +241,25 @@ static const struct config_enum_entry advisory_values[] =
 };
 
 /*
+ * What only this value has, so that PostgreSQL calls the function below whenever another
+ * one comes into effect, even an equal one
+ */
+static bool
+check_advisory(int *newval, void **extra, GucSource source)
+{
+	*extra = guc_malloc_compat(1);
+	return *extra != NULL;
+}
+
+/*
  * A plan that was made before has the calls that it was made with, and so have domains'
- * constraints that somebody keeps ready to be executed
+ * constraints that somebody keeps ready to be executed.  "off" means that only where no
+ * value was dropped, or a superuser has set it.
  */
 static void
 assign_advisory(int newval, void *extra)
 {
-	if (newval == zklock_advisory)
+	if (newval == zklock_advisory && dropped == NIL)
 		return;
 	ResetPlanCache();
 	CallSyscacheCallbacks(CONSTROID, 0);
@@ -316,7 +330,7 @@ define_settings(void)
 							 gettext_noop("Sets how calls of PostgreSQL's own advisory lock functions are handled."),
 							 gettext_noop("off: as always. strict: they fail. redirect: they call the functions of zklock_advisory."),
 							 &zklock_advisory, ZKLOCK_ADVISORY_OFF, advisory_values,
-							 PGC_SUSET, 0, NULL, assign_advisory, NULL);
+							 PGC_SUSET, 0, check_advisory, assign_advisory, NULL);
 }
 
 /*-------------------------------------------------------------------------
@@ -331,8 +345,6 @@ typedef struct Dropped
 	bool		by_client;		/* it was replaced by an option of the
 								 * connection */
 } Dropped;
-
-static List *dropped = NIL;
 
 /* What a session sets for itself replaces nothing */
 static bool
