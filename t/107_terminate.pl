@@ -93,6 +93,7 @@ subtest 'the lock is known to be lost' => sub {
 	my %then = (
 		'idle' => sub { },
 		'idle in a transaction' => sub { $_[0]->value('BEGIN; SELECT 1') },
+		'idle in a transaction that a COMMIT PREPARED in a savepoint has failed' => sub { $_[0]->query(q{BEGIN; SAVEPOINT a; COMMIT PREPARED 'none'}) },
 		'a statement' => sub { run($_[0], 'BEGIN; SELECT pg_sleep(600)', 'PgSleep') },
 		'a block that catches all' =>
 		  sub { run($_[0], 'DO $$BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END$$', 'PgSleep') });

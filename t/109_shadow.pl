@@ -93,6 +93,11 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 	is("$unlocked->{out} @{ $unlocked->{warnings} }", 't ', '- nothing is said of that by ours');
 	$s->value('SELECT pg_advisory_lock(1), pg_catalog.pg_advisory_unlock_all(), pg_advisory_lock(1)');
 	is(rows($s), '1 ExclusiveLock', '- which takes it again with the next call');
+	$s->value('SELECT pg_advisory_lock(2); BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(2), pg_catalog.pg_advisory_unlock(2)');
+	is($s->query('SELECT pg_cancel_backend(pg_backend_pid()), pg_advisory_unlock(2)')->{state}, '57014', "- where PostgreSQL's warning lets a cancel in");
+	$s->value('ROLLBACK');
+	is(zk_holds($s), 'exclusive session 2 held', '- the hold is gone');
+	zk_until(sub { zk_locks_left($zk) == 1 }, '- and its node');
 	my $discarded = $s->query('DISCARD ALL');
 	is("$discarded->{state} @{ $discarded->{warnings} }", ' ', 'DISCARD ALL says nothing either');
 	is(rows($s) . zk_holds($s), '', '- and leaves neither lock');

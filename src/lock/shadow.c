@@ -94,11 +94,14 @@ zkl_take_shadow(ZkShadow *shadow, const LOCKTAG *tag, LOCKMODE mode)
 
 /*
  * Without a look, LockRelease would warn of what DISCARD ALL, or PostgreSQL's
- * own functions, have given back already.
+ * own functions, have given back already.  It still warns where the transaction
+ * has the same lock by these, and a warning lets a cancel in: not here, where the
+ * hold is gone and its node is not.
  */
 void
 zkl_drop_shadow(ZkShadow *shadow)
 {
+	HOLD_INTERRUPTS();
 	if (shadow->state == ZKL_SHADOW_MISSING)
 		dlist_delete(&shadow->in_missing);
 	else if (shadow->state == ZKL_SHADOW_TAKEN)
@@ -108,4 +111,5 @@ zkl_drop_shadow(ZkShadow *shadow)
 			(void) LockRelease(&shadow->tag, shadow->mode, true);
 	}
 	shadow->state = ZKL_NO_SHADOW;
+	RESUME_INTERRUPTS();
 }
