@@ -421,6 +421,7 @@ zkl_is_held(const char *path)
 	int64		until = zkb_deadline(zklock_operation_timeout);
 	int			n;
 
+	zkl_follow_settings();
 	zkb_wait_begin(&wait, -1, false);
 	while ((n = find_held(full, nodes)) > 0)
 	{
