@@ -43,10 +43,8 @@
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
-#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/syscache.h"
 
@@ -89,14 +87,12 @@ static bool objects_are_known = false;
 
 static unsigned int changes = 0;	/* of catalogs, perhaps while we read them */
 
-/* What needs_fmgr has found out about a function; NULL before the first, and after changes */
-typedef struct Judged
+/* What needs_fmgr has found out about some functions since the last change */
+static struct
 {
 	Oid			function;
 	bool		needs_fmgr;
-} Judged;
-
-static HTAB *judged = NULL;
+}			judged[64];
 
 /* The number of one of PostgreSQL's, or -1 for any other function */
 static int
@@ -121,9 +117,7 @@ forget(Datum arg, int cacheid, uint32 hashvalue)
 	targets_are_known = false;
 	objects_are_known = false;
 	changes++;
-	if (judged != NULL)
-		hash_destroy(judged);
-	judged = NULL;
+	memset(judged, 0, sizeof(judged));
 }
 
 /* To be called before they are read; returns how often they have changed */
@@ -551,24 +545,19 @@ is_alias_or_may_call(HeapTuple function)
 static bool
 judge(Oid function)
 {
-	Judged	   *known = judged != NULL ? hash_search(judged, &function, HASH_FIND, NULL) : NULL;
+	const int	place = function % lengthof(judged);
 	unsigned int before;
 	bool		result;
 
-	if (known != NULL)
-		return known->needs_fmgr;
+	if (judged[place].function == function)
+		return judged[place].needs_fmgr;
 	before = watch_catalogs();
 	result = is_so(function, is_alias_or_may_call);
-	if (changes != before)
-		return result;
-	if (judged == NULL)
+	if (changes == before)
 	{
-		HASHCTL		ctl = {.keysize = sizeof(Oid),.entrysize = sizeof(Judged),.hcxt = TopMemoryContext};
-
-		judged = hash_create("zklock functions", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		judged[place].function = function;
+		judged[place].needs_fmgr = result;
 	}
-	known = hash_search(judged, &function, HASH_ENTER, NULL);
-	known->needs_fmgr = result;
 	return result;
 }
 
