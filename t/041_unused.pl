@@ -1,7 +1,8 @@
 # A session that loads the library and takes no lock pays next to nothing per
 # transaction: counted by callgrind, not timed.  (A callback of ours must be the
 # last of all before the commit, so it is registered at load, and only checks a
-# flag: some ten instructions of 100,000.)  And it sends nothing to ZooKeeper.
+# flag.  The hooks of zklock.advisory, which is off, are a branch each.  Together these are
+# some ninety instructions of 100,000.)  And it sends nothing to ZooKeeper.
 #
 # The test compares what a backend executes inside our library and the client
 # library after 100 and after 1,100 transactions.  (The total number of
@@ -81,7 +82,7 @@ my ($ours_many, $all_many) = run_transactions(1100);
 
 cmp_ok($ours_few, '>', 0, 'the library was loaded');
 cmp_ok($all_many - $all_few, '>', 1000 * 10_000, 'the transactions were counted');
-cmp_ok($ours_many - $ours_few, '<=', 1000 * 20, '1,000 transactions more execute next to nothing of ours');
+cmp_ok($ours_many - $ours_few, '<=', 1000 * 150, '1,000 transactions more execute next to nothing of ours');
 diag sprintf('instructions per transaction: %d in all, %d ours; at load: %d ours',
 	($all_many - $all_few) / 1000, ($ours_many - $ours_few) / 1000, $ours_few);
 is($zk->sessions, 0, 'there is no ZooKeeper session');
