@@ -42,11 +42,13 @@ my $node = zk_cluster(
 $node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
 $node->reload;
 
-# The programs are not superusers
-my ($grant) = Doc->new('README.md')->text =~ /^(GRANT EXECUTE ON FUNCTION.*?;)/ms;
+# The programs are not superusers, and have what README says
+my $readme = Doc->new('README.md')->text;
+my ($path) = $readme =~ /^(ALTER DATABASE shop SET search_path.*?;)/m or die 'no search_path in README.md';
+my ($grant) = $readme =~ /^(GRANT USAGE ON SCHEMA zk .*?^REVOKE .*?;)/ms or die 'no GRANT in README.md';
 $node->safe_psql('postgres', 'CREATE ROLE app LOGIN');
 $node->safe_psql('postgres', 'CREATE DATABASE shop OWNER app');
-$node->safe_psql('shop', "CREATE EXTENSION zklock; $grant
+$node->safe_psql('shop', "CREATE SCHEMA zk; CREATE EXTENSION zklock SCHEMA zk; $path $grant
 	SET ROLE app; CREATE TABLE report (made_at timestamptz); CREATE TABLE account AS SELECT 0 AS n");
 my $admin = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
 my $other = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . $zk->hosts);
