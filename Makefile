@@ -29,7 +29,7 @@ below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o con
 	wakeup.o resolve.o tls.o hosts.o stop_signal.o)
 
 EXTENSION = zklock zklock_advisory
-DATA = zklock--1.0.sql zklock_advisory--1.0.sql
+DATA = zklock--1.0-dev.sql zklock_advisory--1.0-dev.sql
 PGFILEDESC = "zklock - distributed locks in a ZooKeeper ensemble"
 
 REGRESS = $(basename $(notdir $(sort $(wildcard $(here)/sql/*.sql))))

@@ -1,4 +1,4 @@
-# Upgrading: a user who installed 1.0 and applied each step since then has the
+# Upgrading: a user who installed the first version and applied each step since then has the
 # same as a new user, and keeps what zk_fences has seen.  zklock_advisory works
 # meanwhile, and is upgraded last.  The comparison itself
 # is tested with a version that does not exist, and with steps to it that forget
@@ -24,8 +24,8 @@ use Zklock;
 use ZooKeeper;
 
 my $tree = abs_path("$FindBin::RealBin/..");
-my $first = '1.0';
 my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$/m)[0];
+my $first = (slurp_file("$tree/CHANGELOG.md") =~ /^## (\S+) /mg)[-1];
 
 #
 # One version, wherever it is written
@@ -37,13 +37,16 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 	my ($data) = slurp_file("$tree/Makefile") =~ /^DATA = (.*)$/m;
 
 	is($changes, $default, 'CHANGELOG.md begins with the version of zklock.control');
-	is($package, $default, 'so does debian/changelog');
+	# what sorts before the release there
+	is($package =~ tr/~/-/r, $default, 'so does debian/changelog');
 	# PGXN's version numbers have three parts
-	is($meta->{version}, "$default.0", 'META.json has it');
+	my $in_meta = $default =~ s/^\d+\.\d+\K/.0/r;
+	is($meta->{version}, $in_meta, 'META.json has it');
 	is((slurp_file("$tree/zklock_advisory.control") =~ /^default_version = '(.*)'$/m)[0], $default, 'zklock_advisory.control has the same');
 	# ... and the state of the release
 	like($when, qr/^(?:unreleased|\d{4}-\d\d-\d\d)$/, 'CHANGELOG.md says when it was released');
 	my $released = $when ne 'unreleased' || 0;
+	is($default !~ /-dev$/ || 0, $released, '- and whoever installs something else does not have a version of that name');
 	is($for ne 'UNRELEASED' || 0, $released, '- and debian/changelog whether it was');
 	is($meta->{release_status} eq 'stable' || 0, $released, '- and META.json');
 	is_deeply([ grep { !$meta->{$_} } qw(name version abstract maintainer license provides meta-spec) ],
@@ -51,7 +54,7 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 	is_deeply([ sort keys %{ $meta->{provides} } ], [ sort map { m{([^/]*)\.control$} } glob "$tree/*.control" ], '- and tells of each extension');
 	foreach my $extension (map { $meta->{provides}{$_} } sort keys %{ $meta->{provides} })
 	{
-		is($extension->{version}, "$default.0", '- its version');
+		is($extension->{version}, $in_meta, '- its version');
 		ok(-e "$tree/$extension->{file}", '- a script that exists');
 		ok(-e "$tree/$extension->{docfile}", '- and a document');
 	}

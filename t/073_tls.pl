@@ -486,7 +486,7 @@ subtest 'the end of a backend whose server is silent' => sub {
 subtest 'a zklock without TLS' => sub {
 	my $source = "$dir/without";
 	mkdir $source;
-	system("cp -r $FindBin::RealBin/../Makefile $FindBin::RealBin/../src $FindBin::RealBin/../zklock.control $FindBin::RealBin/../zklock--1.0.sql $source"
+	system("cp -r $FindBin::RealBin/../Makefile $FindBin::RealBin/../src $FindBin::RealBin/../zklock.control $FindBin::RealBin/../zklock--*.sql $source"
 		  . " && rm -f $source/src/*.o && make -s -C $source with_llvm=no with_tls=no COPT=-O0 zklock.so >>'$log' 2>&1") == 0
 	  or die slurp_file($log);
 	my $plain = PostgreSQL::Test::Cluster->new('plain');

@@ -1,4 +1,4 @@
-/* zklock_advisory--1.0.sql */
+/* zklock_advisory--1.0-dev.sql */
 
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION zklock_advisory" to load this file. \quit
