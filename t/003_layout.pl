@@ -1,6 +1,6 @@
 # Compares what src/README.md says about which file calls which, and in what
 # direction, with the code.  No file calls one of a higher folder, and there are
-# no circles; a name begins with the prefix of its folder; what a comment points to
+# no cycles; a name begins with the prefix of its folder; what a comment points to
 # exists.
 
 use strict;
@@ -73,8 +73,8 @@ is("@up", '', 'no file calls one of a folder above it');
 
 my %seen;
 
-# Returns the circle that is reached from this file, or nothing
-sub circle
+# Returns the cycle that is reached from this file, or nothing
+sub cycle
 {
 	my ($file, @way) = @_;
 	my ($begin) = grep { $way[$_] eq $file } 0 .. $#way;
@@ -83,12 +83,12 @@ sub circle
 	return () if $seen{$file}++;
 	foreach my $other (sort keys %{ $calls{$file} })
 	{
-		my @found = circle($other, @way, $file);
+		my @found = cycle($other, @way, $file);
 		return @found if @found;
 	}
 	return ();
 }
-is(join(' > ', map { circle($_) } sort keys %calls), '', 'no files call each other in a circle');
+is(join(' > ', map { cycle($_) } sort keys %calls), '', 'no files call each other in a cycle');
 
 #
 # Pointers in comments: "(file.c, function)"

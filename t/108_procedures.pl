@@ -285,8 +285,8 @@ subtest 'errors that end a wait' => sub {
 
 subtest 'a deadlock' => sub {
 	my @s = map { zk_session($node) } 0, 1;
-	$s[$_]->value("BEGIN; CALL zk_xact_acquire('/circle/$_')") for 0, 1;
-	$s[$_]->send("CALL zk_xact_acquire('/circle/@{[ 1 - $_ ]}')") for 0, 1;
+	$s[$_]->value("BEGIN; CALL zk_xact_acquire('/cycle/$_')") for 0, 1;
+	$s[$_]->send("CALL zk_xact_acquire('/cycle/@{[ 1 - $_ ]}')") for 0, 1;
 	my @states = sort map { $_->wait->{state} } @s;
 	is_deeply(\@states, [ '', '40P01' ], 'one fails with 40P01, and the other one goes on');
 	$_->value('ROLLBACK') for @s;

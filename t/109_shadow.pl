@@ -172,7 +172,7 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 }
 
 #
-# Circles through it
+# Cycles through it
 #
 {
 	my ($s, $by) = (switched(), zk_session($node));

@@ -4,7 +4,7 @@
  *	  Who on this server waits for PostgreSQL's own locks of this backend.
  *
  * GetBlockerStatusData() looks at one waiter at a time, each at another
- * instant; a circle made of such edges may never have stood.  So all partitions
+ * instant; a cycle made of such edges may never have stood.  So all partitions
  * of the lock table are held at once, as pg_locks does, while the queues are
  * copied; who waits for whom is worked out on the copy.
  *

@@ -466,7 +466,7 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-/* Nodes of ours are gone; perhaps since we broke a circle, and do not know it */
+/* Nodes of ours are gone; perhaps since we broke a cycle, and do not know it */
 static void
 ask_who_did_it(Call *c)
 {
