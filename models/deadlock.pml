@@ -42,7 +42,7 @@
  *
  *	- Semaphores, several locks at once, zk_try_lock, peers; nodes that somebody
  *	  deletes by hand, refusals; junk on the board.
- *	- A multi whose answer is lost; a wait that is cancelled while its multi is
+ *	- A multi whose answer is lost; a wait that is canceled while its multi is
  *	  under way; a chase that loses its connection.
  *	- Two looks that see the same waits stand for one instant: here a look is one.
  *	- That a delete takes longer than a local wait must have lasted to be counted:

@@ -258,11 +258,11 @@ foreach my $servers ($zk, ZooKeeper->new->start)
 		my ($s, $other) = ($new->($node[0], $proxy), $new->($node[1], $servers));
 		nearly_fill($s, '');
 
-		# what a call that was cancelled has left there is waited for
+		# what a call that was canceled has left there is waited for
 		$proxy->hold('create2');
 		$s->send("SELECT zk_lock('@{[ last_path() ]}')");
 		$proxy->wait_held;
-		is($s->cancel($admin)->{state}, '57014', 'cancelled');
+		is($s->cancel($admin)->{state}, '57014', 'canceled');
 		$s->send("SELECT zk_lock('@{[ last_path() ]}'), zk_unlock('@{[ last_path() ]}')");
 		zk_until(sub { $s->is_done || zk_waits($admin, $s->pid) }, 'the next call to wait');
 		$proxy->release;

@@ -243,7 +243,7 @@ subtest 'errors that end a wait' => sub {
 	$s->send("SELECT zk_lock_many('{/ends/a,/ends/x}')");
 	zk_wait_queued($zk, $s);
 	$r = $s->cancel($admin);
-	is($r->{state}, '57014', 'cancelled');
+	is($r->{state}, '57014', 'canceled');
 	like($r->{err}, $context, 'CONTEXT: of several, the one that is waited for');
 	is($s->query(q{SELECT zk_lock('/ends/x', '3s')})->{err}, '', 'who waits for a while is told nothing');
 	unlike($s->query('SELECT 1/0')->{err}, qr/CONTEXT/, 'after the wait there is none');

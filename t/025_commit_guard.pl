@@ -23,7 +23,7 @@ my $SLACK = 1.5;
 
 # empty directories stay, so that nobody has to create one again
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
-# A statement that looks at a lost lock is not to be cancelled: that is t/034's
+# A statement that looks at a lost lock is not to be canceled: that is t/034's
 my $node = zk_cluster(
 	'main', $zk,
 	'zklock.cancel_on_loss' => 'off',
@@ -830,13 +830,13 @@ subtest 'cut off at COMMIT' => sub {
 		is(rows("cut $name"), 0, "$name: the row is not there");
 	}
 
-	# cancelled, terminated
+	# canceled, terminated
 	my $pid = $session{'later cancel'}->pid;
 	my $began = time;
 	$admin->value("SELECT pg_cancel_backend($pid)");
-	is($session{'later cancel'}->wait->{state}, '57014', 'cancelled: 57014');
-	in_time(time - $began, $SLACK, 'cancelled: at once');
-	is($session{'later cancel'}->value('SELECT count(*) FROM zk_locks'), 0, 'cancelled: the transaction is over');
+	is($session{'later cancel'}->wait->{state}, '57014', 'canceled: 57014');
+	in_time(time - $began, $SLACK, 'canceled: at once');
+	is($session{'later cancel'}->value('SELECT count(*) FROM zk_locks'), 0, 'canceled: the transaction is over');
 	$pid = $session{'later terminate'}->pid;
 	$began = time;
 	$admin->value("SELECT pg_terminate_backend($pid)");

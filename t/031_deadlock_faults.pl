@@ -234,9 +234,9 @@ sub held_break
 	return ($proxy, $a, $b);
 }
 
-about 'cancelled just before the break' => sub {
+about 'canceled just before the break' => sub {
 	my ($proxy, $a, $b) = held_break();
-	is($b->cancel($admin[1])->{state}, '57014', 'one is cancelled');
+	is($b->cancel($admin[1])->{state}, '57014', 'one is canceled');
 	$b->value('ROLLBACK');
 	has_left();
 	$proxy->release;
@@ -244,7 +244,7 @@ about 'cancelled just before the break' => sub {
 	$_->quit for $a, $b;
 };
 
-about 'cancelled inside a block just before the break' => sub {
+about 'canceled inside a block just before the break' => sub {
 	my ($proxy, $a, $b) = held_break(
 		sql => q{DO $$ BEGIN PERFORM zk_xact_lock('/c/x'); EXCEPTION WHEN query_canceled THEN NULL; END $$});
 	is($b->cancel($admin[1])->{state}, '', 'one goes on, and still holds');

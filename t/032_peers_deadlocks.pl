@@ -57,7 +57,7 @@ foreach my $end ('a cancel', 'lock_timeout')
 			nobody_fails('who waits for Curator', [$by_s], $s);
 			ok(!$curator->is_done, 'and Curator waits');
 			$result = $s->cancel($admin);
-			is($result->{state}, '57014', 'cancelled');
+			is($result->{state}, '57014', 'canceled');
 		}
 		else
 		{

@@ -58,9 +58,9 @@ my $default = (slurp_file("$tree/zklock.control") =~ /^default_version = '(.*)'$
 	is_deeply([ sort split / /, $data ], [ sort map { s{.*/}{}r } glob "$tree/zklock*--*.sql" ],
 		'make install installs every script that there is');
 
-	my ($licence) = slurp_file("$tree/LICENSE") =~ /^(Permission .*)\z/ms;
+	my ($license) = slurp_file("$tree/LICENSE") =~ /^(Permission .*)\z/ms;
 	my ($in_package) = slurp_file("$tree/debian/copyright") =~ /^ (Permission .*)\z/ms;
-	is($in_package =~ s/^ \.?//mgr, $licence, 'LICENSE and debian/copyright say the same');
+	is($in_package =~ s/^ \.?//mgr, $license, 'LICENSE and debian/copyright say the same');
 }
 
 #

@@ -329,7 +329,7 @@ subtest 'ports' => sub {
 	$s->send(q{SELECT zk_lock('/never')});
 	zk_wait_waiting($admin, $s);
 	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-	is($s->wait->{state}, '57014', '- can be cancelled');
+	is($s->wait->{state}, '57014', '- can be canceled');
 	$s->send(q{SELECT zk_lock('/never')});
 	zk_wait_waiting($admin, $s);
 	my $begin = time;

@@ -121,7 +121,7 @@ subtest 'a session that ends while the backend looks at it' => sub {
 		my $from = log_end();
 		$s->send('DO $$BEGIN LOOP PERFORM FROM zk_locks; PERFORM FROM zk_session; END LOOP; END$$');
 		$zk->end_session($id, $s->pid);
-		is($s->wait->{state}, '40001', 'it is cancelled');
+		is($s->wait->{state}, '40001', 'it is canceled');
 		$s->query('ROLLBACK');
 		$s->query('SELECT state FROM zk_session');
 		my @lines = told($s, $from);

@@ -367,7 +367,7 @@ edge 'a single node that never was stands in no queue' => sub {
 	$proxy->hold_request('multi');
 	$s->send("SELECT zk_lock('$path')");
 	$proxy->wait_held;
-	is($s->cancel($admin)->{state}, '57014', 'cancelled before it could be created');
+	is($s->cancel($admin)->{state}, '57014', 'canceled before it could be created');
 	$proxy->drop;
 	zk_wait_session($s, 'connected');
 	my $holder = $other->contend($at);
@@ -531,14 +531,14 @@ foreach my $way (@ZkProxy::WAYS)
 		$s->quit;
 	};
 
-	edge "$way: cancelled, and another program has it" => sub {
+	edge "$way: canceled, and another program has it" => sub {
 		my ($path, $at, $s) = begin(1, session_timeout => '4s');
 		$proxy->clear_log;
 		$proxy->lose($way, 'multi');
 		$proxy->refuse;    # once cut off, it must not be back before the cancel
 		$s->send("SELECT zk_lock('$path')");
 		$proxy->wait_lost($way);
-		is($s->cancel($admin)->{state}, '57014', 'cancelled');
+		is($s->cancel($admin)->{state}, '57014', 'canceled');
 		$proxy->pass;
 		$proxy->release;
 		my $theirs;

@@ -129,7 +129,7 @@ subtest 'the lock is known to be lost' => sub {
 };
 
 subtest 'not because of what was given back, or goes with the transaction' => sub {
-	# with a hold that remains, the running statement is cancelled
+	# with a hold that remains, the running statement is canceled
 	my %how = (
 		'given back' => [ q{SELECT zk_lock('PATH'); SELECT zk_unlock('PATH')}, '' ],
 		'rolled back' => [ q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK}, '' ],
@@ -155,7 +155,7 @@ subtest 'not because of what was given back, or goes with the transaction' => su
 	foreach my $name (sort keys %how)
 	{
 		my $s = $session{$name};
-		is($s->wait->{state}, $how{$name}[1], "$name: " . ($how{$name}[1] eq '' ? 'nothing' : 'the statement is cancelled'));
+		is($s->wait->{state}, $how{$name}[1], "$name: " . ($how{$name}[1] eq '' ? 'nothing' : 'the statement is canceled'));
 		is($s->query('ROLLBACK')->{state}, '', "$name: it lives");
 	}
 	my $began = time;
@@ -250,7 +250,7 @@ subtest 'cut off' => sub {
 
 	my $result = $session{'a lock of the transaction'}->wait;
 	is("$result->{state} $result->{message}", qq{40001 canceling statement: the lock on "$path{'a lock of the transaction'}" may have been lost},
-		'a lock of the transaction: the statement is cancelled');
+		'a lock of the transaction: the statement is canceled');
 	$session{'a session-scope lock is being given back'}->wait;
 	foreach my $name (sort keys %lives)
 	{

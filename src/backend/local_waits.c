@@ -392,7 +392,7 @@ search_queue(Look *look, Queue *queue, int below, ZkbLocalWait *waits, int n, in
 		 * Those not found yet are of another party than who blocks them.  A
 		 * wait that has not noted its time yet is new: the next look sees it.
 		 * (It does so just after it has begun.  If the wait before it was
-		 * cancelled, that one's time is still there until then.)
+		 * canceled, that one's time is still there until then.)
 		 */
 		if (party->place != NOT_FOUND)
 			continue;

@@ -320,7 +320,7 @@ our @MUTANTS = (
 	},
 	{
 		name => 'no_snapshot_for_commit',
-		what => 'who has no snapshot, and no text, is taken for one that is about to commit, and not cancelled when a lock is lost',
+		what => 'who has no snapshot, and no text, is taken for one that is about to commit, and not canceled when a lock is lost',
 		edits => [ [ 'lock/stop.c', 'return ActivePortal == NULL;', 'return true;' ] ],
 		test => [ '108_procedures', 'losses' ]
 	},
@@ -417,7 +417,7 @@ our @MUTANTS = (
 		name => 'claim_undone_to_nothing',
 		what => 'a claim that is undone leaves no claim, instead of the one before',
 		edits => [ [ 'zk/mark.c', 'm->decision == DONE ? m->done : m->before', 'm->decision == DONE ? m->done : ""' ] ],
-		test => [ '094_claims', 'cancelled at COMMIT' ]
+		test => [ '094_claims', 'canceled at COMMIT' ]
 	},
 	{
 		name => 'claim_over_pending',
