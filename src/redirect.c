@@ -255,7 +255,7 @@ refuse(Oid function)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot redirect the call of %s to ZooKeeper", format_procedure_qualified(function)),
-			 errdetail("Calls are redirected where a statement is planned. This one is evaluated without that, or belongs to an operator or an aggregate."),
+			 errdetail("Calls are redirected where a statement is planned. This call is evaluated without planning, or belongs to an operator or an aggregate."),
 			 errhint("Put the call into a PL/pgSQL or SQL function.")));
 }
 
@@ -347,8 +347,8 @@ refuse_unseen(void)
 	zklock_refuse_dropped_settings();
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("cannot see all calls of %s", format_procedure_qualified(unseen)),
-			 errdetail("It belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
+			 errmsg("cannot detect all calls of %s", format_procedure_qualified(unseen)),
+			 errdetail("The function belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
 			 errhint("Have an administrator drop that, or reset zklock.advisory for this role and database.")));
 }
 

@@ -163,7 +163,7 @@ subtest 'what a victim still holds closes the cycle again' => sub {
 		$failed = zk_until(sub { (grep { $session{$_}->is_done } qw(a b))[0] }, 'an end');
 		my $r = $session{$failed}->wait;
 		is($r->{state}, '40P01', "failed, time $time");
-		like($r->{hint}, qr/^Give back the locks that this session still holds, then try again\./, 'HINT');
+		like($r->{hint}, qr/^Release the session-scope locks that this session still holds, then retry the transaction\./, 'HINT');
 		is(zk_holds($session{$failed}), 'exclusive session 1 held', 'it holds what it held');
 		$session{$failed}->send(call('for the session', $has{ $failed eq 'a' ? 'b' : 'a' })) if $time < 3;
 	}
@@ -252,7 +252,7 @@ subtest 'what is told' => sub {
 		qq{P$who{a} waits for ShareLock on transaction $xid; blocked by p$who{b}.});
 	my ($detail) = $r->{err} =~ /^DETAIL:  (.*?)\nHINT:/ms;
 	is($detail, join("\n", @detail), 'DETAIL: each wait');
-	is($r->{hint}, 'Give back the locks that this session still holds, then try again. See server log for query details.', 'HINT');
+	is($r->{hint}, 'Release the session-scope locks that this session still holds, then retry the transaction. See server log for query details.', 'HINT');
 	like($r->{err}, qr{^CONTEXT:  while waiting for a place of semaphore "/told/s"$}m, 'CONTEXT');
 	unlike($r->{err}, qr/UPDATE/, 'the client does not see queries of others');
 	my $said = substr slurp_file($node_a->logfile), length $log;

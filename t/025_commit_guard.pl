@@ -607,7 +607,7 @@ subtest 'the answer to a release is lost' => sub {
 		is($session->value(q{SELECT zk_unlock('/answer')}), 't', "$guard: it is released");
 		my $result = $session->query('COMMIT');
 		is($result->{state}, $guard eq 'on' ? '' : '40001', $guard eq 'on' ? '- and was proven a moment ago' : '- and strict asks of each moment');
-		like($result->{err}, qr/DETAIL:  ZooKeeper did not confirm that it was held until its release\.\nHINT:  Repeat the transaction\./, '- which is said')
+		like($result->{err}, qr/DETAIL:  ZooKeeper could not confirm that the lock was still held when it was released\.\nHINT:  Retry the transaction\./, '- which is said')
 		  if $guard eq 'strict';
 		is(rows("answer $guard"), $guard eq 'on' ? 1 : 0, '- the row');
 		$session->quit;

@@ -77,7 +77,7 @@ sub is_stopped
 	my ($result, $path, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is($result->{state}, '40001', "$name: 40001");
-	is($result->{message}, qq{canceling statement: the lock on "$path" was lost}, "$name: the reason");
+	is($result->{message}, qq{canceling statement due to loss of lock on "$path"}, "$name: the reason");
 	return;
 }
 
@@ -125,14 +125,14 @@ subtest 'statements' => sub {
 		my $began = time;
 		my $result = $s->wait;
 		is($result->{state}, '40001', "$name: 40001");
-		like($result->{message}, qr{^canceling statement: the lock on "(?:\Q$path{$name}\E|/PATH/inner)" was lost$}, "$name: the reason");
+		like($result->{message}, qr{^canceling statement due to loss of lock on "(?:\Q$path{$name}\E|/PATH/inner)"$}, "$name: the reason");
 		like($result->{detail}, qr/^(?:ZooKeeper ended the session that held it|Its node in ZooKeeper was deleted)\.$/, "$name: its cause");
 		in_time(time - $began, $name eq 'WHEN query_canceled' ? 2.5 : 1.5, "$name: soon");
 		$s->value('ROLLBACK');
 		zk_works($s, "$name: works again");
 		$s->quit;
 	}
-	like(slurp_file($node->logfile), qr/ERROR:  canceling statement: the lock on "\Q$path{pg_sleep}\E" was lost/, 'the log tells it, too');
+	like(slurp_file($node->logfile), qr/ERROR:  canceling statement due to loss of lock on "\Q$path{pg_sleep}\E"/, 'the log tells it, too');
 };
 
 subtest 'other holds' => sub {
@@ -484,7 +484,7 @@ subtest 'cut off' => sub {
 		my $result = $session{"doubt, $what"}->wait;
 		in_time(time - $began, $TIMEOUT_OF_SESSION + 1, "doubt, $what: within the session timeout and a second");
 		is($result->{state}, '40001', "doubt, $what: 40001");
-		is($result->{message}, sprintf('canceling statement: the lock on "%s" may have been lost', $path{"doubt, $what"}),
+		is($result->{message}, sprintf('canceling statement due to possible loss of lock on "%s"', $path{"doubt, $what"}),
 			"doubt, $what: the reason");
 	}
 	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + 4 }, 'the sessions have expired');
@@ -530,7 +530,7 @@ subtest 'a leader without followers' => sub {
 	my $result = $session{doubt}->wait;
 	in_time(time - $began, $TIMEOUT_OF_SESSION + 1, 'doubt: within the session timeout and a second');
 	# its question to the quorum keeps all answers back, and a session without answers is over
-	like($result->{message}, qr/^canceling statement: the lock on "\Q$path{doubt}\E" (?:may have been|was) lost$/, 'doubt: the reason');
+	like($result->{message}, qr/^canceling statement due to (?:possible )?loss of lock on "\Q$path{doubt}\E"$/, 'doubt: the reason');
 	ok($reader->exists("/zklock$path{doubt}"), 'the leader still answers');
 	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + $PATIENCE }, 'some time after that');
 	is($session{lost}->is_done, 0, 'lost: still runs');
@@ -616,7 +616,7 @@ subtest 'a background worker' => sub {
 			'the worker sleeps');
 		$zk->end_session($_, $pid) for sessions_of($path);
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") == 0 }, 'the worker has ended');
-		like(slurp_file($node->logfile), qr/canceling statement: the lock on "$path" was lost/, 'a worker is canceled');
+		like(slurp_file($node->logfile), qr/canceling statement due to loss of lock on "$path"/, 'a worker is canceled');
 	}
 };
 

@@ -109,7 +109,7 @@ foreach my $name (sort keys %kind)
 		my ($row) = queue_of($admin, '/h');
 		is("$row->{pid} $row->{granted}", $victim->pid . ' 1', 'the holder');
 		# and no tag in between
-		breaks($name, '/h', $row, "It belongs to ZooKeeper session $row->{zk_session}, host \"" . hostname() . '"',
+		breaks($name, '/h', $row, "The node belongs to ZooKeeper session $row->{zk_session}, host \"" . hostname() . '"',
 			'host "' . hostname() . '", port "' . $node->port . '", cluster_name "main", pid "' . $victim->pid . '"',
 			'postgres', 'the victim');
 		is($next->wait->{out}, 't', 'the next one has it at once');

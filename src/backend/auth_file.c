@@ -159,14 +159,14 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 		hint = LINES_HINT;
 		wrong = c->n == MOST_LINES ?
 			psprintf("has more than %d credentials", MOST_LINES) :
-			psprintf("has an invalid line, number %d", bad);
+			psprintf("has a syntax error in line %d", bad);
 	}
 	for (int i = 0; wrong == NULL && i < c->n; i++)
 	{
 		if (strcmp(c->list[i].scheme, "sasl") == 0)
 		{
 			hint = SASL_HINT;
-			wrong = "asks for SASL, which is not supported";
+			wrong = "specifies SASL, which is not supported";
 		}
 	}
 	if (wrong != NULL)

@@ -380,7 +380,7 @@ raise_deadlock(const ZkCycle *cycle)
 			 errmsg("deadlock detected"),
 			 errdetail_internal("%s", cycle->detail),
 			 errdetail_log("%s\n%s", cycle->detail, cycle->queries),
-			 errhint("Give back the locks that this session still holds, then try again. See server log for query details.")));
+			 errhint("Release the session-scope locks that this session still holds, then retry the transaction. See server log for query details.")));
 }
 
 static bool

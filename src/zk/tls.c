@@ -431,7 +431,7 @@ load(SSL_CTX *ctx, const Contents *contents, bool *has_pass_phrase, char *error,
 	for (int i = 0; i < 4; i++)
 		BIO_free(bio[i]);
 	if (fault != NULL && *has_pass_phrase && strstr(fault, "no key") != NULL)
-		snprintf(error, errlen, "The key of zklock.tls_key_file is protected by a pass phrase");
+		snprintf(error, errlen, "The key of zklock.tls_key_file is protected by a passphrase");
 	else if (fault != NULL)
 		snprintf(error, errlen, "%s: %s", fault, openssl_reason());
 	return fault == NULL;
@@ -1049,7 +1049,7 @@ ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	(void) files;
-	snprintf(error, errlen, "zklock was built without TLS");
+	snprintf(error, errlen, "TLS is not supported by this build");
 	return NULL;
 }
 

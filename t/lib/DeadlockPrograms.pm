@@ -355,7 +355,7 @@ sub _done
 sub _victim
 {
 	my ($self, $one, $statement, $message, $detail, $hint, $how) = @_;
-	my $kind = $message ne 'deadlock detected' ? 'upgrade' : $hint =~ /Give back the locks/ ? 'zklock' : 'postgres';
+	my $kind = $message ne 'deadlock detected' ? 'upgrade' : $hint =~ /Release the session-scope locks/ ? 'zklock' : 'postgres';
 	$self->{count}{"victims: $kind"}++;
 	$self->{count}{'of these caught'}++ if $kind eq 'zklock' && $how eq 'caught';
 	push @{ $self->{victims} }, { one => $one, statement => $statement, detail => $detail } if $kind eq 'zklock';
