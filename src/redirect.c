@@ -188,7 +188,7 @@ find_targets(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"zklock_advisory\" is not installed in this database"),
-				 errdetail("zklock.advisory is \"redirect\", so that calls of PostgreSQL's advisory lock functions become calls of that extension's."),
+				 errdetail("zklock.advisory is \"redirect\", so that calls of PostgreSQL's advisory lock functions become calls of the functions of that extension."),
 				 errhint("Have an administrator create the extension, or reset zklock.advisory for this role and database.")));
 	depend = table_open(DependRelationId, AccessShareLock);
 	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
@@ -250,7 +250,7 @@ refuse(Oid function)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot call %s in this session", format_procedure_qualified(function)),
-				 errdetail("zklock.advisory is \"strict\", and that lock would be known to this server only."),
+				 errdetail("zklock.advisory is \"strict\", and PostgreSQL's own lock would be known to this server only."),
 				 errhint("Put the schema zklock_advisory before pg_catalog in search_path, and do not qualify the call.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -349,7 +349,7 @@ refuse_unseen(void)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot detect all calls of %s", format_procedure_qualified(unseen)),
 			 errdetail("The function belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
-			 errhint("Have an administrator drop that, or reset zklock.advisory for this role and database.")));
+			 errhint("Have an administrator drop the object, or reset zklock.advisory for this role and database.")));
 }
 
 /*-------------------------------------------------------------------------

@@ -43,8 +43,8 @@ refuse(const char *file, const char *why, const char *hint)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIG_FILE_ERROR),
 			 errmsg("could not read the credentials for ZooKeeper"),
-			 errdetail("The file of zklock.auth_file %s.", why),
-			 errdetail_log("The file \"%s\" of zklock.auth_file %s.", file, why),
+			 errdetail("The file named by zklock.auth_file %s.", why),
+			 errdetail_log("The file \"%s\" named by zklock.auth_file %s.", file, why),
 			 errhint("%s", hint)));
 }
 

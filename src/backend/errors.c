@@ -79,7 +79,7 @@ zkb_raise_no_use(ZkWait *wait)
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("ZooKeeper gave no usable answer within %d ms", zklock_operation_timeout),
 			 wait->said != ZKS_OK ? detail_of_what_was_said(wait) :
-			 errdetail("Its answers about the lock's nodes kept changing or contradicting each other."),
+			 errdetail("ZooKeeper's answers about the lock's nodes kept changing or contradicting each other."),
 			 wait->said == ZKS_SESSION_EXPIRED ?
 			 errhint("%s", LOCAL_SESSIONS_HINT) :
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
