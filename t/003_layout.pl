@@ -169,7 +169,7 @@ is(join("\n", @strange), '', '- and no others');
 #
 # Descriptions of functions, views and settings: a line of psql's \df+, \dv+ and \dconfig+
 #
-my @described = map { slurp_file($_) =~ /^COMMENT ON [^;]*? IS\s+'((?:''|[^'])*)'/mg } glob "$src/../zklock*--1.0.sql";
+my @described = map { slurp_file($_) =~ /^COMMENT ON [^;]*? IS\s+'((?:''|[^'])*)'/mg } glob "$src/../zklock*--*.sql";
 push @described, map { s/\\"/"/gr } slurp_file("$src/backend/settings.c") =~ /"zklock\.\w+",\s*(?:gettext_noop\()?"((?:\\.|[^"\\])*)"/g;
 cmp_ok(scalar @described, '>', 70, 'descriptions are found');
 is(join("\n", grep { /\n/ || (my @words = split) > 10 } @described), '', 'they are short');
