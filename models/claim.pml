@@ -14,7 +14,7 @@
  *	  period, and the version of its node.  A node of the mark that does not exist
  *	  is one of version 0 that says nothing, and creating it is the first write.
  *	- A write is a step of the ensemble, between its request and its answer.  When
- *	  a connection breaks, or the wait for the answer is cancelled, it is "late":
+ *	  a connection breaks, or the wait for the answer is canceled, it is "late":
  *	  the ensemble carries it out at any time while the session lives, also after
  *	  what a later connection sends, or never.
  *	- A read is one step.  Its answer comes on the session that has the node, so

@@ -1,7 +1,7 @@
 /*
  * deadlock.pml
- *	  Circles of waits: what a waiter publishes on the board, how it reads the
- *	  others' records and queues, and how it breaks a circle with one multi.
+ *	  Cycles of waits: what a waiter publishes on the board, how it reads the
+ *	  others' records and queues, and how it breaks a cycle with one multi.
  *
  * It is written before the code; the design calls the steps look, publish, chase
  * and break.
@@ -22,7 +22,7 @@
  *	- Who believes that its session is over queues again, at the end; what it had
  *	  before stands until the leader ends that session, at any later time.
  *	- Rows are local to a server.  Who waits for one does nothing, except that it
- *	  may give up.  PostgreSQL sees circles of rows alone: there are none here.
+ *	  may give up.  PostgreSQL sees cycles of rows alone: there are none here.
  *	- Versions of records are counted only as far as somebody compares them, so
  *	  that an author's rewriting ends.  RACES of it come between a chaser's
  *	  reading and its multi.
@@ -30,19 +30,19 @@
  *
  * What is verified:
  *
- *	- When a circle is broken, each of its waits for a lock of ZooKeeper stands in
+ *	- When a cycle is broken, each of its waits for a lock of ZooKeeper stands in
  *	  ZooKeeper at that moment, and its session has not given it up; and there was
- *	  a moment, not before the reading in which the circle was found first, in
+ *	  a moment, not before the reading in which the cycle was found first, in
  *	  which all its waits, those for rows too, stood at once.  So nobody dies who
- *	  was not in a circle, and of each circle nobody dies but one.
+ *	  was not in a cycle, and of each cycle nobody dies but one.
  *	- No run ends with somebody who waits.  With RUNS_END, spin can be asked
- *	  whether all runs end (README.md): so a circle does not stay.
+ *	  whether all runs end (README.md): so a cycle does not stay.
  *
  * What is left out:
  *
  *	- Semaphores, several locks at once, zk_try_lock, peers; nodes that somebody
  *	  deletes by hand, refusals; junk on the board.
- *	- A multi whose answer is lost; a wait that is cancelled while its multi is
+ *	- A multi whose answer is lost; a wait that is canceled while its multi is
  *	  under way; a chase that loses its connection.
  *	- Two looks that see the same waits stand for one instant: here a look is one.
  *	- That a delete takes longer than a local wait must have lasted to be counted:
@@ -99,7 +99,7 @@
 /*
  * The programs.  An op is chosen by session i when it has done k.
  */
-#if SCENE == 1	/* everybody holds one lock and takes another: circles of two and of three */
+#if SCENE == 1	/* everybody holds one lock and takes another: cycles of two and of three */
 inline choose()
 {
 	if
@@ -152,7 +152,7 @@ inline choose()
 	:: else -> op = END
 	fi
 }
-#elif SCENE == 5	/* two on one server, one on another: a row in the circle */
+#elif SCENE == 5	/* two on one server, one on another: a row in the cycle */
 inline choose()
 {
 	if
@@ -179,7 +179,7 @@ inline choose()
 	:: else -> op = END
 	fi
 }
-#elif SCENE == 7	/* two servers with two each, and a row of each in the circle */
+#elif SCENE == 7	/* two servers with two each, and a row of each in the cycle */
 inline choose()
 {
 	if
@@ -258,7 +258,7 @@ byte candidates, chasing;
 byte dirty;						/* for whom something has changed since its chase began */
 byte moved;						/* for whom local waits have changed since its look */
 
-/* the ghost: real circles since a reading began, the latest two; the one that was read, once it is known */
+/* the ghost: real cycles since a reading began, the latest two; the one that was read, once it is known */
 int stood[N], before_it[N], sought[N];
 
 byte giveups = GIVEUPS, expiries = EXPIRIES, races = RACES;
@@ -266,7 +266,7 @@ byte giveups = GIVEUPS, expiries = EXPIRIES, races = RACES;
 hidden byte m, a, b, reach;
 hidden short H, V, B, O;
 hidden byte zk[4], pg[4];
-hidden int circle;
+hidden int cycle;
 
 #define SECOND(n)	((second & BIT(n)) != 0)
 #define OWN(n)		(MINE(SESS(n)) & (SECOND(n) -> second : ~second))
@@ -362,10 +362,10 @@ inline truth()
 	od
 }
 
-/* the waits of the circles through j */
-inline real_circle(j)
+/* the waits of the cycles through j */
+inline real_cycle(j)
 {
-	circle = 0;
+	cycle = 0;
 	closure(j);
 	if
 	:: IN(reach, j) ->
@@ -378,11 +378,11 @@ inline real_circle(j)
 			if
 			:: IN(reach, j) ->
 				if
-				:: wait[a] != NONE -> circle = circle | BIT(wait[a])
-				:: row_wait[a] != FREE -> circle = circle | (WAIT(a) << 16)
+				:: wait[a] != NONE -> cycle = cycle | BIT(wait[a])
+				:: row_wait[a] != FREE -> cycle = cycle | (WAIT(a) << 16)
 				:: else
 				fi;
-				if :: was[a] != NONE -> circle = circle | BIT(was[a]) :: else fi
+				if :: was[a] != NONE -> cycle = cycle | BIT(was[a]) :: else fi
 			:: else
 			fi;
 			a++
@@ -396,17 +396,17 @@ inline see(j)
 {
 	if
 	:: IN(candidates | chasing, j) ->
-		real_circle(j);
+		real_cycle(j);
 		if
-		:: circle != 0 && sought[j] == 0 && circle != stood[j] -> before_it[j] = stood[j]; stood[j] = circle
-		:: sought[j] != 0 && (sought[j] & ~circle) == 0 -> stood[j] = sought[j]
+		:: cycle != 0 && sought[j] == 0 && cycle != stood[j] -> before_it[j] = stood[j]; stood[j] = cycle
+		:: sought[j] != 0 && (sought[j] & ~cycle) == 0 -> stood[j] = sought[j]
 		:: else
 		fi
 	:: else
 	fi
 }
 
-/* from now on this one circle counts */
+/* from now on this one cycle counts */
 #ifdef MUTANT_NO_WAITSTART
 #define seek()	skip
 #define seek_late()	seek_now()
@@ -438,7 +438,7 @@ inline observe()
 #endif
 	:: else
 	fi;
-	circle = 0; a = 0; b = 0; m = 0; reach = 0; H = 0; V = 0
+	cycle = 0; a = 0; b = 0; m = 0; reach = 0; H = 0; V = 0
 #endif
 }
 
@@ -623,7 +623,7 @@ inline first_of(set)
 	od
 }
 
-/* A circle through us in what was read, and its parts; c_waits is 0 without one */
+/* A cycle through us in what was read, and its parts; c_waits is 0 without one */
 inline find()
 {
 	build();
@@ -675,7 +675,7 @@ inline find()
 	m = 0; a = 0; b = 0; reach = 0
 }
 
-/* The ghost: what is asserted of a circle when it is broken */
+/* The ghost: what is asserted of a cycle when it is broken */
 inline check_truth()
 {
 	a = i;
@@ -834,7 +834,7 @@ inline conclude()
 #endif
 
 /* the multi: checks, and the delete of our own node */
-inline break_circle()
+inline break_cycle()
 {
 	d_step
 	{
@@ -885,7 +885,7 @@ proctype session(byte i)
 	short rh[N], rv[N], r_version;
 	byte r_second, r_enough;
 	byte own;					/* our own look */
-	/* a circle: who waits for whom, and its parts */
+	/* a cycle: who waits for whom, and its parts */
 	byte to[N];
 	short c_waits, c_holders;
 	byte c_local, c_recs, c_plus;
@@ -1064,7 +1064,7 @@ chase:
 	:: verdict == NOTHING -> goto zk_wait
 	:: verdict == BREAK
 	fi;
-	break_circle();
+	break_cycle();
 	if
 	:: verdict == NOTHING -> goto zk_wait
 	:: verdict == BREAK -> verdict = NOTHING; goto roll_back

@@ -17,7 +17,7 @@
  *	  what it shows.  An event, and the answer to a check, come when it has
  *	  applied what they are about.
  *	- Time is two ages of the latest question of a session that a quorum has
- *	  answered: FRESH and SPENT.  Ageing can happen at any time.  The leader
+ *	  answered: FRESH and SPENT.  Aging can happen at any time.  The leader
  *	  expires only a session that is SPENT, and whoever commits under the guard
  *	  does so while FRESH: guard.pml checks that T, a third of it, and two
  *	  thirds of it see to that.  proven[i] means that the session has the
@@ -38,7 +38,7 @@
  *	- A create that is carried out after the new connection has looked for it:
  *	  see t/069_late_create.pl.
  *	- More than NODES creates, BREAKS broken connections, AGEINGS of a proof,
- *	  GIVEUPS cancelled waits, CRASHES of a process; a server that is more than
+ *	  GIVEUPS canceled waits, CRASHES of a process; a server that is more than
  *	  LAG transactions behind.  dev/models says which of them come together.
  *	- Watches that the library sets again after a reconnection, and what they
  *	  tell: zklock lists the queue then, and does not rely on them.

@@ -200,7 +200,7 @@ ROLLBACK;
 SELECT name, context, vartype, unit, boot_val, min_val, max_val, short_desc ~ '^\w[^.]{1,78}\.$' AS described
   FROM pg_settings WHERE name LIKE 'zklock.%' ORDER BY name COLLATE "C";
 
--- a misspelt name is refused
+-- a misspelled name is refused
 SELECT statement, a.code = '42602' AS refused
   FROM unnest(ARRAY['SET zklock.hots = ''localhost:2181''', 'SET zklock.max_lock = 10',
                     'SELECT set_config(''zklock.'', ''1'', false)']) statement,

@@ -38,7 +38,7 @@ SELECT zk_xact_lock('/aa' || repeat(U&'\00e9', 499));
 SELECT zk_xact_lock('/a' || repeat(U&'\30ed', 333));
 
 -- characters that ZooKeeper refuses: control, private use, special; and their
--- neighbours
+-- neighbors
 CREATE FUNCTION try_character(code_point text, OUT code text, OUT detail text) LANGUAGE plpgsql
 AS $$
 BEGIN

@@ -188,7 +188,7 @@ find_targets(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"zklock_advisory\" is not installed in this database"),
-				 errdetail("zklock.advisory is \"redirect\", so that calls of PostgreSQL's advisory lock functions become calls of that extension's."),
+				 errdetail("zklock.advisory is \"redirect\", so that calls of PostgreSQL's advisory lock functions become calls of the functions of that extension."),
 				 errhint("Have an administrator create the extension, or reset zklock.advisory for this role and database.")));
 	depend = table_open(DependRelationId, AccessShareLock);
 	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
@@ -250,12 +250,12 @@ refuse(Oid function)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot call %s in this session", format_procedure_qualified(function)),
-				 errdetail("zklock.advisory is \"strict\", and that lock would be known to this server only."),
+				 errdetail("zklock.advisory is \"strict\", and PostgreSQL's own lock would be known to this server only."),
 				 errhint("Put the schema zklock_advisory before pg_catalog in search_path, and do not qualify the call.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot redirect the call of %s to ZooKeeper", format_procedure_qualified(function)),
-			 errdetail("Calls are redirected where a statement is planned. This one is evaluated without that, or belongs to an operator or an aggregate."),
+			 errdetail("Calls are redirected where a statement is planned. This call is evaluated without planning, or belongs to an operator or an aggregate."),
 			 errhint("Put the call into a PL/pgSQL or SQL function.")));
 }
 
@@ -347,9 +347,9 @@ refuse_unseen(void)
 	zklock_refuse_dropped_settings();
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("cannot see all calls of %s", format_procedure_qualified(unseen)),
-			 errdetail("It belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
-			 errhint("Have an administrator drop that, or reset zklock.advisory for this role and database.")));
+			 errmsg("cannot detect all calls of %s", format_procedure_qualified(unseen)),
+			 errdetail("The function belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
+			 errhint("Have an administrator drop the object, or reset zklock.advisory for this role and database.")));
 }
 
 /*-------------------------------------------------------------------------

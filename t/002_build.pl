@@ -61,9 +61,9 @@ unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/
 			$object{$file} = File::Spec->canonpath($file =~ s{^\Q$tree\E/(.*)c$}{$1o}r);
 			$text{$file} = slurp_file($file);
 			# after the other includes, as postgres.h has to be the first
-			(my $spoilt = $text{$file}) =~ s/\A(.*^#include [^\n]*\n)/$1#include <$header>\n/ms or die $file;
+			(my $spoiled = $text{$file}) =~ s/\A(.*^#include [^\n]*\n)/$1#include <$header>\n/ms or die $file;
 			unlink "$tree/$object{$file}", $file;
-			append_to_file($file, $spoilt);
+			append_to_file($file, $spoiled);
 		}
 		# all at once, each in turn: reading the Makefile takes as long as a file
 		my %says;

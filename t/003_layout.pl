@@ -1,7 +1,7 @@
 # Compares what src/README.md says about which file calls which, and in what
 # direction, with the code.  No file calls one of a higher folder, and there are
-# no circles; a name begins with the prefix of its folder; what a comment points to
-# exists.
+# no cycles; a name begins with the prefix of its folder; what a comment points to
+# exists.  doc/errors.md has the code's messages, no others; descriptions are short.
 
 use strict;
 use warnings;
@@ -73,8 +73,8 @@ is("@up", '', 'no file calls one of a folder above it');
 
 my %seen;
 
-# Returns the circle that is reached from this file, or nothing
-sub circle
+# Returns the cycle that is reached from this file, or nothing
+sub cycle
 {
 	my ($file, @way) = @_;
 	my ($begin) = grep { $way[$_] eq $file } 0 .. $#way;
@@ -83,12 +83,12 @@ sub circle
 	return () if $seen{$file}++;
 	foreach my $other (sort keys %{ $calls{$file} })
 	{
-		my @found = circle($other, @way, $file);
+		my @found = cycle($other, @way, $file);
 		return @found if @found;
 	}
 	return ();
 }
-is(join(' > ', map { circle($_) } sort keys %calls), '', 'no files call each other in a circle');
+is(join(' > ', map { cycle($_) } sort keys %calls), '', 'no files call each other in a cycle');
 
 #
 # Pointers in comments: "(file.c, function)"
@@ -131,5 +131,47 @@ foreach my $file (sort keys %told)
 	my %rooms = map { m{^(\w+)/} && $1 ne $own ? ($1 => 1) : () } @others;
 	is($told{$file}, join('; ', grep { length } join(', ', @here), join(', ', sort keys %rooms)), "$file: what it calls");
 }
+
+#
+# Messages
+#
+
+# "…" is what a message inserts, and what the page leaves out
+my %message;    # whether the page has it
+foreach my $path (glob "$src/*.c $src/*/*.c")
+{
+	my $text = slurp_file($path) =~ s/" U?INT64_FORMAT "/%d/gr;
+	while ($text =~ /(?:\berrmsg(?:_plural)?\(|(?<!pstrdup\()\b_\(|\bERRCODE_\w+,)\s*"((?:\\.|[^"\\])*)"/g)
+	{
+		$message{ $1 =~ s/\\"%s\\"|%[\d.]*(?:ll|z)?\w/…/gr =~ s/\\"/"/gr } = 0;
+	}
+}
+cmp_ok(scalar keys %message, '>', 100, 'messages are found');
+
+# those of PostgreSQL itself
+my @others = ('epoll_create1 failed', 'function zk_lock(…) does not exist', 'invalid value for parameter …',
+	'… is outside the valid range', 'out of shared memory', 'permission denied for function …', 'permission denied for schema …');
+my @strange;
+foreach (grep { /^\| / } split /\n/, slurp_file("$src/../doc/errors.md"))
+{
+	my ($cell) = /^\|(?: \w{5} \|)? (.*?) \|/;
+	while ($cell =~ /\G(?:^|, |, or |, and )`([^`]+ [^`]+)`/g)
+	{
+		my ($told, $pattern) = ($1, join '.*', map { quotemeta } split /…/, $1, -1);
+		my @same = grep { /^$pattern$/ } keys %message;
+		$message{$_} = 1 for @same;
+		push @strange, $told if !@same && !grep { $_ eq $told } @others;
+	}
+}
+is(join("\n", grep { !$message{$_} } sort keys %message), '', 'doc/errors.md has each message');
+is(join("\n", @strange), '', '- and no others');
+
+#
+# Descriptions of functions, views and settings: a line of psql's \df+, \dv+ and \dconfig+
+#
+my @described = map { slurp_file($_) =~ /^COMMENT ON [^;]*? IS\s+'((?:''|[^'])*)'/mg } glob "$src/../zklock*--*.sql";
+push @described, map { s/\\"/"/gr } slurp_file("$src/backend/settings.c") =~ /"zklock\.\w+",\s*(?:gettext_noop\()?"((?:\\.|[^"\\])*)"/g;
+cmp_ok(scalar @described, '>', 70, 'descriptions are found');
+is(join("\n", grep { /\n/ || (my @words = split) > 10 } @described), '', 'they are short');
 
 done_testing();

@@ -252,9 +252,9 @@ subtest 'parallel query' => sub {
 	is($s->value(q{SELECT path, count, state FROM zk_locks}), '/parallel|1|held', '- and looks');
 	is(scalar $zk->sessions, 2, '- in one session');
 
-	$s->value(q{CREATE FUNCTION mislabelled() RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE AS
+	$s->value(q{CREATE FUNCTION mislabeled() RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE AS
 		$$ BEGIN RETURN zk_try_lock('/worker'); END $$});
-	is($s->query('SELECT mislabelled()')->{state}, '0A000', 'a worker does not');
+	is($s->query('SELECT mislabeled()')->{state}, '0A000', 'a worker does not');
 	is(elsewhere('/worker'), 'free', '- leaves nothing');
 	is(elsewhere('/parallel'), 'held', '- and nothing is taken from the leader');
 	$s->value("RESET $forced");

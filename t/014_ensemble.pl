@@ -243,7 +243,7 @@ sub refused_at_once
 	my $before = $zk->zxid;
 	my $r = $s->query("SELECT $call");
 	is($r->{state}, '53400', "$call: 53400" =~ s/(.)\1{9,}/$1.../r);
-	like($r->{err}, qr/would have $bytes bytes, of at most $MOST/, '- which says how many bytes');
+	like($r->{err}, qr/would have $bytes bytes; the maximum is $MOST\./, '- which says how many bytes');
 	is($zk->zxid, $before, '- and nothing was written');
 	return;
 }
@@ -258,11 +258,11 @@ foreach my $servers ($zk, ZooKeeper->new->start)
 		my ($s, $other) = ($new->($node[0], $proxy), $new->($node[1], $servers));
 		nearly_fill($s, '');
 
-		# what a call that was cancelled has left there is waited for
+		# what a call that was canceled has left there is waited for
 		$proxy->hold('create2');
 		$s->send("SELECT zk_lock('@{[ last_path() ]}')");
 		$proxy->wait_held;
-		is($s->cancel($admin)->{state}, '57014', 'cancelled');
+		is($s->cancel($admin)->{state}, '57014', 'canceled');
 		$s->send("SELECT zk_lock('@{[ last_path() ]}'), zk_unlock('@{[ last_path() ]}')");
 		zk_until(sub { $s->is_done || zk_waits($admin, $s->pid) }, 'the next call to wait');
 		$proxy->release;

@@ -245,7 +245,7 @@ cmp_ok(scalar(() = $calls_with_path =~ /zk_/g), '>=', 22, 'all functions with a 
 		[ 'zklock.connect_timeout', q{'1s'}, '' ],
 		[ 'zklock.operation_timeout', q{'1s'}, '' ],
 		[ 'zklock.release_timeout', q{'1s'}, '' ],
-		[ 'zklock.misspelt', '1', '42602' ])
+		[ 'zklock.misspelled', '1', '42602' ])
 	{
 		my ($name, $value, $state) = @$_;
 		is($s->query("SET $name = $value")->{state}, $state, "SET $name as a user who is no superuser");

@@ -13,8 +13,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-use Circles;
 use Cost;
+use Cycles;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -243,7 +243,7 @@ subtest 'errors that end a wait' => sub {
 	$s->send("SELECT zk_lock_many('{/ends/a,/ends/x}')");
 	zk_wait_queued($zk, $s);
 	$r = $s->cancel($admin);
-	is($r->{state}, '57014', 'cancelled');
+	is($r->{state}, '57014', 'canceled');
 	like($r->{err}, $context, 'CONTEXT: of several, the one that is waited for');
 	is($s->query(q{SELECT zk_lock('/ends/x', '3s')})->{err}, '', 'who waits for a while is told nothing');
 	unlike($s->query('SELECT 1/0')->{err}, qr/CONTEXT/, 'after the wait there is none');
@@ -354,7 +354,7 @@ subtest 'what another server says counts when it has said it three times' => sub
 	$_->quit for $w, $h;
 };
 
-subtest 'a circle that rests on what nobody says again hides no other' => sub {
+subtest 'a cycle that rests on what nobody says again hides no other' => sub {
 	my @names = qw(w q p h);
 	my %s;
 	@s{@names} = in_transactions($node_a, $node_a, $node_b, $node_b);
@@ -388,7 +388,7 @@ subtest 'thousands of records' => sub {
 	my $crowd = $zk->client;
 	my $n = 1_000_000;
 	my @sessions = map { zk_session($_) } $node_a, $node_b, $node_b, $node_a, $node_b;
-	my $circle = sub {
+	my $cycle = sub {
 		my ($name) = @_;
 		$_->value(q{BEGIN; SET deadlock_timeout = '100ms'}) for @sessions;
 		$sessions[0]->value($lock->('/junk/1'));
@@ -402,10 +402,10 @@ subtest 'thousands of records' => sub {
 		note sprintf '%s: found after %.3f s', $_, $failed{$_}[0]{seconds} for sort keys %failed;
 		return map { $failed{$_}[0]{seconds} } sort keys %failed;
 	};
-	my @before = $circle->('before');
+	my @before = $cycle->('before');
 	$crowd->create_all(ephemeral => map { [ "$BOARD/$_->[0]", $_->[1] ] } @junk,
 		map { my $tag = sprintf '%016x', $_ * 1e14; [ put($_ % 2 ? "$tag+" : $tag, $n++), "zklock\ntag $tag\nnode /zklock/junk/1/_c_other-lock-0000000000\nwaiter $tag 1 1 -1 x\n" ] } 1 .. 10_000);
-	my @then = $circle->('beside 10,000');
+	my @then = $cycle->('beside 10,000');
 	in_time($then[$_], $before[$_] + 2, 'nearly as soon as without them') for 0, 1;
 	have_looked(1, [$by_w]);
 	ok(!$w->is_done, 'nobody else fails');

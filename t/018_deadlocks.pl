@@ -1,4 +1,4 @@
-# Deadlocks: circles of zk locks, of PostgreSQL's locks, and of both, on one server
+# Deadlocks: cycles of zk locks, of PostgreSQL's locks, and of both, on one server
 # and on several, with each kind of lock.  Exactly one of those that wait for a zk
 # lock fails, and nobody else ever does.
 
@@ -14,7 +14,7 @@ use Time::HiRes qw(sleep time);
 
 use Auth;
 use Child;
-use Circles;
+use Cycles;
 use Deadline;
 use ZkProxy;
 use Zklock;
@@ -61,7 +61,7 @@ my %call = (
 
 sub call { my ($kind, $path) = @_; return 'SELECT ' . $call{$kind}->($path); }
 
-# Which circles of two there are: what each has, and what it then waits for
+# Which cycles of two there are: what each has, and what it then waits for
 my @pairs = (
 	[ qw(exclusive exclusive) ], [ qw(shared exclusive) ], [ qw(exclusive shared) ], [ qw(all all) ], [ qw(exclusive all) ],
 	[ qw(semaphore semaphore) ], [ 'exclusive', 'for a while' ], [ 'exclusive', 'shared for a while' ],
@@ -95,36 +95,36 @@ sub stands
 foreach my $style (qw(curator curator_rw kazoo))
 {
 	subtest "two sessions and each kind of lock: $style" => sub {
-		my %circle;
+		my %cycle;
 		# a semaphore's nodes have the same names in each style
 		foreach my $pair (grep { $style eq 'curator' || "@$_" !~ /semaphore|while/ } @pairs)
 		{
 			my ($first, $then) = @$pair;
-			my $dir = "/$style/" . (1 + keys %circle);
+			my $dir = "/$style/" . (1 + keys %cycle);
 			my ($a, $b) = have($style, [ $node_a, $first, "$dir/x" ], [ $node_b, $first, "$dir/y" ]);
-			$circle{"$first, $then"} = [ [ $a, call($then, "$dir/y") ], [ $b, call($then, "$dir/x") ] ];
+			$cycle{"$first, $then"} = [ [ $a, call($then, "$dir/y") ], [ $b, call($then, "$dir/x") ] ];
 		}
-		my %failed = one_of_each_fails(%circle);
+		my %failed = one_of_each_fails(%cycle);
 		in_time($failed{$_}[0]{seconds}, 3 * $PERIOD, "$_: within three times deadlock_timeout") for sort keys %failed;
 	};
 	subtest "others beside: $style" => sub {
-		my %circle;
+		my %cycle;
 		my $dir = "/beside/$style";
 
-		# who holds nothing is in no circle's way, and fails for none
+		# who holds nothing is in no cycle's way, and fails for none
 		my ($r, $s, $w) = have($style, [ $node_a, shared => "$dir/q" ], [ $node_b, exclusive => "$dir/m" ], [$node_b]);
 		stands($w, call(exclusive => "$dir/q"));
-		$circle{'a reader behind a writer that waits'} = 
+		$cycle{'a reader behind a writer that waits'} = 
 		  [ [$w], [ $s, call(shared => "$dir/q") ], [ $r, call(exclusive => "$dir/m") ] ];
 
 		my ($u, $v) = have($style, [ $node_a, shared => "$dir/u", exclusive => "$dir/v" ], [ $node_b, shared => "$dir/u" ]);
-		$circle{'an upgrade beside another reader'} = [ [ $u, call(exclusive => "$dir/u") ], [ $v, call(exclusive => "$dir/v") ] ];
+		$cycle{'an upgrade beside another reader'} = [ [ $u, call(exclusive => "$dir/u") ], [ $v, call(exclusive => "$dir/v") ] ];
 
 		my ($bystander, @five) = have($style, map { [ ($node_a, $node_b)[ $_ % 2 ], exclusive => "$dir/$_" ] } 0 .. 5);
 		stands($bystander, call(exclusive => "$dir/1"));
-		$circle{'five'} = [ [$bystander], map { [ $five[$_], call(exclusive => "$dir/" . ($_ == 4 ? 1 : $_ + 2)) ] } 0 .. 4 ];
+		$cycle{'five'} = [ [$bystander], map { [ $five[$_], call(exclusive => "$dir/" . ($_ == 4 ? 1 : $_ + 2)) ] } 0 .. 4 ];
 
-		my %failed = one_of_each_fails(%circle);
+		my %failed = one_of_each_fails(%cycle);
 		my @innocent = grep { $_->[1] == $w || $_->[1] == $bystander } values %failed;
 		is(scalar @innocent, 0, 'and not one that only waits for others');
 	};
@@ -151,7 +151,7 @@ subtest 'semaphores' => sub {
 	$_->quit for $p, $q, $r;
 };
 
-subtest 'what a victim still holds closes the circle again' => sub {
+subtest 'what a victim still holds closes the cycle again' => sub {
 	my %session = (a => zk_session($node_a), b => zk_session($node_b));
 	my %has = (a => '/x', b => '/y');
 	$session{$_}->value(call('for the session', $has{$_})) for qw(a b);
@@ -163,7 +163,7 @@ subtest 'what a victim still holds closes the circle again' => sub {
 		$failed = zk_until(sub { (grep { $session{$_}->is_done } qw(a b))[0] }, 'an end');
 		my $r = $session{$failed}->wait;
 		is($r->{state}, '40P01', "failed, time $time");
-		like($r->{hint}, qr/^Give back the locks that this session still holds, then try again\./, 'HINT');
+		like($r->{hint}, qr/^Release the session-scope locks that this session still holds, then retry the transaction\./, 'HINT');
 		is(zk_holds($session{$failed}), 'exclusive session 1 held', 'it holds what it held');
 		$session{$failed}->send(call('for the session', $has{ $failed eq 'a' ? 'b' : 'a' })) if $time < 3;
 	}
@@ -194,7 +194,7 @@ subtest 'going on after a savepoint' => sub {
 	$victim->send(call(exclusive => $wants));
 	zk_until(sub { $a->is_done || $b->is_done }, 'an end again');
 	my ($again, $last) = $a->is_done ? ($a, $b) : ($b, $a);
-	is($again->wait->{state}, '40P01', 'and closes the circle again');
+	is($again->wait->{state}, '40P01', 'and closes the cycle again');
 	$again->value('ROLLBACK');
 	is($last->wait->{out}, 't', 'ROLLBACK helps');
 	$last->value('ROLLBACK');
@@ -252,7 +252,7 @@ subtest 'what is told' => sub {
 		qq{P$who{a} waits for ShareLock on transaction $xid; blocked by p$who{b}.});
 	my ($detail) = $r->{err} =~ /^DETAIL:  (.*?)\nHINT:/ms;
 	is($detail, join("\n", @detail), 'DETAIL: each wait');
-	is($r->{hint}, 'Give back the locks that this session still holds, then try again. See server log for query details.', 'HINT');
+	is($r->{hint}, 'Release the session-scope locks that this session still holds, then retry the transaction. See server log for query details.', 'HINT');
 	like($r->{err}, qr{^CONTEXT:  while waiting for a place of semaphore "/told/s"$}m, 'CONTEXT');
 	unlike($r->{err}, qr/UPDATE/, 'the client does not see queries of others');
 	my $said = substr slurp_file($node_a->logfile), length $log;
@@ -270,7 +270,7 @@ subtest 'what is told' => sub {
 };
 
 subtest "PostgreSQL's locks on one server" => sub {
-	my %circle;
+	my %cycle;
 	my $admin_waits = sub { zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted') >= $_[0] }, "$_[0] waits") };
 	my %lock = (
 		'a row' => 'UPDATE t SET n = n + 1 WHERE id = 2',
@@ -283,11 +283,11 @@ subtest "PostgreSQL's locks on one server" => sub {
 	{
 		my ($a, $b) = have('curator', [ $node_a, exclusive => "/local/$name" ], [$node_a]);
 		$b->value($first{$name});
-		$circle{$name} = [ [ $a, "$lock{$name}; SELECT true" ], [ $b, call(exclusive => "/local/$name"), 'ROLLBACK; SELECT pg_advisory_unlock_all(); RESET ALL' ] ];
+		$cycle{$name} = [ [ $a, "$lock{$name}; SELECT true" ], [ $b, call(exclusive => "/local/$name"), 'ROLLBACK; SELECT pg_advisory_unlock_all(); RESET ALL' ] ];
 	}
-	my %last = map { $_ => $circle{$_}[1][0] } keys %circle;
-	my %failed = one_of_each_fails(map { my $n = $_; ($n => $circle{$n}) } keys %circle);
-	is($failed{$_}[1], $last{$_}, "$_: who waits for the zk lock fails") for sort keys %circle;
+	my %last = map { $_ => $cycle{$_}[1][0] } keys %cycle;
+	my %failed = one_of_each_fails(map { my $n = $_; ($n => $cycle{$n}) } keys %cycle);
+	is($failed{$_}[1], $last{$_}, "$_: who waits for the zk lock fails") for sort keys %cycle;
 	in_time($failed{$_}[0]{seconds}, 3 * $PERIOD, "$_: within three times deadlock_timeout") for sort keys %failed;
 };
 
@@ -339,19 +339,19 @@ subtest 'a chain of waits on each of two servers' => sub {
 };
 
 subtest 'two servers, one of which looks ten times as often' => sub {
-	my %circle;
+	my %cycle;
 	my ($a, $b) = in_transactions($node_a, $node_b);
 	my ($a1, $b1, $b2) = in_transactions($node_a, $node_b, $node_b);
 	$_->value(q{SET deadlock_timeout = '3s'}) for $b, $b1, $b2;
 	$a->value(call(exclusive => '/slow/1'));
 	$b->value(call(exclusive => '/slow/2'));
-	$circle{'zk locks'} = [ [ $b, call(exclusive => '/slow/1') ], [ $a, call(exclusive => '/slow/2') ] ];
+	$cycle{'zk locks'} = [ [ $b, call(exclusive => '/slow/1') ], [ $a, call(exclusive => '/slow/2') ] ];
 	$a1->value(call(exclusive => '/slow/3'));
 	$b1->value(call(exclusive => '/slow/4'));
 	$b2->value('UPDATE t SET n = 1 WHERE id = 7');
-	$circle{'a row'} =
+	$cycle{'a row'} =
 	  [ [ $b1, 'UPDATE t SET n = 1 WHERE id = 7; SELECT true' ], [ $b2, call(exclusive => '/slow/3') ], [ $a1, call(exclusive => '/slow/4') ] ];
-	my %failed = one_of_each_fails(%circle);
+	my %failed = one_of_each_fails(%cycle);
 	in_time($failed{$_}[0]{seconds}, 9, "$_: within three times the longer deadlock_timeout") for sort keys %failed;
 };
 
@@ -372,7 +372,7 @@ subtest 'publish_identity = off' => sub {
 	is(scalar(grep { !/\Azklock\ntag $tag\n(?:node \S+\n)?(?:waiter $tag \d+ 0 -1 \n)?\z/ } @said), 0, 'no node says more than tags')
 	  or diag(@said);
 	is(scalar(grep { /^waiter/m } @said), 1, 'one tells of the wait for the row');
-	my ($r, $victim) = one_fails('a circle', [ $w, call(exclusive => '/off/k') ], [$x], [$y]);
+	my ($r, $victim) = one_fails('a cycle', [ $w, call(exclusive => '/off/k') ], [$x], [$y]);
 	my @names = $r->{err} =~ /^(?:DETAIL:  )?(.*?) waits for .*; blocked by (.*)\.$/mg;
 	is(scalar @names, 6, 'DETAIL has the three waits');
 	my $own = 'process ' . $victim->pid;
@@ -401,7 +401,7 @@ subtest 'a prepared transaction is nobody' => sub {
 # The two examples of which a detector that believes what it has read fails somebody
 
 # The first reader of a queue waits for what the second has, which stands behind a
-# writer.  One of the readers has found the circle, and its attempt to break it is on
+# writer.  One of the readers has found the cycle, and its attempt to break it is on
 # its way; the other published once, so that it could be found.
 sub held_break
 {
@@ -427,7 +427,7 @@ sub held_break
 	return { breaker => $breaker, s => $s, w => $w, x => $x, queue => $dirs[0] };
 }
 
-subtest 'a writer gives up between two readers, one of whom breaks the circle' => sub {
+subtest 'a writer gives up between two readers, one of whom breaks the cycle' => sub {
 	foreach my $who (qw(holder reader))
 	{
 		my ($breaker, $s, $w, $x, $queue) = @{ held_break($who) }{qw(breaker s w x queue)};
@@ -458,7 +458,7 @@ subtest 'who waits for a row gives up, and runs on' => sub {
 	my $record = zk_until(sub { record($zk, $y) }, "its record");
 	like($record, qr/\+/, 'which names whom it blocks');
 
-	# Y reads the board again after ten looks; until then only W sees the circle
+	# Y reads the board again after ten looks; until then only W sees the cycle
 	$by_w->hold_request('break');
 	$w->send(call(exclusive => '/k'));
 	$by_w->wait_held;
@@ -559,14 +559,14 @@ sub two_with_proxy
 sub two_and_first_waits
 {
 	my ($a, $b, $proxy) = two_with_proxy(@_);
-	# it sees the circle only when it reads the board again, after ten looks
+	# it sees the cycle only when it reads the board again, after ten looks
 	$a->value(q{SAVEPOINT s; SET deadlock_timeout = '1s'});
 	$a->send(call(exclusive => '/y'));
 	zk_until(sub { record($zk, $a) }, 'its record');
 	return ($a, $b, $proxy);
 }
 
-# The first wait of a lost circle is in the way no longer
+# The first wait of a lost cycle is in the way no longer
 sub give_up
 {
 	foreach my $session (@_)
@@ -585,8 +585,8 @@ subtest 'after more than operation_timeout in which nothing was asked' => sub {
 	stands($b, call(exclusive => '/x'));
 	zk_until(sub { ($proxy->log)[-1][0] < time - 0.4 }, 'silence');
 	$a->send('UPDATE t SET n = 2 WHERE id = 1');
-	my $found = eval { zk_until(sub { $b->is_done }, 'the circle to be found', 10) };
-	ok($found && $b->wait->{state} eq '40P01', 'the circle is found');
+	my $found = eval { zk_until(sub { $b->is_done }, 'the cycle to be found', 10) };
+	ok($found && $b->wait->{state} eq '40P01', 'the cycle is found');
 	give_up($b, $a);
 };
 
@@ -599,7 +599,7 @@ subtest 'an attempt that is lost' => sub {
 	my $began = time;
 	$proxy->wait_for('multi', 2);
 	in_time(time - $began, 1.5, 'the next attempt comes soon');
-	is($b->wait->{state}, '40P01', 'and breaks the circle');
+	is($b->wait->{state}, '40P01', 'and breaks the cycle');
 	give_up($b, $a);
 };
 
@@ -657,13 +657,13 @@ subtest 'the board is for all, whoever made it' => sub {
 	$_->quit for @first, @second;
 };
 
-subtest 'a doubt does not outlive its circle' => sub {
+subtest 'a doubt does not outlive its cycle' => sub {
 	my ($a, $b, $proxy) = two_and_first_waits($node_a);
 	$b->value(q{SET deadlock_timeout = '20ms'});
 	$proxy->drop_request('break', 1000);
 	$b->send(call(exclusive => '/x'));
 	$proxy->wait_lost('never asked for, the connection cut');
-	is($a->cancel($admin)->{state}, '57014', 'the circle opens');
+	is($a->cancel($admin)->{state}, '57014', 'the cycle opens');
 	$a->value('ROLLBACK TO s');
 	$proxy->reset;
 	have_looked(2, [$proxy], $b);    # when it begins the second, the first one is done

@@ -230,7 +230,7 @@ session('a')->value('SELECT advisory(1, true)');
 session('b')->value('SELECT advisory(2, true)');
 session('we')->value('SELECT advisory(1, true), advisory(2, true)');
 let_wait(a => 'SELECT advisory(2, false)', b => 'SELECT advisory(1, false)');
-is(join(' ', sort map { s/ .*//r } split /\n/, seen()), 'a>we b>we', 'a circle beside us');
+is(join(' ', sort map { s/ .*//r } split /\n/, seen()), 'a>we b>we', 'a cycle beside us');
 all_end();
 
 #

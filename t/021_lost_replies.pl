@@ -123,7 +123,7 @@ foreach my $way (@ZkProxy::WAYS)
 		return;
 	};
 
-	lost "create, $way: cancelled before that is known" => sub {
+	lost "create, $way: canceled before that is known" => sub {
 		my ($session) = @_;
 		$lose->($session);
 		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
@@ -188,7 +188,7 @@ lost 'the directories of a first lock arrive, the lock does not: they are remove
 	zk_until(sub { $zk->exists('/zklock/never/had') }, 'the directories');
 	$proxy->cut_off;
 	$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
-	is($session->wait->{state}, '57014', 'the call is cancelled');
+	is($session->wait->{state}, '57014', 'the call is canceled');
 	$proxy->pass;
 	ok(eval { zk_until(sub { !$zk->exists('/zklock/never') }, 'removed') }, 'they are removed');
 };
@@ -348,7 +348,7 @@ lost 'a lost event, the connection cut: the waiter is woken' => sub {
 	$session->value($UNLOCK);
 };
 
-lost 'an event that comes too late for a cancelled call' => sub {
+lost 'an event that comes too late for a canceled call' => sub {
 	my ($session) = @_;
 	my $before = other_locks();
 	$session->send($LOCK);
@@ -357,7 +357,7 @@ lost 'an event that comes too late for a cancelled call' => sub {
 	$other->delete($before);
 	$proxy->wait_held;
 	$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
-	is($session->wait->{state}, '57014', 'cancelled');
+	is($session->wait->{state}, '57014', 'canceled');
 	$proxy->release;
 };
 
@@ -399,7 +399,7 @@ lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in
 		zk_until(sub { $session->is_done || (own_nodes() == 1 && $zk->watch_count == 2) }, 'it waits again');
 		ok(!$session->is_done, "it does not, time $time");
 		$admin->value('SELECT pg_cancel_backend(' . $session->pid . ')');
-		is($session->wait->{state}, '57014', 'cancelled');
+		is($session->wait->{state}, '57014', 'canceled');
 		zk_until(sub { $zk->watch_count == 0 }, 'it is out of the queue');
 	}
 	$other->delete($before);

@@ -28,7 +28,7 @@ my $SLACK = 1.5;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
-# A statement that looks at a lost lock is not to be cancelled: that is t/034's
+# A statement that looks at a lost lock is not to be canceled: that is t/034's
 my $node = zk_cluster(
 	'main', $proxy,
 	'zklock.cancel_on_loss' => 'off',
@@ -121,7 +121,7 @@ subtest 'down at the first call' => sub {
 	$session->send("SELECT zk_lock('/a')");
 	zk_wait_waiting($admin, $session);
 	my $began = time;
-	is($session->cancel($admin)->{state}, '57014', 'it can be cancelled meanwhile');
+	is($session->cancel($admin)->{state}, '57014', 'it can be canceled meanwhile');
 	in_time(time - $began, 0.1 + $SLACK, 'at once');
 
 	$session->send("SELECT zk_lock('/a')");
@@ -361,7 +361,7 @@ subtest 'down while a lock is held, and back within the session timeout' => sub 
 
 	$session->send("SELECT zk_lock('/h')");
 	zk_wait_waiting($admin, $session);
-	is($session->cancel($admin)->{state}, '57014', 're-entry can be cancelled');
+	is($session->cancel($admin)->{state}, '57014', 're-entry can be canceled');
 	is($session->value("SELECT count FROM zk_locks"), 1, 'and does not count then');
 	$result = $session->query("SET lock_timeout = '100ms'; SELECT zk_lock('/h')");
 	is($result->{state}, '55P03', 'lock_timeout ends it');

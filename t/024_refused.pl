@@ -236,7 +236,7 @@ subtest 'throttled: waits' => sub {
 	$s->send(q{SELECT zk_lock('/throttled')});
 	$proxy->clear_log;
 	$proxy->wait_for('create2', 10);
-	is($s->cancel($session)->{state}, '57014', 'one without a limit can be cancelled');
+	is($s->cancel($session)->{state}, '57014', 'one without a limit can be canceled');
 	$proxy->reset;
 	is($s->value(q{SELECT zk_lock('/throttled'), zk_unlock('/throttled')}), 't|t', 'and the session goes on');
 	$s->quit;

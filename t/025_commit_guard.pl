@@ -23,7 +23,7 @@ my $SLACK = 1.5;
 
 # empty directories stay, so that nobody has to create one again
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
-# A statement that looks at a lost lock is not to be cancelled: that is t/034's
+# A statement that looks at a lost lock is not to be canceled: that is t/034's
 my $node = zk_cluster(
 	'main', $zk,
 	'zklock.cancel_on_loss' => 'off',
@@ -607,7 +607,7 @@ subtest 'the answer to a release is lost' => sub {
 		is($session->value(q{SELECT zk_unlock('/answer')}), 't', "$guard: it is released");
 		my $result = $session->query('COMMIT');
 		is($result->{state}, $guard eq 'on' ? '' : '40001', $guard eq 'on' ? '- and was proven a moment ago' : '- and strict asks of each moment');
-		like($result->{err}, qr/DETAIL:  ZooKeeper did not confirm that it was held until its release\.\nHINT:  Repeat the transaction\./, '- which is said')
+		like($result->{err}, qr/DETAIL:  ZooKeeper could not confirm that the lock was still held when it was released\.\nHINT:  Retry the transaction\./, '- which is said')
 		  if $guard eq 'strict';
 		is(rows("answer $guard"), $guard eq 'on' ? 1 : 0, '- the row');
 		$session->quit;
@@ -830,13 +830,13 @@ subtest 'cut off at COMMIT' => sub {
 		is(rows("cut $name"), 0, "$name: the row is not there");
 	}
 
-	# cancelled, terminated
+	# canceled, terminated
 	my $pid = $session{'later cancel'}->pid;
 	my $began = time;
 	$admin->value("SELECT pg_cancel_backend($pid)");
-	is($session{'later cancel'}->wait->{state}, '57014', 'cancelled: 57014');
-	in_time(time - $began, $SLACK, 'cancelled: at once');
-	is($session{'later cancel'}->value('SELECT count(*) FROM zk_locks'), 0, 'cancelled: the transaction is over');
+	is($session{'later cancel'}->wait->{state}, '57014', 'canceled: 57014');
+	in_time(time - $began, $SLACK, 'canceled: at once');
+	is($session{'later cancel'}->value('SELECT count(*) FROM zk_locks'), 0, 'canceled: the transaction is over');
 	$pid = $session{'later terminate'}->pid;
 	$began = time;
 	$admin->value("SELECT pg_terminate_backend($pid)");

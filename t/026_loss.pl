@@ -24,7 +24,7 @@ my $SLACK = 1;
 # A leader without followers, and a follower cut from its leader, stay what they are
 # for a minute.
 my $zk = ZooKeeper->ensemble(3, links => 1, sync_limit => 120);
-# A statement that looks at a lost lock is not to be cancelled: that is t/034's
+# A statement that looks at a lost lock is not to be canceled: that is t/034's
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '3s', 'zklock.cancel_on_loss' => 'off');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (path text, who text)');

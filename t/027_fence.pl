@@ -341,7 +341,7 @@ subtest 'a schema that is swapped while zk_fence runs' => sub {
 	$other->value('COMMIT');
 	my $result = $s->wait;
 	is($result->{state}, '42501', 'a table of somebody else is not used');
-	like($result->{message}, qr/^app\.zk_fences is not owned by the owner of zk_fence/, '- and named');
+	like($result->{message}, qr/^table app\.zk_fences is not owned by the owner of function zk_fence/, '- and named');
 	is($admin->value(q{SELECT rolsuper FROM pg_roles WHERE rolname = 'swapper'}), 'f', 'nor are its triggers or defaults');
 	is($s->value(q{SELECT away.zk_fence('/swapped', 4)}), 4, 'then it finds its own');
 	is($s->value(q{SELECT count(*) FROM app.zk_fences}), 0, '- and not the other');

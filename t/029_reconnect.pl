@@ -267,7 +267,7 @@ subtest 'an address that cannot even be tried' => sub {
 	note "$n times";
 	cmp_ok($n, '<', 30, 'does not keep the keeper awake');
 	kill 'INT', $s->pid;
-	is($s->wait->{state}, '57014', 'cancelled');
+	is($s->wait->{state}, '57014', 'canceled');
 };
 
 zk_no_crash($node);

@@ -111,7 +111,7 @@ foreach my $row (@in_table)
 
 # ... and the rest of the text
 my %exists = map { /^`([\w.]+)/ => 1 } @functions, @views, @settings;
-$exists{'zklock.hots'} = 1;    # the page on troubles shows what becomes of a misspelt name
+$exists{'zklock.hots'} = 1;    # the page on troubles shows what becomes of a misspelled name
 foreach my $page (map { $page{$_} } sort keys %page)
 {
 	is_deeply([ grep { !$exists{$_} } $page->text =~ /\b(zk_\w+|zklock\.\w+)/g ],

@@ -1,10 +1,10 @@
 # Deadlocks when something interferes: both ends look at the same moment, the answer
-# of the transaction that breaks the circle is lost, somebody in the circle ends,
-# stops, or loses its session at that moment.  One fails, or nobody if the circle has
+# of the transaction that breaks the cycle is lost, somebody in the cycle ends,
+# stops, or loses its session at that moment.  One fails, or nobody if the cycle has
 # opened by itself; and no order that cannot deadlock ever fails.
 #
-# DEADLOCK_LONG=1: 500 circles instead of 20, 20 seconds instead of 3, and longer queues
-# DEADLOCK_TIMES: so many circles
+# DEADLOCK_LONG=1: 500 cycles instead of 20, 20 seconds instead of 3, and longer queues
+# DEADLOCK_TIMES: so many cycles
 # DEADLOCK_MANY: so many in a long queue; default 20, or 400
 # DEADLOCK_ONLY: only the subtests whose name matches this
 
@@ -92,7 +92,7 @@ sub cancel { my ($admin, $s) = @_; return $admin->value('SELECT pg_cancel_backen
 
 # ------------------------------------------------------- both at the same moment
 
-about 'two close a circle at the same moment' => sub {
+about 'two close a cycle at the same moment' => sub {
 	my @proxy = map { ZkProxy->new($zk) } 1 .. 2;
 	my @s = map { zk_session_with(($node_a, $node_b)[$_], hosts => $proxy[$_]) } 0, 1;
 	my @row = map { zk_session($_) } $node_a, $node_b;
@@ -142,7 +142,7 @@ about 'two close a circle at the same moment' => sub {
 	$_->quit for @s, @row;
 };
 
-about 'a circle that closes when one has waited longer than operation_timeout' => sub {
+about 'a cycle that closes when one has waited longer than operation_timeout' => sub {
 	my $a = begun($node_a, q{SELECT zk_xact_lock('/late/x')});
 	my $b = begun($node_a, q{SET LOCAL zklock.operation_timeout = '2s'; UPDATE t SET n = 1 WHERE id = 1});
 	$b->send(q{SELECT zk_xact_lock('/late/x')});
@@ -159,7 +159,7 @@ about 'a circle that closes when one has waited longer than operation_timeout' =
 # --------------------------------------------------------------- losses
 
 # B has told where it waits before A begins to wait, so that A is the one who sees the
-# circle; B reads the board again after ten looks, much later.
+# cycle; B reads the board again after ten looks, much later.
 sub has_told { return zk_until(sub { $zk->children('/zklock/__zklock_waits__') >= 1 }, 'a record'); }
 
 foreach my $way (@ZkProxy::WAYS)
@@ -190,7 +190,7 @@ foreach my $way (@ZkProxy::WAYS)
 	}
 }
 
-# The same with locks on rows in the circle: what is known of them is old by then
+# The same with locks on rows in the cycle: what is known of them is old by then
 about 'the break with rows elsewhere, the answer lost' => sub {
 	my $proxy = ZkProxy->new($zk);
 	my $a = begun($node_a, q{SELECT zk_xact_lock('/lost/x')}, proxy => $proxy);
@@ -217,7 +217,7 @@ sub has_left
 	return;
 }
 
-# A waits for /c/y with a proxy that holds back what breaks the circle; B holds that
+# A waits for /c/y with a proxy that holds back what breaks the cycle; B holds that
 # and waits for /c/x, which A holds.
 sub held_break
 {
@@ -234,9 +234,9 @@ sub held_break
 	return ($proxy, $a, $b);
 }
 
-about 'cancelled just before the break' => sub {
+about 'canceled just before the break' => sub {
 	my ($proxy, $a, $b) = held_break();
-	is($b->cancel($admin[1])->{state}, '57014', 'one is cancelled');
+	is($b->cancel($admin[1])->{state}, '57014', 'one is canceled');
 	$b->value('ROLLBACK');
 	has_left();
 	$proxy->release;
@@ -244,7 +244,7 @@ about 'cancelled just before the break' => sub {
 	$_->quit for $a, $b;
 };
 
-about 'cancelled inside a block just before the break' => sub {
+about 'canceled inside a block just before the break' => sub {
 	my ($proxy, $a, $b) = held_break(
 		sql => q{DO $$ BEGIN PERFORM zk_xact_lock('/c/x'); EXCEPTION WHEN query_canceled THEN NULL; END $$});
 	is($b->cancel($admin[1])->{state}, '', 'one goes on, and still holds');
@@ -357,7 +357,7 @@ foreach my $seconds (1, $SESSION_TIMEOUT + 2)
 		sleep $seconds;
 		kill 'CONT', $b->pid;
 		my $states = all_done($a, $b);
-		cmp_ok(scalar(() = $states =~ /40P01/g), '<=', 1, 'at most one fails for a circle');
+		cmp_ok(scalar(() = $states =~ /40P01/g), '<=', 1, 'at most one fails for a cycle');
 		like($states, $seconds < $SESSION_TIMEOUT ? qr/^(?:40P01 ok|ok 40P01)$/ : qr/^(?:40P01|ok) (?:ok|40001|40P01)$/, 'as it should');
 		note $states;
 		$_->quit for $a, $b;
@@ -372,7 +372,7 @@ foreach my $seconds (1, $SESSION_TIMEOUT + 2)
 		$a->send(q{SELECT zk_xact_lock('/stop/y')});
 		my $began = time;
 		my $state = $a->wait->{state};
-		in_time(time - $began, 3 + 1, 'the other one breaks the circle in time');
+		in_time(time - $began, 3 + 1, 'the other one breaks the cycle in time');
 		is($state, '40P01', 'the other one fails, while that one is stopped');
 		$a->query('ROLLBACK');
 		sleep max0($seconds - (time - $began));
@@ -385,7 +385,7 @@ foreach my $seconds (1, $SESSION_TIMEOUT + 2)
 
 sub max0 { return $_[0] > 0 ? $_[0] : 0; }
 
-about 'a member whose session is over queues again, and the circle is still found' => sub {
+about 'a member whose session is over queues again, and the cycle is still found' => sub {
 	my $a = begun($node_a, q{SELECT zk_xact_lock('/again/x')});
 	my $b = begun($node_a, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '2s');
 	$b->send(q{SELECT zk_xact_lock('/again/x')});
@@ -409,12 +409,12 @@ about 'a member loses its session, and with it what the other waits for' => sub 
 		# its client may be faster to come back
 		zk_until(sub { eval { $zk->end_sessions_of("/zklock/over/y/$node"); 1 } }, 'its session to end');
 		my $states = all_done($a, $b);
-		cmp_ok(scalar(() = $states =~ /40P01/g), '<=', 1, "time $time: at most one fails for a circle ($states)");
+		cmp_ok(scalar(() = $states =~ /40P01/g), '<=', 1, "time $time: at most one fails for a cycle ($states)");
 		$_->quit for $a, $b;
 	}
 };
 
-# --------------------------------------------------------------- no circle at all
+# --------------------------------------------------------------- no cycle at all
 
 about 'everything in ascending order' => sub {
 	my $seconds = $LONG ? 20 : 3;
@@ -518,7 +518,7 @@ about 'many who wait for a row, behind one who waits for a lock' => sub {
 	$_->quit for $h, $w, @rows;
 };
 
-about 'many in one queue, one of whom is in a circle' => sub {
+about 'many in one queue, one of whom is in a cycle' => sub {
 	my $h = begun($node_b, q{SELECT zk_xact_lock('/long/q')}, deadlock_timeout => '1s');
 	my ($w, $proxy) = measured($node_a, q{SELECT zk_xact_lock('/long/h')});
 	my @others = map { begun($_ % 2 ? $node_a : $node_b, '') } 1 .. $MANY;
@@ -532,7 +532,7 @@ about 'many in one queue, one of whom is in a circle' => sub {
 			$h->send(q{SELECT zk_xact_lock('/long/h')});
 			my $first = one_done($h, $w);
 			my $result = $first->wait;
-			diag(sprintf 'the circle is broken after %.2f s', time - $began);
+			diag(sprintf 'the cycle is broken after %.2f s', time - $began);
 			$first->value('ROLLBACK');
 			if ($first == $h)
 			{
@@ -547,7 +547,7 @@ about 'many in one queue, one of whom is in a circle' => sub {
 			}
 			return $result->{state};
 		});
-	is($state, '40P01', 'the circle is broken');
+	is($state, '40P01', 'the cycle is broken');
 	is(all_done(@others) =~ s/ok ?//gr, '', 'all others have their turn');
 	$_->quit for $h, $w, @others;
 };

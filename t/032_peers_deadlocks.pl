@@ -1,6 +1,6 @@
 # Deadlocks beside Curator's own mutex.  What waits inside another client cannot be seen:
-# nobody fails because of a circle through one, and a timeout or a cancel opens it.  And a
-# client of Curator that stands in the queue of a circle is neither its victim nor in its
+# nobody fails because of a cycle through one, and a timeout or a cancel opens it.  And a
+# client of Curator that stands in the queue of a cycle is neither its victim nor in its
 # way.
 
 use strict;
@@ -12,7 +12,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-use Circles;
+use Cycles;
 use Peer;
 use Zklock;
 use ZooKeeper;
@@ -45,7 +45,7 @@ sub curator_gets_it
 
 foreach my $end ('a cancel', 'lock_timeout')
 {
-	subtest "a circle through Curator, which $end opens" => sub {
+	subtest "a cycle through Curator, which $end opens" => sub {
 		$curator->acquire('/zklock/curator/x');
 		my ($s, $by_s) = looker($node_a, $zk);
 		$s->value(lock_sql('/curator/y'));
@@ -57,7 +57,7 @@ foreach my $end ('a cancel', 'lock_timeout')
 			nobody_fails('who waits for Curator', [$by_s], $s);
 			ok(!$curator->is_done, 'and Curator waits');
 			$result = $s->cancel($admin);
-			is($result->{state}, '57014', 'cancelled');
+			is($result->{state}, '57014', 'canceled');
 		}
 		else
 		{
@@ -77,7 +77,7 @@ foreach my $end ('a cancel', 'lock_timeout')
 
 foreach my $place ('behind', 'between')
 {
-	subtest "a circle of two, and Curator $place them in a queue" => sub {
+	subtest "a cycle of two, and Curator $place them in a queue" => sub {
 		my ($a, $b) = in_transactions($node_a, $node_b);
 		$a->value(lock_sql('/both/x'));
 		$b->value(lock_sql('/both/y'));

@@ -1,5 +1,5 @@
 # A lock that is lost at about the time at which its transaction ends: no
-# transaction that did not rely on it is cancelled, in procedures neither.  And with
+# transaction that did not rely on it is canceled, in procedures neither.  And with
 # zklock.cancel_on_loss = doubt, a statement has ended before another session
 # holds its lock.
 #
@@ -108,7 +108,7 @@ subtest "$races losses at the end of a transaction" => sub {
 		$s->value('ROLLBACK') if $before =~ /ERROR/ || ($after // '') =~ /ERROR/;
 		$s->query('SELECT zk_unlock_all()') if $kind == 2;
 	}
-	is(zk_few(@wrong), '', 'no transaction was cancelled that did not rely on the lock');
+	is(zk_few(@wrong), '', 'no transaction was canceled that did not rely on the lock');
 	note(join ', ', map { "$outcome{$_} $_" } sort keys %outcome);
 	cmp_ok($outcome{$_} // 0, '>', 0, "some were $_") for qw(stopped passed);
 	$s->quit;

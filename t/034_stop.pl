@@ -1,4 +1,4 @@
-# A running statement is cancelled when a lock that its transaction relies on is
+# A running statement is canceled when a lock that its transaction relies on is
 # lost (zklock.cancel_on_loss): whatever it does, and only then.
 
 use strict;
@@ -17,7 +17,7 @@ use Zklock;
 use ZooKeeper;
 
 # The cancel is repeated each second, so a statement that goes on for this long is
-# not cancelled
+# not canceled
 my $PATIENCE = 2.5;
 
 # A third of it, in which a lock is in doubt, is longer than a machine stands still
@@ -77,7 +77,7 @@ sub is_stopped
 	my ($result, $path, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is($result->{state}, '40001', "$name: 40001");
-	is($result->{message}, qq{canceling statement: the lock on "$path" was lost}, "$name: the reason");
+	is($result->{message}, qq{canceling statement due to loss of lock on "$path"}, "$name: the reason");
 	return;
 }
 
@@ -125,14 +125,14 @@ subtest 'statements' => sub {
 		my $began = time;
 		my $result = $s->wait;
 		is($result->{state}, '40001', "$name: 40001");
-		like($result->{message}, qr{^canceling statement: the lock on "(?:\Q$path{$name}\E|/PATH/inner)" was lost$}, "$name: the reason");
+		like($result->{message}, qr{^canceling statement due to loss of lock on "(?:\Q$path{$name}\E|/PATH/inner)"$}, "$name: the reason");
 		like($result->{detail}, qr/^(?:ZooKeeper ended the session that held it|Its node in ZooKeeper was deleted)\.$/, "$name: its cause");
 		in_time(time - $began, $name eq 'WHEN query_canceled' ? 2.5 : 1.5, "$name: soon");
 		$s->value('ROLLBACK');
 		zk_works($s, "$name: works again");
 		$s->quit;
 	}
-	like(slurp_file($node->logfile), qr/ERROR:  canceling statement: the lock on "\Q$path{pg_sleep}\E" was lost/, 'the log tells it, too');
+	like(slurp_file($node->logfile), qr/ERROR:  canceling statement due to loss of lock on "\Q$path{pg_sleep}\E"/, 'the log tells it, too');
 };
 
 subtest 'other holds' => sub {
@@ -175,7 +175,7 @@ subtest 'session-scope locks' => sub {
 	my $path = new_path();
 	$s->value("SELECT zk_lock('$path')");
 	lose($s, id($s));
-	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'a transaction that writes nothing is not cancelled');
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'a transaction that writes nothing is not canceled');
 	run($s, q{BEGIN; SELECT 1; INSERT INTO t VALUES ('session'); SELECT pg_sleep(600)});
 	is_stopped($s->wait, $path, 'one that has written');
 	$s->value('ROLLBACK');
@@ -222,7 +222,7 @@ subtest 'a cancel in an idle transaction is no end' => sub {
 
 # Clients may take even a COMMIT that failed for the end of the transaction.  The comment
 # keeps the parser busy while the lock is lost.
-subtest 'COMMIT and ROLLBACK are not cancelled before they begin' => sub {
+subtest 'COMMIT and ROLLBACK are not canceled before they begin' => sub {
 	my $comment = '/*' . 'x' x 20_000_000 . '*/';
 	my $file = PostgreSQL::Test::Utils::tempdir . '/statement';
 	foreach my $sql ('COMMIT COMMENT;', '; end COMMENT; --', 'ROLLBACK COMMENT;')
@@ -237,7 +237,7 @@ subtest 'COMMIT and ROLLBACK are not cancelled before they begin' => sub {
 		lose($s, $id);
 		my $result = $s->wait;
 		# committed or refused
-		is($result->{err} =~ /(canceling)/ ? $1 : '', '', "$sql is not cancelled");
+		is($result->{err} =~ /(canceling)/ ? $1 : '', '', "$sql is not canceled");
 		is($result->{out}, 'ended', "$sql ends the transaction");
 		$s->quit;
 	}
@@ -293,7 +293,7 @@ subtest 'what has no text' => sub {
 		my $pid = zk_until(sub { $admin->value(q{SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' OR wait_event_type = 'Lock'}) }, "$how: it waits");
 		$zk->end_session($_, $pid) for sessions_of($path);
 		$run->finish;
-		is($out, "40001\n", "$how: is cancelled");
+		is($out, "40001\n", "$how: is canceled");
 	}
 };
 
@@ -318,7 +318,7 @@ subtest 'a transaction that no longer relies on the lock' => sub {
 	}
 	foreach my $name (sort keys %how)
 	{
-		is($session{$name}->wait->{state}, '', "$name: not cancelled");
+		is($session{$name}->wait->{state}, '', "$name: not canceled");
 		is($session{$name}->query('COMMIT')->{state}, '', "$name: and it commits");
 		$session{$name}->quit;
 	}
@@ -334,7 +334,7 @@ subtest 'a lost lock within a savepoint' => sub {
 	lose($s, $id);
 	is_stopped($s->wait, $path, 'within it');
 	$s->value('ROLLBACK TO a');
-	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'after it, nothing is cancelled');
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'after it, nothing is canceled');
 	is($s->query('COMMIT')->{state}, '', 'and the transaction commits');
 	$s->quit;
 };
@@ -349,13 +349,13 @@ subtest 'a lost lock that is given back' => sub {
 	my $id = id($s);
 	run($s, "BEGIN; INSERT INTO t VALUES ('given back'); SELECT execute_canceled('SELECT zk_unlock(''$path'')'), pg_sleep($PATIENCE)");
 	lose($s, $id);
-	is($s->wait->{state}, '', 'not cancelled');
+	is($s->wait->{state}, '', 'not canceled');
 	is($s->query('COMMIT')->{state}, '', 'and it commits');
 	$s->value('DROP FUNCTION execute_canceled');
 
 	$s->value("SELECT zk_lock('$path'); BEGIN; SELECT zk_lock('$path'); SELECT zk_unlock('$path')");
 	lose($s, id($s));
-	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'taken twice and given back once: not cancelled');
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'taken twice and given back once: not canceled');
 	is($s->query('COMMIT')->{state}, '', 'and it commits');
 	$s->query("SELECT zk_unlock('$path')");
 	$s->quit;
@@ -367,7 +367,7 @@ subtest 'one that this transaction took, and gave back when it was lost' => sub 
 	my %lose = (
 		'its session is over' => sub { my ($s, $path, $id) = @_; lose($s, $id) },
 		'its node is deleted' => sub { my ($s, $path) = @_; $hand->delete_contenders("/zklock$path") });
-	# cancelled only when it is given back
+	# canceled only when it is given back
 	my $begin = sub {
 		my ($s, $how, $savepoint) = @_;
 		my $path = new_path();
@@ -376,7 +376,7 @@ subtest 'one that this transaction took, and gave back when it was lost' => sub 
 		$s->value("SELECT zk_lock('$path')");
 		$lose{$how}->($s, $path, id($s));
 		zk_wait_hold($s, 'lost', $path);
-		# in one statement: the next one may be cancelled at once, and so may zk_unlock with that setting
+		# in one statement: the next one may be canceled at once, and so may zk_unlock with that setting
 		my $result = $s->query("SELECT zk_unlock('$path'), set_config('zklock.cancel_on_loss', 'lost', false)");
 		is("$result->{state} $result->{out}", ' f|lost', "$how: zk_unlock tells it, and is no error");
 		return $path;
@@ -399,14 +399,14 @@ subtest 'one that this transaction took, and gave back when it was lost' => sub 
 		$path = $begin->($s, $how, 1);
 		is_stopped($s->query('SELECT pg_sleep(600)'), $path, "$how: in a savepoint");
 		$s->value('ROLLBACK TO a');
-		is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', "$how: after ROLLBACK TO nothing is cancelled");
+		is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', "$how: after ROLLBACK TO nothing is canceled");
 		is($s->query('COMMIT')->{state}, '', "$how: and it commits");
 		$s->quit;
 	}
 
 	my $s = zk_session($node);
 	$begin->($s, 'its node is deleted');
-	is($s->query("SET zklock.commit_guard = off; SELECT pg_sleep($PATIENCE)")->{state}, '', 'not cancelled with the guard off');
+	is($s->query("SET zklock.commit_guard = off; SELECT pg_sleep($PATIENCE)")->{state}, '', 'not canceled with the guard off');
 	is($s->query('COMMIT')->{state}, '', 'and it commits');
 	$s->value('RESET zklock.commit_guard');
 	$begin->($s, 'its node is deleted');
@@ -428,7 +428,7 @@ subtest 'what the settings say' => sub {
 		my $id = id($s);
 		run($s, "SELECT pg_sleep($PATIENCE)");
 		lose($s, $id);
-		is($s->wait->{state}, '', "$name: not cancelled");
+		is($s->wait->{state}, '', "$name: not canceled");
 		is($s->query('COMMIT')->{state}, $commit, "$name: its COMMIT");
 		$s->quit;
 	}
@@ -437,7 +437,7 @@ subtest 'what the settings say' => sub {
 	$s->value("SET zklock.cancel_on_loss = off; BEGIN; SELECT zk_xact_lock('$path')");
 	my $id = id($s);
 	lose($s, $id);
-	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'not cancelled while it is off');
+	is($s->query("SELECT pg_sleep($PATIENCE)")->{state}, '', 'not canceled while it is off');
 	$s->value('SET zklock.cancel_on_loss = lost');
 	# the end of the session is seen by who still has it
 	$s->quit;
@@ -484,7 +484,7 @@ subtest 'cut off' => sub {
 		my $result = $session{"doubt, $what"}->wait;
 		in_time(time - $began, $TIMEOUT_OF_SESSION + 1, "doubt, $what: within the session timeout and a second");
 		is($result->{state}, '40001', "doubt, $what: 40001");
-		is($result->{message}, sprintf('canceling statement: the lock on "%s" may have been lost', $path{"doubt, $what"}),
+		is($result->{message}, sprintf('canceling statement due to possible loss of lock on "%s"', $path{"doubt, $what"}),
 			"doubt, $what: the reason");
 	}
 	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + 4 }, 'the sessions have expired');
@@ -530,7 +530,7 @@ subtest 'a leader without followers' => sub {
 	my $result = $session{doubt}->wait;
 	in_time(time - $began, $TIMEOUT_OF_SESSION + 1, 'doubt: within the session timeout and a second');
 	# its question to the quorum keeps all answers back, and a session without answers is over
-	like($result->{message}, qr/^canceling statement: the lock on "\Q$path{doubt}\E" (?:may have been|was) lost$/, 'doubt: the reason');
+	like($result->{message}, qr/^canceling statement due to (?:possible )?loss of lock on "\Q$path{doubt}\E"$/, 'doubt: the reason');
 	ok($reader->exists("/zklock$path{doubt}"), 'the leader still answers');
 	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + $PATIENCE }, 'some time after that');
 	is($session{lost}->is_done, 0, 'lost: still runs');
@@ -543,7 +543,7 @@ subtest 'a leader without followers' => sub {
 	$ensemble->stop;
 };
 
-# Nothing is cancelled any more, and so the guard itself must see what is lost
+# Nothing is canceled any more, and so the guard itself must see what is lost
 subtest 'a COMMIT that waits for ZooKeeper' => sub {
 	my (%session, %path);
 	foreach my $when (qw(off lost doubt))
@@ -616,7 +616,7 @@ subtest 'a background worker' => sub {
 			'the worker sleeps');
 		$zk->end_session($_, $pid) for sessions_of($path);
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") == 0 }, 'the worker has ended');
-		like(slurp_file($node->logfile), qr/canceling statement: the lock on "$path" was lost/, 'a worker is cancelled');
+		like(slurp_file($node->logfile), qr/canceling statement due to loss of lock on "$path"/, 'a worker is canceled');
 	}
 };
 

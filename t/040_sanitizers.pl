@@ -1,5 +1,5 @@
 # The parts without PostgreSQL (session, requests, nodes, frames) under the
-# address, undefined-behaviour and thread sanitizers, with a server that is
+# address, undefined-behavior and thread sanitizers, with a server that is
 # killed, stopped, cut off, and loses replies meanwhile: no error, no leak, no
 # race, and no node left.  Without and with TLS.  Also processes that exit or
 # fork at a bad moment.

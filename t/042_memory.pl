@@ -3,7 +3,7 @@
 # ... request or answer lost, cut, held, damaged, and so on, until a walk has
 # fewer than that; and with the first, the second, ... allocation, send or call
 # of the client library failing.  Under the address, leak and
-# undefined-behaviour sanitizers, the thread sanitizer, and valgrind.
+# undefined-behavior sanitizers, the thread sanitizer, and valgrind.
 #
 # After each walk: no report, no memory, thread or descriptor left, no node of
 # the session while it lived, and at the end no session, watch or directory.

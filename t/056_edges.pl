@@ -48,13 +48,13 @@ foreach (@lost)
 		},
 		kinds => [ @others, 'single' ]);
 	for_kinds(
-		"$what of a create is lost, then cancelled" => sub {
+		"$what of a create is lost, then canceled" => sub {
 			my ($kind, $path, $s) = @_;
 			my $blocker = block($kind, $path);
 			$lose->(create_of($kind));
 			$s->send(take($kind, $path));
 			wait_for_blocker($path, $blocker);
-			is($s->cancel($admin)->{state}, '57014', 'cancelled');
+			is($s->cancel($admin)->{state}, '57014', 'canceled');
 			nothing_left('nothing is left while the other stands there');
 			$other->delete($blocker);
 		},
@@ -107,7 +107,7 @@ for_kinds(
 	},
 	kinds => [ grep { $_ ne 'all' } @kinds ]);
 
-# The points at which a call can be cancelled: what the proxy does before, and
+# The points at which a call can be canceled: what the proxy does before, and
 # how to tell that it is there
 my @steps = (
 	[ 'create sent', sub { $proxy->hold(create_of($_[0])) }, sub { $proxy->wait_held } ],
@@ -120,14 +120,14 @@ foreach my $step (@steps)
 {
 	my ($where, $before, $reached) = @$step;
 	for_kinds(
-		"cancelled, $where" => sub {
+		"canceled, $where" => sub {
 			my ($kind, $path, $s) = @_;
 			my $blocker = block($kind, $path);
 			$before->($kind);
 			$s->send(take($kind, $path));
 			$reached->($path, $blocker);
 			my $result = $s->cancel($admin);
-			is($result->{state}, '57014', 'cancelled');
+			is($result->{state}, '57014', 'canceled');
 			in_time($result->{seconds}, 30, 'and not by a timeout');
 			$proxy->release;
 			nothing_left('nothing is left while the other stands there');
@@ -139,18 +139,18 @@ foreach my $step (@steps)
 
 # CURATOR-205: the second interrupt hits the cleanup of the first.
 for_kinds(
-	'cancelled twice' => sub {
+	'canceled twice' => sub {
 		my ($kind, $path, $s) = @_;
 		my $blocker = block($kind, $path);
 		$s->send(take($kind, $path));
 		wait_for_blocker($path, $blocker);
 		$proxy->hold_request('*', 1);
-		is($s->cancel($admin)->{state}, '57014', 'cancelled');
+		is($s->cancel($admin)->{state}, '57014', 'canceled');
 		$proxy->wait_held;
 		isnt(scalar own_nodes(), 0, 'its node is there: the delete is on its way');
 		$s->send(take($kind, $path));
 		zk_wait_waiting($admin, $s);
-		is($s->cancel($admin)->{state}, '57014', 'cancelled again');
+		is($s->cancel($admin)->{state}, '57014', 'canceled again');
 		$proxy->release;
 		nothing_left('nothing is left of both');
 		$other->delete($blocker);

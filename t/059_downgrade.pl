@@ -25,7 +25,7 @@ my $SLACK = 1;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
-# A statement that looks at a lost lock is not to be cancelled: that is t/034's
+# A statement that looks at a lost lock is not to be canceled: that is t/034's
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '30s', 'zklock.cancel_on_loss' => 'off');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');

@@ -552,7 +552,7 @@ sub run_program
 }
 
 #
-# The model itself, against the documented behaviour and PostgreSQL's manual.
+# The model itself, against the documented behavior and PostgreSQL's manual.
 #
 subtest 'the model' => sub {
 	my @cases = (

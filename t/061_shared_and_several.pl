@@ -165,7 +165,7 @@ foreach my $style (qw(curator_rw kazoo))
 
 # ------------------------------------------- what a session itself left over
 
-# A call is cancelled while there is no connection: ZooKeeper has its node, and
+# A call is canceled while there is no connection: ZooKeeper has its node, and
 # the session does not know about it yet.
 sub leave_node
 {
@@ -176,7 +176,7 @@ sub leave_node
 	$s->send("SELECT zk_lock('/leftover')");
 	$proxy->wait_swallowed;
 	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-	is($s->wait->{state}, '57014', 'the call before is cancelled');
+	is($s->wait->{state}, '57014', 'the call before is canceled');
 	is(queue('/leftover'), $before + 1, 'and leaves a node');
 	return;
 }

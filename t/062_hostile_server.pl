@@ -1,9 +1,9 @@
 # A server on ZooKeeper's port can send anything: endless lists, nodes that
 # never appear, names that nobody asked for; and answers of every kind,
-# handshakes and events, spoilt at random, while backends use every function. No
+# handshakes and events, spoiled at random, while backends use every function. No
 # backend crashes, and every statement ends within its timeouts.
 #
-# ZK_HOSTILE_ANSWERS=20000 continues until this many are spoilt, against
+# ZK_HOSTILE_ANSWERS=20000 continues until this many are spoiled, against
 # backends and also against t/c/session_test.c under sanitizers; ZK_HOSTILE_SEED
 # is the seed.
 
@@ -163,7 +163,7 @@ subtest 'our node is never in the list' => sub {
 		$s->value(q{SET statement_timeout = '3s'});
 		my $result = $s->query("SELECT $call");
 		is($result->{state}, '57014', "$call waits");
-		in_time($result->{seconds}, 3 + $SLACK, '- until it is cancelled');
+		in_time($result->{seconds}, 3 + $SLACK, '- until it is canceled');
 		cmp_ok($requests->() - $before, '<', 200, '- and asks now and then');
 		$proxy->reset;
 	}
@@ -225,18 +225,18 @@ my @program = (
 	q{SELECT zk_unlock_all(); SET zklock.commit_guard = strict}, q{SELECT zk_unlock_all(); SET zklock.release_timeout = '200ms'},
 	q{SELECT zk_lock('/fresh/' || random(), '300ms'), zk_unlock_all()},);
 
-# Backends run it until this many answers are spoilt; returns the longest time
+# Backends run it until this many answers are spoiled; returns the longest time
 # of all statements, in seconds, and how many there were
-sub run_spoilt
+sub run_spoiled
 {
 	my ($wanted, $seconds) = @_;
 	my $until = time + $seconds;
-	my ($longest, $slow, $n, $spoilt, $looked, $enough) = (0, '', 0, 0, 0, 0);
+	my ($longest, $slow, $n, $spoiled, $looked, $enough) = (0, '', 0, 0, 0, 0);
 	my %state;
 	my @sessions = map { zk_session($node, options => '-c statement_timeout=8s') } 1 .. ($ENV{ZK_HOSTILE_ANSWERS} ? 16 : 8);
 	my %sql;
 
-	while ($spoilt < $wanted && (time < $until || (!$enough && time < $until + $TIMEOUT)))
+	while ($spoiled < $wanted && (time < $until || (!$enough && time < $until + $TIMEOUT)))
 	{
 		foreach my $s (@sessions)
 		{
@@ -254,11 +254,11 @@ sub run_spoilt
 		sleep 0.002;
 		next if time < $looked + 0.5;
 		$looked = time;
-		my %all = $proxy->spoilt;
-		$spoilt = 0;
-		$spoilt += $_ for values %all;
+		my %all = $proxy->spoiled;
+		$spoiled = 0;
+		$spoiled += $_ for values %all;
 		my %ways = map { (split / /)[1] => 1 } keys %all;
-		$enough = $spoilt >= $LEAST && keys %ways >= $WAYS;
+		$enough = $spoiled >= $LEAST && keys %ways >= $WAYS;
 	}
 	$_->wait for @sessions;
 	note join ' ', map { ($_ || 'success') . ": $state{$_}" } sort keys %state;
@@ -266,33 +266,33 @@ sub run_spoilt
 	return ($longest, @sessions);
 }
 
-# Report what was spoilt, and how
-sub tell_spoilt
+# Report what was spoiled, and how
+sub tell_spoiled
 {
-	my (%spoilt) = @_;
+	my (%spoiled) = @_;
 	my (%op, %kind, $all);
-	foreach (keys %spoilt)
+	foreach (keys %spoiled)
 	{
 		my ($op, $kind) = split / /;
-		$op{$op} += $spoilt{$_};
-		$kind{$kind} += $spoilt{$_};
-		$all += $spoilt{$_};
+		$op{$op} += $spoiled{$_};
+		$kind{$kind} += $spoiled{$_};
+		$all += $spoiled{$_};
 	}
-	note "$all answers spoilt: ", join ', ', map { "$_ $op{$_}" } sort keys %op;
+	note "$all answers spoiled: ", join ', ', map { "$_ $op{$_}" } sort keys %op;
 	note '- ', join ', ', map { "$_ $kind{$_}" } sort keys %kind;
 	return ($all, \%op, \%kind);
 }
 
 my @operations = qw(connect create2 createContainer delete event exists getChildren getData multi removeWatches setData sync);
 
-subtest 'answers spoilt at random' => sub {
+subtest 'answers spoiled at random' => sub {
 	note "ZK_HOSTILE_SEED=$SEED";
 	srand $SEED;
 	$proxy->spoil($ENV{ZK_HOSTILE_ANSWERS} ? 120 : 40, $SEED);
-	my ($longest, @sessions) = run_spoilt($WANTED, $SECONDS);
-	my ($all, $op, $kind) = tell_spoilt($proxy->spoilt);
+	my ($longest, @sessions) = run_spoiled($WANTED, $SECONDS);
+	my ($all, $op, $kind) = tell_spoiled($proxy->spoiled);
 	$proxy->reset;
-	cmp_ok($all, '>=', $ENV{ZK_HOSTILE_ANSWERS} ? $WANTED : $LEAST, 'answers were spoilt');
+	cmp_ok($all, '>=', $ENV{ZK_HOSTILE_ANSWERS} ? $WANTED : $LEAST, 'answers were spoiled');
 	is(join(' ', grep { !$op->{$_} } @operations), '', '- of every kind') if $all > 5000;
 	cmp_ok(keys %$kind, '>=', $WAYS, '- in every way');
 	in_time($longest, 8 + $SLACK, 'every statement was over within its timeouts');
@@ -334,19 +334,19 @@ if ($ENV{ZK_HOSTILE_ANSWERS})
 		$proxy->spoil(25, $SEED + $round);
 		my @runs = map { start([ $program, $proxy->hosts, 30, $SEED + 4 * $round + $_ & 0x7fff_ffff ], '>', \$out[$_], '2>&1') } 0 .. 3;
 		sleep 30;
-		my %spoilt = $proxy->spoilt;
+		my %spoiled = $proxy->spoiled;
 		$proxy->reset;
 		foreach (0 .. 3)
 		{
 			$runs[$_]->finish;
 			is($runs[$_]->full_result(0), 0, "round $round: nothing reported, no node left") or diag $out[$_];
 		}
-		$sum{$_} += $spoilt{$_} for keys %spoilt;
+		$sum{$_} += $spoiled{$_} for keys %spoiled;
 		my $all = 0;
 		$all += $_ for values %sum;
 		last if $all >= $WANTED;
 	}
-	my ($all) = tell_spoilt(%sum);
+	my ($all) = tell_spoiled(%sum);
 	cmp_ok($all, '>=', $WANTED, 'under the sanitizers, too');
 }
 

@@ -304,7 +304,7 @@ sub goes_on
 
 my %way = (
 	'a backend that is terminated' => sub { $_[0]{gone} = 1; $admin->value('SELECT pg_terminate_backend(' . $_[0]{s}->pid . ', 30000)'); },
-	'a wait that is cancelled' => sub { $admin->value('SELECT pg_cancel_backend(' . $_[0]{s}->pid . ')'); },
+	'a wait that is canceled' => sub { $admin->value('SELECT pg_cancel_backend(' . $_[0]{s}->pid . ')'); },
 	'a connection that breaks' => sub { $_[0]{proxy}->drop; });
 
 foreach my $way (sort keys %way)
@@ -372,7 +372,7 @@ subtest 'numbers that differ, and all that can happen' => sub {
 				}
 				elsif ($what eq 'cancel' && !$who->{holds})
 				{
-					$way{'a wait that is cancelled'}->($who);
+					$way{'a wait that is canceled'}->($who);
 					my $got = $who->{s}->wait;
 					$who->{s}->query('SELECT zk_unlock_all()') if $got->{out} eq 't';    # it was too late for it
 					push @gone, $who;
@@ -584,7 +584,7 @@ subtest 'a timeout in a busy directory' => sub {
 		my $result = $waiter->{s}->query("SELECT zk_semaphore_acquire('$path', $PLACES, '$ms ms')");
 		is($result->{out} . $result->{state}, 'f', "$ms ms: false, and no error");
 	}
-	$way{'a wait that is cancelled'}->($busy);
+	$way{'a wait that is canceled'}->($busy);
 	$busy->{s}->wait;
 	give(@s);
 	put_back(@all, $busy, $waiter);

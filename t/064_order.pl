@@ -244,8 +244,8 @@ edge 'an upgrade that waits' => sub {
 	my $reader = foreign($path, '_c_other-__READ__');
 	$s->send($upgrade);
 	zk_until(sub { grep { $_ eq $reader } watched() }, 'the upgrade waits');
-	is($s->cancel($admin)->{state}, '57014', 'cancelled');
-	$is_reader->('cancelled');
+	is($s->cancel($admin)->{state}, '57014', 'canceled');
+	$is_reader->('canceled');
 	is($s->value(take('exclusive', $path, '1s')), 'f', 'timeout: false');
 	$is_reader->('timeout');
 	is($s->value(take('exclusive', $path, '0')), 'f', 'no time: false');

@@ -61,9 +61,9 @@ my $first = (slurp_file("$tree/CHANGELOG.md") =~ /^## (\S+) /mg)[-1];
 	is_deeply([ sort split / /, $data ], [ sort map { s{.*/}{}r } glob "$tree/zklock*--*.sql" ],
 		'make install installs every script that there is');
 
-	my ($licence) = slurp_file("$tree/LICENSE") =~ /^(Permission .*)\z/ms;
+	my ($license) = slurp_file("$tree/LICENSE") =~ /^(Permission .*)\z/ms;
 	my ($in_package) = slurp_file("$tree/debian/copyright") =~ /^ (Permission .*)\z/ms;
-	is($in_package =~ s/^ \.?//mgr, $licence, 'LICENSE and debian/copyright say the same');
+	is($in_package =~ s/^ \.?//mgr, $license, 'LICENSE and debian/copyright say the same');
 }
 
 #

@@ -76,7 +76,7 @@ my $admin = zk_session($node);
 my ($probe) = $admin->query(q{SELECT zk_try_lock('/probe') AND zk_unlock('/probe')});
 if ($probe->{state} eq '0A000')
 {
-	plan skip_all => 'this zklock was built without TLS';
+	plan skip_all => 'TLS is not supported by this build';
 }
 is($probe->{out}, 't', 'a lock over TLS');
 
@@ -97,7 +97,8 @@ sub refused
 	foreach my $seconds (1, 5, 20)
 	{
 		@result = with(connect_timeout => "${seconds}s", %setting);
-		last if $setting{connect_timeout} || $result[1]{detail} !~ /in time|timed out/;
+		# of localhost's addresses, the one where nobody listens is the first to answer
+		last if $setting{connect_timeout} || $result[1]{detail} !~ /in time|timed out|failed: Connection refused\.$/;
 	}
 	return @result;
 }
@@ -314,9 +315,9 @@ subtest 'ports' => sub {
 	note $result->{detail};
 	($s, $result) = refused(map { ("tls_${_}_file" => '') } qw(ca cert key));
 	is_refused($result, '58000', qr/./, 'no TLS to a port that wants it');
-	like($result->{hint}, qr/port for TLS|firewall/, '- with a hint');
+	like($result->{hint}, qr/TLS port|firewall/, '- with a hint');
 	note $result->{detail};
-	($s, $result) = refused(hosts => 'localhost:' . ZooKeeper::free_port());
+	($s, $result) = refused(hosts => 'localhost:' . ZooKeeper::free_port(), connect_timeout => '1s');
 	is_refused($result, '58000', qr/Connection refused/, 'nobody');
 
 	my $cpu = zk_cpu_seconds($admin->pid);
@@ -329,7 +330,7 @@ subtest 'ports' => sub {
 	$s->send(q{SELECT zk_lock('/never')});
 	zk_wait_waiting($admin, $s);
 	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-	is($s->wait->{state}, '57014', '- can be cancelled');
+	is($s->wait->{state}, '57014', '- can be canceled');
 	$s->send(q{SELECT zk_lock('/never')});
 	zk_wait_waiting($admin, $s);
 	my $begin = time;
@@ -354,7 +355,7 @@ subtest 'files' => sub {
 	$certificates->write('nothing.pem', "nothing\n");
 
 	$reason->(qr/tls_key_file has group or world access/, 'a key that others can read', tls_key_file => "$dir/open.key");
-	$reason->(qr/tls_key_file is protected by a pass phrase/, 'a key with a pass phrase', tls_key_file => "$dir/locked.key");
+	$reason->(qr/tls_key_file is protected by a passphrase/, 'a key with a passphrase', tls_key_file => "$dir/locked.key");
 	$reason->(qr/tls_key_file holds no key of that certificate/, "another one's key", tls_key_file => "$dir/stranger.key");
 	$reason->(qr/tls_key_file could not be read: No such file/, 'no key', tls_key_file => "$dir/none");
 	$reason->(qr/tls_key_file is not a regular file/, 'a directory', tls_key_file => $dir);
@@ -501,7 +502,7 @@ subtest 'a zklock without TLS' => sub {
 		my $new = zk_session($plain);
 		my $r = $new->query('SET zklock.hosts = ' . "'" . $zk->hosts . "'; SET zklock.tls_${what}_file = '$dir/ca.pem'; SELECT try('/plain')");
 		is($r->{state}, '0A000', "with zklock.tls_${what}_file not at all");
-		like($r->{message}, qr/built without TLS/, '- and says why');
+		like($r->{message}, qr/TLS is not supported by this build/, '- and says why');
 	}
 };
 

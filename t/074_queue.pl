@@ -525,7 +525,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	zk_until(sub { $s->query($ask)->{out} eq '3' }, 'it to work again');
 	$s->quit;
 
-	# a waiting call can be cancelled
+	# a waiting call can be canceled
 	($s, $proxy) = zk_counted_session($node, $zk, 0, operation_timeout => '1min');
 	foreach my $op ('getChildren', 'getData')
 	{
@@ -558,7 +558,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	$s->send($ask);
 	$proxy->wait_held;
 	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-	is($s->wait->{state}, '57014', 'cancelled in a transaction');
+	is($s->wait->{state}, '57014', 'canceled in a transaction');
 	$proxy->release;
 	$proxy->reset;
 	$s->value('ROLLBACK');

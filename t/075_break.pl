@@ -27,7 +27,7 @@ my $SLACK = 1;
 # empty directories stay: kazoo needs them (kazoo#563)
 my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
 # A loss is noticed within a quarter of this.  A statement that looks at a lost lock
-# is not to be cancelled: that is t/034's.
+# is not to be canceled: that is t/034's.
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s', 'zklock.cancel_on_loss' => 'off');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
@@ -109,7 +109,7 @@ foreach my $name (sort keys %kind)
 		my ($row) = queue_of($admin, '/h');
 		is("$row->{pid} $row->{granted}", $victim->pid . ' 1', 'the holder');
 		# and no tag in between
-		breaks($name, '/h', $row, "It belongs to ZooKeeper session $row->{zk_session}, host \"" . hostname() . '"',
+		breaks($name, '/h', $row, "The node belongs to ZooKeeper session $row->{zk_session}, host \"" . hostname() . '"',
 			'host "' . hostname() . '", port "' . $node->port . '", cluster_name "main", pid "' . $victim->pid . '"',
 			'postgres', 'the victim');
 		is($next->wait->{out}, 't', 'the next one has it at once');
@@ -393,7 +393,7 @@ subtest 'lost answers' => sub {
 	$proxy->reset;
 	zk_until(sub { break_row($s, '/lost', { node => $name })->{out} eq 'f' }, 'to be told so the next time');
 
-	# cancelled on the way, and what is broken then
+	# canceled on the way, and what is broken then
 	$s->value(q{SET zklock.operation_timeout = '1min'});
 	foreach my $op ('delete', 'getData')
 	{
@@ -404,7 +404,7 @@ subtest 'lost answers' => sub {
 		zk_wait_waiting($admin, $s);
 		my $began = time;
 		$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-		is($s->wait->{state}, '57014', "cancelled while it waits for $op");
+		is($s->wait->{state}, '57014', "canceled while it waits for $op");
 		in_time(time - $began, $SLACK, '- at once');
 		$proxy->release;
 		$proxy->reset;

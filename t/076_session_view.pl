@@ -108,7 +108,7 @@ subtest 'requests, waits, timeouts' => sub {
 	$does->(q{RESET lock_timeout; SET statement_timeout = '1500ms'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
 	$s->value('RESET statement_timeout');
 	$does_waiting->(q{SELECT zk_lock('/c')}, sub { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')') }, 'waits 1',
-		'cancelled: waits');
+		'canceled: waits');
 	$does_waiting->(q{SELECT zk_semaphore_acquire('/c', 1)}, sub { $holder->value(q{SELECT zk_semaphore_release('/c')}) }, 'waits 1',
 		'granted after a wait: waits');
 	$does_waiting->(q{SELECT zk_lock('/c', '1min')}, sub { $holder->value(q{SELECT zk_unlock('/c')}) }, 'waits 1', '- with a timeout, too');

@@ -135,7 +135,7 @@ subtest 'contents that are taken' => sub {
 	else
 	{
 		is($result->{state}, 'F0000', 'a very long line is refused');
-		like($result->{err}, qr/invalid line, number 1\./, '- by its number');
+		like($result->{err}, qr/syntax error in line 1\./, '- by its number');
 		unlike($result->{err}, qr/xxxx/, '- and not shown');
 	}
 	$s->quit;
@@ -156,11 +156,11 @@ subtest 'lines that are not taken' => sub {
 		[ 'UTF-16', "\xff\xfed\0i\0g\0e\0s\0t\0:\0a\0:\0b\0\n\0", 1 ])
 	{
 		my ($name, $content, $line) = @$_;
-		my $result = refused(auth_file($content), qr/invalid line, number $line\./, $name);
+		my $result = refused(auth_file($content), qr/syntax error in line $line\./, $name);
 		unlike($result->{err}, qr/ann|bob|ret\b/, '- and shows nothing of it');
 	}
 	refused(auth_file(join '', map { "digest:$_:secret\n" } 10 .. 26), qr/has more than 16 credentials/, 'seventeen');
-	refused(auth_file("sasl:ann\n"), qr/asks for SASL/, 'SASL');
+	refused(auth_file("sasl:ann\n"), qr/specifies SASL/, 'SASL');
 };
 
 # ---------------------------------------------------------------- what file it is

@@ -1,12 +1,12 @@
 # Deadlocks at random: sessions of several clusters take zk locks, rows and advisory
-# locks in random order (lib/DeadlockPrograms.pm).  No circle stands longer than three
-# times deadlock_timeout, nobody fails without a circle, and a circle has one victim.
+# locks in random order (lib/DeadlockPrograms.pm).  No cycle stands longer than three
+# times deadlock_timeout, nobody fails without a cycle, and a cycle has one victim.
 #
 # DEADLOCK_SECONDS: how long, for each number of clusters (default 8)
 # DEADLOCK_SEED: what they do (default: at random)
 # DEADLOCK_RUNS: which of these, by number; default: "2 3"
 #     2, 3   so many clusters, deadlock_timeout 300 ms
-#     1+5    two, whose deadlock_timeout is 1 s and 5 s; so few circles close there
+#     1+5    two, whose deadlock_timeout is 1 s and 5 s; so few cycles close there
 #            that DEADLOCK_SECONDS should be 60 or more
 #     1+20   the same with 1 s and 20 s; after 60 s it takes a minute or two to end
 # DEADLOCK_SESSIONS: how many sessions (default 10)
@@ -71,9 +71,9 @@ foreach my $run (@RUNS)
 		my $count = $programs->count;
 		my $longest = $programs->longest;
 		diag("$SECONDS s, seed $SEED: " . join ', ', map { "$_: $count->{$_}" } sort keys %$count);
-		diag(sprintf "longest circle %.2f s; nearest to its limit of %.1f s: %s; oldest wait %.3f s",
+		diag(sprintf "longest cycle %.2f s; nearest to its limit of %.1f s: %s; oldest wait %.3f s",
 			@$longest{qw(seconds limit what)}, $programs->{oldest} // 0);
-		in_time($longest->{over}, $SLACK, 'no circle stands longer than three times deadlock_timeout, and a moment');
+		in_time($longest->{over}, $SLACK, 'no cycle stands longer than three times deadlock_timeout, and a moment');
 		cmp_ok($count->{$_} // 0, '>', 0, "it happened: $_") for 'commits', 'victims: zklock';
 		zk_nothing_left($zk, 'nothing is left in ZooKeeper');
 	};

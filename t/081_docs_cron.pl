@@ -100,9 +100,9 @@ foreach my $name (sort keys %cron)
 	my $run;
 	zk_until(sub { $run = $cron{$name}->value(q{SELECT status, return_message FROM cron.job_run_details WHERE command LIKE '%sleep%' AND status = 'failed'}) },
 		"the job in $name ends");
-	like($run, qr{^failed\|.*canceling statement: the lock on "/jobs/sleep/$name" was lost}, "$name: a job whose lock is lost is stopped");
+	like($run, qr{^failed\|.*canceling statement due to loss of lock on "/jobs/sleep/$name"}, "$name: a job whose lock is lost is stopped");
 }
-like(slurp_file($workers->logfile), qr{^\d+ 40001 ERROR:  canceling statement: the lock on "/jobs/sleep/workers" was lost}m, 'workers: with 40001');
+like(slurp_file($workers->logfile), qr{^\d+ 40001 ERROR:  canceling statement due to loss of lock on "/jobs/sleep/workers"}m, 'workers: with 40001');
 $cron{workers}->value('SELECT cron.unschedule(jobname) FROM cron.job');
 in_both('SELECT cron.unschedule(jobname) FROM cron.job');
 zk_until(sub { !grep { $_ } in_both(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_cron'}) },

@@ -115,7 +115,7 @@ subtest 'waits' => sub {
 		is(rows($waiter), "$shown awaited waiting", "$call: waits");
 		is($admin->value("SELECT waiting_since > to_timestamp($began) - interval '1 s' AND waiting_since <= now(), token IS NULL, acquired_at IS NULL, waits > 0
 			FROM zk_server_locks WHERE pid = " . $waiter->pid), 't|t|t|t', '- since when');
-		is($waiter->cancel($admin)->{state}, '57014', '- cancelled');
+		is($waiter->cancel($admin)->{state}, '57014', '- canceled');
 		is(rows($waiter), '', '- and no longer');
 	}
 	is($waiter->value(q{SELECT zk_try_lock('/w/a'), zk_lock('/w/a', '0'), zk_lock('/w/a', '2 s')}), 'f|f|f', 'not taken');

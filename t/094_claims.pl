@@ -233,7 +233,7 @@ subtest 'killed between mark and commit' => sub {
 
 # -------------------------------------------------------------------- interference
 
-subtest 'cancelled at COMMIT' => sub {
+subtest 'canceled at COMMIT' => sub {
 	my ($s, $proxy) = zk_counted_session($node, $zk, 0);
 	$s->value(claim('/cancel', 1) . '; BEGIN; ' . claim('/cancel', 2));
 	$proxy->hold('mark');

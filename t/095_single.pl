@@ -173,7 +173,7 @@ edge 'a node that is no lock' => sub {
 	$other->create($at, data => 'mine');
 	my $result = $s->query("SELECT zk_try_lock('$path')");
 	is($result->{out}, 'f', 'zk_try_lock: false');
-	like("@{ $result->{warnings} }", qr/^the node at lock path "\Q$path\E" is no lock$/, '- and a warning');
+	like("@{ $result->{warnings} }", qr/^node at lock path "\Q$path\E" is not a lock$/, '- and a warning');
 	my $shown = q{SELECT position, kind, mode, granted, num_nulls(token, zk_session, node), data FROM zk_lock_queue('%1$s')
 		UNION ALL SELECT contenders, kind, '', holders > 0, num_nulls(zk_session), data FROM zk_lock_paths('%1$s')};
 	is($s->value(sprintf $shown, $path), "1|lock|exclusive|f|3|mine\n1|lock||f|1|mine", '- is shown as what it is');
@@ -186,7 +186,7 @@ edge 'a node that is no lock' => sub {
 	$other->delete($at);
 	$result = $s->wait;
 	is($result->{out}, 't', '- until it is gone');
-	is(() = "@{ $result->{warnings} }" =~ /is no lock/g, 1, '- with one warning');
+	is(() = "@{ $result->{warnings} }" =~ /is not a lock/g, 1, '- with one warning');
 	$s->value("SELECT zk_unlock('$path')");
 	$other->create($at, mode => 'container');
 	$other->delete(scalar $other->create("$at/x", mode => 'ephemeral'));
@@ -367,7 +367,7 @@ edge 'a single node that never was stands in no queue' => sub {
 	$proxy->hold_request('multi');
 	$s->send("SELECT zk_lock('$path')");
 	$proxy->wait_held;
-	is($s->cancel($admin)->{state}, '57014', 'cancelled before it could be created');
+	is($s->cancel($admin)->{state}, '57014', 'canceled before it could be created');
 	$proxy->drop;
 	zk_wait_session($s, 'connected');
 	my $holder = $other->contend($at);
@@ -531,14 +531,14 @@ foreach my $way (@ZkProxy::WAYS)
 		$s->quit;
 	};
 
-	edge "$way: cancelled, and another program has it" => sub {
+	edge "$way: canceled, and another program has it" => sub {
 		my ($path, $at, $s) = begin(1, session_timeout => '4s');
 		$proxy->clear_log;
 		$proxy->lose($way, 'multi');
 		$proxy->refuse;    # once cut off, it must not be back before the cancel
 		$s->send("SELECT zk_lock('$path')");
 		$proxy->wait_lost($way);
-		is($s->cancel($admin)->{state}, '57014', 'cancelled');
+		is($s->cancel($admin)->{state}, '57014', 'canceled');
 		$proxy->pass;
 		$proxy->release;
 		my $theirs;

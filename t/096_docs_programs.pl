@@ -190,7 +190,7 @@ sub bounds_waits
 	is($program->ask('lock_timeout'), '55P03', "$name: lock_timeout");
 	is($program->ask('cancel'), 'waits', "$name: waits without limit");
 	wait_contenders('/jobs/report', 2);
-	is($program->ask('cancel'), '57014', "$name: - and is cancelled");
+	is($program->ask('cancel'), '57014', "$name: - and is canceled");
 	$admin->value(q{SELECT zk_unlock('/jobs/report')});
 	return;
 }

@@ -1,5 +1,5 @@
 # zk_claim when something goes wrong between the claim and the release: each
-# request and each answer is lost in turn, calls are cancelled, backends
+# request and each answer is lost in turn, calls are canceled, backends
 # terminated and killed, transactions fail after their mark was written, sessions
 # of ZooKeeper expire.  Never do two transactions commit for a period.  One that
 # fails leaves the period to the next in the queue; it stays pending only where
@@ -238,8 +238,8 @@ my %failure = (
 	'a remote server that fails' => sub { $_[0]->query(q{INSERT INTO there VALUES ('refused'); COMMIT}) },
 	'pg_terminate_backend' => sub { ask($node, 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->quit },
 	'a client that is gone' => sub { $_[0]->kill9 },
-	'a cancelled COMMIT, before its mark is written' => sub { cancel_commit($_[0], 'hold_request') },
-	'a cancelled COMMIT, after its mark was written' => sub { cancel_commit($_[0], 'hold') });
+	'a canceled COMMIT, before its mark is written' => sub { cancel_commit($_[0], 'hold_request') },
+	'a canceled COMMIT, after its mark was written' => sub { cancel_commit($_[0], 'hold') });
 
 sub cancel_commit
 {

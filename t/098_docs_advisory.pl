@@ -100,10 +100,10 @@ foreach my $kind ([qw(pg pg_advisory_lock(7) pg_advisory_unlock(7))], [ 'zk', q{
 	zk_until(sub { free($name, $name eq 'pg' ? 7 : q{'/7'}) eq 't t' }, 'the end of the session to release');
 	$third = zk_session($node);
 }
-$s->value(q{SET deadlock_timeout = '100ms'; BEGIN; SELECT zk_xact_lock('/circle')});
+$s->value(q{SET deadlock_timeout = '100ms'; BEGIN; SELECT zk_xact_lock('/cycle')});
 $other->value(q{SET deadlock_timeout = '100ms'; BEGIN; SELECT pg_advisory_xact_lock(8)});
 $s->send('SELECT pg_advisory_xact_lock(8)');
-is($other->query(q{SELECT zk_xact_lock('/circle')})->{state}, '40P01', 'a deadlock between the two kinds is found');
+is($other->query(q{SELECT zk_xact_lock('/cycle')})->{state}, '40P01', 'a deadlock between the two kinds is found');
 $other->query('ROLLBACK');
 $s->wait;
 $s->value('COMMIT; RESET deadlock_timeout');

@@ -1,5 +1,5 @@
 # Claims at random: nine sessions in two clusters claim the same periods, one after the
-# other, while they are cancelled, terminated and killed, fail before their COMMIT and in
+# other, while they are canceled, terminated and killed, fail before their COMMIT and in
 # it, and are cut off from ZooKeeper or lose its session.  For no period do two commit.
 # One for which nobody does is pending, or was left by somebody who was killed or
 # expelled just then, or nobody was told that it had been claimed.

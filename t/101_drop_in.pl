@@ -20,7 +20,7 @@ use ZooKeeper;
 my $PATH = 'zklock_advisory, pg_catalog, "$user", public';
 
 my $zk = ZooKeeper->new->start;
-# A statement that looks at a lost lock is not to be cancelled: that is t/034's.
+# A statement that looks at a lost lock is not to be canceled: that is t/034's.
 # A loss is known at COMMIT, and not when its event has arrived.
 my %setting = ('zklock.cancel_on_loss' => 'off', 'zklock.commit_guard' => 'strict', deadlock_timeout => '100ms');
 my ($node, $other) = map { zk_cluster($_, $zk, %setting) } qw(main other);
@@ -382,7 +382,7 @@ zk_nothing_left($zk, 'nothing is left');
 		$s->value($begin);
 		$s->send('SELECT pg_sleep(1000)');
 		lose(1);
-		zk_is_lost($s->wait, '/advisory/postgres/1', "a statement is cancelled $what");
+		zk_is_lost($s->wait, '/advisory/postgres/1', "a statement is canceled $what");
 		$s->value('ROLLBACK');
 		is($s->query('SELECT pg_advisory_unlock(1)')->{out}, 'f', '- and the lock released');
 	}

@@ -265,7 +265,7 @@ subtest 'a leader without followers, and an event of before' => sub {
 	is($result->{state}, '58030', 'zk_lock_held does not call held what no quorum confirms');
 	cmp_ok($result->{seconds}, '>', 0.9, '- after operation_timeout');
 	in_time($result->{seconds}, 2, '- and not later');
-	is($idle->query(q{SET statement_timeout = '200ms'; SELECT zk_lock_held('/idle')})->{state}, '57014', '- and can be cancelled');
+	is($idle->query(q{SET statement_timeout = '200ms'; SELECT zk_lock_held('/idle')})->{state}, '57014', '- and can be canceled');
 	$idle->value('RESET statement_timeout');
 
 	# zk_locks shows what is known, and asks nobody; heartbeats are requests, too

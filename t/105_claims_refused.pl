@@ -156,7 +156,7 @@ foreach my $end (qw(undone done))
 			$s->send('COMMIT');
 			$proxy->wait_held;
 			limit($path, 1);
-			is($s->cancel($elsewhere)->{state}, '57014', 'COMMIT is cancelled') if $end eq 'undone';
+			is($s->cancel($elsewhere)->{state}, '57014', 'COMMIT is canceled') if $end eq 'undone';
 			$proxy->release;
 			is($s->wait->{state}, '', 'COMMIT succeeds') if $end eq 'done';
 			zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'it to be refused');
@@ -209,9 +209,9 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 	my $told;
 	zk_until(sub {
 		$s->query(q{SELECT zk_lock('/quota/next'), zk_unlock('/quota/next')});
-		($told) = substr(slurp_file($node->logfile), $end_of_log) =~ /LOG:  ZooKeeper refused to let (.*\n.*)/;
+		($told) = substr(slurp_file($node->logfile), $end_of_log) =~ /LOG:  could not record the outcome (.*\n.*)/;
 	}, 'it to be told');
-	like($told, qr{taken back: quota exceeded\n.* Node "/zklock/__zklock_claims__$path" says that it is pending}, 'it is told in the log');
+	like($told, qr{of a claim: quota exceeded\n.* Node "/zklock/__zklock_claims__$path" still shows the claim as pending}, 'it is told in the log');
 	is(last_claim($path), '2 pending', 'as it is');
 	limit($path, 0);
 	is($s->value("SELECT zk_claim_forget('$path'); " . claim($path, 2)) =~ s/\n//r, 'tt', 'the session is usable');
@@ -233,7 +233,7 @@ subtest 'a later claim was there, and is undone' => sub {
 	$proxy->pass;
 	is($s->value(q{SELECT zk_lock('/next'), zk_unlock('/next')}), 't|t', 'the first one has another session');
 	is($s->query(claim($path, 2, '0'))->{out}, 'f', 'and finds it');
-	is($later->cancel($elsewhere)->{state}, '57014', 'the later one is cancelled');
+	is($later->cancel($elsewhere)->{state}, '57014', 'the later one is canceled');
 	$its_proxy->release;
 	await_claim($path, '2 pending', 'the first one is pending again');
 	is($s->value(claim($path, 2)), 'f', 'and stays so');

@@ -78,7 +78,7 @@ sub is_told
 {
 	my ($path, $what, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my @told = slurp_file($node->logfile) =~ /LOG:  terminated because the lock on "\Q$path\E" (.*)\n.*DETAIL:  ./g;
+	my @told = slurp_file($node->logfile) =~ /LOG:  terminating connection due to (.*) of lock on "\Q$path\E"\n.*DETAIL:  ./g;
 	is("@told", $what, "$name: the log says why");
 	return;
 }
@@ -108,14 +108,14 @@ subtest 'the lock is known to be lost' => sub {
 		my $id = id($s);
 		$then{$then}->($s);
 		lose($s, $id);
-		is_ended($s, $take =~ /advisory/ ? "/advisory/postgres/$key" : $path, 'was lost', "$take, $then");
+		is_ended($s, $take =~ /advisory/ ? "/advisory/postgres/$key" : $path, 'loss', "$take, $then");
 	}
 
 	my $s = leader();
 	my $path = new_path();
 	$s->value("SELECT zk_lock('$path')");
 	is($admin->value("SELECT zk_lock_break('$path', node) FROM zk_lock_queue('$path')"), 't', 'somebody breaks it');
-	is_ended($s, $path, 'was lost', 'broken');
+	is_ended($s, $path, 'loss', 'broken');
 
 	# only this backend knows of it then: its ZooKeeper session is closed
 	$s = leader(cancel_on_loss => 'off');
@@ -125,11 +125,11 @@ subtest 'the lock is known to be lost' => sub {
 	zk_wait_hold($s, 'lost');
 	is($s->value("SELECT zk_try_lock('$path/2')"), 't', 'it has another session');
 	$s->send('SET zklock.cancel_on_loss = terminate');
-	is_ended($s, $path, 'was lost', 'as soon as that is set');
+	is_ended($s, $path, 'loss', 'as soon as that is set');
 };
 
 subtest 'not because of what was given back, or goes with the transaction' => sub {
-	# with a hold that remains, the running statement is cancelled
+	# with a hold that remains, the running statement is canceled
 	my %how = (
 		'given back' => [ q{SELECT zk_lock('PATH'); SELECT zk_unlock('PATH')}, '' ],
 		'rolled back' => [ q{BEGIN; SELECT zk_lock('PATH'); ROLLBACK}, '' ],
@@ -155,7 +155,7 @@ subtest 'not because of what was given back, or goes with the transaction' => su
 	foreach my $name (sort keys %how)
 	{
 		my $s = $session{$name};
-		is($s->wait->{state}, $how{$name}[1], "$name: " . ($how{$name}[1] eq '' ? 'nothing' : 'the statement is cancelled'));
+		is($s->wait->{state}, $how{$name}[1], "$name: " . ($how{$name}[1] eq '' ? 'nothing' : 'the statement is canceled'));
 		is($s->query('ROLLBACK')->{state}, '', "$name: it lives");
 	}
 	my $began = time;
@@ -236,21 +236,21 @@ subtest 'cut off' => sub {
 		delete @running{@gone};
 	}
 	close $silent;
-	is_ended($session{$_}, $path{$_}, 'may have been lost', $_) for sort keys %ends;
+	is_ended($session{$_}, $path{$_}, 'possible loss', $_) for sort keys %ends;
 	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + $PATIENCE }, 'some time after that');
 	is(wait_event($session{$_}), 'SyncRep', "$_: still waits for its synchronous standby") for sort keys %waits;
 
 	$admin->value($_) for 'ALTER SYSTEM RESET synchronous_standby_names', 'SELECT pg_reload_conf()';
 	foreach my $name (sort keys %waits)
 	{
-		like(is_ended($session{$name}, $path{$name}, 'may have been lost', "$name: as soon as it is over"), qr/^00000/, "$name: has succeeded");
+		like(is_ended($session{$name}, $path{$name}, 'possible loss', "$name: as soon as it is over"), qr/^00000/, "$name: has succeeded");
 	}
 	is($admin->value(q{SELECT string_agg(who, ', ' ORDER BY who) FROM t}), 'committed, prepared', 'what they committed is there');
 	$admin->value(q{ROLLBACK PREPARED 'too'});
 
 	my $result = $session{'a lock of the transaction'}->wait;
-	is("$result->{state} $result->{message}", qq{40001 canceling statement: the lock on "$path{'a lock of the transaction'}" may have been lost},
-		'a lock of the transaction: the statement is cancelled');
+	is("$result->{state} $result->{message}", qq{40001 canceling statement due to possible loss of lock on "$path{'a lock of the transaction'}"},
+		'a lock of the transaction: the statement is canceled');
 	$session{'a session-scope lock is being given back'}->wait;
 	foreach my $name (sort keys %lives)
 	{
@@ -272,7 +272,7 @@ subtest 'a background worker' => sub {
 			'the worker sleeps');
 		is($admin->value("SELECT zk_lock_break('$path', node) FROM zk_lock_queue('$path')"), 't', 'its lock is broken');
 		zk_until(sub { !lives($pid) }, 'the worker has ended');
-		is_told($path, 'was lost', 'a worker');
+		is_told($path, 'loss', 'a worker');
 	}
 };
 

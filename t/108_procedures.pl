@@ -250,16 +250,16 @@ subtest 'errors that end a wait' => sub {
 	$s->value('BEGIN; SELECT count(*) FROM news; SAVEPOINT a');
 	$s->send(q{CALL zk_acquire('/held')});
 	zk_wait_queued($zk, $s);
-	is($s->cancel($admin)->{state}, '57014', 'cancelled, in a savepoint: 57014');
+	is($s->cancel($admin)->{state}, '57014', 'canceled, in a savepoint: 57014');
 	$s->value('ROLLBACK TO a');
 	$s->value('SELECT count(*) FROM news');
 	is($s->query('COMMIT')->{state}, '', '- and the transaction commits');
-	works($s, 'cancelled');
+	works($s, 'canceled');
 
 	$s->send(q{DO $$ BEGIN CALL zk_acquire('/free/2'); CALL zk_acquire('/held'); END $$});
 	zk_wait_queued($zk, $s);
-	is($s->cancel($admin)->{state}, '57014', 'cancelled in DO: 57014');
-	works($s, 'cancelled in DO');
+	is($s->cancel($admin)->{state}, '57014', 'canceled in DO: 57014');
+	works($s, 'canceled in DO');
 
 	$s->send(q{CALL zk_acquire('/held')});
 	zk_wait_queued($zk, $s);
@@ -285,8 +285,8 @@ subtest 'errors that end a wait' => sub {
 
 subtest 'a deadlock' => sub {
 	my @s = map { zk_session($node) } 0, 1;
-	$s[$_]->value("BEGIN; CALL zk_xact_acquire('/circle/$_')") for 0, 1;
-	$s[$_]->send("CALL zk_xact_acquire('/circle/@{[ 1 - $_ ]}')") for 0, 1;
+	$s[$_]->value("BEGIN; CALL zk_xact_acquire('/cycle/$_')") for 0, 1;
+	$s[$_]->send("CALL zk_xact_acquire('/cycle/@{[ 1 - $_ ]}')") for 0, 1;
 	my @states = sort map { $_->wait->{state} } @s;
 	is_deeply(\@states, [ '', '40P01' ], 'one fails with 40P01, and the other one goes on');
 	$_->value('ROLLBACK') for @s;

@@ -21,7 +21,7 @@ my $EXITS = 25;    # each needs a session of its own
 my $zk = ZooKeeper->new(max_session_timeout => 3_600_000)->start;
 my $node = zk_cluster(
 	'main', $zk,
-	# a statement that looks at a lost lock is not to be cancelled: that is t/034's
+	# a statement that looks at a lost lock is not to be canceled: that is t/034's
 	'zklock.cancel_on_loss' => 'off',
 	'zklock.session_timeout' => '1min',
 	'zklock.max_locks' => 10_000,
@@ -172,7 +172,7 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 }
 
 #
-# Circles through it
+# Cycles through it
 #
 {
 	my ($s, $by) = (switched(), zk_session($node));

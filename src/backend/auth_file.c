@@ -43,8 +43,8 @@ refuse(const char *file, const char *why, const char *hint)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIG_FILE_ERROR),
 			 errmsg("could not read the credentials for ZooKeeper"),
-			 errdetail("The file of zklock.auth_file %s.", why),
-			 errdetail_log("The file \"%s\" of zklock.auth_file %s.", file, why),
+			 errdetail("The file named by zklock.auth_file %s.", why),
+			 errdetail_log("The file \"%s\" named by zklock.auth_file %s.", file, why),
 			 errhint("%s", hint)));
 }
 
@@ -159,14 +159,14 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 		hint = LINES_HINT;
 		wrong = c->n == MOST_LINES ?
 			psprintf("has more than %d credentials", MOST_LINES) :
-			psprintf("has an invalid line, number %d", bad);
+			psprintf("has a syntax error in line %d", bad);
 	}
 	for (int i = 0; wrong == NULL && i < c->n; i++)
 	{
 		if (strcmp(c->list[i].scheme, "sasl") == 0)
 		{
 			hint = SASL_HINT;
-			wrong = "asks for SASL, which is not supported";
+			wrong = "specifies SASL, which is not supported";
 		}
 	}
 	if (wrong != NULL)

@@ -128,7 +128,7 @@ tell_timeout(const ZkSessionInfo *info)
 	ereport(LOG,
 			(errmsg("ZooKeeper granted a session timeout of %d ms, but zklock.session_timeout is %d ms",
 					info->timeout_ms, session_timeout),
-			 errhint("A server's minSessionTimeout and maxSessionTimeout, which are 2 and 20 times its tickTime unless set, bound what it grants.")));
+			 errhint("The server's minSessionTimeout and maxSessionTimeout, by default 2 and 20 times its tickTime, limit what it grants.")));
 }
 
 /* No palloc here: it may be after COMMIT */
@@ -140,10 +140,10 @@ tell_loss(const ZkSessionInfo *info)
 	ereport(LOG,
 			(errmsg("ZooKeeper session 0x%llx was lost", (unsigned long long) info->session_id),
 			 !silence ?
-			 errdetail("ZooKeeper ended it, or was not heard for its whole timeout of %d ms.", info->timeout_ms) :
+			 errdetail("ZooKeeper ended the session, or nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
 			 info->loss_cause[0] == '\0' ?
 			 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
-			 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms. The last fault of the connection was: %s.",
+			 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms. The last connection error was: %s.",
 					   info->timeout_ms, info->loss_cause),
 			 silence ? errhint("%s", zkb_trouble_hint(info->loss_kind, ZKB_CUT_OFF_HINT)) : 0));
 }
@@ -167,25 +167,25 @@ tell_news(const ZkSessionInfo *info)
 			ereport(LOG,
 					(errmsg("ZooKeeper no longer accepts session 0x%llx", (unsigned long long) info->session_id),
 					 errdetail("ZooKeeper reported: %s.", zks_code_text(info->error)),
-					 errhint("Check zklock.auth_file, and which authentication schemes the servers require.")));
+					 errhint("Check zklock.auth_file and the authentication schemes that the servers require.")));
 		else
 			tell_loss(info);
 	}
 	if (info->outages > told.outages)
 		ereport(LOG,
-				(errmsg("connection of ZooKeeper session 0x%llx was lost for %d ms, and is restored",
+				(errmsg("ZooKeeper session 0x%llx reconnected after %d ms",
 						(unsigned long long) info->session_id, info->outage_ms),
 				 info->outage_cause[0] != '\0' ?
-				 errdetail("The last fault of the connection was: %s. After %d ms its locks would have been lost.",
+				 errdetail("The last connection error was: %s. The session's locks would have been lost after %d ms.",
 						   info->outage_cause, info->timeout_ms) :
-				 errdetail("After %d ms its locks would have been lost.", info->timeout_ms),
+				 errdetail("The session's locks would have been lost after %d ms.", info->timeout_ms),
 				 errhint("%s", zkb_trouble_hint(info->outage_kind, ZKB_CUT_OFF_HINT))));
 	if (info->unsettled > told.unsettled)
 		ereport(LOG,
-				(errmsg("ZooKeeper refused to let a claim be completed, or taken back: %s",
+				(errmsg("could not record the outcome of a claim: %s",
 						zks_code_text(info->unsettled_rc)),
-				 errdetail("Node \"%s\" says that it is pending.", info->unsettled_mark),
-				 errhint("Ask pg_xact_status. If it was aborted, zk_claim_forget lets the period be claimed again.")));
+				 errdetail("Node \"%s\" still shows the claim as pending.", info->unsettled_mark),
+				 errhint("Check pg_xact_status() for the claiming transaction; if it aborted, call zk_claim_forget().")));
 	told.losses = info->losses;
 	told.outages = info->outages;
 	told.unsettled = info->unsettled;
@@ -415,10 +415,10 @@ refuse_unsettled_elsewhere(void)
 	if (path != NULL && !zks_hosts_share(session_servers, zklock_servers))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("zklock.hosts names an ensemble other than the one in which a claim of this session is not yet settled"),
+				 errmsg("zklock.hosts names an ensemble other than the one in which this session has a pending claim"),
 				 errdetail("Node \"%s\" is in the ensemble of \"%s\", which has no server in common with \"%s\".",
 						   zkb_from_utf8_escaped(path, strlen(path), false), session_servers, zklock_servers),
-				 errhint("Restore the previous value of zklock.hosts: the next call settles the claim. If this session ends before, the claim may stay pending.")));
+				 errhint("Restore the previous value of zklock.hosts; the next call then records the outcome of the claim. If this session ends before that, the claim might stay pending.")));
 }
 
 const char *
@@ -493,7 +493,7 @@ raise_nameless(void)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("zklock.acl is \"creator\", but there are no credentials"),
 			 session != NULL && zklock_auth_file[0] != '\0' ?
-			 errdetail("The ZooKeeper session was opened without them; a new one begins when this session holds no lock.") : 0,
+			 errdetail("The ZooKeeper session was opened without credentials; a new one is opened once this session holds no locks.") : 0,
 			 errhint("Set zklock.auth_file to a file that has a line such as digest:user:password.")));
 }
 

@@ -17,7 +17,7 @@ typedef struct ZkBackendCounters
 	int64		timeouts;		/* of those, calls that timed out */
 	int64		deadlock_checks;	/* how often a wait was looked at */
 	int64		deadlocks;		/* calls that failed since they were part of a
-								 * circle */
+								 * cycle */
 	int64		losses;			/* sessions that lost what they had */
 	int64		requests;		/* of sessions before this one */
 	int64		reconnections;

@@ -23,13 +23,13 @@ zkb_trouble_hint(ZksTrouble kind, const char *otherwise)
 		case ZKS_TROUBLE_REFUSED:
 			return "Check that ZooKeeper is running on the hosts and ports of zklock.hosts.";
 		case ZKS_TROUBLE_CLOSED:
-			return "A ZooKeeper server closes connections while it has no quorum, those from one host beyond maxClientCnxns, and those without TLS to a port for TLS.";
+			return "A ZooKeeper server closes connections while it has no quorum, when one host opens more than maxClientCnxns, and when a client does not use TLS on a TLS port.";
 		case ZKS_TROUBLE_CROWDED:
-			return "A ZooKeeper server does that to connections from one host beyond its maxClientCnxns. Raise that, or lower zklock.idle_timeout: a session that holds no lock keeps its connection for so long.";
+			return "A ZooKeeper server does this when one host opens more connections than its maxClientCnxns. Raise that limit, or lower zklock.idle_timeout: a session that holds no lock keeps its connection for that long.";
 		case ZKS_TROUBLE_FOREIGN:
 			return "Check the ports in zklock.hosts: another program answers there, or ZooKeeper with TLS.";
 		case ZKS_TROUBLE_TLS:
-			return "Check the settings zklock.tls_*, and that the ports in zklock.hosts are those for TLS.";
+			return "Check the zklock.tls_* settings, and that the ports in zklock.hosts are TLS ports.";
 		case ZKS_TROUBLE_NO_WAY:
 		case ZKS_TROUBLE_OTHER:
 			break;
@@ -47,7 +47,7 @@ zkb_raise_unreachable(const ZkSessionInfo *info)
 			 errdetail_plural("The last attempt failed: %s.", "The last attempts failed: %s.",
 							  info->troubles, info->trouble) :
 			 errdetail("No server answered in time."),
-			 errhint("%s", zkb_trouble_hint(info->trouble_kind, "Check the addresses in zklock.hosts, and that no firewall is in the way."))));
+			 errhint("%s", zkb_trouble_hint(info->trouble_kind, "Check the addresses in zklock.hosts, and whether a firewall blocks them."))));
 }
 
 void
@@ -60,11 +60,11 @@ zkb_raise_cut_off(const ZkSessionInfo *info)
 			 errdetail_plural("The last attempt to reconnect failed: %s.",
 							  "The last attempts to reconnect failed: %s.",
 							  info->troubles, info->trouble) : 0,
-			 errhint("%s Locks of this session are in doubt until the connection is restored: see zk_locks.",
+			 errhint("%s Locks of this session are suspect until the connection is restored; see zk_locks.",
 					 zkb_trouble_hint(info->trouble_kind, ZKB_CUT_OFF_HINT))));
 }
 
-#define LOCAL_SESSIONS_HINT	"Where localSessionsEnabled is set, localSessionsUpgradingEnabled must be, too, on all servers."
+#define LOCAL_SESSIONS_HINT	"If localSessionsEnabled is set, localSessionsUpgradingEnabled must be set, too, on all servers."
 
 static int
 detail_of_what_was_said(const ZkWait *wait)
@@ -79,7 +79,7 @@ zkb_raise_no_use(ZkWait *wait)
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("ZooKeeper gave no usable answer within %d ms", zklock_operation_timeout),
 			 wait->said != ZKS_OK ? detail_of_what_was_said(wait) :
-			 errdetail("Its answers about the lock's nodes kept changing or contradicting each other."),
+			 errdetail("ZooKeeper's answers about the lock's nodes kept changing or contradicting each other."),
 			 wait->said == ZKS_SESSION_EXPIRED ?
 			 errhint("%s", LOCAL_SESSIONS_HINT) :
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
@@ -93,7 +93,7 @@ zkb_raise_no_answer(ZkWait *wait)
 				(errcode(ERRCODE_IO_ERROR),
 				 errmsg("timeout expired before ZooKeeper answered"),
 				 detail_of_what_was_said(wait),
-				 errhint("Whether the lock is free is not known. Check the ensemble, or give the call more time.")));
+				 errhint("It is not known whether the lock is free. Check the ensemble, or give the call more time.")));
 	if (wait->said != ZKS_OK)
 		zkb_raise_no_use(wait);
 	ereport(ERROR,
@@ -118,18 +118,18 @@ static const struct
 	"With zklock.acl \"creator\", zklock.auth_file must contain credentials of a scheme that ZooKeeper accepts in an ACL, such as digest."},
 	{ZKS_NO_CHILDREN, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 		"lock path \"%s\" is or lies under an ephemeral node",
-	"It is a lock, of zklock with zklock.node_style \"single\" or of another program. Use that style for it, and choose another path for what is to lie under it."},
+	"The node is a lock, taken with zklock.node_style \"single\" or by another program. Use that style to take it, or choose another path: nothing can be locked below it."},
 	{ZKS_NOT_EMPTY, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
 		"lock path \"%s\" is a directory that is in use",
-	"With zklock.node_style \"single\" the lock is a node at the path itself. Locks of another style at that path, or whatever lies under it, stand in its way."},
+	"With zklock.node_style \"single\", the lock is a node at the path itself. It cannot be taken while there are locks of another style at the path, or other nodes below it."},
 	{ZKS_TOO_LARGE, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 		"ZooKeeper's answer about lock path \"%s\" is larger than 8 MB",
-	"There are too many nodes, or one has too much data. Inspect the path with a ZooKeeper client and remove what should not be there, or choose another path."},
+	"There are too many nodes, or one has too much data. Inspect the path with a ZooKeeper client and remove what does not belong there, or choose another path."},
 	{ZKS_QUOTA_EXCEEDED, ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
 		"lock path \"%s\" would exceed a ZooKeeper quota",
-	"Run \"listquota\" in ZooKeeper's shell for the path and for those above it."},
+	"Run \"listquota\" in ZooKeeper's shell for the path and for each path above it."},
 	{ZKS_LOCAL_SESSION, ERRCODE_IO_ERROR,
-		"could not lock \"%s\": ZooKeeper gave this session no node of its own",
+		"could not lock \"%s\": ZooKeeper created no ephemeral node for this session",
 	LOCAL_SESSIONS_HINT},
 	{ZKS_BAD_ARGUMENTS, ERRCODE_INVALID_PARAMETER_VALUE,
 	"ZooKeeper refused lock path \"%s\"", NULL},
@@ -142,7 +142,7 @@ zkb_raise_not_accepted(int rc)
 			(errcode(ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION),
 			 errmsg("ZooKeeper does not accept this session"),
 			 errdetail("ZooKeeper reported: %s.", zks_code_text(rc)),
-			 errhint("Check zklock.auth_file, and which authentication schemes the servers support and require.")));
+			 errhint("Check zklock.auth_file and the authentication schemes that the servers support and require.")));
 }
 
 void
@@ -174,7 +174,7 @@ zkb_loss_detail(ZkLoss loss)
 		case ZK_LOST_ACCESS:
 			return "ZooKeeper no longer lets this session see the lock's node.";
 		case ZK_LOST_CONTACT:
-			return "Nothing was heard from ZooKeeper for the whole session timeout, so somebody else may hold the lock by now.";
+			return "Nothing was heard from ZooKeeper for the whole session timeout, so another client might hold the lock by now.";
 		case ZK_LOST_IDENTITY:
 			return "ZooKeeper no longer accepts the session that held it.";
 		case ZK_LOST_SESSION:

@@ -4,7 +4,7 @@
  *	  Who on this server waits for PostgreSQL's own locks of this backend.
  *
  * GetBlockerStatusData() looks at one waiter at a time, each at another
- * instant; a circle made of such edges may never have stood.  So all partitions
+ * instant; a cycle made of such edges may never have stood.  So all partitions
  * of the lock table are held at once, as pg_locks does, while the queues are
  * copied; who waits for whom is worked out on the copy.
  *
@@ -392,7 +392,7 @@ search_queue(Look *look, Queue *queue, int below, ZkbLocalWait *waits, int n, in
 		 * Those not found yet are of another party than who blocks them.  A
 		 * wait that has not noted its time yet is new: the next look sees it.
 		 * (It does so just after it has begun.  If the wait before it was
-		 * cancelled, that one's time is still there until then.)
+		 * canceled, that one's time is still there until then.)
 		 */
 		if (party->place != NOT_FOUND)
 			continue;

@@ -39,17 +39,17 @@ static const char *
 check_part(const char *part, int len)
 {
 	if (len == 0)
-		return "It has an empty part.";
+		return "Path components must not be empty.";
 	if ((len == 1 && part[0] == '.') || (len == 2 && part[0] == '.' && part[1] == '.'))
-		return "It has a part \".\" or \"..\".";
+		return "Path components \".\" and \"..\" are not allowed.";
 	if (zkp_is_reserved(part, len))
-		return "It has a part in the form of a lock node.";
+		return "Path components in the form of a lock node name are not allowed.";
 	if (zkp_is_own_dir(part, len))
-		return "It has a part that begins with \"" ZKP_OWN_DIRS "\", which zklock keeps for itself.";
+		return "Path components that begin with \"" ZKP_OWN_DIRS "\" are reserved for zklock.";
 	for (int i = 0; i < len; i += pg_utf_mblen((const unsigned char *) part + i))
 	{
 		if (is_refused_character(utf8_to_unicode((const unsigned char *) part + i)))
-			return "It has a character that ZooKeeper refuses.";
+			return "The path contains a character that ZooKeeper does not allow.";
 	}
 	return NULL;
 }
@@ -62,9 +62,9 @@ check_path(const char *path)
 	int			nparts = 0;
 
 	if (path[0] != '/')
-		return "It does not start with a slash.";
+		return "The path does not start with a slash.";
 	if (path[1] == '\0')
-		return "It names no lock.";
+		return "The root path \"/\" is not a lock.";
 	for (;;)
 	{
 		const char *slash = strchr(part, '/');
@@ -72,9 +72,9 @@ check_path(const char *path)
 		const char *wrong;
 
 		if (slash == NULL && len == 0)
-			return "It ends with a slash.";
+			return "The path ends with a slash.";
 		if (++nparts > ZK_PATH_PARTS)
-			return "It has more than 32 parts.";
+			return "The path has more than 32 components.";
 		wrong = check_part(part, len);
 		if (wrong != NULL)
 			return wrong;
@@ -98,9 +98,9 @@ zkb_check_root(const char *root)
 	if (strcmp(root, "/") == 0)
 		return NULL;
 	if (!pg_verify_mbstr(PG_UTF8, root, strlen(root), true))
-		return "It is not valid UTF-8.";
+		return "The path is not valid UTF-8.";
 	if (strlen(root) > ZK_PATH_MAX)
-		return "It is longer than 1000 bytes.";
+		return "The path is longer than 1000 bytes.";
 	if (strcmp(root, "/zookeeper") == 0 || strncmp(root, "/zookeeper/", 11) == 0)
 		return "ZooKeeper keeps its own data there.";
 	return check_path(root);
@@ -146,7 +146,7 @@ zkb_path_from_text(text *path)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid lock path \"%s\"", text_to_cstring(path)),
 				 errdetail_internal("%s", wrong),
-				 errhint("A lock path looks like /jobs/nightly.")));
+				 errhint("A lock path looks like \"/jobs/nightly\".")));
 	return utf8;
 }
 

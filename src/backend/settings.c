@@ -102,7 +102,7 @@ check_advisory_space(char **newval, void **extra, GucSource source)
 	bool		too_long = strlen(*newval) >= NAMEDATALEN;
 
 	if (too_long)
-		GUC_check_errdetail("It is longer than %d bytes.", NAMEDATALEN - 1);
+		GUC_check_errdetail("The name is longer than %d bytes.", NAMEDATALEN - 1);
 	return !too_long;
 }
 
@@ -120,22 +120,22 @@ static const struct
 }			int_settings[] =
 {
 	{"zklock.session_timeout",
-		"Sets the time without a heartbeat after which a session's locks are lost.",
-		"The ensemble may limit it.",
+		"Sets the session timeout that is requested from ZooKeeper.",
+		"A session of which ZooKeeper hears nothing for this long loses its locks. The ensemble may limit the timeout.",
 	&zklock_session_timeout, 10000, 1000, 3600000, PGC_SUSET, GUC_UNIT_MS},
 	{"zklock.connect_timeout",
 		"Sets the maximum time to wait for a ZooKeeper session.", NULL,
 	&zklock_connect_timeout, 5000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.operation_timeout",
-		"Sets the maximum time to wait for an answer from ZooKeeper.", NULL,
+		"Sets the maximum time to wait for ZooKeeper's answer.", NULL,
 	&zklock_operation_timeout, 10000, 1, 3600000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.release_timeout",
-		"Sets the maximum time to wait at transaction end for locks to be released.",
+		"Sets the maximum wait for releases at transaction end.",
 		"There is no wait while ZooKeeper cannot be reached, and a cancel ends the wait.",
 	&zklock_release_timeout, 0, 0, 1000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.idle_timeout",
-		"Sets the maximum time that a ZooKeeper session may be idle.",
-		"It is closed when it has held and awaited nothing for so long; the next call opens another. 0 disables the timeout.",
+		"Sets the maximum idle time of a ZooKeeper session.",
+		"A session that has held and awaited nothing for this long is closed; the next call opens another. 0 disables the timeout.",
 	&zklock_idle_timeout, 60000, 0, 604800000, PGC_USERSET, GUC_UNIT_MS},
 	{"zklock.max_locks",
 		"Sets the maximum number of ZooKeeper locks per session.", NULL,
@@ -292,12 +292,12 @@ define_settings(void)
 							 gettext_noop("The name is the one in zklock.hosts."), &zklock_tls_verify_host, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.commit_guard",
-							 gettext_noop("Sets how COMMIT verifies that the transaction's locks are still held."),
+							 gettext_noop("Sets how COMMIT verifies that locks are still held."),
 							 gettext_noop("off: not at all. on: asks ZooKeeper unless it has confirmed the session within a third of the session timeout. strict: always asks."),
 							 &zklock_commit_guard, ZKLOCK_GUARD_ON, guard_values,
 							 PGC_SUSET, 0, NULL, assign_commit_guard, NULL);
 	DefineCustomEnumVariable("zklock.cancel_on_loss",
-							 gettext_noop("Sets when the loss of a lock cancels the running statement."),
+							 gettext_noop("Sets when loss of a lock cancels the running statement."),
 							 gettext_noop("off: never. lost: when the loss is known. doubt: also when ZooKeeper has not confirmed for a whole session timeout that the lock is held. terminate: as doubt, and for a session-scope lock the connection is terminated, even if it is idle."),
 							 &zklock_cancel_on_loss, ZKS_STOP_LOST, stop_values,
 							 PGC_USERSET, 0, NULL, assign_cancel_on_loss, NULL);
@@ -312,23 +312,23 @@ define_settings(void)
 							   &zklock_auth_file, "",
 							   PGC_SUSET, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomEnumVariable("zklock.acl",
-							 gettext_noop("Sets who may access the nodes that a session creates in ZooKeeper."),
+							 gettext_noop("Sets who may access a session's nodes in ZooKeeper."),
 							 gettext_noop("world: everybody. creator: whoever has the same credentials."),
 							 &zklock_acl, ZKLOCK_ACL_WORLD, acl_values,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("zklock.publish_identity",
-							 gettext_noop("Writes the identity of a session into its nodes in ZooKeeper."),
+							 gettext_noop("Writes a session's identity into its nodes in ZooKeeper."),
 							 gettext_noop("The identity is host, port, cluster name, process, database, user, and application name."),
 							 &zklock_publish_identity, true,
 							 PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("zklock.advisory_space",
-							   gettext_noop("Sets the name under which databases share the keys of zklock_advisory."),
+							   gettext_noop("Sets the name under which databases share advisory lock keys."),
 							   gettext_noop("If it is empty, the name of the database is used."),
 							   &zklock_advisory_space, "",
 							   PGC_SUSET, 0, check_advisory_space, NULL, NULL);
 	DefineCustomEnumVariable("zklock.advisory",
-							 gettext_noop("Sets how calls of PostgreSQL's own advisory lock functions are handled."),
-							 gettext_noop("off: as always. strict: they fail. redirect: they call the functions of zklock_advisory."),
+							 gettext_noop("Sets how PostgreSQL's own advisory lock functions are handled."),
+							 gettext_noop("off: as always. strict: calls fail. redirect: calls become calls of zklock_advisory's functions."),
 							 &zklock_advisory, ZKLOCK_ADVISORY_OFF, advisory_values,
 							 PGC_SUSET, 0, check_advisory, assign_advisory, NULL);
 }
@@ -440,9 +440,9 @@ zklock_refuse_dropped_settings(void)
 	if (name != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("the value given for \"%s\" is not in effect", name),
-				 errdetail("It was invalid, or came from a role that may not set it, when the library was loaded."),
-				 errhint("Connect without giving one, or ask an administrator to set a valid value.")));
+				 errmsg("parameter \"%s\" was rejected when zklock was loaded", name),
+				 errdetail("Its value was invalid, or the connecting role lacks permission to set it."),
+				 errhint("Reconnect without setting it, or have an administrator correct it.")));
 }
 
 bool

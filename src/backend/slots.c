@@ -128,7 +128,7 @@ attach(void)
 	if (s->layout != LAYOUT || s->size != segment_size() || s->nslots != MaxBackends)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("shared memory \"%s\" has another layout", SEGMENT_NAME)));
+				 errmsg("shared memory segment \"%s\" has an incompatible layout", SEGMENT_NAME)));
 	segment = s;
 }
 
@@ -403,7 +403,7 @@ zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void
 	if (segment == NULL && !SEGMENTS_HAVE_NAMES_COMPAT)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("zk_server_locks needs shared memory that this server has not reserved"),
+				 errmsg("zk_server_locks requires shared memory that this server has not reserved"),
 				 errhint("Add zklock to shared_preload_libraries, and restart the server.")));
 	if (segment == NULL)
 		attach();

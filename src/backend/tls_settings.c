@@ -57,15 +57,15 @@ zkb_tls_wanted(void)
 #ifndef ZKLOCK_HAVE_TLS
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("this zklock was built without TLS"),
+			 errmsg("TLS is not supported by this build"),
 			 errdetail("At least one of zklock.tls_ca_file, zklock.tls_cert_file, zklock.tls_key_file and zklock.tls_crl_file is set."),
-			 errhint("Build zklock where OpenSSL's headers are installed.")));
+			 errhint("Compile zklock where OpenSSL's headers are installed.")));
 #endif
 	if (zklock_tls_ca_file[0] == '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("zklock.tls_ca_file is not set"),
-				 errdetail("Without it the servers' certificates cannot be verified.")));
+				 errdetail("Without it, the servers' certificates cannot be verified.")));
 	if (has_cert != has_key)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),

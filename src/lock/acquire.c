@@ -116,9 +116,9 @@ warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lock path \"%s\" has a node of an unknown kind", zkb_path_for_display(p->target->path)),
-				 errdetail("zklock does not wait for \"%s\", and whoever created that need not wait for zklock.",
+				 errdetail("zklock does not wait for node \"%s\", and the client that created it might not wait for zklock.",
 						   zkb_from_utf8_escaped(name, strlen(name), true)),
-				 errhint("If it is another library's lock, both may hold at once. Use one kind of lock at each path.")));
+				 errhint("If it is another library's lock, both might be held at the same time. Use only one kind of lock at each path.")));
 		return;
 	}
 }
@@ -186,7 +186,7 @@ raise_deadlock(const char *path)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected on lock path \"%s\"", zkb_path_for_display(path)),
-			 errdetail("This session holds a shared lock that another client, which requested the exclusive lock first, waits for."),
+			 errdetail("Another client, which requested the exclusive lock first, waits for the shared lock that this session holds."),
 			 errhint("Release the shared lock before taking the exclusive one.")));
 }
 
@@ -426,7 +426,7 @@ refuse_too_long(Call *c, char *const *dirs)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many ZooKeeper locks"),
-				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes, of at most %d.",
+				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes; the maximum is %d.",
 						   bytes, ZKN_PATHS_MAX),
 				 errhint("Use shorter paths, or release some of the locks first.")));
 }
@@ -466,7 +466,7 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-/* Nodes of ours are gone; perhaps since we broke a circle, and do not know it */
+/* Nodes of ours are gone; perhaps since we broke a cycle, and do not know it */
 static void
 ask_who_did_it(Call *c)
 {

@@ -67,7 +67,7 @@ typedef enum ZkAcquired
  * duplicates.  With may_wait, wait in the queues until the call's deadline;
  * without, look once.  holds: this session has other locks, so that others may
  * wait for it.  Raises an error if ZooKeeper could not be asked, 40P01 if the
- * wait is part of a circle, or an upgrade of our own shared lock would be, 54000
+ * wait is part of a cycle, or an upgrade of our own shared lock would be, 54000
  * if there are too many.  In any case, no nodes are left except the granted ones.
  */
 extern ZkAcquired zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * chase.c
- *	  Following waits from queue to queue, to see whether they form a circle.
+ *	  Following waits from queue to queue, to see whether they form a cycle.
  *
  * From our own place in a queue we go to those who hold up that queue, by the
  * tags of their nodes to the records that say where they wait themselves, from
@@ -16,7 +16,7 @@
  * record anybody can write any tag.
  *
  * What cannot be read, or exceeds the limits here, counts as one that waits for
- * nobody.  So a circle may be overlooked, but none is invented.
+ * nobody.  So a cycle may be overlooked, but none is invented.
  *
  *-------------------------------------------------------------------------
  */
@@ -198,7 +198,7 @@ take_record(Chase *c, Record *record, const ZkAnswer *answer)
 /*
  * Read these records that were not read yet: those of a tag, or, if that is NULL,
  * those that name others.  These leave half of the room to the former, so that
- * many of them hide no circle of waits in ZooKeeper alone.
+ * many of them hide no cycle of waits in ZooKeeper alone.
  */
 static ZkReading
 read_records(Chase *c, const char *tag)
@@ -568,7 +568,7 @@ typedef enum Word
 static Word
 whose_word(const Chase *c, const Local *local)
 {
-	const ZkCircle *later = c->from->later;
+	const ZkCycle *later = c->from->later;
 
 	if (local->record < 0)
 		return OUR_OWN;
@@ -664,7 +664,7 @@ describe_wait(const Chase *c, const ZkGraph *g, int at, StringInfo lines)
  * The waits from one party to another on the same server, each as evidence, too
  */
 static void
-follow_chain(const Chase *c, const Local *local, int check, ZkCircle *circle, StringInfo lines)
+follow_chain(const Chase *c, const Local *local, int check, ZkCycle *cycle, StringInfo lines)
 {
 	const Record *record = local->record >= 0 ? &c->records[local->record] : NULL;
 
@@ -679,8 +679,8 @@ follow_chain(const Chase *c, const Local *local, int check, ZkCircle *circle, St
 		zkb_from_utf8_escaped(record->says.waits[at].what, strlen(record->says.waits[at].what), false) :
 		c->from->waits[at].what;
 
-		circle->locals = grow(circle->locals, circle->nlocals, sizeof(ZkLocalEvidence));
-		evidence = &circle->locals[circle->nlocals++];
+		cycle->locals = grow(cycle->locals, cycle->nlocals, sizeof(ZkLocalEvidence));
+		evidence = &cycle->locals[cycle->nlocals++];
 		evidence->check = check;
 		if (at == local->wait)
 			strlcpy(evidence->tag, c->parties[local->waiter].tag, ZKP_TAG_LEN);
@@ -695,24 +695,24 @@ follow_chain(const Chase *c, const Local *local, int check, ZkCircle *circle, St
 }
 
 static int
-add_check(ZkCircle *circle, const char *dir, const char *name, int version, bool of_record)
+add_check(ZkCycle *cycle, const char *dir, const char *name, int version, bool of_record)
 {
 	char	   *path = psprintf("%s/%s", dir, name);
 
-	for (int i = 0; i < circle->nchecks; i++)
+	for (int i = 0; i < cycle->nchecks; i++)
 	{
-		if (strcmp(circle->checks[i].path, path) == 0)
+		if (strcmp(cycle->checks[i].path, path) == 0)
 			return i;
 	}
-	circle->of_record = grow(circle->of_record, circle->nchecks, sizeof(bool));
-	circle->checks = grow(circle->checks, circle->nchecks, sizeof(ZkCheck));
-	circle->of_record[circle->nchecks] = of_record;
-	circle->checks[circle->nchecks].path = path;
-	circle->checks[circle->nchecks].version = version;
-	return circle->nchecks++;
+	cycle->of_record = grow(cycle->of_record, cycle->nchecks, sizeof(bool));
+	cycle->checks = grow(cycle->checks, cycle->nchecks, sizeof(ZkCheck));
+	cycle->of_record[cycle->nchecks] = of_record;
+	cycle->checks[cycle->nchecks].path = path;
+	cycle->checks[cycle->nchecks].version = version;
+	return cycle->nchecks++;
 }
 
-/* The queries of those in the circle that are this server's */
+/* The queries of those in the cycle that are this server's */
 static void
 put_query(StringInfo queries, int pid)
 {
@@ -754,10 +754,10 @@ list_queries(const Chase *c, const ZkGraph *g)
 	return queries.data;
 }
 
-static ZkCircle *
-make_circle(const Chase *c, const ZkGraph *g)
+static ZkCycle *
+make_cycle(const Chase *c, const ZkGraph *g)
 {
-	ZkCircle   *circle = palloc0(sizeof(ZkCircle));
+	ZkCycle    *cycle = palloc0(sizeof(ZkCycle));
 	StringInfoData lines;
 	int			at = 0;
 
@@ -772,7 +772,7 @@ make_circle(const Chase *c, const ZkGraph *g)
 				continue;
 
 			/* who waits has nothing to change, and its data was not read */
-			(void) add_check(circle, c->queues[q].dir, contender->name.name,
+			(void) add_check(cycle, c->queues[q].dir, contender->name.name,
 							 contender->granted ? contender->version : -1, false);
 		}
 	}
@@ -783,22 +783,22 @@ make_circle(const Chase *c, const ZkGraph *g)
 		if (!g->locals[i].evidence)
 			continue;
 		follow_chain(c, local, local->record < 0 ? -1 :
-					 add_check(circle, c->board, c->records[local->record].name,
+					 add_check(cycle, c->board, c->records[local->record].name,
 							   c->records[local->record].version, true),
-					 circle, NULL);
+					 cycle, NULL);
 	}
 
 	/* a record goes before the node whose wait it tells of does */
 	for (int i = 1; i < c->nparties; i++)
 	{
 		if (g->parties[i].evidence && c->parties[i].record >= 0)
-			(void) add_check(circle, c->board, c->records[c->parties[i].record].name, -1, false);
+			(void) add_check(cycle, c->board, c->records[c->parties[i].record].name, -1, false);
 	}
 
 	initStringInfo(&lines);
 	do
 	{
-		ZkCircle	ignored = {0};
+		ZkCycle		ignored = {0};
 
 		if (g->parties[at].local >= 0)
 			follow_chain(c, &c->locals[g->parties[at].local], -1, &ignored, &lines);
@@ -806,9 +806,9 @@ make_circle(const Chase *c, const ZkGraph *g)
 			describe_wait(c, g, at, &lines);
 		at = g->parties[at].waits_for;
 	} while (at > 0);
-	circle->detail = lines.data;
-	circle->queries = list_queries(c, g);
-	return circle;
+	cycle->detail = lines.data;
+	cycle->queries = list_queries(c, g);
+	return cycle;
 }
 
 static bool
@@ -823,12 +823,12 @@ is_listed(const Chase *c, const char *name)
 }
 
 /*
- * NULL if there is none.  A circle that needs no word of another server can be
+ * NULL if there is none.  A cycle that needs no word of another server can be
  * proven at once, and must not be hidden by one that cannot; nor must one that gets
  * proven by one that rests on a record that nobody writes any more.
  */
-static ZkCircle *
-find_circle(Chase *c)
+static ZkCycle *
+find_cycle(Chase *c)
 {
 	ZkGraph    *g;
 	int			n = 0;
@@ -843,14 +843,14 @@ find_circle(Chase *c)
 		if (word != OUR_OWN && n == before)
 			continue;
 		g = make_graph(c, n);
-		if (zkl_find_circle(g, 0))
-			return make_circle(c, g);
+		if (zkl_find_cycle(g, 0))
+			return make_cycle(c, g);
 	}
 	return NULL;
 }
 
 ZkReading
-zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *listed)
+zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *listed)
 {
 	Chase		c = {.reader = reader,.from = from};
 	ZkSessionInfo before;
@@ -858,7 +858,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *li
 	ZkReading	reading;
 	char	   *identity = pstrdup(zkb_identity_lines());
 
-	*circle = NULL;
+	*cycle = NULL;
 	zks_info(reader->session, &before);
 	c.board = zkl_board(from->dir, from->root_len);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, identity, strlen(identity));
@@ -872,12 +872,12 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *li
 	 * only where we do not know enough without it.
 	 */
 	if (reading == ZKL_READ)
-		*circle = find_circle(&c);
-	if (reading == ZKL_READ && *circle == NULL && c.nparties > 1)
+		*cycle = find_cycle(&c);
+	if (reading == ZKL_READ && *cycle == NULL && c.nparties > 1)
 	{
 		reading = follow_others(&c);
 		if (reading == ZKL_READ)
-			*circle = find_circle(&c);
+			*cycle = find_cycle(&c);
 	}
 
 	/* another server may have shown an earlier state */
@@ -885,6 +885,6 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *li
 	if (reading == ZKL_READ && before.epoch != after.epoch)
 		reading = ZKL_BROKEN;
 	if (reading != ZKL_READ)
-		*circle = NULL;
+		*cycle = NULL;
 	return reading;
 }

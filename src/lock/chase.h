@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * chase.h
- *	  Following waits from queue to queue, to see whether they form a circle.
+ *	  Following waits from queue to queue, to see whether they form a cycle.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,10 +20,10 @@ typedef struct ZkChaseFrom
 	const char *record;			/* our own on the board, the same */
 	const ZkbLocalWait *waits;
 	int			nwaits;
-	const struct ZkCircle *later;	/* take another one, if there is; or NULL */
+	const struct ZkCycle *later;	/* take another one, if there is; or NULL */
 } ZkChaseFrom;
 
-/* A wait for one of PostgreSQL's locks on which a circle rests */
+/* A wait for one of PostgreSQL's locks on which a cycle rests */
 typedef struct ZkLocalEvidence
 {
 	int			check;			/* of the record that tells of it; -1: we know
@@ -33,10 +33,10 @@ typedef struct ZkLocalEvidence
 } ZkLocalEvidence;
 
 /*
- * A circle that we are part of: as long as these nodes, at these versions, our
+ * A cycle that we are part of: as long as these nodes, at these versions, our
  * own and these local waits stand
  */
-typedef struct ZkCircle
+typedef struct ZkCycle
 {
 	ZkCheck    *checks;
 	int			nchecks;
@@ -47,14 +47,14 @@ typedef struct ZkCircle
 	char	   *detail;			/* a line for each wait */
 	char	   *queries;		/* a line for each process of this server, for
 								 * the server's log */
-} ZkCircle;
+} ZkCycle;
 
 /*
- * ZKL_READ: all was read, and circle is NULL if we are in none; listed: our
+ * ZKL_READ: all was read, and cycle is NULL if we are in none; listed: our
  * record was still there.  Everything is
  * palloc'ed in the current context.  The reader is to be ended by the caller,
  * in case of an error, too.
  */
-extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCircle **circle, bool *listed);
+extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *listed);
 
 #endif							/* ZKLOCK_CHASE_H */

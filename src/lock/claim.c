@@ -163,17 +163,17 @@ refuse_unsound(const Talk *talk, const Seen *seen)
 	if (!seen->stays)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a claim of \"%s\" would not last", zkb_path_for_display(talk->path)),
-				 errdetail("Node \"%s\" in ZooKeeper is ephemeral: another program created it.",
+				 errmsg("cannot record a claim of \"%s\"", zkb_path_for_display(talk->path)),
+				 errdetail("Node \"%s\" is ephemeral; another program created it.",
 						   zkb_path_for_display(talk->mark)),
-				 errhint("Delete it with a ZooKeeper client.")));
+				 errhint("Delete the node with a ZooKeeper client.")));
 	if (!seen->sound)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the latest claim of \"%s\" cannot be read", zkb_path_for_display(talk->path)),
+				 errmsg("could not read the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
 				 errdetail("The data of node \"%s\" in ZooKeeper was not written by this version of zklock.",
 						   zkb_path_for_display(talk->mark)),
-				 errhint("Find out who wrote it; zk_claim_forget then empties it.")));
+				 errhint("Find out which program wrote it, then call zk_claim_forget().")));
 }
 
 /*
@@ -283,7 +283,7 @@ refuse_another_root(const Claim *claim, const char *path)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot claim \"%s\" under two roots in one transaction", zkb_path_for_display(path)),
-				 errdetail("The transaction has claimed the same lock under another value of zklock.root.")));
+				 errdetail("This transaction has already claimed the same lock under another value of zklock.root.")));
 }
 
 static void
@@ -334,9 +334,9 @@ refuse_if_unmarked(void)
 	if (zkl_too_late_to_claim())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot claim a period so late while the transaction commits"),
-				 errdetail("The marks of its claims have been written."),
-				 errhint("Load zklock with session_preload_libraries, before what claims there.")));
+				 errmsg("cannot claim a period this late in commit processing"),
+				 errdetail("The transaction's claims have already been recorded."),
+				 errhint("List zklock in session_preload_libraries before the library whose commit callback makes the claim.")));
 }
 
 /* What writes the mark could not check that the node is still ours */
@@ -347,7 +347,7 @@ refuse_if_single(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("claims are not supported with zklock.node_style \"single\""),
-				 errdetail("With this style another program's node may take the place of the lock's.")));
+				 errdetail("With this style, another program's node might take the place of the lock's.")));
 }
 
 /* One that was taken with another style in effect */
@@ -360,7 +360,7 @@ refuse_single(const Lock *lock)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot claim a period under the lock on %s", zkl_name(lock)),
-				 errdetail("This session has taken it with zklock.node_style \"single\".")));
+				 errdetail("This session took the lock with zklock.node_style \"single\".")));
 }
 
 bool
@@ -419,10 +419,10 @@ tell_forgotten(const Talk *talk, const Seen *seen)
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("forgetting the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
 			 seen->sound ?
-			 errdetail("It is for period %s, %s, of system identifier " UINT64_FORMAT ".",
+			 errdetail("The claim is for period %s, %s, of system identifier " UINT64_FORMAT ".",
 					   timestamptz_to_str(seen->claim.period), seen->claim.done ? "done" : "pending",
 					   seen->claim.system) :
-			 errdetail("Its mark cannot be read.")));
+			 errdetail("The claim could not be read.")));
 }
 
 /* A mark that is empty after that was emptied by us */

@@ -206,8 +206,8 @@ raise_not_known(const Lock *lock)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the claim of %s may not have been recorded", zkl_name(lock)),
-			 errdetail("ZooKeeper did not confirm it within %d ms, or the connection was lost.", zklock_operation_timeout),
-			 errhint("Repeat the transaction.")));
+			 errdetail("ZooKeeper did not confirm the claim within %d ms, or the connection was lost.", zklock_operation_timeout),
+			 errhint("Retry the transaction.")));
 }
 
 static void
@@ -220,8 +220,8 @@ raise_refused(const Lock *lock, const ZkMarkInfo *info)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the claim of %s is out of date", zkl_name(lock)),
-			 errdetail("Its mark in ZooKeeper has changed since."),
-			 errhint("Repeat the transaction.")));
+			 errdetail("The claim was changed or removed in ZooKeeper by another client."),
+			 errhint("Retry the transaction.")));
 }
 
 /* What was sent with the connection broken would be refused at once */

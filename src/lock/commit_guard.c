@@ -116,9 +116,9 @@ raise_doubt_at_commit(const Lock *lock, bool released)
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("could not commit: the lock on %s may have been lost", zkl_name(lock)),
 			 released ?
-			 errdetail("ZooKeeper did not confirm that it was held until its release.") :
-			 errdetail("ZooKeeper did not confirm within %d ms that it was held.", zklock_operation_timeout),
-			 released ? errhint("Repeat the transaction.") : errhint(LOST_HINT(lock))));
+			 errdetail("ZooKeeper could not confirm that the lock was still held when it was released.") :
+			 errdetail("ZooKeeper did not confirm within %d ms that the lock was held.", zklock_operation_timeout),
+			 released ? errhint("Retry the transaction.") : errhint(LOST_HINT(lock))));
 }
 
 /* The locks that the current transaction relies on */

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * deadlock.c
- *	  Whether a wait in a queue is part of a circle, and breaking that.
+ *	  Whether a wait in a queue is part of a cycle, and breaking that.
  *
  * There is no daemon.  Each who has waited for deadlock_timeout, and may be
  * waited for, publishes where it waits: an ephemeral record on a board in
  * ZooKeeper, which also names those who wait for one of PostgreSQL's locks
  * behind it on its server.  Then it follows the waits of others (chase.c).  Of
- * the records of a circle one is the last, and its author sees all.  Whoever
- * finds itself in a circle gives up its place in the queue by a transaction of
- * ZooKeeper that checks all the rest of the circle; so of two who try only one
+ * the records of a cycle one is the last, and its author sees all.  Whoever
+ * finds itself in a cycle gives up its place in the queue by a transaction of
+ * ZooKeeper that checks all the rest of the cycle; so of two who try only one
  * succeeds, and nobody fails for what no longer is.  It raises its own error:
  * nobody else is interrupted.
  *
@@ -19,7 +19,7 @@
  * server are looked at, all at one instant, after the others were read.  Those on
  * other servers we know only by a record, which its author writes anew after each
  * of its own looks; once it has been written twice since we had read the whole
- * circle, and still names the same waits, they stood at that time.
+ * cycle, and still names the same waits, they stood at that time.
  *
  * The record is there while its author waits, and no longer: it goes before the
  * contender does, and is not made while a node that we no longer want may still
@@ -57,16 +57,16 @@
 #define MOST_CHECKS			(ZKN_CHECK_MAX - 1)
 #define MOST_CHECK_BYTES	(256 * 1024)
 
-/* A circle that has changed meanwhile is looked for again at once, so often */
+/* A cycle that has changed meanwhile is looked for again at once, so often */
 #define AT_ONCE				3
 
 /* Who was told that nothing has changed looks at the board again, now and then */
 #define QUIET_LOOKS			10
 
-/* A circle that outlives the look that has found it, with its memory */
+/* A cycle that outlives the look that has found it, with its memory */
 typedef struct Kept
 {
-	ZkCircle   *circle;			/* or NULL */
+	ZkCycle    *cycle;			/* or NULL */
 	MemoryContext context;
 	bool		read_twice;
 } Kept;
@@ -155,7 +155,7 @@ forget(Kept *kept)
 	if (kept->context != NULL)
 		MemoryContextDelete(kept->context);
 	kept->context = NULL;
-	kept->circle = NULL;
+	kept->cycle = NULL;
 }
 
 static void
@@ -168,15 +168,15 @@ forget_candidates(ZkSearch *s)
 static bool
 has_candidate(const ZkSearch *s)
 {
-	return s->candidates[0].circle != NULL || s->candidates[1].circle != NULL;
+	return s->candidates[0].cycle != NULL || s->candidates[1].cycle != NULL;
 }
 
 /* Its memory, of which it takes possession, lasts as long as the search then */
 static void
-keep(ZkSearch *s, Kept *kept, ZkCircle *circle, MemoryContext *context)
+keep(ZkSearch *s, Kept *kept, ZkCycle *cycle, MemoryContext *context)
 {
 	forget(kept);
-	kept->circle = circle;
+	kept->cycle = cycle;
 	kept->context = *context;
 	MemoryContextSetParent(*context, GetMemoryChunkContext(s));
 	*context = NULL;
@@ -371,20 +371,20 @@ publish(ZkSearch *s)
  */
 
 static void
-raise_deadlock(const ZkCircle *circle)
+raise_deadlock(const ZkCycle *cycle)
 {
 	zkb_counters.deadlocks++;
 	pgstat_report_deadlock();
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected"),
-			 errdetail_internal("%s", circle->detail),
-			 errdetail_log("%s\n%s", circle->detail, circle->queries),
-			 errhint("Give back the locks that this session still holds, then try again. See server log for query details.")));
+			 errdetail_internal("%s", cycle->detail),
+			 errdetail_log("%s\n%s", cycle->detail, cycle->queries),
+			 errhint("Release the session-scope locks that this session still holds, then retry the transaction. See server log for query details.")));
 }
 
 static bool
-is_same_check(const ZkCircle *before, const ZkCircle *now, int at, int written)
+is_same_check(const ZkCycle *before, const ZkCycle *now, int at, int written)
 {
 	int			i = 0;
 
@@ -397,7 +397,7 @@ is_same_check(const ZkCircle *before, const ZkCircle *now, int at, int written)
 }
 
 static bool
-is_same_local(const ZkCircle *a, const ZkLocalEvidence *x, const ZkCircle *b, const ZkLocalEvidence *y)
+is_same_local(const ZkCycle *a, const ZkLocalEvidence *x, const ZkCycle *b, const ZkLocalEvidence *y)
 {
 	if (x->since != y->since || strcmp(x->tag, y->tag) != 0 || (x->check < 0) != (y->check < 0))
 		return false;
@@ -405,12 +405,12 @@ is_same_local(const ZkCircle *a, const ZkLocalEvidence *x, const ZkCircle *b, co
 }
 
 /*
- * Whether this is the circle that was read before, and each record that it rests
+ * Whether this is the cycle that was read before, and each record that it rests
  * on has been written at least so often since.  Others may have changed the order in
  * which its parts were found.
  */
 static bool
-is_same(const ZkCircle *before, const ZkCircle *now, int written)
+is_same(const ZkCycle *before, const ZkCycle *now, int written)
 {
 	if (before->nchecks != now->nchecks || before->nlocals != now->nlocals)
 		return false;
@@ -432,11 +432,11 @@ is_same(const ZkCircle *before, const ZkCircle *now, int written)
 }
 
 static bool
-rests_on(const ZkCircle *circle, bool own)
+rests_on(const ZkCycle *cycle, bool own)
 {
-	for (int i = 0; i < circle->nlocals; i++)
+	for (int i = 0; i < cycle->nlocals; i++)
 	{
-		if ((circle->locals[i].check < 0) == own)
+		if ((cycle->locals[i].check < 0) == own)
 			return true;
 	}
 	return false;
@@ -444,19 +444,19 @@ rests_on(const ZkCircle *circle, bool own)
 
 /* Whether those who waited for us on this server, as far as it matters, still do */
 static bool
-own_waits_stand(ZkSearch *s, const ZkCircle *circle)
+own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
 {
 	ZkbLocalWait *waits;
 	int			n = list_local_waits(s, &waits);
 
-	for (int i = 0; i < circle->nlocals; i++)
+	for (int i = 0; i < cycle->nlocals; i++)
 	{
 		int			k = 0;
 
-		if (circle->locals[i].check >= 0)
+		if (cycle->locals[i].check >= 0)
 			continue;
-		while (k < n && (waits[k].since != circle->locals[i].since ||
-						 (circle->locals[i].tag[0] != '\0' && strcmp(waits[k].tag, circle->locals[i].tag) != 0)))
+		while (k < n && (waits[k].since != cycle->locals[i].since ||
+						 (cycle->locals[i].tag[0] != '\0' && strcmp(waits[k].tag, cycle->locals[i].tag) != 0)))
 			k++;
 		if (k == n)
 			return false;
@@ -471,13 +471,13 @@ typedef enum Proof
 	NOT_YET						/* others must write their records before */
 } Proof;
 
-/* The candidate that this circle is, or will be */
+/* The candidate that this cycle is, or will be */
 static Kept *
-candidate_of(ZkSearch *s, const ZkCircle *circle)
+candidate_of(ZkSearch *s, const ZkCycle *cycle)
 {
 	for (int i = 0; i < lengthof(s->candidates); i++)
 	{
-		if (s->candidates[i].circle != NULL && is_same(s->candidates[i].circle, circle, 0))
+		if (s->candidates[i].cycle != NULL && is_same(s->candidates[i].cycle, cycle, 0))
 			return &s->candidates[i];
 	}
 	forget(&s->candidates[s->turn]);
@@ -485,8 +485,8 @@ candidate_of(ZkSearch *s, const ZkCircle *circle)
 }
 
 /*
- * Whether there was a moment at which all waits of the circle stood, if what it
- * checks still stands.  A circle with waits on other servers is kept until that
+ * Whether there was a moment at which all waits of the cycle stood, if what it
+ * checks still stands.  A cycle with waits on other servers is kept until that
  * is known; its memory is then the search's.
  *
  * It is read twice before we count what is written: a first reading takes a while,
@@ -494,47 +494,47 @@ candidate_of(ZkSearch *s, const ZkCircle *circle)
  * (models/deadlock.pml, MUTANT_FIRST_READING).
  */
 static Proof
-prove(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
+prove(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 {
-	if (rests_on(circle, false))
+	if (rests_on(cycle, false))
 	{
-		Kept	   *candidate = candidate_of(s, circle);
-		bool		is_new = candidate->circle == NULL;
+		Kept	   *candidate = candidate_of(s, cycle);
+		bool		is_new = candidate->cycle == NULL;
 
 		if (is_new || !candidate->read_twice)
 		{
-			keep(s, candidate, circle, context);
+			keep(s, candidate, cycle, context);
 			candidate->read_twice = !is_new;
 			return is_new ? READ_AGAIN : NOT_YET;
 		}
-		if (!is_same(candidate->circle, circle, 2))
+		if (!is_same(candidate->cycle, cycle, 2))
 			return NOT_YET;
 	}
-	return !rests_on(circle, true) || own_waits_stand(s, circle) ? PROVEN : READ_AGAIN;
+	return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;
 }
 
 static bool
-is_too_large(const ZkCircle *circle)
+is_too_large(const ZkCycle *cycle)
 {
 	size_t		bytes = 0;
 
-	for (int i = 0; i < circle->nchecks; i++)
-		bytes += strlen(circle->checks[i].path);
-	return circle->nchecks > MOST_CHECKS || bytes > MOST_CHECK_BYTES;
+	for (int i = 0; i < cycle->nchecks; i++)
+		bytes += strlen(cycle->checks[i].path);
+	return cycle->nchecks > MOST_CHECKS || bytes > MOST_CHECK_BYTES;
 }
 
 /*
- * Give up our place if the circle stands.  Returns false if it has changed; true
- * if there is nothing more to do now.  If the answer is lost, the circle's memory
+ * Give up our place if the cycle stands.  Returns false if it has changed; true
+ * if there is nothing more to do now.  If the answer is lost, the cycle's memory
  * is the search's.
  */
 static bool
-give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
+give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 {
 	ZkNodeInfo	node;
 	ZkAnswer	answer = {0};
 
-	if (is_too_large(circle))
+	if (is_too_large(cycle))
 		return true;
 	zkn_info(s->what.session, s->what.node, &node);
 	if (node.state != ZKN_PRESENT)
@@ -543,19 +543,19 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 	/* whatever happens now, we must know what became of it */
 	s->reader.go_on = NULL;
 	s->request = zkl_sent(zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
-										circle->checks, circle->nchecks));
+										cycle->checks, cycle->nchecks));
 	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
 	{
 		drop_request(s);
-		if (s->in_doubt.circle == NULL && !zks_is_busy(answer.rc))
-			keep(s, &s->in_doubt, circle, context);
+		if (s->in_doubt.cycle == NULL && !zks_is_busy(answer.rc))
+			keep(s, &s->in_doubt, cycle, context);
 		s->quiet = -1;			/* if we are still there, try again */
 		return true;
 	}
 	drop_request(s);
 	if (answer.rc == ZKS_OK)
-		raise_deadlock(circle);
-	return answer.missing == circle->nchecks;	/* our own node is gone */
+		raise_deadlock(cycle);
+	return answer.missing == cycle->nchecks;	/* our own node is gone */
 }
 
 /*-------------------------------------------------------------------------
@@ -565,7 +565,7 @@ give_way(ZkSearch *s, ZkCircle *circle, MemoryContext *context)
 
 /*
  * Read where everybody waits.  Returns false if that must be done again at once,
- * since the circle that was found has changed meanwhile, or to be sure.
+ * since the cycle that was found has changed meanwhile, or to be sure.
  */
 static bool
 chase_once(ZkSearch *s)
@@ -577,9 +577,9 @@ chase_once(ZkSearch *s)
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
 		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,.record = record.name,
-		.waits = s->waits,.nwaits = s->nwaits,.later = s->candidates[1 - s->turn].circle
+		.waits = s->waits,.nwaits = s->nwaits,.later = s->candidates[1 - s->turn].cycle
 	};
-	ZkCircle   *circle;
+	ZkCycle    *cycle;
 	bool		listed;
 	bool		done = true;
 
@@ -587,7 +587,7 @@ chase_once(ZkSearch *s)
 	zkn_info(s->what.session, s->record, &record);
 	begin_reading(s);
 	s->quiet = 0;
-	reading = zkl_chase(&s->reader, &from, &circle, &listed);
+	reading = zkl_chase(&s->reader, &from, &cycle, &listed);
 
 	/*
 	 * These answers came behind that of an attempt before, or on another
@@ -599,13 +599,13 @@ chase_once(ZkSearch *s)
 		forget(&s->in_doubt);
 	if (reading != ZKL_READ)
 		s->quiet = -1;
-	else if (circle == NULL)
+	else if (cycle == NULL)
 		forget_candidates(s);
 	else
-		switch (prove(s, circle, &context))
+		switch (prove(s, cycle, &context))
 		{
 			case PROVEN:
-				done = give_way(s, circle, &context);
+				done = give_way(s, cycle, &context);
 				break;
 			case READ_AGAIN:
 				done = false;
@@ -683,6 +683,6 @@ zkl_search(ZkSearch *s)
 void
 zkl_search_found_gone(ZkSearch *s)
 {
-	if (s->in_doubt.circle != NULL)
-		raise_deadlock(s->in_doubt.circle);
+	if (s->in_doubt.cycle != NULL)
+		raise_deadlock(s->in_doubt.cycle);
 }

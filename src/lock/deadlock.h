@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * deadlock.h
- *	  Whether a wait in a queue is part of a circle, and breaking that.
+ *	  Whether a wait in a queue is part of a cycle, and breaking that.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,7 +20,7 @@ typedef struct ZkSearchFor
 	ZkSession  *session;
 	ZkWait	   *wait;
 	ZkNode	   *node;			/* the contender; NULL: of a single node,
-								 * whose circles are not looked for */
+								 * whose cycles are not looked for */
 	const char *dir;			/* where it waits */
 	int			root_len;		/* of the root in that */
 	const ZkpWant *want;
@@ -38,7 +38,7 @@ extern ZkSearch *zkl_begin_search(const ZkSearchFor *for_what);
 extern int64 zkl_search_due(const ZkSearch *search);
 
 /*
- * Look once, and log that we still wait.  If we are in a circle and can prove it, our contender is deleted,
+ * Look once, and log that we still wait.  If we are in a cycle and can prove it, our contender is deleted,
  * and this raises 40P01.  Otherwise look at the queue again: time has passed.
  */
 extern void zkl_search(ZkSearch *search);

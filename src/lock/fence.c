@@ -106,7 +106,7 @@ analyze_hook(ParseState *pstate, Query *query, JumbleStateCompat *jstate)
 			if (entry->rtekind == RTE_RELATION && !is_own_table(entry->relid))
 				ereport(ERROR,
 						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-						 errmsg("%s is not owned by the owner of zk_fence", name),
+						 errmsg("table %s is not owned by the owner of function zk_fence", name),
 						 errdetail("Triggers of another owner's table would run with the privileges of the function's owner."),
 						 errhint("Make one role the owner of both.")));
 		}
@@ -141,8 +141,8 @@ find_table(Oid function)
 	if (schema_name == NULL || !OidIsValid(get_relname_relid("zk_fences", schema)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("could not find the table zk_fences"),
-				 errdetail("It belongs in the schema of zk_fence, and one of the two has been dropped.")));
+				 errmsg("relation \"zk_fences\" does not exist"),
+				 errdetail("The table belongs in the schema of function zk_fence, and one of the two has been dropped.")));
 	return quote_qualified_identifier(schema_name, "zk_fences");
 }
 
@@ -203,7 +203,7 @@ zkl_record_token(Oid function, const char *path, const char *full_path, int64 to
 				 errmsg("stale fencing token for the lock on \"%s\"", zkb_path_for_display(path)),
 				 errdetail("The token is " INT64_FORMAT ", but " INT64_FORMAT " has already been recorded.",
 						   token, recorded),
-				 errhint("Somebody else has held the lock since; lock again and repeat the transaction.")));
+				 errhint("Another client has held the lock since; lock again and retry the transaction.")));
 }
 
 /*-------------------------------------------------------------------------
@@ -281,7 +281,7 @@ zkl_merge_replicated(Oid function, TriggerData *trigger)
 	if (RelationGetRelid(trigger->tg_relation) != get_relname_relid("zk_fences", get_func_namespace(function)))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("this trigger function is for %s only", table)));
+				 errmsg("trigger function zk_fences_merge() can only be used on table %s", table)));
 
 	/* somebody may have enabled the triggers elsewhere (ENABLE TRIGGER ALL) */
 	if (executing || SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA)

@@ -199,7 +199,7 @@ refuse_if_single(int n, ZkpMode mode)
 				 mode == ZKP_SHARED ? errmsg("shared locks are not supported with zklock.node_style \"single\"") :
 				 mode == ZKP_SEMAPHORE ? errmsg("semaphores are not supported with zklock.node_style \"single\"") :
 				 errmsg("several locks at once are not supported with zklock.node_style \"single\""),
-				 errdetail("With this style a lock is one ephemeral node at the path itself, which is exclusive.")));
+				 errdetail("With this style, a lock is one ephemeral node at the path itself, which is exclusive.")));
 }
 
 /*
@@ -216,7 +216,7 @@ refuse_to_share_single(Lock *lock)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("the lock on %s cannot be shared", zkl_name(base)),
-				 errdetail("This session has taken it with zklock.node_style \"single\".")));
+				 errdetail("This session took the lock with zklock.node_style \"single\".")));
 }
 
 /* Take all of them, or none */
@@ -277,9 +277,9 @@ warn_if_high(Lock *lock)
 	ereport(WARNING,
 			(errmsg("ZooKeeper's sequence numbers for lock path %s are about to run out",
 					zkl_name(lock)),
-			 errdetail("The latest node is \"%s\"; beyond 2147483647, other clients can no longer tell who is first.",
+			 errdetail("The latest node is \"%s\"; beyond 2147483647, other clients can no longer determine the order of the queue.",
 					   zkb_from_utf8_escaped(lock->grant.name, strlen(lock->grant.name), true)),
-			 errhint("When nobody holds the lock or waits for it, delete its directory in ZooKeeper, or leave it unused for a few minutes: ZooKeeper removes empty directories by itself. Numbers then start again at 0; fencing tokens keep rising.")));
+			 errhint("While the lock is neither held nor waited for, delete its directory in ZooKeeper, or leave it unused for a few minutes: ZooKeeper removes empty directories by itself. Numbers then start again at 0; fencing tokens keep rising.")));
 }
 
 /* Find or make the entries in which these are counted */
@@ -478,7 +478,7 @@ zkl_fencing_token(const char *path)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("this session does not hold the exclusive lock on \"%s\"",
 						zkb_path_for_display(path)),
-				 errhint("Take the lock first, or pass the token of the program that holds it.")));
+				 errhint("Acquire the lock first, or pass the token of the program that holds it.")));
 	if (zkl_is_lost(lock))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),

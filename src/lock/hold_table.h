@@ -18,7 +18,7 @@
 
 /* HINT of an error about a lost lock; the DETAIL is zkb_loss_detail's */
 #define LOST_HINT(lock) \
-	"Call %s if it is a session-scope lock, then lock again and repeat the transaction.", \
+	"Call %s if it is a session-scope lock, then lock again and retry the transaction.", \
 	zkl_unlock_function(lock)
 
 /*

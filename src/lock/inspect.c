@@ -451,12 +451,12 @@ whose(const Seen *seen)
 	char	   *fields[ZKB_FIELDS];
 
 	if (seen->rc != ZKS_OK)
-		return "Its owner cannot be determined.";
+		return "The owner of the node could not be determined.";
 	initStringInfo(&text);
 	if (seen->owner == 0)
-		appendStringInfoString(&text, "It belongs to no ZooKeeper session");
+		appendStringInfoString(&text, "The node belongs to no ZooKeeper session");
 	else
-		appendStringInfo(&text, "It belongs to ZooKeeper session 0x%llx",
+		appendStringInfo(&text, "The node belongs to ZooKeeper session 0x%llx",
 						 (unsigned long long) seen->owner);
 	zkb_read_identity(seen->says.identity, seen->says.identity_len, fields);
 	for (int i = 0; i < ZKB_FIELDS; i++)
@@ -578,7 +578,7 @@ delete_node(Look *look, Break *b)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("node \"%s\" of lock path \"%s\" has children",
 						zkb_from_utf8_escaped(b->node, strlen(b->node), true), zkb_path_for_display(look->path)),
-				 errhint("Another program created them; delete them with a ZooKeeper client.")));
+				 errhint("Another program created the children; delete them with a ZooKeeper client.")));
 	if (answer.rc != ZKS_OK)
 		zkb_raise(answer.rc, look->path);
 	return BROKEN;

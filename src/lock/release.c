@@ -348,9 +348,9 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 	}
 	if (lock != NULL && (zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL ||
 						 zkl_latest_hold(lock, ZK_SCOPE_ADVISORY_TRANSACTION) != NULL))
-		hint = "The transaction holds it, and releases it when it ends.";
+		hint = "The transaction holds the lock, and releases it when it ends.";
 	else if (lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL)
-		hint = "The session took it as an advisory lock, and releases it by pg_advisory_unlock or pg_advisory_unlock_shared.";
+		hint = "The session took the lock as an advisory lock; release it with pg_advisory_unlock or pg_advisory_unlock_shared.";
 	if (mode == ZKP_SEMAPHORE)
 		ereport(WARNING,
 				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown),

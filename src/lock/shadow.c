@@ -64,8 +64,8 @@ tell_missing(const ZkShadow *shadow)
 	ereport(LOG,
 			(errmsg("could not take PostgreSQL's own %s on %s",
 					GetLockmodeName(shadow->tag.locktag_lockmethodid, shadow->mode), text.data),
-			 errdetail("This session has the lock in ZooKeeper, which counts, but pg_locks does not show it, since another session of this server has the lock in PostgreSQL, or waits for it."),
-			 errhint("Look in pg_locks for that session: it may not use zklock_advisory, have lost its lock in ZooKeeper, or have another zklock.root or zklock.advisory_space.")));
+			 errdetail("This session holds the lock in ZooKeeper, but pg_locks does not show it, because another session of this server holds PostgreSQL's lock or waits for it."),
+			 errhint("Look for that session in pg_locks. It might not use zklock_advisory, might have lost its lock in ZooKeeper, or might have another zklock.root or zklock.advisory_space.")));
 	pfree(text.data);
 	RESUME_INTERRUPTS();
 }

@@ -22,9 +22,9 @@ warn_of_no_lock(Call *c, Place *p)
 {
 	if (!c->warned)
 		ereport(WARNING,
-				(errmsg("the node at lock path \"%s\" is no lock", zkb_path_for_display(p->target->path)),
-				 errdetail("It is not ephemeral, so it does not go away with whoever created it."),
-				 errhint("The lock can be taken once somebody has deleted the node.")));
+				(errmsg("node at lock path \"%s\" is not a lock", zkb_path_for_display(p->target->path)),
+				 errdetail("The node is not ephemeral, so it will not disappear when its creator does."),
+				 errhint("Delete the node with a ZooKeeper client to make the lock available.")));
 	c->warned = true;
 }
 

@@ -302,11 +302,11 @@ explain_cancel(ErrorData * edata)
 		zks_stop_reason(&reason);
 		edata->sqlerrcode = ERRCODE_T_R_SERIALIZATION_FAILURE;
 		edata->message = psprintf(reason.doubt ?
-								  _("canceling statement: the lock on \"%s\" may have been lost") :
-								  _("canceling statement: the lock on \"%s\" was lost"),
+								  _("canceling statement due to possible loss of lock on \"%s\"") :
+								  _("canceling statement due to loss of lock on \"%s\""),
 								  path_in_error(reason.dir));
 		edata->detail = pstrdup(zkb_loss_detail(reason.loss));
-		edata->hint = pstrdup(_("Release it if it is a session-scope lock, then lock again and repeat the transaction."));
+		edata->hint = pstrdup(_("Release it if it is a session-scope lock, then lock again and retry the transaction."));
 	}
 	if (next_emit_log_hook)
 		next_emit_log_hook(edata);
@@ -326,8 +326,8 @@ tell_why(int code, Datum arg)
 	zks_terminate_reason(&why);
 	ereport(LOG_SERVER_ONLY,
 			(why.doubt ?
-			 errmsg("terminated because the lock on \"%s\" may have been lost", path_in_error(why.dir)) :
-			 errmsg("terminated because the lock on \"%s\" was lost", path_in_error(why.dir)),
+			 errmsg("terminating connection due to possible loss of lock on \"%s\"", path_in_error(why.dir)) :
+			 errmsg("terminating connection due to loss of lock on \"%s\"", path_in_error(why.dir)),
 			 errdetail_internal("%s", zkb_loss_detail(why.loss))));
 }
 

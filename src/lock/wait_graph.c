@@ -1,39 +1,39 @@
 /*-------------------------------------------------------------------------
  *
  * wait_graph.c
- *	  Who waits for whom, and whether that is a circle.
+ *	  Who waits for whom, and whether that is a cycle.
  *
  * One that waits for a lock needs all of those before it to go that conflict,
  * so it is stuck if any of them is.  The same is true of a party, which needs
  * all that it waits for.  One that waits for a semaphore needs only so many of
  * those before it to go that fewer than its permits are left, so it is stuck
  * if that many are: no single wait for a semaphore tells anything, and a
- * circle of waits may well be one that its members get out of.
+ * cycle of waits may well be one that its members get out of.
  *
- * Therefore we do not look for circles first.  We suppose that everybody who
+ * Therefore we do not look for cycles first.  We suppose that everybody who
  * waits is stuck, and take away who is not: whoever waits for nothing gives
  * back what it has, which lets others go on, and so forth.  What is left is
  * the greatest set in which everyone is stuck because of others in it: none of
  * them proceeds unless one gives up, and all others can.  (The least such set
  * is empty: being stuck has no first cause.)
  *
- * Each of these waits for another of them, so there are circles; but one may
- * be stuck behind a circle without being part of it, and giving up would not
+ * Each of these waits for another of them, so there are cycles; but one may
+ * be stuck behind a cycle without being part of it, and giving up would not
  * help.  So a party is told only if a way leads from it through such waits
  * back to itself.  Its contender that waits is itself in this respect: it goes
- * if the party gives up.  Any such way is a real circle.  Each wait on it is
+ * if the party gives up.  Any such way is a real cycle.  Each wait on it is
  * one that keeps the waiter stuck; for a semaphore, together with others
  * before it that are stuck, which become evidence, too.
  *
  * The way leads through somebody who only waits, too, such as a writer between
  * readers: if that one gives up, the reader behind it can go on.  But where two
  * wait for the same holder, the first of them is a bystander of the second's
- * circle (in a queue that many stand in, there is always one): the second has
+ * cycle (in a queue that many stand in, there is always one): the second has
  * to wait for the holder anyway, and for all that the first waits for.  So
  * those who wait count only where those who hold would not be enough, or if
  * they wait for one that the second does not.
  *
- * Some of the stuck need not lead to a circle with a party in it: two that
+ * Some of the stuck need not lead to a cycle with a party in it: two that
  * nobody knows can be a tie, and each wait for the other.
  *
  *-------------------------------------------------------------------------
@@ -469,7 +469,7 @@ follow_list(Search *s, ZkGraphContender *c, ZkGraphContender **link, int64_t fir
 	return false;
 }
 
-/* Those that hold come first, since they make a circle that is plainer */
+/* Those that hold come first, since they make a cycle that is plainer */
 static bool
 follow_contender(Search *s, ZkGraphContender *c)
 {
@@ -560,7 +560,7 @@ need_contender(Evidence *evidence, ZkGraphContender *c)
  * anything else is chosen, so that this can rest on it.
  */
 static void
-mark_circle(Evidence *evidence, ZkGraphParty *self)
+mark_cycle(Evidence *evidence, ZkGraphParty *self)
 {
 	ZkGraph    *g = evidence->g;
 	ZkGraphParty *p = self;
@@ -675,7 +675,7 @@ mark_evidence(ZkGraph *g, ZkGraphParty *self)
 {
 	Evidence	evidence = {.g = g};
 
-	mark_circle(&evidence, self);
+	mark_cycle(&evidence, self);
 	while (evidence.parties != NULL || evidence.contenders != NULL)
 	{
 		if (evidence.parties != NULL)
@@ -696,7 +696,7 @@ mark_evidence(ZkGraph *g, ZkGraphParty *self)
 }
 
 bool
-zkl_find_circle(ZkGraph *g, int self)
+zkl_find_cycle(ZkGraph *g, int self)
 {
 	ZkGraphParty *p = &g->parties[self];
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait_graph.h
- *	  Who waits for whom, and whether that is a circle.
+ *	  Who waits for whom, and whether that is a cycle.
  *
  * Plain C: no PostgreSQL, no ZooKeeper, no I/O, and no memory but the
  * caller's, so that what gets a transaction aborted can be tested alone
@@ -34,10 +34,10 @@ typedef struct ZkGraphContender
 
 	/* found */
 	bool		stuck;			/* will never go by itself */
-	bool		evidence;		/* the circle rests on it */
+	bool		evidence;		/* the cycle rests on it */
 	int			blocker;		/* if it is evidence and waits: the one, at
 								 * this index of the queue, that it waits for
-								 * on the way around the circle, or, in the
+								 * on the way around the cycle, or, in the
 								 * queue of a lock, by evidence beside that;
 								 * or -1 */
 
@@ -75,12 +75,12 @@ typedef struct ZkGraphParty
 
 	/* found */
 	bool		stuck;			/* will never proceed by itself */
-	bool		evidence;		/* the circle rests on its waits */
-	int			waits_for;		/* if it is in the circle: the next party
+	bool		evidence;		/* the cycle rests on its waits */
+	int			waits_for;		/* if it is in the cycle: the next party
 								 * there; or -1 */
 	int			local;			/* by this local wait; or -1: in ZooKeeper */
 	int			held_up_by;		/* and if so, by this contender of waits_for
-								 * in the same queue: see zkl_find_circle */
+								 * in the same queue: see zkl_find_cycle */
 
 	/* the search's own */
 	bool		reached;
@@ -103,7 +103,7 @@ typedef struct ZkGraphLocal
 	int			holder;			/* has the lock, directly or through others */
 
 	/* found */
-	bool		evidence;		/* the circle rests on it */
+	bool		evidence;		/* the cycle rests on it */
 
 	/* the search's own */
 	struct ZkGraphLocal *next_wait;
@@ -121,21 +121,21 @@ typedef struct ZkGraph
 } ZkGraph;
 
 /*
- * Whether this party is in a circle of waits that nobody in it can leave by
+ * Whether this party is in a cycle of waits that nobody in it can leave by
  * itself; not if it merely waits for one.  Fills in what is found: who is
- * stuck, and if true, a circle with the fewest parties, and the evidence for
+ * stuck, and if true, a cycle with the fewest parties, and the evidence for
  * it.
  *
- * From self, waits_for leads around the circle and back to self.  In ZooKeeper
+ * From self, waits_for leads around the cycle and back to self.  In ZooKeeper
  * a party may be held up through others: from its own contender, blocker leads
  * to held_up_by, over contenders that only wait themselves, such as a writer
  * between readers.  held_up_by is granted, unless it is the one by which self
  * waits.
  *
- * As long as all evidence stands, all parties of the circle are stuck: each
+ * As long as all evidence stands, all parties of the cycle are stuck: each
  * contender that is evidence is there, holds or waits as was said here, and if
  * it holds, its party waits as was said here; and so do these local waits.
  */
-extern bool zkl_find_circle(ZkGraph *g, int self);
+extern bool zkl_find_cycle(ZkGraph *g, int self);
 
 #endif							/* ZKLOCK_WAIT_GRAPH_H */

@@ -211,9 +211,9 @@ static bool
 is_regular(const char *file, const char *setting, struct stat *st, char *error, int errlen)
 {
 	if (stat(file, st) != 0)
-		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
+		snprintf(error, errlen, "The file named by %s could not be read: %s", setting, strerror(errno));
 	else if (!S_ISREG(st->st_mode))
-		snprintf(error, errlen, "The file of %s is not a regular file", setting);
+		snprintf(error, errlen, "The file named by %s is not a regular file", setting);
 	else
 		return true;
 	return false;
@@ -232,9 +232,9 @@ is_private(const char *file, char *error, int errlen)
 	if (!is_regular(file, "zklock.tls_key_file", &st, error, errlen))
 		return false;
 	if (st.st_uid != geteuid() && st.st_uid != 0)
-		snprintf(error, errlen, "The file of zklock.tls_key_file is not owned by the server's user or root");
+		snprintf(error, errlen, "The file named by zklock.tls_key_file is not owned by the server's user or root");
 	else if ((st.st_mode & (st.st_uid == geteuid() ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO)) != 0)
-		snprintf(error, errlen, "The file of zklock.tls_key_file has group or world access");
+		snprintf(error, errlen, "The file named by zklock.tls_key_file has group or world access");
 	else
 		return true;
 	return false;
@@ -312,7 +312,7 @@ read_file(const char *file, const char *setting, Content *c, char *error, int er
 	fd = open(file, O_RDONLY | O_CLOEXEC);
 	result = fd >= 0 && read_all(fd, c);
 	if (!result)
-		snprintf(error, errlen, "The file of %s could not be read: %s", setting, strerror(errno));
+		snprintf(error, errlen, "The file named by %s could not be read: %s", setting, strerror(errno));
 	if (fd >= 0)
 	{
 		int			save_errno = errno;
@@ -420,18 +420,18 @@ load(SSL_CTX *ctx, const Contents *contents, bool *has_pass_phrase, char *error,
 	bio[2] = contents->cert.bytes != NULL ? BIO_new_mem_buf(contents->cert.bytes, contents->cert.len) : NULL;
 	bio[3] = contents->key.bytes != NULL ? BIO_new_mem_buf(contents->key.bytes, contents->key.len) : NULL;
 	if (bio[0] == NULL || !load_authorities(store, bio[0]))
-		fault = "The file of zklock.tls_ca_file holds no certificates";
+		fault = "The file named by zklock.tls_ca_file holds no certificates";
 	else if (contents->crl.bytes != NULL && (bio[1] == NULL || !load_revocations(store, bio[1])))
-		fault = "The file of zklock.tls_crl_file holds no revocation lists";
+		fault = "The file named by zklock.tls_crl_file holds no revocation lists";
 	else if (contents->cert.bytes != NULL &&
 			 (bio[2] == NULL || !load_chain(ctx, bio[2], has_pass_phrase)))
-		fault = "The file of zklock.tls_cert_file holds no certificate";
+		fault = "The file named by zklock.tls_cert_file holds no certificate";
 	else if (contents->key.bytes != NULL && (bio[3] == NULL || !load_key(ctx, bio[3], has_pass_phrase)))
-		fault = "The file of zklock.tls_key_file holds no key of that certificate";
+		fault = "The file named by zklock.tls_key_file holds no key of that certificate";
 	for (int i = 0; i < 4; i++)
 		BIO_free(bio[i]);
 	if (fault != NULL && *has_pass_phrase && strstr(fault, "no key") != NULL)
-		snprintf(error, errlen, "The key of zklock.tls_key_file is protected by a pass phrase");
+		snprintf(error, errlen, "The key in the file named by zklock.tls_key_file is protected by a passphrase");
 	else if (fault != NULL)
 		snprintf(error, errlen, "%s: %s", fault, openssl_reason());
 	return fault == NULL;
@@ -1049,7 +1049,7 @@ ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	(void) files;
-	snprintf(error, errlen, "zklock was built without TLS");
+	snprintf(error, errlen, "TLS is not supported by this build");
 	return NULL;
 }
 

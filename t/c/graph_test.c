@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * graph_test.c
- *	  Who is in a circle of waits, without a server.  Prints TAP.
+ *	  Who is in a cycle of waits, without a server.  Prints TAP.
  *
  *		graph_test [SEED [ROUNDS]]
  *
@@ -589,7 +589,7 @@ walk_step(const Case *c, const Model *m, uint32_t stuck, int self, int party)
 }
 
 /*
- * The circle is one of real waits, with the fewest parties.  Returns which
+ * The cycle is one of real waits, with the fewest parties.  Returns which
  * parties are in it, or 0; on_way is the number of contenders.
  */
 static uint32_t
@@ -639,7 +639,7 @@ walk(const Case *c, const Model *m, uint32_t stuck, int self, int *on_way)
  * waits by it, or it is one of those that another one needs.
  */
 static void
-check_evidence(const Case *c, uint32_t circle, int self, int on_way, bool *good)
+check_evidence(const Case *c, uint32_t cycle, int self, int on_way, bool *good)
 {
 	Model		m;
 	uint32_t	stuck;
@@ -672,26 +672,26 @@ check_evidence(const Case *c, uint32_t circle, int self, int on_way, bool *good)
 		}
 	}
 	stuck = greatest(&m, 0);
-	holds(good, (circle & ~stuck) == 0, c, self, "the evidence does not tell that the circle is stuck");
+	holds(good, (cycle & ~stuck) == 0, c, self, "the evidence does not tell that the cycle is stuck");
 	holds(good, (evidence & ~stuck) == 0, c, self, "some evidence is not stuck because of evidence");
 	holds(good, contenders <= most, c, self, "more evidence than needed");
 	if (!semaphore && c->parties[self].local < 0)
-		holds(good, contenders == on_way, c, self, "evidence that is not of the circle");
+		holds(good, contenders == on_way, c, self, "evidence that is not of the cycle");
 	nsemaphore += semaphore;
 
-	/* without self, whoever is in the circle has lost the reason that was told */
+	/* without self, whoever is in the cycle has lost the reason that was told */
 	if (!exact)
 		return;
 	nexact++;
 	model(&m, c, CHOSEN);
-	holds(good, (circle & ~greatest(&m, 0)) == 0, c, self, "the waits that are told are not enough");
+	holds(good, (cycle & ~greatest(&m, 0)) == 0, c, self, "the waits that are told are not enough");
 	stuck = greatest(&m, bit(self) | bit_of_wait(c, self));
-	holds(good, (circle & stuck) == 0, c, self, "the circle does not rest on this party");
+	holds(good, (cycle & stuck) == 0, c, self, "the cycle does not rest on this party");
 }
 
-/* Somebody who gives up makes an end of a circle, if there are no other reasons */
+/* Somebody who gives up makes an end of a cycle, if there are no other reasons */
 static void
-check_simple(const Case *c, const Model *m, uint32_t stuck, uint32_t circle, int self, bool *good)
+check_simple(const Case *c, const Model *m, uint32_t stuck, uint32_t cycle, int self, bool *good)
 {
 	for (int i = 0; i < NODES; i++)
 	{
@@ -707,10 +707,10 @@ check_simple(const Case *c, const Model *m, uint32_t stuck, uint32_t circle, int
 		give_up(&after, self, all);
 		for (int i = 0; i < c->g.nparties; i++)
 		{
-			if ((circle & bit(i)) == 0)
+			if ((cycle & bit(i)) == 0)
 				continue;
-			holds(good, !zkl_find_circle(&after.g, i), c, i, "told of a circle that is no more");
-			holds(good, !after.parties[i].stuck, c, i, "stuck without the circle");
+			holds(good, !zkl_find_cycle(&after.g, i), c, i, "told of a cycle that is no more");
+			holds(good, !after.parties[i].stuck, c, i, "stuck without the cycle");
 		}
 	}
 }
@@ -732,11 +732,11 @@ check_victims(const Case *c, bool all, bool nobody, bool *good)
 		{
 			int			party = (first + i) % now.g.nparties;
 
-			if (!zkl_find_circle(&now.g, party))
+			if (!zkl_find_cycle(&now.g, party))
 				continue;
 			any = true;
 			give_up(&now, party, all);
-			zkl_find_circle(&now.g, party);
+			zkl_find_cycle(&now.g, party);
 			holds(good, !now.parties[party].stuck, c, party, "gave up, and is stuck");
 		}
 	}
@@ -760,25 +760,25 @@ check(Case *c)
 	stuck = greatest(&m, 0);
 	for (int self = 0; self < c->g.nparties; self++)
 	{
-		bool		verdict = zkl_find_circle(&c->g, self);
+		bool		verdict = zkl_find_cycle(&c->g, self);
 
 		parties |= bit(self) | bit_of_wait(c, self);
 		holds(&good, says_stuck(c, stuck), c, self, "not who is stuck");
 		holds(&good, verdict == ((stuck & bit(self)) != 0 && fewest(&m, stuck, self) < INT_MAX),
-			  c, self, verdict ? "told, but in no circle" : "in a circle, and not told");
+			  c, self, verdict ? "told, but in no cycle" : "in a cycle, and not told");
 		nstuck += c->parties[self].stuck;
 		if (verdict)
 		{
 			int			on_way;
-			uint32_t	circle = walk(c, &m, stuck, self, &on_way);
+			uint32_t	cycle = walk(c, &m, stuck, self, &on_way);
 
 			ntold++;
 			told |= bit(self);
-			nlong += count(circle) > 2;
-			if (holds(&good, circle != 0, c, self, "not a circle, or not the shortest"))
+			nlong += count(cycle) > 2;
+			if (holds(&good, cycle != 0, c, self, "not a cycle, or not the shortest"))
 			{
-				check_evidence(c, circle, self, on_way, &good);
-				check_simple(c, &m, stuck, circle, self, &good);
+				check_evidence(c, cycle, self, on_way, &good);
+				check_simple(c, &m, stuck, cycle, self, &good);
 			}
 		}
 
@@ -814,9 +814,9 @@ check(Case *c)
  *-------------------------------------------------------------------------
  */
 
-/* Who is told, and of what circle and evidence the first of them */
+/* Who is told, and of what cycle and evidence the first of them */
 static void
-tells(const char *what, const char *graph, const char *told, const char *circle, const char *evidence)
+tells(const char *what, const char *graph, const char *told, const char *cycle, const char *evidence)
 {
 	Case		c;
 	int			who;
@@ -836,7 +836,7 @@ tells(const char *what, const char *graph, const char *told, const char *circle,
 		int			self = names[0] - 'A';
 		int			at = self;
 
-		zkl_find_circle(&c.g, self);
+		zkl_find_cycle(&c.g, self);
 		do
 		{
 			strcat(way, letter(at));
@@ -845,10 +845,10 @@ tells(const char *what, const char *graph, const char *told, const char *circle,
 		strcat(way, letter(self));
 		proof = text_of(&c, true);
 	}
-	ok(who >= 0 && strcmp(names, told) == 0 && strcmp(way, circle) == 0 && strcmp(proof, evidence) == 0,
+	ok(who >= 0 && strcmp(names, told) == 0 && strcmp(way, cycle) == 0 && strcmp(proof, evidence) == 0,
 	   "%s: %s", what, graph);
-	if (who >= 0 && (strcmp(names, told) != 0 || strcmp(way, circle) != 0 || strcmp(proof, evidence) != 0))
-		printf("# told \"%s\", circle \"%s\", evidence \"%s\"\n", names, way, proof);
+	if (who >= 0 && (strcmp(names, told) != 0 || strcmp(way, cycle) != 0 || strcmp(proof, evidence) != 0))
+		printf("# told \"%s\", cycle \"%s\", evidence \"%s\"\n", names, way, proof);
 }
 
 static void
@@ -862,10 +862,10 @@ test_locks(void)
 {
 	all_right("nobody", "");
 	all_right("nobody waits", "Ax; Bs Cs");
-	all_right("a queue without a circle", "Ax Bx? Cs?; Dx Ax?");
+	all_right("a queue without a cycle", "Ax Bx? Cs?; Dx Ax?");
 	tells("two exclusive locks", "Ax Bx?; Bx Ax?", "AB", "ABA", "Ax Bx?; Bx Ax?");
 	tells("three", "Ax Bx?; Bx Cx?; Cx Ax?", "ABC", "ACBA", "Ax Bx?; Bx Cx?; Cx Ax?");
-	tells("the shortest of two circles", "Ax Bx? Cx?; Bx Ax?; Cx Bs??; Cx", "AB", "ABA", "Ax Bx?; Bx Ax?;;");
+	tells("the shortest of two cycles", "Ax Bx? Cx?; Bx Ax?; Cx Bs??; Cx", "AB", "ABA", "Ax Bx?; Bx Ax?;;");
 	tells("a bystander", "Ax Bx? Cx?; Bx Ax?; Cx Dx?", "AB", "ABA", "Ax Bx?; Bx Ax?;");
 	all_right("an upgrade beside the own shared node", "As Ax?");
 	all_right("beside a reader that leaves", "As Bs Ax?");
@@ -903,7 +903,7 @@ test_semaphores(void)
 	all_right("one of the two holders leaves", "A2 B2 C2?; Cx Ax?");
 	all_right("and before another waiter", "A2 B2 D2? C2?; Cx Ax?");
 	tells("both are stuck", "A2 B2 C2?; Cx Ax? Bx?", "ABC", "ACA", "A2 B2 C2?; Cx Ax? Bx?");
-	tells("one in a circle of its own", "A2 B2 C2?; Cx Ax?; Bx Dx?; Dx Bx?", "ABCD", "ACA",
+	tells("one in a cycle of its own", "A2 B2 C2?; Cx Ax?; Bx Dx?; Dx Bx?", "ABCD", "ACA",
 		  "A2 B2 C2?; Cx Ax?; Bx Dx?; Dx Bx?");
 	tells("only so many are needed", "A2 B2 C2? D1?; Dx Ax? Bx?", "ABD", "ADA", "A2 D1?; Dx Ax?");
 	all_right("another waiter gets the place", "A2 -2 B2? C2?; Cx Ax?");
@@ -934,7 +934,7 @@ test_locals(void)
 	tells("one wait on the server", "Ax Bx?; A>B", "AB", "ABA", "Ax Bx?; A>B");
 	tells("over a third party", "Ax Bx?; A>C C>B", "ABC", "ACBA", "Ax Bx?; A>C; C>B");
 	all_right("for one that proceeds", "Ax Bx?; A>C");
-	tells("two reasons, one of which is a circle", "Ax Bx?; Cx Ax?; A>C A>B", "AB", "ABA", "Ax Bx?;; A>B");
+	tells("two reasons, one of which is a cycle", "Ax Bx?; Cx Ax?; A>C A>B", "AB", "ABA", "Ax Bx?;; A>B");
 	tells("both", "Ax Bx?; Bx Ax?; A>B", "AB", "ABA", "Ax Bx?;; A>B");
 	tells("a bystander", "Ax Bx?; A>B C>A", "AB", "ABA", "Ax Bx?; A>B");
 	tells("without ZooKeeper", "A>B B>A", "AB", "ABA", "; A>B; B>A");
@@ -1030,7 +1030,7 @@ test_random(int rounds)
 		good = check(&c) >= 0;
 	}
 	ok(good, "%ld random graphs, as the model says", ngraphs);
-	printf("# %ld parties stuck, %ld told, %ld bystanders; %ld circles of three and more, %ld waits "
+	printf("# %ld parties stuck, %ld told, %ld bystanders; %ld cycles of three and more, %ld waits "
 		   "in them over others, %ld local ones, %ld with semaphores; %ld rest on one party, "
 		   "%ld are alone, %ld graphs with stuck nobodies\n",
 		   nstuck, ntold, nbystanders, nlong, nmiddle, nlocal, nsemaphore, nexact, nsimple, nnobody);
@@ -1098,7 +1098,7 @@ static void
 finds(const char *what, int self, bool expected, int steps)
 {
 	clock_t		begin = clock();
-	bool		found = zkl_find_circle(&large, self);
+	bool		found = zkl_find_cycle(&large, self);
 	double		ms = (double) (clock() - begin) * 1000 / CLOCKS_PER_SEC;
 	int			at = self;
 	int			n = 0;
@@ -1137,7 +1137,7 @@ test_large(void)
 {
 	begin_large();
 	chain(true, true);
-	finds("a circle of all parties", 0, true, MANY_PARTIES);
+	finds("a cycle of all parties", 0, true, MANY_PARTIES);
 
 	begin_large();
 	chain(false, true);

@@ -11,7 +11,7 @@
  *
  * DIR is a directory that nobody else uses, BIG one with many children.
  * PATIENCE_MS is how long the walk waits for anything; with less than a second
- * it gives up at the first wait that times out, as a cancelled statement does.
+ * it gives up at the first wait that times out, as a canceled statement does.
  * ENDING says what is done before zks_close: "tidy" gives everything back and
  * waits until it is gone, "hasty" begins requests that it will not see the end
  * of and gives everything back, "rude" gives nothing back, "held" is "rude"

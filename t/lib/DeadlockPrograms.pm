@@ -11,7 +11,7 @@ DeadlockPrograms - random transactions that run into deadlocks, and a judge
       clusters => [ { node => $node, deadlock_timeout => 0.3 }, ... ]);
   $run->go(15);                       # seconds
   is("@{[ $run->complaints ]}", '');
-  $run->longest;                      # of the circles: { seconds, limit, what }
+  $run->longest;                      # of the cycles: { seconds, limit, what }
   $run->count;                        # what happened: { commits => 90, ... }
 
 =head1 DESCRIPTION
@@ -27,7 +27,7 @@ Three sources tell who waited for whom, none of them the code that is tested:
 =item * the test itself, which knows when each statement was sent and when it ended;
 
 =item * a sample of PostgreSQL's lock tables and of the queues in ZooKeeper, now and
-then.  A circle of the same waits of the same statements in two samples stood all the
+then.  A cycle of the same waits of the same statements in two samples stood all the
 time between them;
 
 =item * ZooKeeper's own log (L<Torture::TxnLog>): in which state of the queues a waiter was
@@ -59,7 +59,7 @@ our $SEMAPHORE = '/dl/s';
 our $PLACES = 2;
 our $ROWS = 3;
 my $ROOT = '/zklock';
-my $MOST_CIRCLES = 300;    # looked at in one sample
+my $MOST_CYCLES = 300;    # looked at in one sample
 
 # How much later than a wait's end somebody may fail for it, on a machine that stands
 # still now and then
@@ -355,7 +355,7 @@ sub _done
 sub _victim
 {
 	my ($self, $one, $statement, $message, $detail, $hint, $how) = @_;
-	my $kind = $message ne 'deadlock detected' ? 'upgrade' : $hint =~ /Give back the locks/ ? 'zklock' : 'postgres';
+	my $kind = $message ne 'deadlock detected' ? 'upgrade' : $hint =~ /Release the session-scope locks/ ? 'zklock' : 'postgres';
 	$self->{count}{"victims: $kind"}++;
 	$self->{count}{'of these caught'}++ if $kind eq 'zklock' && $how eq 'caught';
 	push @{ $self->{victims} }, { one => $one, statement => $statement, detail => $detail } if $kind eq 'zklock';
@@ -468,8 +468,8 @@ sub stuck
 	return \%stuck;
 }
 
-# Each circle, as a list of keys, from the least
-sub circles
+# Each cycle, as a list of keys, from the least
+sub cycles
 {
 	my ($stuck) = @_;
 	my @found;
@@ -480,7 +480,7 @@ sub circles
 			my (@way) = @_;
 			foreach my $next (sort @{ $stuck->{ $way[-1] }{by} })
 			{
-				return if @found >= $MOST_CIRCLES;
+				return if @found >= $MOST_CYCLES;
 				if ($next eq $first) { push @found, [@way]; }
 				elsif ($next gt $first && $stuck->{$next} && !grep { $_ eq $next } @way) { $follow->(@way, $next); }
 			}
@@ -496,25 +496,25 @@ sub _sample
 	my ($self) = @_;
 	my $stuck = stuck($self->_waits);
 	my %now;
-	foreach my $circle (circles($stuck))
+	foreach my $cycle (cycles($stuck))
 	{
-		my @zk = grep { $stuck->{$_}{zk} } @$circle;
-		next if !@zk || grep { !$self->{by_key}{$_} || !$self->{by_key}{$_}{waits} } @$circle;
-		my $what = join ' -> ', map { "$_#$self->{by_key}{$_}{waits}{number}" } @$circle;
+		my @zk = grep { $stuck->{$_}{zk} } @$cycle;
+		next if !@zk || grep { !$self->{by_key}{$_} || !$self->{by_key}{$_}{waits} } @$cycle;
+		my $what = join ' -> ', map { "$_#$self->{by_key}{$_}{waits}{number}" } @$cycle;
 		my $first = $self->{standing}{$what}{first} // time;
 		my $seconds = time - $first;
 		my $limit = 3 * max(map { $self->{by_key}{$_}{cluster}{deadlock_timeout} } @zk);
 		$now{$what} = { first => $first };
-		$self->{count}{'circles seen'}++ if !$self->{standing}{$what};
+		$self->{count}{'cycles seen'}++ if !$self->{standing}{$what};
 		next if $seconds == 0;
 		my $longest = $self->{longest};
 		$longest->{seconds} = max($longest->{seconds}, $seconds);
 		if ($seconds - $limit > $longest->{over})
 		{
 			@$longest{qw(over limit what)} = ($seconds - $limit, $limit,
-				sprintf '%.2f s of %.1f: %s', $seconds, $limit, join ', ', map { "$_ $self->{by_key}{$_}{waits}{sql}" } @$circle);
+				sprintf '%.2f s of %.1f: %s', $seconds, $limit, join ', ', map { "$_ $self->{by_key}{$_}{waits}{sql}" } @$cycle);
 		}
-		$self->{for_ever} = "a circle stands for ever, after $seconds s: $longest->{what}" if $seconds > $limit + $TIMEOUT / 3;
+		$self->{for_ever} = "a cycle stands for ever, after $seconds s: $longest->{what}" if $seconds > $limit + $TIMEOUT / 3;
 	}
 	$self->{standing} = \%now;
 	$self->{count}{samples}++;
@@ -575,7 +575,7 @@ sub _judge_victim
 {
 	my ($self, $victim, $at, $queues, $dir, $name) = @_;
 	my @lines = split /\n/, $victim->{detail};
-	my @circle;
+	my @cycle;
 	my $wrong = sub {
 		my ($why) = @_;
 		$self->_complain(sprintf "wrong victim %s at %.3f: %s\n%s", $victim->{one}{key}, $at, $why, $victim->{detail});
@@ -585,17 +585,17 @@ sub _judge_victim
 	{
 		$line =~ /^process (\d+) on [^:\s]+:(\d+) waits for (.*); blocked by process (\d+) on [^:\s]+:(\d+)\.\s*$/i
 		  or return $wrong->("unknown line: $line");
-		push @circle, { waiter => "$2:$1", what => $3, blocker => "$5:$4", local => $2 == $5 };
+		push @cycle, { waiter => "$2:$1", what => $3, blocker => "$5:$4", local => $2 == $5 };
 	}
-	return $wrong->('no lines') if !@circle;
-	foreach my $i (0 .. $#circle)
+	return $wrong->('no lines') if !@cycle;
+	foreach my $i (0 .. $#cycle)
 	{
-		return $wrong->('no circle') if $circle[$i]{blocker} ne $circle[ ($i + 1) % @circle ]{waiter};
+		return $wrong->('no cycle') if $cycle[$i]{blocker} ne $cycle[ ($i + 1) % @cycle ]{waiter};
 	}
-	return $wrong->('somebody else is the first') if $circle[0]{waiter} ne $victim->{one}{key};
+	return $wrong->('somebody else is the first') if $cycle[0]{waiter} ne $victim->{one}{key};
 
 	my @members;
-	foreach my $wait (@circle)
+	foreach my $wait (@cycle)
 	{
 		my ($waiter, $blocker) = map { $self->{by_key}{ $wait->{$_} } } qw(waiter blocker);
 		return $wrong->("a stranger: $wait->{waiter}, $wait->{blocker}") if !$waiter || !$blocker;
@@ -604,12 +604,12 @@ sub _judge_victim
 		return $wrong->("$why: $wait->{waiter} $wait->{what}\n" . join '', map { _history($_, $at) } $waiter, $blocker) if $why;
 		my $statement = _statement_at($waiter, $at);
 		push @members, "$wait->{waiter}#" . ($statement ? $statement->{number} : '?');
-		$self->{count}{$kind ? 'zk waits in circles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in circles' : 'local waits elsewhere'}++;
+		$self->{count}{$kind ? 'zk waits in cycles' : $waiter->{cluster} == $victim->{one}{cluster} ? 'local waits in cycles' : 'local waits elsewhere'}++;
 	}
-	$self->{count}{'in two or more clusters'}++ if keys %{ { map { (split /:/, $_->{waiter})[0] => 1 } @circle } } > 1;
-	$self->{count}{'longest circle'} = max($self->{count}{'longest circle'} // 0, scalar @circle);
+	$self->{count}{'in two or more clusters'}++ if keys %{ { map { (split /:/, $_->{waiter})[0] => 1 } @cycle } } > 1;
+	$self->{count}{'longest cycle'} = max($self->{count}{'longest cycle'} // 0, scalar @cycle);
 	my $members = join ' ', sort @members;
-	$wrong->("the second of one circle: $members") if $self->{broken}{$members}++;
+	$wrong->("the second of one cycle: $members") if $self->{broken}{$members}++;
 	return;
 }
 

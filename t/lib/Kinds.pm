@@ -9,12 +9,12 @@ Kinds - subtests for each kind of lock, with another client that blocks it
 
   kinds_begin();                 # sets $zk, $proxy, $node, $admin, $other
   for_kinds(
-      'cancelled while it waits' => sub {
+      'canceled while it waits' => sub {
           my ($kind, $path, $s) = @_;
           my $blocker = block($kind, $path);
           $s->send(take($kind, $path));
           wait_for_blocker($path, $blocker);
-          is($s->cancel($admin)->{state}, '57014', 'cancelled');
+          is($s->cancel($admin)->{state}, '57014', 'canceled');
           $other->delete($blocker);
       });
   kinds_end();

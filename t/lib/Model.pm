@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Model - the specified behaviour of the locks, to compare answers with
+Model - the specified behavior of the locks, to compare answers with
 
 =head1 SYNOPSIS
 

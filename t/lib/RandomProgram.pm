@@ -21,7 +21,7 @@ RandomProgram - random sequences of lock calls in several sessions
 
 A program depends only on its seed.  Before a step becomes part of it, the model
 (L<Model>) is asked what the step would do, so that no session gets a statement
-while it waits, sessions never wait for each other in a circle, which nothing
+while it waits, sessions never wait for each other in a cycle, which nothing
 would break, and no answer depends on which of two processes is faster.  At the
 end of a program everything is given back.
 

@@ -249,7 +249,7 @@ sub _doors
 }
 
 # The locks, and a few semaphores, which have a lock's path, as they do not see each
-# other.  In each cluster, two of three neighbours have nodes of one style, so that they
+# other.  In each cluster, two of three neighbors have nodes of one style, so that they
 # can be taken together.
 sub _objects
 {

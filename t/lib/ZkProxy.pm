@@ -214,8 +214,8 @@ sub nth
 # events.
 sub spoil { return $_[0]->_do("spoil $_[1] $_[2]"); }
 
-# What was spoilt: "operation kind" => count
-sub spoilt { return map { split /\t/ } split /\n/, $_[0]->_do('spoilt'); }
+# What was spoiled: "operation kind" => count
+sub spoiled { return map { split /\t/ } split /\n/, $_[0]->_do('spoiled'); }
 
 # Each list of children has this many names, sprintf($format, 1 ...), each
 # preceded by this many bytes that are not UTF-8.
@@ -430,7 +430,7 @@ my @sessions;      # [ session, begin, end ]
 my %frames = (request => 0, reply => 0);
 my %nth;              # way => [number, action]
 my $spoil;            # per thousand replies
-my %spoilt;           # "operation kind" => count
+my %spoiled;           # "operation kind" => count
 my %body;             # operation => body of its last sound answer
 my %forge;            # operation => what replaces its answer
 my $expire_next;      # tell the next handshake that its session has expired
@@ -826,7 +826,7 @@ my %spoil = (
 	},
 	length => sub { });
 
-# Returns the frame, possibly spoilt
+# Returns the frame, possibly spoiled
 sub _spoil
 {
 	my ($op, $frame) = @_;
@@ -837,7 +837,7 @@ sub _spoil
 	$spoil{$kind}->($frame);
 	my $len = $kind eq 'length' ? length($frame) - 4 + $numbers[ rand @numbers ] : length($frame) - 4;
 	substr $frame, 0, 4, pack 'l>', $len;
-	$spoilt{"$op $kind"}++ if $frame ne $was;
+	$spoiled{"$op $kind"}++ if $frame ne $was;
 	return $frame;
 }
 
@@ -1085,8 +1085,8 @@ my %command = (
 	sessions => sub { return join "\n", map { join "\t", @$_ } @sessions; },
 	log => sub { return join "\n", map { join "\t", @$_ } @log; },
 	dribble => sub { $dribble = 1; return; },
-	spoil => sub { ($spoil) = @_; srand $_[1]; %spoilt = (); return; },
-	spoilt => sub { return join "\n", map { "$_\t$spoilt{$_}" } sort keys %spoilt; },
+	spoil => sub { ($spoil) = @_; srand $_[1]; %spoiled = (); return; },
+	spoiled => sub { return join "\n", map { "$_\t$spoiled{$_}" } sort keys %spoiled; },
 	forge_list => sub { $forge{getChildren} = _forged_list(@_); return; },
 	forge_nodes => sub { $forge{getData} = sub { _as_frame($_[0], $forged_node) }; return; },
 	forge_name => sub {

@@ -25,7 +25,7 @@ def state_of(call, *args):
         return sqlstate(error)
 
 
-def cancelled(wait, cancel):
+def canceled(wait, cancel):
     def when_told():
         sys.stdin.readline()
         cancel()

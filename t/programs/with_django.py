@@ -11,7 +11,7 @@ from django.core.signals import request_finished, request_started
 from django.db import connection
 
 import page
-from program import ask, cancelled, in_loop, serve, state_of
+from program import ask, canceled, in_loop, serve, state_of
 
 
 def request(sql):
@@ -42,7 +42,7 @@ def timeouts():
 
 def cancel():
     connection.ensure_connection()
-    return cancelled(lambda: request("SELECT zk_lock('/jobs/report')"), connection.connection.cancel)
+    return canceled(lambda: request("SELECT zk_lock('/jobs/report')"), connection.connection.cancel)
 
 
 def execute(db, sql):

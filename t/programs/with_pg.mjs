@@ -77,7 +77,7 @@ async function terminated() {
   return `${again}, next user: ` + await withClient(held)
 }
 
-async function cancelled() {
+async function canceled() {
   return withClient(async db => {
     const state = stateOf(() => db.query("SELECT zk_lock('/jobs/report')"))
     console.log('waits')
@@ -94,7 +94,7 @@ async function tried(loop, path) {
 }
 
 const commands = {
-  dirty, clean, timeouts, lock_timeout: () => makeReportOrThrow(), cancel: cancelled, query_timeout: queryTimeout, terminated,
+  dirty, clean, timeouts, lock_timeout: () => makeReportOrThrow(), cancel: canceled, query_timeout: queryTimeout, terminated,
   in_lock: path => tried(inLock, path), in_session_lock: path => tried(inSessionLock, path)
 }
 console.log('ready')

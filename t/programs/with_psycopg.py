@@ -5,7 +5,7 @@ import psycopg2.pool
 from psycopg_pool import ConnectionPool
 
 import page
-from program import ask, cancelled, in_loop, serve, state_of
+from program import ask, canceled, in_loop, serve, state_of
 
 
 def own_connection():
@@ -47,7 +47,7 @@ def lock_timeout():
 
 def cancel():
     with own_connection() as db:
-        return cancelled(lambda: db.execute("SELECT zk_lock('/jobs/report')"), db.cancel)
+        return canceled(lambda: db.execute("SELECT zk_lock('/jobs/report')"), db.cancel)
 
 
 # What the page says of psycopg2: how many locks there are after putconn, without reset()

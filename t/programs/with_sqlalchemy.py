@@ -3,7 +3,7 @@
 from sqlalchemy import create_engine, text
 
 import page
-from program import ask, cancelled, in_loop, serve, state_of
+from program import ask, canceled, in_loop, serve, state_of
 
 
 def leak(engine):
@@ -26,7 +26,7 @@ def timeouts():
 
 def cancel():
     with page.engine.connect() as db:
-        return cancelled(
+        return canceled(
             lambda: db.execute(text("SELECT zk_lock('/jobs/report')")), lambda: db.connection.dbapi_connection.cancel())
 
 

@@ -278,7 +278,7 @@ sub _count_table
 		notes => [
 			'Means over a whole queue, from all waiting to nobody. Bytes are both ways, of ZooKeeper\'s frames, without heartbeats.',
 			'Notifications of own deletes come right before the answer to the delete, and wake nobody.',
-			'A list has a name of some 50 bytes for everybody who waits. Each one who comes and each handover needs one, so that the bytes of a queue that forms and drains grow with the square of its length. ZooKeeper has no request for one\'s neighbour alone.',
+			'A list has a name of some 50 bytes for everybody who waits. Each one who comes and each handover needs one, so that the bytes of a queue that forms and drains grow with the square of its length. ZooKeeper has no request for one\'s neighbor alone.',
 			@$notes
 		]);
 }

@@ -364,7 +364,7 @@ sub _judged_promotions
 		my $commit = $_;
 		$commit->{phase} eq 'ok' && grep { $_->{cluster} eq $commit->{cluster} && $_->{begin} >= $commit->{answered} } @promoted;
 	} values %{ $self->{commits} };
-	return [ 'a standby that is promoted has what was acknowledged', sprintf '%d promotions, %d commits before them; %d of these were cancelled while they waited for it, and are lost',
+	return [ 'a standby that is promoted has what was acknowledged', sprintf '%d promotions, %d commits before them; %d of these were canceled while they waited for it, and are lost',
 		scalar @promoted, $kept, $self->{went_with_primary} // 0 ];
 }
 
@@ -504,7 +504,7 @@ sub _check_promises
 	return;
 }
 
-# A COMMIT that is cancelled while it waits for the standby says so, and is committed, but
+# A COMMIT that is canceled while it waits for the standby says so, and is committed, but
 # on this server only
 sub _only_here { return ($_[0]->{warning} // '') =~ /canceling wait for synchronous replication/; }
 

@@ -320,7 +320,7 @@ our @MUTANTS = (
 	},
 	{
 		name => 'no_snapshot_for_commit',
-		what => 'who has no snapshot, and no text, is taken for one that is about to commit, and not cancelled when a lock is lost',
+		what => 'who has no snapshot, and no text, is taken for one that is about to commit, and not canceled when a lock is lost',
 		edits => [ [ 'lock/stop.c', 'return ActivePortal == NULL;', 'return true;' ] ],
 		test => [ '108_procedures', 'losses' ]
 	},
@@ -328,13 +328,13 @@ our @MUTANTS = (
 	# how deadlocks are found, and ended
 	{
 		name => 'break_unchecked',
-		what => 'who has found a circle gives up its place if the first node of it is there, whatever has become of the others',
-		edits => [ [ 'lock/deadlock.c', "circle->checks, circle->nchecks));", "circle->checks, 1));" ] ],
-		test => [ '018_deadlocks', 'a writer gives up between two readers, one of whom breaks the circle' ]
+		what => 'who has found a cycle gives up its place if the first node of it is there, whatever has become of the others',
+		edits => [ [ 'lock/deadlock.c', "cycle->checks, cycle->nchecks));", "cycle->checks, 1));" ] ],
+		test => [ '018_deadlocks', 'a writer gives up between two readers, one of whom breaks the cycle' ]
 	},
 	{
 		name => 'break_beside_downgrade',
-		what => 'a circle is broken if the nodes of those that hold are there, whether or not they have changed',
+		what => 'a cycle is broken if the nodes of those that hold are there, whether or not they have changed',
 		edits => [ [ 'lock/chase.c', 'contender->granted ? contender->version : -1, false);', '-1, false);' ] ],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and downgrades' ]
 	},
@@ -343,7 +343,7 @@ our @MUTANTS = (
 		what => 'the same with the records that tell of waits for locks of PostgreSQL',
 		edits => [
 			[   'lock/deadlock.c', "\t/* whatever happens now, we must know what became of it */\n",
-				"\tfor (int i = 0; i < circle->nchecks; i++)\n\t\tif (circle->of_record[i])\n\t\t\tcircle->checks[i].version = -1;\n"
+				"\tfor (int i = 0; i < cycle->nchecks; i++)\n\t\tif (cycle->of_record[i])\n\t\t\tcycle->checks[i].version = -1;\n"
 			]
 		],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and runs on' ]
@@ -351,13 +351,13 @@ our @MUTANTS = (
 	{
 		name => 'others_believed_at_once',
 		what => 'what a record says of waits on another server counts when it is read first',
-		edits => [ [ 'lock/deadlock.c', "\tif (rests_on(circle, false))\n\t{", "\tif (false)\n\t{" ] ],
+		edits => [ [ 'lock/deadlock.c', "\tif (rests_on(cycle, false))\n\t{", "\tif (false)\n\t{" ] ],
 		test => [ '017_deadlock_costs', 'what another server says counts when it has said it three times' ]
 	},
 	{
 		name => 'one_local_look',
-		what => 'who waited for us on our own server when the look began is not looked at again before the circle is broken',
-		edits => [ [ 'lock/deadlock.c', 'return !rests_on(circle, true) || own_waits_stand(s, circle) ? PROVEN : READ_AGAIN;', 'return PROVEN;' ] ],
+		what => 'who waited for us on our own server when the look began is not looked at again before the cycle is broken',
+		edits => [ [ 'lock/deadlock.c', 'return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;', 'return PROVEN;' ] ],
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
@@ -377,9 +377,9 @@ our @MUTANTS = (
 	},
 	{
 		name => 'doubt_for_ever',
-		what => 'who could not tell whether it had broken a circle takes any later end of its node for that',
+		what => 'who could not tell whether it had broken a cycle takes any later end of its node for that',
 		edits => [ [ 'lock/deadlock.c', "\tif (reading == ZKL_READ && node.state == ZKN_PRESENT)\n\t\tforget(&s->in_doubt);\n", '' ] ],
-		test => [ '018_deadlocks', 'a doubt does not outlive its circle' ]
+		test => [ '018_deadlocks', 'a doubt does not outlive its cycle' ]
 	},
 
 	# claims
@@ -417,7 +417,7 @@ our @MUTANTS = (
 		name => 'claim_undone_to_nothing',
 		what => 'a claim that is undone leaves no claim, instead of the one before',
 		edits => [ [ 'zk/mark.c', 'm->decision == DONE ? m->done : m->before', 'm->decision == DONE ? m->done : ""' ] ],
-		test => [ '094_claims', 'cancelled at COMMIT' ]
+		test => [ '094_claims', 'canceled at COMMIT' ]
 	},
 	{
 		name => 'claim_over_pending',

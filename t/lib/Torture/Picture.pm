@@ -13,7 +13,7 @@ Torture::Picture - who held what when, as SVG
 =head1 DESCRIPTION
 
 Time runs to the right, half a minute in each row.  Each row has a lane for each
-object, with a bar for each hold in its worker's colour, and the faults above
+object, with a bar for each hold in its worker's color, and the faults above
 them.  Readers, and who has a place of a semaphore, have narrow bars, beside each
 other.  A bar's tooltip has the details.
 
@@ -33,7 +33,7 @@ my $NARROW = 3;       # bars beside each other in a lane
 my $TOP = 70;         # y of the first row
 my $FAULT_LANE = 11;
 
-# kind of fault => colour
+# kind of fault => color
 my %FAULT = (
 	(map { $_ => '#c62828' } qw(leader_kill follower_kill ensemble_restart leader_stop follower_stop rolling_restart slow_sync disk_full)),
 	(map { $_ => '#ef6c00' } qw(cut link_stall link_one_way link_flap leader_cut leader_left)),
@@ -85,7 +85,7 @@ sub draw
 	foreach my $worker (@workers)
 	{
 		push @svg, sprintf '<rect x="%d" y="30" width="12" height="12" fill="%s"/><text x="%d" y="40" %s>%d</text>',
-		  $x, _colour($worker), $x + 15, $small, $worker;
+		  $x, _color($worker), $x + 15, $small, $worker;
 		$x += 36;
 	}
 	push @svg, qq{<text x="$x" y="40" $small>workers; pale: given up or rolled back, framed red: refused or cut off</text>},
@@ -113,7 +113,7 @@ sub draw
 
 	foreach my $fault (@faults)
 	{
-		my $colour = $FAULT{ $fault->{kind} } // '#000000';
+		my $color = $FAULT{ $fault->{kind} } // '#000000';
 		my $label = $fault->{kind} . ($fault->{worker} ? " $fault->{worker}" : '');
 		my $tip = _escape(sprintf '%s, %.3f to %.3f s %s', $label, @$fault{qw(begin end)},
 			join ' ', map { "$_=$fault->{$_}" } grep { !/^(?:begin|end|kind|lane|number)$/ } sort keys %$fault);
@@ -124,11 +124,11 @@ sub draw
 			my $lane = $y->($row) + $fault->{lane} * $FAULT_LANE;
 			my $top = $y->($row) + $head;
 			push @svg,
-			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.07"/>', $left, $top, $wide, @objects * $LANE, $colour),
-			  sprintf('<path d="M%.1f %dV%d" stroke="%s" stroke-width="0.8" stroke-dasharray="3 2"/>', $left, $lane, $top + @objects * $LANE, $colour),
+			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.07"/>', $left, $top, $wide, @objects * $LANE, $color),
+			  sprintf('<path d="M%.1f %dV%d" stroke="%s" stroke-width="0.8" stroke-dasharray="3 2"/>', $left, $lane, $top + @objects * $LANE, $color),
 			  sprintf('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.35"><title>%s</title></rect>',
-				$left, $lane, max(2, $wide), $FAULT_LANE - 1, $colour, $tip);
-			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>', $left + 2, $lane + 8, $small, $colour, _escape($label) if $first;
+				$left, $lane, max(2, $wide), $FAULT_LANE - 1, $color, $tip);
+			push @label, sprintf '<text x="%.1f" y="%d" %s fill="%s">%s</text>', $left + 2, $lane + 8, $small, $color, _escape($label) if $first;
 			$first = 0;
 		}
 	}
@@ -156,7 +156,7 @@ sub draw
 			my ($row, $left, $wide) = @$piece;
 			push @svg, sprintf '<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="%s"%s><title>%s</title></rect>',
 			  $left, $y->($row) + $head + $lane{ $hold->{object} } * $LANE + 3 + $down, max(0.8, $wide), $height,
-			  _colour($hold->{worker}), $good ? '0.9' : '0.35',
+			  _color($hold->{worker}), $good ? '0.9' : '0.35',
 			  $bad ? ' stroke="#d50000" stroke-width="1"' : '', $tip;
 		}
 	}
@@ -178,6 +178,6 @@ sub _in_lanes
 }
 
 # hues that are far apart, for any number of workers
-sub _colour { return sprintf 'hsl(%d,%d%%,%d%%)', $_[0] * 137.5 % 360, 65, $_[0] % 2 ? 42 : 58; }
+sub _color { return sprintf 'hsl(%d,%d%%,%d%%)', $_[0] * 137.5 % 360, 65, $_[0] % 2 ? 42 : 58; }
 
 1;

@@ -224,8 +224,8 @@ sub _history
 	return $h;
 }
 
-# Neighbours in the queue that no fault hit: both were granted and committed
-sub _neighbours
+# Neighbors in the queue that no fault hit: both were granted and committed
+sub _neighbors
 {
 	my ($h) = @_;
 	my @op = sort { $a->{token} <=> $b->{token} } grep { $_->{object} == 1 } @{ $h->{ops} };
@@ -237,7 +237,7 @@ sub _neighbours
 sub _later { my ($op, $by) = @_; exists $op->{$_} and $op->{$_} += $by for qw(begin left committed gone end); return; }
 
 # What is planted has the name of the violation, and a word if there are several ways.
-# The functions get the history, and two neighbours.
+# The functions get the history, and two neighbors.
 my %PLANT = (
 	# the rows are still one after the other, as with a fence
 	'two holders' => sub {
@@ -465,7 +465,7 @@ sub judge
 	my ($seed, $plant) = @_;
 	srand $seed;
 	my $h = _history($plant // '');
-	if (defined $plant) { $PLANT{$plant}->($h, _neighbours($h)); }
+	if (defined $plant) { $PLANT{$plant}->($h, _neighbors($h)); }
 	srand;
 	return tell_all($h);
 }

@@ -119,7 +119,7 @@ my @PHASES = (
 	[ 'critical', 0, 0 ], [ 'critical', 0, 0 ],
 	[ 'commit', 0, 4 ], [ 'commit', 0, 8 ],
 	[ 'write', 0, 3 ], [ 'lock', 0, 50 ]);
-# one that has nothing to do cannot be cancelled
+# one that has nothing to do cannot be canceled
 my @BUSY_PHASES = ([ 'lock', 0, 10 ], [ 'lock', 0, 500 ], [ 'commit', 0, 8 ], [ 'unlock', 0, 3 ], [ 'fence', 0, 3 ]);
 
 # The faults that --faults=LIST means

@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-Circles - sessions that wait for each other
+Cycles - sessions that wait for each other
 
 =head1 SYNOPSIS
 
@@ -25,7 +25,7 @@ that at first, and then at every tenth look.
 
 =cut
 
-package Circles;
+package Cycles;
 
 use strict;
 use warnings;
@@ -65,14 +65,14 @@ sub in_transactions
 	return @sessions;
 }
 
-# Circles by name, each a list of waits: [ session, statement, what is done when it
+# Cycles by name, each a list of waits: [ session, statement, what is done when it
 # has ended ]; without a statement, if it waits already.  Exactly one of each fails,
 # with 40P01; the others proceed, each once those before it have ended.  Returns the failed ones by name: [ result, session ].
 sub one_of_each_fails
 {
-	my (%circle) = @_;
+	my (%cycle) = @_;
 	my (%failed, @bad);
-	my @waits = map { my $name = $_; map { [ $name, @$_ ] } @{ $circle{$name} } } sort keys %circle;
+	my @waits = map { my $name = $_; map { [ $name, @$_ ] } @{ $cycle{$name} } } sort keys %cycle;
 	$_->[1]->send($_->[2]) for grep { defined $_->[2] } @waits;
 	while (@waits)
 	{
@@ -88,9 +88,9 @@ sub one_of_each_fails
 		@waits = grep { $_ != $done } @waits;
 	}
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is(scalar @{ $failed{$_} // [] }, 1, "$_: one fails") for sort keys %circle;
+	is(scalar @{ $failed{$_} // [] }, 1, "$_: one fails") for sort keys %cycle;
 	is("@bad", '', 'there is no other error');
-	return map { $_ => $failed{$_}[0] // [ {}, 'none' ] } keys %circle;
+	return map { $_ => $failed{$_}[0] // [ {}, 'none' ] } keys %cycle;
 }
 
 sub one_fails
