@@ -313,6 +313,18 @@ our @MUTANTS = (
 		test => [ '108_procedures', 'what the backend itself has while it waits' ]
 	},
 	{
+		name => 'no_portal',
+		what => 'a trigger that runs at COMMIT, or in a worker of logical replication, is taken for a procedure in a portal',
+		edits => [ [ 'backend/snapshot.c', "ActivePortal != NULL && ActivePortal->portalSnapshot != NULL &&\n\t\t", '' ] ],
+		test => [ '108_procedures', 'with a snapshot' ]
+	},
+	{
+		name => 'no_snapshot_afterwards',
+		what => 'a procedure that has waited leaves its caller without a snapshot',
+		edits => [ [ 'zklock.c', "\tif (left)\n\t\tEnsurePortalSnapshotExists();\n", "\t(void) left;\n" ] ],
+		test => [ '108_procedures', 'what the backend itself has while it waits' ]
+	},
+	{
 		name => 'catalog_snapshot_stays',
 		what => 'who has looked into a catalog sleeps with the snapshot of that',
 		edits => [ [ 'backend/wait.c', "\tInvalidateCatalogSnapshot();\n", '' ] ],
