@@ -34,7 +34,7 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "backend/slots.h"
-#include "deadlock.h"
+#include "lock/deadlock/deadlock.h"
 #include "place.h"
 
 /*-------------------------------------------------------------------------

@@ -33,7 +33,7 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 
-#include "compat.h"
+#include "backend/compat.h"
 #include "local_waits.h"
 
 /* Where a party is in the result; anything below these is an index */
@@ -178,7 +178,7 @@ partition_has_queue(PGPROC *const *members, int n, int partition)
 
 /* A session that had parallel workers once is a group of its own from then on */
 bool
-zkb_blocks_somebody(void)
+zkl_blocks_somebody(void)
 {
 	PGPROC	  **members = palloc((max_worker_processes + 1) * sizeof(PGPROC *));
 	int			n = 1;
@@ -367,7 +367,7 @@ describe(const Queue *queue, LOCKMODE mode)
  * are in no place yet.  Returns how many there are now.
  */
 static int
-search_queue(Look *look, Queue *queue, int below, ZkbLocalWait *waits, int n, int most)
+search_queue(Look *look, Queue *queue, int below, ZkLocalWait *waits, int n, int most)
 {
 	LOCKMASK	blocking = 0;
 
@@ -383,7 +383,7 @@ search_queue(Look *look, Queue *queue, int below, ZkbLocalWait *waits, int n, in
 	{
 		const Request *request = &look->requests[queue->requests + i];
 		Party	   *party = &look->parties[request->party];
-		ZkbLocalWait *wait = &waits[n];
+		ZkLocalWait *wait = &waits[n];
 
 		if (party->place < below)
 			blocking |= LOCKBIT_ON(request->mode);
@@ -414,7 +414,7 @@ search_queue(Look *look, Queue *queue, int below, ZkbLocalWait *waits, int n, in
 }
 
 int
-zkb_local_waits(ZkbLocalWait **waits, int most)
+zkl_local_waits(ZkLocalWait **waits, int most)
 {
 	Look		look;
 	int			n = 0,
@@ -422,7 +422,7 @@ zkb_local_waits(ZkbLocalWait **waits, int most)
 
 	take_look(&look);
 	most = Min(most, look.n_requests);
-	*waits = palloc(most * sizeof(ZkbLocalWait));
+	*waits = palloc(most * sizeof(ZkLocalWait));
 
 	/* Those who wait for us, then those who wait for them, and so on */
 	do

@@ -25,7 +25,6 @@
 #include "backend/errors.h"
 #include "backend/path.h"
 #include "backend/settings.h"
-#include "hold_table.h"
 #include "lock_tree.h"
 #include "seen_queue.h"
 
@@ -615,7 +614,6 @@ walk(Walk *w, void *arg)
 	w->asked_end = &w->asked;
 	push(&w->to_ask, new_task(w, LIST_DIRECTORY, NULL, w->top));
 	zkb_wait_begin(&w->wait, -1, false);
-	zkl_follow_settings();
 	made_progress(w);
 	PG_TRY();
 	{
@@ -633,23 +631,22 @@ walk(Walk *w, void *arg)
 }
 
 void
-zkl_each_path(const char *prefix, void (*callback) (const ZkPathRow *row, void *arg), void *arg)
+zkl_each_path(const char *full, void (*callback) (const ZkPathRow *row, void *arg), void *arg)
 {
 	Walk	   *w = palloc0(sizeof(Walk));
 
-	w->top = zkl_full_path(prefix);
+	w->top = pstrdup(full);
 	w->root_len = zkb_root_len(zklock_root);
 	w->callback = callback;
 	walk(w, arg);
 }
 
 void
-zkl_each_claim(const char *prefix,
+zkl_each_claim(const char *full,
 			   void (*callback) (const char *path, const ZkClaimRecord *claim, void *arg),
 			   void *arg)
 {
 	Walk	   *w = palloc0(sizeof(Walk));
-	const char *full = zkl_full_path(prefix);
 	int			root_len = zkb_root_len(zklock_root);
 
 	w->top = zkl_mark_path(full, root_len);

@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_WAIT_RECORD_H
 #define ZKLOCK_WAIT_RECORD_H
 
-#include "backend/local_waits.h"
+#include "local_waits.h"
 #include "zk/lock_protocol.h"
 
 /* In the place of a tag: of one who does not count himself */
@@ -44,7 +44,7 @@ extern char *zkl_board(const char *dir, int root_len);
  * palloc'ed.  What exceeds ZKS_RECORD_KEPT bytes is left out, the farthest
  * first.
  */
-extern char *zkl_record_lines(const char *dir, const char *node, const ZkbLocalWait *waits, int n);
+extern char *zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n);
 
 /*
  * Read the data of any node on the board; false if that is no record.  All

@@ -12,8 +12,8 @@
 #include "lib/ilist.h"
 #include "utils/hsearch.h"
 
-#include "acquire.h"
 #include "backend/path.h"
+#include "lock/queue/acquire.h"
 #include "shadow.h"
 
 /* HINT of an error about a lost lock; the DETAIL is zkb_loss_detail's */

@@ -22,7 +22,6 @@
 #include "backend/node_identity.h"
 #include "backend/path.h"
 #include "backend/settings.h"
-#include "hold.h"
 #include "inspect.h"
 #include "reader.h"
 
@@ -36,7 +35,7 @@
 typedef struct Look
 {
 	const char *path;			/* of the lock */
-	char	   *dir;			/* the same in ZooKeeper */
+	const char *dir;			/* the same in ZooKeeper */
 	ZkSession  *session;
 	ZkWait		wait;
 	int64		last_round;		/* no round begins later; 0 before the first */
@@ -46,14 +45,13 @@ typedef struct Look
 } Look;
 
 static Look *
-begin_look(const char *path)
+begin_look(const char *full)
 {
 	Look	   *look = palloc0(sizeof(Look));
 
-	look->path = path;
-	look->dir = zkl_full_path(path);
+	look->path = full + zkb_root_len(zklock_root);
+	look->dir = full;
 	zkb_wait_begin(&look->wait, -1, false);
-	zkl_follow_settings();
 	return look;
 }
 
@@ -409,9 +407,9 @@ show_all(Look *look, Callback callback, void *arg)
 }
 
 void
-zkl_each_contender(const char *path, Callback callback, void *arg)
+zkl_each_contender(const char *full, Callback callback, void *arg)
 {
-	Look	   *look = begin_look(path);
+	Look	   *look = begin_look(full);
 
 	while (!show_all(look, callback, arg))
 		;
@@ -603,7 +601,7 @@ break_once(Look *look, Break *b)
 }
 
 bool
-zkl_break(const char *path, const char *node)
+zkl_break(const char *full, const char *node)
 {
 	Look	   *look;
 	Break		b = {.node = node,.version = -1};
@@ -616,7 +614,7 @@ zkl_break(const char *path, const char *node)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is not the name of a lock node", zkb_from_utf8_escaped(node, strlen(node), true)),
 				 errhint("Use a name that zk_lock_queue shows in column \"node\".")));
-	look = begin_look(path);
+	look = begin_look(full);
 	do
 		outcome = break_once(look, &b);
 	while (outcome == NOT_KNOWN);
@@ -625,7 +623,7 @@ zkl_break(const char *path, const char *node)
 
 	ereport(NOTICE,
 			(errmsg("removed node \"%s\" from the queue of lock path \"%s\"",
-					zkb_from_utf8_escaped(node, strlen(node), true), zkb_path_for_display(path)),
+					zkb_from_utf8_escaped(node, strlen(node), true), zkb_path_for_display(look->path)),
 			 errdetail_internal("%s", b.owner)));
 	return true;
 }

@@ -25,17 +25,17 @@ typedef struct ZkPathRow
 } ZkPathRow;
 
 /*
- * Call back for each lock at this path or below, in no order.  The prefix is a
- * path in UTF-8, or "/".  It takes a list for each directory, and one or two reads
- * for each lock, many at a time.
+ * Call back for each lock at this path or below, in no order.  full is a whole
+ * path in ZooKeeper, under zklock.root, or that with a slash behind it.  It takes a
+ * list for each directory, and one or two reads for each lock, many at a time.
  */
-extern void zkl_each_path(const char *prefix, void (*callback) (const ZkPathRow *row, void *arg), void *arg);
+extern void zkl_each_path(const char *full, void (*callback) (const ZkPathRow *row, void *arg), void *arg);
 
 /*
  * The same for each path with a claim, its latest, which is NULL if it cannot be
  * read.  It takes a list and a read for each.
  */
-extern void zkl_each_claim(const char *prefix,
+extern void zkl_each_claim(const char *full,
 						   void (*callback) (const char *path, const ZkClaimRecord *claim, void *arg),
 						   void *arg);
 

@@ -8,8 +8,8 @@
 #ifndef ZKLOCK_CHASE_H
 #define ZKLOCK_CHASE_H
 
-#include "backend/local_waits.h"
-#include "reader.h"
+#include "local_waits.h"
+#include "lock/look/reader.h"
 
 /* From where: a place in a queue, and who waits for us on this server */
 typedef struct ZkChaseFrom
@@ -18,7 +18,7 @@ typedef struct ZkChaseFrom
 	int			root_len;		/* of the root in dir */
 	const char *node;			/* our own, without the directory */
 	const char *record;			/* our own on the board, the same */
-	const ZkbLocalWait *waits;
+	const ZkLocalWait *waits;
 	int			nwaits;
 	const struct ZkCycle *later;	/* take another one, if there is; or NULL */
 } ZkChaseFrom;

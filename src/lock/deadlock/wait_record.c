@@ -37,7 +37,7 @@ zkl_board(const char *dir, int root_len)
 }
 
 static void
-put_waiter(StringInfo lines, const ZkbLocalWait *wait)
+put_waiter(StringInfo lines, const ZkLocalWait *wait)
 {
 	char	   *what = zkb_to_utf8_escaped(wait->what, strlen(wait->what));
 	int			len = Min(strlen(what), LONGEST_WHAT);
@@ -53,7 +53,7 @@ put_waiter(StringInfo lines, const ZkbLocalWait *wait)
 }
 
 char *
-zkl_record_lines(const char *dir, const char *node, const ZkbLocalWait *waits, int n)
+zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n)
 {
 	StringInfoData lines;
 

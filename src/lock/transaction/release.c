@@ -15,8 +15,8 @@
 #include "backend/backend_session.h"
 #include "backend/errors.h"
 #include "backend/settings.h"
-#include "release.h"
 #include "hold_table.h"
+#include "release.h"
 #include "show.h"
 #include "stop.h"
 

@@ -9,7 +9,7 @@
 #define ZKLOCK_DEADLOCK_H
 
 #include "backend/wait.h"
-#include "wait_log.h"
+#include "lock/look/wait_log.h"
 #include "zk/lock_protocol.h"
 
 /* The wait of one contender */

@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_RELEASE_H
 #define ZKLOCK_RELEASE_H
 
-#include "acquire.h"
+#include "lock/queue/acquire.h"
 
 /*
  * Release the latest hold of this scope, which is one of the session's, of each of

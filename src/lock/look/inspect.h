@@ -31,11 +31,11 @@ typedef struct ZkQueueRow
 
 /*
  * Call back for each contender, in order: those for the lock, then those for
- * the semaphore.  This takes two round trips.  The path is in UTF-8, as
- * zkb_path_from_text returns it.  Raises what any call that asks ZooKeeper may
+ * the semaphore.  This takes two round trips.  full is the whole path in
+ * ZooKeeper, under zklock.root.  Raises what any call that asks ZooKeeper may
  * raise.
  */
-extern void zkl_each_contender(const char *path, void (*callback) (const ZkQueueRow *contender, void *arg),
+extern void zkl_each_contender(const char *full, void (*callback) (const ZkQueueRow *contender, void *arg),
 							   void *arg);
 
 /*
@@ -43,6 +43,6 @@ extern void zkl_each_contender(const char *path, void (*callback) (const ZkQueue
  * it was.  False if it was already gone.  Raises 22023 unless it is a
  * contender's name.
  */
-extern bool zkl_break(const char *path, const char *node);
+extern bool zkl_break(const char *full, const char *node);
 
 #endif							/* ZKLOCK_INSPECT_H */

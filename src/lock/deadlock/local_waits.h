@@ -10,9 +10,9 @@
 
 #include "datatype/timestamp.h"
 
-#include "node_identity.h"
+#include "backend/node_identity.h"
 
-typedef struct ZkbLocalWait
+typedef struct ZkLocalWait
 {
 	int			pid;			/* of who waits; a parallel worker's is its
 								 * leader's */
@@ -25,14 +25,14 @@ typedef struct ZkbLocalWait
 	int			blocker_pid;
 	char	   *what;			/* "ShareLock on transaction 742", in the
 								 * server's encoding */
-} ZkbLocalWait;
+} ZkLocalWait;
 
 /*
  * Whether anybody waits for a lock that we have, or one of our parallel
  * workers.  It is cheap, and exaggerates: who waits there may do so only for
  * others.
  */
-extern bool zkb_blocks_somebody(void);
+extern bool zkl_blocks_somebody(void);
 
 /*
  * Who waits for us, directly or through others, all at one instant, nearest
@@ -40,6 +40,6 @@ extern bool zkb_blocks_somebody(void);
  * Returns how many; array and texts are palloc'ed, and best freed with their
  * context.
  */
-extern int	zkb_local_waits(ZkbLocalWait **waits, int most);
+extern int	zkl_local_waits(ZkLocalWait **waits, int most);
 
 #endif							/* ZKLOCK_LOCAL_WAITS_H */

@@ -29,9 +29,9 @@
 #include "backend/encoding.h"
 #include "backend/node_identity.h"
 #include "chase.h"
-#include "seen_queue.h"
+#include "lock/look/seen_queue.h"
+#include "lock/look/wait_log.h"
 #include "wait_graph.h"
-#include "wait_log.h"
 #include "wait_record.h"
 
 /*

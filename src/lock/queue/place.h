@@ -10,8 +10,8 @@
 #define ZKLOCK_PLACE_H
 
 #include "acquire.h"
-#include "deadlock.h"
-#include "wait_log.h"
+#include "lock/deadlock/deadlock.h"
+#include "lock/look/wait_log.h"
 
 /* How often a pause is doubled, at most: see zkl_ask_after_pause */
 #define MOST_DOUBLINGS	8

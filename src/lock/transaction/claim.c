@@ -23,7 +23,7 @@
 #include "claim.h"
 #include "claimed.h"
 #include "hold.h"
-#include "reader.h"
+#include "lock/look/reader.h"
 #include "xact.h"
 
 /* A conversation about one mark */

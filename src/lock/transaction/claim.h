@@ -9,7 +9,7 @@
 #define ZKLOCK_CLAIM_H
 
 #include "backend/wait.h"
-#include "claim_record.h"
+#include "lock/look/claim_record.h"
 
 /*
  * Take the exclusive lock of this path for the transaction, and the period with

@@ -15,8 +15,8 @@
 
 #include "backend/errors.h"
 #include "backend/settings.h"
+#include "lock/look/reader.h"
 #include "place.h"
-#include "reader.h"
 
 /*
  * An answer is asked for again at once this many times, then after pauses,

@@ -77,7 +77,7 @@ struct ZkSearch
 	int64		due;
 	ZkNode	   *record;			/* published; or NULL */
 	bool		names_others;	/* so does its name */
-	ZkbLocalWait *waits;		/* whom it names */
+	ZkLocalWait *waits;			/* whom it names */
 	int			nwaits;
 	MemoryContext waits_context;
 	int64		grows_up;		/* when one of those that do not count yet
@@ -262,7 +262,7 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 }
 
 static bool
-same_waits(const ZkbLocalWait *a, const ZkbLocalWait *b, int n)
+same_waits(const ZkLocalWait *a, const ZkLocalWait *b, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
@@ -278,7 +278,7 @@ same_waits(const ZkbLocalWait *a, const ZkbLocalWait *b, int n)
  * it runs no code that could say so.  A clock that was set back tells nothing.
  */
 static bool
-is_young(const ZkbLocalWait *wait, TimestampTz now, int *ms)
+is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
 {
 	int64		age = (now - wait->since) / 1000;
 	int			grown_up = Max(DeadlockTimeout, YOUNG_MS);
@@ -292,10 +292,10 @@ is_young(const ZkbLocalWait *wait, TimestampTz now, int *ms)
  * wait for it.  Returns how many there are, or 0 if all are.
  */
 static int
-list_local_waits(ZkSearch *s, ZkbLocalWait **waits)
+list_local_waits(ZkSearch *s, ZkLocalWait **waits)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			n = zkb_local_waits(waits, MOST_WAITS);
+	int			n = zkl_local_waits(waits, MOST_WAITS);
 	int			count = 0;
 
 	for (int i = 0; i < n; i++)
@@ -317,11 +317,11 @@ static void
 look_locally(ZkSearch *s)
 {
 	MemoryContext context = NULL;
-	ZkbLocalWait *waits = NULL;
+	ZkLocalWait *waits = NULL;
 	int			n = 0;
 
 	s->grows_up = ZKS_NEVER;
-	if (zkb_blocks_somebody())
+	if (zkl_blocks_somebody())
 	{
 		MemoryContext old;
 
@@ -446,7 +446,7 @@ rests_on(const ZkCycle *cycle, bool own)
 static bool
 own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
 {
-	ZkbLocalWait *waits;
+	ZkLocalWait *waits;
 	int			n = list_local_waits(s, &waits);
 
 	for (int i = 0; i < cycle->nlocals; i++)

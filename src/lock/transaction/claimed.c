@@ -28,9 +28,9 @@
 #include "backend/errors.h"
 #include "backend/node_identity.h"
 #include "backend/settings.h"
-#include "claim_record.h"
 #include "claimed.h"
 #include "commit_guard.h"
+#include "lock/look/claim_record.h"
 
 /* What a mark has before the identity, and the request beside paths and data */
 #define MARK_EXTRA		512
