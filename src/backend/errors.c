@@ -102,6 +102,17 @@ zkb_raise_no_answer(ZkWait *wait)
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
 }
 
+void
+zkb_raise_unanswered(ZkWait *wait, ZkSession *session)
+{
+	ZkSessionInfo info;
+
+	zks_info(session, &info);
+	if (info.state == ZKS_SUSPENDED)
+		zkb_raise_cut_off(&info);
+	zkb_raise_no_answer(wait);
+}
+
 static const struct
 {
 	int			rc;

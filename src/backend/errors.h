@@ -24,6 +24,9 @@ pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
 /* The call's timeout or operation_timeout expired before ZooKeeper answered */
 pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);
 
+/* The same, unless the connection is broken, and has not been restored in time */
+pg_noreturn extern void zkb_raise_unanswered(ZkWait *wait, ZkSession *session);
+
 /* The same, where it said again and again what tells nothing */
 pg_noreturn extern void zkb_raise_no_use(ZkWait *wait);
 

@@ -162,7 +162,7 @@ list_board(Chase *c)
 	ZkAnswer	answer;
 	ZkReading	reading;
 
-	zkl_ask(c->reader, zks_list_records(c->reader->session, c->board));
+	zkl_ask(c->reader, zks_list_records(c->reader->patience.session, c->board));
 	reading = zkl_await_oldest(c->reader, &answer);
 	if (reading != ZKL_READ)
 		return reading;
@@ -239,7 +239,7 @@ read_records(Chase *c, const char *tag)
 		{
 			char	   *path = psprintf("%s/%s", c->board, c->records[wanted[next]].name);
 
-			zkl_ask(c->reader, zks_read_record(c->reader->session, path));
+			zkl_ask(c->reader, zks_read_record(c->reader->patience.session, path));
 			pfree(path);
 		}
 		if (i == next)
@@ -482,7 +482,7 @@ follow_all(Chase *c)
 		ZkReading	reading;
 
 		CHECK_FOR_INTERRUPTS();
-		if (c->reader->go_on != NULL && !c->reader->go_on(c->reader->arg))
+		if (c->reader->patience.go_on != NULL && !c->reader->patience.go_on(c->reader->patience.arg))
 			return ZKL_LATE;
 		reading = follow_to_queue(c, at);
 		if (reading != ZKL_READ)
@@ -859,7 +859,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	char	   *identity = pstrdup(zkb_identity_lines());
 
 	*cycle = NULL;
-	zks_info(reader->session, &before);
+	zks_info(reader->patience.session, &before);
 	c.board = zkl_board(from->dir, from->root_len);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, identity, strlen(identity));
 	reading = list_board(&c);
@@ -881,7 +881,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	}
 
 	/* another server may have shown an earlier state */
-	zks_info(reader->session, &after);
+	zks_info(reader->patience.session, &after);
 	if (reading == ZKL_READ && before.epoch != after.epoch)
 		reading = ZKL_BROKEN;
 	if (reading != ZKL_READ)

@@ -97,8 +97,9 @@ static void
 begin_reading(ZkSearch *s)
 {
 	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
-	s->reader.go_on = s->what.go_on;
-	s->reader.arg = s->what.arg;
+	s->reader.patience.raises = false;
+	s->reader.patience.go_on = s->what.go_on;
+	s->reader.patience.arg = s->what.arg;
 }
 
 ZkSearch *
@@ -204,17 +205,15 @@ zkl_end_search(ZkSearch *s)
 static bool
 await_record(ZkSearch *s, ZkNodeInfo *info)
 {
-	int64		until = zkb_wait_answer_due(s->what.wait);
+	ZkPatience	patience = {
+		.session = s->what.session,.wait = s->what.wait,.event = ZKB_WAIT_ACQUIRE,
+		.until = zkb_wait_answer_due(s->what.wait),.go_on = s->what.go_on,.arg = s->what.arg
+	};
 
-	for (;;)
-	{
+	do
 		zkn_info(s->what.session, s->record, info);
-		if (info->state != ZKN_CREATING && info->state != ZKN_UNSURE)
-			return info->state == ZKN_PRESENT;
-		if (!s->what.go_on(s->what.arg) ||
-			!zkb_wait(s->what.wait, s->what.session, until, ZKB_WAIT_ACQUIRE))
-			return false;
-	}
+	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&patience));
+	return info->state == ZKN_PRESENT;
 }
 
 static bool
@@ -541,7 +540,7 @@ give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 		return true;
 
 	/* whatever happens now, we must know what became of it */
-	s->reader.go_on = NULL;
+	s->reader.patience.go_on = NULL;
 	s->request = zkl_sent(zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
 										cycle->checks, cycle->nchecks));
 	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)

@@ -64,10 +64,10 @@ begin_round(Look *look)
 	zkl_begin_reading(&look->reader, look->session, &look->wait, ZKB_WAIT_LOOK);
 	look->kept = 0;
 	if (look->last_round == 0)
-		look->last_round = look->reader.until;
+		look->last_round = look->reader.patience.until;
 	else if (zks_now() >= look->last_round)
-		zkb_raise_unanswered(&look->wait);	/* the connection breaks again and
-											 * again */
+		zkb_raise_unanswered(&look->wait, look->session);	/* the connection breaks
+															 * again and again */
 }
 
 static void
@@ -79,20 +79,14 @@ end_round(Look *look)
 	zkl_end_reading(&look->reader);
 }
 
-/* False if the connection broke, so that the caller must ask again */
-static bool
-was_read(Look *look, ZkReading reading)
-{
-	if (reading == ZKL_LATE)
-		zkb_raise_unanswered(&look->wait);
-	return reading == ZKL_READ;
-}
-
-/* The same, of the list or the delete */
+/*
+ * Of the list or the delete; false if the connection broke, so that the caller
+ * must ask again
+ */
 static bool
 await_answer(Look *look, ZkAnswer *answer)
 {
-	return was_read(look, zkl_await(&look->reader, look->request, answer));
+	return zkl_await(&look->reader, look->request, answer) == ZKL_READ;
 }
 
 /* ask is zks_read or zks_stat; name may be NULL: the path itself, a single node */
@@ -154,7 +148,7 @@ await_read(Look *look, Seen *node)
 {
 	ZkAnswer	answer;
 
-	if (!was_read(look, zkl_await_oldest(&look->reader, &answer)))
+	if (zkl_await_oldest(&look->reader, &answer) != ZKL_READ)
 		return false;
 	take(look, node, &answer);
 	zkl_drop_oldest(&look->reader);
@@ -204,7 +198,7 @@ read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
 	ToSee		see = {.look = look,.contenders = contenders,.seen = seen};
 	ZkNodesToRead nodes = {.dir = look->dir,.n = n,.name = name_of,.take = take_next,.arg = &see};
 
-	return was_read(look, zkl_read_nodes(&look->reader, &nodes));
+	return zkl_read_nodes(&look->reader, &nodes) == ZKL_READ;
 }
 
 /*

@@ -595,8 +595,8 @@ walk_on(Walk *w)
 		else
 			return true;
 	}
-	if (reading == ZKL_LATE || zks_now() >= w->answer_due)
-		zkb_raise_unanswered(&w->wait);
+	if (zks_now() >= w->answer_due)
+		zkb_raise_unanswered(&w->wait, w->session);
 	ask_again(w);
 	return false;
 }

@@ -18,16 +18,17 @@
 static void
 set_due(ZkReader *r)
 {
-	r->until = zkb_deadline(zklock_operation_timeout);
+	r->patience.until = zkb_deadline(zklock_operation_timeout);
 }
 
 void
 zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent event)
 {
-	r->session = session;
-	r->wait = wait;
-	r->event = event;
-	r->go_on = NULL;
+	memset(&r->patience, 0, sizeof(ZkPatience));
+	r->patience.session = session;
+	r->patience.wait = wait;
+	r->patience.event = event;
+	r->patience.raises = true;
 	r->first = r->n = 0;
 	set_due(r);
 }
@@ -43,28 +44,22 @@ zkl_sent(ZkRequest *request)
 ZkReading
 zkl_await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
+	ZkPatience *p = &r->patience;
+	ZkWaited	waited = zkb_await_answer(p, request, answer);
 	ZkSessionInfo info;
 
-	while (!zks_answered(r->session, request, answer))
-	{
-		zks_info(r->session, &info);
-		if (info.state == ZKS_OVER)
-			return ZKL_BROKEN;
-		if (r->go_on != NULL && !r->go_on(r->arg))
-			return ZKL_LATE;
-		if (!zkb_wait(r->wait, r->session, r->until, r->event))
-			return ZKL_LATE;
-	}
+	if (waited != ZKB_CAME)
+		return waited == ZKB_SESSION_OVER ? ZKL_BROKEN : ZKL_LATE;
 	set_due(r);
 	if (!zks_is_open(answer->rc))
 	{
-		r->wait->said = ZKS_OK;
+		p->wait->said = ZKS_OK;
 		return ZKL_READ;
 	}
-	zks_info(r->session, &info);
-	r->wait->said = answer->rc;
-	if (info.state == ZKS_CONNECTED && r->go_on == NULL)
-		zkb_pause(r->wait, r->session, r->until, r->event);
+	zks_info(p->session, &info);
+	p->wait->said = answer->rc;
+	if (info.state == ZKS_CONNECTED && p->go_on == NULL)
+		zkb_pause(p->wait, p->session, p->until, p->event);
 	return ZKL_BROKEN;
 }
 
@@ -91,7 +86,7 @@ zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
 void
 zkl_drop_oldest(ZkReader *r)
 {
-	zks_request_free(r->session, r->requests[r->first]);
+	zks_request_free(r->patience.session, r->requests[r->first]);
 	r->first = (r->first + 1) % ZKL_WINDOW;
 	r->n--;
 }
@@ -110,7 +105,7 @@ zkl_read_nodes(ZkReader *r, const ZkNodesToRead *nodes)
 		{
 			char	   *path = psprintf("%s/%s", nodes->dir, nodes->name(next, nodes->arg));
 
-			zkl_ask(r, zks_read(r->session, path));
+			zkl_ask(r, zks_read(r->patience.session, path));
 			pfree(path);
 		}
 		reading = zkl_await_oldest(r, &answer);

@@ -19,13 +19,8 @@
 
 typedef struct ZkReader
 {
-	ZkSession  *session;
-	ZkWait	   *wait;
-	ZkWaitEvent event;
-	int64		until;			/* the next answer must come by then */
-	bool		(*go_on) (void *arg);	/* whether there is still reason to
-										 * read; NULL: yes */
-	void	   *arg;
+	ZkPatience	patience;		/* for the next answer; each gives the one
+								 * after it time */
 	ZkRequest  *requests[ZKL_WINDOW];	/* a ring buffer, from first on */
 	int			first;
 	int			n;
@@ -36,16 +31,17 @@ typedef enum ZkReading
 	ZKL_READ,
 	ZKL_BROKEN,					/* the connection broke, or ZooKeeper has not
 								 * really answered: ask again, all of it */
-	ZKL_LATE					/* no answer in time, or no reason to wait for
-								 * it */
+	ZKL_LATE					/* no reason to wait for it; or no answer in
+								 * time, for a reader that does not raise */
 } ZkReading;
 
+/* It raises if an answer does not come in time, unless that is changed */
 extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait, ZkWaitEvent event);
 
 /* Raises 53200 if this is NULL */
 extern ZkRequest *zkl_sent(ZkRequest *request);
 
-/* Wait for the answer to any request; raises only what interrupts any wait */
+/* Wait for the answer to any request */
 extern ZkReading zkl_await(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
 
 /*

@@ -19,7 +19,7 @@ list_queue(ZkReader *r, ZkSeenQueue *queue)
 	ZkAnswer	answer;
 	ZkReading	reading;
 
-	zkl_ask(r, zks_list(r->session, queue->dir, false));
+	zkl_ask(r, zks_list(r->patience.session, queue->dir, false));
 	reading = zkl_await_oldest(r, &answer);
 	if (reading != ZKL_READ)
 		return reading;
@@ -245,7 +245,7 @@ zkl_read_single(ZkReader *r, ZkSeenQueue *queue)
 	ZkAnswer	answer;
 	ZkReading	reading;
 
-	zkl_ask(r, zks_read(r->session, queue->dir));
+	zkl_ask(r, zks_read(r->patience.session, queue->dir));
 	reading = zkl_await_oldest(r, &answer);
 	if (reading != ZKL_READ)
 		return reading;
@@ -271,7 +271,7 @@ zkl_read_owner(ZkReader *r, ZkSeenQueue *queue, int at, int64 *owner)
 		ZkAnswer	answer;
 		ZkReading	reading;
 
-		zkl_ask(r, zks_stat(r->session, path));
+		zkl_ask(r, zks_stat(r->patience.session, path));
 		pfree(path);
 		reading = zkl_await_oldest(r, &answer);
 		if (reading != ZKL_READ)

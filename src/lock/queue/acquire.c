@@ -403,7 +403,7 @@ have_all(Call *c)
 	if (!zkb_is_certain(nodes, c->n))
 		proof = zkb_prove(nodes, c->n, c->wait, zkb_wait_answer_due(c->wait));
 	if (proof == ZKB_NO_ANSWER)
-		zkb_raise_unanswered(c->wait);
+		zkb_raise_unanswered(c->wait, c->session);
 	result = proof == ZKB_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
 	pfree(nodes);
 	return result;
@@ -413,16 +413,14 @@ have_all(Call *c)
 static void
 refuse_too_long(Call *c, char *const *dirs)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
+	ZkPatience	patience = zkl_patience(c, NULL);
 	size_t		bytes;
 
+	patience.raises = false;
 	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
-		   zkn_any_unwanted(c->session))
-	{
-		if (!zkb_wait(c->wait, c->session, until, ZKB_WAIT_ACQUIRE))
-			break;
-	}
-	if (bytes > ZKN_PATHS_MAX)
+		   zkn_any_unwanted(c->session) && zkb_wait_on(&patience))
+		;
+	if (bytes > ZKN_PATHS_MAX && patience.waited != ZKB_SESSION_OVER)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("too many ZooKeeper locks"),
@@ -544,7 +542,10 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	c.want.permits = permits;
 	c.places = palloc0(n * sizeof(Place));
 	for (int i = 0; i < n; i++)
+	{
+		c.places[i].call = &c;
 		c.places[i].target = &targets[i];
+	}
 	wait->tell = zkl_tell_blockers;
 	wait->arg = &c;
 	context.callback = tell_where_we_wait;

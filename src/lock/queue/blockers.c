@@ -418,7 +418,6 @@ begin_search(Call *c, int at)
 		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
 	};
 
-	p->call = c;
 	p->search = zkl_begin_search(&what);
 }
 

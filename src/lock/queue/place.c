@@ -97,8 +97,7 @@ zkl_ask_after_pause(Call *c, int doublings)
 	if (c->in_vain++ < AT_ONCE)
 		return;
 	until = zkb_deadline(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
-	while (zkb_wait(c->wait, c->session, Min(until, c->wait->try_until), ZKB_WAIT_ACQUIRE))
-		;
+	zkb_sleep(c->wait, c->session, Min(until, c->wait->try_until), ZKB_WAIT_ACQUIRE);
 	if (zks_now() >= c->wait->try_until)
 		zkb_raise_no_use(c->wait);
 }
@@ -109,22 +108,36 @@ zkl_ask_again(Call *c)
 	zkl_ask_after_pause(c, MOST_DOUBLINGS);
 }
 
-/*
- * Wait for an answer that ZooKeeper owes us.  If the connection is broken,
- * that may last until it is restored, and the error says so.  Returns false
- * when the session is over.
- */
-bool
-zkl_await_something(Call *c, int64 until)
+static bool
+has_time(void *arg)
 {
-	ZkSessionInfo info;
+	Place	   *p = arg;
 
-	zks_info(c->session, &info);
-	if (info.state == ZKS_OVER)
-		return false;
-	if (!zkb_wait(c->wait, c->session, until, ZKB_WAIT_ACQUIRE))
-		zkb_raise_unanswered(c->wait);
-	return true;
+	return !zkl_is_too_late(p->call, p);
+}
+
+/*
+ * For an answer that ZooKeeper owes us from now on.  It is of no use (ZKB_NO_REASON)
+ * once it is too late at this place, if one is given.
+ */
+ZkPatience
+zkl_patience(Call *c, Place *p)
+{
+	ZkPatience	patience = {
+		.session = c->session,.wait = c->wait,.event = ZKB_WAIT_ACQUIRE,
+		.until = zkb_wait_answer_due(c->wait),.raises = true,.go_on = p != NULL ? has_time : NULL,.arg = p
+	};
+
+	return patience;
+}
+
+/* Whether it is too late or not; false if the session is over */
+bool
+zkl_await_answer(Call *c, ZkRequest *request, ZkAnswer *answer)
+{
+	ZkPatience	patience = zkl_patience(c, NULL);
+
+	return zkb_await_answer(&patience, request, answer) == ZKB_CAME;
 }
 
 /*
@@ -133,16 +146,14 @@ zkl_await_something(Call *c, int64 until)
 bool
 zkl_await_fresh(Call *c, int64 until)
 {
-	for (;;)
-	{
-		ZkSessionInfo info;
+	ZkPatience	patience = zkl_patience(c, NULL);
+	ZkSessionInfo info;
 
+	patience.until = until;
+	do
 		zks_info(c->session, &info);
-		if (zkb_is_fresh(&info))
-			return true;
-		if (!zkl_await_something(c, until))
-			return false;
-	}
+	while (!zkb_is_fresh(&info) && zkb_wait_on(&patience));
+	return patience.waited == ZKB_CAME;
 }
 
 void
@@ -180,19 +191,14 @@ zkl_is_too_late(Call *c, Place *p)
 bool
 zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
+	ZkPatience	patience = zkl_patience(c, p);
 
 	for (int asked = 1;; asked++)
 	{
 		ZkSessionInfo info;
 
-		while (!zks_answered(c->session, p->list, answer))
-		{
-			if (zkl_is_too_late(c, p))
-				return false;
-			if (!zkl_await_something(c, until))
-				return false;
-		}
+		if (zkb_await_answer(&patience, p->list, answer) != ZKB_CAME)
+			return false;
 		if (answer->rc == ZKS_OK || answer->rc == ZKS_NO_NODE)
 		{
 			/* an answer that lay unread while we were stopped proves nothing */
@@ -207,8 +213,8 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 		else
 			zkl_must_be_open(c, p, answer->rc);
 		if (zks_is_busy(answer->rc))
-			until = zkb_wait_answer_due(c->wait);
-		if (!zkl_await_fresh(c, until))
+			patience.until = zkb_wait_answer_due(c->wait);
+		if (!zkl_await_fresh(c, patience.until))
 			return false;
 		CHECK_FOR_INTERRUPTS();
 		if (asked > 1)
@@ -225,25 +231,17 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 static void
 await_node(Call *c, Place *p, ZkNodeInfo *node)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
+	ZkPatience	patience = zkl_patience(c, p);
 
-	for (;;)
+	do
 	{
 		zkn_info(c->session, p->node, node);
-		if (node->state != ZKN_CREATING && node->state != ZKN_UNSURE)
-			return;
 		if (node->state == ZKN_UNSURE)
 			c->wait->said = node->rc;	/* until a look tells what became of
 										 * it */
-		if (zkl_is_too_late(c, p))
-			return;
-		if (!zkl_await_something(c, until))
-		{
-			/* the session is over; its thread is about to mark the node */
-			node->state = ZKN_LOST;
-			return;
-		}
-	}
+	} while ((node->state == ZKN_CREATING || node->state == ZKN_UNSURE) && zkb_wait_on(&patience));
+	if (patience.waited == ZKB_SESSION_OVER)
+		node->state = ZKN_LOST; /* the thread is about to say so */
 }
 
 static void
@@ -266,7 +264,6 @@ send_read(Call *c, Place *p, ZkRequest *(*ask) (ZkSession *, const char *), cons
 bool
 zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
 	ZkSessionInfo info;
 
 	drop_reads(c, p);
@@ -275,17 +272,13 @@ zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, Zk
 	{
 		while (p->nreads < n && p->nreads - i < ZKL_WINDOW)
 			send_read(c, p, zks_read, contenders[p->nreads].name);
-		while (!zks_answered(c->session, p->reads[i], &answers[i]))
-		{
-			if (!zkl_await_something(c, until))
-				return false;
-		}
+		if (!zkl_await_answer(c, p->reads[i], &answers[i]))
+			return false;
 		if (answers[i].rc != ZKS_OK && answers[i].rc != ZKS_NO_NODE && answers[i].rc != ZKS_NO_AUTH)
 		{
 			zkl_must_be_open(c, p, answers[i].rc);
 			return false;
 		}
-		until = zkb_wait_answer_due(c->wait);
 	}
 	/* answers that lay unread while we were stopped prove nothing */
 	zks_info(c->session, &info);
@@ -299,7 +292,7 @@ zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, Zk
 bool
 zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answers)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
+	ZkPatience	patience = zkl_patience(c, p);
 
 	drop_reads(c, p);
 	p->reads = palloc(n * sizeof(ZkRequest *));
@@ -307,11 +300,8 @@ zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answer
 		send_read(c, p, zks_stat, names[i]);
 	for (int i = 0; i < n; i++)
 	{
-		while (!zks_answered(c->session, p->reads[i], &answers[i]))
-		{
-			if (zkl_is_too_late(c, p) || !zkl_await_something(c, until))
-				return false;
-		}
+		if (zkb_await_answer(&patience, p->reads[i], &answers[i]) != ZKB_CAME)
+			return false;
 	}
 	return true;
 }
@@ -412,17 +402,15 @@ await_creates(Call *c, int first, Place **refused, int *rc)
 Verdict
 zkl_await_settled(Call *c, Place *p)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
+	ZkPatience	patience = zkl_patience(c, p);
 	int			refused;
 
 	while (!zkn_is_settled(c->session, p->target->dir, &refused))
 	{
 		if (refused != ZKS_OK)
 			zkb_raise(refused, p->target->path);
-		if (zkl_is_too_late(c, p))
-			return TAKEN;
-		if (!zkl_await_something(c, until))
-			return START_AGAIN;
+		if (!zkb_wait_on(&patience))
+			return patience.waited == ZKB_NO_REASON ? TAKEN : START_AGAIN;
 	}
 	return GRANTED;
 }
@@ -508,7 +496,6 @@ zkl_send_check(Call *c, Place *p)
 Verdict
 zkl_confirm_turn(Call *c, Place *p)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
 	ZkAnswer	answer;
 
 	if (zkb_is_certain(&p->node, 1))
@@ -517,11 +504,8 @@ zkl_confirm_turn(Call *c, Place *p)
 		zkl_send_check(c, p);
 	if (p->check == NULL)
 		return GRANTED;			/* proven just now */
-	while (!zks_answered(c->session, p->check, &answer))
-	{
-		if (!zkl_await_something(c, until))
-			return START_AGAIN;
-	}
+	if (!zkl_await_answer(c, p->check, &answer))
+		return START_AGAIN;
 	switch (answer.rc)
 	{
 		case ZKS_OK:

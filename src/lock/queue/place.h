@@ -47,6 +47,7 @@ typedef enum Verdict
  */
 typedef struct Place
 {
+	struct Call *call;
 	ZkTarget   *target;
 	ZkNode	   *node;
 	ZkRequest  *list;
@@ -72,8 +73,7 @@ typedef struct Place
 	BlockerList old_blockers;	/* of the list before, while they are being
 								 * replaced */
 	ZkSearch   *search;			/* for a deadlock, while we wait; or NULL */
-	struct Call *call;			/* these three for still_waits */
-	const ZkpView *view;
+	const ZkpView *view;		/* these two for still_waits */
 	Verdict		seen;
 } Place;
 
@@ -135,7 +135,8 @@ extern void zkl_drop_place(Call *c, Place *p);
 extern void zkl_drop_from(Call *c, int first);
 extern void zkl_ask_after_pause(Call *c, int doublings);
 extern void zkl_ask_again(Call *c);
-extern bool zkl_await_something(Call *c, int64 until);
+extern ZkPatience zkl_patience(Call *c, Place *p);
+extern bool zkl_await_answer(Call *c, ZkRequest *request, ZkAnswer *answer);
 extern bool zkl_await_fresh(Call *c, int64 until);
 extern void zkl_send_list(Call *c, Place *p, bool fresh);
 extern bool zkl_is_too_late(Call *c, Place *p);

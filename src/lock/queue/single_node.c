@@ -32,18 +32,14 @@ warn_of_no_lock(Call *c, Place *p)
 static void
 remove_directory(Call *c, Place *p, int version)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
 	ZkAnswer	answer;
 
 	zkl_drop_list(c, p);
 	p->list = zks_delete_directory(c->session, p->target->dir, version);
 	if (p->list == NULL)
 		zkl_raise_no_memory();
-	while (!zks_answered(c->session, p->list, &answer))
-	{
-		if (!zkl_await_something(c, until))
-			return;
-	}
+	if (!zkl_await_answer(c, p->list, &answer))
+		return;
 	zkl_drop_list(c, p);
 	if (answer.rc == ZKS_NO_AUTH)
 		zkb_raise(answer.rc, p->target->path);
@@ -77,7 +73,7 @@ judge_occupant(Call *c, Place *p, int64 owner, int nbelow, bool is_mark, int ver
 static Verdict
 watch_occupant(Call *c, Place *p)
 {
-	int64		until = zkb_wait_answer_due(c->wait);
+	ZkPatience	patience = zkl_patience(c, p);
 	ZkWatchInfo watch;
 	ZkSessionInfo info;
 
@@ -87,21 +83,16 @@ watch_occupant(Call *c, Place *p)
 		p->blockers.n = 1;
 	}
 	zkl_set_watch(c, p, &p->blockers.list[0]);
-	for (;;)
-	{
+	do
 		zks_watch_info(c->session, p->blockers.list[0].watch, &watch);
-		if (watch.state != ZKR_WATCH_PENDING)
-			break;
-		if (zkl_is_too_late(c, p))
-			return TAKEN;
-		if (!zkl_await_something(c, until))
-			return START_AGAIN;
-	}
+	while (watch.state == ZKR_WATCH_PENDING && zkb_wait_on(&patience));
+	if (patience.waited != ZKB_CAME)
+		return patience.waited == ZKB_NO_REASON ? TAKEN : START_AGAIN;
 	p->list_epoch = watch.epoch;
 	if (watch.state == ZKR_WATCH_FAILED)
 	{
 		zkl_must_be_open(c, p, watch.rc);
-		if (!zkl_await_fresh(c, until))
+		if (!zkl_await_fresh(c, patience.until))
 			return START_AGAIN;
 		zkl_ask_again(c);
 		return LIST_AGAIN;

@@ -71,45 +71,32 @@ begin_round(Talk *talk)
 	CHECK_FOR_INTERRUPTS();
 	talk->session = zkb_connect(talk->wait);
 	zkl_begin_reading(talk->reader, talk->session, talk->wait, ZKB_WAIT_CHECK);
-	talk->reader->until = Min(talk->reader->until, talk->wait->try_until);
+	talk->reader->patience.until = Min(talk->reader->patience.until, talk->wait->try_until);
 	if (talk->last_round == 0)
-		talk->last_round = talk->reader->until;
+		talk->last_round = talk->reader->patience.until;
 	else if (zks_now() >= talk->last_round)
-		zkb_raise_unanswered(talk->wait);
+		zkb_raise_unanswered(talk->wait, talk->session);
 }
 
 /* False: the connection broke, ask again */
 static bool
 await_oldest(Talk *talk, ZkAnswer *answer)
 {
-	ZkReading	reading;
-
 	/*
 	 * each answer gives the next one time, but not to a call that may not
 	 * wait
 	 */
-	talk->reader->until = Min(talk->reader->until, talk->wait->try_until);
-	reading = zkl_await_oldest(talk->reader, answer);
-	if (reading == ZKL_LATE)
-		zkb_raise_unanswered(talk->wait);
-	return reading == ZKL_READ;
+	talk->reader->patience.until = Min(talk->reader->patience.until, talk->wait->try_until);
+	return zkl_await_oldest(talk->reader, answer) == ZKL_READ;
 }
 
 /* A claim of this session before this one may not have been settled yet */
 static bool
 await_settled(Talk *talk)
 {
-	while (zkn_mark_is_open(talk->session, talk->mark))
-	{
-		ZkSessionInfo info;
-
-		zks_info(talk->session, &info);
-		if (info.state == ZKS_OVER)
-			return false;
-		if (!zkb_wait(talk->wait, talk->session, talk->reader->until, ZKB_WAIT_CHECK))
-			zkb_raise_unanswered(talk->wait);
-	}
-	return true;
+	while (zkn_mark_is_open(talk->session, talk->mark) && zkb_wait_on(&talk->reader->patience))
+		;
+	return talk->reader->patience.waited == ZKB_CAME;
 }
 
 /* A version below zero would mean any (zkn_mark, zks_write) */

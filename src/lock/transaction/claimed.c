@@ -226,20 +226,14 @@ raise_refused(const Lock *lock, const ZkMarkInfo *info)
 
 /* What was sent with the connection broken would be refused at once */
 static void
-await_connection(Marks *m, ZkWait *wait, int64 until)
+await_connection(Marks *m, ZkPatience *patience)
 {
-	for (;;)
-	{
-		ZkSessionInfo info;
+	ZkWaited	waited = zkb_await_connection(patience);
 
-		zks_info(m->session, &info);
-		if (info.state == ZKS_CONNECTED)
-			return;
-		if (info.state == ZKS_OVER)
-			zkl_raise_lost_at_commit(m->locks[0], ZK_LOST_SESSION);
-		if (!zkb_wait(wait, m->session, until, ZKB_WAIT_CHECK))
-			raise_not_known(m->locks[0]);
-	}
+	if (waited == ZKB_SESSION_OVER)
+		zkl_raise_lost_at_commit(m->locks[0], ZK_LOST_SESSION);
+	if (waited != ZKB_CAME)
+		raise_not_known(m->locks[0]);
 }
 
 static void
@@ -280,30 +274,26 @@ int64
 zkl_write_marks(void)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-	int64		until = zkb_deadline(zklock_operation_timeout);
+	ZkPatience	patience = {.event = ZKB_WAIT_CHECK,.until = zkb_deadline(zklock_operation_timeout)};
 	ZkMarkInfo	info;
 	ZkWait		wait;
 	Marks		m;
 
 	collect(&m);
 	zkb_wait_begin(&wait, -1, false);
-	await_connection(&m, &wait, until);
-	write_all(&m);
+	patience.session = m.session;
+	patience.wait = &wait;
 	for (;;)
 	{
-		zkn_mark_info(m.marks[0], &info);
-		if (info.state == ZKN_MARK_REFUSED && zks_is_busy(info.rc) && zks_now() < until)
-		{
-			unwrite_all(&m);
-			zkb_pause(&wait, m.session, until, ZKB_WAIT_CHECK);
-			await_connection(&m, &wait, until);
-			write_all(&m);
-			continue;
-		}
-		if (info.state != ZKN_MARKING)
+		await_connection(&m, &patience);
+		write_all(&m);
+		do
+			zkn_mark_info(m.marks[0], &info);
+		while (info.state == ZKN_MARKING && zkb_wait_on(&patience));
+		if (info.state != ZKN_MARK_REFUSED || !zks_is_busy(info.rc) || zks_now() >= patience.until)
 			break;
-		if (!zkb_wait(&wait, m.session, until, ZKB_WAIT_CHECK))
-			raise_not_known(m.locks[0]);
+		unwrite_all(&m);
+		zkb_pause(&wait, m.session, patience.until, ZKB_WAIT_CHECK);
 	}
 	if (info.state == ZKN_MARK_REFUSED && !zks_is_busy(info.rc))
 		raise_first_refused(&m);

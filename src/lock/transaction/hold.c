@@ -84,7 +84,7 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 			refuse_lost_bases(held, n); /* the answer may have brought a loss */
 			break;
 		case ZKB_NO_ANSWER:
-			zkb_raise_unanswered(wait);
+			zkb_raise_unanswered(wait, zkb_peek());
 	}
 	pfree(nodes);
 }
@@ -431,7 +431,7 @@ zkl_is_held(const char *path)
 		if (proof == ZKB_PROVEN)
 			return find_held(full, nodes) > 0;
 		if (proof == ZKB_NO_ANSWER)
-			zkb_raise_unanswered(&wait);
+			zkb_raise_unanswered(&wait, zkb_peek());
 	}
 	return false;
 }

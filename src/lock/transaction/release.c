@@ -212,25 +212,24 @@ share_loss(Ending *endings, int n)
 static void
 await_endings(Ending *endings, int n)
 {
-	int64		until = zkb_deadline(zklock_operation_timeout);
-	bool		in_time = true;
+	ZkPatience	patience = {.event = ZKB_WAIT_RELEASE,.until = zkb_deadline(zklock_operation_timeout)};
 	Ending	   *late = NULL;
 	int			refused = ZKS_OK;
 	ZkWait		wait;
 
 	zkb_wait_begin(&wait, -1, false);
+	patience.wait = &wait;
 	for (int i = 0; i < n; i++)
 	{
-		for (;;)
-		{
-			int			rc = look_at_ending(&endings[i]);
+		int			rc;
 
-			if (rc != ZKS_OK)
-				refused = rc;
-			if (rc != ZKS_OK || !in_time || endings[i].ended != WAITING)
-				break;
-			in_time = zkb_wait(&wait, endings[i].session, until, ZKB_WAIT_RELEASE);
-		}
+		patience.session = endings[i].session;
+		do
+			rc = look_at_ending(&endings[i]);
+		while (rc == ZKS_OK && endings[i].ended == WAITING &&
+			   (zkb_wait_on(&patience) || patience.waited == ZKB_SESSION_OVER));
+		if (rc != ZKS_OK)
+			refused = rc;
 		if (endings[i].ended == WAITING)
 			late = &endings[i];
 	}
