@@ -530,8 +530,7 @@ open_as_set(const ZkAuthFile *credentials)
 	if (!keep_copy(&session_servers, zklock_servers) ||
 		!keep_copy(&session_auth_file, zklock_auth_file) ||
 		!zkb_tls_keep())
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+		zkb_raise_no_memory();
 	session_timeout = zklock_session_timeout;
 	session_is_known = has_credentials(credentials);
 
@@ -717,10 +716,8 @@ zkb_connect(ZkWait *wait)
 static void
 ask(ZkNode *const *nodes, int *n, ZkPatience *patience, ZkAnswer *answer)
 {
-	ZkRequest  *request = zkn_check(session, nodes, n);
+	ZkRequest  *request = zkb_sent(zkn_check(session, nodes, n));
 
-	if (request == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	PG_TRY();
 	{
 		(void) zkb_await_answer(patience, request, answer);

@@ -38,6 +38,20 @@ zkb_trouble_hint(ZksTrouble kind, const char *otherwise)
 }
 
 void
+zkb_raise_no_memory(void)
+{
+	ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+}
+
+ZkRequest *
+zkb_sent(ZkRequest *request)
+{
+	if (request == NULL)
+		zkb_raise_no_memory();
+	return request;
+}
+
+void
 zkb_raise_unreachable(const ZkSessionInfo *info)
 {
 	ereport(ERROR,

@@ -11,6 +11,10 @@
 #include "compat.h"
 #include "wait.h"
 
+/* 53200, and the same if this is NULL */
+pg_noreturn extern void zkb_raise_no_memory(void);
+extern ZkRequest *zkb_sent(ZkRequest *request);
+
 /* ZooKeeper answered with this code; path: of the lock */
 pg_noreturn extern void zkb_raise(int rc, const char *path);
 

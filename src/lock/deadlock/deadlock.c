@@ -88,7 +88,6 @@ struct ZkSearch
 	int			turn;			/* neither hides the other: the one that is
 								 * looked for first */
 	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
-	ZkRequest  *request;
 	ZkReader	reader;
 };
 
@@ -132,14 +131,6 @@ look_again(ZkSearch *s, int times)
 	ms -= (int) ((zks_now() / 1000) % (ms / 4 + 1));
 	s->due = zkb_deadline(Max(ms, SHORTEST_PAUSE_MS));
 	s->due = Min(s->due, Max(s->grows_up, zkb_deadline(SHORTEST_PAUSE_MS)));
-}
-
-static void
-drop_request(ZkSearch *s)
-{
-	if (s->request != NULL)
-		zks_request_free(s->what.session, s->request);
-	s->request = NULL;
 }
 
 static void
@@ -187,7 +178,6 @@ void
 zkl_end_search(ZkSearch *s)
 {
 	zkl_end_reading(&s->reader);
-	drop_request(s);
 	retract(s);
 	forget_candidates(s);
 	forget(&s->in_doubt);
@@ -250,14 +240,13 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	char	   *data = palloc(strlen(lines) + ZKP_DATA_EXTRA);
 	char	   *path = psprintf("%s/%s", zkl_board(s->what.dir, s->what.root_len), name);
 	ZkAnswer	answer;
+	ZkReading	reading;
 
 	zkp_write_data(data, &says);
 	begin_reading(s);
-	s->request = zkl_sent(zks_write(s->what.session, path, data, -1));
-	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
-		return false;
-	drop_request(s);
-	return answer.rc == ZKS_OK;
+	reading = zkl_ask_apart(&s->reader, zks_write(s->what.session, path, data, -1), &answer);
+	zkl_end_reading(&s->reader);
+	return reading == ZKL_READ && answer.rc == ZKS_OK;
 }
 
 static bool
@@ -532,6 +521,7 @@ give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 {
 	ZkNodeInfo	node;
 	ZkAnswer	answer = {0};
+	ZkRequest  *request;
 
 	if (is_too_large(cycle))
 		return true;
@@ -541,17 +531,15 @@ give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 
 	/* whatever happens now, we must know what became of it */
 	s->reader.patience.go_on = NULL;
-	s->request = zkl_sent(zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
-										cycle->checks, cycle->nchecks));
-	if (zkl_await(&s->reader, s->request, &answer) != ZKL_READ)
+	request = zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
+							cycle->checks, cycle->nchecks);
+	if (zkl_ask_apart(&s->reader, request, &answer) != ZKL_READ)
 	{
-		drop_request(s);
 		if (s->in_doubt.cycle == NULL && !zks_is_busy(answer.rc))
 			keep(s, &s->in_doubt, cycle, context);
 		s->quiet = -1;			/* if we are still there, try again */
 		return true;
 	}
-	drop_request(s);
 	if (answer.rc == ZKS_OK)
 		raise_deadlock(cycle);
 	return answer.missing == cycle->nchecks;	/* our own node is gone */

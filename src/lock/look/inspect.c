@@ -38,14 +38,14 @@ typedef struct Look
 	const char *dir;			/* the same in ZooKeeper */
 	ZkSession  *session;
 	ZkWait		wait;
-	int64		last_round;		/* no round begins later; 0 before the first */
 	size_t		kept;			/* bytes of nodes' data, in this round */
-	ZkRequest  *request;		/* the list, or the delete */
-	ZkReader	reader;			/* of nodes */
+	ZkReader	reader;
+	void		(*callback) (const ZkQueueRow *contender, void *arg);
+	void	   *arg;
 } Look;
 
 static Look *
-begin_look(const char *full)
+new_look(const char *full)
 {
 	Look	   *look = palloc0(sizeof(Look));
 
@@ -55,38 +55,11 @@ begin_look(const char *full)
 	return look;
 }
 
-/* Get the session, and what depends on it */
 static void
 begin_round(Look *look)
 {
-	CHECK_FOR_INTERRUPTS();
-	look->session = zkb_connect(&look->wait);
-	zkl_begin_reading(&look->reader, look->session, &look->wait, ZKB_WAIT_LOOK);
+	look->session = look->reader.patience.session;
 	look->kept = 0;
-	if (look->last_round == 0)
-		look->last_round = look->reader.patience.until;
-	else if (zks_now() >= look->last_round)
-		zkb_raise_unanswered(&look->wait, look->session);	/* the connection breaks
-															 * again and again */
-}
-
-static void
-end_round(Look *look)
-{
-	if (look->request != NULL)
-		zks_request_free(look->session, look->request);
-	look->request = NULL;
-	zkl_end_reading(&look->reader);
-}
-
-/*
- * Of the list or the delete; false if the connection broke, so that the caller
- * must ask again
- */
-static bool
-await_answer(Look *look, ZkAnswer *answer)
-{
-	return zkl_await(&look->reader, look->request, answer) == ZKL_READ;
 }
 
 /* ask is zks_read or zks_stat; name may be NULL: the path itself, a single node */
@@ -159,8 +132,6 @@ await_read(Look *look, Seen *node)
  * Showing the contenders
  *-------------------------------------------------------------------------
  */
-
-typedef void (*Callback) (const ZkQueueRow *contender, void *arg);
 
 /* The contenders of one kind, in order */
 typedef struct ShownQueue
@@ -280,7 +251,7 @@ put_in_order(Look *look, ShownQueue *queue)
 }
 
 static void
-show(const ShownQueue *queue, Callback callback, void *arg)
+show(Look *look, const ShownQueue *queue)
 {
 	bool	   *granted = palloc_extended(Max(queue->n, 1) * sizeof(bool), MCXT_ALLOC_HUGE);
 
@@ -305,7 +276,7 @@ show(const ShownQueue *queue, Callback callback, void *arg)
 		};
 
 		CHECK_FOR_INTERRUPTS();
-		callback(&row, arg);
+		look->callback(&row, look->arg);
 	}
 }
 
@@ -315,7 +286,7 @@ show(const ShownQueue *queue, Callback callback, void *arg)
  * be removed; but it is in the way of single ones.  False if the connection broke.
  */
 static bool
-show_single(Look *look, bool closed, Callback callback, void *arg)
+show_single(Look *look, bool closed)
 {
 	ZkpContender contender = {.mode = ZKP_EXCLUSIVE};
 	char		name[ZKP_NAME_LEN];
@@ -333,14 +304,15 @@ show_single(Look *look, bool closed, Callback callback, void *arg)
 	zkp_single_name(name, seen.own_czxid);
 	contender.name = seen.owner != 0 ? name : NULL;
 	seen.czxid = seen.own_czxid;
-	show(&queue, callback, arg);
+	show(look, &queue);
 	return true;
 }
 
 /* False if the connection broke, and nothing was shown */
 static bool
-look_at_all(Look *look, Callback callback, void *arg)
+look_at_all(void *arg)
 {
+	Look	   *look = arg;
 	static const ZkpMode kinds[] = {ZKP_EXCLUSIVE, ZKP_SEMAPHORE};
 	ShownQueue	queues[lengthof(kinds)];
 	ZkpContender *contenders;
@@ -348,13 +320,13 @@ look_at_all(Look *look, Callback callback, void *arg)
 	int			n = 0;
 	ZkAnswer	answer;
 
-	look->request = zkl_sent(zks_list(look->session, look->dir, true));
-	if (!await_answer(look, &answer))
+	begin_round(look);
+	if (zkl_ask_apart(&look->reader, zks_list(look->session, look->dir, true), &answer) != ZKL_READ)
 		return false;
 	if (answer.rc == ZKS_NO_NODE)
 		return true;			/* nobody has ever locked here */
 	if (answer.rc == ZKS_NO_AUTH)
-		return show_single(look, true, callback, arg);
+		return show_single(look, true);
 	if (answer.rc != ZKS_OK)
 		zkb_raise(answer.rc, look->path);
 	contenders = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
@@ -365,7 +337,7 @@ look_at_all(Look *look, Callback callback, void *arg)
 		n += queues[i].n;
 	}
 	if (n == 0)
-		return show_single(look, false, callback, arg);
+		return show_single(look, false);
 	seen = palloc_extended((n + 1) * sizeof(Seen), MCXT_ALLOC_HUGE);
 	if (!read_nodes(look, contenders, n, seen))
 		return false;
@@ -378,35 +350,19 @@ look_at_all(Look *look, Callback callback, void *arg)
 		put_in_order(look, &queues[i]);
 	}
 	for (int i = 0; i < lengthof(kinds); i++)
-		show(&queues[i], callback, arg);
+		show(look, &queues[i]);
 	return true;
 }
 
-static bool
-show_all(Look *look, Callback callback, void *arg)
-{
-	volatile bool shown = false;
-
-	begin_round(look);
-	PG_TRY();
-	{
-		shown = look_at_all(look, callback, arg);
-	}
-	PG_FINALLY();
-	{
-		end_round(look);
-	}
-	PG_END_TRY();
-	return shown;
-}
-
 void
-zkl_each_contender(const char *full, Callback callback, void *arg)
+zkl_each_contender(const char *full, void (*callback) (const ZkQueueRow *contender, void *arg),
+				   void *arg)
 {
-	Look	   *look = begin_look(full);
+	Look	   *look = new_look(full);
 
-	while (!show_all(look, callback, arg))
-		;
+	look->callback = callback;
+	look->arg = arg;
+	zkl_read_in_rounds(&look->reader, &look->wait, ZKB_WAIT_LOOK, look_at_all, look);
 }
 
 /*-------------------------------------------------------------------------
@@ -424,6 +380,8 @@ typedef enum BreakOutcome
 
 typedef struct Break
 {
+	Look	   *look;
+	BreakOutcome outcome;
 	const char *node;
 	int64		czxid;			/* of a single node; else 0 */
 	int			version;		/* with which it is deleted; -1: any */
@@ -517,8 +475,8 @@ mark_version(Look *look, Break *b, const Seen *node)
 	ZkAnswer	answer;
 
 	node->data[node->data_len] = '\0';
-	look->request = zkl_sent(zks_mark_version(look->session, look->dir, node->data, b->version));
-	if (!await_answer(look, &answer))
+	if (zkl_ask_apart(&look->reader, zks_mark_version(look->session, look->dir, node->data, b->version),
+					  &answer) != ZKL_READ)
 		return;
 	if (answer.rc == ZKS_NO_AUTH)
 		b->closed = true;
@@ -555,8 +513,7 @@ delete_node(Look *look, Break *b)
 
 	/* watch it: if it is our own lock, the event comes before the answer */
 	zkn_watch_named(look->session, look->dir, b->node);
-	look->request = zkl_sent(zks_delete(look->session, path, b->version));
-	if (!await_answer(look, &answer))
+	if (zkl_ask_apart(&look->reader, zks_delete(look->session, path, b->version), &answer) != ZKL_READ)
 	{
 		b->sent |= !zks_is_busy(answer.rc);
 		return NOT_KNOWN;
@@ -576,22 +533,14 @@ delete_node(Look *look, Break *b)
 	return BROKEN;
 }
 
-static BreakOutcome
-break_once(Look *look, Break *b)
+static bool
+break_once(void *arg)
 {
-	volatile BreakOutcome outcome = NOT_KNOWN;
+	Break	   *b = arg;
 
-	begin_round(look);
-	PG_TRY();
-	{
-		outcome = delete_node(look, b);
-	}
-	PG_FINALLY();
-	{
-		end_round(look);
-	}
-	PG_END_TRY();
-	return outcome;
+	begin_round(b->look);
+	b->outcome = delete_node(b->look, b);
+	return b->outcome != NOT_KNOWN;
 }
 
 bool
@@ -600,7 +549,6 @@ zkl_break(const char *full, const char *node)
 	Look	   *look;
 	Break		b = {.node = node,.version = -1};
 	ZkpContender contender;
-	BreakOutcome outcome;
 
 	if (!zkp_parse_single(node, &b.czxid) &&
 		(strchr(node, '/') != NULL || !zkp_parse(node, &contender)))
@@ -608,11 +556,9 @@ zkl_break(const char *full, const char *node)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"%s\" is not the name of a lock node", zkb_from_utf8_escaped(node, strlen(node), true)),
 				 errhint("Use a name that zk_lock_queue shows in column \"node\".")));
-	look = begin_look(full);
-	do
-		outcome = break_once(look, &b);
-	while (outcome == NOT_KNOWN);
-	if (outcome != BROKEN)
+	look = b.look = new_look(full);
+	zkl_read_in_rounds(&look->reader, &look->wait, ZKB_WAIT_LOOK, break_once, &b);
+	if (b.outcome != BROKEN)
 		return false;
 
 	ereport(NOTICE,

@@ -12,13 +12,14 @@
 
 #include "miscadmin.h"
 
-#include "backend/settings.h"
+#include "backend/backend_session.h"
+#include "backend/errors.h"
 #include "reader.h"
 
 static void
 set_due(ZkReader *r)
 {
-	r->patience.until = zkb_deadline(zklock_operation_timeout);
+	r->patience.until = zkb_wait_answer_due(r->patience.wait);
 }
 
 void
@@ -30,19 +31,44 @@ zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent eve
 	r->patience.event = event;
 	r->patience.raises = true;
 	r->first = r->n = 0;
+	r->apart = NULL;
 	set_due(r);
 }
 
-ZkRequest *
-zkl_sent(ZkRequest *request)
+static bool
+try_round(ZkReader *r, ZkWait *wait, ZkWaitEvent event, int64 *last_round, bool (*round) (void *arg), void *arg)
 {
-	if (request == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
-	return request;
+	volatile bool finished = false;
+
+	CHECK_FOR_INTERRUPTS();
+	zkl_begin_reading(r, zkb_connect(wait), wait, event);
+	if (*last_round == 0)
+		*last_round = r->patience.until;
+	else if (zks_now() >= *last_round)
+		zkb_raise_unanswered(wait, r->patience.session);
+	PG_TRY();
+	{
+		finished = round(arg);
+	}
+	PG_FINALLY();
+	{
+		zkl_end_reading(r);
+	}
+	PG_END_TRY();
+	return finished;
 }
 
-ZkReading
-zkl_await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
+void
+zkl_read_in_rounds(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (void *arg), void *arg)
+{
+	int64		last_round = 0;
+
+	while (!try_round(r, wait, event, &last_round, round, arg))
+		;
+}
+
+static ZkReading
+await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
 	ZkPatience *p = &r->patience;
 	ZkWaited	waited = zkb_await_answer(p, request, answer);
@@ -63,6 +89,15 @@ zkl_await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 	return ZKL_BROKEN;
 }
 
+ZkReading
+zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
+{
+	if (r->apart != NULL)
+		zks_request_free(r->patience.session, r->apart);
+	r->apart = request;
+	return await(r, zkb_sent(request), answer);
+}
+
 bool
 zkl_has_room(const ZkReader *r)
 {
@@ -72,7 +107,7 @@ zkl_has_room(const ZkReader *r)
 void
 zkl_ask(ZkReader *r, ZkRequest *request)
 {
-	r->requests[(r->first + r->n) % ZKL_WINDOW] = zkl_sent(request);
+	r->requests[(r->first + r->n) % ZKL_WINDOW] = zkb_sent(request);
 	r->n++;
 	CHECK_FOR_INTERRUPTS();
 }
@@ -80,7 +115,7 @@ zkl_ask(ZkReader *r, ZkRequest *request)
 ZkReading
 zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
 {
-	return zkl_await(r, r->requests[r->first], answer);
+	return await(r, r->requests[r->first], answer);
 }
 
 void
@@ -122,4 +157,7 @@ zkl_end_reading(ZkReader *r)
 {
 	while (r->n > 0)
 		zkl_drop_oldest(r);
+	if (r->apart != NULL)
+		zks_request_free(r->patience.session, r->apart);
+	r->apart = NULL;
 }

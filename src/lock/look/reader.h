@@ -24,6 +24,7 @@ typedef struct ZkReader
 	ZkRequest  *requests[ZKL_WINDOW];	/* a ring buffer, from first on */
 	int			first;
 	int			n;
+	ZkRequest  *apart;			/* see zkl_ask_apart; or NULL */
 } ZkReader;
 
 typedef enum ZkReading
@@ -38,11 +39,15 @@ typedef enum ZkReading
 /* It raises if an answer does not come in time, unless that is changed */
 extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait, ZkWaitEvent event);
 
-/* Raises 53200 if this is NULL */
-extern ZkRequest *zkl_sent(ZkRequest *request);
+/*
+ * Read in rounds until one returns true: each begins on a connection, and ends with
+ * it, and none begins later than the first may last.
+ */
+extern void zkl_read_in_rounds(ZkReader *reader, ZkWait *wait, ZkWaitEvent event,
+							   bool (*round) (void *arg), void *arg);
 
-/* Wait for the answer to any request */
-extern ZkReading zkl_await(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
+/* A question apart from all others, which is dropped with the next one, or at the end */
+extern ZkReading zkl_ask_apart(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
 
 /*
  * The questions that are answered in the order in which they were asked.  There

@@ -151,7 +151,7 @@ zkl_set_watch(Call *c, Place *p, Blocker *blocker)
 		zks_unwatch(c->session, old);
 	pfree(path);
 	if (blocker->watch == NULL)
-		zkl_raise_no_memory();
+		zkb_raise_no_memory();
 }
 
 static int

@@ -162,12 +162,10 @@ zkl_send_list(Call *c, Place *p, bool fresh)
 	zkl_drop_list(c, p);
 	p->list_fresh = fresh;
 	p->leftovers = zkn_leftovers(c->session, p->target->dir);
-	p->list = zkl_is_single(c) ? zks_read_fresh(c->session, p->target->dir) :
-		p->by_changes ?
-		zks_list_and_watch(c->session, p->target->dir, fresh, &p->changes) :
-		zks_list(c->session, p->target->dir, fresh);
-	if (p->list == NULL)
-		zkl_raise_no_memory();
+	p->list = zkb_sent(zkl_is_single(c) ? zks_read_fresh(c->session, p->target->dir) :
+					   p->by_changes ?
+					   zks_list_and_watch(c->session, p->target->dir, fresh, &p->changes) :
+					   zks_list(c->session, p->target->dir, fresh));
 }
 
 /*
@@ -250,11 +248,9 @@ send_read(Call *c, Place *p, ZkRequest *(*ask) (ZkSession *, const char *), cons
 	char	   *path = psprintf("%s/%s", p->target->dir, name);
 
 	CHECK_FOR_INTERRUPTS();
-	p->reads[p->nreads] = ask(c->session, path);
-	pfree(path);
-	if (p->reads[p->nreads] == NULL)
-		zkl_raise_no_memory();
+	p->reads[p->nreads] = zkb_sent(ask(c->session, path));
 	p->nreads++;
+	pfree(path);
 }
 
 /*
@@ -351,7 +347,7 @@ send_creates(Call *c, int first, bool parents)
 	}
 	zks_gather(c->session);
 	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
-		zkl_raise_no_memory();
+		zkb_raise_no_memory();
 	for (int i = 0; i < n; i++)
 		c->places[first + i].node = nodes[i];
 	for (int i = first; i < c->n && !zkl_is_single(c) && !bet; i++)
@@ -480,9 +476,7 @@ zkl_send_check(Call *c, Place *p)
 
 	if (zkb_is_certain(&p->node, n))
 		return;
-	p->check = zkn_check(c->session, &p->node, &n);
-	if (p->check == NULL)
-		zkl_raise_no_memory();
+	p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
 }
 
 /*

@@ -111,12 +111,6 @@ zkl_is_single(const Call *c)
 	return c->want.style == ZKP_SINGLE;
 }
 
-static inline void
-zkl_raise_no_memory(void)
-{
-	ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
-}
-
 /* blockers.c */
 extern void zkl_must_be_open(Call *c, Place *p, int rc);
 extern void zkl_drop_changes(Call *c, Place *p);

@@ -35,9 +35,7 @@ remove_directory(Call *c, Place *p, int version)
 	ZkAnswer	answer;
 
 	zkl_drop_list(c, p);
-	p->list = zks_delete_directory(c->session, p->target->dir, version);
-	if (p->list == NULL)
-		zkl_raise_no_memory();
+	p->list = zkb_sent(zks_delete_directory(c->session, p->target->dir, version));
 	if (!zkl_await_answer(c, p->list, &answer))
 		return;
 	zkl_drop_list(c, p);

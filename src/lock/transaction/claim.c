@@ -27,6 +27,8 @@
 #include "xact.h"
 
 /* A conversation about one mark */
+struct Seen;
+
 typedef struct Talk
 {
 	const char *path;			/* of the lock */
@@ -35,10 +37,13 @@ typedef struct Talk
 	int			root_len;
 	ZkSession  *session;
 	ZkWait	   *wait;
-	int64		last_round;		/* none begins later; 0: before the first */
 	bool		written;		/* an empty mark was sent, which may have been
 								 * carried out */
 	ZkReader   *reader;
+	bool		(*step) (struct Talk *talk, struct Seen *seen); /* false: the connection
+																 * broke, or the mark
+																 * has changed */
+	struct Seen *seen;
 } Talk;
 
 /* A mark as it was read */
@@ -65,28 +70,10 @@ begin_talk(Talk *talk, const char *path, ZkWait *wait)
 	talk->reader = palloc(sizeof(ZkReader));
 }
 
-static void
-begin_round(Talk *talk)
-{
-	CHECK_FOR_INTERRUPTS();
-	talk->session = zkb_connect(talk->wait);
-	zkl_begin_reading(talk->reader, talk->session, talk->wait, ZKB_WAIT_CHECK);
-	talk->reader->patience.until = Min(talk->reader->patience.until, talk->wait->try_until);
-	if (talk->last_round == 0)
-		talk->last_round = talk->reader->patience.until;
-	else if (zks_now() >= talk->last_round)
-		zkb_raise_unanswered(talk->wait, talk->session);
-}
-
 /* False: the connection broke, ask again */
 static bool
 await_oldest(Talk *talk, ZkAnswer *answer)
 {
-	/*
-	 * each answer gives the next one time, but not to a call that may not
-	 * wait
-	 */
-	talk->reader->patience.until = Min(talk->reader->patience.until, talk->wait->try_until);
 	return zkl_await_oldest(talk->reader, answer) == ZKL_READ;
 }
 
@@ -198,32 +185,21 @@ make_mark(Talk *talk)
 	return true;
 }
 
-/* What a call does with the mark; false: the connection broke, or it has changed */
-typedef bool (*Step) (Talk *talk, Seen *seen);
-
 static bool
-try_step(Talk *talk, Step step, Seen *seen)
+take_step(void *arg)
 {
-	volatile bool finished = false;
+	Talk	   *talk = arg;
 
-	begin_round(talk);
-	PG_TRY();
-	{
-		finished = step(talk, seen);
-	}
-	PG_FINALLY();
-	{
-		zkl_end_reading(talk->reader);
-	}
-	PG_END_TRY();
-	return finished;
+	talk->session = talk->reader->patience.session;
+	return talk->step(talk, talk->seen);
 }
 
 static void
-go_through(Talk *talk, Step step, Seen *seen)
+go_through(Talk *talk, bool (*step) (Talk *talk, Seen *seen), Seen *seen)
 {
-	while (!try_step(talk, step, seen))
-		;
+	talk->step = step;
+	talk->seen = seen;
+	zkl_read_in_rounds(talk->reader, talk->wait, ZKB_WAIT_CHECK, take_step, talk);
 	pfree(talk->reader);
 }
 
@@ -377,7 +353,7 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 
 /* Without a lock */
 static void
-talk_of(const char *path, Step step, Talk *talk, Seen *seen)
+talk_of(const char *path, bool (*step) (Talk *talk, Seen *seen), Talk *talk, Seen *seen)
 {
 	ZkWait		wait;
 

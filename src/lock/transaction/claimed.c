@@ -240,7 +240,7 @@ static void
 write_all(Marks *m)
 {
 	if (!zkn_mark(m->session, m->what, m->n, m->marks))
-		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+		zkb_raise_no_memory();
 	for (int i = 0; i < m->n; i++)
 		m->claims[i]->mark = m->marks[i];
 }

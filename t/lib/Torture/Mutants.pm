@@ -329,7 +329,7 @@ our @MUTANTS = (
 	{
 		name => 'break_unchecked',
 		what => 'who has found a cycle gives up its place if the first node of it is there, whatever has become of the others',
-		edits => [ [ 'lock/deadlock/deadlock.c', "cycle->checks, cycle->nchecks));", "cycle->checks, 1));" ] ],
+		edits => [ [ 'lock/deadlock/deadlock.c', "cycle->checks, cycle->nchecks);", "cycle->checks, 1);" ] ],
 		test => [ '018_deadlocks', 'a writer gives up between two readers, one of whom breaks the cycle' ]
 	},
 	{
