@@ -180,7 +180,7 @@ find_relied(Relied *relied, bool writes)
 static void
 refuse_lost_at_commit(const Relied *relied)
 {
-	int			lost = zkl_first_lost(relied->locks, relied->nodes, relied->n);
+	int			lost = zkl_first_lost(zkb_session(), relied->locks, relied->nodes, relied->n);
 
 	if (lost >= 0)
 		zkl_raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);

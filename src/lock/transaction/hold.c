@@ -125,7 +125,7 @@ refuse_too_many(int n)
  * rest.
  */
 static Lock *
-first_lost(Wanted *wanted, int n)
+lost_meanwhile(Wanted *wanted, int n)
 {
 	for (int i = 0; i < n; i++)
 	{
@@ -169,7 +169,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	/* the nodes are nobody's until the locks have them */
 	PG_TRY();
 	{
-		lost = first_lost(wanted, n);	/* writes to the server's log */
+		lost = lost_meanwhile(wanted, n);	/* writes to the server's log */
 	}
 	PG_CATCH();
 	{
@@ -229,7 +229,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool m
 	int			nheld = 0;
 	int			nothers = 0;
 
-	zkl_refuse_lost(first_lost(wanted, n));
+	zkl_refuse_lost(lost_meanwhile(wanted, n));
 	for (int i = 0; i < n; i++)
 	{
 		refuse_to_share_single(wanted[i].lock);

@@ -203,9 +203,14 @@ zkl_unlock_function(const Lock *lock)
 ZkSession *
 zkl_session_of(Lock *lock)
 {
-	ZkSession  *session = zkb_session();
+	(void) zkb_session();
+	return lock->taken ? zkl_peek_session_of(lock) : NULL;
+}
 
-	return lock->taken && lock->generation == zkb_generation() ? session : NULL;
+ZkSession *
+zkl_peek_session_of(const Lock *base)
+{
+	return base != NULL && base->generation == zkb_generation() ? zkb_peek() : NULL;
 }
 
 /* That of the lock, and that of the shared one which relies on its node */
@@ -219,9 +224,8 @@ drop_shadows(Lock *lock)
 		zkl_drop_shadow(&twin->shadow);
 }
 
-/* session: this backend's, or NULL */
-static int
-first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n)
+int
+zkl_first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n)
 {
 	ZkLoss		loss = ZK_NOT_LOST;
 	int			lost;
@@ -257,18 +261,12 @@ first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n)
 	return lost;
 }
 
-int
-zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n)
-{
-	return first_lost(zkb_session(), locks, nodes, n);
-}
-
 bool
 zkl_is_lost(Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
 
-	return base != NULL && zkl_first_lost(&base, &base->grant.node, 1) == 0;
+	return base != NULL && zkl_first_lost(zkb_session(), &base, &base->grant.node, 1) == 0;
 }
 
 /* A session that is over stays: its thread still stops what relies on its locks */
@@ -284,7 +282,7 @@ zkl_tell_losses(void)
 		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
 
 		if (base != NULL)
-			(void) first_lost(zkb_peek(), &base, &base->grant.node, 1);
+			(void) zkl_first_lost(zkb_peek(), &base, &base->grant.node, 1);
 	}
 }
 

@@ -83,16 +83,21 @@ extern int	zkl_nheld;
 extern bool zkl_changed;		/* since it was last shown to others */
 extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
-/* The session to which the lock's own node belongs, or NULL if it is gone */
+/*
+ * The session to which the lock's own node belongs, or NULL if it is gone.  For a
+ * caller that must not notice the end of a session: the same of one that is over, but
+ * still has its nodes; base may be NULL.
+ */
 extern ZkSession *zkl_session_of(Lock *lock);
+extern ZkSession *zkl_peek_session_of(const Lock *base);
 
 /*
  * The first of these taken locks (at least one) that is lost, or -1; the nodes
- * are theirs.  Once lost, a lock stays lost; its loss says why.  The session
- * and the nodes are each examined once, however many they are, since this is
- * part of each COMMIT.
+ * are theirs, and the session is zkb_session or zkb_peek.  Once lost, a lock stays
+ * lost; its loss says why.  The session and the nodes are each examined once,
+ * however many they are, since this is part of each COMMIT.
  */
-extern int	zkl_first_lost(Lock *const *locks, ZkNode *const *nodes, int n);
+extern int	zkl_first_lost(ZkSession *session, Lock *const *locks, ZkNode *const *nodes, int n);
 
 /*
  * The lock on whose node this one relies: itself, or, for a shared one, the

@@ -89,12 +89,6 @@ warn_lost(const Ending *ending)
 			 errdetail_internal("%s", zkb_loss_detail(ending->loss))));
 }
 
-static ZkSession *
-session_of(const Ending *ending)
-{
-	return ending->base->generation == zkb_generation() ? zkb_peek() : NULL;
-}
-
 /*
  * Note the state of the lock before any of the locks that are released
  * together ends: one may rely on the node of another.
@@ -102,7 +96,7 @@ session_of(const Ending *ending)
 static void
 judge(Ending *ending)
 {
-	if (session_of(ending) != NULL)
+	if (zkl_peek_session_of(ending->base) != NULL)
 		ending->proven = zkb_are_proven(&ending->base->grant.node, 1) &&
 			zklock_commit_guard != ZKLOCK_GUARD_STRICT;
 	else if (ending->loss == ZK_NOT_LOST)
@@ -118,7 +112,7 @@ static void
 begin_ending(Ending *ending)
 {
 	Lock	   *lock = ending->lock;
-	ZkSession  *session = session_of(ending);
+	ZkSession  *session = zkl_peek_session_of(ending->base);
 	ZkNode	   *node = ending->base->grant.node;
 
 	ending->ended = ending->loss != ZK_NOT_LOST ? LOST_BEFORE : STILL_HELD;

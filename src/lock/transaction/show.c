@@ -35,8 +35,7 @@ show_lock(ZkSlotHold *shown, Lock *lock)
 
 		shown->counts[zkl_shown_scope(hold->scope)] += hold->count;
 	}
-	shown->lost = base == NULL || base->loss != ZK_NOT_LOST || zkb_peek() == NULL ||
-		base->generation != zkb_generation();
+	shown->lost = zkl_peek_session_of(base) == NULL || base->loss != ZK_NOT_LOST;
 	shown->token = base != NULL ? base->grant.token : 0;
 	return shown->lost ? NULL : base->grant.node;
 }

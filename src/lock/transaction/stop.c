@@ -363,13 +363,6 @@ begin(bool carry_on)
 	zks_stop_begin(stop_signal, carry_on);
 }
 
-/* A session that is over still has its nodes, until its end is noticed */
-static ZkSession *
-session_of(const Lock *base)
-{
-	return base != NULL && base->generation == zkb_generation() ? zkb_peek() : NULL;
-}
-
 /*
  * What was asked for so far is void.  A cancel that has not been acted upon is
  * taken back; one that has is an error already.
@@ -418,7 +411,7 @@ void
 zkl_stop_if_lost(Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
-	ZkSession  *session = session_of(base);
+	ZkSession  *session = zkl_peek_session_of(base);
 
 	if (session == NULL)
 		return;
@@ -434,7 +427,7 @@ zkl_stop_less(Lock *lock)
 {
 	Lock	   *twin = zkl_twin_of(lock);
 	Lock	   *base = lock->taken || twin == NULL ? zkl_base(lock) : zkl_base(twin);
-	ZkSession  *session = session_of(base);
+	ZkSession  *session = zkl_peek_session_of(base);
 
 	if (session != NULL)
 		zkn_rely(session, base->grant.node,
@@ -453,7 +446,7 @@ relies_on_closed_session(void)
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
 		Lock	   *base = zkl_base(hold->lock);
 
-		if (hold->used && !hold->proven && base != NULL && session_of(base) == NULL)
+		if (hold->used && !hold->proven && base != NULL && zkl_peek_session_of(base) == NULL)
 			return true;
 	}
 	return false;
@@ -495,7 +488,7 @@ look_at_closed_sessions(void)
 	{
 		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
 
-		found |= base != NULL && session_of(base) == NULL;
+		found |= base != NULL && zkl_peek_session_of(base) == NULL;
 	}
 	zks_stop_closed(found);
 }
@@ -577,7 +570,7 @@ lost_with_closed_session(void)
 		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
 		Lock	   *base = zkl_base(lock);
 
-		if (base != NULL && session_of(base) == NULL && is_of_session(lock))
+		if (base != NULL && zkl_peek_session_of(base) == NULL && is_of_session(lock))
 			return base;
 	}
 	return NULL;
