@@ -44,12 +44,63 @@ StaticAssertDecl(lengthof(state_names) == ZKL_STATE_LOST + 1, "state_names is in
 StaticAssertDecl(lengthof(session_state_names) == ZKS_OVER,
 				 "session_state_names is indexed by ZkSessionState, and a session that is over is not shown");
 
-/* Text that others wrote, or NULL */
-static Datum
-text_or_null(const char *value, bool *isnull)
+/* Of zk_server_locks */
+#define MOST_COLUMNS	24
+
+/* A row as it is filled in, column by column; those left out are null */
+typedef struct Row
 {
-	*isnull = value == NULL;
-	return value != NULL ? CStringGetTextDatum(value) : (Datum) 0;
+	ReturnSetInfo *rsinfo;
+	int			n;
+	Datum		values[MOST_COLUMNS];
+	bool		nulls[MOST_COLUMNS];
+} Row;
+
+static void
+begin_row(Row *row, void *rsinfo)
+{
+	row->rsinfo = rsinfo;
+	row->n = 0;
+	memset(row->nulls, true, sizeof(row->nulls));
+}
+
+static void
+add_if(Row *row, bool known, Datum value)
+{
+	Assert(row->n < MOST_COLUMNS);
+	row->values[row->n] = value;
+	row->nulls[row->n++] = !known;
+}
+
+static void
+add(Row *row, Datum value)
+{
+	add_if(row, true, value);
+}
+
+static void
+add_text(Row *row, const char *value)
+{
+	add_if(row, value != NULL, value != NULL ? CStringGetTextDatum(value) : (Datum) 0);
+}
+
+/* What others wrote, in UTF-8: their database may have another encoding */
+static void
+add_utf8(Row *row, const char *utf8, bool all)
+{
+	add_text(row, utf8 != NULL ? zkb_from_utf8_escaped(utf8, strlen(utf8), all) : NULL);
+}
+
+static void
+add_session(Row *row, int64 session)
+{
+	add_if(row, session != 0, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) session)));
+}
+
+static void
+put_row(Row *row)
+{
+	tuplestore_putvalues(row->rsinfo->setResult, row->rsinfo->setDesc, row->values, row->nulls);
 }
 
 /* Where in ZooKeeper the lock of this path is, for a look at what others do there */
@@ -65,22 +116,19 @@ where_to_look(const char *path)
 static void
 put_lock(const ZkHoldInfo *info, void *arg)
 {
-	ReturnSetInfo *rsinfo = arg;
-	Datum		values[9];
-	bool		nulls[9] = {false};
-	int			i = 0;
+	Row			row;
 
-	values[i++] = CStringGetTextDatum(zkb_path_for_display(info->path));
-	values[i++] = CStringGetTextDatum(zkb_path_for_display(info->root));
-	values[i++] = CStringGetTextDatum(mode_names[info->mode]);
-	values[i++] = CStringGetTextDatum(scope_names[info->scope]);
-	values[i++] = Int64GetDatum(info->count);
-	values[i++] = CStringGetTextDatum(state_names[info->state]);
-	nulls[i] = info->state == ZKL_STATE_LOST;
-	values[i++] = Int64GetDatum(info->token);
-	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(info->node, strlen(info->node), true));
-	values[i++] = TimestampTzGetDatum(info->acquired_at);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	begin_row(&row, arg);
+	add_text(&row, zkb_path_for_display(info->path));
+	add_text(&row, zkb_path_for_display(info->root));
+	add_text(&row, mode_names[info->mode]);
+	add_text(&row, scope_names[info->scope]);
+	add(&row, Int64GetDatum(info->count));
+	add_text(&row, state_names[info->state]);
+	add_if(&row, info->state != ZKL_STATE_LOST, Int64GetDatum(info->token));
+	add_utf8(&row, info->node, true);
+	add(&row, TimestampTzGetDatum(info->acquired_at));
+	put_row(&row);
 }
 
 PG_FUNCTION_INFO_V1(zk_lock_status);
@@ -108,84 +156,56 @@ unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
 	return IS_VALID_TIMESTAMP(*timestamp);
 }
 
-/* A number that zkb_read_identity has read, or NULL */
-static Datum
-number_or_null(const char *value, bool *isnull)
-{
-	*isnull = value == NULL;
-	return Int32GetDatum(value != NULL ? (int32) strtol(value, NULL, 10) : 0);
-}
-
-static Datum
-session_or_null(const ZkQueueRow *contender, bool *isnull)
-{
-	*isnull = contender->session == 0;
-	return CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) contender->session));
-}
-
-static Datum
-since_or_null(const ZkQueueRow *contender, bool *isnull)
+static void
+add_since(Row *row, const ZkQueueRow *contender)
 {
 	TimestampTz since = 0;
+	bool		known = contender->known && unix_ms_as_timestamp(contender->since_ms, &since);
 
-	*isnull = !contender->known || !unix_ms_as_timestamp(contender->since_ms, &since);
-	return TimestampTzGetDatum(since);
+	add_if(row, known, TimestampTzGetDatum(since));
 }
 
 /* What a node says: the columns from host to data */
-#define SAYS_COLUMNS	8
-
 static void
-put_what_it_says(const ZkQueueRow *contender, Datum *values, bool *nulls)
+add_what_it_says(Row *row, const ZkQueueRow *contender)
 {
+	static const int columns[] = {
+		ZKB_FIELD_HOST, ZKB_FIELD_PORT, ZKB_FIELD_CLUSTER_NAME, ZKB_FIELD_PID,
+		ZKB_FIELD_DATABASE, ZKB_FIELD_USER, ZKB_FIELD_APPLICATION_NAME
+	};
 	char	   *fields[ZKB_FIELDS] = {NULL};
-	int			i = 0;
 
 	if (contender->ours)
 		zkb_read_identity(contender->data, contender->data_len, fields);
-	values[i] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[i]);
-	i++;
-	values[i] = number_or_null(fields[ZKB_FIELD_PORT], &nulls[i]);
-	i++;
-	values[i] = text_or_null(fields[ZKB_FIELD_CLUSTER_NAME], &nulls[i]);
-	i++;
-	values[i] = number_or_null(fields[ZKB_FIELD_PID], &nulls[i]);
-	i++;
-	values[i] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[i]);
-	i++;
-	values[i] = text_or_null(fields[ZKB_FIELD_USER], &nulls[i]);
-	i++;
-	values[i] = text_or_null(fields[ZKB_FIELD_APPLICATION_NAME], &nulls[i]);
-	i++;
-	nulls[i] = contender->ours || contender->data_len == 0;
-	values[i] = nulls[i] ? (Datum) 0 :
-		CStringGetTextDatum(zkb_from_utf8_escaped(contender->data, contender->data_len, true));
+	for (int i = 0; i < lengthof(columns); i++)
+	{
+		const char *field = fields[columns[i]];
+
+		if (columns[i] == ZKB_FIELD_PORT || columns[i] == ZKB_FIELD_PID)
+			add_if(row, field != NULL, Int32GetDatum(field != NULL ? (int32) strtol(field, NULL, 10) : 0));
+		else
+			add_text(row, field);
+	}
+	add_text(row, contender->ours || contender->data_len == 0 ? NULL :
+			 zkb_from_utf8_escaped(contender->data, contender->data_len, true));
 }
 
 static void
 put_contender(const ZkQueueRow *contender, void *arg)
 {
-	ReturnSetInfo *rsinfo = arg;
-	Datum		values[8 + SAYS_COLUMNS];
-	bool		nulls[8 + SAYS_COLUMNS] = {false};
-	int			i = 0;
+	Row			row;
 
-	values[i++] = Int32GetDatum(contender->position);
-	values[i++] = CStringGetTextDatum(kind_names[contender->mode]);
-	values[i++] = CStringGetTextDatum(mode_names[contender->mode]);
-	values[i++] = BoolGetDatum(contender->granted);
-	nulls[i] = !contender->known || contender->node == NULL;
-	values[i++] = Int64GetDatum(contender->token);
-	values[i] = session_or_null(contender, &nulls[i]);
-	i++;
-	values[i] = since_or_null(contender, &nulls[i]);
-	i++;
-	values[i] = text_or_null(contender->node != NULL ?
-							 zkb_from_utf8_escaped(contender->node, strlen(contender->node), true) : NULL,
-							 &nulls[i]);
-	i++;
-	put_what_it_says(contender, values + i, nulls + i);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	begin_row(&row, arg);
+	add(&row, Int32GetDatum(contender->position));
+	add_text(&row, kind_names[contender->mode]);
+	add_text(&row, mode_names[contender->mode]);
+	add(&row, BoolGetDatum(contender->granted));
+	add_if(&row, contender->known && contender->node != NULL, Int64GetDatum(contender->token));
+	add_session(&row, contender->session);
+	add_since(&row, contender);
+	add_utf8(&row, contender->node, true);
+	add_what_it_says(&row, contender);
+	put_row(&row);
 }
 
 PG_FUNCTION_INFO_V1(zk_lock_queue);
@@ -200,31 +220,22 @@ zk_lock_queue(PG_FUNCTION_ARGS)
 }
 
 static void
-put_path(const ZkPathRow *row, void *arg)
+put_path(const ZkPathRow *path, void *arg)
 {
-	ReturnSetInfo *rsinfo = arg;
-	Datum		values[6 + SAYS_COLUMNS];
-	bool		nulls[6 + SAYS_COLUMNS];
-	int			i = 0;
+	Row			row;
 
-	memset(nulls, true, sizeof(nulls));
-	nulls[i] = false;
-	values[i++] = CStringGetTextDatum(zkb_from_utf8_escaped(row->path, strlen(row->path), false));
-	nulls[i] = !row->known;
-	values[i++] = CStringGetTextDatum(kind_names[row->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE]);
-	nulls[i] = !row->known;
-	values[i++] = Int32GetDatum(row->contenders);
-	nulls[i] = !row->known || row->holders < 0;
-	values[i++] = Int32GetDatum(row->holders);
-	if (row->first != NULL)
+	begin_row(&row, arg);
+	add_utf8(&row, path->path, false);
+	add_if(&row, path->known, CStringGetTextDatum(kind_names[path->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE]));
+	add_if(&row, path->known, Int32GetDatum(path->contenders));
+	add_if(&row, path->known && path->holders >= 0, Int32GetDatum(path->holders));
+	if (path->first != NULL)
 	{
-		values[i] = since_or_null(row->first, &nulls[i]);
-		i++;
-		values[i] = session_or_null(row->first, &nulls[i]);
-		i++;
-		put_what_it_says(row->first, values + i, nulls + i);
+		add_since(&row, path->first);
+		add_session(&row, path->first->session);
+		add_what_it_says(&row, path->first);
 	}
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	put_row(&row);
 }
 
 /* The root is no lock, but there may be locks below it */
@@ -249,34 +260,20 @@ zk_lock_paths(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* The columns of zk_last_claim, in order */
-enum
-{
-	CLAIM_PERIOD,
-	CLAIM_STATE,
-	CLAIM_SINCE,
-	CLAIM_HOST,
-	CLAIM_DATNAME,
-	CLAIM_SYSTEM_IDENTIFIER,
-	CLAIM_TRANSACTION_ID,
-	CLAIM_COLUMNS
-};
-
+/* The columns of zk_last_claim */
 static void
-put_claim_columns(const ZkClaimRecord *claim, Datum *values, bool *nulls)
+add_claim(Row *row, const ZkClaimRecord *claim)
 {
 	char	   *fields[ZKB_FIELDS];
 
-	memset(nulls, false, CLAIM_COLUMNS * sizeof(bool));
 	zkb_read_identity(claim->identity, strlen(claim->identity), fields);
-	values[CLAIM_PERIOD] = TimestampTzGetDatum(claim->period);
-	values[CLAIM_STATE] = CStringGetTextDatum(claim->done ? "done" : "pending");
-	values[CLAIM_SINCE] = TimestampTzGetDatum(claim->since);
-	values[CLAIM_HOST] = text_or_null(fields[ZKB_FIELD_HOST], &nulls[CLAIM_HOST]);
-	values[CLAIM_DATNAME] = text_or_null(fields[ZKB_FIELD_DATABASE], &nulls[CLAIM_DATNAME]);
-	values[CLAIM_SYSTEM_IDENTIFIER] = Int64GetDatum((int64) claim->system);
-	values[CLAIM_TRANSACTION_ID] = FullTransactionIdGetDatum(claim->xid);
-	nulls[CLAIM_TRANSACTION_ID] = !FullTransactionIdIsValid(claim->xid);
+	add(row, TimestampTzGetDatum(claim->period));
+	add_text(row, claim->done ? "done" : "pending");
+	add(row, TimestampTzGetDatum(claim->since));
+	add_text(row, fields[ZKB_FIELD_HOST]);
+	add_text(row, fields[ZKB_FIELD_DATABASE]);
+	add(row, Int64GetDatum((int64) claim->system));
+	add_if(row, FullTransactionIdIsValid(claim->xid), FullTransactionIdGetDatum(claim->xid));
 }
 
 PG_FUNCTION_INFO_V1(zk_last_claim);
@@ -285,32 +282,28 @@ zk_last_claim(PG_FUNCTION_ARGS)
 {
 	char	   *path = zkb_path_argument(fcinfo);
 	TupleDesc	desc;
-	Datum		values[CLAIM_COLUMNS];
-	bool		nulls[CLAIM_COLUMNS];
+	Row			row;
 	ZkClaimRecord claim;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	memset(nulls, true, sizeof(nulls));
+	begin_row(&row, NULL);
 	if (zkl_last_claim(path, &claim))
-		put_claim_columns(&claim, values, nulls);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+		add_claim(&row, &claim);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), row.values, row.nulls)));
 }
 
 /* The path, and the columns of zk_last_claim */
 static void
 put_claim(const char *path, const ZkClaimRecord *claim, void *arg)
 {
-	ReturnSetInfo *rsinfo = arg;
-	Datum		values[1 + CLAIM_COLUMNS];
-	bool		nulls[1 + CLAIM_COLUMNS];
+	Row			row;
 
-	memset(nulls, true, sizeof(nulls));
-	nulls[0] = false;
-	values[0] = CStringGetTextDatum(zkb_from_utf8_escaped(path, strlen(path), false));
+	begin_row(&row, arg);
+	add_utf8(&row, path, false);
 	if (claim != NULL)
-		put_claim_columns(claim, values + 1, nulls + 1);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		add_claim(&row, claim);
+	put_row(&row);
 }
 
 PG_FUNCTION_INFO_V1(zk_claims);
@@ -353,131 +346,61 @@ ms_as_interval(int ms)
 	return IntervalPGetDatum(interval);
 }
 
+/* What a session and its backend have counted, as zk_session and zk_server_locks end */
+static void
+add_counters(Row *row, const ZkBackendCounters *counters, const ZkSessionInfo *session)
+{
+	add(row, Int64GetDatum(counters->requests + session->requests));
+	add(row, Int64GetDatum(counters->waits));
+	add(row, Int64GetDatum(counters->timeouts));
+	add(row, Int64GetDatum(counters->deadlock_checks));
+	add(row, Int64GetDatum(counters->deadlocks));
+	add(row, Int64GetDatum(counters->reconnections + session->reconnections));
+	add(row, Int64GetDatum(counters->losses + session->losses));
+	add(row, Int32GetDatum(session->unreleased));
+}
+
 PG_FUNCTION_INFO_V1(zk_session_status);
 Datum
 zk_session_status(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo;
 	ZkSession  *session = zkb_session();	/* not one that is over */
 	ZkSessionInfo info;
-	Datum		values[14];
-	bool		nulls[14] = {false};
-	const char *servers;
-	int			i = 0;
+	bool		connected;
+	Row			row;
 
 	InitMaterializedSRF(fcinfo, 0);
-	rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	begin_row(&row, fcinfo->resultinfo);
 	memset(&info, 0, sizeof(info));
 	if (session != NULL)
 		zks_info(session, &info);
+	connected = info.epoch != 0;
 
-	values[i++] = CStringGetTextDatum(session == NULL || info.state == ZKS_OVER ? "none" :
-									  session_state_names[info.state]);
-	nulls[i] = info.epoch == 0;
-	values[i++] = CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id));
-	servers = zkb_servers();
-	values[i] = text_or_null(servers, &nulls[i]);
-	i++;
-	nulls[i] = info.server[0] == '\0';
-	values[i++] = CStringGetTextDatum(info.server);
-	nulls[i] = info.epoch == 0;
-	values[i++] = ms_as_interval(info.timeout_ms);
-	nulls[i] = info.epoch == 0;
-	values[i++] = TimestampTzGetDatum(as_timestamp(info.heard_at));
-	values[i++] = Int64GetDatum(zkb_counters.requests + info.requests);
-	values[i++] = Int64GetDatum(zkb_counters.waits);
-	values[i++] = Int64GetDatum(zkb_counters.timeouts);
-	values[i++] = Int64GetDatum(zkb_counters.deadlock_checks);
-	values[i++] = Int64GetDatum(zkb_counters.deadlocks);
-	values[i++] = Int64GetDatum(zkb_counters.reconnections + info.reconnections);
-	values[i++] = Int64GetDatum(zkb_counters.losses + info.losses);
-	values[i++] = Int32GetDatum(info.unreleased);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	add_text(&row, session == NULL || info.state == ZKS_OVER ? "none" : session_state_names[info.state]);
+	add_if(&row, connected, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id)));
+	add_text(&row, zkb_servers());
+	add_text(&row, info.server[0] != '\0' ? info.server : NULL);
+	add_if(&row, connected, ms_as_interval(info.timeout_ms));
+	add_if(&row, connected, TimestampTzGetDatum(as_timestamp(info.heard_at)));
+	add_counters(&row, &zkb_counters, &info);
+	put_row(&row);
 	return (Datum) 0;
 }
 
-/* The columns of zk_server_locks, in order */
-enum
-{
-	PID,
-	DATNAME,
-	USENAME,
-	PATH,
-	ROOT,
-	MODE,
-	SCOPE,
-	COUNT,
-	GRANTED,
-	STATE,
-	TOKEN,
-	ACQUIRED_AT,
-	WAITING_SINCE,
-	MORE,
-	ZK_SESSION,
-	SESSION_STATE,
-	REQUESTS,
-	WAITS,
-	TIMEOUTS,
-	DEADLOCK_CHECKS,
-	DEADLOCKS,
-	RECONNECTIONS,
-	LOSSES,
-	UNRELEASED,
-	SERVER_LOCKS_COLUMNS
-};
-
-typedef struct Row
-{
-	ReturnSetInfo *rsinfo;
-	Datum		values[SERVER_LOCKS_COLUMNS];
-	bool		nulls[SERVER_LOCKS_COLUMNS];
-} Row;
-
-static void
-set_column(Row *row, int column, Datum value)
-{
-	row->values[column] = value;
-	row->nulls[column] = false;
-}
-
-/* What others wrote, in UTF-8: their database may have another encoding */
-static void
-set_text(Row *row, int column, const char *utf8)
-{
-	set_column(row, column, CStringGetTextDatum(zkb_from_utf8_escaped(utf8, strlen(utf8), false)));
-}
-
-static void
-set_name(Row *row, int column, const char *name)
-{
-	if (name != NULL)
-		set_column(row, column, CStringGetTextDatum(name));
-}
-
-static void
-put_row(Row *row)
-{
-	tuplestore_putvalues(row->rsinfo->setResult, row->rsinfo->setDesc, row->values, row->nulls);
-}
+/* Where in a row of zk_server_locks begins what is of a lock, and of the backend */
+#define OF_LOCK			3
+#define OF_BACKEND		13
 
 /* What is the same in all rows of a backend */
 static void
-set_totals(Row *row, const ZkSlot *slot, const ZkSessionInfo *session, bool has_session)
+add_totals(Row *row, const ZkSlot *slot, const ZkSessionInfo *session, bool has_session)
 {
-	const ZkBackendCounters *counters = &slot->counters;
-
-	set_column(row, MORE, Int32GetDatum(slot->more));
-	if (session->session_id != 0)
-		set_column(row, ZK_SESSION, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) session->session_id)));
-	set_column(row, SESSION_STATE, CStringGetTextDatum(has_session ? session_state_names[session->state] : "none"));
-	set_column(row, REQUESTS, Int64GetDatum(counters->requests + session->requests));
-	set_column(row, WAITS, Int64GetDatum(counters->waits));
-	set_column(row, TIMEOUTS, Int64GetDatum(counters->timeouts));
-	set_column(row, DEADLOCK_CHECKS, Int64GetDatum(counters->deadlock_checks));
-	set_column(row, DEADLOCKS, Int64GetDatum(counters->deadlocks));
-	set_column(row, RECONNECTIONS, Int64GetDatum(counters->reconnections + session->reconnections));
-	set_column(row, LOSSES, Int64GetDatum(counters->losses + session->losses));
-	set_column(row, UNRELEASED, Int32GetDatum(session->unreleased));
+	row->n = OF_BACKEND;
+	add(row, Int32GetDatum(slot->more));
+	add_session(row, session->session_id);
+	add_text(row, has_session ? session_state_names[session->state] : "none");
+	add_counters(row, &slot->counters, session);
+	Assert(row->n == MOST_COLUMNS);
 }
 
 static void
@@ -487,29 +410,32 @@ put_server_hold(Row row, const ZkSlot *slot, int i, ZkScope scope, const ZkSessi
 	ZkHoldState state = zkb_slot_lost(slot, i, session) ? ZKL_STATE_LOST :
 	zkb_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 
-	set_text(&row, PATH, hold->path);
-	set_text(&row, ROOT, hold->root);
-	set_column(&row, MODE, CStringGetTextDatum(mode_names[(int) hold->mode]));
-	set_column(&row, SCOPE, CStringGetTextDatum(scope_names[scope]));
-	set_column(&row, COUNT, Int64GetDatum(hold->counts[scope]));
-	set_column(&row, GRANTED, BoolGetDatum(true));
-	set_column(&row, STATE, CStringGetTextDatum(state_names[state]));
-	if (state != ZKL_STATE_LOST)
-		set_column(&row, TOKEN, Int64GetDatum(hold->token));
-	set_column(&row, ACQUIRED_AT, TimestampTzGetDatum(hold->acquired_at));
+	row.n = OF_LOCK;
+	add_utf8(&row, hold->path, false);
+	add_utf8(&row, hold->root, false);
+	add_text(&row, mode_names[(int) hold->mode]);
+	add_text(&row, scope_names[scope]);
+	add(&row, Int64GetDatum(hold->counts[scope]));
+	add(&row, BoolGetDatum(true));
+	add_text(&row, state_names[state]);
+	add_if(&row, state != ZKL_STATE_LOST, Int64GetDatum(hold->token));
+	add(&row, TimestampTzGetDatum(hold->acquired_at));
 	put_row(&row);
 }
 
 static void
 put_server_wait(Row row, const ZkSlotWait *wait)
 {
-	set_text(&row, PATH, wait->path);
-	set_text(&row, ROOT, wait->root);
-	set_column(&row, MODE, CStringGetTextDatum(mode_names[(int) wait->mode]));
-	set_column(&row, SCOPE, CStringGetTextDatum(scope_names[(int) wait->scope]));
-	set_column(&row, GRANTED, BoolGetDatum(false));
-	set_column(&row, STATE, CStringGetTextDatum("waiting"));
-	set_column(&row, WAITING_SINCE, TimestampTzGetDatum(as_timestamp(wait->since)));
+	row.n = OF_LOCK;
+	add_utf8(&row, wait->path, false);
+	add_utf8(&row, wait->root, false);
+	add_text(&row, mode_names[(int) wait->mode]);
+	add_text(&row, scope_names[(int) wait->scope]);
+	row.n++;					/* count */
+	add(&row, BoolGetDatum(false));
+	add_text(&row, "waiting");
+	row.n += 2;					/* token, acquired_at */
+	add(&row, TimestampTzGetDatum(as_timestamp(wait->since)));
 	put_row(&row);
 }
 
@@ -520,15 +446,15 @@ put_server_wait(Row row, const ZkSlotWait *wait)
 static void
 put_slot(const ZkSlot *slot, bool whole, void *arg)
 {
-	Row			row = {.rsinfo = arg};
+	Row			row;
 	ZkSessionInfo session;
 	bool		has_session;
 	int			nrows = 0;
 
-	memset(row.nulls, true, sizeof(row.nulls));
-	set_column(&row, PID, Int32GetDatum(slot->pid));
-	set_name(&row, DATNAME, OidIsValid(slot->database) ? get_database_name(slot->database) : NULL);
-	set_name(&row, USENAME, OidIsValid(slot->role) ? GetUserNameFromId(slot->role, true) : NULL);
+	begin_row(&row, arg);
+	add(&row, Int32GetDatum(slot->pid));
+	add_text(&row, OidIsValid(slot->database) ? get_database_name(slot->database) : NULL);
+	add_text(&row, OidIsValid(slot->role) ? GetUserNameFromId(slot->role, true) : NULL);
 	if (!whole || !(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 					has_privs_of_role(GetUserId(), slot->role)))
 	{
@@ -536,7 +462,7 @@ put_slot(const ZkSlot *slot, bool whole, void *arg)
 		return;
 	}
 	has_session = zkb_slot_session(slot, &session);
-	set_totals(&row, slot, &session, has_session);
+	add_totals(&row, slot, &session, has_session);
 	for (int i = 0; i < slot->nholds; i++)
 	{
 		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
