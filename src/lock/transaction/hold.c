@@ -499,15 +499,9 @@ zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 	hash_seq_init(&status, zkl_locks);
 	while ((lock = hash_seq_search(&status)) != NULL)
 	{
-		int64		counts[ZK_SHOWN_SCOPES] = {0};
-		dlist_iter	iter;
+		int64		counts[ZK_SHOWN_SCOPES];
 
-		dlist_foreach(iter, &lock->holds)
-		{
-			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-			counts[zkl_shown_scope(hold->scope)] += hold->count;
-		}
+		zkl_count_shown(lock, counts);
 		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
 		{
 			ZkHoldInfo	info;

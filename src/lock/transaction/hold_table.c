@@ -406,6 +406,20 @@ zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid)
 	return NULL;
 }
 
+void
+zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES])
+{
+	dlist_iter	iter;
+
+	counts[ZK_SCOPE_SESSION] = counts[ZK_SCOPE_TRANSACTION] = 0;
+	dlist_foreach(iter, unconstify(dlist_head *, &lock->holds))
+	{
+		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		counts[zkl_shown_scope(hold->scope)] += hold->count;
+	}
+}
+
 Hold *
 zkl_latest_hold(Lock *lock, ZkScope scope)
 {

@@ -170,6 +170,9 @@ extern void zkl_forget_if_unused(Lock *lock);
 extern void zkl_remove_hold(Hold *hold);
 extern Hold *zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 
+/* How many there are in each scope that users see */
+extern void zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES]);
+
 /* The latest hold that is not released, or NULL */
 extern Hold *zkl_latest_hold(Lock *lock, ZkScope scope);
 

@@ -23,18 +23,11 @@ static ZkNode *
 show_lock(ZkSlotHold *shown, Lock *lock)
 {
 	Lock	   *base = zkl_base(lock);
-	dlist_iter	iter;
 
 	shown->mode = lock->key.mode;
 	shown->acquired_at = lock->acquired_at;
 	zkb_slot_path(shown->path, shown->root, lock->key.path, lock->root_len);
-	shown->counts[ZK_SCOPE_SESSION] = shown->counts[ZK_SCOPE_TRANSACTION] = 0;
-	dlist_foreach(iter, &lock->holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		shown->counts[zkl_shown_scope(hold->scope)] += hold->count;
-	}
+	zkl_count_shown(lock, shown->counts);
 	shown->lost = zkl_peek_session_of(base) == NULL || base->loss != ZK_NOT_LOST;
 	shown->token = base != NULL ? base->grant.token : 0;
 	return shown->lost ? NULL : base->grant.node;

@@ -475,22 +475,32 @@ gave_back_lost(ZkStopReason *why)
 	return false;
 }
 
+/*
+ * A lock that is held since a ZooKeeper session that is closed by now, and of which
+ * this is so, unless it is NULL; or NULL
+ */
+static Lock *
+of_closed_session(bool (*is_so) (Lock *lock))
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+		Lock	   *base = zkl_base(lock);
+
+		if (base != NULL && zkl_peek_session_of(base) == NULL && (is_so == NULL || is_so(lock)))
+			return base;
+	}
+	return NULL;
+}
+
 /* Also those that earlier transactions took count, if a later one writes */
 static void
 look_at_closed_sessions(void)
 {
-	dlist_iter	iter;
-	bool		found = false;
-
-	if (!zks_stop_closed_counts())
-		return;
-	dlist_foreach(iter, &zkl_held)
-	{
-		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
-
-		found |= base != NULL && zkl_peek_session_of(base) == NULL;
-	}
-	zks_stop_closed(found);
+	if (zks_stop_closed_counts())
+		zks_stop_closed(of_closed_session(NULL) != NULL);
 }
 
 void
@@ -554,28 +564,6 @@ zkl_stop_next_transaction(void)
  *-------------------------------------------------------------------------
  */
 
-/*
- * A lock that the session held when its ZooKeeper session was lost, and has been closed
- * since; or NULL
- */
-static Lock *
-lost_with_closed_session(void)
-{
-	dlist_iter	iter;
-
-	if (!zks_stop_closed_counts())
-		return NULL;
-	dlist_foreach(iter, &zkl_held)
-	{
-		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
-		Lock	   *base = zkl_base(lock);
-
-		if (base != NULL && zkl_peek_session_of(base) == NULL && is_of_session(lock))
-			return base;
-	}
-	return NULL;
-}
-
 void
 zkl_terminate_later(void)
 {
@@ -591,7 +579,7 @@ zkl_terminate_again(void)
 	if (is_current(guarded) || !have_signal())
 		return;
 	zks_terminate_begin(stop_signal, zkb_peek());
-	lost = lost_with_closed_session();
+	lost = zks_stop_closed_counts() ? of_closed_session(is_of_session) : NULL;
 	if (lost != NULL)
 	{
 		why.loss = lost->loss != ZK_NOT_LOST ? lost->loss : zkb_last_loss();
