@@ -459,7 +459,7 @@ reserve_descriptors(void)
 
 /*
  * Handles a direct call of exit().  PostgreSQL's own handler runs after that
- * of zk/tls.c, when nothing can be sent to a server any longer.  So this does what
+ * of zk/wire.c, when nothing can be sent to a server any longer.  So this does what
  * that would, up to the end of the session, and does not call exit() again, which is
  * undefined here.
  */

@@ -10,6 +10,8 @@
 
 #include "compat.h"
 #include "wait.h"
+#include "zk/mark.h"
+#include "zk/stop_signal.h"
 
 typedef struct ZkBackendCounters
 {

@@ -10,6 +10,7 @@
 
 #include "compat.h"
 #include "wait.h"
+#include "zk/node.h"
 
 /* ZooKeeper answered with this code; path: of the lock */
 pg_noreturn extern void zkb_raise(int rc, const char *path);

@@ -21,12 +21,14 @@
 #include <netinet/tcp.h>
 #include <arpa/inet.h>
 
-#include "internal.h"
+#include "connection.h"
+#include "nodes.h"
+#include "watch_private.h"
 
 /* See SURELY_SENT in request.c */
 #define SEND_BUFFER			(256 * 1024)
 
-/* See ZKN_MULTI_BYTES in internal.h; the kernel usually allows less */
+/* See ZKN_MULTI_BYTES in multi.h; the kernel usually allows less */
 #define RECEIVE_BUFFER		(1024 * 1024)
 
 /*

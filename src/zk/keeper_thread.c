@@ -26,7 +26,16 @@
 #include <sys/epoll.h>
 #include <time.h>
 
-#include "internal.h"
+#include "connection.h"
+#include "keeper_thread.h"
+#include "library_handle.h"
+#include "nodes.h"
+#include "operation.h"
+#include "proof.h"
+#include "resolve.h"
+#include "stop_signal_private.h"
+#include "tls_private.h"
+#include "watch_private.h"
 
 #define KEEPER_STACK		(256 * 1024)
 
@@ -84,6 +93,24 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 	return asks;
 }
 
+/* Whether the owner has something under way */
+static bool
+owner_asks_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	{
+		if (r->listener == LISTENER_OWNER)
+			return true;
+	}
+	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	{
+		if (!w->dropped)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Heartbeats are requests of our own, not the library's pings: of those one
  * learns neither when they were sent nor when they were answered, and none is
@@ -109,7 +136,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		return;
 	s->heartbeat_at = now;
 	s->catch_up_at = 0;
-	if (zkn_only_refused_locked(s) && !zkr_owner_asks_locked(s))
+	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
 		return;
@@ -194,7 +221,7 @@ retirement_due_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	if (s->in_use || s->idle_ms == 0 || s->close_by != 0 || s->in_flight > 0 ||
-		zkn_any_locked(s) || zkr_owner_asks_locked(s))
+		zkn_any_locked(s) || owner_asks_locked(s))
 		return ZKS_NEVER;
 	return s->idle_since + s->idle_ms * ZKS_MS;
 }
@@ -373,7 +400,8 @@ zks_disown(ZkSession *s)
 	if (atomic_fetch_sub(&s->owners, 1) > 1)
 		return;
 	zkn_free_all(s);
-	zkr_free_all(s);
+	zkr_free_requests(s);
+	zkr_free_watches(s);
 	zks_wakeup_close(&s->wakeup);
 	pthread_mutex_destroy(&s->mutex);
 	zks_free_credentials(s);
@@ -438,6 +466,7 @@ attend(ZkSession *s)
 	}
 	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
+	zkr_free_left_locked(s);
 	zkn_show_locked(s);
 	zks_unlock(s);
 	sem_post(&turn);
@@ -485,6 +514,7 @@ keeper_main(void *arg)
 	zks_lock(s);
 	s->tls = NULL;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
+	zkr_free_left_locked(s);
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);

@@ -33,7 +33,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "mark.h"
+#include "mark_private.h"
+#include "operation.h"
 
 typedef enum Decision
 {

@@ -52,7 +52,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mark_private.h"
 #include "node.h"
+#include "node_private.h"
+#include "nodes.h"
+#include "operation.h"
+#include "turn.h"
 
 /* ZooKeeper accepts a megabyte for a request by default */
 #define REQUEST_BYTES		(512 * 1024)

@@ -18,7 +18,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include "internal.h"
+#include "session_private.h"
 
 int64_t
 zks_now(void)

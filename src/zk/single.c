@@ -19,7 +19,7 @@
  */
 #include <string.h>
 
-#include "node.h"
+#include "node_private.h"
 
 /*
  * The versions of single nodes, up to ZKN_MOST_VERSION.  Each costs as many operations

@@ -22,7 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "proof.h"
+#include "session_private.h"
+#include "stop_signal.h"
+#include "stop_signal_private.h"
 
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid	/* before glibc 2.38 */

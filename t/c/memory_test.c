@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * memory_test.c
- *	  One walk through all of session.h, for t/042_memory.pl.
+ *	  One walk through all that zk/ offers, for t/042_memory.pl.
  *
  *		memory_test HOSTS SESSION_TIMEOUT_MS [FIRST_XID [RECEIVE_BUFFER]]
  *
@@ -62,7 +62,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "zk/internal.h"
+#include "zk/mark.h"
+#include "zk/request_private.h"
+#include "zk/stop_signal.h"
+#include "zk/watch_private.h"
 
 #define NCROWD		40
 #define GROUPS		NCROWD		/* the first of the nodes that are made together */
