@@ -87,10 +87,6 @@ in_folder()
 		dir=$0
 		hostname bare.invalid
 		mount --bind "$dir" "$dir"
-		if [[ -n ${ZK_ALONE:-} ]]; then
-			touch "$dir/run/alone"
-			mount --bind "$ZK_ALONE" "$dir/run/alone"
-		fi
 		cd "$dir"
 		mount -t proc proc proc
 		mkdir -p dev/shm dev/pts
@@ -101,7 +97,7 @@ in_folder()
 		umount --lazy .
 		cd /
 		status=0
-		env -i HOME=/root TERM="${TERM:-dumb}" ${ZK_ALONE:+ZK_ALONE=/run/alone} \
+		env -i HOME=/root TERM="${TERM:-dumb}" \
 			PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
 			DEBIAN_FRONTEND=noninteractive ${http_proxy:+http_proxy="$http_proxy"} \
 			${https_proxy:+https_proxy="$https_proxy"} ${no_proxy:+no_proxy="$no_proxy"} \

@@ -68,7 +68,7 @@ unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/
 		# all at once, each in turn: reading the Makefile takes as long as a file
 		my %says;
 		my $of = '';
-		foreach (split /^/, scalar `make --keep-going -C $tree @pg_config @object{sort keys %object} 2>&1`)
+		foreach (split /^/, scalar `make --keep-going -C $tree @pg_config COPT=-Wfatal-errors @object{sort keys %object} 2>&1`)
 		{
 			$of = $1 if / -o (\S+\.o) /;
 			$says{$of} .= $_;

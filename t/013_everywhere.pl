@@ -350,7 +350,7 @@ subtest 'a hot standby, and its promotion' => sub {
 			q{SELECT zk_unlock_shared('/kinds/shared'), zk_unlock('/kinds/a'), zk_unlock('/kinds/b'), zk_semaphore_release('/kinds/place')}),
 		't|t|t|t', '- and are given back');
 
-	$waiter->send(q{SELECT zk_lock('/standby')});
+	$waiter->send(q{CALL zk_acquire('/standby')});
 	zk_wait_queued($zk, $waiter);
 	$p->value('DROP DATABASE doomed');
 	my $r = $waiter->wait;
@@ -381,12 +381,12 @@ foreach my $crash ('kill -9 of a backend', 'immediate stop')
 	my $next = zk_session($other);
 	$s[0]->value(q{SELECT zk_lock('/crash')});
 	$s[1]->value(q{BEGIN; SELECT zk_xact_lock('/crash/xact')});
-	$s[2]->send(q{SELECT zk_lock('/crash')});
+	$s[2]->send(q{CALL zk_acquire('/crash')});
 	zk_wait_queued($zk, $s[2]);
 
 	my $start = time;
 	if ($crash eq 'immediate stop') { $main->stop('immediate'); $main->start; }
-	else { zk_kill($main, $s[0]->pid); }
+	else { zk_kill($main, $s[2]->pid); }
 	$s[2]->wait;
 	my $new = zk_session($main);
 	is($new->value(q{SELECT zk_lock('/crash/new')}), 't', "$crash: new sessions lock at once");

@@ -10,7 +10,7 @@
 #
 # ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
 # hasty; with ZK_MEMORY_ONLY="^address re" that took half an hour on two busy
-# processors.  Otherwise each 160th or 256th, at random, seeded by ZK_MEMORY_SEED.
+# processors.  Otherwise each 256th or 400th, at random, seeded by ZK_MEMORY_SEED.
 # ZK_MEMORY_WORKERS walks run at once (default 8).  ZK_MEMORY_ONLY is a pattern
 # for the jobs, such as "thread reply cut".
 
@@ -210,7 +210,7 @@ sub jobs
 			foreach my $manners (\@patient, \@hasty)
 			{
 				next if $fault eq 'fails for long' && $manners == \@patient && !$full;
-				my $step = $full ? 1 : ($manners == \@patient ? 160 : 256) * ($way eq 'memory' ? 2 : 1);
+				my $step = $full ? 1 : ($manners == \@patient ? 256 : 400) * ($way eq 'memory' ? 2 : 1);
 				my $first = 1 + int rand $step;
 				add_job(
 					$program, $way, $fault,

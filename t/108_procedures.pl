@@ -48,6 +48,9 @@ $admin->value(q{
 	CREATE FUNCTION calls(path text) RETURNS void LANGUAGE plpgsql AS 'BEGIN CALL zk_acquire(path); END';
 	CREATE FUNCTION for_row() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN CALL zk_acquire(NEW.path); RETURN NEW; END $$;
+	CREATE TABLE elsewhere (name text, path text, filler text);
+	ALTER TABLE elsewhere ALTER path SET STORAGE EXTERNAL, ALTER filler SET STORAGE PLAIN;
+	CREATE FUNCTION toasted(name text) RETURNS text LANGUAGE sql AS 'SELECT path FROM elsewhere WHERE elsewhere.name = toasted.name';
 	CREATE TABLE fires (path text);
 	CREATE TABLE fires_late (path text);
 	CREATE TRIGGER at_once BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION for_row();
@@ -69,6 +72,14 @@ my %without = (
 	'a procedure' => [ '', q{CALL inner_one('NAME', 'PATH')} ],
 	'a procedure in a procedure' => [ '', q{CALL outer_one('NAME', 'PATH')} ],
 	'a loop with COMMIT' => [ '', q{CALL commits('NAME', 'PATH')} ],
+	'DO, after ROLLBACK' => [ '', "DO \$\$ BEGIN PERFORM count(*) FROM news; ROLLBACK; CALL zk_acquire('PATH'); $SEES; END \$\$" ],
+	'DO, after COMMIT AND CHAIN' => [ '', "DO \$\$ BEGIN COMMIT AND CHAIN; CALL zk_acquire('PATH'); COMMIT AND CHAIN; $SEES; END \$\$" ],
+	'DO in DO' => [ '', "DO \$\$ BEGIN DO \$in\$ BEGIN CALL zk_acquire('PATH'); $SEES; END \$in\$; END \$\$" ],
+	'a cursor WITH HOLD' => [ 'BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT * FROM news; COMMIT; BEGIN', q{CALL zk_acquire('PATH')} ],
+	'TOAST' => [ q{INSERT INTO elsewhere VALUES ('NAME', 'PATH', repeat('x', 2000))}, q{CALL zk_acquire(toasted('NAME'))} ],
+	'TOAST, after COMMIT' => [
+		q{INSERT INTO elsewhere VALUES ('NAME', 'PATH', repeat('x', 2000))},
+		"DO \$\$ BEGIN CALL zk_acquire(toasted('NAME') || '/2'); COMMIT; CALL zk_acquire(toasted('NAME')); $SEES; END \$\$" ],
 	'INOUT, after COMMIT' => [ '', q{CALL with_inout('PATH', true, 0)} ]);
 
 # An xid of its own stops VACUUM
@@ -77,6 +88,8 @@ my %with_xid = ('after a write' => [ 'BEGIN; INSERT INTO saw SELECT NULL', q{CAL
 # The snapshot is needed, or may be
 my %with = (
 	'zk_lock' => [ '', q{SELECT zk_lock('PATH')} ],
+	'an open cursor' => [ 'BEGIN; DECLARE c CURSOR FOR SELECT * FROM news', q{CALL zk_acquire('PATH')} ],
+	'an exported snapshot' => [ 'BEGIN; SELECT pg_export_snapshot()', q{CALL zk_acquire('PATH')} ],
 	'REPEATABLE READ' => [ 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM news', q{CALL zk_acquire('PATH')} ],
 	'SERIALIZABLE' => [ 'BEGIN ISOLATION LEVEL SERIALIZABLE', q{CALL zk_acquire('PATH')} ],
 	'a procedure in BEGIN' => [ 'BEGIN', q{CALL inner_one('NAME', 'PATH')} ],
@@ -95,7 +108,8 @@ my %with = (
 
 sub contenders { my ($path) = @_; return scalar $zk->children("/zklock$path"); }
 
-sub next_path { return '/p/' . ++$last; }
+# Long enough for TOAST
+sub next_path { return '/waits/without/a/snapshot/' . ++$last; }
 
 # Let each of these wait in a session of its own; returns name => session
 sub begin_to_wait
@@ -194,15 +208,15 @@ subtest 'with a snapshot' => sub {
 subtest 'the extended protocol' => sub {
 	my $dir = PostgreSQL::Test::Utils::tempdir();
 	my %run;
-	foreach my $name ('extended', 'prepared', 'pipeline')
+	foreach my $name ('extended', 'prepared', 'pipeline', 'cancelled')
 	{
 		my $path = next_path();
 		$holder->value("SELECT zk_lock('$path')");
 		my @lines = ('SELECT count(*) FROM news;', "CALL zk_acquire('$path');", ($SEES =~ s/NAME/$name/r) . ';');
-		@lines = ('\startpipeline', @lines, '\endpipeline') if $name eq 'pipeline';
+		@lines = ('\startpipeline', @lines, '\endpipeline') if $name =~ /pipeline|cancelled/;
 		append_to_file("$dir/$name", join "\n", @lines, '');
 		my ($in, $out) = ('', '');
-		$run{$name} = { path => $path, run => IPC::Run::start(
+		$run{$name} = { path => $path, out => \$out, run => IPC::Run::start(
 				[ 'pgbench', '-n', '-t', '1', '-M', $name eq 'prepared' ? $name : 'extended', '-f', "$dir/$name", $node->connstr('postgres') ],
 				'<', \$in, '>&', \$out, IPC::Run::timeout($TIMEOUT)) };
 	}
@@ -214,6 +228,11 @@ subtest 'the extended protocol' => sub {
 		},
 		'none of them has a snapshot');
 	pass('none of them has a snapshot');
+	my $cancelled = delete $run{cancelled};
+	$admin->value("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ '^CALL zk_acquire.*$cancelled->{path}'");
+	ok(!$cancelled->{run}->finish, 'one is cancelled, in a pipeline');
+	like(${ $cancelled->{out} }, qr/canceling statement due to user request/, '- and fails with that');
+	zk_until(sub { contenders($cancelled->{path}) == 1 }, 'its node to go');
 	$admin->value('INSERT INTO news VALUES (1)');
 	$holder->value('SELECT zk_unlock_all()');
 	ok($_->{run}->finish, 'it succeeds') for values %run;
@@ -256,6 +275,18 @@ subtest 'errors that end a wait' => sub {
 	is($s->query('COMMIT')->{state}, '', '- and the transaction commits');
 	works($s, 'canceled');
 
+	$result = $s->query(q{BEGIN; SET LOCAL statement_timeout = '1s'; CALL zk_acquire('/held')});
+	is($result->{state}, '57014', 'statement_timeout: 57014');
+	$s->query('ROLLBACK');
+	works($s, 'statement_timeout');
+
+	$s->send(q{DO $$ BEGIN INSERT INTO saw VALUES ('committed', 0); COMMIT; INSERT INTO saw VALUES ('not', 0); CALL zk_acquire('/held'); END $$});
+	zk_wait_queued($zk, $s);
+	is($s->cancel($admin)->{state}, '57014', 'cancelled in DO, after a COMMIT: 57014');
+	is($admin->value('SELECT string_agg(name, chr(32)) FROM saw'), 'committed', '- and what it had committed stays');
+	$admin->value('TRUNCATE saw');
+	works($s, 'cancelled in DO, after a COMMIT');
+
 	$s->send(q{DO $$ BEGIN CALL zk_acquire('/free/2'); CALL zk_acquire('/held'); END $$});
 	zk_wait_queued($zk, $s);
 	is($s->cancel($admin)->{state}, '57014', 'canceled in DO: 57014');
@@ -281,6 +312,23 @@ subtest 'errors that end a wait' => sub {
 	pass('nothing of them stays in a queue');
 	$_->quit for values %timed;
 	$holder->value('SELECT zk_unlock_all()');
+};
+
+subtest 'a deadlock with a row' => sub {
+	my @s = map { zk_session($node) } 0, 1;
+	$admin->value('TRUNCATE news; INSERT INTO news VALUES (1)');
+	$s[0]->value("BEGIN; CALL zk_xact_acquire('/circle')");
+	$s[1]->value('BEGIN; UPDATE news SET i = 2; SAVEPOINT a');
+	$s[1]->send("CALL zk_xact_acquire('/circle')");
+	zk_wait_queued($zk, $s[1]);
+	$s[0]->send('UPDATE news SET i = i + 10');
+	is($s[1]->wait->{state}, '40P01', 'who waits for the lock, in a savepoint, fails with 40P01');
+	$s[1]->value('ROLLBACK TO a; UPDATE news SET i = i + 100; COMMIT');
+	is($s[0]->wait->{state}, '', '- and goes on from there, and so does the other one');
+	$s[0]->value('COMMIT');
+	is($admin->value('SELECT i FROM news'), 112, '- and both commit');
+	works($_, 'afterwards') for @s;
+	$_->quit for @s;
 };
 
 subtest 'a deadlock' => sub {
@@ -323,6 +371,10 @@ subtest 'what the backend itself has while it waits' => sub {
 		q{active snapshot: yes, the portal's: yes}, 'in a block with EXCEPTION both are kept');
 	like($wait->(q{SELECT zk_lock('/held')}), qr/^active snapshot: yes/, 'a function has its own');
 	$holder->value('SELECT zk_unlock_all()');
+	my $call = q{CALL zk_acquire('/free')};
+	like($s->query($_)->{err}, qr/active snapshot: yes, the portal's: yes/, "$_: ends with one")
+	  for $call, "BEGIN; $call", "COMMIT; DO \$\$ BEGIN $call; END \$\$", "DO \$\$ BEGIN COMMIT; $call; END \$\$";
+	$s->value('SELECT zk_unlock_all()');
 	$s->quit;
 };
 

@@ -191,10 +191,14 @@ look_at_ending(Ending *ending)
 static void
 share_loss(Ending *endings, int n)
 {
-	for (int j = 0; j < n; j++)
+	int			nothers = 0;	/* that have had no node of their own */
+
+	for (int i = 0; i < n; i++)
+		nothers += endings[i].ended == STILL_HELD;
+	for (int j = 0; j < n && nothers > 0; j++)
 	{
 		if (endings[j].ended != LOST_BEFORE || endings[j].base != endings[j].lock)
-			continue;			/* of thousands, few are lost */
+			continue;			/* of thousands, few are lost, or all */
 		for (int i = 0; i < n; i++)
 		{
 			if (i == j || endings[i].base != endings[j].lock)

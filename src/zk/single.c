@@ -71,6 +71,44 @@ zkn_new_version_locked(const ZkNode *n, int seen)
 	return nfree > 0 ? free_versions[zks_random(nfree)] : -1;
 }
 
+/* It may be there, and which one it is is not known */
+static bool
+is_unknown(const ZkNode *n)
+{
+	return n->single && (n->state == ZKN_CREATING || n->state == ZKN_UNSURE);
+}
+
+/* Before its state changes, and after that */
+void
+zkn_count_unknown_locked(const ZkNode *n, int change)
+{
+	zk_assert(zks_has_mutex(n->session));
+	if (is_unknown(n))
+		n->session->nunknown += change;
+}
+
+/* Whether what was read is another one of ours, or may be */
+static bool
+is_another(const ZkNode *n, const ZkRequest *r)
+{
+	for (const ZkNode *other = n->session->nodes; other != NULL; other = other->next)
+	{
+		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
+			(is_unknown(other) ? other->version == r->version : other->czxid == r->czxid))
+			return true;
+	}
+	return false;
+}
+
+/* There may be thousands, of which hardly ever one needs to be looked at */
+static bool
+may_be_another(const ZkNode *n, const ZkRequest *r)
+{
+	const ZkSession *s = n->session;
+
+	return s->nunknown > is_unknown(n) || r->czxid <= s->newest_single;
+}
+
 /*
  * Whether what was read is this node, whose create was sent: another one of ours
  * may be at its path, if it is a single one.
@@ -81,15 +119,10 @@ zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r)
 	zk_assert(zks_has_mutex(n->session));
 	if (r->rc != ZOK || r->ephemeral_owner != n->session->info.session_id)
 		return false;
-	if (n->single && r->czxid <= 0)
+	if (!n->single)
+		return true;
+	if (r->czxid <= 0)
 		return false;			/* it could not be meant */
-	for (const ZkNode *other = n->session->nodes; n->single && other != NULL; other = other->next)
-	{
-		bool		unknown = other->state == ZKN_CREATING || other->state == ZKN_UNSURE;
-
-		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
-			(unknown ? other->version == r->version : other->czxid == r->czxid))
-			return false;
-	}
-	return true;
+	zk_assert(may_be_another(n, r) || !is_another(n, r));
+	return !may_be_another(n, r) || !is_another(n, r);
 }

@@ -910,7 +910,13 @@ sub _answer
 	{
 		($xid, undef, $err) = unpack 'x4 l> q> l>', $frame;
 	}
-	my $kind = $xid == -1 ? 'event' : (grep { $_->{op} eq 'multi' && $_->{xid} == $xid } @{ $conn->{asked} }) ? 'multi' : '';
+
+	# Answers come in order, but pings and the like always have the same xid:
+	# take the oldest request that matches.  There may be thousands behind it.
+	my $asked = $conn->{asked};
+	my $i = $xid == -1 ? @$asked : 0;
+	$i++ while $i < @$asked && $asked->[$i]{xid} != $xid;
+	my $kind = $xid == -1 ? 'event' : $i < @$asked && $asked->[$i]{op} eq 'multi' ? 'multi' : '';
 	my $nth = _nth('reply', $frame, $kind);
 
 	if ($xid == -1)
@@ -928,11 +934,7 @@ sub _answer
 		return _queue($action eq 'hold_event_alone' ? $conn->{aside} : $down, $frame, @event);
 	}
 
-	# Answers come in order, but pings and the like always have the same xid:
-	# take the oldest request that matches.
-	my $asked = $conn->{asked};
-	my ($i) = grep { $asked->[$_]{xid} == $xid } 0 .. $#$asked;
-	my $request = defined $i ? splice(@$asked, $i, 1) : { op => "unasked $xid", path => '', action => '' };
+	my $request = $i < @$asked ? splice(@$asked, $i, 1) : { op => "unasked $xid", path => '', action => '' };
 	my @entry = ($request->{op}, $xid, $request->{path}, $err, $more);
 
 	if ($nth)

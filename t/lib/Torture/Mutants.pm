@@ -310,6 +310,35 @@ our @MUTANTS = (
 		test => [ '108_procedures', 'what the backend itself has while it waits' ]
 	},
 	{
+		name => 'no_portal',
+		what => 'a trigger that runs at COMMIT, or in a worker of logical replication, is taken for a procedure in a portal',
+		edits => [ [ 'backend/snapshot.c', "ActivePortal != NULL && ActivePortal->portalSnapshot != NULL &&\n\t\t", '' ] ],
+		test => [ '108_procedures', 'with a snapshot' ]
+	},
+	{
+		name => 'path_read_late',
+		what => 'a procedure reads its arguments when the snapshot has gone that they were found with',
+		edits => [
+			[ 'zklock.c', "\tchar\t   *path = path_argument(fcinfo);\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);", "\tchar\t   *path;\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);" ],
+			[ 'zklock.c', "left = zkb_leave_snapshot(fcinfo);\n", "left = zkb_leave_snapshot(fcinfo);\n\tpath = path_argument(fcinfo);\n" ]
+		],
+		test => [ '108_procedures', 'without a snapshot' ]
+	},
+	{
+		name => 'isolation_ignored',
+		what => 'a procedure gives up the snapshot of its statement under REPEATABLE READ, too',
+		edits => [ [ 'backend/snapshot.c', 'IsolationUsesXactSnapshot() || ', '' ] ],
+		equivalent => q{
+			PostgreSQL keeps a reference of its own to the transaction's snapshot until the end, and
+			makes the same one active again.  But it is not for us to rely on that.}
+	},
+	{
+		name => 'no_snapshot_afterwards',
+		what => 'a procedure that has waited leaves its caller without a snapshot',
+		edits => [ [ 'zklock.c', "\tif (left)\n\t\tEnsurePortalSnapshotExists();\n", "\t(void) left;\n" ] ],
+		test => [ '108_procedures', 'what the backend itself has while it waits' ]
+	},
+	{
 		name => 'catalog_snapshot_stays',
 		what => 'who has looked into a catalog sleeps with the snapshot of that',
 		edits => [ [ 'backend/wait.c', "\tInvalidateCatalogSnapshot();\n", '' ] ],
