@@ -270,9 +270,9 @@ read_sign(Call *c, Place *p, const ZkpView *view, const ZkWatchInfo *watch, uint
 		case ZKR_WATCH_PENDING:
 			return NOT_ANSWERED;
 		case ZKR_WATCH_ARMED:
-			if (view->may_soften && watch->says_shared && current && is_our_turn(c, p))
+			if (view->may_soften && watch->stat.says_shared && current && is_our_turn(c, p))
 				return OUR_TURN;
-			return view->ahead > 0 && watch->says_granted ? NO_LONGER_WAITS : NO_SIGN;
+			return view->ahead > 0 && watch->stat.says_granted ? NO_LONGER_WAITS : NO_SIGN;
 		case ZKR_WATCH_FIRED:
 			if (view->next && current && is_our_turn(c, p))
 				return OUR_TURN;

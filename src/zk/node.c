@@ -451,12 +451,12 @@ refused_create(ZkNode *n, int rc)
 static void
 found(ZkNode *n, const ZkRequest *r)
 {
-	n->czxid = r->czxid;
+	n->czxid = r->stat.czxid;
 	if (n->single)
 	{
 		if (n->session->newest_single < n->czxid)
 			n->session->newest_single = n->czxid;
-		n->version = r->version;
+		n->version = r->stat.version;
 		zkp_single_name(n->name, n->czxid);
 	}
 	present(n);
@@ -484,7 +484,7 @@ on_created(ZkRequest *r)
 	if (r->rc == ZOK)
 	{
 		snprintf(n->name, sizeof(n->name), "%s", r->name);
-		n->czxid = r->czxid;
+		n->czxid = r->stat.czxid;
 		n->proven_at = r->sent_at;
 		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
 		present(n);
@@ -566,7 +566,7 @@ static void
 on_group_read(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
-	bool		ours = r->rc == ZOK && r->ephemeral_owner == r->session->info.session_id;
+	bool		ours = r->rc == ZOK && r->stat.owner == r->session->info.session_id;
 
 	for (int i = 0; i < g->n; i++)
 	{
@@ -576,7 +576,7 @@ on_group_read(ZkRequest *r)
 			continue;
 		if (ours)
 		{
-			n->czxid = r->czxid;
+			n->czxid = r->stat.czxid;
 			n->proven_at = g->sent_at;
 			present(n);
 			continue;
@@ -1061,7 +1061,7 @@ on_seen(ZkRequest *r)
 		/* who may not look relies on the version */
 		n->closed_to_us = r->rc == ZNOAUTH;
 		if (r->rc == ZOK)
-			n->version = r->version;
+			n->version = r->stat.version;
 		n->unseen = false;
 		send_delete(n);
 	}
@@ -1579,7 +1579,7 @@ on_prune_read(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
 		return;
-	if (r->rc == ZOK && r->is_mark && r->cversion == 0)
+	if (r->rc == ZOK && r->stat.is_mark && r->stat.cversion == 0)
 	{
 		ZkRequest  *del = zkn_request_locked(n, on_pruned);
 

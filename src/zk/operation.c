@@ -33,7 +33,7 @@ on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
 	if (rc == ZOK)
 	{
 		r->name = last_part(path);
-		r->czxid = stat->czxid;
+		r->stat.czxid = stat->czxid;
 		if (r->name == NULL)
 			rc = ZSYSTEMERROR;	/* out of memory: look for the node later */
 	}
@@ -51,13 +51,17 @@ on_string(int rc, const char *value, const void *data)
 static int
 keep_stat(ZkRequest *r, const struct Stat *stat)
 {
-	r->czxid = stat->czxid;
-	r->ephemeral_owner = stat->ephemeralOwner;
-	r->version = stat->version;
-	r->cversion = stat->cversion;
-	r->nbelow = stat->numChildren;
-	r->made_at_ms = stat->ctime;
-	return r->meant == 0 || r->meant == r->czxid ? ZOK : ZNONODE;
+	r->stat = (ZkStat)
+	{
+		.czxid = stat->czxid,
+			.place_czxid = stat->czxid,
+			.owner = stat->ephemeralOwner,
+			.made_at_ms = stat->ctime,
+			.version = stat->version,
+			.cversion = stat->cversion,
+			.nbelow = stat->numChildren,
+	};
+	return r->meant == 0 || r->meant == stat->czxid ? ZOK : ZNONODE;
 }
 
 static void
@@ -78,12 +82,13 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 		ZkpData		says;
 
 		rc = keep_stat(r, stat);
-		r->is_mark = len == (int) strlen(CONTAINER_MARK) &&
+		r->stat.is_mark = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
 		zkp_read_data(value, len, &says);
-		r->says_shared = says.shared;
-		r->says_granted = says.granted;
-		r->in_place_of = says.czxid;
+		r->stat.says_shared = says.shared;
+		r->stat.says_granted = says.granted;
+		if (says.czxid != 0)
+			r->stat.place_czxid = says.czxid;
 		if (r->keeps_data > 0 && len > 0)
 		{
 			r->data_len = len < r->keeps_data ? len : r->keeps_data;

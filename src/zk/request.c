@@ -416,14 +416,7 @@ zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 		answer->strangers = r->strangers;
 		answer->missing = r->before == NULL ? zkr_failed_op(r) :
 			r->before->rc == ZOK ? r->index : zkr_failed_op(r->before);
-		answer->czxid = r->in_place_of != 0 ? r->in_place_of : r->czxid;
-		answer->own_czxid = r->czxid;
-		answer->says_shared = r->says_shared;
-		answer->owner = r->ephemeral_owner;
-		answer->version = r->version;
-		answer->nbelow = r->nbelow;
-		answer->is_mark = r->is_mark;
-		answer->made_at_ms = r->made_at_ms;
+		answer->stat = r->stat;
 		answer->data = r->data;
 		answer->data_len = r->data_len;
 	}

@@ -13,6 +13,22 @@
 
 #define ZKS_STRANGERS		10
 
+/* A node as it was read, or made: its Stat in ZooKeeper, and what its data says */
+typedef struct ZkStat
+{
+	int64_t		czxid;			/* the transaction that created it */
+	int64_t		place_czxid;	/* the same; if its data says that it took the
+								 * place of another, of that */
+	int64_t		owner;			/* the session, of an ephemeral node */
+	int64_t		made_at_ms;		/* by ZooKeeper's clock, since 1970 */
+	int			version;		/* of the data */
+	int			cversion;		/* of the list of its children */
+	int			nbelow;			/* how many children it has */
+	bool		is_mark;		/* a directory that zklock made */
+	bool		says_shared;	/* its data: see lock_protocol.h */
+	bool		says_granted;
+} ZkStat;
+
 typedef struct ZkAnswer
 {
 	int			rc;
@@ -26,15 +42,7 @@ typedef struct ZkAnswer
 	char	  **strangers;		/* another kind of lock's; valid as long */
 	int			missing;		/* of a check: the first node that does not
 								 * exist */
-	int64_t		czxid;			/* of what was read; if its data says that it
-								 * took the place of another, of that */
-	int64_t		own_czxid;		/* of the node itself, whatever its data says */
-	bool		says_shared;	/* its data: see lock_protocol.h */
-	int64_t		owner;			/* the session, of an ephemeral node */
-	int			version;		/* of the data */
-	int			nbelow;			/* how many children it has */
-	bool		is_mark;		/* a directory that zklock made */
-	int64_t		made_at_ms;		/* by ZooKeeper's clock, since 1970 */
+	ZkStat		stat;			/* of what was read */
 	const char *data;			/* the part that was kept; valid until */
 	int			data_len;		/* zks_request_free */
 } ZkAnswer;

@@ -53,19 +53,10 @@ struct ZkRequest
 	bool		too_large;		/* its answer exceeds the limit: ZKS_TOO_LARGE */
 	char	   *name;			/* of the created node; until then the
 								 * requested path */
-	int64_t		czxid;
+	ZkStat		stat;			/* of what was read or created */
 	int64_t		meant;			/* of a read: the czxid of the node that is
 								 * meant, another one counts as none; or 0 */
 	int			index;			/* of that node among those asked for */
-	int64_t		ephemeral_owner;
-	int			version;
-	int			cversion;
-	int			nbelow;			/* how many children it has */
-	int64_t		made_at_ms;
-	bool		is_mark;		/* the data is CONTAINER_MARK */
-	bool		says_shared;	/* so does the data: see lock_protocol.h */
-	bool		says_granted;
-	int64_t		in_place_of;	/* and of which transaction's node; or 0 */
 	watcher_fn	watcher;		/* of a watch that the answer arms, or NULL */
 	int			keeps_data;		/* somebody wants to read so much of it */
 	char	   *data;

@@ -225,21 +225,16 @@ on_watch_set(ZkRequest *r)
 	ZkWatch    *w = r->owner;
 
 	w->in_flight = false;
-	if (r->meant != 0 && r->czxid != 0 && r->czxid != r->meant)
+	if (r->meant != 0 && r->stat.czxid != 0 && r->stat.czxid != r->meant)
 		w->astray = true;
 	w->data = r->data;
 	w->data_len = r->data_len;
-	w->ephemeral_owner = r->ephemeral_owner;
-	w->version = r->version;
-	w->nbelow = r->nbelow;
-	w->is_mark = r->is_mark;
+	w->stat = r->stat;
 	r->data = NULL;
 	if (w->state == ZKR_WATCH_PENDING || r->rc == ZOK)
 	{
 		w->epoch = r->epoch;
 		w->rc = r->rc;
-		w->says_shared = r->says_shared;
-		w->says_granted = r->says_granted;
 		w->state = r->rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
 		if (r->rc == ZNONODE)
 			fire(w);
@@ -352,12 +347,12 @@ zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
 
 	zks_enter(s);
 	/* other clients' nodes may be empty */
-	if (w->data != NULL || w->ephemeral_owner != 0)
+	if (w->data != NULL || w->stat.owner != 0)
 	{
 		len = w->data_len;
 		if (len > 0)
 			memcpy(data, w->data, len);
-		*owner = w->ephemeral_owner;
+		*owner = w->stat.owner;
 	}
 	zks_leave(s);
 	return len;
@@ -413,12 +408,7 @@ zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 	info->state = w->state;
 	info->rc = w->rc;
 	info->epoch = w->epoch;
-	info->says_shared = w->says_shared;
-	info->says_granted = w->says_granted;
-	info->owner = w->ephemeral_owner;
-	info->version = w->version;
-	info->nbelow = w->nbelow;
-	info->is_mark = w->is_mark;
+	info->stat = w->stat;
 	zks_leave(s);
 }
 

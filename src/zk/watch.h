@@ -29,12 +29,7 @@ typedef struct ZkWatchInfo
 	ZkWatchState state;
 	int			rc;				/* why it failed */
 	uint32_t	epoch;			/* the connection on which it was set */
-	bool		says_shared;	/* the data of the node, when it was set */
-	bool		says_granted;
-	int64_t		owner;			/* these as in ZkAnswer, when it was set */
-	int			version;
-	int			nbelow;
-	bool		is_mark;
+	ZkStat		stat;			/* of the node, when it was set */
 } ZkWatchInfo;
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);

@@ -46,14 +46,9 @@ struct ZkWatch
 	bool		in_flight;		/* its request has not been answered */
 	bool		astray;			/* the server has it, on another node than the
 								 * one that is meant */
-	bool		says_shared;	/* as the data did when it was armed */
-	bool		says_granted;
+	ZkStat		stat;			/* of the node, when it was armed */
 	char	   *data;			/* its beginning then, for the owner; or NULL */
 	int			data_len;
-	int64_t		ephemeral_owner;
-	int			version;
-	int			nbelow;
-	bool		is_mark;
 	char		path[];
 };
 

@@ -361,7 +361,7 @@ our @MUTANTS = (
 	{
 		name => 'break_beside_downgrade',
 		what => 'a cycle is broken if the nodes of those that hold are there, whether or not they have changed',
-		edits => [ [ 'lock/chase.c', 'contender->granted ? contender->version : -1, false);', '-1, false);' ] ],
+		edits => [ [ 'lock/chase.c', 'contender->granted ? contender->stat.version : -1, false);', '-1, false);' ] ],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and downgrades' ]
 	},
 	{
@@ -424,13 +424,13 @@ our @MUTANTS = (
 	{
 		name => 'claim_comes_late',
 		what => 'a mark that was not answered, and is not there, is not prevented from coming',
-		edits => [ [ 'zk/mark.c', '(r->version == m->base && was_read(r, m->before))', 'false' ] ],
+		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'false' ] ],
 		test => [ '069_late_create', 'the mark of a claim' ]
 	},
 	{
 		name => 'claim_of_any_text',
 		what => 'one that has the version before it is taken for the one before it, whatever it says',
-		edits => [ [ 'zk/mark.c', '(r->version == m->base && was_read(r, m->before))', 'r->version == m->base' ] ],
+		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'r->stat.version == m->base' ] ],
 		test => [ '094_claims', 'another mark of the same version' ]
 	},
 	{
