@@ -624,7 +624,7 @@ zkb_is_fresh(const ZkSessionInfo *info)
 	 * nodes.
 	 */
 	return info->state == ZKS_CONNECTED && !info->in_doubt &&
-		zks_now() - info->proven_at < info->timeout_ms * ZKS_MS / 3 * 2;
+		zks_now() - info->proven_at < zks_stale_after(info);
 }
 
 bool
@@ -632,12 +632,10 @@ zkb_are_proven(ZkNode *const *nodes, int n)
 {
 	ZkSessionInfo info;
 	int64		proven_at = zkn_proven_at(session, nodes, n);
-	int64		timeout;
 
 	zks_info(session, &info);
-	timeout = info.timeout_ms * ZKS_MS;
-	return info.state != ZKS_OVER && zks_now() - proven_at < timeout / 3 &&
-		(info.late_at == 0 || proven_at - info.late_at >= timeout);
+	return info.state != ZKS_OVER && zks_now() - proven_at < zks_late_after(&info) &&
+		(info.late_at == 0 || proven_at - info.late_at >= zks_timeout(&info));
 }
 
 bool
@@ -647,7 +645,7 @@ zkb_is_certain(ZkNode *const *nodes, int n)
 	int64		proven_at = zkn_proven_at(session, nodes, n);
 
 	zks_info(session, &info);
-	return zkb_is_fresh(&info) && zks_now() - proven_at < info.timeout_ms * ZKS_MS / 3;
+	return zkb_is_fresh(&info) && zks_now() - proven_at < zks_late_after(&info);
 }
 
 /* Give up a session that no server has accepted; the next call starts anew */
@@ -807,7 +805,7 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 		 * nothing
 		 */
 		if (answer.rc == ZKS_OK &&
-			zks_now() - asked_at < info.timeout_ms * ZKS_MS / 3)
+			zks_now() - asked_at < zks_late_after(&info))
 		{
 			zkn_proven(session, chosen, count, answer.sent_at);
 
@@ -851,7 +849,7 @@ zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait)
 		int64		reported_at;
 
 		zks_info(session, &info);
-		reported_at = info.revived_at == 0 ? 0 : info.revived_at + info.timeout_ms * ZKS_MS / 3;
+		reported_at = info.revived_at == 0 ? 0 : info.revived_at + zks_late_after(&info);
 		if (proof != ZKB_PROVEN || zkn_proven_at(session, nodes, n) >= reported_at)
 			return proof;
 		while (zkb_wait(wait, session, reported_at, ZKB_WAIT_CHECK))

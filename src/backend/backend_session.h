@@ -10,6 +10,7 @@
 
 #include "compat.h"
 #include "wait.h"
+#include "zk/lease.h"
 #include "zk/mark.h"
 #include "zk/stop_signal.h"
 

@@ -469,9 +469,9 @@ zkl_await_turn(Call *c, Place *p, const ZkpView *view)
 		 * 3.8.4, 3.9.2).
 		 */
 		if (info.state == ZKS_CONNECTED && p->by_changes)
-			look_at = began_at + info.timeout_ms * ZKS_MS;
+			look_at = began_at + zks_timeout(&info);
 		else if (info.state == ZKS_CONNECTED && view->ahead > 0)
-			look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
+			look_at = began_at + view->ahead * zks_beat_after(&info);
 		if (info.state == ZKS_CONNECTED)
 			search_at = zkl_search_due(p->search);
 

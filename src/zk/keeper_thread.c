@@ -28,6 +28,7 @@
 
 #include "connection.h"
 #include "keeper_thread.h"
+#include "lease.h"
 #include "library_handle.h"
 #include "nodes.h"
 #include "operation.h"
@@ -63,7 +64,7 @@
 static int64_t
 heartbeat_interval(ZkSession *s)
 {
-	int64_t		interval = s->info.timeout_ms * ZKS_MS / 4;
+	int64_t		interval = zks_beat_after(&s->info);
 
 	return interval > HEARTBEAT_MIN_MS * ZKS_MS ? interval : HEARTBEAT_MIN_MS * ZKS_MS;
 }
@@ -88,7 +89,7 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 		 * what was asked a moment ago, with the lock, was a question, too,
 		 * whose silence counts already
 		 */
-		s->quorum_due_since = now - s->info.quorum_at < s->info.timeout_ms * ZKS_MS / 2 ?
+		s->quorum_due_since = now - s->info.quorum_at < zks_missed_after(&s->info) ?
 			s->info.quorum_at : now;
 	return asks;
 }
@@ -192,7 +193,7 @@ expire_locked(ZkSession *s, int64_t now)
 static int64_t
 renewal_due(ZkSession *s)
 {
-	int64_t		attempt_until = s->attempt_at + s->info.timeout_ms * ZKS_MS;
+	int64_t		attempt_until = s->attempt_at + zks_timeout(&s->info);
 
 	/*
 	 * an attempt that is under way may still succeed; the library ends it
@@ -464,7 +465,7 @@ attend(ZkSession *s)
 		again = needs_renewal_locked(s);
 		zks_close_handle_locked(s);
 	}
-	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
+	s->renew_at = zks_now() + zks_timeout(&s->info);
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
 	zkr_free_left_locked(s);
 	zkn_show_locked(s);

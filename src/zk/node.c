@@ -52,6 +52,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lease.h"
 #include "mark_private.h"
 #include "node.h"
 #include "node_private.h"
@@ -394,7 +395,7 @@ look_later_or_finish(ZkNode *n)
 	set_state(n, ZKN_UNSURE);
 	count_path(n, false);
 	n->ticket = 0;				/* nobody waits for this */
-	n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
+	n->look_at = zks_now() + zks_late_after(&n->session->info);
 }
 
 /* Go on with the deepest of its directories; false if it has none */
@@ -1080,7 +1081,7 @@ is_seen(const ZkNode *n)
 {
 	const ZkSessionInfo *info = &n->session->info;
 
-	return !n->unseen && zks_now() - info->heard_at < info->timeout_ms * ZKS_MS / 3;
+	return !n->unseen && zks_now() - info->heard_at < zks_late_after(info);
 }
 
 static void

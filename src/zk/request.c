@@ -14,6 +14,7 @@
  */
 #include <stdlib.h>
 
+#include "lease.h"
 #include "request.h"
 #include "request_private.h"
 
@@ -161,24 +162,23 @@ void
 zkr_heard_locked(ZkSession *s, int64_t sent_at)
 {
 	int64_t		now = zks_now();
-	int64_t		timeout = s->info.timeout_ms * ZKS_MS;
 	int64_t		silence = now - s->info.proven_at;
 
 	zk_assert(zks_has_mutex(s));
-	if (silence > timeout / 3)
+	if (silence > zks_late_after(&s->info))
 		s->info.late_at = now;
-	if (silence > timeout / 3 * 2)
+	if (silence > zks_stale_after(&s->info))
 	{
 		s->info.in_doubt = true;
 		s->info.revived_at = now;
 		zks_wake_keeper(s);		/* it sends a request to the quorum */
 	}
 	/* somebody may wait for a stale session to be proven alive */
-	if (silence > timeout / 2)
+	if (silence > zks_missed_after(&s->info))
 		s->notify = true;
 	s->info.heard_at = now;
 	s->info.proven_at = sent_at;
-	if (now - sent_at < timeout)
+	if (now - sent_at < zks_timeout(&s->info))
 		s->info.forfeited = false;	/* what it creates from now on is not lost */
 }
 

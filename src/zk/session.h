@@ -3,7 +3,7 @@
  * session.h
  *	  One ZooKeeper session, kept alive by a thread of its own.
  *
- * This and codes.h, request.h, watch.h, node.h, mark.h, stop_signal.h and tls.h are
+ * This and lease.h, codes.h, request.h, watch.h, node.h, mark.h, stop_signal.h and tls.h are
  * the wall: all that the folders above may use, beside lock_protocol.h and hosts.h.
  * Plain C and pthreads: no PostgreSQL header may be included by its implementation,
  * so that no palloc or ereport can ever run in a thread that PostgreSQL did not start.

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lease.h"
 #include "proof.h"
 #include "session_private.h"
 #include "stop_signal.h"
@@ -300,7 +301,7 @@ undoubted_until_locked(ZkSession *s)
 		return ZKS_NEVER;
 	if (s->quorum_due_since > since)
 		since = s->quorum_due_since;
-	return since + s->info.timeout_ms * ZKS_MS;
+	return since + zks_timeout(&s->info);
 }
 
 void
