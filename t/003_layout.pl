@@ -1,7 +1,8 @@
 # Compares what src/README.md says about which file calls which, and in what
 # direction, with the code.  No file calls one of a higher folder, and there are
-# no cycles; a name begins with the prefix of its folder; what a comment points to
-# exists.  doc/errors.md has the code's messages, no others; descriptions are short.
+# no cycles; a name begins with the prefix of its folder; no header goes through the
+# wall but those named; what a comment points to exists.  doc/errors.md has the
+# code's messages, no others; descriptions are short.
 
 use strict;
 use warnings;
@@ -104,6 +105,19 @@ sub cycle
 	return ();
 }
 is(join(' > ', map { cycle($_) } sort keys %calls), '', 'no files call each other in a cycle');
+
+#
+# The wall
+#
+my ($offered) = slurp_file("$src/README.md") =~ /^All that the folders above may use is in (.*?)\. The other headers/ms;
+my %offered = map { $_ => 1 } $offered =~ /`(\w+\.h)`/g;
+my @through;
+foreach my $path (glob("$src/*.[ch] $src/lock/*.[ch] $src/backend/*.[ch]"), map { "$src/zk/$_" } sort keys %offered)
+{
+	my $folder = $path =~ m{/zk/} ? '' : 'zk/';
+	push @through, map { $offered{$_} ? () : "$path: $_" } slurp_file($path) =~ m{^#include "$folder(.*?)"}mg;
+}
+is("@through", '', 'what is above the wall includes what src/README.md names');
 
 #
 # Pointers in comments: "(file.c, function)"

@@ -1,4 +1,4 @@
-# The session and its nodes (session.h) with a fault at every possible place:
+# The session and its nodes (src/zk) with a fault at every possible place:
 # the walk of t/c/memory_test.c, again and again, with the first, the second,
 # ... request or answer lost, cut, held, damaged, and so on, until a walk has
 # fewer than that; and with the first, the second, ... allocation, send or call

@@ -459,7 +459,7 @@ reserve_descriptors(void)
 
 /*
  * Handles a direct call of exit().  PostgreSQL's own handler runs after that
- * of zk/tls.c, when nothing can be sent to a server any longer.  So this does what
+ * of zk/wire.c, when nothing can be sent to a server any longer.  So this does what
  * that would, up to the end of the session, and does not call exit() again, which is
  * undefined here.
  */
@@ -612,7 +612,7 @@ zkb_is_fresh(const ZkSessionInfo *info)
 	 * nodes.
 	 */
 	return info->state == ZKS_CONNECTED && !info->in_doubt &&
-		zks_now() - info->proven_at < info->timeout_ms * ZKS_MS / 3 * 2;
+		zks_now() - info->proven_at < zks_stale_after(info);
 }
 
 bool
@@ -620,12 +620,10 @@ zkb_are_proven(ZkNode *const *nodes, int n)
 {
 	ZkSessionInfo info;
 	int64		proven_at = zkn_proven_at(session, nodes, n);
-	int64		timeout;
 
 	zks_info(session, &info);
-	timeout = info.timeout_ms * ZKS_MS;
-	return info.state != ZKS_OVER && zks_now() - proven_at < timeout / 3 &&
-		(info.late_at == 0 || proven_at - info.late_at >= timeout);
+	return info.state != ZKS_OVER && zks_now() - proven_at < zks_late_after(&info) &&
+		(info.late_at == 0 || proven_at - info.late_at >= zks_timeout(&info));
 }
 
 bool
@@ -635,7 +633,7 @@ zkb_is_certain(ZkNode *const *nodes, int n)
 	int64		proven_at = zkn_proven_at(session, nodes, n);
 
 	zks_info(session, &info);
-	return zkb_is_fresh(&info) && zks_now() - proven_at < info.timeout_ms * ZKS_MS / 3;
+	return zkb_is_fresh(&info) && zks_now() - proven_at < zks_late_after(&info);
 }
 
 /* Give up a session that no server has accepted; the next call starts anew */
@@ -788,7 +786,7 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 		 * nothing
 		 */
 		if (answer.rc == ZKS_OK &&
-			zks_now() - asked_at < info.timeout_ms * ZKS_MS / 3)
+			zks_now() - asked_at < zks_late_after(&info))
 		{
 			zkn_proven(session, chosen, count, answer.sent_at);
 
@@ -833,7 +831,7 @@ zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait)
 		int64		reported_at;
 
 		zks_info(session, &info);
-		reported_at = info.revived_at == 0 ? 0 : info.revived_at + info.timeout_ms * ZKS_MS / 3;
+		reported_at = info.revived_at == 0 ? 0 : info.revived_at + zks_late_after(&info);
 		if (proof != ZKB_PROVEN || zkn_proven_at(session, nodes, n) >= reported_at)
 			return proof;
 		zkb_sleep(wait, session, reported_at, ZKB_WAIT_CHECK);

@@ -10,6 +10,9 @@
 
 #include "compat.h"
 #include "wait.h"
+#include "zk/lease.h"
+#include "zk/mark.h"
+#include "zk/stop_signal.h"
 
 typedef struct ZkBackendCounters
 {

@@ -10,6 +10,7 @@
 
 #include "compat.h"
 #include "wait.h"
+#include "zk/node.h"
 
 /* 53200, and the same if this is NULL */
 pg_noreturn extern void zkb_raise_no_memory(void);

@@ -25,7 +25,7 @@
 #include "settings.h"
 #include "zk/hosts.h"
 #include "zk/lock_protocol.h"
-#include "zk/session.h"
+#include "zk/stop_signal.h"
 
 const char *zklock_servers = "";
 char	   *zklock_root;

@@ -445,5 +445,5 @@ bool
 zkb_slot_lost(const ZkSlot *slot, int i, const ZkSessionInfo *info)
 {
 	return slot->holds[i].lost || (slot->session.state & ZKS_SHOWN_LOST(i)) != 0 ||
-		info->session_id == 0 || zks_now() - info->proven_at > info->timeout_ms * ZKS_MS;
+		info->session_id == 0 || zks_now() - info->proven_at > zks_timeout(info);
 }

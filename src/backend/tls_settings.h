@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_TLS_SETTINGS_H
 #define ZKLOCK_TLS_SETTINGS_H
 
-#include "zk/session.h"
+#include "zk/tls.h"
 
 /* Keep a copy of the settings; false if out of memory */
 extern bool zkb_tls_keep(void);

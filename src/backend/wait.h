@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_WAIT_H
 #define ZKLOCK_WAIT_H
 
-#include "zk/session.h"
+#include "zk/request.h"
 
 /* The limits of one call, all on the clock of zks_now() */
 typedef struct ZkWait

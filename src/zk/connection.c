@@ -21,12 +21,15 @@
 #include <netinet/tcp.h>
 #include <arpa/inet.h>
 
-#include "internal.h"
+#include "connection.h"
+#include "lease.h"
+#include "nodes.h"
+#include "watch_private.h"
 
 /* See SURELY_SENT in request.c */
 #define SEND_BUFFER			(256 * 1024)
 
-/* See ZKN_MULTI_BYTES in internal.h; the kernel usually allows less */
+/* See ZKN_MULTI_BYTES in multi.h; the kernel usually allows less */
 #define RECEIVE_BUFFER		(1024 * 1024)
 
 /*
@@ -230,7 +233,7 @@ zks_forfeit_locked(ZkSession *s)
 	}
 	s->info.forfeited = true;
 	zks_count_loss_locked(s);
-	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
+	s->renew_at = zks_now() + zks_timeout(&s->info);
 	s->notify = true;
 	zkn_forfeit_locked(s);
 }
@@ -249,7 +252,7 @@ zks_suspend_locked(ZkSession *s)
 		zks_forfeit_locked(s);
 
 		/* not at once: a commit that has passed the guard may be under way */
-		s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS / 3;
+		s->renew_at = zks_now() + zks_late_after(&s->info);
 	}
 }
 
@@ -429,7 +432,7 @@ round_length(const ZkSession *s)
 static int64_t
 attempt_until(const ZkSession *s)
 {
-	int64_t		ms = s->info.timeout_ms / (3 * s->nservers);
+	int64_t		ms = zks_late_after(&s->info) / ZKS_MS / s->nservers;
 	int			others = round_length(s) - 1;
 	int			rounds;
 
@@ -453,15 +456,14 @@ attempting_locked(ZkSession *s)
 static int64_t
 longest_pause(ZkSession *s, int64_t now)
 {
-	int64_t		timeout = s->info.timeout_ms * ZKS_MS;
-	bool		alive = s->info.epoch > 0 && now - s->info.heard_at < timeout;
+	bool		alive = s->info.epoch > 0 && now - s->info.heard_at < zks_timeout(&s->info);
 
 	if (s->close_by != 0)
 		return PAUSE_CLOSING_MS * ZKS_MS;
 	if (s->awaited || alive)
-		return zks_earlier(PAUSE_ALIVE_MS * ZKS_MS, timeout / 6);
+		return zks_earlier(PAUSE_ALIVE_MS * ZKS_MS, zks_late_after(&s->info) / 2);
 	if (zkn_any_locked(s))
-		return zks_earlier(PAUSE_LATE_MS * ZKS_MS, timeout / 3);
+		return zks_earlier(PAUSE_LATE_MS * ZKS_MS, zks_late_after(&s->info));
 	return PAUSE_IDLE_MS * ZKS_MS;
 }
 
@@ -640,7 +642,7 @@ expect_answer_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	if (s->answer_due != 0)
 		return;
-	s->answer_due = zks_now() + s->info.timeout_ms * ZKS_MS / 3;
+	s->answer_due = zks_now() + zks_late_after(&s->info);
 	if (s->answer_due < zks_proven_until(s))
 		s->answer_due = zks_proven_until(s);
 }
@@ -669,7 +671,7 @@ connected_locked(ZkSession *s)
 		int64_t		outage = now - s->info.suspended_at;
 
 		s->info.reconnections++;
-		if (outage > s->info.timeout_ms * ZKS_MS / 3 && !s->info.forfeited)
+		if (outage > zks_late_after(&s->info) && !s->info.forfeited)
 		{
 			s->info.outages++;
 			s->info.outage_ms = (int) (outage / ZKS_MS);

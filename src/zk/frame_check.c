@@ -25,7 +25,7 @@
  * Only lists and data may be longer than what is held back, and their heads
  * tell whether the library may read them.  Data has a length, and what follows
  * it has a fixed one.  The count of a list must be possible; damage further
- * down leaves NULL in place of a name (request.c checks that).  Checking all
+ * down leaves NULL in place of a name (operation.c checks that).  Checking all
  * of it while it arrives would not help: the library may read more in one call
  * than we have seen before.
  *
@@ -40,7 +40,8 @@
 
 #include <zookeeper/proto.h>
 
-#include "internal.h"
+#include "frame_check.h"
+#include "multi.h"
 
 /*
  * The answer to a handshake, in its old and new form, has a length in this

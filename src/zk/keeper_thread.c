@@ -26,7 +26,17 @@
 #include <sys/epoll.h>
 #include <time.h>
 
-#include "internal.h"
+#include "connection.h"
+#include "keeper_thread.h"
+#include "lease.h"
+#include "library_handle.h"
+#include "nodes.h"
+#include "operation.h"
+#include "proof.h"
+#include "resolve.h"
+#include "stop_signal_private.h"
+#include "tls_private.h"
+#include "watch_private.h"
 
 #define KEEPER_STACK		(256 * 1024)
 
@@ -54,7 +64,7 @@
 static int64_t
 heartbeat_interval(ZkSession *s)
 {
-	int64_t		interval = s->info.timeout_ms * ZKS_MS / 4;
+	int64_t		interval = zks_beat_after(&s->info);
 
 	return interval > HEARTBEAT_MIN_MS * ZKS_MS ? interval : HEARTBEAT_MIN_MS * ZKS_MS;
 }
@@ -79,9 +89,27 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 		 * what was asked a moment ago, with the lock, was a question, too,
 		 * whose silence counts already
 		 */
-		s->quorum_due_since = now - s->info.quorum_at < s->info.timeout_ms * ZKS_MS / 2 ?
+		s->quorum_due_since = now - s->info.quorum_at < zks_missed_after(&s->info) ?
 			s->info.quorum_at : now;
 	return asks;
+}
+
+/* Whether the owner has something under way */
+static bool
+owner_asks_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	{
+		if (r->listener == LISTENER_OWNER)
+			return true;
+	}
+	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	{
+		if (!w->dropped)
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -109,7 +137,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		return;
 	s->heartbeat_at = now;
 	s->catch_up_at = 0;
-	if (zkn_only_refused_locked(s) && !zkr_owner_asks_locked(s))
+	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
 		return;
@@ -165,7 +193,7 @@ expire_locked(ZkSession *s, int64_t now)
 static int64_t
 renewal_due(ZkSession *s)
 {
-	int64_t		attempt_until = s->attempt_at + s->info.timeout_ms * ZKS_MS;
+	int64_t		attempt_until = s->attempt_at + zks_timeout(&s->info);
 
 	/*
 	 * an attempt that is under way may still succeed; the library ends it
@@ -194,7 +222,7 @@ retirement_due_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	if (s->in_use || s->idle_ms == 0 || s->close_by != 0 || s->in_flight > 0 ||
-		zkn_any_locked(s) || zkr_owner_asks_locked(s))
+		zkn_any_locked(s) || owner_asks_locked(s))
 		return ZKS_NEVER;
 	return s->idle_since + s->idle_ms * ZKS_MS;
 }
@@ -373,7 +401,8 @@ zks_disown(ZkSession *s)
 	if (atomic_fetch_sub(&s->owners, 1) > 1)
 		return;
 	zkn_free_all(s);
-	zkr_free_all(s);
+	zkr_free_requests(s);
+	zkr_free_watches(s);
 	zks_wakeup_close(&s->wakeup);
 	pthread_mutex_destroy(&s->mutex);
 	zks_free_credentials(s);
@@ -436,8 +465,9 @@ attend(ZkSession *s)
 		again = needs_renewal_locked(s);
 		zks_close_handle_locked(s);
 	}
-	s->renew_at = zks_now() + s->info.timeout_ms * ZKS_MS;
+	s->renew_at = zks_now() + zks_timeout(&s->info);
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
+	zkr_free_left_locked(s);
 	zkn_show_locked(s);
 	zks_unlock(s);
 	sem_post(&turn);
@@ -485,6 +515,7 @@ keeper_main(void *arg)
 	zks_lock(s);
 	s->tls = NULL;
 	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
+	zkr_free_left_locked(s);
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);

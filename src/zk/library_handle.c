@@ -13,7 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "connection.h"
+#include "library_handle.h"
+#include "multi.h"
 
 /* Of a certificate; the names in one rarely have more than 250 bytes */
 #define LONGEST_SUBJECT		1024
@@ -189,7 +191,7 @@ zks_open_handle_locked(ZkSession *s)
  * Sends what is queued, says goodbye if there is a connection, and waits for the
  * server's answer: for seconds, if that is silent, so without the mutex.  Nobody
  * uses the handle meanwhile: it is no longer the session's.  What it still
- * calls back is not heeded (request.c, complete).
+ * calls back is not heeded (request.c, zkr_complete).
  */
 void
 zks_close_handle_locked(ZkSession *s)

@@ -33,7 +33,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "mark.h"
+#include "mark_private.h"
+#include "operation.h"
 
 typedef enum Decision
 {
@@ -326,10 +328,10 @@ on_read(ZkRequest *r)
 			give_up(m, r->rc);
 		return;
 	}
-	if (r->version >= 0 && (was_read(r, m->pending) || (r->version == m->base && was_read(r, m->before))))
+	if (r->stat.version >= 0 && (was_read(r, m->pending) || (r->stat.version == m->base && was_read(r, m->before))))
 	{
 		m->state = ZKN_MARKED;
-		m->version = r->version;
+		m->version = r->stat.version;
 		m->was_read = true;
 	}
 	else

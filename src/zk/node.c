@@ -52,7 +52,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lease.h"
+#include "mark_private.h"
 #include "node.h"
+#include "node_private.h"
+#include "nodes.h"
+#include "operation.h"
+#include "turn.h"
 
 /* ZooKeeper accepts a megabyte for a request by default */
 #define REQUEST_BYTES		(512 * 1024)
@@ -389,7 +395,7 @@ look_later_or_finish(ZkNode *n)
 	set_state(n, ZKN_UNSURE);
 	count_path(n, false);
 	n->ticket = 0;				/* nobody waits for this */
-	n->look_at = zks_now() + n->session->info.timeout_ms * ZKS_MS / 3;
+	n->look_at = zks_now() + zks_late_after(&n->session->info);
 }
 
 /* Go on with the deepest of its directories; false if it has none */
@@ -446,12 +452,12 @@ refused_create(ZkNode *n, int rc)
 static void
 found(ZkNode *n, const ZkRequest *r)
 {
-	n->czxid = r->czxid;
+	n->czxid = r->stat.czxid;
 	if (n->single)
 	{
 		if (n->session->newest_single < n->czxid)
 			n->session->newest_single = n->czxid;
-		n->version = r->version;
+		n->version = r->stat.version;
 		zkp_single_name(n->name, n->czxid);
 	}
 	present(n);
@@ -479,7 +485,7 @@ on_created(ZkRequest *r)
 	if (r->rc == ZOK)
 	{
 		snprintf(n->name, sizeof(n->name), "%s", r->name);
-		n->czxid = r->czxid;
+		n->czxid = r->stat.czxid;
 		n->proven_at = r->sent_at;
 		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
 		present(n);
@@ -561,7 +567,7 @@ static void
 on_group_read(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
-	bool		ours = r->rc == ZOK && r->ephemeral_owner == r->session->info.session_id;
+	bool		ours = r->rc == ZOK && r->stat.owner == r->session->info.session_id;
 
 	for (int i = 0; i < g->n; i++)
 	{
@@ -571,7 +577,7 @@ on_group_read(ZkRequest *r)
 			continue;
 		if (ours)
 		{
-			n->czxid = r->czxid;
+			n->czxid = r->stat.czxid;
 			n->proven_at = g->sent_at;
 			present(n);
 			continue;
@@ -1056,7 +1062,7 @@ on_seen(ZkRequest *r)
 		/* who may not look relies on the version */
 		n->closed_to_us = r->rc == ZNOAUTH;
 		if (r->rc == ZOK)
-			n->version = r->version;
+			n->version = r->stat.version;
 		n->unseen = false;
 		send_delete(n);
 	}
@@ -1075,7 +1081,7 @@ is_seen(const ZkNode *n)
 {
 	const ZkSessionInfo *info = &n->session->info;
 
-	return !n->unseen && zks_now() - info->heard_at < info->timeout_ms * ZKS_MS / 3;
+	return !n->unseen && zks_now() - info->heard_at < zks_late_after(info);
 }
 
 static void
@@ -1574,7 +1580,7 @@ on_prune_read(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
 		return;
-	if (r->rc == ZOK && r->is_mark && r->cversion == 0)
+	if (r->rc == ZOK && r->stat.is_mark && r->stat.cversion == 0)
 	{
 		ZkRequest  *del = zkn_request_locked(n, on_pruned);
 

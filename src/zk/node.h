@@ -1,128 +1,224 @@
 /*-------------------------------------------------------------------------
  *
  * node.h
- *	  What the files about our nodes share: node.c, single.c and proof.c.
+ *	  Nodes that this session creates, and whether they are still there.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef ZKLOCK_NODE_H
 #define ZKLOCK_NODE_H
 
-#include "internal.h"
+#include <stddef.h>
 
-/* What the owner wants of the node */
-typedef enum Interest
-{
-	WANTED,
-	RETURNED,					/* zkn_delete: it is being deleted, and its
-								 * owner asks for the result */
-	FORFEITED,					/* nothing was heard for a whole timeout: the
-								 * owner sees LOST, while it is being deleted */
-	DISCARDED,					/* it is being deleted, and nobody asks */
-	FINISHED					/* it is gone; freed when nothing is pending */
-} Interest;
+#include "lock_protocol.h"
+#include "watch.h"
 
-/* What its data, or its name, is to tell the contenders behind it */
-typedef enum Telling
+/* How something was lost, as far as known */
+typedef enum ZkLoss
 {
-	TELLS_NOTHING,
-	TELLING_SHARED,				/* its holder is a reader now; until answered */
-	TELLING_GRANTED,			/* it has its place of a semaphore; until
-								 * answered */
-	TOLD_GRANTED
-} Telling;
+	ZK_NOT_LOST,
+	ZK_LOST_NODE,				/* ZooKeeper says that the node is gone */
+	ZK_LOST_ACCESS,				/* it no longer lets us see the node */
+	ZK_LOST_CONTACT,			/* nothing was heard for the whole timeout */
+	ZK_LOST_SESSION,			/* ZooKeeper has ended the session */
+	ZK_LOST_IDENTITY			/* it no longer accepts our identity */
+} ZkLoss;
 
-struct ZkNode
+typedef enum ZkNodeState
 {
-	ZkNode	   *next;
-	ZkNode	   *prev;
-	ZkSession  *session;
+	ZKN_CREATING,				/* requested, not answered */
+	ZKN_UNSURE,					/* the answer was lost; being looked for */
+	ZKN_PRESENT,				/* it exists, and is ours */
+	ZKN_ABSENT,					/* not created; rc says why */
+	ZKN_PRUNING,				/* and no longer wanted; its directories are
+								 * being removed: not seen by the owner */
+	ZKN_LOST,					/* it existed, and no longer does */
+	ZKN_DELETED					/* by zkn_delete; rc: ZKS_OK, or ZKS_NO_NODE
+								 * if it is unknown whether it existed until
+								 * then */
+} ZkNodeState;
+
+typedef struct ZkNodeInfo
+{
 	ZkNodeState state;
-	int			rc;
-	ZkLoss		loss;			/* how it was lost, if it was */
-	ZkReliance	reliance;		/* the owner's, on this node */
-	unsigned int transaction;	/* in which it said so */
-	bool		by_session;		/* also by a session-scope hold */
-	Interest	interest;
-	Telling		telling;
-	bool		parents;		/* its directory was sent with it */
-	bool		closed;			/* as in ZkpWant */
-	bool		is_record;		/* on the board: no contender */
-	bool		single;			/* dir is its own path */
-	bool		comes_next;		/* see turn.c */
-	int			version;		/* with which it is deleted; -1: any */
-	int			parent_rc;
-	int			path_bytes;		/* of ZKN_PATHS_MAX */
-	bool		counts;			/* among these */
-	bool		deleting;		/* a delete is sent, and not answered */
-	bool		doubted;		/* an earlier one may have been carried out */
-	bool		unseen;			/* it may be gone: to be read before */
-	bool		closed_to_us;	/* which is not possible */
-	bool		expects_turn;	/* it is next in line for the lock */
-	bool		tell_sent;		/* what it tells is sent, and not answered */
-	bool		tell_doubted;	/* it may have been carried out */
-	int			refused;		/* why ZooKeeper did not delete it, or 0 */
-	int			pending;		/* requests that will call back with us */
-	uint64_t	ticket;
-	int64_t		look_at;		/* another look is due; or 0 */
-	int64_t		stale_until;	/* until then its create, which was not
-								 * answered, may be carried out; or 0 */
-	int64_t		proven_at;		/* when its own create or latest check was
-								 * sent */
-	int64_t		czxid;
-	ZkWatch    *watch;
-	ZkMark	   *mark;			/* of a claim under this lock, or NULL */
-	char		prefix[ZKP_PREFIX_LEN];
+	int			rc;				/* why it is absent, or not deleted yet */
+	ZkLoss		loss;			/* why it is lost */
+	bool		sharing;		/* zkn_share is under way */
+	bool		comes_next;		/* after our last one: nobody is before it */
+	int64_t		czxid;			/* the transaction that created it */
 	char		name[ZKP_NAME_LEN];
-	const char *identity;		/* stored after the directory */
-	char		dir[];			/* truncated step by step while PRUNING */
-};
-
-typedef struct NodePath
-{
-	char		text[ZKS_PATH_LEN];
-} NodePath;
+	ZkWatchState watch;			/* the one on the node itself, once requested */
+	uint32_t	watch_epoch;
+} ZkNodeInfo;
 
 /*
- * How long a create that was not answered may still be carried out, though the
- * quorum has denied the node (t/069_late_create.pl).  It waits in its
- * follower's connection to the leader while that is silent, at most syncLimit
- * ticks.  If the session is back with that follower by then, after it was with
- * another one, the leader takes the request for a new one.
+ * Create a contender in each of these directories, all or none, in one
+ * transaction; so two callers get the same order everywhere.  With parents,
+ * create the directories first, as containers.  False: out of memory.  The
+ * code of a node that was not created only because another could not be is
+ * ZRUNTIMEINCONSISTENCY.
  */
-#ifndef STALE_MS				/* t/c/faults.h cannot wait */
-#define STALE_MS			60000
-#endif
+extern bool zkn_create(ZkSession *session, char *const *dirs, int n, const ZkpWant *want,
+					   bool parents, ZkNode **nodes);
 
-static inline bool
-zkn_is_wanted(const ZkNode *n)
+/*
+ * Whether the next exclusive node in this directory is likely to come right after
+ * our last one, so that no list need be sent with its create
+ */
+extern bool zkn_bet(ZkSession *session, const char *dir);
+
+/* This exclusive node is granted, and no other was in its queue */
+extern void zkn_granted(ZkSession *session, ZkNode *node);
+
+/* A node that ZooKeeper refuses to delete, or "" */
+extern void zkn_refused_path(ZkSession *session, char *path, int size);
+
+/* Whether contenders in these directories fit into one transaction */
+extern bool zkn_fit(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
+
+/*
+ * The bytes that the paths of all nodes of this session take, with contenders in these
+ * directories.  When it is connected again it watches all of them by one packet, and
+ * when it ends ZooKeeper's record of that names all.  A server does not accept the first
+ * if it is too large, and with the second it does not start again (ZOOKEEPER-4306).
+ * So they must not be more than this, which leaves room for what else is watched.
+ */
+#define ZKN_PATHS_MAX		(ZKS_PACKET_BYTES - 64 * 1024)
+extern size_t zkn_path_bytes(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
+
+/*
+ * The holder of this exclusive node becomes a reader: those that wait behind
+ * it will see that, and it keeps its place in the queue throughout.  This goes
+ * on until it is done, and must not fail, since it is called at the end of
+ * transactions.  The ticket tells when it is done.
+ */
+extern uint64_t zkn_share(ZkSession *session, ZkNode *node);
+
+/*
+ * This contender has got its place of a semaphore, and others wait to be told.
+ * This goes on until it is answered, and must not fail either.
+ */
+extern void zkn_tell_granted(ZkSession *session, ZkNode *node);
+
+/*
+ * Delete a node that is present, and report the result in zkn_info.  This goes
+ * on until it is gone, like zkn_discard, which the owner still has to call.
+ */
+extern void zkn_delete(ZkSession *session, ZkNode *node);
+
+/*
+ * The node is no longer wanted, whatever its state: it is deleted, now or as
+ * soon as possible.  Must not fail, since it is called at the end of
+ * transactions.  The node must not be used afterwards; the ticket tells when
+ * it is gone.
+ */
+extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
+
+/*
+ * The number of nodes in this directory that nobody here wants, and that a
+ * list requested now may still show.
+ */
+extern int	zkn_leftovers(ZkSession *session, const char *dir);
+
+/*
+ * Whether it is known what became of each node at this path that nobody here wants: a
+ * single one, and those in it, if it is a directory.  A single one may be created only
+ * then.  If not, refused is the code with which ZooKeeper refused to delete one, or 0.
+ */
+extern bool zkn_is_settled(ZkSession *session, const char *path, int *refused);
+
+/* Whether there is one in any directory, until a quorum says that there is not */
+extern bool zkn_any_unwanted(ZkSession *session);
+
+/*
+ * Leave the nodes that nobody here wants out of this queue: they do not block
+ * us.  Returns how many contenders are left.
+ */
+extern int	zkn_leave_out_unwanted(ZkSession *session, const char *dir,
+								   ZkpContender *queue, int n);
+
+/*
+ * Whether all nodes with tickets from first to last are gone, or shared.  If
+ * not, refused is the code with which ZooKeeper refused one, or 0.
+ */
+extern bool zkn_gone(ZkSession *session, uint64_t first, uint64_t last, int *refused);
+
+/* proof.c: whether these nodes are still there, as far as is known */
+extern void zkn_info(ZkSession *session, ZkNode *node, ZkNodeInfo *info);
+
+/* Watch the node itself, so that its loss is noticed */
+extern void zkn_watch(ZkSession *session, ZkNode *node);
+
+/*
+ * The same by name: that node is about to be deleted by somebody.  Nothing
+ * happens if it is not one of this session's.
+ */
+extern void zkn_watch_named(ZkSession *session, const char *dir, const char *name);
+
+/*
+ * It is next in line, and alone in that.  As long as that is so, heartbeats ask the
+ * quorum, so that its turn mostly need not be confirmed by another question.
+ */
+extern void zkn_expect_turn(ZkSession *session, ZkNode *node, bool expects);
+
+/*
+ * Asks the leader and a quorum whether these nodes exist, in one request that
+ * changes nothing.  Only the answer to such a request proves that the session
+ * lives: a follower that is cut off from its leader still answers reads.  n:
+ * the number of nodes, and on return how many of them are asked for, since
+ * requests are limited.  Returns NULL if out of memory.
+ */
+#define ZKN_CHECK_MAX		1000
+extern ZkRequest *zkn_check(ZkSession *session, ZkNode *const *nodes, int *n);
+
+/*
+ * ZooKeeper has reported the loss of a node that existed.  False: the node was
+ * just being renamed, so ask again.
+ */
+extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
+
+/* The first of them that is known to be gone, and how; or -1 */
+extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);
+
+/*
+ * The latest time for which a quorum's answer proves that all of these
+ * existed: that of their own create or check; or, for one whose watch is armed
+ * on this connection, that of the session's latest transaction, since its
+ * deletion would have been reported before that was answered.
+ */
+extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
+
+/*
+ * Those of them for which neither is so since this time: whose own create or
+ * check is older, and whose deletion no watch would report.  Returns how many.
+ */
+extern int	zkn_untold(ZkSession *session, ZkNode *const *nodes, int n, int64_t asked_at,
+					   ZkNode **untold);
+
+/* A check that was sent at this time has found these nodes */
+extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);
+
+/*
+ * Show in ZkShown which of these are lost, instead of those named before; there
+ * are at most ZKS_SHOWN_NODES, and each may be NULL.  Never fails.
+ */
+extern void zkn_show(ZkSession *session, ZkNode *const *nodes, int n);
+
+/*
+ * Whether what the owner does relies on a node.  When such a node is lost, the
+ * owner is to stop: see below.
+ */
+typedef enum ZkReliance
 {
-	return n->interest == WANTED;
-}
+	ZKN_NOT_RELIED,
+	ZKN_RELIED_IF_WRITTEN,		/* only if the owner has written something */
+	ZKN_RELIED
+} ZkReliance;
 
-/* Something is to be told, and has not been answered */
-static inline bool
-zkn_is_telling(const ZkNode *n)
-{
-	return n->telling == TELLING_SHARED || n->telling == TELLING_GRANTED;
-}
+/* by_session: also a session-scope hold does, which no transaction's end releases */
+extern void zkn_rely(ZkSession *session, ZkNode *node, ZkReliance reliance, bool by_session);
 
-/* node.c */
-extern bool zkn_is_renaming(const ZkNode *n);
-extern char *zkn_node_path(ZkNode *n, const char *name, NodePath *path);
-extern ZkRequest *zkn_request_locked(ZkNode *n, ZkDone done);
-extern bool zkn_called_back_locked(ZkNode *n);
-extern bool zkn_called_back_quietly_locked(ZkNode *n);
-extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
-extern void zkn_expect_locked(ZkNode *n, bool expects);
-extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
-extern void zkn_catch_up_locked(ZkNode *n, int64_t now);
-extern void zkn_settle_all_locked(ZkSession *s);
-
-/* single.c */
-extern void zkn_doubt_version_locked(ZkNode *n);
-extern int	zkn_new_version_locked(const ZkNode *n, int seen);
-extern void zkn_count_unknown_locked(const ZkNode *n, int change);
-extern bool zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r);
+/* All that is relied on is now relied on only if something is written */
+extern void zkn_rely_less(ZkSession *session);
 
 #endif							/* ZKLOCK_NODE_H */

@@ -20,7 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "node.h"
+#include "multi.h"
+#include "node_private.h"
+#include "operation.h"
+#include "proof.h"
 
 /* ZooKeeper accepts a megabyte for a request by default */
 #define CHECK_BYTES			(400 * 1024)

@@ -18,7 +18,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include "internal.h"
+#include "lease.h"
+#include "session_private.h"
 
 int64_t
 zks_now(void)
@@ -225,7 +226,7 @@ zks_end_locked(ZkSession *s, int error)
 int64_t
 zks_proven_until(ZkSession *s)
 {
-	return s->info.proven_at + s->info.timeout_ms * ZKS_MS;
+	return s->info.proven_at + zks_timeout(&s->info);
 }
 
 /*

@@ -19,7 +19,7 @@
  */
 #include <string.h>
 
-#include "node.h"
+#include "node_private.h"
 
 /*
  * The versions of single nodes, up to ZKN_MOST_VERSION.  Each costs as many operations
@@ -94,7 +94,7 @@ is_another(const ZkNode *n, const ZkRequest *r)
 	for (const ZkNode *other = n->session->nodes; other != NULL; other = other->next)
 	{
 		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
-			(is_unknown(other) ? other->version == r->version : other->czxid == r->czxid))
+			(is_unknown(other) ? other->version == r->stat.version : other->czxid == r->stat.czxid))
 			return true;
 	}
 	return false;
@@ -106,7 +106,7 @@ may_be_another(const ZkNode *n, const ZkRequest *r)
 {
 	const ZkSession *s = n->session;
 
-	return s->nunknown > is_unknown(n) || r->czxid <= s->newest_single;
+	return s->nunknown > is_unknown(n) || r->stat.czxid <= s->newest_single;
 }
 
 /*
@@ -117,11 +117,11 @@ bool
 zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r)
 {
 	zk_assert(zks_has_mutex(n->session));
-	if (r->rc != ZOK || r->ephemeral_owner != n->session->info.session_id)
+	if (r->rc != ZOK || r->stat.owner != n->session->info.session_id)
 		return false;
 	if (!n->single)
 		return true;
-	if (r->czxid <= 0)
+	if (r->stat.czxid <= 0)
 		return false;			/* it could not be meant */
 	zk_assert(may_be_another(n, r) || !is_another(n, r));
 	return !may_be_another(n, r) || !is_another(n, r);

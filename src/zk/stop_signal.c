@@ -22,7 +22,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "lease.h"
+#include "proof.h"
+#include "session_private.h"
+#include "stop_signal.h"
+#include "stop_signal_private.h"
 
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid	/* before glibc 2.38 */
@@ -297,7 +301,7 @@ undoubted_until_locked(ZkSession *s)
 		return ZKS_NEVER;
 	if (s->quorum_due_since > since)
 		since = s->quorum_due_since;
-	return since + s->info.timeout_ms * ZKS_MS;
+	return since + zks_timeout(&s->info);
 }
 
 void

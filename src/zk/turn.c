@@ -29,7 +29,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "session_private.h"
+#include "turn.h"
 
 /* So many paths are remembered, those that were held last */
 #define MOST_TURNS			32

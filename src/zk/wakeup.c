@@ -25,7 +25,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "wakeup.h"
 
 #define BELL	0				/* its generation, as it is no socket */
 

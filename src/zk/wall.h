@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wall.h
- *	  Read before each file above the wall, which is session.h: the headers of
+ *	  Read before each file above the wall (see session.h): the headers of
  *	  ZooKeeper's API do not compile there.
  *
  *-------------------------------------------------------------------------

@@ -18,7 +18,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "zk/session.h"
+#include "zk/mark.h"
+#include "zk/stop_signal.h"
+#include "zk/tls.h"
 
 #define NSESSIONS	20
 

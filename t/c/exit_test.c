@@ -25,7 +25,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "zk/session.h"
+#include "zk/mark.h"
+#include "zk/stop_signal.h"
+#include "zk/tls.h"
 
 static void
 child(const char *hosts, const char *ca_file, int number)

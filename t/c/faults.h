@@ -36,7 +36,7 @@ typedef enum FaultKind
 
 extern int	fault_now(FaultKind kind);
 
-/* Of node.h: a walk waits until the last look */
+/* Of node_private.h: a walk waits until the last look */
 #define STALE_MS	400
 
 /* The kernel gives less than requested, as most are configured to do */

@@ -20,7 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "zk/session.h"
+#include "zk/mark.h"
+#include "zk/stop_signal.h"
+#include "zk/tls.h"
 
 static bool
 wait_for_connection(ZkSession *session, int number)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * memory_test.c
- *	  One walk through all of session.h, for t/042_memory.pl.
+ *	  One walk through all that zk/ offers, for t/042_memory.pl.
  *
  *		memory_test HOSTS SESSION_TIMEOUT_MS [FIRST_XID [RECEIVE_BUFFER]]
  *
@@ -62,7 +62,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "zk/internal.h"
+#include "zk/mark.h"
+#include "zk/request_private.h"
+#include "zk/stop_signal.h"
+#include "zk/watch_private.h"
 
 #define NCROWD		40
 #define GROUPS		NCROWD		/* the first of the nodes that are made together */
@@ -951,7 +954,7 @@ step_share(void)
 		if (watches[12 + f] != NULL && watch_state(12 + f) == ZKR_WATCH_ARMED)
 		{
 			zks_watch_info(session, watches[12 + f], &watch);
-			if (!watch.says_shared && !reconnected())
+			if (!watch.stat.says_shared && !reconnected())
 				say("bad share: who looks then is not told");
 		}
 	}
@@ -976,8 +979,8 @@ step_share(void)
 			!zks_answered(session, requests[NCROWD + f], &answer) || zks_is_doubtful(answer.rc))
 			continue;
 		/* the new node says whose place it took */
-		if (answer.rc != ZOK || !answer.says_shared || answer.czxid != node(form[f]).czxid)
-			say("bad share: read %d, %d, another transaction", answer.rc, (int) answer.says_shared);
+		if (answer.rc != ZOK || !answer.stat.says_shared || answer.stat.place_czxid != node(form[f]).czxid)
+			say("bad share: read %d, %d, another transaction", answer.rc, (int) answer.stat.says_shared);
 	}
 	WAIT_FOR(node(form[0] + DELETED).state != ZKN_PRESENT &&
 			 node(form[1] + DELETED).state != ZKN_PRESENT);

@@ -18,7 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "zk/session.h"
+#include "zk/mark.h"
+#include "zk/stop_signal.h"
+#include "zk/tls.h"
 
 #define NSLOTS		12
 #define NDIRS		2

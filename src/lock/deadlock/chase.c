@@ -56,8 +56,7 @@ typedef struct Record
 	ZkpRecordName says_name;
 	bool		asked;
 	bool		valid;			/* it was read, and is a record of a session */
-	int64		owner;
-	int			version;
+	ZkStat		stat;
 	ZkRecord	says;
 } Record;
 
@@ -188,10 +187,9 @@ take_record(Chase *c, Record *record, const ZkAnswer *answer)
 	if (answer->rc != ZKS_OK)
 		return;
 	c->bytes += answer->data_len;
-	if (answer->owner == 0)
+	if (answer->stat.owner == 0)
 		return;
-	record->owner = answer->owner;
-	record->version = answer->version;
+	record->stat = answer->stat;
 	record->valid = zkl_read_record(answer->data, answer->data_len, &record->says);
 }
 
@@ -388,7 +386,7 @@ follow_told(Chase *c, int at)
 		if (c->nlocals >= MOST_LOCALS)
 			break;
 		if (i == first || c->told[i].record != c->told[i - 1].record)
-			holder = get_party(c, record->says_name.tag, record->owner, record->says.identity,
+			holder = get_party(c, record->says_name.tag, record->stat.owner, record->says.identity,
 							   record->says.identity_len);
 		add_local(c, at, holder, c->told[i].record, c->told[i].wait);
 	}
@@ -409,7 +407,7 @@ find_wait(Chase *c, int at, const char **node)
 	{
 		const Record *record = &c->records[i];
 
-		if (!record->valid || record->owner != party->owner || strcmp(record->says_name.tag, party->tag) != 0 ||
+		if (!record->valid || record->stat.owner != party->owner || strcmp(record->says_name.tag, party->tag) != 0 ||
 			strncmp(record->says.dir, c->from->dir, c->from->root_len) != 0 ||
 			record->says.dir[c->from->root_len] != '/')
 			continue;
@@ -773,7 +771,7 @@ make_cycle(const Chase *c, const ZkGraph *g)
 
 			/* who waits has nothing to change, and its data was not read */
 			(void) add_check(cycle, c->queues[q].dir, contender->name.name,
-							 contender->granted ? contender->version : -1, false);
+							 contender->granted ? contender->stat.version : -1, false);
 		}
 	}
 	for (int i = 0; i < g->nlocals; i++)
@@ -784,7 +782,7 @@ make_cycle(const Chase *c, const ZkGraph *g)
 			continue;
 		follow_chain(c, local, local->record < 0 ? -1 :
 					 add_check(cycle, c->board, c->records[local->record].name,
-							   c->records[local->record].version, true),
+							   c->records[local->record].stat.version, true),
 					 cycle, NULL);
 	}
 

@@ -22,7 +22,7 @@
 #include "backend/node_identity.h"
 #include "backend/settings.h"
 #include "wait_record.h"
-#include "zk/session.h"
+#include "zk/request.h"
 
 #define NODE			"node "
 #define WAITER			"waiter "

@@ -24,7 +24,7 @@
 
 #include "claim_record.h"
 #include "zk/lock_protocol.h"
-#include "zk/session.h"
+#include "zk/request.h"
 
 #define PENDING			"state pending\n"
 #define DONE			"state done\n"

@@ -79,13 +79,7 @@ send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char 
 typedef struct Seen
 {
 	int			rc;
-	int64		czxid;
-	int64		own_czxid;
-	int64		owner;
-	int			nbelow;			/* so many children */
-	bool		is_mark;		/* a directory of ours */
-	int			version;
-	int64		made_at_ms;
+	ZkStat		stat;
 	char	   *data;
 	int			data_len;
 	ZkpData		says;
@@ -100,13 +94,7 @@ take(Look *look, Seen *node, const ZkAnswer *answer)
 	node->rc = answer->rc;
 	if (node->rc != ZKS_OK)
 		return;
-	node->czxid = answer->czxid;
-	node->own_czxid = answer->own_czxid;
-	node->owner = answer->owner;
-	node->nbelow = answer->nbelow;
-	node->is_mark = answer->is_mark;
-	node->version = answer->version;
-	node->made_at_ms = answer->made_at_ms;
+	node->stat = answer->stat;
 	node->data_len = look->kept < KEPT_WHOLE ? answer->data_len : Min(answer->data_len, KEPT_THEN);
 	node->data = palloc(node->data_len + 1);
 	if (node->data_len > 0)
@@ -221,7 +209,7 @@ complete(Look *look, ShownQueue *queue)
 		if (seen->rc == ZKS_NO_NODE)
 			continue;
 		contender.tag = i;
-		contender.owner = seen->owner;
+		contender.owner = seen->stat.owner;
 		contender.ours = seen->says.ours;
 		if (seen->says.shared && contender.mode == ZKP_EXCLUSIVE)
 			contender.mode = ZKP_SHARED;
@@ -245,7 +233,7 @@ put_in_order(Look *look, ShownQueue *queue)
 
 		if (seen->rc != ZKS_OK)
 			zkb_raise(seen->rc, look->path);
-		queue->contenders[i].czxid = seen->czxid;
+		queue->contenders[i].czxid = seen->stat.place_czxid;
 	}
 	zkp_sort(queue->contenders, queue->n);
 }
@@ -267,9 +255,9 @@ show(Look *look, const ShownQueue *queue)
 			.granted = granted[i] && contender->name != NULL,
 			.node = contender->name,
 			.known = seen->rc == ZKS_OK,
-			.token = seen->czxid,
-			.session = seen->owner,
-			.since_ms = seen->made_at_ms,
+			.token = seen->stat.place_czxid,
+			.session = seen->stat.owner,
+			.since_ms = seen->stat.made_at_ms,
 			.ours = ours,
 			.data = ours ? seen->says.identity : seen->data,
 			.data_len = ours ? seen->says.identity_len : seen->data_len,
@@ -296,14 +284,14 @@ show_single(Look *look, bool closed)
 	send_read(look, zks_read, NULL);
 	if (!await_read(look, &seen) || !see_from_outside(look, NULL, &seen))
 		return false;
-	if (closed && seen.rc != ZKS_NO_NODE && seen.owner == 0)
+	if (closed && seen.rc != ZKS_NO_NODE && seen.stat.owner == 0)
 		zkb_raise(ZKS_NO_AUTH, look->path);
 	if (seen.rc == ZKS_NO_NODE ||
-		(seen.owner == 0 && (zklock_node_style != ZKP_SINGLE || seen.nbelow > 0 || seen.is_mark)))
+		(seen.stat.owner == 0 && (zklock_node_style != ZKP_SINGLE || seen.stat.nbelow > 0 || seen.stat.is_mark)))
 		return true;
-	zkp_single_name(name, seen.own_czxid);
-	contender.name = seen.owner != 0 ? name : NULL;
-	seen.czxid = seen.own_czxid;
+	zkp_single_name(name, seen.stat.czxid);
+	contender.name = seen.stat.owner != 0 ? name : NULL;
+	seen.stat.place_czxid = seen.stat.czxid;
 	show(look, &queue);
 	return true;
 }
@@ -403,11 +391,11 @@ whose(const Seen *seen)
 	if (seen->rc != ZKS_OK)
 		return "The owner of the node could not be determined.";
 	initStringInfo(&text);
-	if (seen->owner == 0)
+	if (seen->stat.owner == 0)
 		appendStringInfoString(&text, "The node belongs to no ZooKeeper session");
 	else
 		appendStringInfo(&text, "The node belongs to ZooKeeper session 0x%llx",
-						 (unsigned long long) seen->owner);
+						 (unsigned long long) seen->stat.owner);
 	zkb_read_identity(seen->says.identity, seen->says.identity_len, fields);
 	for (int i = 0; i < ZKB_FIELDS; i++)
 	{
@@ -435,8 +423,8 @@ read_to_break(Look *look, Break *b, Seen *node)
 		zkb_raise(node->rc, look->path);	/* which one it is cannot be known */
 	if (b->czxid != 0 && node->rc == ZKS_OK)
 	{
-		b->version = node->version;
-		if (node->own_czxid != b->czxid || node->owner == 0)
+		b->version = node->stat.version;
+		if (node->stat.czxid != b->czxid || node->stat.owner == 0)
 			node->rc = ZKS_NO_NODE;
 	}
 	return true;

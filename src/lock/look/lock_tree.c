@@ -135,7 +135,7 @@ show_claim(Walk *w, const char *path, const ZkAnswer *answer)
 {
 	MemoryContext old = MemoryContextSwitchTo(w->row_context);
 	ZkClaimRecord claim;
-	bool		read = (answer->rc == ZKS_OK && answer->owner == 0 &&
+	bool		read = (answer->rc == ZKS_OK && answer->stat.owner == 0 &&
 						zkl_read_claim(answer->data, answer->data_len, &claim));
 
 	CHECK_FOR_INTERRUPTS();
@@ -242,7 +242,7 @@ find_single(Walk *w, const char *dir)
 static void
 take_single(Walk *w, const Task *task, const ZkAnswer *answer)
 {
-	if (answer->rc == ZKS_OK && (answer->owner != 0 || zklock_node_style == ZKP_SINGLE))
+	if (answer->rc == ZKS_OK && (answer->stat.owner != 0 || zklock_node_style == ZKP_SINGLE))
 		push(&w->to_ask, new_task(w, READ_FIRST, task->found, ""));
 	else
 		MemoryContextDelete(task->found->context);
@@ -351,7 +351,7 @@ static void
 keep_what_it_says(ZkpContender *contender, const ZkAnswer *answer, ZkpData *says)
 {
 	zkp_read_data(answer->data, answer->data_len, says);
-	contender->owner = answer->owner;
+	contender->owner = answer->stat.owner;
 	contender->ours = says->ours;
 	if (says->shared && contender->mode == ZKP_EXCLUSIVE)
 		contender->mode = ZKP_SHARED;
@@ -370,7 +370,7 @@ keep_first(Found *found, const ZkAnswer *answer)
 	{
 		char	   *name = MemoryContextAlloc(found->context, ZKP_NAME_LEN);
 
-		zkp_single_name(name, answer->own_czxid);
+		zkp_single_name(name, answer->stat.czxid);
 		found->contenders[0].name = name;
 		found->contenders[0].mode = ZKP_EXCLUSIVE;
 	}
@@ -385,9 +385,9 @@ keep_first(Found *found, const ZkAnswer *answer)
 			.mode = found->contenders[0].mode,
 			.node = found->contenders[0].name,
 			.known = true,
-			.token = found->single ? answer->own_czxid : answer->czxid,
-			.session = answer->owner,
-			.since_ms = answer->made_at_ms,
+			.token = found->single ? answer->stat.czxid : answer->stat.place_czxid,
+			.session = answer->stat.owner,
+			.since_ms = answer->stat.made_at_ms,
 			.ours = says.ours,
 			.data = copy,
 			.data_len = data_len,
@@ -406,12 +406,12 @@ static void
 take_first(Walk *w, const Task *task, const ZkAnswer *answer)
 {
 	Found	   *found = task->found;
-	bool		persistent = found->single && answer->rc == ZKS_OK && answer->owner == 0;
+	bool		persistent = found->single && answer->rc == ZKS_OK && answer->stat.owner == 0;
 
 	/* one that is not ephemeral is nobody's lock, but in a single node's way */
 	if (persistent)
 		found->holders = 0;
-	if (persistent && (zklock_node_style != ZKP_SINGLE || answer->nbelow > 0 || answer->is_mark))
+	if (persistent && (zklock_node_style != ZKP_SINGLE || answer->stat.nbelow > 0 || answer->stat.is_mark))
 		MemoryContextDelete(found->context);
 	else if (answer->rc == ZKS_NO_NODE)
 		list_again(w, found);

@@ -53,9 +53,9 @@ take_contender(ZkSeenContender *contender, const ZkAnswer *answer)
 	if (answer->rc != ZKS_OK)
 		return true;			/* closed to us: nobody knows who it is */
 	contender->read = true;
-	contender->version = answer->version;
-	contender->name.owner = answer->owner;
-	contender->name.czxid = answer->czxid;
+	contender->stat = answer->stat;
+	contender->name.owner = answer->stat.owner;
+	contender->name.czxid = answer->stat.place_czxid;
 	zkp_read_data(answer->data, answer->data_len, &says);
 	contender->name.ours = says.ours;
 	if (says.shared && contender->name.mode == ZKP_EXCLUSIVE)
@@ -249,7 +249,7 @@ zkl_read_single(ZkReader *r, ZkSeenQueue *queue)
 	reading = zkl_await_oldest(r, &answer);
 	if (reading != ZKL_READ)
 		return reading;
-	if (answer.rc == ZKS_OK && answer.owner != 0)
+	if (answer.rc == ZKS_OK && answer.stat.owner != 0)
 	{
 		queue->list = palloc0(sizeof(ZkSeenContender));
 		queue->list[0].name.mode = ZKP_EXCLUSIVE;
@@ -277,7 +277,7 @@ zkl_read_owner(ZkReader *r, ZkSeenQueue *queue, int at, int64 *owner)
 		if (reading != ZKL_READ)
 			return reading;
 		if (answer.rc == ZKS_OK)
-			contender->name.owner = answer.owner;
+			contender->name.owner = answer.stat.owner;
 		zkl_drop_oldest(r);
 	}
 	*owner = contender->name.owner;

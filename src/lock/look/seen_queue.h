@@ -16,7 +16,7 @@ typedef struct ZkSeenContender
 	ZkpContender name;
 	bool		granted;
 	bool		read;			/* what follows is known */
-	int			version;
+	ZkStat		stat;
 	char		tag[ZKP_TAG_LEN];	/* of the backend; "": none of ours */
 	char	   *identity;		/* lines of node_identity.c */
 	int			identity_len;

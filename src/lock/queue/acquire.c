@@ -76,7 +76,7 @@ fill_in_czxids(Call *c, Place *p, ListedQueue *queue)
 		if (answers[i].rc != ZKS_OK)
 			zkb_raise(answers[i].rc, p->target->path);
 		queue->contenders[left] = queue->contenders[i];
-		queue->contenders[left++].czxid = answers[i].czxid;
+		queue->contenders[left++].czxid = answers[i].stat.place_czxid;
 	}
 	pfree(answers);
 	if (!complete)
@@ -111,7 +111,7 @@ warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
 	{
 		const char *name = list->strangers[i];
 
-		if (answers[i].rc != ZKS_OK || answers[i].owner == 0 || answers[i].version > 0)
+		if (answers[i].rc != ZKS_OK || answers[i].stat.owner == 0 || answers[i].stat.version > 0)
 			continue;
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
@@ -170,7 +170,7 @@ look_closer(Call *c, Place *p, const ListedQueue *queue)
 		return TAKEN;
 	if (!zkl_read_contenders(c, p, &queue->contenders[queue->view.watch[0]], 1, &answer))
 		return LIST_AGAIN;
-	return answer.rc == ZKS_NO_NODE || (answer.rc == ZKS_OK && answer.says_shared) ? GRANTED : TAKEN;
+	return answer.rc == ZKS_NO_NODE || (answer.rc == ZKS_OK && answer.stat.says_shared) ? GRANTED : TAKEN;
 }
 
 /*-------------------------------------------------------------------------

@@ -270,9 +270,9 @@ read_sign(Call *c, Place *p, const ZkpView *view, const ZkWatchInfo *watch, uint
 		case ZKR_WATCH_PENDING:
 			return NOT_ANSWERED;
 		case ZKR_WATCH_ARMED:
-			if (view->may_soften && watch->says_shared && current && is_our_turn(c, p))
+			if (view->may_soften && watch->stat.says_shared && current && is_our_turn(c, p))
 				return OUR_TURN;
-			return view->ahead > 0 && watch->says_granted ? NO_LONGER_WAITS : NO_SIGN;
+			return view->ahead > 0 && watch->stat.says_granted ? NO_LONGER_WAITS : NO_SIGN;
 		case ZKR_WATCH_FIRED:
 			if (view->next && current && is_our_turn(c, p))
 				return OUR_TURN;
@@ -468,9 +468,9 @@ zkl_await_turn(Call *c, Place *p, const ZkpView *view)
 		 * 3.8.4, 3.9.2).
 		 */
 		if (info.state == ZKS_CONNECTED && p->by_changes)
-			look_at = began_at + info.timeout_ms * ZKS_MS;
+			look_at = began_at + zks_timeout(&info);
 		else if (info.state == ZKS_CONNECTED && view->ahead > 0)
-			look_at = began_at + view->ahead * (info.timeout_ms * ZKS_MS / 4);
+			look_at = began_at + view->ahead * zks_beat_after(&info);
 		if (info.state == ZKS_CONNECTED)
 			search_at = zkl_search_due(p->search);
 

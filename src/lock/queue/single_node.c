@@ -48,18 +48,18 @@ remove_directory(Call *c, Place *p, int version)
  * was meant to be.
  */
 static Verdict
-judge_occupant(Call *c, Place *p, int64 owner, int nbelow, bool is_mark, int version)
+judge_occupant(Call *c, Place *p, const ZkStat *node)
 {
-	if (owner != 0)
+	if (node->owner != 0)
 		return TAKEN;
-	if (nbelow > 0)
+	if (node->nbelow > 0)
 		zkb_raise(ZKS_NOT_EMPTY, p->target->path);
-	if (!is_mark)
+	if (!node->is_mark)
 	{
 		warn_of_no_lock(c, p);
 		return TAKEN;
 	}
-	remove_directory(c, p, version);
+	remove_directory(c, p, node->version);
 	zkl_ask_again(c);
 	return LIST_AGAIN;
 }
@@ -101,9 +101,9 @@ watch_occupant(Call *c, Place *p)
 		return LIST_AGAIN;
 	}
 	zks_info(c->session, &info);
-	if (watch.owner != 0 && watch.owner != info.session_id)
-		c->want.seen_version = watch.version;
-	return judge_occupant(c, p, watch.owner, watch.nbelow, watch.is_mark, watch.version);
+	if (watch.stat.owner != 0 && watch.stat.owner != info.session_id)
+		c->want.seen_version = watch.stat.version;
+	return judge_occupant(c, p, &watch.stat);
 }
 
 /* Somebody else's node is there: wait until it is gone */
@@ -190,8 +190,8 @@ zkl_look_first_at_single(Call *c)
 	if (answer.rc == ZKS_NO_NODE)
 		return GRANTED;
 	zks_info(c->session, &info);
-	if (answer.owner == info.session_id)
+	if (answer.stat.owner == info.session_id)
 		return START_AGAIN;		/* of an earlier create, which came late */
-	outcome = judge_occupant(c, p, answer.owner, answer.nbelow, answer.is_mark, answer.version);
+	outcome = judge_occupant(c, p, &answer.stat);
 	return outcome == LIST_AGAIN ? START_AGAIN : outcome;
 }

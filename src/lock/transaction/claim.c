@@ -51,10 +51,9 @@ typedef struct Seen
 {
 	int			rc;				/* ZKS_OK, or ZKS_NO_NODE */
 	bool		held;			/* and then our lock's node was still there */
-	int			version;
+	ZkStat		stat;			/* one of a session does not stay */
 	char	   *data;			/* "" if there is no claim */
 	int			data_len;
-	bool		stays;			/* the node does: it belongs to no session */
 	bool		sound;			/* there is none, or it could be read */
 	ZkClaimRecord claim;
 } Seen;
@@ -94,11 +93,10 @@ take_mark(Talk *talk, Seen *seen, const ZkAnswer *answer)
 		zkb_raise(answer->rc, talk->path);
 	memset(seen, 0, sizeof(*seen));
 	seen->rc = answer->rc;
-	seen->version = answer->version;
-	seen->stays = answer->owner == 0;
+	seen->stat = answer->stat;
 	seen->data_len = answer->rc == ZKS_OK ? answer->data_len : 0;
 	seen->data = pnstrdup(seen->data_len > 0 ? answer->data : "", seen->data_len);
-	seen->sound = seen->version >= 0 &&
+	seen->sound = seen->stat.version >= 0 &&
 		(seen->data_len == 0 || zkl_read_claim(seen->data, seen->data_len, &seen->claim));
 }
 
@@ -134,7 +132,7 @@ read_mark(Talk *talk, Seen *seen)
 static void
 refuse_unsound(const Talk *talk, const Seen *seen)
 {
-	if (!seen->stays)
+	if (seen->stat.owner != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot record a claim of \"%s\"", zkb_path_for_display(talk->path)),
@@ -286,7 +284,7 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	if (seen.data_len > 0 && period <= seen.claim.period)
 		return false;
 	zkl_refuse_too_many_claims(talk.session, lock);
-	keep_claim(hold, period, seen.version, seen.data);
+	keep_claim(hold, period, seen.stat.version, seen.data);
 	return true;
 }
 
@@ -401,7 +399,7 @@ empty_mark(Talk *talk, Seen *seen)
 		return true;
 	tell_forgotten(talk, seen);
 	zkl_end_reading(talk->reader);
-	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->version));
+	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->stat.version));
 	answered = await_oldest(talk, &answer);
 	talk->written |= !zks_is_busy(answer.rc);
 	if (!answered)

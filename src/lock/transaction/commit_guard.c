@@ -304,14 +304,14 @@ bound_next_wait(void)
 	LockTimeout = (int) Min(ms, INT_MAX);
 }
 
-/* The bound is two thirds of the session timeout: see zkb_is_fresh */
+/* How long, says zkb_is_fresh */
 void
 zkl_bound_waits(const Lock *lock)
 {
 	ZkSessionInfo info;
 
 	zks_info(zkb_peek(), &info);
-	bound.until = info.quorum_at + info.timeout_ms * ZKS_MS / 3 * 2;
+	bound.until = info.quorum_at + zks_stale_after(&info);
 	bound.lock = lock;
 	bound.active = true;
 	bound.lock_timeout = LockTimeout;

@@ -155,7 +155,7 @@ our @MUTANTS = (
 		name => 'wakeup_dropped',
 		what => 'one event of a hundred does not reach who waits for it',
 		edits => [
-			[   'zk/request.c', "\t\tif (type == ZOO_DELETED_EVENT)\n",
+			[   'zk/watch.c', "\t\tif (type == ZOO_DELETED_EVENT)\n",
 				"\t\tif (type == ZOO_DELETED_EVENT && zks_random(100) == 0)\n\t\t\treturn;\n\t\tif (type == ZOO_DELETED_EVENT)\n"
 			]
 		],
@@ -190,12 +190,9 @@ our @MUTANTS = (
 		name => 'sync_for_proof',
 		what => 'that a sync was answered, and then a read that shows our own node, is taken for the word of a quorum',
 		edits => [
-			[   'zk/request.c', "\tr->op = ZOO_MULTI_OP;\n",
+			[   'zk/multi.c', "\tr->op = ZOO_MULTI_OP;\n",
 				"\tif (ops[0].type == ZOO_CHECK_OP)\n\t{\n"
-				  . "\t\tZkRequest *sync = r->before = zkr_new_locked(r->session, NULL, NULL);\n"
-				  . "\t\tsync->listener = LISTENER_READ;\n\t\tsync->op = ZOO_SYNC_OP;\n"
-				  . "\t\tif (begin(sync))\n\t\t\tsubmitted(sync, zoo_async(r->session->zh, \"/\", on_string, sync));\n"
-				  . "\t\tr->writes = true;\n\t\tzkr_stat_locked(r, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
+				  . "\t\tr->writes = true;\n\t\tzkr_stat_fresh_locked(r, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
 				  . "\tr->op = ZOO_MULTI_OP;\n"
 			]
 		],
@@ -364,7 +361,7 @@ our @MUTANTS = (
 	{
 		name => 'break_beside_downgrade',
 		what => 'a cycle is broken if the nodes of those that hold are there, whether or not they have changed',
-		edits => [ [ 'lock/deadlock/chase.c', 'contender->granted ? contender->version : -1, false);', '-1, false);' ] ],
+		edits => [ [ 'lock/deadlock/chase.c', 'contender->granted ? contender->stat.version : -1, false);', '-1, false);' ] ],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and downgrades' ]
 	},
 	{
@@ -427,13 +424,13 @@ our @MUTANTS = (
 	{
 		name => 'claim_comes_late',
 		what => 'a mark that was not answered, and is not there, is not prevented from coming',
-		edits => [ [ 'zk/mark.c', '(r->version == m->base && was_read(r, m->before))', 'false' ] ],
+		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'false' ] ],
 		test => [ '069_late_create', 'the mark of a claim' ]
 	},
 	{
 		name => 'claim_of_any_text',
 		what => 'one that has the version before it is taken for the one before it, whatever it says',
-		edits => [ [ 'zk/mark.c', '(r->version == m->base && was_read(r, m->before))', 'r->version == m->base' ] ],
+		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'r->stat.version == m->base' ] ],
 		test => [ '094_claims', 'another mark of the same version' ]
 	},
 	{

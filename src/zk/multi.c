@@ -1,0 +1,165 @@
+/*-------------------------------------------------------------------------
+ *
+ * multi.c
+ *	  Several operations in one transaction.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <zookeeper/proto.h>
+
+#include "multi.h"
+#include "operation.h"
+
+/*
+ * The number that ZooKeeper appends to a sequential node's name, and the
+ * terminator
+ */
+#define NUMBER_LEN			(ZKR_NUMBER_LEN + 1)
+
+/* Room for the results, which the library writes when the answer comes */
+static bool
+make_room(ZkRequest *r, const ZkOp *ops, int n)
+{
+	r->op_types = calloc(n, sizeof(int));
+	r->op_names = calloc(n, sizeof(char *));
+	r->results = calloc(n, sizeof(zoo_op_result_t));
+	if (r->op_types == NULL || r->op_names == NULL || r->results == NULL)
+		return false;
+	r->nops = n;
+	for (int i = 0; i < n; i++)
+	{
+		r->op_types[i] = ops[i].type;
+		if (ops[i].type != ZOO_CREATE_OP)
+			continue;
+		r->op_names[i] = calloc(1, strlen(ops[i].path) + NUMBER_LEN);
+		if (r->op_names[i] == NULL)
+			return false;
+		strcpy(r->op_names[i], ops[i].path);
+	}
+	return true;
+}
+
+/*
+ * All of these or none, in one transaction.  The code of the answer is that of
+ * the first that failed.  (A container among them would corrupt the library's
+ * memory, and a name longer than its buffer is silently truncated.)
+ */
+void
+zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
+{
+	zoo_op_t   *zops = calloc(n, sizeof(zoo_op_t));
+
+	zk_assert(zks_has_mutex(r->session));
+	r->op = ZOO_MULTI_OP;
+	r->writes = true;			/* although checks change nothing */
+	if (zops == NULL || !make_room(r, ops, n))
+		zkr_fail_locked(r);
+	else if (zkr_begin_locked(r))
+	{
+		for (int i = 0; i < n; i++)
+		{
+			const char *data = ops[i].data != NULL ? ops[i].data : "";
+
+			if (ops[i].type == ZOO_CREATE_OP)
+				zoo_create_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
+								   zkr_acl(ops[i].closed), ops[i].flags, r->op_names[i],
+								   (int) strlen(ops[i].path) + NUMBER_LEN);
+			else if (ops[i].type == ZOO_SETDATA_OP)
+				zoo_set_op_init(&zops[i], ops[i].path, data, (int) strlen(data),
+								ops[i].version, NULL);
+			else if (ops[i].type == ZOO_DELETE_OP)
+				zoo_delete_op_init(&zops[i], ops[i].path, ops[i].version);
+			else
+				zoo_check_op_init(&zops[i], ops[i].path, ops[i].version);
+		}
+		zkr_submitted_locked(r, zoo_amulti(r->session->zh, n, zops, r->results, zkr_on_code, r));
+	}
+	free(zops);
+}
+
+/* The same behind a transaction of these: what a quorum has said, and of which node */
+void
+zkr_stat_behind_locked(ZkRequest *r, const char *path, const ZkOp *ops, int n)
+{
+	zk_assert(zks_has_mutex(r->session));
+	if (zkr_new_before_locked(r) == NULL)
+		return;
+	zkr_multi_locked(r->before, ops, n);
+	zkr_stat_locked(r, path);
+}
+
+static ZkRequest *
+ask_all(ZkSession *s, const ZkOp *ops, int n)
+{
+	ZkRequest  *r;
+
+	zks_enter(s);
+	r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+		zkr_multi_locked(r, ops, n);
+	zks_leave(s);
+	return r;
+}
+
+/*
+ * A child can be made only below a node that is not ephemeral, so this fails if
+ * somebody's lock has taken the directory's place.
+ */
+ZkRequest *
+zks_delete_directory(ZkSession *s, const char *path, int version)
+{
+	char		child[ZKS_PATH_LEN];
+	char		uuid[ZKP_UUID_LEN];
+	ZkOp		ops[] = {
+		{.type = ZOO_CREATE_OP,.path = child},
+		{.type = ZOO_DELETE_OP,.path = child,.version = -1},
+		{.type = ZOO_DELETE_OP,.path = path,.version = version},
+	};
+
+	if (!zks_make_uuid(uuid))
+		return NULL;
+	snprintf(child, sizeof(child), "%s/%s", path, uuid);
+	return ask_all(s, ops, 3);
+}
+
+ZkRequest *
+zks_mark_version(ZkSession *s, const char *path, const char *data, int version)
+{
+	ZkOp		ops[ZKN_MOST_VERSION + 1] = {0};
+	int			n = ZKN_MOST_VERSION + 1 - version;
+
+	for (int i = 0; i < n; i++)
+	{
+		ops[i].type = ZOO_SETDATA_OP;
+		ops[i].path = path;
+		ops[i].data = data;
+		ops[i].version = i == 0 ? version : -1;
+	}
+	return ask_all(s, ops, n);
+}
+
+ZkRequest *
+zks_delete_if(ZkSession *s, const char *path, const ZkCheck *checks, int n)
+{
+	ZkOp	   *ops = calloc(n + 1, sizeof(ZkOp));
+	ZkRequest  *r;
+
+	if (ops == NULL)
+		return NULL;
+	for (int i = 0; i < n; i++)
+	{
+		ops[i].type = ZOO_CHECK_OP;
+		ops[i].path = checks[i].path;
+		ops[i].version = checks[i].version;
+	}
+	ops[n].type = ZOO_DELETE_OP;
+	ops[n].path = path;
+	ops[n].version = -1;
+	r = ask_all(s, ops, n + 1);
+	free(ops);
+	return r;
+}

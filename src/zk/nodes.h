@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * nodes.h
+ *	  What becomes of all nodes of a session (node.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_NODES_H
+#define ZKLOCK_NODES_H
+
+#include "session.h"
+
+extern void zkn_connected_locked(ZkSession *s);
+extern void zkn_forfeit_locked(ZkSession *s);
+extern void zkn_over_locked(ZkSession *s);
+extern bool zkn_only_refused_locked(ZkSession *s);
+extern bool zkn_any_locked(ZkSession *s);
+extern void zkn_free_all(ZkSession *s);
+extern void zkn_give_marks_locked(ZkSession *s, ZkMark **list);
+
+#endif							/* ZKLOCK_NODES_H */

@@ -1,0 +1,91 @@
+/*-------------------------------------------------------------------------
+ *
+ * request_private.h
+ *	  A request to ZooKeeper, from its sending to its answer.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_REQUEST_PRIVATE_H
+#define ZKLOCK_REQUEST_PRIVATE_H
+
+#include "request.h"
+#include "session_private.h"
+
+/* The length before a string */
+#define ZKR_STRING_BYTES	4
+
+/* Called with the mutex held when a request is answered, or never will be */
+typedef void (*ZkDone) (ZkRequest *r);
+
+/* Who waits for the answer to a request */
+typedef enum ZkListener
+{
+	LISTENER_OWNER,				/* it is notified, and asks */
+	LISTENER_READ,				/* of what goes before a read: that read */
+	LISTENER_NONE				/* it is freed when it is answered */
+} ZkListener;
+
+/* Which entries of a list are kept */
+typedef enum ZkInterest
+{
+	INTEREST_CONTENDERS,
+	INTEREST_RECORDS,
+	INTEREST_ALL
+} ZkInterest;
+
+struct ZkRequest
+{
+	ZkRequest  *next;
+	ZkRequest  *prev;
+	ZkSession  *session;
+	ZkListener	listener;
+	ZkDone		done;			/* is called first; or NULL */
+	void	   *owner;			/* done's own */
+	int			op;				/* of proto.h: what was asked */
+	bool		answered;
+	bool		writes;			/* the leader makes a transaction of it */
+	ZkRequest  *before;			/* of a read that counts only if this was
+								 * carried out: a sync, or checks */
+	uint64_t	number;			/* of its answer, among ZkSession.replies */
+	int			rc;
+	int64_t		sent_at;
+	uint32_t	epoch;
+	bool		too_large;		/* its answer exceeds the limit: ZKS_TOO_LARGE */
+	char	   *name;			/* of the created node; until then the
+								 * requested path */
+	ZkStat		stat;			/* of what was read or created */
+	int64_t		meant;			/* of a read: the czxid of the node that is
+								 * meant, another one counts as none; or 0 */
+	int			index;			/* of that node among those asked for */
+	watcher_fn	watcher;		/* of a watch that the answer arms, or NULL */
+	int			keeps_data;		/* somebody wants to read so much of it */
+	char	   *data;
+	int			data_len;
+	ZkInterest	interest;		/* in which children */
+	int			nchildren;
+	char	  **children;
+	int			nstrangers;		/* beside contenders */
+	char	   *strangers[ZKS_STRANGERS];
+	int			nops;			/* of a multi, else 0 */
+	int		   *op_types;
+	char	  **op_names;		/* of what a multi created, whole paths; until
+								 * then those asked for */
+	zoo_op_result_t *results;
+};
+
+extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
+extern ZkRequest *zkr_new_before_locked(ZkRequest *r);
+extern void zkr_fail_locked(ZkRequest *r);
+extern void zkr_deny_locked(ZkRequest *r, int rc);
+extern bool zkr_begin_locked(ZkRequest *r);
+extern void zkr_submitted_locked(ZkRequest *r, int rc);
+extern void zkr_complete(ZkRequest *r, int rc);
+extern void zkr_on_code(int rc, const void *data);
+extern int	zkr_failed_op(const ZkRequest *r);
+extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
+extern ZkRequest *zkr_next_locked(ZkSession *s);
+extern void zkr_fail_all_locked(ZkSession *s, int rc);
+extern void zkr_forget_owner_locked(ZkSession *s, const void *owner);
+extern void zkr_free_requests(ZkSession *s);
+
+#endif							/* ZKLOCK_REQUEST_PRIVATE_H */

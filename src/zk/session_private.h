@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * session_private.h
+ *	  A session as the files in src/zk see it.
+ *
+ * One mutex guards a session, all that hangs on it, and its handle: the
+ * single-threaded client library has no locks of its own.  Names ending in
+ * _locked are called with it held.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_SESSION_PRIVATE_H
+#define ZKLOCK_SESSION_PRIVATE_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include <zookeeper/zookeeper.h>
+
+#include "frame_check.h"
+#include "lock_protocol.h"
+#include "node.h"
+#include "wakeup.h"
+#include "wire.h"
+
+/* What was wrong at one address, the last time */
+#define ZKS_ADDRESS_LEN		80
+#define ZKS_FAULTS			8
+
+typedef struct ZkFault
+{
+	char		address[ZKS_ADDRESS_LEN];	/* "" of a name that has none */
+	ZksTrouble	kind;
+	char		what[ZKS_TROUBLE_LEN];
+	bool		to_listen;		/* the next attempt says nothing for a moment:
+								 * see LISTEN_MS in connection.c */
+} ZkFault;
+
+typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
+
+/* The versions of single nodes that requests may still mean: single.c */
+typedef struct ZkDoubt
+{
+	uint32_t	versions;
+	int64_t		until;
+} ZkDoubt;
+
+/* Paths share them, since those of a session can be many */
+#define ZK_DOUBTS			64
+
+struct ZkSession
+{
+	pthread_mutex_t mutex;
+	bool		locked;			/* these two only with ZKLOCK_ASSERTIONS */
+	pthread_t	locked_by;
+	sigset_t	owner_mask;		/* its signal mask, while it has the mutex */
+	pthread_t	keeper;
+	ZkWakeup	wakeup;
+	char	   *hosts;
+	int			wanted_timeout_ms;
+	bool		handlers_return;	/* as in ZkOptions */
+	size_t		closed_acl_bytes;	/* the size of what "creator" becomes at
+									 * the server */
+	ZkCredential *credentials;	/* for each new handle */
+	int			ncredentials;
+	ZkTls	   *tls;			/* NULL: without */
+
+	/* set by one thread, read by the other, without the mutex */
+	atomic_bool closing;		/* the owner wants the session closed */
+	atomic_bool keeper_done;
+	atomic_bool retired;		/* it was idle for too long; set under the
+								 * mutex */
+	atomic_uint news;			/* see zks_news */
+	atomic_bool lingers;		/* the session is over, and the owner relies
+								 * on what it had */
+	atomic_int	owners;			/* the last of the two frees the session */
+	atomic_bool gathering;		/* more will be sent at once */
+
+	/* all below: under the mutex */
+	zhandle_t  *zh;
+	int			sock;			/* the library's socket, or -1 */
+	ZkWire	   *wire;			/* of the latest connection with TLS */
+	char	   *addresses;		/* of the servers, and their names: see */
+	char	   *names;			/* resolve.c */
+	int			receive_buffer; /* its size; 0 before the first */
+	int			nservers;
+	int64_t		attempt_at;		/* when the latest connection attempt began */
+	bool		trying;			/* it has not been counted as finished */
+	bool		of_use;			/* it has brought an answer */
+	bool		listens_first;	/* it says nothing for a moment: to_listen of
+								 * the last one there */
+	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
+											 * is not known yet */
+	int			nfaults;		/* since the last connection */
+	ZkFault		faults[ZKS_FAULTS]; /* the newest first; a later one at the
+									 * same address replaces one */
+	int			tries;			/* successive attempts that were of no use */
+	int			ntimeouts;		/* how many of these took too long */
+	bool		refused;		/* one of this round did not, but failed */
+	int64_t		connect_at;		/* no new connection before this time */
+	bool		awaited;		/* the owner sleeps until something happens */
+	ZkFrame		frame;
+
+	ZkSessionInfo info;
+	clientid_t	id;				/* with which the session can be resumed */
+	int64_t		renew_at;		/* when forfeited: time for a new handle */
+	bool		in_use;			/* the owner may call at any moment */
+	int			idle_ms;		/* how long it may be idle; 0: forever */
+	int64_t		idle_since;		/* when it was last worked with, or had a node */
+	int64_t		answer_due;		/* a handshake was the last answer: by when a
+								 * request has to be answered; or 0 */
+	int64_t		heartbeat_at;	/* when the last one was sent */
+	int64_t		catch_up_at;	/* sooner than at the next: a request of this
+								 * thread may have been throttled; or 0 */
+	int			catch_up_ms;	/* how long after that */
+	int64_t		caught_up_at;	/* when that was done last */
+	int64_t		quorum_due_since;	/* since when they ask the quorum, so that
+									 * its silence means something; or 0 */
+	bool		connected_now;	/* newly connected: attend to the nodes */
+	bool		broken;			/* a send failed: see request.c */
+	bool		notify;			/* wake the owner, once the mutex is free */
+	bool		corked;			/* requests are held back until the mutex is
+								 * free */
+	int64_t		close_by;		/* the deadline once the keeper has seen
+								 * closing; or 0 */
+
+	ZkRequest  *requests;		/* oldest first */
+	ZkRequest  *last_request;
+	ZkRequest  *unanswered_from;	/* all before it are answered; or NULL */
+	int			in_flight;
+	uint64_t	replies;		/* completions seen, ever */
+	ZkWatch    *watches;
+	ZkWatch   **watch_chains;	/* the same by a hash of the path */
+	unsigned int nwatch_chains; /* a power of two, or 0 */
+	unsigned int nwatches;
+	size_t		watch_bytes;	/* what their paths need in a packet */
+	ZkNode	   *nodes;			/* first those that are not wanted */
+	ZkNode	   *last_node;
+	size_t		path_bytes;		/* of those that count: node.c */
+	unsigned int nexpecting;	/* how many expect their turn */
+	unsigned int nunknown;		/* how many single ones may have any czxid */
+	int64_t		newest_single;	/* the greatest that one was found to have */
+	unsigned int nrelied;		/* how many the owner relies on */
+	unsigned int transaction;	/* of the owner: see zkn_rely_less */
+	bool		some_lost;		/* maybe; false: none that anybody wants is */
+	ZkMark	   *marks;
+	ZkTurn	   *turns;			/* the latest first */
+	uint64_t	tickets;
+	ZkDoubt		doubts[ZK_DOUBTS];	/* by a hash of the path */
+
+	ZkShown    *_Atomic shown;	/* NULL: to nobody */
+	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
+	atomic_uint closed_turn;	/* the turn in which the owner closed it, or 0 */
+	unsigned int stop_turn;		/* the turn in which the owner was last asked
+								 * to stop */
+	int64_t		stop_at;		/* and when it is to be asked again */
+	atomic_uint closed_life;	/* these three for ending its process */
+	unsigned int end_life;
+	int64_t		end_at;
+};
+
+extern bool zks_make_uuid(char *text);
+extern uint32_t zks_random(uint32_t n);
+extern int	zks_ms_until(int64_t until, int64_t now);
+
+/*
+ * The mutex, for the keeper, which takes no signals, and for the main thread,
+ * whose signals are blocked meanwhile if a handler may leave the process
+ */
+extern void zks_lock(ZkSession *s);
+extern void zks_unlock(ZkSession *s);
+extern void zks_enter(ZkSession *s);
+extern void zks_leave(ZkSession *s);
+extern void zks_cork_locked(ZkSession *s);
+extern void zks_uncork_locked(ZkSession *s);
+extern void zks_wake_keeper(ZkSession *s);
+extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
+extern void zks_count_loss_locked(ZkSession *s);
+extern void zks_end_locked(ZkSession *s, int error);
+extern bool zks_usable_locked(ZkSession *s);
+extern void zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at);
+extern int64_t zks_proven_until(ZkSession *s);
+extern ZksTrouble zks_errno_trouble(int code);
+
+/*
+ * A production server must never crash because of us, so only with
+ * PostgreSQL's assertions
+ */
+#ifdef ZKLOCK_ASSERTIONS
+#include <assert.h>
+#define zk_assert(condition)	assert(condition)
+extern bool zks_has_mutex(ZkSession *s);	/* by this thread */
+#else
+#define zk_assert(condition)	((void) 0)
+#endif
+
+/* of two times */
+static inline int64_t
+zks_earlier(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+#endif							/* ZKLOCK_SESSION_PRIVATE_H */

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * stop_signal_private.h
+ *	  The owner is asked to stop.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_STOP_SIGNAL_PRIVATE_H
+#define ZKLOCK_STOP_SIGNAL_PRIVATE_H
+
+#include "stop_signal.h"
+
+extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
+extern bool zks_stop_heeds_doubt(void);
+extern void zks_stop_closes(ZkSession *s);	/* before that is visible */
+
+#endif							/* ZKLOCK_STOP_SIGNAL_PRIVATE_H */

@@ -1,0 +1,39 @@
+/*-------------------------------------------------------------------------
+ *
+ * tls_private.h
+ *	  What a connection with TLS needs of OpenSSL.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_TLS_PRIVATE_H
+#define ZKLOCK_TLS_PRIVATE_H
+
+#include "session.h"
+
+/* The session and each connection own it; the last of them frees it.  NULL: nothing */
+extern ZkTls *zks_tls_share(ZkTls *tls);
+extern void zks_tls_free(ZkTls *tls);
+
+extern bool zks_tls_verifies_host(const ZkTls *tls);
+
+/*
+ * For a new connection, with what the files hold now.  Reading them may take any
+ * time.  NULL: out of memory
+ */
+struct ssl_st;
+extern struct ssl_st *zks_tls_connection(ZkTls *tls);
+
+/*
+ * To be held at each call to OpenSSL, by a thread that takes no signals.  Once the
+ * process exits, nobody gets it any more.
+ */
+extern void zks_lock_tls(void);
+extern void zks_unlock_tls(void);
+
+/* What OpenSSL says of its latest error */
+extern const char *zks_tls_reason(void);
+
+/* To be called at the end of each thread that may have used it */
+extern void zks_tls_thread_ends(void);
+
+#endif							/* ZKLOCK_TLS_PRIVATE_H */

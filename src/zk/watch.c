@@ -1,0 +1,443 @@
+/*-------------------------------------------------------------------------
+ *
+ * watch.c
+ *	  Watches: on a node, or on the children of a directory.
+ *
+ * Those on a node are data watches: one set through exists() on a node that
+ * is never created would stay forever.  The library keeps all of them across
+ * a reconnection.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "operation.h"
+#include "watch.h"
+#include "watch_private.h"
+
+/* A power of two */
+#define FIRST_CHAINS	64
+
+/* At a path; the next ones in the chain may be at others */
+static ZkWatch **
+chain_of(ZkSession *s, const char *path)
+{
+	uint32_t	hash = 2166136261u; /* FNV-1a */
+
+	for (const char *c = path; *c != '\0'; c++)
+		hash = (hash ^ (unsigned char) *c) * 16777619u;
+	return &s->watch_chains[hash & (s->nwatch_chains - 1)];
+}
+
+/* As many chains as watches.  False: there is no memory, and there are none */
+static bool
+make_chains(ZkSession *s)
+{
+	unsigned int n = s->nwatch_chains > 0 ? 2 * s->nwatch_chains : FIRST_CHAINS;
+	ZkWatch   **chains;
+
+	if (s->nwatches < s->nwatch_chains)
+		return true;
+	chains = calloc(n, sizeof(ZkWatch *));
+	if (chains == NULL)
+		return s->nwatch_chains > 0;
+	free(s->watch_chains);
+	s->watch_chains = chains;
+	s->nwatch_chains = n;
+	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	{
+		ZkWatch   **chain = chain_of(s, w->path);
+
+		w->next_in_chain = *chain;
+		*chain = w;
+	}
+	return true;
+}
+
+static void
+free_watch(ZkWatch *w)
+{
+	ZkSession  *s = w->session;
+	ZkWatch   **link = chain_of(s, w->path);
+
+	while (*link != w)
+		link = &(*link)->next_in_chain;
+	*link = w->next_in_chain;
+	s->nwatches--;
+	if (w->prev != NULL)
+		w->prev->next = w->next;
+	else
+		s->watches = w->next;
+	if (w->next != NULL)
+		w->next->prev = w->prev;
+	s->watch_bytes -= ZKR_STRING_BYTES + strlen(w->path);
+	free(w->data);
+	free(w);
+}
+
+/* Whether they do not fit into one packet, or would not if optional ones went on */
+bool
+zkr_watches_exceed_locked(ZkSession *s, bool optional)
+{
+	zk_assert(zks_has_mutex(s));
+	if (s->ncredentials > 1)
+		return s->watch_bytes > (optional ? ZKR_WATCH_BYTES_ENOUGH : ZKR_WATCH_BYTES_SURELY_SENT);
+	return s->watch_bytes > (optional ? ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT : ZKR_WATCH_BYTES_MAX);
+}
+
+static void
+fire(ZkWatch *w)
+{
+	w->state = ZKR_WATCH_FIRED;
+	if (w->of_ours && !w->dropped)
+		w->session->some_lost = true;
+}
+
+/* Whether the event is for watches of this kind, too */
+static bool
+concerns(int type, const ZkWatch *w)
+{
+	if (type == ZOO_CHILD_EVENT)
+		return w->of_children;
+	return (type != ZOO_CHANGED_EVENT && type != ZOO_CREATED_EVENT) || !w->of_children;
+}
+
+/*
+ * The server says it once for all watches of a path, and so does the library, since
+ * they are all the same to it.  (Were they not, it would compare each with each when
+ * it tells them of a connection.)  One whose request has not been answered is not
+ * meant: the event was before that.
+ */
+static void
+on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
+{
+	ZkSession  *s = (ZkSession *) zoo_get_context(zh);
+
+	(void) state;
+	(void) context;
+	if (type == ZOO_SESSION_EVENT || s->nwatches == 0)
+		return;					/* the former is said to every watch;
+								 * library_handle.c handles it */
+	for (ZkWatch *next,
+		 *w = *chain_of(s, path); w != NULL; w = next)
+	{
+		next = w->next_in_chain;
+		if (w->state == ZKR_WATCH_PENDING || !concerns(type, w) || strcmp(w->path, path) != 0)
+			continue;
+		w->astray = false;
+		if (type == ZOO_DELETED_EVENT)
+			fire(w);
+		else if (w->state == ZKR_WATCH_ARMED)
+			w->state = ZKR_WATCH_CHANGED;
+		if (!w->dropped)
+			s->notify = true;
+		else if (!w->in_flight)
+			free_watch(w);
+	}
+}
+
+/* Whether anybody else is still interested in this path */
+static bool
+watched_by_another(ZkWatch *w)
+{
+	for (ZkWatch *other = *chain_of(w->session, w->path); other != NULL; other = other->next_in_chain)
+	{
+		if (other != w && !other->dropped && other->of_children == w->of_children &&
+			strcmp(other->path, w->path) == 0 &&
+			(other->state == ZKR_WATCH_ARMED || other->in_flight))
+			return true;
+	}
+	return false;
+}
+
+/* Those that were left, and that the library has forgotten with its handle */
+void
+zkr_free_left_locked(ZkSession *s)
+{
+	zk_assert(zks_has_mutex(s));
+	for (ZkWatch *next,
+		 *w = s->watches; w != NULL; w = next)
+	{
+		next = w->next;
+		if (w->left && !w->in_flight)
+			free_watch(w);
+	}
+}
+
+/* Those of this kind at a path, which would be awaited as long as the session lives */
+static void
+free_left_at(ZkSession *s, const char *path, bool of_children)
+{
+	for (ZkWatch *next,
+		 *w = s->nwatches > 0 ? *chain_of(s, path) : NULL; w != NULL; w = next)
+	{
+		next = w->next_in_chain;
+		if (w->left && !w->in_flight && w->of_children == of_children && strcmp(w->path, path) == 0)
+			free_watch(w);
+	}
+}
+
+/* Remove an armed watch, at the server too */
+static void
+remove_watch(ZkWatch *w)
+{
+	ZkRequest  *r;
+
+	if (watched_by_another(w))
+	{
+		free_watch(w);
+		return;
+	}
+	r = zkr_new_locked(w->session, NULL, NULL);
+	if (r != NULL)
+	{
+		/* if it fails, the watch goes with its node or with the session */
+		r->listener = LISTENER_NONE;
+		zkr_remove_watches_locked(r, w->path, w->of_children);
+	}
+	free_watch(w);
+}
+
+static void
+free_or_remove(ZkWatch *w)
+{
+	if (w->state == ZKR_WATCH_ARMED || w->astray)
+		remove_watch(w);
+	else
+		free_watch(w);
+}
+
+/*
+ * Nobody wants it, and its request has been answered.  One of an earlier connection is
+ * not left: if that belonged to an earlier handle, this one knows nothing of it.
+ */
+static void
+free_or_leave(ZkWatch *w)
+{
+	if (!w->left || w->state != ZKR_WATCH_ARMED || w->astray || w->epoch != w->session->info.epoch)
+		free_or_remove(w);
+}
+
+static void
+on_watch_set(ZkRequest *r)
+{
+	ZkWatch    *w = r->owner;
+
+	w->in_flight = false;
+	if (r->meant != 0 && r->stat.czxid != 0 && r->stat.czxid != r->meant)
+		w->astray = true;
+	w->data = r->data;
+	w->data_len = r->data_len;
+	w->stat = r->stat;
+	r->data = NULL;
+	if (w->state == ZKR_WATCH_PENDING || r->rc == ZOK)
+	{
+		w->epoch = r->epoch;
+		w->rc = r->rc;
+		w->state = r->rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
+		if (r->rc == ZNONODE)
+			fire(w);
+	}
+	w->session->notify = true;
+	if (w->dropped)
+		free_or_leave(w);
+}
+
+/* In flight, until the answer to a request that has it */
+static ZkWatch *
+new_watch_locked(ZkSession *s, const char *path, bool of_children)
+{
+	ZkWatch    *w = make_chains(s) ? calloc(1, sizeof(ZkWatch) + strlen(path) + 1) : NULL;
+	ZkWatch   **chain;
+
+	zk_assert(zks_has_mutex(s));
+	if (w == NULL)
+		return NULL;
+	w->session = s;
+	w->of_children = of_children;
+	w->in_flight = true;
+	strcpy(w->path, path);
+	w->next = s->watches;
+	if (w->next != NULL)
+		w->next->prev = w;
+	s->watches = w;
+	chain = chain_of(s, path);
+	w->next_in_chain = *chain;
+	*chain = w;
+	s->nwatches++;
+	s->watch_bytes += ZKR_STRING_BYTES + strlen(path);
+	return w;
+}
+
+/* One that finds another node than the one that is meant has fired */
+ZkWatch *
+zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_data)
+{
+	ZkWatch    *w = new_watch_locked(s, path, false);
+	ZkRequest  *r;
+
+	zk_assert(zks_has_mutex(s));
+	if (w == NULL)
+		return NULL;
+	r = zkr_new_locked(s, on_watch_set, w);
+	if (r == NULL)
+	{
+		free_watch(w);
+		return NULL;
+	}
+	r->watcher = on_watch;
+	r->meant = meant;
+	r->keeps_data = keeps_data;
+	zkr_get_locked(r, path);
+	return w;
+}
+
+void
+zkr_drop_watch_locked(ZkWatch *w)
+{
+	zk_assert(zks_has_mutex(w->session));
+	w->dropped = true;
+	if (w->in_flight)
+		return;					/* on_watch_set continues */
+	free_or_leave(w);
+}
+
+/*
+ * ... where it fires soon by itself, since what it watches is about to be deleted, or
+ * a node in the directory that it watches.  The event is less work than a request to
+ * remove it, for us and for the server.  But a directory may stay as it is for as long as
+ * we hold what we waited for there, so not many of them are left.
+ */
+void
+zkr_leave_watch_locked(ZkWatch *w)
+{
+	zk_assert(zks_has_mutex(w->session));
+	w->left = !w->of_children || w->session->watch_bytes <= ZKR_WATCH_BYTES_LEFT;
+	zkr_drop_watch_locked(w);
+}
+
+/*
+ * The server has said that the node is gone, and before that to each watch: one that
+ * was left there and has not fired never will.
+ */
+void
+zkr_node_is_gone_locked(ZkSession *s, const char *path, const char *dir)
+{
+	zk_assert(zks_has_mutex(s));
+	free_left_at(s, path, false);
+	free_left_at(s, dir, true);
+}
+
+ZkWatch *
+zks_watch(ZkSession *s, const char *path)
+{
+	ZkWatch    *w;
+
+	zks_enter(s);
+	w = zkr_new_watch_locked(s, path, 0, ZKS_WATCHED_KEPT);
+	zks_leave(s);
+	return w;
+}
+
+int
+zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
+{
+	int			len = -1;
+
+	zks_enter(s);
+	/* other clients' nodes may be empty */
+	if (w->data != NULL || w->stat.owner != 0)
+	{
+		len = w->data_len;
+		if (len > 0)
+			memcpy(data, w->data, len);
+		*owner = w->stat.owner;
+	}
+	zks_leave(s);
+	return len;
+}
+
+static void
+list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
+{
+	zk_assert(zks_has_mutex(r->session));
+	w->in_flight = true;
+	r->done = on_watch_set;
+	r->owner = w;
+	r->watcher = on_watch;
+	if (fresh)
+		zkr_list_fresh_locked(r, dir);
+	else
+		zkr_list_locked(r, dir);
+}
+
+/*
+ * An armed watch is set once more: another one at each look of who waits long, while
+ * nothing changes, would stay.
+ */
+ZkRequest *
+zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
+{
+	ZkWatch    *old = *watch;
+	ZkWatch    *w = old;
+	ZkRequest  *r = NULL;
+
+	zks_enter(s);
+	if (old == NULL || old->in_flight || old->state != ZKR_WATCH_ARMED)
+		w = new_watch_locked(s, dir, true);
+	if (w != NULL)
+		r = zkr_new_locked(s, NULL, NULL);
+	if (r != NULL)
+	{
+		list_and_watch_locked(r, dir, fresh, w);
+		*watch = w;
+	}
+	else if (w != NULL && w != old)
+		free_watch(w);
+	if (r != NULL && old != NULL && w != old)
+		zkr_drop_watch_locked(old); /* this does not affect the new one */
+	zks_leave(s);
+	return r;
+}
+
+void
+zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
+{
+	zks_enter(s);
+	info->state = w->state;
+	info->rc = w->rc;
+	info->epoch = w->epoch;
+	info->stat = w->stat;
+	zks_leave(s);
+}
+
+void
+zks_unwatch(ZkSession *s, ZkWatch *w)
+{
+	zks_enter(s);
+	zkr_drop_watch_locked(w);
+	zks_leave(s);
+}
+
+void
+zks_leave_watch(ZkSession *s, ZkWatch *w)
+{
+	zks_enter(s);
+	zkr_leave_watch_locked(w);
+	zks_leave(s);
+}
+
+void
+zkr_free_watches(ZkSession *s)
+{
+	while (s->watches != NULL)
+	{
+		ZkWatch    *w = s->watches;
+
+		s->watches = w->next;
+		free(w->data);
+		free(w);
+	}
+	free(s->watch_chains);
+}
