@@ -765,7 +765,7 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 			return ZKB_MISSING;
 		if (info.state != ZKS_CONNECTED)
 		{
-			(void) zkb_await_connection(&patience);
+			(void) zkb_wait_on(&patience);	/* and see whether they are lost */
 			continue;
 		}
 		count = choose_questions(nodes, n, asked_at, chosen);

@@ -16,9 +16,7 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/backend_status.h"
 #include "utils/guc.h"
-#include "utils/guc_tables.h"
 #include "utils/wait_event.h"
 #if PG_VERSION_NUM >= 160000
 #include "varatt.h"				/* was in postgres.h */
@@ -76,18 +74,6 @@ has_targets_compat(const PlannedStmt *statement)
 #define PLANNER_MORE_ARGS_COMPAT
 #endif
 
-/* All settings of the server */
-static inline struct config_generic **
-guc_variables_compat(int *n)
-{
-#if PG_VERSION_NUM >= 160000
-	return get_guc_variables(n);
-#else
-	*n = GetNumConfigOptions();
-	return get_guc_variables();
-#endif
-}
-
 /* For what a check hook hands to its assign hook (16) */
 static inline void *
 guc_malloc_compat(size_t size)
@@ -133,33 +119,6 @@ lxid_compat(void)
 #else
 	return MyProc->lxid;
 #endif
-}
-
-/*
- * Have the running statement canceled, as if its client had asked for that, or
- * take it back, all but what the client has asked for.  For a signal handler.
- * True if that changed anything.
- *
- * There is no hook for a reason of one's own.  But PostgreSQL only tests the
- * flag, and sets it to true, which is 1: so our value tells our cancel from all
- * others, even if one arrives after it.
- */
-#define OUR_CANCEL_COMPAT	2
-
-static inline bool
-cancel_statement_compat(bool cancel)
-{
-	sig_atomic_t before = cancel ? false : OUR_CANCEL_COMPAT;
-
-	if (!__atomic_compare_exchange_n(&QueryCancelPending, &before, cancel ? OUR_CANCEL_COMPAT : false,
-									 false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-		return false;
-	if (cancel)
-	{
-		InterruptPending = true;
-		SetLatch(MyLatch);
-	}
-	return true;
 }
 
 /*
@@ -220,28 +179,6 @@ list_next_compat(const ListCompat *list, void *element, size_t link)
 #else
 	return SHMQueueNext(list, element != NULL ? (SHM_QUEUE *) ((char *) element + link) : list, link);
 #endif
-}
-
-/*
- * The entry of a process in what pg_stat_activity shows, or NULL; it may be of
- * another process by now.  What pgstat offers is a copy of all entries, which
- * is slow, and renewing it would change what the user's transaction sees.  All
- * entries are one array, and our own is known.
- */
-static inline const volatile PgBackendStatus *
-status_entry_compat(const PGPROC *proc)
-{
-	int			number = proc - ProcGlobal->allProcs;
-	int			own = MyProc - ProcGlobal->allProcs;
-
-#if PG_VERSION_NUM < 170000
-	/* of the auxiliary processes only this one waits for locks */
-	number = number < MaxBackends ? proc->backendId - 1 : MaxBackends + StartupProcess;
-	own = MyProc->backendId - 1;
-	if (own < 0)
-		return NULL;
-#endif
-	return number >= 0 ? MyBEEntry + (number - own) : NULL;
 }
 
 /*

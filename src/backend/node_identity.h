@@ -9,6 +9,7 @@
 #define ZKLOCK_NODE_IDENTITY_H
 
 #include "datatype/timestamp.h"
+#include "utils/backend_status.h"
 
 #include "compat.h"
 #include "zk/lock_protocol.h"

@@ -21,6 +21,7 @@
 #include "utils/syscache.h"
 
 #include "compat.h"
+#include "internals.h"
 #include "path.h"
 #include "settings.h"
 #include "zk/hosts.h"
@@ -357,7 +358,7 @@ static void
 remember_configured(void)
 {
 	int			n;
-	struct config_generic **settings = guc_variables_compat(&n);
+	struct config_generic **settings = guc_variables(&n);
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
 	for (int i = 0; i < n; i++)
@@ -379,7 +380,7 @@ static const struct config_generic *
 find_setting(const char *name)
 {
 	int			n;
-	struct config_generic **settings = guc_variables_compat(&n);
+	struct config_generic **settings = guc_variables(&n);
 
 	for (int i = 0; i < n; i++)
 	{

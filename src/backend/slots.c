@@ -35,6 +35,7 @@
 #include "utils/resowner.h"
 
 #include "compat.h"
+#include "internals.h"
 #include "node_identity.h"
 #include "slots.h"
 
@@ -391,7 +392,7 @@ is_alive(const ZkSlot *slot, const PGPROC *proc)
 	TimestampTz started;
 
 	return slot->pid != 0 && slot->pid == ((volatile const PGPROC *) proc)->pid &&
-		zkb_read_start(status_entry_compat(proc), slot->pid, &started) &&
+		zkb_read_start(status_entry(proc), slot->pid, &started) &&
 		started == slot->started;
 }
 

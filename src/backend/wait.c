@@ -207,18 +207,6 @@ zkb_await_answer(ZkPatience *p, ZkRequest *request, ZkAnswer *answer)
 	return p->waited;
 }
 
-ZkWaited
-zkb_await_connection(ZkPatience *p)
-{
-	ZkSessionInfo info;
-
-	p->waited = ZKB_CAME;
-	do
-		zks_info(p->session, &info);
-	while (info.state != ZKS_CONNECTED && zkb_wait_on(p));
-	return p->waited;
-}
-
 void
 zkb_sleep(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 {

@@ -95,7 +95,6 @@ typedef struct ZkPatience
  */
 extern bool zkb_wait_on(ZkPatience *patience);
 extern ZkWaited zkb_await_answer(ZkPatience *patience, ZkRequest *request, ZkAnswer *answer);
-extern ZkWaited zkb_await_connection(ZkPatience *patience);
 
 /* Let this time pass, or the call's */
 extern void zkb_sleep(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);

@@ -17,7 +17,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
-#include "backend/compat.h"
+#include "backend/internals.h"
 
 PG_MODULE_MAGIC;
 
@@ -36,7 +36,7 @@ cancels(PG_FUNCTION_ARGS)
 		if (*step == 'i')
 			kill(getpid(), SIGINT);
 		else
-			(void) cancel_statement_compat(*step == 'c');
+			(void) cancel_statement(*step == 'c');
 	}
 	pending = QueryCancelPending;
 	QueryCancelPending = false;

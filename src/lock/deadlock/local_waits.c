@@ -34,6 +34,7 @@
 #include "storage/proc.h"
 
 #include "backend/compat.h"
+#include "backend/internals.h"
 #include "local_waits.h"
 
 /* Where a party is in the result; anything below these is an index */
@@ -240,7 +241,7 @@ copy_requests(Look *look, Queue *queue, const LOCK *lock)
 		to->since = (TimestampTz) pg_atomic_read_u64(&from->waitStart);
 		party = &look->parties[to->party];
 		party->pid = leader->pid;
-		party->status = status_entry_compat(leader);
+		party->status = status_entry(leader);
 	}
 	queue->n_requests = look->n_requests - queue->requests;
 }

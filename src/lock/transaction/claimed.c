@@ -228,11 +228,14 @@ raise_refused(const Lock *lock, const ZkMarkInfo *info)
 static void
 await_connection(Marks *m, ZkPatience *patience)
 {
-	ZkWaited	waited = zkb_await_connection(patience);
+	ZkSessionInfo info;
 
-	if (waited == ZKB_SESSION_OVER)
+	do
+		zks_info(m->session, &info);
+	while (info.state != ZKS_CONNECTED && zkb_wait_on(patience));
+	if (patience->waited == ZKB_SESSION_OVER)
 		zkl_raise_lost_at_commit(m->locks[0], ZK_LOST_SESSION);
-	if (waited != ZKB_CAME)
+	if (patience->waited != ZKB_CAME)
 		raise_not_known(m->locks[0]);
 }
 

@@ -18,6 +18,7 @@
 #include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/errors.h"
+#include "backend/internals.h"
 #include "backend/settings.h"
 #include "commit_guard.h"
 #include "hold_table.h"
@@ -301,7 +302,7 @@ bound_next_wait(void)
 
 	if (bound.lock_timeout > 0)
 		ms = Min(ms, bound.lock_timeout);
-	LockTimeout = (int) Min(ms, INT_MAX);
+	(void) replace_lock_timeout((int) Min(ms, INT_MAX));
 }
 
 /* How long, says zkb_is_fresh */
@@ -337,14 +338,6 @@ zkl_unbound_waits(void)
 	if (!bound.active)
 		return;
 	bound.active = false;
-	LockTimeout = bound.lock_timeout;
-	for (ErrorContextCallback **context = &error_context_stack;
-		 *context != NULL; context = &(*context)->previous)
-	{
-		if (*context == &bound.context)
-		{
-			*context = bound.context.previous;
-			break;
-		}
-	}
+	(void) replace_lock_timeout(bound.lock_timeout);
+	remove_error_context(&bound.context);
 }

@@ -40,6 +40,7 @@
 #include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/errors.h"
+#include "backend/internals.h"
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "commit_guard.h"
@@ -180,7 +181,7 @@ cancel(ZkReliance reliance)
 	if ((reliance == ZKN_RELIED || zkl_has_written()) && !must_go_on())
 	{
 		canceled_at = zks_now();
-		if (cancel_statement_compat(true))
+		if (cancel_statement(true))
 			canceled = true;
 	}
 }
@@ -370,7 +371,7 @@ begin(bool carry_on)
 static void
 take_back(void)
 {
-	if (cancel_statement_compat(false))
+	if (cancel_statement(false))
 		canceled = false;
 }
 
