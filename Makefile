@@ -21,10 +21,12 @@ here := $(or $(VPATH),.)
 
 MODULE_big = zklock
 OBJS = $(above_wall) $(below_wall)
-above_wall = src/zklock.o src/advisory.o src/redirect.o \
-	$(addprefix src/lock/, statement_hooks.o claim.o hold.o xact.o claimed.o claim_record.o commit_guard.o acquire.o single_node.o place.o blockers.o release.o inspect.o lock_tree.o hold_table.o shadow.o show.o fence.o \
-		stop.o deadlock.o wait_log.o chase.o wait_graph.o wait_record.o seen_queue.o reader.o) \
-	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o local_waits.o slots.o snapshot.o auth_file.o tls_settings.o)
+above_wall = src/zklock.o src/views.o src/advisory.o src/redirect.o \
+	$(addprefix src/lock/transaction/, statement_hooks.o claim.o hold.o xact.o claimed.o stop.o commit_guard.o release.o show.o hold_table.o shadow.o fence.o) \
+	$(addprefix src/lock/queue/, acquire.o single_node.o place.o blockers.o) \
+	$(addprefix src/lock/deadlock/, deadlock.o chase.o wait_graph.o wait_record.o local_waits.o) \
+	$(addprefix src/lock/look/, lock_tree.o inspect.o wait_log.o seen_queue.o reader.o claim_record.o) \
+	$(addprefix src/backend/, backend_session.o errors.o wait.o settings.o path.o encoding.o node_identity.o slots.o snapshot.o auth_file.o tls_settings.o)
 below_wall = $(addprefix src/zk/, session.o keeper_thread.o library_handle.o connection.o request.o operation.o multi.o watch.o codes.o frame_check.o proof.o node.o create.o unwanted.o single.o mark.o turn.o lock_protocol.o session_state.o \
 	wakeup.o resolve.o tls.o wire.o hosts.o stop_signal.o)
 
@@ -98,7 +100,7 @@ endif
 $(above_wall): override CPPFLAGS += -include $(srcdir)/src/zk/wall.h
 
 # there are few headers: rebuild everything when one changes
-$(OBJS): $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
+$(OBJS): $(wildcard $(addprefix $(srcdir)/src/,*.h */*.h */*/*.h))
 zklock$(DLSUFFIX): $(srcdir)/src/exports.map
 
 # reports what is missing before the tests fail because of it
@@ -114,5 +116,5 @@ check-unit: t/c/protocol_test t/c/graph_test
 t/c/protocol_test: t/c/protocol_test.c t/c/unit.h src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c
 
-t/c/graph_test: t/c/graph_test.c t/c/unit.h src/lock/wait_graph.c src/lock/wait_graph.h
-	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/graph_test.c $(srcdir)/src/lock/wait_graph.c
+t/c/graph_test: t/c/graph_test.c t/c/unit.h src/lock/deadlock/wait_graph.c src/lock/deadlock/wait_graph.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/graph_test.c $(srcdir)/src/lock/deadlock/wait_graph.c

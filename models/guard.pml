@@ -4,7 +4,7 @@
  *	  counts by its own clock, and the commit guard in between.
  *
  * It follows src/backend/backend_session.c (zkb_are_proven, zkb_prove),
- * src/lock/commit_guard.c (zkl_guard, zkl_bound_waits), zkr_heard_locked in
+ * src/lock/transaction/commit_guard.c (zkl_guard, zkl_bound_waits), zkr_heard_locked in
  * src/zk/request.c, and zks_expire.
  *
  * What stands for what:

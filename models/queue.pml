@@ -4,8 +4,8 @@
  *	  without a round trip, commit under the guard and release, while
  *	  connections break, servers lag behind and sessions expire.
  *
- * It follows src/lock/acquire.c (take_turn), src/lock/blockers.c (read_sign,
- * look_at_blockers), src/lock/place.c (zkl_confirm_turn), src/lock/commit_guard.c,
+ * It follows src/lock/queue/acquire.c (take_turn), src/lock/queue/blockers.c (read_sign,
+ * look_at_blockers), src/lock/queue/place.c (zkl_confirm_turn), src/lock/transaction/commit_guard.c,
  * and of src/zk/node.c the search for a node whose create was not answered.  The
  * names of steps are theirs.
  *

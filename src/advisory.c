@@ -19,9 +19,9 @@
 
 #include "backend/path.h"
 #include "backend/settings.h"
-#include "lock/hold.h"
-#include "lock/release.h"
-#include "lock/statement_hooks.h"
+#include "lock/transaction/hold.h"
+#include "lock/transaction/release.h"
+#include "lock/transaction/statement_hooks.h"
 #include "sql_function.h"
 
 #define ADVISORY_DIR	"/advisory"

@@ -52,7 +52,7 @@ unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/
 	my @pg_config = $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ();
 
 	system_or_bail('cp', '-r', map({ "$root/$_" } qw(Makefile zklock.control src)), $tree);
-	foreach my $case ([ 'postgres.h', 'zk' ], [ 'zookeeper/zookeeper.h', 'lock', 'backend' ], [ 'zookeeper/proto.h', '.' ])
+	foreach my $case ([ 'postgres.h', 'zk' ], [ 'zookeeper/zookeeper.h', 'lock/*', 'backend' ], [ 'zookeeper/proto.h', '.' ])
 	{
 		my ($header, @rooms) = @$case;
 		my (%object, %text);

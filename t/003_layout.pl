@@ -14,19 +14,28 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $src = abs_path("$FindBin::RealBin/../src");
-my %level = ('.' => 3, lock => 2, backend => 1, zk => 0);
+my @folders = ('zk', 'backend', map({ "lock/$_" } qw(look deadlock queue transaction)), '.');    # the lowest first
+my %level = map { $folders[$_] => $_ } 0 .. $#folders;
+
+sub folder_of
+{
+	return $_[0] =~ s{/[^/]+$}{}r;
+}
 
 # file => its code, without comments and strings
 my %code;
-foreach my $folder (keys %level)
+my %includes;    # file or header => folders that it names
+foreach my $path (glob "$src/*.[ch] $src/*/*.[ch] $src/*/*/*.[ch]")
 {
-	foreach my $path (glob "$src/$folder/*.c")
-	{
-		my $text = slurp_file($path);
-		$text =~ s{/\*.*?\*/|"(?:\\.|[^"\\])*"}{ }gs;
-		$code{ "$folder/" . ($path =~ m{([^/]+)\.c$})[0] } = $text;
-	}
+	my $text = slurp_file($path);
+	my ($file) = $path =~ m{^\Q$src\E/(.*)};
+	$file = "./$file" if $file !~ m{/};
+	$includes{$file} = [ $text =~ m{^#include "([\w/]+)/\w+\.h"$}mg ];
+	next if $file !~ s/\.c$//;
+	$text =~ s{/\*.*?\*/|"(?:\\.|[^"\\])*"}{ }gs;
+	$code{$file} = $text;
 }
+is(join(' ', grep { !defined $level{ folder_of($_) } } sort keys %code), '', 'all files are in one of the folders');
 
 # the functions and variables that other files can use => where they are defined
 my %home;
@@ -55,7 +64,7 @@ while (my ($file, $text) = each %code)
 # Names
 #
 my %prefix = ('.' => qr/^_PG|^zk_/, lock => qr/^zkl_/, backend => qr/^zk(?:b|lock)_/, zk => qr/^zk[snrp]_/);
-my @misnamed = grep { $_ !~ $prefix{ ($home{$_} =~ m{^(.*)/})[0] } } sort keys %home;
+my @misnamed = grep { $_ !~ $prefix{ (split m{/}, $home{$_})[0] } } sort keys %home;
 is("@misnamed", '', 'what others may call has the prefix of its folder');
 
 #
@@ -66,11 +75,17 @@ foreach my $file (sort keys %calls)
 {
 	foreach my $other (sort keys %{ $calls{$file} })
 	{
-		my ($from, $to) = map { $level{ (split m{/})[0] } } $file, $other;
+		my ($from, $to) = map { $level{ folder_of($_) } } $file, $other;
 		push @up, "$file calls $other: $calls{$file}{$other}" if $to > $from;
 	}
 }
 is("@up", '', 'no file calls one of a folder above it');
+
+foreach my $file (sort keys %includes)
+{
+	push @up, map { "$file includes one of $_" } grep { !($level{$_} < $level{ folder_of($file) }) } @{ $includes{$file} };
+}
+is("@up", '', 'nor includes its header');
 
 my %seen;
 
@@ -97,7 +112,7 @@ is(join(' > ', map { cycle($_) } sort keys %calls), '', 'no files call each othe
 my ($offered) = slurp_file("$src/README.md") =~ /^All that the folders above may use is in (.*?)\. The other headers/ms;
 my %offered = map { $_ => 1 } $offered =~ /`(\w+\.h)`/g;
 my @through;
-foreach my $path (glob("$src/*.[ch] $src/lock/*.[ch] $src/backend/*.[ch]"), map { "$src/zk/$_" } sort keys %offered)
+foreach my $path (glob("$src/*.[ch] $src/lock/*/*.[ch] $src/backend/*.[ch]"), map { "$src/zk/$_" } sort keys %offered)
 {
 	my $folder = $path =~ m{/zk/} ? '' : 'zk/';
 	push @through, map { $offered{$_} ? () : "$path: $_" } slurp_file($path) =~ m{^#include "$folder(.*?)"}mg;
@@ -108,7 +123,7 @@ is("@through", '', 'what is above the wall includes what src/README.md names');
 # Pointers in comments: "(file.c, function)"
 #
 my @astray;
-foreach my $path (glob "$src/*.[ch] $src/*/*.[ch]")
+foreach my $path (glob "$src/*.[ch] $src/*/*.[ch] $src/*/*/*.[ch]")
 {
 	my ($comments) = join ' ', slurp_file($path) =~ m{/\*.*?\*/}gs;
 	$comments =~ s{\n[ \t]*\*}{}g;
@@ -116,7 +131,7 @@ foreach my $path (glob "$src/*.[ch] $src/*/*.[ch]")
 	{
 		my ($name, $function) = ("$1.$2", $3);
 		next if $name =~ /^(?:proto|zookeeper|postgres)\.h$/;    # the library's, and PostgreSQL's
-		my ($file) = grep { -e } glob("$src/$name $src/*/$name $src/../t/c/$name");
+		my ($file) = grep { -e } glob("$src/$name $src/*/$name $src/*/*/$name $src/../t/c/$name");
 		push @astray, "$path: $name" if !$file;
 		push @astray, "$path: $name, $function" if $file && defined $function && slurp_file($file) !~ /\b$function\b/;
 	}
@@ -130,7 +145,7 @@ my %told;
 my $folder;
 foreach (split /\n/, slurp_file("$src/README.md"))
 {
-	$folder = $1 if m{^## (\w+)/$};
+	$folder = $1 if m{^##+ ([\w/]+)/$};
 	undef $folder if /^## [A-Z]/;
 	next if !defined $folder || !/^\| `(\w+)\.c` \| .* \| ?(.*?) ?\|$/;
 	$told{"$folder/$1"} = $2;
@@ -139,10 +154,10 @@ is_deeply([ sort keys %told ], [ sort grep { !m{^\./} } keys %code ], 'the table
 
 foreach my $file (sort keys %told)
 {
-	my ($own) = $file =~ m{^(\w+)/};
+	my $own = folder_of($file);
 	my @others = sort keys %{ $calls{$file} };
 	my @here = map { m{^\Q$own\E/(.*)} ? $1 : () } @others;
-	my %rooms = map { m{^(\w+)/} && $1 ne $own ? ($1 => 1) : () } @others;
+	my %rooms = map { $_ ne $own ? ($_ => 1) : () } map { folder_of($_) } @others;
 	is($told{$file}, join('; ', grep { length } join(', ', @here), join(', ', sort keys %rooms)), "$file: what it calls");
 }
 
@@ -152,7 +167,7 @@ foreach my $file (sort keys %told)
 
 # "…" is what a message inserts, and what the page leaves out
 my %message;    # whether the page has it
-foreach my $path (glob "$src/*.c $src/*/*.c")
+foreach my $path (glob "$src/*.c $src/*/*.c $src/*/*/*.c")
 {
 	my $text = slurp_file($path) =~ s/" U?INT64_FORMAT "/%d/gr;
 	while ($text =~ /(?:\berrmsg(?:_plural)?\(|(?<!pstrdup\()\b_\(|\bERRCODE_\w+,)\s*"((?:\\.|[^"\\])*)"/g)

@@ -1,5 +1,5 @@
 # Who on this server waits for PostgreSQL's own locks of a backend
-# (src/backend/local_waits.c), directly and through others.  No SQL function of
+# (src/lock/deadlock/local_waits.c), directly and through others.  No SQL function of
 # zklock shows that, so the file is built into a module of its own (c/local_waits.c),
 # and neither zklock nor ZooKeeper is needed.
 #
@@ -33,7 +33,7 @@ $node->append_conf(
 $node->start;
 
 my $src = "$FindBin::RealBin/../src";
-my $library = zk_library('local_waits', '-O2', '-D_GNU_SOURCE', "-I$src", map { "$src/backend/$_.c" } qw(local_waits node_identity encoding));
+my $library = zk_library('local_waits', '-O2', '-D_GNU_SOURCE', "-I$src", "$src/lock/deadlock/local_waits.c", map { "$src/backend/$_.c" } qw(node_identity encoding));
 $node->safe_psql('postgres', <<"END" . <<'END');
 CREATE FUNCTION local_waits(most integer, OUT pid integer, OUT tag text, OUT since timestamptz, OUT blocker integer,
 	OUT blocker_pid integer, OUT what text) RETURNS SETOF record AS '$library' LANGUAGE C STRICT PARALLEL SAFE;

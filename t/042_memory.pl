@@ -119,7 +119,7 @@ sub pure
 {
 	my %more = (
 		protocol_test => ["$root/src/zk/lock_protocol.c"],
-		graph_test => ["$root/src/lock/wait_graph.c"],
+		graph_test => ["$root/src/lock/deadlock/wait_graph.c"],
 		frame_test => ['-lzookeeper_st'],);
 	my $number = 1 + int rand 1e9;
 

@@ -530,8 +530,7 @@ open_as_set(const ZkAuthFile *credentials)
 	if (!keep_copy(&session_servers, zklock_servers) ||
 		!keep_copy(&session_auth_file, zklock_auth_file) ||
 		!zkb_tls_keep())
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+		zkb_raise_no_memory();
 	session_timeout = zklock_session_timeout;
 	session_is_known = has_credentials(credentials);
 
@@ -601,17 +600,6 @@ open_session(void)
 	opened_at = zks_now();
 	owner_pid = getpid();
 	zkb_slot_session_begins(session);
-}
-
-void
-zkb_raise_unanswered(ZkWait *wait)
-{
-	ZkSessionInfo info;
-
-	zks_info(session, &info);
-	if (info.state == ZKS_SUSPENDED)
-		zkb_raise_cut_off(&info);
-	zkb_raise_no_answer(wait);
 }
 
 bool
@@ -722,30 +710,21 @@ zkb_connect(ZkWait *wait)
 	}
 }
 
-/*
- * Ask once about as many of the nodes as fit; *n returns how many.  False if
- * there was no answer in time.
- */
-static bool
-ask(ZkNode *const *nodes, int *n, ZkWait *wait, int64 until, ZkAnswer *answer)
+/* Ask once about as many of the nodes as fit; *n returns how many */
+static void
+ask(ZkNode *const *nodes, int *n, ZkPatience *patience, ZkAnswer *answer)
 {
-	ZkRequest  *request = zkn_check(session, nodes, n);
-	volatile bool answered = false;
+	ZkRequest  *request = zkb_sent(zkn_check(session, nodes, n));
 
-	if (request == NULL)
-		ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	PG_TRY();
 	{
-		while (!(answered = zks_answered(session, request, answer)) &&
-			   zkb_wait(wait, session, until, ZKB_WAIT_CHECK))
-			;
+		(void) zkb_await_answer(patience, request, answer);
 	}
 	PG_FINALLY();
 	{
 		zks_request_free(session, request);
 	}
 	PG_END_TRY();
-	return answered;
 }
 
 /*
@@ -768,9 +747,11 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 {
 	int64		asked_at = ZKS_NEVER;	/* when the first of these questions
 										 * was sent */
+	ZkPatience	patience = {
+		.session = session,.wait = wait,.event = ZKB_WAIT_CHECK,.until = Min(until, wait->deadline)
+	};
 
-	until = Min(until, wait->deadline);
-	for (;;)
+	while (patience.waited != ZKB_LATE)
 	{
 		int			count;
 		ZkSessionInfo info;
@@ -784,13 +765,13 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 			return ZKB_MISSING;
 		if (info.state != ZKS_CONNECTED)
 		{
-			if (!zkb_wait(wait, session, until, ZKB_WAIT_CHECK))
-				return ZKB_NO_ANSWER;
+			(void) zkb_await_connection(&patience);
 			continue;
 		}
 		count = choose_questions(nodes, n, asked_at, chosen);
-		if (!ask(chosen, &count, wait, until, &answer))
-			return ZKB_NO_ANSWER;
+		ask(chosen, &count, &patience, &answer);
+		if (patience.waited != ZKB_CAME)
+			continue;
 		if ((answer.rc == ZKS_NO_NODE || answer.rc == ZKS_NO_AUTH) &&
 			zkn_lost(session, chosen[answer.missing],
 					 answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
@@ -815,11 +796,12 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 		}
 		else
 			asked_at = ZKS_NEVER;
-		if (zks_now() >= until)
-			return ZKB_NO_ANSWER;
+		if (zks_now() >= patience.until)
+			break;
 		if (asked_at == ZKS_NEVER)
-			zkb_pause(wait, session, until, ZKB_WAIT_CHECK);
+			zkb_pause(wait, session, patience.until, ZKB_WAIT_CHECK);
 	}
+	return ZKB_NO_ANSWER;
 }
 
 ZkProof
@@ -852,7 +834,6 @@ zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait)
 		reported_at = info.revived_at == 0 ? 0 : info.revived_at + zks_late_after(&info);
 		if (proof != ZKB_PROVEN || zkn_proven_at(session, nodes, n) >= reported_at)
 			return proof;
-		while (zkb_wait(wait, session, reported_at, ZKB_WAIT_CHECK))
-			;
+		zkb_sleep(wait, session, reported_at, ZKB_WAIT_CHECK);
 	}
 }

@@ -142,7 +142,4 @@ extern ZkProof zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
  */
 extern ZkProof zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait);
 
-/* Raise 58030: the connection is broken, or the answer did not come */
-pg_noreturn extern void zkb_raise_unanswered(ZkWait *wait);
-
 #endif							/* ZKLOCK_BACKEND_SESSION_H */

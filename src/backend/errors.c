@@ -38,6 +38,20 @@ zkb_trouble_hint(ZksTrouble kind, const char *otherwise)
 }
 
 void
+zkb_raise_no_memory(void)
+{
+	ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+}
+
+ZkRequest *
+zkb_sent(ZkRequest *request)
+{
+	if (request == NULL)
+		zkb_raise_no_memory();
+	return request;
+}
+
+void
 zkb_raise_unreachable(const ZkSessionInfo *info)
 {
 	ereport(ERROR,
@@ -100,6 +114,17 @@ zkb_raise_no_answer(ZkWait *wait)
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("ZooKeeper did not answer within %d ms", zklock_operation_timeout),
 			 errhint("Check the ensemble, or raise zklock.operation_timeout.")));
+}
+
+void
+zkb_raise_unanswered(ZkWait *wait, ZkSession *session)
+{
+	ZkSessionInfo info;
+
+	zks_info(session, &info);
+	if (info.state == ZKS_SUSPENDED)
+		zkb_raise_cut_off(&info);
+	zkb_raise_no_answer(wait);
 }
 
 static const struct

@@ -12,6 +12,10 @@
 #include "wait.h"
 #include "zk/node.h"
 
+/* 53200, and the same if this is NULL */
+pg_noreturn extern void zkb_raise_no_memory(void);
+extern ZkRequest *zkb_sent(ZkRequest *request);
+
 /* ZooKeeper answered with this code; path: of the lock */
 pg_noreturn extern void zkb_raise(int rc, const char *path);
 
@@ -24,6 +28,9 @@ pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
 
 /* The call's timeout or operation_timeout expired before ZooKeeper answered */
 pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);
+
+/* The same, unless the connection is broken, and has not been restored in time */
+pg_noreturn extern void zkb_raise_unanswered(ZkWait *wait, ZkSession *session);
 
 /* The same, where it said again and again what tells nothing */
 pg_noreturn extern void zkb_raise_no_use(ZkWait *wait);

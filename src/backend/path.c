@@ -150,6 +150,16 @@ zkb_path_from_text(text *path)
 	return utf8;
 }
 
+char *
+zkb_path_argument(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock path must not be null")));
+	return zkb_path_from_text(PG_GETARG_TEXT_PP(0));
+}
+
 static void
 append_escaped(StringInfo part, const char *bytes, int n)
 {

@@ -24,6 +24,9 @@
  */
 extern char *zkb_path_from_text(text *path);
 
+/* The same of the first argument; raises 22004 if that is null */
+extern char *zkb_path_argument(FunctionCallInfo fcinfo);
+
 /*
  * The part of a path that stands for a name in the server's encoding, which may
  * be anything: in UTF-8, as it is, but with what a path may not have as %XX;

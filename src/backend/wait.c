@@ -3,9 +3,17 @@
  * wait.c
  *	  Waiting for ZooKeeper, in a way that can always be interrupted.
  *
- * Every wait of zklock inside a transaction is here: for the session's
+ * Every wait for ZooKeeper inside a transaction is zkb_wait: for the session's
  * descriptor and the process latch, so that cancel, terminate,
- * statement_timeout and the postmaster's death end it at once.
+ * statement_timeout and the postmaster's death end it at once.  What ZooKeeper
+ * owes us is waited for by zkb_wait_on.  Only for a session (backend_session.c,
+ * zkb_connect) and for a turn (blockers.c, zkl_await_turn) the limits depend on
+ * what is seen meanwhile.
+ *
+ * What waits in another way: the end of a transaction, where no error is allowed
+ * (xact.c, linger); a session that is closed, for its goodbye, as long as the
+ * caller says (session.c, zks_closed); a look at a slot that is being written
+ * (slots.c, copy_slot); and half an answer, which gets 1 ms (zks_awaited).
  *
  * lock_timeout needs help: PostgreSQL arms its timer only in its own lock
  * manager, so we track the limit here and raise PostgreSQL's own error.
@@ -21,6 +29,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "settings.h"
 #include "wait.h"
 
@@ -170,10 +179,55 @@ zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 	return true;
 }
 
+bool
+zkb_wait_on(ZkPatience *p)
+{
+	ZkSessionInfo info;
+
+	zks_info(p->session, &info);
+	if (info.state == ZKS_OVER)
+		p->waited = ZKB_SESSION_OVER;
+	else if (p->go_on != NULL && !p->go_on(p->arg))
+		p->waited = ZKB_NO_REASON;
+	else if (zkb_wait(p->wait, p->session, p->until, p->event))
+		p->waited = ZKB_CAME;
+	else if (p->raises)
+		zkb_raise_unanswered(p->wait, p->session);
+	else
+		p->waited = ZKB_LATE;
+	return p->waited == ZKB_CAME;
+}
+
+ZkWaited
+zkb_await_answer(ZkPatience *p, ZkRequest *request, ZkAnswer *answer)
+{
+	p->waited = ZKB_CAME;
+	while (!zks_answered(p->session, request, answer) && zkb_wait_on(p))
+		;
+	return p->waited;
+}
+
+ZkWaited
+zkb_await_connection(ZkPatience *p)
+{
+	ZkSessionInfo info;
+
+	p->waited = ZKB_CAME;
+	do
+		zks_info(p->session, &info);
+	while (info.state != ZKS_CONNECTED && zkb_wait_on(p));
+	return p->waited;
+}
+
+void
+zkb_sleep(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
+{
+	while (zkb_wait(wait, session, until, event))
+		;
+}
+
 void
 zkb_pause(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 {
-	until = Min(until, zkb_deadline(RETRY_MS));
-	while (zkb_wait(wait, session, until, event))
-		;
+	zkb_sleep(wait, session, Min(until, zkb_deadline(RETRY_MS)), event);
 }

@@ -67,6 +67,39 @@ extern int64 zkb_wait_answer_due(const ZkWait *wait);
  */
 extern bool zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);
 
+typedef enum ZkWaited
+{
+	ZKB_CAME,
+	ZKB_SESSION_OVER,
+	ZKB_NO_REASON,
+	ZKB_LATE
+} ZkWaited;
+
+/* How long, and why, a call waits for what ZooKeeper owes it */
+typedef struct ZkPatience
+{
+	ZkSession  *session;
+	ZkWait	   *wait;
+	ZkWaitEvent event;
+	int64		until;
+	bool		raises;			/* zkb_raise_unanswered, instead of ZKB_LATE */
+	bool		(*go_on) (void *arg);	/* whether there is still reason to
+										 * wait; NULL: yes */
+	void	   *arg;
+	ZkWaited	waited;			/* what came of it */
+} ZkPatience;
+
+/*
+ * while (!it_is_there && zkb_wait_on(patience));
+ * If the connection is broken, that may last until it is restored.
+ */
+extern bool zkb_wait_on(ZkPatience *patience);
+extern ZkWaited zkb_await_answer(ZkPatience *patience, ZkRequest *request, ZkAnswer *answer);
+extern ZkWaited zkb_await_connection(ZkPatience *patience);
+
+/* Let this time pass, or the call's */
+extern void zkb_sleep(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event);
+
 /*
  * The pause before that is asked again to which ZooKeeper gave no answer; no longer
  * than until this time

@@ -23,7 +23,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "lock/wait_graph.h"
+#include "lock/deadlock/wait_graph.h"
 #include "unit.h"
 
 #define PARTIES		6

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * local_waits.c
- *	  Shows SQL what src/backend/local_waits.c finds, for t/019_local_waits.pl.
+ *	  Shows SQL what src/lock/deadlock/local_waits.c finds, for t/019_local_waits.pl.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,8 +21,8 @@
 #include "utils/tuplestore.h"
 
 #include "backend/compat.h"
-#include "backend/local_waits.h"
 #include "backend/settings.h"
+#include "lock/deadlock/local_waits.h"
 
 PG_MODULE_MAGIC;
 
@@ -41,8 +41,8 @@ Datum
 local_waits(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	ZkbLocalWait *waits;
-	int			n = zkb_local_waits(&waits, PG_GETARG_INT32(0));
+	ZkLocalWait *waits;
+	int			n = zkl_local_waits(&waits, PG_GETARG_INT32(0));
 
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < n; i++)
@@ -65,7 +65,7 @@ local_waits(PG_FUNCTION_ARGS)
 Datum
 blocks_somebody(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(zkb_blocks_somebody());
+	PG_RETURN_BOOL(zkl_blocks_somebody());
 }
 
 /* The same with all partitions locked in which we have nothing: it would wait for us */
@@ -84,7 +84,7 @@ blocks_somebody_here(PG_FUNCTION_ARGS)
 		if (locked[i])
 			LWLockAcquire(lock, LW_EXCLUSIVE);
 	}
-	result = zkb_blocks_somebody();
+	result = zkl_blocks_somebody();
 	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
 	{
 		if (locked[i])
@@ -106,8 +106,8 @@ in_worker(PG_FUNCTION_ARGS)
 }
 
 /*
- * look_cost(look boolean, times integer): microseconds that zkb_local_waits
- * takes, or zkb_blocks_somebody
+ * look_cost(look boolean, times integer): microseconds that zkl_local_waits
+ * takes, or zkl_blocks_somebody
  */
 Datum
 look_cost(PG_FUNCTION_ARGS)
@@ -122,15 +122,15 @@ look_cost(PG_FUNCTION_ARGS)
 	INSTR_TIME_SET_CURRENT(begin);
 	for (int i = 0; i < times; i++)
 	{
-		ZkbLocalWait *waits;
+		ZkLocalWait *waits;
 
 		if (look)
 		{
-			zkb_local_waits(&waits, INT_MAX);
+			zkl_local_waits(&waits, INT_MAX);
 			MemoryContextReset(mine);
 		}
 		else
-			zkb_blocks_somebody();
+			zkl_blocks_somebody();
 	}
 	INSTR_TIME_SET_CURRENT(end);
 	INSTR_TIME_SUBTRACT(end, begin);

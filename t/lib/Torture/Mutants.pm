@@ -112,14 +112,14 @@ our @MUTANTS = (
 	{
 		name => 'grants_always',
 		what => 'a lock that always grants',
-		edits => [ [ 'lock/acquire.c', 'return queue->view.need == 0 ? GRANTED : WAIT_ON;', 'return GRANTED;' ] ],
+		edits => [ [ 'lock/queue/acquire.c', 'return queue->view.need == 0 ? GRANTED : WAIT_ON;', 'return GRANTED;' ] ],
 		scene => 'crowd',
 		convicted => [ 'two holders', 'turn' ]
 	},
 	{
 		name => 'out_of_turn',
 		what => 'who watches the two before it takes the lock when either of them goes',
-		edits => [ [ 'lock/blockers.c', 'if (view->next && current && is_our_turn(c, p))', 'if (current && is_our_turn(c, p))' ] ],
+		edits => [ [ 'lock/queue/blockers.c', 'if (view->next && current && is_our_turn(c, p))', 'if (current && is_our_turn(c, p))' ] ],
 		scene => 'crowd',
 		convicted => ['turn']
 	},
@@ -140,14 +140,14 @@ our @MUTANTS = (
 	{
 		name => 'release_before_commit',
 		what => 'the end of a transaction releases before it is visible to others',
-		edits => [ [ 'lock/xact.c', "\t\t\tbefore_commit();\n", "\t\t\tbefore_commit();\n\t\t\tend_transaction(true);\n" ] ],
+		edits => [ [ 'lock/transaction/xact.c', "\t\t\tbefore_commit();\n", "\t\t\tbefore_commit();\n\t\t\tend_transaction(true);\n" ] ],
 		scene => 'slow_commit',
 		convicted => ['lost update']
 	},
 	{
 		name => 'guard_always_passes',
 		what => 'a commit guard that lets every transaction pass',
-		edits => [ [ 'lock/commit_guard.c', "if (zklock_commit_guard == ZKLOCK_GUARD_OFF)\n\t\treturn NULL;", "if (true)\n\t\treturn NULL;" ] ],
+		edits => [ [ 'lock/transaction/commit_guard.c', "if (zklock_commit_guard == ZKLOCK_GUARD_OFF)\n\t\treturn NULL;", "if (true)\n\t\treturn NULL;" ] ],
 		scene => 'asleep',
 		convicted => ['late commit']
 	},
@@ -166,7 +166,7 @@ our @MUTANTS = (
 		name => 'no_list_after_reconnection',
 		what => 'who has reconnected believes no watch of the old connection, and sets no new one',
 		edits => [
-			[   'lock/blockers.c', "if (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;",
+			[   'lock/queue/blockers.c', "if (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;",
 				"if (info->epoch != p->list_epoch)\n\t\treturn WAIT_ON;"
 			]
 		],
@@ -177,11 +177,11 @@ our @MUTANTS = (
 		name => 'turn_without_proof',
 		what => 'an event grants the lock, whatever has become of the connection and our own node since',
 		edits => [
-			[ 'lock/blockers.c', "\tif (info->state != ZKS_CONNECTED)\n\t\treturn WAIT_ON;\n", '' ],
-			[   'lock/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzkb_is_fresh(&info);",
+			[ 'lock/queue/blockers.c', "\tif (info->state != ZKS_CONNECTED)\n\t\treturn WAIT_ON;\n", '' ],
+			[   'lock/queue/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzkb_is_fresh(&info);",
 				'p->list_epoch == info.epoch;'
 			],
-			[ 'lock/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ]
+			[ 'lock/queue/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ]
 		],
 		scene => 'asleep_in_line',
 		convicted => ['stale grant']
@@ -207,10 +207,10 @@ our @MUTANTS = (
 			[   'zk/proof.c', "return n->watch != NULL && n->watch->state == ZKR_WATCH_ARMED &&\n\t\tn->watch->epoch == n->session->info.epoch;",
 				'return true;'
 			],
-			[   'lock/blockers.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
+			[   'lock/queue/blockers.c', "node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&\n\t\tnode.watch_epoch == info.epoch && ",
 				'node.state == ZKN_PRESENT && '
 			],
-			[ 'lock/blockers.c', 'if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)', 'if (false)' ]
+			[ 'lock/queue/blockers.c', 'if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)', 'if (false)' ]
 		],
 		scene => 'breaks',
 		convicted => [ 'late commit', 'stale grant' ]
@@ -218,7 +218,7 @@ our @MUTANTS = (
 	{
 		name => 'watches_of_old_connections',
 		what => 'who has reconnected goes on with the watches that it had',
-		edits => [ [ 'lock/blockers.c', "\tif (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;\n", '' ] ],
+		edits => [ [ 'lock/queue/blockers.c', "\tif (info->epoch != p->list_epoch)\n\t\treturn LIST_AGAIN;\n", '' ] ],
 		equivalent => q{
 			The client library sets all watches again on the new connection, and the server
 			answers with an event for each node that is gone, and for each directory that has
@@ -229,7 +229,7 @@ our @MUTANTS = (
 	{
 		name => 'list_without_proof',
 		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
-		edits => [ [ 'lock/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
+		edits => [ [ 'lock/queue/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
 	{
@@ -265,7 +265,7 @@ our @MUTANTS = (
 	{
 		name => 'next_though_not_alone',
 		what => 'nor whether others stood behind the last one',
-		edits => [ [ 'lock/acquire.c', 'p->alone = queue->view.self_seen && listed == 1;', 'p->alone = true;' ] ],
+		edits => [ [ 'lock/queue/acquire.c', 'p->alone = queue->view.self_seen && listed == 1;', 'p->alone = true;' ] ],
 		test => [ '104_no_list', 'one with a number from the future' ]
 	},
 	{
@@ -347,7 +347,7 @@ our @MUTANTS = (
 	{
 		name => 'no_snapshot_for_commit',
 		what => 'who has no snapshot, and no text, is taken for one that is about to commit, and not canceled when a lock is lost',
-		edits => [ [ 'lock/stop.c', 'return ActivePortal == NULL;', 'return true;' ] ],
+		edits => [ [ 'lock/transaction/stop.c', 'return ActivePortal == NULL;', 'return true;' ] ],
 		test => [ '108_procedures', 'losses' ]
 	},
 
@@ -355,20 +355,20 @@ our @MUTANTS = (
 	{
 		name => 'break_unchecked',
 		what => 'who has found a cycle gives up its place if the first node of it is there, whatever has become of the others',
-		edits => [ [ 'lock/deadlock.c', "cycle->checks, cycle->nchecks));", "cycle->checks, 1));" ] ],
+		edits => [ [ 'lock/deadlock/deadlock.c', "cycle->checks, cycle->nchecks);", "cycle->checks, 1);" ] ],
 		test => [ '018_deadlocks', 'a writer gives up between two readers, one of whom breaks the cycle' ]
 	},
 	{
 		name => 'break_beside_downgrade',
 		what => 'a cycle is broken if the nodes of those that hold are there, whether or not they have changed',
-		edits => [ [ 'lock/chase.c', 'contender->granted ? contender->stat.version : -1, false);', '-1, false);' ] ],
+		edits => [ [ 'lock/deadlock/chase.c', 'contender->granted ? contender->stat.version : -1, false);', '-1, false);' ] ],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and downgrades' ]
 	},
 	{
 		name => 'break_beside_new_record',
 		what => 'the same with the records that tell of waits for locks of PostgreSQL',
 		edits => [
-			[   'lock/deadlock.c', "\t/* whatever happens now, we must know what became of it */\n",
+			[   'lock/deadlock/deadlock.c', "\t/* whatever happens now, we must know what became of it */\n",
 				"\tfor (int i = 0; i < cycle->nchecks; i++)\n\t\tif (cycle->of_record[i])\n\t\t\tcycle->checks[i].version = -1;\n"
 			]
 		],
@@ -377,34 +377,34 @@ our @MUTANTS = (
 	{
 		name => 'others_believed_at_once',
 		what => 'what a record says of waits on another server counts when it is read first',
-		edits => [ [ 'lock/deadlock.c', "\tif (rests_on(cycle, false))\n\t{", "\tif (false)\n\t{" ] ],
+		edits => [ [ 'lock/deadlock/deadlock.c', "\tif (rests_on(cycle, false))\n\t{", "\tif (false)\n\t{" ] ],
 		test => [ '017_deadlock_costs', 'what another server says counts when it has said it three times' ]
 	},
 	{
 		name => 'one_local_look',
 		what => 'who waited for us on our own server when the look began is not looked at again before the cycle is broken',
-		edits => [ [ 'lock/deadlock.c', 'return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;', 'return PROVEN;' ] ],
+		edits => [ [ 'lock/deadlock/deadlock.c', 'return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;', 'return PROVEN;' ] ],
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
 		name => 'own_node_in_the_way',
 		what => "a session's own shared node is taken for one that blocks its upgrade",
-		edits => [ [ 'lock/wait_graph.c', 'return a->owner == b->owner && a->owner != 0;', 'return false;' ] ],
+		edits => [ [ 'lock/deadlock/wait_graph.c', 'return a->owner == b->owner && a->owner != 0;', 'return false;' ] ],
 		test => [ '018_deadlocks', 'an upgrade that waits for a reader who runs' ]
 	},
 	{
 		name => 'any_author',
 		what => "a record is its author's whichever session of ZooKeeper has written it",
 		edits => [
-			[ 'lock/chase.c', '!record->valid || record->owner != party->owner || ', '!record->valid || ' ],
-			[ 'lock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
+			[ 'lock/deadlock/chase.c', '!record->valid || record->owner != party->owner || ', '!record->valid || ' ],
+			[ 'lock/deadlock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
 		],
 		test => [ '017_deadlock_costs', 'junk on the board' ]
 	},
 	{
 		name => 'doubt_for_ever',
 		what => 'who could not tell whether it had broken a cycle takes any later end of its node for that',
-		edits => [ [ 'lock/deadlock.c', "\tif (reading == ZKL_READ && node.state == ZKN_PRESENT)\n\t\tforget(&s->in_doubt);\n", '' ] ],
+		edits => [ [ 'lock/deadlock/deadlock.c', "\tif (reading == ZKL_READ && node.state == ZKN_PRESENT)\n\t\tforget(&s->in_doubt);\n", '' ] ],
 		test => [ '018_deadlocks', 'a doubt does not outlive its cycle' ]
 	},
 
@@ -448,7 +448,7 @@ our @MUTANTS = (
 	{
 		name => 'claim_over_pending',
 		what => 'a claim that is pending is none',
-		edits => [ [ 'lock/claim.c', 'if (seen.data_len > 0 && period <= seen.claim.period)', 'if (seen.data_len > 0 && seen.claim.done && period <= seen.claim.period)' ] ],
+		edits => [ [ 'lock/transaction/claim.c', 'if (seen.data_len > 0 && period <= seen.claim.period)', 'if (seen.data_len > 0 && seen.claim.done && period <= seen.claim.period)' ] ],
 		test => [ '094_claims', 'killed between mark and commit' ]
 	},
 	{

@@ -1,0 +1,60 @@
+/*-------------------------------------------------------------------------
+ *
+ * chase.h
+ *	  Following waits from queue to queue, to see whether they form a cycle.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_CHASE_H
+#define ZKLOCK_CHASE_H
+
+#include "local_waits.h"
+#include "lock/look/reader.h"
+
+/* From where: a place in a queue, and who waits for us on this server */
+typedef struct ZkChaseFrom
+{
+	const char *dir;
+	int			root_len;		/* of the root in dir */
+	const char *node;			/* our own, without the directory */
+	const char *record;			/* our own on the board, the same */
+	const ZkLocalWait *waits;
+	int			nwaits;
+	const struct ZkCycle *later;	/* take another one, if there is; or NULL */
+} ZkChaseFrom;
+
+/* A wait for one of PostgreSQL's locks on which a cycle rests */
+typedef struct ZkLocalEvidence
+{
+	int			check;			/* of the record that tells of it; -1: we know
+								 * it ourselves */
+	char		tag[ZKP_TAG_LEN];	/* whose; "" if only others wait for him */
+	int64		since;
+} ZkLocalEvidence;
+
+/*
+ * A cycle that we are part of: as long as these nodes, at these versions, our
+ * own and these local waits stand
+ */
+typedef struct ZkCycle
+{
+	ZkCheck    *checks;
+	int			nchecks;
+	bool	   *of_record;		/* for each check: of a record that tells of
+								 * local waits */
+	ZkLocalEvidence *locals;
+	int			nlocals;
+	char	   *detail;			/* a line for each wait */
+	char	   *queries;		/* a line for each process of this server, for
+								 * the server's log */
+} ZkCycle;
+
+/*
+ * ZKL_READ: all was read, and cycle is NULL if we are in none; listed: our
+ * record was still there.  Everything is
+ * palloc'ed in the current context.  The reader is to be ended by the caller,
+ * in case of an error, too.
+ */
+extern ZkReading zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *listed);
+
+#endif							/* ZKLOCK_CHASE_H */

@@ -1,0 +1,675 @@
+/*-------------------------------------------------------------------------
+ *
+ * deadlock.c
+ *	  Whether a wait in a queue is part of a cycle, and breaking that.
+ *
+ * There is no daemon.  Each who has waited for deadlock_timeout, and may be
+ * waited for, publishes where it waits: an ephemeral record on a board in
+ * ZooKeeper, which also names those who wait for one of PostgreSQL's locks
+ * behind it on its server.  Then it follows the waits of others (chase.c).  Of
+ * the records of a cycle one is the last, and its author sees all.  Whoever
+ * finds itself in a cycle gives up its place in the queue by a transaction of
+ * ZooKeeper that checks all the rest of the cycle; so of two who try only one
+ * succeeds, and nobody fails for what no longer is.  It raises its own error:
+ * nobody else is interrupted.
+ *
+ * That all waits stood at one moment is proven in three ways.  A wait in a queue
+ * stands as long as its node and the one before it do, in the versions that were
+ * read, and the transaction checks these.  Waits for PostgreSQL's locks on this
+ * server are looked at, all at one instant, after the others were read.  Those on
+ * other servers we know only by a record, which its author writes anew after each
+ * of its own looks; once it has been written twice since we had read the whole
+ * cycle, and still names the same waits, they stood at that time.
+ *
+ * The record is there while its author waits, and no longer: it goes before the
+ * contender does, and is not made while a node that we no longer want may still
+ * stand somewhere, since that would look like a lock that we hold while we wait.
+ * Who waits for one of PostgreSQL's locks cannot take such care, so its wait counts
+ * only after some time.
+ *
+ * models/deadlock.pml shows that each of these rules is needed.
+ *
+ * Who holds nothing and keeps nobody waiting publishes nothing, and asks
+ * nothing.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "pgstat.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+
+#include "backend/backend_session.h"
+#include "backend/node_identity.h"
+#include "chase.h"
+#include "deadlock.h"
+#include "wait_record.h"
+
+/* Looks after the first are at least so far apart */
+#define SHORTEST_PAUSE_MS	10
+
+/* A wait on this server counts after deadlock_timeout, but not before */
+#define YOUNG_MS			100
+
+/* So many records of waiters, and checks in a transaction, are of one size */
+#define MOST_WAITS			1000
+#define MOST_CHECKS			(ZKN_CHECK_MAX - 1)
+#define MOST_CHECK_BYTES	(256 * 1024)
+
+/* A cycle that has changed meanwhile is looked for again at once, so often */
+#define AT_ONCE				3
+
+/* Who was told that nothing has changed looks at the board again, now and then */
+#define QUIET_LOOKS			10
+
+/* A cycle that outlives the look that has found it, with its memory */
+typedef struct Kept
+{
+	ZkCycle    *cycle;			/* or NULL */
+	MemoryContext context;
+	bool		read_twice;
+} Kept;
+
+struct ZkSearch
+{
+	ZkSearchFor what;
+	int64		due;
+	ZkNode	   *record;			/* published; or NULL */
+	bool		names_others;	/* so does its name */
+	ZkLocalWait *waits;			/* whom it names */
+	int			nwaits;
+	MemoryContext waits_context;
+	int64		grows_up;		/* when one of those that do not count yet
+								 * will */
+	int			quiet;			/* looks since the board was last read; -1: it
+								 * must be read */
+	Kept		candidates[2];	/* not proven yet: see prove */
+	int			turn;			/* neither hides the other: the one that is
+								 * looked for first */
+	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
+	ZkReader	reader;
+};
+
+/* The time for an answer begins now: the last one may be long ago */
+static void
+begin_reading(ZkSearch *s)
+{
+	zkl_begin_reading(&s->reader, s->what.session, s->what.wait, ZKB_WAIT_ACQUIRE);
+	s->reader.patience.raises = false;
+	s->reader.patience.go_on = s->what.go_on;
+	s->reader.patience.arg = s->what.arg;
+}
+
+ZkSearch *
+zkl_begin_search(const ZkSearchFor *for_what)
+{
+	ZkSearch   *s = palloc0(sizeof(ZkSearch));
+
+	s->what = *for_what;
+	s->due = zkb_deadline(DeadlockTimeout);
+	s->quiet = -1;
+	s->grows_up = ZKS_NEVER;
+	return s;
+}
+
+int64
+zkl_search_due(const ZkSearch *s)
+{
+	return s->due;
+}
+
+/*
+ * So many times each deadlock_timeout; a little less than that, so that those who
+ * began together do not go on together
+ */
+static void
+look_again(ZkSearch *s, int times)
+{
+	int			ms = DeadlockTimeout / times;
+
+	ms -= (int) ((zks_now() / 1000) % (ms / 4 + 1));
+	s->due = zkb_deadline(Max(ms, SHORTEST_PAUSE_MS));
+	s->due = Min(s->due, Max(s->grows_up, zkb_deadline(SHORTEST_PAUSE_MS)));
+}
+
+static void
+retract(ZkSearch *s)
+{
+	if (s->record != NULL)
+		(void) zkn_discard(s->what.session, s->record);
+	s->record = NULL;
+}
+
+static void
+forget(Kept *kept)
+{
+	if (kept->context != NULL)
+		MemoryContextDelete(kept->context);
+	kept->context = NULL;
+	kept->cycle = NULL;
+}
+
+static void
+forget_candidates(ZkSearch *s)
+{
+	for (int i = 0; i < lengthof(s->candidates); i++)
+		forget(&s->candidates[i]);
+}
+
+static bool
+has_candidate(const ZkSearch *s)
+{
+	return s->candidates[0].cycle != NULL || s->candidates[1].cycle != NULL;
+}
+
+/* Its memory, of which it takes possession, lasts as long as the search then */
+static void
+keep(ZkSearch *s, Kept *kept, ZkCycle *cycle, MemoryContext *context)
+{
+	forget(kept);
+	kept->cycle = cycle;
+	kept->context = *context;
+	MemoryContextSetParent(*context, GetMemoryChunkContext(s));
+	*context = NULL;
+}
+
+void
+zkl_end_search(ZkSearch *s)
+{
+	zkl_end_reading(&s->reader);
+	retract(s);
+	forget_candidates(s);
+	forget(&s->in_doubt);
+	if (s->waits_context != NULL)
+		MemoryContextDelete(s->waits_context);
+	pfree(s);
+}
+
+/*-------------------------------------------------------------------------
+ * Publishing
+ *-------------------------------------------------------------------------
+ */
+
+/* False if it is not there, or in doubt */
+static bool
+await_record(ZkSearch *s, ZkNodeInfo *info)
+{
+	ZkPatience	patience = {
+		.session = s->what.session,.wait = s->what.wait,.event = ZKB_WAIT_ACQUIRE,
+		.until = zkb_wait_answer_due(s->what.wait),.go_on = s->what.go_on,.arg = s->what.arg
+	};
+
+	do
+		zkn_info(s->what.session, s->record, info);
+	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&patience));
+	return info->state == ZKN_PRESENT;
+}
+
+static bool
+create_record(ZkSearch *s, const char *lines, bool names_others)
+{
+	char	   *board = zkl_board(s->what.dir, s->what.root_len);
+	char	   *tag = psprintf("%s%s", zkb_own_tag(), names_others ? "+" : "");
+	ZkpWant		want = {.record = tag,.identity = lines,.closed = s->what.want->closed};
+
+	retract(s);
+	s->names_others = names_others;
+	for (int parents = 0; parents <= 1; parents++)
+	{
+		ZkNodeInfo	info;
+
+		if (!zkn_create(s->what.session, &board, 1, &want, parents, &s->record))
+		{
+			s->record = NULL;
+			return false;
+		}
+		if (await_record(s, &info))
+			return true;
+		retract(s);
+		if (info.state != ZKN_ABSENT || info.rc != ZKS_NO_NODE)
+			return false;
+	}
+	return false;
+}
+
+static bool
+rewrite_record(ZkSearch *s, const char *name, const char *lines)
+{
+	ZkpData		says = {.identity = lines};
+	char	   *data = palloc(strlen(lines) + ZKP_DATA_EXTRA);
+	char	   *path = psprintf("%s/%s", zkl_board(s->what.dir, s->what.root_len), name);
+	ZkAnswer	answer;
+	ZkReading	reading;
+
+	zkp_write_data(data, &says);
+	begin_reading(s);
+	reading = zkl_ask_apart(&s->reader, zks_write(s->what.session, path, data, -1), &answer);
+	zkl_end_reading(&s->reader);
+	return reading == ZKL_READ && answer.rc == ZKS_OK;
+}
+
+static bool
+same_waits(const ZkLocalWait *a, const ZkLocalWait *b, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (a[i].since != b[i].since || a[i].blocker != b[i].blocker || strcmp(a[i].tag, b[i].tag) != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Whether a wait for one of PostgreSQL's locks is too young to count, and for how
+ * many ms yet.  What that session gave back before may still stand in ZooKeeper, and
+ * it runs no code that could say so.  A clock that was set back tells nothing.
+ */
+static bool
+is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
+{
+	int64		age = (now - wait->since) / 1000;
+	int			grown_up = Max(DeadlockTimeout, YOUNG_MS);
+
+	*ms = (int) (grown_up - age);
+	return age >= 0 && age < grown_up;
+}
+
+/*
+ * Who waits for us on this server.  One that is too young counts only for those that
+ * wait for it.  Returns how many there are, or 0 if all are.
+ */
+static int
+list_local_waits(ZkSearch *s, ZkLocalWait **waits)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			n = zkl_local_waits(waits, MOST_WAITS);
+	int			count = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			ms;
+
+		if (is_young(&(*waits)[i], now, &ms))
+		{
+			strlcpy((*waits)[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
+			s->grows_up = Min(s->grows_up, zkb_deadline(ms));
+		}
+		else
+			count++;
+	}
+	return count > 0 ? n : 0;
+}
+
+static void
+look_locally(ZkSearch *s)
+{
+	MemoryContext context = NULL;
+	ZkLocalWait *waits = NULL;
+	int			n = 0;
+
+	s->grows_up = ZKS_NEVER;
+	if (zkl_blocks_somebody())
+	{
+		MemoryContext old;
+
+		context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
+		old = MemoryContextSwitchTo(context);
+		n = list_local_waits(s, &waits);
+		MemoryContextSwitchTo(old);
+	}
+	if (n != s->nwaits || !same_waits(waits, s->waits, n))
+		s->quiet = -1;
+	if (s->waits_context != NULL)
+		MemoryContextDelete(s->waits_context);
+	s->waits_context = context;
+	s->waits = waits;
+	s->nwaits = n;
+}
+
+/* Publish where we wait, and who waits for us.  False if that could not be done. */
+static bool
+publish(ZkSearch *s)
+{
+	ZkNodeInfo	node;
+	ZkNodeInfo	record = {.state = ZKN_ABSENT};
+	int			n = s->nwaits;
+	char	   *lines;
+	bool		done;
+
+	zkn_info(s->what.session, s->what.node, &node);
+	lines = zkl_record_lines(s->what.dir, node.name, s->waits, n);
+	if (s->record != NULL)
+		zkn_info(s->what.session, s->record, &record);
+	if (record.state == ZKN_PRESENT && s->names_others == (n > 0))
+		done = n == 0 || rewrite_record(s, record.name, lines);
+	else
+	{
+		s->quiet = -1;
+		done = create_record(s, lines, n > 0);
+	}
+	if (!done)
+		retract(s);
+	return done;
+}
+
+/*-------------------------------------------------------------------------
+ * Breaking
+ *-------------------------------------------------------------------------
+ */
+
+static void
+raise_deadlock(const ZkCycle *cycle)
+{
+	zkb_counters.deadlocks++;
+	pgstat_report_deadlock();
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 errdetail_internal("%s", cycle->detail),
+			 errdetail_log("%s\n%s", cycle->detail, cycle->queries),
+			 errhint("Release the session-scope locks that this session still holds, then retry the transaction. See server log for query details.")));
+}
+
+static bool
+is_same_check(const ZkCycle *before, const ZkCycle *now, int at, int written)
+{
+	int			i = 0;
+
+	while (i < before->nchecks && strcmp(before->checks[i].path, now->checks[at].path) != 0)
+		i++;
+	if (i == before->nchecks)
+		return false;
+	return now->of_record[at] ? now->checks[at].version >= before->checks[i].version + written :
+		now->checks[at].version == before->checks[i].version;
+}
+
+static bool
+is_same_local(const ZkCycle *a, const ZkLocalEvidence *x, const ZkCycle *b, const ZkLocalEvidence *y)
+{
+	if (x->since != y->since || strcmp(x->tag, y->tag) != 0 || (x->check < 0) != (y->check < 0))
+		return false;
+	return x->check < 0 || strcmp(a->checks[x->check].path, b->checks[y->check].path) == 0;
+}
+
+/*
+ * Whether this is the cycle that was read before, and each record that it rests
+ * on has been written at least so often since.  Others may have changed the order in
+ * which its parts were found.
+ */
+static bool
+is_same(const ZkCycle *before, const ZkCycle *now, int written)
+{
+	if (before->nchecks != now->nchecks || before->nlocals != now->nlocals)
+		return false;
+	for (int i = 0; i < now->nchecks; i++)
+	{
+		if (!is_same_check(before, now, i, written))
+			return false;
+	}
+	for (int i = 0; i < now->nlocals; i++)
+	{
+		int			k = 0;
+
+		while (k < before->nlocals && !is_same_local(before, &before->locals[k], now, &now->locals[i]))
+			k++;
+		if (k == before->nlocals)
+			return false;
+	}
+	return true;
+}
+
+static bool
+rests_on(const ZkCycle *cycle, bool own)
+{
+	for (int i = 0; i < cycle->nlocals; i++)
+	{
+		if ((cycle->locals[i].check < 0) == own)
+			return true;
+	}
+	return false;
+}
+
+/* Whether those who waited for us on this server, as far as it matters, still do */
+static bool
+own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
+{
+	ZkLocalWait *waits;
+	int			n = list_local_waits(s, &waits);
+
+	for (int i = 0; i < cycle->nlocals; i++)
+	{
+		int			k = 0;
+
+		if (cycle->locals[i].check >= 0)
+			continue;
+		while (k < n && (waits[k].since != cycle->locals[i].since ||
+						 (cycle->locals[i].tag[0] != '\0' && strcmp(waits[k].tag, cycle->locals[i].tag) != 0)))
+			k++;
+		if (k == n)
+			return false;
+	}
+	return true;
+}
+
+typedef enum Proof
+{
+	PROVEN,
+	READ_AGAIN,					/* at once */
+	NOT_YET						/* others must write their records before */
+} Proof;
+
+/* The candidate that this cycle is, or will be */
+static Kept *
+candidate_of(ZkSearch *s, const ZkCycle *cycle)
+{
+	for (int i = 0; i < lengthof(s->candidates); i++)
+	{
+		if (s->candidates[i].cycle != NULL && is_same(s->candidates[i].cycle, cycle, 0))
+			return &s->candidates[i];
+	}
+	forget(&s->candidates[s->turn]);
+	return &s->candidates[s->turn];
+}
+
+/*
+ * Whether there was a moment at which all waits of the cycle stood, if what it
+ * checks still stands.  A cycle with waits on other servers is kept until that
+ * is known; its memory is then the search's.
+ *
+ * It is read twice before we count what is written: a first reading takes a while,
+ * and what stood when it began may have gone before it saw the rest
+ * (models/deadlock.pml, MUTANT_FIRST_READING).
+ */
+static Proof
+prove(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
+{
+	if (rests_on(cycle, false))
+	{
+		Kept	   *candidate = candidate_of(s, cycle);
+		bool		is_new = candidate->cycle == NULL;
+
+		if (is_new || !candidate->read_twice)
+		{
+			keep(s, candidate, cycle, context);
+			candidate->read_twice = !is_new;
+			return is_new ? READ_AGAIN : NOT_YET;
+		}
+		if (!is_same(candidate->cycle, cycle, 2))
+			return NOT_YET;
+	}
+	return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;
+}
+
+static bool
+is_too_large(const ZkCycle *cycle)
+{
+	size_t		bytes = 0;
+
+	for (int i = 0; i < cycle->nchecks; i++)
+		bytes += strlen(cycle->checks[i].path);
+	return cycle->nchecks > MOST_CHECKS || bytes > MOST_CHECK_BYTES;
+}
+
+/*
+ * Give up our place if the cycle stands.  Returns false if it has changed; true
+ * if there is nothing more to do now.  If the answer is lost, the cycle's memory
+ * is the search's.
+ */
+static bool
+give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
+{
+	ZkNodeInfo	node;
+	ZkAnswer	answer = {0};
+	ZkRequest  *request;
+
+	if (is_too_large(cycle))
+		return true;
+	zkn_info(s->what.session, s->what.node, &node);
+	if (node.state != ZKN_PRESENT)
+		return true;
+
+	/* whatever happens now, we must know what became of it */
+	s->reader.patience.go_on = NULL;
+	request = zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
+							cycle->checks, cycle->nchecks);
+	if (zkl_ask_apart(&s->reader, request, &answer) != ZKL_READ)
+	{
+		if (s->in_doubt.cycle == NULL && !zks_is_busy(answer.rc))
+			keep(s, &s->in_doubt, cycle, context);
+		s->quiet = -1;			/* if we are still there, try again */
+		return true;
+	}
+	if (answer.rc == ZKS_OK)
+		raise_deadlock(cycle);
+	return answer.missing == cycle->nchecks;	/* our own node is gone */
+}
+
+/*-------------------------------------------------------------------------
+ * Looking
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Read where everybody waits.  Returns false if that must be done again at once,
+ * since the cycle that was found has changed meanwhile, or to be sure.
+ */
+static bool
+chase_once(ZkSearch *s)
+{
+	ZkReading	reading;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	ZkNodeInfo	node;
+	ZkNodeInfo	record;
+	ZkChaseFrom from = {
+		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,.record = record.name,
+		.waits = s->waits,.nwaits = s->nwaits,.later = s->candidates[1 - s->turn].cycle
+	};
+	ZkCycle    *cycle;
+	bool		listed;
+	bool		done = true;
+
+	zkn_info(s->what.session, s->what.node, &node);
+	zkn_info(s->what.session, s->record, &record);
+	begin_reading(s);
+	s->quiet = 0;
+	reading = zkl_chase(&s->reader, &from, &cycle, &listed);
+
+	/*
+	 * These answers came behind that of an attempt before, or on another
+	 * connection.  If we are still there, it has failed; and if somebody
+	 * deletes our node later, that is no deadlock.
+	 */
+	zkn_info(s->what.session, s->what.node, &node);
+	if (reading == ZKL_READ && node.state == ZKN_PRESENT)
+		forget(&s->in_doubt);
+	if (reading != ZKL_READ)
+		s->quiet = -1;
+	else if (cycle == NULL)
+		forget_candidates(s);
+	else
+		switch (prove(s, cycle, &context))
+		{
+			case PROVEN:
+				done = give_way(s, cycle, &context);
+				break;
+			case READ_AGAIN:
+				done = false;
+				break;
+			case NOT_YET:
+				s->turn = 1 - s->turn;
+				break;
+		}
+	zkl_end_reading(&s->reader);
+	if (!listed)
+		retract(s);				/* somebody deleted it: the next look makes
+								 * another */
+	MemoryContextSwitchTo(old);
+	if (context != NULL)
+		MemoryContextDelete(context);
+	return done;
+}
+
+static void
+look(ZkSearch *s)
+{
+	look_locally(s);
+	if (!s->what.holds && s->nwaits == 0)
+	{
+		retract(s);
+		forget_candidates(s);
+		look_again(s, 1);
+		return;
+	}
+	if (zkn_any_unwanted(s->what.session) || !publish(s))
+	{
+		look_again(s, 2);
+		return;
+	}
+	if (s->quiet < 0 || has_candidate(s) || ++s->quiet >= QUIET_LOOKS)
+	{
+		int			tries = 1;
+
+		while (!chase_once(s) && s->record != NULL)
+		{
+			if (++tries > AT_ONCE)
+			{
+				s->quiet = -1;
+				break;
+			}
+		}
+	}
+	/* who waits for others to write must not lose much time after they did */
+	look_again(s, has_candidate(s) ? 4 : s->names_others || s->quiet < 0 ? 2 : 1);
+}
+
+/* A wait may last for days, so a look leaves nothing behind but what it keeps */
+void
+zkl_search(ZkSearch *s)
+{
+	MemoryContext context;
+	MemoryContext old;
+
+	begin_reading(s);
+	zkl_log_still_waiting(s->what.log, &s->reader, s->what.dir, s->what.root_len, s->what.want->mode);
+	zkl_end_reading(&s->reader);
+	if (s->what.node == NULL)
+	{
+		look_again(s, 1);
+		return;
+	}
+	zkb_counters.deadlock_checks++;
+	context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock look", ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	look(s);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+}
+
+void
+zkl_search_found_gone(ZkSearch *s)
+{
+	if (s->in_doubt.cycle != NULL)
+		raise_deadlock(s->in_doubt.cycle);
+}

@@ -1,0 +1,58 @@
+/*-------------------------------------------------------------------------
+ *
+ * deadlock.h
+ *	  Whether a wait in a queue is part of a cycle, and breaking that.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_DEADLOCK_H
+#define ZKLOCK_DEADLOCK_H
+
+#include "backend/wait.h"
+#include "lock/look/wait_log.h"
+#include "zk/lock_protocol.h"
+
+/* The wait of one contender */
+typedef struct ZkSearch ZkSearch;
+
+typedef struct ZkSearchFor
+{
+	ZkSession  *session;
+	ZkWait	   *wait;
+	ZkNode	   *node;			/* the contender; NULL: of a single node,
+								 * whose cycles are not looked for */
+	const char *dir;			/* where it waits */
+	int			root_len;		/* of the root in that */
+	const ZkpWant *want;
+	ZkWaitLog  *log;
+	bool		holds;			/* this session holds something, so that
+								 * others may wait for it */
+	bool		(*go_on) (void *arg);	/* whether the wait still lasts */
+	void	   *arg;
+} ZkSearchFor;
+
+/* The wait begins; what for points to must last as long */
+extern ZkSearch *zkl_begin_search(const ZkSearchFor *for_what);
+
+/* When zkl_search is to be called next: after deadlock_timeout, then again and again */
+extern int64 zkl_search_due(const ZkSearch *search);
+
+/*
+ * Look once, and log that we still wait.  If we are in a cycle and can prove it, our contender is deleted,
+ * and this raises 40P01.  Otherwise look at the queue again: time has passed.
+ */
+extern void zkl_search(ZkSearch *search);
+
+/*
+ * The contender is gone, though its session lives.  If that was our doing, as
+ * in zkl_search, though the answer was lost, this raises 40P01.
+ */
+extern void zkl_search_found_gone(ZkSearch *search);
+
+/*
+ * The wait is over, and what was published about it goes; call this before the
+ * contender is given up.  Does not fail.
+ */
+extern void zkl_end_search(ZkSearch *search);
+
+#endif							/* ZKLOCK_DEADLOCK_H */

@@ -1,0 +1,182 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_record.c
+ *	  What a record on the board says: who waits where, and who waits for him.
+ *
+ * After the lines that all of our nodes have (node_identity.c) come
+ *
+ *	node <path of the author's node in a queue>
+ *	waiter <tag> <since> <pid> <blocker> <what it waits for>
+ *
+ * the second for each backend of the author's server that waits for it there.
+ * With publish_identity off the pid is 0, and what it waits for is left out.
+ * Reading believes nothing: anybody may write there.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+
+#include "backend/encoding.h"
+#include "backend/node_identity.h"
+#include "backend/settings.h"
+#include "wait_record.h"
+#include "zk/request.h"
+
+#define NODE			"node "
+#define WAITER			"waiter "
+
+/* "what" is cut off after this many bytes */
+#define LONGEST_WHAT	200
+
+char *
+zkl_board(const char *dir, int root_len)
+{
+	return psprintf("%.*s%s", root_len, dir, ZKP_BOARD);
+}
+
+static void
+put_waiter(StringInfo lines, const ZkLocalWait *wait)
+{
+	char	   *what = zkb_to_utf8_escaped(wait->what, strlen(wait->what));
+	int			len = Min(strlen(what), LONGEST_WHAT);
+
+	while (len > 0 && (what[len] & 0xc0) == 0x80)
+		len--;					/* between characters, not within one */
+	for (int i = 0; i < len; i++)
+		what[i] = what[i] == '\n' ? ' ' : what[i];
+	appendStringInfo(lines, WAITER "%s " INT64_FORMAT " %d %d %.*s\n", wait->tag, (int64) wait->since,
+					 zklock_publish_identity ? wait->pid : 0, wait->blocker,
+					 zklock_publish_identity ? len : 0, what);
+	pfree(what);
+}
+
+char *
+zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n)
+{
+	StringInfoData lines;
+
+	initStringInfo(&lines);
+	appendStringInfoString(&lines, zkb_identity_lines());
+	appendStringInfo(&lines, NODE "%s/%s\n", dir, node);
+	for (int i = 0; i < n; i++)
+	{
+		int			before = lines.len;
+
+		put_waiter(&lines, &waits[i]);
+		if (lines.len + ZKP_DATA_EXTRA > ZKS_RECORD_KEPT)
+		{
+			/* half a line would be none */
+			lines.data[before] = '\0';
+			break;
+		}
+	}
+	return lines.data;
+}
+
+static bool
+begins_with(const char *line, const char *word)
+{
+	return strncmp(line, word, strlen(word)) == 0;
+}
+
+/* Both parts are as long as a path can be that we make */
+static bool
+read_node(const char *path, ZkRecord *record)
+{
+	const char *slash = strrchr(path, '/');
+	ZkpContender ignored;
+
+	if (path[0] != '/' || slash == path || strlen(path) >= ZKS_PATH_LEN || !zkp_parse(slash + 1, &ignored))
+		return false;
+	record->dir = pnstrdup(path, slash - path);
+	record->node = pstrdup(slash + 1);
+	return true;
+}
+
+/* A number, and the space behind it; false if it is none */
+static bool
+read_number(char **text, int64 *number)
+{
+	char	   *end;
+
+	errno = 0;
+	*number = strtoll(*text, &end, 10);
+	if (errno != 0 || end == *text ||*end != ' ')
+		return false;
+	*text = end + 1;
+	return true;
+}
+
+static bool
+read_waiter(char *text, ZkRecordedWait *wait, int at)
+{
+	int64		pid;
+	int64		blocker;
+
+	if (strnlen(text, ZKP_TAG_LEN) < ZKP_TAG_LEN || text[ZKP_TAG_LEN - 1] != ' ')
+		return false;
+	strlcpy(wait->tag, text, sizeof(wait->tag));
+	text	  +=ZKP_TAG_LEN;
+
+	if (!read_number(&text, &wait->since) || !read_number(&text, &pid) || !read_number(&text, &blocker))
+		return false;
+	wait->pid = pid < 0 || pid > PG_INT32_MAX ? 0 : (int) pid;
+	wait->blocker = blocker < -1 || blocker >= at ? -1 : (int) blocker;
+	if (strlen(text) > LONGEST_WHAT)
+		text[		LONGEST_WHAT] = '\0';
+	wait->what = text;
+
+	return true;
+}
+
+/*
+ * A line of a waiter that cannot be read still counts, since others name it by
+ * its place.
+ */
+bool
+zkl_read_record(const char *data, int len, ZkRecord *record)
+{
+	ZkpData		says;
+	char	   *text;
+	int			room = 0;
+
+	memset(record, 0, sizeof(*record));
+	zkp_read_data(data, len, &says);
+	if (!says.ours)
+		return false;
+	text = pnstrdup(says.identity, says.identity_len);	/* up to a NUL */
+
+	record->identity = pnstrdup(text, strlen(text));
+	record->identity_len = strlen(text);
+	for (char *line = text; line != NULL;)
+	{
+		char	   *end = strchr(line, '\n');
+
+		if (end != NULL)
+			*end++ = '\0';
+		if (record->dir == NULL && begins_with(line, NODE) && !read_node(line + strlen(NODE), record))
+			return false;
+		if (begins_with(line, WAITER))
+		{
+			ZkRecordedWait *wait;
+
+			if (record->n == room)
+			{
+				room = Max(16, 2 * room);
+				record->waits = record->waits == NULL ? palloc(room * sizeof(ZkRecordedWait)) :
+					repalloc(record->waits, room * sizeof(ZkRecordedWait));
+			}
+			wait = &record->waits[record->n];
+			memset(wait, 0, sizeof(*wait));
+			wait->blocker = -1;
+			wait->what = "";
+			if (!read_waiter(line + strlen(WAITER), wait, record->n))
+				wait->tag[0] = '\0';
+			record->n++;
+		}
+		line = end;
+	}
+	return record->dir != NULL;
+}

@@ -1,0 +1,55 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait_record.h
+ *	  What a record on the board says: who waits where, and who waits for him.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_WAIT_RECORD_H
+#define ZKLOCK_WAIT_RECORD_H
+
+#include "local_waits.h"
+#include "zk/lock_protocol.h"
+
+/* In the place of a tag: of one who does not count himself */
+#define ZKL_NO_TAG		"----------------"
+
+/* Who waits for one of PostgreSQL's locks of the author, as the record says */
+typedef struct ZkRecordedWait
+{
+	char		tag[ZKP_TAG_LEN];
+	int64		since;			/* of this wait */
+	int			pid;			/* 0: not told */
+	int			blocker;		/* whom it waits for on the way to the author:
+								 * an index below its own; -1: the author */
+	const char *what;			/* what it waits for, in UTF-8, as others
+								 * wrote it; or "" */
+} ZkRecordedWait;
+
+typedef struct ZkRecord
+{
+	char	   *dir;			/* where the author waits */
+	const char *node;			/* its node there */
+	const char *identity;		/* of the author; not terminated */
+	int			identity_len;
+	ZkRecordedWait *waits;
+	int			n;
+} ZkRecord;
+
+/* The board of the root under which this directory is; palloc'ed */
+extern char *zkl_board(const char *dir, int root_len);
+
+/*
+ * The lines of a record of our own, without the first, which all nodes have;
+ * palloc'ed.  What exceeds ZKS_RECORD_KEPT bytes is left out, the farthest
+ * first.
+ */
+extern char *zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n);
+
+/*
+ * Read the data of any node on the board; false if that is no record.  All
+ * is copied.
+ */
+extern bool zkl_read_record(const char *data, int len, ZkRecord *record);
+
+#endif							/* ZKLOCK_WAIT_RECORD_H */

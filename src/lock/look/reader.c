@@ -1,0 +1,163 @@
+/*-------------------------------------------------------------------------
+ *
+ * reader.c
+ *	  Many questions to ZooKeeper at a time, for those who only look.
+ *
+ * Questions are asked ahead of the answers, up to a window of them.  Whoever
+ * gets an error in between must end the reading, so that none is left.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "backend/backend_session.h"
+#include "backend/errors.h"
+#include "reader.h"
+
+static void
+set_due(ZkReader *r)
+{
+	r->patience.until = zkb_wait_answer_due(r->patience.wait);
+}
+
+void
+zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent event)
+{
+	memset(&r->patience, 0, sizeof(ZkPatience));
+	r->patience.session = session;
+	r->patience.wait = wait;
+	r->patience.event = event;
+	r->patience.raises = true;
+	r->first = r->n = 0;
+	r->apart = NULL;
+	set_due(r);
+}
+
+static bool
+try_round(ZkReader *r, ZkWait *wait, ZkWaitEvent event, int64 *last_round, bool (*round) (void *arg), void *arg)
+{
+	volatile bool finished = false;
+
+	CHECK_FOR_INTERRUPTS();
+	zkl_begin_reading(r, zkb_connect(wait), wait, event);
+	if (*last_round == 0)
+		*last_round = r->patience.until;
+	else if (zks_now() >= *last_round)
+		zkb_raise_unanswered(wait, r->patience.session);
+	PG_TRY();
+	{
+		finished = round(arg);
+	}
+	PG_FINALLY();
+	{
+		zkl_end_reading(r);
+	}
+	PG_END_TRY();
+	return finished;
+}
+
+void
+zkl_read_in_rounds(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (void *arg), void *arg)
+{
+	int64		last_round = 0;
+
+	while (!try_round(r, wait, event, &last_round, round, arg))
+		;
+}
+
+static ZkReading
+await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
+{
+	ZkPatience *p = &r->patience;
+	ZkWaited	waited = zkb_await_answer(p, request, answer);
+	ZkSessionInfo info;
+
+	if (waited != ZKB_CAME)
+		return waited == ZKB_SESSION_OVER ? ZKL_BROKEN : ZKL_LATE;
+	set_due(r);
+	if (!zks_is_open(answer->rc))
+	{
+		p->wait->said = ZKS_OK;
+		return ZKL_READ;
+	}
+	zks_info(p->session, &info);
+	p->wait->said = answer->rc;
+	if (info.state == ZKS_CONNECTED && p->go_on == NULL)
+		zkb_pause(p->wait, p->session, p->until, p->event);
+	return ZKL_BROKEN;
+}
+
+ZkReading
+zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
+{
+	if (r->apart != NULL)
+		zks_request_free(r->patience.session, r->apart);
+	r->apart = request;
+	return await(r, zkb_sent(request), answer);
+}
+
+bool
+zkl_has_room(const ZkReader *r)
+{
+	return r->n < ZKL_WINDOW;
+}
+
+void
+zkl_ask(ZkReader *r, ZkRequest *request)
+{
+	r->requests[(r->first + r->n) % ZKL_WINDOW] = zkb_sent(request);
+	r->n++;
+	CHECK_FOR_INTERRUPTS();
+}
+
+ZkReading
+zkl_await_oldest(ZkReader *r, ZkAnswer *answer)
+{
+	return await(r, r->requests[r->first], answer);
+}
+
+void
+zkl_drop_oldest(ZkReader *r)
+{
+	zks_request_free(r->patience.session, r->requests[r->first]);
+	r->first = (r->first + 1) % ZKL_WINDOW;
+	r->n--;
+}
+
+ZkReading
+zkl_read_nodes(ZkReader *r, const ZkNodesToRead *nodes)
+{
+	int			next = 0;
+
+	for (int i = 0; i < nodes->n; i++)
+	{
+		ZkAnswer	answer;
+		ZkReading	reading;
+
+		for (; next < nodes->n && zkl_has_room(r); next++)
+		{
+			char	   *path = psprintf("%s/%s", nodes->dir, nodes->name(next, nodes->arg));
+
+			zkl_ask(r, zks_read(r->patience.session, path));
+			pfree(path);
+		}
+		reading = zkl_await_oldest(r, &answer);
+		if (reading != ZKL_READ)
+			return reading;
+		nodes->take(i, &answer, nodes->arg);
+		zkl_drop_oldest(r);
+	}
+	return ZKL_READ;
+}
+
+void
+zkl_end_reading(ZkReader *r)
+{
+	while (r->n > 0)
+		zkl_drop_oldest(r);
+	if (r->apart != NULL)
+		zks_request_free(r->patience.session, r->apart);
+	r->apart = NULL;
+}

@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * reader.h
+ *	  Many questions to ZooKeeper at a time, for those who only look.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_READER_H
+#define ZKLOCK_READER_H
+
+#include "backend/wait.h"
+
+/*
+ * The number of questions under way: enough for nearly every queue to take
+ * two round trips, and not so many that the session's heartbeats, or a cancel,
+ * must wait for long.
+ */
+#define ZKL_WINDOW		1000
+
+typedef struct ZkReader
+{
+	ZkPatience	patience;		/* for the next answer; each gives the one
+								 * after it time */
+	ZkRequest  *requests[ZKL_WINDOW];	/* a ring buffer, from first on */
+	int			first;
+	int			n;
+	ZkRequest  *apart;			/* see zkl_ask_apart; or NULL */
+} ZkReader;
+
+typedef enum ZkReading
+{
+	ZKL_READ,
+	ZKL_BROKEN,					/* the connection broke, or ZooKeeper has not
+								 * really answered: ask again, all of it */
+	ZKL_LATE					/* no reason to wait for it; or no answer in
+								 * time, for a reader that does not raise */
+} ZkReading;
+
+/* It raises if an answer does not come in time, unless that is changed */
+extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait, ZkWaitEvent event);
+
+/*
+ * Read in rounds until one returns true: each begins on a connection, and ends with
+ * it, and none begins later than the first may last.
+ */
+extern void zkl_read_in_rounds(ZkReader *reader, ZkWait *wait, ZkWaitEvent event,
+							   bool (*round) (void *arg), void *arg);
+
+/* A question apart from all others, which is dropped with the next one, or at the end */
+extern ZkReading zkl_ask_apart(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
+
+/*
+ * The questions that are answered in the order in which they were asked.  There
+ * must be room for another; the oldest is dropped, with its answer.
+ */
+extern bool zkl_has_room(const ZkReader *reader);
+extern void zkl_ask(ZkReader *reader, ZkRequest *request);
+extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
+extern void zkl_drop_oldest(ZkReader *reader);
+
+/*
+ * Read these nodes of a directory, which takes one round trip if they fit into the
+ * window; take gets the answers in order.  No other question may be under way.
+ */
+typedef struct ZkNodesToRead
+{
+	const char *dir;
+	int			n;
+	const char *(*name) (int i, void *arg);
+	void		(*take) (int i, const ZkAnswer *answer, void *arg);
+	void	   *arg;
+} ZkNodesToRead;
+
+extern ZkReading zkl_read_nodes(ZkReader *reader, const ZkNodesToRead *nodes);
+
+/* Drop all of them; does not fail */
+extern void zkl_end_reading(ZkReader *reader);
+
+#endif							/* ZKLOCK_READER_H */

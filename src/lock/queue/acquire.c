@@ -1,0 +1,614 @@
+/*-------------------------------------------------------------------------
+ *
+ * acquire.c
+ *	  Taking locks: the course of a call, queue after queue.
+ *
+ * The create of our node and a list of its directory are sent together.
+ * Answers come in the order of the requests, so the list shows our place in
+ * the queue, and a free lock costs one round trip.  A session that takes a lock
+ * again and again mostly leaves out the list: its new node's number tells that
+ * nobody came in between (turn.c).  If others are ahead of us, we wait for them
+ * (blockers.c).
+ *
+ * The nodes of several locks are created in one ZooKeeper transaction, so that
+ * two such calls have the same order everywhere.  We wait for the first lock,
+ * in the order of the paths, that somebody else has; the nodes after it are
+ * given up meanwhile, so that nobody waits for a lock that we do not hold yet
+ * either.  A waiter holds only locks that come before, so such calls cannot
+ * deadlock.
+ *
+ * Each round is bound to one session.  When that ends, or somebody deletes a
+ * node of ours, a new round begins, at the end of the queues.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "pgstat.h"
+
+#include "acquire.h"
+#include "backend/encoding.h"
+#include "backend/errors.h"
+#include "backend/node_identity.h"
+#include "backend/path.h"
+#include "backend/settings.h"
+#include "backend/slots.h"
+#include "lock/deadlock/deadlock.h"
+#include "place.h"
+
+/*-------------------------------------------------------------------------
+ * The queue
+ *-------------------------------------------------------------------------
+ */
+
+static void
+free_queue(ListedQueue *queue)
+{
+	if (queue->contenders != NULL)
+		pfree(queue->contenders);
+	if (queue->view.watch != NULL)
+		pfree(queue->view.watch);
+	memset(queue, 0, sizeof(*queue));
+}
+
+/*
+ * Where sequence numbers do not tell the order, the creating transactions do.
+ * False if somebody in the list may have been replaced by one whom it does not
+ * show: a reader in the place of a writer.
+ */
+static bool
+fill_in_czxids(Call *c, Place *p, ListedQueue *queue)
+{
+	ZkAnswer   *answers = palloc_extended(queue->n * sizeof(ZkAnswer), MCXT_ALLOC_HUGE);
+	int			left = 0;
+	bool		complete = zkl_read_contenders(c, p, queue->contenders, queue->n, answers);
+
+	for (int i = 0; complete && i < queue->n; i++)
+	{
+		char		shared[ZKP_NAME_LEN];
+
+		if (answers[i].rc == ZKS_NO_NODE)
+		{
+			complete = !zkp_shared_name(shared, queue->contenders[i].name);
+			continue;
+		}
+		if (answers[i].rc != ZKS_OK)
+			zkb_raise(answers[i].rc, p->target->path);
+		queue->contenders[left] = queue->contenders[i];
+		queue->contenders[left++].czxid = answers[i].stat.place_czxid;
+	}
+	pfree(answers);
+	if (!complete)
+		return false;
+	queue->n = left;
+	zkp_sort(queue->contenders, queue->n);
+	return true;
+}
+
+/* Of so many directories, at most, we remember that they were looked at */
+#define DIRECTORIES_LOOKED_AT	1024
+
+/*
+ * Children that have a number, and are no contenders, may be another library's
+ * locks, which neither wait for us nor we for them.  Or they may be locks below this
+ * one.  The nodes tell, so they are asked for, once a session and directory.  A single
+ * node is ephemeral, too, but zklock's own has been written to.
+ */
+static void
+warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
+{
+	static uint64 looked_at[DIRECTORIES_LOOKED_AT];
+	const char *dir = p->target->dir;
+	uint64		hash = hash_bytes_extended((const unsigned char *) dir, (int) strlen(dir), 0);
+	uint64	   *entry = &looked_at[hash % DIRECTORIES_LOOKED_AT];
+	ZkAnswer	answers[ZKS_STRANGERS];
+
+	if (*entry == hash || !zkl_stat_children(c, p, list->strangers, list->nstrangers, answers))
+		return;
+	*entry = hash;
+	for (int i = 0; i < list->nstrangers; i++)
+	{
+		const char *name = list->strangers[i];
+
+		if (answers[i].rc != ZKS_OK || answers[i].stat.owner == 0 || answers[i].stat.version > 0)
+			continue;
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("lock path \"%s\" has a node of an unknown kind", zkb_path_for_display(p->target->path)),
+				 errdetail("zklock does not wait for node \"%s\", and the client that created it might not wait for zklock.",
+						   zkb_from_utf8_escaped(name, strlen(name), true)),
+				 errhint("If it is another library's lock, both might be held at the same time. Use only one kind of lock at each path.")));
+		return;
+	}
+}
+
+/*
+ * Work out what this list means for us, or, with node NULL, for a newcomer.
+ * False if that is not certain, and the list must be read again.
+ */
+static bool
+look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
+{
+	ZkNodeInfo	own;
+	int			listed;
+
+	/* a node of ours that is gone since then would look like another's */
+	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
+		return false;
+	queue->contenders = palloc_extended(Max(answer->nchildren, 1) * sizeof(ZkpContender),
+										MCXT_ALLOC_HUGE);
+	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
+	listed = queue->n;
+	queue->n = zkn_leave_out_unwanted(c->session, p->target->dir, queue->contenders, queue->n);
+	if (zkp_needs_czxids(queue->contenders, queue->n) && !fill_in_czxids(c, p, queue))
+		return false;
+	queue->view.watch = palloc(Max(queue->n, 1) * sizeof(int));
+	if (p->target->own != NULL)
+		zkn_info(c->session, p->target->own, &own);
+	zkp_look(queue->contenders, queue->n, node != NULL ? node->name : NULL,
+			 p->target->own != NULL ? own.name : NULL, &c->want, &queue->view);
+
+	/* without what was left out we hold, but others still see us as waiting */
+	p->tell = queue->view.tell || (queue->n < listed && c->want.permits > 1);
+	p->alone = queue->view.self_seen && listed == 1;
+	if (answer->nstrangers > 0)
+		warn_of_strangers(c, p, answer);
+	return true;
+}
+
+/*
+ * Others are before us, and we do not wait.  But if all that is in our way is
+ * one exclusive node, its data may say that its holder is a reader now.
+ */
+static Verdict
+look_closer(Call *c, Place *p, const ListedQueue *queue)
+{
+	ZkAnswer	answer;
+
+	if (!queue->view.may_be_soft)
+		return TAKEN;
+	if (!zkl_read_contenders(c, p, &queue->contenders[queue->view.watch[0]], 1, &answer))
+		return LIST_AGAIN;
+	return answer.rc == ZKS_NO_NODE || (answer.rc == ZKS_OK && answer.stat.says_shared) ? GRANTED : TAKEN;
+}
+
+/*-------------------------------------------------------------------------
+ * Our turn in it
+ *-------------------------------------------------------------------------
+ */
+
+static void
+raise_deadlock(const char *path)
+{
+	zkb_counters.deadlocks++;
+	pgstat_report_deadlock();
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected on lock path \"%s\"", zkb_path_for_display(path)),
+			 errdetail("Another client, which requested the exclusive lock first, waits for the shared lock that this session holds."),
+			 errhint("Release the shared lock before taking the exclusive one.")));
+}
+
+/*
+ * Others are before us.  Give up the later places, and wait here, if we may.
+ */
+static Verdict
+stand_in_queue(Call *c, int at, ListedQueue *queue)
+{
+	Place	   *p = &c->places[at];
+	Verdict		outcome;
+
+	if (!c->may_wait)
+		return look_closer(c, p, queue);
+	if (queue->view.stuck)
+		raise_deadlock(p->target->path);
+	zkl_drop_from(c, at + 1);
+	p->need = queue->view.need;
+	p->by_changes |= queue->view.first;
+	zkl_begin_to_wait(c, at);
+	zks_gather(c->session);
+	zkl_watch_queue(c, p, queue);
+	if (p->by_changes && p->changes == NULL)
+		return LIST_AGAIN;		/* this time with the watch on the directory */
+
+	/* readers, and those who wait for a place, may all be next */
+	zkn_expect_turn(c->session, p->node, queue->view.next && c->want.mode == ZKP_EXCLUSIVE);
+	outcome = zkl_await_turn(c, p, &queue->view);
+	zkn_expect_turn(c->session, p->node, false);
+	if (outcome == TAKEN)
+		zkb_counters.timeouts++;
+	return outcome;
+}
+
+static void
+request_list(Call *c, Place *p, bool fresh)
+{
+	ZkSessionInfo info;
+
+	/* after a reconnection, the new server may lag behind */
+	zks_info(c->session, &info);
+	zks_gather(c->session);
+	zkl_send_list(c, p, fresh || info.epoch != p->list_epoch);
+	if (!p->unprompted)
+		zkl_send_check(c, p);	/* else it is hardly our turn */
+	p->unprompted = false;
+}
+
+/*
+ * Wait for the list, and see what it means for us: GRANTED or WAIT_ON, or
+ * LIST_AGAIN if that is not certain, and the leader must be asked.
+ */
+static Verdict
+read_list(Call *c, Place *p, ListedQueue *queue)
+{
+	ZkAnswer	answer;
+	ZkNodeInfo	node;
+
+	if (!zkl_await_list(c, p, &answer))
+	{
+		if (!zkl_is_too_late(c, p))
+			return START_AGAIN;
+		zkb_counters.timeouts++;
+		return TAKEN;
+	}
+	zkn_info(c->session, p->node, &node);
+	if (answer.rc != ZKS_OK || node.state != ZKN_PRESENT)
+		return START_AGAIN;
+	if (!look_at_queue(c, p, &answer, &node, queue))
+	{
+		if (!zkl_await_fresh(c, zkb_wait_answer_due(c->wait)))
+			return START_AGAIN;
+		zkl_ask_again(c);
+		return LIST_AGAIN;
+	}
+	/* do not give up our place because of a server that lags behind */
+	if (!queue->view.self_seen)
+		return p->list_fresh ? START_AGAIN : LIST_AGAIN;
+	return queue->view.need == 0 ? GRANTED : WAIT_ON;
+}
+
+/*
+ * Whether our node, of which no list was requested, comes right after our last
+ * one.  That it still exists is zkl_confirm_turn's matter, as after a list.
+ */
+static bool
+comes_next(Call *c, Place *p)
+{
+	ZkNodeInfo	node;
+
+	if (p->list != NULL || !zkl_wants_one(c))
+		return false;
+	zkn_info(c->session, p->node, &node);
+	p->alone = node.state == ZKN_PRESENT && node.comes_next;
+	return p->alone;
+}
+
+/*
+ * Take our turn in one queue, where we have a node and, mostly, have requested a
+ * list
+ */
+static Verdict
+take_turn(Call *c, int at)
+{
+	Place	   *p = &c->places[at];
+	Verdict		outcome = LIST_AGAIN;
+	bool		fresh = false;
+	int			need = INT_MAX;
+
+	if (comes_next(c, p))
+		outcome = zkl_confirm_turn(c, p);
+	while (outcome == LIST_AGAIN)
+	{
+		ListedQueue queue = {0};
+
+		if (p->list == NULL)
+			request_list(c, p, fresh);
+		outcome = read_list(c, p, &queue);
+		if (outcome == LIST_AGAIN)
+			fresh = true;
+		else if (outcome == WAIT_ON)
+		{
+			outcome = stand_in_queue(c, at, &queue);
+
+			/* nobody has gone, though somebody may have come */
+			if (outcome == LIST_AGAIN && queue.view.need >= need)
+				zkl_ask_after_pause(c, p->by_changes ? 0 : MOST_DOUBLINGS);
+			need = Min(need, queue.view.need);
+		}
+		if (outcome == GRANTED)
+			outcome = zkl_confirm_turn(c, p);
+		free_queue(&queue);
+		zkl_drop_list(c, p);
+	}
+	zkl_end_turn(c, p, outcome);
+	return outcome;
+}
+
+/*-------------------------------------------------------------------------
+ * The call
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Take all locks, in the order of the paths.  After a wait, the nodes of the
+ * later paths are created again.
+ */
+static Verdict
+take_turns(Call *c)
+{
+	for (int i = 0; i < c->n; i++)
+	{
+		Verdict		outcome = GRANTED;
+
+		if (c->places[i].node == NULL)
+			outcome = zkl_join_queues(c, i);
+		if (outcome == GRANTED)
+			outcome = take_turn(c, i);
+		if (outcome != GRANTED)
+			return outcome;
+	}
+	return GRANTED;
+}
+
+/*
+ * Find out whether a newcomer would have to wait.  The leader is asked, since
+ * a follower may still show, or not yet show, another contender.  Writes
+ * nothing.
+ */
+static Verdict
+look_first(Call *c)
+{
+	Verdict		outcome = GRANTED;
+
+	/* on one connection, whatever follows a fresh list is as fresh */
+	zks_gather(c->session);
+	for (int i = 0; i < c->n; i++)
+		zkl_send_list(c, &c->places[i], i == 0);
+	for (int i = 0; i < c->n && outcome == GRANTED; i++)
+	{
+		Place	   *p = &c->places[i];
+		ZkAnswer	answer;
+		ListedQueue queue = {0};
+
+		if (!zkl_await_list(c, p, &answer))
+			return START_AGAIN;
+		if (answer.rc == ZKS_NO_NODE)
+			continue;
+		if (!look_at_queue(c, p, &answer, NULL, &queue))
+			outcome = START_AGAIN;
+		else if (queue.view.need > 0)
+			outcome = look_closer(c, p, &queue);
+		free_queue(&queue);
+	}
+	for (int i = 0; i < c->n; i++)
+		zkl_drop_list(c, &c->places[i]);
+	return outcome == LIST_AGAIN ? START_AGAIN : outcome;
+}
+
+/*
+ * Whether we still have all: the first may have been lost while we waited for
+ * the rest.
+ */
+static bool
+have_all(Call *c)
+{
+	ZkNode	  **nodes = palloc(c->n * sizeof(ZkNode *));
+	ZkProof		proof = ZKB_PROVEN;
+	ZkLoss		loss;
+	bool		result;
+
+	for (int i = 0; i < c->n; i++)
+		nodes[i] = c->places[i].node;
+	if (!zkb_is_certain(nodes, c->n))
+		proof = zkb_prove(nodes, c->n, c->wait, zkb_wait_answer_due(c->wait));
+	if (proof == ZKB_NO_ANSWER)
+		zkb_raise_unanswered(c->wait, c->session);
+	result = proof == ZKB_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
+	pfree(nodes);
+	return result;
+}
+
+/* What nobody wants any longer is about to go */
+static void
+refuse_too_long(Call *c, char *const *dirs)
+{
+	ZkPatience	patience = zkl_patience(c, NULL);
+	size_t		bytes;
+
+	patience.raises = false;
+	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
+		   zkn_any_unwanted(c->session) && zkb_wait_on(&patience))
+		;
+	if (bytes > ZKN_PATHS_MAX && patience.waited != ZKB_SESSION_OVER)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many ZooKeeper locks"),
+				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes; the maximum is %d.",
+						   bytes, ZKN_PATHS_MAX),
+				 errhint("Use shorter paths, or release some of the locks first.")));
+}
+
+static void
+refuse_too_large(Call *c)
+{
+	char	  **dirs = palloc(c->n * sizeof(char *));
+	size_t		bytes = 0;
+
+	for (int i = 0; i < c->n; i++)
+	{
+		dirs[i] = c->places[i].target->dir;
+		bytes += strlen(dirs[i]);
+	}
+	if (c->n > 1 && !zkn_fit(c->session, dirs, c->n, &c->want))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many ZooKeeper locks at once"),
+				 errdetail("%d locks, with %zu bytes of paths, are too many for one request.",
+						   c->n, bytes),
+				 errhint("Take them in smaller groups, in byte order, or use shorter paths.")));
+	refuse_too_long(c, dirs);
+	pfree(dirs);
+}
+
+/* Get the session, and what depends on it */
+static void
+begin_round(Call *c)
+{
+	c->session = zkb_connect(c->wait);
+	c->want.style = (ZkpStyle) zklock_node_style;
+	c->want.closed = zklock_acl == ZKLOCK_ACL_CREATOR;
+	if (c->want.closed)
+		zkb_refuse_nameless();
+	c->want.identity = zkb_identity_lines();
+	refuse_too_large(c);
+}
+
+/* Nodes of ours are gone; perhaps since we broke a cycle, and do not know it */
+static void
+ask_who_did_it(Call *c)
+{
+	ZkSessionInfo info;
+
+	zks_info(c->session, &info);
+	for (int i = 0; i < c->n && info.state != ZKS_OVER && !info.forfeited; i++)
+	{
+		if (c->places[i].search != NULL)
+			zkl_search_found_gone(c->places[i].search);
+	}
+}
+
+static ZkAcquired
+acquire(Call *c)
+{
+	uint32		generation = zkb_generation();
+
+	for (;;)
+	{
+		Verdict		outcome = GRANTED;
+
+		begin_round(c);
+		if (!c->may_wait)
+			zkb_wait_limit_try(c->wait);
+		for (int i = 0; i < c->n; i++)
+		{
+			ZkNode	   *own = c->places[i].target->own;
+			ZkLoss		loss;
+
+			if (own != NULL && (zkb_generation() != generation ||
+								zkn_first_lost(c->session, &own, 1, &loss) == 0))
+				return ZKL_OWN_LOST;
+		}
+		if (!c->may_wait)
+			outcome = zkl_is_single(c) ? zkl_look_first_at_single(c) : look_first(c);
+		if (outcome == GRANTED)
+			outcome = zkl_is_single(c) ? zkl_take_single(c) : take_turns(c);
+		if (outcome == GRANTED && c->n > 1 && !have_all(c))
+			outcome = START_AGAIN;
+		if (outcome == GRANTED)
+			return ZKL_HELD;
+		if (outcome == START_AGAIN)
+			ask_who_did_it(c);
+		zkl_drop_from(c, 0);
+		if (outcome == TAKEN)
+			return ZKL_TAKEN;
+		zkl_ask_again(c);
+	}
+}
+
+/* An error that ends a wait says for what */
+static void
+tell_where_we_wait(void *arg)
+{
+	Call	   *c = arg;
+
+	if (c->waiting == NULL)
+		return;
+	if (c->want.mode == ZKP_SEMAPHORE)
+		errcontext("while waiting for a place of semaphore \"%s\"", zkb_path_for_display(c->waiting->target->path));
+	else
+		errcontext("while waiting for lock path \"%s\"", zkb_path_for_display(c->waiting->target->path));
+}
+
+ZkAcquired
+zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait, bool holds,
+			ZkWait *wait)
+{
+	Call		c = {.may_wait = may_wait,.holds = holds,.wait = wait,.n = n};
+	volatile ZkAcquired outcome = ZKL_TAKEN;
+	ErrorContextCallback context;
+
+	c.want.mode = mode;
+	c.want.permits = permits;
+	c.places = palloc0(n * sizeof(Place));
+	for (int i = 0; i < n; i++)
+	{
+		c.places[i].call = &c;
+		c.places[i].target = &targets[i];
+	}
+	wait->tell = zkl_tell_blockers;
+	wait->arg = &c;
+	context.callback = tell_where_we_wait;
+	context.arg = &c;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	PG_TRY();
+	{
+		outcome = acquire(&c);
+	}
+	PG_CATCH();
+	{
+		/*
+		 * A FATAL error does not get here; it ends the process, and with it
+		 * the session and all its nodes.
+		 */
+		if (c.waiting != NULL && zks_now() >= wait->lock_deadline)
+			zkb_counters.timeouts++;
+		wait->tell = NULL;
+		wait->arg = NULL;
+		zkl_drop_from(&c, 0);
+		if (zkb_peek() != NULL)
+			zks_send(zkb_peek());
+		zkb_slot_waits_no_more(&zkb_counters);
+		zkl_log_end_of_wait(&c.log, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	error_context_stack = context.previous;
+	wait->tell = NULL;
+	wait->arg = NULL;
+	zkl_log_end_of_wait(&c.log, false); /* a granted one has been logged */
+
+	zks_send(c.session);
+	for (int i = 0; i < n; i++)
+	{
+		Place	   *p = &c.places[i];
+
+		if (outcome == ZKL_HELD)
+		{
+			ZkNodeInfo	node;
+
+			zkn_info(c.session, p->node, &node);
+			if (p->tell)
+				zkn_tell_granted(c.session, p->node);
+			if (zkl_wants_one(&c) && p->alone)
+				zkn_granted(c.session, p->node);
+			targets[i].grant.node = p->node;
+			targets[i].grant.token = node.czxid;
+			strlcpy(targets[i].grant.name, node.name, sizeof(targets[i].grant.name));
+			p->node = NULL;
+			zkl_drop_place(&c, p);
+		}
+	}
+	pfree(c.places);
+	return outcome;
+}
+
+bool
+zkl_is_high(const char *name)
+{
+	ZkpContender contender;
+
+	return zkp_parse(name, &contender) &&
+		(contender.seq > ZKP_SEQ_HIGH || contender.seq < 0);
+}

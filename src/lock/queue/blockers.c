@@ -1,0 +1,562 @@
+/*-------------------------------------------------------------------------
+ *
+ * blockers.c
+ *	  Those before us in a queue: they are watched, and waited for.
+ *
+ * We watch the two nearest ones and our own node.  When the farther one goes,
+ * the list is read again while the nearer one still stands; so when that one
+ * goes, we mostly know already that nobody else is left, and hold the lock
+ * without asking: numbers only grow, so nobody can have come in before us.  (To
+ * watch the nearest alone, and to list when it goes, is two requests less, and
+ * slower even where a round trip is short: see doc/performance.md.)
+ *
+ * Three things make that last step unsafe (besides what lock_protocol.c knows about
+ * the numbers), and then the list is read again: a reconnection (missed events
+ * are replayed in no particular order), a watch on our own node that is not
+ * armed (an armed one would have shown an expiry first, on the same
+ * connection), and a process that was stopped (what it reads then is old).
+ *
+ * A reader's turn can come in one more way: the writer before it stays, but
+ * its data changes to say that it is a reader now.  The watch tells when the
+ * data changes, and brings the data when it is set anew.
+ *
+ * A semaphore is the same queue with more holders.  The first waiter watches
+ * the directory itself, since anyone who leaves makes room for it; each other
+ * waiter watches the one right before it, which says in its node's data when
+ * it is granted its place.  So a freed place wakes one waiter, and then the
+ * next one, which takes over watching the directory.  If a waiter says so
+ * while we see others before it, it has nothing more to tell, and we watch the
+ * directory instead.  A waiter that says nothing may be on a machine that has
+ * stalled, and a directory's event may be kept back: so each looks by itself
+ * now and then, the sooner the nearer it is to its turn.  If the numbers of
+ * places differ, the waiters of each number are such a chain of their own: see
+ * look_at_semaphore.  So whoever leaves is seen by one of each number, and four
+ * requests hand a place on: the delete, the list of the first waiter, its word that
+ * it has the place, and the list of the next one.
+ *
+ * Of a single node, the only one before us is whoever has it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+
+#include "backend/compat.h"
+#include "backend/errors.h"
+#include "backend/node_identity.h"
+#include "backend/settings.h"
+#include "backend/slots.h"
+#include "place.h"
+
+/* So many of those before us are named in an error */
+#define MOST_TOLD		3
+
+void
+zkl_drop_changes(Call *c, Place *p)
+{
+	if (p->changes != NULL)
+		zks_leave_watch(c->session, p->changes);
+	p->changes = NULL;
+}
+
+static void
+drop_blocker(Call *c, Blocker *blocker)
+{
+	if (blocker->watch != NULL)
+		zks_unwatch(c->session, blocker->watch);
+	blocker->watch = NULL;
+	if (blocker->name != NULL)
+		pfree(blocker->name);
+	blocker->name = NULL;
+}
+
+void
+zkl_drop_blockers(Call *c, BlockerList *blockers)
+{
+	for (int i = 0; i < blockers->n; i++)
+		drop_blocker(c, &blockers->list[i]);
+	if (blockers->list != NULL)
+		pfree(blockers->list);
+	memset(blockers, 0, sizeof(*blockers));
+}
+
+void
+zkl_drop_search(Place *p)
+{
+	if (p->search != NULL)
+		zkl_end_search(p->search);
+	p->search = NULL;
+}
+
+/*
+ * ZooKeeper has said this, which is no answer, so that it is asked again; or it is one:
+ * it refuses.  "Not now" is as good as no word.  Doubt that comes again and again while
+ * the connection stands will not end.
+ */
+void
+zkl_must_be_open(Call *c, Place *p, int rc)
+{
+	ZkSessionInfo info;
+
+	if (!zks_is_open(rc))
+		zkb_raise(rc, p->target->path);
+	c->wait->said = rc;
+	zks_info(c->session, &info);
+	if (!zks_is_doubtful(rc) || info.state != ZKS_CONNECTED)
+		return;
+	if (c->doubted_since == 0 || c->doubted_epoch != info.epoch)
+		c->doubted_since = zks_now();
+	c->doubted_epoch = info.epoch;
+}
+
+/*-------------------------------------------------------------------------
+ * The watches
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Whether this watch can still tell us what we want to know, or has done so:
+ * the event often comes right after the list that still shows the node.
+ */
+static bool
+is_of_use(Call *c, const Blocker *blocker)
+{
+	ZkSessionInfo info;
+	ZkWatchInfo watch;
+
+	if (blocker->watch == NULL)
+		return false;
+	zks_watch_info(c->session, blocker->watch, &watch);
+	zks_info(c->session, &info);
+	return watch.state == ZKR_WATCH_PENDING ||
+		((watch.state == ZKR_WATCH_ARMED || watch.state == ZKR_WATCH_FIRED) &&
+		 watch.epoch == info.epoch);
+}
+
+void
+zkl_set_watch(Call *c, Place *p, Blocker *blocker)
+{
+	char	   *path = zkl_is_single(c) ? pstrdup(p->target->dir) :
+	psprintf("%s/%s", p->target->dir, blocker->name);
+	ZkWatch    *old = blocker->watch;
+
+	/*
+	 * set the new one first: then the old one need not be removed at the
+	 * server
+	 */
+	blocker->watch = zks_watch(c->session, path);
+	if (old != NULL)
+		zks_unwatch(c->session, old);
+	pfree(path);
+	if (blocker->watch == NULL)
+		zkb_raise_no_memory();
+}
+
+static int
+compare_blockers(const void *left, const void *right)
+{
+	return strcmp(((const Blocker *) left)->name, ((const Blocker *) right)->name);
+}
+
+static BlockerList
+list_blockers(const ListedQueue *queue)
+{
+	BlockerList blockers = {.n = queue->view.nwatch};
+
+	blockers.list = palloc0(blockers.n * sizeof(Blocker));
+	for (int i = 0; i < blockers.n; i++)
+		blockers.list[i].name = pstrdup(queue->contenders[queue->view.watch[i]].name);
+	qsort(blockers.list, blockers.n, sizeof(Blocker), compare_blockers);
+	return blockers;
+}
+
+/*
+ * Who is in both lists, which are sorted alike, keeps the watch, if it is still
+ * of use.
+ */
+static void
+keep_watches(Call *c, BlockerList *blockers, BlockerList *old_blockers)
+{
+	Blocker    *old = old_blockers->list;
+	Blocker    *end = old + old_blockers->n;
+
+	for (int i = 0; i < blockers->n; i++)
+	{
+		Blocker    *blocker = &blockers->list[i];
+
+		while (old < end && compare_blockers(old, blocker) < 0)
+			old++;
+		if (old < end && compare_blockers(old, blocker) == 0 && is_of_use(c, old))
+		{
+			blocker->watch = old->watch;
+			old->watch = NULL;
+		}
+	}
+}
+
+/*
+ * Watch those whom the view names, and our own node.  Both lists hang on the
+ * place, so that an error in between leaves no watch behind.
+ */
+void
+zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue)
+{
+	BlockerList blockers = {0};
+
+	if (!p->by_changes)
+		blockers = list_blockers(queue);
+	p->old_blockers = p->blockers;
+	p->blockers = blockers;
+	keep_watches(c, &p->blockers, &p->old_blockers);
+	zkn_watch(c->session, p->node);
+	for (int i = 0; i < p->blockers.n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (p->blockers.list[i].watch == NULL)
+			zkl_set_watch(c, p, &p->blockers.list[i]);
+	}
+	zkl_drop_blockers(c, &p->old_blockers);
+}
+
+/*-------------------------------------------------------------------------
+ * What they say
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * One of those before us is gone or no longer blocks us, and the last list
+ * showed nobody else to wait for.  Whether we hold the lock for certain.
+ */
+static bool
+is_our_turn(Call *c, Place *p)
+{
+	ZkNodeInfo	node;
+	ZkSessionInfo info;
+
+	/* read the session last: if it has reconnected meanwhile, the epoch tells */
+	zkn_info(c->session, p->node, &node);
+	zks_info(c->session, &info);
+	return node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&
+		node.watch_epoch == info.epoch && p->list_epoch == info.epoch &&
+		zkb_is_fresh(&info);
+}
+
+/* What a watch on one of those before us says */
+typedef enum Sign
+{
+	NO_SIGN,
+	NOT_ANSWERED,				/* whether the watch is armed */
+	OUR_TURN,
+	NO_LONGER_WAITS,			/* for a place of a semaphore: it has one, or
+								 * is gone */
+	GONE,						/* but there may be others before us */
+	DATA_CHANGED,				/* to what, a new watch tells */
+	NOT_ARMED					/* the watch failed */
+} Sign;
+
+/*
+ * Changes nothing: this is what a grant without a list rests on.  Whether our
+ * turn is certain is asked last, since it must not be older than the sign.
+ */
+static Sign
+read_sign(Call *c, Place *p, const ZkpView *view, const ZkWatchInfo *watch, uint32 epoch)
+{
+	bool		current = watch->epoch == epoch;
+
+	switch (watch->state)
+	{
+		case ZKR_WATCH_PENDING:
+			return NOT_ANSWERED;
+		case ZKR_WATCH_ARMED:
+			if (view->may_soften && watch->stat.says_shared && current && is_our_turn(c, p))
+				return OUR_TURN;
+			return view->ahead > 0 && watch->stat.says_granted ? NO_LONGER_WAITS : NO_SIGN;
+		case ZKR_WATCH_FIRED:
+			if (view->next && current && is_our_turn(c, p))
+				return OUR_TURN;
+			return view->ahead == 1 ? NO_LONGER_WAITS : GONE;
+		case ZKR_WATCH_CHANGED:
+
+			/* who waits for a place of a semaphore says only that it has it */
+			return view->ahead > 0 ? NO_LONGER_WAITS : DATA_CHANGED;
+		case ZKR_WATCH_FAILED:
+			break;
+	}
+	return NOT_ARMED;
+}
+
+/*
+ * Look at what the watches on those before us say now, and renew those that
+ * have to be.  GRANTED means that, with what the list showed, we know that it is
+ * our turn.  Raises if ZooKeeper refused a watch.
+ */
+static Verdict
+look_at_blockers(Call *c, Place *p, const ZkpView *view, uint32 epoch)
+{
+	Verdict		outcome = WAIT_ON;
+
+	for (int i = 0; i < p->blockers.n; i++)
+	{
+		Blocker    *blocker = &p->blockers.list[i];
+		ZkWatchInfo watch;
+
+		zks_watch_info(c->session, blocker->watch, &watch);
+		switch (read_sign(c, p, view, &watch, epoch))
+		{
+			case OUR_TURN:
+				return GRANTED;
+			case NO_LONGER_WAITS:
+
+				/*
+				 * Mostly that makes us the first; from now on we watch the
+				 * directory, which works even if it does not.
+				 */
+				p->by_changes = true;
+				return LIST_AGAIN;
+			case NOT_ARMED:
+				zkl_must_be_open(c, p, watch.rc);
+				pg_fallthrough;
+			case GONE:
+				outcome = LIST_AGAIN;
+				break;
+			case DATA_CHANGED:
+				if (zkl_is_single(c))
+				{
+					outcome = LIST_AGAIN;	/* and may be another by now */
+					break;
+				}
+				zkl_set_watch(c, p, blocker);
+				pg_fallthrough;
+			case NOT_ANSWERED:
+				if (outcome == WAIT_ON)
+					outcome = WAIT_FOR_ANSWER;
+				break;
+			case NO_SIGN:
+				break;
+		}
+	}
+	return outcome;
+}
+
+static Verdict
+look_at_changes(Call *c, Place *p)
+{
+	ZkWatchInfo watch;
+
+	zks_watch_info(c->session, p->changes, &watch);
+	return watch.state == ZKR_WATCH_ARMED ? WAIT_ON : LIST_AGAIN;
+}
+
+/*
+ * What has happened in the queue since the list, as far as our watches tell.
+ * The session was looked at before: what they say can only be newer.
+ */
+static Verdict
+look_at_watches(Call *c, Place *p, const ZkpView *view, const ZkSessionInfo *info)
+{
+	ZkNodeInfo	node = {.state = ZKN_ABSENT,.watch = ZKR_WATCH_ARMED};	/* a single one */
+	Verdict		outcome;
+
+	if (p->node != NULL)
+		zkn_info(c->session, p->node, &node);
+	if (info->state == ZKS_OVER || node.state == ZKN_LOST)
+		return START_AGAIN;
+	if (info->state != ZKS_CONNECTED)
+		return WAIT_ON;
+	if (info->epoch != p->list_epoch)
+		return LIST_AGAIN;
+	outcome = p->by_changes ? look_at_changes(c, p) : look_at_blockers(c, p, view, info->epoch);
+	if (outcome != WAIT_ON && outcome != WAIT_FOR_ANSWER)
+		return outcome;
+	if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)
+		return LIST_AGAIN;
+	return node.watch == ZKR_WATCH_PENDING ? WAIT_FOR_ANSWER : outcome;
+}
+
+/*-------------------------------------------------------------------------
+ * The wait
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+is_waiting(Verdict outcome)
+{
+	return outcome == WAIT_ON || outcome == WAIT_FOR_ANSWER;
+}
+
+/* Once something has happened, that is kept: to look may change the watches */
+static bool
+still_waits(void *arg)
+{
+	Place	   *p = arg;
+	ZkSessionInfo info;
+
+	zks_info(p->call->session, &info);
+	if (is_waiting(p->seen))
+		p->seen = look_at_watches(p->call, p, p->view, &info);
+	return is_waiting(p->seen) && info.state == ZKS_CONNECTED;
+}
+
+static Verdict
+search(Place *p, const ZkpView *view, Verdict outcome)
+{
+	p->view = view;
+	p->seen = outcome;
+	zkl_search(p->search);
+	return p->seen;
+}
+
+static void
+begin_search(Call *c, int at)
+{
+	Place	   *p = &c->places[at];
+	ZkSearchFor what = {
+		.session = c->session,.wait = c->wait,.node = p->node,
+		.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
+		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
+	};
+
+	p->search = zkl_begin_search(&what);
+}
+
+/*
+ * Sleep until something happens in the queue that the list has shown.
+ */
+Verdict
+zkl_await_turn(Call *c, Place *p, const ZkpView *view)
+{
+	int64		armed_by = zkb_deadline(zklock_operation_timeout);
+	int64		began_at = zks_now();
+
+	for (;;)
+	{
+		ZkSessionInfo info;
+		Verdict		outcome;
+		int64		until = ZKS_NEVER;
+		int64		look_at = ZKS_NEVER;
+		int64		search_at = ZKS_NEVER;
+
+		zks_info(c->session, &info);
+		outcome = look_at_watches(c, p, view, &info);
+		if (!is_waiting(outcome))
+			return outcome;
+		if (info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
+		{
+			outcome = search(p, view, outcome);
+			zkb_slot_still_waits(&zkb_counters);
+			if (!is_waiting(outcome))
+				return outcome;
+			continue;			/* what came with its last answer woke nobody
+								 * else */
+		}
+
+		if (info.state != ZKS_CONNECTED)
+			until = info.suspended_at + zklock_operation_timeout * ZKS_MS;
+		else if (outcome == WAIT_FOR_ANSWER)
+			until = armed_by;
+		else
+		{
+			armed_by = zkb_deadline(zklock_operation_timeout);
+			c->doubted_since = 0;
+		}
+
+		/*
+		 * The one that would tell us may be unable to; and who may not read a
+		 * directory at the moment of its change is never told (ZooKeeper
+		 * 3.8.4, 3.9.2).
+		 */
+		if (info.state == ZKS_CONNECTED && p->by_changes)
+			look_at = began_at + zks_timeout(&info);
+		else if (info.state == ZKS_CONNECTED && view->ahead > 0)
+			look_at = began_at + view->ahead * zks_beat_after(&info);
+		if (info.state == ZKS_CONNECTED)
+			search_at = zkl_search_due(p->search);
+
+		if (zkb_wait(c->wait, c->session, Min(Min(until, look_at), search_at), ZKB_WAIT_ACQUIRE))
+			continue;
+		if (info.state != ZKS_CONNECTED)
+			zkb_raise_cut_off(&info);
+		if (zks_now() >= c->wait->deadline)
+			return TAKEN;
+		if (zks_now() >= look_at)
+		{
+			p->unprompted = true;
+			return LIST_AGAIN;
+		}
+		if (zks_now() < until)
+			continue;			/* time to search */
+		zkb_raise_no_answer(c->wait);
+	}
+}
+
+/* Others are before us: we wait here now, if we did not before */
+void
+zkl_begin_to_wait(Call *c, int at)
+{
+	Place	   *p = &c->places[at];
+
+	if (!c->waited)
+		zkb_counters.waits++;
+	c->waited = true;
+	p->behind = true;
+	if (c->log.began_at == 0)
+		c->log.began_at = zks_now();
+	if (c->waiting != p)
+		zkb_slot_waits((char) c->want.mode, (char) zkl_shown_scope(p->target->scope), p->target->dir,
+					   p->target->path - p->target->dir, c->log.began_at, &zkb_counters);
+	c->waiting = p;
+	if (p->search == NULL)
+		begin_search(c, at);
+}
+
+/* The wait is over, in one way or another */
+void
+zkl_end_turn(Call *c, Place *p, Verdict outcome)
+{
+	c->waiting = NULL;
+	zkb_slot_waits_no_more(&zkb_counters);
+	if (outcome != GRANTED)
+		return;
+	c->in_vain = 0;				/* we get on, however many are left */
+	c->doubted_since = 0;
+	zkl_drop_search(p);
+	zkl_log_end_of_wait(&c->log, true);
+	c->log.began_at = 0;
+}
+
+/*
+ * Who holds us up, as far as our watches have read it, for an error that ends the
+ * wait; or NULL.  Asks nothing.
+ */
+char *
+zkl_tell_blockers(void *arg)
+{
+	Call	   *c = arg;
+	Place	   *p = c->waiting;
+	StringInfoData text;
+
+	if (p == NULL)
+		return NULL;
+	initStringInfo(&text);
+	for (int i = 0; i < p->blockers.n && i < MOST_TOLD; i++)
+	{
+		char		data[ZKS_WATCHED_KEPT];
+		int64		owner;
+		int			len;
+		ZkpData		says;
+
+		if (p->blockers.list[i].watch == NULL)
+			continue;
+		len = zks_watched_data(c->session, p->blockers.list[i].watch, data, &owner);
+		if (len < 0 || owner == 0)
+			continue;
+		zkp_read_data(data, len, &says);
+		appendStringInfo(&text, "%s%s", text.len > 0 ? ", " : "",
+						 zkb_who(says.identity, says.identity_len, 0, owner));
+	}
+	if (text.len == 0)
+		return NULL;
+	return psprintf(p->need == 1 ? "It is held by %s." : "Before this session in the queue, among others: %s.", text.data);
+}

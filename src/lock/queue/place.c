@@ -1,0 +1,518 @@
+/*-------------------------------------------------------------------------
+ *
+ * place.c
+ *	  Our places: their nodes, from the create to the proof that they are
+ *	  still there, and what is asked about them, until it is answered.
+ *
+ * What is under way hangs on the place, so that an error can undo it.  An answer
+ * that is doubtful, or of no use, is asked for again, with pauses if need be.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "backend/errors.h"
+#include "backend/settings.h"
+#include "lock/look/reader.h"
+#include "place.h"
+
+/*
+ * An answer is asked for again at once this many times, then after pauses,
+ * each twice as long as the one before, up to a second.
+ */
+#define AT_ONCE			3
+#define FIRST_PAUSE_MS	4
+#define FORGOTTEN_MS	10000
+
+void
+zkl_drop_list(Call *c, Place *p)
+{
+	if (p->list != NULL)
+		zks_request_free(c->session, p->list);
+	p->list = NULL;
+	if (p->check != NULL)
+		zks_request_free(c->session, p->check);
+	p->check = NULL;
+}
+
+static void
+drop_reads(Call *c, Place *p)
+{
+	while (p->nreads > 0)
+		zks_request_free(c->session, p->reads[--p->nreads]);
+	if (p->reads != NULL)
+		pfree(p->reads);
+	p->reads = NULL;
+}
+
+/* Leave nothing behind, except a node that was granted */
+void
+zkl_drop_place(Call *c, Place *p)
+{
+	zkl_drop_search(p);			/* before the node goes */
+	zkl_drop_list(c, p);
+	drop_reads(c, p);
+	zkl_drop_blockers(c, &p->old_blockers);
+	zkl_drop_blockers(c, &p->blockers);
+	zkl_drop_changes(c, p);
+	if (p->node != NULL)
+		(void) zkn_discard(c->session, p->node);
+	p->node = NULL;
+	p->by_changes = p->behind = p->tell = p->alone = p->unprompted = false;
+}
+
+/* Drop this place and all that come after it */
+void
+zkl_drop_from(Call *c, int first)
+{
+	for (int i = first; i < c->n; i++)
+		zkl_drop_place(c, &c->places[i]);
+}
+
+/*-------------------------------------------------------------------------
+ * Answers
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * The answer was of no use, so we must ask again.  That happens when things
+ * change meanwhile; but a server that goes on like this must neither hold up a
+ * call that may not wait, nor be asked without a pause.
+ */
+void
+zkl_ask_after_pause(Call *c, int doublings)
+{
+	int64		now = zks_now();
+	int64		until;
+
+	CHECK_FOR_INTERRUPTS();
+	if (now >= c->wait->try_until ||
+		(c->doubted_since != 0 && now - c->doubted_since >= zklock_operation_timeout * ZKS_MS))
+		zkb_raise_no_use(c->wait);
+	if (now - c->asked_again_at > FORGOTTEN_MS * ZKS_MS)
+		c->in_vain = 0;
+	c->asked_again_at = now;
+	if (c->in_vain++ < AT_ONCE)
+		return;
+	until = zkb_deadline(FIRST_PAUSE_MS << Min(c->in_vain - AT_ONCE - 1, doublings));
+	zkb_sleep(c->wait, c->session, Min(until, c->wait->try_until), ZKB_WAIT_ACQUIRE);
+	if (zks_now() >= c->wait->try_until)
+		zkb_raise_no_use(c->wait);
+}
+
+void
+zkl_ask_again(Call *c)
+{
+	zkl_ask_after_pause(c, MOST_DOUBLINGS);
+}
+
+static bool
+has_time(void *arg)
+{
+	Place	   *p = arg;
+
+	return !zkl_is_too_late(p->call, p);
+}
+
+/*
+ * For an answer that ZooKeeper owes us from now on.  It is of no use (ZKB_NO_REASON)
+ * once it is too late at this place, if one is given.
+ */
+ZkPatience
+zkl_patience(Call *c, Place *p)
+{
+	ZkPatience	patience = {
+		.session = c->session,.wait = c->wait,.event = ZKB_WAIT_ACQUIRE,
+		.until = zkb_wait_answer_due(c->wait),.raises = true,.go_on = p != NULL ? has_time : NULL,.arg = p
+	};
+
+	return patience;
+}
+
+/* Whether it is too late or not; false if the session is over */
+bool
+zkl_await_answer(Call *c, ZkRequest *request, ZkAnswer *answer)
+{
+	ZkPatience	patience = zkl_patience(c, NULL);
+
+	return zkb_await_answer(&patience, request, answer) == ZKB_CAME;
+}
+
+/*
+ * Wait until ZooKeeper's answers can be believed; false if the session is over
+ */
+bool
+zkl_await_fresh(Call *c, int64 until)
+{
+	ZkPatience	patience = zkl_patience(c, NULL);
+	ZkSessionInfo info;
+
+	patience.until = until;
+	do
+		zks_info(c->session, &info);
+	while (!zkb_is_fresh(&info) && zkb_wait_on(&patience));
+	return patience.waited == ZKB_CAME;
+}
+
+void
+zkl_send_list(Call *c, Place *p, bool fresh)
+{
+	zkl_drop_list(c, p);
+	p->list_fresh = fresh;
+	p->leftovers = zkn_leftovers(c->session, p->target->dir);
+	p->list = zkb_sent(zkl_is_single(c) ? zks_read_fresh(c->session, p->target->dir) :
+					   p->by_changes ?
+					   zks_list_and_watch(c->session, p->target->dir, fresh, &p->changes) :
+					   zks_list(c->session, p->target->dir, fresh));
+}
+
+/*
+ * Whether the time is up for a waiter that was behind others a moment ago, and
+ * is only looking again.  Somebody else was ahead all that time.
+ */
+bool
+zkl_is_too_late(Call *c, Place *p)
+{
+	ZkSessionInfo info;
+
+	zks_info(c->session, &info);
+	return p->behind && info.state == ZKS_CONNECTED && zks_now() >= c->wait->deadline;
+}
+
+/*
+ * Wait for the lock's children.  A list that was lost with its connection is
+ * requested again, fresh, since the next server may lag behind.  Returns false
+ * when the session is over, or time is up; ZKS_NO_NODE is a valid answer.
+ */
+bool
+zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
+{
+	ZkPatience	patience = zkl_patience(c, p);
+
+	for (int asked = 1;; asked++)
+	{
+		ZkSessionInfo info;
+
+		if (zkb_await_answer(&patience, p->list, answer) != ZKB_CAME)
+			return false;
+		if (answer->rc == ZKS_OK || answer->rc == ZKS_NO_NODE)
+		{
+			/* an answer that lay unread while we were stopped proves nothing */
+			zks_info(c->session, &info);
+			if (zkb_is_fresh(&info))
+			{
+				c->wait->said = ZKS_OK;
+				p->list_epoch = answer->epoch;
+				return true;
+			}
+		}
+		else
+			zkl_must_be_open(c, p, answer->rc);
+		if (zks_is_busy(answer->rc))
+			patience.until = zkb_wait_answer_due(c->wait);
+		if (!zkl_await_fresh(c, patience.until))
+			return false;
+		CHECK_FOR_INTERRUPTS();
+		if (asked > 1)
+			zkl_ask_again(c);	/* the first repeat, after a lost connection,
+								 * needs no pause */
+		zkl_send_list(c, p, true);
+	}
+}
+
+/*
+ * Wait until we know what became of our create, or it is too late: then it does not
+ * matter
+ */
+static void
+await_node(Call *c, Place *p, ZkNodeInfo *node)
+{
+	ZkPatience	patience = zkl_patience(c, p);
+
+	do
+	{
+		zkn_info(c->session, p->node, node);
+		if (node->state == ZKN_UNSURE)
+			c->wait->said = node->rc;	/* until a look tells what became of
+										 * it */
+	} while ((node->state == ZKN_CREATING || node->state == ZKN_UNSURE) && zkb_wait_on(&patience));
+	if (patience.waited == ZKB_SESSION_OVER)
+		node->state = ZKN_LOST; /* the thread is about to say so */
+}
+
+static void
+send_read(Call *c, Place *p, ZkRequest *(*ask) (ZkSession *, const char *), const char *name)
+{
+	char	   *path = psprintf("%s/%s", p->target->dir, name);
+
+	CHECK_FOR_INTERRUPTS();
+	p->reads[p->nreads] = zkb_sent(ask(c->session, path));
+	p->nreads++;
+	pfree(path);
+}
+
+/*
+ * Read these contenders' nodes, up to ZKL_WINDOW at a time.  Returns false if this
+ * connection cannot deliver them.
+ */
+bool
+zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
+{
+	ZkSessionInfo info;
+
+	drop_reads(c, p);
+	p->reads = palloc_extended(n * sizeof(ZkRequest *), MCXT_ALLOC_HUGE);
+	for (int i = 0; i < n; i++)
+	{
+		while (p->nreads < n && p->nreads - i < ZKL_WINDOW)
+			send_read(c, p, zks_read, contenders[p->nreads].name);
+		if (!zkl_await_answer(c, p->reads[i], &answers[i]))
+			return false;
+		if (answers[i].rc != ZKS_OK && answers[i].rc != ZKS_NO_NODE && answers[i].rc != ZKS_NO_AUTH)
+		{
+			zkl_must_be_open(c, p, answers[i].rc);
+			return false;
+		}
+	}
+	/* answers that lay unread while we were stopped prove nothing */
+	zks_info(c->session, &info);
+	return zkb_is_fresh(&info);
+}
+
+/*
+ * Ask about these few children, without their data, whatever the answers.  Returns
+ * false if this connection cannot deliver them, or it is too late.
+ */
+bool
+zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answers)
+{
+	ZkPatience	patience = zkl_patience(c, p);
+
+	drop_reads(c, p);
+	p->reads = palloc(n * sizeof(ZkRequest *));
+	for (int i = 0; i < n; i++)
+		send_read(c, p, zks_stat, names[i]);
+	for (int i = 0; i < n; i++)
+	{
+		if (zkb_await_answer(&patience, p->reads[i], &answers[i]) != ZKB_CAME)
+			return false;
+	}
+	return true;
+}
+
+/*-------------------------------------------------------------------------
+ * Nodes
+ *-------------------------------------------------------------------------
+ */
+
+/* Whether all we want is one exclusive lock, and we have nothing there yet */
+bool
+zkl_wants_one(const Call *c)
+{
+	return c->n == 1 && c->want.mode == ZKP_EXCLUSIVE && !zkl_is_single(c) && c->places[0].target->own == NULL;
+}
+
+/*
+ * Request our nodes, this one and all that come after it, and their lists; but
+ * no list where the answer to the create is likely to say that nobody is before us
+ */
+static void
+send_creates(Call *c, int first, bool parents)
+{
+	int			n = c->n - first;
+	char	  **dirs = palloc(n * sizeof(char *));
+	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
+	bool		bet;
+
+	for (int i = 0; i < n; i++)
+		dirs[i] = c->places[first + i].target->dir;
+
+	/*
+	 * who only tries has looked already, and shall not need a third round
+	 * trip
+	 */
+	bet = zkl_wants_one(c) && c->may_wait && zkn_bet(c->session, dirs[0]);
+	if (bet)
+	{
+		ZkSessionInfo info;
+
+		/*
+		 * The list that follows if the bet is lost needs no sync: who has
+		 * answered the create there has it.
+		 */
+		zks_info(c->session, &info);
+		c->places[first].list_epoch = info.epoch;
+	}
+	zks_gather(c->session);
+	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))
+		zkb_raise_no_memory();
+	for (int i = 0; i < n; i++)
+		c->places[first + i].node = nodes[i];
+	for (int i = first; i < c->n && !zkl_is_single(c) && !bet; i++)
+		zkl_send_list(c, &c->places[i], false);
+	pfree(dirs);
+	pfree(nodes);
+}
+
+/*
+ * Wait until we know what became of our nodes: GRANTED if they exist,
+ * START_AGAIN if one was lost, or is in doubt, TAKEN if it is too late.  But if ZooKeeper has refused
+ * one, that alone counts: it is returned in *refused, and why in *rc.
+ */
+static Verdict
+await_creates(Call *c, int first, Place **refused, int *rc)
+{
+	Verdict		outcome = GRANTED;
+
+	*refused = NULL;
+	for (int i = first; i < c->n; i++)
+	{
+		ZkNodeInfo	node;
+
+		await_node(c, &c->places[i], &node);
+		if (node.state == ZKN_PRESENT)
+			continue;
+		if (node.state == ZKN_CREATING || node.state == ZKN_UNSURE)
+			return TAKEN;
+		outcome = START_AGAIN;
+		if (node.state == ZKN_LOST)
+			continue;
+		if (zks_is_doubtful(node.rc))
+			zkl_must_be_open(c, &c->places[i], node.rc);
+		else
+		{
+			*refused = &c->places[i];
+			*rc = node.rc;
+			break;
+		}
+	}
+	return outcome;
+}
+
+/*
+ * What we no longer want at this path must be known to be gone before we create a
+ * single node there, or we could take one for the other.
+ */
+Verdict
+zkl_await_settled(Call *c, Place *p)
+{
+	ZkPatience	patience = zkl_patience(c, p);
+	int			refused;
+
+	while (!zkn_is_settled(c->session, p->target->dir, &refused))
+	{
+		if (refused != ZKS_OK)
+			zkb_raise(refused, p->target->path);
+		if (!zkb_wait_on(&patience))
+			return patience.waited == ZKB_NO_REASON ? TAKEN : START_AGAIN;
+	}
+	return GRANTED;
+}
+
+/*
+ * Create our nodes, this one and all that come after it.  GRANTED means only
+ * that they exist, and that lists were requested; TAKEN, of a single node, that
+ * another is there.
+ */
+Verdict
+zkl_join_queues(Call *c, int first)
+{
+	int64		until = zkb_wait_answer_due(c->wait);
+	bool		parents = false;
+	bool		leftovers = zkn_any_unwanted(c->session);
+
+	for (;;)
+	{
+		Place	   *refused;
+		int			rc = ZKS_OK;
+		bool		late;
+		Verdict		outcome;
+
+		send_creates(c, first, parents);
+		outcome = await_creates(c, first, &refused, &rc);
+		if (refused == NULL)
+			return outcome;
+		if (zkl_is_single(c) && rc == ZKS_NODE_EXISTS)
+		{
+			(void) zkn_discard(c->session, refused->node);
+			refused->node = NULL;
+			return TAKEN;
+		}
+		if (rc == ZKS_NO_CHILDREN && leftovers)
+		{
+			/* a single node of ours may have been there */
+			leftovers = false;
+			outcome = zkl_await_settled(c, refused);
+			if (outcome != GRANTED)
+				return outcome;
+			zkl_drop_from(c, first);
+			continue;
+		}
+		zkl_drop_from(c, first);
+		if (zks_is_busy(rc))
+		{
+			zkl_must_be_open(c, refused, rc);
+			until = zkb_wait_answer_due(c->wait);
+		}
+		late = zks_now() >= Min(until, c->wait->deadline);
+		if (!zks_is_busy(rc) && (rc != ZKS_NO_NODE || (late && parents)))
+			zkb_raise(rc, refused->target->path);
+
+		/* there is no parent yet, or ZooKeeper has just removed it */
+		if (late)
+			zkb_raise_no_answer(c->wait);
+		parents |= rc == ZKS_NO_NODE;
+		zkl_ask_again(c);
+	}
+}
+
+/* Check our node, unless that is not needed */
+void
+zkl_send_check(Call *c, Place *p)
+{
+	int			n = 1;
+
+	if (zkb_is_certain(&p->node, n))
+		return;
+	p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
+}
+
+/*
+ * It is our turn, if our node still exists.  What the list and the events say
+ * about others cannot get worse, but a server that is cut off from its leader,
+ * or a leader from its quorum, would show us our own node long after it is
+ * gone.  So a quorum must have confirmed it less than a third of the session
+ * timeout ago: by its create, the heartbeat of who is next in line, or a check.
+ * That is sent along with a list, and behind an event.
+ */
+Verdict
+zkl_confirm_turn(Call *c, Place *p)
+{
+	ZkAnswer	answer;
+
+	if (zkb_is_certain(&p->node, 1))
+		return GRANTED;
+	if (p->check == NULL)
+		zkl_send_check(c, p);
+	if (p->check == NULL)
+		return GRANTED;			/* proven just now */
+	if (!zkl_await_answer(c, p->check, &answer))
+		return START_AGAIN;
+	switch (answer.rc)
+	{
+		case ZKS_OK:
+			zkn_proven(c->session, &p->node, 1, answer.sent_at);
+			if (!zkb_is_certain(&p->node, 1))
+				break;
+			return GRANTED;
+		case ZKS_NO_NODE:
+			return START_AGAIN;
+		default:
+			zkl_must_be_open(c, p, answer.rc);
+			break;
+	}
+	zkl_ask_again(c);
+	return LIST_AGAIN;
+}

@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * place.h
+ *	  What the files share that take locks: acquire.c, single_node.c, place.c
+ *	  and blockers.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_PLACE_H
+#define ZKLOCK_PLACE_H
+
+#include "acquire.h"
+#include "lock/deadlock/deadlock.h"
+#include "lock/look/wait_log.h"
+
+/* How often a pause is doubled, at most: see zkl_ask_after_pause */
+#define MOST_DOUBLINGS	8
+#define FEW_DOUBLINGS	4
+
+/* One of those before us, whom we watch */
+typedef struct Blocker
+{
+	ZkWatch    *watch;
+	char	   *name;
+} Blocker;
+
+typedef struct BlockerList
+{
+	Blocker    *list;			/* sorted by name */
+	int			n;
+} BlockerList;
+
+typedef enum Verdict
+{
+	GRANTED,
+	TAKEN,						/* somebody else has it, and time is up */
+	WAIT_ON,					/* others are before us, and nothing has
+								 * happened so far */
+	WAIT_FOR_ANSWER,			/* the same, and a watch is not answered yet */
+	LIST_AGAIN,					/* something changed: list the queue again */
+	START_AGAIN					/* our node is gone: queue again */
+} Verdict;
+
+/*
+ * Our place in one queue, and what is under way there, so that an error can
+ * undo it
+ */
+typedef struct Place
+{
+	struct Call *call;
+	ZkTarget   *target;
+	ZkNode	   *node;
+	ZkRequest  *list;
+	ZkRequest  *check;			/* of our node, sent along with it, or behind
+								 * it; or NULL */
+	bool		unprompted;		/* nothing has happened, but it is time for a
+								 * list */
+	bool		list_fresh;		/* the leader was asked */
+	int			leftovers;		/* nodes of ours to be deleted that it may
+								 * show */
+	uint32		list_epoch;		/* the connection by which the last list came,
+								 * or could have come with the create */
+	bool		by_changes;		/* we wait for any change of the directory */
+	ZkWatch    *changes;		/* armed by the list, if so */
+	bool		behind;			/* the last list showed others before us */
+	int			need;			/* so many must leave before us */
+	bool		tell;			/* others wait to hear that we hold */
+	bool		alone;			/* nobody else was in the queue, as the last
+								 * list or our number said */
+	ZkRequest **reads;			/* of others' nodes */
+	int			nreads;
+	BlockerList blockers;
+	BlockerList old_blockers;	/* of the list before, while they are being
+								 * replaced */
+	ZkSearch   *search;			/* for a deadlock, while we wait; or NULL */
+	const ZkpView *view;		/* these two for still_waits */
+	Verdict		seen;
+} Place;
+
+typedef struct Call
+{
+	ZkpWant		want;
+	bool		may_wait;
+	bool		holds;			/* this session has other locks */
+	bool		waited;
+	bool		warned;			/* of a node that is no lock */
+	struct Place *waiting;		/* there, now; or NULL */
+	ZkWaitLog	log;
+	ZkWait	   *wait;
+	int			in_vain;		/* how often we have asked again lately */
+	int64		asked_again_at;
+	int64		doubted_since;	/* ZooKeeper's answers leave everything open
+								 * since then, on the same connection; or 0 */
+	uint32		doubted_epoch;
+	ZkSession  *session;
+	Place	   *places;
+	int			n;
+} Call;
+
+/* A queue as the last list showed it, and what it means for us */
+typedef struct ListedQueue
+{
+	ZkpContender *contenders;	/* the names are the list's */
+	int			n;
+	ZkpView		view;
+} ListedQueue;
+
+static inline bool
+zkl_is_single(const Call *c)
+{
+	return c->want.style == ZKP_SINGLE;
+}
+
+/* blockers.c */
+extern void zkl_must_be_open(Call *c, Place *p, int rc);
+extern void zkl_drop_changes(Call *c, Place *p);
+extern void zkl_drop_blockers(Call *c, BlockerList *blockers);
+extern void zkl_drop_search(Place *p);
+extern void zkl_set_watch(Call *c, Place *p, Blocker *blocker);
+extern void zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue);
+extern Verdict zkl_await_turn(Call *c, Place *p, const ZkpView *view);
+extern void zkl_begin_to_wait(Call *c, int at);
+extern void zkl_end_turn(Call *c, Place *p, Verdict outcome);
+extern char *zkl_tell_blockers(void *arg);
+
+/* place.c */
+extern void zkl_drop_list(Call *c, Place *p);
+extern void zkl_drop_place(Call *c, Place *p);
+extern void zkl_drop_from(Call *c, int first);
+extern void zkl_ask_after_pause(Call *c, int doublings);
+extern void zkl_ask_again(Call *c);
+extern ZkPatience zkl_patience(Call *c, Place *p);
+extern bool zkl_await_answer(Call *c, ZkRequest *request, ZkAnswer *answer);
+extern bool zkl_await_fresh(Call *c, int64 until);
+extern void zkl_send_list(Call *c, Place *p, bool fresh);
+extern bool zkl_is_too_late(Call *c, Place *p);
+extern bool zkl_await_list(Call *c, Place *p, ZkAnswer *answer);
+extern bool zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers);
+extern bool zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answers);
+extern bool zkl_wants_one(const Call *c);
+extern Verdict zkl_await_settled(Call *c, Place *p);
+extern Verdict zkl_join_queues(Call *c, int first);
+extern void zkl_send_check(Call *c, Place *p);
+extern Verdict zkl_confirm_turn(Call *c, Place *p);
+
+/* single_node.c */
+extern Verdict zkl_take_single(Call *c);
+extern Verdict zkl_look_first_at_single(Call *c);
+
+#endif							/* ZKLOCK_PLACE_H */

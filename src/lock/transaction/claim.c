@@ -1,0 +1,420 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim.c
+ *	  Claims: each period of a path is one transaction's, anywhere.
+ *
+ * A claim takes the exclusive lock and reads the mark.  It does so on the
+ * connection on which the lock was granted: so it sees what the one before it
+ * wrote, since that was written when its node was deleted, or before.  Nothing
+ * is written here but an empty mark where there is none, so that the commit
+ * need not create any (claimed.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+
+#include "backend/backend_session.h"
+#include "backend/errors.h"
+#include "backend/settings.h"
+#include "claim.h"
+#include "claimed.h"
+#include "hold.h"
+#include "lock/look/reader.h"
+#include "xact.h"
+
+/* A conversation about one mark */
+struct Seen;
+
+typedef struct Talk
+{
+	const char *path;			/* of the lock */
+	char	   *mark;			/* in ZooKeeper */
+	char	   *node;			/* of our lock; NULL: we only look */
+	int			root_len;
+	ZkSession  *session;
+	ZkWait	   *wait;
+	bool		written;		/* an empty mark was sent, which may have been
+								 * carried out */
+	ZkReader   *reader;
+	bool		(*step) (struct Talk *talk, struct Seen *seen); /* false: the connection
+																 * broke, or the mark
+																 * has changed */
+	struct Seen *seen;
+} Talk;
+
+/* A mark as it was read */
+typedef struct Seen
+{
+	int			rc;				/* ZKS_OK, or ZKS_NO_NODE */
+	bool		held;			/* and then our lock's node was still there */
+	ZkStat		stat;			/* one of a session does not stay */
+	char	   *data;			/* "" if there is no claim */
+	int			data_len;
+	bool		sound;			/* there is none, or it could be read */
+	ZkClaimRecord claim;
+} Seen;
+
+static void
+begin_talk(Talk *talk, const char *path, ZkWait *wait)
+{
+	memset(talk, 0, sizeof(*talk));
+	talk->path = path;
+	talk->root_len = zkb_root_len(zklock_root);
+	talk->mark = zkl_mark_path(zkl_full_path(path), talk->root_len);
+	talk->wait = wait;
+	talk->reader = palloc(sizeof(ZkReader));
+}
+
+/* False: the connection broke, ask again */
+static bool
+await_oldest(Talk *talk, ZkAnswer *answer)
+{
+	return zkl_await_oldest(talk->reader, answer) == ZKL_READ;
+}
+
+/* A claim of this session before this one may not have been settled yet */
+static bool
+await_settled(Talk *talk)
+{
+	while (zkn_mark_is_open(talk->session, talk->mark) && zkb_wait_on(&talk->reader->patience))
+		;
+	return talk->reader->patience.waited == ZKB_CAME;
+}
+
+/* A version below zero would mean any (zkn_mark, zks_write) */
+static void
+take_mark(Talk *talk, Seen *seen, const ZkAnswer *answer)
+{
+	if (answer->rc != ZKS_OK && answer->rc != ZKS_NO_NODE)
+		zkb_raise(answer->rc, talk->path);
+	memset(seen, 0, sizeof(*seen));
+	seen->rc = answer->rc;
+	seen->stat = answer->stat;
+	seen->data_len = answer->rc == ZKS_OK ? answer->data_len : 0;
+	seen->data = pnstrdup(seen->data_len > 0 ? answer->data : "", seen->data_len);
+	seen->sound = seen->stat.version >= 0 &&
+		(seen->data_len == 0 || zkl_read_claim(seen->data, seen->data_len, &seen->claim));
+}
+
+/*
+ * Under our lock its node is read behind the mark: if it has been deleted by
+ * hand, another may have claimed since, and may still fail.
+ */
+static bool
+read_mark(Talk *talk, Seen *seen)
+{
+	ZkAnswer	answer;
+
+	if (!await_settled(talk))
+		return false;
+	zkl_end_reading(talk->reader);
+	if (talk->node != NULL)
+		zks_gather(talk->session);
+	zkl_ask(talk->reader, (talk->node != NULL ? zks_read : zks_read_fresh) (talk->session, talk->mark));
+	if (talk->node != NULL)
+		zkl_ask(talk->reader, zks_stat(talk->session, talk->node));
+	if (!await_oldest(talk, &answer))
+		return false;
+	take_mark(talk, seen, &answer);
+	if (talk->node == NULL)
+		return true;
+	zkl_drop_oldest(talk->reader);
+	if (!await_oldest(talk, &answer))
+		return false;
+	seen->held = answer.rc == ZKS_OK;
+	return true;
+}
+
+static void
+refuse_unsound(const Talk *talk, const Seen *seen)
+{
+	if (seen->stat.owner != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot record a claim of \"%s\"", zkb_path_for_display(talk->path)),
+				 errdetail("Node \"%s\" is ephemeral; another program created it.",
+						   zkb_path_for_display(talk->mark)),
+				 errhint("Delete the node with a ZooKeeper client.")));
+	if (!seen->sound)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("could not read the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
+				 errdetail("The data of node \"%s\" in ZooKeeper was not written by this version of zklock.",
+						   zkb_path_for_display(talk->mark)),
+				 errhint("Find out which program wrote it, then call zk_claim_forget().")));
+}
+
+/*
+ * Make the mark's node, and those above it, below the root.  One that exists is
+ * no error; of others the first counts.
+ */
+static bool
+make_mark(Talk *talk)
+{
+	bool		closed = zklock_acl == ZKLOCK_ACL_CREATOR;
+	int			rc = ZKS_OK;
+
+	zkl_end_reading(talk->reader);
+	for (char *slash = strchr(talk->mark + talk->root_len + 1, '/');; slash = strchr(slash + 1, '/'))
+	{
+		if (slash != NULL)
+			*slash = '\0';
+		zkl_ask(talk->reader, zks_make(talk->session, talk->mark, closed));
+		if (slash == NULL)
+			break;
+		*slash = '/';
+	}
+	while (talk->reader->n > 0)
+	{
+		ZkAnswer	answer;
+
+		if (!await_oldest(talk, &answer))
+			return false;
+		if (rc == ZKS_OK && answer.rc != ZKS_NODE_EXISTS)
+			rc = answer.rc;
+		zkl_drop_oldest(talk->reader);
+	}
+	if (rc != ZKS_OK)
+		zkb_raise(rc, talk->path);
+	return true;
+}
+
+static bool
+take_step(void *arg)
+{
+	Talk	   *talk = arg;
+
+	talk->session = talk->reader->patience.session;
+	return talk->step(talk, talk->seen);
+}
+
+static void
+go_through(Talk *talk, bool (*step) (Talk *talk, Seen *seen), Seen *seen)
+{
+	talk->step = step;
+	talk->seen = seen;
+	zkl_read_in_rounds(talk->reader, talk->wait, ZKB_WAIT_CHECK, take_step, talk);
+	pfree(talk->reader);
+}
+
+/*-------------------------------------------------------------------------
+ * Claiming
+ *-------------------------------------------------------------------------
+ */
+
+static bool
+read_or_make(Talk *talk, Seen *seen)
+{
+	if (!read_mark(talk, seen))
+		return false;
+	if (seen->rc == ZKS_OK)
+		return true;
+	return make_mark(talk) && read_mark(talk, seen) && seen->rc == ZKS_OK;
+}
+
+/* Later claims of the same transaction replace it */
+static void
+keep_claim(Hold *hold, TimestampTz period, int version, const char *before)
+{
+	Claim	   *claim;
+
+	if (hold->claim != NULL)
+	{
+		hold->claim->period = period;
+		return;
+	}
+	claim = MemoryContextAlloc(TopMemoryContext, offsetof(Claim, before) + strlen(before) + 1);
+	claim->period = period;
+	claim->root_len = zkb_root_len(zklock_root);
+	claim->version = version;
+	claim->mark = NULL;
+	strcpy(claim->before, before);
+	hold->claim = claim;
+}
+
+/* One lock may have two names, but each has a mark of its own */
+static void
+refuse_another_root(const Claim *claim, const char *path)
+{
+	if (claim->root_len != zkb_root_len(zklock_root))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot claim \"%s\" under two roots in one transaction", zkb_path_for_display(path)),
+				 errdetail("This transaction has already claimed the same lock under another value of zklock.root.")));
+}
+
+static void
+refuse_too_late(const Claim *claim, const char *path)
+{
+	if (claim->mark != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot claim a later period of \"%s\" while the transaction commits",
+						zkb_path_for_display(path))));
+}
+
+/* Whether this period is still to be had, under our lock */
+static bool
+claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWait *wait)
+{
+	Claim	   *claim = zkl_claim_of(lock);
+	Talk		talk;
+	Seen		seen;
+
+	if (claim != NULL)
+	{
+		refuse_another_root(claim, path);
+		if (period <= claim->period)
+			return period == claim->period;
+		refuse_too_late(claim, path);
+		keep_claim(hold, period, claim->version, claim->before);
+		return true;
+	}
+	begin_talk(&talk, path, wait);
+	talk.node = psprintf("%s/%s", lock->key.path, lock->grant.name);
+	go_through(&talk, read_or_make, &seen);
+	if (!seen.held && zkl_session_of(lock) != NULL)
+		(void) zkn_lost(talk.session, lock->grant.node, ZK_LOST_NODE);
+	zkl_refuse_lost(lock);
+	refuse_unsound(&talk, &seen);
+	if (seen.data_len > 0 && period <= seen.claim.period)
+		return false;
+	zkl_refuse_too_many_claims(talk.session, lock);
+	keep_claim(hold, period, seen.stat.version, seen.data);
+	return true;
+}
+
+/* A callback of another extension, registered before ours, runs after all of them */
+static void
+refuse_if_unmarked(void)
+{
+	if (zkl_too_late_to_claim())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot claim a period this late in commit processing"),
+				 errdetail("The transaction's claims have already been recorded."),
+				 errhint("List zklock in session_preload_libraries before the library whose commit callback makes the claim.")));
+}
+
+/* What writes the mark could not check that the node is still ours */
+static void
+refuse_if_single(void)
+{
+	if (zklock_node_style == ZKP_SINGLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("claims are not supported with zklock.node_style \"single\""),
+				 errdetail("With this style, another program's node might take the place of the lock's.")));
+}
+
+/* One that was taken with another style in effect */
+static void
+refuse_single(const Lock *lock)
+{
+	int64		czxid;
+
+	if (zkp_parse_single(lock->grant.name, &czxid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot claim a period under the lock on %s", zkl_name(lock)),
+				 errdetail("This session took the lock with zklock.node_style \"single\".")));
+}
+
+bool
+zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
+{
+	Lock	   *lock;
+	Hold	   *hold;
+	bool		result;
+
+	refuse_if_unmarked();
+	refuse_if_single();
+	if (!zkl_lock(&path, 1, ZKP_EXCLUSIVE, 0, ZK_SCOPE_TRANSACTION, may_wait, wait))
+		return false;
+	lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);
+	refuse_single(lock);
+	hold = zkl_find_hold(lock, ZK_SCOPE_TRANSACTION, GetCurrentSubTransactionId());
+	result = claim_period(lock, hold, path, period, wait);
+	if (!result)
+		zkl_take_back(hold);
+	return result;
+}
+
+/*-------------------------------------------------------------------------
+ * Looking, and forgetting
+ *-------------------------------------------------------------------------
+ */
+
+/* Without a lock */
+static void
+talk_of(const char *path, bool (*step) (Talk *talk, Seen *seen), Talk *talk, Seen *seen)
+{
+	ZkWait		wait;
+
+	zkb_wait_begin(&wait, -1, false);
+	zkl_follow_settings();
+	begin_talk(talk, path, &wait);
+	go_through(talk, step, seen);
+	talk->wait = NULL;
+}
+
+bool
+zkl_last_claim(const char *path, ZkClaimRecord *claim)
+{
+	Talk		talk;
+	Seen		seen;
+
+	talk_of(path, read_mark, &talk, &seen);
+	refuse_unsound(&talk, &seen);
+	*claim = seen.claim;
+	return seen.data_len > 0;
+}
+
+static void
+tell_forgotten(const Talk *talk, const Seen *seen)
+{
+	ereport(LOG_SERVER_ONLY,
+			(errmsg("forgetting the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
+			 seen->sound ?
+			 errdetail("The claim is for period %s, %s, of system identifier " UINT64_FORMAT ".",
+					   timestamptz_to_str(seen->claim.period), seen->claim.done ? "done" : "pending",
+					   seen->claim.system) :
+			 errdetail("The claim could not be read.")));
+}
+
+/* A mark that is empty after that was emptied by us */
+static bool
+empty_mark(Talk *talk, Seen *seen)
+{
+	ZkAnswer	answer = {0};
+	bool		answered;
+
+	if (!read_mark(talk, seen))
+		return false;
+	if (seen->data_len == 0)
+		return true;
+	tell_forgotten(talk, seen);
+	zkl_end_reading(talk->reader);
+	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->stat.version));
+	answered = await_oldest(talk, &answer);
+	talk->written |= !zks_is_busy(answer.rc);
+	if (!answered)
+		return false;
+	if (answer.rc != ZKS_OK && answer.rc != ZKS_BAD_VERSION && answer.rc != ZKS_NO_NODE)
+		zkb_raise(answer.rc, talk->path);
+	return answer.rc == ZKS_OK;
+}
+
+bool
+zkl_forget_claim(const char *path)
+{
+	Talk		talk;
+	Seen		seen;
+
+	talk_of(path, empty_mark, &talk, &seen);
+	return talk.written;
+}

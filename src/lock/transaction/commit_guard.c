@@ -1,0 +1,350 @@
+/*-------------------------------------------------------------------------
+ *
+ * commit_guard.c
+ *	  The commit guard: a transaction that relied on a lock does not commit
+ *	  without it.
+ *
+ * Everything that can be known is settled here, before COMMIT does what cannot
+ * be undone; only this may raise.  When it runs is decided in xact.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+
+#include "backend/backend_session.h"
+#include "backend/compat.h"
+#include "backend/errors.h"
+#include "backend/settings.h"
+#include "commit_guard.h"
+#include "hold_table.h"
+
+/*-------------------------------------------------------------------------
+ * What the transaction has done
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * What the transaction with this local id has done.  It is void for any other
+ * transaction, so nothing need be cleared when one ends.
+ */
+typedef struct Deeds
+{
+	LocalTransactionId lxid;
+	bool		judged;			/* by zkl_guard_statement */
+	bool		wrote_elsewhere;
+	bool		dropped_something;
+} Deeds;
+
+static Deeds last_deeds;
+
+/* Those of the current transaction: to read, also in a signal handler */
+static const Deeds *
+deeds(void)
+{
+	static const Deeds nothing;
+
+	return last_deeds.lxid == lxid_compat() ? &last_deeds : &nothing;
+}
+
+static Deeds *
+note(void)
+{
+	LocalTransactionId lxid = lxid_compat();
+
+	if (last_deeds.lxid != lxid)
+	{
+		memset(&last_deeds, 0, sizeof(Deeds));
+		last_deeds.lxid = lxid;
+	}
+	return &last_deeds;
+}
+
+void
+zkl_mark_as_writing(void)
+{
+	note()->wrote_elsewhere = true;
+}
+
+void
+zkl_dropped_something(void)
+{
+	note()->dropped_something = true;
+}
+
+bool
+zkl_has_dropped_something(void)
+{
+	return deeds()->dropped_something;
+}
+
+bool
+zkl_has_written(void)
+{
+	return TransactionIdIsValid(MyProc->xid) || deeds()->wrote_elsewhere;
+}
+
+/*-------------------------------------------------------------------------
+ * The commit guard
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * A transaction relies on the locks that it took and did not roll back to a
+ * savepoint, and, if it has written, on all that the session holds.  If one of
+ * them is lost, or may be, it does not commit.  The gap that remains is the
+ * time from here to the commit record; zk_fence closes that.
+ */
+
+void
+zkl_raise_lost_at_commit(const Lock *lock, ZkLoss loss)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on %s was lost", zkl_name(lock)),
+			 errdetail_internal("%s", zkb_loss_detail(loss)),
+			 errhint(LOST_HINT(lock))));
+}
+
+static void
+raise_doubt_at_commit(const Lock *lock, bool released)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not commit: the lock on %s may have been lost", zkl_name(lock)),
+			 released ?
+			 errdetail("ZooKeeper could not confirm that the lock was still held when it was released.") :
+			 errdetail("ZooKeeper did not confirm within %d ms that the lock was held.", zklock_operation_timeout),
+			 released ? errhint("Retry the transaction.") : errhint(LOST_HINT(lock))));
+}
+
+/* The locks that the current transaction relies on */
+typedef struct Relied
+{
+	Lock	  **locks;
+	ZkNode	  **nodes;			/* theirs */
+	int			n;
+} Relied;
+
+static void
+rely_on(Relied *relied, Lock *lock, uint64 run)
+{
+	if (lock->guarded == run)
+		return;
+	lock->guarded = run;
+	relied->locks[relied->n] = lock;
+	relied->nodes[relied->n++] = lock->grant.node;
+}
+
+/* Raises if a lock was lost, or in doubt, when it was released */
+static void
+find_relied(Relied *relied, bool writes)
+{
+	static uint64 run = 0;
+	long		n = hash_get_num_entries(zkl_locks);
+	dlist_iter	iter;
+
+	run++;
+	relied->n = 0;
+	relied->locks = MemoryContextAlloc(TopTransactionContext, n * sizeof(Lock *));
+	relied->nodes = MemoryContextAlloc(TopTransactionContext, n * sizeof(ZkNode *));
+	dlist_foreach(iter, &zkl_xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+		Lock	   *base = zkl_base(hold->lock);
+
+		if (hold->loss != ZK_NOT_LOST)
+			zkl_raise_lost_at_commit(hold->lock, hold->loss);
+		if (hold->doubted)
+			raise_doubt_at_commit(hold->lock, true);
+		if (base != NULL && !hold->proven)
+			rely_on(relied, base, run);
+	}
+	if (writes)
+	{
+		HASH_SEQ_STATUS status;
+		Lock	   *lock;
+
+		hash_seq_init(&status, zkl_locks);
+		while ((lock = hash_seq_search(&status)) != NULL)
+		{
+			if (lock->count > 0)
+				rely_on(relied, zkl_base(lock), run);
+		}
+	}
+}
+
+static void
+refuse_lost_at_commit(const Relied *relied)
+{
+	int			lost = zkl_first_lost(zkb_session(), relied->locks, relied->nodes, relied->n);
+
+	if (lost >= 0)
+		zkl_raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
+}
+
+void
+zkl_refuse_known_losses(bool writes)
+{
+	Relied		relied;
+
+	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
+		return;
+	find_relied(&relied, writes);
+	if (relied.n > 0)
+		refuse_lost_at_commit(&relied);
+}
+
+/*
+ * Whether they need not be asked about: ZooKeeper was recently, or, with
+ * "strict", for this commit
+ */
+static bool
+are_proven(const Relied *relied, int64 asked_at)
+{
+	if (zklock_commit_guard == ZKLOCK_GUARD_STRICT &&
+		(asked_at == 0 || zkn_proven_at(zkb_peek(), relied->nodes, relied->n) < asked_at))
+		return false;
+	return zkb_are_proven(relied->nodes, relied->n);
+}
+
+/* Returns one of the locks that the transaction relies on, or NULL */
+Lock *
+zkl_guard(bool writes, int64 asked_at)
+{
+	Relied		relied;
+	bool		proven;
+	ZkWait		wait;
+	ZkProof		proof;
+
+	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
+		return NULL;
+	find_relied(&relied, writes);
+	if (relied.n == 0)
+		return NULL;
+	refuse_lost_at_commit(&relied);
+	proven = are_proven(&relied, asked_at);
+	refuse_lost_at_commit(&relied);
+	if (proven)
+		return relied.locks[0];
+
+	zkb_wait_begin(&wait, -1, false);
+	proof = zkb_prove_lasting(relied.nodes, relied.n, &wait);
+	if (proof != ZKB_NO_ANSWER)
+		refuse_lost_at_commit(&relied); /* the answer may have brought a loss */
+	if (proof == ZKB_PROVEN)
+		return relied.locks[0];
+	raise_doubt_at_commit(relied.locks[0], false);
+	return NULL;				/* not reached */
+}
+
+void
+zkl_guard_statement(void)
+{
+	(void) zkl_guard(true, 0);
+	note()->judged = true;
+}
+
+/*
+ * A statement that cannot be undone, and was judged before it began, is not
+ * refused once it is done.  No other statement is part of such a transaction.
+ */
+bool
+zkl_is_judged(void)
+{
+	return deeds()->judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
+}
+
+/*-------------------------------------------------------------------------
+ * What COMMIT waits for after the guard
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * PreCommit_Notify waits for a lock of the whole cluster, which a notifier
+ * keeps while it waits for its synchronous standby, possibly forever.  Taking
+ * that lock before the guard would be no better: postgres_fdw commits in
+ * between, and if its server is this one and also notifies, it would wait for
+ * us undetected.  So from the guard to the commit, waits for PostgreSQL's
+ * locks are bounded, in the way of lock_timeout, by the remaining validity of
+ * the proof.
+ */
+static struct
+{
+	bool		active;
+	int			lock_timeout;	/* the user's */
+	int64		until;
+	const Lock *lock;			/* one that the transaction relies on */
+	ErrorContextCallback context;
+}			bound;
+
+/* Turn lock_timeout's error into the guard's */
+static void
+explain_bound(void *arg)
+{
+	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || zks_now() < bound.until)
+		return;
+	errcode(ERRCODE_T_R_SERIALIZATION_FAILURE);
+	errmsg("could not commit: the lock on %s may have been lost", zkl_name(bound.lock));
+	errdetail("COMMIT waited for one of PostgreSQL's own locks, such as the one that NOTIFY takes, until ZooKeeper's last confirmation was too old.");
+	errhint(LOST_HINT(bound.lock));
+}
+
+/* The user's lock_timeout still applies, with its own error */
+static void
+bound_next_wait(void)
+{
+	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
+
+	if (bound.lock_timeout > 0)
+		ms = Min(ms, bound.lock_timeout);
+	LockTimeout = (int) Min(ms, INT_MAX);
+}
+
+/* How long, says zkb_is_fresh */
+void
+zkl_bound_waits(const Lock *lock)
+{
+	ZkSessionInfo info;
+
+	zks_info(zkb_peek(), &info);
+	bound.until = info.quorum_at + zks_stale_after(&info);
+	bound.lock = lock;
+	bound.active = true;
+	bound.lock_timeout = LockTimeout;
+	bound_next_wait();
+	bound.context.callback = explain_bound;
+	bound.context.previous = error_context_stack;
+	error_context_stack = &bound.context;
+}
+
+void
+zkl_bound_next_wait(void)
+{
+	if (bound.active)
+		bound_next_wait();
+}
+
+/*
+ * Does not fail.  After an error, PostgreSQL has already removed our context.
+ */
+void
+zkl_unbound_waits(void)
+{
+	if (!bound.active)
+		return;
+	bound.active = false;
+	LockTimeout = bound.lock_timeout;
+	for (ErrorContextCallback **context = &error_context_stack;
+		 *context != NULL; context = &(*context)->previous)
+	{
+		if (*context == &bound.context)
+		{
+			*context = bound.context.previous;
+			break;
+		}
+	}
+}

@@ -1,0 +1,525 @@
+/*-------------------------------------------------------------------------
+ *
+ * hold.c
+ *	  Taking holds, and showing them.
+ *
+ * Locks that this session holds already are counted once more, and the others
+ * are acquired: a call gets all that it asks for, or nothing.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "backend/backend_session.h"
+#include "backend/encoding.h"
+#include "backend/errors.h"
+#include "backend/settings.h"
+#include "hold.h"
+#include "hold_table.h"
+#include "lock/queue/acquire.h"
+#include "show.h"
+#include "stop.h"
+#include "xact.h"
+
+/*-------------------------------------------------------------------------
+ * Locking
+ *-------------------------------------------------------------------------
+ */
+
+void
+zkl_refuse_lost(Lock *lock)
+{
+	if (lock != NULL && lock->count > 0 && zkl_is_lost(lock))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the lock on %s was lost", zkl_name(lock)),
+				 errdetail_internal("%s", zkb_loss_detail(zkl_base(lock)->loss)),
+				 errhint("Call %s, or end the transaction that took the lock, then lock again.",
+						 zkl_unlock_function(lock))));
+}
+
+/* A lock that a call wants, and the hold that it makes for it */
+typedef struct Wanted
+{
+	Lock	   *lock;
+	Hold	   *hold;
+} Wanted;
+
+static void
+refuse_lost_bases(Wanted *held, int n)
+{
+	for (int i = 0; i < n; i++)
+		zkl_refuse_lost(zkl_base(held[i].lock));
+}
+
+/* Grant one more hold only after the locks are known to be held */
+static void
+confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
+{
+	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
+	bool		proven;
+
+	(void) zkb_connect(wait);
+	if (!may_wait)
+		zkb_wait_limit_try(wait);
+	refuse_lost_bases(held, n);
+	for (int i = 0; i < n; i++)
+		nodes[i] = zkl_base(held[i].lock)->grant.node;
+	proven = zkb_are_proven(nodes, n);
+	refuse_lost_bases(held, n);
+	if (proven)
+	{
+		pfree(nodes);
+		return;
+	}
+	switch (zkb_prove(nodes, n, wait, zkb_wait_answer_due(wait)))
+	{
+		case ZKB_PROVEN:
+		case ZKB_MISSING:
+		case ZKB_OVER:
+			refuse_lost_bases(held, n); /* the answer may have brought a loss */
+			break;
+		case ZKB_NO_ANSWER:
+			zkb_raise_unanswered(wait, zkb_peek());
+	}
+	pfree(nodes);
+}
+
+/* Whether this session holds the lock, or one that includes it */
+static bool
+is_held(Lock *lock)
+{
+	Lock	   *base = zkl_base(lock);
+
+	return base != NULL && base->count > 0;
+}
+
+/*
+ * The node of our shared lock, if this is the exclusive one of the same path
+ */
+static ZkNode *
+own_shared_node(Lock *lock)
+{
+	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
+
+	return twin != NULL && twin->taken ? twin->grant.node : NULL;
+}
+
+static void
+refuse_too_many(int n)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many ZooKeeper locks"),
+			 errdetail("This session holds %d locks and requested %d more.", zkl_node_count(), n),
+			 errhint("You might need to increase zklock.max_locks.")));
+}
+
+/*
+ * The first of these that was held when the call began, itself or in the other
+ * mode, and is lost; or NULL.  That can happen while the call waits for the
+ * rest.
+ */
+static Lock *
+lost_meanwhile(Wanted *wanted, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		Lock	   *lock = wanted[i].lock;
+		Lock	   *twin = zkl_twin_of(lock);
+
+		if (lock->count > 0 && zkl_is_lost(lock))
+			return lock;
+		if (twin != NULL && twin->count > 0 && zkl_is_lost(twin))
+			return twin;
+	}
+	return NULL;
+}
+
+/*
+ * Take all of wanted, or none; those in others are not held yet and must be
+ * acquired from ZooKeeper.
+ */
+static bool
+acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 permits,
+		ZkScope scope, bool may_wait, ZkWait *wait)
+{
+	ZkTarget   *targets;
+	ZkAcquired	outcome;
+	Lock	   *lost;
+
+	if (nothers > zklock_max_locks - zkl_node_count())
+		refuse_too_many(nothers);
+	targets = palloc0(nothers * sizeof(ZkTarget));
+	for (int i = 0; i < nothers; i++)
+	{
+		targets[i].dir = others[i].lock->key.path;
+		targets[i].path = targets[i].dir + zkb_root_len(zklock_root);
+		targets[i].own = own_shared_node(others[i].lock);
+		targets[i].scope = scope;
+	}
+	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_node_count() > 0, wait);
+	if (outcome == ZKL_TAKEN)
+		return false;
+
+	/* the nodes are nobody's until the locks have them */
+	PG_TRY();
+	{
+		lost = lost_meanwhile(wanted, n);	/* writes to the server's log */
+	}
+	PG_CATCH();
+	{
+		for (int i = 0; i < nothers && outcome == ZKL_HELD && zkb_peek() != NULL; i++)
+			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
+	{
+		if (lost == NULL)
+			zkl_take_node(others[i].lock, &targets[i].grant);
+		else if (zkb_peek() != NULL)
+			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
+	}
+	zkl_refuse_lost(lost);
+	return outcome == ZKL_HELD;
+}
+
+/* A single node is one exclusive lock, and nothing else */
+static void
+refuse_if_single(int n, ZkpMode mode)
+{
+	if (zklock_node_style == ZKP_SINGLE && (mode != ZKP_EXCLUSIVE || n > 1))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 mode == ZKP_SHARED ? errmsg("shared locks are not supported with zklock.node_style \"single\"") :
+				 mode == ZKP_SEMAPHORE ? errmsg("semaphores are not supported with zklock.node_style \"single\"") :
+				 errmsg("several locks at once are not supported with zklock.node_style \"single\""),
+				 errdetail("With this style, a lock is one ephemeral node at the path itself, which is exclusive.")));
+}
+
+/*
+ * One that was taken with another style in effect: a reader would get its node when
+ * the exclusive lock is given up.
+ */
+static void
+refuse_to_share_single(Lock *lock)
+{
+	Lock	   *base = zkl_base(lock);
+	int64		czxid;
+
+	if (lock->key.mode == ZKP_SHARED && base != NULL && zkp_parse_single(base->grant.name, &czxid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("the lock on %s cannot be shared", zkl_name(base)),
+				 errdetail("This session took the lock with zklock.node_style \"single\".")));
+}
+
+/* Take all of them, or none */
+static bool
+obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool may_wait,
+	   ZkWait *wait)
+{
+	Wanted	   *held = palloc(n * sizeof(Wanted));
+	Wanted	   *others = palloc(n * sizeof(Wanted));
+	int			nheld = 0;
+	int			nothers = 0;
+
+	zkl_refuse_lost(lost_meanwhile(wanted, n));
+	for (int i = 0; i < n; i++)
+	{
+		refuse_to_share_single(wanted[i].lock);
+		if (is_held(wanted[i].lock))
+			held[nheld++] = wanted[i];
+		else
+			others[nothers++] = wanted[i];
+	}
+	if (nheld > 0)
+		confirm(held, nheld, may_wait, wait);
+	if (nothers > 0 &&
+		!acquire(wanted, n, others, nothers, mode, permits, scope, may_wait, wait))
+		return false;
+	for (int i = 0; i < nheld; i++)
+	{
+		/* it was taken under the exclusive lock */
+		if (held[i].lock->count == 0)
+			held[i].lock->acquired_at = GetCurrentTimestamp();
+	}
+	return true;
+}
+
+/*
+ * Once the sequence numbers of a directory have run out, they no longer tell
+ * in which order nodes were created.  We can do without them (lock_protocol.c),
+ * other clients cannot; so warn in time, once for each path.
+ */
+static void
+warn_if_high(Lock *lock)
+{
+	static List *warned = NIL;
+	MemoryContext old;
+	ListCell   *cell;
+
+	if (!lock->taken || !zkl_is_high(lock->grant.name))
+		return;
+	foreach(cell, warned)
+	{
+		if (strcmp(lfirst(cell), lock->key.path) == 0)
+			return;
+	}
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	warned = lappend(warned, pstrdup(lock->key.path));
+	MemoryContextSwitchTo(old);
+	ereport(WARNING,
+			(errmsg("ZooKeeper's sequence numbers for lock path %s are about to run out",
+					zkl_name(lock)),
+			 errdetail("The latest node is \"%s\"; beyond 2147483647, other clients can no longer determine the order of the queue.",
+					   zkb_from_utf8_escaped(lock->grant.name, strlen(lock->grant.name), true)),
+			 errhint("While the lock is neither held nor waited for, delete its directory in ZooKeeper, or leave it unused for a few minutes: ZooKeeper removes empty directories by itself. Numbers then start again at 0; fencing tokens keep rising.")));
+}
+
+/* Find or make the entries in which these are counted */
+static void
+enter_wanted(Wanted *wanted, char **paths, int n, ZkpMode mode, ZkScope scope)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+
+	for (int i = 0; i < n; i++)
+	{
+		Lock	   *lock = wanted[i].lock = zkl_enter_lock(zkl_full_path(paths[i]), mode);
+		Hold	   *hold = zkl_find_hold(lock, scope, subid);
+
+		wanted[i].hold = hold != NULL ? hold : zkl_make_hold(lock, scope);
+	}
+}
+
+/* Count what was taken, or drop entries that were made in vain */
+static void
+leave_wanted(Wanted *wanted, int n, bool held)
+{
+	for (int i = 0; i < n && wanted[i].lock != NULL; i++)
+	{
+		Lock	   *lock = wanted[i].lock;
+		Hold	   *hold = wanted[i].hold;
+
+		if (held)
+		{
+			if (lock->count == 0)
+				lock->root_len = zkb_root_len(zklock_root);
+			zkl_count(hold, 1);
+			hold->used = true;
+			hold->proven = false;
+			zkl_stop_if_lost(lock);
+			continue;
+		}
+		if (hold != NULL && !hold->used)
+			zkl_remove_hold(hold);
+		zkl_forget_if_unused(lock);
+	}
+}
+
+bool
+zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
+		 bool may_wait, ZkWait *wait)
+{
+	Wanted	   *wanted;
+	volatile bool held = false;
+
+	if (n == 0)
+		return true;
+	refuse_if_single(n, mode);
+	if (n > zklock_max_locks)
+		refuse_too_many(n);		/* before as many entries are made */
+	zkl_make_table();
+	zkl_watch_transactions();
+	(void) zkb_session();		/* notice its end */
+	zkl_follow_settings();
+	zkl_be_first_at_commit();
+
+	wanted = palloc0(n * sizeof(Wanted));
+	PG_TRY();
+	{
+		enter_wanted(wanted, paths, n, mode, scope);
+		held = obtain(wanted, n, mode, permits, scope, may_wait, wait);
+	}
+	PG_FINALLY();
+	{
+		leave_wanted(wanted, n, held);
+		zkl_show();
+	}
+	PG_END_TRY();
+	for (int i = 0; i < n && held; i++)
+		warn_if_high(wanted[i].lock);
+	pfree(wanted);
+	return held;
+}
+
+/* A hold that PostgreSQL has no room for would outlive the error, being the session's */
+void
+zkl_add_shadow(const char *path, const LOCKTAG *tag, ZkpMode mode, ZkScope scope)
+{
+	Lock	   *lock = zkl_find_lock(zkl_full_path(path), mode);
+
+	PG_TRY();
+	{
+		zkl_take_shadow(&lock->shadow, tag, mode == ZKP_SHARED ? ShareLock : ExclusiveLock);
+	}
+	PG_CATCH();
+	{
+		zkl_take_back(zkl_find_hold(lock, scope, GetCurrentSubTransactionId()));
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/*-------------------------------------------------------------------------
+ * Showing
+ *-------------------------------------------------------------------------
+ */
+
+/* As of the last heartbeat: a leader that has lost its followers answers for a while */
+static ZkHoldState
+state_of(Lock *lock)
+{
+	ZkSessionInfo info;
+
+	if (zkl_is_lost(lock))
+		return ZKL_STATE_LOST;
+	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
+		return ZKL_STATE_LOST;
+	zks_info(zkb_peek(), &info);
+	return zkb_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+}
+
+/* The nodes of what is held at this path, and is not known to be lost; how many */
+static int
+find_held(const char *full, ZkNode **nodes)
+{
+	int			n = 0;
+
+	for (ZkpMode mode = ZKP_SHARED; mode <= ZKP_SEMAPHORE; mode++)
+	{
+		Lock	   *lock = zkl_find_lock(full, mode);
+
+		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock) &&
+			zkl_session_of(zkl_base(lock)) != NULL)
+			nodes[n++] = zkl_base(lock)->grant.node;
+	}
+	return n;
+}
+
+bool
+zkl_is_held(const char *path)
+{
+	const char *full = zkl_full_path(path);
+	ZkNode	   *nodes[ZKP_SEMAPHORE + 1];
+	ZkWait		wait;
+	int64		until = zkb_deadline(zklock_operation_timeout);
+	int			n;
+
+	zkl_follow_settings();
+	zkb_wait_begin(&wait, -1, false);
+	while ((n = find_held(full, nodes)) > 0)
+	{
+		ZkProof		proof = zkb_is_certain(nodes, n) ? ZKB_PROVEN : zkb_prove(nodes, n, &wait, until);
+
+		/* the answer may have brought a loss */
+		if (proof == ZKB_PROVEN)
+			return find_held(full, nodes) > 0;
+		if (proof == ZKB_NO_ANSWER)
+			zkb_raise_unanswered(&wait, zkb_peek());
+	}
+	return false;
+}
+
+bool
+zkl_token(const char *path, int64 *token)
+{
+	static const ZkpMode modes[] = {ZKP_EXCLUSIVE, ZKP_SHARED};
+	const char *full = zkl_full_path(path);
+
+	for (int i = 0; i < lengthof(modes); i++)
+	{
+		Lock	   *lock = zkl_find_lock(full, modes[i]);
+
+		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock))
+		{
+			*token = zkl_base(lock)->grant.token;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Update the name: it changes when an exclusive lock becomes a shared one */
+static void
+refresh_name(Lock *lock)
+{
+	ZkSession  *session = zkl_session_of(lock);
+	ZkNodeInfo	node;
+
+	if (session == NULL)
+		return;
+	zkn_info(session, lock->grant.node, &node);
+	strlcpy(lock->grant.name, node.name, sizeof(lock->grant.name));
+}
+
+int64
+zkl_fencing_token(const char *path)
+{
+	Lock	   *lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);
+
+	if (lock == NULL || lock->count == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("this session does not hold the exclusive lock on \"%s\"",
+						zkb_path_for_display(path)),
+				 errhint("Acquire the lock first, or pass the token of the program that holds it.")));
+	if (zkl_is_lost(lock))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("the lock on \"%s\" was lost", zkb_path_for_display(path)),
+				 errdetail_internal("%s", zkb_loss_detail(lock->loss)),
+				 errhint(LOST_HINT(lock))));
+	return lock->grant.token;
+}
+
+void
+zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
+{
+	HASH_SEQ_STATUS status;
+	Lock	   *lock;
+
+	if (zkl_locks == NULL)
+		return;
+	hash_seq_init(&status, zkl_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+	{
+		int64		counts[ZK_SHOWN_SCOPES];
+
+		zkl_count_shown(lock, counts);
+		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
+		{
+			ZkHoldInfo	info;
+			Lock	   *base = zkl_base(lock);
+
+			if (counts[scope] == 0)
+				continue;
+			info.path = lock->key.path + lock->root_len;
+			info.root = zkl_root_of(lock);
+			info.mode = (ZkpMode) lock->key.mode;
+			info.scope = (ZkScope) scope;
+			info.count = counts[scope];
+			info.state = state_of(lock);
+			refresh_name(base);
+			info.token = base->grant.token;
+			info.node = base->grant.name;
+			info.acquired_at = lock->acquired_at;
+			callback(&info, arg);
+		}
+	}
+}

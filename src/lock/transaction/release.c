@@ -1,0 +1,464 @@
+/*-------------------------------------------------------------------------
+ *
+ * release.c
+ *	  Releasing locks before the transaction ends, as zk_unlock does.
+ *
+ * The hold is gone as soon as the call begins, whatever becomes of it.  The
+ * call waits for ZooKeeper to confirm that the node existed until then: if it
+ * did not, the lock had been lost, and the transaction that relied on it must
+ * know.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "backend/backend_session.h"
+#include "backend/errors.h"
+#include "backend/settings.h"
+#include "hold_table.h"
+#include "release.h"
+#include "show.h"
+#include "stop.h"
+
+/*
+ * Reduce a hold's count, for zk_unlock.  An entry that the current transaction
+ * took stays: see the head of hold_table.c.
+ */
+static void
+lower_hold(Hold *hold, int64 by)
+{
+	Assert(by > 0);
+	zkl_count(hold, -by);
+	if (hold->count == 0 && hold->subid == InvalidSubTransactionId)
+		zkl_remove_hold(hold);
+}
+
+/* Release all holds of a lock that have this scope; returns their count */
+static int64
+lower_holds(Lock *lock, ZkScope scope)
+{
+	int64		dropped = 0;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == scope && hold->count > 0)
+		{
+			dropped += hold->count;
+			lower_hold(hold, hold->count);
+		}
+	}
+	return dropped;
+}
+
+/*
+ * What has become of a lock that zk_unlock has released.  The delete of its
+ * node tells for certain whether it was held until then: NONODE means that it
+ * was not.
+ */
+typedef enum Ended
+{
+	WAITING,
+	UNCERTAIN,					/* its node is gone, but it is unknown since
+								 * when */
+	STILL_HELD,					/* by other holds: the node stays */
+	HELD_UNTIL_THEN,
+	LOST_BEFORE
+} Ended;
+
+typedef struct Ending
+{
+	Lock	   *lock;
+	Lock	   *base;			/* the lock on whose node it relied */
+	ZkSession  *session;		/* if there is something to wait for */
+	ZkNode	   *node;
+	bool		passed_on;		/* the node has become the shared lock's */
+	int64		count;			/* of released holds */
+	ZkLoss		loss;			/* if it is known to be lost */
+	bool		proven;			/* the guard would have passed it then */
+	Ended		ended;
+} Ending;
+
+static void
+warn_lost(const Ending *ending)
+{
+	ereport(WARNING,
+			(errmsg("the lock on %s had been lost", zkl_name(ending->lock)),
+			 errdetail_internal("%s", zkb_loss_detail(ending->loss))));
+}
+
+/*
+ * Note the state of the lock before any of the locks that are released
+ * together ends: one may rely on the node of another.
+ */
+static void
+judge(Ending *ending)
+{
+	if (zkl_peek_session_of(ending->base) != NULL)
+		ending->proven = zkb_are_proven(&ending->base->grant.node, 1) &&
+			zklock_commit_guard != ZKLOCK_GUARD_STRICT;
+	else if (ending->loss == ZK_NOT_LOST)
+		ending->loss = zkb_last_loss();
+}
+
+/*
+ * The lock's holds have been released, however many there were.  Does not
+ * fail, and does not notice the end of the session, which other endings still
+ * need.
+ */
+static void
+begin_ending(Ending *ending)
+{
+	Lock	   *lock = ending->lock;
+	ZkSession  *session = zkl_peek_session_of(ending->base);
+	ZkNode	   *node = ending->base->grant.node;
+
+	ending->ended = ending->loss != ZK_NOT_LOST ? LOST_BEFORE : STILL_HELD;
+	if (lock->count > 0 || !lock->taken)
+		return;
+	ending->passed_on = zkl_leave_node(lock);
+	if (session == NULL)
+		return;
+	if (ending->loss != ZK_NOT_LOST)
+	{
+		if (!ending->passed_on)
+			(void) zkn_discard(session, node);
+		return;
+	}
+	ending->ended = WAITING;
+	ending->session = session;
+	ending->node = node;
+	if (ending->passed_on)
+		(void) zkn_share(session, node);
+	else
+		zkn_delete(session, node);
+}
+
+/*
+ * Then the backend is terminated, if at all, because of what remains: the confirmation
+ * may be long in coming.
+ */
+static void
+begin_endings(Ending *endings, int n)
+{
+	for (int i = 0; i < n; i++)
+		begin_ending(&endings[i]);
+	for (int i = 0; i < n; i++)
+		zkl_stop_less(endings[i].lock);
+	zkl_terminate_again();
+	zkl_show();
+}
+
+/*
+ * See what has become of it; returns ZKS_OK, or the code with which ZooKeeper
+ * refused
+ */
+static int
+look_at_ending(Ending *ending)
+{
+	ZkSessionInfo info;
+	ZkNodeInfo	node;
+
+	if (ending->ended != WAITING)
+		return ZKS_OK;
+
+	/* read the session first: its end reaches the node a moment later */
+	zks_info(ending->session, &info);
+	zkn_info(ending->session, ending->node, &node);
+	if (node.state == ZKN_DELETED)
+		ending->ended = node.rc == ZKS_OK ? HELD_UNTIL_THEN : UNCERTAIN;
+	else if (ending->passed_on && node.state == ZKN_PRESENT && !node.sharing)
+		ending->ended = HELD_UNTIL_THEN;
+	else if (node.state == ZKN_LOST || info.state == ZKS_OVER)
+	{
+		ending->ended = LOST_BEFORE;
+		ending->loss = node.loss != ZK_NOT_LOST ? node.loss : ZK_LOST_SESSION;
+	}
+	else
+		return node.rc;
+	return ZKS_OK;
+}
+
+/* A loss extends to released locks that relied on the node */
+static void
+share_loss(Ending *endings, int n)
+{
+	int			nothers = 0;	/* that have had no node of their own */
+
+	for (int i = 0; i < n; i++)
+		nothers += endings[i].ended == STILL_HELD;
+	for (int j = 0; j < n && nothers > 0; j++)
+	{
+		if (endings[j].ended != LOST_BEFORE || endings[j].base != endings[j].lock)
+			continue;			/* of thousands, few are lost, or all */
+		for (int i = 0; i < n; i++)
+		{
+			if (i == j || endings[i].base != endings[j].lock)
+				continue;
+			endings[i].ended = LOST_BEFORE;
+			endings[i].loss = endings[j].loss;
+		}
+	}
+}
+
+/*
+ * Wait until ZooKeeper has confirmed the deletes, but not forever: the holds
+ * are already gone, and the session's thread goes on trying.
+ */
+static void
+await_endings(Ending *endings, int n)
+{
+	ZkPatience	patience = {.event = ZKB_WAIT_RELEASE,.until = zkb_deadline(zklock_operation_timeout)};
+	Ending	   *late = NULL;
+	int			refused = ZKS_OK;
+	ZkWait		wait;
+
+	zkb_wait_begin(&wait, -1, false);
+	patience.wait = &wait;
+	for (int i = 0; i < n; i++)
+	{
+		int			rc;
+
+		patience.session = endings[i].session;
+		do
+			rc = look_at_ending(&endings[i]);
+		while (rc == ZKS_OK && endings[i].ended == WAITING &&
+			   (zkb_wait_on(&patience) || patience.waited == ZKB_SESSION_OVER));
+		if (rc != ZKS_OK)
+			refused = rc;
+		if (endings[i].ended == WAITING)
+			late = &endings[i];
+	}
+	share_loss(endings, n);
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].ended == LOST_BEFORE)
+			warn_lost(&endings[i]);
+	}
+	if (late != NULL && refused != ZKS_OK)
+		ereport(WARNING,
+				(errmsg("ZooKeeper refused the release of a lock: %s", zks_code_text(refused)),
+				 errdetail("The release will be retried; the lock is released at the latest when this backend's ZooKeeper session ends.")));
+	else if (late != NULL)
+		ereport(WARNING,
+				(errmsg("ZooKeeper has not confirmed the release of a lock"),
+				 errdetail("It will be released when ZooKeeper can be reached, or at the latest when this backend's ZooKeeper session times out.")));
+}
+
+/*
+ * The transaction may have relied on a lock that it took and released: the
+ * guard must know what became of it.
+ */
+static void
+tell_holds(const Ending *ending, Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (lock != ending->lock && hold->proven)
+			continue;			/* was released before */
+		switch (ending->ended)
+		{
+			case WAITING:
+			case UNCERTAIN:
+
+				/*
+				 * A delete that was sent twice may get NONODE although the
+				 * lock was held: do not doubt what the guard would have
+				 * passed.
+				 */
+				hold->doubted |= !ending->proven;
+				break;
+			case STILL_HELD:
+				hold->proven = hold->count == 0 && ending->proven;
+				break;
+			case HELD_UNTIL_THEN:
+				break;
+			case LOST_BEFORE:
+				hold->loss = ending->loss;
+				break;
+		}
+	}
+}
+
+static void
+finish_ending(Ending *ending)
+{
+	Lock	   *twin = zkl_twin_of(ending->lock);
+
+	if (ending->node != NULL && !ending->passed_on)
+		(void) zkn_discard(ending->session, ending->node);
+	tell_holds(ending, ending->lock);
+
+	/* the shared lock's holds, released before, if it relied on this node */
+	if (ending->node != NULL && twin != NULL && !twin->taken)
+		tell_holds(ending, twin);
+	zkl_stop_less(ending->lock);
+	zkl_forget_if_unused(ending->lock);
+}
+
+static void
+finish_endings(Ending *endings, int n)
+{
+	for (int i = 0; i < n; i++)
+		finish_ending(&endings[i]);
+	if (n > 0)
+		zkl_stop_anew();
+}
+
+/* From judge to here nothing may fail */
+static void
+complete_endings(Ending *endings, int n)
+{
+	PG_TRY();
+	{
+		await_endings(endings, n);
+	}
+	PG_CATCH();
+	{
+		finish_endings(endings, n);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	finish_endings(endings, n);
+}
+
+/* For releasing a lock that has no hold of this scope */
+static void
+warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
+{
+	const char *shown = zkb_path_for_display(path);
+	const char *hint = NULL;
+
+	if (scope == ZK_SCOPE_ADVISORY)
+	{
+		/* in PostgreSQL's words */
+		ereport(WARNING,
+				(errmsg("you don't own a lock of type %s",
+						mode == ZKP_SHARED ? "ShareLock" : "ExclusiveLock")));
+		return;
+	}
+	if (lock != NULL && (zkl_latest_hold(lock, ZK_SCOPE_TRANSACTION) != NULL ||
+						 zkl_latest_hold(lock, ZK_SCOPE_ADVISORY_TRANSACTION) != NULL))
+		hint = "The transaction holds the lock, and releases it when it ends.";
+	else if (lock != NULL && zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL)
+		hint = "The session took the lock as an advisory lock; release it with pg_advisory_unlock or pg_advisory_unlock_shared.";
+	if (mode == ZKP_SEMAPHORE)
+		ereport(WARNING,
+				(errmsg("you don't own a session-scope place of semaphore \"%s\"", shown),
+				 hint != NULL ? errhint("%s", hint) : 0));
+	else
+		ereport(WARNING,
+				(errmsg("you don't own a session-scope %s lock on \"%s\"",
+						mode == ZKP_SHARED ? "shared" : "exclusive", shown),
+				 hint != NULL ? errhint("%s", hint) : 0));
+}
+
+static void
+start_ending(Ending *ending, Lock *lock)
+{
+	ending->lock = lock;
+	ending->base = zkl_base(lock);
+	ending->loss = ending->base != NULL ? ending->base->loss : ZK_NOT_LOST;
+}
+
+/*
+ * The holds of all of these have been released: release what ZooKeeper has of
+ * them.  Returns how many holds that were, not counting lost ones.
+ */
+static int64
+end_all(Ending *endings, int n)
+{
+	int64		dropped = 0;
+
+	for (int i = 0; i < n; i++)
+		judge(&endings[i]);
+	begin_endings(endings, n);
+	complete_endings(endings, n);
+	for (int i = 0; i < n; i++)
+	{
+		if (endings[i].ended != LOST_BEFORE)
+			dropped += endings[i].count;
+	}
+	return dropped;
+}
+
+int
+zkl_unlock(char **paths, int npaths, ZkpMode mode, ZkScope scope)
+{
+	Ending	   *endings = palloc0(Max(npaths, 1) * sizeof(Ending));
+	int			n = 0;
+	int			dropped;
+
+	zkb_warn_unreleased();
+	for (int i = 0; i < npaths; i++)
+	{
+		Lock	   *lock = zkl_find_lock(zkl_full_path(paths[i]), mode);
+
+		if (lock != NULL && zkl_latest_hold(lock, scope) != NULL)
+			endings[n++].lock = lock;
+		else
+			warn_not_held(lock, paths[i], mode, scope);
+	}
+	if (n > 0)
+		zkl_terminate_now_or_later();
+
+	/* check all of them first, since that may end the session */
+	for (int i = 0; i < n; i++)
+		(void) zkl_is_lost(endings[i].lock);
+	for (int i = 0; i < n; i++)
+	{
+		Lock	   *lock = endings[i].lock;
+
+		start_ending(&endings[i], lock);
+		endings[i].count = 1;
+		if (endings[i].loss != ZK_NOT_LOST)
+			(void) lower_holds(lock, scope);
+		else
+			lower_hold(zkl_latest_hold(lock, scope), 1);
+	}
+	dropped = n > 0 ? (int) end_all(endings, n) : 0;
+	pfree(endings);
+	return dropped;
+}
+
+int64
+zkl_unlock_all(bool only_advisory)
+{
+	HASH_SEQ_STATUS status;
+	Lock	   *lock;
+	Ending	   *endings;
+	int			n = 0;
+	int64		dropped;
+
+	zkb_warn_unreleased();
+	if (zkl_locks == NULL || hash_get_num_entries(zkl_locks) == 0)
+		return 0;
+	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));
+	zkl_terminate_now_or_later();
+
+	/* as above; then lower all holds, since one lock may rely on another */
+	hash_seq_init(&status, zkl_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+		(void) zkl_is_lost(lock);
+	hash_seq_init(&status, zkl_locks);
+	while ((lock = hash_seq_search(&status)) != NULL)
+	{
+		Ending	   *ending = &endings[n];
+
+		start_ending(ending, lock);
+		ending->count = lower_holds(lock, ZK_SCOPE_ADVISORY);
+		if (!only_advisory)
+			ending->count += lower_holds(lock, ZK_SCOPE_SESSION);
+		if (ending->count > 0)
+			n++;
+	}
+	dropped = end_all(endings, n);
+	pfree(endings);
+	return dropped;
+}

@@ -1,0 +1,26 @@
+/*-------------------------------------------------------------------------
+ *
+ * release.h
+ *	  Releasing locks before the transaction ends.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ZKLOCK_RELEASE_H
+#define ZKLOCK_RELEASE_H
+
+#include "lock/queue/acquire.h"
+
+/*
+ * Release the latest hold of this scope, which is one of the session's, of each of
+ * these different paths; returns how many.  One without such a hold, or whose lock
+ * proves to have been lost, is not counted, with a WARNING.
+ */
+extern int	zkl_unlock(char **paths, int n, ZkpMode mode, ZkScope scope);
+
+/*
+ * Release all session-scope holds, or only those that pg_advisory_lock took;
+ * returns how many, not counting lost ones.
+ */
+extern int64 zkl_unlock_all(bool only_advisory);
+
+#endif							/* ZKLOCK_RELEASE_H */

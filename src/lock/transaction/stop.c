@@ -1,0 +1,598 @@
+/*-------------------------------------------------------------------------
+ *
+ * stop.c
+ *	  A statement is canceled when a lock that its transaction relies on is
+ *	  lost; or the backend is terminated.
+ *
+ * COMMIT would refuse it (commit_guard.c), but that may be hours away.  So the
+ * session's thread sends a signal (zk/stop_signal.c), and its handler, here,
+ * does what a client's request to cancel does.  The same signal as that of a
+ * client (SIGINT) would not do: its flag stays set until something looks at it,
+ * which may be the next transaction, or a COMMIT that waits for its synchronous
+ * standby, and takes it for a request to wait no longer.  Ours is taken back when
+ * the guard begins and when the transaction ends, before either.
+ *
+ * The error is the client's, 57014, while it is inside the server, so that no
+ * EXCEPTION block with WHEN OTHERS catches it.  On its way out it becomes 40001
+ * and tells the path.
+ *
+ * With zklock.cancel_on_loss = terminate the backend itself ends when a session-scope
+ * hold is lost, or in doubt, whatever it does: between transactions, too, but not
+ * from the guard to the end of the transaction, where a wait for a synchronous standby
+ * would end without that.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "parser/scansup.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
+#include "utils/snapmgr.h"
+
+#include "backend/backend_session.h"
+#include "backend/compat.h"
+#include "backend/errors.h"
+#include "backend/path.h"
+#include "backend/settings.h"
+#include "commit_guard.h"
+#include "stop.h"
+
+/*
+ * In this transaction the guard has begun: nothing is stopped until it has
+ * ended, not even if something takes a lock meanwhile.  (Afterwards there is no
+ * local id, or another one.)
+ */
+static LocalTransactionId guarded = InvalidLocalTransactionId;
+
+/* In this one, COMMIT has begun; what is deferred until then may run for hours */
+static volatile LocalTransactionId committing = InvalidLocalTransactionId;
+
+/*
+ * A statement was canceled, and its error has not been reported; and when there last
+ * was a reason for that
+ */
+static volatile sig_atomic_t canceled = false;
+static volatile int64 canceled_at;
+
+/* This process was asked to end */
+static volatile sig_atomic_t terminating = false;
+
+/*
+ * How long after that the error is still ours.  While there is a reason, it is given
+ * anew each second.  But it may be gone before the error gets out: PL/pgSQL rolls back
+ * what an EXCEPTION block has done, and then looks for a handler, and COMMIT in a
+ * procedure rolls back before it passes an error on.  A handler that wants it may
+ * go on for hours, in which a cancel is the client's.
+ */
+#define ON_ITS_WAY_MS		2000
+
+/*-------------------------------------------------------------------------
+ * The signal
+ *-------------------------------------------------------------------------
+ */
+
+static int	stop_signal = 0;
+
+static bool
+is_current(LocalTransactionId lxid)
+{
+	return lxid != InvalidLocalTransactionId && lxid == lxid_compat();
+}
+
+/* What the parser passes over between two statements */
+static const char *
+skip_nothing(const char *sql)
+{
+	int			depth = 0;
+
+	for (;;)
+	{
+		if (sql[0] == '/' && sql[1] == '*')
+			depth++, sql += 2;
+		else if (depth > 0 && sql[0] == '*' && sql[1] == '/')
+			depth--, sql += 2;
+		else if (depth > 0 && sql[0] != '\0')
+			sql++;
+		else if (sql[0] == '-' && sql[1] == '-')
+			sql += strcspn(sql, "\r\n");
+		else if (sql[0] == ';' || scanner_isspace(sql[0]))
+			sql++;
+		else
+			return sql;
+	}
+}
+
+/*
+ * Whether that is all that the client has sent.  When in doubt, it is not.
+ */
+static bool
+ends_transaction(const char *sql)
+{
+	static const char *const words[] = {"abort", "commit", "end", "prepare", "rollback"};
+
+	sql = skip_nothing(sql);
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		size_t		len = strlen(words[i]);
+
+		if (pg_strncasecmp(sql, words[i], len) == 0 &&
+			(sql[len] == '\0' || scanner_isspace(sql[len]) || strchr(";/-", sql[len]) != NULL))
+		{
+			sql = strchr(sql, ';');
+			return sql == NULL || *skip_nothing(sql) == '\0';
+		}
+	}
+	return false;
+}
+
+/*
+ * COMMIT and ROLLBACK that fail before they begin leave a transaction that waits
+ * for another ROLLBACK.  Some clients, such as psycopg2, take them for the end of
+ * it in any case: each later statement would fail.  And the guard is near.
+ *
+ * Nor is there anything to cancel between two statements, of which the next one may
+ * be these.
+ *
+ * Neither has a snapshot.  What can take long has one, with or without a text of its
+ * own: a call by the fast path, what is deferred until the end of a pipeline, PREPARE
+ * of a statement.  All but the description of such a statement, which first waits for
+ * its tables, and a procedure that waits (backend/snapshot.c), in its portal.  And a
+ * background worker sends no COMMIT; what its text points to may have been freed.
+ */
+static bool
+must_go_on(void)
+{
+	if (MyBackendType != B_BACKEND || ActiveSnapshotSet() || MyProc->waitLock != NULL)
+		return false;
+	if (debug_query_string == NULL)
+		return ActivePortal == NULL;
+	return !is_current(committing) && ends_transaction(debug_query_string);
+}
+
+/*
+ * By PostgreSQL's own signal for that, since each kind of process has a handler of its
+ * own for it, which knows what has to end: that of a backend sets flags and the latch,
+ * and so ends a wait for its client, too.  It runs when ours has returned.  The
+ * default one of a background worker does not return: out of a COMMIT it would make the
+ * server panic, so there we are asked again.
+ */
+static void
+terminate(void)
+{
+	if (terminating ||
+		(MyBgworkerEntry != NULL && (InterruptHoldoffCount > 0 || CritSectionCount > 0)))
+		return;
+	terminating = true;
+	(void) raise(SIGTERM);
+}
+
+static void
+cancel(ZkReliance reliance)
+{
+	if ((reliance == ZKN_RELIED || zkl_has_written()) && !must_go_on())
+	{
+		canceled_at = zks_now();
+		if (cancel_statement_compat(true))
+			canceled = true;
+	}
+}
+
+/*
+ * Runs in the main thread, at any moment; so it only looks at what the owner of
+ * the signal asks for, and sets flags.  During an exit there is nothing left to
+ * cancel, and soon no MyProc.
+ */
+static void
+stop_handler(int signo)
+{
+	int			save_errno = errno;
+	ZkReliance	reliance = zks_stop_asked();
+
+	if (!proc_exit_inprogress && MyProc != NULL && !zkl_is_judged())
+	{
+		if (zks_terminate_asked())
+			terminate();
+		else if (reliance != ZKN_NOT_RELIED)
+			cancel(reliance);
+	}
+	errno = save_errno;
+}
+
+static bool
+handles(int signo, void (*handler) (int))
+{
+	struct sigaction action;
+
+	return sigaction(signo, NULL, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+		action.sa_handler == handler;
+}
+
+/*
+ * A signal that nobody else uses in this process: one that nobody handles.
+ * PostgreSQL uses none of the real-time signals.  Libraries that do take a fixed
+ * one, from either end: the garbage collectors of other languages the first few,
+ * valgrind and Java the last.  So begin in the middle; and should somebody take
+ * ours nevertheless, take another one.
+ *
+ * All signals are blocked while the handler runs.  As PostgreSQL's own, it
+ * restarts system calls.
+ */
+static bool
+have_signal(void)
+{
+	struct sigaction action = {.sa_handler = stop_handler,.sa_flags = SA_RESTART};
+	int			middle = (SIGRTMIN + SIGRTMAX) / 2;
+
+	if (stop_signal != 0 && handles(stop_signal, stop_handler))
+		return true;
+	sigfillset(&action.sa_mask);
+	for (int signo = middle; signo < SIGRTMAX; signo++)
+	{
+		if (!handles(signo, SIG_DFL) || sigaction(signo, &action, NULL) != 0)
+			continue;
+		stop_signal = signo;
+		return true;
+	}
+	return false;
+}
+
+/*-------------------------------------------------------------------------
+ * The error
+ *-------------------------------------------------------------------------
+ */
+
+static emit_log_hook_type next_emit_log_hook = NULL;
+
+/*
+ * The path for a message.  This is no time to look for a conversion, so what is
+ * not ASCII is escaped where it would need one.
+ */
+static char *
+path_in_error(const char *dir)
+{
+	size_t		root_len = zkb_root_len(zklock_root);
+	char	   *text = palloc(4 * strlen(dir) + 1);
+	char	   *to = text;
+
+	if (strncmp(dir, zklock_root, root_len) == 0 && dir[root_len] == '/')
+		dir += root_len;
+	for (; *dir != '\0'; dir++)
+	{
+		if (IS_HIGHBIT_SET(*dir) && GetDatabaseEncoding() != PG_UTF8)
+			to += sprintf(to, "\\x%02x", (unsigned char) *dir);
+		else
+			*to++ = *dir;
+	}
+	*to = '\0';
+	return text;
+}
+
+/*
+ * PL/Perl and PL/Python raise an error of their own, with the text of ours in it.
+ * Other cancels, such as statement_timeout's, have another text.
+ */
+static bool
+is_ours(const ErrorData * edata)
+{
+	static const char text[] = "canceling statement due to user request";
+
+	return canceled && zks_now() - canceled_at < ON_ITS_WAY_MS * ZKS_MS &&
+		edata->elevel == ERROR &&
+		((edata->message_id != NULL && strcmp(edata->message_id, text) == 0) ||
+		 (edata->message != NULL && strstr(edata->message, _(text)) != NULL));
+}
+
+/* What this allocates goes with the error */
+static void
+explain_cancel(ErrorData * edata)
+{
+	if (is_ours(edata))
+	{
+		ZkStopReason reason;
+
+		canceled = false;
+		zks_stop_reason(&reason);
+		edata->sqlerrcode = ERRCODE_T_R_SERIALIZATION_FAILURE;
+		edata->message = psprintf(reason.doubt ?
+								  _("canceling statement due to possible loss of lock on \"%s\"") :
+								  _("canceling statement due to loss of lock on \"%s\""),
+								  path_in_error(reason.dir));
+		edata->detail = pstrdup(zkb_loss_detail(reason.loss));
+		edata->hint = pstrdup(_("Release it if it is a session-scope lock, then lock again and retry the transaction."));
+	}
+	if (next_emit_log_hook)
+		next_emit_log_hook(edata);
+}
+
+/*
+ * Why the backend ends, which the client is not told: for that it is as if an
+ * administrator had terminated it.  An error here would go on with the exit.
+ */
+static void
+tell_why(int code, Datum arg)
+{
+	ZkStopReason why;
+
+	if (!terminating)
+		return;
+	zks_terminate_reason(&why);
+	ereport(LOG_SERVER_ONLY,
+			(why.doubt ?
+			 errmsg("terminating connection due to possible loss of lock on \"%s\"", path_in_error(why.dir)) :
+			 errmsg("terminating connection due to loss of lock on \"%s\"", path_in_error(why.dir)),
+			 errdetail_internal("%s", zkb_loss_detail(why.loss))));
+}
+
+void
+zkl_stop_watch_exit(void)
+{
+	before_shmem_exit(tell_why, (Datum) 0);
+}
+
+static void
+watch_errors(void)
+{
+	static bool watching = false;
+
+	if (watching)
+		return;
+	watching = true;
+	next_emit_log_hook = emit_log_hook;
+	emit_log_hook = explain_cancel;
+}
+
+/*-------------------------------------------------------------------------
+ * What the transaction relies on
+ *-------------------------------------------------------------------------
+ */
+
+static void
+begin(bool carry_on)
+{
+	if (is_current(guarded) || !have_signal())
+		return;
+	watch_errors();
+	zks_stop_begin(stop_signal, carry_on);
+}
+
+/*
+ * What was asked for so far is void.  A cancel that has not been acted upon is
+ * taken back; one that has is an error already.
+ */
+static void
+take_back(void)
+{
+	if (cancel_statement_compat(false))
+		canceled = false;
+}
+
+/* Whether the current transaction has taken a hold of the lock */
+static bool
+is_taken_here(Lock *lock)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &lock->holds)
+	{
+		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->subid != InvalidSubTransactionId && hold->used && !hold->proven)
+			return true;
+	}
+	return false;
+}
+
+/* Whether the session has a hold of it that no end of a transaction releases */
+static bool
+is_of_session(Lock *lock)
+{
+	return zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL ||
+		zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL;
+}
+
+/* Whether that is so for any lock that relies on the node of this one */
+static bool
+is_any(bool (*is_so) (Lock *lock), Lock *base)
+{
+	Lock	   *twin = zkl_twin_of(base);
+
+	return is_so(base) || (twin != NULL && !twin->taken && is_so(twin));
+}
+
+void
+zkl_stop_if_lost(Lock *lock)
+{
+	Lock	   *base = zkl_base(lock);
+	ZkSession  *session = zkl_peek_session_of(base);
+
+	if (session == NULL)
+		return;
+	zkn_rely(session, base->grant.node, ZKN_RELIED, is_any(is_of_session, base));
+	if (!zks_stop_possible())
+		begin(false);
+	if (!zks_terminate_possible())
+		zkl_terminate_again();
+}
+
+void
+zkl_stop_less(Lock *lock)
+{
+	Lock	   *twin = zkl_twin_of(lock);
+	Lock	   *base = lock->taken || twin == NULL ? zkl_base(lock) : zkl_base(twin);
+	ZkSession  *session = zkl_peek_session_of(base);
+
+	if (session != NULL)
+		zkn_rely(session, base->grant.node,
+				 is_any(is_taken_here, base) ? ZKN_RELIED : ZKN_RELIED_IF_WRITTEN,
+				 is_any(is_of_session, base));
+}
+
+/* Whether it still relies on what a session had that is closed by now */
+static bool
+relies_on_closed_session(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &zkl_xact_holds)
+	{
+		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
+		Lock	   *base = zkl_base(hold->lock);
+
+		if (hold->used && !hold->proven && base != NULL && zkl_peek_session_of(base) == NULL)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The guard will refuse a transaction that took a lock and lost it, though it has
+ * given it back since: that call has told so, which is not enough to go on for hours.
+ */
+static bool
+gave_back_lost(ZkStopReason *why)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &zkl_xact_holds)
+	{
+		const Hold *hold = dlist_container(Hold, in_xact, iter.cur);
+
+		if (hold->loss == ZK_NOT_LOST)
+			continue;
+		why->doubt = false;
+		why->loss = hold->loss;
+		strlcpy(why->dir, hold->lock->key.path, sizeof(why->dir));
+		return true;
+	}
+	return false;
+}
+
+/*
+ * A lock that is held since a ZooKeeper session that is closed by now, and of which
+ * this is so, unless it is NULL; or NULL
+ */
+static Lock *
+of_closed_session(bool (*is_so) (Lock *lock))
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &zkl_held)
+	{
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
+		Lock	   *base = zkl_base(lock);
+
+		if (base != NULL && zkl_peek_session_of(base) == NULL && (is_so == NULL || is_so(lock)))
+			return base;
+	}
+	return NULL;
+}
+
+/* Also those that earlier transactions took count, if a later one writes */
+static void
+look_at_closed_sessions(void)
+{
+	if (zks_stop_closed_counts())
+		zks_stop_closed(of_closed_session(NULL) != NULL);
+}
+
+void
+zkl_stop_anew(void)
+{
+	ZkStopReason why;
+
+	zkl_terminate_again();
+	if (!zks_stop_possible())
+		return;
+	look_at_closed_sessions();
+	if (relies_on_closed_session())
+		begin(true);			/* without an end, which its thread might see */
+	else
+	{
+		zks_stop_end();
+		begin(false);
+	}
+	zks_stop_self(zks_stop_possible() && gave_back_lost(&why) ? &why : NULL);
+
+	/* what the new turn asks for is asked for again */
+	take_back();
+}
+
+void
+zkl_stop_committing(void)
+{
+	committing = lxid_compat();
+}
+
+void
+zkl_stop_no_longer(bool committing)
+{
+	guarded = lxid_compat();
+	zks_terminate_end();
+	if (zks_stop_possible())
+	{
+		zks_stop_end();
+		zks_stop_self(NULL);
+		take_back();
+	}
+	if (committing)
+		canceled = false;
+	look_at_closed_sessions();
+}
+
+void
+zkl_stop_next_transaction(void)
+{
+	look_at_closed_sessions();
+	if (zkl_node_count() == 0 || proc_exit_inprogress)
+		return;
+	if (zkb_peek() != NULL)
+		zkn_rely_less(zkb_peek());
+	begin(false);
+	zkl_terminate_again();
+}
+
+/*-------------------------------------------------------------------------
+ * When the backend may be terminated
+ *-------------------------------------------------------------------------
+ */
+
+void
+zkl_terminate_later(void)
+{
+	zks_terminate_end();
+}
+
+void
+zkl_terminate_again(void)
+{
+	ZkStopReason why = {.doubt = false};
+	Lock	   *lost;
+
+	if (is_current(guarded) || !have_signal())
+		return;
+	zks_terminate_begin(stop_signal, zkb_peek());
+	lost = zks_stop_closed_counts() ? of_closed_session(is_of_session) : NULL;
+	if (lost != NULL)
+	{
+		why.loss = lost->loss != ZK_NOT_LOST ? lost->loss : zkb_last_loss();
+		strlcpy(why.dir, lost->key.path, sizeof(why.dir));
+	}
+	zks_terminate_self(lost != NULL ? &why : NULL);
+}
+
+/* Else a wait for a synchronous standby, say, would find the request to end */
+void
+zkl_terminate_now_or_later(void)
+{
+	zkl_terminate_later();
+	if (terminating)
+		CHECK_FOR_INTERRUPTS();
+}

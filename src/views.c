@@ -1,0 +1,489 @@
+/*-------------------------------------------------------------------------
+ *
+ * views.c
+ *	  SQL functions that show rows, and the columns of these.
+ *
+ * What a row says is found out elsewhere; this file knows how users see it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
+#include "common/int.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+#include "utils/xid8.h"
+
+#include "backend/backend_session.h"
+#include "backend/compat.h"
+#include "backend/encoding.h"
+#include "backend/node_identity.h"
+#include "backend/path.h"
+#include "backend/slots.h"
+#include "lock/look/inspect.h"
+#include "lock/look/lock_tree.h"
+#include "lock/transaction/claim.h"
+#include "lock/transaction/hold.h"
+
+static const char *const mode_names[] = {"none", "shared", "exclusive", "semaphore"};
+static const char *const scope_names[] = {"session", "transaction"};
+static const char *const state_names[] = {"held", "suspect", "lost"};
+static const char *const session_state_names[] = {"connecting", "connected", "suspended"};
+
+StaticAssertDecl(lengthof(mode_names) == ZKP_SEMAPHORE + 1, "mode_names is indexed by ZkpMode");
+StaticAssertDecl(lengthof(scope_names) == ZK_SHOWN_SCOPES, "scope_names is indexed by ZkScope");
+StaticAssertDecl(lengthof(state_names) == ZKL_STATE_LOST + 1, "state_names is indexed by ZkHoldState");
+StaticAssertDecl(lengthof(session_state_names) == ZKS_OVER,
+				 "session_state_names is indexed by ZkSessionState, and a session that is over is not shown");
+
+/* Of zk_server_locks */
+#define MOST_COLUMNS	24
+
+/* A row as it is filled in, column by column; those left out are null */
+typedef struct Row
+{
+	ReturnSetInfo *rsinfo;
+	int			n;
+	Datum		values[MOST_COLUMNS];
+	bool		nulls[MOST_COLUMNS];
+} Row;
+
+static void
+begin_row(Row *row, void *rsinfo)
+{
+	row->rsinfo = rsinfo;
+	row->n = 0;
+	memset(row->nulls, true, sizeof(row->nulls));
+}
+
+static void
+add_if(Row *row, bool known, Datum value)
+{
+	Assert(row->n < MOST_COLUMNS);
+	row->values[row->n] = value;
+	row->nulls[row->n++] = !known;
+}
+
+static void
+add(Row *row, Datum value)
+{
+	add_if(row, true, value);
+}
+
+static void
+add_text(Row *row, const char *value)
+{
+	add_if(row, value != NULL, value != NULL ? CStringGetTextDatum(value) : (Datum) 0);
+}
+
+/* What others wrote, in UTF-8: their database may have another encoding */
+static void
+add_utf8(Row *row, const char *utf8, bool all)
+{
+	add_text(row, utf8 != NULL ? zkb_from_utf8_escaped(utf8, strlen(utf8), all) : NULL);
+}
+
+static void
+add_session(Row *row, int64 session)
+{
+	add_if(row, session != 0, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) session)));
+}
+
+static void
+put_row(Row *row)
+{
+	tuplestore_putvalues(row->rsinfo->setResult, row->rsinfo->setDesc, row->values, row->nulls);
+}
+
+/* Where in ZooKeeper the lock of this path is, for a look at what others do there */
+static const char *
+where_to_look(const char *path)
+{
+	const char *full = zkl_full_path(path);
+
+	zkl_follow_settings();
+	return full;
+}
+
+static void
+put_lock(const ZkHoldInfo *info, void *arg)
+{
+	Row			row;
+
+	begin_row(&row, arg);
+	add_text(&row, zkb_path_for_display(info->path));
+	add_text(&row, zkb_path_for_display(info->root));
+	add_text(&row, mode_names[info->mode]);
+	add_text(&row, scope_names[info->scope]);
+	add(&row, Int64GetDatum(info->count));
+	add_text(&row, state_names[info->state]);
+	add_if(&row, info->state != ZKL_STATE_LOST, Int64GetDatum(info->token));
+	add_utf8(&row, info->node, true);
+	add(&row, TimestampTzGetDatum(info->acquired_at));
+	put_row(&row);
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_status);
+Datum
+zk_lock_status(PG_FUNCTION_ARGS)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	zkl_each_hold(put_lock, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/* The kind for each mode */
+static const char *const kind_names[] = {"none", "lock", "lock", "semaphore"};
+
+StaticAssertDecl(lengthof(kind_names) == ZKP_SEMAPHORE + 1, "kind_names is indexed by ZkpMode");
+
+/* Convert ZooKeeper's time, in ms since 1970; its value may be anything */
+static bool
+unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
+{
+	if (pg_mul_s64_overflow(ms, 1000, timestamp) ||
+		pg_sub_s64_overflow(*timestamp, (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY,
+							timestamp))
+		return false;
+	return IS_VALID_TIMESTAMP(*timestamp);
+}
+
+static void
+add_since(Row *row, const ZkQueueRow *contender)
+{
+	TimestampTz since = 0;
+	bool		known = contender->known && unix_ms_as_timestamp(contender->since_ms, &since);
+
+	add_if(row, known, TimestampTzGetDatum(since));
+}
+
+/* What a node says: the columns from host to data */
+static void
+add_what_it_says(Row *row, const ZkQueueRow *contender)
+{
+	static const int columns[] = {
+		ZKB_FIELD_HOST, ZKB_FIELD_PORT, ZKB_FIELD_CLUSTER_NAME, ZKB_FIELD_PID,
+		ZKB_FIELD_DATABASE, ZKB_FIELD_USER, ZKB_FIELD_APPLICATION_NAME
+	};
+	char	   *fields[ZKB_FIELDS] = {NULL};
+
+	if (contender->ours)
+		zkb_read_identity(contender->data, contender->data_len, fields);
+	for (int i = 0; i < lengthof(columns); i++)
+	{
+		const char *field = fields[columns[i]];
+
+		if (columns[i] == ZKB_FIELD_PORT || columns[i] == ZKB_FIELD_PID)
+			add_if(row, field != NULL, Int32GetDatum(field != NULL ? (int32) strtol(field, NULL, 10) : 0));
+		else
+			add_text(row, field);
+	}
+	add_text(row, contender->ours || contender->data_len == 0 ? NULL :
+			 zkb_from_utf8_escaped(contender->data, contender->data_len, true));
+}
+
+static void
+put_contender(const ZkQueueRow *contender, void *arg)
+{
+	Row			row;
+
+	begin_row(&row, arg);
+	add(&row, Int32GetDatum(contender->position));
+	add_text(&row, kind_names[contender->mode]);
+	add_text(&row, mode_names[contender->mode]);
+	add(&row, BoolGetDatum(contender->granted));
+	add_if(&row, contender->known && contender->node != NULL, Int64GetDatum(contender->token));
+	add_session(&row, contender->session);
+	add_since(&row, contender);
+	add_utf8(&row, contender->node, true);
+	add_what_it_says(&row, contender);
+	put_row(&row);
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_queue);
+Datum
+zk_lock_queue(PG_FUNCTION_ARGS)
+{
+	char	   *path = zkb_path_argument(fcinfo);
+
+	InitMaterializedSRF(fcinfo, 0);
+	zkl_each_contender(where_to_look(path), put_contender, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+static void
+put_path(const ZkPathRow *path, void *arg)
+{
+	Row			row;
+
+	begin_row(&row, arg);
+	add_utf8(&row, path->path, false);
+	add_if(&row, path->known, CStringGetTextDatum(kind_names[path->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE]));
+	add_if(&row, path->known, Int32GetDatum(path->contenders));
+	add_if(&row, path->known && path->holders >= 0, Int32GetDatum(path->holders));
+	if (path->first != NULL)
+	{
+		add_since(&row, path->first);
+		add_session(&row, path->first->session);
+		add_what_it_says(&row, path->first);
+	}
+	put_row(&row);
+}
+
+/* The root is no lock, but there may be locks below it */
+static char *
+prefix_argument(FunctionCallInfo fcinfo)
+{
+	text	   *prefix = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0);
+
+	if (prefix != NULL && VARSIZE_ANY_EXHDR(prefix) == 1 && *VARDATA_ANY(prefix) == '/')
+		return pstrdup("/");
+	return zkb_path_argument(fcinfo);
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_paths);
+Datum
+zk_lock_paths(PG_FUNCTION_ARGS)
+{
+	char	   *prefix = prefix_argument(fcinfo);
+
+	InitMaterializedSRF(fcinfo, 0);
+	zkl_each_path(where_to_look(prefix), put_path, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+/* The columns of zk_last_claim */
+static void
+add_claim(Row *row, const ZkClaimRecord *claim)
+{
+	char	   *fields[ZKB_FIELDS];
+
+	zkb_read_identity(claim->identity, strlen(claim->identity), fields);
+	add(row, TimestampTzGetDatum(claim->period));
+	add_text(row, claim->done ? "done" : "pending");
+	add(row, TimestampTzGetDatum(claim->since));
+	add_text(row, fields[ZKB_FIELD_HOST]);
+	add_text(row, fields[ZKB_FIELD_DATABASE]);
+	add(row, Int64GetDatum((int64) claim->system));
+	add_if(row, FullTransactionIdIsValid(claim->xid), FullTransactionIdGetDatum(claim->xid));
+}
+
+PG_FUNCTION_INFO_V1(zk_last_claim);
+Datum
+zk_last_claim(PG_FUNCTION_ARGS)
+{
+	char	   *path = zkb_path_argument(fcinfo);
+	TupleDesc	desc;
+	Row			row;
+	ZkClaimRecord claim;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	begin_row(&row, NULL);
+	if (zkl_last_claim(path, &claim))
+		add_claim(&row, &claim);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), row.values, row.nulls)));
+}
+
+/* The path, and the columns of zk_last_claim */
+static void
+put_claim(const char *path, const ZkClaimRecord *claim, void *arg)
+{
+	Row			row;
+
+	begin_row(&row, arg);
+	add_utf8(&row, path, false);
+	if (claim != NULL)
+		add_claim(&row, claim);
+	put_row(&row);
+}
+
+PG_FUNCTION_INFO_V1(zk_claims);
+Datum
+zk_claims(PG_FUNCTION_ARGS)
+{
+	char	   *prefix = prefix_argument(fcinfo);
+
+	InitMaterializedSRF(fcinfo, 0);
+	zkl_each_claim(where_to_look(prefix), put_claim, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+PG_FUNCTION_INFO_V1(zk_lock_break);
+Datum
+zk_lock_break(PG_FUNCTION_ARGS)
+{
+	char	   *path = zkb_path_argument(fcinfo);
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock node must not be null")));
+	PG_RETURN_BOOL(zkl_break(where_to_look(path), zkb_name_from_text(PG_GETARG_TEXT_PP(1))));
+}
+
+/* Convert a time of zks_now() to the clock that users read */
+static TimestampTz
+as_timestamp(int64 boottime_ns)
+{
+	return GetCurrentTimestamp() - (zks_now() - boottime_ns) / 1000;
+}
+
+static Datum
+ms_as_interval(int ms)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = ms * INT64CONST(1000);
+	return IntervalPGetDatum(interval);
+}
+
+/* What a session and its backend have counted, as zk_session and zk_server_locks end */
+static void
+add_counters(Row *row, const ZkBackendCounters *counters, const ZkSessionInfo *session)
+{
+	add(row, Int64GetDatum(counters->requests + session->requests));
+	add(row, Int64GetDatum(counters->waits));
+	add(row, Int64GetDatum(counters->timeouts));
+	add(row, Int64GetDatum(counters->deadlock_checks));
+	add(row, Int64GetDatum(counters->deadlocks));
+	add(row, Int64GetDatum(counters->reconnections + session->reconnections));
+	add(row, Int64GetDatum(counters->losses + session->losses));
+	add(row, Int32GetDatum(session->unreleased));
+}
+
+PG_FUNCTION_INFO_V1(zk_session_status);
+Datum
+zk_session_status(PG_FUNCTION_ARGS)
+{
+	ZkSession  *session = zkb_session();	/* not one that is over */
+	ZkSessionInfo info;
+	bool		connected;
+	Row			row;
+
+	InitMaterializedSRF(fcinfo, 0);
+	begin_row(&row, fcinfo->resultinfo);
+	memset(&info, 0, sizeof(info));
+	if (session != NULL)
+		zks_info(session, &info);
+	connected = info.epoch != 0;
+
+	add_text(&row, session == NULL || info.state == ZKS_OVER ? "none" : session_state_names[info.state]);
+	add_if(&row, connected, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id)));
+	add_text(&row, zkb_servers());
+	add_text(&row, info.server[0] != '\0' ? info.server : NULL);
+	add_if(&row, connected, ms_as_interval(info.timeout_ms));
+	add_if(&row, connected, TimestampTzGetDatum(as_timestamp(info.heard_at)));
+	add_counters(&row, &zkb_counters, &info);
+	put_row(&row);
+	return (Datum) 0;
+}
+
+/* Where in a row of zk_server_locks begins what is of a lock, and of the backend */
+#define OF_LOCK			3
+#define OF_BACKEND		13
+
+/* What is the same in all rows of a backend */
+static void
+add_totals(Row *row, const ZkSlot *slot, const ZkSessionInfo *session, bool has_session)
+{
+	row->n = OF_BACKEND;
+	add(row, Int32GetDatum(slot->more));
+	add_session(row, session->session_id);
+	add_text(row, has_session ? session_state_names[session->state] : "none");
+	add_counters(row, &slot->counters, session);
+	Assert(row->n == MOST_COLUMNS);
+}
+
+static void
+put_server_hold(Row row, const ZkSlot *slot, int i, ZkScope scope, const ZkSessionInfo *session)
+{
+	const ZkSlotHold *hold = &slot->holds[i];
+	ZkHoldState state = zkb_slot_lost(slot, i, session) ? ZKL_STATE_LOST :
+	zkb_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+
+	row.n = OF_LOCK;
+	add_utf8(&row, hold->path, false);
+	add_utf8(&row, hold->root, false);
+	add_text(&row, mode_names[(int) hold->mode]);
+	add_text(&row, scope_names[scope]);
+	add(&row, Int64GetDatum(hold->counts[scope]));
+	add(&row, BoolGetDatum(true));
+	add_text(&row, state_names[state]);
+	add_if(&row, state != ZKL_STATE_LOST, Int64GetDatum(hold->token));
+	add(&row, TimestampTzGetDatum(hold->acquired_at));
+	put_row(&row);
+}
+
+static void
+put_server_wait(Row row, const ZkSlotWait *wait)
+{
+	row.n = OF_LOCK;
+	add_utf8(&row, wait->path, false);
+	add_utf8(&row, wait->root, false);
+	add_text(&row, mode_names[(int) wait->mode]);
+	add_text(&row, scope_names[(int) wait->scope]);
+	row.n++;					/* count */
+	add(&row, BoolGetDatum(false));
+	add_text(&row, "waiting");
+	row.n += 2;					/* token, acquired_at */
+	add(&row, TimestampTzGetDatum(as_timestamp(wait->since)));
+	put_row(&row);
+}
+
+/*
+ * As in pg_stat_activity everybody sees that a backend is there, and whose it
+ * is.
+ */
+static void
+put_slot(const ZkSlot *slot, bool whole, void *arg)
+{
+	Row			row;
+	ZkSessionInfo session;
+	bool		has_session;
+	int			nrows = 0;
+
+	begin_row(&row, arg);
+	add(&row, Int32GetDatum(slot->pid));
+	add_text(&row, OidIsValid(slot->database) ? get_database_name(slot->database) : NULL);
+	add_text(&row, OidIsValid(slot->role) ? GetUserNameFromId(slot->role, true) : NULL);
+	if (!whole || !(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+					has_privs_of_role(GetUserId(), slot->role)))
+	{
+		put_row(&row);
+		return;
+	}
+	has_session = zkb_slot_session(slot, &session);
+	add_totals(&row, slot, &session, has_session);
+	for (int i = 0; i < slot->nholds; i++)
+	{
+		for (int scope = ZK_SCOPE_SESSION; scope <= ZK_SCOPE_TRANSACTION; scope++)
+		{
+			if (slot->holds[i].counts[scope] == 0)
+				continue;
+			put_server_hold(row, slot, i, (ZkScope) scope, &session);
+			nrows++;
+		}
+	}
+	if (slot->wait.since != 0)
+		put_server_wait(row, &slot->wait);
+	else if (nrows == 0)
+		put_row(&row);
+}
+
+PG_FUNCTION_INFO_V1(zk_server_lock_status);
+Datum
+zk_server_lock_status(PG_FUNCTION_ARGS)
+{
+	InitMaterializedSRF(fcinfo, 0);
+	zkb_each_slot(put_slot, fcinfo->resultinfo);
+	return (Datum) 0;
+}
