@@ -112,7 +112,7 @@ is(join(' > ', map { cycle($_) } sort keys %calls), '', 'no files call each othe
 my ($offered) = slurp_file("$src/README.md") =~ /^All that the folders above may use is in (.*?)\. The other headers/ms;
 my %offered = map { $_ => 1 } $offered =~ /`(\w+\.h)`/g;
 my @through;
-foreach my $path (glob("$src/*.[ch] $src/lock/*.[ch] $src/backend/*.[ch]"), map { "$src/zk/$_" } sort keys %offered)
+foreach my $path (glob("$src/*.[ch] $src/lock/*/*.[ch] $src/backend/*.[ch]"), map { "$src/zk/$_" } sort keys %offered)
 {
 	my $folder = $path =~ m{/zk/} ? '' : 'zk/';
 	push @through, map { $offered{$_} ? () : "$path: $_" } slurp_file($path) =~ m{^#include "$folder(.*?)"}mg;

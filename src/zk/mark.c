@@ -4,7 +4,7 @@
  *	  The marks of claims: written by a transaction, final or undone after it.
  *
  * A mark is a node that stays.  Who claims sets its data, by version, together
- * with a check of its lock's node (node.c, zkn_mark): then it is pending.
+ * with a check of its lock's node (create.c, zkn_mark): then it is pending.
  * Once its owner has decided, it is set once more, by the next version: to what
  * says that it is done, or to what was there before.  That goes with the
  * deletion of the lock's node, in one transaction, since the next in the queue

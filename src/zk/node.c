@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * node.c
- *	  The nodes that this session creates, from the create to the last trace.
+ *	  The nodes that this session creates (create.c), from then to the last trace.
  *
  * This file keeps the promise that a node does not outlive its purpose.  Each
  * create has a unique name (a UUID), so that a node whose answer was lost can
@@ -60,28 +60,8 @@
 #include "operation.h"
 #include "turn.h"
 
-/* ZooKeeper accepts a megabyte for a request by default */
-#define REQUEST_BYTES		(512 * 1024)
-
-/* Of the result of a set: its header, and what it says of the node */
-#define MARK_RESULT_BYTES	(9 + 68)
-
-/* All have the same length */
-#define ANY_UUID			"00000000-0000-4000-8000-000000000000"
-
 /* How long until a list that was too large to be read is requested again */
 #define TOO_LARGE_PAUSE_MS	60000
-
-/*
- * Nodes that are created together.  Each of them has a request pending while
- * the group has one.
- */
-typedef struct Group
-{
-	int64_t		sent_at;		/* of their create */
-	int			n;
-	ZkNode	   *nodes[];
-} Group;
 
 static void look(ZkNode *n);
 static void send_delete(ZkNode *n);
@@ -167,11 +147,12 @@ set_deleting(ZkNode *n, bool deleting)
 }
 
 /* It is settled without us */
-static void
-leave_mark(ZkNode *n)
+void
+zkn_part_with_mark_locked(ZkNode *n)
 {
 	ZkMark	   *mark = n->mark;
 
+	zk_assert(zks_has_mutex(n->session));
 	n->mark = NULL;
 	if (mark != NULL)
 		zkn_leave_mark_locked(mark);
@@ -182,11 +163,12 @@ leave_mark(ZkNode *n)
  * those that are held may be thousands
  */
 
-static void
-enlist_last(ZkNode *n)
+void
+zkn_enlist_locked(ZkNode *n)
 {
 	ZkSession  *s = n->session;
 
+	zk_assert(zks_has_mutex(n->session));
 	n->next = NULL;
 	n->prev = s->last_node;
 	if (n->prev != NULL)
@@ -273,7 +255,7 @@ finish(ZkNode *n)
 		if (n->watch != NULL)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
-		leave_mark(n);
+		zkn_part_with_mark_locked(n);
 		n->session->notify = true;
 		for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 		{
@@ -304,9 +286,10 @@ zkn_lose_locked(ZkNode *n, ZkLoss loss)
 }
 
 /* The node no longer exists in ZooKeeper */
-static void
-ended(ZkNode *n, ZkNodeState state)
+void
+zkn_ended_locked(ZkNode *n, ZkNodeState state)
 {
+	zk_assert(zks_has_mutex(n->session));
 	if (n->state != state)
 		set_state(n, state);
 	if (state == ZKN_DELETED)
@@ -414,9 +397,10 @@ leave_dir(ZkNode *n)
  * except for two things.  Its create may still be carried out: so look again,
  * for a while.  And its directory may have been created only for it.
  */
-static void
-absent(ZkNode *n, int rc)
+void
+zkn_absent_locked(ZkNode *n, int rc)
 {
+	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_ABSENT);
 	n->rc = rc;
 	if (n->interest != DISCARDED)
@@ -427,9 +411,10 @@ absent(ZkNode *n, int rc)
 		look_later_or_finish(n);
 }
 
-static void
-present(ZkNode *n)
+void
+zkn_present_locked(ZkNode *n)
 {
+	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
 	count_path(n, true);
@@ -437,21 +422,11 @@ present(ZkNode *n)
 		get_rid_of(n);
 }
 
-/*
- * Creation
- */
-
-/* The create was refused */
-static void
-refused_create(ZkNode *n, int rc)
-{
-	absent(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
-}
-
 /* This is it */
-static void
-found(ZkNode *n, const ZkRequest *r)
+void
+zkn_found_locked(ZkNode *n, const ZkRequest *r)
 {
+	zk_assert(zks_has_mutex(n->session));
 	n->czxid = r->stat.czxid;
 	if (n->single)
 	{
@@ -460,13 +435,14 @@ found(ZkNode *n, const ZkRequest *r)
 		n->version = r->stat.version;
 		zkp_single_name(n->name, n->czxid);
 	}
-	present(n);
+	zkn_present_locked(n);
 }
 
 /* Looks as soon as we are connected, or soon if we are */
-static void
-unsure(ZkNode *n, int rc)
+void
+zkn_unsure_locked(ZkNode *n, int rc)
 {
+	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_UNSURE);
 	n->rc = rc;
 	if (zks_usable_locked(n->session))
@@ -475,436 +451,15 @@ unsure(ZkNode *n, int rc)
 	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
 }
 
-static void
-on_created(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (!zkn_called_back_locked(n))
-		return;
-	if (r->rc == ZOK)
-	{
-		snprintf(n->name, sizeof(n->name), "%s", r->name);
-		n->czxid = r->stat.czxid;
-		n->proven_at = r->sent_at;
-		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
-		present(n);
-		return;
-	}
-	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
-	if (zks_is_doubtful(r->rc))
-		unsure(n, r->rc);
-	else
-		refused_create(n, r->rc);
-}
-
-static void
-on_parent(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	/* the first error is the reason for those that follow */
-	if (zkn_called_back_locked(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
-		n->parent_rc = r->rc;
-}
-
-/* Whether this directory is the other one, or one of its ancestors */
-static bool
-leads_to(const char *dir, const char *other)
-{
-	size_t		len = strlen(dir);
-
-	return strncmp(dir, other, len) == 0 && (other[len] == '/' || other[len] == '\0');
-}
-
-/*
- * Sends all ancestors and then the directory itself, together, except those
- * that were sent for the directory before.  If one exists, that is not an
- * error; only a few first calls ever come here.
- */
-static void
-create_parents(ZkNode *n, const char *before)
-{
-	char		path[ZKS_PATH_LEN];
-
-	snprintf(path, sizeof(path), "%s", n->dir);
-	for (char *slash = path; slash != NULL;)
-	{
-		ZkRequest  *r = NULL;
-
-		slash = strchr(slash + 1, '/');
-		if (slash != NULL)
-			*slash = '\0';
-		else if (n->single)
-			break;				/* that is the node */
-		if (!leads_to(path, before))
-			r = zkn_request_locked(n, on_parent);
-		/* the board is for all, whoever may read the records */
-		if (r != NULL)
-			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed && !n->is_record);
-		if (slash != NULL)
-			*slash = '/';
-	}
-}
-
-static ZkRequest *
-group_request(Group *g, ZkDone done)
-{
-	ZkRequest  *r = zkr_new_locked(g->nodes[0]->session, done, g);
-
-	if (r == NULL)
-		return NULL;
-	for (int i = 0; i < g->n; i++)
-		g->nodes[i]->pending++;
-	return r;
-}
-
-/*
- * All of them were created by one transaction, so reading one is enough: that
- * gives the czxid, which a multi does not.
- */
-static void
-on_group_read(ZkRequest *r)
-{
-	Group	   *g = (Group *) r->owner;
-	bool		ours = r->rc == ZOK && r->stat.owner == r->session->info.session_id;
-
-	for (int i = 0; i < g->n; i++)
-	{
-		ZkNode	   *n = g->nodes[i];
-
-		if (!zkn_called_back_locked(n))
-			continue;
-		if (ours)
-		{
-			n->czxid = r->stat.czxid;
-			n->proven_at = g->sent_at;
-			present(n);
-			continue;
-		}
-		set_state(n, ZKN_UNSURE);
-		if (!zks_is_open(r->rc))
-			look(n);			/* else we are cut off, throttled, or about to
-								 * close: later */
-	}
-	free(g);
-}
-
-static const char *
-name_of(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash != NULL ? slash + 1 : path;
-}
-
-static void
-on_group_created(ZkRequest *r)
-{
-	Group	   *g = (Group *) r->owner;
-	int			failed = zkr_failed_op(r);
-	ZkRequest  *read = NULL;
-	NodePath	path;
-
-	g->sent_at = r->sent_at;
-	if (r->rc == ZOK)
-	{
-		/* all stay in CREATING until one has been read */
-		for (int i = 0; i < g->n; i++)
-			snprintf(g->nodes[i]->name, ZKP_NAME_LEN, "%s", name_of(r->op_names[i]));
-		(void) zkn_node_path(g->nodes[0], g->nodes[0]->name, &path);
-		read = group_request(g, on_group_read);
-	}
-	for (int i = 0; i < g->n; i++)
-	{
-		ZkNode	   *n = g->nodes[i];
-
-		if (!zkn_called_back_locked(n) || read != NULL)
-			continue;
-		if (r->rc == ZOK || zks_is_doubtful(r->rc))
-			unsure(n, r->rc);
-		else
-			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
-	}
-
-	/* last, since it may be answered at once, and the group is freed then */
-	if (read != NULL)
-		zkr_stat_locked(read, path.text);
-	else
-		free(g);
-}
-
-/*
- * What the path of such a node needs where all are sent at once, with its length; of
- * the longer of its names, if it has another as a reader.  prefix NULL: a single one.
- */
-static int
-path_bytes(const char *dir, const char *prefix)
-{
-	char		name[ZKP_NAME_LEN];
-	char		shared[ZKP_NAME_LEN];
-	size_t		len;
-
-	if (prefix == NULL)
-		return (int) (ZKR_STRING_BYTES + strlen(dir));
-	snprintf(name, sizeof(name), "%s%010d", prefix, 0);
-	len = strlen(name);
-	if (zkp_shared_name(shared, name) && strlen(shared) > len)
-		len = strlen(shared);
-	return (int) (ZKR_STRING_BYTES + strlen(dir) + 1 + len);
-}
-
-static ZkNode *
-new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
-{
-	const char *identity = want->identity != NULL ? want->identity : "";
-	size_t		dir_size = strlen(dir) + 1;
-	ZkNode	   *n = calloc(1, sizeof(ZkNode) + dir_size + strlen(identity) + 1);
-	char		uuid[ZKP_UUID_LEN];
-
-	if (n == NULL || !zks_make_uuid(uuid))
-	{
-		free(n);
-		return NULL;
-	}
-	n->session = s;
-	n->state = ZKN_CREATING;
-	n->parents = parents;
-	n->closed = want->closed;
-	n->is_record = want->record != NULL;
-	n->single = !n->is_record && want->style == ZKP_SINGLE;
-	n->version = n->single ? want->seen_version : -1;
-	strcpy(n->dir, dir);
-	n->identity = strcpy(n->dir + dir_size, identity);
-	if (!n->single)
-		zkp_prefix(n->prefix, uuid, want);
-	n->path_bytes = path_bytes(dir, n->single ? NULL : n->prefix);
-	return n;
-}
-
 /* The data that says this, or NULL; the caller frees it */
-static char *
-make_data(const ZkpData *says)
+char *
+zkn_make_data(const ZkpData *says)
 {
 	char	   *data = malloc(strlen(says->identity) + ZKP_DATA_EXTRA);
 
 	if (data != NULL)
 		zkp_write_data(data, says);
 	return data;
-}
-
-/* What a node's data says until its mode changes */
-static char *
-identity_data(const char *identity)
-{
-	ZkpData		says = {.identity = identity};
-
-	return make_data(&says);
-}
-
-/* A single create need not be read: its answer has the czxid */
-static bool
-create_one_locked(ZkNode *n)
-{
-	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_created) : NULL;
-	NodePath	path;
-
-	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL)
-	{
-		enlist_last(n);
-		if (n->parents)
-			create_parents(n, "");
-		zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
-						  n->closed);
-	}
-	free(data);
-	return r != NULL;
-}
-
-/* A single node, and the read behind its create */
-static void
-on_single_created(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-	int			created = r->before == NULL ? r->rc : r->before->answered ? r->before->rc : ZSYSTEMERROR;
-
-	if (!zkn_called_back_locked(n))
-		return;
-	if (created != ZOK && !zks_is_doubtful(created))
-		refused_create(n, created);
-	else if (zkn_is_ours_locked(n, r))
-	{
-		n->proven_at = r->before->sent_at;
-		found(n, r);
-	}
-	else if (created == ZOK && (r->rc == ZOK || r->rc == ZNONODE))
-	{
-		/* somebody has deleted it since */
-		zkn_lose_locked(n, ZK_LOST_NODE);
-		if (!zkn_is_wanted(n))
-			ended(n, ZKN_LOST);
-	}
-	else
-		unsure(n, created);
-}
-
-static bool
-create_single_locked(ZkNode *n)
-{
-	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_single_created) : NULL;
-	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
-
-	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL && (n->version = zkn_new_version_locked(n, n->version)) < 0)
-	{
-		/* asked again, as if ZooKeeper had said so, until some are free */
-		enlist_last(n);
-		n->parents = false;
-		zkr_deny_locked(r, ZKS_IN_DOUBT);
-	}
-	else if (r != NULL)
-	{
-		for (int i = 0; i <= n->version; i++)
-		{
-			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
-			ops[i].path = n->dir;
-			ops[i].flags = ZOO_EPHEMERAL;
-			ops[i].data = i == n->version ? data : NULL;
-			ops[i].closed = n->closed;
-			ops[i].version = -1;
-		}
-		enlist_last(n);
-		if (n->parents)
-			create_parents(n, "");
-		zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
-	}
-	free(data);
-	return r != NULL;
-}
-
-static bool
-create_group_locked(ZkNode *const *nodes, int n)
-{
-	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
-	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
-	char	  **paths = calloc(n, sizeof(char *));
-	char	   *data = identity_data(nodes[0]->identity);	/* the same for all */
-	ZkRequest  *r = NULL;
-	bool		ready = g != NULL && ops != NULL && paths != NULL && data != NULL;
-
-	zk_assert(zks_has_mutex(nodes[0]->session));
-	for (int i = 0; ready && i < n; i++)
-	{
-		NodePath	path;
-
-		paths[i] = strdup(zkn_node_path(nodes[i], nodes[i]->prefix, &path));
-		ops[i].type = ZOO_CREATE_OP;
-		ops[i].path = paths[i];
-		ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
-		ops[i].data = data;
-		ops[i].closed = nodes[i]->closed;
-		ready = paths[i] != NULL;
-	}
-	if (ready)
-	{
-		g->n = n;
-		memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
-		r = group_request(g, on_group_created);
-	}
-	if (r != NULL)
-	{
-		for (int i = 0; i < n; i++)
-		{
-			enlist_last(nodes[i]);
-			if (nodes[i]->parents)
-				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
-		}
-		zkr_multi_locked(r, ops, n);
-	}
-	else
-		free(g);
-	for (int i = 0; paths != NULL && i < n; i++)
-		free(paths[i]);
-	free(paths);
-	free(ops);
-	free(data);
-	return r != NULL;
-}
-
-bool
-zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool parents,
-		   ZkNode **nodes)
-{
-	int			made = 0;
-	bool		sent = false;
-
-	while (made < n && (nodes[made] = new_node(s, dirs[made], want, parents)) != NULL)
-		made++;
-	if (made == n)
-	{
-		zks_enter(s);
-		zk_assert(n == 1 || !nodes[0]->single);
-		sent = nodes[0]->single ? create_single_locked(nodes[0]) :
-			n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
-		zks_leave(s);
-	}
-	while (!sent && made > 0)
-		free(nodes[--made]);
-	return sent;
-}
-
-/* How many bytes the answer to a multi may have */
-static size_t
-answer_room_locked(ZkSession *s)
-{
-	size_t		room = s->receive_buffer / 3;
-
-	zk_assert(zks_has_mutex(s));
-	return room == 0 || room > ZKN_MULTI_BYTES ? ZKN_MULTI_BYTES : room;
-}
-
-bool
-zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
-{
-	char		prefix[ZKP_PREFIX_LEN];
-	size_t		data_len = (want->identity != NULL ? strlen(want->identity) : 0) + ZKP_DATA_EXTRA;
-	size_t		bytes = 0;
-	size_t		sent = 0;
-	size_t		room;
-
-	zks_enter(s);
-	room = answer_room_locked(s);
-	zks_leave(s);
-
-	/* the answer has for each its path, with a number of ten digits */
-	zkp_prefix(prefix, ANY_UUID, want);
-	for (int i = 0; i < n; i++)
-	{
-		size_t		path_len = strlen(dirs[i]) + 1 + strlen(prefix);
-
-		bytes += ZKR_RESULT_BYTES + path_len + 11;
-		sent += ZKR_CREATE_BYTES + path_len + data_len +
-			(want->closed ? s->closed_acl_bytes : ZKR_ACL_BYTES);
-	}
-	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
-}
-
-size_t
-zkn_path_bytes(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
-{
-	char		prefix[ZKP_PREFIX_LEN];
-	size_t		bytes;
-
-	zks_enter(s);
-	bytes = s->path_bytes;
-	zks_leave(s);
-	zkp_prefix(prefix, ANY_UUID, want);
-	for (int i = 0; i < n; i++)
-		bytes += path_bytes(dirs[i], want->style == ZKP_SINGLE ? NULL : prefix);
-	return bytes;
 }
 
 /*
@@ -926,9 +481,9 @@ on_found(ZkRequest *r)
 	if (!zkn_called_back_locked(n))
 		return;
 	if (zkn_is_ours_locked(n, r))
-		found(n, r);
+		zkn_found_locked(n, r);
 	else if (r->rc == ZOK || r->rc == ZNONODE)
-		absent(n, why_unsure(n));
+		zkn_absent_locked(n, why_unsure(n));
 	/* else still unsure: look again on another connection, or later */
 }
 
@@ -961,7 +516,7 @@ on_listed(ZkRequest *r)
 		}
 	}
 	if (r->rc == ZOK || r->rc == ZNONODE)
-		absent(n, why_unsure(n));
+		zkn_absent_locked(n, why_unsure(n));
 	else if (r->rc == ZKS_TOO_LARGE)
 		/* it costs the connection */
 		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
@@ -986,6 +541,17 @@ look(ZkNode *n)
 	zkr_list_fresh_locked(list, n->dir);
 }
 
+/* It may be there: that was not to be read */
+void
+zkn_unread_locked(ZkNode *n, int rc)
+{
+	zk_assert(zks_has_mutex(n->session));
+	set_state(n, ZKN_UNSURE);
+	if (!zks_is_open(rc))
+		look(n);				/* else we are cut off, throttled, or about to
+								 * close: later */
+}
+
 /*
  * Deletion
  */
@@ -997,11 +563,11 @@ deleted(ZkNode *n, int rc)
 	if (rc == ZOK || n->doubted)
 	{
 		n->rc = rc;
-		ended(n, ZKN_DELETED);
+		zkn_ended_locked(n, ZKN_DELETED);
 		return;
 	}
 	zkn_lose_locked(n, ZK_LOST_NODE);
-	ended(n, ZKN_LOST);
+	zkn_ended_locked(n, ZKN_LOST);
 }
 
 /*
@@ -1167,7 +733,7 @@ on_settled(ZkRequest *r)
 		return;
 	}
 	if (!of_mark && rc == ZNONODE)
-		leave_mark(n);
+		zkn_part_with_mark_locked(n);
 	delete_answered(n, rc);
 }
 
@@ -1188,23 +754,16 @@ settle_and_delete(ZkNode *n)
 }
 
 /* The mark is to be settled, if not with the node, then without it */
-static void
-settle(ZkNode *n)
+void
+zkn_settle_node_locked(ZkNode *n)
 {
+	zk_assert(zks_has_mutex(n->session));
 	if (n->mark == NULL)
 		return;
 	if (n->state == ZKN_PRESENT && !zkn_is_wanted(n))
 		get_rid_of(n);
 	else
 		zkn_advance_mark_locked(n->mark);
-}
-
-/* A decision alone is no reason: a node that is wanted may be given up next */
-static void
-mark_moved(ZkNode *n, bool decided_now)
-{
-	if (!decided_now || !zkn_is_wanted(n))
-		settle(n);
 }
 
 void
@@ -1215,7 +774,7 @@ zkn_settle_all_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		settle(n);
+		zkn_settle_node_locked(n);
 	}
 	zkn_advance_marks_locked(s);
 }
@@ -1235,95 +794,6 @@ zkn_give_marks_locked(ZkSession *s, ZkMark **list)
 	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 		n->mark = NULL;
 	zkn_take_marks_locked(s, list);
-}
-
-/*
- * Writing marks
- */
-
-/* For each node there is a check, and behind it what sets its mark */
-static void
-on_marked(ZkRequest *r)
-{
-	Group	   *g = (Group *) r->owner;
-	int			failed = r->rc != ZOK && !zks_is_doubtful(r->rc) ? zkr_failed_op(r) : -1;
-
-	for (int i = 0; i < g->n; i++)
-	{
-		ZkNode	   *n = g->nodes[i];
-
-		/* not before all know: one may be the reason for another */
-		if (n->mark != NULL)
-			zkn_mark_written_locked(n->mark, r->rc, r->sent_at, failed >= 0 && failed / 2 == i,
-									failed % 2 == 0);
-	}
-	for (int i = 0; i < g->n; i++)
-	{
-		ZkNode	   *n = g->nodes[i];
-
-		if (!zkn_called_back_locked(n))
-			continue;
-		if (r->rc == ZOK)
-			n->proven_at = r->sent_at;
-		if (!zkn_is_wanted(n))
-			settle(n);
-	}
-	free(g);
-}
-
-bool
-zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
-{
-	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
-	ZkOp	   *ops = calloc(2 * n, sizeof(ZkOp));
-	NodePath   *paths = calloc(n, sizeof(NodePath));
-	ZkRequest  *r = NULL;
-	int			made = 0;
-
-	while (made < n && (marks[made] = zkn_new_mark(&what[made])) != NULL)
-		made++;
-	zks_enter(s);
-	if (g != NULL && ops != NULL && paths != NULL && made == n)
-	{
-		g->n = n;
-		for (int i = 0; i < n; i++)
-			g->nodes[i] = what[i].node;
-		r = group_request(g, on_marked);
-	}
-	for (int i = 0; i < n && r != NULL; i++)
-	{
-		ZkNode	   *node = g->nodes[i];
-
-		leave_mark(node);
-		node->mark = marks[i];
-		zkn_begin_mark_locked(s, marks[i], node, mark_moved);
-		ops[2 * i].type = ZOO_CHECK_OP;
-		ops[2 * i].path = zkn_node_path(node, node->name, &paths[i]);
-		ops[2 * i].version = -1;
-		zkn_write_op(marks[i], &ops[2 * i + 1]);
-	}
-	if (r != NULL)
-		zkr_multi_locked(r, ops, 2 * n);
-	else
-		free(g);
-	zks_leave(s);
-	while (r == NULL && made > 0)
-		zkn_abandon_mark(marks[--made]);
-	free(paths);
-	free(ops);
-	return r != NULL;
-}
-
-bool
-zkn_marks_fit(ZkSession *s, int n, size_t bytes)
-{
-	size_t		answer = (size_t) n * 2 * MARK_RESULT_BYTES;
-	size_t		room;
-
-	zks_enter(s);
-	room = answer_room_locked(s);
-	zks_leave(s);
-	return 2 * n <= ZKN_CHECK_MAX && bytes <= REQUEST_BYTES && answer <= room;
 }
 
 void
@@ -1357,7 +827,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 				get_rid_of(n);
 				break;
 			case ZKN_ABSENT:
-				absent(n, n->rc);
+				zkn_absent_locked(n, n->rc);
 				break;
 			case ZKN_LOST:
 
@@ -1383,28 +853,6 @@ zkn_discard(ZkSession *s, ZkNode *n)
 		}
 	zks_leave(s);
 	return ticket;
-}
-
-bool
-zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
-{
-	bool		result = true;
-
-	/*
-	 * until the first that waits; one that is refused counts when no other
-	 * waits
-	 */
-	*refused = 0;
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && (result || *refused != 0); n = n->next)
-	{
-		if (n->ticket < first || n->ticket > last)
-			continue;
-		result = false;
-		*refused = n->refused;
-	}
-	zks_leave(s);
-	return result;
 }
 
 /*
@@ -1479,7 +927,7 @@ tell(ZkNode *n)
 
 	if (!zks_usable_locked(n->session))
 		return;
-	data = make_data(&says);
+	data = zkn_make_data(&says);
 	r = data != NULL ? zkn_request_locked(n, on_told) : NULL;
 	if (r == NULL)
 	{
@@ -1714,22 +1162,6 @@ zkn_only_refused_locked(ZkSession *s)
 	return s->nodes != NULL;
 }
 
-/* The path of one that ZooKeeper refuses to delete, or "" */
-void
-zkn_refused_path(ZkSession *s, char *path, int size)
-{
-	NodePath	refused;
-
-	path[0] = '\0';
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
-	{
-		if (n->refused != ZOK)
-			snprintf(path, size, "%s", zkn_node_path(n, n->name, &refused));
-	}
-	zks_leave(s);
-}
-
 bool
 zkn_any_locked(ZkSession *s)
 {
@@ -1749,100 +1181,4 @@ zkn_free_all(ZkSession *s)
 	}
 	zkn_free_marks(s);
 	zkn_free_turns(s);
-}
-
-/*
- * Nodes that nobody here wants
- */
-
-/* Whether this is its name, even if it does not know yet that it is */
-static bool
-goes_by(const ZkNode *n, const char *name)
-{
-	char		shared[ZKP_NAME_LEN];
-
-	if (n->single)
-		return false;			/* it is in no queue */
-	if (n->name[0] == '\0')
-		return strncmp(name, n->prefix, strlen(n->prefix)) == 0;
-	return strcmp(name, n->name) == 0 ||
-		(zkn_is_telling(n) && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
-}
-
-/* Nobody wants it, and it may exist */
-static bool
-may_be_left(const ZkNode *n)
-{
-	return !zkn_is_wanted(n) && n->state != ZKN_ABSENT && n->state != ZKN_PRUNING && n->state != ZKN_DELETED;
-}
-
-int
-zkn_leftovers(ZkSession *s, const char *dir)
-{
-	int			count = 0;
-
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n); n = n->next)
-		count += may_be_left(n) && !n->deleting && strcmp(n->dir, dir) == 0;
-	zks_leave(s);
-	return count;
-}
-
-/* A quorum has said that it does not exist; only a late create could change that */
-static bool
-was_denied(const ZkNode *n)
-{
-	return n->state == ZKN_UNSURE && n->look_at != 0;
-}
-
-bool
-zkn_is_settled(ZkSession *s, const char *path, int *refused)
-{
-	bool		result = true;
-
-	*refused = ZOK;
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n); n = n->next)
-	{
-		if (strcmp(n->dir, path) != 0 || !may_be_left(n) || was_denied(n))
-			continue;
-		result = false;
-		if (n->refused != ZOK)
-			*refused = n->refused;
-	}
-	zks_leave(s);
-	return result;
-}
-
-bool
-zkn_any_unwanted(ZkSession *s)
-{
-	bool		result = false;
-
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n) && !result; n = n->next)
-		result = may_be_left(n) && !was_denied(n);
-	zks_leave(s);
-	return result;
-}
-
-int
-zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
-{
-	zks_enter(s);
-	for (ZkNode *node = s->nodes; node != NULL && !zkn_is_wanted(node); node = node->next)
-	{
-		int			left = 0;
-
-		if (strcmp(node->dir, dir) != 0)
-			continue;
-		for (int i = 0; i < n; i++)
-		{
-			if (!goes_by(node, queue[i].name))
-				queue[left++] = queue[i];
-		}
-		n = left;
-	}
-	zks_leave(s);
-	return n;
 }

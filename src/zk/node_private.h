@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * node_private.h
- *	  What the files about our nodes share: node.c, single.c and proof.c.
+ *	  What the files about our nodes share: node.c, create.c, unwanted.c,
+ *	  single.c and proof.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -120,6 +121,18 @@ extern void zkn_expect_locked(ZkNode *n, bool expects);
 extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 extern void zkn_catch_up_locked(ZkNode *n, int64_t now);
 extern void zkn_settle_all_locked(ZkSession *s);
+
+/* node.c, for create.c: what a create, and the search for it, has shown */
+extern void zkn_enlist_locked(ZkNode *n);
+extern void zkn_present_locked(ZkNode *n);
+extern void zkn_found_locked(ZkNode *n, const ZkRequest *r);
+extern void zkn_absent_locked(ZkNode *n, int rc);
+extern void zkn_unsure_locked(ZkNode *n, int rc);
+extern void zkn_unread_locked(ZkNode *n, int rc);
+extern void zkn_ended_locked(ZkNode *n, ZkNodeState state);
+extern void zkn_settle_node_locked(ZkNode *n);
+extern void zkn_part_with_mark_locked(ZkNode *n);
+extern char *zkn_make_data(const ZkpData *says);
 
 /* single.c */
 extern void zkn_doubt_version_locked(ZkNode *n);

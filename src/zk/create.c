@@ -1,0 +1,556 @@
+/*-------------------------------------------------------------------------
+ *
+ * create.c
+ *	  How our nodes, and the marks under them, come to be: one, or several in one
+ *	  transaction.
+ *
+ * What follows, whatever the answer is, and if there is none, is node.c's.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mark_private.h"
+#include "node_private.h"
+#include "operation.h"
+#include "turn.h"
+
+/* ZooKeeper accepts a megabyte for a request by default */
+#define REQUEST_BYTES		(512 * 1024)
+
+/* Of the result of a set: its header, and what it says of the node */
+#define MARK_RESULT_BYTES	(9 + 68)
+
+/* All have the same length */
+#define ANY_UUID			"00000000-0000-4000-8000-000000000000"
+
+/*
+ * Nodes that are created together.  Each of them has a request pending while
+ * the group has one.
+ */
+typedef struct Group
+{
+	int64_t		sent_at;		/* of their create */
+	int			n;
+	ZkNode	   *nodes[];
+} Group;
+
+/* The create was refused */
+static void
+refused_create(ZkNode *n, int rc)
+{
+	zkn_absent_locked(n, rc == ZNONODE && n->parent_rc != ZOK ? n->parent_rc : rc);
+}
+
+static void
+on_created(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (!zkn_called_back_locked(n))
+		return;
+	if (r->rc == ZOK)
+	{
+		snprintf(n->name, sizeof(n->name), "%s", r->name);
+		n->czxid = r->stat.czxid;
+		n->proven_at = r->sent_at;
+		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
+		zkn_present_locked(n);
+		return;
+	}
+	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
+	if (zks_is_doubtful(r->rc))
+		zkn_unsure_locked(n, r->rc);
+	else
+		refused_create(n, r->rc);
+}
+
+static void
+on_parent(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	/* the first error is the reason for those that follow */
+	if (zkn_called_back_locked(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
+		n->parent_rc = r->rc;
+}
+
+/* Whether this directory is the other one, or one of its ancestors */
+static bool
+leads_to(const char *dir, const char *other)
+{
+	size_t		len = strlen(dir);
+
+	return strncmp(dir, other, len) == 0 && (other[len] == '/' || other[len] == '\0');
+}
+
+/*
+ * Sends all ancestors and then the directory itself, together, except those
+ * that were sent for the directory before.  If one exists, that is not an
+ * error; only a few first calls ever come here.
+ */
+static void
+create_parents(ZkNode *n, const char *before)
+{
+	char		path[ZKS_PATH_LEN];
+
+	snprintf(path, sizeof(path), "%s", n->dir);
+	for (char *slash = path; slash != NULL;)
+	{
+		ZkRequest  *r = NULL;
+
+		slash = strchr(slash + 1, '/');
+		if (slash != NULL)
+			*slash = '\0';
+		else if (n->single)
+			break;				/* that is the node */
+		if (!leads_to(path, before))
+			r = zkn_request_locked(n, on_parent);
+		/* the board is for all, whoever may read the records */
+		if (r != NULL)
+			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed && !n->is_record);
+		if (slash != NULL)
+			*slash = '/';
+	}
+}
+
+static ZkRequest *
+group_request(Group *g, ZkDone done)
+{
+	ZkRequest  *r = zkr_new_locked(g->nodes[0]->session, done, g);
+
+	if (r == NULL)
+		return NULL;
+	for (int i = 0; i < g->n; i++)
+		g->nodes[i]->pending++;
+	return r;
+}
+
+/*
+ * All of them were created by one transaction, so reading one is enough: that
+ * gives the czxid, which a multi does not.
+ */
+static void
+on_group_read(ZkRequest *r)
+{
+	Group	   *g = (Group *) r->owner;
+	bool		ours = r->rc == ZOK && r->stat.owner == r->session->info.session_id;
+
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		if (!zkn_called_back_locked(n))
+			continue;
+		if (ours)
+		{
+			n->czxid = r->stat.czxid;
+			n->proven_at = g->sent_at;
+			zkn_present_locked(n);
+			continue;
+		}
+		zkn_unread_locked(n, r->rc);
+	}
+	free(g);
+}
+
+static const char *
+name_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash != NULL ? slash + 1 : path;
+}
+
+static void
+on_group_created(ZkRequest *r)
+{
+	Group	   *g = (Group *) r->owner;
+	int			failed = zkr_failed_op(r);
+	ZkRequest  *read = NULL;
+	NodePath	path;
+
+	g->sent_at = r->sent_at;
+	if (r->rc == ZOK)
+	{
+		/* all stay in CREATING until one has been read */
+		for (int i = 0; i < g->n; i++)
+			snprintf(g->nodes[i]->name, ZKP_NAME_LEN, "%s", name_of(r->op_names[i]));
+		(void) zkn_node_path(g->nodes[0], g->nodes[0]->name, &path);
+		read = group_request(g, on_group_read);
+	}
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		if (!zkn_called_back_locked(n) || read != NULL)
+			continue;
+		if (r->rc == ZOK || zks_is_doubtful(r->rc))
+			zkn_unsure_locked(n, r->rc);
+		else
+			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
+	}
+
+	/* last, since it may be answered at once, and the group is freed then */
+	if (read != NULL)
+		zkr_stat_locked(read, path.text);
+	else
+		free(g);
+}
+
+/*
+ * What the path of such a node needs where all are sent at once, with its length; of
+ * the longer of its names, if it has another as a reader.  prefix NULL: a single one.
+ */
+static int
+path_bytes(const char *dir, const char *prefix)
+{
+	char		name[ZKP_NAME_LEN];
+	char		shared[ZKP_NAME_LEN];
+	size_t		len;
+
+	if (prefix == NULL)
+		return (int) (ZKR_STRING_BYTES + strlen(dir));
+	snprintf(name, sizeof(name), "%s%010d", prefix, 0);
+	len = strlen(name);
+	if (zkp_shared_name(shared, name) && strlen(shared) > len)
+		len = strlen(shared);
+	return (int) (ZKR_STRING_BYTES + strlen(dir) + 1 + len);
+}
+
+static ZkNode *
+new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
+{
+	const char *identity = want->identity != NULL ? want->identity : "";
+	size_t		dir_size = strlen(dir) + 1;
+	ZkNode	   *n = calloc(1, sizeof(ZkNode) + dir_size + strlen(identity) + 1);
+	char		uuid[ZKP_UUID_LEN];
+
+	if (n == NULL || !zks_make_uuid(uuid))
+	{
+		free(n);
+		return NULL;
+	}
+	n->session = s;
+	n->state = ZKN_CREATING;
+	n->parents = parents;
+	n->closed = want->closed;
+	n->is_record = want->record != NULL;
+	n->single = !n->is_record && want->style == ZKP_SINGLE;
+	n->version = n->single ? want->seen_version : -1;
+	strcpy(n->dir, dir);
+	n->identity = strcpy(n->dir + dir_size, identity);
+	if (!n->single)
+		zkp_prefix(n->prefix, uuid, want);
+	n->path_bytes = path_bytes(dir, n->single ? NULL : n->prefix);
+	return n;
+}
+
+/* What a node's data says until its mode changes */
+static char *
+identity_data(const char *identity)
+{
+	ZkpData		says = {.identity = identity};
+
+	return zkn_make_data(&says);
+}
+
+/* A single create need not be read: its answer has the czxid */
+static bool
+create_one_locked(ZkNode *n)
+{
+	char	   *data = identity_data(n->identity);
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_created) : NULL;
+	NodePath	path;
+
+	zk_assert(zks_has_mutex(n->session));
+	if (r != NULL)
+	{
+		zkn_enlist_locked(n);
+		if (n->parents)
+			create_parents(n, "");
+		zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
+						  n->closed);
+	}
+	free(data);
+	return r != NULL;
+}
+
+/* A single node, and the read behind its create */
+static void
+on_single_created(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	int			created = r->before == NULL ? r->rc : r->before->answered ? r->before->rc : ZSYSTEMERROR;
+
+	if (!zkn_called_back_locked(n))
+		return;
+	if (created != ZOK && !zks_is_doubtful(created))
+		refused_create(n, created);
+	else if (zkn_is_ours_locked(n, r))
+	{
+		n->proven_at = r->before->sent_at;
+		zkn_found_locked(n, r);
+	}
+	else if (created == ZOK && (r->rc == ZOK || r->rc == ZNONODE))
+	{
+		/* somebody has deleted it since */
+		zkn_lose_locked(n, ZK_LOST_NODE);
+		if (!zkn_is_wanted(n))
+			zkn_ended_locked(n, ZKN_LOST);
+	}
+	else
+		zkn_unsure_locked(n, created);
+}
+
+static bool
+create_single_locked(ZkNode *n)
+{
+	char	   *data = identity_data(n->identity);
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_single_created) : NULL;
+	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
+
+	zk_assert(zks_has_mutex(n->session));
+	if (r != NULL && (n->version = zkn_new_version_locked(n, n->version)) < 0)
+	{
+		/* asked again, as if ZooKeeper had said so, until some are free */
+		zkn_enlist_locked(n);
+		n->parents = false;
+		zkr_deny_locked(r, ZKS_IN_DOUBT);
+	}
+	else if (r != NULL)
+	{
+		for (int i = 0; i <= n->version; i++)
+		{
+			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
+			ops[i].path = n->dir;
+			ops[i].flags = ZOO_EPHEMERAL;
+			ops[i].data = i == n->version ? data : NULL;
+			ops[i].closed = n->closed;
+			ops[i].version = -1;
+		}
+		zkn_enlist_locked(n);
+		if (n->parents)
+			create_parents(n, "");
+		zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
+	}
+	free(data);
+	return r != NULL;
+}
+
+static bool
+create_group_locked(ZkNode *const *nodes, int n)
+{
+	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
+	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
+	char	  **paths = calloc(n, sizeof(char *));
+	char	   *data = identity_data(nodes[0]->identity);	/* the same for all */
+	ZkRequest  *r = NULL;
+	bool		ready = g != NULL && ops != NULL && paths != NULL && data != NULL;
+
+	zk_assert(zks_has_mutex(nodes[0]->session));
+	for (int i = 0; ready && i < n; i++)
+	{
+		NodePath	path;
+
+		paths[i] = strdup(zkn_node_path(nodes[i], nodes[i]->prefix, &path));
+		ops[i].type = ZOO_CREATE_OP;
+		ops[i].path = paths[i];
+		ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
+		ops[i].data = data;
+		ops[i].closed = nodes[i]->closed;
+		ready = paths[i] != NULL;
+	}
+	if (ready)
+	{
+		g->n = n;
+		memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
+		r = group_request(g, on_group_created);
+	}
+	if (r != NULL)
+	{
+		for (int i = 0; i < n; i++)
+		{
+			zkn_enlist_locked(nodes[i]);
+			if (nodes[i]->parents)
+				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
+		}
+		zkr_multi_locked(r, ops, n);
+	}
+	else
+		free(g);
+	for (int i = 0; paths != NULL && i < n; i++)
+		free(paths[i]);
+	free(paths);
+	free(ops);
+	free(data);
+	return r != NULL;
+}
+
+bool
+zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool parents,
+		   ZkNode **nodes)
+{
+	int			made = 0;
+	bool		sent = false;
+
+	while (made < n && (nodes[made] = new_node(s, dirs[made], want, parents)) != NULL)
+		made++;
+	if (made == n)
+	{
+		zks_enter(s);
+		zk_assert(n == 1 || !nodes[0]->single);
+		sent = nodes[0]->single ? create_single_locked(nodes[0]) :
+			n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
+		zks_leave(s);
+	}
+	while (!sent && made > 0)
+		free(nodes[--made]);
+	return sent;
+}
+
+/* How many bytes the answer to a multi may have */
+static size_t
+answer_room_locked(ZkSession *s)
+{
+	size_t		room = s->receive_buffer / 3;
+
+	zk_assert(zks_has_mutex(s));
+	return room == 0 || room > ZKN_MULTI_BYTES ? ZKN_MULTI_BYTES : room;
+}
+
+bool
+zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
+{
+	char		prefix[ZKP_PREFIX_LEN];
+	size_t		data_len = (want->identity != NULL ? strlen(want->identity) : 0) + ZKP_DATA_EXTRA;
+	size_t		bytes = 0;
+	size_t		sent = 0;
+	size_t		room;
+
+	zks_enter(s);
+	room = answer_room_locked(s);
+	zks_leave(s);
+
+	/* the answer has for each its path, with a number of ten digits */
+	zkp_prefix(prefix, ANY_UUID, want);
+	for (int i = 0; i < n; i++)
+	{
+		size_t		path_len = strlen(dirs[i]) + 1 + strlen(prefix);
+
+		bytes += ZKR_RESULT_BYTES + path_len + 11;
+		sent += ZKR_CREATE_BYTES + path_len + data_len +
+			(want->closed ? s->closed_acl_bytes : ZKR_ACL_BYTES);
+	}
+	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
+}
+
+size_t
+zkn_path_bytes(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
+{
+	char		prefix[ZKP_PREFIX_LEN];
+	size_t		bytes;
+
+	zks_enter(s);
+	bytes = s->path_bytes;
+	zks_leave(s);
+	zkp_prefix(prefix, ANY_UUID, want);
+	for (int i = 0; i < n; i++)
+		bytes += path_bytes(dirs[i], want->style == ZKP_SINGLE ? NULL : prefix);
+	return bytes;
+}
+
+/* A decision alone is no reason: a node that is wanted may be given up next */
+static void
+mark_moved(ZkNode *n, bool decided_now)
+{
+	if (!decided_now || !zkn_is_wanted(n))
+		zkn_settle_node_locked(n);
+}
+
+/* For each node there is a check, and behind it what sets its mark */
+static void
+on_marked(ZkRequest *r)
+{
+	Group	   *g = (Group *) r->owner;
+	int			failed = r->rc != ZOK && !zks_is_doubtful(r->rc) ? zkr_failed_op(r) : -1;
+
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		/* not before all know: one may be the reason for another */
+		if (n->mark != NULL)
+			zkn_mark_written_locked(n->mark, r->rc, r->sent_at, failed >= 0 && failed / 2 == i,
+									failed % 2 == 0);
+	}
+	for (int i = 0; i < g->n; i++)
+	{
+		ZkNode	   *n = g->nodes[i];
+
+		if (!zkn_called_back_locked(n))
+			continue;
+		if (r->rc == ZOK)
+			n->proven_at = r->sent_at;
+		if (!zkn_is_wanted(n))
+			zkn_settle_node_locked(n);
+	}
+	free(g);
+}
+
+bool
+zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
+{
+	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
+	ZkOp	   *ops = calloc(2 * n, sizeof(ZkOp));
+	NodePath   *paths = calloc(n, sizeof(NodePath));
+	ZkRequest  *r = NULL;
+	int			made = 0;
+
+	while (made < n && (marks[made] = zkn_new_mark(&what[made])) != NULL)
+		made++;
+	zks_enter(s);
+	if (g != NULL && ops != NULL && paths != NULL && made == n)
+	{
+		g->n = n;
+		for (int i = 0; i < n; i++)
+			g->nodes[i] = what[i].node;
+		r = group_request(g, on_marked);
+	}
+	for (int i = 0; i < n && r != NULL; i++)
+	{
+		ZkNode	   *node = g->nodes[i];
+
+		zkn_part_with_mark_locked(node);
+		node->mark = marks[i];
+		zkn_begin_mark_locked(s, marks[i], node, mark_moved);
+		ops[2 * i].type = ZOO_CHECK_OP;
+		ops[2 * i].path = zkn_node_path(node, node->name, &paths[i]);
+		ops[2 * i].version = -1;
+		zkn_write_op(marks[i], &ops[2 * i + 1]);
+	}
+	if (r != NULL)
+		zkr_multi_locked(r, ops, 2 * n);
+	else
+		free(g);
+	zks_leave(s);
+	while (r == NULL && made > 0)
+		zkn_abandon_mark(marks[--made]);
+	free(paths);
+	free(ops);
+	return r != NULL;
+}
+
+bool
+zkn_marks_fit(ZkSession *s, int n, size_t bytes)
+{
+	size_t		answer = (size_t) n * 2 * MARK_RESULT_BYTES;
+	size_t		room;
+
+	zks_enter(s);
+	room = answer_room_locked(s);
+	zks_leave(s);
+	return 2 * n <= ZKN_CHECK_MAX && bytes <= REQUEST_BYTES && answer <= room;
+}
