@@ -50,7 +50,7 @@
 #define PAUSE_LATE_MS		5000
 #define PAUSE_IDLE_MS		10000
 
-/* The same for who only wants to say goodbye: see LINGER_MS in keeper_thread.c */
+/* Longest pause while closing the session: see LINGER_MS in keeper_thread.c */
 #define PAUSE_CLOSING_MS	100
 
 /*

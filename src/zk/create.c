@@ -462,7 +462,10 @@ zkn_path_bytes(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	return bytes;
 }
 
-/* A decision alone is no reason: a node that is wanted may be given up next */
+/*
+ * Do not settle merely because the outcome is known: the node is usually
+ * deleted next, and settles it
+ */
 static void
 mark_moved(ZkNode *n, bool decided_now)
 {

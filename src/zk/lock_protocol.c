@@ -463,8 +463,8 @@ find_name(const ZkpContender *queue, int n, const char *name)
 
 /*
  * How many stand before us.  Equal numbers do occur (Curator's downgrade
- * takes over a number).  Who of two is first then, the number cannot say, so
- * we let the other go first: never two holders.
+ * takes over a number), and do not define an order; we yield, so there is never
+ * a second holder.
  */
 static int
 count_before(const ZkpContender *queue, int n, int self)

@@ -23,7 +23,7 @@
  * except those that are ABSENT or DELETED.  A node that its owner discards is
  * deleted when it is, or turns out to be, PRESENT
  * (LOST may only mean that we have no access, so it becomes PRESENT for that;
- * one that is returned, whose last words were under way, becomes DELETED).
+ * a node being deleted by zkn_delete becomes DELETED).
  * One that is ABSENT was UNSURE once and becomes so again, for further looks,
  * or is PRUNING the directories that were created for it (and is UNSURE again
  * after that), or is finished.

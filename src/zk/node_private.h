@@ -59,8 +59,8 @@ struct ZkNode
 	bool		counts;			/* among these */
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
-	bool		unseen;			/* it may be gone: to be read before */
-	bool		closed_to_us;	/* which is not possible */
+	bool		unseen;			/* must be read before it is deleted */
+	bool		closed_to_us;	/* we may not read it */
 	bool		expects_turn;	/* it is next in line for the lock */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */

@@ -369,8 +369,8 @@ look_at_watch(ZkNode *n)
 }
 
 /*
- * As its owner would find it, if it looked.  One that it gives back is not lost,
- * though it may be gone before its owner shows that.
+ * Loss as the main thread would see it.  A node being released is not reported,
+ * though it may be gone before the main thread shows the release.
  */
 static bool
 is_lost(const ZkNode *n)

@@ -12,6 +12,8 @@
 
 extern int64_t zks_stop_locked(ZkSession *s, int64_t now);
 extern bool zks_stop_heeds_doubt(void);
-extern void zks_stop_closes(ZkSession *s);	/* before that is visible */
+
+/* call before the session is marked as closing */
+extern void zks_stop_closes(ZkSession *s);
 
 #endif							/* ZKLOCK_STOP_SIGNAL_PRIVATE_H */

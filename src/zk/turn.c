@@ -6,7 +6,7 @@
  * ZooKeeper numbers the nodes that are created in a directory.  Whoever was
  * alone in a queue with number s, gave the lock back, and gets s + 1 next, knows
  * that nobody has queued in between: it is alone again, and a list would say no
- * more.  (That nobody was before it does not do: somebody with a name of his
+ * more.  (It is not enough that nobody was ahead of it: somebody with a name of his
  * own making and a greater number may have been behind it.)  Every create
  * counts, in whatever way: sequential or not, ephemeral or not, of a container,
  * or within a multi, also what a holder that becomes a reader renames its node

@@ -5,8 +5,8 @@
  *
  * From our own place in a queue we go to those who hold up that queue, by the
  * tags of their nodes to the records that say where they wait themselves, from
- * there to the next queue, and so on.  Who waits for one of PostgreSQL's locks
- * runs no code and has no record: the record of whom it waits for names it.
+ * there to the next queue, and so on.  A backend blocked on one of
+ * PostgreSQL's own locks cannot publish; its blocker's record lists it.
  *
  * Only what holds is read, since whoever waits in a queue leaves it through
  * those that hold.  wait_graph.c judges what was found.

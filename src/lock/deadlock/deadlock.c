@@ -3,8 +3,8 @@
  * deadlock.c
  *	  Whether a wait in a queue is part of a cycle, and breaking that.
  *
- * There is no daemon.  Each who has waited for deadlock_timeout, and may be
- * waited for, publishes where it waits: an ephemeral record on a board in
+ * There is no daemon.  A backend that has waited for deadlock_timeout and may
+ * block others publishes its wait: an ephemeral record on a board in
  * ZooKeeper, which also names those who wait for one of PostgreSQL's locks
  * behind it on its server.  Then it follows the waits of others (chase.c).  Of
  * the records of a cycle one is the last, and its author sees all.  Whoever
@@ -29,8 +29,7 @@
  *
  * models/deadlock.pml shows that each of these rules is needed.
  *
- * Who holds nothing and keeps nobody waiting publishes nothing, and asks
- * nothing.
+ * A backend that holds nothing and blocks nobody skips all of this.
  *
  *-------------------------------------------------------------------------
  */

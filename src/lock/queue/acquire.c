@@ -464,7 +464,10 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-/* Nodes of ours are gone; perhaps since we broke a cycle, and do not know it */
+/*
+ * Our nodes vanished; our own deadlock-breaking delete, whose reply was lost,
+ * may have done it
+ */
 static void
 ask_who_did_it(Call *c)
 {

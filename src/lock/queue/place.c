@@ -330,7 +330,7 @@ send_creates(Call *c, int first, bool parents)
 		dirs[i] = c->places[first + i].target->dir;
 
 	/*
-	 * who only tries has looked already, and shall not need a third round
+	 * zk_try_lock has just listed the queue; do not cost it a third round
 	 * trip
 	 */
 	bet = zkl_wants_one(c) && c->may_wait && zkn_bet(c->session, dirs[0]);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim.c
- *	  Claims: each period of a path is one transaction's, anywhere.
+ *	  At most one transaction anywhere commits a given period of a path.
  *
  * A claim takes the exclusive lock and reads the mark.  It does so on the
  * connection on which the lock was granted: so it sees what the one before it

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim.h
- *	  Claims: each period of a path is one transaction's, anywhere.
+ *	  At most one transaction anywhere commits a given period of a path.
  *
  *-------------------------------------------------------------------------
  */

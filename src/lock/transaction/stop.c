@@ -67,7 +67,8 @@ static volatile int64 canceled_at;
 static volatile sig_atomic_t terminating = false;
 
 /*
- * How long after that the error is still ours.  While there is a reason, it is given
+ * Treat a cancel error as ours for this long after our last signal; later ones
+ * are the client's.  While there is a reason, it is given
  * anew each second.  But it may be gone before the error gets out: PL/pgSQL rolls back
  * what an EXCEPTION block has done, and then looks for a handler, and COMMIT in a
  * procedure rolls back before it passes an error on.  A handler that wants it may
