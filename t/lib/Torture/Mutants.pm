@@ -319,8 +319,8 @@ our @MUTANTS = (
 		name => 'path_read_late',
 		what => 'a procedure reads its arguments when the snapshot has gone that they were found with',
 		edits => [
-			[ 'zklock.c', "\tchar\t   *path = path_argument(fcinfo);\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);", "\tchar\t   *path;\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);" ],
-			[ 'zklock.c', "left = zkb_leave_snapshot(fcinfo);\n", "left = zkb_leave_snapshot(fcinfo);\n\tpath = path_argument(fcinfo);\n" ]
+			[ 'zklock.c', "\tchar\t   *path = zkb_path_argument(fcinfo);\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);", "\tchar\t   *path;\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);" ],
+			[ 'zklock.c', "left = zkb_leave_snapshot(fcinfo);\n", "left = zkb_leave_snapshot(fcinfo);\n\tpath = zkb_path_argument(fcinfo);\n" ]
 		],
 		test => [ '108_procedures', 'without a snapshot' ]
 	},
@@ -396,7 +396,7 @@ our @MUTANTS = (
 		name => 'any_author',
 		what => "a record is its author's whichever session of ZooKeeper has written it",
 		edits => [
-			[ 'lock/deadlock/chase.c', '!record->valid || record->owner != party->owner || ', '!record->valid || ' ],
+			[ 'lock/deadlock/chase.c', '!record->valid || record->stat.owner != party->owner || ', '!record->valid || ' ],
 			[ 'lock/deadlock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
 		],
 		test => [ '017_deadlock_costs', 'junk on the board' ]
