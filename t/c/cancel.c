@@ -15,6 +15,7 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "utils/builtins.h"
 
 #include "backend/internals.h"
@@ -67,7 +68,7 @@ PG_FUNCTION_INFO_V1(take_signal);
 
 static sigset_t before;
 
-/* Lets no signal in, until one of ours waits for that */
+/* Lets no signal in, until one of ours waits for that; seems to sleep meanwhile */
 Datum
 await_signal(PG_FUNCTION_ARGS)
 {
@@ -77,6 +78,7 @@ await_signal(PG_FUNCTION_ARGS)
 
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
+	pgstat_report_wait_start(WAIT_EVENT_PG_SLEEP);
 	while (!found)
 	{
 		pg_usleep(1000);
@@ -84,6 +86,7 @@ await_signal(PG_FUNCTION_ARGS)
 		for (int signo = SIGRTMIN; signo <= SIGRTMAX; signo++)
 			found |= sigismember(&pending, signo) == 1;
 	}
+	pgstat_report_wait_end();
 	PG_RETURN_VOID();
 }
 
