@@ -528,7 +528,7 @@ edge 'beside a node of an unknown kind' => sub {
 	$waiter->send(take('shared', $path));
 	wait_for_blocker($path, $blocker);
 	leave($blocker);
-	like($waiter->wait->{err}, qr/^(?:psql:\S+ )?WARNING:  01000: lock path.*\nDETAIL:  zklock does not wait for "a\\\\tch-\d{10}", and/m,
+	like($waiter->wait->{err}, qr/^(?:psql:\S+ )?WARNING:  01000: lock path.*\nDETAIL:  zklock does not wait for node "a\\\\tch-\d{10}", and/m,
 		'with its name, and no special character');
 	$waiter->value('SELECT zk_unlock_all()');
 	leave(@strangers);
