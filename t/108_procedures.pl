@@ -208,12 +208,12 @@ subtest 'with a snapshot' => sub {
 subtest 'the extended protocol' => sub {
 	my $dir = PostgreSQL::Test::Utils::tempdir();
 	my %run;
-	foreach my $name ('extended', 'prepared', 'pipeline', 'cancelled')
+	foreach my $name ('extended', 'prepared', 'pipeline', 'canceled')
 	{
 		my $path = next_path();
 		$holder->value("SELECT zk_lock('$path')");
 		my @lines = ('SELECT count(*) FROM news;', "CALL zk_acquire('$path');", ($SEES =~ s/NAME/$name/r) . ';');
-		@lines = ('\startpipeline', @lines, '\endpipeline') if $name =~ /pipeline|cancelled/;
+		@lines = ('\startpipeline', @lines, '\endpipeline') if $name =~ /pipeline|canceled/;
 		append_to_file("$dir/$name", join "\n", @lines, '');
 		my ($in, $out) = ('', '');
 		$run{$name} = { path => $path, out => \$out, run => IPC::Run::start(
@@ -228,11 +228,11 @@ subtest 'the extended protocol' => sub {
 		},
 		'none of them has a snapshot');
 	pass('none of them has a snapshot');
-	my $cancelled = delete $run{cancelled};
-	$admin->value("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ '^CALL zk_acquire.*$cancelled->{path}'");
-	ok(!$cancelled->{run}->finish, 'one is cancelled, in a pipeline');
-	like(${ $cancelled->{out} }, qr/canceling statement due to user request/, '- and fails with that');
-	zk_until(sub { contenders($cancelled->{path}) == 1 }, 'its node to go');
+	my $canceled = delete $run{canceled};
+	$admin->value("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ '^CALL zk_acquire.*$canceled->{path}'");
+	ok(!$canceled->{run}->finish, 'one is canceled, in a pipeline');
+	like(${ $canceled->{out} }, qr/canceling statement due to user request/, '- and fails with that');
+	zk_until(sub { contenders($canceled->{path}) == 1 }, 'its node to go');
 	$admin->value('INSERT INTO news VALUES (1)');
 	$holder->value('SELECT zk_unlock_all()');
 	ok($_->{run}->finish, 'it succeeds') for values %run;
@@ -282,10 +282,10 @@ subtest 'errors that end a wait' => sub {
 
 	$s->send(q{DO $$ BEGIN INSERT INTO saw VALUES ('committed', 0); COMMIT; INSERT INTO saw VALUES ('not', 0); CALL zk_acquire('/held'); END $$});
 	zk_wait_queued($zk, $s);
-	is($s->cancel($admin)->{state}, '57014', 'cancelled in DO, after a COMMIT: 57014');
+	is($s->cancel($admin)->{state}, '57014', 'canceled in DO, after a COMMIT: 57014');
 	is($admin->value('SELECT string_agg(name, chr(32)) FROM saw'), 'committed', '- and what it had committed stays');
 	$admin->value('TRUNCATE saw');
-	works($s, 'cancelled in DO, after a COMMIT');
+	works($s, 'canceled in DO, after a COMMIT');
 
 	$s->send(q{DO $$ BEGIN CALL zk_acquire('/free/2'); CALL zk_acquire('/held'); END $$});
 	zk_wait_queued($zk, $s);
@@ -317,9 +317,9 @@ subtest 'errors that end a wait' => sub {
 subtest 'a deadlock with a row' => sub {
 	my @s = map { zk_session($node) } 0, 1;
 	$admin->value('TRUNCATE news; INSERT INTO news VALUES (1)');
-	$s[0]->value("BEGIN; CALL zk_xact_acquire('/circle')");
+	$s[0]->value("BEGIN; CALL zk_xact_acquire('/cycle')");
 	$s[1]->value('BEGIN; UPDATE news SET i = 2; SAVEPOINT a');
-	$s[1]->send("CALL zk_xact_acquire('/circle')");
+	$s[1]->send("CALL zk_xact_acquire('/cycle')");
 	zk_wait_queued($zk, $s[1]);
 	$s[0]->send('UPDATE news SET i = i + 10');
 	is($s[1]->wait->{state}, '40P01', 'who waits for the lock, in a savepoint, fails with 40P01');
