@@ -73,11 +73,14 @@ sub session
 	return $s;
 }
 
-# Whether this process waits, and has noted since when
+# Whether this process waits, and has noted since when; CREATE INDEX
+# CONCURRENTLY waits for the snapshot of the one who looks, too
 sub waits
 {
 	my ($pid) = @_;
-	return $admin->value("SELECT count(*) FROM pg_locks WHERE pid = $pid AND NOT granted AND waitstart IS NOT NULL") > 0;
+	return $admin->value(
+		"SELECT count(*) FROM pg_locks WHERE pid = $pid AND NOT granted AND waitstart IS NOT NULL
+			AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))") > 0;
 }
 
 # Sessions, in this order, each of which comes to wait
