@@ -301,6 +301,12 @@ close_at_exit(int code, Datum arg)
 		close_session_leaving(EXIT_BOUND_MS, NULL);
 }
 
+void
+zkb_let_expire(void)
+{
+	session = NULL;
+}
+
 ZkSession *
 zkb_session(void)
 {

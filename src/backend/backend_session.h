@@ -41,6 +41,12 @@ extern ZkSession *zkb_session(void);
 extern void zkb_rest(void);
 
 /*
+ * Forget the session without closing it, in a process that is about to end: its nodes
+ * stay until it expires.
+ */
+extern void zkb_let_expire(void);
+
+/*
  * Whether something may have been lost since the last call of this
  */
 extern bool zkb_may_have_lost(void);

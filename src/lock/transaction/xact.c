@@ -21,6 +21,7 @@
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
@@ -371,6 +372,16 @@ static void
 end_transaction(bool commit)
 {
 	dlist_mutable_iter iter;
+
+	/*
+	 * SyncRepWaitForLSN stops waiting when the postmaster dies, and then the
+	 * standby may have the commit and not show it yet.  Whoever came next
+	 * would not see it, so our locks stay for as long as if the machine had
+	 * failed.  PostmasterIsAlive would need a signal, which comes a moment
+	 * later.
+	 */
+	if (commit && ProcDiePending && !PostmasterIsAliveInternal())
+		zkb_let_expire();
 
 	if (zkb_peek() != NULL)
 		zks_gather(zkb_peek());
