@@ -126,7 +126,7 @@ foreach my $page (map { $page{$_} } sort keys %page)
 	is_deeply([ grep { !leads_somewhere($page, $_) } $page->text =~ /\]\(([^)\s]+)\)/g ],
 		[], $page->file . ': its links lead somewhere');
 }
-my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:(?:recipes|programs)\/)?[\w-]+\.\w+)/g } $readme, $index;
+my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:(?:recipes|programs|dev)\/)?[\w-]+\.\w+)/g } $readme, $index;
 is_deeply([ grep { $_ ne 'README.md' && !$linked{ s{^doc/}{}r } } sort keys %page ],
 	[], 'README.md and doc/README.md lead to each page');
 cmp_ok(scalar(() = $readme->text =~ /\S+/g), '<=', 900, 'README.md is short');
