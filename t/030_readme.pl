@@ -131,6 +131,9 @@ is_deeply([ grep { $_ ne 'README.md' && !$linked{ s{^doc/}{}r } } sort keys %pag
 	[], 'README.md and doc/README.md lead to each page');
 cmp_ok(scalar(() = $readme->text =~ /\S+/g), '<=', 900, 'README.md is short');
 
+my $drawn = qx{perl "$FindBin::RealBin/../dev/peers.pl" <"$FindBin::RealBin/../doc/torture.md"};
+ok($drawn eq slurp_file("$FindBin::RealBin/../doc/peers.svg"), 'doc/peers.svg shows the table of doc/torture.md');
+
 # A period is the same everywhere, whatever hour it is
 my @zones = ('America/New_York', 'Asia/Tokyo', 'Asia/Kolkata');
 my %period = map { $_ => 1 } map { $_->text =~ /date_trunc\([^()]*now\(\)[^()]*\)/g } values %page;
