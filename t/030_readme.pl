@@ -1,6 +1,6 @@
-# README.md is correct: its SQL runs, it names what exists and nothing else, and
-# its GRANT and REVOKE are right.  The same holds for the reference of functions, views
-# and settings.  t/lib/Doc.pm explains the comments before its SQL.  The pages
+# README.md, doc/guide.md and doc/install.md are correct: their SQL runs, they name what
+# exists and nothing else, and the GRANT and REVOKE are right.  The same holds for the
+# reference of functions, views and settings.  t/lib/Doc.pm explains the comments before its SQL.  The pages
 # of doc/ are run by t/072, t/081 to t/085, t/087, t/088, t/093 and t/096; that they name only what
 # exists is checked here.
 #
@@ -21,23 +21,30 @@ use ZooKeeper;
 
 my %page = map { $_ => Doc->new($_) } Doc::pages();
 my $readme = $page{'README.md'};
+my $guide = $page{'doc/guide.md'};
+my $installing = $page{'doc/install.md'};
+my $index = $page{'doc/README.md'};
 my $reference = $page{'doc/reference.md'};
 
 my %setting = $readme->settings;
 is_deeply(
 	[ sort keys %setting ],
-	[qw(session_preload_libraries zklock.hosts)],
+	[qw(shared_preload_libraries zklock.hosts zklock.root)],
 	'the lines of postgresql.conf');
+is_deeply({ $installing->settings }, \%setting, '- are the same in doc/install.md');
 
 my $zk = ZooKeeper->new->start;
-# zk_server_locks needs another setting before PostgreSQL 17
-my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts, shared_preload_libraries => 'zklock');
+my $node = zk_cluster('main', $zk, %setting, 'zklock.hosts' => $zk->hosts);
 my $admin = zk_session($node);
 
-$node->safe_psql('postgres', 'CREATE DATABASE shop');
-cmp_ok(scalar $readme->blocks('sql'), '>=', 5, 'there is SQL');
-$readme->run($node, zk => $zk);
-$readme->all_was_run;
+$node->safe_psql('postgres', "CREATE DATABASE $_") for qw(first shop);
+foreach my $page ($readme, $guide, $installing)
+{
+	cmp_ok(scalar $page->blocks('sql'), '>=', 3, 'there is SQL');
+	$page->run($node, zk => $zk);
+	$page->all_was_run;
+	$admin->value('DROP TABLE IF EXISTS report');
+}
 
 #
 # What exists
@@ -119,9 +126,13 @@ foreach my $page (map { $page{$_} } sort keys %page)
 	is_deeply([ grep { !leads_somewhere($page, $_) } $page->text =~ /\]\(([^)\s]+)\)/g ],
 		[], $page->file . ': its links lead somewhere');
 }
-my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:(?:recipes|programs)\/)?[\w-]+\.\w+)/g } $readme;
+my %linked = map { $_ => 1 } map { $_->text =~ /\]\((?:\.\.\/)*(?:doc\/)?((?:(?:recipes|programs|dev)\/)?[\w-]+\.\w+)/g } $readme, $index;
 is_deeply([ grep { $_ ne 'README.md' && !$linked{ s{^doc/}{}r } } sort keys %page ],
-	[], 'README.md leads to each page');
+	[], 'README.md and doc/README.md lead to each page');
+cmp_ok(scalar(() = $readme->text =~ /\S+/g), '<=', 900, 'README.md is short');
+
+my $drawn = qx{perl "$FindBin::RealBin/../dev/peers.pl" <"$FindBin::RealBin/../doc/torture.md"};
+ok($drawn eq slurp_file("$FindBin::RealBin/../doc/peers.svg"), 'doc/peers.svg shows the table of doc/torture.md');
 
 # A period is the same everywhere, whatever hour it is
 my @zones = ('America/New_York', 'Asia/Tokyo', 'Asia/Kolkata');
@@ -152,12 +163,12 @@ sub leads_somewhere
 
 #
 # The GRANT and the REVOKE: a plain role can do nothing without them, and what
-# is no administrator's with them.  The role is the one that the README has
-# created above; the extension is installed again, as the README says.
+# is no administrator's with them.  The role is the one that doc/install.md has
+# created above; the extension is installed again, as it says.
 #
 {
-	my ($install) = $readme->text =~ /^(CREATE SCHEMA.*?)^```/ms;
-	my ($role, $usage, $grant) = $readme->text =~ /^CREATE ROLE (\w+) LOGIN;\n(GRANT USAGE [^;]*;\n)(.*?)^```/ms;
+	my ($install) = $installing->text =~ /^(CREATE SCHEMA.*?)^```/ms;
+	my ($role, $usage, $grant) = $installing->text =~ /^CREATE ROLE (\w+) LOGIN;\n(GRANT USAGE [^;]*;\n)(.*?)^```/ms;
 	my ($schema) = $install =~ /^CREATE EXTENSION zklock SCHEMA (\w+);/m;
 	my %call;
 	foreach (grep { !/ trigger$/ } @functions)    # which nobody calls

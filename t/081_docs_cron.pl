@@ -24,7 +24,7 @@ my $page = Doc->new('doc/recipes/cron.md');
 my $zk = ZooKeeper->new->start;
 my $hub = zk_cluster('hub', $zk);
 my %setting = $page->settings;
-is($setting{shared_preload_libraries}, 'pg_cron', 'the page tells what pg_cron needs');
+is($setting{shared_preload_libraries}, 'pg_cron, zklock', 'the page tells what pg_cron needs');
 my @both = map {
 	zk_cluster($_, $zk, %setting,
 		'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $hub->host)

@@ -42,10 +42,10 @@ my $node = zk_cluster(
 $node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
 $node->reload;
 
-# The programs are not superusers, and have what README says
-my $readme = Doc->new('README.md')->text;
-my ($path) = $readme =~ /^(ALTER DATABASE shop SET search_path.*?;)/m or die 'no search_path in README.md';
-my ($grant) = $readme =~ /^(GRANT USAGE ON SCHEMA zk .*?^REVOKE .*?;)/ms or die 'no GRANT in README.md';
+# The programs are not superusers, and have what doc/install.md says
+my $installing = Doc->new('doc/install.md')->text;
+my ($path) = $installing =~ /^(ALTER DATABASE shop SET search_path.*?;)/m or die 'no search_path in doc/install.md';
+my ($grant) = $installing =~ /^(GRANT USAGE ON SCHEMA zk .*?^REVOKE .*?;)/ms or die 'no GRANT in doc/install.md';
 $node->safe_psql('postgres', 'CREATE ROLE app LOGIN');
 $node->safe_psql('postgres', 'CREATE DATABASE shop OWNER app');
 $node->safe_psql('shop', "CREATE SCHEMA zk; CREATE EXTENSION zklock SCHEMA zk; $path $grant

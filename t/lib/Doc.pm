@@ -66,7 +66,7 @@ my %known = (
 sub pages
 {
 	my @pages = ('README.md');
-	File::Find::find({ wanted => sub { push @pages, $_ if /\.md$/ }, no_chdir => 1 }, "$root/doc");
+	File::Find::find({ wanted => sub { push @pages, $_ if /\.md$/ }, no_chdir => 1 }, "$root/doc", "$root/dev");
 	return sort map { s{^\Q$root\E/}{}r } @pages;
 }
 
