@@ -70,7 +70,9 @@ my %started;    # pid => server, for END
 #   tick_time              ms; default 500
 #   min_session_timeout, max_session_timeout    ms; default a second and an hour
 #   max_client_cnxns       per client address; default 0: no limit
-#   container_check        ms between two checks for empty containers; default 1000
+#   container_check        ms between two checks for empty containers; default an hour,
+#                          so that none goes in the middle of what a test counts, and
+#                          kazoo, which cannot cope with that (kazoo#563), need not
 #   config                 { zoo.cfg key => value }, overrides all of these
 #   zoo_cfg                zoo.cfg as a whole, of which only dataDir and clientPort
 #                          change, for a member of an ensemble; the JVM gets nothing
@@ -88,7 +90,7 @@ sub new
 		min_session_timeout => 1000,
 		max_session_timeout => 3_600_000,
 		max_client_cnxns => 0,
-		container_check => 1000,
+		container_check => 3_600_000,
 		java_options => [],
 		env => {},
 		servers => '',    # lines of zoo.cfg about the ensemble
@@ -655,6 +657,18 @@ sub tree
 			undef $walk;
 			return @found;
 		});
+}
+
+# Removes what is empty there, as ZooKeeper would: true when that was all.  (What a
+# container is, only ZooKeeper knows.)
+sub reap
+{
+	my ($self, $path) = @_;
+	foreach my $dir (reverse $path, $self->tree($path))
+	{
+		eval { $self->delete($dir) };    # it may not be empty
+	}
+	return !$self->exists($path);
 }
 
 # The line for this server of an ensemble that can be reconfigured
