@@ -25,7 +25,7 @@ use ZooKeeper;
 my $AT_ONCE = 3;
 
 my $zk = ZooKeeper->new(superuser => 1)->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '20s', 'zklock.acl' => 'creator');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', 'zklock.acl' => 'creator');
 my $admin = zk_session($node);
 my $dir = tempdir(CLEANUP => 1);
 
