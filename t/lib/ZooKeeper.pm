@@ -63,6 +63,9 @@ our $CLASSPATH = '/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar
 our $SUPERUSER = 'super:user';
 my $super_digest = 'super:GR9f4mKrV2reacyCyiukMpZl5qc=';
 
+# Most servers live for seconds, in which each page that is touched first costs
+my @JAVA_OPTIONS = qw(-Xms24m -Xmn8m -XX:+UseTransparentHugePages);
+
 my %started;    # pid => server, for END
 
 # ZooKeeper->new(%opts):
@@ -77,7 +80,7 @@ my %started;    # pid => server, for END
 #   zoo_cfg                zoo.cfg as a whole, of which only dataDir and clientPort
 #                          change, for a member of an ensemble; the JVM gets nothing
 #                          but java_options then
-#   java_options           [ ... ]
+#   java_options           [ ... ] instead of @JAVA_OPTIONS
 #   env                    { additions to its environment }
 #   superuser              1: there is a superuser, whom no ACL restricts, and the
 #                          methods that look into the tree use it
@@ -91,7 +94,7 @@ sub new
 		max_session_timeout => 3_600_000,
 		max_client_cnxns => 0,
 		container_check => 3_600_000,
-		java_options => [],
+		java_options => \@JAVA_OPTIONS,
 		env => {},
 		servers => '',    # lines of zoo.cfg about the ensemble
 		%opt
