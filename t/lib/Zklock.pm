@@ -241,22 +241,21 @@ sub zk_locks_left
 sub zk_nothing_left
 {
 	my ($zk, $name, %opt) = @_;
-	my $deadline = time + ($opt{timeout} // $MOMENT);
 	my @left;
 
 	# subtests that were skipped would have cleaned up
 	return pass($name) if !$WHOLE && $Deadline::top eq '';
-	while (1)
-	{
-		@left = zk_locks_left($zk);
-		my %mntr = $zk->mntr;
-		push @left, "$mntr{ephemerals_count} ephemeral nodes" if $mntr{ephemerals_count} != 0;
-		push @left, "$mntr{watch_count} watches" if $mntr{watch_count} != 0;
-		push @left, $zk->sessions . ' sessions'
-		  if defined $opt{sessions} && $zk->sessions > $opt{sessions};
-		last if !@left || time > $deadline;
-		sleep 0.05;
-	}
+	# what costs least comes first
+	my $look = sub {
+		my %of = $zk->ephemerals;
+		@left = map { @$_ } values %of;
+		push @left, $zk->sessions . ' sessions' if defined $opt{sessions} && $zk->sessions > $opt{sessions};
+		@left = map { "$_ watches" } grep { $_ != 0 } $zk->watch_count unless @left;
+		@left = zk_locks_left($zk) unless @left;
+		return !@left;
+	};
+	my $clean = eval { zk_until($look, 'nothing', $opt{timeout} // $MOMENT) };
+	push @left, $@ unless $clean || @left;
 	if ($opt{tree} && !@left)
 	{
 		$zk->{container_check} = 20;

@@ -34,8 +34,8 @@ The environment variable ZK_CLASSES may name a file that archive_classes has
 written; then servers start faster.
 
 The methods that look into the tree (children, tree, get, ...) open a session of
-their own and close it before they return, so that it does not show up in
-C<sessions>.
+their own and close it before they return; while somebody waits (until_true), it is
+kept for the next look.  It does not show up in C<sessions>.
 
 =cut
 
@@ -506,6 +506,7 @@ sub sessions
 	# after this line the same ids are repeated, with their ephemeral nodes
 	my ($sets) = $dump =~ /(.*?)^ephemeral nodes dump/ms;
 	my %seen = map { $_ => 1 } ($sets // $dump) =~ /^\t(0x[0-9a-f]+)/mg;
+	delete $seen{ $_->session_id } foreach values %{ $Deadline::kept // {} };
 	return keys %seen;
 }
 
@@ -613,16 +614,20 @@ sub end_sessions_of
 sub with_client
 {
 	my ($self, $code) = @_;
-	my $client = $self->client(session_timeout => 30_000);    # its server may be killed
+	my ($kept, $name) = ($Deadline::kept, $self->hosts);
+	my $client = $kept && delete $kept->{$name};
+	my $lives = $client && eval { $client->sync('/'); 1 };
+	$client = $self->client(session_timeout => 30_000) if !$lives;    # its server may be killed
 	my $wantarray = wantarray;
 	my @result;
 	my $ok = eval {
-		$client->sync('/');
+		$client->sync('/') if !$lives;
 		@result = $wantarray ? $code->($client) : scalar $code->($client);
 		1;
 	};
 	my $why = $@;
-	$client->close;
+	if ($ok && $kept && !$kept->{$name}) { $kept->{$name} = $client; }
+	else { $client->close; }
 	die $why unless $ok;
 	return $wantarray ? @result : $result[0];
 }
