@@ -15,8 +15,7 @@ use ZkClient;
 use ZkProxy;
 use ZooKeeper;
 
-# no container is removed in the middle of a test
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 
 # how long code took, in seconds
 sub took

@@ -26,7 +26,7 @@ my $SECONDS = $ENV{ZK_STRESS_SECONDS} || 10;
 my $BACKENDS = 20;
 my $LOCKS = 5;
 
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(container_check => 1000)->start;
 my @node = map { zk_cluster($_, $zk, fsync => 'off', synchronous_commit => 'off') } qw(a b);
 
 # The counters are in the first cluster.  Every session reaches them by a

@@ -22,8 +22,8 @@ use ZooKeeper;
 
 my $MANY = $ENV{DEADLOCK_MANY} // 50;
 
-# Directories stay, and sessions may have no heartbeat for as long as a test takes.
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+# Sessions may have no heartbeat for as long as a test takes.
+my $zk = ZooKeeper->new->start;
 my %setting = (
 	deadlock_timeout => '100ms', 'zklock.session_timeout' => '60s', autovacuum => 'off', max_connections => 100 + $MANY);
 my $node_a = zk_cluster('a', $zk, %setting);

@@ -807,14 +807,10 @@ subtest 'no descriptor and no thread is left over' => sub {
 # is then too old, and asking again is part of the same try.
 subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' => sub {
 	my $slow = ZkProxy->new($zk);
-	my $session = zk_session_with($node, hosts => $slow->hosts, operation_timeout => '2500ms');
-	# the directory has an owner, or ZooKeeper may reap it before the try: then it is
-	# made again, and the create that is answered last is young
-	my $reader = zk_session($node);
-	$reader->value(q{SELECT zk_lock_shared('/slow')});
-	$session->value(q{SELECT zk_lock_shared('/slow'), zk_unlock_shared('/slow')});
+	my $session = zk_session_with($node, hosts => $slow->hosts);
+	$session->value(q{SELECT zk_lock('/slow'), zk_unlock('/slow'); SET zklock.operation_timeout = '2500ms'});
 	$slow->hold('create2');
-	$session->send(q{SELECT zk_try_lock_shared('/slow')});
+	$session->send(q{SELECT zk_try_lock('/slow')});
 	$slow->wait_held;
 
 	# a third of the session timeout since it was asked; this is not a wait for a state
@@ -828,7 +824,7 @@ subtest 'a try is over in time, whatever it is that ZooKeeper does not answer' =
 	is($result->{state}, '58030', 'an error') or diag $result->{out};
 	in_time($result->{seconds}, 2.5 + $SLACK, 'when operation_timeout is over');
 	$slow->reset;
-	$reader->quit;
+	$session->value('RESET zklock.operation_timeout');
 	zk_locks_again($session, 'it works');
 	$session->quit;
 	$slow->stop;

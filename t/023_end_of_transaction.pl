@@ -226,7 +226,7 @@ foreach my $ending (sort keys %ending)
 		my $seconds = time - $began;
 		note(sprintf 'after %.0f ms', 1000 * $seconds);
 		in_time($seconds, $SLACK, 'at once');
-		is($waiter->value("SELECT zk_lock('/b2', '10s'), zk_unlock('/b2'), zk_unlock('/b')"),
+		is($waiter->value("SELECT zk_lock('/b2', '1min'), zk_unlock('/b2'), zk_unlock('/b')"),
 			't|t|t', 'and the other one');
 		$waiter->quit;
 		zk_nothing_left($zk, 'nothing is left', sessions => 0);

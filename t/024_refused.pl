@@ -273,15 +273,17 @@ subtest 'a server that throttles' => sub {
 # ------------------------------------------------- answers that leave all open
 
 subtest 'doubt without end' => sub {
-	my ($s, $proxy) = zk_counted_session($node, $zk, 0, operation_timeout => '1s', session_timeout => '60s');
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '60s');
 	my %calls = (create2 => 'zk_lock(%s)', getChildren => 'zk_lock(%s)', multi => q{zk_lock_many(ARRAY[%s, '/doubt/z'])});
 	foreach my $op (sort keys %calls)
 	{
 		$proxy->deny($op, EXPIRED, 1_000_000);
+		$s->value(q{SET zklock.operation_timeout = '1s'});
 		my $result = $s->query('SELECT ' . sprintf $calls{$op}, "'/doubt/$op'");
 		is($result->{state}, '58030', "$op: 58030") or diag $result->{err};
 		like($result->{err}, qr/no usable answer within 1000 ms.*\n.*ZooKeeper reported: session expired\.\n.*localSessionsUpgradingEnabled/, '- with what ZooKeeper said');
 		$proxy->reset;
+		$s->value('RESET zklock.operation_timeout');
 		is($s->query(sprintf "SELECT $calls{$op}, zk_unlock_all() > 0", "'/doubt/$op'")->{out}, 't|t', 'and the session goes on');
 	}
 	$s->quit;
@@ -291,7 +293,8 @@ subtest 'doubt without end' => sub {
 subtest 'local sessions' => sub {
 	my $ensemble = ZooKeeper->ensemble(2, config => { localSessionsEnabled => 'true' });
 	my ($local) = $ensemble->followers;
-	my $s = zk_session_with($node, hosts => $local, operation_timeout => '2s', session_timeout => '10s');
+	my $s = zk_session_with($node, hosts => $local, session_timeout => '20s');
+	$s->value(q{SET zklock.operation_timeout = '2s'});
 	$local->create('/zklock');
 	$local->create("/zklock/$_") for qw(a b);
 	my %says = (
@@ -309,6 +312,7 @@ subtest 'local sessions' => sub {
 	$ensemble->stop;
 	foreach ($ensemble->nodes) { $_->{config}{localSessionsUpgradingEnabled} = 'true'; $_->_configure; }
 	$ensemble->start;
+	$s->value('RESET zklock.operation_timeout');
 	is($s->query("SELECT $_, zk_unlock_all() > 0")->{out}, 't|t', "with upgrading, $_") for sort keys %says;
 	$s->quit;
 	$ensemble->stop;

@@ -25,7 +25,7 @@ my $SLACK = 1;
 # for a minute.
 my $zk = ZooKeeper->ensemble(3, links => 1, sync_limit => 120);
 # A statement that looks at a lost lock is not to be canceled: that is t/034's
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '3s', 'zklock.cancel_on_loss' => 'off');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s', 'zklock.cancel_on_loss' => 'off');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (path text, who text)');
 
@@ -193,7 +193,7 @@ subtest 'a leader without followers' => sub {
 # ------------------------------------- a follower that is cut from its leader
 
 # Such a follower goes on answering its clients' reads for up to syncLimit (60 s
-# here), while the leader ends their sessions (3 s).  A client that can moves to
+# here), while the leader ends their sessions (6 s).  A client that can moves to
 # another server before that: "moves".
 subtest 'a follower is cut from its leader, with the holders connected to it' => sub {
 	my (%holder, %next);

@@ -326,18 +326,19 @@ subtest 'a schema that is swapped while zk_fence runs' => sub {
 		CREATE SCHEMA app AUTHORIZATION swapper; CREATE EXTENSION zklock SCHEMA app;
 		GRANT EXECUTE ON FUNCTION app.zk_fence TO swapper');
 	my ($s, $other) = map { my $session = zk_session($node, dbname => 'swapped'); $session->value('SET SESSION AUTHORIZATION swapper'); $session } 1 .. 2;
-	my $fence = sub { "SELECT app.zk_fence('/swapped' || waited, $_[0]) FROM (SELECT pg_sleep($_[1])::text AS waited OFFSET 0) AS w" };
-	$s->value($fence->($_, 0)) for 1, 2;    # what it needs is now cached
+	# it waits for the transaction that swaps
+	my $fence = sub { "SELECT app.zk_fence('/swapped' || waited, $_[0]) FROM (SELECT pg_advisory_xact_lock(2)::text AS waited OFFSET 0) AS w" };
+	$s->value($fence->($_)) for 1, 2;    # what it needs is now cached
 	$other->value(
 		q{BEGIN;
+		SELECT pg_advisory_xact_lock(2);
 		ALTER SCHEMA app RENAME TO away;
 		CREATE SCHEMA app;
 		CREATE FUNCTION app.trap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'ALTER ROLE swapper SUPERUSER'; RETURN NEW; END $$;
 		CREATE FUNCTION app.trap_default() RETURNS timestamptz IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'ALTER ROLE swapper SUPERUSER'; RETURN now(); END $$;
 		CREATE TABLE app.zk_fences (path text PRIMARY KEY, token bigint, recorded_at timestamptz DEFAULT app.trap_default());
 		CREATE TRIGGER trap BEFORE INSERT ON app.zk_fences FOR EACH ROW EXECUTE FUNCTION app.trap()});
-	$s->send($fence->(3, 2));
-	zk_until(sub { $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid) eq 'PgSleep' }, 'it sleeps');
+	send_blocked($s, $fence->(3));
 	$other->value('COMMIT');
 	my $result = $s->wait;
 	is($result->{state}, '42501', 'a table of somebody else is not used');

@@ -22,7 +22,7 @@ use ZooKeeper;
 my $races = $ENV{ZK_STOP_RACES} // 200;
 my $doubts = $ENV{ZK_STOP_DOUBTS} // 8;
 
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '4s', synchronous_commit => 'off');
 my $admin = zk_session($node);

@@ -23,7 +23,7 @@ my $PATIENCE = 2.5;
 # A third of it, in which a lock is in doubt, is longer than a machine stands still
 my $TIMEOUT_OF_SESSION = 12;
 
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster(
 	'main', $zk,
@@ -347,7 +347,8 @@ subtest 'a lost lock that is given back' => sub {
 	my $path = new_path();
 	$s->value("SELECT zk_lock('$path')");
 	my $id = id($s);
-	run($s, "BEGIN; INSERT INTO t VALUES ('given back'); SELECT execute_canceled('SELECT zk_unlock(''$path'')'), pg_sleep($PATIENCE)");
+	$s->send("BEGIN; INSERT INTO t VALUES ('given back'); SELECT execute_canceled('SELECT zk_unlock(''$path'')'), pg_sleep($PATIENCE)");
+	zk_until(sub { $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid) eq 'PgSleep' }, 'it to wait for a cancel');
 	lose($s, $id);
 	is($s->wait->{state}, '', 'not canceled');
 	is($s->query('COMMIT')->{state}, '', 'and it commits');
@@ -635,9 +636,9 @@ subtest 'a cancel of the client' => sub {
 		BEGIN PERFORM zk_xact_lock('$path'), pg_sleep(600); EXCEPTION WHEN query_canceled THEN PERFORM set_config('application_name', 'caught', false); END;
 		PERFORM pg_sleep(600);
 	END\$\$});
-	zk_until(sub { sessions_of($path) }, 'it has the lock');
-	lose($s, sessions_of($path));
 	my $pid = $s->pid;
+	zk_until(sub { $admin->value("SELECT wait_event FROM pg_stat_activity WHERE pid = $pid") eq 'PgSleep' }, 'it has the lock');
+	lose($s, sessions_of($path));
 	zk_until(sub { $admin->value("SELECT application_name FROM pg_stat_activity WHERE pid = $pid") eq 'caught' }, 'it has caught the cancel');
 	my $began = time;
 	zk_until(sub { time - $began > $PATIENCE }, 'some time');

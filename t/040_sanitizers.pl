@@ -25,7 +25,7 @@ my $dir = tempdir(CLEANUP => 1);
 my $seconds = $ENV{ZK_SANITIZE_SECONDS} // 8;
 my @sources = glob "$src/zk/*.c";
 
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(container_check => 1000)->start;
 my $proxy = ZkProxy->new($zk);
 my $tls = Tls->new;
 $tls->authority('ca');

@@ -19,6 +19,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use Deadline;
 use Zklock;
 use ZooKeeper;
 
@@ -66,7 +67,7 @@ sub run_transactions
 			'postgres', '-D', $node->data_dir ], '>', $log, '2>&1');
 
 	zk_until(sub { system('pg_isready', '-q', '-h', $node->host, '-p', $node->port) == 0 },
-		'the server answers');
+		'the server answers', 3 * $TIMEOUT);    # with valgrind, on a busy machine
 	unlink glob "$dir/$n.*[0-9]";
 	system_or_bail('pgbench', '-S', '-n', '-c', '1', '-t', $n, '--random-seed=7', $node->connstr('postgres'));
 	zk_until(sub { grep { -s $_ } glob "$dir/$n.*[0-9]" }, 'the backend has reported');

@@ -60,9 +60,7 @@ if ($ENV{PEERS_SCENES})
 	@scenes = grep { $wanted{ $_->{name} } } @scenes;
 }
 
-# No directory is removed while it is empty for a moment, since kazoo cannot
-# cope with that (kazoo#563).
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # all clients begin at once, and on a slow machine the server has much to do
 my $node = zk_cluster('main', $zk, fsync => 'off', synchronous_commit => 'off',
 	'zklock.connect_timeout' => '60s', 'zklock.operation_timeout' => '60s');

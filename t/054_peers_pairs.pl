@@ -20,9 +20,7 @@ use Peer;
 use Zklock;
 use ZooKeeper;
 
-# No directory is removed while it is empty for a moment, since kazoo cannot
-# cope with that (kazoo#563).
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk);
 
 # ------------------------------------------------------------------- the cast

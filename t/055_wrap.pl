@@ -29,8 +29,7 @@ my $WARN_ABOVE = 2_000_000_000;
 my $BACKENDS = 20;
 my $TURNS = 6;    # of each: 120 in all
 
-# empty directories stay, and keep their counters
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # The server is restarted again and again, which takes a while on a busy machine.  And
 # who holds a lock for more than a third of the session timeout, and loses the answer to
 # its release, does not commit.

@@ -17,8 +17,7 @@ use ZooKeeper;
 
 my @STYLES = qw(curator curator_rw kazoo);
 
-# empty directories stay, so that nobody has to create one again
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # A statement that looks at a lost lock is not to be canceled: that is t/034's
 my $node = zk_cluster(
 	'main', $zk,

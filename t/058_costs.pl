@@ -19,8 +19,7 @@ use ZooKeeper;
 my $DELAY = 40;
 my @STYLES = qw(curator curator_rw kazoo);
 
-# empty directories stay, so that nobody has to create one again
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # heartbeats, which come every quarter of this, do not disturb the counting
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h');
 my $admin = zk_session($node);

@@ -32,7 +32,7 @@ my $SEED = $ENV{RANDOM_SEED} || 1;
 my $PATIENCE = 20;    # seconds, for what should happen at once
 my @ALL = (0 .. $SESSIONS - 1);
 
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(container_check => 1000)->start;
 my $client;
 my %setting = (
 	'zklock.session_timeout' => '30s',

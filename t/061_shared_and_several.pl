@@ -20,8 +20,7 @@ use constant { WRITE => 2, CREATE => 4, ALL => 31 };
 my @STYLES = qw(curator curator_rw kazoo);
 my $UUID = '11111111-2222-3333-4444-555555555555';    # of another client
 
-# Directories stay, so that a node can be put into an unused one.
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s');
 my $admin = zk_session($node);
 my $client = $zk->client;

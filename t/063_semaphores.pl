@@ -19,8 +19,8 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# Directories stay, and heartbeats do not disturb the counting.
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+# Heartbeats do not disturb the counting.
+my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', max_connections => 200);
 my $admin = zk_session($node);
 my $client = $zk->client;

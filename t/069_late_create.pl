@@ -18,8 +18,8 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# The links are silent for longer than servers bear it by default.  The directories stay.
-my $zk = ZooKeeper->ensemble(3, links => 1, sync_limit => 100, container_check => 600_000);
+# The links are silent for longer than servers bear it by default.
+my $zk = ZooKeeper->ensemble(3, links => 1, sync_limit => 100);
 my $leader = $zk->leader;
 my ($first, $second) = map { { server => $_, proxy => ZkProxy->new($_) } } $zk->followers;
 

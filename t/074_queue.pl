@@ -33,9 +33,7 @@ my $UUID_TAIL = substr $UUID, 1;
 # What zklock's nodes say of their session
 my @IDENTITY = qw(host port cluster_name pid datname usename application_name);
 
-# No directory is removed while it is empty for a moment, since kazoo cannot
-# cope with that (kazoo#563).
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk,
 	# on a busy machine a server takes a while to restart
 	'zklock.operation_timeout' => '30s',

@@ -24,8 +24,7 @@ use ZooKeeper;
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1;
 
-# empty directories stay: kazoo needs them (kazoo#563)
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # A loss is noticed within a quarter of this.  A statement that looks at a lost lock
 # is not to be canceled: that is t/034's.
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s', 'zklock.cancel_on_loss' => 'off');

@@ -17,7 +17,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # heartbeats, which come every quarter of this, do not disturb the counting, nor do looks
 # for deadlocks (t/018 has those)
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', deadlock_timeout => '1h');
@@ -98,14 +98,14 @@ subtest 'requests, waits, timeouts' => sub {
 	$does->(q{SELECT * FROM zk_lock_queue('/c')}, '', 'zk_lock_queue: nothing');
 
 	# long enough to be in the queue by then
-	foreach my $call (q{zk_lock('/c', '1500ms')}, q{zk_xact_lock('/c', '1500ms')}, q{zk_lock_shared('/c', '1500ms')},
-		q{zk_semaphore_acquire('/c', 1, '1500ms')}, q{zk_lock_many('{/b,/c}', '1500ms')})
+	foreach my $call (q{zk_lock('/c', '3s')}, q{zk_xact_lock('/c', '3s')}, q{zk_lock_shared('/c', '3s')},
+		q{zk_semaphore_acquire('/c', 1, '3s')}, q{zk_lock_many('{/b,/c}', '3s')})
 	{
 		$does->("SELECT $call", 'waits 1, timeouts 1', "$call in vain: waits and timeouts");
 	}
-	$does->(q{SET lock_timeout = '1500ms'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1, timeouts 1', 'lock_timeout: waits and timeouts');
-	$does->(q{CALL zk_acquire('/c', '1500ms')}, 'waits 1, timeouts 1', 'the timeout of a procedure: the same');
-	$does->(q{RESET lock_timeout; SET statement_timeout = '1500ms'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
+	$does->(q{SET lock_timeout = '3s'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1, timeouts 1', 'lock_timeout: waits and timeouts');
+	$does->(q{CALL zk_acquire('/c', '3s')}, 'waits 1, timeouts 1', 'the timeout of a procedure: the same');
+	$does->(q{RESET lock_timeout; SET statement_timeout = '3s'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
 	$s->value('RESET statement_timeout');
 	$does_waiting->(q{SELECT zk_lock('/c')}, sub { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')') }, 'waits 1',
 		'canceled: waits');

@@ -355,7 +355,7 @@ sub keeps_its_rights
 }
 
 subtest 'a server that is restarted' => sub {
-	my $s = zk_session($node);
+	my $s = zk_session_with($node, session_timeout => '60s');    # in which it is back
 	keeps_its_rights($s, sub { $zk->restart }, 'restart');
 	keeps_its_rights($s, sub { $zk->kill9; $zk->start }, 'kill -9');
 	is_deeply(known_as($s), creator_acl('good:secret'), 'what it makes then is as before');
@@ -455,7 +455,7 @@ subtest 'a server that wants everybody to say who they are' => sub {
 	is_deeply(known_as($s, $strict), creator_acl('good:secret'), '- or closed');
 	$s->quit;
 
-	$s = zk_session($node, options => $hosts);
+	$s = zk_session($node, options => "$hosts -c zklock.session_timeout=60s");
 	keeps_its_rights($s, sub { $proxy->drop }, 'cut') for 1 .. 3;
 	keeps_its_rights($s, sub { $strict->restart }, 'restart');
 	zk_nothing_left($strict, 'nothing is left');

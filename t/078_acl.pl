@@ -187,7 +187,7 @@ subtest 'directories that ZooKeeper removes are closed when made again' => sub {
 		is($s->value("SELECT zk_lock('/x/y/z')"), 't', 'a lock');
 		all_have($CLOSED, '- closed with its directories', '/reaped');
 		$s->value("SELECT zk_unlock('/x/y/z')");
-		zk_until(sub { !$zk->exists('/reaped') }, 'the directories to be removed');
+		zk_until(sub { $zk->reap('/reaped') }, 'the directories to be removed');
 	}
 	$s->quit;
 };
@@ -292,6 +292,7 @@ subtest 'acl and node_style are read at each call' => sub {
 # ann's: a lock that is held and waited for, a shared one, a semaphore.  Some
 # are in a directory that is open to all, as an administrator would make it for
 # several roles; the rest in one that is closed from the top.
+zk_until(sub { $zk->reap('/zklock') }, 'the closed one to go');
 $zk->create('/zklock');
 my ($holder, $waiter) = (zk_session($node, user => 'ann'), zk_session($node, user => 'anne'));
 $holder->value("SELECT zk_lock('/held'), zk_lock_shared('/read'), zk_semaphore_acquire('/places', 1), zk_lock('/deep/er')");
@@ -301,7 +302,7 @@ my $closed_root = session_with(root => '/closed');
 $closed_root->value("SELECT zk_lock('/held')");
 
 # One test: everything is as before, for its owners, too.
-zk_until(sub { !grep { m{^/(?:nothing|shared|both|open|each|reaped)} } $zk->tree('/') }, 'what is empty to be removed');
+zk_until(sub { 6 == grep { $zk->reap("/$_") } qw(nothing shared both open each reaped) }, 'what is empty to be removed');
 my @before = $zk->tree('/');
 my $ephemerals = $zk->ephemerals_count;
 
@@ -368,7 +369,7 @@ foreach my $who (qw(bob nobody postgres))
 		}
 		is_refused($s->query("SELECT * FROM zk_lock_queue('$_')"), "a root that is closed: the queue of $_") for '/held';
 		$s->quit;
-		zk_until(sub { !grep { m{/(?:aa|zz)} } $zk->tree('/zklock') }, 'what was locked beside to go');
+		zk_until(sub { !grep { /^(?:aa|zz)/ && !$zk->reap("/zklock/$_") } $zk->children('/zklock') }, 'what was locked beside to go');
 		all_is_as_it_was('after that');
 	};
 }

@@ -32,7 +32,7 @@ my $SESSIONS = $ENV{DEADLOCK_SESSIONS} || 10;
 my @RUNS = split ' ', $ENV{DEADLOCK_RUNS} // '2 3';
 my $SLACK = 1;    # s, for what is no wait: the machine is busy, and we look now and then
 
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(container_check => 1000)->start;
 my @nodes;
 
 sub node

@@ -18,9 +18,7 @@ use ZooKeeper;
 
 my $page = Doc->new('doc/recipes/java-python.md');
 
-# No directory is removed while it is empty for a moment, since kazoo cannot
-# cope with that (kazoo#563).
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, listen_addresses => '127.0.0.1');
 $node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
 $node->reload;

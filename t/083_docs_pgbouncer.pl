@@ -35,7 +35,7 @@ $page->all_was_run;
 my ($ada, $bob) = map { zk_session($one) } 1 .. 2;
 $ada->value(q{BEGIN; SELECT zk_xact_lock('/gone')});
 $ada->kill9;
-is($bob->value(q{BEGIN; SELECT zk_xact_lock('/gone', '10s'); COMMIT}), 't',
+is($bob->value(q{BEGIN; SELECT zk_xact_lock('/gone', '1min'); COMMIT}), 't',
 	'a client that goes away in its transaction gives its lock back');
 $bob->quit;
 $one->kill9;

@@ -17,7 +17,7 @@ use ZooKeeper;
 
 my $page = Doc->new('doc/security.md');
 my %setting = $page->settings;
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(container_check => 1000)->start;
 my $node = zk_cluster('main', $zk);
 
 sub write_credentials

@@ -24,7 +24,7 @@ my $UUID = '0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1';
 # ZK_LOCK_PATHS=10000 dev/test -v t/090_lock_paths.pl: more of them
 my $MANY = $ENV{ZK_LOCK_PATHS} // 600;
 
-my $zk = ZooKeeper->new(superuser => 1, container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new(superuser => 1)->start;
 my $node = zk_cluster('main', $zk, 'zklock.operation_timeout' => '30s', 'zklock.session_timeout' => '30s');
 $node->safe_psql('postgres', "CREATE DATABASE latin1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
 $node->safe_psql('latin1', 'CREATE EXTENSION zklock');

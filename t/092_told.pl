@@ -296,7 +296,7 @@ subtest 'why there is no connection' => sub {
 
 # The same for a session that is cut off
 subtest 'why there is none any longer' => sub {
-	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '40s', operation_timeout => '500ms');
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '40s');
 	my $fails = sub {
 		my ($hint, $name, $end) = @_;
 		my $result;
@@ -307,7 +307,7 @@ subtest 'why there is none any longer' => sub {
 		zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'the session to be back');
 		return;
 	};
-	$s->value(q{SELECT zk_lock('/a')});
+	$s->value(q{SELECT zk_lock('/a'); SET zklock.operation_timeout = '500ms'});
 	$proxy->refuse;
 	$proxy->drop;
 	$fails->(qr/^Check that ZooKeeper is running/, 'nobody listens');
@@ -316,8 +316,8 @@ subtest 'why there is none any longer' => sub {
 	$s->quit;
 
 	my $three = ZooKeeper->ensemble(3);
-	$s = zk_session_with($node, hosts => $three->node(1), session_timeout => '40s', operation_timeout => '2s');
-	$s->value(q{SELECT zk_lock('/a')});
+	$s = zk_session_with($node, hosts => $three->node(1), session_timeout => '40s');
+	$s->value(q{SELECT zk_lock('/a'); SET zklock.operation_timeout = '2s'});
 	$three->node($_)->stop for 2, 3;
 	$fails->(qr/no quorum/, 'no quorum', sub { $three->node($_)->start for 2, 3; });
 	$s->quit;

@@ -156,9 +156,9 @@ my %holder = (
 	},
 	'is `idle in transaction`' => sub {
 		my $c = zk_session($node);
-		$c->value(q{SET idle_in_transaction_session_timeout = '1s'; BEGIN; SELECT zk_xact_lock('/held')});
+		$c->value(q{BEGIN; SELECT zk_xact_lock('/held')});
 		is($in_activity->(), 'idle in transaction', 'idle in transaction');
-		$waits->('idle_in_transaction_session_timeout bounds it', sub { });
+		$waits->('idle_in_transaction_session_timeout bounds it', sub { $c->value(q{SET idle_in_transaction_session_timeout = '1s'}) });
 		$c->kill9;
 	},
 	'is not in `pg_stat_activity`' => sub {

@@ -19,8 +19,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# empty directories stay, so that nobody has to create one again
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $node = zk_cluster(
 	'main', $zk,
 	'zklock.session_timeout' => '30s',

@@ -24,7 +24,7 @@ my $SEED = $ENV{CLAIM_SEED} // int rand 1e6;
 srand $SEED;
 note "CLAIM_SEED=$SEED";
 
-my $zk = ZooKeeper->new->start;
+my $zk = ZooKeeper->new(container_check => 1000)->start;
 my @proxies = map { ZkProxy->new($zk) } 1 .. 3;
 my @nodes = map { zk_cluster($_, $zk, 'zklock.operation_timeout' => '3s', restart_after_crash => 'on') } qw(one two);
 my $calm = zk_cluster('calm', $zk);

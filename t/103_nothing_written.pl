@@ -19,8 +19,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-# so that nothing is created or reaped meanwhile
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 # A session that stands still for two thirds of this asks the quorum
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '10s', shared_preload_libraries => 'zklock');
 my $admin = zk_session($node);

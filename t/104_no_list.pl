@@ -17,7 +17,7 @@ use Zklock;
 use ZooKeeper;
 
 # so long that no heartbeat, which looks at what is held, comes between what is counted
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h', 'zklock.operation_timeout' => '60s');
 my $admin = zk_session($node);
 my $client = $zk->client;
@@ -304,7 +304,7 @@ zk_nothing_left($zk, 'nothing is left of this either', sessions => 0);
 $zk->stop;
 
 # Another leader, whose transactions begin with 0
-$zk = ZooKeeper->ensemble(3, container_check => 3_600_000);
+$zk = ZooKeeper->ensemble(3);
 subtest 'another epoch' => sub {
 	my ($follower) = $zk->followers;
 	$proxy = ZkProxy->new($follower);

@@ -22,7 +22,7 @@ my $PATIENCE = 2.5;
 # A third of it, in which a lock is in doubt, is longer than a machine stands still
 my $TIMEOUT_OF_SESSION = 12;
 
-my $zk = ZooKeeper->new(container_check => 3_600_000)->start;
+my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster(
 	'main', $zk,
@@ -48,12 +48,12 @@ sub lives { my ($pid) = @_; return $admin->value("SELECT count(*) FROM pg_stat_a
 
 sub wait_event { my ($s) = @_; return $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $s->pid); }
 
-# Let it run this, until it waits for that
+# Let it run this, until it waits for that, or no longer does
 sub run
 {
 	my ($s, $statement, $event) = @_;
 	$s->send($statement);
-	zk_until(sub { wait_event($s) eq $event }, "$statement: waits");
+	zk_until(sub { $s->is_done || wait_event($s) eq $event }, "$statement: waits");
 	return;
 }
 

@@ -47,7 +47,7 @@ cancels(PG_FUNCTION_ARGS)
 
 PG_FUNCTION_INFO_V1(execute_canceled);
 
-/* Executes this once there is a cancel, before that can have an effect */
+/* Executes this once there is a cancel, before that can have an effect; seems to sleep until then */
 Datum
 execute_canceled(PG_FUNCTION_ARGS)
 {
@@ -55,8 +55,10 @@ execute_canceled(PG_FUNCTION_ARGS)
 
 	SPI_connect();
 	HOLD_INTERRUPTS();
+	pgstat_report_wait_start(WAIT_EVENT_PG_SLEEP);
 	while (!QueryCancelPending)
 		pg_usleep(1000);
+	pgstat_report_wait_end();
 	SPI_execute(query, false, 0);
 	RESUME_INTERRUPTS();
 	SPI_finish();

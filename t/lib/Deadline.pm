@@ -62,6 +62,9 @@ our $WHOLE = !$ENV{ZK_TIMED_ONLY};    # otherwise some subtests are skipped
 my $list = defined $ENV{ZK_TIMED_DIR} ? "$ENV{ZK_TIMED_DIR}/$FindBin::Script" : undef;
 our $top = '';    # the outermost subtest that is running
 
+# While somebody waits: name => what was opened for a look, and is kept for the next
+our $kept;
+
 # One test: something took less than $limit seconds.
 sub in_time
 {
@@ -83,14 +86,24 @@ sub until_true
 	my ($code, $what, $timeout) = @_;
 	$timeout //= $TIMEOUT;
 	my $began = time;
+	local $kept = $kept // bless {}, 'Deadline::Kept';
 	while (1)
 	{
 		my $result = $code->();
 		return $result if $result;
 		my $waited = time - $began;
 		croak "not within $timeout s: $what" if $waited > $timeout;
-		sleep($waited < 0.02 ? 0.005 : $waited > 0.2 ? 0.05 : $waited / 4);
+		sleep($waited < 0.02 ? 0.005 : $waited < 0.2 ? $waited / 4 : $waited < 0.4 ? 0.05 : $waited < 1.6 ? $waited / 8 : 0.2);
 	}
+}
+
+# When the wait is over, however it ended
+sub Deadline::Kept::DESTROY
+{
+	my ($self) = @_;
+	local ($?, $!, $@);
+	eval { $_->close } foreach values %$self;
+	return;
 }
 
 my %only;

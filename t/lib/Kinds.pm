@@ -50,8 +50,7 @@ our ($zk, $proxy, $node, $admin, $other);
 
 sub kinds_begin
 {
-	# empty directories stay until a test removes them
-	$zk = ZooKeeper->new(container_check => 3_600_000)->start;
+	$zk = ZooKeeper->new->start;
 	$proxy = ZkProxy->new($zk);
 	# heartbeats, which come every quarter of this, do not disturb
 	$node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '60s', 'zklock.commit_guard' => 'strict');

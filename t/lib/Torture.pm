@@ -172,7 +172,7 @@ sub _set_up
 	my @hosts = map { BadHost->new("$dir/host$_", $_ <= 3 ? (sync => -1) : ()) } 1 .. 3 + @CLUSTERS;
 	$self->{bad_hosts} = { servers => [ @hosts[ 0 .. 2 ] ], clusters => [ @hosts[ 3 .. $#hosts ] ] };
 	$self->{ensemble} = ZooKeeper->ensemble(
-		3, links => 1, tick_time => 1000 * $self->{tick}, sync_limit => $self->{sync_limit},
+		3, links => 1, container_check => 1000, tick_time => 1000 * $self->{tick}, sync_limit => $self->{sync_limit},
 		dir => "$dir/zookeeper",
 		config => { forceSync => $impossible{slow_sync} ? 'no' : 'yes' },
 		env => sub { return { $hosts[ $_[0] - 1 ]->env } },

@@ -34,8 +34,8 @@ The environment variable ZK_CLASSES may name a file that archive_classes has
 written; then servers start faster.
 
 The methods that look into the tree (children, tree, get, ...) open a session of
-their own and close it before they return, so that it does not show up in
-C<sessions>.
+their own and close it before they return; while somebody waits (until_true), it is
+kept for the next look.  It does not show up in C<sessions>.
 
 =cut
 
@@ -63,6 +63,9 @@ our $CLASSPATH = '/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar
 our $SUPERUSER = 'super:user';
 my $super_digest = 'super:GR9f4mKrV2reacyCyiukMpZl5qc=';
 
+# Most servers live for seconds, in which each page that is touched first costs
+my @JAVA_OPTIONS = qw(-Xms24m -Xmn8m -XX:+UseTransparentHugePages);
+
 my %started;    # pid => server, for END
 
 # ZooKeeper->new(%opts):
@@ -70,12 +73,14 @@ my %started;    # pid => server, for END
 #   tick_time              ms; default 500
 #   min_session_timeout, max_session_timeout    ms; default a second and an hour
 #   max_client_cnxns       per client address; default 0: no limit
-#   container_check        ms between two checks for empty containers; default 1000
+#   container_check        ms between two checks for empty containers; default an hour,
+#                          so that none goes in the middle of what a test counts, and
+#                          kazoo, which cannot cope with that (kazoo#563), need not
 #   config                 { zoo.cfg key => value }, overrides all of these
 #   zoo_cfg                zoo.cfg as a whole, of which only dataDir and clientPort
 #                          change, for a member of an ensemble; the JVM gets nothing
 #                          but java_options then
-#   java_options           [ ... ]
+#   java_options           [ ... ] instead of @JAVA_OPTIONS
 #   env                    { additions to its environment }
 #   superuser              1: there is a superuser, whom no ACL restricts, and the
 #                          methods that look into the tree use it
@@ -88,8 +93,8 @@ sub new
 		min_session_timeout => 1000,
 		max_session_timeout => 3_600_000,
 		max_client_cnxns => 0,
-		container_check => 1000,
-		java_options => [],
+		container_check => 3_600_000,
+		java_options => \@JAVA_OPTIONS,
 		env => {},
 		servers => '',    # lines of zoo.cfg about the ensemble
 		%opt
@@ -501,6 +506,7 @@ sub sessions
 	# after this line the same ids are repeated, with their ephemeral nodes
 	my ($sets) = $dump =~ /(.*?)^ephemeral nodes dump/ms;
 	my %seen = map { $_ => 1 } ($sets // $dump) =~ /^\t(0x[0-9a-f]+)/mg;
+	delete $seen{ $_->session_id } foreach values %{ $Deadline::kept // {} };
 	return keys %seen;
 }
 
@@ -608,16 +614,20 @@ sub end_sessions_of
 sub with_client
 {
 	my ($self, $code) = @_;
-	my $client = $self->client(session_timeout => 30_000);    # its server may be killed
+	my ($kept, $name) = ($Deadline::kept, $self->hosts);
+	my $client = $kept && delete $kept->{$name};
+	my $lives = $client && eval { $client->sync('/'); 1 };
+	$client = $self->client(session_timeout => 30_000) if !$lives;    # its server may be killed
 	my $wantarray = wantarray;
 	my @result;
 	my $ok = eval {
-		$client->sync('/');
+		$client->sync('/') if !$lives;
 		@result = $wantarray ? $code->($client) : scalar $code->($client);
 		1;
 	};
 	my $why = $@;
-	$client->close;
+	if ($ok && $kept && !$kept->{$name}) { $kept->{$name} = $client; }
+	else { $client->close; }
 	die $why unless $ok;
 	return $wantarray ? @result : $result[0];
 }
@@ -655,6 +665,18 @@ sub tree
 			undef $walk;
 			return @found;
 		});
+}
+
+# Removes what is empty there, as ZooKeeper would: true when that was all.  (What a
+# container is, only ZooKeeper knows.)
+sub reap
+{
+	my ($self, $path) = @_;
+	foreach my $dir (reverse $path, $self->tree($path))
+	{
+		eval { $self->delete($dir) };    # it may not be empty
+	}
+	return !$self->exists($path);
 }
 
 # The line for this server of an ensemble that can be reconfigured
