@@ -416,8 +416,8 @@ zkp_needs_czxids(const ZkpContender *queue, int n)
  * By number; where a number does not tell, by the transaction that made the
  * node.  All czxids are known then, or none.
  */
-static int
-compare(const void *left, const void *right)
+int
+zkp_compare(const void *left, const void *right)
 {
 	const ZkpContender *a = left;
 	const ZkpContender *b = right;
@@ -432,7 +432,7 @@ compare(const void *left, const void *right)
 void
 zkp_sort(ZkpContender *queue, int n)
 {
-	qsort(queue, n, sizeof(ZkpContender), compare);
+	qsort(queue, n, sizeof(ZkpContender), zkp_compare);
 }
 
 int

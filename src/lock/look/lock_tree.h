@@ -9,7 +9,7 @@
 #define ZKLOCK_LOCK_TREE_H
 
 #include "claim_record.h"
-#include "inspect.h"
+#include "seen_queue.h"
 
 /* A lock, or a semaphore, that somebody holds or awaits */
 typedef struct ZkPathRow
@@ -20,8 +20,8 @@ typedef struct ZkPathRow
 	bool		semaphore;
 	int			contenders;
 	int			holders;		/* -1: cannot be told */
-	const ZkQueueRow *first;	/* who has been there longest; NULL: cannot be
-								 * told */
+	const ZkSeenContender *first;	/* who has been there longest; NULL:
+									 * cannot be told */
 } ZkPathRow;
 
 /*
