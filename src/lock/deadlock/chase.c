@@ -161,8 +161,7 @@ list_board(Chase *c)
 	ZkAnswer	answer;
 	ZkReading	reading;
 
-	zkl_ask(c->reader, zks_list_records(c->reader->patience.session, c->board));
-	reading = zkl_await_oldest(c->reader, &answer);
+	reading = zkl_ask_apart(c->reader, zks_list_records(c->reader->patience.session, c->board), &answer);
 	if (reading != ZKL_READ)
 		return reading;
 	if (answer.rc == ZKS_OK)
@@ -176,7 +175,6 @@ list_board(Chase *c)
 		}
 		qsort(c->records, c->nrecords, sizeof(Record), compare_records);
 	}
-	zkl_drop_oldest(c->reader);
 	return ZKL_READ;
 }
 

@@ -207,7 +207,7 @@ read_to_break(Look *look, Break *b)
 	node = queue.list;
 	if (b->czxid == 0)
 	{
-		if (node->name.name != name)
+		if (queue.replaced)
 			node->rc = ZKS_NO_NODE;
 		return node;
 	}

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * reader.c
- *	  Many questions to ZooKeeper at a time, for those who only look.
+ *	  Many questions to ZooKeeper at a time, about what others did there.
  *
  * Questions are asked ahead of the answers, up to a window of them.  Whoever
  * gets an error in between must end the reading, so that none is left.

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * reader.h
- *	  Many questions to ZooKeeper at a time, for those who only look.
+ *	  Many questions to ZooKeeper at a time, about what others did there.
  *
  *-------------------------------------------------------------------------
  */

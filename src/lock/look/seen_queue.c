@@ -3,9 +3,11 @@
  * seen_queue.c
  *	  Queues as they were read: who holds, who waits.
  *
- * Everybody who looks at what others do in a queue reads it here, and the rules by
- * which it is judged are those of lock_protocol.c.  Several queues are read at once,
- * in as many round trips as one.
+ * Whoever wants to know what others do in a queue, from its list or by a list of its
+ * own, reads their nodes here: the views, the log and the chase, each as deep as it
+ * needs to, and who takes a lock, where the list alone does not tell.  The
+ * rules by which a queue is judged are those of lock_protocol.c.  Several queues are read
+ * at once, in as many round trips as one.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,43 +24,42 @@
 #define KEPT_WHOLE		(64 * 1024 * 1024)
 #define KEPT_THEN		256
 
-static void
-init_queue(ZkSeenQueue *queue, const char *dir, int most)
+void
+zkl_take_contenders(ZkSeenQueue *queue, const char *dir, const ZkpContender *contenders, int n)
 {
 	memset(queue, 0, sizeof(*queue));
 	queue->dir = pstrdup(dir);
-	queue->list = palloc_extended(Max(most, 1) * sizeof(ZkSeenContender), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	queue->by_czxid = zkp_needs_czxids(contenders, n);
+	queue->list = palloc_extended(Max(n, 1) * sizeof(ZkSeenContender), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	queue->n = n;
+	for (int i = 0; i < n; i++)
+	{
+		queue->list[i].name = contenders[i];
+		if (contenders[i].name != NULL)
+			queue->list[i].name.name = pstrdup(contenders[i].name);
+		queue->list[i].ask = zks_read;
+	}
 }
 
 void
 zkl_take_queue(ZkSeenQueue *queue, const char *dir, bool semaphore, const ZkAnswer *list)
 {
 	int			n = list->rc == ZKS_OK ? list->nchildren : 0;
-	ZkpContender *names = palloc_extended(Max(n, 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
+	ZkpContender *contenders = palloc_extended(Max(n, 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
 
-	n = zkp_queue(list->children, n, semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, names);
-	init_queue(queue, dir, n);
+	n = zkp_queue(list->children, n, semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, contenders);
+	zkl_take_contenders(queue, dir, contenders, n);
 	queue->semaphore = semaphore;
-	queue->by_czxid = zkp_needs_czxids(names, n);
-	queue->n = n;
-	for (int i = 0; i < n; i++)
-	{
-		queue->list[i].name = names[i];
-		queue->list[i].name.name = pstrdup(names[i].name);
-		queue->list[i].ask = zks_read;
-	}
-	pfree(names);
+	pfree(contenders);
 }
 
 void
 zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name)
 {
-	init_queue(queue, dir, 1);
+	ZkpContender contender = {.name = name,.mode = ZKP_EXCLUSIVE};
+
+	zkl_take_contenders(queue, dir, &contender, 1);
 	queue->single = name == NULL;
-	queue->list[0].name.name = name;
-	queue->list[0].name.mode = ZKP_EXCLUSIVE;
-	queue->list[0].ask = zks_read;
-	queue->n = 1;
 }
 
 /*-------------------------------------------------------------------------
@@ -148,20 +149,21 @@ next_to_ask(Cursor *cursor, const ZkSeenQueue *queues_end)
  * read.  If it has become a reader with the same number, it is still there.
  */
 static void
-follow_writer(ZkSeenContender *contender)
+follow_writer(ZkSeenQueue *queue, ZkSeenContender *contender)
 {
 	char		name[ZKP_NAME_LEN];
 	ZkpContender reader;
 
 	if (contender->name.name == NULL || !zkp_shared_name(name, contender->name.name) || !zkp_parse(name, &reader))
 		return;
+	queue->replaced = true;
 	reader.name = pstrdup(name);
 	contender->name = reader;
 	contender->ask = zks_read;
 }
 
 static void
-take_answer(const ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer *answer, const ZkDepth *depth,
+take_answer(ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer *answer, const ZkDepth *depth,
 			size_t *kept)
 {
 	bool		was_read = contender->ask == zks_read;
@@ -169,7 +171,7 @@ take_answer(const ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer
 	contender->ask = NULL;
 	contender->rc = answer->rc;
 	if (answer->rc == ZKS_NO_NODE)
-		follow_writer(contender);
+		follow_writer(queue, contender);
 	if (answer->rc == ZKS_NO_AUTH && was_read && depth->closed)
 		contender->ask = zks_stat;
 	if (answer->rc != ZKS_OK)
@@ -342,14 +344,10 @@ zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, const ZkDepth *dept
 	ZkReading	reading;
 
 	memset(queue, 0, sizeof(*queue));
-	queue->dir = pstrdup(dir);
-	queue->semaphore = semaphore;
-	zkl_ask(r, zks_list(r->patience.session, dir, false));
-	reading = zkl_await_oldest(r, &answer);
+	reading = zkl_ask_apart(r, zks_list(r->patience.session, dir, false), &answer);
 	if (reading != ZKL_READ)
 		return reading;
 	zkl_take_queue(queue, dir, semaphore, &answer);
-	zkl_drop_oldest(r);
 	reading = zkl_read_queues(r, queue, 1, depth);
 	if (!queue->judged)
 		queue->n = 0;
@@ -368,25 +366,18 @@ zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, const ZkDepth *dept
 }
 
 ZkReading
-zkl_read_owner(ZkReader *r, ZkSeenQueue *queue, int at, int64 *owner)
+zkl_read_owner(ZkReader *r, const ZkSeenQueue *queue, int at, int64 *owner)
 {
-	ZkSeenContender *contender = &queue->list[at];
+	static const ZkDepth depth = {.first = 1,.most = 1};
+	ZkSeenQueue alone;
+	ZkReading	reading;
 
-	if (contender->name.owner == 0)
-	{
-		char	   *path = psprintf("%s/%s", queue->dir, contender->name.name);
-		ZkAnswer	answer;
-		ZkReading	reading;
-
-		zkl_ask(r, zks_stat(r->patience.session, path));
-		pfree(path);
-		reading = zkl_await_oldest(r, &answer);
-		if (reading != ZKL_READ)
-			return reading;
-		if (answer.rc == ZKS_OK)
-			contender->name.owner = answer.stat.owner;
-		zkl_drop_oldest(r);
-	}
-	*owner = contender->name.owner;
-	return ZKL_READ;
+	*owner = queue->list[at].name.owner;
+	if (*owner != 0)
+		return ZKL_READ;
+	zkl_take_name(&alone, queue->dir, queue->list[at].name.name);
+	alone.list[0].ask = zks_stat;
+	reading = zkl_read_queues(r, &alone, 1, &depth);
+	*owner = alone.list[0].stat.owner;
+	return reading;
 }

@@ -33,6 +33,8 @@ typedef struct ZkSeenQueue
 	bool		semaphore;		/* those for a semaphore, or those for a lock */
 	bool		single;			/* dir itself may be the node */
 	bool		judged;			/* else the order, or who holds, is not known */
+	bool		replaced;		/* a writer is gone, and there may be a reader
+								 * in its place: who was found is in the list */
 	ZkSeenContender *list;		/* in order */
 	int			n;
 
@@ -61,6 +63,9 @@ typedef struct ZkDepth
 /* The queue of one kind in this list of a directory, which need not stay */
 extern void zkl_take_queue(ZkSeenQueue *queue, const char *dir, bool semaphore, const ZkAnswer *list);
 
+/* These, which need not stay either */
+extern void zkl_take_contenders(ZkSeenQueue *queue, const char *dir, const ZkpContender *contenders, int n);
+
 /* A node by its name in the directory; or, with NULL, the directory as a single node */
 extern void zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name);
 
@@ -79,7 +84,7 @@ extern ZkReading zkl_read_queues(ZkReader *reader, ZkSeenQueue *queues, int n, c
 extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, const ZkDepth *depth,
 								ZkSeenQueue *queue);
 
-/* The session of this contender, which is read if it is not known; or 0 */
-extern ZkReading zkl_read_owner(ZkReader *reader, ZkSeenQueue *queue, int at, int64 *owner);
+/* The session of this contender, which is asked for if it is not known; or 0 */
+extern ZkReading zkl_read_owner(ZkReader *reader, const ZkSeenQueue *queue, int at, int64 *owner);
 
 #endif							/* ZKLOCK_SEEN_QUEUE_H */
