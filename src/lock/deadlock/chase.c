@@ -161,7 +161,8 @@ list_board(Chase *c)
 	ZkAnswer	answer;
 	ZkReading	reading;
 
-	reading = zkl_ask_apart(c->reader, zks_list_records(c->reader->patience.session, c->board), &answer);
+	zkl_ask(c->reader, zks_list_records(c->reader->patience.session, c->board));
+	reading = zkl_await_oldest(c->reader, &answer);
 	if (reading != ZKL_READ)
 		return reading;
 	if (answer.rc == ZKS_OK)
@@ -175,6 +176,7 @@ list_board(Chase *c)
 		}
 		qsort(c->records, c->nrecords, sizeof(Record), compare_records);
 	}
+	zkl_drop_oldest(c->reader);
 	return ZKL_READ;
 }
 

@@ -30,7 +30,7 @@ typedef struct Look
 	const char *dir;			/* the same in ZooKeeper */
 	ZkWait		wait;
 	ZkReader	reader;
-	ZkShowContender callback;
+	ZkShowQueue callback;
 	void	   *arg;
 } Look;
 
@@ -71,16 +71,6 @@ read_all(Look *look, ZkSeenQueue *queues, int n)
 	return true;
 }
 
-static void
-show(Look *look, const ZkSeenQueue *queue)
-{
-	for (int i = 0; i < queue->n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		look->callback(&queue->list[i], i + 1, look->arg);
-	}
-}
-
 /* False if the connection broke */
 static bool
 show_single(Look *look, bool closed)
@@ -92,7 +82,7 @@ show_single(Look *look, bool closed)
 		return false;
 	if (closed && queue.list[0].rc != ZKS_NO_NODE && queue.list[0].stat.owner == 0)
 		zkb_raise(ZKS_NO_AUTH, look->path);
-	show(look, &queue);
+	look->callback(look->path, &queue, look->arg);
 	return true;
 }
 
@@ -119,12 +109,12 @@ look_at_all(void *arg)
 	if (!read_all(look, queues, lengthof(queues)))
 		return false;
 	for (int i = 0; i < lengthof(queues); i++)
-		show(look, &queues[i]);
+		look->callback(look->path, &queues[i], look->arg);
 	return true;
 }
 
 void
-zkl_each_contender(const char *full, ZkShowContender callback, void *arg)
+zkl_look_at_queues(const char *full, ZkShowQueue callback, void *arg)
 {
 	Look	   *look = new_look(full);
 

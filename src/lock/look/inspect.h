@@ -10,15 +10,13 @@
 
 #include "seen_queue.h"
 
-typedef void (*ZkShowContender) (const ZkSeenContender *contender, int position, void *arg);
-
 /*
- * Call back for each contender, in order: those for the lock, then those for
- * the semaphore, with its position among these, from 1.  This takes two round trips.  full is the whole path in
+ * Call back for the queue of the lock, then that of the semaphore, with all that
+ * stand there.  This takes two round trips.  full is the whole path in
  * ZooKeeper, under zklock.root.  Raises what any call that asks ZooKeeper may
  * raise.
  */
-extern void zkl_each_contender(const char *full, ZkShowContender callback, void *arg);
+extern void zkl_look_at_queues(const char *full, ZkShowQueue callback, void *arg);
 
 /*
  * Delete the node of this name, and tell the user and the server's log whose

@@ -59,7 +59,7 @@ typedef struct Walk
 {
 	char	   *top;			/* in ZooKeeper, as Task.dir */
 	int			root_len;		/* of zklock.root, or of the root of marks */
-	void		(*callback) (const ZkPathRow *row, void *arg);
+	ZkShowQueue callback;
 	void		(*each_claim) (const char *path, const ZkClaimRecord *claim, void *arg);	/* marks are walked */
 	void	   *arg;
 	MemoryContext context;
@@ -91,12 +91,12 @@ list_later(Walk *w, const char *dir, ZkpMode again, int nlists)
  */
 
 static void
-show(Walk *w, const ZkPathRow *row)
+show(Walk *w, const char *path, const ZkSeenQueue *queue)
 {
 	MemoryContext old = MemoryContextSwitchTo(w->row_context);
 
 	CHECK_FOR_INTERRUPTS();
-	w->callback(row, w->arg);
+	w->callback(path, queue, w->arg);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(w->row_context);
 }
@@ -119,12 +119,10 @@ show_claim(Walk *w, const char *path, const ZkSeenContender *mark)
 static void
 show_unread(Walk *w, const char *path)
 {
-	ZkPathRow	row = {.path = path};
-
 	if (w->each_claim != NULL)
 		show_claim(w, path, NULL);
 	else
-		show(w, &row);
+		show(w, path, NULL);
 }
 
 static void
@@ -148,25 +146,15 @@ show_mark(Walk *w, const ZkSeenQueue *queue)
 static void
 show_queue(Walk *w, const ZkSeenQueue *queue)
 {
-	ZkPathRow	row = {.path = queue->dir + w->root_len,.known = true,.semaphore = queue->semaphore,.contenders = queue->n};
-
 	for (int i = 0; i < queue->nread; i++)
 		refuse_unreadable(w, queue, queue->list[i].rc);
 	if (queue->single && (queue->n == 0 || !queue->list[0].read))
 		return;
 	if (queue->judged && queue->nread == 0 && queue->nlists < LISTS_MAX)
-	{
 		/* the first is gone: who is it now? */
 		list_later(w, queue->dir, queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, queue->nlists + 1);
-		return;
-	}
-	for (int i = 0; queue->judged && i < queue->n; i++)
-		row.holders += queue->list[i].granted;
-	if (!queue->judged)
-		row.holders = -1;
-	else if (queue->list[0].read)
-		row.first = &queue->list[0];
-	show(w, &row);
+	else
+		show(w, queue->dir + w->root_len, queue);
 }
 
 /*-------------------------------------------------------------------------
@@ -333,7 +321,7 @@ walk(Walk *w, void *arg)
 }
 
 void
-zkl_each_path(const char *full, void (*callback) (const ZkPathRow *row, void *arg), void *arg)
+zkl_each_path(const char *full, ZkShowQueue callback, void *arg)
 {
 	Walk	   *w = palloc0(sizeof(Walk));
 

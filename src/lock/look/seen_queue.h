@@ -47,6 +47,9 @@ typedef struct ZkSeenQueue
 	int			nlists;			/* the caller's */
 } ZkSeenQueue;
 
+/* How a path's queue is shown; NULL: the path cannot be read.  The path is in UTF-8. */
+typedef void (*ZkShowQueue) (const char *path, const ZkSeenQueue *queue, void *arg);
+
 /*
  * How many are read.  The nodes of those who only wait need not be, to tell who
  * holds: a list has their names and their order.
