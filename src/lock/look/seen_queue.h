@@ -40,14 +40,14 @@ typedef struct ZkSeenQueue
 
 	/* of the reading */
 	bool		by_czxid;		/* numbers do not tell the order */
-	bool		begun;			/* at first: it is not to be read at all */
+	bool		begun;			/* if the caller says so: it is not to be read */
 	bool		too_many;		/* would have to be read */
 	int			nread;			/* the first ones */
 	int			end;			/* and those up to here are being read */
 	int			nlists;			/* the caller's */
 } ZkSeenQueue;
 
-/* How a path's queue is shown; NULL: the path cannot be read.  The path is in UTF-8. */
+/* Shows the queue of a path, which is in UTF-8; NULL: that could not be read */
 typedef void (*ZkShowQueue) (const char *path, const ZkSeenQueue *queue, void *arg);
 
 /*
