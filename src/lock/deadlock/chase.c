@@ -261,6 +261,7 @@ read_records(Chase *c, const char *tag)
 static ZkReading
 get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 {
+	ZkDepth		depth = {.holders = true,.most = MOST_NODES - c->nread};
 	ZkReading	reading;
 
 	for (*at = 0; *at < c->nqueues; (*at)++)
@@ -279,7 +280,7 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 		c->nqueues++;
 		return ZKL_READ;
 	}
-	reading = zkl_read_queue(c->reader, dir, semaphore, 0, MOST_NODES - c->nread, &c->queues[*at]);
+	reading = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[*at]);
 	c->nqueues++;
 	c->nnames += c->queues[*at].n;
 	for (int i = 0; i < c->queues[*at].n; i++)
@@ -427,7 +428,8 @@ reach_holders(Chase *c, const ZkSeenQueue *queue, int end)
 		const ZkSeenContender *contender = &queue->list[i];
 
 		if (contender->read && contender->tag[0] != '\0' && contender->name.owner != 0)
-			(void) get_party(c, contender->tag, contender->name.owner, contender->identity, contender->identity_len);
+			(void) get_party(c, contender->tag, contender->name.owner, contender->says.identity,
+							 contender->says.identity_len);
 	}
 }
 
