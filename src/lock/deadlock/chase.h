@@ -18,7 +18,7 @@ typedef struct ZkChaseFrom
 	int			root_len;		/* of the root in dir */
 	const char *node;			/* our own, without the directory */
 	const char *record;			/* our own on the board, the same */
-	const ZkLocalWait *waits;
+	ZkLocalWait *waits;
 	int			nwaits;
 	const struct ZkCycle *later;	/* take another one, if there is; or NULL */
 } ZkChaseFrom;
@@ -26,8 +26,8 @@ typedef struct ZkChaseFrom
 /* A wait for one of PostgreSQL's locks on which a cycle rests */
 typedef struct ZkLocalEvidence
 {
-	int			check;			/* of the record that tells of it; -1: we know
-								 * it ourselves */
+	const char *record;			/* that tells of it; NULL: we know it
+								 * ourselves */
 	char		tag[ZKP_TAG_LEN];	/* whose; "" if only others wait for him */
 	int64		since;
 } ZkLocalEvidence;
@@ -40,8 +40,8 @@ typedef struct ZkCycle
 {
 	ZkCheck    *checks;
 	int			nchecks;
-	bool	   *of_record;		/* for each check: of a record that tells of
-								 * local waits */
+	int			nrecords;		/* the first of them are of records that tell
+								 * of local waits */
 	ZkLocalEvidence *locals;
 	int			nlocals;
 	char	   *detail;			/* a line for each wait */

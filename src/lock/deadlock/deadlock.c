@@ -371,24 +371,11 @@ raise_deadlock(const ZkCycle *cycle)
 }
 
 static bool
-is_same_check(const ZkCycle *before, const ZkCycle *now, int at, int written)
+is_same_local(const ZkLocalEvidence *a, const ZkLocalEvidence *b)
 {
-	int			i = 0;
-
-	while (i < before->nchecks && strcmp(before->checks[i].path, now->checks[at].path) != 0)
-		i++;
-	if (i == before->nchecks)
+	if (a->since != b->since || strcmp(a->tag, b->tag) != 0 || (a->record == NULL) != (b->record == NULL))
 		return false;
-	return now->of_record[at] ? now->checks[at].version >= before->checks[i].version + written :
-		now->checks[at].version == before->checks[i].version;
-}
-
-static bool
-is_same_local(const ZkCycle *a, const ZkLocalEvidence *x, const ZkCycle *b, const ZkLocalEvidence *y)
-{
-	if (x->since != y->since || strcmp(x->tag, y->tag) != 0 || (x->check < 0) != (y->check < 0))
-		return false;
-	return x->check < 0 || strcmp(a->checks[x->check].path, b->checks[y->check].path) == 0;
+	return a->record == NULL || strcmp(a->record, b->record) == 0;
 }
 
 /*
@@ -403,14 +390,20 @@ is_same(const ZkCycle *before, const ZkCycle *now, int written)
 		return false;
 	for (int i = 0; i < now->nchecks; i++)
 	{
-		if (!is_same_check(before, now, i, written))
+		int			version = now->checks[i].version;
+		int			k = 0;
+
+		while (k < before->nchecks && strcmp(before->checks[k].path, now->checks[i].path) != 0)
+			k++;
+		if (k == before->nchecks ||
+			(i < now->nrecords ? version < before->checks[k].version + written : version != before->checks[k].version))
 			return false;
 	}
 	for (int i = 0; i < now->nlocals; i++)
 	{
 		int			k = 0;
 
-		while (k < before->nlocals && !is_same_local(before, &before->locals[k], now, &now->locals[i]))
+		while (k < before->nlocals && !is_same_local(&before->locals[k], &now->locals[i]))
 			k++;
 		if (k == before->nlocals)
 			return false;
@@ -423,7 +416,7 @@ rests_on(const ZkCycle *cycle, bool own)
 {
 	for (int i = 0; i < cycle->nlocals; i++)
 	{
-		if ((cycle->locals[i].check < 0) == own)
+		if ((cycle->locals[i].record == NULL) == own)
 			return true;
 	}
 	return false;
@@ -440,7 +433,7 @@ own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
 	{
 		int			k = 0;
 
-		if (cycle->locals[i].check >= 0)
+		if (cycle->locals[i].record != NULL)
 			continue;
 		while (k < n && (waits[k].since != cycle->locals[i].since ||
 						 (cycle->locals[i].tag[0] != '\0' && strcmp(waits[k].tag, cycle->locals[i].tag) != 0)))

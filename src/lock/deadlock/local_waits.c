@@ -406,7 +406,6 @@ search_queue(Look *look, Queue *queue, int below, ZkLocalWait *waits, int n, int
 			wait->pid = party->pid;
 			wait->since = request->since;
 			wait->blocker = find_blocker(look, queue, request, below);
-			wait->blocker_pid = wait->blocker == US ? MyProcPid : waits[wait->blocker].pid;
 			wait->what = describe(queue, request->mode);
 			party->place = n++;
 		}

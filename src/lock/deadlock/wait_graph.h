@@ -99,6 +99,8 @@ typedef struct ZkGraphLocal
 	/* filled in by the caller */
 	int			waiter;
 	int			holder;			/* has the lock, directly or through others */
+	int			record;			/* this and the next: the caller's own */
+	int			wait;
 
 	/* found */
 	bool		evidence;		/* the cycle rests on it */

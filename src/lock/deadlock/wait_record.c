@@ -95,39 +95,28 @@ read_node(const char *path, ZkRecord *record)
 	return true;
 }
 
-/* A number, and the space behind it; false if it is none */
 static bool
-read_number(char **text, int64 *number)
+read_waiter(char *line, ZkLocalWait *wait, int at)
 {
-	char	   *end;
+	long long	numbers[3];
+	char	   *end = line + ZKP_TAG_LEN;
 
-	errno = 0;
-	*number = strtoll(*text, &end, 10);
-	if (errno != 0 || end == *text ||*end != ' ')
+	if (strnlen(line, ZKP_TAG_LEN) < ZKP_TAG_LEN || line[ZKP_TAG_LEN - 1] != ' ')
 		return false;
-	*text = end + 1;
-	return true;
-}
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		char	   *number = end;
 
-static bool
-read_waiter(char *text, ZkRecordedWait *wait, int at)
-{
-	int64		pid;
-	int64		blocker;
-
-	if (strnlen(text, ZKP_TAG_LEN) < ZKP_TAG_LEN || text[ZKP_TAG_LEN - 1] != ' ')
-		return false;
-	strlcpy(wait->tag, text, sizeof(wait->tag));
-	text	  +=ZKP_TAG_LEN;
-
-	if (!read_number(&text, &wait->since) || !read_number(&text, &pid) || !read_number(&text, &blocker))
-		return false;
-	wait->pid = pid < 0 || pid > PG_INT32_MAX ? 0 : (int) pid;
-	wait->blocker = blocker < -1 || blocker >= at ? -1 : (int) blocker;
-	if (strlen(text) > LONGEST_WHAT)
-		text[		LONGEST_WHAT] = '\0';
-	wait->what = text;
-
+		errno = 0;
+		numbers[i] = strtoll(number, &end, 10);
+		if (errno != 0 || end == number || *end++ != ' ')
+			return false;
+	}
+	strlcpy(wait->tag, line, sizeof(wait->tag));
+	wait->since = numbers[0];
+	wait->pid = numbers[1] < 0 || numbers[1] > PG_INT32_MAX ? 0 : (int) numbers[1];
+	wait->blocker = numbers[2] < -1 || numbers[2] >= at ? -1 : (int) numbers[2];
+	wait->what = zkb_from_utf8_escaped(end, strnlen(end, LONGEST_WHAT), false);
 	return true;
 }
 
@@ -160,21 +149,19 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 			return false;
 		if (begins_with(line, WAITER))
 		{
-			ZkRecordedWait *wait;
+			ZkLocalWait *wait;
 
 			if (record->n == room)
 			{
 				room = Max(16, 2 * room);
-				record->waits = record->waits == NULL ? palloc(room * sizeof(ZkRecordedWait)) :
-					repalloc(record->waits, room * sizeof(ZkRecordedWait));
+				record->waits = record->waits == NULL ? palloc(room * sizeof(ZkLocalWait)) :
+					repalloc(record->waits, room * sizeof(ZkLocalWait));
 			}
 			wait = &record->waits[record->n];
 			memset(wait, 0, sizeof(*wait));
 			wait->blocker = -1;
 			wait->what = "";
-			if (!read_waiter(line + strlen(WAITER), wait, record->n))
-				wait->tag[0] = '\0';
-			record->n++;
+			(void) read_waiter(line + strlen(WAITER), wait, record->n++);
 		}
 		line = end;
 	}

@@ -14,25 +14,15 @@
 /* In the place of a tag: of one who does not count himself */
 #define ZKL_NO_TAG		"----------------"
 
-/* Who waits for one of PostgreSQL's locks of the author, as the record says */
-typedef struct ZkRecordedWait
-{
-	char		tag[ZKP_TAG_LEN];
-	int64		since;			/* of this wait */
-	int			pid;			/* 0: not told */
-	int			blocker;		/* whom it waits for on the way to the author:
-								 * an index below its own; -1: the author */
-	const char *what;			/* what it waits for, in UTF-8, as others
-								 * wrote it; or "" */
-} ZkRecordedWait;
-
 typedef struct ZkRecord
 {
-	char	   *dir;			/* where the author waits */
+	const char *dir;			/* where the author waits */
 	const char *node;			/* its node there */
 	const char *identity;		/* of the author; not terminated */
 	int			identity_len;
-	ZkRecordedWait *waits;
+	ZkLocalWait *waits;			/* who waits for one of PostgreSQL's locks of
+								 * the author, as the record says; a pid of 0
+								 * and an empty text are not told */
 	int			n;
 } ZkRecord;
 

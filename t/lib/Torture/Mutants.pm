@@ -361,7 +361,7 @@ our @MUTANTS = (
 	{
 		name => 'break_beside_downgrade',
 		what => 'a cycle is broken if the nodes of those that hold are there, whether or not they have changed',
-		edits => [ [ 'lock/deadlock/chase.c', 'contender->granted ? contender->stat.version : -1, false);', '-1, false);' ] ],
+		edits => [ [ 'lock/deadlock/chase.c', 'contender->granted ? contender->stat.version : -1);', '-1);' ] ],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and downgrades' ]
 	},
 	{
@@ -369,7 +369,7 @@ our @MUTANTS = (
 		what => 'the same with the records that tell of waits for locks of PostgreSQL',
 		edits => [
 			[   'lock/deadlock/deadlock.c', "\t/* whatever happens now, we must know what became of it */\n",
-				"\tfor (int i = 0; i < cycle->nchecks; i++)\n\t\tif (cycle->of_record[i])\n\t\t\tcycle->checks[i].version = -1;\n"
+				"\tfor (int i = 0; i < cycle->nrecords; i++)\n\t\tcycle->checks[i].version = -1;\n"
 			]
 		],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and runs on' ]
