@@ -35,6 +35,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "pgstat.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
@@ -76,9 +77,9 @@ struct ZkSearch
 	int64		due;
 	ZkNode	   *record;			/* published; or NULL */
 	bool		names_others;	/* so does its name */
-	ZkLocalWait *waits;			/* whom it names */
+	ZkLocalWait *waits;			/* whom it names; lasts for a look */
 	int			nwaits;
-	MemoryContext waits_context;
+	uint64		seen;			/* what stands for these waits */
 	int64		grows_up;		/* when one of those that do not count yet
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
@@ -180,8 +181,6 @@ zkl_end_search(ZkSearch *s)
 	retract(s);
 	forget_candidates(s);
 	forget(&s->in_doubt);
-	if (s->waits_context != NULL)
-		MemoryContextDelete(s->waits_context);
 	pfree(s);
 }
 
@@ -194,14 +193,10 @@ zkl_end_search(ZkSearch *s)
 static bool
 await_record(ZkSearch *s, ZkNodeInfo *info)
 {
-	ZkPatience	patience = {
-		.session = s->what.session,.wait = s->what.wait,.event = ZKB_WAIT_ACQUIRE,
-		.until = zkb_wait_answer_due(s->what.wait),.go_on = s->what.go_on,.arg = s->what.arg
-	};
-
+	begin_reading(s);
 	do
 		zkn_info(s->what.session, s->record, info);
-	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&patience));
+	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&s->reader.patience));
 	return info->state == ZKN_PRESENT;
 }
 
@@ -248,17 +243,6 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	return reading == ZKL_READ && answer.rc == ZKS_OK;
 }
 
-static bool
-same_waits(const ZkLocalWait *a, const ZkLocalWait *b, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (a[i].since != b[i].since || a[i].blocker != b[i].blocker || strcmp(a[i].tag, b[i].tag) != 0)
-			return false;
-	}
-	return true;
-}
-
 /*
  * Whether a wait for one of PostgreSQL's locks is too young to count, and for how
  * many ms yet.  What that session gave back before may still stand in ZooKeeper, and
@@ -303,27 +287,20 @@ list_local_waits(ZkSearch *s, ZkLocalWait **waits)
 static void
 look_locally(ZkSearch *s)
 {
-	MemoryContext context = NULL;
-	ZkLocalWait *waits = NULL;
-	int			n = 0;
+	uint64		seen = 0;
 
 	s->grows_up = ZKS_NEVER;
-	if (zkl_blocks_somebody())
+	s->nwaits = list_local_waits(s, &s->waits);
+	for (int i = 0; i < s->nwaits; i++)
 	{
-		MemoryContext old;
+		char	   *text = psprintf("%s " INT64_FORMAT " %d", s->waits[i].tag, s->waits[i].since, s->waits[i].blocker);
 
-		context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
-		old = MemoryContextSwitchTo(context);
-		n = list_local_waits(s, &waits);
-		MemoryContextSwitchTo(old);
+		seen = hash_bytes_extended((unsigned char *) text, strlen(text), seen);
+		pfree(text);
 	}
-	if (n != s->nwaits || !same_waits(waits, s->waits, n))
+	if (seen != s->seen)
 		s->quiet = -1;
-	if (s->waits_context != NULL)
-		MemoryContextDelete(s->waits_context);
-	s->waits_context = context;
-	s->waits = waits;
-	s->nwaits = n;
+	s->seen = seen;
 }
 
 /* Publish where we wait, and who waits for us.  False if that could not be done. */
@@ -411,32 +388,24 @@ is_same(const ZkCycle *before, const ZkCycle *now, int written)
 	return true;
 }
 
-static bool
-rests_on(const ZkCycle *cycle, bool own)
-{
-	for (int i = 0; i < cycle->nlocals; i++)
-	{
-		if ((cycle->locals[i].record == NULL) == own)
-			return true;
-	}
-	return false;
-}
-
 /* Whether those who waited for us on this server, as far as it matters, still do */
 static bool
 own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
 {
 	ZkLocalWait *waits;
-	int			n = list_local_waits(s, &waits);
+	int			n = -1;
 
 	for (int i = 0; i < cycle->nlocals; i++)
 	{
+		const ZkLocalEvidence *local = &cycle->locals[i];
 		int			k = 0;
 
-		if (cycle->locals[i].record != NULL)
+		if (local->record != NULL)
 			continue;
-		while (k < n && (waits[k].since != cycle->locals[i].since ||
-						 (cycle->locals[i].tag[0] != '\0' && strcmp(waits[k].tag, cycle->locals[i].tag) != 0)))
+		if (n < 0)
+			n = list_local_waits(s, &waits);
+		while (k < n && (waits[k].since != local->since ||
+						 (local->tag[0] != '\0' && strcmp(waits[k].tag, local->tag) != 0)))
 			k++;
 		if (k == n)
 			return false;
@@ -476,7 +445,7 @@ candidate_of(ZkSearch *s, const ZkCycle *cycle)
 static Proof
 prove(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 {
-	if (rests_on(cycle, false))
+	if (cycle->nrecords > 0)
 	{
 		Kept	   *candidate = candidate_of(s, cycle);
 		bool		is_new = candidate->cycle == NULL;
@@ -490,7 +459,7 @@ prove(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 		if (!is_same(candidate->cycle, cycle, 2))
 			return NOT_YET;
 	}
-	return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;
+	return own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;
 }
 
 static bool
