@@ -80,7 +80,8 @@ typedef struct Chase
 	char	   *board;
 	Record	   *records;		/* the first: see OWN_RECORD */
 	int			nrecords;
-	bool		others_read;	/* the records that name others */
+	int			nheard;			/* of these: those whose word on waits on
+								 * servers counts */
 	ZkSeenQueue *queues;
 	int			nqueues;
 	Party	   *parties;		/* the first: ourselves */
@@ -92,17 +93,6 @@ typedef struct Chase
 	int			nnames;			/* in queues */
 	size_t		bytes;			/* of records */
 } Chase;
-
-/* Make room for one more in an array whose room is a power of two */
-static void *
-grow(void *array, int n, size_t size)
-{
-	if (array == NULL)
-		return palloc_extended(8 * size, MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-	if (n < 8 || (n & (n - 1)) != 0)
-		return array;
-	return repalloc_huge(array, 2 * n * size);
-}
 
 /*-------------------------------------------------------------------------
  * The board
@@ -116,25 +106,27 @@ list_board(Chase *c, bool *listed)
 	ZkReading	reading;
 	int			n;
 
-	zkl_ask(c->reader, zks_list_records(c->reader->patience.session, c->board));
+	zkl_ask(c->reader, zks_list_all(c->reader->patience.session, c->board, false));
 	reading = zkl_await_oldest(c->reader, &answer);
 	if (reading != ZKL_READ)
 		return reading;
 	*listed = false;
 	n = answer.rc == ZKS_OK ? answer.nchildren : 0;
-	c->nrecords = n + 1;
-	c->records = palloc_extended(c->nrecords * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	c->records = palloc_extended((n + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	c->nrecords = OWN_RECORD + 1;
 	for (int i = 0; i < n; i++)
 	{
-		Record	   *record = &c->records[i + 1];
+		Record	   *record = &c->records[c->nrecords];
 
+		if (!zkp_parse_record(answer.children[i], &record->says_name))
+			continue;
+		c->nrecords++;
 		record->name = pstrdup(answer.children[i]);
-		(void) zkp_parse_record(record->name, &record->says_name);
 		record->asked = strcmp(record->says_name.tag, c->parties[0].tag) == 0;
 		*listed |= strcmp(record->name, c->from->record) == 0;
 	}
 	zkl_drop_oldest(c->reader);
-	qsort(c->records + 1, n, sizeof(Record), pg_qsort_strcmp);
+	qsort(c->records + 1, c->nrecords - 1, sizeof(Record), pg_qsort_strcmp);
 	return ZKL_READ;
 }
 
@@ -143,6 +135,7 @@ add_own_record(Chase *c)
 {
 	Record	   *record = &c->records[OWN_RECORD];
 
+	c->nheard = OWN_RECORD + 1;
 	record->asked = record->valid = record->says_name.names_others = true;
 	strlcpy(record->says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
 	record->stat.owner = c->parties[0].owner;
@@ -229,7 +222,7 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 		if (c->queues[*at].semaphore == semaphore && strcmp(c->queues[*at].dir, dir) == 0)
 			return ZKL_READ;
 	}
-	c->queues = grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
+	c->queues = zkl_grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
 	if (c->nnames > MOST_NAMES)
 	{
 		/* as in zkl_read_queue: nobody is there */
@@ -274,9 +267,9 @@ get_party(Chase *c, const char *tag, int64 owner, const char *identity, int iden
 
 	if (found >= 0 || n >= MOST_PARTIES)
 		return found;
-	c->g.parties = grow(c->g.parties, n, sizeof(ZkGraphParty));
+	c->g.parties = zkl_grow(c->g.parties, n, sizeof(ZkGraphParty));
 	c->g.parties[n].queue = -1;
-	c->parties = grow(c->parties, n, sizeof(Party));
+	c->parties = zkl_grow(c->parties, n, sizeof(Party));
 	c->parties[n] = (Party)
 	{
 		.owner = owner,.record = -1,.identity = identity,.identity_len = identity_len
@@ -290,7 +283,7 @@ add_local(Chase *c, int waiter, int holder, int record, int wait)
 {
 	if (holder < 0 || c->nlocals >= MOST_LOCALS)
 		return;
-	c->g.locals = grow(c->g.locals, c->nlocals, sizeof(ZkGraphLocal));
+	c->g.locals = zkl_grow(c->g.locals, c->nlocals, sizeof(ZkGraphLocal));
 	c->g.locals[c->nlocals++] = (ZkGraphLocal)
 	{
 		.waiter = waiter,.holder = holder,.record = record,.wait = wait
@@ -405,7 +398,7 @@ follow_all(Chase *c)
 		reading = follow_to_queue(c, at);
 		if (reading != ZKL_READ)
 			return reading;
-		follow_told(c, at, OWN_RECORD, c->others_read ? c->nrecords : OWN_RECORD + 1);
+		follow_told(c, at, OWN_RECORD, c->nheard);
 	}
 	return ZKL_READ;
 }
@@ -418,12 +411,12 @@ follow_others(Chase *c)
 
 	if (reading != ZKL_READ)
 		return reading;
-	c->others_read = true;
 	for (int at = 0; at < c->nfollowed; at++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		follow_told(c, at, OWN_RECORD + 1, c->nrecords);
+		follow_told(c, at, c->nheard, c->nrecords);
 	}
+	c->nheard = c->nrecords;
 	return follow_all(c);
 }
 
@@ -478,42 +471,18 @@ make_queues(Chase *c)
 	}
 }
 
-typedef enum Word
-{
-	OUR_OWN,
-	OF_OTHERS,
-	LATER						/* those of from->later */
-} Word;
-
-static Word
-whose_word(const Chase *c, const ZkGraphLocal *local)
+/* Whether it is told by a record of from->later */
+static bool
+is_later(const Chase *c, const ZkGraphLocal *local)
 {
 	const ZkCycle *later = c->from->later;
 
-	if (local->record == OWN_RECORD)
-		return OUR_OWN;
-	for (int i = 0; later != NULL && i < later->nrecords; i++)
+	for (int i = 0; later != NULL && local->record != OWN_RECORD && i < later->nrecords; i++)
 	{
 		if (strcmp(strrchr(later->checks[i].path, '/') + 1, c->records[local->record].name) == 0)
-			return LATER;
+			return true;
 	}
-	return OF_OTHERS;
-}
-
-/* Move those with this word to the front, behind the first ones; how many are there then */
-static int
-put_first(Chase *c, int first, Word word)
-{
-	for (int i = first; i < c->nlocals; i++)
-	{
-		ZkGraphLocal local = c->g.locals[i];
-
-		if (whose_word(c, &local) != word)
-			continue;
-		c->g.locals[i] = c->g.locals[first];
-		c->g.locals[first++] = local;
-	}
-	return first;
+	return false;
 }
 
 static char *
@@ -622,7 +591,7 @@ add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
 		if (strcmp(cycle->checks[i].path, path) == 0)
 			return cycle->checks[i].path;
 	}
-	cycle->checks = grow(cycle->checks, cycle->nchecks, sizeof(ZkCheck));
+	cycle->checks = zkl_grow(cycle->checks, cycle->nchecks, sizeof(ZkCheck));
 	cycle->checks[cycle->nchecks].path = path;
 	cycle->checks[cycle->nchecks++].version = version;
 	return path;
@@ -641,7 +610,7 @@ add_locals(const Chase *c, const ZkGraphLocal *local, ZkCycle *cycle)
 	{
 		ZkLocalEvidence *evidence;
 
-		cycle->locals = grow(cycle->locals, cycle->nlocals, sizeof(ZkLocalEvidence));
+		cycle->locals = zkl_grow(cycle->locals, cycle->nlocals, sizeof(ZkLocalEvidence));
 		evidence = &cycle->locals[cycle->nlocals++];
 		evidence->record = path;
 		strlcpy(evidence->tag, at == local->wait ? waits[at].tag : "", ZKP_TAG_LEN);
@@ -688,30 +657,35 @@ make_cycle(const Chase *c)
 }
 
 /*
- * NULL if there is none.  A cycle that needs no word of another server can be
- * proven at once, and must not be hidden by one that cannot; nor must one that gets
- * proven by one that rests on a record that nobody writes any more.
+ * NULL if there is none.  One that gets proven must not be hidden by one that rests on
+ * a record that nobody writes any more.
  */
 static ZkCycle *
 find_cycle(Chase *c)
 {
-	int			n = 0;
+	ZkGraph    *g = &c->g;
+	bool		found;
 
-	if (c->g.nparties == 1)
+	if (g->nparties == 1)
 		return NULL;
 	make_queues(c);
-	for (Word word = OUR_OWN; word <= LATER; word++)
+	g->nlocals = 0;
+	for (int i = 0; i < c->nlocals; i++)
 	{
-		int			before = n;
+		ZkGraphLocal local = g->locals[i];
 
-		n = put_first(c, n, word);
-		if (word != OUR_OWN && n == before)
+		if (is_later(c, &local))
 			continue;
-		c->g.nlocals = n;
-		if (zkl_find_cycle(&c->g, 0))
-			return make_cycle(c);
+		g->locals[i] = g->locals[g->nlocals];
+		g->locals[g->nlocals++] = local;
 	}
-	return NULL;
+	found = zkl_find_cycle(g, 0);
+	if (!found && g->nlocals < c->nlocals)
+	{
+		g->nlocals = c->nlocals;
+		found = zkl_find_cycle(g, 0);
+	}
+	return found ? make_cycle(c) : NULL;
 }
 
 ZkReading
@@ -737,7 +711,8 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for
-	 * only where we do not know enough without it.
+	 * only where we do not know enough without it.  So a cycle that does not
+	 * need it is proven at once, and not hidden by one that does.
 	 */
 	if (reading == ZKL_READ)
 		*cycle = find_cycle(&c);

@@ -76,7 +76,6 @@ struct ZkSearch
 	ZkSearchFor what;
 	int64		due;
 	ZkNode	   *record;			/* published; or NULL */
-	bool		names_others;	/* so does its name */
 	ZkLocalWait *waits;			/* whom it names; lasts for a look */
 	int			nwaits;
 	uint64		seen;			/* what stands for these waits */
@@ -84,7 +83,7 @@ struct ZkSearch
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	Kept		candidates[2];	/* not proven yet: see prove */
+	Kept		candidates[2];	/* not proven yet: see end_cycle */
 	int			turn;			/* neither hides the other: the one that is
 								 * looked for first */
 	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
@@ -208,7 +207,6 @@ create_record(ZkSearch *s, const char *lines, bool names_others)
 	ZkpWant		want = {.record = tag,.identity = lines,.closed = s->what.want->closed};
 
 	retract(s);
-	s->names_others = names_others;
 	for (int parents = 0; parents <= 1; parents++)
 	{
 		ZkNodeInfo	info;
@@ -317,7 +315,7 @@ publish(ZkSearch *s)
 	lines = zkl_record_lines(s->what.dir, node.name, s->waits, n);
 	if (s->record != NULL)
 		zkn_info(s->what.session, s->record, &record);
-	if (record.state == ZKN_PRESENT && s->names_others == (n > 0))
+	if (record.state == ZKN_PRESENT && (record.name[ZKP_TAG_LEN - 1] == '+') == (n > 0))
 		done = n == 0 || rewrite_record(s, record.name, lines);
 	else
 	{
@@ -413,13 +411,6 @@ own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
 	return true;
 }
 
-typedef enum Proof
-{
-	PROVEN,
-	READ_AGAIN,					/* at once */
-	NOT_YET						/* others must write their records before */
-} Proof;
-
 /* The candidate that this cycle is, or will be */
 static Kept *
 candidate_of(ZkSearch *s, const ZkCycle *cycle)
@@ -431,35 +422,6 @@ candidate_of(ZkSearch *s, const ZkCycle *cycle)
 	}
 	forget(&s->candidates[s->turn]);
 	return &s->candidates[s->turn];
-}
-
-/*
- * Whether there was a moment at which all waits of the cycle stood, if what it
- * checks still stands.  A cycle with waits on other servers is kept until that
- * is known; its memory is then the search's.
- *
- * It is read twice before we count what is written: a first reading takes a while,
- * and what stood when it began may have gone before it saw the rest
- * (models/deadlock.pml, MUTANT_FIRST_READING).
- */
-static Proof
-prove(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
-{
-	if (cycle->nrecords > 0)
-	{
-		Kept	   *candidate = candidate_of(s, cycle);
-		bool		is_new = candidate->cycle == NULL;
-
-		if (is_new || !candidate->read_twice)
-		{
-			keep(s, candidate, cycle, context);
-			candidate->read_twice = !is_new;
-			return is_new ? READ_AGAIN : NOT_YET;
-		}
-		if (!is_same(candidate->cycle, cycle, 2))
-			return NOT_YET;
-	}
-	return own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;
 }
 
 static bool
@@ -506,6 +468,41 @@ give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 	return answer.missing == cycle->nchecks;	/* our own node is gone */
 }
 
+/*
+ * End the cycle if there was a moment at which all of its waits stood, supposed that
+ * what it checks still stands.  Returns false if it must be read again at once.  One
+ * with waits on other servers is kept until that is known; its memory is then the
+ * search's.
+ *
+ * It is read twice before we count what is written: a first reading takes a while,
+ * and what stood when it began may have gone before it saw the rest
+ * (models/deadlock.pml, MUTANT_FIRST_READING).
+ */
+static bool
+end_cycle(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
+{
+	if (cycle->nrecords > 0)
+	{
+		Kept	   *candidate = candidate_of(s, cycle);
+		bool		is_new = candidate->cycle == NULL;
+		bool		counts = !is_new && candidate->read_twice;
+
+		if (!counts)
+		{
+			keep(s, candidate, cycle, context);
+			candidate->read_twice = !is_new;
+		}
+		if (is_new)
+			return false;
+		if (!counts || !is_same(candidate->cycle, cycle, 2))
+		{
+			s->turn = 1 - s->turn;	/* others must write their records before */
+			return true;
+		}
+	}
+	return own_waits_stand(s, cycle) && give_way(s, cycle, context);
+}
+
 /*-------------------------------------------------------------------------
  * Looking
  *-------------------------------------------------------------------------
@@ -550,18 +547,7 @@ chase_once(ZkSearch *s)
 	else if (cycle == NULL)
 		forget_candidates(s);
 	else
-		switch (prove(s, cycle, &context))
-		{
-			case PROVEN:
-				done = give_way(s, cycle, &context);
-				break;
-			case READ_AGAIN:
-				done = false;
-				break;
-			case NOT_YET:
-				s->turn = 1 - s->turn;
-				break;
-		}
+		done = end_cycle(s, cycle, &context);
 	zkl_end_reading(&s->reader);
 	if (!listed)
 		retract(s);				/* somebody deleted it: the next look makes
@@ -602,7 +588,7 @@ look(ZkSearch *s)
 		}
 	}
 	/* who waits for others to write must not lose much time after they did */
-	look_again(s, has_candidate(s) ? 4 : s->names_others || s->quiet < 0 ? 2 : 1);
+	look_again(s, has_candidate(s) ? 4 : s->nwaits > 0 || s->quiet < 0 ? 2 : 1);
 }
 
 /* A wait may last for days, so a look leaves nothing behind but what it keeps */

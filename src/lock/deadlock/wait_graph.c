@@ -356,6 +356,8 @@ first_that_counts(const ZkGraphQueue *q, const ZkGraphContender *c)
 {
 	if (!c->enough)
 		return INT64_MIN;
+	if (q->semaphore || (c->party < 0 && !c->shared))
+		return INT64_MAX;
 	for (int i = 0; i < q->n && q->contenders[i].rank <= c->rank; i++)
 	{
 		const ZkGraphContender *holder = &q->contenders[i];
@@ -487,32 +489,23 @@ mark_cycle(ZkGraph *g, ZkGraphParty *self)
 	} while (p != self);
 }
 
-/* A wait that keeps this party stuck; one that is evidence already, if any */
+/* A wait that keeps this party stuck; rather one in ZooKeeper, which can be checked */
 static void
 prove_party(ZkGraph *g, ZkGraphParty *p)
 {
-	ZkGraphLocal *chosen = NULL;
-	bool		may_wait = p->wait != NULL && p->wait->stuck;
+	ZkGraphLocal *l = p->waits;
 
 	if (p->local >= 0)
-		chosen = &g->locals[p->local];
-	else if (p->waits_for < 0 && !(may_wait && p->wait->evidence))
+		l = &g->locals[p->local];
+	else if (p->wait != NULL && p->wait->stuck)
 	{
-		for (ZkGraphLocal *l = p->waits; l != NULL; l = l->next_wait)
-		{
-			ZkGraphParty *holder = &g->parties[l->holder];
-
-			if (holder->evidence || (holder->stuck && chosen == NULL && !may_wait))
-				chosen = l;
-		}
-	}
-	if (chosen != NULL)
-	{
-		chosen->evidence = true;
-		g->parties[chosen->holder].evidence = true;
-	}
-	else
 		p->wait->evidence = true;
+		return;
+	}
+	while (!g->parties[l->holder].stuck)
+		l = l->next_wait;
+	l->evidence = true;
+	g->parties[l->holder].evidence = true;
 }
 
 /*

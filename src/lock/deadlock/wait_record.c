@@ -30,6 +30,16 @@
 /* "what" is cut off after this many bytes */
 #define LONGEST_WHAT	200
 
+void *
+zkl_grow(void *array, int n, size_t size)
+{
+	if (array == NULL)
+		return palloc_extended(8 * size, MCXT_ALLOC_HUGE);
+	if (n < 8 || (n & (n - 1)) != 0)
+		return array;
+	return repalloc_huge(array, 2 * n * size);
+}
+
 char *
 zkl_board(const char *dir, int root_len)
 {
@@ -129,7 +139,6 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 {
 	ZkpData		says;
 	char	   *text;
-	int			room = 0;
 
 	memset(record, 0, sizeof(*record));
 	zkp_read_data(data, len, &says);
@@ -151,12 +160,7 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 		{
 			ZkLocalWait *wait;
 
-			if (record->n == room)
-			{
-				room = Max(16, 2 * room);
-				record->waits = record->waits == NULL ? palloc(room * sizeof(ZkLocalWait)) :
-					repalloc(record->waits, room * sizeof(ZkLocalWait));
-			}
+			record->waits = zkl_grow(record->waits, record->n, sizeof(ZkLocalWait));
 			wait = &record->waits[record->n];
 			memset(wait, 0, sizeof(*wait));
 			wait->blocker = -1;

@@ -26,6 +26,9 @@ typedef struct ZkRecord
 	int			n;
 } ZkRecord;
 
+/* Make room for one more in an array of this many, which has what is a power of two */
+extern void *zkl_grow(void *array, int n, size_t size);
+
 /* The board of the root under which this directory is; palloc'ed */
 extern char *zkl_board(const char *dir, int root_len);
 

@@ -383,7 +383,7 @@ our @MUTANTS = (
 	{
 		name => 'one_local_look',
 		what => 'who waited for us on our own server when the look began is not looked at again before the cycle is broken',
-		edits => [ [ 'lock/deadlock/deadlock.c', 'return own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;', 'return PROVEN;' ] ],
+		edits => [ [ 'lock/deadlock/deadlock.c', 'return own_waits_stand(s, cycle) && give_way(', 'return give_way(' ] ],
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
