@@ -55,21 +55,6 @@ typedef struct Look
 	int			most;
 } Look;
 
-/* As pg_locks does, and the deadlock detector, in this order */
-static void
-lock_all_partitions(void)
-{
-	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
-		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
-}
-
-static void
-unlock_all_partitions(void)
-{
-	for (int i = NUM_LOCK_PARTITIONS - 1; i >= 0; i--)
-		LWLockRelease(LockHashPartitionLockByIndex(i));
-}
-
 static PROCLOCK *
 next_own(const PGPROC *proc, int partition, PROCLOCK *own)
 {
@@ -119,26 +104,9 @@ list_members(PGPROC **members)
 /*
  * Others add to our list only to wait for what we took by the fast path.  Who has not
  * done so yet begins to wait at this moment.  So a partition in which we have nothing
- * need not be locked.
+ * need not be locked.  A session that had parallel workers once is a group of its own
+ * from then on.
  */
-static bool
-partition_has_queue(PGPROC *const *members, int n, int partition)
-{
-	bool		found = false;
-
-	for (int i = 0; i < n && !found; i++)
-		found = next_own(members[i], partition, NULL) != NULL;
-	if (!found)
-		return false;
-	found = false;
-	LWLockAcquire(LockHashPartitionLockByIndex(partition), LW_SHARED);
-	for (int i = 0; i < n && !found; i++)
-		found = has_queue(members[i], partition);
-	LWLockRelease(LockHashPartitionLockByIndex(partition));
-	return found;
-}
-
-/* A session that had parallel workers once is a group of its own from then on */
 bool
 zkl_blocks_somebody(void)
 {
@@ -150,7 +118,16 @@ zkl_blocks_somebody(void)
 	if (MyProc->lockGroupLeader != NULL)
 		n = list_members(members);
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
-		found = partition_has_queue(members, n, i);
+	{
+		for (int k = 0; k < n && !found; k++)
+		{
+			if (next_own(members[k], i, NULL) == NULL)
+				continue;
+			LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
+			found = has_queue(members[k], i);
+			LWLockRelease(LockHashPartitionLockByIndex(i));
+		}
+	}
 	pfree(members);
 	return found;
 }
@@ -219,16 +196,19 @@ search_party(Look *look, PGPROC *leader, int place)
 
 /*
  * Those who wait for us, then those who wait for them, and so on, at one instant.
- * Nothing here can fail or allocates: an error would leave with the partitions locked.
+ * The partitions are locked as by pg_locks, and by the deadlock detector, in this order.
+ * Nothing here can fail or allocates: an error would leave with them locked.
  */
 static void
 take_look(Look *look)
 {
-	lock_all_partitions();
+	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
+		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
 	search_party(look, leader_of(MyProc), -1);
 	for (int i = 0; i < look->n; i++)
 		search_party(look, look->waiters[i].leader, i);
-	unlock_all_partitions();
+	for (int i = NUM_LOCK_PARTITIONS - 1; i >= 0; i--)
+		LWLockRelease(LockHashPartitionLockByIndex(i));
 }
 
 static char *

@@ -65,7 +65,6 @@ typedef struct Search
 	ZkGraphParty *last;			/* of the parties that are reached */
 	ZkGraphContender *middle;	/* of the contenders that are reached and only
 								 * wait: those not yet followed */
-	ZkGraphContender *last_middle;
 } Search;
 
 static bool
@@ -321,20 +320,14 @@ reach_party(Search *s, ZkGraphParty *p, ZkGraphLocal *by, ZkGraphContender *thro
 static bool
 reach_contender(Search *s, ZkGraphContender *c, ZkGraphContender *behind)
 {
-	if (c->granted)
+	if (c->granted || c == s->self->wait)
 		return reach_party(s, &s->g->parties[c->party], NULL, c, behind);
-	if (c == s->self->wait)
-		return reach_party(s, s->self, NULL, c, behind);
 	if (c->reached)
 		return false;
 	c->reached = true;
 	c->from = behind;
-	c->next = NULL;
-	if (s->middle == NULL)
-		s->middle = c;
-	else
-		s->last_middle->next = c;
-	s->last_middle = c;
+	c->next = s->middle;
+	s->middle = c;
 	return false;
 }
 
@@ -416,15 +409,15 @@ follow_party(Search *s, ZkGraphParty *p)
 		return false;
 	c->reached = true;
 	s->middle = NULL;
-	for (;;)
+	do
 	{
 		if (follow_contender(s, c))
 			return true;
 		c = s->middle;
-		if (c == NULL)
-			return false;
-		s->middle = c->next;
-	}
+		if (c != NULL)
+			s->middle = c->next;
+	} while (c != NULL);
+	return false;
 }
 
 /*
