@@ -133,18 +133,13 @@ list_board(Chase *c, bool *listed)
 static void
 add_own_record(Chase *c)
 {
-	Record	   *record = &c->records[OWN_RECORD];
-
+	c->records[OWN_RECORD] = (Record)
+	{
+		.asked = true,.valid = true,.says_name.names_others = true,
+			.stat.owner = c->parties[0].owner,.says = *c->from->says
+	};
+	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
 	c->nheard = OWN_RECORD + 1;
-	record->asked = record->valid = record->says_name.names_others = true;
-	strlcpy(record->says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
-	record->stat.owner = c->parties[0].owner;
-	record->says.dir = c->from->dir;
-	record->says.node = c->from->node;
-	record->says.identity = c->parties[0].identity;
-	record->says.identity_len = c->parties[0].identity_len;
-	record->says.waits = c->from->waits;
-	record->says.n = c->from->nwaits;
 }
 
 /* A persistent node is nobody's */
@@ -321,7 +316,7 @@ find_wait(Chase *c, int at, const char **node)
 		const Record *record = &c->records[i];
 
 		if (!record->valid || record->stat.owner != party->owner || strcmp(record->says_name.tag, party->tag) != 0 ||
-			strncmp(record->says.dir, c->from->dir, c->from->root_len) != 0 ||
+			strncmp(record->says.dir, c->from->says->dir, c->from->root_len) != 0 ||
 			record->says.dir[c->from->root_len] != '/')
 			continue;
 		party->record = i;
@@ -695,13 +690,12 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	ZkSessionInfo before;
 	ZkSessionInfo after;
 	ZkReading	reading;
-	char	   *identity = pstrdup(zkb_identity_lines());
 
 	*cycle = NULL;
 	*listed = true;
 	zks_info(reader->patience.session, &before);
-	c.board = zkl_board(from->dir, from->root_len);
-	(void) get_party(&c, zkb_own_tag(), before.session_id, identity, strlen(identity));
+	c.board = zkl_board(from->says->dir, from->root_len);
+	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
 	reading = list_board(&c, listed);
 	if (reading == ZKL_READ)
 	{

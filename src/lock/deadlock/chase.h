@@ -8,18 +8,16 @@
 #ifndef ZKLOCK_CHASE_H
 #define ZKLOCK_CHASE_H
 
-#include "local_waits.h"
 #include "lock/look/reader.h"
+#include "wait_record.h"
 
-/* From where: a place in a queue, and who waits for us on this server */
+/* From where */
 typedef struct ZkChaseFrom
 {
-	const char *dir;
-	int			root_len;		/* of the root in dir */
-	const char *node;			/* our own, without the directory */
-	const char *record;			/* our own on the board, the same */
-	ZkLocalWait *waits;
-	int			nwaits;
+	const ZkRecord *says;		/* where we wait, and who waits for us on this
+								 * server */
+	int			root_len;		/* of the root in the directory */
+	const char *record;			/* our own on the board, without its path */
 	const struct ZkCycle *later;	/* take another one, if there is; or NULL */
 } ZkChaseFrom;
 

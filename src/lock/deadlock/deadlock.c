@@ -76,8 +76,7 @@ struct ZkSearch
 	ZkSearchFor what;
 	int64		due;
 	ZkNode	   *record;			/* published; or NULL */
-	ZkLocalWait *waits;			/* whom it names; lasts for a look */
-	int			nwaits;
+	ZkRecord	says;			/* what it says; lasts for a look */
 	uint64		seen;			/* what stands for these waits */
 	int64		grows_up;		/* when one of those that do not count yet
 								 * will */
@@ -288,10 +287,11 @@ look_locally(ZkSearch *s)
 	uint64		seen = 0;
 
 	s->grows_up = ZKS_NEVER;
-	s->nwaits = list_local_waits(s, &s->waits);
-	for (int i = 0; i < s->nwaits; i++)
+	s->says.n = list_local_waits(s, &s->says.waits);
+	for (int i = 0; i < s->says.n; i++)
 	{
-		char	   *text = psprintf("%s " INT64_FORMAT " %d", s->waits[i].tag, s->waits[i].since, s->waits[i].blocker);
+		const ZkLocalWait *wait = &s->says.waits[i];
+		char	   *text = psprintf("%s " INT64_FORMAT " %d", wait->tag, wait->since, wait->blocker);
 
 		seen = hash_bytes_extended((unsigned char *) text, strlen(text), seen);
 		pfree(text);
@@ -307,20 +307,24 @@ publish(ZkSearch *s)
 {
 	ZkNodeInfo	node;
 	ZkNodeInfo	record = {.state = ZKN_ABSENT};
-	int			n = s->nwaits;
+	bool		names_others = s->says.n > 0;
 	char	   *lines;
 	bool		done;
 
 	zkn_info(s->what.session, s->what.node, &node);
-	lines = zkl_record_lines(s->what.dir, node.name, s->waits, n);
+	s->says.dir = s->what.dir;
+	s->says.node = pstrdup(node.name);
+	s->says.identity = pstrdup(zkb_identity_lines());
+	s->says.identity_len = strlen(s->says.identity);
+	lines = zkl_record_lines(&s->says);
 	if (s->record != NULL)
 		zkn_info(s->what.session, s->record, &record);
-	if (record.state == ZKN_PRESENT && (record.name[ZKP_TAG_LEN - 1] == '+') == (n > 0))
-		done = n == 0 || rewrite_record(s, record.name, lines);
+	if (record.state == ZKN_PRESENT && (record.name[ZKP_TAG_LEN - 1] == '+') == names_others)
+		done = !names_others || rewrite_record(s, record.name, lines);
 	else
 	{
 		s->quiet = -1;
-		done = create_record(s, lines, n > 0);
+		done = create_record(s, lines, names_others);
 	}
 	if (!done)
 		retract(s);
@@ -521,14 +525,13 @@ chase_once(ZkSearch *s)
 	ZkNodeInfo	node;
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
-		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,.record = record.name,
-		.waits = s->waits,.nwaits = s->nwaits,.later = s->candidates[1 - s->turn].cycle
+		.says = &s->says,.root_len = s->what.root_len,.record = record.name,
+		.later = s->candidates[1 - s->turn].cycle
 	};
 	ZkCycle    *cycle;
 	bool		listed;
 	bool		done = true;
 
-	zkn_info(s->what.session, s->what.node, &node);
 	zkn_info(s->what.session, s->record, &record);
 	begin_reading(s);
 	s->quiet = 0;
@@ -562,7 +565,7 @@ static void
 look(ZkSearch *s)
 {
 	look_locally(s);
-	if (!s->what.holds && s->nwaits == 0)
+	if (!s->what.holds && s->says.n == 0)
 	{
 		retract(s);
 		forget_candidates(s);
@@ -588,7 +591,7 @@ look(ZkSearch *s)
 		}
 	}
 	/* who waits for others to write must not lose much time after they did */
-	look_again(s, has_candidate(s) ? 4 : s->nwaits > 0 || s->quiet < 0 ? 2 : 1);
+	look_again(s, has_candidate(s) ? 4 : s->says.n > 0 || s->quiet < 0 ? 2 : 1);
 }
 
 /* A wait may last for days, so a look leaves nothing behind but what it keeps */

@@ -63,18 +63,18 @@ put_waiter(StringInfo lines, const ZkLocalWait *wait)
 }
 
 char *
-zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n)
+zkl_record_lines(const ZkRecord *record)
 {
 	StringInfoData lines;
 
 	initStringInfo(&lines);
-	appendStringInfoString(&lines, zkb_identity_lines());
-	appendStringInfo(&lines, NODE "%s/%s\n", dir, node);
-	for (int i = 0; i < n; i++)
+	appendBinaryStringInfo(&lines, record->identity, record->identity_len);
+	appendStringInfo(&lines, NODE "%s/%s\n", record->dir, record->node);
+	for (int i = 0; i < record->n; i++)
 	{
 		int			before = lines.len;
 
-		put_waiter(&lines, &waits[i]);
+		put_waiter(&lines, &record->waits[i]);
 		if (lines.len + ZKP_DATA_EXTRA > ZKS_RECORD_KEPT)
 		{
 			/* half a line would be none */

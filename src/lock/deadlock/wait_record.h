@@ -37,7 +37,7 @@ extern char *zkl_board(const char *dir, int root_len);
  * palloc'ed.  What exceeds ZKS_RECORD_KEPT bytes is left out, the farthest
  * first.
  */
-extern char *zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n);
+extern char *zkl_record_lines(const ZkRecord *record);
 
 /*
  * Read the data of any node on the board; false if that is no record.  All
