@@ -26,7 +26,6 @@
 #include "miscadmin.h"
 #include "utils/backend_status.h"
 
-#include "backend/encoding.h"
 #include "backend/node_identity.h"
 #include "chase.h"
 #include "lock/look/seen_queue.h"
