@@ -275,7 +275,7 @@ get_party(Chase *c, const char *tag, int64 owner, const char *identity, int iden
 static void
 add_local(Chase *c, int waiter, int holder, int record, int wait)
 {
-	if (holder < 0 || c->nlocals >= MOST_LOCALS)
+	if (holder < 0 || (record != OWN_RECORD && c->nlocals >= MOST_LOCALS))
 		return;
 	c->g.locals = zkl_grow(c->g.locals, c->nlocals, sizeof(ZkGraphLocal));
 	c->g.locals[c->nlocals++] = (ZkGraphLocal)
@@ -392,7 +392,7 @@ follow_all(Chase *c)
 		reading = follow_to_queue(c, at);
 		if (reading != ZKL_READ)
 			return reading;
-		follow_told(c, at, OWN_RECORD, c->nheard);
+		follow_told(c, at, OWN_RECORD + 1, c->nheard);
 	}
 	return ZKL_READ;
 }
@@ -405,6 +405,7 @@ follow_others(Chase *c)
 
 	if (reading != ZKL_READ)
 		return reading;
+	c->nlocals = 0;				/* what we know ourselves is looked at again */
 	for (int at = 0; at < c->nfollowed; at++)
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -651,17 +652,24 @@ make_cycle(const Chase *c)
 }
 
 /*
- * NULL if there is none.  One that gets proven must not be hidden by one that rests on
+ * NULL if there is none.  Who waits for us on this server is looked at now, when all
+ * else was read, so that it stands at the same moment; it leads to nobody but us.
+ *
+ * One that gets proven must not be hidden by one that rests on
  * a record that nobody writes any more.
  */
 static ZkCycle *
 find_cycle(Chase *c)
 {
 	ZkGraph    *g = &c->g;
+	int64		grows_up;
 	bool		found;
 
 	if (g->nparties == 1)
 		return NULL;
+	zkl_find_waits(&c->records[OWN_RECORD].says, &grows_up);
+	for (int at = 0; at < g->nparties; at++)
+		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
 	make_queues(c);
 	g->nlocals = 0;
 	for (int i = 0; i < c->nlocals; i++)

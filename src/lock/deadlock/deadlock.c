@@ -49,11 +49,7 @@
 /* Looks after the first are at least so far apart */
 #define SHORTEST_PAUSE_MS	10
 
-/* A wait on this server counts after deadlock_timeout, but not before */
-#define YOUNG_MS			100
-
-/* So many records of waiters, and checks in a transaction, are of one size */
-#define MOST_WAITS			1000
+/* Checks in a transaction are at most this many, and of this size */
 #define MOST_CHECKS			(ZKN_CHECK_MAX - 1)
 #define MOST_CHECK_BYTES	(256 * 1024)
 
@@ -240,54 +236,12 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	return reading == ZKL_READ && answer.rc == ZKS_OK;
 }
 
-/*
- * Whether a wait for one of PostgreSQL's locks is too young to count, and for how
- * many ms yet.  What that session gave back before may still stand in ZooKeeper, and
- * it runs no code that could say so.  A clock that was set back tells nothing.
- */
-static bool
-is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
-{
-	int64		age = (now - wait->since) / 1000;
-	int			grown_up = Max(DeadlockTimeout, YOUNG_MS);
-
-	*ms = (int) (grown_up - age);
-	return age >= 0 && age < grown_up;
-}
-
-/*
- * Who waits for us on this server.  One that is too young counts only for those that
- * wait for it.  Returns how many there are, or 0 if all are.
- */
-static int
-list_local_waits(ZkSearch *s, ZkLocalWait **waits)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int			n = zkl_local_waits(waits, MOST_WAITS);
-	int			count = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		int			ms;
-
-		if (is_young(&(*waits)[i], now, &ms))
-		{
-			strlcpy((*waits)[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
-			s->grows_up = Min(s->grows_up, zkb_deadline(ms));
-		}
-		else
-			count++;
-	}
-	return count > 0 ? n : 0;
-}
-
 static void
 look_locally(ZkSearch *s)
 {
 	uint64		seen = 0;
 
-	s->grows_up = ZKS_NEVER;
-	s->says.n = list_local_waits(s, &s->says.waits);
+	zkl_find_waits(&s->says, &s->grows_up);
 	for (int i = 0; i < s->says.n; i++)
 	{
 		const ZkLocalWait *wait = &s->says.waits[i];
@@ -390,31 +344,6 @@ is_same(const ZkCycle *before, const ZkCycle *now, int written)
 	return true;
 }
 
-/* Whether those who waited for us on this server, as far as it matters, still do */
-static bool
-own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
-{
-	ZkLocalWait *waits;
-	int			n = -1;
-
-	for (int i = 0; i < cycle->nlocals; i++)
-	{
-		const ZkLocalEvidence *local = &cycle->locals[i];
-		int			k = 0;
-
-		if (local->record != NULL)
-			continue;
-		if (n < 0)
-			n = list_local_waits(s, &waits);
-		while (k < n && (waits[k].since != local->since ||
-						 (local->tag[0] != '\0' && strcmp(waits[k].tag, local->tag) != 0)))
-			k++;
-		if (k == n)
-			return false;
-	}
-	return true;
-}
-
 /* The candidate that this cycle is, or will be */
 static Kept *
 candidate_of(ZkSearch *s, const ZkCycle *cycle)
@@ -504,7 +433,7 @@ end_cycle(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 			return true;
 		}
 	}
-	return own_waits_stand(s, cycle) && give_way(s, cycle, context);
+	return give_way(s, cycle, context);
 }
 
 /*-------------------------------------------------------------------------

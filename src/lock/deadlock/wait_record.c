@@ -17,15 +17,24 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
 
 #include "backend/encoding.h"
 #include "backend/node_identity.h"
 #include "backend/settings.h"
+#include "backend/wait.h"
 #include "wait_record.h"
 #include "zk/request.h"
 
 #define NODE			"node "
 #define WAITER			"waiter "
+
+/* A wait on this server counts after deadlock_timeout, but not before */
+#define YOUNG_MS		100
+
+/* A record names this many waiters at most */
+#define MOST_WAITS		1000
 
 /* "what" is cut off after this many bytes */
 #define LONGEST_WHAT	200
@@ -44,6 +53,44 @@ char *
 zkl_board(const char *dir, int root_len)
 {
 	return psprintf("%.*s%s", root_len, dir, ZKP_BOARD);
+}
+
+/*
+ * Whether a wait for one of PostgreSQL's locks is too young to count, and for how
+ * many ms yet.  What that session gave back before may still stand in ZooKeeper, and
+ * it runs no code that could say so.  A clock that was set back tells nothing.
+ */
+static bool
+is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
+{
+	int64		age = (now - wait->since) / 1000;
+	int			grown_up = Max(DeadlockTimeout, YOUNG_MS);
+
+	*ms = (int) (grown_up - age);
+	return age >= 0 && age < grown_up;
+}
+
+void
+zkl_find_waits(ZkRecord *record, int64 *grows_up)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			count = 0;
+	int			ms;
+
+	*grows_up = ZKS_NEVER;
+	record->n = zkl_local_waits(&record->waits, MOST_WAITS);
+	for (int i = 0; i < record->n; i++)
+	{
+		if (is_young(&record->waits[i], now, &ms))
+		{
+			strlcpy(record->waits[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
+			*grows_up = Min(*grows_up, zkb_deadline(ms));
+		}
+		else
+			count++;
+	}
+	if (count == 0)
+		record->n = 0;
 }
 
 static void

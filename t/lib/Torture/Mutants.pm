@@ -383,7 +383,7 @@ our @MUTANTS = (
 	{
 		name => 'one_local_look',
 		what => 'who waited for us on our own server when the look began is not looked at again before the cycle is broken',
-		edits => [ [ 'lock/deadlock/deadlock.c', 'return own_waits_stand(s, cycle) && give_way(', 'return give_way(' ] ],
+		edits => [ [ 'lock/deadlock/chase.c', "\tzkl_find_waits(&c->records[OWN_RECORD].says, &grows_up);\n", "\tgrows_up = 0;\n\t(void) grows_up;\n" ] ],
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
