@@ -27,7 +27,7 @@
  * less than T/3 after the gap.  A handshake is answered by the leader, and renews the
  * session: what is asked behind it will do.
  *
- * models/guard.pml verifies this.
+ * models/guard.pml verifies this, and t/c/lease_test.c tries it.
  *
  *-------------------------------------------------------------------------
  */
