@@ -242,12 +242,6 @@ our @MUTANTS = (
 		],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
-	{
-		name => 'leader_not_told',
-		what => 'after a silence of two thirds any answer of a quorum will do for COMMIT',
-		edits => [ [ 'zk/lease.h', 'info->told_by = now + zks_late_after(info);', 'info->told_by = 0;' ] ],
-		test => [ '025_commit_guard', 'on: a process that was stopped for most of the session timeout' ]
-	},
 
 	# a grant without a list
 	{
