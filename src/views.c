@@ -419,7 +419,7 @@ put_server_hold(Row row, const ZkSlot *slot, int i, ZkScope scope, const ZkSessi
 {
 	const ZkSlotHold *hold = &slot->holds[i];
 	ZkHoldState state = zkb_slot_lost(slot, i, session) ? ZKL_STATE_LOST :
-	zkb_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	zks_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 
 	row.n = OF_LOCK;
 	add_utf8(&row, hold->path, false);

@@ -408,19 +408,15 @@ static bool
 have_all(Call *c)
 {
 	ZkNode	  **nodes = palloc(c->n * sizeof(ZkNode *));
-	ZkProof		proof = ZKB_PROVEN;
-	ZkLoss		loss;
-	bool		result;
+	ZkProof		proof;
 
 	for (int i = 0; i < c->n; i++)
 		nodes[i] = c->places[i].node;
-	if (!zkb_is_certain(nodes, c->n))
-		proof = zkb_prove(nodes, c->n, c->wait, zkb_wait_answer_due(c->wait));
+	proof = zkb_prove(nodes, c->n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));
 	if (proof == ZKB_NO_ANSWER)
 		zkb_raise_unanswered(c->wait, c->session);
-	result = proof == ZKB_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
 	pfree(nodes);
-	return result;
+	return proof == ZKB_PROVEN;
 }
 
 /* What nobody wants any longer is about to go */

@@ -141,7 +141,7 @@ zkl_await_fresh(Call *c, int64 until)
 	patience.until = until;
 	do
 		zks_info(c->session, &info);
-	while (!zkb_is_fresh(&info) && zkb_wait_on(&patience));
+	while (!zks_is_fresh(&info) && zkb_wait_on(&patience));
 	return patience.waited == ZKB_CAME;
 }
 
@@ -190,7 +190,7 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 		{
 			/* an answer that lay unread while we were stopped proves nothing */
 			zks_info(c->session, &info);
-			if (zkb_is_fresh(&info))
+			if (zks_is_fresh(&info))
 			{
 				c->wait->said = ZKS_OK;
 				p->list_epoch = answer->epoch;
@@ -254,7 +254,7 @@ zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n)
 
 	/* answers that lay unread while we were stopped prove nothing */
 	zks_info(c->session, &info);
-	return reading == ZKL_READ && zkb_is_fresh(&info);
+	return reading == ZKL_READ && zks_is_fresh(&info);
 }
 
 /*-------------------------------------------------------------------------
@@ -429,7 +429,7 @@ zkl_send_check(Call *c, Place *p)
 {
 	int			n = 1;
 
-	if (zkb_is_certain(&p->node, n))
+	if (zkb_is_proven(p->node, ZKS_GRANT))
 		return;
 	p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
 }
@@ -447,7 +447,7 @@ zkl_confirm_turn(Call *c, Place *p)
 {
 	ZkAnswer	answer;
 
-	if (zkb_is_certain(&p->node, 1))
+	if (zkb_is_proven(p->node, ZKS_GRANT))
 		return GRANTED;
 	if (p->check == NULL)
 		zkl_send_check(c, p);
@@ -459,7 +459,7 @@ zkl_confirm_turn(Call *c, Place *p)
 	{
 		case ZKS_OK:
 			zkn_proven(c->session, &p->node, 1, answer.sent_at);
-			if (!zkb_is_certain(&p->node, 1))
+			if (!zkb_is_proven(p->node, ZKS_GRANT))
 				break;
 			return GRANTED;
 		case ZKS_NO_NODE:

@@ -184,10 +184,10 @@ our @MUTANTS = (
 		what => 'an event grants the lock, whatever has become of the connection and our own node since',
 		edits => [
 			[ 'lock/queue/blockers.c', "\tif (info->state != ZKS_CONNECTED)\n\t\treturn WAIT_ON;\n", '' ],
-			[   'lock/queue/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzkb_is_fresh(&info);",
+			[   'lock/queue/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzks_is_fresh(&info);",
 				'p->list_epoch == info.epoch;'
 			],
-			[ 'lock/queue/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ]
+			[ 'lock/queue/place.c', "if (zkb_is_proven(p->node, ZKS_GRANT))\n\t\treturn GRANTED;", "if (true)\n\t\treturn GRANTED;" ]
 		],
 		scene => 'asleep_in_line',
 		convicted => ['stale grant']
@@ -235,15 +235,15 @@ our @MUTANTS = (
 	{
 		name => 'list_without_proof',
 		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
-		edits => [ [ 'lock/queue/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
+		edits => [ [ 'lock/queue/place.c', "if (zkb_is_proven(p->node, ZKS_GRANT))\n\t\treturn GRANTED;", "if (true)\n\t\treturn GRANTED;" ] ],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
 	{
 		name => 'reconnection_for_proof',
 		what => "that a session was taken up again is taken for the word of a quorum",
 		edits => [
-			[   'zk/connection.c', "\t\tzkr_heard_locked(s, s->attempt_at);\n\t\ts->info.revived_at = 0;\n",
-				"\t\tzkr_heard_locked(s, s->attempt_at);\n\t\ts->info.quorum_at = s->attempt_at;\n\t\ts->info.in_doubt = false;\n\t\ts->info.revived_at = 0;\n"
+			[   'zk/connection.c', "\t\tzkr_heard_locked(s, s->attempt_at);\n\t\tzks_lease_renewed(&s->info);\n",
+				"\t\tzkr_heard_locked(s, s->attempt_at);\n\t\tzks_lease_renewed(&s->info);\n\t\ts->info.quorum_at = s->attempt_at;\n\t\ts->info.gap_at = 0;\n"
 			]
 		],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
