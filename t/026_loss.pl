@@ -279,11 +279,13 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 # ------------------------------------------------------- the whole ensemble
 
 subtest 'the whole ensemble is down for longer than a session lives' => sub {
-	my %session = map { $_ => zk_session_with($node, hosts => $zk, session_timeout => '10s', operation_timeout => '1min', connect_timeout => '30s') }
+	# Servers that are back have a third of this for their first answer, or the session is
+	# given up; on a busy machine they accept connections seconds before that.
+	my %session = map { $_ => zk_session_with($node, hosts => $zk, session_timeout => '20s', operation_timeout => '2min', connect_timeout => '30s') }
 	  qw(relock unlock xact writer reader again patient);
 	# its session outlasts that: it must be told about the connection, not about
 	# a loss
-	my $impatient = zk_session_with($node, hosts => $zk, operation_timeout => '2s', session_timeout => '30s');
+	my $impatient = zk_session_with($node, hosts => $zk, operation_timeout => '2s', session_timeout => '60s');
 
 	$session{$_}->value("SELECT zk_lock('/down/$_')") for qw(relock unlock writer reader again);
 	begin($session{writer}, '/down/writer', 'session', 'holder');
@@ -304,7 +306,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	zk_wait_hold($session{unlock}, 'lost');
 	my $took = time - $began;
 	note sprintf 'lost after %.1f s', $took;
-	in_time($took, 10 + $SLACK, 'a holder knows by its own clock that its lock is lost');
+	in_time($took, 20 + $SLACK, 'a holder knows by its own clock that its lock is lost');
 	ok(!$session{patient}->is_done, 'who has more time goes on waiting');
 	zk_is_lost($session{xact}->query('COMMIT'), '/down/xact', 'a COMMIT meanwhile');
 

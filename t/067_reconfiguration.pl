@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use File::Path qw(rmtree);
 use Test::More;
 
 use Zklock;
@@ -68,7 +69,10 @@ foreach my $mode (qw(leader follower))
 	zk_until(sub { $all->_in_mode('leader') }, 'a leader of the others');
 	all_hold("the $mode has been removed");
 
-	# (it was told that it is none of them; with its first configuration it finds them)
+	# It was told that it is none of them; with its first configuration it finds them.  Its
+	# data go, as they would of a new machine: it may have been stopped when it had the
+	# transactions of a new epoch, and had not noted that yet, and would not start with them.
+	rmtree($server->dir . '/data/version-2');
 	$server->_configure;
 	$server->start;
 	reconfigure($other, $server, 1);
