@@ -281,7 +281,8 @@ subtest 'a follower is cut from its leader, with the holders connected to it' =>
 subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	# Servers that are back have a third of this for their first answer, or the session is
 	# given up; on a busy machine they accept connections seconds before that.
-	my %session = map { $_ => zk_session_with($node, hosts => $zk, session_timeout => '20s', operation_timeout => '2min', connect_timeout => '30s') }
+	my $proxy = ZkProxy->new($leader->hosts);
+	my %session = map { $_ => zk_session_with($node, hosts => $_ eq 'relock' ? $proxy : $zk, session_timeout => '20s', operation_timeout => '2min', connect_timeout => '30s') }
 	  qw(relock unlock xact writer reader again patient);
 	# its session outlasts that: it must be told about the connection, not about
 	# a loss
@@ -295,8 +296,14 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	$impatient->send("SELECT zk_lock('/down/unlock')");
 	zk_wait_queued($zk, $session{patient}, $impatient);
 
+	# a server that accepts it and is gone before it answers is not a silent one
+	$proxy->hold_request([qw(setWatches setWatches2 sync getData exists getChildren create2 delete multi)], 1_000_000);
+	$proxy->drop;
+	zk_until(sub { $session{relock}->value('SELECT reconnections FROM zk_session') > 0 }, 'a handshake');
+
 	my $began = time;
 	$_->kill9 for $zk->nodes;
+	$proxy->reset;
 	my $new = zk_session_with($node, hosts => $zk, connect_timeout => '500ms');
 	my $result = $new->query(q{SELECT zk_lock('/down/new')});
 	is($result->{state}, '58000', 'a new session is refused');
@@ -320,7 +327,8 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	zk_until(sub { !$zk->children('/zklock/down/reader') }, 'what nobody gives back to be deleted');
 	foreach my $name (sort keys %id)
 	{
-		is($session{$name}->value('SELECT session_id FROM zk_session'), $id{$name}, "$name: the session goes on");
+		my $now = zk_until(sub { $session{$name}->value('SELECT session_id FROM zk_session') }, "$name: connected");
+		is($now, $id{$name}, "$name: the session goes on");
 	}
 	is($session{patient}->wait->{out}, 't', 'who waited has the lock');
 	$session{patient}->value(q{SELECT zk_unlock('/down/unlock')});
@@ -343,6 +351,7 @@ subtest 'the whole ensemble is down for longer than a session lives' => sub {
 	zk_works($session{xact}, 'so does who could not commit');
 	is(who_wrote('/down/xact') . who_wrote('/down/writer'), '', 'nothing was committed without a lock');
 	$_->quit for values %session, $impatient, $new;
+	$proxy->stop;
 };
 
 # ------------------------------------------------------- nobody to confirm it

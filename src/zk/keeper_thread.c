@@ -171,20 +171,25 @@ catch_up_locked(ZkSession *s, int64_t now)
  * Nobody tells a client that is cut off that its session has expired.  After
  * a whole session timeout without a word it most likely has, and doubt counts
  * as lost.  One that a server has accepted since, and that is not answered, is not
- * renewed any more, so that it does expire.
+ * renewed any more, so that it does expire.  But if nobody has accepted it for so
+ * long, it needs no end: who does later was away, and has to be asked for a deletion.
  */
 static void
 expire_locked(ZkSession *s, int64_t now)
 {
-	bool		unanswered = s->answer_due != 0 && now > s->answer_due;
-
 	zk_assert(zks_has_mutex(s));
 	if (s->close_by != 0)
 		return;
-	if (unanswered || (s->info.state == ZKS_SUSPENDED && now > zks_lease_ends(&s->info)))
+	if (s->info.state == ZKS_SUSPENDED && now > zks_lease_ends(&s->info))
+	{
+		s->answer_due = 0;
 		zks_forfeit_locked(s);
-	if (unanswered)
+	}
+	else if (s->info.state == ZKS_CONNECTED && s->answer_due != 0 && now > s->answer_due)
+	{
+		zks_forfeit_locked(s);
 		zks_end_locked(s, ZSESSIONEXPIRED);
+	}
 }
 
 /*
@@ -300,7 +305,7 @@ prepare_locked(ZkSession *s)
 		until = zks_earlier(until, s->close_by);
 	else if (s->info.state == ZKS_SUSPENDED)
 		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : zks_lease_ends(&s->info));
-	if (s->close_by == 0 && s->answer_due != 0)
+	else if (s->info.state == ZKS_CONNECTED && s->answer_due != 0)
 		until = zks_earlier(until, s->answer_due + 1);
 	return zks_ms_until(until, now);
 }
