@@ -56,7 +56,7 @@ override with_llvm = no
 ZK_HOSTS ?= 127.0.0.1:2181
 export PGOPTIONS := $(strip $(PGOPTIONS) -c zklock.hosts=$(ZK_HOSTS) -c zklock.root=/zklock_regress)
 
-EXTRA_CLEAN = t/c/protocol_test t/c/graph_test
+EXTRA_CLEAN = t/c/protocol_test t/c/graph_test t/c/lease_test
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -109,12 +109,16 @@ check-servers:
 	@sh $(srcdir)/dev/installcheck.sh '$(bindir)/psql' '$(ZK_HOSTS)' '$(strip $(REGRESS) $(ISOLATION))' '$(TAP_TESTS)'
 
 .PHONY: check-unit
-check-unit: t/c/protocol_test t/c/graph_test
+check-unit: t/c/protocol_test t/c/graph_test t/c/lease_test
 	t/c/protocol_test
 	t/c/graph_test
+	t/c/lease_test
 
 t/c/protocol_test: t/c/protocol_test.c t/c/unit.h src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c
 
 t/c/graph_test: t/c/graph_test.c t/c/unit.h src/lock/deadlock/wait_graph.c src/lock/deadlock/wait_graph.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/graph_test.c $(srcdir)/src/lock/deadlock/wait_graph.c
+
+t/c/lease_test: t/c/lease_test.c t/c/unit.h src/zk/lease.h src/zk/session.h
+	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/lease_test.c

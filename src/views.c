@@ -158,26 +158,26 @@ unix_ms_as_timestamp(int64 ms, TimestampTz *timestamp)
 }
 
 static void
-add_since(Row *row, const ZkQueueRow *contender)
+add_since(Row *row, const ZkSeenContender *contender)
 {
 	TimestampTz since = 0;
-	bool		known = contender->known && unix_ms_as_timestamp(contender->since_ms, &since);
+	bool		known = contender->read && unix_ms_as_timestamp(contender->stat.made_at_ms, &since);
 
 	add_if(row, known, TimestampTzGetDatum(since));
 }
 
 /* What a node says: the columns from host to data */
 static void
-add_what_it_says(Row *row, const ZkQueueRow *contender)
+add_what_it_says(Row *row, const ZkSeenContender *contender)
 {
 	static const int columns[] = {
 		ZKB_FIELD_HOST, ZKB_FIELD_PORT, ZKB_FIELD_CLUSTER_NAME, ZKB_FIELD_PID,
 		ZKB_FIELD_DATABASE, ZKB_FIELD_USER, ZKB_FIELD_APPLICATION_NAME
 	};
-	char	   *fields[ZKB_FIELDS] = {NULL};
+	char	   *fields[ZKB_FIELDS];
 
-	if (contender->ours)
-		zkb_read_identity(contender->data, contender->data_len, fields);
+	/* none, if it was not made by a zklock */
+	zkb_read_identity(contender->says.identity, contender->says.identity_len, fields);
 	for (int i = 0; i < lengthof(columns); i++)
 	{
 		const char *field = fields[columns[i]];
@@ -187,26 +187,32 @@ add_what_it_says(Row *row, const ZkQueueRow *contender)
 		else
 			add_text(row, field);
 	}
-	add_text(row, contender->ours || contender->data_len == 0 ? NULL :
+	add_text(row, contender->says.ours || contender->data_len == 0 ? NULL :
 			 zkb_from_utf8_escaped(contender->data, contender->data_len, true));
 }
 
 static void
-put_contender(const ZkQueueRow *contender, void *arg)
+put_queue(const char *path, const ZkSeenQueue *queue, void *arg)
 {
-	Row			row;
+	for (int i = 0; i < queue->n; i++)
+	{
+		const ZkSeenContender *contender = &queue->list[i];
+		const ZkpContender *name = &contender->name;
+		Row			row;
 
-	begin_row(&row, arg);
-	add(&row, Int32GetDatum(contender->position));
-	add_text(&row, kind_names[contender->mode]);
-	add_text(&row, mode_names[contender->mode]);
-	add(&row, BoolGetDatum(contender->granted));
-	add_if(&row, contender->known && contender->node != NULL, Int64GetDatum(contender->token));
-	add_session(&row, contender->session);
-	add_since(&row, contender);
-	add_utf8(&row, contender->node, true);
-	add_what_it_says(&row, contender);
-	put_row(&row);
+		CHECK_FOR_INTERRUPTS();
+		begin_row(&row, arg);
+		add(&row, Int32GetDatum(i + 1));
+		add_text(&row, kind_names[name->mode]);
+		add_text(&row, mode_names[name->mode]);
+		add(&row, BoolGetDatum(contender->granted));
+		add_if(&row, contender->read && name->name != NULL, Int64GetDatum(contender->stat.place_czxid));
+		add_session(&row, contender->stat.owner);
+		add_since(&row, contender);
+		add_utf8(&row, name->name, true);
+		add_what_it_says(&row, contender);
+		put_row(&row);
+	}
 }
 
 PG_FUNCTION_INFO_V1(zk_lock_queue);
@@ -216,25 +222,29 @@ zk_lock_queue(PG_FUNCTION_ARGS)
 	char	   *path = zkb_path_argument(fcinfo);
 
 	InitMaterializedSRF(fcinfo, 0);
-	zkl_each_contender(where_to_look(path), put_contender, fcinfo->resultinfo);
+	zkl_look_at_queues(where_to_look(path), put_queue, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 
 static void
-put_path(const ZkPathRow *path, void *arg)
+put_path(const char *path, const ZkSeenQueue *queue, void *arg)
 {
+	bool		known = queue != NULL && queue->judged;
+	int			holders = 0;
 	Row			row;
 
+	for (int i = 0; known && i < queue->n; i++)
+		holders += queue->list[i].granted;
 	begin_row(&row, arg);
-	add_utf8(&row, path->path, false);
-	add_if(&row, path->known, CStringGetTextDatum(kind_names[path->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE]));
-	add_if(&row, path->known, Int32GetDatum(path->contenders));
-	add_if(&row, path->known && path->holders >= 0, Int32GetDatum(path->holders));
-	if (path->first != NULL)
+	add_utf8(&row, path, false);
+	add_text(&row, queue != NULL ? kind_names[queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE] : NULL);
+	add_if(&row, queue != NULL, Int32GetDatum(queue != NULL ? queue->n : 0));
+	add_if(&row, known, Int32GetDatum(holders));
+	if (known && queue->list[0].read)
 	{
-		add_since(&row, path->first);
-		add_session(&row, path->first->session);
-		add_what_it_says(&row, path->first);
+		add_since(&row, &queue->list[0]);
+		add_session(&row, queue->list[0].stat.owner);
+		add_what_it_says(&row, &queue->list[0]);
 	}
 	put_row(&row);
 }
@@ -409,7 +419,7 @@ put_server_hold(Row row, const ZkSlot *slot, int i, ZkScope scope, const ZkSessi
 {
 	const ZkSlotHold *hold = &slot->holds[i];
 	ZkHoldState state = zkb_slot_lost(slot, i, session) ? ZKL_STATE_LOST :
-	zkb_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	zks_is_fresh(session) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 
 	row.n = OF_LOCK;
 	add_utf8(&row, hold->path, false);

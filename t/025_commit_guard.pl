@@ -228,19 +228,13 @@ subtest 'on: a lock that is older than a third of the session timeout' => sub {
 	$_->quit for $aging, $doubting;
 };
 
-# Heartbeats must have been on time: a fresh answer proves nothing if the
-# process may have been stopped before it.
-subtest 'on: a process that was stopped, for less than the session timeout' => sub {
+# A silence of less than two thirds takes nothing from the next answer.
+subtest 'on: a process that was stopped, for less than two thirds of the session timeout' => sub {
 	zk_until(sub { time - $paused_since > 20.2 }, 'more than a third of 60 s');
 	kill 'CONT', $paused->pid;
-	in_time(time - $paused_since, 59, '(and less than that)');
-	is($paused->value(q{SELECT zk_lock('/paused/2')}), 't', 'a fresh answer');
-	$paused_proxy->clear_log;    # a machine that is too slow has it connect anew, and never answers what was asked before
-	quiet($paused_proxy);    # heartbeats that are due now are transactions, too
-	is_deeply(
-		cost_of($paused, $paused_proxy, 'COMMIT'),
-		{ requests => 'multi', transactions => 1 },
-		'one round trip, since heartbeats were late');
+	my $awake_since = time;
+	is($paused->query('COMMIT')->{state}, '', 'COMMIT asks once');
+	in_time(time - $awake_since, 15, 'and need not wait for the leader to be told') if $awake_since - $paused_since < 40;
 	is(rows('paused'), 1, 'committed');
 	$paused->quit;
 };

@@ -120,6 +120,7 @@ sub pure
 	my %more = (
 		protocol_test => ["$root/src/zk/lock_protocol.c"],
 		graph_test => ["$root/src/lock/deadlock/wait_graph.c"],
+		lease_test => [],
 		frame_test => ['-lzookeeper_st'],);
 	my $number = 1 + int rand 1e9;
 

@@ -609,37 +609,9 @@ open_session(void)
 }
 
 bool
-zkb_is_fresh(const ZkSessionInfo *info)
+zkb_is_proven(ZkNode *node, ZkUse use)
 {
-	/*
-	 * Heartbeats keep the last answer younger than about a quarter of the
-	 * session timeout.  If it is older than two thirds, this process did not
-	 * run, or its connection is silent: ZooKeeper may be about to delete our
-	 * nodes.
-	 */
-	return info->state == ZKS_CONNECTED && !info->in_doubt &&
-		zks_now() - info->proven_at < zks_stale_after(info);
-}
-
-bool
-zkb_are_proven(ZkNode *const *nodes, int n)
-{
-	ZkSessionInfo info;
-	int64		proven_at = zkn_proven_at(session, nodes, n);
-
-	zks_info(session, &info);
-	return info.state != ZKS_OVER && zks_now() - proven_at < zks_late_after(&info) &&
-		(info.late_at == 0 || proven_at - info.late_at >= zks_timeout(&info));
-}
-
-bool
-zkb_is_certain(ZkNode *const *nodes, int n)
-{
-	ZkSessionInfo info;
-	int64		proven_at = zkn_proven_at(session, nodes, n);
-
-	zks_info(session, &info);
-	return zkb_is_fresh(&info) && zks_now() - proven_at < zks_late_after(&info);
+	return zkn_unproven(session, &node, 1, use, 0, &node) == 0;
 }
 
 /* Give up a session that no server has accepted; the next call starts anew */
@@ -689,7 +661,7 @@ zkb_connect(ZkWait *wait)
 		if (session == NULL)
 			open_session();
 		zks_info(session, &info);
-		if (zkb_is_fresh(&info))
+		if (zks_is_fresh(&info))
 			return session;
 		if (info.state == ZKS_OVER)
 		{
@@ -705,7 +677,7 @@ zkb_connect(ZkWait *wait)
 		if (zkb_wait(wait, session, cut_off ? until_back : until_connected, ZKB_WAIT_CONNECT))
 			continue;
 		zks_info(session, &info);
-		if (zkb_is_fresh(&info))
+		if (zks_is_fresh(&info))
 			return session;
 		if (cut_off)
 			zkb_raise_cut_off(&info);
@@ -733,48 +705,43 @@ ask(ZkNode *const *nodes, int *n, ZkPatience *patience, ZkAnswer *answer)
 	PG_END_TRY();
 }
 
-/*
- * The session's next question: about those nodes of which no question since
- * asked_at and no watch tells, but about one in any case.  Returns how many.
- */
-static int
-choose_questions(ZkNode *const *nodes, int n, int64 asked_at, ZkNode **chosen)
-{
-	int			count = zkn_untold(session, nodes, n, asked_at, chosen);
-
-	if (count == 0)
-		chosen[count++] = nodes[0];
-	return count;
-}
-
 /* chosen: room for n */
 static ZkProof
-prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
+prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkNode **chosen, ZkWait *wait, int64 until)
 {
-	int64		asked_at = ZKS_NEVER;	/* when the first of these questions
-										 * was sent */
+	int64		patient = until - zks_now();
 	ZkPatience	patience = {
 		.session = session,.wait = wait,.event = ZKB_WAIT_CHECK,.until = Min(until, wait->deadline)
 	};
 
-	while (patience.waited != ZKB_LATE)
+	for (;;)
 	{
-		int			count;
+		int			count = zkn_unproven(session, nodes, n, use, since, chosen);
 		ZkSessionInfo info;
 		ZkAnswer	answer = {0};
 		ZkLoss		loss;
 
+		/* only now, since a loss may have come after the proof */
 		zks_info(session, &info);
 		if (info.state == ZKS_OVER)
 			return ZKB_OVER;
 		if (zkn_first_lost(session, nodes, n, &loss) >= 0)
 			return ZKB_MISSING;
+		if (count == 0)
+			return ZKB_PROVEN;
+		if (patience.waited == ZKB_LATE || zks_now() >= patience.until)
+			return ZKB_NO_ANSWER;
 		if (info.state != ZKS_CONNECTED)
 		{
 			(void) zkb_wait_on(&patience);	/* and see whether they are lost */
 			continue;
 		}
-		count = choose_questions(nodes, n, asked_at, chosen);
+		if (use == ZKS_COMMIT && zks_now() < info.told_by)
+		{
+			patience.until = info.told_by + patient;
+			(void) zkb_wait(wait, session, info.told_by, ZKB_WAIT_CHECK);
+			continue;
+		}
 		ask(chosen, &count, &patience, &answer);
 		if (patience.waited != ZKB_CAME)
 			continue;
@@ -782,64 +749,21 @@ prove(ZkNode *const *nodes, int n, ZkNode **chosen, ZkWait *wait, int64 until)
 			zkn_lost(session, chosen[answer.missing],
 					 answer.rc == ZKS_NO_NODE ? ZK_LOST_NODE : ZK_LOST_ACCESS))
 			return ZKB_MISSING;
-
-		asked_at = Min(asked_at, answer.sent_at);
 		if (zks_is_open(answer.rc))
 			wait->said = answer.rc;
-
-		/*
-		 * an answer that lay unread while this process was stopped proves
-		 * nothing
-		 */
-		if (answer.rc == ZKS_OK &&
-			zks_now() - asked_at < zks_late_after(&info))
-		{
+		if (answer.rc == ZKS_OK)
 			zkn_proven(session, chosen, count, answer.sent_at);
-
-			/* a watch may have fired, or have gone with its connection */
-			if (zkn_proven_at(session, nodes, n) >= asked_at)
-				return ZKB_PROVEN;
-		}
 		else
-			asked_at = ZKS_NEVER;
-		if (zks_now() >= patience.until)
-			break;
-		if (asked_at == ZKS_NEVER)
 			zkb_pause(wait, session, patience.until, ZKB_WAIT_CHECK);
 	}
-	return ZKB_NO_ANSWER;
 }
 
 ZkProof
-zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until)
+zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int64 until)
 {
 	ZkNode	  **chosen = palloc(n * sizeof(ZkNode *));
-	ZkProof		proof = prove(nodes, n, chosen, wait, until);
+	ZkProof		proof = prove(nodes, n, use, since, chosen, wait, until);
 
 	pfree(chosen);
 	return proof;
-}
-
-/*
- * A question does not prolong the session.  Its follower's next report to the
- * leader does, which comes within half a tickTime, or a quarter of the session
- * timeout.  After a silence of two thirds the leader may end the session
- * before that, so the nodes must still be there when it has the report
- * (models/guard.pml).
- */
-ZkProof
-zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait)
-{
-	for (;;)
-	{
-		ZkProof		proof = zkb_prove(nodes, n, wait, zkb_deadline(zklock_operation_timeout));
-		ZkSessionInfo info;
-		int64		reported_at;
-
-		zks_info(session, &info);
-		reported_at = info.revived_at == 0 ? 0 : info.revived_at + zks_late_after(&info);
-		if (proof != ZKB_PROVEN || zkn_proven_at(session, nodes, n) >= reported_at)
-			return proof;
-		zkb_sleep(wait, session, reported_at, ZKB_WAIT_CHECK);
-	}
 }

@@ -101,24 +101,11 @@ extern const char *zkb_servers(void);
 extern ZkSession *zkb_connect(ZkWait *wait);
 
 /*
- * Whether the session was proven alive so recently that what ZooKeeper last
- * said about its nodes can be believed.
+ * Whether a quorum has confirmed this node so recently that it can be relied on: it
+ * cannot be gone unless somebody deleted it by hand.  Call this before checking
+ * whether it is known to be lost.
  */
-extern bool zkb_is_fresh(const ZkSessionInfo *info);
-
-/*
- * Whether the leader and a quorum confirmed these nodes so recently, and
- * heartbeats were so regular before that, that none can be gone unless
- * somebody deleted it by hand.  Call this before checking whether one is known
- * to be lost.
- */
-extern bool zkb_are_proven(ZkNode *const *nodes, int n);
-
-/*
- * The same for nodes that are about to be granted: a recent confirmation is
- * enough, since what relies on them comes later.
- */
-extern bool zkb_is_certain(ZkNode *const *nodes, int n);
+extern bool zkb_is_proven(ZkNode *node, ZkUse use);
 
 /* Why the last session that ended lost what it had */
 extern ZkLoss zkb_last_loss(void);
@@ -133,19 +120,12 @@ typedef enum ZkProof
 } ZkProof;
 
 /*
- * Ask the leader and a quorum whether the session is alive and has these
- * nodes.  Waits until this time, for a reconnection too.  Raises only what
- * interrupts any wait, and 53200.  ZKB_PROVEN means that the question was
- * asked less than a third of the session timeout ago.
+ * Have the leader and a quorum confirm that the session is alive and has these nodes,
+ * unless they did, when they were asked at this time or later.  Waits until then, for
+ * a reconnection too; a COMMIT, after a silence, for the leader to be told first, which
+ * comes on top.  Raises only what interrupts any wait, and 53200.
  */
-extern ZkProof zkb_prove(ZkNode *const *nodes, int n, ZkWait *wait, int64 until);
-
-/*
- * The same, and that ZooKeeper will not end the session for two thirds of its
- * timeout after that question: for what cannot be undone.  Waits for
- * zklock.operation_timeout, and after a silence as long again and for a third of
- * the session timeout.
- */
-extern ZkProof zkb_prove_lasting(ZkNode *const *nodes, int n, ZkWait *wait);
+extern ZkProof zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since,
+						 ZkWait *wait, int64 until);
 
 #endif							/* ZKLOCK_BACKEND_SESSION_H */

@@ -431,10 +431,10 @@ zkb_slot_session(const ZkSlot *slot, ZkSessionInfo *info)
 	if (state == 0 || state - 1 == ZKS_OVER)
 		return false;
 	info->state = (ZkSessionState) (state - 1);
-	info->in_doubt = (shown->state & ZKS_SHOWN_IN_DOUBT) != 0;
+	info->gap_at = (shown->state & ZKS_SHOWN_IN_DOUBT) != 0 ? ZKS_NEVER : 0;
 	info->timeout_ms = (int) shown->timeout_ms;
 	info->session_id = shown->session_id;
-	info->proven_at = shown->proven_at;
+	info->answered_at = shown->answered_at;
 	info->requests = shown->requests;
 	info->reconnections = shown->reconnections;
 	info->losses = shown->losses;
@@ -446,5 +446,5 @@ bool
 zkb_slot_lost(const ZkSlot *slot, int i, const ZkSessionInfo *info)
 {
 	return slot->holds[i].lost || (slot->session.state & ZKS_SHOWN_LOST(i)) != 0 ||
-		info->session_id == 0 || zks_now() - info->proven_at > zks_timeout(info);
+		info->session_id == 0 || zks_now() > zks_lease_ends(info);
 }

@@ -643,8 +643,8 @@ expect_answer_locked(ZkSession *s)
 	if (s->answer_due != 0)
 		return;
 	s->answer_due = zks_now() + zks_late_after(&s->info);
-	if (s->answer_due < zks_proven_until(s))
-		s->answer_due = zks_proven_until(s);
+	if (s->answer_due < zks_lease_ends(&s->info))
+		s->answer_due = zks_lease_ends(&s->info);
 }
 
 /* The handshake is done */
@@ -681,13 +681,13 @@ connected_locked(ZkSession *s)
 		}
 		expect_answer_locked(s);
 		zkr_heard_locked(s, s->attempt_at);
-		s->info.revived_at = 0;
+		zks_lease_renewed(&s->info);
 	}
 	else
 	{
 		/* creating a session is a transaction */
 		s->info.quorum_at = s->attempt_at;
-		s->info.proven_at = s->attempt_at;
+		s->info.answered_at = s->attempt_at;
 		s->info.heard_at = now;
 		expect_answer_locked(s);
 	}

@@ -127,8 +127,9 @@ owner_asks_locked(ZkSession *s)
 static void
 heartbeat_locked(ZkSession *s, int64_t now)
 {
-	bool		at_once = s->info.in_doubt && s->heartbeat_at < s->info.late_at;
-	bool		quorum = asks_quorum_locked(s, now);
+	bool		in_doubt = zks_in_doubt(&s->info);
+	bool		at_once = in_doubt && s->heartbeat_at < s->info.gap_at;
+	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
@@ -142,10 +143,10 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		zks_end_locked(s, ZCLOSING);
 		return;
 	}
-	if (!zkn_beat_locked(s, quorum || s->info.in_doubt) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
+	if (!zkn_beat_locked(s, quorum) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
 		r->listener = LISTENER_NONE;
-		if (s->info.in_doubt)
+		if (in_doubt)
 			zkr_prove_locked(r);
 		else
 			zkr_stat_fresh_locked(r, "/");
@@ -179,7 +180,7 @@ expire_locked(ZkSession *s, int64_t now)
 	zk_assert(zks_has_mutex(s));
 	if (s->close_by != 0)
 		return;
-	if (s->info.state == ZKS_SUSPENDED && now > zks_proven_until(s))
+	if (s->info.state == ZKS_SUSPENDED && now > zks_lease_ends(&s->info))
 	{
 		s->answer_due = 0;
 		zks_forfeit_locked(s);
@@ -303,7 +304,7 @@ prepare_locked(ZkSession *s)
 	if (s->close_by != 0)
 		until = zks_earlier(until, s->close_by);
 	else if (s->info.state == ZKS_SUSPENDED)
-		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : zks_proven_until(s));
+		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : zks_lease_ends(&s->info));
 	else if (s->info.state == ZKS_CONNECTED && s->answer_due != 0)
 		until = zks_earlier(until, s->answer_due + 1);
 	return zks_ms_until(until, now);

@@ -416,8 +416,8 @@ zkp_needs_czxids(const ZkpContender *queue, int n)
  * By number; where a number does not tell, by the transaction that made the
  * node.  All czxids are known then, or none.
  */
-static int
-compare(const void *left, const void *right)
+int
+zkp_compare(const void *left, const void *right)
 {
 	const ZkpContender *a = left;
 	const ZkpContender *b = right;
@@ -432,7 +432,7 @@ compare(const void *left, const void *right)
 void
 zkp_sort(ZkpContender *queue, int n)
 {
-	qsort(queue, n, sizeof(ZkpContender), compare);
+	qsort(queue, n, sizeof(ZkpContender), zkp_compare);
 }
 
 int
@@ -619,102 +619,76 @@ zkp_look(const ZkpContender *queue, int n, const char *self, const char *own,
 		view->next = false;
 }
 
-/* What can be said at once of several who stand in the queue */
-typedef struct Tally
+/*
+ * Whether one who stands before another, or at the same place, holds it up.  Only
+ * nodes of one session of zklock do not; of other clients, whose sessions have many
+ * threads, only a reader that has a writer's number holds for the same, when Curator
+ * downgrades.
+ */
+static bool
+holds_up(const ZkpContender *other, const ZkpContender *self)
 {
-	int			n;
-	int			foreign;		/* not made by zklock */
-	int64_t		owner;			/* of the first */
-	bool		one_owner;		/* all were made by it */
-} Tally;
+	bool		one_session = other->owner != 0 && other->owner == self->owner;
+
+	if (other->mode == ZKP_SHARED && self->mode == ZKP_SHARED)
+		return false;
+	if (one_session && other->ours && self->ours)
+		return false;
+	return !one_session || other->czxid != 0 || other->seq != self->seq || other->mode == self->mode;
+}
+
+/*
+ * Those of several who stand in the queue that are enough to tell whether any of
+ * them holds another up: of each kind the first two, and the first of another session
+ * than the first
+ */
+typedef struct Some
+{
+	const ZkpContender *kind[4][3]; /* by whether shared, and ours */
+} Some;
 
 static void
-count(Tally *tally, const ZkpContender *c)
+add(Some *some, const ZkpContender *c)
 {
-	if (tally->n++ == 0)
+	const ZkpContender **kind = some->kind[2 * (c->mode == ZKP_SHARED) + c->ours];
+
+	if (kind[0] == NULL)
+		kind[0] = c;
+	else if (kind[1] == NULL)
+		kind[1] = c;
+	if (kind[2] == NULL && c->owner != kind[0]->owner)
+		kind[2] = c;
+}
+
+static bool
+is_held_up(const Some *some, const ZkpContender *c)
+{
+	for (int i = 0; i < 4 * 3; i++)
 	{
-		tally->owner = c->owner;
-		tally->one_owner = true;
+		const ZkpContender *other = some->kind[i / 3][i % 3];
+
+		if (other != NULL && other != c && holds_up(other, c))
+			return true;
 	}
-	tally->one_owner &= c->owner != 0 && c->owner == tally->owner;
-	tally->foreign += !c->ours;
+	return false;
 }
 
 /*
- * Whether those who stand before this one let it pass: only nodes of one session
- * of zklock do not hold each other up.
- */
-static bool
-let_pass(const Tally *before, const ZkpContender *c)
-{
-	return before->n == 0 ||
-		(before->one_owner && before->owner == c->owner && before->foreign == 0 && c->ours);
-}
-
-/*
- * Whether those who stand at the same place as this one, which is among them, let
- * it pass.  Of other clients, whose sessions have many threads, only a reader that
- * has a writer's number holds for the same, when Curator downgrades.
- */
-static bool
-peers_let_pass(const Tally *peers, const Tally *writers, const ZkpContender *c)
-{
-	if (c->mode == ZKP_SHARED)
-		return writers->n == 0 || (writers->one_owner && writers->owner == c->owner);
-	if (peers->n == 1)
-		return true;
-	return peers->one_owner && (c->ours ? writers->foreign == 0 : writers->n == 1);
-}
-
-/* Of equal numbers each lets the others go first; a czxid tells them apart */
-static int
-end_of_place(const ZkpContender *queue, int n, int first)
-{
-	int			end = first + 1;
-
-	while (queue[first].czxid == 0 && end < n && queue[end].seq == queue[first].seq)
-		end++;
-	return end;
-}
-
-/*
- * By the rules of zkp_look.  They say of two who holds up whom, but nobody is
- * compared with each of those before: a queue may have hundreds of thousands, of
- * one number.
+ * By the rules of zkp_look.  Of equal numbers each lets the others go first; a czxid
+ * tells them apart.  Nobody is compared with each of those before: a queue may have
+ * hundreds of thousands, of one number.
  */
 void
 zkp_granted(const ZkpContender *queue, int n, bool *granted)
 {
-	Tally		before = {0};
-	Tally		writers_before = {0};
+	Some		before = {0};
 
-	for (int first = 0, end; first < n; first = end)
+	for (int i = 0, end = 0; i < n; i++)
 	{
-		Tally		peers = {0};
-		Tally		writers = {0};
+		const ZkpContender *c = &queue[i];
 
-		end = end_of_place(queue, n, first);
-		for (int i = first; i < end; i++)
-		{
-			count(&peers, &queue[i]);
-			if (queue[i].mode == ZKP_EXCLUSIVE)
-				count(&writers, &queue[i]);
-		}
-		for (int i = first; i < end; i++)
-		{
-			const ZkpContender *c = &queue[i];
-
-			if (c->mode == ZKP_SEMAPHORE)
-				granted[i] = end - 1 < c->permits;
-			else
-				granted[i] = peers_let_pass(&peers, &writers, c) &&
-					let_pass(c->mode == ZKP_SHARED ? &writers_before : &before, c);
-		}
-		for (int i = first; i < end; i++)
-		{
-			count(&before, &queue[i]);
-			if (queue[i].mode == ZKP_EXCLUSIVE)
-				count(&writers_before, &queue[i]);
-		}
+		for (; end <= i || (end < n && c->czxid == 0 && queue[end].seq == c->seq); end++)
+			add(&before, &queue[end]);
+		granted[i] = c->mode == ZKP_SEMAPHORE ? end - 1 < c->permits : !is_held_up(&before, c);
 	}
 }

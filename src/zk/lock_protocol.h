@@ -92,7 +92,6 @@ typedef struct ZkpContender
 	int64_t		owner;			/* the session that created it; 0: not known.
 								 * Only for zkp_granted, like: */
 	bool		ours;			/* zklock made it */
-	int			tag;			/* the caller's */
 } ZkpContender;
 
 /* The name of a record */
@@ -207,6 +206,7 @@ extern bool zkp_comes_next(const char *last, int64_t last_czxid, const char *nam
  */
 extern bool zkp_needs_czxids(const ZkpContender *queue, int n);
 extern void zkp_sort(ZkpContender *queue, int n);
+extern int	zkp_compare(const void *left, const void *right);
 
 /*
  * Whom a contender that wants this must wait for.  self is the name of its

@@ -537,7 +537,7 @@ look(ZkNode *n)
 		zkr_stat_fresh_locked(list, n->dir);
 		return;
 	}
-	list->interest = n->is_record ? INTEREST_RECORDS : INTEREST_CONTENDERS;
+	list->interest = n->is_record ? INTEREST_ALL : INTEREST_CONTENDERS;
 	zkr_list_fresh_locked(list, n->dir);
 }
 

@@ -10,6 +10,7 @@
 
 #include <stddef.h>
 
+#include "lease.h"
 #include "lock_protocol.h"
 #include "watch.h"
 
@@ -181,19 +182,14 @@ extern bool zkn_lost(ZkSession *session, ZkNode *node, ZkLoss loss);
 extern int	zkn_first_lost(ZkSession *session, ZkNode *const *nodes, int n, ZkLoss *loss);
 
 /*
- * The latest time for which a quorum's answer proves that all of these
- * existed: that of their own create or check; or, for one whose watch is armed
- * on this connection, that of the session's latest transaction, since its
- * deletion would have been reported before that was answered.
+ * About which of these a quorum is to be asked before they are relied on; how many:
+ * 0 if none, since all are proven.  What proves a node is its own create or check; or,
+ * if its watch is armed on this connection, the session's latest transaction, since
+ * its deletion would have been reported before that was answered.  Each from when it
+ * was asked for, at this time or later.  There is room for n.
  */
-extern int64_t zkn_proven_at(ZkSession *session, ZkNode *const *nodes, int n);
-
-/*
- * Those of them for which neither is so since this time: whose own create or
- * check is older, and whose deletion no watch would report.  Returns how many.
- */
-extern int	zkn_untold(ZkSession *session, ZkNode *const *nodes, int n, int64_t asked_at,
-					   ZkNode **untold);
+extern int	zkn_unproven(ZkSession *session, ZkNode *const *nodes, int n, ZkUse use, int64_t since,
+						 ZkNode **ask);
 
 /* A check that was sent at this time has found these nodes */
 extern void zkn_proven(ZkSession *session, ZkNode *const *nodes, int n, int64_t sent_at);

@@ -106,18 +106,8 @@ static bool
 is_of_interest(const ZkRequest *r, const char *name)
 {
 	ZkpContender contender;
-	ZkpRecordName record;
 
-	switch (r->interest)
-	{
-		case INTEREST_CONTENDERS:
-			return zkp_parse(name, &contender);
-		case INTEREST_RECORDS:
-			return zkp_parse_record(name, &record);
-		case INTEREST_ALL:
-			break;
-	}
-	return true;
+	return r->interest == INTEREST_ALL || zkp_parse(name, &contender);
 }
 
 /* Of those that are of no interest: whether it is kept aside */
@@ -399,20 +389,6 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 	}
 	zks_leave(s);
 	return r;
-}
-
-static void
-list_records_locked(ZkRequest *r, const char *dir)
-{
-	zk_assert(zks_has_mutex(r->session));
-	r->interest = INTEREST_RECORDS;
-	zkr_list_locked(r, dir);
-}
-
-ZkRequest *
-zks_list_records(ZkSession *s, const char *dir)
-{
-	return ask(s, list_records_locked, dir, 0);
 }
 
 ZkRequest *

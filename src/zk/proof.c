@@ -180,8 +180,7 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 /*
  * Once a heartbeat: deletes that could not be sent, second looks, and a watch
  * on each node that is still ours, so that its loss is noticed before its own
- * create is too old to prove that it exists (backend_session.c,
- * zkb_are_proven).
+ * create is too old to prove that it exists.
  */
 void
 zkn_heartbeat_locked(ZkSession *s)
@@ -304,31 +303,29 @@ is_told_of(const ZkNode *n)
 		n->watch->epoch == n->session->info.epoch;
 }
 
-int64_t
-zkn_proven_at(ZkSession *s, ZkNode *const *nodes, int n)
-{
-	int64_t		proven_at = ZKS_NEVER;
-
-	zks_enter(s);
-	for (int i = 0; i < n; i++)
-		proven_at = zks_earlier(proven_at, is_told_of(nodes[i]) && s->info.quorum_at > nodes[i]->proven_at ?
-								s->info.quorum_at : nodes[i]->proven_at);
-	zks_leave(s);
-	return proven_at;
-}
-
 int
-zkn_untold(ZkSession *s, ZkNode *const *nodes, int n, int64_t asked_at, ZkNode **untold)
+zkn_unproven(ZkSession *s, ZkNode *const *nodes, int n, ZkUse use, int64_t since, ZkNode **ask)
 {
+	int64_t		least;
+	int			told = -1;
 	int			count = 0;
 
 	zks_enter(s);
+	least = zks_proof_since(&s->info, use);
+	if (least < since)
+		least = since;
 	for (int i = 0; i < n; i++)
 	{
-		if (nodes[i]->proven_at < asked_at && !is_told_of(nodes[i]))
-			untold[count++] = nodes[i];
+		if (nodes[i]->proven_at >= least)
+			continue;
+		if (!is_told_of(nodes[i]))
+			ask[count++] = nodes[i];
+		else if (s->info.quorum_at < least)
+			told = i;
 	}
 	zks_leave(s);
+	if (count == 0 && told >= 0)
+		ask[count++] = nodes[told]; /* the answer will do for all of them */
 	return count;
 }
 
@@ -393,7 +390,7 @@ zkn_show_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	if (shown == NULL)
 		return;
-	if (s->info.in_doubt)
+	if (zks_in_doubt(&s->info))
 		state |= ZKS_SHOWN_IN_DOUBT;
 	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 	{
@@ -404,7 +401,7 @@ zkn_show_locked(ZkSession *s)
 #define SHOW(member, value)	atomic_store_explicit(&shown->member, (value), memory_order_relaxed)
 	SHOW(timeout_ms, (uint32_t) s->info.timeout_ms);
 	SHOW(session_id, s->info.epoch > 0 ? s->info.session_id : 0);
-	SHOW(proven_at, s->info.proven_at);
+	SHOW(answered_at, s->info.answered_at);
 	SHOW(requests, s->info.requests);
 	SHOW(reconnections, s->info.reconnections);
 	SHOW(losses, s->info.losses);

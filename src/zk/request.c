@@ -146,38 +146,16 @@ is_answer(int rc)
 	}
 }
 
-/*
- * The session was alive when this request was sent.
- *
- * How far that can be relied on depends on ZooKeeper's leader, which counts
- * from the last heartbeat that it knows of: a follower forwards a write at
- * once, but the heartbeats of its clients only with its own.  So an answer
- * proves the more, the more regularly the answers before it came: late_at is
- * when an answer last came more than a third of the timeout after the request
- * before it was sent (this process was stopped, the network was slow).  After
- * two thirds the session may well be over, and a server that has lost its
- * leader would not know: it is in doubt until a transaction has been answered.
- */
+/* The session was alive when this request was sent, as far as whoever answered knew */
 void
 zkr_heard_locked(ZkSession *s, int64_t sent_at)
 {
 	int64_t		now = zks_now();
-	int64_t		silence = now - s->info.proven_at;
 
 	zk_assert(zks_has_mutex(s));
-	if (silence > zks_late_after(&s->info))
-		s->info.late_at = now;
-	if (silence > zks_stale_after(&s->info))
-	{
-		s->info.in_doubt = true;
-		s->info.revived_at = now;
+	if (zks_lease_answered(&s->info, sent_at))
 		zks_wake_keeper(s);		/* it sends a request to the quorum */
-	}
-	/* somebody may wait for a stale session to be proven alive */
-	if (silence > zks_missed_after(&s->info))
-		s->notify = true;
 	s->info.heard_at = now;
-	s->info.proven_at = sent_at;
 	if (now - sent_at < zks_timeout(&s->info))
 		s->info.forfeited = false;	/* what it creates from now on is not lost */
 }
@@ -215,12 +193,9 @@ zkr_complete(ZkRequest *r, int rc)
 		s->of_use = true;
 		if (r->writes)
 		{
+			/* somebody may wait for the end of doubt */
+			s->notify |= zks_in_doubt(&s->info);
 			s->info.quorum_at = r->sent_at;
-			if (s->info.in_doubt && r->sent_at > s->info.late_at)
-			{
-				s->info.in_doubt = false;
-				s->notify = true;
-			}
 		}
 	}
 	else if (zks_is_auth_failure(rc))

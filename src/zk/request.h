@@ -75,11 +75,7 @@ extern ZkRequest *zks_delete(ZkSession *session, const char *path, int version);
 /* The same of a directory that is empty, and of nothing but a directory */
 extern ZkRequest *zks_delete_directory(ZkSession *session, const char *path, int version);
 
-/*
- * Records: see ZKP_BOARD.  The list is that of the server that we are connected
- * to, which has all that this session created before.
- */
-extern ZkRequest *zks_list_records(ZkSession *session, const char *dir);
+/* A record: see ZKP_BOARD */
 extern ZkRequest *zks_read_record(ZkSession *session, const char *path);
 
 /* Set the data of a node that has this version; -1: any */

@@ -29,7 +29,6 @@ typedef enum ZkListener
 typedef enum ZkInterest
 {
 	INTEREST_CONTENDERS,
-	INTEREST_RECORDS,
 	INTEREST_ALL
 } ZkInterest;
 

@@ -195,7 +195,7 @@ void
 zks_expire(ZkSession *s)
 {
 	zks_enter(s);
-	if (s->info.epoch > 0 && zks_now() > zks_proven_until(s))
+	if (s->info.epoch > 0 && zks_now() > zks_lease_ends(&s->info))
 		zks_forfeit_locked(s);
 	zkn_show_locked(s);
 	zks_leave(s);

@@ -82,12 +82,10 @@ typedef struct ZkSessionInfo
 	uint32_t	epoch;			/* connections made so far */
 	int64_t		session_id;
 	int			timeout_ms;		/* negotiated; until then the requested one */
-	int64_t		proven_at;		/* when the last answered request was sent */
-	int64_t		quorum_at;		/* the same for one that made a transaction */
-	int64_t		late_at;		/* when an answer last came late: see
-								 * request.c */
-	bool		in_doubt;		/* so late that only a transaction can tell */
-	int64_t		revived_at;		/* when an answer last came that late */
+	int64_t		answered_at;	/* these four are the lease: lease.h */
+	int64_t		quorum_at;
+	int64_t		gap_at;
+	int64_t		told_by;
 	bool		forfeited;		/* nothing was heard for a whole timeout: what
 								 * it had is lost, though it may still live */
 	int64_t		suspended_at;	/* when it was cut off */
@@ -196,7 +194,7 @@ typedef struct ZkShown
 	_Atomic uint32_t state;		/* ZkSessionState + 1, and these; 0: none */
 	_Atomic uint32_t timeout_ms;
 	_Atomic int64_t session_id; /* 0: none yet */
-	_Atomic int64_t proven_at;
+	_Atomic int64_t answered_at;
 	_Atomic uint64_t requests;
 	_Atomic uint64_t reconnections;
 	_Atomic uint64_t losses;

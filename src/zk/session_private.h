@@ -180,7 +180,6 @@ extern void zks_count_loss_locked(ZkSession *s);
 extern void zks_end_locked(ZkSession *s, int error);
 extern bool zks_usable_locked(ZkSession *s);
 extern void zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at);
-extern int64_t zks_proven_until(ZkSession *s);
 extern ZksTrouble zks_errno_trouble(int code);
 
 /*

@@ -18,7 +18,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include "lease.h"
 #include "session_private.h"
 
 int64_t
@@ -220,13 +219,6 @@ zks_end_locked(ZkSession *s, int error)
 		zks_count_loss_locked(s);
 	s->info.error = error;
 	zks_set_state_locked(s, ZKS_OVER);
-}
-
-/* Until when what was last heard proves that the session lives */
-int64_t
-zks_proven_until(ZkSession *s)
-{
-	return s->info.proven_at + zks_timeout(&s->info);
 }
 
 /*

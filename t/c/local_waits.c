@@ -52,7 +52,7 @@ local_waits(PG_FUNCTION_ARGS)
 			CStringGetTextDatum(waits[i].tag),
 			TimestampTzGetDatum(waits[i].since),
 			Int32GetDatum(waits[i].blocker),
-			Int32GetDatum(waits[i].blocker_pid),
+			Int32GetDatum(waits[i].blocker < 0 ? MyProcPid : waits[waits[i].blocker].pid),
 			CStringGetTextDatum(waits[i].what)
 		};
 		bool		nulls[6] = {false};

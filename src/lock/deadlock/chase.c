@@ -26,7 +26,6 @@
 #include "miscadmin.h"
 #include "utils/backend_status.h"
 
-#include "backend/encoding.h"
 #include "backend/node_identity.h"
 #include "chase.h"
 #include "lock/look/seen_queue.h"
@@ -52,7 +51,7 @@
 
 typedef struct Record
 {
-	char	   *name;			/* comes first: see first_with_tag */
+	char	   *name;			/* comes first: they are sorted by it */
 	ZkpRecordName says_name;
 	bool		asked;
 	bool		valid;			/* it was read, and is a record of a session */
@@ -60,124 +59,86 @@ typedef struct Record
 	ZkRecord	says;
 } Record;
 
+/* The first one says what we know ourselves, as ours would if it could be read at this instant */
+#define OWN_RECORD		0
+
 /* A session: a backend, as one session of ZooKeeper */
 typedef struct Party
 {
 	char		tag[ZKP_TAG_LEN];
 	int64		owner;
 	int			record;			/* index; -1: none */
-	int			queue;			/* where it waits; -1: nowhere in ZooKeeper */
-	int			at;
 	const char *identity;
 	int			identity_len;
 } Party;
-
-typedef struct Local
-{
-	int			waiter;			/* parties */
-	int			holder;
-	int			record;			/* that tells of it; -1: our own look */
-	int			wait;			/* index there */
-} Local;
-
-/* Who waits on another server, as a record tells */
-typedef struct Told
-{
-	const char *tag;			/* comes first: see first_with_tag */
-	int			record;
-	int			wait;			/* index there */
-} Told;
 
 typedef struct Chase
 {
 	ZkReader   *reader;
 	const ZkChaseFrom *from;
 	char	   *board;
-	Record	   *records;		/* sorted by name, and so by tag */
+	Record	   *records;		/* the first: see OWN_RECORD */
 	int			nrecords;
-	bool		others_read;	/* the records that name others */
-	Told	   *told;			/* what they say, by tag */
-	int			ntold;
+	int			nheard;			/* of these: those whose word on waits on
+								 * servers counts */
 	ZkSeenQueue *queues;
 	int			nqueues;
 	Party	   *parties;		/* the first: ourselves */
-	int			nparties;
 	int			nfollowed;		/* of these */
-	Local	   *locals;
 	int			nlocals;
+	ZkGraph		g;				/* has parties and local waits from the
+								 * beginning, and queues in the end */
 	int			nread;			/* nodes */
 	int			nnames;			/* in queues */
 	size_t		bytes;			/* of records */
 } Chase;
-
-/* Make room for one more in an array whose room is a power of two */
-static void *
-grow(void *array, int n, size_t size)
-{
-	if (array == NULL)
-		return palloc_extended(8 * size, MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-	if (n < 8 || (n & (n - 1)) != 0)
-		return array;
-	return repalloc_huge(array, 2 * n * size);
-}
-
-/*
- * The index of the first that does not come before this tag, in an array whose
- * elements begin with a pointer to a tag, or to what begins with one, and are sorted
- * by that
- */
-static int
-first_with_tag(const void *array, int n, size_t size, const char *tag)
-{
-	int			first = 0;
-
-	for (int end = n; first < end;)
-	{
-		int			middle = first + (end - first) / 2;
-		const char *of_middle = *(const char *const *) ((const char *) array + middle * size);
-
-		if (strncmp(of_middle, tag, ZKP_TAG_LEN - 1) < 0)
-			first = middle + 1;
-		else
-			end = middle;
-	}
-	return first;
-}
 
 /*-------------------------------------------------------------------------
  * The board
  *-------------------------------------------------------------------------
  */
 
-static int
-compare_records(const void *left, const void *right)
-{
-	return strcmp(((const Record *) left)->name, ((const Record *) right)->name);
-}
-
 static ZkReading
-list_board(Chase *c)
+list_board(Chase *c, bool *listed)
 {
 	ZkAnswer	answer;
 	ZkReading	reading;
+	int			n;
 
-	zkl_ask(c->reader, zks_list_records(c->reader->patience.session, c->board));
+	zkl_ask(c->reader, zks_list_all(c->reader->patience.session, c->board, false));
 	reading = zkl_await_oldest(c->reader, &answer);
 	if (reading != ZKL_READ)
 		return reading;
-	if (answer.rc == ZKS_OK)
+	*listed = false;
+	n = answer.rc == ZKS_OK ? answer.nchildren : 0;
+	c->records = palloc_extended((n + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	c->nrecords = OWN_RECORD + 1;
+	for (int i = 0; i < n; i++)
 	{
-		c->nrecords = answer.nchildren;
-		c->records = palloc_extended((c->nrecords + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-		for (int i = 0; i < c->nrecords; i++)
-		{
-			c->records[i].name = pstrdup(answer.children[i]);
-			(void) zkp_parse_record(c->records[i].name, &c->records[i].says_name);
-		}
-		qsort(c->records, c->nrecords, sizeof(Record), compare_records);
+		Record	   *record = &c->records[c->nrecords];
+
+		if (!zkp_parse_record(answer.children[i], &record->says_name))
+			continue;
+		c->nrecords++;
+		record->name = pstrdup(answer.children[i]);
+		record->asked = strcmp(record->says_name.tag, c->parties[0].tag) == 0;
+		*listed |= strcmp(record->name, c->from->record) == 0;
 	}
 	zkl_drop_oldest(c->reader);
+	qsort(c->records + 1, c->nrecords - 1, sizeof(Record), pg_qsort_strcmp);
 	return ZKL_READ;
+}
+
+static void
+add_own_record(Chase *c)
+{
+	c->records[OWN_RECORD] = (Record)
+	{
+		.asked = true,.valid = true,.says_name.names_others = true,
+			.stat.owner = c->parties[0].owner,.says = *c->from->says
+	};
+	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
+	c->nheard = OWN_RECORD + 1;
 }
 
 /* A persistent node is nobody's */
@@ -201,54 +162,41 @@ take_record(Chase *c, Record *record, const ZkAnswer *answer)
 static ZkReading
 read_records(Chase *c, const char *tag)
 {
-	int			first = 0;
-	int			last = c->nrecords;
-	int			next;
-	int		   *wanted;
-	int			n = 0;
 	int			most_nodes = tag == NULL ? MOST_NODES / 2 : MOST_NODES;
 	size_t		most_bytes = tag == NULL ? MOST_BYTES / 2 : MOST_BYTES;
 
-	if (tag != NULL)
+	for (int at = 0; at < c->nrecords && c->bytes < most_bytes;)
 	{
-		first = first_with_tag(c->records, c->nrecords, sizeof(Record), tag);
-		for (last = first; last < c->nrecords && strcmp(c->records[last].says_name.tag, tag) == 0;)
-			last++;
-	}
-	wanted = palloc_extended((last - first + 1) * sizeof(int), MCXT_ALLOC_HUGE);
-	for (int i = first; i < last && c->nread < most_nodes; i++)
-	{
-		Record	   *record = &c->records[i];
+		int			asked[MOST_AHEAD];
+		int			n = 0;
 
-		if (record->asked || (tag == NULL && !record->says_name.names_others) ||
-			strcmp(record->says_name.tag, c->parties[0].tag) == 0)
-			continue;
-		record->asked = true;
-		c->nread++;
-		wanted[n++] = i;
-	}
-	next = 0;
-	for (int i = 0; i < n; i++)
-	{
-		ZkAnswer	answer;
-		ZkReading	reading;
-
-		for (; next < n && next < i + MOST_AHEAD && c->bytes < most_bytes; next++)
+		for (; at < c->nrecords && n < MOST_AHEAD && c->nread < most_nodes; at++)
 		{
-			char	   *path = psprintf("%s/%s", c->board, c->records[wanted[next]].name);
+			Record	   *record = &c->records[at];
+			char	   *path;
 
+			if (record->asked || (tag == NULL ? !record->says_name.names_others : strcmp(record->says_name.tag, tag) != 0))
+				continue;
+			path = psprintf("%s/%s", c->board, record->name);
 			zkl_ask(c->reader, zks_read_record(c->reader->patience.session, path));
 			pfree(path);
+			record->asked = true;
+			c->nread++;
+			asked[n++] = at;
 		}
-		if (i == next)
+		if (n == 0)
 			break;
-		reading = zkl_await_oldest(c->reader, &answer);
-		if (reading != ZKL_READ)
-			return reading;
-		take_record(c, &c->records[wanted[i]], &answer);
-		zkl_drop_oldest(c->reader);
+		for (int i = 0; i < n; i++)
+		{
+			ZkAnswer	answer;
+			ZkReading	reading = zkl_await_oldest(c->reader, &answer);
+
+			if (reading != ZKL_READ)
+				return reading;
+			take_record(c, &c->records[asked[i]], &answer);
+			zkl_drop_oldest(c->reader);
+		}
 	}
-	pfree(wanted);
 	return ZKL_READ;
 }
 
@@ -261,6 +209,7 @@ read_records(Chase *c, const char *tag)
 static ZkReading
 get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 {
+	ZkDepth		depth = {.holders = true,.most = MOST_NODES - c->nread};
 	ZkReading	reading;
 
 	for (*at = 0; *at < c->nqueues; (*at)++)
@@ -268,7 +217,7 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 		if (c->queues[*at].semaphore == semaphore && strcmp(c->queues[*at].dir, dir) == 0)
 			return ZKL_READ;
 	}
-	c->queues = grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
+	c->queues = zkl_grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
 	if (c->nnames > MOST_NAMES)
 	{
 		/* as in zkl_read_queue: nobody is there */
@@ -279,7 +228,7 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 		c->nqueues++;
 		return ZKL_READ;
 	}
-	reading = zkl_read_queue(c->reader, dir, semaphore, 0, MOST_NODES - c->nread, &c->queues[*at]);
+	reading = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[*at]);
 	c->nqueues++;
 	c->nnames += c->queues[*at].n;
 	for (int i = 0; i < c->queues[*at].n; i++)
@@ -292,103 +241,67 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
  *-------------------------------------------------------------------------
  */
 
+/* -1: none */
 static int
-get_party(Chase *c, const char *tag, int64 owner, const char *identity, int identity_len)
+find_party(const Chase *c, const char *tag, int64 owner)
 {
-	Party	   *party;
-
-	for (int i = 0; i < c->nparties; i++)
+	for (int i = 0; i < c->g.nparties; i++)
 	{
 		if (c->parties[i].owner == owner && strcmp(c->parties[i].tag, tag) == 0)
 			return i;
 	}
-	if (c->nparties >= MOST_PARTIES)
-		return -1;
-	c->parties = grow(c->parties, c->nparties, sizeof(Party));
-	party = &c->parties[c->nparties];
-	memset(party, 0, sizeof(*party));
-	strlcpy(party->tag, tag, sizeof(party->tag));
-	party->owner = owner;
-	party->record = party->queue = -1;
-	party->identity = identity;
-	party->identity_len = identity_len;
-	return c->nparties++;
+	return -1;
+}
+
+/* The same, but one that was not known yet is added, if there is room */
+static int
+get_party(Chase *c, const char *tag, int64 owner, const char *identity, int identity_len)
+{
+	int			n = c->g.nparties;
+	int			found = find_party(c, tag, owner);
+
+	if (found >= 0 || n >= MOST_PARTIES)
+		return found;
+	c->g.parties = zkl_grow(c->g.parties, n, sizeof(ZkGraphParty));
+	c->g.parties[n].queue = -1;
+	c->parties = zkl_grow(c->parties, n, sizeof(Party));
+	c->parties[n] = (Party)
+	{
+		.owner = owner,.record = -1,.identity = identity,.identity_len = identity_len
+	};
+	strlcpy(c->parties[n].tag, tag, ZKP_TAG_LEN);
+	return c->g.nparties++;
 }
 
 static void
 add_local(Chase *c, int waiter, int holder, int record, int wait)
 {
-	if (holder < 0)
+	if (holder < 0 || (record != OWN_RECORD && c->nlocals >= MOST_LOCALS))
 		return;
-	c->locals = grow(c->locals, c->nlocals, sizeof(Local));
-	c->locals[c->nlocals++] = (Local)
+	c->g.locals = zkl_grow(c->g.locals, c->nlocals, sizeof(ZkGraphLocal));
+	c->g.locals[c->nlocals++] = (ZkGraphLocal)
 	{
-		waiter, holder, record, wait
+		.waiter = waiter,.holder = holder,.record = record,.wait = wait
 	};
 }
 
-static int
-compare_told(const void *left, const void *right)
-{
-	const Told *a = left;
-	const Told *b = right;
-	int			result = strcmp(a->tag, b->tag);
-
-	if (result == 0)
-		result = a->record - b->record;
-	return result != 0 ? result : a->wait - b->wait;
-}
-
-/* In the records that name others, which may name very many */
+/*
+ * Whom this one waits for on its server, as these records say.  We ourselves wait for
+ * nothing else, whatever they say.
+ */
 static void
-sort_told(Chase *c)
+follow_told(Chase *c, int at, int first, int end)
 {
-	int			n = 0;
-
-	for (int i = 0; i < c->nrecords; i++)
-		n += c->records[i].says.n;
-	c->told = palloc_extended((n + 1) * sizeof(Told), MCXT_ALLOC_HUGE);
-	for (int i = 0; i < c->nrecords; i++)
+	for (int i = first; at > 0 && i < end; i++)
 	{
 		const Record *record = &c->records[i];
 
 		for (int k = 0; record->valid && record->says_name.names_others && k < record->says.n; k++)
-			c->told[c->ntold++] = (Told)
 		{
-			record->says.waits[k].tag, i, k
-		};
-	}
-	qsort(c->told, c->ntold, sizeof(Told), compare_told);
-}
-
-/* Whom this one waits for here, as we saw ourselves */
-static void
-follow_here(Chase *c, int at)
-{
-	for (int i = 0; i < c->from->nwaits; i++)
-	{
-		if (strcmp(c->from->waits[i].tag, c->parties[at].tag) == 0)
-			add_local(c, at, 0, -1, i);
-	}
-}
-
-/* Whom this one waits for on its server, as they say */
-static void
-follow_told(Chase *c, int at)
-{
-	int			first = first_with_tag(c->told, c->ntold, sizeof(Told), c->parties[at].tag);
-	int			holder = -1;
-
-	for (int i = first; i < c->ntold && strcmp(c->told[i].tag, c->parties[at].tag) == 0; i++)
-	{
-		const Record *record = &c->records[c->told[i].record];
-
-		if (c->nlocals >= MOST_LOCALS)
-			break;
-		if (i == first || c->told[i].record != c->told[i - 1].record)
-			holder = get_party(c, record->says_name.tag, record->stat.owner, record->says.identity,
-							   record->says.identity_len);
-		add_local(c, at, holder, c->told[i].record, c->told[i].wait);
+			if (strcmp(record->says.waits[k].tag, c->parties[at].tag) == 0)
+				add_local(c, at, get_party(c, record->says_name.tag, record->stat.owner, record->says.identity,
+										   record->says.identity_len), i, k);
+		}
 	}
 }
 
@@ -398,17 +311,12 @@ find_wait(Chase *c, int at, const char **node)
 {
 	Party	   *party = &c->parties[at];
 
-	if (at == 0)
-	{
-		*node = c->from->node;
-		return c->from->dir;
-	}
 	for (int i = 0; i < c->nrecords; i++)
 	{
 		const Record *record = &c->records[i];
 
 		if (!record->valid || record->stat.owner != party->owner || strcmp(record->says_name.tag, party->tag) != 0 ||
-			strncmp(record->says.dir, c->from->dir, c->from->root_len) != 0 ||
+			strncmp(record->says.dir, c->from->says->dir, c->from->root_len) != 0 ||
 			record->says.dir[c->from->root_len] != '/')
 			continue;
 		party->record = i;
@@ -427,7 +335,8 @@ reach_holders(Chase *c, const ZkSeenQueue *queue, int end)
 		const ZkSeenContender *contender = &queue->list[i];
 
 		if (contender->read && contender->tag[0] != '\0' && contender->name.owner != 0)
-			(void) get_party(c, contender->tag, contender->name.owner, contender->identity, contender->identity_len);
+			(void) get_party(c, contender->tag, contender->name.owner, contender->says.identity,
+							 contender->says.identity_len);
 	}
 }
 
@@ -459,8 +368,8 @@ follow_to_queue(Chase *c, int at)
 		reading = zkl_read_owner(c->reader, &c->queues[q], i, &owner);
 		if (reading != ZKL_READ || owner != c->parties[at].owner)
 			break;
-		c->parties[at].queue = q;
-		c->parties[at].at = i;
+		c->g.parties[at].queue = q;
+		c->g.parties[at].at = i;
 		reach_holders(c, &c->queues[q], i);
 		break;
 	}
@@ -474,7 +383,7 @@ follow_to_queue(Chase *c, int at)
 static ZkReading
 follow_all(Chase *c)
 {
-	for (; c->nfollowed < c->nparties; c->nfollowed++)
+	for (; c->nfollowed < c->g.nparties; c->nfollowed++)
 	{
 		int			at = c->nfollowed;
 		ZkReading	reading;
@@ -485,13 +394,7 @@ follow_all(Chase *c)
 		reading = follow_to_queue(c, at);
 		if (reading != ZKL_READ)
 			return reading;
-
-		/* we ourselves wait for nothing else, whatever a record says */
-		if (at == 0)
-			continue;
-		follow_here(c, at);
-		if (c->others_read)
-			follow_told(c, at);
+		follow_told(c, at, OWN_RECORD + 1, c->nheard);
 	}
 	return ZKL_READ;
 }
@@ -504,10 +407,13 @@ follow_others(Chase *c)
 
 	if (reading != ZKL_READ)
 		return reading;
-	sort_told(c);
-	c->others_read = true;
-	for (int at = 1; at < c->nfollowed; at++)
-		follow_told(c, at);
+	c->nlocals = 0;				/* what we know ourselves is looked at again */
+	for (int at = 0; at < c->nfollowed; at++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		follow_told(c, at, c->nheard, c->nrecords);
+	}
+	c->nheard = c->nrecords;
 	return follow_all(c);
 }
 
@@ -515,21 +421,6 @@ follow_others(Chase *c)
  * What was found
  *-------------------------------------------------------------------------
  */
-
-/* A party that does not exist there yet is nobody whom we know */
-static int
-find_party(const Chase *c, const ZkSeenContender *contender)
-{
-	if (contender->name.owner == 0)
-		return -1;
-	for (int i = 0; i < c->nparties; i++)
-	{
-		if (c->parties[i].owner == contender->name.owner &&
-			strcmp(c->parties[i].tag, contender->tag) == 0)
-			return i;
-	}
-	return -1;
-}
 
 static void
 make_graph_queue(const Chase *c, const ZkSeenQueue *queue, ZkGraphQueue *result)
@@ -547,7 +438,7 @@ make_graph_queue(const Chase *c, const ZkSeenQueue *queue, ZkGraphQueue *result)
 		/* a number that two have tells nothing */
 		if (i > 0 && (name->czxid != 0 || name->seq != queue->list[i - 1].name.seq))
 			rank++;
-		contender->party = find_party(c, &queue->list[i]);
+		contender->party = name->owner == 0 ? -1 : find_party(c, queue->list[i].tag, name->owner);
 		contender->granted = queue->list[i].granted;
 		contender->shared = name->mode == ZKP_SHARED;
 		contender->permits = name->permits;
@@ -556,76 +447,39 @@ make_graph_queue(const Chase *c, const ZkSeenQueue *queue, ZkGraphQueue *result)
 	}
 }
 
-typedef enum Word
+static void
+make_queues(Chase *c)
 {
-	OUR_OWN,
-	OF_OTHERS,
-	LATER						/* those of from->later */
-} Word;
-
-static Word
-whose_word(const Chase *c, const Local *local)
-{
-	const ZkCycle *later = c->from->later;
-
-	if (local->record < 0)
-		return OUR_OWN;
-	for (int i = 0; later != NULL && i < later->nchecks; i++)
-	{
-		if (later->of_record[i] && strcmp(strrchr(later->checks[i].path, '/') + 1, c->records[local->record].name) == 0)
-			return LATER;
-	}
-	return OF_OTHERS;
-}
-
-/* Move those with this word to the front, behind the first ones; how many are there then */
-static int
-put_first(Chase *c, int first, Word word)
-{
-	for (int i = first; i < c->nlocals; i++)
-	{
-		Local		local = c->locals[i];
-
-		if (whose_word(c, &local) != word)
-			continue;
-		c->locals[i] = c->locals[first];
-		c->locals[first++] = local;
-	}
-	return first;
-}
-
-/* With so many of the local waits */
-static ZkGraph *
-make_graph(const Chase *c, int nlocals)
-{
-	ZkGraph    *g = palloc0(sizeof(ZkGraph));
-
-	g->nparties = c->nparties;
-	g->parties = palloc0((c->nparties + 1) * sizeof(ZkGraphParty));
-	g->nqueues = c->nqueues;
-	g->queues = palloc0((c->nqueues + 1) * sizeof(ZkGraphQueue));
-	g->nlocals = nlocals;
-	g->locals = palloc_extended((nlocals + 1) * sizeof(ZkGraphLocal), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	c->g.nqueues = c->nqueues;
+	c->g.queues = palloc0((c->nqueues + 1) * sizeof(ZkGraphQueue));
 	for (int i = 0; i < c->nqueues; i++)
-		make_graph_queue(c, &c->queues[i], &g->queues[i]);
-	for (int i = 0; i < c->nparties; i++)
+		make_graph_queue(c, &c->queues[i], &c->g.queues[i]);
+	for (int i = 0; i < c->g.nparties; i++)
 	{
-		g->parties[i].queue = c->parties[i].queue;
-		g->parties[i].at = c->parties[i].at;
-		if (c->parties[i].queue >= 0)
+		const ZkGraphParty *party = &c->g.parties[i];
+
+		if (party->queue >= 0)
 		{
-			ZkGraphContender *own = &g->queues[c->parties[i].queue].contenders[c->parties[i].at];
+			ZkGraphContender *own = &c->g.queues[party->queue].contenders[party->at];
 
 			own->party = i;
 			own->owner = c->parties[i].owner;
 		}
 	}
-	for (int i = 0; i < nlocals; i++)
+}
+
+/* Whether it is told by a record of from->later */
+static bool
+is_later(const Chase *c, const ZkGraphLocal *local)
+{
+	const ZkCycle *later = c->from->later;
+
+	for (int i = 0; later != NULL && local->record != OWN_RECORD && i < later->nrecords; i++)
 	{
-		g->locals[i].waiter = c->locals[i].waiter;
-		g->locals[i].holder = c->locals[i].holder;
+		if (strcmp(strrchr(later->checks[i].path, '/') + 1, c->records[local->record].name) == 0)
+			return true;
 	}
-	return g;
+	return false;
 }
 
 static char *
@@ -647,70 +501,6 @@ put_line(StringInfo lines, const char *waiter, const char *what, const char *blo
 					 pg_toupper((unsigned char) waiter[0]), waiter + 1, what, blocker);
 }
 
-/* A wait in ZooKeeper */
-static void
-describe_wait(const Chase *c, const ZkGraph *g, int at, StringInfo lines)
-{
-	const ZkSeenQueue *queue = &c->queues[c->parties[at].queue];
-
-	put_line(lines, who(c, at, 0),
-			 zkl_describe_wait(queue->list[c->parties[at].at].name.mode, queue->dir + c->from->root_len),
-			 who(c, g->parties[at].waits_for, 0));
-}
-
-/*
- * The waits from one party to another on the same server, each as evidence, too
- */
-static void
-follow_chain(const Chase *c, const Local *local, int check, ZkCycle *cycle, StringInfo lines)
-{
-	const Record *record = local->record >= 0 ? &c->records[local->record] : NULL;
-
-	for (int at = local->wait; at >= 0;)
-	{
-		ZkLocalEvidence *evidence;
-		int			pid = record != NULL ? record->says.waits[at].pid : c->from->waits[at].pid;
-		int			blocker = record != NULL ? record->says.waits[at].blocker : c->from->waits[at].blocker;
-		int			blocker_pid = blocker < 0 ? 0 :
-		record != NULL ? record->says.waits[blocker].pid : c->from->waits[blocker].pid;
-		const char *what = record != NULL ?
-		zkb_from_utf8_escaped(record->says.waits[at].what, strlen(record->says.waits[at].what), false) :
-		c->from->waits[at].what;
-
-		cycle->locals = grow(cycle->locals, cycle->nlocals, sizeof(ZkLocalEvidence));
-		evidence = &cycle->locals[cycle->nlocals++];
-		evidence->check = check;
-		if (at == local->wait)
-			strlcpy(evidence->tag, c->parties[local->waiter].tag, ZKP_TAG_LEN);
-		else
-			evidence->tag[0] = '\0';
-		evidence->since = record != NULL ? record->says.waits[at].since : c->from->waits[at].since;
-		if (lines != NULL)
-			put_line(lines, at == local->wait ? who(c, local->waiter, 0) : who(c, local->holder, pid),
-					 what[0] != '\0' ? what : "a lock of PostgreSQL's", who(c, local->holder, blocker_pid));
-		at = blocker;
-	}
-}
-
-static int
-add_check(ZkCycle *cycle, const char *dir, const char *name, int version, bool of_record)
-{
-	char	   *path = psprintf("%s/%s", dir, name);
-
-	for (int i = 0; i < cycle->nchecks; i++)
-	{
-		if (strcmp(cycle->checks[i].path, path) == 0)
-			return i;
-	}
-	cycle->of_record = grow(cycle->of_record, cycle->nchecks, sizeof(bool));
-	cycle->checks = grow(cycle->checks, cycle->nchecks, sizeof(ZkCheck));
-	cycle->of_record[cycle->nchecks] = of_record;
-	cycle->checks[cycle->nchecks].path = path;
-	cycle->checks[cycle->nchecks].version = version;
-	return cycle->nchecks++;
-}
-
-/* The queries of those in the cycle that are this server's */
 static void
 put_query(StringInfo queries, int pid)
 {
@@ -718,47 +508,125 @@ put_query(StringInfo queries, int pid)
 					 pgstat_get_backend_current_activity(pid, false));
 }
 
-static char *
-list_queries(const Chase *c, const ZkGraph *g)
+/* The waits from one party to another on the same server */
+static void
+tell_local(const Chase *c, const ZkGraphLocal *local, StringInfo lines, StringInfo queries)
 {
-	StringInfoData queries;
+	const ZkLocalWait *waits = c->records[local->record].says.waits;
+
+	for (int at = local->wait; at >= 0; at = waits[at].blocker)
+	{
+		int			blocker = waits[at].blocker;
+
+		put_line(lines, at == local->wait ? who(c, local->waiter, 0) : who(c, local->holder, waits[at].pid),
+				 waits[at].what[0] != '\0' ? waits[at].what : "a lock of PostgreSQL's",
+				 who(c, local->holder, blocker < 0 ? 0 : waits[blocker].pid));
+		if (local->record == OWN_RECORD)
+			put_query(queries, waits[at].pid);
+	}
+}
+
+/* The pid of another party of this server; or 0 */
+static int
+pid_here(const Chase *c, int at)
+{
 	char	   *own[ZKB_FIELDS];
 	char	   *fields[ZKB_FIELDS];
+
+	zkb_read_identity(c->parties[0].identity, c->parties[0].identity_len, own);
+	zkb_read_identity(c->parties[at].identity, c->parties[at].identity_len, fields);
+	for (int i = ZKB_FIELD_HOST; i <= ZKB_FIELD_PORT; i++)
+	{
+		if (own[i] == NULL || fields[i] == NULL || strcmp(own[i], fields[i]) != 0)
+			return 0;
+	}
+	return at > 0 && fields[ZKB_FIELD_PID] != NULL ? atoi(fields[ZKB_FIELD_PID]) : 0;
+}
+
+/* The waits of the cycle, and the queries of those in it that are this server's */
+static void
+tell_cycle(const Chase *c, ZkCycle *cycle)
+{
+	StringInfoData lines;
+	StringInfoData queries;
 	int			at = 0;
 
+	initStringInfo(&lines);
 	initStringInfo(&queries);
-	zkb_read_identity(c->parties[0].identity, c->parties[0].identity_len, own);
 	put_query(&queries, MyProcPid);
 	do
 	{
-		const Party *party = &c->parties[at];
+		const ZkGraphParty *party = &c->g.parties[at];
+		const ZkGraphLocal *local = party->local >= 0 ? &c->g.locals[party->local] : NULL;
 
-		if (g->parties[at].local >= 0 && c->locals[g->parties[at].local].record < 0)
+		if (local != NULL)
+			tell_local(c, local, &lines, &queries);
+		else
 		{
-			for (int i = c->locals[g->parties[at].local].wait; i >= 0; i = c->from->waits[i].blocker)
-				put_query(&queries, c->from->waits[i].pid);
+			const ZkSeenQueue *queue = &c->queues[party->queue];
+
+			put_line(&lines, who(c, at, 0),
+					 zkl_describe_wait(queue->list[party->at].name.mode, queue->dir + c->from->root_len),
+					 who(c, party->waits_for, 0));
 		}
-		else if (at > 0)
-		{
-			zkb_read_identity(party->identity, party->identity_len, fields);
-			if (own[ZKB_FIELD_HOST] != NULL && fields[ZKB_FIELD_HOST] != NULL &&
-				strcmp(own[ZKB_FIELD_HOST], fields[ZKB_FIELD_HOST]) == 0 &&
-				own[ZKB_FIELD_PORT] != NULL && fields[ZKB_FIELD_PORT] != NULL &&
-				strcmp(own[ZKB_FIELD_PORT], fields[ZKB_FIELD_PORT]) == 0 && fields[ZKB_FIELD_PID] != NULL)
-				put_query(&queries, atoi(fields[ZKB_FIELD_PID]));
-		}
-		at = g->parties[at].waits_for;
+		if ((local == NULL || local->record != OWN_RECORD) && pid_here(c, at) != 0)
+			put_query(&queries, pid_here(c, at));
+		at = party->waits_for;
 	} while (at > 0);
-	return queries.data;
+	cycle->detail = lines.data;
+	cycle->queries = queries.data;
+}
+
+/* Returns its path */
+static const char *
+add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
+{
+	char	   *path = psprintf("%s/%s", dir, name);
+
+	for (int i = 0; i < cycle->nchecks; i++)
+	{
+		if (strcmp(cycle->checks[i].path, path) == 0)
+			return cycle->checks[i].path;
+	}
+	cycle->checks = zkl_grow(cycle->checks, cycle->nchecks, sizeof(ZkCheck));
+	cycle->checks[cycle->nchecks].path = path;
+	cycle->checks[cycle->nchecks++].version = version;
+	return path;
+}
+
+static void
+add_locals(const Chase *c, const ZkGraphLocal *local, ZkCycle *cycle)
+{
+	const Record *record = &c->records[local->record];
+	const ZkLocalWait *waits = record->says.waits;
+	const char *path = NULL;
+
+	if (local->record != OWN_RECORD)
+		path = add_check(cycle, c->board, record->name, record->stat.version);
+	for (int at = local->wait; at >= 0; at = waits[at].blocker)
+	{
+		ZkLocalEvidence *evidence;
+
+		cycle->locals = zkl_grow(cycle->locals, cycle->nlocals, sizeof(ZkLocalEvidence));
+		evidence = &cycle->locals[cycle->nlocals++];
+		evidence->record = path;
+		strlcpy(evidence->tag, at == local->wait ? waits[at].tag : "", ZKP_TAG_LEN);
+		evidence->since = waits[at].since;
+	}
 }
 
 static ZkCycle *
-make_cycle(const Chase *c, const ZkGraph *g)
+make_cycle(const Chase *c)
 {
+	const ZkGraph *g = &c->g;
 	ZkCycle    *cycle = palloc0(sizeof(ZkCycle));
-	StringInfoData lines;
-	int			at = 0;
 
+	for (int i = 0; i < g->nlocals; i++)
+	{
+		if (g->locals[i].evidence)
+			add_locals(c, &g->locals[i], cycle);
+	}
+	cycle->nrecords = cycle->nchecks;
 	for (int q = 0; q < c->nqueues; q++)
 	{
 		for (int i = 0; i < c->queues[q].n; i++)
@@ -766,85 +634,62 @@ make_cycle(const Chase *c, const ZkGraph *g)
 			const ZkSeenContender *contender = &c->queues[q].list[i];
 
 			/* our own place is given up by the same transaction */
-			if (!g->queues[q].contenders[i].evidence || (c->parties[0].queue == q && c->parties[0].at == i))
+			if (!g->queues[q].contenders[i].evidence || (g->parties[0].queue == q && g->parties[0].at == i))
 				continue;
 
 			/* who waits has nothing to change, and its data was not read */
 			(void) add_check(cycle, c->queues[q].dir, contender->name.name,
-							 contender->granted ? contender->stat.version : -1, false);
+							 contender->granted ? contender->stat.version : -1);
 		}
-	}
-	for (int i = 0; i < g->nlocals; i++)
-	{
-		const Local *local = &c->locals[i];
-
-		if (!g->locals[i].evidence)
-			continue;
-		follow_chain(c, local, local->record < 0 ? -1 :
-					 add_check(cycle, c->board, c->records[local->record].name,
-							   c->records[local->record].stat.version, true),
-					 cycle, NULL);
 	}
 
 	/* a record goes before the node whose wait it tells of does */
-	for (int i = 1; i < c->nparties; i++)
+	for (int i = 1; i < g->nparties; i++)
 	{
 		if (g->parties[i].evidence && c->parties[i].record >= 0)
-			(void) add_check(cycle, c->board, c->records[c->parties[i].record].name, -1, false);
+			(void) add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
 	}
-
-	initStringInfo(&lines);
-	do
-	{
-		ZkCycle		ignored = {0};
-
-		if (g->parties[at].local >= 0)
-			follow_chain(c, &c->locals[g->parties[at].local], -1, &ignored, &lines);
-		else
-			describe_wait(c, g, at, &lines);
-		at = g->parties[at].waits_for;
-	} while (at > 0);
-	cycle->detail = lines.data;
-	cycle->queries = list_queries(c, g);
+	tell_cycle(c, cycle);
 	return cycle;
 }
 
-static bool
-is_listed(const Chase *c, const char *name)
-{
-	for (int i = 0; i < c->nrecords; i++)
-	{
-		if (strcmp(c->records[i].name, name) == 0)
-			return true;
-	}
-	return false;
-}
-
 /*
- * NULL if there is none.  A cycle that needs no word of another server can be
- * proven at once, and must not be hidden by one that cannot; nor must one that gets
- * proven by one that rests on a record that nobody writes any more.
+ * NULL if there is none.  Who waits for us on this server is looked at now, when all
+ * else was read, so that it stands at the same moment; it leads to nobody but us.
+ *
+ * One that gets proven must not be hidden by one that rests on
+ * a record that nobody writes any more.
  */
 static ZkCycle *
 find_cycle(Chase *c)
 {
-	ZkGraph    *g;
-	int			n = 0;
+	ZkGraph    *g = &c->g;
+	int64		grows_up;
+	bool		found;
 
-	if (c->nparties == 1)
+	if (g->nparties == 1)
 		return NULL;
-	for (Word word = OUR_OWN; word <= LATER; word++)
+	zkl_find_waits(&c->records[OWN_RECORD].says, &grows_up);
+	for (int at = 0; at < g->nparties; at++)
+		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
+	make_queues(c);
+	g->nlocals = 0;
+	for (int i = 0; i < c->nlocals; i++)
 	{
-		int			before = n;
+		ZkGraphLocal local = g->locals[i];
 
-		n = put_first(c, n, word);
-		if (word != OUR_OWN && n == before)
+		if (is_later(c, &local))
 			continue;
-		g = make_graph(c, n);
-		if (zkl_find_cycle(g, 0))
-			return make_cycle(c, g);
+		g->locals[i] = g->locals[g->nlocals];
+		g->locals[g->nlocals++] = local;
 	}
-	return NULL;
+	found = zkl_find_cycle(g, 0);
+	if (!found && g->nlocals < c->nlocals)
+	{
+		g->nlocals = c->nlocals;
+		found = zkl_find_cycle(g, 0);
+	}
+	return found ? make_cycle(c) : NULL;
 }
 
 ZkReading
@@ -854,24 +699,27 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	ZkSessionInfo before;
 	ZkSessionInfo after;
 	ZkReading	reading;
-	char	   *identity = pstrdup(zkb_identity_lines());
 
 	*cycle = NULL;
+	*listed = true;
 	zks_info(reader->patience.session, &before);
-	c.board = zkl_board(from->dir, from->root_len);
-	(void) get_party(&c, zkb_own_tag(), before.session_id, identity, strlen(identity));
-	reading = list_board(&c);
-	*listed = reading != ZKL_READ || is_listed(&c, from->record);
+	c.board = zkl_board(from->says->dir, from->root_len);
+	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
+	reading = list_board(&c, listed);
 	if (reading == ZKL_READ)
+	{
+		add_own_record(&c);
 		reading = follow_all(&c);
+	}
 
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for
-	 * only where we do not know enough without it.
+	 * only where we do not know enough without it.  So a cycle that does not
+	 * need it is proven at once, and not hidden by one that does.
 	 */
 	if (reading == ZKL_READ)
 		*cycle = find_cycle(&c);
-	if (reading == ZKL_READ && *cycle == NULL && c.nparties > 1)
+	if (reading == ZKL_READ && *cycle == NULL && c.g.nparties > 1)
 	{
 		reading = follow_others(&c);
 		if (reading == ZKL_READ)

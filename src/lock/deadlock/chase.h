@@ -8,26 +8,24 @@
 #ifndef ZKLOCK_CHASE_H
 #define ZKLOCK_CHASE_H
 
-#include "local_waits.h"
 #include "lock/look/reader.h"
+#include "wait_record.h"
 
-/* From where: a place in a queue, and who waits for us on this server */
+/* From where */
 typedef struct ZkChaseFrom
 {
-	const char *dir;
-	int			root_len;		/* of the root in dir */
-	const char *node;			/* our own, without the directory */
-	const char *record;			/* our own on the board, the same */
-	const ZkLocalWait *waits;
-	int			nwaits;
+	const ZkRecord *says;		/* where we wait, and who waits for us on this
+								 * server */
+	int			root_len;		/* of the root in the directory */
+	const char *record;			/* our own on the board, without its path */
 	const struct ZkCycle *later;	/* take another one, if there is; or NULL */
 } ZkChaseFrom;
 
 /* A wait for one of PostgreSQL's locks on which a cycle rests */
 typedef struct ZkLocalEvidence
 {
-	int			check;			/* of the record that tells of it; -1: we know
-								 * it ourselves */
+	const char *record;			/* that tells of it; NULL: we know it
+								 * ourselves */
 	char		tag[ZKP_TAG_LEN];	/* whose; "" if only others wait for him */
 	int64		since;
 } ZkLocalEvidence;
@@ -40,8 +38,8 @@ typedef struct ZkCycle
 {
 	ZkCheck    *checks;
 	int			nchecks;
-	bool	   *of_record;		/* for each check: of a record that tells of
-								 * local waits */
+	int			nrecords;		/* the first of them are of records that tell
+								 * of local waits */
 	ZkLocalEvidence *locals;
 	int			nlocals;
 	char	   *detail;			/* a line for each wait */

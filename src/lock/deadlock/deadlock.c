@@ -35,6 +35,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "pgstat.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
@@ -48,11 +49,7 @@
 /* Looks after the first are at least so far apart */
 #define SHORTEST_PAUSE_MS	10
 
-/* A wait on this server counts after deadlock_timeout, but not before */
-#define YOUNG_MS			100
-
-/* So many records of waiters, and checks in a transaction, are of one size */
-#define MOST_WAITS			1000
+/* Checks in a transaction are at most this many, and of this size */
 #define MOST_CHECKS			(ZKN_CHECK_MAX - 1)
 #define MOST_CHECK_BYTES	(256 * 1024)
 
@@ -75,15 +72,13 @@ struct ZkSearch
 	ZkSearchFor what;
 	int64		due;
 	ZkNode	   *record;			/* published; or NULL */
-	bool		names_others;	/* so does its name */
-	ZkLocalWait *waits;			/* whom it names */
-	int			nwaits;
-	MemoryContext waits_context;
+	ZkRecord	says;			/* what it says; lasts for a look */
+	uint64		seen;			/* what stands for these waits */
 	int64		grows_up;		/* when one of those that do not count yet
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	Kept		candidates[2];	/* not proven yet: see prove */
+	Kept		candidates[2];	/* not proven yet: see end_cycle */
 	int			turn;			/* neither hides the other: the one that is
 								 * looked for first */
 	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
@@ -180,8 +175,6 @@ zkl_end_search(ZkSearch *s)
 	retract(s);
 	forget_candidates(s);
 	forget(&s->in_doubt);
-	if (s->waits_context != NULL)
-		MemoryContextDelete(s->waits_context);
 	pfree(s);
 }
 
@@ -194,14 +187,10 @@ zkl_end_search(ZkSearch *s)
 static bool
 await_record(ZkSearch *s, ZkNodeInfo *info)
 {
-	ZkPatience	patience = {
-		.session = s->what.session,.wait = s->what.wait,.event = ZKB_WAIT_ACQUIRE,
-		.until = zkb_wait_answer_due(s->what.wait),.go_on = s->what.go_on,.arg = s->what.arg
-	};
-
+	begin_reading(s);
 	do
 		zkn_info(s->what.session, s->record, info);
-	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&patience));
+	while ((info->state == ZKN_CREATING || info->state == ZKN_UNSURE) && zkb_wait_on(&s->reader.patience));
 	return info->state == ZKN_PRESENT;
 }
 
@@ -213,7 +202,6 @@ create_record(ZkSearch *s, const char *lines, bool names_others)
 	ZkpWant		want = {.record = tag,.identity = lines,.closed = s->what.want->closed};
 
 	retract(s);
-	s->names_others = names_others;
 	for (int parents = 0; parents <= 1; parents++)
 	{
 		ZkNodeInfo	info;
@@ -248,82 +236,23 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	return reading == ZKL_READ && answer.rc == ZKS_OK;
 }
 
-static bool
-same_waits(const ZkLocalWait *a, const ZkLocalWait *b, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (a[i].since != b[i].since || a[i].blocker != b[i].blocker || strcmp(a[i].tag, b[i].tag) != 0)
-			return false;
-	}
-	return true;
-}
-
-/*
- * Whether a wait for one of PostgreSQL's locks is too young to count, and for how
- * many ms yet.  What that session gave back before may still stand in ZooKeeper, and
- * it runs no code that could say so.  A clock that was set back tells nothing.
- */
-static bool
-is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
-{
-	int64		age = (now - wait->since) / 1000;
-	int			grown_up = Max(DeadlockTimeout, YOUNG_MS);
-
-	*ms = (int) (grown_up - age);
-	return age >= 0 && age < grown_up;
-}
-
-/*
- * Who waits for us on this server.  One that is too young counts only for those that
- * wait for it.  Returns how many there are, or 0 if all are.
- */
-static int
-list_local_waits(ZkSearch *s, ZkLocalWait **waits)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int			n = zkl_local_waits(waits, MOST_WAITS);
-	int			count = 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		int			ms;
-
-		if (is_young(&(*waits)[i], now, &ms))
-		{
-			strlcpy((*waits)[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
-			s->grows_up = Min(s->grows_up, zkb_deadline(ms));
-		}
-		else
-			count++;
-	}
-	return count > 0 ? n : 0;
-}
-
 static void
 look_locally(ZkSearch *s)
 {
-	MemoryContext context = NULL;
-	ZkLocalWait *waits = NULL;
-	int			n = 0;
+	uint64		seen = 0;
 
-	s->grows_up = ZKS_NEVER;
-	if (zkl_blocks_somebody())
+	zkl_find_waits(&s->says, &s->grows_up);
+	for (int i = 0; i < s->says.n; i++)
 	{
-		MemoryContext old;
+		const ZkLocalWait *wait = &s->says.waits[i];
+		char	   *text = psprintf("%s " INT64_FORMAT " %d", wait->tag, wait->since, wait->blocker);
 
-		context = AllocSetContextCreate(GetMemoryChunkContext(s), "zklock local waits", ALLOCSET_DEFAULT_SIZES);
-		old = MemoryContextSwitchTo(context);
-		n = list_local_waits(s, &waits);
-		MemoryContextSwitchTo(old);
+		seen = hash_bytes_extended((unsigned char *) text, strlen(text), seen);
+		pfree(text);
 	}
-	if (n != s->nwaits || !same_waits(waits, s->waits, n))
+	if (seen != s->seen)
 		s->quiet = -1;
-	if (s->waits_context != NULL)
-		MemoryContextDelete(s->waits_context);
-	s->waits_context = context;
-	s->waits = waits;
-	s->nwaits = n;
+	s->seen = seen;
 }
 
 /* Publish where we wait, and who waits for us.  False if that could not be done. */
@@ -332,20 +261,24 @@ publish(ZkSearch *s)
 {
 	ZkNodeInfo	node;
 	ZkNodeInfo	record = {.state = ZKN_ABSENT};
-	int			n = s->nwaits;
+	bool		names_others = s->says.n > 0;
 	char	   *lines;
 	bool		done;
 
 	zkn_info(s->what.session, s->what.node, &node);
-	lines = zkl_record_lines(s->what.dir, node.name, s->waits, n);
+	s->says.dir = s->what.dir;
+	s->says.node = pstrdup(node.name);
+	s->says.identity = pstrdup(zkb_identity_lines());
+	s->says.identity_len = strlen(s->says.identity);
+	lines = zkl_record_lines(&s->says);
 	if (s->record != NULL)
 		zkn_info(s->what.session, s->record, &record);
-	if (record.state == ZKN_PRESENT && s->names_others == (n > 0))
-		done = n == 0 || rewrite_record(s, record.name, lines);
+	if (record.state == ZKN_PRESENT && (record.name[ZKP_TAG_LEN - 1] == '+') == names_others)
+		done = !names_others || rewrite_record(s, record.name, lines);
 	else
 	{
 		s->quiet = -1;
-		done = create_record(s, lines, n > 0);
+		done = create_record(s, lines, names_others);
 	}
 	if (!done)
 		retract(s);
@@ -371,24 +304,11 @@ raise_deadlock(const ZkCycle *cycle)
 }
 
 static bool
-is_same_check(const ZkCycle *before, const ZkCycle *now, int at, int written)
+is_same_local(const ZkLocalEvidence *a, const ZkLocalEvidence *b)
 {
-	int			i = 0;
-
-	while (i < before->nchecks && strcmp(before->checks[i].path, now->checks[at].path) != 0)
-		i++;
-	if (i == before->nchecks)
+	if (a->since != b->since || strcmp(a->tag, b->tag) != 0 || (a->record == NULL) != (b->record == NULL))
 		return false;
-	return now->of_record[at] ? now->checks[at].version >= before->checks[i].version + written :
-		now->checks[at].version == before->checks[i].version;
-}
-
-static bool
-is_same_local(const ZkCycle *a, const ZkLocalEvidence *x, const ZkCycle *b, const ZkLocalEvidence *y)
-{
-	if (x->since != y->since || strcmp(x->tag, y->tag) != 0 || (x->check < 0) != (y->check < 0))
-		return false;
-	return x->check < 0 || strcmp(a->checks[x->check].path, b->checks[y->check].path) == 0;
+	return a->record == NULL || strcmp(a->record, b->record) == 0;
 }
 
 /*
@@ -403,60 +323,26 @@ is_same(const ZkCycle *before, const ZkCycle *now, int written)
 		return false;
 	for (int i = 0; i < now->nchecks; i++)
 	{
-		if (!is_same_check(before, now, i, written))
+		int			version = now->checks[i].version;
+		int			k = 0;
+
+		while (k < before->nchecks && strcmp(before->checks[k].path, now->checks[i].path) != 0)
+			k++;
+		if (k == before->nchecks ||
+			(i < now->nrecords ? version < before->checks[k].version + written : version != before->checks[k].version))
 			return false;
 	}
 	for (int i = 0; i < now->nlocals; i++)
 	{
 		int			k = 0;
 
-		while (k < before->nlocals && !is_same_local(before, &before->locals[k], now, &now->locals[i]))
+		while (k < before->nlocals && !is_same_local(&before->locals[k], &now->locals[i]))
 			k++;
 		if (k == before->nlocals)
 			return false;
 	}
 	return true;
 }
-
-static bool
-rests_on(const ZkCycle *cycle, bool own)
-{
-	for (int i = 0; i < cycle->nlocals; i++)
-	{
-		if ((cycle->locals[i].check < 0) == own)
-			return true;
-	}
-	return false;
-}
-
-/* Whether those who waited for us on this server, as far as it matters, still do */
-static bool
-own_waits_stand(ZkSearch *s, const ZkCycle *cycle)
-{
-	ZkLocalWait *waits;
-	int			n = list_local_waits(s, &waits);
-
-	for (int i = 0; i < cycle->nlocals; i++)
-	{
-		int			k = 0;
-
-		if (cycle->locals[i].check >= 0)
-			continue;
-		while (k < n && (waits[k].since != cycle->locals[i].since ||
-						 (cycle->locals[i].tag[0] != '\0' && strcmp(waits[k].tag, cycle->locals[i].tag) != 0)))
-			k++;
-		if (k == n)
-			return false;
-	}
-	return true;
-}
-
-typedef enum Proof
-{
-	PROVEN,
-	READ_AGAIN,					/* at once */
-	NOT_YET						/* others must write their records before */
-} Proof;
 
 /* The candidate that this cycle is, or will be */
 static Kept *
@@ -469,35 +355,6 @@ candidate_of(ZkSearch *s, const ZkCycle *cycle)
 	}
 	forget(&s->candidates[s->turn]);
 	return &s->candidates[s->turn];
-}
-
-/*
- * Whether there was a moment at which all waits of the cycle stood, if what it
- * checks still stands.  A cycle with waits on other servers is kept until that
- * is known; its memory is then the search's.
- *
- * It is read twice before we count what is written: a first reading takes a while,
- * and what stood when it began may have gone before it saw the rest
- * (models/deadlock.pml, MUTANT_FIRST_READING).
- */
-static Proof
-prove(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
-{
-	if (rests_on(cycle, false))
-	{
-		Kept	   *candidate = candidate_of(s, cycle);
-		bool		is_new = candidate->cycle == NULL;
-
-		if (is_new || !candidate->read_twice)
-		{
-			keep(s, candidate, cycle, context);
-			candidate->read_twice = !is_new;
-			return is_new ? READ_AGAIN : NOT_YET;
-		}
-		if (!is_same(candidate->cycle, cycle, 2))
-			return NOT_YET;
-	}
-	return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;
 }
 
 static bool
@@ -544,6 +401,41 @@ give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 	return answer.missing == cycle->nchecks;	/* our own node is gone */
 }
 
+/*
+ * End the cycle if there was a moment at which all of its waits stood, supposed that
+ * what it checks still stands.  Returns false if it must be read again at once.  One
+ * with waits on other servers is kept until that is known; its memory is then the
+ * search's.
+ *
+ * It is read twice before we count what is written: a first reading takes a while,
+ * and what stood when it began may have gone before it saw the rest
+ * (models/deadlock.pml, MUTANT_FIRST_READING).
+ */
+static bool
+end_cycle(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
+{
+	if (cycle->nrecords > 0)
+	{
+		Kept	   *candidate = candidate_of(s, cycle);
+		bool		is_new = candidate->cycle == NULL;
+		bool		counts = !is_new && candidate->read_twice;
+
+		if (!counts)
+		{
+			keep(s, candidate, cycle, context);
+			candidate->read_twice = !is_new;
+		}
+		if (is_new)
+			return false;
+		if (!counts || !is_same(candidate->cycle, cycle, 2))
+		{
+			s->turn = 1 - s->turn;	/* others must write their records before */
+			return true;
+		}
+	}
+	return give_way(s, cycle, context);
+}
+
 /*-------------------------------------------------------------------------
  * Looking
  *-------------------------------------------------------------------------
@@ -562,14 +454,13 @@ chase_once(ZkSearch *s)
 	ZkNodeInfo	node;
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
-		.dir = s->what.dir,.root_len = s->what.root_len,.node = node.name,.record = record.name,
-		.waits = s->waits,.nwaits = s->nwaits,.later = s->candidates[1 - s->turn].cycle
+		.says = &s->says,.root_len = s->what.root_len,.record = record.name,
+		.later = s->candidates[1 - s->turn].cycle
 	};
 	ZkCycle    *cycle;
 	bool		listed;
 	bool		done = true;
 
-	zkn_info(s->what.session, s->what.node, &node);
 	zkn_info(s->what.session, s->record, &record);
 	begin_reading(s);
 	s->quiet = 0;
@@ -588,18 +479,7 @@ chase_once(ZkSearch *s)
 	else if (cycle == NULL)
 		forget_candidates(s);
 	else
-		switch (prove(s, cycle, &context))
-		{
-			case PROVEN:
-				done = give_way(s, cycle, &context);
-				break;
-			case READ_AGAIN:
-				done = false;
-				break;
-			case NOT_YET:
-				s->turn = 1 - s->turn;
-				break;
-		}
+		done = end_cycle(s, cycle, &context);
 	zkl_end_reading(&s->reader);
 	if (!listed)
 		retract(s);				/* somebody deleted it: the next look makes
@@ -614,7 +494,7 @@ static void
 look(ZkSearch *s)
 {
 	look_locally(s);
-	if (!s->what.holds && s->nwaits == 0)
+	if (!s->what.holds && s->says.n == 0)
 	{
 		retract(s);
 		forget_candidates(s);
@@ -640,7 +520,7 @@ look(ZkSearch *s)
 		}
 	}
 	/* who waits for others to write must not lose much time after they did */
-	look_again(s, has_candidate(s) ? 4 : s->names_others || s->quiet < 0 ? 2 : 1);
+	look_again(s, has_candidate(s) ? 4 : s->says.n > 0 || s->quiet < 0 ? 2 : 1);
 }
 
 /* A wait may last for days, so a look leaves nothing behind but what it keeps */

@@ -5,8 +5,8 @@
  *
  * GetBlockerStatusData() looks at one waiter at a time, each at another
  * instant; a cycle made of such edges may never have stood.  So all partitions
- * of the lock table are held at once, as pg_locks does, while the queues are
- * copied; who waits for whom is worked out on the copy.
+ * of the lock table are held at once, as pg_locks does, while we go from our own
+ * locks to those who wait for them, from there to who waits for these, and so on.
  *
  * The edges are those of PostgreSQL's deadlock detector: a waiter waits for
  * each other party that holds the lock in a conflicting mode, and for each that
@@ -24,8 +24,6 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
-
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -37,82 +35,30 @@
 #include "backend/internals.h"
 #include "local_waits.h"
 
-/* Where a party is in the result; anything below these is an index */
-#define US			(-1)
-#define GONE		(INT_MAX - 1)	/* it has ended since */
-#define NOT_FOUND	INT_MAX
-
-typedef struct Party
+/* A party that waits; what follows from this is told once nothing is locked */
+typedef struct Waiter
 {
-	int			place;
-	int			pid;			/* this and the next: only of who waits */
-	const volatile PgBackendStatus *status;
-} Party;
-
-typedef struct Holder
-{
-	int			party;
-	LOCKMASK	modes;
-} Holder;
-
-typedef struct Request
-{
-	int			party;
+	PGPROC	   *leader;
+	int			pid;			/* of the leader */
+	LOCKTAG		tag;
 	LOCKMODE	mode;
 	TimestampTz since;
-} Request;
+	int			blocker;
+} Waiter;
 
-/* The queue of a lock, with indexes of its first holder and request */
-typedef struct Queue
-{
-	LOCKTAG		tag;
-	const LOCKMASK *conflicts;	/* of each mode */
-	int			holders,
-				n_holders;
-	int			requests,
-				n_requests;
-	bool		exhausted;		/* all in it have been found */
-} Queue;
-
-/* A copy of all queues of the server; a party's number is its leader's */
 typedef struct Look
 {
-	Party	   *parties;
-	Holder	   *holders;
-	Request    *requests;
-	Queue	   *queues;
-	int			n_parties;
-	int			n_holders;
-	int			n_requests;
-	int			n_queues;
-	int			max_holders;
+	bool	   *found;			/* for each process that is a party: it is in
+								 * the result, or us */
+	Waiter	   *waiters;
+	int			n;
+	int			most;
 } Look;
-
-/* As pg_locks does, and the deadlock detector, in this order */
-static void
-lock_all_partitions(void)
-{
-	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
-		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
-}
-
-static void
-unlock_all_partitions(void)
-{
-	for (int i = NUM_LOCK_PARTITIONS - 1; i >= 0; i--)
-		LWLockRelease(LockHashPartitionLockByIndex(i));
-}
 
 static PROCLOCK *
 next_own(const PGPROC *proc, int partition, PROCLOCK *own)
 {
 	return list_next_compat(&proc->myProcLocks[partition], own, offsetof(PROCLOCK, procLink));
-}
-
-static PROCLOCK *
-next_holder(const LOCK *lock, PROCLOCK *holder)
-{
-	return list_next_compat(&lock->procLocks, holder, offsetof(PROCLOCK, lockLink));
 }
 
 static PGPROC *
@@ -158,26 +104,9 @@ list_members(PGPROC **members)
 /*
  * Others add to our list only to wait for what we took by the fast path.  Who has not
  * done so yet begins to wait at this moment.  So a partition in which we have nothing
- * need not be locked.
+ * need not be locked.  A session that had parallel workers once is a group of its own
+ * from then on.
  */
-static bool
-partition_has_queue(PGPROC *const *members, int n, int partition)
-{
-	bool		found = false;
-
-	for (int i = 0; i < n && !found; i++)
-		found = next_own(members[i], partition, NULL) != NULL;
-	if (!found)
-		return false;
-	found = false;
-	LWLockAcquire(LockHashPartitionLockByIndex(partition), LW_SHARED);
-	for (int i = 0; i < n && !found; i++)
-		found = has_queue(members[i], partition);
-	LWLockRelease(LockHashPartitionLockByIndex(partition));
-	return found;
-}
-
-/* A session that had parallel workers once is a group of its own from then on */
 bool
 zkl_blocks_somebody(void)
 {
@@ -189,7 +118,16 @@ zkl_blocks_somebody(void)
 	if (MyProc->lockGroupLeader != NULL)
 		n = list_members(members);
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
-		found = partition_has_queue(members, n, i);
+	{
+		for (int k = 0; k < n && !found; k++)
+		{
+			if (next_own(members[k], i, NULL) == NULL)
+				continue;
+			LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
+			found = has_queue(members[k], i);
+			LWLockRelease(LockHashPartitionLockByIndex(i));
+		}
+	}
 	pfree(members);
 	return found;
 }
@@ -200,241 +138,123 @@ leader_of(PGPROC *proc)
 	return proc->lockGroupLeader != NULL ? proc->lockGroupLeader : proc;
 }
 
-/* Counts the holders that there is no room for */
+/*
+ * Those who wait for this lock of a process, whose party has this place.  A wait that
+ * has not noted its time yet is new: the next look sees it.  (It does so just after it
+ * has begun.  If the wait before it was canceled, that one's time is still there
+ * until then.)
+ */
 static void
-copy_holders(Look *look, Queue *queue, const LOCK *lock)
+search_queue(Look *look, const PGPROC *proc, const PROCLOCK *own, int place)
 {
-	PROCLOCK   *from = NULL;
+	const LOCK *lock = own->tag.myLock;
+	const LOCKMASK *conflicts = GetLocksMethodTable(lock)->conflictTab;
+	LOCKMASK	blocking = own->holdMask;
+	PGPROC	   *waiter = NULL;
 
-	queue->holders = look->n_holders;
-	while ((from = next_holder(lock, from)) != NULL)
+	while ((waiter = next_waiter(lock, waiter)) != NULL && look->n < look->most)
 	{
-		int			party = from->groupLeader - ProcGlobal->allProcs;
+		PGPROC	   *leader = leader_of(waiter);
+		bool	   *found = &look->found[leader - ProcGlobal->allProcs];
+		TimestampTz since = (TimestampTz) pg_atomic_read_u64(&waiter->waitStart);
 
-		/* Prepared transactions come behind the processes, and never wait */
-		if (from->holdMask == 0 || party >= look->n_parties)
+		if (waiter == proc)
+			blocking |= LOCKBIT_ON(waiter->waitLockMode);
+		if (*found || since == 0 || !(conflicts[waiter->waitLockMode] & blocking))
 			continue;
-		if (look->n_holders < look->max_holders)
+		*found = true;
+		look->waiters[look->n++] = (Waiter)
 		{
-			look->holders[look->n_holders].party = party;
-			look->holders[look->n_holders].modes = from->holdMask;
-		}
-		look->n_holders++;
+			leader, leader->pid, lock->tag, waiter->waitLockMode, since, place
+		};
 	}
-	queue->n_holders = look->n_holders - queue->holders;
 }
 
 static void
-copy_requests(Look *look, Queue *queue, const LOCK *lock)
+search_process(Look *look, const PGPROC *proc, int place)
 {
-	PGPROC	   *from = NULL;
-
-	queue->requests = look->n_requests;
-	while ((from = next_waiter(lock, from)) != NULL)
+	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
 	{
-		PGPROC	   *leader = leader_of(from);
-		Request    *to = &look->requests[look->n_requests++];
-		Party	   *party;
+		PROCLOCK   *own = NULL;
 
-		to->party = leader - ProcGlobal->allProcs;
-		to->mode = from->waitLockMode;
-		to->since = (TimestampTz) pg_atomic_read_u64(&from->waitStart);
-		party = &look->parties[to->party];
-		party->pid = leader->pid;
-		party->status = status_entry(leader);
+		while ((own = next_own(proc, i, own)) != NULL)
+			search_queue(look, proc, own, place);
 	}
-	queue->n_requests = look->n_requests - queue->requests;
+}
+
+static void
+search_party(Look *look, PGPROC *leader, int place)
+{
+	dlist_iter	iter;
+
+	if (leader->lockGroupLeader == NULL)
+		search_process(look, leader, place);
+	else
+		dlist_foreach(iter, &leader->lockGroupMembers)
+			search_process(look, dlist_container(PGPROC, lockGroupLink, iter.cur), place);
 }
 
 /*
- * Copy all queues, at one instant.  Nothing here can fail or allocates: an
- * error would leave with the partitions locked.  False: there was no room for
- * all holders, and look->n_holders tells how many there were.
+ * Those who wait for us, then those who wait for them, and so on, at one instant.
+ * The partitions are locked as by pg_locks, and by the deadlock detector, in this order.
+ * Nothing here can fail or allocates: an error would leave with them locked.
  */
-static bool
-copy_queues(Look *look)
-{
-	look->n_queues = look->n_holders = look->n_requests = 0;
-	lock_all_partitions();
-	for (int i = 0; i < look->n_parties; i++)
-	{
-		PGPROC	   *proc = &ProcGlobal->allProcs[i];
-		LOCK	   *lock = proc->waitLock;
-		Queue	   *queue;
-
-		/* Each queue once: when we meet the first in it */
-		if (lock == NULL || next_waiter(lock, NULL) != proc)
-			continue;
-		queue = &look->queues[look->n_queues++];
-		queue->tag = lock->tag;
-		queue->conflicts = GetLocksMethodTable(lock)->conflictTab;
-		queue->exhausted = false;
-		copy_holders(look, queue, lock);
-		copy_requests(look, queue, lock);
-	}
-	unlock_all_partitions();
-	return look->n_holders <= look->max_holders;
-}
-
 static void
 take_look(Look *look)
 {
-	int			n = ProcGlobal->allProcCount;
-
-	look->n_parties = n;
-	look->parties = palloc(n * sizeof(Party));
-	for (int i = 0; i < n; i++)
-		look->parties[i].place = NOT_FOUND;
-	look->parties[leader_of(MyProc) - ProcGlobal->allProcs].place = US;
-
-	/* A process waits in one queue at most, but may hold many locks */
-	look->requests = palloc(n * sizeof(Request));
-	look->queues = palloc(n * sizeof(Queue));
-	look->max_holders = n;
-	look->holders = palloc(look->max_holders * sizeof(Holder));
-	while (!copy_queues(look))
-	{
-		look->max_holders = 2 * look->n_holders;
-		pfree(look->holders);
-		look->holders = palloc(look->max_holders * sizeof(Holder));
-	}
-}
-
-static void
-forget_look(Look *look)
-{
-	pfree(look->parties);
-	pfree(look->holders);
-	pfree(look->requests);
-	pfree(look->queues);
-}
-
-/* Whether this party was found, with a place below this one, or is us */
-static bool
-is_found(const Look *look, int party, int below)
-{
-	return look->parties[party].place < below;
-}
-
-/* The place of who blocks this request: a holder if there is one */
-static int
-find_blocker(const Look *look, const Queue *queue, const Request *request, int below)
-{
-	LOCKMASK	conflicts = queue->conflicts[request->mode];
-	const Holder *holder = &look->holders[queue->holders];
-	const Request *ahead = &look->requests[queue->requests];
-
-	for (int i = 0; i < queue->n_holders; i++, holder++)
-	{
-		if ((holder->modes & conflicts) && is_found(look, holder->party, below))
-			return look->parties[holder->party].place;
-	}
-	while (!(LOCKBIT_ON(ahead->mode) & conflicts) || !is_found(look, ahead->party, below))
-	{
-		ahead++;
-		Assert(ahead < request);
-	}
-	return look->parties[ahead->party].place;
-}
-
-/* The tag of who waits; false if it has ended meanwhile */
-static bool
-get_tag(char *tag, const Party *party)
-{
-	TimestampTz started;
-
-	if (!zkb_read_start(party->status, party->pid, &started))
-		return false;
-	zkb_tag(tag, party->pid, started);
-	return true;
+	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
+		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
+	search_party(look, leader_of(MyProc), -1);
+	for (int i = 0; i < look->n; i++)
+		search_party(look, look->waiters[i].leader, i);
+	for (int i = NUM_LOCK_PARTITIONS - 1; i >= 0; i--)
+		LWLockRelease(LockHashPartitionLockByIndex(i));
 }
 
 static char *
-describe(const Queue *queue, LOCKMODE mode)
+describe(const LOCKTAG *tag, LOCKMODE mode)
 {
 	StringInfoData text;
 	char	   *what;
 
 	initStringInfo(&text);
-	appendStringInfo(&text, "%s on ", GetLockmodeName(queue->tag.locktag_lockmethodid, mode));
-	DescribeLockTag(&text, &queue->tag);
+	appendStringInfo(&text, "%s on ", GetLockmodeName(tag->locktag_lockmethodid, mode));
+	DescribeLockTag(&text, tag);
 	what = pstrdup(text.data);
 	pfree(text.data);
 	return what;
 }
 
-/*
- * Add those of this queue who wait for a party with a place below this one, and
- * are in no place yet.  Returns how many there are now.
- */
-static int
-search_queue(Look *look, Queue *queue, int below, ZkLocalWait *waits, int n, int most)
-{
-	LOCKMASK	blocking = 0;
-
-	for (int i = 0; i < queue->n_holders; i++)
-	{
-		const Holder *holder = &look->holders[queue->holders + i];
-
-		if (is_found(look, holder->party, below))
-			blocking |= holder->modes;
-	}
-	queue->exhausted = true;
-	for (int i = 0; i < queue->n_requests && n < most; i++)
-	{
-		const Request *request = &look->requests[queue->requests + i];
-		Party	   *party = &look->parties[request->party];
-		ZkLocalWait *wait = &waits[n];
-
-		if (party->place < below)
-			blocking |= LOCKBIT_ON(request->mode);
-
-		/*
-		 * Those not found yet are of another party than who blocks them.  A
-		 * wait that has not noted its time yet is new: the next look sees it.
-		 * (It does so just after it has begun.  If the wait before it was
-		 * canceled, that one's time is still there until then.)
-		 */
-		if (party->place != NOT_FOUND)
-			continue;
-		if (request->since == 0 || !(queue->conflicts[request->mode] & blocking))
-			queue->exhausted = false;
-		else if (!get_tag(wait->tag, party))
-			party->place = GONE;
-		else
-		{
-			wait->pid = party->pid;
-			wait->since = request->since;
-			wait->blocker = find_blocker(look, queue, request, below);
-			wait->blocker_pid = wait->blocker == US ? MyProcPid : waits[wait->blocker].pid;
-			wait->what = describe(queue, request->mode);
-			party->place = n++;
-		}
-	}
-	return n;
-}
-
 int
 zkl_local_waits(ZkLocalWait **waits, int most)
 {
-	Look		look;
-	int			n = 0,
-				below;
+	Look		look = {.most = Min(most, ProcGlobal->allProcCount)};
 
+	*waits = NULL;
+	if (!zkl_blocks_somebody())
+		return 0;
+	look.found = palloc0(ProcGlobal->allProcCount * sizeof(bool));
+	look.found[leader_of(MyProc) - ProcGlobal->allProcs] = true;
+	look.waiters = palloc(look.most * sizeof(Waiter));
 	take_look(&look);
-	most = Min(most, look.n_requests);
-	*waits = palloc(most * sizeof(ZkLocalWait));
 
-	/* Those who wait for us, then those who wait for them, and so on */
-	do
+	*waits = palloc(look.n * sizeof(ZkLocalWait));
+	for (int i = 0; i < look.n; i++)
 	{
-		below = n;
-		for (int i = 0; i < look.n_queues && n < most; i++)
-		{
-			if (!look.queues[i].exhausted)
-				n = search_queue(&look, &look.queues[i], below, *waits, n, most);
-		}
-	} while (n > below);
-	forget_look(&look);
-	return n;
+		const Waiter *waiter = &look.waiters[i];
+		ZkLocalWait *wait = &(*waits)[i];
+		TimestampTz started;
+
+		/* who has ended meanwhile has no tag that anybody knows */
+		if (!zkb_read_start(status_entry(waiter->leader), waiter->pid, &started))
+			started = 0;
+		zkb_tag(wait->tag, waiter->pid, started);
+		wait->pid = waiter->pid;
+		wait->since = waiter->since;
+		wait->blocker = waiter->blocker;
+		wait->what = describe(&waiter->tag, waiter->mode);
+	}
+	pfree(look.found);
+	pfree(look.waiters);
+	return look.n;
 }

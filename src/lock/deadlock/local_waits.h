@@ -22,7 +22,6 @@ typedef struct ZkLocalWait
 	int			blocker;		/* whom it waits for on a shortest way to us:
 								 * an index in the array, always a lower one;
 								 * -1: for us */
-	int			blocker_pid;
 	char	   *what;			/* "ShareLock on transaction 742", in the
 								 * server's encoding */
 } ZkLocalWait;

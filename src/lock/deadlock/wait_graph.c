@@ -42,14 +42,6 @@
 
 #include "wait_graph.h"
 
-/* What has to be looked at because somebody turned out not to be stuck */
-typedef struct Work
-{
-	ZkGraph    *g;
-	ZkGraphParty *freed;
-	ZkGraphQueue *to_judge[32]; /* by the bits of their length */
-} Work;
-
 /* The first stuck contender of some kind, and the first of another owner */
 typedef struct First
 {
@@ -73,16 +65,7 @@ typedef struct Search
 	ZkGraphParty *last;			/* of the parties that are reached */
 	ZkGraphContender *middle;	/* of the contenders that are reached and only
 								 * wait: those not yet followed */
-	ZkGraphContender *last_middle;
 } Search;
-
-/* What became evidence, and must have evidence itself */
-typedef struct Evidence
-{
-	ZkGraph    *g;
-	ZkGraphParty *parties;
-	ZkGraphContender *contenders;
-} Evidence;
 
 static bool
 same_owner(const ZkGraphContender *a, const ZkGraphContender *b)
@@ -101,15 +84,16 @@ prepare_queue(ZkGraph *g, int queue)
 {
 	ZkGraphQueue *q = &g->queues[queue];
 
+	q->to_judge = true;
 	for (int i = 0; i < q->n; i++)
 	{
 		ZkGraphContender *c = &q->contenders[i];
 
 		c->stuck = !c->granted || c->party >= 0;
-		c->evidence = c->enough = c->reached = false;
+		c->evidence = c->proven = c->enough = c->reached = false;
 		c->blocker = -1;
 		c->queue = queue;
-		c->from = c->next_held = c->next = NULL;
+		c->from = c->next = c->next_held = NULL;
 		if (c->granted && c->party >= 0)
 		{
 			c->next_held = g->parties[c->party].held;
@@ -127,89 +111,44 @@ prepare(ZkGraph *g)
 		ZkGraphParty *p = &g->parties[i];
 
 		p->stuck = true;
-		p->evidence = p->reached = false;
+		p->evidence = p->proven = p->reached = false;
 		p->waits_for = p->local = p->held_up_by = -1;
 		p->wait = p->queue >= 0 ? &g->queues[p->queue].contenders[p->at] : NULL;
 		if (p->wait != NULL && p->wait->granted)
 			p->wait = NULL;
-		p->reasons = p->wait != NULL;
 		p->held = NULL;
-		p->waits = p->awaited = NULL;
+		p->waits = NULL;
 	}
 	for (int i = g->nlocals - 1; i >= 0; i--)
 	{
 		ZkGraphLocal *l = &g->locals[i];
-		ZkGraphParty *waiter = &g->parties[l->waiter];
-		ZkGraphParty *holder = &g->parties[l->holder];
 
 		l->evidence = false;
-		l->next_wait = waiter->waits;
-		waiter->waits = l;
-		l->next_awaited = holder->awaited;
-		holder->awaited = l;
-		waiter->reasons++;
+		l->next_wait = g->parties[l->waiter].waits;
+		g->parties[l->waiter].waits = l;
 	}
 	for (int i = 0; i < g->nqueues; i++)
 		prepare_queue(g, i);
 }
 
-static void
-free_party(Work *work, ZkGraphParty *p)
+/* If nothing keeps this party stuck, it proceeds, and gives back all that it has */
+static bool
+judge_party(ZkGraph *g, ZkGraphParty *p)
 {
-	p->stuck = false;
-	p->next = work->freed;
-	work->freed = p;
-}
-
-/* One of the waits of this party does not keep it stuck */
-static void
-lose_reason(Work *work, ZkGraphParty *p)
-{
-	if (--p->reasons == 0)
-		free_party(work, p);
-}
-
-static void
-judge_later(Work *work, ZkGraphQueue *q)
-{
-	int			bits = 0;
-
-	if (q->to_judge)
-		return;
-	while (q->n >> bits > 1)
-		bits++;
-	q->to_judge = true;
-	q->next = work->to_judge[bits];
-	work->to_judge[bits] = q;
-}
-
-static ZkGraphQueue *
-next_to_judge(Work *work)
-{
-	for (int bits = 0; bits < 32; bits++)
+	if (!p->stuck || (p->wait != NULL && p->wait->stuck))
+		return false;
+	for (ZkGraphLocal *l = p->waits; l != NULL; l = l->next_wait)
 	{
-		ZkGraphQueue *q = work->to_judge[bits];
-
-		if (q == NULL)
-			continue;
-		work->to_judge[bits] = q->next;
-		q->to_judge = false;
-		return q;
+		if (g->parties[l->holder].stuck)
+			return false;
 	}
-	return NULL;
-}
-
-/* This party proceeds, and gives back all that it has */
-static void
-let_go(Work *work, ZkGraphParty *p)
-{
+	p->stuck = false;
 	for (ZkGraphContender *c = p->held; c != NULL; c = c->next_held)
 	{
 		c->stuck = false;
-		judge_later(work, &work->g->queues[c->queue]);
+		g->queues[c->queue].to_judge = true;
 	}
-	for (ZkGraphLocal *l = p->awaited; l != NULL; l = l->next_awaited)
-		lose_reason(work, &work->g->parties[l->waiter]);
+	return true;
 }
 
 static void
@@ -217,6 +156,8 @@ add_before(Before *before, ZkGraphContender *c)
 {
 	First	   *first = &before->first[!c->granted][c->shared];
 
+	if (!c->stuck)
+		return;
 	before->n++;
 	before->ngranted += c->granted;
 	if (first->one == NULL)
@@ -270,89 +211,68 @@ stays_stuck(const ZkGraphQueue *q, const Before *before, ZkGraphContender *c)
 	return blocker != NULL;
 }
 
-/*
- * Judges those from start to end - 1, which have the same rank.  Each that
- * falls may have been what kept a tie of its stuck.
- */
+/* Each that falls may have been what kept others of its rank stuck: judge them again */
 static void
-judge_rank(Work *work, ZkGraphQueue *q, int start, int end, Before *before)
-{
-	bool		fell;
-	Before		with;
-
-	do
-	{
-		with = *before;
-		fell = false;
-		for (int i = start; i < end; i++)
-		{
-			if (q->contenders[i].stuck)
-				add_before(&with, &q->contenders[i]);
-		}
-		for (int i = start; i < end; i++)
-		{
-			ZkGraphContender *c = &q->contenders[i];
-
-			if (!c->stuck || c->granted || stays_stuck(q, &with, c))
-				continue;
-			c->stuck = false;
-			fell = true;
-			if (c->party >= 0 && work->g->parties[c->party].wait == c)
-				lose_reason(work, &work->g->parties[c->party]);
-		}
-	} while (fell);
-	*before = with;
-}
-
-static void
-judge_queue(Work *work, ZkGraphQueue *q)
+judge_queue(ZkGraph *g, ZkGraphQueue *q)
 {
 	Before		before = {0};
 	int			end;
 
+	q->to_judge = false;
 	for (int start = 0; start < q->n; start = end)
 	{
-		for (end = start + 1; end < q->n; end++)
+		Before		with = before;
+
+		for (end = start; end < q->n && q->contenders[end].rank == q->contenders[start].rank; end++)
+			add_before(&with, &q->contenders[end]);
+		for (int i = start; i < end; i++)
 		{
-			if (q->contenders[end].rank != q->contenders[start].rank)
-				break;
+			ZkGraphContender *c = &q->contenders[i];
+
+			if (c->stuck && !c->granted && !stays_stuck(q, &with, c))
+			{
+				c->stuck = false;
+				q->to_judge |= end - start > 1;
+				if (c->party >= 0)
+					(void) judge_party(g, &g->parties[c->party]);
+			}
+			add_before(&before, c);
 		}
-		judge_rank(work, q, start, end, &before);
 	}
 }
 
-/* Take away all who are not stuck */
-static void
-find_stuck(ZkGraph *g)
+/* A look at a long queue waits for all that may change it by then */
+static ZkGraphQueue *
+shortest_to_judge(const ZkGraph *g)
 {
-	Work		work = {.g = g};
-	ZkGraphQueue *q;
+	ZkGraphQueue *shortest = NULL;
 
 	for (int i = 0; i < g->nqueues; i++)
 	{
-		g->queues[i].to_judge = false;
-		judge_later(&work, &g->queues[i]);
-	}
-	for (int i = 0; i < g->nparties; i++)
-	{
-		if (g->parties[i].reasons == 0)
-			free_party(&work, &g->parties[i]);
-	}
+		ZkGraphQueue *q = &g->queues[i];
 
-	/* a look at a long queue waits for all that may change it by then */
+		if (q->to_judge && (shortest == NULL || q->n < shortest->n))
+			shortest = q;
+	}
+	return shortest;
+}
+
+/* Take away who is not stuck, until nobody else falls because of that */
+static void
+find_stuck(ZkGraph *g)
+{
+	bool		fell;
+
 	do
 	{
-		ZkGraphParty *p;
+		ZkGraphQueue *q;
 
-		while ((p = work.freed) != NULL)
-		{
-			work.freed = p->next;
-			let_go(&work, p);
-		}
-		q = next_to_judge(&work);
-		if (q != NULL)
-			judge_queue(&work, q);
-	} while (q != NULL);
+		while ((q = shortest_to_judge(g)) != NULL)
+			judge_queue(g, q);
+		fell = false;
+		for (int i = 0; i < g->nparties; i++)
+			fell |= judge_party(g, &g->parties[i]);
+	} while (fell);
 }
 
 /*
@@ -362,17 +282,14 @@ find_stuck(ZkGraph *g)
 static void
 list_unreached(ZkGraphQueue *q)
 {
-	memset(q->unreached, 0, sizeof(q->unreached));
-	q->reader = NULL;
+	q->unreached[0] = q->unreached[1] = NULL;
 	for (int i = q->n - 1; i >= 0; i--)
 	{
 		ZkGraphContender *c = &q->contenders[i];
-		ZkGraphContender **list = &q->unreached[!c->granted][!q->semaphore && c->shared];
+		ZkGraphContender **list = &q->unreached[!c->granted];
 
 		if (!c->stuck)
 			continue;
-		if (c->granted && c->shared)
-			q->reader = c;
 		c->next = *list;
 		*list = c;
 	}
@@ -403,21 +320,23 @@ reach_party(Search *s, ZkGraphParty *p, ZkGraphLocal *by, ZkGraphContender *thro
 static bool
 reach_contender(Search *s, ZkGraphContender *c, ZkGraphContender *behind)
 {
-	if (c->granted)
+	if (c->granted || c == s->self->wait)
 		return reach_party(s, &s->g->parties[c->party], NULL, c, behind);
-	if (c == s->self->wait)
-		return reach_party(s, s->self, NULL, c, behind);
 	if (c->reached)
 		return false;
 	c->reached = true;
 	c->from = behind;
-	c->next = NULL;
-	if (s->middle == NULL)
-		s->middle = c;
-	else
-		s->last_middle->next = c;
-	s->last_middle = c;
+	c->next = s->middle;
+	s->middle = c;
 	return false;
+}
+
+static bool
+holds_up(const ZkGraphQueue *q, const ZkGraphContender *other, const ZkGraphContender *c)
+{
+	if (other == c || other->rank > c->rank)
+		return false;
+	return q->semaphore || (!(other->shared && c->shared) && !same_owner(other, c));
 }
 
 /*
@@ -426,50 +345,26 @@ reach_contender(Search *s, ZkGraphContender *c, ZkGraphContender *behind)
  * none counts.
  */
 static int64_t
-first_that_counts(const ZkGraph *g, const ZkGraphContender *c)
+first_that_counts(const ZkGraphQueue *q, const ZkGraphContender *c)
 {
-	const ZkGraphQueue *q = &g->queues[c->queue];
-	int64_t		first = INT64_MAX;
-
 	if (!c->enough)
 		return INT64_MIN;
-	if (q->semaphore)
+	if (q->semaphore || (c->party < 0 && !c->shared))
 		return INT64_MAX;
-	if (c->shared && q->reader != NULL)
-		first = q->reader->rank;
-	if (c->party < 0)
-		return first;
-	for (ZkGraphContender *own = g->parties[c->party].held; own != NULL; own = own->next_held)
+	for (int i = 0; i < q->n && q->contenders[i].rank <= c->rank; i++)
 	{
-		if (own->queue == c->queue && own->stuck && same_owner(own, c) && own->rank < first)
-			first = own->rank;
+		const ZkGraphContender *holder = &q->contenders[i];
+
+		if (holder->granted && holder->stuck && !holds_up(q, holder, c))
+			return holder->rank;
 	}
-	return first;
+	return INT64_MAX;
 }
 
-/* Goes on to those in this list that hold up a contender */
-static bool
-follow_list(Search *s, ZkGraphContender *c, ZkGraphContender **link, int64_t first)
-{
-	bool		semaphore = s->g->queues[c->queue].semaphore;
-
-	while (*link != NULL && (*link)->rank <= c->rank)
-	{
-		ZkGraphContender *blocker = *link;
-
-		if (blocker == c || blocker->rank < first || (!semaphore && same_owner(blocker, c)))
-		{
-			link = &blocker->next;
-			continue;
-		}
-		*link = blocker->next;
-		if (reach_contender(s, blocker, c))
-			return true;
-	}
-	return false;
-}
-
-/* Those that hold come first, since they make a cycle that is plainer */
+/*
+ * Goes on to those that hold up a contender.  Those that hold come first, since they
+ * make a cycle that is plainer.
+ */
 static bool
 follow_contender(Search *s, ZkGraphContender *c)
 {
@@ -478,11 +373,22 @@ follow_contender(Search *s, ZkGraphContender *c)
 
 	for (int waits = 0; waits < 2 && first < INT64_MAX; waits++)
 	{
-		if (follow_list(s, c, &q->unreached[waits][0], first))
-			return true;
-		if (!c->shared && follow_list(s, c, &q->unreached[waits][1], first))
-			return true;
-		first = first_that_counts(s->g, c);
+		ZkGraphContender **link = &q->unreached[waits];
+
+		while (*link != NULL && (*link)->rank <= c->rank)
+		{
+			ZkGraphContender *blocker = *link;
+
+			if (blocker->rank < first || !holds_up(q, blocker, c))
+			{
+				link = &blocker->next;
+				continue;
+			}
+			*link = blocker->next;
+			if (reach_contender(s, blocker, c))
+				return true;
+		}
+		first = first_that_counts(q, c);
 	}
 	return false;
 }
@@ -503,15 +409,15 @@ follow_party(Search *s, ZkGraphParty *p)
 		return false;
 	c->reached = true;
 	s->middle = NULL;
-	for (;;)
+	do
 	{
 		if (follow_contender(s, c))
 			return true;
 		c = s->middle;
-		if (c == NULL)
-			return false;
-		s->middle = c->next;
-	}
+		if (c != NULL)
+			s->middle = c->next;
+	} while (c != NULL);
+	return false;
 }
 
 /*
@@ -535,41 +441,20 @@ find_way(ZkGraph *g, ZkGraphParty *self)
 	return false;
 }
 
-static void
-need_party(Evidence *evidence, ZkGraphParty *p)
-{
-	if (p->evidence)
-		return;
-	p->evidence = true;
-	p->next = evidence->parties;
-	evidence->parties = p;
-}
-
-static void
-need_contender(Evidence *evidence, ZkGraphContender *c)
-{
-	if (c->evidence)
-		return;
-	c->evidence = true;
-	c->next = evidence->contenders;
-	evidence->contenders = c;
-}
-
 /*
  * The way, from its end, as steps of the parties.  All of it is evidence before
  * anything else is chosen, so that this can rest on it.
  */
 static void
-mark_cycle(Evidence *evidence, ZkGraphParty *self)
+mark_cycle(ZkGraph *g, ZkGraphParty *self)
 {
-	ZkGraph    *g = evidence->g;
 	ZkGraphParty *p = self;
 
 	do
 	{
 		ZkGraphParty *waiter;
 
-		need_party(evidence, p);
+		p->evidence = true;
 		if (p->by != NULL)
 		{
 			waiter = &g->parties[p->by->waiter];
@@ -583,12 +468,12 @@ mark_cycle(Evidence *evidence, ZkGraphParty *self)
 			/* from is NULL for the contender by which a party waits */
 			for (;; blocker = c, c = c->from)
 			{
-				need_contender(evidence, blocker);
+				blocker->evidence = true;
 				c->blocker = index_of(g, blocker);
 				if (c->from == NULL)
 					break;
 			}
-			need_contender(evidence, c);
+			c->evidence = true;
 			waiter = &g->parties[c->party];
 			waiter->held_up_by = index_of(g, p->through);
 		}
@@ -597,33 +482,23 @@ mark_cycle(Evidence *evidence, ZkGraphParty *self)
 	} while (p != self);
 }
 
-/* A wait that keeps this party stuck; one that is evidence already, if any */
+/* A wait that keeps this party stuck; rather one in ZooKeeper, which can be checked */
 static void
-prove_party(Evidence *evidence, ZkGraphParty *p)
+prove_party(ZkGraph *g, ZkGraphParty *p)
 {
-	ZkGraph    *g = evidence->g;
-	ZkGraphLocal *chosen = NULL;
-	bool		may_wait = p->wait != NULL && p->wait->stuck;
+	ZkGraphLocal *l = p->waits;
 
 	if (p->local >= 0)
-		chosen = &g->locals[p->local];
-	else if (p->waits_for < 0 && !(may_wait && p->wait->evidence))
+		l = &g->locals[p->local];
+	else if (p->wait != NULL && p->wait->stuck)
 	{
-		for (ZkGraphLocal *l = p->waits; l != NULL; l = l->next_wait)
-		{
-			ZkGraphParty *holder = &g->parties[l->holder];
-
-			if (holder->evidence || (holder->stuck && chosen == NULL && !may_wait))
-				chosen = l;
-		}
+		p->wait->evidence = true;
+		return;
 	}
-	if (chosen != NULL)
-	{
-		chosen->evidence = true;
-		need_party(evidence, &g->parties[chosen->holder]);
-	}
-	else
-		need_contender(evidence, p->wait);
+	while (!g->parties[l->holder].stuck)
+		l = l->next_wait;
+	l->evidence = true;
+	g->parties[l->holder].evidence = true;
 }
 
 /*
@@ -631,9 +506,9 @@ prove_party(Evidence *evidence, ZkGraphParty *p)
  * need no further evidence, then those that hold.
  */
 static void
-prove_semaphore(Evidence *evidence, ZkGraphContender *c)
+prove_semaphore(ZkGraph *g, ZkGraphContender *c)
 {
-	ZkGraphQueue *q = &evidence->g->queues[c->queue];
+	ZkGraphQueue *q = &g->queues[c->queue];
 	int			missing = c->permits - (c->blocker >= 0);
 
 	for (int pass = 0; pass < 3; pass++)
@@ -646,10 +521,10 @@ prove_semaphore(Evidence *evidence, ZkGraphContender *c)
 			if (other == c || !other->stuck || i == c->blocker)
 				continue;
 			if (pass == 0 && other->granted)
-				known |= evidence->g->parties[other->party].evidence;
+				known |= g->parties[other->party].evidence;
 			if (pass == 0 ? known : (!known && (pass == 2 || other->granted)))
 			{
-				need_contender(evidence, other);
+				other->evidence = true;
 				missing--;
 			}
 		}
@@ -657,42 +532,46 @@ prove_semaphore(Evidence *evidence, ZkGraphContender *c)
 }
 
 static void
-prove_contender(Evidence *evidence, ZkGraphContender *c)
+prove_contender(ZkGraph *g, ZkGraphContender *c)
 {
-	ZkGraphQueue *q = &evidence->g->queues[c->queue];
+	ZkGraphQueue *q = &g->queues[c->queue];
 
 	if (c->granted)
-		need_party(evidence, &evidence->g->parties[c->party]);
+		g->parties[c->party].evidence = true;
 	else if (q->semaphore)
-		prove_semaphore(evidence, c);
+		prove_semaphore(g, c);
 	else
-		need_contender(evidence, &q->contenders[c->blocker]);
+		q->contenders[c->blocker].evidence = true;
 }
 
-/* What is evidence must be stuck because of evidence */
-static void
-mark_evidence(ZkGraph *g, ZkGraphParty *self)
+/* What is evidence must be stuck because of evidence.  Returns whether any was not yet. */
+static bool
+prove_all(ZkGraph *g)
 {
-	Evidence	evidence = {.g = g};
+	bool		any = false;
 
-	mark_cycle(&evidence, self);
-	while (evidence.parties != NULL || evidence.contenders != NULL)
+	for (int i = 0; i < g->nparties; i++)
 	{
-		if (evidence.parties != NULL)
-		{
-			ZkGraphParty *p = evidence.parties;
+		ZkGraphParty *p = &g->parties[i];
 
-			evidence.parties = p->next;
-			prove_party(&evidence, p);
-		}
-		else
+		if (!p->evidence || p->proven)
+			continue;
+		p->proven = any = true;
+		prove_party(g, p);
+	}
+	for (int i = 0; i < g->nqueues; i++)
+	{
+		for (int k = 0; k < g->queues[i].n; k++)
 		{
-			ZkGraphContender *c = evidence.contenders;
+			ZkGraphContender *c = &g->queues[i].contenders[k];
 
-			evidence.contenders = c->next;
-			prove_contender(&evidence, c);
+			if (!c->evidence || c->proven)
+				continue;
+			c->proven = any = true;
+			prove_contender(g, c);
 		}
 	}
+	return any;
 }
 
 bool
@@ -704,6 +583,8 @@ zkl_find_cycle(ZkGraph *g, int self)
 	find_stuck(g);
 	if (!p->stuck || !find_way(g, p))
 		return false;
-	mark_evidence(g, p);
+	mark_cycle(g, p);
+	while (prove_all(g))
+		;
 	return true;
 }

@@ -44,6 +44,7 @@ typedef struct ZkGraphContender
 	/* the search's own */
 	bool		enough;
 	bool		reached;
+	bool		proven;
 	int			queue;
 	struct ZkGraphContender *from;
 	struct ZkGraphContender *next_held;
@@ -58,9 +59,7 @@ typedef struct ZkGraphQueue
 
 	/* the search's own */
 	bool		to_judge;
-	struct ZkGraphQueue *next;
-	ZkGraphContender *reader;
-	ZkGraphContender *unreached[2][2];
+	ZkGraphContender *unreached[2]; /* that hold, that wait */
 } ZkGraphQueue;
 
 /*
@@ -84,11 +83,10 @@ typedef struct ZkGraphParty
 
 	/* the search's own */
 	bool		reached;
-	int			reasons;
+	bool		proven;
 	struct ZkGraphContender *wait;
 	struct ZkGraphContender *held;
 	struct ZkGraphLocal *waits;
-	struct ZkGraphLocal *awaited;
 	struct ZkGraphContender *through;
 	struct ZkGraphContender *behind;
 	struct ZkGraphLocal *by;
@@ -101,13 +99,14 @@ typedef struct ZkGraphLocal
 	/* filled in by the caller */
 	int			waiter;
 	int			holder;			/* has the lock, directly or through others */
+	int			record;			/* this and the next: the caller's own */
+	int			wait;
 
 	/* found */
 	bool		evidence;		/* the cycle rests on it */
 
 	/* the search's own */
 	struct ZkGraphLocal *next_wait;
-	struct ZkGraphLocal *next_awaited;
 } ZkGraphLocal;
 
 typedef struct ZkGraph

@@ -17,23 +17,80 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
 
 #include "backend/encoding.h"
 #include "backend/node_identity.h"
 #include "backend/settings.h"
+#include "backend/wait.h"
 #include "wait_record.h"
 #include "zk/request.h"
 
 #define NODE			"node "
 #define WAITER			"waiter "
 
+/* A wait on this server counts after deadlock_timeout, but not before */
+#define YOUNG_MS		100
+
+/* A record names this many waiters at most */
+#define MOST_WAITS		1000
+
 /* "what" is cut off after this many bytes */
 #define LONGEST_WHAT	200
+
+void *
+zkl_grow(void *array, int n, size_t size)
+{
+	if (array == NULL)
+		return palloc_extended(8 * size, MCXT_ALLOC_HUGE);
+	if (n < 8 || (n & (n - 1)) != 0)
+		return array;
+	return repalloc_huge(array, 2 * n * size);
+}
 
 char *
 zkl_board(const char *dir, int root_len)
 {
 	return psprintf("%.*s%s", root_len, dir, ZKP_BOARD);
+}
+
+/*
+ * Whether a wait for one of PostgreSQL's locks is too young to count, and for how
+ * many ms yet.  What that session gave back before may still stand in ZooKeeper, and
+ * it runs no code that could say so.  A clock that was set back tells nothing.
+ */
+static bool
+is_young(const ZkLocalWait *wait, TimestampTz now, int *ms)
+{
+	int64		age = (now - wait->since) / 1000;
+	int			grown_up = Max(DeadlockTimeout, YOUNG_MS);
+
+	*ms = (int) (grown_up - age);
+	return age >= 0 && age < grown_up;
+}
+
+void
+zkl_find_waits(ZkRecord *record, int64 *grows_up)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			count = 0;
+	int			ms;
+
+	*grows_up = ZKS_NEVER;
+	record->n = zkl_local_waits(&record->waits, MOST_WAITS);
+	for (int i = 0; i < record->n; i++)
+	{
+		if (is_young(&record->waits[i], now, &ms))
+		{
+			strlcpy(record->waits[i].tag, ZKL_NO_TAG, ZKP_TAG_LEN);
+			*grows_up = Min(*grows_up, zkb_deadline(ms));
+		}
+		else
+			count++;
+	}
+	if (count == 0)
+		record->n = 0;
 }
 
 static void
@@ -53,18 +110,18 @@ put_waiter(StringInfo lines, const ZkLocalWait *wait)
 }
 
 char *
-zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n)
+zkl_record_lines(const ZkRecord *record)
 {
 	StringInfoData lines;
 
 	initStringInfo(&lines);
-	appendStringInfoString(&lines, zkb_identity_lines());
-	appendStringInfo(&lines, NODE "%s/%s\n", dir, node);
-	for (int i = 0; i < n; i++)
+	appendBinaryStringInfo(&lines, record->identity, record->identity_len);
+	appendStringInfo(&lines, NODE "%s/%s\n", record->dir, record->node);
+	for (int i = 0; i < record->n; i++)
 	{
 		int			before = lines.len;
 
-		put_waiter(&lines, &waits[i]);
+		put_waiter(&lines, &record->waits[i]);
 		if (lines.len + ZKP_DATA_EXTRA > ZKS_RECORD_KEPT)
 		{
 			/* half a line would be none */
@@ -95,39 +152,28 @@ read_node(const char *path, ZkRecord *record)
 	return true;
 }
 
-/* A number, and the space behind it; false if it is none */
 static bool
-read_number(char **text, int64 *number)
+read_waiter(char *line, ZkLocalWait *wait, int at)
 {
-	char	   *end;
+	long long	numbers[3];
+	char	   *end = line + ZKP_TAG_LEN;
 
-	errno = 0;
-	*number = strtoll(*text, &end, 10);
-	if (errno != 0 || end == *text ||*end != ' ')
+	if (strnlen(line, ZKP_TAG_LEN) < ZKP_TAG_LEN || line[ZKP_TAG_LEN - 1] != ' ')
 		return false;
-	*text = end + 1;
-	return true;
-}
+	for (int i = 0; i < lengthof(numbers); i++)
+	{
+		char	   *number = end;
 
-static bool
-read_waiter(char *text, ZkRecordedWait *wait, int at)
-{
-	int64		pid;
-	int64		blocker;
-
-	if (strnlen(text, ZKP_TAG_LEN) < ZKP_TAG_LEN || text[ZKP_TAG_LEN - 1] != ' ')
-		return false;
-	strlcpy(wait->tag, text, sizeof(wait->tag));
-	text	  +=ZKP_TAG_LEN;
-
-	if (!read_number(&text, &wait->since) || !read_number(&text, &pid) || !read_number(&text, &blocker))
-		return false;
-	wait->pid = pid < 0 || pid > PG_INT32_MAX ? 0 : (int) pid;
-	wait->blocker = blocker < -1 || blocker >= at ? -1 : (int) blocker;
-	if (strlen(text) > LONGEST_WHAT)
-		text[		LONGEST_WHAT] = '\0';
-	wait->what = text;
-
+		errno = 0;
+		numbers[i] = strtoll(number, &end, 10);
+		if (errno != 0 || end == number || *end++ != ' ')
+			return false;
+	}
+	strlcpy(wait->tag, line, sizeof(wait->tag));
+	wait->since = numbers[0];
+	wait->pid = numbers[1] < 0 || numbers[1] > PG_INT32_MAX ? 0 : (int) numbers[1];
+	wait->blocker = numbers[2] < -1 || numbers[2] >= at ? -1 : (int) numbers[2];
+	wait->what = zkb_from_utf8_escaped(end, strnlen(end, LONGEST_WHAT), false);
 	return true;
 }
 
@@ -140,7 +186,6 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 {
 	ZkpData		says;
 	char	   *text;
-	int			room = 0;
 
 	memset(record, 0, sizeof(*record));
 	zkp_read_data(data, len, &says);
@@ -160,21 +205,14 @@ zkl_read_record(const char *data, int len, ZkRecord *record)
 			return false;
 		if (begins_with(line, WAITER))
 		{
-			ZkRecordedWait *wait;
+			ZkLocalWait *wait;
 
-			if (record->n == room)
-			{
-				room = Max(16, 2 * room);
-				record->waits = record->waits == NULL ? palloc(room * sizeof(ZkRecordedWait)) :
-					repalloc(record->waits, room * sizeof(ZkRecordedWait));
-			}
+			record->waits = zkl_grow(record->waits, record->n, sizeof(ZkLocalWait));
 			wait = &record->waits[record->n];
 			memset(wait, 0, sizeof(*wait));
 			wait->blocker = -1;
 			wait->what = "";
-			if (!read_waiter(line + strlen(WAITER), wait, record->n))
-				wait->tag[0] = '\0';
-			record->n++;
+			(void) read_waiter(line + strlen(WAITER), wait, record->n++);
 		}
 		line = end;
 	}

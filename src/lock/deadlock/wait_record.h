@@ -14,37 +14,37 @@
 /* In the place of a tag: of one who does not count himself */
 #define ZKL_NO_TAG		"----------------"
 
-/* Who waits for one of PostgreSQL's locks of the author, as the record says */
-typedef struct ZkRecordedWait
-{
-	char		tag[ZKP_TAG_LEN];
-	int64		since;			/* of this wait */
-	int			pid;			/* 0: not told */
-	int			blocker;		/* whom it waits for on the way to the author:
-								 * an index below its own; -1: the author */
-	const char *what;			/* what it waits for, in UTF-8, as others
-								 * wrote it; or "" */
-} ZkRecordedWait;
-
 typedef struct ZkRecord
 {
-	char	   *dir;			/* where the author waits */
+	const char *dir;			/* where the author waits */
 	const char *node;			/* its node there */
 	const char *identity;		/* of the author; not terminated */
 	int			identity_len;
-	ZkRecordedWait *waits;
+	ZkLocalWait *waits;			/* who waits for one of PostgreSQL's locks of
+								 * the author, as the record says; a pid of 0
+								 * and an empty text are not told */
 	int			n;
 } ZkRecord;
 
+/* Make room for one more in an array of this many, which has what is a power of two */
+extern void *zkl_grow(void *array, int n, size_t size);
+
 /* The board of the root under which this directory is; palloc'ed */
 extern char *zkl_board(const char *dir, int root_len);
+
+/*
+ * Who waits for us on this server, for a record of our own.  One that is too young
+ * counts only for those that wait for it; if all are, there is none.  grows_up: when
+ * the first of these will count, or ZKS_NEVER.
+ */
+extern void zkl_find_waits(ZkRecord *record, int64 *grows_up);
 
 /*
  * The lines of a record of our own, without the first, which all nodes have;
  * palloc'ed.  What exceeds ZKS_RECORD_KEPT bytes is left out, the farthest
  * first.
  */
-extern char *zkl_record_lines(const char *dir, const char *node, const ZkLocalWait *waits, int n);
+extern char *zkl_record_lines(const ZkRecord *record);
 
 /*
  * Read the data of any node on the board; false if that is no record.  All

@@ -23,26 +23,18 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "inspect.h"
-#include "reader.h"
-
-/*
- * The nodes' data is kept whole up to this total, then only the beginning of
- * each
- */
-#define KEPT_WHOLE		(64 * 1024 * 1024)
-#define KEPT_THEN		256
 
 typedef struct Look
 {
 	const char *path;			/* of the lock */
 	const char *dir;			/* the same in ZooKeeper */
-	ZkSession  *session;
 	ZkWait		wait;
-	size_t		kept;			/* bytes of nodes' data, in this round */
 	ZkReader	reader;
-	void		(*callback) (const ZkQueueRow *contender, void *arg);
+	ZkShowQueue callback;
 	void	   *arg;
 } Look;
+
+static const ZkDepth all = {.first = INT_MAX,.most = INT_MAX,.closed = true};
 
 static Look *
 new_look(const char *full)
@@ -55,244 +47,42 @@ new_look(const char *full)
 	return look;
 }
 
-static void
-begin_round(Look *look)
-{
-	look->session = look->reader.patience.session;
-	look->kept = 0;
-}
-
-/* ask is zks_read or zks_stat; name may be NULL: the path itself, a single node */
-static void
-send_read(Look *look, ZkRequest *(*ask) (ZkSession *, const char *), const char *name)
-{
-	char	   *node = name != NULL ? psprintf("%s/%s", look->dir, name) : pstrdup(look->dir);
-
-	zkl_ask(&look->reader, ask(look->session, node));
-	pfree(node);
-}
-
-/*
- * A node as it was read; rc may be ZKS_NO_NODE if it is gone, ZKS_NO_AUTH if
- * it is closed to us
- */
-typedef struct Seen
-{
-	int			rc;
-	ZkStat		stat;
-	char	   *data;
-	int			data_len;
-	ZkpData		says;
-} Seen;
-
-static void
-take(Look *look, Seen *node, const ZkAnswer *answer)
-{
-	memset(node, 0, sizeof(*node));
-	if (answer->rc != ZKS_OK && answer->rc != ZKS_NO_NODE && answer->rc != ZKS_NO_AUTH)
-		zkb_raise(answer->rc, look->path);
-	node->rc = answer->rc;
-	if (node->rc != ZKS_OK)
-		return;
-	node->stat = answer->stat;
-	node->data_len = look->kept < KEPT_WHOLE ? answer->data_len : Min(answer->data_len, KEPT_THEN);
-	node->data = palloc(node->data_len + 1);
-	if (node->data_len > 0)
-		memcpy(node->data, answer->data, node->data_len);
-	look->kept += node->data_len;
-	zkp_read_data(node->data, node->data_len, &node->says);
-}
-
-/* Await the answer of the oldest request; false if the connection broke */
-static bool
-await_read(Look *look, Seen *node)
-{
-	ZkAnswer	answer;
-
-	if (zkl_await_oldest(&look->reader, &answer) != ZKL_READ)
-		return false;
-	take(look, node, &answer);
-	zkl_drop_oldest(&look->reader);
-	return true;
-}
-
 /*-------------------------------------------------------------------------
  * Showing the contenders
  *-------------------------------------------------------------------------
  */
 
-/* The contenders of one kind, in order */
-typedef struct ShownQueue
+/* False if the connection broke */
+static bool
+read_all(Look *look, ZkSeenQueue *queues, int n)
 {
-	ZkpContender *contenders;
-	int			n;
-	Seen	   *seen;			/* contenders[i].tag says which */
-} ShownQueue;
+	if (zkl_read_queues(&look->reader, queues, n, &all) != ZKL_READ)
+		return false;
+	for (int i = 0; i < n; i++)
+	{
+		for (int k = 0; k < queues[i].n; k++)
+		{
+			int			rc = queues[i].list[k].rc;
 
-typedef struct ToSee
-{
-	Look	   *look;
-	const ZkpContender *contenders;
-	Seen	   *seen;
-} ToSee;
-
-static const char *
-name_of(int i, void *arg)
-{
-	return ((ToSee *) arg)->contenders[i].name;
-}
-
-static void
-take_next(int i, const ZkAnswer *answer, void *arg)
-{
-	ToSee	   *see = arg;
-
-	take(see->look, &see->seen[i], answer);
+			if (rc != ZKS_OK && (rc != ZKS_NO_AUTH || !queues[i].judged))
+				zkb_raise(rc, look->path);
+		}
+	}
+	return true;
 }
 
 /* False if the connection broke */
 static bool
-read_nodes(Look *look, const ZkpContender *contenders, int n, Seen *seen)
-{
-	ToSee		see = {.look = look,.contenders = contenders,.seen = seen};
-	ZkNodesToRead nodes = {.dir = look->dir,.n = n,.name = name_of,.take = take_next,.arg = &see};
-
-	return zkl_read_nodes(&look->reader, &nodes) == ZKL_READ;
-}
-
-/*
- * A writer of kazoo's or Curator's read-write lock is gone since the list was
- * read.  If it has become a reader with the same number, it is still there.
- */
-static bool
-follow_writer(Look *look, ZkpContender *contender, Seen *seen)
-{
-	char		name[ZKP_NAME_LEN];
-
-	if (seen->rc != ZKS_NO_NODE || !zkp_shared_name(name, contender->name))
-		return true;
-	send_read(look, zks_read, name);
-	if (!await_read(look, seen))
-		return false;
-	if (seen->rc == ZKS_OK)
-		(void) zkp_parse(pstrdup(name), contender);
-	return true;
-}
-
-/* Get what can be known about a node whose data is closed to us */
-static bool
-see_from_outside(Look *look, const char *name, Seen *seen)
-{
-	if (seen->rc != ZKS_NO_AUTH)
-		return true;
-	send_read(look, zks_stat, name);
-	return await_read(look, seen);
-}
-
-/*
- * Add to the contenders what their nodes say, and leave out those that are
- * gone.  False if the connection broke.
- */
-static bool
-complete(Look *look, ShownQueue *queue)
-{
-	int			left = 0;
-
-	for (int i = 0; i < queue->n; i++)
-	{
-		ZkpContender contender = queue->contenders[i];
-		Seen	   *seen = &queue->seen[i];
-
-		if (!follow_writer(look, &contender, seen) ||
-			!see_from_outside(look, contender.name, seen))
-			return false;
-		if (seen->rc == ZKS_NO_NODE)
-			continue;
-		contender.tag = i;
-		contender.owner = seen->stat.owner;
-		contender.ours = seen->says.ours;
-		if (seen->says.shared && contender.mode == ZKP_EXCLUSIVE)
-			contender.mode = ZKP_SHARED;
-		queue->contenders[left++] = contender;
-	}
-	queue->n = left;
-	return true;
-}
-
-/*
- * Where sequence numbers do not tell the order, the creating transactions do
- */
-static void
-put_in_order(Look *look, ShownQueue *queue)
-{
-	if (!zkp_needs_czxids(queue->contenders, queue->n))
-		return;
-	for (int i = 0; i < queue->n; i++)
-	{
-		const Seen *seen = &queue->seen[queue->contenders[i].tag];
-
-		if (seen->rc != ZKS_OK)
-			zkb_raise(seen->rc, look->path);
-		queue->contenders[i].czxid = seen->stat.place_czxid;
-	}
-	zkp_sort(queue->contenders, queue->n);
-}
-
-static void
-show(Look *look, const ShownQueue *queue)
-{
-	bool	   *granted = palloc_extended(Max(queue->n, 1) * sizeof(bool), MCXT_ALLOC_HUGE);
-
-	zkp_granted(queue->contenders, queue->n, granted);
-	for (int i = 0; i < queue->n; i++)
-	{
-		const ZkpContender *contender = &queue->contenders[i];
-		const Seen *seen = &queue->seen[contender->tag];
-		bool		ours = seen->says.ours;
-		ZkQueueRow	row = {
-			.position = i + 1,
-			.mode = contender->mode,
-			.granted = granted[i] && contender->name != NULL,
-			.node = contender->name,
-			.known = seen->rc == ZKS_OK,
-			.token = seen->stat.place_czxid,
-			.session = seen->stat.owner,
-			.since_ms = seen->stat.made_at_ms,
-			.ours = ours,
-			.data = ours ? seen->says.identity : seen->data,
-			.data_len = ours ? seen->says.identity_len : seen->data_len,
-		};
-
-		CHECK_FOR_INTERRUPTS();
-		look->callback(&row, look->arg);
-	}
-}
-
-/*
- * A directory without contenders, or one that is closed to us, may be none, but a
- * single node.  One that is not ephemeral is no lock, and has no name by which it could
- * be removed; but it is in the way of single ones.  False if the connection broke.
- */
-static bool
 show_single(Look *look, bool closed)
 {
-	ZkpContender contender = {.mode = ZKP_EXCLUSIVE};
-	char		name[ZKP_NAME_LEN];
-	Seen		seen;
-	ShownQueue	queue = {.contenders = &contender,.n = 1,.seen = &seen};
+	ZkSeenQueue queue;
 
-	send_read(look, zks_read, NULL);
-	if (!await_read(look, &seen) || !see_from_outside(look, NULL, &seen))
+	zkl_take_name(&queue, look->dir, NULL);
+	if (!read_all(look, &queue, 1))
 		return false;
-	if (closed && seen.rc != ZKS_NO_NODE && seen.stat.owner == 0)
+	if (closed && queue.list[0].rc != ZKS_NO_NODE && queue.list[0].stat.owner == 0)
 		zkb_raise(ZKS_NO_AUTH, look->path);
-	if (seen.rc == ZKS_NO_NODE ||
-		(seen.stat.owner == 0 && (zklock_node_style != ZKP_SINGLE || seen.stat.nbelow > 0 || seen.stat.is_mark)))
-		return true;
-	zkp_single_name(name, seen.stat.czxid);
-	contender.name = seen.stat.owner != 0 ? name : NULL;
-	seen.stat.place_czxid = seen.stat.czxid;
-	show(look, &queue);
+	look->callback(look->path, &queue, look->arg);
 	return true;
 }
 
@@ -301,15 +91,10 @@ static bool
 look_at_all(void *arg)
 {
 	Look	   *look = arg;
-	static const ZkpMode kinds[] = {ZKP_EXCLUSIVE, ZKP_SEMAPHORE};
-	ShownQueue	queues[lengthof(kinds)];
-	ZkpContender *contenders;
-	Seen	   *seen;
-	int			n = 0;
+	ZkSeenQueue queues[2];		/* of the lock, and of the semaphore */
 	ZkAnswer	answer;
 
-	begin_round(look);
-	if (zkl_ask_apart(&look->reader, zks_list(look->session, look->dir, true), &answer) != ZKL_READ)
+	if (zkl_ask_apart(&look->reader, zks_list(look->reader.patience.session, look->dir, true), &answer) != ZKL_READ)
 		return false;
 	if (answer.rc == ZKS_NO_NODE)
 		return true;			/* nobody has ever locked here */
@@ -317,34 +102,19 @@ look_at_all(void *arg)
 		return show_single(look, true);
 	if (answer.rc != ZKS_OK)
 		zkb_raise(answer.rc, look->path);
-	contenders = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
-	for (int i = 0; i < lengthof(kinds); i++)
-	{
-		queues[i].contenders = contenders + n;
-		queues[i].n = zkp_queue(answer.children, answer.nchildren, kinds[i], contenders + n);
-		n += queues[i].n;
-	}
-	if (n == 0)
+	for (int i = 0; i < lengthof(queues); i++)
+		zkl_take_queue(&queues[i], look->dir, i == 1, &answer);
+	if (queues[0].n + queues[1].n == 0)
 		return show_single(look, false);
-	seen = palloc_extended((n + 1) * sizeof(Seen), MCXT_ALLOC_HUGE);
-	if (!read_nodes(look, contenders, n, seen))
+	if (!read_all(look, queues, lengthof(queues)))
 		return false;
-	for (int i = 0; i < lengthof(kinds); i++)
-	{
-		queues[i].seen = seen;
-		seen += queues[i].n;
-		if (!complete(look, &queues[i]))
-			return false;
-		put_in_order(look, &queues[i]);
-	}
-	for (int i = 0; i < lengthof(kinds); i++)
-		show(look, &queues[i]);
+	for (int i = 0; i < lengthof(queues); i++)
+		look->callback(look->path, &queues[i], look->arg);
 	return true;
 }
 
 void
-zkl_each_contender(const char *full, void (*callback) (const ZkQueueRow *contender, void *arg),
-				   void *arg)
+zkl_look_at_queues(const char *full, ZkShowQueue callback, void *arg)
 {
 	Look	   *look = new_look(full);
 
@@ -383,7 +153,7 @@ typedef struct Break
 #define DATA_TOLD		200
 
 static char *
-whose(const Seen *seen)
+whose(const ZkSeenContender *seen)
 {
 	StringInfoData text;
 	char	   *fields[ZKB_FIELDS];
@@ -410,24 +180,33 @@ whose(const Seen *seen)
 	return text.data;
 }
 
-/* False if the connection broke.  Another single node than the one meant is none. */
-static bool
-read_to_break(Look *look, Break *b, Seen *node)
+/*
+ * The node that is meant, or one with ZKS_NO_NODE: another single node is none, nor is
+ * one of another name.  NULL if the connection broke.
+ */
+static ZkSeenContender *
+read_to_break(Look *look, Break *b)
 {
 	const char *name = b->czxid != 0 ? NULL : b->node;
+	ZkSeenQueue queue;
+	ZkSeenContender *node;
 
-	send_read(look, zks_read, name);
-	if (!await_read(look, node) || !see_from_outside(look, name, node))
-		return false;
-	if (b->czxid != 0 && node->rc == ZKS_NO_AUTH)
-		zkb_raise(node->rc, look->path);	/* which one it is cannot be known */
-	if (b->czxid != 0 && node->rc == ZKS_OK)
+	zkl_take_name(&queue, look->dir, name);
+	if (!read_all(look, &queue, 1))
+		return NULL;
+	node = queue.list;
+	if (b->czxid == 0)
 	{
-		b->version = node->stat.version;
-		if (node->stat.czxid != b->czxid || node->stat.owner == 0)
+		if (queue.replaced)
 			node->rc = ZKS_NO_NODE;
+		return node;
 	}
-	return true;
+	if (node->rc == ZKS_NO_AUTH)
+		zkb_raise(node->rc, look->path);	/* which one it is cannot be known */
+	b->version = node->stat.version;
+	if (node->stat.czxid != b->czxid || node->stat.owner == 0)
+		node->rc = ZKS_NO_NODE;
+	return node;
 }
 
 /*
@@ -435,7 +214,7 @@ read_to_break(Look *look, Break *b, Seen *node)
  * of the call, nobody is removed without a trace.
  */
 static void
-tell_owner(Look *look, Break *b, const Seen *node)
+tell_owner(Look *look, Break *b, const ZkSeenContender *node)
 {
 	b->owner = whose(node);
 	ereport(LOG_SERVER_ONLY,
@@ -450,7 +229,7 @@ tell_owner(Look *look, Break *b, const Seen *node)
  * gets a version that no new one has, by writing what it says.
  */
 static bool
-needs_mark(const Break *b, const Seen *node)
+needs_mark(const Break *b, const ZkSeenContender *node)
 {
 	return b->czxid != 0 && b->version <= ZKN_MOST_VERSION && !b->closed &&
 		node->data_len < ZKS_DATA_KEPT && memchr(node->data, '\0', node->data_len) == NULL;
@@ -458,12 +237,12 @@ needs_mark(const Break *b, const Seen *node)
 
 /* Whatever the answer, it is read again then */
 static void
-mark_version(Look *look, Break *b, const Seen *node)
+mark_version(Look *look, Break *b, const ZkSeenContender *node)
 {
 	ZkAnswer	answer;
 
 	node->data[node->data_len] = '\0';
-	if (zkl_ask_apart(&look->reader, zks_mark_version(look->session, look->dir, node->data, b->version),
+	if (zkl_ask_apart(&look->reader, zks_mark_version(look->reader.patience.session, look->dir, node->data, b->version),
 					  &answer) != ZKL_READ)
 		return;
 	if (answer.rc == ZKS_NO_AUTH)
@@ -481,27 +260,28 @@ delete_node(Look *look, Break *b)
 {
 	char	   *path = b->czxid != 0 ? pstrdup(look->dir) : psprintf("%s/%s", look->dir, b->node);
 	ZkAnswer	answer = {0};
-	Seen		node;
 
 	/* which single one is there may have changed since */
 	if (b->owner == NULL || b->czxid != 0)
 	{
-		if (!read_to_break(look, b, &node))
+		ZkSeenContender *node = read_to_break(look, b);
+
+		if (node == NULL)
 			return NOT_KNOWN;
-		if (node.rc == ZKS_NO_NODE)
+		if (node->rc == ZKS_NO_NODE)
 			return b->sent ? BROKEN : GONE;
 		if (b->owner == NULL)
-			tell_owner(look, b, &node);
-		if (needs_mark(b, &node))
+			tell_owner(look, b, node);
+		if (needs_mark(b, node))
 		{
-			mark_version(look, b, &node);
+			mark_version(look, b, node);
 			return NOT_KNOWN;
 		}
 	}
 
 	/* watch it: if it is our own lock, the event comes before the answer */
-	zkn_watch_named(look->session, look->dir, b->node);
-	if (zkl_ask_apart(&look->reader, zks_delete(look->session, path, b->version), &answer) != ZKL_READ)
+	zkn_watch_named(look->reader.patience.session, look->dir, b->node);
+	if (zkl_ask_apart(&look->reader, zks_delete(look->reader.patience.session, path, b->version), &answer) != ZKL_READ)
 	{
 		b->sent |= !zks_is_busy(answer.rc);
 		return NOT_KNOWN;
@@ -526,7 +306,6 @@ break_once(void *arg)
 {
 	Break	   *b = arg;
 
-	begin_round(b->look);
 	b->outcome = delete_node(b->look, b);
 	return b->outcome != NOT_KNOWN;
 }

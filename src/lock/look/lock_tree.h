@@ -9,27 +9,15 @@
 #define ZKLOCK_LOCK_TREE_H
 
 #include "claim_record.h"
-#include "inspect.h"
-
-/* A lock, or a semaphore, that somebody holds or awaits */
-typedef struct ZkPathRow
-{
-	const char *path;			/* in UTF-8 */
-	bool		known;			/* all that follows; else the path could not
-								 * be read */
-	bool		semaphore;
-	int			contenders;
-	int			holders;		/* -1: cannot be told */
-	const ZkQueueRow *first;	/* who has been there longest; NULL: cannot be
-								 * told */
-} ZkPathRow;
+#include "seen_queue.h"
 
 /*
- * Call back for each lock at this path or below, in no order.  full is a whole
+ * Call back for each queue at this path or below, in no order, with who is first
+ * there, if that can be told.  full is a whole
  * path in ZooKeeper, under zklock.root, or that with a slash behind it.  It takes a
  * list for each directory, and one or two reads for each lock, many at a time.
  */
-extern void zkl_each_path(const char *full, void (*callback) (const ZkPathRow *row, void *arg), void *arg);
+extern void zkl_each_path(const char *full, ZkShowQueue callback, void *arg);
 
 /*
  * The same for each path with a claim, its latest, which is NULL if it cannot be

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * reader.c
- *	  Many questions to ZooKeeper at a time, for those who only look.
+ *	  Many questions to ZooKeeper at a time, about what others did there.
  *
  * Questions are asked ahead of the answers, up to a window of them.  Whoever
  * gets an error in between must end the reading, so that none is left.
@@ -36,15 +36,15 @@ zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent eve
 }
 
 static bool
-try_round(ZkReader *r, ZkWait *wait, ZkWaitEvent event, int64 *last_round, bool (*round) (void *arg), void *arg)
+try_round(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (void *arg), void *arg)
 {
 	volatile bool finished = false;
 
 	CHECK_FOR_INTERRUPTS();
 	zkl_begin_reading(r, zkb_connect(wait), wait, event);
-	if (*last_round == 0)
-		*last_round = r->patience.until;
-	else if (zks_now() >= *last_round)
+	if (r->last_round == 0)
+		r->last_round = r->patience.until;
+	else if (zks_now() >= r->last_round)
 		zkb_raise_unanswered(wait, r->patience.session);
 	PG_TRY();
 	{
@@ -61,9 +61,8 @@ try_round(ZkReader *r, ZkWait *wait, ZkWaitEvent event, int64 *last_round, bool 
 void
 zkl_read_in_rounds(ZkReader *r, ZkWait *wait, ZkWaitEvent event, bool (*round) (void *arg), void *arg)
 {
-	int64		last_round = 0;
-
-	while (!try_round(r, wait, event, &last_round, round, arg))
+	r->last_round = 0;
+	while (!try_round(r, wait, event, round, arg))
 		;
 }
 
@@ -124,32 +123,6 @@ zkl_drop_oldest(ZkReader *r)
 	zks_request_free(r->patience.session, r->requests[r->first]);
 	r->first = (r->first + 1) % ZKL_WINDOW;
 	r->n--;
-}
-
-ZkReading
-zkl_read_nodes(ZkReader *r, const ZkNodesToRead *nodes)
-{
-	int			next = 0;
-
-	for (int i = 0; i < nodes->n; i++)
-	{
-		ZkAnswer	answer;
-		ZkReading	reading;
-
-		for (; next < nodes->n && zkl_has_room(r); next++)
-		{
-			char	   *path = psprintf("%s/%s", nodes->dir, nodes->name(next, nodes->arg));
-
-			zkl_ask(r, zks_read(r->patience.session, path));
-			pfree(path);
-		}
-		reading = zkl_await_oldest(r, &answer);
-		if (reading != ZKL_READ)
-			return reading;
-		nodes->take(i, &answer, nodes->arg);
-		zkl_drop_oldest(r);
-	}
-	return ZKL_READ;
 }
 
 void

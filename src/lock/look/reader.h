@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * reader.h
- *	  Many questions to ZooKeeper at a time, for those who only look.
+ *	  Many questions to ZooKeeper at a time, about what others did there.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,6 +25,7 @@ typedef struct ZkReader
 	int			first;
 	int			n;
 	ZkRequest  *apart;			/* see zkl_ask_apart; or NULL */
+	int64		last_round;		/* when the last one may begin; 0: one begins */
 } ZkReader;
 
 typedef enum ZkReading
@@ -41,7 +42,8 @@ extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait
 
 /*
  * Read in rounds until one returns true: each begins on a connection, and ends with
- * it, and none begins later than the first may last.
+ * it, and none begins later than the first may last.  A round that has got on for good
+ * sets last_round to 0, so that the next one counts as the first.
  */
 extern void zkl_read_in_rounds(ZkReader *reader, ZkWait *wait, ZkWaitEvent event,
 							   bool (*round) (void *arg), void *arg);
@@ -57,21 +59,6 @@ extern bool zkl_has_room(const ZkReader *reader);
 extern void zkl_ask(ZkReader *reader, ZkRequest *request);
 extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
 extern void zkl_drop_oldest(ZkReader *reader);
-
-/*
- * Read these nodes of a directory, which takes one round trip if they fit into the
- * window; take gets the answers in order.  No other question may be under way.
- */
-typedef struct ZkNodesToRead
-{
-	const char *dir;
-	int			n;
-	const char *(*name) (int i, void *arg);
-	void		(*take) (int i, const ZkAnswer *answer, void *arg);
-	void	   *arg;
-} ZkNodesToRead;
-
-extern ZkReading zkl_read_nodes(ZkReader *reader, const ZkNodesToRead *nodes);
 
 /* Drop all of them; does not fail */
 extern void zkl_end_reading(ZkReader *reader);

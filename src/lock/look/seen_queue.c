@@ -1,124 +1,79 @@
 /*-------------------------------------------------------------------------
  *
  * seen_queue.c
- *	  A queue as it was read, for those who only look: who holds, who waits.
+ *	  Queues as they were read: who holds, who waits.
  *
- * The nodes of those who only wait need not be read to tell who holds: a
- * list has their names and their order.
+ * Whoever wants to know what others do in a queue, from its list or by a list of its
+ * own, reads their nodes here: the views, the log and the chase, each as deep as it
+ * needs to, and who takes a lock, where the list alone does not tell.  The
+ * rules by which a queue is judged are those of lock_protocol.c.  Several queues are read
+ * at once, in as many round trips as one.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "backend/node_identity.h"
+#include "backend/settings.h"
 #include "seen_queue.h"
 
-static ZkReading
-list_queue(ZkReader *r, ZkSeenQueue *queue)
-{
-	ZkAnswer	answer;
-	ZkReading	reading;
+/*
+ * The nodes' data is kept whole up to this total, then only the beginning of
+ * each
+ */
+#define KEPT_WHOLE		(64 * 1024 * 1024)
+#define KEPT_THEN		256
 
-	zkl_ask(r, zks_list(r->patience.session, queue->dir, false));
-	reading = zkl_await_oldest(r, &answer);
-	if (reading != ZKL_READ)
-		return reading;
-	if (answer.rc == ZKS_OK)
+void
+zkl_take_contenders(ZkSeenQueue *queue, const char *dir, const ZkpContender *contenders, int n)
+{
+	memset(queue, 0, sizeof(*queue));
+	queue->dir = pstrdup(dir);
+	queue->by_czxid = zkp_needs_czxids(contenders, n);
+	queue->list = palloc_extended(Max(n, 1) * sizeof(ZkSeenContender), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
+	queue->n = n;
+	for (int i = 0; i < n; i++)
 	{
-		ZkpContender *names = palloc_extended((answer.nchildren + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
-
-		queue->n = zkp_queue(answer.children, answer.nchildren,
-							 queue->semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, names);
-		queue->list = palloc_extended((queue->n + 1) * sizeof(ZkSeenContender), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-		for (int i = 0; i < queue->n; i++)
-		{
-			queue->list[i].name = names[i];
-			queue->list[i].name.name = pstrdup(names[i].name);
-		}
-		pfree(names);
+		queue->list[i].name = contenders[i];
+		if (contenders[i].name != NULL)
+			queue->list[i].name.name = pstrdup(contenders[i].name);
+		queue->list[i].ask = zks_read;
 	}
-	zkl_drop_oldest(r);
-	return ZKL_READ;
 }
 
-/* False if it is gone */
-static bool
-take_contender(ZkSeenContender *contender, const ZkAnswer *answer)
+void
+zkl_take_queue(ZkSeenQueue *queue, const char *dir, bool semaphore, const ZkAnswer *list)
 {
-	ZkpData		says;
-	char	   *fields[ZKB_FIELDS];
+	int			n = list->rc == ZKS_OK ? list->nchildren : 0;
+	ZkpContender *contenders = palloc_extended(Max(n, 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
 
-	if (answer->rc == ZKS_NO_NODE)
-		return false;
-	if (answer->rc != ZKS_OK)
-		return true;			/* closed to us: nobody knows who it is */
-	contender->read = true;
-	contender->stat = answer->stat;
-	contender->name.owner = answer->stat.owner;
-	contender->name.czxid = answer->stat.place_czxid;
-	zkp_read_data(answer->data, answer->data_len, &says);
-	contender->name.ours = says.ours;
-	if (says.shared && contender->name.mode == ZKP_EXCLUSIVE)
-		contender->name.mode = ZKP_SHARED;
-	if (!says.ours)
-		return true;
-	contender->identity = pnstrdup(says.identity, says.identity_len);
-	contender->identity_len = strlen(contender->identity);
-	zkb_read_identity(contender->identity, contender->identity_len, fields);
-	if (fields[ZKB_FIELD_TAG] != NULL)
-		strlcpy(contender->tag, fields[ZKB_FIELD_TAG], sizeof(contender->tag));
-	return true;
+	n = zkp_queue(list->children, n, semaphore ? ZKP_SEMAPHORE : ZKP_EXCLUSIVE, contenders);
+	zkl_take_contenders(queue, dir, contenders, n);
+	queue->semaphore = semaphore;
+	pfree(contenders);
 }
 
-/* Those of a queue from first on; left counts those that are not gone */
-typedef struct Part
+void
+zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name)
 {
-	ZkSeenQueue *queue;
-	int			first;
-	int			left;
-} Part;
+	ZkpContender contender = {.name = name,.mode = ZKP_EXCLUSIVE};
 
-static const char *
-name_of(int i, void *arg)
-{
-	Part	   *part = arg;
-
-	return part->queue->list[part->first + i].name.name;
+	zkl_take_contenders(queue, dir, &contender, 1);
+	queue->single = name == NULL;
 }
 
-static void
-take_next(int i, const ZkAnswer *answer, void *arg)
-{
-	Part	   *part = arg;
-	ZkSeenContender *list = &part->queue->list[part->first];
+/*-------------------------------------------------------------------------
+ * Reading
+ *-------------------------------------------------------------------------
+ */
 
-	if (take_contender(&list[i], answer))
-		list[part->left++] = list[i];
-}
-
-/* Read those from first up to this one; who is gone is left out */
-static ZkReading
-read_contenders(ZkReader *r, ZkSeenQueue *queue, int first, int end)
-{
-	Part		part = {.queue = queue,.first = first};
-	ZkNodesToRead nodes = {.dir = queue->dir,.n = end - first,.name = name_of,.take = take_next,.arg = &part};
-	ZkReading	reading = zkl_read_nodes(r, &nodes);
-	int			left = first + part.left;
-
-	if (reading != ZKL_READ)
-		return reading;
-	memmove(&queue->list[left], &queue->list[end], (queue->n - end) * sizeof(ZkSeenContender));
-	queue->n -= end - left;
-	return ZKL_READ;
-}
-
-/* Up to where those must be read that may hold; these were read up to first */
+/* Up to where those must be read that may hold; these were read up to nread */
 static int
-may_hold(const ZkSeenQueue *queue, int first)
+may_hold(const ZkSeenQueue *queue)
 {
-	int			end = first;
+	int			end = queue->nread;
 
-	for (int i = first; i < queue->n; i++)
+	for (int i = queue->nread; i < queue->n; i++)
 	{
 		const ZkpContender *name = &queue->list[i].name;
 
@@ -132,11 +87,11 @@ may_hold(const ZkSeenQueue *queue, int first)
 
 /* Whether all that were read share the lock, so that the next may hold, too */
 static bool
-go_on(const ZkSeenQueue *queue, int read)
+go_on(const ZkSeenQueue *queue)
 {
-	if (queue->semaphore || read >= queue->n)
+	if (queue->semaphore)
 		return false;
-	for (int i = 0; i < read; i++)
+	for (int i = 0; i < queue->nread; i++)
 	{
 		if (queue->list[i].name.mode == ZKP_EXCLUSIVE)
 			return false;
@@ -144,74 +99,207 @@ go_on(const ZkSeenQueue *queue, int read)
 	return true;
 }
 
-/* Where the numbers do not tell the order, the transactions do, so all are read */
-static ZkReading
-read_holders(ZkReader *r, ZkSeenQueue *queue, int with_waiters, int most)
+/*
+ * Whether some of the queue must be read, or read on.  Where the numbers do not tell
+ * the order, the transactions do, so all are read.
+ */
+static bool
+must_read(ZkSeenQueue *queue, const ZkDepth *depth)
 {
-	bool		all = false;
-	int			read = 0;
+	int			end;
 
-	for (int i = 0; i < queue->n; i++)
-		all |= zkp_needs_czxids(&queue->list[i].name, 1);
-	do
+	if (queue->end > queue->nread)
+		return true;			/* it goes on */
+	if (queue->begun && !(depth->holders && go_on(queue)))
+		return false;
+	queue->begun = true;
+	end = queue->by_czxid ? queue->n : Max(depth->holders ? may_hold(queue) : 0, Min(queue->n, depth->first));
+	queue->too_many = end > depth->most;
+	if (!queue->too_many)
+		queue->end = Max(end, queue->nread);
+	return queue->end > queue->nread;
+}
+
+/* A contender in some queues, one after the other */
+typedef struct Cursor
+{
+	ZkSeenQueue *queue;
+	int			at;
+} Cursor;
+
+/* The next about which something must be asked; or NULL */
+static ZkSeenContender *
+next_to_ask(Cursor *cursor, const ZkSeenQueue *queues_end)
+{
+	for (; cursor->queue < queues_end; cursor->queue++, cursor->at = 0)
 	{
-		int			before = queue->n;
-		int			end = all ? queue->n : may_hold(queue, read);
+		for (cursor->at = Max(cursor->at, cursor->queue->nread); cursor->at < cursor->queue->end;)
+		{
+			ZkSeenContender *contender = &cursor->queue->list[cursor->at++];
+
+			if (contender->ask != NULL)
+				return contender;
+		}
+	}
+	return NULL;
+}
+
+/*
+ * A writer of kazoo's or Curator's read-write lock is gone since the list was
+ * read.  If it has become a reader with the same number, it is still there.
+ */
+static void
+follow_writer(ZkSeenQueue *queue, ZkSeenContender *contender)
+{
+	char		name[ZKP_NAME_LEN];
+	ZkpContender reader;
+
+	if (contender->name.name == NULL || !zkp_shared_name(name, contender->name.name) || !zkp_parse(name, &reader))
+		return;
+	queue->replaced = true;
+	reader.name = pstrdup(name);
+	contender->name = reader;
+	contender->ask = zks_read;
+}
+
+static void
+take_answer(ZkSeenQueue *queue, ZkSeenContender *contender, const ZkAnswer *answer, const ZkDepth *depth,
+			size_t *kept)
+{
+	bool		was_read = contender->ask == zks_read;
+
+	contender->ask = NULL;
+	contender->rc = answer->rc;
+	if (answer->rc == ZKS_NO_NODE)
+		follow_writer(queue, contender);
+	if (answer->rc == ZKS_NO_AUTH && was_read && depth->closed)
+		contender->ask = zks_stat;
+	if (answer->rc != ZKS_OK)
+		return;
+	contender->read = true;
+	contender->stat = answer->stat;
+	contender->data_len = *kept < KEPT_WHOLE ? answer->data_len : Min(answer->data_len, KEPT_THEN);
+	contender->data = palloc(contender->data_len + 1);
+	if (contender->data_len > 0)
+		memcpy(contender->data, answer->data, contender->data_len);
+	*kept += contender->data_len;
+	zkp_read_data(contender->data, contender->data_len, &contender->says);
+	contender->name.owner = answer->stat.owner;
+	contender->name.ours = contender->says.ours;
+	if (queue->by_czxid)
+		contender->name.czxid = answer->stat.place_czxid;
+	if (contender->says.shared && contender->name.mode == ZKP_EXCLUSIVE && !queue->single)
+		contender->name.mode = ZKP_SHARED;
+}
+
+/* What must be asked about all of them now; some answers ask for more */
+static ZkReading
+ask_about_all(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth, size_t *kept, bool *more)
+{
+	Cursor		asked = {.queue = queues};
+	Cursor		taken = {.queue = queues};
+	ZkSeenContender *contender;
+
+	*more = false;
+	while ((contender = next_to_ask(&taken, queues + n)) != NULL)
+	{
+		ZkSeenContender *next;
+		ZkAnswer	answer;
 		ZkReading	reading;
 
-		end = Max(end, Min(queue->n, with_waiters));
-		if (end > most)
+		while (zkl_has_room(r) && (next = next_to_ask(&asked, queues + n)) != NULL)
 		{
-			queue->n = 0;
-			return ZKL_READ;
+			char	   *path = next->name.name == NULL ? pstrdup(asked.queue->dir) :
+			psprintf("%s/%s", asked.queue->dir, next->name.name);
+
+			zkl_ask(r, next->ask(r->patience.session, path));
+			pfree(path);
 		}
-		reading = read_contenders(r, queue, read, end);
+		reading = zkl_await_oldest(r, &answer);
 		if (reading != ZKL_READ)
 			return reading;
-		read = end - (before - queue->n);
-	} while (go_on(queue, read));
+		take_answer(taken.queue, contender, &answer, depth, kept);
+		zkl_drop_oldest(r);
+		*more |= contender->ask != NULL;
+	}
 	return ZKL_READ;
 }
 
-/* By what stands at the beginning of a contender */
-static int
-compare_contenders(const void *left, const void *right)
+static void
+leave_out_gone(ZkSeenQueue *queue)
 {
-	ZkpContender pair[2] = {((const ZkSeenContender *) left)->name, ((const ZkSeenContender *) right)->name};
+	int			left = queue->nread;
 
-	zkp_sort(pair, 2);
-	return strcmp(pair[0].name, pair[1].name) == 0 ? 0 :
-		strcmp(pair[0].name, ((const ZkSeenContender *) left)->name.name) == 0 ? -1 : 1;
+	for (int i = queue->nread; i < queue->end; i++)
+	{
+		if (queue->list[i].rc != ZKS_NO_NODE)
+			queue->list[left++] = queue->list[i];
+	}
+	memmove(&queue->list[left], &queue->list[queue->end], (queue->n - queue->end) * sizeof(ZkSeenContender));
+	queue->n -= queue->end - left;
+	queue->nread = queue->end = left;
 }
 
-/* One that was read keeps its czxid only where that tells the order */
+/*-------------------------------------------------------------------------
+ * Judging
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * A directory without contenders, or one that is closed to us, may be none, but a
+ * single node.  One that is not ephemeral is no lock, and has no name by which it could
+ * be removed; but it is in the way of single ones.
+ */
 static void
+judge_single(ZkSeenQueue *queue)
+{
+	ZkSeenContender *contender = &queue->list[0];
+
+	contender->granted = contender->read && contender->stat.owner != 0;
+	if (contender->granted)
+	{
+		char	   *name = palloc(ZKP_NAME_LEN);
+
+		zkp_single_name(name, contender->stat.czxid);
+		contender->name.name = name;
+		contender->stat.place_czxid = contender->stat.czxid;
+	}
+	else if ((contender->rc == ZKS_OK || contender->rc == ZKS_NO_AUTH) &&
+			 (zklock_node_style != ZKP_SINGLE || contender->stat.nbelow > 0 || contender->stat.is_mark))
+		queue->n = 0;
+}
+
+/* False if one is closed to us, so that the order is not known */
+static bool
 put_in_order(ZkSeenQueue *queue)
 {
-	bool		by_czxid = false;
-
-	for (int i = 0; i < queue->n; i++)
-		by_czxid |= zkp_needs_czxids(&queue->list[i].name, 1);
+	if (!queue->by_czxid)
+		return true;
 	for (int i = 0; i < queue->n; i++)
 	{
-		if (!by_czxid)
-			queue->list[i].name.czxid = 0;
-		else if (queue->list[i].name.czxid == 0)
-		{
-			queue->n = 0;		/* one is closed to us: the order is not known */
-			return;
-		}
+		if (queue->list[i].name.czxid == 0)
+			return false;
 	}
-	if (by_czxid)
-		qsort(queue->list, queue->n, sizeof(ZkSeenContender), compare_contenders);
+	qsort(queue->list, queue->n, sizeof(ZkSeenContender), zkp_compare);
+	return true;
 }
 
 static void
 judge(ZkSeenQueue *queue)
 {
-	ZkpContender *names = palloc_extended((queue->n + 1) * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
-	bool	   *granted = palloc_extended(queue->n + 1, MCXT_ALLOC_HUGE);
+	ZkpContender *names;
+	bool	   *granted;
 
+	queue->judged = !queue->too_many && put_in_order(queue);
+	if (!queue->judged || queue->n == 0)
+		return;
+	if (queue->single)
+	{
+		judge_single(queue);
+		return;
+	}
+	names = palloc_extended(queue->n * sizeof(ZkpContender), MCXT_ALLOC_HUGE);
+	granted = palloc_extended(queue->n, MCXT_ALLOC_HUGE);
 	for (int i = 0; i < queue->n; i++)
 		names[i] = queue->list[i].name;
 	zkp_granted(names, queue->n, granted);
@@ -222,64 +310,74 @@ judge(ZkSeenQueue *queue)
 }
 
 ZkReading
-zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, int with_waiters, int most, ZkSeenQueue *queue)
+zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 {
-	ZkReading	reading;
+	size_t		kept = 0;
+	bool		more;
 
-	memset(queue, 0, sizeof(*queue));
-	queue->dir = pstrdup(dir);
-	queue->semaphore = semaphore;
-	reading = list_queue(r, queue);
-	if (reading == ZKL_READ)
-		reading = read_holders(r, queue, with_waiters, most);
-	if (reading != ZKL_READ)
-		return reading;
-	put_in_order(queue);
-	judge(queue);
+	do
+	{
+		bool		asked_more = true;
+
+		more = false;
+		for (int i = 0; i < n; i++)
+			more |= must_read(&queues[i], depth);
+		while (asked_more)
+		{
+			ZkReading	reading = ask_about_all(r, queues, n, depth, &kept, &asked_more);
+
+			if (reading != ZKL_READ)
+				return reading;
+		}
+		for (int i = 0; i < n; i++)
+			leave_out_gone(&queues[i]);
+	} while (more);
+	for (int i = 0; i < n; i++)
+		judge(&queues[i]);
 	return ZKL_READ;
 }
 
 ZkReading
-zkl_read_single(ZkReader *r, ZkSeenQueue *queue)
+zkl_read_queue(ZkReader *r, const char *dir, bool semaphore, const ZkDepth *depth, ZkSeenQueue *queue)
 {
 	ZkAnswer	answer;
 	ZkReading	reading;
 
-	zkl_ask(r, zks_read(r->patience.session, queue->dir));
-	reading = zkl_await_oldest(r, &answer);
+	memset(queue, 0, sizeof(*queue));
+	reading = zkl_ask_apart(r, zks_list(r->patience.session, dir, false), &answer);
 	if (reading != ZKL_READ)
 		return reading;
-	if (answer.rc == ZKS_OK && answer.stat.owner != 0)
+	zkl_take_queue(queue, dir, semaphore, &answer);
+	reading = zkl_read_queues(r, queue, 1, depth);
+	if (!queue->judged)
+		queue->n = 0;
+	for (int i = 0; i < queue->nread; i++)
 	{
-		queue->list = palloc0(sizeof(ZkSeenContender));
-		queue->list[0].name.mode = ZKP_EXCLUSIVE;
-		queue->list[0].granted = true;
-		queue->n = take_contender(&queue->list[0], &answer);
+		ZkSeenContender *contender = &queue->list[i];
+		char	   *fields[ZKB_FIELDS];
+
+		if (!contender->says.ours)
+			continue;
+		zkb_read_identity(contender->says.identity, contender->says.identity_len, fields);
+		if (fields[ZKB_FIELD_TAG] != NULL)
+			strlcpy(contender->tag, fields[ZKB_FIELD_TAG], sizeof(contender->tag));
 	}
-	zkl_drop_oldest(r);
-	return ZKL_READ;
+	return reading;
 }
 
 ZkReading
-zkl_read_owner(ZkReader *r, ZkSeenQueue *queue, int at, int64 *owner)
+zkl_read_owner(ZkReader *r, const ZkSeenQueue *queue, int at, int64 *owner)
 {
-	ZkSeenContender *contender = &queue->list[at];
+	static const ZkDepth depth = {.first = 1,.most = 1};
+	ZkSeenQueue alone;
+	ZkReading	reading;
 
-	if (contender->name.owner == 0)
-	{
-		char	   *path = psprintf("%s/%s", queue->dir, contender->name.name);
-		ZkAnswer	answer;
-		ZkReading	reading;
-
-		zkl_ask(r, zks_stat(r->patience.session, path));
-		pfree(path);
-		reading = zkl_await_oldest(r, &answer);
-		if (reading != ZKL_READ)
-			return reading;
-		if (answer.rc == ZKS_OK)
-			contender->name.owner = answer.stat.owner;
-		zkl_drop_oldest(r);
-	}
-	*owner = contender->name.owner;
-	return ZKL_READ;
+	*owner = queue->list[at].name.owner;
+	if (*owner != 0)
+		return ZKL_READ;
+	zkl_take_name(&alone, queue->dir, queue->list[at].name.name);
+	alone.list[0].ask = zks_stat;
+	reading = zkl_read_queues(r, &alone, 1, &depth);
+	*owner = alone.list[0].stat.owner;
+	return reading;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * seen_queue.h
- *	  A queue as it was read, for those who only look: who holds, who waits.
+ *	  Queues as they were read: who holds, who waits.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,36 +13,81 @@
 
 typedef struct ZkSeenContender
 {
-	ZkpContender name;
+	ZkpContender name;			/* comes first: see zkp_compare; with name
+								 * NULL: a single node that is no lock */
 	bool		granted;
+	ZkRequest  *(*ask) (ZkSession *session, const char *path);	/* about it, next; NULL:
+																 * no more */
+	int			rc;				/* of the answer */
 	bool		read;			/* what follows is known */
 	ZkStat		stat;
+	char	   *data;			/* not terminated */
+	int			data_len;
+	ZkpData		says;			/* the same, read */
 	char		tag[ZKP_TAG_LEN];	/* of the backend; "": none of ours */
-	char	   *identity;		/* lines of node_identity.c */
-	int			identity_len;
 } ZkSeenContender;
 
 typedef struct ZkSeenQueue
 {
 	char	   *dir;
 	bool		semaphore;		/* those for a semaphore, or those for a lock */
+	bool		single;			/* dir itself may be the node */
+	bool		judged;			/* else the order, or who holds, is not known */
+	bool		replaced;		/* a writer is gone, and there may be a reader
+								 * in its place: who was found is in the list */
 	ZkSeenContender *list;		/* in order */
 	int			n;
+
+	/* of the reading */
+	bool		by_czxid;		/* numbers do not tell the order */
+	bool		begun;			/* if the caller says so: it is not to be read */
+	bool		too_many;		/* would have to be read */
+	int			nread;			/* the first ones */
+	int			end;			/* and those up to here are being read */
+	int			nlists;			/* the caller's */
 } ZkSeenQueue;
 
+/* Shows the queue of a path, which is in UTF-8; NULL: that could not be read */
+typedef void (*ZkShowQueue) (const char *path, const ZkSeenQueue *queue, void *arg);
+
 /*
- * Read a queue according to the server that we are connected to: those that hold,
- * and with_waiters as many of those that wait.  If more than most would have to be
- * read, or the order cannot be told, the queue is empty.  All is palloc'ed.  No other
- * question may be under way, and the caller ends the reading, in case of an error, too.
+ * How many are read.  The nodes of those who only wait need not be, to tell who
+ * holds: a list has their names and their order.
  */
-extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, int with_waiters,
-								int most, ZkSeenQueue *queue);
+typedef struct ZkDepth
+{
+	bool		holders;		/* all that may hold */
+	int			first;			/* and so many of the first in any case */
+	int			most;			/* but none if they are more than that */
+	bool		closed;			/* what can be known of one whose data is
+								 * closed to us */
+} ZkDepth;
 
-/* A queue in which nobody was found: its directory may be a single node, which holds */
-extern ZkReading zkl_read_single(ZkReader *reader, ZkSeenQueue *queue);
+/* The queue of one kind in this list of a directory, which need not stay */
+extern void zkl_take_queue(ZkSeenQueue *queue, const char *dir, bool semaphore, const ZkAnswer *list);
 
-/* The session of this contender, which is read if it is not known; or 0 */
-extern ZkReading zkl_read_owner(ZkReader *reader, ZkSeenQueue *queue, int at, int64 *owner);
+/* These, which need not stay either */
+extern void zkl_take_contenders(ZkSeenQueue *queue, const char *dir, const ZkpContender *contenders, int n);
+
+/* A node by its name in the directory; or, with NULL, the directory as a single node */
+extern void zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name);
+
+/*
+ * Read these queues, each to this depth, and judge who holds.  Who is gone is left
+ * out.  All is palloc'ed.  No other question may be under way, and the caller ends the
+ * reading, in case of an error, too.  If the connection broke, this may go on with
+ * another one.
+ */
+extern ZkReading zkl_read_queues(ZkReader *reader, ZkSeenQueue *queues, int n, const ZkDepth *depth);
+
+/*
+ * List and read one, according to the server that we are connected to, with the
+ * tags of ours.  If it cannot be judged, it is empty.
+ */
+extern ZkReading zkl_read_queue(ZkReader *reader, const char *dir, bool semaphore, const ZkDepth *depth,
+								ZkSeenQueue *queue);
+
+/* The session of this contender, which is asked for if it is not known; or 0 */
+extern ZkReading zkl_read_owner(ZkReader *reader, const ZkSeenQueue *queue, int at, int64 *owner);
 
 #endif							/* ZKLOCK_SEEN_QUEUE_H */

@@ -52,7 +52,7 @@ name_some(const ZkSeenQueue *queue, bool granted)
 		if (n++ >= MOST_NAMED || !contender->read)
 			continue;
 		appendStringInfo(&text, "%s%s", text.len > 0 ? ", " : "",
-						 zkb_who(contender->identity, contender->identity_len, 0, contender->name.owner));
+						 zkb_who(contender->says.identity, contender->says.identity_len, 0, contender->name.owner));
 	}
 	if (n > MOST_NAMED)
 		appendStringInfo(&text, ", and %d more", n - MOST_NAMED);
@@ -62,14 +62,20 @@ name_some(const ZkSeenQueue *queue, bool granted)
 void
 zkl_log_still_waiting(ZkWaitLog *log, ZkReader *reader, const char *dir, int root_len, ZkpMode mode)
 {
+	static const ZkDepth depth = {.holders = true,.first = MOST_NAMED,.most = MOST_READ};
 	ZkSeenQueue queue;
+	ZkReading	reading;
 	int64		waited;
 
 	if (!log_lock_waits || log->what != NULL)
 		return;
-	if (zkl_read_queue(reader, dir, mode == ZKP_SEMAPHORE, MOST_NAMED, MOST_READ, &queue) != ZKL_READ)
-		queue.n = 0;
-	else if (queue.n == 0 && zkl_read_single(reader, &queue) != ZKL_READ)
+	reading = zkl_read_queue(reader, dir, mode == ZKP_SEMAPHORE, &depth, &queue);
+	if (reading == ZKL_READ && queue.n == 0)
+	{
+		zkl_take_name(&queue, dir, NULL);
+		reading = zkl_read_queues(reader, &queue, 1, &depth);
+	}
+	if (reading != ZKL_READ || (queue.single && !queue.list[0].granted))
 		queue.n = 0;
 	log->what = zkl_describe_wait(mode, dir + root_len);
 	waited = zks_now() - log->began_at;

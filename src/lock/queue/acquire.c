@@ -26,6 +26,7 @@
 
 #include "common/hashfn.h"
 #include "pgstat.h"
+#include "utils/memutils.h"
 
 #include "acquire.h"
 #include "backend/encoding.h"
@@ -45,10 +46,8 @@
 static void
 free_queue(ListedQueue *queue)
 {
-	if (queue->contenders != NULL)
-		pfree(queue->contenders);
-	if (queue->view.watch != NULL)
-		pfree(queue->view.watch);
+	if (queue->context != NULL)
+		MemoryContextDelete(queue->context);
 	memset(queue, 0, sizeof(*queue));
 }
 
@@ -58,31 +57,21 @@ free_queue(ListedQueue *queue)
  * show: a reader in the place of a writer.
  */
 static bool
-fill_in_czxids(Call *c, Place *p, ListedQueue *queue)
+put_in_order(Call *c, Place *p, ListedQueue *queue)
 {
-	ZkAnswer   *answers = palloc_extended(queue->n * sizeof(ZkAnswer), MCXT_ALLOC_HUGE);
-	int			left = 0;
-	bool		complete = zkl_read_contenders(c, p, queue->contenders, queue->n, answers);
+	ZkSeenQueue seen;
 
-	for (int i = 0; complete && i < queue->n; i++)
-	{
-		char		shared[ZKP_NAME_LEN];
-
-		if (answers[i].rc == ZKS_NO_NODE)
-		{
-			complete = !zkp_shared_name(shared, queue->contenders[i].name);
-			continue;
-		}
-		if (answers[i].rc != ZKS_OK)
-			zkb_raise(answers[i].rc, p->target->path);
-		queue->contenders[left] = queue->contenders[i];
-		queue->contenders[left++].czxid = answers[i].stat.place_czxid;
-	}
-	pfree(answers);
-	if (!complete)
+	zkl_take_contenders(&seen, p->target->dir, queue->contenders, queue->n);
+	if (!zkl_read_others(c, p, &seen, 1) || seen.replaced)
 		return false;
-	queue->n = left;
-	zkp_sort(queue->contenders, queue->n);
+	queue->n = seen.n;
+	for (int i = 0; i < seen.n; i++)
+	{
+		if (seen.list[i].rc != ZKS_OK)
+			zkb_raise(seen.list[i].rc, p->target->path);
+		(void) zkp_parse(seen.list[i].name.name, &queue->contenders[i]);
+		queue->contenders[i].czxid = seen.list[i].name.czxid;
+	}
 	return true;
 }
 
@@ -102,16 +91,24 @@ warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
 	const char *dir = p->target->dir;
 	uint64		hash = hash_bytes_extended((const unsigned char *) dir, (int) strlen(dir), 0);
 	uint64	   *entry = &looked_at[hash % DIRECTORIES_LOOKED_AT];
-	ZkAnswer	answers[ZKS_STRANGERS];
+	ZkSeenQueue strangers[ZKS_STRANGERS];
 
-	if (*entry == hash || !zkl_stat_children(c, p, list->strangers, list->nstrangers, answers))
+	if (*entry == hash)
+		return;
+	for (int i = 0; i < list->nstrangers; i++)
+	{
+		zkl_take_name(&strangers[i], dir, list->strangers[i]);
+		strangers[i].list[0].ask = zks_stat;
+	}
+	if (!zkl_read_others(c, p, strangers, list->nstrangers))
 		return;
 	*entry = hash;
 	for (int i = 0; i < list->nstrangers; i++)
 	{
+		const ZkSeenContender *node = &strangers[i].list[0];
 		const char *name = list->strangers[i];
 
-		if (answers[i].rc != ZKS_OK || answers[i].stat.owner == 0 || answers[i].stat.version > 0)
+		if (node->rc != ZKS_OK || node->stat.owner == 0 || node->stat.version > 0)
 			continue;
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
@@ -123,25 +120,17 @@ warn_of_strangers(Call *c, Place *p, const ZkAnswer *list)
 	}
 }
 
-/*
- * Work out what this list means for us, or, with node NULL, for a newcomer.
- * False if that is not certain, and the list must be read again.
- */
 static bool
-look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
+judge(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
 {
 	ZkNodeInfo	own;
 	int			listed;
 
-	/* a node of ours that is gone since then would look like another's */
-	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
-		return false;
 	queue->contenders = palloc_extended(Max(answer->nchildren, 1) * sizeof(ZkpContender),
 										MCXT_ALLOC_HUGE);
-	queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
-	listed = queue->n;
+	listed = queue->n = zkp_queue(answer->children, answer->nchildren, c->want.mode, queue->contenders);
 	queue->n = zkn_leave_out_unwanted(c->session, p->target->dir, queue->contenders, queue->n);
-	if (zkp_needs_czxids(queue->contenders, queue->n) && !fill_in_czxids(c, p, queue))
+	if (zkp_needs_czxids(queue->contenders, queue->n) && !put_in_order(c, p, queue))
 		return false;
 	queue->view.watch = palloc(Max(queue->n, 1) * sizeof(int));
 	if (p->target->own != NULL)
@@ -158,19 +147,44 @@ look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node,
 }
 
 /*
+ * Work out what this list means for us, or, with node NULL, for a newcomer.
+ * False if that is not certain, and the list must be read again.
+ */
+static bool
+look_at_queue(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQueue *queue)
+{
+	MemoryContext old;
+	bool		certain;
+
+	/* a node of ours that is gone since then would look like another's */
+	if (zkn_leftovers(c->session, p->target->dir) < p->leftovers)
+		return false;
+	queue->context = AllocSetContextCreate(CurrentMemoryContext, "zklock queue", ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(queue->context);
+	certain = judge(c, p, answer, node, queue);
+	MemoryContextSwitchTo(old);
+	return certain;
+}
+
+/*
  * Others are before us, and we do not wait.  But if all that is in our way is
  * one exclusive node, its data may say that its holder is a reader now.
  */
 static Verdict
 look_closer(Call *c, Place *p, const ListedQueue *queue)
 {
-	ZkAnswer	answer;
+	ZkSeenQueue seen;
+	const ZkSeenContender *writer;
 
 	if (!queue->view.may_be_soft)
 		return TAKEN;
-	if (!zkl_read_contenders(c, p, &queue->contenders[queue->view.watch[0]], 1, &answer))
+	zkl_take_name(&seen, p->target->dir, queue->contenders[queue->view.watch[0]].name);
+	if (!zkl_read_others(c, p, &seen, 1))
 		return LIST_AGAIN;
-	return answer.rc == ZKS_NO_NODE || (answer.rc == ZKS_OK && answer.stat.says_shared) ? GRANTED : TAKEN;
+	writer = seen.list;
+	if (writer->rc != ZKS_OK && writer->rc != ZKS_NO_NODE && writer->rc != ZKS_NO_AUTH)
+		zkb_raise(writer->rc, p->target->path);
+	return writer->rc == ZKS_NO_NODE || writer->says.shared ? GRANTED : TAKEN;
 }
 
 /*-------------------------------------------------------------------------
@@ -394,19 +408,15 @@ static bool
 have_all(Call *c)
 {
 	ZkNode	  **nodes = palloc(c->n * sizeof(ZkNode *));
-	ZkProof		proof = ZKB_PROVEN;
-	ZkLoss		loss;
-	bool		result;
+	ZkProof		proof;
 
 	for (int i = 0; i < c->n; i++)
 		nodes[i] = c->places[i].node;
-	if (!zkb_is_certain(nodes, c->n))
-		proof = zkb_prove(nodes, c->n, c->wait, zkb_wait_answer_due(c->wait));
+	proof = zkb_prove(nodes, c->n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));
 	if (proof == ZKB_NO_ANSWER)
 		zkb_raise_unanswered(c->wait, c->session);
-	result = proof == ZKB_PROVEN && zkn_first_lost(c->session, nodes, c->n, &loss) < 0;
 	pfree(nodes);
-	return result;
+	return proof == ZKB_PROVEN;
 }
 
 /* What nobody wants any longer is about to go */
@@ -569,6 +579,8 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 			zkb_counters.timeouts++;
 		wait->tell = NULL;
 		wait->arg = NULL;
+		if (c.reader != NULL)
+			zkl_end_reading(c.reader);
 		zkl_drop_from(&c, 0);
 		if (zkb_peek() != NULL)
 			zks_send(zkb_peek());

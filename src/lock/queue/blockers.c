@@ -240,7 +240,7 @@ is_our_turn(Call *c, Place *p)
 	zks_info(c->session, &info);
 	return node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&
 		node.watch_epoch == info.epoch && p->list_epoch == info.epoch &&
-		zkb_is_fresh(&info);
+		zks_is_fresh(&info);
 }
 
 /* What a watch on one of those before us says */

@@ -12,10 +12,10 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "utils/memutils.h"
 
 #include "backend/errors.h"
 #include "backend/settings.h"
-#include "lock/look/reader.h"
 #include "place.h"
 
 /*
@@ -37,23 +37,12 @@ zkl_drop_list(Call *c, Place *p)
 	p->check = NULL;
 }
 
-static void
-drop_reads(Call *c, Place *p)
-{
-	while (p->nreads > 0)
-		zks_request_free(c->session, p->reads[--p->nreads]);
-	if (p->reads != NULL)
-		pfree(p->reads);
-	p->reads = NULL;
-}
-
 /* Leave nothing behind, except a node that was granted */
 void
 zkl_drop_place(Call *c, Place *p)
 {
 	zkl_drop_search(p);			/* before the node goes */
 	zkl_drop_list(c, p);
-	drop_reads(c, p);
 	zkl_drop_blockers(c, &p->old_blockers);
 	zkl_drop_blockers(c, &p->blockers);
 	zkl_drop_changes(c, p);
@@ -152,7 +141,7 @@ zkl_await_fresh(Call *c, int64 until)
 	patience.until = until;
 	do
 		zks_info(c->session, &info);
-	while (!zkb_is_fresh(&info) && zkb_wait_on(&patience));
+	while (!zks_is_fresh(&info) && zkb_wait_on(&patience));
 	return patience.waited == ZKB_CAME;
 }
 
@@ -201,7 +190,7 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 		{
 			/* an answer that lay unread while we were stopped proves nothing */
 			zks_info(c->session, &info);
-			if (zkb_is_fresh(&info))
+			if (zks_is_fresh(&info))
 			{
 				c->wait->said = ZKS_OK;
 				p->list_epoch = answer->epoch;
@@ -242,64 +231,30 @@ await_node(Call *c, Place *p, ZkNodeInfo *node)
 		node->state = ZKN_LOST; /* the thread is about to say so */
 }
 
-static void
-send_read(Call *c, Place *p, ZkRequest *(*ask) (ZkSession *, const char *), const char *name)
-{
-	char	   *path = psprintf("%s/%s", p->target->dir, name);
-
-	CHECK_FOR_INTERRUPTS();
-	p->reads[p->nreads] = zkb_sent(ask(c->session, path));
-	p->nreads++;
-	pfree(path);
-}
-
 /*
- * Read these contenders' nodes, up to ZKL_WINDOW at a time.  Returns false if this
- * connection cannot deliver them.
+ * Read others' nodes.  Returns false if this connection cannot deliver them, or it is
+ * too late.
  */
 bool
-zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers)
+zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n)
 {
+	static const ZkDepth all = {.first = INT_MAX,.most = INT_MAX};
+	ZkReading	reading;
 	ZkSessionInfo info;
 
-	drop_reads(c, p);
-	p->reads = palloc_extended(n * sizeof(ZkRequest *), MCXT_ALLOC_HUGE);
-	for (int i = 0; i < n; i++)
-	{
-		while (p->nreads < n && p->nreads - i < ZKL_WINDOW)
-			send_read(c, p, zks_read, contenders[p->nreads].name);
-		if (!zkl_await_answer(c, p->reads[i], &answers[i]))
-			return false;
-		if (answers[i].rc != ZKS_OK && answers[i].rc != ZKS_NO_NODE && answers[i].rc != ZKS_NO_AUTH)
-		{
-			zkl_must_be_open(c, p, answers[i].rc);
-			return false;
-		}
-	}
+	if (c->reader == NULL)
+		c->reader = MemoryContextAllocZero(GetMemoryChunkContext(c->places), sizeof(ZkReader));
+	zkl_begin_reading(c->reader, c->session, c->wait, ZKB_WAIT_ACQUIRE);
+	c->reader->patience.go_on = has_time;
+	c->reader->patience.arg = p;
+	reading = zkl_read_queues(c->reader, queues, n, &all);
+	zkl_end_reading(c->reader);
+	if (reading == ZKL_BROKEN && zks_is_open(c->wait->said))
+		zkl_must_be_open(c, p, c->wait->said);
+
 	/* answers that lay unread while we were stopped prove nothing */
 	zks_info(c->session, &info);
-	return zkb_is_fresh(&info);
-}
-
-/*
- * Ask about these few children, without their data, whatever the answers.  Returns
- * false if this connection cannot deliver them, or it is too late.
- */
-bool
-zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answers)
-{
-	ZkPatience	patience = zkl_patience(c, p);
-
-	drop_reads(c, p);
-	p->reads = palloc(n * sizeof(ZkRequest *));
-	for (int i = 0; i < n; i++)
-		send_read(c, p, zks_stat, names[i]);
-	for (int i = 0; i < n; i++)
-	{
-		if (zkb_await_answer(&patience, p->reads[i], &answers[i]) != ZKB_CAME)
-			return false;
-	}
-	return true;
+	return reading == ZKL_READ && zks_is_fresh(&info);
 }
 
 /*-------------------------------------------------------------------------
@@ -474,7 +429,7 @@ zkl_send_check(Call *c, Place *p)
 {
 	int			n = 1;
 
-	if (zkb_is_certain(&p->node, n))
+	if (zkb_is_proven(p->node, ZKS_GRANT))
 		return;
 	p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
 }
@@ -492,7 +447,7 @@ zkl_confirm_turn(Call *c, Place *p)
 {
 	ZkAnswer	answer;
 
-	if (zkb_is_certain(&p->node, 1))
+	if (zkb_is_proven(p->node, ZKS_GRANT))
 		return GRANTED;
 	if (p->check == NULL)
 		zkl_send_check(c, p);
@@ -504,7 +459,7 @@ zkl_confirm_turn(Call *c, Place *p)
 	{
 		case ZKS_OK:
 			zkn_proven(c->session, &p->node, 1, answer.sent_at);
-			if (!zkb_is_certain(&p->node, 1))
+			if (!zkb_is_proven(p->node, ZKS_GRANT))
 				break;
 			return GRANTED;
 		case ZKS_NO_NODE:

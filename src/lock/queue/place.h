@@ -11,6 +11,7 @@
 
 #include "acquire.h"
 #include "lock/deadlock/deadlock.h"
+#include "lock/look/seen_queue.h"
 #include "lock/look/wait_log.h"
 
 /* How often a pause is doubled, at most: see zkl_ask_after_pause */
@@ -67,8 +68,6 @@ typedef struct Place
 	bool		tell;			/* others wait to hear that we hold */
 	bool		alone;			/* nobody else was in the queue, as the last
 								 * list or our number said */
-	ZkRequest **reads;			/* of others' nodes */
-	int			nreads;
 	BlockerList blockers;
 	BlockerList old_blockers;	/* of the list before, while they are being
 								 * replaced */
@@ -93,6 +92,7 @@ typedef struct Call
 								 * since then, on the same connection; or 0 */
 	uint32		doubted_epoch;
 	ZkSession  *session;
+	ZkReader   *reader;			/* of others' nodes; or NULL */
 	Place	   *places;
 	int			n;
 } Call;
@@ -100,7 +100,8 @@ typedef struct Call
 /* A queue as the last list showed it, and what it means for us */
 typedef struct ListedQueue
 {
-	ZkpContender *contenders;	/* the names are the list's */
+	MemoryContext context;		/* of all of it */
+	ZkpContender *contenders;
 	int			n;
 	ZkpView		view;
 } ListedQueue;
@@ -135,8 +136,7 @@ extern bool zkl_await_fresh(Call *c, int64 until);
 extern void zkl_send_list(Call *c, Place *p, bool fresh);
 extern bool zkl_is_too_late(Call *c, Place *p);
 extern bool zkl_await_list(Call *c, Place *p, ZkAnswer *answer);
-extern bool zkl_read_contenders(Call *c, Place *p, const ZkpContender *contenders, int n, ZkAnswer *answers);
-extern bool zkl_stat_children(Call *c, Place *p, char *const *names, int n, ZkAnswer *answers);
+extern bool zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n);
 extern bool zkl_wants_one(const Call *c);
 extern Verdict zkl_await_settled(Call *c, Place *p);
 extern Verdict zkl_join_queues(Call *c, int first);

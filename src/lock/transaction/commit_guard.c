@@ -199,17 +199,13 @@ zkl_refuse_known_losses(bool writes)
 		refuse_lost_at_commit(&relied);
 }
 
-/*
- * Whether they need not be asked about: ZooKeeper was recently, or, with
- * "strict", for this commit
- */
-static bool
-are_proven(const Relied *relied, int64 asked_at)
+/* Since when ZooKeeper must have been asked: with "strict", for this commit */
+static int64
+asked_since(int64 asked_at)
 {
-	if (zklock_commit_guard == ZKLOCK_GUARD_STRICT &&
-		(asked_at == 0 || zkn_proven_at(zkb_peek(), relied->nodes, relied->n) < asked_at))
-		return false;
-	return zkb_are_proven(relied->nodes, relied->n);
+	if (zklock_commit_guard != ZKLOCK_GUARD_STRICT)
+		return 0;
+	return asked_at != 0 ? asked_at : zks_now();
 }
 
 /* Returns one of the locks that the transaction relies on, or NULL */
@@ -217,7 +213,6 @@ Lock *
 zkl_guard(bool writes, int64 asked_at)
 {
 	Relied		relied;
-	bool		proven;
 	ZkWait		wait;
 	ZkProof		proof;
 
@@ -227,13 +222,10 @@ zkl_guard(bool writes, int64 asked_at)
 	if (relied.n == 0)
 		return NULL;
 	refuse_lost_at_commit(&relied);
-	proven = are_proven(&relied, asked_at);
-	refuse_lost_at_commit(&relied);
-	if (proven)
-		return relied.locks[0];
 
 	zkb_wait_begin(&wait, -1, false);
-	proof = zkb_prove_lasting(relied.nodes, relied.n, &wait);
+	proof = zkb_prove(relied.nodes, relied.n, ZKS_COMMIT, asked_since(asked_at), &wait,
+					  zkb_deadline(zklock_operation_timeout));
 	if (proof != ZKB_NO_ANSWER)
 		refuse_lost_at_commit(&relied); /* the answer may have brought a loss */
 	if (proof == ZKB_PROVEN)
@@ -305,7 +297,7 @@ bound_next_wait(void)
 	(void) replace_lock_timeout((int) Min(ms, INT_MAX));
 }
 
-/* How long, says zkb_is_fresh */
+/* How long, says zk/lease.h */
 void
 zkl_bound_waits(const Lock *lock)
 {

@@ -61,7 +61,6 @@ static void
 confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 {
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
-	bool		proven;
 
 	(void) zkb_connect(wait);
 	if (!may_wait)
@@ -69,14 +68,7 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 	refuse_lost_bases(held, n);
 	for (int i = 0; i < n; i++)
 		nodes[i] = zkl_base(held[i].lock)->grant.node;
-	proven = zkb_are_proven(nodes, n);
-	refuse_lost_bases(held, n);
-	if (proven)
-	{
-		pfree(nodes);
-		return;
-	}
-	switch (zkb_prove(nodes, n, wait, zkb_wait_answer_due(wait)))
+	switch (zkb_prove(nodes, n, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)))
 	{
 		case ZKB_PROVEN:
 		case ZKB_MISSING:
@@ -392,7 +384,7 @@ state_of(Lock *lock)
 	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
 		return ZKL_STATE_LOST;
 	zks_info(zkb_peek(), &info);
-	return zkb_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
+	return zks_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 }
 
 /* The nodes of what is held at this path, and is not known to be lost; how many */
@@ -425,7 +417,7 @@ zkl_is_held(const char *path)
 	zkb_wait_begin(&wait, -1, false);
 	while ((n = find_held(full, nodes)) > 0)
 	{
-		ZkProof		proof = zkb_is_certain(nodes, n) ? ZKB_PROVEN : zkb_prove(nodes, n, &wait, until);
+		ZkProof		proof = zkb_prove(nodes, n, ZKS_GRANT, 0, &wait, until);
 
 		/* the answer may have brought a loss */
 		if (proof == ZKB_PROVEN)

@@ -97,7 +97,7 @@ static void
 judge(Ending *ending)
 {
 	if (zkl_peek_session_of(ending->base) != NULL)
-		ending->proven = zkb_are_proven(&ending->base->grant.node, 1) &&
+		ending->proven = zkb_is_proven(ending->base->grant.node, ZKS_COMMIT) &&
 			zklock_commit_guard != ZKLOCK_GUARD_STRICT;
 	else if (ending->loss == ZK_NOT_LOST)
 		ending->loss = zkb_last_loss();

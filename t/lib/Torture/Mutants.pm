@@ -184,10 +184,10 @@ our @MUTANTS = (
 		what => 'an event grants the lock, whatever has become of the connection and our own node since',
 		edits => [
 			[ 'lock/queue/blockers.c', "\tif (info->state != ZKS_CONNECTED)\n\t\treturn WAIT_ON;\n", '' ],
-			[   'lock/queue/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzkb_is_fresh(&info);",
+			[   'lock/queue/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzks_is_fresh(&info);",
 				'p->list_epoch == info.epoch;'
 			],
-			[ 'lock/queue/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ]
+			[ 'lock/queue/place.c', "if (zkb_is_proven(p->node, ZKS_GRANT))\n\t\treturn GRANTED;", "if (true)\n\t\treturn GRANTED;" ]
 		],
 		scene => 'asleep_in_line',
 		convicted => ['stale grant']
@@ -235,15 +235,15 @@ our @MUTANTS = (
 	{
 		name => 'list_without_proof',
 		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
-		edits => [ [ 'lock/queue/place.c', 'if (zkb_is_certain(&p->node, 1))', 'if (true)' ] ],
+		edits => [ [ 'lock/queue/place.c', "if (zkb_is_proven(p->node, ZKS_GRANT))\n\t\treturn GRANTED;", "if (true)\n\t\treturn GRANTED;" ] ],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
 	},
 	{
 		name => 'reconnection_for_proof',
 		what => "that a session was taken up again is taken for the word of a quorum",
 		edits => [
-			[   'zk/connection.c', "\t\tzkr_heard_locked(s, s->attempt_at);\n\t\ts->info.revived_at = 0;\n",
-				"\t\tzkr_heard_locked(s, s->attempt_at);\n\t\ts->info.quorum_at = s->attempt_at;\n\t\ts->info.in_doubt = false;\n\t\ts->info.revived_at = 0;\n"
+			[   'zk/connection.c', "\t\tzkr_heard_locked(s, s->attempt_at);\n\t\tzks_lease_renewed(&s->info);\n",
+				"\t\tzkr_heard_locked(s, s->attempt_at);\n\t\tzks_lease_renewed(&s->info);\n\t\ts->info.quorum_at = s->attempt_at;\n\t\ts->info.gap_at = 0;\n"
 			]
 		],
 		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
@@ -367,7 +367,7 @@ our @MUTANTS = (
 	{
 		name => 'break_beside_downgrade',
 		what => 'a cycle is broken if the nodes of those that hold are there, whether or not they have changed',
-		edits => [ [ 'lock/deadlock/chase.c', 'contender->granted ? contender->stat.version : -1, false);', '-1, false);' ] ],
+		edits => [ [ 'lock/deadlock/chase.c', 'contender->granted ? contender->stat.version : -1);', '-1);' ] ],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and downgrades' ]
 	},
 	{
@@ -375,7 +375,7 @@ our @MUTANTS = (
 		what => 'the same with the records that tell of waits for locks of PostgreSQL',
 		edits => [
 			[   'lock/deadlock/deadlock.c', "\t/* whatever happens now, we must know what became of it */\n",
-				"\tfor (int i = 0; i < cycle->nchecks; i++)\n\t\tif (cycle->of_record[i])\n\t\t\tcycle->checks[i].version = -1;\n"
+				"\tfor (int i = 0; i < cycle->nrecords; i++)\n\t\tcycle->checks[i].version = -1;\n"
 			]
 		],
 		test => [ '018_deadlocks', 'who waits for a row gives up, and runs on' ]
@@ -383,13 +383,13 @@ our @MUTANTS = (
 	{
 		name => 'others_believed_at_once',
 		what => 'what a record says of waits on another server counts when it is read first',
-		edits => [ [ 'lock/deadlock/deadlock.c', "\tif (rests_on(cycle, false))\n\t{", "\tif (false)\n\t{" ] ],
+		edits => [ [ 'lock/deadlock/deadlock.c', "\tif (cycle->nrecords > 0)\n\t{", "\tif (false)\n\t{" ] ],
 		test => [ '017_deadlock_costs', 'what another server says counts when it has said it three times' ]
 	},
 	{
 		name => 'one_local_look',
 		what => 'who waited for us on our own server when the look began is not looked at again before the cycle is broken',
-		edits => [ [ 'lock/deadlock/deadlock.c', 'return !rests_on(cycle, true) || own_waits_stand(s, cycle) ? PROVEN : READ_AGAIN;', 'return PROVEN;' ] ],
+		edits => [ [ 'lock/deadlock/chase.c', "\tzkl_find_waits(&c->records[OWN_RECORD].says, &grows_up);\n", "\tgrows_up = 0;\n\t(void) grows_up;\n" ] ],
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
