@@ -169,6 +169,13 @@ $paused->value(q{BEGIN; INSERT INTO t VALUES ('paused'); SELECT zk_lock('/paused
 Child::suspend($paused->pid);
 my $paused_since = time;
 
+# And a network that becomes slower, until each answer comes after more than two thirds
+my $slow_proxy = new_proxy();
+my $slow = zk_session_with($node, hosts => $slow_proxy, session_timeout => '12s', operation_timeout => '10s');
+$slow->value(q{BEGIN; INSERT INTO t VALUES ('slow'); SELECT zk_lock('/slow')});
+$slow_proxy->delay_ms(2100);
+$slow_proxy->clear_log;
+
 # And for one that is stopped until its session nearly ends, while the answer to a
 # heartbeat is on its way, and all its threads wait: otherwise the library would take
 # the time for a silence of the server, and connect anew
@@ -183,6 +190,11 @@ await_sleep($asleep);
 Child::suspend($asleep->pid);
 my $asleep_since = time;
 $asleep_proxy->release;
+
+await_answer($slow_proxy, 'sync');
+$slow_proxy->delay_ms(4200);
+$slow->send('COMMIT');
+my $slow_since = time;
 
 # The leader may learn only with its follower's next report that the session is active
 # again, and must not end it before that.
@@ -199,6 +211,17 @@ subtest 'on: a process that was stopped for most of the session timeout' => sub 
 	is(rows('asleep 2'), 1, 'and is done, too');
 	is($asleep->value('SELECT reconnections FROM zk_session'), 0, '(all on the same connection)');
 	$asleep->quit;
+};
+
+# The leader would have to be told after each of them
+subtest 'on: answers that all come after a silence' => sub {
+	my $result = $slow->wait;
+	isnt($result->{state}, '', 'COMMIT fails');
+	note $result->{message};
+	in_time(time - $slow_since, 2 * 10 + 4 + $SLACK, 'after twice operation_timeout, and a third of the session timeout');
+	is(rows('slow'), 0, 'the row is not there');
+	$slow_proxy->delay_ms(0);
+	$slow->quit;
 };
 
 # Heartbeats do not go through the quorum, except where a cancel waits for its word.

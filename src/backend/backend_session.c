@@ -738,8 +738,14 @@ prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkNode **chosen, ZkWa
 		}
 		if (use == ZKS_COMMIT && zks_now() < info.told_by)
 		{
-			patience.until = info.told_by + patient;
-			(void) zkb_wait(wait, session, info.told_by, ZKB_WAIT_CHECK);
+			/*
+			 * once: if each answer comes after a silence, it goes on like
+			 * that
+			 */
+			if (patient != 0)
+				patience.until = info.told_by + patient;
+			patient = 0;
+			(void) zkb_wait(wait, session, Min(info.told_by, patience.until), ZKB_WAIT_CHECK);
 			continue;
 		}
 		ask(chosen, &count, &patience, &answer);
