@@ -2,7 +2,8 @@
 # same as a new user, and keeps what zk_fences has seen.  zklock_advisory works
 # meanwhile, and is upgraded last.  The comparison itself
 # is tested with a version that does not exist, and with steps to it that forget
-# something.
+# something.  Two clusters that share an ensemble get such a version, with another
+# library, one after the other, and are taken back, while they hold locks and claim.
 #
 # A server finds extensions relative to its programs, so made-up extension files
 # require a copy of the programs.
@@ -13,6 +14,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use Cwd qw(abs_path);
+use Digest::SHA qw(sha256_hex);
 use File::Copy qw(copy);
 use File::Path qw(make_path);
 use JSON::PP ();
@@ -67,9 +69,61 @@ my $first = (slurp_file("$tree/CHANGELOG.md") =~ /^## (\S+) /mg)[-1];
 }
 
 #
-# A server with an extension directory of its own
+# What was released stays as it is
 #
-my $installation = PostgreSQL::Test::Utils::tempdir() . '/installation';
+
+# The SHA-256 of each script of a release, and of each step to one
+my %released = ();
+
+# What is not so among these scripts, { name => SQL }, and what to do about it
+sub complaints
+{
+	my ($sums, %script) = @_;
+	my @complaints;
+	foreach my $name (sort keys %{ { %$sums, %script } })
+	{
+		my ($extension, $version) = $name =~ /^(\w+)--(?:.*--)?(.*)\.sql$/;
+		next if $version =~ /-dev$/;
+		my $sum = exists $script{$name} ? sha256_hex($script{$name}) : 'gone';
+		if (!exists $sums->{$name})
+		{
+			push @complaints, "$name is released with this version, and must not change any more: let %released in t/071_upgrade.pl have\n"
+			  . "\t'$name' => '$sum',";
+		}
+		elsif ($sum ne $sums->{$name})
+		{
+			push @complaints, "$name was released, and is not the same any more: a database that has $version would never get the change.\n"
+			  . "Put it back: git checkout v$version -- $name\n"
+			  . "What shall change comes with the next version NEXT: write $extension--$version--NEXT.sql with the statements that lead there,\n"
+			  . "and $extension--NEXT.sql with all of it, for new installations, as CONTRIBUTING.md says under \"Releases\".";
+		}
+	}
+	return @complaints;
+}
+
+{
+	my %script = map { s{.*/}{}r => scalar slurp_file($_) } glob "$tree/zklock*--*.sql";
+	my @complaints = complaints(\%released, %script);
+	ok(!@complaints, 'the released scripts are as they were released') or diag(join "\n", @complaints);
+	is_deeply([ grep { $script{$_} !~ m{\A/\* \Q$_\E \*/\n} } sort keys %script ], [], 'each script begins with its name');
+
+	my %made_up = ('zklock--1.0.sql' => 'a', 'zklock--1.0--1.1.sql' => 'b', 'zklock--1.1--1.2-dev.sql' => 'c', 'zklock--1.2-dev.sql' => 'd');
+	my %sums = map { $_ => sha256_hex($made_up{$_}) } grep { !/-dev/ } keys %made_up;
+	is_deeply([ complaints(\%sums, %made_up) ], [], 'what is not released may change');
+	foreach my $name (sort keys %sums)
+	{
+		my %changed = (%made_up, $name => 'e');
+		like(join("\n", complaints(\%sums, %changed)), qr/\A\Q$name\E was released, .* write zklock--1\.[01]--NEXT\.sql/s, "$name may not");
+		delete $changed{$name};
+		like(join("\n", complaints(\%sums, %changed)), qr/\A\Q$name\E was released, /, '- nor go');
+		my %others = map { $_ => $sums{$_} } grep { $_ ne $name } keys %sums;
+		like(join("\n", complaints(\%others, %made_up)), qr/\A\Q$name\E is released .*\t'\Q$name\E' => '$sums{$name}',\z/s, '- nor have no sum');
+	}
+}
+
+#
+# Servers with an extension directory, and a library, of their own
+#
 
 sub pg_config
 {
@@ -78,10 +132,10 @@ sub pg_config
 	return $answer || die "no pg_config --$_[0]";
 }
 
-# Link everything in this directory into $installation, except some files
+# Link everything in this directory into an installation, except some files
 sub link_all
 {
-	my ($dir, $but) = @_;
+	my ($installation, $dir, $but) = @_;
 	make_path("$installation$dir");
 	opendir my $handle, $dir or die "$dir: $!";
 	foreach my $entry (grep { !/^\.\.?$/ && !/$but/ } readdir $handle)
@@ -92,41 +146,59 @@ sub link_all
 }
 
 my ($bin, $share, $lib) = map { pg_config($_) } qw(bindir sharedir pkglibdir);
-my $extensions = "$installation$share/extension";
 
-# these locate files by their real path
-my @programs = qw(postgres initdb pg_ctl);
-link_all($bin, '^(?:' . join('|', @programs) . ')$');
-foreach my $program (@programs)
+# An installation that has nothing of zklock
+sub installation
 {
-	copy("$bin/$program", "$installation$bin/$program") or die "$bin/$program: $!";
-	chmod 0755, "$installation$bin/$program";
+	my ($name) = @_;
+	my $installation = PostgreSQL::Test::Utils::tempdir() . "/$name";
+	# these locate files by their real path
+	my @programs = qw(postgres initdb pg_ctl);
+	link_all($installation, $bin, '^(?:' . join('|', @programs) . ')$');
+	foreach my $program (@programs)
+	{
+		copy("$bin/$program", "$installation$bin/$program") or die "$bin/$program: $!";
+		chmod 0755, "$installation$bin/$program";
+	}
+	link_all($installation, $lib, '^zklock\.so$');
+	link_all($installation, $share, '^extension$');
+	link_all($installation, "$share/extension", '^zklock');
+	return $installation;
 }
-link_all($lib, '^$') if !-e "$installation$lib";
-link_all($share, '^extension$');
-link_all("$share/extension", '^zklock[.-]');
 
-# The extension files installed there from now on
+# The extension files that it has from now on
 sub install
 {
-	my (%content) = @_;
-	unlink glob "$extensions/zklock[.-]*";
+	my ($installation, %content) = @_;
+	unlink glob "$installation$share/extension/zklock*";
 	foreach my $name (keys %content)
 	{
-		open my $file, '>', "$extensions/$name" or die "$name: $!";
+		open my $file, '>', "$installation$share/extension/$name" or die "$name: $!";
 		print $file $content{$name};
 		close $file or die "$name: $!";
 	}
 	return;
 }
 
-my %real = map { s{.*/}{}r => scalar slurp_file($_) } "$tree/zklock.control", glob "$tree/zklock--*.sql";
-install(%real);
+# The library that it has from now on.  As with make install and dpkg, those who have
+# loaded another one keep that.
+sub install_library
+{
+	my ($installation, $from) = @_;
+	my $to = "$installation$lib/zklock.so";
+	copy($from, "$to.new") && rename "$to.new", $to or die "$to: $!";
+	return;
+}
+
+my %real = map { s{.*/}{}r => scalar slurp_file($_) } glob "$tree/zklock*.control $tree/zklock*--*.sql";
+my $installation = installation('installation');
+install($installation, %real);
+install_library($installation, "$lib/zklock.so");
 
 my $zk = ZooKeeper->new->start;
 my $node = PostgreSQL::Test::Cluster->new('main', install_path => $installation . $bin =~ s{/bin$}{}r);
 zk_init($node);
-$node->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . "'");
+$node->append_conf('postgresql.conf', "zklock.hosts = '" . $zk->hosts . "'\nzklock.session_timeout = '30s'\nshared_preload_libraries = 'zklock'");
 $node->start;
 is($node->safe_psql('postgres', "SELECT setting LIKE '$installation%' FROM pg_config WHERE name = 'SHAREDIR'"),
 	't', 'the server finds our extension directory');
@@ -197,7 +269,7 @@ sub upgrade
 	{
 		$node->safe_psql($old, "ALTER EXTENSION zklock UPDATE TO '$step'");
 		my $now = $node->safe_psql($old, $seen);
-		$opt{loses} ? isnt($now, $rows, "$what: found") : is($now, $rows, "$what: zk_fences is the same in $step");
+		$opt{loses} && $step eq $to ? isnt($now, $rows, "$what: found") : is($now, $rows, "$what: zk_fences is the same in $step");
 		is($node->safe_psql($old, q{SELECT zk_lock('/upgrade'), zk_unlock('/upgrade')}), 't|t', "$what: $step locks");
 		is($node->safe_psql($old, q{SET search_path = zklock_advisory, pg_catalog;
 			SELECT pg_advisory_lock(1); SELECT pg_advisory_unlock(1)}), "\nt", "$what: - with zklock_advisory, too");
@@ -236,7 +308,7 @@ my %kinds;
 $kinds{ (split / /)[0] }++ for keys %$dump;
 foreach my $kind ($default eq $first ? qw(FUNCTION VIEW TABLE) : ())
 {
-	my $scripts = $real{"zklock--$first.sql"} . slurp_file("$tree/zklock_advisory--$first.sql");
+	my $scripts = $real{"zklock--$first.sql"} . $real{"zklock_advisory--$first.sql"};
 	is($kinds{$kind}, scalar(() = $scripts =~ /^CREATE $kind /mg), "the comparison sees each $kind");
 }
 
@@ -293,6 +365,7 @@ sub install_made_up
 {
 	my ($step) = @_;
 	install(
+		$installation,
 		%real,
 		'zklock.control' => $real{'zklock.control'} =~ s/^default_version = .*$/default_version = '$newest'/mr,
 		"zklock--$newest.sql" => $real{"zklock--$default.sql"} . $good,
@@ -312,5 +385,171 @@ is_deeply([ grep { !$expected{$_} && !/^EXTENSION/ } sort keys %$differs ], [], 
 
 install_made_up("$good DELETE FROM zk_fences WHERE path = '/zklock/a';");
 upgrade($newest, 'a step that loses what was seen', loses => 1);
+
+# ------------------------------------------- two clusters, one after the other
+
+# Another library, with one function more: false if src/ is not built here
+sub next_library
+{
+	my ($built) = grep { -e "$_/src/zklock.o" } $ENV{TESTDIR} // (), $tree;
+	return defined $built && zk_library('made_up', glob("$built/src/*.o $built/src/*/*.o $built/src/*/*/*.o"),
+		"-Wl,--version-script=$tree/src/exports.map", '-lzookeeper_st', '-lpthread',
+		`ldd $lib/zklock.so` =~ /libssl/ ? qw(-lssl -lcrypto) : ()) . '.so';
+}
+
+# Which of the two a session has
+sub library_of
+{
+	my ($session) = @_;
+	my $state = $session->query(q{CREATE FUNCTION pg_temp.made_up() RETURNS int AS '$libdir/zklock', 'zk_made_up' LANGUAGE C})->{state};
+	return { '' => 'the next', '42883' => 'the last' }->{$state} // $state;
+}
+
+sub library { return library_of(zk_session($_[0])); }
+
+my $day = 0;
+sub next_period { return "timestamptz '2026-01-01 00:00+00' + interval '1 day' * " . ++$day; }
+
+# Tests: whatever one of these clusters has, the other one cannot get, and waits for.
+sub exclude_each_other
+{
+	my ($what, @clusters) = @_;
+	foreach my $turn ([ 0, 1 ], [ 1, 0 ])
+	{
+		my ($holder, $other) = map { zk_session($clusters[$_]) } @$turn;
+		my $name = "$what, " . join ' before ', map { $clusters[$_]->name } @$turn;
+		my $period = next_period();
+		# what the last session had may be on its way
+		is($holder->value("SELECT zk_lock('/rolling/a'), zk_lock_shared('/rolling/b'), zk_semaphore_acquire('/rolling/c', 1),
+			zk_claim('/rolling/d', $period), zklock_advisory.pg_advisory_lock(7)"), 't|t|t|t|', "$name: takes it");
+		is($other->value("SELECT zk_try_lock('/rolling/a'), zk_try_lock('/rolling/b'), zk_lock_shared('/rolling/b', '0'),
+			zk_semaphore_acquire('/rolling/c', 1, '0'), zk_claim('/rolling/d', $period), zklock_advisory.pg_try_advisory_lock(7)"),
+			'f|f|t|f|f|f', '- which the other one does not get');
+		$other->send(q{SELECT zk_lock('/rolling/a')});
+		zk_wait_queued($zk, $other);
+		is($holder->value(q{SELECT zk_unlock('/rolling/a')}), 't', '- while it waits for it');
+		is($other->wait->{out}, 't', '- and then has it');
+		$_->quit for $holder, $other;
+	}
+	return;
+}
+
+# Tests: ALTER EXTENSION in a cluster where somebody holds, and somebody claims
+sub alter_while_in_use
+{
+	my ($cluster, $other_one, $version, $name) = @_;
+	my ($holder, $claimer, $other) = map { zk_session($_) } $cluster, $cluster, $other_one;
+	my $period = next_period();
+	$holder->value(q{SELECT zk_lock('/rolling/kept'), zklock_advisory.pg_advisory_lock(1)});
+	$claimer->value("BEGIN; SELECT zk_claim('/rolling/open', $period)");
+	$cluster->safe_psql('postgres', "ALTER EXTENSION $_ UPDATE TO '$version'") for qw(zklock zklock_advisory);
+	is($other->value(q{SELECT zk_try_lock('/rolling/kept'), zk_try_lock('/rolling/open'), zklock_advisory.pg_try_advisory_lock(1)}),
+		'f|f|f', "$name: what is held stays so");
+	is($holder->value(q{SELECT zk_lock_held('/rolling/kept'), zk_unlock('/rolling/kept'), zklock_advisory.pg_advisory_unlock(1)}),
+		't|t|t', '- and is given back');
+	is($claimer->query('COMMIT')->{state}, '', '- and a claim commits');
+	is($other->value("SELECT zk_claim('/rolling/open', $period)"), 'f', '- after which the period is taken');
+	$_->quit for $holder, $claimer, $other;
+	return;
+}
+
+# Tests: a cluster restarts while somebody holds there, for whom the other one waits.
+sub restart_while_in_use
+{
+	my ($cluster, $other_one, $name) = @_;
+	my ($holder, $waiter) = map { zk_session($_) } $cluster, $other_one;
+	$holder->value(q{SELECT zk_lock('/rolling/kept')});
+	$waiter->send(q{SELECT zk_lock('/rolling/kept')});
+	zk_wait_queued($zk, $waiter);
+	$cluster->restart;
+	is($waiter->wait->{out}, 't', "$name: whoever waits for it goes on");
+	$waiter->quit;
+	return;
+}
+
+SKIP:
+{
+	my $next_library = next_library() or skip 'src/ is not built here, of which another library could be made', 1;
+
+	# A function that needs the new library; one that is made anew while it is used; a
+	# table that changes.
+	my ($unlock) = $real{"zklock--$default.sql"} =~ /^(CREATE FUNCTION zk_unlock\(.*?;)$/ms;
+	my %next = (
+		%real,
+		"zklock--$default--$newest.sql" => q{
+			CREATE FUNCTION zk_made_up() RETURNS int AS 'MODULE_PATHNAME' LANGUAGE C;
+			DROP FUNCTION zk_unlock(text);
+			} . $unlock =~ s/path text\K/, made_up int DEFAULT 0/r . q{
+			ALTER TABLE zk_fences ADD COLUMN made_up int},
+		"zklock--$newest--$default.sql" => qq{
+			DROP FUNCTION zk_made_up();
+			DROP FUNCTION zk_unlock(text, int);
+			$unlock
+			ALTER TABLE zk_fences DROP COLUMN made_up},
+		"zklock_advisory--$default--$newest.sql" => 'ALTER FUNCTION zklock_advisory.pg_advisory_unlock(bigint) COST 20000',
+		"zklock_advisory--$newest--$default.sql" => 'ALTER FUNCTION zklock_advisory.pg_advisory_unlock(bigint) COST 10000');
+
+	# one is loaded with the server, the other with each session
+	my $other_installation = installation('other_installation');
+	foreach my $each ($installation, $other_installation)
+	{
+		install($each, %real);
+		install_library($each, "$lib/zklock.so");
+	}
+	my ($main, $other) = ($node, do
+		{
+			local $Zklock::INSTALLATION = $other_installation . $bin =~ s{/bin$}{}r;
+			zk_cluster('other', $zk, 'zklock.session_timeout' => '30s');
+		});
+	$main->safe_psql('postgres', 'CREATE EXTENSION zklock');
+	$_->safe_psql('postgres', q{CREATE EXTENSION zklock_advisory; SELECT zk_fence('/rolling/fenced', 5)}) for $main, $other;
+
+	my $running = zk_session($main);
+	$running->value(q{SELECT zk_lock('/rolling/running')});
+	install($installation, %next);
+	install_library($installation, $next_library);
+	is($running->value(q{SELECT zk_lock_held('/rolling/running')}), 't', 'a new file does not touch who runs');
+	is(library($main), 'the last', '- and a server that has loaded the library keeps it');
+	restart_while_in_use($main, $other, 'the server restarts');
+	is(library($main), 'the next', '- and has the new library');
+	exclude_each_other('a new library', $main, $other);
+	alter_while_in_use($main, $other, $newest, 'ALTER EXTENSION');
+	is($main->safe_psql('postgres', 'SELECT zk_made_up()'), '2', '- which brings what is new');
+	exclude_each_other('one is new, one old', $main, $other);
+
+	$running = zk_session($other);
+	$running->value(q{SELECT zk_lock('/rolling/running')});
+	install($other_installation, %next);
+	install_library($other_installation, $next_library);
+	is(library($other), 'the next', 'a new session has the new library');
+	alter_while_in_use($other, $main, $newest, 'ALTER EXTENSION beside a session with the old one');
+	is($running->query('SELECT zk_made_up()')->{state}, '42883', '- which has nothing that is new');
+	is($running->value(q{SELECT zk_lock_held('/rolling/running'), zk_unlock('/rolling/running')}), 't|t', '- and what it had');
+	is(library_of($running), 'the last', '- since it keeps its library');
+	$running->quit;
+	exclude_each_other('both are new', $main, $other);
+
+	alter_while_in_use($main, $other, $default, 'the way back');
+	install($installation, %real);
+	install_library($installation, "$lib/zklock.so");
+	restart_while_in_use($main, $other, 'with the old library');
+	is(library($main), 'the last', '- it is that');
+	exclude_each_other('one was taken back', $main, $other);
+	alter_while_in_use($other, $main, $default, 'the other one, too');
+	install($other_installation, %real);
+	install_library($other_installation, "$lib/zklock.so");
+
+	foreach my $cluster ($main, $other)
+	{
+		is($cluster->safe_psql('postgres', q{SELECT path, token FROM zk_fences}), '/zklock/rolling/fenced|5',
+			$cluster->name . ': zk_fences is the same');
+		zk_no_crash($cluster);
+	}
+	is($main->safe_psql('postgres', q{SELECT string_agg(path || ' ' || state, ', ' ORDER BY path) FROM zk_claims('/rolling')}),
+		'/rolling/d done, /rolling/open done', 'every claim is done');
+	$node->stop;
+	$other->stop;
+}
+zk_nothing_left($zk, 'nothing is left in ZooKeeper');
 
 done_testing();
