@@ -123,7 +123,6 @@ static inline bool
 zks_lease_answered(ZkSessionInfo *info, int64_t asked_at)
 {
 	int64_t		now = zks_now();
-
 	bool		gap = now - info->answered_at > zks_stale_after(info);
 
 	if (gap)
