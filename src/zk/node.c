@@ -86,9 +86,7 @@ set_state(ZkNode *n, ZkNodeState state)
 	_Static_assert(sizeof(next) / sizeof(next[0]) == ZKN_DELETED + 1, "all states");
 	zk_assert(next[n->state] & TO(state));
 	(void) next;
-	zkn_count_unknown_locked(n, -1);
 	n->state = state;
-	zkn_count_unknown_locked(n, 1);
 #undef TO
 }
 
@@ -177,7 +175,6 @@ zkn_enlist_locked(ZkNode *n)
 		s->nodes = n;
 	s->last_node = n;
 	count_path(n, true);
-	zkn_count_unknown_locked(n, 1);
 }
 
 static void
@@ -248,7 +245,6 @@ finish(ZkNode *n)
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
 		strike(n);
 		count_path(n, false);
-		zkn_count_unknown_locked(n, -1);
 		zk_assert(n->session->nodes != NULL || n->session->path_bytes == 0);
 		if (n->session->nodes == NULL)
 			n->session->idle_since = zks_now();

@@ -137,7 +137,6 @@ extern char *zkn_make_data(const ZkpData *says);
 /* single.c */
 extern void zkn_doubt_version_locked(ZkNode *n);
 extern int	zkn_new_version_locked(const ZkNode *n, int seen);
-extern void zkn_count_unknown_locked(const ZkNode *n, int change);
 extern bool zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r);
 
 #endif							/* ZKLOCK_NODE_PRIVATE_H */
