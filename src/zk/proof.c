@@ -207,17 +207,10 @@ zkn_heartbeat_locked(ZkSession *s)
  * Checks, and what they prove
  */
 
-/* A single node was read behind a check of it, though not as the last */
-static void
-on_checked(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (zkn_called_back_locked(n) && n->state == ZKN_PRESENT && zkn_is_wanted(n) && r->rc == ZNONODE)
-		zkn_lose_locked(n, ZK_LOST_NODE);
-}
-
-/* Of what is returned, the owner asks for the answer: it comes last */
+/*
+ * Of what is returned, the owner asks for the answer: it comes last.  Those before it
+ * that are read, behind the check of them, are as good as heartbeats.
+ */
 static ZkRequest *
 send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
 {
@@ -238,7 +231,7 @@ send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
 
 		if (!nodes[i]->single)
 			continue;
-		read = zkn_request_locked(nodes[i], on_checked);
+		read = zkn_request_locked(nodes[i], on_heartbeat);
 		if (read == NULL)
 		{
 			zkr_fail_locked(r);
