@@ -119,8 +119,6 @@ extern bool zkn_called_back_quietly_locked(ZkNode *n);
 extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
 extern void zkn_expect_locked(ZkNode *n, bool expects);
 extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
-extern void zkn_catch_up_locked(ZkNode *n, int64_t now);
-extern void zkn_settle_all_locked(ZkSession *s);
 
 /* node.c, for create.c: what a create, and the search for it, has shown */
 extern void zkn_enlist_locked(ZkNode *n);

@@ -22,6 +22,7 @@
 
 #include "multi.h"
 #include "node_private.h"
+#include "nodes.h"
 #include "operation.h"
 #include "proof.h"
 
@@ -185,22 +186,14 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 void
 zkn_heartbeat_locked(ZkSession *s)
 {
-	int64_t		now = zks_now();
-
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *next,
-		 *n = s->nodes; n != NULL; n = next)
+	zkn_catch_up_locked(s);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
-		next = n->next;
-		if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n))
-		{
-			if (n->watch != NULL || !zkr_watches_exceed_locked(s, true))
-				keep_watch(n);
-		}
-		else
-			zkn_catch_up_locked(n, now);
+		if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n) &&
+			(n->watch != NULL || !zkr_watches_exceed_locked(s, true)))
+			keep_watch(n);
 	}
-	zkn_settle_all_locked(s);
 }
 
 /*
