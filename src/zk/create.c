@@ -318,7 +318,7 @@ create_single_locked(ZkNode *n)
 		/* asked again, as if ZooKeeper had said so, until some are free */
 		zkn_enlist_locked(n);
 		n->parents = false;
-		zkr_deny_locked(r, ZKS_IN_DOUBT);
+		zkr_fail_locked(r, ZKS_IN_DOUBT);
 	}
 	else if (r != NULL)
 	{
@@ -497,8 +497,7 @@ on_marked(ZkRequest *r)
 			continue;
 		if (r->rc == ZOK)
 			n->proven_at = r->sent_at;
-		if (!zkn_is_wanted(n))
-			zkn_settle_node_locked(n);
+		mark_moved(n, true);
 	}
 	free(g);
 }
@@ -540,7 +539,7 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 		free(g);
 	zks_leave(s);
 	while (r == NULL && made > 0)
-		zkn_abandon_mark(marks[--made]);
+		zkn_free_mark(marks[--made]);
 	free(paths);
 	free(ops);
 	return r != NULL;

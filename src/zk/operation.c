@@ -207,7 +207,7 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, b
 	r->writes = true;
 	r->name = strdup(path);
 	if (r->name == NULL)
-		zkr_fail_locked(r);
+		zkr_fail_locked(r, ZSYSTEMERROR);
 	else if (!zkr_begin_locked(r))
 		return;
 	else if (flags == ZOO_CONTAINER)
@@ -322,7 +322,7 @@ zkr_prove_locked(ZkRequest *r)
 	if (zks_make_uuid(path + 1))
 		zkr_delete_locked(r, path, INT32_MAX);
 	else
-		zkr_fail_locked(r);
+		zkr_fail_locked(r, ZSYSTEMERROR);
 }
 
 /*
