@@ -413,11 +413,13 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 
 /* How many bytes the answer to a multi may have */
 static size_t
-answer_room_locked(ZkSession *s)
+answer_room(ZkSession *s)
 {
-	size_t		room = s->receive_buffer / 3;
+	size_t		room;
 
-	zk_assert(zks_has_mutex(s));
+	zks_enter(s);
+	room = s->receive_buffer / 3;
+	zks_leave(s);
 	return room == 0 || room > ZKN_MULTI_BYTES ? ZKN_MULTI_BYTES : room;
 }
 
@@ -428,11 +430,6 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	size_t		data_len = (want->identity != NULL ? strlen(want->identity) : 0) + ZKP_DATA_EXTRA;
 	size_t		bytes = 0;
 	size_t		sent = 0;
-	size_t		room;
-
-	zks_enter(s);
-	room = answer_room_locked(s);
-	zks_leave(s);
 
 	/* the answer has for each its path, with a number of ten digits */
 	zkp_prefix(prefix, ANY_UUID, want);
@@ -444,7 +441,7 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 		sent += ZKR_CREATE_BYTES + path_len + data_len +
 			(want->closed ? s->closed_acl_bytes : ZKR_ACL_BYTES);
 	}
-	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
+	return n <= ZKN_CHECK_MAX && bytes <= answer_room(s) && sent <= REQUEST_BYTES;
 }
 
 size_t
@@ -549,10 +546,6 @@ bool
 zkn_marks_fit(ZkSession *s, int n, size_t bytes)
 {
 	size_t		answer = (size_t) n * 2 * MARK_RESULT_BYTES;
-	size_t		room;
 
-	zks_enter(s);
-	room = answer_room_locked(s);
-	zks_leave(s);
-	return 2 * n <= ZKN_CHECK_MAX && bytes <= REQUEST_BYTES && answer <= room;
+	return 2 * n <= ZKN_CHECK_MAX && bytes <= REQUEST_BYTES && answer <= answer_room(s);
 }
