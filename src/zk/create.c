@@ -257,27 +257,6 @@ identity_data(const char *identity)
 	return zkn_make_data(&says);
 }
 
-/* A single create need not be read: its answer has the czxid */
-static bool
-create_one_locked(ZkNode *n)
-{
-	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_created) : NULL;
-	NodePath	path;
-
-	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL)
-	{
-		zkn_enlist_locked(n);
-		if (n->parents)
-			create_parents(n, "");
-		zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
-						  n->closed);
-	}
-	free(data);
-	return r != NULL;
-}
-
 /* A single node, and the read behind its create */
 static void
 on_single_created(ZkRequest *r)
@@ -305,36 +284,48 @@ on_single_created(ZkRequest *r)
 		zkn_unsure_locked(n, created);
 }
 
-static bool
-create_single_locked(ZkNode *n)
+/* So often that it gets its version, and read behind that */
+static void
+send_single(ZkRequest *r, const ZkNode *n, const char *data)
 {
-	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_single_created) : NULL;
 	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
-	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL && (n->version = zkn_new_version_locked(n, n->version)) < 0)
+	for (int i = 0; i <= n->version; i++)
 	{
-		/* asked again, as if ZooKeeper had said so, until some are free */
-		zkn_enlist_locked(n);
-		n->parents = false;
-		zkr_fail_locked(r, ZKS_IN_DOUBT);
+		ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
+		ops[i].path = n->dir;
+		ops[i].flags = ZOO_EPHEMERAL;
+		ops[i].data = i == n->version ? data : NULL;
+		ops[i].closed = n->closed;
+		ops[i].version = -1;
 	}
-	else if (r != NULL)
+	zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
+}
+
+/* One in a queue need not be read: the answer to its create has the czxid */
+static bool
+create_one_locked(ZkNode *n)
+{
+	char	   *data = identity_data(n->identity);
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
+	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
+	NodePath	path;
+
+	zk_assert(zks_has_mutex(n->session));
+	if (r != NULL)
 	{
-		for (int i = 0; i <= n->version; i++)
-		{
-			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
-			ops[i].path = n->dir;
-			ops[i].flags = ZOO_EPHEMERAL;
-			ops[i].data = i == n->version ? data : NULL;
-			ops[i].closed = n->closed;
-			ops[i].version = -1;
-		}
 		zkn_enlist_locked(n);
+		n->parents &= !denied;
 		if (n->parents)
 			create_parents(n, "");
-		zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
+		if (denied)
+			/* asked again, as if ZooKeeper had said so, until some are free */
+			zkr_fail_locked(r, ZKS_IN_DOUBT);
+		else if (n->single)
+			send_single(r, n, data);
+		else
+			zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
+							  n->closed);
 	}
 	free(data);
 	return r != NULL;
@@ -402,8 +393,7 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	{
 		zks_enter(s);
 		zk_assert(n == 1 || !nodes[0]->single);
-		sent = nodes[0]->single ? create_single_locked(nodes[0]) :
-			n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
+		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
 		zks_leave(s);
 	}
 	while (!sent && made > 0)
