@@ -701,7 +701,7 @@ connected_locked(ZkSession *s)
 	tell_faults_locked(s);
 	describe_server_locked(s);
 	zks_set_state_locked(s, ZKS_CONNECTED);
-	zkn_connected_locked(s);
+	zkn_catch_up_locked(s);
 }
 
 /* The library opens a connection, or says what it needs of the existing one */

@@ -257,27 +257,6 @@ identity_data(const char *identity)
 	return zkn_make_data(&says);
 }
 
-/* A single create need not be read: its answer has the czxid */
-static bool
-create_one_locked(ZkNode *n)
-{
-	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_created) : NULL;
-	NodePath	path;
-
-	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL)
-	{
-		zkn_enlist_locked(n);
-		if (n->parents)
-			create_parents(n, "");
-		zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
-						  n->closed);
-	}
-	free(data);
-	return r != NULL;
-}
-
 /* A single node, and the read behind its create */
 static void
 on_single_created(ZkRequest *r)
@@ -305,36 +284,48 @@ on_single_created(ZkRequest *r)
 		zkn_unsure_locked(n, created);
 }
 
-static bool
-create_single_locked(ZkNode *n)
+/* So often that it gets its version, and read behind that */
+static void
+send_single(ZkRequest *r, const ZkNode *n, const char *data)
 {
-	char	   *data = identity_data(n->identity);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_single_created) : NULL;
 	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
-	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL && (n->version = zkn_new_version_locked(n, n->version)) < 0)
+	for (int i = 0; i <= n->version; i++)
 	{
-		/* asked again, as if ZooKeeper had said so, until some are free */
-		zkn_enlist_locked(n);
-		n->parents = false;
-		zkr_deny_locked(r, ZKS_IN_DOUBT);
+		ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
+		ops[i].path = n->dir;
+		ops[i].flags = ZOO_EPHEMERAL;
+		ops[i].data = i == n->version ? data : NULL;
+		ops[i].closed = n->closed;
+		ops[i].version = -1;
 	}
-	else if (r != NULL)
+	zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
+}
+
+/* One in a queue need not be read: the answer to its create has the czxid */
+static bool
+create_one_locked(ZkNode *n)
+{
+	char	   *data = identity_data(n->identity);
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
+	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
+	NodePath	path;
+
+	zk_assert(zks_has_mutex(n->session));
+	if (r != NULL)
 	{
-		for (int i = 0; i <= n->version; i++)
-		{
-			ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
-			ops[i].path = n->dir;
-			ops[i].flags = ZOO_EPHEMERAL;
-			ops[i].data = i == n->version ? data : NULL;
-			ops[i].closed = n->closed;
-			ops[i].version = -1;
-		}
 		zkn_enlist_locked(n);
+		n->parents &= !denied;
 		if (n->parents)
 			create_parents(n, "");
-		zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
+		if (denied)
+			/* asked again, as if ZooKeeper had said so, until some are free */
+			zkr_fail_locked(r, ZKS_IN_DOUBT);
+		else if (n->single)
+			send_single(r, n, data);
+		else
+			zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
+							  n->closed);
 	}
 	free(data);
 	return r != NULL;
@@ -402,8 +393,7 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	{
 		zks_enter(s);
 		zk_assert(n == 1 || !nodes[0]->single);
-		sent = nodes[0]->single ? create_single_locked(nodes[0]) :
-			n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
+		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
 		zks_leave(s);
 	}
 	while (!sent && made > 0)
@@ -413,11 +403,13 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 
 /* How many bytes the answer to a multi may have */
 static size_t
-answer_room_locked(ZkSession *s)
+answer_room(ZkSession *s)
 {
-	size_t		room = s->receive_buffer / 3;
+	size_t		room;
 
-	zk_assert(zks_has_mutex(s));
+	zks_enter(s);
+	room = s->receive_buffer / 3;
+	zks_leave(s);
 	return room == 0 || room > ZKN_MULTI_BYTES ? ZKN_MULTI_BYTES : room;
 }
 
@@ -428,11 +420,6 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	size_t		data_len = (want->identity != NULL ? strlen(want->identity) : 0) + ZKP_DATA_EXTRA;
 	size_t		bytes = 0;
 	size_t		sent = 0;
-	size_t		room;
-
-	zks_enter(s);
-	room = answer_room_locked(s);
-	zks_leave(s);
 
 	/* the answer has for each its path, with a number of ten digits */
 	zkp_prefix(prefix, ANY_UUID, want);
@@ -444,7 +431,7 @@ zkn_fit(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 		sent += ZKR_CREATE_BYTES + path_len + data_len +
 			(want->closed ? s->closed_acl_bytes : ZKR_ACL_BYTES);
 	}
-	return n <= ZKN_CHECK_MAX && bytes <= room && sent <= REQUEST_BYTES;
+	return n <= ZKN_CHECK_MAX && bytes <= answer_room(s) && sent <= REQUEST_BYTES;
 }
 
 size_t
@@ -497,8 +484,7 @@ on_marked(ZkRequest *r)
 			continue;
 		if (r->rc == ZOK)
 			n->proven_at = r->sent_at;
-		if (!zkn_is_wanted(n))
-			zkn_settle_node_locked(n);
+		mark_moved(n, true);
 	}
 	free(g);
 }
@@ -540,7 +526,7 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 		free(g);
 	zks_leave(s);
 	while (r == NULL && made > 0)
-		zkn_abandon_mark(marks[--made]);
+		zkn_free_mark(marks[--made]);
 	free(paths);
 	free(ops);
 	return r != NULL;
@@ -550,10 +536,6 @@ bool
 zkn_marks_fit(ZkSession *s, int n, size_t bytes)
 {
 	size_t		answer = (size_t) n * 2 * MARK_RESULT_BYTES;
-	size_t		room;
 
-	zks_enter(s);
-	room = answer_room_locked(s);
-	zks_leave(s);
-	return 2 * n <= ZKN_CHECK_MAX && bytes <= REQUEST_BYTES && answer <= room;
+	return 2 * n <= ZKN_CHECK_MAX && bytes <= REQUEST_BYTES && answer <= answer_room(s);
 }

@@ -68,16 +68,10 @@ struct ZkMark
 	char	   *before;
 };
 
-static bool
-is_over(const ZkMark *m)
-{
-	return m->state == ZKN_MARK_REFUSED || m->state == ZKN_MARK_SETTLED;
-}
-
 bool
 zkn_mark_over(const ZkMark *m)
 {
-	return is_over(m);
+	return m->state == ZKN_MARK_REFUSED || m->state == ZKN_MARK_SETTLED;
 }
 
 /* Whether the owner still has it: until it has decided */
@@ -87,8 +81,8 @@ is_owned(const ZkMark *m)
 	return m->decision == UNDECIDED;
 }
 
-static void
-free_mark(ZkMark *m)
+void
+zkn_free_mark(ZkMark *m)
 {
 	free(m->path);
 	free(m->pending);
@@ -123,10 +117,10 @@ unlist(ZkMark *m)
 static void
 free_if_done(ZkMark *m)
 {
-	if (!is_over(m) || is_owned(m) || m->carrier != NULL || m->asking)
+	if (!zkn_mark_over(m) || is_owned(m) || m->carrier != NULL || m->asking)
 		return;
 	unlist(m);
-	free_mark(m);
+	zkn_free_mark(m);
 }
 
 /* Not in the session's list, and without carrier, until zkn_begin_mark_locked */
@@ -145,14 +139,8 @@ zkn_new_mark(const ZkMarking *what)
 	m->before = strdup(what->before);
 	if (m->path != NULL && m->pending != NULL && m->done != NULL && m->before != NULL)
 		return m;
-	free_mark(m);
+	zkn_free_mark(m);
 	return NULL;
-}
-
-void
-zkn_abandon_mark(ZkMark *m)
-{
-	free_mark(m);
 }
 
 void
@@ -348,7 +336,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	if (is_over(m) || m->state == ZKN_MARKING || m->asking || m->decision == UNDECIDED || !zks_usable_locked(s))
+	if (zkn_mark_over(m) || m->state == ZKN_MARKING || m->asking || m->decision == UNDECIDED || !zks_usable_locked(s))
 		return;
 	r = zkr_new_locked(s, m->state == ZKN_MARKED ? on_set : on_read, m);
 	if (r == NULL)
@@ -389,7 +377,7 @@ zkn_any_mark_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	for (ZkMark *m = s->marks; m != NULL; m = m->next)
 	{
-		if (!is_over(m) && !is_owned(m))
+		if (!zkn_mark_over(m) && !is_owned(m))
 			return true;
 	}
 	return false;
@@ -412,9 +400,9 @@ zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 		if (m->asking)
 			zkr_forget_owner_locked(s, m);
 		m->asking = false;
-		if (is_over(m) && !is_owned(m))
+		if (zkn_mark_over(m) && !is_owned(m))
 		{
-			free_mark(m);
+			zkn_free_mark(m);
 			continue;
 		}
 		m->session = NULL;
@@ -440,8 +428,8 @@ zkn_adopt_marks(ZkSession *s, ZkMark **list)
 		*list = m->next;
 		if (m->next != NULL)
 			m->next->prev = NULL;
-		if (is_over(m) && !is_owned(m))
-			free_mark(m);
+		if (zkn_mark_over(m) && !is_owned(m))
+			zkn_free_mark(m);
 		else
 			enlist(s, m);
 	}
@@ -452,7 +440,7 @@ zkn_adopt_marks(ZkSession *s, ZkMark **list)
 const char *
 zkn_unsettled_path(const ZkMark *list)
 {
-	while (list != NULL && is_over(list))
+	while (list != NULL && zkn_mark_over(list))
 		list = list->next;
 	return list != NULL ? list->path : NULL;
 }
@@ -465,7 +453,7 @@ zkn_free_marks(ZkSession *s)
 		ZkMark	   *m = s->marks;
 
 		s->marks = m->next;
-		free_mark(m);
+		zkn_free_mark(m);
 	}
 }
 
@@ -513,7 +501,7 @@ zkn_mark_is_open(ZkSession *s, const char *path)
 
 	zks_enter(s);
 	for (ZkMark *m = s->marks; m != NULL; m = m->next)
-		result |= !is_over(m) && !is_owned(m) && strcmp(m->path, path) == 0;
+		result |= !zkn_mark_over(m) && !is_owned(m) && strcmp(m->path, path) == 0;
 	zks_leave(s);
 	return result;
 }

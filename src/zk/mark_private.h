@@ -12,7 +12,7 @@
 #include "multi.h"
 
 extern ZkMark *zkn_new_mark(const ZkMarking *what);
-extern void zkn_abandon_mark(ZkMark *m);
+extern void zkn_free_mark(ZkMark *m);
 extern void zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
 								  void (*tell_carrier) (ZkNode *n, bool decided_now));
 extern void zkn_write_op(const ZkMark *m, ZkOp *op);

@@ -86,9 +86,7 @@ set_state(ZkNode *n, ZkNodeState state)
 	_Static_assert(sizeof(next) / sizeof(next[0]) == ZKN_DELETED + 1, "all states");
 	zk_assert(next[n->state] & TO(state));
 	(void) next;
-	zkn_count_unknown_locked(n, -1);
 	n->state = state;
-	zkn_count_unknown_locked(n, 1);
 #undef TO
 }
 
@@ -177,7 +175,6 @@ zkn_enlist_locked(ZkNode *n)
 		s->nodes = n;
 	s->last_node = n;
 	count_path(n, true);
-	zkn_count_unknown_locked(n, 1);
 }
 
 static void
@@ -248,7 +245,6 @@ finish(ZkNode *n)
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
 		strike(n);
 		count_path(n, false);
-		zkn_count_unknown_locked(n, -1);
 		zk_assert(n->session->nodes != NULL || n->session->path_bytes == 0);
 		if (n->session->nodes == NULL)
 			n->session->idle_since = zks_now();
@@ -659,7 +655,7 @@ on_deleted(ZkRequest *r)
 		delete_answered(n, r->rc);
 }
 
-/* NULL: zkn_heartbeat_locked tries again */
+/* NULL: zkn_catch_up_locked tries again */
 static ZkRequest *
 begin_delete(ZkNode *n, ZkDone done)
 {
@@ -766,8 +762,8 @@ zkn_settle_node_locked(ZkNode *n)
 		zkn_advance_mark_locked(n->mark);
 }
 
-void
-zkn_settle_all_locked(ZkSession *s)
+static void
+settle_all_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
@@ -783,7 +779,7 @@ void
 zkn_settle(ZkSession *s)
 {
 	zks_enter(s);
-	zkn_settle_all_locked(s);
+	settle_all_locked(s);
 	zks_leave(s);
 }
 
@@ -1062,11 +1058,9 @@ prune(ZkNode *n)
  * What the session tells us
  */
 
-/* Continue with what could not be done, or was not answered, until now */
-void
-zkn_catch_up_locked(ZkNode *n, int64_t now)
+static void
+catch_up(ZkNode *n, int64_t now)
 {
-	zk_assert(zks_has_mutex(n->session));
 	switch (n->state)
 	{
 		case ZKN_UNSURE:
@@ -1091,9 +1085,12 @@ zkn_catch_up_locked(ZkNode *n, int64_t now)
 	}
 }
 
-/* Connected again: continue what the broken connection left open */
+/*
+ * Continue with what could not be done, or was not answered, until now: connected
+ * again, and at each heartbeat
+ */
 void
-zkn_connected_locked(ZkSession *s)
+zkn_catch_up_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 
@@ -1102,9 +1099,9 @@ zkn_connected_locked(ZkSession *s)
 		 *n = s->nodes; n != NULL; n = next)
 	{
 		next = n->next;
-		zkn_catch_up_locked(n, now);
+		catch_up(n, now);
 	}
-	zkn_settle_all_locked(s);
+	settle_all_locked(s);
 }
 
 /*

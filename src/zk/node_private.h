@@ -119,8 +119,6 @@ extern bool zkn_called_back_quietly_locked(ZkNode *n);
 extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
 extern void zkn_expect_locked(ZkNode *n, bool expects);
 extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
-extern void zkn_catch_up_locked(ZkNode *n, int64_t now);
-extern void zkn_settle_all_locked(ZkSession *s);
 
 /* node.c, for create.c: what a create, and the search for it, has shown */
 extern void zkn_enlist_locked(ZkNode *n);
@@ -137,7 +135,6 @@ extern char *zkn_make_data(const ZkpData *says);
 /* single.c */
 extern void zkn_doubt_version_locked(ZkNode *n);
 extern int	zkn_new_version_locked(const ZkNode *n, int seen);
-extern void zkn_count_unknown_locked(const ZkNode *n, int change);
 extern bool zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r);
 
 #endif							/* ZKLOCK_NODE_PRIVATE_H */

@@ -10,7 +10,7 @@
 
 #include "session.h"
 
-extern void zkn_connected_locked(ZkSession *s);
+extern void zkn_catch_up_locked(ZkSession *s);
 extern void zkn_forfeit_locked(ZkSession *s);
 extern void zkn_over_locked(ZkSession *s);
 extern bool zkn_only_refused_locked(ZkSession *s);

@@ -207,7 +207,7 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, b
 	r->writes = true;
 	r->name = strdup(path);
 	if (r->name == NULL)
-		zkr_fail_locked(r);
+		zkr_fail_locked(r, ZSYSTEMERROR);
 	else if (!zkr_begin_locked(r))
 		return;
 	else if (flags == ZOO_CONTAINER)
@@ -322,7 +322,7 @@ zkr_prove_locked(ZkRequest *r)
 	if (zks_make_uuid(path + 1))
 		zkr_delete_locked(r, path, INT32_MAX);
 	else
-		zkr_fail_locked(r);
+		zkr_fail_locked(r, ZSYSTEMERROR);
 }
 
 /*
@@ -344,8 +344,10 @@ zkr_remove_watches_locked(ZkRequest *r, const char *path, bool of_children)
  * What the owner may ask
  */
 
+/* interest: in what a list shows; keeps_data: of what is read */
 static ZkRequest *
-list(ZkSession *s, const char *dir, bool fresh, ZkInterest interest)
+ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path,
+	ZkInterest interest, int keeps_data)
 {
 	ZkRequest  *r;
 
@@ -354,36 +356,6 @@ list(ZkSession *s, const char *dir, bool fresh, ZkInterest interest)
 	if (r != NULL)
 	{
 		r->interest = interest;
-		if (fresh)
-			zkr_list_fresh_locked(r, dir);
-		else
-			zkr_list_locked(r, dir);
-	}
-	zks_leave(s);
-	return r;
-}
-
-ZkRequest *
-zks_list(ZkSession *s, const char *dir, bool fresh)
-{
-	return list(s, dir, fresh, INTEREST_CONTENDERS);
-}
-
-ZkRequest *
-zks_list_all(ZkSession *s, const char *dir, bool fresh)
-{
-	return list(s, dir, fresh, INTEREST_ALL);
-}
-
-static ZkRequest *
-ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path, int keeps_data)
-{
-	ZkRequest  *r;
-
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-	{
 		r->keeps_data = keeps_data;
 		send(r, path);
 	}
@@ -392,9 +364,21 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 }
 
 ZkRequest *
+zks_list(ZkSession *s, const char *dir, bool fresh)
+{
+	return ask(s, fresh ? zkr_list_fresh_locked : zkr_list_locked, dir, INTEREST_CONTENDERS, 0);
+}
+
+ZkRequest *
+zks_list_all(ZkSession *s, const char *dir, bool fresh)
+{
+	return ask(s, fresh ? zkr_list_fresh_locked : zkr_list_locked, dir, INTEREST_ALL, 0);
+}
+
+ZkRequest *
 zks_read(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, ZKS_DATA_KEPT);
+	return ask(s, zkr_get_locked, path, 0, ZKS_DATA_KEPT);
 }
 
 static void
@@ -407,19 +391,19 @@ read_fresh_locked(ZkRequest *r, const char *path)
 ZkRequest *
 zks_read_fresh(ZkSession *s, const char *path)
 {
-	return ask(s, read_fresh_locked, path, ZKS_DATA_KEPT);
+	return ask(s, read_fresh_locked, path, 0, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_record(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, ZKS_RECORD_KEPT);
+	return ask(s, zkr_get_locked, path, 0, ZKS_RECORD_KEPT);
 }
 
 ZkRequest *
 zks_stat(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_stat_locked, path, 0);
+	return ask(s, zkr_stat_locked, path, 0, 0);
 }
 
 ZkRequest *

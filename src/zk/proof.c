@@ -22,6 +22,7 @@
 
 #include "multi.h"
 #include "node_private.h"
+#include "nodes.h"
 #include "operation.h"
 #include "proof.h"
 
@@ -185,39 +186,24 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 void
 zkn_heartbeat_locked(ZkSession *s)
 {
-	int64_t		now = zks_now();
-
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *next,
-		 *n = s->nodes; n != NULL; n = next)
+	zkn_catch_up_locked(s);
+	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
 	{
-		next = n->next;
-		if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n))
-		{
-			if (n->watch != NULL || !zkr_watches_exceed_locked(s, true))
-				keep_watch(n);
-		}
-		else
-			zkn_catch_up_locked(n, now);
+		if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n) &&
+			(n->watch != NULL || !zkr_watches_exceed_locked(s, true)))
+			keep_watch(n);
 	}
-	zkn_settle_all_locked(s);
 }
 
 /*
  * Checks, and what they prove
  */
 
-/* A single node was read behind a check of it, though not as the last */
-static void
-on_checked(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (zkn_called_back_locked(n) && n->state == ZKN_PRESENT && zkn_is_wanted(n) && r->rc == ZNONODE)
-		zkn_lose_locked(n, ZK_LOST_NODE);
-}
-
-/* Of what is returned, the owner asks for the answer: it comes last */
+/*
+ * Of what is returned, the owner asks for the answer: it comes last.  Those before it
+ * that are read, behind the check of them, are as good as heartbeats.
+ */
 static ZkRequest *
 send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
 {
@@ -238,10 +224,10 @@ send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
 
 		if (!nodes[i]->single)
 			continue;
-		read = zkn_request_locked(nodes[i], on_checked);
+		read = zkn_request_locked(nodes[i], on_heartbeat);
 		if (read == NULL)
 		{
-			zkr_fail_locked(r);
+			zkr_fail_locked(r, ZSYSTEMERROR);
 			return r;
 		}
 		read->meant = nodes[i]->czxid;

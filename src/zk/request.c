@@ -279,17 +279,9 @@ zkr_new_before_locked(ZkRequest *r)
 	return before;
 }
 
-/* It is not sent, for want of memory */
+/* It is not sent, for a reason of ours: ZSYSTEMERROR, for want of memory */
 void
-zkr_fail_locked(ZkRequest *r)
-{
-	zk_assert(zks_has_mutex(r->session));
-	answered(r, ZSYSTEMERROR);
-}
-
-/* Nor is this, for a reason of ours */
-void
-zkr_deny_locked(ZkRequest *r, int rc)
+zkr_fail_locked(ZkRequest *r, int rc)
 {
 	zk_assert(zks_has_mutex(r->session));
 	answered(r, rc);

@@ -139,7 +139,6 @@ struct ZkSession
 	ZkNode	   *last_node;
 	size_t		path_bytes;		/* of those that count: node.c */
 	unsigned int nexpecting;	/* how many expect their turn */
-	unsigned int nunknown;		/* how many single ones may have any czxid */
 	int64_t		newest_single;	/* the greatest that one was found to have */
 	unsigned int nrelied;		/* how many the owner relies on */
 	unsigned int transaction;	/* of the owner: see zkn_rely_less */

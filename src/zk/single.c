@@ -78,35 +78,26 @@ is_unknown(const ZkNode *n)
 	return n->single && (n->state == ZKN_CREATING || n->state == ZKN_UNSURE);
 }
 
-/* Before its state changes, and after that */
-void
-zkn_count_unknown_locked(const ZkNode *n, int change)
-{
-	zk_assert(zks_has_mutex(n->session));
-	if (is_unknown(n))
-		n->session->nunknown += change;
-}
-
-/* Whether what was read is another one of ours, or may be */
+/*
+ * Whether what was read is another one of ours, or may be.  At most one create at
+ * its path is wanted, so others that are unknown are among those that nobody wants.
+ * They come first; of the rest there may be thousands, of which hardly ever one needs to be
+ * looked at: what was created after all that are known is none of these.
+ */
 static bool
 is_another(const ZkNode *n, const ZkRequest *r)
 {
-	for (const ZkNode *other = n->session->nodes; other != NULL; other = other->next)
+	const ZkSession *s = n->session;
+
+	for (const ZkNode *other = s->nodes; other != NULL; other = other->next)
 	{
+		if (zkn_is_wanted(other) && r->stat.czxid > s->newest_single)
+			return false;
 		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
 			(is_unknown(other) ? other->version == r->stat.version : other->czxid == r->stat.czxid))
 			return true;
 	}
 	return false;
-}
-
-/* There may be thousands, of which hardly ever one needs to be looked at */
-static bool
-may_be_another(const ZkNode *n, const ZkRequest *r)
-{
-	const ZkSession *s = n->session;
-
-	return s->nunknown > is_unknown(n) || r->stat.czxid <= s->newest_single;
 }
 
 /*
@@ -121,8 +112,7 @@ zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r)
 		return false;
 	if (!n->single)
 		return true;
-	if (r->stat.czxid <= 0)
-		return false;			/* it could not be meant */
-	zk_assert(may_be_another(n, r) || !is_another(n, r));
-	return !may_be_another(n, r) || !is_another(n, r);
+
+	/* without a czxid it could not be meant */
+	return r->stat.czxid > 0 && !is_another(n, r);
 }
