@@ -16,17 +16,16 @@
 #include "fmgr.h"
 #include "lib/qunique.h"
 #include "miscadmin.h"
-#include "tcop/pquery.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
+#include "backend/internals.h"
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "backend/slots.h"
-#include "backend/snapshot.h"
 #include "lock/transaction/claim.h"
 #include "lock/transaction/fence.h"
 #include "lock/transaction/hold.h"
@@ -209,7 +208,7 @@ acquire_procedure(FunctionCallInfo fcinfo, ZkScope scope)
 	mode = PG_GETARG_BOOL(2) ? ZKP_SHARED : ZKP_EXCLUSIVE;
 	may_wait = begin_call(timeout, &wait);
 	zkb_wait_or_fail(&wait);
-	left = zkb_leave_snapshot(fcinfo);
+	left = leave_snapshot(fcinfo);
 	if (!zkl_lock(&path, 1, mode, 0, scope, may_wait, &wait))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),

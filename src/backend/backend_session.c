@@ -19,7 +19,6 @@
 #include "postmaster/bgworker.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
-#include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 
 /*
@@ -34,6 +33,7 @@
 #include "backend_session.h"
 #include "encoding.h"
 #include "errors.h"
+#include "internals.h"
 #include "settings.h"
 #include "slots.h"
 #include "tls_settings.h"
@@ -481,23 +481,14 @@ reserve_descriptors(void)
 /*
  * Handles a direct call of exit().  PostgreSQL's own handler runs after that
  * of zk/wire.c, when nothing can be sent to a server any longer.  So this does what
- * that would, up to the end of the session, and does not call exit() again, which is
- * undefined here.
+ * that would, up to the end of the session.
  */
 static void
 exit_in_order(void)
 {
 	if (session == NULL || owner_pid != getpid() || proc_exit_inprogress)
 		return;
-
-	/* as proc_exit_prepare() begins */
-	proc_exit_inprogress = true;
-	InterruptPending = ProcDiePending = QueryCancelPending = false;
-	InterruptHoldoffCount = 1;
-	CritSectionCount = 0;
-	error_context_stack = NULL;
-	debug_query_string = NULL;
-	shmem_exit(1);
+	exit_out_of_exit();
 	close_at_exit(1, (Datum) 0);
 }
 

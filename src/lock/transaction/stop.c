@@ -146,7 +146,7 @@ ends_transaction(const char *sql)
  * Neither has a snapshot.  What can take long has one, with or without a text of its
  * own: a call by the fast path, what is deferred until the end of a pipeline, PREPARE
  * of a statement.  All but the description of such a statement, which first waits for
- * its tables, and a procedure that waits (backend/snapshot.c), in its portal.  And a
+ * its tables, and a procedure that waits (backend/internals.h), in its portal.  And a
  * background worker sends no COMMIT; what its text points to may have been freed.
  */
 static bool
