@@ -51,8 +51,6 @@
  */
 #define ABANDON_BOUND_MS	100
 
-ZkBackendCounters zkb_counters;
-
 static ZkSession *session = NULL;
 static uint32 generation = 0;
 static ZkLoss last_loss = ZK_NOT_LOST;
@@ -252,7 +250,7 @@ close_session_leaving(int bound_ms, ZkMark **left)
 	zkb_counters.requests += info.requests;
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
-	zkb_slot_session_ends(&zkb_counters);
+	zkb_slot_session_ends();
 	if (left == NULL && !zks_closed(s, EXIT_CLIENT_MS))
 		hang_up();
 	zks_close(s, bound_ms, left);

@@ -166,8 +166,6 @@ zkl_take_single(Call *c)
 		if (outcome == LIST_AGAIN && zkl_is_too_late(c, p))
 			outcome = TAKEN;
 	} while (outcome == LIST_AGAIN);
-	if (outcome == TAKEN && c->may_wait)
-		zkb_counters.timeouts++;
 	zkl_end_turn(c, p, outcome);
 	return outcome;
 }
