@@ -46,7 +46,7 @@
 
 #define CUT_MARK		"..."
 
-/* So often a slot is read again at once, and then after a pause */
+/* How often a slot is read again at once, and how often in all, after pauses */
 #define TRIES_AT_ONCE	100
 #define TRIES			200
 #define PAUSE_US		1000

@@ -27,7 +27,7 @@ typedef struct ZkBackendCounters
 
 extern ZkBackendCounters zkb_counters;
 
-/* Of a path or root so many bytes are kept; one that is cut ends with "..." */
+/* How many bytes of a path or root are kept; one that is cut ends with "..." */
 #ifndef ZKB_SLOT_TEXT			/* t/089 builds a library with another layout */
 #define ZKB_SLOT_TEXT	256
 #endif

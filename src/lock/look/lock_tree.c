@@ -30,7 +30,7 @@
 #include "lock_tree.h"
 
 /*
- * So many directories are listed at a time.  The answer to a list may have 8 MB, so
+ * How many directories are listed at a time.  The answer to a list may have 8 MB, so
  * they are fewer than where single nodes are read.
  */
 #define MOST_LISTS		250

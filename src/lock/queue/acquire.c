@@ -75,7 +75,7 @@ put_in_order(Call *c, Place *p, ListedQueue *queue)
 	return true;
 }
 
-/* Of so many directories, at most, we remember that they were looked at */
+/* We remember of this many directories, at most, that they were looked at */
 #define DIRECTORIES_LOOKED_AT	1024
 
 /*

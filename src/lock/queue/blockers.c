@@ -50,7 +50,7 @@
 #include "backend/slots.h"
 #include "place.h"
 
-/* So many of those before us are named in an error */
+/* This many of those before us are named in an error */
 #define MOST_TOLD		3
 
 void

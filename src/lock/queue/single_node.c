@@ -14,7 +14,6 @@
 
 #include "backend/errors.h"
 #include "backend/path.h"
-#include "backend/slots.h"
 #include "place.h"
 
 static void

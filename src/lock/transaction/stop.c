@@ -523,7 +523,7 @@ zkl_stop_anew(void)
 	}
 	zks_stop_self(zks_stop_possible() && gave_back_lost(&why) ? &why : NULL);
 
-	/* what the new turn asks for is asked for again */
+	/* what is asked for from now on is asked for again */
 	take_back();
 }
 
