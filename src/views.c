@@ -306,14 +306,17 @@ zk_last_claim(PG_FUNCTION_ARGS)
 
 /* The path, and the columns of zk_last_claim */
 static void
-put_claim(const char *path, const ZkClaimRecord *claim, void *arg)
+put_claim(const char *path, const ZkSeenQueue *queue, void *arg)
 {
+	const ZkSeenContender *mark = queue != NULL ? &queue->list[0] : NULL;
+	ZkClaimRecord claim;
 	Row			row;
 
 	begin_row(&row, arg);
 	add_utf8(&row, path, false);
-	if (claim != NULL)
-		add_claim(&row, claim);
+	if (mark != NULL && mark->read && mark->stat.owner == 0 &&
+		zkl_read_claim(mark->data, mark->data_len, &claim))
+		add_claim(&row, &claim);
 	put_row(&row);
 }
 
@@ -324,7 +327,7 @@ zk_claims(PG_FUNCTION_ARGS)
 	char	   *prefix = prefix_argument(fcinfo);
 
 	InitMaterializedSRF(fcinfo, 0);
-	zkl_each_claim(where_to_look(prefix), put_claim, fcinfo->resultinfo);
+	zkl_each_mark(where_to_look(prefix), put_claim, fcinfo->resultinfo);
 	return (Datum) 0;
 }
 

@@ -16,17 +16,16 @@
 #include "fmgr.h"
 #include "lib/qunique.h"
 #include "miscadmin.h"
-#include "tcop/pquery.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
+#include "backend/internals.h"
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "backend/slots.h"
-#include "backend/snapshot.h"
 #include "lock/transaction/claim.h"
 #include "lock/transaction/fence.h"
 #include "lock/transaction/hold.h"
@@ -128,17 +127,23 @@ timeout_argument(FunctionCallInfo fcinfo, int n)
  *-------------------------------------------------------------------------
  */
 
-/* Wait no longer than the timeout argument says; zero means a single try */
+/* A call waits no longer than its timeout argument says; zero means a single try */
 static bool
-lock_paths(FunctionCallInfo fcinfo, char **paths, int n, int timeout_arg, ZkpMode mode,
-		   int32 permits, ZkScope scope)
+begin_call(int64 timeout, ZkWait *wait)
 {
-	int64		timeout = timeout_argument(fcinfo, timeout_arg);
 	bool		may_wait = timeout != 0;
-	ZkWait		wait;
 
 	zkl_watch_queries();
-	zkb_wait_begin(&wait, may_wait ? timeout : -1, may_wait);
+	zkb_wait_begin(wait, may_wait ? timeout : -1, may_wait);
+	return may_wait;
+}
+
+static bool
+lock_paths(char **paths, int n, int64 timeout, ZkpMode mode, int32 permits, ZkScope scope)
+{
+	ZkWait		wait;
+	bool		may_wait = begin_call(timeout, &wait);
+
 	return zkl_lock(paths, n, mode, permits, scope, may_wait, &wait);
 }
 
@@ -147,18 +152,15 @@ lock_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 {
 	char	   *path = zkb_path_argument(fcinfo);
 
-	PG_RETURN_BOOL(lock_paths(fcinfo, &path, 1, 1, mode, 0, scope));
+	PG_RETURN_BOOL(lock_paths(&path, 1, timeout_argument(fcinfo, 1), mode, 0, scope));
 }
 
 static Datum
 try_function(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope)
 {
 	char	   *path = zkb_path_argument(fcinfo);
-	ZkWait		wait;
 
-	zkl_watch_queries();
-	zkb_wait_begin(&wait, -1, false);
-	PG_RETURN_BOOL(zkl_lock(&path, 1, mode, 0, scope, false, &wait));
+	PG_RETURN_BOOL(lock_paths(&path, 1, 0, mode, 0, scope));
 }
 
 static Datum
@@ -167,7 +169,7 @@ lock_many_function(FunctionCallInfo fcinfo, ZkScope scope)
 	int			n;
 	char	  **paths = paths_argument(fcinfo, &n);
 
-	PG_RETURN_BOOL(lock_paths(fcinfo, paths, n, 1, ZKP_EXCLUSIVE, 0, scope));
+	PG_RETURN_BOOL(lock_paths(paths, n, timeout_argument(fcinfo, 1), ZKP_EXCLUSIVE, 0, scope));
 }
 
 static Datum
@@ -185,7 +187,7 @@ semaphore_function(FunctionCallInfo fcinfo, ZkScope scope)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("permits must be at least 1")));
-	PG_RETURN_BOOL(lock_paths(fcinfo, &path, 1, 2, ZKP_SEMAPHORE, permits, scope));
+	PG_RETURN_BOOL(lock_paths(&path, 1, timeout_argument(fcinfo, 2), ZKP_SEMAPHORE, permits, scope));
 }
 
 /* There is no result that could be ignored: it has the lock, or fails */
@@ -194,7 +196,7 @@ acquire_procedure(FunctionCallInfo fcinfo, ZkScope scope)
 {
 	char	   *path = zkb_path_argument(fcinfo);
 	int64		timeout = timeout_argument(fcinfo, 1);
-	bool		may_wait = timeout != 0;
+	bool		may_wait;
 	bool		left;
 	ZkpMode		mode;
 	ZkWait		wait;
@@ -204,10 +206,9 @@ acquire_procedure(FunctionCallInfo fcinfo, ZkScope scope)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("shared must not be null")));
 	mode = PG_GETARG_BOOL(2) ? ZKP_SHARED : ZKP_EXCLUSIVE;
-	zkl_watch_queries();
-	zkb_wait_begin(&wait, may_wait ? timeout : -1, may_wait);
+	may_wait = begin_call(timeout, &wait);
 	zkb_wait_or_fail(&wait);
-	left = zkb_leave_snapshot(fcinfo);
+	left = leave_snapshot(fcinfo);
 	if (!zkl_lock(&path, 1, mode, 0, scope, may_wait, &wait))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -336,11 +337,9 @@ zk_claim(PG_FUNCTION_ARGS)
 	char	   *path = zkb_path_argument(fcinfo);
 	TimestampTz period = period_argument(fcinfo);
 	int64		timeout = timeout_argument(fcinfo, 2);
-	bool		may_wait = timeout != 0;
 	ZkWait		wait;
+	bool		may_wait = begin_call(timeout, &wait);
 
-	zkl_watch_queries();
-	zkb_wait_begin(&wait, may_wait ? timeout : -1, may_wait);
 	PG_RETURN_BOOL(zkl_claim(path, period, may_wait, &wait));
 }
 

@@ -85,7 +85,7 @@ read_file(const char *file, ZkAuthFile *c)
 		wrong = "could not be examined";
 	else
 		wrong = check_file(&st);
-	while (wrong == NULL && (n = read(fd, c->text +c->len, LARGEST_FILE - 1 - c->len)) > 0)
+	while (wrong == NULL && (n = read(fd, c->contents + c->len, LARGEST_FILE - 1 - c->len)) > 0)
 		c->len += n;
 	if (n < 0)
 		wrong = "could not be read";
@@ -117,11 +117,11 @@ read_line(char *line, int len, ZkCredential *credential)
 static int
 read_lines(ZkAuthFile *c)
 {
-	char	   *end = c->text +c->len;
+	char	   *end = c->contents + c->len;
 	char	   *next;
 	int			number = 1;
 
-	for (char *line = c->text; line < end; line = next, number++)
+	for (char *line = c->contents; line < end; line = next, number++)
 	{
 		char	   *line_end = memchr(line, '\n', end - line);
 
@@ -151,7 +151,7 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 	memset(c, 0, sizeof(*c));
 	if (file == NULL || file[0] == '\0')
 		return;
-	c->text = palloc0(LARGEST_FILE);
+	c->contents = palloc0(LARGEST_FILE);
 	c->list = palloc0(MOST_LINES * sizeof(ZkCredential));
 	wrong = read_file(file, c);
 	if (wrong == NULL && (bad = read_lines(c)) > 0)
@@ -179,7 +179,7 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 void
 zkb_wipe_credentials(ZkAuthFile *c)
 {
-	if (c->text !=NULL)
-		explicit_bzero(c->text, c->len);
+	if (c->contents != NULL)
+		explicit_bzero(c->contents, c->len);
 	c->n = 0;
 }

@@ -13,8 +13,8 @@
 typedef struct ZkAuthFile
 {
 	int			n;
-	ZkCredential *list;			/* points into text */
-	char	   *text;
+	ZkCredential *list;			/* points into contents */
+	char	   *contents;
 	int			len;
 } ZkAuthFile;
 

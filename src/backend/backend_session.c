@@ -19,7 +19,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
-#include "tcop/tcopprot.h"
+#include "utils/memutils.h"
 
 /*
  * A Port has what belongs to these libraries at its end, so that it is the same
@@ -33,6 +33,7 @@
 #include "backend_session.h"
 #include "encoding.h"
 #include "errors.h"
+#include "internals.h"
 #include "settings.h"
 #include "slots.h"
 #include "tls_settings.h"
@@ -50,8 +51,6 @@
  */
 #define ABANDON_BOUND_MS	100
 
-ZkBackendCounters zkb_counters;
-
 static ZkSession *session = NULL;
 static uint32 generation = 0;
 static ZkLoss last_loss = ZK_NOT_LOST;
@@ -64,11 +63,11 @@ static int	idle_timeout = 0;	/* as it was last told */
 /* The marks that earlier sessions have left */
 static ZkMark *unsettled = NULL;
 
-/* The settings with which the current or last session was opened; malloc'ed */
+/* The settings with which the current or last session was opened */
+static char *session_settings = NULL;	/* all of them: see settings_in_force */
 static char *session_servers = NULL;
 static int	session_timeout = 0;
 static bool session_is_known = false;	/* it was opened with credentials */
-static char *session_auth_file = NULL;
 
 static void
 release_descriptors(void)
@@ -251,7 +250,7 @@ close_session_leaving(int bound_ms, ZkMark **left)
 	zkb_counters.requests += info.requests;
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
-	zkb_slot_session_ends(&zkb_counters);
+	zkb_slot_session_ends();
 	if (left == NULL && !zks_closed(s, EXIT_CLIENT_MS))
 		hang_up();
 	zks_close(s, bound_ms, left);
@@ -369,15 +368,31 @@ zkb_generation(void)
 	return session != NULL ? generation : 0;
 }
 
+/* What a session is opened with: another text means another session */
+static char *
+settings_in_force(void)
+{
+	return psprintf("%s\n%d\n%s\n%s\n%s\n%s\n%s\n%d", zklock_servers, zklock_session_timeout,
+					zklock_auth_file, zklock_tls_ca_file, zklock_tls_cert_file,
+					zklock_tls_key_file, zklock_tls_crl_file, zklock_tls_verify_host);
+}
+
+static bool
+settings_have_changed(void)
+{
+	char	   *now = settings_in_force();
+	bool		changed = strcmp(session_settings, now) != 0;
+
+	pfree(now);
+	return changed;
+}
+
 void
 zkb_follow_settings(void)
 {
 	use_session();
 	if (session != NULL &&
-		(strcmp(session_servers, zklock_servers) != 0 ||
-		 session_timeout != zklock_session_timeout ||
-		 strcmp(session_auth_file, zklock_auth_file) != 0 ||
-		 zkb_tls_changed() ||
+		(settings_have_changed() ||
 
 	/* the file may contain credentials by now */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
@@ -433,16 +448,14 @@ zkb_servers(void)
 	return session != NULL ? session_servers : NULL;
 }
 
-static bool
+static void
 keep_copy(char **copy, const char *value)
 {
-	char	   *fresh = strdup(value);
+	char	   *fresh = MemoryContextStrdup(TopMemoryContext, value);
 
-	if (fresh == NULL)
-		return false;
-	free(*copy);
+	if (*copy != NULL)
+		pfree(*copy);
 	*copy = fresh;
-	return true;
 }
 
 /* PostgreSQL also counts descriptors that are not its own */
@@ -466,23 +479,14 @@ reserve_descriptors(void)
 /*
  * Handles a direct call of exit().  PostgreSQL's own handler runs after that
  * of zk/wire.c, when nothing can be sent to a server any longer.  So this does what
- * that would, up to the end of the session, and does not call exit() again, which is
- * undefined here.
+ * that would, up to the end of the session.
  */
 static void
 exit_in_order(void)
 {
 	if (session == NULL || owner_pid != getpid() || proc_exit_inprogress)
 		return;
-
-	/* as proc_exit_prepare() begins */
-	proc_exit_inprogress = true;
-	InterruptPending = ProcDiePending = QueryCancelPending = false;
-	InterruptHoldoffCount = 1;
-	CritSectionCount = 0;
-	error_context_stack = NULL;
-	debug_query_string = NULL;
-	shmem_exit(1);
+	exit_out_of_exit();
 	close_at_exit(1, (Datum) 0);
 }
 
@@ -510,10 +514,7 @@ zkb_refuse_nameless(void)
 		raise_nameless();
 }
 
-/*
- * Open a session according to the settings, and keep a copy of them.  If
- * resources are missing, session stays NULL and errno is set.
- */
+/* Open a session according to the settings, and keep a copy of them */
 static void
 open_as_set(const ZkAuthFile *credentials)
 {
@@ -530,13 +531,13 @@ open_as_set(const ZkAuthFile *credentials)
 		.ncredentials = credentials->n,
 	};
 	static bool exit_ordered = false;
-	bool		with_tls = zkb_tls_wanted();
-	int			save_errno;
+	bool		with_tls;
 
-	if (!keep_copy(&session_servers, zklock_servers) ||
-		!keep_copy(&session_auth_file, zklock_auth_file) ||
-		!zkb_tls_keep())
-		zkb_raise_no_memory();
+	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(credentials))
+		raise_nameless();
+	with_tls = zkb_tls_wanted();
+	keep_copy(&session_servers, zklock_servers);
+	keep_copy(&session_settings, settings_in_force());
 	session_timeout = zklock_session_timeout;
 	session_is_known = has_credentials(credentials);
 
@@ -552,10 +553,16 @@ open_as_set(const ZkAuthFile *credentials)
 		exit_ordered = true;
 	}
 	session = zks_open(&options);
-	save_errno = errno;
 	if (session == NULL)
+	{
+		int			save_errno = errno;
+
 		release_descriptors();
-	errno = save_errno;
+		errno = save_errno;
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not open a ZooKeeper session: %m")));
+	}
 }
 
 static void
@@ -576,28 +583,16 @@ open_session(void)
 		exit_registered = true;
 	}
 	zkb_read_auth_file(zklock_auth_file, &credentials);
-	if (zklock_acl == ZKLOCK_ACL_CREATOR && !has_credentials(&credentials))
-	{
-		zkb_wipe_credentials(&credentials); /* including those that are
-											 * commented out */
-		raise_nameless();
-	}
 	PG_TRY();
 	{
 		open_as_set(&credentials);
 	}
 	PG_FINALLY();
 	{
-		int			save_errno = errno;
-
-		zkb_wipe_credentials(&credentials);
-		errno = save_errno;
+		zkb_wipe_credentials(&credentials); /* including those that are
+											 * commented out */
 	}
 	PG_END_TRY();
-	if (session == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not open a ZooKeeper session: %m")));
 	generation++;
 	zkn_adopt_marks(session, &unsettled);
 	in_use = true;

@@ -14,20 +14,6 @@
 #include "zk/mark.h"
 #include "zk/stop_signal.h"
 
-typedef struct ZkBackendCounters
-{
-	int64		waits;			/* calls that found the lock taken and waited */
-	int64		timeouts;		/* of those, calls that timed out */
-	int64		deadlock_checks;	/* how often a wait was looked at */
-	int64		deadlocks;		/* calls that failed since they were part of a
-								 * cycle */
-	int64		losses;			/* sessions that lost what they had */
-	int64		requests;		/* of sessions before this one */
-	int64		reconnections;
-} ZkBackendCounters;
-
-extern ZkBackendCounters zkb_counters;
-
 /*
  * The session if there is one that is not over, else NULL.  Notices the end of
  * the previous one.

@@ -7,21 +7,28 @@
  * read again in another one.  What is more than a few lines is where it is used:
  * the error of a cancel, and that of a wait that the guard has bounded, get another
  * SQLSTATE while they are reported (stop.c, explain_cancel; commit_guard.c,
- * explain_bound); a signal handler reads the text of the statement (stop.c,
- * must_go_on); a portal loses its snapshot (snapshot.c); and the end of a process
- * goes on out of another exit (backend_session.c).
+ * explain_bound); and a signal handler reads the text of the statement (stop.c,
+ * must_go_on).
  *
  *-------------------------------------------------------------------------
  */
 #ifndef ZKLOCK_INTERNALS_H
 #define ZKLOCK_INTERNALS_H
 
+#include "access/xact.h"
+#include "fmgr.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "tcop/pquery.h"
+#include "tcop/tcopprot.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
 
 #if PG_VERSION_NUM >= 200000
 #error "compare internals.h with this version of PostgreSQL first"
@@ -81,6 +88,60 @@ remove_error_context(ErrorContextCallback *ours)
 		context = &(*context)->previous;
 	if (*context != NULL)
 		*context = ours->previous;
+}
+
+/*
+ * There is no portal in a worker of logical replication, and in a trigger that was
+ * deferred until COMMIT.
+ */
+static inline bool
+snapshot_is_portals_own(void)
+{
+	return ActivePortal != NULL && ActivePortal->portalSnapshot != NULL &&
+		ActiveSnapshotSet() && GetActiveSnapshot() == ActivePortal->portalSnapshot;
+}
+
+/*
+ * Give up the snapshot of the statement that calls the procedure, or do nothing
+ * where that is not safe.  Have no pointer into the arguments any longer.  If this
+ * returns true, call EnsurePortalSnapshotExists() in the end, but not after an error.
+ *
+ * VACUUM cannot remove what a snapshot sees, and CREATE INDEX CONCURRENTLY waits
+ * for it.  PostgreSQL expects of a procedure that it may end the transaction, and
+ * with it the snapshot that the portal has made active for the statement; what runs
+ * next in the portal then gets another one.
+ *
+ * That is so for the portal's snapshot alone.  Any other belongs to somebody who has
+ * made it active and will need it: a query, a function, PL/pgSQL for a block with
+ * EXCEPTION.
+ */
+static inline bool
+leave_snapshot(FunctionCallInfo fcinfo)
+{
+	bool		is_procedure = fcinfo->context != NULL && IsA(fcinfo->context, CallContext);
+
+	if (!is_procedure || IsolationUsesXactSnapshot() || !snapshot_is_portals_own())
+		return false;
+	PopActiveSnapshot();
+	ActivePortal->portalSnapshot = NULL;	/* it is gone */
+	return true;
+}
+
+/*
+ * In an atexit handler: what proc_exit would do, up to the callbacks of on_proc_exit,
+ * which the caller runs.  It must not call exit() again, which is undefined here.
+ */
+static inline void
+exit_out_of_exit(void)
+{
+	/* as proc_exit_prepare() begins */
+	proc_exit_inprogress = true;
+	InterruptPending = ProcDiePending = QueryCancelPending = false;
+	InterruptHoldoffCount = 1;
+	CritSectionCount = 0;
+	error_context_stack = NULL;
+	debug_query_string = NULL;
+	shmem_exit(1);
 }
 
 /*

@@ -46,7 +46,7 @@
 
 #define CUT_MARK		"..."
 
-/* So often a slot is read again at once, and then after a pause */
+/* How often a slot is read again at once, and how often in all, after pauses */
 #define TRIES_AT_ONCE	100
 #define TRIES			200
 #define PAUSE_US		1000
@@ -58,6 +58,8 @@ typedef struct Segment
 	uint64		size;
 	ZkSlot		slots[FLEXIBLE_ARRAY_MEMBER];
 } Segment;
+
+ZkBackendCounters zkb_counters;
 
 static Segment *segment = NULL;
 static ZkSlot *own_slot = NULL;
@@ -268,12 +270,12 @@ zkb_attach_slot(ZkSession *session)
 }
 
 ZkSlot *
-zkb_begin_slot(const ZkBackendCounters *counters)
+zkb_begin_slot(void)
 {
 	if (own_slot == NULL)
 		return NULL;
 	begin_changes(own_slot);
-	own_slot->counters = *counters;
+	own_slot->counters = zkb_counters;
 	return own_slot;
 }
 
@@ -285,12 +287,12 @@ zkb_end_slot(ZkSlot *slot)
 
 /* What it had is lost, and must not look held when another session begins */
 void
-zkb_slot_session_ends(const ZkBackendCounters *counters)
+zkb_slot_session_ends(void)
 {
 	ZkSlot	   *slot;
 
 	stop_showing();
-	slot = zkb_begin_slot(counters);
+	slot = zkb_begin_slot();
 	if (slot == NULL)
 		return;
 	memset(&slot->session, 0, sizeof(slot->session));
@@ -323,10 +325,9 @@ zkb_slot_path(char *path, char *root, const char *full, int root_len)
 }
 
 void
-zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since,
-			   const ZkBackendCounters *counters)
+zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since)
 {
-	ZkSlot	   *slot = zkb_begin_slot(counters);
+	ZkSlot	   *slot = zkb_begin_slot();
 
 	if (slot == NULL)
 		return;
@@ -338,22 +339,22 @@ zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 sinc
 }
 
 void
-zkb_slot_still_waits(const ZkBackendCounters *counters)
+zkb_slot_still_waits(void)
 {
-	ZkSlot	   *slot = zkb_begin_slot(counters);
+	ZkSlot	   *slot = zkb_begin_slot();
 
 	if (slot != NULL)
 		zkb_end_slot(slot);
 }
 
 void
-zkb_slot_waits_no_more(const ZkBackendCounters *counters)
+zkb_slot_waits_no_more(void)
 {
 	ZkSlot	   *slot;
 
 	if (own_slot == NULL || own_slot->wait.since == 0)
 		return;
-	slot = zkb_begin_slot(counters);
+	slot = zkb_begin_slot();
 	slot->wait.since = 0;
 	zkb_end_slot(slot);
 }

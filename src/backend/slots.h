@@ -8,9 +8,26 @@
 #ifndef ZKLOCK_SLOTS_H
 #define ZKLOCK_SLOTS_H
 
-#include "backend_session.h"
+#include "datatype/timestamp.h"
 
-/* Of a path or root so many bytes are kept; one that is cut ends with "..." */
+#include "zk/lease.h"
+
+/* What this backend has counted; its slot has a copy, as of the last change */
+typedef struct ZkBackendCounters
+{
+	int64		waits;			/* calls that found the lock taken and waited */
+	int64		timeouts;		/* of those, calls that timed out */
+	int64		deadlock_checks;	/* how often a wait was looked at */
+	int64		deadlocks;		/* calls that failed since they were part of a
+								 * cycle */
+	int64		losses;			/* sessions that lost what they had */
+	int64		requests;		/* of sessions before this one */
+	int64		reconnections;
+} ZkBackendCounters;
+
+extern ZkBackendCounters zkb_counters;
+
+/* How many bytes of a path or root are kept; one that is cut ends with "..." */
 #ifndef ZKB_SLOT_TEXT			/* t/089 builds a library with another layout */
 #define ZKB_SLOT_TEXT	256
 #endif
@@ -64,23 +81,22 @@ extern void zkb_attach_slot(ZkSession *session);
 
 /* The session of this backend begins, or is about to be closed */
 extern void zkb_slot_session_begins(ZkSession *session);
-extern void zkb_slot_session_ends(const ZkBackendCounters *counters);
+extern void zkb_slot_session_ends(void);
 
 /*
  * To be called around all changes of our own slot; NULL if there is none.
  * Nothing in between may fail, or take long.
  */
-extern ZkSlot *zkb_begin_slot(const ZkBackendCounters *counters);
+extern ZkSlot *zkb_begin_slot(void);
 extern void zkb_end_slot(ZkSlot *slot);
 
 /* Write a path and its root, from what zkl_full_path returned */
 extern void zkb_slot_path(char *path, char *root, const char *full, int root_len);
 
 /* This backend waits in that queue since then, or still does, or no longer */
-extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since,
-						   const ZkBackendCounters *counters);
-extern void zkb_slot_still_waits(const ZkBackendCounters *counters);
-extern void zkb_slot_waits_no_more(const ZkBackendCounters *counters);
+extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since);
+extern void zkb_slot_still_waits(void);
+extern void zkb_slot_waits_no_more(void);
 
 /*
  * Call back with a copy of each slot of a live backend; whole: false if its

@@ -13,38 +13,8 @@
 #include "settings.h"
 #include "tls_settings.h"
 
-static char *kept = NULL;		/* all settings in one text, malloc'ed */
 static char reason[256];		/* why the files cannot be used */
 static int	reason_errno;		/* see zks_tls */
-
-static char *
-settings(void)
-{
-	char	   *text;
-
-	if (asprintf(&text, "%s\n%s\n%s\n%s\n%d", zklock_tls_ca_file, zklock_tls_cert_file,
-				 zklock_tls_key_file, zklock_tls_crl_file, zklock_tls_verify_host) < 0)
-		return NULL;
-	return text;
-}
-
-bool
-zkb_tls_keep(void)
-{
-	free(kept);
-	kept = settings();
-	return kept != NULL;
-}
-
-bool
-zkb_tls_changed(void)
-{
-	char	   *now = settings();
-	bool		changed = now != NULL && strcmp(kept, now) != 0;
-
-	free(now);
-	return changed;
-}
 
 bool
 zkb_tls_wanted(void)

@@ -10,12 +10,6 @@
 
 #include "zk/tls.h"
 
-/* Keep a copy of the settings; false if out of memory */
-extern bool zkb_tls_keep(void);
-
-/* Whether the settings differ from the copy kept last */
-extern bool zkb_tls_changed(void);
-
 /*
  * Whether the settings ask for TLS.  Raises an error if that cannot be
  * satisfied, rather than use an unencrypted connection.

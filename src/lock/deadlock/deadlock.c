@@ -42,6 +42,7 @@
 
 #include "backend/backend_session.h"
 #include "backend/node_identity.h"
+#include "backend/slots.h"
 #include "chase.h"
 #include "deadlock.h"
 #include "wait_record.h"

@@ -55,14 +55,14 @@ zkl_write_claim(const ZkClaimRecord *claim)
 
 /* The value of the next line, if that begins with this word; else "" */
 static const char *
-value_of(const char **text, const char *word)
+value_of(const char **rest, const char *word)
 {
-	const char *value = *text +strlen(word);
-	const char *end = strchr(*text, '\n');
+	const char *value = *rest + strlen(word);
+	const char *end = strchr(*rest, '\n');
 
-	if (end == NULL || strncmp(*text, word, strlen(word)) != 0)
+	if (end == NULL || strncmp(*rest, word, strlen(word)) != 0)
 		return "";
-	*text = end + 1;
+	*rest = end + 1;
 	return value;
 }
 

@@ -26,10 +26,11 @@
 #include "backend/errors.h"
 #include "backend/path.h"
 #include "backend/settings.h"
+#include "claim_record.h"
 #include "lock_tree.h"
 
 /*
- * So many directories are listed at a time.  The answer to a list may have 8 MB, so
+ * How many directories are listed at a time.  The answer to a list may have 8 MB, so
  * they are fewer than where single nodes are read.
  */
 #define MOST_LISTS		250
@@ -59,8 +60,8 @@ typedef struct Walk
 {
 	char	   *top;			/* in ZooKeeper, as Task.dir */
 	int			root_len;		/* of zklock.root, or of the root of marks */
+	bool		marks;			/* of claims are walked, instead of queues */
 	ZkShowQueue callback;
-	void		(*each_claim) (const char *path, const ZkClaimRecord *claim, void *arg);	/* marks are walked */
 	void	   *arg;
 	MemoryContext context;
 	MemoryContext found_context;
@@ -101,30 +102,6 @@ show(Walk *w, const char *path, const ZkSeenQueue *queue)
 	MemoryContextReset(w->row_context);
 }
 
-/* mark is NULL if nothing of it could be read */
-static void
-show_claim(Walk *w, const char *path, const ZkSeenContender *mark)
-{
-	MemoryContext old = MemoryContextSwitchTo(w->row_context);
-	ZkClaimRecord claim;
-	bool		read = (mark != NULL && mark->read && mark->stat.owner == 0 &&
-						zkl_read_claim(mark->data, mark->data_len, &claim));
-
-	CHECK_FOR_INTERRUPTS();
-	w->each_claim(path, read ? &claim : NULL, w->arg);
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(w->row_context);
-}
-
-static void
-show_unread(Walk *w, const char *path)
-{
-	if (w->each_claim != NULL)
-		show_claim(w, path, NULL);
-	else
-		show(w, path, NULL);
-}
-
 static void
 refuse_unreadable(Walk *w, const ZkSeenQueue *queue, int rc)
 {
@@ -140,7 +117,7 @@ show_mark(Walk *w, const ZkSeenQueue *queue)
 
 	refuse_unreadable(w, queue, mark->rc);
 	if (mark->rc != ZKS_NO_NODE && (!mark->read || mark->data_len > 0))
-		show_claim(w, queue->dir + w->root_len, mark);
+		show(w, queue->dir + w->root_len, queue);
 }
 
 static void
@@ -204,7 +181,7 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 		case ZKS_TOO_LARGE:
 			if (!is_top)
 			{
-				show_unread(w, path);
+				show(w, path, NULL);
 				return;
 			}
 			pg_fallthrough;
@@ -215,11 +192,11 @@ take_list(Walk *w, const Task *task, const ZkAnswer *answer)
 		find_directories(w, task, answer);
 	if (path[0] == '\0')
 		return;					/* a root is no lock */
-	if (w->each_claim == NULL && task->again != ZKP_SEMAPHORE)
+	if (!w->marks && task->again != ZKP_SEMAPHORE)
 		find_queue(w, task, answer, false);
-	if (w->each_claim == NULL && task->again != ZKP_EXCLUSIVE)
+	if (!w->marks && task->again != ZKP_EXCLUSIVE)
 		find_queue(w, task, answer, true);
-	if (w->each_claim != NULL || (answer->nchildren == 0 && task->again == ZKP_NONE))
+	if (w->marks || (answer->nchildren == 0 && task->again == ZKP_NONE))
 		zkl_take_name(&w->found[w->nfound++], task->dir, NULL);
 }
 
@@ -276,12 +253,12 @@ list_some(Walk *w)
 static ZkReading
 read_found(Walk *w)
 {
-	ZkReading	reading = zkl_read_queues(&w->reader, w->found, w->nfound, w->each_claim != NULL ? &marks : &first_ones);
+	ZkReading	reading = zkl_read_queues(&w->reader, w->found, w->nfound, w->marks ? &marks : &first_ones);
 
 	if (reading != ZKL_READ)
 		return reading;
 	for (int i = 0; i < w->nfound; i++)
-		(w->each_claim != NULL ? show_mark : show_queue) (w, &w->found[i]);
+		(w->marks ? show_mark : show_queue) (w, &w->found[i]);
 	w->nfound = 0;
 	MemoryContextReset(w->found_context);
 	w->reader.last_round = 0;
@@ -303,12 +280,13 @@ walk_on(void *arg)
 }
 
 static void
-walk(Walk *w, void *arg)
+walk(Walk *w, ZkShowQueue callback, void *arg)
 {
 	int			len = strlen(w->top);
 
 	if (w->top[len - 1] == '/')
 		w->top[len - 1] = '\0';
+	w->callback = callback;
 	w->arg = arg;
 	w->context = AllocSetContextCreate(CurrentMemoryContext, "zklock tree", ALLOCSET_DEFAULT_SIZES);
 	w->found_context = AllocSetContextCreate(w->context, "zklock queues", ALLOCSET_DEFAULT_SIZES);
@@ -327,20 +305,17 @@ zkl_each_path(const char *full, ZkShowQueue callback, void *arg)
 
 	w->top = pstrdup(full);
 	w->root_len = zkb_root_len(zklock_root);
-	w->callback = callback;
-	walk(w, arg);
+	walk(w, callback, arg);
 }
 
 void
-zkl_each_claim(const char *full,
-			   void (*callback) (const char *path, const ZkClaimRecord *claim, void *arg),
-			   void *arg)
+zkl_each_mark(const char *full, ZkShowQueue callback, void *arg)
 {
 	Walk	   *w = palloc0(sizeof(Walk));
 	int			root_len = zkb_root_len(zklock_root);
 
 	w->top = zkl_mark_path(full, root_len);
 	w->root_len = root_len + strlen(ZKP_CLAIMS);
-	w->each_claim = callback;
-	walk(w, arg);
+	w->marks = true;
+	walk(w, callback, arg);
 }

@@ -8,7 +8,6 @@
 #ifndef ZKLOCK_LOCK_TREE_H
 #define ZKLOCK_LOCK_TREE_H
 
-#include "claim_record.h"
 #include "seen_queue.h"
 
 /*
@@ -20,11 +19,9 @@
 extern void zkl_each_path(const char *full, ZkShowQueue callback, void *arg);
 
 /*
- * The same for each path with a claim, its latest, which is NULL if it cannot be
- * read.  It takes a list and a read for each.
+ * The same for the mark of each path that was ever claimed, as a queue of one.  It
+ * takes a list and a read for each.
  */
-extern void zkl_each_claim(const char *full,
-						   void (*callback) (const char *path, const ZkClaimRecord *claim, void *arg),
-						   void *arg);
+extern void zkl_each_mark(const char *full, ZkShowQueue callback, void *arg);
 
 #endif							/* ZKLOCK_LOCK_TREE_H */

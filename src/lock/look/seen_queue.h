@@ -57,7 +57,7 @@ typedef void (*ZkShowQueue) (const char *path, const ZkSeenQueue *queue, void *a
 typedef struct ZkDepth
 {
 	bool		holders;		/* all that may hold */
-	int			first;			/* and so many of the first in any case */
+	int			first;			/* and this many of the first in any case */
 	int			most;			/* but none if they are more than that */
 	bool		closed;			/* what can be known of one whose data is
 								 * closed to us */

@@ -20,7 +20,7 @@
 #include "seen_queue.h"
 #include "wait_log.h"
 
-/* So many of a queue are named, and so many holders read at most */
+/* How many of a queue are named, and how many holders are read, at most */
 #define MOST_NAMED		20
 #define MOST_READ		1000
 

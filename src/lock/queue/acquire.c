@@ -75,7 +75,7 @@ put_in_order(Call *c, Place *p, ListedQueue *queue)
 	return true;
 }
 
-/* Of so many directories, at most, we remember that they were looked at */
+/* We remember of this many directories, at most, that they were looked at */
 #define DIRECTORIES_LOOKED_AT	1024
 
 /*
@@ -230,8 +230,6 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 	zkn_expect_turn(c->session, p->node, queue->view.next && c->want.mode == ZKP_EXCLUSIVE);
 	outcome = zkl_await_turn(c, p, &queue->view);
 	zkn_expect_turn(c->session, p->node, false);
-	if (outcome == TAKEN)
-		zkb_counters.timeouts++;
 	return outcome;
 }
 
@@ -260,12 +258,7 @@ read_list(Call *c, Place *p, ListedQueue *queue)
 	ZkNodeInfo	node;
 
 	if (!zkl_await_list(c, p, &answer))
-	{
-		if (!zkl_is_too_late(c, p))
-			return START_AGAIN;
-		zkb_counters.timeouts++;
-		return TAKEN;
-	}
+		return zkl_is_too_late(c, p) ? TAKEN : START_AGAIN;
 	zkn_info(c->session, p->node, &node);
 	if (answer.rc != ZKS_OK || node.state != ZKN_PRESENT)
 		return START_AGAIN;
@@ -524,7 +517,10 @@ acquire(Call *c)
 			ask_who_did_it(c);
 		zkl_drop_from(c, 0);
 		if (outcome == TAKEN)
+		{
+			zkb_counters.timeouts += c->may_wait;
 			return ZKL_TAKEN;
+		}
 		zkl_ask_again(c);
 	}
 }
@@ -584,7 +580,7 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		zkl_drop_from(&c, 0);
 		if (zkb_peek() != NULL)
 			zks_send(zkb_peek());
-		zkb_slot_waits_no_more(&zkb_counters);
+		zkb_slot_waits_no_more();
 		zkl_log_end_of_wait(&c.log, false);
 		PG_RE_THROW();
 	}

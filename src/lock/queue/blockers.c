@@ -50,7 +50,7 @@
 #include "backend/slots.h"
 #include "place.h"
 
-/* So many of those before us are named in an error */
+/* This many of those before us are named in an error */
 #define MOST_TOLD		3
 
 void
@@ -445,7 +445,7 @@ zkl_await_turn(Call *c, Place *p, const ZkpView *view)
 		if (info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
 		{
 			outcome = search(p, view, outcome);
-			zkb_slot_still_waits(&zkb_counters);
+			zkb_slot_still_waits();
 			if (!is_waiting(outcome))
 				return outcome;
 			continue;			/* what came with its last answer woke nobody
@@ -505,7 +505,7 @@ zkl_begin_to_wait(Call *c, int at)
 		c->log.began_at = zks_now();
 	if (c->waiting != p)
 		zkb_slot_waits((char) c->want.mode, (char) zkl_shown_scope(p->target->scope), p->target->dir,
-					   p->target->path - p->target->dir, c->log.began_at, &zkb_counters);
+					   p->target->path - p->target->dir, c->log.began_at);
 	c->waiting = p;
 	if (p->search == NULL)
 		begin_search(c, at);
@@ -516,7 +516,7 @@ void
 zkl_end_turn(Call *c, Place *p, Verdict outcome)
 {
 	c->waiting = NULL;
-	zkb_slot_waits_no_more(&zkb_counters);
+	zkb_slot_waits_no_more();
 	if (outcome != GRANTED)
 		return;
 	c->in_vain = 0;				/* we get on, however many are left */

@@ -64,7 +64,7 @@ typedef struct Place
 	bool		by_changes;		/* we wait for any change of the directory */
 	ZkWatch    *changes;		/* armed by the list, if so */
 	bool		behind;			/* the last list showed others before us */
-	int			need;			/* so many must leave before us */
+	int			need;			/* this many must leave before us */
 	bool		tell;			/* others wait to hear that we hold */
 	bool		alone;			/* nobody else was in the queue, as the last
 								 * list or our number said */

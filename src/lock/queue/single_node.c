@@ -14,7 +14,6 @@
 
 #include "backend/errors.h"
 #include "backend/path.h"
-#include "backend/slots.h"
 #include "place.h"
 
 static void
@@ -166,8 +165,6 @@ zkl_take_single(Call *c)
 		if (outcome == LIST_AGAIN && zkl_is_too_late(c, p))
 			outcome = TAKEN;
 	} while (outcome == LIST_AGAIN);
-	if (outcome == TAKEN && c->may_wait)
-		zkb_counters.timeouts++;
 	zkl_end_turn(c, p, outcome);
 	return outcome;
 }

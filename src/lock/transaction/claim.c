@@ -26,26 +26,6 @@
 #include "lock/look/reader.h"
 #include "xact.h"
 
-/* A conversation about one mark */
-struct Seen;
-
-typedef struct Talk
-{
-	const char *path;			/* of the lock */
-	char	   *mark;			/* in ZooKeeper */
-	char	   *node;			/* of our lock; NULL: we only look */
-	int			root_len;
-	ZkSession  *session;
-	ZkWait	   *wait;
-	bool		written;		/* an empty mark was sent, which may have been
-								 * carried out */
-	ZkReader   *reader;
-	bool		(*step) (struct Talk *talk, struct Seen *seen); /* false: the connection
-																 * broke, or the mark
-																 * has changed */
-	struct Seen *seen;
-} Talk;
-
 /* A mark as it was read */
 typedef struct Seen
 {
@@ -58,14 +38,30 @@ typedef struct Seen
 	ZkClaimRecord claim;
 } Seen;
 
+/*
+ * A conversation about one mark.  Its steps return false if the connection broke, or the
+ * mark has changed: then it begins anew.
+ */
+typedef struct Talk
+{
+	const char *path;			/* of the lock */
+	char	   *mark;			/* in ZooKeeper */
+	char	   *node;			/* of our lock; NULL: we only look */
+	int			root_len;
+	ZkSession  *session;
+	bool		written;		/* an empty mark was sent, which may have been
+								 * carried out */
+	ZkReader   *reader;
+	Seen		seen;
+} Talk;
+
 static void
-begin_talk(Talk *talk, const char *path, ZkWait *wait)
+begin_talk(Talk *talk, const char *path)
 {
 	memset(talk, 0, sizeof(*talk));
 	talk->path = path;
 	talk->root_len = zkb_root_len(zklock_root);
 	talk->mark = zkl_mark_path(zkl_full_path(path), talk->root_len);
-	talk->wait = wait;
 	talk->reader = palloc(sizeof(ZkReader));
 }
 
@@ -87,8 +83,10 @@ await_settled(Talk *talk)
 
 /* A version below zero would mean any (zkn_mark, zks_write) */
 static void
-take_mark(Talk *talk, Seen *seen, const ZkAnswer *answer)
+take_mark(Talk *talk, const ZkAnswer *answer)
 {
+	Seen	   *seen = &talk->seen;
+
 	if (answer->rc != ZKS_OK && answer->rc != ZKS_NO_NODE)
 		zkb_raise(answer->rc, talk->path);
 	memset(seen, 0, sizeof(*seen));
@@ -105,10 +103,12 @@ take_mark(Talk *talk, Seen *seen, const ZkAnswer *answer)
  * hand, another may have claimed since, and may still fail.
  */
 static bool
-read_mark(Talk *talk, Seen *seen)
+read_mark(void *arg)
 {
+	Talk	   *talk = arg;
 	ZkAnswer	answer;
 
+	talk->session = talk->reader->patience.session;
 	if (!await_settled(talk))
 		return false;
 	zkl_end_reading(talk->reader);
@@ -119,27 +119,27 @@ read_mark(Talk *talk, Seen *seen)
 		zkl_ask(talk->reader, zks_stat(talk->session, talk->node));
 	if (!await_oldest(talk, &answer))
 		return false;
-	take_mark(talk, seen, &answer);
+	take_mark(talk, &answer);
 	if (talk->node == NULL)
 		return true;
 	zkl_drop_oldest(talk->reader);
 	if (!await_oldest(talk, &answer))
 		return false;
-	seen->held = answer.rc == ZKS_OK;
+	talk->seen.held = answer.rc == ZKS_OK;
 	return true;
 }
 
 static void
-refuse_unsound(const Talk *talk, const Seen *seen)
+refuse_unsound(const Talk *talk)
 {
-	if (seen->stat.owner != 0)
+	if (talk->seen.stat.owner != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot record a claim of \"%s\"", zkb_path_for_display(talk->path)),
 				 errdetail("Node \"%s\" is ephemeral; another program created it.",
 						   zkb_path_for_display(talk->mark)),
 				 errhint("Delete the node with a ZooKeeper client.")));
-	if (!seen->sound)
+	if (!talk->seen.sound)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("could not read the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
@@ -183,21 +183,10 @@ make_mark(Talk *talk)
 	return true;
 }
 
-static bool
-take_step(void *arg)
-{
-	Talk	   *talk = arg;
-
-	talk->session = talk->reader->patience.session;
-	return talk->step(talk, talk->seen);
-}
-
 static void
-go_through(Talk *talk, bool (*step) (Talk *talk, Seen *seen), Seen *seen)
+go_through(Talk *talk, bool (*step) (void *talk), ZkWait *wait)
 {
-	talk->step = step;
-	talk->seen = seen;
-	zkl_read_in_rounds(talk->reader, talk->wait, ZKB_WAIT_CHECK, take_step, talk);
+	zkl_read_in_rounds(talk->reader, wait, ZKB_WAIT_CHECK, step, talk);
 	pfree(talk->reader);
 }
 
@@ -207,13 +196,15 @@ go_through(Talk *talk, bool (*step) (Talk *talk, Seen *seen), Seen *seen)
  */
 
 static bool
-read_or_make(Talk *talk, Seen *seen)
+read_or_make(void *arg)
 {
-	if (!read_mark(talk, seen))
+	Talk	   *talk = arg;
+
+	if (!read_mark(talk))
 		return false;
-	if (seen->rc == ZKS_OK)
+	if (talk->seen.rc == ZKS_OK)
 		return true;
-	return make_mark(talk) && read_mark(talk, seen) && seen->rc == ZKS_OK;
+	return make_mark(talk) && read_mark(talk) && talk->seen.rc == ZKS_OK;
 }
 
 /* Later claims of the same transaction replace it */
@@ -263,7 +254,6 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 {
 	Claim	   *claim = zkl_claim_of(lock);
 	Talk		talk;
-	Seen		seen;
 
 	if (claim != NULL)
 	{
@@ -274,17 +264,17 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 		keep_claim(hold, period, claim->version, claim->before);
 		return true;
 	}
-	begin_talk(&talk, path, wait);
+	begin_talk(&talk, path);
 	talk.node = psprintf("%s/%s", lock->key.path, lock->grant.name);
-	go_through(&talk, read_or_make, &seen);
-	if (!seen.held && zkl_session_of(lock) != NULL)
+	go_through(&talk, read_or_make, wait);
+	if (!talk.seen.held && zkl_session_of(lock) != NULL)
 		(void) zkn_lost(talk.session, lock->grant.node, ZK_LOST_NODE);
 	zkl_refuse_lost(lock);
-	refuse_unsound(&talk, &seen);
-	if (seen.data_len > 0 && period <= seen.claim.period)
+	refuse_unsound(&talk);
+	if (talk.seen.data_len > 0 && period <= talk.seen.claim.period)
 		return false;
 	zkl_refuse_too_many_claims(talk.session, lock);
-	keep_claim(hold, period, seen.stat.version, seen.data);
+	keep_claim(hold, period, talk.seen.stat.version, talk.seen.data);
 	return true;
 }
 
@@ -351,32 +341,32 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 
 /* Without a lock */
 static void
-talk_of(const char *path, bool (*step) (Talk *talk, Seen *seen), Talk *talk, Seen *seen)
+talk_of(const char *path, bool (*step) (void *talk), Talk *talk)
 {
 	ZkWait		wait;
 
 	zkb_wait_begin(&wait, -1, false);
 	zkl_follow_settings();
-	begin_talk(talk, path, &wait);
-	go_through(talk, step, seen);
-	talk->wait = NULL;
+	begin_talk(talk, path);
+	go_through(talk, step, &wait);
 }
 
 bool
 zkl_last_claim(const char *path, ZkClaimRecord *claim)
 {
 	Talk		talk;
-	Seen		seen;
 
-	talk_of(path, read_mark, &talk, &seen);
-	refuse_unsound(&talk, &seen);
-	*claim = seen.claim;
-	return seen.data_len > 0;
+	talk_of(path, read_mark, &talk);
+	refuse_unsound(&talk);
+	*claim = talk.seen.claim;
+	return talk.seen.data_len > 0;
 }
 
 static void
-tell_forgotten(const Talk *talk, const Seen *seen)
+tell_forgotten(const Talk *talk)
 {
+	const Seen *seen = &talk->seen;
+
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("forgetting the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
 			 seen->sound ?
@@ -388,18 +378,19 @@ tell_forgotten(const Talk *talk, const Seen *seen)
 
 /* A mark that is empty after that was emptied by us */
 static bool
-empty_mark(Talk *talk, Seen *seen)
+empty_mark(void *arg)
 {
+	Talk	   *talk = arg;
 	ZkAnswer	answer = {0};
 	bool		answered;
 
-	if (!read_mark(talk, seen))
+	if (!read_mark(talk))
 		return false;
-	if (seen->data_len == 0)
+	if (talk->seen.data_len == 0)
 		return true;
-	tell_forgotten(talk, seen);
+	tell_forgotten(talk);
 	zkl_end_reading(talk->reader);
-	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", seen->stat.version));
+	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", talk->seen.stat.version));
 	answered = await_oldest(talk, &answer);
 	talk->written |= !zks_is_busy(answer.rc);
 	if (!answered)
@@ -413,8 +404,7 @@ bool
 zkl_forget_claim(const char *path)
 {
 	Talk		talk;
-	Seen		seen;
 
-	talk_of(path, empty_mark, &talk, &seen);
+	talk_of(path, empty_mark, &talk);
 	return talk.written;
 }

@@ -65,7 +65,7 @@ note(void)
 }
 
 void
-zkl_mark_as_writing(void)
+zkl_note_writing(void)
 {
 	note()->wrote_elsewhere = true;
 }

@@ -39,7 +39,7 @@ extern bool zkl_is_judged(void);
 extern bool zkl_has_written(void);
 
 /* Note what the current transaction has done; no subtransaction undoes this */
-extern void zkl_mark_as_writing(void);
+extern void zkl_note_writing(void);
 extern void zkl_dropped_something(void);	/* which may be the extension */
 extern bool zkl_has_dropped_something(void);
 

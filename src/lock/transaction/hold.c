@@ -142,7 +142,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 {
 	ZkTarget   *targets;
 	ZkAcquired	outcome;
-	Lock	   *lost;
+	volatile bool keep = false;
 
 	if (nothers > zklock_max_locks - zkl_node_count())
 		refuse_too_many(nothers);
@@ -161,23 +161,20 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	/* the nodes are nobody's until the locks have them */
 	PG_TRY();
 	{
-		lost = lost_meanwhile(wanted, n);	/* writes to the server's log */
+		zkl_refuse_lost(lost_meanwhile(wanted, n));
+		keep = true;
 	}
-	PG_CATCH();
+	PG_FINALLY();
 	{
-		for (int i = 0; i < nothers && outcome == ZKL_HELD && zkb_peek() != NULL; i++)
-			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
-		PG_RE_THROW();
+		for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
+		{
+			if (keep)
+				zkl_take_node(others[i].lock, &targets[i].grant);
+			else if (zkb_peek() != NULL)
+				(void) zkn_discard(zkb_peek(), targets[i].grant.node);
+		}
 	}
 	PG_END_TRY();
-	for (int i = 0; i < nothers && outcome == ZKL_HELD; i++)
-	{
-		if (lost == NULL)
-			zkl_take_node(others[i].lock, &targets[i].grant);
-		else if (zkb_peek() != NULL)
-			(void) zkn_discard(zkb_peek(), targets[i].grant.node);
-	}
-	zkl_refuse_lost(lost);
 	return outcome == ZKL_HELD;
 }
 

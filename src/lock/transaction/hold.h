@@ -46,7 +46,7 @@ extern bool zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope s
 /*
  * zkl_lock has just taken this one for PostgreSQL's own functions: their lock, with
  * this tag, is to be held beside it.  Raises 53200 if PostgreSQL has no room for
- * that, and gives back what zkl_lock has taken.
+ * that, and releases what zkl_lock has taken.
  */
 extern void zkl_add_shadow(const char *path, const LOCKTAG *tag, ZkpMode mode, ZkScope scope);
 

@@ -5,7 +5,7 @@
  *	  pg_locks shows it.
  *
  * It grants nothing: it is taken without waiting when the lock in ZooKeeper is
- * held, and where it cannot be had, that one counts.  It is given back before
+ * held, and where it cannot be had, that one counts.  It is released before
  * ZooKeeper is told, or the next holder on this server would not get it.
  *
  * It is always the session's, whatever the scope of the lock: PostgreSQL would
@@ -94,7 +94,7 @@ zkl_take_shadow(ZkShadow *shadow, const LOCKTAG *tag, LOCKMODE mode)
 
 /*
  * Without a look, LockRelease would warn of what DISCARD ALL, or PostgreSQL's
- * own functions, have given back already.  It still warns where the transaction
+ * own functions, have released already.  It still warns where the transaction
  * has the same lock by these, and a warning lets a cancel in: not here, where the
  * hold is gone and its node is not.
  */

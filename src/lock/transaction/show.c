@@ -36,7 +36,7 @@ show_lock(ZkSlotHold *shown, Lock *lock)
 void
 zkl_show(void)
 {
-	ZkSlot	   *slot = zkb_begin_slot(&zkb_counters);
+	ZkSlot	   *slot = zkb_begin_slot();
 	ZkNode	   *nodes[ZKS_SHOWN_NODES];
 	dlist_iter	iter;
 	int			n = 0;

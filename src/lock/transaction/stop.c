@@ -146,7 +146,7 @@ ends_transaction(const char *sql)
  * Neither has a snapshot.  What can take long has one, with or without a text of its
  * own: a call by the fast path, what is deferred until the end of a pipeline, PREPARE
  * of a statement.  All but the description of such a statement, which first waits for
- * its tables, and a procedure that waits (backend/snapshot.c), in its portal.  And a
+ * its tables, and a procedure that waits (backend/internals.h), in its portal.  And a
  * background worker sends no COMMIT; what its text points to may have been freed.
  */
 static bool
@@ -523,7 +523,7 @@ zkl_stop_anew(void)
 	}
 	zks_stop_self(zks_stop_possible() && gave_back_lost(&why) ? &why : NULL);
 
-	/* what the new turn asks for is asked for again */
+	/* what is asked for from now on is asked for again */
 	take_back();
 }
 

@@ -475,7 +475,7 @@ zkl_has_locks(void)
 void
 zkl_writes_elsewhere(void)
 {
-	zkl_mark_as_writing();
+	zkl_note_writing();
 
 	/* whatever writes there on its behalf must not commit before the guard */
 	be_first_at_commit();

@@ -306,19 +306,19 @@ our @MUTANTS = (
 	{
 		name => 'any_snapshot_given_up',
 		what => 'a procedure gives up the active snapshot, whosever it is',
-		edits => [ [ 'backend/snapshot.c', 'ActiveSnapshotSet() && GetActiveSnapshot() == ActivePortal->portalSnapshot', 'ActiveSnapshotSet()' ] ],
+		edits => [ [ 'backend/internals.h', 'ActiveSnapshotSet() && GetActiveSnapshot() == ActivePortal->portalSnapshot', 'ActiveSnapshotSet()' ] ],
 		test => [ '108_procedures', 'what the backend itself has while it waits' ]
 	},
 	{
 		name => 'portal_keeps_pointer',
 		what => 'the portal still points to the snapshot that is gone; assertions do not see it, since the next one gets its memory',
-		edits => [ [ 'backend/snapshot.c', "\tActivePortal->portalSnapshot = NULL;", '' ] ],
+		edits => [ [ 'backend/internals.h', "\tActivePortal->portalSnapshot = NULL;", '' ] ],
 		test => [ '108_procedures', 'what the backend itself has while it waits' ]
 	},
 	{
 		name => 'no_portal',
 		what => 'a trigger that runs at COMMIT, or in a worker of logical replication, is taken for a procedure in a portal',
-		edits => [ [ 'backend/snapshot.c', "ActivePortal != NULL && ActivePortal->portalSnapshot != NULL &&\n\t\t", '' ] ],
+		edits => [ [ 'backend/internals.h', "ActivePortal != NULL && ActivePortal->portalSnapshot != NULL &&\n\t\t", '' ] ],
 		test => [ '108_procedures', 'with a snapshot' ]
 	},
 	{
@@ -326,14 +326,14 @@ our @MUTANTS = (
 		what => 'a procedure reads its arguments when the snapshot has gone that they were found with',
 		edits => [
 			[ 'zklock.c', "\tchar\t   *path = zkb_path_argument(fcinfo);\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);", "\tchar\t   *path;\n\tint64\t\ttimeout = timeout_argument(fcinfo, 1);" ],
-			[ 'zklock.c', "left = zkb_leave_snapshot(fcinfo);\n", "left = zkb_leave_snapshot(fcinfo);\n\tpath = zkb_path_argument(fcinfo);\n" ]
+			[ 'zklock.c', "left = leave_snapshot(fcinfo);\n", "left = leave_snapshot(fcinfo);\n\tpath = zkb_path_argument(fcinfo);\n" ]
 		],
 		test => [ '108_procedures', 'without a snapshot' ]
 	},
 	{
 		name => 'isolation_ignored',
 		what => 'a procedure gives up the snapshot of its statement under REPEATABLE READ, too',
-		edits => [ [ 'backend/snapshot.c', 'IsolationUsesXactSnapshot() || ', '' ] ],
+		edits => [ [ 'backend/internals.h', 'IsolationUsesXactSnapshot() || ', '' ] ],
 		equivalent => q{
 			PostgreSQL keeps a reference of its own to the transaction's snapshot until the end, and
 			makes the same one active again.  But it is not for us to rely on that.}
@@ -454,7 +454,7 @@ our @MUTANTS = (
 	{
 		name => 'claim_over_pending',
 		what => 'a claim that is pending is none',
-		edits => [ [ 'lock/transaction/claim.c', 'if (seen.data_len > 0 && period <= seen.claim.period)', 'if (seen.data_len > 0 && seen.claim.done && period <= seen.claim.period)' ] ],
+		edits => [ [ 'lock/transaction/claim.c', 'if (talk.seen.data_len > 0 && period <= talk.seen.claim.period)', 'if (talk.seen.data_len > 0 && talk.seen.claim.done && period <= talk.seen.claim.period)' ] ],
 		test => [ '094_claims', 'killed between mark and commit' ]
 	},
 	{
