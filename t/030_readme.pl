@@ -58,13 +58,16 @@ sub extension_has
 			(SELECT oid FROM pg_extension WHERE extname = 'zklock')");
 }
 
+# A row of the reference may be about several of one type
+sub each_named { return map { my $type = $_->[1]; map { "$_ $type" } $_->[0] =~ /`[^`]+`/g } @_; }
+
 # The result type of a function that returns a set of rows is in a table of its
 # columns.
 my @functions = extension_has('pg_proc',
 	q{format('`%s(%s)` %s', proname,
 		regexp_replace(regexp_replace(pg_get_function_arguments(c.oid), '(, )?OUT .*', ''), '::\w+|\yIN ', '', 'g'),
 		pg_get_function_result(c.oid))});
-is_deeply([ sort +(map { "$_->[0] $_->[1]" } $reference->table('| function | returns | what it does |')),
+is_deeply([ sort +(each_named($reference->table('| function | returns | what it does |'))),
 		(map { "$_->[0] " } $reference->table('| procedure | what it does |')) ],
 	\@functions, 'the functions and procedures, their arguments and results');
 
@@ -79,13 +82,13 @@ my @views = grep { length } (
 		 WHERE mode <> 'i')) END}));
 is_deeply(
 	[ sort map {
-		"$_ " . join ', ', map { "$_->[0] $_->[1]" } $reference->table("| column of $_ | type | meaning |")
+		"$_ " . join ', ', each_named($reference->table("| column of $_ | type | meaning |"))
 	} $reference->text =~ /^\| column of (`\w+`) \| type \| meaning \|$/mg ],
 	[ sort @views ], 'the views, the table, what returns rows, and their columns');
 is($admin->value(q{SELECT string_agg(format('`%s` %s', name, format_type(type, NULL)), ', ' ORDER BY n)
 	FROM pg_proc, unnest(proargnames, proargmodes, proallargtypes) WITH ORDINALITY AS a(name, mode, type, n)
 	WHERE proname = 'zk_last_claim' AND mode <> 'i'}),
-	join(', ', map { "$_->[0] $_->[1]" } grep { $_->[0] ne '`path`' } $reference->table('| column of `zk_claims` | type | meaning |')),
+	join(', ', grep { !/^`path`/ } each_named($reference->table('| column of `zk_claims` | type | meaning |'))),
 	'zk_last_claim has the columns of zk_claims but the path');
 
 my @settings = sort split /\n/, $admin->value(
