@@ -24,7 +24,6 @@ my %own_test = (
 	'doc/recipes/pgbouncer.md' => '083_docs_pgbouncer.pl',
 	'doc/recipes/standby.md' => '084_docs_standby.pl',
 	'doc/security.md' => '085_docs_security.pl',
-	'doc/advisory.md' => '098_docs_advisory.pl',
 	'doc/zookeeper.md' => '087_docs_zookeeper.pl',
 	'doc/troubleshooting.md' => '093_docs_troubleshooting.pl',
 	map { ("doc/programs/$_.md" => '096_docs_programs.pl') } qw(django java node python rails sqlalchemy));
