@@ -72,6 +72,9 @@ my %and_then = (
 	'doc/recipes/migration.md' => sub {
 		my ($dbname) = @_;
 		my ($first, $query, @others) = map { zk_session($node, dbname => $dbname) } 1 .. 7;
+		my ($every) = grep { $_->{code} =~ /ADD COLUMN/ } Doc->new('doc/recipes/migration.md')->blocks('sql');
+		is($query->query($every->{code})->{state}, '', 'whoever migrates later finds it done');
+		is($query->value('SELECT count(*) FROM schema_version WHERE version = 42'), '1', '- and does nothing');
 		$first->value(q{CALL zk_acquire('/migrations/shop')});
 		$query->send(q{SELECT zk_lock('/migrations/shop')});
 		$_->send(q{CALL zk_acquire('/migrations/shop')}) for @others;
