@@ -1,5 +1,7 @@
 # Does with doc/programs/django.md's code what t/096_docs_programs.pl says.
 
+from datetime import timedelta
+
 import django
 from django.conf import settings
 
@@ -36,8 +38,18 @@ def dirty():
     return "closed"
 
 
+# How doc/programs.md binds a timeout
+def make_report(patience=timedelta(seconds=5)):
+    with transaction.atomic(), connection.cursor() as db:
+        db.execute("SELECT zk_xact_lock(%s, %s)", ["/jobs/report", patience])
+        locked = db.fetchone()[0]
+        if locked:
+            db.execute("INSERT INTO report VALUES (now())")
+        return locked
+
+
 def timeouts():
-    return " ".join(state_of(page.make_report, timeout) for timeout in (page.timedelta(), "0s", 5))
+    return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
 
 
 # Of two session-scope locks, a rollback releases the one that was taken inside

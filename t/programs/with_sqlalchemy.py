@@ -1,5 +1,7 @@
 # Does with doc/programs/sqlalchemy.md's code what t/096_docs_programs.pl says.
 
+from datetime import timedelta
+
 from sqlalchemy import create_engine, text
 
 import page
@@ -20,8 +22,17 @@ def dirty():
     return "closed"
 
 
+# How doc/programs.md binds a timeout
+def make_report(patience=timedelta(seconds=5)):
+    with page.engine.begin() as db:
+        locked = db.execute(text("SELECT zk_xact_lock(:path, :patience)"), {"path": "/jobs/report", "patience": patience}).scalar()
+        if locked:
+            db.execute(text("INSERT INTO report VALUES (now())"))
+        return locked
+
+
 def timeouts():
-    return " ".join(state_of(page.make_report, timeout) for timeout in (page.timedelta(), "0s", 5))
+    return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
 
 
 # A session-scope lock that was taken and not committed goes with the rollback at the end
