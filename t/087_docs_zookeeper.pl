@@ -155,7 +155,7 @@ $measured{$holds} = logged($SESSIONS);
 my @waiters = map { zk_session($node) } 1 .. $WAITERS;
 $waiters[$_]->send("SELECT zk_lock('/size/$_')") for 0 .. $#waiters;
 zk_until(sub { $zk->mntr_value('ephemerals_count') == $SESSIONS + $WAITERS }, 'them to wait');
-$measured{'log, on each server, for the first who waits for an exclusive lock, in a day'} = logged($WAITERS);
+$measured{'log, on each server, for the first waiter for an exclusive lock, in a day'} = logged($WAITERS);
 $_->quit for @sessions, @waiters;
 zk_until(sub { $zk->mntr_value('ephemerals_count') == 0 }, 'their locks to go');
 {

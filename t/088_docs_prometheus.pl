@@ -1,5 +1,5 @@
-# doc/recipes/prometheus.md: its SQL runs; each query of the exporter runs as the role
-# that the page makes, and has the columns that it names; the real exporter shows the
+# doc/recipes/prometheus.md: its SQL runs; each query that it has copied runs as the role
+# that it makes, and has the columns that it names; the real exporter shows the
 # same, a real Prometheus collects it and raises the alerts, and each alert is raised
 # where it should, and nowhere else.
 
@@ -23,8 +23,7 @@ use ZooKeeper;
 my $page = Doc->new('doc/recipes/prometheus.md');
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, shared_preload_libraries => 'zklock');
-my $queries = $page->take('yaml', 0)->{code};
-my $alerts = $page->take('yaml', 1)->{code};
+my ($queries, $alerts) = map { slurp_file("$FindBin::RealBin/../doc/recipes/$_.yaml") } qw(zklock-queries zklock-alerts);
 my $dir = PostgreSQL::Test::Utils::tempdir();
 append_to_file("$dir/zklock.yaml", $queries);
 append_to_file("$dir/alerts.yaml", $alerts);
@@ -34,7 +33,7 @@ $page->all_was_run;
 
 # { name => { query, columns => [ name, usage ], ... } }
 my %metric;
-foreach my $part (split /^(?=\w+:$)/m, $queries)
+foreach my $part (grep { !/\A#/ } split /^(?=\w+:$)/m, $queries)
 {
 	my ($name, $query, $rest) = $part =~ /\A(\w+):\n  query: \|\n((?: {4}.*\n)+)  metrics:\n(.*)\z/s or die "not a query: $part";
 	my @columns = $rest =~ /^    - (\w+: \{ usage: (?:LABEL|GAUGE), description: '[^']+' \})$/mg;
@@ -42,6 +41,10 @@ foreach my $part (split /^(?=\w+:$)/m, $queries)
 	$metric{$name} = { query => $query, columns => [ map { [/^(\w+): \{ usage: (\w+)/] } @columns ] };
 }
 cmp_ok(scalar keys %metric, '>=', 5, 'there are metrics');
+is_deeply(
+	[ sort map { s/^_/zklock_backends_/r } map { $_->[0] =~ /`(\w+)`/g } $page->table('| metric | meaning |') ],
+	[ sort map { my $name = $_; map { "${name}_$_->[0]" } grep { $_->[1] eq 'GAUGE' } @{ $metric{$name}{columns} } } keys %metric ],
+	'the page lists them');
 
 # Each metric as Prometheus has it: { 'name{label="value"}' => number }
 my $exporter = zk_session($node, user => 'prometheus');
@@ -170,6 +173,7 @@ is_exported('lost', %lost);
 my @rules = split /^      - (?=alert:)/m, $alerts;
 shift @rules;
 cmp_ok(scalar @rules, '>=', 5, 'there are alerts');
+is_deeply([ map { $_->[0] =~ /`(\w+)`/ } $page->table('| alert | raised |') ], [ map { /^alert: (\w+)$/m } @rules ], 'the page lists them');
 my $tests = '';
 foreach my $rule (@rules)
 {

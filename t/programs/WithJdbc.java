@@ -156,3 +156,38 @@ class WithJdbc {
         pool.close();
     }
 }
+
+// What doc/programs.md says of lock_timeout, and of a session-scope lock in a transaction
+class Impatient {
+    static void lock(Connection db, String path) throws SQLException {
+        try (Statement set = db.createStatement(); PreparedStatement s = db.prepareStatement("SELECT zk_xact_lock(?)")) {
+            set.execute("SET LOCAL lock_timeout = '1s'");
+            s.setString(1, path);
+            s.execute();
+        }
+    }
+}
+
+class Trap {
+    static long held(Connection db) throws SQLException {
+        try (Statement s = db.createStatement(); ResultSet result = s.executeQuery("SELECT count(*) FROM zk_locks")) {
+            result.next();
+            return result.getLong(1);
+        }
+    }
+
+    static void show(DataSource pool) throws SQLException {
+        try (Connection db = pool.getConnection(); Statement s = db.createStatement()) {
+            s.execute("SELECT zk_lock('/leader')");
+            db.rollback();
+            if (held(db) != 0) throw new AssertionError("released by the rollback");
+
+            s.execute("SELECT zk_lock('/leader')");
+            db.commit();                            // from here on it is the session's
+            db.rollback();
+            if (held(db) != 1) throw new AssertionError("not released");
+            s.execute("SELECT zk_unlock('/leader')");
+            db.commit();
+        }
+    }
+}

@@ -1,5 +1,7 @@
 # Does with doc/programs/django.md's code what t/096_docs_programs.pl says.
 
+from datetime import timedelta
+
 import django
 from django.conf import settings
 
@@ -8,7 +10,7 @@ settings.configure(DATABASES={"default": {
 django.setup()
 
 from django.core.signals import request_finished, request_started
-from django.db import connection
+from django.db import connection, transaction
 
 import page
 from program import ask, canceled, in_loop, serve, state_of
@@ -36,8 +38,45 @@ def dirty():
     return "closed"
 
 
+# How doc/programs.md binds a timeout
+def make_report(patience=timedelta(seconds=5)):
+    with transaction.atomic(), connection.cursor() as db:
+        db.execute("SELECT zk_xact_lock(%s, %s)", ["/jobs/report", patience])
+        locked = db.fetchone()[0]
+        if locked:
+            db.execute("INSERT INTO report VALUES (now())")
+        return locked
+
+
 def timeouts():
-    return " ".join(state_of(page.make_report, timeout) for timeout in (page.timedelta(), "0s", 5))
+    return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
+
+
+# Of two session-scope locks, a rollback releases the one that was taken inside
+class Undo(Exception):
+    pass
+
+
+def trap():
+    with connection.cursor() as db:
+        db.execute("SELECT zk_lock('/leader')")
+        try:
+            with transaction.atomic():
+                db.execute("SELECT zk_lock('/follower')")
+                raise Undo
+        except Undo:
+            pass
+        db.execute("SELECT path FROM zk_locks")
+        assert db.fetchall() == [("/leader",)]
+        db.execute("SELECT zk_unlock('/leader')")
+
+
+# What doc/programs.md says of lock_timeout
+def make_report_or_raise():
+    with transaction.atomic(), connection.cursor() as db:
+        db.execute("SET LOCAL lock_timeout = '1s'")
+        db.execute("SELECT zk_xact_lock('/jobs/report')")
+        db.execute("INSERT INTO report VALUES (now())")
 
 
 def cancel():
@@ -50,12 +89,12 @@ def execute(db, sql):
 
 
 page.nightly()
-page.trap()
+trap()
 serve({
     "dirty": dirty,
     "clean": leak,
     "timeouts": timeouts,
-    "lock_timeout": page.make_report_or_raise,
+    "lock_timeout": make_report_or_raise,
     "cancel": cancel,
     "in_lock": in_loop(page.in_lock, execute),
     "in_session_lock": in_loop(page.in_session_lock, execute),

@@ -7,6 +7,30 @@ const read = async () => (await lines.next()).value
 const held = async db => (await db.query('SELECT count(*) FROM zk_locks')).rows[0].count
 let attempts
 
+// A session-scope lock is the session's at once; only one taken after BEGIN is released by ROLLBACK
+await withClient(async db => {
+  await db.query("SELECT zk_lock('/leader')")
+  await db.query('BEGIN')
+  await db.query("SELECT zk_lock('/follower')")
+  await db.query('ROLLBACK')
+  if (await held(db) !== '1') throw new Error('only the second one is released')
+})
+
+// What doc/programs.md says of lock_timeout, and of a cancel
+function makeReportOrThrow() {
+  return withClient(async db => {
+    await db.query('BEGIN')
+    await db.query("SET LOCAL lock_timeout = '1s'")
+    await db.query("SELECT zk_xact_lock('/jobs/report')")
+    await db.query('INSERT INTO report VALUES (now())')
+    await db.query('COMMIT')
+  })
+}
+
+function cancel(db) {
+  return pool.query('SELECT pg_cancel_backend($1)', [db.processID])
+}
+
 async function stateOf(call) {
   try {
     return String(await call())

@@ -40,9 +40,31 @@ def timeouts():
         return " ".join(state_of(page.make_report, db, timeout) for timeout in (page.timedelta(), "0s", 5))
 
 
+# A session-scope lock belongs to the transaction that took it until that commits
+def trap():
+    db = psycopg.connect("dbname=shop")
+    db.execute("SELECT zk_lock('/leader')")
+    db.rollback()
+    assert db.execute("SELECT count(*) FROM zk_locks").fetchone()[0] == 0
+
+    db.execute("SELECT zk_lock('/leader')")
+    db.commit()
+    db.rollback()
+    assert db.execute("SELECT count(*) FROM zk_locks").fetchone()[0] == 1
+    db.close()
+
+
+# What doc/programs.md says of lock_timeout
+def make_report_or_raise(db):
+    with db.transaction():
+        db.execute("SET LOCAL lock_timeout = '1s'")
+        db.execute("SELECT zk_xact_lock('/jobs/report')")
+        db.execute("INSERT INTO report VALUES (now())")
+
+
 def lock_timeout():
     with own_connection() as db:
-        return state_of(page.make_report_or_raise, db)
+        return state_of(make_report_or_raise, db)
 
 
 def cancel():
@@ -75,6 +97,7 @@ def execute(db, sql):
     db.execute(sql)
 
 
+trap()
 serve({
     "dirty": dirty,
     "clean": lambda: leak(page.pool),

@@ -7,6 +7,30 @@ ActiveRecord::Base.establish_connection(adapter: 'postgresql', database: 'shop',
 require 'page'
 $stdout.sync = true
 
+# Of two session-scope locks, a rollback releases the one that was taken inside
+def held
+  ActiveRecord::Base.connection.execute('SELECT path FROM zk_locks').values.flatten
+end
+
+def trap
+  ActiveRecord::Base.connection.execute("SELECT zk_lock('/leader')")
+  Report.transaction do
+    Report.connection.execute("SELECT zk_lock('/follower')")
+    raise ActiveRecord::Rollback
+  end
+  raise 'only the second one is released' unless held == ['/leader']
+  ActiveRecord::Base.connection.execute("SELECT zk_unlock('/leader')")
+end
+
+# What doc/programs.md says of lock_timeout
+def make_report_or_raise
+  Report.transaction do
+    Report.connection.execute("SET LOCAL lock_timeout = '1s'")
+    Report.connection.execute("SELECT zk_xact_lock('/jobs/report')")
+    Report.create!(made_at: Time.now)
+  end
+end
+
 def request
   yield ActiveRecord::Base.connection
 ensure

@@ -1,5 +1,7 @@
 # Does with doc/programs/sqlalchemy.md's code what t/096_docs_programs.pl says.
 
+from datetime import timedelta
+
 from sqlalchemy import create_engine, text
 
 import page
@@ -20,8 +22,33 @@ def dirty():
     return "closed"
 
 
+# How doc/programs.md binds a timeout
+def make_report(patience=timedelta(seconds=5)):
+    with page.engine.begin() as db:
+        locked = db.execute(text("SELECT zk_xact_lock(:path, :patience)"), {"path": "/jobs/report", "patience": patience}).scalar()
+        if locked:
+            db.execute(text("INSERT INTO report VALUES (now())"))
+        return locked
+
+
 def timeouts():
-    return " ".join(state_of(page.make_report, timeout) for timeout in (page.timedelta(), "0s", 5))
+    return " ".join(state_of(make_report, timeout) for timeout in (timedelta(), "0s", 5))
+
+
+# A session-scope lock that was taken and not committed goes with the rollback at the end
+def trap():
+    with page.engine.connect() as db:
+        db.execute(text("SELECT zk_lock('/leader')"))
+    with page.engine.connect() as db:
+        assert db.execute(text("SELECT count(*) FROM zk_locks")).scalar() == 0
+
+
+# What doc/programs.md says of lock_timeout
+def make_report_or_raise():
+    with page.engine.begin() as db:
+        db.execute(text("SET LOCAL lock_timeout = '1s'"))
+        db.execute(text("SELECT zk_xact_lock('/jobs/report')"))
+        db.execute(text("INSERT INTO report VALUES (now())"))
 
 
 def cancel():
@@ -34,11 +61,12 @@ def execute(db, sql):
     db.execute(text(sql))
 
 
+trap()
 serve({
     "dirty": dirty,
     "clean": lambda: leak(page.engine),
     "timeouts": timeouts,
-    "lock_timeout": page.make_report_or_raise,
+    "lock_timeout": make_report_or_raise,
     "cancel": cancel,
     "in_lock": in_loop(page.in_lock, execute),
     "in_session_lock": in_loop(page.in_session_lock, execute),
