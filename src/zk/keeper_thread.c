@@ -156,7 +156,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 
 /* Go on before the next heartbeat with what was throttled, or is in doubt */
 static void
-catch_up_locked(ZkSession *s, int64_t now)
+beat_early_locked(ZkSession *s, int64_t now)
 {
 	zk_assert(zks_has_mutex(s));
 	if (s->catch_up_at == 0 || now < s->catch_up_at)
@@ -293,7 +293,7 @@ prepare_locked(ZkSession *s)
 	zks_mend_locked(s);
 	retire_locked(s, now);
 	heartbeat_locked(s, now);
-	catch_up_locked(s, now);
+	beat_early_locked(s, now);
 	until = zks_earlier(zks_prepare_locked(s, now), zks_earlier(retirement_due_locked(s), zks_stop_locked(s, now)));
 	if (s->catch_up_at != 0)
 		until = zks_earlier(until, s->catch_up_at);

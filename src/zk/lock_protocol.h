@@ -41,7 +41,7 @@ typedef enum ZkpMode
 	ZKP_NONE,					/* not a contender */
 	ZKP_SHARED,
 	ZKP_EXCLUSIVE,
-	ZKP_SEMAPHORE				/* these and the two above ignore each other */
+	ZKP_SEMAPHORE				/* these and locks ignore each other */
 } ZkpMode;
 
 /* The names that our nodes get; we read everyone's in any case */

@@ -19,8 +19,10 @@ typedef enum Interest
 	WANTED,
 	RETURNED,					/* zkn_delete: it is being deleted, and its
 								 * owner asks for the result */
-	FORFEITED,					/* nothing was heard for a whole timeout: the
-								 * owner sees LOST, while it is being deleted */
+	FORFEITED,					/* nothing was heard for a whole timeout, or
+								 * the session has too much to come back with:
+								 * the owner sees LOST, while it is being
+								 * deleted */
 	DISCARDED,					/* it is being deleted, and nobody asks */
 	FINISHED					/* it is gone; freed when nothing is pending */
 } Interest;

@@ -48,8 +48,8 @@ meant(const ZkNode *n)
 
 /*
  * A watch on the node itself, unless there is one that can still fire in time.
- * One that the library took over from another connection fires too late: see
- * blockers.c.
+ * One that the library took over from another connection fires too late: the
+ * server tells what it missed in no particular order.
  */
 static void
 keep_watch(ZkNode *n)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * unwanted.c
- *	  Nodes of ours that nobody here wants any longer, as long as they may exist.
+ *	  What is asked about nodes of ours that nobody here wants any longer, as long
+ *	  as they may exist.  node.c deletes them.
  *
  * They come first in the list of a session's nodes.
  *
