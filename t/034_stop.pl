@@ -70,16 +70,6 @@ sub run
 	return;
 }
 
-# Make a library of the file in c/; returns its directory
-sub compile
-{
-	my ($name) = @_;
-	my $dir = PostgreSQL::Test::Utils::tempdir_short;
-	chomp(my $include = `pg_config --includedir-server`);
-	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", "-I$FindBin::RealBin/../src", '-o', "$dir/$name.so", "$FindBin::RealBin/c/$name.c");
-	return $dir;
-}
-
 sub is_stopped
 {
 	my ($result, $path, $name) = @_;
@@ -91,7 +81,7 @@ sub is_stopped
 
 # ----------------------------------------------------------- whatever it does
 
-my $cancel = compile('cancel') . '/cancel';
+my $cancel = zk_library('cancel', "-I$FindBin::RealBin/../src");
 $admin->value(qq{
 	CREATE FUNCTION cancels(text) RETURNS boolean AS '$cancel' LANGUAGE C;
 	CREATE FUNCTION execute_canceled(text) RETURNS void AS '$cancel' LANGUAGE C;
@@ -706,12 +696,12 @@ subtest "$doubts statements of sessions that are cut off" => sub {
 # ---------------------------------------------------------- who runs the statement
 
 subtest 'a background worker' => sub {
-	my $dir = compile('worker');
-	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$dir/worker' LANGUAGE C");
+	my $library = zk_library('worker');
+	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
 	foreach my $at_once (qw(true false))
 	{
 		my $path = new_path();
-		my $pid = $admin->value("SELECT worker_launch('$dir/worker', 'SELECT zk_xact_lock(''$path''), pg_sleep(600)', $at_once)");
+		my $pid = $admin->value("SELECT worker_launch('$library', 'SELECT zk_xact_lock(''$path''), pg_sleep(600)', $at_once)");
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'") == 1 },
 			'the worker sleeps');
 		$zk->end_session($_, $pid) for sessions_of($path);
