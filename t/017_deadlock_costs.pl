@@ -1,7 +1,7 @@
 # Deadlocks: what looking for them costs, what is logged of a wait and told at its
 # end, and what others leave on the board where waits are published.
 #
-# DEADLOCK_MANY: how many wait that hold nothing (default 50)
+# DEADLOCK_MANY: how many wait that hold nothing (default 12)
 
 use strict;
 use warnings;
@@ -20,7 +20,7 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $MANY = $ENV{DEADLOCK_MANY} // 50;
+my $MANY = $ENV{DEADLOCK_MANY} // 12;
 
 # Sessions may have no heartbeat for as long as a test takes.
 my $zk = ZooKeeper->new->start;

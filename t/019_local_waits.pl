@@ -3,7 +3,7 @@
 # zklock shows that, so the file is built into a module of its own (c/local_waits.c),
 # and neither zklock nor ZooKeeper is needed.
 #
-# DEADLOCK_MANY: how many wait for a row in the end (default 120)
+# DEADLOCK_MANY: how many wait for a row in the end (default 40)
 
 use strict;
 use warnings;
@@ -16,7 +16,7 @@ use Test::More;
 
 use Zklock;
 
-my $many = $ENV{DEADLOCK_MANY} // 120;
+my $many = $ENV{DEADLOCK_MANY} // 40;
 
 # PostgreSQL must neither end a wait nor reorder a queue.
 my $node = PostgreSQL::Test::Cluster->new('main');

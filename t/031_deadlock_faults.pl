@@ -50,6 +50,16 @@ sub about
 	return;
 }
 
+# A proxy that nobody uses: what did has ended, or been killed
+my $shared_proxy = ZkProxy->new($zk);
+
+sub proxy
+{
+	$shared_proxy->reset;
+	$shared_proxy->clear_log;
+	return $shared_proxy;
+}
+
 # A session in a transaction that has done this; with its proxy, if there is one
 sub begun
 {
@@ -167,7 +177,7 @@ foreach my $way (@ZkProxy::WAYS)
 	foreach my $both (0, 1)
 	{
 		about "the break, $way" . ($both ? ', and the other looks, too' : '') => sub {
-			my $proxy = ZkProxy->new($zk);
+			my $proxy = proxy();
 			# A connection that is silent is given up after two thirds of this; what is left
 			# of it is for coming back.  By then B has not looked ten times.
 			my $a = begun($node_a, q{SELECT zk_xact_lock('/lost/x')}, proxy => $proxy, $way =~ /behind|^stuck/ ? (session_timeout => '20s') : ());
@@ -192,7 +202,7 @@ foreach my $way (@ZkProxy::WAYS)
 
 # The same with locks on rows in the cycle: what is known of them is old by then
 about 'the break with rows elsewhere, the answer lost' => sub {
-	my $proxy = ZkProxy->new($zk);
+	my $proxy = proxy();
 	my $a = begun($node_a, q{SELECT zk_xact_lock('/lost/x')}, proxy => $proxy);
 	my $b1 = begun($node_b, q{SELECT zk_xact_lock('/lost/y')});
 	my $b2 = begun($node_b, q{UPDATE t SET n = 1 WHERE id = 1}, deadlock_timeout => '600ms');
@@ -222,7 +232,7 @@ sub has_left
 sub held_break
 {
 	my (%opt) = @_;
-	my $proxy = ZkProxy->new($zk);
+	my $proxy = proxy();
 	# its heartbeats are held back, too
 	my $a = begun($node_a, q{SELECT zk_xact_lock('/c/x')}, proxy => $proxy, session_timeout => '40s');
 	my $b = begun($node_b, q{SELECT zk_xact_lock('/c/y')}, deadlock_timeout => '2s');
@@ -290,7 +300,7 @@ foreach my $expired (0, 1)
 }
 
 about 'a place of a semaphore freed just before the break' => sub {
-	my $proxy = ZkProxy->new($zk);
+	my $proxy = proxy();
 	my $a = begun($node_a, q{SELECT zk_xact_semaphore_acquire('/c/s', 2)}, proxy => $proxy, session_timeout => '40s');
 	my $c = begun($node_b, q{SELECT zk_xact_semaphore_acquire('/c/s', 2)}, deadlock_timeout => '1min');
 	my $b = begun($node_b, q{SELECT zk_xact_lock('/c/y')}, deadlock_timeout => '300ms');
@@ -321,7 +331,7 @@ about 'a place of a semaphore freed just before the break' => sub {
 };
 
 about 'a row waiter of another server ended before the break' => sub {
-	my $proxy = ZkProxy->new($zk);
+	my $proxy = proxy();
 	my $a = begun($node_a, q{SELECT zk_xact_lock('/c/x')}, proxy => $proxy, session_timeout => '40s', deadlock_timeout => '100ms');
 	my $b1 = begun($node_b, q{SELECT zk_xact_lock('/c/y')});
 	my $proxy_b = ZkProxy->new($zk);
@@ -465,7 +475,7 @@ about 'everything in ascending order' => sub {
 sub measured
 {
 	my ($node, $sql) = @_;
-	my $proxy = ZkProxy->new($zk);
+	my $proxy = proxy();
 	my $s = begun($node, $sql, proxy => $proxy, session_timeout => '60s', deadlock_timeout => '1s');
 	return ($s, $proxy);
 }

@@ -1,5 +1,10 @@
 # A running statement is canceled when a lock that its transaction relies on is
-# lost (zklock.cancel_on_loss): whatever it does, and only then.
+# lost (zklock.cancel_on_loss): whatever it does, and only then, also when that
+# happens at about the time at which its transaction ends.  With
+# zklock.cancel_on_loss = doubt, a statement has ended before another session
+# holds its lock.
+#
+# How often: ZK_STOP_RACES (default 200) and ZK_STOP_DOUBTS (default 8).
 
 use strict;
 use warnings;
@@ -22,6 +27,9 @@ my $PATIENCE = 2.5;
 
 # A third of it, in which a lock is in doubt, is longer than a machine stands still
 my $TIMEOUT_OF_SESSION = 12;
+
+my $races = $ENV{ZK_STOP_RACES} // 200;
+my $doubts = $ENV{ZK_STOP_DOUBTS} // 8;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
@@ -62,16 +70,6 @@ sub run
 	return;
 }
 
-# Make a library of the file in c/; returns its directory
-sub compile
-{
-	my ($name) = @_;
-	my $dir = PostgreSQL::Test::Utils::tempdir_short;
-	chomp(my $include = `pg_config --includedir-server`);
-	system_or_bail('gcc', '-shared', '-fPIC', "-I$include", "-I$FindBin::RealBin/../src", '-o', "$dir/$name.so", "$FindBin::RealBin/c/$name.c");
-	return $dir;
-}
-
 sub is_stopped
 {
 	my ($result, $path, $name) = @_;
@@ -83,6 +81,11 @@ sub is_stopped
 
 # ----------------------------------------------------------- whatever it does
 
+my $cancel = zk_library('cancel', "-I$FindBin::RealBin/../src");
+$admin->value(qq{
+	CREATE FUNCTION cancels(text) RETURNS boolean AS '$cancel' LANGUAGE C;
+	CREATE FUNCTION execute_canceled(text) RETURNS void AS '$cancel' LANGUAGE C;
+	CREATE FUNCTION seems_to_compute() RETURNS void AS '$cancel' LANGUAGE C});
 $admin->value(q{
 	CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$
 	BEGIN LOOP INSERT INTO t VALUES ('procedure'); PERFORM pg_sleep(0.3); COMMIT; END LOOP; END $$;
@@ -109,7 +112,9 @@ my %statement = (
 
 subtest 'statements' => sub {
 	my (%path, %session, %id);
-	foreach my $name (sort keys %statement)
+	# those that compute begin last, and end first
+	my @name = sort { ($b =~ /^a (?:loop|query)$/) <=> ($a =~ /^a (?:loop|query)$/) || $a cmp $b } keys %statement;
+	foreach my $name (reverse @name)
 	{
 		my $s = $session{$name} = zk_session($node);
 		$path{$name} = new_path();
@@ -117,7 +122,7 @@ subtest 'statements' => sub {
 		$id{$name} = id($s);
 		run($s, $statement{$name});
 	}
-	foreach my $name (sort keys %statement)
+	foreach my $name (@name)
 	{
 		my $s = $session{$name};
 		is($s->is_done, 0, "$name: is running");
@@ -341,8 +346,6 @@ subtest 'a lost lock within a savepoint' => sub {
 
 # Given back after the cancel was sent, but before it had an effect
 subtest 'a lost lock that is given back' => sub {
-	my $dir = compile('cancel');
-	$admin->value("CREATE FUNCTION execute_canceled(text) RETURNS void AS '$dir/cancel' LANGUAGE C");
 	my $s = zk_session($node);
 	my $path = new_path();
 	$s->value("SELECT zk_lock('$path')");
@@ -352,7 +355,6 @@ subtest 'a lost lock that is given back' => sub {
 	lose($s, $id);
 	is($s->wait->{state}, '', 'not canceled');
 	is($s->query('COMMIT')->{state}, '', 'and it commits');
-	$s->value('DROP FUNCTION execute_canceled');
 
 	$s->value("SELECT zk_lock('$path'); BEGIN; SELECT zk_lock('$path'); SELECT zk_unlock('$path')");
 	lose($s, id($s));
@@ -463,7 +465,7 @@ subtest 'what the settings say' => sub {
 };
 
 subtest 'cut off' => sub {
-	my %statement = (sleep => 'SELECT pg_sleep(600)', loop => 'DO $$BEGIN LOOP END LOOP; END$$');
+	my %statement = (sleep => 'SELECT pg_sleep(600)', computation => 'SELECT seems_to_compute()');
 	my (%session, %path, %proxy);
 	foreach my $when (qw(off lost doubt))
 	{
@@ -510,38 +512,6 @@ subtest 'cut off' => sub {
 	}
 	$_->quit for values %session;
 	$_->stop for grep { $_ != $proxy } @proxies;
-};
-
-# It goes on answering reads, and takes sessions up again; but a quorum may have given
-# the lock to somebody else by now.
-subtest 'a leader without followers' => sub {
-	my $ensemble = ZooKeeper->ensemble(3, sync_limit => 120);
-	my ($leader, @followers) = ($ensemble->leader, $ensemble->followers);
-	my (%session, %path);
-	foreach my $when (qw(lost doubt))
-	{
-		$session{$when} = zk_session_with($node, hosts => $leader, cancel_on_loss => $when);
-		$path{$when} = new_path();
-		$session{$when}->value("BEGIN; SELECT zk_xact_lock('$path{$when}')");
-		run($session{$when}, 'SELECT pg_sleep(600)');
-	}
-	my $reader = $leader->client;
-	$_->suspend for @followers;
-	my $began = time;
-	my $result = $session{doubt}->wait;
-	in_time(time - $began, $TIMEOUT_OF_SESSION + 1, 'doubt: within the session timeout and a second');
-	# its question to the quorum keeps all answers back, and a session without answers is over
-	like($result->{message}, qr/^canceling statement due to (?:possible )?loss of lock on "\Q$path{doubt}\E"$/, 'doubt: the reason');
-	ok($reader->exists("/zklock$path{doubt}"), 'the leader still answers');
-	zk_until(sub { time - $began > $TIMEOUT_OF_SESSION + $PATIENCE }, 'some time after that');
-	is($session{lost}->is_done, 0, 'lost: still runs');
-	$_->resume for @followers;
-	zk_until(sub { $_->four_letter('srvr') =~ /^Mode/m }, 'the followers') for @followers;
-	is($session{lost}->cancel($admin)->{state}, '57014', 'lost: and when they are back');
-	$reader->close;
-	$_->quit for values %session;
-	zk_nothing_left($ensemble, 'nothing is left there');
-	$ensemble->stop;
 };
 
 # Nothing is canceled any more, and so the guard itself must see what is lost
@@ -604,15 +574,134 @@ subtest 'a COMMIT that waits for its synchronous standby' => sub {
 	}
 };
 
+# ----------------------------------------------------------------------- races
+
+# Transactions of which the first relies on a lock.  What follows the word
+# "innocent" does not.
+$admin->value(q{
+	CREATE FUNCTION busy(ms float8, sleeps boolean) RETURNS void LANGUAGE plpgsql AS $$
+	DECLARE until timestamptz := clock_timestamp() + ms * interval '1 ms';
+	BEGIN
+		IF sleeps THEN PERFORM pg_sleep(ms / 1000); END IF;
+		WHILE clock_timestamp() < until LOOP END LOOP;
+	END $$;
+	CREATE PROCEDURE takes(path text, commits boolean, ms float8, sleeps boolean) LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM zk_xact_lock(path);
+		INSERT INTO t VALUES ('takes');
+		PERFORM busy(ms, sleeps);
+		IF commits THEN COMMIT; ELSE ROLLBACK; END IF;
+		RAISE NOTICE 'innocent';
+		FOR i IN 1 .. 8 LOOP
+			INSERT INTO t VALUES ('innocent');
+			PERFORM busy(1, sleeps);
+			COMMIT;
+		END LOOP;
+	END $$;
+	CREATE PROCEDURE holds(path text, commits boolean, ms float8, sleeps boolean) LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO t VALUES ('holds');
+		PERFORM busy(ms, sleeps);
+		IF commits THEN COMMIT; ELSE ROLLBACK; END IF;
+		RAISE NOTICE 'innocent';
+		FOR i IN 1 .. 8 LOOP
+			PERFORM busy(1, sleeps);
+			COMMIT;
+		END LOOP;
+	END $$;
+	CREATE PROCEDURE tries(path text, commits boolean, ms float8, sleeps boolean) LANGUAGE plpgsql AS $$
+	BEGIN
+		BEGIN
+			PERFORM zk_xact_lock(path);
+			PERFORM busy(ms, sleeps);
+			RAISE EXCEPTION 'rolled back';
+		EXCEPTION WHEN raise_exception THEN NULL;
+		END;
+		RAISE NOTICE 'innocent';
+		INSERT INTO t VALUES ('tries');
+		PERFORM busy(8, sleeps);
+	END $$});
+
+my @batch = (
+	sub { "CALL takes(@_)" },
+	sub { "CALL tries(@_)" },
+	sub { "CALL holds(@_)" },
+	sub {
+		my ($path, $commits, $ms, $sleeps) = split / *, */, $_[0];
+		my $end = $commits eq 'true' ? 'COMMIT' : 'ROLLBACK';
+		my $innocent = join '; ', map { ("INSERT INTO t VALUES ('innocent')", "SELECT busy(1, $sleeps)") } 1 .. 8;
+		return "BEGIN; SELECT zk_xact_lock($path), busy($ms, $sleeps); INSERT INTO t VALUES ('takes'); $end;\n\\warn innocent\n"
+		  . "BEGIN; SELECT busy(1, $sleeps); COMMIT; $innocent";
+	});
+
+subtest "$races losses at the end of a transaction" => sub {
+	my $s = zk_session($node);
+	my (%outcome, @wrong);
+	my $took = 0;    # what the end of a session has taken lately, in seconds
+	for my $n (1 .. $races)
+	{
+		my $path = "/race/$n";
+		my $kind = int rand @batch;
+		$s->value($kind == 2 ? "SELECT zk_lock('$path')" : q{SELECT zk_lock('/race/warm'), zk_unlock('/race/warm')});
+		my $id = $s->value('SELECT session_id FROM zk_session');
+		$s->send($batch[$kind]->(sprintf q{'%s', %s, %f, %s}, $path, (rand() < 0.7 ? 'true' : 'false'), rand(60 + 2000 * $took), (rand() < 0.5 ? 'true' : 'false')));
+		sleep rand 0.03;
+		my $began = time;
+		$zk->end_session($id);
+		$took = 0.8 * $took + 0.2 * (time - $began);
+		my $result = $s->wait;
+		my ($before, $after) = split /innocent/, $result->{err}, 2;
+		push @wrong, $result->{err} if ($after // '') =~ /ERROR|FATAL/ || $before =~ /ERROR:  (?!40001|25P02|58|55000)/;
+		$outcome{ $before =~ /could not commit/ ? 'refused' : $before =~ /canceling/ ? 'stopped' : $before =~ /ERROR/ ? 'failed' : 'passed' }++;
+		$s->value('ROLLBACK') if $before =~ /ERROR/ || ($after // '') =~ /ERROR/;
+		$s->query('SELECT zk_unlock_all()') if $kind == 2;
+	}
+	is(zk_few(@wrong), '', 'no transaction was canceled that did not rely on the lock');
+	note(join ', ', map { "$outcome{$_} $_" } sort keys %outcome);
+	cmp_ok($outcome{$_} // 0, '>', 0, "some were $_") for qw(stopped passed);
+	$s->quit;
+};
+
+subtest "$doubts statements of sessions that are cut off" => sub {
+	my ($early, $all) = (0, 0);
+	while ($all < $doubts)
+	{
+		my (@holder, @waiter);
+		for my $n (1 .. ($doubts < 10 ? $doubts : 10))
+		{
+			my $path = "/doubt/$all/$n";
+			my ($holder, $waiter) = (zk_session_with($node, hosts => $proxy, session_timeout => '12s', cancel_on_loss => 'doubt'), zk_session($node));
+			$holder->value("BEGIN; SELECT zk_xact_lock('$path')");
+			$holder->send('DO $$BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN RAISE NOTICE $n$at %$n$, extract(epoch FROM clock_timestamp()); END$$');
+			$waiter->send("SELECT extract(epoch FROM clock_timestamp()) FROM zk_lock('$path')");
+			push @holder, $holder;
+			push @waiter, $waiter;
+		}
+		zk_wait_queued($zk, @waiter);
+		$proxy->blackhole;
+		for my $n (0 .. $#holder)
+		{
+			my ($ended) = $holder[$n]->wait->{err} =~ /at ([\d.]+)/ or next;
+			$early++ if $ended < $waiter[$n]->wait->{out};
+		}
+		$all += @holder;
+		$proxy->pass;
+		$_->quit for @holder, @waiter;
+	}
+	note("$early of $all ended before another session had the lock");
+	$Deadline::TIMING ? cmp_ok($early, '>=', 0.95 * $all, 'in time') : in_time(0, 1, 'in time');
+	cmp_ok($early, '>', 0, 'a statement ends before another session has its lock');
+};
+
 # ---------------------------------------------------------- who runs the statement
 
 subtest 'a background worker' => sub {
-	my $dir = compile('worker');
-	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$dir/worker' LANGUAGE C");
+	my $library = zk_library('worker');
+	$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
 	foreach my $at_once (qw(true false))
 	{
 		my $path = new_path();
-		my $pid = $admin->value("SELECT worker_launch('$dir/worker', 'SELECT zk_xact_lock(''$path''), pg_sleep(600)', $at_once)");
+		my $pid = $admin->value("SELECT worker_launch('$library', 'SELECT zk_xact_lock(''$path''), pg_sleep(600)', $at_once)");
 		zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'") == 1 },
 			'the worker sleeps');
 		$zk->end_session($_, $pid) for sessions_of($path);
@@ -650,8 +739,6 @@ subtest 'a cancel of the client' => sub {
 };
 
 subtest 'a cancel of the client at the same moment' => sub {
-	my $dir = compile('cancel');
-	$admin->value("CREATE FUNCTION cancels(text) RETURNS boolean AS '$dir/cancel' LANGUAGE C");
 	# ours is c, the client's i; ours is withdrawn with w
 	my %kept = (c => 't', cw => 'f', i => 't', iw => 't', ciw => 't', icw => 't', ccww => 'f', cwi => 't', w => 'f');
 	is($admin->value("SELECT cancels('$_')"), $kept{$_}, "$_: what is left") for sort keys %kept;

@@ -166,7 +166,8 @@ subtest 'on, off: a hold that is known to be lost' => sub {
 	my @of;
 	foreach my $guard (qw(on off))
 	{
-		foreach my $kind (@kind)
+		# what is off judges no kind
+		foreach my $kind ($guard eq 'on' ? @kind : $kind[0])
 		{
 			my $path = "/$guard/" . ($kind->{name} =~ tr/a-z/_/cr);
 			my $session = zk_session_with(

@@ -28,8 +28,7 @@ my @proxies;    # kept until the end, so that sessions can close properly
 sub proxied
 {
 	my (%setting) = @_;
-	my $server = delete $setting{server} // $zk;
-	push @proxies, my $proxy = ZkProxy->new($server);
+	push @proxies, my $proxy = ZkProxy->new($zk);
 	return (zk_session_with($node, hosts => $proxy, %setting), $proxy);
 }
 
@@ -213,77 +212,6 @@ subtest 'a node that somebody deletes' => sub {
 };
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper');
-
-#
-# A leader that has lost its followers answers what heartbeats ask
-#
-subtest 'a leader without followers, and an event of before' => sub {
-	my $ensemble = ZooKeeper->ensemble(3, sync_limit => 120);
-	my ($leader, @followers) = ($ensemble->leader, $ensemble->followers);
-	my %setting = (hosts => $leader, session_timeout => '20s');
-	my $holder = zk_session_with($node, %setting);
-	my $idle = zk_session_with($node, %setting);
-	$idle->value(q{SELECT zk_lock('/idle'); SET zklock.operation_timeout = '1s'});
-	my %call = (
-		'by an event' => q{SELECT zk_lock_shared('/alone/event')},
-		'by a list' => q{SELECT zk_semaphore_acquire('/alone/list', 1)});
-	my ($back, $way_back) = proxied(server => $leader, session_timeout => '20s');
-	$back->value(q{BEGIN; SELECT zk_xact_lock('/back'); SET LOCAL zklock.operation_timeout = '1s'});
-	my %waiter;
-	$holder->value(q{SELECT zk_lock('/alone/event'), zk_semaphore_acquire('/alone/list', 1)});
-	foreach my $how (sort keys %call)
-	{
-		# the guard would ask, too
-		my ($s, $proxy) = proxied(server => $leader, session_timeout => '20s', commit_guard => 'off');
-		$s->send($call{$how});
-		zk_wait_queued($ensemble, $s);
-		$waiter{$how} = { s => $s, proxy => $proxy };
-	}
-	pass_time(7, 'more than a third of 20 s');
-	$_->{proxy}->hold_event for values %waiter;
-	$holder->value('SELECT zk_unlock_all()');
-	$_->{proxy}->wait_held for values %waiter;
-	my $reader = $leader->client;
-	$_->suspend for @followers;
-	$reader->sync('/');
-	ok($reader->exists('/zklock/alone'), 'the leader answers a sync, and a read');
-
-	# before any transaction, behind which it would answer nothing
-	$way_back->clear_log;
-	$way_back->drop;
-	zk_until(sub { grep { $_->[1] eq '<' && $_->[2] eq 'getData' } $way_back->log }, 'a session to be back, and its watch');
-	is($back->query('COMMIT')->{state}, '40001', 'nor does it let a COMMIT pass that it has taken up the session again');
-	foreach my $how (sort keys %waiter)
-	{
-		my $proxy = $waiter{$how}{proxy};
-		my $asked = $proxy->count('multi');
-		$proxy->release;
-		zk_until(sub { $waiter{$how}{s}->is_done || $proxy->count('multi') > $asked }, 'it to ask');
-	}
-	my $result = $idle->query(q{SELECT zk_lock_held('/idle')});
-	is($result->{state}, '58030', 'zk_lock_held does not call held what no quorum confirms');
-	cmp_ok($result->{seconds}, '>', 0.9, '- after operation_timeout');
-	in_time($result->{seconds}, 2, '- and not later');
-	is($idle->query(q{SET statement_timeout = '200ms'; SELECT zk_lock_held('/idle')})->{state}, '57014', '- and can be canceled');
-	$idle->value('RESET statement_timeout');
-
-	# zk_locks shows what is known, and asks nobody; heartbeats are requests, too
-	in_time($idle->query('SELECT * FROM zk_locks')->{seconds}, 0.05, 'zk_locks answers at once');
-	my $counts = 'SELECT requests FROM zk_session';
-	zk_until(sub { $idle->value("$counts; SELECT count(*) FROM zk_locks; $counts") =~ /^(\d+)\n1\n\1$/ }, 'zk_locks to be no request');
-	pass_time(1, 'some time after that');
-	is($waiter{$_}{s}->is_done, 0, "$_: it is not granted") for sort keys %waiter;
-	$_->resume for @followers;
-	is($waiter{$_}{s}->wait->{out}, 't', "$_: when the followers are back, it is") for sort keys %waiter;
-	is($idle->value(q{SELECT zk_lock_held('/idle')}), 't', 'and zk_lock_held says so');
-	zk_wait_hold($idle, 'held');
-	is($idle->value('SELECT losses FROM zk_session'), 0, '- and nothing was lost');
-	$reader->close;
-	$_->quit for $holder, $idle, $back, map { $_->{s} } values %waiter;
-	zk_nothing_left($ensemble, 'nothing is left there');
-	$ensemble->stop;
-};
-
 $admin->quit;
 $node->stop;
 $zk->stop;

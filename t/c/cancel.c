@@ -2,8 +2,9 @@
  *
  * cancel.c
  *	  What becomes of a cancel of ours and one of the client at the same
- *	  moment, and of one that comes while a function runs, for t/034_stop.pl;
- *	  and of a signal that comes late, for t/107_terminate.pl.
+ *	  moment, of one that comes while a function runs, and of one that finds
+ *	  no latch waited for, for t/034_stop.pl; and of a signal that comes late,
+ *	  for t/107_terminate.pl.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,6 +64,19 @@ execute_canceled(PG_FUNCTION_ARGS)
 	RESUME_INTERRUPTS();
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+PG_FUNCTION_INFO_V1(seems_to_compute);
+
+/* As a computation, which waits for no latch, but without using the processor */
+Datum
+seems_to_compute(PG_FUNCTION_ARGS)
+{
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(10000);
+	}
 }
 
 PG_FUNCTION_INFO_V1(await_signal);

@@ -66,7 +66,7 @@ sub turns_prepare
 
 sub turns_path
 {
-	$node[0]->safe_psql('postgres', "INSERT INTO counter VALUES ('$_')") for @_;
+	$node[0]->safe_psql('postgres', 'INSERT INTO counter VALUES ' . join ', ', map { "('$_')" } @_);
 	return;
 }
 

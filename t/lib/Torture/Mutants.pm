@@ -236,7 +236,7 @@ our @MUTANTS = (
 		name => 'list_without_proof',
 		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
 		edits => [ [ 'lock/queue/place.c', "if (zkb_is_proven(p->node, ZKS_GRANT))\n\t\treturn GRANTED;", "if (true)\n\t\treturn GRANTED;" ] ],
-		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
+		test => [ '026_loss', 'a leader without followers, and an event of before' ]
 	},
 	{
 		name => 'reconnection_for_proof',
@@ -246,7 +246,7 @@ our @MUTANTS = (
 				"\t\tzkr_heard_locked(s, s->attempt_at);\n\t\tzks_lease_renewed(&s->info);\n\t\ts->info.quorum_at = s->attempt_at;\n\t\ts->info.gap_at = 0;\n"
 			]
 		],
-		test => [ '103_nothing_written', 'a leader without followers, and an event of before' ]
+		test => [ '026_loss', 'a leader without followers, and an event of before' ]
 	},
 
 	# a grant without a list
