@@ -45,40 +45,32 @@ for my $case (@missing)
 unlike(build_says('-n', $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ()), qr/\*\*\*/, 'with all of them');
 
 #
-# The wall: no file above it compiles with ZooKeeper's header, none below with PostgreSQL's
+# The wall: no file above it compiles with ZooKeeper's header, none below with PostgreSQL's.
+# What makes that so is in the command that compiles it; one of each shows that it does.
 #
 {
 	my $tree = PostgreSQL::Test::Utils::tempdir();
-	my @pg_config = $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ();
+	my @make = ('make', '-C', $tree, $ENV{PG_CONFIG} ? "PG_CONFIG=$ENV{PG_CONFIG}" : ());
 
 	system_or_bail('cp', '-r', map({ "$root/$_" } qw(Makefile zklock.control src)), $tree);
-	foreach my $case ([ 'postgres.h', 'zk' ], [ 'zookeeper/zookeeper.h', 'lock/*', 'backend' ], [ 'zookeeper/proto.h', '.' ])
+	my @objects = map { s{^\Q$tree\E/(.*)c$}{$1o}r } glob "$tree/src/*.c $tree/src/*/*.c $tree/src/*/*/*.c";
+	unlink map { "$tree/$_" } @objects;
+	my %command = map { / -c -o (\S+\.o) / ? (File::Spec->canonpath($1) => $_) : () } split /\n/, `@make -n zklock.so`;
+	is_deeply([ sort keys %command ], [ sort @objects ], 'each file is compiled');
+	foreach my $object (sort @objects)
 	{
-		my ($header, @rooms) = @$case;
-		my (%object, %text);
-		foreach my $file (map { glob "$tree/src/$_/*.c" } @rooms)
-		{
-			$object{$file} = File::Spec->canonpath($file =~ s{^\Q$tree\E/(.*)c$}{$1o}r);
-			$text{$file} = slurp_file($file);
-			# after the other includes, as postgres.h has to be the first
-			(my $spoiled = $text{$file}) =~ s/\A(.*^#include [^\n]*\n)/$1#include <$header>\n/ms or die $file;
-			unlink "$tree/$object{$file}", $file;
-			append_to_file($file, $spoiled);
-		}
-		# all at once, each in turn: reading the Makefile takes as long as a file
-		my %says;
-		my $of = '';
-		foreach (split /^/, scalar `make --keep-going -C $tree @pg_config COPT=-Wfatal-errors @object{sort keys %object} 2>&1`)
-		{
-			$of = $1 if / -o (\S+\.o) /;
-			$says{$of} .= $_;
-		}
-		foreach my $file (sort keys %object)
-		{
-			like($says{ $object{$file} } // '', qr/error: attempt to use poisoned|postgres\.h: No such file/, "$object{$file} does not compile with $header");
-			unlink $file;
-			append_to_file($file, $text{$file});
-		}
+		if ($object =~ m{^src/zk/}) { unlike($command{$object} // '', qr{ -I\S*postgresql|-include}, "$object: below the wall"); }
+		else { like($command{$object} // '', qr{ -include \S*/zk/wall\.h }, "$object: above the wall"); }
+	}
+	foreach my $case ([ 'postgres.h', 'zk/turn' ], [ 'zookeeper/zookeeper.h', 'backend/path' ], [ 'zookeeper/proto.h', 'views' ])
+	{
+		my ($header, $file) = ($case->[0], "$tree/src/$case->[1].c");
+		# after the other includes, as postgres.h has to be the first
+		(my $spoiled = slurp_file($file)) =~ s/\A(.*^#include [^\n]*\n)/$1#include <$header>\n/ms or die $file;
+		unlink $file;
+		append_to_file($file, $spoiled);
+		like(scalar `@make COPT=-Wfatal-errors src/$case->[1].o 2>&1`,
+			qr/error: attempt to use poisoned|postgres\.h: No such file/, "$case->[1].o does not compile with $header");
 	}
 }
 
