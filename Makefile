@@ -10,7 +10,8 @@
 #                              REGRESS= ISOLATION= skips sql/ and specs/;
 #                              ISOLATION=readers runs specs/readers, after
 #                              specs/setup, which all others need
-#   make check-unit            tests the parts below PostgreSQL
+#   make check-unit            tests the parts below PostgreSQL; SEED=... of their
+#                              random numbers
 #
 # TLS is included if OpenSSL's headers are found, unless with_tls=no is given.
 #
@@ -110,9 +111,9 @@ check-servers:
 
 .PHONY: check-unit
 check-unit: t/c/protocol_test t/c/graph_test t/c/lease_test
-	t/c/protocol_test
-	t/c/graph_test
-	t/c/lease_test
+	t/c/protocol_test $(SEED)
+	t/c/graph_test $(SEED)
+	t/c/lease_test $(SEED)
 
 t/c/protocol_test: t/c/protocol_test.c t/c/unit.h src/zk/lock_protocol.c src/zk/lock_protocol.h
 	$(CC) $(CFLAGS) -I$(srcdir)/src -o $@ $(srcdir)/t/c/protocol_test.c $(srcdir)/src/zk/lock_protocol.c

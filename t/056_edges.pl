@@ -495,7 +495,7 @@ edge '(a, b) against (b, a)' => sub {
 	{
 		my $paths = $order[ $i % 3 ];
 		$s[$i]->send(<<~"SQL");
-			DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP
+			DO \$\$ BEGIN FOR i IN 1 .. 20 LOOP
 				PERFORM zk_xact_lock_many('$paths');
 				IF (SELECT string_agg(count || ' ' || state, ',') FROM zk_locks) <> '1 held,1 held' THEN RAISE 'not both'; END IF;
 				COMMIT;
@@ -509,7 +509,7 @@ edge '(a, b) against (b, a)' => sub {
 	foreach my $i (0 .. $#s)
 	{
 		my $how = $i % 2 ? "zk_xact_lock_many('$order[1]')" : "zk_xact_lock('$first'), zk_xact_lock('$second')";
-		$s[$i]->send("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM $how; COMMIT; END LOOP; END \$\$");
+		$s[$i]->send("DO \$\$ BEGIN FOR i IN 1 .. 20 LOOP PERFORM $how; COMMIT; END LOOP; END \$\$");
 	}
 	is(join(' ', map { $_->wait->{err} } @s), ' ' x $#s, 'beside those who take them one by one');
 

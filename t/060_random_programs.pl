@@ -8,7 +8,7 @@
 # as it shows PostgreSQL's, but for those who wait.  No program uses a
 # single node (t/095): who is next there cannot be predicted.
 #
-# RANDOM_PROGRAMS: how many (default 120)
+# RANDOM_PROGRAMS: how many (default 60, three of each style and kind)
 # RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it
 # repeats a single one.
 
@@ -27,7 +27,7 @@ use RandomProgram qw(zk_sql advisory_sql @PATHS $SESSIONS);
 use Zklock;
 use ZooKeeper;
 
-my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 120;
+my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 60;
 my $SEED = $ENV{RANDOM_SEED} || 1;
 my $PATIENCE = 20;    # seconds, for what should happen at once
 my @ALL = (0 .. $SESSIONS - 1);

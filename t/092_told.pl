@@ -263,35 +263,31 @@ sub other_program
 	POSIX::_exit(0);
 }
 
+my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
+
+sub hint_for { return zk_session_with($node, hosts => $_[0], connect_timeout => '4s')->query(q{SELECT zk_lock('/a')})->{hint}; }
+
 subtest 'why there is no connection' => sub {
-	my $hint = sub { return zk_session_with($node, hosts => $_[0], connect_timeout => '4s')->query(q{SELECT zk_lock('/a')})->{hint}; };
-	like($hint->('no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, 'a name that does not resolve');
-	like($hint->('127.0.0.1:1'), qr/ZooKeeper is running/, 'a port where nobody listens');
-	like($hint->('127.0.0.1:1,no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, '- beside a name that does not resolve');
+	like(hint_for('no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, 'a name that does not resolve');
+	like(hint_for('127.0.0.1:1'), qr/ZooKeeper is running/, 'a port where nobody listens');
+	like(hint_for('127.0.0.1:1,no.such.host.invalid:2181'), qr/host names in zklock\.hosts/, '- beside a name that does not resolve');
 	my $many = zk_session_with($node, hosts => join(',', map { "127.0.0.$_:1" } 1 .. 40), connect_timeout => '4s')->query(q{SELECT zk_lock('/a')});
 	like($many->{detail}, qr/^The last attempts failed: (?:127\.0\.0\.\d+:1: Connection refused; ){3}/, 'forty: each');
 	cmp_ok(length $many->{detail}, '<', 450, '- as far as there is room');
 	$proxy->blackhole;
-	like($hint->($proxy->hosts), qr/firewall/, 'no answer');
+	like(hint_for($proxy->hosts), qr/firewall/, 'no answer');
 	$proxy->pass;
 	my ($port, $other) = other_program();
-	like($hint->("127.0.0.1:$port"), qr/another program answers there/, 'something else');
-	like($hint->("127.0.0.1:1,127.0.0.1:$port,127.0.0.2:1"), qr/another program answers there/, '- beside two that refuse');
+	like(hint_for("127.0.0.1:$port"), qr/another program answers there/, 'something else');
+	like(hint_for("127.0.0.1:1,127.0.0.1:$port,127.0.0.2:1"), qr/another program answers there/, '- beside two that refuse');
 	kill 'KILL', $other;    # PostgreSQL's library would stop the cluster at TERM
 	waitpid $other, 0;
 
-	my $lonely = ZooKeeper->ensemble(3);
-	$lonely->node($_)->stop for 2, 3;
-	zk_until(sub { $lonely->node(1)->four_letter('srvr') =~ /not currently serving/ }, 'the first to notice');
-	like($hint->($lonely->node(1)->hosts), qr/no quorum/, 'a server without a quorum');
-	$lonely->stop;
-	my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
 	my $only;
 	zk_until(sub { $only = eval { $full->client } }, 'the first connection');
-	like($hint->('127.0.0.1:1,' . $full->hosts), qr/more connections than its maxClientCnxns/, '- beside one that refuses');
-	like($hint->($full->hosts), qr/does this when one host opens more connections than its maxClientCnxns\..* zklock\.idle_timeout: /, 'one with too many connections');
+	like(hint_for('127.0.0.1:1,' . $full->hosts), qr/more connections than its maxClientCnxns/, '- beside one that refuses');
+	like(hint_for($full->hosts), qr/does this when one host opens more connections than its maxClientCnxns\..* zklock\.idle_timeout: /, 'one with too many connections');
 	$only->close;
-	$full->stop;
 };
 
 # The same for a session that is cut off
@@ -319,11 +315,16 @@ subtest 'why there is none any longer' => sub {
 	$s = zk_session_with($node, hosts => $three->node(1), session_timeout => '40s');
 	$s->value(q{SELECT zk_lock('/a'); SET zklock.operation_timeout = '2s'});
 	$three->node($_)->stop for 2, 3;
-	$fails->(qr/no quorum/, 'no quorum', sub { $three->node($_)->start for 2, 3; });
+	$fails->(
+		qr/no quorum/,
+		'no quorum',
+		sub {
+			like(hint_for($three->node(1)->hosts), qr/no quorum/, '- nor does one begin');
+			$three->node($_)->start for 2, 3;
+		});
 	$s->quit;
 	$three->stop;
 
-	my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
 	zk_until(sub { $s = zk_session_with($node, hosts => $full, session_timeout => '40s', operation_timeout => '2s'); $s->query(q{SELECT zk_lock('/a')})->{out} eq 't' },
 		'the only place');
 	# somebody takes it while the session cannot

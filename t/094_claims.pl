@@ -73,19 +73,6 @@ subtest 'what a claim costs' => sub {
 	$s->quit;
 };
 
-subtest 'very many' => sub {
-	my $s = zk_session($node);
-	my $many = sub { "SELECT bool_and(zk_claim('/many/' || i, to_timestamp($_[1]))) FROM generate_series(1, $_[0]) i" };
-	is($s->query('BEGIN; ' . $many->(501, 0))->{state}, '54000', 'more than fit are refused when they are claimed');
-	$s->value('ROLLBACK');
-	is($s->value('BEGIN; ' . $many->(500, 0) . '; COMMIT'), 't', 'those that fit commit');
-	is($s->value("SELECT count(*) FROM generate_series(1, 500) i, zk_last_claim('/many/' || i) WHERE state = 'done'"), 500, 'and are done');
-	is($s->value('BEGIN; ' . $many->(500, 60) . '; ROLLBACK'), 't', 'all at once');
-	is($s->value("SELECT count(*) FROM generate_series(1, 500) i, zk_last_claim('/many/' || i) WHERE period = to_timestamp(0)"), 500, 'or none');
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-};
-
 # -------------------------------------------------------------------- taking turns
 
 subtest 'the next in the queue' => sub {
@@ -108,14 +95,6 @@ subtest 'the next in the queue' => sub {
 	$s->value('COMMIT');
 	await_claim('/turn', '3 done', 'then it is');
 	$_->quit for $s, $w;
-};
-
-subtest 'many claim one period' => sub {
-	my @s = map { zk_session($_ % 2 ? $node : $other) } 1 .. 12;
-	$_->send(claim('/many_claim', 5)) for @s;
-	is(join('', sort map { $_->wait->{out} } @s), 'f' x 11 . 't', 'one has it');
-	$_->quit for @s;
-	zk_nothing_left($zk, 'nothing is left');
 };
 
 # ---------------------------------------------------- failing after the mark is written
@@ -166,17 +145,17 @@ fails_late('a remote server that fails', '/late/remote', 'BEGIN', sub { $_[0]->v
 # -------------------------------------------------------------------- ends of sessions
 
 subtest 'disconnected right after' => sub {
-	foreach my $n (1 .. 20)
+	foreach my $n (1 .. 10)
 	{
 		my $result = $node->safe_psql('postgres', claim('/gone', $n));
 		# the backend may not be gone when its client is
 		return fail("$n: $result") if $result ne 't' || !await_claim('/gone', "$n done", "claim $n is done");
 	}
 	my $s = zk_session($node);
-	$s->value('BEGIN; ' . claim('/gone', 21));
+	$s->value('BEGIN; ' . claim('/gone', 11));
 	$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
-	zk_until(sub { last_claim('/gone') eq '20 done' && !zk_locks_left($zk) }, 'the terminated one to be gone');
-	is($elsewhere->value(claim('/gone', 21)), 't', 'terminated before the commit: not claimed');
+	zk_until(sub { last_claim('/gone') eq '10 done' && !zk_locks_left($zk) }, 'the terminated one to be gone');
+	is($elsewhere->value(claim('/gone', 11)), 't', 'terminated before the commit: not claimed');
 	$s->kill9;
 };
 
@@ -363,12 +342,13 @@ subtest 'the lock is lost before the mark is read' => sub {
 	# session learns that another one was swallowed
 	my $BRIEFLY = q{SET LOCAL zklock.operation_timeout = '3s'};
 
+	my $s = zk_session_with($quick, hosts => $proxy);
 	foreach my $way (@ZkProxy::WAYS)
 	{
-		foreach my $before ('', q{SELECT zk_lock('/lost'); })
+		# where the node stays, the mark is settled by a request of another kind, but no way of its own
+		foreach my $before ('', $way =~ /^swallowed and/ ? q{SELECT zk_lock('/lost'); } : ())
 		{
 			subtest "the mark's answer is lost: $way" . ($before ? '; the node stays' : '') => sub {
-				my $s = zk_session_with($quick, hosts => $proxy);
 				$s->value($before . claim('/lost', 1) . '; BEGIN; ' . claim('/lost', 2) . "; $BRIEFLY");
 				$proxy->clear_log;
 				$proxy->lose($way, 'mark');
@@ -379,14 +359,12 @@ subtest 'the lock is lost before the mark is read' => sub {
 				is($s->value(($before ? q{SELECT zk_unlock('/lost'); } : '') . claim('/lost', 2)) =~ s/.*\n//r, 't', 'the same session has it then');
 				await_claim('/lost', '2 done', 'and it is done');
 				$s->value(q{SELECT zk_claim_forget('/lost')});
-				$s->quit;
 				zk_nothing_left($zk, 'nothing is left');
 			};
 
 			foreach my $end (qw(COMMIT ROLLBACK))
 			{
 				subtest "the release's answer is lost, $end: $way" . ($before ? '; the node stays' : '') => sub {
-					my $s = zk_session_with($quick, hosts => $proxy);
 					$s->value($before . claim('/lost', 1) . '; BEGIN; ' . claim('/lost', 2));
 					$proxy->clear_log;
 					$proxy->lose($way, $before ? 'setData' : $end eq 'COMMIT' ? 'settle' : 'delete');
@@ -396,12 +374,12 @@ subtest 'the lock is lost before the mark is read' => sub {
 					await_claim('/lost', $end eq 'COMMIT' ? '2 done' : '1 done', 'the mark is settled');
 					is($s->value(claim('/lost', 2)), $end eq 'COMMIT' ? 'f' : 't', 'the same session knows');
 					$s->value(q{SELECT zk_unlock_all(); SELECT zk_claim_forget('/lost')});
-					$s->quit;
 					zk_nothing_left($zk, 'nothing is left');
 				};
 			}
 		}
 	}
+	$s->quit;
 
 	# The session expires before the mark is settled: the next one does it
 	foreach my $end (qw(committed failed))
@@ -476,6 +454,18 @@ subtest 'an outage while COMMIT waits for a synchronous standby' => sub {
 	is($elsewhere->value(claim('/hangs', 2)), 'f', 'nobody else has the period');
 	$_->quit for $s, $watch;
 	$hangs->stop;
+};
+
+# Behind all that look at the whole tree
+subtest 'very many' => sub {
+	my $s = zk_session($node);
+	my $many = sub { "SELECT bool_and(zk_claim('/many/' || i, to_timestamp(0))) FROM generate_series(1, $_[0]) i" };
+	is($s->query('BEGIN; ' . $many->(501))->{state}, '54000', 'more than fit are refused when they are claimed');
+	$s->value('ROLLBACK');
+	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE period IS NOT NULL}), 0, '- all of them');
+	is($s->value('BEGIN; ' . $many->(500) . '; COMMIT'), 't', 'those that fit commit');
+	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE state = 'done'}), 500, 'and are done');
+	$s->quit;
 };
 
 # -------------------------------------------------------------------- a standby

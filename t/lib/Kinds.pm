@@ -76,12 +76,13 @@ our $HEX = $UUID =~ s/-//gr;
 
 # Each kind of call that waits: how it is written, how its lock is released, and
 # the name of a node that blocks it.  "all" waits for the second of three.
+my $queues = {};    # the setting of all others
 our %kind = (
 	single => { call => 'zk_lock', setting => { node_style => 'single' } },
-	exclusive => { call => 'zk_lock', node => '_c_other-lock-' },
-	shared => { call => 'zk_lock_shared', node => '_c_other-lock-', unlock => 'zk_unlock_shared' },
-	semaphore => { call => 'zk_semaphore_acquire', args => ', 1', node => "_c_$UUID-semaphore-1-", unlock => 'zk_semaphore_release' },
-	all => { call => 'zk_lock_many', node => '_c_other-lock-', paths => [ '/0', '', '/z' ] });
+	exclusive => { call => 'zk_lock', setting => $queues, node => '_c_other-lock-' },
+	shared => { call => 'zk_lock_shared', setting => $queues, node => '_c_other-lock-', unlock => 'zk_unlock_shared' },
+	semaphore => { call => 'zk_semaphore_acquire', setting => $queues, args => ', 1', node => "_c_$UUID-semaphore-1-", unlock => 'zk_semaphore_release' },
+	all => { call => 'zk_lock_many', setting => $queues, node => '_c_other-lock-', paths => [ '/0', '', '/z' ] });
 our @kinds = qw(exclusive shared semaphore all);
 
 sub take
@@ -187,15 +188,19 @@ sub edge
 	return;
 }
 
-# A subtest for each kind, with a path, whose directories are there, and a
-# connected session of its own
+# A subtest for each kind, with a path, whose directories are there, and a connected
+# session: that of the kind before, if it still lives
 sub for_kinds
 {
 	my ($name, $code, %opt) = @_;
+	my ($idle, $its_setting);
 	foreach my $kind (@{ $opt{kinds} // \@kinds })
 	{
 		edge "$name: $kind" => sub {
-			my $s = warm_session(%{ $kind{$kind}{setting} // {} });
+			my $setting = $kind{$kind}{setting};
+			$idle->quit if $idle && $its_setting != $setting;
+			my $s = $idle && $idle->{psql} ? $idle : warm_session(%$setting);
+			($idle, $its_setting) = (undef, $setting);
 			my $path = new_path();
 			$s->value(take($kind, $path) . '; ' . give($kind, $path));
 			nothing_left('clean');
@@ -205,11 +210,13 @@ sub for_kinds
 			{
 				is($s->value('SELECT count(*) FROM zk_locks'), 0, 'no hold is left');
 				is($s->value(take($kind, $path) . '; ' . give($kind, $path)), "t\nt", 'then it is had and given back');
+				$s->value('RESET ALL');
+				$idle = $s;
 			}
-			$s->quit;
 			nothing_left('nothing is left');
 		};
 	}
+	$idle->quit if $idle;
 	return;
 }
 

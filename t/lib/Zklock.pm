@@ -230,8 +230,12 @@ sub zk_wait_hold
 sub zk_locks_left
 {
 	my ($zk) = @_;
-	return grep { /-lock-\d{10}$/ } $zk->tree('/');
+	return _locks($zk->tree('/')) if $zk->nodes > 1;    # one of several may lag
+	my %of = $zk->ephemerals;
+	return _locks(map { @$_ } values %of);
 }
+
+sub _locks { my @locks = sort grep { /-lock-\d{10}$/ } @_; return @locks; }
 
 # One test: no lock node, no ephemeral node and no watch is left in ZooKeeper,
 # or they will be gone within $MOMENT, which is sooner than a session expires
@@ -251,7 +255,8 @@ sub zk_nothing_left
 		@left = map { @$_ } values %of;
 		push @left, $zk->sessions . ' sessions' if defined $opt{sessions} && $zk->sessions > $opt{sessions};
 		@left = map { "$_ watches" } grep { $_ != 0 } $zk->watch_count unless @left;
-		@left = zk_locks_left($zk) unless @left;
+		# a lock that is no ephemeral node stays until the last look
+		@left = _locks($zk->tree('/')) unless @left || $Deadline::top ne '';
 		return !@left;
 	};
 	my $clean = eval { zk_until($look, 'nothing', $opt{timeout} // $MOMENT) };
