@@ -28,7 +28,6 @@
 #include <signal.h>
 
 #include "access/xact.h"
-#include "mb/pg_wchar.h"
 #include "parser/scansup.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
@@ -253,28 +252,15 @@ have_signal(void)
 
 static emit_log_hook_type next_emit_log_hook = NULL;
 
-/*
- * The path for a message.  This is no time to look for a conversion, so what is
- * not ASCII is escaped where it would need one.
- */
+/* The path for a message */
 static char *
 path_in_error(const char *dir)
 {
 	size_t		root_len = zkb_root_len(zklock_root);
-	char	   *text = palloc(4 * strlen(dir) + 1);
-	char	   *to = text;
 
 	if (strncmp(dir, zklock_root, root_len) == 0 && dir[root_len] == '/')
 		dir += root_len;
-	for (; *dir != '\0'; dir++)
-	{
-		if (IS_HIGHBIT_SET(*dir) && GetDatabaseEncoding() != PG_UTF8)
-			to += sprintf(to, "\\x%02x", (unsigned char) *dir);
-		else
-			*to++ = *dir;
-	}
-	*to = '\0';
-	return text;
+	return zkb_path_escaped(dir);
 }
 
 /*
