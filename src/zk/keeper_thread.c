@@ -13,8 +13,8 @@
  * thread, and can block where it is closed.)
  *
  * The keeper calls nothing of PostgreSQL, takes no signal, and touches only
- * malloc'ed memory.  The first steps of the first handle may be the owner's
- * (go_ahead).
+ * malloc'ed memory, and what zks_show was given.  The first steps of the first
+ * handle may be the owner's (go_ahead).
  *
  *-------------------------------------------------------------------------
  */
@@ -410,6 +410,7 @@ zks_disown(ZkSession *s)
 	zkr_free_requests(s);
 	zkr_free_watches(s);
 	zks_wakeup_close(&s->wakeup);
+	pthread_mutex_destroy(&s->shown_mutex);
 	pthread_mutex_destroy(&s->mutex);
 	zks_free_credentials(s);
 	free(s->addresses);
