@@ -38,7 +38,12 @@
 #include "tls_private.h"
 #include "watch_private.h"
 
-#define KEEPER_STACK		(256 * 1024)
+/*
+ * getaddrinfo loads the modules of the site's nsswitch.conf, of which some want
+ * more than a little; and what the process keeps for each thread is taken from it,
+ * too.  What is not touched costs no memory.
+ */
+#define KEEPER_STACK		(1024 * 1024)
 
 /* How long a session that is cut off when it is closed tries to say goodbye */
 #define LINGER_MS			500
