@@ -14,7 +14,8 @@
  *
  * The error is the client's, 57014, while it is inside the server, so that no
  * EXCEPTION block with WHEN OTHERS catches it.  On its way out it becomes 40001
- * and tells the path.
+ * and tells the path; but PostgreSQL asks us only where log_min_messages lets errors
+ * into the server log.
  *
  * With zklock.cancel_on_loss = terminate the backend itself ends when a session-scope
  * hold is lost, or in doubt, whatever it does: between transactions, too, but not
