@@ -588,6 +588,26 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	is(rows('after') . rows('after', 'remote'), '00', 'postgres_fdw: not committed there');
 	$session->quit;
 
+	# So it is after any number of reasons to be first
+	$session = zk_session_with($node, commit_guard => 'strict');
+	$session->value(
+		q{BEGIN; DO $$ BEGIN
+			FOR i IN 1..12 LOOP
+				BEGIN
+					PERFORM zk_xact_lock('/again/' || i);
+					RAISE division_by_zero;
+				EXCEPTION WHEN division_by_zero THEN
+				END;
+			END LOOP;
+		END $$;
+		SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('after many')});
+	delete_by_hand('/fdw');
+	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after many locks');
+	is(rows('after many', 'remote'), 0, 'postgres_fdw: not committed there');
+	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('after all'); COMMIT});
+	is(rows('after all', 'remote'), 1, 'postgres_fdw: the next transaction is committed');
+	$session->quit;
+
 	# The README warns of this one: its writing cannot be seen from here.
 	$admin->value(
 		q{CREATE FUNCTION write_there() RETURNS integer LANGUAGE sql AS $$ INSERT INTO public.remote VALUES ($s$reader$s$) RETURNING 1 $$;

@@ -172,6 +172,34 @@ sub is_queued { my ($n) = @_; zk_until(sub { $admin->value(q{SELECT count(*) FRO
 }
 
 #
+# A loss that a failed transaction finds, where no conversion of the path is possible
+#
+{
+	$node->safe_psql('postgres', "CREATE DATABASE latin1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+	$node->safe_psql('latin1', 'CREATE EXTENSION zklock; CREATE EXTENSION zklock_advisory');
+	my $s = zk_session($node, dbname => 'latin1', options => '-c search_path=zklock_advisory,pg_catalog,public -c client_encoding=LATIN1 -c zklock.session_timeout=20s');
+	my ($state, $log) = ('', '');
+	$s->value('SELECT pg_advisory_lock(1)');
+	$s->value('BEGIN; SAVEPOINT a');
+	told();
+	$hand->delete_contenders('/zklock/advisory/latin1/1');
+	zk_until(
+		sub {
+			$s->query('SELECT 1/0');    # is not even executed
+			$state = $s->query('ROLLBACK TO a')->{state};
+			$log .= told();
+			return $state ne '' || $log =~ /was lost/;
+		},
+		'the loss');
+	is($state, '', 'a failed transaction that has lost a lock is rolled back');
+	like($log, qr{LOG:  the lock on "/advisory/latin1/1" was lost}, '- and the server log tells so');
+	$s->value('ROLLBACK');
+	$s->quit;
+	$node->safe_psql('postgres', 'DROP DATABASE latin1');
+	zk_nothing_left($zk, 'nothing is left');
+}
+
+#
 # Cycles through it
 #
 {

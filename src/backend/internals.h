@@ -7,8 +7,13 @@
  * read again in another one.  What is more than a few lines is where it is used:
  * the error of a cancel, and that of a wait that the guard has bounded, get another
  * SQLSTATE while they are reported (stop.c, explain_cancel; commit_guard.c,
- * explain_bound); and a signal handler reads the text of the statement (stop.c,
- * must_go_on).
+ * explain_bound); a signal handler reads the text of the statement (stop.c,
+ * must_go_on); the walk through the lock table has all its partitions
+ * (local_waits.c); calls of functions are replaced in parsed queries (redirect.c,
+ * see_calls); an empty WAL record gives a transaction an id that lasts (claimed.c,
+ * lasting_xid); a Port is read, and its connection closed early (backend_session.c,
+ * hang_up); and a callback asks whether the postmaster lives (xact.c,
+ * end_transaction).
  *
  *-------------------------------------------------------------------------
  */
@@ -179,6 +184,25 @@ guc_variables(int *n)
 #else
 	*n = GetNumConfigOptions();
 	return get_guc_variables();
+#endif
+}
+
+/* From 16 on, each call of the above makes a copy of the list */
+static inline const struct config_generic *
+guc_variable(const char *name)
+{
+#if PG_VERSION_NUM >= 160000
+	return find_option(name, false, true, 0);
+#else
+	int			n;
+	struct config_generic **settings = guc_variables(&n);
+
+	for (int i = 0; i < n; i++)
+	{
+		if (pg_strcasecmp(settings[i]->name, name) == 0)
+			return settings[i];
+	}
+	return NULL;
 #endif
 }
 

@@ -376,20 +376,6 @@ remember_configured(void)
 	MemoryContextSwitchTo(old);
 }
 
-static const struct config_generic *
-find_setting(const char *name)
-{
-	int			n;
-	struct config_generic **settings = guc_variables(&n);
-
-	for (int i = 0; i < n; i++)
-	{
-		if (pg_strcasecmp(settings[i]->name, name) == 0)
-			return settings[i];
-	}
-	return NULL;
-}
-
 /*
  * A value that an administrator has corrected by a reload is in effect.  If
  * the connection began with an option that was refused, a reload may bring a
@@ -403,7 +389,7 @@ forget_those_in_force(bool reloaded)
 	foreach(cell, dropped)
 	{
 		Dropped    *d = lfirst(cell);
-		const struct config_generic *setting = find_setting(d->name);
+		const struct config_generic *setting = guc_variable(d->name);
 
 		/* a user's own setting can do no harm */
 		if (setting == NULL || setting->context == PGC_USERSET ||
@@ -427,7 +413,7 @@ first_dropped(const char *wanted)
 
 		/* a superuser's SET, or a function's, is in effect for now */
 		if ((wanted == NULL || pg_strcasecmp(name, wanted) == 0) &&
-			find_setting(name)->source <= PGC_S_CLIENT)
+			guc_variable(name)->source <= PGC_S_CLIENT)
 			return name;
 	}
 	return NULL;

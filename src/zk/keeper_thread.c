@@ -13,8 +13,8 @@
  * thread, and can block where it is closed.)
  *
  * The keeper calls nothing of PostgreSQL, takes no signal, and touches only
- * malloc'ed memory.  The first steps of the first handle may be the owner's
- * (go_ahead).
+ * malloc'ed memory, and what zks_show was given.  The first steps of the first
+ * handle may be the owner's (go_ahead).
  *
  *-------------------------------------------------------------------------
  */
@@ -38,7 +38,12 @@
 #include "tls_private.h"
 #include "watch_private.h"
 
-#define KEEPER_STACK		(256 * 1024)
+/*
+ * getaddrinfo loads the modules of the site's nsswitch.conf, of which some want
+ * more than a little; and what the process keeps for each thread is taken from it,
+ * too.  What is not touched costs no memory.
+ */
+#define KEEPER_STACK		(1024 * 1024)
 
 /* How long a session that is cut off when it is closed tries to say goodbye */
 #define LINGER_MS			500
@@ -410,6 +415,7 @@ zks_disown(ZkSession *s)
 	zkr_free_requests(s);
 	zkr_free_watches(s);
 	zks_wakeup_close(&s->wakeup);
+	pthread_mutex_destroy(&s->shown_mutex);
 	pthread_mutex_destroy(&s->mutex);
 	zks_free_credentials(s);
 	free(s->addresses);

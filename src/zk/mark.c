@@ -179,6 +179,16 @@ zkn_mark_written_locked(ZkMark *m, int rc, int64_t sent_at, bool at_fault, bool 
 	m->session->notify = true;
 }
 
+/* Without a carrier; either may free it, a request that fails at once, too */
+static void
+advance_or_free(ZkMark *m)
+{
+	if (zkn_mark_over(m))
+		free_if_done(m);
+	else
+		zkn_advance_mark_locked(m);
+}
+
 /* The carrier is gone, or has another mark now */
 void
 zkn_leave_mark_locked(ZkMark *m)
@@ -187,8 +197,7 @@ zkn_leave_mark_locked(ZkMark *m)
 	m->carrier = NULL;
 	if (m->state == ZKN_MARKING)
 		m->state = ZKN_MARK_UNSURE;
-	zkn_advance_mark_locked(m);
-	free_if_done(m);
+	advance_or_free(m);
 }
 
 /*
@@ -247,10 +256,7 @@ go_on(ZkMark *m)
 	if (m->carrier != NULL)
 		m->tell_carrier(m->carrier, false);
 	else
-	{
-		zkn_advance_mark_locked(m);
-		free_if_done(m);
-	}
+		advance_or_free(m);
 }
 
 /* For the log of the server, whose encoding we do not know here */

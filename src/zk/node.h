@@ -202,7 +202,7 @@ extern void zkn_show(ZkSession *session, ZkNode *const *nodes, int n);
 
 /*
  * Whether what the owner does relies on a node.  When such a node is lost, the
- * owner is to stop: see below.
+ * owner is to stop: see stop_signal.h.
  */
 typedef enum ZkReliance
 {

@@ -364,18 +364,31 @@ is_lost(const ZkNode *n)
 }
 
 /*
- * For what other processes see.  The losses go first: while the session is
- * connected again, what it lost before must not look held.
+ * The losses go first: while the session is connected again, what it lost before
+ * must not look held.
  */
+static void
+write_shown(ZkShown *shown, uint32_t state, const ZkSessionInfo *info)
+{
+	atomic_store(&shown->state, state);
+#define SHOW(member, value)	atomic_store_explicit(&shown->member, (value), memory_order_relaxed)
+	SHOW(timeout_ms, (uint32_t) info->timeout_ms);
+	SHOW(session_id, info->epoch > 0 ? info->session_id : 0);
+	SHOW(answered_at, info->answered_at);
+	SHOW(requests, info->requests);
+	SHOW(reconnections, info->reconnections);
+	SHOW(losses, info->losses);
+	SHOW(unreleased, (uint32_t) info->unreleased);
+#undef SHOW
+}
+
+/* For what other processes see */
 void
 zkn_show_locked(ZkSession *s)
 {
-	ZkShown    *shown = atomic_load(&s->shown);
 	uint32_t	state = s->info.state + 1;
 
 	zk_assert(zks_has_mutex(s));
-	if (shown == NULL)
-		return;
 	if (zks_in_doubt(&s->info))
 		state |= ZKS_SHOWN_IN_DOUBT;
 	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
@@ -383,16 +396,10 @@ zkn_show_locked(ZkSession *s)
 		if (s->shown_nodes[i] != NULL && is_lost(s->shown_nodes[i]))
 			state |= ZKS_SHOWN_LOST(i);
 	}
-	atomic_store(&shown->state, state);
-#define SHOW(member, value)	atomic_store_explicit(&shown->member, (value), memory_order_relaxed)
-	SHOW(timeout_ms, (uint32_t) s->info.timeout_ms);
-	SHOW(session_id, s->info.epoch > 0 ? s->info.session_id : 0);
-	SHOW(answered_at, s->info.answered_at);
-	SHOW(requests, s->info.requests);
-	SHOW(reconnections, s->info.reconnections);
-	SHOW(losses, s->info.losses);
-	SHOW(unreleased, (uint32_t) s->info.unreleased);
-#undef SHOW
+	pthread_mutex_lock(&s->shown_mutex);
+	if (s->shown != NULL)
+		write_shown(s->shown, state, &s->info);
+	pthread_mutex_unlock(&s->shown_mutex);
 }
 
 void

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 
 #include "connection.h"
 #include "keeper_thread.h"
@@ -30,9 +29,6 @@
 
 /* The most frames that are read with signals blocked */
 #define AT_ONCE				64
-
-/* How long zks_unshow waits for the mutex, which the keeper never has for so long */
-#define UNSHOW_SECONDS		1
 
 ZkSession *
 zks_open(const ZkOptions *options)
@@ -63,6 +59,7 @@ zks_open(const ZkOptions *options)
 	atomic_init(&s->owners, 1);
 	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
+	pthread_mutex_init(&s->shown_mutex, NULL);
 	s->hosts = strdup(options->hosts);
 	s->wakeup.bell_fd = s->wakeup.keeper_fd = s->wakeup.owner_fd = -1;
 
@@ -168,27 +165,20 @@ void
 zks_show(ZkSession *s, ZkShown *shown)
 {
 	zks_enter(s);
-	atomic_store(&s->shown, shown);
+	pthread_mutex_lock(&s->shown_mutex);
+	s->shown = shown;
+	pthread_mutex_unlock(&s->shown_mutex);
 	zkn_show_locked(s);
 	zks_leave(s);
 }
 
-/*
- * Who left from within a wait may have the mutex: then the keeper has not, and
- * cannot be writing.  So this need not wait for long.
- */
+/* Who left from within a wait may have the other mutex */
 void
 zks_unshow(ZkSession *s)
 {
-	struct timespec until;
-	bool		locked;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += UNSHOW_SECONDS;
-	locked = pthread_mutex_timedlock(&s->mutex, &until) == 0;
-	atomic_store(&s->shown, NULL);
-	if (locked)
-		pthread_mutex_unlock(&s->mutex);
+	pthread_mutex_lock(&s->shown_mutex);
+	s->shown = NULL;
+	pthread_mutex_unlock(&s->shown_mutex);
 }
 
 void

@@ -10,8 +10,8 @@
  *
  * Every function in them may be called only from the owning (main) thread.  None
  * of them blocks, except zks_close and zks_doze for as long as they are told, and
- * zks_awaited for a millisecond if half an answer has arrived.  A descriptor
- * announces what happens meanwhile: see zks_await.
+ * zks_awaited for a millisecond if half an answer has arrived.  (What reads the files
+ * of TLS waits for the disk.)  A descriptor announces what happens meanwhile: see zks_await.
  *
  *-------------------------------------------------------------------------
  */

@@ -148,7 +148,9 @@ struct ZkSession
 	uint64_t	tickets;
 	ZkDoubt		doubts[ZK_DOUBTS];	/* by a hash of the path */
 
-	ZkShown    *_Atomic shown;	/* NULL: to nobody */
+	/* held only while the memory is written, which goes away after zks_unshow */
+	pthread_mutex_t shown_mutex;
+	ZkShown    *shown;			/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
 	atomic_uint closed_turn;	/* the turn in which the owner closed it, or 0 */
 	unsigned int stop_turn;		/* the turn in which the owner was last asked

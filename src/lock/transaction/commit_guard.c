@@ -270,7 +270,13 @@ static struct
 	bool		active;
 	int			lock_timeout;	/* the user's */
 	int64		until;
-	const Lock *lock;			/* one that the transaction relies on */
+
+	/*
+	 * Of a lock that the transaction relies on: another callback may unlock
+	 * it, and so free it
+	 */
+	char	   *name;
+	const char *unlock_function;
 	ErrorContextCallback context;
 }			bound;
 
@@ -281,9 +287,9 @@ explain_bound(void *arg)
 	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || zks_now() < bound.until)
 		return;
 	errcode(ERRCODE_T_R_SERIALIZATION_FAILURE);
-	errmsg("could not commit: the lock on %s may have been lost", zkl_name(bound.lock));
+	errmsg("could not commit: the lock on %s may have been lost", bound.name);
 	errdetail("COMMIT waited for one of PostgreSQL's own locks, such as the one that NOTIFY takes, until ZooKeeper's last confirmation was too old.");
-	errhint(LOST_HINT(bound.lock));
+	errhint(LOST_HINT_CALL, bound.unlock_function);
 }
 
 /* The user's lock_timeout still applies, with its own error */
@@ -305,7 +311,8 @@ zkl_bound_waits(const Lock *lock)
 
 	zks_info(zkb_peek(), &info);
 	bound.until = info.quorum_at + zks_stale_after(&info);
-	bound.lock = lock;
+	bound.name = MemoryContextStrdup(TopTransactionContext, zkl_name(lock));
+	bound.unlock_function = zkl_unlock_function(lock);
 	bound.active = true;
 	bound.lock_timeout = LockTimeout;
 	bound_next_wait();

@@ -17,9 +17,9 @@
 #include "shadow.h"
 
 /* HINT of an error about a lost lock; the DETAIL is zkb_loss_detail's */
-#define LOST_HINT(lock) \
-	"Call %s if it is a session-scope lock, then lock again and retry the transaction.", \
-	zkl_unlock_function(lock)
+#define LOST_HINT_CALL \
+	"Call %s if it is a session-scope lock, then lock again and retry the transaction."
+#define LOST_HINT(lock)		LOST_HINT_CALL, zkl_unlock_function(lock)
 
 /*
  * The same path under two roots is two locks, and one lock may have two names

@@ -202,7 +202,10 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Node	   *statement = pstmt->utilityStmt;
 	bool		has_locks = zkl_has_locks();
 
-	/* the statement may be freed by its execution */
+	/*
+	 * A statement that ends the transaction, as CALL may, may be freed then;
+	 * none whose content note_statement reads does
+	 */
 	NodeTag		tag = nodeTag(statement);
 	bool		discard_all = (IsA(statement, DiscardStmt) &&
 							   ((DiscardStmt *) statement)->target == DISCARD_ALL);

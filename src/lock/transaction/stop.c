@@ -14,7 +14,8 @@
  *
  * The error is the client's, 57014, while it is inside the server, so that no
  * EXCEPTION block with WHEN OTHERS catches it.  On its way out it becomes 40001
- * and tells the path.
+ * and tells the path; but PostgreSQL asks us only where log_min_messages lets errors
+ * into the server log.
  *
  * With zklock.cancel_on_loss = terminate the backend itself ends when a session-scope
  * hold is lost, or in doubt, whatever it does: between transactions, too, but not
@@ -28,7 +29,6 @@
 #include <signal.h>
 
 #include "access/xact.h"
-#include "mb/pg_wchar.h"
 #include "parser/scansup.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
@@ -253,28 +253,15 @@ have_signal(void)
 
 static emit_log_hook_type next_emit_log_hook = NULL;
 
-/*
- * The path for a message.  This is no time to look for a conversion, so what is
- * not ASCII is escaped where it would need one.
- */
+/* The path for a message */
 static char *
 path_in_error(const char *dir)
 {
 	size_t		root_len = zkb_root_len(zklock_root);
-	char	   *text = palloc(4 * strlen(dir) + 1);
-	char	   *to = text;
 
 	if (strncmp(dir, zklock_root, root_len) == 0 && dir[root_len] == '/')
 		dir += root_len;
-	for (; *dir != '\0'; dir++)
-	{
-		if (IS_HIGHBIT_SET(*dir) && GetDatabaseEncoding() != PG_UTF8)
-			to += sprintf(to, "\\x%02x", (unsigned char) *dir);
-		else
-			*to++ = *dir;
-	}
-	*to = '\0';
-	return text;
+	return zkb_path_escaped(dir);
 }
 
 /*

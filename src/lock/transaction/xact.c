@@ -74,38 +74,24 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
  *
  * That statement may be run by another callback, during COMMIT.  PostgreSQL is
  * then walking through the list, and has passed the place where we register
- * now: so earlier registrations stay until the transaction has ended.  Other
- * callbacks register once, at their first use, so a few are enough for one
- * transaction.
+ * now: so earlier registrations stay until the transaction has ended.  Nothing
+ * tells whether callbacks are running before the first of ours does, and to take
+ * away the one that PostgreSQL is about to run would be a use of freed memory.
+ * So there are as many as there were reasons, each of which also went to another
+ * server.
  */
 static struct
 {
-	bool		registered[8];	/* the address of each is its argument */
-	bool	   *newest;
-	bool	   *judged;			/* the newest one when COMMIT was judged */
-}			callbacks;
+	uintptr_t	oldest;			/* each is a number, which is its argument */
+	uintptr_t	newest;
+	uintptr_t	judged;			/* the newest one when COMMIT was judged */
+}			callbacks = {.oldest = 1};
 
 static void
 be_first_at_commit(void)
 {
-	for (int i = 0; i < lengthof(callbacks.registered); i++)
-	{
-		bool	   *registration = &callbacks.registered[i];
-
-		if (*registration)
-			continue;
-		RegisterXactCallback(xact_callback, registration);	/* may fail */
-		*registration = true;
-		callbacks.newest = registration;
-		return;
-	}
-}
-
-static void
-unregister(bool *registration)
-{
-	UnregisterXactCallback(xact_callback, registration);
-	*registration = false;
+	RegisterXactCallback(xact_callback, (void *) (callbacks.newest + 1));	/* may fail */
+	callbacks.newest++;
 }
 
 /*
@@ -113,18 +99,18 @@ unregister(bool *registration)
  * one.
  */
 static bool
-leave_to_newest(bool *registration)
+leave_to_newest(void *arg)
 {
-	bool		is_newest = registration == callbacks.newest;
+	bool		is_newest = (uintptr_t) arg == callbacks.newest;
 
-	callbacks.judged = NULL;
+	callbacks.judged = 0;
 	if (CALLBACK_MAY_LEAVE_COMPAT && !is_newest)
-		unregister(registration);
-	for (int i = 0; !CALLBACK_MAY_LEAVE_COMPAT && i < lengthof(callbacks.registered); i++)
-	{
-		if (callbacks.registered[i] && &callbacks.registered[i] != callbacks.newest)
-			unregister(&callbacks.registered[i]);
-	}
+		UnregisterXactCallback(xact_callback, arg);
+
+	/* the later ones are found first */
+	for (uintptr_t i = callbacks.newest - 1; !CALLBACK_MAY_LEAVE_COMPAT && i >= callbacks.oldest; i--)
+		UnregisterXactCallback(xact_callback, (void *) i);
+	callbacks.oldest = callbacks.newest;
 	return is_newest;
 }
 
