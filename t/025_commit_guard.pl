@@ -606,6 +606,16 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	is(rows('after many', 'remote'), 0, 'postgres_fdw: not committed there');
 	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('after all'); COMMIT});
 	is(rows('after all', 'remote'), 1, 'postgres_fdw: the next transaction is committed');
+
+	# which take no memory
+	$session->value(
+		q{CREATE FUNCTION say() RETURNS void LANGUAGE plpgsql AS $$ BEGIN NOTIFY said; END $$;
+		BEGIN; SELECT zk_xact_lock('/fdw'), say()});
+	my $used = sub { $session->value(q{SELECT used_bytes FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext'}) };
+	my $before = $used->();
+	$session->value('SELECT count(say()) FROM generate_series(1, 20000)');
+	cmp_ok($used->() - $before, '<', 300_000, '20,000 reasons in a statement leave next to nothing');
+	$session->value('COMMIT');
 	$session->quit;
 
 	# The README warns of this one: its writing cannot be seen from here.

@@ -187,6 +187,30 @@ guc_variables(int *n)
 #endif
 }
 
+/*
+ * Whether the user's own statement is running, and can neither commit nor be the
+ * one that commits.  What a callback runs during COMMIT has no portal, that of the
+ * CALL, DO or VACUUM which commits, or a cursor's, which has a name.
+ */
+static inline bool
+is_in_plain_statement(void)
+{
+	if (ActivePortal == NULL || ActivePortal->name[0] != '\0')
+		return false;
+	switch (ActivePortal->commandTag)
+	{
+		case CMDTAG_SELECT:
+		case CMDTAG_INSERT:
+		case CMDTAG_UPDATE:
+		case CMDTAG_DELETE:
+		case CMDTAG_COPY:
+		case CMDTAG_NOTIFY:
+			return true;
+		default:
+			return false;
+	}
+}
+
 /* From 16 on, each call of the above makes a copy of the list */
 static inline const struct config_generic *
 guc_variable(const char *name)

@@ -28,6 +28,7 @@
 
 #include "backend/backend_session.h"
 #include "backend/compat.h"
+#include "backend/internals.h"
 #include "backend/settings.h"
 #include "claimed.h"
 #include "commit_guard.h"
@@ -74,11 +75,10 @@ static void subxact_callback(SubXactEvent event, SubTransactionId mySubid,
  *
  * That statement may be run by another callback, during COMMIT.  PostgreSQL is
  * then walking through the list, and has passed the place where we register
- * now: so earlier registrations stay until the transaction has ended.  Nothing
- * tells whether callbacks are running before the first of ours does, and to take
- * away the one that PostgreSQL is about to run would be a use of freed memory.
- * So there are as many as there were reasons, each of which also went to another
- * server.
+ * now: so earlier registrations stay until the transaction has ended.  To take
+ * away the one that PostgreSQL is about to run would be a use of freed memory, and
+ * nothing tells whether callbacks are running before the first of ours does; but
+ * they are not within a plain statement.
  */
 static struct
 {
@@ -87,11 +87,22 @@ static struct
 	uintptr_t	judged;			/* the newest one when COMMIT was judged */
 }			callbacks = {.oldest = 1};
 
+/* The later ones are found first */
+static void
+leave_older(void)
+{
+	for (uintptr_t i = callbacks.newest - 1; i >= callbacks.oldest; i--)
+		UnregisterXactCallback(xact_callback, (void *) i);
+	callbacks.oldest = callbacks.newest;
+}
+
 static void
 be_first_at_commit(void)
 {
 	RegisterXactCallback(xact_callback, (void *) (callbacks.newest + 1));	/* may fail */
 	callbacks.newest++;
+	if (is_in_plain_statement())
+		leave_older();
 }
 
 /*
@@ -104,12 +115,10 @@ leave_to_newest(void *arg)
 	bool		is_newest = (uintptr_t) arg == callbacks.newest;
 
 	callbacks.judged = 0;
-	if (CALLBACK_MAY_LEAVE_COMPAT && !is_newest)
+	if (!CALLBACK_MAY_LEAVE_COMPAT)
+		leave_older();
+	else if (!is_newest)
 		UnregisterXactCallback(xact_callback, arg);
-
-	/* the later ones are found first */
-	for (uintptr_t i = callbacks.newest - 1; !CALLBACK_MAY_LEAVE_COMPAT && i >= callbacks.oldest; i--)
-		UnregisterXactCallback(xact_callback, (void *) i);
 	callbacks.oldest = callbacks.newest;
 	return is_newest;
 }
