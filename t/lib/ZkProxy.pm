@@ -832,7 +832,9 @@ sub _spoil
 	my ($op, $frame) = @_;
 	my @kinds = sort keys %spoil;
 	return $frame unless $spoil && rand 1000 < $spoil;
-	my $kind = $kinds[ rand @kinds ];
+	# there are few that say no
+	my $refuses = $op ne 'connect' && length $frame >= 20 && unpack('x16 N', $frame) != 0;
+	my $kind = $refuses && rand() < 0.5 ? 'success' : $kinds[ rand @kinds ];
 	my $was = $frame;
 	$spoil{$kind}->($frame);
 	my $len = $kind eq 'length' ? length($frame) - 4 + $numbers[ rand @numbers ] : length($frame) - 4;
