@@ -14,10 +14,10 @@ my ($jobs, $verbose, $library, $counts, $failures, $skips, @tests) = @ARGV;
 
 # The longest come first, so that none of them is left at the end.  Those that
 # compute are spread among those that wait.
-my @long = map { "t/$_.pl" } qw(042_memory 097_claims_lost 059_downgrade 063_semaphores 021_lost_replies
+my @long = map { "t/$_.pl" } qw(042_memory 097_claims_lost 021_lost_answers 063_semaphores
   034_stop 026_loss 060_random_programs 094_claims 018_deadlocks 040_sanitizers 025_commit_guard 031_deadlock_faults
   102_drop_in_programs 109_shadow 107_terminate 106_redirect 108_procedures 103_nothing_written
-  100_claims_played 078_acl 058_costs 056_edges 092_told 055_wrap 095_single 073_tls 002_build
+  100_claims_played 078_acl 056_edges 092_told 055_wrap 095_single 073_tls 002_build
   081_docs_cron 051_checker 062_hostile_server 050_torture 041_unused 022_outage 074_queue 079_secrets
   023_end_of_transaction 086_bench 075_break 072_docs 012_stress 020_cancel 096_docs_programs 064_order
   011_round_trips 029_reconnect 077_credentials 052_peers_lost 067_reconfiguration 013_everywhere

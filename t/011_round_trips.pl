@@ -1,6 +1,7 @@
 # Network traffic, counted by a proxy between the backend and ZooKeeper and by
-# the server itself: how many requests a lock costs, how many successive round
-# trips, and who is woken by a release.
+# the server itself: how many requests a lock of each kind costs, how many
+# successive round trips and transactions, who is woken by a release, and what they
+# still request.
 
 use strict;
 use warnings;
@@ -20,12 +21,14 @@ use ZooKeeper;
 
 # The delay of each frame, in ms: long enough to tell a request that was sent
 # together with another from one that was sent after its answer.
-my $DELAY = 50;
+my $DELAY = 40;
+my @STYLES = qw(curator curator_rw kazoo);
 
 my $zk = ZooKeeper->new->start;
 # heartbeats, which come every quarter of this, do not disturb the counting
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h');
 my $admin = zk_session($node);
+$admin->value('CREATE TABLE t (who text)');
 
 sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
@@ -34,7 +37,7 @@ my @proxies;    # kept until the end, so that sessions can close properly
 sub cost_of
 {
 	my %cost = cost($zk, @_);
-	return { %cost{qw(value requests trips packets)} };
+	return { %cost{qw(value requests trips transactions)} };
 }
 
 my ($s, $proxy) = counted_session();
@@ -47,21 +50,22 @@ is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/a')}),
 		value => 't',
 		requests => 'create2 getChildren createContainer*3 create2 getChildren',
 		trips => 2,
-		packets => 7
+		# creating what exists is a transaction, too
+		transactions => 5
 	},
 	'a free lock without parents: two round trips');
 is_deeply(cost_of($s, $proxy, q{SELECT zk_unlock('/new/a')}),
-	{ value => 't', requests => 'delete', trips => 1, packets => 1 },
+	{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
 	'zk_unlock: one');
 is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/a')}),
-	{ value => 't', requests => 'create2 getChildren', trips => 1, packets => 2 },
+	{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
 	'a free lock: one round trip');
 is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/b')}),
 	{
 		value => 't',
 		requests => 'create2 getChildren createContainer*3 create2 getChildren',
 		trips => 2,
-		packets => 7
+		transactions => 5
 	},
 	'the first lock of a name: one more, once');
 
@@ -78,7 +82,7 @@ is_deeply(
 		SELECT zk_unlock('/new/a'), zk_lock_token('/new/a') IS NOT NULL;
 		COMMIT;
 		SELECT count FROM zk_locks WHERE path = '/new/a'}),
-	{ value => "t|t|t|t\nt\nt|t\n2", requests => '', trips => 0, packets => 0 },
+	{ value => "t|t|t|t\nt\nt|t\n2", requests => '', trips => 0, transactions => 0 },
 	're-entry and what goes with it: nothing is sent');
 $s->value('SELECT zk_unlock_all()');
 
@@ -88,12 +92,9 @@ subtest 'zk_try_lock' => sub {
 
 	foreach my $call (q{zk_try_lock('/new/a')}, q{zk_try_xact_lock('/new/a')}, q{zk_lock('/new/a', '0')})
 	{
-		my ($zxid) = $zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m;
 		is_deeply(cost_of($s, $proxy, "SELECT $call"),
-			{ value => 'f', requests => 'sync getChildren', trips => 1, packets => 2 },
+			{ value => 'f', requests => 'sync getChildren', trips => 1, transactions => 0 },
 			"$call of a taken lock: one round trip, no write");
-		my ($then) = $zk->four_letter('srvr') =~ /^Zxid: (\w+)$/m;
-		is($then, $zxid, "$call: nor did the server see one");
 	}
 	$other->value(q{SELECT zk_unlock('/new/a')});
 	is_deeply(cost_of($s, $proxy, q{SELECT zk_try_lock('/new/a')}),
@@ -101,7 +102,7 @@ subtest 'zk_try_lock' => sub {
 			value => 't',
 			requests => 'sync getChildren create2 getChildren',
 			trips => 2,
-			packets => 4
+			transactions => 1
 		},
 		'a try of a free lock looks first');
 	$s->value(q{SELECT zk_unlock('/new/a')});
@@ -111,7 +112,7 @@ subtest 'zk_try_lock' => sub {
 #
 # Release at the end of a transaction
 #
-foreach my $k (1, 16, 100)
+foreach my $k (1, 100)
 {
 	foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'DISCARD ALL')
 	{
@@ -286,6 +287,507 @@ subtest 'the event is all that a waiter needs' => sub {
 	$its_proxy->reset;
 	$waiter->quit;
 };
+# Wait until it stands in a queue.
+sub queue_behind
+{
+	my ($session, $call) = @_;
+	my $before = $zk->watch_count;
+	$session->send("SELECT $call");
+	# its own node and one before it
+	zk_until(sub { $zk->watch_count >= $before + 2 }, 'it waits');
+	return;
+}
+
+# the parts of a multi that was sent
+sub multis { return map { $_->[7] } grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $_[0]->log; }
+
+# -------------------------------------------- shared locks and semaphores, one of them
+
+subtest 'a free one: one round trip' => sub {
+	foreach (
+		[ 'zk_lock_shared', '', 'zk_unlock_shared' ],
+		[ 'zk_semaphore_acquire', ', 3', 'zk_semaphore_release' ])
+	{
+		my ($take, $more, $give) = @$_;
+		foreach my $style (@STYLES)
+		{
+			my $path = "/free/$style/$take";
+			my ($its, $its_proxy) = counted_session(node_style => $style);
+			is_deeply(
+				cost_of($its, $its_proxy, qq{SELECT $take('$path'$more)}),
+				{
+					value => 't',
+					requests => 'create2 getChildren createContainer*4 create2 getChildren',
+					trips => 2,
+					# creating what exists is a transaction, too
+					transactions => 6
+				},
+				"$style: $take without parents: two");
+			is_deeply(
+				cost_of($its, $its_proxy, qq{SELECT $give('$path')}),
+				{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
+				"$style: $give: one");
+			is_deeply(
+				cost_of($its, $its_proxy, qq{SELECT $take('$path'$more)}),
+				{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
+				"$style: $take: one");
+
+			my $call = "$take('$path'$more)";
+			my $xact = $call =~ s/zk_/zk_xact_/r;
+			is_deeply(
+				cost_of($its, $its_proxy, qq{BEGIN; SELECT $call, $xact; SAVEPOINT s; SELECT bool_and($call AND $xact) FROM generate_series(1, 1000); ROLLBACK TO s; SELECT $give('$path'); COMMIT}),
+				{ value => "t|t\nt\nt", requests => '', trips => 0, transactions => 0 },
+				"$style: $take again: nothing");
+
+			# next to others: a reader, and one of three places
+			my ($other, $other_proxy) = counted_session(node_style => $style);
+			is_deeply(
+				cost_of($other, $other_proxy, "SELECT $call"),
+				{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
+				"$style: $take beside another: one");
+			is_deeply(
+				cost_of($other, $other_proxy, "SELECT $give('$path')"),
+				{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
+				"$style: $give: one");
+			is(scalar(grep { $_->[2] eq 'event' } $its_proxy->log), 0, '- and the other is not told');
+			$_->quit for $its, $other;
+		}
+	}
+};
+
+subtest 'shared and exclusive, one over the other' => sub {
+	foreach my $style (@STYLES)
+	{
+		my ($its, $its_proxy) = counted_session(node_style => $style);
+		my $path = "/over/$style";
+		$its->value("SELECT zk_lock('$path')");
+		is_deeply(
+			cost_of($its, $its_proxy, qq{SELECT zk_lock_shared('$path'), zk_try_lock_shared('$path'), zk_lock('$path'), zk_lock_shared('$path', '0'), zk_unlock('$path')}),
+			{ value => 't|t|t|t|t', requests => '', trips => 0, transactions => 0 },
+			"$style: shared over exclusive: nothing");
+		my $downgrade = $style eq 'curator' ? 'setData' : 'multi';
+		is_deeply(
+			cost_of($its, $its_proxy, "SELECT zk_unlock('$path')"),
+			{ value => 't', requests => $downgrade, trips => 1, transactions => 1 },
+			"$style: a downgrade: one request");
+		is_deeply(
+			cost_of($its, $its_proxy, "SELECT zk_lock('$path')"),
+			{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
+			"$style: an upgrade, with nobody else: one round trip");
+		is_deeply(
+			cost_of($its, $its_proxy, "SELECT zk_unlock('$path')"),
+			{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
+			"$style: giving that one back: one request");
+		is_deeply(
+			cost_of($its, $its_proxy, "SELECT zk_unlock_shared('$path'), zk_unlock_shared('$path'), zk_unlock_shared('$path')"),
+			{ value => 't|t|t', requests => 'delete', trips => 1, transactions => 1 },
+			"$style: and so the shared ones");
+
+		# at the end of a transaction, for several, all sent at once
+		$its->value(
+			qq{BEGIN; SELECT bool_and(zk_xact_lock('/k/' || i) AND zk_lock_shared('/k/' || i)) FROM generate_series(1, 8) i});
+		$its_proxy->clear_log;
+		$its_proxy->hold($downgrade, 8);
+		$its->value('COMMIT');
+		$its_proxy->wait_for($downgrade, 8);
+		is(asked($its_proxy), "$downgrade*8", "$style: COMMIT with 8 downgrades: all go out before any answer");
+		$its_proxy->release;
+		zk_until(sub { (grep { $_->[1] eq '<' } $its_proxy->log) >= 8 }, 'the answers');
+		is($its->value('SELECT zk_unlock_all()'), 8, "$style: eight readers are left");
+		$its->quit;
+	}
+};
+
+# -------------------------------------------------------------------------- try
+
+subtest 'a try in vain: one round trip, no write' => sub {
+	my ($holder) = counted_session();
+	my ($waiter) = counted_session();
+	my %taken = (
+		'an exclusive lock' => [
+			q{zk_lock('/try/a')}, '',
+			q{zk_try_lock('/try/a')}, q{zk_try_xact_lock('/try/a')}, q{zk_lock('/try/a', '0')},
+			q{zk_try_lock_shared('/try/a')}, q{zk_try_xact_lock_shared('/try/a')},
+			q{zk_lock_shared('/try/a', '0')}, q{zk_xact_lock_shared('/try/a', '0')}
+		],
+		'a shared lock' => [
+			q{zk_lock_shared('/try/a')}, '',
+			q{zk_try_lock('/try/a')}, q{zk_try_xact_lock('/try/a')}, q{zk_lock('/try/a', '0')}
+		],
+		'a shared lock, and a writer that waits' => [
+			q{zk_lock_shared('/try/a')}, q{zk_lock('/try/a')},
+			q{zk_try_lock_shared('/try/a')}, q{zk_try_xact_lock_shared('/try/a')}, q{zk_lock_shared('/try/a', '0')}
+		],
+		'one of several' => [
+			q{zk_lock('/try/b')}, '',
+			q{zk_lock_many('{/try/a,/try/b,/try/c}', '0')}, q{zk_xact_lock_many('{/try/c,/try/b}', '0')},
+			q{zk_lock_many('{/try/b}', '0')}
+		],
+		'a semaphore that is full' => [
+			q{zk_semaphore_acquire('/try/a', 1)}, '',
+			q{zk_semaphore_acquire('/try/a', 1, '0')}, q{zk_xact_semaphore_acquire('/try/a', 1, '0')}
+		],
+		'a semaphore with a waiter' => [
+			q{zk_semaphore_acquire('/try/a', 1)}, q{zk_semaphore_acquire('/try/a', 1)},
+			q{zk_semaphore_acquire('/try/a', 2, '0')}
+		]);
+	foreach my $what (sort keys %taken)
+	{
+		my ($hold, $wait, @tries) = @{ $taken{$what} };
+		$s->value(q{SELECT zk_lock_many('{/try/a,/try/b,/try/c}'), zk_unlock_all()});    # creates the parents
+		$holder->value("SELECT $hold");
+		queue_behind($waiter, $wait) if $wait;
+		foreach my $try (@tries)
+		{
+			my $cost = cost_of($s, $proxy, "SELECT $try");
+			my $k = () = $try =~ m{/try/}g;
+			# the first node's name does not tell whether it was downgraded
+			my $look = $what eq 'an exclusive lock' && $try =~ /shared/;
+			is_deeply($cost,
+				{
+					value => 'f',
+					requests => zk_short('sync', ('getChildren') x $k, $look ? 'getData' : ()),
+					trips => $look ? 2 : 1,
+					transactions => 0
+				},
+				"$what: $try");
+		}
+		$holder->value('SELECT zk_unlock_all()');
+		if ($wait)
+		{
+			$waiter->wait;
+			$waiter->value('SELECT zk_unlock_all()');
+		}
+		foreach my $try (@tries)
+		{
+			my $cost = cost_of($s, $proxy, "SELECT $try");
+			is($cost->{value}, 't', "$what, given back: $try");
+			my $back = $try =~ /xact/ ? 1 : 0;    # at the end of the statement
+			cmp_ok($cost->{trips}, '<=', ($try =~ /many/ ? 3 : 2) + $back, '- looks first');
+			$s->value('SELECT zk_unlock_all()');
+		}
+	}
+
+	# an upgrade that is impossible
+	$s->value(q{SELECT zk_lock_shared('/try/a')});
+	$holder->value(q{SELECT zk_lock_shared('/try/a')});
+	foreach my $try (q{zk_try_lock('/try/a')}, q{zk_lock('/try/a', '0')}, q{zk_lock_many('{/try/a,/try/b}', '0')})
+	{
+		my $cost = cost_of($s, $proxy, "SELECT $try");
+		is("$cost->{value} $cost->{trips} $cost->{transactions}", 'f 1 0', "beside a reader: $try, over the own shared one");
+	}
+	queue_behind($waiter, q{zk_lock('/try/a')});
+	foreach my $try (q{zk_try_lock('/try/a')}, q{zk_lock('/try/a', '0')})
+	{
+		my $cost = cost_of($s, $proxy, "SELECT $try");
+		is("$cost->{value} $cost->{trips} $cost->{transactions}", 'f 1 0', "before a writer: $try, over the own shared one");
+	}
+	my $cost = cost_of($s, $proxy, q{DO $$ BEGIN PERFORM zk_lock('/try/a'); EXCEPTION WHEN deadlock_detected THEN END $$});
+	note "deadlock: $cost->{requests}";
+	cmp_ok($cost->{trips}, '<=', 2, 'zk_lock there: fails after one round trip, and takes its node away');
+	is($zk->ephemerals_count, 3, '- which is not left');
+	foreach my $call (q{zk_lock('/try/a')}, q{zk_xact_lock('/try/a', '1min')}, q{zk_lock_many('{/try/0,/try/a,/try/b}')})
+	{
+		my $result = $s->query("SELECT $call");
+		is($result->{state}, '40P01', "$call: 40P01");
+		like($result->{message}, qr{"/try/a"}, '- with the path');
+		is($s->value(q{SELECT string_agg(path || ' ' || mode || ' ' || count, ', ') FROM zk_locks}), '/try/a shared 1', '- and the shared hold stays');
+		zk_until(sub { $zk->ephemerals_count == 3 }, 'no other node is left');
+	}
+	$_->value('SELECT zk_unlock_all()') for $s, $holder;
+	$waiter->wait;
+	$_->quit for $holder, $waiter;
+};
+
+# ------------------------------------------------------------- several at once
+
+subtest 'several at once' => sub {
+	foreach my $k (1, 2, 10, 100)
+	{
+		my $all = "zk_lock_many((SELECT array_agg('/several/$k/' || i) FROM generate_series(1, $k) i))";
+		# this many requests take a while to be sent
+		$proxy->delay_ms($k > 10 ? 200 : $DELAY);
+		my $new = cost_of($s, $proxy, "SELECT $all");
+		is($new->{value}, 't', "$k without parents");
+		cmp_ok($new->{trips}, '<=', 3, '- in three round trips');
+		is($s->value(q{SELECT count(DISTINCT node) FROM zk_locks WHERE state = 'held'}), $k, '- all are held');
+		is($s->value(q{SELECT count(*) FROM zk_locks WHERE token = zk_lock_token(path)}), $k, '- with tokens');
+		$s->value('SELECT zk_unlock_all()');
+
+		my $cost = cost_of($s, $proxy, "SELECT $all");
+		$proxy->delay_ms($DELAY);
+		is($cost->{value}, 't', "$k that are free");
+		cmp_ok($cost->{trips}, '<=', 2, '- in two round trips at most');
+		note "$k: $cost->{requests}";
+		is($cost->{transactions}, 1, '- and one transaction');
+		if ($k > 1)
+		{
+			my @multi = multis($proxy);
+			is(scalar @multi, 1, '- which is one request');
+			is(() = ($multi[0] // '') =~ /create2? /g, $k, "- with $k creates");
+		}
+		is($s->value(q{SELECT count(*) FROM zk_locks WHERE state = 'held'}), $k, '- all are held');
+		is_deeply(
+			cost_of($s, $proxy, "SELECT $all"),
+			{ value => 't', requests => '', trips => 0, transactions => 0 },
+			'- again: nothing');
+		$s->value('SELECT zk_unlock_all()');
+
+		# all are sent at once
+		$s->value('BEGIN; SELECT ' . $all =~ s/zk_/zk_xact_/r);
+		$proxy->clear_log;
+		$proxy->hold('delete', $k);
+		$s->value('COMMIT');
+		$proxy->wait_for('delete', $k);
+		is(asked($proxy), zk_short(('delete') x $k), "- COMMIT: all $k releases go out before any answer");
+		$proxy->release;
+		zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $k }, 'the answers');
+	}
+
+	# one of them is taken: the first, one in the middle, the last
+	my ($holder) = counted_session();
+	foreach my $taken (1, 50, 100)
+	{
+		# byte order
+		my $path = '/several/100/' . (sort 1 .. 100)[ $taken - 1 ];
+		$holder->value("SELECT zk_lock('$path')");
+		foreach my $timeout (0, '3s')
+		{
+			my $cost = cost_of($s, $proxy,
+				"SELECT zk_lock_many((SELECT array_agg('/several/100/' || i) FROM generate_series(1, 100) i), '$timeout')");
+			is($cost->{value}, 'f', "number $taken of 100 is taken, timeout $timeout");
+			is($s->value('SELECT count(*) FROM zk_locks'), 0, '- none is held');
+			zk_until(sub { $zk->ephemerals_count == 1 }, 'all but one to be gone');
+			pass('- nor is there a node');
+			is($cost->{transactions}, 0, '- nor was there one') if !$timeout;
+		}
+		$holder->value('SELECT zk_unlock_all()');
+	}
+
+	# waiting costs the same as for one lock, and then two round trips more
+	$holder->value(q{SELECT zk_lock('/several/10/3')});
+	$proxy->clear_log;
+	$s->send(q{SELECT zk_lock_many((SELECT array_agg('/several/10/' || i) FROM generate_series(1, 10) i))});
+	zk_until(sub { $zk->watch_count >= 2 }, 'it waits');
+	settled($proxy);
+	note 'waits: ' . asked($proxy);
+	$proxy->clear_log;
+	$holder->value('SELECT zk_unlock_all()');
+	is($s->wait->{out}, 't', 'the one in the middle is given back');
+	note 'goes on: ' . settled($proxy);
+	cmp_ok($proxy->trips, '<=', 2, '- two round trips more');
+	is($s->value('SELECT zk_unlock_all()'), 10, '- all are held');
+	$holder->quit;
+};
+
+# The limit of nodes in one request.
+subtest 'as many as there may be' => sub {
+	my ($its, $its_proxy) = counted_session();
+	my $other = zk_session($node);
+	my $paths = sub { my ($k, $length) = @_; "(SELECT array_agg('/m/' || lpad(i::text, $length, '0')) FROM generate_series(1, $k) i)" };
+	$its_proxy->delay_ms(0);
+	is($its->value('SHOW zklock.max_locks'), 1000, 'the default');
+
+	# each of 40 bytes, with the root
+	my $path = sub { '/m/' . '0' x (30 - length $_[0]) . $_[0] };
+
+	is($its->value("SELECT zk_lock_many(@{[ $paths->(1000, 30) ]})", 60), 't', '1000 by default');
+	is($its->value(q{SELECT count(DISTINCT node) FROM zk_locks WHERE state = 'held'}), 1000, 'all are held');
+	is($other->value(qq{SELECT zk_try_lock('@{[ $path->(1) ]}') OR zk_try_lock('@{[ $path->(500) ]}') OR zk_try_lock('@{[ $path->(1000) ]}')}),
+		'f', 'and nobody else has one');
+	is($its->query(q{SELECT zk_lock('/m/more')})->{state}, '53400', 'one more: 53400');
+	is($its->value(qq{SELECT zk_lock_many('{@{[ $path->(1) ]},@{[ $path->(2) ]}}')}), 't', 'again: true');
+	is($its->value('SELECT zk_unlock_all()'), 1002, 'given back');
+	zk_until(sub { $zk->ephemerals_count == 0 }, 'all nodes to be gone');
+
+	my $nothing = sub {
+		my ($name, $state, $sql) = @_;
+		my $before = $zk->zxid;
+		$its_proxy->clear_log;
+		is($its->query($sql, 120)->{state}, $state, "$name: $state");
+		is($its->value('SELECT count(*) FROM zk_locks'), 0, '- none is held');
+		is($zk->zxid, $before, '- and nothing was written');
+	};
+	$nothing->('1001', '53400', "SELECT zk_lock_many(@{[ $paths->(1001, 30) ]})");
+	$nothing->('1001, without waiting', '53400', "SELECT zk_lock_many(@{[ $paths->(1001, 30) ]}, '0')");
+	is($its->value('SELECT zk_lock_many(' . $paths->(1000, 30) . " || '@{[ $path->(7) ]}'::text)", 60), 't', '1000, one of them twice');
+	$its->value('SELECT zk_unlock_all()');
+	zk_until(sub { $zk->ephemerals_count == 0 }, 'all nodes to be gone');
+
+	$its->value('SET zklock.max_locks = 100000');
+	$nothing->('more than a request may say', '54000', "SELECT zk_lock_many(@{[ $paths->(20_000, 90) ]})");
+	$nothing->('the same with long paths', '54000', "SELECT zk_lock_many(@{[ $paths->(1000, 900) ]})");
+	$nothing->('the same without waiting', '54000', "SELECT zk_lock_many(@{[ $paths->(1000, 900) ]}, '0')");
+	is($its->value(q{SELECT state FROM zk_session}), 'connected', 'the connection is as it was');
+	is($its->value(q{SELECT reconnections FROM zk_session}), 0, 'and the same');
+	is($its->value(qq{SELECT zk_lock_many('{@{[ $path->(1) ]},@{[ $path->(2) ]}}'), zk_unlock_all()}), 't|2', 'and the session works');
+	$_->quit for $its, $other;
+};
+
+# ------------------------------------------------------------------- handover
+
+# All readers behind a writer are let in by one release.  What each has
+# requested between the event and its lock, and how many events it got.
+foreach my $style (@STYLES)
+{
+	subtest "$style: a batch of readers" => sub {
+		my $path = "/batch/$style";
+		my ($writer, $writer_proxy) = counted_session(node_style => $style);
+		$writer->value("SELECT zk_lock('$path')");
+		my @readers;
+		foreach my $i (1 .. 5)
+		{
+			my ($reader, $its_proxy) = counted_session(node_style => $style);
+			$reader->send("SELECT zk_lock_shared('$path')");
+			# its own node and the writer's
+			zk_until(sub { $zk->watch_count == 2 * $i }, 'the reader watches');
+			is(settled($its_proxy), 'create2 getChildren getData*2', "reader $i is queued");
+			is($its_proxy->trips, 2, '- after two round trips');
+			push @readers, [ $reader, $its_proxy ];
+		}
+		my ($last, $last_proxy) = counted_session(node_style => $style);
+		$last->send("SELECT zk_lock('$path')");
+		zk_until(sub { $zk->watch_count == 10 + 3 }, 'a writer behind them watches');
+
+		$_->[1]->clear_log for @readers;
+		$last_proxy->clear_log;
+		$writer->value("SELECT zk_unlock('$path')");
+		is($_->[0]->wait->{out}, 't', 'let in') for @readers;
+		foreach (@readers)
+		{
+			# though a writer of these styles may have become a reader of the same number
+			is(settled($_->[1]), '', '- without asking again');
+			is(scalar(grep { $_->[2] eq 'event' } $_->[1]->log), 1, '- and one event');
+		}
+		is(scalar(grep { $_->[2] eq 'event' } $last_proxy->log), 0, 'the writer behind them is not told');
+
+		# nor is it told before at most two are left
+		foreach my $i (0 .. 4)
+		{
+			$last_proxy->clear_log;
+			$readers[$i][0]->value("SELECT zk_unlock_shared('$path')");
+			zk_until(sub { $zk->ephemerals_count == 5 - $i }, 'its node to be gone');
+			ok(!$last->is_done, 'the writer waits for ' . (4 - $i) . ' more') if $i < 4;
+		}
+		is($last->wait->{out}, 't', 'then the writer has it');
+		$last->value("SELECT zk_unlock('$path')");
+		$_->quit for $writer, $last, map { $_->[0] } @readers;
+	};
+}
+
+# A downgrade lets the readers in, and nobody else sends a request.
+foreach my $style (@STYLES)
+{
+	subtest "$style: a downgrade with readers and a writer behind" => sub {
+		my $path = "/downgrade/$style";
+		my ($holder) = counted_session(node_style => $style);
+		$holder->value("SELECT zk_lock('$path'), zk_lock_shared('$path')");
+		my @readers = map { [ counted_session(node_style => $style) ] } 1 .. 3;
+		foreach my $i (1 .. 3)
+		{
+			$readers[ $i - 1 ][0]->send("SELECT zk_lock_shared('$path')");
+			zk_until(sub { $zk->watch_count == 2 * $i }, 'the reader watches');
+		}
+		my ($last, $last_proxy) = counted_session(node_style => $style);
+		$last->send("SELECT zk_lock('$path')");
+		zk_until(sub { $zk->watch_count == 6 + 3 }, 'a writer watches');
+		settled($_) for $last_proxy, map { $_->[1] } @readers;
+		$_->clear_log for $last_proxy, map { $_->[1] } @readers;
+		$holder->value("SELECT zk_unlock('$path')");
+		is($_->[0]->wait->{out}, 't', 'let in') for @readers;
+		foreach (@readers)
+		{
+			# a node that is gone, or one whose data tells
+			my $asked = settled($_->[1]) =~ s/ removeWatches$//r;
+			is($asked, $style eq 'curator' ? 'getData' : '', '- after ' . ($style eq 'curator' ? 'one request' : 'none') . ' more');
+		}
+		ok(!$last->is_done, 'the writer waits');
+		is(asked($last_proxy), '', '- and asks nothing');
+		$_->[0]->value("SELECT zk_unlock_shared('$path')") for @readers;
+		$holder->value("SELECT zk_unlock_shared('$path')");
+		is($last->wait->{out}, 't', 'then the writer has it');
+		$last->value("SELECT zk_unlock('$path')");
+		$_->quit for $holder, $last, map { $_->[0] } @readers;
+	};
+}
+
+# A freed place lets one waiter in; and how many are notified
+subtest 'a semaphore with a queue' => sub {
+	foreach my $permits (1, 3)
+	{
+		my $path = "/semaphore/$permits";
+		my (@holders, @queue);
+		foreach my $i (1 .. $permits)
+		{
+			my ($holder) = counted_session();
+			$holder->value("SELECT zk_semaphore_acquire('$path', $permits)");
+			push @holders, $holder;
+		}
+		foreach my $i (1 .. 5)
+		{
+			my ($waiter, $its_proxy) = counted_session();
+			$waiter->send("SELECT zk_semaphore_acquire('$path', $permits)");
+			zk_until(sub { $zk->watch_count == 2 * $i }, 'the waiter watches');
+			settled($its_proxy);
+			note "waiter $i of $permits: " . asked($its_proxy);
+			is($its_proxy->trips, 2, "$permits permits: waiter $i is queued after two round trips");
+			push @queue, [ $waiter, $its_proxy ];
+		}
+		while (@queue)
+		{
+			my ($next, $next_proxy) = @{ shift @queue };
+			$_->clear_log for $next_proxy, map { $_->[1] } @queue;
+			(shift @holders)->value("SELECT zk_semaphore_release('$path')");
+			is($next->wait->{out}, 't', "$permits permits: the first of " . (1 + @queue) . ' is let in');
+			settled($next_proxy);
+			settled($_->[1]) for @queue;
+			# and tells the next, without waiting for the answer
+			cmp_ok($next_proxy->trips, '<=', $permits > 1 ? 2 : 1, '- after one round trip at most');
+			my @asked = map { asked($_) || '-' } $next_proxy, map { $_->[1] } @queue;
+			note 'they asked: ' . join ', ', @asked;
+			ok(!(grep { $_->[0]->is_done } @queue), '- and nobody else');
+			push @holders, $next;
+		}
+		$_->value("SELECT zk_semaphore_release('$path')") for @holders;
+	}
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# ---------------------------------------------------------- the end, the guard
+
+subtest 'the end of a transaction' => sub {
+	my ($its, $its_proxy) = counted_session(commit_guard => 'strict');
+	$its->value(q{SELECT zk_lock_many((SELECT array_agg('/k/' || i) FROM generate_series(1, 8) i)), zk_unlock_all()});
+	my $take = q{SELECT bool_and(zk_xact_lock_shared('/k/' || i) AND zk_xact_semaphore_acquire('/k/' || i, 1)) FROM generate_series(1, 8) i};
+	foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s')
+	{
+		$its_proxy->delay_ms(0);
+		$its->value("BEGIN; INSERT INTO t VALUES ('end'); SAVEPOINT s; $take");
+		$its_proxy->clear_log;
+		$its_proxy->hold('delete', 16);
+		$its->value($end);
+		$its_proxy->wait_for('delete', 16);
+		is(asked($its_proxy), ($end eq 'COMMIT' ? 'multi ' : '') . 'delete*16',
+			"$end with 8 shared locks and 8 semaphores: all releases go out before any answer");
+		if ($end eq 'COMMIT')
+		{
+			my ($multi) = multis($its_proxy);
+			is(() = $multi =~ /check /g, 16, '- the guard is one request, for 16 nodes');
+		}
+		$its_proxy->release;
+		$its->value('ROLLBACK') if $end eq 'ROLLBACK TO s';
+		zk_nothing_left($zk, "$end: they are free");
+	}
+
+	# a shared hold without a node of its own costs nothing
+	$its->value(q{BEGIN; INSERT INTO t VALUES ('end'); SELECT zk_xact_lock('/k/1'), zk_xact_lock_shared('/k/1')});
+	$its_proxy->clear_log;
+	$its->value('COMMIT');
+	is(settled($its_proxy), 'multi delete', 'exclusive and shared on one node');
+	is(() = (multis($its_proxy))[0] =~ /check /g, 1, '- is checked once');
+	$its->quit;
+};
+
 $s->quit;
 
 subtest 'loaded and not used' => sub {
@@ -433,5 +935,6 @@ subtest 'a list behind a sync that failed' => sub {
 $admin->quit;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 $node->stop;
+zk_no_crash($node);
 
 done_testing();

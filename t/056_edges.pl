@@ -25,41 +25,8 @@ kinds_begin();
 
 # --------------------------------------- create, cancel, time out, be expired
 
-# For exclusive locks t/021 has lost answers and requests, and t/020 the ends of a call.
+# What gets lost is in t/021, and the ends of a call for exclusive locks are in t/020.
 my @others = grep { $_ ne 'exclusive' } @kinds;
-
-my @lost = (
-	[ 'the answer', sub { $proxy->swallow_and_drop($_[0]) } ],
-	[ 'the request', sub { $proxy->drop_request($_[0]) } ]);
-foreach (@lost)
-{
-	my ($what, $lose) = @$_;
-	for_kinds(
-		"$what of a create is lost" => sub {
-			my ($kind, $path, $s) = @_;
-			$lose->(create_of($kind));
-			my $result = $s->query(take($kind, $path));
-			is("$result->{out}$result->{err}", 't', 'it is held');
-			my @own = own_nodes();
-			is(@own, $kind eq 'all' ? 3 : 1, 'with no node too many');
-			is($s->value(q{SELECT string_agg(node, ' ' ORDER BY node) FROM zk_locks}),
-				shown($kind, @own), 'which are those of zk_locks');
-			is($s->value(give($kind, $path)), 't', 'given back');
-		},
-		kinds => [ @others, 'single' ]);
-	for_kinds(
-		"$what of a create is lost, then canceled" => sub {
-			my ($kind, $path, $s) = @_;
-			my $blocker = block($kind, $path);
-			$lose->(create_of($kind));
-			$s->send(take($kind, $path));
-			wait_for_blocker($path, $blocker);
-			is($s->cancel($admin)->{state}, '57014', 'canceled');
-			nothing_left('nothing is left while the other stands there');
-			$other->delete($blocker);
-		},
-		kinds => [ @kinds, 'single' ]);
-}
 
 for_kinds(
 	'who looks for its node asks the leader first (CURATOR-264)' => sub {
@@ -167,20 +134,6 @@ for_kinds(
 		$s->kill9;    # psql is still there
 		nothing_left('nothing is left while the other stands there');
 		$other->delete($blocker);
-	},
-	kinds => [ @others, 'single' ]);
-
-for_kinds(
-	'the answer to the release is lost' => sub {
-		my ($kind, $path, $s) = @_;
-		$s->value(take($kind, $path));
-		$proxy->swallow_and_drop('delete');
-		is($s->value(give($kind, $path)), 't', 'given back');
-		nothing_left('nothing is left');
-		$s->value(take($kind, $path));
-		$proxy->drop_request('delete');
-		is($s->value(give($kind, $path)), 't', 'given back');
-		nothing_left('nothing is left if the request is, too');
 	},
 	kinds => [ @others, 'single' ]);
 

@@ -2,7 +2,7 @@
 # programs create, too.  What protects a lock elsewhere, the name of its node, does
 # not here: so each test that has another node appear at that path looks whether ours
 # was taken for it, or it for ours.  What this style has in common with the others is
-# tested with theirs: t/053, t/056 and t/057.
+# tested with theirs: t/021, t/025, t/053 and t/056.
 
 use strict;
 use warnings;

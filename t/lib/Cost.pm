@@ -27,15 +27,12 @@ use Zklock;
 
 our @EXPORT = qw(cost asked settled quiet);
 
-# Do it, which is no error, and tell its value, the requests, the round trips, how
-# many transactions the server made and how many packets it got.
+# Do it, which is no error, and tell its value, the requests, the round trips, and how
+# many transactions the server made.
 sub cost
 {
 	my ($zk, $session, $proxy, $sql) = @_;
 	my $before = $zk->zxid;
-	my $packets = $zk->mntr_value('packets_received');
-	my $looking = $zk->mntr_value('packets_received') - $packets;    # is counted, too
-	$packets = $zk->mntr_value('packets_received');
 	$proxy->clear_log;
 	my $value = $session->value($sql);
 	# the requests are with the server when their answers are here
@@ -44,7 +41,6 @@ sub cost
 		value => $value,
 		requests => $requests,
 		trips => $proxy->trips,
-		packets => $zk->mntr_value('packets_received') - $packets - $looking,
 		transactions => $zk->zxid - $before);
 }
 

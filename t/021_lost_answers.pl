@@ -1,0 +1,687 @@
+# Requests and answers that get lost, for every kind of lock and each call.  The request
+# may have been carried out: a create whose answer is lost leaves exactly one node during
+# the call, and none after it; a delete whose answer is lost is repeated until the node is
+# gone; a downgrade is done once, readers behind it are let in, and the writer behind
+# them not before its turn.  No loss makes a call fail, hang, or return a wrong answer.
+#
+# There is a session behind a proxy for each kind, and all of them lose the same at a
+# time: most of it is waiting.  Their timeout is short, since silence is noticed within
+# it; but a third of it, which is left then, is longer than a machine stands still.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use Test::More;
+use Time::HiRes qw(sleep);
+
+use Child;
+use Deadline;
+use Kinds;
+use ZkProxy;
+use Zklock;
+use ZooKeeper;
+
+kinds_begin();
+$admin->value('CREATE TABLE t (who text)');
+
+my $CUT = 'swallowed and the connection cut';
+my @CUTS = ($CUT, 'never asked for, the connection cut');
+
+#
+# The kinds of lock.  Exclusive ones and curator_rw's downgrades lose in all ways.
+#
+#   take, give    its statements, and "back" that for what is left after "give"
+#   left          which is this, as zk_holds tells it
+#   create, list, release    the requests of those
+#   behind        [ a reader, a writer ], sessions that wait for what is to be left
+#
+my @plain = map {
+	my $path = "/lost/$_";
+	{
+		name => $_, path => $path, style => $_ eq 'single' ? 'single' : 'curator',
+		take => take($_, $path), give => give($_, $path), left => '',
+		create => create_of($_), $_ eq 'single' ? () : (list => 'getChildren'), release => 'delete',
+		ways => $_ eq 'exclusive' ? \@ZkProxy::WAYS : \@CUTS
+	}
+} @kinds, 'single';
+
+my %its_ways = (curator => [ 'stuck on its way', $CUT ], curator_rw => \@ZkProxy::WAYS, kazoo => [$CUT]);
+my @downgrade = map {
+	my $path = "/lost/down/$_";
+	{
+		name => "downgrade, $_", path => $path, style => $_,
+		take => "SELECT zk_lock('$path'), zk_lock_shared('$path')", give => "SELECT zk_unlock('$path')",
+		left => 'shared session 1 held', back => "SELECT zk_unlock_shared('$path')",
+		release => $_ eq 'curator' ? 'setData' : 'multi',
+		ways => $its_ways{$_}
+	}
+} sort keys %its_ways;
+my ($exclusive) = @plain;
+
+# A statement that looks at a lost lock is not to be canceled: that is t/034's
+sub begin_session
+{
+	my ($lane, %setting) = @_;
+	$lane->{s} = warm_session(hosts => $lane->{proxy}, session_timeout => '8s', node_style => $lane->{style}, cancel_on_loss => 'off', %setting);
+	return $lane->{s};
+}
+
+foreach my $lane (@plain, @downgrade)
+{
+	$lane->{proxy} = ZkProxy->new($zk);
+	begin_session($lane);
+	$lane->{behind} = [ map { warm_session(hosts => $zk, node_style => $lane->{style}) } 1, 2 ] if $lane->{back};
+	$_->{zk_id} = $_->value('SELECT session_id FROM zk_session') for @{ $lane->{behind} // [] };
+}
+
+sub that_lose { my ($way, @lanes) = @_; return grep { my $lane = $_; grep { $_ eq $way } @{ $lane->{ways} } } @lanes; }
+
+# All nodes at the lock, but those of others and of who is behind
+sub nodes
+{
+	my ($lane) = @_;
+	my %of = $zk->ephemerals;
+	delete @of{ $other->session_id, map { $_->{zk_id} } @{ $lane->{behind} // [] } };
+	return grep { m{\Q$lane->{path}\E(?:/|$)} } map { @$_ } values %of;
+}
+
+sub no_nodes { zk_until(sub { !grep { nodes($_) } @_ }, 'no node is left'); return pass('no node is left'); }
+
+# What is lost next: the request or answer named so in each of these
+sub lose
+{
+	my ($way, $what, @lanes) = @_;
+	foreach (@lanes)
+	{
+		$_->{proxy}->clear_log;
+		$_->{proxy}->lose($way, $_->{$what} // $what);
+	}
+	return;
+}
+
+# All at a time; $sql is a statement, or the name of one
+sub all_send { my ($sql, @lanes) = @_; $_->{s}->send($_->{$sql} // $sql) for @lanes; return; }
+sub all_wait { return map { $_->{s}->wait } @_; }
+sub all_do { my ($sql, @lanes) = @_; all_send(@_); return all_wait(@lanes); }
+
+sub are_true
+{
+	my ($name, $sql, @lanes) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @results = $sql ? all_do($sql, @lanes) : all_wait(@lanes);
+	like("$results[$_]{out}$results[$_]{err}", qr/\At(?:[|\n]t)*\z/, "$lanes[$_]{name}: $name: true, without a warning") for 0 .. $#lanes;
+	return;
+}
+
+sub are_held
+{
+	my (@lanes) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	foreach my $lane (@lanes)
+	{
+		my @own = nodes($lane);
+		is(@own, $lane->{name} eq 'all' ? 3 : 1, "$lane->{name}: no node too many");
+		zk_until(sub { $lane->{s}->value("SELECT bool_and(state = 'held') FROM zk_locks") eq 't' }, 'held');
+		is($lane->{s}->value(q{SELECT string_agg(DISTINCT node, ' ' ORDER BY node) FROM zk_locks}), shown($lane->{name}, @own), '- which zk_locks names');
+		next unless $lane == $exclusive || $lane->{back};
+		$lane->{token} = $zk->exists($own[0])->{czxid};
+		is($lane->{s}->value("SELECT zk_lock_token('$lane->{path}')"), $lane->{token}, '- with its token');
+	}
+	return;
+}
+
+# A reader, and a writer behind that
+sub queue_behind
+{
+	foreach my $lane (grep { $_->{behind} } @_)
+	{
+		my ($reader, $writer) = @{ $lane->{behind} };
+		$reader->send("SELECT zk_lock_shared('$lane->{path}')");
+		zk_wait_queued($zk, $reader);
+		$writer->send("SELECT zk_lock('$lane->{path}')");
+		zk_wait_queued($zk, $writer);
+	}
+	return;
+}
+
+sub reader_is_let_in
+{
+	my ($lane) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($reader, $writer) = @{ $lane->{behind} };
+	is($reader->wait->{out}, 't', "$lane->{name}: the reader behind it is let in");
+	return;
+}
+
+sub writer_has_its_turn
+{
+	my ($lane) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($reader, $writer) = @{ $lane->{behind} };
+	is($writer->wait->{out}, 't', "$lane->{name}: the writer has it");
+	is(nodes($lane), 0, '- and there is no node');
+	$writer->value("SELECT zk_unlock('$lane->{path}')");
+	return;
+}
+
+# What "give" leaves is there, and is given back
+sub are_given
+{
+	my (@lanes) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	reader_is_let_in($_) for grep { $_->{behind} } @lanes;
+	foreach my $lane (@lanes)
+	{
+		zk_until(sub { nodes($lane) == ($lane->{back} ? 1 : 0) && zk_holds($lane->{s}) eq $lane->{left} }, "$lane->{name}: '$lane->{left}'");
+		$lane->{proxy}->reset;
+		next unless $lane->{back};
+		my ($reader, $writer) = @{ $lane->{behind} };
+		my ($node) = map { s/.*\///r } nodes($lane);
+		zk_until(sub { $lane->{s}->value('SELECT node FROM zk_locks') eq $node }, "zk_locks to name $node");
+		is($lane->{s}->value("SELECT zk_lock_token('$lane->{path}')"), $lane->{token}, '- whose token is the same') if $lane->{token};
+		ok(!$writer->is_done, '- the writer waits');
+		is($lane->{s}->query("SET zklock.commit_guard = 'strict'; INSERT INTO t VALUES ('relies')")->{state}, '', '- a COMMIT can rely on it');
+		is($reader->value($lane->{back}), 't', '- the reader gives it back');
+		ok(!$writer->is_done, '- the writer waits');
+		is($lane->{s}->value($lane->{back}), 't', '- and so does this one');
+		writer_has_its_turn($lane);
+	}
+	return;
+}
+
+# A test of its own, from a clean state to a clean state
+sub lost
+{
+	my ($name, $code, @lanes) = @_;
+	subtest $name => sub {
+		$code->(@lanes);
+		foreach my $lane (@lanes)
+		{
+			$lane->{proxy}->reset;
+			if ($lane->{s}{psql}) { $lane->{s}->value('RESET ALL'); }
+			else { begin_session($lane); }
+		}
+		are_true("time $_", join('; ', map { $exclusive->{$_} } qw(take give)), grep { $_ == $exclusive } @lanes) for 1, 2;
+		$_->{s}->value("$_->{take}; $_->{give}" . ($_->{back} ? "; $_->{back}" : '')) for @lanes;
+		nothing_left('nothing is left');
+	};
+	return;
+}
+
+# ------------------------------------------------------------------- a free lock
+
+foreach my $way (@ZkProxy::WAYS)
+{
+	lost "create and release, $way" => sub {
+		my (@lanes) = @_;
+		lose($way, 'create', grep { $_->{create} } @lanes);
+		are_true('taken', 'take', @lanes);
+		$_->{proxy}->reset for @lanes;
+		are_held(@lanes);
+		queue_behind(@lanes);
+		lose($way, 'release', @lanes);
+		are_true('given back', 'give', @lanes);
+		are_given(@lanes);
+	}, that_lose($way, @plain, @downgrade);
+}
+
+foreach my $way (@ZkProxy::WAYS_OF_ANSWERS)
+{
+	lost "list, $way" => sub {
+		my (@lanes) = @_;
+		lose($way, 'list', @lanes);
+		are_true('taken', 'take', @lanes);
+		are_held(@lanes);
+		are_true('given back', 'give', @lanes);
+	}, that_lose($way, grep { $_->{list} } @plain);
+
+	foreach my $what (qw(getChildren sync))
+	{
+		lost "$what of zk_try_lock, $way" => sub {
+			my ($s, $blocker) = ($exclusive->{s}, block('exclusive', $exclusive->{path}));
+			lose($way, $what, $exclusive);
+			is($s->value("SELECT zk_try_lock('$exclusive->{path}')"), 'f', 'false for a lock that is taken');
+			no_nodes($exclusive);
+			$exclusive->{proxy}->reset;
+			$other->delete($blocker);
+			lose($way, $what, $exclusive);
+			is($s->value("SELECT zk_try_lock('$exclusive->{path}')"), 't', 'true for one that is free');
+			are_held($exclusive);
+			$s->value($exclusive->{give});
+		}, $exclusive;
+	}
+}
+
+lost 'answers to the parents of a first lock, swallowed' => sub {
+	my $s = $exclusive->{s};
+	$exclusive->{proxy}->swallow('createContainer', 2);
+	is($s->value("SELECT zk_lock('/first/lock')"), 't', 'the lock is had');
+	is(scalar $zk->children('/zklock/first/lock'), 1, 'one node');
+	is($s->value("SELECT zk_unlock('/first/lock')"), 't', 'unlocked');
+}, $exclusive;
+
+# Directories that never had a child stay forever unless they are deleted.
+lost 'the directories of a first lock arrive, the lock does not: they are removed' => sub {
+	my ($s, $proxy) = @$exclusive{qw(s proxy)};
+	$proxy->hold_request('create2');    # this one finds that there is no directory
+	$s->send("SELECT zk_lock('/never/had')");
+	$proxy->wait_held;
+	$proxy->delay_ms(2000);    # until the next rule is there
+	$proxy->release;
+	$proxy->hold_request('create2');    # this one comes after the directories
+	$proxy->delay_ms(0);
+	$proxy->wait_held;
+	zk_until(sub { $zk->exists('/zklock/never/had') }, 'the directories');
+	$proxy->cut_off;
+	is($s->cancel($admin)->{state}, '57014', 'the call is canceled');
+	$proxy->pass;
+	ok(eval { zk_until(sub { !$zk->exists('/zklock/never/had') }, 'removed') }, 'what was not used is removed: ZooKeeper would not');
+}, $exclusive;
+
+lost 'create, swallowed: a timeout of the call that ends meanwhile is an error' => sub {
+	my ($lane) = @_;
+	$lane->{proxy}->swallow('*', 1000);    # an answer to a heartbeat would give the loss away
+	my $result = $lane->{s}->query("SELECT zk_lock('$lane->{path}', '200ms')");
+	is($result->{state}, '58030', 'is 58030, not false');
+	like($result->{message}, qr/^timeout expired before ZooKeeper answered/, 'with the reason');
+}, $exclusive;
+
+# The missing directory is not the reason of the failure, then.
+my %over = (
+	'the timeout of the call' => [ '', ", '1s'", qr/^timeout expired before ZooKeeper answered/ ],
+	'operation_timeout' => [ "SET zklock.operation_timeout = '1s'", '', qr/^ZooKeeper did not answer within 1000 ms/ ]);
+foreach my $what (sort keys %over)
+{
+	my ($set, $timeout, $message) = @{ $over{$what} };
+	lost "create of a first lock, refused when $what is over: says so" => sub {
+		my ($s, $proxy) = @$exclusive{qw(s proxy)};
+		$s->value($set) if $set;
+		$proxy->hold('create2');
+		$s->send("SELECT zk_lock('/late/lock'$timeout)");
+		$proxy->wait_held;
+		Child::suspend($s->pid);
+		$proxy->release;
+		sleep 1.1;
+		kill 'CONT', $s->pid;
+		my $result = $s->wait;
+		is($result->{state}, '58030', 'is 58030');
+		like($result->{message}, $message, 'and why');
+	}, $exclusive;
+}
+
+# ------------------------------------------------------------------- a lock that is taken
+
+foreach (map { my $what = $_; map { [ $what, $_ ] } $what eq 'create' ? @ZkProxy::WAYS : @ZkProxy::WAYS_OF_ANSWERS } qw(create getData))
+{
+	my ($what, $way) = @$_;
+	lost "$what while it waits, $way" => sub {
+		my (@lanes) = @_;
+		$_->{blockers} = [ map { block($exclusive->{name}, $exclusive->{path}) } 1, 2 ] for grep { $_ == $exclusive } @lanes;
+		$_->{blockers} = [ block($_->{name}, $_->{path}) ] for grep { $_ != $exclusive } @lanes;
+		lose($way, $what, @lanes);
+		all_send('take', @lanes);
+		$_->{proxy}->wait_lost($way) for @lanes;
+		if ($what eq 'create')
+		{
+			my $most = 0;
+			zk_until(
+				sub {
+					my @own = nodes($exclusive);
+					$most = @own if @own > $most;
+					my %watched = map { $_ => 1 } watched();
+					return @own && !grep { !$watched{$_} } @{ $exclusive->{blockers} }, @own;
+				},
+				'it to be in the queue');
+			is($most, 1, 'never more than one node');
+			wait_for_blocker($_->{path}, @{ $_->{blockers} }) for @lanes;
+		}
+		foreach my $lane (grep { @{ $_->{blockers} } > 1 } @lanes)
+		{
+			$other->delete(shift @{ $lane->{blockers} });
+			wait_for_blocker($lane->{path}, @{ $lane->{blockers} });
+		}
+		ok(!$_->{s}->is_done, "$_->{name}: it waits, and does not get in too early") for @lanes;
+		$other->delete($_) for map { @{ $_->{blockers} } } @lanes;
+		are_true('has it then', undef, @lanes);
+		are_held(@lanes);
+		are_true('given back', 'give', @lanes);
+	}, that_lose($way, @plain);
+}
+
+# A client that was cut off cannot come back until that is allowed, and a client whose
+# answer was swallowed learns of it in no other way.
+foreach my $way (@ZkProxy::WAYS)
+{
+	foreach my $end (qw(cancel terminate))
+	{
+		lost "create, $way, and $end before that is known" => sub {
+			my (@lanes) = @_;
+			$_->{blocker} = block($_->{name}, $_->{path}) for @lanes;
+			foreach (@lanes)
+			{
+				$_->{proxy}->clear_log;
+				$_->{proxy}->refuse if $way =~ /cut/;
+				$_->{proxy}->lose($way, $_->{create});
+				$_->{proxy}->swallow('*', 1000) if $way eq 'swallowed';    # heartbeats, too
+			}
+			all_send('take', @lanes);
+			$_->{proxy}->wait_lost($way) for @lanes;
+			$admin->value("SELECT pg_${end}_backend($_)") for map { $_->{s}->pid } @lanes;
+			foreach (all_wait(@lanes))
+			{
+				if ($end eq 'cancel') { is($_->{state}, '57014', 'the call has ended'); }
+				else { ok($_->{closed}, 'the session is closed'); }
+			}
+			if ($end eq 'terminate') { $_->{s}->quit for @lanes; }
+			($way eq 'swallowed' || $end eq 'terminate') ? $_->reset : $_->pass for map { $_->{proxy} } @lanes;    # held frames stay held
+			no_nodes(@lanes);
+			$other->delete($_->{blocker}) for @lanes;
+		}, that_lose($way, $end eq 'cancel' ? @plain : $exclusive);
+	}
+}
+
+# ------------------------------------------------------------------- the release
+
+my $LATER = q{SET zklock.operation_timeout = '1ms'};
+my $BY_AND_BY = qr/\A(?:ZooKeeper has not confirmed [^"]*)?\z/;
+
+foreach my $way (@ZkProxy::WAYS)
+{
+	# name, before the lock is taken, in a transaction or not, before the release, the
+	# release, what is warned, how long it takes
+	foreach (
+		[ 'that is not waited for', '', 0, $LATER, 'give', $BY_AND_BY ],
+		[ 'by COMMIT', '', 1, '', 'COMMIT', qr/\A\z/, 0 ],
+		[ 'by COMMIT with a release_timeout', q{SET zklock.release_timeout = '300ms'}, 1, '', 'COMMIT', qr/\A\z/, 0.3 ],
+		[ 'by ROLLBACK TO SAVEPOINT', '', 0, '', 'ROLLBACK TO s', qr/\A\z/ ])
+	{
+		my ($name, $first, $xact, $before, $release, $warning, $promise) = @$_;
+		lost "release $name, $way" => sub {
+			my (@lanes) = @_;
+			# a check by the guard would be a request of a downgrade's kind
+			all_do(join('; ', grep { $_ } $first, q{SET zklock.commit_guard = off}, $xact ? 'BEGIN' : $release =~ /^ROLL/ ? 'BEGIN; SAVEPOINT s' : ()), @lanes);
+			foreach (@lanes)
+			{
+				my $take = $_->{take};
+				$take =~ s/zk_/zk_xact_/ if $xact;
+				$_->{s}->value($take);
+				$_->{token} = $_->{back} ? $zk->exists((nodes($_))[0])->{czxid} : undef;
+			}
+			queue_behind(@lanes);
+			all_do($before, @lanes) if $before;
+			lose($way, 'release', @lanes);
+			foreach (all_do($release, @lanes))
+			{
+				is($_->{state}, '', 'succeeds');
+				like("@{ $_->{warnings} }", $warning, 'with a warning, or confirmed');
+				is($_->{out}, 't', 'and is true') if $release eq 'give';
+				in_time($_->{seconds}, $promise + $SLACK, 'in time') if defined $promise;
+			}
+			all_do(q{RESET ALL; SET zklock.commit_guard = off}, @lanes);
+			all_do('COMMIT', @lanes) if $release =~ /^ROLL/;
+			are_given(@lanes);
+		}, that_lose($way, @plain, $release =~ /^ROLL/ ? () : @downgrade);
+	}
+}
+
+# ------------------------------------------------------------------- a downgrade in doubt
+
+foreach my $way (@ZkProxy::WAYS)
+{
+	my @lanes = that_lose($way, @downgrade);
+
+	lost "downgraded, and given back before that is known, $way" => sub {
+		all_do('take', @lanes);
+		queue_behind(@lanes);
+		all_do($LATER, @lanes);
+		lose($way, 'release', @lanes);
+		foreach my $sql (qw(give back))
+		{
+			is($_->{out}, 't', "true: $sql") for all_do($sql, @lanes);
+		}
+		is(zk_holds($_->{s}), '', 'nothing is held') for @lanes;
+		foreach (@lanes)
+		{
+			reader_is_let_in($_);
+			$_->{behind}[0]->value($_->{back});
+			writer_has_its_turn($_);
+		}
+	}, @lanes;
+
+	lost "downgraded, and taken again before that is known, $way" => sub {
+		all_do('take', @lanes);
+		are_held(@lanes);
+		$_->{behind}[0]->send("SELECT zk_lock_shared('$_->{path}')") for @lanes;
+		zk_wait_queued($zk, map { $_->{behind}[0] } @lanes);
+		all_do($LATER, @lanes);
+		lose($way, 'release', @lanes);
+		is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
+		all_do('RESET zklock.operation_timeout', @lanes);
+		$_->{s}->send("SELECT zk_lock('$_->{path}')") for @lanes;
+		foreach my $lane (@lanes)
+		{
+			reader_is_let_in($lane);
+			zk_wait_queued($zk, $lane->{s});
+			is($lane->{behind}[0]->value($lane->{back}), 't', 'and gives it back');
+			is($lane->{s}->wait->{out}, 't', 'then it is an upgrade');
+			cmp_ok($lane->{s}->value("SELECT zk_lock_token('$lane->{path}')"), '>', $lane->{token}, 'with a new token');
+			is(zk_holds($lane->{s}), 'exclusive session 1 held, shared session 1 held', 'both are held');
+			is(nodes($lane), 2, 'by two nodes');
+			is($lane->{s}->value("$lane->{give}; $lane->{back}"), "t\nt", 'given back');
+		}
+	}, @lanes;
+
+	# The guard checks a node whose name is in doubt.
+	lost "downgraded, and a COMMIT that relies on the reader before that is known, $way" => sub {
+		all_do('take', @lanes);
+		all_do($LATER, @lanes);
+		lose($way, 'release', @lanes);
+		is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
+		all_do(q{RESET zklock.operation_timeout; SET zklock.commit_guard = 'strict'}, @lanes);
+		is($_->{state}, '', 'commits') for all_do(q{INSERT INTO t VALUES ('relies')}, @lanes);
+		foreach my $lane (@lanes)
+		{
+			zk_until(sub { zk_holds($lane->{s}) eq $lane->{left} }, $lane->{left});
+			is($lane->{s}->value($lane->{back}), 't', "$lane->{name}: and holds it as a reader");
+		}
+	}, @lanes;
+
+	lost "downgraded, and terminated before that is known, $way" => sub {
+		all_do('take', @lanes);
+		queue_behind(@lanes);
+		foreach (@lanes) { $_->{proxy}->refuse if $way =~ /cut/; }
+		lose($way, 'release', @lanes);
+		all_send('give', @lanes);
+		foreach my $lane (@lanes)
+		{
+			$lane->{proxy}->wait_lost($way);
+			$admin->value('SELECT pg_terminate_backend(' . $lane->{s}->pid . ')');
+			ok($lane->{s}->wait->{closed}, 'the session is closed');
+			$lane->{s}->quit;
+		}
+		foreach my $lane (@lanes)
+		{
+			reader_is_let_in($lane);
+			$lane->{behind}[0]->value($lane->{back});
+			writer_has_its_turn($lane);
+		}
+	}, @lanes;
+}
+
+# The session is over, and the name of the node no longer matters.
+foreach (
+	[ 'a call that needs it', $CUT, sub { is($_[0]->query("SELECT $_('$_[1]')")->{state}, '55000', "$_: 55000") for qw(zk_lock zk_lock_shared) } ],
+	[ 'zk_unlock_shared', $CUTS[1], sub { } ],
+	[ 'COMMIT', $CUT, sub { zk_is_lost($_[0]->query('COMMIT'), $_[1], 'COMMIT') } ],
+	[ 'the end', $CUTS[1], undef ])
+{
+	my ($then, $way, $code) = @$_;
+	lost "downgraded, and its session lost, $way, then $then" => sub {
+		my (@lanes) = @_;
+		foreach my $lane (@lanes)
+		{
+			$lane->{s}->quit;
+			my $s = begin_session($lane, session_timeout => '20s');
+			$s->value($lane->{take});
+			$lane->{id} = $s->value('SELECT session_id FROM zk_session');
+			$s->value(q{BEGIN; INSERT INTO t VALUES ('lost')}) if $then eq 'COMMIT';
+			queue_behind($lane);
+			$s->value(q{SET zklock.operation_timeout = '100ms'});
+			$lane->{proxy}->refuse;
+		}
+		lose($way, 'release', @lanes);
+		is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
+		foreach my $lane (@lanes)
+		{
+			my ($s, $path) = @$lane{qw(s path)};
+			my ($reader, $writer) = @{ $lane->{behind} };
+			$zk->end_session($lane->{id}) if $way =~ /^never/;
+			reader_is_let_in($lane);
+			$zk->end_session($lane->{id}) unless $way =~ /^never/;
+			is(nodes($lane), 0, 'the session is over');
+			$reader->value($lane->{back});
+			writer_has_its_turn($lane);
+			$lane->{proxy}->pass;
+			$s->value('RESET zklock.operation_timeout');
+			zk_until(sub { zk_holds($s) eq 'shared session 1 lost' }, 'lost');
+			if ($code)
+			{
+				$code->($s, $path);
+				my $result = $s->query($lane->{back});
+				is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
+				is(zk_holds($s), '', 'nothing is held');
+				is($s->value("SELECT zk_lock_shared('$path'), zk_unlock_shared('$path')"), 't|t', 'it can be had again');
+				isnt($s->value('SELECT session_id FROM zk_session'), $lane->{id}, 'in another ZooKeeper session');
+			}
+			$s->quit;
+		}
+	}, $then =~ /^a call/ ? @downgrade : $downgrade[1];
+}
+
+# The node is deleted by hand: there is nothing to downgrade.
+lost 'the node that is to be downgraded is deleted a moment before' => sub {
+	foreach my $lane (@downgrade)
+	{
+		my $s = $lane->{s};
+		my ($reader, $writer) = @{ $lane->{behind} };
+		$s->value($lane->{take});
+		$writer->send("SELECT zk_lock('$lane->{path}')");
+		zk_wait_queued($zk, $writer);
+		$other->delete($_) for nodes($lane);
+		writer_has_its_turn($lane);
+		my $result = $s->query($lane->{give});
+		is($result->{out}, 'f', 'zk_unlock is false');
+		like("@{ $result->{warnings} }", qr/"\Q$lane->{path}\E" had been lost/, 'and warns');
+		is(zk_holds($s), 'shared session 1 lost', 'the shared hold is lost');
+		is(nodes($lane), 0, 'no node was made in its place');
+		$result = $s->query($lane->{back});
+		is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
+	}
+}, @downgrade;
+
+# It may have been carried out, is refused when it is sent again, and nobody wants
+# the node any longer: it is deleted under whichever of the two names it has.
+lost 'given back while in doubt, refused, and cut off again' => sub {
+	my ($lane) = @_;
+	my ($s, $proxy, $dir) = (@$lane{qw(s proxy)}, "/zklock$lane->{path}");
+	my $writer = $lane->{behind}[1];
+	$s->value("$lane->{take}; SELECT zk_lock('/elsewhere')");    # so that its session goes on
+	$writer->send("SELECT zk_lock('$lane->{path}')");
+	zk_wait_queued($zk, $writer);
+	$s->value($LATER);
+	$proxy->clear_log;
+	$proxy->swallow_and_drop('multi');
+	$proxy->refuse;
+	is($s->query($lane->{$_})->{out}, 't', "true: $_") for qw(give back);
+	zk_until(sub { grep { $_->[2] eq 'drop' } $proxy->log }, 'the answer to be swallowed');
+	my @acl = $zk->acl($dir);
+	$other->set_acl($dir, [ [ 31 & ~4, 'world', 'anyone' ] ]);    # no create
+	$proxy->drop_request('delete');
+	$proxy->pass;
+	writer_has_its_turn($lane);
+	$other->set_acl($dir, \@acl);
+	$s->value(q{RESET zklock.operation_timeout; SELECT zk_unlock('/elsewhere')});
+}, $downgrade[1];
+
+# ------------------------------------------------------------------- events
+
+# In the queue behind another client's node
+sub waits_behind
+{
+	my ($lane, @before) = @_;
+	all_send('take', $lane);
+	return wait_for_blocker($lane->{path}, @before);
+}
+
+lost 'a lost event, the connection cut: the waiter is woken' => sub {
+	my ($lane) = @_;
+	my $before = block('exclusive', $lane->{path});
+	waits_behind($lane, $before);
+	$lane->{proxy}->hold_event;
+	$other->delete($before);
+	$lane->{proxy}->wait_held;
+	ok(!$lane->{s}->is_done, 'it does not know');
+	$lane->{proxy}->cut_off;
+	$lane->{proxy}->release;
+	$lane->{proxy}->pass;
+	is($lane->{s}->wait->{out}, 't', 'it has the lock');
+	$lane->{s}->value($lane->{give});
+}, $exclusive;
+
+lost 'an event that comes too late for a canceled call' => sub {
+	my ($lane) = @_;
+	my $before = block('exclusive', $lane->{path});
+	waits_behind($lane, $before);
+	$lane->{proxy}->hold_event;
+	$other->delete($before);
+	$lane->{proxy}->wait_held;
+	is($lane->{s}->cancel($admin)->{state}, '57014', 'canceled');
+	$lane->{proxy}->release;
+}, $exclusive;
+
+lost 'the connection cut again and again: the waiter keeps its place' => sub {
+	my ($lane) = @_;
+	my $before = block('exclusive', $lane->{path});
+	my @mine = waits_behind($lane, $before);
+	my $behind = foreign($lane->{path}, $kind{exclusive}{node});
+	foreach my $time (1 .. 5)
+	{
+		$lane->{proxy}->drop;
+		zk_until(sub { $zk->watch_count == 2 && $lane->{proxy}->connections == 1 }, 'it is back');
+	}
+	is("@{[ nodes($lane) ]}", "@mine", 'the same node');
+	$other->delete($before);
+	is($lane->{s}->wait->{out}, 't', 'it has the lock, before one who came later');
+	$lane->{s}->value($lane->{give});
+	$other->delete($behind);
+}, $exclusive;
+
+# Missed events arrive in no particular order: the event that it is our turn may
+# come before the one that our own node is gone.
+lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in too early' => sub {
+	my ($lane) = @_;
+	my $before = block('exclusive', $lane->{path});
+	foreach my $time (1 .. 6)
+	{
+		my @mine = waits_behind($lane, $before);
+		$lane->{proxy}->cut_off;
+		zk_until(sub { $lane->{proxy}->connections == 0 }, 'it is cut off');
+		my $next = foreign($lane->{path}, $kind{exclusive}{node});
+		$other->delete($_) for $before, @mine;
+		$before = $next;
+		$lane->{proxy}->pass;
+		zk_until(sub { $lane->{s}->is_done || (nodes($lane) == 1 && $zk->watch_count == 2) }, 'it waits again');
+		ok(!$lane->{s}->is_done, "it does not, time $time");
+		is($lane->{s}->cancel($admin)->{state}, '57014', 'canceled');
+		nothing_left('it is out of the queue');
+	}
+	$other->delete($before);
+}, $exclusive;
+
+is($admin->value(q{SELECT string_agg(DISTINCT who, ', ') FROM t}), 'relies', 'what was committed') if $WHOLE;
+$_->quit for map { ($_->{s}, @{ $_->{behind} // [] }) } @plain, @downgrade;
+kinds_end();
+
+done_testing();
