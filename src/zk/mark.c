@@ -61,7 +61,7 @@ struct ZkMark
 	int			base;			/* the version before that */
 	int			version;		/* after it, once it is MARKED */
 	ZkNode	   *carrier;		/* the lock's node, or NULL */
-	void		(*tell_carrier) (ZkNode *n, bool decided_now);
+	void		(*tell_carrier) (ZkNode *n);
 	char	   *path;
 	char	   *pending;
 	char	   *done;
@@ -145,7 +145,7 @@ zkn_new_mark(const ZkMarking *what)
 
 void
 zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
-					  void (*tell_carrier) (ZkNode *n, bool decided_now))
+					  void (*tell_carrier) (ZkNode *n))
 {
 	zk_assert(zks_has_mutex(s));
 	enlist(s, m);
@@ -254,7 +254,7 @@ static void
 go_on(ZkMark *m)
 {
 	if (m->carrier != NULL)
-		m->tell_carrier(m->carrier, false);
+		m->tell_carrier(m->carrier);
 	else
 		advance_or_free(m);
 }
@@ -362,7 +362,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	}
 }
 
-/* The same for all that have none */
+/* Go on with all of them, with their carriers or without */
 void
 zkn_advance_marks_locked(ZkSession *s)
 {
@@ -371,9 +371,16 @@ zkn_advance_marks_locked(ZkSession *s)
 		 *m = s->marks; m != NULL; m = next)
 	{
 		next = m->next;
-		if (m->carrier == NULL)
-			zkn_advance_mark_locked(m);
+		go_on(m);
 	}
+}
+
+void
+zkn_settle(ZkSession *s)
+{
+	zks_enter(s);
+	zkn_advance_marks_locked(s);
+	zks_leave(s);
 }
 
 /* Whether one waits to be settled that nobody carries */
@@ -482,7 +489,8 @@ zkn_mark_info(ZkMark *m, ZkMarkInfo *info)
 }
 
 /*
- * Between two sessions nothing is freed here: zkn_adopt_marks does.
+ * Between two sessions nothing is freed here: zkn_adopt_marks does.  It is not settled
+ * yet: its carrier is usually deleted next, and zkn_settle comes after that.
  */
 void
 zkn_decide_mark(ZkMark *m, bool done)
@@ -492,12 +500,11 @@ zkn_decide_mark(ZkMark *m, bool done)
 	if (s != NULL)
 		zks_enter(s);
 	m->decision = done ? DONE : UNDONE;
-	if (s != NULL && m->carrier != NULL)
-		m->tell_carrier(m->carrier, true);
-	else if (s != NULL)
-		free_if_done(m);
 	if (s != NULL)
+	{
+		free_if_done(m);
 		zks_leave(s);
+	}
 }
 
 bool
