@@ -149,9 +149,9 @@ on_group_read(ZkRequest *r)
 			n->czxid = r->stat.czxid;
 			n->proven_at = g->sent_at;
 			zkn_present_locked(n);
-			continue;
 		}
-		zkn_unread_locked(n, r->rc);
+		else
+			zkn_unsure_locked(n, ZOK);
 	}
 	free(g);
 }

@@ -47,7 +47,7 @@ typedef enum Decision
 struct ZkMark
 {
 	ZkMark	   *next;
-	ZkMark	   *prev;
+	ZkMark	  **link;			/* what leads to it */
 	ZkSession  *session;		/* NULL: between two sessions */
 	ZkMarkState state;
 	Decision	decision;
@@ -92,25 +92,21 @@ zkn_free_mark(ZkMark *m)
 }
 
 static void
-enlist(ZkSession *s, ZkMark *m)
+enlist(ZkMark **list, ZkMark *m)
 {
-	m->session = s;
-	m->prev = NULL;
-	m->next = s->marks;
+	m->link = list;
+	m->next = *list;
 	if (m->next != NULL)
-		m->next->prev = m;
-	s->marks = m;
+		m->next->link = &m->next;
+	*list = m;
 }
 
 static void
 unlist(ZkMark *m)
 {
-	if (m->prev != NULL)
-		m->prev->next = m->next;
-	else if (m->session != NULL)
-		m->session->marks = m->next;
+	*m->link = m->next;
 	if (m->next != NULL)
-		m->next->prev = m->prev;
+		m->next->link = m->link;
 }
 
 /* Nobody needs it any longer? */
@@ -148,7 +144,8 @@ zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
 					  void (*tell_carrier) (ZkNode *n))
 {
 	zk_assert(zks_has_mutex(s));
-	enlist(s, m);
+	enlist(&s->marks, m);
+	m->session = s;
 	m->carrier = carrier;
 	m->tell_carrier = tell_carrier;
 }
@@ -240,13 +237,6 @@ zkn_mark_set_answered_locked(ZkMark *m, int rc)
 		return rc;
 	m->session->notify = true;
 	return ZOK;
-}
-
-/* It was not tried, though that was the intention */
-void
-zkn_mark_not_set(ZkMark *m)
-{
-	m->asking = false;
 }
 
 /* Something about it has changed, so go on */
@@ -422,11 +412,7 @@ zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 		m->carrier = NULL;
 		if (m->state == ZKN_MARKED || m->state == ZKN_MARKING)
 			m->state = ZKN_MARK_UNSURE;
-		m->prev = NULL;
-		m->next = *list;
-		if (m->next != NULL)
-			m->next->prev = m;
-		*list = m;
+		enlist(list, m);
 	}
 }
 
@@ -438,13 +424,9 @@ zkn_adopt_marks(ZkSession *s, ZkMark **list)
 	{
 		ZkMark	   *m = *list;
 
-		*list = m->next;
-		if (m->next != NULL)
-			m->next->prev = NULL;
-		if (zkn_mark_over(m) && !is_owned(m))
-			zkn_free_mark(m);
-		else
-			enlist(s, m);
+		unlist(m);
+		enlist(&s->marks, m);
+		m->session = s;
 	}
 	zkn_advance_marks_locked(s);
 	zks_leave(s);

@@ -22,7 +22,6 @@ extern bool zkn_mark_over(const ZkMark *m);
 extern bool zkn_mark_can_be_set(const ZkMark *m);
 extern void zkn_settle_op(ZkMark *m, ZkOp *op);
 extern int	zkn_mark_set_answered_locked(ZkMark *m, int rc);
-extern void zkn_mark_not_set(ZkMark *m);
 extern void zkn_advance_mark_locked(ZkMark *m);
 extern void zkn_advance_marks_locked(ZkSession *s);
 extern bool zkn_any_mark_locked(ZkSession *s);

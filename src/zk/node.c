@@ -51,6 +51,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <zookeeper/proto.h>
+
 #include "lease.h"
 #include "mark_private.h"
 #include "node.h"
@@ -135,15 +137,6 @@ zkn_enlist_locked(ZkNode *n)
 }
 
 /* How many of them there are is counted, for those who ask often */
-
-void
-zkn_expect_locked(ZkNode *n, bool expects)
-{
-	zk_assert(zks_has_mutex(n->session));
-	n->session->nexpecting += expects - n->expects_turn;
-	n->expects_turn = expects;
-}
-
 void
 zkn_rely_locked(ZkNode *n, ZkReliance reliance)
 {
@@ -179,7 +172,8 @@ finish(ZkNode *n)
 	{
 		n->interest = FINISHED;
 		set_refused(n, ZOK);
-		zkn_expect_locked(n, false);
+		if (s->expecting == n)
+			s->expecting = NULL;
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
 		TAILQ_REMOVE(&s->nodes, n, link);
 		s->path_bytes -= takes_room(n->state) * n->path_bytes;
@@ -400,17 +394,6 @@ look(ZkNode *n)
 	zkr_list_fresh_locked(list, n->dir);
 }
 
-/* It may be there: that was not to be read */
-void
-zkn_unread_locked(ZkNode *n, int rc)
-{
-	zk_assert(zks_has_mutex(n->session));
-	set_state(n, ZKN_UNSURE);
-	if (!zks_is_open(rc))
-		advance(n);				/* else we are cut off, throttled, or about to
-								 * close: later */
-}
-
 /*
  * Deletion
  */
@@ -425,41 +408,6 @@ deleted(ZkNode *n, int rc)
 	n->rc = rc;
 	set_state(n, ZKN_DELETED);
 	advance(n);
-}
-
-/*
- * If in doubt, it is sent again once connected, or at the next heartbeat.  The
- * same if ZooKeeper refused: an ACL can be corrected.  A server that throttles has
- * refused nothing.
- */
-static void
-delete_answered(ZkNode *n, int rc)
-{
-	n->deleting = false;
-	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
-	if (rc == ZOK || rc == ZNONODE)
-		zkr_node_is_gone_locked(n->session, n->path, n->dir);
-	if (rc == ZNONODE && n->tell_doubted && n->shared_name[0] != '\0')
-	{
-		/* it was renamed after all, though a second attempt was refused */
-		zkn_name_locked(n, n->shared_name);
-		advance(n);
-	}
-	else if (rc == ZOK || rc == ZNONODE)
-		deleted(n, rc);
-	else if (zks_is_doubtful(rc))
-	{
-		n->doubted = n->unseen = true;
-		zkn_doubt_locked(n);
-	}
-	else if (rc == ZBADVERSION && n->single && !n->closed_to_us)
-	{
-		/* another one is there, or somebody has written to ours */
-		n->unseen = true;
-		advance(n);
-	}
-	else if (!zks_is_busy(rc))
-		set_refused(n, rc == ZBADVERSION ? ZNOAUTH : rc);
 }
 
 /* A single node was read, so that only that one is deleted */
@@ -495,23 +443,72 @@ is_seen(const ZkNode *n)
 	return !n->unseen && zks_now() - info->heard_at < zks_late_after(info);
 }
 
+/*
+ * Of a claim's mark that is set with it: it may have been refused, since somebody has
+ * changed it, then the node goes alone; or the node, since somebody has deleted it,
+ * then the mark is set alone.
+ *
+ * If in doubt, it is sent again once connected, or at the next heartbeat.  The
+ * same if ZooKeeper refused: an ACL can be corrected.  A server that throttles has
+ * refused nothing.
+ */
 static void
 on_deleted(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
+	ZkMark	   *mark = r->op == ZOO_MULTI_OP ? n->mark : NULL;
+	bool		of_node = r->op == ZOO_MULTI_OP && r->rc != ZOK && !zks_is_doubtful(r->rc) && zkr_failed_op(r) == 1;
+	int			rc = r->rc;
 
-	if (zkn_called_back_locked(n))
-		delete_answered(n, r->rc);
+	if (mark != NULL)
+		rc = zkn_mark_set_answered_locked(mark, of_node ? ZRUNTIMEINCONSISTENCY : r->rc);
+	if (of_node)
+		rc = r->rc;
+	if (!zkn_called_back_locked(n))
+		return;
+	n->deleting = false;
+	if (r->rc != ZOK && rc == ZOK)
+	{
+		advance(n);				/* without the mark */
+		return;
+	}
+	if (of_node && rc == ZNONODE)
+		zkn_part_with_mark_locked(n);
+	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
+	if (rc == ZOK || rc == ZNONODE)
+		zkr_node_is_gone_locked(n->session, n->path, n->dir);
+	if (rc == ZNONODE && n->tell_doubted && n->shared_name[0] != '\0')
+	{
+		/* it was renamed after all, though a second attempt was refused */
+		zkn_name_locked(n, n->shared_name);
+		advance(n);
+	}
+	else if (rc == ZOK || rc == ZNONODE)
+		deleted(n, rc);
+	else if (zks_is_doubtful(rc))
+	{
+		n->doubted = n->unseen = true;
+		zkn_doubt_locked(n);
+	}
+	else if (rc == ZBADVERSION && n->single && !n->closed_to_us)
+	{
+		/* another one is there, or somebody has written to ours */
+		n->unseen = true;
+		advance(n);
+	}
+	else if (!zks_is_busy(rc))
+		set_refused(n, rc == ZBADVERSION ? ZNOAUTH : rc);
 }
 
-/* NULL: zkn_catch_up_locked tries again */
-static ZkRequest *
-begin_delete(ZkNode *n, ZkDone done)
+static void
+send_delete(ZkNode *n, bool with_mark)
 {
-	ZkRequest  *r = zkn_request_locked(n, done);
+	bool		read_first = n->single && !is_seen(n);
+	ZkRequest  *r = zkn_request_locked(n, read_first ? on_seen : on_deleted);
+	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = n->version}};
 
 	if (r == NULL)
-		return NULL;
+		return;					/* at the next heartbeat */
 	n->deleting = true;
 
 	/*
@@ -523,70 +520,18 @@ begin_delete(ZkNode *n, ZkDone done)
 	else if (n->watch != NULL)
 		zkr_leave_watch_locked(n->watch);
 	n->watch = NULL;
-	return r;
-}
-
-static void
-send_delete(ZkNode *n)
-{
-	bool		read_first = n->single && !is_seen(n);
-	ZkRequest  *r = begin_delete(n, read_first ? on_seen : on_deleted);
-
-	if (r == NULL)
-		return;
 	if (read_first)
 	{
 		r->meant = n->czxid;
 		zkr_stat_fresh_locked(r, n->path);
 	}
+	else if (with_mark)
+	{
+		zkn_settle_op(n->mark, &ops[0]);
+		zkr_multi_locked(r, ops, 2);
+	}
 	else
 		zkr_delete_locked(r, n->path, n->version);
-}
-
-/*
- * Settling a mark
- */
-
-/*
- * The mark may have been refused, since somebody has changed it: then the node
- * goes alone; or the node, since somebody has deleted it: then the mark is set
- * alone.
- */
-static void
-on_settled(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-	ZkMark	   *mark = n->mark;
-	bool		of_mark = r->rc == ZOK || zks_is_doubtful(r->rc) || zkr_failed_op(r) == 0;
-	int			rc = r->rc;
-
-	if (mark != NULL && of_mark)
-		rc = zkn_mark_set_answered_locked(mark, r->rc);
-	else if (mark != NULL)
-		zkn_mark_not_set(mark);
-	if (!zkn_called_back_locked(n))
-		return;
-	if (r->rc != ZOK && rc == ZOK)
-	{
-		n->deleting = false;
-		advance(n);
-		return;
-	}
-	if (!of_mark && rc == ZNONODE)
-		zkn_part_with_mark_locked(n);
-	delete_answered(n, rc);
-}
-
-static void
-settle_and_delete(ZkNode *n)
-{
-	ZkRequest  *r = begin_delete(n, on_settled);
-	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = -1}};
-
-	if (r == NULL)
-		return;
-	zkn_settle_op(n->mark, &ops[0]);
-	zkr_multi_locked(r, ops, 2);
 }
 
 /*
@@ -599,9 +544,9 @@ get_rid_of(ZkNode *n)
 	if (n->deleting)
 		return;
 	if (n->mark == NULL || zkn_mark_over(n->mark))
-		send_delete(n);
+		send_delete(n, false);
 	else if (zkn_mark_can_be_set(n->mark))
-		settle_and_delete(n);
+		send_delete(n, true);
 	else
 		zkn_advance_mark_locked(n->mark);
 }

@@ -60,7 +60,6 @@ struct ZkNode
 	bool		doubted;		/* an earlier one may have been carried out */
 	bool		unseen;			/* must be read before it is deleted */
 	bool		closed_to_us;	/* we may not read it */
-	bool		expects_turn;	/* it is next in line for the lock */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
@@ -123,7 +122,6 @@ extern ZkRequest *zkn_request_locked(ZkNode *n, ZkDone done);
 extern bool zkn_called_back_locked(ZkNode *n);
 extern bool zkn_called_back_quietly_locked(ZkNode *n);
 extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
-extern void zkn_expect_locked(ZkNode *n, bool expects);
 extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 
 /* node.c, for create.c: what a create, and the search for it, has shown */
@@ -133,7 +131,6 @@ extern void zkn_present_locked(ZkNode *n);
 extern void zkn_found_locked(ZkNode *n, const ZkRequest *r);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
-extern void zkn_unread_locked(ZkNode *n, int rc);
 extern void zkn_settle_node_locked(ZkNode *n);
 extern void zkn_part_with_mark_locked(ZkNode *n);
 extern char *zkn_make_data(const ZkpData *says);

@@ -126,7 +126,7 @@ void
 zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
 {
 	zks_enter(s);
-	zkn_expect_locked(n, expects);
+	s->expecting = expects ? n : NULL;
 	zks_leave(s);
 }
 
@@ -134,17 +134,8 @@ zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
 bool
 zkn_expects_turn_locked(ZkSession *s)
 {
-	ZkNode	   *n;
-
 	zk_assert(zks_has_mutex(s));
-	if (s->nexpecting == 0)
-		return false;
-	TAILQ_FOREACH(n, &s->nodes, link)
-	{
-		if (n->expects_turn && zkn_is_held(n))
-			return true;
-	}
-	return false;
+	return s->expecting != NULL && zkn_is_held(s->expecting);
 }
 
 /*

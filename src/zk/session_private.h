@@ -128,7 +128,7 @@ struct ZkSession
 	size_t		watch_bytes;	/* what their paths need in a packet */
 				TAILQ_HEAD(, ZkNode) nodes; /* first those that are not wanted */
 	size_t		path_bytes;		/* of those that may be there */
-	unsigned int nexpecting;	/* how many expect their turn */
+	ZkNode	   *expecting;		/* which is next in line for its lock; or NULL */
 	unsigned int nrelied;		/* how many the owner relies on */
 	unsigned int transaction;	/* of the owner: see zkn_rely_less */
 	bool		some_lost;		/* maybe; false: none that anybody wants is */
