@@ -461,7 +461,7 @@ on_marked(ZkRequest *r)
 		if (r->rc == ZOK)
 			n->proven_at = r->sent_at;
 		if (!zkn_is_wanted(n))
-			zkn_settle_node_locked(n);
+			zkn_advance_locked(n);
 	}
 	free(g);
 }
@@ -490,11 +490,11 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 
 		zkn_part_with_mark_locked(node);
 		node->mark = marks[i];
-		zkn_begin_mark_locked(s, marks[i], node, zkn_settle_node_locked);
+		zkn_begin_mark_locked(s, marks[i], node, zkn_advance_locked);
 		ops[2 * i].type = ZOO_CHECK_OP;
 		ops[2 * i].path = node->path;
 		ops[2 * i].version = -1;
-		zkn_write_op(marks[i], &ops[2 * i + 1]);
+		zkn_mark_op(marks[i], &ops[2 * i + 1]);
 	}
 	if (r != NULL)
 		zkr_multi_locked(r, ops, 2 * n);
@@ -502,7 +502,7 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 		free(g);
 	zks_leave(s);
 	while (r == NULL && made > 0)
-		zkn_free_mark(marks[--made]);
+		free(marks[--made]);
 	free(ops);
 	return r != NULL;
 }

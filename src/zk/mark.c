@@ -62,10 +62,10 @@ struct ZkMark
 	int			version;		/* after it, once it is MARKED */
 	ZkNode	   *carrier;		/* the lock's node, or NULL */
 	void		(*tell_carrier) (ZkNode *n);
-	char	   *path;
-	char	   *pending;
+	char	   *pending;		/* what it says, in each case */
 	char	   *done;
 	char	   *before;
+	char		path[];
 };
 
 bool
@@ -79,16 +79,6 @@ static bool
 is_owned(const ZkMark *m)
 {
 	return m->decision == UNDECIDED;
-}
-
-void
-zkn_free_mark(ZkMark *m)
-{
-	free(m->path);
-	free(m->pending);
-	free(m->done);
-	free(m->before);
-	free(m);
 }
 
 static void
@@ -116,27 +106,27 @@ free_if_done(ZkMark *m)
 	if (!zkn_mark_over(m) || is_owned(m) || m->carrier != NULL || m->asking)
 		return;
 	unlist(m);
-	zkn_free_mark(m);
+	free(m);
 }
 
 /* Not in the session's list, and without carrier, until zkn_begin_mark_locked */
 ZkMark *
 zkn_new_mark(const ZkMarking *what)
 {
-	ZkMark	   *m = calloc(1, sizeof(ZkMark));
+	size_t		path_size = strlen(what->path) + 1;
+	size_t		pending_size = strlen(what->pending) + 1;
+	size_t		done_size = strlen(what->done) + 1;
+	ZkMark	   *m = calloc(1, sizeof(ZkMark) + path_size + pending_size + done_size + strlen(what->before) + 1);
 
 	if (m == NULL)
 		return NULL;
 	m->state = ZKN_MARKING;
 	m->base = what->version;
-	m->path = strdup(what->path);
-	m->pending = strdup(what->pending);
-	m->done = strdup(what->done);
-	m->before = strdup(what->before);
-	if (m->path != NULL && m->pending != NULL && m->done != NULL && m->before != NULL)
-		return m;
-	zkn_free_mark(m);
-	return NULL;
+	m->pending = strcpy(m->path + path_size, what->pending);
+	m->done = strcpy(m->pending + pending_size, what->done);
+	m->before = strcpy(m->done + done_size, what->before);
+	strcpy(m->path, what->path);
+	return m;
 }
 
 void
@@ -150,14 +140,22 @@ zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
 	m->tell_carrier = tell_carrier;
 }
 
+/* Writes it, or, once that is answered, settles it */
 void
-zkn_write_op(const ZkMark *m, ZkOp *op)
+zkn_mark_op(ZkMark *m, ZkOp *op)
 {
 	memset(op, 0, sizeof(ZkOp));
 	op->type = ZOO_SETDATA_OP;
 	op->path = m->path;
-	op->data = m->pending;
-	op->version = m->base;
+	if (m->state == ZKN_MARKING)
+	{
+		op->data = m->pending;
+		op->version = m->base;
+		return;
+	}
+	m->asking = true;
+	op->data = m->decision == DONE ? m->done : m->before;
+	op->version = m->version;
 }
 
 /* The answer to its write, which failed because of it, or of its carrier, or not */
@@ -206,17 +204,6 @@ bool
 zkn_mark_can_be_set(const ZkMark *m)
 {
 	return m->state == ZKN_MARKED && m->decision != UNDECIDED && !m->asking;
-}
-
-void
-zkn_settle_op(ZkMark *m, ZkOp *op)
-{
-	m->asking = true;
-	memset(op, 0, sizeof(ZkOp));
-	op->type = ZOO_SETDATA_OP;
-	op->path = m->path;
-	op->data = m->decision == DONE ? m->done : m->before;
-	op->version = m->version;
 }
 
 /*
@@ -341,7 +328,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	{
 		ZkOp		op;
 
-		zkn_settle_op(m, &op);
+		zkn_mark_op(m, &op);
 		zkr_set_locked(r, op.path, op.data, op.version);
 	}
 	else
@@ -405,7 +392,7 @@ zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 		m->asking = false;
 		if (zkn_mark_over(m) && !is_owned(m))
 		{
-			zkn_free_mark(m);
+			free(m);
 			continue;
 		}
 		m->session = NULL;
@@ -448,7 +435,7 @@ zkn_free_marks(ZkSession *s)
 		ZkMark	   *m = s->marks;
 
 		s->marks = m->next;
-		zkn_free_mark(m);
+		free(m);
 	}
 }
 

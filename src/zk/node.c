@@ -28,7 +28,7 @@
  * session is over (zkn_lose_locked).  Its owner sees LOST then; but it may stand
  * nevertheless, so it is deleted like any other.
  *
- * Callbacks note what they have learned; advance() decides what follows from the
+ * Callbacks note what they have learned; zkn_advance_locked() decides what follows from the
  * state, and from whether the owner is interested in the node (see Interest), which
  * may change in each state.
  *
@@ -255,8 +255,6 @@ zkn_name_locked(ZkNode *n, const char *name)
 		n->shared_name[0] = '\0';
 }
 
-static void advance(ZkNode *n);
-
 /*
  * The node is known not to exist.  If it is no longer wanted, that is the end,
  * except for two things.  Its create may still be carried out: so look again,
@@ -270,7 +268,7 @@ zkn_absent_locked(ZkNode *n, int rc)
 	n->rc = rc;
 	n->prune_len = n->parents ? (int) strlen(n->dir) : 0;
 	n->look_at = zks_now() + zks_late_after(&n->session->info);
-	advance(n);
+	zkn_advance_locked(n);
 }
 
 void
@@ -279,7 +277,7 @@ zkn_present_locked(ZkNode *n)
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
-	advance(n);
+	zkn_advance_locked(n);
 }
 
 /* This is it */
@@ -407,7 +405,7 @@ deleted(ZkNode *n, int rc)
 		zkn_lose_locked(n, ZK_LOST_NODE);
 	n->rc = rc;
 	set_state(n, ZKN_DELETED);
-	advance(n);
+	zkn_advance_locked(n);
 }
 
 /* A single node was read, so that only that one is deleted */
@@ -426,7 +424,7 @@ on_seen(ZkRequest *r)
 		if (r->rc == ZOK)
 			n->version = r->stat.version;
 		n->unseen = false;
-		advance(n);
+		zkn_advance_locked(n);
 	}
 	else if (r->rc == ZNONODE)
 		deleted(n, ZNONODE);
@@ -469,7 +467,7 @@ on_deleted(ZkRequest *r)
 	n->deleting = false;
 	if (r->rc != ZOK && rc == ZOK)
 	{
-		advance(n);				/* without the mark */
+		zkn_advance_locked(n);	/* without the mark */
 		return;
 	}
 	if (of_node && rc == ZNONODE)
@@ -481,7 +479,7 @@ on_deleted(ZkRequest *r)
 	{
 		/* it was renamed after all, though a second attempt was refused */
 		zkn_name_locked(n, n->shared_name);
-		advance(n);
+		zkn_advance_locked(n);
 	}
 	else if (rc == ZOK || rc == ZNONODE)
 		deleted(n, rc);
@@ -494,7 +492,7 @@ on_deleted(ZkRequest *r)
 	{
 		/* another one is there, or somebody has written to ours */
 		n->unseen = true;
-		advance(n);
+		zkn_advance_locked(n);
 	}
 	else if (!zks_is_busy(rc))
 		set_refused(n, rc == ZBADVERSION ? ZNOAUTH : rc);
@@ -510,15 +508,9 @@ send_delete(ZkNode *n, bool with_mark)
 	if (r == NULL)
 		return;					/* at the next heartbeat */
 	n->deleting = true;
-
-	/*
-	 * its event is not for us any more; but a single one may be on another's
-	 * node
-	 */
-	if (n->watch != NULL && n->single)
-		zkr_drop_watch_locked(n->watch);
-	else if (n->watch != NULL)
-		zkr_leave_watch_locked(n->watch);
+	if (n->watch != NULL)
+		zkr_leave_watch_locked(n->watch);	/* its event is not for us any
+											 * more */
 	n->watch = NULL;
 	if (read_first)
 	{
@@ -527,7 +519,7 @@ send_delete(ZkNode *n, bool with_mark)
 	}
 	else if (with_mark)
 	{
-		zkn_settle_op(n->mark, &ops[0]);
+		zkn_mark_op(n->mark, &ops[0]);
 		zkr_multi_locked(r, ops, 2);
 	}
 	else
@@ -548,17 +540,6 @@ get_rid_of(ZkNode *n)
 	else if (zkn_mark_can_be_set(n->mark))
 		send_delete(n, true);
 	else
-		zkn_advance_mark_locked(n->mark);
-}
-
-/* The mark is to be settled, if not with the node, then without it */
-void
-zkn_settle_node_locked(ZkNode *n)
-{
-	zk_assert(zks_has_mutex(n->session));
-	if (n->state == ZKN_PRESENT && !zkn_is_wanted(n))
-		advance(n);
-	else if (n->mark != NULL)
 		zkn_advance_mark_locked(n->mark);
 }
 
@@ -618,7 +599,7 @@ on_told(ZkRequest *r)
 	n->telling = TELLS_NOTHING;
 	if (zkn_is_wanted(n))
 		n->ticket = 0;
-	advance(n);
+	zkn_advance_locked(n);
 }
 
 /* Sent again once connected, or at the next heartbeat, until it is answered */
@@ -682,7 +663,7 @@ on_pruned(ZkRequest *r)
 	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
 		return;
 	n->prune_len = 0;
-	advance(n);
+	zkn_advance_locked(n);
 }
 
 static void
@@ -707,7 +688,7 @@ on_prune_read(ZkRequest *r)
 		;
 	if (r->rc != ZNONODE)
 		n->prune_len = 0;
-	advance(n);
+	zkn_advance_locked(n);
 }
 
 /*
@@ -715,12 +696,13 @@ on_prune_read(ZkRequest *r)
  * answered, or could not be sent, is done again when connected, or at the next
  * heartbeat.  The node may be freed.
  */
-static void
-advance(ZkNode *n)
+void
+zkn_advance_locked(ZkNode *n)
 {
 	bool		usable = zks_usable_locked(n->session);
 	int64_t		now = zks_now();
 
+	zk_assert(zks_has_mutex(n->session));
 	switch (n->state)
 	{
 		case ZKN_CREATING:
@@ -741,6 +723,8 @@ advance(ZkNode *n)
 			}
 			else if (!zkn_is_wanted(n))
 				get_rid_of(n);
+			else if (n->mark != NULL)
+				zkn_advance_mark_locked(n->mark);	/* without the node */
 			break;
 		case ZKN_ABSENT:
 		case ZKN_DELETED:
@@ -771,7 +755,7 @@ zkn_delete(ZkSession *s, ZkNode *n)
 	if (zkn_is_wanted(n))
 		lose_interest(n, RETURNED);
 	zkn_rely_locked(n, ZKN_NOT_RELIED);
-	advance(n);
+	zkn_advance_locked(n);
 	zks_leave(s);
 }
 
@@ -791,7 +775,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 	if (s->info.state == ZKS_OVER)
 		finish(n);
 	else
-		advance(n);
+		zkn_advance_locked(n);
 	s->notify = false;			/* it would end the owner's next wait at once */
 	zks_leave(s);
 	return ticket;
@@ -809,7 +793,7 @@ zkn_share(ZkSession *s, ZkNode *n)
 		n->telling = TELLING_SHARED;
 		n->tell_doubted = false;
 		zkn_turn_shared_locked(s, n->dir);
-		advance(n);
+		zkn_advance_locked(n);
 	}
 	zks_leave(s);
 	return ticket;
@@ -831,7 +815,7 @@ zkn_tell_granted(ZkSession *s, ZkNode *n)
 	if (n->telling == TELLS_NOTHING)
 	{
 		n->telling = TELLING_GRANTED;
-		advance(n);
+		zkn_advance_locked(n);
 	}
 	zks_leave(s);
 }
@@ -852,7 +836,7 @@ zkn_catch_up_locked(ZkSession *s)
 		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
 	{
 		next = TAILQ_NEXT(n, link);
-		advance(n);
+		zkn_advance_locked(n);
 	}
 	zkn_advance_marks_locked(s);
 }
@@ -873,7 +857,7 @@ zkn_forfeit_locked(ZkSession *s)
 			continue;
 		zkn_lose_locked(n, ZK_LOST_CONTACT);
 		lose_interest(n, RETURNED);
-		advance(n);
+		zkn_advance_locked(n);
 	}
 }
 

@@ -131,7 +131,7 @@ extern void zkn_present_locked(ZkNode *n);
 extern void zkn_found_locked(ZkNode *n, const ZkRequest *r);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
-extern void zkn_settle_node_locked(ZkNode *n);
+extern void zkn_advance_locked(ZkNode *n);
 extern void zkn_part_with_mark_locked(ZkNode *n);
 extern char *zkn_make_data(const ZkpData *says);
 

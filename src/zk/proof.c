@@ -77,7 +77,7 @@ void
 zkn_watch(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT && n->loss == ZK_NOT_LOST)
+	if (zkn_is_held(n))
 		keep_watch(n);
 	zks_leave(s);
 }
