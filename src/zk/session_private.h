@@ -38,6 +38,7 @@ typedef struct ZkFault
 								 * see LISTEN_MS in connection.c */
 } ZkFault;
 
+TAILQ_HEAD(ZkNodes, ZkNode);	/* node.c */
 typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
 
 struct ZkSession
@@ -126,7 +127,7 @@ struct ZkSession
 	unsigned int nwatch_chains; /* a power of two, or 0 */
 	unsigned int nwatches;
 	size_t		watch_bytes;	/* what their paths need in a packet */
-				TAILQ_HEAD(, ZkNode) nodes; /* first those that are not wanted */
+	struct ZkNodes nodes;		/* first those that are not wanted */
 	size_t		path_bytes;		/* of those that may be there */
 	ZkNode	   *expecting;		/* which is next in line for its lock; or NULL */
 	unsigned int nrelied;		/* how many the owner relies on */

@@ -61,8 +61,9 @@ zkn_new_version_locked(const ZkNode *n, int seen)
 }
 
 /*
- * Whether what was read is another one of ours, or may be.  At most one at its path is
- * wanted, and those that are not come first.
+ * Whether what was read is another one of ours, or may be.  Right behind its create,
+ * which has succeeded, none that is held can be there; of these there may be thousands,
+ * and the others come first.
  */
 static bool
 is_another(const ZkNode *n, const ZkRequest *r)
@@ -71,7 +72,7 @@ is_another(const ZkNode *n, const ZkRequest *r)
 
 	TAILQ_FOREACH(other, &n->session->nodes, link)
 	{
-		if (zkn_is_wanted(n) && zkn_is_wanted(other))
+		if (n->state == ZKN_CREATING && zkn_is_wanted(other))
 			break;
 		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
 			(other->czxid == 0 ? other->version == r->stat.version : other->czxid == r->stat.czxid))
