@@ -256,15 +256,6 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	return n;
 }
 
-/* What a node's data says until its mode changes */
-static char *
-identity_data(const char *identity)
-{
-	ZkpData		says = {.identity = identity};
-
-	return zkn_make_data(&says);
-}
-
 /* A single node, and the read behind its create */
 static void
 on_single_created(ZkRequest *r)
@@ -307,7 +298,7 @@ send_single(ZkRequest *r, const ZkNode *n, const char *data)
 static bool
 create_one_locked(ZkNode *n)
 {
-	char	   *data = identity_data(n->identity);
+	char	   *data = zkn_make_data(&(ZkpData) {.identity = n->identity});
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
 	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
 
@@ -335,7 +326,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 {
 	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
 	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
-	char	   *data = identity_data(nodes[0]->identity);	/* the same for all */
+	char	   *data = zkn_make_data(&(ZkpData) {.identity = nodes[0]->identity});	/* the same for all */
 	ZkRequest  *r = NULL;
 
 	zk_assert(zks_has_mutex(nodes[0]->session));

@@ -432,15 +432,6 @@ on_seen(ZkRequest *r)
 		set_refused(n, r->rc);
 }
 
-/* Whether we know of no reason why the node should be gone, and would */
-static bool
-is_seen(const ZkNode *n)
-{
-	const ZkSessionInfo *info = &n->session->info;
-
-	return !n->unseen && zks_now() - info->heard_at < zks_late_after(info);
-}
-
 /*
  * Of a claim's mark that is set with it: it may have been refused, since somebody has
  * changed it, then the node goes alone; or the node, since somebody has deleted it,
@@ -501,7 +492,9 @@ on_deleted(ZkRequest *r)
 static void
 send_delete(ZkNode *n, bool with_mark)
 {
-	bool		read_first = n->single && !is_seen(n);
+	const ZkSessionInfo *info = &n->session->info;
+	/* if there is a reason why it should be gone, or we would not know of one */
+	bool		read_first = n->single && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
 	ZkRequest  *r = zkn_request_locked(n, read_first ? on_seen : on_deleted);
 	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = n->version}};
 
@@ -792,7 +785,7 @@ zkn_share(ZkSession *s, ZkNode *n)
 		ticket = n->ticket = ++s->tickets;
 		n->telling = TELLING_SHARED;
 		n->tell_doubted = false;
-		zkn_turn_shared_locked(s, n->dir);
+		zkn_turn_ended_locked(s, n->dir, n->czxid, false);
 		zkn_advance_locked(n);
 	}
 	zks_leave(s);
