@@ -74,11 +74,11 @@ zkn_mark_over(const ZkMark *m)
 	return m->state == ZKN_MARK_REFUSED || m->state == ZKN_MARK_SETTLED;
 }
 
-/* Whether the owner still has it: until it has decided */
+/* Decided, so that its owner has it no more, and not settled */
 static bool
-is_owned(const ZkMark *m)
+is_open(const ZkMark *m)
 {
-	return m->decision == UNDECIDED;
+	return !zkn_mark_over(m) && m->decision != UNDECIDED;
 }
 
 static void
@@ -103,7 +103,7 @@ unlist(ZkMark *m)
 static void
 free_if_done(ZkMark *m)
 {
-	if (!zkn_mark_over(m) || is_owned(m) || m->carrier != NULL || m->asking)
+	if (!zkn_mark_over(m) || m->decision == UNDECIDED || m->carrier != NULL || m->asking)
 		return;
 	unlist(m);
 	free(m);
@@ -319,7 +319,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	if (zkn_mark_over(m) || m->state == ZKN_MARKING || m->asking || m->decision == UNDECIDED || !zks_usable_locked(s))
+	if (!is_open(m) || m->state == ZKN_MARKING || m->asking || !zks_usable_locked(s))
 		return;
 	r = zkr_new_locked(s, m->state == ZKN_MARKED ? on_set : on_read, m);
 	if (r == NULL)
@@ -367,7 +367,7 @@ zkn_any_mark_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	for (ZkMark *m = s->marks; m != NULL; m = m->next)
 	{
-		if (!zkn_mark_over(m) && !is_owned(m))
+		if (is_open(m))
 			return true;
 	}
 	return false;
@@ -377,7 +377,7 @@ zkn_any_mark_locked(ZkSession *s)
  * From session to session
  */
 
-/* Their carriers have forgotten them; those that matter are put into this list */
+/* Their carriers have forgotten them; they are put into this list */
 void
 zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 {
@@ -390,11 +390,6 @@ zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 		if (m->asking)
 			zkr_forget_owner_locked(s, m);
 		m->asking = false;
-		if (zkn_mark_over(m) && !is_owned(m))
-		{
-			free(m);
-			continue;
-		}
 		m->session = NULL;
 		m->carrier = NULL;
 		if (m->state == ZKN_MARKED || m->state == ZKN_MARKING)
@@ -483,7 +478,7 @@ zkn_mark_is_open(ZkSession *s, const char *path)
 
 	zks_enter(s);
 	for (ZkMark *m = s->marks; m != NULL; m = m->next)
-		result |= !zkn_mark_over(m) && !is_owned(m) && strcmp(m->path, path) == 0;
+		result |= is_open(m) && strcmp(m->path, path) == 0;
 	zks_leave(s);
 	return result;
 }
