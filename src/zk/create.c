@@ -298,7 +298,8 @@ send_single(ZkRequest *r, const ZkNode *n, const char *data)
 static bool
 create_one_locked(ZkNode *n)
 {
-	char	   *data = zkn_make_data(&(ZkpData) {.identity = n->identity});
+	ZkpData		says = {.identity = n->identity};
+	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
 	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
 
@@ -326,7 +327,8 @@ create_group_locked(ZkNode *const *nodes, int n)
 {
 	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
 	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
-	char	   *data = zkn_make_data(&(ZkpData) {.identity = nodes[0]->identity});	/* the same for all */
+	ZkpData		says = {.identity = nodes[0]->identity};	/* the same for all */
+	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = NULL;
 
 	zk_assert(zks_has_mutex(nodes[0]->session));

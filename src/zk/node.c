@@ -493,6 +493,7 @@ static void
 send_delete(ZkNode *n, bool with_mark)
 {
 	const ZkSessionInfo *info = &n->session->info;
+
 	/* if there is a reason why it should be gone, or we would not know of one */
 	bool		read_first = n->single && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
 	ZkRequest  *r = zkn_request_locked(n, read_first ? on_seen : on_deleted);
