@@ -748,7 +748,6 @@ zkn_delete(ZkSession *s, ZkNode *n)
 	zks_enter(s);
 	if (zkn_is_wanted(n))
 		lose_interest(n, RETURNED);
-	zkn_rely_locked(n, ZKN_NOT_RELIED);
 	zkn_advance_locked(n);
 	zks_leave(s);
 }

@@ -494,7 +494,8 @@ zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session, ZkSto
 	{
 		bool		lost;
 
-		if (n->reliance == ZKN_NOT_RELIED)
+		/* of one that its owner has released, the answer tells */
+		if (n->reliance == ZKN_NOT_RELIED || (!zkn_is_wanted(n) && n->loss != ZK_LOST_CONTACT))
 			continue;
 		s->some_lost |= is_lost(n);
 		if (reliance_on(n) <= most || (only_by_session && !n->by_session))
