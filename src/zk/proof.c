@@ -323,7 +323,7 @@ zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
 
 	zks_enter(s);
 	certain = !zkn_is_renaming(n);
-	if (certain)
+	if (n->state == ZKN_PRESENT && certain)
 		zkn_lose_locked(n, loss);
 	zks_leave(s);
 	return certain;
