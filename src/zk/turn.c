@@ -127,11 +127,17 @@ zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted
 {
 	ZkTurn	   *t = *find(s, dir);
 
-	if (t == NULL || t->czxid != czxid)
-		return;
-	t->given_back = deleted && t->epoch == s->info.epoch;
-	if (!deleted)
-		t->czxid = 0;			/* also if it is deleted later */
+	if (t != NULL && t->czxid == czxid)
+		t->given_back = deleted && t->epoch == s->info.epoch;
+}
+
+void
+zkn_turn_shared_locked(ZkSession *s, const char *dir)
+{
+	ZkTurn	  **link = find(s, dir);
+
+	if (*link != NULL)
+		unlink_turn(link);
 }
 
 bool

@@ -11,11 +11,12 @@
 #include "session.h"
 
 /*
- * An exclusive node is granted, and alone in its queue; it was deleted by us, or
- * its holder has lost it, or has become a reader
+ * An exclusive node is granted, and alone in its queue; it was deleted
+ * by us, or somehow else; its holder has become a reader.
  */
 extern void zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid);
 extern void zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted);
+extern void zkn_turn_shared_locked(ZkSession *s, const char *dir);
 
 /*
  * A node is created, or, with name NULL, is not: whether nobody is before it,
