@@ -13,6 +13,7 @@
 #define PG_CATCH() } else {
 #define PG_FINALLY() } {
 #define PG_END_TRY() }
+#define TAILQ_FOREACH(item, head, link) for ((item) = first_of(head); (item) != NULL; (item) = next_of(item))
 #define foreach(cell, list) for ((cell) = first_of(list); (cell) != NULL; (cell) = next_of(cell))
 #define dlist_foreach(iter, head) for ((iter).cur = first_of(head); (iter).cur != NULL; (iter).cur = next_of((iter).cur))
 #define dlist_reverse_foreach(iter, head) dlist_foreach(iter, head)

@@ -53,7 +53,7 @@ on_created(ZkRequest *r)
 		return;
 	if (r->rc == ZOK)
 	{
-		snprintf(n->name, sizeof(n->name), "%s", r->name);
+		zkn_name_locked(n, r->name);
 		n->czxid = r->stat.czxid;
 		n->proven_at = r->sent_at;
 		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
@@ -149,9 +149,9 @@ on_group_read(ZkRequest *r)
 			n->czxid = r->stat.czxid;
 			n->proven_at = g->sent_at;
 			zkn_present_locked(n);
-			continue;
 		}
-		zkn_unread_locked(n, r->rc);
+		else
+			zkn_unsure_locked(n, ZOK);
 	}
 	free(g);
 }
@@ -170,15 +170,15 @@ on_group_created(ZkRequest *r)
 	Group	   *g = (Group *) r->owner;
 	int			failed = zkr_failed_op(r);
 	ZkRequest  *read = NULL;
-	NodePath	path;
+	const char *path = NULL;
 
 	g->sent_at = r->sent_at;
 	if (r->rc == ZOK)
 	{
 		/* all stay in CREATING until one has been read */
 		for (int i = 0; i < g->n; i++)
-			snprintf(g->nodes[i]->name, ZKP_NAME_LEN, "%s", name_of(r->op_names[i]));
-		(void) zkn_node_path(g->nodes[0], g->nodes[0]->name, &path);
+			zkn_name_locked(g->nodes[i], name_of(r->op_names[i]));
+		path = g->nodes[0]->path;
 		read = group_request(g, on_group_read);
 	}
 	for (int i = 0; i < g->n; i++)
@@ -195,7 +195,7 @@ on_group_created(ZkRequest *r)
 
 	/* last, since it may be answered at once, and the group is freed then */
 	if (read != NULL)
-		zkr_stat_locked(read, path.text);
+		zkr_stat_locked(read, path);
 	else
 		free(g);
 }
@@ -225,7 +225,7 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 {
 	const char *identity = want->identity != NULL ? want->identity : "";
 	size_t		dir_size = strlen(dir) + 1;
-	ZkNode	   *n = calloc(1, sizeof(ZkNode) + dir_size + strlen(identity) + 1);
+	ZkNode	   *n = calloc(1, sizeof(ZkNode) + 3 * dir_size + 2 * ZKP_NAME_LEN + strlen(identity) + 1);
 	char		uuid[ZKP_UUID_LEN];
 
 	if (n == NULL || !zks_make_uuid(uuid))
@@ -241,20 +241,19 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->single = !n->is_record && want->style == ZKP_SINGLE;
 	n->version = n->single ? want->seen_version : -1;
 	strcpy(n->dir, dir);
-	n->identity = strcpy(n->dir + dir_size, identity);
+	n->path = strcpy(n->dir + dir_size, dir);
+	n->name = n->path + dir_size;
+	n->shared_path = strcpy(n->name + ZKP_NAME_LEN, dir);
+	n->shared_name = n->shared_path + dir_size;
+	n->identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
 	if (!n->single)
-		zkp_prefix(n->prefix, uuid, want);
-	n->path_bytes = path_bytes(dir, n->single ? NULL : n->prefix);
+	{
+		n->name[-1] = n->shared_name[-1] = '/';
+		zkp_prefix(n->name, uuid, want);
+	}
+	n->prefix_len = (int) strlen(n->name);
+	n->path_bytes = path_bytes(dir, n->single ? NULL : n->name);
 	return n;
-}
-
-/* What a node's data says until its mode changes */
-static char *
-identity_data(const char *identity)
-{
-	ZkpData		says = {.identity = identity};
-
-	return zkn_make_data(&says);
 }
 
 /* A single node, and the read behind its create */
@@ -273,15 +272,8 @@ on_single_created(ZkRequest *r)
 		n->proven_at = r->before->sent_at;
 		zkn_found_locked(n, r);
 	}
-	else if (created == ZOK && (r->rc == ZOK || r->rc == ZNONODE))
-	{
-		/* somebody has deleted it since */
-		zkn_lose_locked(n, ZK_LOST_NODE);
-		if (!zkn_is_wanted(n))
-			zkn_ended_locked(n, ZKN_LOST);
-	}
 	else
-		zkn_unsure_locked(n, created);
+		zkn_unsure_locked(n, created);	/* it may have been deleted since */
 }
 
 /* So often that it gets its version, and read behind that */
@@ -306,10 +298,10 @@ send_single(ZkRequest *r, const ZkNode *n, const char *data)
 static bool
 create_one_locked(ZkNode *n)
 {
-	char	   *data = identity_data(n->identity);
+	ZkpData		says = {.identity = n->identity};
+	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
 	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
-	NodePath	path;
 
 	zk_assert(zks_has_mutex(n->session));
 	if (r != NULL)
@@ -324,8 +316,7 @@ create_one_locked(ZkNode *n)
 		else if (n->single)
 			send_single(r, n, data);
 		else
-			zkr_create_locked(r, zkn_node_path(n, n->prefix, &path), ZOO_EPHEMERAL_SEQUENTIAL, data,
-							  n->closed);
+			zkr_create_locked(r, n->path, ZOO_EPHEMERAL_SEQUENTIAL, data, n->closed);
 	}
 	free(data);
 	return r != NULL;
@@ -336,25 +327,12 @@ create_group_locked(ZkNode *const *nodes, int n)
 {
 	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
 	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
-	char	  **paths = calloc(n, sizeof(char *));
-	char	   *data = identity_data(nodes[0]->identity);	/* the same for all */
+	ZkpData		says = {.identity = nodes[0]->identity};	/* the same for all */
+	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = NULL;
-	bool		ready = g != NULL && ops != NULL && paths != NULL && data != NULL;
 
 	zk_assert(zks_has_mutex(nodes[0]->session));
-	for (int i = 0; ready && i < n; i++)
-	{
-		NodePath	path;
-
-		paths[i] = strdup(zkn_node_path(nodes[i], nodes[i]->prefix, &path));
-		ops[i].type = ZOO_CREATE_OP;
-		ops[i].path = paths[i];
-		ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
-		ops[i].data = data;
-		ops[i].closed = nodes[i]->closed;
-		ready = paths[i] != NULL;
-	}
-	if (ready)
+	if (g != NULL && ops != NULL && data != NULL)
 	{
 		g->n = n;
 		memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
@@ -364,6 +342,11 @@ create_group_locked(ZkNode *const *nodes, int n)
 	{
 		for (int i = 0; i < n; i++)
 		{
+			ops[i].type = ZOO_CREATE_OP;
+			ops[i].path = nodes[i]->path;
+			ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
+			ops[i].data = data;
+			ops[i].closed = nodes[i]->closed;
 			zkn_enlist_locked(nodes[i]);
 			if (nodes[i]->parents)
 				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
@@ -372,9 +355,6 @@ create_group_locked(ZkNode *const *nodes, int n)
 	}
 	else
 		free(g);
-	for (int i = 0; paths != NULL && i < n; i++)
-		free(paths[i]);
-	free(paths);
 	free(ops);
 	free(data);
 	return r != NULL;
@@ -449,17 +429,6 @@ zkn_path_bytes(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	return bytes;
 }
 
-/*
- * Do not settle merely because the outcome is known: the node is usually
- * deleted next, and settles it
- */
-static void
-mark_moved(ZkNode *n, bool decided_now)
-{
-	if (!decided_now || !zkn_is_wanted(n))
-		zkn_settle_node_locked(n);
-}
-
 /* For each node there is a check, and behind it what sets its mark */
 static void
 on_marked(ZkRequest *r)
@@ -484,7 +453,8 @@ on_marked(ZkRequest *r)
 			continue;
 		if (r->rc == ZOK)
 			n->proven_at = r->sent_at;
-		mark_moved(n, true);
+		if (!zkn_is_wanted(n))
+			zkn_advance_locked(n);
 	}
 	free(g);
 }
@@ -494,14 +464,13 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 {
 	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
 	ZkOp	   *ops = calloc(2 * n, sizeof(ZkOp));
-	NodePath   *paths = calloc(n, sizeof(NodePath));
 	ZkRequest  *r = NULL;
 	int			made = 0;
 
 	while (made < n && (marks[made] = zkn_new_mark(&what[made])) != NULL)
 		made++;
 	zks_enter(s);
-	if (g != NULL && ops != NULL && paths != NULL && made == n)
+	if (g != NULL && ops != NULL && made == n)
 	{
 		g->n = n;
 		for (int i = 0; i < n; i++)
@@ -514,11 +483,11 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 
 		zkn_part_with_mark_locked(node);
 		node->mark = marks[i];
-		zkn_begin_mark_locked(s, marks[i], node, mark_moved);
+		zkn_begin_mark_locked(s, marks[i], node, zkn_advance_locked);
 		ops[2 * i].type = ZOO_CHECK_OP;
-		ops[2 * i].path = zkn_node_path(node, node->name, &paths[i]);
+		ops[2 * i].path = node->path;
 		ops[2 * i].version = -1;
-		zkn_write_op(marks[i], &ops[2 * i + 1]);
+		zkn_mark_op(marks[i], &ops[2 * i + 1]);
 	}
 	if (r != NULL)
 		zkr_multi_locked(r, ops, 2 * n);
@@ -526,8 +495,7 @@ zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 		free(g);
 	zks_leave(s);
 	while (r == NULL && made > 0)
-		zkn_free_mark(marks[--made]);
-	free(paths);
+		free(marks[--made]);
 	free(ops);
 	return r != NULL;
 }

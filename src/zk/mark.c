@@ -47,7 +47,7 @@ typedef enum Decision
 struct ZkMark
 {
 	ZkMark	   *next;
-	ZkMark	   *prev;
+	ZkMark	  **link;			/* what leads to it */
 	ZkSession  *session;		/* NULL: between two sessions */
 	ZkMarkState state;
 	Decision	decision;
@@ -61,11 +61,11 @@ struct ZkMark
 	int			base;			/* the version before that */
 	int			version;		/* after it, once it is MARKED */
 	ZkNode	   *carrier;		/* the lock's node, or NULL */
-	void		(*tell_carrier) (ZkNode *n, bool decided_now);
-	char	   *path;
-	char	   *pending;
+	void		(*tell_carrier) (ZkNode *n);
+	char	   *pending;		/* what it says, in each case */
 	char	   *done;
 	char	   *before;
+	char		path[];
 };
 
 bool
@@ -74,93 +74,88 @@ zkn_mark_over(const ZkMark *m)
 	return m->state == ZKN_MARK_REFUSED || m->state == ZKN_MARK_SETTLED;
 }
 
-/* Whether the owner still has it: until it has decided */
+/* Decided, so that its owner has it no more, and not settled */
 static bool
-is_owned(const ZkMark *m)
+is_open(const ZkMark *m)
 {
-	return m->decision == UNDECIDED;
-}
-
-void
-zkn_free_mark(ZkMark *m)
-{
-	free(m->path);
-	free(m->pending);
-	free(m->done);
-	free(m->before);
-	free(m);
+	return !zkn_mark_over(m) && m->decision != UNDECIDED;
 }
 
 static void
-enlist(ZkSession *s, ZkMark *m)
+enlist(ZkMark **list, ZkMark *m)
 {
-	m->session = s;
-	m->prev = NULL;
-	m->next = s->marks;
+	m->link = list;
+	m->next = *list;
 	if (m->next != NULL)
-		m->next->prev = m;
-	s->marks = m;
+		m->next->link = &m->next;
+	*list = m;
 }
 
 static void
 unlist(ZkMark *m)
 {
-	if (m->prev != NULL)
-		m->prev->next = m->next;
-	else if (m->session != NULL)
-		m->session->marks = m->next;
+	*m->link = m->next;
 	if (m->next != NULL)
-		m->next->prev = m->prev;
+		m->next->link = m->link;
 }
 
 /* Nobody needs it any longer? */
 static void
 free_if_done(ZkMark *m)
 {
-	if (!zkn_mark_over(m) || is_owned(m) || m->carrier != NULL || m->asking)
+	if (!zkn_mark_over(m) || m->decision == UNDECIDED || m->carrier != NULL || m->asking)
 		return;
 	unlist(m);
-	zkn_free_mark(m);
+	free(m);
 }
 
 /* Not in the session's list, and without carrier, until zkn_begin_mark_locked */
 ZkMark *
 zkn_new_mark(const ZkMarking *what)
 {
-	ZkMark	   *m = calloc(1, sizeof(ZkMark));
+	size_t		path_size = strlen(what->path) + 1;
+	size_t		pending_size = strlen(what->pending) + 1;
+	size_t		done_size = strlen(what->done) + 1;
+	ZkMark	   *m = calloc(1, sizeof(ZkMark) + path_size + pending_size + done_size + strlen(what->before) + 1);
 
 	if (m == NULL)
 		return NULL;
 	m->state = ZKN_MARKING;
 	m->base = what->version;
-	m->path = strdup(what->path);
-	m->pending = strdup(what->pending);
-	m->done = strdup(what->done);
-	m->before = strdup(what->before);
-	if (m->path != NULL && m->pending != NULL && m->done != NULL && m->before != NULL)
-		return m;
-	zkn_free_mark(m);
-	return NULL;
+	m->pending = strcpy(m->path + path_size, what->pending);
+	m->done = strcpy(m->pending + pending_size, what->done);
+	m->before = strcpy(m->done + done_size, what->before);
+	strcpy(m->path, what->path);
+	return m;
 }
 
 void
 zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
-					  void (*tell_carrier) (ZkNode *n, bool decided_now))
+					  void (*tell_carrier) (ZkNode *n))
 {
 	zk_assert(zks_has_mutex(s));
-	enlist(s, m);
+	enlist(&s->marks, m);
+	m->session = s;
 	m->carrier = carrier;
 	m->tell_carrier = tell_carrier;
 }
 
+/* Writes it, or, once that is answered, settles it */
 void
-zkn_write_op(const ZkMark *m, ZkOp *op)
+zkn_mark_op(ZkMark *m, ZkOp *op)
 {
 	memset(op, 0, sizeof(ZkOp));
 	op->type = ZOO_SETDATA_OP;
 	op->path = m->path;
-	op->data = m->pending;
-	op->version = m->base;
+	if (m->state == ZKN_MARKING)
+	{
+		op->data = m->pending;
+		op->version = m->base;
+		return;
+	}
+	m->asking = true;
+	op->data = m->decision == DONE ? m->done : m->before;
+	op->version = m->version;
 }
 
 /* The answer to its write, which failed because of it, or of its carrier, or not */
@@ -211,17 +206,6 @@ zkn_mark_can_be_set(const ZkMark *m)
 	return m->state == ZKN_MARKED && m->decision != UNDECIDED && !m->asking;
 }
 
-void
-zkn_settle_op(ZkMark *m, ZkOp *op)
-{
-	m->asking = true;
-	memset(op, 0, sizeof(ZkOp));
-	op->type = ZOO_SETDATA_OP;
-	op->path = m->path;
-	op->data = m->decision == DONE ? m->done : m->before;
-	op->version = m->version;
-}
-
 /*
  * The answer to that.  ZOK: it is settled, or has to be read again; else it is
  * to be tried again.  A second try whose first was carried out finds another
@@ -242,19 +226,12 @@ zkn_mark_set_answered_locked(ZkMark *m, int rc)
 	return ZOK;
 }
 
-/* It was not tried, though that was the intention */
-void
-zkn_mark_not_set(ZkMark *m)
-{
-	m->asking = false;
-}
-
 /* Something about it has changed, so go on */
 static void
 go_on(ZkMark *m)
 {
 	if (m->carrier != NULL)
-		m->tell_carrier(m->carrier, false);
+		m->tell_carrier(m->carrier);
 	else
 		advance_or_free(m);
 }
@@ -342,7 +319,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	if (zkn_mark_over(m) || m->state == ZKN_MARKING || m->asking || m->decision == UNDECIDED || !zks_usable_locked(s))
+	if (!is_open(m) || m->state == ZKN_MARKING || m->asking || !zks_usable_locked(s))
 		return;
 	r = zkr_new_locked(s, m->state == ZKN_MARKED ? on_set : on_read, m);
 	if (r == NULL)
@@ -351,7 +328,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	{
 		ZkOp		op;
 
-		zkn_settle_op(m, &op);
+		zkn_mark_op(m, &op);
 		zkr_set_locked(r, op.path, op.data, op.version);
 	}
 	else
@@ -362,7 +339,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	}
 }
 
-/* The same for all that have none */
+/* Go on with all of them, with their carriers or without */
 void
 zkn_advance_marks_locked(ZkSession *s)
 {
@@ -371,9 +348,16 @@ zkn_advance_marks_locked(ZkSession *s)
 		 *m = s->marks; m != NULL; m = next)
 	{
 		next = m->next;
-		if (m->carrier == NULL)
-			zkn_advance_mark_locked(m);
+		go_on(m);
 	}
+}
+
+void
+zkn_settle(ZkSession *s)
+{
+	zks_enter(s);
+	zkn_advance_marks_locked(s);
+	zks_leave(s);
 }
 
 /* Whether one waits to be settled that nobody carries */
@@ -383,7 +367,7 @@ zkn_any_mark_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	for (ZkMark *m = s->marks; m != NULL; m = m->next)
 	{
-		if (!zkn_mark_over(m) && !is_owned(m))
+		if (is_open(m))
 			return true;
 	}
 	return false;
@@ -393,7 +377,7 @@ zkn_any_mark_locked(ZkSession *s)
  * From session to session
  */
 
-/* Their carriers have forgotten them; those that matter are put into this list */
+/* Their carriers have forgotten them; they are put into this list */
 void
 zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 {
@@ -406,20 +390,11 @@ zkn_take_marks_locked(ZkSession *s, ZkMark **list)
 		if (m->asking)
 			zkr_forget_owner_locked(s, m);
 		m->asking = false;
-		if (zkn_mark_over(m) && !is_owned(m))
-		{
-			zkn_free_mark(m);
-			continue;
-		}
 		m->session = NULL;
 		m->carrier = NULL;
 		if (m->state == ZKN_MARKED || m->state == ZKN_MARKING)
 			m->state = ZKN_MARK_UNSURE;
-		m->prev = NULL;
-		m->next = *list;
-		if (m->next != NULL)
-			m->next->prev = m;
-		*list = m;
+		enlist(list, m);
 	}
 }
 
@@ -431,13 +406,9 @@ zkn_adopt_marks(ZkSession *s, ZkMark **list)
 	{
 		ZkMark	   *m = *list;
 
-		*list = m->next;
-		if (m->next != NULL)
-			m->next->prev = NULL;
-		if (zkn_mark_over(m) && !is_owned(m))
-			zkn_free_mark(m);
-		else
-			enlist(s, m);
+		unlist(m);
+		enlist(&s->marks, m);
+		m->session = s;
 	}
 	zkn_advance_marks_locked(s);
 	zks_leave(s);
@@ -459,7 +430,7 @@ zkn_free_marks(ZkSession *s)
 		ZkMark	   *m = s->marks;
 
 		s->marks = m->next;
-		zkn_free_mark(m);
+		free(m);
 	}
 }
 
@@ -482,7 +453,8 @@ zkn_mark_info(ZkMark *m, ZkMarkInfo *info)
 }
 
 /*
- * Between two sessions nothing is freed here: zkn_adopt_marks does.
+ * Between two sessions nothing is freed here: zkn_adopt_marks does.  It is not settled
+ * yet: its carrier is usually deleted next, and zkn_settle comes after that.
  */
 void
 zkn_decide_mark(ZkMark *m, bool done)
@@ -492,12 +464,11 @@ zkn_decide_mark(ZkMark *m, bool done)
 	if (s != NULL)
 		zks_enter(s);
 	m->decision = done ? DONE : UNDONE;
-	if (s != NULL && m->carrier != NULL)
-		m->tell_carrier(m->carrier, true);
-	else if (s != NULL)
-		free_if_done(m);
 	if (s != NULL)
+	{
+		free_if_done(m);
 		zks_leave(s);
+	}
 }
 
 bool
@@ -507,7 +478,7 @@ zkn_mark_is_open(ZkSession *s, const char *path)
 
 	zks_enter(s);
 	for (ZkMark *m = s->marks; m != NULL; m = m->next)
-		result |= !zkn_mark_over(m) && !is_owned(m) && strcmp(m->path, path) == 0;
+		result |= is_open(m) && strcmp(m->path, path) == 0;
 	zks_leave(s);
 	return result;
 }

@@ -10,24 +10,27 @@
  * confirmed that it is gone, or the session is over, which is equivalent.
  * (A single node has a name that others give to theirs, too: see single.c.)
  *
- *	           create      create   no      list   list   deleted by  our
- *	           answered    refused  answer  shows  lacks  somebody    delete
- *	                                        it     it                 answered
+ *	           create      create   no      list   list   our
+ *	           answered    refused  answer  shows  lacks  delete
+ *	                                        it     it     answered
  *	CREATING   PRESENT     ABSENT   UNSURE
  *	UNSURE                                  PRESENT ABSENT
- *	PRESENT                                               LOST        DELETED
+ *	PRESENT                                               DELETED
+ *	ABSENT                                  PRESENT ABSENT
  *
  * UNSURE ends after a reconnection: sync, list, match (of a single node: sync,
- * read, compare).  A single one that is gone when it is read, right behind its
- * create, is LOST at once.  The end of the session makes all of these LOST
- * except those that are ABSENT or DELETED.  A node that its owner discards is
- * deleted when it is, or turns out to be, PRESENT
- * (LOST may only mean that we have no access, so it becomes PRESENT for that;
- * a node being deleted by zkn_delete becomes DELETED).
- * One that is ABSENT was UNSURE once and becomes so again, for further looks,
- * or is PRUNING the directories that were created for it (and is UNSURE again
- * after that), or is finished.
- * set_state() allows no other transitions.
+ * read, compare).  One that is ABSENT, and that its owner discards, may have been
+ * UNSURE: then it is looked for again and again for a while; and the directories that
+ * were created for it are pruned.
+ *
+ * These states are what ZooKeeper has said.  Whether the node is lost is another
+ * matter: somebody has deleted it, we have no access, nothing is heard, or the
+ * session is over (zkn_lose_locked).  Its owner sees LOST then; but it may stand
+ * nevertheless, so it is deleted like any other.
+ *
+ * Callbacks note what they have learned; zkn_advance_locked() decides what follows from the
+ * state, and from whether the owner is interested in the node (see Interest), which
+ * may change in each state.
  *
  * A node whose holder has become a reader says so in its data or, where other
  * clients go by names, is replaced by one with a reader's name, in one
@@ -42,15 +45,13 @@
  * (single.c).  Whenever there is more reason than usual to doubt that it is there, it
  * is read before it is deleted.
  *
- * Independently of that, the owner is interested in the node or not: see
- * Interest.  It may lose interest in each state; the completions do what has
- * to follow.
- *
  *-------------------------------------------------------------------------
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <zookeeper/proto.h>
 
 #include "lease.h"
 #include "mark_private.h"
@@ -63,45 +64,32 @@
 /* How long until a list that was too large to be read is requested again */
 #define TOO_LARGE_PAUSE_MS	60000
 
-static void look(ZkNode *n);
-static void send_delete(ZkNode *n);
-static void settle_and_delete(ZkNode *n);
-static void prune(ZkNode *n);
+/* Its path is among those that ZooKeeper may have to take at once */
+static bool
+takes_room(ZkNodeState state)
+{
+	return state != ZKN_ABSENT && state != ZKN_DELETED;
+}
 
-/* The chart, and what else may follow a state */
+/* The chart */
 static void
 set_state(ZkNode *n, ZkNodeState state)
 {
 #define TO(state)	(1 << (state))
 	static const int next[] = {
-		[ZKN_CREATING] = TO(ZKN_UNSURE) | TO(ZKN_PRESENT) | TO(ZKN_ABSENT) | TO(ZKN_LOST),
-		[ZKN_UNSURE] = TO(ZKN_UNSURE) | TO(ZKN_PRESENT) | TO(ZKN_ABSENT) | TO(ZKN_LOST),
-		[ZKN_PRESENT] = TO(ZKN_LOST) | TO(ZKN_DELETED),
-		[ZKN_ABSENT] = TO(ZKN_ABSENT) | TO(ZKN_UNSURE) | TO(ZKN_PRUNING),
-		[ZKN_PRUNING] = TO(ZKN_PRUNING) | TO(ZKN_UNSURE),
-		[ZKN_LOST] = TO(ZKN_LOST) | TO(ZKN_PRESENT) | TO(ZKN_DELETED),
+		[ZKN_CREATING] = TO(ZKN_UNSURE) | TO(ZKN_PRESENT) | TO(ZKN_ABSENT),
+		[ZKN_UNSURE] = TO(ZKN_UNSURE) | TO(ZKN_PRESENT) | TO(ZKN_ABSENT),
+		[ZKN_PRESENT] = TO(ZKN_DELETED),
+		[ZKN_ABSENT] = TO(ZKN_ABSENT) | TO(ZKN_PRESENT),
 		[ZKN_DELETED] = 0,
 	};
 
 	_Static_assert(sizeof(next) / sizeof(next[0]) == ZKN_DELETED + 1, "all states");
 	zk_assert(next[n->state] & TO(state));
 	(void) next;
+	n->session->path_bytes += (takes_room(state) - takes_room(n->state)) * n->path_bytes;
 	n->state = state;
 #undef TO
-}
-
-/* Its owner will ask for the result */
-static bool
-is_awaited(const ZkNode *n)
-{
-	return n->interest == RETURNED || n->interest == FORFEITED;
-}
-
-/* What it tells, or has told, is that it has a place of a semaphore */
-static bool
-is_of_grant(const ZkNode *n)
-{
-	return n->telling == TELLING_GRANTED || n->telling == TOLD_GRANTED;
 }
 
 /*
@@ -116,32 +104,10 @@ set_refused(ZkNode *n, int rc)
 
 	if (rc != ZOK)
 		info->refused = rc;
-	if (rc != ZOK && n->refused == ZOK && !is_awaited(n))
+	if (rc != ZOK && n->refused == ZOK && n->interest != RETURNED)
 		info->refusals++;
 	info->unreleased += (rc != ZOK) - (n->refused != ZOK);
 	n->refused = rc;
-}
-
-/* Whether its path is among those that ZooKeeper may have to take at once */
-static void
-count_path(ZkNode *n, bool counts)
-{
-	if (counts && !n->counts)
-		n->session->path_bytes += n->path_bytes;
-	else if (!counts && n->counts)
-		n->session->path_bytes -= n->path_bytes;
-	n->counts = counts;
-}
-
-/*
- * It no longer does once its delete is sent: whatever is created later on that
- * connection comes after that.
- */
-static void
-set_deleting(ZkNode *n, bool deleting)
-{
-	n->deleting = deleting;
-	count_path(n, !deleting);
 }
 
 /* It is settled without us */
@@ -160,46 +126,17 @@ zkn_part_with_mark_locked(ZkNode *n)
  * The list: those that nobody wants come first, since many a call asks for them, and
  * those that are held may be thousands
  */
-
 void
 zkn_enlist_locked(ZkNode *n)
 {
 	ZkSession  *s = n->session;
 
-	zk_assert(zks_has_mutex(n->session));
-	n->next = NULL;
-	n->prev = s->last_node;
-	if (n->prev != NULL)
-		n->prev->next = n;
-	else
-		s->nodes = n;
-	s->last_node = n;
-	count_path(n, true);
-}
-
-static void
-strike(ZkNode *n)
-{
-	if (n->prev != NULL)
-		n->prev->next = n->next;
-	else
-		n->session->nodes = n->next;
-	if (n->next != NULL)
-		n->next->prev = n->prev;
-	else
-		n->session->last_node = n->prev;
+	zk_assert(zks_has_mutex(s));
+	TAILQ_INSERT_TAIL(&s->nodes, n, link);
+	s->path_bytes += n->path_bytes;
 }
 
 /* How many of them there are is counted, for those who ask often */
-
-void
-zkn_expect_locked(ZkNode *n, bool expects)
-{
-	zk_assert(zks_has_mutex(n->session));
-	n->session->nexpecting += expects - n->expects_turn;
-	n->expects_turn = expects;
-}
-
 void
 zkn_rely_locked(ZkNode *n, ZkReliance reliance)
 {
@@ -211,22 +148,14 @@ zkn_rely_locked(ZkNode *n, ZkReliance reliance)
 	n->transaction = s->transaction;
 }
 
-/* Returned, forfeited or discarded */
+/* Returned or discarded */
 static void
 lose_interest(ZkNode *n, Interest interest)
 {
-	ZkSession  *s = n->session;
-
 	if (n->interest == WANTED)
 	{
-		strike(n);
-		n->prev = NULL;
-		n->next = s->nodes;
-		if (n->next != NULL)
-			n->next->prev = n;
-		else
-			s->last_node = n;
-		s->nodes = n;
+		TAILQ_REMOVE(&n->session->nodes, n, link);
+		TAILQ_INSERT_HEAD(&n->session->nodes, n, link);
 	}
 	n->interest = interest;
 }
@@ -237,26 +166,29 @@ lose_interest(ZkNode *n, Interest interest)
 static void
 finish(ZkNode *n)
 {
+	ZkSession  *s = n->session;
+
 	if (n->interest != FINISHED)
 	{
 		n->interest = FINISHED;
 		set_refused(n, ZOK);
-		zkn_expect_locked(n, false);
+		if (s->expecting == n)
+			s->expecting = NULL;
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
-		strike(n);
-		count_path(n, false);
-		zk_assert(n->session->nodes != NULL || n->session->path_bytes == 0);
-		if (n->session->nodes == NULL)
-			n->session->idle_since = zks_now();
+		TAILQ_REMOVE(&s->nodes, n, link);
+		s->path_bytes -= takes_room(n->state) * n->path_bytes;
+		zk_assert(!TAILQ_EMPTY(&s->nodes) || s->path_bytes == 0);
+		if (TAILQ_EMPTY(&s->nodes))
+			s->idle_since = zks_now();
 		if (n->watch != NULL)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
 		zkn_part_with_mark_locked(n);
-		n->session->notify = true;
+		s->notify = true;
 		for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 		{
-			if (n->session->shown_nodes[i] == n)
-				n->session->shown_nodes[i] = NULL;
+			if (s->shown_nodes[i] == n)
+				s->shown_nodes[i] = NULL;
 		}
 	}
 	if (n->pending == 0)
@@ -268,8 +200,8 @@ void
 zkn_lose_locked(ZkNode *n, ZkLoss loss)
 {
 	zk_assert(zks_has_mutex(n->session));
-	set_state(n, ZKN_LOST);
 	n->session->some_lost = true;
+	n->unseen = true;
 	if (n->loss == ZK_NOT_LOST)
 	{
 		n->loss = loss;
@@ -279,19 +211,6 @@ zkn_lose_locked(ZkNode *n, ZkLoss loss)
 	/* what it was to tell is no longer needed: it is not sent again */
 	if (zkn_is_wanted(n))
 		n->ticket = 0;
-}
-
-/* The node no longer exists in ZooKeeper */
-void
-zkn_ended_locked(ZkNode *n, ZkNodeState state)
-{
-	zk_assert(zks_has_mutex(n->session));
-	if (n->state != state)
-		set_state(n, state);
-	if (state == ZKN_DELETED)
-		count_path(n, false);	/* while one that is lost may be there */
-	if (!is_awaited(n))
-		finish(n);
 }
 
 /* Comes first in each callback: false if the node is no longer of interest */
@@ -315,35 +234,6 @@ zkn_called_back_locked(ZkNode *n)
 	return zkn_called_back_quietly_locked(n);
 }
 
-/* It is being replaced by one with another name */
-bool
-zkn_is_renaming(const ZkNode *n)
-{
-	char		name[ZKP_NAME_LEN];
-
-	return zkn_is_telling(n) && zkp_shared_name(name, n->name);
-}
-
-/*
- * Deletes it, unless that is under way; an unknown name is settled first.  As
- * long as a claim's mark is not settled, who comes next would take the period
- * for claimed, so the two go together.
- */
-static void
-get_rid_of(ZkNode *n)
-{
-	if (n->telling == TELLING_GRANTED)
-		n->telling = TOLD_GRANTED;	/* its deletion says more */
-	if (n->deleting || zkn_is_renaming(n))
-		return;
-	if (n->mark == NULL || zkn_mark_over(n->mark))
-		send_delete(n);
-	else if (zkn_mark_can_be_set(n->mark))
-		settle_and_delete(n);
-	else
-		zkn_advance_mark_locked(n->mark);
-}
-
 ZkRequest *
 zkn_request_locked(ZkNode *n, ZkDone done)
 {
@@ -355,37 +245,14 @@ zkn_request_locked(ZkNode *n, ZkDone done)
 	return r;
 }
 
-char *
-zkn_node_path(ZkNode *n, const char *name, NodePath *path)
+/* Its name is known, in whole */
+void
+zkn_name_locked(ZkNode *n, const char *name)
 {
-	snprintf(path->text, sizeof(path->text), n->single ? "%s" : "%s/%s", n->dir, name);
-	return path->text;
-}
-
-/* It does not exist, as far as we know, and nothing is left to prune */
-static void
-look_later_or_finish(ZkNode *n)
-{
-	if (zks_now() >= n->stale_until)
-	{
-		finish(n);
-		return;
-	}
-	set_state(n, ZKN_UNSURE);
-	count_path(n, false);
-	n->ticket = 0;				/* nobody waits for this */
-	n->look_at = zks_now() + zks_late_after(&n->session->info);
-}
-
-/* Go on with the deepest of its directories; false if it has none */
-static bool
-leave_dir(ZkNode *n)
-{
-	char	   *slash = strrchr(n->dir, '/');
-
-	if (n->single && slash != n->dir)
-		*slash = '\0';
-	return !n->single || slash != n->dir;
+	zk_assert(zks_has_mutex(n->session));
+	snprintf(n->name, ZKP_NAME_LEN, "%s", name);
+	if (!zkp_shared_name(n->shared_name, n->name))
+		n->shared_name[0] = '\0';
 }
 
 /*
@@ -399,12 +266,9 @@ zkn_absent_locked(ZkNode *n, int rc)
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_ABSENT);
 	n->rc = rc;
-	if (n->interest != DISCARDED)
-		return;
-	if (n->parents && leave_dir(n))
-		prune(n);
-	else
-		look_later_or_finish(n);
+	n->prune_len = n->parents ? (int) strlen(n->dir) : 0;
+	n->look_at = zks_now() + zks_late_after(&n->session->info);
+	zkn_advance_locked(n);
 }
 
 void
@@ -413,9 +277,7 @@ zkn_present_locked(ZkNode *n)
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
-	count_path(n, true);
-	if (!zkn_is_wanted(n))
-		get_rid_of(n);
+	zkn_advance_locked(n);
 }
 
 /* This is it */
@@ -426,8 +288,6 @@ zkn_found_locked(ZkNode *n, const ZkRequest *r)
 	n->czxid = r->stat.czxid;
 	if (n->single)
 	{
-		if (n->session->newest_single < n->czxid)
-			n->session->newest_single = n->czxid;
 		n->version = r->stat.version;
 		zkp_single_name(n->name, n->czxid);
 	}
@@ -443,8 +303,7 @@ zkn_unsure_locked(ZkNode *n, int rc)
 	n->rc = rc;
 	if (zks_usable_locked(n->session))
 		zks_catch_up_soon_locked(n->session, zks_now());
-	zkn_doubt_version_locked(n);
-	n->stale_until = zks_now() + STALE_MS * ZKS_MS;
+	zkn_doubt_locked(n);
 }
 
 /* The data that says this, or NULL; the caller frees it */
@@ -487,7 +346,7 @@ static void
 on_listed(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
-	size_t		len = strlen(n->prefix);
+	size_t		len = n->prefix_len;
 
 	if (!zkn_called_back_locked(n))
 		return;
@@ -497,17 +356,13 @@ on_listed(ZkRequest *r)
 		{
 			ZkRequest  *stat;
 
-			if (strncmp(r->children[i], n->prefix, len) != 0 ||
+			if (strncmp(r->children[i], n->name, len) != 0 ||
 				strlen(r->children[i]) > len + ZKR_NUMBER_LEN)
 				continue;
-			snprintf(n->name, sizeof(n->name), "%s", r->children[i]);
+			zkn_name_locked(n, r->children[i]);
 			stat = zkn_request_locked(n, on_found);
 			if (stat != NULL)
-			{
-				NodePath	path;
-
-				zkr_stat_locked(stat, zkn_node_path(n, n->name, &path));
-			}
+				zkr_stat_locked(stat, n->path);
 			return;
 		}
 	}
@@ -537,17 +392,6 @@ look(ZkNode *n)
 	zkr_list_fresh_locked(list, n->dir);
 }
 
-/* It may be there: that was not to be read */
-void
-zkn_unread_locked(ZkNode *n, int rc)
-{
-	zk_assert(zks_has_mutex(n->session));
-	set_state(n, ZKN_UNSURE);
-	if (!zks_is_open(rc))
-		look(n);				/* else we are cut off, throttled, or about to
-								 * close: later */
-}
-
 /*
  * Deletion
  */
@@ -556,58 +400,12 @@ zkn_unread_locked(ZkNode *n, int rc)
 static void
 deleted(ZkNode *n, int rc)
 {
-	if (rc == ZOK || n->doubted)
-	{
-		n->rc = rc;
-		zkn_ended_locked(n, ZKN_DELETED);
-		return;
-	}
-	zkn_lose_locked(n, ZK_LOST_NODE);
-	zkn_ended_locked(n, ZKN_LOST);
-}
-
-/*
- * If in doubt, it is sent again once connected, or at the next heartbeat.  The
- * same if ZooKeeper refused: an ACL can be corrected.  A server that throttles has
- * refused nothing.
- */
-static void
-delete_answered(ZkNode *n, int rc)
-{
-	char		name[ZKP_NAME_LEN];
-	NodePath	path;
-
-	set_deleting(n, false);
-	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
-	if (rc == ZOK || rc == ZNONODE)
-	{
-		set_refused(n, ZOK);
-		zkr_node_is_gone_locked(n->session, zkn_node_path(n, n->name, &path), n->dir);
-	}
-	if (rc == ZNONODE && n->tell_doubted && zkp_shared_name(name, n->name))
-	{
-		/* it was renamed after all, though a second attempt was refused */
-		snprintf(n->name, sizeof(n->name), "%s", name);
-		get_rid_of(n);
-	}
-	else if (rc == ZOK || rc == ZNONODE)
-		deleted(n, rc);
-	else if (zks_is_doubtful(rc))
-	{
-		n->doubted = n->unseen = true;
-		zkn_doubt_version_locked(n);
-	}
-	else if (rc == ZBADVERSION && n->single)
-	{
-		/* another one is there, or somebody has written to ours */
-		n->unseen = true;
-		if (n->closed_to_us)
-			set_refused(n, ZNOAUTH);
-		else
-			send_delete(n);
-	}
-	else if (!zks_is_busy(rc))
-		set_refused(n, rc);
+	set_refused(n, ZOK);
+	if (rc == ZNONODE && !n->doubted)
+		zkn_lose_locked(n, ZK_LOST_NODE);
+	n->rc = rc;
+	set_state(n, ZKN_DELETED);
+	zkn_advance_locked(n);
 }
 
 /* A single node was read, so that only that one is deleted */
@@ -618,7 +416,7 @@ on_seen(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	set_deleting(n, false);
+	n->deleting = false;
 	if (r->rc == ZOK || r->rc == ZNOAUTH)
 	{
 		/* who may not look relies on the version */
@@ -626,171 +424,323 @@ on_seen(ZkRequest *r)
 		if (r->rc == ZOK)
 			n->version = r->stat.version;
 		n->unseen = false;
-		send_delete(n);
+		zkn_advance_locked(n);
 	}
 	else if (r->rc == ZNONODE)
-	{
-		set_refused(n, ZOK);
 		deleted(n, ZNONODE);
-	}
 	else if (!zks_is_open(r->rc))
 		set_refused(n, r->rc);
 }
 
-/* Whether we know of no reason why the node should be gone, and would */
-static bool
-is_seen(const ZkNode *n)
-{
-	const ZkSessionInfo *info = &n->session->info;
-
-	return !n->unseen && zks_now() - info->heard_at < zks_late_after(info);
-}
-
+/*
+ * Of a claim's mark that is set with it: it may have been refused, since somebody has
+ * changed it, then the node goes alone; or the node, since somebody has deleted it,
+ * then the mark is set alone.
+ *
+ * If in doubt, it is sent again once connected, or at the next heartbeat.  The
+ * same if ZooKeeper refused: an ACL can be corrected.  A server that throttles has
+ * refused nothing.
+ */
 static void
 on_deleted(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
+	ZkMark	   *mark = r->op == ZOO_MULTI_OP ? n->mark : NULL;
+	bool		of_node = r->op == ZOO_MULTI_OP && r->rc != ZOK && !zks_is_doubtful(r->rc) && zkr_failed_op(r) == 1;
+	int			rc = r->rc;
 
-	if (zkn_called_back_locked(n))
-		delete_answered(n, r->rc);
-}
-
-/* NULL: zkn_catch_up_locked tries again */
-static ZkRequest *
-begin_delete(ZkNode *n, ZkDone done)
-{
-	ZkRequest  *r;
-
-	if (!zks_usable_locked(n->session))
-		return NULL;
-	r = zkn_request_locked(n, done);
-	if (r == NULL)
-		return NULL;
-	set_deleting(n, true);
-
-	/*
-	 * its event is not for us any more; but a single one may be on another's
-	 * node
-	 */
-	if (n->watch != NULL && n->single)
-		zkr_drop_watch_locked(n->watch);
-	else if (n->watch != NULL)
-		zkr_leave_watch_locked(n->watch);
-	n->watch = NULL;
-	return r;
+	if (mark != NULL)
+		rc = zkn_mark_set_answered_locked(mark, of_node ? ZRUNTIMEINCONSISTENCY : r->rc);
+	if (of_node)
+		rc = r->rc;
+	if (!zkn_called_back_locked(n))
+		return;
+	n->deleting = false;
+	if (r->rc != ZOK && rc == ZOK)
+	{
+		zkn_advance_locked(n);	/* without the mark */
+		return;
+	}
+	if (of_node && rc == ZNONODE)
+		zkn_part_with_mark_locked(n);
+	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
+	if (rc == ZOK || rc == ZNONODE)
+		zkr_node_is_gone_locked(n->session, n->path, n->dir);
+	if (rc == ZNONODE && n->tell_doubted && n->shared_name[0] != '\0')
+	{
+		/* it was renamed after all, though a second attempt was refused */
+		zkn_name_locked(n, n->shared_name);
+		zkn_advance_locked(n);
+	}
+	else if (rc == ZOK || rc == ZNONODE)
+		deleted(n, rc);
+	else if (zks_is_doubtful(rc))
+	{
+		n->doubted = n->unseen = true;
+		zkn_doubt_locked(n);
+	}
+	else if (rc == ZBADVERSION && n->single && !n->closed_to_us)
+	{
+		/* another one is there, or somebody has written to ours */
+		n->unseen = true;
+		zkn_advance_locked(n);
+	}
+	else if (!zks_is_busy(rc))
+		set_refused(n, rc == ZBADVERSION ? ZNOAUTH : rc);
 }
 
 static void
-send_delete(ZkNode *n)
+send_delete(ZkNode *n, bool with_mark)
 {
-	bool		read_first = n->single && !is_seen(n);
-	ZkRequest  *r = begin_delete(n, read_first ? on_seen : on_deleted);
-	NodePath	path;
+	const ZkSessionInfo *info = &n->session->info;
+
+	/* if there is a reason why it should be gone, or we would not know of one */
+	bool		read_first = n->single && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
+	ZkRequest  *r = zkn_request_locked(n, read_first ? on_seen : on_deleted);
+	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = n->version}};
 
 	if (r == NULL)
-		return;
-	(void) zkn_node_path(n, n->name, &path);
+		return;					/* at the next heartbeat */
+	n->deleting = true;
+	if (n->watch != NULL)
+		zkr_leave_watch_locked(n->watch);	/* its event is not for us any
+											 * more */
+	n->watch = NULL;
 	if (read_first)
 	{
 		r->meant = n->czxid;
-		zkr_stat_fresh_locked(r, path.text);
+		zkr_stat_fresh_locked(r, n->path);
+	}
+	else if (with_mark)
+	{
+		zkn_mark_op(n->mark, &ops[0]);
+		zkr_multi_locked(r, ops, 2);
 	}
 	else
-		zkr_delete_locked(r, path.text, n->version);
+		zkr_delete_locked(r, n->path, n->version);
 }
 
 /*
- * Settling a mark
- */
-
-/*
- * The mark may have been refused, since somebody has changed it: then the node
- * goes alone; or the node, since somebody has deleted it: then the mark is set
- * alone.
+ * Deletes it, unless that is under way.  As long as a claim's mark is not settled,
+ * who comes next would take the period for claimed, so the two go together.
  */
 static void
-on_settled(ZkRequest *r)
+get_rid_of(ZkNode *n)
 {
-	ZkNode	   *n = (ZkNode *) r->owner;
-	ZkMark	   *mark = n->mark;
-	bool		of_mark = r->rc == ZOK || zks_is_doubtful(r->rc) || zkr_failed_op(r) == 0;
-	int			rc = r->rc;
-
-	if (mark != NULL && of_mark)
-		rc = zkn_mark_set_answered_locked(mark, r->rc);
-	else if (mark != NULL)
-		zkn_mark_not_set(mark);
-	if (!zkn_called_back_locked(n))
+	if (n->deleting)
 		return;
-	if (r->rc != ZOK && rc == ZOK)
-	{
-		set_deleting(n, false);
-		get_rid_of(n);
-		return;
-	}
-	if (!of_mark && rc == ZNONODE)
-		zkn_part_with_mark_locked(n);
-	delete_answered(n, rc);
-}
-
-static void
-settle_and_delete(ZkNode *n)
-{
-	ZkRequest  *r = begin_delete(n, on_settled);
-	NodePath	path;
-	ZkOp		ops[2] = {
-		{0},
-		{.type = ZOO_DELETE_OP,.path = zkn_node_path(n, n->name, &path),.version = -1}
-	};
-
-	if (r == NULL)
-		return;
-	zkn_settle_op(n->mark, &ops[0]);
-	zkr_multi_locked(r, ops, 2);
-}
-
-/* The mark is to be settled, if not with the node, then without it */
-void
-zkn_settle_node_locked(ZkNode *n)
-{
-	zk_assert(zks_has_mutex(n->session));
-	if (n->mark == NULL)
-		return;
-	if (n->state == ZKN_PRESENT && !zkn_is_wanted(n))
-		get_rid_of(n);
+	if (n->mark == NULL || zkn_mark_over(n->mark))
+		send_delete(n, false);
+	else if (zkn_mark_can_be_set(n->mark))
+		send_delete(n, true);
 	else
 		zkn_advance_mark_locked(n->mark);
-}
-
-static void
-settle_all_locked(ZkSession *s)
-{
-	zk_assert(zks_has_mutex(s));
-	for (ZkNode *next,
-		 *n = s->nodes; n != NULL; n = next)
-	{
-		next = n->next;
-		zkn_settle_node_locked(n);
-	}
-	zkn_advance_marks_locked(s);
-}
-
-void
-zkn_settle(ZkSession *s)
-{
-	zks_enter(s);
-	settle_all_locked(s);
-	zks_leave(s);
 }
 
 void
 zkn_give_marks_locked(ZkSession *s, ZkMark **list)
 {
+	ZkNode	   *n;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 		n->mark = NULL;
 	zkn_take_marks_locked(s, list);
 }
+
+/*
+ * Becoming shared, and telling of a grant
+ */
+
+static void
+on_told(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	bool		renamed = n->shared_name[0] != '\0';
+
+	if (!zkn_called_back_locked(n))
+		return;
+	n->tell_sent = false;
+	set_refused(n, ZOK);
+	if (r->rc == ZOK || (r->rc == ZNODEEXISTS && renamed && n->tell_doubted))
+	{
+		if (renamed)
+			zkn_name_locked(n, n->shared_name);
+		if (r->rc == ZOK)
+			n->proven_at = r->sent_at;
+	}
+	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
+	{
+		/* somebody has deleted it, or we have */
+		if (zkn_is_wanted(n))
+			zkn_lose_locked(n, ZK_LOST_NODE);
+	}
+	else if (zks_is_open(r->rc))
+	{
+		n->tell_doubted |= zks_is_doubtful(r->rc);
+		return;
+	}
+	else if (n->telling == TELLING_SHARED)
+	{
+		set_refused(n, r->rc);
+		if (zkn_is_wanted(n))
+			return;
+	}
+
+	/*
+	 * those behind it know, or need not know any longer, or look now and then
+	 */
+	n->telling = TELLS_NOTHING;
+	if (zkn_is_wanted(n))
+		n->ticket = 0;
+	zkn_advance_locked(n);
+}
+
+/* Sent again once connected, or at the next heartbeat, until it is answered */
+static void
+tell(ZkNode *n)
+{
+	bool		rename = n->shared_name[0] != '\0';
+	ZkpData		says = {
+		.shared = n->telling == TELLING_SHARED,
+		.granted = n->telling == TELLING_GRANTED,
+		.czxid = rename ? n->czxid : 0,
+		.identity = n->identity
+	};
+	char	   *data = zkn_make_data(&says);
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_told) : NULL;
+
+	n->tell_sent = r != NULL;
+	if (r != NULL && rename)
+	{
+		ZkOp		ops[2] = {
+			{.type = ZOO_CREATE_OP,.path = n->shared_path,.flags = ZOO_EPHEMERAL,
+			.data = data,.closed = n->closed},
+			{.type = ZOO_DELETE_OP,.path = n->path,.version = -1}
+		};
+
+		/* it would take this for the loss of the node */
+		if (n->watch != NULL)
+			zkr_drop_watch_locked(n->watch);
+		n->watch = NULL;
+		zkr_multi_locked(r, ops, 2);
+	}
+	else if (r != NULL)
+		zkr_set_locked(r, n->path, data, -1);
+	free(data);
+}
+
+/*
+ * A container that never had a child is never reaped, nor are its parents.  So
+ * start from the deepest one: delete the first that exists, if it is one of
+ * ours and never had a child; its parents then had one, and ZooKeeper reaps
+ * them.
+ */
+
+static void
+send_prune(ZkNode *n, void (*send) (ZkRequest *r, const char *dir), ZkDone done)
+{
+	ZkRequest  *r = zkn_request_locked(n, done);
+	char		dir[ZKS_PATH_LEN];
+
+	snprintf(dir, sizeof(dir), "%.*s", n->prune_len, n->dir);
+	if (r != NULL)
+		send(r, dir);
+}
+
+static void
+on_pruned(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	/* NOTEMPTY: it is in use now; in doubt, or throttled: again, later */
+	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
+		return;
+	n->prune_len = 0;
+	zkn_advance_locked(n);
+}
+
+static void
+delete_container(ZkRequest *r, const char *dir)
+{
+	zkr_delete_locked(r, dir, 0);
+}
+
+static void
+on_prune_read(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
+		return;
+	if (r->rc == ZOK && r->stat.is_mark && r->stat.cversion == 0)
+	{
+		send_prune(n, delete_container, on_pruned);
+		return;
+	}
+	while (n->prune_len > 0 && n->dir[--n->prune_len] != '/')
+		;
+	if (r->rc != ZNONODE)
+		n->prune_len = 0;
+	zkn_advance_locked(n);
+}
+
+/*
+ * What is to be done now, if anything.  Nothing of it fails for good: what was not
+ * answered, or could not be sent, is done again when connected, or at the next
+ * heartbeat.  The node may be freed.
+ */
+void
+zkn_advance_locked(ZkNode *n)
+{
+	bool		usable = zks_usable_locked(n->session);
+	int64_t		now = zks_now();
+
+	zk_assert(zks_has_mutex(n->session));
+	switch (n->state)
+	{
+		case ZKN_CREATING:
+		case ZKN_LOST:
+			break;
+		case ZKN_UNSURE:
+			if (usable && n->pending == 0 && now >= n->look_at)
+				look(n);
+			break;
+		case ZKN_PRESENT:
+			/* an unknown name is settled before it is deleted */
+			if (!usable)
+				break;
+			if (zkn_is_wanted(n) ? zkn_is_held(n) && n->telling != TELLS_NOTHING : zkn_is_renaming(n))
+			{
+				if (!n->tell_sent)
+					tell(n);
+			}
+			else if (!zkn_is_wanted(n))
+				get_rid_of(n);
+			else if (n->mark != NULL)
+				zkn_advance_mark_locked(n->mark);	/* without the node */
+			break;
+		case ZKN_ABSENT:
+		case ZKN_DELETED:
+			if (n->interest != DISCARDED)
+				break;
+			n->ticket = 0;		/* nobody waits for what follows */
+			if (n->state == ZKN_ABSENT && n->prune_len > 0)
+			{
+				if (usable && n->pending == 0)
+					send_prune(n, zkr_get_locked, on_prune_read);
+			}
+			else if (now >= n->stale_until || (n->state == ZKN_DELETED && !n->single))
+				finish(n);
+			else if (n->state == ZKN_ABSENT && usable && n->pending == 0 && now >= n->look_at)
+				look(n);
+			break;
+	}
+}
+
+/*
+ * What the owner asks for
+ */
 
 void
 zkn_delete(ZkSession *s, ZkNode *n)
@@ -798,8 +748,7 @@ zkn_delete(ZkSession *s, ZkNode *n)
 	zks_enter(s);
 	if (zkn_is_wanted(n))
 		lose_interest(n, RETURNED);
-	if (n->state == ZKN_PRESENT)
-		get_rid_of(n);
+	zkn_advance_locked(n);
 	zks_leave(s);
 }
 
@@ -810,145 +759,19 @@ zkn_discard(ZkSession *s, ZkNode *n)
 
 	zks_enter(s);
 	ticket = n->ticket = ++s->tickets;
-	if (n->interest == FORFEITED && n->refused != ZOK)
-		s->info.refusals++;		/* nobody waits for it, so nobody has been
+	if (n->interest == RETURNED && n->loss != ZK_NOT_LOST && n->refused != ZOK)
+		s->info.refusals++;		/* its owner has not asked, so it has not been
 								 * told */
 	lose_interest(n, DISCARDED);
+	zkn_rely_locked(n, ZKN_NOT_RELIED);
+	n->loss = ZK_NOT_LOST;
 	if (s->info.state == ZKS_OVER)
 		finish(n);
 	else
-		switch (n->state)
-		{
-			case ZKN_PRESENT:
-				get_rid_of(n);
-				break;
-			case ZKN_ABSENT:
-				zkn_absent_locked(n, n->rc);
-				break;
-			case ZKN_LOST:
-
-				/* it may exist, and only be inaccessible to us */
-				if (n->single && n->czxid == 0)
-					finish(n);
-				else
-				{
-					set_state(n, ZKN_PRESENT);
-					n->unseen = true;
-					get_rid_of(n);
-				}
-				break;
-			case ZKN_DELETED:
-				finish(n);
-				s->notify = false;	/* nobody waits: it would end the owner's
-									 * next wait at once */
-				break;
-			case ZKN_CREATING:
-			case ZKN_UNSURE:
-			case ZKN_PRUNING:
-				break;			/* the callbacks go on */
-		}
+		zkn_advance_locked(n);
+	s->notify = false;			/* it would end the owner's next wait at once */
 	zks_leave(s);
 	return ticket;
-}
-
-/*
- * Becoming shared, and telling of a grant
- */
-
-/* Those behind it know, or need not know any longer */
-static void
-told(ZkNode *n)
-{
-	n->telling = is_of_grant(n) ? TOLD_GRANTED : TELLS_NOTHING;
-	if (!zkn_is_wanted(n))
-		get_rid_of(n);
-	else
-		n->ticket = 0;
-}
-
-static void
-on_told(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-	char		name[ZKP_NAME_LEN];
-	bool		renamed = zkp_shared_name(name, n->name);
-
-	if (!zkn_called_back_locked(n))
-		return;
-	n->tell_sent = false;
-	set_refused(n, ZOK);
-	if (r->rc == ZOK || (r->rc == ZNODEEXISTS && renamed && n->tell_doubted))
-	{
-		if (renamed)
-			snprintf(n->name, sizeof(n->name), "%s", name);
-		if (r->rc == ZOK)
-			n->proven_at = r->sent_at;
-		told(n);
-	}
-	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
-	{
-		/* somebody has deleted it, or we have */
-		if (zkn_is_wanted(n))
-			zkn_lose_locked(n, ZK_LOST_NODE);
-		told(n);
-	}
-	else if (zks_is_open(r->rc))
-		n->tell_doubted |= zks_is_doubtful(r->rc);
-	else if (is_of_grant(n))
-		told(n);				/* who waits to hear of it looks now and then */
-	else
-	{
-		set_refused(n, r->rc);
-		if (!zkn_is_wanted(n))
-			told(n);
-	}
-}
-
-/* Sent again once connected, or at the next heartbeat, until it is answered */
-static void
-tell(ZkNode *n)
-{
-	NodePath	path;
-	NodePath	shared_path;
-	char		name[ZKP_NAME_LEN];
-	char	   *data;
-	bool		rename = zkp_shared_name(name, n->name);
-	ZkpData		says = {
-		.shared = !is_of_grant(n),
-		.granted = is_of_grant(n),
-		.czxid = rename ? n->czxid : 0,
-		.identity = n->identity
-	};
-	ZkRequest  *r;
-
-	if (!zks_usable_locked(n->session))
-		return;
-	data = zkn_make_data(&says);
-	r = data != NULL ? zkn_request_locked(n, on_told) : NULL;
-	if (r == NULL)
-	{
-		free(data);
-		return;
-	}
-	n->tell_sent = true;
-	(void) zkn_node_path(n, n->name, &path);
-	if (rename)
-	{
-		ZkOp		ops[2] = {
-			{.type = ZOO_CREATE_OP,.path = zkn_node_path(n, name, &shared_path),.flags = ZOO_EPHEMERAL,
-			.data = data,.closed = n->closed},
-			{.type = ZOO_DELETE_OP,.path = path.text,.version = -1}
-		};
-
-		/* it would take this for the loss of the node */
-		if (n->watch != NULL)
-			zkr_drop_watch_locked(n->watch);
-		n->watch = NULL;
-		zkr_multi_locked(r, ops, 2);
-	}
-	else
-		zkr_set_locked(r, path.text, data, -1);
-	free(data);
 }
 
 uint64_t
@@ -957,13 +780,13 @@ zkn_share(ZkSession *s, ZkNode *n)
 	uint64_t	ticket = 0;
 
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n))
+	if (zkn_is_held(n) && n->telling == TELLS_NOTHING)
 	{
 		ticket = n->ticket = ++s->tickets;
 		n->telling = TELLING_SHARED;
 		n->tell_doubted = false;
 		zkn_turn_shared_locked(s, n->dir);
-		tell(n);
+		zkn_advance_locked(n);
 	}
 	zks_leave(s);
 	return ticket;
@@ -973,7 +796,7 @@ void
 zkn_granted(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT && n->telling == TELLS_NOTHING)
+	if (zkn_is_held(n) && n->telling == TELLS_NOTHING)
 		zkn_turn_granted_locked(s, n->dir, n->name, n->czxid);
 	zks_leave(s);
 }
@@ -982,108 +805,17 @@ void
 zkn_tell_granted(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT && n->telling == TELLS_NOTHING)
+	if (n->telling == TELLS_NOTHING)
 	{
 		n->telling = TELLING_GRANTED;
-		tell(n);
+		zkn_advance_locked(n);
 	}
 	zks_leave(s);
 }
 
 /*
- * A container that never had a child is never reaped, nor are its parents.  So
- * start from the deepest one: delete the first that exists, if it is one of
- * ours and never had a child; its parents then had one, and ZooKeeper reaps
- * them.
- */
-
-/* Nothing is left to prune */
-static void
-pruned(ZkNode *n)
-{
-	for (char *end = n->dir + strlen(n->dir); end < n->identity - 1; end += strlen(end))
-		*end = '/';
-	look_later_or_finish(n);
-}
-
-static void
-on_pruned(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	/* NOTEMPTY: it is in use now; in doubt, or throttled: again, later */
-	if (zkn_called_back_locked(n) && !zks_is_open(r->rc))
-		pruned(n);
-}
-
-static void
-on_prune_read(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-	char	   *slash = strrchr(n->dir, '/');
-
-	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
-		return;
-	if (r->rc == ZOK && r->stat.is_mark && r->stat.cversion == 0)
-	{
-		ZkRequest  *del = zkn_request_locked(n, on_pruned);
-
-		if (del != NULL)
-			zkr_delete_locked(del, n->dir, 0);
-	}
-	else if (r->rc == ZNONODE && slash != NULL && slash != n->dir)
-	{
-		*slash = '\0';
-		prune(n);
-	}
-	else
-		pruned(n);
-}
-
-static void
-prune(ZkNode *n)
-{
-	ZkRequest  *r;
-
-	set_state(n, ZKN_PRUNING);
-	n->ticket = 0;				/* nobody waits for this */
-	if (!zks_usable_locked(n->session))
-		return;
-	r = zkn_request_locked(n, on_prune_read);
-	if (r != NULL)
-		zkr_get_locked(r, n->dir);
-}
-
-/*
  * What the session tells us
  */
-
-static void
-catch_up(ZkNode *n, int64_t now)
-{
-	switch (n->state)
-	{
-		case ZKN_UNSURE:
-			if (n->pending == 0 && now >= n->look_at)
-				look(n);
-			break;
-		case ZKN_PRESENT:
-			if (zkn_is_telling(n) && !n->tell_sent && !n->deleting)
-				tell(n);
-			else if (!zkn_is_telling(n) && !zkn_is_wanted(n))
-				get_rid_of(n);
-			break;
-		case ZKN_PRUNING:
-			if (n->pending == 0)
-				prune(n);
-			break;
-		case ZKN_CREATING:
-		case ZKN_ABSENT:
-		case ZKN_LOST:
-		case ZKN_DELETED:
-			break;				/* nothing was left open */
-	}
-}
 
 /*
  * Continue with what could not be done, or was not answered, until now: connected
@@ -1092,16 +824,14 @@ catch_up(ZkNode *n, int64_t now)
 void
 zkn_catch_up_locked(ZkSession *s)
 {
-	int64_t		now = zks_now();
-
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = s->nodes; n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
 	{
-		next = n->next;
-		catch_up(n, now);
+		next = TAILQ_NEXT(n, link);
+		zkn_advance_locked(n);
 	}
-	settle_all_locked(s);
+	zkn_advance_marks_locked(s);
 }
 
 /*
@@ -1113,16 +843,14 @@ zkn_forfeit_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = s->nodes; n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
 	{
-		next = n->next;
-		if (n->state != ZKN_PRESENT || !zkn_is_wanted(n))
+		next = TAILQ_NEXT(n, link);
+		if (!zkn_is_held(n))
 			continue;
-		lose_interest(n, FORFEITED);
-		s->some_lost = true;
-		n->loss = ZK_LOST_CONTACT;
-		n->unseen = true;
-		get_rid_of(n);
+		zkn_lose_locked(n, ZK_LOST_CONTACT);
+		lose_interest(n, RETURNED);
+		zkn_advance_locked(n);
 	}
 }
 
@@ -1132,9 +860,9 @@ zkn_over_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = s->nodes; n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
 	{
-		next = n->next;
+		next = TAILQ_NEXT(n, link);
 		if (n->interest == DISCARDED)
 			finish(n);
 		else if (n->state != ZKN_ABSENT && n->state != ZKN_DELETED)
@@ -1150,30 +878,32 @@ zkn_over_locked(ZkSession *s)
 bool
 zkn_only_refused_locked(ZkSession *s)
 {
+	ZkNode	   *n;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 	{
 		if (n->refused == ZOK || n->interest != DISCARDED || (n->mark != NULL && !zkn_mark_over(n->mark)))
 			return false;
 	}
-	return s->nodes != NULL;
+	return !TAILQ_EMPTY(&s->nodes);
 }
 
 bool
 zkn_any_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->nodes != NULL || zkn_any_mark_locked(s);
+	return !TAILQ_EMPTY(&s->nodes) || zkn_any_mark_locked(s);
 }
 
 void
 zkn_free_all(ZkSession *s)
 {
-	while (s->nodes != NULL)
+	while (!TAILQ_EMPTY(&s->nodes))
 	{
-		ZkNode	   *n = s->nodes;
+		ZkNode	   *n = TAILQ_FIRST(&s->nodes);
 
-		s->nodes = n->next;
+		TAILQ_REMOVE(&s->nodes, n, link);
 		free(n);
 	}
 	zkn_free_marks(s);

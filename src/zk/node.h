@@ -31,12 +31,11 @@ typedef enum ZkNodeState
 	ZKN_UNSURE,					/* the answer was lost; being looked for */
 	ZKN_PRESENT,				/* it exists, and is ours */
 	ZKN_ABSENT,					/* not created; rc says why */
-	ZKN_PRUNING,				/* and no longer wanted; its directories are
-								 * being removed: not seen by the owner */
-	ZKN_LOST,					/* it existed, and no longer does */
-	ZKN_DELETED					/* by zkn_delete; rc: ZKS_OK, or ZKS_NO_NODE
+	ZKN_DELETED,				/* by zkn_delete; rc: ZKS_OK, or ZKS_NO_NODE
 								 * if it is unknown whether it existed until
 								 * then */
+	ZKN_LOST					/* it existed, and no longer does, or counts
+								 * as lost */
 } ZkNodeState;
 
 typedef struct ZkNodeInfo
@@ -122,14 +121,11 @@ extern uint64_t zkn_discard(ZkSession *session, ZkNode *node);
 extern int	zkn_leftovers(ZkSession *session, const char *dir);
 
 /*
- * Whether it is known what became of each node at this path that nobody here wants: a
- * single one, and those in it, if it is a directory.  A single one may be created only
- * then.  If not, refused is the code with which ZooKeeper refused to delete one, or 0.
+ * Whether there may be a node at this path that nobody here wants, a single one, or one
+ * in it, if it is a directory; with NULL, in any.  A single one may be created only if
+ * not.  refused, if not NULL, is the code with which ZooKeeper refused to delete one, or 0.
  */
-extern bool zkn_is_settled(ZkSession *session, const char *path, int *refused);
-
-/* Whether there is one in any directory, until a quorum says that there is not */
-extern bool zkn_any_unwanted(ZkSession *session);
+extern bool zkn_unwanted(ZkSession *session, const char *path, int *refused);
 
 /*
  * Leave the nodes that nobody here wants out of this queue: they do not block

@@ -17,12 +17,9 @@
 typedef enum Interest
 {
 	WANTED,
-	RETURNED,					/* zkn_delete: it is being deleted, and its
-								 * owner asks for the result */
-	FORFEITED,					/* nothing was heard for a whole timeout, or
-								 * the session has too much to come back with:
-								 * the owner sees LOST, while it is being
-								 * deleted */
+	RETURNED,					/* it is being deleted, and its owner asks for
+								 * the result (zkn_delete), or for its loss
+								 * (zkn_forfeit_locked) */
 	DISCARDED,					/* it is being deleted, and nobody asks */
 	FINISHED					/* it is gone; freed when nothing is pending */
 } Interest;
@@ -32,19 +29,18 @@ typedef enum Telling
 {
 	TELLS_NOTHING,
 	TELLING_SHARED,				/* its holder is a reader now; until answered */
-	TELLING_GRANTED,			/* it has its place of a semaphore; until
+	TELLING_GRANTED				/* it has its place of a semaphore; until
 								 * answered */
-	TOLD_GRANTED
 } Telling;
 
 struct ZkNode
 {
-	ZkNode	   *next;
-	ZkNode	   *prev;
+	TAILQ_ENTRY(ZkNode) link;
 	ZkSession  *session;
-	ZkNodeState state;
+	ZkNodeState state;			/* what ZooKeeper has said; never ZKN_LOST */
 	int			rc;
-	ZkLoss		loss;			/* how it was lost, if it was */
+	ZkLoss		loss;			/* how it was lost, if it was: then nobody
+								 * holds it, whether it still stands or not */
 	ZkReliance	reliance;		/* the owner's, on this node */
 	unsigned int transaction;	/* in which it said so */
 	bool		by_session;		/* also by a session-scope hold */
@@ -56,37 +52,39 @@ struct ZkNode
 	bool		single;			/* dir is its own path */
 	bool		comes_next;		/* see turn.c */
 	int			version;		/* with which it is deleted; -1: any */
+	uint32_t	versions;		/* until stale_until, requests that depend on
+								 * these may be carried out: single.c */
 	int			parent_rc;
 	int			path_bytes;		/* of ZKN_PATHS_MAX */
-	bool		counts;			/* among these */
 	bool		deleting;		/* a delete is sent, and not answered */
 	bool		doubted;		/* an earlier one may have been carried out */
 	bool		unseen;			/* must be read before it is deleted */
 	bool		closed_to_us;	/* we may not read it */
-	bool		expects_turn;	/* it is next in line for the lock */
 	bool		tell_sent;		/* what it tells is sent, and not answered */
 	bool		tell_doubted;	/* it may have been carried out */
 	int			refused;		/* why ZooKeeper did not delete it, or 0 */
 	int			pending;		/* requests that will call back with us */
 	uint64_t	ticket;
-	int64_t		look_at;		/* another look is due; or 0 */
-	int64_t		stale_until;	/* until then its create, which was not
-								 * answered, may be carried out; or 0 */
+	int			prune_len;		/* of its directories, this much is left to
+								 * prune */
+	int64_t		look_at;		/* another look is due */
+	int64_t		stale_until;	/* until then a request that was not answered
+								 * may be carried out; or 0 */
 	int64_t		proven_at;		/* when its own create or latest check was
 								 * sent */
 	int64_t		czxid;
 	ZkWatch    *watch;
 	ZkMark	   *mark;			/* of a claim under this lock, or NULL */
-	char		prefix[ZKP_PREFIX_LEN];
-	char		name[ZKP_NAME_LEN];
-	const char *identity;		/* stored after the directory */
-	char		dir[];			/* truncated step by step while PRUNING */
+	char	   *name;			/* until it is known, what it begins with */
+	int			prefix_len;		/* so much of that */
+	char	   *path;			/* the directory, and behind a slash the name;
+								 * of a single one, behind its end */
+	char	   *shared_name;	/* which it gets when its holder becomes a
+								 * reader; "": it keeps its own */
+	char	   *shared_path;
+	const char *identity;
+	char		dir[];			/* and the texts above */
 };
-
-typedef struct NodePath
-{
-	char		text[ZKS_PATH_LEN];
-} NodePath;
 
 /*
  * How long a create that was not answered may still be carried out, though the
@@ -105,37 +103,40 @@ zkn_is_wanted(const ZkNode *n)
 	return n->interest == WANTED;
 }
 
-/* Something is to be told, and has not been answered */
+/* It is there, as far as we know, for its owner */
 static inline bool
-zkn_is_telling(const ZkNode *n)
+zkn_is_held(const ZkNode *n)
 {
-	return n->telling == TELLING_SHARED || n->telling == TELLING_GRANTED;
+	return zkn_is_wanted(n) && n->state == ZKN_PRESENT && n->loss == ZK_NOT_LOST;
+}
+
+/* It is being replaced by one with another name */
+static inline bool
+zkn_is_renaming(const ZkNode *n)
+{
+	return n->telling == TELLING_SHARED && n->shared_name[0] != '\0';
 }
 
 /* node.c */
-extern bool zkn_is_renaming(const ZkNode *n);
-extern char *zkn_node_path(ZkNode *n, const char *name, NodePath *path);
 extern ZkRequest *zkn_request_locked(ZkNode *n, ZkDone done);
 extern bool zkn_called_back_locked(ZkNode *n);
 extern bool zkn_called_back_quietly_locked(ZkNode *n);
 extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
-extern void zkn_expect_locked(ZkNode *n, bool expects);
 extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 
 /* node.c, for create.c: what a create, and the search for it, has shown */
 extern void zkn_enlist_locked(ZkNode *n);
+extern void zkn_name_locked(ZkNode *n, const char *name);
 extern void zkn_present_locked(ZkNode *n);
 extern void zkn_found_locked(ZkNode *n, const ZkRequest *r);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
-extern void zkn_unread_locked(ZkNode *n, int rc);
-extern void zkn_ended_locked(ZkNode *n, ZkNodeState state);
-extern void zkn_settle_node_locked(ZkNode *n);
+extern void zkn_advance_locked(ZkNode *n);
 extern void zkn_part_with_mark_locked(ZkNode *n);
 extern char *zkn_make_data(const ZkpData *says);
 
 /* single.c */
-extern void zkn_doubt_version_locked(ZkNode *n);
+extern void zkn_doubt_locked(ZkNode *n);
 extern int	zkn_new_version_locked(const ZkNode *n, int seen);
 extern bool zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r);
 

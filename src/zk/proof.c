@@ -11,8 +11,8 @@
  * have seen a list without it.  What of this is a proof, and for which nodes:
  * src/README.md, "What is proven, and when".
  *
- * When they say that a node is gone, it becomes LOST here.  What has to follow, for
- * this node or any other, is done in node.c.
+ * When they say that a node is gone, it is lost.  What has to follow, for this node or
+ * any other, is done in node.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,7 +55,6 @@ static void
 keep_watch(ZkNode *n)
 {
 	ZkWatch    *old = n->watch;
-	NodePath	path;
 
 	if (zkn_is_renaming(n))
 		return;
@@ -67,7 +66,7 @@ keep_watch(ZkNode *n)
 	 * the new one first: then the old one need not be taken away at the
 	 * server
 	 */
-	n->watch = zkr_new_watch_locked(n->session, zkn_node_path(n, n->name, &path), meant(n), 0);
+	n->watch = zkr_new_watch_locked(n->session, n->path, meant(n), 0);
 	if (n->watch != NULL)
 		n->watch->of_ours = true;
 	if (old != NULL)
@@ -78,7 +77,7 @@ void
 zkn_watch(ZkSession *s, ZkNode *n)
 {
 	zks_enter(s);
-	if (n->state == ZKN_PRESENT)
+	if (zkn_is_held(n))
 		keep_watch(n);
 	zks_leave(s);
 }
@@ -86,11 +85,12 @@ zkn_watch(ZkSession *s, ZkNode *n)
 void
 zkn_watch_named(ZkSession *s, const char *dir, const char *name)
 {
+	ZkNode	   *n;
+
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 	{
-		if (n->state == ZKN_PRESENT && strcmp(n->dir, dir) == 0 &&
-			strcmp(n->name, name) == 0)
+		if (zkn_is_held(n) && strcmp(n->dir, dir) == 0 && strcmp(n->name, name) == 0)
 			keep_watch(n);
 	}
 	zks_leave(s);
@@ -106,7 +106,7 @@ on_heartbeat(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* an idle process need not be told that all is well */
-	if (!zkn_called_back_quietly_locked(n) || n->state != ZKN_PRESENT || !zkn_is_wanted(n))
+	if (!zkn_called_back_quietly_locked(n) || !zkn_is_held(n))
 		return;
 	if (r->rc == ZOK)
 	{
@@ -126,7 +126,7 @@ void
 zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
 {
 	zks_enter(s);
-	zkn_expect_locked(n, expects);
+	s->expecting = expects ? n : NULL;
 	zks_leave(s);
 }
 
@@ -135,12 +135,7 @@ bool
 zkn_expects_turn_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nexpecting > 0 ? s->nodes : NULL; n != NULL; n = n->next)
-	{
-		if (n->expects_turn && n->state == ZKN_PRESENT && zkn_is_wanted(n))
-			return true;
-	}
-	return false;
+	return s->expecting != NULL && zkn_is_held(s->expecting);
 }
 
 /*
@@ -154,23 +149,24 @@ zkn_expects_turn_locked(ZkSession *s)
 bool
 zkn_beat_locked(ZkSession *s, bool quorum)
 {
+	ZkNode	   *n;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 	{
-		NodePath	path;
-		ZkOp		op = {.type = ZOO_CHECK_OP,.path = zkn_node_path(n, n->name, &path),.version = -1};
+		ZkOp		op = {.type = ZOO_CHECK_OP,.path = n->path,.version = -1};
 		ZkRequest  *r;
 
-		if (n->state != ZKN_PRESENT || !zkn_is_wanted(n) || zkn_is_renaming(n))
+		if (!zkn_is_held(n) || zkn_is_renaming(n))
 			continue;
 		r = zkn_request_locked(n, on_heartbeat);
 		if (r == NULL)
 			return false;
 		r->meant = meant(n);
 		if (!quorum)
-			zkr_get_fresh_locked(r, path.text, "/");
+			zkr_get_fresh_locked(r, n->path, "/");
 		else if (n->single)
-			zkr_stat_behind_locked(r, path.text, &op, 1);
+			zkr_stat_behind_locked(r, n->path, &op, 1);
 		else
 			zkr_multi_locked(r, &op, 1);
 		return true;
@@ -186,11 +182,13 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 void
 zkn_heartbeat_locked(ZkSession *s)
 {
+	ZkNode	   *n;
+
 	zk_assert(zks_has_mutex(s));
 	zkn_catch_up_locked(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 	{
-		if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && !zkn_is_telling(n) &&
+		if (zkn_is_held(n) && n->telling == TELLS_NOTHING &&
 			(n->watch != NULL || !zkr_watches_exceed_locked(s, true)))
 			keep_watch(n);
 	}
@@ -246,7 +244,6 @@ ZkRequest *
 zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 {
 	ZkOp		ops[ZKN_CHECK_MAX];
-	char	   *paths[ZKN_CHECK_MAX];
 	size_t		bytes = 0;
 	int			count = 0;
 	ZkRequest  *r;
@@ -254,27 +251,18 @@ zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 	zks_enter(s);
 	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
 	{
-		ZkNode	   *node = nodes[count];
-		char		name[ZKP_NAME_LEN];
-		NodePath	path;
+		const ZkNode *node = nodes[count];
 
 		/* what was sent is carried out before we ask */
-		if (!node->tell_sent || !zkp_shared_name(name, node->name))
-			snprintf(name, sizeof(name), "%s", node->name);
-		paths[count] = strdup(zkn_node_path(node, name, &path));
-		if (paths[count] == NULL)
-			break;
 		memset(&ops[count], 0, sizeof(ZkOp));
 		ops[count].type = ZOO_CHECK_OP;
-		ops[count].path = paths[count];
+		ops[count].path = node->tell_sent && node->shared_name[0] != '\0' ? node->shared_path : node->path;
 		ops[count].version = -1;
-		bytes += strlen(paths[count++]);
+		bytes += strlen(ops[count++].path);
 	}
 	*n = count;
 	r = count > 0 ? send_checks_locked(s, nodes, ops, count) : NULL;
 	zks_leave(s);
-	while (count-- > 0)
-		free(paths[count]);
 	return r;
 }
 
@@ -341,26 +329,16 @@ zkn_lost(ZkSession *s, ZkNode *n, ZkLoss loss)
 	return certain;
 }
 
-/* Evaluate its watch */
-static void
-look_at_watch(ZkNode *n)
-{
-	/* our own delete fires it, too, but is decided by its answer */
-	if (n->state == ZKN_PRESENT && zkn_is_wanted(n) && n->watch != NULL &&
-		n->watch->state == ZKR_WATCH_FIRED)
-		zkn_lose_locked(n, ZK_LOST_NODE);
-}
-
 /*
- * Loss as the main thread would see it.  A node being released is not reported,
- * though it may be gone before the main thread shows the release.
+ * Whether it is known to be lost, or its watch says so now.  Our own delete fires that,
+ * too, but is decided by its answer.
  */
 static bool
-is_lost(const ZkNode *n)
+is_lost(ZkNode *n)
 {
-	if (!zkn_is_wanted(n))
-		return n->interest == FORFEITED || n->state == ZKN_LOST;
-	return n->state != ZKN_PRESENT || (n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED);
+	if (zkn_is_held(n) && n->watch != NULL && n->watch->state == ZKR_WATCH_FIRED)
+		zkn_lose_locked(n, ZK_LOST_NODE);
+	return n->loss != ZK_NOT_LOST;
 }
 
 /*
@@ -420,8 +398,7 @@ zkn_first_lost(ZkSession *s, ZkNode *const *nodes, int n, ZkLoss *loss)
 	zks_enter(s);
 	for (i = 0; i < n; i++)
 	{
-		look_at_watch(nodes[i]);
-		if (nodes[i]->state != ZKN_PRESENT || nodes[i]->interest == FORFEITED)
+		if (is_lost(nodes[i]) || nodes[i]->state != ZKN_PRESENT)
 			break;
 	}
 	if (i < n)
@@ -434,8 +411,7 @@ void
 zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 {
 	zks_enter(s);
-	look_at_watch(n);
-	info->state = n->interest == FORFEITED ? ZKN_LOST : n->state;
+	info->state = is_lost(n) ? ZKN_LOST : n->state;
 	info->loss = n->loss;
 	info->rc = n->refused != 0 ? n->refused : n->rc;
 	info->sharing = n->telling == TELLING_SHARED;
@@ -488,10 +464,7 @@ is_known_lost(ZkNode *n)
 {
 	ZkSessionState state = n->session->info.state;
 
-	look_at_watch(n);
-	if (n->interest == FORFEITED)
-		return state == ZKS_CONNECTED || state == ZKS_OVER;
-	return zkn_is_wanted(n) && n->state == ZKN_LOST;
+	return is_lost(n) && (n->loss != ZK_LOST_CONTACT || state == ZKS_CONNECTED || state == ZKS_OVER);
 }
 
 bool
@@ -511,22 +484,24 @@ zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session, ZkSto
 {
 	ZkReliance	most = ZKN_NOT_RELIED;
 	bool		session_doubted = why->doubt;
+	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
 	if (!s->some_lost && !session_doubted)
 		return most;
 	s->some_lost = false;
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 	{
 		bool		lost;
 
-		if (!zkn_is_wanted(n) && n->interest != FORFEITED)
+		/* of one that its owner has released, the answer tells */
+		if (n->reliance == ZKN_NOT_RELIED || (!zkn_is_wanted(n) && n->loss != ZK_LOST_CONTACT))
 			continue;
 		s->some_lost |= is_lost(n);
 		if (reliance_on(n) <= most || (only_by_session && !n->by_session))
 			continue;
 		lost = is_known_lost(n);
-		if (!lost && !session_doubted && !(doubt_counts && n->interest == FORFEITED))
+		if (!lost && !session_doubted && !(doubt_counts && is_lost(n)))
 			continue;
 		most = reliance_on(n);
 		why->doubt = !lost;

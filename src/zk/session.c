@@ -40,6 +40,7 @@ zks_open(const ZkOptions *options)
 		zks_tls_free(options->tls);
 		return NULL;
 	}
+	TAILQ_INIT(&s->nodes);
 	s->tls = options->tls;
 	s->sock = -1;
 	s->nservers = 1;

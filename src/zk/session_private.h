@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include <zookeeper/zookeeper.h>
 
@@ -37,17 +38,8 @@ typedef struct ZkFault
 								 * see LISTEN_MS in connection.c */
 } ZkFault;
 
+TAILQ_HEAD(ZkNodes, ZkNode);	/* node.c */
 typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
-
-/* The versions of single nodes that requests may still mean: single.c */
-typedef struct ZkDoubt
-{
-	uint32_t	versions;
-	int64_t		until;
-} ZkDoubt;
-
-/* Paths share them, since those of a session can be many */
-#define ZK_DOUBTS			64
 
 struct ZkSession
 {
@@ -135,18 +127,15 @@ struct ZkSession
 	unsigned int nwatch_chains; /* a power of two, or 0 */
 	unsigned int nwatches;
 	size_t		watch_bytes;	/* what their paths need in a packet */
-	ZkNode	   *nodes;			/* first those that are not wanted */
-	ZkNode	   *last_node;
-	size_t		path_bytes;		/* of those that count: node.c */
-	unsigned int nexpecting;	/* how many expect their turn */
-	int64_t		newest_single;	/* the greatest that one was found to have */
+	struct ZkNodes nodes;		/* first those that are not wanted */
+	size_t		path_bytes;		/* of those that may be there */
+	ZkNode	   *expecting;		/* which is next in line for its lock; or NULL */
 	unsigned int nrelied;		/* how many the owner relies on */
 	unsigned int transaction;	/* of the owner: see zkn_rely_less */
 	bool		some_lost;		/* maybe; false: none that anybody wants is */
 	ZkMark	   *marks;
 	ZkTurn	   *turns;			/* the latest first */
 	uint64_t	tickets;
-	ZkDoubt		doubts[ZK_DOUBTS];	/* by a hash of the path */
 
 	/* held only while the memory is written, which goes away after zks_unshow */
 	pthread_mutex_t shown_mutex;

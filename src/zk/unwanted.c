@@ -2,9 +2,7 @@
  *
  * unwanted.c
  *	  What is asked about nodes of ours that nobody here wants any longer, as long
- *	  as they may exist.  node.c deletes them.
- *
- * They come first in the list of a session's nodes.
+ *	  as they may exist.  node.c deletes them; they come first in the list.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,21 +15,17 @@
 static bool
 goes_by(const ZkNode *n, const char *name)
 {
-	char		shared[ZKP_NAME_LEN];
-
 	if (n->single)
 		return false;			/* it is in no queue */
-	if (n->name[0] == '\0')
-		return strncmp(name, n->prefix, strlen(n->prefix)) == 0;
-	return strcmp(name, n->name) == 0 ||
-		(zkn_is_telling(n) && zkp_shared_name(shared, n->name) && strcmp(name, shared) == 0);
+	return strncmp(name, n->name, strlen(n->name)) == 0 ||
+		(zkn_is_renaming(n) && strcmp(name, n->shared_name) == 0);
 }
 
-/* Nobody wants it, and it may exist */
+/* It may exist.  What a quorum has denied could only be created late. */
 static bool
 may_be_left(const ZkNode *n)
 {
-	return !zkn_is_wanted(n) && n->state != ZKN_ABSENT && n->state != ZKN_PRUNING && n->state != ZKN_DELETED;
+	return n->state != ZKN_ABSENT && n->state != ZKN_DELETED;
 }
 
 int
@@ -40,46 +34,28 @@ zkn_leftovers(ZkSession *s, const char *dir)
 	int			count = 0;
 
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n); n = n->next)
+	for (ZkNode *n = TAILQ_FIRST(&s->nodes); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
 		count += may_be_left(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
 }
 
-/* A quorum has said that it does not exist; only a late create could change that */
-static bool
-was_denied(const ZkNode *n)
-{
-	return n->state == ZKN_UNSURE && n->look_at != 0;
-}
-
 bool
-zkn_is_settled(ZkSession *s, const char *path, int *refused)
-{
-	bool		result = true;
-
-	*refused = ZOK;
-	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n); n = n->next)
-	{
-		if (strcmp(n->dir, path) != 0 || !may_be_left(n) || was_denied(n))
-			continue;
-		result = false;
-		if (n->refused != ZOK)
-			*refused = n->refused;
-	}
-	zks_leave(s);
-	return result;
-}
-
-bool
-zkn_any_unwanted(ZkSession *s)
+zkn_unwanted(ZkSession *s, const char *path, int *refused)
 {
 	bool		result = false;
 
+	if (refused != NULL)
+		*refused = ZOK;
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && !zkn_is_wanted(n) && !result; n = n->next)
-		result = may_be_left(n) && !was_denied(n);
+	for (ZkNode *n = TAILQ_FIRST(&s->nodes); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
+	{
+		if (!may_be_left(n) || (path != NULL && strcmp(n->dir, path) != 0))
+			continue;
+		result = true;
+		if (n->refused != ZOK && refused != NULL)
+			*refused = n->refused;
+	}
 	zks_leave(s);
 	return result;
 }
@@ -88,7 +64,7 @@ int
 zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
 {
 	zks_enter(s);
-	for (ZkNode *node = s->nodes; node != NULL && !zkn_is_wanted(node); node = node->next)
+	for (ZkNode *node = TAILQ_FIRST(&s->nodes); node != NULL && !zkn_is_wanted(node); node = TAILQ_NEXT(node, link))
 	{
 		int			left = 0;
 
@@ -109,6 +85,7 @@ bool
 zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 {
 	bool		result = true;
+	ZkNode	   *n;
 
 	/*
 	 * until the first that waits; one that is refused counts when no other
@@ -116,12 +93,14 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 	 */
 	*refused = 0;
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL && (result || *refused != 0); n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 	{
 		if (n->ticket < first || n->ticket > last)
 			continue;
 		result = false;
 		*refused = n->refused;
+		if (n->refused == ZOK)
+			break;
 	}
 	zks_leave(s);
 	return result;
@@ -131,14 +110,14 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 void
 zkn_refused_path(ZkSession *s, char *path, int size)
 {
-	NodePath	refused;
+	ZkNode	   *n;
 
 	path[0] = '\0';
 	zks_enter(s);
-	for (ZkNode *n = s->nodes; n != NULL; n = n->next)
+	TAILQ_FOREACH(n, &s->nodes, link)
 	{
 		if (n->refused != ZOK)
-			snprintf(path, size, "%s", zkn_node_path(n, n->name, &refused));
+			snprintf(path, size, "%s", n->path);
 	}
 	zks_leave(s);
 }

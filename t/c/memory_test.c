@@ -1309,7 +1309,7 @@ empty(void)
 	bool		result;
 
 	zks_enter(session);
-	result = session->nodes == NULL && session->requests == NULL &&
+	result = TAILQ_EMPTY(&session->nodes) && session->requests == NULL &&
 		(session->marks == NULL || session->info.state == ZKS_OVER) &&
 		session->watches == NULL && session->in_flight == 0;
 	zks_leave(session);
@@ -1325,7 +1325,7 @@ describe_rest(void)
 
 	zks_enter(session);
 	/* the layout of ZkNode is private to node.h */
-	nnodes = session->nodes != NULL;
+	nnodes = !TAILQ_EMPTY(&session->nodes);
 	for (ZkRequest *r = session->requests; r != NULL; r = r->next)
 		nrequests++;
 	for (ZkWatch *w = session->watches; w != NULL; w = w->next)

@@ -215,7 +215,7 @@ make_nodes(Slot *first)
 		want.mode = ZKP_EXCLUSIVE;
 		want.style = ZKP_SINGLE;
 		where[0] = singles[rand() % NSINGLES];
-		if (!zkn_is_settled(session, where[0], &refused))
+		if (zkn_unwanted(session, where[0], &refused))
 			return;
 		nsingle++;
 	}

@@ -502,7 +502,7 @@ look(ZkSearch *s)
 		look_again(s, 1);
 		return;
 	}
-	if (zkn_any_unwanted(s->what.session) || !publish(s))
+	if (zkn_unwanted(s->what.session, NULL, NULL) || !publish(s))
 	{
 		look_again(s, 2);
 		return;

@@ -421,7 +421,7 @@ refuse_too_long(Call *c, char *const *dirs)
 
 	patience.raises = false;
 	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
-		   zkn_any_unwanted(c->session) && zkb_wait_on(&patience))
+		   zkn_unwanted(c->session, NULL, NULL) && zkb_wait_on(&patience))
 		;
 	if (bytes > ZKN_PATHS_MAX && patience.waited != ZKB_SESSION_OVER)
 		ereport(ERROR,

@@ -356,7 +356,7 @@ zkl_await_settled(Call *c, Place *p)
 	ZkPatience	patience = zkl_patience(c, p);
 	int			refused;
 
-	while (!zkn_is_settled(c->session, p->target->dir, &refused))
+	while (zkn_unwanted(c->session, p->target->dir, &refused))
 	{
 		if (refused != ZKS_OK)
 			zkb_raise(refused, p->target->path);
@@ -376,7 +376,7 @@ zkl_join_queues(Call *c, int first)
 {
 	int64		until = zkb_wait_answer_due(c->wait);
 	bool		parents = false;
-	bool		leftovers = zkn_any_unwanted(c->session);
+	bool		leftovers = zkn_unwanted(c->session, NULL, NULL);
 
 	for (;;)
 	{

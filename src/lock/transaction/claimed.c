@@ -108,7 +108,6 @@ typedef struct Marks
 	int			n;
 	Lock	  **locks;
 	Claim	  **claims;
-	ZkNode	  **nodes;
 	ZkMarking  *what;
 	ZkMark	  **marks;
 } Marks;
@@ -168,7 +167,7 @@ add(Marks *m, Lock *lock, Claim *claim, FullTransactionId xid)
 	what->done = zkl_write_claim(&record);
 	m->locks[m->n] = lock;
 	m->claims[m->n] = claim;
-	m->nodes[m->n++] = lock->grant.node;
+	m->n++;
 }
 
 /* Raises if one of the locks is lost */
@@ -184,7 +183,6 @@ collect(Marks *m)
 	m->n = 0;
 	m->locks = palloc(room * sizeof(Lock *));
 	m->claims = palloc(room * sizeof(Claim *));
-	m->nodes = palloc(room * sizeof(ZkNode *));
 	m->what = palloc(room * sizeof(ZkMarking));
 	m->marks = palloc(room * sizeof(ZkMark *));
 	dlist_foreach(iter, &zkl_xact_holds)
@@ -302,7 +300,6 @@ zkl_write_marks(void)
 		raise_first_refused(&m);
 	if (info.state != ZKN_MARKED)
 		raise_not_known(m.locks[0]);
-	zkn_proven(m.session, m.nodes, m.n, info.sent_at);
 	MemoryContextSwitchTo(old);
 	return info.sent_at;
 }
