@@ -615,6 +615,12 @@ add_locals(const Chase *c, const ZkGraphLocal *local, ZkCycle *cycle)
 	}
 }
 
+static void
+breathe(void)
+{
+	CHECK_FOR_INTERRUPTS();
+}
+
 static ZkCycle *
 make_cycle(const Chase *c)
 {
@@ -623,7 +629,7 @@ make_cycle(const Chase *c)
 
 	for (int i = 0; i < g->nlocals; i++)
 	{
-		if (g->locals[i].evidence)
+		if (g->locals[i].node.evidence)
 			add_locals(c, &g->locals[i], cycle);
 	}
 	cycle->nrecords = cycle->nchecks;
@@ -634,7 +640,7 @@ make_cycle(const Chase *c)
 			const ZkSeenContender *contender = &c->queues[q].list[i];
 
 			/* our own place is given up by the same transaction */
-			if (!g->queues[q].contenders[i].evidence || (g->parties[0].queue == q && g->parties[0].at == i))
+			if (!g->queues[q].contenders[i].node.evidence || (g->parties[0].queue == q && g->parties[0].at == i))
 				continue;
 
 			/* who waits has nothing to change, and its data was not read */
@@ -646,7 +652,7 @@ make_cycle(const Chase *c)
 	/* a record goes before the node whose wait it tells of does */
 	for (int i = 1; i < g->nparties; i++)
 	{
-		if (g->parties[i].evidence && c->parties[i].record >= 0)
+		if (g->parties[i].node.evidence && c->parties[i].record >= 0)
 			(void) add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
 	}
 	tell_cycle(c, cycle);
@@ -673,6 +679,7 @@ find_cycle(Chase *c)
 	for (int at = 0; at < g->nparties; at++)
 		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
 	make_queues(c);
+	g->breathe = breathe;
 	g->nlocals = 0;
 	for (int i = 0; i < c->nlocals; i++)
 	{
