@@ -105,14 +105,19 @@ list_board(Chase *c, bool *listed)
 	ZkReading	reading;
 	int			n;
 
-	zkl_ask(c->reader, zks_list_all(c->reader->patience.session, c->board, false));
-	reading = zkl_await_oldest(c->reader, &answer);
+	reading = zkl_ask_apart(c->reader, zks_list_all(c->reader->patience.session, c->board, false), &answer);
 	if (reading != ZKL_READ)
 		return reading;
 	*listed = false;
 	n = answer.rc == ZKS_OK ? answer.nchildren : 0;
 	c->records = palloc_extended((n + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-	c->nrecords = OWN_RECORD + 1;
+	c->records[OWN_RECORD] = (Record)
+	{
+		.asked = true,.valid = true,.says_name.names_others = true,
+			.stat.owner = c->parties[0].owner,.says = *c->from->says
+	};
+	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
+	c->nheard = c->nrecords = OWN_RECORD + 1;
 	for (int i = 0; i < n; i++)
 	{
 		Record	   *record = &c->records[c->nrecords];
@@ -124,21 +129,8 @@ list_board(Chase *c, bool *listed)
 		record->asked = strcmp(record->says_name.tag, c->parties[0].tag) == 0;
 		*listed |= strcmp(record->name, c->from->record) == 0;
 	}
-	zkl_drop_oldest(c->reader);
 	qsort(c->records + 1, c->nrecords - 1, sizeof(Record), pg_qsort_strcmp);
 	return ZKL_READ;
-}
-
-static void
-add_own_record(Chase *c)
-{
-	c->records[OWN_RECORD] = (Record)
-	{
-		.asked = true,.valid = true,.says_name.names_others = true,
-			.stat.owner = c->parties[0].owner,.says = *c->from->says
-	};
-	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
-	c->nheard = OWN_RECORD + 1;
 }
 
 /* A persistent node is nobody's */
@@ -205,7 +197,7 @@ read_records(Chase *c, const char *tag)
  *-------------------------------------------------------------------------
  */
 
-/* The index of this queue, read if it was not yet */
+/* The index of this queue, read if it was not yet; -1: there are too many */
 static ZkReading
 get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 {
@@ -217,19 +209,13 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 		if (c->queues[*at].semaphore == semaphore && strcmp(c->queues[*at].dir, dir) == 0)
 			return ZKL_READ;
 	}
-	c->queues = zkl_grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
 	if (c->nnames > MOST_NAMES)
 	{
-		/* as in zkl_read_queue: nobody is there */
-		c->queues[*at] = (ZkSeenQueue)
-		{
-			.dir = pstrdup(dir),.semaphore = semaphore
-		};
-		c->nqueues++;
+		*at = -1;
 		return ZKL_READ;
 	}
-	reading = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[*at]);
-	c->nqueues++;
+	c->queues = zkl_grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
+	reading = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[c->nqueues++]);
 	c->nnames += c->queues[*at].n;
 	for (int i = 0; i < c->queues[*at].n; i++)
 		c->nread += c->queues[*at].list[i].read;
@@ -357,7 +343,7 @@ follow_to_queue(Chase *c, int at)
 	if (dir == NULL || !zkp_parse(node, &name))
 		return ZKL_READ;
 	reading = get_queue(c, dir, name.mode == ZKP_SEMAPHORE, &q);
-	for (int i = 0; reading == ZKL_READ && i < c->queues[q].n; i++)
+	for (int i = 0; reading == ZKL_READ && q >= 0 && i < c->queues[q].n; i++)
 	{
 		int64		owner = 0;
 
@@ -577,42 +563,59 @@ tell_cycle(const Chase *c, ZkCycle *cycle)
 	cycle->queries = queries.data;
 }
 
-/* Returns its path */
-static const char *
-add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
+static int
+find_part(const ZkCycle *cycle, const char *text)
 {
-	char	   *path = psprintf("%s/%s", dir, name);
+	int			i = 0;
 
-	for (int i = 0; i < cycle->nchecks; i++)
-	{
-		if (strcmp(cycle->checks[i].path, path) == 0)
-			return cycle->checks[i].path;
-	}
-	cycle->checks = zkl_grow(cycle->checks, cycle->nchecks, sizeof(ZkCheck));
-	cycle->checks[cycle->nchecks].path = path;
-	cycle->checks[cycle->nchecks++].version = version;
-	return path;
+	while (i < cycle->n && strcmp(cycle->checks[i].path, text) != 0)
+		i++;
+	return i;
 }
 
+static void
+add_part(ZkCycle *cycle, const char *text, int version)
+{
+	if (find_part(cycle, text) < cycle->n)
+		return;
+	cycle->checks = zkl_grow(cycle->checks, cycle->n, sizeof(ZkCheck));
+	cycle->checks[cycle->n].path = text;
+
+	cycle->checks[cycle->n++].version = version;
+}
+
+static void
+add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
+{
+	add_part(cycle, psprintf("%s/%s", dir, name), version);
+}
+
+bool
+zkl_is_same_cycle(const ZkCycle *before, const ZkCycle *now, int written)
+{
+	if (before->nrecords != now->nrecords || before->nchecks != now->nchecks || before->n != now->n)
+		return false;
+	for (int i = 0; i < now->n; i++)
+	{
+		int			k = find_part(before, now->checks[i].path);
+		int			since = k < before->n ? now->checks[i].version - before->checks[k].version : -1;
+
+		if (i < now->nrecords ? since < written : since != 0)
+			return false;
+	}
+	return true;
+}
+
+/* From a party to another on its server: whose wait the first is, and when each began */
 static void
 add_locals(const Chase *c, const ZkGraphLocal *local, ZkCycle *cycle)
 {
 	const Record *record = &c->records[local->record];
 	const ZkLocalWait *waits = record->says.waits;
-	const char *path = NULL;
 
-	if (local->record != OWN_RECORD)
-		path = add_check(cycle, c->board, record->name, record->stat.version);
 	for (int at = local->wait; at >= 0; at = waits[at].blocker)
-	{
-		ZkLocalEvidence *evidence;
-
-		cycle->locals = zkl_grow(cycle->locals, cycle->nlocals, sizeof(ZkLocalEvidence));
-		evidence = &cycle->locals[cycle->nlocals++];
-		evidence->record = path;
-		strlcpy(evidence->tag, at == local->wait ? waits[at].tag : "", ZKP_TAG_LEN);
-		evidence->since = waits[at].since;
-	}
+		add_part(cycle, psprintf("%s %s " INT64_FORMAT, record->name != NULL ? record->name : "",
+								 at == local->wait ? waits[at].tag : "", waits[at].since), 0);
 }
 
 static void
@@ -627,12 +630,15 @@ make_cycle(const Chase *c)
 	const ZkGraph *g = &c->g;
 	ZkCycle    *cycle = palloc0(sizeof(ZkCycle));
 
+	cycle->context = CurrentMemoryContext;
 	for (int i = 0; i < g->nlocals; i++)
 	{
-		if (g->locals[i].node.evidence)
-			add_locals(c, &g->locals[i], cycle);
+		const Record *record = &c->records[g->locals[i].record];
+
+		if (g->locals[i].node.evidence && record != &c->records[OWN_RECORD])
+			add_check(cycle, c->board, record->name, record->stat.version);
 	}
-	cycle->nrecords = cycle->nchecks;
+	cycle->nrecords = cycle->n;
 	for (int q = 0; q < c->nqueues; q++)
 	{
 		for (int i = 0; i < c->queues[q].n; i++)
@@ -644,8 +650,8 @@ make_cycle(const Chase *c)
 				continue;
 
 			/* who waits has nothing to change, and its data was not read */
-			(void) add_check(cycle, c->queues[q].dir, contender->name.name,
-							 contender->granted ? contender->stat.version : -1);
+			add_check(cycle, c->queues[q].dir, contender->name.name,
+					  contender->granted ? contender->stat.version : -1);
 		}
 	}
 
@@ -653,7 +659,13 @@ make_cycle(const Chase *c)
 	for (int i = 1; i < g->nparties; i++)
 	{
 		if (g->parties[i].node.evidence && c->parties[i].record >= 0)
-			(void) add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
+			add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
+	}
+	cycle->nchecks = cycle->n;
+	for (int i = 0; i < g->nlocals; i++)
+	{
+		if (g->locals[i].node.evidence)
+			add_locals(c, &g->locals[i], cycle);
 	}
 	tell_cycle(c, cycle);
 	return cycle;
@@ -714,10 +726,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
 	reading = list_board(&c, listed);
 	if (reading == ZKL_READ)
-	{
-		add_own_record(&c);
 		reading = follow_all(&c);
-	}
 
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for
