@@ -133,19 +133,6 @@ list_board(Chase *c, bool *listed)
 	return ZKL_READ;
 }
 
-/* A persistent node is nobody's */
-static void
-take_record(Chase *c, Record *record, const ZkAnswer *answer)
-{
-	if (answer->rc != ZKS_OK)
-		return;
-	c->bytes += answer->data_len;
-	if (answer->stat.owner == 0)
-		return;
-	record->stat = answer->stat;
-	record->valid = zkl_read_record(answer->data, answer->data_len, &record->says);
-}
-
 /*
  * Read these records that were not read yet: those of a tag, or, if that is NULL,
  * those that name others.  These leave half of the room to the former, so that
@@ -154,39 +141,42 @@ take_record(Chase *c, Record *record, const ZkAnswer *answer)
 static ZkReading
 read_records(Chase *c, const char *tag)
 {
+	static const ZkDepth whole = {.first = 1,.most = 1};
 	int			most_nodes = tag == NULL ? MOST_NODES / 2 : MOST_NODES;
 	size_t		most_bytes = tag == NULL ? MOST_BYTES / 2 : MOST_BYTES;
 
 	for (int at = 0; at < c->nrecords && c->bytes < most_bytes;)
 	{
-		int			asked[MOST_AHEAD];
+		ZkSeenQueue nodes[MOST_AHEAD];
+		Record	   *asked[MOST_AHEAD];
+		ZkReading	reading;
 		int			n = 0;
 
 		for (; at < c->nrecords && n < MOST_AHEAD && c->nread < most_nodes; at++)
 		{
 			Record	   *record = &c->records[at];
-			char	   *path;
 
 			if (record->asked || (tag == NULL ? !record->says_name.names_others : strcmp(record->says_name.tag, tag) != 0))
 				continue;
-			path = psprintf("%s/%s", c->board, record->name);
-			zkl_ask(c->reader, zks_read_record(c->reader->patience.session, path));
-			pfree(path);
+			zkl_take_name(&nodes[n], c->board, record->name);
+			nodes[n].list[0].ask = zks_read_record;
 			record->asked = true;
 			c->nread++;
-			asked[n++] = at;
+			asked[n++] = record;
 		}
 		if (n == 0)
 			break;
+		reading = zkl_read_queues(c->reader, nodes, n, &whole);
+		if (reading != ZKL_READ)
+			return reading;
 		for (int i = 0; i < n; i++)
 		{
-			ZkAnswer	answer;
-			ZkReading	reading = zkl_await_oldest(c->reader, &answer);
+			const ZkSeenContender *node = &nodes[i].list[0];
 
-			if (reading != ZKL_READ)
-				return reading;
-			take_record(c, &c->records[asked[i]], &answer);
-			zkl_drop_oldest(c->reader);
+			/* a persistent node is nobody's */
+			asked[i]->stat = node->stat;
+			asked[i]->valid = node->stat.owner != 0 && zkl_read_record(node->data, node->data_len, &asked[i]->says);
+			c->bytes += node->data_len;
 		}
 	}
 	return ZKL_READ;

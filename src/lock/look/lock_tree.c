@@ -146,7 +146,7 @@ find_queue(Walk *w, const Task *task, const ZkAnswer *answer, bool semaphore)
 
 	zkl_take_queue(queue, task->dir, semaphore, answer);
 	queue->nlists = task->nlists;
-	queue->begun = queue->nlists >= LISTS_MAX;	/* one that always changes */
+	queue->unread = queue->nlists >= LISTS_MAX; /* one that always changes */
 	w->nfound += queue->n > 0;
 }
 
@@ -239,13 +239,10 @@ list_some(Walk *w)
 		w->begun = true;
 		w->reader.last_round = 0;
 	}
-	while (asked != NULL)
+	if (asked != NULL)
 	{
-		Task	   *task = asked;
-
-		asked = task->next;
-		task->next = w->to_list;
-		w->to_list = task;
+		*end = w->to_list;		/* those that are left go back */
+		w->to_list = asked;
 	}
 	return reading;
 }
