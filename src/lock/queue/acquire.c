@@ -388,29 +388,10 @@ look_first(Call *c)
 	return outcome == LIST_AGAIN ? START_AGAIN : outcome;
 }
 
-/* What nobody wants any longer is about to go */
-static void
-refuse_too_long(Call *c, char *const *dirs)
-{
-	ZkPatience	patience = zkl_patience(c, NULL);
-	size_t		bytes;
-
-	patience.raises = false;
-	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
-		   zkn_any_unwanted(c->session) && zkb_wait_on(&patience))
-		;
-	if (bytes > ZKN_PATHS_MAX && patience.waited != ZKB_SESSION_OVER)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many ZooKeeper locks"),
-				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes; the maximum is %d.",
-						   bytes, ZKN_PATHS_MAX),
-				 errhint("Use shorter paths, or release some of the locks first.")));
-}
-
 static void
 refuse_too_large(Call *c)
 {
+	ZkPatience	patience = zkl_patience(c, NULL);
 	char	  **dirs = palloc(c->n * sizeof(char *));
 	size_t		bytes = 0;
 
@@ -426,7 +407,19 @@ refuse_too_large(Call *c)
 				 errdetail("%d locks, with %zu bytes of paths, are too many for one request.",
 						   c->n, bytes),
 				 errhint("Take them in smaller groups, in byte order, or use shorter paths.")));
-	refuse_too_long(c, dirs);
+
+	/* what nobody wants any longer is about to go */
+	patience.raises = false;
+	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
+		   zkn_any_unwanted(c->session) && zkb_wait_on(&patience))
+		;
+	if (bytes > ZKN_PATHS_MAX && patience.waited != ZKB_SESSION_OVER)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many ZooKeeper locks"),
+				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes; the maximum is %d.",
+						   bytes, ZKN_PATHS_MAX),
+				 errhint("Use shorter paths, or release some of the locks first.")));
 	pfree(dirs);
 }
 

@@ -54,29 +54,15 @@
 #define MOST_TOLD		3
 
 void
-zkl_drop_changes(Call *c, Place *p)
-{
-	if (p->changes != NULL)
-		zks_leave_watch(c->session, p->changes);
-	p->changes = NULL;
-}
-
-static void
-drop_blocker(Call *c, Blocker *blocker)
-{
-	if (blocker->watch != NULL)
-		zks_unwatch(c->session, blocker->watch);
-	blocker->watch = NULL;
-	if (blocker->name != NULL)
-		pfree(blocker->name);
-	blocker->name = NULL;
-}
-
-void
 zkl_drop_blockers(Call *c, Place *p)
 {
 	for (int i = 0; i < p->nblockers; i++)
-		drop_blocker(c, &p->blockers[i]);
+	{
+		if (p->blockers[i].watch != NULL)
+			zks_unwatch(c->session, p->blockers[i].watch);
+		if (p->blockers[i].name != NULL)
+			pfree(p->blockers[i].name);
+	}
 	if (p->blockers != NULL)
 		pfree(p->blockers);
 	p->blockers = NULL;
@@ -370,19 +356,6 @@ still_waits(void *arg)
 	return is_waiting(p->seen) && info.state == ZKS_CONNECTED;
 }
 
-static void
-begin_search(Call *c, int at)
-{
-	Place	   *p = &c->places[at];
-	ZkSearchFor what = {
-		.session = c->session,.wait = c->wait,.node = p->node,
-		.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
-		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
-	};
-
-	p->search = zkl_begin_search(&what);
-}
-
 /*
  * Sleep until something happens in the queue that the list has shown.
  */
@@ -456,6 +429,11 @@ void
 zkl_begin_to_wait(Call *c, int at)
 {
 	Place	   *p = &c->places[at];
+	ZkSearchFor what = {
+		.session = c->session,.wait = c->wait,.node = p->node,
+		.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
+		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
+	};
 
 	if (!c->waited)
 		zkb_counters.waits++;
@@ -467,7 +445,7 @@ zkl_begin_to_wait(Call *c, int at)
 					   p->target->path - p->target->dir, c->log.began_at);
 	c->waiting = p;
 	if (p->search == NULL)
-		begin_search(c, at);
+		p->search = zkl_begin_search(&what);
 }
 
 /* The wait is over, in one way or another */

@@ -41,7 +41,9 @@ zkl_drop_place(Call *c, Place *p)
 	zkl_drop_search(p);			/* before the node goes */
 	zkl_drop_list(c, p);
 	zkl_drop_blockers(c, p);
-	zkl_drop_changes(c, p);
+	if (p->changes != NULL)
+		zks_leave_watch(c->session, p->changes);
+	p->changes = NULL;
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
 	p->node = NULL;
