@@ -274,7 +274,7 @@ inline finish(i)
 /* the local clock says that nothing was heard for a whole timeout */
 #define FORFEITED(i)	(!connected[i] && age[i] == SPENT)
 
-/* zkb_prove, behind a list or an event: true if answered */
+/* the check that goes along with a list, or zkb_prove behind it, or behind an event: true if answered */
 inline ask_quorum(i)
 {
 	if

@@ -236,10 +236,17 @@ static void
 request_list(Call *c, Place *p, bool fresh)
 {
 	ZkSessionInfo info;
+	int			n = 1;
 
 	/* after a reconnection, the new server may lag behind */
 	zks_info(c->session, &info);
+	zks_gather(c->session);
 	zkl_send_list(c, p, fresh || info.epoch != p->list_epoch);
+
+	/* if it is only time for a look, it is hardly our turn */
+	if (!p->unprompted && !zkb_is_proven(p->node, ZKS_GRANT))
+		p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
+	p->unprompted = false;
 }
 
 /*
