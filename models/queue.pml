@@ -274,7 +274,7 @@ inline finish(i)
 /* the local clock says that nothing was heard for a whole timeout */
 #define FORFEITED(i)	(!connected[i] && age[i] == SPENT)
 
-/* zkb_prove, or the check that goes along with a list, or behind an event: true if answered */
+/* the check that goes along with a list, or zkb_prove behind it, or behind an event: true if answered */
 inline ask_quorum(i)
 {
 	if
@@ -449,7 +449,7 @@ confirm:	/* zkl_confirm_turn, after a list that shows nobody before us, or an ev
 	{
 		if
 		:: over[i] -> goto again
-		:: !over[i] && !connected[i] -> goto list
+		:: !over[i] && FORFEITED(i) -> goto drop
 		:: !over[i] && connected[i] && proven[i] -> take(i); goto granted
 #ifdef MUTANT_NO_PROOF
 		:: !over[i] && connected[i] && !proven[i] -> take(i); goto granted
@@ -463,7 +463,7 @@ confirm:	/* zkl_confirm_turn, after a list that shows nobody before us, or an ev
 	{
 		if
 		:: proven[i] && connected[i] && !over[i] -> take(i); goto granted
-		:: else -> goto list
+		:: else -> goto confirm
 		fi
 	};
 

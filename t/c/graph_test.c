@@ -190,7 +190,7 @@ text_of(const Case *c, bool only_evidence)
 				c->parties[it->party].at == j;
 			int64_t		owner = it->party >= 0 ? it->party + 1 : it->owner;
 
-			if (only_evidence && !it->evidence)
+			if (only_evidence && !it->node.evidence)
 				continue;
 			end += sprintf(end, "%s%s%s", space, j > 0 && it->rank == it[-1].rank ? "=" : "",
 						   letter(it->party));
@@ -203,7 +203,7 @@ text_of(const Case *c, bool only_evidence)
 	}
 	for (int i = 0; i < c->g.nlocals; i++)
 	{
-		if (!only_evidence || c->locals[i].evidence)
+		if (!only_evidence || c->locals[i].node.evidence)
 			end += sprintf(end, "; %s>%s", letter(c->locals[i].waiter), letter(c->locals[i].holder));
 	}
 	return text;
@@ -340,7 +340,7 @@ model_queue(Model *m, int queue, Part part)
 
 		m->need[node] = 1;
 		m->reasons[node] = 0;
-		if (part != ALL && !it->evidence)
+		if (part != ALL && !it->node.evidence)
 			continue;
 		m->there |= bit(node);
 		if (it->granted)
@@ -353,9 +353,9 @@ model_queue(Model *m, int queue, Part part)
 			m->need[node] = it->permits;
 		for (int j = 0; j < q->n; j++)
 		{
-			if (part == CHOSEN && !q->semaphore && j != it->blocker)
+			if (part == CHOSEN && !q->semaphore && &q->contenders[j].node != it->node.reason)
 				continue;
-			if (holds_up(q, j, i) && (part == ALL || q->contenders[j].evidence))
+			if (holds_up(q, j, i) && (part == ALL || q->contenders[j].node.evidence))
 				m->reasons[node] |= bit(node_of(queue, j));
 		}
 	}
@@ -379,7 +379,7 @@ model(Model *m, const Case *c, Part part)
 	{
 		const ZkGraphLocal *l = &c->locals[i];
 
-		if (part == ALL || l->evidence)
+		if (part == ALL || l->node.evidence)
 			m->reasons[l->waiter] |= bit(l->holder);
 	}
 	for (int i = 0; i < c->g.nparties; i++)
@@ -541,14 +541,14 @@ says_stuck(const Case *c, uint32_t stuck)
 {
 	for (int i = 0; i < c->g.nparties; i++)
 	{
-		if (c->parties[i].stuck != ((stuck & bit(i)) != 0))
+		if (c->parties[i].node.stuck != ((stuck & bit(i)) != 0))
 			return false;
 	}
 	for (int i = 0; i < c->g.nqueues; i++)
 	{
 		for (int j = 0; j < c->queues[i].n; j++)
 		{
-			if (c->contenders[i][j].stuck != ((stuck & bit(node_of(i, j))) != 0))
+			if (c->contenders[i][j].node.stuck != ((stuck & bit(node_of(i, j))) != 0))
 				return false;
 		}
 	}
@@ -557,7 +557,7 @@ says_stuck(const Case *c, uint32_t stuck)
 
 /*
  * The step of this party in ZooKeeper.  Returns the number of contenders on it
- * after its own, or -1.
+ * after its own, without the one by which self waits; or -1.
  */
 static int
 walk_step(const Case *c, const Model *m, uint32_t stuck, int self, int party)
@@ -566,26 +566,26 @@ walk_step(const Case *c, const Model *m, uint32_t stuck, int self, int party)
 	int			node = wait_of(c, party);
 	int			n = 0;
 
-	if (node < 0)
+	if (node < 0 || p->node.reason != &contender_of(c, node)->node)
 		return -1;
-	for (;;)
+	do
 	{
 		const ZkGraphContender *it = contender_of(c, node);
+		int			at = 0;
 
-		if (!it->evidence || (stuck & bit(node)) == 0 || it->granted || it->blocker < 0 || ++n > LENGTH)
+		while (at < c->queues[p->queue].n && &c->contenders[p->queue][at].node != it->node.reason)
+			at++;
+		if (!it->node.evidence || (stuck & bit(node)) == 0 || at == c->queues[p->queue].n || ++n > LENGTH ||
+			(m->reasons[node] & bit(node_of(p->queue, at))) == 0)
 			return -1;
-		node = node_of(p->queue, it->blocker);
-		if ((m->reasons[node_of(p->queue, (int) (it - c->contenders[p->queue]))] & bit(node)) == 0)
-			return -1;
-		if (it->blocker == p->held_up_by)
-			break;
-	}
+		node = node_of(p->queue, at);
+	} while (!contender_of(c, node)->granted && node != wait_of(c, self));
 	nmiddle += n > 1;
-	if (contender_of(c, node)->party != p->waits_for || !contender_of(c, node)->evidence)
+	if (contender_of(c, node)->party != p->waits_for || !contender_of(c, node)->node.evidence)
 		return -1;
-	if (!contender_of(c, node)->granted && (p->waits_for != self || node != wait_of(c, self)))
-		return -1;
-	return n;
+	if (contender_of(c, node)->granted)
+		return contender_of(c, node)->node.reason == &c->parties[p->waits_for].node ? n : -1;
+	return p->waits_for == self ? n - 1 : -1;
 }
 
 /*
@@ -603,7 +603,7 @@ walk(const Case *c, const Model *m, uint32_t stuck, int self, int *on_way)
 	{
 		const ZkGraphParty *p = &c->parties[at];
 
-		if ((seen & bit(at)) != 0 || !p->evidence || p->waits_for < 0 || (stuck & bit(at)) == 0)
+		if ((seen & bit(at)) != 0 || !p->node.evidence || p->waits_for < 0 || (stuck & bit(at)) == 0)
 			return 0;
 		seen |= bit(at);
 		if (p->local >= 0)
@@ -611,7 +611,7 @@ walk(const Case *c, const Model *m, uint32_t stuck, int self, int *on_way)
 			const ZkGraphLocal *l = &c->locals[p->local];
 
 			nlocal++;
-			if (!l->evidence || l->waiter != at || l->holder != p->waits_for)
+			if (!l->node.evidence || l->waiter != at || l->holder != p->waits_for)
 				return 0;
 		}
 		else
@@ -620,9 +620,7 @@ walk(const Case *c, const Model *m, uint32_t stuck, int self, int *on_way)
 
 			if (n < 0)
 				return 0;
-			/* back at the contender that it began with */
-			*on_way += 1 + n - (p->waits_for == self && c->parties[self].local < 0 &&
-								c->parties[self].queue == p->queue && c->parties[self].at == p->held_up_by);
+			*on_way += 1 + n;
 		}
 		at = p->waits_for;
 	} while (at != self);
@@ -652,8 +650,8 @@ check_evidence(const Case *c, uint32_t cycle, int self, int on_way, bool *good)
 	model(&m, c, EVIDENCE);
 	for (int i = 0; i < c->g.nparties; i++)
 	{
-		evidence |= c->parties[i].evidence ? bit(i) : 0;
-		most += c->parties[i].evidence;
+		evidence |= c->parties[i].node.evidence ? bit(i) : 0;
+		most += c->parties[i].node.evidence;
 	}
 	for (int i = PARTIES; i < NODES; i++)
 	{
@@ -667,7 +665,7 @@ check_evidence(const Case *c, uint32_t cycle, int self, int on_way, bool *good)
 		if (c->queues[(i - PARTIES) / LENGTH].semaphore)
 		{
 			semaphore = true;
-			if (contender_of(c, i)->blocker >= 0 && count(m.reasons[i]) != m.need[i])
+			if (contender_of(c, i)->node.reason != NULL && count(m.reasons[i]) != m.need[i])
 				exact = false;
 		}
 	}
@@ -710,7 +708,7 @@ check_simple(const Case *c, const Model *m, uint32_t stuck, uint32_t cycle, int 
 			if ((cycle & bit(i)) == 0)
 				continue;
 			holds(good, !zkl_find_cycle(&after.g, i), c, i, "told of a cycle that is no more");
-			holds(good, !after.parties[i].stuck, c, i, "stuck without the cycle");
+			holds(good, !after.parties[i].node.stuck, c, i, "stuck without the cycle");
 		}
 	}
 }
@@ -737,11 +735,11 @@ check_victims(const Case *c, bool all, bool nobody, bool *good)
 			any = true;
 			give_up(&now, party, all);
 			zkl_find_cycle(&now.g, party);
-			holds(good, !now.parties[party].stuck, c, party, "gave up, and is stuck");
+			holds(good, !now.parties[party].node.stuck, c, party, "gave up, and is stuck");
 		}
 	}
 	for (int i = 0; i < now.g.nparties; i++)
-		holds(good, !now.parties[i].stuck || nobody, c, i, "stuck, and nobody was told of it");
+		holds(good, !now.parties[i].node.stuck || nobody, c, i, "stuck, and nobody was told of it");
 }
 
 /* Returns whom it tells, or a negative number */
@@ -766,7 +764,7 @@ check(Case *c)
 		holds(&good, says_stuck(c, stuck), c, self, "not who is stuck");
 		holds(&good, verdict == ((stuck & bit(self)) != 0 && fewest(&m, stuck, self) < INT_MAX),
 			  c, self, verdict ? "told, but in no cycle" : "in a cycle, and not told");
-		nstuck += c->parties[self].stuck;
+		nstuck += c->parties[self].node.stuck;
 		if (verdict)
 		{
 			int			on_way;
@@ -783,7 +781,7 @@ check(Case *c)
 		}
 
 		/* whoever is not told is stuck by others alone, even if it gave up itself */
-		else if (c->parties[self].stuck)
+		else if (c->parties[self].node.stuck)
 		{
 			uint32_t	others = greatest(&m, bit(self) | bit_of_wait(c, self));
 			int			wait = wait_of(c, self);

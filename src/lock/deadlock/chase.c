@@ -105,14 +105,19 @@ list_board(Chase *c, bool *listed)
 	ZkReading	reading;
 	int			n;
 
-	zkl_ask(c->reader, zks_list_all(c->reader->patience.session, c->board, false));
-	reading = zkl_await_oldest(c->reader, &answer);
+	reading = zkl_ask_apart(c->reader, zks_list_all(c->reader->patience.session, c->board, false), &answer);
 	if (reading != ZKL_READ)
 		return reading;
 	*listed = false;
 	n = answer.rc == ZKS_OK ? answer.nchildren : 0;
 	c->records = palloc_extended((n + 1) * sizeof(Record), MCXT_ALLOC_ZERO | MCXT_ALLOC_HUGE);
-	c->nrecords = OWN_RECORD + 1;
+	c->records[OWN_RECORD] = (Record)
+	{
+		.asked = true,.valid = true,.says_name.names_others = true,
+			.stat.owner = c->parties[0].owner,.says = *c->from->says
+	};
+	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
+	c->nheard = c->nrecords = OWN_RECORD + 1;
 	for (int i = 0; i < n; i++)
 	{
 		Record	   *record = &c->records[c->nrecords];
@@ -124,34 +129,8 @@ list_board(Chase *c, bool *listed)
 		record->asked = strcmp(record->says_name.tag, c->parties[0].tag) == 0;
 		*listed |= strcmp(record->name, c->from->record) == 0;
 	}
-	zkl_drop_oldest(c->reader);
 	qsort(c->records + 1, c->nrecords - 1, sizeof(Record), pg_qsort_strcmp);
 	return ZKL_READ;
-}
-
-static void
-add_own_record(Chase *c)
-{
-	c->records[OWN_RECORD] = (Record)
-	{
-		.asked = true,.valid = true,.says_name.names_others = true,
-			.stat.owner = c->parties[0].owner,.says = *c->from->says
-	};
-	strlcpy(c->records[OWN_RECORD].says_name.tag, c->parties[0].tag, ZKP_TAG_LEN);
-	c->nheard = OWN_RECORD + 1;
-}
-
-/* A persistent node is nobody's */
-static void
-take_record(Chase *c, Record *record, const ZkAnswer *answer)
-{
-	if (answer->rc != ZKS_OK)
-		return;
-	c->bytes += answer->data_len;
-	if (answer->stat.owner == 0)
-		return;
-	record->stat = answer->stat;
-	record->valid = zkl_read_record(answer->data, answer->data_len, &record->says);
 }
 
 /*
@@ -162,39 +141,42 @@ take_record(Chase *c, Record *record, const ZkAnswer *answer)
 static ZkReading
 read_records(Chase *c, const char *tag)
 {
+	static const ZkDepth whole = {.first = 1,.most = 1};
 	int			most_nodes = tag == NULL ? MOST_NODES / 2 : MOST_NODES;
 	size_t		most_bytes = tag == NULL ? MOST_BYTES / 2 : MOST_BYTES;
 
 	for (int at = 0; at < c->nrecords && c->bytes < most_bytes;)
 	{
-		int			asked[MOST_AHEAD];
+		ZkSeenQueue nodes[MOST_AHEAD];
+		Record	   *asked[MOST_AHEAD];
+		ZkReading	reading;
 		int			n = 0;
 
 		for (; at < c->nrecords && n < MOST_AHEAD && c->nread < most_nodes; at++)
 		{
 			Record	   *record = &c->records[at];
-			char	   *path;
 
 			if (record->asked || (tag == NULL ? !record->says_name.names_others : strcmp(record->says_name.tag, tag) != 0))
 				continue;
-			path = psprintf("%s/%s", c->board, record->name);
-			zkl_ask(c->reader, zks_read_record(c->reader->patience.session, path));
-			pfree(path);
+			zkl_take_name(&nodes[n], c->board, record->name);
+			nodes[n].list[0].ask = zks_read_record;
 			record->asked = true;
 			c->nread++;
-			asked[n++] = at;
+			asked[n++] = record;
 		}
 		if (n == 0)
 			break;
+		reading = zkl_read_queues(c->reader, nodes, n, &whole);
+		if (reading != ZKL_READ)
+			return reading;
 		for (int i = 0; i < n; i++)
 		{
-			ZkAnswer	answer;
-			ZkReading	reading = zkl_await_oldest(c->reader, &answer);
+			const ZkSeenContender *node = &nodes[i].list[0];
 
-			if (reading != ZKL_READ)
-				return reading;
-			take_record(c, &c->records[asked[i]], &answer);
-			zkl_drop_oldest(c->reader);
+			/* a persistent node is nobody's */
+			asked[i]->stat = node->stat;
+			asked[i]->valid = node->stat.owner != 0 && zkl_read_record(node->data, node->data_len, &asked[i]->says);
+			c->bytes += node->data_len;
 		}
 	}
 	return ZKL_READ;
@@ -205,7 +187,7 @@ read_records(Chase *c, const char *tag)
  *-------------------------------------------------------------------------
  */
 
-/* The index of this queue, read if it was not yet */
+/* The index of this queue, read if it was not yet; -1: there are too many */
 static ZkReading
 get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 {
@@ -217,19 +199,13 @@ get_queue(Chase *c, const char *dir, bool semaphore, int *at)
 		if (c->queues[*at].semaphore == semaphore && strcmp(c->queues[*at].dir, dir) == 0)
 			return ZKL_READ;
 	}
-	c->queues = zkl_grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
 	if (c->nnames > MOST_NAMES)
 	{
-		/* as in zkl_read_queue: nobody is there */
-		c->queues[*at] = (ZkSeenQueue)
-		{
-			.dir = pstrdup(dir),.semaphore = semaphore
-		};
-		c->nqueues++;
+		*at = -1;
 		return ZKL_READ;
 	}
-	reading = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[*at]);
-	c->nqueues++;
+	c->queues = zkl_grow(c->queues, c->nqueues, sizeof(ZkSeenQueue));
+	reading = zkl_read_queue(c->reader, dir, semaphore, &depth, &c->queues[c->nqueues++]);
 	c->nnames += c->queues[*at].n;
 	for (int i = 0; i < c->queues[*at].n; i++)
 		c->nread += c->queues[*at].list[i].read;
@@ -357,7 +333,7 @@ follow_to_queue(Chase *c, int at)
 	if (dir == NULL || !zkp_parse(node, &name))
 		return ZKL_READ;
 	reading = get_queue(c, dir, name.mode == ZKP_SEMAPHORE, &q);
-	for (int i = 0; reading == ZKL_READ && i < c->queues[q].n; i++)
+	for (int i = 0; reading == ZKL_READ && q >= 0 && i < c->queues[q].n; i++)
 	{
 		int64		owner = 0;
 
@@ -577,42 +553,65 @@ tell_cycle(const Chase *c, ZkCycle *cycle)
 	cycle->queries = queries.data;
 }
 
-/* Returns its path */
-static const char *
-add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
+static int
+find_part(const ZkCycle *cycle, const char *text)
 {
-	char	   *path = psprintf("%s/%s", dir, name);
+	int			i = 0;
 
-	for (int i = 0; i < cycle->nchecks; i++)
-	{
-		if (strcmp(cycle->checks[i].path, path) == 0)
-			return cycle->checks[i].path;
-	}
-	cycle->checks = zkl_grow(cycle->checks, cycle->nchecks, sizeof(ZkCheck));
-	cycle->checks[cycle->nchecks].path = path;
-	cycle->checks[cycle->nchecks++].version = version;
-	return path;
+	while (i < cycle->n && strcmp(cycle->checks[i].path, text) != 0)
+		i++;
+	return i;
 }
 
+static void
+add_part(ZkCycle *cycle, const char *text, int version)
+{
+	if (find_part(cycle, text) < cycle->n)
+		return;
+	cycle->checks = zkl_grow(cycle->checks, cycle->n, sizeof(ZkCheck));
+	cycle->checks[cycle->n].path = text;
+
+	cycle->checks[cycle->n++].version = version;
+}
+
+static void
+add_check(ZkCycle *cycle, const char *dir, const char *name, int version)
+{
+	add_part(cycle, psprintf("%s/%s", dir, name), version);
+}
+
+bool
+zkl_is_same_cycle(const ZkCycle *before, const ZkCycle *now, int written)
+{
+	if (before->nrecords != now->nrecords || before->nchecks != now->nchecks || before->n != now->n)
+		return false;
+	for (int i = 0; i < now->n; i++)
+	{
+		int			k = find_part(before, now->checks[i].path);
+		int			since = k < before->n ? now->checks[i].version - before->checks[k].version : -1;
+
+		if (i < now->nrecords ? since < written : since != 0)
+			return false;
+	}
+	return true;
+}
+
+/* From a party to another on its server: whose wait the first is, and when each began */
 static void
 add_locals(const Chase *c, const ZkGraphLocal *local, ZkCycle *cycle)
 {
 	const Record *record = &c->records[local->record];
 	const ZkLocalWait *waits = record->says.waits;
-	const char *path = NULL;
 
-	if (local->record != OWN_RECORD)
-		path = add_check(cycle, c->board, record->name, record->stat.version);
 	for (int at = local->wait; at >= 0; at = waits[at].blocker)
-	{
-		ZkLocalEvidence *evidence;
+		add_part(cycle, psprintf("%s %s " INT64_FORMAT, record->name != NULL ? record->name : "",
+								 at == local->wait ? waits[at].tag : "", waits[at].since), 0);
+}
 
-		cycle->locals = zkl_grow(cycle->locals, cycle->nlocals, sizeof(ZkLocalEvidence));
-		evidence = &cycle->locals[cycle->nlocals++];
-		evidence->record = path;
-		strlcpy(evidence->tag, at == local->wait ? waits[at].tag : "", ZKP_TAG_LEN);
-		evidence->since = waits[at].since;
-	}
+static void
+breathe(void)
+{
+	CHECK_FOR_INTERRUPTS();
 }
 
 static ZkCycle *
@@ -621,12 +620,15 @@ make_cycle(const Chase *c)
 	const ZkGraph *g = &c->g;
 	ZkCycle    *cycle = palloc0(sizeof(ZkCycle));
 
+	cycle->context = CurrentMemoryContext;
 	for (int i = 0; i < g->nlocals; i++)
 	{
-		if (g->locals[i].evidence)
-			add_locals(c, &g->locals[i], cycle);
+		const Record *record = &c->records[g->locals[i].record];
+
+		if (g->locals[i].node.evidence && record != &c->records[OWN_RECORD])
+			add_check(cycle, c->board, record->name, record->stat.version);
 	}
-	cycle->nrecords = cycle->nchecks;
+	cycle->nrecords = cycle->n;
 	for (int q = 0; q < c->nqueues; q++)
 	{
 		for (int i = 0; i < c->queues[q].n; i++)
@@ -634,20 +636,26 @@ make_cycle(const Chase *c)
 			const ZkSeenContender *contender = &c->queues[q].list[i];
 
 			/* our own place is given up by the same transaction */
-			if (!g->queues[q].contenders[i].evidence || (g->parties[0].queue == q && g->parties[0].at == i))
+			if (!g->queues[q].contenders[i].node.evidence || (g->parties[0].queue == q && g->parties[0].at == i))
 				continue;
 
 			/* who waits has nothing to change, and its data was not read */
-			(void) add_check(cycle, c->queues[q].dir, contender->name.name,
-							 contender->granted ? contender->stat.version : -1);
+			add_check(cycle, c->queues[q].dir, contender->name.name,
+					  contender->granted ? contender->stat.version : -1);
 		}
 	}
 
 	/* a record goes before the node whose wait it tells of does */
 	for (int i = 1; i < g->nparties; i++)
 	{
-		if (g->parties[i].evidence && c->parties[i].record >= 0)
-			(void) add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
+		if (g->parties[i].node.evidence && c->parties[i].record >= 0)
+			add_check(cycle, c->board, c->records[c->parties[i].record].name, -1);
+	}
+	cycle->nchecks = cycle->n;
+	for (int i = 0; i < g->nlocals; i++)
+	{
+		if (g->locals[i].node.evidence)
+			add_locals(c, &g->locals[i], cycle);
 	}
 	tell_cycle(c, cycle);
 	return cycle;
@@ -673,6 +681,7 @@ find_cycle(Chase *c)
 	for (int at = 0; at < g->nparties; at++)
 		follow_told(c, at, OWN_RECORD, OWN_RECORD + 1);
 	make_queues(c);
+	g->breathe = breathe;
 	g->nlocals = 0;
 	for (int i = 0; i < c->nlocals; i++)
 	{
@@ -707,10 +716,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
 	reading = list_board(&c, listed);
 	if (reading == ZKL_READ)
-	{
-		add_own_record(&c);
 		reading = follow_all(&c);
-	}
 
 	/*
 	 * The word of other servers may be that of thousands.  It is asked for

@@ -21,31 +21,30 @@ typedef struct ZkChaseFrom
 	const struct ZkCycle *later;	/* take another one, if there is; or NULL */
 } ZkChaseFrom;
 
-/* A wait for one of PostgreSQL's locks on which a cycle rests */
-typedef struct ZkLocalEvidence
-{
-	const char *record;			/* that tells of it; NULL: we know it
-								 * ourselves */
-	char		tag[ZKP_TAG_LEN];	/* whose; "" if only others wait for him */
-	int64		since;
-} ZkLocalEvidence;
-
 /*
  * A cycle that we are part of: as long as these nodes, at these versions, our
  * own and these local waits stand
  */
 typedef struct ZkCycle
 {
-	ZkCheck    *checks;
-	int			nchecks;
-	int			nrecords;		/* the first of them are of records that tell
-								 * of local waits */
-	ZkLocalEvidence *locals;
-	int			nlocals;
+	ZkCheck    *checks;			/* nodes; then local waits, as texts */
+	int			nrecords;		/* the first ones are of records that tell of
+								 * local waits */
+	int			nchecks;		/* these are nodes */
+	int			n;
 	char	   *detail;			/* a line for each wait */
 	char	   *queries;		/* a line for each process of this server, for
 								 * the server's log */
+	MemoryContext context;		/* of all of it */
+	bool		read_twice;		/* the caller's */
 } ZkCycle;
+
+/*
+ * Whether this is the cycle that was read before, and each record that it rests
+ * on has been written at least so often since.  Others may have changed the order in
+ * which its parts were found.
+ */
+extern bool zkl_is_same_cycle(const ZkCycle *before, const ZkCycle *now, int written);
 
 /*
  * ZKL_READ: all was read, and cycle is NULL if we are in none; listed: our

@@ -60,29 +60,22 @@
 /* Who was told that nothing has changed looks at the board again, now and then */
 #define QUIET_LOOKS			10
 
-/* A cycle that outlives the look that has found it, with its memory */
-typedef struct Kept
-{
-	ZkCycle    *cycle;			/* or NULL */
-	MemoryContext context;
-	bool		read_twice;
-} Kept;
-
 struct ZkSearch
 {
 	ZkSearchFor what;
 	int64		due;
 	ZkNode	   *record;			/* published; or NULL */
 	ZkRecord	says;			/* what it says; lasts for a look */
-	uint64		seen;			/* what stands for these waits */
+	uint64		seen;			/* what stands for all that it says */
 	int64		grows_up;		/* when one of those that do not count yet
 								 * will */
 	int			quiet;			/* looks since the board was last read; -1: it
 								 * must be read */
-	Kept		candidates[2];	/* not proven yet: see end_cycle */
+	ZkCycle    *candidates[2];	/* not proven yet: see end_cycle; or NULL */
 	int			turn;			/* neither hides the other: the one that is
 								 * looked for first */
-	Kept		in_doubt;		/* may be broken, by us: the answer was lost */
+	ZkCycle    *in_doubt;		/* may be broken, by us: the answer was lost;
+								 * or NULL */
 	ZkReader	reader;
 };
 
@@ -137,12 +130,11 @@ retract(ZkSearch *s)
 }
 
 static void
-forget(Kept *kept)
+forget(ZkCycle **kept)
 {
-	if (kept->context != NULL)
-		MemoryContextDelete(kept->context);
-	kept->context = NULL;
-	kept->cycle = NULL;
+	if (*kept != NULL)
+		MemoryContextDelete((*kept)->context);
+	*kept = NULL;
 }
 
 static void
@@ -155,18 +147,16 @@ forget_candidates(ZkSearch *s)
 static bool
 has_candidate(const ZkSearch *s)
 {
-	return s->candidates[0].cycle != NULL || s->candidates[1].cycle != NULL;
+	return s->candidates[0] != NULL || s->candidates[1] != NULL;
 }
 
-/* Its memory, of which it takes possession, lasts as long as the search then */
+/* A cycle outlives the look that has found it, with all its memory */
 static void
-keep(ZkSearch *s, Kept *kept, ZkCycle *cycle, MemoryContext *context)
+keep(ZkSearch *s, ZkCycle **kept, ZkCycle *cycle)
 {
 	forget(kept);
-	kept->cycle = cycle;
-	kept->context = *context;
-	MemoryContextSetParent(*context, GetMemoryChunkContext(s));
-	*context = NULL;
+	*kept = cycle;
+	MemoryContextSetParent(cycle->context, GetMemoryChunkContext(s));
 }
 
 void
@@ -237,25 +227,6 @@ rewrite_record(ZkSearch *s, const char *name, const char *lines)
 	return reading == ZKL_READ && answer.rc == ZKS_OK;
 }
 
-static void
-look_locally(ZkSearch *s)
-{
-	uint64		seen = 0;
-
-	zkl_find_waits(&s->says, &s->grows_up);
-	for (int i = 0; i < s->says.n; i++)
-	{
-		const ZkLocalWait *wait = &s->says.waits[i];
-		char	   *text = psprintf("%s " INT64_FORMAT " %d", wait->tag, wait->since, wait->blocker);
-
-		seen = hash_bytes_extended((unsigned char *) text, strlen(text), seen);
-		pfree(text);
-	}
-	if (seen != s->seen)
-		s->quiet = -1;
-	s->seen = seen;
-}
-
 /* Publish where we wait, and who waits for us.  False if that could not be done. */
 static bool
 publish(ZkSearch *s)
@@ -264,6 +235,7 @@ publish(ZkSearch *s)
 	ZkNodeInfo	record = {.state = ZKN_ABSENT};
 	bool		names_others = s->says.n > 0;
 	char	   *lines;
+	uint64		seen;
 	bool		done;
 
 	zkn_info(s->what.session, s->what.node, &node);
@@ -272,6 +244,10 @@ publish(ZkSearch *s)
 	s->says.identity = pstrdup(zkb_identity_lines());
 	s->says.identity_len = strlen(s->says.identity);
 	lines = zkl_record_lines(&s->says);
+	seen = hash_bytes_extended((unsigned char *) lines, (int) strlen(lines), 0);
+	if (seen != s->seen)
+		s->quiet = -1;
+	s->seen = seen;
 	if (s->record != NULL)
 		zkn_info(s->what.session, s->record, &record);
 	if (record.state == ZKN_PRESENT && (record.name[ZKP_TAG_LEN - 1] == '+') == names_others)
@@ -304,54 +280,13 @@ raise_deadlock(const ZkCycle *cycle)
 			 errhint("Release the session-scope locks that this session still holds, then retry the transaction. See server log for query details.")));
 }
 
-static bool
-is_same_local(const ZkLocalEvidence *a, const ZkLocalEvidence *b)
-{
-	if (a->since != b->since || strcmp(a->tag, b->tag) != 0 || (a->record == NULL) != (b->record == NULL))
-		return false;
-	return a->record == NULL || strcmp(a->record, b->record) == 0;
-}
-
-/*
- * Whether this is the cycle that was read before, and each record that it rests
- * on has been written at least so often since.  Others may have changed the order in
- * which its parts were found.
- */
-static bool
-is_same(const ZkCycle *before, const ZkCycle *now, int written)
-{
-	if (before->nchecks != now->nchecks || before->nlocals != now->nlocals)
-		return false;
-	for (int i = 0; i < now->nchecks; i++)
-	{
-		int			version = now->checks[i].version;
-		int			k = 0;
-
-		while (k < before->nchecks && strcmp(before->checks[k].path, now->checks[i].path) != 0)
-			k++;
-		if (k == before->nchecks ||
-			(i < now->nrecords ? version < before->checks[k].version + written : version != before->checks[k].version))
-			return false;
-	}
-	for (int i = 0; i < now->nlocals; i++)
-	{
-		int			k = 0;
-
-		while (k < before->nlocals && !is_same_local(&before->locals[k], &now->locals[i]))
-			k++;
-		if (k == before->nlocals)
-			return false;
-	}
-	return true;
-}
-
 /* The candidate that this cycle is, or will be */
-static Kept *
+static ZkCycle **
 candidate_of(ZkSearch *s, const ZkCycle *cycle)
 {
 	for (int i = 0; i < lengthof(s->candidates); i++)
 	{
-		if (s->candidates[i].cycle != NULL && is_same(s->candidates[i].cycle, cycle, 0))
+		if (s->candidates[i] != NULL && zkl_is_same_cycle(s->candidates[i], cycle, 0))
 			return &s->candidates[i];
 	}
 	forget(&s->candidates[s->turn]);
@@ -374,7 +309,7 @@ is_too_large(const ZkCycle *cycle)
  * is the search's.
  */
 static bool
-give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
+give_way(ZkSearch *s, ZkCycle *cycle)
 {
 	ZkNodeInfo	node;
 	ZkAnswer	answer = {0};
@@ -392,8 +327,8 @@ give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
 							cycle->checks, cycle->nchecks);
 	if (zkl_ask_apart(&s->reader, request, &answer) != ZKL_READ)
 	{
-		if (s->in_doubt.cycle == NULL && !zks_is_busy(answer.rc))
-			keep(s, &s->in_doubt, cycle, context);
+		if (s->in_doubt == NULL && !zks_is_busy(answer.rc))
+			keep(s, &s->in_doubt, cycle);
 		s->quiet = -1;			/* if we are still there, try again */
 		return true;
 	}
@@ -413,28 +348,28 @@ give_way(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
  * (models/deadlock.pml, MUTANT_FIRST_READING).
  */
 static bool
-end_cycle(ZkSearch *s, ZkCycle *cycle, MemoryContext *context)
+end_cycle(ZkSearch *s, ZkCycle *cycle)
 {
 	if (cycle->nrecords > 0)
 	{
-		Kept	   *candidate = candidate_of(s, cycle);
-		bool		is_new = candidate->cycle == NULL;
-		bool		counts = !is_new && candidate->read_twice;
+		ZkCycle   **candidate = candidate_of(s, cycle);
+		bool		is_new = *candidate == NULL;
+		bool		counts = !is_new && (*candidate)->read_twice;
 
 		if (!counts)
 		{
-			keep(s, candidate, cycle, context);
-			candidate->read_twice = !is_new;
+			cycle->read_twice = !is_new;
+			keep(s, candidate, cycle);
 		}
 		if (is_new)
 			return false;
-		if (!counts || !is_same(candidate->cycle, cycle, 2))
+		if (!counts || !zkl_is_same_cycle(*candidate, cycle, 2))
 		{
 			s->turn = 1 - s->turn;	/* others must write their records before */
 			return true;
 		}
 	}
-	return give_way(s, cycle, context);
+	return give_way(s, cycle);
 }
 
 /*-------------------------------------------------------------------------
@@ -456,7 +391,7 @@ chase_once(ZkSearch *s)
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
 		.says = &s->says,.root_len = s->what.root_len,.record = record.name,
-		.later = s->candidates[1 - s->turn].cycle
+		.later = s->candidates[1 - s->turn]
 	};
 	ZkCycle    *cycle;
 	bool		listed;
@@ -480,21 +415,21 @@ chase_once(ZkSearch *s)
 	else if (cycle == NULL)
 		forget_candidates(s);
 	else
-		done = end_cycle(s, cycle, &context);
+		done = end_cycle(s, cycle);
 	zkl_end_reading(&s->reader);
 	if (!listed)
 		retract(s);				/* somebody deleted it: the next look makes
 								 * another */
 	MemoryContextSwitchTo(old);
-	if (context != NULL)
-		MemoryContextDelete(context);
+	if (MemoryContextGetParent(context) == old)
+		MemoryContextDelete(context);	/* it was not kept */
 	return done;
 }
 
 static void
 look(ZkSearch *s)
 {
-	look_locally(s);
+	zkl_find_waits(&s->says, &s->grows_up);
 	if (!s->what.holds && s->says.n == 0)
 	{
 		retract(s);
@@ -550,6 +485,6 @@ zkl_search(ZkSearch *s)
 void
 zkl_search_found_gone(ZkSearch *s)
 {
-	if (s->in_doubt.cycle != NULL)
-		raise_deadlock(s->in_doubt.cycle);
+	if (s->in_doubt != NULL)
+		raise_deadlock(s->in_doubt);
 }

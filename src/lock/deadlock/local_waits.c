@@ -35,22 +35,11 @@
 #include "backend/internals.h"
 #include "local_waits.h"
 
-/* A party that waits; what follows from this is told once nothing is locked */
-typedef struct Waiter
-{
-	PGPROC	   *leader;
-	int			pid;			/* of the leader */
-	LOCKTAG		tag;
-	LOCKMODE	mode;
-	TimestampTz since;
-	int			blocker;
-} Waiter;
-
 typedef struct Look
 {
 	bool	   *found;			/* for each process that is a party: it is in
 								 * the result, or us */
-	Waiter	   *waiters;
+	ZkLocalWait *waits;
 	int			n;
 	int			most;
 } Look;
@@ -163,9 +152,10 @@ search_queue(Look *look, const PGPROC *proc, const PROCLOCK *own, int place)
 		if (*found || since == 0 || !(conflicts[waiter->waitLockMode] & blocking))
 			continue;
 		*found = true;
-		look->waiters[look->n++] = (Waiter)
+		look->waits[look->n++] = (ZkLocalWait)
 		{
-			leader, leader->pid, lock->tag, waiter->waitLockMode, since, place
+			.leader = leader,.pid = leader->pid,.lock = lock->tag,.mode = waiter->waitLockMode,
+				.since = since,.blocker = place
 		};
 	}
 }
@@ -206,7 +196,7 @@ take_look(Look *look)
 		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
 	search_party(look, leader_of(MyProc), -1);
 	for (int i = 0; i < look->n; i++)
-		search_party(look, look->waiters[i].leader, i);
+		search_party(look, look->waits[i].leader, i);
 	for (int i = NUM_LOCK_PARTITIONS - 1; i >= 0; i--)
 		LWLockRelease(LockHashPartitionLockByIndex(i));
 }
@@ -235,26 +225,19 @@ zkl_local_waits(ZkLocalWait **waits, int most)
 		return 0;
 	look.found = palloc0(ProcGlobal->allProcCount * sizeof(bool));
 	look.found[leader_of(MyProc) - ProcGlobal->allProcs] = true;
-	look.waiters = palloc(look.most * sizeof(Waiter));
+	*waits = look.waits = palloc(look.most * sizeof(ZkLocalWait));
 	take_look(&look);
-
-	*waits = palloc(look.n * sizeof(ZkLocalWait));
 	for (int i = 0; i < look.n; i++)
 	{
-		const Waiter *waiter = &look.waiters[i];
-		ZkLocalWait *wait = &(*waits)[i];
+		ZkLocalWait *wait = &look.waits[i];
 		TimestampTz started;
 
 		/* who has ended meanwhile has no tag that anybody knows */
-		if (!zkb_read_start(status_entry(waiter->leader), waiter->pid, &started))
+		if (!zkb_read_start(status_entry(wait->leader), wait->pid, &started))
 			started = 0;
-		zkb_tag(wait->tag, waiter->pid, started);
-		wait->pid = waiter->pid;
-		wait->since = waiter->since;
-		wait->blocker = waiter->blocker;
-		wait->what = describe(&waiter->tag, waiter->mode);
+		zkb_tag(wait->tag, wait->pid, started);
+		wait->what = describe(&wait->lock, wait->mode);
 	}
 	pfree(look.found);
-	pfree(look.waiters);
 	return look.n;
 }

@@ -9,6 +9,7 @@
 #define ZKLOCK_LOCAL_WAITS_H
 
 #include "datatype/timestamp.h"
+#include "storage/lock.h"
 
 #include "backend/node_identity.h"
 
@@ -24,6 +25,11 @@ typedef struct ZkLocalWait
 								 * -1: for us */
 	char	   *what;			/* "ShareLock on transaction 742", in the
 								 * server's encoding */
+
+	/* on this server: of what the rest was told once nothing was locked */
+	struct PGPROC *leader;
+	LOCKTAG		lock;
+	LOCKMODE	mode;
 } ZkLocalWait;
 
 /*

@@ -62,21 +62,30 @@ typedef struct Search
 {
 	ZkGraph    *g;
 	ZkGraphParty *self;
-	ZkGraphParty *last;			/* of the parties that are reached */
-	ZkGraphContender *middle;	/* of the contenders that are reached and only
-								 * wait: those not yet followed */
+	ZkGraphNode *first;			/* to be followed, and the last of these */
+	ZkGraphNode *last;
+	ZkGraphNode *end;			/* of the way, before it is at self again */
 } Search;
+
+static void
+breathe(const ZkGraph *g)
+{
+	if (g->breathe != NULL)
+		g->breathe();
+}
+
+static void
+prepare_node(ZkGraphNode *node, ZkGraphKind kind, bool stuck)
+{
+	memset(node, 0, sizeof(*node));
+	node->kind = kind;
+	node->stuck = stuck;
+}
 
 static bool
 same_owner(const ZkGraphContender *a, const ZkGraphContender *b)
 {
 	return a->owner == b->owner && a->owner != 0;
-}
-
-static int
-index_of(const ZkGraph *g, const ZkGraphContender *c)
-{
-	return (int) (c - g->queues[c->queue].contenders);
 }
 
 static void
@@ -89,13 +98,13 @@ prepare_queue(ZkGraph *g, int queue)
 	{
 		ZkGraphContender *c = &q->contenders[i];
 
-		c->stuck = !c->granted || c->party >= 0;
-		c->evidence = c->proven = c->enough = c->reached = false;
-		c->blocker = -1;
+		prepare_node(&c->node, ZKL_CONTENDER, !c->granted || c->party >= 0);
+		c->enough = false;
 		c->queue = queue;
-		c->from = c->next = c->next_held = NULL;
+		c->next_held = NULL;
 		if (c->granted && c->party >= 0)
 		{
+			c->node.reason = &g->parties[c->party].node;
 			c->next_held = g->parties[c->party].held;
 			g->parties[c->party].held = c;
 		}
@@ -110,9 +119,8 @@ prepare(ZkGraph *g)
 	{
 		ZkGraphParty *p = &g->parties[i];
 
-		p->stuck = true;
-		p->evidence = p->proven = p->reached = false;
-		p->waits_for = p->local = p->held_up_by = -1;
+		prepare_node(&p->node, ZKL_PARTY, true);
+		p->waits_for = p->local = -1;
 		p->wait = p->queue >= 0 ? &g->queues[p->queue].contenders[p->at] : NULL;
 		if (p->wait != NULL && p->wait->granted)
 			p->wait = NULL;
@@ -123,7 +131,8 @@ prepare(ZkGraph *g)
 	{
 		ZkGraphLocal *l = &g->locals[i];
 
-		l->evidence = false;
+		prepare_node(&l->node, ZKL_LOCAL, true);
+		l->node.reason = &g->parties[l->holder].node;
 		l->next_wait = g->parties[l->waiter].waits;
 		g->parties[l->waiter].waits = l;
 	}
@@ -131,21 +140,30 @@ prepare(ZkGraph *g)
 		prepare_queue(g, i);
 }
 
+/* What keeps this party stuck; rather a wait in ZooKeeper, which can be checked; or NULL */
+static ZkGraphNode *
+find_reason(const ZkGraphParty *p)
+{
+	if (p->wait != NULL && p->wait->node.stuck)
+		return &p->wait->node;
+	for (ZkGraphLocal *l = p->waits; l != NULL; l = l->next_wait)
+	{
+		if (l->node.reason->stuck)
+			return &l->node;
+	}
+	return NULL;
+}
+
 /* If nothing keeps this party stuck, it proceeds, and gives back all that it has */
 static bool
 judge_party(ZkGraph *g, ZkGraphParty *p)
 {
-	if (!p->stuck || (p->wait != NULL && p->wait->stuck))
+	if (!p->node.stuck || find_reason(p) != NULL)
 		return false;
-	for (ZkGraphLocal *l = p->waits; l != NULL; l = l->next_wait)
-	{
-		if (g->parties[l->holder].stuck)
-			return false;
-	}
-	p->stuck = false;
+	p->node.stuck = false;
 	for (ZkGraphContender *c = p->held; c != NULL; c = c->next_held)
 	{
-		c->stuck = false;
+		c->node.stuck = false;
 		g->queues[c->queue].to_judge = true;
 	}
 	return true;
@@ -156,7 +174,7 @@ add_before(Before *before, ZkGraphContender *c)
 {
 	First	   *first = &before->first[!c->granted][c->shared];
 
-	if (!c->stuck)
+	if (!c->node.stuck)
 		return;
 	before->n++;
 	before->ngranted += c->granted;
@@ -207,7 +225,7 @@ stays_stuck(const ZkGraphQueue *q, const Before *before, ZkGraphContender *c)
 	}
 	blocker = find_blocker(before, c);
 	c->enough = blocker != NULL && blocker->granted;
-	c->blocker = blocker != NULL ? (int) (blocker - q->contenders) : -1;
+	c->node.reason = blocker != NULL ? &blocker->node : NULL;
 	return blocker != NULL;
 }
 
@@ -229,9 +247,9 @@ judge_queue(ZkGraph *g, ZkGraphQueue *q)
 		{
 			ZkGraphContender *c = &q->contenders[i];
 
-			if (c->stuck && !c->granted && !stays_stuck(q, &with, c))
+			if (c->node.stuck && !c->granted && !stays_stuck(q, &with, c))
 			{
-				c->stuck = false;
+				c->node.stuck = false;
 				q->to_judge |= end - start > 1;
 				if (c->party >= 0)
 					(void) judge_party(g, &g->parties[c->party]);
@@ -268,7 +286,10 @@ find_stuck(ZkGraph *g)
 		ZkGraphQueue *q;
 
 		while ((q = shortest_to_judge(g)) != NULL)
+		{
+			breathe(g);
 			judge_queue(g, q);
+		}
 		fell = false;
 		for (int i = 0; i < g->nparties; i++)
 			fell |= judge_party(g, &g->parties[i]);
@@ -288,46 +309,40 @@ list_unreached(ZkGraphQueue *q)
 		ZkGraphContender *c = &q->contenders[i];
 		ZkGraphContender **list = &q->unreached[!c->granted];
 
-		if (!c->stuck)
+		if (!c->node.stuck)
 			continue;
-		c->next = *list;
+		c->next_unreached = *list;
 		*list = c;
 	}
 }
 
 /*
- * The way has come to this party: by a local wait, or through a contender that
- * another one is behind.  Returns whether it is complete.
+ * The way has come to this node.  Returns whether it is complete.  A contender that
+ * only waits belongs to the same step, and is followed next.
  */
 static bool
-reach_party(Search *s, ZkGraphParty *p, ZkGraphLocal *by, ZkGraphContender *through,
-			ZkGraphContender *behind)
+reach(Search *s, ZkGraphNode *node, ZkGraphNode *from)
 {
-	if (p->reached && p != s->self)
-		return false;
-	p->by = by;
-	p->through = through;
-	p->behind = behind;
-	if (p == s->self)
-		return true;
-	p->reached = true;
-	p->next = NULL;
-	s->last->next = p;
-	s->last = p;
-	return false;
-}
+	bool		waits = node->kind == ZKL_CONTENDER && !((ZkGraphContender *) node)->granted;
+	ZkGraphNode **link;
 
-static bool
-reach_contender(Search *s, ZkGraphContender *c, ZkGraphContender *behind)
-{
-	if (c->granted || c == s->self->wait)
-		return reach_party(s, &s->g->parties[c->party], NULL, c, behind);
-	if (c->reached)
-		return false;
-	c->reached = true;
-	c->from = behind;
-	c->next = s->middle;
-	s->middle = c;
+	if (node->reached)
+	{
+		if (node != &s->self->node && node != (ZkGraphNode *) s->self->wait)
+			return false;
+		from->reason = node;
+		s->end = from;
+		return true;
+	}
+	node->reached = true;
+	node->from = from;
+	if (node->kind != ZKL_PARTY && !waits)
+		return reach(s, node->reason, node);
+	link = waits || s->first == NULL ? &s->first : &s->last->next;
+	node->next = *link;
+	*link = node;
+	if (node->next == NULL)
+		s->last = node;
 	return false;
 }
 
@@ -355,7 +370,7 @@ first_that_counts(const ZkGraphQueue *q, const ZkGraphContender *c)
 	{
 		const ZkGraphContender *holder = &q->contenders[i];
 
-		if (holder->granted && holder->stuck && !holds_up(q, holder, c))
+		if (holder->granted && holder->node.stuck && !holds_up(q, holder, c))
 			return holder->rank;
 	}
 	return INT64_MAX;
@@ -381,11 +396,11 @@ follow_contender(Search *s, ZkGraphContender *c)
 
 			if (blocker->rank < first || !holds_up(q, blocker, c))
 			{
-				link = &blocker->next;
+				link = &blocker->next_unreached;
 				continue;
 			}
-			*link = blocker->next;
-			if (reach_contender(s, blocker, c))
+			*link = blocker->next_unreached;
+			if (reach(s, &blocker->node, &c->node))
 				return true;
 		}
 		first = first_that_counts(q, c);
@@ -396,109 +411,69 @@ follow_contender(Search *s, ZkGraphContender *c)
 static bool
 follow_party(Search *s, ZkGraphParty *p)
 {
-	ZkGraphContender *c = p->wait;
-
 	for (ZkGraphLocal *l = p->waits; l != NULL; l = l->next_wait)
 	{
-		ZkGraphParty *holder = &s->g->parties[l->holder];
-
-		if (holder->stuck && reach_party(s, holder, l, NULL, NULL))
+		if (l->node.reason->stuck && reach(s, &l->node, &p->node))
 			return true;
 	}
-	if (c == NULL || !c->stuck || c->reached)
-		return false;
-	c->reached = true;
-	s->middle = NULL;
-	do
-	{
-		if (follow_contender(s, c))
-			return true;
-		c = s->middle;
-		if (c != NULL)
-			s->middle = c->next;
-	} while (c != NULL);
-	return false;
+	return p->wait != NULL && p->wait->node.stuck && reach(s, &p->wait->node, &p->node);
 }
 
-/*
- * Those whom the fewest parties separate from self are followed first; of what
- * one party waits for, the contenders that only wait belong to the same step.
- */
+/* Those whom the fewest parties separate from self are followed first */
 static bool
-find_way(ZkGraph *g, ZkGraphParty *self)
+find_way(Search *s)
 {
-	Search		search = {.g = g,.self = self,.last = self};
-
-	for (int i = 0; i < g->nqueues; i++)
-		list_unreached(&g->queues[i]);
-	self->reached = true;
-	self->next = NULL;
-	for (ZkGraphParty *p = self; p != NULL; p = p->next)
+	for (int i = 0; i < s->g->nqueues; i++)
+		list_unreached(&s->g->queues[i]);
+	(void) reach(s, &s->self->node, NULL);
+	while (s->first != NULL)
 	{
-		if (follow_party(&search, p))
+		ZkGraphNode *node = s->first;
+
+		breathe(s->g);
+		s->first = node->next;
+		if (node->kind == ZKL_PARTY ? follow_party(s, (ZkGraphParty *) node) :
+			follow_contender(s, (ZkGraphContender *) node))
 			return true;
 	}
 	return false;
 }
 
-/*
- * The way, from its end, as steps of the parties.  All of it is evidence before
- * anything else is chosen, so that this can rest on it.
- */
 static void
-mark_cycle(ZkGraph *g, ZkGraphParty *self)
+need(Search *s, ZkGraphNode *node)
 {
-	ZkGraphParty *p = self;
-
-	do
-	{
-		ZkGraphParty *waiter;
-
-		p->evidence = true;
-		if (p->by != NULL)
-		{
-			waiter = &g->parties[p->by->waiter];
-			waiter->local = (int) (p->by - g->locals);
-		}
-		else
-		{
-			ZkGraphContender *blocker = p->through;
-			ZkGraphContender *c = p->behind;
-
-			/* from is NULL for the contender by which a party waits */
-			for (;; blocker = c, c = c->from)
-			{
-				blocker->evidence = true;
-				c->blocker = index_of(g, blocker);
-				if (c->from == NULL)
-					break;
-			}
-			c->evidence = true;
-			waiter = &g->parties[c->party];
-			waiter->held_up_by = index_of(g, p->through);
-		}
-		waiter->waits_for = (int) (p - g->parties);
-		p = waiter;
-	} while (p != self);
+	if (node->evidence)
+		return;
+	node->evidence = true;
+	node->next = s->first;
+	s->first = node;
 }
 
-/* A wait that keeps this party stuck; rather one in ZooKeeper, which can be checked */
+/*
+ * The way, from its end.  All of it is evidence before anything else is chosen, so
+ * that this can rest on it.
+ */
 static void
-prove_party(ZkGraph *g, ZkGraphParty *p)
+mark_cycle(Search *s)
 {
-	ZkGraphLocal *l = p->waits;
+	ZkGraphParty *next = s->self;
 
-	if (p->local >= 0)
-		l = &g->locals[p->local];
-	else if (p->wait != NULL && p->wait->stuck)
+	s->first = NULL;
+	for (ZkGraphNode *node = s->end; node != NULL; node = node->from)
 	{
-		p->wait->evidence = true;
-		return;
+		need(s, node);
+		if (node->kind == ZKL_PARTY)
+		{
+			ZkGraphParty *p = (ZkGraphParty *) node;
+
+			p->waits_for = (int) (next - s->g->parties);
+			if (node->reason->kind == ZKL_LOCAL)
+				p->local = (int) ((ZkGraphLocal *) node->reason - s->g->locals);
+			next = p;
+		}
+		if (node->from != NULL)
+			node->from->reason = node;
 	}
-	while (!g->parties[l->holder].stuck)
-		l = l->next_wait;
-	l->evidence = true;
-	g->parties[l->holder].evidence = true;
 }
 
 /*
@@ -506,85 +481,61 @@ prove_party(ZkGraph *g, ZkGraphParty *p)
  * need no further evidence, then those that hold.
  */
 static void
-prove_semaphore(ZkGraph *g, ZkGraphContender *c)
+prove_semaphore(Search *s, ZkGraphContender *c)
 {
-	ZkGraphQueue *q = &g->queues[c->queue];
-	int			missing = c->permits - (c->blocker >= 0);
+	ZkGraphQueue *q = &s->g->queues[c->queue];
+	int			missing = c->permits - (c->node.reason != NULL);
 
 	for (int pass = 0; pass < 3; pass++)
 	{
 		for (int i = 0; i < q->n && q->contenders[i].rank <= c->rank && missing > 0; i++)
 		{
 			ZkGraphContender *other = &q->contenders[i];
-			bool		known = other->evidence;
+			bool		known = other->node.evidence;
 
-			if (other == c || !other->stuck || i == c->blocker)
+			if (other == c || !other->node.stuck || &other->node == c->node.reason)
 				continue;
 			if (pass == 0 && other->granted)
-				known |= g->parties[other->party].evidence;
+				known |= other->node.reason->evidence;
 			if (pass == 0 ? known : (!known && (pass == 2 || other->granted)))
 			{
-				other->evidence = true;
+				need(s, &other->node);
 				missing--;
 			}
 		}
 	}
 }
 
+/* What is evidence must be stuck because of evidence */
 static void
-prove_contender(ZkGraph *g, ZkGraphContender *c)
+prove_all(Search *s)
 {
-	ZkGraphQueue *q = &g->queues[c->queue];
-
-	if (c->granted)
-		g->parties[c->party].evidence = true;
-	else if (q->semaphore)
-		prove_semaphore(g, c);
-	else
-		q->contenders[c->blocker].evidence = true;
-}
-
-/* What is evidence must be stuck because of evidence.  Returns whether any was not yet. */
-static bool
-prove_all(ZkGraph *g)
-{
-	bool		any = false;
-
-	for (int i = 0; i < g->nparties; i++)
+	while (s->first != NULL)
 	{
-		ZkGraphParty *p = &g->parties[i];
+		ZkGraphNode *node = s->first;
+		ZkGraphContender *c = (ZkGraphContender *) node;
 
-		if (!p->evidence || p->proven)
-			continue;
-		p->proven = any = true;
-		prove_party(g, p);
+		breathe(s->g);
+		s->first = node->next;
+		if (node->kind == ZKL_PARTY && node->reason == NULL)
+			node->reason = find_reason((ZkGraphParty *) node);
+		if (node->reason != NULL)
+			need(s, node->reason);
+		if (node->kind == ZKL_CONTENDER && !c->granted && s->g->queues[c->queue].semaphore)
+			prove_semaphore(s, c);
 	}
-	for (int i = 0; i < g->nqueues; i++)
-	{
-		for (int k = 0; k < g->queues[i].n; k++)
-		{
-			ZkGraphContender *c = &g->queues[i].contenders[k];
-
-			if (!c->evidence || c->proven)
-				continue;
-			c->proven = any = true;
-			prove_contender(g, c);
-		}
-	}
-	return any;
 }
 
 bool
 zkl_find_cycle(ZkGraph *g, int self)
 {
-	ZkGraphParty *p = &g->parties[self];
+	Search		search = {.g = g,.self = &g->parties[self]};
 
 	prepare(g);
 	find_stuck(g);
-	if (!p->stuck || !find_way(g, p))
+	if (!search.self->node.stuck || !find_way(&search))
 		return false;
-	mark_cycle(g, p);
-	while (prove_all(g))
-		;
+	mark_cycle(&search);
+	prove_all(&search);
 	return true;
 }

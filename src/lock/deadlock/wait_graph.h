@@ -15,9 +15,36 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+typedef enum ZkGraphKind
+{
+	ZKL_PARTY,
+	ZKL_CONTENDER,
+	ZKL_LOCAL
+} ZkGraphKind;
+
+/* What can be stuck; comes first in what it is */
+typedef struct ZkGraphNode
+{
+	/* found */
+	bool		stuck;			/* will never proceed, or go, by itself */
+	bool		evidence;		/* the cycle rests on it */
+	struct ZkGraphNode *reason; /* of evidence: what it is stuck because of,
+								 * on the way around the cycle, or beside it;
+								 * NULL: only others before it in the queue of
+								 * a semaphore */
+
+	/* the search's own */
+	ZkGraphKind kind;
+	bool		reached;
+	struct ZkGraphNode *from;
+	struct ZkGraphNode *next;
+} ZkGraphNode;
+
 /* One that stands in a queue; holds, or waits for those before it to go */
 typedef struct ZkGraphContender
 {
+	ZkGraphNode node;
+
 	/* filled in by the caller */
 	int			party;			/* whose it is; -1: nobody known, who proceeds
 								 * once granted */
@@ -32,23 +59,11 @@ typedef struct ZkGraphContender
 	int64_t		rank;			/* of two that have the same, each counts as
 								 * before the other */
 
-	/* found */
-	bool		stuck;			/* will never go by itself */
-	bool		evidence;		/* the cycle rests on it */
-	int			blocker;		/* if it is evidence and waits: the one, at
-								 * this index of the queue, that it waits for
-								 * on the way around the cycle, or, in the
-								 * queue of a lock, by evidence beside that;
-								 * or -1 */
-
 	/* the search's own */
 	bool		enough;
-	bool		reached;
-	bool		proven;
 	int			queue;
-	struct ZkGraphContender *from;
 	struct ZkGraphContender *next_held;
-	struct ZkGraphContender *next;
+	struct ZkGraphContender *next_unreached;
 } ZkGraphContender;
 
 typedef struct ZkGraphQueue
@@ -68,42 +83,33 @@ typedef struct ZkGraphQueue
  */
 typedef struct ZkGraphParty
 {
+	ZkGraphNode node;
+
 	/* filled in by the caller */
 	int			queue;			/* where it waits in ZooKeeper, or -1 */
 	int			at;				/* its contender there: index into the queue */
 
 	/* found */
-	bool		stuck;			/* will never proceed by itself */
-	bool		evidence;		/* the cycle rests on its waits */
 	int			waits_for;		/* if it is in the cycle: the next party
 								 * there; or -1 */
 	int			local;			/* by this local wait; or -1: in ZooKeeper */
-	int			held_up_by;		/* and if so, by this contender of waits_for
-								 * in the same queue: see zkl_find_cycle */
 
 	/* the search's own */
-	bool		reached;
-	bool		proven;
 	struct ZkGraphContender *wait;
 	struct ZkGraphContender *held;
 	struct ZkGraphLocal *waits;
-	struct ZkGraphContender *through;
-	struct ZkGraphContender *behind;
-	struct ZkGraphLocal *by;
-	struct ZkGraphParty *next;
 } ZkGraphParty;
 
 /* A wait for a lock of PostgreSQL's, between parties on one server */
 typedef struct ZkGraphLocal
 {
+	ZkGraphNode node;
+
 	/* filled in by the caller */
 	int			waiter;
 	int			holder;			/* has the lock, directly or through others */
 	int			record;			/* this and the next: the caller's own */
 	int			wait;
-
-	/* found */
-	bool		evidence;		/* the cycle rests on it */
 
 	/* the search's own */
 	struct ZkGraphLocal *next_wait;
@@ -117,6 +123,8 @@ typedef struct ZkGraph
 	int			nqueues;
 	ZkGraphLocal *locals;
 	int			nlocals;
+	void		(*breathe) (void);	/* called now and then, and may leave by
+									 * longjmp(); or NULL */
 } ZkGraph;
 
 /*
@@ -125,11 +133,10 @@ typedef struct ZkGraph
  * stuck, and if true, a cycle with the fewest parties, and the evidence for
  * it.
  *
- * From self, waits_for leads around the cycle and back to self.  In ZooKeeper
- * a party may be held up through others: from its own contender, blocker leads
- * to held_up_by, over contenders that only wait themselves, such as a writer
- * between readers.  held_up_by is granted, unless it is the one by which self
- * waits.
+ * From self, waits_for leads around the cycle and back to self, and so do the
+ * reasons.  In ZooKeeper a party may be held up through others: from its own
+ * contender, they lead over contenders that only wait themselves, such as a
+ * writer between readers, to one that is granted, or the one by which self waits.
  *
  * As long as all evidence stands, all parties of the cycle are stuck: each
  * contender that is evidence is there, holds or waits as was said here, and if

@@ -102,30 +102,28 @@ show(Walk *w, const char *path, const ZkSeenQueue *queue)
 	MemoryContextReset(w->row_context);
 }
 
-static void
-refuse_unreadable(Walk *w, const ZkSeenQueue *queue, int rc)
+/* Whether there is nothing: a mark that is empty was made in vain, or stands above others, or is forgotten */
+static bool
+is_nothing(const Walk *w, const ZkSeenQueue *queue)
 {
-	if (rc != ZKS_OK && rc != ZKS_NO_NODE && rc != ZKS_NO_AUTH && rc != ZKS_TOO_LARGE)
-		zkb_raise(rc, queue->dir + w->root_len);
-}
+	const ZkSeenContender *first = &queue->list[0];
 
-/* One that is empty was made in vain, or stands above others, or is forgotten */
-static void
-show_mark(Walk *w, const ZkSeenQueue *queue)
-{
-	const ZkSeenContender *mark = &queue->list[0];
-
-	refuse_unreadable(w, queue, mark->rc);
-	if (mark->rc != ZKS_NO_NODE && (!mark->read || mark->data_len > 0))
-		show(w, queue->dir + w->root_len, queue);
+	if (w->marks)
+		return first->rc == ZKS_NO_NODE || (first->read && first->data_len == 0);
+	return queue->single && (queue->n == 0 || !first->read);
 }
 
 static void
 show_queue(Walk *w, const ZkSeenQueue *queue)
 {
 	for (int i = 0; i < queue->nread; i++)
-		refuse_unreadable(w, queue, queue->list[i].rc);
-	if (queue->single && (queue->n == 0 || !queue->list[0].read))
+	{
+		int			rc = queue->list[i].rc;
+
+		if (rc != ZKS_OK && rc != ZKS_NO_AUTH && rc != ZKS_TOO_LARGE)
+			zkb_raise(rc, queue->dir + w->root_len);
+	}
+	if (is_nothing(w, queue))
 		return;
 	if (queue->judged && queue->nread == 0 && queue->nlists < LISTS_MAX)
 		/* the first is gone: who is it now? */
@@ -146,7 +144,7 @@ find_queue(Walk *w, const Task *task, const ZkAnswer *answer, bool semaphore)
 
 	zkl_take_queue(queue, task->dir, semaphore, answer);
 	queue->nlists = task->nlists;
-	queue->begun = queue->nlists >= LISTS_MAX;	/* one that always changes */
+	queue->unread = queue->nlists >= LISTS_MAX; /* one that always changes */
 	w->nfound += queue->n > 0;
 }
 
@@ -239,13 +237,10 @@ list_some(Walk *w)
 		w->begun = true;
 		w->reader.last_round = 0;
 	}
-	while (asked != NULL)
+	if (asked != NULL)
 	{
-		Task	   *task = asked;
-
-		asked = task->next;
-		task->next = w->to_list;
-		w->to_list = task;
+		*end = w->to_list;		/* those that are left go back */
+		w->to_list = asked;
 	}
 	return reading;
 }
@@ -258,7 +253,7 @@ read_found(Walk *w)
 	if (reading != ZKL_READ)
 		return reading;
 	for (int i = 0; i < w->nfound; i++)
-		(w->marks ? show_mark : show_queue) (w, &w->found[i]);
+		show_queue(w, &w->found[i]);
 	w->nfound = 0;
 	MemoryContextReset(w->found_context);
 	w->reader.last_round = 0;
@@ -279,13 +274,18 @@ walk_on(void *arg)
 	return reading == ZKL_READ;
 }
 
+/* top: in ZooKeeper; may end with a slash */
 static void
-walk(Walk *w, ZkShowQueue callback, void *arg)
+walk(char *top, int root_len, bool of_marks, ZkShowQueue callback, void *arg)
 {
-	int			len = strlen(w->top);
+	Walk	   *w = palloc0(sizeof(Walk));
+	int			len = strlen(top);
 
-	if (w->top[len - 1] == '/')
-		w->top[len - 1] = '\0';
+	if (top[len - 1] == '/')
+		top[len - 1] = '\0';
+	w->top = top;
+	w->root_len = root_len;
+	w->marks = of_marks;
 	w->callback = callback;
 	w->arg = arg;
 	w->context = AllocSetContextCreate(CurrentMemoryContext, "zklock tree", ALLOCSET_DEFAULT_SIZES);
@@ -301,21 +301,13 @@ walk(Walk *w, ZkShowQueue callback, void *arg)
 void
 zkl_each_path(const char *full, ZkShowQueue callback, void *arg)
 {
-	Walk	   *w = palloc0(sizeof(Walk));
-
-	w->top = pstrdup(full);
-	w->root_len = zkb_root_len(zklock_root);
-	walk(w, callback, arg);
+	walk(pstrdup(full), zkb_root_len(zklock_root), false, callback, arg);
 }
 
 void
 zkl_each_mark(const char *full, ZkShowQueue callback, void *arg)
 {
-	Walk	   *w = palloc0(sizeof(Walk));
 	int			root_len = zkb_root_len(zklock_root);
 
-	w->top = zkl_mark_path(full, root_len);
-	w->root_len = root_len + strlen(ZKP_CLAIMS);
-	w->marks = true;
-	walk(w, callback, arg);
+	walk(zkl_mark_path(full, root_len), root_len + strlen(ZKP_CLAIMS), true, callback, arg);
 }

@@ -67,13 +67,16 @@ zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name)
  *-------------------------------------------------------------------------
  */
 
-/* Up to where those must be read that may hold; these were read up to nread */
+/*
+ * Up to where those must be read that may hold.  One that was read is a reader by now,
+ * if its data says so, so that those behind it may hold, too.
+ */
 static int
 may_hold(const ZkSeenQueue *queue)
 {
-	int			end = queue->nread;
+	int			end = 0;
 
-	for (int i = queue->nread; i < queue->n; i++)
+	for (int i = 0; i < queue->n; i++)
 	{
 		const ZkpContender *name = &queue->list[i].name;
 
@@ -85,39 +88,23 @@ may_hold(const ZkSeenQueue *queue)
 	return end;
 }
 
-/* Whether all that were read share the lock, so that the next may hold, too */
-static bool
-go_on(const ZkSeenQueue *queue)
-{
-	if (queue->semaphore)
-		return false;
-	for (int i = 0; i < queue->nread; i++)
-	{
-		if (queue->list[i].name.mode == ZKP_EXCLUSIVE)
-			return false;
-	}
-	return true;
-}
-
 /*
- * Whether some of the queue must be read, or read on.  Where the numbers do not tell
- * the order, the transactions do, so all are read.
+ * Whether some of the queue must be read, or read on: who comes after those that are
+ * gone takes their place.  Where the numbers do not tell the order, the transactions
+ * do, so all are read.
  */
 static bool
 must_read(ZkSeenQueue *queue, const ZkDepth *depth)
 {
-	int			end;
+	int			end = queue->by_czxid ? queue->n :
+	Max(depth->holders ? may_hold(queue) : 0, Min(queue->n, depth->first));
 
-	if (queue->end > queue->nread)
-		return true;			/* it goes on */
-	if (queue->begun && !(depth->holders && go_on(queue)))
-		return false;
-	queue->begun = true;
-	end = queue->by_czxid ? queue->n : Max(depth->holders ? may_hold(queue) : 0, Min(queue->n, depth->first));
+	if (queue->unread || end <= queue->end)
+		return queue->end > queue->nread;
 	queue->too_many = end > depth->most;
 	if (!queue->too_many)
-		queue->end = Max(end, queue->nread);
-	return queue->end > queue->nread;
+		queue->end = end;
+	return !queue->too_many;
 }
 
 /* A contender in some queues, one after the other */

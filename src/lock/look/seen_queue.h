@@ -40,7 +40,7 @@ typedef struct ZkSeenQueue
 
 	/* of the reading */
 	bool		by_czxid;		/* numbers do not tell the order */
-	bool		begun;			/* if the caller says so: it is not to be read */
+	bool		unread;			/* as the caller says: it is not to be read */
 	bool		too_many;		/* would have to be read */
 	int			nread;			/* the first ones */
 	int			end;			/* and those up to here are being read */

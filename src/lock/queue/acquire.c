@@ -132,15 +132,15 @@ judge(Call *c, Place *p, const ZkAnswer *answer, const ZkNodeInfo *node, ListedQ
 	queue->n = zkn_leave_out_unwanted(c->session, p->target->dir, queue->contenders, queue->n);
 	if (zkp_needs_czxids(queue->contenders, queue->n) && !put_in_order(c, p, queue))
 		return false;
-	queue->view.watch = palloc(Max(queue->n, 1) * sizeof(int));
+	p->view.watch = palloc(Max(queue->n, 1) * sizeof(int));
 	if (p->target->own != NULL)
 		zkn_info(c->session, p->target->own, &own);
 	zkp_look(queue->contenders, queue->n, node != NULL ? node->name : NULL,
-			 p->target->own != NULL ? own.name : NULL, &c->want, &queue->view);
+			 p->target->own != NULL ? own.name : NULL, &c->want, &p->view);
 
 	/* without what was left out we hold, but others still see us as waiting */
-	p->tell = queue->view.tell || (queue->n < listed && c->want.permits > 1);
-	p->alone = queue->view.self_seen && listed == 1;
+	p->view.tell |= queue->n < listed && c->want.permits > 1;
+	p->alone = p->view.self_seen && listed == 1;
 	if (answer->nstrangers > 0)
 		warn_of_strangers(c, p, answer);
 	return true;
@@ -176,9 +176,9 @@ look_closer(Call *c, Place *p, const ListedQueue *queue)
 	ZkSeenQueue seen;
 	const ZkSeenContender *writer;
 
-	if (!queue->view.may_be_soft)
+	if (!p->view.may_be_soft)
 		return TAKEN;
-	zkl_take_name(&seen, p->target->dir, queue->contenders[queue->view.watch[0]].name);
+	zkl_take_name(&seen, p->target->dir, queue->contenders[p->view.watch[0]].name);
 	if (!zkl_read_others(c, p, &seen, 1))
 		return LIST_AGAIN;
 	writer = seen.list;
@@ -215,11 +215,10 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 
 	if (!c->may_wait)
 		return look_closer(c, p, queue);
-	if (queue->view.stuck)
+	if (p->view.stuck)
 		raise_deadlock(p->target->path);
 	zkl_drop_from(c, at + 1);
-	p->need = queue->view.need;
-	p->by_changes |= queue->view.first;
+	p->by_changes |= p->view.first;
 	zkl_begin_to_wait(c, at);
 	zks_gather(c->session);
 	zkl_watch_queue(c, p, queue);
@@ -227,8 +226,8 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 		return LIST_AGAIN;		/* this time with the watch on the directory */
 
 	/* readers, and those who wait for a place, may all be next */
-	zkn_expect_turn(c->session, p->node, queue->view.next && c->want.mode == ZKP_EXCLUSIVE);
-	outcome = zkl_await_turn(c, p, &queue->view);
+	zkn_expect_turn(c->session, p->node, p->view.next && c->want.mode == ZKP_EXCLUSIVE);
+	outcome = zkl_await_turn(c, p);
 	zkn_expect_turn(c->session, p->node, false);
 	return outcome;
 }
@@ -237,13 +236,16 @@ static void
 request_list(Call *c, Place *p, bool fresh)
 {
 	ZkSessionInfo info;
+	int			n = 1;
 
 	/* after a reconnection, the new server may lag behind */
 	zks_info(c->session, &info);
 	zks_gather(c->session);
 	zkl_send_list(c, p, fresh || info.epoch != p->list_epoch);
-	if (!p->unprompted)
-		zkl_send_check(c, p);	/* else it is hardly our turn */
+
+	/* if it is only time for a look, it is hardly our turn */
+	if (!p->unprompted && !zkb_is_proven(p->node, ZKS_GRANT))
+		p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
 	p->unprompted = false;
 }
 
@@ -270,9 +272,9 @@ read_list(Call *c, Place *p, ListedQueue *queue)
 		return LIST_AGAIN;
 	}
 	/* do not give up our place because of a server that lags behind */
-	if (!queue->view.self_seen)
+	if (!p->view.self_seen)
 		return p->list_fresh ? START_AGAIN : LIST_AGAIN;
-	return queue->view.need == 0 ? GRANTED : WAIT_ON;
+	return p->view.need == 0 ? GRANTED : WAIT_ON;
 }
 
 /*
@@ -304,7 +306,7 @@ take_turn(Call *c, int at)
 	int			need = INT_MAX;
 
 	if (comes_next(c, p))
-		outcome = zkl_confirm_turn(c, p);
+		outcome = zkl_confirm_turn(c, at, 1);
 	while (outcome == LIST_AGAIN)
 	{
 		ListedQueue queue = {0};
@@ -319,12 +321,12 @@ take_turn(Call *c, int at)
 			outcome = stand_in_queue(c, at, &queue);
 
 			/* nobody has gone, though somebody may have come */
-			if (outcome == LIST_AGAIN && queue.view.need >= need)
+			if (outcome == LIST_AGAIN && p->view.need >= need)
 				zkl_ask_after_pause(c, p->by_changes ? 0 : MOST_DOUBLINGS);
-			need = Min(need, queue.view.need);
+			need = Min(need, p->view.need);
 		}
 		if (outcome == GRANTED)
-			outcome = zkl_confirm_turn(c, p);
+			outcome = zkl_confirm_turn(c, at, 1);
 		free_queue(&queue);
 		zkl_drop_list(c, p);
 	}
@@ -384,7 +386,7 @@ look_first(Call *c)
 			continue;
 		if (!look_at_queue(c, p, &answer, NULL, &queue))
 			outcome = START_AGAIN;
-		else if (queue.view.need > 0)
+		else if (p->view.need > 0)
 			outcome = look_closer(c, p, &queue);
 		free_queue(&queue);
 	}
@@ -393,48 +395,10 @@ look_first(Call *c)
 	return outcome == LIST_AGAIN ? START_AGAIN : outcome;
 }
 
-/*
- * Whether we still have all: the first may have been lost while we waited for
- * the rest.
- */
-static bool
-have_all(Call *c)
-{
-	ZkNode	  **nodes = palloc(c->n * sizeof(ZkNode *));
-	ZkProof		proof;
-
-	for (int i = 0; i < c->n; i++)
-		nodes[i] = c->places[i].node;
-	proof = zkb_prove(nodes, c->n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));
-	if (proof == ZKB_NO_ANSWER)
-		zkb_raise_unanswered(c->wait, c->session);
-	pfree(nodes);
-	return proof == ZKB_PROVEN;
-}
-
-/* What nobody wants any longer is about to go */
-static void
-refuse_too_long(Call *c, char *const *dirs)
-{
-	ZkPatience	patience = zkl_patience(c, NULL);
-	size_t		bytes;
-
-	patience.raises = false;
-	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
-		   zkn_unwanted(c->session, NULL, NULL) && zkb_wait_on(&patience))
-		;
-	if (bytes > ZKN_PATHS_MAX && patience.waited != ZKB_SESSION_OVER)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("too many ZooKeeper locks"),
-				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes; the maximum is %d.",
-						   bytes, ZKN_PATHS_MAX),
-				 errhint("Use shorter paths, or release some of the locks first.")));
-}
-
 static void
 refuse_too_large(Call *c)
 {
+	ZkPatience	patience = zkl_patience(c, NULL);
 	char	  **dirs = palloc(c->n * sizeof(char *));
 	size_t		bytes = 0;
 
@@ -450,7 +414,19 @@ refuse_too_large(Call *c)
 				 errdetail("%d locks, with %zu bytes of paths, are too many for one request.",
 						   c->n, bytes),
 				 errhint("Take them in smaller groups, in byte order, or use shorter paths.")));
-	refuse_too_long(c, dirs);
+
+	/* what nobody wants any longer is about to go */
+	patience.raises = false;
+	while ((bytes = zkn_path_bytes(c->session, dirs, c->n, &c->want)) > ZKN_PATHS_MAX &&
+		   zkn_unwanted(c->session, NULL, NULL) && zkb_wait_on(&patience))
+		;
+	if (bytes > ZKN_PATHS_MAX && patience.waited != ZKB_SESSION_OVER)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("too many ZooKeeper locks"),
+				 errdetail("The paths of this session's nodes in ZooKeeper would have %zu bytes; the maximum is %d.",
+						   bytes, ZKN_PATHS_MAX),
+				 errhint("Use shorter paths, or release some of the locks first.")));
 	pfree(dirs);
 }
 
@@ -509,8 +485,10 @@ acquire(Call *c)
 			outcome = zkl_is_single(c) ? zkl_look_first_at_single(c) : look_first(c);
 		if (outcome == GRANTED)
 			outcome = zkl_is_single(c) ? zkl_take_single(c) : take_turns(c);
-		if (outcome == GRANTED && c->n > 1 && !have_all(c))
-			outcome = START_AGAIN;
+
+		/* the first may have been lost while we waited for the rest */
+		if (outcome == GRANTED && c->n > 1)
+			outcome = zkl_confirm_turn(c, 0, c->n);
 		if (outcome == GRANTED)
 			return ZKL_HELD;
 		if (outcome == START_AGAIN)
@@ -522,6 +500,27 @@ acquire(Call *c)
 			return ZKL_TAKEN;
 		}
 		zkl_ask_again(c);
+	}
+}
+
+static void
+take_grants(Call *c)
+{
+	for (int i = 0; i < c->n; i++)
+	{
+		Place	   *p = &c->places[i];
+		ZkGrant    *grant = &p->target->grant;
+		ZkNodeInfo	node;
+
+		zkn_info(c->session, p->node, &node);
+		if (p->view.tell)
+			zkn_tell_granted(c->session, p->node);
+		if (zkl_wants_one(c) && p->alone)
+			zkn_granted(c->session, p->node);
+		grant->node = p->node;
+		grant->token = node.czxid;
+		strlcpy(grant->name, node.name, sizeof(grant->name));
+		p->node = NULL;
 	}
 }
 
@@ -564,8 +563,10 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 	PG_TRY();
 	{
 		outcome = acquire(&c);
+		if (outcome == ZKL_HELD)
+			take_grants(&c);
 	}
-	PG_CATCH();
+	PG_FINALLY();
 	{
 		/*
 		 * A FATAL error does not get here; it ends the process, and with it
@@ -581,36 +582,10 @@ zkl_acquire(ZkTarget *targets, int n, ZkpMode mode, int32 permits, bool may_wait
 		if (zkb_peek() != NULL)
 			zks_send(zkb_peek());
 		zkb_slot_waits_no_more();
-		zkl_log_end_of_wait(&c.log, false);
-		PG_RE_THROW();
+		zkl_log_end_of_wait(&c.log, false); /* a granted one has been logged */
 	}
 	PG_END_TRY();
 	error_context_stack = context.previous;
-	wait->tell = NULL;
-	wait->arg = NULL;
-	zkl_log_end_of_wait(&c.log, false); /* a granted one has been logged */
-
-	zks_send(c.session);
-	for (int i = 0; i < n; i++)
-	{
-		Place	   *p = &c.places[i];
-
-		if (outcome == ZKL_HELD)
-		{
-			ZkNodeInfo	node;
-
-			zkn_info(c.session, p->node, &node);
-			if (p->tell)
-				zkn_tell_granted(c.session, p->node);
-			if (zkl_wants_one(&c) && p->alone)
-				zkn_granted(c.session, p->node);
-			targets[i].grant.node = p->node;
-			targets[i].grant.token = node.czxid;
-			strlcpy(targets[i].grant.name, node.name, sizeof(targets[i].grant.name));
-			p->node = NULL;
-			zkl_drop_place(&c, p);
-		}
-	}
 	pfree(c.places);
 	return outcome;
 }

@@ -54,32 +54,19 @@
 #define MOST_TOLD		3
 
 void
-zkl_drop_changes(Call *c, Place *p)
+zkl_drop_blockers(Call *c, Place *p)
 {
-	if (p->changes != NULL)
-		zks_leave_watch(c->session, p->changes);
-	p->changes = NULL;
-}
-
-static void
-drop_blocker(Call *c, Blocker *blocker)
-{
-	if (blocker->watch != NULL)
-		zks_unwatch(c->session, blocker->watch);
-	blocker->watch = NULL;
-	if (blocker->name != NULL)
-		pfree(blocker->name);
-	blocker->name = NULL;
-}
-
-void
-zkl_drop_blockers(Call *c, BlockerList *blockers)
-{
-	for (int i = 0; i < blockers->n; i++)
-		drop_blocker(c, &blockers->list[i]);
-	if (blockers->list != NULL)
-		pfree(blockers->list);
-	memset(blockers, 0, sizeof(*blockers));
+	for (int i = 0; i < p->nblockers; i++)
+	{
+		if (p->blockers[i].watch != NULL)
+			zks_unwatch(c->session, p->blockers[i].watch);
+		if (p->blockers[i].name != NULL)
+			pfree(p->blockers[i].name);
+	}
+	if (p->blockers != NULL)
+		pfree(p->blockers);
+	p->blockers = NULL;
+	p->nblockers = 0;
 }
 
 void
@@ -154,70 +141,39 @@ zkl_set_watch(Call *c, Place *p, Blocker *blocker)
 		zkb_raise_no_memory();
 }
 
-static int
-compare_blockers(const void *left, const void *right)
-{
-	return strcmp(((const Blocker *) left)->name, ((const Blocker *) right)->name);
-}
-
-static BlockerList
-list_blockers(const ListedQueue *queue)
-{
-	BlockerList blockers = {.n = queue->view.nwatch};
-
-	blockers.list = palloc0(blockers.n * sizeof(Blocker));
-	for (int i = 0; i < blockers.n; i++)
-		blockers.list[i].name = pstrdup(queue->contenders[queue->view.watch[i]].name);
-	qsort(blockers.list, blockers.n, sizeof(Blocker), compare_blockers);
-	return blockers;
-}
-
 /*
- * Who is in both lists, which are sorted alike, keeps the watch, if it is still
- * of use.
- */
-static void
-keep_watches(Call *c, BlockerList *blockers, BlockerList *old_blockers)
-{
-	Blocker    *old = old_blockers->list;
-	Blocker    *end = old + old_blockers->n;
-
-	for (int i = 0; i < blockers->n; i++)
-	{
-		Blocker    *blocker = &blockers->list[i];
-
-		while (old < end && compare_blockers(old, blocker) < 0)
-			old++;
-		if (old < end && compare_blockers(old, blocker) == 0 && is_of_use(c, old))
-		{
-			blocker->watch = old->watch;
-			old->watch = NULL;
-		}
-	}
-}
-
-/*
- * Watch those whom the view names, and our own node.  Both lists hang on the
- * place, so that an error in between leaves no watch behind.
+ * Watch those whom the view names, and our own node.  Who was watched before keeps
+ * the watch, if it is still of use.
  */
 void
 zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue)
 {
-	BlockerList blockers = {0};
+	int			n = p->by_changes ? 0 : p->view.nwatch;
+	Blocker    *blockers = palloc0(Max(n, 1) * sizeof(Blocker));
 
-	if (!p->by_changes)
-		blockers = list_blockers(queue);
-	p->old_blockers = p->blockers;
+	for (int i = 0; i < n; i++)
+		blockers[i].name = pstrdup(queue->contenders[p->view.watch[i]].name);
+	for (int i = 0; i < n; i++)
+	{
+		for (int k = 0; k < p->nblockers && blockers[i].watch == NULL; k++)
+		{
+			if (strcmp(blockers[i].name, p->blockers[k].name) == 0)
+			{
+				blockers[i].watch = p->blockers[k].watch;
+				p->blockers[k].watch = NULL;
+			}
+		}
+	}
+	zkl_drop_blockers(c, p);
 	p->blockers = blockers;
-	keep_watches(c, &p->blockers, &p->old_blockers);
+	p->nblockers = n;
 	zkn_watch(c->session, p->node);
-	for (int i = 0; i < p->blockers.n; i++)
+	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (p->blockers.list[i].watch == NULL)
-			zkl_set_watch(c, p, &p->blockers.list[i]);
+		if (!is_of_use(c, &blockers[i]))
+			zkl_set_watch(c, p, &blockers[i]);
 	}
-	zkl_drop_blockers(c, &p->old_blockers);
 }
 
 /*-------------------------------------------------------------------------
@@ -261,8 +217,9 @@ typedef enum Sign
  * turn is certain is asked last, since it must not be older than the sign.
  */
 static Sign
-read_sign(Call *c, Place *p, const ZkpView *view, const ZkWatchInfo *watch, uint32 epoch)
+read_sign(Call *c, Place *p, const ZkWatchInfo *watch, uint32 epoch)
 {
+	const ZkpView *view = &p->view;
 	bool		current = watch->epoch == epoch;
 
 	switch (watch->state)
@@ -293,17 +250,17 @@ read_sign(Call *c, Place *p, const ZkpView *view, const ZkWatchInfo *watch, uint
  * our turn.  Raises if ZooKeeper refused a watch.
  */
 static Verdict
-look_at_blockers(Call *c, Place *p, const ZkpView *view, uint32 epoch)
+look_at_blockers(Call *c, Place *p, uint32 epoch)
 {
 	Verdict		outcome = WAIT_ON;
 
-	for (int i = 0; i < p->blockers.n; i++)
+	for (int i = 0; i < p->nblockers; i++)
 	{
-		Blocker    *blocker = &p->blockers.list[i];
+		Blocker    *blocker = &p->blockers[i];
 		ZkWatchInfo watch;
 
 		zks_watch_info(c->session, blocker->watch, &watch);
-		switch (read_sign(c, p, view, &watch, epoch))
+		switch (read_sign(c, p, &watch, epoch))
 		{
 			case OUR_TURN:
 				return GRANTED;
@@ -354,7 +311,7 @@ look_at_changes(Call *c, Place *p)
  * The session was looked at before: what they say can only be newer.
  */
 static Verdict
-look_at_watches(Call *c, Place *p, const ZkpView *view, const ZkSessionInfo *info)
+look_at_watches(Call *c, Place *p, const ZkSessionInfo *info)
 {
 	ZkNodeInfo	node = {.state = ZKN_ABSENT,.watch = ZKR_WATCH_ARMED};	/* a single one */
 	Verdict		outcome;
@@ -367,7 +324,7 @@ look_at_watches(Call *c, Place *p, const ZkpView *view, const ZkSessionInfo *inf
 		return WAIT_ON;
 	if (info->epoch != p->list_epoch)
 		return LIST_AGAIN;
-	outcome = p->by_changes ? look_at_changes(c, p) : look_at_blockers(c, p, view, info->epoch);
+	outcome = p->by_changes ? look_at_changes(c, p) : look_at_blockers(c, p, info->epoch);
 	if (outcome != WAIT_ON && outcome != WAIT_FOR_ANSWER)
 		return outcome;
 	if (node.watch == ZKR_WATCH_FAILED || node.watch == ZKR_WATCH_CHANGED)
@@ -395,37 +352,15 @@ still_waits(void *arg)
 
 	zks_info(p->call->session, &info);
 	if (is_waiting(p->seen))
-		p->seen = look_at_watches(p->call, p, p->view, &info);
+		p->seen = look_at_watches(p->call, p, &info);
 	return is_waiting(p->seen) && info.state == ZKS_CONNECTED;
-}
-
-static Verdict
-search(Place *p, const ZkpView *view, Verdict outcome)
-{
-	p->view = view;
-	p->seen = outcome;
-	zkl_search(p->search);
-	return p->seen;
-}
-
-static void
-begin_search(Call *c, int at)
-{
-	Place	   *p = &c->places[at];
-	ZkSearchFor what = {
-		.session = c->session,.wait = c->wait,.node = p->node,
-		.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
-		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
-	};
-
-	p->search = zkl_begin_search(&what);
 }
 
 /*
  * Sleep until something happens in the queue that the list has shown.
  */
 Verdict
-zkl_await_turn(Call *c, Place *p, const ZkpView *view)
+zkl_await_turn(Call *c, Place *p)
 {
 	int64		armed_by = zkb_deadline(zklock_operation_timeout);
 	int64		began_at = zks_now();
@@ -439,15 +374,16 @@ zkl_await_turn(Call *c, Place *p, const ZkpView *view)
 		int64		search_at = ZKS_NEVER;
 
 		zks_info(c->session, &info);
-		outcome = look_at_watches(c, p, view, &info);
+		outcome = look_at_watches(c, p, &info);
 		if (!is_waiting(outcome))
 			return outcome;
 		if (info.state == ZKS_CONNECTED && zks_now() >= zkl_search_due(p->search))
 		{
-			outcome = search(p, view, outcome);
+			p->seen = outcome;
+			zkl_search(p->search);
 			zkb_slot_still_waits();
-			if (!is_waiting(outcome))
-				return outcome;
+			if (!is_waiting(p->seen))
+				return p->seen;
 			continue;			/* what came with its last answer woke nobody
 								 * else */
 		}
@@ -469,8 +405,8 @@ zkl_await_turn(Call *c, Place *p, const ZkpView *view)
 		 */
 		if (info.state == ZKS_CONNECTED && p->by_changes)
 			look_at = began_at + zks_timeout(&info);
-		else if (info.state == ZKS_CONNECTED && view->ahead > 0)
-			look_at = began_at + view->ahead * zks_beat_after(&info);
+		else if (info.state == ZKS_CONNECTED && p->view.ahead > 0)
+			look_at = began_at + p->view.ahead * zks_beat_after(&info);
 		if (info.state == ZKS_CONNECTED)
 			search_at = zkl_search_due(p->search);
 
@@ -496,11 +432,15 @@ void
 zkl_begin_to_wait(Call *c, int at)
 {
 	Place	   *p = &c->places[at];
+	ZkSearchFor what = {
+		.session = c->session,.wait = c->wait,.node = p->node,
+		.dir = p->target->dir,.root_len = p->target->path - p->target->dir,
+		.want = &c->want,.log = &c->log,.holds = c->holds || at > 0,.go_on = still_waits,.arg = p
+	};
 
 	if (!c->waited)
 		zkb_counters.waits++;
 	c->waited = true;
-	p->behind = true;
 	if (c->log.began_at == 0)
 		c->log.began_at = zks_now();
 	if (c->waiting != p)
@@ -508,7 +448,7 @@ zkl_begin_to_wait(Call *c, int at)
 					   p->target->path - p->target->dir, c->log.began_at);
 	c->waiting = p;
 	if (p->search == NULL)
-		begin_search(c, at);
+		p->search = zkl_begin_search(&what);
 }
 
 /* The wait is over, in one way or another */
@@ -540,16 +480,16 @@ zkl_tell_blockers(void *arg)
 	if (p == NULL)
 		return NULL;
 	initStringInfo(&text);
-	for (int i = 0; i < p->blockers.n && i < MOST_TOLD; i++)
+	for (int i = 0; i < p->nblockers && i < MOST_TOLD; i++)
 	{
 		char		data[ZKS_WATCHED_KEPT];
 		int64		owner;
 		int			len;
 		ZkpData		says;
 
-		if (p->blockers.list[i].watch == NULL)
+		if (p->blockers[i].watch == NULL)
 			continue;
-		len = zks_watched_data(c->session, p->blockers.list[i].watch, data, &owner);
+		len = zks_watched_data(c->session, p->blockers[i].watch, data, &owner);
 		if (len < 0 || owner == 0)
 			continue;
 		zkp_read_data(data, len, &says);
@@ -558,5 +498,5 @@ zkl_tell_blockers(void *arg)
 	}
 	if (text.len == 0)
 		return NULL;
-	return psprintf(p->need == 1 ? "It is held by %s." : "Before this session in the queue, among others: %s.", text.data);
+	return psprintf(p->view.need == 1 ? "It is held by %s." : "Before this session in the queue, among others: %s.", text.data);
 }

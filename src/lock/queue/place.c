@@ -43,13 +43,14 @@ zkl_drop_place(Call *c, Place *p)
 {
 	zkl_drop_search(p);			/* before the node goes */
 	zkl_drop_list(c, p);
-	zkl_drop_blockers(c, &p->old_blockers);
-	zkl_drop_blockers(c, &p->blockers);
-	zkl_drop_changes(c, p);
+	zkl_drop_blockers(c, p);
+	if (p->changes != NULL)
+		zks_leave_watch(c->session, p->changes);
+	p->changes = NULL;
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
 	p->node = NULL;
-	p->by_changes = p->behind = p->tell = p->alone = p->unprompted = false;
+	p->by_changes = p->alone = p->unprompted = false;
 }
 
 /* Drop this place and all that come after it */
@@ -120,15 +121,6 @@ zkl_patience(Call *c, Place *p)
 	return patience;
 }
 
-/* Whether it is too late or not; false if the session is over */
-bool
-zkl_await_answer(Call *c, ZkRequest *request, ZkAnswer *answer)
-{
-	ZkPatience	patience = zkl_patience(c, NULL);
-
-	return zkb_await_answer(&patience, request, answer) == ZKB_CAME;
-}
-
 /*
  * Wait until ZooKeeper's answers can be believed; false if the session is over
  */
@@ -167,7 +159,7 @@ zkl_is_too_late(Call *c, Place *p)
 	ZkSessionInfo info;
 
 	zks_info(c->session, &info);
-	return p->behind && info.state == ZKS_CONNECTED && zks_now() >= c->wait->deadline;
+	return c->waiting == p && info.state == ZKS_CONNECTED && zks_now() >= c->wait->deadline;
 }
 
 /*
@@ -423,51 +415,35 @@ zkl_join_queues(Call *c, int first)
 	}
 }
 
-/* Check our node, unless that is not needed */
-void
-zkl_send_check(Call *c, Place *p)
-{
-	int			n = 1;
-
-	if (zkb_is_proven(p->node, ZKS_GRANT))
-		return;
-	p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
-}
-
 /*
- * It is our turn, if our node still exists.  What the list and the events say
- * about others cannot get worse, but a server that is cut off from its leader,
- * or a leader from its quorum, would show us our own node long after it is
- * gone.  So a quorum must have confirmed it less than a third of the session
- * timeout ago: by its create, the heartbeat of who is next in line, or a check.
- * That is sent along with a list, and behind an event.
+ * It is our turn at these places, if our nodes still exist.  What the lists and the
+ * events say about others cannot get worse, but a server that is cut off from its
+ * leader, or a leader from its quorum, would show us our own nodes long after they are
+ * gone.  So a quorum must have confirmed them less than a third of the session
+ * timeout ago: by their create, the heartbeat of who is next in line, or a check.
+ * That is sent along with a list, or now.
  */
 Verdict
-zkl_confirm_turn(Call *c, Place *p)
+zkl_confirm_turn(Call *c, int first, int n)
 {
-	ZkAnswer	answer;
+	ZkPatience	patience = zkl_patience(c, NULL);
+	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
+	ZkProof		proof;
 
-	if (zkb_is_proven(p->node, ZKS_GRANT))
-		return GRANTED;
-	if (p->check == NULL)
-		zkl_send_check(c, p);
-	if (p->check == NULL)
-		return GRANTED;			/* proven just now */
-	if (!zkl_await_answer(c, p->check, &answer))
-		return START_AGAIN;
-	switch (answer.rc)
+	for (int i = 0; i < n; i++)
 	{
-		case ZKS_OK:
+		Place	   *p = &c->places[first + i];
+		ZkAnswer	answer;
+
+		nodes[i] = p->node;
+		if (p->check != NULL && zkb_await_answer(&patience, p->check, &answer) == ZKB_CAME && answer.rc == ZKS_OK)
 			zkn_proven(c->session, &p->node, 1, answer.sent_at);
-			if (!zkb_is_proven(p->node, ZKS_GRANT))
-				break;
-			return GRANTED;
-		case ZKS_NO_NODE:
-			return START_AGAIN;
-		default:
-			zkl_must_be_open(c, p, answer.rc);
-			break;
 	}
-	zkl_ask_again(c);
-	return LIST_AGAIN;
+	proof = zkb_prove(nodes, n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));
+	pfree(nodes);
+	if (proof == ZKB_NO_ANSWER && zks_now() >= c->wait->deadline)
+		return TAKEN;
+	if (proof == ZKB_NO_ANSWER)
+		zkb_raise_unanswered(c->wait, c->session);
+	return proof == ZKB_PROVEN ? GRANTED : START_AGAIN;
 }

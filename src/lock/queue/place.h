@@ -25,12 +25,6 @@ typedef struct Blocker
 	char	   *name;
 } Blocker;
 
-typedef struct BlockerList
-{
-	Blocker    *list;			/* sorted by name */
-	int			n;
-} BlockerList;
-
 typedef enum Verdict
 {
 	GRANTED,
@@ -52,8 +46,7 @@ typedef struct Place
 	ZkTarget   *target;
 	ZkNode	   *node;
 	ZkRequest  *list;
-	ZkRequest  *check;			/* of our node, sent along with it, or behind
-								 * it; or NULL */
+	ZkRequest  *check;			/* of our node, sent along with it; or NULL */
 	bool		unprompted;		/* nothing has happened, but it is time for a
 								 * list */
 	bool		list_fresh;		/* the leader was asked */
@@ -63,17 +56,13 @@ typedef struct Place
 								 * or could have come with the create */
 	bool		by_changes;		/* we wait for any change of the directory */
 	ZkWatch    *changes;		/* armed by the list, if so */
-	bool		behind;			/* the last list showed others before us */
-	int			need;			/* this many must leave before us */
-	bool		tell;			/* others wait to hear that we hold */
+	ZkpView		view;			/* what the last list means for us */
 	bool		alone;			/* nobody else was in the queue, as the last
 								 * list or our number said */
-	BlockerList blockers;
-	BlockerList old_blockers;	/* of the list before, while they are being
-								 * replaced */
+	Blocker    *blockers;
+	int			nblockers;
 	ZkSearch   *search;			/* for a deadlock, while we wait; or NULL */
-	const ZkpView *view;		/* these two for still_waits */
-	Verdict		seen;
+	Verdict		seen;			/* meanwhile */
 } Place;
 
 typedef struct Call
@@ -97,13 +86,12 @@ typedef struct Call
 	int			n;
 } Call;
 
-/* A queue as the last list showed it, and what it means for us */
+/* A queue as the last list showed it */
 typedef struct ListedQueue
 {
 	MemoryContext context;		/* of all of it */
 	ZkpContender *contenders;
 	int			n;
-	ZkpView		view;
 } ListedQueue;
 
 static inline bool
@@ -114,12 +102,11 @@ zkl_is_single(const Call *c)
 
 /* blockers.c */
 extern void zkl_must_be_open(Call *c, Place *p, int rc);
-extern void zkl_drop_changes(Call *c, Place *p);
-extern void zkl_drop_blockers(Call *c, BlockerList *blockers);
+extern void zkl_drop_blockers(Call *c, Place *p);
 extern void zkl_drop_search(Place *p);
 extern void zkl_set_watch(Call *c, Place *p, Blocker *blocker);
 extern void zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue);
-extern Verdict zkl_await_turn(Call *c, Place *p, const ZkpView *view);
+extern Verdict zkl_await_turn(Call *c, Place *p);
 extern void zkl_begin_to_wait(Call *c, int at);
 extern void zkl_end_turn(Call *c, Place *p, Verdict outcome);
 extern char *zkl_tell_blockers(void *arg);
@@ -131,7 +118,6 @@ extern void zkl_drop_from(Call *c, int first);
 extern void zkl_ask_after_pause(Call *c, int doublings);
 extern void zkl_ask_again(Call *c);
 extern ZkPatience zkl_patience(Call *c, Place *p);
-extern bool zkl_await_answer(Call *c, ZkRequest *request, ZkAnswer *answer);
 extern bool zkl_await_fresh(Call *c, int64 until);
 extern void zkl_send_list(Call *c, Place *p, bool fresh);
 extern bool zkl_is_too_late(Call *c, Place *p);
@@ -140,8 +126,7 @@ extern bool zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n);
 extern bool zkl_wants_one(const Call *c);
 extern Verdict zkl_await_settled(Call *c, Place *p);
 extern Verdict zkl_join_queues(Call *c, int first);
-extern void zkl_send_check(Call *c, Place *p);
-extern Verdict zkl_confirm_turn(Call *c, Place *p);
+extern Verdict zkl_confirm_turn(Call *c, int first, int n);
 
 /* single_node.c */
 extern Verdict zkl_take_single(Call *c);

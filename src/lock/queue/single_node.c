@@ -31,11 +31,12 @@ warn_of_no_lock(Call *c, Place *p)
 static void
 remove_directory(Call *c, Place *p, int version)
 {
+	ZkPatience	patience = zkl_patience(c, NULL);
 	ZkAnswer	answer;
 
 	zkl_drop_list(c, p);
 	p->list = zkb_sent(zks_delete_directory(c->session, p->target->dir, version));
-	if (!zkl_await_answer(c, p->list, &answer))
+	if (zkb_await_answer(&patience, p->list, &answer) != ZKB_CAME)
 		return;
 	zkl_drop_list(c, p);
 	if (answer.rc == ZKS_NO_AUTH)
@@ -74,14 +75,12 @@ watch_occupant(Call *c, Place *p)
 	ZkWatchInfo watch;
 	ZkSessionInfo info;
 
-	if (p->blockers.list == NULL)
-	{
-		p->blockers.list = palloc0(sizeof(Blocker));
-		p->blockers.n = 1;
-	}
-	zkl_set_watch(c, p, &p->blockers.list[0]);
+	if (p->blockers == NULL)
+		p->blockers = palloc0(sizeof(Blocker));
+	p->nblockers = 1;
+	zkl_set_watch(c, p, &p->blockers[0]);
 	do
-		zks_watch_info(c->session, p->blockers.list[0].watch, &watch);
+		zks_watch_info(c->session, p->blockers[0].watch, &watch);
 	while (watch.state == ZKR_WATCH_PENDING && zkb_wait_on(&patience));
 	if (patience.waited != ZKB_CAME)
 		return patience.waited == ZKB_NO_REASON ? TAKEN : START_AGAIN;
@@ -110,7 +109,6 @@ static Verdict
 await_occupant(Call *c)
 {
 	Place	   *p = &c->places[0];
-	ZkpView		view = {.need = 1};
 	ZkWatchInfo watch;
 
 	do
@@ -120,30 +118,17 @@ await_occupant(Call *c)
 		if (outcome != TAKEN || zks_now() >= c->wait->deadline)
 			return outcome;
 		c->in_vain = 0;
-		p->need = 1;
+		p->view = (ZkpView)
+		{
+			.need = 1
+		};
 		zkl_begin_to_wait(c, 0);
-		outcome = zkl_await_turn(c, p, &view);
+		outcome = zkl_await_turn(c, p);
 		if (outcome != LIST_AGAIN)
 			return outcome;
-		zks_watch_info(c->session, p->blockers.list[0].watch, &watch);
+		zks_watch_info(c->session, p->blockers[0].watch, &watch);
 	} while (watch.state != ZKR_WATCH_FIRED);
 	return LIST_AGAIN;
-}
-
-static Verdict
-confirm_single(Call *c, Place *p)
-{
-	Verdict		outcome;
-
-	while ((outcome = zkl_confirm_turn(c, p)) == LIST_AGAIN)
-	{
-		zkl_drop_list(c, p);
-		if (!zkl_await_fresh(c, zkb_wait_answer_due(c->wait)))
-			return START_AGAIN;
-		zkl_send_check(c, p);
-	}
-	zkl_drop_list(c, p);
-	return outcome;
 }
 
 Verdict
@@ -159,7 +144,7 @@ zkl_take_single(Call *c)
 		if (outcome == GRANTED)
 			outcome = zkl_join_queues(c, 0);
 		if (outcome == GRANTED)
-			outcome = confirm_single(c, p);
+			outcome = zkl_confirm_turn(c, 0, 1);
 		else if (outcome == TAKEN && c->may_wait && !zkl_is_too_late(c, p))
 			outcome = await_occupant(c);
 		if (outcome == LIST_AGAIN && zkl_is_too_late(c, p))

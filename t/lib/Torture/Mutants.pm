@@ -112,7 +112,7 @@ our @MUTANTS = (
 	{
 		name => 'grants_always',
 		what => 'a lock that always grants',
-		edits => [ [ 'lock/queue/acquire.c', 'return queue->view.need == 0 ? GRANTED : WAIT_ON;', 'return GRANTED;' ] ],
+		edits => [ [ 'lock/queue/acquire.c', 'return p->view.need == 0 ? GRANTED : WAIT_ON;', 'return GRANTED;' ] ],
 		scene => 'crowd',
 		convicted => [ 'two holders', 'turn' ]
 	},
@@ -187,7 +187,7 @@ our @MUTANTS = (
 			[   'lock/queue/blockers.c', "p->list_epoch == info.epoch &&\n\t\tzks_is_fresh(&info);",
 				'p->list_epoch == info.epoch;'
 			],
-			[ 'lock/queue/place.c', "if (zkb_is_proven(p->node, ZKS_GRANT))\n\t\treturn GRANTED;", "if (true)\n\t\treturn GRANTED;" ]
+			[ 'lock/queue/place.c', 'proof = zkb_prove(nodes, n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));', 'proof = ZKB_PROVEN;' ]
 		],
 		scene => 'asleep_in_line',
 		convicted => ['stale grant']
@@ -235,7 +235,7 @@ our @MUTANTS = (
 	{
 		name => 'list_without_proof',
 		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
-		edits => [ [ 'lock/queue/place.c', "if (zkb_is_proven(p->node, ZKS_GRANT))\n\t\treturn GRANTED;", "if (true)\n\t\treturn GRANTED;" ] ],
+		edits => [ [ 'lock/queue/place.c', 'proof = zkb_prove(nodes, n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));', 'proof = ZKB_PROVEN;' ] ],
 		test => [ '026_loss', 'a leader without followers, and an event of before' ]
 	},
 	{
@@ -271,7 +271,7 @@ our @MUTANTS = (
 	{
 		name => 'next_though_not_alone',
 		what => 'nor whether others stood behind the last one',
-		edits => [ [ 'lock/queue/acquire.c', 'p->alone = queue->view.self_seen && listed == 1;', 'p->alone = true;' ] ],
+		edits => [ [ 'lock/queue/acquire.c', 'p->alone = p->view.self_seen && listed == 1;', 'p->alone = true;' ] ],
 		test => [ '104_no_list', 'one with a number from the future' ]
 	},
 	{
