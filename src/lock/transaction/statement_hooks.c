@@ -209,9 +209,6 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	NodeTag		tag = nodeTag(statement);
 	bool		discard_all = (IsA(statement, DiscardStmt) &&
 							   ((DiscardStmt *) statement)->target == DISCARD_ALL);
-	bool		commits = (IsA(statement, TransactionStmt) &&
-						   (((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT ||
-							((TransactionStmt *) statement)->kind == TRANS_STMT_PREPARE));
 
 	drop_lost_shadows();
 	if (has_locks && cannot_be_undone(statement))
@@ -224,9 +221,7 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
-	if (commits)
-		zkl_stop_committing();
-	else if (discard_all)
+	if (discard_all)
 		(void) zkl_unlock_all(false);
 	else if (has_locks)
 		note_statement(statement, tag);

@@ -29,12 +29,10 @@
 #include <signal.h>
 
 #include "access/xact.h"
-#include "parser/scansup.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
-#include "tcop/tcopprot.h"
 #include "utils/snapmgr.h"
 
 #include "backend/backend_session.h"
@@ -52,9 +50,6 @@
  * local id, or another one.)
  */
 static LocalTransactionId guarded = InvalidLocalTransactionId;
-
-/* In this one, COMMIT has begun; what is deferred until then may run for hours */
-static volatile LocalTransactionId committing = InvalidLocalTransactionId;
 
 /*
  * A statement was canceled, and its error has not been reported; and when there last
@@ -89,52 +84,6 @@ is_current(LocalTransactionId lxid)
 	return lxid != InvalidLocalTransactionId && lxid == lxid_compat();
 }
 
-/* What the parser passes over between two statements */
-static const char *
-skip_nothing(const char *sql)
-{
-	int			depth = 0;
-
-	for (;;)
-	{
-		if (sql[0] == '/' && sql[1] == '*')
-			depth++, sql += 2;
-		else if (depth > 0 && sql[0] == '*' && sql[1] == '/')
-			depth--, sql += 2;
-		else if (depth > 0 && sql[0] != '\0')
-			sql++;
-		else if (sql[0] == '-' && sql[1] == '-')
-			sql += strcspn(sql, "\r\n");
-		else if (sql[0] == ';' || scanner_isspace(sql[0]))
-			sql++;
-		else
-			return sql;
-	}
-}
-
-/*
- * Whether that is all that the client has sent.  When in doubt, it is not.
- */
-static bool
-ends_transaction(const char *sql)
-{
-	static const char *const words[] = {"abort", "commit", "end", "prepare", "rollback"};
-
-	sql = skip_nothing(sql);
-	for (int i = 0; i < lengthof(words); i++)
-	{
-		size_t		len = strlen(words[i]);
-
-		if (pg_strncasecmp(sql, words[i], len) == 0 &&
-			(sql[len] == '\0' || scanner_isspace(sql[len]) || strchr(";/-", sql[len]) != NULL))
-		{
-			sql = strchr(sql, ';');
-			return sql == NULL || *skip_nothing(sql) == '\0';
-		}
-	}
-	return false;
-}
-
 /*
  * COMMIT and ROLLBACK that fail before they begin leave a transaction that waits
  * for another ROLLBACK.  Some clients, such as psycopg2, take them for the end of
@@ -143,20 +92,28 @@ ends_transaction(const char *sql)
  * Nor is there anything to cancel between two statements, of which the next one may
  * be these.
  *
- * Neither has a snapshot.  What can take long has one, with or without a text of its
- * own: a call by the fast path, what is deferred until the end of a pipeline, PREPARE
- * of a statement.  All but the description of such a statement, which first waits for
- * its tables, and a procedure that waits (backend/internals.h), in its portal.  And a
- * background worker sends no COMMIT; what its text points to may have been freed.
+ * Neither has a snapshot.  What can take long has one, or waits for a lock, as the
+ * description of a statement does for its tables; or it is in its portal, as a
+ * procedure that waits (backend/internals.h).  And a background worker sends no COMMIT.
  */
 static bool
 must_go_on(void)
 {
 	if (MyBackendType != B_BACKEND || ActiveSnapshotSet() || MyProc->waitLock != NULL)
 		return false;
-	if (debug_query_string == NULL)
-		return ActivePortal == NULL;
-	return !is_current(committing) && ends_transaction(debug_query_string);
+	if (ActivePortal == NULL)
+		return true;
+	switch (ActivePortal->commandTag)
+	{
+		case CMDTAG_COMMIT:
+		case CMDTAG_COMMIT_PREPARED:
+		case CMDTAG_PREPARE_TRANSACTION:
+		case CMDTAG_ROLLBACK:
+		case CMDTAG_ROLLBACK_PREPARED:
+			return true;
+		default:
+			return false;
+	}
 }
 
 /*
@@ -512,12 +469,6 @@ zkl_stop_anew(void)
 
 	/* what is asked for from now on is asked for again */
 	take_back();
-}
-
-void
-zkl_stop_committing(void)
-{
-	committing = lxid_compat();
 }
 
 void

@@ -28,12 +28,6 @@ extern void zkl_stop_less(Lock *lock);
 extern void zkl_stop_anew(void);
 
 /*
- * COMMIT or PREPARE TRANSACTION, alone in what the client sent, has begun.  Until
- * then it is not canceled.
- */
-extern void zkl_stop_committing(void);
-
-/*
  * From here on, nothing is canceled: the transaction has ended, or is about to
  * commit, so that the commit guard decides.
  */
