@@ -45,7 +45,7 @@ _PG_init(void)
 {
 	zklock_define_settings();
 	zkb_reserve_slots();
-	zkl_install_hooks();
+	zkl_install_hooks(zk_see_statement);
 	zkl_watch_commits();
 	zk_watch_calls();
 }
@@ -133,7 +133,6 @@ begin_call(int64 timeout, ZkWait *wait)
 {
 	bool		may_wait = timeout != 0;
 
-	zkl_watch_queries();
 	zkb_wait_begin(wait, may_wait ? timeout : -1, may_wait);
 	return may_wait;
 }

@@ -324,10 +324,9 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before as many entries are made */
 	zkl_make_table();
-	zkl_watch_transactions();
 	(void) zkb_session();		/* notice its end */
 	zkl_follow_settings();
-	zkl_be_first_at_commit();
+	zkl_watch_transactions();
 
 	wanted = palloc0(n * sizeof(Wanted));
 	PG_TRY();

@@ -477,13 +477,6 @@ zkl_writes_elsewhere(void)
 }
 
 void
-zkl_be_first_at_commit(void)
-{
-	if (dlist_is_empty(&zkl_xact_holds))
-		be_first_at_commit();
-}
-
-void
 zkl_watch_commits(void)
 {
 	RegisterXactCallback(last_callback, NULL);
@@ -494,11 +487,14 @@ zkl_watch_transactions(void)
 {
 	static bool registered = false;
 
-	if (registered)
-		return;
-	RegisterSubXactCallback(subxact_callback, NULL);
-	zkl_stop_watch_exit();
-	registered = true;
+	if (!registered)
+	{
+		RegisterSubXactCallback(subxact_callback, NULL);
+		zkl_stop_watch_exit();
+		registered = true;
+	}
+	if (dlist_is_empty(&zkl_xact_holds))
+		be_first_at_commit();
 }
 
 /*
