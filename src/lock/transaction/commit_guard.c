@@ -164,18 +164,10 @@ find_relied(Relied *relied, bool writes)
 		if (base != NULL && !hold->proven)
 			rely_on(relied, base, run);
 	}
-	if (writes)
-	{
-		HASH_SEQ_STATUS status;
-		Lock	   *lock;
-
-		hash_seq_init(&status, zkl_locks);
-		while ((lock = hash_seq_search(&status)) != NULL)
-		{
-			if (lock->count > 0)
-				rely_on(relied, zkl_base(lock), run);
-		}
-	}
+	if (!writes)
+		return;
+	dlist_foreach(iter, &zkl_held)
+		rely_on(relied, zkl_base(dlist_container(Lock, in_held, iter.cur)), run);
 }
 
 static void

@@ -49,11 +49,18 @@ typedef struct Wanted
 	Hold	   *hold;
 } Wanted;
 
+/*
+ * None of these that was held when the call began, itself or in the other
+ * mode, may be lost.  That can happen while the call waits for the rest.
+ */
 static void
-refuse_lost_bases(Wanted *held, int n)
+refuse_lost_meanwhile(Wanted *wanted, int n)
 {
 	for (int i = 0; i < n; i++)
-		zkl_refuse_lost(zkl_base(held[i].lock));
+	{
+		zkl_refuse_lost(wanted[i].lock);
+		zkl_refuse_lost(zkl_twin_of(wanted[i].lock));
+	}
 }
 
 /* Grant one more hold only after the locks are known to be held */
@@ -65,7 +72,7 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 	(void) zkb_connect(wait);
 	if (!may_wait)
 		zkb_wait_limit_try(wait);
-	refuse_lost_bases(held, n);
+	refuse_lost_meanwhile(held, n);
 	for (int i = 0; i < n; i++)
 		nodes[i] = zkl_base(held[i].lock)->grant.node;
 	switch (zkb_prove(nodes, n, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)))
@@ -73,7 +80,8 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 		case ZKB_PROVEN:
 		case ZKB_MISSING:
 		case ZKB_OVER:
-			refuse_lost_bases(held, n); /* the answer may have brought a loss */
+			refuse_lost_meanwhile(held, n); /* the answer may have brought a
+											 * loss */
 			break;
 		case ZKB_NO_ANSWER:
 			zkb_raise_unanswered(wait, zkb_peek());
@@ -112,27 +120,6 @@ refuse_too_many(int n)
 }
 
 /*
- * The first of these that was held when the call began, itself or in the other
- * mode, and is lost; or NULL.  That can happen while the call waits for the
- * rest.
- */
-static Lock *
-lost_meanwhile(Wanted *wanted, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		Lock	   *lock = wanted[i].lock;
-		Lock	   *twin = zkl_twin_of(lock);
-
-		if (lock->count > 0 && zkl_is_lost(lock))
-			return lock;
-		if (twin != NULL && twin->count > 0 && zkl_is_lost(twin))
-			return twin;
-	}
-	return NULL;
-}
-
-/*
  * Take all of wanted, or none; those in others are not held yet and must be
  * acquired from ZooKeeper.
  */
@@ -161,7 +148,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	/* the nodes are nobody's until the locks have them */
 	PG_TRY();
 	{
-		zkl_refuse_lost(lost_meanwhile(wanted, n));
+		refuse_lost_meanwhile(wanted, n);
 		keep = true;
 	}
 	PG_FINALLY();
@@ -218,7 +205,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool m
 	int			nheld = 0;
 	int			nothers = 0;
 
-	zkl_refuse_lost(lost_meanwhile(wanted, n));
+	refuse_lost_meanwhile(wanted, n);
 	for (int i = 0; i < n; i++)
 	{
 		refuse_to_share_single(wanted[i].lock);
@@ -479,14 +466,11 @@ zkl_fencing_token(const char *path)
 void
 zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 {
-	HASH_SEQ_STATUS status;
-	Lock	   *lock;
+	dlist_iter	iter;
 
-	if (zkl_locks == NULL)
-		return;
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
+	dlist_foreach(iter, &zkl_held)
 	{
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
 		int64		counts[ZK_SHOWN_SCOPES];
 
 		zkl_count_shown(lock, counts);

@@ -381,23 +381,6 @@ zkl_stop_less(Lock *lock)
 				 is_any(is_of_session, base));
 }
 
-/* Whether it still relies on what a session had that is closed by now */
-static bool
-relies_on_closed_session(void)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &zkl_xact_holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
-		Lock	   *base = zkl_base(hold->lock);
-
-		if (hold->used && !hold->proven && base != NULL && zkl_peek_session_of(base) == NULL)
-			return true;
-	}
-	return false;
-}
-
 /*
  * The guard will refuse a transaction that took a lock and lost it, though it has
  * given it back since: that call has told so, which is not enough to go on for hours.
@@ -423,7 +406,7 @@ gave_back_lost(ZkStopReason *why)
 
 /*
  * A lock that is held since a ZooKeeper session that is closed by now, and of which
- * this is so, unless it is NULL; or NULL
+ * this is so, or of one that relies on its node (unless is_so is NULL); or NULL
  */
 static Lock *
 of_closed_session(bool (*is_so) (Lock *lock))
@@ -432,10 +415,10 @@ of_closed_session(bool (*is_so) (Lock *lock))
 
 	dlist_foreach(iter, &zkl_held)
 	{
-		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
-		Lock	   *base = zkl_base(lock);
+		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
 
-		if (base != NULL && zkl_peek_session_of(base) == NULL && (is_so == NULL || is_so(lock)))
+		if (base != NULL && zkl_peek_session_of(base) == NULL &&
+			(is_so == NULL || is_any(is_so, base)))
 			return base;
 	}
 	return NULL;
@@ -458,7 +441,7 @@ zkl_stop_anew(void)
 	if (!zks_stop_possible())
 		return;
 	look_at_closed_sessions();
-	if (relies_on_closed_session())
+	if (of_closed_session(is_taken_here) != NULL)
 		begin(true);			/* without an end, which its thread might see */
 	else
 	{
