@@ -179,18 +179,6 @@ refuse_lost_at_commit(const Relied *relied)
 		zkl_raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
 }
 
-void
-zkl_refuse_known_losses(bool writes)
-{
-	Relied		relied;
-
-	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
-		return;
-	find_relied(&relied, writes);
-	if (relied.n > 0)
-		refuse_lost_at_commit(&relied);
-}
-
 /* Since when ZooKeeper must have been asked: with "strict", for this commit */
 static int64
 asked_since(int64 asked_at)

@@ -278,19 +278,9 @@ tell_why(int code, Datum arg)
 }
 
 void
-zkl_stop_watch_exit(void)
+zkl_stop_watch(void)
 {
 	before_shmem_exit(tell_why, (Datum) 0);
-}
-
-static void
-watch_errors(void)
-{
-	static bool watching = false;
-
-	if (watching)
-		return;
-	watching = true;
 	next_emit_log_hook = emit_log_hook;
 	emit_log_hook = explain_cancel;
 }
@@ -305,7 +295,6 @@ begin(bool carry_on)
 {
 	if (is_current(guarded) || !have_signal())
 		return;
-	watch_errors();
 	zks_stop_begin(stop_signal, carry_on);
 }
 

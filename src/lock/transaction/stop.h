@@ -4,7 +4,7 @@
  *	  A statement is canceled when a lock that its transaction relies on is
  *	  lost; or the backend is terminated.
  *
- * None of these functions fails, except zkl_stop_watch_exit and
+ * None of these functions fails, except zkl_stop_watch and
  * zkl_terminate_now_or_later.
  *
  *-------------------------------------------------------------------------
@@ -14,8 +14,8 @@
 
 #include "hold_table.h"
 
-/* To be called before there is a hold */
-extern void zkl_stop_watch_exit(void);
+/* To be called once, before there is a hold */
+extern void zkl_stop_watch(void);
 
 /* The current transaction has taken a hold, and relies on this lock */
 extern void zkl_stop_if_lost(Lock *lock);

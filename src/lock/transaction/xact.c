@@ -366,6 +366,7 @@ end_orphans(void)
 static void
 end_transaction(bool commit)
 {
+	bool		marked;
 	dlist_mutable_iter iter;
 
 	/*
@@ -380,7 +381,7 @@ end_transaction(bool commit)
 
 	if (zkb_peek() != NULL)
 		zks_gather(zkb_peek());
-	zkl_decide_marks(commit);
+	marked = zkl_decide_marks(commit);
 	dlist_foreach_modify(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -395,7 +396,8 @@ end_transaction(bool commit)
 		end_orphans();
 	orphans = NO_ORPHANS;
 	settle_ended();
-	zkl_settle_marks();
+	if (marked && zkb_peek() != NULL)
+		zkn_settle(zkb_peek());
 	if (zkb_peek() != NULL)
 		zks_send(zkb_peek());
 	zkl_show_changes();
@@ -439,8 +441,7 @@ last_callback(XactEvent event, void *arg)
 				break;
 
 			/* another callback may have claimed, where we have judged already */
-			if (zkl_has_claims())
-				(void) zkl_write_marks();
+			(void) zkl_write_marks();
 			zkl_bound_next_wait();
 			break;
 		case XACT_EVENT_COMMIT:
@@ -490,7 +491,7 @@ zkl_watch_transactions(void)
 	if (!registered)
 	{
 		RegisterSubXactCallback(subxact_callback, NULL);
-		zkl_stop_watch_exit();
+		zkl_stop_watch();
 		registered = true;
 	}
 	if (dlist_is_empty(&zkl_xact_holds))
@@ -504,15 +505,9 @@ zkl_watch_transactions(void)
 static void
 before_commit(void)
 {
-	int64		asked_at = 0;
-	const Lock *relied;
+	int64		asked_at = zkl_write_marks();
+	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written(), asked_at);
 
-	if (zkl_has_claims())
-	{
-		zkl_refuse_known_losses(zkl_has_written());
-		asked_at = zkl_write_marks();
-	}
-	relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written(), asked_at);
 	zkl_tell_losses();
 	find_orphans();
 	if (relied != NULL)
