@@ -115,7 +115,7 @@ refuse_too_many(int n)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("too many ZooKeeper locks"),
-			 errdetail("This session holds %d locks and requested %d more.", zkl_node_count(), n),
+			 errdetail("This session holds %d locks and requested %d more.", zkl_nnodes, n),
 			 errhint("You might need to increase zklock.max_locks.")));
 }
 
@@ -131,7 +131,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	ZkAcquired	outcome;
 	volatile bool keep = false;
 
-	if (nothers > zklock_max_locks - zkl_node_count())
+	if (nothers > zklock_max_locks - zkl_nnodes)
 		refuse_too_many(nothers);
 	targets = palloc0(nothers * sizeof(ZkTarget));
 	for (int i = 0; i < nothers; i++)
@@ -141,7 +141,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 		targets[i].own = own_shared_node(others[i].lock);
 		targets[i].scope = scope;
 	}
-	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_node_count() > 0, wait);
+	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_nnodes > 0, wait);
 	if (outcome == ZKL_TAKEN)
 		return false;
 

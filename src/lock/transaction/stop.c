@@ -463,7 +463,7 @@ void
 zkl_stop_next_transaction(void)
 {
 	look_at_closed_sessions();
-	if (zkl_node_count() == 0 || proc_exit_inprogress)
+	if (zkl_nnodes == 0 || proc_exit_inprogress)
 		return;
 	if (zkb_peek() != NULL)
 		zkn_rely_less(zkb_peek());
