@@ -39,10 +39,8 @@
 #include "node_identity.h"
 #include "slots.h"
 
-#define LAYOUT			1
-#define STRINGIFY(n)	#n
-#define NAME_OF(layout)	"zklock slots " STRINGIFY(layout)
-#define SEGMENT_NAME	NAME_OF(LAYOUT)
+#define SEGMENT_NAME	"zklock slots 1"	/* the number is that of the
+											 * layout */
 
 #define CUT_MARK		"..."
 

@@ -75,17 +75,9 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 	refuse_lost_meanwhile(held, n);
 	for (int i = 0; i < n; i++)
 		nodes[i] = zkl_base(held[i].lock)->grant.node;
-	switch (zkb_prove(nodes, n, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)))
-	{
-		case ZKB_PROVEN:
-		case ZKB_MISSING:
-		case ZKB_OVER:
-			refuse_lost_meanwhile(held, n); /* the answer may have brought a
-											 * loss */
-			break;
-		case ZKB_NO_ANSWER:
-			zkb_raise_unanswered(wait, zkb_peek());
-	}
+	if (zkb_prove(nodes, n, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)) == ZKB_NO_ANSWER)
+		zkb_raise_unanswered(wait, zkb_peek());
+	refuse_lost_meanwhile(held, n); /* the answer may have brought a loss */
 	pfree(nodes);
 }
 

@@ -161,32 +161,11 @@ look_at_ending(Ending *ending)
 	{
 		ending->ended = LOST_BEFORE;
 		ending->loss = node.loss != ZK_NOT_LOST ? node.loss : ZK_LOST_SESSION;
+		ending->lock->loss = ending->loss;
 	}
 	else
 		return node.rc;
 	return ZKS_OK;
-}
-
-/* A loss extends to released locks that relied on the node */
-static void
-share_loss(Ending *endings, int n)
-{
-	int			nothers = 0;	/* that have had no node of their own */
-
-	for (int i = 0; i < n; i++)
-		nothers += endings[i].ended == STILL_HELD;
-	for (int j = 0; j < n && nothers > 0; j++)
-	{
-		if (endings[j].ended != LOST_BEFORE || endings[j].base != endings[j].lock)
-			continue;			/* of thousands, few are lost, or all */
-		for (int i = 0; i < n; i++)
-		{
-			if (i == j || endings[i].base != endings[j].lock)
-				continue;
-			endings[i].ended = LOST_BEFORE;
-			endings[i].loss = endings[j].loss;
-		}
-	}
 }
 
 /*
@@ -217,9 +196,16 @@ await_endings(Ending *endings, int n)
 		if (endings[i].ended == WAITING)
 			late = &endings[i];
 	}
-	share_loss(endings, n);
 	for (int i = 0; i < n; i++)
 	{
+		const Lock *base = endings[i].base;
+
+		/* the loss extends to what relied on a node that is released, too */
+		if (endings[i].ended == STILL_HELD && !base->taken && base->loss != ZK_NOT_LOST)
+		{
+			endings[i].ended = LOST_BEFORE;
+			endings[i].loss = base->loss;
+		}
 		if (endings[i].ended == LOST_BEFORE)
 			warn_lost(&endings[i]);
 	}
@@ -285,6 +271,8 @@ finish_ending(Ending *ending)
 	if (ending->node != NULL && twin != NULL && !twin->taken)
 		tell_holds(ending, twin);
 	zkl_stop_less(ending->lock);
+	if (!ending->lock->taken)
+		ending->lock->loss = ZK_NOT_LOST;
 	zkl_forget_if_unused(ending->lock);
 }
 

@@ -477,12 +477,6 @@ zkl_stop_next_transaction(void)
  */
 
 void
-zkl_terminate_later(void)
-{
-	zks_terminate_end();
-}
-
-void
 zkl_terminate_again(void)
 {
 	ZkStopReason why = {.doubt = false};
@@ -504,7 +498,7 @@ zkl_terminate_again(void)
 void
 zkl_terminate_now_or_later(void)
 {
-	zkl_terminate_later();
+	zks_terminate_end();
 	if (terminating)
 		CHECK_FOR_INTERRUPTS();
 }

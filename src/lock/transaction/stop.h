@@ -39,15 +39,14 @@ extern void zkl_stop_no_longer(bool committing);
 extern void zkl_stop_next_transaction(void);
 
 /*
- * Holds are about to be released, so the backend is not terminated because of them;
- * but again because of those that remain, once zkl_stop_less has been called for each
- * of these locks.  zkl_stop_anew does the latter, too, and so does the end of the
- * transaction.
+ * Before holds are released, zks_terminate_end sees to it that the backend is not
+ * terminated because of them; this, that it is again because of those that remain, once
+ * zkl_stop_less has been called for each of these locks.  zkl_stop_anew does the latter,
+ * too, and so does the end of the transaction.
  */
-extern void zkl_terminate_later(void);
 extern void zkl_terminate_again(void);
 
-/* The first one; but if it is terminated already, this does not return */
+/* zks_terminate_end; but if the backend is terminated already, this does not return */
 extern void zkl_terminate_now_or_later(void);
 
 #endif							/* ZKLOCK_STOP_H */

@@ -137,57 +137,6 @@ is_to_judge(void)
 }
 
 /*-------------------------------------------------------------------------
- * DROP EXTENSION
- *-------------------------------------------------------------------------
- */
-
-/* Whether a hold of this session loses the function that releases it */
-static bool
-any_orphan(bool only_advisory)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &zkl_held)
-	{
-		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
-
-		/* the end of the transaction does not release these by itself */
-		if (zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL ||
-			(!only_advisory && zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL))
-			return true;
-	}
-	return false;
-}
-
-/*
- * The extension's functions that release locks are dropped with it.  So when
- * that commits, what this session holds is released, too.  A COMMIT may be judged
- * more than once.
- */
-static void
-find_orphans(void)
-{
-	bool		only_advisory;
-	bool		told = orphans != NO_ORPHANS;
-
-	orphans = NO_ORPHANS;
-	if (!zkl_has_dropped_something())
-		return;
-	only_advisory = OidIsValid(get_extension_oid("zklock", true));
-	if (only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
-		return;
-	if (!any_orphan(only_advisory))
-		return;
-	orphans = only_advisory ? ADVISORY_ORPHANS : ALL_ORPHANS;
-	if (!told)
-		ereport(NOTICE,
-				(only_advisory ?
-				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
-				 errmsg("releasing all ZooKeeper locks of this session"),
-				 errdetail("The functions that could release them have been dropped.")));
-}
-
-/*-------------------------------------------------------------------------
  * Releasing
  *-------------------------------------------------------------------------
  */
@@ -275,7 +224,7 @@ end_hold(Hold *hold)
 {
 	Lock	   *lock = hold->lock;
 
-	zkl_terminate_later();
+	zks_terminate_end();
 	zkl_remove_hold(hold);
 	if (lock->ended)
 		return;
@@ -337,14 +286,22 @@ linger(void)
 	}
 }
 
-/* The locks stay in the table until settle_ended */
-static void
-end_orphans(void)
+/*-------------------------------------------------------------------------
+ * DROP EXTENSION
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Whether a hold of this session loses the function that releases it; the end of the
+ * transaction does not release these by itself.  The locks of those that are ended stay
+ * in the table until settle_ended.
+ */
+static bool
+any_orphan(bool only_advisory, bool end)
 {
+	bool		any = false;
 	dlist_mutable_iter held;
 
-	if (orphans == NO_ORPHANS)
-		return;
 	dlist_foreach_modify(held, &zkl_held)
 	{
 		Lock	   *lock = dlist_container(Lock, in_held, held.cur);
@@ -354,11 +311,48 @@ end_orphans(void)
 		{
 			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-			if (orphans == ALL_ORPHANS || hold->scope == ZK_SCOPE_ADVISORY)
+			if (hold->scope != ZK_SCOPE_ADVISORY && (only_advisory || hold->scope != ZK_SCOPE_SESSION))
+				continue;
+			any |= hold->count > 0;
+			if (end)
 				end_hold(hold);
 		}
 	}
+	return any;
 }
+
+/*
+ * The extension's functions that release locks are dropped with it.  So when
+ * that commits, what this session holds is released, too.  A COMMIT may be judged
+ * more than once.
+ */
+static void
+find_orphans(void)
+{
+	bool		only_advisory;
+	bool		told = orphans != NO_ORPHANS;
+
+	orphans = NO_ORPHANS;
+	if (!zkl_has_dropped_something())
+		return;
+	only_advisory = OidIsValid(get_extension_oid("zklock", true));
+	if (only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
+		return;
+	if (!any_orphan(only_advisory, false))
+		return;
+	orphans = only_advisory ? ADVISORY_ORPHANS : ALL_ORPHANS;
+	if (!told)
+		ereport(NOTICE,
+				(only_advisory ?
+				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
+				 errmsg("releasing all ZooKeeper locks of this session"),
+				 errdetail("The functions that could release them have been dropped.")));
+}
+
+/*-------------------------------------------------------------------------
+ * The end of a transaction
+ *-------------------------------------------------------------------------
+ */
 
 /*
  * At the end of the transaction, its holds end, and those of the session stay
@@ -392,8 +386,8 @@ end_transaction(bool commit)
 		else
 			end_hold(hold);
 	}
-	if (commit)
-		end_orphans();
+	if (commit && orphans != NO_ORPHANS)
+		(void) any_orphan(orphans == ADVISORY_ORPHANS, true);
 	orphans = NO_ORPHANS;
 	settle_ended();
 	if (marked && zkb_peek() != NULL)
