@@ -384,7 +384,7 @@ zk_session_status(PG_FUNCTION_ARGS)
 	begin_row(&row, fcinfo->resultinfo);
 	memset(&info, 0, sizeof(info));
 	if (session != NULL)
-		zks_info(session, &info);
+		info = zks_info(session);
 	connected = info.epoch != 0;
 
 	add_text(&row, session == NULL || info.state == ZKS_OVER ? "none" : session_state_names[info.state]);

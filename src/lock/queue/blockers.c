@@ -103,7 +103,7 @@ zkl_must_be_open(Call *c, Place *p, int rc)
 	if (!zks_is_open(rc))
 		zkb_raise(rc, p->target->path);
 	c->wait->said = rc;
-	zks_info(c->session, &info);
+	info = zks_info(c->session);
 	if (!zks_is_doubtful(rc) || info.state != ZKS_CONNECTED)
 		return;
 	if (c->doubted_since == 0 || c->doubted_epoch != info.epoch)
@@ -129,7 +129,7 @@ is_of_use(Call *c, const Blocker *blocker)
 	if (blocker->watch == NULL)
 		return false;
 	zks_watch_info(c->session, blocker->watch, &watch);
-	zks_info(c->session, &info);
+	info = zks_info(c->session);
 	return watch.state == ZKR_WATCH_PENDING ||
 		((watch.state == ZKR_WATCH_ARMED || watch.state == ZKR_WATCH_FIRED) &&
 		 watch.epoch == info.epoch);
@@ -237,7 +237,7 @@ is_our_turn(Call *c, Place *p)
 
 	/* read the session last: if it has reconnected meanwhile, the epoch tells */
 	zkn_info(c->session, p->node, &node);
-	zks_info(c->session, &info);
+	info = zks_info(c->session);
 	return node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&
 		node.watch_epoch == info.epoch && p->list_epoch == info.epoch &&
 		zks_is_fresh(&info);
@@ -391,9 +391,8 @@ static bool
 still_waits(void *arg)
 {
 	Place	   *p = arg;
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(p->call->session);
 
-	zks_info(p->call->session, &info);
 	if (is_waiting(p->seen))
 		p->seen = look_at_watches(p->call, p, p->view, &info);
 	return is_waiting(p->seen) && info.state == ZKS_CONNECTED;
@@ -432,13 +431,12 @@ zkl_await_turn(Call *c, Place *p, const ZkpView *view)
 
 	for (;;)
 	{
-		ZkSessionInfo info;
+		ZkSessionInfo info = zks_info(c->session);
 		Verdict		outcome;
 		int64		until = ZKS_NEVER;
 		int64		look_at = ZKS_NEVER;
 		int64		search_at = ZKS_NEVER;
 
-		zks_info(c->session, &info);
 		outcome = look_at_watches(c, p, view, &info);
 		if (!is_waiting(outcome))
 			return outcome;

@@ -222,11 +222,8 @@ raise_refused(const Lock *lock, const ZkMarkInfo *info)
 static void
 await_connection(Marks *m, ZkPatience *patience)
 {
-	ZkSessionInfo info;
-
-	do
-		zks_info(m->session, &info);
-	while (info.state != ZKS_CONNECTED && zkb_wait_on(patience));
+	while (zks_info(m->session).state != ZKS_CONNECTED && zkb_wait_on(patience))
+		;
 	if (patience->waited == ZKB_SESSION_OVER)
 		zkl_raise_lost_at_commit(m->locks[0], ZK_LOST_SESSION);
 	if (patience->waited != ZKB_CAME)

@@ -287,9 +287,8 @@ bound_next_wait(void)
 void
 zkl_bound_waits(const Lock *lock)
 {
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(zkb_peek());
 
-	zks_info(zkb_peek(), &info);
 	bound.until = info.quorum_at + zks_stale_after(&info);
 	bound.name = MemoryContextStrdup(TopTransactionContext, zkl_name(lock));
 	bound.unlock_function = zkl_unlock_function(lock);

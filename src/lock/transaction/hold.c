@@ -358,7 +358,7 @@ state_of(Lock *lock)
 		return ZKL_STATE_LOST;
 	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
 		return ZKL_STATE_LOST;
-	zks_info(zkb_peek(), &info);
+	info = zks_info(zkb_peek());
 	return zks_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 }
 

@@ -151,7 +151,7 @@ look_at_ending(Ending *ending)
 		return ZKS_OK;
 
 	/* read the session first: its end reaches the node a moment later */
-	zks_info(ending->session, &info);
+	info = zks_info(ending->session);
 	zkn_info(ending->session, ending->node, &node);
 	if (node.state == ZKN_DELETED)
 		ending->ended = node.rc == ZKS_OK ? HELD_UNTIL_THEN : UNCERTAIN;

@@ -270,12 +270,10 @@ linger(void)
 	while (session != NULL &&
 		   !zkn_gone(session, awaited.first, awaited.last, &refused) && refused == 0)
 	{
-		ZkSessionInfo info;
 		int64		left = (until - zks_now()) / ZKS_MS;
 		struct pollfd fd = {.events = POLLIN};
 
-		zks_info(session, &info);
-		if (info.state != ZKS_CONNECTED || left <= 0 ||
+		if (zks_info(session).state != ZKS_CONNECTED || left <= 0 ||
 			QueryCancelPending || ProcDiePending || ProcSignalBarrierPending)
 			return;
 		pgstat_report_wait_start(zkb_wait_event(ZKB_WAIT_RELEASE));
