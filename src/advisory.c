@@ -21,7 +21,6 @@
 #include "backend/settings.h"
 #include "lock/transaction/hold.h"
 #include "lock/transaction/release.h"
-#include "lock/transaction/statement_hooks.h"
 #include "sql_function.h"
 
 #define ADVISORY_DIR	"/advisory"
@@ -61,7 +60,6 @@ take(FunctionCallInfo fcinfo, ZkpMode mode, ZkScope scope, bool may_wait)
 	LOCKTAG		tag = key_tag(fcinfo);
 	ZkWait		wait;
 
-	zkl_watch_queries();
 	zkb_wait_begin(&wait, -1, may_wait);
 	if (!zkl_lock(&path, 1, mode, 0, scope, may_wait, &wait))
 		return false;

@@ -26,11 +26,9 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
-#include "catalog/indexing.h"
+#include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_cast.h"
-#include "catalog/pg_depend.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_proc.h"
@@ -39,7 +37,6 @@
 #include "fmgr.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/planner.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/fmgroids.h"
@@ -53,7 +50,6 @@
 #include "redirect.h"
 
 static planner_hook_type next_planner = NULL;
-static ProcessUtility_hook_type next_ProcessUtility = NULL;
 static object_access_hook_type next_object_access = NULL;
 static needs_fmgr_hook_type next_needs_fmgr = NULL;
 static fmgr_hook_type next_fmgr = NULL;
@@ -73,9 +69,8 @@ static fmgr_hook_type next_fmgr = NULL;
 
 StaticAssertDecl(NFUNCTIONS == 21, "PostgreSQL has 21 functions for advisory locks");
 
-/* The functions of zklock_advisory that take their place */
+/* The functions of zklock_advisory that take their place, as far as they are known */
 static Oid	targets[NFUNCTIONS];
-static bool targets_are_known = false;
 
 /*
  * Whether there is an operator that is made of one of PostgreSQL's; and one of those, if
@@ -105,18 +100,12 @@ number_of(Oid function)
 	return -1;
 }
 
-static Oid
-function_of(int number)
-{
-	return number < NSINCE_8_2 ? FIRST_SINCE_8_2 + number : FIRST_SINCE_9_1 + number - NSINCE_8_2;
-}
-
 static void
 forget(Datum arg, int cacheid, uint32 hashvalue)
 {
-	targets_are_known = false;
 	objects_are_known = false;
 	changes++;
+	memset(targets, 0, sizeof(targets));
 	memset(judged, 0, sizeof(judged));
 }
 
@@ -137,94 +126,63 @@ watch_catalogs(void)
 }
 
 /*
- * Only superusers make functions in C.  Others may have become the owners of ours, or of
- * the extension (REASSIGN OWNED), and could replace them.
+ * The function that takes the place of this one, or InvalidOid.  It is a member of the
+ * extension: whoever may create a schema could give it any name, and what a superuser
+ * calls there would run with a superuser's rights.  And it is in C, in which only
+ * superusers make functions: others may have become the owners of ours, or of the
+ * extension (REASSIGN OWNED), and could replace them.
  */
-static bool
-may_replace(Form_pg_proc ours, Form_pg_proc other)
+static Oid
+find_target(Oid function, Oid extension)
 {
-	return strcmp(NameStr(ours->proname), NameStr(other->proname)) == 0 &&
-		ours->pronargs == other->pronargs &&
-		memcmp(ours->proargtypes.values, other->proargtypes.values, ours->pronargs * sizeof(Oid)) == 0 &&
-		ours->prorettype == other->prorettype && ours->prolang == ClanguageId;
-}
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc theirs = (Form_pg_proc) GETSTRUCT(tuple);
+	HeapTuple	other = SearchSysCache3(PROCNAMEARGSNSP, NameGetDatum(&theirs->proname),
+										PointerGetDatum(&theirs->proargtypes),
+										ObjectIdGetDatum(get_namespace_oid("zklock_advisory", true)));
+	Oid			target = InvalidOid;
 
-/* A function of the extension: in whose place? */
-static void
-note_target(Oid member)
-{
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(member));
-
-	if (!HeapTupleIsValid(tuple))
-		return;
-	for (int i = 0; i < NFUNCTIONS; i++)
+	if (HeapTupleIsValid(other))
 	{
-		HeapTuple	other = SearchSysCache1(PROCOID, ObjectIdGetDatum(function_of(i)));
+		Form_pg_proc ours = (Form_pg_proc) GETSTRUCT(other);
 
-		if (!HeapTupleIsValid(other))
-			continue;
-		if (may_replace((Form_pg_proc) GETSTRUCT(tuple), (Form_pg_proc) GETSTRUCT(other)))
-			targets[i] = member;
+		if (ours->prorettype == theirs->prorettype && ours->prolang == ClanguageId &&
+			getExtensionOfObject(ProcedureRelationId, ours->oid) == extension)
+			target = ours->oid;
 		ReleaseSysCache(other);
 	}
 	ReleaseSysCache(tuple);
+	return target;
 }
 
-/*
- * By membership of the extension: whoever may create a schema could give it any name,
- * and what a superuser calls there would run with a superuser's rights.
- */
-static void
-find_targets(void)
+static Oid
+target_of(Oid function)
 {
-	Oid			extension = get_extension_oid("zklock_advisory", true);
-	Relation	depend;
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
+	int			number = number_of(function);
+	unsigned int before = watch_catalogs();
+	Oid			target = targets[number];
+	Oid			extension;
 
-	memset(targets, 0, sizeof(targets));
+	zklock_refuse_dropped_settings();
+	if (OidIsValid(target))
+		return target;
+	extension = get_extension_oid("zklock_advisory", true);
 	if (!OidIsValid(extension))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"zklock_advisory\" is not installed in this database"),
 				 errdetail("zklock.advisory is \"redirect\", so that calls of PostgreSQL's advisory lock functions become calls of the functions of that extension."),
 				 errhint("Have an administrator create the extension, or reset zklock.advisory for this role and database.")));
-	depend = table_open(DependRelationId, AccessShareLock);
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(ExtensionRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(extension));
-	scan = systable_beginscan(depend, DependReferenceIndexId, true, NULL, 2, keys);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_depend dependency = (Form_pg_depend) GETSTRUCT(tuple);
-
-		if (dependency->deptype == DEPENDENCY_EXTENSION && dependency->classid == ProcedureRelationId)
-			note_target(dependency->objid);
-	}
-	systable_endscan(scan);
-	table_close(depend, AccessShareLock);
-}
-
-static Oid
-target_of(int number)
-{
-	zklock_refuse_dropped_settings();
-	if (!targets_are_known)
-	{
-		unsigned int before = watch_catalogs();
-
-		find_targets();
-		targets_are_known = changes == before;
-	}
-	if (!OidIsValid(targets[number]))
+	target = find_target(function, extension);
+	if (!OidIsValid(target))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"zklock_advisory\" has no function for %s",
-						format_procedure(function_of(number))),
+						format_procedure(function)),
 				 errhint("Have an administrator update the extension.")));
-	return targets[number];
+	if (changes == before)
+		targets[number] = target;
+	return target;
 }
 
 /*-------------------------------------------------------------------------
@@ -401,11 +359,10 @@ see_calls_in(Node *node, void *context)
 		case T_FuncExpr:
 			{
 				FuncExpr   *call = (FuncExpr *) node;
-				int			number = number_of(call->funcid);
 
 				/* with "strict" it fails when it is executed */
-				if (number >= 0 && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT)
-					call->funcid = target_of(number);
+				if (number_of(call->funcid) >= 0 && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT)
+					call->funcid = target_of(call->funcid);
 				break;
 			}
 		case T_OpExpr:
@@ -450,15 +407,11 @@ plan(Query *parse, const char *query_string, int cursorOptions,
 }
 
 /* COPY, CREATE INDEX; but not what is allowed in an aborted transaction, nor SET */
-static void
-utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
-		ProcessUtilityContext context, ParamListInfo params,
-		QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+void
+zk_see_statement(const Node *statement)
 {
-	if (is_watching() && !IsA(pstmt->utilityStmt, TransactionStmt) && !IsA(pstmt->utilityStmt, VariableSetStmt))
+	if (is_watching() && !IsA(statement, TransactionStmt) && !IsA(statement, VariableSetStmt))
 		refuse_unseen();
-	(next_ProcessUtility ? next_ProcessUtility : standard_ProcessUtility) (pstmt, queryString, readOnlyTree, context,
-																		   params, queryEnv, dest, qc);
 }
 
 /*-------------------------------------------------------------------------
@@ -581,8 +534,6 @@ zk_watch_calls(void)
 {
 	next_planner = planner_hook;
 	planner_hook = plan;
-	next_ProcessUtility = ProcessUtility_hook;
-	ProcessUtility_hook = utility;
 	next_object_access = object_access_hook;
 	object_access_hook = object_access;
 	next_needs_fmgr = needs_fmgr_hook;

@@ -337,10 +337,7 @@ zk_lock_break(PG_FUNCTION_ARGS)
 {
 	char	   *path = zkb_path_argument(fcinfo);
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("lock node must not be null")));
+	zkb_refuse_null(PG_ARGISNULL(1), "lock node");
 	PG_RETURN_BOOL(zkl_break(where_to_look(path), zkb_name_from_text(PG_GETARG_TEXT_PP(1))));
 }
 
@@ -387,7 +384,7 @@ zk_session_status(PG_FUNCTION_ARGS)
 	begin_row(&row, fcinfo->resultinfo);
 	memset(&info, 0, sizeof(info));
 	if (session != NULL)
-		zks_info(session, &info);
+		info = zks_info(session);
 	connected = info.epoch != 0;
 
 	add_text(&row, session == NULL || info.state == ZKS_OVER ? "none" : session_state_names[info.state]);

@@ -45,7 +45,7 @@ _PG_init(void)
 {
 	zklock_define_settings();
 	zkb_reserve_slots();
-	zkl_install_hooks();
+	zkl_install_hooks(zk_see_statement);
 	zkl_watch_commits();
 	zk_watch_calls();
 }
@@ -63,19 +63,13 @@ paths_argument(FunctionCallInfo fcinfo, int *n)
 	bool	   *nulls;
 	char	  **paths;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("array of lock paths must not be null")));
+	zkb_refuse_null(PG_ARGISNULL(0), "array of lock paths");
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false, TYPALIGN_INT,
 					  &elements, &nulls, n);
 	paths = palloc(Max(*n, 1) * sizeof(char *));
 	for (int i = 0; i < *n; i++)
 	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("lock path must not be null")));
+		zkb_refuse_null(nulls[i], "lock path");
 		paths[i] = zkb_path_from_text(DatumGetTextPP(elements[i]));
 	}
 	qsort(paths, *n, sizeof(char *), pg_qsort_strcmp);
@@ -133,7 +127,6 @@ begin_call(int64 timeout, ZkWait *wait)
 {
 	bool		may_wait = timeout != 0;
 
-	zkl_watch_queries();
 	zkb_wait_begin(wait, may_wait ? timeout : -1, may_wait);
 	return may_wait;
 }
@@ -178,10 +171,7 @@ semaphore_function(FunctionCallInfo fcinfo, ZkScope scope)
 	char	   *path = zkb_path_argument(fcinfo);
 	int32		permits;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("permits must not be null")));
+	zkb_refuse_null(PG_ARGISNULL(1), "permits");
 	permits = PG_GETARG_INT32(1);
 	if (permits < 1)
 		ereport(ERROR,
@@ -201,10 +191,7 @@ acquire_procedure(FunctionCallInfo fcinfo, ZkScope scope)
 	ZkpMode		mode;
 	ZkWait		wait;
 
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("shared must not be null")));
+	zkb_refuse_null(PG_ARGISNULL(2), "shared");
 	mode = PG_GETARG_BOOL(2) ? ZKP_SHARED : ZKP_EXCLUSIVE;
 	may_wait = begin_call(timeout, &wait);
 	zkb_wait_or_fail(&wait);
@@ -318,10 +305,7 @@ period_argument(FunctionCallInfo fcinfo)
 {
 	TimestampTz period;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("period must not be null")));
+	zkb_refuse_null(PG_ARGISNULL(1), "period");
 	period = PG_GETARG_TIMESTAMPTZ(1);
 	if (TIMESTAMP_NOT_FINITE(period))
 		ereport(ERROR,

@@ -2,7 +2,7 @@
 # transaction: counted by callgrind, not timed.  (A callback of ours must be the
 # last of all before the commit, so it is registered at load, and only checks a
 # flag.  The hooks of zklock.advisory, which is off, are a branch each.  Together these are
-# some ninety instructions of 100,000.)  And it sends nothing to ZooKeeper.
+# some hundred and twenty instructions of 100,000.)  And it sends nothing to ZooKeeper.
 #
 # The test compares what a backend executes inside our library and the client
 # library after 100 and after 1,100 transactions.  (The total number of

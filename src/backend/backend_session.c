@@ -213,7 +213,7 @@ look_for_news(void)
 	if (zks_news(session) == told.news)
 		return;
 	told.news = zks_news(session);
-	zks_info(session, &info);
+	info = zks_info(session);
 	tell_news(&info);
 }
 
@@ -240,7 +240,7 @@ close_session_leaving(int bound_ms, ZkMark **left)
 	if (!in_use)
 		(void) zks_use(s);
 	in_use = false;
-	zks_info(s, &info);
+	info = zks_info(s);
 	if (!proc_exit_inprogress)
 		tell_news(&info);
 	look_at_refusals(&info);
@@ -314,7 +314,7 @@ zkb_session(void)
 	use_session();
 	if (session == NULL)
 		return NULL;
-	zks_info(session, &info);
+	info = zks_info(session);
 	if (info.state != ZKS_OVER)
 		return session;
 	last_loss = info.forfeited ? ZK_LOST_CONTACT :
@@ -330,9 +330,8 @@ zkb_warn_unreleased(void)
 
 	if (session != NULL)
 	{
-		ZkSessionInfo info;
+		ZkSessionInfo info = zks_info(session);
 
-		zks_info(session, &info);
 		look_at_refusals(&info);
 		n += info.refusals - refusals_told;
 		refusals_told = info.refusals;
@@ -626,12 +625,7 @@ abandon(const ZkSessionInfo *info)
 static void
 abandon_stale(void)
 {
-	ZkSessionInfo info;
-
-	if (session == NULL)
-		return;
-	zks_info(session, &info);
-	if (info.state == ZKS_CONNECTING &&
+	if (session != NULL && zks_info(session).state == ZKS_CONNECTING &&
 		zks_now() - opened_at > zklock_connect_timeout * ZKS_MS)
 		close_session(ABANDON_BOUND_MS);
 }
@@ -655,7 +649,7 @@ zkb_connect(ZkWait *wait)
 
 		if (session == NULL)
 			open_session();
-		zks_info(session, &info);
+		info = zks_info(session);
 		if (zks_is_fresh(&info))
 			return session;
 		if (info.state == ZKS_OVER)
@@ -671,7 +665,7 @@ zkb_connect(ZkWait *wait)
 		cut_off = info.state != ZKS_CONNECTING && !info.forfeited;
 		if (zkb_wait(wait, session, cut_off ? until_back : until_connected, ZKB_WAIT_CONNECT))
 			continue;
-		zks_info(session, &info);
+		info = zks_info(session);
 		if (zks_is_fresh(&info))
 			return session;
 		if (cut_off)
@@ -712,12 +706,12 @@ prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkNode **chosen, ZkWa
 	for (;;)
 	{
 		int			count = zkn_unproven(session, nodes, n, use, since, chosen);
-		ZkSessionInfo info;
+
+		/* only now, since a loss may have come after the proof */
+		ZkSessionInfo info = zks_info(session);
 		ZkAnswer	answer = {0};
 		ZkLoss		loss;
 
-		/* only now, since a loss may have come after the proof */
-		zks_info(session, &info);
 		if (info.state == ZKS_OVER)
 			return ZKB_OVER;
 		if (zkn_first_lost(session, nodes, n, &loss) >= 0)

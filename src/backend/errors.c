@@ -119,9 +119,8 @@ zkb_raise_no_answer(ZkWait *wait)
 void
 zkb_raise_unanswered(ZkWait *wait, ZkSession *session)
 {
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(session);
 
-	zks_info(session, &info);
 	if (info.state == ZKS_SUSPENDED)
 		zkb_raise_cut_off(&info);
 	zkb_raise_no_answer(wait);

@@ -7,7 +7,7 @@
  * read again in another one.  What is more than a few lines is where it is used:
  * the error of a cancel, and that of a wait that the guard has bounded, get another
  * SQLSTATE while they are reported (stop.c, explain_cancel; commit_guard.c,
- * explain_bound); a signal handler reads the text of the statement (stop.c,
+ * explain_bound); a signal handler reads the portal that runs (stop.c,
  * must_go_on); the walk through the lock table has all its partitions
  * (local_waits.c); calls of functions are replaced in parsed queries (redirect.c,
  * see_calls); an empty WAL record gives a transaction an id that lasts (claimed.c,

@@ -71,12 +71,6 @@ put_line(StringInfo lines, ZkField field, const char *value)
 	pfree(utf8);
 }
 
-static void
-put_number(StringInfo lines, ZkField field, int number)
-{
-	appendStringInfo(lines, "%s %d\n", zkb_field_names[field], number);
-}
-
 static const char *
 host_name(void)
 {
@@ -156,9 +150,9 @@ zkb_identity_lines(void)
 	if (zklock_publish_identity)
 	{
 		put_line(&lines, ZKB_FIELD_HOST, host_name());
-		put_number(&lines, ZKB_FIELD_PORT, PostPortNumber);
+		put_line(&lines, ZKB_FIELD_PORT, psprintf("%d", PostPortNumber));
 		put_line(&lines, ZKB_FIELD_CLUSTER_NAME, cluster_name);
-		put_number(&lines, ZKB_FIELD_PID, MyProcPid);
+		put_line(&lines, ZKB_FIELD_PID, psprintf("%d", MyProcPid));
 		put_line(&lines, ZKB_FIELD_DATABASE, database_name());
 		put_line(&lines, ZKB_FIELD_USER, GetUserNameFromId(GetSessionUserId(), true));
 		put_line(&lines, ZKB_FIELD_APPLICATION_NAME, application_name);

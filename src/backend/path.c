@@ -151,13 +151,19 @@ zkb_path_from_text(text *path)
 	return utf8;
 }
 
+void
+zkb_refuse_null(bool is_null, const char *what)
+{
+	if (is_null)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", what)));
+}
+
 char *
 zkb_path_argument(FunctionCallInfo fcinfo)
 {
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("lock path must not be null")));
+	zkb_refuse_null(PG_ARGISNULL(0), "lock path");
 	return zkb_path_from_text(PG_GETARG_TEXT_PP(0));
 }
 

@@ -24,7 +24,10 @@
  */
 extern char *zkb_path_from_text(text *path);
 
-/* The same of the first argument; raises 22004 if that is null */
+/* Raises 22004 if this argument is null */
+extern void zkb_refuse_null(bool is_null, const char *what);
+
+/* The lock's path that is the first argument; raises 22004 if that is null */
 extern char *zkb_path_argument(FunctionCallInfo fcinfo);
 
 /*

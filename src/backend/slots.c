@@ -39,10 +39,8 @@
 #include "node_identity.h"
 #include "slots.h"
 
-#define LAYOUT			1
-#define STRINGIFY(n)	#n
-#define NAME_OF(layout)	"zklock slots " STRINGIFY(layout)
-#define SEGMENT_NAME	NAME_OF(LAYOUT)
+#define SEGMENT_NAME	"zklock slots 1"	/* the number is that of the
+											 * layout */
 
 #define CUT_MARK		"..."
 
@@ -51,17 +49,9 @@
 #define TRIES			200
 #define PAUSE_US		1000
 
-typedef struct Segment
-{
-	uint32		layout;
-	uint32		nslots;
-	uint64		size;
-	ZkSlot		slots[FLEXIBLE_ARRAY_MEMBER];
-} Segment;
-
 ZkBackendCounters zkb_counters;
 
-static Segment *segment = NULL;
+static ZkSlot *slots = NULL;	/* MaxBackends of them */
 static ZkSlot *own_slot = NULL;
 static ZkSession *shown_session = NULL; /* it writes into our slot */
 
@@ -73,18 +63,13 @@ static ZkSession *shown_session = NULL; /* it writes into our slot */
 static size_t
 segment_size(void)
 {
-	return offsetof(Segment, slots) + (size_t) MaxBackends * sizeof(ZkSlot);
+	return (size_t) MaxBackends * sizeof(ZkSlot);
 }
 
 static void
 init_segment(void *memory)
 {
-	Segment    *s = memory;
-
-	memset(s, 0, segment_size());
-	s->layout = LAYOUT;
-	s->nslots = MaxBackends;
-	s->size = segment_size();
+	memset(memory, 0, segment_size());
 }
 
 static shmem_request_hook_type next_shmem_request = NULL;
@@ -106,9 +91,9 @@ shmem_startup(void)
 	if (next_shmem_startup != NULL)
 		next_shmem_startup();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	segment = ShmemInitStruct(SEGMENT_NAME, segment_size(), &found);
+	slots = ShmemInitStruct(SEGMENT_NAME, segment_size(), &found);
 	if (!found)
-		init_segment(segment);
+		init_segment(slots);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -126,13 +111,7 @@ zkb_reserve_slots(void)
 static void
 attach(void)
 {
-	Segment    *s = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
-
-	if (s->layout != LAYOUT || s->size != segment_size() || s->nslots != MaxBackends)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("shared memory segment \"%s\" has an incompatible layout", SEGMENT_NAME)));
-	segment = s;
+	slots = named_segment_compat(SEGMENT_NAME, segment_size(), init_segment);
 }
 
 /*
@@ -230,10 +209,10 @@ take_slot(void)
 {
 	ptrdiff_t	number = MyProc - ProcGlobal->allProcs;
 
-	if (number < 0 || number >= segment->nslots)
+	if (number < 0 || number >= MaxBackends)
 		return;
 	before_shmem_exit(leave_slot, 0);
-	own_slot = &segment->slots[number];
+	own_slot = &slots[number];
 	clear(own_slot);
 	begin_changes(own_slot);
 	own_slot->pid = MyProcPid;
@@ -261,9 +240,9 @@ zkb_attach_slot(ZkSession *session)
 	if (tried || MyProc == NULL || IsInParallelMode())
 		return;
 	tried = true;
-	if (segment == NULL && SEGMENTS_HAVE_NAMES_COMPAT)
+	if (slots == NULL && SEGMENTS_HAVE_NAMES_COMPAT)
 		attach_or_log();
-	if (segment != NULL)
+	if (slots != NULL)
 		take_slot();
 	if (session != NULL)
 		zkb_slot_session_begins(session);
@@ -402,20 +381,20 @@ zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void
 {
 	ZkSlot	   *copy = palloc(sizeof(ZkSlot));
 
-	if (segment == NULL && !SEGMENTS_HAVE_NAMES_COMPAT)
+	if (slots == NULL && !SEGMENTS_HAVE_NAMES_COMPAT)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("zk_server_locks requires shared memory that this server has not reserved"),
 				 errhint("Add zklock to shared_preload_libraries, and restart the server.")));
-	if (segment == NULL)
+	if (slots == NULL)
 		attach();
-	for (int i = 0; i < segment->nslots; i++)
+	for (int i = 0; i < MaxBackends; i++)
 	{
 		bool		whole;
 
-		if (((volatile ZkSlot *) &segment->slots[i])->pid == 0)
+		if (((volatile ZkSlot *) &slots[i])->pid == 0)
 			continue;
-		whole = copy_slot(copy, &segment->slots[i]);
+		whole = copy_slot(copy, &slots[i]);
 		if (is_alive(copy, &ProcGlobal->allProcs[i]))
 			callback(copy, whole, arg);
 	}

@@ -182,10 +182,7 @@ zkb_wait(ZkWait *wait, ZkSession *session, int64 until, ZkWaitEvent event)
 bool
 zkb_wait_on(ZkPatience *p)
 {
-	ZkSessionInfo info;
-
-	zks_info(p->session, &info);
-	if (info.state == ZKS_OVER)
+	if (zks_info(p->session).state == ZKS_OVER)
 		p->waited = ZKB_SESSION_OVER;
 	else if (p->go_on != NULL && !p->go_on(p->arg))
 		p->waited = ZKB_NO_REASON;

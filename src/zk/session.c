@@ -148,12 +148,15 @@ zks_close(ZkSession *s, int bound_ms, ZkMark **left)
 	zks_disown(s);
 }
 
-void
-zks_info(ZkSession *s, ZkSessionInfo *info)
+ZkSessionInfo
+zks_info(ZkSession *s)
 {
+	ZkSessionInfo info;
+
 	zks_enter(s);
-	*info = s->info;
+	info = s->info;
 	zks_leave(s);
+	return info;
 }
 
 unsigned

@@ -172,7 +172,7 @@ extern void zks_close(ZkSession *session, int bound_ms, ZkMark **left);
 extern bool zks_use(ZkSession *session);
 extern void zks_rest(ZkSession *session, int idle_ms, bool worked);
 
-extern void zks_info(ZkSession *session, ZkSessionInfo *info);
+extern ZkSessionInfo zks_info(ZkSession *session);
 
 /*
  * A number that changes with losses, outages, and timeouts other than requested;

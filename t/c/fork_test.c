@@ -36,7 +36,7 @@ wait_for_connection(ZkSession *session, int number)
 
 		poll(&fd, 1, 10);
 		zks_awaited(session);
-		zks_info(session, &info);
+		info = zks_info(session);
 		if (info.state == ZKS_CONNECTED && info.epoch >= number)
 			return true;
 	}

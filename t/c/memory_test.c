@@ -212,7 +212,7 @@ state(void)
 {
 	ZkSessionInfo info;
 
-	zks_info(session, &info);
+	info = zks_info(session);
 	if (info.session_id != 0 && info.session_id != last_id)
 	{
 		last_id = info.session_id;
@@ -416,7 +416,7 @@ reconnected(void)
 {
 	ZkSessionInfo info;
 
-	zks_info(session, &info);
+	info = zks_info(session);
 	return info.epoch != 1 || info.state != ZKS_CONNECTED;
 }
 
@@ -1367,7 +1367,7 @@ tidy_up(void)
 	if (!empty())
 	{
 		/* forfeited nodes wait for a server that may never come back */
-		zks_info(session, &info);
+		info = zks_info(session);
 		if (!info.forfeited || info.state != ZKS_SUSPENDED)
 			describe_rest();
 		return;

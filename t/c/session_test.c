@@ -95,7 +95,7 @@ open_session(const char *hosts, int64_t until)
 	{
 		ZkSessionInfo info;
 
-		zks_info(session, &info);
+		info = zks_info(session);
 		if (info.state == ZKS_CONNECTED)
 			return true;
 		if (info.state == ZKS_OVER)
@@ -395,7 +395,7 @@ main(int argc, char **argv)
 			for (int i = 0; i < nsteps && zks_now() < until; i++)
 			{
 				step();
-				zks_info(session, &info);
+				info = zks_info(session);
 				if (info.state == ZKS_OVER)
 					break;
 			}

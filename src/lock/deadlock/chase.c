@@ -706,12 +706,11 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 {
 	Chase		c = {.reader = reader,.from = from};
 	ZkSessionInfo before;
-	ZkSessionInfo after;
 	ZkReading	reading;
 
 	*cycle = NULL;
 	*listed = true;
-	zks_info(reader->patience.session, &before);
+	before = zks_info(reader->patience.session);
 	c.board = zkl_board(from->says->dir, from->root_len);
 	(void) get_party(&c, zkb_own_tag(), before.session_id, from->says->identity, from->says->identity_len);
 	reading = list_board(&c, listed);
@@ -733,8 +732,7 @@ zkl_chase(ZkReader *reader, const ZkChaseFrom *from, ZkCycle **cycle, bool *list
 	}
 
 	/* another server may have shown an earlier state */
-	zks_info(reader->patience.session, &after);
-	if (reading == ZKL_READ && before.epoch != after.epoch)
+	if (reading == ZKL_READ && before.epoch != zks_info(reader->patience.session).epoch)
 		reading = ZKL_BROKEN;
 	if (reading != ZKL_READ)
 		*cycle = NULL;

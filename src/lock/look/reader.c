@@ -71,7 +71,6 @@ await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
 	ZkPatience *p = &r->patience;
 	ZkWaited	waited = zkb_await_answer(p, request, answer);
-	ZkSessionInfo info;
 
 	if (waited != ZKB_CAME)
 		return waited == ZKB_SESSION_OVER ? ZKL_BROKEN : ZKL_LATE;
@@ -81,9 +80,8 @@ await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 		p->wait->said = ZKS_OK;
 		return ZKL_READ;
 	}
-	zks_info(p->session, &info);
 	p->wait->said = answer->rc;
-	if (info.state == ZKS_CONNECTED && p->go_on == NULL)
+	if (zks_info(p->session).state == ZKS_CONNECTED && p->go_on == NULL)
 		zkb_pause(p->wait, p->session, p->until, p->event);
 	return ZKL_BROKEN;
 }

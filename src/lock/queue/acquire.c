@@ -235,13 +235,11 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 static void
 request_list(Call *c, Place *p, bool fresh)
 {
-	ZkSessionInfo info;
 	int			n = 1;
 
 	/* after a reconnection, the new server may lag behind */
-	zks_info(c->session, &info);
 	zks_gather(c->session);
-	zkl_send_list(c, p, fresh || info.epoch != p->list_epoch);
+	zkl_send_list(c, p, fresh || zks_info(c->session).epoch != p->list_epoch);
 
 	/* if it is only time for a look, it is hardly our turn */
 	if (!p->unprompted && !zkb_is_proven(p->node, ZKS_GRANT))
@@ -450,9 +448,8 @@ begin_round(Call *c)
 static void
 ask_who_did_it(Call *c)
 {
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(c->session);
 
-	zks_info(c->session, &info);
 	for (int i = 0; i < c->n && info.state != ZKS_OVER && !info.forfeited; i++)
 	{
 		if (c->places[i].search != NULL)

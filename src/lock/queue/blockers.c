@@ -90,7 +90,7 @@ zkl_must_be_open(Call *c, Place *p, int rc)
 	if (!zks_is_open(rc))
 		zkb_raise(rc, p->target->path);
 	c->wait->said = rc;
-	zks_info(c->session, &info);
+	info = zks_info(c->session);
 	if (!zks_is_doubtful(rc) || info.state != ZKS_CONNECTED)
 		return;
 	if (c->doubted_since == 0 || c->doubted_epoch != info.epoch)
@@ -116,7 +116,7 @@ is_of_use(Call *c, const Blocker *blocker)
 	if (blocker->watch == NULL)
 		return false;
 	zks_watch_info(c->session, blocker->watch, &watch);
-	zks_info(c->session, &info);
+	info = zks_info(c->session);
 	return watch.state == ZKR_WATCH_PENDING ||
 		((watch.state == ZKR_WATCH_ARMED || watch.state == ZKR_WATCH_FIRED) &&
 		 watch.epoch == info.epoch);
@@ -141,9 +141,16 @@ zkl_set_watch(Call *c, Place *p, Blocker *blocker)
 		zkb_raise_no_memory();
 }
 
+static int
+compare_blockers(const void *left, const void *right)
+{
+	return strcmp(((const Blocker *) left)->name, ((const Blocker *) right)->name);
+}
+
 /*
  * Watch those whom the view names, and our own node.  Who was watched before keeps
- * the watch, if it is still of use.
+ * the watch, if it is still of use.  Both lists are sorted, since a semaphore's may
+ * be long.
  */
 void
 zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue)
@@ -153,16 +160,18 @@ zkl_watch_queue(Call *c, Place *p, const ListedQueue *queue)
 
 	for (int i = 0; i < n; i++)
 		blockers[i].name = pstrdup(queue->contenders[p->view.watch[i]].name);
-	for (int i = 0; i < n; i++)
+	qsort(blockers, n, sizeof(Blocker), compare_blockers);
+	for (int i = 0, k = 0; i < n && k < p->nblockers;)
 	{
-		for (int k = 0; k < p->nblockers && blockers[i].watch == NULL; k++)
+		int			order = compare_blockers(&blockers[i], &p->blockers[k]);
+
+		if (order == 0)
 		{
-			if (strcmp(blockers[i].name, p->blockers[k].name) == 0)
-			{
-				blockers[i].watch = p->blockers[k].watch;
-				p->blockers[k].watch = NULL;
-			}
+			blockers[i].watch = p->blockers[k].watch;
+			p->blockers[k].watch = NULL;
 		}
+		i += order <= 0;
+		k += order >= 0;
 	}
 	zkl_drop_blockers(c, p);
 	p->blockers = blockers;
@@ -193,7 +202,7 @@ is_our_turn(Call *c, Place *p)
 
 	/* read the session last: if it has reconnected meanwhile, the epoch tells */
 	zkn_info(c->session, p->node, &node);
-	zks_info(c->session, &info);
+	info = zks_info(c->session);
 	return node.state == ZKN_PRESENT && node.watch == ZKR_WATCH_ARMED &&
 		node.watch_epoch == info.epoch && p->list_epoch == info.epoch &&
 		zks_is_fresh(&info);
@@ -348,9 +357,8 @@ static bool
 still_waits(void *arg)
 {
 	Place	   *p = arg;
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(p->call->session);
 
-	zks_info(p->call->session, &info);
 	if (is_waiting(p->seen))
 		p->seen = look_at_watches(p->call, p, &info);
 	return is_waiting(p->seen) && info.state == ZKS_CONNECTED;
@@ -367,13 +375,12 @@ zkl_await_turn(Call *c, Place *p)
 
 	for (;;)
 	{
-		ZkSessionInfo info;
+		ZkSessionInfo info = zks_info(c->session);
 		Verdict		outcome;
 		int64		until = ZKS_NEVER;
 		int64		look_at = ZKS_NEVER;
 		int64		search_at = ZKS_NEVER;
 
-		zks_info(c->session, &info);
 		outcome = look_at_watches(c, p, &info);
 		if (!is_waiting(outcome))
 			return outcome;

@@ -132,7 +132,7 @@ zkl_await_fresh(Call *c, int64 until)
 
 	patience.until = until;
 	do
-		zks_info(c->session, &info);
+		info = zks_info(c->session);
 	while (!zks_is_fresh(&info) && zkb_wait_on(&patience));
 	return patience.waited == ZKB_CAME;
 }
@@ -156,10 +156,7 @@ zkl_send_list(Call *c, Place *p, bool fresh)
 bool
 zkl_is_too_late(Call *c, Place *p)
 {
-	ZkSessionInfo info;
-
-	zks_info(c->session, &info);
-	return c->waiting == p && info.state == ZKS_CONNECTED && zks_now() >= c->wait->deadline;
+	return c->waiting == p && zks_info(c->session).state == ZKS_CONNECTED && zks_now() >= c->wait->deadline;
 }
 
 /*
@@ -181,7 +178,7 @@ zkl_await_list(Call *c, Place *p, ZkAnswer *answer)
 		if (answer->rc == ZKS_OK || answer->rc == ZKS_NO_NODE)
 		{
 			/* an answer that lay unread while we were stopped proves nothing */
-			zks_info(c->session, &info);
+			info = zks_info(c->session);
 			if (zks_is_fresh(&info))
 			{
 				c->wait->said = ZKS_OK;
@@ -245,7 +242,7 @@ zkl_read_others(Call *c, Place *p, ZkSeenQueue *queues, int n)
 		zkl_must_be_open(c, p, c->wait->said);
 
 	/* answers that lay unread while we were stopped prove nothing */
-	zks_info(c->session, &info);
+	info = zks_info(c->session);
 	return reading == ZKL_READ && zks_is_fresh(&info);
 }
 
@@ -283,14 +280,11 @@ send_creates(Call *c, int first, bool parents)
 	bet = zkl_wants_one(c) && c->may_wait && zkn_bet(c->session, dirs[0]);
 	if (bet)
 	{
-		ZkSessionInfo info;
-
 		/*
 		 * The list that follows if the bet is lost needs no sync: who has
 		 * answered the create there has it.
 		 */
-		zks_info(c->session, &info);
-		c->places[first].list_epoch = info.epoch;
+		c->places[first].list_epoch = zks_info(c->session).epoch;
 	}
 	zks_gather(c->session);
 	if (!zkn_create(c->session, dirs, n, &c->want, parents, nodes))

@@ -73,7 +73,6 @@ watch_occupant(Call *c, Place *p)
 {
 	ZkPatience	patience = zkl_patience(c, p);
 	ZkWatchInfo watch;
-	ZkSessionInfo info;
 
 	if (p->blockers == NULL)
 		p->blockers = palloc0(sizeof(Blocker));
@@ -98,8 +97,7 @@ watch_occupant(Call *c, Place *p)
 		zkl_ask_after_pause(c, FEW_DOUBLINGS);	/* the others are faster */
 		return LIST_AGAIN;
 	}
-	zks_info(c->session, &info);
-	if (watch.stat.owner != 0 && watch.stat.owner != info.session_id)
+	if (watch.stat.owner != 0 && watch.stat.owner != zks_info(c->session).session_id)
 		c->want.seen_version = watch.stat.version;
 	return judge_occupant(c, p, &watch.stat);
 }
@@ -160,7 +158,6 @@ zkl_look_first_at_single(Call *c)
 {
 	Place	   *p = &c->places[0];
 	ZkAnswer	answer;
-	ZkSessionInfo info;
 	Verdict		outcome = zkl_await_settled(c, p);
 
 	if (outcome != GRANTED)
@@ -171,8 +168,7 @@ zkl_look_first_at_single(Call *c)
 	zkl_drop_list(c, p);
 	if (answer.rc == ZKS_NO_NODE)
 		return GRANTED;
-	zks_info(c->session, &info);
-	if (answer.stat.owner == info.session_id)
+	if (answer.stat.owner == zks_info(c->session).session_id)
 		return START_AGAIN;		/* of an earlier create, which came late */
 	outcome = judge_occupant(c, p, &answer.stat);
 	return outcome == LIST_AGAIN ? START_AGAIN : outcome;

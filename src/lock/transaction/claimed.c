@@ -86,21 +86,6 @@ zkl_refuse_too_many_claims(ZkSession *session, const Lock *lock)
  *-------------------------------------------------------------------------
  */
 
-bool
-zkl_has_claims(void)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &zkl_xact_holds)
-	{
-		Claim	   *claim = dlist_container(Hold, in_xact, iter.cur)->claim;
-
-		if (claim != NULL && claim->mark == NULL)
-			return true;
-	}
-	return false;
-}
-
 /* What is written together */
 typedef struct Marks
 {
@@ -170,17 +155,26 @@ add(Marks *m, Lock *lock, Claim *claim, FullTransactionId xid)
 	m->n++;
 }
 
+static bool
+is_to_be_written(const Claim *claim)
+{
+	return claim != NULL && claim->mark == NULL;
+}
+
 /* Raises if one of the locks is lost */
 static void
 collect(Marks *m)
 {
-	FullTransactionId xid = lasting_xid();
+	FullTransactionId xid;
 	int			room = 0;
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &zkl_xact_holds)
-		room++;
+		room += is_to_be_written(dlist_container(Hold, in_xact, iter.cur)->claim);
 	m->n = 0;
+	if (room == 0)
+		return;
+	xid = lasting_xid();
 	m->locks = palloc(room * sizeof(Lock *));
 	m->claims = palloc(room * sizeof(Claim *));
 	m->what = palloc(room * sizeof(ZkMarking));
@@ -189,7 +183,7 @@ collect(Marks *m)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
 
-		if (hold->claim == NULL || hold->claim->mark != NULL)
+		if (!is_to_be_written(hold->claim))
 			continue;
 		if (zkl_is_lost(hold->lock))
 			zkl_raise_lost_at_commit(hold->lock, hold->lock->loss);
@@ -226,11 +220,8 @@ raise_refused(const Lock *lock, const ZkMarkInfo *info)
 static void
 await_connection(Marks *m, ZkPatience *patience)
 {
-	ZkSessionInfo info;
-
-	do
-		zks_info(m->session, &info);
-	while (info.state != ZKS_CONNECTED && zkb_wait_on(patience));
+	while (zks_info(m->session).state != ZKS_CONNECTED && zkb_wait_on(patience))
+		;
 	if (patience->waited == ZKB_SESSION_OVER)
 		zkl_raise_lost_at_commit(m->locks[0], ZK_LOST_SESSION);
 	if (patience->waited != ZKB_CAME)
@@ -274,13 +265,16 @@ raise_first_refused(Marks *m)
 int64
 zkl_write_marks(void)
 {
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	ZkPatience	patience = {.event = ZKB_WAIT_CHECK,.until = zkb_deadline(zklock_operation_timeout)};
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	ZkMarkInfo	info;
 	ZkWait		wait;
 	Marks		m;
 
 	collect(&m);
+	MemoryContextSwitchTo(old);
+	if (m.n == 0)
+		return 0;
 	zkb_wait_begin(&wait, -1, false);
 	patience.session = m.session;
 	patience.wait = &wait;
@@ -300,7 +294,6 @@ zkl_write_marks(void)
 		raise_first_refused(&m);
 	if (info.state != ZKN_MARKED)
 		raise_not_known(m.locks[0]);
-	MemoryContextSwitchTo(old);
 	return info.sent_at;
 }
 
@@ -309,11 +302,10 @@ zkl_write_marks(void)
  *-------------------------------------------------------------------------
  */
 
-static bool any_marks = false;
-
-void
+bool
 zkl_decide_marks(bool commit)
 {
+	bool		any = false;
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &zkl_xact_holds)
@@ -324,14 +316,7 @@ zkl_decide_marks(bool commit)
 			continue;
 		zkn_decide_mark(claim->mark, commit);
 		claim->mark = NULL;
-		any_marks = true;
+		any = true;
 	}
-}
-
-void
-zkl_settle_marks(void)
-{
-	if (any_marks && zkb_peek() != NULL)
-		zkn_settle(zkb_peek());
-	any_marks = false;
+	return any;
 }

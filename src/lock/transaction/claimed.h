@@ -19,22 +19,19 @@ extern Claim *zkl_claim_of(Lock *lock);
  */
 extern void zkl_refuse_too_many_claims(ZkSession *session, const Lock *lock);
 
-/* Whether there are claims whose marks have not been written */
-extern bool zkl_has_claims(void);
-
 /*
- * Write the marks, all or none.  Raises 40001 if one of them has changed, if a
+ * Write the marks that are not written yet, all or none.  Raises 40001 if one of them has changed, if a
  * lock of theirs is lost, or if it is not known whether they were written.
- * Returns when that was asked of ZooKeeper, which is a proof of their locks.
+ * Returns when that was asked of ZooKeeper, which is a proof of their locks; 0 if
+ * there is none.
  */
 extern int64 zkl_write_marks(void);
 
 /*
  * At the end of the transaction, before its holds end: what is to become of
- * the marks; and after that, what no deletion of a lock's node brings.  These
- * do not fail.
+ * the marks.  False if there are none; else what no deletion of a lock's node brings is
+ * to be settled after that (zkn_settle).  Does not fail.
  */
-extern void zkl_decide_marks(bool commit);
-extern void zkl_settle_marks(void);
+extern bool zkl_decide_marks(bool commit);
 
 #endif							/* ZKLOCK_CLAIMED_H */

@@ -164,18 +164,10 @@ find_relied(Relied *relied, bool writes)
 		if (base != NULL && !hold->proven)
 			rely_on(relied, base, run);
 	}
-	if (writes)
-	{
-		HASH_SEQ_STATUS status;
-		Lock	   *lock;
-
-		hash_seq_init(&status, zkl_locks);
-		while ((lock = hash_seq_search(&status)) != NULL)
-		{
-			if (lock->count > 0)
-				rely_on(relied, zkl_base(lock), run);
-		}
-	}
+	if (!writes)
+		return;
+	dlist_foreach(iter, &zkl_held)
+		rely_on(relied, zkl_base(dlist_container(Lock, in_held, iter.cur)), run);
 }
 
 static void
@@ -185,18 +177,6 @@ refuse_lost_at_commit(const Relied *relied)
 
 	if (lost >= 0)
 		zkl_raise_lost_at_commit(relied->locks[lost], relied->locks[lost]->loss);
-}
-
-void
-zkl_refuse_known_losses(bool writes)
-{
-	Relied		relied;
-
-	if (zklock_commit_guard == ZKLOCK_GUARD_OFF)
-		return;
-	find_relied(&relied, writes);
-	if (relied.n > 0)
-		refuse_lost_at_commit(&relied);
 }
 
 /* Since when ZooKeeper must have been asked: with "strict", for this commit */
@@ -307,9 +287,8 @@ bound_next_wait(void)
 void
 zkl_bound_waits(const Lock *lock)
 {
-	ZkSessionInfo info;
+	ZkSessionInfo info = zks_info(zkb_peek());
 
-	zks_info(zkb_peek(), &info);
 	bound.until = info.quorum_at + zks_stale_after(&info);
 	bound.name = MemoryContextStrdup(TopTransactionContext, zkl_name(lock));
 	bound.unlock_function = zkl_unlock_function(lock);

@@ -17,9 +17,6 @@
  */
 extern Lock *zkl_guard(bool writes, int64 asked_at);
 
-/* Only what can be known without asking */
-extern void zkl_refuse_known_losses(bool writes);
-
 /* Raises 40001: the transaction cannot commit without this lock */
 extern void zkl_raise_lost_at_commit(const Lock *lock, ZkLoss loss);
 

@@ -49,11 +49,18 @@ typedef struct Wanted
 	Hold	   *hold;
 } Wanted;
 
+/*
+ * None of these that was held when the call began, itself or in the other
+ * mode, may be lost.  That can happen while the call waits for the rest.
+ */
 static void
-refuse_lost_bases(Wanted *held, int n)
+refuse_lost_meanwhile(Wanted *wanted, int n)
 {
 	for (int i = 0; i < n; i++)
-		zkl_refuse_lost(zkl_base(held[i].lock));
+	{
+		zkl_refuse_lost(wanted[i].lock);
+		zkl_refuse_lost(zkl_twin_of(wanted[i].lock));
+	}
 }
 
 /* Grant one more hold only after the locks are known to be held */
@@ -65,19 +72,12 @@ confirm(Wanted *held, int n, bool may_wait, ZkWait *wait)
 	(void) zkb_connect(wait);
 	if (!may_wait)
 		zkb_wait_limit_try(wait);
-	refuse_lost_bases(held, n);
+	refuse_lost_meanwhile(held, n);
 	for (int i = 0; i < n; i++)
 		nodes[i] = zkl_base(held[i].lock)->grant.node;
-	switch (zkb_prove(nodes, n, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)))
-	{
-		case ZKB_PROVEN:
-		case ZKB_MISSING:
-		case ZKB_OVER:
-			refuse_lost_bases(held, n); /* the answer may have brought a loss */
-			break;
-		case ZKB_NO_ANSWER:
-			zkb_raise_unanswered(wait, zkb_peek());
-	}
+	if (zkb_prove(nodes, n, ZKS_GRANT, 0, wait, zkb_wait_answer_due(wait)) == ZKB_NO_ANSWER)
+		zkb_raise_unanswered(wait, zkb_peek());
+	refuse_lost_meanwhile(held, n); /* the answer may have brought a loss */
 	pfree(nodes);
 }
 
@@ -107,29 +107,8 @@ refuse_too_many(int n)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("too many ZooKeeper locks"),
-			 errdetail("This session holds %d locks and requested %d more.", zkl_node_count(), n),
+			 errdetail("This session holds %d locks and requested %d more.", zkl_nnodes, n),
 			 errhint("You might need to increase zklock.max_locks.")));
-}
-
-/*
- * The first of these that was held when the call began, itself or in the other
- * mode, and is lost; or NULL.  That can happen while the call waits for the
- * rest.
- */
-static Lock *
-lost_meanwhile(Wanted *wanted, int n)
-{
-	for (int i = 0; i < n; i++)
-	{
-		Lock	   *lock = wanted[i].lock;
-		Lock	   *twin = zkl_twin_of(lock);
-
-		if (lock->count > 0 && zkl_is_lost(lock))
-			return lock;
-		if (twin != NULL && twin->count > 0 && zkl_is_lost(twin))
-			return twin;
-	}
-	return NULL;
 }
 
 /*
@@ -144,7 +123,7 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	ZkAcquired	outcome;
 	volatile bool keep = false;
 
-	if (nothers > zklock_max_locks - zkl_node_count())
+	if (nothers > zklock_max_locks - zkl_nnodes)
 		refuse_too_many(nothers);
 	targets = palloc0(nothers * sizeof(ZkTarget));
 	for (int i = 0; i < nothers; i++)
@@ -154,14 +133,14 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 		targets[i].own = own_shared_node(others[i].lock);
 		targets[i].scope = scope;
 	}
-	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_node_count() > 0, wait);
+	outcome = zkl_acquire(targets, nothers, mode, permits, may_wait, zkl_nnodes > 0, wait);
 	if (outcome == ZKL_TAKEN)
 		return false;
 
 	/* the nodes are nobody's until the locks have them */
 	PG_TRY();
 	{
-		zkl_refuse_lost(lost_meanwhile(wanted, n));
+		refuse_lost_meanwhile(wanted, n);
 		keep = true;
 	}
 	PG_FINALLY();
@@ -218,7 +197,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool m
 	int			nheld = 0;
 	int			nothers = 0;
 
-	zkl_refuse_lost(lost_meanwhile(wanted, n));
+	refuse_lost_meanwhile(wanted, n);
 	for (int i = 0; i < n; i++)
 	{
 		refuse_to_share_single(wanted[i].lock);
@@ -324,10 +303,9 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before as many entries are made */
 	zkl_make_table();
-	zkl_watch_transactions();
 	(void) zkb_session();		/* notice its end */
 	zkl_follow_settings();
-	zkl_be_first_at_commit();
+	zkl_watch_transactions();
 
 	wanted = palloc0(n * sizeof(Wanted));
 	PG_TRY();
@@ -380,7 +358,7 @@ state_of(Lock *lock)
 		return ZKL_STATE_LOST;
 	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
 		return ZKL_STATE_LOST;
-	zks_info(zkb_peek(), &info);
+	info = zks_info(zkb_peek());
 	return zks_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
 }
 
@@ -480,14 +458,11 @@ zkl_fencing_token(const char *path)
 void
 zkl_each_hold(void (*callback) (const ZkHoldInfo *info, void *arg), void *arg)
 {
-	HASH_SEQ_STATUS status;
-	Lock	   *lock;
+	dlist_iter	iter;
 
-	if (zkl_locks == NULL)
-		return;
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
+	dlist_foreach(iter, &zkl_held)
 	{
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
 		int64		counts[ZK_SHOWN_SCOPES];
 
 		zkl_count_shown(lock, counts);

@@ -44,7 +44,7 @@ dlist_head	zkl_xact_holds = DLIST_STATIC_INIT(zkl_xact_holds);
 dlist_head	zkl_held = DLIST_STATIC_INIT(zkl_held);
 int			zkl_nheld = 0;
 bool		zkl_changed = false;
-static int	nnodes = 0;
+int			zkl_nnodes = 0;
 
 /*-------------------------------------------------------------------------
  * Locks
@@ -143,14 +143,10 @@ zkl_enter_lock(const char *path, ZkpMode mode)
 		return lock;
 	key.path = MemoryContextStrdup(hold_context, path);
 	lock = hash_search(zkl_locks, &key, HASH_ENTER, NULL);
+	key = lock->key;
+	memset(lock, 0, sizeof(Lock));
+	lock->key = key;
 	lock->root_len = zkb_root_len(zklock_root);
-	lock->taken = false;
-	lock->ended = false;
-	lock->loss = ZK_NOT_LOST;
-	lock->count = 0;
-	lock->advisory_count = 0;
-	lock->shadow.state = ZKL_NO_SHADOW;
-	lock->guarded = 0;
 	dlist_init(&lock->holds);
 	return lock;
 }
@@ -296,7 +292,7 @@ zkl_take_node(Lock *lock, const ZkGrant *grant)
 	lock->taken = true;
 	lock->loss = ZK_NOT_LOST;
 	lock->acquired_at = GetCurrentTimestamp();
-	nnodes++;
+	zkl_nnodes++;
 }
 
 bool
@@ -304,7 +300,7 @@ zkl_leave_node(Lock *lock)
 {
 	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
-	Assert(lock->taken && nnodes > 0);
+	Assert(lock->taken && zkl_nnodes > 0);
 	zkl_changed = true;
 	if (heir != NULL && (heir->count == 0 || heir->taken))
 		heir = NULL;
@@ -316,7 +312,7 @@ zkl_leave_node(Lock *lock)
 		heir->generation = lock->generation;
 	}
 	else
-		nnodes--;
+		zkl_nnodes--;
 	lock->taken = false;
 	lock->loss = ZK_NOT_LOST;
 	lock->grant.node = NULL;
@@ -335,16 +331,10 @@ zkl_forget_if_unused(Lock *lock)
 	pfree(path);
 }
 
-int
-zkl_node_count(void)
-{
-	return nnodes;
-}
-
 void
 zkl_follow_settings(void)
 {
-	if (nnodes == 0)
+	if (zkl_nnodes == 0)
 		zkb_follow_settings();
 	else
 		zkb_refuse_another_ensemble();

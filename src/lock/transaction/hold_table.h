@@ -80,6 +80,7 @@ typedef struct Hold
 extern HTAB *zkl_locks;			/* NULL if this backend never took a lock */
 extern dlist_head zkl_held;		/* what is held, the oldest first */
 extern int	zkl_nheld;
+extern int	zkl_nnodes;			/* of all locks */
 extern bool zkl_changed;		/* since it was last shown to others */
 extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
@@ -146,7 +147,6 @@ extern void zkl_count(Hold *hold, int64 change);
 
 /* Record that the lock has a node now: it is held */
 extern void zkl_take_node(Lock *lock, const ZkGrant *grant);
-extern int	zkl_node_count(void);
 
 /* path is as zkl_full_path returns it */
 extern Lock *zkl_find_lock(const char *path, ZkpMode mode);

@@ -90,20 +90,6 @@ warn_lost(const Ending *ending)
 }
 
 /*
- * Note the state of the lock before any of the locks that are released
- * together ends: one may rely on the node of another.
- */
-static void
-judge(Ending *ending)
-{
-	if (zkl_peek_session_of(ending->base) != NULL)
-		ending->proven = zkb_is_proven(ending->base->grant.node, ZKS_COMMIT) &&
-			zklock_commit_guard != ZKLOCK_GUARD_STRICT;
-	else if (ending->loss == ZK_NOT_LOST)
-		ending->loss = zkb_last_loss();
-}
-
-/*
  * The lock's holds have been released, however many there were.  Does not
  * fail, and does not notice the end of the session, which other endings still
  * need.
@@ -165,7 +151,7 @@ look_at_ending(Ending *ending)
 		return ZKS_OK;
 
 	/* read the session first: its end reaches the node a moment later */
-	zks_info(ending->session, &info);
+	info = zks_info(ending->session);
 	zkn_info(ending->session, ending->node, &node);
 	if (node.state == ZKN_DELETED)
 		ending->ended = node.rc == ZKS_OK ? HELD_UNTIL_THEN : UNCERTAIN;
@@ -175,32 +161,11 @@ look_at_ending(Ending *ending)
 	{
 		ending->ended = LOST_BEFORE;
 		ending->loss = node.loss != ZK_NOT_LOST ? node.loss : ZK_LOST_SESSION;
+		ending->lock->loss = ending->loss;
 	}
 	else
 		return node.rc;
 	return ZKS_OK;
-}
-
-/* A loss extends to released locks that relied on the node */
-static void
-share_loss(Ending *endings, int n)
-{
-	int			nothers = 0;	/* that have had no node of their own */
-
-	for (int i = 0; i < n; i++)
-		nothers += endings[i].ended == STILL_HELD;
-	for (int j = 0; j < n && nothers > 0; j++)
-	{
-		if (endings[j].ended != LOST_BEFORE || endings[j].base != endings[j].lock)
-			continue;			/* of thousands, few are lost, or all */
-		for (int i = 0; i < n; i++)
-		{
-			if (i == j || endings[i].base != endings[j].lock)
-				continue;
-			endings[i].ended = LOST_BEFORE;
-			endings[i].loss = endings[j].loss;
-		}
-	}
 }
 
 /*
@@ -231,9 +196,16 @@ await_endings(Ending *endings, int n)
 		if (endings[i].ended == WAITING)
 			late = &endings[i];
 	}
-	share_loss(endings, n);
 	for (int i = 0; i < n; i++)
 	{
+		const Lock *base = endings[i].base;
+
+		/* the loss extends to what relied on a node that is released, too */
+		if (endings[i].ended == STILL_HELD && !base->taken && base->loss != ZK_NOT_LOST)
+		{
+			endings[i].ended = LOST_BEFORE;
+			endings[i].loss = base->loss;
+		}
 		if (endings[i].ended == LOST_BEFORE)
 			warn_lost(&endings[i]);
 	}
@@ -299,6 +271,8 @@ finish_ending(Ending *ending)
 	if (ending->node != NULL && twin != NULL && !twin->taken)
 		tell_holds(ending, twin);
 	zkl_stop_less(ending->lock);
+	if (!ending->lock->taken)
+		ending->lock->loss = ZK_NOT_LOST;
 	zkl_forget_if_unused(ending->lock);
 }
 
@@ -311,7 +285,7 @@ finish_endings(Ending *endings, int n)
 		zkl_stop_anew();
 }
 
-/* From judge to here nothing may fail */
+/* From start_ending to here nothing may fail */
 static void
 complete_endings(Ending *endings, int n)
 {
@@ -359,12 +333,22 @@ warn_not_held(Lock *lock, const char *path, ZkpMode mode, ZkScope scope)
 				 hint != NULL ? errhint("%s", hint) : 0));
 }
 
+/*
+ * Note the state of the lock before any of the locks that are released
+ * together ends: one may rely on the node of another.
+ */
 static void
 start_ending(Ending *ending, Lock *lock)
 {
+	Lock	   *base = zkl_base(lock);
+
 	ending->lock = lock;
-	ending->base = zkl_base(lock);
-	ending->loss = ending->base != NULL ? ending->base->loss : ZK_NOT_LOST;
+	ending->base = base;
+	ending->loss = base != NULL ? base->loss : ZK_NOT_LOST;
+	ending->proven = zkl_peek_session_of(base) != NULL &&
+		zklock_commit_guard != ZKLOCK_GUARD_STRICT && zkb_is_proven(base->grant.node, ZKS_COMMIT);
+	if (zkl_peek_session_of(base) == NULL && ending->loss == ZK_NOT_LOST)
+		ending->loss = zkb_last_loss();
 }
 
 /*
@@ -376,8 +360,6 @@ end_all(Ending *endings, int n)
 {
 	int64		dropped = 0;
 
-	for (int i = 0; i < n; i++)
-		judge(&endings[i]);
 	begin_endings(endings, n);
 	complete_endings(endings, n);
 	for (int i = 0; i < n; i++)
@@ -430,25 +412,23 @@ zkl_unlock(char **paths, int npaths, ZkpMode mode, ZkScope scope)
 int64
 zkl_unlock_all(bool only_advisory)
 {
-	HASH_SEQ_STATUS status;
-	Lock	   *lock;
+	dlist_mutable_iter iter;
 	Ending	   *endings;
 	int			n = 0;
 	int64		dropped;
 
 	zkb_warn_unreleased();
-	if (zkl_locks == NULL || hash_get_num_entries(zkl_locks) == 0)
+	if (zkl_nheld == 0)
 		return 0;
-	endings = palloc0(hash_get_num_entries(zkl_locks) * sizeof(Ending));
+	endings = palloc0(zkl_nheld * sizeof(Ending));
 	zkl_terminate_now_or_later();
 
 	/* as above; then lower all holds, since one lock may rely on another */
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
-		(void) zkl_is_lost(lock);
-	hash_seq_init(&status, zkl_locks);
-	while ((lock = hash_seq_search(&status)) != NULL)
+	dlist_foreach_modify(iter, &zkl_held)
+		(void) zkl_is_lost(dlist_container(Lock, in_held, iter.cur));
+	dlist_foreach_modify(iter, &zkl_held)
 	{
+		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
 		Ending	   *ending = &endings[n];
 
 		start_ending(ending, lock);

@@ -32,6 +32,7 @@
 static ExecutorStart_hook_type next_ExecutorStart = NULL;
 static ExecutorFinish_hook_type next_ExecutorFinish = NULL;
 static ProcessUtility_hook_type next_ProcessUtility = NULL;
+static void (*see_statement) (const Node *statement);
 
 /*-------------------------------------------------------------------------
  * Writing that leaves no transaction id
@@ -209,10 +210,8 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	NodeTag		tag = nodeTag(statement);
 	bool		discard_all = (IsA(statement, DiscardStmt) &&
 							   ((DiscardStmt *) statement)->target == DISCARD_ALL);
-	bool		commits = (IsA(statement, TransactionStmt) &&
-						   (((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT ||
-							((TransactionStmt *) statement)->kind == TRANS_STMT_PREPARE));
 
+	see_statement(statement);
 	drop_lost_shadows();
 	if (has_locks && cannot_be_undone(statement))
 		zkl_guard_statement();
@@ -224,31 +223,20 @@ utility_hook(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
 								queryEnv, dest, qc);
-	if (commits)
-		zkl_stop_committing();
-	else if (discard_all)
+	if (discard_all)
 		(void) zkl_unlock_all(false);
 	else if (has_locks)
 		note_statement(statement, tag);
 }
 
 void
-zkl_watch_queries(void)
+zkl_install_hooks(void (*see) (const Node *statement))
 {
-	static bool watching = false;
-
-	if (watching)
-		return;
-	watching = true;
+	see_statement = see;
 	next_ExecutorStart = ExecutorStart_hook;
 	ExecutorStart_hook = executor_start_hook;
 	next_ExecutorFinish = ExecutorFinish_hook;
 	ExecutorFinish_hook = executor_finish_hook;
-}
-
-void
-zkl_install_hooks(void)
-{
 	next_ProcessUtility = ProcessUtility_hook;
 	ProcessUtility_hook = utility_hook;
 }

@@ -8,10 +8,12 @@
 #ifndef ZKLOCK_STATEMENT_HOOKS_H
 #define ZKLOCK_STATEMENT_HOOKS_H
 
-/* Called when the library is loaded */
-extern void zkl_install_hooks(void);
+#include "nodes/nodes.h"
 
-/* Called before a session's first lock, so that others pay nothing for it */
-extern void zkl_watch_queries(void);
+/*
+ * Called when the library is loaded; see is called first for each statement that is not
+ * planned
+ */
+extern void zkl_install_hooks(void (*see) (const Node *statement));
 
 #endif							/* ZKLOCK_STATEMENT_HOOKS_H */

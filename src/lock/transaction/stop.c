@@ -29,12 +29,10 @@
 #include <signal.h>
 
 #include "access/xact.h"
-#include "parser/scansup.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
-#include "tcop/tcopprot.h"
 #include "utils/snapmgr.h"
 
 #include "backend/backend_session.h"
@@ -52,9 +50,6 @@
  * local id, or another one.)
  */
 static LocalTransactionId guarded = InvalidLocalTransactionId;
-
-/* In this one, COMMIT has begun; what is deferred until then may run for hours */
-static volatile LocalTransactionId committing = InvalidLocalTransactionId;
 
 /*
  * A statement was canceled, and its error has not been reported; and when there last
@@ -89,52 +84,6 @@ is_current(LocalTransactionId lxid)
 	return lxid != InvalidLocalTransactionId && lxid == lxid_compat();
 }
 
-/* What the parser passes over between two statements */
-static const char *
-skip_nothing(const char *sql)
-{
-	int			depth = 0;
-
-	for (;;)
-	{
-		if (sql[0] == '/' && sql[1] == '*')
-			depth++, sql += 2;
-		else if (depth > 0 && sql[0] == '*' && sql[1] == '/')
-			depth--, sql += 2;
-		else if (depth > 0 && sql[0] != '\0')
-			sql++;
-		else if (sql[0] == '-' && sql[1] == '-')
-			sql += strcspn(sql, "\r\n");
-		else if (sql[0] == ';' || scanner_isspace(sql[0]))
-			sql++;
-		else
-			return sql;
-	}
-}
-
-/*
- * Whether that is all that the client has sent.  When in doubt, it is not.
- */
-static bool
-ends_transaction(const char *sql)
-{
-	static const char *const words[] = {"abort", "commit", "end", "prepare", "rollback"};
-
-	sql = skip_nothing(sql);
-	for (int i = 0; i < lengthof(words); i++)
-	{
-		size_t		len = strlen(words[i]);
-
-		if (pg_strncasecmp(sql, words[i], len) == 0 &&
-			(sql[len] == '\0' || scanner_isspace(sql[len]) || strchr(";/-", sql[len]) != NULL))
-		{
-			sql = strchr(sql, ';');
-			return sql == NULL || *skip_nothing(sql) == '\0';
-		}
-	}
-	return false;
-}
-
 /*
  * COMMIT and ROLLBACK that fail before they begin leave a transaction that waits
  * for another ROLLBACK.  Some clients, such as psycopg2, take them for the end of
@@ -143,20 +92,28 @@ ends_transaction(const char *sql)
  * Nor is there anything to cancel between two statements, of which the next one may
  * be these.
  *
- * Neither has a snapshot.  What can take long has one, with or without a text of its
- * own: a call by the fast path, what is deferred until the end of a pipeline, PREPARE
- * of a statement.  All but the description of such a statement, which first waits for
- * its tables, and a procedure that waits (backend/internals.h), in its portal.  And a
- * background worker sends no COMMIT; what its text points to may have been freed.
+ * Neither has a snapshot.  What can take long has one, or waits for a lock, as the
+ * description of a statement does for its tables; or it is in its portal, as a
+ * procedure that waits (backend/internals.h).  And a background worker sends no COMMIT.
  */
 static bool
 must_go_on(void)
 {
 	if (MyBackendType != B_BACKEND || ActiveSnapshotSet() || MyProc->waitLock != NULL)
 		return false;
-	if (debug_query_string == NULL)
-		return ActivePortal == NULL;
-	return !is_current(committing) && ends_transaction(debug_query_string);
+	if (ActivePortal == NULL)
+		return true;
+	switch (ActivePortal->commandTag)
+	{
+		case CMDTAG_COMMIT:
+		case CMDTAG_COMMIT_PREPARED:
+		case CMDTAG_PREPARE_TRANSACTION:
+		case CMDTAG_ROLLBACK:
+		case CMDTAG_ROLLBACK_PREPARED:
+			return true;
+		default:
+			return false;
+	}
 }
 
 /*
@@ -321,19 +278,9 @@ tell_why(int code, Datum arg)
 }
 
 void
-zkl_stop_watch_exit(void)
+zkl_stop_watch(void)
 {
 	before_shmem_exit(tell_why, (Datum) 0);
-}
-
-static void
-watch_errors(void)
-{
-	static bool watching = false;
-
-	if (watching)
-		return;
-	watching = true;
 	next_emit_log_hook = emit_log_hook;
 	emit_log_hook = explain_cancel;
 }
@@ -348,7 +295,6 @@ begin(bool carry_on)
 {
 	if (is_current(guarded) || !have_signal())
 		return;
-	watch_errors();
 	zks_stop_begin(stop_signal, carry_on);
 }
 
@@ -424,23 +370,6 @@ zkl_stop_less(Lock *lock)
 				 is_any(is_of_session, base));
 }
 
-/* Whether it still relies on what a session had that is closed by now */
-static bool
-relies_on_closed_session(void)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &zkl_xact_holds)
-	{
-		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
-		Lock	   *base = zkl_base(hold->lock);
-
-		if (hold->used && !hold->proven && base != NULL && zkl_peek_session_of(base) == NULL)
-			return true;
-	}
-	return false;
-}
-
 /*
  * The guard will refuse a transaction that took a lock and lost it, though it has
  * given it back since: that call has told so, which is not enough to go on for hours.
@@ -466,7 +395,7 @@ gave_back_lost(ZkStopReason *why)
 
 /*
  * A lock that is held since a ZooKeeper session that is closed by now, and of which
- * this is so, unless it is NULL; or NULL
+ * this is so, or of one that relies on its node (unless is_so is NULL); or NULL
  */
 static Lock *
 of_closed_session(bool (*is_so) (Lock *lock))
@@ -475,10 +404,10 @@ of_closed_session(bool (*is_so) (Lock *lock))
 
 	dlist_foreach(iter, &zkl_held)
 	{
-		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
-		Lock	   *base = zkl_base(lock);
+		Lock	   *base = zkl_base(dlist_container(Lock, in_held, iter.cur));
 
-		if (base != NULL && zkl_peek_session_of(base) == NULL && (is_so == NULL || is_so(lock)))
+		if (base != NULL && zkl_peek_session_of(base) == NULL &&
+			(is_so == NULL || is_any(is_so, base)))
 			return base;
 	}
 	return NULL;
@@ -501,7 +430,7 @@ zkl_stop_anew(void)
 	if (!zks_stop_possible())
 		return;
 	look_at_closed_sessions();
-	if (relies_on_closed_session())
+	if (of_closed_session(is_taken_here) != NULL)
 		begin(true);			/* without an end, which its thread might see */
 	else
 	{
@@ -512,12 +441,6 @@ zkl_stop_anew(void)
 
 	/* what is asked for from now on is asked for again */
 	take_back();
-}
-
-void
-zkl_stop_committing(void)
-{
-	committing = lxid_compat();
 }
 
 void
@@ -540,7 +463,7 @@ void
 zkl_stop_next_transaction(void)
 {
 	look_at_closed_sessions();
-	if (zkl_node_count() == 0 || proc_exit_inprogress)
+	if (zkl_nnodes == 0 || proc_exit_inprogress)
 		return;
 	if (zkb_peek() != NULL)
 		zkn_rely_less(zkb_peek());
@@ -552,12 +475,6 @@ zkl_stop_next_transaction(void)
  * When the backend may be terminated
  *-------------------------------------------------------------------------
  */
-
-void
-zkl_terminate_later(void)
-{
-	zks_terminate_end();
-}
 
 void
 zkl_terminate_again(void)
@@ -581,7 +498,7 @@ zkl_terminate_again(void)
 void
 zkl_terminate_now_or_later(void)
 {
-	zkl_terminate_later();
+	zks_terminate_end();
 	if (terminating)
 		CHECK_FOR_INTERRUPTS();
 }

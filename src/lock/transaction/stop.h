@@ -4,7 +4,7 @@
  *	  A statement is canceled when a lock that its transaction relies on is
  *	  lost; or the backend is terminated.
  *
- * None of these functions fails, except zkl_stop_watch_exit and
+ * None of these functions fails, except zkl_stop_watch and
  * zkl_terminate_now_or_later.
  *
  *-------------------------------------------------------------------------
@@ -14,8 +14,8 @@
 
 #include "hold_table.h"
 
-/* To be called before there is a hold */
-extern void zkl_stop_watch_exit(void);
+/* To be called once, before there is a hold */
+extern void zkl_stop_watch(void);
 
 /* The current transaction has taken a hold, and relies on this lock */
 extern void zkl_stop_if_lost(Lock *lock);
@@ -26,12 +26,6 @@ extern void zkl_stop_if_lost(Lock *lock);
  */
 extern void zkl_stop_less(Lock *lock);
 extern void zkl_stop_anew(void);
-
-/*
- * COMMIT or PREPARE TRANSACTION, alone in what the client sent, has begun.  Until
- * then it is not canceled.
- */
-extern void zkl_stop_committing(void);
 
 /*
  * From here on, nothing is canceled: the transaction has ended, or is about to
@@ -45,15 +39,14 @@ extern void zkl_stop_no_longer(bool committing);
 extern void zkl_stop_next_transaction(void);
 
 /*
- * Holds are about to be released, so the backend is not terminated because of them;
- * but again because of those that remain, once zkl_stop_less has been called for each
- * of these locks.  zkl_stop_anew does the latter, too, and so does the end of the
- * transaction.
+ * Before holds are released, zks_terminate_end sees to it that the backend is not
+ * terminated because of them; this, that it is again because of those that remain, once
+ * zkl_stop_less has been called for each of these locks.  zkl_stop_anew does the latter,
+ * too, and so does the end of the transaction.
  */
-extern void zkl_terminate_later(void);
 extern void zkl_terminate_again(void);
 
-/* The first one; but if it is terminated already, this does not return */
+/* zks_terminate_end; but if the backend is terminated already, this does not return */
 extern void zkl_terminate_now_or_later(void);
 
 #endif							/* ZKLOCK_STOP_H */

@@ -137,57 +137,6 @@ is_to_judge(void)
 }
 
 /*-------------------------------------------------------------------------
- * DROP EXTENSION
- *-------------------------------------------------------------------------
- */
-
-/* Whether a hold of this session loses the function that releases it */
-static bool
-any_orphan(bool only_advisory)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &zkl_held)
-	{
-		Lock	   *lock = dlist_container(Lock, in_held, iter.cur);
-
-		/* the end of the transaction does not release these by itself */
-		if (zkl_latest_hold(lock, ZK_SCOPE_ADVISORY) != NULL ||
-			(!only_advisory && zkl_latest_hold(lock, ZK_SCOPE_SESSION) != NULL))
-			return true;
-	}
-	return false;
-}
-
-/*
- * The extension's functions that release locks are dropped with it.  So when
- * that commits, what this session holds is released, too.  A COMMIT may be judged
- * more than once.
- */
-static void
-find_orphans(void)
-{
-	bool		only_advisory;
-	bool		told = orphans != NO_ORPHANS;
-
-	orphans = NO_ORPHANS;
-	if (!zkl_has_dropped_something())
-		return;
-	only_advisory = OidIsValid(get_extension_oid("zklock", true));
-	if (only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
-		return;
-	if (!any_orphan(only_advisory))
-		return;
-	orphans = only_advisory ? ADVISORY_ORPHANS : ALL_ORPHANS;
-	if (!told)
-		ereport(NOTICE,
-				(only_advisory ?
-				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
-				 errmsg("releasing all ZooKeeper locks of this session"),
-				 errdetail("The functions that could release them have been dropped.")));
-}
-
-/*-------------------------------------------------------------------------
  * Releasing
  *-------------------------------------------------------------------------
  */
@@ -275,7 +224,7 @@ end_hold(Hold *hold)
 {
 	Lock	   *lock = hold->lock;
 
-	zkl_terminate_later();
+	zks_terminate_end();
 	zkl_remove_hold(hold);
 	if (lock->ended)
 		return;
@@ -321,12 +270,10 @@ linger(void)
 	while (session != NULL &&
 		   !zkn_gone(session, awaited.first, awaited.last, &refused) && refused == 0)
 	{
-		ZkSessionInfo info;
 		int64		left = (until - zks_now()) / ZKS_MS;
 		struct pollfd fd = {.events = POLLIN};
 
-		zks_info(session, &info);
-		if (info.state != ZKS_CONNECTED || left <= 0 ||
+		if (zks_info(session).state != ZKS_CONNECTED || left <= 0 ||
 			QueryCancelPending || ProcDiePending || ProcSignalBarrierPending)
 			return;
 		pgstat_report_wait_start(zkb_wait_event(ZKB_WAIT_RELEASE));
@@ -337,14 +284,22 @@ linger(void)
 	}
 }
 
-/* The locks stay in the table until settle_ended */
-static void
-end_orphans(void)
+/*-------------------------------------------------------------------------
+ * DROP EXTENSION
+ *-------------------------------------------------------------------------
+ */
+
+/*
+ * Whether a hold of this session loses the function that releases it; the end of the
+ * transaction does not release these by itself.  The locks of those that are ended stay
+ * in the table until settle_ended.
+ */
+static bool
+any_orphan(bool only_advisory, bool end)
 {
+	bool		any = false;
 	dlist_mutable_iter held;
 
-	if (orphans == NO_ORPHANS)
-		return;
 	dlist_foreach_modify(held, &zkl_held)
 	{
 		Lock	   *lock = dlist_container(Lock, in_held, held.cur);
@@ -354,11 +309,48 @@ end_orphans(void)
 		{
 			Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 
-			if (orphans == ALL_ORPHANS || hold->scope == ZK_SCOPE_ADVISORY)
+			if (hold->scope != ZK_SCOPE_ADVISORY && (only_advisory || hold->scope != ZK_SCOPE_SESSION))
+				continue;
+			any |= hold->count > 0;
+			if (end)
 				end_hold(hold);
 		}
 	}
+	return any;
 }
+
+/*
+ * The extension's functions that release locks are dropped with it.  So when
+ * that commits, what this session holds is released, too.  A COMMIT may be judged
+ * more than once.
+ */
+static void
+find_orphans(void)
+{
+	bool		only_advisory;
+	bool		told = orphans != NO_ORPHANS;
+
+	orphans = NO_ORPHANS;
+	if (!zkl_has_dropped_something())
+		return;
+	only_advisory = OidIsValid(get_extension_oid("zklock", true));
+	if (only_advisory && OidIsValid(get_extension_oid("zklock_advisory", true)))
+		return;
+	if (!any_orphan(only_advisory, false))
+		return;
+	orphans = only_advisory ? ADVISORY_ORPHANS : ALL_ORPHANS;
+	if (!told)
+		ereport(NOTICE,
+				(only_advisory ?
+				 errmsg("releasing all advisory locks in ZooKeeper of this session") :
+				 errmsg("releasing all ZooKeeper locks of this session"),
+				 errdetail("The functions that could release them have been dropped.")));
+}
+
+/*-------------------------------------------------------------------------
+ * The end of a transaction
+ *-------------------------------------------------------------------------
+ */
 
 /*
  * At the end of the transaction, its holds end, and those of the session stay
@@ -366,6 +358,7 @@ end_orphans(void)
 static void
 end_transaction(bool commit)
 {
+	bool		marked;
 	dlist_mutable_iter iter;
 
 	/*
@@ -380,7 +373,7 @@ end_transaction(bool commit)
 
 	if (zkb_peek() != NULL)
 		zks_gather(zkb_peek());
-	zkl_decide_marks(commit);
+	marked = zkl_decide_marks(commit);
 	dlist_foreach_modify(iter, &zkl_xact_holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_xact, iter.cur);
@@ -391,11 +384,12 @@ end_transaction(bool commit)
 		else
 			end_hold(hold);
 	}
-	if (commit)
-		end_orphans();
+	if (commit && orphans != NO_ORPHANS)
+		(void) any_orphan(orphans == ADVISORY_ORPHANS, true);
 	orphans = NO_ORPHANS;
 	settle_ended();
-	zkl_settle_marks();
+	if (marked && zkb_peek() != NULL)
+		zkn_settle(zkb_peek());
 	if (zkb_peek() != NULL)
 		zks_send(zkb_peek());
 	zkl_show_changes();
@@ -439,8 +433,7 @@ last_callback(XactEvent event, void *arg)
 				break;
 
 			/* another callback may have claimed, where we have judged already */
-			if (zkl_has_claims())
-				(void) zkl_write_marks();
+			(void) zkl_write_marks();
 			zkl_bound_next_wait();
 			break;
 		case XACT_EVENT_COMMIT:
@@ -477,13 +470,6 @@ zkl_writes_elsewhere(void)
 }
 
 void
-zkl_be_first_at_commit(void)
-{
-	if (dlist_is_empty(&zkl_xact_holds))
-		be_first_at_commit();
-}
-
-void
 zkl_watch_commits(void)
 {
 	RegisterXactCallback(last_callback, NULL);
@@ -494,11 +480,14 @@ zkl_watch_transactions(void)
 {
 	static bool registered = false;
 
-	if (registered)
-		return;
-	RegisterSubXactCallback(subxact_callback, NULL);
-	zkl_stop_watch_exit();
-	registered = true;
+	if (!registered)
+	{
+		RegisterSubXactCallback(subxact_callback, NULL);
+		zkl_stop_watch();
+		registered = true;
+	}
+	if (dlist_is_empty(&zkl_xact_holds))
+		be_first_at_commit();
 }
 
 /*
@@ -508,15 +497,9 @@ zkl_watch_transactions(void)
 static void
 before_commit(void)
 {
-	int64		asked_at = 0;
-	const Lock *relied;
+	int64		asked_at = zkl_write_marks();
+	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written(), asked_at);
 
-	if (zkl_has_claims())
-	{
-		zkl_refuse_known_losses(zkl_has_written());
-		asked_at = zkl_write_marks();
-	}
-	relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written(), asked_at);
 	zkl_tell_losses();
 	find_orphans();
 	if (relied != NULL)
@@ -594,7 +577,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		return;
 
 	/* what failed may have put that off until it is done */
-	if (event == SUBXACT_EVENT_ABORT_SUB && zkl_node_count() > 0 && !zks_terminate_possible())
+	if (event == SUBXACT_EVENT_ABORT_SUB && zkl_nnodes > 0 && !zks_terminate_possible())
 		zkl_terminate_again();
 	if (dlist_is_empty(&zkl_xact_holds) ||
 		dlist_tail_element(Hold, in_xact, &zkl_xact_holds)->subid != mySubid)

@@ -13,14 +13,11 @@
 /* Called when the library is loaded */
 extern void zkl_watch_commits(void);
 
-/* Called before the first lock of the backend; may be called again */
-extern void zkl_watch_transactions(void);
-
 /*
  * Called before a lock is taken: the guard must run before others' work at
  * COMMIT
  */
-extern void zkl_be_first_at_commit(void);
+extern void zkl_watch_transactions(void);
 
 /*
  * Whether this session holds, or waits for, a lock; the rest is only for those
