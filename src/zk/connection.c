@@ -19,7 +19,6 @@
 #include <unistd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <arpa/inet.h>
 
 #include "connection.h"
 #include "lease.h"
@@ -104,23 +103,6 @@ fault_at_locked(ZkSession *s, const char *address)
 	return NULL;
 }
 
-/* Without room the least telling of the oldest goes, which may be the new one */
-static ZkFault *
-room_for_fault_locked(ZkSession *s, ZksTrouble kind)
-{
-	ZkFault    *least = NULL;
-
-	zk_assert(zks_has_mutex(s));
-	if (s->nfaults < ZKS_FAULTS)
-		return &s->faults[s->nfaults++];
-	for (int i = 0; i < s->nfaults; i++)
-	{
-		if (s->faults[i].kind <= (least != NULL ? least->kind : kind))
-			least = &s->faults[i];
-	}
-	return least;
-}
-
 /* False if it does not fit */
 static bool
 add_fault(char *text, int size, const ZkFault *fault, bool with_address)
@@ -150,37 +132,37 @@ tell_faults_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	text[0] = '\0';
 	s->info.troubles = s->nfaults;
-	s->info.trouble_kind = ZKS_TROUBLE_NO_WAY;
-	for (int kind = ZKS_TROUBLE_TLS; kind >= ZKS_TROUBLE_NO_WAY; kind--)
-	{
-		for (int i = 0; i < s->nfaults; i++)
-		{
-			if (s->faults[i].kind != (ZksTrouble) kind)
-				continue;
-			if (s->info.trouble_kind < (ZksTrouble) kind)
-				s->info.trouble_kind = kind;
-			fits = fits && add_fault(text, size, &s->faults[i], s->nfaults > 1);
-		}
-	}
+	s->info.trouble_kind = s->nfaults > 0 ? s->faults[0].kind : ZKS_TROUBLE_NO_WAY;
+	for (int i = 0; fits && i < s->nfaults; i++)
+		fits = add_fault(text, size, &s->faults[i], s->nfaults > 1);
 	if (!fits)
 		strcat(text, "; ...");
 }
 
+/*
+ * They are kept in the order in which they are told: the most telling first, and of
+ * these the newest.  Without room the last one goes, which may be the new one.
+ */
 static void
 note_fault_locked(ZkSession *s, const char *address, ZksTrouble kind, const char *what)
 {
-	ZkFault    *fault = fault_at_locked(s, address);
-	ZkFault		noted = {.kind = kind,.to_listen = fault != NULL && fault->to_listen};
+	ZkFault    *old = fault_at_locked(s, address);
+	ZkFault		noted = {.kind = kind,.to_listen = old != NULL && old->to_listen};
+	int			at = 0;
 
 	zk_assert(zks_has_mutex(s));
-	if (fault == NULL)
-		fault = room_for_fault_locked(s, kind);
-	if (fault == NULL)
-		return;
 	snprintf(noted.address, sizeof(noted.address), "%s", address);
 	snprintf(noted.what, sizeof(noted.what), "%s", what);
-	memmove(s->faults + 1, s->faults, (char *) fault - (char *) s->faults);
-	s->faults[0] = noted;
+	if (old != NULL)
+		memmove(old, old + 1, (s->faults + --s->nfaults - old) * sizeof(ZkFault));
+	while (at < s->nfaults && s->faults[at].kind > kind)
+		at++;
+	if (at == ZKS_FAULTS)
+		return;
+	if (s->nfaults == ZKS_FAULTS)
+		s->nfaults--;
+	memmove(s->faults + at + 1, s->faults + at, (s->nfaults++ - at) * sizeof(ZkFault));
+	s->faults[at] = noted;
 	tell_faults_locked(s);
 }
 
@@ -261,18 +243,13 @@ zks_suspend_locked(ZkSession *s)
  *-------------------------------------------------------------------------
  */
 
-static const char not_zookeeper[] = "the server does not speak ZooKeeper's protocol";
-static const char crowded[] = "server closed the connection at once";
-
 /*
  * Make the library notice that its connection is dead.  Unread data is
  * discarded: the library would read that before it sees the end.
  */
 static void
-drop_locked(ZkSession *s, const char *why)
+drop_locked(ZkSession *s, ZksTrouble kind, const char *why)
 {
-	ZksTrouble	kind = why == not_zookeeper ? ZKS_TROUBLE_FOREIGN :
-	why == crowded ? ZKS_TROUBLE_CROWDED : ZKS_TROUBLE_OTHER;
 	char		junk[4096];
 
 	zk_assert(zks_has_mutex(s));
@@ -351,7 +328,7 @@ zks_mend_locked(ZkSession *s)
 		zks_suspend_locked(s);
 	s->sock = -1;
 	if (ask_library_locked(s, &s->sock, &interest, &tv) == ZOK)
-		drop_locked(s, NULL);
+		drop_locked(s, ZKS_TROUBLE_OTHER, NULL);
 }
 
 /*
@@ -360,15 +337,15 @@ zks_mend_locked(ZkSession *s)
  * which takes longer than it takes us to get here.
  */
 static bool
-lay_wire_locked(ZkSession *s)
+lay_wire_locked(ZkSession *s, int *library_end)
 {
 	zk_assert(zks_has_mutex(s));
 	if (s->tls == NULL)
 		return true;
 	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
-		drop_locked(s, "connected before TLS was ready");
-	else if ((s->wire = zks_wire_lay(s->tls, s->sock, s->names)) == NULL)
-		drop_locked(s, strerror(errno));
+		drop_locked(s, ZKS_TROUBLE_OTHER, "connected before TLS was ready");
+	else if ((s->wire = zks_wire_lay(s->tls, s->sock, s->names, library_end)) == NULL)
+		drop_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 	return s->sock >= 0;
 }
 
@@ -379,8 +356,8 @@ adopt_locked(ZkSession *s, int sock)
 	int			receive_size = RECEIVE_BUFFER;
 	socklen_t	len = sizeof(s->receive_buffer);
 	int			receiver = sock;
-	int			option = SO_RCVBUF;
 	ZkFault    *before;
+	int			option;
 
 	zk_assert(zks_has_mutex(s));
 	s->sock = sock;
@@ -389,20 +366,16 @@ adopt_locked(ZkSession *s, int sock)
 	zks_reset_frame(&s->frame);
 	before = fault_at_locked(s, address_locked(s));
 	s->listens_first = before != NULL && before->to_listen;
-	if (!lay_wire_locked(s))
+	if (!lay_wire_locked(s, &receiver))
 		return;
-	if (s->wire != NULL)
-	{
-		/* in a socket pair, the sender's buffer limits both */
-		receiver = zks_wire_library_end(s->wire);
-		option = SO_SNDBUF;
-	}
+	/* in a socket pair, the sender's buffer limits both */
+	option = s->wire != NULL ? SO_SNDBUF : SO_RCVBUF;
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &send_size, sizeof(send_size));
 	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
 	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
 	if (!zks_wakeup_adopt_locked(&s->wakeup, sock))
-		drop_locked(s, strerror(errno));
+		drop_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 }
 
 /*
@@ -580,7 +553,7 @@ static void
 reject_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	drop_locked(s, not_zookeeper);
+	drop_locked(s, ZKS_TROUBLE_FOREIGN, "the server does not speak ZooKeeper's protocol");
 	s->of_use = false;
 }
 
@@ -596,38 +569,8 @@ forget_closed_socket_locked(ZkSession *s, int64_t now)
 		return;
 	s->sock = -1;
 	count_locked(s, now);
-	zks_wire_cut(s->wire);
+	zks_wire_end(s->wire, false);
 	s->wire = NULL;
-}
-
-static void
-describe_server_locked(ZkSession *s)
-{
-	struct sockaddr_storage addr;
-	socklen_t	len = sizeof(addr);
-	char		host[INET6_ADDRSTRLEN] = "";
-	int			port = 0;
-
-	zk_assert(zks_has_mutex(s));
-	s->info.server[0] = '\0';
-	if (getpeername(s->wire != NULL ? zks_wire_server_socket(s->wire) : s->sock,
-					(struct sockaddr *) &addr, &len) != 0)
-		return;
-	if (addr.ss_family == AF_INET)
-	{
-		struct sockaddr_in *in = (struct sockaddr_in *) &addr;
-
-		inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-		port = ntohs(in->sin_port);
-	}
-	else
-	{
-		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *) &addr;
-
-		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-		port = ntohs(in6->sin6_port);
-	}
-	snprintf(s->info.server, sizeof(s->info.server), "%s:%d", host, port);
 }
 
 /*
@@ -659,7 +602,7 @@ connected_locked(ZkSession *s)
 		s->info.session_id == 0)
 	{
 		s->info.timeout_ms = s->wanted_timeout_ms;
-		drop_locked(s, not_zookeeper);
+		reject_locked(s);
 		return;
 	}
 	if (s->info.epoch > 0)
@@ -699,7 +642,7 @@ connected_locked(ZkSession *s)
 													 * reconnection */
 	s->nfaults = 0;
 	tell_faults_locked(s);
-	describe_server_locked(s);
+	snprintf(s->info.server, sizeof(s->info.server), "%s", address_locked(s));
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_catch_up_locked(s);
 }
@@ -751,7 +694,7 @@ zks_prepare_locked(ZkSession *s, int64_t now)
 
 	zk_assert(zks_has_mutex(s));
 	if (attempting_locked(s) && now >= attempt_until(s))
-		drop_locked(s, "connection attempt timed out");
+		drop_locked(s, ZKS_TROUBLE_OTHER, "connection attempt timed out");
 	forget_closed_socket_locked(s, now);
 	if (s->sock < 0 && now < s->connect_at)
 		return s->connect_at;
@@ -791,7 +734,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 	zk_assert(zks_has_mutex(s));
 	if (turned_away_locked(s, happened))
 	{
-		drop_locked(s, crowded);
+		drop_locked(s, ZKS_TROUBLE_CROWDED, "server closed the connection at once");
 		return FRAME_NONE;
 	}
 	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
@@ -808,7 +751,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 				if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 				{
 					/* the rest will never arrive */
-					drop_locked(s, "server closed the connection");
+					drop_locked(s, ZKS_TROUBLE_OTHER, "server closed the connection");
 					return FRAME_NONE;
 				}
 				break;
@@ -818,7 +761,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 			case FRAME_TOO_LARGE:
 
 				/* the request fails; the session lives, and continues */
-				drop_locked(s, "an answer is too large");
+				drop_locked(s, ZKS_TROUBLE_OTHER, "an answer is too large");
 				return FRAME_NONE;
 		}
 	}

@@ -437,7 +437,6 @@ begin(ZkSession *s)
 	if (s->zh != NULL)
 	{
 		zks_lock(s);
-		zks_hears(s);
 		return true;
 	}
 	found = find_servers(s, false, error, sizeof(error));
@@ -570,7 +569,6 @@ go_ahead(ZkSession *s)
 			(void) prepare_locked(s);	/* the keeper need not be woken to
 										 * write */
 		}
-		zks_hears(NULL);
 	}
 	else
 		sem_post(&turn);

@@ -49,15 +49,7 @@ zks_open(const ZkOptions *options)
 	s->info.state = ZKS_CONNECTING;
 	s->in_use = true;
 	s->idle_since = zks_now();
-	atomic_init(&s->closing, false);
-	atomic_init(&s->closed_turn, 0);
-	atomic_init(&s->closed_life, 0);
-	atomic_init(&s->keeper_done, false);
-	atomic_init(&s->retired, false);
-	atomic_init(&s->news, 0);
-	atomic_init(&s->lingers, false);
 	atomic_init(&s->owners, 1);
-	atomic_init(&s->gathering, false);
 	pthread_mutex_init(&s->mutex, NULL);
 	pthread_mutex_init(&s->shown_mutex, NULL);
 	s->hosts = strdup(options->hosts);
@@ -219,7 +211,6 @@ read_as_owner_locked(ZkSession *s)
 	int			timeout_ms = s->info.timeout_ms;
 
 	zk_assert(zks_has_mutex(s));
-	zks_hears(s);
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
 		replies = s->replies;
@@ -228,7 +219,6 @@ read_as_owner_locked(ZkSession *s)
 			(s->frame.in_long_frame && s->replies == replies))
 			break;
 	}
-	zks_hears(NULL);
 	if (!zks_usable_locked(s) || zoo_state(s->zh) != ZOO_CONNECTED_STATE)
 		zks_wake_keeper(s);		/* connecting is its own business */
 	else if (s->info.timeout_ms < timeout_ms)

@@ -25,7 +25,6 @@
 #include "wire.h"
 
 /* What was wrong at one address, the last time */
-#define ZKS_ADDRESS_LEN		80
 #define ZKS_FAULTS			8
 
 typedef struct ZkFault
@@ -52,8 +51,6 @@ typedef struct ZkDoubt
 struct ZkSession
 {
 	pthread_mutex_t mutex;
-	bool		locked;			/* these two only with ZKLOCK_ASSERTIONS */
-	pthread_t	locked_by;
 	sigset_t	owner_mask;		/* its signal mask, while it has the mutex */
 	pthread_t	keeper;
 	ZkWakeup	wakeup;
@@ -93,8 +90,8 @@ struct ZkSession
 	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
 											 * is not known yet */
 	int			nfaults;		/* since the last connection */
-	ZkFault		faults[ZKS_FAULTS]; /* the newest first; a later one at the
-									 * same address replaces one */
+	ZkFault		faults[ZKS_FAULTS]; /* the most telling first; a later one at
+									 * the same address replaces one */
 	int			tries;			/* successive attempts that were of no use */
 	int			ntimeouts;		/* how many of these took too long */
 	bool		refused;		/* one of this round did not, but failed */
@@ -169,6 +166,8 @@ extern int	zks_ms_until(int64_t until, int64_t now);
  * The mutex, for the keeper, which takes no signals, and for the main thread,
  * whose signals are blocked meanwhile if a handler may leave the process
  */
+extern ZkSession *zks_entered(void);	/* whose this thread has, or NULL */
+extern bool zks_has_mutex(ZkSession *s);
 extern void zks_lock(ZkSession *s);
 extern void zks_unlock(ZkSession *s);
 extern void zks_enter(ZkSession *s);
@@ -190,7 +189,6 @@ extern ZksTrouble zks_errno_trouble(int code);
 #ifdef ZKLOCK_ASSERTIONS
 #include <assert.h>
 #define zk_assert(condition)	assert(condition)
-extern bool zks_has_mutex(ZkSession *s);	/* by this thread */
 #else
 #define zk_assert(condition)	((void) 0)
 #endif

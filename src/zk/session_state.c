@@ -108,14 +108,25 @@ zks_wake_keeper(ZkSession *s)
 	zks_wakeup_wake_keeper(&s->wakeup);
 }
 
+static __thread ZkSession *entered;
+
+ZkSession *
+zks_entered(void)
+{
+	return entered;
+}
+
+bool
+zks_has_mutex(ZkSession *s)
+{
+	return entered == s;
+}
+
 void
 zks_lock(ZkSession *s)
 {
 	pthread_mutex_lock(&s->mutex);
-#ifdef ZKLOCK_ASSERTIONS
-	s->locked_by = pthread_self();
-	s->locked = true;
-#endif
+	entered = s;
 }
 
 void
@@ -126,21 +137,11 @@ zks_unlock(ZkSession *s)
 	if (!atomic_load(&s->gathering))
 		zks_uncork_locked(s);
 	s->notify = false;
-#ifdef ZKLOCK_ASSERTIONS
-	s->locked = false;
-#endif
+	entered = NULL;
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
 		zks_wakeup_tell_owner(&s->wakeup);
 }
-
-#ifdef ZKLOCK_ASSERTIONS
-bool
-zks_has_mutex(ZkSession *s)
-{
-	return s->locked && pthread_equal(s->locked_by, pthread_self());
-}
-#endif
 
 void
 zks_enter(ZkSession *s)

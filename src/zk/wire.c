@@ -470,7 +470,7 @@ start_wire(ZkWire *w)
 }
 
 ZkWire *
-zks_wire_lay(ZkTls *tls, int sock, const char *names)
+zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 {
 	ZkWire	   *w = calloc(1, sizeof(ZkWire));
 	int			pair[2];
@@ -489,7 +489,7 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names)
 		bool		replaced = dup3(pair[0], sock, O_CLOEXEC) >= 0;
 
 		close(pair[0]);
-		w->inner = pair[1];
+		w->inner = *library_end = pair[1];
 		if (w->names == NULL)
 			errno = ENOMEM;
 		if (replaced && w->names != NULL && start_wire(w))
@@ -502,28 +502,20 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names)
 }
 
 void
-zks_wire_cut(ZkWire *w)
+zks_wire_end(ZkWire *w, bool finish)
 {
 	if (w == NULL)
 		return;
-	atomic_store(&w->stop, true);
-	shutdown(w->inner, SHUT_RDWR);
-	shutdown(w->net, SHUT_RDWR);
-	pthread_detach(w->thread);
-	disown_wire(w);
-}
-
-void
-zks_wire_finish(ZkWire *w)
-{
-	if (w == NULL)
-		return;
-	if (!atomic_load(&w->ready))
+	if (finish && atomic_load(&w->ready))	/* else nobody is connected who
+											 * could be told */
+		pthread_join(w->thread, NULL);
+	else
 	{
-		zks_wire_cut(w);		/* nobody is connected who could be told */
-		return;
+		atomic_store(&w->stop, true);
+		shutdown(w->inner, SHUT_RDWR);
+		shutdown(w->net, SHUT_RDWR);
+		pthread_detach(w->thread);
 	}
-	pthread_join(w->thread, NULL);
 	disown_wire(w);
 }
 
@@ -536,39 +528,23 @@ zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 	return w->fault;
 }
 
-int
-zks_wire_server_socket(ZkWire *w)
-{
-	return w->net;
-}
-
-int
-zks_wire_library_end(ZkWire *w)
-{
-	return w->inner;
-}
-
 #else							/* no TLS, and so no wire */
 
 ZkWire *
-zks_wire_lay(ZkTls *tls, int sock, const char *names)
+zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 {
 	(void) tls;
 	(void) sock;
 	(void) names;
+	(void) library_end;
 	return NULL;
 }
 
 void
-zks_wire_cut(ZkWire *w)
+zks_wire_end(ZkWire *w, bool finish)
 {
 	(void) w;
-}
-
-void
-zks_wire_finish(ZkWire *w)
-{
-	(void) w;
+	(void) finish;
 }
 
 const char *
@@ -577,20 +553,6 @@ zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 	(void) w;
 	(void) kind;
 	return NULL;
-}
-
-int
-zks_wire_server_socket(ZkWire *w)
-{
-	(void) w;
-	return -1;
-}
-
-int
-zks_wire_library_end(ZkWire *w)
-{
-	(void) w;
-	return -1;
 }
 
 #endif							/* ZKLOCK_HAVE_TLS */
