@@ -334,7 +334,7 @@ check_long_answer(const unsigned char *frame, int32_t length, int available, ZkR
 static ZkFrameVerdict
 check_answer(ZkSession *s, const unsigned char *frame, int32_t length, int available)
 {
-	ZkRequest  *r = zkr_next_locked(s);
+	ZkRequest  *r = TAILQ_FIRST(&s->sent);
 	ZkFrameVerdict verdict;
 
 	if (r == NULL)

@@ -103,13 +103,18 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 static bool
 owner_asks_locked(ZkSession *s)
 {
+	ZkRequest  *r;
+	ZkWatch    *w;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	if (!TAILQ_EMPTY(&s->answered))
+		return true;			/* it has not taken note of them */
+	TAILQ_FOREACH(r, &s->sent, in_list)
 	{
 		if (r->listener == LISTENER_OWNER)
 			return true;
 	}
-	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	LIST_FOREACH(w, &s->watches, in_list)
 	{
 		if (!w->dropped)
 			return true;

@@ -38,50 +38,19 @@ zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 	r->done = done;
 	r->owner = owner;
 	r->epoch = s->info.epoch;
-	r->prev = s->last_request;
-	if (r->prev != NULL)
-		r->prev->next = r;
-	else
-		s->requests = r;
-	s->last_request = r;
-	if (s->unanswered_from == NULL)
-		s->unanswered_from = r;
 	return r;
 }
-
-static void
-unlink_request(ZkRequest *r)
-{
-	ZkSession  *s = r->session;
-
-	if (s->unanswered_from == r)
-		s->unanswered_from = r->next;
-	if (r->prev != NULL)
-		r->prev->next = r->next;
-	else
-		s->requests = r->next;
-	if (r->next != NULL)
-		r->next->prev = r->prev;
-	else
-		s->last_request = r->prev;
-}
-
-static void free_request(ZkRequest *r);
 
 /* Nobody wants to know.  The last of the two threads calls it without the mutex. */
 static void
 forget(ZkRequest *r)
 {
-	if (r->answered)
-		free_request(r);
-	else
+	if (!r->answered)
+	{
 		r->listener = LISTENER_NONE;
-}
-
-static void
-free_request(ZkRequest *r)
-{
-	unlink_request(r);
+		return;
+	}
+	TAILQ_REMOVE(&r->session->answered, r, in_list);
 	if (r->before != NULL)
 		forget(r->before);
 	for (int i = 0; i < r->nchildren; i++)
@@ -107,19 +76,20 @@ answered(ZkRequest *r, int rc)
 
 	r->answered = true;
 	r->rc = rc;
+	TAILQ_INSERT_TAIL(&s->answered, r, in_list);
 	if (r->done != NULL)
 		r->done(r);
-	switch (r->listener)
-	{
-		case LISTENER_OWNER:
-			s->notify = true;
-			break;
-		case LISTENER_READ:
-			break;
-		case LISTENER_NONE:
-			free_request(r);
-			break;
-	}
+	if (r->listener == LISTENER_OWNER)
+		s->notify = true;
+	else if (r->listener == LISTENER_NONE)
+		forget(r);
+}
+
+static void
+no_longer_sent(ZkRequest *r)
+{
+	TAILQ_REMOVE(&r->session->sent, r, in_list);
+	r->session->in_flight--;
 }
 
 /*
@@ -182,7 +152,7 @@ zkr_complete(ZkRequest *r, int rc)
 		return;
 	if (r->too_large)
 		rc = ZKS_TOO_LARGE;
-	s->in_flight--;
+	no_longer_sent(r);
 	s->replies++;
 	if (r->before != NULL && (rc == ZOK || rc == ZNONODE))
 		rc = result_behind(r->before, rc);
@@ -230,7 +200,7 @@ zkr_submitted_locked(ZkRequest *r, int rc)
 		answered(r, rc);
 		return;
 	}
-	r->number = s->replies + s->in_flight;
+	TAILQ_INSERT_TAIL(&s->sent, r, in_list);
 	s->in_flight++;
 	s->info.requests++;
 	if (zks_usable_locked(s) && zoo_state(s->zh) != ZOO_CONNECTED_STATE)
@@ -288,46 +258,19 @@ zkr_fail_locked(ZkRequest *r, int rc)
 }
 
 /*
- * The request whose answer comes next: answers come in the order of the
- * requests. There may be many answered ones that their owners have not freed
- * yet, so those are skipped only once.
- */
-ZkRequest *
-zkr_next_locked(ZkSession *s)
-{
-	zk_assert(zks_has_mutex(s));
-	if (s->in_flight == 0)
-		return NULL;
-	while (s->unanswered_from != NULL && s->unanswered_from->answered)
-		s->unanswered_from = s->unanswered_from->next;
-	for (ZkRequest *r = s->unanswered_from; r != NULL; r = r->next)
-	{
-		if (!r->answered && r->number == s->replies)
-			return r;
-	}
-	return NULL;
-}
-
-/*
  * The handle is closed, so no completion will come: fail what is left, the
  * oldest first; a done function may add requests, which fail too.
  */
 void
 zkr_fail_all_locked(ZkSession *s, int rc)
 {
-	ZkRequest  *r = s->requests;
+	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	while (r != NULL)
+	while ((r = TAILQ_FIRST(&s->sent)) != NULL)
 	{
-		if (r->answered)
-		{
-			r = r->next;
-			continue;
-		}
-		s->in_flight--;
+		no_longer_sent(r);
 		answered(r, rc);
-		r = s->requests;
 	}
 }
 
@@ -335,10 +278,12 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 void
 zkr_forget_owner_locked(ZkSession *s, const void *owner)
 {
+	ZkRequest  *r;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	TAILQ_FOREACH(r, &s->sent, in_list)
 	{
-		if (r->owner == owner && !r->answered)
+		if (r->owner == owner)
 			r->done = NULL;
 	}
 }
@@ -346,8 +291,8 @@ zkr_forget_owner_locked(ZkSession *s, const void *owner)
 void
 zkr_free_requests(ZkSession *s)
 {
-	while (s->requests != NULL)
-		free_request(s->requests);
+	while (!TAILQ_EMPTY(&s->answered))
+		forget(TAILQ_FIRST(&s->answered));
 }
 
 /*

@@ -34,8 +34,7 @@ typedef enum ZkInterest
 
 struct ZkRequest
 {
-	ZkRequest  *next;
-	ZkRequest  *prev;
+	TAILQ_ENTRY(ZkRequest) in_list; /* see ZkSession.sent */
 	ZkSession  *session;
 	ZkListener	listener;
 	ZkDone		done;			/* is called first; or NULL */
@@ -45,7 +44,6 @@ struct ZkRequest
 	bool		writes;			/* the leader makes a transaction of it */
 	ZkRequest  *before;			/* of a read that counts only if this was
 								 * carried out: a sync, or checks */
-	uint64_t	number;			/* of its answer, among ZkSession.replies */
 	int			rc;
 	int64_t		sent_at;
 	uint32_t	epoch;
@@ -81,7 +79,6 @@ extern void zkr_complete(ZkRequest *r, int rc);
 extern void zkr_on_code(int rc, const void *data);
 extern int	zkr_failed_op(const ZkRequest *r);
 extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
-extern ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_forget_owner_locked(ZkSession *s, const void *owner);
 extern void zkr_free_requests(ZkSession *s);

@@ -42,6 +42,8 @@ zks_open(const ZkOptions *options)
 	}
 	s->tls = options->tls;
 	s->sock = -1;
+	TAILQ_INIT(&s->sent);
+	TAILQ_INIT(&s->answered);
 	s->nservers = 1;
 	s->wanted_timeout_ms = options->timeout_ms;
 	s->info.timeout_ms = options->timeout_ms;

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #include <zookeeper/zookeeper.h>
 
@@ -47,6 +48,9 @@ typedef struct ZkDoubt
 
 /* Paths share them, since those of a session can be many */
 #define ZK_DOUBTS			64
+
+TAILQ_HEAD(ZkRequests, ZkRequest);
+LIST_HEAD(ZkWatches, ZkWatch);
 
 struct ZkSession
 {
@@ -122,13 +126,12 @@ struct ZkSession
 	int64_t		close_by;		/* the deadline once the keeper has seen
 								 * closing; or 0 */
 
-	ZkRequest  *requests;		/* oldest first */
-	ZkRequest  *last_request;
-	ZkRequest  *unanswered_from;	/* all before it are answered; or NULL */
-	int			in_flight;
+	struct ZkRequests sent;		/* in the order in which answers come */
+	struct ZkRequests answered; /* and not freed */
+	int			in_flight;		/* how many are sent */
 	uint64_t	replies;		/* completions seen, ever */
-	ZkWatch    *watches;
-	ZkWatch   **watch_chains;	/* the same by a hash of the path */
+	struct ZkWatches watches;
+	struct ZkWatches *watch_chains; /* the same by a hash of the path */
 	unsigned int nwatch_chains; /* a power of two, or 0 */
 	unsigned int nwatches;
 	size_t		watch_bytes;	/* what their paths need in a packet */
