@@ -22,6 +22,7 @@
 #include "frame_check.h"
 #include "lock_protocol.h"
 #include "node.h"
+#include "stop_signal.h"
 #include "wakeup.h"
 #include "wire.h"
 
@@ -45,6 +46,14 @@ typedef struct ZkDoubt
 	uint32_t	versions;
 	int64_t		until;
 } ZkDoubt;
+
+/* Turns of one kind: see stop_signal.h */
+typedef struct ZkStopBook
+{
+	atomic_uint closed;			/* in which the owner closed the session, or 0 */
+	unsigned int asked;			/* in which it was last asked to stop */
+	int64_t		again_at;		/* and when it is to be asked again */
+} ZkStopBook;
 
 /* Paths share them, since those of a session can be many */
 #define ZK_DOUBTS			64
@@ -152,13 +161,7 @@ struct ZkSession
 	pthread_mutex_t shown_mutex;
 	ZkShown    *shown;			/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
-	atomic_uint closed_turn;	/* the turn in which the owner closed it, or 0 */
-	unsigned int stop_turn;		/* the turn in which the owner was last asked
-								 * to stop */
-	int64_t		stop_at;		/* and when it is to be asked again */
-	atomic_uint closed_life;	/* these three for ending its process */
-	unsigned int end_life;
-	int64_t		end_at;
+	ZkStopBook	stops[ZKS_STOP_KINDS];
 };
 
 extern bool zks_make_uuid(char *text);

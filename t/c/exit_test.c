@@ -59,7 +59,7 @@ leave(int signal)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	alarm(2);					/* it would wait for itself */
-	zks_stop_reason(&why);
+	zks_stop_reason(ZKS_STOP_STATEMENT, &why);
 	_exit(0);
 }
 
@@ -72,7 +72,7 @@ leave_from_handler(int number)
 	signal(SIGVTALRM, leave);
 	setitimer(ITIMER_VIRTUAL, &soon, NULL);
 	for (;;)
-		zks_stop_reason(&why);
+		zks_stop_reason(ZKS_STOP_STATEMENT, &why);
 }
 
 int

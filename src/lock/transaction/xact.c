@@ -594,7 +594,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		return;
 
 	/* what failed may have put that off until it is done */
-	if (event == SUBXACT_EVENT_ABORT_SUB && zkl_node_count() > 0 && !zks_terminate_possible())
+	if (event == SUBXACT_EVENT_ABORT_SUB && zkl_node_count() > 0 && !zks_stop_possible(ZKS_STOP_PROCESS))
 		zkl_terminate_again();
 	if (dlist_is_empty(&zkl_xact_holds) ||
 		dlist_tail_element(Hold, in_xact, &zkl_xact_holds)->subid != mySubid)
