@@ -596,10 +596,7 @@ bool
 zks_start_keeper(ZkSession *s)
 {
 	static bool turn_made;
-	pthread_attr_t attr;
-	sigset_t	all;
-	sigset_t	saved;
-	int			rc;
+	int			save_errno;
 
 	if (atomic_load(&nkeepers) >= MAX_KEEPERS)
 	{
@@ -609,28 +606,14 @@ zks_start_keeper(ZkSession *s)
 	if (!turn_made)
 		turn_made = sem_init(&turn, 0, 1) == 0;
 	go_ahead(s);
-	rc = pthread_attr_init(&attr);
-	if (rc == 0)
-	{
-		pthread_attr_setstacksize(&attr, KEEPER_STACK);
-
-		/* a thread inherits its creator's mask: signals are not for it */
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &saved);
-		atomic_fetch_add(&nkeepers, 1);
-		atomic_fetch_add(&s->owners, 1);
-		rc = pthread_create(&s->keeper, &attr, keeper_main, s);
-		if (rc != 0)
-		{
-			atomic_fetch_sub(&s->owners, 1);
-			atomic_fetch_sub(&nkeepers, 1);
-		}
-		pthread_sigmask(SIG_SETMASK, &saved, NULL);
-		pthread_attr_destroy(&attr);
-	}
-	threadless = rc != 0;
+	atomic_fetch_add(&nkeepers, 1);
+	threadless = !zks_start_thread(&s->keeper, KEEPER_STACK, keeper_main, s);
 	if (threadless)
+	{
+		save_errno = errno;
+		atomic_fetch_sub(&nkeepers, 1);
 		go_back(s);
-	errno = rc;
-	return rc == 0;
+		errno = save_errno;
+	}
+	return !threadless;
 }

@@ -51,7 +51,7 @@ zks_open(const ZkOptions *options)
 	s->info.state = ZKS_CONNECTING;
 	s->in_use = true;
 	s->idle_since = zks_now();
-	atomic_init(&s->owners, 1);
+	atomic_init(&s->owners, 2);
 	pthread_mutex_init(&s->mutex, NULL);
 	pthread_mutex_init(&s->shown_mutex, NULL);
 	s->hosts = strdup(options->hosts);
@@ -63,6 +63,7 @@ zks_open(const ZkOptions *options)
 		int			save_errno = errno;
 
 		zks_tls_free(s->tls);	/* the thread's, had it started */
+		atomic_store(&s->owners, 1);
 		zks_disown(s);
 		errno = save_errno;
 		return NULL;

@@ -178,6 +178,8 @@ extern void zks_lock(ZkSession *s);
 extern void zks_unlock(ZkSession *s);
 extern void zks_enter(ZkSession *s);
 extern void zks_leave(ZkSession *s);
+extern void zks_block_signals(sigset_t *before);
+extern bool zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *arg);
 extern void zks_cork_locked(ZkSession *s);
 extern void zks_uncork_locked(ZkSession *s);
 extern void zks_wake_keeper(ZkSession *s);

@@ -143,10 +143,19 @@ zks_unlock(ZkSession *s)
 		zks_wakeup_tell_owner(&s->wakeup);
 }
 
+/* The caller puts before back */
+void
+zks_block_signals(sigset_t *before)
+{
+	sigset_t	all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
 void
 zks_enter(ZkSession *s)
 {
-	sigset_t	all;
 	sigset_t	before;
 
 	if (s->handlers_return)
@@ -154,8 +163,7 @@ zks_enter(ZkSession *s)
 		zks_lock(s);
 		return;
 	}
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	zks_block_signals(&before);
 	zks_lock(s);
 	s->owner_mask = before;
 }
@@ -173,6 +181,26 @@ zks_leave(ZkSession *s)
 	before = s->owner_mask;
 	zks_unlock(s);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* A thread inherits its creator's mask: signals are not for it.  False, with errno */
+bool
+zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *arg)
+{
+	pthread_attr_t attr;
+	sigset_t	before;
+	int			rc = pthread_attr_init(&attr);
+
+	if (rc == 0)
+	{
+		pthread_attr_setstacksize(&attr, stack);
+		zks_block_signals(&before);
+		rc = pthread_create(thread, &attr, run, arg);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		pthread_attr_destroy(&attr);
+	}
+	errno = rc;
+	return rc == 0;
 }
 
 /*-------------------------------------------------------------------------

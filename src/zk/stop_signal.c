@@ -69,11 +69,9 @@ static pthread_mutex_t reason_mutex = PTHREAD_MUTEX_INITIALIZER;
 static void
 copy_reason(ZkStopReason *to, const ZkStopReason *from)
 {
-	sigset_t	all;
 	sigset_t	before;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	zks_block_signals(&before);
 	pthread_mutex_lock(&reason_mutex);
 	*to = *from;
 	pthread_mutex_unlock(&reason_mutex);

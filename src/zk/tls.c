@@ -12,6 +12,7 @@
  */
 #include <stdio.h>
 
+#include "session_private.h"
 #include "tls.h"
 #include "tls_private.h"
 
@@ -67,10 +68,7 @@ close_gate(void)
 static void
 enter_gate(sigset_t *saved)
 {
-	sigset_t	all;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, saved);
+	zks_block_signals(saved);
 	pthread_mutex_lock(&gate);
 }
 

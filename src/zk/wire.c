@@ -449,26 +449,6 @@ wire_main(void *arg)
  *-------------------------------------------------------------------------
  */
 
-static bool
-start_wire(ZkWire *w)
-{
-	pthread_attr_t attr;
-	int			rc = pthread_attr_init(&attr);
-
-	if (rc == 0)
-	{
-		/* with the keeper's mask: no signals, not even SIGPIPE */
-		pthread_attr_setstacksize(&attr, WIRE_STACK);
-		atomic_fetch_add(&w->owners, 1);
-		rc = pthread_create(&w->thread, &attr, wire_main, w);
-		if (rc != 0)
-			atomic_fetch_sub(&w->owners, 1);
-		pthread_attr_destroy(&attr);
-	}
-	errno = rc;
-	return rc == 0;
-}
-
 ZkWire *
 zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 {
@@ -480,7 +460,7 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 		return NULL;
 	w->inner = -1;
 	w->tls = zks_tls_share(tls);
-	atomic_init(&w->owners, 1);
+	atomic_init(&w->owners, 2);
 	w->names = strdup(names);
 	w->net = fcntl(sock, F_DUPFD_CLOEXEC, 0);
 	if (w->net >= 0 &&
@@ -492,10 +472,11 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 		w->inner = *library_end = pair[1];
 		if (w->names == NULL)
 			errno = ENOMEM;
-		if (replaced && w->names != NULL && start_wire(w))
+		if (replaced && w->names != NULL && zks_start_thread(&w->thread, WIRE_STACK, wire_main, w))
 			return w;
 	}
 	save_errno = errno;
+	atomic_store(&w->owners, 1);
 	disown_wire(w);
 	errno = save_errno;
 	return NULL;
