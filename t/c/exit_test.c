@@ -32,7 +32,7 @@
 static void
 child(const char *hosts, const char *ca_file, int number)
 {
-	ZkTlsFiles	files = {.ca = ca_file,.cert = "",.key = "",.crl = "",.verify_host = true};
+	ZkTlsFiles	files = {.name = {ca_file, "", "", ""},.verify_host = true};
 	char		error[256];
 	ZkOptions	options = {.hosts = hosts,.timeout_ms = 2000};
 	ZkSession  *session;

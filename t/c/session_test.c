@@ -75,7 +75,7 @@ static bool
 open_session(const char *hosts, int64_t until)
 {
 	const char *ca_file = getenv("ZK_TLS_CA_FILE");
-	ZkTlsFiles	files = {.ca = ca_file,.cert = "",.key = "",.crl = "",.verify_host = true};
+	ZkTlsFiles	files = {.name = {ca_file, "", "", ""},.verify_host = true};
 	char		error[256] = "";
 	ZkTls	   *tls = ca_file != NULL ? zks_tls(&files, error, sizeof(error)) : NULL;
 
