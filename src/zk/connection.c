@@ -175,7 +175,7 @@ zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 {
 	ZksTrouble	wire_kind;
 	const char *wire_fault = zks_wire_fault(s->wire, &wire_kind);
-	const char *address = address_locked(s);
+	const char *address = kind == ZKS_TROUBLE_NAME ? "" : address_locked(s);	/* a name is no server's */
 	ZkFault    *before = fault_at_locked(s, address);
 
 	zk_assert(zks_has_mutex(s));
@@ -187,13 +187,6 @@ zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 		note_fault_locked(s, address, wire_kind, wire_fault);
 	else
 		note_fault_locked(s, address, kind, what);
-}
-
-/* Of a host name: no server's */
-void
-zks_name_trouble_locked(ZkSession *s, const char *what)
-{
-	note_fault_locked(s, "", ZKS_TROUBLE_NAME, what);
 }
 
 /*
@@ -363,7 +356,7 @@ adopt_locked(ZkSession *s, int sock)
 	s->sock = sock;
 	if (sock < 0)
 		return;
-	zks_reset_frame(&s->frame);
+	s->frame.in_long_frame = false;
 	before = fault_at_locked(s, address_locked(s));
 	s->listens_first = before != NULL && before->to_listen;
 	if (!lay_wire_locked(s, &receiver))

@@ -75,12 +75,6 @@
 #define XID_AUTH			(-4)
 #define XID_SET_WATCHES		(-8)
 
-void
-zks_reset_frame(ZkFrame *frame)
-{
-	frame->in_long_frame = false;
-}
-
 static ZkFrameVerdict
 check_handshake(int32_t length, int available)
 {

@@ -156,10 +156,11 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	if (!zkn_beat_locked(s, quorum) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
 		r->listener = LISTENER_NONE;
+		r->fresh = !in_doubt;
 		if (in_doubt)
 			zkr_prove_locked(r);
 		else
-			zkr_stat_fresh_locked(r, "/");
+			zkr_stat_locked(r, "/");
 	}
 	zkn_heartbeat_locked(s);
 }
@@ -450,7 +451,7 @@ begin(ZkSession *s)
 	zks_lock(s);
 	s->nfaults = 0;				/* the addresses may be others now */
 	if (error[0] != '\0')
-		zks_name_trouble_locked(s, error);
+		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
 	if (!found)
 	{
 		zks_end_locked(s, ZBADARGUMENTS);

@@ -528,13 +528,12 @@ look(ZkNode *n)
 
 	if (list == NULL)
 		return;
-	if (n->single)
-	{
-		zkr_stat_fresh_locked(list, n->dir);
-		return;
-	}
+	list->fresh = true;
 	list->interest = n->is_record ? INTEREST_ALL : INTEREST_CONTENDERS;
-	zkr_list_fresh_locked(list, n->dir);
+	if (n->single)
+		zkr_stat_locked(list, n->dir);
+	else
+		zkr_list_locked(list, n->dir);
 }
 
 /* It may be there: that was not to be read */
@@ -693,7 +692,8 @@ send_delete(ZkNode *n)
 	if (read_first)
 	{
 		r->meant = n->czxid;
-		zkr_stat_fresh_locked(r, path.text);
+		r->fresh = true;
+		zkr_stat_locked(r, path.text);
 	}
 	else
 		zkr_delete_locked(r, path.text, n->version);

@@ -167,8 +167,9 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 		if (r == NULL)
 			return false;
 		r->meant = meant(n);
+		r->fresh = !quorum;
 		if (!quorum)
-			zkr_get_fresh_locked(r, path.text, "/");
+			zkr_get_locked(r, path.text);
 		else if (n->single)
 			zkr_stat_behind_locked(r, path.text, &op, 1);
 		else

@@ -324,24 +324,6 @@ zks_watch(ZkSession *s, const char *path)
 	return w;
 }
 
-int
-zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
-{
-	int			len = -1;
-
-	zks_enter(s);
-	/* other clients' nodes may be empty */
-	if (w->data != NULL || w->stat.owner != 0)
-	{
-		len = w->data_len;
-		if (len > 0)
-			memcpy(data, w->data, len);
-		*owner = w->stat.owner;
-	}
-	zks_leave(s);
-	return len;
-}
-
 static void
 list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
 {
@@ -350,10 +332,8 @@ list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
 	r->done = on_watch_set;
 	r->owner = w;
 	r->watcher = on_watch;
-	if (fresh)
-		zkr_list_fresh_locked(r, dir);
-	else
-		zkr_list_locked(r, dir);
+	r->fresh = fresh;
+	zkr_list_locked(r, dir);
 }
 
 /*
@@ -393,6 +373,9 @@ zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 	info->rc = w->rc;
 	info->epoch = w->epoch;
 	info->stat = w->stat;
+	info->data_len = w->data_len;
+	if (w->data_len > 0)
+		memcpy(info->data, w->data, w->data_len);
 	zks_leave(s);
 }
 

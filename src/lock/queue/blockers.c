@@ -542,19 +542,17 @@ zkl_tell_blockers(void *arg)
 	initStringInfo(&text);
 	for (int i = 0; i < p->blockers.n && i < MOST_TOLD; i++)
 	{
-		char		data[ZKS_WATCHED_KEPT];
-		int64		owner;
-		int			len;
+		ZkWatchInfo watch;
 		ZkpData		says;
 
 		if (p->blockers.list[i].watch == NULL)
 			continue;
-		len = zks_watched_data(c->session, p->blockers.list[i].watch, data, &owner);
-		if (len < 0 || owner == 0)
+		zks_watch_info(c->session, p->blockers.list[i].watch, &watch);
+		if (watch.stat.owner == 0)
 			continue;
-		zkp_read_data(data, len, &says);
+		zkp_read_data(watch.data, watch.data_len, &says);
 		appendStringInfo(&text, "%s%s", text.len > 0 ? ", " : "",
-						 zkb_who(says.identity, says.identity_len, 0, owner));
+						 zkb_who(says.identity, says.identity_len, 0, watch.stat.owner));
 	}
 	if (text.len == 0)
 		return NULL;
