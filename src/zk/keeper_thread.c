@@ -156,7 +156,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	if (!zkn_beat_locked(s, quorum) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
 		r->listener = LISTENER_NONE;
-		r->fresh = !in_doubt;
+		r->sync_path = in_doubt ? NULL : "/";
 		if (in_doubt)
 			zkr_prove_locked(r);
 		else

@@ -358,7 +358,7 @@ zkn_advance_mark_locked(ZkMark *m)
 	{
 		m->asking = true;
 		r->keeps_data = ZKS_DATA_KEPT;
-		r->fresh = true;
+		r->sync_path = m->path;
 		zkr_get_locked(r, m->path);
 	}
 }

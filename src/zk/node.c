@@ -528,7 +528,7 @@ look(ZkNode *n)
 
 	if (list == NULL)
 		return;
-	list->fresh = true;
+	list->sync_path = n->dir;
 	list->interest = n->is_record ? INTEREST_ALL : INTEREST_CONTENDERS;
 	if (n->single)
 		zkr_stat_locked(list, n->dir);
@@ -692,7 +692,7 @@ send_delete(ZkNode *n)
 	if (read_first)
 	{
 		r->meant = n->czxid;
-		r->fresh = true;
+		r->sync_path = path.text;
 		zkr_stat_locked(r, path.text);
 	}
 	else

@@ -164,7 +164,7 @@ zkr_acl(bool closed)
 	return closed ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
 }
 
-/* What follows is read according to the leader.  The sync is of the whole server */
+/* The sync is of the whole server, whatever its path */
 static bool
 send_sync(ZkRequest *r)
 {
@@ -174,7 +174,7 @@ send_sync(ZkRequest *r)
 		return false;
 	sync->op = ZOO_SYNC_OP;
 	if (zkr_begin_locked(sync))
-		zkr_submitted_locked(sync, zoo_async(r->session->zh, "/", on_string, sync));
+		zkr_submitted_locked(sync, zoo_async(r->session->zh, r->sync_path, on_string, sync));
 	return true;
 }
 
@@ -185,7 +185,7 @@ begin(ZkRequest *r, int op)
 
 	/* also if it fails */
 	r->writes = op == ZOO_CREATE_CONTAINER_OP || op == ZOO_CREATE2_OP || op == ZOO_DELETE_OP || op == ZOO_SETDATA_OP;
-	return (!r->fresh || send_sync(r)) && zkr_begin_locked(r);
+	return (r->sync_path == NULL || send_sync(r)) && zkr_begin_locked(r);
 }
 
 void
@@ -296,7 +296,7 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
-		r->fresh = fresh;
+		r->sync_path = fresh ? path : NULL;
 		r->interest = interest;
 		r->keeps_data = keeps_data;
 		send(r, path);

@@ -167,7 +167,7 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 		if (r == NULL)
 			return false;
 		r->meant = meant(n);
-		r->fresh = !quorum;
+		r->sync_path = quorum ? NULL : "/";
 		if (!quorum)
 			zkr_get_locked(r, path.text);
 		else if (n->single)

@@ -47,8 +47,8 @@ struct ZkRequest
 	int			rc;
 	int64_t		sent_at;
 	uint32_t	epoch;
-	bool		fresh;			/* it reads according to the leader: a sync
-								 * goes before it */
+	const char *sync_path;		/* if not NULL, it reads according to the
+								 * leader: this goes before it */
 	bool		too_large;		/* its answer exceeds the limit: ZKS_TOO_LARGE */
 	char	   *name;			/* of the created node; until then the
 								 * requested path */

@@ -332,7 +332,7 @@ list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
 	r->done = on_watch_set;
 	r->owner = w;
 	r->watcher = on_watch;
-	r->fresh = fresh;
+	r->sync_path = fresh ? dir : NULL;
 	zkr_list_locked(r, dir);
 }
 
