@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 
 #include "connection.h"
 #include "keeper_thread.h"
@@ -368,25 +367,20 @@ keep(ZkSession *s)
  */
 static sem_t turn;
 
-/* How often to look, while waiting for it, whether it is still wanted */
-#define TURN_MS				100
+/* How often to look whether it is free, and still wanted */
+#define TURN_MS				5
 
 static atomic_int nkeepers;
 
 static bool
 take_turn(ZkSession *s)
 {
-	struct timespec until;
-
-	do
+	while (sem_trywait(&turn) != 0)
 	{
 		if (atomic_load(&s->closing))
-			return sem_trywait(&turn) == 0;
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += TURN_MS * ZKS_MS;
-		until.tv_sec += until.tv_nsec / INT64_C(1000000000);
-		until.tv_nsec %= INT64_C(1000000000);
-	} while (sem_timedwait(&turn, &until) != 0);
+			return false;
+		poll(NULL, 0, TURN_MS);
+	}
 	return true;
 }
 
@@ -531,8 +525,6 @@ keeper_main(void *arg)
 	}
 	zks_lock(s);
 	s->tls = NULL;
-	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
-	zkr_free_left_locked(s);
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);

@@ -197,7 +197,7 @@ zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, b
 	zk_assert(zks_has_mutex(r->session));
 	r->name = strdup(path);
 	if (r->name == NULL)
-		zkr_fail_locked(r, ZSYSTEMERROR);
+		zkr_answer_locked(r, ZSYSTEMERROR);
 	else if (!begin(r, flags == ZOO_CONTAINER ? ZOO_CREATE_CONTAINER_OP : ZOO_CREATE2_OP))
 		return;
 	else if (flags == ZOO_CONTAINER)
@@ -264,7 +264,7 @@ zkr_prove_locked(ZkRequest *r)
 	if (zks_make_uuid(path + 1))
 		zkr_delete_locked(r, path, INT32_MAX);
 	else
-		zkr_fail_locked(r, ZSYSTEMERROR);
+		zkr_answer_locked(r, ZSYSTEMERROR);
 }
 
 /*

@@ -228,7 +228,7 @@ send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
 		read = zkn_request_locked(nodes[i], on_heartbeat);
 		if (read == NULL)
 		{
-			zkr_fail_locked(r, ZSYSTEMERROR);
+			zkr_answer_locked(r, ZSYSTEMERROR);
 			return r;
 		}
 		read->meant = nodes[i]->czxid;

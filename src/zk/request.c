@@ -68,12 +68,16 @@ forget(ZkRequest *r)
 	free(r);
 }
 
-/* The answer has arrived; the owner of the request is told */
-static void
-answered(ZkRequest *r, int rc)
+/*
+ * The answer has arrived; the owner of the request is told.  Or it is not sent, for a
+ * reason of ours: ZSYSTEMERROR, for want of memory
+ */
+void
+zkr_answer_locked(ZkRequest *r, int rc)
 {
 	ZkSession  *s = r->session;
 
+	zk_assert(zks_has_mutex(s));
 	r->answered = true;
 	r->rc = rc;
 	TAILQ_INSERT_TAIL(&s->answered, r, in_list);
@@ -173,7 +177,7 @@ zkr_complete(ZkRequest *r, int rc)
 								 * delete */
 	else if (zks_is_busy(rc))
 		zks_catch_up_soon_locked(s, r->sent_at);
-	answered(r, rc);
+	zkr_answer_locked(r, rc);
 }
 
 /* Of an answer nothing but this counts */
@@ -197,7 +201,7 @@ zkr_submitted_locked(ZkRequest *r, int rc)
 	zk_assert(zks_has_mutex(s));
 	if (rc != ZOK)
 	{
-		answered(r, rc);
+		zkr_answer_locked(r, rc);
 		return;
 	}
 	TAILQ_INSERT_TAIL(&s->sent, r, in_list);
@@ -225,7 +229,7 @@ zkr_begin_locked(ZkRequest *r)
 		zks_cork_locked(s);
 		return true;
 	}
-	answered(r, ZCONNECTIONLOSS);
+	zkr_answer_locked(r, ZCONNECTIONLOSS);
 	return false;
 }
 
@@ -243,18 +247,10 @@ zkr_new_before_locked(ZkRequest *r)
 	zk_assert(zks_has_mutex(r->session));
 	r->before = before;
 	if (before == NULL)
-		answered(r, ZSYSTEMERROR);	/* which may free it */
+		zkr_answer_locked(r, ZSYSTEMERROR); /* which may free it */
 	else
 		before->listener = LISTENER_READ;
 	return before;
-}
-
-/* It is not sent, for a reason of ours: ZSYSTEMERROR, for want of memory */
-void
-zkr_fail_locked(ZkRequest *r, int rc)
-{
-	zk_assert(zks_has_mutex(r->session));
-	answered(r, rc);
 }
 
 /*
@@ -270,7 +266,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 	while ((r = TAILQ_FIRST(&s->sent)) != NULL)
 	{
 		no_longer_sent(r);
-		answered(r, rc);
+		zkr_answer_locked(r, rc);
 	}
 }
 

@@ -74,7 +74,7 @@ struct ZkRequest
 
 extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
 extern ZkRequest *zkr_new_before_locked(ZkRequest *r);
-extern void zkr_fail_locked(ZkRequest *r, int rc);
+extern void zkr_answer_locked(ZkRequest *r, int rc);
 extern bool zkr_begin_locked(ZkRequest *r);
 extern void zkr_submitted_locked(ZkRequest *r, int rc);
 extern void zkr_complete(ZkRequest *r, int rc);

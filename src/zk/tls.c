@@ -64,24 +64,6 @@ close_gate(void)
 		pthread_mutex_lock(&gate);
 }
 
-/*
- * The main thread's signals must be blocked, too: a handler may leave the
- * process.
- */
-static void
-enter_gate(sigset_t *saved)
-{
-	zks_block_signals(saved);
-	pthread_mutex_lock(&gate);
-}
-
-static void
-leave_gate(const sigset_t *saved)
-{
-	pthread_mutex_unlock(&gate);
-	pthread_sigmask(SIG_SETMASK, saved, NULL);
-}
-
 /* In the main thread, before OpenSSL is used for the first time */
 static void
 begin_openssl(void)
@@ -98,16 +80,27 @@ begin_openssl(void)
 	atexit(close_gate);
 }
 
+/* With its signal mask before */
+static sigset_t gate_mask;
+
+/* The main thread's signals must be blocked, too: a handler may leave the process */
 void
 zks_lock_tls(void)
 {
+	sigset_t	before;
+
+	zks_block_signals(&before);
 	pthread_mutex_lock(&gate);
+	gate_mask = before;
 }
 
 void
 zks_unlock_tls(void)
 {
+	sigset_t	before = gate_mask;
+
 	pthread_mutex_unlock(&gate);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /*
@@ -406,13 +399,11 @@ make_context(const Content *contents, char *error, int errlen)
 void
 zks_tls_free(ZkTls *tls)
 {
-	sigset_t	saved;
-
 	if (tls == NULL || atomic_fetch_sub(&tls->owners, 1) > 1)
 		return;
-	enter_gate(&saved);
+	zks_lock_tls();
 	SSL_CTX_free(tls->ctx);
-	leave_gate(&saved);
+	zks_unlock_tls();
 	for (int i = 0; i < ZKS_TLS_NFILES; i++)
 		free((char *) tls->files.name[i]);
 	free(tls);
@@ -423,7 +414,6 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	ZkTls	   *tls = calloc(1, sizeof(ZkTls));
 	Content		contents[ZKS_TLS_NFILES] = {0};
-	sigset_t	saved;
 	bool		copied = true;
 
 	snprintf(error, errlen, "Out of memory");
@@ -440,9 +430,9 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 		errno = 0;
 		if (read_files(&tls->files, contents, error, errlen))
 		{
-			enter_gate(&saved);
+			zks_lock_tls();
 			tls->ctx = make_context(contents, error, errlen);
-			leave_gate(&saved);
+			zks_unlock_tls();
 		}
 		free_contents(contents);
 	}

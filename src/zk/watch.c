@@ -380,18 +380,13 @@ zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 }
 
 void
-zks_unwatch(ZkSession *s, ZkWatch *w)
+zks_unwatch(ZkSession *s, ZkWatch *w, bool leave)
 {
 	zks_enter(s);
-	zkr_drop_watch_locked(w);
-	zks_leave(s);
-}
-
-void
-zks_leave_watch(ZkSession *s, ZkWatch *w)
-{
-	zks_enter(s);
-	zkr_leave_watch_locked(w);
+	if (leave)
+		zkr_leave_watch_locked(w);
+	else
+		zkr_drop_watch_locked(w);
 	zks_leave(s);
 }
 

@@ -46,9 +46,8 @@ extern ZkWatch *zks_watch(ZkSession *session, const char *path);
 extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool fresh,
 									 ZkWatch **watch);
 extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
-extern void zks_unwatch(ZkSession *session, ZkWatch *watch);
 
-/* The same for one of a directory where a node of ours is, or is being deleted */
-extern void zks_leave_watch(ZkSession *session, ZkWatch *watch);
+/* leave: it is of a directory where a node of ours is, or is being deleted */
+extern void zks_unwatch(ZkSession *session, ZkWatch *watch, bool leave);
 
 #endif							/* ZKLOCK_WATCH_H */

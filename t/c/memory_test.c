@@ -374,7 +374,7 @@ static void
 unwatch(int i)
 {
 	if (watches[i] != NULL)
-		zks_unwatch(session, watches[i]);
+		zks_unwatch(session, watches[i], false);
 	watches[i] = NULL;
 }
 

@@ -57,7 +57,7 @@ void
 zkl_drop_changes(Call *c, Place *p)
 {
 	if (p->changes != NULL)
-		zks_leave_watch(c->session, p->changes);
+		zks_unwatch(c->session, p->changes, true);
 	p->changes = NULL;
 }
 
@@ -65,7 +65,7 @@ static void
 drop_blocker(Call *c, Blocker *blocker)
 {
 	if (blocker->watch != NULL)
-		zks_unwatch(c->session, blocker->watch);
+		zks_unwatch(c->session, blocker->watch, false);
 	blocker->watch = NULL;
 	if (blocker->name != NULL)
 		pfree(blocker->name);
@@ -148,7 +148,7 @@ zkl_set_watch(Call *c, Place *p, Blocker *blocker)
 	 */
 	blocker->watch = zks_watch(c->session, path);
 	if (old != NULL)
-		zks_unwatch(c->session, old);
+		zks_unwatch(c->session, old, false);
 	pfree(path);
 	if (blocker->watch == NULL)
 		zkb_raise_no_memory();
