@@ -200,16 +200,16 @@ read_all(int fd, off_t file_size, Content *c)
 static bool
 read_file(const char *file, ZksTlsFile which, Content *c, char *error, int errlen)
 {
-	/* opening a pipe must not block */
-	int			fd = open(file, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 	struct stat st;
 	const char *wrong = NULL;
 	bool		result = false;
+	int			fd = -1;
 
-	if (fd >= 0 && fstat(fd, &st) == 0)
+	/* opening a pipe would block */
+	if (stat(file, &st) == 0 && (wrong = check_file(&st, which == ZKS_TLS_KEY)) == NULL)
 	{
-		wrong = check_file(&st, which == ZKS_TLS_KEY);
-		result = wrong == NULL && read_all(fd, st.st_size, c);
+		fd = open(file, O_RDONLY | O_CLOEXEC);
+		result = fd >= 0 && fstat(fd, &st) == 0 && read_all(fd, st.st_size, c);
 	}
 	if (wrong != NULL)
 		snprintf(error, errlen, "The file named by %s %s", settings[which], wrong);
