@@ -86,14 +86,14 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 
 	zk_assert(zks_has_mutex(s));
 	if (!asks)
-		s->quorum_due_since = 0;
-	else if (s->quorum_due_since == 0)
+		s->due.quorum_since = 0;
+	else if (s->due.quorum_since == 0)
 
 		/*
 		 * what was asked a moment ago, with the lock, was a question, too,
 		 * whose silence counts already
 		 */
-		s->quorum_due_since = now - s->info.quorum_at < zks_missed_after(&s->info) ?
+		s->due.quorum_since = now - s->info.quorum_at < zks_missed_after(&s->info) ?
 			s->info.quorum_at : now;
 	return asks;
 }
@@ -137,16 +137,16 @@ static void
 heartbeat_locked(ZkSession *s, int64_t now)
 {
 	bool		in_doubt = zks_in_doubt(&s->info);
-	bool		at_once = in_doubt && s->heartbeat_at < s->info.gap_at;
+	bool		at_once = in_doubt && s->due.heartbeat_at < s->info.gap_at;
 	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	if (!zks_usable_locked(s) || s->close_by != 0 ||
-		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
+	if (!zks_usable_locked(s) || s->due.close_by != 0 ||
+		(!at_once && now - s->due.heartbeat_at < heartbeat_interval(s)))
 		return;
-	s->heartbeat_at = now;
-	s->catch_up_at = 0;
+	s->due.heartbeat_at = now;
+	s->due.catch_up_at = 0;
 	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
@@ -169,10 +169,10 @@ static void
 beat_early_locked(ZkSession *s, int64_t now)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->catch_up_at == 0 || now < s->catch_up_at)
+	if (s->due.catch_up_at == 0 || now < s->due.catch_up_at)
 		return;
-	s->catch_up_at = 0;
-	s->caught_up_at = now;
+	s->due.catch_up_at = 0;
+	s->due.caught_up_at = now;
 	if (zks_usable_locked(s))
 		zkn_heartbeat_locked(s);
 }
@@ -188,14 +188,14 @@ static void
 expire_locked(ZkSession *s, int64_t now)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->close_by != 0)
+	if (s->due.close_by != 0)
 		return;
 	if (s->info.state == ZKS_SUSPENDED && now > zks_lease_ends(&s->info))
 	{
-		s->answer_due = 0;
+		s->due.answer_by = 0;
 		zks_forfeit_locked(s);
 	}
-	else if (s->info.state == ZKS_CONNECTED && s->answer_due != 0 && now > s->answer_due)
+	else if (s->info.state == ZKS_CONNECTED && s->due.answer_by != 0 && now > s->due.answer_by)
 	{
 		zks_forfeit_locked(s);
 		zks_end_locked(s, ZSESSIONEXPIRED);
@@ -209,20 +209,20 @@ expire_locked(ZkSession *s, int64_t now)
 static int64_t
 renewal_due(ZkSession *s)
 {
-	int64_t		attempt_until = s->attempt_at + zks_timeout(&s->info);
+	int64_t		attempt_until = s->attempts.at + zks_timeout(&s->info);
 
 	/*
 	 * an attempt that is under way may still succeed; the library ends it
 	 * sooner
 	 */
-	return s->sock >= 0 && attempt_until > s->renew_at ? attempt_until : s->renew_at;
+	return s->sock >= 0 && attempt_until > s->due.renew_at ? attempt_until : s->due.renew_at;
 }
 
 static bool
 needs_renewal_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->close_by == 0 &&
+	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->due.close_by == 0 &&
 		zks_now() >= renewal_due(s);
 }
 
@@ -237,7 +237,7 @@ static int64_t
 retirement_due_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->in_use || s->idle_ms == 0 || s->close_by != 0 || s->in_flight > 0 ||
+	if (s->in_use || s->idle_ms == 0 || s->due.close_by != 0 || s->in_flight > 0 ||
 		zkn_any_locked(s) || owner_asks_locked(s))
 		return ZKS_NEVER;
 	return s->idle_since + s->idle_ms * ZKS_MS;
@@ -267,12 +267,12 @@ finished_locked(ZkSession *s)
 		return true;
 	if (!atomic_load(&s->closing))
 		return false;
-	if (s->close_by == 0)
+	if (s->due.close_by == 0)
 	{
-		s->close_by = zks_now() + LINGER_MS * ZKS_MS;
-		s->connect_at = 0;		/* a pause would outlast that */
+		s->due.close_by = zks_now() + LINGER_MS * ZKS_MS;
+		s->attempts.next_at = 0;	/* a pause would outlast that */
 	}
-	if (zks_now() >= s->close_by)
+	if (zks_now() >= s->due.close_by)
 		return true;
 	switch (s->info.state)
 	{
@@ -305,18 +305,18 @@ prepare_locked(ZkSession *s)
 	heartbeat_locked(s, now);
 	beat_early_locked(s, now);
 	until = zks_earlier(zks_prepare_locked(s, now), zks_earlier(retirement_due_locked(s), zks_stop_locked(s, now)));
-	if (s->catch_up_at != 0)
-		until = zks_earlier(until, s->catch_up_at);
-	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
-		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
+	if (s->due.catch_up_at != 0)
+		until = zks_earlier(until, s->due.catch_up_at);
+	if (s->info.state == ZKS_CONNECTED && s->due.close_by == 0)
+		until = zks_earlier(until, s->due.heartbeat_at + heartbeat_interval(s));
 	else if (zks_greeted_locked(s))
 		until = zks_earlier(until, now + heartbeat_interval(s));	/* the owner may connect */
-	if (s->close_by != 0)
-		until = zks_earlier(until, s->close_by);
+	if (s->due.close_by != 0)
+		until = zks_earlier(until, s->due.close_by);
 	else if (s->info.state == ZKS_SUSPENDED)
 		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : zks_lease_ends(&s->info));
-	else if (s->info.state == ZKS_CONNECTED && s->answer_due != 0)
-		until = zks_earlier(until, s->answer_due + 1);
+	else if (s->info.state == ZKS_CONNECTED && s->due.answer_by != 0)
+		until = zks_earlier(until, s->due.answer_by + 1);
 	return zks_ms_until(until, now);
 }
 
@@ -443,7 +443,7 @@ begin(ZkSession *s)
 	if (!take_turn(s))
 		return false;
 	zks_lock(s);
-	s->nfaults = 0;				/* the addresses may be others now */
+	s->attempts.nfaults = 0;	/* the addresses may be others now */
 	if (error[0] != '\0')
 		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
 	if (!found)
@@ -476,7 +476,7 @@ attend(ZkSession *s)
 		again = needs_renewal_locked(s);
 		zks_close_handle_locked(s);
 	}
-	s->renew_at = zks_now() + zks_timeout(&s->info);
+	s->due.renew_at = zks_now() + zks_timeout(&s->info);
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
 	zkr_free_left_locked(s);
 	zkn_show_locked(s);

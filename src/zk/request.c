@@ -163,8 +163,8 @@ zkr_complete(ZkRequest *r, int rc)
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
-		s->answer_due = 0;
-		s->of_use = true;
+		s->due.answer_by = 0;
+		s->attempts.of_use = true;
 		if (r->writes)
 		{
 			/* somebody may wait for the end of doubt */

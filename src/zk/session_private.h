@@ -58,6 +58,42 @@ typedef struct ZkStopBook
 /* Paths share them, since those of a session can be many */
 #define ZK_DOUBTS			64
 
+/* To reach a server: connection.c */
+typedef struct ZkAttempts
+{
+	int64_t		at;				/* when the latest connection attempt began */
+	bool		trying;			/* it has not been counted as finished */
+	bool		of_use;			/* it has brought an answer */
+	bool		listens_first;	/* it says nothing for a moment: to_listen of
+								 * the last one there */
+	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
+											 * is not known yet */
+	int			nfaults;		/* since the last connection */
+	ZkFault		faults[ZKS_FAULTS]; /* the most telling first; a later one at
+									 * the same address replaces one */
+	int			tries;			/* successive attempts that were of no use */
+	int			ntimeouts;		/* how many of these took too long */
+	bool		refused;		/* one of this round did not, but failed */
+	int64_t		next_at;		/* no new connection before this time */
+} ZkAttempts;
+
+/* What the keeper does, and when: keeper_thread.c */
+typedef struct ZkDue
+{
+	int64_t		answer_by;		/* a handshake was the last answer: by when a
+								 * request has to be answered; or 0 */
+	int64_t		heartbeat_at;	/* when the last one was sent */
+	int64_t		catch_up_at;	/* sooner than at the next: a request of this
+								 * thread may have been throttled; or 0 */
+	int			catch_up_ms;	/* how long after that */
+	int64_t		caught_up_at;	/* when that was done last */
+	int64_t		quorum_since;	/* since when they ask the quorum, so that its
+								 * silence means something; or 0 */
+	int64_t		renew_at;		/* when forfeited: time for a new handle */
+	int64_t		close_by;		/* the deadline once the keeper has seen
+								 * closing; or 0 */
+} ZkDue;
+
 TAILQ_HEAD(ZkRequests, ZkRequest);
 LIST_HEAD(ZkWatches, ZkWatch);
 
@@ -95,45 +131,21 @@ struct ZkSession
 	char	   *names;			/* resolve.c */
 	int			receive_buffer; /* its size; 0 before the first */
 	int			nservers;
-	int64_t		attempt_at;		/* when the latest connection attempt began */
-	bool		trying;			/* it has not been counted as finished */
-	bool		of_use;			/* it has brought an answer */
-	bool		listens_first;	/* it says nothing for a moment: to_listen of
-								 * the last one there */
-	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
-											 * is not known yet */
-	int			nfaults;		/* since the last connection */
-	ZkFault		faults[ZKS_FAULTS]; /* the most telling first; a later one at
-									 * the same address replaces one */
-	int			tries;			/* successive attempts that were of no use */
-	int			ntimeouts;		/* how many of these took too long */
-	bool		refused;		/* one of this round did not, but failed */
-	int64_t		connect_at;		/* no new connection before this time */
+	ZkAttempts	attempts;
 	bool		awaited;		/* the owner sleeps until something happens */
 	ZkFrame		frame;
 
 	ZkSessionInfo info;
+	ZkDue		due;
 	clientid_t	id;				/* with which the session can be resumed */
-	int64_t		renew_at;		/* when forfeited: time for a new handle */
 	bool		in_use;			/* the owner may call at any moment */
 	int			idle_ms;		/* how long it may be idle; 0: forever */
 	int64_t		idle_since;		/* when it was last worked with, or had a node */
-	int64_t		answer_due;		/* a handshake was the last answer: by when a
-								 * request has to be answered; or 0 */
-	int64_t		heartbeat_at;	/* when the last one was sent */
-	int64_t		catch_up_at;	/* sooner than at the next: a request of this
-								 * thread may have been throttled; or 0 */
-	int			catch_up_ms;	/* how long after that */
-	int64_t		caught_up_at;	/* when that was done last */
-	int64_t		quorum_due_since;	/* since when they ask the quorum, so that
-									 * its silence means something; or 0 */
 	bool		connected_now;	/* newly connected: attend to the nodes */
 	bool		broken;			/* a send failed: see request.c */
 	bool		notify;			/* wake the owner, once the mutex is free */
 	bool		corked;			/* requests are held back until the mutex is
 								 * free */
-	int64_t		close_by;		/* the deadline once the keeper has seen
-								 * closing; or 0 */
 
 	struct ZkRequests sent;		/* in the order in which answers come */
 	struct ZkRequests answered; /* and not freed */

@@ -262,16 +262,16 @@ void
 zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at)
 {
 	int64_t		now = zks_now();
-	bool		in_vain = sent_at - s->caught_up_at < s->catch_up_ms * ZKS_MS;
+	bool		in_vain = sent_at - s->due.caught_up_at < s->due.catch_up_ms * ZKS_MS;
 
 	zk_assert(zks_has_mutex(s));
-	if (s->catch_up_at != 0)
+	if (s->due.catch_up_at != 0)
 		return;
 	if (!in_vain)
-		s->catch_up_ms = FIRST_PAUSE_MS;
-	else if (s->catch_up_ms < LONGEST_PAUSE_MS)
-		s->catch_up_ms *= 2;
-	s->catch_up_at = now + s->catch_up_ms * ZKS_MS;
+		s->due.catch_up_ms = FIRST_PAUSE_MS;
+	else if (s->due.catch_up_ms < LONGEST_PAUSE_MS)
+		s->due.catch_up_ms *= 2;
+	s->due.catch_up_at = now + s->due.catch_up_ms * ZKS_MS;
 	zks_wake_keeper(s);
 }
 

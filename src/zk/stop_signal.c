@@ -228,10 +228,10 @@ undoubted_until_locked(ZkSession *s)
 	int64_t		since = s->info.quorum_at;
 
 	zk_assert(zks_has_mutex(s));
-	if (s->info.state == ZKS_CONNECTING || s->quorum_due_since == 0)
+	if (s->info.state == ZKS_CONNECTING || s->due.quorum_since == 0)
 		return ZKS_NEVER;
-	if (s->quorum_due_since > since)
-		since = s->quorum_due_since;
+	if (s->due.quorum_since > since)
+		since = s->due.quorum_since;
 	return since + zks_timeout(&s->info);
 }
 
