@@ -50,7 +50,8 @@ forget(ZkRequest *r)
 		r->listener = LISTENER_NONE;
 		return;
 	}
-	TAILQ_REMOVE(&r->session->answered, r, in_list);
+	if (r->listener != LISTENER_READ)
+		TAILQ_REMOVE(&r->session->answered, r, in_list);
 	if (r->before != NULL)
 		forget(r->before);
 	for (int i = 0; i < r->nchildren; i++)
@@ -80,7 +81,8 @@ zkr_answer_locked(ZkRequest *r, int rc)
 	zk_assert(zks_has_mutex(s));
 	r->answered = true;
 	r->rc = rc;
-	TAILQ_INSERT_TAIL(&s->answered, r, in_list);
+	if (r->listener != LISTENER_READ)	/* that goes with its read */
+		TAILQ_INSERT_TAIL(&s->answered, r, in_list);
 	if (r->done != NULL)
 		r->done(r);
 	if (r->listener == LISTENER_OWNER)
