@@ -1,5 +1,5 @@
 /*
- * For cppcheck, which reads the sources without PostgreSQL's headers: these
+ * For cppcheck, which reads the sources without the headers of others: these
  * macros leave the function, or contain braces.
  */
 #define PG_VERSION_NUM 150000
@@ -18,3 +18,5 @@
 #define dlist_foreach(iter, head) for ((iter).cur = first_of(head); (iter).cur != NULL; (iter).cur = next_of((iter).cur))
 #define dlist_reverse_foreach(iter, head) dlist_foreach(iter, head)
 #define dlist_foreach_modify(iter, head) dlist_foreach(iter, head)
+#define LIST_FOREACH(var, head, field) for ((var) = first_of(head); (var) != NULL; (var) = next_of(var))
+#define TAILQ_FOREACH(var, head, field) LIST_FOREACH(var, head, field)

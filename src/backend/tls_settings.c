@@ -47,10 +47,7 @@ ZkTls *
 zkb_tls_read(void)
 {
 	ZkTlsFiles	files = {
-		.ca = zklock_tls_ca_file,
-		.cert = zklock_tls_cert_file,
-		.key = zklock_tls_key_file,
-		.crl = zklock_tls_crl_file,
+		.name = {zklock_tls_ca_file, zklock_tls_crl_file, zklock_tls_cert_file, zklock_tls_key_file},
 		.verify_host = zklock_tls_verify_host,
 	};
 	ZkTls	   *tls = zks_tls(&files, reason, sizeof(reason));

@@ -19,7 +19,6 @@
 #include <unistd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <arpa/inet.h>
 
 #include "connection.h"
 #include "lease.h"
@@ -87,38 +86,21 @@ static const char *
 address_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->address[0] == '\0' && s->zh != NULL)
-		snprintf(s->address, sizeof(s->address), "%s", zoo_get_current_server(s->zh));
-	return s->address;
+	if (s->attempts.address[0] == '\0' && s->zh != NULL)
+		snprintf(s->attempts.address, sizeof(s->attempts.address), "%s", zoo_get_current_server(s->zh));
+	return s->attempts.address;
 }
 
 static ZkFault *
 fault_at_locked(ZkSession *s, const char *address)
 {
 	zk_assert(zks_has_mutex(s));
-	for (int i = 0; i < s->nfaults; i++)
+	for (int i = 0; i < s->attempts.nfaults; i++)
 	{
-		if (strcmp(s->faults[i].address, address) == 0)
-			return &s->faults[i];
+		if (strcmp(s->attempts.faults[i].address, address) == 0)
+			return &s->attempts.faults[i];
 	}
 	return NULL;
-}
-
-/* Without room the least telling of the oldest goes, which may be the new one */
-static ZkFault *
-room_for_fault_locked(ZkSession *s, ZksTrouble kind)
-{
-	ZkFault    *least = NULL;
-
-	zk_assert(zks_has_mutex(s));
-	if (s->nfaults < ZKS_FAULTS)
-		return &s->faults[s->nfaults++];
-	for (int i = 0; i < s->nfaults; i++)
-	{
-		if (s->faults[i].kind <= (least != NULL ? least->kind : kind))
-			least = &s->faults[i];
-	}
-	return least;
 }
 
 /* False if it does not fit */
@@ -149,38 +131,38 @@ tell_faults_locked(ZkSession *s)
 
 	zk_assert(zks_has_mutex(s));
 	text[0] = '\0';
-	s->info.troubles = s->nfaults;
-	s->info.trouble_kind = ZKS_TROUBLE_NO_WAY;
-	for (int kind = ZKS_TROUBLE_TLS; kind >= ZKS_TROUBLE_NO_WAY; kind--)
-	{
-		for (int i = 0; i < s->nfaults; i++)
-		{
-			if (s->faults[i].kind != (ZksTrouble) kind)
-				continue;
-			if (s->info.trouble_kind < (ZksTrouble) kind)
-				s->info.trouble_kind = kind;
-			fits = fits && add_fault(text, size, &s->faults[i], s->nfaults > 1);
-		}
-	}
+	s->info.troubles = s->attempts.nfaults;
+	s->info.trouble_kind = s->attempts.nfaults > 0 ? s->attempts.faults[0].kind : ZKS_TROUBLE_NO_WAY;
+	for (int i = 0; fits && i < s->attempts.nfaults; i++)
+		fits = add_fault(text, size, &s->attempts.faults[i], s->attempts.nfaults > 1);
 	if (!fits)
 		strcat(text, "; ...");
 }
 
+/*
+ * They are kept in the order in which they are told: the most telling first, and of
+ * these the newest.  Without room the last one goes, which may be the new one.
+ */
 static void
 note_fault_locked(ZkSession *s, const char *address, ZksTrouble kind, const char *what)
 {
-	ZkFault    *fault = fault_at_locked(s, address);
-	ZkFault		noted = {.kind = kind,.to_listen = fault != NULL && fault->to_listen};
+	ZkFault    *old = fault_at_locked(s, address);
+	ZkFault		noted = {.kind = kind,.to_listen = old != NULL && old->to_listen};
+	int			at = 0;
 
 	zk_assert(zks_has_mutex(s));
-	if (fault == NULL)
-		fault = room_for_fault_locked(s, kind);
-	if (fault == NULL)
-		return;
 	snprintf(noted.address, sizeof(noted.address), "%s", address);
 	snprintf(noted.what, sizeof(noted.what), "%s", what);
-	memmove(s->faults + 1, s->faults, (char *) fault - (char *) s->faults);
-	s->faults[0] = noted;
+	if (old != NULL)
+		memmove(old, old + 1, (s->attempts.faults + --s->attempts.nfaults - old) * sizeof(ZkFault));
+	while (at < s->attempts.nfaults && s->attempts.faults[at].kind > kind)
+		at++;
+	if (at == ZKS_FAULTS)
+		return;
+	if (s->attempts.nfaults == ZKS_FAULTS)
+		s->attempts.nfaults--;
+	memmove(s->attempts.faults + at + 1, s->attempts.faults + at, (s->attempts.nfaults++ - at) * sizeof(ZkFault));
+	s->attempts.faults[at] = noted;
 	tell_faults_locked(s);
 }
 
@@ -193,7 +175,7 @@ zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 {
 	ZksTrouble	wire_kind;
 	const char *wire_fault = zks_wire_fault(s->wire, &wire_kind);
-	const char *address = address_locked(s);
+	const char *address = kind == ZKS_TROUBLE_NAME ? "" : address_locked(s);	/* a name is no server's */
 	ZkFault    *before = fault_at_locked(s, address);
 
 	zk_assert(zks_has_mutex(s));
@@ -205,13 +187,6 @@ zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what)
 		note_fault_locked(s, address, wire_kind, wire_fault);
 	else
 		note_fault_locked(s, address, kind, what);
-}
-
-/* Of a host name: no server's */
-void
-zks_name_trouble_locked(ZkSession *s, const char *what)
-{
-	note_fault_locked(s, "", ZKS_TROUBLE_NAME, what);
 }
 
 /*
@@ -233,7 +208,7 @@ zks_forfeit_locked(ZkSession *s)
 	}
 	s->info.forfeited = true;
 	zks_count_loss_locked(s);
-	s->renew_at = zks_now() + zks_timeout(&s->info);
+	s->due.renew_at = zks_now() + zks_timeout(&s->info);
 	s->notify = true;
 	zkn_forfeit_locked(s);
 }
@@ -252,7 +227,7 @@ zks_suspend_locked(ZkSession *s)
 		zks_forfeit_locked(s);
 
 		/* not at once: a commit that has passed the guard may be under way */
-		s->renew_at = zks_now() + zks_late_after(&s->info);
+		s->due.renew_at = zks_now() + zks_late_after(&s->info);
 	}
 }
 
@@ -261,18 +236,13 @@ zks_suspend_locked(ZkSession *s)
  *-------------------------------------------------------------------------
  */
 
-static const char not_zookeeper[] = "the server does not speak ZooKeeper's protocol";
-static const char crowded[] = "server closed the connection at once";
-
 /*
  * Make the library notice that its connection is dead.  Unread data is
  * discarded: the library would read that before it sees the end.
  */
 static void
-drop_locked(ZkSession *s, const char *why)
+drop_locked(ZkSession *s, ZksTrouble kind, const char *why)
 {
-	ZksTrouble	kind = why == not_zookeeper ? ZKS_TROUBLE_FOREIGN :
-	why == crowded ? ZKS_TROUBLE_CROWDED : ZKS_TROUBLE_OTHER;
 	char		junk[4096];
 
 	zk_assert(zks_has_mutex(s));
@@ -315,11 +285,11 @@ ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
 	zk_assert(zks_has_mutex(s));
 	*sock = -1;
 	if (s->sock < 0)
-		s->address[0] = '\0';
+		s->attempts.address[0] = '\0';
 	rc = zookeeper_interest(s->zh, sock, interest, tv);
 	if (rc == ZOK && *sock < 0)
 	{
-		s->address[0] = '\0';
+		s->attempts.address[0] = '\0';
 		rc = zookeeper_interest(s->zh, sock, interest, tv);
 	}
 	if (rc != ZOK)
@@ -351,7 +321,7 @@ zks_mend_locked(ZkSession *s)
 		zks_suspend_locked(s);
 	s->sock = -1;
 	if (ask_library_locked(s, &s->sock, &interest, &tv) == ZOK)
-		drop_locked(s, NULL);
+		drop_locked(s, ZKS_TROUBLE_OTHER, NULL);
 }
 
 /*
@@ -360,15 +330,15 @@ zks_mend_locked(ZkSession *s)
  * which takes longer than it takes us to get here.
  */
 static bool
-lay_wire_locked(ZkSession *s)
+lay_wire_locked(ZkSession *s, int *library_end)
 {
 	zk_assert(zks_has_mutex(s));
 	if (s->tls == NULL)
 		return true;
 	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
-		drop_locked(s, "connected before TLS was ready");
-	else if ((s->wire = zks_wire_lay(s->tls, s->sock, s->names)) == NULL)
-		drop_locked(s, strerror(errno));
+		drop_locked(s, ZKS_TROUBLE_OTHER, "connected before TLS was ready");
+	else if ((s->wire = zks_wire_lay(s->tls, s->sock, s->names, library_end)) == NULL)
+		drop_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 	return s->sock >= 0;
 }
 
@@ -379,30 +349,26 @@ adopt_locked(ZkSession *s, int sock)
 	int			receive_size = RECEIVE_BUFFER;
 	socklen_t	len = sizeof(s->receive_buffer);
 	int			receiver = sock;
-	int			option = SO_RCVBUF;
 	ZkFault    *before;
+	int			option;
 
 	zk_assert(zks_has_mutex(s));
 	s->sock = sock;
 	if (sock < 0)
 		return;
-	zks_reset_frame(&s->frame);
+	s->frame.in_long_frame = false;
 	before = fault_at_locked(s, address_locked(s));
-	s->listens_first = before != NULL && before->to_listen;
-	if (!lay_wire_locked(s))
+	s->attempts.listens_first = before != NULL && before->to_listen;
+	if (!lay_wire_locked(s, &receiver))
 		return;
-	if (s->wire != NULL)
-	{
-		/* in a socket pair, the sender's buffer limits both */
-		receiver = zks_wire_library_end(s->wire);
-		option = SO_SNDBUF;
-	}
+	/* in a socket pair, the sender's buffer limits both */
+	option = s->wire != NULL ? SO_SNDBUF : SO_RCVBUF;
 	setsockopt(sock, SOL_SOCKET, SO_SNDBUF, &send_size, sizeof(send_size));
 	setsockopt(receiver, SOL_SOCKET, option, &receive_size, sizeof(receive_size));
 	if (getsockopt(receiver, SOL_SOCKET, option, &s->receive_buffer, &len) < 0)
 		s->receive_buffer = 0;
 	if (!zks_wakeup_adopt_locked(&s->wakeup, sock))
-		drop_locked(s, strerror(errno));
+		drop_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 }
 
 /*
@@ -436,11 +402,11 @@ attempt_until(const ZkSession *s)
 	int			others = round_length(s) - 1;
 	int			rounds;
 
-	if (others == 0 || (s->tries % round_length(s) == others && !s->refused))
+	if (others == 0 || (s->attempts.tries % round_length(s) == others && !s->attempts.refused))
 		return ZKS_NEVER;
-	rounds = s->ntimeouts / others;
+	rounds = s->attempts.ntimeouts / others;
 	ms = ms < 100 ? 100 : zks_earlier(ms, FIRST_LOOK_MS);
-	return s->attempt_at + (ms * ZKS_MS << (rounds < 8 ? rounds : 8));
+	return s->attempts.at + (ms * ZKS_MS << (rounds < 8 ? rounds : 8));
 }
 
 static bool
@@ -458,7 +424,7 @@ longest_pause(ZkSession *s, int64_t now)
 {
 	bool		alive = s->info.epoch > 0 && now - s->info.heard_at < zks_timeout(&s->info);
 
-	if (s->close_by != 0)
+	if (s->due.close_by != 0)
 		return PAUSE_CLOSING_MS * ZKS_MS;
 	if (s->awaited || alive)
 		return zks_earlier(PAUSE_ALIVE_MS * ZKS_MS, zks_late_after(&s->info) / 2);
@@ -481,20 +447,20 @@ jitter(int64_t pause)
 static void
 back_off_locked(ZkSession *s, int64_t now)
 {
-	int			rounds = ++s->tries / round_length(s);
-	bool		round_ends = s->tries % round_length(s) == 0;
+	int			rounds = ++s->attempts.tries / round_length(s);
+	bool		round_ends = s->attempts.tries % round_length(s) == 0;
 	int64_t		pause = PAUSE_MS * ZKS_MS << (rounds < 9 ? rounds : 9) >> 1;
 
 	zk_assert(zks_has_mutex(s));
-	s->connect_at = now;
+	s->attempts.next_at = now;
 	if (round_ends)
-		s->refused = false;
+		s->attempts.refused = false;
 	if (rounds == 0)
 		return;
 	pause = zks_earlier(pause, longest_pause(s, now));
 	if (pause < PAUSE_MS * ZKS_MS)
 		pause = PAUSE_MS * ZKS_MS;	/* that timeout came from a server */
-	s->connect_at += jitter(pause / round_length(s));
+	s->attempts.next_at += jitter(pause / round_length(s));
 }
 
 /*
@@ -508,9 +474,9 @@ zks_hurry_locked(ZkSession *s)
 	int64_t		pause = longest_pause(s, now);
 
 	zk_assert(zks_has_mutex(s));
-	if (s->sock >= 0 || s->connect_at <= now + pause)
+	if (s->sock >= 0 || s->attempts.next_at <= now + pause)
 		return false;
-	s->connect_at = now + jitter(pause);
+	s->attempts.next_at = now + jitter(pause);
 	return true;
 }
 
@@ -525,20 +491,20 @@ count_locked(ZkSession *s, int64_t now)
 	ZkFault    *fault;
 
 	zk_assert(zks_has_mutex(s));
-	if (!s->trying)
+	if (!s->attempts.trying)
 		return;
-	s->trying = false;
-	if (s->of_use)
+	s->attempts.trying = false;
+	if (s->attempts.of_use)
 	{
-		s->tries = 0;
-		s->refused = false;
-		s->connect_at = s->attempt_at + APART_MS * ZKS_MS;
+		s->attempts.tries = 0;
+		s->attempts.refused = false;
+		s->attempts.next_at = s->attempts.at + APART_MS * ZKS_MS;
 		return;
 	}
 	if (now >= attempt_until(s))
-		s->ntimeouts++;
+		s->attempts.ntimeouts++;
 	else
-		s->refused = true;
+		s->attempts.refused = true;
 	if ((fault = fault_at_locked(s, address_locked(s))) != NULL)
 		fault->to_listen = fault->kind == ZKS_TROUBLE_CLOSED || fault->kind == ZKS_TROUBLE_CROWDED;
 	back_off_locked(s, now);
@@ -549,7 +515,7 @@ static bool
 listens_locked(ZkSession *s, int64_t now)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->listens_first && s->wire == NULL && now < s->attempt_at + LISTEN_MS * ZKS_MS &&
+	return s->attempts.listens_first && s->wire == NULL && now < s->attempts.at + LISTEN_MS * ZKS_MS &&
 		attempting_locked(s) && zoo_state(s->zh) == ZOO_CONNECTING_STATE;
 }
 
@@ -580,8 +546,8 @@ static void
 reject_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	drop_locked(s, not_zookeeper);
-	s->of_use = false;
+	drop_locked(s, ZKS_TROUBLE_FOREIGN, "the server does not speak ZooKeeper's protocol");
+	s->attempts.of_use = false;
 }
 
 /*
@@ -596,38 +562,8 @@ forget_closed_socket_locked(ZkSession *s, int64_t now)
 		return;
 	s->sock = -1;
 	count_locked(s, now);
-	zks_wire_cut(s->wire);
+	zks_wire_end(s->wire, false);
 	s->wire = NULL;
-}
-
-static void
-describe_server_locked(ZkSession *s)
-{
-	struct sockaddr_storage addr;
-	socklen_t	len = sizeof(addr);
-	char		host[INET6_ADDRSTRLEN] = "";
-	int			port = 0;
-
-	zk_assert(zks_has_mutex(s));
-	s->info.server[0] = '\0';
-	if (getpeername(s->wire != NULL ? zks_wire_server_socket(s->wire) : s->sock,
-					(struct sockaddr *) &addr, &len) != 0)
-		return;
-	if (addr.ss_family == AF_INET)
-	{
-		struct sockaddr_in *in = (struct sockaddr_in *) &addr;
-
-		inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-		port = ntohs(in->sin_port);
-	}
-	else
-	{
-		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *) &addr;
-
-		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-		port = ntohs(in6->sin6_port);
-	}
-	snprintf(s->info.server, sizeof(s->info.server), "%s:%d", host, port);
 }
 
 /*
@@ -640,11 +576,11 @@ static void
 expect_answer_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->answer_due != 0)
+	if (s->due.answer_by != 0)
 		return;
-	s->answer_due = zks_now() + zks_late_after(&s->info);
-	if (s->answer_due < zks_lease_ends(&s->info))
-		s->answer_due = zks_lease_ends(&s->info);
+	s->due.answer_by = zks_now() + zks_late_after(&s->info);
+	if (s->due.answer_by < zks_lease_ends(&s->info))
+		s->due.answer_by = zks_lease_ends(&s->info);
 }
 
 /* The handshake is done */
@@ -659,7 +595,7 @@ connected_locked(ZkSession *s)
 		s->info.session_id == 0)
 	{
 		s->info.timeout_ms = s->wanted_timeout_ms;
-		drop_locked(s, not_zookeeper);
+		reject_locked(s);
 		return;
 	}
 	if (s->info.epoch > 0)
@@ -680,26 +616,26 @@ connected_locked(ZkSession *s)
 			atomic_fetch_add(&s->news, 1);
 		}
 		expect_answer_locked(s);
-		zkr_heard_locked(s, s->attempt_at);
+		zkr_heard_locked(s, s->attempts.at);
 		zks_lease_renewed(&s->info);
 	}
 	else
 	{
 		/* creating a session is a transaction */
-		s->info.quorum_at = s->attempt_at;
-		s->info.answered_at = s->attempt_at;
+		s->info.quorum_at = s->attempts.at;
+		s->info.answered_at = s->attempts.at;
 		s->info.heard_at = now;
 		expect_answer_locked(s);
 	}
 	s->info.epoch++;
 	if (s->info.timeout_ms != s->wanted_timeout_ms)
 		atomic_fetch_add(&s->news, 1);
-	s->ntimeouts = 0;
-	s->heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
-													 * reconnection */
-	s->nfaults = 0;
+	s->attempts.ntimeouts = 0;
+	s->due.heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
+														 * reconnection */
+	s->attempts.nfaults = 0;
 	tell_faults_locked(s);
-	describe_server_locked(s);
+	snprintf(s->info.server, sizeof(s->info.server), "%s", address_locked(s));
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_catch_up_locked(s);
 }
@@ -713,9 +649,9 @@ go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
 	zk_assert(zks_has_mutex(s));
 	if (s->sock < 0)
 	{
-		s->trying = true;
-		s->of_use = false;
-		s->attempt_at = zks_now();
+		s->attempts.trying = true;
+		s->attempts.of_use = false;
+		s->attempts.at = zks_now();
 	}
 	if (ask_library_locked(s, &sock, interest, tv) != ZOK)
 		s->sock = -1;
@@ -751,28 +687,28 @@ zks_prepare_locked(ZkSession *s, int64_t now)
 
 	zk_assert(zks_has_mutex(s));
 	if (attempting_locked(s) && now >= attempt_until(s))
-		drop_locked(s, "connection attempt timed out");
+		drop_locked(s, ZKS_TROUBLE_OTHER, "connection attempt timed out");
 	forget_closed_socket_locked(s, now);
-	if (s->sock < 0 && now < s->connect_at)
-		return s->connect_at;
+	if (s->sock < 0 && now < s->attempts.next_at)
+		return s->attempts.next_at;
 	if (!go_on_locked(s, &interest, &tv))
 	{
 		forget_closed_socket_locked(s, now);
-		return s->trying ? now + APART_MS * ZKS_MS : s->connect_at;
+		return s->attempts.trying ? now + APART_MS * ZKS_MS : s->attempts.next_at;
 	}
 	if (interest & ZOOKEEPER_READ)
 		events |= EPOLLIN | EPOLLRDHUP;
 	if ((interest & ZOOKEEPER_WRITE) && !listens_locked(s, now))
 		events |= EPOLLOUT;
-	if (s->close_by != 0)
+	if (s->due.close_by != 0)
 		s->wakeup.lent = false; /* the owner has left its wait by an exit */
 	zks_wakeup_want_locked(&s->wakeup, s->sock, events);
-	if (s->awaited && s->close_by == 0 && zks_greeted_locked(s))
+	if (s->awaited && s->due.close_by == 0 && zks_greeted_locked(s))
 		zks_wakeup_lend_locked(&s->wakeup, s->sock);
 
 	until = now + tv.tv_sec * 1000 * ZKS_MS + tv.tv_usec * INT64_C(1000);
 	if (listens_locked(s, now))
-		until = zks_earlier(until, s->attempt_at + LISTEN_MS * ZKS_MS);
+		until = zks_earlier(until, s->attempts.at + LISTEN_MS * ZKS_MS);
 	return attempting_locked(s) ? zks_earlier(until, attempt_until(s)) : until;
 }
 
@@ -791,7 +727,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 	zk_assert(zks_has_mutex(s));
 	if (turned_away_locked(s, happened))
 	{
-		drop_locked(s, crowded);
+		drop_locked(s, ZKS_TROUBLE_CROWDED, "server closed the connection at once");
 		return FRAME_NONE;
 	}
 	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
@@ -808,7 +744,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 				if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 				{
 					/* the rest will never arrive */
-					drop_locked(s, "server closed the connection");
+					drop_locked(s, ZKS_TROUBLE_OTHER, "server closed the connection");
 					return FRAME_NONE;
 				}
 				break;
@@ -818,7 +754,7 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 			case FRAME_TOO_LARGE:
 
 				/* the request fails; the session lives, and continues */
-				drop_locked(s, "an answer is too large");
+				drop_locked(s, ZKS_TROUBLE_OTHER, "an answer is too large");
 				return FRAME_NONE;
 		}
 	}

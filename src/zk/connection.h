@@ -11,7 +11,6 @@
 #include "session_private.h"
 
 extern void zks_trouble_locked(ZkSession *s, ZksTrouble kind, const char *what);
-extern void zks_name_trouble_locked(ZkSession *s, const char *what);
 extern void zks_suspend_locked(ZkSession *s);
 extern void zks_forfeit_locked(ZkSession *s);
 extern void zks_mend_locked(ZkSession *s);

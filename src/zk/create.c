@@ -312,7 +312,7 @@ create_one_locked(ZkNode *n)
 			create_parents(n, "");
 		if (denied)
 			/* asked again, as if ZooKeeper had said so, until some are free */
-			zkr_fail_locked(r, ZKS_IN_DOUBT);
+			zkr_answer_locked(r, ZKS_IN_DOUBT);
 		else if (n->single)
 			send_single(r, n, data);
 		else

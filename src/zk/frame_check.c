@@ -35,7 +35,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <zookeeper/proto.h>
@@ -74,12 +73,6 @@
 #define XID_PING			(-2)
 #define XID_AUTH			(-4)
 #define XID_SET_WATCHES		(-8)
-
-void
-zks_reset_frame(ZkFrame *frame)
-{
-	frame->in_long_frame = false;
-}
 
 static ZkFrameVerdict
 check_handshake(int32_t length, int available)
@@ -280,35 +273,26 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 	return at == end && (nerrors == 0 || (nerrors == r->nops && has_reason));
 }
 
-static bool
-is_sound_long_multi(int sock, int32_t length, const ZkRequest *r)
-{
-	int			end = length + 4;
-	unsigned char *frame = malloc(end);
-	bool		sound;
-
-	if (frame == NULL)
-		return false;			/* there may be memory for the next connection */
-	sound = recv(sock, frame, end, MSG_PEEK | MSG_DONTWAIT) == end &&
-		walk_multi(frame, end, r);
-	free(frame);
-	return sound;
-}
-
 static ZkFrameVerdict
 check_multi(int sock, const unsigned char *frame, int32_t length, const ZkRequest *r)
 {
-	int			available;
+	int			end = length + 4;
+	unsigned char *whole;
+	ZkFrameVerdict verdict = FRAME_REJECT;
 
 	if (length > MULTI_MAX)
 		return FRAME_REJECT;
 	if (length <= SHORT_FRAME)
-		return walk_multi(frame, length + 4, r) ? FRAME_READ : FRAME_REJECT;
-	if (ioctl(sock, FIONREAD, &available) < 0)
-		return FRAME_READ;
-	if (available < length + 4)
-		return FRAME_WAIT;
-	return is_sound_long_multi(sock, length, r) ? FRAME_READ : FRAME_REJECT;
+		return walk_multi(frame, end, r) ? FRAME_READ : FRAME_REJECT;
+	whole = malloc(end);
+	if (whole == NULL)
+		return FRAME_REJECT;	/* there may be memory for the next connection */
+	if (recv(sock, whole, end, MSG_PEEK | MSG_DONTWAIT) < end)
+		verdict = FRAME_WAIT;
+	else if (walk_multi(whole, end, r))
+		verdict = FRAME_READ;
+	free(whole);
+	return verdict;
 }
 
 /* A list or data that is not held back: judged by its head */
@@ -334,7 +318,7 @@ check_long_answer(const unsigned char *frame, int32_t length, int available, ZkR
 static ZkFrameVerdict
 check_answer(ZkSession *s, const unsigned char *frame, int32_t length, int available)
 {
-	ZkRequest  *r = zkr_next_locked(s);
+	ZkRequest  *r = TAILQ_FIRST(&s->sent);
 	ZkFrameVerdict verdict;
 
 	if (r == NULL)

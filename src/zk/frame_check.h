@@ -28,7 +28,6 @@ typedef enum ZkFrameVerdict
 	FRAME_TOO_LARGE				/* it is, but we do not want to read it */
 } ZkFrameVerdict;
 
-extern void zks_reset_frame(ZkFrame *frame);
 extern ZkFrameVerdict zks_check_frame_locked(ZkSession *s);
 
 #endif							/* ZKLOCK_FRAME_CHECK_H */

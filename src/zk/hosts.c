@@ -49,13 +49,34 @@ find(Part part, char c)
 }
 
 static Part
+after_first(Part part)
+{
+	part.text++;
+	part.len--;
+	return part;
+}
+
+/* Ends it before this character.  Returns what begins there; empty if it is not there */
+static Part
+split(Part *part, char c)
+{
+	const char *at = find(*part, c);
+	Part		rest = {"", 0};
+
+	if (at != NULL)
+	{
+		rest.text = at;
+		rest.len = part->len - (at - part->text);
+	}
+	part->len -= rest.len;
+	return rest;
+}
+
+static Part
 trim(Part part)
 {
 	while (part.len > 0 && strchr(BLANKS, part.text[0]) != NULL)
-	{
-		part.text++;
-		part.len--;
-	}
+		part = after_first(part);
 	while (part.len > 0 && strchr(BLANKS, part.text[part.len - 1]) != NULL)
 		part.len--;
 	return part;
@@ -70,8 +91,7 @@ check_port(Part rest, int *port)
 		return NULL;
 	if (rest.text[0] != ':')
 		return "A closing bracket is not followed by a colon and a port.";
-	rest.text++;
-	rest.len--;
+	rest = after_first(rest);
 	*port = rest.len <= 5 ? atoi(rest.text) : 0;
 	if (!consists_of(rest, DIGITS) || *port < 1 || *port > 65535)
 		return "A port is not a number from 1 to 65535.";
@@ -85,17 +105,10 @@ check_port(Part rest, int *port)
 static const char *
 check_address(Part address, char *servers)
 {
-	const char *percent = find(address, '%');
-	Part		zone = {"", 0};
+	Part		zone = split(&address, '%');
 	char		text[INET6_ADDRSTRLEN];
 	struct in6_addr binary;
 
-	if (percent != NULL)
-	{
-		zone.text = percent;
-		zone.len = address.len - (percent - address.text);
-		address.len -= zone.len;
-	}
 	snprintf(text, sizeof(text), "%.*s", (int) address.len, address.text);
 	if (address.len >= sizeof(text) || inet_pton(AF_INET6, text, &binary) != 1 ||
 		zone.len > NAME_MAX_LEN || !consists_of(zone, NAME_CHARACTERS "%"))
@@ -124,10 +137,10 @@ check_name(Part name, char *servers)
 static const char *
 check_server(Part server, char *servers)
 {
-	const char *end;
+	bool		bracketed = server.len > 0 && server.text[0] == '[';
 	const char *wrong;
-	Part		host = server;
-	Part		rest = {"", 0};
+	Part		host = bracketed ? after_first(server) : server;
+	Part		rest = split(&host, bracketed ? ']' : ':');
 	int			port;
 
 	if (server.len == 0)
@@ -136,30 +149,13 @@ check_server(Part server, char *servers)
 		return "It contains a path; use zklock.root for that.";
 	if (find(server, ' ') != NULL || find(server, '\t') != NULL)
 		return "A comma is missing between two servers.";
-	if (server.text[0] == '[')
-	{
-		host.text++;
-		end = find(server, ']');
-		if (end == NULL)
-			return "A bracket is not closed.";
-		host.len = end - host.text;
-		end++;
-	}
-	else
-	{
-		end = find(server, ':');
-		if (end != NULL)
-			host.len = end - host.text;
-	}
-	if (end != NULL)
-	{
-		rest.text = end;
-		rest.len = server.len - (end - server.text);
-	}
-	if (server.text[0] != '[' && rest.len > 0 &&
-		memchr(rest.text + 1, ':', rest.len - 1) != NULL)
+	if (bracketed && rest.len == 0)
+		return "A bracket is not closed.";
+	if (bracketed)
+		rest = after_first(rest);
+	else if (rest.len > 0 && find(after_first(rest), ':') != NULL)
 		return "An IPv6 address is not enclosed in brackets, as in [::1]:2181.";
-	wrong = server.text[0] == '[' ? check_address(host, servers) : check_name(host, servers);
+	wrong = bracketed ? check_address(host, servers) : check_name(host, servers);
 	if (wrong == NULL)
 		wrong = check_port(rest, &port);
 	if (wrong == NULL)
@@ -178,19 +174,16 @@ zks_check_hosts(const char *list, char *servers)
 		return NULL;
 	for (;;)
 	{
-		const char *comma = find(all, ',');
 		Part		server = all;
 		const char *wrong;
 
-		if (comma != NULL)
-			server.len = comma - all.text;
+		all = split(&server, ',');
 		wrong = check_server(trim(server), servers);
-		if (wrong != NULL || comma == NULL)
+		if (wrong != NULL || all.len == 0)
 			return wrong;
 		servers += strlen(servers);
 		*servers++ = ',';
-		all.len -= server.len + 1;
-		all.text = comma + 1;
+		all = after_first(all);
 	}
 }
 

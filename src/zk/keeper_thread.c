@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 
 #include "connection.h"
 #include "keeper_thread.h"
@@ -87,14 +86,14 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 
 	zk_assert(zks_has_mutex(s));
 	if (!asks)
-		s->quorum_due_since = 0;
-	else if (s->quorum_due_since == 0)
+		s->due.quorum_since = 0;
+	else if (s->due.quorum_since == 0)
 
 		/*
 		 * what was asked a moment ago, with the lock, was a question, too,
 		 * whose silence counts already
 		 */
-		s->quorum_due_since = now - s->info.quorum_at < zks_missed_after(&s->info) ?
+		s->due.quorum_since = now - s->info.quorum_at < zks_missed_after(&s->info) ?
 			s->info.quorum_at : now;
 	return asks;
 }
@@ -103,13 +102,18 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 static bool
 owner_asks_locked(ZkSession *s)
 {
+	ZkRequest  *r;
+	ZkWatch    *w;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	if (!TAILQ_EMPTY(&s->answered))
+		return true;			/* it has not taken note of them */
+	TAILQ_FOREACH(r, &s->sent, in_list)
 	{
 		if (r->listener == LISTENER_OWNER)
 			return true;
 	}
-	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
+	LIST_FOREACH(w, &s->watches, in_list)
 	{
 		if (!w->dropped)
 			return true;
@@ -133,16 +137,16 @@ static void
 heartbeat_locked(ZkSession *s, int64_t now)
 {
 	bool		in_doubt = zks_in_doubt(&s->info);
-	bool		at_once = in_doubt && s->heartbeat_at < s->info.gap_at;
+	bool		at_once = in_doubt && s->due.heartbeat_at < s->info.gap_at;
 	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	if (!zks_usable_locked(s) || s->close_by != 0 ||
-		(!at_once && now - s->heartbeat_at < heartbeat_interval(s)))
+	if (!zks_usable_locked(s) || s->due.close_by != 0 ||
+		(!at_once && now - s->due.heartbeat_at < heartbeat_interval(s)))
 		return;
-	s->heartbeat_at = now;
-	s->catch_up_at = 0;
+	s->due.heartbeat_at = now;
+	s->due.catch_up_at = 0;
 	if (zkn_only_refused_locked(s) && !owner_asks_locked(s))
 	{
 		zks_end_locked(s, ZCLOSING);
@@ -151,10 +155,11 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	if (!zkn_beat_locked(s, quorum) && (r = zkr_new_locked(s, NULL, NULL)) != NULL)
 	{
 		r->listener = LISTENER_NONE;
+		r->sync_path = in_doubt ? NULL : "/";
 		if (in_doubt)
 			zkr_prove_locked(r);
 		else
-			zkr_stat_fresh_locked(r, "/");
+			zkr_stat_locked(r, "/");
 	}
 	zkn_heartbeat_locked(s);
 }
@@ -164,10 +169,10 @@ static void
 beat_early_locked(ZkSession *s, int64_t now)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->catch_up_at == 0 || now < s->catch_up_at)
+	if (s->due.catch_up_at == 0 || now < s->due.catch_up_at)
 		return;
-	s->catch_up_at = 0;
-	s->caught_up_at = now;
+	s->due.catch_up_at = 0;
+	s->due.caught_up_at = now;
 	if (zks_usable_locked(s))
 		zkn_heartbeat_locked(s);
 }
@@ -183,14 +188,14 @@ static void
 expire_locked(ZkSession *s, int64_t now)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->close_by != 0)
+	if (s->due.close_by != 0)
 		return;
 	if (s->info.state == ZKS_SUSPENDED && now > zks_lease_ends(&s->info))
 	{
-		s->answer_due = 0;
+		s->due.answer_by = 0;
 		zks_forfeit_locked(s);
 	}
-	else if (s->info.state == ZKS_CONNECTED && s->answer_due != 0 && now > s->answer_due)
+	else if (s->info.state == ZKS_CONNECTED && s->due.answer_by != 0 && now > s->due.answer_by)
 	{
 		zks_forfeit_locked(s);
 		zks_end_locked(s, ZSESSIONEXPIRED);
@@ -204,20 +209,20 @@ expire_locked(ZkSession *s, int64_t now)
 static int64_t
 renewal_due(ZkSession *s)
 {
-	int64_t		attempt_until = s->attempt_at + zks_timeout(&s->info);
+	int64_t		attempt_until = s->attempts.at + zks_timeout(&s->info);
 
 	/*
 	 * an attempt that is under way may still succeed; the library ends it
 	 * sooner
 	 */
-	return s->sock >= 0 && attempt_until > s->renew_at ? attempt_until : s->renew_at;
+	return s->sock >= 0 && attempt_until > s->due.renew_at ? attempt_until : s->due.renew_at;
 }
 
 static bool
 needs_renewal_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->close_by == 0 &&
+	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->due.close_by == 0 &&
 		zks_now() >= renewal_due(s);
 }
 
@@ -232,7 +237,7 @@ static int64_t
 retirement_due_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->in_use || s->idle_ms == 0 || s->close_by != 0 || s->in_flight > 0 ||
+	if (s->in_use || s->idle_ms == 0 || s->due.close_by != 0 || s->in_flight > 0 ||
 		zkn_any_locked(s) || owner_asks_locked(s))
 		return ZKS_NEVER;
 	return s->idle_since + s->idle_ms * ZKS_MS;
@@ -262,12 +267,12 @@ finished_locked(ZkSession *s)
 		return true;
 	if (!atomic_load(&s->closing))
 		return false;
-	if (s->close_by == 0)
+	if (s->due.close_by == 0)
 	{
-		s->close_by = zks_now() + LINGER_MS * ZKS_MS;
-		s->connect_at = 0;		/* a pause would outlast that */
+		s->due.close_by = zks_now() + LINGER_MS * ZKS_MS;
+		s->attempts.next_at = 0;	/* a pause would outlast that */
 	}
-	if (zks_now() >= s->close_by)
+	if (zks_now() >= s->due.close_by)
 		return true;
 	switch (s->info.state)
 	{
@@ -300,18 +305,18 @@ prepare_locked(ZkSession *s)
 	heartbeat_locked(s, now);
 	beat_early_locked(s, now);
 	until = zks_earlier(zks_prepare_locked(s, now), zks_earlier(retirement_due_locked(s), zks_stop_locked(s, now)));
-	if (s->catch_up_at != 0)
-		until = zks_earlier(until, s->catch_up_at);
-	if (s->info.state == ZKS_CONNECTED && s->close_by == 0)
-		until = zks_earlier(until, s->heartbeat_at + heartbeat_interval(s));
+	if (s->due.catch_up_at != 0)
+		until = zks_earlier(until, s->due.catch_up_at);
+	if (s->info.state == ZKS_CONNECTED && s->due.close_by == 0)
+		until = zks_earlier(until, s->due.heartbeat_at + heartbeat_interval(s));
 	else if (zks_greeted_locked(s))
 		until = zks_earlier(until, now + heartbeat_interval(s));	/* the owner may connect */
-	if (s->close_by != 0)
-		until = zks_earlier(until, s->close_by);
+	if (s->due.close_by != 0)
+		until = zks_earlier(until, s->due.close_by);
 	else if (s->info.state == ZKS_SUSPENDED)
 		until = zks_earlier(until, s->info.forfeited ? renewal_due(s) : zks_lease_ends(&s->info));
-	else if (s->info.state == ZKS_CONNECTED && s->answer_due != 0)
-		until = zks_earlier(until, s->answer_due + 1);
+	else if (s->info.state == ZKS_CONNECTED && s->due.answer_by != 0)
+		until = zks_earlier(until, s->due.answer_by + 1);
 	return zks_ms_until(until, now);
 }
 
@@ -362,25 +367,20 @@ keep(ZkSession *s)
  */
 static sem_t turn;
 
-/* How often to look, while waiting for it, whether it is still wanted */
-#define TURN_MS				100
+/* How often to look whether it is free, and still wanted */
+#define TURN_MS				5
 
 static atomic_int nkeepers;
 
 static bool
 take_turn(ZkSession *s)
 {
-	struct timespec until;
-
-	do
+	while (sem_trywait(&turn) != 0)
 	{
 		if (atomic_load(&s->closing))
-			return sem_trywait(&turn) == 0;
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += TURN_MS * ZKS_MS;
-		until.tv_sec += until.tv_nsec / INT64_C(1000000000);
-		until.tv_nsec %= INT64_C(1000000000);
-	} while (sem_timedwait(&turn, &until) != 0);
+			return false;
+		poll(NULL, 0, TURN_MS);
+	}
 	return true;
 }
 
@@ -437,16 +437,15 @@ begin(ZkSession *s)
 	if (s->zh != NULL)
 	{
 		zks_lock(s);
-		zks_hears(s);
 		return true;
 	}
 	found = find_servers(s, false, error, sizeof(error));
 	if (!take_turn(s))
 		return false;
 	zks_lock(s);
-	s->nfaults = 0;				/* the addresses may be others now */
+	s->attempts.nfaults = 0;	/* the addresses may be others now */
 	if (error[0] != '\0')
-		zks_name_trouble_locked(s, error);
+		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
 	if (!found)
 	{
 		zks_end_locked(s, ZBADARGUMENTS);
@@ -477,7 +476,7 @@ attend(ZkSession *s)
 		again = needs_renewal_locked(s);
 		zks_close_handle_locked(s);
 	}
-	s->renew_at = zks_now() + zks_timeout(&s->info);
+	s->due.renew_at = zks_now() + zks_timeout(&s->info);
 	zkr_fail_all_locked(s, again ? ZCONNECTIONLOSS : s->info.error == 0 ? ZCLOSING : s->info.error);
 	zkr_free_left_locked(s);
 	zkn_show_locked(s);
@@ -526,8 +525,6 @@ keeper_main(void *arg)
 	}
 	zks_lock(s);
 	s->tls = NULL;
-	zkr_fail_all_locked(s, s->info.error == 0 ? ZCLOSING : s->info.error);
-	zkr_free_left_locked(s);
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);
@@ -570,7 +567,6 @@ go_ahead(ZkSession *s)
 			(void) prepare_locked(s);	/* the keeper need not be woken to
 										 * write */
 		}
-		zks_hears(NULL);
 	}
 	else
 		sem_post(&turn);
@@ -593,10 +589,7 @@ bool
 zks_start_keeper(ZkSession *s)
 {
 	static bool turn_made;
-	pthread_attr_t attr;
-	sigset_t	all;
-	sigset_t	saved;
-	int			rc;
+	int			save_errno;
 
 	if (atomic_load(&nkeepers) >= MAX_KEEPERS)
 	{
@@ -606,28 +599,14 @@ zks_start_keeper(ZkSession *s)
 	if (!turn_made)
 		turn_made = sem_init(&turn, 0, 1) == 0;
 	go_ahead(s);
-	rc = pthread_attr_init(&attr);
-	if (rc == 0)
-	{
-		pthread_attr_setstacksize(&attr, KEEPER_STACK);
-
-		/* a thread inherits its creator's mask: signals are not for it */
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &saved);
-		atomic_fetch_add(&nkeepers, 1);
-		atomic_fetch_add(&s->owners, 1);
-		rc = pthread_create(&s->keeper, &attr, keeper_main, s);
-		if (rc != 0)
-		{
-			atomic_fetch_sub(&s->owners, 1);
-			atomic_fetch_sub(&nkeepers, 1);
-		}
-		pthread_sigmask(SIG_SETMASK, &saved, NULL);
-		pthread_attr_destroy(&attr);
-	}
-	threadless = rc != 0;
+	atomic_fetch_add(&nkeepers, 1);
+	threadless = !zks_start_thread(&s->keeper, KEEPER_STACK, keeper_main, s);
 	if (threadless)
+	{
+		save_errno = errno;
+		atomic_fetch_sub(&nkeepers, 1);
 		go_back(s);
-	errno = rc;
-	return rc == 0;
+		errno = save_errno;
+	}
+	return !threadless;
 }

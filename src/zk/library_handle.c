@@ -29,25 +29,17 @@
  * The library's messages are the only place where it says why a connection
  * failed: "...errno=111(Connection refused): ...".  Keep that for DETAIL;
  * nothing is written to a log, which a dead ensemble would flood.  The
- * callback is not told whose message it is.  Whoever opens a handle hears for it,
- * the keeper until it closes it; the owner, when it lets the library read, and the
- * keeper of a handle that the owner has opened, say so by zks_hears.
+ * callback is not told whose message it is: that of the session whose mutex we
+ * have.  While a handle is closed there is none.
  */
-static __thread ZkSession *heard_by;
-
-void
-zks_hears(ZkSession *s)
-{
-	heard_by = s;
-}
-
 static void
 on_log(const char *message)
 {
+	ZkSession  *s = zks_entered();
 	const char *text = strstr(message, "errno=");
 	int			code;
 
-	if (heard_by == NULL || text == NULL)
+	if (s == NULL || text == NULL)
 		return;
 	code = atoi(text + strlen("errno="));
 	if (code == EINPROGRESS)
@@ -59,9 +51,9 @@ on_log(const char *message)
 	 * greeting without looking whether there was one.
 	 */
 	if (code == EHOSTDOWN || zks_errno_trouble(code) == ZKS_TROUBLE_CLOSED)
-		zks_trouble_locked(heard_by, ZKS_TROUBLE_CLOSED, "server closed the connection");
+		zks_trouble_locked(s, ZKS_TROUBLE_CLOSED, "server closed the connection");
 	else
-		zks_trouble_locked(heard_by, zks_errno_trouble(code), strerror(code));
+		zks_trouble_locked(s, zks_errno_trouble(code), strerror(code));
 }
 
 static void
@@ -168,7 +160,6 @@ zks_open_handle_locked(ZkSession *s)
 	zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
 	zoo_deterministic_conn_order(1);	/* resolve.c has shuffled; this would
 										 * reseed the process's random() */
-	heard_by = s;
 	s->zh = zookeeper_init2(s->addresses, on_session_event, s->wanted_timeout_ms,
 							s->info.epoch > 0 ? &s->id : NULL, s,
 							ZOO_NO_LOG_CLIENTENV, on_log);
@@ -183,7 +174,6 @@ zks_open_handle_locked(ZkSession *s)
 		s->zh = NULL;
 		errno = ENOMEM;
 	}
-	heard_by = NULL;
 	return false;
 }
 
@@ -204,12 +194,9 @@ zks_close_handle_locked(ZkSession *s)
 	s->zh = NULL;
 	s->wire = NULL;
 	s->sock = -1;
-	heard_by = NULL;
 	zks_unlock(s);
 	zookeeper_close(zh);
-	if (atomic_load(&s->closing))
-		zks_wire_finish(wire);	/* the goodbye must still get out */
-	else
-		zks_wire_cut(wire);
+	/* the goodbye must still get out */
+	zks_wire_end(wire, atomic_load(&s->closing));
 	zks_lock(s);
 }

@@ -10,7 +10,6 @@
 
 #include "session.h"
 
-extern void zks_hears(ZkSession *s);
 extern bool zks_copy_credentials(ZkSession *s, const ZkOptions *options);
 extern void zks_free_credentials(ZkSession *s);
 extern bool zks_open_handle_locked(ZkSession *s);

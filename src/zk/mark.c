@@ -335,7 +335,8 @@ zkn_advance_mark_locked(ZkMark *m)
 	{
 		m->asking = true;
 		r->keeps_data = ZKS_DATA_KEPT;
-		zkr_get_fresh_locked(r, m->path, m->path);
+		r->sync_path = m->path;
+		zkr_get_locked(r, m->path);
 	}
 }
 

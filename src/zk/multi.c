@@ -57,7 +57,7 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 	r->op = ZOO_MULTI_OP;
 	r->writes = true;			/* although checks change nothing */
 	if (zops == NULL || !make_room(r, ops, n))
-		zkr_fail_locked(r, ZSYSTEMERROR);
+		zkr_answer_locked(r, ZSYSTEMERROR);
 	else if (zkr_begin_locked(r))
 	{
 		for (int i = 0; i < n; i++)

@@ -383,13 +383,12 @@ look(ZkNode *n)
 
 	if (list == NULL)
 		return;
-	if (n->single)
-	{
-		zkr_stat_fresh_locked(list, n->dir);
-		return;
-	}
+	list->sync_path = n->dir;
 	list->interest = n->is_record ? INTEREST_ALL : INTEREST_CONTENDERS;
-	zkr_list_fresh_locked(list, n->dir);
+	if (n->single)
+		zkr_stat_locked(list, n->dir);
+	else
+		zkr_list_locked(list, n->dir);
 }
 
 /*
@@ -509,7 +508,8 @@ send_delete(ZkNode *n, bool with_mark)
 	if (read_first)
 	{
 		r->meant = n->czxid;
-		zkr_stat_fresh_locked(r, n->path);
+		r->sync_path = n->path;
+		zkr_stat_locked(r, n->path);
 	}
 	else if (with_mark)
 	{

@@ -103,43 +103,6 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 }
 
 static bool
-is_of_interest(const ZkRequest *r, const char *name)
-{
-	ZkpContender contender;
-
-	return r->interest == INTEREST_ALL || zkp_parse(name, &contender);
-}
-
-/* Of those that are of no interest: whether it is kept aside */
-static bool
-is_stranger(const ZkRequest *r, const char *name)
-{
-	return r->interest == INTEREST_CONTENDERS && r->nstrangers < ZKS_STRANGERS &&
-		zkp_may_be_stranger(name);
-}
-
-/*
- * How many of these are of interest.  Other entries of a directory, real or
- * not, take no memory of ours, but for a few strangers.  -1 if one of them cannot be the name of a
- * node: the library leaves NULL where a list was damaged.
- */
-static int
-count_children(const ZkRequest *r, const struct String_vector *strings)
-{
-	int			n = 0;
-
-	for (int i = 0; i < strings->count; i++)
-	{
-		const char *name = strings->data[i];
-
-		if (name == NULL || name[0] == '\0' || strchr(name, '/') != NULL)
-			return -1;
-		n += is_of_interest(r, name);
-	}
-	return n;
-}
-
-static bool
 keep(char **kept, int *n, const char *name)
 {
 	kept[*n] = strdup(name);
@@ -150,45 +113,49 @@ keep(char **kept, int *n, const char *name)
 }
 
 /*
- * False: out of memory.  Half a list would show fewer before us than there
- * are.
+ * Other entries of a directory, real or not, take no memory of ours (what is not
+ * written to takes none), but for a few strangers.  Half a list would show fewer before
+ * us than there are, so it is none; nor is one with what cannot be the name of a node:
+ * the library leaves NULL where a list was damaged.
  */
-static bool
-keep_children(ZkRequest *r, const struct String_vector *strings, int n)
+static int
+keep_children(ZkRequest *r, const struct String_vector *strings)
 {
-	r->children = calloc(n + 1, sizeof(char *));
+	int			rc = ZOK;
+
+	r->children = calloc(strings->count + 1, sizeof(char *));
 	if (r->children == NULL)
-		return false;
+		rc = ZSYSTEMERROR;
 	for (int i = 0; i < strings->count; i++)
 	{
 		const char *name = strings->data[i];
+		ZkpContender contender;
+		bool		kept = true;
 
-		if (is_of_interest(r, name))
+		if (name == NULL || name[0] == '\0' || strchr(name, '/') != NULL)
 		{
-			if (!keep(r->children, &r->nchildren, name))
-				return false;
+			/* the connection is dropped as soon as the library lets us */
+			r->session->frame.unsound = true;
+			return ZMARSHALLINGERROR;
 		}
-		else if (is_stranger(r, name) && !keep(r->strangers, &r->nstrangers, name))
-			return false;
+		if (rc != ZOK)
+			continue;
+		if (r->interest == INTEREST_ALL || zkp_parse(name, &contender))
+			kept = keep(r->children, &r->nchildren, name);
+		else if (r->nstrangers < ZKS_STRANGERS && zkp_may_be_stranger(name))
+			kept = keep(r->strangers, &r->nstrangers, name);
+		if (!kept)
+			rc = ZSYSTEMERROR;
 	}
-	return true;
+	return rc;
 }
 
 static void
 on_strings(int rc, const struct String_vector *strings, const void *data)
 {
 	ZkRequest  *r = (ZkRequest *) data;
-	int			n = rc == ZOK ? count_children(r, strings) : 0;
 
-	if (n < 0)
-	{
-		/* the connection is dropped as soon as the library lets us */
-		r->session->frame.unsound = true;
-		rc = ZMARSHALLINGERROR;
-	}
-	else if (rc == ZOK && !keep_children(r, strings, n))
-		rc = ZSYSTEMERROR;
-	zkr_complete(r, rc);
+	zkr_complete(r, rc == ZOK ? keep_children(r, strings) : rc);
 }
 
 const struct ACL_vector *
@@ -197,41 +164,9 @@ zkr_acl(bool closed)
 	return closed ? &ZOO_CREATOR_ALL_ACL : &ZOO_OPEN_ACL_UNSAFE;
 }
 
-void
-zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, bool closed)
-{
-	zhandle_t  *zh = r->session->zh;
-
-	zk_assert(zks_has_mutex(r->session));
-	r->op = flags == ZOO_CONTAINER ? ZOO_CREATE_CONTAINER_OP : ZOO_CREATE2_OP;
-	r->writes = true;
-	r->name = strdup(path);
-	if (r->name == NULL)
-		zkr_fail_locked(r, ZSYSTEMERROR);
-	else if (!zkr_begin_locked(r))
-		return;
-	else if (flags == ZOO_CONTAINER)
-		zkr_submitted_locked(r, zoo_acreate(zh, path, data, (int) strlen(data),
-											zkr_acl(closed), flags, on_string, r));
-	else
-		zkr_submitted_locked(r, zoo_acreate2(zh, path, data, (int) strlen(data), zkr_acl(closed),
-											 flags, on_create2, r));
-}
-
-/* An answer with an error arms no watch */
-void
-zkr_list_locked(ZkRequest *r, const char *dir)
-{
-	zk_assert(zks_has_mutex(r->session));
-	r->op = ZOO_GETCHILDREN_OP;
-	if (zkr_begin_locked(r))
-		zkr_submitted_locked(r, zoo_awget_children(r->session->zh, dir, r->watcher,
-												   NULL, on_strings, r));
-}
-
-/* What follows is read according to the leader */
+/* The sync is of the whole server, whatever its path */
 static bool
-send_sync(ZkRequest *r, const char *path)
+send_sync(ZkRequest *r)
 {
 	ZkRequest  *sync = zkr_new_before_locked(r);
 
@@ -239,62 +174,71 @@ send_sync(ZkRequest *r, const char *path)
 		return false;
 	sync->op = ZOO_SYNC_OP;
 	if (zkr_begin_locked(sync))
-		zkr_submitted_locked(sync, zoo_async(r->session->zh, path, on_string, sync));
+		zkr_submitted_locked(sync, zoo_async(r->session->zh, r->sync_path, on_string, sync));
 	return true;
 }
 
+static bool
+begin(ZkRequest *r, int op)
+{
+	r->op = op;
+
+	/* also if it fails */
+	r->writes = op == ZOO_CREATE_CONTAINER_OP || op == ZOO_CREATE2_OP || op == ZOO_DELETE_OP || op == ZOO_SETDATA_OP;
+	return (r->sync_path == NULL || send_sync(r)) && zkr_begin_locked(r);
+}
+
 void
-zkr_list_fresh_locked(ZkRequest *r, const char *dir)
+zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, bool closed)
+{
+	zhandle_t  *zh = r->session->zh;
+	int			len = (int) strlen(data);
+
+	zk_assert(zks_has_mutex(r->session));
+	r->name = strdup(path);
+	if (r->name == NULL)
+		zkr_answer_locked(r, ZSYSTEMERROR);
+	else if (!begin(r, flags == ZOO_CONTAINER ? ZOO_CREATE_CONTAINER_OP : ZOO_CREATE2_OP))
+		return;
+	else if (flags == ZOO_CONTAINER)
+		zkr_submitted_locked(r, zoo_acreate(zh, path, data, len, zkr_acl(closed), flags, on_string, r));
+	else
+		zkr_submitted_locked(r, zoo_acreate2(zh, path, data, len, zkr_acl(closed), flags, on_create2, r));
+}
+
+/* An answer with an error arms no watch */
+void
+zkr_list_locked(ZkRequest *r, const char *dir)
 {
 	zk_assert(zks_has_mutex(r->session));
-	if (send_sync(r, dir))
-		zkr_list_locked(r, dir);
+	if (begin(r, ZOO_GETCHILDREN_OP))
+		zkr_submitted_locked(r, zoo_awget_children(r->session->zh, dir, r->watcher,
+												   NULL, on_strings, r));
 }
 
 void
 zkr_stat_locked(ZkRequest *r, const char *path)
 {
 	zk_assert(zks_has_mutex(r->session));
-	r->op = ZOO_EXISTS_OP;
 
 	/* no watch: one on a node that is never created stays forever */
-	if (zkr_begin_locked(r))
+	if (begin(r, ZOO_EXISTS_OP))
 		zkr_submitted_locked(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
-}
-
-void
-zkr_stat_fresh_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (send_sync(r, path))
-		zkr_stat_locked(r, path);
 }
 
 void
 zkr_get_locked(ZkRequest *r, const char *path)
 {
 	zk_assert(zks_has_mutex(r->session));
-	r->op = ZOO_GETDATA_OP;
-	if (zkr_begin_locked(r))
+	if (begin(r, ZOO_GETDATA_OP))
 		zkr_submitted_locked(r, zoo_awget(r->session->zh, path, r->watcher, NULL, on_data, r));
-}
-
-/* The sync is of the whole server, whatever its path */
-void
-zkr_get_fresh_locked(ZkRequest *r, const char *path, const char *sync_path)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (send_sync(r, sync_path))
-		zkr_get_locked(r, path);
 }
 
 void
 zkr_delete_locked(ZkRequest *r, const char *path, int version)
 {
 	zk_assert(zks_has_mutex(r->session));
-	r->op = ZOO_DELETE_OP;
-	r->writes = true;			/* also if it fails */
-	if (zkr_begin_locked(r))
+	if (begin(r, ZOO_DELETE_OP))
 		zkr_submitted_locked(r, zoo_adelete(r->session->zh, path, version, zkr_on_code, r));
 }
 
@@ -302,9 +246,7 @@ void
 zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version)
 {
 	zk_assert(zks_has_mutex(r->session));
-	r->op = ZOO_SETDATA_OP;
-	r->writes = true;
-	if (zkr_begin_locked(r))
+	if (begin(r, ZOO_SETDATA_OP))
 		zkr_submitted_locked(r, zoo_aset(r->session->zh, path, data, (int) strlen(data), version,
 										 on_stat, r));
 }
@@ -322,7 +264,7 @@ zkr_prove_locked(ZkRequest *r)
 	if (zks_make_uuid(path + 1))
 		zkr_delete_locked(r, path, INT32_MAX);
 	else
-		zkr_fail_locked(r, ZSYSTEMERROR);
+		zkr_answer_locked(r, ZSYSTEMERROR);
 }
 
 /*
@@ -333,8 +275,7 @@ void
 zkr_remove_watches_locked(ZkRequest *r, const char *path, bool of_children)
 {
 	zk_assert(zks_has_mutex(r->session));
-	r->op = ZOO_REMOVE_WATCHES;
-	if (zkr_begin_locked(r))
+	if (begin(r, ZOO_REMOVE_WATCHES))
 		zkr_submitted_locked(r, zoo_aremove_all_watches(r->session->zh, path,
 														of_children ? ZWATCHTYPE_CHILD : ZWATCHTYPE_DATA, 0,
 														(void_completion_t *) zkr_on_code, r));
@@ -344,9 +285,9 @@ zkr_remove_watches_locked(ZkRequest *r, const char *path, bool of_children)
  * What the owner may ask
  */
 
-/* interest: in what a list shows; keeps_data: of what is read */
+/* fresh: according to the leader; interest: in what a list shows; keeps_data: of what is read */
 static ZkRequest *
-ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path,
+ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path, bool fresh,
 	ZkInterest interest, int keeps_data)
 {
 	ZkRequest  *r;
@@ -355,6 +296,7 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
+		r->sync_path = fresh ? path : NULL;
 		r->interest = interest;
 		r->keeps_data = keeps_data;
 		send(r, path);
@@ -366,44 +308,37 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 ZkRequest *
 zks_list(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask(s, fresh ? zkr_list_fresh_locked : zkr_list_locked, dir, INTEREST_CONTENDERS, 0);
+	return ask(s, zkr_list_locked, dir, fresh, INTEREST_CONTENDERS, 0);
 }
 
 ZkRequest *
 zks_list_all(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask(s, fresh ? zkr_list_fresh_locked : zkr_list_locked, dir, INTEREST_ALL, 0);
+	return ask(s, zkr_list_locked, dir, fresh, INTEREST_ALL, 0);
 }
 
 ZkRequest *
 zks_read(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, 0, ZKS_DATA_KEPT);
-}
-
-static void
-read_fresh_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-	zkr_get_fresh_locked(r, path, path);
+	return ask(s, zkr_get_locked, path, false, 0, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_fresh(ZkSession *s, const char *path)
 {
-	return ask(s, read_fresh_locked, path, 0, ZKS_DATA_KEPT);
+	return ask(s, zkr_get_locked, path, true, 0, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_record(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, 0, ZKS_RECORD_KEPT);
+	return ask(s, zkr_get_locked, path, false, 0, ZKS_RECORD_KEPT);
 }
 
 ZkRequest *
 zks_stat(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_stat_locked, path, 0, 0);
+	return ask(s, zkr_stat_locked, path, false, 0, 0);
 }
 
 ZkRequest *

@@ -20,11 +20,8 @@ extern const struct ACL_vector *zkr_acl(bool closed);
 extern void zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data,
 							  bool closed);
 extern void zkr_list_locked(ZkRequest *r, const char *dir);
-extern void zkr_list_fresh_locked(ZkRequest *r, const char *dir);
 extern void zkr_stat_locked(ZkRequest *r, const char *path);
-extern void zkr_stat_fresh_locked(ZkRequest *r, const char *path);
 extern void zkr_get_locked(ZkRequest *r, const char *path);
-extern void zkr_get_fresh_locked(ZkRequest *r, const char *path, const char *sync_path);
 extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
 extern void zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version);
 extern void zkr_prove_locked(ZkRequest *r);

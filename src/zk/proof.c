@@ -163,8 +163,9 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 		if (r == NULL)
 			return false;
 		r->meant = meant(n);
+		r->sync_path = quorum ? NULL : "/";
 		if (!quorum)
-			zkr_get_fresh_locked(r, n->path, "/");
+			zkr_get_locked(r, n->path);
 		else if (n->single)
 			zkr_stat_behind_locked(r, n->path, &op, 1);
 		else
@@ -225,7 +226,7 @@ send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
 		read = zkn_request_locked(nodes[i], on_heartbeat);
 		if (read == NULL)
 		{
-			zkr_fail_locked(r, ZSYSTEMERROR);
+			zkr_answer_locked(r, ZSYSTEMERROR);
 			return r;
 		}
 		read->meant = nodes[i]->czxid;

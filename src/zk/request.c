@@ -38,50 +38,20 @@ zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 	r->done = done;
 	r->owner = owner;
 	r->epoch = s->info.epoch;
-	r->prev = s->last_request;
-	if (r->prev != NULL)
-		r->prev->next = r;
-	else
-		s->requests = r;
-	s->last_request = r;
-	if (s->unanswered_from == NULL)
-		s->unanswered_from = r;
 	return r;
 }
-
-static void
-unlink_request(ZkRequest *r)
-{
-	ZkSession  *s = r->session;
-
-	if (s->unanswered_from == r)
-		s->unanswered_from = r->next;
-	if (r->prev != NULL)
-		r->prev->next = r->next;
-	else
-		s->requests = r->next;
-	if (r->next != NULL)
-		r->next->prev = r->prev;
-	else
-		s->last_request = r->prev;
-}
-
-static void free_request(ZkRequest *r);
 
 /* Nobody wants to know.  The last of the two threads calls it without the mutex. */
 static void
 forget(ZkRequest *r)
 {
-	if (r->answered)
-		free_request(r);
-	else
+	if (!r->answered)
+	{
 		r->listener = LISTENER_NONE;
-}
-
-static void
-free_request(ZkRequest *r)
-{
-	unlink_request(r);
+		return;
+	}
+	if (r->listener != LISTENER_READ)
+		TAILQ_REMOVE(&r->session->answered, r, in_list);
 	if (r->before != NULL)
 		forget(r->before);
 	for (int i = 0; i < r->nchildren; i++)
@@ -99,27 +69,33 @@ free_request(ZkRequest *r)
 	free(r);
 }
 
-/* The answer has arrived; the owner of the request is told */
-static void
-answered(ZkRequest *r, int rc)
+/*
+ * The answer has arrived; the owner of the request is told.  Or it is not sent, for a
+ * reason of ours: ZSYSTEMERROR, for want of memory
+ */
+void
+zkr_answer_locked(ZkRequest *r, int rc)
 {
 	ZkSession  *s = r->session;
 
+	zk_assert(zks_has_mutex(s));
 	r->answered = true;
 	r->rc = rc;
+	if (r->listener != LISTENER_READ)	/* that goes with its read */
+		TAILQ_INSERT_TAIL(&s->answered, r, in_list);
 	if (r->done != NULL)
 		r->done(r);
-	switch (r->listener)
-	{
-		case LISTENER_OWNER:
-			s->notify = true;
-			break;
-		case LISTENER_READ:
-			break;
-		case LISTENER_NONE:
-			free_request(r);
-			break;
-	}
+	if (r->listener == LISTENER_OWNER)
+		s->notify = true;
+	else if (r->listener == LISTENER_NONE)
+		forget(r);
+}
+
+static void
+no_longer_sent(ZkRequest *r)
+{
+	TAILQ_REMOVE(&r->session->sent, r, in_list);
+	r->session->in_flight--;
 }
 
 /*
@@ -182,15 +158,15 @@ zkr_complete(ZkRequest *r, int rc)
 		return;
 	if (r->too_large)
 		rc = ZKS_TOO_LARGE;
-	s->in_flight--;
+	no_longer_sent(r);
 	s->replies++;
 	if (r->before != NULL && (rc == ZOK || rc == ZNONODE))
 		rc = result_behind(r->before, rc);
 	if (is_answer(rc))
 	{
 		zkr_heard_locked(s, r->sent_at);
-		s->answer_due = 0;
-		s->of_use = true;
+		s->due.answer_by = 0;
+		s->attempts.of_use = true;
 		if (r->writes)
 		{
 			/* somebody may wait for the end of doubt */
@@ -203,7 +179,7 @@ zkr_complete(ZkRequest *r, int rc)
 								 * delete */
 	else if (zks_is_busy(rc))
 		zks_catch_up_soon_locked(s, r->sent_at);
-	answered(r, rc);
+	zkr_answer_locked(r, rc);
 }
 
 /* Of an answer nothing but this counts */
@@ -227,10 +203,10 @@ zkr_submitted_locked(ZkRequest *r, int rc)
 	zk_assert(zks_has_mutex(s));
 	if (rc != ZOK)
 	{
-		answered(r, rc);
+		zkr_answer_locked(r, rc);
 		return;
 	}
-	r->number = s->replies + s->in_flight;
+	TAILQ_INSERT_TAIL(&s->sent, r, in_list);
 	s->in_flight++;
 	s->info.requests++;
 	if (zks_usable_locked(s) && zoo_state(s->zh) != ZOO_CONNECTED_STATE)
@@ -255,7 +231,7 @@ zkr_begin_locked(ZkRequest *r)
 		zks_cork_locked(s);
 		return true;
 	}
-	answered(r, ZCONNECTIONLOSS);
+	zkr_answer_locked(r, ZCONNECTIONLOSS);
 	return false;
 }
 
@@ -273,39 +249,10 @@ zkr_new_before_locked(ZkRequest *r)
 	zk_assert(zks_has_mutex(r->session));
 	r->before = before;
 	if (before == NULL)
-		answered(r, ZSYSTEMERROR);	/* which may free it */
+		zkr_answer_locked(r, ZSYSTEMERROR); /* which may free it */
 	else
 		before->listener = LISTENER_READ;
 	return before;
-}
-
-/* It is not sent, for a reason of ours: ZSYSTEMERROR, for want of memory */
-void
-zkr_fail_locked(ZkRequest *r, int rc)
-{
-	zk_assert(zks_has_mutex(r->session));
-	answered(r, rc);
-}
-
-/*
- * The request whose answer comes next: answers come in the order of the
- * requests. There may be many answered ones that their owners have not freed
- * yet, so those are skipped only once.
- */
-ZkRequest *
-zkr_next_locked(ZkSession *s)
-{
-	zk_assert(zks_has_mutex(s));
-	if (s->in_flight == 0)
-		return NULL;
-	while (s->unanswered_from != NULL && s->unanswered_from->answered)
-		s->unanswered_from = s->unanswered_from->next;
-	for (ZkRequest *r = s->unanswered_from; r != NULL; r = r->next)
-	{
-		if (!r->answered && r->number == s->replies)
-			return r;
-	}
-	return NULL;
 }
 
 /*
@@ -315,19 +262,13 @@ zkr_next_locked(ZkSession *s)
 void
 zkr_fail_all_locked(ZkSession *s, int rc)
 {
-	ZkRequest  *r = s->requests;
+	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	while (r != NULL)
+	while ((r = TAILQ_FIRST(&s->sent)) != NULL)
 	{
-		if (r->answered)
-		{
-			r = r->next;
-			continue;
-		}
-		s->in_flight--;
-		answered(r, rc);
-		r = s->requests;
+		no_longer_sent(r);
+		zkr_answer_locked(r, rc);
 	}
 }
 
@@ -335,10 +276,12 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 void
 zkr_forget_owner_locked(ZkSession *s, const void *owner)
 {
+	ZkRequest  *r;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkRequest *r = s->requests; r != NULL; r = r->next)
+	TAILQ_FOREACH(r, &s->sent, in_list)
 	{
-		if (r->owner == owner && !r->answered)
+		if (r->owner == owner)
 			r->done = NULL;
 	}
 }
@@ -346,8 +289,8 @@ zkr_forget_owner_locked(ZkSession *s, const void *owner)
 void
 zkr_free_requests(ZkSession *s)
 {
-	while (s->requests != NULL)
-		free_request(s->requests);
+	while (!TAILQ_EMPTY(&s->answered))
+		forget(TAILQ_FIRST(&s->answered));
 }
 
 /*

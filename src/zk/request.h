@@ -51,16 +51,17 @@ typedef struct ZkAnswer
 #define ZKS_DATA_KEPT		2304
 #define ZKS_RECORD_KEPT		(64 * 1024)
 
-/* The contenders in a directory; fresh: according to the leader */
+/*
+ * The contenders in a directory; fresh: according to the leader, else to the server that
+ * we are connected to
+ */
 extern ZkRequest *zks_list(ZkSession *session, const char *dir, bool fresh);
 
 /* All that is there, whatever it is */
 extern ZkRequest *zks_list_all(ZkSession *session, const char *dir, bool fresh);
 
-/* One node, according to the server that we are connected to */
+/* One node */
 extern ZkRequest *zks_read(ZkSession *session, const char *path);
-
-/* According to the leader */
 extern ZkRequest *zks_read_fresh(ZkSession *session, const char *path);
 
 /* zks_read without the data, possible even without permission to read it */

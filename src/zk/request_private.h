@@ -34,8 +34,7 @@ typedef enum ZkInterest
 
 struct ZkRequest
 {
-	ZkRequest  *next;
-	ZkRequest  *prev;
+	TAILQ_ENTRY(ZkRequest) in_list; /* see ZkSession.sent */
 	ZkSession  *session;
 	ZkListener	listener;
 	ZkDone		done;			/* is called first; or NULL */
@@ -45,10 +44,11 @@ struct ZkRequest
 	bool		writes;			/* the leader makes a transaction of it */
 	ZkRequest  *before;			/* of a read that counts only if this was
 								 * carried out: a sync, or checks */
-	uint64_t	number;			/* of its answer, among ZkSession.replies */
 	int			rc;
 	int64_t		sent_at;
 	uint32_t	epoch;
+	const char *sync_path;		/* if not NULL, it reads according to the
+								 * leader: this goes before it */
 	bool		too_large;		/* its answer exceeds the limit: ZKS_TOO_LARGE */
 	char	   *name;			/* of the created node; until then the
 								 * requested path */
@@ -74,14 +74,13 @@ struct ZkRequest
 
 extern ZkRequest *zkr_new_locked(ZkSession *s, ZkDone done, void *owner);
 extern ZkRequest *zkr_new_before_locked(ZkRequest *r);
-extern void zkr_fail_locked(ZkRequest *r, int rc);
+extern void zkr_answer_locked(ZkRequest *r, int rc);
 extern bool zkr_begin_locked(ZkRequest *r);
 extern void zkr_submitted_locked(ZkRequest *r, int rc);
 extern void zkr_complete(ZkRequest *r, int rc);
 extern void zkr_on_code(int rc, const void *data);
 extern int	zkr_failed_op(const ZkRequest *r);
 extern void zkr_heard_locked(ZkSession *s, int64_t sent_at);
-extern ZkRequest *zkr_next_locked(ZkSession *s);
 extern void zkr_fail_all_locked(ZkSession *s, int rc);
 extern void zkr_forget_owner_locked(ZkSession *s, const void *owner);
 extern void zkr_free_requests(ZkSession *s);

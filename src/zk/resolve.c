@@ -84,7 +84,7 @@ add_address(AddressList *list, const char *name, const char *host, const char *p
 		strcpy(list->text[list->n++], text);
 }
 
-/* One "host:port" or "[address]:port"; false with an explanation if useless */
+/* One "host:port" or "[address]:port"; as in hosts.h; false with an explanation if useless */
 static bool
 resolve_one(AddressList *list, const char *item, int flags, char *error, int errlen)
 {
@@ -93,7 +93,7 @@ resolve_one(AddressList *list, const char *item, int flags, char *error, int err
 	char		host[NI_MAXHOST];
 	const char *colon = strrchr(item, ':');
 	const char *start = item;
-	int			len = colon != NULL ? (int) (colon - item) : 0;
+	int			len = (int) (colon - item);
 	int			rc;
 
 	if (len >= 2 && item[0] == '[' && item[len - 1] == ']')
@@ -101,13 +101,7 @@ resolve_one(AddressList *list, const char *item, int flags, char *error, int err
 		start++;
 		len -= 2;
 	}
-	if (len <= 0 || len >= (int) sizeof(host))
-	{
-		snprintf(error, errlen, "\"%.80s\" is not host:port", item);
-		return false;
-	}
-	memcpy(host, start, len);
-	host[len] = '\0';
+	snprintf(host, sizeof(host), "%.*s", len, start);
 
 	rc = getaddrinfo(host, colon + 1, &hints, &found);
 	if (rc != 0)

@@ -43,6 +43,8 @@ zks_open(const ZkOptions *options)
 	TAILQ_INIT(&s->nodes);
 	s->tls = options->tls;
 	s->sock = -1;
+	TAILQ_INIT(&s->sent);
+	TAILQ_INIT(&s->answered);
 	s->nservers = 1;
 	s->wanted_timeout_ms = options->timeout_ms;
 	s->info.timeout_ms = options->timeout_ms;
@@ -50,15 +52,7 @@ zks_open(const ZkOptions *options)
 	s->info.state = ZKS_CONNECTING;
 	s->in_use = true;
 	s->idle_since = zks_now();
-	atomic_init(&s->closing, false);
-	atomic_init(&s->closed_turn, 0);
-	atomic_init(&s->closed_life, 0);
-	atomic_init(&s->keeper_done, false);
-	atomic_init(&s->retired, false);
-	atomic_init(&s->news, 0);
-	atomic_init(&s->lingers, false);
-	atomic_init(&s->owners, 1);
-	atomic_init(&s->gathering, false);
+	atomic_init(&s->owners, 2);
 	pthread_mutex_init(&s->mutex, NULL);
 	pthread_mutex_init(&s->shown_mutex, NULL);
 	s->hosts = strdup(options->hosts);
@@ -70,6 +64,7 @@ zks_open(const ZkOptions *options)
 		int			save_errno = errno;
 
 		zks_tls_free(s->tls);	/* the thread's, had it started */
+		atomic_store(&s->owners, 1);
 		zks_disown(s);
 		errno = save_errno;
 		return NULL;
@@ -223,7 +218,6 @@ read_as_owner_locked(ZkSession *s)
 	int			timeout_ms = s->info.timeout_ms;
 
 	zk_assert(zks_has_mutex(s));
-	zks_hears(s);
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
 		replies = s->replies;
@@ -232,7 +226,6 @@ read_as_owner_locked(ZkSession *s)
 			(s->frame.in_long_frame && s->replies == replies))
 			break;
 	}
-	zks_hears(NULL);
 	if (!zks_usable_locked(s) || zoo_state(s->zh) != ZOO_CONNECTED_STATE)
 		zks_wake_keeper(s);		/* connecting is its own business */
 	else if (s->info.timeout_ms < timeout_ms)

@@ -75,6 +75,9 @@ typedef enum ZksTrouble
 #define ZKS_TROUBLES_LEN	400
 #define ZKS_TROUBLE_LEN		160
 
+/* For a server's address and port, such as [::1]:2181 */
+#define ZKS_ADDRESS_LEN		64
+
 typedef struct ZkSessionInfo
 {
 	ZkSessionState state;
@@ -107,7 +110,7 @@ typedef struct ZkSessionInfo
 								 * us settle, and that we have given up */
 	int			unsettled_rc;	/* the code for the latest of them */
 	char		unsettled_mark[160];	/* its path, in ASCII, maybe cut */
-	char		server[64];		/* address of the server, or "" */
+	char		server[ZKS_ADDRESS_LEN];	/* where we are or were, or "" */
 	char		trouble[ZKS_TROUBLES_LEN];	/* the last faults of the
 											 * connection, or "" */
 	int			troubles;		/* at how many addresses; 0 or 1: it names

@@ -22,11 +22,11 @@
 #include "frame_check.h"
 #include "lock_protocol.h"
 #include "node.h"
+#include "stop_signal.h"
 #include "wakeup.h"
 #include "wire.h"
 
 /* What was wrong at one address, the last time */
-#define ZKS_ADDRESS_LEN		80
 #define ZKS_FAULTS			8
 
 typedef struct ZkFault
@@ -41,11 +41,56 @@ typedef struct ZkFault
 TAILQ_HEAD(ZkNodes, ZkNode);	/* node.c */
 typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
 
+/* Turns of one kind: see stop_signal.h */
+typedef struct ZkStopBook
+{
+	atomic_uint closed;			/* in which the owner closed the session, or 0 */
+	unsigned int asked;			/* in which it was last asked to stop */
+	int64_t		again_at;		/* and when it is to be asked again */
+} ZkStopBook;
+
+/* To reach a server: connection.c */
+typedef struct ZkAttempts
+{
+	int64_t		at;				/* when the latest connection attempt began */
+	bool		trying;			/* it has not been counted as finished */
+	bool		of_use;			/* it has brought an answer */
+	bool		listens_first;	/* it says nothing for a moment: to_listen of
+								 * the last one there */
+	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
+											 * is not known yet */
+	int			nfaults;		/* since the last connection */
+	ZkFault		faults[ZKS_FAULTS]; /* the most telling first; a later one at
+									 * the same address replaces one */
+	int			tries;			/* successive attempts that were of no use */
+	int			ntimeouts;		/* how many of these took too long */
+	bool		refused;		/* one of this round did not, but failed */
+	int64_t		next_at;		/* no new connection before this time */
+} ZkAttempts;
+
+/* What the keeper does, and when: keeper_thread.c */
+typedef struct ZkDue
+{
+	int64_t		answer_by;		/* a handshake was the last answer: by when a
+								 * request has to be answered; or 0 */
+	int64_t		heartbeat_at;	/* when the last one was sent */
+	int64_t		catch_up_at;	/* sooner than at the next: a request of this
+								 * thread may have been throttled; or 0 */
+	int			catch_up_ms;	/* how long after that */
+	int64_t		caught_up_at;	/* when that was done last */
+	int64_t		quorum_since;	/* since when they ask the quorum, so that its
+								 * silence means something; or 0 */
+	int64_t		renew_at;		/* when forfeited: time for a new handle */
+	int64_t		close_by;		/* the deadline once the keeper has seen
+								 * closing; or 0 */
+} ZkDue;
+
+TAILQ_HEAD(ZkRequests, ZkRequest);
+LIST_HEAD(ZkWatches, ZkWatch);
+
 struct ZkSession
 {
 	pthread_mutex_t mutex;
-	bool		locked;			/* these two only with ZKLOCK_ASSERTIONS */
-	pthread_t	locked_by;
 	sigset_t	owner_mask;		/* its signal mask, while it has the mutex */
 	pthread_t	keeper;
 	ZkWakeup	wakeup;
@@ -77,53 +122,28 @@ struct ZkSession
 	char	   *names;			/* resolve.c */
 	int			receive_buffer; /* its size; 0 before the first */
 	int			nservers;
-	int64_t		attempt_at;		/* when the latest connection attempt began */
-	bool		trying;			/* it has not been counted as finished */
-	bool		of_use;			/* it has brought an answer */
-	bool		listens_first;	/* it says nothing for a moment: to_listen of
-								 * the last one there */
-	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
-											 * is not known yet */
-	int			nfaults;		/* since the last connection */
-	ZkFault		faults[ZKS_FAULTS]; /* the newest first; a later one at the
-									 * same address replaces one */
-	int			tries;			/* successive attempts that were of no use */
-	int			ntimeouts;		/* how many of these took too long */
-	bool		refused;		/* one of this round did not, but failed */
-	int64_t		connect_at;		/* no new connection before this time */
+	ZkAttempts	attempts;
 	bool		awaited;		/* the owner sleeps until something happens */
 	ZkFrame		frame;
 
 	ZkSessionInfo info;
+	ZkDue		due;
 	clientid_t	id;				/* with which the session can be resumed */
-	int64_t		renew_at;		/* when forfeited: time for a new handle */
 	bool		in_use;			/* the owner may call at any moment */
 	int			idle_ms;		/* how long it may be idle; 0: forever */
 	int64_t		idle_since;		/* when it was last worked with, or had a node */
-	int64_t		answer_due;		/* a handshake was the last answer: by when a
-								 * request has to be answered; or 0 */
-	int64_t		heartbeat_at;	/* when the last one was sent */
-	int64_t		catch_up_at;	/* sooner than at the next: a request of this
-								 * thread may have been throttled; or 0 */
-	int			catch_up_ms;	/* how long after that */
-	int64_t		caught_up_at;	/* when that was done last */
-	int64_t		quorum_due_since;	/* since when they ask the quorum, so that
-									 * its silence means something; or 0 */
 	bool		connected_now;	/* newly connected: attend to the nodes */
 	bool		broken;			/* a send failed: see request.c */
 	bool		notify;			/* wake the owner, once the mutex is free */
 	bool		corked;			/* requests are held back until the mutex is
 								 * free */
-	int64_t		close_by;		/* the deadline once the keeper has seen
-								 * closing; or 0 */
 
-	ZkRequest  *requests;		/* oldest first */
-	ZkRequest  *last_request;
-	ZkRequest  *unanswered_from;	/* all before it are answered; or NULL */
-	int			in_flight;
+	struct ZkRequests sent;		/* in the order in which answers come */
+	struct ZkRequests answered; /* and not freed */
+	int			in_flight;		/* how many are sent */
 	uint64_t	replies;		/* completions seen, ever */
-	ZkWatch    *watches;
-	ZkWatch   **watch_chains;	/* the same by a hash of the path */
+	struct ZkWatches watches;
+	struct ZkWatches *watch_chains; /* the same by a hash of the path */
 	unsigned int nwatch_chains; /* a power of two, or 0 */
 	unsigned int nwatches;
 	size_t		watch_bytes;	/* what their paths need in a packet */
@@ -141,13 +161,7 @@ struct ZkSession
 	pthread_mutex_t shown_mutex;
 	ZkShown    *shown;			/* NULL: to nobody */
 	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
-	atomic_uint closed_turn;	/* the turn in which the owner closed it, or 0 */
-	unsigned int stop_turn;		/* the turn in which the owner was last asked
-								 * to stop */
-	int64_t		stop_at;		/* and when it is to be asked again */
-	atomic_uint closed_life;	/* these three for ending its process */
-	unsigned int end_life;
-	int64_t		end_at;
+	ZkStopBook	stops[ZKS_STOP_KINDS];
 };
 
 extern bool zks_make_uuid(char *text);
@@ -158,10 +172,14 @@ extern int	zks_ms_until(int64_t until, int64_t now);
  * The mutex, for the keeper, which takes no signals, and for the main thread,
  * whose signals are blocked meanwhile if a handler may leave the process
  */
+extern ZkSession *zks_entered(void);	/* whose this thread has, or NULL */
+extern bool zks_has_mutex(ZkSession *s);
 extern void zks_lock(ZkSession *s);
 extern void zks_unlock(ZkSession *s);
 extern void zks_enter(ZkSession *s);
 extern void zks_leave(ZkSession *s);
+extern void zks_block_signals(sigset_t *before);
+extern bool zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *arg);
 extern void zks_cork_locked(ZkSession *s);
 extern void zks_uncork_locked(ZkSession *s);
 extern void zks_wake_keeper(ZkSession *s);
@@ -179,7 +197,6 @@ extern ZksTrouble zks_errno_trouble(int code);
 #ifdef ZKLOCK_ASSERTIONS
 #include <assert.h>
 #define zk_assert(condition)	assert(condition)
-extern bool zks_has_mutex(ZkSession *s);	/* by this thread */
 #else
 #define zk_assert(condition)	((void) 0)
 #endif

@@ -108,14 +108,25 @@ zks_wake_keeper(ZkSession *s)
 	zks_wakeup_wake_keeper(&s->wakeup);
 }
 
+static __thread ZkSession *entered;
+
+ZkSession *
+zks_entered(void)
+{
+	return entered;
+}
+
+bool
+zks_has_mutex(ZkSession *s)
+{
+	return entered == s;
+}
+
 void
 zks_lock(ZkSession *s)
 {
 	pthread_mutex_lock(&s->mutex);
-#ifdef ZKLOCK_ASSERTIONS
-	s->locked_by = pthread_self();
-	s->locked = true;
-#endif
+	entered = s;
 }
 
 void
@@ -126,26 +137,25 @@ zks_unlock(ZkSession *s)
 	if (!atomic_load(&s->gathering))
 		zks_uncork_locked(s);
 	s->notify = false;
-#ifdef ZKLOCK_ASSERTIONS
-	s->locked = false;
-#endif
+	entered = NULL;
 	pthread_mutex_unlock(&s->mutex);
 	if (notify)
 		zks_wakeup_tell_owner(&s->wakeup);
 }
 
-#ifdef ZKLOCK_ASSERTIONS
-bool
-zks_has_mutex(ZkSession *s)
+/* The caller puts before back */
+void
+zks_block_signals(sigset_t *before)
 {
-	return s->locked && pthread_equal(s->locked_by, pthread_self());
+	sigset_t	all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, before);
 }
-#endif
 
 void
 zks_enter(ZkSession *s)
 {
-	sigset_t	all;
 	sigset_t	before;
 
 	if (s->handlers_return)
@@ -153,8 +163,7 @@ zks_enter(ZkSession *s)
 		zks_lock(s);
 		return;
 	}
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	zks_block_signals(&before);
 	zks_lock(s);
 	s->owner_mask = before;
 }
@@ -172,6 +181,26 @@ zks_leave(ZkSession *s)
 	before = s->owner_mask;
 	zks_unlock(s);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* A thread inherits its creator's mask: signals are not for it.  False, with errno */
+bool
+zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *arg)
+{
+	pthread_attr_t attr;
+	sigset_t	before;
+	int			rc = pthread_attr_init(&attr);
+
+	if (rc == 0)
+	{
+		pthread_attr_setstacksize(&attr, stack);
+		zks_block_signals(&before);
+		rc = pthread_create(thread, &attr, run, arg);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		pthread_attr_destroy(&attr);
+	}
+	errno = rc;
+	return rc == 0;
 }
 
 /*-------------------------------------------------------------------------
@@ -233,16 +262,16 @@ void
 zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at)
 {
 	int64_t		now = zks_now();
-	bool		in_vain = sent_at - s->caught_up_at < s->catch_up_ms * ZKS_MS;
+	bool		in_vain = sent_at - s->due.caught_up_at < s->due.catch_up_ms * ZKS_MS;
 
 	zk_assert(zks_has_mutex(s));
-	if (s->catch_up_at != 0)
+	if (s->due.catch_up_at != 0)
 		return;
 	if (!in_vain)
-		s->catch_up_ms = FIRST_PAUSE_MS;
-	else if (s->catch_up_ms < LONGEST_PAUSE_MS)
-		s->catch_up_ms *= 2;
-	s->catch_up_at = now + s->catch_up_ms * ZKS_MS;
+		s->due.catch_up_ms = FIRST_PAUSE_MS;
+	else if (s->due.catch_up_ms < LONGEST_PAUSE_MS)
+		s->due.catch_up_ms *= 2;
+	s->due.catch_up_at = now + s->due.catch_up_ms * ZKS_MS;
 	zks_wake_keeper(s);
 }
 

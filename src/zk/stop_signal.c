@@ -7,10 +7,8 @@
  * sent a signal.  Whether it stops is its own decision: its handler asks
  * zks_stop_asked, and no request outlives the turn (mostly a transaction) for
  * which it was made.  A signal that arrives late, because it was blocked or on
- * its way, finds another turn, or none, and means nothing.
- *
- * Whether its process is to end is asked by the same signal, in turns that are not a
- * transaction's: lives.
+ * its way, finds another turn, or none, and means nothing.  Whether its process is to
+ * end is asked in the same way, in other turns.
  *
  * All that is shared with the handler is atomic, since that may run while the
  * main thread has the mutex.
@@ -36,34 +34,33 @@
 #define AGAIN_MS			1000
 
 static atomic_int wanted = ZKS_STOP_NEVER;	/* ZksStopWhen */
-static atomic_uint turn;		/* 0: there is nothing to stop */
-static atomic_uint asked;		/* a turn, and the reliance in the low bits */
 
-/* The turn from which the current one was carried on; itself, if it was not */
-static atomic_uint first_turn;
+typedef struct Turn
+{
+	unsigned int last;
+	atomic_uint now;			/* 0: there is nothing to stop */
+	atomic_uint first;			/* from which it was carried on; itself, if it
+								 * was not */
+	atomic_uint asked;			/* in which one, and the reliance in the low
+								 * bits */
+	atomic_uint self;			/* in which the owner asks itself */
+	ZkStopReason reason;		/* what was lost then */
+} Turn;
 
-/* Whether the owner relies on what a session had that it closed in an earlier turn */
-static atomic_bool closed_counts;
-
-/* A turn in which the owner asks itself: see zks_stop_self */
-static atomic_uint self_turn;
-
-/* The same of its process, without a reliance */
-static atomic_uint life;		/* 0: it is not to end now */
-static atomic_uint life_asked;
-static atomic_uint self_life;
+static Turn turns[ZKS_STOP_KINDS];
 
 #define RELIANCE_BITS		2
 #define LAST_TURN			(UINT_MAX >> RELIANCE_BITS)
+
+/* Whether the owner relies on what a session had that it closed in an earlier turn */
+static atomic_bool closed_counts;
 
 /* The owner: its thread, and the signal that it handles */
 static pthread_t owner;
 static atomic_int owner_signal;
 
-/* What was lost in that turn; of two sessions, one may have ended */
+/* Of two sessions one may have ended, and both ask */
 static pthread_mutex_t reason_mutex = PTHREAD_MUTEX_INITIALIZER;
-static ZkStopReason reason;
-static ZkStopReason last_reason;	/* for which the process is to end */
 
 /*
  * Without signals: bgworker_die would leave with the mutex, and then wait for the
@@ -72,11 +69,9 @@ static ZkStopReason last_reason;	/* for which the process is to end */
 static void
 copy_reason(ZkStopReason *to, const ZkStopReason *from)
 {
-	sigset_t	all;
 	sigset_t	before;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	zks_block_signals(&before);
 	pthread_mutex_lock(&reason_mutex);
 	*to = *from;
 	pthread_mutex_unlock(&reason_mutex);
@@ -89,17 +84,6 @@ zks_stop_when(ZksStopWhen when)
 	atomic_store(&wanted, when);
 }
 
-static void
-remember_owner(int signal)
-{
-	static bool known = false;
-
-	if (!known)
-		owner = pthread_self();
-	known = true;
-	atomic_store(&owner_signal, signal);
-}
-
 /* That thread ends only with the process, and the handler is always there */
 static void
 signal_owner(void)
@@ -108,84 +92,52 @@ signal_owner(void)
 }
 
 void
-zks_stop_begin(int signal, bool carry_on)
+zks_stop_begin(ZksStopWhat what, int signal, bool carry_on)
 {
-	static unsigned int last_turn = 0;
+	static bool known = false;
+	Turn	   *t = &turns[what];
 
-	remember_owner(signal);
-	last_turn = last_turn < LAST_TURN ? last_turn + 1 : 1;
+	if (!known)
+		owner = pthread_self();
+	known = true;
+	atomic_store(&owner_signal, signal);
+	t->last = t->last < LAST_TURN ? t->last + 1 : 1;
 	if (!carry_on)
-		atomic_store(&first_turn, last_turn);
-	atomic_store(&turn, last_turn);
+		atomic_store(&t->first, t->last);
+	atomic_store(&t->now, t->last);
 }
 
 void
-zks_stop_end(void)
+zks_stop_end(ZksStopWhat what)
 {
-	atomic_store(&turn, 0);
+	atomic_store(&turns[what].now, 0);
+	zks_stop_self(what, NULL);
 }
 
 bool
-zks_stop_possible(void)
+zks_stop_possible(ZksStopWhat what)
 {
-	return atomic_load(&turn) != 0;
+	return atomic_load(&turns[what].now) != 0;
+}
+
+static bool
+is_wanted(ZksStopWhat what)
+{
+	return atomic_load(&wanted) >= (what == ZKS_STOP_PROCESS ? ZKS_STOP_TERMINATE : ZKS_STOP_LOST);
 }
 
 ZkReliance
-zks_stop_asked(void)
+zks_stop_asked(ZksStopWhat what)
 {
-	unsigned int request = atomic_load(&asked);
-	unsigned int now = atomic_load(&turn);
+	unsigned int request = atomic_load(&turns[what].asked);
+	unsigned int now = atomic_load(&turns[what].now);
 
-	if (now != 0 && atomic_load(&self_turn) == now && atomic_load(&wanted) != ZKS_STOP_NEVER)
-		return ZKN_RELIED;
-	if (now == 0 || request >> RELIANCE_BITS != now)
+	if (now == 0 || !is_wanted(what))
 		return ZKN_NOT_RELIED;
-	return (ZkReliance) (request & ((1 << RELIANCE_BITS) - 1));
-}
-
-static void run_timer(void);
-
-void
-zks_terminate_begin(int signal, ZkSession *s)
-{
-	static unsigned int last_life = 0;
-
-	remember_owner(signal);
-	last_life = last_life < UINT_MAX ? last_life + 1 : 1;
-	atomic_store(&life, last_life);
-	if (s == NULL || atomic_load(&wanted) != ZKS_STOP_TERMINATE)
-		return;
-
-	/* what was lost since the last one ended need not wait for its thread */
-	zks_enter(s);
-	(void) zks_stop_locked(s, zks_now());
-	zks_leave(s);
-}
-
-void
-zks_terminate_end(void)
-{
-	atomic_store(&life, 0);
-	if (atomic_load(&self_life) == 0)
-		return;
-	atomic_store(&self_life, 0);
-	run_timer();
-}
-
-bool
-zks_terminate_possible(void)
-{
-	return atomic_load(&life) != 0;
-}
-
-bool
-zks_terminate_asked(void)
-{
-	unsigned int now = atomic_load(&life);
-
-	return now != 0 && atomic_load(&wanted) == ZKS_STOP_TERMINATE &&
-		(atomic_load(&life_asked) == now || atomic_load(&self_life) == now);
+	if (atomic_load(&turns[what].self) == now)
+		return ZKN_RELIED;
+	return request >> RELIANCE_BITS == now ?
+		(ZkReliance) (request & ((1 << RELIANCE_BITS) - 1)) : ZKN_NOT_RELIED;
 }
 
 /*-------------------------------------------------------------------------
@@ -221,7 +173,8 @@ make_timer(void)
 static void
 run_timer(void)
 {
-	bool		run = atomic_load(&self_turn) != 0 || atomic_load(&self_life) != 0;
+	bool		run = atomic_load(&turns[ZKS_STOP_STATEMENT].self) != 0 ||
+	atomic_load(&turns[ZKS_STOP_PROCESS].self) != 0;
 	const struct timespec again = {.tv_sec = run ? AGAIN_MS / 1000 : 0};
 	const struct itimerspec spec = {.it_value = again,.it_interval = again};
 
@@ -231,30 +184,20 @@ run_timer(void)
 }
 
 void
-zks_stop_self(const ZkStopReason *why)
+zks_stop_self(ZksStopWhat what, const ZkStopReason *why)
 {
-	atomic_store(&self_turn, why != NULL ? atomic_load(&turn) : 0);
-	if (why != NULL)
-	{
-		copy_reason(&reason, why);
-		make_timer();
-	}
-	run_timer();
-}
+	Turn	   *t = &turns[what];
 
-void
-zks_terminate_self(const ZkStopReason *why)
-{
-	if (atomic_load(&wanted) != ZKS_STOP_TERMINATE)
+	if (what == ZKS_STOP_PROCESS && !is_wanted(what))
 		why = NULL;
 	if (why != NULL)
 	{
-		copy_reason(&last_reason, why);
+		copy_reason(&t->reason, why);
 		make_timer();
 	}
-	atomic_store(&self_life, why != NULL ? atomic_load(&life) : 0);
+	atomic_store(&t->self, why != NULL ? atomic_load(&t->now) : 0);
 	run_timer();
-	if (why != NULL)
+	if (why != NULL && what == ZKS_STOP_PROCESS)
 		signal_owner();
 }
 
@@ -264,27 +207,15 @@ zks_terminate_self(const ZkStopReason *why)
  */
 
 void
-zks_stop_reason(ZkStopReason *result)
+zks_stop_reason(ZksStopWhat what, ZkStopReason *result)
 {
-	copy_reason(result, &reason);
-}
-
-void
-zks_terminate_reason(ZkStopReason *result)
-{
-	copy_reason(result, &last_reason);
-}
-
-static bool
-heeds_doubt(ZksStopWhen when)
-{
-	return when == ZKS_STOP_DOUBT || when == ZKS_STOP_TERMINATE;
+	copy_reason(result, &turns[what].reason);
 }
 
 bool
 zks_stop_heeds_doubt(void)
 {
-	return heeds_doubt((ZksStopWhen) atomic_load(&wanted));
+	return atomic_load(&wanted) >= ZKS_STOP_DOUBT;
 }
 
 /*
@@ -297,18 +228,18 @@ undoubted_until_locked(ZkSession *s)
 	int64_t		since = s->info.quorum_at;
 
 	zk_assert(zks_has_mutex(s));
-	if (s->info.state == ZKS_CONNECTING || s->quorum_due_since == 0)
+	if (s->info.state == ZKS_CONNECTING || s->due.quorum_since == 0)
 		return ZKS_NEVER;
-	if (s->quorum_due_since > since)
-		since = s->quorum_due_since;
+	if (s->due.quorum_since > since)
+		since = s->due.quorum_since;
 	return since + zks_timeout(&s->info);
 }
 
 void
 zks_stop_closes(ZkSession *s)
 {
-	atomic_store(&s->closed_turn, atomic_load(&turn));
-	atomic_store(&s->closed_life, atomic_load(&life));
+	for (int what = 0; what < ZKS_STOP_KINDS; what++)
+		atomic_store(&s->stops[what].closed, atomic_load(&turns[what].now));
 	atomic_store(&closed_counts, true);
 }
 
@@ -328,87 +259,65 @@ zks_stop_closed(bool counts)
  * How much the owner may rely on what the session has.  When it has closed the
  * session, since it was lost, the transaction still relies on it: it may have
  * noticed the loss, and have closed the session, before this thread could ask.  Later
- * ones may rely on the locks that it has not given back.
+ * ones may rely on the locks that it has not given back; for the process, the owner
+ * looks itself then.
  */
 static ZkReliance
-most_reliance(ZkSession *s, unsigned int this_turn)
+most_reliance(ZkSession *s, ZksStopWhat what, unsigned int this_turn)
 {
-	unsigned int closed_turn;
+	unsigned int closed = atomic_load(&s->stops[what].closed);
 
-	if (!atomic_load(&s->closing))
+	if (!atomic_load(&s->closing) ||
+		(this_turn != 0 && closed >= atomic_load(&turns[what].first) && closed <= this_turn))
 		return ZKN_RELIED;
-	closed_turn = atomic_load(&s->closed_turn);
-	if (this_turn != 0 && closed_turn >= atomic_load(&first_turn) && closed_turn <= this_turn)
-		return ZKN_RELIED;
-	return atomic_load(&closed_counts) ? ZKN_RELIED_IF_WRITTEN : ZKN_NOT_RELIED;
+	return what == ZKS_STOP_STATEMENT && atomic_load(&closed_counts) ?
+		ZKN_RELIED_IF_WRITTEN : ZKN_NOT_RELIED;
+}
+
+/* When to look again, if nothing is lost yet */
+static int64_t
+look_again_locked(ZkSession *s, int64_t now)
+{
+	int64_t		until = undoubted_until_locked(s);
+
+	zk_assert(zks_has_mutex(s));
+	if (!zkn_is_relied_locked(s))
+		return ZKS_NEVER;
+	/* a session that is over has no heartbeats to look again */
+	if (!is_wanted(ZKS_STOP_STATEMENT))
+		return s->info.state == ZKS_OVER ? now + AGAIN_MS * ZKS_MS : ZKS_NEVER;
+	return zks_stop_heeds_doubt() && until != ZKS_NEVER ? until + 1 : ZKS_NEVER;
 }
 
 static int64_t
-ask_to_stop_locked(ZkSession *s, int64_t now)
+ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 {
-	ZksStopWhen when = (ZksStopWhen) atomic_load(&wanted);
-	unsigned int this_turn = atomic_load(&turn);
-	ZkStopReason why;
-	ZkReliance	most = most_reliance(s, this_turn);
-	ZkReliance	reliance;
+	Turn	   *t = &turns[what];
+	ZkStopBook *book = &s->stops[what];
+	unsigned int this_turn = atomic_load(&t->now);
+	bool		heeds_doubt = zks_stop_heeds_doubt();
+	ZkStopReason why = {.doubt = heeds_doubt && now > undoubted_until_locked(s)};
+	ZkReliance	most = most_reliance(s, what, this_turn);
+	ZkReliance	reliance = ZKN_NOT_RELIED;
 
 	zk_assert(zks_has_mutex(s));
 	if (most == ZKN_NOT_RELIED)
 		return ZKS_NEVER;
-	if (when == ZKS_STOP_NEVER)
-		/* for now; a session that is over has no heartbeats to look again */
-		return s->info.state == ZKS_OVER && zkn_is_relied_locked(s) ? now + AGAIN_MS * ZKS_MS : ZKS_NEVER;
-	why.doubt = heeds_doubt(when) && now > undoubted_until_locked(s);
-	reliance = zkn_reliance_locked(s, heeds_doubt(when), false, &why);
+	if (is_wanted(what))
+		reliance = zkn_reliance_locked(s, heeds_doubt, what == ZKS_STOP_PROCESS, &why);
 	if (reliance == ZKN_NOT_RELIED)
-	{
-		int64_t		until = undoubted_until_locked(s);
-
-		return heeds_doubt(when) && zkn_is_relied_locked(s) && until != ZKS_NEVER ? until + 1 : ZKS_NEVER;
-	}
+		return what == ZKS_STOP_STATEMENT ? look_again_locked(s, now) : ZKS_NEVER;
 	if (this_turn == 0)
 		return now + AGAIN_MS * ZKS_MS;
-	if (this_turn == s->stop_turn && now < s->stop_at)
-		return s->stop_at;
-
-	s->stop_turn = this_turn;
-	s->stop_at = now + AGAIN_MS * ZKS_MS;
-	copy_reason(&reason, &why);
-	if (reliance > most)
-		reliance = most;
-	atomic_store(&asked, this_turn << RELIANCE_BITS | reliance);
-	signal_owner();
-	return s->stop_at;
-}
-
-/*
- * What a session had that the owner has closed counts as long as the life goes on in
- * which it did that: then it looks itself.
- */
-static int64_t
-ask_to_terminate_locked(ZkSession *s, int64_t now)
-{
-	unsigned int this_life = atomic_load(&life);
-	ZkStopReason why;
-
-	zk_assert(zks_has_mutex(s));
-	if (atomic_load(&wanted) != ZKS_STOP_TERMINATE ||
-		(atomic_load(&s->closing) && (this_life == 0 || atomic_load(&s->closed_life) != this_life)))
-		return ZKS_NEVER;
-	why.doubt = now > undoubted_until_locked(s);
-	if (zkn_reliance_locked(s, true, true, &why) == ZKN_NOT_RELIED)
-		return ZKS_NEVER;
-	if (this_life == 0)
-		return now + AGAIN_MS * ZKS_MS;
-	if (this_life == s->end_life && now < s->end_at)
-		return s->end_at;
-
-	s->end_life = this_life;
-	s->end_at = now + AGAIN_MS * ZKS_MS;
-	copy_reason(&last_reason, &why);
-	atomic_store(&life_asked, this_life);
-	signal_owner();
-	return s->end_at;
+	if (this_turn != book->asked || now >= book->again_at)
+	{
+		book->asked = this_turn;
+		book->again_at = now + AGAIN_MS * ZKS_MS;
+		copy_reason(&t->reason, &why);
+		atomic_store(&t->asked, this_turn << RELIANCE_BITS | (reliance < most ? reliance : most));
+		signal_owner();
+	}
+	return book->again_at;
 }
 
 /*
@@ -418,8 +327,18 @@ ask_to_terminate_locked(ZkSession *s, int64_t now)
 int64_t
 zks_stop_locked(ZkSession *s, int64_t now)
 {
-	int64_t		at = ask_to_terminate_locked(s, now);	/* before a cancel that
-														 * it makes needless */
+	/* before a cancel that it makes needless */
+	int64_t		at = ask_locked(s, ZKS_STOP_PROCESS, now);
 
-	return zks_earlier(at, ask_to_stop_locked(s, now));
+	return zks_earlier(at, ask_locked(s, ZKS_STOP_STATEMENT, now));
+}
+
+void
+zks_stop_look(ZkSession *s)
+{
+	if (!is_wanted(ZKS_STOP_PROCESS))
+		return;
+	zks_enter(s);
+	(void) zks_stop_locked(s, zks_now());
+	zks_leave(s);
 }

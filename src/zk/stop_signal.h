@@ -16,16 +16,28 @@
  * second until the turn ends.  With ZKS_STOP_DOUBT also when nothing has
  * proven for a whole session timeout that the session lives.  Begin a turn
  * after what is relied on has become more, and a new one when it has become
- * less.  If it is to carry on, the owner still relies on something that a session
- * had which is closed by now.
+ * less: what was asked for in the old one is void.  If it is to carry on, the owner
+ * still relies on something that a session had which is closed by now.
+ *
+ * With ZKS_STOP_TERMINATE its process is to end when a node on which it relies by a
+ * session-scope hold is lost, or in doubt.  That is so between transactions, too, and not
+ * while one commits, so it has turns of its own, with the same signal.  End one before
+ * such a hold is released, and begin a new one when that has been told by zkn_rely.
  */
+typedef enum ZksStopWhat
+{
+	ZKS_STOP_STATEMENT,
+	ZKS_STOP_PROCESS
+} ZksStopWhat;
+
+#define ZKS_STOP_KINDS		2
+
 typedef enum ZksStopWhen
 {
 	ZKS_STOP_NEVER,
 	ZKS_STOP_LOST,
 	ZKS_STOP_DOUBT,
-	ZKS_STOP_TERMINATE			/* as ZKS_STOP_DOUBT, and see
-								 * zks_terminate_begin */
+	ZKS_STOP_TERMINATE			/* as ZKS_STOP_DOUBT, and the process, too */
 } ZksStopWhen;
 
 typedef struct ZkStopReason
@@ -36,9 +48,12 @@ typedef struct ZkStopReason
 } ZkStopReason;
 
 extern void zks_stop_when(ZksStopWhen when);
-extern void zks_stop_begin(int signal, bool carry_on);
-extern void zks_stop_end(void);
-extern bool zks_stop_possible(void);	/* a turn has begun */
+extern void zks_stop_begin(ZksStopWhat what, int signal, bool carry_on);
+extern void zks_stop_end(ZksStopWhat what);
+extern bool zks_stop_possible(ZksStopWhat what);	/* a turn has begun */
+
+/* What was lost before the turn began need not wait for the session's thread */
+extern void zks_stop_look(ZkSession *session);
 
 /*
  * Whether something may rely on locks of a session that is closed by now.  True
@@ -48,32 +63,17 @@ extern bool zks_stop_closed_counts(void);
 extern void zks_stop_closed(bool counts);
 
 /*
- * In this turn the owner has a reason of its own to stop, whatever is lost or not:
- * the signal comes a second from now, and each second until the next turn, or for
- * longer if it has one then.  NULL: it has none, which must be said, too.
+ * In this turn the owner has a reason of its own to stop, which no session's thread
+ * knows: the signal comes a second from now, and each second until the turn ends, or
+ * for longer if there is such a reason in the next one; for the process at once, too.
+ * NULL: it has none, which must be said, too.
  */
-extern void zks_stop_self(const ZkStopReason *why);
+extern void zks_stop_self(ZksStopWhat what, const ZkStopReason *why);
 
 /* For the handler: whether the owner is asked to stop, in this turn */
-extern ZkReliance zks_stop_asked(void);
+extern ZkReliance zks_stop_asked(ZksStopWhat what);
 
 /* What was lost when the owner was last asked */
-extern void zks_stop_reason(ZkStopReason *reason);
-
-/*
- * With ZKS_STOP_TERMINATE the owner's process is to end when a node on which it relies
- * by a session-scope hold is lost, or in doubt.  That is so between transactions, too, and not
- * while one commits, so it has turns of its own, with the same signal.  End one
- * before such a hold is released, and begin a new one when that has been told by
- * zkn_rely: what was asked for in the old one is void.  A new one looks at once at the
- * session, which may be NULL; zks_terminate_self gives, or takes back, a reason for this
- * turn that no session's thread knows.
- */
-extern void zks_terminate_begin(int signal, ZkSession *session);
-extern void zks_terminate_end(void);
-extern bool zks_terminate_possible(void);
-extern void zks_terminate_self(const ZkStopReason *why);
-extern bool zks_terminate_asked(void);	/* for the handler */
-extern void zks_terminate_reason(ZkStopReason *reason);
+extern void zks_stop_reason(ZksStopWhat what, ZkStopReason *reason);
 
 #endif							/* ZKLOCK_STOP_SIGNAL_H */

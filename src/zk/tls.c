@@ -12,6 +12,7 @@
  */
 #include <stdio.h>
 
+#include "session_private.h"
 #include "tls.h"
 #include "tls_private.h"
 
@@ -34,11 +35,14 @@
 /* Lists of revocations have some megabytes */
 #define LARGEST_FILE	(64 * 1024 * 1024)
 
+static const char *const settings[] =
+{"zklock.tls_ca_file", "zklock.tls_crl_file", "zklock.tls_cert_file", "zklock.tls_key_file"};
+
 struct ZkTls
 {
 	ZkTlsFiles	files;			/* copies */
 	SSL_CTX    *ctx;			/* with the gate */
-	struct stat seen[4];		/* the files when ctx was made */
+	struct stat seen[ZKS_TLS_NFILES];	/* the files when ctx was made */
 	atomic_bool renewing;		/* a wire looks at the files, and sets these */
 	atomic_int	owners;			/* the session, and each wire */
 };
@@ -60,27 +64,6 @@ close_gate(void)
 		pthread_mutex_lock(&gate);
 }
 
-/*
- * The main thread's signals must be blocked, too: a handler may leave the
- * process.
- */
-static void
-enter_gate(sigset_t *saved)
-{
-	sigset_t	all;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, saved);
-	pthread_mutex_lock(&gate);
-}
-
-static void
-leave_gate(const sigset_t *saved)
-{
-	pthread_mutex_unlock(&gate);
-	pthread_sigmask(SIG_SETMASK, saved, NULL);
-}
-
 /* In the main thread, before OpenSSL is used for the first time */
 static void
 begin_openssl(void)
@@ -97,16 +80,27 @@ begin_openssl(void)
 	atexit(close_gate);
 }
 
+/* With its signal mask before */
+static sigset_t gate_mask;
+
+/* The main thread's signals must be blocked, too: a handler may leave the process */
 void
 zks_lock_tls(void)
 {
+	sigset_t	before;
+
+	zks_block_signals(&before);
 	pthread_mutex_lock(&gate);
+	gate_mask = before;
 }
 
 void
 zks_unlock_tls(void)
 {
+	sigset_t	before = gate_mask;
+
 	pthread_mutex_unlock(&gate);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /*
@@ -144,37 +138,23 @@ no_pass_phrase(char *buf, int size, int rwflag, void *userdata)
 	return 0;
 }
 
-static bool
-is_regular(const char *file, const char *setting, struct stat *st, char *error, int errlen)
-{
-	if (stat(file, st) != 0)
-		snprintf(error, errlen, "The file named by %s could not be read: %s", setting, strerror(errno));
-	else if (!S_ISREG(st->st_mode))
-		snprintf(error, errlen, "The file named by %s is not a regular file", setting);
-	else
-		return true;
-	return false;
-}
-
 /*
- * PostgreSQL's own rule for its server key: it belongs either to the server's
- * user and nobody else may read it, or to root, who may let the server's group
- * read it.
+ * NULL, or what is wrong with it.  For a key PostgreSQL's own rule for that of its
+ * server: it belongs either to the server's user and nobody else may read it, or to
+ * root, who may let the server's group read it.
  */
-static bool
-is_private(const char *file, char *error, int errlen)
+static const char *
+check_file(const struct stat *st, bool is_key)
 {
-	struct stat st;
+	bool		own = st->st_uid == geteuid();
 
-	if (!is_regular(file, "zklock.tls_key_file", &st, error, errlen))
-		return false;
-	if (st.st_uid != geteuid() && st.st_uid != 0)
-		snprintf(error, errlen, "The file named by zklock.tls_key_file is not owned by the server's user or root");
-	else if ((st.st_mode & (st.st_uid == geteuid() ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO)) != 0)
-		snprintf(error, errlen, "The file named by zklock.tls_key_file has group or world access");
-	else
-		return true;
-	return false;
+	if (!S_ISREG(st->st_mode))
+		return "is not a regular file";
+	if (is_key && !own && st->st_uid != 0)
+		return "is not owned by the server's user or root";
+	if (is_key && (st->st_mode & (own ? S_IRWXG | S_IRWXO : S_IWGRP | S_IXGRP | S_IRWXO)) != 0)
+		return "has group or world access";
+	return NULL;
 }
 
 /* What a file holds */
@@ -184,46 +164,27 @@ typedef struct Content
 	int			len;
 } Content;
 
-typedef struct Contents
-{
-	Content		ca;
-	Content		cert;
-	Content		key;
-	Content		crl;
-} Contents;
-
 static void
-free_content(Content *c)
+free_contents(Content *contents)
 {
-	if (c->bytes != NULL)
-		explicit_bzero(c->bytes, c->len);
-	free(c->bytes);
-	memset(c, 0, sizeof(Content));
-}
-
-static void
-free_contents(Contents *contents)
-{
-	free_content(&contents->ca);
-	free_content(&contents->cert);
-	free_content(&contents->key);
-	free_content(&contents->crl);
+	for (int i = 0; i < ZKS_TLS_NFILES; i++)
+	{
+		if (contents[i].bytes != NULL)
+			explicit_bzero(contents[i].bytes, contents[i].len);
+		free(contents[i].bytes);
+	}
 }
 
 /* False, with errno: for want of memory, too, or since the file grows */
 static bool
-read_all(int fd, Content *c)
+read_all(int fd, off_t file_size, Content *c)
 {
-	struct stat st;
 	ssize_t		n = 1;
-	int			size;
+	int			size = (int) file_size + 1;
 
-	if (fstat(fd, &st) != 0)
-		return false;
 	errno = EFBIG;
-	if (st.st_size > LARGEST_FILE)
+	if (file_size > LARGEST_FILE)
 		return false;
-	size = (int) st.st_size + 1;
 	c->bytes = malloc(size);
 	while (c->bytes != NULL && n > 0 && c->len < size)
 	{
@@ -237,19 +198,23 @@ read_all(int fd, Content *c)
 }
 
 static bool
-read_file(const char *file, const char *setting, Content *c, char *error, int errlen)
+read_file(const char *file, ZksTlsFile which, Content *c, char *error, int errlen)
 {
 	struct stat st;
-	bool		result;
-	int			fd;
+	const char *wrong = NULL;
+	bool		result = false;
+	int			fd = -1;
 
 	/* opening a pipe would block */
-	if (!is_regular(file, setting, &st, error, errlen))
-		return false;
-	fd = open(file, O_RDONLY | O_CLOEXEC);
-	result = fd >= 0 && read_all(fd, c);
-	if (!result)
-		snprintf(error, errlen, "The file named by %s could not be read: %s", setting, strerror(errno));
+	if (stat(file, &st) == 0 && (wrong = check_file(&st, which == ZKS_TLS_KEY)) == NULL)
+	{
+		fd = open(file, O_RDONLY | O_CLOEXEC);
+		result = fd >= 0 && fstat(fd, &st) == 0 && read_all(fd, st.st_size, c);
+	}
+	if (wrong != NULL)
+		snprintf(error, errlen, "The file named by %s %s", settings[which], wrong);
+	else if (!result)
+		snprintf(error, errlen, "The file named by %s could not be read: %s", settings[which], strerror(errno));
 	if (fd >= 0)
 	{
 		int			save_errno = errno;
@@ -265,26 +230,26 @@ read_file(const char *file, const char *setting, Content *c, char *error, int er
  * mutex of a session
  */
 static bool
-read_files(const ZkTlsFiles *files, Contents *contents, char *error, int errlen)
+read_files(const ZkTlsFiles *files, Content *contents, char *error, int errlen)
 {
-	if (!read_file(files->ca, "zklock.tls_ca_file", &contents->ca, error, errlen))
-		return false;
-	if (files->crl[0] != '\0' && !read_file(files->crl, "zklock.tls_crl_file", &contents->crl, error, errlen))
-		return false;
-	return files->cert[0] == '\0' ||
-		(read_file(files->cert, "zklock.tls_cert_file", &contents->cert, error, errlen) &&
-		 is_private(files->key, error, errlen) &&
-		 read_file(files->key, "zklock.tls_key_file", &contents->key, error, errlen));
+	bool		result = true;
+
+	for (int i = 0; result && i < ZKS_TLS_NFILES; i++)
+		result = files->name[i][0] == '\0' || read_file(files->name[i], i, &contents[i], error, errlen);
+	return result;
 }
 
 /* OpenSSL's default would prompt on a terminal for a pass phrase */
 
 static bool
-load_authorities(X509_STORE * store, BIO *bio)
+load_authorities(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
 {
+	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
+
 	STACK_OF(X509_INFO) * found = PEM_X509_INFO_read_bio(bio, NULL, NULL, (void *) "");
 	bool		any = false;
 
+	(void) has_pass_phrase;
 	for (int i = 0; i < sk_X509_INFO_num(found); i++)
 	{
 		X509_INFO  *info = sk_X509_INFO_value(found, i);
@@ -304,11 +269,13 @@ load_authorities(X509_STORE * store, BIO *bio)
  * file must not become an authority.
  */
 static bool
-load_revocations(X509_STORE * store, BIO *bio)
+load_revocations(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
 {
+	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
 	X509_CRL   *crl;
 	bool		any = false;
 
+	(void) has_pass_phrase;
 	while ((crl = PEM_read_bio_X509_CRL(bio, NULL, NULL, (void *) "")) != NULL)
 	{
 		any |= X509_STORE_add_crl(store, crl) == 1;
@@ -346,47 +313,47 @@ load_key(SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase)
 }
 
 static bool
-load(SSL_CTX *ctx, const Contents *contents, bool *has_pass_phrase, char *error, int errlen)
+load(SSL_CTX *ctx, const Content *contents, char *error, int errlen)
 {
-	X509_STORE *store = SSL_CTX_get_cert_store(ctx);
-	BIO		   *bio[4];
-	const char *fault = NULL;
+	static bool (*const loaders[]) (SSL_CTX *ctx, BIO *bio, bool *has_pass_phrase) =
+	{load_authorities, load_revocations, load_chain, load_key};
+	static const char *const missing[] =
+	{"certificates", "revocation lists", "certificate", "key of that certificate"};
+	bool		has_pass_phrase = false;
 
-	bio[0] = BIO_new_mem_buf(contents->ca.bytes, contents->ca.len);
-	bio[1] = contents->crl.bytes != NULL ? BIO_new_mem_buf(contents->crl.bytes, contents->crl.len) : NULL;
-	bio[2] = contents->cert.bytes != NULL ? BIO_new_mem_buf(contents->cert.bytes, contents->cert.len) : NULL;
-	bio[3] = contents->key.bytes != NULL ? BIO_new_mem_buf(contents->key.bytes, contents->key.len) : NULL;
-	if (bio[0] == NULL || !load_authorities(store, bio[0]))
-		fault = "The file named by zklock.tls_ca_file holds no certificates";
-	else if (contents->crl.bytes != NULL && (bio[1] == NULL || !load_revocations(store, bio[1])))
-		fault = "The file named by zklock.tls_crl_file holds no revocation lists";
-	else if (contents->cert.bytes != NULL &&
-			 (bio[2] == NULL || !load_chain(ctx, bio[2], has_pass_phrase)))
-		fault = "The file named by zklock.tls_cert_file holds no certificate";
-	else if (contents->key.bytes != NULL && (bio[3] == NULL || !load_key(ctx, bio[3], has_pass_phrase)))
-		fault = "The file named by zklock.tls_key_file holds no key of that certificate";
-	for (int i = 0; i < 4; i++)
-		BIO_free(bio[i]);
-	if (fault != NULL && *has_pass_phrase && strstr(fault, "no key") != NULL)
-		snprintf(error, errlen, "The key in the file named by zklock.tls_key_file is protected by a passphrase");
-	else if (fault != NULL)
-		snprintf(error, errlen, "%s: %s", fault, zks_tls_reason());
-	return fault == NULL;
+	for (int i = 0; i < ZKS_TLS_NFILES; i++)
+	{
+		BIO		   *bio;
+		bool		loaded;
+
+		if (contents[i].bytes == NULL)
+			continue;
+		bio = BIO_new_mem_buf(contents[i].bytes, contents[i].len);
+		loaded = bio != NULL && loaders[i] (ctx, bio, &has_pass_phrase);
+		BIO_free(bio);
+		if (loaded)
+			continue;
+		if (i == ZKS_TLS_KEY && has_pass_phrase)
+			snprintf(error, errlen, "The key in the file named by %s is protected by a passphrase", settings[i]);
+		else
+			snprintf(error, errlen, "The file named by %s holds no %s: %s", settings[i], missing[i], zks_tls_reason());
+		return false;
+	}
+	return true;
 }
 
 /* Whether they have changed since the last call */
 static bool
 have_changed(ZkTls *tls)
 {
-	const char *const names[] = {tls->files.ca, tls->files.cert, tls->files.key, tls->files.crl};
 	bool		changed = false;
 
-	for (int i = 0; i < (int) (sizeof(names) / sizeof(names[0])); i++)
+	for (int i = 0; i < ZKS_TLS_NFILES; i++)
 	{
 		struct stat *seen = &tls->seen[i];
 		struct stat st;
 
-		if (names[i][0] == '\0' || stat(names[i], &st) != 0)
+		if (tls->files.name[i][0] == '\0' || stat(tls->files.name[i], &st) != 0)
 			memset(&st, 0, sizeof(st));
 		changed |= st.st_dev != seen->st_dev || st.st_ino != seen->st_ino ||
 			st.st_size != seen->st_size ||
@@ -398,10 +365,9 @@ have_changed(ZkTls *tls)
 }
 
 static SSL_CTX *
-make_context(const Contents *contents, char *error, int errlen)
+make_context(const Content *contents, char *error, int errlen)
 {
 	SSL_CTX    *ctx;
-	bool		has_pass_phrase = false;
 
 	ERR_clear_error();
 	ctx = SSL_CTX_new(TLS_client_method());
@@ -421,7 +387,7 @@ make_context(const Contents *contents, char *error, int errlen)
 	/* Java closes without close_notify; frames have their lengths */
 	SSL_CTX_set_options(ctx, SSL_OP_IGNORE_UNEXPECTED_EOF);
 #endif
-	if (!load(ctx, contents, &has_pass_phrase, error, errlen))
+	if (!load(ctx, contents, error, errlen))
 	{
 		SSL_CTX_free(ctx);
 		ctx = NULL;
@@ -433,17 +399,13 @@ make_context(const Contents *contents, char *error, int errlen)
 void
 zks_tls_free(ZkTls *tls)
 {
-	sigset_t	saved;
-
 	if (tls == NULL || atomic_fetch_sub(&tls->owners, 1) > 1)
 		return;
-	enter_gate(&saved);
+	zks_lock_tls();
 	SSL_CTX_free(tls->ctx);
-	leave_gate(&saved);
-	free((char *) tls->files.ca);
-	free((char *) tls->files.cert);
-	free((char *) tls->files.key);
-	free((char *) tls->files.crl);
+	zks_unlock_tls();
+	for (int i = 0; i < ZKS_TLS_NFILES; i++)
+		free((char *) tls->files.name[i]);
 	free(tls);
 }
 
@@ -451,31 +413,28 @@ ZkTls *
 zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 {
 	ZkTls	   *tls = calloc(1, sizeof(ZkTls));
-	Contents	contents = {0};
-	sigset_t	saved;
+	Content		contents[ZKS_TLS_NFILES] = {0};
+	bool		copied = true;
 
 	snprintf(error, errlen, "Out of memory");
 	if (tls == NULL)
 		return NULL;
 	atomic_init(&tls->owners, 1);
 	begin_openssl();
-	tls->files.ca = strdup(files->ca);
-	tls->files.cert = strdup(files->cert);
-	tls->files.key = strdup(files->key);
-	tls->files.crl = strdup(files->crl);
 	tls->files.verify_host = files->verify_host;
-	if (tls->files.ca != NULL && tls->files.cert != NULL && tls->files.key != NULL &&
-		tls->files.crl != NULL)
+	for (int i = 0; i < ZKS_TLS_NFILES; i++)
+		copied &= (tls->files.name[i] = strdup(files->name[i])) != NULL;
+	if (copied)
 	{
 		(void) have_changed(tls);
 		errno = 0;
-		if (read_files(&tls->files, &contents, error, errlen))
+		if (read_files(&tls->files, contents, error, errlen))
 		{
-			enter_gate(&saved);
-			tls->ctx = make_context(&contents, error, errlen);
-			leave_gate(&saved);
+			zks_lock_tls();
+			tls->ctx = make_context(contents, error, errlen);
+			zks_unlock_tls();
 		}
-		free_contents(&contents);
+		free_contents(contents);
 	}
 	if (tls->ctx == NULL)
 	{
@@ -500,17 +459,17 @@ static void
 renew_context(ZkTls *tls)
 {
 	char		error[ZKS_TROUBLE_LEN];
-	Contents	contents = {0};
+	Content		contents[ZKS_TLS_NFILES] = {0};
 	SSL_CTX    *ctx = NULL;
 
 	if (atomic_exchange(&tls->renewing, true))
 		return;
 	if (have_changed(tls))
 	{
-		bool		read = read_files(&tls->files, &contents, error, sizeof(error));
+		bool		read = read_files(&tls->files, contents, error, sizeof(error));
 
 		zks_lock_tls();
-		if (read && (ctx = make_context(&contents, error, sizeof(error))) != NULL)
+		if (read && (ctx = make_context(contents, error, sizeof(error))) != NULL)
 		{
 			SSL_CTX_free(tls->ctx);
 			tls->ctx = ctx;
@@ -518,7 +477,7 @@ renew_context(ZkTls *tls)
 		zks_unlock_tls();
 		if (ctx == NULL)
 			memset(tls->seen, 0, sizeof(tls->seen));
-		free_contents(&contents);
+		free_contents(contents);
 	}
 	atomic_store(&tls->renewing, false);
 }

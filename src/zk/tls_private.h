@@ -24,8 +24,8 @@ struct ssl_st;
 extern struct ssl_st *zks_tls_connection(ZkTls *tls);
 
 /*
- * To be held at each call to OpenSSL, by a thread that takes no signals.  Once the
- * process exits, nobody gets it any more.
+ * To be held at each call to OpenSSL; signals are blocked meanwhile.  Once the process
+ * exits, nobody gets it any more.
  */
 extern void zks_lock_tls(void);
 extern void zks_unlock_tls(void);

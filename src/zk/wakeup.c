@@ -20,7 +20,6 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <errno.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -40,22 +39,16 @@ set(int epoll_fd, int op, int fd, uint32_t generation, uint32_t events)
 	return epoll_ctl(epoll_fd, op, fd, &event) == 0;
 }
 
+/* Fails with errno; what is open then, zks_wakeup_close closes */
 bool
 zks_wakeup_open(ZkWakeup *e)
 {
-	int			save_errno;
-
 	e->bell_fd = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
 	e->keeper_fd = epoll_create1(EPOLL_CLOEXEC);
 	e->owner_fd = epoll_create1(EPOLL_CLOEXEC);
-	if (e->bell_fd >= 0 && e->keeper_fd >= 0 && e->owner_fd >= 0 &&
+	return e->bell_fd >= 0 && e->keeper_fd >= 0 && e->owner_fd >= 0 &&
 		set(e->keeper_fd, EPOLL_CTL_ADD, e->bell_fd, BELL, 0) &&
-		set(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, BELL, 0))
-		return true;
-	save_errno = errno;
-	zks_wakeup_close(e);
-	errno = save_errno;
-	return false;
+		set(e->owner_fd, EPOLL_CTL_ADD, e->bell_fd, BELL, 0);
 }
 
 void

@@ -20,7 +20,7 @@
 #define FIRST_CHAINS	64
 
 /* At a path; the next ones in the chain may be at others */
-static ZkWatch **
+static struct ZkWatches *
 chain_of(ZkSession *s, const char *path)
 {
 	uint32_t	hash = 2166136261u; /* FNV-1a */
@@ -35,23 +35,19 @@ static bool
 make_chains(ZkSession *s)
 {
 	unsigned int n = s->nwatch_chains > 0 ? 2 * s->nwatch_chains : FIRST_CHAINS;
-	ZkWatch   **chains;
+	struct ZkWatches *chains;
+	ZkWatch    *w;
 
 	if (s->nwatches < s->nwatch_chains)
 		return true;
-	chains = calloc(n, sizeof(ZkWatch *));
+	chains = calloc(n, sizeof(*chains));
 	if (chains == NULL)
 		return s->nwatch_chains > 0;
 	free(s->watch_chains);
 	s->watch_chains = chains;
 	s->nwatch_chains = n;
-	for (ZkWatch *w = s->watches; w != NULL; w = w->next)
-	{
-		ZkWatch   **chain = chain_of(s, w->path);
-
-		w->next_in_chain = *chain;
-		*chain = w;
-	}
+	LIST_FOREACH(w, &s->watches, in_list)
+		LIST_INSERT_HEAD(chain_of(s, w->path), w, in_chain);
 	return true;
 }
 
@@ -59,18 +55,10 @@ static void
 free_watch(ZkWatch *w)
 {
 	ZkSession  *s = w->session;
-	ZkWatch   **link = chain_of(s, w->path);
 
-	while (*link != w)
-		link = &(*link)->next_in_chain;
-	*link = w->next_in_chain;
+	LIST_REMOVE(w, in_list);
+	LIST_REMOVE(w, in_chain);
 	s->nwatches--;
-	if (w->prev != NULL)
-		w->prev->next = w->next;
-	else
-		s->watches = w->next;
-	if (w->next != NULL)
-		w->next->prev = w->prev;
 	s->watch_bytes -= ZKR_STRING_BYTES + strlen(w->path);
 	free(w->data);
 	free(w);
@@ -120,9 +108,9 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 		return;					/* the former is said to every watch;
 								 * library_handle.c handles it */
 	for (ZkWatch *next,
-		 *w = *chain_of(s, path); w != NULL; w = next)
+		 *w = LIST_FIRST(chain_of(s, path)); w != NULL; w = next)
 	{
-		next = w->next_in_chain;
+		next = LIST_NEXT(w, in_chain);
 		if (w->state == ZKR_WATCH_PENDING || !concerns(type, w) || strcmp(w->path, path) != 0)
 			continue;
 		w->astray = false;
@@ -141,7 +129,9 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 static bool
 watched_by_another(ZkWatch *w)
 {
-	for (ZkWatch *other = *chain_of(w->session, w->path); other != NULL; other = other->next_in_chain)
+	ZkWatch    *other;
+
+	LIST_FOREACH(other, chain_of(w->session, w->path), in_chain)
 	{
 		if (other != w && !other->dropped && other->of_children == w->of_children &&
 			strcmp(other->path, w->path) == 0 &&
@@ -157,9 +147,9 @@ zkr_free_left_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkWatch *next,
-		 *w = s->watches; w != NULL; w = next)
+		 *w = LIST_FIRST(&s->watches); w != NULL; w = next)
 	{
-		next = w->next;
+		next = LIST_NEXT(w, in_list);
 		if (w->left && !w->in_flight)
 			free_watch(w);
 	}
@@ -170,9 +160,9 @@ static void
 free_left_at(ZkSession *s, const char *path, bool of_children)
 {
 	for (ZkWatch *next,
-		 *w = s->nwatches > 0 ? *chain_of(s, path) : NULL; w != NULL; w = next)
+		 *w = s->nwatches > 0 ? LIST_FIRST(chain_of(s, path)) : NULL; w != NULL; w = next)
 	{
-		next = w->next_in_chain;
+		next = LIST_NEXT(w, in_chain);
 		if (w->left && !w->in_flight && w->of_children == of_children && strcmp(w->path, path) == 0)
 			free_watch(w);
 	}
@@ -249,7 +239,6 @@ static ZkWatch *
 new_watch_locked(ZkSession *s, const char *path, bool of_children)
 {
 	ZkWatch    *w = make_chains(s) ? calloc(1, sizeof(ZkWatch) + strlen(path) + 1) : NULL;
-	ZkWatch   **chain;
 
 	zk_assert(zks_has_mutex(s));
 	if (w == NULL)
@@ -258,13 +247,8 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 	w->of_children = of_children;
 	w->in_flight = true;
 	strcpy(w->path, path);
-	w->next = s->watches;
-	if (w->next != NULL)
-		w->next->prev = w;
-	s->watches = w;
-	chain = chain_of(s, path);
-	w->next_in_chain = *chain;
-	*chain = w;
+	LIST_INSERT_HEAD(&s->watches, w, in_list);
+	LIST_INSERT_HEAD(chain_of(s, path), w, in_chain);
 	s->nwatches++;
 	s->watch_bytes += ZKR_STRING_BYTES + strlen(path);
 	return w;
@@ -340,24 +324,6 @@ zks_watch(ZkSession *s, const char *path)
 	return w;
 }
 
-int
-zks_watched_data(ZkSession *s, ZkWatch *w, char *data, int64_t *owner)
-{
-	int			len = -1;
-
-	zks_enter(s);
-	/* other clients' nodes may be empty */
-	if (w->data != NULL || w->stat.owner != 0)
-	{
-		len = w->data_len;
-		if (len > 0)
-			memcpy(data, w->data, len);
-		*owner = w->stat.owner;
-	}
-	zks_leave(s);
-	return len;
-}
-
 static void
 list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
 {
@@ -366,10 +332,8 @@ list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
 	r->done = on_watch_set;
 	r->owner = w;
 	r->watcher = on_watch;
-	if (fresh)
-		zkr_list_fresh_locked(r, dir);
-	else
-		zkr_list_locked(r, dir);
+	r->sync_path = fresh ? dir : NULL;
+	zkr_list_locked(r, dir);
 }
 
 /*
@@ -409,35 +373,27 @@ zks_watch_info(ZkSession *s, ZkWatch *w, ZkWatchInfo *info)
 	info->rc = w->rc;
 	info->epoch = w->epoch;
 	info->stat = w->stat;
+	info->data_len = w->data_len;
+	if (w->data_len > 0)
+		memcpy(info->data, w->data, w->data_len);
 	zks_leave(s);
 }
 
 void
-zks_unwatch(ZkSession *s, ZkWatch *w)
+zks_unwatch(ZkSession *s, ZkWatch *w, bool leave)
 {
 	zks_enter(s);
-	zkr_drop_watch_locked(w);
-	zks_leave(s);
-}
-
-void
-zks_leave_watch(ZkSession *s, ZkWatch *w)
-{
-	zks_enter(s);
-	zkr_leave_watch_locked(w);
+	if (leave)
+		zkr_leave_watch_locked(w);
+	else
+		zkr_drop_watch_locked(w);
 	zks_leave(s);
 }
 
 void
 zkr_free_watches(ZkSession *s)
 {
-	while (s->watches != NULL)
-	{
-		ZkWatch    *w = s->watches;
-
-		s->watches = w->next;
-		free(w->data);
-		free(w);
-	}
+	while (!LIST_EMPTY(&s->watches))
+		free_watch(LIST_FIRST(&s->watches));
 	free(s->watch_chains);
 }

@@ -24,22 +24,20 @@ typedef enum ZkWatchState
 	ZKR_WATCH_FAILED			/* not armed: the connection broke */
 } ZkWatchState;
 
+#define ZKS_WATCHED_KEPT	512
+
 typedef struct ZkWatchInfo
 {
 	ZkWatchState state;
 	int			rc;				/* why it failed */
 	uint32_t	epoch;			/* the connection on which it was set */
 	ZkStat		stat;			/* of the node, when it was set */
+	int			data_len;
+	char		data[ZKS_WATCHED_KEPT]; /* what the node held then, its
+										 * beginning */
 } ZkWatchInfo;
 
 extern ZkWatch *zks_watch(ZkSession *session, const char *path);
-
-/*
- * What the node held when zks_watch was answered, its beginning, and its session;
- * data has ZKS_WATCHED_KEPT bytes.  -1: not known.
- */
-#define ZKS_WATCHED_KEPT	512
-extern int	zks_watched_data(ZkSession *session, ZkWatch *watch, char *data, int64_t *owner);
 
 /*
  * Like zks_list; the watch fires when the list is out of date.  *watch is NULL, or that
@@ -48,9 +46,8 @@ extern int	zks_watched_data(ZkSession *session, ZkWatch *watch, char *data, int6
 extern ZkRequest *zks_list_and_watch(ZkSession *session, const char *dir, bool fresh,
 									 ZkWatch **watch);
 extern void zks_watch_info(ZkSession *session, ZkWatch *watch, ZkWatchInfo *info);
-extern void zks_unwatch(ZkSession *session, ZkWatch *watch);
 
-/* The same for one of a directory where a node of ours is, or is being deleted */
-extern void zks_leave_watch(ZkSession *session, ZkWatch *watch);
+/* leave: it is of a directory where a node of ours is, or is being deleted */
+extern void zks_unwatch(ZkSession *session, ZkWatch *watch, bool leave);
 
 #endif							/* ZKLOCK_WATCH_H */

@@ -449,28 +449,8 @@ wire_main(void *arg)
  *-------------------------------------------------------------------------
  */
 
-static bool
-start_wire(ZkWire *w)
-{
-	pthread_attr_t attr;
-	int			rc = pthread_attr_init(&attr);
-
-	if (rc == 0)
-	{
-		/* with the keeper's mask: no signals, not even SIGPIPE */
-		pthread_attr_setstacksize(&attr, WIRE_STACK);
-		atomic_fetch_add(&w->owners, 1);
-		rc = pthread_create(&w->thread, &attr, wire_main, w);
-		if (rc != 0)
-			atomic_fetch_sub(&w->owners, 1);
-		pthread_attr_destroy(&attr);
-	}
-	errno = rc;
-	return rc == 0;
-}
-
 ZkWire *
-zks_wire_lay(ZkTls *tls, int sock, const char *names)
+zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 {
 	ZkWire	   *w = calloc(1, sizeof(ZkWire));
 	int			pair[2];
@@ -480,7 +460,7 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names)
 		return NULL;
 	w->inner = -1;
 	w->tls = zks_tls_share(tls);
-	atomic_init(&w->owners, 1);
+	atomic_init(&w->owners, 2);
 	w->names = strdup(names);
 	w->net = fcntl(sock, F_DUPFD_CLOEXEC, 0);
 	if (w->net >= 0 &&
@@ -489,41 +469,34 @@ zks_wire_lay(ZkTls *tls, int sock, const char *names)
 		bool		replaced = dup3(pair[0], sock, O_CLOEXEC) >= 0;
 
 		close(pair[0]);
-		w->inner = pair[1];
+		w->inner = *library_end = pair[1];
 		if (w->names == NULL)
 			errno = ENOMEM;
-		if (replaced && w->names != NULL && start_wire(w))
+		if (replaced && w->names != NULL && zks_start_thread(&w->thread, WIRE_STACK, wire_main, w))
 			return w;
 	}
 	save_errno = errno;
+	atomic_store(&w->owners, 1);
 	disown_wire(w);
 	errno = save_errno;
 	return NULL;
 }
 
 void
-zks_wire_cut(ZkWire *w)
+zks_wire_end(ZkWire *w, bool finish)
 {
 	if (w == NULL)
 		return;
-	atomic_store(&w->stop, true);
-	shutdown(w->inner, SHUT_RDWR);
-	shutdown(w->net, SHUT_RDWR);
-	pthread_detach(w->thread);
-	disown_wire(w);
-}
-
-void
-zks_wire_finish(ZkWire *w)
-{
-	if (w == NULL)
-		return;
-	if (!atomic_load(&w->ready))
+	if (finish && atomic_load(&w->ready))	/* else nobody is connected who
+											 * could be told */
+		pthread_join(w->thread, NULL);
+	else
 	{
-		zks_wire_cut(w);		/* nobody is connected who could be told */
-		return;
+		atomic_store(&w->stop, true);
+		shutdown(w->inner, SHUT_RDWR);
+		shutdown(w->net, SHUT_RDWR);
+		pthread_detach(w->thread);
 	}
-	pthread_join(w->thread, NULL);
 	disown_wire(w);
 }
 
@@ -536,39 +509,23 @@ zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 	return w->fault;
 }
 
-int
-zks_wire_server_socket(ZkWire *w)
-{
-	return w->net;
-}
-
-int
-zks_wire_library_end(ZkWire *w)
-{
-	return w->inner;
-}
-
 #else							/* no TLS, and so no wire */
 
 ZkWire *
-zks_wire_lay(ZkTls *tls, int sock, const char *names)
+zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
 {
 	(void) tls;
 	(void) sock;
 	(void) names;
+	(void) library_end;
 	return NULL;
 }
 
 void
-zks_wire_cut(ZkWire *w)
+zks_wire_end(ZkWire *w, bool finish)
 {
 	(void) w;
-}
-
-void
-zks_wire_finish(ZkWire *w)
-{
-	(void) w;
+	(void) finish;
 }
 
 const char *
@@ -577,20 +534,6 @@ zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 	(void) w;
 	(void) kind;
 	return NULL;
-}
-
-int
-zks_wire_server_socket(ZkWire *w)
-{
-	(void) w;
-	return -1;
-}
-
-int
-zks_wire_library_end(ZkWire *w)
-{
-	(void) w;
-	return -1;
 }
 
 #endif							/* ZKLOCK_HAVE_TLS */

@@ -32,7 +32,7 @@
 static void
 child(const char *hosts, const char *ca_file, int number)
 {
-	ZkTlsFiles	files = {.ca = ca_file,.cert = "",.key = "",.crl = "",.verify_host = true};
+	ZkTlsFiles	files = {.name = {ca_file, "", "", ""},.verify_host = true};
 	char		error[256];
 	ZkOptions	options = {.hosts = hosts,.timeout_ms = 2000};
 	ZkSession  *session;
@@ -59,7 +59,7 @@ leave(int signal)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	alarm(2);					/* it would wait for itself */
-	zks_stop_reason(&why);
+	zks_stop_reason(ZKS_STOP_STATEMENT, &why);
 	_exit(0);
 }
 
@@ -72,7 +72,7 @@ leave_from_handler(int number)
 	signal(SIGVTALRM, leave);
 	setitimer(ITIMER_VIRTUAL, &soon, NULL);
 	for (;;)
-		zks_stop_reason(&why);
+		zks_stop_reason(ZKS_STOP_STATEMENT, &why);
 }
 
 int

@@ -27,13 +27,6 @@ zks_has_mutex(ZkSession *s)
 	return true;
 }
 
-ZkRequest *
-zkr_next_locked(ZkSession *s)
-{
-	(void) s;
-	return NULL;
-}
-
 static unsigned char frame[MAX_FRAME];
 static int	end;
 

@@ -374,7 +374,7 @@ static void
 unwatch(int i)
 {
 	if (watches[i] != NULL)
-		zks_unwatch(session, watches[i]);
+		zks_unwatch(session, watches[i], false);
 	watches[i] = NULL;
 }
 
@@ -391,9 +391,10 @@ static int
 count_watches(const char *path)
 {
 	int			n = 0;
+	ZkWatch    *w;
 
 	zks_enter(session);
-	for (ZkWatch *w = session->watches; w != NULL; w = w->next)
+	LIST_FOREACH(w, &session->watches, in_list)
 		n += strcmp(w->path, path) == 0;
 	zks_leave(session);
 	return n;
@@ -1309,9 +1310,9 @@ empty(void)
 	bool		result;
 
 	zks_enter(session);
-	result = TAILQ_EMPTY(&session->nodes) && session->requests == NULL &&
+	result = TAILQ_EMPTY(&session->nodes) && TAILQ_EMPTY(&session->answered) &&
 		(session->marks == NULL || session->info.state == ZKS_OVER) &&
-		session->watches == NULL && session->in_flight == 0;
+		LIST_EMPTY(&session->watches) && session->in_flight == 0;
 	zks_leave(session);
 	return result;
 }
@@ -1322,15 +1323,17 @@ describe_rest(void)
 	int			nnodes = 0,
 				nrequests = 0,
 				nwatches = 0;
+	ZkRequest  *r;
+	ZkWatch    *w;
 
 	zks_enter(session);
 	/* the layout of ZkNode is private to node.h */
 	nnodes = !TAILQ_EMPTY(&session->nodes);
-	for (ZkRequest *r = session->requests; r != NULL; r = r->next)
+	TAILQ_FOREACH(r, &session->answered, in_list)
 		nrequests++;
-	for (ZkWatch *w = session->watches; w != NULL; w = w->next)
+	LIST_FOREACH(w, &session->watches, in_list)
 		nwatches++;
-	say("bad left in the session: nodes %d, marks %d, requests %d, watches %d, in flight %d, state %d",
+	say("bad left in the session: nodes %d, marks %d, answered %d, watches %d, in flight %d, state %d",
 		nnodes, session->marks != NULL, nrequests, nwatches, session->in_flight, (int) session->info.state);
 	zks_leave(session);
 }

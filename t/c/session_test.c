@@ -75,7 +75,7 @@ static bool
 open_session(const char *hosts, int64_t until)
 {
 	const char *ca_file = getenv("ZK_TLS_CA_FILE");
-	ZkTlsFiles	files = {.ca = ca_file,.cert = "",.key = "",.crl = "",.verify_host = true};
+	ZkTlsFiles	files = {.name = {ca_file, "", "", ""},.verify_host = true};
 	char		error[256] = "";
 	ZkTls	   *tls = ca_file != NULL ? zks_tls(&files, error, sizeof(error)) : NULL;
 
@@ -118,7 +118,7 @@ close_session(int bound_ms)
 			if (slots[i].check != NULL)
 				zks_request_free(session, slots[i].check);
 			if (slots[i].watch != NULL)
-				zks_unwatch(session, slots[i].watch);
+				zks_unwatch(session, slots[i].watch, false);
 			if (slots[i].node != NULL)
 				(void) zkn_discard(session, slots[i].node);
 		}
@@ -323,7 +323,7 @@ step(void)
 				ZkWatchInfo info;
 
 				zks_watch_info(session, slot->watch, &info);
-				zks_unwatch(session, slot->watch);
+				zks_unwatch(session, slot->watch, false);
 				slot->watch = NULL;
 				slot->watched_dir = NULL;
 			}

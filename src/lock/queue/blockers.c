@@ -59,7 +59,7 @@ zkl_drop_blockers(Call *c, Place *p)
 	for (int i = 0; i < p->nblockers; i++)
 	{
 		if (p->blockers[i].watch != NULL)
-			zks_unwatch(c->session, p->blockers[i].watch);
+			zks_unwatch(c->session, p->blockers[i].watch, false);
 		if (p->blockers[i].name != NULL)
 			pfree(p->blockers[i].name);
 	}
@@ -135,7 +135,7 @@ zkl_set_watch(Call *c, Place *p, Blocker *blocker)
 	 */
 	blocker->watch = zks_watch(c->session, path);
 	if (old != NULL)
-		zks_unwatch(c->session, old);
+		zks_unwatch(c->session, old, false);
 	pfree(path);
 	if (blocker->watch == NULL)
 		zkb_raise_no_memory();
@@ -489,19 +489,17 @@ zkl_tell_blockers(void *arg)
 	initStringInfo(&text);
 	for (int i = 0; i < p->nblockers && i < MOST_TOLD; i++)
 	{
-		char		data[ZKS_WATCHED_KEPT];
-		int64		owner;
-		int			len;
+		ZkWatchInfo watch;
 		ZkpData		says;
 
 		if (p->blockers[i].watch == NULL)
 			continue;
-		len = zks_watched_data(c->session, p->blockers[i].watch, data, &owner);
-		if (len < 0 || owner == 0)
+		zks_watch_info(c->session, p->blockers[i].watch, &watch);
+		if (watch.stat.owner == 0)
 			continue;
-		zkp_read_data(data, len, &says);
+		zkp_read_data(watch.data, watch.data_len, &says);
 		appendStringInfo(&text, "%s%s", text.len > 0 ? ", " : "",
-						 zkb_who(says.identity, says.identity_len, 0, owner));
+						 zkb_who(says.identity, says.identity_len, 0, watch.stat.owner));
 	}
 	if (text.len == 0)
 		return NULL;

@@ -45,7 +45,7 @@ zkl_drop_place(Call *c, Place *p)
 	zkl_drop_list(c, p);
 	zkl_drop_blockers(c, p);
 	if (p->changes != NULL)
-		zks_leave_watch(c->session, p->changes);
+		zks_unwatch(c->session, p->changes, true);
 	p->changes = NULL;
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);

@@ -153,11 +153,11 @@ static void
 stop_handler(int signo)
 {
 	int			save_errno = errno;
-	ZkReliance	reliance = zks_stop_asked();
+	ZkReliance	reliance = zks_stop_asked(ZKS_STOP_STATEMENT);
 
 	if (!proc_exit_inprogress && MyProc != NULL && !zkl_is_judged())
 	{
-		if (zks_terminate_asked())
+		if (zks_stop_asked(ZKS_STOP_PROCESS) != ZKN_NOT_RELIED)
 			terminate();
 		else if (reliance != ZKN_NOT_RELIED)
 			cancel(reliance);
@@ -245,7 +245,7 @@ explain_cancel(ErrorData * edata)
 		ZkStopReason reason;
 
 		canceled = false;
-		zks_stop_reason(&reason);
+		zks_stop_reason(ZKS_STOP_STATEMENT, &reason);
 		edata->sqlerrcode = ERRCODE_T_R_SERIALIZATION_FAILURE;
 		edata->message = psprintf(reason.doubt ?
 								  _("canceling statement due to possible loss of lock on \"%s\"") :
@@ -269,7 +269,7 @@ tell_why(int code, Datum arg)
 
 	if (!terminating)
 		return;
-	zks_terminate_reason(&why);
+	zks_stop_reason(ZKS_STOP_PROCESS, &why);
 	ereport(LOG_SERVER_ONLY,
 			(why.doubt ?
 			 errmsg("terminating connection due to possible loss of lock on \"%s\"", path_in_error(why.dir)) :
@@ -295,7 +295,7 @@ begin(bool carry_on)
 {
 	if (is_current(guarded) || !have_signal())
 		return;
-	zks_stop_begin(stop_signal, carry_on);
+	zks_stop_begin(ZKS_STOP_STATEMENT, stop_signal, carry_on);
 }
 
 /*
@@ -351,9 +351,9 @@ zkl_stop_if_lost(Lock *lock)
 	if (session == NULL)
 		return;
 	zkn_rely(session, base->grant.node, ZKN_RELIED, is_any(is_of_session, base));
-	if (!zks_stop_possible())
+	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
 		begin(false);
-	if (!zks_terminate_possible())
+	if (!zks_stop_possible(ZKS_STOP_PROCESS))
 		zkl_terminate_again();
 }
 
@@ -427,17 +427,12 @@ zkl_stop_anew(void)
 	ZkStopReason why;
 
 	zkl_terminate_again();
-	if (!zks_stop_possible())
+	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
 		return;
 	look_at_closed_sessions();
-	if (of_closed_session(is_taken_here) != NULL)
-		begin(true);			/* without an end, which its thread might see */
-	else
-	{
-		zks_stop_end();
-		begin(false);
-	}
-	zks_stop_self(zks_stop_possible() && gave_back_lost(&why) ? &why : NULL);
+	begin(of_closed_session(is_taken_here) != NULL);	/* without an end, which
+														 * its thread might see */
+	zks_stop_self(ZKS_STOP_STATEMENT, gave_back_lost(&why) && have_signal() ? &why : NULL);
 
 	/* what is asked for from now on is asked for again */
 	take_back();
@@ -447,11 +442,10 @@ void
 zkl_stop_no_longer(bool committing)
 {
 	guarded = lxid_compat();
-	zks_terminate_end();
-	if (zks_stop_possible())
+	zks_stop_end(ZKS_STOP_PROCESS);
+	if (zks_stop_possible(ZKS_STOP_STATEMENT))
 	{
-		zks_stop_end();
-		zks_stop_self(NULL);
+		zks_stop_end(ZKS_STOP_STATEMENT);
 		take_back();
 	}
 	if (committing)
@@ -484,21 +478,23 @@ zkl_terminate_again(void)
 
 	if (is_current(guarded) || !have_signal())
 		return;
-	zks_terminate_begin(stop_signal, zkb_peek());
+	zks_stop_begin(ZKS_STOP_PROCESS, stop_signal, false);
+	if (zkb_peek() != NULL)
+		zks_stop_look(zkb_peek());
 	lost = zks_stop_closed_counts() ? of_closed_session(is_of_session) : NULL;
 	if (lost != NULL)
 	{
 		why.loss = lost->loss != ZK_NOT_LOST ? lost->loss : zkb_last_loss();
 		strlcpy(why.dir, lost->key.path, sizeof(why.dir));
 	}
-	zks_terminate_self(lost != NULL ? &why : NULL);
+	zks_stop_self(ZKS_STOP_PROCESS, lost != NULL ? &why : NULL);
 }
 
 /* Else a wait for a synchronous standby, say, would find the request to end */
 void
 zkl_terminate_now_or_later(void)
 {
-	zks_terminate_end();
+	zks_stop_end(ZKS_STOP_PROCESS);
 	if (terminating)
 		CHECK_FOR_INTERRUPTS();
 }

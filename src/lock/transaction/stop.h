@@ -39,14 +39,14 @@ extern void zkl_stop_no_longer(bool committing);
 extern void zkl_stop_next_transaction(void);
 
 /*
- * Before holds are released, zks_terminate_end sees to it that the backend is not
+ * Before holds are released, zks_stop_end sees to it that the backend is not
  * terminated because of them; this, that it is again because of those that remain, once
  * zkl_stop_less has been called for each of these locks.  zkl_stop_anew does the latter,
  * too, and so does the end of the transaction.
  */
 extern void zkl_terminate_again(void);
 
-/* zks_terminate_end; but if the backend is terminated already, this does not return */
+/* zks_stop_end; but if the backend is terminated already, this does not return */
 extern void zkl_terminate_now_or_later(void);
 
 #endif							/* ZKLOCK_STOP_H */

@@ -224,7 +224,7 @@ end_hold(Hold *hold)
 {
 	Lock	   *lock = hold->lock;
 
-	zks_terminate_end();
+	zks_stop_end(ZKS_STOP_PROCESS);
 	zkl_remove_hold(hold);
 	if (lock->ended)
 		return;
@@ -577,7 +577,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		return;
 
 	/* what failed may have put that off until it is done */
-	if (event == SUBXACT_EVENT_ABORT_SUB && zkl_nnodes > 0 && !zks_terminate_possible())
+	if (event == SUBXACT_EVENT_ABORT_SUB && zkl_nnodes > 0 && !zks_stop_possible(ZKS_STOP_PROCESS))
 		zkl_terminate_again();
 	if (dlist_is_empty(&zkl_xact_holds) ||
 		dlist_tail_element(Hold, in_xact, &zkl_xact_holds)->subid != mySubid)

@@ -242,8 +242,8 @@ our @MUTANTS = (
 		name => 'reconnection_for_proof',
 		what => "that a session was taken up again is taken for the word of a quorum",
 		edits => [
-			[   'zk/connection.c', "\t\tzkr_heard_locked(s, s->attempt_at);\n\t\tzks_lease_renewed(&s->info);\n",
-				"\t\tzkr_heard_locked(s, s->attempt_at);\n\t\tzks_lease_renewed(&s->info);\n\t\ts->info.quorum_at = s->attempt_at;\n\t\ts->info.gap_at = 0;\n"
+			[   'zk/connection.c', "\t\tzkr_heard_locked(s, s->attempts.at);\n\t\tzks_lease_renewed(&s->info);\n",
+				"\t\tzkr_heard_locked(s, s->attempts.at);\n\t\tzks_lease_renewed(&s->info);\n\t\ts->info.quorum_at = s->attempts.at;\n\t\ts->info.gap_at = 0;\n"
 			]
 		],
 		test => [ '026_loss', 'a leader without followers, and an event of before' ]
