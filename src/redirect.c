@@ -137,20 +137,19 @@ find_target(Oid function, Oid extension)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	Form_pg_proc theirs = (Form_pg_proc) GETSTRUCT(tuple);
-	HeapTuple	other = SearchSysCache3(PROCNAMEARGSNSP, NameGetDatum(&theirs->proname),
-										PointerGetDatum(&theirs->proargtypes),
-										ObjectIdGetDatum(get_namespace_oid("zklock_advisory", true)));
+	CatCList   *others = SearchSysCacheList2(PROCNAMEARGSNSP, NameGetDatum(&theirs->proname),
+											 PointerGetDatum(&theirs->proargtypes));
 	Oid			target = InvalidOid;
 
-	if (HeapTupleIsValid(other))
+	for (int i = 0; i < others->n_members; i++)
 	{
-		Form_pg_proc ours = (Form_pg_proc) GETSTRUCT(other);
+		Form_pg_proc ours = (Form_pg_proc) GETSTRUCT(&others->members[i]->tuple);
 
 		if (ours->prorettype == theirs->prorettype && ours->prolang == ClanguageId &&
 			getExtensionOfObject(ProcedureRelationId, ours->oid) == extension)
 			target = ours->oid;
-		ReleaseSysCache(other);
 	}
+	ReleaseSysCacheList(others);
 	ReleaseSysCache(tuple);
 	return target;
 }

@@ -710,6 +710,8 @@ zkn_advance_locked(ZkNode *n)
 			/* an unknown name is settled before it is deleted */
 			if (!usable)
 				break;
+			if (zkn_is_wanted(n) && n->mark != NULL)
+				zkn_advance_mark_locked(n->mark);	/* without the node */
 			if (zkn_is_wanted(n) ? zkn_is_held(n) && n->telling != TELLS_NOTHING : zkn_is_renaming(n))
 			{
 				if (!n->tell_sent)
@@ -717,8 +719,6 @@ zkn_advance_locked(ZkNode *n)
 			}
 			else if (!zkn_is_wanted(n))
 				get_rid_of(n);
-			else if (n->mark != NULL)
-				zkn_advance_mark_locked(n->mark);	/* without the node */
 			break;
 		case ZKN_ABSENT:
 		case ZKN_DELETED:
@@ -870,6 +870,13 @@ zkn_over_locked(ZkSession *s)
 	}
 }
 
+/* It is gone, and only kept because of what was asked about it: see single.c */
+static bool
+is_remembered(const ZkNode *n)
+{
+	return n->state == ZKN_DELETED && n->interest == DISCARDED;
+}
+
 /*
  * Whether there are only nodes here that are not wanted and that ZooKeeper
  * refuses to delete.  Then only the end of the session removes them.  But one
@@ -883,6 +890,8 @@ zkn_only_refused_locked(ZkSession *s)
 	zk_assert(zks_has_mutex(s));
 	TAILQ_FOREACH(n, &s->nodes, link)
 	{
+		if (is_remembered(n))
+			continue;
 		if (n->refused == ZOK || n->interest != DISCARDED || (n->mark != NULL && !zkn_mark_over(n->mark)))
 			return false;
 	}
@@ -892,8 +901,15 @@ zkn_only_refused_locked(ZkSession *s)
 bool
 zkn_any_locked(ZkSession *s)
 {
+	ZkNode	   *n;
+
 	zk_assert(zks_has_mutex(s));
-	return !TAILQ_EMPTY(&s->nodes) || zkn_any_mark_locked(s);
+	TAILQ_FOREACH(n, &s->nodes, link)
+	{
+		if (!is_remembered(n))
+			return true;
+	}
+	return zkn_any_mark_locked(s);
 }
 
 void

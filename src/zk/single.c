@@ -60,6 +60,13 @@ zkn_new_version_locked(const ZkNode *n, int seen)
 	return nfree > 0 ? free_versions[zks_random(nfree)] : -1;
 }
 
+/* It may be there, and which one it is is not known */
+static bool
+is_unknown(const ZkNode *n)
+{
+	return n->czxid == 0 && (n->state != ZKN_ABSENT || zks_now() < n->stale_until);
+}
+
 /*
  * Whether what was read is another one of ours, or may be.  Right behind its create,
  * which has succeeded, none that is held can be there; of these there may be thousands,
@@ -75,7 +82,7 @@ is_another(const ZkNode *n, const ZkRequest *r)
 		if (n->state == ZKN_CREATING && zkn_is_wanted(other))
 			break;
 		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
-			(other->czxid == 0 ? other->version == r->stat.version : other->czxid == r->stat.czxid))
+			(is_unknown(other) ? other->version == r->stat.version : other->czxid == r->stat.czxid))
 			return true;
 	}
 	return false;

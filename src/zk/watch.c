@@ -218,7 +218,7 @@ on_watch_set(ZkRequest *r)
 	if (r->meant != 0 && r->stat.czxid != 0 && r->stat.czxid != r->meant)
 		w->astray = true;
 	w->data = r->data;
-	w->data_len = r->data_len;
+	w->data_len = r->data != NULL ? r->data_len : 0;
 	w->stat = r->stat;
 	r->data = NULL;
 	if (w->state == ZKR_WATCH_PENDING || r->rc == ZOK)

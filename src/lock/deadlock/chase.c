@@ -558,6 +558,7 @@ find_part(const ZkCycle *cycle, const char *text)
 {
 	int			i = 0;
 
+	CHECK_FOR_INTERRUPTS();		/* there may be as many as others like */
 	while (i < cycle->n && strcmp(cycle->checks[i].path, text) != 0)
 		i++;
 	return i;

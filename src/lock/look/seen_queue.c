@@ -317,7 +317,11 @@ zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 				return reading;
 		}
 		for (int i = 0; i < n; i++)
+		{
 			leave_out_gone(&queues[i]);
+			/* the first ones may go as fast as they are read */
+			queues[i].unread |= !depth->holders && queues[i].nread == 0;
+		}
 	} while (more);
 	for (int i = 0; i < n; i++)
 		judge(&queues[i]);

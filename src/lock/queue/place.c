@@ -430,12 +430,13 @@ zkl_confirm_turn(Call *c, int first, int n)
 		ZkAnswer	answer;
 
 		nodes[i] = p->node;
-		if (p->check != NULL && zkb_await_answer(&patience, p->check, &answer) == ZKB_CAME && answer.rc == ZKS_OK)
+		if (p->check != NULL && !zkb_is_proven(p->node, ZKS_GRANT) &&
+			zkb_await_answer(&patience, p->check, &answer) == ZKB_CAME && answer.rc == ZKS_OK)
 			zkn_proven(c->session, &p->node, 1, answer.sent_at);
 	}
 	proof = zkb_prove(nodes, n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));
 	pfree(nodes);
-	if (proof == ZKB_NO_ANSWER && zks_now() >= c->wait->deadline)
+	if (proof == ZKB_NO_ANSWER && zks_now() >= c->wait->deadline && zks_info(c->session).state == ZKS_CONNECTED)
 		return TAKEN;
 	if (proof == ZKB_NO_ANSWER)
 		zkb_raise_unanswered(c->wait, c->session);

@@ -94,7 +94,8 @@ is_current(LocalTransactionId lxid)
  *
  * Neither has a snapshot.  What can take long has one, or waits for a lock, as the
  * description of a statement does for its tables; or it is in its portal, as a
- * procedure that waits (backend/internals.h).  And a background worker sends no COMMIT.
+ * procedure that waits (backend/internals.h).  (What another extension does at the end of
+ * a portal has none of these.)  And a background worker sends no COMMIT.
  */
 static bool
 must_go_on(void)
@@ -430,8 +431,8 @@ zkl_stop_anew(void)
 	if (!zks_stop_possible(ZKS_STOP_STATEMENT))
 		return;
 	look_at_closed_sessions();
-	begin(of_closed_session(is_taken_here) != NULL);	/* without an end, which
-														 * its thread might see */
+	begin(zks_stop_closed_counts() && of_closed_session(is_taken_here) != NULL);	/* without an end, which
+																					 * its thread might see */
 	zks_stop_self(ZKS_STOP_STATEMENT, gave_back_lost(&why) && have_signal() ? &why : NULL);
 
 	/* what is asked for from now on is asked for again */
