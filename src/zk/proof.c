@@ -418,7 +418,8 @@ zkn_info(ZkSession *s, ZkNode *n, ZkNodeInfo *info)
 	info->sharing = n->telling == TELLING_SHARED;
 	info->comes_next = n->comes_next;
 	info->czxid = n->czxid;
-	memcpy(info->name, n->name, sizeof(info->name));
+	/* until it is known, it is only what it begins with */
+	snprintf(info->name, sizeof(info->name), "%s", n->name[n->prefix_len] != '\0' ? n->name : "");
 	info->watch = n->watch != NULL ? n->watch->state : ZKR_WATCH_FAILED;
 	info->watch_epoch = n->watch != NULL ? n->watch->epoch : 0;
 	zks_leave(s);
