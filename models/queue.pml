@@ -154,7 +154,7 @@ inline create_node(i)
 	state[i] = CREATING; age[i] = FRESH
 }
 
-/* forget the place, as zkl_drop_place does */
+/* forget the place, as drop_place (place.c) does */
 inline leave(i)
 {
 	do :: nempty(todo[i]) -> todo[i]?_ :: empty(todo[i]) -> break od;

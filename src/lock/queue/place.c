@@ -38,8 +38,8 @@ zkl_drop_list(Call *c, Place *p)
 }
 
 /* Leave nothing behind, except a node that was granted */
-void
-zkl_drop_place(Call *c, Place *p)
+static void
+drop_place(Call *c, Place *p)
 {
 	zkl_drop_search(p);			/* before the node goes */
 	zkl_drop_list(c, p);
@@ -58,7 +58,7 @@ void
 zkl_drop_from(Call *c, int first)
 {
 	for (int i = first; i < c->n; i++)
-		zkl_drop_place(c, &c->places[i]);
+		drop_place(c, &c->places[i]);
 }
 
 /*-------------------------------------------------------------------------

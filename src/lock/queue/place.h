@@ -113,7 +113,6 @@ extern char *zkl_tell_blockers(void *arg);
 
 /* place.c */
 extern void zkl_drop_list(Call *c, Place *p);
-extern void zkl_drop_place(Call *c, Place *p);
 extern void zkl_drop_from(Call *c, int first);
 extern void zkl_ask_after_pause(Call *c, int doublings);
 extern void zkl_ask_again(Call *c);
