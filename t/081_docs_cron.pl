@@ -12,7 +12,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Doc;
-use ZkClient;
 use Zklock;
 use ZooKeeper;
 
@@ -22,23 +21,20 @@ plan skip_all => 'pg_cron is not installed for this PostgreSQL' unless -e "$pref
 
 my $page = Doc->new('doc/recipes/cron.md');
 my $zk = ZooKeeper->new->start;
-my $hub = zk_cluster('hub', $zk);
 my %setting = $page->settings;
 is($setting{shared_preload_libraries}, 'pg_cron, zklock', 'the page tells what pg_cron needs');
-my @both = map {
-	zk_cluster($_, $zk, %setting,
-		'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $hub->host)
-} qw(east west);
 my $workers = zk_cluster('workers', $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => 'workers',
 	'cron.use_background_workers' => 'on', max_worker_processes => 20, log_line_prefix => '%p %e ');
+my @both = map {
+	zk_cluster($_, $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $workers->host)
+} qw(east west);
 
 # In both, as printed, except what a reader has to fill in
 foreach my $block ($page->blocks('sql'))
 {
-	my %where = (both => \@both, east => [ $both[0] ], 'hub@hub' => [$hub]);
+	my %where = (both => \@both, east => [ $both[0] ]);
 	my @nodes = @{ $where{ $block->{session} } // die $block->{session} };
 	$block->{code} =~ s/CREATE EXTENSION zklock;/DROP EXTENSION zklock; $&/;
-	$block->{code} =~ s/'hub\.example\.com', port '5432'/sprintf "'%s', port '%s'", $hub->host, $hub->port/e;
 	foreach my $node (@nodes)
 	{
 		my $s = zk_session($node);
@@ -74,7 +70,7 @@ foreach my $name (sort keys %cron)
 		SQL
 }
 
-my @jobs = qw(tidy report mail);
+my @jobs = qw(tidy mail);
 zk_until(
 	sub {
 		@jobs == grep {
@@ -118,65 +114,12 @@ cmp_ok(scalar @tidied, '>', 0, 'tidy: has run');
 is_deeply([ grep { $tidied[$_][0] < $tidied[ $_ - 1 ][1] } 1 .. $#tidied ], [], 'tidy: never two at a time');
 
 # once for each minute
-is($hub->safe_psql('postgres', q{SELECT count(*), count(DISTINCT period) FROM run}) =~ s/^(\d+)\|\1$//r, '', 'report: once for each minute');
 is_deeply([ once(in_both('SELECT period FROM mailed')) ], [], 'mail: once for each minute');
 
 # values that occur more than once
 sub once { my %n; $n{$_}++ for @_; return grep { $n{$_} > 1 } sort keys %n; }
 
-#
-# Events while the report is being made
-#
-my ($east, $west) = map { zk_session($_) } @both;
-my ($in_hub, $hub_admin, $east_admin, $west_admin) = map { zk_session($_) } $hub, $hub, @both;
-
-# east in the middle of this period's report
-sub in_the_middle
-{
-	my ($period) = @_;
-	$in_hub->value('BEGIN; LOCK TABLE run IN SHARE MODE');
-	$east->send("CALL report('$period')");
-	zk_until(sub { $hub_admin->value(q{SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'run'::regclass}) },
-		'east to write its row');
-	return;
-}
-
-# ... and west waiting for its turn
-sub west_waits
-{
-	my ($period) = @_;
-	$west->send("CALL report('$period')");
-	zk_wait_queued($zk, $west);
-	return;
-}
-
-sub made_by { my ($period) = @_; return $hub_admin->value("SELECT made_by FROM run WHERE period = '$period'"); }
-
-in_the_middle('2001-01-01');
-west_waits('2001-01-01');
-$in_hub->value('ROLLBACK');
-is($_->wait->{state}, '', 'a report in both') for $east, $west;
-is(made_by('2001-01-01'), 'east', '- is made by the first');
-
-in_the_middle('2002-01-01');
-west_waits('2002-01-01');
-is($east_admin->value('SELECT pg_terminate_backend(' . $east->pid . ')'), 't', 'the one at work dies');
-$in_hub->value('ROLLBACK');
-is($west->wait->{state}, '', '- and the other goes on');
-is(made_by('2002-01-01'), 'west', '- in the same minute');
-$east->wait;
-$east = zk_session($both[0]);
-
-$east->value('SET zklock.commit_guard = strict');    # so that it is noticed at once
-in_the_middle('2003-01-01');
-my $look = ZkClient->new($zk->hosts);
-ok($look->delete("/zklock/jobs/report/$_"), 'the one at work loses its lock') for $look->children('/zklock/jobs/report');
-$look->close;
-$in_hub->value('ROLLBACK');
-zk_is_lost($east->wait, '/jobs/report', '- and does not commit');
-is(made_by('2003-01-01'), '', '- nor in hub');
-is($west->query(q{CALL report('2003-01-01')})->{state}, '', '- but then the other');
-is(made_by('2003-01-01'), 'west', '- has made it');
+my ($east, $west, $east_admin) = map { zk_session($_) } @both, $both[0];
 
 # Claims: east at work, west waiting for its turn
 my $period = $east_admin->value('SELECT now()');
@@ -197,7 +140,7 @@ foreach my $end (qw(COMMIT ROLLBACK))
 is($west->query("CALL mail('$period'::timestamptz - interval '10 minutes')")->{state}, '', 'a cluster whose clock is late');
 is(join(' ', in_both("SELECT made_by FROM mailed WHERE period = '$period'::timestamptz - interval '10 minutes'")), '', '- mails no earlier period');
 
-$_->quit for @asks, $cron{workers}, $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
+$_->quit for @asks, $cron{workers}, $east, $west, $east_admin;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($_) for @both, $hub, $workers;
+zk_no_crash($_) for @both, $workers;
 done_testing();

@@ -1,6 +1,6 @@
 # doc/zookeeper.md: three servers with the zoo.cfg that it prints, except for
 # directories and addresses; what it promises of them; and the sizes that it
-# gives, which are measured here.
+# gives, which are measured here.  And doc/install.md: what an upgrade meets.
 
 use strict;
 use warnings;
@@ -17,6 +17,7 @@ use Zklock;
 use ZooKeeper;
 
 my $page = Doc->new('doc/zookeeper.md');
+my $installing = Doc->new('doc/install.md');
 my $SESSIONS = 60;
 my $WAITERS = 20;
 
@@ -36,7 +37,7 @@ foreach my $key (1 .. 3)
 my @servers = map { ZooKeeper->new(zoo_cfg => $zoo_cfg, java_options => \@java_options) } 1 .. 3;
 append_to_file($servers[ $_ - 1 ]->dir . '/data/myid', "$_\n") for 1 .. 3;
 my $zk = ZooKeeper::Ensemble->new(@servers)->start;
-my %setting = $page->settings;
+my %setting = $installing->settings;
 is($setting{'zklock.hosts'}, join(',', map { "zk$_:2181" } 1 .. 3), 'zklock.hosts names the servers');
 # A backend loads the library by its first call, so that a new one has the new library
 # without a restart, and has memory of its own for it.
@@ -93,7 +94,7 @@ is(join(' ', sort map { $_->[0] =~ /`([^`]*)`/g } $page->table('| line | why |')
 	rename "$library.new", $library or die "$library: $!";
 	my $new = zk_session($node);
 	is($new->value(q{SELECT zk_try_lock('/old'), zk_try_lock('/new')}), 'f|t', 'a new backend has the new library, and knows of the locks');
-	my ($pattern) = map { s/\\//r } $page->text =~ /^ {4}grep -l '(.*)' \/proc/m;
+	my ($pattern) = map { s/\\//r } $installing->text =~ /^ {4}grep -l '(.*)' \/proc/m;
 	like(slurp_file('/proc/' . $old->pid . '/maps'), qr/\Q$pattern\E/, 'an old backend has the old one');
 	unlike(slurp_file('/proc/' . $new->pid . '/maps'), qr/\Q$pattern\E/, '- and the new one has not');
 	is($old->value(q{SELECT zk_lock('/old/too'), zk_unlock_all()}), 't|2', '- and goes on');

@@ -41,10 +41,6 @@ foreach my $part (grep { !/\A#/ } split /^(?=\w+:$)/m, $queries)
 	$metric{$name} = { query => $query, columns => [ map { [/^(\w+): \{ usage: (\w+)/] } @columns ] };
 }
 cmp_ok(scalar keys %metric, '>=', 5, 'there are metrics');
-is_deeply(
-	[ sort map { s/^_/zklock_backends_/r } map { $_->[0] =~ /`(\w+)`/g } $page->table('| metric | meaning |') ],
-	[ sort map { my $name = $_; map { "${name}_$_->[0]" } grep { $_->[1] eq 'GAUGE' } @{ $metric{$name}{columns} } } keys %metric ],
-	'the page lists them');
 
 # Each metric as Prometheus has it: { 'name{label="value"}' => number }
 my $exporter = zk_session($node, user => 'prometheus');
@@ -173,7 +169,6 @@ is_exported('lost', %lost);
 my @rules = split /^      - (?=alert:)/m, $alerts;
 shift @rules;
 cmp_ok(scalar @rules, '>=', 5, 'there are alerts');
-is_deeply([ map { $_->[0] =~ /`(\w+)`/ } $page->table('| alert | raised |') ], [ map { /^alert: (\w+)$/m } @rules ], 'the page lists them');
 my $tests = '';
 foreach my $rule (@rules)
 {
