@@ -591,31 +591,42 @@ my @batch = (
 	});
 
 subtest "$races losses at the end of a transaction" => sub {
-	my $s = zk_session($node);
+	my @session = map { zk_session($node) } 1 .. 4;
 	my (%outcome, @wrong);
 	my $took = 0;    # what the end of a session has taken lately, in seconds
-	for my $n (1 .. $races)
+	for my $n (1 .. $races / @session)
 	{
-		my $path = "/race/$n";
-		my $kind = int rand @batch;
-		$s->value($kind == 2 ? "SELECT zk_lock('$path')" : q{SELECT zk_lock('/race/warm'), zk_unlock('/race/warm')});
-		my $id = $s->value('SELECT session_id FROM zk_session');
-		$s->send($batch[$kind]->(sprintf q{'%s', %s, %f, %s}, $path, (rand() < 0.7 ? 'true' : 'false'), rand(60 + 2000 * $took), (rand() < 0.5 ? 'true' : 'false')));
+		my @race;
+		foreach my $s (@session)
+		{
+			my ($path, $kind) = ("/race/$n/" . $s->pid, int rand @batch);
+			$s->value($kind == 2 ? "SELECT zk_lock('$path')" : q{SELECT zk_lock('/race/warm'), zk_unlock('/race/warm')});
+			push @race, { s => $s, path => $path, kind => $kind, id => $s->value('SELECT session_id FROM zk_session') };
+		}
+		$_->{s}->send($batch[ $_->{kind} ]->(sprintf q{'%s', %s, %f, %s}, $_->{path}, (rand() < 0.7 ? 'true' : 'false'), rand(60 + 2000 * @race * $took), (rand() < 0.5 ? 'true' : 'false')))
+		  for @race;
 		sleep rand 0.03;
-		my $began = time;
-		$zk->end_session($id);
-		$took = 0.8 * $took + 0.2 * (time - $began);
-		my $result = $s->wait;
-		my ($before, $after) = split /innocent/, $result->{err}, 2;
-		push @wrong, $result->{err} if ($after // '') =~ /ERROR|FATAL/ || $before =~ /ERROR:  (?!40001|25P02|58|55000)/;
-		$outcome{ $before =~ /could not commit/ ? 'refused' : $before =~ /canceling/ ? 'stopped' : $before =~ /ERROR/ ? 'failed' : 'passed' }++;
-		$s->value('ROLLBACK') if $before =~ /ERROR/ || ($after // '') =~ /ERROR/;
-		$s->query('SELECT zk_unlock_all()') if $kind == 2;
+		foreach (@race)
+		{
+			my $began = time;
+			$zk->end_session($_->{id});
+			$took = 0.8 * $took + 0.2 * (time - $began);
+		}
+		foreach (@race)
+		{
+			my $s = $_->{s};
+			my $result = $s->wait;
+			my ($before, $after) = split /innocent/, $result->{err}, 2;
+			push @wrong, $result->{err} if ($after // '') =~ /ERROR|FATAL/ || $before =~ /ERROR:  (?!40001|25P02|58|55000)/;
+			$outcome{ $before =~ /could not commit/ ? 'refused' : $before =~ /canceling/ ? 'stopped' : $before =~ /ERROR/ ? 'failed' : 'passed' }++;
+			$s->value('ROLLBACK') if $before =~ /ERROR/ || ($after // '') =~ /ERROR/;
+			$s->query('SELECT zk_unlock_all()') if $_->{kind} == 2;
+		}
 	}
 	is(zk_few(@wrong), '', 'no transaction was canceled that did not rely on the lock');
 	note(join ', ', map { "$outcome{$_} $_" } sort keys %outcome);
 	cmp_ok($outcome{$_} // 0, '>', 0, "some were $_") for qw(stopped passed);
-	$s->quit;
+	$_->quit for @session;
 };
 
 # ---------------------------------------------------------- who runs the statement
