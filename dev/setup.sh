@@ -164,31 +164,32 @@ get_npm()
 	[[ -e $1/package ]]
 }
 
-# npm_get DIR WHAT ARGUMENTS...: runs npm there; a registry that does not answer must
-# not hold up the tests, which report what they leave out
+# npm_get DIR WHAT PACKAGE@VERSION...: installs them there, with what these need as npm's
+# registry had it on one day; a registry that does not answer must not hold up the tests,
+# which report what they leave out
 npm_get()
 {
 	local dir=$1 what=$2
 	shift 2
 
+	mkdir -p "$dir"
 	(
-		cd "$dir" && HOME=$dir timeout 120 "${npm[@]}" "$@" --ignore-scripts --no-audit --no-fund \
-			--cache "$dir/cache" --fetch-retries=1 --fetch-timeout=20000
+		cd "$dir" && HOME=$dir timeout 120 "${npm[@]}" install --no-save --before=2026-09-01 "$@" --ignore-scripts \
+			--no-audit --no-fund --cache "$dir/cache" --fetch-retries=1 --fetch-timeout=20000
 	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch $what from npm:"; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/cache"
 }
 
-# get_node_pg DIR: PostgreSQL's client for Node.js, as npm had it on one day; without npm,
-# Debian's package of it, which accepts only Debian's Node.js
+# get_node_pg DIR: PostgreSQL's client for Node.js; without npm, Debian's package of it,
+# which accepts only Debian's Node.js
 get_node_pg()
 {
 	get_npm "$tmp/npm" || { install_if_any node-pg; return; }
-	mkdir -p "$1"
-	npm_get "$1" 'pg for Node.js' install --no-save --before=2026-09-01 pg@8.16.3
+	npm_get "$1" 'pg for Node.js' pg@8.16.3
 }
 
-# The programs that t/102 runs: of Debian, and what these need; and of npm's
-# registry, at the versions that t/drop_in/package-lock.json says
+# The programs that t/102 runs: of npm's registry; and of Debian, and what these need
+drop_in_programs=(graphile-migrate@1.4.1 knex@3.1.0 node-pg-migrate@9.0.0 pg@8.13.1 pg-boss@9.0.3)
 drop_in_packages=(python3-django-pglocks python3-psycopg2 python3-asyncpg python3-alembic
 	ruby-activerecord ruby-pg "postgresql-$PG_MAJOR-partman" bzip2 xz-utils)
 
@@ -202,8 +203,7 @@ fetch_drop_in()
 	mkdir -p "$dir"
 	install_if_any "${drop_in_packages[@]}"
 	unpack_missing "$dir/sqitch" sqitch
-	cp "$root"/t/drop_in/package*.json "$dir"
-	! get_npm "$tmp/npm" || npm_get "$dir" 'the programs' ci
+	! get_npm "$tmp/npm" || npm_get "$dir" 'the programs' "${drop_in_programs[@]}"
 
 	# a mirror may list a version that it does not have; another's test is the same
 	suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")

@@ -312,7 +312,7 @@ subtest 'ZkProxy: the whole network' => sub {
 
 subtest 'ensemble' => sub {
 	$zk->stop;
-	my $all = ZooKeeper->ensemble(3);
+	my $all = ZooKeeper->ensemble(3, links => 1, sync_limit => 120);
 	my @followers = $all->followers;
 	is(@followers, 2, 'two follow');
 	my $leader = $all->leader;
@@ -325,16 +325,11 @@ subtest 'ensemble' => sub {
 	isnt($all->leader->port, $leader->port, 'a new leader');
 	$all->start;
 	$zk->wait_until(sub { $all->followers == 2 }, 'two followers again');
-	$all->stop;
-	ok(!(grep { $_->running } $all->nodes), 'stop');
-};
 
-# A follower that is cut from its leader keeps telling its client that all is
-# well, while the leader ends the session.
-subtest 'cut' => sub {
-	my $all = ZooKeeper->ensemble(3, links => 1, sync_limit => 120);
+	# A follower that is cut from its leader keeps telling its client that all is
+	# well, while the leader ends the session.
 	my ($follower, $other) = $all->followers;
-	my $leader = $all->leader;
+	$leader = $all->leader;
 	my $c = $follower->client(session_timeout => 6000);
 	my $watching = $leader->client;
 	my $node = $c->create('/cut', mode => 'ephemeral');
@@ -371,6 +366,7 @@ subtest 'cut' => sub {
 	$all->mend;
 	ok($zk->wait_until(sub { $c->exists('/silent') }, 'the follower to hear of it'), 'and then does');
 	$all->stop;
+	ok(!(grep { $_->running } $all->nodes), 'stop');
 };
 
 # However a test ends, its servers end too.

@@ -118,10 +118,10 @@ foreach my $case (@lacks)
 
 {
 	my ($status, $says) =
-	  @{ installcheck({}, $zk_hosts, "REGRESS='basic arguments'", 'ISOLATION=unlock', 'PROVE_TESTS=t/028_names.pl') };
+	  @{ installcheck({}, $zk_hosts, "REGRESS='basic arguments'", 'ISOLATION=unlock', 'PROVE_TESTS=t/070_wait_events.pl') };
 	is($status, 0, 'installcheck passes') or diag($says);
 	like($says, qr/^(?:ok \d+ +- |test )$_\b/m, "- with $_") for qw(basic arguments setup unlock);
-	like($says, qr/^\Qt\E\/028_names\.pl \.+ ok$/m, '- with t/');
+	like($says, qr/^\Qt\E\/070_wait_events\.pl \.+ ok$/m, '- with t/');
 	ok(-e "$dir/build/results/basic.out", '- and writes to where it runs');
 	zk_nothing_left($zk, 'nothing is left');
 }

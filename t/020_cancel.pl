@@ -1,10 +1,11 @@
 
 # A call can be ended at each step of its conversation with ZooKeeper, at once,
 # by everything that ends a statement.  Nothing is left in ZooKeeper, and the
-# session can lock and unlock as before.
+# session can lock and unlock as before.  And a background worker at any moment.
 #
 # A proxy stops the conversation at the step; the tests are all combinations of
-# a table of steps and a table of what ends a call.
+# a table of steps and a table of what ends a call, but that statement_timeout, for us the
+# same as pg_cancel_backend, is tried at three steps.
 
 use strict;
 use warnings;
@@ -331,6 +332,8 @@ foreach my $step (@steps)
 	foreach my $ender (@enders)
 	{
 		next if $step->{no_lock_timeout} && $ender->{name} eq 'lock_timeout';
+		# a second's wait each, for what PostgreSQL makes the same cancel of
+		next if $ender->{name} eq 'statement_timeout' && $step->{name} !~ /^(?:connecting|waiting|deleting by zk_unlock)$/;
 		subtest "$step->{name}: $ender->{name}" => sub { test_step($step, $ender) };
 	}
 }
@@ -341,6 +344,70 @@ foreach my $name (sort keys %after)
 	diag(sprintf '%s: median %.1f ms, slowest %.1f ms', $name, 1000 * $after[ @after / 2 ], 1000 * $after[-1]);
 	in_time($after[ @after / 2 ], $PROMISE, "$name: as soon as was promised");
 }
+
+# ------------------------------------------------------------- background workers
+
+# One takes locks as a backend does, and one that is terminated while it waits or holds
+# leaves nothing behind and disturbs nobody: with die() at any moment, and with the
+# handler that exits from within the signal while it waits.  (The latter at any moment
+# would be a test of PostgreSQL: even without zklock it ends in "corrupted size vs.
+# prev_size" once in some hundred times.)
+my $library = zk_library('worker');
+$admin->value("CREATE FUNCTION worker_launch(text, text, boolean) RETURNS integer AS '$library' LANGUAGE C");
+$admin->value(q{ALTER DATABASE postgres SET zklock.session_timeout = '10s'});    # one that exits within the signal does not close its session
+my $holder = zk_session($node);
+my $session = $holder->value(q{SELECT zk_lock('/worker'), zk_unlock('/worker'); SELECT session_id FROM zk_session}) =~ s/.*\n//r;
+
+sub launch
+{
+	my ($query, $at_once) = @_;
+	$at_once = $at_once ? 'true' : 'false';
+	return $admin->value("SELECT worker_launch('$library', '$query', $at_once)");
+}
+
+sub gone { return $admin->value("SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $_[0]") eq 't' }
+
+# Sessions that watch a node there, except the holder's, which may watch its own
+sub watched_by_another { return grep { $_ ne $session } $zk->four_letter('wchc') =~ /^(0x\w+)$/mg }
+
+# Each kind of wait, and what it waits for
+my @wait = (
+	[ q{zk_lock('/worker')}, q{zk_lock('/worker')} ],
+	[ q{zk_lock_shared('/worker')}, q{zk_lock('/worker')} ],
+	[ q{zk_semaphore_acquire('/worker', 1)}, q{zk_semaphore_acquire('/worker', 1)} ],
+	[ q{zk_xact_lock_many('{/worker,/others}')}, q{zk_lock_shared('/worker')} ]);
+
+# Send the signal at various moments.  By the time a watch is set everything
+# else is done, and pg_stat_activity is checked after that.
+for my $i (0 .. 31)
+{
+	my ($wait, $for) = @{ $wait[ $i / 2 % 4 ] };
+	$holder->value("SELECT $for");
+	my $at_once = $i % 2;
+	my $pid = launch('SELECT ' . $wait =~ s/'/''/gr, $at_once);
+
+	zk_until(sub { !gone($pid) }, 'the worker is there to be terminated');
+	zk_until(sub { watched_by_another() && zk_waits($admin, $pid) }, 'the worker waits') if $at_once;
+	$admin->value("SELECT pg_terminate_backend($pid)");
+	zk_until(sub { gone($pid) }, "the worker has ended, $i");
+	zk_until(sub { $zk->children('/zklock/worker') == 1 }, "its node is gone, $i");
+	zk_until(sub { !$zk->children('/zklock/others') }, "nor is another, $i") if $wait =~ /others/;
+	is($holder->value('SELECT zk_unlock_all()'), 1, "$wait, $i");
+}
+pass('a worker that is terminated while it waits leaves nothing');
+
+my $pid = launch(q{SELECT zk_lock(''/worker''), pg_sleep(60)}, 1);
+zk_until(sub { $zk->children('/zklock/worker') == 1 }, 'the worker holds');
+$holder->send("SELECT zk_lock('/worker')");
+zk_wait_queued($zk, $holder);
+$admin->value("SELECT pg_terminate_backend($pid)");
+is($holder->wait->{out}, 't', 'one that is terminated while it holds gives the lock to the next');
+$holder->value("SELECT zk_unlock('/worker')");
+
+launch(q{SELECT zk_lock(''/worker''), zk_unlock(''/worker'')});
+zk_until(sub { $admin->value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'zklock test worker'") == 0 },
+	'the worker has ended by itself');
+$holder->quit;
 
 $other->close;
 undef $admin;

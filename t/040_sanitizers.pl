@@ -1,8 +1,22 @@
-# The parts without PostgreSQL (session, requests, nodes, frames) under the
-# address, undefined-behavior and thread sanitizers, with a server that is
-# killed, stopped, cut off, and loses replies meanwhile: no error, no leak, no
-# race, and no node left.  Without and with TLS.  Also processes that exit or
+# The parts without PostgreSQL (src/zk), first while a server is killed, stopped, cut off,
+# and loses replies, under the address, undefined-behavior and thread sanitizers, without
+# and with TLS: no error, no leak, no race, and no node left.  Also processes that exit or
 # fork at a bad moment.
+#
+# Then with a fault at every possible place: the walk of t/c/memory_test.c, again and
+# again, with the first, the second, ... request or answer lost, cut, held, damaged, and
+# so on, until a walk has fewer than that; and with the first, the second, ...
+# allocation, send or call of the client library failing.  Under the same and the leak
+# sanitizer, and valgrind.
+#
+# After each walk: no report, no memory, thread or descriptor left, no node of
+# the session while it lived, and at the end no session, watch or directory.
+#
+# ZK_MEMORY_FULL=1 tries every place with every fault in both ways, patient and
+# hasty; with ZK_MEMORY_ONLY="^address re" that took half an hour on two busy
+# processors.  Otherwise each 256th or 400th, at random, seeded by ZK_MEMORY_SEED.
+# ZK_MEMORY_WORKERS walks run at once (default 8).  ZK_MEMORY_ONLY is a pattern
+# for the jobs, such as "thread reply cut".
 
 use strict;
 use warnings;
@@ -11,47 +25,150 @@ use Cwd qw(abs_path);
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use File::Temp qw(tempdir);
+use IO::Handle;
+use IO::Select;
 use IPC::Run qw(start);
 use List::Util qw(shuffle);
+use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use Child;
+use Deadline;
 use Tls;
+use ZkClient;
 use ZkProxy;
 use ZooKeeper;
 
-my $src = abs_path("$FindBin::RealBin/../src");
+my $root = abs_path("$FindBin::RealBin/..");
 my $dir = tempdir(CLEANUP => 1);
-my $seconds = $ENV{ZK_SANITIZE_SECONDS} // 8;
-my @sources = glob "$src/zk/*.c";
+my $full = $ENV{ZK_MEMORY_FULL};
+my $nworkers = $ENV{ZK_MEMORY_WORKERS} // 8;
+my $only = $ENV{ZK_MEMORY_ONLY} // '.';
+my $seed = $ENV{ZK_MEMORY_SEED} // time ^ $$;
+srand $seed;
 
-my $zk = ZooKeeper->new(container_check => 1000)->start;
-my $proxy = ZkProxy->new($zk);
-my $tls = Tls->new;
-$tls->authority('ca');
-$tls->certificate('server', 'ca', 'DNS:localhost');
-my $door = $tls->door($proxy, 'server');
+my $have_valgrind = system('command -v valgrind >/dev/null') == 0;
+my $started = time;
+
+# --------------------------------------------------------------- the programs
+
+my %program = (
+	address => {
+		# the walk itself checks for leaks, to tell which walk caused them
+		env => { ASAN_OPTIONS => 'detect_stack_use_after_return=1' },
+		timeout => 1000,
+	},
+	# the thread sanitizer cannot cope with every address space layout
+	thread => {
+		env => { TSAN_OPTIONS => 'halt_on_error=1:second_deadlock_stack=1' },
+		run => [qw(setarch -R)],
+		timeout => 1000,
+	},
+	# these also see what the client library does
+	memcheck => {
+		run => [qw(valgrind -q --leak-check=full --error-exitcode=9 --fair-sched=yes)],
+		binary => 'plain',
+		timeout => 8000,
+	},
+	helgrind => {
+		run => [qw(valgrind -q --tool=helgrind --error-exitcode=9 --fair-sched=yes)],
+		binary => 'plain',
+		timeout => 8000,
+	},
+	# half of the socket buffer size that most machines allow
+	meagre => {
+		binary => 'address',
+		timeout => 8000,
+		more => [ 0, 106_496 ],
+	},
+	# the numbers of requests pass 2^31 in the middle of the first walk
+	wrap => {
+		binary => 'plain',
+		timeout => 4000,
+		more => [ 2**31 - 30 ],
+	},);
+my %cflags = (
+	address => [ '-fsanitize=address,undefined', '-fno-sanitize-recover=all' ],
+	thread => ['-fsanitize=thread'],
+	plain => []);
+my %linked = (address => [qw(memory_test session_test)], thread => [qw(memory_test session_test)], plain => [qw(memory_test process_test)]);
+
+# All programs with one of these have the same objects
+sub compile
+{
+	my @pids;
+	foreach my $name (sort keys %cflags)
+	{
+		my $pid = fork // die "could not fork: $!";
+		if ($pid == 0)
+		{
+			my @compile = ('gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-DZKLOCK_HAVE_TLS', '-g', '-O1', '-Wall', '-Wextra', '-Werror',
+				@{ $cflags{$name} }, "-I$root/src");
+			# each by itself, as compiler caches want it
+			mkdir "$dir/objects.$name" or POSIX::_exit(126);
+			foreach my $source (glob("$root/src/zk/*.c"))
+			{
+				my ($object) = $source =~ m{([^/]+)\.c$};
+				system(@compile, '-include', "$root/t/c/faults.h", '-c', '-o', "$dir/objects.$name/$object.o", $source) == 0 or POSIX::_exit(1);
+			}
+			foreach my $program (@{ $linked{$name} })
+			{
+				system(@compile, '-o', "$dir/$program.$name", "$root/t/c/$program.c", glob("$dir/objects.$name/*.o"),
+					map { "-l$_" } qw(zookeeper_st pthread ssl crypto)) == 0
+				  or POSIX::_exit(1);
+			}
+			POSIX::_exit(0);
+		}
+		push @pids, [ $name, $pid ];
+	}
+	foreach (@pids)
+	{
+		my ($name, $pid) = @$_;
+		waitpid $pid, 0;
+		is($?, 0, "$name: compiles") or die 'nothing to run';
+	}
+	return;
+}
+
+# the checks of answers, which need no server
+sub pure
+{
+	my $number = 1 + int rand 1e9;
+	is( system(
+			'gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-g', '-O1', @{ $cflags{address} }, "-I$root/src", '-o', "$dir/frame_test",
+			"$root/t/c/frame_test.c", '-lzookeeper_st'),
+		0,
+		'frame_test: compiles');
+	my $said = `$dir/frame_test $number 2>&1`;
+	is($?, 0, "frame_test $number: nothing reported") or diag $said;
+	return;
+}
+
+# ------------------------------------------------------ while a server is hurt
+
+# there are more empty containers than the 10,000 a minute that it removes by
+# default
+my $zk = ZooKeeper->new(container_check => 300, java_options => ['-Dznode.container.maxPerMinute=100000'])->start;
 
 # Each fault ends before the next begins; at the end everything works again.
-my @faults = (
-	sub { $zk->kill9; sleep 0.3; $zk->start },
-	sub { $zk->suspend; sleep 1.5; $zk->resume },
-	sub { $proxy->drop },
-	sub { $proxy->swallow('create2') },
-	sub { $proxy->swallow('delete') },
-	sub { $proxy->swallow_and_drop('create2') },
-	sub { $proxy->swallow('multi', 2) },
-	sub { $proxy->swallow_and_drop('multi') },
-	sub { $proxy->swallow_and_drop([qw(setData delete)]) },
-	sub { $proxy->swallow('getChildren') },
-	sub { $proxy->blackhole; sleep 1; $proxy->pass; $proxy->drop },
-	sub { $proxy->hold('*'); sleep 0.3; $proxy->release },);
-
 sub hurt_until
 {
-	my ($end) = @_;
-	my $n = 0;
-	my @order;
+	my ($proxy, $end) = @_;
+	my @faults = (
+		sub { $zk->kill9; sleep 0.3; $zk->start },
+		sub { $zk->suspend; sleep 1.5; $zk->resume },
+		sub { $proxy->drop },
+		sub { $proxy->swallow('create2') },
+		sub { $proxy->swallow('delete') },
+		sub { $proxy->swallow_and_drop('create2') },
+		sub { $proxy->swallow('multi', 2) },
+		sub { $proxy->swallow_and_drop('multi') },
+		sub { $proxy->swallow_and_drop([qw(setData delete)]) },
+		sub { $proxy->swallow('getChildren') },
+		sub { $proxy->blackhole; sleep 1; $proxy->pass; $proxy->drop },
+		sub { $proxy->hold('*'); sleep 0.3; $proxy->release },);
+	my ($n, @order) = (0);
 
 	while (time < $end)
 	{
@@ -65,78 +182,571 @@ sub hurt_until
 	return $n;
 }
 
-# The sources are compiled once for all programs with these options
-my %objects;
-
-sub compile
+sub hurt
 {
-	my ($name, $program, @options) = @_;
-	my @compile = ('gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-DZKLOCK_HAVE_TLS', '-g', '-O1', @options, "-I$src");
-	my $objects = $objects{"@options"} //= "$dir/objects." . keys %objects;
-	if (!-d $objects)
-	{
-		mkdir $objects or die "$objects: $!";
-		system('env', '--chdir', $objects, @compile, '-c', @sources) == 0 or return 1;
-	}
-	return system(@compile, '-o', $program, "$FindBin::RealBin/c/$name.c", glob("$objects/*.o"), map { "-l$_" } qw(zookeeper_st pthread ssl crypto));
-}
+	my $seconds = $ENV{ZK_SANITIZE_SECONDS} // 10;
+	my $proxy = ZkProxy->new($zk);
+	my $tls = Tls->new;
+	$tls->authority('ca');
+	$tls->certificate('server', 'ca', 'DNS:localhost');
+	my $door = $tls->door($proxy, 'server');
 
-for my $sanitizer ('address,undefined', 'thread')
-{
-	my $program = "$dir/session_test_" . ($sanitizer =~ s/,.*//r);
-
-	is(compile('session_test', $program, "-fsanitize=$sanitizer", '-fno-sanitize-recover=all'), 0, "$sanitizer: compiles");
-
-	# Both meet the same faults.  The thread sanitizer cannot cope with every
-	# address space layout.
+	# All meet the same faults.
 	my (%run, %out);
-	foreach my $name ('in clear', 'with TLS')
+	foreach my $sanitizer (qw(address thread))
 	{
-		local $ENV{ZK_TLS_CA_FILE} = $tls->file('ca.pem') if $name eq 'with TLS';
-		$out{$name} = '';
-		$run{$name} = start([ 'setarch', '-R', $program, ($name eq 'with TLS' ? $door : $proxy)->hosts, $seconds, $$ ],
-			'>', \$out{$name}, '2>&1');
+		foreach my $way ('in clear', 'with TLS')
+		{
+			my $name = "$sanitizer, $way";
+			local $ENV{ZK_TLS_CA_FILE} = $tls->file('ca.pem') if $way eq 'with TLS';
+			$out{$name} = '';
+			$run{$name} = start([ @{ $program{thread}{run} }, "$dir/session_test.$sanitizer",
+					($way eq 'with TLS' ? $door : $proxy)->hosts, $seconds, $$ ], '>', \$out{$name}, '2>&1');
+		}
 	}
-	my $n = hurt_until(time + $seconds);
+	my $n = hurt_until($proxy, time + $seconds);
 	foreach my $name (sort keys %run)
 	{
 		$run{$name}->finish;
-		is($run{$name}->full_result(0), 0, "$sanitizer, $name: nothing reported, no node left, after $n faults")
-		  or diag $out{$name};
-		diag "$sanitizer, $name: $out{$name}";
+		is($run{$name}->full_result(0), 0, "$name: nothing reported, no node left, after $n faults") or diag $out{$name};
+		diag "$name: $out{$name}";
+	}
+
+	# exit() shuts OpenSSL down while threads may still use it
+	my $process = "$dir/process_test.plain";
+	my $said = `$process exit @{[ $door->hosts ]} @{[ $tls->file('ca.pem') ]} 300`;
+	is($said, "0 of 300 ended badly\n", 'processes that exit while TLS is at work');
+	is(`$process signal 20`, "0 of 20 ended badly\n", '- or from within a signal handler');
+
+	# A child that has inherited the socket keeps it in the kernel's epoll sets
+	# after we have closed it
+	my $out = '';
+	my $run = start([ $process, 'fork', $proxy->hosts ], '<', \my $in, '>', \$out);
+	$run->pump until $out =~ /forked/ || !$run->pumpable;
+	$proxy->drop;
+	$in = "go on\n";
+	$run->finish;
+	like($out, qr/^\d+ ms/m, 'the connection is lost while a child has it, and comes again');
+	cmp_ok(($out =~ /(\d+) ms/)[0] // 1000, '<', 300, '- and the keeper sleeps then');
+
+	# Where its server is given by an address, the owner greets it before the thread exists;
+	# mostly, since on a busy machine even loopback takes a moment.  Where there can be no
+	# thread, it does so once.
+	my %ahead = `$process ahead` =~ /^(.+): (\d+ opened, \d+ greeted)$/mg;
+	like($ahead{address}, qr/^20 opened, [1-9]/, 'an address is greeted before the thread exists');
+	is($ahead{name}, '20 opened, 0 greeted', '- a name is not');
+	like($ahead{'no thread'}, qr/^0 opened, [01] greeted$/, '- at most once where there can be no thread');
+	like($ahead{'threads again'}, qr/^20 opened, [1-9]/, '- until there can be one');
+
+	$zk->wait_until(sub { !$zk->ephemerals_count && !$zk->watch_count && !$zk->sessions }, 'nothing left at the server');
+	pass('no node, watch or session is left at the server');
+	return;
+}
+
+# ------------------------------------------------------------------- the jobs
+
+my @reply_faults = qw(swallow unheard drop abort cut stall hold twice late expire outage);
+my @damages = qw(xid length negative huge tiny zero text moved);
+# faults of answers that hold several results
+my @multi_faults = qw(short few more early never other longer blamed vague name_length
+  name_negative name_huge);
+my @request_faults = qw(swallow drop abort cut stall hold);
+my @calls = qw(memory library send);    # see t/c/faults.h
+
+# How long the owner waits for anything, in what state it leaves, and how long
+# it waits for the end
+my @patient = ([ 3000, 'tidy', 3000 ]);
+my @hasty = ([ 150, 'hasty', 0 ], [ 150, 'rude', 0 ], [ 150, 'tidy', 0 ], [ 150, 'rude', 50 ], [ 150, 'hasty', 3000 ]);
+
+# A job is one fault at some places: either at every stepth from the first one
+# on, as far as a walk gets, or at those listed.
+my @jobs;
+
+sub add_job
+{
+	my ($program, $way, $fault, %opt) = @_;
+	push @jobs, { program => $program, way => $way, fault => $fault, manners => \@patient, %opt };
+	return;
+}
+
+sub some { my ($n, $of) = @_; return [ map { 1 + int rand $of } 1 .. $n ]; }
+
+# One fault at all places, or at those that are this far from each other
+sub add_steps
+{
+	my ($program, $way, $fault, $manners) = @_;
+	my $parts = $full ? 12 : 1;
+	my $step = $full ? 1 : ($manners == \@patient ? 256 : 400) * ($way eq 'memory' ? 2 : 1);
+	my $first = 1 + int rand $step;
+	add_job(
+		$program, $way, $fault,
+		first => $first + $step * $_,
+		step => $step * $parts,
+		manners => $manners) for 0 .. $parts - 1;
+	return;
+}
+
+sub jobs
+{
+	# the long ones come first
+	add_job('meagre', @$_, places => [0], crowd => 2, manners => [ [ 20_000, 'tidy', 3000 ] ], steps => 16)
+	  for [qw(reply dribble)], [ 'none', '' ];
+	if ($have_valgrind)
+	{
+		my @cut = shuffle([qw(reply drop)], [qw(reply cut)], [qw(reply expire)], [qw(send fails)]);
+		foreach my $program (qw(memcheck helgrind))
+		{
+			add_job($program, 'none', '', places => [0], crowd => $full ? 2 : 1);
+			add_job($program, @$_, places => some($full ? 30 : 1, 200)) for $full ? @cut : pop @cut;
+			next if $program eq 'helgrind';
+			add_job($program, @$_, places => some($full ? 60 : 2, 150)) for [qw(memory fails)], [qw(library fails)];
+		}
+	}
+	# What damages an answer ends in the same way on the keeper's thread, whatever it is: where
+	# not all is tried, races are looked for with one of each kind.
+	my @alone = shuffle(@damages);
+	my @of_some = shuffle(@multi_faults);
+	my ($killed) = shuffle(qw(address thread));
+	foreach my $program (qw(address thread))
+	{
+		my $all = $full || $program eq 'address';
+		my @faults = (
+			map({ [ 'reply', $_ ] } @reply_faults, $all ? @damages : $alone[0]),
+			map({ [ 'request', $_ ] } @request_faults),
+			map({ [ $_, 'fails' ] } @calls));
+
+		# opening a session, always
+		add_job($program, 'memory', 'fails', places => [ 1 .. 16 ]);
+		add_job($program, 'none', '', places => [0], manners => [ [ 3000, 'held', 3000 ] ]);
+		# (with the address sanitizer that is what the meagre one does)
+		add_job($program, 'reply', 'dribble', places => [0], crowd => 2) if $full || $program eq 'thread';
+		add_job($program, 'reply', $_, places => some($full ? 40 : 1, 220)) for $all ? @multi_faults : $of_some[0];
+		add_job($program, 'reply', 'unheard', places => some($full ? 40 : 4, 320), crowd => 1);
+		# (each server takes long to start)
+		add_job($program, 'reply', 'kill', places => some($full ? 40 : 1, 200), server => 1) if $full || $program eq $killed;
+
+		# Where not all is tried, the crowd is there in one of the two manners, and in the other
+		# one each place is as likely.
+		foreach (@faults)
+		{
+			my ($way, $fault) = @$_;
+			my $n = $way eq 'memory' ? 5000 : $way =~ /^re/ ? 350 : 200;
+			my ($some, $rest) = rand(2) < 1 ? (\@patient, \@hasty) : (\@hasty, \@patient);
+			add_job($program, $way, $fault, places => some($full ? 40 : 1, $n), crowd => 1, manners => $_)
+			  for $full ? ($some, $rest) : $some;
+			add_steps($program, $way, $fault, $_) for $full ? ($some, $rest) : $rest;
+		}
+		add_steps($program, 'memory', 'fails for long', $_) for $full ? \@patient : (), \@hasty;
+	}
+	@jobs = grep { "$_->{program} $_->{way} $_->{fault}" =~ /$only/ } @jobs;
+	return;
+}
+
+sub title { my ($job) = @_; return join ' ', grep { $_ ne '' } @{$job}{qw(program way fault)}; }
+
+# ------------------------------------------------------------------ the worker
+
+# One program; the server is shared, and the proxy with the programs of one process, which
+# walk in turn.
+package Walker;
+
+use strict;
+use warnings;
+use Time::HiRes qw(sleep time);
+use POSIX ();
+
+my $count = 0;
+
+sub new
+{
+	my ($class, %self) = @_;
+	return bless { sessions => {}, %self }, $class;
+}
+
+sub _timeout { my ($self) = @_; return $self->{timeout} // $program{ $self->{name} }{timeout}; }
+
+sub _start
+{
+	my ($self) = @_;
+	my $p = $program{ $self->{name} };
+	$self->{err} = "$dir/stderr." . ++$count . ".$$";
+
+	my ($pid, $to, $from) = Child::spawn(
+		[
+			@{ $p->{run} // [] }, "$dir/memory_test." . ($p->{binary} // $self->{name}),
+			$self->{proxy}->hosts, $self->_timeout, @{ $p->{more} // [] }
+		],
+		err => $self->{err}, env => $p->{env}, bare => 1);    # so that the walk's descriptors are its own
+	@{$self}{qw(pid to from buffer)} = ($pid, $to, $from, '');
+	return;
+}
+
+# Clean exit; further output belongs to the last walk.
+sub stop
+{
+	my ($self, $signal) = @_;
+	return unless $self->{pid};
+	kill $signal, $self->{pid} if $signal;
+	close $self->{to};
+	my $deadline = time + 60;
+	until (waitpid($self->{pid}, POSIX::WNOHANG()))
+	{
+		kill 'KILL', $self->{pid} if time > $deadline;
+		sleep 0.01;
+	}
+	my $status = $?;
+	close $self->{from};
+	Child::forget(delete $self->{pid});
+	my $said = do { local (@ARGV, $/) = $self->{err}; <> } // '';
+	my @bad;
+	push @bad, sprintf 'ended with status 0x%x', $status if $status && !$signal;
+	push @bad, split /\n/, $said;
+	return @bad;
+}
+
+# The same, and remove everything that belonged to it
+sub end
+{
+	my ($self) = @_;
+	my @bad = $self->stop;
+	$self->{client}->close if $self->{client};
+	return @bad;
+}
+
+# Returns a line, or undef at end of file or after the deadline
+sub _line
+{
+	my ($self, $deadline, $meanwhile) = @_;
+	while (1)
+	{
+		return $1 if $self->{buffer} =~ s/^(.*)\n//;
+		my $left = $deadline - time;
+		return if $left <= 0;
+		if (IO::Select->new($self->{from})->can_read($meanwhile ? 0.02 : $left))
+		{
+			sysread $self->{from}, $self->{buffer}, 65536, length $self->{buffer} or return;
+		}
+		$meanwhile->() if $meanwhile;
 	}
 }
 
-# exit() shuts OpenSSL down while threads may still use it
-is(compile('exit_test', "$dir/exit_test"), 0, 'exit_test compiles');
-my $said = `$dir/exit_test @{[ $door->hosts ]} @{[ $tls->file('ca.pem') ]} 300`;
-is($said, "0 of 300 ended badly\n", 'processes that exit while TLS is at work');
-is(`$dir/exit_test 20`, "0 of 20 ended badly\n", '- or from within a signal handler');
+# What another client does.  It may be too late for that.
+sub _somebody
+{
+	my ($self, $what, $path) = @_;
+	for (1 .. 2)
+	{
+		my $ok = eval {
+			my $client = $self->{client} //= $self->{zk}->client;
+			my $proxy = $self->{proxy};
+			if ($what eq 'create')
+			{
+				my ($parent) = $path =~ m{^(/[^/]+)/};
+				eval { $client->create($parent, mode => 'container'); };
+				eval { $client->create($path); };
+				$client->exists('/');
+			}
+			elsif ($what eq 'hold') { $proxy->hold_request($path); }
+			elsif ($what =~ /^(?:steal|wait)$/)
+			{
+				# unless a fault comes before it
+				my $deadline = time + ($what eq 'steal' ? 0.3 : 3);
+				sleep 0.002 until $proxy->held || time > $deadline;
+				if ($what eq 'steal')
+				{
+					eval { $client->delete("$path/$_") for $client->children($path); };
+					$proxy->release;
+					$client->exists('/');
+				}
+			}
+			elsif ($what =~ /^(?:forbid|allow)$/)
+			{
+				my $perms = $what eq 'allow' ? 31 : 31 & ~(4 | 8);    # neither create nor delete
+				eval { $client->set_acl($path, [ [ $perms, 'world', 'anyone' ] ]); };
+				$client->exists('/');
+			}
+			elsif ($what eq 'set') { eval { $client->set($path, 'x') }; $client->exists('/'); }
+			else { $client->delete($path); }
+			1;
+		};
+		return if $ok;
+		delete $self->{client};
+	}
+	return;
+}
 
-# A child that has inherited the socket keeps it in the kernel's epoll sets
-# after we have closed it
-is(compile('fork_test', "$dir/fork_test"), 0, 'fork_test compiles');
-my $out = '';
-my $run = start([ "$dir/fork_test", $proxy->hosts ], '<', \my $in, '>', \$out);
-$run->pump until $out =~ /forked/ || !$run->pumpable;
-$proxy->drop;
-$in = "go on\n";
-$run->finish;
-like($out, qr/^\d+ ms/m, 'the connection is lost while a child has it, and comes again');
-cmp_ok(($out =~ /(\d+) ms/)[0] // 1000, '<', 300, '- and the keeper sleeps then');
+# One walk.  { steps, calls, frames => [requests, replies], bad => [...] }
+sub walk
+{
+	my ($self, %opt) = @_;
+	my ($way, $fault, $k) = @opt{qw(way fault k)};
+	my ($patience, $ending, $bound) = @{ $opt{manners} };
+	my $proxy = $self->{proxy};
+	my @bad;
+	my $lines = '';
 
-# Where its server is given by an address, the owner greets it before the thread exists;
-# mostly, since on a busy machine even loopback takes a moment.  Where there can be no
-# thread, it does so once.
-is(compile('ahead_test', "$dir/ahead_test", '-fsanitize=address,undefined', '-fno-sanitize-recover=all'), 0, 'ahead_test compiles');
-my %ahead = `$dir/ahead_test` =~ /^(.+): (\d+ opened, \d+ greeted)$/mg;
-like($ahead{address}, qr/^20 opened, [1-9]/, 'an address is greeted before the thread exists');
-is($ahead{name}, '20 opened, 0 greeted', '- a name is not');
-like($ahead{'no thread'}, qr/^0 opened, [01] greeted$/, '- at most once where there can be no thread');
-like($ahead{'threads again'}, qr/^20 opened, [1-9]/, '- until there can be one');
+	$self->_start unless $self->{pid};
+	$proxy->reset;
+	$proxy->clear_log;
+	$proxy->count_frames;
+	# a server that is killed before it has answered
+	my $meanwhile;
+	if ($fault eq 'kill')
+	{
+		$proxy->nth($way, $k, 'hold');
+		$meanwhile = sub {
+			return unless $proxy->held;
+			undef $meanwhile;
+			$self->{zk}->kill9;
+			# for longer than the session timeout, in every other walk
+			sleep 1.5 * $self->_timeout / 1000 if $k % 2;
+			$self->{zk}->start;
+			$proxy->reset;
+		};
+	}
+	elsif ($fault eq 'dribble') { $proxy->dribble; }
+	elsif ($way =~ /^re/) { $proxy->nth($way, $k, $fault); }
+	my @call = $way =~ /^re|^none/ ? ('none', 0, 0) : ($way, $k, $fault eq 'fails for long' ? 25 : 1);
+	my $crowd = $opt{crowd} // 0;
 
-$zk->wait_until(sub { !$zk->ephemerals_count && !$zk->watch_count && !$zk->sessions },
-	'nothing left at the server');
-pass('no node, watch or session is left at the server');
+	my $path = "/memory-$$-" . ++$count;
+	local $SIG{PIPE} = 'IGNORE';
+	print { $self->{to} } "run $path /big $patience $ending $bound @call $crowd\n";
+	$self->{dirs}{$path} = "$way $fault $k, @{ $opt{manners} }";
+	my $begun = time;
+	my $deadline = $begun + 240;    # each of its waits lasts three seconds where the session is over
+	my %walk = (steps => 0, calls => 0);
+	while (1)
+	{
+		my $line = $self->_line($deadline, $meanwhile);
+		if (!defined $line)
+		{
+			push @bad, time > $deadline ? 'does not end' : 'has ended';
+			push @bad, $self->stop(time > $deadline ? 'ABRT' : ());
+			last;
+		}
+		$lines .= "$line\n";
+		if ($line =~ /^do (\w+) (.*)/) { $self->_somebody($1, $2); }
+		elsif ($line =~ /^quiet (\w+)/)
+		{
+			# the server does not answer while it starts
+			my %left = eval { $self->{zk}->ephemerals };
+			push @bad, "left: @{ $left{$1} }" if $left{$1};
+			# a watch whose removal was lost may stay as long as its session
+			if ($way eq 'none')
+			{
+				my ($watches) = $self->{zk}->four_letter('wchc') =~ /^$1\n((?:\t.*\n)+)/m;
+				push @bad, "watched: $watches" if $watches;
+			}
+			# its owner waited until everything was removed
+			$self->{dirs}{$path} = "tidy $self->{dirs}{$path}";
+		}
+		elsif ($line =~ /^session (\w+)/) { $self->{sessions}{$1} = "$way $fault $k"; next; }
+		elsif ($line =~ /^done (\d+) (\d+) (\d+)/)
+		{
+			@walk{qw(steps calls ms)} = ($1, $2, $3);
+			last;
+		}
+		else { push @bad, $line; next; }
+		print { $self->{to} } "ok\n";
+	}
+	$walk{frames} = [ $proxy->frames ];
+	$walk{ms} //= 1000 * (time - $begun);
+	if ($self->{pid} && (-s $self->{err} || grep { /^bad leak/ } @bad))
+	{
+		push @bad, $self->stop('KILL');
+	}
+	if (@bad)
+	{
+		push @bad, '-- the walk said', split(/\n/, $lines), '-- the proxy saw',
+		  map { join ' ', map { $_ // '' } @$_ } $proxy->log;
+	}
+	$walk{bad} = \@bad;
+	return \%walk;
+}
+
+# (walks, ms, [bad...])
+sub job
+{
+	my ($self, $job) = @_;
+	my ($way, $fault, $places) = @{$job}{qw(way fault places)};
+	my ($n, $ms, @bad) = (0, 0);
+
+	for (my $i = 0; !$places || $i < @$places; $i++)
+	{
+		my $k = $places ? $places->[$i] : $job->{first} + $i * $job->{step};
+		my $how = $job->{manners}[ $k % @{ $job->{manners} } ];
+		my $walk = $self->walk(%$job, k => $k, manners => $how);
+		$n++;
+		$ms += $walk->{ms};
+		push @{ $walk->{bad} }, "only $walk->{steps} steps" if $walk->{steps} < ($job->{steps} // 0);
+		push @bad, "$way $k, $fault, @$how:", map { "    $_" } @{ $walk->{bad} } if @{ $walk->{bad} };
+		my $reached =
+		    $way eq 'request' ? $walk->{frames}[0]
+		  : $way eq 'reply' ? $walk->{frames}[1]
+		  : $walk->{calls};
+		# where only some are tried, no walk for a place that most likely is not there
+		last if (!$places && $reached < ($full ? $k : $k + $job->{step})) || @bad > 400;
+		push @bad, "no end: $reached" if $k > 3000 && !$places;
+	}
+	return ($n, $ms, @bad);
+}
+
+package main;
+
+# A directory with a long list, and many directories
+sub big
+{
+	my ($server) = @_;
+	$server->with_client(
+		sub {
+			my ($client) = @_;
+			$client->create('/big');
+			$client->create(sprintf '/big/%024d-lock-%010d', $_, $_) for 1 .. 150;
+			$client->create('/many');
+			$client->create(sprintf '/many/%016d', $_) for 0 .. 999;
+		});
+	return;
+}
+
+# Take jobs from the pipe until there are none; the results go to a file.
+sub work
+{
+	my ($number, $queue, $zk) = @_;
+	my %walker;
+	my $proxy = ZkProxy->new($zk);
+	open my $out, '>', "$dir/result.$number" or die "result: $!";
+	$out->autoflush(1);
+
+	while (sysread $queue, my $next, 4)
+	{
+		my $i = unpack 'N', $next;
+		my $job = $jobs[$i];
+		my $name = $job->{program};
+		my ($n, $ms, @bad) = (0, 0);
+		eval {
+			my $walker = $walker{$name} //= Walker->new(name => $name, zk => $zk, proxy => $proxy);
+			# a server of its own
+			if ($job->{server})
+			{
+				my $own = ZooKeeper->new->start;
+				$walker = Walker->new(name => $name, zk => $own, proxy => ZkProxy->new($own));
+				big($own);
+			}
+			($n, $ms, @bad) = $walker->job($job);
+			push @bad, $walker->end if $job->{server};
+			1;
+		} or push @bad, "the test itself: $@";
+		print $out "job $i $n $ms\n", map { "bad $i $_\n" } @bad;
+	}
+	foreach my $name (sort keys %walker)
+	{
+		print $out map { "end $name $_\n" } $walker{$name}->end;
+		print $out map { "dir $_ $walker{$name}{dirs}{$_}\n" } sort keys %{ $walker{$name}{dirs} };
+		print $out map { "session $_ $walker{$name}{sessions}{$_}\n" } sort keys %{ $walker{$name}{sessions} };
+	}
+	print $out "finished\n";
+	close $out;
+	return;
+}
+
+# ----------------------------------------------------------------- here we go
+
+compile();
+pure();
+jobs();
+hurt() if $only eq '.';
+diag "seed $seed, " . scalar(@jobs) . ' jobs';
+big($zk);
+
+# With no fault everything must happen, or the rest would prove nothing.
+{
+	my $proxy = ZkProxy->new($zk);
+	foreach my $name (qw(address thread wrap))
+	{
+		# On a very busy machine a session of a second may expire, and the crowd takes more
+		# than the three seconds of @patient.
+		my $walker = Walker->new(name => $name, zk => $zk, proxy => $proxy, timeout => 6000);
+		my $walk = $walker->walk(way => 'none', fault => '', k => 0, crowd => 2, manners => [ 20_000, 'tidy', 3000 ]);
+		is($walk->{steps}, 16, "$name: no fault: every step is taken");
+		is_deeply($walk->{bad}, [], "$name: no fault: nothing is bad");
+		diag "$name: @{ $walk->{frames} } frames, $walk->{ms} ms";
+		is_deeply([ $walker->end ], [], "$name: no fault: ends well");
+	}
+}
+
+pipe(my $queue, my $fill) or die "pipe: $!";
+syswrite $fill, pack 'N*', 0 .. $#jobs;
+close $fill;
+my @workers;
+foreach my $number (1 .. $nworkers)
+{
+	my $pid = fork // die "could not fork: $!";
+	if ($pid == 0)
+	{
+		eval { work($number, $queue, $zk); 1 } or warn $@;
+		POSIX::_exit(0);    # the END blocks belong to the test
+	}
+	push @workers, $pid;
+}
+waitpid $_, 0 for @workers;
+
+my (%walks, %ms, %bad, %sessions, %dirs);
+my $finished = 0;
+foreach my $number (1 .. $nworkers)
+{
+	open my $in, '<', "$dir/result.$number" or next;
+	while (<$in>)
+	{
+		if (/^job (\d+) (\d+) ([\d.]+)/)
+		{
+			my $key = title($jobs[$1]);
+			$walks{$key} += $2;
+			$ms{$key} += $3;
+		}
+		elsif (/^bad (\d+) (.*)/) { push @{ $bad{ title($jobs[$1]) } }, $2; }
+		elsif (/^end (\w+) (.*)/) { push @{ $bad{"$1 at its end"} }, $2; }
+		elsif (/^session (\w+) (.*)/) { $sessions{$1} = $2; }
+		elsif (/^dir (\S+) (.*)/) { $dirs{$1} = $2; }
+		elsif (/^finished/) { $finished++; }
+	}
+}
+is($finished, $nworkers, 'all workers came to their end');
+foreach my $key (sort keys %walks)
+{
+	ok(!$bad{$key}, sprintf '%s: %d walks', $key, $walks{$key});
+	diag join "\n", splice @{ $bad{$key} }, 0, 200 if $bad{$key};
+	diag sprintf '%s: %d walks, %.1f s', $key, $walks{$key}, $ms{$key} / 1000 if $ENV{ZK_MEMORY_TIMES};
+}
+foreach my $key (grep { !$walks{$_} } sort keys %bad)
+{
+	fail($key);
+	diag join "\n", @{ $bad{$key} };
+}
+diag sprintf 'walked after %.1f s', time - $started;
+
+my $gone = eval { $zk->wait_until(sub { !grep { $sessions{$_} } $zk->sessions }, 'no session', $MOMENT) };
+ok($gone, 'all ' . keys(%sessions) . ' sessions are gone')
+  or diag map { "$_: $sessions{$_}\n" } grep { $sessions{$_} } $zk->sessions;
+is($zk->watch_count, 0, 'no watch is left');
+is($zk->ephemerals_count, 0, 'no ephemeral node is left');
+
+# A directory that was created for a node that then could not be created is
+# removed by its session, if there is one that can: when the session is closed
+# in haste or has expired, an unused container stays, and nothing else.
+my (@left, @wrong);
+eval {
+	$zk->wait_until(
+		sub {
+			@left = grep { !m{^/(?:big|many)} } $zk->tree('/');
+			@wrong = grep { ($dirs{ s{^(/[^/]+).*}{$1}r } // 'tidy') =~ /^tidy/ || ($zk->get($_) // 'zklock') ne 'zklock' } @left;
+			return !@wrong;
+		},
+		'the tree', 20);
+};
+is_deeply(\@wrong, [], 'no directory is left by who waited for that')
+  or diag map { "$_: $dirs{$_}\n" } grep { $dirs{$_} } @left;
+diag map { "unused: $_: $dirs{$_}\n" } grep { $dirs{$_} } @left;
+diag sprintf 'after %.1f s', time - $started;
 
 done_testing();

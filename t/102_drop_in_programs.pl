@@ -1,6 +1,6 @@
 # Programs that use PostgreSQL's advisory locks, unchanged, as their packages have them:
 # in two clusters where "zklock.advisory = redirect" is set for their role, and nothing
-# else, each behaves beside another of its kind as on one cluster of plain PostgreSQL,
+# else, each behaves beside another of its kind as on one cluster where nothing is set,
 # where one alone shows what pg_locks has to show.  dev/test fetches them; t/drop_in has
 # what calls those that are libraries.
 
@@ -27,30 +27,24 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 symlink $modules, "$dir/node_modules";    # where Node.js looks
 
 my $zk = ZooKeeper->new->start;
-my %conf = (listen_addresses => '127.0.0.1');
-my ($east, $west) = map { zk_cluster($_, $zk, %conf, shared_preload_libraries => 'zklock') } qw(east west);
-my $plain = PostgreSQL::Test::Cluster->new('plain');
-zk_init($plain);
-$plain->append_conf('postgresql.conf', "$_ = '$conf{$_}'") for keys %conf;
-$plain->start;
+my ($east, $west) = map { zk_cluster($_, $zk, listen_addresses => '127.0.0.1', shared_preload_libraries => 'zklock') } qw(east west);
 
 my %admin;    # a superuser's session, by cluster
-foreach my $node ($plain, $east, $west)
+foreach my $node ($east, $west)
 {
 	$node->append_conf('pg_hba.conf', 'host all all 127.0.0.1/32 trust');
 	$node->reload;
 	$node->safe_psql('postgres', 'CREATE ROLE app LOGIN; CREATE DATABASE shop OWNER app');
 	my $s = $admin{ $node->name } = zk_session($node, dbname => 'shop');
 	$s->value('CREATE SCHEMA ops; CREATE TABLE ops.gate (); GRANT USAGE ON SCHEMA ops TO app; GRANT ALL ON ops.gate TO app');
-	next if $node == $plain;
 	$s->value('CREATE EXTENSION zklock SCHEMA ops; CREATE EXTENSION zklock_advisory; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA zklock_advisory TO app');
 }
 sub on { my ($node, $query) = @_; return $admin{ $node->name }->value($query); }
 
 # How a program comes to its lock: where the first one runs, and the second; and what is
-# set for the role
+# set for the role.  Where nothing is, the calls are PostgreSQL's own.
 my %ways = (
-	plain => { name => 'plain PostgreSQL', nodes => [ $plain, $plain ] },
+	plain => { name => 'PostgreSQL', nodes => [ $east, $east ] },
 	redirect => { name => 'redirect', nodes => [ $east, $west ], set => 'zklock.advisory = redirect' },
 	search_path => { name => 'search_path', nodes => [ $east, $west ], set => 'search_path = public, zklock_advisory, pg_catalog' });
 
@@ -70,8 +64,8 @@ sub rows
 # PostgreSQL's own locks that somebody there waits for
 sub blocked { my ($node) = @_; return on($node, q{SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype <> 'advisory'}); }
 
-# The one that has the lock has it where it should.  What pg_locks shows of it on plain
-# PostgreSQL it shows everywhere.
+# The one that has the lock has it where it should.  What pg_locks shows of it where
+# nothing is set it shows everywhere.
 my %shown;
 
 sub is_held
@@ -184,8 +178,8 @@ sub in_each_way
 		skip "$name, or what it needs, could not be had", 1 if !-e $program->{has};
 		foreach my $way (@ways{@ways})
 		{
-			my @nodes = $way == $ways{plain} ? $plain : @{ $way->{nodes} };
-			if ($way->{set}) { on($_, "ALTER ROLE app RESET ALL; ALTER ROLE app SET $way->{set}") for @nodes; }
+			my @nodes = $way == $ways{plain} ? $east : @{ $way->{nodes} };
+			on($_, 'ALTER ROLE app RESET ALL' . ($way->{set} ? "; ALTER ROLE app SET $way->{set}" : '')) for @nodes;
 			$code->($program, $way);
 			on($_, <<~'END') for @nodes;
 				SET client_min_messages = error;

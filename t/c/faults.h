@@ -4,7 +4,8 @@
  *	  The calls that memory_test.c makes fail, in our own files only.
  *
  * The compiler includes this first (-include): the calls below then go through
- * memory_test.c, which counts them.  The client library's own calls do not.
+ * memory_test.c, which counts them; in other programs they do not fail.  The client
+ * library's own calls do not, either.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,18 +35,19 @@ typedef enum FaultKind
 	FAULT_KINDS
 } FaultKind;
 
-extern int	fault_now(FaultKind kind);
+extern int	fault_now(FaultKind kind) __attribute__((weak));
+#define FAULT_NOW(kind)		(fault_now != NULL && fault_now(kind))
 
 /* Of node_private.h: a walk waits until the last look */
 #define STALE_MS	400
 
 /* The kernel gives less than requested, as most are configured to do */
-extern int	meagre_setsockopt(int sock, int level, int name, const void *value, socklen_t len);
+extern int	meagre_setsockopt(int sock, int level, int name, const void *value, socklen_t len) __attribute__((weak));
 
 #ifndef NO_FAULTS
 
 #define OR_FAIL(kind, errno_, failed, call) \
-	(fault_now(kind) ? (errno = (errno_), (failed)) : (call))
+	(FAULT_NOW(kind) ? (errno = (errno_), (failed)) : (call))
 
 #include <errno.h>
 
@@ -56,17 +58,17 @@ extern int	meagre_setsockopt(int sock, int level, int name, const void *value, s
 #define eventfd(n, flags)	OR_FAIL(FAULT_MEMORY, EMFILE, -1, eventfd(n, flags))
 #define getrandom(p, n, f)	OR_FAIL(FAULT_MEMORY, ENOSYS, -1, getrandom(p, n, f))
 #define pthread_attr_init(a) \
-	(fault_now(FAULT_MEMORY) ? ENOMEM : pthread_attr_init(a))
+	(FAULT_NOW(FAULT_MEMORY) ? ENOMEM : pthread_attr_init(a))
 #define pthread_create(t, a, f, x) \
-	(fault_now(FAULT_MEMORY) ? EAGAIN : pthread_create(t, a, f, x))
+	(FAULT_NOW(FAULT_MEMORY) ? EAGAIN : pthread_create(t, a, f, x))
 #define zookeeper_init2(...) \
 	OR_FAIL(FAULT_MEMORY, ENOMEM, NULL, zookeeper_init2(__VA_ARGS__))
 
 #define setsockopt(s, level, name, value, len) \
-	meagre_setsockopt(s, level, name, value, len)
+	(meagre_setsockopt != NULL ? meagre_setsockopt : setsockopt) (s, level, name, value, len)
 
 /* these report that memory for a request has run out */
-#define REFUSED(call)		(fault_now(FAULT_LIBRARY) ? ZSYSTEMERROR : (call))
+#define REFUSED(call)		(FAULT_NOW(FAULT_LIBRARY) ? ZSYSTEMERROR : (call))
 
 #define zoo_acreate(...)	REFUSED(zoo_acreate(__VA_ARGS__))
 #define zoo_acreate2(...)	REFUSED(zoo_acreate2(__VA_ARGS__))

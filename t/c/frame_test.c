@@ -27,6 +27,7 @@ zks_has_mutex(ZkSession *s)
 	return true;
 }
 
+static char asked_name[] = ASKED;
 static unsigned char frame[MAX_FRAME];
 static int	end;
 
@@ -73,15 +74,21 @@ put_stat(void)
 		put(i);
 }
 
-/* ZooKeeper's answer that all was done, or that one operation was refused */
 static void
-put_multi(const ZkRequest *r, int refused)
+put_reply_header(int32_t error)
 {
 	end = 4;
 	put(77);
 	put(0);
 	put(78);
-	put(0);
+	put(error);
+}
+
+/* ZooKeeper's answer that all was done, or that one operation was refused */
+static void
+put_multi(const ZkRequest *r, int refused)
+{
+	put_reply_header(ZOK);
 	for (int i = 0; i < r->nops; i++)
 	{
 		if (refused >= 0)
@@ -102,53 +109,69 @@ put_multi(const ZkRequest *r, int refused)
 	put_length();
 }
 
-/*
- * Reads a multi's answer as the library does, which trusts it: false where it
- * would read beyond the end, or fail an assertion
- */
-static bool
-library_survives(const unsigned char *bytes, int size, const ZkRequest *r)
+/* An answer as the library reads it, which trusts what it reads */
+typedef struct Reader
 {
-	int			at = 20;
-	int			entries = 0;
-	int32_t		n;
+	const unsigned char *bytes;
+	int			size;
+	int			at;
+	int32_t		n;				/* the last number */
+} Reader;
 
-#define TAKE() \
-	(at + 4 > size ? 0 : (memcpy(&n, bytes + at, 4), n = (int32_t) ntohl((uint32_t) n), at += 4, 1))
-	at = 16;
-	if (!TAKE())
+static bool
+take(Reader *r)
+{
+	if (r->at + 4 > r->size)
 		return false;
-	if (n != 0)
+	memcpy(&r->n, r->bytes + r->at, 4);
+	r->n = (int32_t) ntohl((uint32_t) r->n);
+	r->at += 4;
+	return true;
+}
+
+static bool
+take_bytes(Reader *r, int n)
+{
+	r->at += n;
+	return n >= 0 && r->at <= r->size;
+}
+
+static bool
+take_string(Reader *r)
+{
+	return take(r) && r->n <= r->size - r->at && take_bytes(r, r->n);
+}
+
+/* False where it would read beyond the end of a multi's answer, or fail an assertion */
+static bool
+library_survives(Reader *in, const ZkRequest *r)
+{
+	int			entries = 0;
+
+	in->at = 16;
+	if (!take(in))
+		return false;
+	if (in->n != 0)
 		return true;			/* it reads no further */
 	for (;;)
 	{
 		int32_t		type;
 
-		if (!TAKE())
+		if (!take(in))
 			return false;
-		type = n;
-		if (at >= size)
+		type = in->n;
+		if (!take_bytes(in, 1))
 			return false;
-		if (bytes[at++] != 0)
-			return TAKE() && entries == r->nops;	/* otherwise some stay unanswered */
-		if (!TAKE() || entries == r->nops)
+		if (in->bytes[in->at - 1] != 0)
+			return take(in) && entries == r->nops;	/* otherwise some stay unanswered */
+		if (!take(in) || entries == r->nops)
 			return false;
-		if (type == -1)
-		{
-			if (!TAKE())
-				return false;
-		}
-		else if (r->op_types[entries] == ZOO_CREATE_OP)
-		{
-			if (!TAKE() || n < 0 || n > size - at)
-				return false;
-			at += n;
-		}
-		else if (r->op_types[entries] == ZOO_SETDATA_OP && (at += STAT_BYTES) > size)
+		if (type == -1 ? !take(in) :
+			r->op_types[entries] == ZOO_CREATE_OP ? !take_string(in) :
+			r->op_types[entries] == ZOO_SETDATA_OP && !take_bytes(in, STAT_BYTES))
 			return false;
 		entries++;
 	}
-#undef TAKE
 }
 
 /*
@@ -156,43 +179,35 @@ library_survives(const unsigned char *bytes, int size, const ZkRequest *r)
  * uninitialized data, or return an impossible name
  */
 static bool
-library_can_read(const unsigned char *bytes, int size, const ZkRequest *r)
+library_can_read(Reader *in, const ZkRequest *r)
 {
-	int			at = BODY_AT;
-	int32_t		n;
-
-#define TAKE() \
-	(at + 4 > size ? 0 : (memcpy(&n, bytes + at, 4), n = (int32_t) ntohl((uint32_t) n), at += 4, 1))
-#define TAKE_STRING() \
-	(TAKE() && n >= 0 && n <= size - at ? (at += n, 1) : 0)
+	in->at = BODY_AT;
 	switch (r->op)
 	{
 		case ZOO_EXISTS_OP:
 		case ZOO_SETDATA_OP:
-			return at + STAT_BYTES <= size;
+			return take_bytes(in, STAT_BYTES);
 		case ZOO_CREATE2_OP:
-			return TAKE_STRING() && n >= (int32_t) strlen(ASKED) && at + STAT_BYTES <= size &&
-				memcmp(bytes + at - n, ASKED, strlen(ASKED)) == 0;
+			return take_string(in) && in->n >= (int32_t) strlen(ASKED) &&
+				memcmp(in->bytes + in->at - in->n, ASKED, strlen(ASKED)) == 0 && take_bytes(in, STAT_BYTES);
 		case ZOO_CREATE_CONTAINER_OP:
 		case ZOO_SYNC_OP:
-			return TAKE_STRING();
+			return take_string(in);
 		case ZOO_GETDATA_OP:
-			return TAKE() && (n == -1 || (n >= 0 && n <= size - at)) &&
-				at + (n > 0 ? n : 0) + STAT_BYTES <= size;
+			return take(in) && (in->n == -1 || (in->n <= in->size - in->at && take_bytes(in, in->n))) &&
+				take_bytes(in, STAT_BYTES);
 		case ZOO_GETCHILDREN_OP:
-			if (!TAKE())
+			if (!take(in))
 				return false;
-			for (int32_t left = n; left > 0; left--)
+			for (int32_t left = in->n; left > 0; left--)
 			{
-				if (!TAKE_STRING() || n == 0)
+				if (!take_string(in) || in->n == 0)
 					return false;
 			}
 			return true;
 		default:
 			return true;
 	}
-#undef TAKE
-#undef TAKE_STRING
 }
 
 /* The answer is in memory that ends exactly where it does */
@@ -200,19 +215,13 @@ static bool
 passes(const ZkRequest *r, bool *survives)
 {
 	unsigned char *bytes = malloc(end > 0 ? end : 1);
+	Reader		in = {.bytes = bytes,.size = end};
+	bool		multi = r->op == ZOO_MULTI_OP;
 	bool		result;
 
 	memcpy(bytes, frame, end);
-	if (r->op == ZOO_MULTI_OP)
-	{
-		result = walk_multi(bytes, end, r);
-		*survives = library_survives(bytes, end, r);
-	}
-	else
-	{
-		result = is_sound_answer(bytes, end, r);
-		*survives = library_can_read(bytes, end, r);
-	}
+	result = multi ? walk_multi(bytes, end, r) : is_sound_answer(bytes, end, r);
+	*survives = multi ? library_survives(&in, r) : library_can_read(&in, r);
 	free(bytes);
 	return result;
 }
@@ -288,16 +297,6 @@ static const struct
 #define NKINDS	((int) (sizeof(kinds) / sizeof(kinds[0])))
 
 static void
-put_reply_header(int32_t error)
-{
-	end = 4;
-	put(77);
-	put(0);
-	put(78);
-	put(error);
-}
-
-static void
 put_one(int op)
 {
 	put_reply_header(ZOK);
@@ -336,8 +335,7 @@ put_one(int op)
 static void
 test_length(int op, const char *name, int shortest)
 {
-	char		asked[] = ASKED;
-	ZkRequest	r = {.op = op,.name = asked};
+	ZkRequest	r = {.op = op,.name = asked_name};
 	bool		survives;
 	bool		good;
 	int			whole;
@@ -353,31 +351,48 @@ test_length(int op, const char *name, int shortest)
 	ok(good, "%s", name);
 }
 
+static int	op_types[MAX_OPS];
+static char *op_names[MAX_OPS] = {asked_name, asked_name, asked_name, asked_name, asked_name, asked_name};
+static ZkRequest multi = {.op = ZOO_MULTI_OP,.op_types = op_types,.op_names = op_names};
+
+/* As many of multis as of all others */
 static void
-test_damaged_answers(void)
+test_damaged(void)
 {
-	char		asked[] = ASKED;
+	static const int types[] = {ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP, ZOO_SETDATA_OP};
+	bool		accepted = true;
 	bool		safe = true;
 	bool		survives;
 	long		npassed = 0;
 
-	for (int round = 0; round < 300000; round++)
+	for (int round = 0; round < 600000; round++)
 	{
-		ZkRequest	r = {.op = kinds[below(NKINDS)].op,.name = asked};
+		ZkRequest	one = {.op = kinds[below(NKINDS)].op,.name = asked_name};
+		ZkRequest  *r = round % 2 == 0 ? &multi : &one;
 
-		put_one(r.op);
+		if (r == &multi)
+		{
+			multi.nops = 1 + below(MAX_OPS);
+			for (int i = 0; i < multi.nops; i++)
+				op_types[i] = types[below(4)];
+			put_multi(&multi, below(2) == 0 ? below(multi.nops) : -1);
+		}
+		else
+			put_one(one.op);
+		accepted &= passes(r, &survives) && survives;
 		for (int i = 1 + below(3); i > 0 && end > 24 && end < MAX_FRAME - 100; i--)
 			damage();
-		if (end < BODY_AT)
+		if (r == &one && end < BODY_AT)
 			continue;
 		put_length();
-		if (passes(&r, &survives))
+		if (passes(r, &survives))
 		{
 			npassed++;
 			safe &= survives;
 		}
 	}
-	ok(safe, "no damaged answer passes that the library cannot read");
+	ok(accepted, "ZooKeeper's answers are accepted");
+	ok(safe, "damaged ones that the library cannot read are not");
 	printf("# %ld damaged answers passed\n", npassed);
 }
 
@@ -400,8 +415,7 @@ test_names(void)
 		"", "/", "/zklock/a/x", "/zklock/b/_c_lock-0000000017", "x" CREATED,
 		CREATED "00", ASKED "0000 00017", ASKED "00000000\n7", ASKED "17/x", NULL
 	};
-	char		asked[] = ASKED;
-	ZkRequest	r = {.op = ZOO_CREATE2_OP,.name = asked};
+	ZkRequest	r = {.op = ZOO_CREATE2_OP,.name = asked_name};
 	bool		good = true;
 	bool		survives;
 	bool		expected = true;
@@ -492,89 +506,53 @@ test_long(void)
 }
 
 static void
-test_answers(void)
+test_multi(void)
 {
-	for (int i = 0; i < NKINDS; i++)
-		test_length(kinds[i].op, kinds[i].name, kinds[i].shortest);
-	test_damaged_answers();
-	test_names();
-	test_numbers();
-	test_long();
+	bool		vague = false;
+	bool		survives;
+
+	/* a correct refusal: only the header */
+	put_reply_header(ZSESSIONMOVED);
+	put_length();
+	ok(passes(&multi, &survives), "an error for the whole multi");
+	put_header(-1, true, -1);
+	put_length();
+	ok(!passes(&multi, &survives), "but not with anything after it");
+
+	/* the library would take it for success */
+	multi.nops = 2;
+	op_types[0] = op_types[1] = ZOO_DELETE_OP;
+	for (int i = 0; i < 3; i++)
+	{
+		int32_t		error = i == 0 ? ZRUNTIMEINCONSISTENCY : i == 1 ? ZOK : ZNONODE;
+
+		put_reply_header(ZOK);
+		if (i < 2)
+		{
+			put_header(-1, false, error);
+			put(error);
+		}
+		else
+			put_header(ZOO_DELETE_OP, false, 0);
+		put_header(-1, false, error);
+		put(error);
+		put_header(-1, true, -1);
+		put_length();
+		vague |= passes(&multi, &survives);
+	}
+	ok(!vague, "no refusal without a reason, and no partial one");
 }
 
 int
 main(int argc, char **argv)
 {
-	static const int types[] = {ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP, ZOO_SETDATA_OP};
-	char		asked[] = ASKED;
-	char	   *op_names[MAX_OPS] = {asked, asked, asked, asked, asked, asked};
-	int			op_types[MAX_OPS];
-	ZkRequest	r = {.op = ZOO_MULTI_OP,.op_types = op_types,.op_names = op_names};
-	bool		accepted = true;
-	bool		safe = true;
-	bool		vague = false;
-	bool		survives;
-	long		npassed = 0;
-
 	begin_tests(argc, argv);
-	for (int round = 0; round < 300000; round++)
-	{
-		r.nops = 1 + below(MAX_OPS);
-		for (int i = 0; i < r.nops; i++)
-			op_types[i] = types[below(4)];
-		put_multi(&r, below(2) == 0 ? below(r.nops) : -1);
-		accepted &= passes(&r, &survives) && survives;
-
-		for (int i = 1 + below(3); i > 0 && end > 24 && end < MAX_FRAME - 100; i--)
-			damage();
-		put_length();
-		if (passes(&r, &survives))
-		{
-			npassed++;
-			safe &= survives;
-		}
-	}
-	ok(accepted, "ZooKeeper's answers are accepted");
-	ok(safe, "answers that the library would not survive are not");
-	printf("# %ld damaged answers passed\n", npassed);
-
-	/* a correct refusal: only the header */
-	end = 4;
-	put(77);
-	put(0);
-	put(78);
-	put(ZSESSIONMOVED);
-	put_length();
-	ok(passes(&r, &survives), "an error for the whole multi");
-	put_header(-1, true, -1);
-	put_length();
-	ok(!passes(&r, &survives), "but not with anything after it");
-
-	/* the library would take it for success */
-	r.nops = 2;
-	op_types[0] = op_types[1] = ZOO_DELETE_OP;
-	for (int error = ZRUNTIMEINCONSISTENCY; error <= ZOK; error += -ZRUNTIMEINCONSISTENCY)
-	{
-		put_multi(&r, 0);
-		end = 20;
-		for (int i = 0; i < 2; i++)
-		{
-			put_header(-1, false, error);
-			put(error);
-		}
-		put_header(-1, true, -1);
-		put_length();
-		vague |= passes(&r, &survives);
-	}
-	put_multi(&r, -1);
-	end = 20;
-	put_header(ZOO_DELETE_OP, false, 0);
-	put_header(-1, false, ZNONODE);
-	put(ZNONODE);
-	put_header(-1, true, -1);
-	put_length();
-	vague |= passes(&r, &survives);
-	ok(!vague, "no refusal without a reason, and no partial one");
-	test_answers();
+	for (int i = 0; i < NKINDS; i++)
+		test_length(kinds[i].op, kinds[i].name, kinds[i].shortest);
+	test_damaged();
+	test_names();
+	test_numbers();
+	test_long();
+	test_multi();
 	return end_tests();
 }

@@ -1191,6 +1191,6 @@ main(int argc, char **argv)
 	test_ties();
 	test_locals();
 	test_large();
-	test_random(argc > 2 ? atoi(argv[2]) : 100000);
+	test_random(argc > 2 ? atoi(argv[2]) : 50000);
 	return end_tests();
 }

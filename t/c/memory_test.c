@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * memory_test.c
- *	  One walk through all that zk/ offers, for t/042_memory.pl.
+ *	  One walk through all that zk/ offers, for t/040_sanitizers.pl.
  *
  *		memory_test HOSTS SESSION_TIMEOUT_MS [FIRST_XID [RECEIVE_BUFFER]]
  *
@@ -42,15 +42,6 @@
  */
 #define NO_FAULTS
 #include "faults.h"
-#undef malloc
-#undef calloc
-#undef strdup
-#undef eventfd
-#undef getrandom
-#undef pthread_attr_init
-#undef pthread_create
-#undef zookeeper_init2
-#undef setsockopt
 
 #include <dirent.h>
 #include <errno.h>
@@ -276,6 +267,13 @@ answered(int i)
 	return requests[i] == NULL || zks_answered(session, requests[i], &answer);
 }
 
+/* Unlike the one above, false if nothing was asked */
+static bool
+has_answer(int i, ZkAnswer *answer)
+{
+	return requests[i] != NULL && zks_answered(session, requests[i], answer);
+}
+
 static bool
 armed(int i)
 {
@@ -346,6 +344,27 @@ discard(int i)
 		say("bad ticket %llu after %llu", (unsigned long long) ticket,
 			(unsigned long long) last_ticket);
 	last_ticket = ticket;
+}
+
+static void
+discard_some(int first, int n)
+{
+	for (int i = first; i < first + n; i++)
+		discard(i);
+}
+
+static void
+delete_node(int i)
+{
+	if (node(i).state == ZKN_PRESENT)
+		zkn_delete(session, nodes[i]);
+}
+
+static void
+watch_node(int i)
+{
+	if (nodes[i] != NULL)
+		zkn_watch(session, nodes[i]);
 }
 
 /* Tickets increase: nodes with an earlier one are, or will be, readers */
@@ -477,7 +496,7 @@ step_list(void)
 	requests[3] = zks_list(session, dir, true);
 	WAIT_FOR(answered(0) && answered(1) && answered(2) && answered(3));
 	forget(0);
-	if (requests[1] != NULL && zks_answered(session, requests[1], &answer) &&
+	if (has_answer(1, &answer) &&
 		answer.rc == ZOK && before == ZKN_PRESENT && node(0).state == ZKN_PRESENT &&
 		state() != ZKS_OVER)
 	{
@@ -488,7 +507,7 @@ step_list(void)
 		if (!found)
 			say("bad not in the list: %s", node(0).name);
 	}
-	if (requests[2] != NULL && zks_answered(session, requests[2], &answer) &&
+	if (has_answer(2, &answer) &&
 		answer.rc == ZOK && answer.nchildren < 100)
 		say("bad long list: %d", answer.nchildren);
 	forget(1);
@@ -514,10 +533,8 @@ step_watch(void)
 	watches[8] = zks_watch(session, big);
 	watches[9] = zks_watch(session, big);
 	unwatch(8);
-	if (nodes[0] != NULL)
-		zkn_watch(session, nodes[0]);
-	if (nodes[1] != NULL)
-		zkn_watch(session, nodes[1]);
+	watch_node(0);
+	watch_node(1);
 	requests[0] = zks_list_and_watch(session, dir, false, &watches[14]);
 	requests[1] = zks_list_and_watch(session, dir, true, &watches[15]);
 	requests[2] = zks_list_and_watch(session, "/none", false, &watches[16]);
@@ -614,6 +631,21 @@ check(ZkNode *const *which, int n)
 }
 
 /*
+ * A check that is answered without doubt is right: all are there, or this one is
+ * missing
+ */
+static void
+is_right(int i, const char *what, int missing)
+{
+	ZkAnswer	answer;
+
+	if (has_answer(i, &answer) && !zks_is_doubtful(answer.rc) &&
+		(missing < 0 ? answer.rc != ZOK : answer.rc != ZNONODE || answer.missing != missing))
+		say("bad %s: check says %d, %d is missing", what, answer.rc, answer.missing);
+	forget(i);
+}
+
+/*
  * Checks of nodes that all exist; of as many as can be requested; with one
  * missing node; and one that is dropped.  An answer that is not doubtful must
  * be right.
@@ -622,8 +654,6 @@ static void
 step_check(void)
 {
 	ZkNode	   *all[ZKN_CHECK_MAX];
-	ZkNode	   *two[2];
-	ZkAnswer	answer;
 	bool		there = node(0).state == ZKN_PRESENT;
 
 	create(7, "/p/q", ZKP_EXCLUSIVE, false);
@@ -639,27 +669,17 @@ step_check(void)
 	requests[6] = check(all, atomic_load(&fault_kind) == FAULT_MEMORY ? 10 : ZKN_CHECK_MAX);
 	forget(5);
 	WAIT_FOR(answered(4) && answered(6));
-	for (int i = 4; i <= 6; i += 2)
-	{
-		if (requests[i] == NULL || !zks_answered(session, requests[i], &answer))
-			continue;
-		if (answer.rc != ZOK && !zks_is_doubtful(answer.rc))
-			say("bad check: %d, missing %d", answer.rc, answer.missing);
-	}
+	is_right(4, "check", -1);
+	is_right(6, "check", -1);
 	ask("do delete", path_of(7, "/p/q"));
-	two[0] = nodes[0];
-	two[1] = nodes[7];
-	requests[7] = check(two, 2);
+	requests[7] = check(all, 2);
 	WAIT_FOR(answered(7));
-	if (requests[7] != NULL && zks_answered(session, requests[7], &answer) &&
-		!zks_is_doubtful(answer.rc) && (answer.rc != ZNONODE || answer.missing != 1) &&
-		atomic_load(&fault_kind) != FAULT_MEMORY)
-		say("bad check of one that is gone: %d, missing %d", answer.rc, answer.missing);
+	if (atomic_load(&fault_kind) != FAULT_MEMORY)
+		is_right(7, "check of one that is gone", 1);
 	zkn_lost(session, nodes[7], ZK_LOST_NODE);
 	if (node(7).state != ZKN_LOST)
 		say("bad state of one that is lost: %d", (int) node(7).state);
-	for (int i = 4; i <= 7; i++)
-		forget(i);
+	forget(7);
 	zkn_delete(session, nodes[7]);
 	zkn_delete(session, nodes[8]);
 	WAIT_FOR(node(7).state != ZKN_PRESENT && node(8).state != ZKN_PRESENT);
@@ -678,11 +698,9 @@ step_discard(void)
 	create(5, "/p/q", ZKP_EXCLUSIVE, false);
 	create(6, "/p/q", ZKP_EXCLUSIVE, false);
 	WAIT_FOR(settled(5) && settled(6));
-	if (nodes[5] != NULL)
-		zkn_watch(session, nodes[5]);
+	watch_node(5);
 	discard(5);
-	if (node(6).state == ZKN_PRESENT)
-		zkn_delete(session, nodes[6]);
+	delete_node(6);
 	discard(6);
 	WAIT_FOR(all_gone());
 }
@@ -750,21 +768,15 @@ step_group(void)
 		say("bad group: %d of 4 are there", npresent);
 	if (npresent == 4)
 	{
-		ZkAnswer	answer;
-
 		requests[8] = check(&nodes[g + 3], 4);
 		zkn_watch(session, nodes[g + 3]);
 		zkn_watch(session, nodes[g + 4]);
 		WAIT_FOR(answered(8) && node(g + 3).watch != ZKR_WATCH_PENDING);
-		if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
-			answer.rc != ZOK && !zks_is_doubtful(answer.rc))
-			say("bad group: check says %d, %d is missing", answer.rc, answer.missing);
-		forget(8);
+		is_right(8, "group", -1);
 		zkn_delete(session, nodes[g + 5]);
 		WAIT_FOR(node(g + 5).state != ZKN_PRESENT);
 	}
-	for (int i = 0; i < 15; i++)
-		discard(g + i);
+	discard_some(g, 15);
 	WAIT_FOR(all_gone());
 }
 
@@ -790,8 +802,7 @@ step_robbed(void)
 	WAIT_FOR(settled(g) && settled(g + 1) && settled(g + 2));
 	if (node(g).state == ZKN_PRESENT && node(g + 2).state != ZKN_PRESENT && !in_vain && !reconnected())
 		say("bad group: one is gone, the other is there");
-	for (int i = 0; i < 3; i++)
-		discard(g + i);
+	discard_some(g, 3);
 	WAIT_FOR(all_gone());
 }
 
@@ -817,30 +828,22 @@ step_single(void)
 	if (node(0).state == ZKN_PRESENT && node(g).state == ZKN_PRESENT && node(g + 1).state == ZKN_PRESENT)
 	{
 		ZkNode	   *all[] = {nodes[g + 1], nodes[0], nodes[g]};
-		ZkAnswer	answer;
 
 		zkn_watch(session, nodes[g]);
 		requests[8] = check(all, 3);
 		WAIT_FOR(answered(8) && node(g).watch != ZKR_WATCH_PENDING);
-		if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
-			answer.rc != ZOK && !zks_is_doubtful(answer.rc))
-			say("bad single: check says %d, %d is missing", answer.rc, answer.missing);
-		forget(8);
+		is_right(8, "single", -1);
 		snprintf(path, sizeof(path), "%s/s/two", dir);
 		ask("do delete", path);
 		requests[8] = check(all, 3);
 		WAIT_FOR(answered(8));
-		if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
-			!zks_is_doubtful(answer.rc) && (answer.rc != ZNONODE || answer.missing != 0))
-			say("bad single: check of one that is gone: %d, missing %d", answer.rc, answer.missing);
-		forget(8);
+		is_right(8, "single, one gone", 0);
 		zkn_delete(session, nodes[g]);
 		WAIT_FOR(node(g).state != ZKN_PRESENT);
 		if (!in_vain && node(g).state != ZKN_DELETED && !reconnected())
 			say("bad single: state of one that was deleted: %d", (int) node(g).state);
 	}
-	for (int i = 0; i < 3; i++)
-		discard(g + i);
+	discard_some(g, 3);
 	WAIT_FOR(all_gone());
 }
 
@@ -888,10 +891,8 @@ step_share(void)
 	for (int f = 0; f < 2; f++)
 	{
 		strcpy(old[f], node(form[f]).name);
-		if (node(form[f]).state == ZKN_PRESENT)
-			zkn_watch(session, nodes[form[f]]);
-		if (node(form[f] + SHARE_DELETE).state == ZKN_PRESENT)
-			zkn_watch(session, nodes[form[f] + SHARE_DELETE]);
+		watch_node(form[f]);
+		watch_node(form[f] + SHARE_DELETE);
 		watches[10 + f] = zks_watch(session, path_of(form[f], "/p/q"));
 	}
 	WAIT_FOR(armed(10) && armed(11) && node(form[0]).watch != ZKR_WATCH_PENDING &&
@@ -910,8 +911,7 @@ step_share(void)
 		share(form[f] + SHARE_DISCARD);
 		discard(form[f] + SHARE_DISCARD);
 		share(form[f] + SHARE_DELETE);
-		if (node(form[f] + SHARE_DELETE).state == ZKN_PRESENT)
-			zkn_delete(session, nodes[form[f] + SHARE_DELETE]);
+		delete_node(form[f] + SHARE_DELETE);
 		share(form[f] + DISCARDED);
 		share(form[f] + DELETED);
 		stolen[f] = share(form[f] + STOLEN);
@@ -930,9 +930,7 @@ step_share(void)
 			 node(form[1] + SHARE_DELETE).state != ZKN_PRESENT);
 
 	/* unless the answer is doubtful, it was there all the time */
-	if (requests[8] != NULL && zks_answered(session, requests[8], &answer) &&
-		answer.rc != ZOK && !zks_is_doubtful(answer.rc))
-		say("bad share: check says %d, %d is missing", answer.rc, answer.missing);
+	is_right(8, "share", -1);
 	for (int f = 0; f < 2 && !in_vain; f++)
 	{
 		ZkNodeInfo	info = node(form[f] + STAYS);
@@ -965,10 +963,8 @@ step_share(void)
 	for (int f = 0; f < 2; f++)
 	{
 		requests[NCROWD + f] = zks_read(session, path_of(form[f], "/p/q"));
-		if (node(form[f] + DELETED).state == ZKN_PRESENT)
-			zkn_delete(session, nodes[form[f] + DELETED]);
-		if (node(form[f] + STAYS).state == ZKN_PRESENT)
-			zkn_watch(session, nodes[form[f] + STAYS]);
+		delete_node(form[f] + DELETED);
+		watch_node(form[f] + STAYS);
 	}
 	WAIT_FOR(answered(9) && answered(NCROWD) && answered(NCROWD + 1));
 	for (int f = 0; f < 2 && !in_vain; f++)
@@ -976,8 +972,7 @@ step_share(void)
 		if (node(form[f]).state != ZKN_PRESENT || nodes[form[f]] == NULL)
 			continue;
 		is_once(requests[9], old[f], node(form[f]).name);
-		if (requests[NCROWD + f] == NULL ||
-			!zks_answered(session, requests[NCROWD + f], &answer) || zks_is_doubtful(answer.rc))
+		if (!has_answer(NCROWD + f, &answer) || zks_is_doubtful(answer.rc))
 			continue;
 		/* the new node says whose place it took */
 		if (answer.rc != ZOK || !answer.stat.says_shared || answer.stat.place_czxid != node(form[f]).czxid)
@@ -985,8 +980,7 @@ step_share(void)
 	}
 	WAIT_FOR(node(form[0] + DELETED).state != ZKN_PRESENT &&
 			 node(form[1] + DELETED).state != ZKN_PRESENT);
-	for (int i = 8; i < 10; i++)
-		forget(i);
+	forget(9);
 	for (int f = 0; f < 2; f++)
 	{
 		forget(NCROWD + f);
@@ -1087,8 +1081,7 @@ step_mark(void)
 	for (int i = 0; i < n; i++)
 		decide(i, strcmp(expected[i], "done") == 0 || i == CHANGED);
 	zkn_settle(session);
-	if (node(MARKED + DELETED).state == ZKN_PRESENT)
-		zkn_delete(session, nodes[MARKED + DELETED]);
+	delete_node(MARKED + DELETED);
 	WAIT_FOR(!zkn_mark_is_open(session, mark_path(STAYS)));
 	WAIT_FOR(node(MARKED + DELETED).state != ZKN_PRESENT);
 	for (int i = 0; i < n; i++)
@@ -1104,12 +1097,11 @@ step_mark(void)
 	for (int i = 0; i < n; i++)
 	{
 		WAIT_FOR(answered(NCROWD + i));
-		if (!in_vain && atomic_load(&fault_kind) == FAULT_NONE && requests[NCROWD + i] != NULL &&
-			zks_answered(session, requests[NCROWD + i], &answer) && answer.rc == ZOK && !reconnected() &&
-			(answer.data_len != (int) strlen(expected[i]) ||
+		if (!in_vain && atomic_load(&fault_kind) == FAULT_NONE && has_answer(NCROWD + i, &answer) &&
+			answer.rc == ZOK && !reconnected() && (answer.data_len != (int) strlen(expected[i]) ||
 			 memcmp(answer.data != NULL ? answer.data : "", expected[i], answer.data_len) != 0))
 			say("bad mark %d: \"%.*s\"", i, answer.data_len, answer.data != NULL ? answer.data : "");
-		if (!in_vain && requests[NCROWD + i] != NULL && zks_answered(session, requests[NCROWD + i], &answer) &&
+		if (!in_vain && has_answer(NCROWD + i, &answer) &&
 			answer.rc == ZOK && answer.data_len == 7 && memcmp(answer.data, "pending", 7) == 0)
 			say("bad mark %d is pending", i);
 		forget(NCROWD + i);
@@ -1230,8 +1222,7 @@ step_forbidden(void)
 	share(g + 1);
 	discard(g + 1);
 	share(g + 2);
-	if (node(g + 2).state == ZKN_PRESENT)
-		zkn_delete(session, nodes[g + 2]);
+	delete_node(g + 2);
 	WAIT_FOR(settled(g + 3) && settled(g + 4));
 	if (node(g).state == ZKN_PRESENT)
 		WAIT_FOR(node(g).rc == ZNOAUTH || !node(g).sharing);
@@ -1251,8 +1242,7 @@ step_forbidden(void)
 	}
 	ask("do allow", path);
 	WAIT_FOR(shared(g) && node(g + 2).state != ZKN_PRESENT);
-	for (int i = 0; i < 5; i++)
-		discard(g + i);
+	discard_some(g, 5);
 	WAIT_FOR(all_gone());
 }
 
@@ -1296,8 +1286,7 @@ give_all_back(void)
 		unwatch(i);
 	for (int i = 0; i < NMARKS; i++)
 		decide(i, false);
-	for (int i = 0; i < NNODES; i++)
-		discard(i);
+	discard_some(0, NNODES);
 }
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *	  A background worker that takes a lock, for t/016_worker.pl.
+ *	  A background worker that takes a lock, for t/020_cancel.pl and t/034_stop.pl.
  *
  * SIGTERM is handled by die(), as in most workers, or by the default handler
  * of workers: bgworker_die exits from within the signal handler, the hardest
