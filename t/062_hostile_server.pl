@@ -3,18 +3,14 @@
 # handshakes and events, spoiled at random, while backends use every function. No
 # backend crashes, and every statement ends within its timeouts.
 #
-# ZK_HOSTILE_ANSWERS=20000 continues until this many are spoiled, against
-# backends and also against t/c/session_test.c under sanitizers; ZK_HOSTILE_SEED
-# is the seed.
+# ZK_HOSTILE_ANSWERS=20000 continues until this many are spoiled; ZK_HOSTILE_SEED is the
+# seed.
 
 use strict;
 use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Cwd qw(abs_path);
-use File::Temp qw(tempdir);
-use IPC::Run qw(start);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -24,9 +20,9 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $WANTED = $ENV{ZK_HOSTILE_ANSWERS} // 1500;
+my $WANTED = $ENV{ZK_HOSTILE_ANSWERS} // 1000;
 # at most, unless not enough has happened by then; for the times alone, less will do
-my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : $WHOLE ? 40 : 10;
+my $SECONDS = $ENV{ZK_HOSTILE_ANSWERS} ? 3600 : $WHOLE ? 25 : 10;
 my ($LEAST, $WAYS) = $WHOLE ? (300, 15) : (1, 1);    # the least number of answers, and of ways to spoil one
 my $SEED = $ENV{ZK_HOSTILE_SEED} // time ^ $$;
 my $SLACK = 3;    # for a busy machine
@@ -314,40 +310,5 @@ is(slurp_file($node->logfile) =~ s/.*database system is ready to accept connecti
 $admin->quit;
 zk_nothing_left($zk, 'nothing is left');
 $node->stop;
-
-# -------------------------------------------- the parts without PostgreSQL
-
-if ($ENV{ZK_HOSTILE_ANSWERS})
-{
-	my $src = abs_path("$FindBin::RealBin/../src");
-	my $program = tempdir(CLEANUP => 1) . '/session_test';
-
-	is(system('gcc', '-D_GNU_SOURCE', '-DZKLOCK_ASSERTIONS', '-g', '-O1', '-fsanitize=address,undefined', '-fno-sanitize-recover=all', "-I$src",
-			'-o', $program, "$FindBin::RealBin/c/session_test.c",
-			glob("$src/zk/*.c"),
-			'-lzookeeper_st', '-lpthread'), 0, 'session_test compiles');
-	local $ENV{ZK_LIES} = 1;
-	my %sum;
-	for (my $round = 0; $round < 500; $round++)
-	{
-		my @out = map { '' } 1 .. 4;
-		$proxy->spoil(25, $SEED + $round);
-		my @runs = map { start([ $program, $proxy->hosts, 30, $SEED + 4 * $round + $_ & 0x7fff_ffff ], '>', \$out[$_], '2>&1') } 0 .. 3;
-		sleep 30;
-		my %spoiled = $proxy->spoiled;
-		$proxy->reset;
-		foreach (0 .. 3)
-		{
-			$runs[$_]->finish;
-			is($runs[$_]->full_result(0), 0, "round $round: nothing reported, no node left") or diag $out[$_];
-		}
-		$sum{$_} += $spoiled{$_} for keys %spoiled;
-		my $all = 0;
-		$all += $_ for values %sum;
-		last if $all >= $WANTED;
-	}
-	my ($all) = tell_spoiled(%sum);
-	cmp_ok($all, '>=', $WANTED, 'under the sanitizers, too');
-}
 
 done_testing();
