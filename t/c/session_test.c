@@ -8,8 +8,8 @@
  * Makes nodes, alone and together, watches, shares, checks, deletes, and
  * discards them at random moments, opens and closes sessions, while
  * t/040_sanitizers.pl disturbs the server.  No list may show two names of one
- * node, and at the end nothing may be
- * left: prints "left: N nodes" and exits with 0 if N is 0.
+ * node, and at the end nothing may be left: prints "left: N nodes" and exits with
+ * 0 if N is 0.
  *
  *-------------------------------------------------------------------------
  */
