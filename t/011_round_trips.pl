@@ -32,8 +32,6 @@ $admin->value('CREATE TABLE t (who text)');
 
 sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
-my @proxies;    # kept until the end, so that sessions can close properly
-
 sub cost_of
 {
 	my %cost = cost($zk, @_);
@@ -450,16 +448,6 @@ subtest 'several at once' => sub {
 			{ value => 't', requests => '', trips => 0, transactions => 0 },
 			'- again: nothing');
 		$s->value('SELECT zk_unlock_all()');
-
-		# all are sent at once
-		$s->value('BEGIN; SELECT ' . $all =~ s/zk_/zk_xact_/r);
-		$proxy->clear_log;
-		$proxy->hold('delete', $k);
-		$s->value('COMMIT');
-		$proxy->wait_for('delete', $k);
-		is(asked($proxy), zk_short(('delete') x $k), "- COMMIT: all $k releases go out before any answer");
-		$proxy->release;
-		zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $k }, 'the answers');
 	}
 
 	# one of them is taken: the first, one in the middle, the last
@@ -737,93 +725,34 @@ subtest 'loaded and not used' => sub {
 	$unused->stop;
 };
 
-#
-# Heartbeats: four times in a session timeout, whatever the backend does and holds.
-# A read behind a sync, which a server without its leader cannot answer.  Only where somebody is to be told at once does it
-# ask for what a leader without a quorum cannot answer either: for the next in line,
-# if that can be only one, and for whom doubt cancels.
-#
-# All of one kind at a time, and those that write apart from the others
-my @beating = (
-	[ 'empty', 'sync', nothing => 1 ],
-	[ 'idle', 'sync' ],
-	[ 'busy', 'sync', work => q{DO $$ BEGIN WHILE clock_timestamp() < now() + '8 s' LOOP END LOOP; END $$} ],
-	[ 'the one after that', 'sync', queue => 'exclusive exclusive' ],
-	[ 'reader, next', 'sync', queue => 'exclusive', lock => 'zk_lock_shared' ],
-	[ 'place, next', 'sync', queue => 'semaphore', lock => 'zk_semaphore_acquire' ],
-	[ 'idle, doubt', 'multi', setting => 'cancel_on_loss=doubt' ],
-	[ 'next', 'multi', queue => 'exclusive' ]);
-foreach my $writes (0, 1)
-{
-	my @all;
-	foreach (grep { ($_->[1] eq 'multi') == $writes } @beating)
+# A read behind a sync, which a server without its leader cannot answer.  Who asks the
+# quorum with them: t/103.
+subtest 'heartbeats: four times in a session timeout, whatever the backend does and holds' => sub {
+	my (%s, %proxy);
+	foreach my $what (qw(empty idle busy))
 	{
-		my ($what, $heartbeat, %how) = @$_;
-		my $path = '/heart/' . ($what =~ tr/a-z//cdr);
-		my $its_proxy = ZkProxy->new($zk);
+		$proxy{$what} = ZkProxy->new($zk);
 		# longer than a machine stands still
-		my $its = zk_session_with($node, session_timeout => '8s', hosts => $its_proxy,
-			map { split /=/ } $how{setting} // ());
-		my $lock = $how{lock} // 'zk_lock';
-		my @before = map { zk_session($node) } split / /, $how{queue} // '';
-		foreach (0 .. $#before)
-		{
-			$before[$_]->send($how{queue} =~ /semaphore/ ? "SELECT zk_semaphore_acquire('$path', 1)" : "SELECT zk_lock('$path')");
-			$_ == 0 ? $before[0]->wait : zk_wait_queued($zk, $before[$_]);
-		}
-		my $take = "SELECT $lock('$path'" . ($lock =~ /semaphore/ ? ', 1)' : ')');
-		if (@before)
-		{
-			$its->value(q{SELECT zk_lock('/heart'), zk_unlock('/heart')});
-			$its->send($take);
-			zk_wait_queued($zk, $its);
-		}
-		else { $its->value($take); }
-		$its->value("SELECT zk_unlock('$path')") if $how{nothing};
-		push @all, { what => $what, heartbeat => $heartbeat, how => \%how, its => $its, proxy => $its_proxy, before => \@before };
+		$s{$what} = zk_session_with($node, session_timeout => '8s', hosts => $proxy{$what});
+		$s{$what}->value("SELECT zk_lock('/heart/$what')");
 	}
+	$s{empty}->value('SELECT zk_unlock_all()');
 	my $written = $zk->zxid;
-	foreach my $one (@all)
+	$_->clear_log for values %proxy;
+	$s{busy}->send(q{DO $$ BEGIN WHILE clock_timestamp() < now() + '6 s' LOOP END LOOP; END $$});
+	foreach my $what (sort keys %s)
 	{
-		$one->{proxy}->clear_log;
-		$one->{its}->send($one->{how}{work}) if $one->{how}{work};
-	}
-	foreach my $one (@all)
-	{
-		zk_until(
-			sub {
-				$one->{beat} = [ map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq $one->{heartbeat} } $one->{proxy}->log ];
-				return @{ $one->{beat} } >= 3;
-			},
-			"$one->{what}: three heartbeats");
-	}
-	cmp_ok($zk->zxid - $written, $writes ? '>=' : '<', 3 * $writes || 1, 'these heartbeats are ' . ($writes ? 'transactions' : 'none'));
-	foreach my $one (@all)
-	{
-		my ($what, $its) = @$one{qw(what its)};
-		my @beat = @{ $one->{beat} };
-		note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * ($beat[$_] - $beat[ $_ - 1 ]) } 1 .. $#beat;
+		my @beat;
+		zk_until(sub { @beat = map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq 'sync' } $proxy{$what}->log; @beat >= 3 }, "$what: three of them");
 		# the proxy may have seen one of them late
-		cmp_ok(($beat[-1] - $beat[0]) / $#beat, '>', 1.3, "$what: a heartbeat each quarter of the session timeout");
-		# a watch, unless it waits, and has it already
-		unlike(join(' ', map { (split / /)[0] } $one->{proxy}->requests), $writes ? qr/sync/ : qr/multi/, '- and no other heartbeats');
+		cmp_ok(($beat[-1] - $beat[0]) / $#beat, '>', 1.3, "$what: one each quarter of the session timeout");
 	}
-	foreach my $one (@all)
-	{
-		my ($what, $its, @before) = (@$one{qw(what its)}, @{ $one->{before} });
-		if ($one->{how}{work}) { $its->wait; }
-		if (@before)
-		{
-			$before[0]->value(q{SELECT zk_unlock_all()});
-			if (@before > 1) { $before[1]->wait; $before[1]->value('SELECT zk_unlock_all()'); }
-			is($its->wait->{out}, 't', "$what: it has its turn");
-		}
-		my $state = $one->{how}{nothing} ? '' : 'held';
-		ok(zk_until(sub { $its->value(q{SELECT state FROM zk_locks}) eq $state }, $state), "$what: it goes on holding");
-		$_->quit for @before, $its;
-		push @proxies, $one->{proxy};
-	}
-}
+	is($zk->zxid, $written, 'they are no transactions');
+	$s{busy}->wait;
+	zk_wait_hold($s{$_}, 'held') for qw(idle busy);
+	$_->quit for values %s;
+	$_->stop for values %proxy;
+};
 
 subtest 'after a failover all who wait do so at once' => sub {
 	my ($s, $proxy) = counted_session();

@@ -498,19 +498,8 @@ subtest 'who may set and see it' => sub {
 	$admin->value("ALTER ROLE worker SET zklock.root = '/zklock/worker'");
 	foreach my $setting ("auth_file=$file", 'auth_file=', 'acl=world', 'acl=nonsense', 'root=/zklock', 'root=/', 'hosts=127.0.0.1:1', 'node_style=kazoo')
 	{
-		my ($name) = $setting =~ /(.*)=/;
-		my $expected = $admin->value("SHOW zklock.$name");
-		$expected = '/zklock/worker' if $name eq 'root';
-		my $sly = eval { zk_session($node, user => 'worker', options => "-c zklock.$setting") };
-		if (!$sly)
-		{
-			pass("a connection with zklock.$setting is refused");
-			next;
-		}
-		my $lock = $sly->query("SELECT zk_lock('/sly')");
-		$admin->value('CREATE OR REPLACE FUNCTION peek(name text) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT current_setting(name) $$');
-		ok($lock->{state} ne '' || $sly->value("SELECT peek('zklock.$name')") eq $expected, "a connection with zklock.$setting does not have its way")
-		  or diag $sly->query("SELECT peek('zklock.$name')")->{out}, ' for ', $expected;
+		my $sly = zk_session($node, user => 'worker', options => "-c zklock.$setting");
+		is($sly->query("SELECT zk_lock('/sly')")->{state}, '42501', "a connection with zklock.$setting does not have its way");
 		$sly->quit;
 	}
 	# nor when the configuration is reloaded, which knows of no role
