@@ -2,10 +2,10 @@
 # seen from the other: the table of scopes and transactions, row by row (but for a backend
 # that ends: t/023); and that the next owner sees what the last one committed.
 #
-# And where locks work: read-only transactions, a hot standby and its promotion,
-# triggers, background workers, parallel queries, together with postgres_fdw and
-# dblink, and after a crash.  Also, that loops and row triggers stay fast when
-# ZooKeeper is down.
+# And where locks work: a hot standby and its promotion, background workers, together
+# with postgres_fdw and dblink, and after a crash.  (In read-only transactions and parallel
+# queries: sql/places.)  Also, that loops and row triggers stay fast when ZooKeeper is
+# down.
 
 use strict;
 use warnings;
@@ -298,23 +298,6 @@ $admin->value(
 	q{CREATE TABLE dead (i int) WITH (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0);
 	INSERT INTO dead SELECT generate_series(1, 1000); DELETE FROM dead});
 
-subtest 'read-only transactions' => sub {
-	my $s = zk_session($main);
-	$s->value('BEGIN READ ONLY');
-	is($s->value(q{SELECT zk_lock('/ro'), zk_xact_lock('/ro'), zk_try_lock('/ro')}), 't|t|t', 'read-only transaction');
-	is(look($other_admin, '/ro'), 'held', '- excludes others');
-	is( $s->value(
-			q{SELECT zk_xact_lock_shared('/ro/shared'), zk_xact_lock_many('{/ro/a,/ro/b}'), zk_xact_semaphore_acquire('/ro/place', 1)}),
-		't|t|t', '- takes every kind');
-	is_deeply([ map { look($other_admin, $_) } '/ro/shared', '/ro/b' ], [ 'held', 'held' ], '- and excludes others so');
-	$s->value('COMMIT; BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE');
-	is($s->value(q{SELECT zk_unlock('/ro'), zk_unlock('/ro')}), 't|t', '- and unlocks in one');
-	$s->value('COMMIT');
-	zk_until(sub { look($other_admin, '/ro') eq 'free' }, 'the release');
-	pass('- for others');
-	$s->quit;
-};
-
 subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' => sub {
 	my $its_zk = ZooKeeper->new->start;
 	my $s = zk_session($main,
@@ -348,17 +331,10 @@ subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' 
 	my $insert = 'INSERT INTO rows SELECT generate_series(1, 10000)';
 
 	# the trigger
-	my $r = $s->query("BEGIN; $insert");
-	is($r->{state}, '', 'a row trigger on 10,000 rows');
-	is($s->value(q{SELECT count, (SELECT count(*) FROM rows) FROM zk_locks}), '10000|10000', '- holds 10,000 times');
-	is($s->query('COMMIT')->{state}, '', '- and commits');
-	zk_nothing_left($its_zk, '- with nothing left');
-	note sprintf 'trigger, up: %.0f ms', 1000 * $r->{seconds};
-
 	$s->value(qq{BEGIN; SELECT zk_xact_lock('/rows'); $short});
 	$its_zk->suspend;
-	$r = $s->query($insert);
-	like($r->{state}, qr/^(58030)?$/, 'the same while ZooKeeper hangs');
+	my $r = $s->query($insert);
+	like($r->{state}, qr/^(58030)?$/, 'a row trigger on 10,000 rows while ZooKeeper hangs');
 	in_time($r->{seconds}, $SOON, '- does not wait for each row');
 	note sprintf 'trigger, ZooKeeper hangs: %.0f ms, SQLSTATE "%s"', 1000 * $r->{seconds}, $r->{state};
 	in_time($s->query('ROLLBACK')->{seconds}, $SOON, '- nor does the end of the transaction');
@@ -479,36 +455,6 @@ subtest 'a background worker' => sub {
 	$holder->quit;
 };
 
-subtest 'parallel query' => sub {
-	my $s = zk_session($main);
-	zk_until(sub { $zk->sessions == 1 }, 'those of before to end but $other_admin');
-	# its name until version 15, and since then
-	my $forced = $s->value(q{SELECT name FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query')});
-	$s->value("SET $forced = on");
-	is($s->value(q{SELECT zk_lock('/parallel'), zk_xact_lock('/parallel')}), 't|t', "$forced: the leader locks");
-	is($s->value(q{SELECT path, count, state FROM zk_locks}), '/parallel|1|held', '- and looks');
-	is(scalar $zk->sessions, 2, '- in one session');
-
-	$s->value(q{CREATE FUNCTION mislabeled() RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE AS
-		$$ BEGIN RETURN zk_try_lock('/worker'); END $$});
-	is($s->query('SELECT mislabeled()')->{state}, '0A000', 'a worker does not');
-	is(look($other_admin, '/worker'), 'free', '- leaves nothing');
-	is(look($other_admin, '/parallel'), 'held', '- and nothing is taken from the leader');
-	$s->value("RESET $forced");
-
-	$s->value(
-		q{CREATE TABLE big AS SELECT generate_series(1, 50000) AS i; ANALYZE big;
-		SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;
-		SET max_parallel_workers_per_gather = 2});
-	like($s->value(q{EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) SELECT count(*) FROM big}), qr/Workers Launched: [12]/,
-		'a parallel query beside a lock');
-	$s->value(q{BEGIN; SELECT zk_xact_lock('/parallel')});
-	is($s->query(q{SELECT sum(1 / (i - 40000)) FROM big})->{state}, '22012', '- and one that fails in a worker');
-	$s->value('ROLLBACK');
-	is($s->value(q{SELECT scope, count, state FROM zk_locks}), 'session|1|held', '- end no hold of the session');
-	$s->quit;
-};
-
 subtest 'other servers in the same transaction' => sub {
 	$other_admin->value('CREATE TABLE remote (i int)');
 	zk_foreign_server($main, other => $other);
@@ -542,10 +488,10 @@ subtest 'other servers in the same transaction' => sub {
 subtest 'autovacuum has nothing to do with it' => sub {
 	my $s = zk_session($main);
 	$s->value(q{SELECT zk_lock('/vacuum')});
-	zk_until(sub { $zk->sessions == 2 }, 'those of before to end but $other_admin');
+	zk_until(sub { $zk->sessions == 1 }, 'those of before to end');
 	zk_until(sub { $admin->value(q{SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'dead'}) > 0 },
 		'autovacuum');
-	is(scalar $zk->sessions, 2, 'autovacuum has worked, without a session in ZooKeeper');
+	is(scalar $zk->sessions, 1, 'autovacuum has worked, without a session in ZooKeeper');
 	$s->quit;
 };
 

@@ -483,7 +483,7 @@ subtest 'expired' => sub {
 
 # The client must conclude that by its own clock.
 subtest 'expired in silence' => sub {
-	my $session = zk_session_with($node, session_timeout => '15s');
+	my $session = zk_session_with($node, session_timeout => '9s');
 	$session->value("SELECT zk_lock('/n')");
 	my ($began, %seen) = (time);
 	$proxy->blackhole;
@@ -495,7 +495,7 @@ subtest 'expired in silence' => sub {
 			return $state eq 'lost';
 		},
 		'lost');
-	in_time(time - $began, 15 + $SLACK, 'lost after a session timeout without a word');
+	in_time(time - $began, 9 + $SLACK, 'lost after a session timeout without a word');
 	ok($seen{suspect}, 'suspect before that');
 	ok(!$seen{'held without node'}, 'never held when the node was gone');
 	$proxy->pass;
