@@ -1,7 +1,11 @@
-# Two clusters, one lock: what a transaction in cluster A does to its locks, as
-# seen from cluster B.  The table of scopes and transactions, row by row; counts
-# across nested savepoints; and that the next owner sees what the last one
-# committed.
+# Two clusters, one lock: what a transaction in one cluster does to its locks, as
+# seen from the other: the table of scopes and transactions, row by row (but for a backend
+# that ends: t/023); and that the next owner sees what the last one committed.
+#
+# And where locks work: a hot standby and its promotion, background workers, together
+# with postgres_fdw and dblink, and after a crash.  (In read-only transactions and parallel
+# queries: sql/places.)  Also, that loops and row triggers stay fast when ZooKeeper is
+# down.
 
 use strict;
 use warnings;
@@ -13,19 +17,29 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
-my $node_a = zk_cluster('a', $zk, max_prepared_transactions => 2, restart_after_crash => 'on');
-my $node_b = zk_cluster('b', $zk);
+my $main = zk_cluster(
+	'main', $zk,
+	wal_level => 'logical',
+	max_wal_senders => 10,
+	max_replication_slots => 10,
+	hot_standby => 'on',
+	max_worker_processes => 8,
+	max_prepared_transactions => 2,
+	autovacuum_naptime => '1s',
+	restart_after_crash => 'on');
+my $other = zk_cluster('other', $zk);
 my $proxy = ZkProxy->new($zk);
 
 # gate(n) waits until the test opens it, so that cluster B can look meanwhile.
 # settle() returns when ZooKeeper has done everything that this session has
 # requested.
-$node_a->safe_psql(
+$main->safe_psql(
 	'postgres', q{
 	CREATE TABLE done (n int);
 	CREATE FUNCTION gate(n int) RETURNS void LANGUAGE sql AS
@@ -46,13 +60,13 @@ sub look
 # Every session excludes every other, whatever its cluster and database.
 #
 {
-	$_->safe_psql('postgres', 'CREATE DATABASE other') for $node_a, $node_b;
-	$_->safe_psql('other', 'CREATE EXTENSION zklock') for $node_a, $node_b;
+	$_->safe_psql('postgres', 'CREATE DATABASE other') for $main, $other;
+	$_->safe_psql('other', 'CREATE EXTENSION zklock') for $main, $other;
 	my %at = (
-		'A' => zk_session($node_a),
-		'A, another database' => zk_session($node_a, dbname => 'other'),
-		'B' => zk_session($node_b),
-		'B, another database' => zk_session($node_b, dbname => 'other'));
+		'A' => zk_session($main),
+		'A, another database' => zk_session($main, dbname => 'other'),
+		'B' => zk_session($other),
+		'B, another database' => zk_session($other, dbname => 'other'));
 
 	foreach my $owner (sort keys %at)
 	{
@@ -108,26 +122,21 @@ my @table = (
 	[ 'DISCARD ALL',               'SELECT {lock}',                               'DISCARD ALL',   'free',  '-' ],
 	[ 'DISCARD ALL, not allowed',  'BEGIN; SELECT {lock}',                        'DISCARD ALL',   'free',  'free',  '25001' ],
 	[ 'DISCARD TEMP',              'SELECT {lock}',                               'DISCARD TEMP',  'held',  '-' ],
-	[ 'disconnect',                'BEGIN; SELECT {lock}',                        'disconnect',    'free',  'free' ],
-	[ 'disconnect when idle',      'SELECT {lock}',                               'disconnect',    'free',  '-' ],
-	[ 'pg_terminate_backend',      'BEGIN; SELECT {lock}',                        'terminate',     'free',  'free' ],
-	[ 'terminate when idle',       'SELECT {lock}',                               'terminate',     'free',  '-' ],
 	[ 'lost network',              'BEGIN; SELECT {lock}',                        'cut',           'later', 'later' ],
-	[ 'kill -9, crash',            'BEGIN; SELECT {lock}',                        'kill -9',       'later', 'later' ],
 );
 
 # zklock.session_timeout in s, and that of the sessions that must time out
-my $TIMEOUT = 60;
-my $SHORT_TIMEOUT = 6;
+my $LONG_TIMEOUT = 60;
+my $SHORT_TIMEOUT = 4;
 
-my $gate = zk_session($node_a);
-my ($watcher, $waiter) = (zk_session($node_b), zk_session($node_b));
+my $gate = zk_session($main);
+my ($watcher, $waiter) = (zk_session($other), zk_session($other));
 
 sub holder
 {
 	my ($event) = @_;
-	my $s = zk_session($node_a);
-	$s->value('SET zklock.session_timeout = ' . 1000 * ($event =~ /cut|kill/ ? $SHORT_TIMEOUT : $TIMEOUT));
+	my $s = zk_session($main);
+	$s->value('SET zklock.session_timeout = ' . 1000 * ($event eq 'cut' ? $SHORT_TIMEOUT : $LONG_TIMEOUT));
 	$s->value("SET zklock.hosts = '" . $proxy->hosts . "'") if $event eq 'cut';
 	return $s;
 }
@@ -156,16 +165,12 @@ my %event = (
 			'the gate to be passed');
 		return;
 	},
-	'disconnect' => sub { $_[0]->quit; return; },
-	'terminate' => sub { $gate->value('SELECT pg_terminate_backend(' . $_[0]->pid . ')'); return; },
-	'cut' => sub { $proxy->blackhole; return; },
-	'kill -9' => sub { zk_kill($node_a, $_[0]->pid); return; });
+	'cut' => sub { $proxy->blackhole; return; });
 
 sub row
 {
 	my ($name, $before, $event, $expected, $lock) = @_;
 	my $s = holder($event);
-	my $gone = $event =~ /disconnect|terminate|cut|kill/;
 	my ($then, $state);
 
 	$gate->value('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
@@ -208,15 +213,10 @@ sub row
 	}
 
 	# clean up
-	if ($event eq 'kill -9')
-	{
-		$gate->query('SELECT 1');    # it was ended with the others
-		$gate = zk_session($node_a);
-	}
 	$gate->value('SELECT pg_advisory_unlock_all()');
 	$proxy->reset;
 	$s->wait if $under_way;
-	$s->query('ROLLBACK') unless $gone;
+	$s->query('ROLLBACK') unless $event eq 'cut';
 	$gate->value(q{ROLLBACK PREPARED 'p'}) if $name eq 'PREPARE, taken before';
 	$s->quit;
 	return "$now, then $then" . ($state ? " ($state)" : '');
@@ -237,76 +237,15 @@ foreach (@table)
 }
 
 #
-# Counts.  One session in cluster A, step by step: its own counts by scope, and
-# whether cluster B can have the lock.
-#
-{
-	my $s = zk_session($node_a);
-	my @steps = (
-		# statement                     session  transaction  B sees
-		[ q{SELECT zk_lock('/n')},            1, 0, 'held' ],
-		[ q{BEGIN},                           1, 0, 'held' ],
-		[ q{SELECT zk_lock('/n')},            2, 0, 'held' ],
-		[ q{SELECT zk_xact_lock('/n')},       2, 1, 'held' ],
-		[ q{SAVEPOINT a},                     2, 1, 'held' ],
-		[ q{SELECT zk_lock('/n') FROM generate_series(1, 2)}, 4, 1, 'held' ],
-		[ q{SAVEPOINT b},                     4, 1, 'held' ],
-		[ q{SELECT zk_lock('/n'), zk_xact_lock('/n')}, 5, 2, 'held' ],
-		[ q{SELECT zk_unlock('/n')},          4, 2, 'held' ],
-		[ q{ROLLBACK TO b},                   4, 1, 'held' ],
-		[ q{SELECT zk_lock('/n')},            5, 1, 'held' ],
-		[ q{RELEASE b},                       5, 1, 'held' ],
-		[ q{ROLLBACK TO a},                   2, 1, 'held' ],
-		[ q{SELECT zk_lock('/n')},            3, 1, 'held' ],
-		[ q{RELEASE a},                       3, 1, 'held' ],
-		[ q{ROLLBACK},                        1, 0, 'held' ],
-
-		# a rollback does not undo an unlock, and a commit keeps the rest
-		[ q{BEGIN},                           1, 0, 'held' ],
-		[ q{SELECT zk_xact_lock('/n'), zk_lock('/n')}, 2, 1, 'held' ],
-		[ q{SELECT zk_unlock('/n')},          1, 1, 'held' ],
-		[ q{SAVEPOINT c},                     1, 1, 'held' ],
-		[ q{SELECT zk_unlock('/n')},          0, 1, 'held' ],
-		[ q{ROLLBACK TO c},                   0, 1, 'held' ],
-		[ q{ROLLBACK},                        0, 0, 'free' ],
-
-		# taken only inside the last of several savepoints
-		[ q{BEGIN},                           0, 0, 'free' ],
-		[ q{SAVEPOINT d},                     0, 0, 'free' ],
-		[ q{SAVEPOINT e},                     0, 0, 'free' ],
-		[ q{SELECT zk_lock('/n'), zk_xact_lock('/n')}, 1, 1, 'held' ],
-		[ q{ROLLBACK TO e},                   0, 0, 'free' ],
-		[ q{SELECT zk_lock('/n'), zk_xact_lock('/n')}, 1, 1, 'held' ],
-		[ q{COMMIT},                          1, 0, 'held' ],
-		[ q{SELECT zk_lock('/n')},            2, 0, 'held' ],
-		[ q{SELECT zk_unlock_all()},          0, 0, 'free' ]);
-
-	my $counts = q{SELECT coalesce(sum(count) FILTER (WHERE scope = 'session'), 0),
-		coalesce(sum(count) FILTER (WHERE scope = 'transaction'), 0) FROM zk_locks WHERE path = '/n'};
-	my (@got, @expected);
-	foreach (@steps)
-	{
-		my ($sql, @expect) = @$_;
-		$s->value($sql);
-		my $seen = $s->value($counts) =~ tr/|/ /r;
-		$s->value('SELECT settle()');
-		push @got, "$sql: $seen " . look($watcher, '/n');
-		push @expected, "$sql: @expect";
-	}
-	is_deeply(\@got, \@expected, 'counts of both scopes across nested savepoints');
-	$s->quit;
-}
-
-#
 # A lock is released only when the commit is visible.  Two sessions of cluster
 # A, and one of B that accesses A's table through dblink, take turns; each reads
 # in a statement of its own and writes that plus one.  If the lock were free a
 # moment too early, two would read the same number.
 #
 {
-	my $turns = 200;
-	$node_a->safe_psql('postgres', 'CREATE TABLE counter (n int); INSERT INTO counter VALUES (0)');
-	$node_a->safe_psql(
+	my $turns = 100;
+	$main->safe_psql('postgres', 'CREATE TABLE counter (n int); INSERT INTO counter VALUES (0)');
+	$main->safe_psql(
 		'postgres', q{
 		CREATE PROCEDURE turns(turns int) LANGUAGE plpgsql AS $$
 		DECLARE v int;
@@ -318,8 +257,8 @@ foreach (@table)
 				COMMIT;
 			END LOOP;
 		END $$});
-	$node_b->safe_psql('postgres', 'CREATE EXTENSION dblink');
-	$node_b->safe_psql('postgres', sprintf(q{
+	$other->safe_psql('postgres', 'CREATE EXTENSION dblink');
+	$other->safe_psql('postgres', sprintf(q{
 		CREATE PROCEDURE turns(turns int) LANGUAGE plpgsql AS $$
 		DECLARE v int;
 		BEGIN
@@ -330,32 +269,313 @@ foreach (@table)
 				PERFORM dblink_exec('a', 'UPDATE counter SET n = ' || v + 1);
 				COMMIT;
 			END LOOP;
-		END $$}, $node_a->connstr('postgres') =~ s/'/''/gr));
+		END $$}, $main->connstr('postgres') =~ s/'/''/gr));
 
-	my @s = (zk_session($node_a), zk_session($node_a), zk_session($node_b));
+	my @s = (zk_session($main), zk_session($main), zk_session($other));
 	my $start = time;
 	$_->send("CALL turns($turns)") for @s;
 	$_->wait for @s;
-	is($node_a->safe_psql('postgres', 'SELECT n FROM counter'), 3 * $turns,
+	is($main->safe_psql('postgres', 'SELECT n FROM counter'), 3 * $turns,
 		'the next owner sees what the last one committed');
 	note sprintf '%d turns of 3 sessions in 2 clusters: %.0f per second, %d waited', 3 * $turns,
 	  3 * $turns / (time - $start), eval { my $n = 0; $n += $_->value('SELECT waits FROM zk_session') for @s; $n };
 	$_->quit for @s;
 }
 
-# The row of a waiter that exists already, seen from SQL alone
+$_->quit for $gate, $watcher, $waiter;
+$proxy->stop;
+zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+
+# ------------------------------------------------------------ where locks work
+
+my $admin = zk_session($main);
+my $other_admin = zk_session($other);
+
+sub contenders { return scalar $zk->children("/zklock$_[0]"); }
+
+# A table that autovacuum will process during all the rest
+$admin->value(
+	q{CREATE TABLE dead (i int) WITH (autovacuum_vacuum_threshold = 1, autovacuum_vacuum_scale_factor = 0);
+	INSERT INTO dead SELECT generate_series(1, 1000); DELETE FROM dead});
+
+subtest 'triggers and loops, with a ZooKeeper of their own that comes and goes' => sub {
+	my $its_zk = ZooKeeper->new->start;
+	my $s = zk_session($main,
+		options => '-c zklock.hosts=' . $its_zk->hosts . ' -c zklock.session_timeout=60s');
+
+	# operation_timeout while ZooKeeper does not answer, and a few times that; 10,000
+	# times would be four hours
+	my $short = q{SET LOCAL zklock.operation_timeout = '1500ms'};
+	my $SOON = 5;
+
+	# There is only one connection, and the session must know its state.
+	my $until_state = sub {
+		my ($state) = @_;
+		zk_wait_session($s, $state);
+	};
+
+	# Resume the server, or start it, and wait until nothing is stuck any
+	# longer.
+	my $again = sub {
+		if ($its_zk->running) { $its_zk->resume; }
+		else { $its_zk->start; }
+		$until_state->('connected');
+		zk_until(sub { $s->value(q{SELECT count(*) FROM zk_locks WHERE state <> 'held'}) == 0 }, 'its locks to be certain');
+	};
+
+	$s->value(
+		q{CREATE TABLE rows (i int);
+		CREATE FUNCTION lock_row() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN PERFORM zk_xact_lock('/rows'); RETURN NEW; END $$;
+		CREATE TRIGGER lock_row BEFORE INSERT ON rows FOR EACH ROW EXECUTE FUNCTION lock_row()});
+	my $insert = 'INSERT INTO rows SELECT generate_series(1, 10000)';
+
+	# the trigger
+	$s->value(qq{BEGIN; SELECT zk_xact_lock('/rows'); $short});
+	$its_zk->suspend;
+	my $r = $s->query($insert);
+	like($r->{state}, qr/^(58030)?$/, 'a row trigger on 10,000 rows while ZooKeeper hangs');
+	in_time($r->{seconds}, $SOON, '- does not wait for each row');
+	note sprintf 'trigger, ZooKeeper hangs: %.0f ms, SQLSTATE "%s"', 1000 * $r->{seconds}, $r->{state};
+	in_time($s->query('ROLLBACK')->{seconds}, $SOON, '- nor does the end of the transaction');
+	$again->();
+	zk_nothing_left($its_zk, '- which is made good later');
+
+	$s->value(qq{BEGIN; SELECT zk_xact_lock('/rows'); SAVEPOINT s; $short});
+	$its_zk->kill9;
+	$until_state->('suspended');
+	$r = $s->query($insert);
+	is($r->{state}, '58030', 'the same with ZooKeeper dead: an error');
+	in_time($r->{seconds}, $SOON, '- once, and not for each row');
+	note sprintf 'trigger, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
+	$s->value('ROLLBACK TO s');
+	is($s->value(q{SELECT state FROM zk_locks}), 'suspect', '- the lock is in doubt');
+	$again->();
+	is($s->value(q{SELECT state FROM zk_locks}), 'held', '- and held when ZooKeeper is back in time');
+	is($s->query("$insert; COMMIT")->{state}, '', '- so that the transaction can go on');
+	zk_nothing_left($its_zk, '- to its end');
+
+	# the loop
+	my $loop = sub {
+		my ($body, $times) = @_;
+		$times //= 10_000;
+		return qq{DO \$\$ DECLARE n int := 0; BEGIN FOR i IN 1 .. $times LOOP BEGIN $body RAISE division_by_zero;
+			EXCEPTION WHEN division_by_zero THEN n := n + 1; END; END LOOP; ASSERT n = $times; END \$\$};
+	};
+	my $memory = q{SELECT sum(used_bytes) FROM pg_backend_memory_contexts WHERE name LIKE 'zklock%'};
+	my $before = $s->value($memory);
+	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}, 1000));
+	is($r->{state}, '', '1,000 EXCEPTION blocks that take a lock and fail');
+	note sprintf 'loop, up: %.0f ms', 1000 * $r->{seconds};
+	zk_nothing_left($its_zk, '- nothing is left of that');
+	is($s->value($memory), $before, '- nor any memory');
+
+	# For a while after a long outage, each new hold sends a request.
+	$s->value(q{SELECT zk_lock('/loop')});
+	my $requests = q{SELECT requests FROM zk_session};
+	zk_until(
+		sub {
+			my $so_far = $s->value($requests);
+			$s->value(q{SELECT zk_lock('/loop') AND zk_unlock('/loop')});
+			return $s->value($requests) == $so_far;
+		},
+		'the session is known to live');
+	$s->value(q{SELECT zk_unlock('/loop'); BEGIN; SELECT zk_lock('/loop')});
+	$its_zk->suspend;
+	$r = $s->query($loop->(q{PERFORM zk_lock('/loop'), zk_xact_lock('/loop');}));
+	is($r->{state}, '', '10,000 EXCEPTION blocks while ZooKeeper hangs');
+	in_time($r->{seconds}, $SOON, '- soon');
+	note sprintf 'loop, ZooKeeper hangs: %.0f ms', 1000 * $r->{seconds};
+	is($s->value(q{SELECT count FROM zk_locks}), 1, '- and the count is right');
+	$its_zk->resume;
+
+	$s->value(q{SELECT zk_lock('/loop')});
+	$its_zk->kill9;
+	$until_state->('suspended');
+	$r = $s->query($loop->(''));
+	is($r->{state}, '', '10,000 EXCEPTION blocks with ZooKeeper dead and a lock held');
+	in_time($r->{seconds}, $SOON, '- soon');
+	note sprintf 'loop, ZooKeeper dead: %.0f ms', 1000 * $r->{seconds};
+	$r = $s->query(
+		qq{SAVEPOINT s; $short; } . q{SET LOCAL statement_timeout = '1s'; DO $$ BEGIN FOR i IN 1 .. 10000 LOOP
+			BEGIN PERFORM zk_lock('/loop'); EXCEPTION WHEN io_error THEN NULL; END; END LOOP; END $$});
+	is($r->{state}, '57014', 'a loop that catches each 58030 can be ended');
+	in_time($r->{seconds}, 2, '- at once');
+	$s->value('ROLLBACK TO s');
+	$again->();
+	is($s->query('COMMIT')->{state}, '', '- and the transaction goes on');
+	is($s->value(q{SELECT count, state FROM zk_locks}), '2|held', '- with its lock');
+	$s->quit;
+	zk_nothing_left($its_zk, 'and the session with its backend', sessions => 0);
+};
+
+# the apply worker of a subscription, which runs triggers without a portal
+subtest 'a background worker' => sub {
+	$_->value('CREATE TABLE replicated (i int)') for $admin, $other_admin;
+	$other_admin->value(
+		q{CREATE FUNCTION lock_apply() RETURNS trigger LANGUAGE plpgsql AS
+			$$ BEGIN CALL public.zk_acquire('/apply'); PERFORM public.zk_lock('/apply'); RETURN NEW; END $$;
+		CREATE TRIGGER lock_apply BEFORE INSERT ON replicated FOR EACH ROW EXECUTE FUNCTION lock_apply();
+		ALTER TABLE replicated ENABLE ALWAYS TRIGGER lock_apply});
+	$admin->value('CREATE PUBLICATION p FOR TABLE replicated');
+	$other_admin->value(sprintf q{CREATE SUBSCRIPTION s CONNECTION '%s' PUBLICATION p WITH (copy_data = off)},
+		$main->connstr('postgres') =~ s/'/''/gr);
+
+	my $holder = zk_session($main);
+	$holder->value(q{SELECT zk_lock('/apply')});
+	$admin->value('INSERT INTO replicated VALUES (1)');
+	# (its type has the word "apply" since version 17)
+	my $waiting = q{SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'logical replication %worker'
+		AND wait_event_type = 'Extension'};
+	my $worker = zk_until(sub { my $pid = $other_admin->value($waiting); contenders('/apply') == 2 && $pid }, 'the worker to wait');
+	my @before = $zk->children('/zklock/apply');
+
+	my $start = time;
+	$other_admin->value("SELECT pg_terminate_backend($worker)");
+	zk_until(sub { !kill 0, $worker }, 'the worker to end');
+	my $took = time - $start;
+	# longer than a moment only if the close of its session is not answered
+	in_time($took, 4, 'a background worker that waits is terminated at once');
+	pass('a background worker that waits is terminated');
+	note sprintf 'background worker: ended after %.0f ms', 1000 * $took;
+	# the next one may have come already
+	zk_until(sub { my %now = map { $_ => 1 } $zk->children('/zklock/apply'); 1 == grep { $now{$_} } @before }, 'its node to go');
+	pass('- and leaves no node');
+
+	zk_until(sub { contenders('/apply') == 2 && $other_admin->value($waiting) }, 'the next worker to wait');
+	isnt($other_admin->value($waiting), $worker, '- another one waits again');
+	$holder->value(q{SELECT zk_unlock('/apply')});
+	zk_until(sub { $other_admin->value('SELECT count(*) FROM replicated') == 1 }, 'the row');
+	is(contenders('/apply'), 1, '- and goes on when it has the lock');
+	$worker = $other_admin->value('SELECT pid FROM pg_stat_subscription');
+	$other_admin->value('DROP SUBSCRIPTION s');
+	zk_until(sub { !kill 0, $worker }, 'the worker to end');
+	zk_until(sub { contenders('/apply') == 0 }, 'its lock to go');
+	pass('- which ends with it');
+	$holder->quit;
+};
+
+subtest 'other servers in the same transaction' => sub {
+	$other_admin->value('CREATE TABLE remote (i int)');
+	zk_foreign_server($main, other => $other);
+	$admin->value(q{CREATE EXTENSION dblink; CREATE FOREIGN TABLE remote (i int) SERVER other});
+	my $s = zk_session($main);
+	my $waiter = zk_session($other);
+
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (1)});
+	$waiter->send(q{SELECT zk_lock('/fdw'); SELECT count(*) FROM remote});
+	zk_wait_queued($zk, $waiter);
+	$s->value('COMMIT');
+	is($waiter->wait->{out}, "t\n1", 'postgres_fdw: what it wrote is committed when the lock is released');
+	$waiter->value(q{SELECT zk_unlock('/fdw')});
+
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO remote VALUES (2)});
+	is($s->query('SELECT 1/0; ROLLBACK')->{state}, '22012', '- and rolled back with it');
+	is($other_admin->value('SELECT count(*) FROM remote'), 1, '- in both clusters');
+	is($waiter->value(q{SELECT zk_lock('/fdw', '1min') AND zk_unlock('/fdw')}), 't', '- when the lock is released');
+
+	# dblink uses another backend: it does not hold what this one holds
+	my $self = $main->connstr('postgres') =~ s/'/''/gr;
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/link')});
+	is($s->value(qq{SELECT * FROM dblink('$self', 'SELECT zk_try_lock(''/link'')') AS (got boolean)}),
+		'f', 'dblink to the same cluster is another session');
+	$s->value('COMMIT');
+	is($s->value(qq{SELECT dblink_connect('l', '$self'), got FROM dblink('$self', 'SELECT zk_lock(''/link'', ''1min'')') AS (got boolean)}),
+		'OK|t', '- which may take the lock when it is free');
+	$_->quit for $s, $waiter;
+};
+
+subtest 'autovacuum has nothing to do with it' => sub {
+	my $s = zk_session($main);
+	$s->value(q{SELECT zk_lock('/vacuum')});
+	zk_until(sub { $zk->sessions == 1 }, 'those of before to end');
+	zk_until(sub { $admin->value(q{SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'dead'}) > 0 },
+		'autovacuum');
+	is(scalar $zk->sessions, 1, 'autovacuum has worked, without a session in ZooKeeper');
+	$s->quit;
+};
+
+subtest 'a hot standby, and its promotion' => sub {
+	$main->safe_psql('postgres', 'CREATE DATABASE doomed');
+	$main->safe_psql('doomed', 'CREATE EXTENSION zklock');
+	$main->backup('base');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($main, 'base', has_streaming => 1);
+	$standby->start;
+
+	my ($p, $s, $waiter) = (zk_session($main), zk_session($standby), zk_session($standby, dbname => 'doomed'));
+	is($s->value(q{SELECT pg_is_in_recovery(), zk_lock('/standby')}), 't|t', 'a lock on a hot standby');
+	is($p->value(q{SELECT zk_try_lock('/standby')}), 'f', '- excludes the primary');
+	is($s->value(q{BEGIN; SELECT zk_xact_lock('/standby/xact')}), 't', '- in both scopes');
+	is($p->value(q{SELECT zk_try_lock('/standby/xact')}), 'f', '- which exclude');
+	$s->value('ROLLBACK');
+	is($p->value(q{SELECT zk_lock('/standby/xact')}), 't', '- until the end of the transaction');
+	is($s->value(q{SELECT zk_try_lock('/standby/xact')}), 'f', 'a lock of the primary excludes the standby');
+
+	is( $s->value(
+			q{SELECT zk_lock_shared('/kinds/shared'), zk_lock_many('{/kinds/a,/kinds/b}'), zk_semaphore_acquire('/kinds/place', 1)}),
+		't|t|t', 'shared, several and a semaphore on a hot standby');
+	is( $p->value(
+			q{SELECT zk_try_lock('/kinds/shared'), zk_try_xact_lock_shared('/kinds/shared'), zk_try_lock('/kinds/b'),
+				zk_semaphore_acquire('/kinds/place', 1, '0')}),
+		'f|t|f|f', '- exclude the primary, or share with it');
+	is( $s->value(
+			q{SELECT zk_unlock_shared('/kinds/shared'), zk_unlock('/kinds/a'), zk_unlock('/kinds/b'), zk_semaphore_release('/kinds/place')}),
+		't|t|t|t', '- and are given back');
+
+	$waiter->send(q{CALL zk_acquire('/standby')});
+	zk_wait_queued($zk, $waiter);
+	$p->value('DROP DATABASE doomed');
+	my $r = $waiter->wait;
+	ok($r->{closed}, 'a conflict with recovery ends a wait on the standby');
+	zk_until(sub { contenders('/standby') == 2 }, 'its node to go');    # the other one is the directory xact
+	pass('- and leaves no node');
+
+	my $token = $s->value(q{SELECT zk_lock_token('/standby')});
+	$standby->promote;
+	is($s->value(q{SELECT pg_is_in_recovery(), zk_lock_token('/standby'), state FROM zk_locks}), "f|$token|held",
+		'promotion keeps the lock');
+	is($p->value(q{SELECT zk_try_lock('/standby')}), 'f', '- against the old primary');
+	is($s->query(q{BEGIN; CREATE TABLE promoted (); COMMIT})->{state}, '', '- and the new one writes under it');
+	$p->send(q{SELECT zk_lock('/standby')});
+	zk_wait_queued($zk, $p);
+	$s->value(q{SELECT zk_unlock('/standby')});
+	is($p->wait->{out}, 't', '- and hands it over');
+	$_->quit for $p, $s, $waiter;
+	$standby->stop;
+};
+
+#
+# A crash: one backend is killed, and with it all others of its cluster
+#
+foreach my $crash ('kill -9 of a backend', 'immediate stop')
 {
-	my ($first, $second) = (zk_session($node_a), zk_session($node_a));
-	$first->value(q{BEGIN; SELECT zk_xact_lock('/rows'); INSERT INTO done VALUES (1)});
-	$second->send(q{SELECT zk_lock('/rows'); SELECT count(*) FROM done WHERE n = 1});
-	zk_wait_queued($zk, $second);
-	$first->value('COMMIT');
-	is($second->wait->{out}, "t\n1", 'a waiter sees the row of the one it waited for, in a new statement');
-	$_->quit for $first, $second;
+	my @s = map { zk_session($main, options => '-c zklock.session_timeout=6s') } 1 .. 3;
+	my $next = zk_session($other);
+	$s[0]->value(q{SELECT zk_lock('/crash')});
+	$s[1]->value(q{BEGIN; SELECT zk_xact_lock('/crash/xact')});
+	$s[2]->send(q{CALL zk_acquire('/crash')});
+	zk_wait_queued($zk, $s[2]);
+
+	my $start = time;
+	if ($crash eq 'immediate stop') { $main->stop('immediate'); $main->start; }
+	else { zk_kill($main, $s[2]->pid); }
+	$s[2]->wait;
+	my $new = zk_session($main);
+	is($new->value(q{SELECT zk_lock('/crash/new')}), 't', "$crash: new sessions lock at once");
+	is($next->value(q{SELECT zk_lock('/crash'), zk_lock('/crash/xact')}), 't|t',
+		"$crash: what was held or waited for is free when its session has timed out");
+	my $took = time - $start;
+	cmp_ok($took, '>', 3, '- not at once');
+	in_time($took, 14, '- but soon after');
+	note sprintf '%s: free after %.1f s, with a session timeout of 6 s', $crash, $took;
+	$admin->quit;
+	$admin = zk_session($main);
+	$_->quit for @s, $next, $new;
 }
 
-$_->quit for $gate, $watcher, $waiter;
+$_->quit for $admin, $other_admin;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-$_->stop for $node_a, $node_b;
+$_->stop for $main, $other;
 
 done_testing();

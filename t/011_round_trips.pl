@@ -32,8 +32,6 @@ $admin->value('CREATE TABLE t (who text)');
 
 sub counted_session { return zk_counted_session($node, $zk, $DELAY, @_); }
 
-my @proxies;    # kept until the end, so that sessions can close properly
-
 sub cost_of
 {
 	my %cost = cost($zk, @_);
@@ -42,107 +40,23 @@ sub cost_of
 
 my ($s, $proxy) = counted_session();
 
-#
-# Acquire
-#
-is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/a')}),
+$s->value(q{SELECT zk_lock('/new/a'), zk_unlock('/new/a')});
+is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/b'), zk_unlock('/new/b')}),
 	{
-		value => 't',
-		requests => 'create2 getChildren createContainer*3 create2 getChildren',
-		trips => 2,
+		value => 't|t',
+		requests => 'create2 getChildren createContainer*3 create2 getChildren delete',
+		trips => 3,
 		# creating what exists is a transaction, too
-		transactions => 5
+		transactions => 6
 	},
-	'a free lock without parents: two round trips');
-is_deeply(cost_of($s, $proxy, q{SELECT zk_unlock('/new/a')}),
-	{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
-	'zk_unlock: one');
-is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/a')}),
-	{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
-	'a free lock: one round trip');
-is_deeply(cost_of($s, $proxy, q{SELECT zk_lock('/new/b')}),
-	{
-		value => 't',
-		requests => 'create2 getChildren createContainer*3 create2 getChildren',
-		trips => 2,
-		transactions => 5
-	},
-	'the first lock of a name: one more, once');
-
-#
-# Re-entry
-#
+	'the first lock of a name: one round trip more, once');
+$s->value(q{BEGIN; SELECT zk_lock('/new/a')});
 is_deeply(
-	cost_of($s, $proxy, q{
-		BEGIN;
-		SELECT zk_lock('/new/a'), zk_try_lock('/new/a'), zk_xact_lock('/new/a', '1s'), zk_try_xact_lock('/new/a');
-		SAVEPOINT s;
-		SELECT bool_and(zk_lock('/new/a') AND zk_xact_lock('/new/a')) FROM generate_series(1, 1000);
-		ROLLBACK TO s;
-		SELECT zk_unlock('/new/a'), zk_lock_token('/new/a') IS NOT NULL;
-		COMMIT;
-		SELECT count FROM zk_locks WHERE path = '/new/a'}),
-	{ value => "t|t|t|t\nt\nt|t\n2", requests => '', trips => 0, transactions => 0 },
-	're-entry and what goes with it: nothing is sent');
-$s->value('SELECT zk_unlock_all()');
+	cost_of($s, $proxy, q{SELECT zk_try_lock('/new/a'), zk_xact_lock('/new/a', '1s'), zk_try_xact_lock('/new/a'), zk_lock_token('/new/a') IS NOT NULL}),
+	{ value => 't|t|t|t', requests => '', trips => 0, transactions => 0 },
+	'what is held is taken again, and its token told: nothing is sent');
+$s->value('COMMIT; SELECT zk_unlock_all()');
 
-subtest 'zk_try_lock' => sub {
-	my ($other) = counted_session();
-	$other->value(q{SELECT zk_lock('/new/a')});
-
-	foreach my $call (q{zk_try_lock('/new/a')}, q{zk_try_xact_lock('/new/a')}, q{zk_lock('/new/a', '0')})
-	{
-		is_deeply(cost_of($s, $proxy, "SELECT $call"),
-			{ value => 'f', requests => 'sync getChildren', trips => 1, transactions => 0 },
-			"$call of a taken lock: one round trip, no write");
-	}
-	$other->value(q{SELECT zk_unlock('/new/a')});
-	is_deeply(cost_of($s, $proxy, q{SELECT zk_try_lock('/new/a')}),
-		{
-			value => 't',
-			requests => 'sync getChildren create2 getChildren',
-			trips => 2,
-			transactions => 1
-		},
-		'a try of a free lock looks first');
-	$s->value(q{SELECT zk_unlock('/new/a')});
-	$other->quit;
-};
-
-#
-# Release at the end of a transaction
-#
-foreach my $k (1, 100)
-{
-	foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'DISCARD ALL')
-	{
-		my $scope = $end eq 'DISCARD ALL' ? 'zk_lock' : 'zk_xact_lock';
-		$proxy->delay_ms(0);
-		$s->value($end eq 'DISCARD ALL' ? 'SELECT 1' : 'BEGIN; SAVEPOINT s');
-		$s->value("SELECT bool_and($scope('/k/' || i)) FROM generate_series(1, $k) i");
-
-		# answers that do not arrive: what is sent does not depend on them
-		$proxy->clear_log;
-		$proxy->hold('delete', $k);
-		if ($end eq 'DISCARD ALL') { $s->send($end); }
-		else
-		{
-			my $took = $s->query($end)->{seconds};
-			note sprintf '%s with %d locks, no answer: %.1f ms', $end, $k, 1000 * $took;
-		}
-		$proxy->wait_for('delete', $k);
-		$proxy->wait_held;
-		is(asked($proxy), zk_short(('delete') x $k),
-			"$end with $k locks: all releases go out before any answer"
-			  . ($end eq 'DISCARD ALL' ? '' : ', and nobody waits for one'));
-		$proxy->release;
-		$s->wait if $end eq 'DISCARD ALL';
-		$s->value('ROLLBACK') if $end eq 'ROLLBACK TO s';
-		zk_nothing_left($zk, "$end with $k locks: they are free");
-	}
-}
-
-# One round trip, in which all are confirmed, if that is asked for
 subtest 'one round trip, in which all are confirmed, if that is asked for' => sub {
 	$s->value(q{SET zklock.release_timeout = '1s'});
 	$s->value(q{BEGIN; SELECT count(zk_xact_lock('/k/' || i)) FROM generate_series(1, 16) i});
@@ -218,7 +132,7 @@ subtest 'a wait that ends in vain takes back all that it put there' => sub {
 	{
 		my ($waiter, $its_proxy) = counted_session();
 		zk_until(sub { $zk->watch_count == ($watches == 2 ? 0 : 2) }, 'those of the waiter before');
-		is($waiter->value(q{SELECT zk_lock('/new/a', '3s')}), 'f', 'a wait that ends in vain');
+		is($waiter->value(q{SELECT zk_lock('/new/a', '1500ms')}), 'f', 'a wait that ends in vain');
 		my $others = $watches - 1;
 		zk_until(sub { $its_proxy->count('removeWatches') == $others }, 'the watches to be removed');
 		is(join(' ', sort map { (split / /)[0] } $its_proxy->requests),
@@ -301,15 +215,16 @@ sub queue_behind
 # the parts of a multi that was sent
 sub multis { return map { $_->[7] } grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $_[0]->log; }
 
-# -------------------------------------------- shared locks and semaphores, one of them
+# ---------------------------------------------------------------------- one lock
 
 subtest 'a free one: one round trip' => sub {
 	foreach (
+		[ 'zk_lock', '', 'zk_unlock' ],
 		[ 'zk_lock_shared', '', 'zk_unlock_shared' ],
 		[ 'zk_semaphore_acquire', ', 3', 'zk_semaphore_release' ])
 	{
 		my ($take, $more, $give) = @$_;
-		foreach my $style (@STYLES)
+		foreach my $style ($take eq 'zk_lock' ? 'curator' : @STYLES)
 		{
 			my $path = "/free/$style/$take";
 			my ($its, $its_proxy) = counted_session(node_style => $style);
@@ -340,6 +255,7 @@ subtest 'a free one: one round trip' => sub {
 				"$style: $take again: nothing");
 
 			# next to others: a reader, and one of three places
+			next if $take eq 'zk_lock';
 			my ($other, $other_proxy) = counted_session(node_style => $style);
 			is_deeply(
 				cost_of($other, $other_proxy, "SELECT $call"),
@@ -532,16 +448,6 @@ subtest 'several at once' => sub {
 			{ value => 't', requests => '', trips => 0, transactions => 0 },
 			'- again: nothing');
 		$s->value('SELECT zk_unlock_all()');
-
-		# all are sent at once
-		$s->value('BEGIN; SELECT ' . $all =~ s/zk_/zk_xact_/r);
-		$proxy->clear_log;
-		$proxy->hold('delete', $k);
-		$s->value('COMMIT');
-		$proxy->wait_for('delete', $k);
-		is(asked($proxy), zk_short(('delete') x $k), "- COMMIT: all $k releases go out before any answer");
-		$proxy->release;
-		zk_until(sub { (grep { $_->[1] eq '<' } $proxy->log) >= $k }, 'the answers');
 	}
 
 	# one of them is taken: the first, one in the middle, the last
@@ -551,7 +457,7 @@ subtest 'several at once' => sub {
 		# byte order
 		my $path = '/several/100/' . (sort 1 .. 100)[ $taken - 1 ];
 		$holder->value("SELECT zk_lock('$path')");
-		foreach my $timeout (0, '3s')
+		foreach my $timeout (0, $taken == 50 ? '3s' : ())
 		{
 			my $cost = cost_of($s, $proxy,
 				"SELECT zk_lock_many((SELECT array_agg('/several/100/' || i) FROM generate_series(1, 100) i), '$timeout')");
@@ -757,26 +663,39 @@ subtest 'a semaphore with a queue' => sub {
 
 subtest 'the end of a transaction' => sub {
 	my ($its, $its_proxy) = counted_session(commit_guard => 'strict');
-	$its->value(q{SELECT zk_lock_many((SELECT array_agg('/k/' || i) FROM generate_series(1, 8) i)), zk_unlock_all()});
-	my $take = q{SELECT bool_and(zk_xact_lock_shared('/k/' || i) AND zk_xact_semaphore_acquire('/k/' || i, 1)) FROM generate_series(1, 8) i};
-	foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s')
+	my %take = (
+		'a lock' => [ 1, 1, q{zk_xact_lock('/k/' || i)} ],
+		'100 locks' => [ 100, 100, q{zk_xact_lock('/k/' || i)} ],
+		'8 shared locks and 8 semaphores' => [ 8, 16, q{zk_xact_lock_shared('/k/' || i) AND zk_xact_semaphore_acquire('/k/' || i, 1)} ]);
+	$its_proxy->delay_ms(0);
+	foreach my $what (sort keys %take)
 	{
-		$its_proxy->delay_ms(0);
-		$its->value("BEGIN; INSERT INTO t VALUES ('end'); SAVEPOINT s; $take");
-		$its_proxy->clear_log;
-		$its_proxy->hold('delete', 16);
-		$its->value($end);
-		$its_proxy->wait_for('delete', 16);
-		is(asked($its_proxy), ($end eq 'COMMIT' ? 'multi ' : '') . 'delete*16',
-			"$end with 8 shared locks and 8 semaphores: all releases go out before any answer");
-		if ($end eq 'COMMIT')
+		my ($k, $nodes, $take) = @{ $take{$what} };
+		foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'DISCARD ALL')
 		{
-			my ($multi) = multis($its_proxy);
-			is(() = $multi =~ /check /g, 16, '- the guard is one request, for 16 nodes');
+			my $discard = $end eq 'DISCARD ALL';
+			$its->value(q{BEGIN; INSERT INTO t VALUES ('end'); SAVEPOINT s}) unless $discard;
+			$its->value('SELECT bool_and(' . ($discard ? $take =~ s/xact_//gr : $take) . ") FROM generate_series(1, $k) i");
+
+			# answers that do not arrive: what is sent does not depend on them
+			$its_proxy->clear_log;
+			$its_proxy->hold('delete', $nodes);
+			if ($discard) { $its->send($end); }
+			else { $its->value($end); }
+			$its_proxy->wait_for('delete', $nodes);
+			$its_proxy->wait_held;
+			is(asked($its_proxy), ($end eq 'COMMIT' ? 'multi ' : '') . zk_short(('delete') x $nodes),
+				"$end with $what: all releases go out before any answer" . ($discard ? '' : ', and nobody waits for one'));
+			if ($end eq 'COMMIT')
+			{
+				my ($multi) = multis($its_proxy);
+				is(() = $multi =~ /check /g, $nodes, "- the guard is one request, for $nodes nodes");
+			}
+			$its_proxy->release;
+			$its->wait if $discard;
+			$its->value('ROLLBACK') if $end eq 'ROLLBACK TO s';
+			zk_nothing_left($zk, "$end with $what: they are free");
 		}
-		$its_proxy->release;
-		$its->value('ROLLBACK') if $end eq 'ROLLBACK TO s';
-		zk_nothing_left($zk, "$end: they are free");
 	}
 
 	# a shared hold without a node of its own costs nothing
@@ -806,93 +725,34 @@ subtest 'loaded and not used' => sub {
 	$unused->stop;
 };
 
-#
-# Heartbeats: four times in a session timeout, whatever the backend does and holds.
-# A read behind a sync, which a server without its leader cannot answer.  Only where somebody is to be told at once does it
-# ask for what a leader without a quorum cannot answer either: for the next in line,
-# if that can be only one, and for whom doubt cancels.
-#
-# All of one kind at a time, and those that write apart from the others
-my @beating = (
-	[ 'empty', 'sync', nothing => 1 ],
-	[ 'idle', 'sync' ],
-	[ 'busy', 'sync', work => q{DO $$ BEGIN WHILE clock_timestamp() < now() + '8 s' LOOP END LOOP; END $$} ],
-	[ 'the one after that', 'sync', queue => 'exclusive exclusive' ],
-	[ 'reader, next', 'sync', queue => 'exclusive', lock => 'zk_lock_shared' ],
-	[ 'place, next', 'sync', queue => 'semaphore', lock => 'zk_semaphore_acquire' ],
-	[ 'idle, doubt', 'multi', setting => 'cancel_on_loss=doubt' ],
-	[ 'next', 'multi', queue => 'exclusive' ]);
-foreach my $writes (0, 1)
-{
-	my @all;
-	foreach (grep { ($_->[1] eq 'multi') == $writes } @beating)
+# A read behind a sync, which a server without its leader cannot answer.  Who asks the
+# quorum with them: t/103.
+subtest 'heartbeats: four times in a session timeout, whatever the backend does and holds' => sub {
+	my (%s, %proxy);
+	foreach my $what (qw(empty idle busy))
 	{
-		my ($what, $heartbeat, %how) = @$_;
-		my $path = '/heart/' . ($what =~ tr/a-z//cdr);
-		my $its_proxy = ZkProxy->new($zk);
+		$proxy{$what} = ZkProxy->new($zk);
 		# longer than a machine stands still
-		my $its = zk_session_with($node, session_timeout => '8s', hosts => $its_proxy,
-			map { split /=/ } $how{setting} // ());
-		my $lock = $how{lock} // 'zk_lock';
-		my @before = map { zk_session($node) } split / /, $how{queue} // '';
-		foreach (0 .. $#before)
-		{
-			$before[$_]->send($how{queue} =~ /semaphore/ ? "SELECT zk_semaphore_acquire('$path', 1)" : "SELECT zk_lock('$path')");
-			$_ == 0 ? $before[0]->wait : zk_wait_queued($zk, $before[$_]);
-		}
-		my $take = "SELECT $lock('$path'" . ($lock =~ /semaphore/ ? ', 1)' : ')');
-		if (@before)
-		{
-			$its->value(q{SELECT zk_lock('/heart'), zk_unlock('/heart')});
-			$its->send($take);
-			zk_wait_queued($zk, $its);
-		}
-		else { $its->value($take); }
-		$its->value("SELECT zk_unlock('$path')") if $how{nothing};
-		push @all, { what => $what, heartbeat => $heartbeat, how => \%how, its => $its, proxy => $its_proxy, before => \@before };
+		$s{$what} = zk_session_with($node, session_timeout => '8s', hosts => $proxy{$what});
+		$s{$what}->value("SELECT zk_lock('/heart/$what')");
 	}
+	$s{empty}->value('SELECT zk_unlock_all()');
 	my $written = $zk->zxid;
-	foreach my $one (@all)
+	$_->clear_log for values %proxy;
+	$s{busy}->send(q{DO $$ BEGIN WHILE clock_timestamp() < now() + '6 s' LOOP END LOOP; END $$});
+	foreach my $what (sort keys %s)
 	{
-		$one->{proxy}->clear_log;
-		$one->{its}->send($one->{how}{work}) if $one->{how}{work};
-	}
-	foreach my $one (@all)
-	{
-		zk_until(
-			sub {
-				$one->{beat} = [ map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq $one->{heartbeat} } $one->{proxy}->log ];
-				return @{ $one->{beat} } >= 4;
-			},
-			"$one->{what}: four heartbeats");
-	}
-	cmp_ok($zk->zxid - $written, $writes ? '>=' : '<', 4 * $writes || 1, 'these heartbeats are ' . ($writes ? 'transactions' : 'none'));
-	foreach my $one (@all)
-	{
-		my ($what, $its) = @$one{qw(what its)};
-		my @beat = @{ $one->{beat} };
-		note "$what: heartbeats after " . join ', ', map { sprintf '%.0f ms', 1000 * ($beat[$_] - $beat[ $_ - 1 ]) } 1 .. $#beat;
+		my @beat;
+		zk_until(sub { @beat = map { $_->[0] } grep { $_->[1] eq '>' && $_->[2] eq 'sync' } $proxy{$what}->log; @beat >= 3 }, "$what: three of them");
 		# the proxy may have seen one of them late
-		cmp_ok(($beat[-1] - $beat[0]) / $#beat, '>', 1.3, "$what: a heartbeat each quarter of the session timeout");
-		# a watch, unless it waits, and has it already
-		unlike(join(' ', map { (split / /)[0] } $one->{proxy}->requests), $writes ? qr/sync/ : qr/multi/, '- and no other heartbeats');
+		cmp_ok(($beat[-1] - $beat[0]) / $#beat, '>', 1.3, "$what: one each quarter of the session timeout");
 	}
-	foreach my $one (@all)
-	{
-		my ($what, $its, @before) = (@$one{qw(what its)}, @{ $one->{before} });
-		if ($one->{how}{work}) { $its->wait; }
-		if (@before)
-		{
-			$before[0]->value(q{SELECT zk_unlock_all()});
-			if (@before > 1) { $before[1]->wait; $before[1]->value('SELECT zk_unlock_all()'); }
-			is($its->wait->{out}, 't', "$what: it has its turn");
-		}
-		my $state = $one->{how}{nothing} ? '' : 'held';
-		ok(zk_until(sub { $its->value(q{SELECT state FROM zk_locks}) eq $state }, $state), "$what: it goes on holding");
-		$_->quit for @before, $its;
-		push @proxies, $one->{proxy};
-	}
-}
+	is($zk->zxid, $written, 'they are no transactions');
+	$s{busy}->wait;
+	zk_wait_hold($s{$_}, 'held') for qw(idle busy);
+	$_->quit for values %s;
+	$_->stop for values %proxy;
+};
 
 subtest 'after a failover all who wait do so at once' => sub {
 	my ($s, $proxy) = counted_session();

@@ -1,15 +1,23 @@
 # What ZooKeeper itself refuses: a path closed by its ACL, a path under an
 # ephemeral node, a node that may not be read, a session without authentication.
 # Each is a clear error, leaves nothing behind, and the session remains usable.
+#
+# And what the server log tells of sessions and locks that were lost, of outages and of
+# rights that were withdrawn: one line each, with the cause; and the hints of a
+# connection that failed (of one that finds no quorum: t/014).
 
 use strict;
 use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use IO::Socket::INET;
+use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
+use Auth;
 use Child;
 use Claims;
 use Deadline;
@@ -17,11 +25,11 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-use constant { READ => 1, WRITE => 2, CREATE => 4, DELETE => 8, ADMIN => 16, ALL => 31 };
+use constant { READ => 1, CREATE => 4, DELETE => 8 };
 use constant { EXPIRED => -112, THROTTLED => -127 };
 
-my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '20s');
+my $zk = ZooKeeper->new(config => { enforceQuota => 'true' }, max_session_timeout => 60_000)->start;    # less than some ask for
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '20s', log_error_verbosity => 'default', shared_preload_libraries => 'zklock');
 my $session = zk_session($node);
 my $client = $zk->client;
 
@@ -62,50 +70,35 @@ is_deeply(
 $client->delete($shy);
 is($session->value("SELECT zk_lock('/shy'), zk_unlock('/shy')"), 't|t', 'what was in the way is gone');
 
+# A quota, as set by setquota -N, limits the nodes below the root, including
+# directories.  ZooKeeper does not count the node that it is about to create, so
+# there is no room left at all.
+{
+	my $s = zk_session_with($node, root => '/bounded');
+	$zk->create($_) for qw(/bounded /zookeeper/quota/bounded);
+	$zk->create("/zookeeper/quota/bounded/$_->[0]", 'persistent', data => $_->[1])
+	  for [ zookeeper_limits => 'count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5' ],
+	  [ zookeeper_stats => 'count=1,bytes=0' ];
+	is($s->value("SELECT zk_lock('/1'), zk_lock('/2')"), 't|t', 'as much as a quota allows');
+	my $result = $s->query("SELECT zk_lock('/1/2/3/4')");
+	is($result->{state}, '53400', 'beyond a quota: 53400') or diag $result->{err};
+	like($result->{message}, qr{"/1/2/3/4" would exceed a ZooKeeper quota}, '- with the path');
+	is($s->value("SELECT zk_unlock('/1'), zk_unlock('/2'), zk_lock('/1')"), 't|t|t', '- and the session goes on');
+	$s->quit;
+	is(scalar(grep { m{^/bounded/} } zk_locks_left($zk)), 0, '- and leaves nothing there');
+}
+
 # ------------------------------------------- authentication that is withdrawn
 
-# One node: an ACL denies us access while we hold the lock.  We may still delete
-# it, since that depends on the directory.
-{
-	my $s = zk_session($node, options => '-c zklock.commit_guard=strict');
-	$s->value(q{BEGIN; SELECT zk_xact_lock('/closing'), zk_xact_lock('/closing/b')});
-	my ($mine) = grep { /-lock-/ } $client->children('/zklock/closing/b');
-	$client->set_acl("/zklock/closing/b/$mine", open_to_world(WRITE));
-	my $commit = $s->query('COMMIT');
-	is($commit->{state}, '40001', 'a node that an ACL closes to us is lost');
-	like($commit->{message}, qr{lock on "/closing/b" was lost}, '- and named');
-	zk_until(sub { !grep { /-lock-/ } $client->children('/zklock/closing/b') }, 'the node goes');
-	pass('- and does not stay');
-	$s->quit;
-}
-
 $client->close;
-
-# A directory: the lock is lost while ZooKeeper is down, and afterwards its node
-# may not be deleted.  Nobody waits for that answer.
-{
-	my $s = zk_session($node);    # it has as long again to come back
-	$s->value(q{SELECT zk_lock('/kept')});
-	$zk->with_client(sub { $_[0]->set_acl('/zklock/kept', open_to_world(READ | CREATE | ADMIN)) });
-	$zk->stop;
-	zk_wait_hold($s, 'lost');
-	$zk->start;
-	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'its node to be refused');
-	is($s->query(q{SELECT zk_unlock('/kept')})->{out}, 'f', 'a lock that was lost in an outage is given back');
-	my $next = $s->query(q{SELECT zk_lock('/fine'), zk_unlock('/fine')});
-	is($next->{out}, 't|t', '- the session goes on');
-	like("@{ $next->{warnings} }", qr/refused the release of a lock: permission denied/, '- and says that its node is still there');
-	zk_until(sub { !grep { /-lock-/ } $zk->children('/zklock/kept') }, 'the node goes');
-	pass('- which is gone with the session');
-	$s->quit;
-}
 
 # From now on the ensemble requires authentication: it closes every session
 # without it, and so its locks are released.
 {
-	my $s = zk_session($node);
+	my $s = zk_session_with($node, session_timeout => '12s');
 	$s->value('CREATE TABLE written (i int)');
 	is($s->value("SELECT zk_lock('/withdrawn')"), 't', 'before authentication is demanded: held');
+	my $id = $s->value('SELECT session_id FROM zk_session');
 	# it looks at them when they are lost
 	$s->value('BEGIN; SET LOCAL zklock.cancel_on_loss = off');
 	is($s->value("SELECT zk_xact_lock('/withdrawn/x')"), 't', 'and another in a transaction');
@@ -124,11 +117,13 @@ $client->close;
 	is($s->value("SELECT zk_unlock('/withdrawn')"), 'f', '- zk_unlock says so, too');
 	my $new = $s->query("SELECT zk_lock('/withdrawn')");
 	is($new->{state}, '28000', 'a new call is refused: 28000') or diag $new->{err};
+	is(() = slurp_file($node->logfile) =~ /ZooKeeper no longer accepts session $id$/mg, 1, 'the log tells of it once');
 
 	$zk->stop;
 	delete $zk->{config};
 	$zk->_configure;
 	$zk->start;
+	# whose node is there until the session ends that was not accepted
 	is($s->value("SELECT zk_lock('/withdrawn'), zk_unlock('/withdrawn')"), 't|t',
 		'and is granted when nobody asks for authentication any more');
 	$s->quit;
@@ -136,25 +131,6 @@ $client->close;
 
 zk_nothing_left($zk, 'nothing is left');
 
-# A quota, as set by setquota -N, limits the nodes below the root, including
-# directories.  ZooKeeper does not count the node that it is about to create, so
-# there is no room left at all.
-{
-	my $bounded = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
-	my $s = zk_session($node, options => '-c zklock.hosts=' . $bounded->hosts);
-	$bounded->create($_) for qw(/zklock /zookeeper/quota/zklock);
-	$bounded->create("/zookeeper/quota/zklock/$_->[0]", 'persistent', data => $_->[1])
-	  for [ zookeeper_limits => 'count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5' ],
-	  [ zookeeper_stats => 'count=1,bytes=0' ];
-	is($s->value("SELECT zk_lock('/1'), zk_lock('/2')"), 't|t', 'as much as a quota allows');
-	my $result = $s->query("SELECT zk_lock('/1/2/3/4')");
-	is($result->{state}, '53400', 'beyond a quota: 53400') or diag $result->{err};
-	like($result->{message}, qr{"/1/2/3/4" would exceed a ZooKeeper quota}, '- with the path');
-	is($s->value("SELECT zk_unlock('/1'), zk_unlock('/2'), zk_lock('/1')"), 't|t|t', '- and the session goes on');
-	$s->quit;
-	zk_nothing_left($bounded, 'nothing is left there');
-	$bounded->stop;
-}
 # ------------------------------------------------------------------ "not now"
 
 # Whichever request is refused so, it is sent again, and nobody notices.
@@ -318,6 +294,277 @@ subtest 'local sessions' => sub {
 	$ensemble->stop;
 };
 $session->quit;
-$node->stop;
 
+# ------------------------------------------------------- what the server log tells
+
+my $proxy = ZkProxy->new($zk);
+my $bare = zk_session($node);
+
+# The lines of that backend since a place of the log, with their details and hints;
+# not its errors
+sub told
+{
+	my ($s, $from) = @_;
+	my $pid = $s->pid;
+	my ($log, $is_error) = (slurp_file($node->logfile, $from), 0);
+	my @lines;
+	while ($log =~ /\[$pid\][^\n]*? (LOG|WARNING|ERROR|FATAL|DETAIL|HINT):  ([^\n]*)/g)
+	{
+		$is_error = $1 eq 'ERROR' || $1 eq 'FATAL' if $1 ne 'DETAIL' && $1 ne 'HINT';
+		push @lines, $2 unless $is_error;
+	}
+	return @lines;
+}
+
+sub told_only
+{
+	my ($s, $from, $name, @expected) = @_;
+	# nothing is said again, whatever the backend does
+	foreach (1 .. 3)
+	{
+		$s->query($_) foreach 'SELECT 1', 'SELECT state FROM zk_session', 'SELECT count(*) FROM zk_locks', "SELECT zk_lock_token('/none')", 'BEGIN; ROLLBACK';
+	}
+	my @lines = told($s, $from);
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(scalar @lines, scalar @expected, "$name: said once") or diag join "\n", @lines;
+	# which of two comes first depends on who has noticed it
+	foreach my $line (@expected)
+	{
+		my ($i) = grep { $lines[$_] =~ $line } 0 .. $#lines;
+		ok(defined $i, "$name: $line") or diag join "\n", @lines;
+		splice @lines, $i, 1 if defined $i;
+	}
+	return;
+}
+
+sub log_end { return -s $node->logfile; }
+
+# Its backend learns of it by itself, and tells it at its next statement, whatever that is
+subtest 'locks that are lost while nothing is done with them' => sub {
+	my $s = zk_session($node);
+	$s->value(q{SELECT zk_lock('/idle/a'), zk_lock('/idle/b'), zk_lock_shared('/idle/b'), zk_lock('/idle/c')});
+	my $lost = sub { return $bare->value(qq{SELECT count(*) FROM zk_server_locks WHERE state = 'lost' AND pid = } . $s->pid); };
+	my $from = log_end();
+	$zk->with_client(sub { $_[0]->delete_contenders('/zklock/idle/b') });
+	zk_until(sub { $lost->() == 2 }, 'the loss to be known');
+	is(scalar told($s, $from), 0, 'nothing is told while the backend does nothing');
+	$s->value('SELECT 1');
+	my @told = (qr{^the lock on "/idle/b" was lost$}, qr/^Its node in ZooKeeper was deleted\.$/);
+	is(scalar told($s, $from), 2, 'at the next statement it is');
+	told_only($s, $from, 'one of three', @told);
+
+	$from = log_end();
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	$zk->end_session($id, $s->pid);
+	zk_until(sub { $lost->() == 4 }, 'the loss to be known');
+	$s->value('SELECT 1');
+	my @ended = (qr/^ZooKeeper ended the session that held it\.$/);
+	told_only($s, $from, 'the session', qr/^ZooKeeper session $id was lost$/, qr/^ZooKeeper ended the session, or/,
+		qr{^the lock on "/idle/a" was lost$}, @ended, qr{^the lock on "/idle/c" was lost$}, @ended);
+	$s->quit;
+};
+
+# The loss is a reason to cancel what tells it
+subtest 'a session that ends while the backend looks at it' => sub {
+	my $s = zk_session($node);
+	foreach my $n (1 .. 10)
+	{
+		$s->value("BEGIN; SELECT zk_xact_lock('/looked/$n')");
+		my $id = $s->value('SELECT session_id FROM zk_session');
+		my $from = log_end();
+		$s->send('DO $$BEGIN LOOP PERFORM FROM zk_locks; PERFORM FROM zk_session; END LOOP; END$$');
+		$zk->end_session($id, $s->pid);
+		is($s->wait->{state}, '40001', 'it is canceled');
+		$s->query('ROLLBACK');
+		$s->query('SELECT state FROM zk_session');
+		my @lines = told($s, $from);
+		is(scalar(grep { $_ eq "ZooKeeper session $id was lost" } @lines), 1, 'the loss of the session is told once') or diag join "\n", @lines;
+		cmp_ok(scalar(grep { /^the lock on/ } @lines), '<=', 1, 'and that of the lock at most once');
+	}
+	$s->quit;
+};
+
+# An outage is told of if it lasted for a third of the timeout
+subtest 'outages' => sub {
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '12s');
+	$s->value(q{SELECT zk_lock('/outage')});
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	my $from = log_end();
+	$proxy->drop;
+	zk_until(sub { $s->value('SELECT reconnections FROM zk_session') >= 1 }, 'the session to be back');
+	told_only($s, $from, 'a short one');
+
+	$from = log_end();
+	my $began = time;
+	$proxy->cut_off;
+	zk_until(sub { time - $began > 4.2 }, 'a third of the timeout');
+	$proxy->pass;
+	zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'the session to be back');
+	told_only($s, $from, 'a longer one', qr/^ZooKeeper session $id reconnected after \d{4,5} ms$/, qr/^The last connection error was: .+\. The session's locks would have been lost after 12000 ms\.$/,
+		qr/^Check that ZooKeeper is running/);
+	is($s->value('SELECT state FROM zk_locks'), 'held', '- and the lock is held');
+
+	$from = log_end();
+	$proxy->cut_off;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+	$proxy->pass;
+	zk_until(sub { $s->value('SELECT state FROM zk_session') =~ /none|^connected/ }, 'the session to be over, or back');
+	told_only($s, $from, 'one that is too long', qr{^the lock on "/outage" was lost$}, qr/^Nothing was heard/,
+		qr/^ZooKeeper session $id was lost$/, qr/^Nothing was heard from ZooKeeper for the whole session timeout of 12000 ms\./,
+		qr/^Check that ZooKeeper is running/);
+	$s->quit;
+};
+
+subtest 'a server that refuses' => sub {
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '4s');
+	$s->value(q{SELECT zk_lock('/refused')});
+	my $id = $s->value('SELECT session_id FROM zk_session');
+	my $from = log_end();
+	$proxy->refuse;
+	$proxy->drop;
+	zk_until(sub { $s->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
+	my $refused = $s->query(q{SET zklock.operation_timeout = '300ms'; SET zklock.connect_timeout = '300ms'; SELECT zk_lock('/other')});
+	is($refused->{state}, '58000', 'a call fails');
+	told_only($s, $from, 'nobody listens', qr{^the lock on "/refused" was lost$}, qr/^Nothing was heard/, qr/^ZooKeeper session $id was lost$/,
+		qr/^Nothing was heard .* of 4000 ms\. The last connection error was: Connection refused\.$/,
+		qr/^Check that ZooKeeper is running on the hosts and ports/);
+	$proxy->pass;
+	$s->quit;
+};
+
+# Each value once, however often the session connects, or another one begins
+subtest 'a timeout that is not granted' => sub {
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '90s');
+	my $from = log_end();
+	my $hint = qr/^The server's minSessionTimeout and maxSessionTimeout/;
+	$s->value(q{SELECT zk_lock('/granted')});
+	foreach my $n (1, 2)
+	{
+		$proxy->drop;
+		zk_until(sub { $s->value('SELECT reconnections FROM zk_session') == $n }, 'the session to be back');
+	}
+	$s->value(q{SELECT zk_unlock('/granted'); SET zklock.session_timeout = '80s'; SELECT zk_lock('/granted'), zk_unlock('/granted')});
+	is($s->value('SELECT session_timeout FROM zk_session'), '00:01:00', 'a second session, with as much');
+	told_only($s, $from, 'less', qr/^ZooKeeper granted a session timeout of 60000 ms, but zklock\.session_timeout is 90000 ms$/, $hint);
+	$from = log_end();
+	$s->value(q{SET zklock.session_timeout = '30s'; SELECT zk_lock('/granted')});
+	told_only($s, $from, 'what was asked');
+	$s->quit;
+};
+
+# What they are otherwise: t/078
+subtest 'rights that are withdrawn' => sub {
+	my $s = zk_session($node);
+	my $other = $zk->client;
+	$other->add_auth('digest', 'somebody:else');
+	my $acl = creator_acl('somebody:else');
+	$s->value(q{SELECT zk_lock('/acl/kept')});
+
+	# of the node
+	$s->value(q{CREATE TEMP TABLE t (); BEGIN; SELECT zk_xact_lock('/acl/node'); INSERT INTO t DEFAULT VALUES; SET LOCAL zklock.commit_guard = strict});
+	my ($name) = grep { /-lock-/ } $other->children('/zklock/acl/node');
+	$other->set_acl("/zklock/acl/node/$name", $acl);
+	my $from = log_end();
+	is($s->query('COMMIT')->{state}, '40001', 'a transaction that relied on it does not commit');
+	told_only($s, $from, 'the node', qr{^the lock on "/acl/node" was lost$}, qr/^ZooKeeper no longer lets this session see the lock's node\.$/);
+
+	# of the directory
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/acl/dir')});
+	$other->set_acl('/zklock/acl/dir', $acl);
+	$from = log_end();
+	$s->value('COMMIT');
+	zk_until(sub { $s->value('SELECT unreleased FROM zk_session') == 1 }, 'the refusal');
+	$s->value(q{SELECT zk_try_lock('/acl/free'), zk_unlock('/acl/free')}) for 1 .. 3;
+	told_only($s, $from, 'the directory', qr/^ZooKeeper refused the release of a lock: permission denied$/, qr{^Node "/zklock/acl/dir/_c_[^"]+" could not be deleted}, qr/./);
+	$other->set_acl('/zklock/acl/dir', world_acl());
+	$s->quit;
+	$other->close;
+};
+
+# What answers there greets its clients, as SSH does
+sub other_program
+{
+	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 5) or die $!;
+	my $pid = fork // die "fork: $!";
+	return ($listener->sockport, $pid) if $pid;
+	while (my $client = $listener->accept)
+	{
+		$client->syswrite("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n");
+		sysread $client, my $ignored, 1000;
+	}
+	POSIX::_exit(0);
+}
+
+my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
+
+subtest 'why there is no connection' => sub {
+	my ($port, $other) = other_program();
+	$proxy->blackhole;
+	my $only;
+	zk_until(sub { $only = eval { $full->client } }, 'the only connection');
+	my @case = (
+		[ 'a name that does not resolve', 'no.such.host.invalid:2181', qr/host names in zklock\.hosts/ ],
+		[ 'a port where nobody listens', '127.0.0.1:1', qr/ZooKeeper is running/ ],
+		[ '- beside a name that does not resolve', '127.0.0.1:1,no.such.host.invalid:2181', qr/host names in zklock\.hosts/ ],
+		[ 'no answer', $proxy->hosts, qr/firewall/ ],
+		[ 'something else', "127.0.0.1:$port", qr/another program answers there/ ],
+		[ '- beside two that refuse', "127.0.0.1:1,127.0.0.1:$port,127.0.0.2:1", qr/another program answers there/ ],
+		[ 'too many connections', $full->hosts, qr/does this when one host opens more connections than its maxClientCnxns\..* zklock\.idle_timeout: / ],
+		[ '- beside one that refuses', '127.0.0.1:1,' . $full->hosts, qr/more connections than its maxClientCnxns/ ],
+		[ 'forty', join(',', map { "127.0.0.$_:1" } 1 .. 40), qr/ZooKeeper is running/ ]);
+	# at the same time, since each waits
+	my @s = map { zk_session_with($node, hosts => $_->[1], connect_timeout => '4s')->send(q{SELECT zk_lock('/a')}) } @case;
+	my $result;
+	foreach my $n (0 .. $#case)
+	{
+		$result = $s[$n]->wait;
+		is($result->{state}, '58000', "$case[$n][0]: 58000");
+		like($result->{hint}, $case[$n][2], '- with the hint');
+	}
+	like($result->{detail}, qr/^The last attempts failed: (?:127\.0\.0\.\d+:1: Connection refused; ){3}/, 'forty: each');
+	cmp_ok(length $result->{detail}, '<', 450, '- as far as there is room');
+	kill 'KILL', $other;    # PostgreSQL's library would stop the cluster at TERM
+	waitpid $other, 0;
+	$proxy->pass;
+	$only->close;
+};
+
+# The same for a session that is cut off
+subtest 'why there is none any longer' => sub {
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '24s');
+	my $fails = sub {
+		my ($hint, $name, $end) = @_;
+		my $result;
+		zk_until(sub { $result = $s->query(q{SELECT zk_lock('/b')}); $result->{hint} =~ $hint }, $name);
+		is($result->{state}, '58030', "$name: 58030");
+		like($result->{hint}, qr/\. Locks of this session are suspect until the connection is restored; see zk_locks\.$/, '- and what it means');
+		$end ? $end->() : $proxy->pass;
+		zk_until(sub { $s->value('SELECT state FROM zk_session') eq 'connected' }, 'the session to be back');
+		return;
+	};
+	$s->value(q{SELECT zk_lock('/a'); SET zklock.operation_timeout = '500ms'});
+	$proxy->refuse;
+	$proxy->drop;
+	$fails->(qr/^Check that ZooKeeper is running/, 'nobody listens');
+	$proxy->blackhole;
+	$fails->(qr/^Check the network, and whether /, 'silence');
+	$s->quit;
+
+	zk_until(sub { $s = zk_session_with($node, hosts => $full, session_timeout => '40s', operation_timeout => '2s'); $s->query(q{SELECT zk_lock('/a')})->{out} eq 't' },
+		'the only place');
+	# somebody takes it while the session cannot
+	Child::suspend($s->pid);
+	$full->restart;
+	my $other = $full->client;
+	kill 'CONT', $s->pid;
+	$fails->(qr/maxClientCnxns\..* zklock\.idle_timeout: .* Locks/, 'too many connections', sub { $other->close; });
+	$s->quit;
+};
+
+is_deeply([ told($bare, 0) ], [], 'a backend without a session says nothing');
+$bare->quit;
+$proxy->stop;
+
+$node->stop;
+zk_no_crash($node);
 done_testing();

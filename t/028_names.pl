@@ -48,7 +48,7 @@ names("127.0.0.1 $name");
 my $node = do {
 	local @ENV{qw(LD_PRELOAD NSS_WRAPPER_HOSTS)} = ($wrapper, $file);
 	zk_cluster('main', "$name:" . $proxy->port,
-		'zklock.session_timeout' => '12s', 'zklock.connect_timeout' => '3s');
+		'zklock.session_timeout' => '8s', 'zklock.connect_timeout' => '2s');
 };
 my $admin = zk_session($node);
 
@@ -61,7 +61,7 @@ my $new = zk_session($node);
 my $result = $new->query("SELECT zk_lock('/new')");
 is($result->{state}, '58000', 'it does not any more: a new session is refused');
 like($result->{detail}, qr/\Q$name\E/, '- the detail names it');
-in_time($result->{seconds}, 3 + $SLACK, '- within connect_timeout');
+in_time($result->{seconds}, 2 + $SLACK, '- within connect_timeout');
 
 # a session that lives does not need the name
 $proxy->cut_off;
@@ -99,12 +99,12 @@ my $cpu_before = zk_cpu_seconds($s->pid);
 my $began = time;
 is($s->query('COMMIT')->{state}, '40001', 'its session over, a COMMIT fails');
 is($s->query("SELECT zk_unlock('/name')")->{out}, 'f', '- the lock was lost');
-foreach (1 .. 3)
+foreach (1 .. 2)
 {
 	$result = $s->query("SELECT zk_lock('/name')");
 	is($result->{state}, '58000', '- and locking again is refused');
 	like($result->{detail}, qr/\Q$name\E/, '- the detail names it');
-	in_time($result->{seconds}, 3 + $SLACK, '- within connect_timeout');
+	in_time($result->{seconds}, 2 + $SLACK, '- within connect_timeout');
 }
 cmp_ok(zk_cpu_seconds($s->pid) - $cpu_before, '<', 0.1 * (time - $began) + 0.1, '- without spinning');
 cmp_ok((-s $node->logfile) - $log_before, '<', 5000, '- or flooding the log');

@@ -1,6 +1,10 @@
 # zk_session and zk_locks: each state, and each counter, at the moment when it
 # should change and at no other.  The counters are compared with what a proxy
 # has seen.
+#
+# And zklock.idle_timeout: a ZooKeeper session that holds and awaits nothing is closed,
+# with its thread and its descriptors, while its backend does nothing; and the next
+# call opens another.
 
 use strict;
 use warnings;
@@ -17,11 +21,197 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
+my $POOL = $ENV{ZK_POOL} // 20;    # backends
 my $zk = ZooKeeper->new->start;
 # heartbeats, which come every quarter of this, do not disturb the counting, nor do looks
 # for deadlocks (t/018 has those)
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', deadlock_timeout => '1h');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '60s', deadlock_timeout => '1h', max_connections => $POOL + 60);
 my $admin = zk_session($node);
+
+# ----------------------------------------------------------- zklock.idle_timeout
+
+my $STATE = 'SELECT state FROM zk_session';
+
+sub idle_session { return zk_session_with($node, session_timeout => '10s', @_); }
+
+# Threads and descriptors of a backend that has no session
+my $bare = zk_session($node);
+$bare->value("SELECT zk_lock_token('/a')");
+my ($THREADS) = scalar zk_threads($bare->pid);
+is($THREADS, 1, 'one thread without a session');
+
+sub is_gone
+{
+	my ($s, $name) = @_;
+	zk_until(sub { zk_threads($s->pid) == 1 }, 'the thread to end');
+	zk_until(sub { $zk->sessions == 0 }, 'the session to end');
+	pass($name);
+	return;
+}
+
+sub descriptors { return scalar grep { (readlink($_) // '') =~ /socket|eventpoll|eventfd/ } glob "/proc/$_[0]/fd/*"; }
+
+subtest 'an idle session is closed' => sub {
+	my $s = idle_session(idle_timeout => '300ms');
+	my $before = descriptors($s->pid);
+	$s->value(q{SET zklock.idle_timeout = 0; SELECT zk_lock('/a'), zk_unlock('/a')});
+	is($zk->sessions, 1, 'there is one');
+	$s->value('RESET zklock.idle_timeout');
+	is_gone($s, 'its thread ends, and ZooKeeper has no session');
+	is(descriptors($s->pid), $before, 'no descriptor is left');
+	is($s->value($STATE), 'none', 'zk_session shows none');
+	is($s->value('SELECT losses, reconnections, unreleased FROM zk_session'), '0|0|0', '- which is no loss');
+	cmp_ok($s->value('SELECT requests FROM zk_session'), '>', 0, '- and still counts what it asked');
+	is($s->value(q{SELECT zk_lock('/a')}), 't', 'the next call opens another');
+	is($s->value("$STATE"), 'connected', '- which is shown');
+	$s->value(q{SELECT zk_unlock('/a')});
+	is_gone($s, '- and closed in its turn');
+	is($s->value(q{SELECT count(*) FROM zk_lock_queue('/a')}), 0, 'a look opens one, too');
+	is_gone($s, '- which is closed');
+	$s->value(q{SELECT zk_try_lock('/a'); DISCARD ALL});
+	is_gone($s, 'after DISCARD ALL, which resets no option of the connection');
+	$s->quit;
+	is(zk_threads($bare->pid), 1, 'who has no session has no thread');
+};
+
+subtest 'one that has something is not' => sub {
+	my @holder = map { idle_session(idle_timeout => '1ms') } 1 .. 4;
+	$holder[0]->value(q{SELECT zk_lock('/held')});
+	$holder[1]->value(q{SELECT zk_semaphore_acquire('/held', 1)});
+	$holder[2]->value(q{BEGIN; SELECT zk_xact_lock('/held/too')});
+	$holder[3]->send(q{SELECT zk_lock('/held')});
+	zk_wait_queued($zk, $holder[3]);
+	my $open = idle_session(idle_timeout => '1ms');
+	$open->value(q{SELECT zk_lock('/other')});
+	# nor in a transaction that may go on with it
+	$open->value(q{BEGIN; SELECT zk_unlock('/other'), count(*) FROM zk_lock_queue('/held')});
+	my $asked = $zk->mntr_value('packets_received');
+	# each of them sends some heartbeats meanwhile
+	zk_until(sub { $zk->mntr_value('packets_received') > $asked + 20 }, 'heartbeats');
+	is($_->value($STATE), 'connected', 'still there') for @holder[ 0 .. 2 ], $open;
+	is($holder[0]->value(q{SELECT state FROM zk_locks}), 'held', 'the lock is held');
+	is($zk->sessions, 5, 'each has its session');
+	$holder[0]->value(q{SELECT zk_unlock('/held')});
+	is($holder[3]->wait->{out}, 't', 'who waited gets the lock');
+	$holder[1]->value(q{SELECT zk_semaphore_release('/held')});
+	$holder[2]->value(q{COMMIT});
+	$open->value('ROLLBACK');
+	zk_until(sub { $zk->sessions == 1 }, 'all but the holder to be closed');
+	is($holder[3]->value('SELECT state FROM zk_locks'), 'held', 'the holder still has it');
+	$_->quit for @holder, $open;
+};
+
+subtest 'the setting' => sub {
+	my $s = idle_session(idle_timeout => 0);
+	is($s->value(q{SELECT boot_val FROM pg_settings WHERE name = 'zklock.idle_timeout'}), 60_000, 'the default is a minute');
+	$s->value(q{SELECT zk_lock('/a'), zk_unlock('/a')});
+	$s->value(q{SET zklock.idle_timeout = 0});
+	is($s->value($STATE), 'connected', '0: it stays');
+	$s->value(q{SET zklock.idle_timeout = '100ms'});
+	is_gone($s, 'changed later, by a statement that uses no lock: it counts from then on');
+	$s->value(q{SET zklock.idle_timeout = 0});
+	$s->value(q{SELECT zk_lock('/a'), zk_unlock('/a')});
+	$s->value(q{SET zklock.idle_timeout = '7d'});
+	is($s->value($STATE), 'connected', 'a week');
+	$s->value(q{SET zklock.idle_timeout = '3s'; SELECT zk_lock('/a'), zk_unlock('/a')});
+	# who only looks at the view does not work with the session
+	my $looks = 0;
+	zk_until(sub { $looks++; $s->value($STATE) eq 'none' }, 'a session that is only looked at to be closed');
+	cmp_ok($looks, '>', 1, 'a look at zk_session does not keep it');
+	$s->quit;
+	is($admin->query(q{SET zklock.idle_timeout = '-1'})->{state}, '22023', 'a negative time is refused');
+};
+
+# COMMIT does not wait for its delete; ZooKeeper must learn of it before the session
+# ends, or the lock would be free later than it could be.
+subtest 'a release that is not answered yet' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '10s', idle_timeout => '1ms', release_timeout => 0);
+	zk_until(sub { $proxy->connections == 0 }, 'the first session to be closed');
+	$proxy->hold('delete');
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/held'); COMMIT});
+	$proxy->wait_held;
+	zk_until(sub { ($proxy->log)[-1][2] eq 'exists' }, 'a heartbeat');
+	is(zk_threads($s->pid), 2, 'the session waits for the answer');
+	$proxy->release;
+	zk_until(sub { zk_threads($s->pid) == 1 }, 'the thread to end');
+	is(scalar(grep { /^delete / } $proxy->requests), 1, 'it was sent once');
+	$proxy->reset;
+	$s->quit;
+};
+
+subtest 'ZooKeeper is away' => sub {
+	my ($s, $proxy) = zk_counted_session($node, $zk, 0, session_timeout => '10s', idle_timeout => '500ms');
+	$proxy->refuse;
+	$proxy->drop;
+	zk_until(sub { zk_threads($s->pid) == 1 }, 'a session that is cut off and has nothing to be given up');
+	is($s->value($STATE), 'none', 'none');
+	is($s->query(q{SET zklock.connect_timeout = '300ms'; SELECT zk_lock('/a')})->{state}, '58000', 'the next call finds nobody');
+	zk_until(sub { zk_threads($s->pid) == 1 }, 'nobody tries any longer');
+	$proxy->pass;
+	is($s->value(q{SET zklock.connect_timeout = '30s'; SELECT zk_lock('/a'), zk_unlock('/a')}), 't|t', '- or finds it again');
+	$proxy->blackhole;
+	zk_until(sub { zk_threads($s->pid) == 1 }, 'one whose server is silent, too');
+	$proxy->pass;
+	$s->quit;
+	$proxy->reset;
+};
+
+# A call that begins at the very moment
+subtest 'races' => sub {
+	my @s = map { idle_session(idle_timeout => "${_}ms", session_timeout => '60s') } 1 .. 6;
+	foreach my $i (0 .. $#s)
+	{
+		$s[$i]->value(<<~"SQL");
+			CREATE PROCEDURE pg_temp.work() LANGUAGE plpgsql AS \$\$
+			BEGIN
+				FOR i IN 1 .. 150 LOOP
+					IF NOT zk_lock('/race/$i') THEN RAISE 'no lock'; END IF;
+					IF i % 3 = 0 THEN
+						COMMIT;
+						PERFORM pg_sleep(random() * 0.004);
+					END IF;
+					IF NOT zk_unlock('/race/$i') THEN RAISE 'no unlock'; END IF;
+					IF i % 5 = 0 THEN PERFORM count(*) FROM zk_lock_queue('/race/$i'); END IF;
+					COMMIT;
+					PERFORM pg_sleep(random() * 0.012);
+				END LOOP;
+			END \$\$
+			SQL
+		$s[$i]->send('CALL pg_temp.work()');
+	}
+	is($_->wait->{err}, '', 'no error, and no WARNING') for @s;
+	is($_->value('SELECT losses FROM zk_session'), 0, 'and no loss') for @s;
+	$_->quit for @s;
+};
+
+subtest 'a pool' => sub {
+	# those of before that were cut off, which could not be closed, expire
+	zk_until(sub { $zk->sessions == 0 }, 'no session to be left');
+	my @pool = map { idle_session(idle_timeout => 0) } 1 .. $POOL;
+	$_->value('SELECT count(*) FROM zk_locks') for @pool;
+	my $files_of_all = sub { my $sum = 0; $sum += descriptors($_->pid) for @pool; return $sum; };
+	my $files = $files_of_all->();
+	$_->send(q{SELECT zk_lock('/pool'), zk_unlock('/pool')}) for @pool;
+	is(join(' ', map { $_->wait->{out} } @pool), join(' ', ('t|t') x @pool), 'all have locked once');
+	is($zk->sessions, $POOL, 'each has its session');
+	cmp_ok($files_of_all->(), '>', $files, '- and its descriptors');
+
+	$_->send(q{SET zklock.idle_timeout = '500ms'}) for @pool;
+	$_->wait for @pool;
+	zk_until(sub { $zk->sessions == 0 }, 'no session to be left');
+	zk_until(sub { !grep { zk_threads($_->pid) != 1 } @pool }, 'nor a thread');
+	is($files_of_all->(), $files, 'nor a descriptor');
+	is($pool[0]->value(q{SELECT zk_lock('/pool')}), 't', 'one of them goes on');
+	$_->send(q{SELECT zk_lock('/pool', '60s'), zk_unlock('/pool')}) for @pool[ 1 .. $#pool ];
+	$pool[0]->value(q{SELECT zk_unlock('/pool')});
+	is(join(' ', map { $_->wait->{out} } @pool[ 1 .. $#pool ]), join(' ', ('t|t') x $#pool), '- and then all the others, at once');
+	$_->quit for @pool;
+};
+
+$bare->quit;
+
+# ----------------------------------------------------------------- what is shown
+
 my $other = $zk->client;
 
 sub contenders { return $other->contenders("/zklock$_[0]"); }
@@ -98,14 +288,14 @@ subtest 'requests, waits, timeouts' => sub {
 	$does->(q{SELECT * FROM zk_lock_queue('/c')}, '', 'zk_lock_queue: nothing');
 
 	# long enough to be in the queue by then
-	foreach my $call (q{zk_lock('/c', '3s')}, q{zk_xact_lock('/c', '3s')}, q{zk_lock_shared('/c', '3s')},
-		q{zk_semaphore_acquire('/c', 1, '3s')}, q{zk_lock_many('{/b,/c}', '3s')})
+	foreach my $call (q{zk_lock('/c', '1500ms')}, q{zk_xact_lock('/c', '1500ms')}, q{zk_lock_shared('/c', '1500ms')},
+		q{zk_semaphore_acquire('/c', 1, '1500ms')}, q{zk_lock_many('{/b,/c}', '1500ms')})
 	{
 		$does->("SELECT $call", 'waits 1, timeouts 1', "$call in vain: waits and timeouts");
 	}
-	$does->(q{SET lock_timeout = '3s'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1, timeouts 1', 'lock_timeout: waits and timeouts');
-	$does->(q{CALL zk_acquire('/c', '3s')}, 'waits 1, timeouts 1', 'the timeout of a procedure: the same');
-	$does->(q{RESET lock_timeout; SET statement_timeout = '3s'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
+	$does->(q{SET lock_timeout = '1500ms'; SELECT zk_lock('/c'); RESET lock_timeout}, 'waits 1, timeouts 1', 'lock_timeout: waits and timeouts');
+	$does->(q{CALL zk_acquire('/c', '1500ms')}, 'waits 1, timeouts 1', 'the timeout of a procedure: the same');
+	$does->(q{RESET lock_timeout; SET statement_timeout = '1500ms'; SELECT zk_lock('/c')}, 'waits 1', 'statement_timeout: waits');
 	$s->value('RESET statement_timeout');
 	$does_waiting->(q{SELECT zk_lock('/c')}, sub { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')') }, 'waits 1',
 		'canceled: waits');
@@ -182,7 +372,7 @@ subtest 'states' => sub {
 	is(moved($s, %counters), '', 'and count nowhere else');
 
 	# cut off, and back
-	foreach my $time (1 .. 3)
+	foreach my $time (1 .. 2)
 	{
 		$proxy->cut_off;
 		zk_until(sub { state_of($s) eq 'suspended' }, 'cut off');
@@ -207,20 +397,20 @@ subtest 'states' => sub {
 	zk_until(sub { state_of($s) eq 'suspended' }, 'a silence that is too long');
 	$before = $heard->();
 	is($s->value('SELECT state FROM zk_locks'), 'suspect', 'silence: suspended');
-	is(moved($s, %counters), 'reconnections 3', '- that counts nothing');
+	is(moved($s, %counters), 'reconnections 2', '- that counts nothing');
 	my %last = counters($s);
 	zk_wait_hold($s, 'lost');
 	is($s->value(q{SELECT zk_lock_held('/s')}), 'f', 'lost: not held');
 	is(state_of($s), 'suspended', 'the lock is lost, and nobody knows whether the session lives');
 	zk_until(sub { !grep { $_ eq $first{id} } $zk->sessions }, 'ZooKeeper to end it');
-	is(moved($s, %counters), 'reconnections 3, losses 1', '- losses 1');
-	is(moved($s, %counters), 'reconnections 3, losses 1', '- once, however often one looks');
+	is(moved($s, %counters), 'reconnections 2, losses 1', '- losses 1');
+	is(moved($s, %counters), 'reconnections 2, losses 1', '- once, however often one looks');
 	$proxy->pass;
 	is($s->query(q{SELECT zk_lock('/s')})->{state}, '55000', 'it cannot be locked again');
 	is($s->value(q{SELECT zk_lock('/s/another')}), 't', 'another can');
 	isnt($s->value('SELECT session_id FROM zk_session'), $first{id}, '- in another session');
 	is(state_of($s), 'connected', '- that is connected');
-	is(moved($s, %counters), 'reconnections 3, losses 1', '- which counts nothing');
+	is(moved($s, %counters), 'reconnections 2, losses 1', '- which counts nothing');
 	%after = counters($s);
 	cmp_ok($after{requests}, '>', $last{requests}, 'requests go on from one session to the next');
 	is($s->value(q{SELECT path, state FROM zk_locks ORDER BY path}), "/s|lost\n/s/another|held", 'both are shown');
@@ -229,7 +419,7 @@ subtest 'states' => sub {
 	$s->query('SELECT zk_unlock_all(), zk_unlock_all()');
 	$s->value(q{SET zklock.session_timeout = '7s'; SELECT zk_lock('/s/third'); SELECT zk_unlock('/s/third')});
 	is($s->value('SELECT session_timeout FROM zk_session'), '00:00:07', 'another setting, another session');
-	is(moved($s, %counters), 'reconnections 3, losses 1', 'which nobody has lost');
+	is(moved($s, %counters), 'reconnections 2, losses 1', 'which nobody has lost');
 	$s->quit;
 	$proxy->stop;
 };

@@ -69,9 +69,10 @@ sub accepted
 	return;
 }
 
-# The session does not accept a file: it reports that, soon, each time, and
-# nothing else is affected.  Returns the message.
+# The session does not accept a file: it reports that, soon.  (The first time also: each
+# time, and nothing else is affected.)  Returns the message.
 my $good = auth_file("digest:good:secret\n");
+my $is_first = 1;
 
 sub refused
 {
@@ -79,21 +80,26 @@ sub refused
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $s = zk_session($node);
 	$s->value("SET zklock.auth_file = '$file'");
-	my $result;
-	foreach my $call ("zk_lock('/refused')", "zk_try_xact_lock('/refused')", "zk_semaphore_acquire('/refused', 1)")
+	my ($result, @more);
+	@more = ("zk_try_xact_lock('/refused')", "zk_semaphore_acquire('/refused', 1)") if $is_first;
+	foreach my $call (@more, "zk_lock('/refused')")
 	{
 		$result = $s->query("SELECT $call");
 		is($result->{state}, $opt{state} // 'F0000', "$name: $call is refused");
 		like($result->{err}, $message, '- and says why');
 		in_time($result->{seconds}, $AT_ONCE, '- at once');
 	}
-	is($s->value('SELECT count(*) FROM zk_locks'), '0', '- and zk_locks');
-	is($s->value('SELECT state FROM zk_session'), 'none', '- and zk_session do without it');
-	is($s->query("SELECT zk_unlock('/refused')")->{out}, 'f', '- and zk_unlock');
-	is($s->value('SELECT zk_unlock_all()'), '0', '- and zk_unlock_all');
-	is($s->query('BEGIN; CREATE TEMP TABLE t (); COMMIT')->{state}, '', '- and transactions');
-	$s->value("SET zklock.auth_file = '$good'");
-	is_deeply(eval { known_as($s) } // $@, creator_acl('good:secret'), '- and a good file is taken at the next call');
+	if ($is_first)
+	{
+		$is_first = 0;
+		is($s->value('SELECT count(*) FROM zk_locks'), '0', '- and zk_locks');
+		is($s->value('SELECT state FROM zk_session'), 'none', '- and zk_session do without it');
+		is($s->query("SELECT zk_unlock('/refused')")->{out}, 'f', '- and zk_unlock');
+		is($s->value('SELECT zk_unlock_all()'), '0', '- and zk_unlock_all');
+		is($s->query('BEGIN; CREATE TEMP TABLE t (); COMMIT')->{state}, '', '- and transactions');
+		$s->value("SET zklock.auth_file = '$good'");
+		is_deeply(eval { known_as($s) } // $@, creator_acl('good:secret'), '- and a good file is taken at the next call');
+	}
 	$s->quit;
 	return $result;
 }
@@ -367,7 +373,7 @@ subtest 'several credentials, and connections that are cut' => sub {
 	my $file = auth_file("digest:ann:secret\ndigest:bob:other\n");
 	my $proxy = ZkProxy->new($zk);
 	my $s = zk_session($node, options => "-c zklock.auth_file=$file -c zklock.hosts=" . $proxy->hosts);
-	for my $round (1 .. 5)
+	for my $round (1 .. 2)
 	{
 		keeps_its_rights($s, sub { $proxy->drop }, "cut $round");
 		is_deeply(known_as($s), creator_acl('ann:secret', 'bob:other'), '- known by both');
@@ -410,27 +416,10 @@ subtest 'many credentials, and many locks' => sub {
 	is($s->value('SELECT ' . $all->(100)), 't', 'a hundred at once: had');
 	my ($one) = $zk->children('/zklock/many/100');
 	is_deeply([ sort { $a->[2] cmp $b->[2] } $zk->acl("/zklock/many/100/$one") ], creator_acl(@ids), '- closed but for all of these');
-	keeps_its_rights($s, sub { $proxy->drop }, "cut $_") for 1 .. 3;
+	keeps_its_rights($s, sub { $proxy->drop }, 'cut');
 	is($s->value("SELECT zk_unlock_all()"), '100', '- and all can be given back');
 	$s->quit;
 	zk_nothing_left($zk, 'nothing is left');
-};
-
-subtest 'a server of an ensemble that goes' => sub {
-	my $all = ZooKeeper->ensemble(3, superuser => 1);
-	$all->create('/zklock');
-	# an election may take a while: see t/067
-	my $s = zk_session_with($node, hosts => $all->hosts, session_timeout => '60s', operation_timeout => '60s');
-	$s->value("SELECT zk_lock('/where')");
-	my $server = $s->value('SELECT server FROM zk_session');
-	my ($mine) = grep { $_->hosts eq $server } $all->nodes;
-	keeps_its_rights($s, sub { $mine->kill9 }, 'a server that dies');
-	isnt($s->value('SELECT server FROM zk_session'), $server, '- on another one');
-	is_deeply(known_as($s, $all), creator_acl('good:secret'), '- known as before');
-	is($s->value("SELECT zk_unlock('/where')"), 't', '- and older locks can be given back');
-	zk_nothing_left($all, 'nothing is left');
-	$s->quit;
-	$all->stop;
 };
 
 subtest 'a server that wants everybody to say who they are' => sub {
@@ -452,7 +441,7 @@ subtest 'a server that wants everybody to say who they are' => sub {
 	$s->quit;
 
 	$s = zk_session($node, options => "$hosts -c zklock.session_timeout=60s");
-	keeps_its_rights($s, sub { $proxy->drop }, 'cut') for 1 .. 3;
+	keeps_its_rights($s, sub { $proxy->drop }, 'cut');
 	keeps_its_rights($s, sub { $strict->restart }, 'restart');
 	zk_nothing_left($strict, 'nothing is left');
 	$s->quit;
@@ -509,19 +498,8 @@ subtest 'who may set and see it' => sub {
 	$admin->value("ALTER ROLE worker SET zklock.root = '/zklock/worker'");
 	foreach my $setting ("auth_file=$file", 'auth_file=', 'acl=world', 'acl=nonsense', 'root=/zklock', 'root=/', 'hosts=127.0.0.1:1', 'node_style=kazoo')
 	{
-		my ($name) = $setting =~ /(.*)=/;
-		my $expected = $admin->value("SHOW zklock.$name");
-		$expected = '/zklock/worker' if $name eq 'root';
-		my $sly = eval { zk_session($node, user => 'worker', options => "-c zklock.$setting") };
-		if (!$sly)
-		{
-			pass("a connection with zklock.$setting is refused");
-			next;
-		}
-		my $lock = $sly->query("SELECT zk_lock('/sly')");
-		$admin->value('CREATE OR REPLACE FUNCTION peek(name text) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT current_setting(name) $$');
-		ok($lock->{state} ne '' || $sly->value("SELECT peek('zklock.$name')") eq $expected, "a connection with zklock.$setting does not have its way")
-		  or diag $sly->query("SELECT peek('zklock.$name')")->{out}, ' for ', $expected;
+		my $sly = zk_session($node, user => 'worker', options => "-c zklock.$setting");
+		is($sly->query("SELECT zk_lock('/sly')")->{state}, '42501', "a connection with zklock.$setting does not have its way");
 		$sly->quit;
 	}
 	# nor when the configuration is reloaded, which knows of no role

@@ -20,7 +20,7 @@ use ZooKeeper;
 my $PATIENCE = 2.5;
 
 # A third of it, in which a lock is in doubt, is longer than a machine stands still
-my $TIMEOUT_OF_SESSION = 12;
+my $TIMEOUT_OF_SESSION = 9;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);

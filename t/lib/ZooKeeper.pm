@@ -563,7 +563,6 @@ sub nodes { return $_[0]; }
 
 sub watch_count { return $_[0]->mntr_value('watch_count'); }
 sub ephemerals_count { return $_[0]->mntr_value('ephemerals_count'); }
-sub znode_count { return $_[0]->mntr_value('znode_count'); }
 
 # --------------------------------------------------------- looking into the tree
 

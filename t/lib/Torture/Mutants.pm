@@ -236,7 +236,7 @@ our @MUTANTS = (
 		name => 'list_without_proof',
 		what => 'a list or an event grants the lock, though no quorum has confirmed our own node since',
 		edits => [ [ 'lock/queue/place.c', 'proof = zkb_prove(nodes, n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));', 'proof = ZKB_PROVEN;' ] ],
-		test => [ '026_loss', 'a leader without followers, and an event of before' ]
+		test => [ '014_ensemble', 'a leader without followers, and an event of before' ]
 	},
 	{
 		name => 'reconnection_for_proof',
@@ -246,7 +246,7 @@ our @MUTANTS = (
 				"\t\tzkr_heard_locked(s, s->attempts.at);\n\t\tzks_lease_renewed(&s->info);\n\t\ts->info.quorum_at = s->attempts.at;\n\t\ts->info.gap_at = 0;\n"
 			]
 		],
-		test => [ '026_loss', 'a leader without followers, and an event of before' ]
+		test => [ '014_ensemble', 'a leader without followers, and an event of before' ]
 	},
 
 	# a grant without a list
