@@ -99,8 +99,6 @@ sub all_done
 	return join ' ', map { $state{$_} || 'ok' } @sessions;
 }
 
-sub cancel { my ($admin, $s) = @_; return $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')'); }
-
 # ------------------------------------------------------- both at the same moment
 
 about 'two close a cycle at the same moment' => sub {

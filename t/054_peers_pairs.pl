@@ -16,7 +16,6 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
