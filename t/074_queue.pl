@@ -22,7 +22,6 @@ use Time::HiRes qw(time);
 use Deadline;
 use Peer;
 use Queue;
-use ZkClient;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
@@ -511,6 +510,22 @@ foreach my $style (qw(curator curator_rw kazoo))
 
 # ------------------------------------------------------------ when it goes wrong
 
+# Tests: it is canceled while it waits for the answer to this
+sub canceled_at
+{
+	my ($s, $proxy, $op, $sql) = @_;
+	$proxy->hold($op);
+	$s->send($sql);
+	$proxy->wait_held;
+	zk_wait_waiting($admin, $s);
+	my $began = time;
+	is($s->cancel($admin)->{state}, '57014', 'canceled while it waits for ' . (ref $op ? $op->[0] : $op));
+	in_time(time - $began, $SLACK, '- at once');
+	$proxy->release;
+	$proxy->reset;
+	return;
+}
+
 subtest 'ZooKeeper does not answer' => sub {
 	my $down = ZkProxy->new($zk);
 	$down->refuse;
@@ -563,16 +578,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	foreach my $op ('getChildren', 'getData')
 	{
 		my @op = $op eq 'getChildren' ? ('getChildren', 'getChildren2') : $op;
-		$proxy->hold(\@op);
-		$s->send($ask);
-		$proxy->wait_held;
-		zk_wait_waiting($admin, $s);
-		my $began = time;
-		$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-		is($s->wait->{state}, '57014', "cancel while it waits for $op");
-		in_time(time - $began, $SLACK, '- at once');
-		$proxy->release;
-		$proxy->reset;
+		canceled_at($s, $proxy, \@op, $ask);
 		is($s->value($ask), 3, '- and asks again');
 		$proxy->hold(\@op);
 		is($s->query("BEGIN; SET LOCAL statement_timeout = '100ms'; $ask")->{state}, '57014', '- statement_timeout');
@@ -587,13 +593,7 @@ subtest 'ZooKeeper does not answer' => sub {
 	# its own holds do not matter
 	$s->value(q{RESET lock_timeout; SELECT zk_lock('/down/held')});
 	$s->value("BEGIN; $ask");
-	$proxy->hold('getData');
-	$s->send($ask);
-	$proxy->wait_held;
-	$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-	is($s->wait->{state}, '57014', 'canceled in a transaction');
-	$proxy->release;
-	$proxy->reset;
+	canceled_at($s, $proxy, 'getData', $ask);
 	$s->value('ROLLBACK');
 	is($s->value('SELECT state FROM zk_locks'), 'held', 'what was held before it still is');
 	my $pid = $s->pid;
@@ -930,16 +930,7 @@ subtest 'zk_lock_break: lost answers' => sub {
 	foreach my $op ('delete', 'getData')
 	{
 		my @name = map { $other->contend('/zklock/lost') =~ s/.*\///r } 1 .. 2;
-		$proxy->hold($op);
-		$s->send("SELECT zk_lock_break('/lost', '$name[0]')");
-		$proxy->wait_held;
-		zk_wait_waiting($admin, $s);
-		my $began = time;
-		$admin->value('SELECT pg_cancel_backend(' . $s->pid . ')');
-		is($s->wait->{state}, '57014', "canceled while it waits for $op");
-		in_time(time - $began, $SLACK, '- at once');
-		$proxy->release;
-		$proxy->reset;
+		canceled_at($s, $proxy, $op, "SELECT zk_lock_break('/lost', '$name[0]')");
 		is($s->value("SELECT zk_lock_break('/lost', '$name[1]')"), 't', '- and goes on');
 		is(!!$other->exists("/zklock/lost/$name[0]"), $op eq 'getData' ? 1 : '', '- having done what it had asked for');
 		$other->delete("/zklock/lost/$_") for @name;
@@ -1024,7 +1015,7 @@ subtest 'hundreds of contenders' => sub {
 		q{SELECT pid, application_name, datname, usename FROM pg_stat_activity WHERE application_name LIKE 'number %'});
 	my %number = map { ($s[$_]->pid => $_ + 1) } 0 .. $#s;
 	my @ours = grep { defined $_->{pid} } @rows;
-	is(queue_few(grep { $_ } map { my $r = $_;
+	is(zk_few(grep { $_ } map { my $r = $_;
 			my $shown = join '|', @$r{qw(pid application_name datname usename)};
 			$shown eq ($activity{ $r->{pid} } // '') ? () : $shown } @ours), '', 'SQL: as in pg_stat_activity');
 	is(join(' ', sort { $a <=> $b } map { $number{ $_->{pid} } } @ours), join(' ', 1 .. $SQL), 'each of them once');
@@ -1151,7 +1142,7 @@ subtest 'read 100 times while they come and go' => sub {
 		}
 	}
 	cmp_ok($reads, '>=', $READS, 'read often');
-	is(queue_few(@wrong), '', 'and nothing was wrong');
+	is(zk_few(@wrong), '', 'and nothing was wrong');
 	like($peer->wait, qr/^ok \d+$/, 'kazoo had its turns');
 	my $enough = zk_session($node);
 	$enough->value(q{SET application_name = 'enough'});
