@@ -309,6 +309,7 @@ sub cost_of
 	return (scalar(grep { $_->[1] eq '>' } @log), scalar(grep { $_->[2] eq 'event' } @log), \@log);
 }
 
+# (That of a semaphore: t/063.)
 edge 'no herd' => sub {
 	my $N = 12;
 	my $path = new_path();
@@ -357,41 +358,6 @@ edge 'no herd' => sub {
 	note "a writer behind $N readers: all their releases cost $requests requests, $events events";
 	cmp_ok($requests, '<=', $N + 4 * $N, "a writer behind $N readers is not told of each many times");
 	$writer->value(give('exclusive', $path));
-
-	foreach my $permits (1, 3, 8)
-	{
-		my $call = "SELECT zk_semaphore_acquire('$path', $permits)";
-		my @holder = map { $session->() } 1 .. $permits;
-		$_->value($call) for @holder;
-		foreach my $i (0 .. $#s)
-		{
-			$s[$i]->send($call);
-			zk_until(sub { own_nodes($path) == $i + 1 + $permits }, 'the queue');
-		}
-		$settled->($N + $permits);
-		foreach my $i (0 .. 2)
-		{
-			my $who = $permits > 1 ? $holder[ -1 - ($i % 2 ? 0 : $i) ] : $i ? $s[ $i - 1 ] : $holder[0];
-			next if $permits > 1 && $i == 1;
-			($requests, $events) = cost_of(sub { $who->value(give('semaphore', $path)) }, sub { $s[ $permits > 1 && $i == 2 ? 1 : $i ]->wait });
-			note "$N waiters for $permits places: a release costs $requests requests, $events events";
-			cmp_ok($requests, '<=', 1 + 4 * $permits + 4, "semaphore of $permits: the cost does not depend on who waits");
-			cmp_ok($events, '<=', $permits + 2, 'no more than its places are woken');
-		}
-		my $done = grep { $_->is_done } @s;
-		is($done, $permits > 1 ? 2 : 3, 'each freed place was given to one');
-		# the holders release until all had their turn
-		my @left = @s;
-		$_->value('SELECT zk_unlock_all()') for @holder;
-		while (@left)
-		{
-			my $next = shift @left;
-			$next->wait unless $next->is_done && !$next->{mark};
-			$next->value('SELECT zk_unlock_all()');
-		}
-		$_->quit for @holder;
-		nothing_left("semaphore of $permits: nothing is left");
-	}
 	$_->quit for $holder, $writer, @s;
 	nothing_left('nothing is left');
 };
