@@ -254,7 +254,7 @@ RESET ROLE;
 
 -- a loss is noticed within a quarter of this
 SET zklock.session_timeout = '2s';
--- a NOTICE says whose it was, and names this process: see t/075_break.pl
+-- a NOTICE says whose it was, and names this process: see t/074_queue.pl
 SET client_min_messages = warning;
 SELECT zk_lock('/queue/a');
 SELECT node FROM zk_locks \gset

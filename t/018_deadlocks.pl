@@ -1,26 +1,40 @@
 # Deadlocks: cycles of zk locks, of PostgreSQL's locks, and of both, on one server
 # and on several, with each kind of lock.  Exactly one of those that wait for a zk
-# lock fails, and nobody else ever does.
+# lock fails, and nobody else ever does.  What looking for them costs, what is logged of a wait
+# and told at its end, and what others leave on the board where waits are published.  Then
+# cycles at random (lib/DeadlockPrograms.pm): none stands longer than three times deadlock_timeout.
+#
+# DEADLOCK_SECONDS: how long at random (default 10)
+# DEADLOCK_SEED: what they do (default: at random)
+# DEADLOCK_TIMEOUTS: deadlock_timeout of the two servers, in seconds; default "0.3 0.3".  With
+#     "1 5" so few cycles close that it should take a minute; with "1 20" it then takes a
+#     minute or two to end.
+# DEADLOCK_SESSIONS: how many sessions (default 10)
+# DEADLOCK_MANY: how many wait that hold nothing (default 12)
 
 use strict;
 use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use List::Util qw(min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(time);
 
 use Auth;
 use Child;
+use Cost;
 use Cycles;
+use DeadlockPrograms;
 use Deadline;
 use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
 my $PERIOD = 0.3;
+my $MANY = $ENV{DEADLOCK_MANY} // 12;
 my $zk = ZooKeeper->new->start;
 my %setting = (deadlock_timeout => '300ms', max_prepared_transactions => 2, autovacuum => 'off');
 my $node_a = zk_cluster('a', $zk, %setting);
@@ -29,13 +43,6 @@ $_->safe_psql('postgres', <<'END') for $node_a, $node_b;
 CREATE TABLE t (id int PRIMARY KEY, n int DEFAULT 0);
 INSERT INTO t SELECT generate_series(1, 9);
 CREATE TABLE u (id int);
-CREATE FUNCTION try(path text) RETURNS text LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM zk_xact_lock(path);
-	RETURN 'locked';
-EXCEPTION WHEN deadlock_detected THEN
-	RETURN 'deadlock';
-END $$;
 CREATE FUNCTION give_up(id int) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	UPDATE t SET n = n + 1 WHERE t.id = give_up.id;
@@ -201,22 +208,6 @@ subtest 'going on after a savepoint' => sub {
 	$_->quit for $a, $b;
 };
 
-subtest 'going on in an exception block' => sub {
-	my ($a, $b) = have('curator', [ $node_a, exclusive => '/x' ], [ $node_b, exclusive => '/y' ]);
-	$a->send(q{SELECT try('/y')});
-	$b->send(q{SELECT try('/x')});
-	my $victim = zk_until(sub { (grep { $_->is_done } $a, $b)[0] }, 'an end');
-	my $other = $victim == $a ? $b : $a;
-	is($victim->wait->{out}, 'deadlock', 'deadlock_detected is caught');
-	is(zk_holds($victim), 'exclusive transaction 1 held', 'what was taken before stays');
-	ok(!$other->is_done, 'the other waits');
-	is($victim->value('INSERT INTO u VALUES (1) RETURNING id'), 1, 'the transaction goes on');
-	$victim->value('COMMIT');
-	is($other->wait->{out}, 'locked', 'the other proceeds');
-	$other->value('COMMIT');
-	$_->quit for $a, $b;
-};
-
 subtest 'what is told' => sub {
 	# a database of its own, since others' deadlocks may be counted late
 	$admin->value('CREATE DATABASE told');
@@ -312,19 +303,6 @@ subtest 'CREATE INDEX CONCURRENTLY under a migration lock' => sub {
 	$_->quit for $first, $second, $migration;
 };
 
-subtest 'rows on two servers' => sub {
-	my ($a1, $a2, $b1, $b2) = in_transactions($node_a, $node_a, $node_b, $node_b);
-	$a1->value(q{SELECT zk_xact_lock('/x')});
-	$a2->value(q{UPDATE t SET n = 1 WHERE id = 1});
-	$b1->value(q{SELECT zk_xact_lock('/y')});
-	$b2->value(q{UPDATE t SET n = 1 WHERE id = 1});
-	my ($r, $victim) = one_fails('rows',
-		[ $a1, q{UPDATE t SET n = 2 WHERE id = 1; SELECT true} ], [ $a2, q{SELECT zk_xact_lock('/y')} ],
-		[ $b1, q{UPDATE t SET n = 2 WHERE id = 1; SELECT true} ], [ $b2, q{SELECT zk_xact_lock('/x')} ]);
-	ok($victim == $a2 || $victim == $b2, 'one that waits for a zk lock');
-	in_time($r->{seconds}, 3 * $PERIOD, 'within three times deadlock_timeout');
-};
-
 subtest 'a chain of waits on each of two servers' => sub {
 	my ($a1, $a2, $a3, $b1, $b2) = in_transactions(($node_a) x 3, ($node_b) x 2);
 	$a1->value(q{SELECT zk_xact_lock('/x')});
@@ -332,10 +310,12 @@ subtest 'a chain of waits on each of two servers' => sub {
 	$a3->value(q{LOCK TABLE u IN ACCESS EXCLUSIVE MODE});
 	$b1->value(q{SELECT zk_xact_lock('/y')});
 	$b2->value(q{UPDATE t SET n = 1 WHERE id = 4});
-	my ($r) = one_fails('chains',
+	my ($r, $victim) = one_fails('chains',
 		[ $a1, q{SELECT count(pg_advisory_xact_lock(2)) = 1} ], [ $a2, q{SELECT count(*) >= 0 FROM u} ], [ $a3, q{SELECT zk_xact_lock('/y')} ],
 		[ $b1, q{UPDATE t SET n = 2 WHERE id = 4; SELECT true} ], [ $b2, q{SELECT zk_xact_lock('/x')} ]);
 	is(scalar(() = $r->{err} =~ /waits for/g), 5, 'DETAIL has all five waits');
+	ok($victim == $a3 || $victim == $b2, 'one fails that waits for a zk lock');
+	in_time($r->{seconds}, 3 * $PERIOD, 'within three times deadlock_timeout');
 };
 
 subtest 'two servers, one of which looks ten times as often' => sub {
@@ -555,18 +535,8 @@ sub two_with_proxy
 	return ($a, $b, $proxy);
 }
 
-# The same, when the former waits for /y and has published that
-sub two_and_first_waits
-{
-	my ($a, $b, $proxy) = two_with_proxy(@_);
-	# it sees the cycle only when it reads the board again, after ten looks
-	$a->value(q{SAVEPOINT s; SET deadlock_timeout = '1s'});
-	$a->send(call(exclusive => '/y'));
-	zk_until(sub { record($zk, $a) }, 'its record');
-	return ($a, $b, $proxy);
-}
-
-# The first wait of a lost cycle is in the way no longer
+# Whoever waits, or holds something, is in nobody's way any longer.  (Without its proxy a
+# session's nodes would stay for as long as it lives.)
 sub give_up
 {
 	foreach my $session (@_)
@@ -574,6 +544,7 @@ sub give_up
 		kill 'INT', $session->pid unless $session->is_done;
 		$session->wait if $session->{mark};
 		$session->query('ROLLBACK');
+		$session->quit;
 	}
 	return;
 }
@@ -587,19 +558,6 @@ subtest 'after more than operation_timeout in which nothing was asked' => sub {
 	$a->send('UPDATE t SET n = 2 WHERE id = 1');
 	my $found = eval { zk_until(sub { $b->is_done }, 'the cycle to be found', 2 * $MOMENT) };
 	ok($found && $b->wait->{state} eq '40P01', 'the cycle is found');
-	give_up($b, $a);
-};
-
-subtest 'an attempt that is lost' => sub {
-	my ($a, $b, $proxy) = two_and_first_waits($node_a);
-	$proxy->clear_log;
-	$proxy->drop_request('break');
-	$b->send(call(exclusive => '/x'));
-	$proxy->wait_lost('never asked for, the connection cut');
-	my $began = time;
-	$proxy->wait_for('multi', 2);
-	in_time(time - $began, 1.5, 'the next attempt comes soon');
-	is($b->wait->{state}, '40P01', 'and breaks the cycle');
 	give_up($b, $a);
 };
 
@@ -658,7 +616,11 @@ subtest 'the board is for all, whoever made it' => sub {
 };
 
 subtest 'a doubt does not outlive its cycle' => sub {
-	my ($a, $b, $proxy) = two_and_first_waits($node_a);
+	my ($a, $b, $proxy) = two_with_proxy($node_a);
+	# it sees the cycle only when it reads the board again, after ten looks
+	$a->value(q{SAVEPOINT s; SET deadlock_timeout = '1s'});
+	$a->send(call(exclusive => '/y'));
+	zk_until(sub { record($zk, $a) }, 'its record');
 	$b->value(q{SET deadlock_timeout = '20ms'});
 	$proxy->drop_request('break', 1000);
 	$b->send(call(exclusive => '/x'));
@@ -675,11 +637,11 @@ subtest 'a doubt does not outlive its cycle' => sub {
 };
 
 subtest 'a look does not delay a grant' => sub {
-	foreach my $i (1 .. 4)
+	foreach (1 .. ($TIMING ? 4 : 1))
 	{
 		my ($a, $c) = in_transactions($node_a, $node_a);
 		my ($b, $proxy) = through_proxy($node_a, session_timeout => '40s');
-		$b->value(q{SET deadlock_timeout = '4s'});
+		$b->value(q{SET deadlock_timeout = '2s'});
 		$b->value('BEGIN');
 		$a->value(q{SELECT zk_xact_lock('/x')});
 		$b->value('UPDATE t SET n = 1 WHERE id = 1');
@@ -695,9 +657,7 @@ subtest 'a look does not delay a grant' => sub {
 		my $began = time;
 		is($b->wait->{state}, '', 'granted');
 		in_time(time - $began, 0.5, 'at once');
-		$b->value('ROLLBACK');
-		$c->wait;
-		$c->query('ROLLBACK');
+		give_up($b, $c);
 	}
 };
 
@@ -725,6 +685,472 @@ subtest 'a forged record about the session itself' => sub {
 	$a->value('COMMIT');
 	is($v->wait->{state}, '', 'it gets the lock');
 	$v->quit;
+};
+
+# -------------------------------------------------------------------- what they cost
+
+# Who has no heartbeat for as long as a test takes: that of a session that is next in line is
+# a transaction
+my %no_heartbeat = (session_timeout => '1h');
+my $holder = zk_session_with($node_a, hosts => $zk, %no_heartbeat);
+my $client = $zk->client;
+
+my $lock = sub { "SELECT zk_xact_lock('$_[0]')" };
+
+sub put { return "$_[0]-0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1-" . sprintf '%010d', $_[1]; }
+
+subtest 'waiters that hold nothing' => sub {
+	$holder->value(q{SELECT zk_lock('/idle/x'), zk_lock('/idle/y')});
+	my $proxy = ZkProxy->new($zk);
+	my @waiters = map { zk_session_with($node_a, hosts => $proxy, %no_heartbeat) } 1 .. $MANY;
+	$_->value(q{SET deadlock_timeout = '100ms'}) for @waiters;
+	$_->send($lock->('/idle/x')) for @waiters;
+	zk_wait_queued($zk, @waiters);
+	quiet($proxy);
+	$proxy->clear_log;
+
+	# another one, for comparison, has looked 21 times when it has read the board three times
+	my ($s, $by_s) = looker($node_a, $zk, deadlock_timeout => '100ms');
+	$s->value($lock->('/idle/z'));
+	$s->send($lock->('/idle/y'));
+	have_looked(3, [$by_s]);
+	is(asked($proxy), '', 'ask for nothing, though they look');
+	is(scalar board($zk), 1, 'and publish nothing');
+	$holder->value('SELECT zk_unlock_all()');
+	my @result = map { $_->wait } @waiters;
+	is(scalar(grep { $_->{out} eq 't' } @result), $MANY, 'each has its turn');
+	is(scalar(grep { $_->value('SELECT deadlock_checks FROM zk_session') < 7 } @waiters), 0, 'each has looked');
+	is($s->wait->{out}, 't', 'the other one has its lock');
+	$_->quit for @waiters, $s;
+	is(scalar board($zk), 0, 'the board is empty');
+};
+
+subtest 'a waiter that holds one lock' => sub {
+	my ($s, $proxy) = zk_counted_session($node_a, $zk, 0, %no_heartbeat);
+	$holder->value(q{SELECT zk_lock('/cost/x')});
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/cost/y'); SET deadlock_timeout = '1h'});
+	$proxy->clear_log;
+	$s->send($lock->('/cost/x'));
+	zk_wait_queued($zk, $s);
+	my $wait = settled($proxy);
+	$s->cancel($admin);
+	$s->value('ROLLBACK');
+	quiet($proxy);
+
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/cost/y'); SET deadlock_timeout = '20ms'});
+	$proxy->clear_log;
+	my $zxid = $zk->zxid;
+	$s->send($lock->('/cost/x'));
+	zk_until(sub { $proxy->count('exists') >= 3 }, 'three looks');
+	is($zk->zxid - $zxid, 2, 'one transaction more than the wait itself');
+	$holder->value(q{SELECT zk_unlock('/cost/x')});
+	is($s->wait->{out}, 't', 'the lock is had');
+	# it goes on looking until then
+	my ($look, $begun) = ('getChildren\*2 getData exists', 'getChildren(?:\*2)?(?: getData)?');
+	like(settled($proxy), qr/^\Q$wait\E create2(?: $look){3,}(?: $begun)? delete$/,
+		'its record, in one of ten looks the board, the queue, who holds, itself, and then the record goes');
+	my $read = looks($proxy);
+	my $checks = $s->value('SELECT deadlock_checks FROM zk_session');
+	cmp_ok($checks, '>', 10 * ($read - 1), 'zk_session counts the looks');
+	cmp_ok($checks, '<=', 10 * $read, 'all of them');
+	$s->quit;
+};
+
+subtest 'a waiter for which others wait' => sub {
+	my ($s, $proxy) = zk_counted_session($node_a, $zk, 0);
+	my $t = zk_session($node_a);
+	$holder->value(q{SELECT zk_lock('/cost/x')});
+	$s->value(q{BEGIN; UPDATE t SET n = 1 WHERE id = 1; SET deadlock_timeout = '100ms'});
+	$t->value(q{SET deadlock_timeout = '1h'});
+	$t->send('UPDATE t SET n = 2 WHERE id = 1');
+	zk_until(sub { $admin->value('SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart IS NOT NULL') }, 'the wait for the row');
+	$s->send($lock->('/cost/x'));
+	zk_until(sub { $proxy->count('setData') >= 12 }, 'some looks');
+	my @asked = map { (split / /)[0] } $proxy->requests;
+	my ($writes, $reads) = map { my $op = $_; scalar grep { $_ eq $op } @asked } qw(setData getChildren);
+	cmp_ok($reads, '<', $writes / 2, 'it writes its record at each look, and reads the board now and then');
+	my ($name) = grep { /^[0-9a-f]{16}\+-/ } board($zk);
+	ok($name, 'the name of its record says that it names others');
+	my ($data) = $client->get("$BOARD/$name");
+	like($data, qr{\Azklock\ntag [0-9a-f]{16}\n.*^pid @{[ $s->pid ]}\n.*^node /zklock/cost/x/\S+\nwaiter [0-9a-f]{16} \d+ @{[ $t->pid ]} -1 ShareLock on transaction \d+\n\z}ms, 'and whom');
+	$t->cancel($admin);
+	zk_until(sub { !board($zk) }, 'the record to go, since nobody waits any more, and it holds no zk lock');
+	$holder->value(q{SELECT zk_unlock('/cost/x')});
+	is($s->wait->{out}, 't', 'the lock is had');
+	$_->quit for $s, $t;
+	is(scalar board($zk), 0, 'the board is empty');
+};
+
+subtest 'looks leave nothing in memory' => sub {
+	my ($s) = zk_session($node_a);
+	$holder->value(q{SELECT zk_lock('/cost/x')});
+	$s->value(q{BEGIN; SELECT zk_xact_lock('/cost/y'); SET deadlock_timeout = '1ms'});
+	my $t = zk_session($node_a);
+	$s->value('UPDATE t SET n = 1 WHERE id = 1');
+	$t->value(q{SET deadlock_timeout = '1h'});
+	$t->send('UPDATE t SET n = 2 WHERE id = 1');
+	$s->send($lock->('/cost/x'));
+	my $log = -s $node_a->logfile;
+	my (@seen, @total);
+	foreach my $looks (50, 150)
+	{
+		my $name;
+		zk_until(
+			sub {
+				($name) = grep { /\+/ } board($zk);
+				return $name && ($client->exists("$BOARD/$name") // { version => 0 })->{version} >= $looks;
+			},
+			"$looks looks");
+		# in the midst of a look it has more
+		foreach (1 .. 3)
+		{
+			$admin->value('SELECT pg_log_backend_memory_contexts(' . $s->pid . ')');
+			push @seen, zk_until(sub { (substr(slurp_file($node_a->logfile), $log) =~ /Grand total: .*; (\d+) used/g)[ $#seen + 1 ] }, 'its memory');
+		}
+		push @total, min(@seen[ -3 .. -1 ]);
+	}
+	cmp_ok($total[1] - $total[0], '<', 20_000, 'after a hundred more') or diag "@total";
+	$holder->value(q{SELECT zk_unlock('/cost/x')});
+	$_->quit for $s, $t;
+};
+
+# ------------------------------------------------------------- what is told
+
+subtest 'log_lock_waits' => sub {
+	my ($s, $by_s) = looker($node_a, $zk);
+	my $t = zk_session($node_b);
+	my ($host) = map { s/\n//r } `hostname`;
+	my %who = map { $_->[0] => 'process ' . $_->[1]->pid . " on $host:" . $_->[2]->port } [ h => $holder, $node_a ], [ s => $s, $node_a ], [ t => $t, $node_b ];
+	my $log = -s $node_a->logfile;
+	my $said = sub { substr slurp_file($node_a->logfile), $log };
+	$holder->value(q{SELECT zk_lock('/log/x')});
+	$s->value('SET log_lock_waits = on');
+	my @is = ('process ' . $s->pid, 'ExclusiveLock on lock path "/log/x"');
+
+	# quick ones are not mentioned
+	$s->value($lock->('/log/free'));
+	unlike($said->(), qr/ waiting| acquire/, 'no wait, no line');
+
+	$s->send($lock->('/log/x'));
+	zk_until(sub { $said->() =~ /still waiting/ }, 'a line');
+	zk_until(sub { $said->() =~ /Wait queue/ }, 'its DETAIL');
+	like($said->(), qr/LOG:  $is[0] still waiting for $is[1] after \d+\.\d{3} ms\n/, 'still waiting');
+	like($said->(), qr/DETAIL:  Held by: \Q$who{h}\E\. Wait queue: \Q$who{s}\E\.\n/, 'DETAIL: holders and queue');
+	have_looked(2, [$by_s]);
+	is(scalar(() = $said->() =~ /LOG:  $is[0] /g), 1, 'that is all, however often it looks');
+	$holder->value(q{SELECT zk_unlock('/log/x')});
+	$s->wait;
+	like($said->(), qr/LOG:  $is[0] acquired $is[1] after \d+\.\d{3} ms\n/, 'acquired');
+	$s->value('COMMIT');
+
+	$holder->value(q{SELECT zk_lock_shared('/log/x')});
+	$t->value(q{SELECT zk_lock_shared('/log/x')});
+	$s->send($lock->('/log/x'));
+	zk_until(sub { (() = $said->() =~ /Held by/g) == 2 }, 'another line');
+	like($said->(), qr/Held by: \Q$who{h}\E, \Q$who{t}\E\. Wait queue: \Q$who{s}\E\.\n/, 'several holders');
+	$s->cancel($admin);
+	zk_until(sub { $said->() =~ /LOG:  $is[0] failed to acquire $is[1] after \d+\.\d{3} ms\n/ }, 'failed to acquire');
+
+	my $node = $client->contend('/zklock/log/z', undef, data => '192.168.0.1');
+	$s->send(q{SELECT zk_lock_shared('/log/z')});
+	zk_until(sub { (() = $said->() =~ /Held by/g) == 3 }, 'another line');
+	my $id = $client->session_id;
+	like($said->(), qr/still waiting for ShareLock on lock path "\/log\/z" .*\n.*Held by: ZooKeeper session $id\. Wait queue: \Q$who{s}\E\.\n/, "another client's node");
+	$client->delete($node);
+	$s->wait;
+	$s->value('SELECT zk_unlock_all()');
+	$log = -s $node_a->logfile;
+	$_->value('SELECT zk_unlock_all()') for $t, $holder;
+	$holder->value(q{SELECT zk_lock('/log/x')});
+	my ($l, $by_l) = looker($node_a, $zk);
+	$l->value($lock->('/log/y'));
+	$l->send($lock->('/log/x'));
+	have_looked(2, [$by_l]);
+	unlike($said->(), qr/waiting|acquire/, 'off: nothing is logged');
+	$l->cancel($admin);
+	$holder->value('SELECT zk_unlock_all()');
+	$_->quit for $s, $t, $l;
+};
+
+subtest 'errors that end a wait' => sub {
+	my ($host) = map { s/\n//r } `hostname`;
+	my $who = 'process ' . $holder->pid . " on $host:" . $node_a->port;
+	my $context = qr{^CONTEXT:  while waiting for lock path "/ends/x"$}m;
+	my $id = $client->session_id;
+	$holder->value(q{SELECT zk_lock('/ends/x')});
+
+	# whose times run out, all at once; the third is watched only, since it is before us, and
+	# need not be a holder
+	my @foreign = ([ '', '_c_other-lock-' ], [ '192.168.0.1', '_c_other-lock-' ], [ "zklock\nnonsense", 'other__lock__' ]);
+	$client->contend("/zklock/ends/y$_", $foreign[$_][1], data => $foreign[$_][0]) for 0 .. $#foreign;
+	my $wait = sub { my ($setting, $sql) = @_; my $s = zk_session($node_a); $s->value("SET $setting = '3s'"); $s->send($sql); return $s; };
+	my $first = $wait->(lock_timeout => $lock->('/ends/x'));
+	zk_wait_queued($zk, $first);
+	my $t = zk_session($node_b);
+	$t->send($lock->('/ends/x'));
+	zk_wait_queued($zk, $t);
+	my ($third, $ended, $patient) = ($wait->(lock_timeout => $lock->('/ends/x')), $wait->(statement_timeout => $lock->('/ends/x')),
+		$wait->(application_name => q{SELECT zk_lock('/ends/x', '3s')}));
+	my @behind = map { $wait->(lock_timeout => $lock->("/ends/y$_")) } 0 .. $#foreign;
+	my $r = $first->wait;
+	is("$r->{state} $r->{detail}", "55P03 It is held by $who.", 'lock_timeout: DETAIL: who holds the lock');
+	like($r->{err}, $context, 'CONTEXT');
+	is($behind[$_]->wait->{detail}, "It is held by ZooKeeper session $id.", "DETAIL for another client's node: $foreign[$_][0]") for 0 .. $#foreign;
+	$r = $third->wait;
+	is($r->{state}, '55P03', 'third in the queue');
+	unlike($r->{detail}, qr/held by process @{[ $t->pid ]}/, 'DETAIL does not call a waiter the holder');
+	$r = $ended->wait;
+	is($r->{state}, '57014', 'statement_timeout');
+	like($r->{err}, $context, 'CONTEXT');
+	is($patient->wait->{err}, '', 'who waits for a while is told nothing');
+	$client->delete_contenders("/zklock/ends/y$_", qr/other/) for 0 .. $#foreign;
+	$_->quit for $third, $ended, $patient, @behind;
+
+	my $s = $first;
+	$s->value('RESET lock_timeout');
+	$s->send("SELECT zk_lock_many('{/ends/a,/ends/x}')");
+	zk_wait_queued($zk, $s);
+	$r = $s->cancel($admin);
+	is($r->{state}, '57014', 'canceled');
+	like($r->{err}, $context, 'CONTEXT: of several, the one that is waited for');
+	unlike($s->query('SELECT 1/0')->{err}, qr/CONTEXT/, 'after the wait there is none');
+	$s->send($lock->('/ends/x'));
+	zk_wait_queued($zk, $s);
+	$admin->value('SELECT pg_terminate_backend(' . $s->pid . ')');
+	$r = $s->wait;
+	is($r->{state}, '57P01', 'terminated');
+	like($r->{err}, $context, 'CONTEXT');
+	$holder->value('SELECT zk_unlock_all()');
+	$t->wait;
+	$_->quit for $s, $t;
+};
+
+# --------------------------------------------------- what others leave there
+
+# One that waits, and one that holds what it waits for and does not wait
+sub waiting_pair
+{
+	my ($w, $by_w) = looker($node_a, $zk);
+	my $h = zk_session($node_b);
+	$h->value(q{SELECT zk_lock('/junk/h')});
+	$w->value($lock->('/junk/w'));
+	$w->send($lock->('/junk/h'));
+	return ($w, $by_w, $h);
+}
+
+sub tag_of
+{
+	my ($path) = @_;
+	my ($node) = $client->queue($path);
+	return ($client->get($node))[0] =~ /^tag ([0-9a-f]{16})$/m;
+}
+
+# Records and what looks like some, [ name, data ], that concern these two
+sub junk
+{
+	my ($w, $h) = @_;
+	my ($of_w, $of_h) = map { tag_of("/zklock/junk/$_") } qw(w h);
+	my ($node_w) = grep { $client->get($_) =~ /^tag $of_w$/m } $client->queue('/zklock/junk/h');
+	my ($node_h) = $client->queue('/zklock/junk/h');
+	my $behind_w = $client->contend('/zklock/junk/w', undef, data => "zklock\ntag $of_h\n");
+	my $other = 'f' x 16;
+	my $line = sub { "zklock\ntag $_[0]\nhost elsewhere\nport 1\npid 1\n" . ($_[1] // '') };
+	my $waits = sub { join '', map { "waiter $_[0] 1 1 " . ($_[2] ? int rand 100 : -1) . " what\n" } 1 .. $_[1] };
+	my $n = 1;
+	my @junk;
+	foreach my $data (
+		$line->($of_h, "node $behind_w\n"), '', 'x', "zklock\n", "zklock\n\0\n", $line->($of_h), $line->($of_h, "node\n"), $line->($of_h, "node \n"),
+		$line->($of_h, "node /\n"), $line->($of_h, "node //\n"), $line->($of_h, "node $node_w"),
+		(map { $line->($of_h, "node $_\n") } $behind_w, $node_w, $node_h, '/elsewhere/_c_other-lock-0000000000',
+			'/zklock/_c_other-lock-0000000000', '/_c_other-lock-0000000000', '/zklockx/y/_c_other-lock-0000000000',
+			'/zklock/none/_c_other-lock-0000000000', '/zklock/../zookeeper/_c_other-lock-0000000000', "/zklock/\xff\xfe\x01/_c_other-lock-0000000000",
+			'/zklock/' . 'x' x 5000 . '/_c_other-lock-0000000000', "/zklock//junk//w/_c_other-lock-0000000000", $BOARD . '/_c_other-lock-0000000000'),
+		$line->($of_h, "node $behind_w\n" . 'x' x 65536), $line->($of_h, $waits->($of_w, 2000) . "node $behind_w\n"),
+		$line->($of_h, "node $behind_w\n" . $waits->($of_w, 1000)), $line->($of_h, "node $behind_w\n" . $waits->($of_w, 1000, 1)),
+		$line->($of_h, "node $behind_w\nwaiter $of_w 1 1 0 a\nwaiter $of_w 1 1 1 b\nwaiter $of_h 1 1 99999999999 c\nwaiter $of_h 99999999999999999999 1 -1\nwaiter $of_h\nwaiter \n"),
+		$line->($of_h, "node $node_w\nwaiter $of_h 1 -7 -9 \xff\xfe\n"))
+	{
+		push @junk, map { [ put($_, $n++), $data ] } $of_h, "$of_h+", "$of_w+", $of_w, "$other+";
+	}
+	push @junk, map { [ $_, $line->($of_h, "node $behind_w\n") ] } $of_h, "$of_h+", "$of_h-", "$of_h+-", "$of_h-0f5dd2a6-0000000000", "x$of_h", "\xc3\xa9",
+	  "$of_h-0f5dd2a6-8e26-4f8e-9e0c-3a4be1f6a4d1-", uc put($of_h, 1) . 'x';
+	return @junk;
+}
+
+subtest 'junk on the board' => sub {
+	my ($w, $by_w, $h) = waiting_pair();
+	zk_until(sub { record($zk, $w) }, 'the board');
+	my @junk = map { [ "$BOARD/$_->[0]", $_->[1] ] } junk($w, $h);
+
+	# alone: with others beside, these may be the first that are judged
+	foreach my $case ([ 'one that could be believed', 'ephemeral', $junk[0] ], map { [ $_, $_, @junk ] } qw(ephemeral persistent))
+	{
+		my ($name, $mode, @some) = @$case;
+		$client->create_all($mode, @some);
+		nobody_fails($name, [$by_w], $w);
+		$client->delete($_->[0]) for @some;
+	}
+	$h->value(q{SELECT zk_unlock('/junk/h')});
+	$client->delete_contenders('/zklock/junk/w', qr/other/);
+	is($w->wait->{out}, 't', 'the lock is had');
+	$_->quit for $w, $h;
+	is(scalar board($zk), 0, 'the board is empty');
+};
+
+subtest 'what another server says counts when it has said it three times' => sub {
+	my ($w, $by_w, $h) = waiting_pair();
+	my ($of_h) = tag_of('/zklock/junk/h');
+	my $tag = 'e' x 16;
+	my $node = $client->contend('/zklock/junk/w', undef, data => "zklock\ntag $tag\n");
+	my $say = sub { "zklock\ntag $tag\nnode $node\nwaiter $of_h $_[0] 17 0 a lock\n" };    # and is behind itself
+	my $record = "$BOARD/" . put("$tag+", 1);
+	zk_until(sub { record($zk, $w) }, 'the board');
+	$client->create_all(ephemeral => [ $record, $say->(1) ]);
+	nobody_fails('said once', [$by_w], $w);
+	foreach my $since (2 .. 4)
+	{
+		$client->set($record, $say->($since));
+		nobody_fails("another wait, $since", [$by_w], $w);
+	}
+	$client->set($record, $say->(4));
+	nobody_fails('said twice', [$by_w], $w);
+	$client->set($record, $say->(4));
+	is($w->wait->{state}, '40P01', 'said three times: found');
+	$client->delete($_) for $record, $node;
+	$_->quit for $w, $h;
+};
+
+subtest 'a cycle that rests on what nobody says again hides no other' => sub {
+	my @names = qw(w q p h);
+	my %s;
+	@s{@names} = in_transactions($node_a, $node_a, $node_b, $node_b);
+	$s{$_}->value($lock->("/hide/$_")) for @names;
+	$s{w}->value('UPDATE t SET n = 1 WHERE id = 5');
+	$s{p}->value('UPDATE t SET n = 1 WHERE id = 6');
+	my %tag = map { $_ => tag_of("/zklock/hide/$_") } @names;
+	$s{w}->send($lock->('/hide/h'));
+	$s{p}->send($lock->('/hide/q'));
+	zk_until(sub { record($zk, $s{w}) && record($zk, $s{p}) }, 'the board');
+
+	# each is said to be waited for, over one that is behind it, by the one it waits for
+	my $n = 1;
+	my @forged = map {
+		my ($behind, $waiter) = @$_;
+		my $tag = 'e' x 15 . $n;
+		my $node = $client->contend("/zklock/hide/$behind", undef, data => "zklock\ntag $tag\n");
+		[ "$BOARD/" . put("$tag+", $n++), "zklock\ntag $tag\nnode $node\nwaiter $tag{$waiter} 1 17 -1 a lock\n", $node ];
+	} [ w => 'h' ], [ p => 'q' ];
+	$client->create_all(ephemeral => @forged);
+	my ($r) = one_fails('beside them', [ $s{w} ], [ $s{p} ], [ $s{h}, 'UPDATE t SET n = 2 WHERE id = 6; SELECT true' ],
+		[ $s{q}, 'UPDATE t SET n = 2 WHERE id = 5; SELECT true' ]);
+	note sprintf 'found after %.3f s', $r->{seconds};
+	$client->delete($_) for map { $_->[0], $_->[2] } @forged;
+};
+
+subtest 'thousands of records' => sub {
+	my ($w, $by_w, $h) = waiting_pair();
+	zk_until(sub { record($zk, $w) }, 'the board');
+	my @junk = junk($w, $h);
+	my $crowd = $zk->client;
+	my $n = 1_000_000;
+	my @sessions = map { zk_session($_) } $node_a, $node_b, $node_b, $node_a, $node_b;
+	my $cycle = sub {
+		my ($name) = @_;
+		$_->value(q{BEGIN; SET deadlock_timeout = '100ms'}) for @sessions;
+		$sessions[0]->value($lock->('/junk/1'));
+		$sessions[1]->value($lock->('/junk/2'));
+		$sessions[2]->value('UPDATE t SET n = 1 WHERE id = 2');
+		$sessions[3]->value($lock->('/junk/3'));
+		$sessions[4]->value($lock->('/junk/4'));
+		my %failed = one_of_each_fails(
+			"$name: a row" => [ [ $sessions[0], $lock->('/junk/2') ], [ $sessions[1], 'UPDATE t SET n = 1 WHERE id = 2; SELECT true' ], [ $sessions[2], $lock->('/junk/1') ] ],
+			"$name: zk locks" => [ [ $sessions[3], $lock->('/junk/4') ], [ $sessions[4], $lock->('/junk/3') ] ]);
+		note sprintf '%s: found after %.3f s', $_, $failed{$_}[0]{seconds} for sort keys %failed;
+		return map { $failed{$_}[0]{seconds} } sort keys %failed;
+	};
+	my @before = $cycle->('before');
+	$crowd->create_all(ephemeral => map { [ "$BOARD/$_->[0]", $_->[1] ] } @junk,
+		map { my $tag = sprintf '%016x', $_ * 4e14; [ put($_ % 2 ? "$tag+" : $tag, $n++), "zklock\ntag $tag\nnode /zklock/junk/1/_c_other-lock-0000000000\nwaiter $tag 1 1 -1 x\n" ] } 1 .. 4_000);
+	my @then = $cycle->('beside 4,000');
+	in_time($then[$_], $before[$_] + 2, 'nearly as soon as without them') for 0, 1;
+	have_looked(1, [$by_w]);
+	ok(!$w->is_done, 'nobody else fails');
+	$crowd->close;
+
+	# more than is read
+	$crowd = $zk->client;
+	my $large = "zklock\ntag ${\('0' x 16)}\nnode /zklock/junk/1/_c_other-lock-0000000000\n" . "waiter ${\('0' x 16)} 1 1 -1 x\n" x 1500;
+	$crowd->create_all(ephemeral => map { [ "$BOARD/" . put('0' x 16 . '+', $n++), $large ] } 1 .. 200);
+	$sessions[3]->value(q{BEGIN; SET deadlock_timeout = '100ms'; } . $lock->('/junk/3'));
+	$sessions[4]->value(q{BEGIN; SET deadlock_timeout = '100ms'; } . $lock->('/junk/4'));
+	my ($r) = one_fails('beside large ones', [ $sessions[3], $lock->('/junk/4') ], [ $sessions[4], $lock->('/junk/3') ]);
+	note sprintf 'found after %.3f s', $r->{seconds};
+	$crowd->close;
+	ok(!$w->is_done, 'nobody else fails');
+	$client->delete_contenders('/zklock/junk/w', qr/other/);
+	$h->value(q{SELECT zk_unlock('/junk/h')});
+	is($w->wait->{out}, 't', 'the lock is had');
+	$_->quit for $w, $h, @sessions;
+};
+
+subtest 'the board is deleted, or closed to us' => sub {
+	my ($w, $by_w, $h) = waiting_pair();
+	my ($v, $by_v) = looker($node_b, $zk);
+	zk_until(sub { record($zk, $w) }, 'the board');
+	# those that look may make a record again at any moment
+	my $delete = sub {
+		my (@then) = @_;
+		zk_until(sub { eval { $client->multi((map { [ delete => "$BOARD/$_" ] } $client->children($BOARD)), [ delete => $BOARD ], @then); 1 } }, 'it to be deleted');
+	};
+	$delete->();
+	nobody_fails('deleted', [$by_w], $w);
+	ok(record($zk, $w), 'the record is made again');
+	$v->value($lock->('/junk/v'));
+	$v->send($lock->('/junk/h'));
+	zk_until(sub { record($zk, $v) }, 'its record');
+	$delete->([ create => $BOARD, mode => 'persistent', acl => [ [ 16, 'world', 'anyone' ] ] ]);
+	my ($u, $by_u) = looker($node_b, $zk);
+	$u->value($lock->('/junk/u'));
+	$by_u->clear_log;
+	$u->send($lock->('/junk/h'));
+	zk_until(sub { $by_u->count('create2') > 5 }, 'attempts to publish, which are refused');
+	ok(!(grep { $_->is_done } $w, $v, $u), 'closed: nobody fails');
+	$client->set_acl($BOARD, [ [ 31, 'world', 'anyone' ] ]);
+	zk_until(sub { !grep { !record($zk, $_) } $w, $v, $u }, 'they publish when they may');
+	$h->value(q{SELECT zk_unlock('/junk/h')});
+	foreach my $s ($w, $v, $u)
+	{
+		is($s->wait->{out}, 't', 'the lock is had');
+		$s->value('ROLLBACK');
+	}
+	$_->quit for $w, $v, $u, $h;
+};
+
+$client->close;
+$holder->quit;
+
+subtest 'at random' => sub {
+	my $seconds = $ENV{DEADLOCK_SECONDS} || 10;
+	my $seed = $ENV{DEADLOCK_SEED} || 1 + int rand 1_000_000;
+	my @timeouts = split ' ', $ENV{DEADLOCK_TIMEOUTS} // '0.3 0.3';
+	my @clusters = map { { node => ($node_a, $node_b)[$_], deadlock_timeout => $timeouts[$_] } } 0, 1;
+	foreach my $cluster (@clusters)
+	{
+		$cluster->{node}->append_conf('postgresql.conf', "deadlock_timeout = '" . 1000 * $cluster->{deadlock_timeout} . "ms'");
+		$cluster->{node}->reload;
+		DeadlockPrograms::prepare($cluster->{node});
+	}
+	my $programs = DeadlockPrograms->new(zk => $zk, seed => $seed, sessions => $ENV{DEADLOCK_SESSIONS} || 10, clusters => \@clusters);
+	$programs->go($seconds);
+	is(zk_few($programs->complaints), '', "no complaint, seed $seed");
+	my $count = $programs->count;
+	my $longest = $programs->longest;
+	diag("$seconds s, seed $seed: " . join ', ', map { "$_: $count->{$_}" } sort keys %$count);
+	diag(sprintf "longest cycle %.2f s; nearest to its limit of %.1f s: %s; oldest wait %.3f s",
+		@$longest{qw(seconds limit what)}, $programs->{oldest} // 0);
+	# what is no wait: the machine is busy, and we look now and then
+	in_time($longest->{over}, 1, 'no cycle stands longer than three times deadlock_timeout, and a moment');
+	cmp_ok($count->{$_} // 0, '>', 0, "it happened: $_") for 'commits', 'victims: zklock';
 };
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper');

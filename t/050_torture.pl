@@ -1,7 +1,7 @@
-# Forty seconds of dev/torture with all kinds of locks and all faults: the promises of
+# Thirty seconds of dev/torture with all kinds of locks and all faults: the promises of
 # the locks, the guard and the fence hold, whatever fails.
 #
-# TORTURE_SECONDS, TORTURE_SEED: instead of forty, and a random seed
+# TORTURE_SECONDS, TORTURE_SEED: instead of thirty, and a random seed
 
 use strict;
 use warnings;
@@ -13,7 +13,7 @@ use Test::More;
 use Deadline;
 use Torture;
 
-my $seconds = $ENV{TORTURE_SECONDS} || 40;
+my $seconds = $ENV{TORTURE_SECONDS} || 30;
 my $run = Torture->new(seconds => $seconds, $ENV{TORTURE_SEED} ? (seed => $ENV{TORTURE_SEED}) : ());
 diag("seed $run->{seed}: repeat its faults with TORTURE_SEED=$run->{seed}, or dev/torture --seed=$run->{seed}");
 

@@ -1,8 +1,8 @@
 # The checker of the torture test can fail: it finds each violation in a log
-# that contains it, none in a log without, be it written by hand or by a program;
-# and those that a stopped holder causes when there is neither guard nor fence.
+# that contains it (Torture::Random), none in a log without; what an earlier one let
+# pass; and what a stopped holder causes when there is neither guard nor fence.
 #
-# CHECKER_SEED, CHECKER_HISTORIES: instead of a random seed, and 1,500
+# CHECKER_SEED, CHECKER_HISTORIES: instead of a random seed, and 1,000
 
 use strict;
 use warnings;
@@ -15,189 +15,6 @@ use Test::More;
 use Torture;
 use Torture::Random;
 use Zklock;
-
-# Three holds each, one after another, of object 1, which is a counter; of
-# object 2, a set; of object 3, a register.  Changes to that:
-#   history => sub { my ($row) = @_ }      false: drop this row
-#   object => sub { my ($object) = @_ }
-#   event => sub { my ($columns) = @_ }    the same
-#   more => [ [ columns ], ... ]
-my %KIND = (1 => 'counter', 2 => 'set', 3 => 'register');
-
-sub violations
-{
-	my (%change) = @_;
-	my $checker = Torture::Checker->new(session_timeout => 2, tick => 0.5, homes => { 1 => 0, 2 => 0, 3 => 1 });
-	my (@events, @history, @objects);
-	foreach my $object (sort keys %KIND)
-	{
-		foreach my $n (1 .. 3)
-		{
-			my $op = 1_000_000 * $n + $object;
-			my $t = 10 * $object + $n;
-			my $token = 100 * $object + $n;
-			my @c = ($n, $op);
-			my $call = sub {
-				my ($from, $to, $call, %more) = @_;
-				push @events, [ $t + $from, @c, $call, 'invoked', $object, {%more} ], [ $t + $to, @c, $call, 'ok', $object, {%more} ];
-			};
-			$call->(0, 0.1, 'lock', timeout => 5000);
-			push @events, [ $t + 0.1, @c, 'hold', 'begin', $object, { asked => $t } ],
-			  [ $t + 0.11, @c, 'hold', 'token', $object, { token => $token } ];
-			$call->(0.2, 0.3, 'write');
-			$call->(0.5, 0.6, 'commit');
-			push @events, [ $t + 0.6, @c, 'hold', 'end', $object, { how => 'commit', left => $t + 0.5 } ];
-			push @history,
-			  {
-				op => $op, object => $object, worker => $n, hold => $op, token => $token, cluster => 0,
-				granted => $t + 0.15, committed => $t + 0.55, seq => $n,
-				$object == 3 ? (written => $op) : (read => $n - 1, written => $n)
-			  };
-		}
-		push @objects,
-		  {
-			id => $object, kind => $KIND{$object}, seq => 3,
-			value => $object == 1 ? 3 : $object == 2 ? 0 : 3_000_003,
-			members => $object == 2 ? [ 1_000_002, 2_000_002, 3_000_002 ] : []
-		  };
-	}
-	push @events, @{ $change{more} // [] };
-	$change{$_} //= sub { 1 } for qw(event history object);
-	$checker->event(@$_) for sort { $a->[0] <=> $b->[0] } grep { $change{event}->($_) } @events;
-	$checker->history($_) for grep { $change{history}->($_) } @history;
-	foreach my $object (@objects) { $change{object}->($object); $checker->object($object); }
-	$checker->finish;
-	return $checker->violations;
-}
-
-sub kinds { my %kinds = map { $_->[0] => 1 } violations(@_); return join ', ', sort keys %kinds; }
-
-# change the row of one op; by default the second of object 1
-sub row
-{
-	my ($change, $op) = @_;
-	$op //= 2_000_001;
-	return history => sub { my ($row) = @_; return $row->{op} != $op || do { $change->($row); 1 }; };
-}
-
-sub event
-{
-	my ($call, $phase, $change, $op) = @_;
-	$op //= 2_000_001;
-	return event => sub {
-		my ($e) = @_;
-		return 1 if $e->[2] != $op || $e->[3] ne $call || $e->[4] ne $phase;
-		return $change->($e);
-	};
-}
-
-sub object { my ($id, %value) = @_; return object => sub { %{ $_[0] } = (%{ $_[0] }, %value) if $_[0]{id} == $id; }; }
-
-sub fault
-{
-	my ($from, $to, $kind, %more) = @_;
-	return map { [ $_->[0], 'nemesis', 1, 'fault', $_->[1], 0, { kind => $kind, %more } ] } [ $from, 'begin' ], [ $to, 'end' ];
-}
-
-is(kinds(), '', 'nothing');
-
-subtest 'what is in the tables' => sub {
-	is(kinds(row(sub { $_[0]{read} = 0; $_[0]{written} = 1 })), 'lost update', 'two read the same');
-	is(kinds(object(1, value => 2)), 'final value', 'a counter that is not what the last one wrote');
-	is(kinds(object(3, value => 2_000_003)), 'final value', 'a register');
-	is(kinds(object(2, members => [ 1_000_002, 3_000_002 ])), 'lost element', 'an element that is gone');
-	is(kinds(object(2, members => [ 1_000_002, 2_000_002, 3_000_002, 4 ])), 'lost element', 'one that nobody committed');
-	is(kinds(object(2, members => [ 1_000_002, 2_000_002, 2_000_002, 3_000_002 ])), 'lost element', 'one twice');
-	is(kinds(row(sub { $_[0]{token} = 101 })), 'token order', 'a token as that before');
-	is(kinds(row(sub { $_[0]{token} = 99 }, 2_000_003)), 'token order', 'an older one');
-	is(kinds(row(sub { $_[0]{hold} = 1_000_001 })), 'token order', 'two tokens in one hold');
-	is(kinds(row(sub { @{ $_[0] }{qw(hold token)} = (1_000_001, 101) })), '', 'but the same one twice is right');
-	is(kinds(row(sub { $_[0]{token} = undef })), 'no token', 'none');
-	is(kinds(row(sub { $_[0]{seq} = 4 }, 3_000_003)), 'sequence', 'a write that is missing');
-	is(kinds(object(3, seq => 4)), 'sequence', 'or that left no trace');
-};
-
-subtest 'work at the same time' => sub {
-	is(kinds(row(sub { $_[0]{granted} = 11.4 })), 'overlap', 'begun before the other one had committed');
-	is(kinds(row(sub { @{ $_[0] }{qw(granted cluster)} = (11.4, 1) })), 'overlap', 'in the other cluster');
-	is(kinds(row(sub { @{ $_[0] }{qw(granted cluster seq read written)} = (11.4, 1) }),
-			object(1, seq => 2, value => 3)), 'lost update, overlap, sequence', 'without a write');
-	is(kinds(row(sub { $_[0]{committed} = 13.5 })), 'overlap', 'ended after the next one had begun');
-	is(kinds(event('hold', 'token', sub { $_[0][6]{token} = 101; 1 })), 'same token', 'two holds with one token');
-};
-
-subtest 'what was promised' => sub {
-	is(kinds(history => sub { $_[0]{op} != 3_000_001 }, object(1, seq => 2, value => 2)), 'promise', 'told: committed, and it is not');
-	is(kinds(event('commit', 'ok', sub { $_[0][4] = 'failed'; 1 })), 'promise', 'told: not committed, and it is');
-	is(kinds(event('commit', 'ok', sub { $_[0][4] = 'unknown'; 1 })), '', 'told: unknown, and it is');
-	is(kinds(
-			event('commit', 'ok', sub { $_[0][4] = 'unknown'; 1 }, 3_000_001),
-			history => sub { $_[0]{op} != 3_000_001 },
-			object(1, seq => 2, value => 2)), '', 'or is not');
-	is(kinds(event('write', 'ok', sub { 0 })), 'no end', 'a call that nothing came of');
-	is(kinds(event => sub { my ($e) = @_; $e->[2] != 2_000_001 || $e->[3] ne 'commit' }), 'promise', 'committed without asking');
-};
-
-subtest 'in time' => sub {
-	# the third hold of object 3 comes at 33.1
-	my @late = (event => sub {
-		my ($e) = @_;
-		$e->[0] += 5 if $e->[2] == 3_000_003 && !($e->[3] eq 'lock' && $e->[4] eq 'invoked');
-		1;
-	});
-	my @later = row(sub { $_[0]{$_} += 5 for qw(granted committed) }, 3_000_003);
-	is(kinds(@late, @later), 'late grant', 'a lock that is free');
-	is(kinds(@late, @later, more => [ fault(33.2, 37, 'cut') ]), '', 'a fault explains it');
-	is(kinds(@late, @later, more => [ fault(34, 37, 'outage', since => 33.2) ]), '', 'or an ensemble that was seen not to serve');
-	is(kinds(@late, @later, more => [ fault(34, 34, 'standstill', since => 33.2) ]), '', 'or a machine that was seen to stand still');
-	is(kinds(@late, @later, more => [ fault(20, 25, 'cut') ]), 'late grant', 'not one that was over');
-	is(kinds(@late, @later, more => [ fault(33.2, 37, 'backend_stop', worker => 3) ]), '', 'or that it was stopped itself');
-	is(kinds(@late, @later, more => [ fault(33.2, 37, 'backend_stop', worker => 1) ]), 'late grant', 'but not that somebody else was');
-	is(kinds(@late, @later, more => [ fault(33.2, 37, 'pg_immediate', cluster => 1) ]), '', 'a restart of its own cluster');
-	is(kinds(@late, @later, more => [ fault(33.2, 37, 'pg_immediate', cluster => 0) ]), 'late grant', 'not of the other one');
-	my @stuck = (event => sub {
-		my ($e) = @_;
-		$e->[6]{timeout} = 1000 if $e->[3] eq 'lock';
-		$e->[0] += 5 if $e->[2] == 3_000_003 && $e->[4] ne 'invoked';
-		$e->[0] = 38.1 if $e->[2] == 3_000_003 && $e->[4] eq 'begin';
-		1;
-	});
-	like(kinds(@stuck, @later), qr/late answer/, 'a call after its timeout');
-};
-
-subtest 'in order' => sub {
-	# the second of object 1 asks before the first
-	my $early = sub { my ($e) = @_; $e->[6]{asked} = 9.8; 1 };
-	is(kinds(event('hold', 'begin', $early)), 'order', 'who asked first was second');
-	is(kinds(event('hold', 'begin', $early), more => [ fault(10.5, 10.6, 'drop', server => 1) ]), '', 'which a fault explains');
-	my @swapped = (event => sub {
-		my ($e) = @_;
-		$e->[6]{token} = { 1_000_001 => 102, 2_000_001 => 101 }->{ $e->[2] } // $e->[6]{token} if $e->[4] eq 'token';
-		1;
-	});
-	is(kinds(@swapped), 'order', 'nor did it stand first in the queue');
-};
-
-subtest 'errors' => sub {
-	my @error = event('lock', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { state => $_[1] // '58030', message => 'x' }; 1 });
-	is(kinds(@error), 'error', 'no fault');
-	is(kinds(@error, more => [ fault(11, 12, 'drop', server => 1) ]), '', 'a fault');
-	is(kinds(@error, more => [ fault(5, 6, 'drop', server => 1) ]), 'error', 'one that was over for long');
-	my $told = sub { $_[0][4] = 'failed'; $_[0][6] = { state => '58030', message => 'x' }; 1 };
-	is(kinds(event => sub { my ($e) = @_; $e->[6]{timeout} &&= 90; $e->[2] != 2_000_001 || $e->[3] ne 'lock' || $e->[4] ne 'ok' || $told->($e) }),
-		'', 'none, but ZooKeeper had only 90 ms to answer');
-	my @closed = event('write', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { closed => 1, cluster => 1 }; 1 });
-	my @restart = fault(5, 6, 'pg_immediate', cluster => 1);
-	is(kinds(@closed, more => [@restart]), 'error', 'a connection that breaks long after a restart');
-	is(kinds(@closed, more => [ @restart, map { [ 4, 2, 2_000_000, 'begin', $_, 0, { cluster => 1 } ] } 'invoked', 'ok' ]), '',
-		'or was last used before it');
-	my @crash = fault(5, 6, 'backend_kill', cluster => 1);
-	my @back = map { [ $_->[0], 2, 2_000_009, 'connect', $_->[1], 0, { cluster => 1, $_->[1] eq 'ok' ? (pid => 77) : () } ] } [ 7, 'invoked' ], [ 10.5, 'ok' ];
-	is(kinds(@closed, more => [@crash]), 'error', 'a connection that breaks long after a crash');
-	is(kinds(@closed, more => [ @crash, @back ]), '', 'or soon after the cluster was back');
-	my @internal = event('lock', 'ok', sub { $_[0][4] = 'failed'; $_[0][6] = { state => 'XX000', message => 'x' }; 1 });
-	is(kinds(@internal, more => [ fault(11, 12, 'drop', server => 1) ]), 'error', 'one that no fault explains');
-};
 
 # One exclusive lock.  An operation is granted at "begin" and gives back a second later,
 # and all goes well, unless it says something else.
@@ -379,40 +196,7 @@ subtest 'a pooler' => sub {
 	is($explains->(2, '08P01', 11), 0, 'and not that of somebody else');
 };
 
-subtest 'readers, writers, places' => sub {
-	my @many = (limit => 1000);
-	my $reader = sub { return op(@many, mode => 'shared', @_) };
-	my $writer = sub { return op(@many, weight => 1000, @_) };
-	my $place = sub { return op(limit => 2, mode => 'semaphore', @_) };
-
-	is(story([ $reader->(begin => 1), $reader->(begin => 1.5), $writer->(asked => 1.1, begin => 2.6) ]), '', 'two readers, and then a writer');
-	is(story([ $reader->(begin => 1, left => 2.5), $writer->(asked => 1.1, begin => 2.6), $reader->(asked => 1.2, begin => 1.3) ]),
-		'order 1, turn 1', 'a reader that does not wait for a writer who waits');
-	is(story([ $reader->(begin => 1), $writer->(begin => 1.5) ]), 'turn 1, two holders 1', 'a writer beside a reader');
-	is(story([ $writer->(begin => 1), $reader->(begin => 1.5) ]), 'turn 1, two holders 1', 'a reader beside a writer');
-	is(story([ $writer->(begin => 1), $reader->(asked => 1.5, begin => 6), $writer->(asked => 1.6, begin => 7.2) ]), 'late grant 1', 'a reader that comes late');
-	is(story([ $reader->(begin => 1), $reader->(asked => 1.5, begin => 6) ]), 'late grant 1', 'though nobody was in its way');
-
-	is(story([ $place->(begin => 1), $place->(begin => 1.2), $place->(asked => 1.3, begin => 2.05) ]), '', 'two places, and one who waits');
-	is(story([ map { $place->(begin => 1 + 0.1 * $_) } 0 .. 2 ]), 'turn 1, two holders 1', 'three have two places');
-	is(story([ $place->(begin => 1, left => 9), $place->(begin => 1.2), $place->(asked => 1.3, begin => 6) ]), 'late grant 1', 'a place that was free for long');
-	is(story([ $place->(begin => 1, left => 9), $place->(begin => 1.2), $place->(asked => 1.3, begin => 6), $place->(asked => 1.4, begin => 2.5) ]),
-		'late grant 1, turn 1', 'and which another takes, who comes later');
-
-	my $becomes = sub {
-		my ($one, %two) = @_;
-		my $op = ++$last_op;
-		return ($one, { %$one, op => $op, from => $one->{op}, begin => $one->{left}, asked => $one->{asked}, left => $one->{gone} - 0.1, end => $one->{gone} + 0.1,
-				committed => $one->{gone} - 0.05, mode => 'shared', weight => 1, node => 0, %two });
-	};
-	my @down = (commits => 1.8, committed => 1.9, commit_answered => 1.95, left => 2, end => 2.1, shared => 2.05);
-	is(story([ $becomes->($writer->(begin => 1, @down, gone => 3)), $reader->(asked => 1.5, begin => 2.1), $writer->(asked => 1.6, begin => 3.2) ]),
-		'', 'a writer becomes a reader');
-	is(story([ $becomes->($writer->(begin => 1, @down, gone => 3)), $reader->(asked => 1.5, begin => 2.01) ]), 'turn 1', 'the next reader enters before');
-	is(story([ $becomes->($writer->(begin => 1, @down, gone => 3)), $writer->(asked => 1.5, begin => 2.2) ]), 'turn 1, two holders 1', 'a writer enters');
-	is(story([ $becomes->($writer->(begin => 1, @down, gone => 9, shared => undef)), $reader->(asked => 1.5, begin => 9.1) ]),
-		'late release 1', 'but nobody hears of it');
-
+subtest 'several at once' => sub {
 	# who asks for several at once asks for the second when it has the first
 	my @both = (group => 5, kind => 'several');
 	is(story([ op(begin => 1, left => 6), op(object => 2, begin => 3, left => 5), op(begin => 6.1, asked => 2, @both), op(object => 2, begin => 6.1, asked => 2, made => 6.05, @both) ]),
@@ -425,7 +209,7 @@ subtest 'readers, writers, places' => sub {
 # one violation.
 subtest 'random histories' => sub {
 	my $seed = $ENV{CHECKER_SEED} || 1 + int rand 1_000_000_000;
-	my $histories = $ENV{CHECKER_HISTORIES} || 1_500;
+	my $histories = $ENV{CHECKER_HISTORIES} || 1_000;
 	diag("seed $seed: repeat with CHECKER_SEED=$seed");
 	my @plants = Torture::Random::plants();
 	my (@wrong, %convicted);
@@ -499,7 +283,7 @@ sub differences
 # one did.
 subtest 'without guard and fence' => sub {
 	my $run = Torture->new(
-		seconds => 30, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ],
+		seconds => 20, faults => 'backend_stop', moment => 'critical', pause => [ 0.3, 0.8 ],
 		kinds => 'exclusive', contents => ['counter'], objects => 4, guard => 'off', fence => 0);
 	diag("seed $run->{seed}");
 	$run->execute;

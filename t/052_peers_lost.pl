@@ -80,23 +80,19 @@ foreach my $peer (map { @$_ } values %peer)
 #   how       for the table
 #   check     asked before COMMIT: "held", the library's opinion of the lock;
 #             "events", whether the connection has been lost since
-#   fence     zk_fence: "once", in the single transaction, before it reads; "twice",
-#             before it reads and again in the transaction that writes
+#   fence     zk_fence, before it reads
 my @cast = (
 	(   map { (
 				{ lock => $_, how => 'acquire, transaction, release' },
 				{ lock => $_, how => 'asks the lock before `COMMIT`', check => 'held' },
 				{ lock => $_, how => 'asks a connection listener before `COMMIT`', check => 'events' },
-				{ lock => $_, how => '`zk_fence(path, token)` before it reads', fence => 'once' },
-				{ lock => $_, how => '`zk_fence(path, token)` before it reads, and with the write', fence => 'twice' })
+				{ lock => $_, how => '`zk_fence(path, token)` before it reads', fence => 1 })
 		} qw(kazoo curator)),
 	{ lock => 'off', how => '`commit_guard = off`' },
 	{ lock => 'on', how => '`commit_guard = on`' },
 	{ lock => 'strict', how => '`commit_guard = strict`' },
-	{ lock => 'off', how => '`off`, `zk_fence(path)` before it reads', fence => 'once' },
-	{ lock => 'off', how => '`off`, `zk_fence(path, token)` before it reads, and with the write', fence => 'twice' },
-	{ lock => 'on', how => '`on`, `zk_fence(path)` before it reads', fence => 'once' },
-	{ lock => 'strict', how => '`strict`, `zk_fence(path)` before it reads', fence => 'once' });
+	{ lock => 'on', how => '`on`, `zk_fence(path)` before it reads', fence => 1 },
+	{ lock => 'strict', how => '`strict`, `zk_fence(path)` before it reads', fence => 1 });
 
 foreach my $n (0 .. $#cast)
 {
@@ -126,8 +122,6 @@ sub steps
 	my ($holder) = @_;
 	my ($role, $peer) = @{$holder}{qw(role peer)};
 	my $path = $role->{path};
-	my $fence = $role->{fence} // '';
-	my $by_token = sub { "SELECT zk_fence('$path', $holder->{token})" };
 	my $read = [ read => "SELECT n FROM counter WHERE path = '$path'" ];
 	my $write = sub { "UPDATE counter SET n = $holder->{read} + 1 WHERE path = '$path'" };
 	my @write =
@@ -135,19 +129,11 @@ sub steps
 	  ? ([ commit => sub { $write->() . ' \\; COMMIT' } ])
 	  : ([ write => $write ], $holder->{notify} ? [ notify => 'NOTIFY peers' ] : (), [ commit => 'COMMIT' ]);
 
-	if ($fence eq 'twice')
-	{
-		return (
-			$peer ? [ lock => undef ] : [ lock => "SELECT zk_lock('$path'), zk_lock_token('$path')" ],
-			[ fence => $by_token ], $read,
-			'think',
-			[ begin => 'BEGIN' ], [ fence_again => $by_token ], @write);
-	}
 	return (
 		$peer
 		? ([ lock => undef ], [ begin => 'BEGIN' ])
 		: ([ begin => 'BEGIN' ], [ lock => "SELECT zk_xact_lock('$path'), zk_lock_token('$path')" ]),
-		$fence ? [ fence => $peer ? $by_token : "SELECT zk_fence('$path')" ] : (),
+		$role->{fence} ? [ fence => $peer ? sub { "SELECT zk_fence('$path', $holder->{token})" } : "SELECT zk_fence('$path')" ] : (),
 		$read,
 		'think',
 		@write);
@@ -317,9 +303,6 @@ sub expected
 	# at COMMIT, too: it waits there for the lock that NOTIFY takes, but not
 	# longer than its last confirmation is valid
 	return 'commit: 40001' if $role->{lock} =~ /^(?:on|strict)$/;
-	return 'lost' if $scene eq 'at COMMIT' && !$role->{fence};
-	return 'in order' if $scene eq 'at COMMIT';
-	return 'fence again: 40001' if ($role->{fence} // '') eq 'twice';
 	return 'in order' if $role->{fence};
 	return undef if $scene eq 'stopped' && ($role->{check} // '') eq 'events';
 	return 'lost';
@@ -343,7 +326,7 @@ sub scene
 		$holder->{session} //= zk_session($node, options => $holder->{options});
 		my $backend_is_hurt = !$holder->{peer} && $holder->{number} == 1;
 		$holder->{notify} = $backend_is_hurt && $scene eq 'at COMMIT';
-		$holder->{at_once} = $backend_is_hurt && $scene eq 'stopped' && ($holder->{role}{fence} // '') ne 'twice';
+		$holder->{at_once} = $backend_is_hurt && $scene eq 'stopped';
 		$holder->{steps} = [ steps($holder) ];
 	}
 	forget_news($_) for map { @$_ } values %peer;

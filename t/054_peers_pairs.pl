@@ -1,10 +1,14 @@
-# Who waits for whom: zklock in each of its styles, Curator's locks and kazoo's,
+# Who waits for whom: zklock in each of its styles, beside Curator's locks and kazoo's,
 # each once as the holder of a lock and once as the second client, in all pairs.
 # Most libraries recognize only their own names of nodes, so that some pairs
 # share a path and do not see each other: what the README says about these is
 # tested, too.  Then, for those that do: what happens to waiters when a holder
-# of the exclusive lock downgrades.  Finally, two faults of other libraries that
-# the README names.
+# of the exclusive lock downgrades.
+#
+# Finally, deadlocks beside Curator's mutex.  What waits inside another client cannot be seen:
+# nobody fails because of a cycle through one, and a timeout or a cancel opens it.  And a
+# client of Curator that stands in the queue of a cycle is neither its victim nor in its
+# way.
 
 use strict;
 use warnings;
@@ -12,32 +16,28 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
+use Cycles;
 use Peer;
 use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
-my $node = zk_cluster('main', $zk);
+my ($node, $node_b) = map { zk_cluster($_, $zk, deadlock_timeout => '100ms') } qw(a b);
 
 # ------------------------------------------------------------------- the cast
 
 # A process of a library can wait for one lock at a time, like an SQL session.
-my %library = map {
-	my $kind = $_;
-	(   $kind => [ map { Peer->new($kind, $zk, no_wait => 1, root => "$ENV{ZKLOCK_TMP}/newer") } 1 .. 2 ],
-		"installed $kind" => [ Peer->new($kind, $zk, no_wait => 1) ])
-} qw(curator kazoo);
+my %library = map { $_ => Peer->new($_, $zk, no_wait => 1, root => "$ENV{ZKLOCK_TMP}/newer") } qw(curator kazoo);
 my %sql;
 foreach my $style (qw(curator curator_rw kazoo))
 {
 	$sql{$style} = [ map { zk_session($node, options => "-c zklock.node_style=$style") } 1 .. 4 ];
 }
-is($_->wait, 'ready', $_->kind . ' is there') for map { @$_ } values %library;
-my %version = map { $_ => $library{$_}[0]->ask('version') } keys %library;
+is($_->wait, 'ready', $_->kind . ' is there') for values %library;
+my %version = map { $_ => $library{$_}->ask('version') } keys %library;
 note join ', ', map { "$_ $version{$_}" } sort keys %version;
 
 # Whether a reader of this kazoo also waits for later writers (kazoo#649), or a
@@ -46,7 +46,7 @@ note join ', ', map { "$_ $version{$_}" } sort keys %version;
 sub has_fault
 {
 	my ($library) = @_;
-	my $faulty = $library =~ /kazoo/ ? qr/^(?:[01]|2\.[0-8])\./ : qr/^(?:[0-4]|5\.[0-4])\./;
+	my $faulty = $library eq 'kazoo' ? qr/^(?:[01]|2\.[0-8])\./ : qr/^(?:[0-4]|5\.[0-4])\./;
 	return $version{$library} =~ $faulty;
 }
 
@@ -85,7 +85,7 @@ sub contender
 {
 	my ($name, $path) = @_;
 	my $way = $way{$name} // die "no such lock: $name";
-	my $clients = $way->{style} ? $sql{ $way->{style} } : $library{ $way->{of} };
+	my $clients = $way->{style} ? $sql{ $way->{style} } : [ $library{ $way->{of} } ];
 	my $client = $clients->[ $used{$path}{$clients}++ ] // die "too few for $path";
 	return { name => $name, path => $path, way => $way, client => $client };
 }
@@ -147,12 +147,13 @@ sub all_wait
 # ----------------------------------------------------------------- all the pairs
 
 my @names = sort keys %way;
-my %waits;
 my $number = 0;
 foreach my $first_name (@names)
 {
 	foreach my $second_name (@names)
 	{
+		next if $way{$first_name}{of} && $way{$second_name}{of};    # none is ours
+
 		my $path = '/pairs/' . $number++;
 		my $first = contender($first_name, $path);
 		my $second = contender($second_name, $path);
@@ -161,7 +162,7 @@ foreach my $first_name (@names)
 		my $token = gets_it(go($first));
 		go($second);
 		zk_until(sub { is_done($second) || waiting($path) }, "$second_name after $first_name");
-		my $waits = $waits{$second_name}{$first_name} = !is_done($second);
+		my $waits = !is_done($second);
 		my $second_token;
 		$second_token = gets_it($second) unless $waits;
 		give_back($first);
@@ -172,11 +173,6 @@ foreach my $first_name (@names)
 			"$second_name $says $first_name");
 	}
 }
-
-note join "\n", 'Who (down) waits for whom (across)', '',
-  '| | ' . join(' | ', @names) . ' |',
-  '| --- |' . ' --- |' x @names,
-  map { my $second = $_; "| $second | " . join(' | ', map { $waits{$second}{$_} ? 'waits' : '' } @names) . ' |' } @names;
 
 # -------------------------------------------------------------------- downgrade
 
@@ -220,27 +216,23 @@ sub queue
 	return;
 }
 
-# A writer and a reader behind it wait while the holder of the lock downgrades;
-# if there is a reader ahead of them, it waits too, and is then granted.
+# A reader, a writer and a reader behind that wait while the holder of the lock downgrades:
+# only the first is granted then.
 sub downgrade_before
 {
 	my ($holder_name, $writer_name, $behind_name, $before_name) = @_;
 	my $path = '/downgrade/' . $number++;
 	my ($holder, $writer, $behind) = map { contender($_, $path) } $holder_name, $writer_name, $behind_name;
-	my $before = $before_name && contender($before_name, $path);
+	my $before = contender($before_name, $path);
 
-	note "downgrade of $holder_name; waiting: " . join ', ', grep { defined } $before_name, $writer_name, $behind_name;
+	note "downgrade of $holder_name; waiting: " . join ', ', $before_name, $writer_name, $behind_name;
 	my $token = gets_it(go($holder));
-	queue($path, grep { defined } $before, $writer, $behind);
+	queue($path, $before, $writer, $behind);
 	downgrade($holder);
-	if ($before)
-	{
-		cmp_ok(gets_it($before), '>', $token, "- $before_name goes on");
-		all_wait($path, '- nobody else does', $writer, $behind);
-		give_back($before);
-		all_wait($path, '- nor when that reader has gone', $writer, $behind);
-	}
-	else { all_wait($path, "- nobody goes on", $writer, $behind); }
+	cmp_ok(gets_it($before), '>', $token, "- $before_name goes on");
+	all_wait($path, '- nobody else does', $writer, $behind);
+	give_back($before);
+	all_wait($path, '- nor when that reader has gone', $writer, $behind);
 	my $now = time;
 	give_shared_back($holder);
 	my $writer_token = gets_it($writer);
@@ -254,22 +246,20 @@ sub downgrade_before
 }
 
 my @cases = (    # holder, writer, reader behind it, reader before it
-	[ 'zk_lock, curator_rw', 'Curator WriteLock', 'zk_lock_shared, curator_rw', 'Curator ReadLock' ],
-	[ 'zk_lock, curator_rw', 'zk_lock, curator_rw', 'Curator ReadLock', 'zk_lock_shared, curator_rw' ],
-	[ 'zk_lock, kazoo', 'kazoo WriteLock', 'zk_lock_shared, kazoo', 'kazoo ReadLock' ],
-	[ 'zk_lock, kazoo', 'zk_lock, kazoo', 'kazoo ReadLock', 'zk_lock_shared, kazoo' ],
-	[ 'Curator WriteLock', 'zk_lock, curator_rw', 'Curator ReadLock', 'zk_lock_shared, curator_rw' ],
-	[ 'Curator WriteLock', 'Curator WriteLock', 'zk_lock_shared, curator_rw', 'zk_lock_shared, curator_rw' ],
-	[ 'zk_lock, curator', 'Curator InterProcessMutex', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ],
-	[ 'zk_lock, curator', 'kazoo Lock, "-lock-"', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ],
-	[ 'zk_lock, curator', 'zk_lock, curator', 'zk_lock_shared, curator', 'zk_lock_shared, curator' ]);
+	(   map { (
+				[ "zk_lock, $_->[0]", "$_->[1] WriteLock", "zk_lock_shared, $_->[0]", "zk_lock_shared, $_->[0]" ],
+				[ "zk_lock, $_->[0]", "zk_lock, $_->[0]", "$_->[1] ReadLock", "zk_lock_shared, $_->[0]" ],
+				[ "zk_lock, $_->[0]", "zk_lock, $_->[0]", "zk_lock_shared, $_->[0]", "$_->[1] ReadLock" ])
+		} [qw(curator_rw Curator)],
+		[qw(kazoo kazoo)]),
+	[ 'Curator WriteLock', 'zk_lock, curator_rw', 'zk_lock_shared, curator_rw', 'zk_lock_shared, curator_rw' ],
+	map { [ 'zk_lock, curator', $_, 'zk_lock_shared, curator', 'zk_lock_shared, curator' ] } 'Curator InterProcessMutex', 'kazoo Lock, "-lock-"');
 foreach my $case (@cases)
 {
   SKIP:
 	{
 		skip "Curator $version{curator} lets the next writer in (CURATOR-621)", 1
 		  if $case->[0] =~ /^Curator/ && has_fault('curator');
-		downgrade_before(@{$case}[ 0 .. 2 ]);
 		skip "kazoo $version{kazoo}'s readers wait for later writers (kazoo#649)", 1
 		  if $case->[3] eq 'kazoo ReadLock' && has_fault('kazoo');
 		downgrade_before(@$case);
@@ -289,64 +279,130 @@ foreach my $case (@cases)
 	give_shared_back($holder);
 }
 
-# ---------------------------------------------------------- faults of the others
-
-# CURATOR-621: a writer that takes the read lock too has a node at the end of
-# the queue, and once its writer's node is gone nothing is ahead of the next
-# writer.
-if (has_fault('installed curator'))
-{
-	my $path = '/downgrade/installed_curator';
-	my $name = "Curator $version{'installed curator'} WriteLock";
-	my $holder = { %{ contender('Curator WriteLock', $path) }, name => $name, client => $library{'installed curator'}[0] };
-	my $writer = contender('zk_lock, curator_rw', $path);
-	note "downgrade of $name; waiting: $writer->{name}";
-	gets_it(go($holder));
-	queue($path, $writer);
-	downgrade($holder);
-	ok(gets_it($writer), '- lets the next writer in');
-	give_back($writer);
-	give_shared_back($holder);
-}
+# ---------------------------------------------------------------- between writers
 
 # kazoo#649: a reader waits for a writer, and a second writer for that reader.
 # The first writer leaves.
-foreach my $kazoo ('kazoo', 'installed kazoo')
+SKIP:
 {
-	my $path = '/reader/' . $kazoo =~ s/ /_/r;
-	my $fault = has_fault($kazoo);
-	my $reader = $library{$kazoo}[0];
+	skip "kazoo $version{kazoo}'s reader waits for the later writer too (kazoo#649)", 1 if has_fault('kazoo');
+	my $path = '/reader/kazoo';
+	my $reader = contender('kazoo ReadLock', $path);
 	my ($first, $second) = map { contender($_, $path) } ('zk_lock, kazoo') x 2;
-
-	note "kazoo $version{$kazoo}: a reader between two writers";
+	note 'a reader of kazoo between two writers';
 	gets_it(go($first));
-	# its timeout covers the time from one event to the next
-	$reader->send("acquire /zklock$path " . ($fault ? 6000 : 60_000) . ' read');
-	zk_until(sub { waiting($path) == 1 }, 'the reader to wait');
-	go($second);
-	zk_until(sub { waiting($path) == 2 }, 'the writer to wait');
+	queue($path, $reader, $second);
 	give_back($first);
-	if ($fault)
-	{
-		is($reader->wait, 'timeout', "kazoo $version{$kazoo}'s reader waits for the later writer too");
-	}
-	else
-	{
-		like($reader->wait, qr/^ok /, "kazoo $version{$kazoo}'s reader has it");
-		all_wait($path, '- and the later writer waits', $second);
-		is($reader->ask("release /zklock$path read"), 'ok', '- until the reader has gone');
-	}
-	gets_it($second);
+	ok(gets_it($reader), "kazoo's reader has it");
+	all_wait($path, '- and the later writer waits', $second);
+	give_back($reader);
+	ok(gets_it($second), '- until the reader has gone');
 	give_back($second);
 }
+
+# -------------------------------------------------------------------- deadlocks
+
+my $curator = $library{curator};
+my $admin = zk_session($node);
+
+sub lock_sql { return "SELECT zk_xact_lock('$_[0]')"; }
+
+# Curator stands in the queue of a path, which is so long then
+sub curator_waits
+{
+	my ($path, $length) = @_;
+	$curator->send("acquire /zklock$path -1");
+	zk_until(sub { $zk->children("/zklock$path") == $length }, 'Curator to stand in the queue');
+	return;
+}
+
+# Curator gets the lock for which it waits, and gives these back
+sub curator_gets_it
+{
+	my ($name, @paths) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok($curator->acquired($curator->wait), $name);
+	is(join(' ', map { $curator->ask("release /zklock$_") } @paths), join(' ', map { 'ok' } @paths), 'and gives back what it has');
+	return;
+}
+
+foreach my $end ('a cancel', 'lock_timeout')
+{
+	subtest "a cycle through Curator, which $end opens" => sub {
+		$curator->acquire('/zklock/curator/x');
+		my ($s, $by_s) = looker($node, $zk);
+		$s->value(lock_sql('/curator/y'));
+		curator_waits('/curator/y', 2);
+		my $result;
+		if ($end eq 'a cancel')
+		{
+			$s->send(lock_sql('/curator/x'));
+			nobody_fails('who waits for Curator', [$by_s], $s);
+			ok(!$curator->is_done, 'and Curator waits');
+			$result = $s->cancel($admin);
+			is($result->{state}, '57014', 'canceled');
+		}
+		else
+		{
+			$result = $s->query(q{SET LOCAL lock_timeout = '4s'; } . lock_sql('/curator/x'));
+			is($result->{state}, '55P03', 'lock_timeout, and not 40P01');
+			like($result->{detail}, qr/^It is held by ZooKeeper session 0x[0-9a-f]+\.$/, 'DETAIL: Curator holds the lock');
+			cmp_ok($s->value('ROLLBACK; SELECT deadlock_checks FROM zk_session'), '>', 10, 'it has looked');
+		}
+		like($result->{err}, qr{^CONTEXT:  while waiting for lock path "/curator/x"$}m, 'CONTEXT');
+		$s->value('ROLLBACK');
+		curator_gets_it('Curator gets its lock', '/curator/y', '/curator/x');
+		is($s->value('BEGIN; ' . lock_sql('/curator/x') . '; ' . lock_sql('/curator/y') . '; COMMIT'), "t\nt", 'and then the session both');
+		zk_nothing_left($zk, 'no node is left on the board or in a queue');
+		$s->quit;
+	};
+}
+
+foreach my $place ('behind', 'between')
+{
+	subtest "a cycle of two, and Curator $place them in a queue" => sub {
+		my ($a, $b) = in_transactions($node, $node_b);
+		$a->value(lock_sql('/both/x'));
+		$b->value(lock_sql('/both/y'));
+		curator_waits('/both/x', 2) if $place eq 'between';
+		$b->send(lock_sql('/both/x'));
+		zk_wait_queued($zk, $b);
+		curator_waits('/both/x', 3) if $place eq 'behind';
+		$a->send(lock_sql('/both/y'));
+		my %result;
+		my $victim = zk_until(
+			sub {
+				$result{$_} = $_->wait for grep { !$result{$_} && $_->is_done } $a, $b;
+				return (grep { $result{$_} && $result{$_}{state} eq '40P01' } $a, $b)[0];
+			},
+			'one to fail');
+		my $other = $victim == $a ? $b : $a;
+		$victim->value('ROLLBACK');
+
+		# Curator's turn comes before that of the second of the two, or after both
+		my $first = $place eq 'between' && $other == $b;
+		curator_gets_it('Curator has its turn', '/both/x') if $first;
+		$result{$other} //= $other->wait;
+		is($result{$other}{out}, 't', 'one fails, and the other one gets its lock');
+		ok(!$curator->is_done, 'Curator waits on') if !$first;
+		$other->value('COMMIT');
+		curator_gets_it('Curator has its turn', '/both/x') if !$first;
+		is($_->value('SELECT deadlocks FROM zk_session'), $_ == $victim ? 1 : 0, 'zk_session: ' . ($_ == $victim ? 'one deadlock' : 'none')) for $a, $b;
+		zk_nothing_left($zk, 'no node is left on the board or in a queue');
+		$_->quit for $a, $b;
+	};
+}
+
+is($curator->ask('events'), 'CONNECTED', 'nothing has happened to Curator meanwhile');
+$admin->quit;
 
 # -------------------------------------------------------------------- the end
 
 zk_nothing_left($zk, 'no node and no watch is left while all sessions are there');
-$_->quit for map { @$_ } values %library, values %sql;
+$_->quit for values %library, map { @$_ } values %sql;
 zk_nothing_left($zk, 'and no session when they have gone', sessions => 0);
-zk_no_crash($node);
-$node->stop;
+zk_no_crash($_) for $node, $node_b;
+$_->stop for $node, $node_b;
 $zk->stop;
 
 done_testing();

@@ -1,7 +1,7 @@
 # The known faults of other lock libraries, one by one, for locks of every kind:
 # what can happen to one call and to its directories.  Numbers such as CURATOR-264
 # are those of bug reports.  Who waits for whom is in t/064, the removal of empty
-# directories in t/065.  Faults that are missing here are tested elsewhere (t/020 to
+# directories in t/012.  Faults that are missing here are tested elsewhere (t/020 to
 # t/027) or cannot happen.
 
 use strict;

@@ -1,14 +1,12 @@
 # Random programs: four sessions of two clusters acquire and release locks of
 # all kinds and scopes, with savepoints, errors, cancels.  After each step their
 # answers, zk_locks, the tokens and the queues in ZooKeeper are what the model
-# predicts (lib/Model.pm).  Those programs that PostgreSQL's advisory locks can
-# run as well are also run with these: their answers and pg_locks are what the
-# model predicts for them, and all three agree until one of the differences
-# matters.  And they are run, unchanged, with zklock_advisory, which pg_locks shows
-# as it shows PostgreSQL's, but for those who wait.  No program uses a
+# predicts (lib/Model.pm).  Those that need nothing but advisory locks are also run with
+# zklock_advisory, which pg_locks shows as it shows PostgreSQL's, but for those who wait;
+# what PostgreSQL's own answer is in t/101.  No program uses a
 # single node (t/095): who is next there cannot be predicted.
 #
-# RANDOM_PROGRAMS: how many (default 60, three of each style and kind)
+# RANDOM_PROGRAMS: how many (default 40, four of each style and kind)
 # RANDOM_SEED: of the first; the others follow.  With RANDOM_PROGRAMS=1 it
 # repeats a single one.
 
@@ -27,7 +25,7 @@ use RandomProgram qw(zk_sql advisory_sql @PATHS $SESSIONS);
 use Zklock;
 use ZooKeeper;
 
-my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 60;
+my $PROGRAMS = $ENV{RANDOM_PROGRAMS} || 40;
 my $SEED = $ENV{RANDOM_SEED} || 1;
 my $PATIENCE = 20;    # seconds, for what should happen at once
 my @ALL = (0 .. $SESSIONS - 1);
@@ -40,7 +38,6 @@ my %setting = (
 	fsync => 'off');
 my @node = map { zk_cluster($_, $zk, %setting) } qw(a b);
 my @admin = map { zk_session($_) } @node;
-my ($version) = $node[0]->safe_psql('postgres', 'SHOW server_version_num') =~ /^(\d+)\d{4}$/;
 
 # Concatenates the answers of the statements, with booleans as psql shows them.
 my $functions = q{
@@ -82,22 +79,15 @@ my $functions = q{
 	END $$};
 $_->safe_psql('postgres', "$functions; CREATE EXTENSION zklock_advisory") for @node;
 
-# PostgreSQL's own advisory locks are in a database of their own, since they exclude
-# those of zklock_advisory on the same server.
-$node[0]->safe_psql('postgres', 'CREATE DATABASE own');
-$node[0]->safe_psql('own', $functions);
+# ----------------------------------------------------------------- two systems
 
-# --------------------------------------------------------------- three systems
-
-# What a program runs on: sessions, and a function that expresses a step in SQL.  In
-# ZooKeeper: the directories of the paths, the sessions' ids, what stands in the queues
+# What a program runs on: sessions, and a function that expresses a step in SQL; the
+# directories of the paths, the sessions' ids, what stands in the queues in ZooKeeper
 # ("kind path" => the nodes in their order), and nodes that cannot change, by name.
-my %zklock = (name => 'zklock', db => 'postgres', sql => \&zk_sql, node => sub { $_[0] % 2 }, session => [],
-	dirs => [ map { "/zklock$_" } @PATHS ], id => [], stands => {}, seen => {});
-my %advisory = (name => 'advisory', db => 'own', sql => \&advisory_sql, node => sub { 0 }, session => [], options => sub { '' });
-my %drop_in = (name => 'zklock_advisory', db => 'postgres', sql => \&advisory_sql, node => sub { $_[0] % 2 }, session => [],
-	dirs => [ map { "/zklock/advisory/postgres/$_" } 0 .. $#PATHS ], id => [], stands => {}, seen => {});
-my @systems = (\%zklock, \%advisory, \%drop_in);
+my %zklock = (name => 'zklock', sql => \&zk_sql, dirs => [ map { "/zklock$_" } @PATHS ]);
+my %drop_in = (name => 'zklock_advisory', sql => \&advisory_sql, dirs => [ map { "/zklock/advisory/postgres/$_" } 0 .. $#PATHS ]);
+my @systems = (\%zklock, \%drop_in);
+%$_ = (%$_, session => [], id => [], stands => {}, seen => {}) for @systems;
 
 my $style = '';
 
@@ -113,9 +103,8 @@ $drop_in{options} = sub { return options_for(@_) . ' -c search_path=zklock_advis
 sub connect_session
 {
 	my ($system, $who) = @_;
-	my $s = zk_session($node[ $system->{node}->($who) ], dbname => $system->{db}, options => $system->{options}->($who));
+	my $s = zk_session($node[ $who % 2 ], options => $system->{options}->($who));
 	$system->{session}[$who] = $s;
-	return if !$system->{dirs};
 	$s->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')});
 	$system->{id}[$who] = $s->value('SELECT session_id FROM zk_session');
 	return;
@@ -138,7 +127,7 @@ sub disconnect_all
 			},
 			'the sessions to end');
 	}
-	zk_until(sub { !grep { queues_in_zookeeper($_) ne '' } \%zklock, \%drop_in }, 'the queues to be empty');
+	zk_until(sub { !grep { queues_in_zookeeper($_) ne '' } @systems }, 'the queues to be empty');
 	return;
 }
 
@@ -180,7 +169,7 @@ sub start
 	my ($system, $step) = @_;
 	my $who = $step->{who};
 	my $s = $system->{session}[$who];
-	my $admin = $admin[ $system->{node}->($who) ];
+	my $admin = $admin[ $who % 2 ];
 
 	if ($step->{op} eq 'cancel') { $admin->value('SELECT pg_cancel_backend(' . $s->pid . ')'); }
 	elsif ($step->{op} eq 'terminate') { $admin->value('SELECT pg_terminate_backend(' . $s->pid . ')'); }
@@ -406,21 +395,17 @@ sub check_zklock
 	return;
 }
 
-# ------------------------------------------------------------- advisory locks
+# ------------------------------------------------------------ zklock_advisory
 
-# The locks that are held and, if they are shown, the waits for one
+# The locks that are held, as pg_locks has them
 sub await_pg_locks
 {
-	my ($system, $model, $shows_waits) = @_;
+	my ($system, $model) = @_;
 	my @expected;
 	foreach my $who (@ALL)
 	{
 		my %row = map { my ($path, $mode) = split ' ', $_->{row}; ("$path $mode t" => 1) } $model->holds($who);
 		push @expected, map { name_of($who) . " $_" } keys %row;
-	}
-	foreach my $path ($shows_waits ? 0 .. $#PATHS : ())
-	{
-		push @expected, map { name_of($_->{who}) . " $path $_->{mode} f" } grep { !$_->{granted} } $model->queue('lock', $path);
 	}
 	my %who = map { $system->{session}[$_] ? ($system->{session}[$_]->pid => name_of($_)) : () } @ALL;
 	await_same(
@@ -429,14 +414,12 @@ sub await_pg_locks
 		join(', ', sort @expected),
 		sub {
 			join ', ', sort map { s/^(\d+)/$who{$1} \/\/ 'nobody'/er } map { split /\n/, $_->value(
-				qq{SELECT concat_ws(' ', pid, objid, CASE mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, granted,
+				q{SELECT concat_ws(' ', pid, objid, CASE mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, granted,
 						CASE WHEN classid <> 0 OR objsubid <> 1 THEN 'of another key' END)
-					FROM pg_locks JOIN pg_database AS d ON d.oid = database WHERE locktype = 'advisory' AND datname = '$system->{db}'}) } @admin;
+					FROM pg_locks WHERE locktype = 'advisory'}) } @admin;
 		});
 	return;
 }
-
-# ------------------------------------------------------------ zklock_advisory
 
 # The queues, and what idle sessions say that they hold.  Until a waiter stands in its
 # queue, and what a rollback gives back is gone, the next step may come before them.
@@ -444,7 +427,7 @@ sub check_drop_in
 {
 	my ($model) = @_;
 	await_queues(\%drop_in, $model);
-	await_pg_locks(\%drop_in, $model, 0);
+	await_pg_locks(\%drop_in, $model);
 	my @asked = grep { !$model->is_blocked($_) && !$model->is_failed($_) } @ALL;
 	$drop_in{session}[$_]->send(q{SELECT concat_ws(' ', substr(path, length('/advisory/postgres/') + 1), mode, scope, count)
 		FROM zk_locks WHERE state = 'held' ORDER BY 1}) for @asked;
@@ -474,11 +457,10 @@ sub renew
 # Dies if there is a difference; returns false if the program cannot continue.
 sub run_step
 {
-	my ($program, $step, $zk_model, $advisory_model, $drop_in_model) = @_;
+	my ($program, $step, $zk_model, $drop_in_model) = @_;
 	my %model;
-	@model{ map { $_->{name} } @systems } = @_[ 2 .. 4 ];
+	@model{ map { $_->{name} } @systems } = ($zk_model, $drop_in_model);
 	my @run = grep { $model{ $_->{name} } } @systems;
-	my @answers;
 
 	start($_, $step) for @run;
 	foreach my $system (@run)
@@ -490,22 +472,11 @@ sub run_step
 		# ZooKeeper did not answer within this call's timeout, which is an error
 		return 0 if ($step->{how} // '') eq 'timed' && @got == 1 && $got[0][1] eq '58030';
 		differ("$system->{name}: answers", say_answers(@expected), say_answers(@got)) if say_answers(@expected) ne say_answers(@got);
-		push @answers, say_answers(@got) . ' waiting: ' . join '', map { name_of($_) } grep { $model->is_blocked($_) } @ALL;
 		renew($system, $step);
 	}
 	check_zklock($zk_model, !$program->is_advisory);
-	await_pg_locks(\%advisory, $advisory_model, 1) if $advisory_model;
 	check_drop_in($drop_in_model) if $drop_in_model;
 
-	if ($advisory_model)
-	{
-		if (!$advisory_model->differences)
-		{
-			differ('zklock and advisory locks', @answers) if $answers[0] ne $answers[1] && $step->{op} ne 'unlock_all';
-			$count{'the same answer of advisory locks'}++;
-		}
-		elsif ($answers[0] ne $answers[1]) { $count{'another answer of advisory locks'}++; }
-	}
 	my %now = %{ $zk_model->events };
 	$now{'a batch of readers'} = 1 if ($now{'shared granted'} // 0) > 1;
 	$now{'readers come in by a downgrade'} = 1 if $now{downgrade} && $now{'shared granted'};
@@ -517,14 +488,13 @@ sub run_program
 {
 	my ($program) = @_;
 	my ($zk_model, @others) = $program->models;
-	my ($advisory_model) = @others;
 	my @log;
 
 	%token_of = ();
 	foreach my $step ($program->steps)
 	{
 		push @log, sprintf '%3d %s: %s', @log + 1, name_of($step->{who}), zk_sql($step);
-		$log[-1] .= "\n      as " . advisory_sql($step) if $advisory_model && zk_sql($step) ne advisory_sql($step);
+		$log[-1] .= "\n      as " . advisory_sql($step) if @others && zk_sql($step) ne advisory_sql($step);
 		my $go_on = eval { run_step($program, $step, $zk_model, @others) };
 		if (my $why = $@)
 		{
@@ -543,78 +513,14 @@ sub run_program
 		}
 		$count{steps}++;
 	}
-	if ($advisory_model)
-	{
-		$count{'programs with advisory locks'}++;
-		$count{"programs in which $_ matters"}++ for $advisory_model->differences;
-	}
+	$count{'programs with advisory locks'}++ if @others;
 	return 1;
 }
-
-#
-# The model itself, against the documented behavior and PostgreSQL's manual.
-#
-subtest 'the model' => sub {
-	my @cases = (
-		[ 'a reader waits behind a waiting writer', 0,
-			'A lock shared', 't', 'B lock exclusive', '-', 'C try shared', 'f', 'C lock shared', '-',
-			'A unlock shared', 'A: t, B: t', 'B unlock exclusive', 'B: t, C: t' ],
-		[ 'one release wakes a batch of readers', 0,
-			'A lock exclusive', 't', 'B lock shared', '-', 'C lock shared', '-', 'D lock exclusive', '-',
-			'A unlock exclusive', 'A: t, B: t, C: t', 'C unlock shared', 't', 'B unlock shared', 'B: t, D: t' ],
-		[ 'downgrade: no writer gets in between', 0,
-			'A lock exclusive', 't', 'A lock shared', 't', 'B lock shared', '-', 'C lock exclusive', '-', 'D lock shared', '-',
-			'A unlock exclusive', 'A: t, B: t', 'A unlock shared', 't', 'B unlock shared', 'B: t, C: t' ],
-		[ 'upgrade: waits for readers', 0,
-			'A lock shared', 't', 'B lock shared', 't', 'A try exclusive', 'f', 'A lock exclusive', '-',
-			'B lock exclusive', '40P01', 'B unlock shared', 'A: t, B: t' ],
-		[ 'upgrade: not past a waiter', 0,
-			'A lock shared', 't', 'B lock exclusive', '-', 'A lock exclusive', '40P01', 'A try exclusive', 'f',
-			'A unlock shared', 'A: t, B: t' ],
-		[ 'advisory locks: past a waiter', 15,
-			'A lock shared', 't', 'B lock exclusive', '-', 'A try exclusive', 'f', 'A lock exclusive', 't' ],
-		[ 'advisory locks: a try under the own exclusive lock', 15,
-			'A lock exclusive', 't', 'B lock exclusive', '-', 'A try shared', 'f', 'A lock shared', 't', 'A try shared', 't' ],
-		[ 'a rollback takes back what the transaction took', 0,
-			'A lock exclusive', 't', 'A begin', '', 'A lock exclusive', 't', 'A rollback', '', 'B try exclusive', 'f',
-			'A unlock exclusive', 't', 'A unlock exclusive', 'f warning', 'B try exclusive', 't' ],
-		[ 'and advisory locks keep it', 15,
-			'A lock exclusive', 't', 'A begin', '', 'A lock exclusive', 't', 'A rollback', '',
-			'A unlock exclusive', 't', 'A unlock exclusive', 't' ],
-		[ 'ROLLBACK TO takes back what came after the savepoint', 0,
-			'A begin', '', 'A lock shared', 't', 'A savepoint', '', 'A lock exclusive', 't', 'B lock shared', '-',
-			'A rollback_to', 'A: , B: t', 'B unlock shared', 't', 'B try exclusive', 'f', 'A rollback', '', 'B try exclusive', 't' ],
-		[ 'no rollback undoes an unlock', 0,
-			'A lock exclusive', 't', 'A begin', '', 'A unlock exclusive', 't', 'A rollback', '', 'B try exclusive', 't' ],
-		[ 'a semaphore with different permits', 0,
-			'A semaphore 2', 't', 'B semaphore 2', 't', 'C semaphore 2', '-', 'D semaphore 4', 't', 'A unlock semaphore', 'A: t, C: t' ],
-		[ 'several at once', 0,
-			'A lock exclusive', 't', 'B lock_many', '-', 'C lock exclusive', '-', 'A unlock exclusive', 'A: t, B: t',
-			'B unlock_all', 'B: 3, C: t' ]);
-
-	foreach my $case (@cases)
-	{
-		my ($name, $version, @script) = @$case;
-		my $model = Model->new(sessions => $SESSIONS, paths => 3, advisory => $version || undef);
-		my (@expected, @got);
-		while (my ($line, $expected) = splice @script, 0, 2)
-		{
-			my ($who, $op, $what) = split ' ', $line;
-			my $how = $op eq 'try' ? 'try' : 'wait';
-			my %step = (who => ord($who) - ord('A'), op => $op eq 'try' ? 'lock' : $op, how => $how, scope => 'session', path => 1);
-			my @answers = $model->step(
-				{ %step, name => 1, mode => $what, permits => $what, $op eq 'lock_many' ? (paths => [ 2, 1, 0, 1 ]) : () });
-			push @expected, "$line: $expected";
-			push @got, "$line: " . (@answers == 0 ? '-' : @answers > 1 ? say_answers(@answers) : $answers[0][1]);
-		}
-		is(join("\n", @got), join("\n", @expected), $name);
-	}
-};
 
 $client = $zk->client;
 my $start = time;
 my $failed = 0;
-my @programs = map { RandomProgram->new(seed => $_, advisory => $version) } $SEED .. $SEED + $PROGRAMS - 1;
+my @programs = map { RandomProgram->new(seed => $_) } $SEED .. $SEED + $PROGRAMS - 1;
 
 foreach my $program (sort { $a->style cmp $b->style || $a->seed <=> $b->seed } @programs)
 {

@@ -22,8 +22,8 @@ use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
-my $BACKENDS = $ENV{ZK_BACKENDS} // 24;
-my $PAIRS = $ENV{ZK_PAIRS} // 9;
+my $BACKENDS = $ENV{ZK_BACKENDS} // 16;
+my $PAIRS = $ENV{ZK_PAIRS} // ($TIMING ? 9 : 1);
 my $zk = ZooKeeper->new->start;
 my %preload = (shared_preload_libraries => 'zklock');
 my $node = zk_cluster('main', $zk, %preload, max_connections => $BACKENDS + 30, 'zklock.session_timeout' => '20s', deadlock_timeout => '1h');
@@ -137,7 +137,7 @@ subtest 'waits' => sub {
 # What happens to a session while its backend does nothing
 subtest 'states' => sub {
 	my $proxy = ZkProxy->new($zk);
-	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '10s');
+	my $s = zk_session_with($node, hosts => $proxy, session_timeout => '6s');
 	$s->value(q{SELECT zk_lock('/s/a'), zk_lock('/s/b')});
 	my $state = sub { return $admin->value(q{SELECT string_agg(state, ' ' ORDER BY path) FROM zk_server_locks WHERE pid = } . $s->pid) };
 	is($state->(), 'held held', 'held');
@@ -241,7 +241,7 @@ subtest 'crowd' => sub {
 			"SELECT zk_lock($shared, '100 ms')", "BEGIN; SELECT zk_xact_lock($shared, '100 ms'); COMMIT", 'SELECT zk_unlock_all()');
 		return $do[ rand @do ];
 	};
-	foreach my $round (1 .. ($ENV{ZK_ROUNDS} // 3))
+	foreach my $round (1 .. ($ENV{ZK_ROUNDS} // 2))
 	{
 		foreach (1 .. 3)
 		{
@@ -332,12 +332,12 @@ subtest 'torn' => sub {
 	END LOOP; END \$\$");
 	zk_until(sub { $admin->value(q{SELECT count(*) FROM zk_server_locks WHERE mode = 'shared' AND pid = } . $writer->pid) }, 'the writer');
 	my $wrong = $reader->query("DO \$\$ DECLARE r record; BEGIN
-		FOR i IN 1 .. 30000 LOOP
+		FOR i IN 1 .. 10000 LOOP
 			SELECT path, token, count INTO r FROM zk_server_locks WHERE pid = @{[ $writer->pid ]} AND path IS NOT NULL
 				AND ((path, token) NOT IN (('$a', $token{$a}), ('$b', $token{$b})) OR count <> 1 OR state <> 'held');
 			IF FOUND THEN RAISE 'torn: %', r; END IF;
 		END LOOP; END \$\$");
-	is($wrong->{message}, '', 'no row is torn, in 30000 looks');
+	is($wrong->{message}, '', 'no row is torn, in 10000 looks');
 	is($writer->cancel($admin)->{state}, '57014', 'while it changed all the time');
 	$_->quit for $writer, $reader;
 };

@@ -16,8 +16,7 @@ Model - the specified behavior of the locks, to compare answers with
 
   my $copy = $model->copy;   # to see what a step would do
 
-  Model->new(sessions => 4, paths => 3, advisory => 15);    # like PostgreSQL 15's own locks
-  Model->new(sessions => 4, paths => 3, drop_in => 1);      # like those of zklock_advisory
+  Model->new(sessions => 4, paths => 3, drop_in => 1);    # like the locks of zklock_advisory
 
 =head1 DESCRIPTION
 
@@ -97,33 +96,10 @@ transaction block, where the statement is the transaction.
 
 =back
 
-=head2 How PostgreSQL's advisory locks differ
-
-C<advisory> is the version of the server.  Each difference has a switch here,
-and C<differences> says which of them have mattered so far.
-
-=over
-
-=item rollback_keeps
+=head2 How zklock_advisory differs
 
 A session-scope hold outlives the (sub)transaction that took it, even if that is
 rolled back.
-
-=item upgrade_passes
-
-A session that holds the lock shared and wants it exclusively goes ahead of
-those that wait for it exclusively and hold nothing, and waits only for the
-other readers.  (If the other one holds it shared as well, both fail with
-40P01.)  A try does so since version 17.
-
-=item try_yields
-
-Before version 17, a try for the shared lock under one's own exclusive one is
-false if another writer waits.
-
-=back
-
-Of these zklock_advisory has the first; otherwise it is as zklock.
 
 =cut
 
@@ -134,25 +110,15 @@ use warnings;
 use Carp;
 use Storable qw(dclone);
 
-# Model->new(sessions => N, paths => N, advisory => version of PostgreSQL, drop_in => 0 or 1)
+# Model->new(sessions => N, paths => N, drop_in => 0 or 1)
 sub new
 {
 	my ($class, %opt) = @_;
-	my $version = $opt{advisory};
 	my $self = bless {
 		paths => $opt{paths},
-		returns_void => defined $version || $opt{drop_in},
+		drop_in => $opt{drop_in},
 		session => [ map { _new_session($_) } 0 .. $opt{sessions} - 1 ],
 		queue => { lock => [ map { [] } 1 .. $opt{paths} ], semaphore => [ map { [] } 1 .. $opt{paths} ] },
-		switch => defined $version
-		? {
-			rollback_keeps => 1,
-			upgrade_passes => 1,
-			try_upgrade_passes => $version >= 17,
-			try_yields => $version < 17
-		  }
-		: { rollback_keeps => $opt{drop_in} },
-		differences => {},
 		events => {},
 		last_place => 0,
 		last_subtransaction => 0,
@@ -217,14 +183,6 @@ sub queue
 {
 	my ($self, $kind, $path) = @_;
 	return @{ $self->{queue}{$kind}[$path] };
-}
-
-# The switches that have mattered
-sub differences
-{
-	my ($self) = @_;
-	my @all = sort keys %{ $self->{differences} };
-	return @all;
 }
 
 # What happened in the last step, for statistics: { name => count }
@@ -355,11 +313,7 @@ sub _abort_sub
 	foreach my $hold (@{ $session->{holds} })
 	{
 		if ($hold->{sub} != $id) { push @keep, $hold; }
-		elsif ($self->{switch}{rollback_keeps} && $hold->{scope} eq 'session')
-		{
-			$self->{differences}{rollback_keeps} = 1;
-			push @keep, { %$hold, sub => 0 };
-		}
+		elsif ($self->{drop_in} && $hold->{scope} eq 'session') { push @keep, { %$hold, sub => 0 }; }
 	}
 	$self->_event('rollback takes back') if @keep < @{ $session->{holds} };
 	$self->_event('rollback takes back a part') if @keep && @keep < @{ $session->{holds} };
@@ -630,7 +584,7 @@ sub _unlock_all
 	my $dropped = @{ $session->{holds} } - @keep;
 	$session->{holds} = \@keep;
 	$self->_settle($session);
-	return { value => $self->{returns_void} ? '' : $dropped };    # pg_advisory_unlock_all returns void
+	return { value => $self->{drop_in} ? '' : $dropped };    # pg_advisory_unlock_all returns void
 }
 
 # ---------------------------------------------------------------------- calls
@@ -738,11 +692,6 @@ sub _ask
 	}
 	if ($mode eq 'shared' && $self->_own($who, $path, 'exclusive'))
 	{
-		if ($self->{switch}{try_yields} && !$patient && @before)
-		{
-			$self->{differences}{try_yields} = 1;
-			return 'refused';
-		}
 		$self->_event('shared under exclusive');
 		return 'held';
 	}
@@ -750,30 +699,20 @@ sub _ask
 	if (@before && $upgrade)
 	{
 		my ($writer) = grep { $_->{mode} eq 'exclusive' } @before;
-		if (   $writer
-			&& !$self->_own($writer->{who}, $path, 'shared')
-			&& $self->{switch}{ $patient ? 'upgrade_passes' : 'try_upgrade_passes' })
-		{
-			my ($at) = grep { $queue->[$_] == $writer } 0 .. $#$queue;
-			my @ahead = grep { $_->{who} != $who } @$queue[ 0 .. $at - 1 ];
-			return 'refused' if @ahead && !$patient;
-			$self->{differences}{upgrade_passes} = 1;
-			return $self->_stand($queue, $place, $call, $at, !@ahead);
-		}
 		$self->_event($writer ? 'upgrade impossible' : 'upgrade waits');
 		return 'deadlock' if $patient && $writer;
 	}
 	return 'refused' if @before && !$patient;
 	$self->_event('upgrade at once') if $upgrade && !@before;
-	return $self->_stand($queue, $place, $call, scalar @$queue, !@before);
+	return $self->_stand($queue, $place, $call, !@before);
 }
 
 sub _stand
 {
-	my ($self, $queue, $place, $call, $at, $granted) = @_;
+	my ($self, $queue, $place, $call, $granted) = @_;
 	$place->{number} = ++$self->{last_place};
 	$place->{granted} = $granted;
-	splice @$queue, $at, 0, $place;
+	push @$queue, $place;
 	push @{ $call->{made} }, $place;
 	$self->_event("$place->{mode} " . ($granted ? 'at once' : 'waits'));
 	return $granted ? 'held' : 'waits';

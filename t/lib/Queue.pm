@@ -31,7 +31,9 @@ use Exporter qw(import);
 use JSON::PP;
 use Test::More;
 
-our @EXPORT = qw(queue_of queue_by_hand queue_is queue_few queue_bytes);
+use Zklock qw(zk_few);
+
+our @EXPORT = qw(queue_of queue_by_hand queue_is);
 
 my @COLUMNS = qw(position kind mode granted token zk_session since node host port cluster_name pid datname usename application_name data);
 
@@ -152,13 +154,6 @@ sub _text
 	return join ' ', map { defined $row->{$_} ? "$_=" . substr $row->{$_}, 0, 200 : () } @COLUMNS;
 }
 
-# enough rows to see what is wrong
-sub queue_few
-{
-	my (@all) = @_;
-	return join "\n", @all[ 0 .. ($#all < 4 ? $#all : 4) ], @all > 5 ? 'and ' . (@all - 5) . ' more' : ();
-}
-
 # One test, for a queue that does not change: zk_lock_queue shows exactly its
 # rows.  Returns them.
 sub queue_is
@@ -178,7 +173,7 @@ sub queue_is
 		  if grep { ($got{$_} // 'NULL') ne ($expected{$_} // 'NULL') } @COLUMNS;
 	}
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is(queue_few(@wrong), '', "$name: " . @expected . ' rows');
+	is(zk_few(@wrong), '', "$name: " . @expected . ' rows');
 	return @got;
 }
 

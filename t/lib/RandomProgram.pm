@@ -7,14 +7,14 @@ RandomProgram - random sequences of lock calls in several sessions
 
 =head1 SYNOPSIS
 
-  my $program = RandomProgram->new(seed => 7, advisory => 15);
+  my $program = RandomProgram->new(seed => 7);
 
   $program->style;       # 'curator', 'curator_rw', 'kazoo' or 'mixed'
   foreach my $step ($program->steps)
   {
       $step->{who};                  # the number of a session
       zk_sql($step);                 # as SQL with zklock's functions
-      advisory_sql($step);           # with PostgreSQL's own, or zklock_advisory's, if $program->is_advisory
+      advisory_sql($step);           # with zklock_advisory's, if $program->is_advisory
   }
 
 =head1 DESCRIPTION
@@ -25,8 +25,8 @@ while it waits, sessions never wait for each other in a cycle, which nothing
 would break, and no answer depends on which of two processes is faster.  At the
 end of a program everything is given back.
 
-Half of the programs use only what PostgreSQL's advisory locks have as well, and
-run the same with both, and with zklock_advisory; half of these avoid everything in which the two differ.
+Half of the programs use only what PostgreSQL's advisory locks have as well, and run
+with zklock_advisory, too.
 
 =cut
 
@@ -49,18 +49,14 @@ our @PATHS = ('/m', '/m-o', '/m/n');
 my @styles = qw(curator curator_rw curator kazoo mixed);
 my $timeout = 250;    # ms, of calls that are meant to time out
 
-# options: seed, steps, advisory => version of PostgreSQL
 sub new
 {
 	my ($class, %opt) = @_;
-	my $kind = int($opt{seed} / @styles) % 4;
 	my $self = bless {
 		seed => $opt{seed},
 		style => $styles[ $opt{seed} % @styles ],
-		advisory => $kind % 2,
-		same => $kind == 1,
-		steps => [],
-		version => $opt{advisory}
+		advisory => int($opt{seed} / @styles) % 2,
+		steps => []
 	}, $class;
 
 	srand($opt{seed});
@@ -87,13 +83,12 @@ sub style { return $_[0]->{style}; }
 sub is_advisory { return $_[0]->{advisory}; }
 sub steps { return @{ $_[0]->{steps} }; }
 
-# the specified one and, for an advisory program, those of PostgreSQL and of
-# zklock_advisory
+# the specified one and, for an advisory program, that of zklock_advisory
 sub models
 {
 	my ($self) = @_;
 	my @common = (sessions => $SESSIONS, paths => scalar @PATHS);
-	return (Model->new(@common), $self->{advisory} ? (Model->new(@common, advisory => $self->{version}), Model->new(@common, drop_in => 1)) : ());
+	return (Model->new(@common), $self->{advisory} ? Model->new(@common, drop_in => 1) : ());
 }
 
 # ----------------------------------------------------------------- generating
@@ -113,7 +108,6 @@ sub _try_step
 		my $how = $step->{how} // '';
 		return 0 if $how =~ /^(?:timed|lock_timeout)$/ && !$model->events->{"$how runs out"};
 	}
-	return 0 if $self->{same} && $copies[1]->differences;
 	$self->{models} = \@copies;
 	push @{ $self->{steps} }, $step;
 	return 1;

@@ -35,7 +35,7 @@ use Time::HiRes qw(sleep);
 use Zklock;
 
 our @EXPORT = qw(turns_prepare turns_path turns_session turns_call turns_holds turns_forget
-  turns_trouble turns_judge turns_counted turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS);
+  turns_trouble turns_judge turns_counted turns_number @EXCLUSIVE_WAYS @SHARED_WAYS @SEMAPHORE_WAYS @ENDS);
 
 # The permits of a semaphore
 our $PERMITS = 3;
@@ -44,6 +44,9 @@ our $PERMITS = 3;
 our @EXCLUSIVE_WAYS = ('lock', 'xact', 'try', 'lock_timeout', 'short timeout');
 our @SHARED_WAYS = ('shared', 'xact shared', 'try shared', 'downgrade', 'upgrade');
 our @SEMAPHORE_WAYS = ('semaphore', 'xact semaphore');
+
+# Exclusive ones, too: what ends them, or does not
+our @ENDS = ('unlock later', 'rollback', 'rollback session', 'exception', 'no exception', 'savepoints', 'twice');
 
 my @node;
 my $counters;    # a connection string, ready for a string literal
@@ -199,7 +202,7 @@ sub _functions
 			token bigint, name text, since timestamptz, until timestamptz);
 
 		-- A while with what is held on a path.  A writer counts where nothing but
-		-- the lock protects the counter; see t/012_stress.pl.
+		-- the lock protects the counter.
 		CREATE FUNCTION work(way text, held_mode text, at text) RETURNS hold LANGUAGE plpgsql AS $$
 		DECLARE
 			h hold;
@@ -270,6 +273,56 @@ sub _functions
 					END;
 					h := h || work(way, 'exclusive', path);
 					PERFORM zk_unlock(path);
+				WHEN 'unlock later' THEN
+					PERFORM zk_lock(path);
+					COMMIT;
+					h := h || work(way, 'exclusive', path);
+					ROLLBACK;
+					PERFORM zk_unlock(path);
+				WHEN 'rollback' THEN
+					PERFORM zk_xact_lock(path);
+					h := h || work(way, 'exclusive', path);
+					ROLLBACK;
+				WHEN 'rollback session' THEN
+					PERFORM zk_lock(path);
+					h := h || work(way, 'exclusive', path);
+					ROLLBACK;
+				WHEN 'exception' THEN
+					BEGIN
+						PERFORM zk_lock(path);
+						h := h || work(way, 'exclusive', path);
+						RAISE division_by_zero;
+					EXCEPTION WHEN division_by_zero THEN
+						NULL;
+					END;
+				WHEN 'no exception' THEN
+					BEGIN
+						PERFORM zk_xact_lock(path);
+						h := h || work(way, 'exclusive', path);
+					EXCEPTION WHEN division_by_zero THEN
+						NULL;
+					END;
+					COMMIT;
+				WHEN 'savepoints' THEN
+					BEGIN
+						BEGIN
+							PERFORM zk_lock(path);
+							RAISE division_by_zero;
+						EXCEPTION WHEN division_by_zero THEN
+							NULL;
+						END;
+						PERFORM zk_xact_lock(path);
+						h := h || work(way, 'exclusive', path);
+						RAISE division_by_zero;
+					EXCEPTION WHEN division_by_zero THEN
+						NULL;
+					END;
+				WHEN 'twice' THEN
+					PERFORM zk_xact_lock(path), zk_lock(path);
+					PERFORM zk_lock(path);
+					PERFORM zk_unlock(path), zk_unlock(path);
+					h := h || work(way, 'exclusive', path);
+					COMMIT;
 				WHEN 'try shared' THEN
 					IF NOT zk_try_lock_shared(path) THEN PERFORM zk_lock_shared(path); END IF;
 					h := h || work(way, 'shared', path);

@@ -26,10 +26,6 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.retry.ExponentialBackoffRetry;
-import org.apache.zookeeper.CreateMode;
-import org.apache.zookeeper.KeeperException;
-import org.apache.zookeeper.ZooDefs;
-import org.apache.zookeeper.ZooKeeper;
 import org.apache.zookeeper.data.Stat;
 import org.apache.zookeeper.recipes.lock.LockListener;
 import org.apache.zookeeper.recipes.lock.WriteLock;
@@ -69,62 +65,12 @@ public class Locker
 		}
 	}
 
-	// The simplest lock: whoever could create the node has it.
-	private static class Single extends InterProcessMutex
-	{
-		private final CuratorFramework client;
-		private final String path;
-		private volatile boolean held;
-
-		Single(CuratorFramework client, String path)
-		{
-			super(client, path);
-			this.client = client;
-			this.path = path;
-		}
-
-		@Override
-		public void acquire() throws Exception { acquire(Long.MAX_VALUE, TimeUnit.MILLISECONDS); }
-
-		@Override
-		public boolean acquire(long time, TimeUnit unit) throws Exception
-		{
-			ZooKeeper zk = client.getZookeeperClient().getZooKeeper();
-			long began = System.nanoTime();
-			while (!held) {
-				Semaphore gone = new Semaphore(0);
-				try {
-					zk.create(path, "java".getBytes(), ZooDefs.Ids.OPEN_ACL_UNSAFE, CreateMode.EPHEMERAL);
-					held = true;
-				} catch (KeeperException.NodeExistsException e) {
-					long left = unit.toNanos(time) - (System.nanoTime() - began);
-					if (zk.exists(path, event -> gone.release()) != null && !gone.tryAcquire(left, TimeUnit.NANOSECONDS))
-						return false;
-				}
-			}
-			return true;
-		}
-
-		@Override
-		public void release() throws Exception
-		{
-			held = false;
-			client.getZookeeperClient().getZooKeeper().delete(path, -1);
-		}
-
-		@Override
-		public boolean isAcquiredInThisProcess() { return held; }
-
-		String node() { return path; }
-	}
-
 	// The locks of one client.  The read lock and the write lock of a path
 	// belong together.
 	private static class Locks
 	{
 		private final CuratorFramework client;
 		private final Map<String, Mutex> mutexes = new HashMap<>();
-		private final Map<String, Single> singles = new HashMap<>();
 		private final Map<String, ReadWriteLock> pairs = new HashMap<>();
 
 		Locks(CuratorFramework client) { this.client = client; }
@@ -133,8 +79,6 @@ public class Locker
 		{
 			if (name.equals("mutex"))
 				return mutexes.computeIfAbsent(path, p -> new Mutex(client, p));
-			if (name.equals("single"))
-				return singles.computeIfAbsent(path, p -> new Single(client, p));
 			ReadWriteLock pair = pairs.computeIfAbsent(path, p -> ReadWriteLock.of(client, p));
 			switch (name) {
 				case "read": return pair.readLock();
@@ -147,7 +91,6 @@ public class Locker
 		{
 			String node =
 				lock instanceof Mutex ? ((Mutex) lock).node()
-				: lock instanceof Single ? ((Single) lock).node()
 				: lock instanceof ReadWriteLock.Read ? ((ReadWriteLock.Read) lock).node()
 				: ((ReadWriteLock.Write) lock).node();
 			Stat stat = node == null ? null : client.checkExists().forPath(node);

@@ -195,15 +195,6 @@ def stand(path, n, name="pattern"):
     return "ok"
 
 
-def look(path):
-    began = time.monotonic()
-    names = client.get_children(path)
-    answers = [client.get_async(path + "/" + name) for name in names]
-    for answer in answers:
-        answer.get()
-    return "ok %d %d" % (len(names), (time.monotonic() - began) * 1000000)
-
-
 def words(e):
     return "%s: %s" % (type(e).__name__, " ".join(str(e).split()))
 
@@ -228,7 +219,6 @@ commands = {
     "run": run,
     "identify": identify,
     "stand": stand,
-    "look": look,
 }
 
 client.start(timeout=30)

@@ -62,9 +62,6 @@ grant, late grant, late release, needless refusal; and
                     the other cluster; only where the guard is on, and in the cluster
                     where the lock was held
 
-Without ZooKeeper's log a waiter counts from the end of the hold before its own, and a
-hold ends early at the first fault that explains its loss.
-
 And, reported by others: leak, crash, worker, clock.
 
 Where clients of other libraries share the locks, what these do to themselves does not
@@ -282,14 +279,10 @@ sub finish
 
 	$self->_check_chain($_) for sort { $a->{id} <=> $b->{id} } values %{ $self->{objects} };
 	$self->_check_promises;
-	if ($ledger->exists)
-	{
-		$ledger->judge_holds(@holds);
-		$ledger->judge_releases;
-		$ledger->judge_refusals;
-		$self->_check_late_commits if $self->{guard} ne 'off';
-	}
-	else { $self->_check_without_nodes(@holds); }
+	$ledger->judge_holds(@holds);
+	$ledger->judge_releases;
+	$ledger->judge_refusals;
+	$self->_check_late_commits if $self->{guard} ne 'off';
 	# another client that takes a lock before its turn has nothing
 	@holds = grep { !($self->{foreign}{ $_->{worker} } && ($_->{before_its_turn} || !$_->{node})) } @holds;
 	$self->_check_exclusion(@holds);
@@ -584,36 +577,6 @@ sub _check_readers
 			if ($write->{seq} <= $last) { $self->found('changed under a reader', "$what, and $last later; op $write->{op} wrote that"); }
 			else { $self->found('stale read', sprintf '%s, and op %d, whose hold began at %.3f, wrote %d', $what, $write->{op}, $writer->{begin}, $write->{seq}); }
 		}
-	}
-	return;
-}
-
-# Without ZooKeeper's account: a hold is lost at the first fault that can be the
-# reason, and a lock is free when the holds before are over.
-sub _check_without_nodes
-{
-	my ($self, @holds) = @_;
-	my $causes = $self->{causes};
-	my (%free, %before);
-	foreach my $hold (@holds)
-	{
-		next if ($hold->{limit} // 1) != 1;
-		my ($object, $begin) = @{$hold}{qw(object begin)};
-		my $free = 0;
-		foreach my $before (splice @{ $before{$object} //= [] })
-		{
-			if ($before->{until} > $begin && (my ($why) = $causes->explain($before, $before->{begin}, $begin)))
-			{
-				$before->{until} = max($before->{begin}, min($begin, $why->{begin}));
-				# which its queue may learn of a session timeout later
-				$free{$object} = max($free{$object} // 0, $before->{until} + $causes->expiry);
-			}
-			$free{$object} = max($free{$object} // 0, min($begin, $before->{end})) if $before->{until} <= $begin;
-			push @{ $before{$object} }, $before if $before->{until} > $begin;
-		}
-		$self->{ledger}->late('late grant', $hold, max($free{$object} // 0, $hold->{asked}), $begin,
-			"object $object: hold $hold->{hold} asked at %.3f", $hold->{asked});
-		push @{ $before{$object} }, $hold;
 	}
 	return;
 }

@@ -78,8 +78,6 @@ sub new
 # (default), shared or semaphore
 sub node { my ($self, $node) = @_; push @{ $self->{nodes} }, $node; return; }
 
-# Whether there is anything to compare with
-sub exists { return !!@{ $_[0]->{nodes} }; }
 sub judged { return $_[0]->{judged}; }
 
 # The worker of each session

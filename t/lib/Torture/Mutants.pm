@@ -384,7 +384,7 @@ our @MUTANTS = (
 		name => 'others_believed_at_once',
 		what => 'what a record says of waits on another server counts when it is read first',
 		edits => [ [ 'lock/deadlock/deadlock.c', "\tif (cycle->nrecords > 0)\n\t{", "\tif (false)\n\t{" ] ],
-		test => [ '017_deadlock_costs', 'what another server says counts when it has said it three times' ]
+		test => [ '018_deadlocks', 'what another server says counts when it has said it three times' ]
 	},
 	{
 		name => 'one_local_look',
@@ -405,7 +405,7 @@ our @MUTANTS = (
 			[ 'lock/deadlock/chase.c', '!record->valid || record->stat.owner != party->owner || ', '!record->valid || ' ],
 			[ 'lock/deadlock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
 		],
-		test => [ '017_deadlock_costs', 'junk on the board' ]
+		test => [ '018_deadlocks', 'junk on the board' ]
 	},
 	{
 		name => 'doubt_for_ever',

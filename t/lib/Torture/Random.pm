@@ -199,7 +199,7 @@ sub _downgraded
 sub _history
 {
 	my ($needs) = @_;
-	my $h = { ops => [], faults => [], workers => 0, zxid => 4_294_967_296 + int rand 1000, kind => rand() < 0.5 ? 'counter' : 'set' };
+	my $h = { ops => [], faults => [], workers => 0, zxid => 4_294_967_296 + int rand 1000, kind => $needs =~ /value/ || $needs !~ /element/ && rand() < 0.5 ? 'counter' : 'set' };
 	my @parts = sub { _exclusive($h, 1) };
 	push @parts, sub { _semaphore($h, 2) } if rand() < 0.3 || $needs =~ /place/;
 	push @parts, sub { _readers($h, 3) } if rand() < 0.3 || $needs =~ /read/;
@@ -314,6 +314,7 @@ my %PLANT = (
 		$two->{asked} = $one->{asked} - _between(1.2, 3);
 		_no_acl($h);    # the list of the lock was not changed while it waited
 	},
+	'order: their tokens' => sub { my (undef, $one, $two) = @_; $one->{token_told} = $two->{token}; $two->{token_told} = $one->{token}; },
 	'order: a reader' => sub { my ($writer, $reader) = _writer_and_reader(@_); $reader->{asked} = $writer->{asked} - _between(1.2, 3); },
 	'no node: a place' => sub { my ($h) = @_; (shuffle _of($h, 2))[0]{node} = 0; },
 	'no node' => sub { my (undef, $one) = @_; $one->{node} = 0; },
@@ -378,6 +379,8 @@ my %PLANT = (
 	'error: a reader that is refused, though no writer waits' => sub { my ($h) = @_; my $last = (_of($h, 3, 'reader'))[-1]; $last->{refused} = $last->{begin} + 0.05; },
 	'refusal' => sub { my ($h, $one) = @_; _fails($h, $one, '40001'); },
 	'error' => sub { my ($h, $one) = @_; _fails($h, $one, '58030'); },
+	'error: one that no fault explains' => sub { my ($h, $one) = @_; _fault($h, $one->{left} - 0.1, $one->{left}, kind => 'drop', server => 1 + $one->{worker} % 2); _fails($h, $one, 'XX000'); },
+	'error: a connection that breaks long after a restart' => sub { my ($h, $one) = @_; _fault($h, -20, -19, kind => 'pg_immediate', cluster => 0); _fails($h, $one, '57P01'); },
 	'error: a foreign server that nothing has hit' => sub { my ($h, $one) = @_; $one->{abroad} = 0; _fails($h, $one, '08006'); },
 	'promise' => sub { my (undef, $one) = @_; $one->{phase} = 'failed'; },
 	'promise: not in the other cluster' => sub { my (undef, $one) = @_; $one->{abroad} = 0; },
@@ -386,6 +389,7 @@ my %PLANT = (
 	'late commit: in the other cluster' => sub { my (undef, $one) = @_; $one->{abroad} = $one->{gone} + _between(0.6, 2); },
 	'promise: a notification that is not heard' => sub { my (undef, $one) = @_; $one->{notifies} = 1; $one->{heard} = 0; },
 	'promise: one of what is not committed' => sub { my ($h, $one) = @_; _fails($h, $one, '40001'); @$one{qw(notifies heard)} = (1, 1); },
+	'promise: never asked for' => sub { my (undef, $one) = @_; $one->{never_commits} = 1; },
 	'promise: told that it is' => sub { my (undef, $one) = @_; _vanishes($one); },
 	# a standby that is promoted has what was acknowledged
 	'promise: before a promotion' => sub { my ($h, $one) = @_; _vanishes($one); _fault($h, $one->{end} + 0.01, 200, kind => 'promote', cluster => 0); },
@@ -399,9 +403,15 @@ my %PLANT = (
 	'no end' => sub { my (undef, $one) = @_; $one->{hangs} = 1; },
 	'late answer' => sub { my (undef, $one) = @_; $one->{timeout} = 1; $one->{asked} = $one->{made} = $one->{begin} - 3.2; },
 	'token order' => sub { my (undef, $one, $two) = @_; $one->{row_token} = $two->{token}; $two->{row_token} = $one->{token}; },
+	'token order: two in one hold' => sub { my (undef, $one, $two) = @_; $two->{history}{hold} = $one->{op}; },
 	'no token' => sub { my (undef, $one) = @_; $one->{row_token} = 'none'; },
 	'lost update' => sub { my (undef, undef, $two) = @_; $_-- for @{ $two->{history} }{qw(read written)}; },
+	'lost element' => sub { my ($h) = @_; shift @{ $h->{final}{1}{members} }; },
+	'lost element: one that nobody committed' => sub { my ($h) = @_; push @{ $h->{final}{1}{members} }, 4; },
+	'lost element: one twice' => sub { my ($h) = @_; push @{ $h->{final}{1}{members} }, $h->{final}{1}{members}[0]; },
+	'final value' => sub { my ($h) = @_; $h->{final}{1}{value}--; },
 	'sequence' => sub { my ($h) = @_; $h->{final}{1}{seq}++; },
+	'sequence: a number is missing' => sub { my (undef, undef, $two) = @_; $two->{history}{seq} += 0.5; },
 	'overlap' => sub { my (undef, $one, $two) = @_; $two->{granted} = $one->{committed} - 0.01; },
 	'overlap: a reader' => sub { my ($writer, $reader) = _writer_and_reader(@_); $reader->{granted} = $writer->{committed} - 0.01; },
 	'overlap: a place' => sub { my ($h) = @_; my @ops = _of($h, 2); $ops[$PLACES]{granted} = min(map { $_->{committed} } @ops[ 0 .. $PLACES - 1 ]) - 0.02; },
@@ -506,10 +516,11 @@ sub tell_all
 		{
 			$tell->($begin, 'hold', 'begin', \%hold);
 			$tell->($begin + 0.0001, 'hold', 'token', { token => $op->{token_told} // $op->{token} });
-			$tell->($op->{commits} // $left, 'commit', 'invoked');
+			$tell->($op->{commits} // $left, 'commit', 'invoked') unless $op->{never_commits};
 			my %aside = (cluster => 0, map({ $_ => $op->{$_} } qw(notifies warning)), defined $op->{abroad} ? (abroad => 0) : ());
 			$tell->($op->{end} - 0.00005, 'heard', 'ok') for 1 .. $op->{heard} // 0;
-			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '', %aside });
+			$tell->($op->{commit_answered} // $op->{end} - 0.0001, 'commit', $op->{hangs} ? 'hangs' : $op->{phase}, { state => $op->{state}, message => '', %aside })
+			  unless $op->{never_commits};
 			$tell->($op->{end}, 'hold', 'end', { how => $op->{how}, left => $left });
 		}
 		if ($op->{row} // defined $begin)
