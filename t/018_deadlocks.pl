@@ -6,8 +6,8 @@
 #
 # DEADLOCK_SECONDS: how long at random (default 10)
 # DEADLOCK_SEED: what they do (default: at random)
-# DEADLOCK_TIMEOUTS: deadlock_timeout of the two servers, in seconds; default "0.3 0.3".  With
-#     "1 5" so few cycles close that it should take a minute; with "1 20" it then takes a
+# DEADLOCK_TIMEOUTS: deadlock_timeout of each server, in seconds; default: three of
+#     them, "0.3 0.3 0.3".  With "1 5" so few cycles close that it should take a minute; with "1 20" it then takes a
 #     minute or two to end.
 # DEADLOCK_SESSIONS: how many sessions (default 10)
 # DEADLOCK_MANY: how many wait that hold nothing (default 12)
@@ -51,6 +51,7 @@ EXCEPTION WHEN query_canceled THEN
 	RETURN 'gave up';
 END $$;
 END
+my @nodes = ($node_a, $node_b);
 my $admin = zk_session($node_a);
 
 # How a lock on a path is asked for
@@ -1132,8 +1133,9 @@ $holder->quit;
 subtest 'at random' => sub {
 	my $seconds = $ENV{DEADLOCK_SECONDS} || 10;
 	my $seed = $ENV{DEADLOCK_SEED} || 1 + int rand 1_000_000;
-	my @timeouts = split ' ', $ENV{DEADLOCK_TIMEOUTS} // '0.3 0.3';
-	my @clusters = map { { node => ($node_a, $node_b)[$_], deadlock_timeout => $timeouts[$_] } } 0, 1;
+	my @timeouts = split ' ', $ENV{DEADLOCK_TIMEOUTS} // '0.3 0.3 0.3';
+	push @nodes, zk_cluster('n' . @nodes, $zk, %setting) while @nodes < @timeouts;
+	my @clusters = map { { node => $nodes[$_], deadlock_timeout => $timeouts[$_] } } 0 .. $#timeouts;
 	foreach my $cluster (@clusters)
 	{
 		$cluster->{node}->append_conf('postgresql.conf', "deadlock_timeout = '" . 1000 * $cluster->{deadlock_timeout} . "ms'");
@@ -1154,5 +1156,5 @@ subtest 'at random' => sub {
 };
 
 zk_nothing_left($zk, 'nothing is left in ZooKeeper');
-zk_no_crash($_) for $node_a, $node_b;
+zk_no_crash($_) for @nodes;
 done_testing;
