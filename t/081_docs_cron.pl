@@ -22,15 +22,15 @@ plan skip_all => 'pg_cron is not installed for this PostgreSQL' unless -e "$pref
 
 my $page = Doc->new('doc/recipes/cron.md');
 my $zk = ZooKeeper->new->start;
-my $hub = zk_cluster('hub', $zk);
 my %setting = $page->settings;
+# the hub, which also has jobs in background workers
+my $hub = zk_cluster('hub', $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => 'hub',
+	'cron.use_background_workers' => 'on', max_worker_processes => 20, log_line_prefix => '%p %e ');
 is($setting{shared_preload_libraries}, 'pg_cron, zklock', 'the page tells what pg_cron needs');
 my @both = map {
 	zk_cluster($_, $zk, %setting,
 		'zklock.hosts' => $zk->hosts, cluster_name => $_, 'cron.host' => $hub->host)
 } qw(east west);
-my $workers = zk_cluster('workers', $zk, %setting, 'zklock.hosts' => $zk->hosts, cluster_name => 'workers',
-	'cron.use_background_workers' => 'on', max_worker_processes => 20, log_line_prefix => '%p %e ');
 
 # In both, as printed, except what a reader has to fill in
 foreach my $block ($page->blocks('sql'))
@@ -64,8 +64,8 @@ sub runs
 }
 
 # A job that has a lock and sleeps, until one of its runs has failed
-my %cron = (east => $asks[0], workers => zk_session($workers));
-$cron{workers}->value('CREATE EXTENSION pg_cron');
+my %cron = (east => $asks[0], hub => zk_session($hub));
+$cron{hub}->value('CREATE EXTENSION pg_cron');
 foreach my $name (sort keys %cron)
 {
 	$cron{$name}->value(<<~SQL);
@@ -102,8 +102,8 @@ foreach my $name (sort keys %cron)
 		"the job in $name ends");
 	like($run, qr{^failed\|.*canceling statement due to loss of lock on "/jobs/sleep/$name"}, "$name: a job whose lock is lost is stopped");
 }
-like(slurp_file($workers->logfile), qr{^\d+ 40001 ERROR:  canceling statement due to loss of lock on "/jobs/sleep/workers"}m, 'workers: with 40001');
-$cron{workers}->value('SELECT cron.unschedule(jobname) FROM cron.job');
+like(slurp_file($hub->logfile), qr{^\d+ 40001 ERROR:  canceling statement due to loss of lock on "/jobs/sleep/hub"}m, 'hub: with 40001');
+$cron{hub}->value('SELECT cron.unschedule(jobname) FROM cron.job');
 in_both('SELECT cron.unschedule(jobname) FROM cron.job');
 zk_until(sub { !grep { $_ } in_both(q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_cron'}) },
 	'the last runs to end', 60);
@@ -197,7 +197,7 @@ foreach my $end (qw(COMMIT ROLLBACK))
 is($west->query("CALL mail('$period'::timestamptz - interval '10 minutes')")->{state}, '', 'a cluster whose clock is late');
 is(join(' ', in_both("SELECT made_by FROM mailed WHERE period = '$period'::timestamptz - interval '10 minutes'")), '', '- mails no earlier period');
 
-$_->quit for @asks, $cron{workers}, $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
+$_->quit for @asks, $cron{hub}, $east, $west, $in_hub, $hub_admin, $east_admin, $west_admin;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($_) for @both, $hub, $workers;
+zk_no_crash($_) for @both, $hub;
 done_testing();
