@@ -17,11 +17,11 @@ my ($jobs, $verbose, $library, $counts, $failures, $skips, @tests) = @ARGV;
 my @long = map { "t/$_.pl" } qw(
   034_stop 042_memory 021_lost_answers 031_deadlock_faults 097_claims_lost 025_commit_guard 092_told 026_loss
   100_claims_played 018_deadlocks 011_round_trips 095_single 103_nothing_written 022_outage 024_refused 073_tls
-  078_acl 062_hostile_server 040_sanitizers 002_build 063_semaphores 086_bench 094_claims 017_deadlock_costs
+  078_acl 062_hostile_server 040_sanitizers 002_build 063_semaphores 072_docs 086_bench 094_claims 017_deadlock_costs
   029_reconnect 087_docs_zookeeper 081_docs_cron 060_random_programs 056_edges 051_checker 041_unused 064_order
   075_break 050_torture 023_end_of_transaction 107_terminate 074_queue 089_server_locks 079_secrets
   076_session_view 052_peers_lost 020_cancel 014_ensemble 077_credentials 010_two_clusters
-  093_docs_troubleshooting 072_docs 013_everywhere 061_shared_and_several 054_peers_pairs 028_names 012_stress
+  093_docs_troubleshooting 013_everywhere 061_shared_and_several 054_peers_pairs 028_names 012_stress
   096_docs_programs 053_peers_queue 105_claims_refused 080_deadlock_programs 091_idle);
 my %rank = map { $long[$_] => $_ } 0 .. $#long;
 @tests = sort { ($rank{$a} // @long) <=> ($rank{$b} // @long) || $a cmp $b } @tests if $jobs > 1;
