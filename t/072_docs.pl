@@ -592,7 +592,7 @@ SKIP:
 
 		# its own tables and fences
 		my $dbname = $file =~ /guide|standby/ ? 'postgres' : lc($file =~ s{^doc/}{}r =~ s/\W/_/gr);
-		foreach my $cluster ($dbname eq 'postgres' ? () : ($node, $other))
+		foreach my $cluster ($dbname eq 'postgres' ? () : ($node, $page->text =~ /\@other/ ? $other : ()))
 		{
 			$cluster->safe_psql('postgres', "CREATE DATABASE $dbname");
 			$cluster->safe_psql($dbname, 'CREATE EXTENSION zklock');
