@@ -446,38 +446,6 @@ subtest 'a directory that was open before' => sub {
 	$s->quit;
 };
 
-# ----------------------------------------------------------------- lost replies
-
-subtest 'lost replies' => sub {
-	my $proxy = ZkProxy->new($zk);
-	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '6s');
-	my $last = 0;
-	foreach my $op ('createContainer', 'create2', 'multi', 'delete')
-	{
-		foreach my $way (qw(swallow_and_drop drop_request))
-		{
-			foreach my $with ('', ' and then the one to the credential')
-			{
-				my $path = '/op-' . ++$last . '/x';
-				$s->value("SELECT zk_lock('/warm'), zk_unlock('/warm')");
-				$proxy->$way($op);
-				$proxy->swallow_and_drop('auth') if $with;
-				my $result = $s->query("SELECT zk_lock('$path'), zk_lock_many('{$path/a,$path/b/c}'), zk_lock_shared('$path'), zk_unlock('$path')");
-				is($result->{out}, 't|t|t|t', "$op: $way$with: the locks are had") or diag $result->{err};
-				$result = $s->query("SELECT zk_unlock_shared('$path')");
-				is($result->{out}, 't', '- and given back') or diag $result->{err};
-				$proxy->reset;
-				all_have($CLOSED, '- and closed', '/lost');
-				is($s->value("SELECT string_agg(state, ' ') FROM zk_locks"), 'held held', '- the others are still held');
-				$s->value("SELECT zk_unlock('$path/a'), zk_unlock('$path/b/c')");
-				zk_until(sub { $zk->ephemerals_count == 0 }, 'no node to be left');
-			}
-		}
-	}
-	$s->quit;
-	zk_nothing_left($zk, 'nothing is left');
-};
-
 # --------------------------------------------------- an ACL that is changed meanwhile
 
 subtest 'rights that are taken away' => sub {
@@ -557,7 +525,7 @@ subtest 'a release that ZooKeeper refuses' => sub {
 	# ZooKeeper does not answer the close, for which the session's thread waits for a
 	# second or so.  It closes the session with its next heartbeat, which is not near.
 	my $proxy = ZkProxy->new($zk);
-	$s = session_with(hosts => $proxy->hosts, session_timeout => '20s');
+	$s = session_with(hosts => $proxy->hosts, session_timeout => '10s');
 	my $threads = zk_threads($s->pid);
 	$commit->('silent');
 	zk_until(sub { $unreleased->() == 1 }, 'zk_session to show it');
@@ -596,6 +564,38 @@ subtest 'an outage of twice the session timeout' => sub {
 	is($s->value(q{SELECT zk_lock('/outage/other'), zk_unlock('/outage/other')}), 't|t', 'which works');
 	all_have($CLOSED, '- and makes closed nodes', '/zklock/outage');
 	is($s->query(q{SELECT zk_unlock('/outage')})->{out}, 'f', 'the lock was lost');
+	$s->quit;
+	zk_nothing_left($zk, 'nothing is left');
+};
+
+# ----------------------------------------------------------------- lost replies
+
+subtest 'lost replies' => sub {
+	my $proxy = ZkProxy->new($zk);
+	my $s = session_with(root => '/lost', hosts => $proxy->hosts, session_timeout => '6s');
+	my $last = 0;
+	foreach my $op ('createContainer', 'create2', 'multi', 'delete')
+	{
+		foreach my $way (qw(swallow_and_drop drop_request))
+		{
+			foreach my $with ('', ' and then the one to the credential')
+			{
+				my $path = '/op-' . ++$last . '/x';
+				$s->value("SELECT zk_lock('/warm'), zk_unlock('/warm')");
+				$proxy->$way($op);
+				$proxy->swallow_and_drop('auth') if $with;
+				my $result = $s->query("SELECT zk_lock('$path'), zk_lock_many('{$path/a,$path/b/c}'), zk_lock_shared('$path'), zk_unlock('$path')");
+				is($result->{out}, 't|t|t|t', "$op: $way$with: the locks are had") or diag $result->{err};
+				$result = $s->query("SELECT zk_unlock_shared('$path')");
+				is($result->{out}, 't', '- and given back') or diag $result->{err};
+				$proxy->reset;
+				all_have($CLOSED, '- and closed', '/lost');
+				is($s->value("SELECT string_agg(state, ' ') FROM zk_locks"), 'held held', '- the others are still held');
+				$s->value("SELECT zk_unlock('$path/a'), zk_unlock('$path/b/c')");
+				zk_until(sub { $zk->ephemerals_count == 0 }, 'no node to be left');
+			}
+		}
+	}
 	$s->quit;
 	zk_nothing_left($zk, 'nothing is left');
 };

@@ -208,7 +208,7 @@ subtest 'bad luck' => sub {
 	zk_wait_hold($s, 'lost', '/luck');
 	is(ask($s, 'COMMIT')->{state}, '40001', 'a session that has expired');
 	is(ask($s, "SELECT zk_unlock('/luck')")->{out}, 'f', '- its lock was lost');
-	ask($s, 'RESET zklock.connect_timeout');
+	ask($s, "SET zklock.connect_timeout = '1s'");
 	is(ask($s, "SELECT zk_lock('/luck')")->{state}, '58000', 'nobody to be reached');
 	$proxy->blackhole;
 	is(ask($s, "SELECT zk_lock('/luck')")->{state}, '58000', 'nobody who answers');
