@@ -16,6 +16,7 @@ use Bench::Scenes;
 use Deadline;
 use Zklock;
 
+$ENV{JAVA_TOOL_OPTIONS} = '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC';    # a cold start is most of what Java does here
 my $bench = Bench->new(rounds => 1, repetitions => 1, warm => 0, servers => ['one'], dir => PostgreSQL::Test::Utils::tempdir());
 my $zk = $bench->zk;
 
@@ -36,18 +37,18 @@ my %scenes = (
 
 foreach my $subject (sort keys %scenes)
 {
-	my $missing = $bench->missing($subject);
 	SKIP:
 	{
-		skip "$subject: $missing", 1 if defined $missing;
+		my $runner = eval { $bench->runner($subject) };
+		$bench->{missing}{$subject} = $runner ? undef : $@;    # which need not be tried again
+		skip $@, 1 if !$runner;
 		subtest $subject => sub {
 			my $path = "/zklock/bench/t/$subject";
-			my $runner = $bench->runner($subject);
 			my %knows = map { $_ => 1 } split / /, $scenes{$subject};
 			my $holder;
 			foreach (
 				[ free => "$path/a 3", 3 ], [ many => "$path/m 2 3", 3 ], [ hand => "$path/h 2 3", 6 ],
-				[ own => "$path/o 2 1", 1 ], [ hold => "$path/k 2", 0 ], [ first => "$path/f 2", 2 ], [ try => "$path/taken 3", 3 ])
+				[ own => "$path/o 2 0.2", 1 ], [ hold => "$path/k 2", 0 ], [ first => "$path/f 2", 2 ], [ try => "$path/taken 3", 3 ])
 			{
 				my ($scene, $arguments, $n) = @$_;
 				if ($scene eq 'try' && $knows{try})
@@ -87,7 +88,7 @@ subtest 'a slow network' => sub {
 };
 
 $bench->{subjects} = [qw(zklock kazoo)];
-foreach my $scene (qw(a c d h i))
+foreach my $scene (qw(a d h i))    # i has b and c
 {
 	ok(eval { $Bench::Scenes::SCENES{$scene}->($bench); 1 }, "scene $scene comes to its end") or diag($@);
 }

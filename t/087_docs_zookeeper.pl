@@ -117,13 +117,12 @@ sub log_size
 # kB in use on all servers, after collections that began after now
 sub heap
 {
+	my %begin = map { my $file = $_->dir . '/gc.log'; $file => -s $file } @servers;
 	my $sum = 0;
-	foreach my $server (@servers)
+	foreach my $file (sort keys %begin)
 	{
-		my $file = $server->dir . '/gc.log';
-		my $begin = -s $file;
 		my @used;
-		zk_until(sub { (@used = substr(slurp_file($file), $begin) =~ /Heap after GC.*?used (\d+)K/gs) >= 2 }, 'two collections');
+		zk_until(sub { (@used = substr(slurp_file($file), $begin{$file}) =~ /Heap after GC.*?used (\d+)K/gs) >= 2 }, 'two collections');
 		$sum += $used[-1];
 	}
 	return $sum;
@@ -141,13 +140,12 @@ $private += private($_->pid) for @sessions;
 $measured{'memory, on all three servers together, for a session with a lock'} = (heap() - $heap) / $SESSIONS;
 $measured{'memory of its PostgreSQL backend that it shares with no other process'} = $private / $SESSIONS;
 
-
 # in MB a day
 sub logged
 {
 	my ($n) = @_;
 	my ($size, $began) = (log_size(), time);
-	$admin->value('SELECT pg_sleep(12)');
+	$admin->value('SELECT pg_sleep(7)');
 	return (log_size() - $size) / (time - $began) / $n * 86400 / 1e6;
 }
 
@@ -161,8 +159,8 @@ $_->quit for @sessions, @waiters;
 zk_until(sub { $zk->mntr_value('ephemerals_count') == 0 }, 'their locks to go');
 {
 	my $size = log_size();
-	$admin->value(q{DO $$ BEGIN FOR i IN 1 .. 1000 LOOP PERFORM zk_lock('/size/of'); PERFORM zk_unlock('/size/of'); END LOOP; END $$});
-	$measured{'log, on each server, for a lock that is taken and released'} = (log_size() - $size) / 1000;
+	$admin->value(q{DO $$ BEGIN FOR i IN 1 .. 300 LOOP PERFORM zk_lock('/size/of'); PERFORM zk_unlock('/size/of'); END LOOP; END $$});
+	$measured{'log, on each server, for a lock that is taken and released'} = (log_size() - $size) / 300;
 }
 # In the units of the page
 my %unit = map { $_->[0] => $_->[1] } $page->table('| what | measured |');

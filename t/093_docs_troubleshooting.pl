@@ -11,23 +11,22 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 use Doc;
+use ZkProxy;
 use Zklock;
 use ZooKeeper;
 
 my $page = Doc->new('doc/troubleshooting.md');
 my $zk = ZooKeeper->new->start;
 my $small = ZooKeeper->new(max_client_cnxns => 1)->start;
-my $three = ZooKeeper->ensemble(3);
-$three->node($_)->stop for 2, 3;
-zk_until(sub { $three->node(1)->four_letter('srvr') =~ /not currently serving/ }, 'the first to notice');
-my $nobody = '127.0.0.1:' . ZooKeeper::free_port();
+# one of two, of which the other never starts
+my $lonely = ZooKeeper->new(servers => join '', "initLimit=20\nsyncLimit=10\n",
+	map { "server.$_=127.0.0.1:" . ZooKeeper::free_port() . ':' . ZooKeeper::free_port() . "\n" } 1, 2);
+append_to_file($lonely->dir . '/data/myid', "1\n");
+$lonely->start(no_wait => 1);
+zk_until(sub { ($lonely->four_letter('srvr', 1) // '') =~ /not currently serving/ }, 'the only one of two to be alone');
 my $node = zk_cluster('main', $zk);
-my %cluster = (
-	unset => zk_cluster('unset', ''),
-	down => zk_cluster('down', $nobody, 'zklock.connect_timeout' => '4s'),
-	full => zk_cluster('full', $small, 'zklock.connect_timeout' => '4s'),
-	lonely => zk_cluster('lonely', $three->node(1), 'zklock.connect_timeout' => '4s'),
-	elsewhere => zk_cluster('elsewhere', $zk, 'zklock.root' => '/elsewhere'));
+my %hosts = (down => '127.0.0.1:' . ZooKeeper::free_port(), full => $small->hosts, lonely => $lonely->hosts);
+my %cluster = map { $_ => [ $node, hosts => $hosts{$_}, connect_timeout => '4s' ] } keys %hosts;
 $node->safe_psql('postgres', 'CREATE ROLE worker LOGIN');
 my $only_one = $small->client;
 
@@ -38,6 +37,7 @@ $zk->end_session($session, $pooled->pid);
 zk_until(sub { $pooled->value('SELECT state FROM zk_locks') eq 'lost' }, 'the loss');
 $page->run($node, zk => $zk, %cluster);
 $page->all_was_run;
+$only_one->close;
 
 #
 # A login event trigger that locks
@@ -46,33 +46,26 @@ SKIP:
 {
 	skip 'no login event triggers before PostgreSQL 17', 1 if $node->pg_version < 17;
 	my $login = sub {
-		my ($where, %option) = @_;
+		my (%option) = @_;
 		local $ENV{PGOPTIONS} = join ' ', map { "-c $_=$option{$_}" } sort keys %option;
-		my ($rc, $out, $err) = $where->psql('postgres', 'SELECT 1');
+		my ($rc, $out, $err) = $node->psql('postgres', 'SELECT 1');
 		return $rc == 0 ? $out : $err;
 	};
+	my %down = ('zklock.hosts' => $hosts{down}, 'zklock.connect_timeout' => '4s');
 	my $holder = zk_session($node);
-	foreach my $where ($node, $cluster{down})
-	{
-		$where->safe_psql('postgres', q{
-			CREATE FUNCTION greet() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM zk_xact_lock('/greet'); END $$;
-			CREATE EVENT TRIGGER greet ON login EXECUTE FUNCTION greet();});
-	}
-	is($login->($node), '1', 'a login event trigger that locks');
-	like($login->($cluster{down}), qr/FATAL:.*could not (?:lock|connect)/s, '- nobody gets in while ZooKeeper is down');
-	is($login->($cluster{down}, event_triggers => 'off'), '1', '- but a superuser without event triggers');
+	$holder->value(q{
+		CREATE FUNCTION greet() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM zk_xact_lock('/greet'); END $$;
+		CREATE EVENT TRIGGER greet ON login EXECUTE FUNCTION greet();});
+	is($login->(), '1', 'a login event trigger that locks');
+	like($login->(%down), qr/FATAL:.*could not (?:lock|connect)/s, '- nobody gets in while ZooKeeper is down');
+	is($login->(%down, event_triggers => 'off'), '1', '- but a superuser without event triggers');
 	$holder->value(q{SELECT zk_lock('/greet')});
-	like($login->($node, statement_timeout => '10ms', lock_timeout => '300ms'), qr/due to lock timeout/,
+	like($login->(statement_timeout => '10ms', lock_timeout => '300ms'), qr/due to lock timeout/,
 		'- statement_timeout does not end it, lock_timeout does');
-	like($login->($node, statement_timeout => '10ms', transaction_timeout => '300ms'), qr/due to transaction timeout/,
+	like($login->(statement_timeout => '10ms', transaction_timeout => '300ms'), qr/due to transaction timeout/,
 		'- and transaction_timeout');
+	$holder->value('DROP EVENT TRIGGER greet');
 	$holder->quit;
-	foreach my $where ($node, $cluster{down})
-	{
-		is($login->($where, event_triggers => 'off'), '1', '- without them');
-		local $ENV{PGOPTIONS} = '-c event_triggers=off';
-		$where->safe_psql('postgres', 'DROP EVENT TRIGGER greet');
-	}
 }
 
 #
@@ -88,18 +81,16 @@ my $both = sub {
 };
 my %differ = (
 	'`root`' => sub {
-		my $c = zk_session($cluster{elsewhere});
+		my $c = zk_session_with($node, root => '/elsewhere');
 		$_->value(q{SELECT zk_lock('/both')}) for $one, $c;
 		is($both->($one, $c, 'two roots'), 'root', '- root differs');
 		$c->quit;
 	},
 	'`hosts`' => sub {
-		my $another = ZooKeeper->new->start;
-		my $c = zk_session_with($node, hosts => $another);
+		my $c = zk_session_with($node, hosts => $small);
 		$_->value(q{SELECT zk_lock('/both')}) for $one, $c;
 		is($both->($one, $c, 'two ensembles'), 'hosts', '- hosts differs');
 		$c->quit;
-		$another->stop;
 	},
 	'`path`' => sub {
 		foreach my $path ('/Both', '/both/a')
@@ -162,12 +153,15 @@ my %holder = (
 		$c->kill9;
 	},
 	'is not in `pg_stat_activity`' => sub {
-		my $c = zk_session_with($cluster{elsewhere}, root => '/zklock', session_timeout => '4s');
+		# what its server sends no longer arrives
+		my $proxy = ZkProxy->new($zk);
+		my $c = zk_session_with($node, hosts => $proxy, session_timeout => '4s');
 		$c->value(q{SELECT zk_lock('/held')});
-		$cluster{elsewhere}->stop('immediate');
-		$c->kill9;
-		is($in_activity->(), '', 'killed');
+		$proxy->blackhole;
+		$c->quit;
+		is($in_activity->(), '', 'gone');
 		$waits->('free after zklock.session_timeout', sub { });
+		$proxy->stop;
 	},
 	'has no `pid`' => sub {
 		my $client = $zk->client;
@@ -178,7 +172,7 @@ my %holder = (
 	'works' => sub {
 		$two->value(q{SELECT zk_lock('/held')});
 		is($one->query(q{SET lock_timeout = '50ms'; SELECT zk_lock('/held')})->{state}, '55P03', 'lock_timeout bounds the wait');
-		is($one->value(q{RESET lock_timeout; SELECT zk_lock('/held', '2s')}), 'f', '- and so does a timeout');
+		is($one->value(q{RESET lock_timeout; SELECT zk_lock('/held', '50ms')}), 'f', '- and so does a timeout');
 		$two->value('SELECT zk_unlock_all()');
 	});
 is(join("\n", sort map { $_->[0] } $page->table('| the holder | what to do |')), join("\n", sort keys %holder), 'each row of the second table has a test');
@@ -186,7 +180,7 @@ $holder{$_}->() foreach sort keys %holder;
 $_->quit for $one, $two;
 
 my ($says) = map { s/\s+/ /gr } $page->text =~ /`(This ZooKeeper\s+instance [^`]*)`/;
-like($three->node(1)->four_letter('srvr'), qr/^\Q$says\E$/, 'what a server without a quorum says');
+like($lonely->four_letter('srvr'), qr/^\Q$says\E$/, 'what a server without a quorum says');
 
 #
 # Nobody can log in: the library is not where PostgreSQL looks for it
@@ -194,24 +188,22 @@ like($three->node(1)->four_letter('srvr'), qr/^\Q$says\E$/, 'what a server witho
 {
 	my ($message) = $page->text =~ /^ {4}(FATAL:  .*)$/m;
 	my ($options, $one, $two) = $page->text =~ /^ {4}PGOPTIONS='(.*)' psql -c "(.*)" -c "(.*)"$/m or die 'no command';
-	my $gone = $cluster{unset};
-	$gone->safe_psql('postgres', q{ALTER SYSTEM SET session_preload_libraries = 'zklock'});
-	$gone->append_conf('postgresql.conf', "session_preload_libraries = ''\ndynamic_library_path = '/nonexistent'");
-	$gone->restart;
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET session_preload_libraries = 'zklock'});
+	$node->append_conf('postgresql.conf', "session_preload_libraries = ''\ndynamic_library_path = '/nonexistent'");
+	$node->restart;
 
-	my ($status, $out, $err) = $gone->psql('postgres', 'SELECT 1');
+	my ($status, $out, $err) = $node->psql('postgres', 'SELECT 1');
 	is($status, 2, 'without the library nobody can log in');
 	like($err, qr/: \Q$message\E$/m, '- and is told what the page says');
 	{
 		local $ENV{PGOPTIONS} = $options;
-		$gone->safe_psql('postgres', $one);
-		$gone->safe_psql('postgres', $two);
+		$node->safe_psql('postgres', $one);
+		$node->safe_psql('postgres', $two);
 	}
-	zk_until(sub { ($gone->psql('postgres', 'SELECT 1'))[0] == 0 }, 'everybody to be able to log in');
+	zk_until(sub { ($node->psql('postgres', 'SELECT 1'))[0] == 0 }, 'everybody to be able to log in');
 	pass('what the page says lets everybody in again');
 }
 
-$only_one->close;
 zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($_) for $node, values %cluster;
+zk_no_crash($node);
 done_testing();

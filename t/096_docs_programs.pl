@@ -1,5 +1,5 @@
-# doc/programs/: the code of each page, as printed, does what the page says.  A
-# program of programs/ has the page's code and answers to these lines, for each
+# doc/programs/, and doc/recipes/java-python.md: the code of each page, as printed, does what the page
+# says.  A program of programs/ has the page's code and answers to these lines, for each
 # language in the same way:
 #
 #   (start)            runs the page's first example, then says "ready"
@@ -10,7 +10,6 @@
 #   timeouts           each way to bind a timeout, good and bad, of zero since the machine may be slow,
 #                      on a lock that is taken:
 #                      results and SQLSTATEs
-#   lock_timeout       the page's code with lock_timeout: its SQLSTATE
 #   cancel             says "waits"; at the next line, cancels it: the SQLSTATE
 #   in_lock PATH       work in the page's loop: each attempt says "working", writes at the
 #   in_session_lock PATH    next line, and says how many attempts there were; at "lock PATH"
@@ -21,10 +20,12 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use Child;
 use Doc;
 use Peer;
 use Zklock;
@@ -63,6 +64,7 @@ my ($rails) = map { /-(\d+\.\d+)/ } glob("$gems/activerecord-*.gemspec"), '-0.0'
 # where dev/test puts it, or Debian
 my ($node_modules) = grep { -d "$_/pg" } ($ENV{ZKLOCK_TMP} // '') . '/node/node_modules', '/usr/share/nodejs';
 my @python = ('/usr/bin/python3', '-B');
+my @java = qw(java -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -cp);    # which compiles a single file by itself
 my %page = (
 	'doc/programs/python.md' => {
 		language => 'python',
@@ -100,9 +102,8 @@ my %page = (
 	},
 	'doc/programs/java.md' => {
 		language => 'java',
-		program => 'WithJdbc.java',    # a file that Java compiles by itself
-		command => [ 'java', '-Xmx96m', '-XX:+UseSerialGC', '-XX:-UsePerfData',
-			'-cp', join ':', map { "$jars/$_.jar" } qw(HikariCP postgresql slf4j-api slf4j-simple) ],
+		program => 'WithJdbc.java',
+		command => [ @java, join ':', map { "$jars/$_.jar" } qw(HikariCP postgresql slf4j-api slf4j-simple) ],
 		arguments => [ 'jdbc:postgresql://127.0.0.1:' . $node->port . '/shop?user=app' ],
 		needs => { 'libhikaricp-java' => "$jars/HikariCP.jar", 'libpostgresql-jdbc-java' => "$jars/postgresql.jar" },
 		timeouts => 'false false 42883 42883 07006'
@@ -116,6 +117,9 @@ my %page = (
 	});
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
+
+# The packages that are not there
+sub missing { my ($p) = @_; return grep { !grep { -e } glob $p->{needs}{$_} } sort keys %{ $p->{needs} }; }
 
 # Lays out a page's code in a directory of its own, and returns the program
 sub lay_out
@@ -187,7 +191,6 @@ sub bounds_waits
 	my ($name, $program, $p) = @_;
 	$admin->value(q{SELECT zk_lock('/jobs/report')});
 	is($program->ask('timeouts'), $p->{timeouts}, "$name: timeouts");
-	is($program->ask('lock_timeout'), '55P03', "$name: lock_timeout");
 	is($program->ask('cancel'), 'waits', "$name: waits without limit");
 	wait_contenders('/jobs/report', 2);
 	is($program->ask('cancel'), '57014', "$name: - and is canceled");
@@ -273,10 +276,9 @@ foreach my $file (sort keys %page)
 {
 	my $p = $page{$file};
 	my ($name) = $file =~ m{(\w+)\.md$};
-	my @missing = grep { !grep { -e } glob $p->{needs}{$_} } sort keys %{ $p->{needs} };
 	SKIP:
 	{
-		if (@missing)
+		if (my @missing = missing($p))
 		{
 			diag("$file is not run: there is no @missing");    # shown without -v, too
 			skip "there is no @missing", 1;
@@ -296,6 +298,67 @@ foreach my $file (sort keys %page)
 		ok($ok, "$name: runs to its end") or diag($@, slurp_file($p->{log}));
 		$doc->all_was_run;
 	}
+}
+
+#
+# Two programs that use ZooKeeper themselves, on a lock and a table that SQL also uses
+#
+{
+	my $page = Doc->new('doc/recipes/java-python.md');
+	my $path = join ':', map { "$jars/$_.jar" }
+	  qw(curator-recipes curator-framework curator-client zookeeper guava slf4j-api slf4j-simple postgresql);
+	my $port = $node->port;
+	my %program = (
+		java => { file => 'Withdraw.java', command => [ @java, $path ], needs => { 'libpostgresql-jdbc-java' => "$jars/postgresql.jar" },
+			url => "jdbc:postgresql://127.0.0.1:$port/postgres?user=postgres" },
+		python => { file => 'withdraw.py', command => \@python, needs => { 'python3-psycopg2' => "$modules/psycopg2" },
+			url => "host=127.0.0.1 port=$port dbname=postgres user=postgres" });
+	my $s = zk_session($node);
+	my $balance = sub { return $s->value('SELECT balance FROM account') };
+	my $ends = sub {
+		my ($pid) = @_;
+		my $status;
+		zk_until(sub { waitpid($pid, POSIX::WNOHANG()) == $pid and $status = $?, 1 }, 'the program to end');
+		Child::forget($pid);
+		return $status;
+	};
+	$page->run($node, until => '## Java');
+	is($balance->(), 90, 'SQL has taken 10');
+	foreach my $language (sort keys %program)
+	{
+		my $p = $program{$language};
+		append_to_file("$dir/$p->{file}", $page->take($language)->{code});
+		SKIP:
+		{
+			if (my @missing = missing($p))
+			{
+				$s->value('UPDATE account SET balance = balance - 10 WHERE id = 7');    # what the page shows afterwards
+				skip "there is no @missing", 1;
+			}
+			my $start = sub { return (Child::spawn([ @{ $p->{command} }, "$dir/$p->{file}", $zk->hosts, $p->{url} ], err => "$dir/$language.log"))[0] };
+			my $before = $balance->();
+			my $token = $s->value(q{SELECT zk_lock('/accounts/7'); SELECT zk_lock_token('/accounts/7')}) =~ s/^t\n//r;
+			my $pid = $start->();
+			wait_contenders('/accounts/7', 2);
+			is($balance->(), $before, "$language: waits while SQL has the lock");
+			$s->value(q{SELECT zk_unlock('/accounts/7')});
+			is($ends->($pid), 0, "$language: runs") or diag(slurp_file("$dir/$language.log"));
+			is($balance->(), $before - 10, "$language: takes 10");
+			is($s->query("BEGIN; SELECT zk_fence('/accounts/7', $token)")->{state}, '40001', "$language: nobody with an older token comes after it");
+			$s->value('ROLLBACK');
+
+			# its own token is too small, too
+			$s->value(q{SELECT zk_fence('/accounts/7', 9000000000000000000)});
+			isnt($ends->($start->()), 0, "$language: fails at the fence");
+			like(slurp_file("$dir/$language.log"), qr/token/, "$language: - and says so");
+			is($balance->(), $before - 10, "$language: - and has written nothing");
+			$s->value('DELETE FROM zk_fences');
+			is(contenders('/accounts/7'), '0', "$language: - and has given the lock back");
+		}
+	}
+	$page->run($node);
+	$page->all_was_run;
+	$s->quit;
 }
 
 $_->quit for $admin, $other;

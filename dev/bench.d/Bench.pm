@@ -148,13 +148,13 @@ sub zk
 	$which //= 'one';
 	return $self->{zk}{$which} if $self->{zk}{$which};
 
-	# with both JIT compilers, as a server is meant to run
+	# with both JIT compilers, as a server is meant to run, unless nobody warms it up
 	my @opt = (
 		config => { forceSync => $self->{fsync} || $which eq 'disk' ? 'yes' : 'no', tickTime => 2000 },
 		max_session_timeout => 3_600_000,
 		# keep empty directories, so that nobody has to create one again
 		container_check => 3_600_000,
-		java_options => [ '-Xmx400m', '-XX:-UseSerialGC', '-XX:TieredStopAtLevel=4' ]);
+		java_options => [ '-Xmx400m', $self->{warm} ? ('-XX:-UseSerialGC', '-XX:TieredStopAtLevel=4') : () ]);
 	croak "no such servers: $which" unless $PLACE{$which};
 	# each jar before those that name it: what they name is the machine's
 	local $ZooKeeper::CLASSPATH = join ':', map({ "$self->{root}/newest/usr/share/java/$_.jar" } qw(zookeeper-jute zookeeper)), $ZooKeeper::CLASSPATH

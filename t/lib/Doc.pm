@@ -159,7 +159,8 @@ sub settings
 }
 
 # Run all SQL that has not been run: in the first cluster where none is named,
-# in the others by their names.  Further options:
+# in the others by their names.  Each of those is a cluster, or [ a cluster, settings of
+# the sessions, without "zklock." ].  Further options:
 #   dbname    the database where none is named; default: postgres
 #   zk        the ZooKeeper in whose queues sessions wait
 #   until     only up to the line that begins with this text
@@ -177,10 +178,11 @@ sub run
 	{
 		my ($name, $on, $dbname) = $block->{session} =~ m{^(\w+)(?:@(\w+))?(?:/(\w+))?$}
 		  or die "$self->{file}:$block->{line}: session \"$block->{session}\"?\n";
-		my $node = defined $on ? $cluster{$on} // die "$self->{file}:$block->{line}: no cluster $on\n" : $default;
-		my $key = join '/', $node->name, $name, $dbname // '';
-		$self->{session}{$key} //= zk_session($block->{role} ? Doc::Role->new($node, $block->{role}) : $node,
-			dbname => $dbname // $home);
+		my $there = defined $on ? $cluster{$on} // die "$self->{file}:$block->{line}: no cluster $on\n" : $default;
+		my ($node, %setting) = ref $there eq 'ARRAY' ? @$there : $there;
+		my $key = join '/', $on // $node->name, $name, $dbname // '';
+		$self->{session}{$key} //= zk_session($node, dbname => $dbname // $home, user => $block->{role},
+			options => join ' ', map { "-c zklock.$_=$setting{$_}" } sort keys %setting);
 		$self->{admin}{ $node->name } //= zk_session($node->can('direct') ? $node->direct : $node);
 		$self->run_one($block, $self->{session}{$key}, $self->{admin}{ $node->name });
 	}
@@ -289,12 +291,5 @@ sub table
 	  or die "$self->{file}: no table: $heading\n";
 	return map { [ split / *\| +/, s/^\| //r =~ s/ \|$//r ] } split /\n/, $rows;
 }
-
-# A cluster as another role sees it
-package Doc::Role;
-
-sub new { my ($class, $node, $role) = @_; return bless { node => $node, role => $role }, $class; }
-
-sub connstr { my ($self, $dbname) = @_; return $self->{node}->connstr($dbname) . " user=$self->{role}"; }
 
 1;

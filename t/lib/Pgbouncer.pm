@@ -24,7 +24,6 @@ package Pgbouncer;
 use strict;
 use warnings;
 use IO::Socket::INET;
-use POSIX ();
 
 use PostgreSQL::Test::Utils;
 
@@ -67,17 +66,8 @@ sub start
 {
 	my ($self) = @_;
 	my ($port, $dir) = @$self{qw(port dir)};
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		POSIX::setsid();
-		POSIX::dup2(POSIX::open("$dir/log", POSIX::O_WRONLY() | POSIX::O_CREAT() | POSIX::O_APPEND()), $_) for 1, 2;
-		$ENV{LD_LIBRARY_PATH} = join ':', glob _unpacked() . '/{usr/,}lib/*-linux-gnu*';
-		no warnings 'exec';
-		exec 'setpriv', '--pdeathsig', 'KILL', program(), "$dir/pgbouncer.ini";
-		POSIX::_exit(127);
-	}
-	Child::remember($self->{pid} = $pid);
+	($self->{pid}) = Child::spawn([ program(), "$dir/pgbouncer.ini" ], err => "$dir/log",
+		env => { LD_LIBRARY_PATH => join ':', glob _unpacked() . '/{usr/,}lib/*-linux-gnu*' });
 	until_true(sub { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) }, "pgbouncer to listen; see $dir/log");
 	return $self;
 }

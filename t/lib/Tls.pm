@@ -116,67 +116,32 @@ package Tls::Door;
 use strict;
 use warnings;
 use IO::Socket::INET;
-use POSIX qw(setsid);
-use Time::HiRes qw(sleep time);
 
+use Child;
 use Deadline;
 use ZooKeeper;
-
-my %open;    # pid => owner, for END
 
 sub new
 {
 	my ($class, $server, $pem) = @_;
 	my ($to) = $server->hosts =~ /:(\d+)$/;
 	my $port = ZooKeeper::free_port();
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		setsid();    # it has a process for each connection: the whole group is killed
-		POSIX::dup2(POSIX::open('/dev/null', POSIX::O_RDWR()), $_) for 0 .. 2;
-		{
-			no warnings 'exec';
-			exec 'setpriv', '--pdeathsig', 'KILL', 'socat',
-			  "OPENSSL-LISTEN:$port,bind=127.0.0.1,reuseaddr,fork,backlog=100,cert=$pem,verify=0,nodelay",
-			  "TCP:127.0.0.1:$to,nodelay";
-		}
-		POSIX::_exit(127);
-	}
-	$open{$pid} = $$;
-	my $self = bless { pid => $pid, port => $port }, $class;
-	my $deadline = time + $TIMEOUT;
-	until (IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port))
-	{
-		die 'socat does not run' if time > $deadline || waitpid($pid, POSIX::WNOHANG());
-		sleep 0.02;
-	}
-	return $self;
+	my ($pid) = Child::spawn([ 'socat',
+		"OPENSSL-LISTEN:$port,bind=127.0.0.1,reuseaddr,fork,backlog=100,cert=$pem,verify=0,nodelay", "TCP:127.0.0.1:$to,nodelay" ]);
+	until_true(sub { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) }, 'socat to listen');
+	return bless { pid => $pid, port => $port }, $class;
 }
 
-sub port { return $_[0]->{port}; }
 sub hosts { return "localhost:$_[0]->{port}"; }
-sub suspend { kill 'STOP', -$_[0]->{pid}; return; }
-sub resume { kill 'CONT', -$_[0]->{pid}; return; }
 
+# It has a process for each connection: the whole group is killed
 sub close
 {
 	my ($self) = @_;
-	my $pid = $self->{pid};
-	return unless ($open{$pid} // 0) == $$;
-	kill 'KILL', -$pid;
-	waitpid $pid, 0;
-	delete $open{$pid};
+	kill 'KILL', -$self->{pid};
+	waitpid $self->{pid}, 0;
+	Child::forget($self->{pid});
 	return;
-}
-
-END
-{
-	local ($?, $!, $@);
-	foreach my $pid (grep { $open{$_} == $$ } keys %open)
-	{
-		kill 'KILL', -$pid;
-		waitpid $pid, 0;
-	}
 }
 
 1;

@@ -33,36 +33,33 @@ import org.apache.zookeeper.recipes.lock.WriteLock;
 public class Locker
 {
 	// Only a subclass has access to the node's name.
-	private static class Mutex extends InterProcessMutex
+	private interface Named
+	{
+		String node();
+	}
+
+	private static class Mutex extends InterProcessMutex implements Named
 	{
 		Mutex(CuratorFramework client, String path) { super(client, path); }
 
-		String node() { return getLockPath(); }
+		@Override
+		public String node() { return getLockPath(); }
 	}
 
-	private static class ReadWriteLock extends InterProcessReadWriteLock
+	private static class Write extends InterProcessReadWriteLock.WriteLock implements Named
 	{
-		static class Write extends WriteLock
-		{
-			Write(CuratorFramework client, String path) { super(client, path, null); }
+		Write(CuratorFramework client, String path) { super(client, path, null); }
 
-			String node() { return getLockPath(); }
-		}
+		@Override
+		public String node() { return getLockPath(); }
+	}
 
-		static class Read extends ReadLock
-		{
-			Read(CuratorFramework client, String path, Write write) { super(client, path, null, write); }
+	private static class Read extends InterProcessReadWriteLock.ReadLock implements Named
+	{
+		Read(CuratorFramework client, String path, Write write) { super(client, path, null, write); }
 
-			String node() { return getLockPath(); }
-		}
-
-		private ReadWriteLock(Read read, Write write) { super(write, read); }
-
-		static ReadWriteLock of(CuratorFramework client, String path)
-		{
-			Write write = new Write(client, path);
-			return new ReadWriteLock(new Read(client, path, write), write);
-		}
+		@Override
+		public String node() { return getLockPath(); }
 	}
 
 	// The locks of one client.  The read lock and the write lock of a path
@@ -70,29 +67,30 @@ public class Locker
 	private static class Locks
 	{
 		private final CuratorFramework client;
-		private final Map<String, Mutex> mutexes = new HashMap<>();
-		private final Map<String, ReadWriteLock> pairs = new HashMap<>();
+		private final Map<String, InterProcessMutex> locks = new HashMap<>();
 
 		Locks(CuratorFramework client) { this.client = client; }
 
 		InterProcessMutex get(String path, String name) throws Exception
 		{
-			if (name.equals("mutex"))
-				return mutexes.computeIfAbsent(path, p -> new Mutex(client, p));
-			ReadWriteLock pair = pairs.computeIfAbsent(path, p -> ReadWriteLock.of(client, p));
-			switch (name) {
-				case "read": return pair.readLock();
-				case "write": return pair.writeLock();
-				default: throw new Exception("no such class: " + name);
+			if (!locks.containsKey(name + path)) {
+				switch (name) {
+					case "mutex": locks.put(name + path, new Mutex(client, path)); break;
+					case "read":
+					case "write":
+						Write write = new Write(client, path);
+						locks.put("write" + path, write);
+						locks.put("read" + path, new Read(client, path, write));
+						break;
+					default: throw new Exception("no such class: " + name);
+				}
 			}
+			return locks.get(name + path);
 		}
 
 		long token(InterProcessMutex lock) throws Exception
 		{
-			String node =
-				lock instanceof Mutex ? ((Mutex) lock).node()
-				: lock instanceof ReadWriteLock.Read ? ((ReadWriteLock.Read) lock).node()
-				: ((ReadWriteLock.Write) lock).node();
+			String node = ((Named) lock).node();
 			Stat stat = node == null ? null : client.checkExists().forPath(node);
 			return stat == null ? 0 : stat.getCzxid();
 		}

@@ -105,15 +105,6 @@ def auth(scheme, credentials):
     return "ok"
 
 
-def create(path):
-    return "ok " + client.create(path, b"", ephemeral=True, sequence=True)
-
-
-def delete(path):
-    client.delete(path)
-    return "ok"
-
-
 def read(counter):
     with open(counter) as file:
         # empty: another process is writing it, in violation of the lock
@@ -211,10 +202,6 @@ commands = {
     "events": lambda: " ".join(events),
     "version": lambda: kazoo.__version__,
     "auth": auth,
-    "children": lambda path: " ".join(["ok"] + sorted(client.get_children(path))),
-    "get": lambda path: "ok %d bytes" % len(client.get(path)[0] or b""),
-    "create": create,
-    "delete": delete,
     "clients": clients,
     "run": run,
     "identify": identify,

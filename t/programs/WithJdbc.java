@@ -84,15 +84,6 @@ class WithJdbc {
         }
     }
 
-    static String lockTimeout() throws Exception {
-        try (Connection db = pool.getConnection()) {
-            return stateOf(() -> {
-                Impatient.lock(db, "/jobs/report");
-                return null;
-            });
-        }
-    }
-
     static String cancel() throws Exception {
         try (Connection db = pool.getConnection(); Statement s = db.createStatement()) {
             Thread other = new Thread(() -> {
@@ -134,7 +125,6 @@ class WithJdbc {
             case "dirty": return dirty();
             case "clean": return clean();
             case "timeouts": return timeouts();
-            case "lock_timeout": return lockTimeout();
             case "cancel": return cancel();
             case "in_lock": Retry.inLock(pool, words[1], WithJdbc::work); break;
             case "in_session_lock": Retry.inSessionLock(pool, words[1], WithJdbc::work); break;
@@ -157,17 +147,7 @@ class WithJdbc {
     }
 }
 
-// What doc/programs.md says of lock_timeout, and of a session-scope lock in a transaction
-class Impatient {
-    static void lock(Connection db, String path) throws SQLException {
-        try (Statement set = db.createStatement(); PreparedStatement s = db.prepareStatement("SELECT zk_xact_lock(?)")) {
-            set.execute("SET LOCAL lock_timeout = '1s'");
-            s.setString(1, path);
-            s.execute();
-        }
-    }
-}
-
+// What doc/programs.md says of a session-scope lock in a transaction
 class Trap {
     static long held(Connection db) throws SQLException {
         try (Statement s = db.createStatement(); ResultSet result = s.executeQuery("SELECT count(*) FROM zk_locks")) {

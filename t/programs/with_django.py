@@ -71,14 +71,6 @@ def trap():
         db.execute("SELECT zk_unlock('/leader')")
 
 
-# What doc/programs.md says of lock_timeout
-def make_report_or_raise():
-    with transaction.atomic(), connection.cursor() as db:
-        db.execute("SET LOCAL lock_timeout = '1s'")
-        db.execute("SELECT zk_xact_lock('/jobs/report')")
-        db.execute("INSERT INTO report VALUES (now())")
-
-
 def cancel():
     connection.ensure_connection()
     return canceled(lambda: request("SELECT zk_lock('/jobs/report')"), connection.connection.cancel)
@@ -94,7 +86,6 @@ serve({
     "dirty": dirty,
     "clean": leak,
     "timeouts": timeouts,
-    "lock_timeout": make_report_or_raise,
     "cancel": cancel,
     "in_lock": in_loop(page.in_lock, execute),
     "in_session_lock": in_loop(page.in_session_lock, execute),

@@ -16,21 +16,6 @@ await withClient(async db => {
   if (await held(db) !== '1') throw new Error('only the second one is released')
 })
 
-// What doc/programs.md says of lock_timeout, and of a cancel
-function makeReportOrThrow() {
-  return withClient(async db => {
-    await db.query('BEGIN')
-    await db.query("SET LOCAL lock_timeout = '1s'")
-    await db.query("SELECT zk_xact_lock('/jobs/report')")
-    await db.query('INSERT INTO report VALUES (now())')
-    await db.query('COMMIT')
-  })
-}
-
-function cancel(db) {
-  return pool.query('SELECT pg_cancel_backend($1)', [db.processID])
-}
-
 async function stateOf(call) {
   try {
     return String(await call())
@@ -106,7 +91,7 @@ async function canceled() {
     const state = stateOf(() => db.query("SELECT zk_lock('/jobs/report')"))
     console.log('waits')
     await read()
-    await cancel(db)
+    await pool.query('SELECT pg_cancel_backend($1)', [db.processID])    // as doc/programs.md says
     return state
   })
 }
@@ -118,7 +103,7 @@ async function tried(loop, path) {
 }
 
 const commands = {
-  dirty, clean, timeouts, lock_timeout: () => makeReportOrThrow(), cancel: canceled, query_timeout: queryTimeout, terminated,
+  dirty, clean, timeouts, cancel: canceled, query_timeout: queryTimeout, terminated,
   in_lock: path => tried(inLock, path), in_session_lock: path => tried(inSessionLock, path)
 }
 console.log('ready')

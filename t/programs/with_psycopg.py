@@ -54,19 +54,6 @@ def trap():
     db.close()
 
 
-# What doc/programs.md says of lock_timeout
-def make_report_or_raise(db):
-    with db.transaction():
-        db.execute("SET LOCAL lock_timeout = '1s'")
-        db.execute("SELECT zk_xact_lock('/jobs/report')")
-        db.execute("INSERT INTO report VALUES (now())")
-
-
-def lock_timeout():
-    with own_connection() as db:
-        return state_of(make_report_or_raise, db)
-
-
 def cancel():
     with own_connection() as db:
         return canceled(lambda: db.execute("SELECT zk_lock('/jobs/report')"), db.cancel)
@@ -103,7 +90,6 @@ serve({
     "clean": lambda: leak(page.pool),
     "transactions": transactions,
     "timeouts": timeouts,
-    "lock_timeout": lock_timeout,
     "cancel": cancel,
     "in_lock": in_loop(page.in_lock, execute),
     "in_session_lock": in_loop(page.in_session_lock, execute),

@@ -22,15 +22,6 @@ def trap
   ActiveRecord::Base.connection.execute("SELECT zk_unlock('/leader')")
 end
 
-# What doc/programs.md says of lock_timeout
-def make_report_or_raise
-  Report.transaction do
-    Report.connection.execute("SET LOCAL lock_timeout = '1s'")
-    Report.connection.execute("SELECT zk_xact_lock('/jobs/report')")
-    Report.create!(made_at: Time.now)
-  end
-end
-
 def request
   yield ActiveRecord::Base.connection
 ensure
@@ -127,7 +118,6 @@ def answer(name, path = nil)
   when 'dirty' then dirty
   when 'clean' then "next user: #{leak}"
   when 'timeouts' then timeouts
-  when 'lock_timeout' then make_report_or_raise
   when 'cancel' then cancel
   when 'cached' then cached
   when 'elsewhere' then elsewhere

@@ -43,14 +43,6 @@ def trap():
         assert db.execute(text("SELECT count(*) FROM zk_locks")).scalar() == 0
 
 
-# What doc/programs.md says of lock_timeout
-def make_report_or_raise():
-    with page.engine.begin() as db:
-        db.execute(text("SET LOCAL lock_timeout = '1s'"))
-        db.execute(text("SELECT zk_xact_lock('/jobs/report')"))
-        db.execute(text("INSERT INTO report VALUES (now())"))
-
-
 def cancel():
     with page.engine.connect() as db:
         return canceled(
@@ -66,7 +58,6 @@ serve({
     "dirty": dirty,
     "clean": lambda: leak(page.engine),
     "timeouts": timeouts,
-    "lock_timeout": make_report_or_raise,
     "cancel": cancel,
     "in_lock": in_loop(page.in_lock, execute),
     "in_session_lock": in_loop(page.in_session_lock, execute),
