@@ -21,7 +21,7 @@ my @long = map { "t/$_.pl" } qw(
   029_reconnect 087_docs_zookeeper 081_docs_cron 060_random_programs 056_edges 051_checker 041_unused 064_order
   075_break 050_torture 023_end_of_transaction 107_terminate 074_queue 089_server_locks 079_secrets
   076_session_view 052_peers_lost 020_cancel 014_ensemble 077_credentials 010_two_clusters
-  093_docs_troubleshooting 072_docs 013_everywhere 061_shared_and_several 054_peers_pairs 028_names 012_stress
+  093_docs_troubleshooting 072_docs 013_everywhere 054_peers_pairs 028_names 012_stress
   096_docs_programs 053_peers_queue 080_deadlock_programs 091_idle);
 my %rank = map { $long[$_] => $_ } 0 .. $#long;
 @tests = sort { ($rank{$a} // @long) <=> ($rank{$b} // @long) || $a cmp $b } @tests if $jobs > 1;

@@ -30,7 +30,8 @@ my $CUT = 'swallowed and the connection cut';
 my @CUTS = ($CUT, 'never asked for, the connection cut');
 
 #
-# The kinds of lock.  Exclusive ones and curator_rw's downgrades lose in all ways.
+# The kinds of lock.  Exclusive ones, single nodes and curator_rw's downgrades lose in all
+# ways.
 #
 #   take, give    its statements, and "back" that for what is left after "give"
 #   left          which is this, as zk_holds tells it
@@ -42,8 +43,8 @@ my @plain = map {
 	{
 		name => $_, path => $path, style => $_ eq 'single' ? 'single' : 'curator',
 		take => take($_, $path), give => give($_, $path), left => '',
-		create => create_of($_), $_ eq 'single' ? () : (list => 'getChildren'), release => 'delete',
-		ways => $_ eq 'exclusive' ? \@ZkProxy::WAYS : \@CUTS
+		create => create_of($_), list => $_ eq 'single' ? 'exists' : 'getChildren', release => 'delete',
+		ways => /^(?:exclusive|single)$/ ? \@ZkProxy::WAYS : \@CUTS
 	}
 } @kinds, 'single';
 
@@ -59,16 +60,25 @@ my @downgrade = map {
 	}
 } sort keys %its_ways;
 my ($exclusive) = @plain;
+my @both = @plain[ 0, -1 ];    # and single
+my @try = map {
+	my $path = "/lost/try/$_";
+	{
+		name => "zk_try_lock, $_", path => $path, style => 'curator',
+		take => "SELECT zk_try_lock('$path')", give => "SELECT zk_unlock('$path')", left => '',
+		list => $_, release => 'delete', ways => \@ZkProxy::WAYS_OF_ANSWERS
+	}
+} qw(getChildren sync);
 
 # A statement that looks at a lost lock is not to be canceled: that is t/034's
 sub begin_session
 {
 	my ($lane, %setting) = @_;
-	$lane->{s} = warm_session(hosts => $lane->{proxy}, session_timeout => '8s', node_style => $lane->{style}, cancel_on_loss => 'off', %setting);
+	$lane->{s} = warm_session(hosts => $lane->{proxy}, session_timeout => '6s', node_style => $lane->{style}, cancel_on_loss => 'off', %setting);
 	return $lane->{s};
 }
 
-foreach my $lane (@plain, @downgrade)
+foreach my $lane (@plain, @try, @downgrade)
 {
 	$lane->{proxy} = ZkProxy->new($zk);
 	begin_session($lane);
@@ -125,7 +135,7 @@ sub are_held
 		is(@own, $lane->{name} eq 'all' ? 3 : 1, "$lane->{name}: no node too many");
 		zk_until(sub { $lane->{s}->value("SELECT bool_and(state = 'held') FROM zk_locks") eq 't' }, 'held');
 		is($lane->{s}->value(q{SELECT string_agg(DISTINCT node, ' ' ORDER BY node) FROM zk_locks}), shown($lane->{name}, @own), '- which zk_locks names');
-		next unless $lane == $exclusive || $lane->{back};
+		next unless $lane->{name} =~ /^(?:exclusive|single)$/ || $lane->{back};
 		$lane->{token} = $zk->exists($own[0])->{czxid};
 		is($lane->{s}->value("SELECT zk_lock_token('$lane->{path}')"), $lane->{token}, '- with its token');
 	}
@@ -231,27 +241,17 @@ foreach my $way (@ZkProxy::WAYS_OF_ANSWERS)
 {
 	lost "list, $way" => sub {
 		my (@lanes) = @_;
+		my @blockers = map { block('exclusive', $_->{path}) } @try;
+		lose($way, 'list', @try);
+		is($_->{out}, 'f', 'zk_try_lock: false for a lock that is taken') for all_do('take', @try);
+		no_nodes(@try);
+		$_->{proxy}->reset for @try;
+		$other->delete($_) for @blockers;
 		lose($way, 'list', @lanes);
 		are_true('taken', 'take', @lanes);
 		are_held(@lanes);
 		are_true('given back', 'give', @lanes);
-	}, that_lose($way, grep { $_->{list} } @plain);
-
-	foreach my $what (qw(getChildren sync))
-	{
-		lost "$what of zk_try_lock, $way" => sub {
-			my ($s, $blocker) = ($exclusive->{s}, block('exclusive', $exclusive->{path}));
-			lose($way, $what, $exclusive);
-			is($s->value("SELECT zk_try_lock('$exclusive->{path}')"), 'f', 'false for a lock that is taken');
-			no_nodes($exclusive);
-			$exclusive->{proxy}->reset;
-			$other->delete($blocker);
-			lose($way, $what, $exclusive);
-			is($s->value("SELECT zk_try_lock('$exclusive->{path}')"), 't', 'true for one that is free');
-			are_held($exclusive);
-			$s->value($exclusive->{give});
-		}, $exclusive;
-	}
+	}, that_lose($way, @plain, @try);
 }
 
 lost 'answers to the parents of a first lock, swallowed' => sub {
@@ -578,8 +578,39 @@ lost 'the node that is to be downgraded is deleted a moment before' => sub {
 		is(nodes($lane), 0, 'no node was made in its place');
 		$result = $s->query($lane->{back});
 		is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
+
+		$s->value(q{SET zklock.release_timeout = '1s'; SET zklock.commit_guard = off; BEGIN; } . $lane->{take} =~ s/zk_/zk_xact_/r);
+		$other->delete($_) for nodes($lane);
+		$result = $s->query('COMMIT');
+		is($result->{state}, '', 'COMMIT');
+		in_time($result->{seconds}, 1, '- does not wait release_timeout');
+		zk_until(sub { zk_holds($s) eq 'shared session 1 lost' }, 'the shared hold to be lost');
+		$s->query($lane->{back});
 	}
 }, @downgrade;
+
+# The check is sent before ZooKeeper has refused the new name, and asks for that.
+lost 'downgraded, which is refused, and a COMMIT that relies on the reader before that is known' => sub {
+	foreach my $lane (@_)
+	{
+		my ($s, $proxy, $path) = @$lane{qw(s proxy path)};
+		$s->value(q{SET zklock.commit_guard = off; BEGIN; } . $lane->{take} =~ s/zk_/zk_xact_/r);
+		my @acl = $zk->acl("/zklock$path");
+		$other->set_acl("/zklock$path", [ [ 31 & ~4, 'world', 'anyone' ] ]);    # no create
+		$proxy->clear_log;
+		$proxy->hold('multi');
+		$s->value('COMMIT; SET zklock.commit_guard = strict');
+		$proxy->wait_held;
+		$s->send("BEGIN; SELECT zk_try_xact_lock_shared('$path'); COMMIT");
+		$proxy->wait_for('multi', 2);
+		$proxy->release;
+		my $commit = $s->wait;
+		is("$commit->{out}$commit->{state}", 't', "$lane->{name}: COMMIT passes");
+		is(zk_holds($s), 'shared session 1 held', '- and it is held');
+		$other->set_acl("/zklock$path", \@acl);
+		$s->value($lane->{back});
+	}
+}, @downgrade[ 1, 2 ];
 
 # It may have been carried out, is refused when it is sent again, and nobody wants
 # the node any longer: it is deleted under whichever of the two names it has.
@@ -616,19 +647,21 @@ sub waits_behind
 }
 
 lost 'a lost event, the connection cut: the waiter is woken' => sub {
-	my ($lane) = @_;
-	my $before = block('exclusive', $lane->{path});
-	waits_behind($lane, $before);
-	$lane->{proxy}->hold_event;
-	$other->delete($before);
-	$lane->{proxy}->wait_held;
-	ok(!$lane->{s}->is_done, 'it does not know');
-	$lane->{proxy}->cut_off;
-	$lane->{proxy}->release;
-	$lane->{proxy}->pass;
-	is($lane->{s}->wait->{out}, 't', 'it has the lock');
-	$lane->{s}->value($lane->{give});
-}, $exclusive;
+	foreach my $lane (@_)
+	{
+		my $before = block($lane->{name}, $lane->{path});
+		waits_behind($lane, $before);
+		$lane->{proxy}->hold_event;
+		$other->delete($before);
+		$lane->{proxy}->wait_held;
+		ok(!$lane->{s}->is_done, "$lane->{name}: it does not know");
+		$lane->{proxy}->cut_off;
+		$lane->{proxy}->release;
+		$lane->{proxy}->pass;
+		is($lane->{s}->wait->{out}, 't', '- it has the lock');
+		$lane->{s}->value($lane->{give});
+	}
+}, @both;
 
 lost 'an event that comes too late for a canceled call' => sub {
 	my ($lane) = @_;
@@ -681,7 +714,7 @@ lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in
 }, $exclusive;
 
 is($admin->value(q{SELECT string_agg(DISTINCT who, ', ') FROM t}), 'relies', 'what was committed') if $WHOLE;
-$_->quit for map { ($_->{s}, @{ $_->{behind} // [] }) } @plain, @downgrade;
+$_->quit for map { ($_->{s}, @{ $_->{behind} // [] }) } @plain, @try, @downgrade;
 kinds_end();
 
 done_testing();
