@@ -243,7 +243,8 @@ foreach my $by (sort keys %replaced_by)
 	edge "deleted, and replaced by $by: COMMIT" => sub {
 		foreach my $guard (qw(strict on))
 		{
-			# with "on", the lock is not asked about, so the loss must be known: a heartbeat finds it
+			# with "on", the lock is not asked about, so the loss must be known: a heartbeat finds
+			# another's node, though no event told that ours is gone
 			my ($path, $at, $s) =
 			  begin(1, commit_guard => $guard, cancel_on_loss => 'off', session_timeout => $guard eq 'on' ? '4s' : '60s');
 			$s->value("BEGIN; SELECT zk_xact_lock('$path'); INSERT INTO t VALUES ('x')");
@@ -332,21 +333,6 @@ edge 'deleted while it is held: the loss is known' => sub {
 	is_lost_on_unlock($s, $path, 'given back');
 	is($t->value("SELECT zk_unlock('$path')"), 't', "the other one's was not touched");
 	$_->quit for $s, $t;
-};
-
-# Heartbeats find another's node, though no event told that ours is gone
-edge 'a heartbeat finds another node' => sub {
-	my ($path, $at, $s) = begin(1, session_timeout => '4s');
-	$s->value("SELECT zk_lock('$path')");
-	$proxy->hold_event(alone => 1);
-	$other->delete($at);
-	stranger($at);
-	zk_wait_hold($s, 'lost');
-	$s->query("SELECT zk_unlock('$path')");
-	is(whose($at), 'stranger', "the other one's stays");
-	$other->delete($at);
-	$proxy->release;
-	$s->quit;
 };
 
 # What the session itself gave back a moment ago is not in its way, whatever the style.
