@@ -397,6 +397,7 @@ foreach my $place (sort keys %killed)
 	my ($code, $winner, $told) = @{ $killed{$place} };
 	with_claimer "killed $place" => sub {
 		my ($claimer, $next) = @_;
+		my $id = $claimer->value('SELECT session_id FROM zk_session');
 		$claimer->value('BEGIN; ' . claim('claimer'));
 		$next->send(claim('next'));
 		zk_wait_queued($zk, $next);
@@ -407,6 +408,7 @@ foreach my $place (sort keys %killed)
 		}
 		$proxy->cut_off;
 		$claimer->kill9;
+		$zk->end_session($id);    # sooner than by its timeout
 		is($next->wait->{state}, '', 'the next one has its turn');
 		$gate->kill9 if $gate;
 		is(played(), $winner, 'who has committed: ' . ($winner || 'nobody'));
