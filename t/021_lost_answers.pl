@@ -4,9 +4,10 @@
 # gone; a downgrade is done once, readers behind it are let in, and the writer behind
 # them not before its turn.  No loss makes a call fail, hang, or return a wrong answer.
 #
-# There is a session behind a proxy for each kind, and all of them lose the same at a
-# time: most of it is waiting.  Their timeout is short, since silence is noticed within
-# it; but a third of it, which is left then, is longer than a machine stands still.
+# There is a session behind a proxy for each kind and each way to lose something, and all
+# of them do so at a time: most of it is waiting.  Their timeout is short, since silence is
+# noticed within it; but a third of it, which is left then, is longer than a machine stands
+# still.
 
 use strict;
 use warnings;
@@ -30,53 +31,76 @@ my $CUT = 'swallowed and the connection cut';
 my @CUTS = ($CUT, 'never asked for, the connection cut');
 
 #
-# The kinds of lock.  Exclusive ones and curator_rw's downgrades lose in all ways.
+# Exclusive locks, single nodes and curator_rw's downgrades lose in all ways.
 #
+#   way           in which this one does
 #   take, give    its statements, and "back" that for what is left after "give"
 #   left          which is this, as zk_holds tells it
 #   create, list, release    the requests of those
 #   behind        [ a reader, a writer ], sessions that wait for what is to be left
 #
+my $number = 0;
 my @plain = map {
-	my $path = "/lost/$_";
-	{
-		name => $_, path => $path, style => $_ eq 'single' ? 'single' : 'curator',
-		take => take($_, $path), give => give($_, $path), left => '',
-		create => create_of($_), $_ eq 'single' ? () : (list => 'getChildren'), release => 'delete',
-		ways => $_ eq 'exclusive' ? \@ZkProxy::WAYS : \@CUTS
-	}
+	my $kind = $_;
+	map {
+		my $path = "/lost/$kind/" . ++$number;
+		{
+			kind => $kind, way => $_, path => $path, style => $kind eq 'single' ? 'single' : 'curator',
+			take => take($kind, $path), give => give($kind, $path), left => '',
+			create => create_of($kind), list => $kind eq 'single' ? 'exists' : 'getChildren', release => 'delete'
+		}
+	} $kind =~ /^(?:exclusive|single)$/ ? @ZkProxy::WAYS : @CUTS
 } @kinds, 'single';
 
 my %its_ways = (curator => [ 'stuck on its way', $CUT ], curator_rw => \@ZkProxy::WAYS, kazoo => [$CUT]);
 my @downgrade = map {
-	my $path = "/lost/down/$_";
-	{
-		name => "downgrade, $_", path => $path, style => $_,
-		take => "SELECT zk_lock('$path'), zk_lock_shared('$path')", give => "SELECT zk_unlock('$path')",
-		left => 'shared session 1 held', back => "SELECT zk_unlock_shared('$path')",
-		release => $_ eq 'curator' ? 'setData' : 'multi',
-		ways => $its_ways{$_}
-	}
+	my $style = $_;
+	map {
+		my $path = "/lost/down/$style/" . ++$number;
+		{
+			kind => "downgrade, $style", way => $_, path => $path, style => $style,
+			take => "SELECT zk_lock('$path'), zk_lock_shared('$path')", give => "SELECT zk_unlock('$path')",
+			left => 'shared session 1 held', back => "SELECT zk_unlock_shared('$path')",
+			release => $style eq 'curator' ? 'setData' : 'multi'
+		}
+	} @{ $its_ways{$style} }
 } sort keys %its_ways;
-my ($exclusive) = @plain;
+my @try = map {
+	my $op = $_;
+	map {
+		my $path = "/lost/try/" . ++$number;
+		{
+			kind => "zk_try_lock, $op", way => $_, path => $path, style => 'curator',
+			take => "SELECT zk_try_lock('$path')", give => "SELECT zk_unlock('$path')", left => '',
+			list => $op, release => 'delete'
+		}
+	} @ZkProxy::WAYS_OF_ANSWERS
+} qw(getChildren sync);
+$_->{name} = "$_->{kind}, $_->{way}" for @plain, @downgrade, @try;
+
+# those of a kind, those that lose answers, and one of each style
+sub of_kind { my ($kind, @lanes) = @_; return grep { $_->{kind} eq $kind } @lanes; }
+sub answers { return grep { $_->{way} !~ /^stuck/ } @_; }
+my @exclusive = of_kind('exclusive', @plain);
+my ($exclusive) = @exclusive;
+my ($single) = of_kind('single', @plain);
+my @styles = map { (of_kind("downgrade, $_", @downgrade))[0] } sort keys %its_ways;
 
 # A statement that looks at a lost lock is not to be canceled: that is t/034's
 sub begin_session
 {
 	my ($lane, %setting) = @_;
-	$lane->{s} = warm_session(hosts => $lane->{proxy}, session_timeout => '8s', node_style => $lane->{style}, cancel_on_loss => 'off', %setting);
+	$lane->{s} = warm_session(hosts => $lane->{proxy}, session_timeout => '6s', node_style => $lane->{style}, cancel_on_loss => 'off', %setting);
 	return $lane->{s};
 }
 
-foreach my $lane (@plain, @downgrade)
+foreach my $lane (@plain, @try, @downgrade)
 {
 	$lane->{proxy} = ZkProxy->new($zk);
 	begin_session($lane);
 	$lane->{behind} = [ map { warm_session(hosts => $zk, node_style => $lane->{style}) } 1, 2 ] if $lane->{back};
 	$_->{zk_id} = $_->value('SELECT session_id FROM zk_session') for @{ $lane->{behind} // [] };
 }
-
-sub that_lose { my ($way, @lanes) = @_; return grep { my $lane = $_; grep { $_ eq $way } @{ $lane->{ways} } } @lanes; }
 
 # All nodes at the lock, but those of others and of who is behind
 sub nodes
@@ -87,16 +111,16 @@ sub nodes
 	return grep { m{\Q$lane->{path}\E(?:/|$)} } map { @$_ } values %of;
 }
 
-sub no_nodes { zk_until(sub { !grep { nodes($_) } @_ }, 'no node is left'); return pass('no node is left'); }
+sub no_nodes { my (@lanes) = @_; zk_until(sub { !grep { nodes($_) } @lanes }, 'no node is left'); return pass('no node is left'); }
 
 # What is lost next: the request or answer named so in each of these
 sub lose
 {
-	my ($way, $what, @lanes) = @_;
+	my ($what, @lanes) = @_;
 	foreach (@lanes)
 	{
 		$_->{proxy}->clear_log;
-		$_->{proxy}->lose($way, $_->{$what} // $what);
+		$_->{proxy}->lose($_->{way}, $_->{$what} // $what);
 	}
 	return;
 }
@@ -122,10 +146,10 @@ sub are_held
 	foreach my $lane (@lanes)
 	{
 		my @own = nodes($lane);
-		is(@own, $lane->{name} eq 'all' ? 3 : 1, "$lane->{name}: no node too many");
+		is(@own, $lane->{kind} eq 'all' ? 3 : 1, "$lane->{name}: no node too many");
 		zk_until(sub { $lane->{s}->value("SELECT bool_and(state = 'held') FROM zk_locks") eq 't' }, 'held');
-		is($lane->{s}->value(q{SELECT string_agg(DISTINCT node, ' ' ORDER BY node) FROM zk_locks}), shown($lane->{name}, @own), '- which zk_locks names');
-		next unless $lane == $exclusive || $lane->{back};
+		is($lane->{s}->value(q{SELECT string_agg(DISTINCT node, ' ' ORDER BY node) FROM zk_locks}), shown($lane->{kind}, @own), '- which zk_locks names');
+		next unless $lane->{kind} =~ /^(?:exclusive|single)$/ || $lane->{back};
 		$lane->{token} = $zk->exists($own[0])->{czxid};
 		is($lane->{s}->value("SELECT zk_lock_token('$lane->{path}')"), $lane->{token}, '- with its token');
 	}
@@ -212,47 +236,31 @@ sub lost
 
 # ------------------------------------------------------------------- a free lock
 
-foreach my $way (@ZkProxy::WAYS)
-{
-	lost "create and release, $way" => sub {
-		my (@lanes) = @_;
-		lose($way, 'create', grep { $_->{create} } @lanes);
-		are_true('taken', 'take', @lanes);
-		$_->{proxy}->reset for @lanes;
-		are_held(@lanes);
-		queue_behind(@lanes);
-		lose($way, 'release', @lanes);
-		are_true('given back', 'give', @lanes);
-		are_given(@lanes);
-	}, that_lose($way, @plain, @downgrade);
-}
+lost 'create and release' => sub {
+	my (@lanes) = @_;
+	lose('create', grep { $_->{create} } @lanes);
+	are_true('taken', 'take', @lanes);
+	$_->{proxy}->reset for @lanes;
+	are_held(@lanes);
+	queue_behind(@lanes);
+	lose('release', @lanes);
+	are_true('given back', 'give', @lanes);
+	are_given(@lanes);
+}, @plain, @downgrade;
 
-foreach my $way (@ZkProxy::WAYS_OF_ANSWERS)
-{
-	lost "list, $way" => sub {
-		my (@lanes) = @_;
-		lose($way, 'list', @lanes);
-		are_true('taken', 'take', @lanes);
-		are_held(@lanes);
-		are_true('given back', 'give', @lanes);
-	}, that_lose($way, grep { $_->{list} } @plain);
-
-	foreach my $what (qw(getChildren sync))
-	{
-		lost "$what of zk_try_lock, $way" => sub {
-			my ($s, $blocker) = ($exclusive->{s}, block('exclusive', $exclusive->{path}));
-			lose($way, $what, $exclusive);
-			is($s->value("SELECT zk_try_lock('$exclusive->{path}')"), 'f', 'false for a lock that is taken');
-			no_nodes($exclusive);
-			$exclusive->{proxy}->reset;
-			$other->delete($blocker);
-			lose($way, $what, $exclusive);
-			is($s->value("SELECT zk_try_lock('$exclusive->{path}')"), 't', 'true for one that is free');
-			are_held($exclusive);
-			$s->value($exclusive->{give});
-		}, $exclusive;
-	}
-}
+lost 'list' => sub {
+	my (@lanes) = @_;
+	my @blockers = map { block('exclusive', $_->{path}) } @try;
+	lose('list', @try);
+	is($_->{out}, 'f', 'zk_try_lock: false for a lock that is taken') for all_do('take', @try);
+	no_nodes(@try);
+	$_->{proxy}->reset for @try;
+	$other->delete($_) for @blockers;
+	lose('list', @lanes);
+	are_true('taken', 'take', @lanes);
+	are_held(@lanes);
+	are_true('given back', 'give', @lanes);
+}, answers(@plain), @try;
 
 lost 'answers to the parents of a first lock, swallowed' => sub {
 	my $s = $exclusive->{s};
@@ -313,27 +321,32 @@ foreach my $what (sort keys %over)
 
 # ------------------------------------------------------------------- a lock that is taken
 
-foreach (map { my $what = $_; map { [ $what, $_ ] } $what eq 'create' ? @ZkProxy::WAYS : @ZkProxy::WAYS_OF_ANSWERS } qw(create getData))
+foreach my $what (qw(create getData))
 {
-	my ($what, $way) = @$_;
-	lost "$what while it waits, $way" => sub {
+	lost "$what while it waits" => sub {
 		my (@lanes) = @_;
-		$_->{blockers} = [ map { block($exclusive->{name}, $exclusive->{path}) } 1, 2 ] for grep { $_ == $exclusive } @lanes;
-		$_->{blockers} = [ block($_->{name}, $_->{path}) ] for grep { $_ != $exclusive } @lanes;
-		lose($way, $what, @lanes);
+		foreach my $lane (@lanes)
+		{
+			$lane->{blockers} = [ map { block($lane->{kind}, $lane->{path}) } 1 .. ($lane->{kind} eq 'exclusive' ? 2 : 1) ];
+		}
+		lose($what, @lanes);
 		all_send('take', @lanes);
-		$_->{proxy}->wait_lost($way) for @lanes;
+		$_->{proxy}->wait_lost($_->{way}) for @lanes;
 		if ($what eq 'create')
 		{
 			my $most = 0;
+			my @missing = of_kind('exclusive', @lanes);
 			zk_until(
 				sub {
-					my @own = nodes($exclusive);
-					$most = @own if @own > $most;
 					my %watched = map { $_ => 1 } watched();
-					return @own && !grep { !$watched{$_} } @{ $exclusive->{blockers} }, @own;
+					@missing = grep {
+						my @own = nodes($_);
+						$most = @own if @own > $most;
+						!@own || grep { !$watched{$_} } @{ $_->{blockers} }, @own
+					} @missing;
+					return !@missing;
 				},
-				'it to be in the queue');
+				'them to be in the queue');
 			is($most, 1, 'never more than one node');
 			wait_for_blocker($_->{path}, @{ $_->{blockers} }) for @lanes;
 		}
@@ -347,39 +360,37 @@ foreach (map { my $what = $_; map { [ $what, $_ ] } $what eq 'create' ? @ZkProxy
 		are_true('has it then', undef, @lanes);
 		are_held(@lanes);
 		are_true('given back', 'give', @lanes);
-	}, that_lose($way, @plain);
+	}, $what eq 'create' ? @plain : answers(@plain);
 }
 
 # A client that was cut off cannot come back until that is allowed, and a client whose
 # answer was swallowed learns of it in no other way.
-foreach my $way (@ZkProxy::WAYS)
+foreach my $end (qw(cancel terminate))
 {
-	foreach my $end (qw(cancel terminate))
-	{
-		lost "create, $way, and $end before that is known" => sub {
-			my (@lanes) = @_;
-			$_->{blocker} = block($_->{name}, $_->{path}) for @lanes;
-			foreach (@lanes)
-			{
-				$_->{proxy}->clear_log;
-				$_->{proxy}->refuse if $way =~ /cut/;
-				$_->{proxy}->lose($way, $_->{create});
-				$_->{proxy}->swallow('*', 1000) if $way eq 'swallowed';    # heartbeats, too
-			}
-			all_send('take', @lanes);
-			$_->{proxy}->wait_lost($way) for @lanes;
-			$admin->value("SELECT pg_${end}_backend($_)") for map { $_->{s}->pid } @lanes;
-			foreach (all_wait(@lanes))
-			{
-				if ($end eq 'cancel') { is($_->{state}, '57014', 'the call has ended'); }
-				else { ok($_->{closed}, 'the session is closed'); }
-			}
-			if ($end eq 'terminate') { $_->{s}->quit for @lanes; }
-			($way eq 'swallowed' || $end eq 'terminate') ? $_->reset : $_->pass for map { $_->{proxy} } @lanes;    # held frames stay held
-			no_nodes(@lanes);
-			$other->delete($_->{blocker}) for @lanes;
-		}, that_lose($way, $end eq 'cancel' ? @plain : $exclusive);
-	}
+	lost "create, and $end before that is known" => sub {
+		my (@lanes) = @_;
+		$_->{blocker} = block($_->{kind}, $_->{path}) for @lanes;
+		foreach (@lanes)
+		{
+			$_->{proxy}->clear_log;
+			$_->{proxy}->refuse if $_->{way} =~ /cut/;
+			$_->{proxy}->lose($_->{way}, $_->{create});
+			$_->{proxy}->swallow('*', 1000) if $_->{way} eq 'swallowed';    # heartbeats, too
+		}
+		all_send('take', @lanes);
+		$_->{proxy}->wait_lost($_->{way}) for @lanes;
+		$admin->value('SELECT ' . join ', ', map { "pg_${end}_backend($_)" } map { $_->{s}->pid } @lanes);
+		foreach (all_wait(@lanes))
+		{
+			if ($end eq 'cancel') { is($_->{state}, '57014', 'the call has ended'); }
+			else { ok($_->{closed}, 'the session is closed'); }
+		}
+		if ($end eq 'terminate') { $_->{s}->quit for @lanes; }
+		# held frames stay held
+		($_->{way} eq 'swallowed' || $end eq 'terminate') ? $_->{proxy}->reset : $_->{proxy}->pass for @lanes;
+		no_nodes(@lanes);
+		$other->delete($_->{blocker}) for @lanes;
+	}, $end eq 'cancel' ? @plain : @exclusive;
 }
 
 # ------------------------------------------------------------------- the release
@@ -387,128 +398,124 @@ foreach my $way (@ZkProxy::WAYS)
 my $LATER = q{SET zklock.operation_timeout = '1ms'};
 my $BY_AND_BY = qr/\A(?:ZooKeeper has not confirmed [^"]*)?\z/;
 
-foreach my $way (@ZkProxy::WAYS)
+# name, before the lock is taken, in a transaction or not, before the release, the
+# release, what is warned, how long it takes
+foreach (
+	[ 'that is not waited for', '', 0, $LATER, 'give', $BY_AND_BY ],
+	[ 'by COMMIT', '', 1, '', 'COMMIT', qr/\A\z/, 0 ],
+	[ 'by COMMIT with a release_timeout', q{SET zklock.release_timeout = '300ms'}, 1, '', 'COMMIT', qr/\A\z/, 0.3 ],
+	[ 'by ROLLBACK TO SAVEPOINT', '', 0, '', 'ROLLBACK TO s', qr/\A\z/ ])
 {
-	# name, before the lock is taken, in a transaction or not, before the release, the
-	# release, what is warned, how long it takes
-	foreach (
-		[ 'that is not waited for', '', 0, $LATER, 'give', $BY_AND_BY ],
-		[ 'by COMMIT', '', 1, '', 'COMMIT', qr/\A\z/, 0 ],
-		[ 'by COMMIT with a release_timeout', q{SET zklock.release_timeout = '300ms'}, 1, '', 'COMMIT', qr/\A\z/, 0.3 ],
-		[ 'by ROLLBACK TO SAVEPOINT', '', 0, '', 'ROLLBACK TO s', qr/\A\z/ ])
-	{
-		my ($name, $first, $xact, $before, $release, $warning, $promise) = @$_;
-		lost "release $name, $way" => sub {
-			my (@lanes) = @_;
-			# a check by the guard would be a request of a downgrade's kind
-			all_do(join('; ', grep { $_ } $first, q{SET zklock.commit_guard = off}, $xact ? 'BEGIN' : $release =~ /^ROLL/ ? 'BEGIN; SAVEPOINT s' : ()), @lanes);
-			foreach (@lanes)
-			{
-				my $take = $_->{take};
-				$take =~ s/zk_/zk_xact_/ if $xact;
-				$_->{s}->value($take);
-				$_->{token} = $_->{back} ? $zk->exists((nodes($_))[0])->{czxid} : undef;
-			}
-			queue_behind(@lanes);
-			all_do($before, @lanes) if $before;
-			lose($way, 'release', @lanes);
-			foreach (all_do($release, @lanes))
-			{
-				is($_->{state}, '', 'succeeds');
-				like("@{ $_->{warnings} }", $warning, 'with a warning, or confirmed');
-				is($_->{out}, 't', 'and is true') if $release eq 'give';
-				in_time($_->{seconds}, $promise + $SLACK, 'in time') if defined $promise;
-			}
-			all_do(q{RESET ALL; SET zklock.commit_guard = off}, @lanes);
-			all_do('COMMIT', @lanes) if $release =~ /^ROLL/;
-			are_given(@lanes);
-		}, that_lose($way, @plain, $release =~ /^ROLL/ ? () : @downgrade);
-	}
+	my ($name, $first, $xact, $before, $release, $warning, $promise) = @$_;
+	lost "release $name" => sub {
+		my (@lanes) = @_;
+		# a check by the guard would be a request of a downgrade's kind
+		all_do(join('; ', grep { $_ } $first, q{SET zklock.commit_guard = off}, $xact ? 'BEGIN' : $release =~ /^ROLL/ ? 'BEGIN; SAVEPOINT s' : ()), @lanes);
+		foreach (@lanes)
+		{
+			my $take = $_->{take};
+			$take =~ s/zk_/zk_xact_/ if $xact;
+			$_->{s}->value($take);
+			$_->{token} = $_->{back} ? $zk->exists((nodes($_))[0])->{czxid} : undef;
+		}
+		queue_behind(@lanes);
+		all_do($before, @lanes) if $before;
+		lose('release', @lanes);
+		foreach (all_do($release, @lanes))
+		{
+			is($_->{state}, '', 'succeeds');
+			like("@{ $_->{warnings} }", $warning, 'with a warning, or confirmed');
+			is($_->{out}, 't', 'and is true') if $release eq 'give';
+			in_time($_->{seconds}, $promise + $SLACK, 'in time') if defined $promise;
+		}
+		all_do(q{RESET ALL; SET zklock.commit_guard = off}, @lanes);
+		all_do('COMMIT', @lanes) if $release =~ /^ROLL/;
+		are_given(@lanes);
+	}, @plain, $release =~ /^ROLL/ ? () : @downgrade;
 }
 
 # ------------------------------------------------------------------- a downgrade in doubt
 
-foreach my $way (@ZkProxy::WAYS)
-{
-	my @lanes = that_lose($way, @downgrade);
+lost 'downgraded, and given back before that is known' => sub {
+	my (@lanes) = @_;
+	all_do('take', @lanes);
+	queue_behind(@lanes);
+	all_do($LATER, @lanes);
+	lose('release', @lanes);
+	foreach my $sql (qw(give back))
+	{
+		is($_->{out}, 't', "true: $sql") for all_do($sql, @lanes);
+	}
+	is(zk_holds($_->{s}), '', 'nothing is held') for @lanes;
+	foreach (@lanes)
+	{
+		reader_is_let_in($_);
+		$_->{behind}[0]->value($_->{back});
+		writer_has_its_turn($_);
+	}
+}, @downgrade;
 
-	lost "downgraded, and given back before that is known, $way" => sub {
-		all_do('take', @lanes);
-		queue_behind(@lanes);
-		all_do($LATER, @lanes);
-		lose($way, 'release', @lanes);
-		foreach my $sql (qw(give back))
-		{
-			is($_->{out}, 't', "true: $sql") for all_do($sql, @lanes);
-		}
-		is(zk_holds($_->{s}), '', 'nothing is held') for @lanes;
-		foreach (@lanes)
-		{
-			reader_is_let_in($_);
-			$_->{behind}[0]->value($_->{back});
-			writer_has_its_turn($_);
-		}
-	}, @lanes;
+lost 'downgraded, and taken again before that is known' => sub {
+	my (@lanes) = @_;
+	all_do('take', @lanes);
+	are_held(@lanes);
+	$_->{behind}[0]->send("SELECT zk_lock_shared('$_->{path}')") for @lanes;
+	zk_wait_queued($zk, map { $_->{behind}[0] } @lanes);
+	all_do($LATER, @lanes);
+	lose('release', @lanes);
+	is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
+	all_do('RESET zklock.operation_timeout', @lanes);
+	$_->{s}->send("SELECT zk_lock('$_->{path}')") for @lanes;
+	foreach my $lane (@lanes)
+	{
+		reader_is_let_in($lane);
+		zk_wait_queued($zk, $lane->{s});
+		is($lane->{behind}[0]->value($lane->{back}), 't', 'and gives it back');
+		is($lane->{s}->wait->{out}, 't', 'then it is an upgrade');
+		cmp_ok($lane->{s}->value("SELECT zk_lock_token('$lane->{path}')"), '>', $lane->{token}, 'with a new token');
+		is(zk_holds($lane->{s}), 'exclusive session 1 held, shared session 1 held', 'both are held');
+		is(nodes($lane), 2, 'by two nodes');
+		is($lane->{s}->value("$lane->{give}; $lane->{back}"), "t\nt", 'given back');
+	}
+}, @downgrade;
 
-	lost "downgraded, and taken again before that is known, $way" => sub {
-		all_do('take', @lanes);
-		are_held(@lanes);
-		$_->{behind}[0]->send("SELECT zk_lock_shared('$_->{path}')") for @lanes;
-		zk_wait_queued($zk, map { $_->{behind}[0] } @lanes);
-		all_do($LATER, @lanes);
-		lose($way, 'release', @lanes);
-		is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
-		all_do('RESET zklock.operation_timeout', @lanes);
-		$_->{s}->send("SELECT zk_lock('$_->{path}')") for @lanes;
-		foreach my $lane (@lanes)
-		{
-			reader_is_let_in($lane);
-			zk_wait_queued($zk, $lane->{s});
-			is($lane->{behind}[0]->value($lane->{back}), 't', 'and gives it back');
-			is($lane->{s}->wait->{out}, 't', 'then it is an upgrade');
-			cmp_ok($lane->{s}->value("SELECT zk_lock_token('$lane->{path}')"), '>', $lane->{token}, 'with a new token');
-			is(zk_holds($lane->{s}), 'exclusive session 1 held, shared session 1 held', 'both are held');
-			is(nodes($lane), 2, 'by two nodes');
-			is($lane->{s}->value("$lane->{give}; $lane->{back}"), "t\nt", 'given back');
-		}
-	}, @lanes;
+# The guard checks a node whose name is in doubt.
+lost 'downgraded, and a COMMIT that relies on the reader before that is known' => sub {
+	my (@lanes) = @_;
+	all_do('take', @lanes);
+	all_do($LATER, @lanes);
+	lose('release', @lanes);
+	is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
+	all_do(q{RESET zklock.operation_timeout; SET zklock.commit_guard = 'strict'}, @lanes);
+	is($_->{state}, '', 'commits') for all_do(q{INSERT INTO t VALUES ('relies')}, @lanes);
+	foreach my $lane (@lanes)
+	{
+		zk_until(sub { zk_holds($lane->{s}) eq $lane->{left} }, $lane->{left});
+		is($lane->{s}->value($lane->{back}), 't', "$lane->{name}: and holds it as a reader");
+	}
+}, @downgrade;
 
-	# The guard checks a node whose name is in doubt.
-	lost "downgraded, and a COMMIT that relies on the reader before that is known, $way" => sub {
-		all_do('take', @lanes);
-		all_do($LATER, @lanes);
-		lose($way, 'release', @lanes);
-		is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
-		all_do(q{RESET zklock.operation_timeout; SET zklock.commit_guard = 'strict'}, @lanes);
-		is($_->{state}, '', 'commits') for all_do(q{INSERT INTO t VALUES ('relies')}, @lanes);
-		foreach my $lane (@lanes)
-		{
-			zk_until(sub { zk_holds($lane->{s}) eq $lane->{left} }, $lane->{left});
-			is($lane->{s}->value($lane->{back}), 't', "$lane->{name}: and holds it as a reader");
-		}
-	}, @lanes;
-
-	lost "downgraded, and terminated before that is known, $way" => sub {
-		all_do('take', @lanes);
-		queue_behind(@lanes);
-		foreach (@lanes) { $_->{proxy}->refuse if $way =~ /cut/; }
-		lose($way, 'release', @lanes);
-		all_send('give', @lanes);
-		foreach my $lane (@lanes)
-		{
-			$lane->{proxy}->wait_lost($way);
-			$admin->value('SELECT pg_terminate_backend(' . $lane->{s}->pid . ')');
-			ok($lane->{s}->wait->{closed}, 'the session is closed');
-			$lane->{s}->quit;
-		}
-		foreach my $lane (@lanes)
-		{
-			reader_is_let_in($lane);
-			$lane->{behind}[0]->value($lane->{back});
-			writer_has_its_turn($lane);
-		}
-	}, @lanes;
-}
+lost 'downgraded, and terminated before that is known' => sub {
+	my (@lanes) = @_;
+	all_do('take', @lanes);
+	queue_behind(@lanes);
+	foreach (@lanes) { $_->{proxy}->refuse if $_->{way} =~ /cut/; }
+	lose('release', @lanes);
+	all_send('give', @lanes);
+	$_->{proxy}->wait_lost($_->{way}) for @lanes;
+	$admin->value('SELECT ' . join ', ', map { 'pg_terminate_backend(' . $_->{s}->pid . ')' } @lanes);
+	foreach (@lanes)
+	{
+		ok($_->{s}->wait->{closed}, "$_->{name}: the session is closed");
+		$_->{s}->quit;
+	}
+	foreach my $lane (@lanes)
+	{
+		reader_is_let_in($lane);
+		$lane->{behind}[0]->value($lane->{back});
+		writer_has_its_turn($lane);
+	}
+}, @downgrade;
 
 # The session is over, and the name of the node no longer matters.
 foreach (
@@ -530,8 +537,8 @@ foreach (
 			queue_behind($lane);
 			$s->value(q{SET zklock.operation_timeout = '100ms'});
 			$lane->{proxy}->refuse;
+			$lane->{proxy}->lose($way, $lane->{release});
 		}
-		lose($way, 'release', @lanes);
 		is($_->{out}, 't', 'zk_unlock is true') for all_do('give', @lanes);
 		foreach my $lane (@lanes)
 		{
@@ -557,12 +564,12 @@ foreach (
 			}
 			$s->quit;
 		}
-	}, $then =~ /^a call/ ? @downgrade : $downgrade[1];
+	}, $then =~ /^a call/ ? @styles : $styles[1];
 }
 
 # The node is deleted by hand: there is nothing to downgrade.
 lost 'the node that is to be downgraded is deleted a moment before' => sub {
-	foreach my $lane (@downgrade)
+	foreach my $lane (@_)
 	{
 		my $s = $lane->{s};
 		my ($reader, $writer) = @{ $lane->{behind} };
@@ -578,8 +585,39 @@ lost 'the node that is to be downgraded is deleted a moment before' => sub {
 		is(nodes($lane), 0, 'no node was made in its place');
 		$result = $s->query($lane->{back});
 		is($result->{out} . @{ $result->{warnings} }, 'f1', 'zk_unlock_shared warns, and is false');
+
+		$s->value(q{SET zklock.release_timeout = '1s'; SET zklock.commit_guard = off; BEGIN; } . $lane->{take} =~ s/zk_/zk_xact_/r);
+		$other->delete($_) for nodes($lane);
+		$result = $s->query('COMMIT');
+		is($result->{state}, '', 'COMMIT');
+		in_time($result->{seconds}, 1, '- does not wait release_timeout');
+		zk_until(sub { zk_holds($s) eq 'shared session 1 lost' }, 'the shared hold to be lost');
+		$s->query($lane->{back});
 	}
-}, @downgrade;
+}, @styles;
+
+# The check is sent before ZooKeeper has refused the new name, and asks for that.
+lost 'downgraded, which is refused, and a COMMIT that relies on the reader before that is known' => sub {
+	foreach my $lane (@_)
+	{
+		my ($s, $proxy, $path) = @$lane{qw(s proxy path)};
+		$s->value(q{SET zklock.commit_guard = off; BEGIN; } . $lane->{take} =~ s/zk_/zk_xact_/r);
+		my @acl = $zk->acl("/zklock$path");
+		$other->set_acl("/zklock$path", [ [ 31 & ~4, 'world', 'anyone' ] ]);    # no create
+		$proxy->clear_log;
+		$proxy->hold('multi');
+		$s->value('COMMIT; SET zklock.commit_guard = strict');
+		$proxy->wait_held;
+		$s->send("BEGIN; SELECT zk_try_xact_lock_shared('$path'); COMMIT");
+		$proxy->wait_for('multi', 2);
+		$proxy->release;
+		my $commit = $s->wait;
+		is("$commit->{out}$commit->{state}", 't', "$lane->{name}: COMMIT passes");
+		is(zk_holds($s), 'shared session 1 held', '- and it is held');
+		$other->set_acl("/zklock$path", \@acl);
+		$s->value($lane->{back});
+	}
+}, @styles[ 1, 2 ];
 
 # It may have been carried out, is refused when it is sent again, and nobody wants
 # the node any longer: it is deleted under whichever of the two names it has.
@@ -603,7 +641,7 @@ lost 'given back while in doubt, refused, and cut off again' => sub {
 	writer_has_its_turn($lane);
 	$other->set_acl($dir, \@acl);
 	$s->value(q{RESET zklock.operation_timeout; SELECT zk_unlock('/elsewhere')});
-}, $downgrade[1];
+}, $styles[1];
 
 # ------------------------------------------------------------------- events
 
@@ -616,19 +654,21 @@ sub waits_behind
 }
 
 lost 'a lost event, the connection cut: the waiter is woken' => sub {
-	my ($lane) = @_;
-	my $before = block('exclusive', $lane->{path});
-	waits_behind($lane, $before);
-	$lane->{proxy}->hold_event;
-	$other->delete($before);
-	$lane->{proxy}->wait_held;
-	ok(!$lane->{s}->is_done, 'it does not know');
-	$lane->{proxy}->cut_off;
-	$lane->{proxy}->release;
-	$lane->{proxy}->pass;
-	is($lane->{s}->wait->{out}, 't', 'it has the lock');
-	$lane->{s}->value($lane->{give});
-}, $exclusive;
+	foreach my $lane (@_)
+	{
+		my $before = block($lane->{kind}, $lane->{path});
+		waits_behind($lane, $before);
+		$lane->{proxy}->hold_event;
+		$other->delete($before);
+		$lane->{proxy}->wait_held;
+		ok(!$lane->{s}->is_done, "$lane->{name}: it does not know");
+		$lane->{proxy}->cut_off;
+		$lane->{proxy}->release;
+		$lane->{proxy}->pass;
+		is($lane->{s}->wait->{out}, 't', '- it has the lock');
+		$lane->{s}->value($lane->{give});
+	}
+}, $exclusive, $single;
 
 lost 'an event that comes too late for a canceled call' => sub {
 	my ($lane) = @_;
@@ -681,7 +721,7 @@ lost 'cut off, its own node and the one before deleted meanwhile: nobody gets in
 }, $exclusive;
 
 is($admin->value(q{SELECT string_agg(DISTINCT who, ', ') FROM t}), 'relies', 'what was committed') if $WHOLE;
-$_->quit for map { ($_->{s}, @{ $_->{behind} // [] }) } @plain, @downgrade;
+$_->quit for map { ($_->{s}, @{ $_->{behind} // [] }) } @plain, @try, @downgrade;
 kinds_end();
 
 done_testing();

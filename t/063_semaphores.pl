@@ -31,8 +31,7 @@ my @proxies;    # kept until the end, since a backend may still be closing its s
 sub session_by
 {
 	my ($proxy, %setting) = @_;
-	my $s = zk_session($node, options => join ' ', map { "-c zklock.$_" } 'hosts=' . $proxy->hosts,
-		map { "$_=$setting{$_}" } sort keys %setting);
+	my $s = zk_session_with($node, %setting, hosts => $proxy);
 	$s->value(q{SELECT zk_lock('/warm/' || pg_backend_pid()), zk_unlock_all()});
 	return $s;
 }
@@ -305,6 +304,7 @@ sub goes_on
 }
 
 my %way = (
+	'a node that somebody deletes' => sub { my ($one, $node) = @_; $client->delete($node); },
 	'a backend that is terminated' => sub { $_[0]{gone} = 1; $admin->value('SELECT pg_terminate_backend(' . $_[0]{s}->pid . ', 30000)'); },
 	'a wait that is canceled' => sub { $admin->value('SELECT pg_cancel_backend(' . $_[0]{s}->pid . ')'); },
 	'a connection that breaks' => sub { $_[0]{proxy}->drop; });
@@ -319,19 +319,27 @@ foreach my $way (sort keys %way)
 			my ($path, @all) = crowd(5);
 			my @s = map { $_->{s} } @all;
 			$_->{proxy}->clear_log for @all;
-			$way{$way}->($all[$rank]);
+			$way{$way}->($all[$rank], (queue($path))[$rank]);
+			my @left = @s[ grep { $_ != $rank } 0 .. 7 ];
 			if ($way =~ /breaks/)
 			{
 				zk_until(sub { $all[$rank]{proxy}->count('connect') > 0 }, 'it connects again');
-				goes_on("rank $rank", [ @s[ 0 .. 2 ] ], [ @s[ 3 .. 7 ] ]);
-				put_back(@all);
-				next;
+				@left = @s;
 			}
-			zk_until(sub { queue($path) == 7 }, 'its node is gone');
-			my @left = @s[ grep { $_ != $rank } 0 .. 7 ];
-			have("rank $rank: " . ($holds ? 'who is next comes in' : 'nobody comes in'), $holds ? [ $s[3] ] : [], [ grep { $_ != $s[$rank] } @s[ ($holds ? 4 : 3) .. 7 ] ]);
-			$s[$rank]->wait if !$holds;
-			goes_on("rank $rank", [ @left[ 0 .. 2 ] ], [ @left[ 3 .. 6 ] ]);
+			elsif ($way =~ /deletes/ && !$holds)
+			{
+				zk_until(sub { queue($path) == 8 }, 'it queues again, behind all others');
+				zk_wait_queued($zk, @s[ $PLACES .. 7 ]);
+				push @left, $s[$rank];
+			}
+			else
+			{
+				zk_until(sub { queue($path) == 7 }, 'its node is gone');
+				have("rank $rank: " . ($holds ? 'who is next comes in' : 'nobody comes in'), [ $holds ? $s[$PLACES] : () ], [ @left[ $PLACES .. 6 ] ]);
+				if ($holds) { $s[$rank]->query('SELECT zk_unlock_all()') unless $all[$rank]{gone}; }
+				else { $s[$rank]->wait; }
+			}
+			goes_on("rank $rank", [ @left[ 0 .. $PLACES - 1 ] ], [ @left[ $PLACES .. $#left ] ]);
 			put_back(@all);
 		}
 		zk_nothing_left($zk, 'nothing is left');
@@ -411,29 +419,6 @@ subtest 'numbers that differ, and all that can happen' => sub {
 	zk_nothing_left($zk, 'nothing is left');
 };
 
-subtest 'a node that somebody deletes' => sub {
-	foreach my $rank (0 .. 5)
-	{
-		my ($path, @all) = crowd(3);
-		my @s = map { $_->{s} } @all;
-		$client->delete((queue($path))[$rank]);
-		if ($rank < $PLACES)
-		{
-			have("rank $rank: who is next comes in", [ $s[3] ], [ @s[ 4, 5 ] ]);
-			goes_on("rank $rank", [ grep { $_ != $s[$rank] } @s[ 0 .. 3 ] ], [ @s[ 4, 5 ] ]);
-			$s[$rank]->query('SELECT zk_unlock_all()');
-		}
-		else
-		{
-			zk_until(sub { queue($path) == 6 }, 'it queues again');
-			zk_wait_queued($zk, @s[ 3 .. 5 ]);
-			goes_on("rank $rank, behind all others", [ @s[ 0 .. 2 ] ], [ (grep { $_ != $s[$rank] } @s[ 3 .. 5 ]), $s[$rank] ]);
-		}
-		put_back(@all);
-	}
-	zk_nothing_left($zk, 'nothing is left');
-};
-
 # --------------------------------------------------- the turn, on its way
 
 # What the first waiter sends when a place is freed for it, and what it is sent
@@ -507,7 +492,7 @@ subtest 'cut off meanwhile' => sub {
 
 # A machine that stalls keeps its own place empty, but delays no other for long.
 subtest 'the first of the waiters stands still' => sub {
-	my $T = 24;    # its session must live until the next one has looked
+	my $T = 12;    # its session must live until the next one has looked
 	my ($path, @all) = crowd(4, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1 .. 4 ]);
 	my @s = map { $_->{s} } @all;
 	my ($node) = (queue($path))[3];
@@ -530,7 +515,7 @@ subtest 'the first of the waiters stands still' => sub {
 # ZooKeeper tells nobody of a change in a directory that he may not read at that
 # moment, neither then nor later.
 subtest 'the directory cannot be read while a place becomes free' => sub {
-	my $T = 12;
+	my $T = 6;
 	my ($path, @all) = crowd(2, settings => [ (undef) x $PLACES, map { { session_timeout => "${T}s" } } 1, 2 ]);
 	my @s = map { $_->{s} } @all;
 	my ($node) = queue($path);
@@ -581,7 +566,7 @@ subtest 'a timeout in a busy directory' => sub {
 	my $waiter = session();
 	$busy->{s}->send("DO \$\$ BEGIN FOR i IN 1 .. 100000 LOOP PERFORM zk_lock('$path'), zk_unlock('$path'); END LOOP; END \$\$");
 	$waiter->{proxy}->delay_ms(20);
-	foreach my $ms (1500, 1530, 1550, 1570, 1590, 1610, 1630, 1650)
+	foreach my $ms (1000, 1030, 1050, 1070)
 	{
 		my $result = $waiter->{s}->query("SELECT zk_semaphore_acquire('$path', $PLACES, '$ms ms')");
 		is($result->{out} . $result->{state}, 'f', "$ms ms: false, and no error");

@@ -36,9 +36,7 @@ my $node = zk_cluster('main', $zk,
 	'zklock.session_timeout' => '15s');    # in which it must move, on a slow machine
 my $admin = zk_session($node);
 
-my %CALL = (
-	'one node' => q{zk_lock('/l/1')},
-	'several nodes' => q{zk_lock_many('{/l/2,/l/3}')});
+my $FOUND = q{SELECT extract(day FROM period), state FROM zk_last_claim};
 
 # The session leaves the one server for the other, or does so when it is asked to.
 sub move
@@ -60,29 +58,47 @@ sub passed
 
 sub nodes { return grep { m{^/zklock/l/.*-lock-\d+$} } $leader->tree('/zklock'); }
 
-foreach my $what (sort keys %CALL)
+# A session at the first server
+sub at_first
 {
+	my (%setting) = @_;
 	$second->{proxy}->cut_off;
 	$first->{proxy}->pass;
-	my $session = zk_session($node);
-	$session->value(q{SELECT zk_lock_many('{/l/1,/l/2,/l/3}'), zk_unlock_all()});    # makes the directories
+	return zk_session_with($node, %setting);
+}
 
+# It asks for what the first server cannot pass on, gives up, and moves to the second one.
+sub give_up
+{
+	my ($session, $sql, $op, $ask) = @_;
 	$first->{proxy}->clear_log;
 	$zk->cut($first->{server}, $leader);
-	$session->send("SELECT $CALL{$what}");
-	zk_until(sub { passed($first, '>', 'create2') || passed($first, '>', 'multi') }, 'it to create');
-	is($session->cancel($admin)->{state}, '57014', "$what: given up");
-	move($first, $second);
-	zk_until(sub { passed($second, '<', 'getChildren') >= 2 }, 'it to look twice');
-	is_deeply([nodes()], [], '- the quorum denies it');
+	$session->send($sql);
+	zk_until(sub { passed($first, '>', $op) }, "the $op");
+	is($session->cancel($admin)->{state}, '57014', "$sql: given up");
+	return move($first, $second, $ask);
+}
 
-	# The leader hears of the create and of the session's return before it looks
-	# whether the create comes from where the session is.
+# The leader hears of the request and of the session's return before it looks whether
+# the request comes from where the session is.
+sub come_back
+{
 	my $let_go = hold_requests();
 	move($second, $first);
 	$zk->mend;
 	zk_until(sub { passed($first, '<', 'connect') }, 'the session to be back');
-	$let_go->();
+	return $let_go->();
+}
+
+foreach ([ q{SELECT zk_lock('/l/1')}, 'create2' ], [ q{SELECT zk_lock_many('{/l/2,/l/3}')}, 'multi' ])
+{
+	my ($sql, $op) = @$_;
+	my $session = at_first();
+	$session->value(q{SELECT zk_lock_many('{/l/1,/l/2,/l/3}'), zk_unlock_all()});    # makes the directories
+	give_up($session, $sql, $op);
+	zk_until(sub { passed($second, '<', 'getChildren') >= 2 }, 'it to look twice');
+	is_deeply([nodes()], [], '- the quorum denies it');
+	come_back();
 	my $late = zk_until(sub { nodes() }, 'the node');
 	note "$late nodes";
 	ok(zk_until(sub { !nodes() }, 'the node to be deleted', 20), '- created late, it is deleted');
@@ -93,28 +109,16 @@ foreach my $what (sort keys %CALL)
 # The mark of a claim comes as late, under a lock that stays: it was taken back before
 # anybody knew of it.
 subtest 'the mark of a claim' => sub {
-	$second->{proxy}->cut_off;
-	$first->{proxy}->pass;
-	my $session = zk_session($node);
+	my $session = at_first();
 	my $claim = q{SELECT zk_claim('/l/1', '2001-01-02')};
 	is($session->value(qq{SELECT zk_claim('/l/1', '2001-01-01'), zk_lock('/l/1'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
-
-	$first->{proxy}->clear_log;
-	$zk->cut($first->{server}, $leader);
-	$session->send('COMMIT');
-	zk_until(sub { passed($first, '>', 'multi') }, 'it to mark');
-	is($session->cancel($admin)->{state}, '57014', '- given up');
-	move($first, $second);
+	give_up($session, 'COMMIT', 'multi');
 	zk_until(sub { passed($second, '<', 'setData') }, 'it to take the mark back');
-	my $let_go = hold_requests();
-	move($second, $first);
-	$zk->mend;
-	zk_until(sub { passed($first, '<', 'connect') }, 'the session to be back');
-	$let_go->();
+	come_back();
 
 	# which the leader gets behind the mark
 	zk_locks_again($session, '- and the session goes on');
-	is($session->value(q{SELECT extract(day FROM period), state FROM zk_last_claim('/l/1')}), '1|done', '- the mark does not come any more');
+	is($session->value("$FOUND('/l/1')"), '1|done', '- the mark does not come any more');
 	is($session->value($claim), 't', '- and the period is to be had');
 	$session->quit;
 };
@@ -122,19 +126,11 @@ subtest 'the mark of a claim' => sub {
 # A setting has changed meanwhile, so that the next call of the backend begins another
 # session.  For ZooKeeper the old one lives, with the node of the lock.
 subtest 'the mark of a claim, from a session that was replaced' => sub {
-	$second->{proxy}->cut_off;
-	$first->{proxy}->pass;
-	my $session = zk_session_with($node, hosts => $first->{proxy});
+	my $session = at_first(hosts => $first->{proxy});
 	my $claim = q{SELECT zk_claim('/l/replaced', '2001-01-02')};
 	is($session->value(qq{SELECT zk_claim('/l/replaced', '2001-01-01'); BEGIN; $claim}), "t\nt", 'a claim');
 	my $id = $session->value('SELECT session_id FROM zk_session');
-
-	$first->{proxy}->clear_log;
-	$zk->cut($first->{server}, $leader);
-	$session->send('COMMIT');
-	zk_until(sub { passed($first, '>', 'multi') }, 'it to mark');
-	is($session->cancel($admin)->{state}, '57014', '- given up');
-	move($first, $second, sub { $session->query("SET zklock.hosts = '" . join(',', map { $_->{proxy}->hosts } $first, $second) . q{'; SELECT zk_lock('/works'), zk_unlock('/works')}) });
+	give_up($session, 'COMMIT', 'multi', sub { $session->query("SET zklock.hosts = '" . join(',', map { $_->{proxy}->hosts } $first, $second) . q{'; SELECT zk_lock('/works'), zk_unlock('/works')}) });
 	isnt($session->value('SELECT session_id FROM zk_session'), $id, '- and in another session');
 	zk_until(sub { passed($second, '<', 'getData') }, 'which looks for the mark');
 	zk_locks_again($session, '- and goes on');
@@ -143,7 +139,7 @@ subtest 'the mark of a claim, from a session that was replaced' => sub {
 	# what comes by this server now, comes behind the mark
 	$zk->mend;
 	$first->{server}->with_client(sub { $_[0]->sync('/') });
-	is($session->value(q{SELECT extract(day FROM period), state FROM zk_last_claim('/l/replaced')}), '1|done', '- the mark does not come any more');
+	is($session->value("$FOUND('/l/replaced')"), '1|done', '- the mark does not come any more');
 	$leader->end_session($id);
 	is($session->value($claim), 't', '- and the period is to be had');
 	$session->quit;

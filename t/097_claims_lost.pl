@@ -1,10 +1,13 @@
 # zk_claim when something goes wrong between the claim and the release: each
 # request and each answer is lost in turn, calls are canceled, backends
 # terminated and killed, transactions fail after their mark was written, sessions
-# of ZooKeeper expire.  Never do two transactions commit for a period.  One that
-# fails leaves the period to the next in the queue; it stays pending only where
-# process, machine or session were gone, and then zk_last_claim and
-# pg_xact_status tell what happened.
+# of ZooKeeper expire; at last all of this at random.  Never do two transactions
+# commit for a period.  One that fails leaves the period to the next in the queue; it
+# stays pending only where process, machine or session were gone, and then
+# zk_last_claim and pg_xact_status tell what happened.
+#
+# CLAIM_SECONDS=... (environment) how long at random, default 15; CLAIM_SEED=... its
+# random numbers
 
 use strict;
 use warnings;
@@ -12,6 +15,7 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(pairs);
+use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -25,9 +29,9 @@ my $proxy = ZkProxy->new($zk);
 
 # The claimers are in one cluster, and who comes next is in another, since some of
 # the claimers take their server with them.  The two have identifiers of their own, by
-# which zk_last_claim tells them apart: a copy of the tests' cluster would not.
+# which zk_last_claim tells them apart: two copies of the tests' cluster would not.
 my ($node, $other) = map {
-	delete local $ENV{INITDB_TEMPLATE};
+	delete local $ENV{INITDB_TEMPLATE} if $_ eq 'next';
 	zk_cluster($_, $zk,
 		restart_after_crash => 'on',
 		wal_level => 'replica',
@@ -50,7 +54,9 @@ $node->safe_psql(
 		RETURN NULL;
 	END $$;
 	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON remote DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();
-	CREATE FOREIGN TABLE there (what text) SERVER loopback OPTIONS (table_name 'remote')});
+	CREATE FOREIGN TABLE there (what text) SERVER loopback OPTIONS (table_name 'remote');
+	CREATE TABLE pair (i int PRIMARY KEY, v int);
+	INSERT INTO pair VALUES (1, 0), (2, 0)});
 
 my $last_period = 0;
 my ($PERIOD, $DAY);
@@ -63,6 +69,16 @@ my %look = map { $_->name => zk_session($_) } $node, $other;
 sub ask { my ($server, $sql) = @_; return $look{ $server->name }->value($sql); }
 
 sub in_both { my ($sql) = @_; return map { ask($_, $sql) } $node, $other; }
+
+# Kill a backend of the claimers' server, and with it all others there
+sub crash
+{
+	my ($pid) = @_;
+	zk_kill($node, $pid);
+	$look{ $node->name }->kill9;
+	$look{ $node->name } = zk_session($node);
+	return;
+}
 
 my %server = map { ask($_, 'SELECT system_identifier FROM pg_control_system()') => $_ } $node, $other;
 
@@ -239,6 +255,15 @@ my %failure = (
 	'an error' => sub { $_[0]->query('SELECT 1/0; COMMIT') },
 	'ROLLBACK' => sub { $_[0]->query('ROLLBACK') },
 	'a remote server that fails' => sub { $_[0]->query(q{INSERT INTO there VALUES ('refused'); COMMIT}) },
+	'a serialization failure' => sub {
+		my ($claimer) = @_;
+		my $rival = zk_session($node);
+		$rival->value('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT v FROM pair WHERE i = 2');
+		$claimer->value('SELECT v FROM pair WHERE i = 1; UPDATE pair SET v = v + 1 WHERE i = 2');
+		$rival->value('UPDATE pair SET v = v + 1 WHERE i = 1; COMMIT');
+		$rival->quit;
+		is($claimer->query('COMMIT')->{state}, '40001', 'COMMIT fails');
+	},
 	'pg_terminate_backend' => sub { ask($node, 'SELECT pg_terminate_backend(' . $_[0]->pid . ')'); $_[0]->quit },
 	'a client that is gone' => sub { $_[0]->kill9 },
 	'a canceled COMMIT, before its mark is written' => sub { cancel_commit($_[0], 'hold_request') },
@@ -258,16 +283,51 @@ foreach my $name (sort keys %failure)
 {
 	with_claimer "$name leaves the period to the next" => sub {
 		my ($claimer, $next) = @_;
-		$claimer->value('BEGIN; ' . claim('claimer'));
+		$claimer->value(($name =~ /serial/ ? 'BEGIN ISOLATION LEVEL SERIALIZABLE; ' : 'BEGIN; ') . claim('claimer'));
 		$next->send(claim('next'));
 		zk_wait_queued($zk, $next);
+		$proxy->clear_log;
 		my $began = time;
 		$failure{$name}->($claimer);
 		is($next->wait->{state}, '', 'it has its turn');
 		in_time(time - $began, 1, 'at once');
 		is(played(), 'next', 'and it commits');
 		settled($next, "$DAY done committed", 'zk_last_claim says so');
+		is(join('|', map { join ',', $_->[7] =~ m{(\w+) /}g } grep { $_->[1] eq '>' && $_->[2] eq 'multi' } $proxy->log),
+			'check,setData|setData,delete', 'its mark was written, and taken back with the lock') if $name =~ /remote|serial/;
 	}, session_timeout => '20s';    # outlasts a cancel on a slow machine
+}
+
+#
+# The answer to the mark, or to what makes it final
+#
+
+# Where the lock stays, that is a request of another kind, but is lost in no way of its own
+foreach my $way (@ZkProxy::WAYS)
+{
+	foreach my $stays ('', $way =~ /^swallowed and/ ? ', and the lock stays' : ())
+	{
+		foreach my $op ('mark', $stays ? 'setData' : 'settle')
+		{
+			with_claimer "$op, $way$stays" => sub {
+				my ($claimer, $next) = @_;
+				my $before = last_claim($next);
+				$claimer->value(q{SELECT zk_lock('/p')}) if $stays;
+				# only for COMMIT: what comes behind it waits for the heartbeat by whose answer the
+				# session learns that another one was swallowed
+				$claimer->value('BEGIN; ' . claim('claimer') . q{; SET LOCAL zklock.operation_timeout = '3s'});
+				$proxy->clear_log;
+				$proxy->lose($way, $op);
+				is($claimer->query('COMMIT')->{state}, $op eq 'mark' ? '40001' : '', $op eq 'mark' ? 'in doubt COMMIT fails' : 'COMMIT succeeds');
+				$proxy->wait_lost($way) if $op ne 'mark';
+				$proxy->reset;
+				settled($next, $op eq 'mark' ? $before : "$DAY done committed", 'the mark is settled');
+				$claimer->value(claim('again') . '; SELECT zk_unlock_all()');
+				is(played(), $op eq 'mark' ? 'again' : 'claimer', 'which the same session knows');
+				settled($next, "$DAY done committed", 'and it is done');
+			}, session_timeout => '12s', operation_timeout => '60s';
+		}
+	}
 }
 
 #
@@ -297,9 +357,9 @@ sub open_gate { $gate->value('SELECT pg_advisory_unlock(1)'); $gate->quit; retur
 sub finish
 {
 	my @ends = pairs @_;
-	my @failing = map { $_->[0] } grep { $_->[1] eq 'fails' } @ends;
-	ask($node, 'SELECT pg_cancel_backend(' . $_->pid . ')') for @failing;
-	my %result = map { $_ => $_->wait } @failing;
+	my @canceled = map { $_->[0] } grep { $_->[1] ne 'commits' } @ends;
+	ask($node, 'SELECT pg_cancel_backend(' . $_->pid . ')') for @canceled;
+	my %result = map { $_ => $_->wait } @canceled;
 	open_gate();
 	foreach (@ends)
 	{
@@ -337,22 +397,23 @@ foreach my $place (sort keys %killed)
 	my ($code, $winner, $told) = @{ $killed{$place} };
 	with_claimer "killed $place" => sub {
 		my ($claimer, $next) = @_;
+		my $id = $claimer->value('SELECT session_id FROM zk_session');
 		$claimer->value('BEGIN; ' . claim('claimer'));
 		$next->send(claim('next'));
 		zk_wait_queued($zk, $next);
 		$code->($claimer);
 		if ($claimer->{psql})
 		{
-			zk_kill($node, $claimer->pid);    # and with it all others there
-			$look{ $node->name }->kill9;
-			$look{ $node->name } = zk_session($node);
+			crash($claimer->pid);
 		}
 		$proxy->cut_off;
 		$claimer->kill9;
+		$zk->end_session($id);    # sooner than by its timeout
 		is($next->wait->{state}, '', 'the next one has its turn');
 		$gate->kill9 if $gate;
 		is(played(), $winner, 'who has committed: ' . ($winner || 'nobody'));
 		is(last_claim($next), "$DAY $told", 'zk_last_claim and pg_xact_status tell it');
+		is($next->value("SELECT state FROM zk_claims('$PATH')"), $told =~ s/ .*//r, '- and zk_claims');
 		new_period();
 		$next->value(claim('next'));
 		is(played(), 'next', 'the next period is not affected');
@@ -361,39 +422,44 @@ foreach my $place (sort keys %killed)
 
 # A session that expires while its claimer commits: the next one must take the period for
 # claimed.  The claimer says what became of it as soon as it has another session.
-foreach my $end ('commits', 'fails')
+foreach my $end ('commits', 'fails', 'is not told of its mark')
 {
 	with_claimer "its session expires, and it $end" => sub {
 		my ($claimer, $next) = @_;
 		my $id = $claimer->value('SELECT session_id FROM zk_session');
-		$claimer->value('BEGIN; ' . claim('claimer'));
+		my $unsure = $end =~ /told/;
+		$claimer->value('BEGIN; ' . claim('claimer') . ($unsure ? q{; SET LOCAL zklock.operation_timeout = '3s'} : ''));
 		$next->send(claim('next'));
 		zk_wait_queued($zk, $next);
-		close_gate($claimer);
+		if ($unsure) { commit_until($claimer, 'hold', 'mark'); }
+		else { close_gate($claimer); }
 		$proxy->cut_off;
 		$zk->end_session($id);
 		is($next->wait->{state}, '', 'the next one has its turn');
 		is(played(), '', 'and does not do it');
-		like(last_claim($next), qr/^$DAY pending in progress$/, 'since it is pending');
-		finish($claimer, $end);
+		if ($unsure) { is($claimer->wait->{state}, '40001', 'COMMIT fails'); }
+		else
+		{
+			is(last_claim($next), "$DAY pending in progress", 'since it is pending');
+			finish($claimer, $end);
+		}
+		is(last_claim($next), "$DAY pending " . ($end eq 'commits' ? 'committed' : 'aborted'), 'pg_xact_status tells it');
 		$proxy->pass;
-		like(last_claim($next), $end eq 'fails' ? qr/^$DAY pending aborted$/ : qr/^$DAY pending committed$/, 'pg_xact_status tells it');
-		is($claimer->value(q{SELECT zk_lock('/warm'), zk_unlock('/warm')}), 't|t', 'it has another session');
-		settled($next, $end eq 'fails' ? ($DAY - 1) . ' done committed' : "$DAY done committed", 'and then the mark tells it, too');
-		$next->value(claim('next'));
-		is(played(), $end eq 'fails' ? 'next' : 'claimer', 'so one commits');
+		$claimer->value(claim('again'));
+		is(played(), $end eq 'commits' ? 'claimer' : 'again', 'its next session settles the mark, before it claims');
+		settled($next, "$DAY done committed", 'and then the mark tells it, too');
 	};
 }
 
 # ZooKeeper is away for longer than the session timeout, and begins all sessions anew:
 # the claimers have given up their locks, but nobody gets them before they have ended.
 # They have as long again to come back, in which ZooKeeper has to start; who is next has
-# longer.
+# longer.  One has written its commit record, and waits for a standby.
 subtest 'ZooKeeper is away for longer than a session lives' => sub {
-	my $timeout = 20;
+	my $timeout = 15;
 	my %of;
 	my $now_of = sub { my ($end) = @_; ($PATH, $PERIOD, $DAY) = @{ $of{$end} }{qw(path period day)}; return $of{$end}; };
-	my @ends = ('commits', 'fails');
+	my @ends = ('commits', 'fails', 'hangs');
 	foreach my $end (@ends)
 	{
 		new_period();
@@ -406,17 +472,18 @@ subtest 'ZooKeeper is away for longer than a session lives' => sub {
 		$case->{next}->send(claim('next'));
 		zk_wait_queued($zk, $case->{next});
 	}
-	close_gate(map { $of{$_}{claimer} } @ends);
+	await_standby($of{hangs}{claimer});
+	close_gate(map { $of{$_}{claimer} } 'commits', 'fails');
 	$zk->stop;
 	my $stopped = time;
 	sleep 0.1 while time - $stopped < $timeout + 0.5;    # the timeout that is to pass
 	$zk->start;
-	zk_until(sub { $proxy->connections == 2 }, 'them to be back');
+	zk_until(sub { $proxy->connections == @ends }, 'them to be back');
 	zk_wait_queued($zk, map { $of{$_}{next} } @ends);
 	foreach my $end (@ends)
 	{
 		my $case = $now_of->($end);
-		like(last_claim($gate), qr/^$DAY pending in progress$/, "who $end: it is pending");
+		is(last_claim($gate), "$DAY pending in progress", "who $end: it is pending");
 		ok(!$case->{next}->is_done, '- and the next one waits');
 	}
 	finish(map { ($of{$_}{claimer}, $_) } @ends);
@@ -459,8 +526,100 @@ my @crowd = map { zk_session($_ % 2 ? $node : $other) } 1 .. 30;
 $_->send(claim("claimer $_", '60s')) for @crowd;
 is(join(' ', grep { $_ ne '' } map { $_->wait->{state} } @crowd), '', 'thirty claim one period');
 is(scalar(() = played() =~ /claimer/g), 1, '- which one of them gets');
-$_->quit for @crowd, $next_one, values %look;
+$_->quit for @crowd, $next_one;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);
 
+#
+# At random
+#
+
+# Nine sessions in both clusters claim the same periods, one after the other.  A period for
+# which nobody commits is pending, or was left by somebody who was killed or expelled just
+# then, or nobody was told that it had been claimed.
+my $SECONDS = $ENV{CLAIM_SECONDS} || 15;
+my $SEED = $ENV{CLAIM_SEED} // int rand 1e6;
+
+sub one_of { return $_[ rand @_ ]; }
+
+# What happens to somebody, and whether that can leave a claim pending
+my @proxies = ($proxy, map { ZkProxy->new($zk) } 1, 2);
+my $lose = sub { my ($op) = @_; return one_of(@proxies)->lose(one_of('swallowed and the connection cut', 'never asked for, the connection cut', 'swallowed'), $op); };
+my %event = (
+	'' => [ sub { }, 0 ],
+	cancel => [ sub { kill 'INT', one_of(@_)->{session}->pid }, 0 ],
+	terminate => [ sub { kill 'TERM', one_of(@_)->{session}->pid }, 0 ],
+	'cancel all' => [ sub { kill 'INT', map { $_->{session}->pid } @_ }, 0 ],
+	'client gone' => [ sub { one_of(@_)->{session}->kill9 }, 0 ],
+	drop => [ sub { one_of(@proxies)->drop }, 0 ],
+	'lost mark' => [ sub { $lose->('mark') }, 0 ],
+	'lost settle' => [ sub { $lose->('settle') }, 0 ],
+	'terminate, cut off' => [ sub { my $c = one_of(@_); $c->{proxy}->cut_off; kill 'TERM', $c->{session}->pid }, 1 ],
+	expire => [ sub { my @ids = map { @$_[0] } grep { $_->[2] eq '' } map { $_->sessions } @proxies; $zk->end_session(one_of(@ids)) if @ids }, 1 ],
+	'kill -9' => [ sub { crash($_->{session}->pid) for one_of(grep { $_->{node} == $node } @_) // () }, 1 ]);
+
+subtest 'at random' => sub {
+	srand $SEED;
+	note "CLAIM_SEED=$SEED";
+	$zk->{container_check} = 1000;
+	$zk->restart;
+	$PATH = '/random';
+	my @claimers = map { { number => $_, node => ($node, $other)[ $_ % 2 ], proxy => $proxies[ $_ % 3 ] } } 0 .. 8;
+	my (%did, @twice, @skipped);
+	my ($claims, $unclaimed) = (0, 0);
+	my $until = time + $SECONDS;
+	while (time < $until || keys %did < 5)
+	{
+		new_period();
+		$_->reset for @proxies;
+		foreach my $claimer (@claimers)
+		{
+			# one that had its answer before it was ended does not know of it yet
+			delete $claimer->{session} if $claimer->{session} && $claimer->{session}->query('SELECT 1')->{closed};
+			$claimer->{session} //= eval { zk_session_with($claimer->{node}, hosts => $claimer->{proxy}, session_timeout => '4s', operation_timeout => '3s') };
+		}
+		my @here = grep { $_->{session} } @claimers;
+		foreach (@here)
+		{
+			my $refused = $_->{node} == $node ? q{INSERT INTO there VALUES ('refused'); COMMIT} : 'ROLLBACK';
+			$_->{session}->send('BEGIN; ' . claim($_->{number}, '20s') . q{ RETURNING 'mine'; } . one_of(('COMMIT') x 4, 'ROLLBACK', $refused));
+		}
+		sleep rand 0.2;
+		my $name = one_of(sort keys %event);
+		my ($code, $gone) = @{ $event{$name} };
+		$code->(@here);
+		sleep rand 0.3;
+		$_->reset for @proxies;
+
+		my $told = 0;
+		foreach my $claimer (@here)
+		{
+			my $session = $claimer->{session};
+			my $result = $session->{psql} ? $session->wait : { closed => 1 };
+			$told++ if !$result->{closed} && $result->{state} eq '' && $result->{out} !~ /mine/;
+			next unless $result->{closed};
+			$session->quit;
+			delete $claimer->{session};
+		}
+		# who was terminated, or lost its client, may be about to end
+		zk_until(sub { !zk_locks_left($zk) }, 'all to be over');
+		my $who = played();
+		$did{$name}++;
+		push @twice, "$DAY ($name): $who" if $who =~ / /;
+		$claims++ if $who ne '';
+		next if $who ne '';
+		$unclaimed++;
+		my $last = last_claim($look{next});
+		push @skipped, "$DAY ($name): $told were told so, the last claim is $last" if $told && !$gone && $last !~ /^$DAY pending/;
+	}
+	note "$claims claimed, $unclaimed not; ", join ', ', map { "$did{$_} x '$_'" } sort keys %did;
+	is_deeply(\@twice, [], 'no period is claimed twice');
+	is_deeply(\@skipped, [], 'and none is skipped');
+	cmp_ok($claims, '>', 0, 'some are claimed');
+	$_->{session} && $_->{session}->quit for @claimers;
+};
+
+$_->quit for values %look;
+zk_nothing_left($zk, 'nothing is left of that either', sessions => 0);
+unlike(slurp_file($node->logfile), qr/PANIC:|TRAP:|signal 11|signal 6/, 'no backend has crashed by itself');
 zk_no_crash($other);
 done_testing();

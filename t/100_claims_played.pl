@@ -1,7 +1,7 @@
 # An hour of jobs that claim their minutes, in three clusters whose clocks differ by
-# ten minutes: each minute is done once.  pg_cron starts them, at full minutes; each
-# run plays half an hour of minutes that are made up.  Some of the runs' transactions
-# fail, and are tried again.
+# ten minutes: each minute is done once.  pg_cron starts them, at one full minute; each
+# run plays an hour of minutes that are made up.  Some of the runs' transactions fail, and
+# are tried again.
 
 use strict;
 use warnings;
@@ -31,9 +31,8 @@ $_->safe_psql('postgres', <<~'SQL') for @nodes;
 	CREATE EXTENSION pg_cron;
 	CREATE TABLE clock (minute int, ahead int);
 	CREATE TABLE played (path text, minute int);
-	CREATE PROCEDURE play(n int) LANGUAGE plpgsql AS $$
+	CREATE PROCEDURE play(last int) LANGUAGE plpgsql AS $$
 	DECLARE
-		last int := n + (SELECT minute FROM clock);
 		now int;
 		own int;
 	BEGIN
@@ -51,12 +50,12 @@ $_->safe_psql('postgres', <<~'SQL') for @nodes;
 			ELSE
 				COMMIT;
 			END IF;
-			PERFORM pg_sleep(random() * 0.05);
+			PERFORM pg_sleep(random() * 0.1);
 		END LOOP;
 	END $$;
 	SQL
 $_->safe_psql('postgres', sprintf q{INSERT INTO clock VALUES (0, %d);
-	SELECT cron.schedule('play', '* * * * *', 'CALL play(%d)')}, $clock{ $_->name }, $HOUR / 2) for @nodes;
+	SELECT cron.schedule('play', '* * * * *', 'CALL play(%d)')}, $clock{ $_->name }, $HOUR) for @nodes;
 
 my @asks = map { zk_session($_) } @nodes;
 zk_until(sub { !grep { $_->value('SELECT minute FROM clock') < $HOUR } @asks }, 'an hour to be over in all', 240);

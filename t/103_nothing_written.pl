@@ -21,7 +21,7 @@ use ZooKeeper;
 
 my $zk = ZooKeeper->new->start;
 # A session that stands still for two thirds of this asks the quorum
-my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '10s', shared_preload_libraries => 'zklock');
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '6s', shared_preload_libraries => 'zklock');
 my $admin = zk_session($node);
 my @proxies;    # kept until the end, so that sessions can close properly
 
@@ -99,15 +99,15 @@ subtest 'holders, and those who wait' => sub {
 	$doubt[1]->value(q{SELECT zk_lock('/doubted/2'); SET zklock.cancel_on_loss = 'lost'});
 	my @all = (@holders, @single, $many, @readers, @places, $first, @next, @doubt);
 
-	pass_time(3, 'the first heartbeats, which set watches');
-	my $written = written_in(5, @all);
-	note scalar(@all) . " sessions, five heartbeats: $written transactions";
+	pass_time(2, 'the first heartbeats, which set watches');
+	my $written = written_in(4, @all);
+	note scalar(@all) . " sessions, four heartbeats: $written transactions";
 	# one that stood still for most of its timeout asks the quorum
 	cmp_ok($written, '<', @all / 4, 'of the heartbeats of ' . scalar(@all) . ' sessions nothing was written');
 
 	my @queue = queue(9, q{SELECT zk_lock('/queue')});
-	pass_time(3, 'the first heartbeats');
-	$written = written_in(5, @all, @queue);
+	pass_time(2, 'the first heartbeats');
+	$written = written_in(4, @all, @queue);
 	note "and with nine in a queue: $written transactions";
 	cmp_ok($written, '>', 2, 'the first waiter of a queue asks the quorum');
 	cmp_ok($written, '<', 7 + @all / 4, '- and no other');
@@ -126,59 +126,59 @@ subtest 'holders, and those who wait' => sub {
 # A turn that comes late
 #
 subtest 'an older proof' => sub {
-	foreach (
-		[ 'who is next in line', 'zk_lock', 1, '', 0 ],
-		[ 'a reader', 'zk_lock_shared', 1, 'multi', 1 ],
-		[ 'who lists first', 'zk_lock', 2 ])
-	{
+	my $client = $zk->client;
+	my @cases = map {
 		my ($what, $lock, $n, $requests, $trips) = @$_;
+		my ($s, $proxy) = proxied(session_timeout => '12s');
 		my $path = '/late/' . ($what =~ tr/a-z//cdr);
-		my ($s, $proxy) = proxied(session_timeout => '20s');
-		my $client = $zk->client;
 		my @before = map { $client->contend("/zklock$path") } 1 .. $n;
 		$s->send("SELECT $lock('$path')");
 		zk_wait_queued($zk, $s);
-		pass_time(7, 'more than a third of 20 s, and a heartbeat');
+		{ what => $what, s => $s, proxy => $proxy, before => \@before, requests => $requests, trips => $trips }
+	} (
+		[ 'who is next in line', 'zk_lock', 1, '', 0 ],
+		[ 'a reader', 'zk_lock_shared', 1, 'multi', 1 ],
+		[ 'who lists first', 'zk_lock', 2 ]);
+	pass_time(4.5, 'more than a third of 12 s, and a heartbeat');
+	foreach my $case (@cases)
+	{
+		my ($what, $s, $proxy, $requests, $trips) = @$case{qw(what s proxy requests trips)};
+		my ($first, $second) = @{ $case->{before} };
 		# after the second one, the third is not near
 		my $beats = $proxy->count([ 'sync', 'multi' ]);
 		zk_until(sub { $proxy->count([ 'sync', 'multi' ]) > $beats }, 'a heartbeat');
 		quiet($proxy);
 		$proxy->delay_ms(50);
 		$proxy->clear_log;
-		if ($n == 2)
+		$client->delete($first);
+		if ($second)
 		{
 			# it watches both, and lists when the first is gone
-			$client->delete($before[0]);
 			zk_until(sub { grep { /^multi/ } $proxy->requests }, 'it to list');
 			quiet($proxy);
 			is(join(' ', sort map { (split / /)[0] } $proxy->requests), 'getChildren multi', "$what: the check goes out with the list");
 			is($proxy->trips, 1, '- in one flight');
 			$proxy->clear_log;
-			$client->delete($before[1]);
-			is($s->wait->{out}, 't', '- has its turn');
-			is(join(' ', map { (split / /)[0] } $proxy->requests), '', '- and then by the event alone');
+			$client->delete($second);
+			($requests, $trips) = ('', 0);    # by the event alone
 		}
-		else
-		{
-			$client->delete($before[0]);
-			is($s->wait->{out}, 't', "$what has its turn");
-			is(join(' ', map { (split / /)[0] } $proxy->requests), $requests, '- at the price of ' . ($requests || 'nothing'));
-			is($proxy->trips, $trips, "- round trips: $trips");
-		}
+		is($s->wait->{out}, 't', "$what has its turn");
+		is(join(' ', map { (split / /)[0] } $proxy->requests), $requests, '- at the price of ' . ($requests || 'nothing'));
+		is($proxy->trips, $trips, "- round trips: $trips");
 		$proxy->delay_ms(0);
 		$s->quit;
-		$client->close;
 	}
+	$client->close;
 };
 
 # A statement that is under way when this is set is not in doubt because of the silence
 # before, in which nobody has asked.
 subtest 'doubt, from now on' => sub {
-	my ($s, $proxy) = proxied(session_timeout => '6s');
+	my ($s, $proxy) = proxied(session_timeout => '5s');
 	$s->value(q{BEGIN; SELECT zk_lock('/doubt')});
-	pass_time(7, 'more than a session timeout');
+	pass_time(5.5, 'more than a session timeout');
 	is($proxy->count('multi'), 0, 'no quorum was asked meanwhile');
-	my $result = $s->query(q{SET zklock.cancel_on_loss = 'doubt'; SELECT pg_sleep(7)});
+	my $result = $s->query(q{SET zklock.cancel_on_loss = 'doubt'; SELECT pg_sleep(5.5)});
 	is($result->{state}, '', 'more than a session timeout later it still runs');
 	cmp_ok($proxy->count('multi'), '>', 1, '- and the quorum was asked');
 	$s->value(q{SET zklock.cancel_on_loss = 'lost'; COMMIT});

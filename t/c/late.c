@@ -3,7 +3,7 @@
  * late.c
  *	  Another extension that executes SQL at COMMIT, in a callback of its own,
  *	  fails where a message is logged, or leaves the process, for
- *	  t/025_commit_guard.pl, t/105_claims_refused.pl and t/073_tls.pl.
+ *	  t/025_commit_guard.pl, t/073_tls.pl and t/094_claims.pl.
  *
  *-------------------------------------------------------------------------
  */

@@ -21,11 +21,12 @@ use warnings;
 use Exporter qw(import);
 use Test::More;
 
+use Deadline;
 use Zklock;
 
 our @EXPORT = qw(claims_are_read_by claim last_claim await_claim);
 
-our $PATIENCE = 60;    # seconds
+our $PATIENCE = $TIMEOUT / 3;    # seconds
 
 my $reader;
 

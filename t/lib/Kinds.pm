@@ -48,9 +48,10 @@ our $SLACK = 1;
 
 our ($zk, $proxy, $node, $admin, $other);
 
+# with options of ZooKeeper->new
 sub kinds_begin
 {
-	$zk = ZooKeeper->new->start;
+	$zk = ZooKeeper->new(@_)->start;
 	$proxy = ZkProxy->new($zk);
 	# heartbeats, which come every quarter of this, do not disturb
 	$node = zk_cluster('main', $proxy, 'zklock.session_timeout' => '60s', 'zklock.commit_guard' => 'strict');

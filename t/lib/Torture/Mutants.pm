@@ -278,7 +278,7 @@ our @MUTANTS = (
 		name => 'next_near_wrap',
 		what => 'numbers that are about to wrap count as others do',
 		edits => [ [ 'zk/lock_protocol.c', 'a.seq >= 0 && !near_wrap(b.seq) &&', 'a.seq >= 0 &&' ] ],
-		test => [ '104_no_list', 'numbers that are about to wrap' ]
+		test => [ '055_wrap', 'numbers that are about to wrap are not relied on' ]
 	},
 	{
 		name => 'next_on_any_connection',
@@ -449,13 +449,13 @@ our @MUTANTS = (
 		name => 'claim_undone_to_nothing',
 		what => 'a claim that is undone leaves no claim, instead of the one before',
 		edits => [ [ 'zk/mark.c', 'm->decision == DONE ? m->done : m->before', 'm->decision == DONE ? m->done : ""' ] ],
-		test => [ '094_claims', 'canceled at COMMIT' ]
+		test => [ '094_claims', 'the node stays, and is given back before the mark is settled' ]
 	},
 	{
 		name => 'claim_over_pending',
 		what => 'a claim that is pending is none',
 		edits => [ [ 'lock/transaction/claim.c', 'if (talk.seen.data_len > 0 && period <= talk.seen.claim.period)', 'if (talk.seen.data_len > 0 && talk.seen.claim.done && period <= talk.seen.claim.period)' ] ],
-		test => [ '094_claims', 'killed between mark and commit' ]
+		test => [ '094_claims', 'a later claim was there, and is undone' ]
 	},
 	{
 		name => 'claim_without_lock',
