@@ -1,6 +1,6 @@
 # ZooKeeper cannot be reached, or is something else, or comes and goes: at the
 # first call, while a lock is held, while one waits, at COMMIT.  Also what it
-# takes away: sessions that expire.  (Nodes that somebody deletes: t/025, t/075, and
+# takes away: sessions that expire.  (Nodes that somebody deletes: t/025, t/074, and
 # t/056 with their directories.)
 #
 # A lock that may be lost is never shown as held; a transaction that relied on a
