@@ -509,31 +509,4 @@ zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 	return w->fault;
 }
 
-#else							/* no TLS, and so no wire */
-
-ZkWire *
-zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
-{
-	(void) tls;
-	(void) sock;
-	(void) names;
-	(void) library_end;
-	return NULL;
-}
-
-void
-zks_wire_end(ZkWire *w, bool finish)
-{
-	(void) w;
-	(void) finish;
-}
-
-const char *
-zks_wire_fault(ZkWire *w, ZksTrouble *kind)
-{
-	(void) w;
-	(void) kind;
-	return NULL;
-}
-
 #endif							/* ZKLOCK_HAVE_TLS */
