@@ -85,7 +85,6 @@
 static const char *
 address_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->attempts.address[0] == '\0' && s->zh != NULL)
 		snprintf(s->attempts.address, sizeof(s->attempts.address), "%s", zoo_get_current_server(s->zh));
 	return s->attempts.address;
@@ -94,7 +93,6 @@ address_locked(ZkSession *s)
 static ZkFault *
 fault_at_locked(ZkSession *s, const char *address)
 {
-	zk_assert(zks_has_mutex(s));
 	for (int i = 0; i < s->attempts.nfaults; i++)
 	{
 		if (strcmp(s->attempts.faults[i].address, address) == 0)
@@ -129,7 +127,6 @@ tell_faults_locked(ZkSession *s)
 	const int	size = sizeof(s->info.trouble) - sizeof("; ...");
 	bool		fits = true;
 
-	zk_assert(zks_has_mutex(s));
 	text[0] = '\0';
 	s->info.troubles = s->attempts.nfaults;
 	s->info.trouble_kind = s->attempts.nfaults > 0 ? s->attempts.faults[0].kind : ZKS_TROUBLE_NO_WAY;
@@ -150,7 +147,6 @@ note_fault_locked(ZkSession *s, const char *address, ZksTrouble kind, const char
 	ZkFault		noted = {.kind = kind,.to_listen = old != NULL && old->to_listen};
 	int			at = 0;
 
-	zk_assert(zks_has_mutex(s));
 	snprintf(noted.address, sizeof(noted.address), "%s", address);
 	snprintf(noted.what, sizeof(noted.what), "%s", what);
 	if (old != NULL)
@@ -245,7 +241,6 @@ drop_locked(ZkSession *s, ZksTrouble kind, const char *why)
 {
 	char		junk[4096];
 
-	zk_assert(zks_has_mutex(s));
 	if (why != NULL)
 		zks_trouble_locked(s, kind, why);
 	if (s->sock < 0)
@@ -282,7 +277,6 @@ ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
 {
 	int			rc;
 
-	zk_assert(zks_has_mutex(s));
 	*sock = -1;
 	if (s->sock < 0)
 		s->attempts.address[0] = '\0';
@@ -332,7 +326,6 @@ zks_mend_locked(ZkSession *s)
 static bool
 lay_wire_locked(ZkSession *s, int *library_end)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->tls == NULL)
 		return true;
 	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
@@ -352,7 +345,6 @@ adopt_locked(ZkSession *s, int sock)
 	ZkFault    *before;
 	int			option;
 
-	zk_assert(zks_has_mutex(s));
 	s->sock = sock;
 	if (sock < 0)
 		return;
@@ -414,7 +406,6 @@ attempting_locked(ZkSession *s)
 {
 	int			state = zoo_state(s->zh);
 
-	zk_assert(zks_has_mutex(s));
 	return s->sock >= 0 && (state == ZOO_CONNECTING_STATE ||
 							state == ZOO_ASSOCIATING_STATE);
 }
@@ -451,7 +442,6 @@ back_off_locked(ZkSession *s, int64_t now)
 	bool		round_ends = s->attempts.tries % round_length(s) == 0;
 	int64_t		pause = PAUSE_MS * ZKS_MS << (rounds < 9 ? rounds : 9) >> 1;
 
-	zk_assert(zks_has_mutex(s));
 	s->attempts.next_at = now;
 	if (round_ends)
 		s->attempts.refused = false;
@@ -490,7 +480,6 @@ count_locked(ZkSession *s, int64_t now)
 {
 	ZkFault    *fault;
 
-	zk_assert(zks_has_mutex(s));
 	if (!s->attempts.trying)
 		return;
 	s->attempts.trying = false;
@@ -514,7 +503,6 @@ count_locked(ZkSession *s, int64_t now)
 static bool
 listens_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	return s->attempts.listens_first && s->wire == NULL && now < s->attempts.at + LISTEN_MS * ZKS_MS &&
 		attempting_locked(s) && zoo_state(s->zh) == ZOO_CONNECTING_STATE;
 }
@@ -532,7 +520,6 @@ turned_away_locked(ZkSession *s, uint32_t happened)
 	socklen_t	len = sizeof(info);
 	char		c;
 
-	zk_assert(zks_has_mutex(s));
 	if (s->wire != NULL || s->sock < 0 || (happened & EPOLLRDHUP) == 0 ||
 		zoo_state(s->zh) != ZOO_CONNECTING_STATE)
 		return false;
@@ -545,7 +532,6 @@ turned_away_locked(ZkSession *s, uint32_t happened)
 static void
 reject_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	drop_locked(s, ZKS_TROUBLE_FOREIGN, "the server does not speak ZooKeeper's protocol");
 	s->attempts.of_use = false;
 }
@@ -557,7 +543,6 @@ reject_locked(ZkSession *s)
 static void
 forget_closed_socket_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE || attempting_locked(s))
 		return;
 	s->sock = -1;
@@ -575,7 +560,6 @@ forget_closed_socket_locked(ZkSession *s, int64_t now)
 static void
 expect_answer_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->due.answer_by != 0)
 		return;
 	s->due.answer_by = zks_now() + zks_late_after(&s->info);
@@ -589,7 +573,6 @@ connected_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 
-	zk_assert(zks_has_mutex(s));
 	s->connected_now = false;
 	if (s->info.timeout_ms <= 0 || s->info.timeout_ms > LONGEST_TIMEOUT_MS ||
 		s->info.session_id == 0)
@@ -646,7 +629,6 @@ go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
 {
 	int			sock;
 
-	zk_assert(zks_has_mutex(s));
 	if (s->sock < 0)
 	{
 		s->attempts.trying = true;

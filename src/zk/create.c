@@ -303,7 +303,6 @@ create_one_locked(ZkNode *n)
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
 	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
 
-	zk_assert(zks_has_mutex(n->session));
 	if (r != NULL)
 	{
 		zkn_enlist_locked(n);
@@ -331,7 +330,6 @@ create_group_locked(ZkNode *const *nodes, int n)
 	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = NULL;
 
-	zk_assert(zks_has_mutex(nodes[0]->session));
 	if (g != NULL && ops != NULL && data != NULL)
 	{
 		g->n = n;

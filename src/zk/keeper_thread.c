@@ -84,7 +84,6 @@ asks_quorum_locked(ZkSession *s, int64_t now)
 {
 	bool		asks = zkn_expects_turn_locked(s) || (zks_stop_heeds_doubt() && zkn_is_relied_locked(s));
 
-	zk_assert(zks_has_mutex(s));
 	if (!asks)
 		s->due.quorum_since = 0;
 	else if (s->due.quorum_since == 0)
@@ -105,7 +104,6 @@ owner_asks_locked(ZkSession *s)
 	ZkRequest  *r;
 	ZkWatch    *w;
 
-	zk_assert(zks_has_mutex(s));
 	if (!TAILQ_EMPTY(&s->answered))
 		return true;			/* it has not taken note of them */
 	TAILQ_FOREACH(r, &s->sent, in_list)
@@ -141,7 +139,6 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
 	ZkRequest  *r;
 
-	zk_assert(zks_has_mutex(s));
 	if (!zks_usable_locked(s) || s->due.close_by != 0 ||
 		(!at_once && now - s->due.heartbeat_at < heartbeat_interval(s)))
 		return;
@@ -168,7 +165,6 @@ heartbeat_locked(ZkSession *s, int64_t now)
 static void
 beat_early_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->due.catch_up_at == 0 || now < s->due.catch_up_at)
 		return;
 	s->due.catch_up_at = 0;
@@ -187,7 +183,6 @@ beat_early_locked(ZkSession *s, int64_t now)
 static void
 expire_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->due.close_by != 0)
 		return;
 	if (s->info.state == ZKS_SUSPENDED && now > zks_lease_ends(&s->info))
@@ -221,7 +216,6 @@ renewal_due(ZkSession *s)
 static bool
 needs_renewal_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->due.close_by == 0 &&
 		zks_now() >= renewal_due(s);
 }
@@ -236,7 +230,6 @@ needs_renewal_locked(ZkSession *s)
 static int64_t
 retirement_due_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->in_use || s->idle_ms == 0 || s->due.close_by != 0 || s->in_flight > 0 ||
 		zkn_any_locked(s) || owner_asks_locked(s))
 		return ZKS_NEVER;
@@ -246,7 +239,6 @@ retirement_due_locked(ZkSession *s)
 static void
 retire_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->info.state == ZKS_OVER || now < retirement_due_locked(s))
 		return;
 	atomic_store(&s->retired, true);
@@ -262,7 +254,6 @@ retire_locked(ZkSession *s, int64_t now)
 static bool
 finished_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->info.state == ZKS_OVER)
 		return true;
 	if (!atomic_load(&s->closing))
@@ -299,7 +290,6 @@ prepare_locked(ZkSession *s)
 	int64_t		now = zks_now();
 	int64_t		until;
 
-	zk_assert(zks_has_mutex(s));
 	zks_mend_locked(s);
 	retire_locked(s, now);
 	heartbeat_locked(s, now);
@@ -493,7 +483,6 @@ attend(ZkSession *s)
 static void
 linger_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (atomic_load(&nkeepers) > MAX_KEEPERS / 2)
 		return;
 	for (;;)

@@ -210,7 +210,6 @@ send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
 	ZkRequest  *checks = r;
 	int			last = n - 1;
 
-	zk_assert(zks_has_mutex(s));
 	while (last >= 0 && !nodes[last]->single)
 		last--;
 	if (r != NULL && last >= 0)

@@ -217,7 +217,6 @@ read_as_owner_locked(ZkSession *s)
 	uint64_t	replies;
 	int			timeout_ms = s->info.timeout_ms;
 
-	zk_assert(zks_has_mutex(s));
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
 		replies = s->replies;

@@ -5,7 +5,7 @@
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
- * _locked are called with it held.
+ * _locked are called with it held, which those assert that other files call.
  *
  *-------------------------------------------------------------------------
  */

@@ -240,7 +240,6 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 {
 	ZkWatch    *w = make_chains(s) ? calloc(1, sizeof(ZkWatch) + strlen(path) + 1) : NULL;
 
-	zk_assert(zks_has_mutex(s));
 	if (w == NULL)
 		return NULL;
 	w->session = s;
@@ -327,7 +326,6 @@ zks_watch(ZkSession *s, const char *path)
 static void
 list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
 {
-	zk_assert(zks_has_mutex(r->session));
 	w->in_flight = true;
 	r->done = on_watch_set;
 	r->owner = w;
