@@ -123,13 +123,13 @@ add_fault(char *text, int size, const ZkFault *fault, bool with_address)
 static void
 tell_faults_locked(ZkSession *s)
 {
-	char	   *text = s->info.trouble;
-	const int	size = sizeof(s->info.trouble) - sizeof("; ...");
+	char	   *text = s->texts.troubles.text;
+	const int	size = ZKS_TROUBLES_LEN - sizeof("; ...");
 	bool		fits = true;
 
 	text[0] = '\0';
-	s->info.troubles = s->attempts.nfaults;
-	s->info.trouble_kind = s->attempts.nfaults > 0 ? s->attempts.faults[0].kind : ZKS_TROUBLE_NO_WAY;
+	s->texts.troubles.n = s->attempts.nfaults;
+	s->texts.troubles.kind = s->attempts.nfaults > 0 ? s->attempts.faults[0].kind : ZKS_TROUBLE_NO_WAY;
 	for (int i = 0; fits && i < s->attempts.nfaults; i++)
 		fits = add_fault(text, size, &s->attempts.faults[i], s->attempts.nfaults > 1);
 	if (!fits)
@@ -326,11 +326,11 @@ zks_mend_locked(ZkSession *s)
 static bool
 lay_wire_locked(ZkSession *s, int *library_end)
 {
-	if (s->tls == NULL)
+	if (s->options.tls == NULL)
 		return true;
 	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
 		drop_locked(s, ZKS_TROUBLE_OTHER, "connected before TLS was ready");
-	else if ((s->wire = zks_wire_lay(s->tls, s->sock, s->names, library_end)) == NULL)
+	else if ((s->wire = zks_wire_lay(s->options.tls, s->sock, s->servers.names, library_end)) == NULL)
 		drop_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 	return s->sock >= 0;
 }
@@ -370,7 +370,7 @@ adopt_locked(ZkSession *s, int sock)
 static int
 round_length(const ZkSession *s)
 {
-	return s->nservers | 1;
+	return s->servers.n | 1;
 }
 
 /*
@@ -390,7 +390,7 @@ round_length(const ZkSession *s)
 static int64_t
 attempt_until(const ZkSession *s)
 {
-	int64_t		ms = zks_late_after(&s->info) / ZKS_MS / s->nservers;
+	int64_t		ms = zks_late_after(&s->info) / ZKS_MS / s->servers.n;
 	int			others = round_length(s) - 1;
 	int			rounds;
 
@@ -573,11 +573,13 @@ connected_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 
-	s->connected_now = false;
+	s->id = *zoo_client_id(s->zh);
+	s->info.session_id = s->id.client_id;
+	s->info.timeout_ms = zoo_recv_timeout(s->zh);
 	if (s->info.timeout_ms <= 0 || s->info.timeout_ms > LONGEST_TIMEOUT_MS ||
 		s->info.session_id == 0)
 	{
-		s->info.timeout_ms = s->wanted_timeout_ms;
+		s->info.timeout_ms = s->options.timeout_ms;
 		reject_locked(s);
 		return;
 	}
@@ -594,8 +596,7 @@ connected_locked(ZkSession *s)
 		{
 			s->info.outages++;
 			s->info.outage_ms = (int) (outage / ZKS_MS);
-			memcpy(s->info.outage_cause, s->info.trouble, sizeof(s->info.outage_cause));
-			s->info.outage_kind = s->info.trouble_kind;
+			s->texts.at_outage = s->texts.troubles;
 			atomic_fetch_add(&s->news, 1);
 		}
 		expect_answer_locked(s);
@@ -611,14 +612,14 @@ connected_locked(ZkSession *s)
 		expect_answer_locked(s);
 	}
 	s->info.epoch++;
-	if (s->info.timeout_ms != s->wanted_timeout_ms)
+	if (s->info.timeout_ms != s->options.timeout_ms)
 		atomic_fetch_add(&s->news, 1);
 	s->attempts.ntimeouts = 0;
 	s->due.heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
 														 * reconnection */
 	s->attempts.nfaults = 0;
 	tell_faults_locked(s);
-	snprintf(s->info.server, sizeof(s->info.server), "%s", address_locked(s));
+	snprintf(s->texts.server, sizeof(s->texts.server), "%s", address_locked(s));
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_catch_up_locked(s);
 }
@@ -750,7 +751,8 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 		s->frame.unsound = false;
 		reject_locked(s);
 	}
-	if (s->connected_now)
+	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE &&
+		(s->info.state == ZKS_CONNECTING || s->info.state == ZKS_SUSPENDED))
 		connected_locked(s);
 	else if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
 		s->sock = -1;			/* another thread may get this number as soon

@@ -419,7 +419,7 @@ zkn_path_bytes(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	size_t		bytes;
 
 	zks_enter(s);
-	bytes = s->path_bytes;
+	bytes = s->nodes.path_bytes;
 	zks_leave(s);
 	zkp_prefix(prefix, ANY_UUID, want);
 	for (int i = 0; i < n; i++)

@@ -104,14 +104,14 @@ owner_asks_locked(ZkSession *s)
 	ZkRequest  *r;
 	ZkWatch    *w;
 
-	if (!TAILQ_EMPTY(&s->answered))
+	if (!TAILQ_EMPTY(&s->requests.answered))
 		return true;			/* it has not taken note of them */
-	TAILQ_FOREACH(r, &s->sent, in_list)
+	TAILQ_FOREACH(r, &s->requests.sent, in_list)
 	{
 		if (r->listener == LISTENER_OWNER)
 			return true;
 	}
-	LIST_FOREACH(w, &s->watches, in_list)
+	LIST_FOREACH(w, &s->watches.all, in_list)
 	{
 		if (!w->dropped)
 			return true;
@@ -230,10 +230,10 @@ needs_renewal_locked(ZkSession *s)
 static int64_t
 retirement_due_locked(ZkSession *s)
 {
-	if (s->in_use || s->idle_ms == 0 || s->due.close_by != 0 || s->in_flight > 0 ||
+	if (s->idle.in_use || s->idle.ms == 0 || s->due.close_by != 0 || s->requests.in_flight > 0 ||
 		zkn_any_locked(s) || owner_asks_locked(s))
 		return ZKS_NEVER;
-	return s->idle_since + s->idle_ms * ZKS_MS;
+	return s->idle.since + s->idle.ms * ZKS_MS;
 }
 
 static void
@@ -241,7 +241,7 @@ retire_locked(ZkSession *s, int64_t now)
 {
 	if (s->info.state == ZKS_OVER || now < retirement_due_locked(s))
 		return;
-	atomic_store(&s->retired, true);
+	atomic_store(&s->idle.retired, true);
 	zks_end_locked(s, ZCLOSING);
 	s->notify = false;
 }
@@ -274,7 +274,7 @@ finished_locked(ZkSession *s)
 			 * its goodbye.  With an answer still unread that makes the kernel
 			 * reset the connection, and the server may lose the goodbye.
 			 */
-			return s->in_flight == 0;
+			return s->requests.in_flight == 0;
 		case ZKS_SUSPENDED:
 			/* closing needs a connection, so wait for one a little */
 			return !zkn_any_locked(s);
@@ -374,27 +374,6 @@ take_turn(ZkSession *s)
 	return true;
 }
 
-/*
- * Where the servers are; as before, if that cannot be found out this time.  False
- * if it never could.  With the reason if a name could not be resolved.
- */
-static bool
-find_servers(ZkSession *s, bool only_numeric, char *error, int errlen)
-{
-	char	   *names;
-	int			nservers;
-	char	   *addresses = zks_resolve(s->hosts, only_numeric, &nservers, &names, error, errlen);
-
-	if (addresses == NULL)
-		return s->addresses != NULL;
-	free(s->addresses);
-	free(s->names);
-	s->addresses = addresses;
-	s->names = names;
-	s->nservers = nservers;
-	return true;
-}
-
 /* The session ends with the last of its owners: who opened it, and the thread. */
 void
 zks_disown(ZkSession *s)
@@ -405,12 +384,11 @@ zks_disown(ZkSession *s)
 	zkr_free_requests(s);
 	zkr_free_watches(s);
 	zks_wakeup_close(&s->wakeup);
-	pthread_mutex_destroy(&s->shown_mutex);
+	pthread_mutex_destroy(&s->shown.mutex);
 	pthread_mutex_destroy(&s->mutex);
-	zks_free_credentials(s);
-	free(s->addresses);
-	free(s->names);
-	free(s->hosts);
+	zks_free_options(s);
+	free(s->servers.addresses);
+	free(s->servers.names);
 	free(s);
 }
 
@@ -422,24 +400,22 @@ static bool
 begin(ZkSession *s)
 {
 	char		error[ZKS_TROUBLE_LEN];
-	bool		found;
 
 	if (s->zh != NULL)
 	{
 		zks_lock(s);
 		return true;
 	}
-	found = find_servers(s, false, error, sizeof(error));
+	/* as before, if that cannot be found out this time */
+	(void) zks_resolve(s->options.hosts, false, &s->servers, error, sizeof(error));
 	if (!take_turn(s))
 		return false;
 	zks_lock(s);
 	s->attempts.nfaults = 0;	/* the addresses may be others now */
 	if (error[0] != '\0')
 		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
-	if (!found)
-	{
+	if (s->servers.addresses == NULL)
 		zks_end_locked(s, ZBADARGUMENTS);
-	}
 	else if (!zks_open_handle_locked(s))
 	{
 		zks_trouble_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
@@ -507,18 +483,18 @@ keeper_main(void *arg)
 
 	while (attend(s))
 		;
-	if (s->tls != NULL)
+	if (s->options.tls != NULL)
 	{
-		zks_tls_free(s->tls);
+		zks_tls_free(s->options.tls);
 		zks_tls_thread_ends();
 	}
 	zks_lock(s);
-	s->tls = NULL;
+	s->options.tls = NULL;
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);
 	linger_locked(s);
-	s->notify = !atomic_load(&s->retired);
+	s->notify = !atomic_load(&s->idle.retired);
 	if (!s->notify)
 		zks_wakeup_close(&s->wakeup);
 	atomic_fetch_sub(&nkeepers, 1);
@@ -543,10 +519,10 @@ go_ahead(ZkSession *s)
 	char		error[ZKS_TROUBLE_LEN];
 	struct pollfd fd = {.events = POLLOUT};
 
-	if (threadless || s->tls != NULL || sem_trywait(&turn) != 0)
+	if (threadless || s->options.tls != NULL || sem_trywait(&turn) != 0)
 		return;
 	zks_enter(s);
-	if (find_servers(s, true, error, sizeof(error)) && zks_open_handle_locked(s))
+	if (zks_resolve(s->options.hosts, true, &s->servers, error, sizeof(error)) && zks_open_handle_locked(s))
 	{
 		(void) prepare_locked(s);
 		fd.fd = s->sock;

@@ -241,11 +241,11 @@ static void
 tell_unsettled(const ZkMark *m, int rc)
 {
 	ZkSessionInfo *info = &m->session->info;
-	char	   *shown = info->unsettled_mark;
+	char	   *shown = m->session->texts.unsettled_mark;
 
 	info->unsettled++;
 	info->unsettled_rc = rc;
-	snprintf(shown, sizeof(info->unsettled_mark), "%s", m->path);
+	snprintf(shown, sizeof(m->session->texts.unsettled_mark), "%s", m->path);
 	for (; *shown != '\0'; shown++)
 	{
 		if (*shown < ' ' || *shown > '~')

@@ -87,7 +87,7 @@ set_state(ZkNode *n, ZkNodeState state)
 	_Static_assert(sizeof(next) / sizeof(next[0]) == ZKN_DELETED + 1, "all states");
 	zk_assert(next[n->state] & TO(state));
 	(void) next;
-	n->session->path_bytes += (takes_room(state) - takes_room(n->state)) * n->path_bytes;
+	n->session->nodes.path_bytes += (takes_room(state) - takes_room(n->state)) * n->path_bytes;
 	n->state = state;
 #undef TO
 }
@@ -132,8 +132,8 @@ zkn_enlist_locked(ZkNode *n)
 	ZkSession  *s = n->session;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_INSERT_TAIL(&s->nodes, n, link);
-	s->path_bytes += n->path_bytes;
+	TAILQ_INSERT_TAIL(&s->nodes.all, n, link);
+	s->nodes.path_bytes += n->path_bytes;
 }
 
 /* How many of them there are is counted, for those who ask often */
@@ -143,9 +143,9 @@ zkn_rely_locked(ZkNode *n, ZkReliance reliance)
 	ZkSession  *s = n->session;
 
 	zk_assert(zks_has_mutex(s));
-	s->nrelied += (reliance != ZKN_NOT_RELIED) - (n->reliance != ZKN_NOT_RELIED);
+	s->nodes.nrelied += (reliance != ZKN_NOT_RELIED) - (n->reliance != ZKN_NOT_RELIED);
 	n->reliance = reliance;
-	n->transaction = s->transaction;
+	n->transaction = s->nodes.transaction;
 }
 
 /* Returned or discarded */
@@ -154,8 +154,8 @@ lose_interest(ZkNode *n, Interest interest)
 {
 	if (n->interest == WANTED)
 	{
-		TAILQ_REMOVE(&n->session->nodes, n, link);
-		TAILQ_INSERT_HEAD(&n->session->nodes, n, link);
+		TAILQ_REMOVE(&n->session->nodes.all, n, link);
+		TAILQ_INSERT_HEAD(&n->session->nodes.all, n, link);
 	}
 	n->interest = interest;
 }
@@ -172,14 +172,14 @@ finish(ZkNode *n)
 	{
 		n->interest = FINISHED;
 		set_refused(n, ZOK);
-		if (s->expecting == n)
-			s->expecting = NULL;
+		if (s->nodes.expecting == n)
+			s->nodes.expecting = NULL;
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
-		TAILQ_REMOVE(&s->nodes, n, link);
-		s->path_bytes -= takes_room(n->state) * n->path_bytes;
-		zk_assert(!TAILQ_EMPTY(&s->nodes) || s->path_bytes == 0);
-		if (TAILQ_EMPTY(&s->nodes))
-			s->idle_since = zks_now();
+		TAILQ_REMOVE(&s->nodes.all, n, link);
+		s->nodes.path_bytes -= takes_room(n->state) * n->path_bytes;
+		zk_assert(!TAILQ_EMPTY(&s->nodes.all) || s->nodes.path_bytes == 0);
+		if (TAILQ_EMPTY(&s->nodes.all))
+			s->idle.since = zks_now();
 		if (n->watch != NULL)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
@@ -187,8 +187,8 @@ finish(ZkNode *n)
 		s->notify = true;
 		for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 		{
-			if (s->shown_nodes[i] == n)
-				s->shown_nodes[i] = NULL;
+			if (s->shown.nodes[i] == n)
+				s->shown.nodes[i] = NULL;
 		}
 	}
 	if (n->pending == 0)
@@ -200,7 +200,7 @@ void
 zkn_lose_locked(ZkNode *n, ZkLoss loss)
 {
 	zk_assert(zks_has_mutex(n->session));
-	n->session->some_lost = true;
+	n->session->nodes.some_lost = true;
 	n->unseen = true;
 	if (n->loss == ZK_NOT_LOST)
 	{
@@ -543,7 +543,7 @@ zkn_give_marks_locked(ZkSession *s, ZkMark **list)
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 		n->mark = NULL;
 	zkn_take_marks_locked(s, list);
 }
@@ -758,7 +758,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 	uint64_t	ticket;
 
 	zks_enter(s);
-	ticket = n->ticket = ++s->tickets;
+	ticket = n->ticket = ++s->nodes.tickets;
 	if (n->interest == RETURNED && n->loss != ZK_NOT_LOST && n->refused != ZOK)
 		s->info.refusals++;		/* its owner has not asked, so it has not been
 								 * told */
@@ -782,7 +782,7 @@ zkn_share(ZkSession *s, ZkNode *n)
 	zks_enter(s);
 	if (zkn_is_held(n) && n->telling == TELLS_NOTHING)
 	{
-		ticket = n->ticket = ++s->tickets;
+		ticket = n->ticket = ++s->nodes.tickets;
 		n->telling = TELLING_SHARED;
 		n->tell_doubted = false;
 		zkn_turn_shared_locked(s, n->dir);
@@ -826,7 +826,7 @@ zkn_catch_up_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes.all); n != NULL; n = next)
 	{
 		next = TAILQ_NEXT(n, link);
 		zkn_advance_locked(n);
@@ -843,7 +843,7 @@ zkn_forfeit_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes.all); n != NULL; n = next)
 	{
 		next = TAILQ_NEXT(n, link);
 		if (!zkn_is_held(n))
@@ -860,7 +860,7 @@ zkn_over_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes.all); n != NULL; n = next)
 	{
 		next = TAILQ_NEXT(n, link);
 		if (n->interest == DISCARDED)
@@ -888,14 +888,14 @@ zkn_only_refused_locked(ZkSession *s)
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (is_remembered(n))
 			continue;
 		if (n->refused == ZOK || n->interest != DISCARDED || (n->mark != NULL && !zkn_mark_over(n->mark)))
 			return false;
 	}
-	return !TAILQ_EMPTY(&s->nodes);
+	return !TAILQ_EMPTY(&s->nodes.all);
 }
 
 bool
@@ -904,7 +904,7 @@ zkn_any_locked(ZkSession *s)
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (!is_remembered(n))
 			return true;
@@ -915,11 +915,11 @@ zkn_any_locked(ZkSession *s)
 void
 zkn_free_all(ZkSession *s)
 {
-	while (!TAILQ_EMPTY(&s->nodes))
+	while (!TAILQ_EMPTY(&s->nodes.all))
 	{
-		ZkNode	   *n = TAILQ_FIRST(&s->nodes);
+		ZkNode	   *n = TAILQ_FIRST(&s->nodes.all);
 
-		TAILQ_REMOVE(&s->nodes, n, link);
+		TAILQ_REMOVE(&s->nodes.all, n, link);
 		free(n);
 	}
 	zkn_free_marks(s);

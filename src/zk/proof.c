@@ -88,7 +88,7 @@ zkn_watch_named(ZkSession *s, const char *dir, const char *name)
 	ZkNode	   *n;
 
 	zks_enter(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (zkn_is_held(n) && strcmp(n->dir, dir) == 0 && strcmp(n->name, name) == 0)
 			keep_watch(n);
@@ -126,7 +126,7 @@ void
 zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
 {
 	zks_enter(s);
-	s->expecting = expects ? n : NULL;
+	s->nodes.expecting = expects ? n : NULL;
 	zks_leave(s);
 }
 
@@ -135,7 +135,7 @@ bool
 zkn_expects_turn_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->expecting != NULL && zkn_is_held(s->expecting);
+	return s->nodes.expecting != NULL && zkn_is_held(s->nodes.expecting);
 }
 
 /*
@@ -152,7 +152,7 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		ZkOp		op = {.type = ZOO_CHECK_OP,.path = n->path,.version = -1};
 		ZkRequest  *r;
@@ -187,7 +187,7 @@ zkn_heartbeat_locked(ZkSession *s)
 
 	zk_assert(zks_has_mutex(s));
 	zkn_catch_up_locked(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (zkn_is_held(n) && n->telling == TELLS_NOTHING &&
 			(n->watch != NULL || !zkr_watches_exceed_locked(s, true)))
@@ -371,13 +371,13 @@ zkn_show_locked(ZkSession *s)
 		state |= ZKS_SHOWN_IN_DOUBT;
 	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 	{
-		if (s->shown_nodes[i] != NULL && is_lost(s->shown_nodes[i]))
+		if (s->shown.nodes[i] != NULL && is_lost(s->shown.nodes[i]))
 			state |= ZKS_SHOWN_LOST(i);
 	}
-	pthread_mutex_lock(&s->shown_mutex);
-	if (s->shown != NULL)
-		write_shown(s->shown, state, &s->info);
-	pthread_mutex_unlock(&s->shown_mutex);
+	pthread_mutex_lock(&s->shown.mutex);
+	if (s->shown.memory != NULL)
+		write_shown(s->shown.memory, state, &s->info);
+	pthread_mutex_unlock(&s->shown.mutex);
 }
 
 void
@@ -385,7 +385,7 @@ zkn_show(ZkSession *s, ZkNode *const *nodes, int n)
 {
 	zks_enter(s);
 	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
-		s->shown_nodes[i] = i < n ? nodes[i] : NULL;
+		s->shown.nodes[i] = i < n ? nodes[i] : NULL;
 	zkn_show_locked(s);
 	zks_leave(s);
 }
@@ -435,7 +435,7 @@ zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance, bool by_session)
 	zkn_rely_locked(n, reliance);
 	n->by_session = by_session;
 	if (is_lost(n))
-		s->some_lost = true;
+		s->nodes.some_lost = true;
 	zks_leave(s);
 }
 
@@ -444,14 +444,14 @@ void
 zkn_rely_less(ZkSession *s)
 {
 	zks_enter(s);
-	s->transaction++;
+	s->nodes.transaction++;
 	zks_leave(s);
 }
 
 static ZkReliance
 reliance_on(const ZkNode *n)
 {
-	return n->reliance == ZKN_RELIED && n->transaction != n->session->transaction ?
+	return n->reliance == ZKN_RELIED && n->transaction != n->session->nodes.transaction ?
 		ZKN_RELIED_IF_WRITTEN : n->reliance;
 }
 
@@ -472,7 +472,7 @@ bool
 zkn_is_relied_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->nrelied > 0;
+	return s->nodes.nrelied > 0;
 }
 
 /*
@@ -488,17 +488,17 @@ zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session, ZkSto
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	if (!s->some_lost && !session_doubted)
+	if (!s->nodes.some_lost && !session_doubted)
 		return most;
-	s->some_lost = false;
-	TAILQ_FOREACH(n, &s->nodes, link)
+	s->nodes.some_lost = false;
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		bool		lost;
 
 		/* of one that its owner has released, the answer tells */
 		if (n->reliance == ZKN_NOT_RELIED || (!zkn_is_wanted(n) && n->loss != ZK_LOST_CONTACT))
 			continue;
-		s->some_lost |= is_lost(n);
+		s->nodes.some_lost |= is_lost(n);
 		if (reliance_on(n) <= most || (only_by_session && !n->by_session))
 			continue;
 		lost = is_known_lost(n);

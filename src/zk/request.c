@@ -51,7 +51,7 @@ forget(ZkRequest *r)
 		return;
 	}
 	if (r->listener != LISTENER_READ)
-		TAILQ_REMOVE(&r->session->answered, r, in_list);
+		TAILQ_REMOVE(&r->session->requests.answered, r, in_list);
 	if (r->before != NULL)
 		forget(r->before);
 	for (int i = 0; i < r->nchildren; i++)
@@ -82,7 +82,7 @@ zkr_answer_locked(ZkRequest *r, int rc)
 	r->answered = true;
 	r->rc = rc;
 	if (r->listener != LISTENER_READ)	/* that goes with its read */
-		TAILQ_INSERT_TAIL(&s->answered, r, in_list);
+		TAILQ_INSERT_TAIL(&s->requests.answered, r, in_list);
 	if (r->done != NULL)
 		r->done(r);
 	if (r->listener == LISTENER_OWNER)
@@ -94,8 +94,8 @@ zkr_answer_locked(ZkRequest *r, int rc)
 static void
 no_longer_sent(ZkRequest *r)
 {
-	TAILQ_REMOVE(&r->session->sent, r, in_list);
-	r->session->in_flight--;
+	TAILQ_REMOVE(&r->session->requests.sent, r, in_list);
+	r->session->requests.in_flight--;
 }
 
 /*
@@ -159,7 +159,7 @@ zkr_complete(ZkRequest *r, int rc)
 	if (r->too_large)
 		rc = ZKS_TOO_LARGE;
 	no_longer_sent(r);
-	s->replies++;
+	s->requests.replies++;
 	if (r->before != NULL && (rc == ZOK || rc == ZNONODE))
 		rc = result_behind(r->before, rc);
 	if (is_answer(rc))
@@ -206,15 +206,15 @@ zkr_submitted_locked(ZkRequest *r, int rc)
 		zkr_answer_locked(r, rc);
 		return;
 	}
-	TAILQ_INSERT_TAIL(&s->sent, r, in_list);
-	s->in_flight++;
+	TAILQ_INSERT_TAIL(&s->requests.sent, r, in_list);
+	s->requests.in_flight++;
 	s->info.requests++;
 	if (zks_usable_locked(s) && zoo_state(s->zh) != ZOO_CONNECTED_STATE)
 	{
 		s->broken = true;
 		zks_wake_keeper(s);
 	}
-	else if (s->in_flight > SURELY_SENT || r->nops > SURELY_SENT)
+	else if (s->requests.in_flight > SURELY_SENT || r->nops > SURELY_SENT)
 		zks_wake_keeper(s);
 }
 
@@ -265,7 +265,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	while ((r = TAILQ_FIRST(&s->sent)) != NULL)
+	while ((r = TAILQ_FIRST(&s->requests.sent)) != NULL)
 	{
 		no_longer_sent(r);
 		zkr_answer_locked(r, rc);
@@ -279,7 +279,7 @@ zkr_forget_owner_locked(ZkSession *s, const void *owner)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(r, &s->sent, in_list)
+	TAILQ_FOREACH(r, &s->requests.sent, in_list)
 	{
 		if (r->owner == owner)
 			r->done = NULL;
@@ -289,8 +289,8 @@ zkr_forget_owner_locked(ZkSession *s, const void *owner)
 void
 zkr_free_requests(ZkSession *s)
 {
-	while (!TAILQ_EMPTY(&s->answered))
-		forget(TAILQ_FIRST(&s->answered));
+	while (!TAILQ_EMPTY(&s->requests.answered))
+		forget(TAILQ_FIRST(&s->requests.answered));
 }
 
 /*

@@ -34,7 +34,7 @@ typedef enum ZkInterest
 
 struct ZkRequest
 {
-	TAILQ_ENTRY(ZkRequest) in_list; /* see ZkSession.sent */
+	TAILQ_ENTRY(ZkRequest) in_list; /* see ZkRequests */
 	ZkSession  *session;
 	ZkListener	listener;
 	ZkDone		done;			/* is called first; or NULL */

@@ -158,7 +158,7 @@ zks_enter(ZkSession *s)
 {
 	sigset_t	before;
 
-	if (s->handlers_return)
+	if (s->options.handlers_return)
 	{
 		zks_lock(s);
 		return;
@@ -173,7 +173,7 @@ zks_leave(ZkSession *s)
 {
 	sigset_t	before;
 
-	if (s->handlers_return)
+	if (s->options.handlers_return)
 	{
 		zks_unlock(s);
 		return;
@@ -232,8 +232,7 @@ zks_count_loss_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	s->info.losses++;
-	memcpy(s->info.loss_cause, s->info.trouble, sizeof(s->info.loss_cause));
-	s->info.loss_kind = s->info.trouble_kind;
+	s->texts.at_loss = s->texts.troubles;
 	atomic_fetch_add(&s->news, 1);
 }
 

@@ -46,7 +46,7 @@ zkn_new_version_locked(const ZkNode *n, int seen)
 	int			nfree = 0;
 
 	zk_assert(zks_has_mutex(n->session));
-	for (const ZkNode *other = TAILQ_FIRST(&n->session->nodes);
+	for (const ZkNode *other = TAILQ_FIRST(&n->session->nodes.all);
 		 other != NULL && !zkn_is_wanted(other); other = TAILQ_NEXT(other, link))
 	{
 		if (zks_now() < other->stale_until && strcmp(other->dir, n->dir) == 0)
@@ -77,7 +77,7 @@ is_another(const ZkNode *n, const ZkRequest *r)
 {
 	const ZkNode *other;
 
-	TAILQ_FOREACH(other, &n->session->nodes, link)
+	TAILQ_FOREACH(other, &n->session->nodes.all, link)
 	{
 		if (n->state == ZKN_CREATING && zkn_is_wanted(other))
 			break;

@@ -34,7 +34,7 @@ zkn_leftovers(ZkSession *s, const char *dir)
 	int			count = 0;
 
 	zks_enter(s);
-	for (ZkNode *n = TAILQ_FIRST(&s->nodes); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
+	for (ZkNode *n = TAILQ_FIRST(&s->nodes.all); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
 		count += may_be_left(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
@@ -48,7 +48,7 @@ zkn_unwanted(ZkSession *s, const char *path, int *refused)
 	if (refused != NULL)
 		*refused = ZOK;
 	zks_enter(s);
-	for (ZkNode *n = TAILQ_FIRST(&s->nodes); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
+	for (ZkNode *n = TAILQ_FIRST(&s->nodes.all); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
 	{
 		if (!may_be_left(n) || (path != NULL && strcmp(n->dir, path) != 0))
 			continue;
@@ -64,7 +64,7 @@ int
 zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
 {
 	zks_enter(s);
-	for (ZkNode *node = TAILQ_FIRST(&s->nodes); node != NULL && !zkn_is_wanted(node); node = TAILQ_NEXT(node, link))
+	for (ZkNode *node = TAILQ_FIRST(&s->nodes.all); node != NULL && !zkn_is_wanted(node); node = TAILQ_NEXT(node, link))
 	{
 		int			left = 0;
 
@@ -93,7 +93,7 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 	 */
 	*refused = 0;
 	zks_enter(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (n->ticket < first || n->ticket > last)
 			continue;
@@ -114,7 +114,7 @@ zkn_refused_path(ZkSession *s, char *path, int size)
 
 	path[0] = '\0';
 	zks_enter(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (n->refused != ZOK)
 			snprintf(path, size, "%s", n->path);

@@ -20,33 +20,33 @@
 #define FIRST_CHAINS	64
 
 /* At a path; the next ones in the chain may be at others */
-static struct ZkWatches *
+static struct ZkWatchList *
 chain_of(ZkSession *s, const char *path)
 {
 	uint32_t	hash = 2166136261u; /* FNV-1a */
 
 	for (const char *c = path; *c != '\0'; c++)
 		hash = (hash ^ (unsigned char) *c) * 16777619u;
-	return &s->watch_chains[hash & (s->nwatch_chains - 1)];
+	return &s->watches.chains[hash & (s->watches.nchains - 1)];
 }
 
 /* As many chains as watches.  False: there is no memory, and there are none */
 static bool
 make_chains(ZkSession *s)
 {
-	unsigned int n = s->nwatch_chains > 0 ? 2 * s->nwatch_chains : FIRST_CHAINS;
-	struct ZkWatches *chains;
+	unsigned int n = s->watches.nchains > 0 ? 2 * s->watches.nchains : FIRST_CHAINS;
+	struct ZkWatchList *chains;
 	ZkWatch    *w;
 
-	if (s->nwatches < s->nwatch_chains)
+	if (s->watches.n < s->watches.nchains)
 		return true;
 	chains = calloc(n, sizeof(*chains));
 	if (chains == NULL)
-		return s->nwatch_chains > 0;
-	free(s->watch_chains);
-	s->watch_chains = chains;
-	s->nwatch_chains = n;
-	LIST_FOREACH(w, &s->watches, in_list)
+		return s->watches.nchains > 0;
+	free(s->watches.chains);
+	s->watches.chains = chains;
+	s->watches.nchains = n;
+	LIST_FOREACH(w, &s->watches.all, in_list)
 		LIST_INSERT_HEAD(chain_of(s, w->path), w, in_chain);
 	return true;
 }
@@ -58,8 +58,8 @@ free_watch(ZkWatch *w)
 
 	LIST_REMOVE(w, in_list);
 	LIST_REMOVE(w, in_chain);
-	s->nwatches--;
-	s->watch_bytes -= ZKR_STRING_BYTES + strlen(w->path);
+	s->watches.n--;
+	s->watches.bytes -= ZKR_STRING_BYTES + strlen(w->path);
 	free(w->data);
 	free(w);
 }
@@ -69,9 +69,9 @@ bool
 zkr_watches_exceed_locked(ZkSession *s, bool optional)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->ncredentials > 1)
-		return s->watch_bytes > (optional ? ZKR_WATCH_BYTES_ENOUGH : ZKR_WATCH_BYTES_SURELY_SENT);
-	return s->watch_bytes > (optional ? ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT : ZKR_WATCH_BYTES_MAX);
+	if (s->options.ncredentials > 1)
+		return s->watches.bytes > (optional ? ZKR_WATCH_BYTES_ENOUGH : ZKR_WATCH_BYTES_SURELY_SENT);
+	return s->watches.bytes > (optional ? ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT : ZKR_WATCH_BYTES_MAX);
 }
 
 static void
@@ -79,7 +79,7 @@ fire(ZkWatch *w)
 {
 	w->state = ZKR_WATCH_FIRED;
 	if (w->of_ours && !w->dropped)
-		w->session->some_lost = true;
+		w->session->nodes.some_lost = true;
 }
 
 /* Whether the event is for watches of this kind, too */
@@ -104,7 +104,7 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 
 	(void) state;
 	(void) context;
-	if (type == ZOO_SESSION_EVENT || s->nwatches == 0)
+	if (type == ZOO_SESSION_EVENT || s->watches.n == 0)
 		return;					/* the former is said to every watch;
 								 * library_handle.c handles it */
 	for (ZkWatch *next,
@@ -147,7 +147,7 @@ zkr_free_left_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkWatch *next,
-		 *w = LIST_FIRST(&s->watches); w != NULL; w = next)
+		 *w = LIST_FIRST(&s->watches.all); w != NULL; w = next)
 	{
 		next = LIST_NEXT(w, in_list);
 		if (w->left && !w->in_flight)
@@ -160,7 +160,7 @@ static void
 free_left_at(ZkSession *s, const char *path, bool of_children)
 {
 	for (ZkWatch *next,
-		 *w = s->nwatches > 0 ? LIST_FIRST(chain_of(s, path)) : NULL; w != NULL; w = next)
+		 *w = s->watches.n > 0 ? LIST_FIRST(chain_of(s, path)) : NULL; w != NULL; w = next)
 	{
 		next = LIST_NEXT(w, in_chain);
 		if (w->left && !w->in_flight && w->of_children == of_children && strcmp(w->path, path) == 0)
@@ -246,10 +246,10 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 	w->of_children = of_children;
 	w->in_flight = true;
 	strcpy(w->path, path);
-	LIST_INSERT_HEAD(&s->watches, w, in_list);
+	LIST_INSERT_HEAD(&s->watches.all, w, in_list);
 	LIST_INSERT_HEAD(chain_of(s, path), w, in_chain);
-	s->nwatches++;
-	s->watch_bytes += ZKR_STRING_BYTES + strlen(path);
+	s->watches.n++;
+	s->watches.bytes += ZKR_STRING_BYTES + strlen(path);
 	return w;
 }
 
@@ -296,7 +296,7 @@ void
 zkr_leave_watch_locked(ZkWatch *w)
 {
 	zk_assert(zks_has_mutex(w->session));
-	w->left = !w->of_children || w->session->watch_bytes <= ZKR_WATCH_BYTES_LEFT;
+	w->left = !w->of_children || w->session->watches.bytes <= ZKR_WATCH_BYTES_LEFT;
 	zkr_drop_watch_locked(w);
 }
 
@@ -391,7 +391,7 @@ zks_unwatch(ZkSession *s, ZkWatch *w, bool leave)
 void
 zkr_free_watches(ZkSession *s)
 {
-	while (!LIST_EMPTY(&s->watches))
-		free_watch(LIST_FIRST(&s->watches));
-	free(s->watch_chains);
+	while (!LIST_EMPTY(&s->watches.all))
+		free_watch(LIST_FIRST(&s->watches.all));
+	free(s->watches.chains);
 }

@@ -394,7 +394,7 @@ count_watches(const char *path)
 	ZkWatch    *w;
 
 	zks_enter(session);
-	LIST_FOREACH(w, &session->watches, in_list)
+	LIST_FOREACH(w, &session->watches.all, in_list)
 		n += strcmp(w->path, path) == 0;
 	zks_leave(session);
 	return n;
@@ -1310,9 +1310,9 @@ empty(void)
 	bool		result;
 
 	zks_enter(session);
-	result = TAILQ_EMPTY(&session->nodes) && TAILQ_EMPTY(&session->answered) &&
+	result = TAILQ_EMPTY(&session->nodes.all) && TAILQ_EMPTY(&session->requests.answered) &&
 		(session->marks == NULL || session->info.state == ZKS_OVER) &&
-		LIST_EMPTY(&session->watches) && session->in_flight == 0;
+		LIST_EMPTY(&session->watches.all) && session->requests.in_flight == 0;
 	zks_leave(session);
 	return result;
 }
@@ -1328,13 +1328,13 @@ describe_rest(void)
 
 	zks_enter(session);
 	/* the layout of ZkNode is private to node.h */
-	nnodes = !TAILQ_EMPTY(&session->nodes);
-	TAILQ_FOREACH(r, &session->answered, in_list)
+	nnodes = !TAILQ_EMPTY(&session->nodes.all);
+	TAILQ_FOREACH(r, &session->requests.answered, in_list)
 		nrequests++;
-	LIST_FOREACH(w, &session->watches, in_list)
+	LIST_FOREACH(w, &session->watches.all, in_list)
 		nwatches++;
 	say("bad left in the session: nodes %d, marks %d, answered %d, watches %d, in flight %d, state %d",
-		nnodes, session->marks != NULL, nrequests, nwatches, session->in_flight, (int) session->info.state);
+		nnodes, session->marks != NULL, nrequests, nwatches, session->requests.in_flight, (int) session->info.state);
 	zks_leave(session);
 }
 
@@ -1345,7 +1345,7 @@ count_replies(void)
 	uint64_t	replies;
 
 	zks_enter(session);
-	replies = session->replies;
+	replies = session->requests.replies;
 	zks_leave(session);
 	return replies;
 }
