@@ -96,6 +96,11 @@ create_parents(ZkNode *n, const char *before)
 {
 	char		path[ZKS_PATH_LEN];
 
+	/* the board is for all, whoever may read the records */
+	ZkOp		op = {
+		.type = ZOO_CREATE_CONTAINER_OP,.path = path,.data = CONTAINER_MARK,.closed = n->closed && !n->is_record
+	};
+
 	snprintf(path, sizeof(path), "%s", n->dir);
 	for (char *slash = path; slash != NULL;)
 	{
@@ -108,9 +113,8 @@ create_parents(ZkNode *n, const char *before)
 			break;				/* that is the node */
 		if (!leads_to(path, before))
 			r = zkn_request_locked(n, on_parent);
-		/* the board is for all, whoever may read the records */
 		if (r != NULL)
-			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed && !n->is_record);
+			zkr_send_locked(r, &op);
 		if (slash != NULL)
 			*slash = '/';
 	}
@@ -195,7 +199,7 @@ on_group_created(ZkRequest *r)
 
 	/* last, since it may be answered at once, and the group is freed then */
 	if (read != NULL)
-		zkr_stat_locked(read, path);
+		zkr_read_locked(read, ZOO_EXISTS_OP, path);
 	else
 		free(g);
 }
@@ -291,7 +295,10 @@ send_single(ZkRequest *r, const ZkNode *n, const char *data)
 		ops[i].closed = n->closed;
 		ops[i].version = -1;
 	}
-	zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
+	if (zkr_new_before_locked(r) == NULL)
+		return;
+	zkr_multi_locked(r->before, ops, 1 + n->version);
+	zkr_read_locked(r, ZOO_EXISTS_OP, n->dir);
 }
 
 /* One in a queue need not be read: the answer to its create has the czxid */
@@ -301,6 +308,9 @@ create_one_locked(ZkNode *n)
 	ZkpData		says = {.identity = n->identity};
 	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
+	ZkOp		op = {
+		.type = ZOO_CREATE2_OP,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->closed
+	};
 	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
 
 	if (r != NULL)
@@ -315,7 +325,7 @@ create_one_locked(ZkNode *n)
 		else if (n->single)
 			send_single(r, n, data);
 		else
-			zkr_create_locked(r, n->path, ZOO_EPHEMERAL_SEQUENTIAL, data, n->closed);
+			zkr_send_locked(r, &op);
 	}
 	free(data);
 	return r != NULL;

@@ -156,7 +156,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		if (in_doubt)
 			zkr_prove_locked(r);
 		else
-			zkr_stat_locked(r, "/");
+			zkr_read_locked(r, ZOO_EXISTS_OP, "/");
 	}
 	zkn_heartbeat_locked(s);
 }

@@ -329,14 +329,14 @@ zkn_advance_mark_locked(ZkMark *m)
 		ZkOp		op;
 
 		zkn_mark_op(m, &op);
-		zkr_set_locked(r, op.path, op.data, op.version);
+		zkr_send_locked(r, &op);
 	}
 	else
 	{
 		m->asking = true;
 		r->keeps_data = ZKS_DATA_KEPT;
 		r->sync_path = m->path;
-		zkr_get_locked(r, m->path);
+		zkr_read_locked(r, ZOO_GETDATA_OP, m->path);
 	}
 }
 

@@ -51,8 +51,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <zookeeper/proto.h>
-
 #include "lease.h"
 #include "mark_private.h"
 #include "node.h"
@@ -63,13 +61,6 @@
 
 /* How long until a list that was too large to be read is requested again */
 #define TOO_LARGE_PAUSE_MS	60000
-
-/* Its path is among those that ZooKeeper may have to take at once */
-static bool
-takes_room(ZkNodeState state)
-{
-	return state != ZKN_ABSENT && state != ZKN_DELETED;
-}
 
 /* The chart */
 static void
@@ -87,8 +78,9 @@ set_state(ZkNode *n, ZkNodeState state)
 	_Static_assert(sizeof(next) / sizeof(next[0]) == ZKN_DELETED + 1, "all states");
 	zk_assert(next[n->state] & TO(state));
 	(void) next;
-	n->session->nodes.path_bytes += (takes_room(state) - takes_room(n->state)) * n->path_bytes;
+	n->session->nodes.path_bytes -= zkn_may_stand(n) * n->path_bytes;
 	n->state = state;
+	n->session->nodes.path_bytes += zkn_may_stand(n) * n->path_bytes;
 #undef TO
 }
 
@@ -176,7 +168,7 @@ finish(ZkNode *n)
 			s->nodes.expecting = NULL;
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
 		TAILQ_REMOVE(&s->nodes.all, n, link);
-		s->nodes.path_bytes -= takes_room(n->state) * n->path_bytes;
+		s->nodes.path_bytes -= zkn_may_stand(n) * n->path_bytes;
 		zk_assert(!TAILQ_EMPTY(&s->nodes.all) || s->nodes.path_bytes == 0);
 		if (TAILQ_EMPTY(&s->nodes.all))
 			s->idle.since = zks_now();
@@ -362,7 +354,7 @@ on_listed(ZkRequest *r)
 			zkn_name_locked(n, r->children[i]);
 			stat = zkn_request_locked(n, on_found);
 			if (stat != NULL)
-				zkr_stat_locked(stat, n->path);
+				zkr_read_locked(stat, ZOO_EXISTS_OP, n->path);
 			return;
 		}
 	}
@@ -385,10 +377,7 @@ look(ZkNode *n)
 		return;
 	list->sync_path = n->dir;
 	list->interest = n->is_record ? INTEREST_ALL : INTEREST_CONTENDERS;
-	if (n->single)
-		zkr_stat_locked(list, n->dir);
-	else
-		zkr_list_locked(list, n->dir);
+	zkr_read_locked(list, n->single ? ZOO_EXISTS_OP : ZOO_GETCHILDREN_OP, n->dir);
 }
 
 /*
@@ -478,7 +467,7 @@ on_deleted(ZkRequest *r)
 		n->doubted = n->unseen = true;
 		zkn_doubt_locked(n);
 	}
-	else if (rc == ZBADVERSION && n->single && !n->closed_to_us)
+	else if (rc == ZBADVERSION && !n->closed_to_us)
 	{
 		/* another one is there, or somebody has written to ours */
 		n->unseen = true;
@@ -494,7 +483,7 @@ send_delete(ZkNode *n, bool with_mark)
 	const ZkSessionInfo *info = &n->session->info;
 
 	/* if there is a reason why it should be gone, or we would not know of one */
-	bool		read_first = n->single && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
+	bool		read_first = n->version >= 0 && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
 	ZkRequest  *r = zkn_request_locked(n, read_first ? on_seen : on_deleted);
 	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = n->version}};
 
@@ -509,7 +498,7 @@ send_delete(ZkNode *n, bool with_mark)
 	{
 		r->meant = n->czxid;
 		r->sync_path = n->path;
-		zkr_stat_locked(r, n->path);
+		zkr_read_locked(r, ZOO_EXISTS_OP, n->path);
 	}
 	else if (with_mark)
 	{
@@ -517,7 +506,7 @@ send_delete(ZkNode *n, bool with_mark)
 		zkr_multi_locked(r, ops, 2);
 	}
 	else
-		zkr_delete_locked(r, n->path, n->version);
+		zkr_send_locked(r, &ops[1]);
 }
 
 /*
@@ -601,6 +590,7 @@ static void
 tell(ZkNode *n)
 {
 	bool		rename = n->shared_name[0] != '\0';
+	ZkOp		op = {.type = ZOO_SETDATA_OP,.path = n->path,.version = -1};
 	ZkpData		says = {
 		.shared = n->telling == TELLING_SHARED,
 		.granted = n->telling == TELLING_GRANTED,
@@ -626,7 +616,10 @@ tell(ZkNode *n)
 		zkr_multi_locked(r, ops, 2);
 	}
 	else if (r != NULL)
-		zkr_set_locked(r, n->path, data, -1);
+	{
+		op.data = data;
+		zkr_send_locked(r, &op);
+	}
 	free(data);
 }
 
@@ -638,14 +631,15 @@ tell(ZkNode *n)
  */
 
 static void
-send_prune(ZkNode *n, void (*send) (ZkRequest *r, const char *dir), ZkDone done)
+send_prune(ZkNode *n, int type, ZkDone done)
 {
 	ZkRequest  *r = zkn_request_locked(n, done);
 	char		dir[ZKS_PATH_LEN];
+	ZkOp		op = {.type = type,.path = dir};	/* as it was made */
 
 	snprintf(dir, sizeof(dir), "%.*s", n->prune_len, n->dir);
 	if (r != NULL)
-		send(r, dir);
+		zkr_send_locked(r, &op);
 }
 
 static void
@@ -661,12 +655,6 @@ on_pruned(ZkRequest *r)
 }
 
 static void
-delete_container(ZkRequest *r, const char *dir)
-{
-	zkr_delete_locked(r, dir, 0);
-}
-
-static void
 on_prune_read(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
@@ -675,7 +663,7 @@ on_prune_read(ZkRequest *r)
 		return;
 	if (r->rc == ZOK && r->stat.is_mark && r->stat.cversion == 0)
 	{
-		send_prune(n, delete_container, on_pruned);
+		send_prune(n, ZOO_DELETE_OP, on_pruned);
 		return;
 	}
 	while (n->prune_len > 0 && n->dir[--n->prune_len] != '/')
@@ -728,9 +716,9 @@ zkn_advance_locked(ZkNode *n)
 			if (n->state == ZKN_ABSENT && n->prune_len > 0)
 			{
 				if (usable && n->pending == 0)
-					send_prune(n, zkr_get_locked, on_prune_read);
+					send_prune(n, ZOO_GETDATA_OP, on_prune_read);
 			}
-			else if (now >= n->stale_until || (n->state == ZKN_DELETED && !n->single))
+			else if (now >= n->stale_until || (n->state == ZKN_DELETED && n->versions == 0))
 				finish(n);
 			else if (n->state == ZKN_ABSENT && usable && n->pending == 0 && now >= n->look_at)
 				look(n);
@@ -865,7 +853,7 @@ zkn_over_locked(ZkSession *s)
 		next = TAILQ_NEXT(n, link);
 		if (n->interest == DISCARDED)
 			finish(n);
-		else if (n->state != ZKN_ABSENT && n->state != ZKN_DELETED)
+		else if (zkn_may_stand(n))
 			zkn_lose_locked(n, zks_is_auth_failure(s->info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION);
 	}
 }

@@ -103,6 +103,13 @@ zkn_is_wanted(const ZkNode *n)
 	return n->interest == WANTED;
 }
 
+/* What a quorum has denied could only be created late */
+static inline bool
+zkn_may_stand(const ZkNode *n)
+{
+	return n->state != ZKN_ABSENT && n->state != ZKN_DELETED;
+}
+
 /* It is there, as far as we know, for its owner */
 static inline bool
 zkn_is_held(const ZkNode *n)

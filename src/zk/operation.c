@@ -178,77 +178,62 @@ send_sync(ZkRequest *r)
 	return true;
 }
 
-static bool
-begin(ZkRequest *r, int op)
-{
-	r->op = op;
-
-	/* also if it fails */
-	r->writes = op == ZOO_CREATE_CONTAINER_OP || op == ZOO_CREATE2_OP || op == ZOO_DELETE_OP || op == ZOO_SETDATA_OP;
-	return (r->sync_path == NULL || send_sync(r)) && zkr_begin_locked(r);
-}
-
-void
-zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, bool closed)
+/*
+ * An answer with an error arms no watch.  A stat sets none: one on a node that is never
+ * created stays forever.  Only all watches of a path can be removed: the call for a single
+ * one merely checks at the server.  With local = 1 the library crashes (ZOOKEEPER-2320).
+ */
+static int
+submit(ZkRequest *r, const ZkOp *op)
 {
 	zhandle_t  *zh = r->session->zh;
+	const char *data = op->data != NULL ? op->data : "";
 	int			len = (int) strlen(data);
 
+	switch (op->type)
+	{
+		case ZOO_CREATE_CONTAINER_OP:
+			return zoo_acreate(zh, op->path, data, len, zkr_acl(op->closed), ZOO_CONTAINER, on_string, r);
+		case ZOO_CREATE2_OP:
+			return zoo_acreate2(zh, op->path, data, len, zkr_acl(op->closed), op->flags, on_create2, r);
+		case ZOO_SETDATA_OP:
+			return zoo_aset(zh, op->path, data, len, op->version, on_stat, r);
+		case ZOO_DELETE_OP:
+			return zoo_adelete(zh, op->path, op->version, zkr_on_code, r);
+		case ZOO_GETCHILDREN_OP:
+			return zoo_awget_children(zh, op->path, r->watcher, NULL, on_strings, r);
+		case ZOO_GETDATA_OP:
+			return zoo_awget(zh, op->path, r->watcher, NULL, on_data, r);
+		case ZOO_EXISTS_OP:
+			return zoo_aexists(zh, op->path, 0, on_stat, r);
+		default:
+			return zoo_aremove_all_watches(zh, op->path, op->flags, 0, (void_completion_t *) zkr_on_code, r);
+	}
+}
+
+void
+zkr_send_locked(ZkRequest *r, const ZkOp *op)
+{
+	bool		creates = op->type == ZOO_CREATE_CONTAINER_OP || op->type == ZOO_CREATE2_OP;
+
 	zk_assert(zks_has_mutex(r->session));
-	r->name = strdup(path);
-	if (r->name == NULL)
+	r->op = op->type;
+
+	/* also if it fails */
+	r->writes = creates || op->type == ZOO_DELETE_OP || op->type == ZOO_SETDATA_OP;
+	if (creates && (r->name = strdup(op->path)) == NULL)
 		zkr_answer_locked(r, ZSYSTEMERROR);
-	else if (!begin(r, flags == ZOO_CONTAINER ? ZOO_CREATE_CONTAINER_OP : ZOO_CREATE2_OP))
-		return;
-	else if (flags == ZOO_CONTAINER)
-		zkr_submitted_locked(r, zoo_acreate(zh, path, data, len, zkr_acl(closed), flags, on_string, r));
-	else
-		zkr_submitted_locked(r, zoo_acreate2(zh, path, data, len, zkr_acl(closed), flags, on_create2, r));
+	else if ((r->sync_path == NULL || send_sync(r)) && zkr_begin_locked(r))
+		zkr_submitted_locked(r, submit(r, op));
 }
 
-/* An answer with an error arms no watch */
+/* A list, a node, or its stat */
 void
-zkr_list_locked(ZkRequest *r, const char *dir)
+zkr_read_locked(ZkRequest *r, int type, const char *path)
 {
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_GETCHILDREN_OP))
-		zkr_submitted_locked(r, zoo_awget_children(r->session->zh, dir, r->watcher,
-												   NULL, on_strings, r));
-}
+	ZkOp		op = {.type = type,.path = path};
 
-void
-zkr_stat_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-
-	/* no watch: one on a node that is never created stays forever */
-	if (begin(r, ZOO_EXISTS_OP))
-		zkr_submitted_locked(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
-}
-
-void
-zkr_get_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_GETDATA_OP))
-		zkr_submitted_locked(r, zoo_awget(r->session->zh, path, r->watcher, NULL, on_data, r));
-}
-
-void
-zkr_delete_locked(ZkRequest *r, const char *path, int version)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_DELETE_OP))
-		zkr_submitted_locked(r, zoo_adelete(r->session->zh, path, version, zkr_on_code, r));
-}
-
-void
-zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_SETDATA_OP))
-		zkr_submitted_locked(r, zoo_aset(r->session->zh, path, data, (int) strlen(data), version,
-										 on_stat, r));
+	zkr_send_locked(r, &op);
 }
 
 /*
@@ -259,36 +244,21 @@ void
 zkr_prove_locked(ZkRequest *r)
 {
 	char		path[1 + ZKP_UUID_LEN] = "/";
+	ZkOp		op = {.type = ZOO_DELETE_OP,.path = path,.version = INT32_MAX};
 
 	zk_assert(zks_has_mutex(r->session));
 	if (zks_make_uuid(path + 1))
-		zkr_delete_locked(r, path, INT32_MAX);
+		zkr_send_locked(r, &op);
 	else
 		zkr_answer_locked(r, ZSYSTEMERROR);
-}
-
-/*
- * Only all watches of a path can be removed: the call for a single one merely checks
- * at the server.  With local = 1 the library crashes (ZOOKEEPER-2320).
- */
-void
-zkr_remove_watches_locked(ZkRequest *r, const char *path, bool of_children)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_REMOVE_WATCHES))
-		zkr_submitted_locked(r, zoo_aremove_all_watches(r->session->zh, path,
-														of_children ? ZWATCHTYPE_CHILD : ZWATCHTYPE_DATA, 0,
-														(void_completion_t *) zkr_on_code, r));
 }
 
 /*
  * What the owner may ask
  */
 
-/* fresh: according to the leader; interest: in what a list shows; keeps_data: of what is read */
 static ZkRequest *
-ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path, bool fresh,
-	ZkInterest interest, int keeps_data)
+ask(ZkSession *s, const ZkOp *op, bool fresh, ZkInterest interest, int keeps_data)
 {
 	ZkRequest  *r;
 
@@ -296,86 +266,80 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
-		r->sync_path = fresh ? path : NULL;
+		r->sync_path = fresh ? op->path : NULL;
 		r->interest = interest;
 		r->keeps_data = keeps_data;
-		send(r, path);
+		zkr_send_locked(r, op);
 	}
 	zks_leave(s);
 	return r;
 }
 
+/* fresh: according to the leader; interest: in what a list shows; keeps_data: of what is read */
+static ZkRequest *
+ask_read(ZkSession *s, int type, const char *path, bool fresh, ZkInterest interest, int keeps_data)
+{
+	ZkOp		op = {.type = type,.path = path};
+
+	return ask(s, &op, fresh, interest, keeps_data);
+}
+
 ZkRequest *
 zks_list(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask(s, zkr_list_locked, dir, fresh, INTEREST_CONTENDERS, 0);
+	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, INTEREST_CONTENDERS, 0);
 }
 
 ZkRequest *
 zks_list_all(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask(s, zkr_list_locked, dir, fresh, INTEREST_ALL, 0);
+	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, INTEREST_ALL, 0);
 }
 
 ZkRequest *
 zks_read(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, false, 0, ZKS_DATA_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, false, 0, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_fresh(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, true, 0, ZKS_DATA_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, true, 0, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_record(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, false, 0, ZKS_RECORD_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, false, 0, ZKS_RECORD_KEPT);
 }
 
 ZkRequest *
 zks_stat(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_stat_locked, path, false, 0, 0);
+	return ask_read(s, ZOO_EXISTS_OP, path, false, 0, 0);
 }
 
 ZkRequest *
 zks_delete(ZkSession *s, const char *path, int version)
 {
-	ZkRequest  *r;
+	ZkOp		op = {.type = ZOO_DELETE_OP,.path = path,.version = version};
 
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_delete_locked(r, path, version);
-	zks_leave(s);
-	return r;
+	return ask(s, &op, false, 0, 0);
 }
 
 ZkRequest *
 zks_make(ZkSession *s, const char *path, bool closed)
 {
-	ZkRequest  *r;
+	ZkOp		op = {.type = ZOO_CREATE2_OP,.path = path,.closed = closed};
 
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_create_locked(r, path, 0, "", closed);
-	zks_leave(s);
-	return r;
+	return ask(s, &op, false, 0, 0);
 }
 
 ZkRequest *
 zks_write(ZkSession *s, const char *path, const char *data, int version)
 {
-	ZkRequest  *r;
+	ZkOp		op = {.type = ZOO_SETDATA_OP,.path = path,.data = data,.version = version};
 
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_set_locked(r, path, data, version);
-	zks_leave(s);
-	return r;
+	return ask(s, &op, false, 0, 0);
 }

@@ -138,6 +138,58 @@ zkn_expects_turn_locked(ZkSession *s)
 	return s->nodes.expecting != NULL && zkn_is_held(s->nodes.expecting);
 }
 
+/* What was sent is carried out before we ask */
+static const char *
+path_by_then(const ZkNode *n)
+{
+	return n->tell_sent && n->shared_name[0] != '\0' ? n->shared_path : n->path;
+}
+
+/*
+ * Asks a quorum whether these are there: r is answered last.  Those before the last that
+ * are read, behind the check of them, are as good as heartbeats.
+ */
+static void
+send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
+{
+	ZkOp		ops[ZKN_CHECK_MAX];
+	ZkRequest  *checks = r;
+	int			last = n - 1;
+
+	while (last >= 0 && !nodes[last]->single)
+		last--;
+	if (last >= 0 && (checks = zkr_new_before_locked(r)) == NULL)
+		return;
+	for (int i = 0; i == 0 || i < n; i++)
+	{
+		ZkOp		op = {.type = ZOO_CHECK_OP,.path = path_by_then(nodes[i]),.version = -1};
+
+		ops[i] = op;
+	}
+	zkr_multi_locked(checks, ops, n);
+	for (int i = 0; i < last; i++)
+	{
+		ZkRequest  *read;
+
+		if (!nodes[i]->single)
+			continue;
+		read = zkn_request_locked(nodes[i], on_heartbeat);
+		if (read == NULL)
+		{
+			zkr_answer_locked(r, ZSYSTEMERROR);
+			return;
+		}
+		read->meant = nodes[i]->czxid;
+		zkr_read_locked(read, ZOO_EXISTS_OP, nodes[i]->dir);
+	}
+	if (last >= 0)
+	{
+		r->meant = nodes[last]->czxid;
+		r->index = last;
+		zkr_read_locked(r, ZOO_EXISTS_OP, nodes[last]->dir);
+	}
+}
+
 /*
  * The heartbeat of a session that has a node to lose: a read of one that is there,
  * behind a sync, which a server that is cut off from its leader cannot answer; it
@@ -154,7 +206,6 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 	zk_assert(zks_has_mutex(s));
 	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
-		ZkOp		op = {.type = ZOO_CHECK_OP,.path = n->path,.version = -1};
 		ZkRequest  *r;
 
 		if (!zkn_is_held(n) || zkn_is_renaming(n))
@@ -162,14 +213,14 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 		r = zkn_request_locked(n, on_heartbeat);
 		if (r == NULL)
 			return false;
-		r->meant = meant(n);
-		r->sync_path = quorum ? NULL : "/";
-		if (!quorum)
-			zkr_get_locked(r, n->path);
-		else if (n->single)
-			zkr_stat_behind_locked(r, n->path, &op, 1);
+		if (quorum)
+			send_checks(r, &n, 1);
 		else
-			zkr_multi_locked(r, &op, 1);
+		{
+			r->meant = meant(n);
+			r->sync_path = "/";
+			zkr_read_locked(r, ZOO_GETDATA_OP, n->path);
+		}
 		return true;
 	}
 	return false;
@@ -196,72 +247,23 @@ zkn_heartbeat_locked(ZkSession *s)
 }
 
 /*
- * Checks, and what they prove
+ * What checks prove
  */
-
-/*
- * Of what is returned, the owner asks for the answer: it comes last.  Those before it
- * that are read, behind the check of them, are as good as heartbeats.
- */
-static ZkRequest *
-send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
-{
-	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
-	ZkRequest  *checks = r;
-	int			last = n - 1;
-
-	while (last >= 0 && !nodes[last]->single)
-		last--;
-	if (r != NULL && last >= 0)
-		checks = zkr_new_before_locked(r);
-	if (checks != NULL)
-		zkr_multi_locked(checks, ops, n);
-	for (int i = 0; checks != NULL && i < last; i++)
-	{
-		ZkRequest  *read;
-
-		if (!nodes[i]->single)
-			continue;
-		read = zkn_request_locked(nodes[i], on_heartbeat);
-		if (read == NULL)
-		{
-			zkr_answer_locked(r, ZSYSTEMERROR);
-			return r;
-		}
-		read->meant = nodes[i]->czxid;
-		zkr_stat_locked(read, nodes[i]->dir);
-	}
-	if (checks != NULL && last >= 0)
-	{
-		r->meant = nodes[last]->czxid;
-		r->index = last;
-		zkr_stat_locked(r, nodes[last]->dir);
-	}
-	return r;
-}
 
 ZkRequest *
 zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 {
-	ZkOp		ops[ZKN_CHECK_MAX];
 	size_t		bytes = 0;
 	int			count = 0;
 	ZkRequest  *r;
 
 	zks_enter(s);
 	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
-	{
-		const ZkNode *node = nodes[count];
-
-		/* what was sent is carried out before we ask */
-		memset(&ops[count], 0, sizeof(ZkOp));
-		ops[count].type = ZOO_CHECK_OP;
-		ops[count].path = node->tell_sent && node->shared_name[0] != '\0' ? node->shared_path : node->path;
-		ops[count].version = -1;
-		bytes += strlen(ops[count++].path);
-	}
+		bytes += strlen(path_by_then(nodes[count++]));
 	*n = count;
-	r = count > 0 ? send_checks_locked(s, nodes, ops, count) : NULL;
+	r = count > 0 ? zkr_new_locked(s, NULL, NULL) : NULL;
+	if (r != NULL)
+		send_checks(r, nodes, count);
 	zks_leave(s);
 	return r;
 }

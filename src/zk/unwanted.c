@@ -21,13 +21,6 @@ goes_by(const ZkNode *n, const char *name)
 		(zkn_is_renaming(n) && strcmp(name, n->shared_name) == 0);
 }
 
-/* It may exist.  What a quorum has denied could only be created late. */
-static bool
-may_be_left(const ZkNode *n)
-{
-	return n->state != ZKN_ABSENT && n->state != ZKN_DELETED;
-}
-
 int
 zkn_leftovers(ZkSession *s, const char *dir)
 {
@@ -35,7 +28,7 @@ zkn_leftovers(ZkSession *s, const char *dir)
 
 	zks_enter(s);
 	for (ZkNode *n = TAILQ_FIRST(&s->nodes.all); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
-		count += may_be_left(n) && !n->deleting && strcmp(n->dir, dir) == 0;
+		count += zkn_may_stand(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
 }
@@ -50,7 +43,7 @@ zkn_unwanted(ZkSession *s, const char *path, int *refused)
 	zks_enter(s);
 	for (ZkNode *n = TAILQ_FIRST(&s->nodes.all); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
 	{
-		if (!may_be_left(n) || (path != NULL && strcmp(n->dir, path) != 0))
+		if (!zkn_may_stand(n) || (path != NULL && strcmp(n->dir, path) != 0))
 			continue;
 		result = true;
 		if (n->refused != ZOK && refused != NULL)

@@ -172,6 +172,9 @@ free_left_at(ZkSession *s, const char *path, bool of_children)
 static void
 remove_watch(ZkWatch *w)
 {
+	ZkOp		op = {
+		.type = ZOO_REMOVE_WATCHES,.path = w->path,.flags = w->of_children ? ZWATCHTYPE_CHILD : ZWATCHTYPE_DATA
+	};
 	ZkRequest  *r;
 
 	if (watched_by_another(w))
@@ -184,7 +187,7 @@ remove_watch(ZkWatch *w)
 	{
 		/* if it fails, the watch goes with its node or with the session */
 		r->listener = LISTENER_NONE;
-		zkr_remove_watches_locked(r, w->path, w->of_children);
+		zkr_send_locked(r, &op);
 	}
 	free_watch(w);
 }
@@ -272,7 +275,7 @@ zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_da
 	r->watcher = on_watch;
 	r->meant = meant;
 	r->keeps_data = keeps_data;
-	zkr_get_locked(r, path);
+	zkr_read_locked(r, ZOO_GETDATA_OP, path);
 	return w;
 }
 
@@ -331,7 +334,7 @@ list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
 	r->owner = w;
 	r->watcher = on_watch;
 	r->sync_path = fresh ? dir : NULL;
-	zkr_list_locked(r, dir);
+	zkr_read_locked(r, ZOO_GETCHILDREN_OP, dir);
 }
 
 /*

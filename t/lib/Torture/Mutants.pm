@@ -198,7 +198,7 @@ our @MUTANTS = (
 		edits => [
 			[   'zk/multi.c', "\tr->op = ZOO_MULTI_OP;\n",
 				"\tif (ops[0].type == ZOO_CHECK_OP)\n\t{\n"
-				  . "\t\tr->writes = true;\n\t\tr->sync_path = ops[0].path;\n\t\tzkr_stat_locked(r, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
+				  . "\t\tr->writes = true;\n\t\tr->sync_path = ops[0].path;\n\t\tzkr_read_locked(r, ZOO_EXISTS_OP, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
 				  . "\tr->op = ZOO_MULTI_OP;\n"
 			]
 		],
