@@ -61,7 +61,7 @@ static bool worked = false;		/* it was asked for something since */
 static int	idle_timeout = 0;	/* as it was last told */
 
 /* The marks that earlier sessions have left */
-static ZkMark *unsettled = NULL;
+static ZkMarks unsettled;
 
 /* The settings with which the current or last session was opened */
 static char *session_settings = NULL;	/* all of them: see settings_in_force */
@@ -89,10 +89,13 @@ static char refused_path[ZKS_PATH_LEN];
 static void
 look_at_refusals(const ZkSessionInfo *info)
 {
+	ZkSessionTexts texts;
+
 	if (info->refusals <= refusals_told)
 		return;
 	refused = info->refused;
-	zkn_refused_path(session, refused_path, sizeof(refused_path));
+	zks_texts(session, &texts);
+	strlcpy(refused_path, texts.refused_path, sizeof(refused_path));
 }
 
 /* What of the session has been told in the server's log */
@@ -235,7 +238,7 @@ hang_up(void)
 
 /* left: for the marks that are not settled; NULL: the process ends with it */
 static void
-close_session_leaving(int bound_ms, ZkMark **left)
+close_session_leaving(int bound_ms, ZkMarks *left)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
@@ -433,7 +436,7 @@ zkb_refuse_another_ensemble(void)
 static void
 refuse_unsettled_elsewhere(void)
 {
-	const char *path = zkn_unsettled_path(unsettled);
+	const char *path = zkn_unsettled_path(&unsettled);
 
 	if (path != NULL && !zks_hosts_share(session_servers, zklock_servers))
 		ereport(ERROR,

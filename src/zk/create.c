@@ -51,20 +51,20 @@ on_created(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	if (r->rc == ZOK)
+	if (r->answer.rc == ZOK)
 	{
 		zkn_name_locked(n, r->name);
-		n->czxid = r->stat.czxid;
-		n->proven_at = r->sent_at;
+		n->czxid = r->answer.stat.czxid;
+		n->proven_at = r->answer.sent_at;
 		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
 		zkn_present_locked(n);
 		return;
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
-	if (zks_is_doubtful(r->rc))
-		zkn_unsure_locked(n, r->rc);
+	if (zks_is_doubtful(r->answer.rc))
+		zkn_unsure_locked(n, r->answer.rc);
 	else
-		refused_create(n, r->rc);
+		refused_create(n, r->answer.rc);
 }
 
 static void
@@ -73,8 +73,8 @@ on_parent(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* the first error is the reason for those that follow */
-	if (zkn_called_back_locked(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
-		n->parent_rc = r->rc;
+	if (zkn_called_back_locked(n) && n->parent_rc == ZOK && r->answer.rc != ZNODEEXISTS)
+		n->parent_rc = r->answer.rc;
 }
 
 /* Whether this directory is the other one, or one of its ancestors */
@@ -98,7 +98,7 @@ create_parents(ZkNode *n, const char *before)
 
 	/* the board is for all, whoever may read the records */
 	ZkOp		op = {
-		.type = ZOO_CREATE_CONTAINER_OP,.path = path,.data = CONTAINER_MARK,.closed = n->closed && !n->is_record
+		.type = ZOO_CREATE_CONTAINER_OP,.path = path,.data = CONTAINER_MARK,.closed = n->want.closed && n->want.record == NULL
 	};
 
 	snprintf(path, sizeof(path), "%s", n->dir);
@@ -140,7 +140,7 @@ static void
 on_group_read(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
-	bool		ours = r->rc == ZOK && r->stat.owner == r->session->info.session_id;
+	bool		ours = r->answer.rc == ZOK && r->answer.stat.owner == r->session->info.session_id;
 
 	for (int i = 0; i < g->n; i++)
 	{
@@ -150,7 +150,7 @@ on_group_read(ZkRequest *r)
 			continue;
 		if (ours)
 		{
-			n->czxid = r->stat.czxid;
+			n->czxid = r->answer.stat.czxid;
 			n->proven_at = g->sent_at;
 			zkn_present_locked(n);
 		}
@@ -176,8 +176,8 @@ on_group_created(ZkRequest *r)
 	ZkRequest  *read = NULL;
 	const char *path = NULL;
 
-	g->sent_at = r->sent_at;
-	if (r->rc == ZOK)
+	g->sent_at = r->answer.sent_at;
+	if (r->answer.rc == ZOK)
 	{
 		/* all stay in CREATING until one has been read */
 		for (int i = 0; i < g->n; i++)
@@ -191,10 +191,10 @@ on_group_created(ZkRequest *r)
 
 		if (!zkn_called_back_locked(n) || read != NULL)
 			continue;
-		if (r->rc == ZOK || zks_is_doubtful(r->rc))
-			zkn_unsure_locked(n, r->rc);
+		if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc))
+			zkn_unsure_locked(n, r->answer.rc);
 		else
-			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
+			refused_create(n, i == failed ? r->answer.rc : ZRUNTIMEINCONSISTENCY);
 	}
 
 	/* last, since it may be answered at once, and the group is freed then */
@@ -240,16 +240,15 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->session = s;
 	n->state = ZKN_CREATING;
 	n->parents = parents;
-	n->closed = want->closed;
-	n->is_record = want->record != NULL;
-	n->single = !n->is_record && want->style == ZKP_SINGLE;
+	n->want = *want;
+	n->single = want->record == NULL && want->style == ZKP_SINGLE;
 	n->version = n->single ? want->seen_version : -1;
 	strcpy(n->dir, dir);
 	n->path = strcpy(n->dir + dir_size, dir);
 	n->name = n->path + dir_size;
 	n->shared_path = strcpy(n->name + ZKP_NAME_LEN, dir);
 	n->shared_name = n->shared_path + dir_size;
-	n->identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
+	n->want.identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
 	if (!n->single)
 	{
 		n->name[-1] = n->shared_name[-1] = '/';
@@ -265,7 +264,7 @@ static void
 on_single_created(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
-	int			created = r->before == NULL ? r->rc : r->before->answered ? r->before->rc : ZSYSTEMERROR;
+	int			created = r->before == NULL ? r->answer.rc : r->before->answered ? r->before->answer.rc : ZSYSTEMERROR;
 
 	if (!zkn_called_back_locked(n))
 		return;
@@ -273,7 +272,7 @@ on_single_created(ZkRequest *r)
 		refused_create(n, created);
 	else if (zkn_is_ours_locked(n, r))
 	{
-		n->proven_at = r->before->sent_at;
+		n->proven_at = r->before->answer.sent_at;
 		zkn_found_locked(n, r);
 	}
 	else
@@ -292,7 +291,7 @@ send_single(ZkRequest *r, const ZkNode *n, const char *data)
 		ops[i].path = n->dir;
 		ops[i].flags = ZOO_EPHEMERAL;
 		ops[i].data = i == n->version ? data : NULL;
-		ops[i].closed = n->closed;
+		ops[i].closed = n->want.closed;
 		ops[i].version = -1;
 	}
 	if (zkr_new_before_locked(r) == NULL)
@@ -305,11 +304,11 @@ send_single(ZkRequest *r, const ZkNode *n, const char *data)
 static bool
 create_one_locked(ZkNode *n)
 {
-	ZkpData		says = {.identity = n->identity};
+	ZkpData		says = {.identity = n->want.identity};
 	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
 	ZkOp		op = {
-		.type = ZOO_CREATE2_OP,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->closed
+		.type = ZOO_CREATE2_OP,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->want.closed
 	};
 	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
 
@@ -336,7 +335,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 {
 	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
 	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
-	ZkpData		says = {.identity = nodes[0]->identity};	/* the same for all */
+	ZkpData		says = {.identity = nodes[0]->want.identity};	/* the same for all */
 	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = NULL;
 
@@ -354,7 +353,7 @@ create_group_locked(ZkNode *const *nodes, int n)
 			ops[i].path = nodes[i]->path;
 			ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
 			ops[i].data = data;
-			ops[i].closed = nodes[i]->closed;
+			ops[i].closed = nodes[i]->want.closed;
 			zkn_enlist_locked(nodes[i]);
 			if (nodes[i]->parents)
 				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
@@ -442,7 +441,7 @@ static void
 on_marked(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
-	int			failed = r->rc != ZOK && !zks_is_doubtful(r->rc) ? zkr_failed_op(r) : -1;
+	int			failed = r->answer.rc != ZOK && !zks_is_doubtful(r->answer.rc) ? zkr_failed_op(r) : -1;
 
 	for (int i = 0; i < g->n; i++)
 	{
@@ -450,7 +449,7 @@ on_marked(ZkRequest *r)
 
 		/* not before all know: one may be the reason for another */
 		if (n->mark != NULL)
-			zkn_mark_written_locked(n->mark, r->rc, r->sent_at, failed >= 0 && failed / 2 == i,
+			zkn_mark_written_locked(n->mark, r->answer.rc, r->answer.sent_at, failed >= 0 && failed / 2 == i,
 									failed % 2 == 0);
 	}
 	for (int i = 0; i < g->n; i++)
@@ -459,8 +458,8 @@ on_marked(ZkRequest *r)
 
 		if (!zkn_called_back_locked(n))
 			continue;
-		if (r->rc == ZOK)
-			n->proven_at = r->sent_at;
+		if (r->answer.rc == ZOK)
+			n->proven_at = r->answer.sent_at;
 		if (!zkn_is_wanted(n))
 			zkn_advance_locked(n);
 	}

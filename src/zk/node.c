@@ -95,7 +95,10 @@ set_refused(ZkNode *n, int rc)
 	ZkSessionInfo *info = &n->session->info;
 
 	if (rc != ZOK)
+	{
 		info->refused = rc;
+		snprintf(n->session->texts.refused_path, sizeof(n->session->texts.refused_path), "%s", n->path);
+	}
 	if (rc != ZOK && n->refused == ZOK && n->interest != RETURNED)
 		info->refusals++;
 	info->unreleased += (rc != ZOK) - (n->refused != ZOK);
@@ -277,10 +280,10 @@ void
 zkn_found_locked(ZkNode *n, const ZkRequest *r)
 {
 	zk_assert(zks_has_mutex(n->session));
-	n->czxid = r->stat.czxid;
+	n->czxid = r->answer.stat.czxid;
 	if (n->single)
 	{
-		n->version = r->stat.version;
+		n->version = r->answer.stat.version;
 		zkp_single_name(n->name, n->czxid);
 	}
 	zkn_present_locked(n);
@@ -329,7 +332,7 @@ on_found(ZkRequest *r)
 		return;
 	if (zkn_is_ours_locked(n, r))
 		zkn_found_locked(n, r);
-	else if (r->rc == ZOK || r->rc == ZNONODE)
+	else if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
 		zkn_absent_locked(n, why_unsure(n));
 	/* else still unsure: look again on another connection, or later */
 }
@@ -342,25 +345,25 @@ on_listed(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	if (r->rc == ZOK)
+	if (r->answer.rc == ZOK)
 	{
-		for (int i = 0; i < r->nchildren; i++)
+		for (int i = 0; i < r->answer.nchildren; i++)
 		{
 			ZkRequest  *stat;
 
-			if (strncmp(r->children[i], n->name, len) != 0 ||
-				strlen(r->children[i]) > len + ZKR_NUMBER_LEN)
+			if (strncmp(r->answer.children[i], n->name, len) != 0 ||
+				strlen(r->answer.children[i]) > len + ZKR_NUMBER_LEN)
 				continue;
-			zkn_name_locked(n, r->children[i]);
+			zkn_name_locked(n, r->answer.children[i]);
 			stat = zkn_request_locked(n, on_found);
 			if (stat != NULL)
 				zkr_read_locked(stat, ZOO_EXISTS_OP, n->path);
 			return;
 		}
 	}
-	if (r->rc == ZOK || r->rc == ZNONODE)
+	if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
 		zkn_absent_locked(n, why_unsure(n));
-	else if (r->rc == ZKS_TOO_LARGE)
+	else if (r->answer.rc == ZKS_TOO_LARGE)
 		/* it costs the connection */
 		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
 }
@@ -376,7 +379,7 @@ look(ZkNode *n)
 	if (list == NULL)
 		return;
 	list->sync_path = n->dir;
-	list->interest = n->is_record ? INTEREST_ALL : INTEREST_CONTENDERS;
+	list->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
 	zkr_read_locked(list, n->single ? ZOO_EXISTS_OP : ZOO_GETCHILDREN_OP, n->dir);
 }
 
@@ -405,19 +408,19 @@ on_seen(ZkRequest *r)
 	if (!zkn_called_back_locked(n))
 		return;
 	n->deleting = false;
-	if (r->rc == ZOK || r->rc == ZNOAUTH)
+	if (r->answer.rc == ZOK || r->answer.rc == ZNOAUTH)
 	{
 		/* who may not look relies on the version */
-		n->closed_to_us = r->rc == ZNOAUTH;
-		if (r->rc == ZOK)
-			n->version = r->stat.version;
+		n->closed_to_us = r->answer.rc == ZNOAUTH;
+		if (r->answer.rc == ZOK)
+			n->version = r->answer.stat.version;
 		n->unseen = false;
 		zkn_advance_locked(n);
 	}
-	else if (r->rc == ZNONODE)
+	else if (r->answer.rc == ZNONODE)
 		deleted(n, ZNONODE);
-	else if (!zks_is_open(r->rc))
-		set_refused(n, r->rc);
+	else if (!zks_is_open(r->answer.rc))
+		set_refused(n, r->answer.rc);
 }
 
 /*
@@ -434,17 +437,17 @@ on_deleted(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 	ZkMark	   *mark = r->op == ZOO_MULTI_OP ? n->mark : NULL;
-	bool		of_node = r->op == ZOO_MULTI_OP && r->rc != ZOK && !zks_is_doubtful(r->rc) && zkr_failed_op(r) == 1;
-	int			rc = r->rc;
+	bool		of_node = r->op == ZOO_MULTI_OP && r->answer.rc != ZOK && !zks_is_doubtful(r->answer.rc) && zkr_failed_op(r) == 1;
+	int			rc = r->answer.rc;
 
 	if (mark != NULL)
-		rc = zkn_mark_set_answered_locked(mark, of_node ? ZRUNTIMEINCONSISTENCY : r->rc);
+		rc = zkn_mark_set_answered_locked(mark, of_node ? ZRUNTIMEINCONSISTENCY : r->answer.rc);
 	if (of_node)
-		rc = r->rc;
+		rc = r->answer.rc;
 	if (!zkn_called_back_locked(n))
 		return;
 	n->deleting = false;
-	if (r->rc != ZOK && rc == ZOK)
+	if (r->answer.rc != ZOK && rc == ZOK)
 	{
 		zkn_advance_locked(n);	/* without the mark */
 		return;
@@ -527,7 +530,7 @@ get_rid_of(ZkNode *n)
 }
 
 void
-zkn_give_marks_locked(ZkSession *s, ZkMark **list)
+zkn_give_marks_locked(ZkSession *s, ZkMarks *list)
 {
 	ZkNode	   *n;
 
@@ -551,27 +554,27 @@ on_told(ZkRequest *r)
 		return;
 	n->tell_sent = false;
 	set_refused(n, ZOK);
-	if (r->rc == ZOK || (r->rc == ZNODEEXISTS && renamed && n->tell_doubted))
+	if (r->answer.rc == ZOK || (r->answer.rc == ZNODEEXISTS && renamed && n->tell_doubted))
 	{
 		if (renamed)
 			zkn_name_locked(n, n->shared_name);
-		if (r->rc == ZOK)
-			n->proven_at = r->sent_at;
+		if (r->answer.rc == ZOK)
+			n->proven_at = r->answer.sent_at;
 	}
-	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
+	else if (r->answer.rc == ZNONODE || r->answer.rc == ZNODEEXISTS)
 	{
 		/* somebody has deleted it, or we have */
 		if (zkn_is_wanted(n))
 			zkn_lose_locked(n, ZK_LOST_NODE);
 	}
-	else if (zks_is_open(r->rc))
+	else if (zks_is_open(r->answer.rc))
 	{
-		n->tell_doubted |= zks_is_doubtful(r->rc);
+		n->tell_doubted |= zks_is_doubtful(r->answer.rc);
 		return;
 	}
 	else if (n->telling == TELLING_SHARED)
 	{
-		set_refused(n, r->rc);
+		set_refused(n, r->answer.rc);
 		if (zkn_is_wanted(n))
 			return;
 	}
@@ -595,7 +598,7 @@ tell(ZkNode *n)
 		.shared = n->telling == TELLING_SHARED,
 		.granted = n->telling == TELLING_GRANTED,
 		.czxid = rename ? n->czxid : 0,
-		.identity = n->identity
+		.identity = n->want.identity
 	};
 	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_told) : NULL;
@@ -605,7 +608,7 @@ tell(ZkNode *n)
 	{
 		ZkOp		ops[2] = {
 			{.type = ZOO_CREATE_OP,.path = n->shared_path,.flags = ZOO_EPHEMERAL,
-			.data = data,.closed = n->closed},
+			.data = data,.closed = n->want.closed},
 			{.type = ZOO_DELETE_OP,.path = n->path,.version = -1}
 		};
 
@@ -648,7 +651,7 @@ on_pruned(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* NOTEMPTY: it is in use now; in doubt, or throttled: again, later */
-	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
+	if (!zkn_called_back_locked(n) || zks_is_open(r->answer.rc))
 		return;
 	n->prune_len = 0;
 	zkn_advance_locked(n);
@@ -659,16 +662,16 @@ on_prune_read(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 
-	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
+	if (!zkn_called_back_locked(n) || zks_is_open(r->answer.rc))
 		return;
-	if (r->rc == ZOK && r->stat.is_mark && r->stat.cversion == 0)
+	if (r->answer.rc == ZOK && r->answer.stat.is_mark && r->answer.stat.cversion == 0)
 	{
 		send_prune(n, ZOO_DELETE_OP, on_pruned);
 		return;
 	}
 	while (n->prune_len > 0 && n->dir[--n->prune_len] != '/')
 		;
-	if (r->rc != ZNONODE)
+	if (r->answer.rc != ZNONODE)
 		n->prune_len = 0;
 	zkn_advance_locked(n);
 }

@@ -47,8 +47,7 @@ struct ZkNode
 	Interest	interest;
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
-	bool		closed;			/* as in ZkpWant */
-	bool		is_record;		/* on the board: no contender */
+	ZkpWant		want;			/* record: not NULL, if it is one */
 	bool		single;			/* dir is its own path */
 	bool		comes_next;		/* see turn.c */
 	int			version;		/* with which it is deleted; -1: any */
@@ -82,7 +81,6 @@ struct ZkNode
 	char	   *shared_name;	/* which it gets when its holder becomes a
 								 * reader; "": it keeps its own */
 	char	   *shared_path;
-	const char *identity;
 	char		dir[];			/* and the texts above */
 };
 

@@ -33,7 +33,7 @@ on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
 	if (rc == ZOK)
 	{
 		r->name = last_part(path);
-		r->stat.czxid = stat->czxid;
+		r->answer.stat.czxid = stat->czxid;
 		if (r->name == NULL)
 			rc = ZSYSTEMERROR;	/* out of memory: look for the node later */
 	}
@@ -51,7 +51,7 @@ on_string(int rc, const char *value, const void *data)
 static int
 keep_stat(ZkRequest *r, const struct Stat *stat)
 {
-	r->stat = (ZkStat)
+	r->answer.stat = (ZkStat)
 	{
 		.czxid = stat->czxid,
 			.place_czxid = stat->czxid,
@@ -82,19 +82,19 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 		ZkpData		says;
 
 		rc = keep_stat(r, stat);
-		r->stat.is_mark = len == (int) strlen(CONTAINER_MARK) &&
+		r->answer.stat.is_mark = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
 		zkp_read_data(value, len, &says);
-		r->stat.says_shared = says.shared;
-		r->stat.says_granted = says.granted;
+		r->answer.stat.says_shared = says.shared;
+		r->answer.stat.says_granted = says.granted;
 		if (says.czxid != 0)
-			r->stat.place_czxid = says.czxid;
+			r->answer.stat.place_czxid = says.czxid;
 		if (r->keeps_data > 0 && len > 0)
 		{
-			r->data_len = len < r->keeps_data ? len : r->keeps_data;
-			r->data = malloc(r->data_len);
-			if (r->data != NULL)
-				memcpy(r->data, value, r->data_len);
+			r->answer.data_len = len < r->keeps_data ? len : r->keeps_data;
+			r->answer.data = malloc(r->answer.data_len);
+			if (r->answer.data != NULL)
+				memcpy(r->answer.data, value, r->answer.data_len);
 			else
 				rc = ZSYSTEMERROR;
 		}
@@ -123,8 +123,8 @@ keep_children(ZkRequest *r, const struct String_vector *strings)
 {
 	int			rc = ZOK;
 
-	r->children = calloc(strings->count + 1, sizeof(char *));
-	if (r->children == NULL)
+	r->answer.children = calloc(strings->count + 1, sizeof(char *));
+	if (r->answer.children == NULL)
 		rc = ZSYSTEMERROR;
 	for (int i = 0; i < strings->count; i++)
 	{
@@ -141,9 +141,9 @@ keep_children(ZkRequest *r, const struct String_vector *strings)
 		if (rc != ZOK)
 			continue;
 		if (r->interest == INTEREST_ALL || zkp_parse(name, &contender))
-			kept = keep(r->children, &r->nchildren, name);
-		else if (r->nstrangers < ZKS_STRANGERS && zkp_may_be_stranger(name))
-			kept = keep(r->strangers, &r->nstrangers, name);
+			kept = keep(r->answer.children, &r->answer.nchildren, name);
+		else if (r->answer.nstrangers < ZKS_STRANGERS && zkp_may_be_stranger(name))
+			kept = keep(r->answer.strangers, &r->answer.nstrangers, name);
 		if (!kept)
 			rc = ZSYSTEMERROR;
 	}

@@ -108,16 +108,16 @@ on_heartbeat(ZkRequest *r)
 	/* an idle process need not be told that all is well */
 	if (!zkn_called_back_quietly_locked(n) || !zkn_is_held(n))
 		return;
-	if (r->rc == ZOK)
+	if (r->answer.rc == ZOK)
 	{
 		const ZkRequest *question = r->before != NULL ? r->before : r;
 
 		if (question->writes)
-			n->proven_at = question->sent_at;
+			n->proven_at = question->answer.sent_at;
 	}
-	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
+	else if (r->answer.rc == ZNONODE || r->answer.rc == ZNOAUTH)
 	{
-		zkn_lose_locked(n, loss_of(r->rc));
+		zkn_lose_locked(n, loss_of(r->answer.rc));
 		n->session->notify = true;
 	}
 }
@@ -185,7 +185,7 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
 	if (last >= 0)
 	{
 		r->meant = nodes[last]->czxid;
-		r->index = last;
+		r->answer.missing = last;
 		zkr_read_locked(r, ZOO_EXISTS_OP, nodes[last]->dir);
 	}
 }

@@ -37,7 +37,7 @@ zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 	r->listener = done != NULL ? LISTENER_NONE : LISTENER_OWNER;
 	r->done = done;
 	r->owner = owner;
-	r->epoch = s->info.epoch;
+	r->answer.epoch = s->info.epoch;
 	return r;
 }
 
@@ -54,18 +54,18 @@ forget(ZkRequest *r)
 		TAILQ_REMOVE(&r->session->requests.answered, r, in_list);
 	if (r->before != NULL)
 		forget(r->before);
-	for (int i = 0; i < r->nchildren; i++)
-		free(r->children[i]);
-	free(r->children);
-	for (int i = 0; i < r->nstrangers; i++)
-		free(r->strangers[i]);
+	for (int i = 0; i < r->answer.nchildren; i++)
+		free(r->answer.children[i]);
+	free(r->answer.children);
+	for (int i = 0; i < r->answer.nstrangers; i++)
+		free(r->answer.strangers[i]);
 	for (int i = 0; r->op_names != NULL && i < r->nops; i++)
 		free(r->op_names[i]);
 	free(r->op_names);
 	free(r->op_types);
 	free(r->results);
 	free(r->name);
-	free(r->data);
+	free(r->answer.data);
 	free(r);
 }
 
@@ -80,7 +80,7 @@ zkr_answer_locked(ZkRequest *r, int rc)
 
 	zk_assert(zks_has_mutex(s));
 	r->answered = true;
-	r->rc = rc;
+	r->answer.rc = rc;
 	if (r->listener != LISTENER_READ)	/* that goes with its read */
 		TAILQ_INSERT_TAIL(&s->requests.answered, r, in_list);
 	if (r->done != NULL)
@@ -142,7 +142,7 @@ result_behind(const ZkRequest *before, int rc)
 {
 	if (!before->answered)
 		return ZSYSTEMERROR;
-	return before->rc == ZOK ? rc : before->rc;
+	return before->answer.rc == ZOK ? rc : before->answer.rc;
 }
 
 void
@@ -164,21 +164,21 @@ zkr_complete(ZkRequest *r, int rc)
 		rc = result_behind(r->before, rc);
 	if (is_answer(rc))
 	{
-		zkr_heard_locked(s, r->sent_at);
+		zkr_heard_locked(s, r->answer.sent_at);
 		s->due.answer_by = 0;
 		s->attempts.of_use = true;
 		if (r->writes)
 		{
 			/* somebody may wait for the end of doubt */
 			s->notify |= zks_in_doubt(&s->info);
-			s->info.quorum_at = r->sent_at;
+			s->info.quorum_at = r->answer.sent_at;
 		}
 	}
 	else if (zks_is_auth_failure(rc))
 		zks_end_locked(s, rc);	/* it would get us no further, nor let us
 								 * delete */
 	else if (zks_is_busy(rc))
-		zks_catch_up_soon_locked(s, r->sent_at);
+		zks_catch_up_soon_locked(s, r->answer.sent_at);
 	zkr_answer_locked(r, rc);
 }
 
@@ -225,7 +225,7 @@ zkr_begin_locked(ZkRequest *r)
 	ZkSession  *s = r->session;
 
 	zk_assert(zks_has_mutex(s));
-	r->sent_at = zks_now();
+	r->answer.sent_at = zks_now();
 	if (zks_usable_locked(s))
 	{
 		zks_cork_locked(s);
@@ -311,24 +311,18 @@ zkr_failed_op(const ZkRequest *r)
 bool
 zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 {
+	const ZkRequest *before = r->before;
 	bool		result;
 
 	zks_enter(s);
 	result = r->answered;
 	if (result)
 	{
-		answer->rc = r->rc;
-		answer->sent_at = (r->before != NULL ? r->before : r)->sent_at;
-		answer->epoch = r->epoch;
-		answer->nchildren = r->nchildren;
-		answer->children = r->children;
-		answer->nstrangers = r->nstrangers;
-		answer->strangers = r->strangers;
-		answer->missing = r->before == NULL ? zkr_failed_op(r) :
-			r->before->rc == ZOK ? r->index : zkr_failed_op(r->before);
-		answer->stat = r->stat;
-		answer->data = r->data;
-		answer->data_len = r->data_len;
+		*answer = r->answer;
+		if (before != NULL)
+			answer->sent_at = before->answer.sent_at;
+		if (before == NULL || before->answer.rc != ZOK)
+			answer->missing = zkr_failed_op(before != NULL ? before : r);
 	}
 	zks_leave(s);
 	return result;

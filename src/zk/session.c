@@ -122,7 +122,7 @@ zks_closed(ZkSession *s, int bound_ms)
 }
 
 void
-zks_close(ZkSession *s, int bound_ms, ZkMark **left)
+zks_close(ZkSession *s, int bound_ms, ZkMarks *left)
 {
 	(void) zks_closed(s, bound_ms);
 	if (left != NULL)

@@ -42,6 +42,7 @@ typedef struct ZkRequest ZkRequest;
 typedef struct ZkNode ZkNode;
 typedef struct ZkWatch ZkWatch;
 typedef struct ZkMark ZkMark;
+typedef struct ZkMarks ZkMarks; /* mark.h */
 typedef struct ZkTls ZkTls;
 
 typedef enum ZkSessionState
@@ -123,6 +124,8 @@ typedef struct ZkSessionTexts
 	ZkTroubles	troubles;
 	ZkTroubles	at_outage;		/* what they were at the latest one */
 	ZkTroubles	at_loss;
+	char		refused_path[ZKS_PATH_LEN]; /* of the latest node that was not
+											 * deleted */
 	char		unsettled_mark[160];	/* the path of the latest, in ASCII,
 										 * maybe cut */
 } ZkSessionTexts;
@@ -172,7 +175,7 @@ extern bool zks_closed(ZkSession *session, int bound_ms);
  * not settled are put into the list, for zkn_adopt_marks; NULL: the process
  * ends.
  */
-extern void zks_close(ZkSession *session, int bound_ms, ZkMark **left);
+extern void zks_close(ZkSession *session, int bound_ms, ZkMarks *left);
 
 /*
  * A session that has nothing for idle_ms (0: never) is closed by its thread, and is

@@ -21,7 +21,7 @@
 
 #include "frame_check.h"
 #include "lock_protocol.h"
-#include "node.h"
+#include "mark.h"
 #include "stop_signal.h"
 #include "wakeup.h"
 #include "wire.h"
@@ -186,7 +186,7 @@ struct ZkSession
 	ZkRequests	requests;
 	ZkWatches	watches;
 	ZkNodes		nodes;
-	ZkMark	   *marks;
+	ZkMarks		marks;
 	ZkTurn	   *turns;			/* the latest first */
 	ZkShowing	shown;
 	ZkStopBook	stops[ZKS_STOP_KINDS];

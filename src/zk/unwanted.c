@@ -6,7 +6,6 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "node_private.h"
@@ -97,20 +96,4 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 	}
 	zks_leave(s);
 	return result;
-}
-
-/* The path of one that ZooKeeper refuses to delete, or "" */
-void
-zkn_refused_path(ZkSession *s, char *path, int size)
-{
-	ZkNode	   *n;
-
-	path[0] = '\0';
-	zks_enter(s);
-	TAILQ_FOREACH(n, &s->nodes.all, link)
-	{
-		if (n->refused != ZOK)
-			snprintf(path, size, "%s", n->path);
-	}
-	zks_leave(s);
 }

@@ -218,18 +218,18 @@ on_watch_set(ZkRequest *r)
 	ZkWatch    *w = r->owner;
 
 	w->in_flight = false;
-	if (r->meant != 0 && r->stat.czxid != 0 && r->stat.czxid != r->meant)
+	if (r->meant != 0 && r->answer.stat.czxid != 0 && r->answer.stat.czxid != r->meant)
 		w->astray = true;
-	w->data = r->data;
-	w->data_len = r->data != NULL ? r->data_len : 0;
-	w->stat = r->stat;
-	r->data = NULL;
-	if (w->state == ZKR_WATCH_PENDING || r->rc == ZOK)
+	w->data = r->answer.data;
+	w->data_len = r->answer.data != NULL ? r->answer.data_len : 0;
+	w->stat = r->answer.stat;
+	r->answer.data = NULL;
+	if (w->state == ZKR_WATCH_PENDING || r->answer.rc == ZOK)
 	{
-		w->epoch = r->epoch;
-		w->rc = r->rc;
-		w->state = r->rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
-		if (r->rc == ZNONODE)
+		w->epoch = r->answer.epoch;
+		w->rc = r->answer.rc;
+		w->state = r->answer.rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
+		if (r->answer.rc == ZNONODE)
 			fire(w);
 	}
 	w->session->notify = true;

@@ -174,7 +174,7 @@ static ZkNode *nodes[NNODES];
 static ZkRequest *requests[NREQUESTS];
 static ZkWatch *watches[NWATCHES];
 static ZkMark *marks[NMARKS];
-static ZkMark *left;			/* by earlier sessions */
+static ZkMarks left;			/* by earlier sessions */
 static char dir[256];
 static char big[256];
 static int	patience_ms;
@@ -1311,7 +1311,7 @@ empty(void)
 
 	zks_enter(session);
 	result = TAILQ_EMPTY(&session->nodes.all) && TAILQ_EMPTY(&session->requests.answered) &&
-		(session->marks == NULL || session->info.state == ZKS_OVER) &&
+		(LIST_EMPTY(&session->marks) || session->info.state == ZKS_OVER) &&
 		LIST_EMPTY(&session->watches.all) && session->requests.in_flight == 0;
 	zks_leave(session);
 	return result;
@@ -1334,7 +1334,7 @@ describe_rest(void)
 	LIST_FOREACH(w, &session->watches.all, in_list)
 		nwatches++;
 	say("bad left in the session: nodes %d, marks %d, answered %d, watches %d, in flight %d, state %d",
-		nnodes, session->marks != NULL, nrequests, nwatches, session->requests.in_flight, (int) session->info.state);
+		nnodes, !LIST_EMPTY(&session->marks), nrequests, nwatches, session->requests.in_flight, (int) session->info.state);
 	zks_leave(session);
 }
 

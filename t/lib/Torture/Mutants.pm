@@ -430,13 +430,13 @@ our @MUTANTS = (
 	{
 		name => 'claim_comes_late',
 		what => 'a mark that was not answered, and is not there, is not prevented from coming',
-		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'false' ] ],
+		edits => [ [ 'zk/mark.c', '(r->answer.stat.version == m->base && was_read(r, m->before))', 'false' ] ],
 		test => [ '069_late_create', 'the mark of a claim' ]
 	},
 	{
 		name => 'claim_of_any_text',
 		what => 'one that has the version before it is taken for the one before it, whatever it says',
-		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'r->stat.version == m->base' ] ],
+		edits => [ [ 'zk/mark.c', '(r->answer.stat.version == m->base && was_read(r, m->before))', 'r->answer.stat.version == m->base' ] ],
 		test => [ '094_claims', 'another mark of the same version' ]
 	},
 	{
