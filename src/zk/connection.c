@@ -306,13 +306,9 @@ zks_mend_locked(ZkSession *s)
 	struct timeval tv;
 
 	zk_assert(zks_has_mutex(s));
-	if (!s->broken)
+	if (s->info.state != ZKS_CONNECTED || zks_usable_locked(s))
 		return;
-	s->broken = false;
-	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE)
-		return;
-	if (s->info.state == ZKS_CONNECTED)
-		zks_suspend_locked(s);
+	zks_suspend_locked(s);
 	s->sock = -1;
 	if (ask_library_locked(s, &s->sock, &interest, &tv) == ZOK)
 		drop_locked(s, ZKS_TROUBLE_OTHER, NULL);
@@ -348,7 +344,7 @@ adopt_locked(ZkSession *s, int sock)
 	s->sock = sock;
 	if (sock < 0)
 		return;
-	s->frame.in_long_frame = false;
+	s->frame.long_at = UINT64_MAX;
 	before = fault_at_locked(s, address_locked(s));
 	s->attempts.listens_first = before != NULL && before->to_listen;
 	if (!lay_wire_locked(s, &receiver))
@@ -652,7 +648,7 @@ bool
 zks_greeted_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->zh != NULL && s->sock >= 0 && !s->broken && s->info.epoch == 0 &&
+	return s->zh != NULL && s->sock >= 0 && s->info.epoch == 0 &&
 		zoo_state(s->zh) == ZOO_ASSOCIATING_STATE;
 }
 
@@ -716,30 +712,24 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 	{
 		verdict = zks_check_frame_locked(s);
-		switch (verdict)
+		if (verdict == FRAME_REJECT)
 		{
-			case FRAME_READ:
-				events |= ZOOKEEPER_READ;
-				break;
-			case FRAME_NONE:
-				break;
-			case FRAME_WAIT:
-				if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-				{
-					/* the rest will never arrive */
-					drop_locked(s, ZKS_TROUBLE_OTHER, "server closed the connection");
-					return FRAME_NONE;
-				}
-				break;
-			case FRAME_REJECT:
-				reject_locked(s);
-				return FRAME_NONE;
-			case FRAME_TOO_LARGE:
-
-				/* the request fails; the session lives, and continues */
-				drop_locked(s, ZKS_TROUBLE_OTHER, "an answer is too large");
-				return FRAME_NONE;
+			reject_locked(s);
+			return FRAME_NONE;
 		}
+		if (verdict == FRAME_TOO_LARGE ||
+			(verdict == FRAME_WAIT && (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0))
+		{
+			/*
+			 * the request fails; the session lives, and continues.  Or the
+			 * rest will never arrive.
+			 */
+			drop_locked(s, ZKS_TROUBLE_OTHER, verdict == FRAME_TOO_LARGE ?
+						"an answer is too large" : "server closed the connection");
+			return FRAME_NONE;
+		}
+		if (verdict == FRAME_READ)
+			events |= ZOOKEEPER_READ;
 	}
 	if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
 		events |= ZOOKEEPER_WRITE;

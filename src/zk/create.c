@@ -23,6 +23,9 @@
 /* Of the result of a set: its header, and what it says of the node */
 #define MARK_RESULT_BYTES	(9 + 68)
 
+/* How long until a list that was too large to be read is requested again */
+#define TOO_LARGE_PAUSE_MS	60000
+
 /* All have the same length */
 #define ANY_UUID			"00000000-0000-4000-8000-000000000000"
 
@@ -54,10 +57,8 @@ on_created(ZkRequest *r)
 	if (r->answer.rc == ZOK)
 	{
 		zkn_name_locked(n, r->name);
-		n->czxid = r->answer.stat.czxid;
-		n->proven_at = r->answer.sent_at;
-		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
-		zkn_present_locked(n);
+		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, r->answer.stat.czxid);
+		zkn_present_locked(n, r->answer.stat.czxid, r->answer.sent_at);
 		return;
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
@@ -109,7 +110,7 @@ create_parents(ZkNode *n, const char *before)
 		slash = strchr(slash + 1, '/');
 		if (slash != NULL)
 			*slash = '\0';
-		else if (n->single)
+		else if (n->style->single)
 			break;				/* that is the node */
 		if (!leads_to(path, before))
 			r = zkn_request_locked(n, on_parent);
@@ -149,11 +150,7 @@ on_group_read(ZkRequest *r)
 		if (!zkn_called_back_locked(n))
 			continue;
 		if (ours)
-		{
-			n->czxid = r->answer.stat.czxid;
-			n->proven_at = g->sent_at;
-			zkn_present_locked(n);
-		}
+			zkn_present_locked(n, r->answer.stat.czxid, g->sent_at);
 		else
 			zkn_unsure_locked(n, ZOK);
 	}
@@ -224,39 +221,97 @@ path_bytes(const char *dir, const char *prefix)
 	return (int) (ZKR_STRING_BYTES + strlen(dir) + 1 + len);
 }
 
-static ZkNode *
-new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
+/* Of a single one its version is known by that, too, and how we call it */
+static void
+found(ZkNode *n, const ZkRequest *r, int64_t proven_at)
 {
-	const char *identity = want->identity != NULL ? want->identity : "";
-	size_t		dir_size = strlen(dir) + 1;
-	ZkNode	   *n = calloc(1, sizeof(ZkNode) + 3 * dir_size + 2 * ZKP_NAME_LEN + strlen(identity) + 1);
-	char		uuid[ZKP_UUID_LEN];
+	if (n->style->single)
+	{
+		n->version = r->answer.stat.version;
+		zkp_single_name(n->name, r->answer.stat.czxid);
+	}
+	zkn_present_locked(n, r->answer.stat.czxid, proven_at);
+}
 
-	if (n == NULL || !zks_make_uuid(uuid))
+/*
+ * Looking for a node whose create was not answered
+ */
+
+/* What left it in doubt, which its owner is told if it turns out not to exist */
+static int
+why_unsure(const ZkNode *n)
+{
+	return n->rc != ZOK ? n->rc : ZCONNECTIONLOSS;
+}
+
+static void
+on_found(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (!zkn_called_back_locked(n))
+		return;
+	if (zkn_is_ours_locked(n, r))
+		found(n, r, n->proven_at);
+	else if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
+		zkn_absent_locked(n, why_unsure(n));
+	/* else still unsure: look again on another connection, or later */
+}
+
+static void
+on_listed(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	size_t		len = n->prefix_len;
+
+	if (!zkn_called_back_locked(n))
+		return;
+	if (r->answer.rc == ZOK)
 	{
-		free(n);
-		return NULL;
+		for (int i = 0; i < r->answer.nchildren; i++)
+		{
+			ZkRequest  *stat;
+
+			if (strncmp(r->answer.children[i], n->name, len) != 0 ||
+				strlen(r->answer.children[i]) > len + ZKR_NUMBER_LEN)
+				continue;
+			zkn_name_locked(n, r->answer.children[i]);
+			stat = zkn_request_locked(n, on_found);
+			if (stat != NULL)
+				zkr_read_locked(stat, ZOO_EXISTS_OP, n->path);
+			return;
+		}
 	}
-	n->session = s;
-	n->state = ZKN_CREATING;
-	n->parents = parents;
-	n->want = *want;
-	n->single = want->record == NULL && want->style == ZKP_SINGLE;
-	n->version = n->single ? want->seen_version : -1;
-	strcpy(n->dir, dir);
-	n->path = strcpy(n->dir + dir_size, dir);
-	n->name = n->path + dir_size;
-	n->shared_path = strcpy(n->name + ZKP_NAME_LEN, dir);
-	n->shared_name = n->shared_path + dir_size;
-	n->want.identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
-	if (!n->single)
-	{
-		n->name[-1] = n->shared_name[-1] = '/';
-		zkp_prefix(n->name, uuid, want);
-	}
-	n->prefix_len = (int) strlen(n->name);
-	n->path_bytes = path_bytes(dir, n->single ? NULL : n->name);
-	return n;
+	if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
+		zkn_absent_locked(n, why_unsure(n));
+	else if (r->answer.rc == ZKS_TOO_LARGE)
+		/* it costs the connection */
+		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
+}
+
+/* sync first: the server that we are connected to may lag behind (CURATOR-264) */
+static void
+look(ZkNode *n, int type, ZkDone done)
+{
+	ZkRequest  *r = zkn_request_locked(n, done);
+
+	if (r == NULL)
+		return;
+	r->sync_path = n->dir;
+	r->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
+	zkr_read_locked(r, type, n->dir);
+}
+
+static void
+look_in_queue(ZkNode *n)
+{
+	look(n, ZOO_GETCHILDREN_OP, on_listed);
+}
+
+static void
+look_at_single(ZkNode *n)
+{
+	look(n, ZOO_EXISTS_OP, on_found);
 }
 
 /* A single node, and the read behind its create */
@@ -271,17 +326,14 @@ on_single_created(ZkRequest *r)
 	if (created != ZOK && !zks_is_doubtful(created))
 		refused_create(n, created);
 	else if (zkn_is_ours_locked(n, r))
-	{
-		n->proven_at = r->before->answer.sent_at;
-		zkn_found_locked(n, r);
-	}
+		found(n, r, r->before->answer.sent_at);
 	else
 		zkn_unsure_locked(n, created);	/* it may have been deleted since */
 }
 
 /* So often that it gets its version, and read behind that */
 static void
-send_single(ZkRequest *r, const ZkNode *n, const char *data)
+send_single(ZkNode *n, ZkRequest *r, const char *data)
 {
 	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
@@ -301,16 +353,66 @@ send_single(ZkRequest *r, const ZkNode *n, const char *data)
 }
 
 /* One in a queue need not be read: the answer to its create has the czxid */
+static void
+send_queued(ZkNode *n, ZkRequest *r, const char *data)
+{
+	ZkOp		op = {
+		.type = ZOO_CREATE2_OP,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->want.closed
+	};
+
+	zkr_send_locked(r, &op);
+}
+
+static const ZkStyle queued = {
+	.send = send_queued,.created = on_created,.look = look_in_queue
+};
+
+static const ZkStyle single = {
+	.single = true,.send = send_single,.created = on_single_created,.look = look_at_single
+};
+
+static ZkNode *
+new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
+{
+	const char *identity = want->identity != NULL ? want->identity : "";
+	size_t		dir_size = strlen(dir) + 1;
+	ZkNode	   *n = calloc(1, sizeof(ZkNode) + 3 * dir_size + 2 * ZKP_NAME_LEN + strlen(identity) + 1);
+	char		uuid[ZKP_UUID_LEN];
+
+	if (n == NULL || !zks_make_uuid(uuid))
+	{
+		free(n);
+		return NULL;
+	}
+	n->session = s;
+	n->state = ZKN_CREATING;
+	n->parents = parents;
+	n->want = *want;
+	n->style = want->record == NULL && want->style == ZKP_SINGLE ? &single : &queued;
+	n->version = n->style->single ? want->seen_version : -1;
+	strcpy(n->dir, dir);
+	n->path = strcpy(n->dir + dir_size, dir);
+	n->name = n->path + dir_size;
+	n->shared_path = strcpy(n->name + ZKP_NAME_LEN, dir);
+	n->shared_name = n->shared_path + dir_size;
+	n->want.identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
+	if (!n->style->single)
+	{
+		n->name[-1] = n->shared_name[-1] = '/';
+		zkp_prefix(n->name, uuid, want);
+	}
+	n->prefix_len = (int) strlen(n->name);
+	n->path_bytes = path_bytes(dir, n->style->single ? NULL : n->name);
+	return n;
+}
+
 static bool
 create_one_locked(ZkNode *n)
 {
 	ZkpData		says = {.identity = n->want.identity};
 	char	   *data = zkn_make_data(&says);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
-	ZkOp		op = {
-		.type = ZOO_CREATE2_OP,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->want.closed
-	};
-	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
+	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->style->created) : NULL;
+	bool		denied = n->style->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
 
 	if (r != NULL)
 	{
@@ -321,10 +423,8 @@ create_one_locked(ZkNode *n)
 		if (denied)
 			/* asked again, as if ZooKeeper had said so, until some are free */
 			zkr_answer_locked(r, ZKS_IN_DOUBT);
-		else if (n->single)
-			send_single(r, n, data);
 		else
-			zkr_send_locked(r, &op);
+			n->style->send(n, r, data);
 	}
 	free(data);
 	return r != NULL;
@@ -379,7 +479,7 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	if (made == n)
 	{
 		zks_enter(s);
-		zk_assert(n == 1 || !nodes[0]->single);
+		zk_assert(n == 1 || !nodes[0]->style->single);
 		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
 		zks_leave(s);
 	}

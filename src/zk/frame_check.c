@@ -330,10 +330,7 @@ check_answer(ZkSession *s, const unsigned char *frame, int32_t length, int avail
 			is_sound_answer(frame, length + 4, r) ? FRAME_READ : FRAME_REJECT;
 	verdict = check_long_answer(frame, length, available, r);
 	if (verdict == FRAME_READ)
-	{
-		s->frame.in_long_frame = true;
-		s->frame.replies_before = s->requests.replies;
-	}
+		s->frame.long_at = s->requests.replies;
 	return verdict;
 }
 
@@ -350,12 +347,8 @@ zks_check_frame_locked(ZkSession *s)
 	if (state == ZOO_CONNECTING_STATE)
 		return FRAME_READ;		/* only the end of connect() is awaited */
 
-	if (s->frame.in_long_frame)
-	{
-		if (s->requests.replies == s->frame.replies_before)
-			return FRAME_READ;
-		s->frame.in_long_frame = false;
-	}
+	if (s->frame.long_at == s->requests.replies)
+		return FRAME_READ;
 
 	available = (int) recv(s->sock, frame, sizeof(frame), MSG_PEEK | MSG_DONTWAIT);
 	if (available < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))

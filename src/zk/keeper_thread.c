@@ -82,7 +82,7 @@ heartbeat_interval(ZkSession *s)
 static bool
 asks_quorum_locked(ZkSession *s, int64_t now)
 {
-	bool		asks = zkn_expects_turn_locked(s) || (zks_stop_heeds_doubt() && zkn_is_relied_locked(s));
+	bool		asks = zkn_expects_turn_locked(s) || (zks_stop_heeds_doubt() && s->nodes.nrelied > 0);
 
 	if (!asks)
 		s->due.quorum_since = 0;
@@ -265,22 +265,16 @@ finished_locked(ZkSession *s)
 	}
 	if (zks_now() >= s->due.close_by)
 		return true;
-	switch (s->info.state)
-	{
-		case ZKS_CONNECTED:
 
-			/*
-			 * The library closes its socket as soon as anything arrives after
-			 * its goodbye.  With an answer still unread that makes the kernel
-			 * reset the connection, and the server may lose the goodbye.
-			 */
-			return s->requests.in_flight == 0;
-		case ZKS_SUSPENDED:
-			/* closing needs a connection, so wait for one a little */
-			return !zkn_any_locked(s);
-		default:
-			return true;
-	}
+	/*
+	 * The library closes its socket as soon as anything arrives after its
+	 * goodbye.  With an answer still unread that makes the kernel reset the
+	 * connection, and the server may lose the goodbye.
+	 */
+	if (s->info.state == ZKS_CONNECTED)
+		return s->requests.in_flight == 0;
+	/* closing needs a connection, so wait for one a little */
+	return s->info.state != ZKS_SUSPENDED || !zkn_any_locked(s);
 }
 
 /* Before the wait.  Returns how long it may take, in ms. */
@@ -333,7 +327,7 @@ keep(ZkSession *s)
 		 */
 		if (happened == 0 && zks_usable_locked(s))
 			happened = EPOLLIN;
-		if (happened != 0 && s->sock >= 0 && !s->broken &&
+		if (happened != 0 && s->sock >= 0 && (s->info.state != ZKS_CONNECTED || zks_usable_locked(s)) &&
 			zks_process_locked(s, happened) == FRAME_WAIT)
 		{
 			zks_unlock(s);

@@ -59,9 +59,6 @@
 #include "operation.h"
 #include "turn.h"
 
-/* How long until a list that was too large to be read is requested again */
-#define TOO_LARGE_PAUSE_MS	60000
-
 /* The chart */
 static void
 set_state(ZkNode *n, ZkNodeState state)
@@ -266,27 +263,16 @@ zkn_absent_locked(ZkNode *n, int rc)
 	zkn_advance_locked(n);
 }
 
+/* This is it; it was there when this was asked */
 void
-zkn_present_locked(ZkNode *n)
+zkn_present_locked(ZkNode *n, int64_t czxid, int64_t proven_at)
 {
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
+	n->czxid = czxid;
+	n->proven_at = proven_at;
 	zkn_advance_locked(n);
-}
-
-/* This is it */
-void
-zkn_found_locked(ZkNode *n, const ZkRequest *r)
-{
-	zk_assert(zks_has_mutex(n->session));
-	n->czxid = r->answer.stat.czxid;
-	if (n->single)
-	{
-		n->version = r->answer.stat.version;
-		zkp_single_name(n->name, n->czxid);
-	}
-	zkn_present_locked(n);
 }
 
 /* Looks as soon as we are connected, or soon if we are */
@@ -310,77 +296,6 @@ zkn_make_data(const ZkpData *says)
 	if (data != NULL)
 		zkp_write_data(data, says);
 	return data;
-}
-
-/*
- * Looking for a node whose create was not answered
- */
-
-/* What left it in doubt, which its owner is told if it turns out not to exist */
-static int
-why_unsure(const ZkNode *n)
-{
-	return n->rc != ZOK ? n->rc : ZCONNECTIONLOSS;
-}
-
-static void
-on_found(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (!zkn_called_back_locked(n))
-		return;
-	if (zkn_is_ours_locked(n, r))
-		zkn_found_locked(n, r);
-	else if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
-		zkn_absent_locked(n, why_unsure(n));
-	/* else still unsure: look again on another connection, or later */
-}
-
-static void
-on_listed(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-	size_t		len = n->prefix_len;
-
-	if (!zkn_called_back_locked(n))
-		return;
-	if (r->answer.rc == ZOK)
-	{
-		for (int i = 0; i < r->answer.nchildren; i++)
-		{
-			ZkRequest  *stat;
-
-			if (strncmp(r->answer.children[i], n->name, len) != 0 ||
-				strlen(r->answer.children[i]) > len + ZKR_NUMBER_LEN)
-				continue;
-			zkn_name_locked(n, r->answer.children[i]);
-			stat = zkn_request_locked(n, on_found);
-			if (stat != NULL)
-				zkr_read_locked(stat, ZOO_EXISTS_OP, n->path);
-			return;
-		}
-	}
-	if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
-		zkn_absent_locked(n, why_unsure(n));
-	else if (r->answer.rc == ZKS_TOO_LARGE)
-		/* it costs the connection */
-		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
-}
-
-/*
- * sync first: the server that we are connected to may lag behind (CURATOR-264)
- */
-static void
-look(ZkNode *n)
-{
-	ZkRequest  *list = zkn_request_locked(n, n->single ? on_found : on_listed);
-
-	if (list == NULL)
-		return;
-	list->sync_path = n->dir;
-	list->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
-	zkr_read_locked(list, n->single ? ZOO_EXISTS_OP : ZOO_GETCHILDREN_OP, n->dir);
 }
 
 /*
@@ -695,7 +610,7 @@ zkn_advance_locked(ZkNode *n)
 			break;
 		case ZKN_UNSURE:
 			if (usable && n->pending == 0 && now >= n->look_at)
-				look(n);
+				n->style->look(n);
 			break;
 		case ZKN_PRESENT:
 			/* an unknown name is settled before it is deleted */
@@ -724,7 +639,7 @@ zkn_advance_locked(ZkNode *n)
 			else if (now >= n->stale_until || (n->state == ZKN_DELETED && n->versions == 0))
 				finish(n);
 			else if (n->state == ZKN_ABSENT && usable && n->pending == 0 && now >= n->look_at)
-				look(n);
+				n->style->look(n);
 			break;
 	}
 }

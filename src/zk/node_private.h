@@ -33,6 +33,16 @@ typedef enum Telling
 								 * answered */
 } Telling;
 
+/* How such a node is created, and found: create.c */
+typedef struct ZkStyle
+{
+	bool		single;			/* it stands at the path itself, where others
+								 * create theirs: single.c */
+	void		(*send) (ZkNode *n, ZkRequest *r, const char *data);
+	ZkDone		created;		/* the answer to that */
+	void		(*look) (ZkNode *n);	/* for one that was not answered */
+} ZkStyle;
+
 struct ZkNode
 {
 	TAILQ_ENTRY(ZkNode) link;
@@ -48,7 +58,7 @@ struct ZkNode
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
 	ZkpWant		want;			/* record: not NULL, if it is one */
-	bool		single;			/* dir is its own path */
+	const ZkStyle *style;
 	bool		comes_next;		/* see turn.c */
 	int			version;		/* with which it is deleted; -1: any */
 	uint32_t	versions;		/* until stale_until, requests that depend on
@@ -132,8 +142,7 @@ extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 /* node.c, for create.c: what a create, and the search for it, has shown */
 extern void zkn_enlist_locked(ZkNode *n);
 extern void zkn_name_locked(ZkNode *n, const char *name);
-extern void zkn_present_locked(ZkNode *n);
-extern void zkn_found_locked(ZkNode *n, const ZkRequest *r);
+extern void zkn_present_locked(ZkNode *n, int64_t czxid, int64_t proven_at);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
 extern void zkn_advance_locked(ZkNode *n);

@@ -43,7 +43,7 @@ loss_of(int rc)
 static int64_t
 meant(const ZkNode *n)
 {
-	return n->single ? n->czxid : 0;
+	return n->style->single ? n->czxid : 0;
 }
 
 /*
@@ -156,7 +156,7 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
 	ZkRequest  *checks = r;
 	int			last = n - 1;
 
-	while (last >= 0 && !nodes[last]->single)
+	while (last >= 0 && !nodes[last]->style->single)
 		last--;
 	if (last >= 0 && (checks = zkr_new_before_locked(r)) == NULL)
 		return;
@@ -171,7 +171,7 @@ send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
 	{
 		ZkRequest  *read;
 
-		if (!nodes[i]->single)
+		if (!nodes[i]->style->single)
 			continue;
 		read = zkn_request_locked(nodes[i], on_heartbeat);
 		if (read == NULL)
@@ -468,13 +468,6 @@ is_known_lost(ZkNode *n)
 	ZkSessionState state = n->session->info.state;
 
 	return is_lost(n) && (n->loss != ZK_LOST_CONTACT || state == ZKS_CONNECTED || state == ZKS_OVER);
-}
-
-bool
-zkn_is_relied_locked(ZkSession *s)
-{
-	zk_assert(zks_has_mutex(s));
-	return s->nodes.nrelied > 0;
 }
 
 /*

@@ -106,20 +106,8 @@ no_longer_sent(ZkRequest *r)
 static bool
 is_answer(int rc)
 {
-	switch (rc)
-	{
-		case ZOK:
-		case ZNONODE:
-		case ZNODEEXISTS:
-		case ZNOTEMPTY:
-		case ZBADVERSION:
-		case ZNOAUTH:
-		case ZNOCHILDRENFOREPHEMERALS:
-		case ZNOWATCHER:
-			return true;
-		default:
-			return false;
-	}
+	return rc == ZOK || rc == ZNONODE || rc == ZNODEEXISTS || rc == ZNOTEMPTY || rc == ZBADVERSION ||
+		rc == ZNOAUTH || rc == ZNOCHILDRENFOREPHEMERALS || rc == ZNOWATCHER;
 }
 
 /* The session was alive when this request was sent, as far as whoever answered knew */
@@ -130,7 +118,8 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 
 	zk_assert(zks_has_mutex(s));
 	if (zks_lease_answered(&s->info, sent_at))
-		zks_wake_keeper(s);		/* it sends a request to the quorum */
+		zks_wakeup_wake_keeper(&s->wakeup); /* it sends a request to the
+											 * quorum */
 	s->info.heard_at = now;
 	if (now - sent_at < zks_timeout(&s->info))
 		s->info.forfeited = false;	/* what it creates from now on is not lost */
@@ -209,13 +198,8 @@ zkr_submitted_locked(ZkRequest *r, int rc)
 	TAILQ_INSERT_TAIL(&s->requests.sent, r, in_list);
 	s->requests.in_flight++;
 	s->info.requests++;
-	if (zks_usable_locked(s) && zoo_state(s->zh) != ZOO_CONNECTED_STATE)
-	{
-		s->broken = true;
-		zks_wake_keeper(s);
-	}
-	else if (s->requests.in_flight > SURELY_SENT || r->nops > SURELY_SENT)
-		zks_wake_keeper(s);
+	if (!zks_usable_locked(s) || s->requests.in_flight > SURELY_SENT || r->nops > SURELY_SENT)
+		zks_wakeup_wake_keeper(&s->wakeup);
 }
 
 /* Whether the request may be sent now; if not, it is answered at once */

@@ -86,7 +86,7 @@ zks_rest(ZkSession *s, int idle_ms, bool worked)
 		if (worked)
 			s->idle.since = zks_now();
 		if (s->idle.ms != idle_ms)
-			zks_wake_keeper(s); /* its sleep may be too long */
+			zks_wakeup_wake_keeper(&s->wakeup); /* its sleep may be too long */
 		s->idle.ms = idle_ms;
 	}
 	zks_leave(s);
@@ -114,7 +114,7 @@ zks_closed(ZkSession *s, int bound_ms)
 	zks_stop_closes(s);
 	atomic_store(&s->closing, true);
 	if (!atomic_load(&s->idle.retired))
-		zks_wake_keeper(s);
+		zks_wakeup_wake_keeper(&s->wakeup);
 
 	while (!atomic_load(&s->keeper_done) && !atomic_load(&s->lingers) && (now = zks_now()) < until)
 		wait_for_keeper(s, zks_ms_until(until, now));
@@ -217,21 +217,19 @@ static ZkFrameVerdict
 read_as_owner_locked(ZkSession *s)
 {
 	ZkFrameVerdict verdict = FRAME_READ;
-	uint64_t	replies;
 	int			timeout_ms = s->info.timeout_ms;
 
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
-		replies = s->requests.replies;
 		verdict = zks_process_locked(s, EPOLLIN);
 		if (!zks_usable_locked(s) || s->sock < 0 || !s->frame.followed ||
-			(s->frame.in_long_frame && s->requests.replies == replies))
+			s->frame.long_at == s->requests.replies)
 			break;
 	}
-	if (!zks_usable_locked(s) || zoo_state(s->zh) != ZOO_CONNECTED_STATE)
-		zks_wake_keeper(s);		/* connecting is its own business */
+	if (!zks_usable_locked(s))
+		zks_wakeup_wake_keeper(&s->wakeup); /* connecting is its own business */
 	else if (s->info.timeout_ms < timeout_ms)
-		zks_wake_keeper(s);		/* its sleep is too long */
+		zks_wakeup_wake_keeper(&s->wakeup); /* its sleep is too long */
 	return verdict;
 }
 
@@ -246,7 +244,7 @@ zks_await(ZkSession *s, bool *answer_due)
 	if (zks_usable_locked(s) || zks_greeted_locked(s))
 		zks_wakeup_lend_locked(&s->wakeup, s->sock);
 	else if (zks_hurry_locked(s))
-		zks_wake_keeper(s);
+		zks_wakeup_wake_keeper(&s->wakeup);
 	zks_leave(s);
 	return s->wakeup.owner_fd;
 }

@@ -178,7 +178,6 @@ struct ZkSession
 	ZkDue		due;
 	clientid_t	id;				/* with which the session can be resumed */
 	ZkIdle		idle;
-	bool		broken;			/* a send failed: see request.c */
 	bool		notify;			/* wake the owner, once the mutex is free */
 	bool		corked;			/* requests are held back until the mutex is
 								 * free */
@@ -210,7 +209,6 @@ extern void zks_block_signals(sigset_t *before);
 extern bool zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *arg);
 extern void zks_cork_locked(ZkSession *s);
 extern void zks_uncork_locked(ZkSession *s);
-extern void zks_wake_keeper(ZkSession *s);
 extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_count_loss_locked(ZkSession *s);
 extern void zks_end_locked(ZkSession *s, int error);

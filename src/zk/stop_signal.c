@@ -279,7 +279,7 @@ look_again_locked(ZkSession *s, int64_t now)
 {
 	int64_t		until = undoubted_until_locked(s);
 
-	if (!zkn_is_relied_locked(s))
+	if (s->nodes.nrelied == 0)
 		return ZKS_NEVER;
 	/* a session that is over has no heartbeats to look again */
 	if (!is_wanted(ZKS_STOP_STATEMENT))

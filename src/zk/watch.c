@@ -326,17 +326,6 @@ zks_watch(ZkSession *s, const char *path)
 	return w;
 }
 
-static void
-list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
-{
-	w->in_flight = true;
-	r->done = on_watch_set;
-	r->owner = w;
-	r->watcher = on_watch;
-	r->sync_path = fresh ? dir : NULL;
-	zkr_read_locked(r, ZOO_GETCHILDREN_OP, dir);
-}
-
 /*
  * An armed watch is set once more: another one at each look of who waits long, while
  * nothing changes, would stay.
@@ -355,8 +344,13 @@ zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 		r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
-		list_and_watch_locked(r, dir, fresh, w);
 		*watch = w;
+		w->in_flight = true;
+		r->done = on_watch_set;
+		r->owner = w;
+		r->watcher = on_watch;
+		r->sync_path = fresh ? dir : NULL;
+		zkr_read_locked(r, ZOO_GETCHILDREN_OP, dir);
 	}
 	else if (w != NULL && w != old)
 		free_watch(w);
