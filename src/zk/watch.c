@@ -168,48 +168,29 @@ free_left_at(ZkSession *s, const char *path, bool of_children)
 	}
 }
 
-/* Remove an armed watch, at the server too */
+/*
+ * Nobody wants it, and its request has been answered.  An armed one is removed at the
+ * server, too; if that fails, it goes with its node or with the session.  Or it is left;
+ * not one of an earlier connection: if that belonged to an earlier handle, this one knows
+ * nothing of it.
+ */
 static void
-remove_watch(ZkWatch *w)
+let_go(ZkWatch *w)
 {
 	ZkOp		op = {
 		.type = ZOO_REMOVE_WATCHES,.path = w->path,.flags = w->of_children ? ZWATCHTYPE_CHILD : ZWATCHTYPE_DATA
 	};
 	ZkRequest  *r;
 
-	if (watched_by_another(w))
-	{
-		free_watch(w);
+	if (w->left && w->state == ZKR_WATCH_ARMED && !w->astray && w->epoch == w->session->info.epoch)
 		return;
-	}
-	r = zkr_new_locked(w->session, NULL, NULL);
-	if (r != NULL)
+	if ((w->state == ZKR_WATCH_ARMED || w->astray) && !watched_by_another(w) &&
+		(r = zkr_new_locked(w->session, NULL, NULL)) != NULL)
 	{
-		/* if it fails, the watch goes with its node or with the session */
 		r->listener = LISTENER_NONE;
 		zkr_send_locked(r, &op);
 	}
 	free_watch(w);
-}
-
-static void
-free_or_remove(ZkWatch *w)
-{
-	if (w->state == ZKR_WATCH_ARMED || w->astray)
-		remove_watch(w);
-	else
-		free_watch(w);
-}
-
-/*
- * Nobody wants it, and its request has been answered.  One of an earlier connection is
- * not left: if that belonged to an earlier handle, this one knows nothing of it.
- */
-static void
-free_or_leave(ZkWatch *w)
-{
-	if (!w->left || w->state != ZKR_WATCH_ARMED || w->astray || w->epoch != w->session->info.epoch)
-		free_or_remove(w);
 }
 
 static void
@@ -234,7 +215,7 @@ on_watch_set(ZkRequest *r)
 	}
 	w->session->notify = true;
 	if (w->dropped)
-		free_or_leave(w);
+		let_go(w);
 }
 
 /* In flight, until the answer to a request that has it */
@@ -286,7 +267,7 @@ zkr_drop_watch_locked(ZkWatch *w)
 	w->dropped = true;
 	if (w->in_flight)
 		return;					/* on_watch_set continues */
-	free_or_leave(w);
+	let_go(w);
 }
 
 /*
