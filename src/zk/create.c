@@ -2,9 +2,9 @@
  *
  * create.c
  *	  How our nodes, and the marks under them, come to be: one, or several in one
- *	  transaction.
+ *	  transaction; and whether they have, if that is not answered.
  *
- * What follows, whatever the answer is, and if there is none, is node.c's.
+ * What follows, whatever the answer is, is node.c's.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +35,6 @@
  */
 typedef struct Group
 {
-	int64_t		sent_at;		/* of their create */
 	int			n;
 	ZkNode	   *nodes[];
 } Group;
@@ -56,9 +55,10 @@ on_created(ZkRequest *r)
 		return;
 	if (r->answer.rc == ZOK)
 	{
-		zkn_name_locked(n, r->name);
+		zkn_name_locked(n, r->name + (n->name - n->path));
+		n->proven_at = r->answer.sent_at;
 		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, r->answer.stat.czxid);
-		zkn_present_locked(n, r->answer.stat.czxid, r->answer.sent_at);
+		zkn_present_locked(n, r->answer.stat.czxid);
 		return;
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
@@ -122,14 +122,20 @@ create_parents(ZkNode *n, const char *before)
 }
 
 static ZkRequest *
-group_request(Group *g, ZkDone done)
+group_request(ZkNode *const *nodes, int n, ZkDone done)
 {
-	ZkRequest  *r = zkr_new_locked(g->nodes[0]->session, done, g);
+	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
+	ZkRequest  *r = g != NULL ? zkr_new_locked(nodes[0]->session, done, g) : NULL;
 
 	if (r == NULL)
+	{
+		free(g);
 		return NULL;
-	for (int i = 0; i < g->n; i++)
-		g->nodes[i]->pending++;
+	}
+	g->n = n;
+	memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
+	for (int i = 0; i < n; i++)
+		nodes[i]->pending++;
 	return r;
 }
 
@@ -150,19 +156,11 @@ on_group_read(ZkRequest *r)
 		if (!zkn_called_back_locked(n))
 			continue;
 		if (ours)
-			zkn_present_locked(n, r->answer.stat.czxid, g->sent_at);
+			zkn_present_locked(n, r->answer.stat.czxid);
 		else
 			zkn_unsure_locked(n, ZOK);
 	}
 	free(g);
-}
-
-static const char *
-name_of(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash != NULL ? slash + 1 : path;
 }
 
 static void
@@ -171,21 +169,19 @@ on_group_created(ZkRequest *r)
 	Group	   *g = (Group *) r->owner;
 	int			failed = zkr_failed_op(r);
 	ZkRequest  *read = NULL;
-	const char *path = NULL;
 
-	g->sent_at = r->answer.sent_at;
+	/* all stay in CREATING until one has been read */
 	if (r->answer.rc == ZOK)
-	{
-		/* all stay in CREATING until one has been read */
-		for (int i = 0; i < g->n; i++)
-			zkn_name_locked(g->nodes[i], name_of(r->op_names[i]));
-		path = g->nodes[0]->path;
-		read = group_request(g, on_group_read);
-	}
+		read = group_request(g->nodes, g->n, on_group_read);
 	for (int i = 0; i < g->n; i++)
 	{
 		ZkNode	   *n = g->nodes[i];
 
+		if (r->answer.rc == ZOK)
+		{
+			zkn_name_locked(n, r->op_names[i] + (n->name - n->path));
+			n->proven_at = r->answer.sent_at;
+		}
 		if (!zkn_called_back_locked(n) || read != NULL)
 			continue;
 		if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc))
@@ -194,11 +190,10 @@ on_group_created(ZkRequest *r)
 			refused_create(n, i == failed ? r->answer.rc : ZRUNTIMEINCONSISTENCY);
 	}
 
-	/* last, since it may be answered at once, and the group is freed then */
+	/* last, since it may be answered at once */
 	if (read != NULL)
-		zkr_read_locked(read, ZOO_EXISTS_OP, path);
-	else
-		free(g);
+		zkr_read_locked(read, ZOO_EXISTS_OP, r->op_names[0]);
+	free(g);
 }
 
 /*
@@ -223,14 +218,14 @@ path_bytes(const char *dir, const char *prefix)
 
 /* Of a single one its version is known by that, too, and how we call it */
 static void
-found(ZkNode *n, const ZkRequest *r, int64_t proven_at)
+found(ZkNode *n, const ZkRequest *r)
 {
 	if (n->style->single)
 	{
 		n->version = r->answer.stat.version;
 		zkp_single_name(n->name, r->answer.stat.czxid);
 	}
-	zkn_present_locked(n, r->answer.stat.czxid, proven_at);
+	zkn_present_locked(n, r->answer.stat.czxid);
 }
 
 /*
@@ -252,7 +247,7 @@ on_found(ZkRequest *r)
 	if (!zkn_called_back_locked(n))
 		return;
 	if (zkn_is_ours_locked(n, r))
-		found(n, r, n->proven_at);
+		found(n, r);
 	else if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
 		zkn_absent_locked(n, why_unsure(n));
 	/* else still unsure: look again on another connection, or later */
@@ -266,52 +261,25 @@ on_listed(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	if (r->answer.rc == ZOK)
-	{
-		for (int i = 0; i < r->answer.nchildren; i++)
-		{
-			ZkRequest  *stat;
-
-			if (strncmp(r->answer.children[i], n->name, len) != 0 ||
-				strlen(r->answer.children[i]) > len + ZKR_NUMBER_LEN)
-				continue;
-			zkn_name_locked(n, r->answer.children[i]);
-			stat = zkn_request_locked(n, on_found);
-			if (stat != NULL)
-				zkr_read_locked(stat, ZOO_EXISTS_OP, n->path);
-			return;
-		}
-	}
-	if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
-		zkn_absent_locked(n, why_unsure(n));
-	else if (r->answer.rc == ZKS_TOO_LARGE)
-		/* it costs the connection */
-		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
-}
-
-/* sync first: the server that we are connected to may lag behind (CURATOR-264) */
-static void
-look(ZkNode *n, int type, ZkDone done)
-{
-	ZkRequest  *r = zkn_request_locked(n, done);
-
-	if (r == NULL)
+	if (r->answer.rc == ZKS_TOO_LARGE)
+		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;	/* it costs the
+																 * connection */
+	if (r->answer.rc != ZOK && r->answer.rc != ZNONODE)
 		return;
-	r->sync_path = n->dir;
-	r->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
-	zkr_read_locked(r, type, n->dir);
-}
+	for (int i = 0; i < r->answer.nchildren; i++)
+	{
+		ZkRequest  *stat;
 
-static void
-look_in_queue(ZkNode *n)
-{
-	look(n, ZOO_GETCHILDREN_OP, on_listed);
-}
-
-static void
-look_at_single(ZkNode *n)
-{
-	look(n, ZOO_EXISTS_OP, on_found);
+		if (strncmp(r->answer.children[i], n->name, len) != 0 ||
+			strlen(r->answer.children[i]) > len + ZKR_NUMBER_LEN)
+			continue;
+		zkn_name_locked(n, r->answer.children[i]);
+		stat = zkn_request_locked(n, on_found);
+		if (stat != NULL)
+			zkr_read_locked(stat, ZOO_EXISTS_OP, n->path);
+		return;
+	}
+	zkn_absent_locked(n, why_unsure(n));
 }
 
 /* A single node, and the read behind its create */
@@ -326,17 +294,24 @@ on_single_created(ZkRequest *r)
 	if (created != ZOK && !zks_is_doubtful(created))
 		refused_create(n, created);
 	else if (zkn_is_ours_locked(n, r))
-		found(n, r, r->before->answer.sent_at);
+	{
+		n->proven_at = r->before->answer.sent_at;
+		found(n, r);
+	}
 	else
 		zkn_unsure_locked(n, created);	/* it may have been deleted since */
 }
 
-/* So often that it gets its version, and read behind that */
+/*
+ * So often that it gets its version, and read behind that.  If there is none that may be
+ * used it is asked again, as if ZooKeeper had said so, until there is.
+ */
 static void
 send_single(ZkNode *n, ZkRequest *r, const char *data)
 {
 	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
 
+	n->version = zkn_new_version_locked(n, n->version);
 	for (int i = 0; i <= n->version; i++)
 	{
 		ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
@@ -346,29 +321,51 @@ send_single(ZkNode *n, ZkRequest *r, const char *data)
 		ops[i].closed = n->want.closed;
 		ops[i].version = -1;
 	}
-	if (zkr_new_before_locked(r) == NULL)
-		return;
-	zkr_multi_locked(r->before, ops, 1 + n->version);
-	zkr_read_locked(r, ZOO_EXISTS_OP, n->dir);
+	if (n->version < 0)
+		zkr_answer_locked(r, ZKS_IN_DOUBT);
+	else if (zkr_new_before_locked(r) != NULL)
+	{
+		zkr_multi_locked(r->before, ops, 1 + n->version);
+		zkr_read_locked(r, ZOO_EXISTS_OP, n->dir);
+	}
+}
+
+static ZkOp
+create_op(const ZkNode *n, int type, const char *data)
+{
+	ZkOp		op = {
+		.type = type,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->want.closed
+	};
+
+	return op;
 }
 
 /* One in a queue need not be read: the answer to its create has the czxid */
 static void
 send_queued(ZkNode *n, ZkRequest *r, const char *data)
 {
-	ZkOp		op = {
-		.type = ZOO_CREATE2_OP,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->want.closed
-	};
+	ZkOp		op = create_op(n, ZOO_CREATE2_OP, data);
 
 	zkr_send_locked(r, &op);
 }
 
+/* All or none of these */
+static void
+send_group(ZkNode *const *nodes, int n, ZkRequest *r, const char *data)
+{
+	ZkOp		ops[ZKN_CHECK_MAX] = {0};
+
+	for (int i = 0; i < n; i++)
+		ops[i] = create_op(nodes[i], ZOO_CREATE_OP, data);
+	zkr_multi_locked(r, ops, n);
+}
+
 static const ZkStyle queued = {
-	.send = send_queued,.created = on_created,.look = look_in_queue
+	.send = send_queued,.created = on_created,.looks = ZOO_GETCHILDREN_OP,.looked = on_listed
 };
 
 static const ZkStyle single = {
-	.single = true,.send = send_single,.created = on_single_created,.look = look_at_single
+	.single = true,.send = send_single,.created = on_single_created,.looks = ZOO_EXISTS_OP,.looked = on_found
 };
 
 static ZkNode *
@@ -406,63 +403,36 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	return n;
 }
 
-static bool
-create_one_locked(ZkNode *n)
+/*
+ * The list: those that nobody wants come first, since many a call asks for them, and
+ * those that are held may be thousands
+ */
+static void
+enlist(ZkNode *n)
 {
-	ZkpData		says = {.identity = n->want.identity};
-	char	   *data = zkn_make_data(&says);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->style->created) : NULL;
-	bool		denied = n->style->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
-
-	if (r != NULL)
-	{
-		zkn_enlist_locked(n);
-		n->parents &= !denied;
-		if (n->parents)
-			create_parents(n, "");
-		if (denied)
-			/* asked again, as if ZooKeeper had said so, until some are free */
-			zkr_answer_locked(r, ZKS_IN_DOUBT);
-		else
-			n->style->send(n, r, data);
-	}
-	free(data);
-	return r != NULL;
+	TAILQ_INSERT_TAIL(&n->session->nodes.all, n, link);
+	n->session->nodes.path_bytes += n->path_bytes;
 }
 
 static bool
-create_group_locked(ZkNode *const *nodes, int n)
+create_locked(ZkNode *const *nodes, int n)
 {
-	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
-	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
-	ZkpData		says = {.identity = nodes[0]->want.identity};	/* the same for all */
+	ZkNode	   *first = nodes[0];
+	ZkpData		says = {.identity = first->want.identity};	/* the same for all */
 	char	   *data = zkn_make_data(&says);
-	ZkRequest  *r = NULL;
+	ZkRequest  *r = data == NULL ? NULL : n == 1 ? zkn_request_locked(first, first->style->created) :
+	group_request(nodes, n, on_group_created);
 
-	if (g != NULL && ops != NULL && data != NULL)
+	for (int i = 0; i < n && r != NULL; i++)
 	{
-		g->n = n;
-		memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
-		r = group_request(g, on_group_created);
+		enlist(nodes[i]);
+		if (nodes[i]->parents)
+			create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 	}
-	if (r != NULL)
-	{
-		for (int i = 0; i < n; i++)
-		{
-			ops[i].type = ZOO_CREATE_OP;
-			ops[i].path = nodes[i]->path;
-			ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
-			ops[i].data = data;
-			ops[i].closed = nodes[i]->want.closed;
-			zkn_enlist_locked(nodes[i]);
-			if (nodes[i]->parents)
-				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
-		}
-		zkr_multi_locked(r, ops, n);
-	}
-	else
-		free(g);
-	free(ops);
+	if (r != NULL && n == 1)
+		first->style->send(first, r, data);
+	else if (r != NULL)
+		send_group(nodes, n, r, data);
 	free(data);
 	return r != NULL;
 }
@@ -479,8 +449,8 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	if (made == n)
 	{
 		zks_enter(s);
-		zk_assert(n == 1 || !nodes[0]->style->single);
-		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
+		zk_assert(n == 1 || (n <= ZKN_CHECK_MAX && !nodes[0]->style->single));
+		sent = create_locked(nodes, n);
 		zks_leave(s);
 	}
 	while (!sent && made > 0)
@@ -569,41 +539,35 @@ on_marked(ZkRequest *r)
 bool
 zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 {
-	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
-	ZkOp	   *ops = calloc(2 * n, sizeof(ZkOp));
+	ZkNode	   *nodes[ZKN_CHECK_MAX / 2];
+	ZkOp		ops[ZKN_CHECK_MAX] = {0};
 	ZkRequest  *r = NULL;
 	int			made = 0;
 
 	while (made < n && (marks[made] = zkn_new_mark(&what[made])) != NULL)
-		made++;
-	zks_enter(s);
-	if (g != NULL && ops != NULL && made == n)
 	{
-		g->n = n;
-		for (int i = 0; i < n; i++)
-			g->nodes[i] = what[i].node;
-		r = group_request(g, on_marked);
+		nodes[made] = what[made].node;
+		made++;
 	}
+	zk_assert(2 * n <= ZKN_CHECK_MAX);
+	zks_enter(s);
+	if (made == n)
+		r = group_request(nodes, n, on_marked);
 	for (int i = 0; i < n && r != NULL; i++)
 	{
-		ZkNode	   *node = g->nodes[i];
-
-		zkn_part_with_mark_locked(node);
-		node->mark = marks[i];
-		zkn_begin_mark_locked(s, marks[i], node, zkn_advance_locked);
+		zkn_part_with_mark_locked(nodes[i]);
+		nodes[i]->mark = marks[i];
+		zkn_begin_mark_locked(s, marks[i], nodes[i], zkn_advance_locked);
 		ops[2 * i].type = ZOO_CHECK_OP;
-		ops[2 * i].path = node->path;
+		ops[2 * i].path = nodes[i]->path;
 		ops[2 * i].version = -1;
 		zkn_mark_op(marks[i], &ops[2 * i + 1]);
 	}
 	if (r != NULL)
 		zkr_multi_locked(r, ops, 2 * n);
-	else
-		free(g);
 	zks_leave(s);
 	while (r == NULL && made > 0)
 		free(marks[--made]);
-	free(ops);
 	return r != NULL;
 }
 

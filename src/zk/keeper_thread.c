@@ -29,8 +29,8 @@
 #include "keeper_thread.h"
 #include "lease.h"
 #include "library_handle.h"
+#include "multi.h"
 #include "nodes.h"
-#include "operation.h"
 #include "proof.h"
 #include "resolve.h"
 #include "stop_signal_private.h"
@@ -137,6 +137,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	bool		in_doubt = zks_in_doubt(&s->info);
 	bool		at_once = in_doubt && s->due.heartbeat_at < s->info.gap_at;
 	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
+	ZkOp		op = {.type = ZOO_CHECK_OP,.path = "/",.version = -1};
 	ZkRequest  *r;
 
 	if (!zks_usable_locked(s) || s->due.close_by != 0 ||
@@ -154,7 +155,7 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		r->listener = LISTENER_NONE;
 		r->sync_path = in_doubt ? NULL : "/";
 		if (in_doubt)
-			zkr_prove_locked(r);
+			zkr_multi_locked(r, &op, 1);	/* whatever is said of it */
 		else
 			zkr_read_locked(r, ZOO_EXISTS_OP, "/");
 	}

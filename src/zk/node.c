@@ -114,20 +114,6 @@ zkn_part_with_mark_locked(ZkNode *n)
 		zkn_leave_mark_locked(mark);
 }
 
-/*
- * The list: those that nobody wants come first, since many a call asks for them, and
- * those that are held may be thousands
- */
-void
-zkn_enlist_locked(ZkNode *n)
-{
-	ZkSession  *s = n->session;
-
-	zk_assert(zks_has_mutex(s));
-	TAILQ_INSERT_TAIL(&s->nodes.all, n, link);
-	s->nodes.path_bytes += n->path_bytes;
-}
-
 /* How many of them there are is counted, for those who ask often */
 void
 zkn_rely_locked(ZkNode *n, ZkReliance reliance)
@@ -263,15 +249,13 @@ zkn_absent_locked(ZkNode *n, int rc)
 	zkn_advance_locked(n);
 }
 
-/* This is it; it was there when this was asked */
 void
-zkn_present_locked(ZkNode *n, int64_t czxid, int64_t proven_at)
+zkn_present_locked(ZkNode *n, int64_t czxid)
 {
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
 	n->czxid = czxid;
-	n->proven_at = proven_at;
 	zkn_advance_locked(n);
 }
 
@@ -296,6 +280,22 @@ zkn_make_data(const ZkpData *says)
 	if (data != NULL)
 		zkp_write_data(data, says);
 	return data;
+}
+
+/*
+ * For one whose create was not answered.  sync first: the server that we are connected
+ * to may lag behind (CURATOR-264)
+ */
+static void
+look(ZkNode *n)
+{
+	ZkRequest  *r = zkn_request_locked(n, n->style->looked);
+
+	if (r == NULL)
+		return;
+	r->sync_path = n->dir;
+	r->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
+	zkr_read_locked(r, n->style->looks, n->dir);
 }
 
 /*
@@ -560,33 +560,24 @@ send_prune(ZkNode *n, int type, ZkDone done)
 		zkr_send_locked(r, &op);
 }
 
+/* One is read, or deleted */
 static void
 on_pruned(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
+	bool		was_read = r->op == ZOO_GETDATA_OP;
 
 	/* NOTEMPTY: it is in use now; in doubt, or throttled: again, later */
 	if (!zkn_called_back_locked(n) || zks_is_open(r->answer.rc))
 		return;
-	n->prune_len = 0;
-	zkn_advance_locked(n);
-}
-
-static void
-on_prune_read(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (!zkn_called_back_locked(n) || zks_is_open(r->answer.rc))
-		return;
-	if (r->answer.rc == ZOK && r->answer.stat.is_mark && r->answer.stat.cversion == 0)
+	if (was_read && r->answer.rc == ZOK && r->answer.stat.is_mark && r->answer.stat.cversion == 0)
 	{
 		send_prune(n, ZOO_DELETE_OP, on_pruned);
 		return;
 	}
-	while (n->prune_len > 0 && n->dir[--n->prune_len] != '/')
+	while (was_read && n->prune_len > 0 && n->dir[--n->prune_len] != '/')
 		;
-	if (r->answer.rc != ZNONODE)
+	if (!was_read || r->answer.rc != ZNONODE)
 		n->prune_len = 0;
 	zkn_advance_locked(n);
 }
@@ -610,7 +601,7 @@ zkn_advance_locked(ZkNode *n)
 			break;
 		case ZKN_UNSURE:
 			if (usable && n->pending == 0 && now >= n->look_at)
-				n->style->look(n);
+				look(n);
 			break;
 		case ZKN_PRESENT:
 			/* an unknown name is settled before it is deleted */
@@ -634,12 +625,12 @@ zkn_advance_locked(ZkNode *n)
 			if (n->state == ZKN_ABSENT && n->prune_len > 0)
 			{
 				if (usable && n->pending == 0)
-					send_prune(n, ZOO_GETDATA_OP, on_prune_read);
+					send_prune(n, ZOO_GETDATA_OP, on_pruned);
 			}
 			else if (now >= n->stale_until || (n->state == ZKN_DELETED && n->versions == 0))
 				finish(n);
 			else if (n->state == ZKN_ABSENT && usable && n->pending == 0 && now >= n->look_at)
-				n->style->look(n);
+				look(n);
 			break;
 	}
 }

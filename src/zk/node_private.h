@@ -40,7 +40,9 @@ typedef struct ZkStyle
 								 * create theirs: single.c */
 	void		(*send) (ZkNode *n, ZkRequest *r, const char *data);
 	ZkDone		created;		/* the answer to that */
-	void		(*look) (ZkNode *n);	/* for one that was not answered */
+	int			looks;			/* for one that was not answered, by this
+								 * request */
+	ZkDone		looked;
 } ZkStyle;
 
 struct ZkNode
@@ -140,9 +142,8 @@ extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
 extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 
 /* node.c, for create.c: what a create, and the search for it, has shown */
-extern void zkn_enlist_locked(ZkNode *n);
 extern void zkn_name_locked(ZkNode *n, const char *name);
-extern void zkn_present_locked(ZkNode *n, int64_t czxid, int64_t proven_at);
+extern void zkn_present_locked(ZkNode *n, int64_t czxid);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
 extern void zkn_advance_locked(ZkNode *n);

@@ -13,14 +13,6 @@
 
 #include "operation.h"
 
-static char *
-last_part(const char *path)
-{
-	const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-
-	return slash != NULL ? strdup(slash + 1) : NULL;
-}
-
 /* The library's kinds of completion */
 
 static void
@@ -32,7 +24,7 @@ on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
 	r->name = NULL;
 	if (rc == ZOK)
 	{
-		r->name = last_part(path);
+		r->name = strdup(path);
 		r->answer.stat.czxid = stat->czxid;
 		if (r->name == NULL)
 			rc = ZSYSTEMERROR;	/* out of memory: look for the node later */
@@ -234,23 +226,6 @@ zkr_read_locked(ZkRequest *r, int type, const char *path)
 	ZkOp		op = {.type = type,.path = path};
 
 	zkr_send_locked(r, &op);
-}
-
-/*
- * The deletion of a nonexistent node, with a version that no node has: it goes
- * through the leader and a quorum, as only transactions do.
- */
-void
-zkr_prove_locked(ZkRequest *r)
-{
-	char		path[1 + ZKP_UUID_LEN] = "/";
-	ZkOp		op = {.type = ZOO_DELETE_OP,.path = path,.version = INT32_MAX};
-
-	zk_assert(zks_has_mutex(r->session));
-	if (zks_make_uuid(path + 1))
-		zkr_send_locked(r, &op);
-	else
-		zkr_answer_locked(r, ZSYSTEMERROR);
 }
 
 /*

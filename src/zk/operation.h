@@ -31,6 +31,5 @@ typedef struct ZkOp
 extern const struct ACL_vector *zkr_acl(bool closed);
 extern void zkr_send_locked(ZkRequest *r, const ZkOp *op);
 extern void zkr_read_locked(ZkRequest *r, int type, const char *path);
-extern void zkr_prove_locked(ZkRequest *r);
 
 #endif							/* ZKLOCK_OPERATION_H */

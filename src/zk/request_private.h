@@ -48,8 +48,8 @@ struct ZkRequest
 	const char *sync_path;		/* if not NULL, it reads according to the
 								 * leader: this goes before it */
 	bool		too_large;		/* its answer exceeds the limit: ZKS_TOO_LARGE */
-	char	   *name;			/* of the created node; until then the
-								 * requested path */
+	char	   *name;			/* the path of the created node; until then
+								 * the one asked for */
 	int64_t		meant;			/* of a read: the czxid of the node that is
 								 * meant, another one counts as none; or 0 */
 	watcher_fn	watcher;		/* of a watch that the answer arms, or NULL */

@@ -460,7 +460,7 @@ our @MUTANTS = (
 	{
 		name => 'claim_without_lock',
 		what => "a mark is written whether or not the lock's node is there",
-		edits => [ [ 'zk/create.c', 'ops[2 * i].path = node->path;', 'ops[2 * i].path = "/";' ] ],
+		edits => [ [ 'zk/create.c', 'ops[2 * i].path = nodes[i]->path;', 'ops[2 * i].path = "/";' ] ],
 		test => [ '094_claims', 'something else happens to the mark or to the node' ]
 	});
 
