@@ -338,15 +338,12 @@ adopt_locked(ZkSession *s, int sock)
 	int			receive_size = RECEIVE_BUFFER;
 	socklen_t	len = sizeof(s->receive_buffer);
 	int			receiver = sock;
-	ZkFault    *before;
 	int			option;
 
 	s->sock = sock;
 	if (sock < 0)
 		return;
 	s->frame.long_at = UINT64_MAX;
-	before = fault_at_locked(s, address_locked(s));
-	s->attempts.listens_first = before != NULL && before->to_listen;
 	if (!lay_wire_locked(s, &receiver))
 		return;
 	/* in a socket pair, the sender's buffer limits both */
@@ -499,7 +496,9 @@ count_locked(ZkSession *s, int64_t now)
 static bool
 listens_locked(ZkSession *s, int64_t now)
 {
-	return s->attempts.listens_first && s->wire == NULL && now < s->attempts.at + LISTEN_MS * ZKS_MS &&
+	const ZkFault *before = fault_at_locked(s, address_locked(s));
+
+	return before != NULL && before->to_listen && s->wire == NULL && now < s->attempts.at + LISTEN_MS * ZKS_MS &&
 		attempting_locked(s) && zoo_state(s->zh) == ZOO_CONNECTING_STATE;
 }
 

@@ -76,14 +76,6 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
  *-------------------------------------------------------------------------
  */
 
-static void
-wipe(char *secret)
-{
-	if (secret != NULL)
-		explicit_bzero(secret, strlen(secret));
-	free(secret);
-}
-
 /* All but tls, which is the thread's */
 void
 zks_free_options(ZkSession *s)
@@ -93,7 +85,9 @@ zks_free_options(ZkSession *s)
 	for (int i = 0; credentials != NULL && i < s->options.ncredentials; i++)
 	{
 		free(credentials[i].scheme);
-		wipe(credentials[i].secret);
+		if (credentials[i].secret != NULL)
+			explicit_bzero(credentials[i].secret, strlen(credentials[i].secret));
+		free(credentials[i].secret);
 	}
 	free(credentials);
 	free((char *) s->options.hosts);

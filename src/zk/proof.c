@@ -29,12 +29,6 @@
 /* ZooKeeper accepts a megabyte for a request by default */
 #define CHECK_BYTES			(400 * 1024)
 
-static ZkLoss
-loss_of(int rc)
-{
-	return rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE;
-}
-
 /*
  * Watches
  */
@@ -117,7 +111,7 @@ on_heartbeat(ZkRequest *r)
 	}
 	else if (r->answer.rc == ZNONODE || r->answer.rc == ZNOAUTH)
 	{
-		zkn_lose_locked(n, loss_of(r->answer.rc));
+		zkn_lose_locked(n, r->answer.rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE);
 		n->session->notify = true;
 	}
 }

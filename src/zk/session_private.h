@@ -52,8 +52,6 @@ typedef struct ZkAttempts
 	int64_t		at;				/* when the latest connection attempt began */
 	bool		trying;			/* it has not been counted as finished */
 	bool		of_use;			/* it has brought an answer */
-	bool		listens_first;	/* it says nothing for a moment: to_listen of
-								 * the last one there */
 	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
 											 * is not known yet */
 	int			nfaults;		/* since the last connection */
