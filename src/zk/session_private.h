@@ -88,16 +88,18 @@ typedef struct ZkServers
 	int			n;
 } ZkServers;
 
+TAILQ_HEAD(ZkRequestList, ZkRequest);
+LIST_HEAD(ZkWatchList, ZkWatch);
+TAILQ_HEAD(ZkNodeList, ZkNode);
+
 /* What was sent, and answered: request.c */
 typedef struct ZkRequests
 {
-	TAILQ_HEAD(, ZkRequest) sent;	/* in the order in which answers come */
-	TAILQ_HEAD(, ZkRequest) answered;	/* and not freed */
+	struct ZkRequestList sent;	/* in the order in which answers come */
+	struct ZkRequestList answered;	/* and not freed */
 	int			in_flight;		/* how many are sent */
 	uint64_t	replies;		/* completions seen, ever */
 } ZkRequests;
-
-LIST_HEAD(ZkWatchList, ZkWatch);
 
 /* Its watches: watch.c */
 typedef struct ZkWatches
@@ -112,7 +114,7 @@ typedef struct ZkWatches
 /* Its nodes: node.c, and what relies on them: proof.c */
 typedef struct ZkNodes
 {
-	TAILQ_HEAD(, ZkNode) all;	/* first those that are not wanted */
+	struct ZkNodeList all;		/* first those that are not wanted */
 	size_t		path_bytes;		/* of those that may be there */
 	ZkNode	   *expecting;		/* which is next in line for its lock; or NULL */
 	unsigned int nrelied;		/* how many the owner relies on */
