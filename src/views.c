@@ -376,21 +376,24 @@ Datum
 zk_session_status(PG_FUNCTION_ARGS)
 {
 	ZkSession  *session = zkb_session();	/* not one that is over */
-	ZkSessionInfo info;
+	ZkSessionInfo info = {0};
+	ZkSessionTexts texts = {0};
 	bool		connected;
 	Row			row;
 
 	InitMaterializedSRF(fcinfo, 0);
 	begin_row(&row, fcinfo->resultinfo);
-	memset(&info, 0, sizeof(info));
 	if (session != NULL)
+	{
 		info = zks_info(session);
+		zks_texts(session, &texts);
+	}
 	connected = info.epoch != 0;
 
 	add_text(&row, session == NULL || info.state == ZKS_OVER ? "none" : session_state_names[info.state]);
 	add_if(&row, connected, CStringGetTextDatum(psprintf("0x%llx", (unsigned long long) info.session_id)));
 	add_text(&row, zkb_servers());
-	add_text(&row, info.server[0] != '\0' ? info.server : NULL);
+	add_text(&row, texts.server[0] != '\0' ? texts.server : NULL);
 	add_if(&row, connected, ms_as_interval(info.timeout_ms));
 	add_if(&row, connected, TimestampTzGetDatum(as_timestamp(info.heard_at)));
 	add_counters(&row, &zkb_counters, &info);

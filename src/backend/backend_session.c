@@ -61,7 +61,7 @@ static bool worked = false;		/* it was asked for something since */
 static int	idle_timeout = 0;	/* as it was last told */
 
 /* The marks that earlier sessions have left */
-static ZkMark *unsettled = NULL;
+static ZkMarks unsettled;
 
 /* The settings with which the current or last session was opened */
 static char *session_settings = NULL;	/* all of them: see settings_in_force */
@@ -89,10 +89,13 @@ static char refused_path[ZKS_PATH_LEN];
 static void
 look_at_refusals(const ZkSessionInfo *info)
 {
+	ZkSessionTexts texts;
+
 	if (info->refusals <= refusals_told)
 		return;
 	refused = info->refused;
-	zkn_refused_path(session, refused_path, sizeof(refused_path));
+	zks_texts(session, &texts);
+	strlcpy(refused_path, texts.refused_path, sizeof(refused_path));
 }
 
 /* What of the session has been told in the server's log */
@@ -132,7 +135,7 @@ tell_timeout(const ZkSessionInfo *info)
 
 /* No palloc here: it may be after COMMIT */
 static void
-tell_loss(const ZkSessionInfo *info)
+tell_loss(const ZkSessionInfo *info, const ZkTroubles *cause)
 {
 	bool		silence = info->forfeited || info->state != ZKS_OVER;
 
@@ -140,11 +143,11 @@ tell_loss(const ZkSessionInfo *info)
 			(errmsg("ZooKeeper session 0x%llx was lost", (unsigned long long) info->session_id),
 			 !silence ?
 			 errdetail("ZooKeeper ended the session, or nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
-			 info->loss_cause[0] == '\0' ?
+			 cause->text[0] == '\0' ?
 			 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms.", info->timeout_ms) :
 			 errdetail("Nothing was heard from ZooKeeper for the whole session timeout of %d ms. The last connection error was: %s.",
-					   info->timeout_ms, info->loss_cause),
-			 silence ? errhint("%s", zkb_trouble_hint(info->loss_kind, ZKB_CUT_OFF_HINT)) : 0));
+					   info->timeout_ms, cause->text),
+			 silence ? errhint("%s", zkb_trouble_hint(cause->kind, ZKB_CUT_OFF_HINT)) : 0));
 }
 
 /*
@@ -158,6 +161,9 @@ tell_loss(const ZkSessionInfo *info)
 static void
 tell_news(const ZkSessionInfo *info)
 {
+	ZkSessionTexts texts;
+
+	zks_texts(session, &texts);
 	HOLD_INTERRUPTS();
 	tell_timeout(info);
 	if (info->losses > told.losses)
@@ -168,22 +174,22 @@ tell_news(const ZkSessionInfo *info)
 					 errdetail("ZooKeeper reported: %s.", zks_code_text(info->error)),
 					 errhint("Check zklock.auth_file and the authentication schemes that the servers require.")));
 		else
-			tell_loss(info);
+			tell_loss(info, &texts.at_loss);
 	}
 	if (info->outages > told.outages)
 		ereport(LOG,
 				(errmsg("ZooKeeper session 0x%llx reconnected after %d ms",
 						(unsigned long long) info->session_id, info->outage_ms),
-				 info->outage_cause[0] != '\0' ?
+				 texts.at_outage.text[0] != '\0' ?
 				 errdetail("The last connection error was: %s. The session's locks would have been lost after %d ms.",
-						   info->outage_cause, info->timeout_ms) :
+						   texts.at_outage.text, info->timeout_ms) :
 				 errdetail("The session's locks would have been lost after %d ms.", info->timeout_ms),
-				 errhint("%s", zkb_trouble_hint(info->outage_kind, ZKB_CUT_OFF_HINT))));
+				 errhint("%s", zkb_trouble_hint(texts.at_outage.kind, ZKB_CUT_OFF_HINT))));
 	if (info->unsettled > told.unsettled)
 		ereport(LOG,
 				(errmsg("could not record the outcome of a claim: %s",
 						zks_code_text(info->unsettled_rc)),
-				 errdetail("Node \"%s\" still shows the claim as pending.", info->unsettled_mark),
+				 errdetail("Node \"%s\" still shows the claim as pending.", texts.unsettled_mark),
 				 errhint("Check pg_xact_status() for the claiming transaction; if it aborted, call zk_claim_forget().")));
 	told.losses = info->losses;
 	told.outages = info->outages;
@@ -232,7 +238,7 @@ hang_up(void)
 
 /* left: for the marks that are not settled; NULL: the process ends with it */
 static void
-close_session_leaving(int bound_ms, ZkMark **left)
+close_session_leaving(int bound_ms, ZkMarks *left)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
@@ -430,7 +436,7 @@ zkb_refuse_another_ensemble(void)
 static void
 refuse_unsettled_elsewhere(void)
 {
-	const char *path = zkn_unsettled_path(unsettled);
+	const char *path = zkn_unsettled_path(&unsettled);
 
 	if (path != NULL && !zks_hosts_share(session_servers, zklock_servers))
 		ereport(ERROR,
@@ -608,13 +614,18 @@ zkb_is_proven(ZkNode *node, ZkUse use)
 	return zkn_unproven(session, &node, 1, use, 0, &node) == 0;
 }
 
-/* Give up a session that no server has accepted; the next call starts anew */
+/*
+ * No server has accepted the session in time.  Unless the next call may find it
+ * connected, it is given up, and that call starts anew.
+ */
 static void
-abandon(const ZkSessionInfo *info)
+raise_unreachable(bool keep)
 {
-	ZkSessionInfo last = *info;
+	ZkSessionTexts last;
 
-	close_session(ABANDON_BOUND_MS);
+	zks_texts(session, &last);
+	if (!keep)
+		close_session(ABANDON_BOUND_MS);
 	zkb_raise_unreachable(&last);
 }
 
@@ -655,7 +666,7 @@ zkb_connect(ZkWait *wait)
 		if (info.state == ZKS_OVER)
 		{
 			if (info.epoch == 0)
-				abandon(&info);
+				raise_unreachable(false);
 			(void) zkb_session();
 			if (zks_is_auth_failure(info.error))
 				zkb_raise_not_accepted(info.error);
@@ -669,11 +680,8 @@ zkb_connect(ZkWait *wait)
 		if (zks_is_fresh(&info))
 			return session;
 		if (cut_off)
-			zkb_raise_cut_off(&info);
-		if (zks_now() < until_connected || info.forfeited)
-			zkb_raise_unreachable(&info);	/* the next call may find it
-											 * connected */
-		abandon(&info);
+			zkb_raise_cut_off(session);
+		raise_unreachable(zks_now() < until_connected || info.forfeited);
 	}
 }
 

@@ -52,30 +52,35 @@ zkb_sent(ZkRequest *request)
 }
 
 void
-zkb_raise_unreachable(const ZkSessionInfo *info)
+zkb_raise_unreachable(const ZkSessionTexts *texts)
 {
+	const ZkTroubles *last = &texts->troubles;
+
 	ereport(ERROR,
 			(errcode(ERRCODE_SYSTEM_ERROR),
 			 errmsg("could not connect to ZooKeeper"),
-			 info->trouble[0] != '\0' ?
+			 last->text[0] != '\0' ?
 			 errdetail_plural("The last attempt failed: %s.", "The last attempts failed: %s.",
-							  info->troubles, info->trouble) :
+							  last->n, last->text) :
 			 errdetail("No server answered in time."),
-			 errhint("%s", zkb_trouble_hint(info->trouble_kind, "Check the addresses in zklock.hosts, and whether a firewall blocks them."))));
+			 errhint("%s", zkb_trouble_hint(last->kind, "Check the addresses in zklock.hosts, and whether a firewall blocks them."))));
 }
 
 void
-zkb_raise_cut_off(const ZkSessionInfo *info)
+zkb_raise_cut_off(ZkSession *session)
 {
+	ZkSessionTexts texts;
+
+	zks_texts(session, &texts);
 	ereport(ERROR,
 			(errcode(ERRCODE_IO_ERROR),
 			 errmsg("lost connection to ZooKeeper"),
-			 info->trouble[0] != '\0' ?
+			 texts.troubles.text[0] != '\0' ?
 			 errdetail_plural("The last attempt to reconnect failed: %s.",
 							  "The last attempts to reconnect failed: %s.",
-							  info->troubles, info->trouble) : 0,
+							  texts.troubles.n, texts.troubles.text) : 0,
 			 errhint("%s Locks of this session are suspect until the connection is restored; see zk_locks.",
-					 zkb_trouble_hint(info->trouble_kind, ZKB_CUT_OFF_HINT))));
+					 zkb_trouble_hint(texts.troubles.kind, ZKB_CUT_OFF_HINT))));
 }
 
 #define LOCAL_SESSIONS_HINT	"If localSessionsEnabled is set, localSessionsUpgradingEnabled must be set, too, on all servers."
@@ -119,10 +124,8 @@ zkb_raise_no_answer(ZkWait *wait)
 void
 zkb_raise_unanswered(ZkWait *wait, ZkSession *session)
 {
-	ZkSessionInfo info = zks_info(session);
-
-	if (info.state == ZKS_SUSPENDED)
-		zkb_raise_cut_off(&info);
+	if (zks_info(session).state == ZKS_SUSPENDED)
+		zkb_raise_cut_off(session);
 	zkb_raise_no_answer(wait);
 }
 

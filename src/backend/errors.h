@@ -23,8 +23,8 @@ pg_noreturn extern void zkb_raise(int rc, const char *path);
 pg_noreturn extern void zkb_raise_not_accepted(int rc);
 
 /* No session could be opened, or the connection of this one is broken */
-pg_noreturn extern void zkb_raise_unreachable(const ZkSessionInfo *info);
-pg_noreturn extern void zkb_raise_cut_off(const ZkSessionInfo *info);
+pg_noreturn extern void zkb_raise_unreachable(const ZkSessionTexts *texts);
+pg_noreturn extern void zkb_raise_cut_off(ZkSession *session);
 
 /* The call's timeout or operation_timeout expired before ZooKeeper answered */
 pg_noreturn extern void zkb_raise_no_answer(ZkWait *wait);

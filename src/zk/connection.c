@@ -85,7 +85,6 @@
 static const char *
 address_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->attempts.address[0] == '\0' && s->zh != NULL)
 		snprintf(s->attempts.address, sizeof(s->attempts.address), "%s", zoo_get_current_server(s->zh));
 	return s->attempts.address;
@@ -94,7 +93,6 @@ address_locked(ZkSession *s)
 static ZkFault *
 fault_at_locked(ZkSession *s, const char *address)
 {
-	zk_assert(zks_has_mutex(s));
 	for (int i = 0; i < s->attempts.nfaults; i++)
 	{
 		if (strcmp(s->attempts.faults[i].address, address) == 0)
@@ -125,14 +123,13 @@ add_fault(char *text, int size, const ZkFault *fault, bool with_address)
 static void
 tell_faults_locked(ZkSession *s)
 {
-	char	   *text = s->info.trouble;
-	const int	size = sizeof(s->info.trouble) - sizeof("; ...");
+	char	   *text = s->texts.troubles.text;
+	const int	size = ZKS_TROUBLES_LEN - sizeof("; ...");
 	bool		fits = true;
 
-	zk_assert(zks_has_mutex(s));
 	text[0] = '\0';
-	s->info.troubles = s->attempts.nfaults;
-	s->info.trouble_kind = s->attempts.nfaults > 0 ? s->attempts.faults[0].kind : ZKS_TROUBLE_NO_WAY;
+	s->texts.troubles.n = s->attempts.nfaults;
+	s->texts.troubles.kind = s->attempts.nfaults > 0 ? s->attempts.faults[0].kind : ZKS_TROUBLE_NO_WAY;
 	for (int i = 0; fits && i < s->attempts.nfaults; i++)
 		fits = add_fault(text, size, &s->attempts.faults[i], s->attempts.nfaults > 1);
 	if (!fits)
@@ -150,7 +147,6 @@ note_fault_locked(ZkSession *s, const char *address, ZksTrouble kind, const char
 	ZkFault		noted = {.kind = kind,.to_listen = old != NULL && old->to_listen};
 	int			at = 0;
 
-	zk_assert(zks_has_mutex(s));
 	snprintf(noted.address, sizeof(noted.address), "%s", address);
 	snprintf(noted.what, sizeof(noted.what), "%s", what);
 	if (old != NULL)
@@ -245,7 +241,6 @@ drop_locked(ZkSession *s, ZksTrouble kind, const char *why)
 {
 	char		junk[4096];
 
-	zk_assert(zks_has_mutex(s));
 	if (why != NULL)
 		zks_trouble_locked(s, kind, why);
 	if (s->sock < 0)
@@ -282,7 +277,6 @@ ask_library_locked(ZkSession *s, int *sock, int *interest, struct timeval *tv)
 {
 	int			rc;
 
-	zk_assert(zks_has_mutex(s));
 	*sock = -1;
 	if (s->sock < 0)
 		s->attempts.address[0] = '\0';
@@ -312,13 +306,9 @@ zks_mend_locked(ZkSession *s)
 	struct timeval tv;
 
 	zk_assert(zks_has_mutex(s));
-	if (!s->broken)
+	if (s->info.state != ZKS_CONNECTED || zks_usable_locked(s))
 		return;
-	s->broken = false;
-	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE)
-		return;
-	if (s->info.state == ZKS_CONNECTED)
-		zks_suspend_locked(s);
+	zks_suspend_locked(s);
 	s->sock = -1;
 	if (ask_library_locked(s, &s->sock, &interest, &tv) == ZOK)
 		drop_locked(s, ZKS_TROUBLE_OTHER, NULL);
@@ -332,12 +322,11 @@ zks_mend_locked(ZkSession *s)
 static bool
 lay_wire_locked(ZkSession *s, int *library_end)
 {
-	zk_assert(zks_has_mutex(s));
-	if (s->tls == NULL)
+	if (s->options.tls == NULL)
 		return true;
 	if (zoo_state(s->zh) != ZOO_CONNECTING_STATE)
 		drop_locked(s, ZKS_TROUBLE_OTHER, "connected before TLS was ready");
-	else if ((s->wire = zks_wire_lay(s->tls, s->sock, s->names, library_end)) == NULL)
+	else if ((s->wire = zks_wire_lay(s->options.tls, s->sock, s->servers.names, library_end)) == NULL)
 		drop_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
 	return s->sock >= 0;
 }
@@ -349,16 +338,12 @@ adopt_locked(ZkSession *s, int sock)
 	int			receive_size = RECEIVE_BUFFER;
 	socklen_t	len = sizeof(s->receive_buffer);
 	int			receiver = sock;
-	ZkFault    *before;
 	int			option;
 
-	zk_assert(zks_has_mutex(s));
 	s->sock = sock;
 	if (sock < 0)
 		return;
-	s->frame.in_long_frame = false;
-	before = fault_at_locked(s, address_locked(s));
-	s->attempts.listens_first = before != NULL && before->to_listen;
+	s->frame.long_at = UINT64_MAX;
 	if (!lay_wire_locked(s, &receiver))
 		return;
 	/* in a socket pair, the sender's buffer limits both */
@@ -378,7 +363,7 @@ adopt_locked(ZkSession *s, int sock)
 static int
 round_length(const ZkSession *s)
 {
-	return s->nservers | 1;
+	return s->servers.n | 1;
 }
 
 /*
@@ -398,7 +383,7 @@ round_length(const ZkSession *s)
 static int64_t
 attempt_until(const ZkSession *s)
 {
-	int64_t		ms = zks_late_after(&s->info) / ZKS_MS / s->nservers;
+	int64_t		ms = zks_late_after(&s->info) / ZKS_MS / s->servers.n;
 	int			others = round_length(s) - 1;
 	int			rounds;
 
@@ -414,7 +399,6 @@ attempting_locked(ZkSession *s)
 {
 	int			state = zoo_state(s->zh);
 
-	zk_assert(zks_has_mutex(s));
 	return s->sock >= 0 && (state == ZOO_CONNECTING_STATE ||
 							state == ZOO_ASSOCIATING_STATE);
 }
@@ -451,7 +435,6 @@ back_off_locked(ZkSession *s, int64_t now)
 	bool		round_ends = s->attempts.tries % round_length(s) == 0;
 	int64_t		pause = PAUSE_MS * ZKS_MS << (rounds < 9 ? rounds : 9) >> 1;
 
-	zk_assert(zks_has_mutex(s));
 	s->attempts.next_at = now;
 	if (round_ends)
 		s->attempts.refused = false;
@@ -490,7 +473,6 @@ count_locked(ZkSession *s, int64_t now)
 {
 	ZkFault    *fault;
 
-	zk_assert(zks_has_mutex(s));
 	if (!s->attempts.trying)
 		return;
 	s->attempts.trying = false;
@@ -514,8 +496,9 @@ count_locked(ZkSession *s, int64_t now)
 static bool
 listens_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
-	return s->attempts.listens_first && s->wire == NULL && now < s->attempts.at + LISTEN_MS * ZKS_MS &&
+	const ZkFault *before = fault_at_locked(s, address_locked(s));
+
+	return before != NULL && before->to_listen && s->wire == NULL && now < s->attempts.at + LISTEN_MS * ZKS_MS &&
 		attempting_locked(s) && zoo_state(s->zh) == ZOO_CONNECTING_STATE;
 }
 
@@ -532,7 +515,6 @@ turned_away_locked(ZkSession *s, uint32_t happened)
 	socklen_t	len = sizeof(info);
 	char		c;
 
-	zk_assert(zks_has_mutex(s));
 	if (s->wire != NULL || s->sock < 0 || (happened & EPOLLRDHUP) == 0 ||
 		zoo_state(s->zh) != ZOO_CONNECTING_STATE)
 		return false;
@@ -545,7 +527,6 @@ turned_away_locked(ZkSession *s, uint32_t happened)
 static void
 reject_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	drop_locked(s, ZKS_TROUBLE_FOREIGN, "the server does not speak ZooKeeper's protocol");
 	s->attempts.of_use = false;
 }
@@ -557,7 +538,6 @@ reject_locked(ZkSession *s)
 static void
 forget_closed_socket_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE || attempting_locked(s))
 		return;
 	s->sock = -1;
@@ -575,7 +555,6 @@ forget_closed_socket_locked(ZkSession *s, int64_t now)
 static void
 expect_answer_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->due.answer_by != 0)
 		return;
 	s->due.answer_by = zks_now() + zks_late_after(&s->info);
@@ -589,12 +568,13 @@ connected_locked(ZkSession *s)
 {
 	int64_t		now = zks_now();
 
-	zk_assert(zks_has_mutex(s));
-	s->connected_now = false;
+	s->id = *zoo_client_id(s->zh);
+	s->info.session_id = s->id.client_id;
+	s->info.timeout_ms = zoo_recv_timeout(s->zh);
 	if (s->info.timeout_ms <= 0 || s->info.timeout_ms > LONGEST_TIMEOUT_MS ||
 		s->info.session_id == 0)
 	{
-		s->info.timeout_ms = s->wanted_timeout_ms;
+		s->info.timeout_ms = s->options.timeout_ms;
 		reject_locked(s);
 		return;
 	}
@@ -611,8 +591,7 @@ connected_locked(ZkSession *s)
 		{
 			s->info.outages++;
 			s->info.outage_ms = (int) (outage / ZKS_MS);
-			memcpy(s->info.outage_cause, s->info.trouble, sizeof(s->info.outage_cause));
-			s->info.outage_kind = s->info.trouble_kind;
+			s->texts.at_outage = s->texts.troubles;
 			atomic_fetch_add(&s->news, 1);
 		}
 		expect_answer_locked(s);
@@ -628,14 +607,14 @@ connected_locked(ZkSession *s)
 		expect_answer_locked(s);
 	}
 	s->info.epoch++;
-	if (s->info.timeout_ms != s->wanted_timeout_ms)
+	if (s->info.timeout_ms != s->options.timeout_ms)
 		atomic_fetch_add(&s->news, 1);
 	s->attempts.ntimeouts = 0;
 	s->due.heartbeat_at = s->info.epoch > 1 ? 0 : now;	/* at once after a
 														 * reconnection */
 	s->attempts.nfaults = 0;
 	tell_faults_locked(s);
-	snprintf(s->info.server, sizeof(s->info.server), "%s", address_locked(s));
+	snprintf(s->texts.server, sizeof(s->texts.server), "%s", address_locked(s));
 	zks_set_state_locked(s, ZKS_CONNECTED);
 	zkn_catch_up_locked(s);
 }
@@ -646,7 +625,6 @@ go_on_locked(ZkSession *s, int *interest, struct timeval *tv)
 {
 	int			sock;
 
-	zk_assert(zks_has_mutex(s));
 	if (s->sock < 0)
 	{
 		s->attempts.trying = true;
@@ -669,7 +647,7 @@ bool
 zks_greeted_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->zh != NULL && s->sock >= 0 && !s->broken && s->info.epoch == 0 &&
+	return s->zh != NULL && s->sock >= 0 && s->info.epoch == 0 &&
 		zoo_state(s->zh) == ZOO_ASSOCIATING_STATE;
 }
 
@@ -733,30 +711,24 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 	if (happened & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 	{
 		verdict = zks_check_frame_locked(s);
-		switch (verdict)
+		if (verdict == FRAME_REJECT)
 		{
-			case FRAME_READ:
-				events |= ZOOKEEPER_READ;
-				break;
-			case FRAME_NONE:
-				break;
-			case FRAME_WAIT:
-				if (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-				{
-					/* the rest will never arrive */
-					drop_locked(s, ZKS_TROUBLE_OTHER, "server closed the connection");
-					return FRAME_NONE;
-				}
-				break;
-			case FRAME_REJECT:
-				reject_locked(s);
-				return FRAME_NONE;
-			case FRAME_TOO_LARGE:
-
-				/* the request fails; the session lives, and continues */
-				drop_locked(s, ZKS_TROUBLE_OTHER, "an answer is too large");
-				return FRAME_NONE;
+			reject_locked(s);
+			return FRAME_NONE;
 		}
+		if (verdict == FRAME_TOO_LARGE ||
+			(verdict == FRAME_WAIT && (happened & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0))
+		{
+			/*
+			 * the request fails; the session lives, and continues.  Or the
+			 * rest will never arrive.
+			 */
+			drop_locked(s, ZKS_TROUBLE_OTHER, verdict == FRAME_TOO_LARGE ?
+						"an answer is too large" : "server closed the connection");
+			return FRAME_NONE;
+		}
+		if (verdict == FRAME_READ)
+			events |= ZOOKEEPER_READ;
 	}
 	if (happened & (EPOLLOUT | EPOLLHUP | EPOLLERR))
 		events |= ZOOKEEPER_WRITE;
@@ -768,7 +740,8 @@ zks_process_locked(ZkSession *s, uint32_t happened)
 		s->frame.unsound = false;
 		reject_locked(s);
 	}
-	if (s->connected_now)
+	if (zoo_state(s->zh) == ZOO_CONNECTED_STATE &&
+		(s->info.state == ZKS_CONNECTING || s->info.state == ZKS_SUSPENDED))
 		connected_locked(s);
 	else if (zoo_state(s->zh) != ZOO_CONNECTED_STATE && !attempting_locked(s))
 		s->sock = -1;			/* another thread may get this number as soon

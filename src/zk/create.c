@@ -2,9 +2,9 @@
  *
  * create.c
  *	  How our nodes, and the marks under them, come to be: one, or several in one
- *	  transaction.
+ *	  transaction; and whether they have, if that is not answered.
  *
- * What follows, whatever the answer is, and if there is none, is node.c's.
+ * What follows, whatever the answer is, is node.c's.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,6 +23,9 @@
 /* Of the result of a set: its header, and what it says of the node */
 #define MARK_RESULT_BYTES	(9 + 68)
 
+/* How long until a list that was too large to be read is requested again */
+#define TOO_LARGE_PAUSE_MS	60000
+
 /* All have the same length */
 #define ANY_UUID			"00000000-0000-4000-8000-000000000000"
 
@@ -32,7 +35,6 @@
  */
 typedef struct Group
 {
-	int64_t		sent_at;		/* of their create */
 	int			n;
 	ZkNode	   *nodes[];
 } Group;
@@ -51,20 +53,19 @@ on_created(ZkRequest *r)
 
 	if (!zkn_called_back_locked(n))
 		return;
-	if (r->rc == ZOK)
+	if (r->answer.rc == ZOK)
 	{
-		zkn_name_locked(n, r->name);
-		n->czxid = r->stat.czxid;
-		n->proven_at = r->sent_at;
-		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, n->czxid);
-		zkn_present_locked(n);
+		zkn_name_locked(n, r->name + (n->name - n->path));
+		n->proven_at = r->answer.sent_at;
+		n->comes_next = zkn_turn_created_locked(n->session, n->dir, n->name, r->answer.stat.czxid);
+		zkn_present_locked(n, r->answer.stat.czxid);
 		return;
 	}
 	(void) zkn_turn_created_locked(n->session, n->dir, NULL, 0);
-	if (zks_is_doubtful(r->rc))
-		zkn_unsure_locked(n, r->rc);
+	if (zks_is_doubtful(r->answer.rc))
+		zkn_unsure_locked(n, r->answer.rc);
 	else
-		refused_create(n, r->rc);
+		refused_create(n, r->answer.rc);
 }
 
 static void
@@ -73,8 +74,8 @@ on_parent(ZkRequest *r)
 	ZkNode	   *n = (ZkNode *) r->owner;
 
 	/* the first error is the reason for those that follow */
-	if (zkn_called_back_locked(n) && n->parent_rc == ZOK && r->rc != ZNODEEXISTS)
-		n->parent_rc = r->rc;
+	if (zkn_called_back_locked(n) && n->parent_rc == ZOK && r->answer.rc != ZNODEEXISTS)
+		n->parent_rc = r->answer.rc;
 }
 
 /* Whether this directory is the other one, or one of its ancestors */
@@ -96,6 +97,11 @@ create_parents(ZkNode *n, const char *before)
 {
 	char		path[ZKS_PATH_LEN];
 
+	/* the board is for all, whoever may read the records */
+	ZkOp		op = {
+		.type = ZOO_CREATE_CONTAINER_OP,.path = path,.data = CONTAINER_MARK,.closed = n->want.closed && n->want.record == NULL
+	};
+
 	snprintf(path, sizeof(path), "%s", n->dir);
 	for (char *slash = path; slash != NULL;)
 	{
@@ -104,27 +110,32 @@ create_parents(ZkNode *n, const char *before)
 		slash = strchr(slash + 1, '/');
 		if (slash != NULL)
 			*slash = '\0';
-		else if (n->single)
+		else if (n->style->single)
 			break;				/* that is the node */
 		if (!leads_to(path, before))
 			r = zkn_request_locked(n, on_parent);
-		/* the board is for all, whoever may read the records */
 		if (r != NULL)
-			zkr_create_locked(r, path, ZOO_CONTAINER, CONTAINER_MARK, n->closed && !n->is_record);
+			zkr_send_locked(r, &op);
 		if (slash != NULL)
 			*slash = '/';
 	}
 }
 
 static ZkRequest *
-group_request(Group *g, ZkDone done)
+group_request(ZkNode *const *nodes, int n, ZkDone done)
 {
-	ZkRequest  *r = zkr_new_locked(g->nodes[0]->session, done, g);
+	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
+	ZkRequest  *r = g != NULL ? zkr_new_locked(nodes[0]->session, done, g) : NULL;
 
 	if (r == NULL)
+	{
+		free(g);
 		return NULL;
-	for (int i = 0; i < g->n; i++)
-		g->nodes[i]->pending++;
+	}
+	g->n = n;
+	memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
+	for (int i = 0; i < n; i++)
+		nodes[i]->pending++;
 	return r;
 }
 
@@ -136,7 +147,7 @@ static void
 on_group_read(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
-	bool		ours = r->rc == ZOK && r->stat.owner == r->session->info.session_id;
+	bool		ours = r->answer.rc == ZOK && r->answer.stat.owner == r->session->info.session_id;
 
 	for (int i = 0; i < g->n; i++)
 	{
@@ -145,23 +156,11 @@ on_group_read(ZkRequest *r)
 		if (!zkn_called_back_locked(n))
 			continue;
 		if (ours)
-		{
-			n->czxid = r->stat.czxid;
-			n->proven_at = g->sent_at;
-			zkn_present_locked(n);
-		}
+			zkn_present_locked(n, r->answer.stat.czxid);
 		else
 			zkn_unsure_locked(n, ZOK);
 	}
 	free(g);
-}
-
-static const char *
-name_of(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash != NULL ? slash + 1 : path;
 }
 
 static void
@@ -170,34 +169,31 @@ on_group_created(ZkRequest *r)
 	Group	   *g = (Group *) r->owner;
 	int			failed = zkr_failed_op(r);
 	ZkRequest  *read = NULL;
-	const char *path = NULL;
 
-	g->sent_at = r->sent_at;
-	if (r->rc == ZOK)
-	{
-		/* all stay in CREATING until one has been read */
-		for (int i = 0; i < g->n; i++)
-			zkn_name_locked(g->nodes[i], name_of(r->op_names[i]));
-		path = g->nodes[0]->path;
-		read = group_request(g, on_group_read);
-	}
+	/* all stay in CREATING until one has been read */
+	if (r->answer.rc == ZOK)
+		read = group_request(g->nodes, g->n, on_group_read);
 	for (int i = 0; i < g->n; i++)
 	{
 		ZkNode	   *n = g->nodes[i];
 
+		if (r->answer.rc == ZOK)
+		{
+			zkn_name_locked(n, r->op_names[i] + (n->name - n->path));
+			n->proven_at = r->answer.sent_at;
+		}
 		if (!zkn_called_back_locked(n) || read != NULL)
 			continue;
-		if (r->rc == ZOK || zks_is_doubtful(r->rc))
-			zkn_unsure_locked(n, r->rc);
+		if (r->answer.rc == ZOK || zks_is_doubtful(r->answer.rc))
+			zkn_unsure_locked(n, r->answer.rc);
 		else
-			refused_create(n, i == failed ? r->rc : ZRUNTIMEINCONSISTENCY);
+			refused_create(n, i == failed ? r->answer.rc : ZRUNTIMEINCONSISTENCY);
 	}
 
-	/* last, since it may be answered at once, and the group is freed then */
+	/* last, since it may be answered at once */
 	if (read != NULL)
-		zkr_stat_locked(read, path);
-	else
-		free(g);
+		zkr_read_locked(read, ZOO_EXISTS_OP, r->op_names[0]);
+	free(g);
 }
 
 /*
@@ -220,6 +216,158 @@ path_bytes(const char *dir, const char *prefix)
 	return (int) (ZKR_STRING_BYTES + strlen(dir) + 1 + len);
 }
 
+/* Of a single one its version is known by that, too, and how we call it */
+static void
+found(ZkNode *n, const ZkRequest *r)
+{
+	if (n->style->single)
+	{
+		n->version = r->answer.stat.version;
+		zkp_single_name(n->name, r->answer.stat.czxid);
+	}
+	zkn_present_locked(n, r->answer.stat.czxid);
+}
+
+/*
+ * Looking for a node whose create was not answered
+ */
+
+/* What left it in doubt, which its owner is told if it turns out not to exist */
+static int
+why_unsure(const ZkNode *n)
+{
+	return n->rc != ZOK ? n->rc : ZCONNECTIONLOSS;
+}
+
+static void
+on_found(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+
+	if (!zkn_called_back_locked(n))
+		return;
+	if (zkn_is_ours_locked(n, r))
+		found(n, r);
+	else if (r->answer.rc == ZOK || r->answer.rc == ZNONODE)
+		zkn_absent_locked(n, why_unsure(n));
+	/* else still unsure: look again on another connection, or later */
+}
+
+static void
+on_listed(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	size_t		len = n->prefix_len;
+
+	if (!zkn_called_back_locked(n))
+		return;
+	if (r->answer.rc == ZKS_TOO_LARGE)
+		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;	/* it costs the
+																 * connection */
+	if (r->answer.rc != ZOK && r->answer.rc != ZNONODE)
+		return;
+	for (int i = 0; i < r->answer.nchildren; i++)
+	{
+		ZkRequest  *stat;
+
+		if (strncmp(r->answer.children[i], n->name, len) != 0 ||
+			strlen(r->answer.children[i]) > len + ZKR_NUMBER_LEN)
+			continue;
+		zkn_name_locked(n, r->answer.children[i]);
+		stat = zkn_request_locked(n, on_found);
+		if (stat != NULL)
+			zkr_read_locked(stat, ZOO_EXISTS_OP, n->path);
+		return;
+	}
+	zkn_absent_locked(n, why_unsure(n));
+}
+
+/* A single node, and the read behind its create */
+static void
+on_single_created(ZkRequest *r)
+{
+	ZkNode	   *n = (ZkNode *) r->owner;
+	int			created = r->before == NULL ? r->answer.rc : r->before->answered ? r->before->answer.rc : ZSYSTEMERROR;
+
+	if (!zkn_called_back_locked(n))
+		return;
+	if (created != ZOK && !zks_is_doubtful(created))
+		refused_create(n, created);
+	else if (zkn_is_ours_locked(n, r))
+	{
+		n->proven_at = r->before->answer.sent_at;
+		found(n, r);
+	}
+	else
+		zkn_unsure_locked(n, created);	/* it may have been deleted since */
+}
+
+/*
+ * So often that it gets its version, and read behind that.  If there is none that may be
+ * used it is asked again, as if ZooKeeper had said so, until there is.
+ */
+static void
+send_single(ZkNode *n, ZkRequest *r, const char *data)
+{
+	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
+
+	n->version = zkn_new_version_locked(n, n->version);
+	for (int i = 0; i <= n->version; i++)
+	{
+		ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
+		ops[i].path = n->dir;
+		ops[i].flags = ZOO_EPHEMERAL;
+		ops[i].data = i == n->version ? data : NULL;
+		ops[i].closed = n->want.closed;
+		ops[i].version = -1;
+	}
+	if (n->version < 0)
+		zkr_answer_locked(r, ZKS_IN_DOUBT);
+	else if (zkr_new_before_locked(r) != NULL)
+	{
+		zkr_multi_locked(r->before, ops, 1 + n->version);
+		zkr_read_locked(r, ZOO_EXISTS_OP, n->dir);
+	}
+}
+
+static ZkOp
+create_op(const ZkNode *n, int type, const char *data)
+{
+	ZkOp		op = {
+		.type = type,.path = n->path,.flags = ZOO_EPHEMERAL_SEQUENTIAL,.data = data,.closed = n->want.closed
+	};
+
+	return op;
+}
+
+/* One in a queue need not be read: the answer to its create has the czxid */
+static void
+send_queued(ZkNode *n, ZkRequest *r, const char *data)
+{
+	ZkOp		op = create_op(n, ZOO_CREATE2_OP, data);
+
+	zkr_send_locked(r, &op);
+}
+
+/* All or none of these */
+static void
+send_group(ZkNode *const *nodes, int n, ZkRequest *r, const char *data)
+{
+	ZkOp		ops[ZKN_CHECK_MAX] = {0};
+
+	for (int i = 0; i < n; i++)
+		ops[i] = create_op(nodes[i], ZOO_CREATE_OP, data);
+	zkr_multi_locked(r, ops, n);
+}
+
+static const ZkStyle queued = {
+	.send = send_queued,.created = on_created,.looks = ZOO_GETCHILDREN_OP,.looked = on_listed
+};
+
+static const ZkStyle single = {
+	.single = true,.send = send_single,.created = on_single_created,.looks = ZOO_EXISTS_OP,.looked = on_found
+};
+
 static ZkNode *
 new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 {
@@ -236,126 +384,55 @@ new_node(ZkSession *s, const char *dir, const ZkpWant *want, bool parents)
 	n->session = s;
 	n->state = ZKN_CREATING;
 	n->parents = parents;
-	n->closed = want->closed;
-	n->is_record = want->record != NULL;
-	n->single = !n->is_record && want->style == ZKP_SINGLE;
-	n->version = n->single ? want->seen_version : -1;
+	n->want = *want;
+	n->style = want->record == NULL && want->style == ZKP_SINGLE ? &single : &queued;
+	n->version = n->style->single ? want->seen_version : -1;
 	strcpy(n->dir, dir);
 	n->path = strcpy(n->dir + dir_size, dir);
 	n->name = n->path + dir_size;
 	n->shared_path = strcpy(n->name + ZKP_NAME_LEN, dir);
 	n->shared_name = n->shared_path + dir_size;
-	n->identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
-	if (!n->single)
+	n->want.identity = strcpy(n->shared_name + ZKP_NAME_LEN, identity);
+	if (!n->style->single)
 	{
 		n->name[-1] = n->shared_name[-1] = '/';
 		zkp_prefix(n->name, uuid, want);
 	}
 	n->prefix_len = (int) strlen(n->name);
-	n->path_bytes = path_bytes(dir, n->single ? NULL : n->name);
+	n->path_bytes = path_bytes(dir, n->style->single ? NULL : n->name);
 	return n;
 }
 
-/* A single node, and the read behind its create */
+/*
+ * The list: those that nobody wants come first, since many a call asks for them, and
+ * those that are held may be thousands
+ */
 static void
-on_single_created(ZkRequest *r)
+enlist(ZkNode *n)
 {
-	ZkNode	   *n = (ZkNode *) r->owner;
-	int			created = r->before == NULL ? r->rc : r->before->answered ? r->before->rc : ZSYSTEMERROR;
-
-	if (!zkn_called_back_locked(n))
-		return;
-	if (created != ZOK && !zks_is_doubtful(created))
-		refused_create(n, created);
-	else if (zkn_is_ours_locked(n, r))
-	{
-		n->proven_at = r->before->sent_at;
-		zkn_found_locked(n, r);
-	}
-	else
-		zkn_unsure_locked(n, created);	/* it may have been deleted since */
-}
-
-/* So often that it gets its version, and read behind that */
-static void
-send_single(ZkRequest *r, const ZkNode *n, const char *data)
-{
-	ZkOp		ops[1 + ZKN_MOST_VERSION] = {0};
-
-	for (int i = 0; i <= n->version; i++)
-	{
-		ops[i].type = i == 0 ? ZOO_CREATE_OP : ZOO_SETDATA_OP;
-		ops[i].path = n->dir;
-		ops[i].flags = ZOO_EPHEMERAL;
-		ops[i].data = i == n->version ? data : NULL;
-		ops[i].closed = n->closed;
-		ops[i].version = -1;
-	}
-	zkr_stat_behind_locked(r, n->dir, ops, 1 + n->version);
-}
-
-/* One in a queue need not be read: the answer to its create has the czxid */
-static bool
-create_one_locked(ZkNode *n)
-{
-	ZkpData		says = {.identity = n->identity};
-	char	   *data = zkn_make_data(&says);
-	ZkRequest  *r = data != NULL ? zkn_request_locked(n, n->single ? on_single_created : on_created) : NULL;
-	bool		denied = n->single && (n->version = zkn_new_version_locked(n, n->version)) < 0;
-
-	zk_assert(zks_has_mutex(n->session));
-	if (r != NULL)
-	{
-		zkn_enlist_locked(n);
-		n->parents &= !denied;
-		if (n->parents)
-			create_parents(n, "");
-		if (denied)
-			/* asked again, as if ZooKeeper had said so, until some are free */
-			zkr_answer_locked(r, ZKS_IN_DOUBT);
-		else if (n->single)
-			send_single(r, n, data);
-		else
-			zkr_create_locked(r, n->path, ZOO_EPHEMERAL_SEQUENTIAL, data, n->closed);
-	}
-	free(data);
-	return r != NULL;
+	TAILQ_INSERT_TAIL(&n->session->nodes.all, n, link);
+	n->session->nodes.path_bytes += n->path_bytes;
 }
 
 static bool
-create_group_locked(ZkNode *const *nodes, int n)
+create_locked(ZkNode *const *nodes, int n)
 {
-	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
-	ZkOp	   *ops = calloc(n, sizeof(ZkOp));
-	ZkpData		says = {.identity = nodes[0]->identity};	/* the same for all */
+	ZkNode	   *first = nodes[0];
+	ZkpData		says = {.identity = first->want.identity};	/* the same for all */
 	char	   *data = zkn_make_data(&says);
-	ZkRequest  *r = NULL;
+	ZkRequest  *r = data == NULL ? NULL : n == 1 ? zkn_request_locked(first, first->style->created) :
+	group_request(nodes, n, on_group_created);
 
-	zk_assert(zks_has_mutex(nodes[0]->session));
-	if (g != NULL && ops != NULL && data != NULL)
+	for (int i = 0; i < n && r != NULL; i++)
 	{
-		g->n = n;
-		memcpy(g->nodes, nodes, n * sizeof(ZkNode *));
-		r = group_request(g, on_group_created);
+		enlist(nodes[i]);
+		if (nodes[i]->parents)
+			create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
 	}
-	if (r != NULL)
-	{
-		for (int i = 0; i < n; i++)
-		{
-			ops[i].type = ZOO_CREATE_OP;
-			ops[i].path = nodes[i]->path;
-			ops[i].flags = ZOO_EPHEMERAL_SEQUENTIAL;
-			ops[i].data = data;
-			ops[i].closed = nodes[i]->closed;
-			zkn_enlist_locked(nodes[i]);
-			if (nodes[i]->parents)
-				create_parents(nodes[i], i > 0 ? nodes[i - 1]->dir : "");
-		}
-		zkr_multi_locked(r, ops, n);
-	}
-	else
-		free(g);
-	free(ops);
+	if (r != NULL && n == 1)
+		first->style->send(first, r, data);
+	else if (r != NULL)
+		send_group(nodes, n, r, data);
 	free(data);
 	return r != NULL;
 }
@@ -372,8 +449,8 @@ zkn_create(ZkSession *s, char *const *dirs, int n, const ZkpWant *want, bool par
 	if (made == n)
 	{
 		zks_enter(s);
-		zk_assert(n == 1 || !nodes[0]->single);
-		sent = n == 1 ? create_one_locked(nodes[0]) : create_group_locked(nodes, n);
+		zk_assert(n == 1 || (n <= ZKN_CHECK_MAX && !nodes[0]->style->single));
+		sent = create_locked(nodes, n);
 		zks_leave(s);
 	}
 	while (!sent && made > 0)
@@ -421,7 +498,7 @@ zkn_path_bytes(ZkSession *s, char *const *dirs, int n, const ZkpWant *want)
 	size_t		bytes;
 
 	zks_enter(s);
-	bytes = s->path_bytes;
+	bytes = s->nodes.path_bytes;
 	zks_leave(s);
 	zkp_prefix(prefix, ANY_UUID, want);
 	for (int i = 0; i < n; i++)
@@ -434,7 +511,7 @@ static void
 on_marked(ZkRequest *r)
 {
 	Group	   *g = (Group *) r->owner;
-	int			failed = r->rc != ZOK && !zks_is_doubtful(r->rc) ? zkr_failed_op(r) : -1;
+	int			failed = r->answer.rc != ZOK && !zks_is_doubtful(r->answer.rc) ? zkr_failed_op(r) : -1;
 
 	for (int i = 0; i < g->n; i++)
 	{
@@ -442,7 +519,7 @@ on_marked(ZkRequest *r)
 
 		/* not before all know: one may be the reason for another */
 		if (n->mark != NULL)
-			zkn_mark_written_locked(n->mark, r->rc, r->sent_at, failed >= 0 && failed / 2 == i,
+			zkn_mark_written_locked(n->mark, r->answer.rc, r->answer.sent_at, failed >= 0 && failed / 2 == i,
 									failed % 2 == 0);
 	}
 	for (int i = 0; i < g->n; i++)
@@ -451,8 +528,8 @@ on_marked(ZkRequest *r)
 
 		if (!zkn_called_back_locked(n))
 			continue;
-		if (r->rc == ZOK)
-			n->proven_at = r->sent_at;
+		if (r->answer.rc == ZOK)
+			n->proven_at = r->answer.sent_at;
 		if (!zkn_is_wanted(n))
 			zkn_advance_locked(n);
 	}
@@ -462,41 +539,35 @@ on_marked(ZkRequest *r)
 bool
 zkn_mark(ZkSession *s, const ZkMarking *what, int n, ZkMark **marks)
 {
-	Group	   *g = malloc(sizeof(Group) + n * sizeof(ZkNode *));
-	ZkOp	   *ops = calloc(2 * n, sizeof(ZkOp));
+	ZkNode	   *nodes[ZKN_CHECK_MAX / 2];
+	ZkOp		ops[ZKN_CHECK_MAX] = {0};
 	ZkRequest  *r = NULL;
 	int			made = 0;
 
 	while (made < n && (marks[made] = zkn_new_mark(&what[made])) != NULL)
-		made++;
-	zks_enter(s);
-	if (g != NULL && ops != NULL && made == n)
 	{
-		g->n = n;
-		for (int i = 0; i < n; i++)
-			g->nodes[i] = what[i].node;
-		r = group_request(g, on_marked);
+		nodes[made] = what[made].node;
+		made++;
 	}
+	zk_assert(2 * n <= ZKN_CHECK_MAX);
+	zks_enter(s);
+	if (made == n)
+		r = group_request(nodes, n, on_marked);
 	for (int i = 0; i < n && r != NULL; i++)
 	{
-		ZkNode	   *node = g->nodes[i];
-
-		zkn_part_with_mark_locked(node);
-		node->mark = marks[i];
-		zkn_begin_mark_locked(s, marks[i], node, zkn_advance_locked);
+		zkn_part_with_mark_locked(nodes[i]);
+		nodes[i]->mark = marks[i];
+		zkn_begin_mark_locked(s, marks[i], nodes[i], zkn_advance_locked);
 		ops[2 * i].type = ZOO_CHECK_OP;
-		ops[2 * i].path = node->path;
+		ops[2 * i].path = nodes[i]->path;
 		ops[2 * i].version = -1;
 		zkn_mark_op(marks[i], &ops[2 * i + 1]);
 	}
 	if (r != NULL)
 		zkr_multi_locked(r, ops, 2 * n);
-	else
-		free(g);
 	zks_leave(s);
 	while (r == NULL && made > 0)
 		free(marks[--made]);
-	free(ops);
 	return r != NULL;
 }
 

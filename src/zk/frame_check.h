@@ -13,10 +13,10 @@
 /* What is known about the frame that the client library is to read next. */
 typedef struct ZkFrame
 {
-	bool		in_long_frame;
+	uint64_t	long_at;		/* a long one is being read, as long as there
+								 * were this many replies */
 	bool		followed;		/* more data was there after it */
 	bool		unsound;		/* what was read cannot come from ZooKeeper */
-	uint64_t	replies_before;
 } ZkFrame;
 
 typedef enum ZkFrameVerdict

@@ -29,8 +29,8 @@
 #include "keeper_thread.h"
 #include "lease.h"
 #include "library_handle.h"
+#include "multi.h"
 #include "nodes.h"
-#include "operation.h"
 #include "proof.h"
 #include "resolve.h"
 #include "stop_signal_private.h"
@@ -82,9 +82,8 @@ heartbeat_interval(ZkSession *s)
 static bool
 asks_quorum_locked(ZkSession *s, int64_t now)
 {
-	bool		asks = zkn_expects_turn_locked(s) || (zks_stop_heeds_doubt() && zkn_is_relied_locked(s));
+	bool		asks = zkn_expects_turn_locked(s) || (zks_stop_heeds_doubt() && s->nodes.nrelied > 0);
 
-	zk_assert(zks_has_mutex(s));
 	if (!asks)
 		s->due.quorum_since = 0;
 	else if (s->due.quorum_since == 0)
@@ -105,15 +104,14 @@ owner_asks_locked(ZkSession *s)
 	ZkRequest  *r;
 	ZkWatch    *w;
 
-	zk_assert(zks_has_mutex(s));
-	if (!TAILQ_EMPTY(&s->answered))
+	if (!TAILQ_EMPTY(&s->requests.answered))
 		return true;			/* it has not taken note of them */
-	TAILQ_FOREACH(r, &s->sent, in_list)
+	TAILQ_FOREACH(r, &s->requests.sent, in_list)
 	{
 		if (r->listener == LISTENER_OWNER)
 			return true;
 	}
-	LIST_FOREACH(w, &s->watches, in_list)
+	LIST_FOREACH(w, &s->watches.all, in_list)
 	{
 		if (!w->dropped)
 			return true;
@@ -139,9 +137,9 @@ heartbeat_locked(ZkSession *s, int64_t now)
 	bool		in_doubt = zks_in_doubt(&s->info);
 	bool		at_once = in_doubt && s->due.heartbeat_at < s->info.gap_at;
 	bool		quorum = asks_quorum_locked(s, now) || in_doubt;
+	ZkOp		op = {.type = ZOO_CHECK_OP,.path = "/",.version = -1};
 	ZkRequest  *r;
 
-	zk_assert(zks_has_mutex(s));
 	if (!zks_usable_locked(s) || s->due.close_by != 0 ||
 		(!at_once && now - s->due.heartbeat_at < heartbeat_interval(s)))
 		return;
@@ -157,9 +155,9 @@ heartbeat_locked(ZkSession *s, int64_t now)
 		r->listener = LISTENER_NONE;
 		r->sync_path = in_doubt ? NULL : "/";
 		if (in_doubt)
-			zkr_prove_locked(r);
+			zkr_multi_locked(r, &op, 1);	/* whatever is said of it */
 		else
-			zkr_stat_locked(r, "/");
+			zkr_read_locked(r, ZOO_EXISTS_OP, "/");
 	}
 	zkn_heartbeat_locked(s);
 }
@@ -168,7 +166,6 @@ heartbeat_locked(ZkSession *s, int64_t now)
 static void
 beat_early_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->due.catch_up_at == 0 || now < s->due.catch_up_at)
 		return;
 	s->due.catch_up_at = 0;
@@ -187,7 +184,6 @@ beat_early_locked(ZkSession *s, int64_t now)
 static void
 expire_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->due.close_by != 0)
 		return;
 	if (s->info.state == ZKS_SUSPENDED && now > zks_lease_ends(&s->info))
@@ -221,7 +217,6 @@ renewal_due(ZkSession *s)
 static bool
 needs_renewal_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	return s->info.state == ZKS_SUSPENDED && s->info.forfeited && s->due.close_by == 0 &&
 		zks_now() >= renewal_due(s);
 }
@@ -236,20 +231,18 @@ needs_renewal_locked(ZkSession *s)
 static int64_t
 retirement_due_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
-	if (s->in_use || s->idle_ms == 0 || s->due.close_by != 0 || s->in_flight > 0 ||
+	if (s->idle.in_use || s->idle.ms == 0 || s->due.close_by != 0 || s->requests.in_flight > 0 ||
 		zkn_any_locked(s) || owner_asks_locked(s))
 		return ZKS_NEVER;
-	return s->idle_since + s->idle_ms * ZKS_MS;
+	return s->idle.since + s->idle.ms * ZKS_MS;
 }
 
 static void
 retire_locked(ZkSession *s, int64_t now)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->info.state == ZKS_OVER || now < retirement_due_locked(s))
 		return;
-	atomic_store(&s->retired, true);
+	atomic_store(&s->idle.retired, true);
 	zks_end_locked(s, ZCLOSING);
 	s->notify = false;
 }
@@ -262,7 +255,6 @@ retire_locked(ZkSession *s, int64_t now)
 static bool
 finished_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (s->info.state == ZKS_OVER)
 		return true;
 	if (!atomic_load(&s->closing))
@@ -274,22 +266,16 @@ finished_locked(ZkSession *s)
 	}
 	if (zks_now() >= s->due.close_by)
 		return true;
-	switch (s->info.state)
-	{
-		case ZKS_CONNECTED:
 
-			/*
-			 * The library closes its socket as soon as anything arrives after
-			 * its goodbye.  With an answer still unread that makes the kernel
-			 * reset the connection, and the server may lose the goodbye.
-			 */
-			return s->in_flight == 0;
-		case ZKS_SUSPENDED:
-			/* closing needs a connection, so wait for one a little */
-			return !zkn_any_locked(s);
-		default:
-			return true;
-	}
+	/*
+	 * The library closes its socket as soon as anything arrives after its
+	 * goodbye.  With an answer still unread that makes the kernel reset the
+	 * connection, and the server may lose the goodbye.
+	 */
+	if (s->info.state == ZKS_CONNECTED)
+		return s->requests.in_flight == 0;
+	/* closing needs a connection, so wait for one a little */
+	return s->info.state != ZKS_SUSPENDED || !zkn_any_locked(s);
 }
 
 /* Before the wait.  Returns how long it may take, in ms. */
@@ -299,7 +285,6 @@ prepare_locked(ZkSession *s)
 	int64_t		now = zks_now();
 	int64_t		until;
 
-	zk_assert(zks_has_mutex(s));
 	zks_mend_locked(s);
 	retire_locked(s, now);
 	heartbeat_locked(s, now);
@@ -343,7 +328,7 @@ keep(ZkSession *s)
 		 */
 		if (happened == 0 && zks_usable_locked(s))
 			happened = EPOLLIN;
-		if (happened != 0 && s->sock >= 0 && !s->broken &&
+		if (happened != 0 && s->sock >= 0 && (s->info.state != ZKS_CONNECTED || zks_usable_locked(s)) &&
 			zks_process_locked(s, happened) == FRAME_WAIT)
 		{
 			zks_unlock(s);
@@ -384,27 +369,6 @@ take_turn(ZkSession *s)
 	return true;
 }
 
-/*
- * Where the servers are; as before, if that cannot be found out this time.  False
- * if it never could.  With the reason if a name could not be resolved.
- */
-static bool
-find_servers(ZkSession *s, bool only_numeric, char *error, int errlen)
-{
-	char	   *names;
-	int			nservers;
-	char	   *addresses = zks_resolve(s->hosts, only_numeric, &nservers, &names, error, errlen);
-
-	if (addresses == NULL)
-		return s->addresses != NULL;
-	free(s->addresses);
-	free(s->names);
-	s->addresses = addresses;
-	s->names = names;
-	s->nservers = nservers;
-	return true;
-}
-
 /* The session ends with the last of its owners: who opened it, and the thread. */
 void
 zks_disown(ZkSession *s)
@@ -415,12 +379,11 @@ zks_disown(ZkSession *s)
 	zkr_free_requests(s);
 	zkr_free_watches(s);
 	zks_wakeup_close(&s->wakeup);
-	pthread_mutex_destroy(&s->shown_mutex);
+	pthread_mutex_destroy(&s->shown.mutex);
 	pthread_mutex_destroy(&s->mutex);
-	zks_free_credentials(s);
-	free(s->addresses);
-	free(s->names);
-	free(s->hosts);
+	zks_free_options(s);
+	free(s->servers.addresses);
+	free(s->servers.names);
 	free(s);
 }
 
@@ -432,24 +395,22 @@ static bool
 begin(ZkSession *s)
 {
 	char		error[ZKS_TROUBLE_LEN];
-	bool		found;
 
 	if (s->zh != NULL)
 	{
 		zks_lock(s);
 		return true;
 	}
-	found = find_servers(s, false, error, sizeof(error));
+	/* as before, if that cannot be found out this time */
+	(void) zks_resolve(s->options.hosts, false, &s->servers, error, sizeof(error));
 	if (!take_turn(s))
 		return false;
 	zks_lock(s);
 	s->attempts.nfaults = 0;	/* the addresses may be others now */
 	if (error[0] != '\0')
 		zks_trouble_locked(s, ZKS_TROUBLE_NAME, error);
-	if (!found)
-	{
+	if (s->servers.addresses == NULL)
 		zks_end_locked(s, ZBADARGUMENTS);
-	}
 	else if (!zks_open_handle_locked(s))
 	{
 		zks_trouble_locked(s, ZKS_TROUBLE_OTHER, strerror(errno));
@@ -493,7 +454,6 @@ attend(ZkSession *s)
 static void
 linger_locked(ZkSession *s)
 {
-	zk_assert(zks_has_mutex(s));
 	if (atomic_load(&nkeepers) > MAX_KEEPERS / 2)
 		return;
 	for (;;)
@@ -518,18 +478,18 @@ keeper_main(void *arg)
 
 	while (attend(s))
 		;
-	if (s->tls != NULL)
+	if (s->options.tls != NULL)
 	{
-		zks_tls_free(s->tls);
+		zks_tls_free(s->options.tls);
 		zks_tls_thread_ends();
 	}
 	zks_lock(s);
-	s->tls = NULL;
+	s->options.tls = NULL;
 	zks_end_locked(s, ZCLOSING);
 	zkn_over_locked(s);
 	zkn_show_locked(s);
 	linger_locked(s);
-	s->notify = !atomic_load(&s->retired);
+	s->notify = !atomic_load(&s->idle.retired);
 	if (!s->notify)
 		zks_wakeup_close(&s->wakeup);
 	atomic_fetch_sub(&nkeepers, 1);
@@ -554,10 +514,10 @@ go_ahead(ZkSession *s)
 	char		error[ZKS_TROUBLE_LEN];
 	struct pollfd fd = {.events = POLLOUT};
 
-	if (threadless || s->tls != NULL || sem_trywait(&turn) != 0)
+	if (threadless || s->options.tls != NULL || sem_trywait(&turn) != 0)
 		return;
 	zks_enter(s);
-	if (find_servers(s, true, error, sizeof(error)) && zks_open_handle_locked(s))
+	if (zks_resolve(s->options.hosts, true, &s->servers, error, sizeof(error)) && zks_open_handle_locked(s))
 	{
 		(void) prepare_locked(s);
 		fd.fd = s->sock;

@@ -61,70 +61,60 @@ on_session_event(zhandle_t *zh, int type, int state, const char *path, void *con
 {
 	ZkSession  *s = (ZkSession *) context;
 
+	(void) zh;
 	(void) path;
-	if (type != ZOO_SESSION_EVENT || s->info.state == ZKS_OVER)
-		return;
-	if (state == ZOO_CONNECTED_STATE)
-	{
-		const clientid_t *id = zoo_client_id(zh);
-		int			timeout = zoo_recv_timeout(zh);
-
-		s->connected_now = true;
-		s->info.session_id = id->client_id;
-		s->id = *id;
-		s->info.timeout_ms = timeout;
-	}
-	else if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
+	if (type != ZOO_SESSION_EVENT || s->info.state == ZKS_OVER || state == ZOO_CONNECTED_STATE)
+		return;					/* connection.c sees the latter */
+	if (state == ZOO_EXPIRED_SESSION_STATE || state == ZOO_AUTH_FAILED_STATE)
 		zks_end_locked(s, state == ZOO_AUTH_FAILED_STATE ? ZAUTHFAILED : ZSESSIONEXPIRED);
 	else if (s->info.state == ZKS_CONNECTED)
 		zks_suspend_locked(s);
 }
 
 /*-------------------------------------------------------------------------
- * Credentials
+ * Options, with the credentials
  *-------------------------------------------------------------------------
  */
 
-static void
-wipe(char *secret)
-{
-	if (secret != NULL)
-		explicit_bzero(secret, strlen(secret));
-	free(secret);
-}
-
+/* All but tls, which is the thread's */
 void
-zks_free_credentials(ZkSession *s)
+zks_free_options(ZkSession *s)
 {
-	for (int i = 0; s->credentials != NULL && i < s->ncredentials; i++)
+	ZkCredential *credentials = (ZkCredential *) s->options.credentials;
+
+	for (int i = 0; credentials != NULL && i < s->options.ncredentials; i++)
 	{
-		free(s->credentials[i].scheme);
-		wipe(s->credentials[i].secret);
+		free(credentials[i].scheme);
+		if (credentials[i].secret != NULL)
+			explicit_bzero(credentials[i].secret, strlen(credentials[i].secret));
+		free(credentials[i].secret);
 	}
-	free(s->credentials);
-	s->credentials = NULL;
+	free(credentials);
+	free((char *) s->options.hosts);
 }
 
 bool
-zks_copy_credentials(ZkSession *s, const ZkOptions *options)
+zks_copy_options(ZkSession *s, const ZkOptions *options)
 {
-	s->credentials = calloc(options->ncredentials + 1, sizeof(ZkCredential));
-	if (s->credentials == NULL)
+	ZkCredential *credentials = calloc(options->ncredentials + 1, sizeof(ZkCredential));
+
+	s->options = *options;
+	s->options.credentials = credentials;
+	s->options.hosts = strdup(options->hosts);
+	if (credentials == NULL || s->options.hosts == NULL)
 		return false;
-	s->ncredentials = options->ncredentials;
 	s->closed_acl_bytes = ZKR_ACL_BYTES;
 
 	/* the subject of a certificate is an id, too */
 	if (options->tls != NULL)
 		s->closed_acl_bytes += ZKR_ACL_BYTES + LONGEST_SUBJECT;
-	for (int i = 0; i < s->ncredentials; i++)
+	for (int i = 0; i < options->ncredentials; i++)
 	{
-		s->credentials[i].scheme = strdup(options->credentials[i].scheme);
-		s->credentials[i].secret = strdup(options->credentials[i].secret);
-		if (s->credentials[i].scheme == NULL || s->credentials[i].secret == NULL)
+		credentials[i].scheme = strdup(options->credentials[i].scheme);
+		credentials[i].secret = strdup(options->credentials[i].secret);
+		if (credentials[i].scheme == NULL || credentials[i].secret == NULL)
 			return false;
-		s->closed_acl_bytes += ZKR_ACL_BYTES + strlen(s->credentials[i].scheme) +
-			strlen(s->credentials[i].secret);
+		s->closed_acl_bytes += ZKR_ACL_BYTES + strlen(credentials[i].scheme) + strlen(credentials[i].secret);
 	}
 	return true;
 }
@@ -138,9 +128,9 @@ add_credentials(ZkSession *s)
 {
 	bool		added = true;
 
-	for (int i = 0; added && i < s->ncredentials; i++)
+	for (int i = 0; added && i < s->options.ncredentials; i++)
 	{
-		const ZkCredential *c = &s->credentials[i];
+		const ZkCredential *c = &s->options.credentials[i];
 
 		added = zoo_add_auth(s->zh, c->scheme, c->secret, (int) strlen(c->secret),
 							 NULL, NULL) == ZOK;
@@ -160,7 +150,7 @@ zks_open_handle_locked(ZkSession *s)
 	zoo_set_debug_level(ZOO_LOG_LEVEL_ERROR);
 	zoo_deterministic_conn_order(1);	/* resolve.c has shuffled; this would
 										 * reseed the process's random() */
-	s->zh = zookeeper_init2(s->addresses, on_session_event, s->wanted_timeout_ms,
+	s->zh = zookeeper_init2(s->servers.addresses, on_session_event, s->options.timeout_ms,
 							s->info.epoch > 0 ? &s->id : NULL, s,
 							ZOO_NO_LOG_CLIENTENV, on_log);
 	if (s->zh != NULL)

@@ -10,8 +10,8 @@
 
 #include "session.h"
 
-extern bool zks_copy_credentials(ZkSession *s, const ZkOptions *options);
-extern void zks_free_credentials(ZkSession *s);
+extern bool zks_copy_options(ZkSession *s, const ZkOptions *options);
+extern void zks_free_options(ZkSession *s);
 extern bool zks_open_handle_locked(ZkSession *s);
 extern void zks_close_handle_locked(ZkSession *s);
 

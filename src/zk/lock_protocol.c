@@ -172,8 +172,9 @@ prefix_mode(const char *name, int len, int32_t *permits)
 	return is_recipe_prefix(name, len) ? ZKP_EXCLUSIVE : ZKP_NONE;
 }
 
+/* before: the length of what stands before the number */
 static bool
-parse(const char *name, int len, ZkpContender *contender)
+parse(const char *name, int len, ZkpContender *contender, int *before)
 {
 	memset(contender, 0, sizeof(ZkpContender));
 	contender->name = name;
@@ -185,11 +186,10 @@ parse(const char *name, int len, ZkpContender *contender)
 	 */
 	for (int negative = 1; negative >= 0; negative--)
 	{
-		int			before = split_number(name, len, negative, &contender->seq);
-
-		if (before < 0)
+		*before = split_number(name, len, negative, &contender->seq);
+		if (*before < 0)
 			continue;
-		contender->mode = prefix_mode(name, before, &contender->permits);
+		contender->mode = prefix_mode(name, *before, &contender->permits);
 		if (contender->mode != ZKP_NONE)
 			return true;
 	}
@@ -199,15 +199,18 @@ parse(const char *name, int len, ZkpContender *contender)
 bool
 zkp_parse(const char *name, ZkpContender *contender)
 {
-	return parse(name, (int) strlen(name), contender);
+	int			before;
+
+	return parse(name, (int) strlen(name), contender, &before);
 }
 
 bool
 zkp_is_reserved(const char *part, int len)
 {
 	ZkpContender ignored;
+	int			before;
 
-	return has_protection(part, len) || parse(part, len, &ignored);
+	return has_protection(part, len) || parse(part, len, &ignored, &before);
 }
 
 bool
@@ -218,7 +221,7 @@ zkp_may_be_stranger(const char *name)
 	int32_t		number;
 
 	return len <= ZKP_STRANGER_MAX && split_number(name, (int) len, false, &number) >= 0 &&
-		!parse(name, (int) len, &ignored);
+		!zkp_parse(name, &ignored);
 }
 
 bool
@@ -275,15 +278,12 @@ zkp_prefix(char *prefix, const char *uuid, const ZkpWant *want)
 bool
 zkp_shared_name(char *name, const char *exclusive)
 {
-	int			len = (int) strlen(exclusive);
-	int32_t		seq;
+	ZkpContender ignored;
 	int			before;
-	int			marker;
+	int			marker = -1;
 
-	before = split_number(exclusive, len, true, &seq);
-	if (before < 0 || find_marker(exclusive, before) < 0)
-		before = split_number(exclusive, len, false, &seq);
-	marker = before < 0 ? -1 : find_marker(exclusive, before);
+	if (parse(exclusive, (int) strlen(exclusive), &ignored, &before))
+		marker = find_marker(exclusive, before);
 	if (marker < 0 || markers[marker].shared == NULL)
 		return false;
 	snprintf(name, ZKP_NAME_LEN, "%.*s%s%s",

@@ -46,18 +46,13 @@ typedef enum Decision
 
 struct ZkMark
 {
-	ZkMark	   *next;
-	ZkMark	  **link;			/* what leads to it */
+	LIST_ENTRY(ZkMark) in_list;
 	ZkSession  *session;		/* NULL: between two sessions */
-	ZkMarkState state;
+	ZkMarkInfo	info;
 	Decision	decision;
 	bool		asking;			/* a request is under way that reads or sets
 								 * it */
 	bool		was_read;		/* its version is known by that only */
-	int			rc;				/* why its write was refused */
-	bool		at_fault;		/* of those written together, this one was */
-	bool		node_gone;		/* and not the mark, but the lock's node */
-	int64_t		sent_at;		/* when its write was sent */
 	int			base;			/* the version before that */
 	int			version;		/* after it, once it is MARKED */
 	ZkNode	   *carrier;		/* the lock's node, or NULL */
@@ -71,7 +66,7 @@ struct ZkMark
 bool
 zkn_mark_over(const ZkMark *m)
 {
-	return m->state == ZKN_MARK_REFUSED || m->state == ZKN_MARK_SETTLED;
+	return m->info.state == ZKN_MARK_REFUSED || m->info.state == ZKN_MARK_SETTLED;
 }
 
 /* Decided, so that its owner has it no more, and not settled */
@@ -81,31 +76,13 @@ is_open(const ZkMark *m)
 	return !zkn_mark_over(m) && m->decision != UNDECIDED;
 }
 
-static void
-enlist(ZkMark **list, ZkMark *m)
-{
-	m->link = list;
-	m->next = *list;
-	if (m->next != NULL)
-		m->next->link = &m->next;
-	*list = m;
-}
-
-static void
-unlist(ZkMark *m)
-{
-	*m->link = m->next;
-	if (m->next != NULL)
-		m->next->link = m->link;
-}
-
 /* Nobody needs it any longer? */
 static void
 free_if_done(ZkMark *m)
 {
 	if (!zkn_mark_over(m) || m->decision == UNDECIDED || m->carrier != NULL || m->asking)
 		return;
-	unlist(m);
+	LIST_REMOVE(m, in_list);
 	free(m);
 }
 
@@ -120,7 +97,7 @@ zkn_new_mark(const ZkMarking *what)
 
 	if (m == NULL)
 		return NULL;
-	m->state = ZKN_MARKING;
+	m->info.state = ZKN_MARKING;
 	m->base = what->version;
 	m->pending = strcpy(m->path + path_size, what->pending);
 	m->done = strcpy(m->pending + pending_size, what->done);
@@ -134,7 +111,7 @@ zkn_begin_mark_locked(ZkSession *s, ZkMark *m, ZkNode *carrier,
 					  void (*tell_carrier) (ZkNode *n))
 {
 	zk_assert(zks_has_mutex(s));
-	enlist(&s->marks, m);
+	LIST_INSERT_HEAD(&s->marks, m, in_list);
 	m->session = s;
 	m->carrier = carrier;
 	m->tell_carrier = tell_carrier;
@@ -147,7 +124,7 @@ zkn_mark_op(ZkMark *m, ZkOp *op)
 	memset(op, 0, sizeof(ZkOp));
 	op->type = ZOO_SETDATA_OP;
 	op->path = m->path;
-	if (m->state == ZKN_MARKING)
+	if (m->info.state == ZKN_MARKING)
 	{
 		op->data = m->pending;
 		op->version = m->base;
@@ -163,13 +140,13 @@ void
 zkn_mark_written_locked(ZkMark *m, int rc, int64_t sent_at, bool at_fault, bool node_gone)
 {
 	zk_assert(zks_has_mutex(m->session));
-	if (m->state != ZKN_MARKING)
+	if (m->info.state != ZKN_MARKING)
 		return;
-	m->sent_at = sent_at;
-	m->rc = rc;
-	m->at_fault = at_fault;
-	m->node_gone = at_fault && node_gone;
-	m->state = rc == ZOK ? ZKN_MARKED : zks_is_doubtful(rc) && !at_fault ? ZKN_MARK_UNSURE : ZKN_MARK_REFUSED;
+	m->info.sent_at = sent_at;
+	m->info.rc = rc;
+	m->info.at_fault = at_fault;
+	m->info.node_gone = at_fault && node_gone;
+	m->info.state = rc == ZOK ? ZKN_MARKED : zks_is_doubtful(rc) && !at_fault ? ZKN_MARK_UNSURE : ZKN_MARK_REFUSED;
 	m->version = m->base + 1;
 	m->session->notify = true;
 }
@@ -190,8 +167,8 @@ zkn_leave_mark_locked(ZkMark *m)
 {
 	zk_assert(zks_has_mutex(m->session));
 	m->carrier = NULL;
-	if (m->state == ZKN_MARKING)
-		m->state = ZKN_MARK_UNSURE;
+	if (m->info.state == ZKN_MARKING)
+		m->info.state = ZKN_MARK_UNSURE;
 	advance_or_free(m);
 }
 
@@ -203,7 +180,7 @@ zkn_leave_mark_locked(ZkMark *m)
 bool
 zkn_mark_can_be_set(const ZkMark *m)
 {
-	return m->state == ZKN_MARKED && m->decision != UNDECIDED && !m->asking;
+	return m->info.state == ZKN_MARKED && m->decision != UNDECIDED && !m->asking;
 }
 
 /*
@@ -217,9 +194,9 @@ zkn_mark_set_answered_locked(ZkMark *m, int rc)
 	zk_assert(zks_has_mutex(m->session));
 	m->asking = false;
 	if (rc == ZOK)
-		m->state = ZKN_MARK_SETTLED;
+		m->info.state = ZKN_MARK_SETTLED;
 	else if (rc == ZBADVERSION || rc == ZNONODE)
-		m->state = m->was_read ? ZKN_MARK_UNSURE : ZKN_MARK_SETTLED;
+		m->info.state = m->was_read ? ZKN_MARK_UNSURE : ZKN_MARK_SETTLED;
 	else
 		return rc;
 	m->session->notify = true;
@@ -241,11 +218,11 @@ static void
 tell_unsettled(const ZkMark *m, int rc)
 {
 	ZkSessionInfo *info = &m->session->info;
-	char	   *shown = info->unsettled_mark;
+	char	   *shown = m->session->texts.unsettled_mark;
 
 	info->unsettled++;
 	info->unsettled_rc = rc;
-	snprintf(shown, sizeof(info->unsettled_mark), "%s", m->path);
+	snprintf(shown, sizeof(m->session->texts.unsettled_mark), "%s", m->path);
 	for (; *shown != '\0'; shown++)
 	{
 		if (*shown < ' ' || *shown > '~')
@@ -260,7 +237,7 @@ give_up(ZkMark *m, int rc)
 {
 	if (m->carrier == NULL)
 	{
-		m->state = ZKN_MARK_SETTLED;
+		m->info.state = ZKN_MARK_SETTLED;
 		tell_unsettled(m, rc);
 	}
 	free_if_done(m);
@@ -270,7 +247,7 @@ static void
 on_set(ZkRequest *r)
 {
 	ZkMark	   *m = (ZkMark *) r->owner;
-	int			rc = zkn_mark_set_answered_locked(m, r->rc);
+	int			rc = zkn_mark_set_answered_locked(m, r->answer.rc);
 
 	if (rc == ZOK)
 		go_on(m);
@@ -282,9 +259,9 @@ on_set(ZkRequest *r)
 static bool
 was_read(const ZkRequest *r, const char *data)
 {
-	int			len = r->data_len > 0 ? r->data_len : 0;
+	int			len = r->answer.data_len > 0 ? r->answer.data_len : 0;
 
-	return r->rc == ZOK && len == (int) strlen(data) && (len == 0 || memcmp(r->data, data, len) == 0);
+	return r->answer.rc == ZOK && len == (int) strlen(data) && (len == 0 || memcmp(r->answer.data, data, len) == 0);
 }
 
 static void
@@ -293,20 +270,20 @@ on_read(ZkRequest *r)
 	ZkMark	   *m = (ZkMark *) r->owner;
 
 	m->asking = false;
-	if (r->rc != ZOK && r->rc != ZNONODE)
+	if (r->answer.rc != ZOK && r->answer.rc != ZNONODE)
 	{
-		if (!zks_is_open(r->rc))
-			give_up(m, r->rc);
+		if (!zks_is_open(r->answer.rc))
+			give_up(m, r->answer.rc);
 		return;
 	}
-	if (r->stat.version >= 0 && (was_read(r, m->pending) || (r->stat.version == m->base && was_read(r, m->before))))
+	if (r->answer.stat.version >= 0 && (was_read(r, m->pending) || (r->answer.stat.version == m->base && was_read(r, m->before))))
 	{
-		m->state = ZKN_MARKED;
-		m->version = r->stat.version;
+		m->info.state = ZKN_MARKED;
+		m->version = r->answer.stat.version;
 		m->was_read = true;
 	}
 	else
-		m->state = ZKN_MARK_SETTLED;
+		m->info.state = ZKN_MARK_SETTLED;
 	m->session->notify = true;
 	go_on(m);
 }
@@ -319,24 +296,24 @@ zkn_advance_mark_locked(ZkMark *m)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	if (!is_open(m) || m->state == ZKN_MARKING || m->asking || !zks_usable_locked(s))
+	if (!is_open(m) || m->info.state == ZKN_MARKING || m->asking || !zks_usable_locked(s))
 		return;
-	r = zkr_new_locked(s, m->state == ZKN_MARKED ? on_set : on_read, m);
+	r = zkr_new_locked(s, m->info.state == ZKN_MARKED ? on_set : on_read, m);
 	if (r == NULL)
 		return;					/* at the next heartbeat */
-	if (m->state == ZKN_MARKED)
+	if (m->info.state == ZKN_MARKED)
 	{
 		ZkOp		op;
 
 		zkn_mark_op(m, &op);
-		zkr_set_locked(r, op.path, op.data, op.version);
+		zkr_send_locked(r, &op);
 	}
 	else
 	{
 		m->asking = true;
 		r->keeps_data = ZKS_DATA_KEPT;
 		r->sync_path = m->path;
-		zkr_get_locked(r, m->path);
+		zkr_read_locked(r, ZOO_GETDATA_OP, m->path);
 	}
 }
 
@@ -346,9 +323,9 @@ zkn_advance_marks_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkMark *next,
-		 *m = s->marks; m != NULL; m = next)
+		 *m = LIST_FIRST(&s->marks); m != NULL; m = next)
 	{
-		next = m->next;
+		next = LIST_NEXT(m, in_list);
 		go_on(m);
 	}
 }
@@ -365,8 +342,10 @@ zkn_settle(ZkSession *s)
 bool
 zkn_any_mark_locked(ZkSession *s)
 {
+	ZkMark	   *m;
+
 	zk_assert(zks_has_mutex(s));
-	for (ZkMark *m = s->marks; m != NULL; m = m->next)
+	LIST_FOREACH(m, &s->marks, in_list)
 	{
 		if (is_open(m))
 			return true;
@@ -380,35 +359,35 @@ zkn_any_mark_locked(ZkSession *s)
 
 /* Their carriers have forgotten them; they are put into this list */
 void
-zkn_take_marks_locked(ZkSession *s, ZkMark **list)
+zkn_take_marks_locked(ZkSession *s, ZkMarks *list)
 {
 	zk_assert(zks_has_mutex(s));
-	while (s->marks != NULL)
+	while (!LIST_EMPTY(&s->marks))
 	{
-		ZkMark	   *m = s->marks;
+		ZkMark	   *m = LIST_FIRST(&s->marks);
 
-		unlist(m);
+		LIST_REMOVE(m, in_list);
 		if (m->asking)
 			zkr_forget_owner_locked(s, m);
 		m->asking = false;
 		m->session = NULL;
 		m->carrier = NULL;
-		if (m->state == ZKN_MARKED || m->state == ZKN_MARKING)
-			m->state = ZKN_MARK_UNSURE;
-		enlist(list, m);
+		if (m->info.state == ZKN_MARKED || m->info.state == ZKN_MARKING)
+			m->info.state = ZKN_MARK_UNSURE;
+		LIST_INSERT_HEAD(list, m, in_list);
 	}
 }
 
 void
-zkn_adopt_marks(ZkSession *s, ZkMark **list)
+zkn_adopt_marks(ZkSession *s, ZkMarks *list)
 {
 	zks_enter(s);
-	while (*list != NULL)
+	while (!LIST_EMPTY(list))
 	{
-		ZkMark	   *m = *list;
+		ZkMark	   *m = LIST_FIRST(list);
 
-		unlist(m);
-		enlist(&s->marks, m);
+		LIST_REMOVE(m, in_list);
+		LIST_INSERT_HEAD(&s->marks, m, in_list);
 		m->session = s;
 	}
 	zkn_advance_marks_locked(s);
@@ -416,21 +395,26 @@ zkn_adopt_marks(ZkSession *s, ZkMark **list)
 }
 
 const char *
-zkn_unsettled_path(const ZkMark *list)
+zkn_unsettled_path(const ZkMarks *list)
 {
-	while (list != NULL && zkn_mark_over(list))
-		list = list->next;
-	return list != NULL ? list->path : NULL;
+	const ZkMark *m;
+
+	LIST_FOREACH(m, list, in_list)
+	{
+		if (!zkn_mark_over(m))
+			return m->path;
+	}
+	return NULL;
 }
 
 void
 zkn_free_marks(ZkSession *s)
 {
-	while (s->marks != NULL)
+	while (!LIST_EMPTY(&s->marks))
 	{
-		ZkMark	   *m = s->marks;
+		ZkMark	   *m = LIST_FIRST(&s->marks);
 
-		s->marks = m->next;
+		LIST_REMOVE(m, in_list);
 		free(m);
 	}
 }
@@ -444,11 +428,7 @@ zkn_mark_info(ZkMark *m, ZkMarkInfo *info)
 {
 	if (m->session != NULL)
 		zks_enter(m->session);
-	info->state = m->state;
-	info->rc = m->rc;
-	info->at_fault = m->at_fault;
-	info->node_gone = m->node_gone;
-	info->sent_at = m->sent_at;
+	*info = m->info;
 	if (m->session != NULL)
 		zks_leave(m->session);
 }
@@ -476,9 +456,10 @@ bool
 zkn_mark_is_open(ZkSession *s, const char *path)
 {
 	bool		result = false;
+	ZkMark	   *m;
 
 	zks_enter(s);
-	for (ZkMark *m = s->marks; m != NULL; m = m->next)
+	LIST_FOREACH(m, &s->marks, in_list)
 		result |= is_open(m) && strcmp(m->path, path) == 0;
 	zks_leave(s);
 	return result;

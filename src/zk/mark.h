@@ -8,6 +8,8 @@
 #ifndef ZKLOCK_MARK_H
 #define ZKLOCK_MARK_H
 
+#include <sys/queue.h>
+
 #include "node.h"
 
 /*
@@ -59,10 +61,12 @@ extern bool zkn_mark_is_open(ZkSession *session, const char *path);
 /* Whether so many fit into one transaction; bytes: their paths and data */
 extern bool zkn_marks_fit(ZkSession *session, int n, size_t bytes);
 
+LIST_HEAD(ZkMarks, ZkMark);
+
 /* The marks that another session has left become this one's */
-extern void zkn_adopt_marks(ZkSession *session, ZkMark **list);
+extern void zkn_adopt_marks(ZkSession *session, ZkMarks *list);
 
 /* The path of the first of those that is not settled, or NULL */
-extern const char *zkn_unsettled_path(const ZkMark *list);
+extern const char *zkn_unsettled_path(const ZkMarks *list);
 
 #endif							/* ZKLOCK_MARK_H */

@@ -23,7 +23,7 @@ extern int	zkn_mark_set_answered_locked(ZkMark *m, int rc);
 extern void zkn_advance_mark_locked(ZkMark *m);
 extern void zkn_advance_marks_locked(ZkSession *s);
 extern bool zkn_any_mark_locked(ZkSession *s);
-extern void zkn_take_marks_locked(ZkSession *s, ZkMark **list);
+extern void zkn_take_marks_locked(ZkSession *s, ZkMarks *list);
 extern void zkn_free_marks(ZkSession *s);
 
 #endif							/* ZKLOCK_MARK_PRIVATE_H */

@@ -9,10 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <zookeeper/proto.h>
-
 #include "multi.h"
-#include "operation.h"
 
 /*
  * The number that ZooKeeper appends to a sequential node's name, and the
@@ -79,17 +76,6 @@ zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n)
 		zkr_submitted_locked(r, zoo_amulti(r->session->zh, n, zops, r->results, zkr_on_code, r));
 	}
 	free(zops);
-}
-
-/* The same behind a transaction of these: what a quorum has said, and of which node */
-void
-zkr_stat_behind_locked(ZkRequest *r, const char *path, const ZkOp *ops, int n)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (zkr_new_before_locked(r) == NULL)
-		return;
-	zkr_multi_locked(r->before, ops, n);
-	zkr_stat_locked(r, path);
 }
 
 static ZkRequest *

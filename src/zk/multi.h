@@ -8,7 +8,7 @@
 #ifndef ZKLOCK_MULTI_H
 #define ZKLOCK_MULTI_H
 
-#include "request_private.h"
+#include "operation.h"
 
 /*
  * A multi's answer must be in the socket's buffer as a whole before the library
@@ -36,19 +36,6 @@
  */
 #define ZKR_ACL_BYTES		48
 
-/* One operation of a multi */
-typedef struct ZkOp
-{
-	int			type;			/* ZOO_CREATE_OP, ZOO_DELETE_OP, ZOO_CHECK_OP,
-								 * ZOO_SETDATA_OP */
-	const char *path;
-	int			flags;			/* of a create */
-	const char *data;			/* of a create or set; NULL: none */
-	bool		closed;			/* of a create: as in ZkpWant */
-	int			version;		/* of a check, delete or set; -1: any */
-} ZkOp;
-
-extern void zkr_stat_behind_locked(ZkRequest *r, const char *path, const ZkOp *ops, int n);
 extern void zkr_multi_locked(ZkRequest *r, const ZkOp *ops, int n);
 
 #endif							/* ZKLOCK_MULTI_H */

@@ -51,8 +51,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <zookeeper/proto.h>
-
 #include "lease.h"
 #include "mark_private.h"
 #include "node.h"
@@ -60,16 +58,6 @@
 #include "nodes.h"
 #include "operation.h"
 #include "turn.h"
-
-/* How long until a list that was too large to be read is requested again */
-#define TOO_LARGE_PAUSE_MS	60000
-
-/* Its path is among those that ZooKeeper may have to take at once */
-static bool
-takes_room(ZkNodeState state)
-{
-	return state != ZKN_ABSENT && state != ZKN_DELETED;
-}
 
 /* The chart */
 static void
@@ -87,8 +75,9 @@ set_state(ZkNode *n, ZkNodeState state)
 	_Static_assert(sizeof(next) / sizeof(next[0]) == ZKN_DELETED + 1, "all states");
 	zk_assert(next[n->state] & TO(state));
 	(void) next;
-	n->session->path_bytes += (takes_room(state) - takes_room(n->state)) * n->path_bytes;
+	n->session->nodes.path_bytes -= zkn_may_stand(n) * n->path_bytes;
 	n->state = state;
+	n->session->nodes.path_bytes += zkn_may_stand(n) * n->path_bytes;
 #undef TO
 }
 
@@ -103,7 +92,10 @@ set_refused(ZkNode *n, int rc)
 	ZkSessionInfo *info = &n->session->info;
 
 	if (rc != ZOK)
+	{
 		info->refused = rc;
+		snprintf(n->session->texts.refused_path, sizeof(n->session->texts.refused_path), "%s", n->path);
+	}
 	if (rc != ZOK && n->refused == ZOK && n->interest != RETURNED)
 		info->refusals++;
 	info->unreleased += (rc != ZOK) - (n->refused != ZOK);
@@ -122,20 +114,6 @@ zkn_part_with_mark_locked(ZkNode *n)
 		zkn_leave_mark_locked(mark);
 }
 
-/*
- * The list: those that nobody wants come first, since many a call asks for them, and
- * those that are held may be thousands
- */
-void
-zkn_enlist_locked(ZkNode *n)
-{
-	ZkSession  *s = n->session;
-
-	zk_assert(zks_has_mutex(s));
-	TAILQ_INSERT_TAIL(&s->nodes, n, link);
-	s->path_bytes += n->path_bytes;
-}
-
 /* How many of them there are is counted, for those who ask often */
 void
 zkn_rely_locked(ZkNode *n, ZkReliance reliance)
@@ -143,9 +121,9 @@ zkn_rely_locked(ZkNode *n, ZkReliance reliance)
 	ZkSession  *s = n->session;
 
 	zk_assert(zks_has_mutex(s));
-	s->nrelied += (reliance != ZKN_NOT_RELIED) - (n->reliance != ZKN_NOT_RELIED);
+	s->nodes.nrelied += (reliance != ZKN_NOT_RELIED) - (n->reliance != ZKN_NOT_RELIED);
 	n->reliance = reliance;
-	n->transaction = s->transaction;
+	n->transaction = s->nodes.transaction;
 }
 
 /* Returned or discarded */
@@ -154,8 +132,8 @@ lose_interest(ZkNode *n, Interest interest)
 {
 	if (n->interest == WANTED)
 	{
-		TAILQ_REMOVE(&n->session->nodes, n, link);
-		TAILQ_INSERT_HEAD(&n->session->nodes, n, link);
+		TAILQ_REMOVE(&n->session->nodes.all, n, link);
+		TAILQ_INSERT_HEAD(&n->session->nodes.all, n, link);
 	}
 	n->interest = interest;
 }
@@ -172,14 +150,14 @@ finish(ZkNode *n)
 	{
 		n->interest = FINISHED;
 		set_refused(n, ZOK);
-		if (s->expecting == n)
-			s->expecting = NULL;
+		if (s->nodes.expecting == n)
+			s->nodes.expecting = NULL;
 		zkn_rely_locked(n, ZKN_NOT_RELIED);
-		TAILQ_REMOVE(&s->nodes, n, link);
-		s->path_bytes -= takes_room(n->state) * n->path_bytes;
-		zk_assert(!TAILQ_EMPTY(&s->nodes) || s->path_bytes == 0);
-		if (TAILQ_EMPTY(&s->nodes))
-			s->idle_since = zks_now();
+		TAILQ_REMOVE(&s->nodes.all, n, link);
+		s->nodes.path_bytes -= zkn_may_stand(n) * n->path_bytes;
+		zk_assert(!TAILQ_EMPTY(&s->nodes.all) || s->nodes.path_bytes == 0);
+		if (TAILQ_EMPTY(&s->nodes.all))
+			s->idle.since = zks_now();
 		if (n->watch != NULL)
 			zkr_drop_watch_locked(n->watch);
 		n->watch = NULL;
@@ -187,8 +165,8 @@ finish(ZkNode *n)
 		s->notify = true;
 		for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 		{
-			if (s->shown_nodes[i] == n)
-				s->shown_nodes[i] = NULL;
+			if (s->shown.nodes[i] == n)
+				s->shown.nodes[i] = NULL;
 		}
 	}
 	if (n->pending == 0)
@@ -200,7 +178,7 @@ void
 zkn_lose_locked(ZkNode *n, ZkLoss loss)
 {
 	zk_assert(zks_has_mutex(n->session));
-	n->session->some_lost = true;
+	n->session->nodes.some_lost = true;
 	n->unseen = true;
 	if (n->loss == ZK_NOT_LOST)
 	{
@@ -272,26 +250,13 @@ zkn_absent_locked(ZkNode *n, int rc)
 }
 
 void
-zkn_present_locked(ZkNode *n)
+zkn_present_locked(ZkNode *n, int64_t czxid)
 {
 	zk_assert(zks_has_mutex(n->session));
 	set_state(n, ZKN_PRESENT);
 	n->rc = ZOK;
+	n->czxid = czxid;
 	zkn_advance_locked(n);
-}
-
-/* This is it */
-void
-zkn_found_locked(ZkNode *n, const ZkRequest *r)
-{
-	zk_assert(zks_has_mutex(n->session));
-	n->czxid = r->stat.czxid;
-	if (n->single)
-	{
-		n->version = r->stat.version;
-		zkp_single_name(n->name, n->czxid);
-	}
-	zkn_present_locked(n);
 }
 
 /* Looks as soon as we are connected, or soon if we are */
@@ -318,77 +283,19 @@ zkn_make_data(const ZkpData *says)
 }
 
 /*
- * Looking for a node whose create was not answered
- */
-
-/* What left it in doubt, which its owner is told if it turns out not to exist */
-static int
-why_unsure(const ZkNode *n)
-{
-	return n->rc != ZOK ? n->rc : ZCONNECTIONLOSS;
-}
-
-static void
-on_found(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (!zkn_called_back_locked(n))
-		return;
-	if (zkn_is_ours_locked(n, r))
-		zkn_found_locked(n, r);
-	else if (r->rc == ZOK || r->rc == ZNONODE)
-		zkn_absent_locked(n, why_unsure(n));
-	/* else still unsure: look again on another connection, or later */
-}
-
-static void
-on_listed(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-	size_t		len = n->prefix_len;
-
-	if (!zkn_called_back_locked(n))
-		return;
-	if (r->rc == ZOK)
-	{
-		for (int i = 0; i < r->nchildren; i++)
-		{
-			ZkRequest  *stat;
-
-			if (strncmp(r->children[i], n->name, len) != 0 ||
-				strlen(r->children[i]) > len + ZKR_NUMBER_LEN)
-				continue;
-			zkn_name_locked(n, r->children[i]);
-			stat = zkn_request_locked(n, on_found);
-			if (stat != NULL)
-				zkr_stat_locked(stat, n->path);
-			return;
-		}
-	}
-	if (r->rc == ZOK || r->rc == ZNONODE)
-		zkn_absent_locked(n, why_unsure(n));
-	else if (r->rc == ZKS_TOO_LARGE)
-		/* it costs the connection */
-		n->look_at = zks_now() + TOO_LARGE_PAUSE_MS * ZKS_MS;
-}
-
-/*
- * sync first: the server that we are connected to may lag behind (CURATOR-264)
+ * For one whose create was not answered.  sync first: the server that we are connected
+ * to may lag behind (CURATOR-264)
  */
 static void
 look(ZkNode *n)
 {
-	ZkRequest  *list = zkn_request_locked(n, n->single ? on_found : on_listed);
+	ZkRequest  *r = zkn_request_locked(n, n->style->looked);
 
-	if (list == NULL)
+	if (r == NULL)
 		return;
-	list->sync_path = n->dir;
-	list->interest = n->is_record ? INTEREST_ALL : INTEREST_CONTENDERS;
-	if (n->single)
-		zkr_stat_locked(list, n->dir);
-	else
-		zkr_list_locked(list, n->dir);
+	r->sync_path = n->dir;
+	r->interest = n->want.record != NULL ? INTEREST_ALL : INTEREST_CONTENDERS;
+	zkr_read_locked(r, n->style->looks, n->dir);
 }
 
 /*
@@ -416,19 +323,19 @@ on_seen(ZkRequest *r)
 	if (!zkn_called_back_locked(n))
 		return;
 	n->deleting = false;
-	if (r->rc == ZOK || r->rc == ZNOAUTH)
+	if (r->answer.rc == ZOK || r->answer.rc == ZNOAUTH)
 	{
 		/* who may not look relies on the version */
-		n->closed_to_us = r->rc == ZNOAUTH;
-		if (r->rc == ZOK)
-			n->version = r->stat.version;
+		n->closed_to_us = r->answer.rc == ZNOAUTH;
+		if (r->answer.rc == ZOK)
+			n->version = r->answer.stat.version;
 		n->unseen = false;
 		zkn_advance_locked(n);
 	}
-	else if (r->rc == ZNONODE)
+	else if (r->answer.rc == ZNONODE)
 		deleted(n, ZNONODE);
-	else if (!zks_is_open(r->rc))
-		set_refused(n, r->rc);
+	else if (!zks_is_open(r->answer.rc))
+		set_refused(n, r->answer.rc);
 }
 
 /*
@@ -445,17 +352,17 @@ on_deleted(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
 	ZkMark	   *mark = r->op == ZOO_MULTI_OP ? n->mark : NULL;
-	bool		of_node = r->op == ZOO_MULTI_OP && r->rc != ZOK && !zks_is_doubtful(r->rc) && zkr_failed_op(r) == 1;
-	int			rc = r->rc;
+	bool		of_node = r->op == ZOO_MULTI_OP && r->answer.rc != ZOK && !zks_is_doubtful(r->answer.rc) && zkr_failed_op(r) == 1;
+	int			rc = r->answer.rc;
 
 	if (mark != NULL)
-		rc = zkn_mark_set_answered_locked(mark, of_node ? ZRUNTIMEINCONSISTENCY : r->rc);
+		rc = zkn_mark_set_answered_locked(mark, of_node ? ZRUNTIMEINCONSISTENCY : r->answer.rc);
 	if (of_node)
-		rc = r->rc;
+		rc = r->answer.rc;
 	if (!zkn_called_back_locked(n))
 		return;
 	n->deleting = false;
-	if (r->rc != ZOK && rc == ZOK)
+	if (r->answer.rc != ZOK && rc == ZOK)
 	{
 		zkn_advance_locked(n);	/* without the mark */
 		return;
@@ -478,7 +385,7 @@ on_deleted(ZkRequest *r)
 		n->doubted = n->unseen = true;
 		zkn_doubt_locked(n);
 	}
-	else if (rc == ZBADVERSION && n->single && !n->closed_to_us)
+	else if (rc == ZBADVERSION && !n->closed_to_us)
 	{
 		/* another one is there, or somebody has written to ours */
 		n->unseen = true;
@@ -494,7 +401,7 @@ send_delete(ZkNode *n, bool with_mark)
 	const ZkSessionInfo *info = &n->session->info;
 
 	/* if there is a reason why it should be gone, or we would not know of one */
-	bool		read_first = n->single && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
+	bool		read_first = n->version >= 0 && (n->unseen || zks_now() - info->heard_at >= zks_late_after(info));
 	ZkRequest  *r = zkn_request_locked(n, read_first ? on_seen : on_deleted);
 	ZkOp		ops[2] = {{0}, {.type = ZOO_DELETE_OP,.path = n->path,.version = n->version}};
 
@@ -509,7 +416,7 @@ send_delete(ZkNode *n, bool with_mark)
 	{
 		r->meant = n->czxid;
 		r->sync_path = n->path;
-		zkr_stat_locked(r, n->path);
+		zkr_read_locked(r, ZOO_EXISTS_OP, n->path);
 	}
 	else if (with_mark)
 	{
@@ -517,7 +424,7 @@ send_delete(ZkNode *n, bool with_mark)
 		zkr_multi_locked(r, ops, 2);
 	}
 	else
-		zkr_delete_locked(r, n->path, n->version);
+		zkr_send_locked(r, &ops[1]);
 }
 
 /*
@@ -538,12 +445,12 @@ get_rid_of(ZkNode *n)
 }
 
 void
-zkn_give_marks_locked(ZkSession *s, ZkMark **list)
+zkn_give_marks_locked(ZkSession *s, ZkMarks *list)
 {
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 		n->mark = NULL;
 	zkn_take_marks_locked(s, list);
 }
@@ -562,27 +469,27 @@ on_told(ZkRequest *r)
 		return;
 	n->tell_sent = false;
 	set_refused(n, ZOK);
-	if (r->rc == ZOK || (r->rc == ZNODEEXISTS && renamed && n->tell_doubted))
+	if (r->answer.rc == ZOK || (r->answer.rc == ZNODEEXISTS && renamed && n->tell_doubted))
 	{
 		if (renamed)
 			zkn_name_locked(n, n->shared_name);
-		if (r->rc == ZOK)
-			n->proven_at = r->sent_at;
+		if (r->answer.rc == ZOK)
+			n->proven_at = r->answer.sent_at;
 	}
-	else if (r->rc == ZNONODE || r->rc == ZNODEEXISTS)
+	else if (r->answer.rc == ZNONODE || r->answer.rc == ZNODEEXISTS)
 	{
 		/* somebody has deleted it, or we have */
 		if (zkn_is_wanted(n))
 			zkn_lose_locked(n, ZK_LOST_NODE);
 	}
-	else if (zks_is_open(r->rc))
+	else if (zks_is_open(r->answer.rc))
 	{
-		n->tell_doubted |= zks_is_doubtful(r->rc);
+		n->tell_doubted |= zks_is_doubtful(r->answer.rc);
 		return;
 	}
 	else if (n->telling == TELLING_SHARED)
 	{
-		set_refused(n, r->rc);
+		set_refused(n, r->answer.rc);
 		if (zkn_is_wanted(n))
 			return;
 	}
@@ -601,11 +508,12 @@ static void
 tell(ZkNode *n)
 {
 	bool		rename = n->shared_name[0] != '\0';
+	ZkOp		op = {.type = ZOO_SETDATA_OP,.path = n->path,.version = -1};
 	ZkpData		says = {
 		.shared = n->telling == TELLING_SHARED,
 		.granted = n->telling == TELLING_GRANTED,
 		.czxid = rename ? n->czxid : 0,
-		.identity = n->identity
+		.identity = n->want.identity
 	};
 	char	   *data = zkn_make_data(&says);
 	ZkRequest  *r = data != NULL ? zkn_request_locked(n, on_told) : NULL;
@@ -615,7 +523,7 @@ tell(ZkNode *n)
 	{
 		ZkOp		ops[2] = {
 			{.type = ZOO_CREATE_OP,.path = n->shared_path,.flags = ZOO_EPHEMERAL,
-			.data = data,.closed = n->closed},
+			.data = data,.closed = n->want.closed},
 			{.type = ZOO_DELETE_OP,.path = n->path,.version = -1}
 		};
 
@@ -626,7 +534,10 @@ tell(ZkNode *n)
 		zkr_multi_locked(r, ops, 2);
 	}
 	else if (r != NULL)
-		zkr_set_locked(r, n->path, data, -1);
+	{
+		op.data = data;
+		zkr_send_locked(r, &op);
+	}
 	free(data);
 }
 
@@ -638,49 +549,35 @@ tell(ZkNode *n)
  */
 
 static void
-send_prune(ZkNode *n, void (*send) (ZkRequest *r, const char *dir), ZkDone done)
+send_prune(ZkNode *n, int type, ZkDone done)
 {
 	ZkRequest  *r = zkn_request_locked(n, done);
 	char		dir[ZKS_PATH_LEN];
+	ZkOp		op = {.type = type,.path = dir};	/* as it was made */
 
 	snprintf(dir, sizeof(dir), "%.*s", n->prune_len, n->dir);
 	if (r != NULL)
-		send(r, dir);
+		zkr_send_locked(r, &op);
 }
 
+/* One is read, or deleted */
 static void
 on_pruned(ZkRequest *r)
 {
 	ZkNode	   *n = (ZkNode *) r->owner;
+	bool		was_read = r->op == ZOO_GETDATA_OP;
 
 	/* NOTEMPTY: it is in use now; in doubt, or throttled: again, later */
-	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
+	if (!zkn_called_back_locked(n) || zks_is_open(r->answer.rc))
 		return;
-	n->prune_len = 0;
-	zkn_advance_locked(n);
-}
-
-static void
-delete_container(ZkRequest *r, const char *dir)
-{
-	zkr_delete_locked(r, dir, 0);
-}
-
-static void
-on_prune_read(ZkRequest *r)
-{
-	ZkNode	   *n = (ZkNode *) r->owner;
-
-	if (!zkn_called_back_locked(n) || zks_is_open(r->rc))
-		return;
-	if (r->rc == ZOK && r->stat.is_mark && r->stat.cversion == 0)
+	if (was_read && r->answer.rc == ZOK && r->answer.stat.is_mark && r->answer.stat.cversion == 0)
 	{
-		send_prune(n, delete_container, on_pruned);
+		send_prune(n, ZOO_DELETE_OP, on_pruned);
 		return;
 	}
-	while (n->prune_len > 0 && n->dir[--n->prune_len] != '/')
+	while (was_read && n->prune_len > 0 && n->dir[--n->prune_len] != '/')
 		;
-	if (r->rc != ZNONODE)
+	if (!was_read || r->answer.rc != ZNONODE)
 		n->prune_len = 0;
 	zkn_advance_locked(n);
 }
@@ -728,9 +625,9 @@ zkn_advance_locked(ZkNode *n)
 			if (n->state == ZKN_ABSENT && n->prune_len > 0)
 			{
 				if (usable && n->pending == 0)
-					send_prune(n, zkr_get_locked, on_prune_read);
+					send_prune(n, ZOO_GETDATA_OP, on_pruned);
 			}
-			else if (now >= n->stale_until || (n->state == ZKN_DELETED && !n->single))
+			else if (now >= n->stale_until || (n->state == ZKN_DELETED && n->versions == 0))
 				finish(n);
 			else if (n->state == ZKN_ABSENT && usable && n->pending == 0 && now >= n->look_at)
 				look(n);
@@ -758,7 +655,7 @@ zkn_discard(ZkSession *s, ZkNode *n)
 	uint64_t	ticket;
 
 	zks_enter(s);
-	ticket = n->ticket = ++s->tickets;
+	ticket = n->ticket = ++s->nodes.tickets;
 	if (n->interest == RETURNED && n->loss != ZK_NOT_LOST && n->refused != ZOK)
 		s->info.refusals++;		/* its owner has not asked, so it has not been
 								 * told */
@@ -782,7 +679,7 @@ zkn_share(ZkSession *s, ZkNode *n)
 	zks_enter(s);
 	if (zkn_is_held(n) && n->telling == TELLS_NOTHING)
 	{
-		ticket = n->ticket = ++s->tickets;
+		ticket = n->ticket = ++s->nodes.tickets;
 		n->telling = TELLING_SHARED;
 		n->tell_doubted = false;
 		zkn_turn_shared_locked(s, n->dir);
@@ -826,7 +723,7 @@ zkn_catch_up_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes.all); n != NULL; n = next)
 	{
 		next = TAILQ_NEXT(n, link);
 		zkn_advance_locked(n);
@@ -843,7 +740,7 @@ zkn_forfeit_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes.all); n != NULL; n = next)
 	{
 		next = TAILQ_NEXT(n, link);
 		if (!zkn_is_held(n))
@@ -860,12 +757,12 @@ zkn_over_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkNode *next,
-		 *n = TAILQ_FIRST(&s->nodes); n != NULL; n = next)
+		 *n = TAILQ_FIRST(&s->nodes.all); n != NULL; n = next)
 	{
 		next = TAILQ_NEXT(n, link);
 		if (n->interest == DISCARDED)
 			finish(n);
-		else if (n->state != ZKN_ABSENT && n->state != ZKN_DELETED)
+		else if (zkn_may_stand(n))
 			zkn_lose_locked(n, zks_is_auth_failure(s->info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION);
 	}
 }
@@ -888,14 +785,14 @@ zkn_only_refused_locked(ZkSession *s)
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (is_remembered(n))
 			continue;
 		if (n->refused == ZOK || n->interest != DISCARDED || (n->mark != NULL && !zkn_mark_over(n->mark)))
 			return false;
 	}
-	return !TAILQ_EMPTY(&s->nodes);
+	return !TAILQ_EMPTY(&s->nodes.all);
 }
 
 bool
@@ -904,7 +801,7 @@ zkn_any_locked(ZkSession *s)
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (!is_remembered(n))
 			return true;
@@ -915,11 +812,11 @@ zkn_any_locked(ZkSession *s)
 void
 zkn_free_all(ZkSession *s)
 {
-	while (!TAILQ_EMPTY(&s->nodes))
+	while (!TAILQ_EMPTY(&s->nodes.all))
 	{
-		ZkNode	   *n = TAILQ_FIRST(&s->nodes);
+		ZkNode	   *n = TAILQ_FIRST(&s->nodes.all);
 
-		TAILQ_REMOVE(&s->nodes, n, link);
+		TAILQ_REMOVE(&s->nodes.all, n, link);
 		free(n);
 	}
 	zkn_free_marks(s);

@@ -70,9 +70,6 @@ extern bool zkn_bet(ZkSession *session, const char *dir);
 /* This exclusive node is granted, and no other was in its queue */
 extern void zkn_granted(ZkSession *session, ZkNode *node);
 
-/* A node that ZooKeeper refuses to delete, or "" */
-extern void zkn_refused_path(ZkSession *session, char *path, int size);
-
 /* Whether contenders in these directories fit into one transaction */
 extern bool zkn_fit(ZkSession *session, char *const *dirs, int n, const ZkpWant *want);
 

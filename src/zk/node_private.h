@@ -33,6 +33,18 @@ typedef enum Telling
 								 * answered */
 } Telling;
 
+/* How such a node is created, and found: create.c */
+typedef struct ZkStyle
+{
+	bool		single;			/* it stands at the path itself, where others
+								 * create theirs: single.c */
+	void		(*send) (ZkNode *n, ZkRequest *r, const char *data);
+	ZkDone		created;		/* the answer to that */
+	int			looks;			/* for one that was not answered, by this
+								 * request */
+	ZkDone		looked;
+} ZkStyle;
+
 struct ZkNode
 {
 	TAILQ_ENTRY(ZkNode) link;
@@ -47,9 +59,8 @@ struct ZkNode
 	Interest	interest;
 	Telling		telling;
 	bool		parents;		/* its directory was sent with it */
-	bool		closed;			/* as in ZkpWant */
-	bool		is_record;		/* on the board: no contender */
-	bool		single;			/* dir is its own path */
+	ZkpWant		want;			/* record: not NULL, if it is one */
+	const ZkStyle *style;
 	bool		comes_next;		/* see turn.c */
 	int			version;		/* with which it is deleted; -1: any */
 	uint32_t	versions;		/* until stale_until, requests that depend on
@@ -82,7 +93,6 @@ struct ZkNode
 	char	   *shared_name;	/* which it gets when its holder becomes a
 								 * reader; "": it keeps its own */
 	char	   *shared_path;
-	const char *identity;
 	char		dir[];			/* and the texts above */
 };
 
@@ -101,6 +111,13 @@ static inline bool
 zkn_is_wanted(const ZkNode *n)
 {
 	return n->interest == WANTED;
+}
+
+/* What a quorum has denied could only be created late */
+static inline bool
+zkn_may_stand(const ZkNode *n)
+{
+	return n->state != ZKN_ABSENT && n->state != ZKN_DELETED;
 }
 
 /* It is there, as far as we know, for its owner */
@@ -125,10 +142,8 @@ extern void zkn_lose_locked(ZkNode *n, ZkLoss loss);
 extern void zkn_rely_locked(ZkNode *n, ZkReliance reliance);
 
 /* node.c, for create.c: what a create, and the search for it, has shown */
-extern void zkn_enlist_locked(ZkNode *n);
 extern void zkn_name_locked(ZkNode *n, const char *name);
-extern void zkn_present_locked(ZkNode *n);
-extern void zkn_found_locked(ZkNode *n, const ZkRequest *r);
+extern void zkn_present_locked(ZkNode *n, int64_t czxid);
 extern void zkn_absent_locked(ZkNode *n, int rc);
 extern void zkn_unsure_locked(ZkNode *n, int rc);
 extern void zkn_advance_locked(ZkNode *n);

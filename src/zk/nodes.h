@@ -16,6 +16,6 @@ extern void zkn_over_locked(ZkSession *s);
 extern bool zkn_only_refused_locked(ZkSession *s);
 extern bool zkn_any_locked(ZkSession *s);
 extern void zkn_free_all(ZkSession *s);
-extern void zkn_give_marks_locked(ZkSession *s, ZkMark **list);
+extern void zkn_give_marks_locked(ZkSession *s, ZkMarks *list);
 
 #endif							/* ZKLOCK_NODES_H */

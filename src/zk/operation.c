@@ -13,14 +13,6 @@
 
 #include "operation.h"
 
-static char *
-last_part(const char *path)
-{
-	const char *slash = path != NULL ? strrchr(path, '/') : NULL;
-
-	return slash != NULL ? strdup(slash + 1) : NULL;
-}
-
 /* The library's kinds of completion */
 
 static void
@@ -32,8 +24,8 @@ on_create2(int rc, const char *path, const struct Stat *stat, const void *data)
 	r->name = NULL;
 	if (rc == ZOK)
 	{
-		r->name = last_part(path);
-		r->stat.czxid = stat->czxid;
+		r->name = strdup(path);
+		r->answer.stat.czxid = stat->czxid;
 		if (r->name == NULL)
 			rc = ZSYSTEMERROR;	/* out of memory: look for the node later */
 	}
@@ -51,7 +43,7 @@ on_string(int rc, const char *value, const void *data)
 static int
 keep_stat(ZkRequest *r, const struct Stat *stat)
 {
-	r->stat = (ZkStat)
+	r->answer.stat = (ZkStat)
 	{
 		.czxid = stat->czxid,
 			.place_czxid = stat->czxid,
@@ -82,19 +74,19 @@ on_data(int rc, const char *value, int len, const struct Stat *stat, const void 
 		ZkpData		says;
 
 		rc = keep_stat(r, stat);
-		r->stat.is_mark = len == (int) strlen(CONTAINER_MARK) &&
+		r->answer.stat.is_mark = len == (int) strlen(CONTAINER_MARK) &&
 			memcmp(value, CONTAINER_MARK, len) == 0;
 		zkp_read_data(value, len, &says);
-		r->stat.says_shared = says.shared;
-		r->stat.says_granted = says.granted;
+		r->answer.stat.says_shared = says.shared;
+		r->answer.stat.says_granted = says.granted;
 		if (says.czxid != 0)
-			r->stat.place_czxid = says.czxid;
+			r->answer.stat.place_czxid = says.czxid;
 		if (r->keeps_data > 0 && len > 0)
 		{
-			r->data_len = len < r->keeps_data ? len : r->keeps_data;
-			r->data = malloc(r->data_len);
-			if (r->data != NULL)
-				memcpy(r->data, value, r->data_len);
+			r->answer.data_len = len < r->keeps_data ? len : r->keeps_data;
+			r->answer.data = malloc(r->answer.data_len);
+			if (r->answer.data != NULL)
+				memcpy(r->answer.data, value, r->answer.data_len);
 			else
 				rc = ZSYSTEMERROR;
 		}
@@ -123,8 +115,8 @@ keep_children(ZkRequest *r, const struct String_vector *strings)
 {
 	int			rc = ZOK;
 
-	r->children = calloc(strings->count + 1, sizeof(char *));
-	if (r->children == NULL)
+	r->answer.children = calloc(strings->count + 1, sizeof(char *));
+	if (r->answer.children == NULL)
 		rc = ZSYSTEMERROR;
 	for (int i = 0; i < strings->count; i++)
 	{
@@ -141,9 +133,9 @@ keep_children(ZkRequest *r, const struct String_vector *strings)
 		if (rc != ZOK)
 			continue;
 		if (r->interest == INTEREST_ALL || zkp_parse(name, &contender))
-			kept = keep(r->children, &r->nchildren, name);
-		else if (r->nstrangers < ZKS_STRANGERS && zkp_may_be_stranger(name))
-			kept = keep(r->strangers, &r->nstrangers, name);
+			kept = keep(r->answer.children, &r->answer.nchildren, name);
+		else if (r->answer.nstrangers < ZKS_STRANGERS && zkp_may_be_stranger(name))
+			kept = keep(r->answer.strangers, &r->answer.nstrangers, name);
 		if (!kept)
 			rc = ZSYSTEMERROR;
 	}
@@ -178,117 +170,70 @@ send_sync(ZkRequest *r)
 	return true;
 }
 
-static bool
-begin(ZkRequest *r, int op)
-{
-	r->op = op;
-
-	/* also if it fails */
-	r->writes = op == ZOO_CREATE_CONTAINER_OP || op == ZOO_CREATE2_OP || op == ZOO_DELETE_OP || op == ZOO_SETDATA_OP;
-	return (r->sync_path == NULL || send_sync(r)) && zkr_begin_locked(r);
-}
-
-void
-zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data, bool closed)
+/*
+ * An answer with an error arms no watch.  A stat sets none: one on a node that is never
+ * created stays forever.  Only all watches of a path can be removed: the call for a single
+ * one merely checks at the server.  With local = 1 the library crashes (ZOOKEEPER-2320).
+ */
+static int
+submit(ZkRequest *r, const ZkOp *op)
 {
 	zhandle_t  *zh = r->session->zh;
+	const char *data = op->data != NULL ? op->data : "";
 	int			len = (int) strlen(data);
 
+	switch (op->type)
+	{
+		case ZOO_CREATE_CONTAINER_OP:
+			return zoo_acreate(zh, op->path, data, len, zkr_acl(op->closed), ZOO_CONTAINER, on_string, r);
+		case ZOO_CREATE2_OP:
+			return zoo_acreate2(zh, op->path, data, len, zkr_acl(op->closed), op->flags, on_create2, r);
+		case ZOO_SETDATA_OP:
+			return zoo_aset(zh, op->path, data, len, op->version, on_stat, r);
+		case ZOO_DELETE_OP:
+			return zoo_adelete(zh, op->path, op->version, zkr_on_code, r);
+		case ZOO_GETCHILDREN_OP:
+			return zoo_awget_children(zh, op->path, r->watcher, NULL, on_strings, r);
+		case ZOO_GETDATA_OP:
+			return zoo_awget(zh, op->path, r->watcher, NULL, on_data, r);
+		case ZOO_EXISTS_OP:
+			return zoo_aexists(zh, op->path, 0, on_stat, r);
+		default:
+			return zoo_aremove_all_watches(zh, op->path, op->flags, 0, (void_completion_t *) zkr_on_code, r);
+	}
+}
+
+void
+zkr_send_locked(ZkRequest *r, const ZkOp *op)
+{
+	bool		creates = op->type == ZOO_CREATE_CONTAINER_OP || op->type == ZOO_CREATE2_OP;
+
 	zk_assert(zks_has_mutex(r->session));
-	r->name = strdup(path);
-	if (r->name == NULL)
+	r->op = op->type;
+
+	/* also if it fails */
+	r->writes = creates || op->type == ZOO_DELETE_OP || op->type == ZOO_SETDATA_OP;
+	if (creates && (r->name = strdup(op->path)) == NULL)
 		zkr_answer_locked(r, ZSYSTEMERROR);
-	else if (!begin(r, flags == ZOO_CONTAINER ? ZOO_CREATE_CONTAINER_OP : ZOO_CREATE2_OP))
-		return;
-	else if (flags == ZOO_CONTAINER)
-		zkr_submitted_locked(r, zoo_acreate(zh, path, data, len, zkr_acl(closed), flags, on_string, r));
-	else
-		zkr_submitted_locked(r, zoo_acreate2(zh, path, data, len, zkr_acl(closed), flags, on_create2, r));
+	else if ((r->sync_path == NULL || send_sync(r)) && zkr_begin_locked(r))
+		zkr_submitted_locked(r, submit(r, op));
 }
 
-/* An answer with an error arms no watch */
+/* A list, a node, or its stat */
 void
-zkr_list_locked(ZkRequest *r, const char *dir)
+zkr_read_locked(ZkRequest *r, int type, const char *path)
 {
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_GETCHILDREN_OP))
-		zkr_submitted_locked(r, zoo_awget_children(r->session->zh, dir, r->watcher,
-												   NULL, on_strings, r));
-}
+	ZkOp		op = {.type = type,.path = path};
 
-void
-zkr_stat_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-
-	/* no watch: one on a node that is never created stays forever */
-	if (begin(r, ZOO_EXISTS_OP))
-		zkr_submitted_locked(r, zoo_aexists(r->session->zh, path, 0, on_stat, r));
-}
-
-void
-zkr_get_locked(ZkRequest *r, const char *path)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_GETDATA_OP))
-		zkr_submitted_locked(r, zoo_awget(r->session->zh, path, r->watcher, NULL, on_data, r));
-}
-
-void
-zkr_delete_locked(ZkRequest *r, const char *path, int version)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_DELETE_OP))
-		zkr_submitted_locked(r, zoo_adelete(r->session->zh, path, version, zkr_on_code, r));
-}
-
-void
-zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_SETDATA_OP))
-		zkr_submitted_locked(r, zoo_aset(r->session->zh, path, data, (int) strlen(data), version,
-										 on_stat, r));
-}
-
-/*
- * The deletion of a nonexistent node, with a version that no node has: it goes
- * through the leader and a quorum, as only transactions do.
- */
-void
-zkr_prove_locked(ZkRequest *r)
-{
-	char		path[1 + ZKP_UUID_LEN] = "/";
-
-	zk_assert(zks_has_mutex(r->session));
-	if (zks_make_uuid(path + 1))
-		zkr_delete_locked(r, path, INT32_MAX);
-	else
-		zkr_answer_locked(r, ZSYSTEMERROR);
-}
-
-/*
- * Only all watches of a path can be removed: the call for a single one merely checks
- * at the server.  With local = 1 the library crashes (ZOOKEEPER-2320).
- */
-void
-zkr_remove_watches_locked(ZkRequest *r, const char *path, bool of_children)
-{
-	zk_assert(zks_has_mutex(r->session));
-	if (begin(r, ZOO_REMOVE_WATCHES))
-		zkr_submitted_locked(r, zoo_aremove_all_watches(r->session->zh, path,
-														of_children ? ZWATCHTYPE_CHILD : ZWATCHTYPE_DATA, 0,
-														(void_completion_t *) zkr_on_code, r));
+	zkr_send_locked(r, &op);
 }
 
 /*
  * What the owner may ask
  */
 
-/* fresh: according to the leader; interest: in what a list shows; keeps_data: of what is read */
 static ZkRequest *
-ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *path, bool fresh,
-	ZkInterest interest, int keeps_data)
+ask(ZkSession *s, const ZkOp *op, bool fresh, ZkInterest interest, int keeps_data)
 {
 	ZkRequest  *r;
 
@@ -296,86 +241,80 @@ ask(ZkSession *s, void (*send) (ZkRequest *r, const char *path), const char *pat
 	r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
-		r->sync_path = fresh ? path : NULL;
+		r->sync_path = fresh ? op->path : NULL;
 		r->interest = interest;
 		r->keeps_data = keeps_data;
-		send(r, path);
+		zkr_send_locked(r, op);
 	}
 	zks_leave(s);
 	return r;
 }
 
+/* fresh: according to the leader; interest: in what a list shows; keeps_data: of what is read */
+static ZkRequest *
+ask_read(ZkSession *s, int type, const char *path, bool fresh, ZkInterest interest, int keeps_data)
+{
+	ZkOp		op = {.type = type,.path = path};
+
+	return ask(s, &op, fresh, interest, keeps_data);
+}
+
 ZkRequest *
 zks_list(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask(s, zkr_list_locked, dir, fresh, INTEREST_CONTENDERS, 0);
+	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, INTEREST_CONTENDERS, 0);
 }
 
 ZkRequest *
 zks_list_all(ZkSession *s, const char *dir, bool fresh)
 {
-	return ask(s, zkr_list_locked, dir, fresh, INTEREST_ALL, 0);
+	return ask_read(s, ZOO_GETCHILDREN_OP, dir, fresh, INTEREST_ALL, 0);
 }
 
 ZkRequest *
 zks_read(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, false, 0, ZKS_DATA_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, false, 0, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_fresh(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, true, 0, ZKS_DATA_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, true, 0, ZKS_DATA_KEPT);
 }
 
 ZkRequest *
 zks_read_record(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_get_locked, path, false, 0, ZKS_RECORD_KEPT);
+	return ask_read(s, ZOO_GETDATA_OP, path, false, 0, ZKS_RECORD_KEPT);
 }
 
 ZkRequest *
 zks_stat(ZkSession *s, const char *path)
 {
-	return ask(s, zkr_stat_locked, path, false, 0, 0);
+	return ask_read(s, ZOO_EXISTS_OP, path, false, 0, 0);
 }
 
 ZkRequest *
 zks_delete(ZkSession *s, const char *path, int version)
 {
-	ZkRequest  *r;
+	ZkOp		op = {.type = ZOO_DELETE_OP,.path = path,.version = version};
 
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_delete_locked(r, path, version);
-	zks_leave(s);
-	return r;
+	return ask(s, &op, false, 0, 0);
 }
 
 ZkRequest *
 zks_make(ZkSession *s, const char *path, bool closed)
 {
-	ZkRequest  *r;
+	ZkOp		op = {.type = ZOO_CREATE2_OP,.path = path,.closed = closed};
 
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_create_locked(r, path, 0, "", closed);
-	zks_leave(s);
-	return r;
+	return ask(s, &op, false, 0, 0);
 }
 
 ZkRequest *
 zks_write(ZkSession *s, const char *path, const char *data, int version)
 {
-	ZkRequest  *r;
+	ZkOp		op = {.type = ZOO_SETDATA_OP,.path = path,.data = data,.version = version};
 
-	zks_enter(s);
-	r = zkr_new_locked(s, NULL, NULL);
-	if (r != NULL)
-		zkr_set_locked(r, path, data, version);
-	zks_leave(s);
-	return r;
+	return ask(s, &op, false, 0, 0);
 }

@@ -8,6 +8,8 @@
 #ifndef ZKLOCK_OPERATION_H
 #define ZKLOCK_OPERATION_H
 
+#include <zookeeper/proto.h>
+
 #include "request_private.h"
 
 /*
@@ -16,15 +18,18 @@
  */
 #define CONTAINER_MARK	"zklock"
 
+typedef struct ZkOp
+{
+	int			type;			/* of proto.h; of a read only the path counts */
+	const char *path;
+	int			flags;			/* of a create; of watches: their kind */
+	const char *data;			/* of a create or set; NULL: none */
+	bool		closed;			/* of a create: as in ZkpWant */
+	int			version;		/* of a check, delete or set; -1: any */
+} ZkOp;
+
 extern const struct ACL_vector *zkr_acl(bool closed);
-extern void zkr_create_locked(ZkRequest *r, const char *path, int flags, const char *data,
-							  bool closed);
-extern void zkr_list_locked(ZkRequest *r, const char *dir);
-extern void zkr_stat_locked(ZkRequest *r, const char *path);
-extern void zkr_get_locked(ZkRequest *r, const char *path);
-extern void zkr_delete_locked(ZkRequest *r, const char *path, int version);
-extern void zkr_set_locked(ZkRequest *r, const char *path, const char *data, int version);
-extern void zkr_prove_locked(ZkRequest *r);
-extern void zkr_remove_watches_locked(ZkRequest *r, const char *path, bool of_children);
+extern void zkr_send_locked(ZkRequest *r, const ZkOp *op);
+extern void zkr_read_locked(ZkRequest *r, int type, const char *path);
 
 #endif							/* ZKLOCK_OPERATION_H */

@@ -29,12 +29,6 @@
 /* ZooKeeper accepts a megabyte for a request by default */
 #define CHECK_BYTES			(400 * 1024)
 
-static ZkLoss
-loss_of(int rc)
-{
-	return rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE;
-}
-
 /*
  * Watches
  */
@@ -43,7 +37,7 @@ loss_of(int rc)
 static int64_t
 meant(const ZkNode *n)
 {
-	return n->single ? n->czxid : 0;
+	return n->style->single ? n->czxid : 0;
 }
 
 /*
@@ -88,7 +82,7 @@ zkn_watch_named(ZkSession *s, const char *dir, const char *name)
 	ZkNode	   *n;
 
 	zks_enter(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (zkn_is_held(n) && strcmp(n->dir, dir) == 0 && strcmp(n->name, name) == 0)
 			keep_watch(n);
@@ -108,16 +102,16 @@ on_heartbeat(ZkRequest *r)
 	/* an idle process need not be told that all is well */
 	if (!zkn_called_back_quietly_locked(n) || !zkn_is_held(n))
 		return;
-	if (r->rc == ZOK)
+	if (r->answer.rc == ZOK)
 	{
 		const ZkRequest *question = r->before != NULL ? r->before : r;
 
 		if (question->writes)
-			n->proven_at = question->sent_at;
+			n->proven_at = question->answer.sent_at;
 	}
-	else if (r->rc == ZNONODE || r->rc == ZNOAUTH)
+	else if (r->answer.rc == ZNONODE || r->answer.rc == ZNOAUTH)
 	{
-		zkn_lose_locked(n, loss_of(r->rc));
+		zkn_lose_locked(n, r->answer.rc == ZNOAUTH ? ZK_LOST_ACCESS : ZK_LOST_NODE);
 		n->session->notify = true;
 	}
 }
@@ -126,7 +120,7 @@ void
 zkn_expect_turn(ZkSession *s, ZkNode *n, bool expects)
 {
 	zks_enter(s);
-	s->expecting = expects ? n : NULL;
+	s->nodes.expecting = expects ? n : NULL;
 	zks_leave(s);
 }
 
@@ -135,7 +129,59 @@ bool
 zkn_expects_turn_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->expecting != NULL && zkn_is_held(s->expecting);
+	return s->nodes.expecting != NULL && zkn_is_held(s->nodes.expecting);
+}
+
+/* What was sent is carried out before we ask */
+static const char *
+path_by_then(const ZkNode *n)
+{
+	return n->tell_sent && n->shared_name[0] != '\0' ? n->shared_path : n->path;
+}
+
+/*
+ * Asks a quorum whether these are there: r is answered last.  Those before the last that
+ * are read, behind the check of them, are as good as heartbeats.
+ */
+static void
+send_checks(ZkRequest *r, ZkNode *const *nodes, int n)
+{
+	ZkOp		ops[ZKN_CHECK_MAX];
+	ZkRequest  *checks = r;
+	int			last = n - 1;
+
+	while (last >= 0 && !nodes[last]->style->single)
+		last--;
+	if (last >= 0 && (checks = zkr_new_before_locked(r)) == NULL)
+		return;
+	for (int i = 0; i == 0 || i < n; i++)
+	{
+		ZkOp		op = {.type = ZOO_CHECK_OP,.path = path_by_then(nodes[i]),.version = -1};
+
+		ops[i] = op;
+	}
+	zkr_multi_locked(checks, ops, n);
+	for (int i = 0; i < last; i++)
+	{
+		ZkRequest  *read;
+
+		if (!nodes[i]->style->single)
+			continue;
+		read = zkn_request_locked(nodes[i], on_heartbeat);
+		if (read == NULL)
+		{
+			zkr_answer_locked(r, ZSYSTEMERROR);
+			return;
+		}
+		read->meant = nodes[i]->czxid;
+		zkr_read_locked(read, ZOO_EXISTS_OP, nodes[i]->dir);
+	}
+	if (last >= 0)
+	{
+		r->meant = nodes[last]->czxid;
+		r->answer.missing = last;
+		zkr_read_locked(r, ZOO_EXISTS_OP, nodes[last]->dir);
+	}
 }
 
 /*
@@ -152,9 +198,8 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
-		ZkOp		op = {.type = ZOO_CHECK_OP,.path = n->path,.version = -1};
 		ZkRequest  *r;
 
 		if (!zkn_is_held(n) || zkn_is_renaming(n))
@@ -162,14 +207,14 @@ zkn_beat_locked(ZkSession *s, bool quorum)
 		r = zkn_request_locked(n, on_heartbeat);
 		if (r == NULL)
 			return false;
-		r->meant = meant(n);
-		r->sync_path = quorum ? NULL : "/";
-		if (!quorum)
-			zkr_get_locked(r, n->path);
-		else if (n->single)
-			zkr_stat_behind_locked(r, n->path, &op, 1);
+		if (quorum)
+			send_checks(r, &n, 1);
 		else
-			zkr_multi_locked(r, &op, 1);
+		{
+			r->meant = meant(n);
+			r->sync_path = "/";
+			zkr_read_locked(r, ZOO_GETDATA_OP, n->path);
+		}
 		return true;
 	}
 	return false;
@@ -187,7 +232,7 @@ zkn_heartbeat_locked(ZkSession *s)
 
 	zk_assert(zks_has_mutex(s));
 	zkn_catch_up_locked(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (zkn_is_held(n) && n->telling == TELLS_NOTHING &&
 			(n->watch != NULL || !zkr_watches_exceed_locked(s, true)))
@@ -196,73 +241,23 @@ zkn_heartbeat_locked(ZkSession *s)
 }
 
 /*
- * Checks, and what they prove
+ * What checks prove
  */
-
-/*
- * Of what is returned, the owner asks for the answer: it comes last.  Those before it
- * that are read, behind the check of them, are as good as heartbeats.
- */
-static ZkRequest *
-send_checks_locked(ZkSession *s, ZkNode *const *nodes, const ZkOp *ops, int n)
-{
-	ZkRequest  *r = zkr_new_locked(s, NULL, NULL);
-	ZkRequest  *checks = r;
-	int			last = n - 1;
-
-	zk_assert(zks_has_mutex(s));
-	while (last >= 0 && !nodes[last]->single)
-		last--;
-	if (r != NULL && last >= 0)
-		checks = zkr_new_before_locked(r);
-	if (checks != NULL)
-		zkr_multi_locked(checks, ops, n);
-	for (int i = 0; checks != NULL && i < last; i++)
-	{
-		ZkRequest  *read;
-
-		if (!nodes[i]->single)
-			continue;
-		read = zkn_request_locked(nodes[i], on_heartbeat);
-		if (read == NULL)
-		{
-			zkr_answer_locked(r, ZSYSTEMERROR);
-			return r;
-		}
-		read->meant = nodes[i]->czxid;
-		zkr_stat_locked(read, nodes[i]->dir);
-	}
-	if (checks != NULL && last >= 0)
-	{
-		r->meant = nodes[last]->czxid;
-		r->index = last;
-		zkr_stat_locked(r, nodes[last]->dir);
-	}
-	return r;
-}
 
 ZkRequest *
 zkn_check(ZkSession *s, ZkNode *const *nodes, int *n)
 {
-	ZkOp		ops[ZKN_CHECK_MAX];
 	size_t		bytes = 0;
 	int			count = 0;
 	ZkRequest  *r;
 
 	zks_enter(s);
 	while (count < *n && count < ZKN_CHECK_MAX && bytes < CHECK_BYTES)
-	{
-		const ZkNode *node = nodes[count];
-
-		/* what was sent is carried out before we ask */
-		memset(&ops[count], 0, sizeof(ZkOp));
-		ops[count].type = ZOO_CHECK_OP;
-		ops[count].path = node->tell_sent && node->shared_name[0] != '\0' ? node->shared_path : node->path;
-		ops[count].version = -1;
-		bytes += strlen(ops[count++].path);
-	}
+		bytes += strlen(path_by_then(nodes[count++]));
 	*n = count;
-	r = count > 0 ? send_checks_locked(s, nodes, ops, count) : NULL;
+	r = count > 0 ? zkr_new_locked(s, NULL, NULL) : NULL;
+	if (r != NULL)
+		send_checks(r, nodes, count);
 	zks_leave(s);
 	return r;
 }
@@ -372,13 +367,13 @@ zkn_show_locked(ZkSession *s)
 		state |= ZKS_SHOWN_IN_DOUBT;
 	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
 	{
-		if (s->shown_nodes[i] != NULL && is_lost(s->shown_nodes[i]))
+		if (s->shown.nodes[i] != NULL && is_lost(s->shown.nodes[i]))
 			state |= ZKS_SHOWN_LOST(i);
 	}
-	pthread_mutex_lock(&s->shown_mutex);
-	if (s->shown != NULL)
-		write_shown(s->shown, state, &s->info);
-	pthread_mutex_unlock(&s->shown_mutex);
+	pthread_mutex_lock(&s->shown.mutex);
+	if (s->shown.memory != NULL)
+		write_shown(s->shown.memory, state, &s->info);
+	pthread_mutex_unlock(&s->shown.mutex);
 }
 
 void
@@ -386,7 +381,7 @@ zkn_show(ZkSession *s, ZkNode *const *nodes, int n)
 {
 	zks_enter(s);
 	for (int i = 0; i < ZKS_SHOWN_NODES; i++)
-		s->shown_nodes[i] = i < n ? nodes[i] : NULL;
+		s->shown.nodes[i] = i < n ? nodes[i] : NULL;
 	zkn_show_locked(s);
 	zks_leave(s);
 }
@@ -436,7 +431,7 @@ zkn_rely(ZkSession *s, ZkNode *n, ZkReliance reliance, bool by_session)
 	zkn_rely_locked(n, reliance);
 	n->by_session = by_session;
 	if (is_lost(n))
-		s->some_lost = true;
+		s->nodes.some_lost = true;
 	zks_leave(s);
 }
 
@@ -445,14 +440,14 @@ void
 zkn_rely_less(ZkSession *s)
 {
 	zks_enter(s);
-	s->transaction++;
+	s->nodes.transaction++;
 	zks_leave(s);
 }
 
 static ZkReliance
 reliance_on(const ZkNode *n)
 {
-	return n->reliance == ZKN_RELIED && n->transaction != n->session->transaction ?
+	return n->reliance == ZKN_RELIED && n->transaction != n->session->nodes.transaction ?
 		ZKN_RELIED_IF_WRITTEN : n->reliance;
 }
 
@@ -469,13 +464,6 @@ is_known_lost(ZkNode *n)
 	return is_lost(n) && (n->loss != ZK_LOST_CONTACT || state == ZKS_CONNECTED || state == ZKS_OVER);
 }
 
-bool
-zkn_is_relied_locked(ZkSession *s)
-{
-	zk_assert(zks_has_mutex(s));
-	return s->nrelied > 0;
-}
-
 /*
  * How much the owner relies on one that is lost, or in doubt if that counts: on
  * the one that it relies on most.  why->doubt says whether the whole session is in
@@ -489,17 +477,17 @@ zkn_reliance_locked(ZkSession *s, bool doubt_counts, bool only_by_session, ZkSto
 	ZkNode	   *n;
 
 	zk_assert(zks_has_mutex(s));
-	if (!s->some_lost && !session_doubted)
+	if (!s->nodes.some_lost && !session_doubted)
 		return most;
-	s->some_lost = false;
-	TAILQ_FOREACH(n, &s->nodes, link)
+	s->nodes.some_lost = false;
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		bool		lost;
 
 		/* of one that its owner has released, the answer tells */
 		if (n->reliance == ZKN_NOT_RELIED || (!zkn_is_wanted(n) && n->loss != ZK_LOST_CONTACT))
 			continue;
-		s->some_lost |= is_lost(n);
+		s->nodes.some_lost |= is_lost(n);
 		if (reliance_on(n) <= most || (only_by_session && !n->by_session))
 			continue;
 		lost = is_known_lost(n);

@@ -37,7 +37,7 @@ zkr_new_locked(ZkSession *s, ZkDone done, void *owner)
 	r->listener = done != NULL ? LISTENER_NONE : LISTENER_OWNER;
 	r->done = done;
 	r->owner = owner;
-	r->epoch = s->info.epoch;
+	r->answer.epoch = s->info.epoch;
 	return r;
 }
 
@@ -51,21 +51,21 @@ forget(ZkRequest *r)
 		return;
 	}
 	if (r->listener != LISTENER_READ)
-		TAILQ_REMOVE(&r->session->answered, r, in_list);
+		TAILQ_REMOVE(&r->session->requests.answered, r, in_list);
 	if (r->before != NULL)
 		forget(r->before);
-	for (int i = 0; i < r->nchildren; i++)
-		free(r->children[i]);
-	free(r->children);
-	for (int i = 0; i < r->nstrangers; i++)
-		free(r->strangers[i]);
+	for (int i = 0; i < r->answer.nchildren; i++)
+		free(r->answer.children[i]);
+	free(r->answer.children);
+	for (int i = 0; i < r->answer.nstrangers; i++)
+		free(r->answer.strangers[i]);
 	for (int i = 0; r->op_names != NULL && i < r->nops; i++)
 		free(r->op_names[i]);
 	free(r->op_names);
 	free(r->op_types);
 	free(r->results);
 	free(r->name);
-	free(r->data);
+	free(r->answer.data);
 	free(r);
 }
 
@@ -80,9 +80,9 @@ zkr_answer_locked(ZkRequest *r, int rc)
 
 	zk_assert(zks_has_mutex(s));
 	r->answered = true;
-	r->rc = rc;
+	r->answer.rc = rc;
 	if (r->listener != LISTENER_READ)	/* that goes with its read */
-		TAILQ_INSERT_TAIL(&s->answered, r, in_list);
+		TAILQ_INSERT_TAIL(&s->requests.answered, r, in_list);
 	if (r->done != NULL)
 		r->done(r);
 	if (r->listener == LISTENER_OWNER)
@@ -94,8 +94,8 @@ zkr_answer_locked(ZkRequest *r, int rc)
 static void
 no_longer_sent(ZkRequest *r)
 {
-	TAILQ_REMOVE(&r->session->sent, r, in_list);
-	r->session->in_flight--;
+	TAILQ_REMOVE(&r->session->requests.sent, r, in_list);
+	r->session->requests.in_flight--;
 }
 
 /*
@@ -106,20 +106,8 @@ no_longer_sent(ZkRequest *r)
 static bool
 is_answer(int rc)
 {
-	switch (rc)
-	{
-		case ZOK:
-		case ZNONODE:
-		case ZNODEEXISTS:
-		case ZNOTEMPTY:
-		case ZBADVERSION:
-		case ZNOAUTH:
-		case ZNOCHILDRENFOREPHEMERALS:
-		case ZNOWATCHER:
-			return true;
-		default:
-			return false;
-	}
+	return rc == ZOK || rc == ZNONODE || rc == ZNODEEXISTS || rc == ZNOTEMPTY || rc == ZBADVERSION ||
+		rc == ZNOAUTH || rc == ZNOCHILDRENFOREPHEMERALS || rc == ZNOWATCHER;
 }
 
 /* The session was alive when this request was sent, as far as whoever answered knew */
@@ -130,7 +118,8 @@ zkr_heard_locked(ZkSession *s, int64_t sent_at)
 
 	zk_assert(zks_has_mutex(s));
 	if (zks_lease_answered(&s->info, sent_at))
-		zks_wake_keeper(s);		/* it sends a request to the quorum */
+		zks_wakeup_wake_keeper(&s->wakeup); /* it sends a request to the
+											 * quorum */
 	s->info.heard_at = now;
 	if (now - sent_at < zks_timeout(&s->info))
 		s->info.forfeited = false;	/* what it creates from now on is not lost */
@@ -142,7 +131,7 @@ result_behind(const ZkRequest *before, int rc)
 {
 	if (!before->answered)
 		return ZSYSTEMERROR;
-	return before->rc == ZOK ? rc : before->rc;
+	return before->answer.rc == ZOK ? rc : before->answer.rc;
 }
 
 void
@@ -159,26 +148,26 @@ zkr_complete(ZkRequest *r, int rc)
 	if (r->too_large)
 		rc = ZKS_TOO_LARGE;
 	no_longer_sent(r);
-	s->replies++;
+	s->requests.replies++;
 	if (r->before != NULL && (rc == ZOK || rc == ZNONODE))
 		rc = result_behind(r->before, rc);
 	if (is_answer(rc))
 	{
-		zkr_heard_locked(s, r->sent_at);
+		zkr_heard_locked(s, r->answer.sent_at);
 		s->due.answer_by = 0;
 		s->attempts.of_use = true;
 		if (r->writes)
 		{
 			/* somebody may wait for the end of doubt */
 			s->notify |= zks_in_doubt(&s->info);
-			s->info.quorum_at = r->sent_at;
+			s->info.quorum_at = r->answer.sent_at;
 		}
 	}
 	else if (zks_is_auth_failure(rc))
 		zks_end_locked(s, rc);	/* it would get us no further, nor let us
 								 * delete */
 	else if (zks_is_busy(rc))
-		zks_catch_up_soon_locked(s, r->sent_at);
+		zks_catch_up_soon_locked(s, r->answer.sent_at);
 	zkr_answer_locked(r, rc);
 }
 
@@ -206,16 +195,11 @@ zkr_submitted_locked(ZkRequest *r, int rc)
 		zkr_answer_locked(r, rc);
 		return;
 	}
-	TAILQ_INSERT_TAIL(&s->sent, r, in_list);
-	s->in_flight++;
+	TAILQ_INSERT_TAIL(&s->requests.sent, r, in_list);
+	s->requests.in_flight++;
 	s->info.requests++;
-	if (zks_usable_locked(s) && zoo_state(s->zh) != ZOO_CONNECTED_STATE)
-	{
-		s->broken = true;
-		zks_wake_keeper(s);
-	}
-	else if (s->in_flight > SURELY_SENT || r->nops > SURELY_SENT)
-		zks_wake_keeper(s);
+	if (!zks_usable_locked(s) || s->requests.in_flight > SURELY_SENT || r->nops > SURELY_SENT)
+		zks_wakeup_wake_keeper(&s->wakeup);
 }
 
 /* Whether the request may be sent now; if not, it is answered at once */
@@ -225,7 +209,7 @@ zkr_begin_locked(ZkRequest *r)
 	ZkSession  *s = r->session;
 
 	zk_assert(zks_has_mutex(s));
-	r->sent_at = zks_now();
+	r->answer.sent_at = zks_now();
 	if (zks_usable_locked(s))
 	{
 		zks_cork_locked(s);
@@ -265,7 +249,7 @@ zkr_fail_all_locked(ZkSession *s, int rc)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	while ((r = TAILQ_FIRST(&s->sent)) != NULL)
+	while ((r = TAILQ_FIRST(&s->requests.sent)) != NULL)
 	{
 		no_longer_sent(r);
 		zkr_answer_locked(r, rc);
@@ -279,7 +263,7 @@ zkr_forget_owner_locked(ZkSession *s, const void *owner)
 	ZkRequest  *r;
 
 	zk_assert(zks_has_mutex(s));
-	TAILQ_FOREACH(r, &s->sent, in_list)
+	TAILQ_FOREACH(r, &s->requests.sent, in_list)
 	{
 		if (r->owner == owner)
 			r->done = NULL;
@@ -289,8 +273,8 @@ zkr_forget_owner_locked(ZkSession *s, const void *owner)
 void
 zkr_free_requests(ZkSession *s)
 {
-	while (!TAILQ_EMPTY(&s->answered))
-		forget(TAILQ_FIRST(&s->answered));
+	while (!TAILQ_EMPTY(&s->requests.answered))
+		forget(TAILQ_FIRST(&s->requests.answered));
 }
 
 /*
@@ -311,24 +295,18 @@ zkr_failed_op(const ZkRequest *r)
 bool
 zks_answered(ZkSession *s, ZkRequest *r, ZkAnswer *answer)
 {
+	const ZkRequest *before = r->before;
 	bool		result;
 
 	zks_enter(s);
 	result = r->answered;
 	if (result)
 	{
-		answer->rc = r->rc;
-		answer->sent_at = (r->before != NULL ? r->before : r)->sent_at;
-		answer->epoch = r->epoch;
-		answer->nchildren = r->nchildren;
-		answer->children = r->children;
-		answer->nstrangers = r->nstrangers;
-		answer->strangers = r->strangers;
-		answer->missing = r->before == NULL ? zkr_failed_op(r) :
-			r->before->rc == ZOK ? r->index : zkr_failed_op(r->before);
-		answer->stat = r->stat;
-		answer->data = r->data;
-		answer->data_len = r->data_len;
+		*answer = r->answer;
+		if (before != NULL)
+			answer->sent_at = before->answer.sent_at;
+		if (before == NULL || before->answer.rc != ZOK)
+			answer->missing = zkr_failed_op(before != NULL ? before : r);
 	}
 	zks_leave(s);
 	return result;

@@ -39,11 +39,12 @@ typedef struct ZkAnswer
 								 * zks_request_free */
 	int			nstrangers;		/* beside contenders, the first ones that may
 								 * be */
-	char	  **strangers;		/* another kind of lock's; valid as long */
+	char	   *strangers[ZKS_STRANGERS];	/* another kind of lock's; valid
+											 * as long */
 	int			missing;		/* of a check: the first node that does not
 								 * exist */
-	ZkStat		stat;			/* of what was read */
-	const char *data;			/* the part that was kept; valid until */
+	ZkStat		stat;			/* of what was read, or created */
+	char	   *data;			/* the part that was kept; valid until */
 	int			data_len;		/* zks_request_free */
 } ZkAnswer;
 

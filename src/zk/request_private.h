@@ -34,7 +34,7 @@ typedef enum ZkInterest
 
 struct ZkRequest
 {
-	TAILQ_ENTRY(ZkRequest) in_list; /* see ZkSession.sent */
+	TAILQ_ENTRY(ZkRequest) in_list; /* see ZkRequests */
 	ZkSession  *session;
 	ZkListener	listener;
 	ZkDone		done;			/* is called first; or NULL */
@@ -44,27 +44,17 @@ struct ZkRequest
 	bool		writes;			/* the leader makes a transaction of it */
 	ZkRequest  *before;			/* of a read that counts only if this was
 								 * carried out: a sync, or checks */
-	int			rc;
-	int64_t		sent_at;
-	uint32_t	epoch;
+	ZkAnswer	answer;
 	const char *sync_path;		/* if not NULL, it reads according to the
 								 * leader: this goes before it */
 	bool		too_large;		/* its answer exceeds the limit: ZKS_TOO_LARGE */
-	char	   *name;			/* of the created node; until then the
-								 * requested path */
-	ZkStat		stat;			/* of what was read or created */
+	char	   *name;			/* the path of the created node; until then
+								 * the one asked for */
 	int64_t		meant;			/* of a read: the czxid of the node that is
 								 * meant, another one counts as none; or 0 */
-	int			index;			/* of that node among those asked for */
 	watcher_fn	watcher;		/* of a watch that the answer arms, or NULL */
 	int			keeps_data;		/* somebody wants to read so much of it */
-	char	   *data;
-	int			data_len;
 	ZkInterest	interest;		/* in which children */
-	int			nchildren;
-	char	  **children;
-	int			nstrangers;		/* beside contenders */
-	char	   *strangers[ZKS_STRANGERS];
 	int			nops;			/* of a multi, else 0 */
 	int		   *op_types;
 	char	  **op_names;		/* of what a multi created, whole paths; until

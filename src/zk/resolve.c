@@ -27,7 +27,6 @@
 #include <sys/types.h>
 
 #include "resolve.h"
-#include "session_private.h"
 
 #define MAX_ADDRESSES	64
 
@@ -160,51 +159,41 @@ write_list(const AddressList *list, char *text)
 }
 
 /*
- * Returns a malloc'ed list of an odd number of numeric addresses, or NULL with
- * an explanation if no name could be resolved.  One bad name of several does
- * no harm, but is explained, too; else error is empty.  The names are malloc'ed,
- * too; NULL if the result is NULL.  With only_numeric the result is NULL if one is
- * a name.
+ * Where the servers are; false, with an explanation, if no name could be resolved: then
+ * it stays as it was.  One bad name of several does no harm, but is explained, too; else
+ * error is empty.  With only_numeric it is false if one is a name.
  */
-char *
-zks_resolve(const char *hosts, bool only_numeric, int *naddresses, char **names, char *error, int errlen)
+bool
+zks_resolve(const char *hosts, bool only_numeric, ZkServers *servers, char *error, int errlen)
 {
 	const int	flags = only_numeric ? AI_NUMERICHOST | AI_NUMERICSERV : 0;
 	AddressList *list = calloc(1, sizeof(AddressList));
 	char	   *copy = strdup(hosts);
-	char	   *result = NULL;
+	char	   *addresses = NULL;
 	char	   *rest = NULL;
+	bool		of_use = list != NULL && copy != NULL;
 
-	*names = NULL;
-	snprintf(error, errlen, "out of memory");
-	if (list == NULL || copy == NULL)
-		goto done;
-	error[0] = '\0';
-
-	for (char *item = strtok_r(copy, ",", &rest); item != NULL;
+	snprintf(error, errlen, "%s", of_use ? "" : "out of memory");
+	for (char *item = of_use ? strtok_r(copy, ",", &rest) : NULL; of_use && item != NULL;
 		 item = strtok_r(NULL, ",", &rest))
-	{
-		if (!resolve_one(list, item, flags, error, errlen) && only_numeric)
-			goto done;
-	}
-	if (list->n == 0)
-		goto done;
-
-	*naddresses = list->n;
-	shuffle(list);
-	result = malloc((list->n + 1) * sizeof(list->text[0]));
-	if (result != NULL)
-	{
-		write_list(list, result);
-		*names = list->names;
-		list->names = NULL;
-	}
-	else
+		of_use = resolve_one(list, item, flags, error, errlen) || !only_numeric;
+	of_use = of_use && list->n > 0;
+	if (of_use && (addresses = malloc((list->n + 1) * sizeof(list->text[0]))) == NULL)
 		snprintf(error, errlen, "out of memory");
-done:
-	if (list != NULL)
+	if (addresses != NULL)
+	{
+		shuffle(list);
+		write_list(list, addresses);
+		free(servers->addresses);
+		free(servers->names);
+		*servers = (ZkServers)
+		{
+			addresses, list->names, list->n
+		};
+	}
+	else if (list != NULL)
 		free(list->names);
 	free(list);
 	free(copy);
-	return result;
+	return addresses != NULL;
 }

@@ -8,9 +8,8 @@
 #ifndef ZKLOCK_RESOLVE_H
 #define ZKLOCK_RESOLVE_H
 
-#include "session.h"
+#include "session_private.h"
 
-extern char *zks_resolve(const char *hosts, bool only_numeric, int *naddresses, char **names,
-						 char *error, int errlen);
+extern bool zks_resolve(const char *hosts, bool only_numeric, ZkServers *servers, char *error, int errlen);
 
 #endif							/* ZKLOCK_RESOLVE_H */

@@ -40,30 +40,25 @@ zks_open(const ZkOptions *options)
 		zks_tls_free(options->tls);
 		return NULL;
 	}
-	TAILQ_INIT(&s->nodes);
-	s->tls = options->tls;
+	TAILQ_INIT(&s->nodes.all);
 	s->sock = -1;
-	TAILQ_INIT(&s->sent);
-	TAILQ_INIT(&s->answered);
-	s->nservers = 1;
-	s->wanted_timeout_ms = options->timeout_ms;
+	TAILQ_INIT(&s->requests.sent);
+	TAILQ_INIT(&s->requests.answered);
+	s->servers.n = 1;
 	s->info.timeout_ms = options->timeout_ms;
-	s->handlers_return = options->handlers_return;
 	s->info.state = ZKS_CONNECTING;
-	s->in_use = true;
-	s->idle_since = zks_now();
+	s->idle.in_use = true;
+	s->idle.since = zks_now();
 	atomic_init(&s->owners, 2);
 	pthread_mutex_init(&s->mutex, NULL);
-	pthread_mutex_init(&s->shown_mutex, NULL);
-	s->hosts = strdup(options->hosts);
+	pthread_mutex_init(&s->shown.mutex, NULL);
 	s->wakeup.bell_fd = s->wakeup.keeper_fd = s->wakeup.owner_fd = -1;
 
-	if (s->hosts == NULL || !zks_copy_credentials(s, options) ||
-		!zks_wakeup_open(&s->wakeup) || !zks_start_keeper(s))
+	if (!zks_copy_options(s, options) || !zks_wakeup_open(&s->wakeup) || !zks_start_keeper(s))
 	{
 		int			save_errno = errno;
 
-		zks_tls_free(s->tls);	/* the thread's, had it started */
+		zks_tls_free(s->options.tls);	/* the thread's, had it started */
 		atomic_store(&s->owners, 1);
 		zks_disown(s);
 		errno = save_errno;
@@ -76,23 +71,23 @@ bool
 zks_use(ZkSession *s)
 {
 	zks_enter(s);
-	s->in_use = !atomic_load(&s->retired);
+	s->idle.in_use = !atomic_load(&s->idle.retired);
 	zks_leave(s);
-	return !atomic_load(&s->retired);
+	return !atomic_load(&s->idle.retired);
 }
 
 void
 zks_rest(ZkSession *s, int idle_ms, bool worked)
 {
 	zks_enter(s);
-	if (!atomic_load(&s->retired))
+	if (!atomic_load(&s->idle.retired))
 	{
-		s->in_use = false;
+		s->idle.in_use = false;
 		if (worked)
-			s->idle_since = zks_now();
-		if (s->idle_ms != idle_ms)
-			zks_wake_keeper(s); /* its sleep may be too long */
-		s->idle_ms = idle_ms;
+			s->idle.since = zks_now();
+		if (s->idle.ms != idle_ms)
+			zks_wakeup_wake_keeper(&s->wakeup); /* its sleep may be too long */
+		s->idle.ms = idle_ms;
 	}
 	zks_leave(s);
 }
@@ -101,7 +96,7 @@ zks_rest(ZkSession *s, int idle_ms, bool worked)
 static void
 wait_for_keeper(ZkSession *s, int ms)
 {
-	bool		retired = atomic_load(&s->retired);
+	bool		retired = atomic_load(&s->idle.retired);
 	struct pollfd fd = {.fd = retired ? -1 : s->wakeup.owner_fd,.events = POLLIN};
 
 	poll(&fd, 1, retired ? 1 : ms);
@@ -118,8 +113,8 @@ zks_closed(ZkSession *s, int bound_ms)
 	/* without the mutex, which who left from within a wait may have */
 	zks_stop_closes(s);
 	atomic_store(&s->closing, true);
-	if (!atomic_load(&s->retired))
-		zks_wake_keeper(s);
+	if (!atomic_load(&s->idle.retired))
+		zks_wakeup_wake_keeper(&s->wakeup);
 
 	while (!atomic_load(&s->keeper_done) && !atomic_load(&s->lingers) && (now = zks_now()) < until)
 		wait_for_keeper(s, zks_ms_until(until, now));
@@ -127,7 +122,7 @@ zks_closed(ZkSession *s, int bound_ms)
 }
 
 void
-zks_close(ZkSession *s, int bound_ms, ZkMark **left)
+zks_close(ZkSession *s, int bound_ms, ZkMarks *left)
 {
 	(void) zks_closed(s, bound_ms);
 	if (left != NULL)
@@ -154,6 +149,14 @@ zks_info(ZkSession *s)
 	return info;
 }
 
+void
+zks_texts(ZkSession *s, ZkSessionTexts *texts)
+{
+	zks_enter(s);
+	*texts = s->texts;
+	zks_leave(s);
+}
+
 unsigned
 zks_news(ZkSession *s)
 {
@@ -164,9 +167,9 @@ void
 zks_show(ZkSession *s, ZkShown *shown)
 {
 	zks_enter(s);
-	pthread_mutex_lock(&s->shown_mutex);
-	s->shown = shown;
-	pthread_mutex_unlock(&s->shown_mutex);
+	pthread_mutex_lock(&s->shown.mutex);
+	s->shown.memory = shown;
+	pthread_mutex_unlock(&s->shown.mutex);
 	zkn_show_locked(s);
 	zks_leave(s);
 }
@@ -175,9 +178,9 @@ zks_show(ZkSession *s, ZkShown *shown)
 void
 zks_unshow(ZkSession *s)
 {
-	pthread_mutex_lock(&s->shown_mutex);
-	s->shown = NULL;
-	pthread_mutex_unlock(&s->shown_mutex);
+	pthread_mutex_lock(&s->shown.mutex);
+	s->shown.memory = NULL;
+	pthread_mutex_unlock(&s->shown.mutex);
 }
 
 void
@@ -214,22 +217,19 @@ static ZkFrameVerdict
 read_as_owner_locked(ZkSession *s)
 {
 	ZkFrameVerdict verdict = FRAME_READ;
-	uint64_t	replies;
 	int			timeout_ms = s->info.timeout_ms;
 
-	zk_assert(zks_has_mutex(s));
 	for (int i = 0; verdict == FRAME_READ && i < AT_ONCE; i++)
 	{
-		replies = s->replies;
 		verdict = zks_process_locked(s, EPOLLIN);
 		if (!zks_usable_locked(s) || s->sock < 0 || !s->frame.followed ||
-			(s->frame.in_long_frame && s->replies == replies))
+			s->frame.long_at == s->requests.replies)
 			break;
 	}
-	if (!zks_usable_locked(s) || zoo_state(s->zh) != ZOO_CONNECTED_STATE)
-		zks_wake_keeper(s);		/* connecting is its own business */
+	if (!zks_usable_locked(s))
+		zks_wakeup_wake_keeper(&s->wakeup); /* connecting is its own business */
 	else if (s->info.timeout_ms < timeout_ms)
-		zks_wake_keeper(s);		/* its sleep is too long */
+		zks_wakeup_wake_keeper(&s->wakeup); /* its sleep is too long */
 	return verdict;
 }
 
@@ -239,12 +239,12 @@ zks_await(ZkSession *s, bool *answer_due)
 	atomic_store(&s->gathering, false);
 	zks_enter(s);
 	if (answer_due != NULL)
-		*answer_due = s->in_flight > 0;
+		*answer_due = s->requests.in_flight > 0;
 	s->awaited = true;
 	if (zks_usable_locked(s) || zks_greeted_locked(s))
 		zks_wakeup_lend_locked(&s->wakeup, s->sock);
 	else if (zks_hurry_locked(s))
-		zks_wake_keeper(s);
+		zks_wakeup_wake_keeper(&s->wakeup);
 	zks_leave(s);
 	return s->wakeup.owner_fd;
 }

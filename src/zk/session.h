@@ -42,6 +42,7 @@ typedef struct ZkRequest ZkRequest;
 typedef struct ZkNode ZkNode;
 typedef struct ZkWatch ZkWatch;
 typedef struct ZkMark ZkMark;
+typedef struct ZkMarks ZkMarks; /* mark.h */
 typedef struct ZkTls ZkTls;
 
 typedef enum ZkSessionState
@@ -99,24 +100,35 @@ typedef struct ZkSessionInfo
 	uint64_t	outages;		/* how often it was cut off for more than a
 								 * third of its timeout, and back in time */
 	int			outage_ms;		/* how long the latest of them was */
-	char		outage_cause[ZKS_TROUBLES_LEN]; /* its troubles then, or "" */
-	ZksTrouble	outage_kind;
-	char		loss_cause[ZKS_TROUBLES_LEN];	/* the same at the latest loss */
-	ZksTrouble	loss_kind;
 	int			unreleased;		/* nodes that ZooKeeper refuses to delete */
 	int			refused;		/* the code for the latest of them */
 	uint64_t	refusals;		/* how many ever, except those of zkn_delete */
 	uint64_t	unsettled;		/* marks of claims that ZooKeeper did not let
 								 * us settle, and that we have given up */
 	int			unsettled_rc;	/* the code for the latest of them */
-	char		unsettled_mark[160];	/* its path, in ASCII, maybe cut */
-	char		server[ZKS_ADDRESS_LEN];	/* where we are or were, or "" */
-	char		trouble[ZKS_TROUBLES_LEN];	/* the last faults of the
-											 * connection, or "" */
-	int			troubles;		/* at how many addresses; 0 or 1: it names
-								 * none */
-	ZksTrouble	trouble_kind;	/* of the most telling */
 } ZkSessionInfo;
+
+/* The last faults of a connection */
+typedef struct ZkTroubles
+{
+	char		text[ZKS_TROUBLES_LEN]; /* or "" */
+	int			n;				/* at how many addresses; 0 or 1: it names
+								 * none */
+	ZksTrouble	kind;			/* of the most telling */
+} ZkTroubles;
+
+/* What is said of a session to people */
+typedef struct ZkSessionTexts
+{
+	char		server[ZKS_ADDRESS_LEN];	/* where we are or were, or "" */
+	ZkTroubles	troubles;
+	ZkTroubles	at_outage;		/* what they were at the latest one */
+	ZkTroubles	at_loss;
+	char		refused_path[ZKS_PATH_LEN]; /* of the latest node that was not
+											 * deleted */
+	char		unsettled_mark[160];	/* the path of the latest, in ASCII,
+										 * maybe cut */
+} ZkSessionTexts;
 
 /*
  * Nanoseconds of CLOCK_BOOTTIME, which continues while a machine is suspended,
@@ -163,7 +175,7 @@ extern bool zks_closed(ZkSession *session, int bound_ms);
  * not settled are put into the list, for zkn_adopt_marks; NULL: the process
  * ends.
  */
-extern void zks_close(ZkSession *session, int bound_ms, ZkMark **left);
+extern void zks_close(ZkSession *session, int bound_ms, ZkMarks *left);
 
 /*
  * A session that has nothing for idle_ms (0: never) is closed by its thread, and is
@@ -176,6 +188,7 @@ extern bool zks_use(ZkSession *session);
 extern void zks_rest(ZkSession *session, int idle_ms, bool worked);
 
 extern ZkSessionInfo zks_info(ZkSession *session);
+extern void zks_texts(ZkSession *session, ZkSessionTexts *texts);
 
 /*
  * A number that changes with losses, outages, and timeouts other than requested;

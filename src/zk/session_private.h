@@ -5,7 +5,7 @@
  *
  * One mutex guards a session, all that hangs on it, and its handle: the
  * single-threaded client library has no locks of its own.  Names ending in
- * _locked are called with it held.
+ * _locked are called with it held, which those assert that other files call.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +21,7 @@
 
 #include "frame_check.h"
 #include "lock_protocol.h"
-#include "node.h"
+#include "mark.h"
 #include "stop_signal.h"
 #include "wakeup.h"
 #include "wire.h"
@@ -38,9 +38,6 @@ typedef struct ZkFault
 								 * see LISTEN_MS in connection.c */
 } ZkFault;
 
-TAILQ_HEAD(ZkNodes, ZkNode);	/* node.c */
-typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
-
 /* Turns of one kind: see stop_signal.h */
 typedef struct ZkStopBook
 {
@@ -55,8 +52,6 @@ typedef struct ZkAttempts
 	int64_t		at;				/* when the latest connection attempt began */
 	bool		trying;			/* it has not been counted as finished */
 	bool		of_use;			/* it has brought an answer */
-	bool		listens_first;	/* it says nothing for a moment: to_listen of
-								 * the last one there */
 	char		address[ZKS_ADDRESS_LEN];	/* of the latest attempt; "" if it
 											 * is not known yet */
 	int			nfaults;		/* since the last connection */
@@ -85,8 +80,69 @@ typedef struct ZkDue
 								 * closing; or 0 */
 } ZkDue;
 
-TAILQ_HEAD(ZkRequests, ZkRequest);
-LIST_HEAD(ZkWatches, ZkWatch);
+/* Where the servers are: resolve.c */
+typedef struct ZkServers
+{
+	char	   *addresses;		/* for the library, which gets an odd number */
+	char	   *names;			/* lines of "address:port name" */
+	int			n;
+} ZkServers;
+
+TAILQ_HEAD(ZkRequestList, ZkRequest);
+LIST_HEAD(ZkWatchList, ZkWatch);
+TAILQ_HEAD(ZkNodeList, ZkNode);
+
+/* What was sent, and answered: request.c */
+typedef struct ZkRequests
+{
+	struct ZkRequestList sent;	/* in the order in which answers come */
+	struct ZkRequestList answered;	/* and not freed */
+	int			in_flight;		/* how many are sent */
+	uint64_t	replies;		/* completions seen, ever */
+} ZkRequests;
+
+/* Its watches: watch.c */
+typedef struct ZkWatches
+{
+	struct ZkWatchList all;
+	struct ZkWatchList *chains; /* the same by a hash of the path */
+	unsigned int nchains;		/* a power of two, or 0 */
+	unsigned int n;
+	size_t		bytes;			/* what their paths need in a packet */
+} ZkWatches;
+
+/* Its nodes: node.c, and what relies on them: proof.c */
+typedef struct ZkNodes
+{
+	struct ZkNodeList all;		/* first those that are not wanted */
+	size_t		path_bytes;		/* of those that may be there */
+	ZkNode	   *expecting;		/* which is next in line for its lock; or NULL */
+	unsigned int nrelied;		/* how many the owner relies on */
+	unsigned int transaction;	/* of the owner: see zkn_rely_less */
+	bool		some_lost;		/* maybe; false: none that anybody wants is */
+	uint64_t	tickets;
+} ZkNodes;
+
+/* For how long it has had nothing: see zks_use */
+typedef struct ZkIdle
+{
+	bool		in_use;			/* the owner may call at any moment */
+	int			ms;				/* how long it may be idle; 0: forever */
+	int64_t		since;			/* when it was last worked with, or had a node */
+	atomic_bool retired;		/* it was idle for too long; read without the
+								 * mutex, too */
+} ZkIdle;
+
+/* What other processes see: proof.c */
+typedef struct ZkShowing
+{
+	pthread_mutex_t mutex;		/* held only while the memory is written,
+								 * which goes away after zks_unshow */
+	ZkShown    *memory;			/* NULL: to nobody */
+	ZkNode	   *nodes[ZKS_SHOWN_NODES];
+} ZkShowing;
+
+typedef struct ZkTurn ZkTurn;	/* turn.c: our last turn in a queue */
 
 struct ZkSession
 {
@@ -94,20 +150,13 @@ struct ZkSession
 	sigset_t	owner_mask;		/* its signal mask, while it has the mutex */
 	pthread_t	keeper;
 	ZkWakeup	wakeup;
-	char	   *hosts;
-	int			wanted_timeout_ms;
-	bool		handlers_return;	/* as in ZkOptions */
+	ZkOptions	options;		/* copies */
 	size_t		closed_acl_bytes;	/* the size of what "creator" becomes at
 									 * the server */
-	ZkCredential *credentials;	/* for each new handle */
-	int			ncredentials;
-	ZkTls	   *tls;			/* NULL: without */
 
 	/* set by one thread, read by the other, without the mutex */
 	atomic_bool closing;		/* the owner wants the session closed */
 	atomic_bool keeper_done;
-	atomic_bool retired;		/* it was idle for too long; set under the
-								 * mutex */
 	atomic_uint news;			/* see zks_news */
 	atomic_bool lingers;		/* the session is over, and the owner relies
 								 * on what it had */
@@ -118,49 +167,27 @@ struct ZkSession
 	zhandle_t  *zh;
 	int			sock;			/* the library's socket, or -1 */
 	ZkWire	   *wire;			/* of the latest connection with TLS */
-	char	   *addresses;		/* of the servers, and their names: see */
-	char	   *names;			/* resolve.c */
 	int			receive_buffer; /* its size; 0 before the first */
-	int			nservers;
+	ZkServers	servers;
 	ZkAttempts	attempts;
 	bool		awaited;		/* the owner sleeps until something happens */
 	ZkFrame		frame;
 
 	ZkSessionInfo info;
+	ZkSessionTexts texts;
 	ZkDue		due;
 	clientid_t	id;				/* with which the session can be resumed */
-	bool		in_use;			/* the owner may call at any moment */
-	int			idle_ms;		/* how long it may be idle; 0: forever */
-	int64_t		idle_since;		/* when it was last worked with, or had a node */
-	bool		connected_now;	/* newly connected: attend to the nodes */
-	bool		broken;			/* a send failed: see request.c */
+	ZkIdle		idle;
 	bool		notify;			/* wake the owner, once the mutex is free */
 	bool		corked;			/* requests are held back until the mutex is
 								 * free */
 
-	struct ZkRequests sent;		/* in the order in which answers come */
-	struct ZkRequests answered; /* and not freed */
-	int			in_flight;		/* how many are sent */
-	uint64_t	replies;		/* completions seen, ever */
-	struct ZkWatches watches;
-	struct ZkWatches *watch_chains; /* the same by a hash of the path */
-	unsigned int nwatch_chains; /* a power of two, or 0 */
-	unsigned int nwatches;
-	size_t		watch_bytes;	/* what their paths need in a packet */
-	struct ZkNodes nodes;		/* first those that are not wanted */
-	size_t		path_bytes;		/* of those that may be there */
-	ZkNode	   *expecting;		/* which is next in line for its lock; or NULL */
-	unsigned int nrelied;		/* how many the owner relies on */
-	unsigned int transaction;	/* of the owner: see zkn_rely_less */
-	bool		some_lost;		/* maybe; false: none that anybody wants is */
-	ZkMark	   *marks;
+	ZkRequests	requests;
+	ZkWatches	watches;
+	ZkNodes		nodes;
+	ZkMarks		marks;
 	ZkTurn	   *turns;			/* the latest first */
-	uint64_t	tickets;
-
-	/* held only while the memory is written, which goes away after zks_unshow */
-	pthread_mutex_t shown_mutex;
-	ZkShown    *shown;			/* NULL: to nobody */
-	ZkNode	   *shown_nodes[ZKS_SHOWN_NODES];
+	ZkShowing	shown;
 	ZkStopBook	stops[ZKS_STOP_KINDS];
 };
 
@@ -182,7 +209,6 @@ extern void zks_block_signals(sigset_t *before);
 extern bool zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *arg);
 extern void zks_cork_locked(ZkSession *s);
 extern void zks_uncork_locked(ZkSession *s);
-extern void zks_wake_keeper(ZkSession *s);
 extern void zks_set_state_locked(ZkSession *s, ZkSessionState state);
 extern void zks_count_loss_locked(ZkSession *s);
 extern void zks_end_locked(ZkSession *s, int error);

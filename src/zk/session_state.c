@@ -102,12 +102,6 @@ zks_uncork_locked(ZkSession *s)
 	s->corked = false;
 }
 
-void
-zks_wake_keeper(ZkSession *s)
-{
-	zks_wakeup_wake_keeper(&s->wakeup);
-}
-
 static __thread ZkSession *entered;
 
 ZkSession *
@@ -158,7 +152,7 @@ zks_enter(ZkSession *s)
 {
 	sigset_t	before;
 
-	if (s->handlers_return)
+	if (s->options.handlers_return)
 	{
 		zks_lock(s);
 		return;
@@ -173,7 +167,7 @@ zks_leave(ZkSession *s)
 {
 	sigset_t	before;
 
-	if (s->handlers_return)
+	if (s->options.handlers_return)
 	{
 		zks_unlock(s);
 		return;
@@ -208,12 +202,12 @@ zks_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *), void *a
  *-------------------------------------------------------------------------
  */
 
-/* Whether a request can be sent */
+/* Whether a request can be sent: not either after a send that failed, see request.c */
 bool
 zks_usable_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
-	return s->zh != NULL && s->info.state == ZKS_CONNECTED && !s->broken;
+	return s->zh != NULL && s->info.state == ZKS_CONNECTED && zoo_state(s->zh) == ZOO_CONNECTED_STATE;
 }
 
 void
@@ -232,8 +226,7 @@ zks_count_loss_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	s->info.losses++;
-	memcpy(s->info.loss_cause, s->info.trouble, sizeof(s->info.loss_cause));
-	s->info.loss_kind = s->info.trouble_kind;
+	s->texts.at_loss = s->texts.troubles;
 	atomic_fetch_add(&s->news, 1);
 }
 
@@ -272,7 +265,7 @@ zks_catch_up_soon_locked(ZkSession *s, int64_t sent_at)
 	else if (s->due.catch_up_ms < LONGEST_PAUSE_MS)
 		s->due.catch_up_ms *= 2;
 	s->due.catch_up_at = now + s->due.catch_up_ms * ZKS_MS;
-	zks_wake_keeper(s);
+	zks_wakeup_wake_keeper(&s->wakeup);
 }
 
 /* What kind of fault it is that a connection failed with this */

@@ -46,7 +46,7 @@ zkn_new_version_locked(const ZkNode *n, int seen)
 	int			nfree = 0;
 
 	zk_assert(zks_has_mutex(n->session));
-	for (const ZkNode *other = TAILQ_FIRST(&n->session->nodes);
+	for (const ZkNode *other = TAILQ_FIRST(&n->session->nodes.all);
 		 other != NULL && !zkn_is_wanted(other); other = TAILQ_NEXT(other, link))
 	{
 		if (zks_now() < other->stale_until && strcmp(other->dir, n->dir) == 0)
@@ -77,12 +77,12 @@ is_another(const ZkNode *n, const ZkRequest *r)
 {
 	const ZkNode *other;
 
-	TAILQ_FOREACH(other, &n->session->nodes, link)
+	TAILQ_FOREACH(other, &n->session->nodes.all, link)
 	{
 		if (n->state == ZKN_CREATING && zkn_is_wanted(other))
 			break;
-		if (other != n && other->single && strcmp(other->dir, n->dir) == 0 &&
-			(is_unknown(other) ? other->version == r->stat.version : other->czxid == r->stat.czxid))
+		if (other != n && other->style->single && strcmp(other->dir, n->dir) == 0 &&
+			(is_unknown(other) ? other->version == r->answer.stat.version : other->czxid == r->answer.stat.czxid))
 			return true;
 	}
 	return false;
@@ -96,11 +96,11 @@ bool
 zkn_is_ours_locked(const ZkNode *n, const ZkRequest *r)
 {
 	zk_assert(zks_has_mutex(n->session));
-	if (r->rc != ZOK || r->stat.owner != n->session->info.session_id)
+	if (r->answer.rc != ZOK || r->answer.stat.owner != n->session->info.session_id)
 		return false;
-	if (!n->single)
+	if (!n->style->single)
 		return true;
 
 	/* without a czxid it could not be meant */
-	return r->stat.czxid > 0 && !is_another(n, r);
+	return r->answer.stat.czxid > 0 && !is_another(n, r);
 }

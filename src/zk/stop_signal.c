@@ -227,7 +227,6 @@ undoubted_until_locked(ZkSession *s)
 {
 	int64_t		since = s->info.quorum_at;
 
-	zk_assert(zks_has_mutex(s));
 	if (s->info.state == ZKS_CONNECTING || s->due.quorum_since == 0)
 		return ZKS_NEVER;
 	if (s->due.quorum_since > since)
@@ -280,8 +279,7 @@ look_again_locked(ZkSession *s, int64_t now)
 {
 	int64_t		until = undoubted_until_locked(s);
 
-	zk_assert(zks_has_mutex(s));
-	if (!zkn_is_relied_locked(s))
+	if (s->nodes.nrelied == 0)
 		return ZKS_NEVER;
 	/* a session that is over has no heartbeats to look again */
 	if (!is_wanted(ZKS_STOP_STATEMENT))
@@ -300,7 +298,6 @@ ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 	ZkReliance	most = most_reliance(s, what, this_turn);
 	ZkReliance	reliance = ZKN_NOT_RELIED;
 
-	zk_assert(zks_has_mutex(s));
 	if (most == ZKN_NOT_RELIED)
 		return ZKS_NEVER;
 	if (is_wanted(what))

@@ -517,15 +517,4 @@ zks_tls(const ZkTlsFiles *files, char *error, int errlen)
 	return NULL;
 }
 
-void
-zks_tls_free(ZkTls *tls)
-{
-	(void) tls;
-}
-
-void
-zks_tls_thread_ends(void)
-{
-}
-
 #endif							/* ZKLOCK_HAVE_TLS */

@@ -10,6 +10,8 @@
 
 #include "session.h"
 
+#ifdef ZKLOCK_HAVE_TLS
+
 /* The session and each connection own it; the last of them frees it.  NULL: nothing */
 extern ZkTls *zks_tls_share(ZkTls *tls);
 extern void zks_tls_free(ZkTls *tls);
@@ -35,5 +37,10 @@ extern const char *zks_tls_reason(void);
 
 /* To be called at the end of each thread that may have used it */
 extern void zks_tls_thread_ends(void);
+
+#else							/* then zks_tls makes none */
+#define zks_tls_free(tls)	((void) (tls))
+#define zks_tls_thread_ends()	((void) 0)
+#endif							/* ZKLOCK_HAVE_TLS */
 
 #endif							/* ZKLOCK_TLS_PRIVATE_H */

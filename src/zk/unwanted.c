@@ -6,7 +6,6 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "node_private.h"
@@ -15,17 +14,10 @@
 static bool
 goes_by(const ZkNode *n, const char *name)
 {
-	if (n->single)
+	if (n->style->single)
 		return false;			/* it is in no queue */
 	return strncmp(name, n->name, strlen(n->name)) == 0 ||
 		(zkn_is_renaming(n) && strcmp(name, n->shared_name) == 0);
-}
-
-/* It may exist.  What a quorum has denied could only be created late. */
-static bool
-may_be_left(const ZkNode *n)
-{
-	return n->state != ZKN_ABSENT && n->state != ZKN_DELETED;
 }
 
 int
@@ -34,8 +26,8 @@ zkn_leftovers(ZkSession *s, const char *dir)
 	int			count = 0;
 
 	zks_enter(s);
-	for (ZkNode *n = TAILQ_FIRST(&s->nodes); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
-		count += may_be_left(n) && !n->deleting && strcmp(n->dir, dir) == 0;
+	for (ZkNode *n = TAILQ_FIRST(&s->nodes.all); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
+		count += zkn_may_stand(n) && !n->deleting && strcmp(n->dir, dir) == 0;
 	zks_leave(s);
 	return count;
 }
@@ -48,9 +40,9 @@ zkn_unwanted(ZkSession *s, const char *path, int *refused)
 	if (refused != NULL)
 		*refused = ZOK;
 	zks_enter(s);
-	for (ZkNode *n = TAILQ_FIRST(&s->nodes); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
+	for (ZkNode *n = TAILQ_FIRST(&s->nodes.all); n != NULL && !zkn_is_wanted(n); n = TAILQ_NEXT(n, link))
 	{
-		if (!may_be_left(n) || (path != NULL && strcmp(n->dir, path) != 0))
+		if (!zkn_may_stand(n) || (path != NULL && strcmp(n->dir, path) != 0))
 			continue;
 		result = true;
 		if (n->refused != ZOK && refused != NULL)
@@ -64,7 +56,7 @@ int
 zkn_leave_out_unwanted(ZkSession *s, const char *dir, ZkpContender *queue, int n)
 {
 	zks_enter(s);
-	for (ZkNode *node = TAILQ_FIRST(&s->nodes); node != NULL && !zkn_is_wanted(node); node = TAILQ_NEXT(node, link))
+	for (ZkNode *node = TAILQ_FIRST(&s->nodes.all); node != NULL && !zkn_is_wanted(node); node = TAILQ_NEXT(node, link))
 	{
 		int			left = 0;
 
@@ -93,7 +85,7 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 	 */
 	*refused = 0;
 	zks_enter(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
+	TAILQ_FOREACH(n, &s->nodes.all, link)
 	{
 		if (n->ticket < first || n->ticket > last)
 			continue;
@@ -104,20 +96,4 @@ zkn_gone(ZkSession *s, uint64_t first, uint64_t last, int *refused)
 	}
 	zks_leave(s);
 	return result;
-}
-
-/* The path of one that ZooKeeper refuses to delete, or "" */
-void
-zkn_refused_path(ZkSession *s, char *path, int size)
-{
-	ZkNode	   *n;
-
-	path[0] = '\0';
-	zks_enter(s);
-	TAILQ_FOREACH(n, &s->nodes, link)
-	{
-		if (n->refused != ZOK)
-			snprintf(path, size, "%s", n->path);
-	}
-	zks_leave(s);
 }

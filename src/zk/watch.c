@@ -20,33 +20,33 @@
 #define FIRST_CHAINS	64
 
 /* At a path; the next ones in the chain may be at others */
-static struct ZkWatches *
+static struct ZkWatchList *
 chain_of(ZkSession *s, const char *path)
 {
 	uint32_t	hash = 2166136261u; /* FNV-1a */
 
 	for (const char *c = path; *c != '\0'; c++)
 		hash = (hash ^ (unsigned char) *c) * 16777619u;
-	return &s->watch_chains[hash & (s->nwatch_chains - 1)];
+	return &s->watches.chains[hash & (s->watches.nchains - 1)];
 }
 
 /* As many chains as watches.  False: there is no memory, and there are none */
 static bool
 make_chains(ZkSession *s)
 {
-	unsigned int n = s->nwatch_chains > 0 ? 2 * s->nwatch_chains : FIRST_CHAINS;
-	struct ZkWatches *chains;
+	unsigned int n = s->watches.nchains > 0 ? 2 * s->watches.nchains : FIRST_CHAINS;
+	struct ZkWatchList *chains;
 	ZkWatch    *w;
 
-	if (s->nwatches < s->nwatch_chains)
+	if (s->watches.n < s->watches.nchains)
 		return true;
 	chains = calloc(n, sizeof(*chains));
 	if (chains == NULL)
-		return s->nwatch_chains > 0;
-	free(s->watch_chains);
-	s->watch_chains = chains;
-	s->nwatch_chains = n;
-	LIST_FOREACH(w, &s->watches, in_list)
+		return s->watches.nchains > 0;
+	free(s->watches.chains);
+	s->watches.chains = chains;
+	s->watches.nchains = n;
+	LIST_FOREACH(w, &s->watches.all, in_list)
 		LIST_INSERT_HEAD(chain_of(s, w->path), w, in_chain);
 	return true;
 }
@@ -58,8 +58,8 @@ free_watch(ZkWatch *w)
 
 	LIST_REMOVE(w, in_list);
 	LIST_REMOVE(w, in_chain);
-	s->nwatches--;
-	s->watch_bytes -= ZKR_STRING_BYTES + strlen(w->path);
+	s->watches.n--;
+	s->watches.bytes -= ZKR_STRING_BYTES + strlen(w->path);
 	free(w->data);
 	free(w);
 }
@@ -69,9 +69,9 @@ bool
 zkr_watches_exceed_locked(ZkSession *s, bool optional)
 {
 	zk_assert(zks_has_mutex(s));
-	if (s->ncredentials > 1)
-		return s->watch_bytes > (optional ? ZKR_WATCH_BYTES_ENOUGH : ZKR_WATCH_BYTES_SURELY_SENT);
-	return s->watch_bytes > (optional ? ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT : ZKR_WATCH_BYTES_MAX);
+	if (s->options.ncredentials > 1)
+		return s->watches.bytes > (optional ? ZKR_WATCH_BYTES_ENOUGH : ZKR_WATCH_BYTES_SURELY_SENT);
+	return s->watches.bytes > (optional ? ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT : ZKR_WATCH_BYTES_MAX);
 }
 
 static void
@@ -79,7 +79,7 @@ fire(ZkWatch *w)
 {
 	w->state = ZKR_WATCH_FIRED;
 	if (w->of_ours && !w->dropped)
-		w->session->some_lost = true;
+		w->session->nodes.some_lost = true;
 }
 
 /* Whether the event is for watches of this kind, too */
@@ -104,7 +104,7 @@ on_watch(zhandle_t *zh, int type, int state, const char *path, void *context)
 
 	(void) state;
 	(void) context;
-	if (type == ZOO_SESSION_EVENT || s->nwatches == 0)
+	if (type == ZOO_SESSION_EVENT || s->watches.n == 0)
 		return;					/* the former is said to every watch;
 								 * library_handle.c handles it */
 	for (ZkWatch *next,
@@ -147,7 +147,7 @@ zkr_free_left_locked(ZkSession *s)
 {
 	zk_assert(zks_has_mutex(s));
 	for (ZkWatch *next,
-		 *w = LIST_FIRST(&s->watches); w != NULL; w = next)
+		 *w = LIST_FIRST(&s->watches.all); w != NULL; w = next)
 	{
 		next = LIST_NEXT(w, in_list);
 		if (w->left && !w->in_flight)
@@ -160,7 +160,7 @@ static void
 free_left_at(ZkSession *s, const char *path, bool of_children)
 {
 	for (ZkWatch *next,
-		 *w = s->nwatches > 0 ? LIST_FIRST(chain_of(s, path)) : NULL; w != NULL; w = next)
+		 *w = s->watches.n > 0 ? LIST_FIRST(chain_of(s, path)) : NULL; w != NULL; w = next)
 	{
 		next = LIST_NEXT(w, in_chain);
 		if (w->left && !w->in_flight && w->of_children == of_children && strcmp(w->path, path) == 0)
@@ -168,45 +168,29 @@ free_left_at(ZkSession *s, const char *path, bool of_children)
 	}
 }
 
-/* Remove an armed watch, at the server too */
-static void
-remove_watch(ZkWatch *w)
-{
-	ZkRequest  *r;
-
-	if (watched_by_another(w))
-	{
-		free_watch(w);
-		return;
-	}
-	r = zkr_new_locked(w->session, NULL, NULL);
-	if (r != NULL)
-	{
-		/* if it fails, the watch goes with its node or with the session */
-		r->listener = LISTENER_NONE;
-		zkr_remove_watches_locked(r, w->path, w->of_children);
-	}
-	free_watch(w);
-}
-
-static void
-free_or_remove(ZkWatch *w)
-{
-	if (w->state == ZKR_WATCH_ARMED || w->astray)
-		remove_watch(w);
-	else
-		free_watch(w);
-}
-
 /*
- * Nobody wants it, and its request has been answered.  One of an earlier connection is
- * not left: if that belonged to an earlier handle, this one knows nothing of it.
+ * Nobody wants it, and its request has been answered.  An armed one is removed at the
+ * server, too; if that fails, it goes with its node or with the session.  Or it is left;
+ * not one of an earlier connection: if that belonged to an earlier handle, this one knows
+ * nothing of it.
  */
 static void
-free_or_leave(ZkWatch *w)
+let_go(ZkWatch *w)
 {
-	if (!w->left || w->state != ZKR_WATCH_ARMED || w->astray || w->epoch != w->session->info.epoch)
-		free_or_remove(w);
+	ZkOp		op = {
+		.type = ZOO_REMOVE_WATCHES,.path = w->path,.flags = w->of_children ? ZWATCHTYPE_CHILD : ZWATCHTYPE_DATA
+	};
+	ZkRequest  *r;
+
+	if (w->left && w->state == ZKR_WATCH_ARMED && !w->astray && w->epoch == w->session->info.epoch)
+		return;
+	if ((w->state == ZKR_WATCH_ARMED || w->astray) && !watched_by_another(w) &&
+		(r = zkr_new_locked(w->session, NULL, NULL)) != NULL)
+	{
+		r->listener = LISTENER_NONE;
+		zkr_send_locked(r, &op);
+	}
+	free_watch(w);
 }
 
 static void
@@ -215,23 +199,23 @@ on_watch_set(ZkRequest *r)
 	ZkWatch    *w = r->owner;
 
 	w->in_flight = false;
-	if (r->meant != 0 && r->stat.czxid != 0 && r->stat.czxid != r->meant)
+	if (r->meant != 0 && r->answer.stat.czxid != 0 && r->answer.stat.czxid != r->meant)
 		w->astray = true;
-	w->data = r->data;
-	w->data_len = r->data != NULL ? r->data_len : 0;
-	w->stat = r->stat;
-	r->data = NULL;
-	if (w->state == ZKR_WATCH_PENDING || r->rc == ZOK)
+	w->data = r->answer.data;
+	w->data_len = r->answer.data != NULL ? r->answer.data_len : 0;
+	w->stat = r->answer.stat;
+	r->answer.data = NULL;
+	if (w->state == ZKR_WATCH_PENDING || r->answer.rc == ZOK)
 	{
-		w->epoch = r->epoch;
-		w->rc = r->rc;
-		w->state = r->rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
-		if (r->rc == ZNONODE)
+		w->epoch = r->answer.epoch;
+		w->rc = r->answer.rc;
+		w->state = r->answer.rc == ZOK ? ZKR_WATCH_ARMED : ZKR_WATCH_FAILED;
+		if (r->answer.rc == ZNONODE)
 			fire(w);
 	}
 	w->session->notify = true;
 	if (w->dropped)
-		free_or_leave(w);
+		let_go(w);
 }
 
 /* In flight, until the answer to a request that has it */
@@ -240,17 +224,16 @@ new_watch_locked(ZkSession *s, const char *path, bool of_children)
 {
 	ZkWatch    *w = make_chains(s) ? calloc(1, sizeof(ZkWatch) + strlen(path) + 1) : NULL;
 
-	zk_assert(zks_has_mutex(s));
 	if (w == NULL)
 		return NULL;
 	w->session = s;
 	w->of_children = of_children;
 	w->in_flight = true;
 	strcpy(w->path, path);
-	LIST_INSERT_HEAD(&s->watches, w, in_list);
+	LIST_INSERT_HEAD(&s->watches.all, w, in_list);
 	LIST_INSERT_HEAD(chain_of(s, path), w, in_chain);
-	s->nwatches++;
-	s->watch_bytes += ZKR_STRING_BYTES + strlen(path);
+	s->watches.n++;
+	s->watches.bytes += ZKR_STRING_BYTES + strlen(path);
 	return w;
 }
 
@@ -273,7 +256,7 @@ zkr_new_watch_locked(ZkSession *s, const char *path, int64_t meant, int keeps_da
 	r->watcher = on_watch;
 	r->meant = meant;
 	r->keeps_data = keeps_data;
-	zkr_get_locked(r, path);
+	zkr_read_locked(r, ZOO_GETDATA_OP, path);
 	return w;
 }
 
@@ -284,7 +267,7 @@ zkr_drop_watch_locked(ZkWatch *w)
 	w->dropped = true;
 	if (w->in_flight)
 		return;					/* on_watch_set continues */
-	free_or_leave(w);
+	let_go(w);
 }
 
 /*
@@ -297,7 +280,7 @@ void
 zkr_leave_watch_locked(ZkWatch *w)
 {
 	zk_assert(zks_has_mutex(w->session));
-	w->left = !w->of_children || w->session->watch_bytes <= ZKR_WATCH_BYTES_LEFT;
+	w->left = !w->of_children || w->session->watches.bytes <= ZKR_WATCH_BYTES_LEFT;
 	zkr_drop_watch_locked(w);
 }
 
@@ -324,18 +307,6 @@ zks_watch(ZkSession *s, const char *path)
 	return w;
 }
 
-static void
-list_and_watch_locked(ZkRequest *r, const char *dir, bool fresh, ZkWatch *w)
-{
-	zk_assert(zks_has_mutex(r->session));
-	w->in_flight = true;
-	r->done = on_watch_set;
-	r->owner = w;
-	r->watcher = on_watch;
-	r->sync_path = fresh ? dir : NULL;
-	zkr_list_locked(r, dir);
-}
-
 /*
  * An armed watch is set once more: another one at each look of who waits long, while
  * nothing changes, would stay.
@@ -354,8 +325,13 @@ zks_list_and_watch(ZkSession *s, const char *dir, bool fresh, ZkWatch **watch)
 		r = zkr_new_locked(s, NULL, NULL);
 	if (r != NULL)
 	{
-		list_and_watch_locked(r, dir, fresh, w);
 		*watch = w;
+		w->in_flight = true;
+		r->done = on_watch_set;
+		r->owner = w;
+		r->watcher = on_watch;
+		r->sync_path = fresh ? dir : NULL;
+		zkr_read_locked(r, ZOO_GETCHILDREN_OP, dir);
 	}
 	else if (w != NULL && w != old)
 		free_watch(w);
@@ -393,7 +369,7 @@ zks_unwatch(ZkSession *s, ZkWatch *w, bool leave)
 void
 zkr_free_watches(ZkSession *s)
 {
-	while (!LIST_EMPTY(&s->watches))
-		free_watch(LIST_FIRST(&s->watches));
-	free(s->watch_chains);
+	while (!LIST_EMPTY(&s->watches.all))
+		free_watch(LIST_FIRST(&s->watches.all));
+	free(s->watches.chains);
 }

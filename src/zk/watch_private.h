@@ -32,7 +32,7 @@ _Static_assert(ZKN_PATHS_MAX + ZKR_WATCH_BYTES_LEFT + 10 * ZKS_PATH_LEN <= ZKR_W
 struct ZkWatch
 {
 	LIST_ENTRY(ZkWatch) in_list;
-	LIST_ENTRY(ZkWatch) in_chain;	/* see ZkSession.watch_chains */
+	LIST_ENTRY(ZkWatch) in_chain;	/* see ZkWatches */
 	ZkSession  *session;
 	ZkWatchState state;
 	int			rc;

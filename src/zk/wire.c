@@ -59,7 +59,6 @@ typedef struct Load
 typedef enum Stage
 {
 	CONNECT,					/* TCP */
-	PREPARE,					/* what the certificate must contain */
 	HANDSHAKE,
 	CARRY
 } Stage;
@@ -110,26 +109,6 @@ fail(ZkWire *w, ZksTrouble kind, const char *format, const char *what)
 		atomic_store(&w->failed, true);
 	}
 	w->server_gone = true;
-}
-
-/* connect() has finished, successfully or not */
-static bool
-finish_connect(ZkWire *w)
-{
-	struct pollfd fd = {.fd = w->net,.events = POLLOUT};
-	int			error = 0;
-	socklen_t	len = sizeof(error);
-
-	w->net_events = POLLOUT;
-	if (poll(&fd, 1, 0) <= 0)
-		return false;
-	if (getsockopt(w->net, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
-		error = errno;
-	if (error != 0)
-		fail(w, zks_errno_trouble(error), "%s", strerror(error));
-	else
-		w->stage = PREPARE;
-	return error == 0;
 }
 
 /*
@@ -186,6 +165,28 @@ expect_names(ZkWire *w)
 	return literal[0] != '\0' && X509_VERIFY_PARAM_set1_ip_asc(param, literal) == 1;
 }
 
+/* connect() has finished, successfully or not; then what the certificate must contain is known */
+static bool
+finish_connect(ZkWire *w)
+{
+	struct pollfd fd = {.fd = w->net,.events = POLLOUT};
+	int			error = 0;
+	socklen_t	len = sizeof(error);
+
+	w->net_events = POLLOUT;
+	if (poll(&fd, 1, 0) <= 0)
+		return false;
+	if (getsockopt(w->net, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
+		error = errno;
+	if (error != 0)
+		fail(w, zks_errno_trouble(error), "%s", strerror(error));
+	else if (!expect_names(w) || SSL_set_fd(w->ssl, w->net) != 1)
+		fail(w, ZKS_TROUBLE_TLS, "%s", "could not prepare TLS");
+	else
+		w->stage = HANDSHAKE;
+	return w->stage == HANDSHAKE;
+}
+
 /* What OpenSSL could not do at once: wait for that, or give the server up */
 static void
 judge(ZkWire *w, int rc)
@@ -222,12 +223,6 @@ secure(ZkWire *w)
 {
 	int			rc;
 
-	if (w->stage == PREPARE && (!expect_names(w) || SSL_set_fd(w->ssl, w->net) != 1))
-	{
-		fail(w, ZKS_TROUBLE_TLS, "%s", "could not prepare TLS");
-		return false;
-	}
-	w->stage = HANDSHAKE;
 	errno = 0;
 	rc = SSL_connect(w->ssl);
 	if (rc == 1)
@@ -507,33 +502,6 @@ zks_wire_fault(ZkWire *w, ZksTrouble *kind)
 		return NULL;
 	*kind = w->fault_kind;
 	return w->fault;
-}
-
-#else							/* no TLS, and so no wire */
-
-ZkWire *
-zks_wire_lay(ZkTls *tls, int sock, const char *names, int *library_end)
-{
-	(void) tls;
-	(void) sock;
-	(void) names;
-	(void) library_end;
-	return NULL;
-}
-
-void
-zks_wire_end(ZkWire *w, bool finish)
-{
-	(void) w;
-	(void) finish;
-}
-
-const char *
-zks_wire_fault(ZkWire *w, ZksTrouble *kind)
-{
-	(void) w;
-	(void) kind;
-	return NULL;
 }
 
 #endif							/* ZKLOCK_HAVE_TLS */

@@ -12,6 +12,8 @@
 
 typedef struct ZkWire ZkWire;	/* NULL: a connection without TLS */
 
+#ifdef ZKLOCK_HAVE_TLS
+
 /*
  * Put a wire between the library's socket, which is being connected, and the
  * server.  The socket keeps its number; library_end is the other end of that.
@@ -24,5 +26,11 @@ extern void zks_wire_end(ZkWire *wire, bool finish);
 
 /* Why it broke, or NULL */
 extern const char *zks_wire_fault(ZkWire *wire, ZksTrouble *kind);
+
+#else							/* no TLS, and so no wire */
+#define zks_wire_lay(tls, sock, names, library_end)	((void) (library_end), NULL)
+#define zks_wire_end(wire, finish)	((void) (wire))
+#define zks_wire_fault(wire, kind)	(*(kind) = ZKS_TROUBLE_TLS, NULL)
+#endif							/* ZKLOCK_HAVE_TLS */
 
 #endif							/* ZKLOCK_WIRE_H */

@@ -165,7 +165,7 @@ static ZkNode *nodes[NNODES];
 static ZkRequest *requests[NREQUESTS];
 static ZkWatch *watches[NWATCHES];
 static ZkMark *marks[NMARKS];
-static ZkMark *left;			/* by earlier sessions */
+static ZkMarks left;			/* by earlier sessions */
 static char dir[256];
 static char big[256];
 static int	patience_ms;
@@ -413,7 +413,7 @@ count_watches(const char *path)
 	ZkWatch    *w;
 
 	zks_enter(session);
-	LIST_FOREACH(w, &session->watches, in_list)
+	LIST_FOREACH(w, &session->watches.all, in_list)
 		n += strcmp(w->path, path) == 0;
 	zks_leave(session);
 	return n;
@@ -1299,9 +1299,9 @@ empty(void)
 	bool		result;
 
 	zks_enter(session);
-	result = TAILQ_EMPTY(&session->nodes) && TAILQ_EMPTY(&session->answered) &&
-		(session->marks == NULL || session->info.state == ZKS_OVER) &&
-		LIST_EMPTY(&session->watches) && session->in_flight == 0;
+	result = TAILQ_EMPTY(&session->nodes.all) && TAILQ_EMPTY(&session->requests.answered) &&
+		(LIST_EMPTY(&session->marks) || session->info.state == ZKS_OVER) &&
+		LIST_EMPTY(&session->watches.all) && session->requests.in_flight == 0;
 	zks_leave(session);
 	return result;
 }
@@ -1317,13 +1317,13 @@ describe_rest(void)
 
 	zks_enter(session);
 	/* the layout of ZkNode is private to node.h */
-	nnodes = !TAILQ_EMPTY(&session->nodes);
-	TAILQ_FOREACH(r, &session->answered, in_list)
+	nnodes = !TAILQ_EMPTY(&session->nodes.all);
+	TAILQ_FOREACH(r, &session->requests.answered, in_list)
 		nrequests++;
-	LIST_FOREACH(w, &session->watches, in_list)
+	LIST_FOREACH(w, &session->watches.all, in_list)
 		nwatches++;
 	say("bad left in the session: nodes %d, marks %d, answered %d, watches %d, in flight %d, state %d",
-		nnodes, session->marks != NULL, nrequests, nwatches, session->in_flight, (int) session->info.state);
+		nnodes, !LIST_EMPTY(&session->marks), nrequests, nwatches, session->requests.in_flight, (int) session->info.state);
 	zks_leave(session);
 }
 
@@ -1334,7 +1334,7 @@ count_replies(void)
 	uint64_t	replies;
 
 	zks_enter(session);
-	replies = session->replies;
+	replies = session->requests.replies;
 	zks_leave(session);
 	return replies;
 }

@@ -420,7 +420,7 @@ zkl_await_turn(Call *c, Place *p)
 		if (zkb_wait(c->wait, c->session, Min(Min(until, look_at), search_at), ZKB_WAIT_ACQUIRE))
 			continue;
 		if (info.state != ZKS_CONNECTED)
-			zkb_raise_cut_off(&info);
+			zkb_raise_cut_off(c->session);
 		if (zks_now() >= c->wait->deadline)
 			return TAKEN;
 		if (zks_now() >= look_at)

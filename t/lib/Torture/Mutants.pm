@@ -198,7 +198,7 @@ our @MUTANTS = (
 		edits => [
 			[   'zk/multi.c', "\tr->op = ZOO_MULTI_OP;\n",
 				"\tif (ops[0].type == ZOO_CHECK_OP)\n\t{\n"
-				  . "\t\tr->writes = true;\n\t\tr->sync_path = ops[0].path;\n\t\tzkr_stat_locked(r, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
+				  . "\t\tr->writes = true;\n\t\tr->sync_path = ops[0].path;\n\t\tzkr_read_locked(r, ZOO_EXISTS_OP, ops[0].path);\n\t\tfree(zops);\n\t\treturn;\n\t}\n"
 				  . "\tr->op = ZOO_MULTI_OP;\n"
 			]
 		],
@@ -430,13 +430,13 @@ our @MUTANTS = (
 	{
 		name => 'claim_comes_late',
 		what => 'a mark that was not answered, and is not there, is not prevented from coming',
-		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'false' ] ],
+		edits => [ [ 'zk/mark.c', '(r->answer.stat.version == m->base && was_read(r, m->before))', 'false' ] ],
 		test => [ '069_late_create', 'the mark of a claim' ]
 	},
 	{
 		name => 'claim_of_any_text',
 		what => 'one that has the version before it is taken for the one before it, whatever it says',
-		edits => [ [ 'zk/mark.c', '(r->stat.version == m->base && was_read(r, m->before))', 'r->stat.version == m->base' ] ],
+		edits => [ [ 'zk/mark.c', '(r->answer.stat.version == m->base && was_read(r, m->before))', 'r->answer.stat.version == m->base' ] ],
 		test => [ '094_claims', 'another mark of the same version' ]
 	},
 	{
@@ -460,7 +460,7 @@ our @MUTANTS = (
 	{
 		name => 'claim_without_lock',
 		what => "a mark is written whether or not the lock's node is there",
-		edits => [ [ 'zk/create.c', 'ops[2 * i].path = node->path;', 'ops[2 * i].path = "/";' ] ],
+		edits => [ [ 'zk/create.c', 'ops[2 * i].path = nodes[i]->path;', 'ops[2 * i].path = "/";' ] ],
 		test => [ '094_claims', 'something else happens to the mark or to the node' ]
 	});
 
