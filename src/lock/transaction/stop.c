@@ -45,11 +45,10 @@
 #include "stop.h"
 
 /*
- * In this transaction the guard has begun: nothing is stopped until it has
- * ended, not even if something takes a lock meanwhile.  (Afterwards there is no
- * local id, or another one.)
+ * The guard has begun: nothing is stopped until the transaction has ended, not even if
+ * something takes a lock meanwhile
  */
-static LocalTransactionId guarded = InvalidLocalTransactionId;
+static bool guarded = false;
 
 /*
  * A statement was canceled, and its error has not been reported; and when there last
@@ -77,12 +76,6 @@ static volatile sig_atomic_t terminating = false;
  */
 
 static int	stop_signal = 0;
-
-static bool
-is_current(LocalTransactionId lxid)
-{
-	return lxid != InvalidLocalTransactionId && lxid == lxid_compat();
-}
 
 /*
  * COMMIT and ROLLBACK that fail before they begin leave a transaction that waits
@@ -294,7 +287,7 @@ zkl_stop_watch(void)
 static void
 begin(bool carry_on)
 {
-	if (is_current(guarded) || !have_signal())
+	if (guarded || !have_signal())
 		return;
 	zks_stop_begin(ZKS_STOP_STATEMENT, stop_signal, carry_on);
 }
@@ -440,16 +433,16 @@ zkl_stop_anew(void)
 }
 
 void
-zkl_stop_no_longer(bool committing)
+zkl_stop_no_longer(bool ended)
 {
-	guarded = lxid_compat();
+	guarded = !ended;
 	zks_stop_end(ZKS_STOP_PROCESS);
 	if (zks_stop_possible(ZKS_STOP_STATEMENT))
 	{
 		zks_stop_end(ZKS_STOP_STATEMENT);
 		take_back();
 	}
-	if (committing)
+	if (!ended)
 		canceled = false;
 	look_at_closed_sessions();
 }
@@ -477,7 +470,7 @@ zkl_terminate_again(void)
 	ZkStopReason why = {.doubt = false};
 	Lock	   *lost;
 
-	if (is_current(guarded) || !have_signal())
+	if (guarded || !have_signal())
 		return;
 	zks_stop_begin(ZKS_STOP_PROCESS, stop_signal, false);
 	if (zkb_peek() != NULL)

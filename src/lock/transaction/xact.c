@@ -440,6 +440,7 @@ last_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			last_has_run = false;
+			zkl_forget_deeds();
 			zkb_rest();
 			break;
 		default:
@@ -515,7 +516,7 @@ xact_callback(XactEvent event, void *arg)
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
 	zkl_unbound_waits();
-	zkl_stop_no_longer(event != XACT_EVENT_ABORT);
+	zkl_stop_no_longer(ended);
 	if (!ended)
 		zkl_terminate_now_or_later();
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
