@@ -35,7 +35,6 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "backend/slots.h"
-#include "lock/deadlock/deadlock.h"
 #include "place.h"
 
 /*-------------------------------------------------------------------------
@@ -441,22 +440,6 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-/*
- * Our nodes vanished; our own deadlock-breaking delete, whose reply was lost,
- * may have done it
- */
-static void
-ask_who_did_it(Call *c)
-{
-	ZkSessionInfo info = zks_info(c->session);
-
-	for (int i = 0; i < c->n && info.state != ZKS_OVER && !info.forfeited; i++)
-	{
-		if (c->places[i].search != NULL)
-			zkl_search_found_gone(c->places[i].search);
-	}
-}
-
 static ZkAcquired
 acquire(Call *c)
 {
@@ -488,8 +471,6 @@ acquire(Call *c)
 			outcome = zkl_confirm_turn(c, 0, c->n);
 		if (outcome == GRANTED)
 			return ZKL_HELD;
-		if (outcome == START_AGAIN)
-			ask_who_did_it(c);
 		zkl_drop_from(c, 0);
 		if (outcome == TAKEN)
 		{
