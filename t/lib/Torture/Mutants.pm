@@ -448,7 +448,7 @@ our @MUTANTS = (
 	{
 		name => 'claim_over_pending',
 		what => 'a claim that is pending is none',
-		edits => [ [ 'lock/transaction/claim.c', 'if (talk.seen.data_len > 0 && period <= talk.seen.claim.period)', 'if (talk.seen.data_len > 0 && talk.seen.claim.done && period <= talk.seen.claim.period)' ] ],
+		edits => [ [ 'lock/transaction/claim.c', 'if (talk.seen.data_len > 0 && period <= talk.claim.period)', 'if (talk.seen.data_len > 0 && talk.claim.done && period <= talk.claim.period)' ] ],
 		test => [ '094_claims', 'killed between mark and commit' ]
 	},
 	{
