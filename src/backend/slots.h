@@ -99,11 +99,10 @@ extern void zkb_slot_still_waits(void);
 extern void zkb_slot_waits_no_more(void);
 
 /*
- * Call back with a copy of each slot of a live backend; whole: false if its
- * owner was stopped while it wrote, so that only pid, database and role can be
- * trusted.  Raises 0A000 if this server has no slots.
+ * Call back with a copy of each slot of a live backend.  Raises 0A000 if this server
+ * has no slots.
  */
-extern void zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void *arg);
+extern void zkb_each_slot(void (*callback) (const ZkSlot *slot, void *arg), void *arg);
 
 /* What the copy says of the session; false: there is none */
 extern bool zkb_slot_session(const ZkSlot *slot, ZkSessionInfo *info);
