@@ -77,13 +77,6 @@ static bool objects_are_known = false;
 
 static unsigned int changes = 0;	/* of catalogs, perhaps while we read them */
 
-/* What needs_fmgr has found out about some functions since the last change */
-static struct
-{
-	Oid			function;
-	bool		needs_fmgr;
-}			judged[64];
-
 /* The number of one of PostgreSQL's, or -1 for any other function */
 static int
 number_of(Oid function)
@@ -101,7 +94,6 @@ forget(Datum arg, int cacheid, uint32 hashvalue)
 	objects_are_known = false;
 	changes++;
 	memset(targets, 0, sizeof(targets));
-	memset(judged, 0, sizeof(judged));
 }
 
 /* To be called before they are read; returns how often they have changed */
@@ -406,30 +398,10 @@ is_alias_or_may_call(HeapTuple function)
 	return is_alias(function);
 }
 
-/* It is asked in each statement that calls the function, up to three times */
-static bool
-judge(Oid function)
-{
-	const int	place = function % lengthof(judged);
-	unsigned int before;
-	bool		result;
-
-	if (judged[place].function == function)
-		return judged[place].needs_fmgr;
-	before = watch_catalogs();
-	result = is_so(function, is_alias_or_may_call);
-	if (changes == before)
-	{
-		judged[place].function = function;
-		judged[place].needs_fmgr = result;
-	}
-	return result;
-}
-
 static bool
 needs_fmgr(Oid function)
 {
-	return (next_needs_fmgr && next_needs_fmgr(function)) || (is_watching() && judge(function));
+	return (next_needs_fmgr && next_needs_fmgr(function)) || (is_watching() && is_so(function, is_alias_or_may_call));
 }
 
 static void
