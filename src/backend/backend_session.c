@@ -104,26 +104,14 @@ static struct
 	uint64		unsettled;
 }			told;
 
-/*
- * The timeouts that servers have granted instead of what was asked, as told in the
- * server's log, the latest ones.  Of the process, since sessions come and go.
- */
-#define TOLD_TIMEOUTS	4
-
-static int	told_timeouts[TOLD_TIMEOUTS];
-static int	ntold_timeouts = 0;
-
 static void
 tell_timeout(const ZkSessionInfo *info)
 {
-	if (info->epoch == 0 || info->timeout_ms == session_timeout)
+	static int	told_timeout = 0;	/* not again in the next session */
+
+	if (info->epoch == 0 || info->timeout_ms == session_timeout || info->timeout_ms == told_timeout)
 		return;
-	for (int i = 0; i < Min(ntold_timeouts, TOLD_TIMEOUTS); i++)
-	{
-		if (told_timeouts[i] == info->timeout_ms)
-			return;
-	}
-	told_timeouts[ntold_timeouts++ % TOLD_TIMEOUTS] = info->timeout_ms;
+	told_timeout = info->timeout_ms;
 	ereport(LOG,
 			(errmsg("ZooKeeper granted a session timeout of %d ms, but zklock.session_timeout is %d ms",
 					info->timeout_ms, session_timeout),
