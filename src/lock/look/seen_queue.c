@@ -302,6 +302,7 @@ zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 	size_t		kept = 0;
 	bool		more;
 
+	zkl_end_reading(r);
 	do
 	{
 		bool		asked_more = true;

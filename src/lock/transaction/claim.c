@@ -88,7 +88,6 @@ read_mark(void *arg)
 		;
 	if (patience->waited != ZKB_CAME)
 		return false;
-	zkl_end_reading(talk->reader);
 	zkl_take_name(&nodes[0], talk->mark, NULL);
 	if (talk->node == NULL)
 		nodes[0].list[0].ask = zks_read_fresh;
@@ -134,7 +133,6 @@ make_mark(Talk *talk)
 	bool		closed = zklock_acl == ZKLOCK_ACL_CREATOR;
 	int			rc = ZKS_OK;
 
-	zkl_end_reading(talk->reader);
 	for (char *slash = strchr(talk->mark + talk->root_len + 1, '/');; slash = strchr(slash + 1, '/'))
 	{
 		if (slash != NULL)
