@@ -43,7 +43,6 @@ HTAB	   *zkl_locks = NULL;
 dlist_head	zkl_xact_holds = DLIST_STATIC_INIT(zkl_xact_holds);
 dlist_head	zkl_held = DLIST_STATIC_INIT(zkl_held);
 int			zkl_nheld = 0;
-bool		zkl_changed = false;
 int			zkl_nnodes = 0;
 
 /*-------------------------------------------------------------------------
@@ -268,7 +267,6 @@ void
 zkl_take_node(Lock *lock, const ZkGrant *grant)
 {
 	Assert(!lock->taken && lock->count == 0);
-	zkl_changed = true;
 	lock->grant = *grant;
 	lock->generation = zkb_generation();
 	lock->taken = true;
@@ -283,7 +281,6 @@ zkl_leave_node(Lock *lock)
 	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
 	Assert(lock->taken && zkl_nnodes > 0);
-	zkl_changed = true;
 	if (heir != NULL && (heir->count == 0 || heir->taken))
 		heir = NULL;
 	if (heir != NULL)
@@ -340,7 +337,6 @@ zkl_count(Hold *hold, int64 change)
 		lock->advisory_count += change;
 	if (lock->advisory_count == 0)
 		zkl_drop_shadow(&lock->shadow);
-	zkl_changed |= change != 0;
 	if (was_held == (lock->count > 0))
 		return;
 	if (was_held)

@@ -81,7 +81,6 @@ extern HTAB *zkl_locks;			/* NULL if this backend never took a lock */
 extern dlist_head zkl_held;		/* what is held, the oldest first */
 extern int	zkl_nheld;
 extern int	zkl_nnodes;			/* of all locks */
-extern bool zkl_changed;		/* since it was last shown to others */
 extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
 /*

@@ -392,7 +392,7 @@ end_transaction(bool commit)
 		zkn_settle(zkb_peek());
 	if (zkb_peek() != NULL)
 		zks_send(zkb_peek());
-	zkl_show_changes();
+	zkl_show();
 	linger();
 }
 
@@ -406,7 +406,7 @@ zkl_take_back(Hold *hold)
 	}
 	end_hold(hold);
 	settle_ended();
-	zkl_show_changes();
+	zkl_show();
 	zkl_stop_anew();
 }
 
@@ -601,7 +601,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			end_hold(hold);
 	}
 	settle_ended();
-	zkl_show_changes();
+	zkl_show();
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 		zkl_stop_anew();
 }
