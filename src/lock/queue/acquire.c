@@ -231,21 +231,6 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 	return outcome;
 }
 
-static void
-request_list(Call *c, Place *p, bool fresh)
-{
-	int			n = 1;
-
-	/* after a reconnection, the new server may lag behind */
-	zks_gather(c->session);
-	zkl_send_list(c, p, fresh || zks_info(c->session).epoch != p->list_epoch);
-
-	/* if it is only time for a look, it is hardly our turn */
-	if (!p->unprompted && !zkb_is_proven(p->node, ZKS_GRANT))
-		p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
-	p->unprompted = false;
-}
-
 /*
  * Wait for the list, and see what it means for us: GRANTED or WAIT_ON, or
  * LIST_AGAIN if that is not certain, and the leader must be asked.
@@ -309,7 +294,8 @@ take_turn(Call *c, int at)
 		ListedQueue queue = {0};
 
 		if (p->list == NULL)
-			request_list(c, p, fresh);
+			/* after a reconnection, the new server may lag behind */
+			zkl_send_list(c, p, fresh || zks_info(c->session).epoch != p->list_epoch);
 		outcome = read_list(c, p, &queue);
 		if (outcome == LIST_AGAIN)
 			fresh = true;

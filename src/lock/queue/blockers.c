@@ -424,10 +424,7 @@ zkl_await_turn(Call *c, Place *p)
 		if (zks_now() >= c->wait->deadline)
 			return TAKEN;
 		if (zks_now() >= look_at)
-		{
-			p->unprompted = true;
 			return LIST_AGAIN;
-		}
 		if (zks_now() < until)
 			continue;			/* time to search */
 		zkb_raise_no_answer(c->wait);
