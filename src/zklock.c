@@ -16,10 +16,8 @@
 #include "lib/qunique.h"
 #include "miscadmin.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/internals.h"
 #include "backend/path.h"

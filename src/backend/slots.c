@@ -31,7 +31,6 @@
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "compat.h"

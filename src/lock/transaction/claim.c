@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "miscadmin.h"
 #include "utils/memutils.h"
 
 #include "backend/backend_session.h"

@@ -28,7 +28,6 @@
 
 #include <signal.h>
 
-#include "access/xact.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"

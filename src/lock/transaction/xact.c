@@ -22,8 +22,6 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
-#include "storage/proc.h"
-#include "utils/memutils.h"
 #include "utils/wait_event.h"
 
 #include "backend/backend_session.h"
