@@ -241,7 +241,7 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	begin_talk(&talk, path);
 	talk.node = psprintf("%s/%s", lock->key.path, lock->grant.name);
 	go_through(&talk, read_or_make, wait);
-	session = zkl_session_of(lock);
+	session = zkl_peek_session_of(lock);
 	if (!talk.held && session != NULL)
 		(void) zkn_lost(session, lock->grant.node, ZK_LOST_NODE);
 	zkl_refuse_lost(lock);
@@ -274,7 +274,7 @@ refuse_single(const Lock *lock)
 {
 	int64		czxid;
 
-	if (zklock_node_style == ZKP_SINGLE || (lock != NULL && lock->taken && zkp_parse_single(lock->grant.name, &czxid)))
+	if (zklock_node_style == ZKP_SINGLE || (lock != NULL && lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("claims are not supported with zklock.node_style \"single\""),

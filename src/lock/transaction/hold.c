@@ -98,7 +98,7 @@ own_shared_node(Lock *lock)
 {
 	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
-	return twin != NULL && twin->taken ? twin->grant.node : NULL;
+	return twin != NULL ? twin->grant.node : NULL;
 }
 
 static void
@@ -232,7 +232,7 @@ warn_if_high(Lock *lock)
 	MemoryContext old;
 	ListCell   *cell;
 
-	if (!lock->taken || !zkl_is_high(lock->grant.name))
+	if (lock->grant.node == NULL || !zkl_is_high(lock->grant.name))
 		return;
 	foreach(cell, warned)
 	{
@@ -356,7 +356,7 @@ state_of(Lock *lock)
 
 	if (zkl_is_lost(lock))
 		return ZKL_STATE_LOST;
-	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
+	if (zkl_peek_session_of(zkl_base(lock)) == NULL)	/* it ended just now */
 		return ZKL_STATE_LOST;
 	info = zks_info(zkb_peek());
 	return zks_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
@@ -373,7 +373,7 @@ find_held(const char *full, ZkNode **nodes)
 		Lock	   *lock = zkl_find_lock(full, mode);
 
 		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock) &&
-			zkl_session_of(zkl_base(lock)) != NULL)
+			zkl_peek_session_of(zkl_base(lock)) != NULL)
 			nodes[n++] = zkl_base(lock)->grant.node;
 	}
 	return n;
@@ -426,7 +426,7 @@ zkl_token(const char *path, int64 *token)
 static void
 refresh_name(Lock *lock)
 {
-	ZkSession  *session = zkl_session_of(lock);
+	ZkSession  *session = zkl_peek_session_of(lock);
 	ZkNodeInfo	node;
 
 	if (session == NULL)

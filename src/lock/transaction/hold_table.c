@@ -124,12 +124,12 @@ zkl_base(Lock *lock)
 {
 	Lock	   *twin;
 
-	if (lock->taken)
+	if (lock->grant.node != NULL)
 		return lock;
 	if (lock->key.mode != ZKP_SHARED)
 		return NULL;
 	twin = zkl_twin_of(lock);
-	return twin != NULL && twin->taken ? twin : NULL;
+	return twin != NULL && twin->grant.node != NULL ? twin : NULL;
 }
 
 Lock *
@@ -175,13 +175,6 @@ zkl_unlock_function(const Lock *lock)
 	if (lock->advisory_count > 0 && zkl_latest_hold(lock, ZK_SCOPE_SESSION) == NULL)
 		return lock->key.mode == ZKP_SHARED ? "pg_advisory_unlock_shared" : "pg_advisory_unlock";
 	return lock->key.mode == ZKP_SHARED ? "zk_unlock_shared" : "zk_unlock";
-}
-
-ZkSession *
-zkl_session_of(Lock *lock)
-{
-	(void) zkb_session();
-	return lock->taken ? zkl_peek_session_of(lock) : NULL;
 }
 
 ZkSession *
@@ -266,10 +259,9 @@ zkl_tell_losses(void)
 void
 zkl_take_node(Lock *lock, const ZkGrant *grant)
 {
-	Assert(!lock->taken && lock->count == 0);
+	Assert(lock->grant.node == NULL && lock->count == 0);
 	lock->grant = *grant;
 	lock->generation = zkb_generation();
-	lock->taken = true;
 	lock->loss = ZK_NOT_LOST;
 	lock->acquired_at = GetCurrentTimestamp();
 	zkl_nnodes++;
@@ -280,19 +272,17 @@ zkl_leave_node(Lock *lock)
 {
 	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
-	Assert(lock->taken && zkl_nnodes > 0);
-	if (heir != NULL && (heir->count == 0 || heir->taken))
+	Assert(lock->grant.node != NULL && zkl_nnodes > 0);
+	if (heir != NULL && (heir->count == 0 || heir->grant.node != NULL))
 		heir = NULL;
 	if (heir != NULL)
 	{
-		heir->taken = true;
 		heir->loss = lock->loss;
 		heir->grant = lock->grant;
 		heir->generation = lock->generation;
 	}
 	else
 		zkl_nnodes--;
-	lock->taken = false;
 	lock->loss = ZK_NOT_LOST;
 	lock->grant.node = NULL;
 	return heir != NULL;
@@ -305,7 +295,7 @@ zkl_forget_if_unused(Lock *lock)
 
 	if (!dlist_is_empty(&lock->holds))
 		return;
-	Assert(lock->count == 0 && !lock->taken && !lock->ended && lock->shadow.state == ZKL_NO_SHADOW);
+	Assert(lock->count == 0 && lock->grant.node == NULL && !lock->ended && lock->shadow.state == ZKL_NO_SHADOW);
 	hash_search(zkl_locks, &lock->key, HASH_REMOVE, NULL);
 	pfree(path);
 }

@@ -34,11 +34,10 @@ typedef struct Lock
 {
 	LockKey		key;
 	int			root_len;		/* where the path as the user gave it begins */
-	bool		taken;			/* it has a node, or had one until it was lost */
 	bool		ended;			/* in the list of locks that lost holds */
 	slist_node	in_ended;
 	ZkLoss		loss;
-	ZkGrant		grant;
+	ZkGrant		grant;			/* its node, which may be lost; NULL: none */
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
 	int64		count;			/* of all holds: see zkl_count */
@@ -84,11 +83,9 @@ extern int	zkl_nnodes;			/* of all locks */
 extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
 /*
- * The session to which the lock's own node belongs, or NULL if it is gone.  For a
- * caller that must not notice the end of a session: the same of one that is over, but
- * still has its nodes; base may be NULL.
+ * The session to which the node of this lock belongs, or NULL if it is gone; one that is
+ * over still has its nodes.  base may be NULL.
  */
-extern ZkSession *zkl_session_of(Lock *lock);
 extern ZkSession *zkl_peek_session_of(const Lock *base);
 
 /*

@@ -332,7 +332,7 @@ is_any(bool (*is_so) (Lock *lock), Lock *base)
 {
 	Lock	   *twin = zkl_twin_of(base);
 
-	return is_so(base) || (twin != NULL && !twin->taken && is_so(twin));
+	return is_so(base) || (twin != NULL && twin->grant.node == NULL && is_so(twin));
 }
 
 void
@@ -354,7 +354,7 @@ void
 zkl_stop_less(Lock *lock)
 {
 	Lock	   *twin = zkl_twin_of(lock);
-	Lock	   *base = lock->taken || twin == NULL ? zkl_base(lock) : zkl_base(twin);
+	Lock	   *base = lock->grant.node != NULL || twin == NULL ? zkl_base(lock) : zkl_base(twin);
 	ZkSession  *session = zkl_peek_session_of(base);
 
 	if (session != NULL)

@@ -158,7 +158,7 @@ remember_ticket(uint64 ticket)
 static void
 release_node(Lock *lock)
 {
-	ZkSession  *session = zkl_session_of(lock);
+	ZkSession  *session = zkb_session() != NULL ? zkl_peek_session_of(lock) : NULL;
 	ZkNode	   *node = lock->grant.node;
 	bool		passed_on = zkl_leave_node(lock);
 
@@ -238,7 +238,7 @@ settle_ended(void)
 		Lock	   *lock = slist_container(Lock, in_ended, slist_pop_head_node(&ended_locks));
 
 		lock->ended = false;
-		if (lock->count == 0 && lock->taken)
+		if (lock->count == 0 && lock->grant.node != NULL)
 			release_node(lock);
 		zkl_stop_less(lock);
 		zkl_forget_if_unused(lock);
