@@ -591,9 +591,9 @@ open_session(void)
 }
 
 bool
-zkb_is_proven(ZkNode *node, ZkUse use)
+zkb_is_proven(ZkNode *node)
 {
-	return zkn_unproven(session, &node, 1, use, 0, &node) == 0;
+	return zkn_unproven(session, &node, 1, ZKS_COMMIT, 0, &node) == 0;
 }
 
 /* Give up a session that no server has accepted; the next call starts anew */
@@ -682,10 +682,10 @@ ask(ZkNode *const *nodes, int *n, ZkPatience *patience, ZkAnswer *answer)
 	PG_END_TRY();
 }
 
-/* chosen: room for n */
-static ZkProof
-prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkNode **chosen, ZkWait *wait, int64 until)
+ZkProof
+zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int64 until)
 {
+	ZkNode	  **chosen = palloc(n * sizeof(ZkNode *));
 	int64		patient = until - zks_now();
 	ZkPatience	patience = {
 		.session = session,.wait = wait,.event = ZKB_WAIT_CHECK,.until = Min(until, wait->deadline)
@@ -739,14 +739,4 @@ prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkNode **chosen, ZkWa
 		else
 			zkb_pause(wait, session, patience.until, ZKB_WAIT_CHECK);
 	}
-}
-
-ZkProof
-zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int64 until)
-{
-	ZkNode	  **chosen = palloc(n * sizeof(ZkNode *));
-	ZkProof		proof = prove(nodes, n, use, since, chosen, wait, until);
-
-	pfree(chosen);
-	return proof;
 }

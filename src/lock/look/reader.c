@@ -93,12 +93,6 @@ zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 	return zkl_await_oldest(r, answer);
 }
 
-bool
-zkl_has_room(const ZkReader *r)
-{
-	return r->n < ZKL_WINDOW;
-}
-
 void
 zkl_ask(ZkReader *r, ZkRequest *request)
 {

@@ -54,7 +54,6 @@ extern ZkReading zkl_ask_apart(ZkReader *reader, ZkRequest *request, ZkAnswer *a
  * The questions that are answered in the order in which they were asked.  There
  * must be room for another; the oldest is dropped, with its answer.
  */
-extern bool zkl_has_room(const ZkReader *reader);
 extern void zkl_ask(ZkReader *reader, ZkRequest *request);
 extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
 extern void zkl_drop_oldest(ZkReader *reader);
