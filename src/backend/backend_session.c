@@ -218,9 +218,8 @@ hang_up(void)
 	(void) shutdown(MyProcPort->sock, SHUT_WR);
 }
 
-/* left: for the marks that are not settled; NULL: the process ends with it */
 static void
-close_session_leaving(int bound_ms, ZkMark **left)
+close_session(bool exits)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
@@ -239,16 +238,10 @@ close_session_leaving(int bound_ms, ZkMark **left)
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
 	zkb_slot_session_ends();
-	if (left == NULL && !zks_closed(s, EXIT_CLIENT_MS))
+	if (exits && !zks_closed(s, EXIT_CLIENT_MS))
 		hang_up();
-	zks_close(s, bound_ms, left);
+	zks_close(s, exits ? EXIT_BOUND_MS : ABANDON_BOUND_MS, exits ? NULL : &unsettled);
 	release_descriptors();
-}
-
-static void
-close_session(int bound_ms)
-{
-	close_session_leaving(bound_ms, &unsettled);
 }
 
 /*
@@ -263,7 +256,7 @@ use_session(void)
 		return;
 	in_use = zks_use(session);
 	if (!in_use)
-		close_session(ABANDON_BOUND_MS);
+		close_session(false);
 }
 
 void
@@ -285,7 +278,7 @@ static void
 close_at_exit(int code, Datum arg)
 {
 	if (session != NULL && owner_pid == getpid())
-		close_session_leaving(EXIT_BOUND_MS, NULL);
+		close_session(true);
 }
 
 void
@@ -307,7 +300,7 @@ zkb_session(void)
 		return session;
 	last_loss = info.forfeited ? ZK_LOST_CONTACT :
 		zks_is_auth_failure(info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION;
-	close_session(ABANDON_BOUND_MS);
+	close_session(false);
 	return NULL;
 }
 
@@ -383,9 +376,8 @@ zkb_follow_settings(void)
 
 	/* the file may contain credentials by now */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
-		close_session(ABANDON_BOUND_MS);	/* this hears no cancel; what
-											 * follows, and waits for the
-											 * rest, does */
+		close_session(false);	/* this hears no cancel; what follows, and
+								 * waits for the rest, does */
 }
 
 static void
@@ -602,7 +594,7 @@ abandon(const ZkSessionInfo *info)
 {
 	ZkSessionInfo last = *info;
 
-	close_session(ABANDON_BOUND_MS);
+	close_session(false);
 	zkb_raise_unreachable(&last);
 }
 
@@ -615,7 +607,7 @@ abandon_stale(void)
 {
 	if (session != NULL && zks_info(session).state == ZKS_CONNECTING &&
 		zks_now() - opened_at > zklock_connect_timeout * ZKS_MS)
-		close_session(ABANDON_BOUND_MS);
+		close_session(false);
 }
 
 ZkSession *
