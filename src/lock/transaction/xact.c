@@ -384,7 +384,6 @@ end_transaction(bool commit)
 	}
 	if (commit && orphans != NO_ORPHANS)
 		(void) any_orphan(orphans == ADVISORY_ORPHANS, true);
-	orphans = NO_ORPHANS;
 	settle_ended();
 	if (marked && zkb_peek() != NULL)
 		zkn_settle(zkb_peek());
@@ -438,6 +437,7 @@ last_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			last_has_run = false;
+			orphans = NO_ORPHANS;
 			zkl_forget_deeds();
 			zkb_rest();
 			break;
@@ -518,10 +518,7 @@ xact_callback(XactEvent event, void *arg)
 	if (!ended)
 		zkl_terminate_now_or_later();
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
-	{
-		orphans = NO_ORPHANS;
 		return;
-	}
 
 	switch (event)
 	{
