@@ -156,13 +156,6 @@ make_mark(Talk *talk)
 	return true;
 }
 
-static void
-go_through(Talk *talk, bool (*step) (void *talk), ZkWait *wait)
-{
-	zkl_read_in_rounds(talk->reader, wait, ZKB_WAIT_CHECK, step, talk);
-	pfree(talk->reader);
-}
-
 /*-------------------------------------------------------------------------
  * Claiming
  *-------------------------------------------------------------------------
@@ -240,7 +233,7 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	}
 	begin_talk(&talk, path);
 	talk.node = psprintf("%s/%s", lock->key.path, lock->grant.name);
-	go_through(&talk, read_or_make, wait);
+	zkl_read_in_rounds(talk.reader, wait, ZKB_WAIT_CHECK, read_or_make, &talk);
 	session = zkl_peek_session_of(lock);
 	if (!talk.held && session != NULL)
 		(void) zkn_lost(session, lock->grant.node, ZK_LOST_NODE);
@@ -314,7 +307,7 @@ talk_of(const char *path, bool (*step) (void *talk), Talk *talk)
 	zkb_wait_begin(&wait, -1, false);
 	zkl_follow_settings();
 	begin_talk(talk, path);
-	go_through(talk, step, &wait);
+	zkl_read_in_rounds(talk->reader, &wait, ZKB_WAIT_CHECK, step, talk);
 }
 
 bool
