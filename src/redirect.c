@@ -10,13 +10,13 @@
  * before it is executed, and fails there: it never takes the lock that only this
  * server knows.
  *
- * Some roads pass neither hook, and so get checks of their own.  The planner calls the
- * function of an operator to estimate how many rows it selects, also where it will put
- * its negator or commutator.  What a superuser has put into an operator family or an
- * implicit cast is called by indexes and foreign keys; then every statement fails.  And
- * an SQL function may be inlined after our hook has seen the statement that calls it;
- * one that might contain such a call is not inlined, so that its own statements are
- * planned.
+ * Some roads pass neither hook.  The planner calls the function of an operator to
+ * estimate how many rows it selects, also where it will put its negator or commutator;
+ * indexes call what is in an operator family, and foreign keys an implicit cast.  So
+ * where a superuser has made one of the functions an operator or such a cast, every
+ * statement fails.  And an SQL function may be inlined after our hook has seen the
+ * statement that calls it; one that might contain such a call is not inlined, so that
+ * its own statements are planned.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +26,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
-#include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_cast.h"
 #include "catalog/pg_language.h"
@@ -72,22 +71,11 @@ StaticAssertDecl(NFUNCTIONS == 21, "PostgreSQL has 21 functions for advisory loc
 /* The functions of zklock_advisory that take their place, as far as they are known */
 static Oid	targets[NFUNCTIONS];
 
-/*
- * Whether there is an operator that is made of one of PostgreSQL's; and one of those, if
- * it is called where no hook can see it
- */
-static bool operators_exist;
+/* One of PostgreSQL's that may be called where no hook can see it */
 static Oid	unseen;
 static bool objects_are_known = false;
 
 static unsigned int changes = 0;	/* of catalogs, perhaps while we read them */
-
-/* What needs_fmgr has found out about some functions since the last change */
-static struct
-{
-	Oid			function;
-	bool		needs_fmgr;
-}			judged[64];
 
 /* The number of one of PostgreSQL's, or -1 for any other function */
 static int
@@ -106,7 +94,6 @@ forget(Datum arg, int cacheid, uint32 hashvalue)
 	objects_are_known = false;
 	changes++;
 	memset(targets, 0, sizeof(targets));
-	memset(judged, 0, sizeof(judged));
 }
 
 /* To be called before they are read; returns how often they have changed */
@@ -119,7 +106,6 @@ watch_catalogs(void)
 		return changes;
 	CacheRegisterSyscacheCallback(PROCOID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(OPEROID, forget, (Datum) 0);
-	CacheRegisterSyscacheCallback(AMOPOPID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(CASTSOURCETARGET, forget, (Datum) 0);
 	watching = true;
 	return changes;
@@ -212,7 +198,7 @@ refuse(Oid function)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot redirect the call of %s to ZooKeeper", format_procedure_qualified(function)),
-			 errdetail("Calls are redirected where a statement is planned. This call is evaluated without planning, or belongs to an operator or an aggregate."),
+			 errdetail("Calls are redirected where a statement is planned. This call is evaluated without planning, or belongs to an aggregate."),
 			 errhint("Put the call into a PL/pgSQL or SQL function.")));
 }
 
@@ -230,23 +216,13 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
  *-------------------------------------------------------------------------
  */
 
-/*
- * What is not volatile may be the predicate of an index, which is estimated with any
- * query of its table
- */
 static void
 note_operator(HeapTuple tuple)
 {
-	Form_pg_operator operator = (Form_pg_operator) GETSTRUCT(tuple);
-	CatCList   *families;
+	Oid			function = ((Form_pg_operator) GETSTRUCT(tuple))->oprcode;
 
-	if (number_of(operator->oprcode) < 0)
-		return;
-	operators_exist = true;
-	families = SearchSysCacheList1(AMOPOPID, ObjectIdGetDatum(operator->oid));
-	if (families->n_members > 0 || func_volatile(operator->oprcode) != PROVOLATILE_VOLATILE)
-		unseen = operator->oprcode;
-	ReleaseSysCacheList(families);
+	if (number_of(function) >= 0)
+		unseen = function;
 }
 
 /* Where its types differ, a foreign key calls the cast.  That of a domain is never used */
@@ -276,36 +252,26 @@ each_row(Oid catalog, void (*note) (HeapTuple tuple))
 static void
 look_for_objects(void)
 {
-	unsigned int before;
+	unsigned int before = watch_catalogs();
 
-	if (objects_are_known)
-		return;
-	before = watch_catalogs();
-	operators_exist = false;
 	unseen = InvalidOid;
 	each_row(OperatorRelationId, note_operator);
 	each_row(CastRelationId, note_cast);
 	objects_are_known = changes == before;
 }
 
-static bool
-any_operator(void)
-{
-	look_for_objects();
-	return operators_exist;
-}
-
 static void
 refuse_unseen(void)
 {
-	look_for_objects();
+	if (!objects_are_known)
+		look_for_objects();
 	if (!OidIsValid(unseen))
 		return;
 	zklock_refuse_dropped_settings();
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot detect all calls of %s", format_procedure_qualified(unseen)),
-			 errdetail("The function belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
+			 errdetail("The function belongs to an operator or an implicit cast."),
 			 errhint("Have an administrator drop the object, or reset zklock.advisory for this role and database.")));
 }
 
@@ -314,81 +280,20 @@ refuse_unseen(void)
  *-------------------------------------------------------------------------
  */
 
-/* The planner, and what it calls, may put an operator's negator and commutator for it */
-static Oid
-made_of(Oid operator, int steps)
-{
-	Oid			function;
-
-	if (!OidIsValid(operator))
-		return InvalidOid;
-	function = get_opcode(operator);
-	if (number_of(function) >= 0 || steps == 0)
-		return number_of(function) >= 0 ? function : InvalidOid;
-	function = made_of(get_negator(operator), steps - 1);
-	return OidIsValid(function) ? function : made_of(get_commutator(operator), steps - 1);
-}
-
-static void
-see_operator(Oid operator)
-{
-	Oid			function = any_operator() ? made_of(operator, 2) : InvalidOid;
-
-	if (OidIsValid(function))
-		refuse(function);
-}
-
-static bool see_calls(Node *node, void *context);
-
-static pg_noinline bool
-see_calls_in(Node *node, void *context)
-{
-	ListCell   *cell;
-
-	switch (nodeTag(node))
-	{
-		case T_List:
-			foreach(cell, (List *) node)
-				(void) see_calls(lfirst(cell), context);
-			return false;
-		case T_TargetEntry:
-			return see_calls((Node *) ((TargetEntry *) node)->expr, context);
-		case T_Query:
-			return query_tree_walker((Query *) node, see_calls, context, 0);
-		case T_FuncExpr:
-			{
-				FuncExpr   *call = (FuncExpr *) node;
-
-				/* with "strict" it fails when it is executed */
-				if (number_of(call->funcid) >= 0 && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT)
-					call->funcid = target_of(call->funcid);
-				break;
-			}
-		case T_OpExpr:
-		case T_DistinctExpr:
-		case T_NullIfExpr:
-			see_operator(((OpExpr *) node)->opno);
-			break;
-		case T_ScalarArrayOpExpr:
-			see_operator(((ScalarArrayOpExpr *) node)->opno);
-			break;
-		case T_RowCompareExpr:
-			foreach(cell, ((RowCompareExpr *) node)->opnos)
-				see_operator(lfirst_oid(cell));
-			break;
-		default:
-			break;
-	}
-	return expression_tree_walker(node, see_calls, context);
-}
-
-/* Most are nothing, or a leaf: every statement pays for these */
+/* Most nodes are nothing, or a leaf: every statement pays for these */
 static bool
 see_calls(Node *node, void *context)
 {
 	if (node == NULL || IsA(node, Var) || IsA(node, Const) || IsA(node, Param))
 		return false;
-	return see_calls_in(node, context);
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, see_calls, context, 0);
+
+	/* with "strict" it fails when it is executed */
+	if (IsA(node, FuncExpr) && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT &&
+		number_of(((FuncExpr *) node)->funcid) >= 0)
+		((FuncExpr *) node)->funcid = target_of(((FuncExpr *) node)->funcid);
+	return expression_tree_walker(node, see_calls, context);
 }
 
 /* The planner may change the tree that it is given, and so may we */
@@ -464,12 +369,12 @@ may_call(HeapTuple function)
 	bool		found = false;
 
 	if (is_null)
-		return source_has(function, "advisory", true) || any_operator();
+		return source_has(function, "advisory", true);
 	tree = TextDatumGetCString(datum);
 	for (char *c = tree; !found && (c = strstr(c, ":funcid ")) != NULL; c++)
 		found = number_of(strtoul(c + strlen(":funcid "), NULL, 10)) >= 0;
 	pfree(tree);
-	return found || any_operator();
+	return found;
 }
 
 static bool
@@ -493,30 +398,10 @@ is_alias_or_may_call(HeapTuple function)
 	return is_alias(function);
 }
 
-/* It is asked in each statement that calls the function, up to three times */
-static bool
-judge(Oid function)
-{
-	const int	place = function % lengthof(judged);
-	unsigned int before;
-	bool		result;
-
-	if (judged[place].function == function)
-		return judged[place].needs_fmgr;
-	before = watch_catalogs();
-	result = is_so(function, is_alias_or_may_call);
-	if (changes == before)
-	{
-		judged[place].function = function;
-		judged[place].needs_fmgr = result;
-	}
-	return result;
-}
-
 static bool
 needs_fmgr(Oid function)
 {
-	return (next_needs_fmgr && next_needs_fmgr(function)) || (is_watching() && judge(function));
+	return (next_needs_fmgr && next_needs_fmgr(function)) || (is_watching() && is_so(function, is_alias_or_may_call));
 }
 
 static void

@@ -458,7 +458,7 @@ put_server_wait(Row row, const ZkSlotWait *wait)
  * is.
  */
 static void
-put_slot(const ZkSlot *slot, bool whole, void *arg)
+put_slot(const ZkSlot *slot, void *arg)
 {
 	Row			row;
 	ZkSessionInfo session;
@@ -469,8 +469,8 @@ put_slot(const ZkSlot *slot, bool whole, void *arg)
 	add(&row, Int32GetDatum(slot->pid));
 	add_text(&row, OidIsValid(slot->database) ? get_database_name(slot->database) : NULL);
 	add_text(&row, OidIsValid(slot->role) ? GetUserNameFromId(slot->role, true) : NULL);
-	if (!whole || !(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-					has_privs_of_role(GetUserId(), slot->role)))
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) &&
+		!has_privs_of_role(GetUserId(), slot->role))
 	{
 		put_row(&row);
 		return;

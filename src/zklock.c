@@ -12,15 +12,12 @@
 
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "common/int.h"
 #include "fmgr.h"
 #include "lib/qunique.h"
 #include "miscadmin.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
-#include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/internals.h"
 #include "backend/path.h"
@@ -77,43 +74,27 @@ paths_argument(FunctionCallInfo fcinfo, int *n)
 	return paths;
 }
 
-static void
-refuse_negative(bool negative)
-{
-	if (negative)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lock timeout must not be negative")));
-}
-
 /*
- * The timeout argument in ms, or -1 if there is none.  Fractions are rounded
- * up; a value that overflows is as good as no limit.
+ * The timeout argument in ms, or -1 if there is none.  Fractions are rounded up.  In ms
+ * no interval overflows.
  */
 static int64
 timeout_argument(FunctionCallInfo fcinfo, int n)
 {
 	Interval   *timeout;
-	int64		days;
-	int64		us;
+	int64		ms;
+	int64		rest;
 
 	if (PG_ARGISNULL(n))
 		return -1;
 	timeout = PG_GETARG_INTERVAL_P(n);
-	days = (int64) timeout->month * DAYS_PER_MONTH + timeout->day;
-	if (pg_mul_s64_overflow(days, USECS_PER_DAY, &us))
-	{
-		/* more than the time part can make up for */
-		refuse_negative(days < 0);
-		return -1;
-	}
-	if (pg_add_s64_overflow(us, timeout->time, &us))
-	{
-		refuse_negative(timeout->time < 0);
-		return -1;
-	}
-	refuse_negative(us < 0);
-	return us / 1000 + (us % 1000 != 0 ? 1 : 0);
+	ms = ((int64) timeout->month * DAYS_PER_MONTH + timeout->day) * (USECS_PER_DAY / 1000) + timeout->time / 1000;
+	rest = timeout->time % 1000;
+	if (ms < 0 || (ms == 0 && rest < 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock timeout must not be negative")));
+	return ms + (rest > 0 ? 1 : 0);
 }
 
 /*-------------------------------------------------------------------------

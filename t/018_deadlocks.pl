@@ -616,27 +616,6 @@ subtest 'the board is for all, whoever made it' => sub {
 	$_->quit for @first, @second;
 };
 
-subtest 'a doubt does not outlive its cycle' => sub {
-	my ($a, $b, $proxy) = two_with_proxy($node_a);
-	# it sees the cycle only when it reads the board again, after ten looks
-	$a->value(q{SAVEPOINT s; SET deadlock_timeout = '1s'});
-	$a->send(call(exclusive => '/y'));
-	zk_until(sub { record($zk, $a) }, 'its record');
-	$b->value(q{SET deadlock_timeout = '20ms'});
-	$proxy->drop_request('break', 1000);
-	$b->send(call(exclusive => '/x'));
-	$proxy->wait_lost('never asked for, the connection cut');
-	is($a->cancel($admin)->{state}, '57014', 'the cycle opens');
-	$a->value('ROLLBACK TO s');
-	$proxy->reset;
-	have_looked(2, [$proxy], $b);    # when it begins the second, the first one is done
-	my $node = $admin->value(q{SELECT node FROM zk_lock_queue('/x') WHERE NOT granted});
-	is($admin->value("SELECT zk_lock_break('/x', '$node')"), 't', 'its node is broken');
-	$a->value('COMMIT');
-	is($b->wait->{state}, '', 'it queues again');
-	give_up($b, $a);
-};
-
 subtest 'a look does not delay a grant' => sub {
 	foreach (1 .. ($TIMING ? 4 : 1))
 	{

@@ -166,7 +166,6 @@ subtest 'lines that are not taken' => sub {
 		unlike($result->{err}, qr/ann|bob|ret\b/, '- and shows nothing of it');
 	}
 	refused(auth_file(join '', map { "digest:$_:secret\n" } 10 .. 26), qr/has more than 16 credentials/, 'seventeen');
-	refused(auth_file("sasl:ann\n"), qr/specifies SASL/, 'SASL');
 };
 
 # ---------------------------------------------------------------- what file it is

@@ -32,9 +32,6 @@
 #define LINES_HINT \
 	"Each line must have the form scheme:credentials, such as digest:user:password, or begin with #."
 
-#define SASL_HINT \
-	"Use digest:user:password, with TLS (zklock.tls_ca_file), or a certificate (zklock.tls_cert_file)."
-
 pg_noreturn static void refuse(const char *file, const char *why, const char *hint);
 
 static void
@@ -160,14 +157,6 @@ zkb_read_auth_file(const char *file, ZkAuthFile *c)
 		wrong = c->n == MOST_LINES ?
 			psprintf("has more than %d credentials", MOST_LINES) :
 			psprintf("has a syntax error in line %d", bad);
-	}
-	for (int i = 0; wrong == NULL && i < c->n; i++)
-	{
-		if (strcmp(c->list[i].scheme, "sasl") == 0)
-		{
-			hint = SASL_HINT;
-			wrong = "specifies SASL, which is not supported";
-		}
 	}
 	if (wrong != NULL)
 	{

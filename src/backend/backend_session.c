@@ -107,26 +107,14 @@ static struct
 	uint64		unsettled;
 }			told;
 
-/*
- * The timeouts that servers have granted instead of what was asked, as told in the
- * server's log, the latest ones.  Of the process, since sessions come and go.
- */
-#define TOLD_TIMEOUTS	4
-
-static int	told_timeouts[TOLD_TIMEOUTS];
-static int	ntold_timeouts = 0;
-
 static void
 tell_timeout(const ZkSessionInfo *info)
 {
-	if (info->epoch == 0 || info->timeout_ms == session_timeout)
+	static int	told_timeout = 0;	/* not again in the next session */
+
+	if (info->epoch == 0 || info->timeout_ms == session_timeout || info->timeout_ms == told_timeout)
 		return;
-	for (int i = 0; i < Min(ntold_timeouts, TOLD_TIMEOUTS); i++)
-	{
-		if (told_timeouts[i] == info->timeout_ms)
-			return;
-	}
-	told_timeouts[ntold_timeouts++ % TOLD_TIMEOUTS] = info->timeout_ms;
+	told_timeout = info->timeout_ms;
 	ereport(LOG,
 			(errmsg("ZooKeeper granted a session timeout of %d ms, but zklock.session_timeout is %d ms",
 					info->timeout_ms, session_timeout),
@@ -236,9 +224,8 @@ hang_up(void)
 	(void) shutdown(MyProcPort->sock, SHUT_WR);
 }
 
-/* left: for the marks that are not settled; NULL: the process ends with it */
 static void
-close_session_leaving(int bound_ms, ZkMarks *left)
+close_session(bool exits)
 {
 	ZkSessionInfo info;
 	ZkSession  *s = session;
@@ -257,16 +244,10 @@ close_session_leaving(int bound_ms, ZkMarks *left)
 	zkb_counters.reconnections += info.reconnections;
 	zkb_counters.losses += info.losses;
 	zkb_slot_session_ends();
-	if (left == NULL && !zks_closed(s, EXIT_CLIENT_MS))
+	if (exits && !zks_closed(s, EXIT_CLIENT_MS))
 		hang_up();
-	zks_close(s, bound_ms, left);
+	zks_close(s, exits ? EXIT_BOUND_MS : ABANDON_BOUND_MS, exits ? NULL : &unsettled);
 	release_descriptors();
-}
-
-static void
-close_session(int bound_ms)
-{
-	close_session_leaving(bound_ms, &unsettled);
 }
 
 /*
@@ -281,7 +262,7 @@ use_session(void)
 		return;
 	in_use = zks_use(session);
 	if (!in_use)
-		close_session(ABANDON_BOUND_MS);
+		close_session(false);
 }
 
 void
@@ -303,7 +284,7 @@ static void
 close_at_exit(int code, Datum arg)
 {
 	if (session != NULL && owner_pid == getpid())
-		close_session_leaving(EXIT_BOUND_MS, NULL);
+		close_session(true);
 }
 
 void
@@ -325,7 +306,7 @@ zkb_session(void)
 		return session;
 	last_loss = info.forfeited ? ZK_LOST_CONTACT :
 		zks_is_auth_failure(info.error) ? ZK_LOST_IDENTITY : ZK_LOST_SESSION;
-	close_session(ABANDON_BOUND_MS);
+	close_session(false);
 	return NULL;
 }
 
@@ -401,9 +382,8 @@ zkb_follow_settings(void)
 
 	/* the file may contain credentials by now */
 		 (zklock_acl == ZKLOCK_ACL_CREATOR && !session_is_known)))
-		close_session(ABANDON_BOUND_MS);	/* this hears no cancel; what
-											 * follows, and waits for the
-											 * rest, does */
+		close_session(false);	/* this hears no cancel; what follows, and
+								 * waits for the rest, does */
 }
 
 static void
@@ -609,9 +589,9 @@ open_session(void)
 }
 
 bool
-zkb_is_proven(ZkNode *node, ZkUse use)
+zkb_is_proven(ZkNode *node)
 {
-	return zkn_unproven(session, &node, 1, use, 0, &node) == 0;
+	return zkn_unproven(session, &node, 1, ZKS_COMMIT, 0, &node) == 0;
 }
 
 /*
@@ -625,7 +605,7 @@ raise_unreachable(bool keep)
 
 	zks_texts(session, &last);
 	if (!keep)
-		close_session(ABANDON_BOUND_MS);
+		close_session(false);
 	zkb_raise_unreachable(&last);
 }
 
@@ -638,7 +618,7 @@ abandon_stale(void)
 {
 	if (session != NULL && zks_info(session).state == ZKS_CONNECTING &&
 		zks_now() - opened_at > zklock_connect_timeout * ZKS_MS)
-		close_session(ABANDON_BOUND_MS);
+		close_session(false);
 }
 
 ZkSession *
@@ -702,10 +682,10 @@ ask(ZkNode *const *nodes, int *n, ZkPatience *patience, ZkAnswer *answer)
 	PG_END_TRY();
 }
 
-/* chosen: room for n */
-static ZkProof
-prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkNode **chosen, ZkWait *wait, int64 until)
+ZkProof
+zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int64 until)
 {
+	ZkNode	  **chosen = palloc(n * sizeof(ZkNode *));
 	int64		patient = until - zks_now();
 	ZkPatience	patience = {
 		.session = session,.wait = wait,.event = ZKB_WAIT_CHECK,.until = Min(until, wait->deadline)
@@ -759,14 +739,4 @@ prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkNode **chosen, ZkWa
 		else
 			zkb_pause(wait, session, patience.until, ZKB_WAIT_CHECK);
 	}
-}
-
-ZkProof
-zkb_prove(ZkNode *const *nodes, int n, ZkUse use, int64 since, ZkWait *wait, int64 until)
-{
-	ZkNode	  **chosen = palloc(n * sizeof(ZkNode *));
-	ZkProof		proof = prove(nodes, n, use, since, chosen, wait, until);
-
-	pfree(chosen);
-	return proof;
 }

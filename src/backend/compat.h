@@ -110,17 +110,6 @@ wait_event_compat(const char *name)
 #endif
 }
 
-/* The local id of this backend's current transaction */
-static inline LocalTransactionId
-lxid_compat(void)
-{
-#if PG_VERSION_NUM >= 170000
-	return MyProc->vxid.lxid;
-#else
-	return MyProc->lxid;
-#endif
-}
-
 /*
  * Which callbacks may be unregistered while those of the end of a transaction
  * run: the running one (16), or only those that are yet to run.

@@ -26,7 +26,6 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "encoding.h"
@@ -79,22 +78,6 @@ host_name(void)
 	if (host[0] == '\0' && gethostname(host, sizeof(host) - 1) != 0)
 		return NULL;
 	return host;
-}
-
-/* A database cannot be renamed while we are connected to it */
-static const char *
-database_name(void)
-{
-	static char *database = NULL;
-
-	if (database == NULL && OidIsValid(MyDatabaseId))
-	{
-		char	   *name = get_database_name(MyDatabaseId);
-
-		if (name != NULL)
-			database = MemoryContextStrdup(TopMemoryContext, name);
-	}
-	return database;
 }
 
 /* As pgstat reads an entry: until it has not changed within */
@@ -153,7 +136,7 @@ zkb_identity_lines(void)
 		put_line(&lines, ZKB_FIELD_PORT, psprintf("%d", PostPortNumber));
 		put_line(&lines, ZKB_FIELD_CLUSTER_NAME, cluster_name);
 		put_line(&lines, ZKB_FIELD_PID, psprintf("%d", MyProcPid));
-		put_line(&lines, ZKB_FIELD_DATABASE, database_name());
+		put_line(&lines, ZKB_FIELD_DATABASE, OidIsValid(MyDatabaseId) ? get_database_name(MyDatabaseId) : NULL);
 		put_line(&lines, ZKB_FIELD_USER, GetUserNameFromId(GetSessionUserId(), true));
 		put_line(&lines, ZKB_FIELD_APPLICATION_NAME, application_name);
 	}

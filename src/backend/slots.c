@@ -31,7 +31,6 @@
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "compat.h"
@@ -43,11 +42,6 @@
 											 * layout */
 
 #define CUT_MARK		"..."
-
-/* How often a slot is read again at once, and how often in all, after pauses */
-#define TRIES_AT_ONCE	100
-#define TRIES			200
-#define PAUSE_US		1000
 
 ZkBackendCounters zkb_counters;
 
@@ -318,15 +312,6 @@ zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 sinc
 }
 
 void
-zkb_slot_still_waits(void)
-{
-	ZkSlot	   *slot = zkb_begin_slot();
-
-	if (slot != NULL)
-		zkb_end_slot(slot);
-}
-
-void
 zkb_slot_waits_no_more(void)
 {
 	ZkSlot	   *slot;
@@ -343,26 +328,21 @@ zkb_slot_waits_no_more(void)
  *-------------------------------------------------------------------------
  */
 
-/* False: it was being written all the time */
-static bool
+/* As pgstat reads an entry: until it has not changed within */
+static void
 copy_slot(ZkSlot *copy, const ZkSlot *slot)
 {
 	const volatile uint32 *changes = &slot->changes;
+	uint32		before;
 
-	for (int i = 0; i < TRIES; i++)
+	do
 	{
-		uint32		before = *changes;
-
+		CHECK_FOR_INTERRUPTS();
+		before = *changes;
 		pg_read_barrier();
 		memcpy(copy, slot, sizeof(ZkSlot));
 		pg_read_barrier();
-		if (before == *changes && before % 2 == 0)
-			return true;
-		if (i >= TRIES_AT_ONCE)
-			pg_usleep(PAUSE_US);
-		CHECK_FOR_INTERRUPTS();
-	}
-	return false;
+	} while (before != *changes || before % 2 != 0);
 }
 
 /* Who died in the midst of something has left it behind */
@@ -377,7 +357,7 @@ is_alive(const ZkSlot *slot, const PGPROC *proc)
 }
 
 void
-zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void *arg)
+zkb_each_slot(void (*callback) (const ZkSlot *slot, void *arg), void *arg)
 {
 	ZkSlot	   *copy = palloc(sizeof(ZkSlot));
 
@@ -390,13 +370,11 @@ zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void
 		attach();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		bool		whole;
-
 		if (((volatile ZkSlot *) &slots[i])->pid == 0)
 			continue;
-		whole = copy_slot(copy, &slots[i]);
+		copy_slot(copy, &slots[i]);
 		if (is_alive(copy, &ProcGlobal->allProcs[i]))
-			callback(copy, whole, arg);
+			callback(copy, arg);
 	}
 	pfree(copy);
 }

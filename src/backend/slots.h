@@ -93,17 +93,15 @@ extern void zkb_end_slot(ZkSlot *slot);
 /* Write a path and its root, from what zkl_full_path returned */
 extern void zkb_slot_path(char *path, char *root, const char *full, int root_len);
 
-/* This backend waits in that queue since then, or still does, or no longer */
+/* This backend waits in that queue since then, or no longer */
 extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since);
-extern void zkb_slot_still_waits(void);
 extern void zkb_slot_waits_no_more(void);
 
 /*
- * Call back with a copy of each slot of a live backend; whole: false if its
- * owner was stopped while it wrote, so that only pid, database and role can be
- * trusted.  Raises 0A000 if this server has no slots.
+ * Call back with a copy of each slot of a live backend.  Raises 0A000 if this server
+ * has no slots.
  */
-extern void zkb_each_slot(void (*callback) (const ZkSlot *slot, bool whole, void *arg), void *arg);
+extern void zkb_each_slot(void (*callback) (const ZkSlot *slot, void *arg), void *arg);
 
 /* What the copy says of the session; false: there is none */
 extern bool zkb_slot_session(const ZkSlot *slot, ZkSessionInfo *info);

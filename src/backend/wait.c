@@ -12,8 +12,8 @@
  *
  * What waits in another way: the end of a transaction, where no error is allowed
  * (xact.c, linger); a session that is closed, for its goodbye, as long as the
- * caller says (session.c, zks_closed); a look at a slot that is being written
- * (slots.c, copy_slot); and half an answer, which gets 1 ms (zks_awaited).
+ * caller says (session.c, zks_closed); and half an answer, which gets 1 ms
+ * (zks_awaited).
  *
  * lock_timeout needs help: PostgreSQL arms its timer only in its own lock
  * manager, so we track the limit here and raise PostgreSQL's own error.

@@ -13,7 +13,6 @@
 #include "portability/instr_time.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -28,7 +27,6 @@ PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(local_waits);
 PG_FUNCTION_INFO_V1(blocks_somebody);
-PG_FUNCTION_INFO_V1(blocks_somebody_here);
 PG_FUNCTION_INFO_V1(own_tag);
 PG_FUNCTION_INFO_V1(in_worker);
 PG_FUNCTION_INFO_V1(look_cost);
@@ -66,31 +64,6 @@ Datum
 blocks_somebody(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_BOOL(zkl_blocks_somebody());
-}
-
-/* The same with all partitions locked in which we have nothing: it would wait for us */
-Datum
-blocks_somebody_here(PG_FUNCTION_ARGS)
-{
-	bool		locked[NUM_LOCK_PARTITIONS];
-	bool		result;
-
-	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
-	{
-		LWLock	   *lock = LockHashPartitionLockByIndex(i);
-
-		locked[i] = list_next_compat(&MyProc->myProcLocks[i], (PROCLOCK *) NULL, offsetof(PROCLOCK, procLink)) == NULL &&
-			lock != LockHashPartitionLockByProc(MyProc->lockGroupLeader);
-		if (locked[i])
-			LWLockAcquire(lock, LW_EXCLUSIVE);
-	}
-	result = zkl_blocks_somebody();
-	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
-	{
-		if (locked[i])
-			LWLockRelease(LockHashPartitionLockByIndex(i));
-	}
-	PG_RETURN_BOOL(result);
 }
 
 Datum

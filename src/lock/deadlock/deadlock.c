@@ -74,8 +74,6 @@ struct ZkSearch
 	ZkCycle    *candidates[2];	/* not proven yet: see end_cycle; or NULL */
 	int			turn;			/* neither hides the other: the one that is
 								 * looked for first */
-	ZkCycle    *in_doubt;		/* may be broken, by us: the answer was lost;
-								 * or NULL */
 	ZkReader	reader;
 };
 
@@ -165,7 +163,6 @@ zkl_end_search(ZkSearch *s)
 	zkl_end_reading(&s->reader);
 	retract(s);
 	forget_candidates(s);
-	forget(&s->in_doubt);
 	pfree(s);
 }
 
@@ -305,8 +302,8 @@ is_too_large(const ZkCycle *cycle)
 
 /*
  * Give up our place if the cycle stands.  Returns false if it has changed; true
- * if there is nothing more to do now.  If the answer is lost, the cycle's memory
- * is the search's.
+ * if there is nothing more to do now.  If the answer is lost, we look again: either our
+ * place is still there, or we queue again, and the cycle is a new one.
  */
 static bool
 give_way(ZkSearch *s, ZkCycle *cycle)
@@ -321,15 +318,13 @@ give_way(ZkSearch *s, ZkCycle *cycle)
 	if (node.state != ZKN_PRESENT)
 		return true;
 
-	/* whatever happens now, we must know what became of it */
+	/* whatever happens now, it is better to know what became of it */
 	s->reader.patience.go_on = NULL;
 	request = zks_delete_if(s->what.session, psprintf("%s/%s", s->what.dir, node.name),
 							cycle->checks, cycle->nchecks);
 	if (zkl_ask_apart(&s->reader, request, &answer) != ZKL_READ)
 	{
-		if (s->in_doubt == NULL && !zks_is_busy(answer.rc))
-			keep(s, &s->in_doubt, cycle);
-		s->quiet = -1;			/* if we are still there, try again */
+		s->quiet = -1;
 		return true;
 	}
 	if (answer.rc == ZKS_OK)
@@ -387,7 +382,6 @@ chase_once(ZkSearch *s)
 	ZkReading	reading;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "zklock deadlock search", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
-	ZkNodeInfo	node;
 	ZkNodeInfo	record;
 	ZkChaseFrom from = {
 		.says = &s->says,.root_len = s->what.root_len,.record = record.name,
@@ -401,15 +395,6 @@ chase_once(ZkSearch *s)
 	begin_reading(s);
 	s->quiet = 0;
 	reading = zkl_chase(&s->reader, &from, &cycle, &listed);
-
-	/*
-	 * These answers came behind that of an attempt before, or on another
-	 * connection.  If we are still there, it has failed; and if somebody
-	 * deletes our node later, that is no deadlock.
-	 */
-	zkn_info(s->what.session, s->what.node, &node);
-	if (reading == ZKL_READ && node.state == ZKN_PRESENT)
-		forget(&s->in_doubt);
 	if (reading != ZKL_READ)
 		s->quiet = -1;
 	else if (cycle == NULL)
@@ -480,11 +465,4 @@ zkl_search(ZkSearch *s)
 	look(s);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
-}
-
-void
-zkl_search_found_gone(ZkSearch *s)
-{
-	if (s->in_doubt != NULL)
-		raise_deadlock(s->in_doubt);
 }

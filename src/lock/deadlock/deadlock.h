@@ -44,12 +44,6 @@ extern int64 zkl_search_due(const ZkSearch *search);
 extern void zkl_search(ZkSearch *search);
 
 /*
- * The contender is gone, though its session lives.  If that was our doing, as
- * in zkl_search, though the answer was lost, this raises 40P01.
- */
-extern void zkl_search_found_gone(ZkSearch *search);
-
-/*
  * The wait is over, and what was published about it goes; call this before the
  * contender is given up.  Does not fail.
  */

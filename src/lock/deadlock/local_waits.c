@@ -56,13 +56,13 @@ next_waiter(const LOCK *lock, PGPROC *waiter)
 	return list_next_compat(WAIT_QUEUE_COMPAT(lock), waiter, offsetof(PGPROC, WAIT_LINK_COMPAT));
 }
 
-/* Whether a lock of this process in a partition, which is locked, has a queue */
+/* Whether a lock of ours in a partition, which is locked, has a queue */
 static bool
-has_queue(const PGPROC *proc, int partition)
+has_queue(int partition)
 {
 	PROCLOCK   *own = NULL;
 
-	while ((own = next_own(proc, partition, own)) != NULL)
+	while ((own = next_own(MyProc, partition, own)) != NULL)
 	{
 		if (next_waiter(own->tag.myLock, NULL) != NULL)
 			return true;
@@ -71,53 +71,24 @@ has_queue(const PGPROC *proc, int partition)
 }
 
 /*
- * The members of our lock group, which change with its leader's partition locked; there
- * is room for all.  One that has ended since, or is another process by now, does no
- * harm: at worst we look in vain.
- */
-static int
-list_members(PGPROC **members)
-{
-	PGPROC	   *leader = MyProc->lockGroupLeader;
-	LWLock	   *lock = LockHashPartitionLockByProc(leader);
-	int			n = 0;
-	dlist_iter	iter;
-
-	LWLockAcquire(lock, LW_SHARED);
-	dlist_foreach(iter, &leader->lockGroupMembers)
-		members[n++] = dlist_container(PGPROC, lockGroupLink, iter.cur);
-	LWLockRelease(lock);
-	return n;
-}
-
-/*
  * Others add to our list only to wait for what we took by the fast path.  Who has not
  * done so yet begins to wait at this moment.  So a partition in which we have nothing
  * need not be locked.  A session that had parallel workers once is a group of its own
- * from then on.
+ * from then on, in which any member may have something.
  */
 bool
 zkl_blocks_somebody(void)
 {
-	PGPROC	  **members = palloc((max_worker_processes + 1) * sizeof(PGPROC *));
-	int			n = 1;
-	bool		found = false;
+	bool		found = MyProc->lockGroupLeader != NULL;
 
-	members[0] = MyProc;
-	if (MyProc->lockGroupLeader != NULL)
-		n = list_members(members);
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
 	{
-		for (int k = 0; k < n && !found; k++)
-		{
-			if (next_own(members[k], i, NULL) == NULL)
-				continue;
-			LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
-			found = has_queue(members[k], i);
-			LWLockRelease(LockHashPartitionLockByIndex(i));
-		}
+		if (next_own(MyProc, i, NULL) == NULL)
+			continue;
+		LWLockAcquire(LockHashPartitionLockByIndex(i), LW_SHARED);
+		found = has_queue(i);
+		LWLockRelease(LockHashPartitionLockByIndex(i));
 	}
-	pfree(members);
 	return found;
 }
 

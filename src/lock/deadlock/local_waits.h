@@ -33,7 +33,7 @@ typedef struct ZkLocalWait
 } ZkLocalWait;
 
 /*
- * Whether anybody waits for a lock that we have, or one of our parallel
+ * Whether anybody may wait for a lock that we have, or one of our parallel
  * workers.  It is cheap, and exaggerates: who waits there may do so only for
  * others.
  */

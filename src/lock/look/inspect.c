@@ -14,9 +14,7 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
-#include "miscadmin.h"
 
-#include "backend/backend_session.h"
 #include "backend/encoding.h"
 #include "backend/errors.h"
 #include "backend/node_identity.h"

@@ -21,7 +21,6 @@
 #include "miscadmin.h"
 #include "utils/memutils.h"
 
-#include "backend/backend_session.h"
 #include "backend/compat.h"
 #include "backend/errors.h"
 #include "backend/path.h"

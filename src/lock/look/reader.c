@@ -31,7 +31,6 @@ zkl_begin_reading(ZkReader *r, ZkSession *session, ZkWait *wait, ZkWaitEvent eve
 	r->patience.event = event;
 	r->patience.raises = true;
 	r->first = r->n = 0;
-	r->apart = NULL;
 	set_due(r);
 }
 
@@ -89,16 +88,9 @@ await(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 ZkReading
 zkl_ask_apart(ZkReader *r, ZkRequest *request, ZkAnswer *answer)
 {
-	if (r->apart != NULL)
-		zks_request_free(r->patience.session, r->apart);
-	r->apart = request;
-	return await(r, zkb_sent(request), answer);
-}
-
-bool
-zkl_has_room(const ZkReader *r)
-{
-	return r->n < ZKL_WINDOW;
+	zkl_end_reading(r);
+	zkl_ask(r, request);
+	return zkl_await_oldest(r, answer);
 }
 
 void
@@ -128,7 +120,4 @@ zkl_end_reading(ZkReader *r)
 {
 	while (r->n > 0)
 		zkl_drop_oldest(r);
-	if (r->apart != NULL)
-		zks_request_free(r->patience.session, r->apart);
-	r->apart = NULL;
 }

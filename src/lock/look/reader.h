@@ -24,7 +24,6 @@ typedef struct ZkReader
 	ZkRequest  *requests[ZKL_WINDOW];	/* a ring buffer, from first on */
 	int			first;
 	int			n;
-	ZkRequest  *apart;			/* see zkl_ask_apart; or NULL */
 	int64		last_round;		/* when the last one may begin; 0: one begins */
 } ZkReader;
 
@@ -48,14 +47,13 @@ extern void zkl_begin_reading(ZkReader *reader, ZkSession *session, ZkWait *wait
 extern void zkl_read_in_rounds(ZkReader *reader, ZkWait *wait, ZkWaitEvent event,
 							   bool (*round) (void *arg), void *arg);
 
-/* A question apart from all others, which is dropped with the next one, or at the end */
+/* A question while no other is under way; the answer lasts until the next one */
 extern ZkReading zkl_ask_apart(ZkReader *reader, ZkRequest *request, ZkAnswer *answer);
 
 /*
  * The questions that are answered in the order in which they were asked.  There
  * must be room for another; the oldest is dropped, with its answer.
  */
-extern bool zkl_has_room(const ZkReader *reader);
 extern void zkl_ask(ZkReader *reader, ZkRequest *request);
 extern ZkReading zkl_await_oldest(ZkReader *reader, ZkAnswer *answer);
 extern void zkl_drop_oldest(ZkReader *reader);

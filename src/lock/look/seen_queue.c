@@ -194,7 +194,7 @@ ask_about_all(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth, siz
 		ZkAnswer	answer;
 		ZkReading	reading;
 
-		while (zkl_has_room(r) && (next = next_to_ask(&asked, queues + n)) != NULL)
+		while (r->n < ZKL_WINDOW && (next = next_to_ask(&asked, queues + n)) != NULL)
 		{
 			char	   *path = next->name.name == NULL ? pstrdup(asked.queue->dir) :
 			psprintf("%s/%s", asked.queue->dir, next->name.name);
@@ -302,6 +302,7 @@ zkl_read_queues(ZkReader *r, ZkSeenQueue *queues, int n, const ZkDepth *depth)
 	size_t		kept = 0;
 	bool		more;
 
+	zkl_end_reading(r);
 	do
 	{
 		bool		asked_more = true;

@@ -74,7 +74,7 @@ extern void zkl_take_name(ZkSeenQueue *queue, const char *dir, const char *name)
 
 /*
  * Read these queues, each to this depth, and judge who holds.  Who is gone is left
- * out.  All is palloc'ed.  No other question may be under way, and the caller ends the
+ * out.  All is palloc'ed.  Other questions are dropped, and the caller ends the
  * reading, in case of an error, too.  If the connection broke, this may go on with
  * another one.
  */

@@ -35,7 +35,6 @@
 #include "backend/path.h"
 #include "backend/settings.h"
 #include "backend/slots.h"
-#include "lock/deadlock/deadlock.h"
 #include "place.h"
 
 /*-------------------------------------------------------------------------
@@ -232,21 +231,6 @@ stand_in_queue(Call *c, int at, ListedQueue *queue)
 	return outcome;
 }
 
-static void
-request_list(Call *c, Place *p, bool fresh)
-{
-	int			n = 1;
-
-	/* after a reconnection, the new server may lag behind */
-	zks_gather(c->session);
-	zkl_send_list(c, p, fresh || zks_info(c->session).epoch != p->list_epoch);
-
-	/* if it is only time for a look, it is hardly our turn */
-	if (!p->unprompted && !zkb_is_proven(p->node, ZKS_GRANT))
-		p->check = zkb_sent(zkn_check(c->session, &p->node, &n));
-	p->unprompted = false;
-}
-
 /*
  * Wait for the list, and see what it means for us: GRANTED or WAIT_ON, or
  * LIST_AGAIN if that is not certain, and the leader must be asked.
@@ -310,7 +294,8 @@ take_turn(Call *c, int at)
 		ListedQueue queue = {0};
 
 		if (p->list == NULL)
-			request_list(c, p, fresh);
+			/* after a reconnection, the new server may lag behind */
+			zkl_send_list(c, p, fresh || zks_info(c->session).epoch != p->list_epoch);
 		outcome = read_list(c, p, &queue);
 		if (outcome == LIST_AGAIN)
 			fresh = true;
@@ -441,22 +426,6 @@ begin_round(Call *c)
 	refuse_too_large(c);
 }
 
-/*
- * Our nodes vanished; our own deadlock-breaking delete, whose reply was lost,
- * may have done it
- */
-static void
-ask_who_did_it(Call *c)
-{
-	ZkSessionInfo info = zks_info(c->session);
-
-	for (int i = 0; i < c->n && info.state != ZKS_OVER && !info.forfeited; i++)
-	{
-		if (c->places[i].search != NULL)
-			zkl_search_found_gone(c->places[i].search);
-	}
-}
-
 static ZkAcquired
 acquire(Call *c)
 {
@@ -488,8 +457,6 @@ acquire(Call *c)
 			outcome = zkl_confirm_turn(c, 0, c->n);
 		if (outcome == GRANTED)
 			return ZKL_HELD;
-		if (outcome == START_AGAIN)
-			ask_who_did_it(c);
 		zkl_drop_from(c, 0);
 		if (outcome == TAKEN)
 		{

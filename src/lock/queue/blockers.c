@@ -388,7 +388,6 @@ zkl_await_turn(Call *c, Place *p)
 		{
 			p->seen = outcome;
 			zkl_search(p->search);
-			zkb_slot_still_waits();
 			if (!is_waiting(p->seen))
 				return p->seen;
 			continue;			/* what came with its last answer woke nobody
@@ -424,10 +423,7 @@ zkl_await_turn(Call *c, Place *p)
 		if (zks_now() >= c->wait->deadline)
 			return TAKEN;
 		if (zks_now() >= look_at)
-		{
-			p->unprompted = true;
 			return LIST_AGAIN;
-		}
 		if (zks_now() < until)
 			continue;			/* time to search */
 		zkb_raise_no_answer(c->wait);

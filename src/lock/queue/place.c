@@ -32,9 +32,6 @@ zkl_drop_list(Call *c, Place *p)
 	if (p->list != NULL)
 		zks_request_free(c->session, p->list);
 	p->list = NULL;
-	if (p->check != NULL)
-		zks_request_free(c->session, p->check);
-	p->check = NULL;
 }
 
 /* Leave nothing behind, except a node that was granted */
@@ -50,7 +47,7 @@ drop_place(Call *c, Place *p)
 	if (p->node != NULL)
 		(void) zkn_discard(c->session, p->node);
 	p->node = NULL;
-	p->by_changes = p->alone = p->unprompted = false;
+	p->by_changes = p->alone = false;
 }
 
 /* Drop this place and all that come after it */
@@ -415,25 +412,15 @@ zkl_join_queues(Call *c, int first)
  * leader, or a leader from its quorum, would show us our own nodes long after they are
  * gone.  So a quorum must have confirmed them less than a third of the session
  * timeout ago: by their create, the heartbeat of who is next in line, or a check.
- * That is sent along with a list, or now.
  */
 Verdict
 zkl_confirm_turn(Call *c, int first, int n)
 {
-	ZkPatience	patience = zkl_patience(c, NULL);
 	ZkNode	  **nodes = palloc(n * sizeof(ZkNode *));
 	ZkProof		proof;
 
 	for (int i = 0; i < n; i++)
-	{
-		Place	   *p = &c->places[first + i];
-		ZkAnswer	answer;
-
-		nodes[i] = p->node;
-		if (p->check != NULL && !zkb_is_proven(p->node, ZKS_GRANT) &&
-			zkb_await_answer(&patience, p->check, &answer) == ZKB_CAME && answer.rc == ZKS_OK)
-			zkn_proven(c->session, &p->node, 1, answer.sent_at);
-	}
+		nodes[i] = c->places[first + i].node;
 	proof = zkb_prove(nodes, n, ZKS_GRANT, 0, c->wait, zkb_wait_answer_due(c->wait));
 	pfree(nodes);
 	if (proof == ZKB_NO_ANSWER && zks_now() >= c->wait->deadline && zks_info(c->session).state == ZKS_CONNECTED)

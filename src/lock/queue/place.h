@@ -46,9 +46,6 @@ typedef struct Place
 	ZkTarget   *target;
 	ZkNode	   *node;
 	ZkRequest  *list;
-	ZkRequest  *check;			/* of our node, sent along with it; or NULL */
-	bool		unprompted;		/* nothing has happened, but it is time for a
-								 * list */
 	bool		list_fresh;		/* the leader was asked */
 	int			leftovers;		/* nodes of ours to be deleted that it may
 								 * show */

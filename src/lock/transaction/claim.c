@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "miscadmin.h"
 #include "utils/memutils.h"
 
 #include "backend/backend_session.h"
@@ -23,20 +22,8 @@
 #include "claim.h"
 #include "claimed.h"
 #include "hold.h"
-#include "lock/look/reader.h"
+#include "lock/look/seen_queue.h"
 #include "xact.h"
-
-/* A mark as it was read */
-typedef struct Seen
-{
-	int			rc;				/* ZKS_OK, or ZKS_NO_NODE */
-	bool		held;			/* and then our lock's node was still there */
-	ZkStat		stat;			/* one of a session does not stay */
-	char	   *data;			/* "" if there is no claim */
-	int			data_len;
-	bool		sound;			/* there is none, or it could be read */
-	ZkClaimRecord claim;
-} Seen;
 
 /*
  * A conversation about one mark.  Its steps return false if the connection broke, or the
@@ -48,11 +35,16 @@ typedef struct Talk
 	char	   *mark;			/* in ZooKeeper */
 	char	   *node;			/* of our lock; NULL: we only look */
 	int			root_len;
-	ZkSession  *session;
 	bool		written;		/* an empty mark was sent, which may have been
 								 * carried out */
 	ZkReader   *reader;
-	Seen		seen;
+
+	/* the mark as it was read */
+	ZkSeenContender seen;		/* rc: ZKS_OK, or ZKS_NO_NODE; without data
+								 * there is no claim */
+	bool		held;			/* and then our lock's node was still there */
+	bool		sound;			/* there is no claim, or it could be read */
+	ZkClaimRecord claim;
 } Talk;
 
 static void
@@ -65,67 +57,49 @@ begin_talk(Talk *talk, const char *path)
 	talk->reader = palloc(sizeof(ZkReader));
 }
 
-/* False: the connection broke, ask again */
-static bool
-await_oldest(Talk *talk, ZkAnswer *answer)
-{
-	return zkl_await_oldest(talk->reader, answer) == ZKL_READ;
-}
-
-/* A claim of this session before this one may not have been settled yet */
-static bool
-await_settled(Talk *talk)
-{
-	while (zkn_mark_is_open(talk->session, talk->mark) && zkb_wait_on(&talk->reader->patience))
-		;
-	return talk->reader->patience.waited == ZKB_CAME;
-}
-
 /* A version below zero would mean any (zkn_mark, zks_write) */
 static void
-take_mark(Talk *talk, const ZkAnswer *answer)
+take_mark(Talk *talk, const ZkSeenContender *seen)
 {
-	Seen	   *seen = &talk->seen;
-
-	if (answer->rc != ZKS_OK && answer->rc != ZKS_NO_NODE)
-		zkb_raise(answer->rc, talk->path);
-	memset(seen, 0, sizeof(*seen));
-	seen->rc = answer->rc;
-	seen->stat = answer->stat;
-	seen->data_len = answer->rc == ZKS_OK ? answer->data_len : 0;
-	seen->data = pnstrdup(seen->data_len > 0 ? answer->data : "", seen->data_len);
-	seen->sound = seen->stat.version >= 0 &&
-		(seen->data_len == 0 || zkl_read_claim(seen->data, seen->data_len, &seen->claim));
+	if (seen->rc != ZKS_OK && seen->rc != ZKS_NO_NODE)
+		zkb_raise(seen->rc, talk->path);
+	talk->seen = *seen;
+	if (seen->rc == ZKS_OK)
+		seen->data[seen->data_len] = '\0';
+	talk->sound = seen->stat.version >= 0 &&
+		(seen->data_len == 0 || zkl_read_claim(seen->data, seen->data_len, &talk->claim));
 }
 
 /*
  * Under our lock its node is read behind the mark: if it has been deleted by
- * hand, another may have claimed since, and may still fail.
+ * hand, another may have claimed since, and may still fail.  A claim of this session
+ * before this one may not have been settled yet.
  */
 static bool
 read_mark(void *arg)
 {
+	static const ZkDepth one = {.first = 1,.most = 1};
 	Talk	   *talk = arg;
-	ZkAnswer	answer;
+	ZkPatience *patience = &talk->reader->patience;
+	ZkSeenQueue nodes[2];
 
-	talk->session = talk->reader->patience.session;
-	if (!await_settled(talk))
+	while (zkn_mark_is_open(patience->session, talk->mark) && zkb_wait_on(patience))
+		;
+	if (patience->waited != ZKB_CAME)
 		return false;
-	zkl_end_reading(talk->reader);
-	if (talk->node != NULL)
-		zks_gather(talk->session);
-	zkl_ask(talk->reader, (talk->node != NULL ? zks_read : zks_read_fresh) (talk->session, talk->mark));
-	if (talk->node != NULL)
-		zkl_ask(talk->reader, zks_stat(talk->session, talk->node));
-	if (!await_oldest(talk, &answer))
-		return false;
-	take_mark(talk, &answer);
+	zkl_take_name(&nodes[0], talk->mark, NULL);
 	if (talk->node == NULL)
-		return true;
-	zkl_drop_oldest(talk->reader);
-	if (!await_oldest(talk, &answer))
+		nodes[0].list[0].ask = zks_read_fresh;
+	else
+	{
+		zkl_take_name(&nodes[1], talk->node, NULL);
+		nodes[1].list[0].ask = zks_stat;
+		zks_gather(patience->session);
+	}
+	if (zkl_read_queues(talk->reader, nodes, talk->node != NULL ? 2 : 1, &one) != ZKL_READ)
 		return false;
-	talk->seen.held = answer.rc == ZKS_OK;
+	take_mark(talk, nodes[0].list);
+	talk->held = talk->node != NULL && nodes[1].list[0].rc == ZKS_OK;
 	return true;
 }
 
@@ -139,7 +113,7 @@ refuse_unsound(const Talk *talk)
 				 errdetail("Node \"%s\" is ephemeral; another program created it.",
 						   zkb_path_for_display(talk->mark)),
 				 errhint("Delete the node with a ZooKeeper client.")));
-	if (!talk->seen.sound)
+	if (!talk->sound)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("could not read the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
@@ -158,12 +132,11 @@ make_mark(Talk *talk)
 	bool		closed = zklock_acl == ZKLOCK_ACL_CREATOR;
 	int			rc = ZKS_OK;
 
-	zkl_end_reading(talk->reader);
 	for (char *slash = strchr(talk->mark + talk->root_len + 1, '/');; slash = strchr(slash + 1, '/'))
 	{
 		if (slash != NULL)
 			*slash = '\0';
-		zkl_ask(talk->reader, zks_make(talk->session, talk->mark, closed));
+		zkl_ask(talk->reader, zks_make(talk->reader->patience.session, talk->mark, closed));
 		if (slash == NULL)
 			break;
 		*slash = '/';
@@ -172,7 +145,7 @@ make_mark(Talk *talk)
 	{
 		ZkAnswer	answer;
 
-		if (!await_oldest(talk, &answer))
+		if (zkl_await_oldest(talk->reader, &answer) != ZKL_READ)
 			return false;
 		if (rc == ZKS_OK && answer.rc != ZKS_NODE_EXISTS)
 			rc = answer.rc;
@@ -181,13 +154,6 @@ make_mark(Talk *talk)
 	if (rc != ZKS_OK)
 		zkb_raise(rc, talk->path);
 	return true;
-}
-
-static void
-go_through(Talk *talk, bool (*step) (void *talk), ZkWait *wait)
-{
-	zkl_read_in_rounds(talk->reader, wait, ZKB_WAIT_CHECK, step, talk);
-	pfree(talk->reader);
 }
 
 /*-------------------------------------------------------------------------
@@ -253,6 +219,7 @@ static bool
 claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWait *wait)
 {
 	Claim	   *claim = zkl_claim_of(lock);
+	ZkSession  *session;
 	Talk		talk;
 
 	if (claim != NULL)
@@ -266,14 +233,15 @@ claim_period(Lock *lock, Hold *hold, const char *path, TimestampTz period, ZkWai
 	}
 	begin_talk(&talk, path);
 	talk.node = psprintf("%s/%s", lock->key.path, lock->grant.name);
-	go_through(&talk, read_or_make, wait);
-	if (!talk.seen.held && zkl_session_of(lock) != NULL)
-		(void) zkn_lost(talk.session, lock->grant.node, ZK_LOST_NODE);
+	zkl_read_in_rounds(talk.reader, wait, ZKB_WAIT_CHECK, read_or_make, &talk);
+	session = zkl_peek_session_of(lock);
+	if (!talk.held && session != NULL)
+		(void) zkn_lost(session, lock->grant.node, ZK_LOST_NODE);
 	zkl_refuse_lost(lock);
 	refuse_unsound(&talk);
-	if (talk.seen.data_len > 0 && period <= talk.seen.claim.period)
+	if (talk.seen.data_len > 0 && period <= talk.claim.period)
 		return false;
-	zkl_refuse_too_many_claims(talk.session, lock);
+	zkl_refuse_too_many_claims(session, lock);
 	keep_claim(hold, period, talk.seen.stat.version, talk.seen.data);
 	return true;
 }
@@ -290,28 +258,20 @@ refuse_if_unmarked(void)
 				 errhint("List zklock in session_preload_libraries before the library whose commit callback makes the claim.")));
 }
 
-/* What writes the mark could not check that the node is still ours */
-static void
-refuse_if_single(void)
-{
-	if (zklock_node_style == ZKP_SINGLE)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("claims are not supported with zklock.node_style \"single\""),
-				 errdetail("With this style, another program's node might take the place of the lock's.")));
-}
-
-/* One that was taken with another style in effect */
+/*
+ * What writes the mark could not check that the node is still ours.  The lock may have
+ * been taken with another style in effect.
+ */
 static void
 refuse_single(const Lock *lock)
 {
 	int64		czxid;
 
-	if (zkp_parse_single(lock->grant.name, &czxid))
+	if (zklock_node_style == ZKP_SINGLE || (lock != NULL && lock->grant.node != NULL && zkp_parse_single(lock->grant.name, &czxid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot claim a period under the lock on %s", zkl_name(lock)),
-				 errdetail("This session took the lock with zklock.node_style \"single\".")));
+				 errmsg("claims are not supported with zklock.node_style \"single\""),
+				 errdetail("With this style, another program's node might take the place of the lock's.")));
 }
 
 bool
@@ -322,11 +282,10 @@ zkl_claim(char *path, TimestampTz period, bool may_wait, ZkWait *wait)
 	bool		result;
 
 	refuse_if_unmarked();
-	refuse_if_single();
+	refuse_single(zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE));
 	if (!zkl_lock(&path, 1, ZKP_EXCLUSIVE, 0, ZK_SCOPE_TRANSACTION, may_wait, wait))
 		return false;
 	lock = zkl_find_lock(zkl_full_path(path), ZKP_EXCLUSIVE);
-	refuse_single(lock);
 	hold = zkl_find_hold(lock, ZK_SCOPE_TRANSACTION, GetCurrentSubTransactionId());
 	result = claim_period(lock, hold, path, period, wait);
 	if (!result)
@@ -348,7 +307,7 @@ talk_of(const char *path, bool (*step) (void *talk), Talk *talk)
 	zkb_wait_begin(&wait, -1, false);
 	zkl_follow_settings();
 	begin_talk(talk, path);
-	go_through(talk, step, &wait);
+	zkl_read_in_rounds(talk->reader, &wait, ZKB_WAIT_CHECK, step, talk);
 }
 
 bool
@@ -358,21 +317,19 @@ zkl_last_claim(const char *path, ZkClaimRecord *claim)
 
 	talk_of(path, read_mark, &talk);
 	refuse_unsound(&talk);
-	*claim = talk.seen.claim;
+	*claim = talk.claim;
 	return talk.seen.data_len > 0;
 }
 
 static void
 tell_forgotten(const Talk *talk)
 {
-	const Seen *seen = &talk->seen;
-
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("forgetting the latest claim of \"%s\"", zkb_path_for_display(talk->path)),
-			 seen->sound ?
+			 talk->sound ?
 			 errdetail("The claim is for period %s, %s, of system identifier " UINT64_FORMAT ".",
-					   timestamptz_to_str(seen->claim.period), seen->claim.done ? "done" : "pending",
-					   seen->claim.system) :
+					   timestamptz_to_str(talk->claim.period), talk->claim.done ? "done" : "pending",
+					   talk->claim.system) :
 			 errdetail("The claim could not be read.")));
 }
 
@@ -389,9 +346,8 @@ empty_mark(void *arg)
 	if (talk->seen.data_len == 0)
 		return true;
 	tell_forgotten(talk);
-	zkl_end_reading(talk->reader);
-	zkl_ask(talk->reader, zks_write(talk->session, talk->mark, "", talk->seen.stat.version));
-	answered = await_oldest(talk, &answer);
+	answered = zkl_ask_apart(talk->reader, zks_write(talk->reader->patience.session, talk->mark, "", talk->seen.stat.version),
+							 &answer) == ZKL_READ;
 	talk->written |= !zks_is_busy(answer.rc);
 	if (!answered)
 		return false;

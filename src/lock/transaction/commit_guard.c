@@ -28,64 +28,42 @@
  *-------------------------------------------------------------------------
  */
 
-/*
- * What the transaction with this local id has done.  It is void for any other
- * transaction, so nothing need be cleared when one ends.
- */
-typedef struct Deeds
+/* Read in a signal handler, too; a subtransaction undoes none of these */
+static struct
 {
-	LocalTransactionId lxid;
 	bool		judged;			/* by zkl_guard_statement */
 	bool		wrote_elsewhere;
 	bool		dropped_something;
-} Deeds;
+}			deeds;
 
-static Deeds last_deeds;
-
-/* Those of the current transaction: to read, also in a signal handler */
-static const Deeds *
-deeds(void)
+void
+zkl_forget_deeds(void)
 {
-	static const Deeds nothing;
-
-	return last_deeds.lxid == lxid_compat() ? &last_deeds : &nothing;
-}
-
-static Deeds *
-note(void)
-{
-	LocalTransactionId lxid = lxid_compat();
-
-	if (last_deeds.lxid != lxid)
-	{
-		memset(&last_deeds, 0, sizeof(Deeds));
-		last_deeds.lxid = lxid;
-	}
-	return &last_deeds;
+	memset(&deeds, 0, sizeof(deeds));
 }
 
 void
 zkl_note_writing(void)
 {
-	note()->wrote_elsewhere = true;
+	deeds.wrote_elsewhere = true;
 }
 
 void
 zkl_dropped_something(void)
 {
-	note()->dropped_something = true;
+	deeds.dropped_something = true;
 }
 
 bool
 zkl_has_dropped_something(void)
 {
-	return deeds()->dropped_something;
+	return deeds.dropped_something;
 }
 
 bool
 zkl_has_written(void)
 {
-	return TransactionIdIsValid(MyProc->xid) || deeds()->wrote_elsewhere;
+	return TransactionIdIsValid(MyProc->xid) || deeds.wrote_elsewhere;
 }
 
 /*-------------------------------------------------------------------------
@@ -218,7 +196,7 @@ void
 zkl_guard_statement(void)
 {
 	(void) zkl_guard(true, 0);
-	note()->judged = true;
+	deeds.judged = true;
 }
 
 /*
@@ -228,7 +206,7 @@ zkl_guard_statement(void)
 bool
 zkl_is_judged(void)
 {
-	return deeds()->judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
+	return deeds.judged && (MyXactFlags & XACT_FLAGS_NEEDIMMEDIATECOMMIT) != 0;
 }
 
 /*-------------------------------------------------------------------------
@@ -273,11 +251,13 @@ explain_bound(void *arg)
 }
 
 /* The user's lock_timeout still applies, with its own error */
-static void
-bound_next_wait(void)
+void
+zkl_bound_next_wait(void)
 {
 	int64		ms = Max((bound.until - zks_now() + ZKS_MS - 1) / ZKS_MS, 1);
 
+	if (!bound.active)
+		return;
 	if (bound.lock_timeout > 0)
 		ms = Min(ms, bound.lock_timeout);
 	(void) replace_lock_timeout((int) Min(ms, INT_MAX));
@@ -294,17 +274,10 @@ zkl_bound_waits(const Lock *lock)
 	bound.unlock_function = zkl_unlock_function(lock);
 	bound.active = true;
 	bound.lock_timeout = LockTimeout;
-	bound_next_wait();
+	zkl_bound_next_wait();
 	bound.context.callback = explain_bound;
 	bound.context.previous = error_context_stack;
 	error_context_stack = &bound.context;
-}
-
-void
-zkl_bound_next_wait(void)
-{
-	if (bound.active)
-		bound_next_wait();
 }
 
 /*

@@ -35,10 +35,11 @@ extern bool zkl_is_judged(void);
 /* Whether the transaction has written, here or elsewhere */
 extern bool zkl_has_written(void);
 
-/* Note what the current transaction has done; no subtransaction undoes this */
+/* Note what the current transaction has done, until the end of it */
 extern void zkl_note_writing(void);
 extern void zkl_dropped_something(void);	/* which may be the extension */
 extern bool zkl_has_dropped_something(void);
+extern void zkl_forget_deeds(void);
 
 /*
  * From the guard to the commit, waits for PostgreSQL's locks are bounded by

@@ -98,7 +98,7 @@ own_shared_node(Lock *lock)
 {
 	Lock	   *twin = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
-	return twin != NULL && twin->taken ? twin->grant.node : NULL;
+	return twin != NULL ? twin->grant.node : NULL;
 }
 
 static void
@@ -157,34 +157,23 @@ acquire(Wanted *wanted, int n, Wanted *others, int nothers, ZkpMode mode, int32 
 	return outcome == ZKL_HELD;
 }
 
-/* A single node is one exclusive lock, and nothing else */
+/*
+ * A single node is one exclusive lock, and nothing else.  base may have been taken with
+ * another style in effect: a reader would get its node when it is given up.
+ */
 static void
-refuse_if_single(int n, ZkpMode mode)
+refuse_single(int n, ZkpMode mode, const Lock *base)
 {
-	if (zklock_node_style == ZKP_SINGLE && (mode != ZKP_EXCLUSIVE || n > 1))
+	int64		czxid;
+
+	if (zklock_node_style == ZKP_SINGLE ? mode != ZKP_EXCLUSIVE || n > 1 :
+		mode == ZKP_SHARED && base != NULL && zkp_parse_single(base->grant.name, &czxid))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 mode == ZKP_SHARED ? errmsg("shared locks are not supported with zklock.node_style \"single\"") :
 				 mode == ZKP_SEMAPHORE ? errmsg("semaphores are not supported with zklock.node_style \"single\"") :
 				 errmsg("several locks at once are not supported with zklock.node_style \"single\""),
 				 errdetail("With this style, a lock is one ephemeral node at the path itself, which is exclusive.")));
-}
-
-/*
- * One that was taken with another style in effect: a reader would get its node when
- * the exclusive lock is given up.
- */
-static void
-refuse_to_share_single(Lock *lock)
-{
-	Lock	   *base = zkl_base(lock);
-	int64		czxid;
-
-	if (lock->key.mode == ZKP_SHARED && base != NULL && zkp_parse_single(base->grant.name, &czxid))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("the lock on %s cannot be shared", zkl_name(base)),
-				 errdetail("This session took the lock with zklock.node_style \"single\".")));
 }
 
 /* Take all of them, or none */
@@ -200,7 +189,7 @@ obtain(Wanted *wanted, int n, ZkpMode mode, int32 permits, ZkScope scope, bool m
 	refuse_lost_meanwhile(wanted, n);
 	for (int i = 0; i < n; i++)
 	{
-		refuse_to_share_single(wanted[i].lock);
+		refuse_single(n, mode, zkl_base(wanted[i].lock));
 		if (is_held(wanted[i].lock))
 			held[nheld++] = wanted[i];
 		else
@@ -232,7 +221,7 @@ warn_if_high(Lock *lock)
 	MemoryContext old;
 	ListCell   *cell;
 
-	if (!lock->taken || !zkl_is_high(lock->grant.name))
+	if (lock->grant.node == NULL || !zkl_is_high(lock->grant.name))
 		return;
 	foreach(cell, warned)
 	{
@@ -299,7 +288,6 @@ zkl_lock(char **paths, int n, ZkpMode mode, int32 permits, ZkScope scope,
 
 	if (n == 0)
 		return true;
-	refuse_if_single(n, mode);
 	if (n > zklock_max_locks)
 		refuse_too_many(n);		/* before as many entries are made */
 	zkl_make_table();
@@ -356,7 +344,7 @@ state_of(Lock *lock)
 
 	if (zkl_is_lost(lock))
 		return ZKL_STATE_LOST;
-	if (zkl_session_of(zkl_base(lock)) == NULL) /* it ended just now */
+	if (zkl_peek_session_of(zkl_base(lock)) == NULL)	/* it ended just now */
 		return ZKL_STATE_LOST;
 	info = zks_info(zkb_peek());
 	return zks_is_fresh(&info) ? ZKL_STATE_HELD : ZKL_STATE_SUSPECT;
@@ -373,7 +361,7 @@ find_held(const char *full, ZkNode **nodes)
 		Lock	   *lock = zkl_find_lock(full, mode);
 
 		if (lock != NULL && lock->count > 0 && !zkl_is_lost(lock) &&
-			zkl_session_of(zkl_base(lock)) != NULL)
+			zkl_peek_session_of(zkl_base(lock)) != NULL)
 			nodes[n++] = zkl_base(lock)->grant.node;
 	}
 	return n;
@@ -426,7 +414,7 @@ zkl_token(const char *path, int64 *token)
 static void
 refresh_name(Lock *lock)
 {
-	ZkSession  *session = zkl_session_of(lock);
+	ZkSession  *session = zkl_peek_session_of(lock);
 	ZkNodeInfo	node;
 
 	if (session == NULL)

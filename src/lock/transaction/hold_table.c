@@ -43,7 +43,6 @@ HTAB	   *zkl_locks = NULL;
 dlist_head	zkl_xact_holds = DLIST_STATIC_INIT(zkl_xact_holds);
 dlist_head	zkl_held = DLIST_STATIC_INIT(zkl_held);
 int			zkl_nheld = 0;
-bool		zkl_changed = false;
 int			zkl_nnodes = 0;
 
 /*-------------------------------------------------------------------------
@@ -125,12 +124,12 @@ zkl_base(Lock *lock)
 {
 	Lock	   *twin;
 
-	if (lock->taken)
+	if (lock->grant.node != NULL)
 		return lock;
 	if (lock->key.mode != ZKP_SHARED)
 		return NULL;
 	twin = zkl_twin_of(lock);
-	return twin != NULL && twin->taken ? twin : NULL;
+	return twin != NULL && twin->grant.node != NULL ? twin : NULL;
 }
 
 Lock *
@@ -168,39 +167,14 @@ zkl_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
-/* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
-static bool
-is_advisory(const Lock *lock)
-{
-	bool		advisory = false;
-	dlist_iter	iter;
-
-	dlist_foreach(iter, unconstify(dlist_head *, &lock->holds))
-	{
-		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
-
-		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
-			return false;
-		advisory |= hold->scope == ZK_SCOPE_ADVISORY;
-	}
-	return advisory;
-}
-
 const char *
 zkl_unlock_function(const Lock *lock)
 {
 	if (lock->key.mode == ZKP_SEMAPHORE)
 		return "zk_semaphore_release";
-	if (is_advisory(lock))
+	if (lock->advisory_count > 0 && zkl_latest_hold(lock, ZK_SCOPE_SESSION) == NULL)
 		return lock->key.mode == ZKP_SHARED ? "pg_advisory_unlock_shared" : "pg_advisory_unlock";
 	return lock->key.mode == ZKP_SHARED ? "zk_unlock_shared" : "zk_unlock";
-}
-
-ZkSession *
-zkl_session_of(Lock *lock)
-{
-	(void) zkb_session();
-	return lock->taken ? zkl_peek_session_of(lock) : NULL;
 }
 
 ZkSession *
@@ -285,11 +259,9 @@ zkl_tell_losses(void)
 void
 zkl_take_node(Lock *lock, const ZkGrant *grant)
 {
-	Assert(!lock->taken && lock->count == 0);
-	zkl_changed = true;
+	Assert(lock->grant.node == NULL && lock->count == 0);
 	lock->grant = *grant;
 	lock->generation = zkb_generation();
-	lock->taken = true;
 	lock->loss = ZK_NOT_LOST;
 	lock->acquired_at = GetCurrentTimestamp();
 	zkl_nnodes++;
@@ -300,20 +272,17 @@ zkl_leave_node(Lock *lock)
 {
 	Lock	   *heir = lock->key.mode == ZKP_EXCLUSIVE ? zkl_twin_of(lock) : NULL;
 
-	Assert(lock->taken && zkl_nnodes > 0);
-	zkl_changed = true;
-	if (heir != NULL && (heir->count == 0 || heir->taken))
+	Assert(lock->grant.node != NULL && zkl_nnodes > 0);
+	if (heir != NULL && (heir->count == 0 || heir->grant.node != NULL))
 		heir = NULL;
 	if (heir != NULL)
 	{
-		heir->taken = true;
 		heir->loss = lock->loss;
 		heir->grant = lock->grant;
 		heir->generation = lock->generation;
 	}
 	else
 		zkl_nnodes--;
-	lock->taken = false;
 	lock->loss = ZK_NOT_LOST;
 	lock->grant.node = NULL;
 	return heir != NULL;
@@ -326,7 +295,7 @@ zkl_forget_if_unused(Lock *lock)
 
 	if (!dlist_is_empty(&lock->holds))
 		return;
-	Assert(lock->count == 0 && !lock->taken && !lock->ended && lock->shadow.state == ZKL_NO_SHADOW);
+	Assert(lock->count == 0 && lock->grant.node == NULL && !lock->ended && lock->shadow.state == ZKL_NO_SHADOW);
 	hash_search(zkl_locks, &lock->key, HASH_REMOVE, NULL);
 	pfree(path);
 }
@@ -358,7 +327,6 @@ zkl_count(Hold *hold, int64 change)
 		lock->advisory_count += change;
 	if (lock->advisory_count == 0)
 		zkl_drop_shadow(&lock->shadow);
-	zkl_changed |= change != 0;
 	if (was_held == (lock->count > 0))
 		return;
 	if (was_held)
@@ -411,11 +379,11 @@ zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES])
 }
 
 Hold *
-zkl_latest_hold(Lock *lock, ZkScope scope)
+zkl_latest_hold(const Lock *lock, ZkScope scope)
 {
 	dlist_iter	iter;
 
-	dlist_reverse_foreach(iter, &lock->holds)
+	dlist_reverse_foreach(iter, unconstify(dlist_head *, &lock->holds))
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 

@@ -34,11 +34,10 @@ typedef struct Lock
 {
 	LockKey		key;
 	int			root_len;		/* where the path as the user gave it begins */
-	bool		taken;			/* it has a node, or had one until it was lost */
 	bool		ended;			/* in the list of locks that lost holds */
 	slist_node	in_ended;
 	ZkLoss		loss;
-	ZkGrant		grant;
+	ZkGrant		grant;			/* its node, which may be lost; NULL: none */
 	uint32		generation;		/* the session that the node belongs to */
 	TimestampTz acquired_at;
 	int64		count;			/* of all holds: see zkl_count */
@@ -81,15 +80,12 @@ extern HTAB *zkl_locks;			/* NULL if this backend never took a lock */
 extern dlist_head zkl_held;		/* what is held, the oldest first */
 extern int	zkl_nheld;
 extern int	zkl_nnodes;			/* of all locks */
-extern bool zkl_changed;		/* since it was last shown to others */
 extern dlist_head zkl_xact_holds;	/* of the current transaction */
 
 /*
- * The session to which the lock's own node belongs, or NULL if it is gone.  For a
- * caller that must not notice the end of a session: the same of one that is over, but
- * still has its nodes; base may be NULL.
+ * The session to which the node of this lock belongs, or NULL if it is gone; one that is
+ * over still has its nodes.  base may be NULL.
  */
-extern ZkSession *zkl_session_of(Lock *lock);
 extern ZkSession *zkl_peek_session_of(const Lock *base);
 
 /*
@@ -174,6 +170,6 @@ extern Hold *zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 extern void zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES]);
 
 /* The latest hold that is not released, or NULL */
-extern Hold *zkl_latest_hold(Lock *lock, ZkScope scope);
+extern Hold *zkl_latest_hold(const Lock *lock, ZkScope scope);
 
 #endif							/* ZKLOCK_HOLD_TABLE_H */

@@ -81,14 +81,6 @@ typedef struct Ending
 	Ended		ended;
 } Ending;
 
-static void
-warn_lost(const Ending *ending)
-{
-	ereport(WARNING,
-			(errmsg("the lock on %s had been lost", zkl_name(ending->lock)),
-			 errdetail_internal("%s", zkb_loss_detail(ending->loss))));
-}
-
 /*
  * The lock's holds have been released, however many there were.  Does not
  * fail, and does not notice the end of the session, which other endings still
@@ -102,7 +94,7 @@ begin_ending(Ending *ending)
 	ZkNode	   *node = ending->base->grant.node;
 
 	ending->ended = ending->loss != ZK_NOT_LOST ? LOST_BEFORE : STILL_HELD;
-	if (lock->count > 0 || !lock->taken)
+	if (lock->count > 0 || lock->grant.node == NULL)
 		return;
 	ending->passed_on = zkl_leave_node(lock);
 	if (session == NULL)
@@ -201,13 +193,15 @@ await_endings(Ending *endings, int n)
 		const Lock *base = endings[i].base;
 
 		/* the loss extends to what relied on a node that is released, too */
-		if (endings[i].ended == STILL_HELD && !base->taken && base->loss != ZK_NOT_LOST)
+		if (endings[i].ended == STILL_HELD && base->grant.node == NULL && base->loss != ZK_NOT_LOST)
 		{
 			endings[i].ended = LOST_BEFORE;
 			endings[i].loss = base->loss;
 		}
 		if (endings[i].ended == LOST_BEFORE)
-			warn_lost(&endings[i]);
+			ereport(WARNING,
+					(errmsg("the lock on %s had been lost", zkl_name(endings[i].lock)),
+					 errdetail_internal("%s", zkb_loss_detail(endings[i].loss))));
 	}
 	if (late != NULL && refused != ZKS_OK)
 		ereport(WARNING,
@@ -268,10 +262,10 @@ finish_ending(Ending *ending)
 	tell_holds(ending, ending->lock);
 
 	/* the shared lock's holds, released before, if it relied on this node */
-	if (ending->node != NULL && twin != NULL && !twin->taken)
+	if (ending->node != NULL && twin != NULL && twin->grant.node == NULL)
 		tell_holds(ending, twin);
 	zkl_stop_less(ending->lock);
-	if (!ending->lock->taken)
+	if (ending->lock->grant.node == NULL)
 		ending->lock->loss = ZK_NOT_LOST;
 	zkl_forget_if_unused(ending->lock);
 }
@@ -346,7 +340,7 @@ start_ending(Ending *ending, Lock *lock)
 	ending->base = base;
 	ending->loss = base != NULL ? base->loss : ZK_NOT_LOST;
 	ending->proven = zkl_peek_session_of(base) != NULL &&
-		zklock_commit_guard != ZKLOCK_GUARD_STRICT && zkb_is_proven(base->grant.node, ZKS_COMMIT);
+		zklock_commit_guard != ZKLOCK_GUARD_STRICT && zkb_is_proven(base->grant.node);
 	if (zkl_peek_session_of(base) == NULL && ending->loss == ZK_NOT_LOST)
 		ending->loss = zkb_last_loss();
 }

@@ -41,7 +41,6 @@ zkl_show(void)
 	dlist_iter	iter;
 	int			n = 0;
 
-	zkl_changed = false;
 	if (slot == NULL)
 		return;
 	dlist_foreach(iter, &zkl_held)
@@ -56,11 +55,4 @@ zkl_show(void)
 	if (zkb_peek() != NULL)
 		zkn_show(zkb_peek(), nodes, n);
 	zkb_end_slot(slot);
-}
-
-void
-zkl_show_changes(void)
-{
-	if (zkl_changed)
-		zkl_show();
 }

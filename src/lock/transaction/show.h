@@ -11,7 +11,4 @@
 /* Never fails, and waits for nothing */
 extern void zkl_show(void);
 
-/* The same, if holds have changed since */
-extern void zkl_show_changes(void);
-
 #endif							/* ZKLOCK_SHOW_H */

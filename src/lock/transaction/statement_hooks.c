@@ -13,13 +13,10 @@
  */
 #include "postgres.h"
 
-#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
 #include "executor/executor.h"
 #include "nodes/parsenodes.h"
 #include "tcop/utility.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "backend/compat.h"
@@ -93,37 +90,6 @@ executor_finish_hook(QueryDesc *queryDesc)
 		zkl_writes_elsewhere();
 }
 
-/* The same for a statement that does not tell: any foreign partition counts */
-static bool
-may_be_foreign(Oid relation)
-{
-	ListCell   *cell;
-
-	switch (get_rel_relkind(relation))
-	{
-		case RELKIND_FOREIGN_TABLE:
-			return true;
-		case RELKIND_PARTITIONED_TABLE:
-			foreach(cell, find_all_inheritors(relation, NoLock, NULL))
-			{
-				if (get_rel_relkind(lfirst_oid(cell)) == RELKIND_FOREIGN_TABLE)
-					return true;
-			}
-			return false;
-		default:
-			return false;
-	}
-}
-
-static void
-note_target(const RangeVar *name)
-{
-	Oid			relation = RangeVarGetRelid(name, NoLock, true);
-
-	if (OidIsValid(relation) && may_be_foreign(relation))
-		zkl_writes_elsewhere();
-}
-
 /*-------------------------------------------------------------------------
  * All other statements
  *-------------------------------------------------------------------------
@@ -153,27 +119,19 @@ cannot_be_undone(const Node *statement)
 	}
 }
 
-/*
- * The statement has been executed.  So its tables are locked, and still have
- * the names by which it found them.
- */
+/* One that does not tell whether it has written elsewhere counts as if it had */
 static void
 note_statement(const Node *statement, NodeTag tag)
 {
-	ListCell   *cell;
-
 	switch (tag)
 	{
+		case T_CopyStmt:
+			if (!((const CopyStmt *) statement)->is_from)
+				break;
+			pg_fallthrough;
+		case T_TruncateStmt:
 		case T_NotifyStmt:		/* but not the function pg_notify */
 			zkl_writes_elsewhere();
-			break;
-		case T_CopyStmt:
-			if (((const CopyStmt *) statement)->is_from)
-				note_target(((const CopyStmt *) statement)->relation);
-			break;
-		case T_TruncateStmt:
-			foreach(cell, ((const TruncateStmt *) statement)->relations)
-				note_target(lfirst(cell));
 			break;
 		case T_DropStmt:		/* of the extension, or of its schema */
 		case T_DropOwnedStmt:

@@ -28,7 +28,6 @@
 
 #include <signal.h>
 
-#include "access/xact.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
@@ -45,11 +44,10 @@
 #include "stop.h"
 
 /*
- * In this transaction the guard has begun: nothing is stopped until it has
- * ended, not even if something takes a lock meanwhile.  (Afterwards there is no
- * local id, or another one.)
+ * The guard has begun: nothing is stopped until the transaction has ended, not even if
+ * something takes a lock meanwhile
  */
-static LocalTransactionId guarded = InvalidLocalTransactionId;
+static bool guarded = false;
 
 /*
  * A statement was canceled, and its error has not been reported; and when there last
@@ -77,12 +75,6 @@ static volatile sig_atomic_t terminating = false;
  */
 
 static int	stop_signal = 0;
-
-static bool
-is_current(LocalTransactionId lxid)
-{
-	return lxid != InvalidLocalTransactionId && lxid == lxid_compat();
-}
 
 /*
  * COMMIT and ROLLBACK that fail before they begin leave a transaction that waits
@@ -294,7 +286,7 @@ zkl_stop_watch(void)
 static void
 begin(bool carry_on)
 {
-	if (is_current(guarded) || !have_signal())
+	if (guarded || !have_signal())
 		return;
 	zks_stop_begin(ZKS_STOP_STATEMENT, stop_signal, carry_on);
 }
@@ -340,7 +332,7 @@ is_any(bool (*is_so) (Lock *lock), Lock *base)
 {
 	Lock	   *twin = zkl_twin_of(base);
 
-	return is_so(base) || (twin != NULL && !twin->taken && is_so(twin));
+	return is_so(base) || (twin != NULL && twin->grant.node == NULL && is_so(twin));
 }
 
 void
@@ -362,7 +354,7 @@ void
 zkl_stop_less(Lock *lock)
 {
 	Lock	   *twin = zkl_twin_of(lock);
-	Lock	   *base = lock->taken || twin == NULL ? zkl_base(lock) : zkl_base(twin);
+	Lock	   *base = lock->grant.node != NULL || twin == NULL ? zkl_base(lock) : zkl_base(twin);
 	ZkSession  *session = zkl_peek_session_of(base);
 
 	if (session != NULL)
@@ -440,16 +432,16 @@ zkl_stop_anew(void)
 }
 
 void
-zkl_stop_no_longer(bool committing)
+zkl_stop_no_longer(bool ended)
 {
-	guarded = lxid_compat();
+	guarded = !ended;
 	zks_stop_end(ZKS_STOP_PROCESS);
 	if (zks_stop_possible(ZKS_STOP_STATEMENT))
 	{
 		zks_stop_end(ZKS_STOP_STATEMENT);
 		take_back();
 	}
-	if (committing)
+	if (!ended)
 		canceled = false;
 	look_at_closed_sessions();
 }
@@ -477,7 +469,7 @@ zkl_terminate_again(void)
 	ZkStopReason why = {.doubt = false};
 	Lock	   *lost;
 
-	if (is_current(guarded) || !have_signal())
+	if (guarded || !have_signal())
 		return;
 	zks_stop_begin(ZKS_STOP_PROCESS, stop_signal, false);
 	if (zkb_peek() != NULL)

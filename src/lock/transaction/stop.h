@@ -31,7 +31,7 @@ extern void zkl_stop_anew(void);
  * From here on, nothing is canceled: the transaction has ended, or is about to
  * commit, so that the commit guard decides.
  */
-extern void zkl_stop_no_longer(bool committing);
+extern void zkl_stop_no_longer(bool ended);
 
 /*
  * It has ended: the next one may rely on what this session still holds

@@ -22,8 +22,6 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
-#include "storage/proc.h"
-#include "utils/memutils.h"
 #include "utils/wait_event.h"
 
 #include "backend/backend_session.h"
@@ -160,7 +158,7 @@ remember_ticket(uint64 ticket)
 static void
 release_node(Lock *lock)
 {
-	ZkSession  *session = zkl_session_of(lock);
+	ZkSession  *session = zkb_session() != NULL ? zkl_peek_session_of(lock) : NULL;
 	ZkNode	   *node = lock->grant.node;
 	bool		passed_on = zkl_leave_node(lock);
 
@@ -240,7 +238,7 @@ settle_ended(void)
 		Lock	   *lock = slist_container(Lock, in_ended, slist_pop_head_node(&ended_locks));
 
 		lock->ended = false;
-		if (lock->count == 0 && lock->taken)
+		if (lock->count == 0 && lock->grant.node != NULL)
 			release_node(lock);
 		zkl_stop_less(lock);
 		zkl_forget_if_unused(lock);
@@ -386,13 +384,12 @@ end_transaction(bool commit)
 	}
 	if (commit && orphans != NO_ORPHANS)
 		(void) any_orphan(orphans == ADVISORY_ORPHANS, true);
-	orphans = NO_ORPHANS;
 	settle_ended();
 	if (marked && zkb_peek() != NULL)
 		zkn_settle(zkb_peek());
 	if (zkb_peek() != NULL)
 		zks_send(zkb_peek());
-	zkl_show_changes();
+	zkl_show();
 	linger();
 }
 
@@ -406,7 +403,7 @@ zkl_take_back(Hold *hold)
 	}
 	end_hold(hold);
 	settle_ended();
-	zkl_show_changes();
+	zkl_show();
 	zkl_stop_anew();
 }
 
@@ -440,6 +437,8 @@ last_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			last_has_run = false;
+			orphans = NO_ORPHANS;
+			zkl_forget_deeds();
 			zkb_rest();
 			break;
 		default:
@@ -515,14 +514,11 @@ xact_callback(XactEvent event, void *arg)
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
 	zkl_unbound_waits();
-	zkl_stop_no_longer(event != XACT_EVENT_ABORT);
+	zkl_stop_no_longer(ended);
 	if (!ended)
 		zkl_terminate_now_or_later();
 	if (hash_get_num_entries(zkl_locks) == 0 && xact_tickets.last == 0)
-	{
-		orphans = NO_ORPHANS;
 		return;
-	}
 
 	switch (event)
 	{
@@ -600,7 +596,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			end_hold(hold);
 	}
 	settle_ended();
-	zkl_show_changes();
+	zkl_show();
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 		zkl_stop_anew();
 }

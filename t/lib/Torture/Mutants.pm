@@ -374,7 +374,7 @@ our @MUTANTS = (
 		name => 'break_beside_new_record',
 		what => 'the same with the records that tell of waits for locks of PostgreSQL',
 		edits => [
-			[   'lock/deadlock/deadlock.c', "\t/* whatever happens now, we must know what became of it */\n",
+			[   'lock/deadlock/deadlock.c', "\t/* whatever happens now, it is better to know what became of it */\n",
 				"\tfor (int i = 0; i < cycle->nrecords; i++)\n\t\tcycle->checks[i].version = -1;\n"
 			]
 		],
@@ -406,12 +406,6 @@ our @MUTANTS = (
 			[ 'lock/deadlock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
 		],
 		test => [ '018_deadlocks', 'junk on the board' ]
-	},
-	{
-		name => 'doubt_for_ever',
-		what => 'who could not tell whether it had broken a cycle takes any later end of its node for that',
-		edits => [ [ 'lock/deadlock/deadlock.c', "\tif (reading == ZKL_READ && node.state == ZKN_PRESENT)\n\t\tforget(&s->in_doubt);\n", '' ] ],
-		test => [ '018_deadlocks', 'a doubt does not outlive its cycle' ]
 	},
 
 	# claims
@@ -454,7 +448,7 @@ our @MUTANTS = (
 	{
 		name => 'claim_over_pending',
 		what => 'a claim that is pending is none',
-		edits => [ [ 'lock/transaction/claim.c', 'if (talk.seen.data_len > 0 && period <= talk.seen.claim.period)', 'if (talk.seen.data_len > 0 && talk.seen.claim.done && period <= talk.seen.claim.period)' ] ],
+		edits => [ [ 'lock/transaction/claim.c', 'if (talk.seen.data_len > 0 && period <= talk.claim.period)', 'if (talk.seen.data_len > 0 && talk.claim.done && period <= talk.claim.period)' ] ],
 		test => [ '094_claims', 'a later claim was there, and is undone' ]
 	},
 	{
