@@ -8,7 +8,7 @@
  * goes, we mostly know already that nobody else is left, and hold the lock
  * without asking: numbers only grow, so nobody can have come in before us.  (To
  * watch the nearest alone, and to list when it goes, is two requests less, and
- * slower even where a round trip is short: see doc/performance.md.)
+ * slower even where a round trip is short: see dev/goals.md.)
  *
  * Three things make that last step unsafe (besides what lock_protocol.c knows about
  * the numbers), and then the list is read again: a reconnection (missed events
