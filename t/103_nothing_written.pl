@@ -154,10 +154,10 @@ subtest 'an older proof' => sub {
 		if ($second)
 		{
 			# it watches both, and lists when the first is gone
-			zk_until(sub { grep { /^multi/ } $proxy->requests }, 'it to list');
+			zk_until(sub { grep { /^multi/ } $proxy->requests }, 'it to list, and to ask');
 			quiet($proxy);
-			is(join(' ', sort map { (split / /)[0] } $proxy->requests), 'getChildren multi', "$what: the check goes out with the list");
-			is($proxy->trips, 1, '- in one flight');
+			is(join(' ', sort map { (split / /)[0] } $proxy->requests), 'getChildren multi', "$what: the check follows the list");
+			is($proxy->trips, 2, '- in a flight of its own');
 			$proxy->clear_log;
 			$client->delete($second);
 			($requests, $trips) = ('', 0);    # by the event alone
