@@ -292,18 +292,20 @@ subtest 'unseen' => sub {
 	};
 	like($s[0]->value('EXPLAIN SELECT FROM many WHERE below(i, 7)'), qr/Filter: \(i < 7\)/, 'an SQL function is inlined');
 	$node->safe_psql('postgres', qq{
-		CREATE OPERATOR @@@ (leftarg = int, rightarg = int, function = pg_try_advisory_lock, restrict = scalarltsel, commutator = @@@, negator = !@@);
+		CREATE OPERATOR @@@ (leftarg = int, rightarg = int, function = pg_try_advisory_lock, restrict = scalarltsel, commutator = &&&, negator = !@@);
 		CREATE OPERATOR !@@ (leftarg = int, rightarg = int, function = int4ne, restrict = neqsel, negator = @@@);
+		CREATE OPERATOR &&& (leftarg = int, rightarg = int, function = int4lt, restrict = scalarltsel, commutator = @@@);
 		CREATE OPERATOR CLASS by_hash FOR TYPE int USING hash AS OPERATOR 1 @@@, FUNCTION 1 hashint4(int);
 		CREATE TABLE excluding (i int, EXCLUDE USING hash (i by_hash WITH @@@));
 		GRANT ALL ON excluding TO PUBLIC;
 		SELECT pg_try_advisory_lock(7, 7);
 		INSERT INTO excluding VALUES (7)});
-	$fails->('an operator', 'SELECT 7 @@@ 7', 'EXPLAIN SELECT FROM many WHERE i @@@ 7', 'EXPLAIN SELECT FROM many WHERE NOT i !@@ 7');
+	$fails->('an operator', 'SELECT 7 @@@ 7', 'EXPLAIN SELECT FROM many WHERE i @@@ 7', 'EXPLAIN SELECT FROM many WHERE NOT i !@@ 7',
+		'EXPLAIN SELECT FROM many WHERE 7 &&& i');
 	$fails->('in an operator family', 'INSERT INTO excluding VALUES (7)', "COPY excluding FROM '$rows'");
 	is($s[0]->query(q{RESET ALL; BEGIN; ROLLBACK})->{state}, '', 'what ends a transaction does not fail');
 	$node->safe_psql('postgres', q{DROP TABLE excluding; DROP OPERATOR FAMILY by_hash USING hash;
-		DROP OPERATOR @@@ (int, int), !@@ (int, int);
+		DROP OPERATOR @@@ (int, int), !@@ (int, int), &&& (int, int);
 		DROP CAST (bigint AS boolean);
 		CREATE CAST (bigint AS boolean) WITH FUNCTION pg_try_advisory_lock(bigint) AS IMPLICIT;
 		CREATE TABLE referenced (b bool PRIMARY KEY);
