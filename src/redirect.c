@@ -10,13 +10,13 @@
  * before it is executed, and fails there: it never takes the lock that only this
  * server knows.
  *
- * Some roads pass neither hook.  The planner calls the function of an operator to
- * estimate how many rows it selects, also where it will put its negator or commutator;
- * indexes call what is in an operator family, and foreign keys an implicit cast.  So
- * where a superuser has made one of the functions an operator or such a cast, every
- * statement fails.  And an SQL function may be inlined after our hook has seen the
- * statement that calls it; one that might contain such a call is not inlined, so that
- * its own statements are planned.
+ * Some roads pass neither hook, and so get checks of their own.  The planner calls the
+ * function of an operator to estimate how many rows it selects, also where it will put
+ * its negator or commutator.  What a superuser has put into an operator family or an
+ * implicit cast is called by indexes and foreign keys; then every statement fails.  And
+ * an SQL function may be inlined after our hook has seen the statement that calls it;
+ * one that might contain such a call is not inlined, so that its own statements are
+ * planned.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,6 +26,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
+#include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_cast.h"
 #include "catalog/pg_language.h"
@@ -71,7 +72,11 @@ StaticAssertDecl(NFUNCTIONS == 21, "PostgreSQL has 21 functions for advisory loc
 /* The functions of zklock_advisory that take their place, as far as they are known */
 static Oid	targets[NFUNCTIONS];
 
-/* One of PostgreSQL's that may be called where no hook can see it */
+/*
+ * Whether there is an operator that is made of one of PostgreSQL's; and one of those, if
+ * it is called where no hook can see it
+ */
+static bool operators_exist;
 static Oid	unseen;
 static bool objects_are_known = false;
 
@@ -106,6 +111,7 @@ watch_catalogs(void)
 		return changes;
 	CacheRegisterSyscacheCallback(PROCOID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(OPEROID, forget, (Datum) 0);
+	CacheRegisterSyscacheCallback(AMOPOPID, forget, (Datum) 0);
 	CacheRegisterSyscacheCallback(CASTSOURCETARGET, forget, (Datum) 0);
 	watching = true;
 	return changes;
@@ -198,7 +204,7 @@ refuse(Oid function)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot redirect the call of %s to ZooKeeper", format_procedure_qualified(function)),
-			 errdetail("Calls are redirected where a statement is planned. This call is evaluated without planning, or belongs to an aggregate."),
+			 errdetail("Calls are redirected where a statement is planned. This call is evaluated without planning, or belongs to an operator or an aggregate."),
 			 errhint("Put the call into a PL/pgSQL or SQL function.")));
 }
 
@@ -216,13 +222,23 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
  *-------------------------------------------------------------------------
  */
 
+/*
+ * What is not volatile may be the predicate of an index, which is estimated with any
+ * query of its table
+ */
 static void
 note_operator(HeapTuple tuple)
 {
-	Oid			function = ((Form_pg_operator) GETSTRUCT(tuple))->oprcode;
+	Form_pg_operator operator = (Form_pg_operator) GETSTRUCT(tuple);
+	CatCList   *families;
 
-	if (number_of(function) >= 0)
-		unseen = function;
+	if (number_of(operator->oprcode) < 0)
+		return;
+	operators_exist = true;
+	families = SearchSysCacheList1(AMOPOPID, ObjectIdGetDatum(operator->oid));
+	if (families->n_members > 0 || func_volatile(operator->oprcode) != PROVOLATILE_VOLATILE)
+		unseen = operator->oprcode;
+	ReleaseSysCacheList(families);
 }
 
 /* Where its types differ, a foreign key calls the cast.  That of a domain is never used */
@@ -252,26 +268,36 @@ each_row(Oid catalog, void (*note) (HeapTuple tuple))
 static void
 look_for_objects(void)
 {
-	unsigned int before = watch_catalogs();
+	unsigned int before;
 
+	if (objects_are_known)
+		return;
+	before = watch_catalogs();
+	operators_exist = false;
 	unseen = InvalidOid;
 	each_row(OperatorRelationId, note_operator);
 	each_row(CastRelationId, note_cast);
 	objects_are_known = changes == before;
 }
 
+static bool
+any_operator(void)
+{
+	look_for_objects();
+	return operators_exist;
+}
+
 static void
 refuse_unseen(void)
 {
-	if (!objects_are_known)
-		look_for_objects();
+	look_for_objects();
 	if (!OidIsValid(unseen))
 		return;
 	zklock_refuse_dropped_settings();
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("cannot detect all calls of %s", format_procedure_qualified(unseen)),
-			 errdetail("The function belongs to an operator or an implicit cast."),
+			 errdetail("The function belongs to an implicit cast, to a member of an operator family, or to an operator although it is not volatile."),
 			 errhint("Have an administrator drop the object, or reset zklock.advisory for this role and database.")));
 }
 
@@ -280,20 +306,81 @@ refuse_unseen(void)
  *-------------------------------------------------------------------------
  */
 
-/* Most nodes are nothing, or a leaf: every statement pays for these */
+/* The planner, and what it calls, may put an operator's negator and commutator for it */
+static Oid
+made_of(Oid operator, int steps)
+{
+	Oid			function;
+
+	if (!OidIsValid(operator))
+		return InvalidOid;
+	function = get_opcode(operator);
+	if (number_of(function) >= 0 || steps == 0)
+		return number_of(function) >= 0 ? function : InvalidOid;
+	function = made_of(get_negator(operator), steps - 1);
+	return OidIsValid(function) ? function : made_of(get_commutator(operator), steps - 1);
+}
+
+static void
+see_operator(Oid operator)
+{
+	Oid			function = any_operator() ? made_of(operator, 2) : InvalidOid;
+
+	if (OidIsValid(function))
+		refuse(function);
+}
+
+static bool see_calls(Node *node, void *context);
+
+static pg_noinline bool
+see_calls_in(Node *node, void *context)
+{
+	ListCell   *cell;
+
+	switch (nodeTag(node))
+	{
+		case T_List:
+			foreach(cell, (List *) node)
+				(void) see_calls(lfirst(cell), context);
+			return false;
+		case T_TargetEntry:
+			return see_calls((Node *) ((TargetEntry *) node)->expr, context);
+		case T_Query:
+			return query_tree_walker((Query *) node, see_calls, context, 0);
+		case T_FuncExpr:
+			{
+				FuncExpr   *call = (FuncExpr *) node;
+
+				/* with "strict" it fails when it is executed */
+				if (number_of(call->funcid) >= 0 && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT)
+					call->funcid = target_of(call->funcid);
+				break;
+			}
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+			see_operator(((OpExpr *) node)->opno);
+			break;
+		case T_ScalarArrayOpExpr:
+			see_operator(((ScalarArrayOpExpr *) node)->opno);
+			break;
+		case T_RowCompareExpr:
+			foreach(cell, ((RowCompareExpr *) node)->opnos)
+				see_operator(lfirst_oid(cell));
+			break;
+		default:
+			break;
+	}
+	return expression_tree_walker(node, see_calls, context);
+}
+
+/* Most are nothing, or a leaf: every statement pays for these */
 static bool
 see_calls(Node *node, void *context)
 {
 	if (node == NULL || IsA(node, Var) || IsA(node, Const) || IsA(node, Param))
 		return false;
-	if (IsA(node, Query))
-		return query_tree_walker((Query *) node, see_calls, context, 0);
-
-	/* with "strict" it fails when it is executed */
-	if (IsA(node, FuncExpr) && zklock_advisory == ZKLOCK_ADVISORY_REDIRECT &&
-		number_of(((FuncExpr *) node)->funcid) >= 0)
-		((FuncExpr *) node)->funcid = target_of(((FuncExpr *) node)->funcid);
-	return expression_tree_walker(node, see_calls, context);
+	return see_calls_in(node, context);
 }
 
 /* The planner may change the tree that it is given, and so may we */
@@ -369,12 +456,12 @@ may_call(HeapTuple function)
 	bool		found = false;
 
 	if (is_null)
-		return source_has(function, "advisory", true);
+		return source_has(function, "advisory", true) || any_operator();
 	tree = TextDatumGetCString(datum);
 	for (char *c = tree; !found && (c = strstr(c, ":funcid ")) != NULL; c++)
 		found = number_of(strtoul(c + strlen(":funcid "), NULL, 10)) >= 0;
 	pfree(tree);
-	return found;
+	return found || any_operator();
 }
 
 static bool
