@@ -204,6 +204,7 @@ is_in_plain_statement(void)
 		case CMDTAG_UPDATE:
 		case CMDTAG_DELETE:
 		case CMDTAG_COPY:
+		case CMDTAG_TRUNCATE_TABLE:
 		case CMDTAG_NOTIFY:
 			return true;
 		default:

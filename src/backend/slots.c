@@ -370,7 +370,13 @@ zkb_each_slot(void (*callback) (const ZkSlot *slot, void *arg), void *arg)
 		attach();
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		if (((volatile ZkSlot *) &slots[i])->pid == 0)
+		int			pid = ((volatile ZkSlot *) &slots[i])->pid;
+
+		/*
+		 * one that died while it wrote has left a slot that never stands
+		 * still
+		 */
+		if (pid == 0 || pid != ((volatile const PGPROC *) &ProcGlobal->allProcs[i])->pid)
 			continue;
 		copy_slot(copy, &slots[i]);
 		if (is_alive(copy, &ProcGlobal->allProcs[i]))

@@ -91,13 +91,12 @@ set_refused(ZkNode *n, int rc)
 {
 	ZkSessionInfo *info = &n->session->info;
 
-	if (rc != ZOK)
+	if (rc != ZOK && n->refused == ZOK)
 	{
 		info->refused = rc;
 		snprintf(n->session->texts.refused_path, sizeof(n->session->texts.refused_path), "%s", n->path);
+		info->refusals += (n->interest != RETURNED);
 	}
-	if (rc != ZOK && n->refused == ZOK && n->interest != RETURNED)
-		info->refusals++;
 	info->unreleased += (rc != ZOK) - (n->refused != ZOK);
 	n->refused = rc;
 }

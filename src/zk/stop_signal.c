@@ -324,9 +324,12 @@ ask_locked(ZkSession *s, ZksStopWhat what, int64_t now)
 int64_t
 zks_stop_locked(ZkSession *s, int64_t now)
 {
-	/* before a cancel that it makes needless */
-	int64_t		at = ask_locked(s, ZKS_STOP_PROCESS, now);
+	int64_t		at;
 
+	zk_assert(zks_has_mutex(s));
+
+	/* before a cancel that it makes needless */
+	at = ask_locked(s, ZKS_STOP_PROCESS, now);
 	return zks_earlier(at, ask_locked(s, ZKS_STOP_STATEMENT, now));
 }
 

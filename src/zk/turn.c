@@ -56,6 +56,7 @@ find(ZkSession *s, const char *dir)
 {
 	ZkTurn	  **link = &s->turns;
 
+	zk_assert(zks_has_mutex(s));
 	while (*link != NULL && strcmp((*link)->dir, dir) != 0)
 		link = &(*link)->next;
 	return link;

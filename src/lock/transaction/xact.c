@@ -491,11 +491,13 @@ zkl_watch_transactions(void)
 
 /*
  * The marks of claims are written even where nobody asks for a guard.  What
- * writes them proves their locks, so it goes first.
+ * writes them proves their locks, so it goes first.  The current context may be
+ * that of a procedure, which commits again and again.
  */
 static void
 before_commit(void)
 {
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	int64		asked_at = zkl_write_marks();
 	const Lock *relied = zkl_is_judged() ? NULL : zkl_guard(zkl_has_written(), asked_at);
 
@@ -503,6 +505,7 @@ before_commit(void)
 	find_orphans();
 	if (relied != NULL)
 		zkl_bound_waits(relied);
+	MemoryContextSwitchTo(old);
 }
 
 static void
@@ -514,6 +517,10 @@ xact_callback(XactEvent event, void *arg)
 	if (ended ? !leave_to_newest(arg) : !is_to_judge())
 		return;
 	zkl_unbound_waits();
+
+	/* before a signal asks for what the next transaction has done */
+	if (ended)
+		zkl_forget_deeds();
 	zkl_stop_no_longer(ended);
 	if (!ended)
 		zkl_terminate_now_or_later();
