@@ -73,6 +73,13 @@ zkb_to_utf8(const char *str, int len)
 	return converted ? result.data : NULL;
 }
 
+/*
+ * The number of bytes converted at a time.  A conversion that meets something
+ * it cannot convert may have looked at the whole input, and does so again for
+ * the rest.
+ */
+#define PIECE		64
+
 /* The length of a control character in ZooKeeper's text; 0 for any other */
 static int
 control_bytes(const char *str, int len)
@@ -84,6 +91,30 @@ control_bytes(const char *str, int len)
 	return c == 0xc2 && len > 1 && ((unsigned char) str[1] & 0xe0) == 0x80 ? 2 : 0;
 }
 
+/* How many bytes can be converted before something that is always escaped */
+static int
+piece_length(int from, const char *str, int len, bool double_backslashes)
+{
+	int			n = 0;
+
+	while (n < len && n < PIECE)
+	{
+		int			char_len = pg_encoding_mblen(from, str + n);
+
+		if ((double_backslashes && str[n] == '\\') ||
+			(from == PG_UTF8 && control_bytes(str + n, len - n) > 0))
+			break;
+		/* invalid UTF-8 must not hide the beginning of valid UTF-8 */
+		for (int i = 1; from == PG_UTF8 && i < char_len && n + i < len; i++)
+		{
+			if (((unsigned char) str[n + i] & 0xc0) != 0x80)
+				char_len = i;
+		}
+		n += char_len;
+	}
+	return Min(n, len);
+}
+
 static void
 escape(StringInfo result, const char *str, int n)
 {
@@ -91,39 +122,37 @@ escape(StringInfo result, const char *str, int n)
 		appendStringInfo(result, "\\x%02x", (unsigned char) str[i]);
 }
 
-/*
- * Character by character, since a conversion that meets something it cannot convert
- * does not tell what it was.  All encodings have ASCII in common.
- */
 static char *
 convert_escaped(int from, int to, const char *str, int len, bool double_backslashes)
 {
 	StringInfoData result;
 	Oid			proc;
 	bool		possible = find_conversion(from, to, &proc);
-	int			done;
 
 	initStringInfo(&result);
-	for (; len > 0; str += done, len -= done)
+	while (len > 0)
 	{
+		int			n = piece_length(from, str, len, double_backslashes);
+		int			done = possible && n > 0 ? convert(&result, from, to, proc, str, n) : 0;
+
 		CHECK_FOR_INTERRUPTS();
-		done = from == PG_UTF8 ? control_bytes(str, len) : 0;
-		if (done > 0)
-			escape(&result, str, done);
-		else if (!IS_HIGHBIT_SET(*str))
+		if (done == 0 && double_backslashes && *str == '\\')
 		{
-			appendStringInfoString(&result, *str == '\\' && double_backslashes ? "\\" : "");
+			appendStringInfoString(&result, "\\\\");
+			done = 1;
+		}
+		else if (done == 0 && n > 0 && !possible && !IS_HIGHBIT_SET(*str))
+		{
 			appendStringInfoChar(&result, *str);
 			done = 1;
 		}
-		else
+		else if (done == 0)
 		{
-			int			n = pg_encoding_mblen(OidIsValid(proc) ? from : PG_UTF8, str);
-
-			done = possible ? convert(&result, from, to, proc, str, Min(n, len)) : 0;
-			if (done == 0)
-				escape(&result, str, done = 1);
+			done = n > 0 ? 1 : control_bytes(str, len);
+			escape(&result, str, done);
 		}
+		str += done;
+		len -= done;
 	}
 	return result.data;
 }
