@@ -167,12 +167,30 @@ zkl_name(const Lock *lock)
 	return psprintf("\"%s\" (under \"%s\")", path, zkb_path_for_display(root));
 }
 
+/* Whether zk_unlock has nothing to release, and pg_advisory_unlock has, or had */
+static bool
+is_advisory(const Lock *lock)
+{
+	bool		advisory = false;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &lock->holds))
+	{
+		const Hold *hold = dlist_container(Hold, in_lock, iter.cur);
+
+		if (hold->scope == ZK_SCOPE_SESSION && hold->count > 0)
+			return false;
+		advisory |= hold->scope == ZK_SCOPE_ADVISORY;
+	}
+	return advisory;
+}
+
 const char *
 zkl_unlock_function(const Lock *lock)
 {
 	if (lock->key.mode == ZKP_SEMAPHORE)
 		return "zk_semaphore_release";
-	if (lock->advisory_count > 0 && zkl_latest_hold(lock, ZK_SCOPE_SESSION) == NULL)
+	if (is_advisory(lock))
 		return lock->key.mode == ZKP_SHARED ? "pg_advisory_unlock_shared" : "pg_advisory_unlock";
 	return lock->key.mode == ZKP_SHARED ? "zk_unlock_shared" : "zk_unlock";
 }
@@ -379,11 +397,11 @@ zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES])
 }
 
 Hold *
-zkl_latest_hold(const Lock *lock, ZkScope scope)
+zkl_latest_hold(Lock *lock, ZkScope scope)
 {
 	dlist_iter	iter;
 
-	dlist_reverse_foreach(iter, unconstify(dlist_head *, &lock->holds))
+	dlist_reverse_foreach(iter, &lock->holds)
 	{
 		Hold	   *hold = dlist_container(Hold, in_lock, iter.cur);
 

@@ -170,6 +170,6 @@ extern Hold *zkl_find_hold(Lock *lock, ZkScope scope, SubTransactionId subid);
 extern void zkl_count_shown(const Lock *lock, int64 counts[ZK_SHOWN_SCOPES]);
 
 /* The latest hold that is not released, or NULL */
-extern Hold *zkl_latest_hold(const Lock *lock, ZkScope scope);
+extern Hold *zkl_latest_hold(Lock *lock, ZkScope scope);
 
 #endif							/* ZKLOCK_HOLD_TABLE_H */
