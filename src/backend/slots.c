@@ -312,6 +312,15 @@ zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 sinc
 }
 
 void
+zkb_slot_still_waits(void)
+{
+	ZkSlot	   *slot = zkb_begin_slot();
+
+	if (slot != NULL)
+		zkb_end_slot(slot);
+}
+
+void
 zkb_slot_waits_no_more(void)
 {
 	ZkSlot	   *slot;

@@ -93,8 +93,9 @@ extern void zkb_end_slot(ZkSlot *slot);
 /* Write a path and its root, from what zkl_full_path returned */
 extern void zkb_slot_path(char *path, char *root, const char *full, int root_len);
 
-/* This backend waits in that queue since then, or no longer */
+/* This backend waits in that queue since then, or still does, or no longer */
 extern void zkb_slot_waits(char mode, char scope, const char *full, int root_len, int64 since);
+extern void zkb_slot_still_waits(void);
 extern void zkb_slot_waits_no_more(void);
 
 /*

@@ -15,6 +15,7 @@
 
 #include "access/xact.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "backend/backend_session.h"
 #include "backend/errors.h"

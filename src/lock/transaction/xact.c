@@ -22,6 +22,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/pmsignal.h"
+#include "utils/memutils.h"
 #include "utils/wait_event.h"
 
 #include "backend/backend_session.h"
