@@ -308,7 +308,11 @@ subtest 'operators' => sub {
 	unlike($s[0]->value('EXPLAIN SELECT FROM many WHERE below(i, 7)'), qr/Filter: \(i < 7\)/, 'while there is one, no SQL function is inlined');
 	$node->safe_psql('postgres', 'DROP FUNCTION with_atomic_operator(int); DROP OPERATOR @@@ (int, int), !@@ (int, int), &&& (int, int)');
 	is($s[0]->value('EXPLAIN SELECT FROM many WHERE below(i, 7)'), $inlined, '- until it is dropped');
-	$_->quit foreach @s;
+
+	my $anybody = zk_session($node, user => 'unprivileged');
+	is($anybody->query('CREATE OPERATOR pg_temp.@@@ (rightarg = bigint, function = pg_try_advisory_lock)')->{state}, '', 'any role can make one');
+	is($_->query('SELECT count(*) FROM many')->{state}, '', '- which stops nobody') foreach @s;
+	$_->quit foreach @s, $anybody;
 };
 
 # What a superuser makes of one can be called where no hook is
