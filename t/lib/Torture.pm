@@ -451,6 +451,7 @@ sub _second_witness
 	$checker->found('clock', sprintf 'the clock was set by %.3f s during the run, so that times cannot be compared', $set) if abs($set) > 0.01;
 	my %object = map { "$_->{full_path} " . ($_->{limit} ? 'semaphore' : 'lock') => $_->{id} } @{ $self->{list} };
 	my @changes = Torture::TxnLog::read_servers(map { $_->dir } $self->{ensemble}->nodes);
+	$checker->logged($_->{zxid}, $_->{time} - $epoch, $_->{doubtful}) for @changes;
 	foreach my $node (Torture::TxnLog::nodes(Torture::TxnLog::settle($self->{left}, @changes)))
 	{
 		my ($directory, $name) = $node->{path} =~ m{^(.*)/(.*)};
@@ -566,6 +567,7 @@ sub figures
 		$say->('  %s: %d', $kind, scalar @examples);
 		$say->('    %s', $_) for @examples > 5 ? @examples[ 0 .. 4 ] : @examples;
 	}
+	$say->('!!! %s', $_) for $c->losses;
 	return join '', @out;
 }
 

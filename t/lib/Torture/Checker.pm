@@ -70,7 +70,8 @@ or get or give back late, or a node that they forget, and for which somebody wai
 end.  What they hold rightly, everybody has to respect.
 
 A fault explains only what it hit, and not for long: see Torture::Causes.  Whatever is
-not explained is a violation.  How much could have been one, "judged" says.
+not explained is a violation.  How much could have been one, "judged" says.  What
+ZooKeeper itself has lost, "losses" says: see Torture::Ledger.
 
 =cut
 
@@ -251,6 +252,9 @@ sub object { my ($self, $object) = @_; $self->{objects}{ $object->{id} } = $obje
 # { object, czxid, session, made, gone, how, by, pid }: see Torture::TxnLog
 sub node { my ($self, $node) = @_; $self->{ledger}->node($node); return; }
 
+# A change in its log: zxid, time, whether it is in doubt
+sub logged { my ($self, @change) = @_; $self->{ledger}->logged(@change); return; }
+
 # This session was connected to this server at that time
 sub connection { my ($self, $session, @connection) = @_; push @{ $self->{connections} }, [ $session, @connection ]; return; }
 
@@ -347,6 +351,28 @@ sub judged
 		[ 'no loss, refusal or error without a cause',
 			sprintf '%d refusals, %d other errors; a fault would have explained none in %s of the time of all workers',
 			$refusals, @errors - $refusals, $share->($self->{causes}->judged(keys %workers), 1) ]);
+}
+
+# What ZooKeeper itself has lost, and what was not judged for that reason: lines of text
+sub losses
+{
+	my ($self) = @_;
+	my @losses = $self->{ledger}->losses or return;
+	my @lines;
+	foreach my $loss (@losses)
+	{
+		my (%seen, %by);
+		foreach my $hold (@{ $loss->{holds} })
+		{
+			$seen{ $hold->{token} } = 1;
+			$by{ $self->{foreign}{ $hold->{worker} } // 'zklock' }++;
+		}
+		push @lines, sprintf 'ZooKeeper lost what it had answered: %d transactions seen (%d of them in one log), by holds of %s, epoch %d, at %.3f-%.3f s',
+			scalar keys %seen, $loss->{doubtful}, join(', ', map { "$_ $by{$_}" } sort keys %by), @$loss{qw(epoch from to)};
+	}
+	my $j = $self->{ledger}->judged;
+	return (@lines, sprintf 'not judged, therefore: %d holds, %d releases, %d refusals',
+		scalar(grep { $_->{unsure} } $self->holds), map { $j->{"lost $_"} // 0 } qw(releases refusals));
 }
 
 sub _judged_promotions
@@ -718,6 +744,7 @@ sub _check_errors
 			  && $_->{end} >= $since
 		} $self->faults;
 		next if $error->{state} eq '40P01' && grep { $_->{object} eq $error->{object} && $self->{ledger}->is_stuck($_, $since, $error->{time}) } @holds;
+		next if $error->{state} eq '40P01' && $self->{ledger}->lost_refusal($since, $error->{time});
 		my @why = $self->{causes}->explain($error, $since, $error->{time});
 		# postgres_fdw says this of its server, or if it has no descriptor for it
 		@why = grep {

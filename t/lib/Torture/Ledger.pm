@@ -47,6 +47,23 @@ third of the session timeout earlier, for which a proof that it is there is good
 A waiter may take $SLACK seconds, as may a release, not counting the time in which a
 fault hindered that very worker: see Torture::Causes.
 
+ZooKeeper can lose what it has answered.  That is believed of an epoch (of a leader) if
+holds of two workers or more have tokens of it that the log does not have, and all of
+these are greater than whatever it has of that epoch.  It began after the last change
+before them that is in the log, and was over with the first one of a later epoch; in this
+time each of these holds must have been asked for, or granted.  Then these are not judged:
+
+  no node        of these holds
+  turn, stale grant, late grant
+                 of who waited at some time in between
+  turn, stale grant, late release
+                 for nodes that the log has before and after: they may have been deleted
+                 in between, and have come back, for some servers or all.  So nobody need
+                 wait for them, but may
+  loss, hand     of such nodes
+  needless refusal
+                 in between, and until a session timeout later
+
 =cut
 
 package Torture::Ledger;
@@ -78,7 +95,21 @@ sub new
 # (default), shared or semaphore
 sub node { my ($self, $node) = @_; push @{ $self->{nodes} }, $node; return; }
 
+# A change in ZooKeeper's log, or one that so few servers have logged that it does not count
+sub logged
+{
+	my ($self, $zxid, $time, $doubtful) = @_;
+	if ($doubtful) { $self->{doubtful}{$zxid} = 1; return; }
+	my $epoch = $self->{epochs}{ $zxid >> 32 } //= { zxid => $zxid, first => $time, last => $time };
+	@$epoch{qw(zxid first last)} = (max($epoch->{zxid}, $zxid), min($epoch->{first}, $time), max($epoch->{last}, $time));
+	return;
+}
+
 sub judged { return $_[0]->{judged}; }
+
+# What ZooKeeper has lost: { epoch, from, to, holds => [ ... ], doubtful => how many of
+# their tokens a single server has logged }, ...
+sub losses { return @{ $_[0]->{losses} // [] }; }
 
 # The worker of each session
 sub sessions { return %{ $_[0]->{worker} // {} }; }
@@ -127,6 +158,8 @@ sub link
 		_has($hold, $before->{node}) if $before->{node};
 	}
 
+	$self->_find_losses(grep { !$_->{node} && ($_->{token} // '') =~ /^[1-9]\d*$/ } @$holds);
+
 	push @{ $attempts{"$_->{worker} $_->{object}"} }, $_ for sort { $a->{invoked} <=> $b->{invoked} } @$attempts;
 	$self->{attempts} = \%attempts;
 	return;
@@ -134,6 +167,52 @@ sub link
 
 sub _has { my ($hold, $node) = @_; $hold->{node} = $node; push @{ $node->{holds} }, $hold; return; }
 sub _mode { return $_[0]->{mode} // 'exclusive'; }
+
+# These holds have tokens of which the log has no node
+sub _find_losses
+{
+	my ($self, @holds) = @_;
+	my $epochs = $self->{epochs} // {};
+	my %without;
+	push @{ $without{ $_->{token} >> 32 } }, $_ for @holds;
+	foreach my $epoch (sort { $a <=> $b } keys %without)
+	{
+		my @lost = @{ $without{$epoch} };
+		my $from = max(map { $epochs->{$_}{last} } grep { $_ <= $epoch } keys %$epochs) // next;
+		my $to = min(map { $epochs->{$_}{first} } grep { $_ > $epoch } keys %$epochs) // next;
+		my $logged = $epochs->{$epoch} ? $epochs->{$epoch}{zxid} : 0;
+		# (who is behind the pooler shares its sessions)
+		my %witness = map { $self->{causes}{pooled}{ $_->{worker} } ? 'pooler' : $_->{worker} => 1 } @lost;
+		next if keys %witness < 2 || grep { $_->{token} <= $logged || $_->{begin} < $from - $TOLERANCE || $_->{asked} > $to + $TOLERANCE } @lost;
+		$_->{unsure} = $_->{token_lost} = 1 for @lost;
+		my %doubtful = map { $_->{token} => 1 } grep { $self->{doubtful}{ $_->{token} } } @lost;
+		push @{ $self->{losses} }, { epoch => $epoch, from => $from, to => $to, holds => \@lost, doubtful => scalar keys %doubtful };
+	}
+	return;
+}
+
+# Whether some time lies, in part, within what ZooKeeper has lost, or so long after it
+sub _is_lost_time
+{
+	my ($self, $from, $to, $after) = @_;
+	return !!grep { $to >= $_->{from} && $from <= $_->{to} + ($after // 0) } $self->losses;
+}
+
+# Whether the log has this node before and after something was lost
+sub _may_have_come_back
+{
+	my ($self, $node) = @_;
+	return !!grep { $node->{made} <= $_->{from} && ($node->{gone} // 9**9) >= $_->{to} } $self->losses;
+}
+
+# Whether a call may have been refused because of something that is lost
+sub lost_refusal
+{
+	my ($self, $from, $to) = @_;
+	my $lost = $self->_is_lost_time($from, $to, $self->{causes}{session_timeout});
+	$self->{judged}{'lost refusals'}++ if $lost;
+	return $lost;
+}
 
 sub judge_holds
 {
@@ -143,7 +222,7 @@ sub judge_holds
 	{
 		my $node = $hold->{node};
 		$self->{found}->('no node', sprintf('%s with token %s, granted at %.3f', _what($hold), $hold->{token} // 'unknown', $hold->{begin}), $hold->{worker})
-		  if !$node || $node->{made} > $hold->{begin} + $TOLERANCE || $node->{holds}[0] != $hold && !defined $hold->{from};
+		  if !$hold->{token_lost} && (!$node || $node->{made} > $hold->{begin} + $TOLERANCE || $node->{holds}[0] != $hold && !defined $hold->{from});
 	}
 	foreach my $object (sort { $a <=> $b } keys %{ $self->{queue} })
 	{
@@ -157,8 +236,17 @@ sub judge_holds
 				$self->{judged}{holds}++;
 				$self->_judge_loss($hold, $node);
 				next if defined $hold->{from};
-				my $free = $self->_judge_turn($hold, $node, @ahead);
-				$self->_judge_news($hold, $node, $free);
+				my $call = $hold->{group} // $hold->{hold};
+				if ($self->_is_lost_time($hold->{asked}, $hold->{begin}))
+				{
+					$hold->{unsure} = 1;
+					$due{$call} = 9**9;
+					next;
+				}
+				my @there = grep { !$self->_may_have_come_back($_) } @ahead;
+				$hold->{unsure} = 1 if @there < @ahead;
+				$self->_judge_news($hold, $node, $self->_judge_turn($hold, $node, @there));
+				my ($free) = $self->_free($hold, $node, @ahead);
 
 				# it has waited with other nodes before, which it has lost, or given up in doubt
 				my $several = ($hold->{kind} // '') eq 'several';
@@ -173,7 +261,6 @@ sub judge_holds
 					$self->late('late grant', $hold, $since, $until, _what($hold) . ' asked at %.3f, with a node that it lost', $hold->{asked}) unless $several;
 					$free = max($free, $until);
 				}
-				my $call = $hold->{group} // $hold->{hold};
 				$due{$call} = max($due{$call} // 0, $free);
 			}
 			push @ahead, $node;
@@ -277,6 +364,7 @@ sub _judge_loss
 	my $how = sprintf '%s: its node went at %.3f (%s), and it was given back at %.3f', _what($hold), $gone, $node->{how}, $hold->{until};
 	my $stranger = $node->{how} eq 'delete' && ($self->{worker}{ $node->{by} } // '') ne $hold->{worker} && $node->{by} ne $node->{session};
 	@$hold{qw(until lost)} = ($gone, 1);
+	return $hold->{unsure} = 1 if $self->_may_have_come_back($node);
 	return if $stranger && $self->{causes}->breaks($node);
 	return $self->{found}->('hand', $how) if $stranger;
 	my @why = $self->{causes}->explain($hold, $gone, $gone);
@@ -328,6 +416,11 @@ sub judge_releases
 		}
 		my @holds = @{ $node->{holds} // [] };
 		my $over = $self->_over($node) // next;
+		if ($self->_may_have_come_back($node))
+		{
+			$self->{judged}{'lost releases'}++;
+			next;
+		}
 		$self->{judged}{releases}++;
 		$self->late('late release', $node, $over, $node->{gone}, $what);
 
@@ -361,6 +454,7 @@ sub judge_refusals
 			return $until >= $from || $from - $until <= $LOGGED + min($SLACK, $self->{causes}->hindrance($refused{$call}, $until, $from));
 		};
 		next if grep { $_->{made} <= $to + $TOLERANCE && $in_the_way->($_) } map { @{ $self->{queue}{$_} // [] } } @{ $objects{$call} };
+		next if $self->lost_refusal($from, $to);
 		$self->{found}->('needless refusal', sprintf('object %s: %s of worker %s returned false at %.3f',
 				join(', ', @{ $objects{$call} }), $function, $refused{$call}{worker}, $to), $refused{$call}{worker});
 	}

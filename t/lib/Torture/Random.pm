@@ -15,7 +15,8 @@ Torture::Random - random histories for the checker, right ones and wrong ones
 
 A history is made by a program that keeps the rules: an exclusive lock, whose holders
 write a counter or a set; in some a semaphore of three places, for which others wait;
-in some readers and writers of a counter, one of whom becomes a reader.  Some holders are stopped until their session expires, or are cut off by
+in some readers and writers of a counter, one of whom becomes a reader; in some ZooKeeper
+loses what it has answered for a while, long after all that.  Some holders are stopped until their session expires, or are cut off by
 a fault of their server; some requests give up.  All others are hit by no fault, though
 some are under way all the time.
 
@@ -195,6 +196,42 @@ sub _downgraded
 	return $reader;
 }
 
+# ZooKeeper loses all that a leader has answered, its epoch being 2: some holds, and a
+# release, whose node is there again when the next leader comes.  Others wait meanwhile,
+# or hold what they hold.
+sub _loses
+{
+	my ($h) = @_;
+	my ($from, $to) = (_between(70, 71), _between(75, 80));
+	my $zxid = 3 << 32;
+	my $after = sub { my ($object, %op) = @_; return _operation($h, $object, token => ++$zxid, %op); };
+	my $through = _hold(_operation($h, 6, asked => $from - 1), $from - 0.5, $to + 3 - $from);
+	%$through = (%$through, gone => $to + 1, went => 'expiry', how => 'failed', phase => 'failed', state => '40001', row => 0);
+	my $back = _hold(_operation($h, 4, asked => $from - 0.01, made => $from), $from + 0.05, 0.2);
+	$back->{gone} = $to + _between(20, 30);
+
+	my ($free, $alone) = ($back->{end} + 0.1, rand() < 0.5);
+	my @lost;
+	foreach my $n (1 .. 2 + int rand 3)
+	{
+		my $op = _operation($h, 4, asked => $free, token => (2 << 32) + 10 * $n, node => 0, alone => $alone && $n < 3);
+		push @lost, _hold($op, $op->{made} + _between(0.001, 0.1), _between(0.1, 0.3));
+		$free = $op->{end} + 0.02;
+	}
+	$lost[0]{refused} = $lost[0]{begin} + 0.02;    # for somebody whose node is lost, too
+	my $refused = $to + _between(-3, 1.9);
+	_operation($h, 5, asked => $refused, answered => $refused + 0.01, got => 'f', node => 0);
+	_hold($after->(4, asked => $free, made => $to), $to + _between(0.1, 5), 0.2);
+	_hold($after->(8, asked => $free, made => $to + 0.1), $to + _between(4, 5), 0.2);
+
+	# before what came back is gone; and who waits for that
+	my $asked = $to + 10;
+	my @beside = map { $asked += 0.6; _hold($after->(4, asked => $asked), $asked + 0.05, _between(0.2, 0.5)) } 1, 2;
+	_hold($after->(4, asked => $asked + 0.6), $back->{gone} + 0.05, 0.2);
+	$h->{loss} = { from => $from, to => $to, lost => \@lost, beside => \@beside, after => $after };
+	return;
+}
+
 # Some have only the first part, unless one of the others is needed
 sub _history
 {
@@ -203,6 +240,7 @@ sub _history
 	my @parts = sub { _exclusive($h, 1) };
 	push @parts, sub { _semaphore($h, 2) } if rand() < 0.3 || $needs =~ /place/;
 	push @parts, sub { _readers($h, 3) } if rand() < 0.3 || $needs =~ /read/;
+	push @parts, sub { _loses($h) } if rand() < 0.3 || $needs =~ /ZooKeeper/;
 	$_->() for shuffle @parts;
 	# These hit everybody, but are over for long, or have not begun yet; those hit
 	# others.
@@ -418,6 +456,41 @@ my %PLANT = (
 	'same token: two places' => sub { my ($h) = @_; my ($one, $two) = shuffle _of($h, 2); $two->{token_told} = $one->{token}; },
 	'same token' => sub { my (undef, $one, $two) = @_; $two->{token_told} = $one->{token}; });
 
+# What ZooKeeper has lost excuses neither what is as in these, but for one thing, nor what
+# happened at another time, nor what was written.
+my %LOST = (
+	'no node: one that ZooKeeper has not lost, as its epoch went on' => sub { my ($h, $loss) = @_; push @{ $h->{logged} }, [ $loss->{lost}[0]{token} + 1, $loss->{from} ]; },
+	'no node: ZooKeeper has lost those of one worker' => sub { my (undef, $loss) = @_; $_->{worker} = $loss->{lost}[0]{worker} for @{ $loss->{lost} }; },
+	'no node: ZooKeeper has lost those of sessions that are shared' => sub { my ($h, $loss) = @_; $h->{pooled} = { map { $_->{worker} => 1 } @{ $loss->{lost} } }; },
+	'no node: before ZooKeeper lost any' => sub { my ($h, $loss) = @_; _of_lost_epoch($h, $loss->{from} - 2); },
+	'no node: after ZooKeeper lost any' => sub { my ($h, $loss) = @_; _of_lost_epoch($h, $loss->{to} + 2); },
+	'no node: ZooKeeper has not gone on since' => sub { my ($h) = @_; @{ $h->{ops} } = grep { $_->{token} >> 32 != 3 } @{ $h->{ops} }; },
+	'no node: not told, while ZooKeeper lost others' => sub { my (undef, $loss) = @_; $loss->{lost}[0]{token_told} = ''; },
+	'loss: soon after ZooKeeper has lost something' => sub { my (undef, $loss) = @_; my $op = _remakes($loss); @$op{qw(gone went)} = ($op->{left} - 0.1, 'expiry'); },
+	'late grant: after ZooKeeper has lost something' => sub { my (undef, $loss) = @_; _hold($loss->{after}->(7, asked => $loss->{to} + 0.1), $loss->{to} + 4, 0.2); },
+	'late release: soon after ZooKeeper has lost something' => sub { my (undef, $loss) = @_; my $op = _remakes($loss); $op->{gone} = $op->{end} + 4; },
+	'needless refusal: after ZooKeeper has lost something' => sub {
+		my ($h, $loss) = @_;
+		my $at = $loss->{to} + _between(2.1, 10);
+		_operation($h, 5, asked => $at, answered => $at + 0.01, got => 'f', node => 0);
+	});
+$PLANT{$_} = do { my $plant = $LOST{$_}; sub { my ($h) = @_; $plant->($h, $h->{loss}); } }
+  for keys %LOST;
+foreach my $kind ('turn', 'stale grant', 'loss', 'hand', 'late release')
+{
+	$PLANT{"$kind: beside what ZooKeeper has lost"} = sub { my ($h) = @_; $PLANT{$kind}->($h, @{ $h->{loss}{beside} }); };
+}
+foreach my $kind ('two holders', 'overlap', 'same token', 'promise')
+{
+	$PLANT{"$kind: of what ZooKeeper has lost"} = sub { my ($h) = @_; $PLANT{$kind}->($h, @{ $h->{loss}{lost} }); };
+}
+
+# Its node is made, perhaps once more, when something has been lost
+sub _remakes { my ($loss) = @_; my $to = $loss->{to}; return _hold($loss->{after}->(7, asked => $to - 0.5, made => $to + 0.1), $to + 0.2, 0.3); }
+
+# It has a token as if it had been granted when others were that ZooKeeper has lost
+sub _of_lost_epoch { my ($h, $at) = @_; return _hold(_operation($h, 7, asked => $at, token => (2 << 32) + 99, node => 0), $at + 0.1, 0.2); }
+
 # It is hit by something that cannot end its session: a third of the 2 s may have
 # passed before, and one is for a busy machine.
 sub _moment
@@ -533,12 +606,14 @@ sub tell_all
 		}
 		$checker->abroad({ op => $op->{op}, object => $object, worker => $op->{worker}, hold => $op->{op}, committed => $_, cluster => 0 })
 		  for grep { $_ } @$op{qw(abroad stray)};
+		$checker->logged($op->{token}, $op->{made}, $op->{alone}) if $op->{node} || $op->{alone};
 		$checker->node({
 			object => $object, czxid => $op->{token}, session => $op->{session}, mode => $op->{mode}, made => $op->{made}, shared => $op->{shared}, gone => $op->{gone},
 			how => $op->{went}, by => $op->{by} // $op->{session}, $op->{waits} ? (worker => $op->{worker}) : () }) if $op->{node};
 		$checker->node({ object => $object, mode => $op->{mode}, worker => $op->{worker}, by => '', how => 'expiry', %$_ }) for @{ $op->{lost} // [] };
 		$checker->connection($op->{session}, $op->{server} // 1 + $op->{worker} % 2, 0, $h->{end} // 310);
 	}
+	$checker->logged(@$_) for @{ $h->{logged} // [] };
 	$checker->event(@$_) for sort { $a->[0] <=> $b->[0] } @events;
 	$checker->object($_) for values %{ $h->{final} // {} };
 	$checker->finish;
