@@ -209,9 +209,9 @@ SELECT count(*) FROM wide WHERE i % 500 = 0 AND zk_xact_lock_shared('/places/' |
 SELECT state FROM zk_session;
 SELECT zk_unlock('/places/a');
 :locks
-SELECT zk_unlock_all();
 
--- a function that claims to be parallel safe: refused in a worker
+-- a function that claims to be parallel safe: refused in a worker, and nothing is taken
+-- from the leader
 CREATE FUNCTION lock_in_worker() RETURNS boolean LANGUAGE plpgsql PARALLEL SAFE
 AS $$ BEGIN RETURN zk_lock('/places/a'); END $$;
 \set SHOW_CONTEXT never
@@ -223,6 +223,7 @@ SELECT in_worker($$zk_xact_lock_many('{/places/a}')$$);
 SELECT in_worker($$zk_semaphore_acquire('/places/a', 1)$$);
 SELECT in_worker($$zk_try_xact_lock_shared('/places/a')$$);
 :locks
+SELECT zk_unlock_all();
 SELECT set_config(name, 'off', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');
 SELECT lock_in_worker();
 SELECT zk_unlock('/places/a');

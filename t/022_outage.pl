@@ -253,6 +253,7 @@ subtest 'a server that is not ZooKeeper' => sub {
 subtest 'two of three servers dead' => sub {
 	foreach my $dead (
 		[ closed_port(), closed_port() ],
+		[ closed_port(), 'no-such-host.invalid:2181' ],
 		[ closed_port(), black_hole() ],
 		[ black_hole(), black_hole() ])
 	{

@@ -319,6 +319,10 @@ my %PLANT = (
 		$writer->{left} = $writer->{begin} + 0.001;
 		$reader->{begin} = $writer->{gone} - _between(0.03, 0.05);
 	},
+	'turn: a reader, before the writer has become one' => sub {
+		my ($writer, $reader) = _before($_[0], 'downgrade', 'reader');
+		$reader->{begin} = $writer->{shared} - _between(0.03, 0.05);
+	},
 	'turn: a writer, while a reader is there' => sub {
 		my ($h) = @_;
 		my ($reader, $writer) = _before($h, 'reader', 'writer');
@@ -441,6 +445,7 @@ my %PLANT = (
 	'no end' => sub { my (undef, $one) = @_; $one->{hangs} = 1; },
 	'late answer' => sub { my (undef, $one) = @_; $one->{timeout} = 1; $one->{asked} = $one->{made} = $one->{begin} - 3.2; },
 	'token order' => sub { my (undef, $one, $two) = @_; $one->{row_token} = $two->{token}; $two->{row_token} = $one->{token}; },
+	'token order: the one before again' => sub { my (undef, $one, $two) = @_; $two->{row_token} = $one->{token}; },
 	'token order: two in one hold' => sub { my (undef, $one, $two) = @_; $two->{history}{hold} = $one->{op}; },
 	'no token' => sub { my (undef, $one) = @_; $one->{row_token} = 'none'; },
 	'lost update' => sub { my (undef, undef, $two) = @_; $_-- for @{ $two->{history} }{qw(read written)}; },
