@@ -470,7 +470,7 @@ our @MUTANTS = (
 	{
 		name => 'operators_pass',
 		what => "an operator that is one of PostgreSQL's advisory lock functions is called where nobody sees it",
-		edits => [ [ 'redirect.c', "\tif (number_of(function) >= 0)\n", "\tif (false)\n" ] ],
+		edits => [ [ 'redirect.c', 'each_row(OperatorRelationId, note_operator);', 'if (false) each_row(OperatorRelationId, note_operator);' ] ],
 		test => [ '106_redirect', 'unseen' ]
 	},
 
