@@ -446,7 +446,7 @@ our @MUTANTS = (
 	{
 		name => 'writing_remembered',
 		what => 'a transaction that has written elsewhere makes all later ones rely on the locks of the session',
-		edits => [ [ 'lock/transaction/xact.c', "\t\t\tzkl_forget_deeds();\n", '' ] ],
+		edits => [ [ 'lock/transaction/commit_guard.c', 'memset(&deeds, 0, sizeof(deeds));', 'deeds.judged = deeds.dropped_something = false;' ] ],
 		test => [ '025_commit_guard', 'what counts as writing' ]
 	},
 	{
