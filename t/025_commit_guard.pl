@@ -261,6 +261,9 @@ subtest 'on: a process that was stopped, for less than two thirds of the session
 	$paused->quit;
 };
 
+# Where these are left out, nobody is to wait for a process that is stopped.
+kill 'CONT', map { $_->pid } $paused, $asleep unless $WHOLE;
+
 # ---------------------------------------------------------- deleted by hand
 
 sub wait_lost
@@ -690,11 +693,15 @@ subtest 'a node deleted by hand, while COMMIT asks' => sub {
 subtest 'several locks, one of them deleted by hand' => sub {
 	my $proxy = new_proxy();
 	my $session = zk_session_with($node, hosts => $proxy, session_timeout => '16s');
+	# with so many others, before and after these, that the session makes room for more watches
+	my $others = sub { $session->value("SELECT zk_lock_many(ARRAY(SELECT '/several/$_[0]/' || i FROM generate_series(1, 40) i))") };
+	$others->('before');
 	$session->value(q{SELECT zk_lock('/several/1')});
 	$session->value(q{SELECT zk_lock('/several/2'), zk_lock_shared('/several/3'), zk_semaphore_acquire('/several/4', 2)});
+	$others->('after');
 	$proxy->clear_log;
 	await_answer($proxy, 'sync');
-	zk_until(sub { $proxy->requests == 4 }, 'a watch on each, with the first heartbeat');
+	zk_until(sub { $proxy->requests == 84 }, 'a watch on each, with the first heartbeat');
 	is($proxy->count('sync'), 1, 'one heartbeat has set all watches');
 	foreach my $n (1 .. 3)
 	{

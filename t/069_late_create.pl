@@ -90,21 +90,23 @@ sub come_back
 	return $let_go->();
 }
 
-foreach ([ q{SELECT zk_lock('/l/1')}, 'create2' ], [ q{SELECT zk_lock_many('{/l/2,/l/3}')}, 'multi' ])
-{
-	my ($sql, $op) = @$_;
-	my $session = at_first();
-	$session->value(q{SELECT zk_lock_many('{/l/1,/l/2,/l/3}'), zk_unlock_all()});    # makes the directories
-	give_up($session, $sql, $op);
-	zk_until(sub { passed($second, '<', 'getChildren') >= 2 }, 'it to look twice');
-	is_deeply([nodes()], [], '- the quorum denies it');
-	come_back();
-	my $late = zk_until(sub { nodes() }, 'the node');
-	note "$late nodes";
-	ok(zk_until(sub { !nodes() }, 'the node to be deleted', 20), '- created late, it is deleted');
-	zk_locks_again($session, '- and the session goes on');
-	$session->quit;
-}
+subtest 'the node of a lock, or of several' => sub {
+	foreach ([ q{SELECT zk_lock('/l/1')}, 'create2' ], [ q{SELECT zk_lock_many('{/l/2,/l/3}')}, 'multi' ])
+	{
+		my ($sql, $op) = @$_;
+		my $session = at_first();
+		$session->value(q{SELECT zk_lock_many('{/l/1,/l/2,/l/3}'), zk_unlock_all()});    # makes the directories
+		give_up($session, $sql, $op);
+		zk_until(sub { passed($second, '<', 'getChildren') >= 2 }, 'it to look twice');
+		is_deeply([nodes()], [], '- the quorum denies it');
+		come_back();
+		my $late = zk_until(sub { nodes() }, 'the node');
+		note "$late nodes";
+		ok(zk_until(sub { !nodes() }, 'the node to be deleted', 20), '- created late, it is deleted');
+		zk_locks_again($session, '- and the session goes on');
+		$session->quit;
+	}
+};
 
 # The mark of a claim comes as late, under a lock that stays: it was taken back before
 # anybody knew of it.
@@ -119,6 +121,21 @@ subtest 'the mark of a claim' => sub {
 	# which the leader gets behind the mark
 	zk_locks_again($session, '- and the session goes on');
 	is($session->value("$FOUND('/l/1')"), '1|done', '- the mark does not come any more');
+	is($session->value($claim), 't', '- and the period is to be had');
+	$session->quit;
+};
+
+# Here it comes after the mark was read, and before that is taken back.
+subtest 'the mark of a claim, behind a look at it' => sub {
+	my $session = at_first();
+	my $claim = q{SELECT zk_claim('/l/4', '2001-01-02')};
+	is($session->value(qq{SELECT zk_claim('/l/4', '2001-01-01'), zk_lock('/l/4'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
+	$second->{proxy}->hold_request('setData');
+	give_up($session, 'COMMIT', 'multi');
+	$second->{proxy}->wait_held;
+	come_back();
+	zk_locks_again($session, '- and the session goes on');
+	ok(zk_until(sub { $session->value("$FOUND('/l/4')") eq '1|done' }, 'the mark to be taken back', 20), '- the mark has come, and is taken back');
 	is($session->value($claim), 't', '- and the period is to be had');
 	$session->quit;
 };

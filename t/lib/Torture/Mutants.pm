@@ -248,6 +248,21 @@ our @MUTANTS = (
 		],
 		test => [ '014_ensemble', 'a leader without followers, and an event of before' ]
 	},
+	{
+		name => 'watches_mislaid',
+		what => 'who has more watches than there was room for hears no event of those that were there',
+		edits => [ [ 'zk/watch.c', "\t\tLIST_INSERT_HEAD(chain_of(s, w->path), w, in_chain);\n\treturn true;", "\t\tLIST_INSERT_HEAD(&chains[0], w, in_chain);\n\treturn true;" ] ],
+		test => [ '025_commit_guard', 'several locks, one of them deleted by hand' ]
+	},
+	{
+		name => 'event_before_list',
+		what => 'an event is dropped while the list is asked for anew, with the watch that it is for',
+		edits => [ [ 'zk/watch.c', 'w->state == ZKR_WATCH_PENDING || !concerns', 'w->in_flight || !concerns' ] ],
+		equivalent => q{
+			The answer comes behind the event, and shows what it has told; whoever asked for it
+			waits for it.  Where there is no answer, the connection is gone, and no watch of it is
+			relied on.}
+	},
 
 	# a grant without a list
 	{
@@ -393,6 +408,12 @@ our @MUTANTS = (
 		test => [ '018_deadlocks', 'who waits for our row gives up while we look' ]
 	},
 	{
+		name => 'any_place_counts',
+		what => 'who waits for a semaphore is stuck if one of its holders is',
+		edits => [ [ 'lock/deadlock/wait_graph.c', 'return before->n - 1 >= c->permits;', 'return before->n > 1;' ] ],
+		test => [ '018_deadlocks', 'semaphores' ]
+	},
+	{
 		name => 'own_node_in_the_way',
 		what => "a session's own shared node is taken for one that blocks its upgrade",
 		edits => [ [ 'lock/deadlock/wait_graph.c', 'return a->owner == b->owner && a->owner != 0;', 'return false;' ] ],
@@ -406,6 +427,95 @@ our @MUTANTS = (
 			[ 'lock/deadlock/chase.c', 'if (reading != ZKL_READ || owner != c->parties[at].owner)', 'if (reading != ZKL_READ)' ]
 		],
 		test => [ '018_deadlocks', 'junk on the board' ]
+	},
+
+	# what counts as writing, and what is known of a statement
+	{
+		name => 'copy_is_no_writing',
+		what => 'COPY FROM into a foreign table leaves no trace, so the session may have lost its locks',
+		edits => [ [ 'lock/transaction/statement_hooks.c', "\t\t\tif (!((const CopyStmt *) statement)->is_from)\n\t\t\t\tbreak;\n\t\t\tpg_fallthrough;\n", "\t\t\tbreak;\n" ] ],
+		test => [ '025_commit_guard', 'what counts as writing' ]
+	},
+	{
+		name => 'partition_is_no_writing',
+		what => 'nor does a row that is routed to a partition on another server',
+		edits => [ [ 'lock/transaction/statement_hooks.c', ' ||
+		 any_is_foreign(queryDesc->estate->es_tuple_routing_result_relations)', '' ] ],
+		test => [ '025_commit_guard', 'what counts as writing' ]
+	},
+	{
+		name => 'writing_remembered',
+		what => 'a transaction that has written elsewhere makes all later ones rely on the locks of the session',
+		edits => [ [ 'lock/transaction/commit_guard.c', 'memset(&deeds, 0, sizeof(deeds));', 'deeds.judged = deeds.dropped_something = false;' ] ],
+		test => [ '025_commit_guard', 'what counts as writing' ]
+	},
+	{
+		name => 'writing_forgotten',
+		what => 'what was written elsewhere is forgotten when a savepoint is rolled back to',
+		edits => [
+			[   'lock/transaction/xact.c', "\t/* what failed may have put that off until it is done */\n",
+				"\tif (event == SUBXACT_EVENT_ABORT_SUB)\n\t\tzkl_forget_deeds();\n"
+			]
+		],
+		test => [ '025_commit_guard', 'what counts as writing' ]
+	},
+	{
+		name => 'begun_without_lock',
+		what => 'what cannot be undone is judged at COMMIT like all else',
+		edits => [ [ 'lock/transaction/statement_hooks.c', 'if (has_locks && cannot_be_undone(statement))', 'if (false && cannot_be_undone(statement))' ] ],
+		test => [ '025_commit_guard', 'what cannot be undone is not begun' ]
+	},
+
+	# calls of PostgreSQL's own advisory lock functions
+	{
+		name => 'operators_pass',
+		what => "an operator that is one of PostgreSQL's advisory lock functions is called where nobody sees it",
+		edits => [ [ 'redirect.c', 'each_row(OperatorRelationId, note_operator);', 'if (false) each_row(OperatorRelationId, note_operator);' ] ],
+		test => [ '106_redirect', 'unseen' ]
+	},
+
+	# which of the nodes at a path is ours, and what becomes of it
+	{
+		name => 'version_in_doubt',
+		what => 'a single node may have the version of one whose delete was not answered, and be hit by that',
+		edits => [ [ 'zk/single.c', 'if (zks_now() < other->stale_until && strcmp(other->dir, n->dir) == 0)', 'if (false)' ] ],
+		test => [ '095_single', 'many deletes that are stuck on their way' ]
+	},
+	{
+		name => 'late_create_stays',
+		what => 'a create that was not answered is looked for once, and not as long as it may still be carried out',
+		edits => [
+			[   'zk/node.c', "\t\t\telse if (n->state == ZKN_ABSENT && usable && n->pending == 0 && now >= n->look_at)\n\t\t\t\tlook(n);\n\t\t\tbreak;",
+				"\t\t\tbreak;"
+			]
+		],
+		test => [ '069_late_create', 'the node of a lock, or of several' ]
+	},
+	{
+		name => 'refused_is_gone',
+		what => 'a node that ZooKeeper refuses to delete counts as deleted, and stays',
+		edits => [ [ 'zk/node.c', 'set_refused(n, rc == ZBADVERSION ? ZNOAUTH : rc);', 'deleted(n, ZOK);' ] ],
+		test => [ '024_refused', 'rights that are withdrawn' ]
+	},
+
+	# what was lost, or may have been, when it was given back
+	{
+		name => 'release_in_doubt',
+		what => 'a release whose answer is lost counts as that of a lock that was held',
+		edits => [ [ 'lock/transaction/release.c', "\t\t\t\thold->doubted |= !ending->proven;\n", '' ] ],
+		test => [ '025_commit_guard', 'the answer to a release is lost' ]
+	},
+	{
+		name => 'loss_forgotten',
+		what => 'a transaction does not rely on a lock that was lost before it gave it back',
+		edits => [ [ 'lock/transaction/release.c', "\t\t\t\thold->loss = ending->loss;\n", '' ] ],
+		test => [ '025_commit_guard', 'what was rolled back to a savepoint, or given back in time, does not count' ]
+	},
+	{
+		name => 'shown_without_lease',
+		what => 'zk_server_locks shows as held what a stopped backend had in a session that is over',
+		edits => [ [ 'backend/slots.c', 'info->session_id == 0 || zks_now() > zks_lease_ends(info);', 'info->session_id == 0;' ] ],
+		test => [ '089_server_locks', 'states' ]
 	},
 
 	# claims
@@ -450,6 +560,12 @@ our @MUTANTS = (
 		what => 'a claim that is pending is none',
 		edits => [ [ 'lock/transaction/claim.c', 'if (talk.seen.data_len > 0 && period <= talk.claim.period)', 'if (talk.seen.data_len > 0 && talk.claim.done && period <= talk.claim.period)' ] ],
 		test => [ '094_claims', 'a later claim was there, and is undone' ]
+	},
+	{
+		name => 'claim_settled_by_another',
+		what => 'a mark that has changed since it was read counts as settled, though its own write may be what has come',
+		edits => [ [ 'zk/mark.c', 'm->was_read ? ZKN_MARK_UNSURE : ZKN_MARK_SETTLED', 'ZKN_MARK_SETTLED' ] ],
+		test => [ '069_late_create', 'the mark of a claim, behind a look at it' ]
 	},
 	{
 		name => 'claim_without_lock',
@@ -526,7 +642,7 @@ sub complaints
 		{
 			my ($test, @subtests) = @{ $mutant->{test} };
 			my $text = eval { _read("$tree/t/$test.pl") } // '';
-			push @wrong, map { "$name: t/$test.pl has no subtest '$_'" } grep { index($text, "subtest '$_'") < 0 } @subtests;
+			push @wrong, map { "$name: t/$test.pl has no subtest '$_'" } grep { $text !~ /\b(?:subtest|edge) '\Q$_\E'/ } @subtests;
 			next;
 		}
 		push @wrong, "$name: there is no scene $mutant->{scene}" unless $SCENE{ $mutant->{scene} };
