@@ -568,6 +568,13 @@ sub figures
 		$say->('    %s', $_) for @examples > 5 ? @examples[ 0 .. 4 ] : @examples;
 	}
 	$say->('!!! %s', $_) for $c->losses;
+	my $server = 0;
+	foreach my $node ($self->{ensemble}->nodes)
+	{
+		$server++;
+		my ($first) = my @times = slurp_file($node->log) =~ /^(\S+) .*Digests are not matching/mg;
+		$say->('!!! server %d says that its data are not the same as the leader\'s: from %s on, %d times', $server, $first, scalar @times) if @times;
+	}
 	return join '', @out;
 }
 
