@@ -160,6 +160,7 @@ subtest 'what a COMMIT costs' => sub {
 			{ requests => '', transactions => 0 },
 			"$guard: what was rolled back to a savepoint: nothing");
 		$session->quit;
+		zk_until(sub { $proxy->connections == 0 }, 'its session to be closed, which is a transaction, too');
 	}
 };
 
