@@ -10,7 +10,6 @@ use lib "$FindBin::RealBin/lib";
 
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
-use Scalar::Util qw(weaken);
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -31,19 +30,11 @@ my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '1h');
 my $admin = zk_session($node);
 $admin->value('CREATE TABLE t (who text)');
 
-# The end of a session is a transaction, too: those that have ended are closed before
-# another begins, whose transactions are counted.
-my %counted;    # by proxy: [ proxy, session ]
-
+# The transactions of another are counted only when those that have ended are closed.
 sub counted_session
 {
-	foreach my $ended (grep { !($_->[1] && $_->[1]{psql}) } values %counted)
-	{
-		zk_until(sub { $ended->[0]->connections == 0 }, 'a session that has ended to be closed');
-	}
-	my ($session, $proxy) = zk_counted_session($node, $zk, $DELAY, @_);
-	weaken(($counted{$proxy} = [ $proxy, $session ])->[1]);
-	return ($session, $proxy);
+	zk_counted_closed($zk);
+	return zk_counted_session($node, $zk, $DELAY, @_);
 }
 
 sub cost_of

@@ -45,7 +45,7 @@ use Deadline;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
-our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
+our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_counted_closed zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
   zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # As on most servers, and in the pages of doc/.  initdb, psql and the clients that servers
@@ -135,12 +135,25 @@ sub zk_holds
 # are named without "zklock.".
 my @counted;    # [ proxy, ZooKeeper, session ]; kept until the end, so that sessions can close properly
 
+sub _counted_ended { my ($zk) = @_; return grep { $_->[1] == $zk && !($_->[2] && $_->[2]{psql}) } @counted; }
+
+# Wait until those that have ended are closed, which is a transaction of the server's, too.
+sub zk_counted_closed
+{
+	my ($zk) = @_;
+	foreach my $counted (_counted_ended($zk))
+	{
+		zk_until(sub { $counted->[0]->connections == 0 }, 'a session that has ended to be closed');
+	}
+	return;
+}
+
 sub zk_counted_session
 {
 	my ($node, $zk, $delay, %setting) = @_;
 	require ZkProxy;
 	# The proxy of a session that has ended, if there is one: starting another costs more.
-	my ($counted) = grep { $_->[1] == $zk && !($_->[2] && $_->[2]{psql}) && $_->[0]->connections == 0 } @counted;
+	my ($counted) = grep { $_->[0]->connections == 0 } _counted_ended($zk);
 	push @counted, $counted = [ ZkProxy->new($zk), $zk ] unless $counted;
 	my $proxy = $counted->[0];
 	$proxy->reset;
