@@ -439,7 +439,6 @@ last_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 			last_has_run = false;
 			orphans = NO_ORPHANS;
-			zkl_forget_deeds();
 			zkb_rest();
 			break;
 		default:
