@@ -332,7 +332,10 @@ on_seen(ZkRequest *r)
 		zkn_advance_locked(n);
 	}
 	else if (r->answer.rc == ZNONODE)
+	{
+		zkr_node_is_gone_locked(n->session, n->path, n->dir);
 		deleted(n, ZNONODE);
+	}
 	else if (!zks_is_open(r->answer.rc))
 		set_refused(n, r->answer.rc);
 }

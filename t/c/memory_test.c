@@ -830,8 +830,9 @@ step_single(void)
 		ZkNode	   *all[] = {nodes[g + 1], nodes[0], nodes[g]};
 
 		zkn_watch(session, nodes[g]);
+		zkn_watch(session, nodes[g + 1]);
 		requests[8] = check(all, 3);
-		WAIT_FOR(answered(8) && node(g).watch != ZKR_WATCH_PENDING);
+		WAIT_FOR(answered(8) && node(g).watch != ZKR_WATCH_PENDING && node(g + 1).watch != ZKR_WATCH_PENDING);
 		is_right(8, "single", -1);
 		snprintf(path, sizeof(path), "%s/s/two", dir);
 		ask("do delete", path);
@@ -1323,7 +1324,11 @@ describe_rest(void)
 	TAILQ_FOREACH(r, &session->requests.answered, in_list)
 		nrequests++;
 	LIST_FOREACH(w, &session->watches.all, in_list)
+	{
 		nwatches++;
+		say("bad watch of %s: state %d, children %d, dropped %d, left %d, in flight %d",
+			w->path, w->state, w->of_children, w->dropped, w->left, w->in_flight);
+	}
 	say("bad left in the session: nodes %d, marks %d, answered %d, watches %d, in flight %d, state %d",
 		nnodes, !LIST_EMPTY(&session->marks), nrequests, nwatches, session->requests.in_flight, (int) session->info.state);
 	zks_leave(session);
