@@ -77,6 +77,7 @@ typedef struct Call
 	int64		doubted_since;	/* ZooKeeper's answers leave everything open
 								 * since then, on the same connection; or 0 */
 	uint32		doubted_epoch;
+	int64		seen_czxid;		/* of the node that want.seen_version is of */
 	ZkSession  *session;
 	ZkReader   *reader;			/* of others' nodes; or NULL */
 	Place	   *places;

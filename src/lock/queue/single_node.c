@@ -97,8 +97,17 @@ watch_occupant(Call *c, Place *p)
 		zkl_ask_after_pause(c, FEW_DOUBLINGS);	/* the others are faster */
 		return LIST_AGAIN;
 	}
-	if (watch.stat.owner != 0 && watch.stat.owner != zks_info(c->session).session_id)
+
+	/*
+	 * Its owner may delete it by the version that it was created with, though
+	 * somebody has written to it since, such as zk_lock_break.
+	 */
+	if (watch.stat.owner != 0 && watch.stat.owner != zks_info(c->session).session_id &&
+		watch.stat.czxid != c->seen_czxid)
+	{
 		c->want.seen_version = watch.stat.version;
+		c->seen_czxid = watch.stat.czxid;
+	}
 	return judge_occupant(c, p, &watch.stat);
 }
 
