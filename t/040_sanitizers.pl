@@ -350,8 +350,6 @@ sub title { my ($job) = @_; return join ' ', grep { $_ ne '' } @{$job}{qw(progra
 # walk in turn.
 package Walker;
 
-use strict;
-use warnings;
 use Time::HiRes qw(sleep time);
 use POSIX ();
 

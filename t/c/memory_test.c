@@ -274,17 +274,6 @@ has_answer(int i, ZkAnswer *answer)
 	return requests[i] != NULL && zks_answered(session, requests[i], answer);
 }
 
-static bool
-armed(int i)
-{
-	ZkWatchInfo info;
-
-	if (watches[i] == NULL)
-		return true;
-	zks_watch_info(session, watches[i], &info);
-	return info.state != ZKR_WATCH_PENDING;
-}
-
 static ZkWatchState
 watch_state(int i)
 {
@@ -294,6 +283,12 @@ watch_state(int i)
 		return ZKR_WATCH_FAILED;
 	zks_watch_info(session, watches[i], &info);
 	return info.state;
+}
+
+static bool
+armed(int i)
+{
+	return watch_state(i) != ZKR_WATCH_PENDING;
 }
 
 static void
@@ -331,19 +326,22 @@ create_group(int i, int n, const char *const *below, ZkpMode mode, bool parents)
 		memset(&nodes[i], 0, n * sizeof(ZkNode *));
 }
 
+/* Tickets increase: nodes with an earlier one are, or will be, gone or readers */
 static void
-discard(int i)
+take_ticket(uint64_t ticket)
 {
-	uint64_t	ticket;
-
-	if (nodes[i] == NULL)
-		return;
-	ticket = zkn_discard(session, nodes[i]);
-	nodes[i] = NULL;
 	if (ticket <= last_ticket)
 		say("bad ticket %llu after %llu", (unsigned long long) ticket,
 			(unsigned long long) last_ticket);
 	last_ticket = ticket;
+}
+
+static void
+discard(int i)
+{
+	if (nodes[i] != NULL)
+		take_ticket(zkn_discard(session, nodes[i]));
+	nodes[i] = NULL;
 }
 
 static void
@@ -367,17 +365,13 @@ watch_node(int i)
 		zkn_watch(session, nodes[i]);
 }
 
-/* Tickets increase: nodes with an earlier one are, or will be, readers */
 static uint64_t
 share(int i)
 {
 	uint64_t	ticket = nodes[i] != NULL ? zkn_share(session, nodes[i]) : 0;
 
-	if (ticket != 0 && ticket <= last_ticket)
-		say("bad ticket %llu after %llu", (unsigned long long) ticket,
-			(unsigned long long) last_ticket);
 	if (ticket != 0)
-		last_ticket = ticket;
+		take_ticket(ticket);
 	return ticket;
 }
 
@@ -1200,7 +1194,7 @@ step_masses(void)
 			forget(8);
 		}
 		for (int i = 0; i < n; i++)
-			last_ticket = zkn_discard(session, many[i]);
+			take_ticket(zkn_discard(session, many[i]));
 		discard(GROUPS);
 		WAIT_FOR(all_gone());
 	}

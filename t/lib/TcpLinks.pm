@@ -56,8 +56,6 @@ sub mend { my ($self, @link) = @_; return $self->_do("mend @link"); }
 
 package TcpLinks::Server;
 
-use strict;
-use warnings;
 use Errno qw(EAGAIN EINTR EWOULDBLOCK);
 use Time::HiRes qw(time);
 

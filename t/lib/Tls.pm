@@ -113,8 +113,6 @@ sub door
 
 package Tls::Door;
 
-use strict;
-use warnings;
 use IO::Socket::INET;
 
 use Child;

@@ -412,8 +412,6 @@ sub _without_heartbeats
 
 package ZkProxy::Server;
 
-use strict;
-use warnings;
 use Errno qw(EAGAIN EINTR EWOULDBLOCK);
 use Time::HiRes qw(time);
 

@@ -424,8 +424,6 @@ sub _entries
 
 package Zklock::Session;
 
-use strict;
-use warnings;
 use Carp;
 use IO::Select;
 use POSIX qw(:sys_wait_h);

@@ -766,8 +766,6 @@ sub ensemble
 
 package ZooKeeper::Ensemble;
 
-use strict;
-use warnings;
 our $AUTOLOAD;
 
 sub new { my ($class, @nodes) = @_; return bless { nodes => \@nodes }, $class; }

@@ -137,9 +137,6 @@ sub _asleep_in_line
 
 package Torture::Play::Actor;
 
-use strict;
-use warnings;
-
 use parent -norequire, 'Torture::Worker';
 
 sub new
