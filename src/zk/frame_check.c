@@ -139,33 +139,26 @@ string_end(const unsigned char *frame, int at, int end, int shortest)
 }
 
 /*
- * Whether the path of a created node, at this offset, is the requested one,
- * with the number that ZooKeeper appends to a sequential node's name.
+ * Where the path of a created node ends that begins at this offset, or -1 if it is
+ * not the requested one, with the number that ZooKeeper appends to a sequential
+ * node's name.
  */
-static bool
-is_path_asked_for(const unsigned char *frame, int at, int path_end, const char *asked)
+static int
+created_end(const unsigned char *frame, int at, int end, const char *asked)
 {
 	int			asked_len = (int) strlen(asked);
 	int			number = at + 4 + asked_len;
+	int			path_end = string_end(frame, at, end, 1);
 
 	if (path_end < number || memcmp(frame + at + 4, asked, asked_len) != 0 ||
 		path_end - number > ZKR_NUMBER_LEN)
-		return false;
+		return -1;
 	for (int i = number; i < path_end; i++)
 	{
 		if ((frame[i] < '0' || frame[i] > '9') && !(frame[i] == '-' && i == number))
-			return false;
+			return -1;
 	}
-	return true;
-}
-
-static bool
-is_sound_create2(const unsigned char *frame, int end, const ZkRequest *r)
-{
-	int			path_end = string_end(frame, BODY_AT, end, 1);
-
-	return path_end > 0 && end - path_end >= STAT_BYTES &&
-		is_path_asked_for(frame, BODY_AT, path_end, r->name);
+	return path_end;
 }
 
 /* A node without data has the length -1 */
@@ -203,13 +196,16 @@ is_sound_list(const unsigned char *frame, int end)
 static bool
 is_sound_answer(const unsigned char *frame, int end, const ZkRequest *r)
 {
+	int			at;
+
 	switch (r->op)
 	{
 		case ZOO_EXISTS_OP:
 		case ZOO_SETDATA_OP:
 			return end - BODY_AT >= STAT_BYTES;
 		case ZOO_CREATE2_OP:
-			return is_sound_create2(frame, end, r);
+			at = created_end(frame, BODY_AT, end, r->name);
+			return at > 0 && end - at >= STAT_BYTES;
 		case ZOO_CREATE_CONTAINER_OP:
 		case ZOO_SYNC_OP:
 			return string_end(frame, BODY_AT, end, 1) > 0;
@@ -261,11 +257,9 @@ walk_multi(const unsigned char *frame, int end, const ZkRequest *r)
 			return false;
 		else if (type == ZOO_CREATE_OP)
 		{
-			int			path_end = string_end(frame, at, end, 1);
-
-			if (path_end < 0 || !is_path_asked_for(frame, at, path_end, r->op_names[i]))
+			at = created_end(frame, at, end, r->op_names[i]);
+			if (at < 0)
 				return false;
-			at = path_end;
 		}
 		else if (type == ZOO_SETDATA_OP)
 			at += STAT_BYTES;
