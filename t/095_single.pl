@@ -387,6 +387,31 @@ edge 'somebody writes to our node' => sub {
 
 # ---------------------------------------------------------------- zk_lock_break
 
+# zk_lock_break writes to the node before it deletes it.  The next holder avoids the version
+# by which the loser still deletes: of 80, two or three would have it by chance.
+edge 'who has lost it, and does not know, deletes nothing of the next holder' => sub {
+	my ($path, $at, $s) = begin(1);
+	my $next = warm_session(node_style => 'single', hosts => $zk->hosts);
+	my ($wrong, $deleted) = (0, 0);
+	foreach (1 .. 80)
+	{
+		$s->value("SELECT zk_lock('$path')");
+		my $name = $admin->value("SELECT node FROM zk_lock_queue('$path')");
+		$next->send("SELECT zk_lock('$path')");
+		wait_watching($at);
+		$proxy->hold_event(alone => 1);
+		$admin->value("SELECT zk_lock_break('$path', '$name')");
+		$next->wait;
+		$wrong++ if $s->value("SELECT zk_unlock('$path')") ne 'f';
+		$deleted++ if whose($at) ne 'ours';
+		$proxy->release;
+		$next->query("SELECT zk_unlock('$path')");
+	}
+	is($wrong, 0, 'zk_unlock is false');
+	is($deleted, 0, "- and the next holder's node stays");
+	$_->quit for $s, $next;
+};
+
 edge 'zk_lock_break removes the node that is meant' => sub {
 	my ($path, $at, $s, $t) = begin(2);
 	$s->value("SELECT zk_lock('$path')");
