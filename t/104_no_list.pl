@@ -201,7 +201,7 @@ subtest 'what ends it' => sub {
 	$client->delete_contenders('/zklock/lost');
 	zk_wait_hold($loser, 'lost');
 	$loser->query(q{SELECT zk_unlock('/lost')});
-	is(turn($loser, $its_proxy, '/lost'), $LIST, 'a lock that was lost');
+	is(turn($loser, $its_proxy, '/lost'), $MISS, 'a lock that was lost');
 	$loser->quit;
 
 	until_no_list($s, $proxy, '/end');

@@ -684,7 +684,7 @@ zkn_share(ZkSession *s, ZkNode *n)
 		ticket = n->ticket = ++s->nodes.tickets;
 		n->telling = TELLING_SHARED;
 		n->tell_doubted = false;
-		zkn_turn_ended_locked(s, n->dir, n->czxid, false);
+		zkn_turn_shared_locked(s, n->dir);
 		zkn_advance_locked(n);
 	}
 	zks_leave(s);

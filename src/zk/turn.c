@@ -122,17 +122,21 @@ zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t
 	memcpy(t->name, name, sizeof(t->name));
 }
 
-/* Unless it was exclusive, and ours until we deleted it, nothing follows from it */
 void
 zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted)
 {
+	ZkTurn	   *t = *find(s, dir);
+
+	if (t != NULL && t->czxid == czxid)
+		t->given_back = deleted && t->epoch == s->info.epoch;
+}
+
+void
+zkn_turn_shared_locked(ZkSession *s, const char *dir)
+{
 	ZkTurn	  **link = find(s, dir);
 
-	if (*link == NULL || (*link)->czxid != czxid)
-		return;
-	if (deleted && (*link)->epoch == s->info.epoch)
-		(*link)->given_back = true;
-	else
+	if (*link != NULL)
 		unlink_turn(link);
 }
 

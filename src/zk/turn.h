@@ -12,10 +12,11 @@
 
 /*
  * An exclusive node is granted, and alone in its queue; it was deleted
- * by us, or has ended somehow else: its holder has become a reader, say.
+ * by us, or somehow else; its holder has become a reader.
  */
 extern void zkn_turn_granted_locked(ZkSession *s, const char *dir, const char *name, int64_t czxid);
 extern void zkn_turn_ended_locked(ZkSession *s, const char *dir, int64_t czxid, bool deleted);
+extern void zkn_turn_shared_locked(ZkSession *s, const char *dir);
 
 /*
  * A node is created, or, with name NULL, is not: whether nobody is before it,

@@ -307,13 +307,13 @@ our @MUTANTS = (
 	{
 		name => 'next_though_lost',
 		what => 'the last one need not have been ours until we gave it back',
-		edits => [ [ 'zk/turn.c', 'deleted && (*link)->epoch', '(*link)->epoch' ] ],
+		edits => [ [ 'zk/turn.c', 'deleted && t->epoch', 't->epoch' ] ],
 		test => [ '104_no_list', 'what ends it' ]
 	},
 	{
 		name => 'next_after_reader',
 		what => 'nor need it have been exclusive until then',
-		edits => [ [ 'zk/node.c', "\t\tzkn_turn_ended_locked(s, n->dir, n->czxid, false);\n", '' ] ],
+		edits => [ [ 'zk/turn.c', "\tif (*link != NULL)\n\t\tunlink_turn(link);\n}", "\t(void) link;\n}" ] ],
 		test => [ '104_no_list', 'what ends it' ]
 	},
 
