@@ -305,6 +305,7 @@ look(ZkNode *n)
 static void
 deleted(ZkNode *n, int rc)
 {
+	zkr_node_is_gone_locked(n->session, n->path, n->dir);
 	set_refused(n, ZOK);
 	if (rc == ZNONODE && !n->doubted)
 		zkn_lose_locked(n, ZK_LOST_NODE);
@@ -332,10 +333,7 @@ on_seen(ZkRequest *r)
 		zkn_advance_locked(n);
 	}
 	else if (r->answer.rc == ZNONODE)
-	{
-		zkr_node_is_gone_locked(n->session, n->path, n->dir);
 		deleted(n, ZNONODE);
-	}
 	else if (!zks_is_open(r->answer.rc))
 		set_refused(n, r->answer.rc);
 }
@@ -372,8 +370,6 @@ on_deleted(ZkRequest *r)
 	if (of_node && rc == ZNONODE)
 		zkn_part_with_mark_locked(n);
 	zkn_turn_ended_locked(n->session, n->dir, n->czxid, rc == ZOK);
-	if (rc == ZOK || rc == ZNONODE)
-		zkr_node_is_gone_locked(n->session, n->path, n->dir);
 	if (rc == ZNONODE && n->tell_doubted && n->shared_name[0] != '\0')
 	{
 		/* it was renamed after all, though a second attempt was refused */
