@@ -33,13 +33,15 @@ $node->append_conf(
 $node->start;
 
 my $src = "$FindBin::RealBin/../src";
-my $library = zk_library('local_waits', '-O2', '-D_GNU_SOURCE', "-I$src", "$src/lock/deadlock/local_waits.c", map { "$src/backend/$_.c" } qw(node_identity encoding));
+my $library = zk_library('local_waits', '-O2', '-DLWLockAcquire=counted_acquire', '-D_GNU_SOURCE', "-I$src",
+	"$src/lock/deadlock/local_waits.c", map { "$src/backend/$_.c" } qw(node_identity encoding));
 $node->safe_psql('postgres', <<"END" . <<'END');
 CREATE FUNCTION local_waits(most integer, OUT pid integer, OUT tag text, OUT since timestamptz, OUT blocker integer,
 	OUT blocker_pid integer, OUT what text) RETURNS SETOF record AS '$library' LANGUAGE C STRICT PARALLEL SAFE;
 CREATE FUNCTION blocks_somebody() RETURNS boolean AS '$library' LANGUAGE C PARALLEL SAFE;
 CREATE FUNCTION own_tag() RETURNS text AS '$library' LANGUAGE C;
 CREATE FUNCTION in_worker() RETURNS boolean AS '$library' LANGUAGE C PARALLEL SAFE;
+CREATE FUNCTION locked() RETURNS integer AS '$library' LANGUAGE C;
 CREATE FUNCTION look_cost(boolean, integer) RETURNS float8 AS '$library' LANGUAGE C;
 END
 CREATE TABLE t (id integer PRIMARY KEY, n integer DEFAULT 0);
@@ -135,11 +137,22 @@ sub all_end
 	return;
 }
 
+# Of the 16 partitions of the lock table only those are locked in which we have a lock
+sub locks_own
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $locked = session('we')->value('SELECT locked()');
+	ok($locked > 0 && $locked < 8, "$what: a look locks a few partitions: $locked");
+	return;
+}
+
 #
 # Nobody
 #
 session('we')->value('UPDATE t SET n = 1 WHERE id = 1; SELECT advisory(1, false)');
 is(session('we')->value('SELECT blocks_somebody()'), 'f', 'nobody waits');
+locks_own('while nobody waits');
 sees('nobody is seen');
 
 session('h')->value('SELECT advisory(2, false)');
@@ -157,6 +170,7 @@ sees(
 	'rows',
 	'a>we ShareLock on transaction N',
 	map { "$_>a ExclusiveLock on tuple (0,1) of relation N" } qw(b c));
+cmp_ok(session('we')->value('SELECT locked()'), '>', 16, 'which locks all partitions, to see one instant');
 foreach my $name (qw(a b c))
 {
 	my $pid = session($name)->pid;
@@ -330,6 +344,7 @@ $_->wait for map { session("x$_") } 1 .. 3;
 session('we')->value('ROLLBACK; BEGIN; UPDATE t SET n = 1 WHERE id = 3; SELECT count(*) FROM t');
 zk_until(sub { session('we')->value('SELECT count(*) FROM local_waits(1000)') == 0 }, 'they have ended');
 sees('and then none');
+locks_own('who had parallel workers once, alone again');
 note(sprintf 'none: %.1f us, %.2f us; for one that had parallel workers, %.2f us',
 	map { session($_->[0])->value("SELECT look_cost($_->[1])") }
 	  [ new => 'true, 1000' ], [ new => 'false, 100000' ], [ we => 'true, 1000' ]);

@@ -30,6 +30,32 @@ PG_FUNCTION_INFO_V1(blocks_somebody);
 PG_FUNCTION_INFO_V1(own_tag);
 PG_FUNCTION_INFO_V1(in_worker);
 PG_FUNCTION_INFO_V1(look_cost);
+PG_FUNCTION_INFO_V1(locked);
+
+/* Built with -DLWLockAcquire=counted_acquire, the files under test come by here. */
+#undef LWLockAcquire
+extern bool LWLockAcquire(LWLock *lock, LWLockMode mode);
+extern bool counted_acquire(LWLock *lock, LWLockMode mode);
+
+static int	acquired;
+
+bool
+counted_acquire(LWLock *lock, LWLockMode mode)
+{
+	acquired++;
+	return LWLockAcquire(lock, mode);
+}
+
+/* How many partitions of the lock table zkl_local_waits has locked */
+Datum
+locked(PG_FUNCTION_ARGS)
+{
+	ZkLocalWait *waits;
+
+	acquired = 0;
+	(void) zkl_local_waits(&waits, INT_MAX);
+	PG_RETURN_INT32(acquired);
+}
 
 /* what node_identity.c uses of settings.c */
 bool		zklock_publish_identity = true;

@@ -70,16 +70,33 @@ has_queue(int partition)
 	return false;
 }
 
+/* Whether we have parallel workers, or are one: any of them may hold something */
+static bool
+is_in_group(void)
+{
+	LWLock	   *lock;
+	bool		found;
+
+	if (MyProc->lockGroupLeader != MyProc)
+		return MyProc->lockGroupLeader != NULL;
+
+	/* who had workers once is a group from then on, mostly alone */
+	lock = LockHashPartitionLockByProc(MyProc);
+	LWLockAcquire(lock, LW_SHARED);
+	found = dlist_has_next(&MyProc->lockGroupMembers, dlist_head_node(&MyProc->lockGroupMembers));
+	LWLockRelease(lock);
+	return found;
+}
+
 /*
  * Others add to our list only to wait for what we took by the fast path.  Who has not
  * done so yet begins to wait at this moment.  So a partition in which we have nothing
- * need not be locked.  A session that had parallel workers once is a group of its own
- * from then on, in which any member may have something.
+ * need not be locked.
  */
 bool
 zkl_blocks_somebody(void)
 {
-	bool		found = MyProc->lockGroupLeader != NULL;
+	bool		found = is_in_group();
 
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !found; i++)
 	{
