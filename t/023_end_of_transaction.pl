@@ -28,6 +28,7 @@ my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);
 my $node = zk_cluster(
 	'main', $proxy,
+	shared_preload_libraries => 'zklock',    # which shows other backends' losses
 	'zklock.session_timeout' => "${SESSION_TIMEOUT}s");
 my $admin = zk_session($node);
 
@@ -236,6 +237,36 @@ sub stop_seconds
 	my $began = time;
 	$node->stop('fast');
 	return time - $began;
+}
+
+# What is told where nothing may fail, of a path that cannot be told to this client: its
+# encoding has no such character, so that the telling is an error itself.
+$admin->value(q{CREATE DATABASE utf8 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0});
+zk_session($node, dbname => 'utf8')->value('CREATE EXTENSION zklock; CREATE TABLE t (i integer)');
+my $UNREADABLE = q{('/c/' || chr(8364))};
+my $IN_TRANSACTION = "SELECT zk_xact_lock($UNREADABLE); INSERT INTO t VALUES (1)";
+foreach (
+	(map { [ "SELECT zk_lock($UNREADABLE)", $_ ] }
+		  "SELECT zk_lock($UNREADABLE)", "SELECT zk_xact_lock_shared($UNREADABLE)", "SELECT zk_lock_many(ARRAY['/c/a', $UNREADABLE])",
+		"SELECT zk_lock_held($UNREADABLE)", "SELECT zk_unlock($UNREADABLE)", 'SELECT zk_unlock_all()', 'SELECT count(*) FROM zk_locks', 'DISCARD ALL'),
+	(map { [ "BEGIN; $IN_TRANSACTION", $_ ] } 'COMMIT', 'ROLLBACK'),
+	[ "BEGIN; SAVEPOINT a; $IN_TRANSACTION", 'ROLLBACK TO a' ])
+{
+	my ($before, $call) = @$_;
+	subtest "a loss that the client cannot be told: $call" => sub {
+		my $session = zk_session($node, dbname => 'utf8', options => '-c client_encoding=LATIN1 -c client_min_messages=log -c zklock.cancel_on_loss=off');
+		$session->value($before);
+		$zk->end_session($session->value('SELECT session_id FROM zk_session'));
+		zk_until(sub { $admin->value("SELECT string_agg(DISTINCT state, '') FROM zk_server_locks WHERE pid = " . $session->pid) eq 'lost' }, 'the loss');
+		my $r = $session->query($call);
+		note "$r->{state} $r->{err}";
+		like($r->{state}, qr/^(?:22P05)?$/, 'all that may be wrong is the telling');
+		$session->value('ROLLBACK; SET client_min_messages = error');
+		is($session->value(q{SELECT count(*) FROM zk_locks WHERE state <> 'lost'}), $call =~ /_lock/ && $r->{state} eq '' ? 1 : 0, 'what is lost is not held');
+		$session->value('SELECT zk_unlock_all()');
+		zk_locks_again($session, 'and the session goes on');
+		$session->quit;
+	};
 }
 
 undef $admin;
