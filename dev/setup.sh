@@ -174,7 +174,7 @@ npm_get()
 
 	mkdir -p "$dir"
 	(
-		cd "$dir" && HOME=$dir timeout 120 "${npm[@]}" install --no-save --before=2026-09-01 "$@" --ignore-scripts \
+		cd "$dir" && HOME=$dir timeout 120 "${npm[@]}" install --no-save --before=2026-11-01 "$@" --ignore-scripts \
 			--no-audit --no-fund --cache "$dir/cache" --fetch-retries=1 --fetch-timeout=20000
 	) >"$dir/log" 2>&1 </dev/null || { say "could not fetch $what from npm:"; tail -n 5 "$dir/log"; }
 	rm -rf "$dir/cache"
@@ -185,7 +185,7 @@ npm_get()
 get_node_pg()
 {
 	get_npm "$tmp/npm" || { install_if_any node-pg; return; }
-	npm_get "$1" 'pg for Node.js' pg@8.16.3
+	npm_get "$1" 'pg for Node.js' pg@8.23.1
 }
 
 # The programs that t/102 runs: of npm's registry; and of Debian, and what these need

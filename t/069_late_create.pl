@@ -38,14 +38,16 @@ my $admin = zk_session($node);
 
 my $FOUND = q{SELECT extract(day FROM period), state FROM zk_last_claim};
 
-# The session leaves the one server for the other, or does so when it is asked to.
+# The session leaves the one server for the other; it is asked for this between the two, and then
+# for that.
 sub move
 {
-	my ($from, $to, $ask) = @_;
+	my ($from, $to, $between, $then) = @_;
 	$to->{proxy}->clear_log;
-	$to->{proxy}->pass;
 	$from->{proxy}->cut_off;
-	$ask->() if $ask;
+	$between->() if $between;
+	$to->{proxy}->pass;
+	$then->() if $then;
 	zk_until(sub { passed($to, '>', 'connect') }, 'the session to come');
 	return;
 }
@@ -70,13 +72,13 @@ sub at_first
 # It asks for what the first server cannot pass on, gives up, and moves to the second one.
 sub give_up
 {
-	my ($session, $sql, $op, $ask) = @_;
+	my ($session, $sql, $op, @asked) = @_;
 	$first->{proxy}->clear_log;
 	$zk->cut($first->{server}, $leader);
 	$session->send($sql);
 	zk_until(sub { passed($first, '>', $op) }, "the $op");
 	is($session->cancel($admin)->{state}, '57014', "$sql: given up");
-	return move($first, $second, $ask);
+	return move($first, $second, @asked);
 }
 
 # The leader hears of the request and of the session's return before it looks whether
@@ -141,26 +143,44 @@ subtest 'the mark of a claim, behind a look at it' => sub {
 };
 
 # A setting has changed meanwhile, so that the next call of the backend begins another
-# session.  For ZooKeeper the old one lives, with the node of the lock.
-subtest 'the mark of a claim, from a session that was replaced' => sub {
-	my $session = at_first(hosts => $first->{proxy});
-	my $claim = q{SELECT zk_claim('/l/replaced', '2001-01-02')};
-	is($session->value(qq{SELECT zk_claim('/l/replaced', '2001-01-01'); BEGIN; $claim}), "t\nt", 'a claim');
-	my $id = $session->value('SELECT session_id FROM zk_session');
-	give_up($session, 'COMMIT', 'multi', sub { $session->query("SET zklock.hosts = '" . join(',', map { $_->{proxy}->hosts } $first, $second) . q{'; SELECT zk_lock('/works'), zk_unlock('/works')}) });
-	isnt($session->value('SELECT session_id FROM zk_session'), $id, '- and in another session');
-	zk_until(sub { passed($second, '<', 'getData') }, 'which looks for the mark');
-	zk_locks_again($session, '- and goes on');
-	ok((grep { $_ eq $id } $leader->sessions), '- while the old one lives');
+# session.  For ZooKeeper the old one lives on, with the node of the lock, where it knows no other
+# server than the first.
+my $both = join ',', map { $_->{proxy}->hosts } $first, $second;
+foreach (
+	[ 'other servers', { hosts => $first->{proxy} }, 'RESET zklock.hosts', "SET zklock.hosts = '$both'" ],
+	[ 'another session timeout', {}, 'RESET zklock.session_timeout', q{SET zklock.session_timeout = '16s'} ],
+	[ 'DISCARD ALL', {}, q{SET zklock.session_timeout = '16s'}, 'DISCARD ALL' ])
+{
+	my ($why, $setting, $before, $change) = @$_;
+	my $can_be_closed = !%$setting;    # by the other server
+	subtest "the mark of a claim, from a session that was replaced: $why" => sub {
+		my $session = at_first(%$setting);
+		my $path = '/l/' . $why =~ s/ .*//r;
+		my $claim = qq{SELECT zk_claim('$path', '2001-01-02')};
+		is($session->value(qq{$before; SELECT zk_claim('$path', '2001-01-01'); BEGIN; $claim}), "t\nt", 'a claim');
+		my $id = $session->value('SELECT session_id FROM zk_session');
+		give_up(
+			$session, 'COMMIT', 'multi',
+			sub { is($session->query("$change; SET zklock.connect_timeout = '100ms'; SELECT zk_lock('/works')")->{state}, '58000', '- the session is replaced, without a connection'); },
+			sub { is($session->value(q{RESET zklock.connect_timeout; SELECT zk_lock('/works'), zk_unlock('/works')}), 't|t', '- and then with one'); });
+		isnt($session->value('SELECT session_id FROM zk_session'), $id, '- and in another session');
+		zk_until(sub { passed($second, '<', 'getData') }, 'which looks for the mark');
+		zk_locks_again($session, '- and goes on');
+		my $lives = sub {
+			return grep { $_ eq $id } $leader->sessions;
+		};
+		if ($can_be_closed) { ok(zk_until(sub { !$lives->() }, 'the end of the old one'), '- and the old one is closed'); }
+		else { ok($lives->(), '- while the old one lives'); }
 
-	# what comes by this server now, comes behind the mark
-	$zk->mend;
-	$first->{server}->with_client(sub { $_[0]->sync('/') });
-	is($session->value("$FOUND('/l/replaced')"), '1|done', '- the mark does not come any more');
-	$leader->end_session($id);
-	is($session->value($claim), 't', '- and the period is to be had');
-	$session->quit;
-};
+		# what comes by this server now, comes behind the mark
+		$zk->mend;
+		$first->{server}->with_client(sub { $_[0]->sync('/') });
+		is($session->value("$FOUND('$path')"), '1|done', '- the mark does not come any more');
+		$leader->end_session($id) if !$can_be_closed;
+		is($session->value($claim), 't', '- and the period is to be had');
+		$session->quit;
+	};
+}
 $admin->quit;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);
 

@@ -56,7 +56,7 @@ my $other = zk_session($node, dbname => 'shop', options => '-c zklock.hosts=' . 
 
 # For each page: the language of its code; the program; the file from which that
 # imports the page's code, or nothing where both are put in one; what is needed, by the
-# names of packages; and what "timeouts" must answer
+# names of packages; of which the page names the versions; and what "timeouts" must answer
 my $modules = '/usr/lib/python3/dist-packages';
 my $gems = '/usr/share/rubygems-integration/*/specifications';
 my $jars = '/usr/share/java';
@@ -74,6 +74,7 @@ my %page = (
 		needs => {
 			'python3-psycopg' => "$modules/psycopg", 'python3-psycopg-pool' => "$modules/psycopg_pool",
 			'python3-psycopg2' => "$modules/psycopg2" },
+		named => ['python3-psycopg', 'python3-psycopg2'],
 		timeouts => 'False False 42883'
 	},
 	'doc/programs/sqlalchemy.md' => {
@@ -82,6 +83,7 @@ my %page = (
 		file => 'page.py',
 		command => \@python,
 		needs => { 'python3-sqlalchemy' => "$modules/sqlalchemy", 'python3-psycopg2' => "$modules/psycopg2" },
+		named => ['python3-sqlalchemy'],
 		timeouts => 'False False 42883'
 	},
 	'doc/programs/django.md' => {
@@ -90,6 +92,7 @@ my %page = (
 		file => 'page.py',
 		command => \@python,
 		needs => { 'python3-django' => "$modules/django", 'python3-psycopg2' => "$modules/psycopg2" },
+		named => ['python3-django'],
 		timeouts => 'False False 42883'
 	},
 	'doc/programs/rails.md' => {
@@ -98,6 +101,7 @@ my %page = (
 		file => 'page.rb',
 		command => ['ruby'],
 		needs => { 'ruby-activerecord' => "$gems/activerecord-*.gemspec", 'ruby-pg' => "$gems/pg-*.gemspec" },
+		named => ['ruby-activerecord'],
 		timeouts => 'false false 42883 ' . ($rails < 7.1 ? '42883' : 'TypeError')
 	},
 	'doc/programs/java.md' => {
@@ -106,6 +110,7 @@ my %page = (
 		command => [ @java, join ':', map { "$jars/$_.jar" } qw(HikariCP postgresql slf4j-api slf4j-simple) ],
 		arguments => [ 'jdbc:postgresql://127.0.0.1:' . $node->port . '/shop?user=app' ],
 		needs => { 'libhikaricp-java' => "$jars/HikariCP.jar", 'libpostgresql-jdbc-java' => "$jars/postgresql.jar" },
+		named => ['libhikaricp-java', 'libpostgresql-jdbc-java'],
 		timeouts => 'false false 42883 42883 07006'
 	},
 	'doc/programs/node.md' => {
@@ -113,6 +118,7 @@ my %page = (
 		program => 'with_pg.mjs',
 		command => ['node'],
 		needs => { 'node-pg' => ($node_modules // '') . '/pg' },
+		named => ['node-pg'],
 		timeouts => 'false false 01:23:20 ' . ($node->pg_version >= 17 ? '22007' : '00:01:40')
 	});
 
@@ -120,6 +126,22 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 
 # The packages that are not there
 sub missing { my ($p) = @_; return grep { !grep { -e } glob $p->{needs}{$_} } sort keys %{ $p->{needs} }; }
+
+# The page says which versions it was run with, without the last part: so this one
+sub names_version
+{
+	my ($name, $p, $doc) = @_;
+	my ($run_with) = $doc->text =~ /; run with (.*?)\. Read/s or die "$name: run with what?";
+	foreach my $package (@{ $p->{named} })
+	{
+		my ($at) = glob $p->{needs}{$package};
+		my ($version) =
+		  $package eq 'node-pg' ? slurp_file("$at/package.json") =~ /"version": "(\d+\.\d+)/ :
+		  `dpkg-query --show --showformat='\${Version}' $package` =~ /^(?:\d+:)?(\d+\.\d+)/;
+		like($run_with, qr/(?<![\d.])\Q$version\E(?!\.?\d)/, "$name: names $package $version");
+	}
+	return;
+}
 
 # Lays out a page's code in a directory of its own, and returns the program
 sub lay_out
@@ -285,6 +307,7 @@ foreach my $file (sort keys %page)
 		}
 		my $doc = Doc->new($file);
 		my $ok = eval {
+			names_version($name, $p, $doc);
 			my $program = runs_first_example($name, $p, $doc);
 			cleans_pool($name, $program);
 			bounds_waits($name, $program, $p);
