@@ -279,7 +279,6 @@ foreach (@table)
 		'the next owner sees what the last one committed');
 	note sprintf '%d turns of 3 sessions in 2 clusters: %.0f per second, %d waited', 3 * $turns,
 	  3 * $turns / (time - $start), eval { my $n = 0; $n += $_->value('SELECT waits FROM zk_session') for @s; $n };
-	$_->quit for @s;
 }
 
 $_->quit for $gate, $watcher, $waiter;
@@ -452,7 +451,6 @@ subtest 'a background worker' => sub {
 	zk_until(sub { !kill 0, $worker }, 'the worker to end');
 	zk_until(sub { contenders('/apply') == 0 }, 'its lock to go');
 	pass('- which ends with it');
-	$holder->quit;
 };
 
 subtest 'other servers in the same transaction' => sub {
@@ -482,7 +480,6 @@ subtest 'other servers in the same transaction' => sub {
 	$s->value('COMMIT');
 	is($s->value(qq{SELECT dblink_connect('l', '$self'), got FROM dblink('$self', 'SELECT zk_lock(''/link'', ''1min'')') AS (got boolean)}),
 		'OK|t', '- which may take the lock when it is free');
-	$_->quit for $s, $waiter;
 };
 
 subtest 'autovacuum has nothing to do with it' => sub {
@@ -492,7 +489,6 @@ subtest 'autovacuum has nothing to do with it' => sub {
 	zk_until(sub { $admin->value(q{SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'dead'}) > 0 },
 		'autovacuum');
 	is(scalar $zk->sessions, 1, 'autovacuum has worked, without a session in ZooKeeper');
-	$s->quit;
 };
 
 subtest 'a hot standby, and its promotion' => sub {
@@ -571,7 +567,6 @@ foreach my $crash ('kill -9 of a backend', 'immediate stop')
 	note sprintf '%s: free after %.1f s, with a session timeout of 6 s', $crash, $took;
 	$admin->quit;
 	$admin = zk_session($main);
-	$_->quit for @s, $next, $new;
 }
 
 $_->quit for $admin, $other_admin;

@@ -124,7 +124,6 @@ subtest 'handover' => sub {
 	}
 	my ($last) = @{ $queue[0] };
 	$last->value(q{SELECT zk_unlock('/new/a')});
-	$last->quit;
 };
 
 # A wait that fails removes everything that it created: its node, with which the
@@ -155,7 +154,6 @@ subtest 'a wait that ends in vain takes back all that it put there' => sub {
 		$waiter->value(q{SELECT zk_unlock('/new/a')});
 	}
 	zk_nothing_left($zk, 'and nothing is left when all have had their turn');
-	$_->quit for @keep, $other;
 };
 
 # A waiter reads the queue again because a node further ahead has gone, and
@@ -204,7 +202,6 @@ subtest 'the event is all that a waiter needs' => sub {
 	note sprintf 'handover took %.1f ms, of which %d are the way of the event and of the delete',
 	  1000 * $took, 2 * $DELAY;
 	$its_proxy->reset;
-	$waiter->quit;
 };
 # Wait until it stands in a queue.
 sub queue_behind
@@ -271,7 +268,6 @@ subtest 'a free one: one round trip' => sub {
 				{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
 				"$style: $give: one");
 			is(scalar(grep { $_->[2] eq 'event' } $its_proxy->log), 0, '- and the other is not told');
-			$_->quit for $its, $other;
 		}
 	}
 };
@@ -315,7 +311,6 @@ subtest 'shared and exclusive, one over the other' => sub {
 		$its_proxy->release;
 		zk_until(sub { (grep { $_->[1] eq '<' } $its_proxy->log) >= 8 }, 'the answers');
 		is($its->value('SELECT zk_unlock_all()'), 8, "$style: eight readers are left");
-		$its->quit;
 	}
 };
 
@@ -417,7 +412,6 @@ subtest 'a try in vain: one round trip, no write' => sub {
 	}
 	$_->value('SELECT zk_unlock_all()') for $s, $holder;
 	$waiter->wait;
-	$_->quit for $holder, $waiter;
 };
 
 # ------------------------------------------------------------- several at once
@@ -488,7 +482,6 @@ subtest 'several at once' => sub {
 	note 'goes on: ' . settled($proxy);
 	cmp_ok($proxy->trips, '<=', 2, '- two round trips more');
 	is($s->value('SELECT zk_unlock_all()'), 10, '- all are held');
-	$holder->quit;
 };
 
 # The limit of nodes in one request.
@@ -532,7 +525,6 @@ subtest 'as many as there may be' => sub {
 	is($its->value(q{SELECT state FROM zk_session}), 'connected', 'the connection is as it was');
 	is($its->value(q{SELECT reconnections FROM zk_session}), 0, 'and the same');
 	is($its->value(qq{SELECT zk_lock_many('{@{[ $path->(1) ]},@{[ $path->(2) ]}}'), zk_unlock_all()}), 't|2', 'and the session works');
-	$_->quit for $its, $other;
 };
 
 # ------------------------------------------------------------------- handover
@@ -709,7 +701,6 @@ subtest 'the end of a transaction' => sub {
 	$its->value('COMMIT');
 	is(settled($its_proxy), 'multi delete', 'exclusive and shared on one node');
 	is(() = (multis($its_proxy))[0] =~ /check /g, 1, '- is checked once');
-	$its->quit;
 };
 
 $s->quit;
@@ -794,7 +785,6 @@ subtest 'a list behind a sync that failed' => sub {
 	is($s->value(q{SELECT zk_try_lock('/synced')}), 't', 'where the sync was refused');
 	is(asked($proxy), 'sync getChildren sync getChildren create2 getChildren', 'it asks again, although the list was not');
 	$s->value(q{SELECT zk_unlock('/synced')});
-	$s->quit;
 };
 
 $admin->quit;

@@ -243,7 +243,6 @@ subtest 'a server that is not ZooKeeper' => sub {
 		my $session = $session{$what};
 		$session->value("SET zklock.hosts = '" . $zk->hosts . "'");
 		zk_locks_again($session, "$what: works with ZooKeeper afterwards");
-		$session->quit;
 	}
 	zk_no_crash($node);
 	kill 'KILL', @fakes;
@@ -595,7 +594,6 @@ subtest 'the backend sleeps longer than the session lives' => sub {
 	ok(!$waiter->is_done, 'a waiter does not take what went to another meanwhile');
 	$other->delete($meanwhile);
 	is($waiter->wait->{out}, 't', 'but gets it when its turn comes');
-	$_->quit for $waiter, values %holder, values %next;
 };
 
 # ------------------------------------------------------------------ resources

@@ -59,7 +59,6 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper down" => sub {
 	$proxy->pass;
 	zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
 	is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
-	$session->quit;
 };
 
 # if it waited for each of them, a few would do
@@ -83,7 +82,6 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
 	$proxy->pass;
 	zk_nothing_left($zk, 'no node is left when ZooKeeper is back');
 	is($session->value("SELECT zk_lock('/s/1'), zk_unlock('/s/1')"), 't|t', 'locks and unlocks');
-	$session->quit;
 };
 
 # Interrupts are held there; a process that emits a barrier waits for all
@@ -125,7 +123,6 @@ subtest 'what another session asks of it ends the waiting' => sub {
 		last if $took < 0.95;
 	}
 	in_time($took, 0.95, 'a cancel ends it');
-	$session->quit;
 };
 
 # --------------------------------------------------------- end of a backend

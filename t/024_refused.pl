@@ -126,7 +126,6 @@ $client->close;
 	# whose node is there until the session ends that was not accepted
 	is($s->value("SELECT zk_lock('/withdrawn'), zk_unlock('/withdrawn')"), 't|t',
 		'and is granted when nobody asks for authentication any more');
-	$s->quit;
 }
 
 zk_nothing_left($zk, 'nothing is left');
@@ -183,7 +182,6 @@ foreach my $what (sort keys %throttled)
 		}
 		cmp_ok($n, '>', @steps, 'each request was throttled');
 		$s->value('SELECT zk_unlock_all()');
-		$s->quit;
 	};
 }
 
@@ -215,7 +213,6 @@ subtest 'throttled: waits' => sub {
 	is($s->cancel($session)->{state}, '57014', 'one without a limit can be canceled');
 	$proxy->reset;
 	is($s->value(q{SELECT zk_lock('/throttled'), zk_unlock('/throttled')}), 't|t', 'and the session goes on');
-	$s->quit;
 };
 
 # As ZooKeeper does it, which somebody else keeps busy: what arrives while that is worked
@@ -262,7 +259,6 @@ subtest 'doubt without end' => sub {
 		$s->value('RESET zklock.operation_timeout');
 		is($s->query(sprintf "SELECT $calls{$op}, zk_unlock_all() > 0", "'/doubt/$op'")->{out}, 't|t', 'and the session goes on');
 	}
-	$s->quit;
 };
 
 # To a multi a follower gives the leader's answer, which is another one.
@@ -361,7 +357,6 @@ subtest 'locks that are lost while nothing is done with them' => sub {
 	my @ended = (qr/^ZooKeeper ended the session that held it\.$/);
 	told_only($s, $from, 'the session', qr/^ZooKeeper session $id was lost$/, qr/^ZooKeeper ended the session, or/,
 		qr{^the lock on "/idle/a" was lost$}, @ended, qr{^the lock on "/idle/c" was lost$}, @ended);
-	$s->quit;
 };
 
 # The loss is a reason to cancel what tells it
@@ -381,7 +376,6 @@ subtest 'a session that ends while the backend looks at it' => sub {
 		is(scalar(grep { $_ eq "ZooKeeper session $id was lost" } @lines), 1, 'the loss of the session is told once') or diag join "\n", @lines;
 		cmp_ok(scalar(grep { /^the lock on/ } @lines), '<=', 1, 'and that of the lock at most once');
 	}
-	$s->quit;
 };
 
 # An outage is told of if it lasted for a third of the timeout
@@ -412,7 +406,6 @@ subtest 'outages' => sub {
 	told_only($s, $from, 'one that is too long', qr{^the lock on "/outage" was lost$}, qr/^Nothing was heard/,
 		qr/^ZooKeeper session $id was lost$/, qr/^Nothing was heard from ZooKeeper for the whole session timeout of 12000 ms\./,
 		qr/^Check that ZooKeeper is running/);
-	$s->quit;
 };
 
 subtest 'a server that refuses' => sub {
@@ -429,7 +422,6 @@ subtest 'a server that refuses' => sub {
 		qr/^Nothing was heard .* of 4000 ms\. The last connection error was: Connection refused\.$/,
 		qr/^Check that ZooKeeper is running on the hosts and ports/);
 	$proxy->pass;
-	$s->quit;
 };
 
 # Each value once, however often the session connects, or another one begins
@@ -449,7 +441,6 @@ subtest 'a timeout that is not granted' => sub {
 	$from = log_end();
 	$s->value(q{SET zklock.session_timeout = '30s'; SELECT zk_lock('/granted')});
 	told_only($s, $from, 'what was asked');
-	$s->quit;
 };
 
 # What they are otherwise: t/078
@@ -558,7 +549,6 @@ subtest 'why there is none any longer' => sub {
 	my $other = $full->client;
 	kill 'CONT', $s->pid;
 	$fails->(qr/maxClientCnxns\..* zklock\.idle_timeout: .* Locks/, 'too many connections', sub { $other->close; });
-	$s->quit;
 };
 
 is_deeply([ told($bare, 0) ], [], 'a backend without a session says nothing');

@@ -360,7 +360,6 @@ subtest 'strict: a node deleted a moment before COMMIT' => sub {
 		is(zk_holds($session), $before, "$kind->{name}: taken again");
 		is($session->query('COMMIT')->{state}, '', "$kind->{name}: and commits");
 		$session->value('SELECT zk_unlock_all()');
-		$session->quit;
 	}
 	is(rows('strict'), 0, 'nothing that relied on one of these was committed');
 	is(rows('free'), @kind, 'what did not was');
@@ -413,7 +412,6 @@ subtest 'on, off: a hold that is known to be lost' => sub {
 		is($session->query('BEGIN; ' . take($kind, $path) . qq{; INSERT INTO t VALUES ('again $path'); COMMIT})->{state},
 			'', "$name: the next one commits");
 		is(rows("again $path"), 1, "$name: it is there");
-		$session->quit;
 	}
 };
 
@@ -461,7 +459,6 @@ subtest 'what was rolled back to a savepoint, or given back in time, does not co
 	is($session->query(q{SELECT pg_notify($$back$$, $$$$); COMMIT})->{state}, '', 'on: a hold that was given back in time');
 	is($session->query(q{INSERT INTO t VALUES ('back')})->{state}, '40001', 'on: but who writes relies on the other');
 	is(rows('back'), 0, 'nothing of this was committed');
-	$session->quit;
 };
 
 # The leader would have to be told after each of them
@@ -546,7 +543,6 @@ subtest 'zk_unlock, zk_unlock_shared and zk_semaphore_release of what is lost' =
 	is($session->query('DISCARD ALL')->{state}, '', 'DISCARD ALL');
 	is(zk_holds($session), '', 'gives up what is lost');
 	is($session->value(q{SELECT zk_lock('/b'), zk_semaphore_acquire('/c', 1), zk_unlock_all()}), 't|t|2', 'and works');
-	$session->quit;
 };
 
 # ------------------------------------------------------------ a lost session
@@ -647,7 +643,6 @@ subtest 'zk_lock_token and zk_fence' => sub {
 		is($session->query("SELECT zk_fence('$path')")->{state}, '55000', "$style: a lost shared one was never good for it: 55000");
 		is($token->(), '', "$style: no token");
 		$session->query('SELECT zk_unlock_all()');
-		$session->quit;
 	}
 	is(rows('token'), 0, 'nothing of it was committed');
 };
@@ -660,7 +655,6 @@ subtest 'on: a node deleted by hand, a moment before COMMIT' => sub {
 	delete_by_hand('/hand/7');
 	is($session->query('COMMIT')->{state}, '', 'on: not noticed within a third of the session timeout');
 	is(rows('on'), 1, 'on: commits');
-	$session->quit;
 };
 
 # The answer about one of a session's nodes proves nothing about another: so
@@ -711,7 +705,6 @@ subtest 'several locks, one of them deleted by hand' => sub {
 		$session->query($n == 3 ? "SELECT zk_unlock_shared('/several/3')" : "SELECT zk_unlock('/several/$n')");
 	}
 	is(rows('several'), 0, 'nothing was committed');
-	$session->quit;
 };
 
 # Nor does another node's answer prove that this one exists.
@@ -735,7 +728,6 @@ subtest 'several locks, and no watch can tell' => sub {
 	$proxy->release;
 	zk_is_lost($session->wait, '/unseen/1', 'and is told');
 	is(rows('unseen'), 0, 'nothing was committed');
-	$session->quit;
 };
 
 # PostgreSQL is then in the middle of its list of callbacks at COMMIT.
@@ -760,7 +752,6 @@ subtest 'another extension that writes elsewhere, or locks, while COMMIT is unde
 	my $result = $session->query(q{BEGIN; INSERT INTO t VALUES ('locks'); SELECT late($$SELECT zk_xact_lock('/late/own'); NOTIFY late$$); COMMIT});
 	is($result->{state}, '', 'a lock that is taken then') or diag $result->{err};
 	is($session->value('SELECT count(*) FROM zk_locks'), 0, '- goes with the transaction');
-	$session->quit;
 };
 
 # These have removed or copied files before they commit.
@@ -787,7 +778,6 @@ subtest 'what cannot be undone is not begun' => sub {
 	$session->value('SELECT zk_unlock_all()');
 	is($session->query($_)->{state}, '', "then: $_")
 	  for 'ALTER DATABASE doomed SET TABLESPACE doomed', 'DROP DATABASE doomed', 'DROP TABLESPACE doomed';
-	$session->quit;
 };
 
 # Nor is it refused when it is done
@@ -811,7 +801,6 @@ subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
 	zk_is_lost($session->query('COMMIT'), '/undone', 'what runs in a transaction block is judged at its COMMIT, too');
 	is($admin->value(q{SELECT datconnlimit FROM pg_database WHERE datname = 'postgres'}), -1, 'and taken back');
 	$session->value('SELECT zk_unlock_all()');
-	$session->quit;
 };
 
 subtest 'subscriptions, whose slots are on another server' => sub {
@@ -866,7 +855,6 @@ subtest 'COMMIT in a procedure' => sub {
 	is($session->query(q{CALL in_parts('/procedure', 2)})->{state}, '', 'called again, it comes to its end');
 	is($admin->value(q{SELECT string_agg(who, ', ') FROM t WHERE who LIKE 'part%'}),
 		'part 1, part 1, part 2, part 3', 'with all its parts');
-	$session->quit;
 };
 
 # ------------------------------------------------- without an xid, or elsewhere
@@ -948,7 +936,6 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	delete_by_hand('/fdw');
 	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock, to read');
 	is(rows('reader', 'remote'), 1, 'postgres_fdw: committed there');
-	$session->quit;
 };
 
 # The lock was held until then, but its node may have been gone before: a delete that is
@@ -966,7 +953,6 @@ subtest 'the answer to a release is lost' => sub {
 		like($result->{err}, qr/DETAIL:  ZooKeeper could not confirm that the lock was still held when it was released\.\nHINT:  Retry the transaction\./, '- which is said')
 		  if $guard eq 'strict';
 		is(rows("answer $guard"), $guard eq 'on' ? 1 : 0, '- the row');
-		$session->quit;
 	}
 };
 
@@ -1010,7 +996,6 @@ subtest 'what counts as writing' => sub {
 		$session->value('SELECT zk_unlock_all()');
 		is($session->query($statement =~ s/^PREPARE.*?; //r)->{state}, '', '- and without the lock it commits')
 		  if $statement =~ /PREPARE|^NOTIFY/;
-		$session->quit;
 	}
 	is($admin->value(q{SELECT string_agg(who, ' ' ORDER BY who) FROM remote_more}), 'prepared stays', 'nothing was written there');
 	is($admin->value('SELECT count(*) FROM parts'), 0, 'nor through a partition');
@@ -1038,7 +1023,6 @@ subtest 'what counts as writing' => sub {
 	my $heard = '';
 	zk_until(sub { $heard .= $listener->value('SELECT 1'); $heard =~ /not a write/ }, 'a notification');
 	is(() = $heard =~ /"lost"/g, 1, 'only that which had no lock is heard');
-	$_->quit for $session, $listener;
 };
 
 # PreCommit_Notify comes after the guard, and waits for other notifiers.
@@ -1084,7 +1068,6 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 		is($session->wait->{state}, '57014', "$guard: so does a cancel");
 		$session->value(q{BEGIN; SELECT zk_xact_lock('/queued'); INSERT INTO t VALUES ('not queued'); COMMIT});
 		is(rows('not queued'), $guard eq 'on' ? 1 : 2, 'who does not notify commits');
-		$session->quit;
 	}
 
 	# The time that a server of postgres_fdw takes to commit counts.
@@ -1114,7 +1097,6 @@ subtest 'COMMIT does not wait for NOTIFY until its lock may be gone' => sub {
 	is($session->wait->{state}, '', 'who waited for it commits');
 	is(rows('at last'), 1, 'the row is there');
 	is($session->value('SHOW lock_timeout'), '0', 'lock_timeout is what it was');
-	$_->quit for $session, $hanging;
 };
 
 # ---------------------------------------------------------- nobody to be asked
@@ -1221,7 +1203,6 @@ subtest 'cut off at COMMIT' => sub {
 	}
 	zk_works($session{$_}, "$_: works") for grep { !/terminate/ } @names;
 	is($session{'gone expired'}->value('SELECT losses FROM zk_session'), 1, 'gone expired: in a new ZooKeeper session');
-	$_->quit for values %session;
 };
 
 subtest 'the answer to the guard is lost' => sub {
@@ -1293,7 +1274,6 @@ subtest 'the answer to the guard is lost' => sub {
 	zk_is_lost($session->wait, '/answer', 'late: what it said is not true any more');
 	is(rows('late'), 0, 'late: the row is not there');
 	zk_works($session, 'late: works');
-	$_->quit for $session, $next;
 };
 
 $hand->close;

@@ -92,7 +92,6 @@ subtest 'two transactions, one path' => sub {
 	is($a->query("BEGIN; SELECT zk_fence('/old/a', 1), zk_fence('/old/b', 1)")->{state}, '', 'two paths in one transaction');
 	is($b->query("SELECT zk_fence('/old/c', 1)")->{state}, '', 'who is at another path does not wait');
 	$a->value('ROLLBACK');
-	$_->quit for $a, $b;
 };
 
 # Each adds one to the register, under a token of its own; one whose token is
@@ -133,7 +132,6 @@ subtest 'eight sessions, one path, tokens in any order' => sub {
 	is(fence('/register'), $token[-1], 'the highest stands in the table');
 	note scalar(@token) . ' of ' . $rounds * @s . ' were written';
 	cmp_ok(scalar @token, '<', $rounds * @s, 'others were refused');
-	$_->quit for @s;
 };
 
 subtest 'isolation levels' => sub {
@@ -171,7 +169,6 @@ subtest 'isolation levels' => sub {
 		$b->value("SELECT zk_fence('$dir/born', 20)");
 		is($a->query("SELECT zk_fence('$dir/born', 10); COMMIT")->{state}, '40001', "$level: a path that came meanwhile");
 		is(fence("$dir/born"), 20, "$level: the bigger one stands");
-		$_->quit for $a, $b;
 	}
 };
 
@@ -210,7 +207,6 @@ subtest 'with the token of the hold' => sub {
 	is($next->value(
 			q{BEGIN; SELECT zk_xact_lock('/hold/xact'); SELECT zk_fence('/hold/xact') = zk_lock_token('/hold/xact'); COMMIT}),
 		"t\nt", 'transaction scope');
-	$_->quit for $sleeper, $next;
 };
 
 # ------------------------------------------------------------ roles and schemas
@@ -302,7 +298,6 @@ subtest 'an extension in a schema with a strange name' => sub {
 	is($s->query("SELECT $odd.zk_fence('/odd', 1)")->{state}, '40001', 'with another table of that name in the search_path');
 	is($s->value('SELECT count(*) FROM public.zk_fences'), 0, 'which is not used');
 	is(fence('/odd'), '', 'each database has its own');
-	$s->quit;
 };
 
 # The owner of the schema may rename it, and put another in its place.  A
@@ -335,7 +330,6 @@ subtest 'a schema that is swapped while zk_fence runs' => sub {
 	is($admin->value(q{SELECT rolsuper FROM pg_roles WHERE rolname = 'swapper'}), 'f', 'nor are its triggers or defaults');
 	is($s->value(q{SELECT away.zk_fence('/swapped', 4)}), 4, 'then it finds its own');
 	is($s->value(q{SELECT count(*) FROM app.zk_fences}), 0, '- and not the other');
-	$_->quit for $s, $other;
 };
 
 # ----------------------------------------------- read-only, standby, dump
@@ -354,7 +348,6 @@ subtest 'a hot standby' => sub {
 	$there->value('SELECT zk_unlock_all()');
 	$standby->promote;
 	is_stale($there->query("SELECT zk_fence('/hold', 1)"), 1, $seen, 'promoted, it refuses what the primary did');
-	$there->quit;
 };
 
 # Two clusters that use one ensemble, and publish FOR ALL TABLES: B is the promoted standby
@@ -484,7 +477,6 @@ subtest 'pg_dump keeps the table' => sub {
 		my $s = zk_session($node, dbname => $db);
 		is_stale($s->query("SELECT zk_fence('/hold', 1)"), 1, $seen, "$how: what was refused is");
 		is($s->value("SELECT zk_fence('/hold', $seen + 1)"), $seen + 1, "$how: and a newer one passes");
-		$s->quit;
 	}
 	is(fence('/hold'), $seen, 'and nothing has changed where it came from');
 
@@ -539,7 +531,6 @@ subtest 'ZooKeeper is restored to an earlier state' => sub {
 	is($next->value(q{SELECT zk_unlock('/r')}), 't', 'and all goes on');
 	is($holder->value(q{SELECT zk_unlock_all()}), '0', 'the forgotten hold is gone');
 	zk_locks_again($holder, 'and its session locks again');
-	$_->quit for $holder, $next;
 };
 
 $admin->quit;

@@ -162,7 +162,6 @@ subtest 'statements' => sub {
 		in_time(time - $began, $name eq 'WHEN query_canceled' ? 2.5 : 1.5, "$name: soon");
 		$s->value('ROLLBACK');
 		zk_works($s, "$name: works again");
-		$s->quit;
 	}
 	like(slurp_file($node->logfile), qr/ERROR:  canceling statement due to loss of lock on "\Q$path{pg_sleep}\E"/, 'the log tells it, too');
 };
@@ -179,7 +178,6 @@ subtest 'other holds' => sub {
 		my $result = lost_in($s, $path, 'SELECT pg_sleep(600)');
 		is($result->{state}, '40001', "$name: 40001");
 		like($result->{message}, qr/"\Q$path\E/, "$name: the path");
-		$s->quit;
 	}
 };
 
@@ -190,7 +188,6 @@ subtest 'a node that somebody deletes' => sub {
 	my $result = $s->wait;
 	is_stopped($result, $path, 'deleted');
 	is($result->{detail}, 'Its node in ZooKeeper was deleted.', 'its cause');
-	$s->quit;
 };
 
 subtest 'session-scope locks' => sub {
@@ -220,14 +217,12 @@ subtest 'session-scope locks' => sub {
 		is_stopped(lost_in($s, $path, "CALL $procedure()"), $path, "a procedure that commits, $procedure");
 		$s->query("SELECT zk_unlock('$path')");
 	}
-	$s->quit;
 };
 
 subtest 'a cancel in an idle transaction is no end' => sub {
 	my ($s, $path) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')});
 	lose($s, $path);
 	is_stopped($s->query('SELECT pg_sleep(600)'), $path, 'the next statement');
-	$s->quit;
 };
 
 # Clients may take even a COMMIT that failed for the end of the transaction.  The comment
@@ -245,7 +240,6 @@ subtest 'COMMIT and ROLLBACK are not canceled before they begin' => sub {
 		# committed or refused
 		is($result->{err} =~ /(canceling)/ ? $1 : '', '', "$sql is not canceled");
 		is($result->{out}, 'ended', "$sql ends the transaction");
-		$s->quit;
 	}
 
 	my ($s, $path) = with_path(q{SELECT zk_lock('PATH')});
@@ -253,7 +247,6 @@ subtest 'COMMIT and ROLLBACK are not canceled before they begin' => sub {
 	until_event($s, 'PgSleep');
 	lose($s, $path);
 	is_stopped($s->wait, $path, 'what stands behind COMMIT');
-	$s->quit;
 };
 
 # PostgreSQL rolls the transaction back before such an error gets out
@@ -275,7 +268,6 @@ subtest 'a deferred trigger' => sub {
 		until_event($s, 'PgSleep');
 		lose($s, $path);
 		is_stopped($s->wait, $path, $name);
-		$s->quit;
 	}
 };
 
@@ -329,7 +321,6 @@ subtest 'a lost lock within a savepoint' => sub {
 	my ($s, $path) = with_path(q{BEGIN; SAVEPOINT a; SELECT zk_xact_lock('PATH')});
 	is_stopped(lost_in($s, $path, 'SELECT pg_sleep(600)'), $path, 'within it');
 	passes($s, "ROLLBACK TO a; SELECT pg_sleep($PATIENCE)", 'after it');
-	$s->quit;
 };
 
 # Given back after the cancel was sent, but before it had an effect
@@ -339,7 +330,6 @@ subtest 'a lost lock that is given back' => sub {
 	until_event($s, 'PgSleep');
 	lose($s, $path);
 	passes($s, undef, 'given back');
-	$s->quit;
 };
 
 # zk_unlock tells of the loss, and COMMIT will refuse all the same
@@ -380,7 +370,6 @@ subtest 'one that this transaction took, and gave back when it was lost' => sub 
 		$path = $begin->($s, $how, 1);
 		is_stopped($s->query('SELECT pg_sleep(600)'), $path, "$how: in a savepoint");
 		passes($s, "ROLLBACK TO a; SELECT pg_sleep($PATIENCE)", "$how: after ROLLBACK TO");
-		$s->quit;
 	}
 
 	my $s = zk_session($node);
@@ -402,7 +391,6 @@ subtest 'what the settings say' => sub {
 	{
 		my ($name, $s, undef, $commit) = @$_;
 		passes($s, undef, "$name is off", $commit);
-		$s->quit;
 	}
 
 	my ($s, $path) = with_path(q{SET zklock.cancel_on_loss = off; BEGIN; SELECT zk_xact_lock('PATH')});
@@ -412,7 +400,6 @@ subtest 'what the settings say' => sub {
 
 	($s, $path) = with_path(q{BEGIN; SELECT zk_xact_lock('PATH')}, zk_session($node, options => '-c log_min_messages=fatal'));
 	is(lost_in($s, $path, 'SELECT pg_sleep(600)')->{state}, '57014', 'with log_min_messages above ERROR: 57014');
-	$s->quit;
 };
 
 # Statements that run, those of sessions for whose locks others wait, and COMMITs.  Of
@@ -504,7 +491,6 @@ subtest 'a COMMIT that asks ZooKeeper' => sub {
 	$zk->end_session($_) for sessions_of($path);
 	$proxy->pass;
 	zk_is_lost($s->wait, $path, 'lost while COMMIT waits');
-	$s->quit;
 };
 
 subtest 'a COMMIT that waits for its synchronous standby' => sub {
@@ -626,7 +612,6 @@ subtest "$races losses at the end of a transaction" => sub {
 	is(zk_few(@wrong), '', 'no transaction was canceled that did not rely on the lock');
 	note(join ', ', map { "$outcome{$_} $_" } sort keys %outcome);
 	cmp_ok($outcome{$_} // 0, '>', 0, "some were $_") for qw(stopped passed);
-	$_->quit for @session;
 };
 
 # ---------------------------------------------------------- who runs the statement
@@ -664,7 +649,6 @@ subtest 'a cancel of the client' => sub {
 	$is_its_own->($s->cancel($admin), 'user request', 'is what it was when the lock no longer counts');
 	$is_its_own->($s->query(qq{BEGIN; SET LOCAL statement_timeout = '100ms'; SELECT zk_xact_lock('$path'), pg_sleep(600)}),
 		'statement timeout', 'and so is that of a timeout');
-	$s->quit;
 };
 
 subtest 'a cancel of the client at the same moment' => sub {

@@ -375,7 +375,6 @@ for_kinds(
 		cmp_ok($new->value("SELECT token FROM zk_locks WHERE path = '$path'"), '>', $old_token, 'and a greater token');
 		is($new->value(q{SELECT bool_and(state = 'held') FROM zk_locks}), 't', 'and its hold');
 		is($new->value(give($kind, $path)), 't', 'which it gives back');
-		$new->quit;
 	});
 
 for_kinds(
@@ -516,7 +515,6 @@ edge 'several at once, one of which is refused' => sub {
 		is($s->value("SELECT zk_lock_many('$all')"), 't', 'open again, all are had');
 		is($s->value('SELECT zk_unlock_all()'), 4, 'and given back');
 	}
-	$s->quit;
 };
 
 # Held before, and lost while the call waits for the other one
@@ -550,7 +548,6 @@ foreach my $end ('its node is deleted', 'its session ends')
 		like($result->{message}, qr{lock on "\Q$a\E" was lost}, 'says which');
 		is($s->value('SELECT path, state FROM zk_locks'), "$a|lost", 'nothing else is taken');
 		zk_until(sub { !own_nodes($b) }, 'no node of the other');
-		$_->quit for $s, $t;
 	};
 }
 
@@ -571,7 +568,6 @@ edge 'zk_lock_many: an answer with paths that are none' => sub {
 		is(grep({ $_->[1] eq 'x' && $_->[7] =~ /slash$/ } $proxy->log), 1, "$n: the answer was such a one");
 		is($s->query('SELECT zk_unlock_all()')->{out}, $n, "$n: they can be given back");
 	}
-	$s->quit;
 };
 
 edge 'zk_lock_many: far too many' => sub {
@@ -580,7 +576,6 @@ edge 'zk_lock_many: far too many' => sub {
 	my $before = $s->value($memory);
 	is($s->query("SELECT zk_lock_many(ARRAY(SELECT '/many/' || i FROM generate_series(1, 300000) i))")->{state}, '53400', 'refused');
 	is($s->value($memory), $before, 'nothing of them is kept');
-	$s->quit;
 };
 
 edge 'a closed parent' => sub {
@@ -600,7 +595,6 @@ edge 'a closed parent' => sub {
 	}
 	is(join(' ', $zk->tree('/zklock/edge/closed')), '', 'no directory was made');
 	$other->delete('/zklock/edge/closed');
-	$s->quit;
 };
 
 # ZOOKEEPER-2355: the node of a session that is over stays.

@@ -104,7 +104,6 @@ subtest 'the node of a lock, or of several' => sub {
 		note "$late nodes";
 		ok(zk_until(sub { !nodes() }, 'the node to be deleted', 20), '- created late, it is deleted');
 		zk_locks_again($session, '- and the session goes on');
-		$session->quit;
 	}
 };
 
@@ -122,7 +121,6 @@ subtest 'the mark of a claim' => sub {
 	zk_locks_again($session, '- and the session goes on');
 	is($session->value("$FOUND('/l/1')"), '1|done', '- the mark does not come any more');
 	is($session->value($claim), 't', '- and the period is to be had');
-	$session->quit;
 };
 
 # Here it comes after the mark was read, and before that is taken back.
@@ -137,7 +135,6 @@ subtest 'the mark of a claim, behind a look at it' => sub {
 	zk_locks_again($session, '- and the session goes on');
 	ok(zk_until(sub { $session->value("$FOUND('/l/4')") eq '1|done' }, 'the mark to be taken back', 20), '- the mark has come, and is taken back');
 	is($session->value($claim), 't', '- and the period is to be had');
-	$session->quit;
 };
 
 # A setting has changed meanwhile, so that the next call of the backend begins another
@@ -159,7 +156,6 @@ subtest 'the mark of a claim, from a session that was replaced' => sub {
 	is($session->value("$FOUND('/l/replaced')"), '1|done', '- the mark does not come any more');
 	$leader->end_session($id);
 	is($session->value($claim), 't', '- and the period is to be had');
-	$session->quit;
 };
 $admin->quit;
 zk_nothing_left($zk, 'nothing is left', sessions => 0);

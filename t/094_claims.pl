@@ -59,7 +59,6 @@ subtest 'what a claim costs' => sub {
 			'multi delete', "$guard: another lock is given back as ever");
 		is(scalar(() = $cost{requests} =~ /multi/g) + ($cost{requests} =~ /multi\*(\d)/ ? $1 - 1 : 0),
 			$guard eq 'strict' ? 3 : 2, "$guard: and asked for as ever");
-		$s->quit;
 	}
 	my ($s, $proxy) = zk_counted_session($node, $zk, 0, release_timeout => '1s');
 	$s->value("BEGIN; SELECT bool_and(zk_claim('/cost/many/' || i, to_timestamp(0))) FROM generate_series(1, 5) i");
@@ -67,7 +66,6 @@ subtest 'what a claim costs' => sub {
 	is_deeply([ @cost{qw(requests transactions)} ], [ 'multi*6', 6 ], 'five claims: one request marks them all');
 	is($s->value("SELECT string_agg(state, ' ') FROM generate_series(1, 5) i, zk_last_claim('/cost/many/' || i)"),
 		'done done done done done', 'all are done');
-	$s->quit;
 };
 
 # -------------------------------------------------------------------- ends of sessions
@@ -82,7 +80,6 @@ subtest 'disconnected right after' => sub {
 	my $s = zk_session($node);
 	$s->value('BEGIN; ' . claim('/gone', 6));
 	is($elsewhere->value(claim('/gone', 6, $_)), 'f', "who does not wait longer than $_ gets false") for '0', '2s';
-	$s->quit;
 };
 
 subtest 'the node stays, and is given back before the mark is settled' => sub {
@@ -103,7 +100,6 @@ subtest 'the node stays, and is given back before the mark is settled' => sub {
 		await_claim('/held', '1 done', 'the mark is taken back');
 		is($elsewhere->value(claim('/held', 2)), 't', 'and the period to be had');
 		$elsewhere->value(q{SELECT zk_claim_forget('/held')});
-		$s->quit;
 	}
 	zk_nothing_left($zk, 'nothing is left');
 };
@@ -154,7 +150,6 @@ subtest 'something else happens to the mark or to the node' => sub {
 	is($s->query(claim('/fleeting', 1))->{state}, '55000', 'no mark is made of an ephemeral node');
 	$hand->delete("$MARKS/fleeting");
 	is($s->value(claim('/fleeting', 1)), 't', '- but when that is gone');
-	$s->quit;
 };
 
 # A mark that was not answered, and one that somebody has made anew
@@ -174,7 +169,6 @@ subtest 'another mark of the same version' => sub {
 	zk_until(sub { !zk_locks_left($zk) }, 'the lock to be free');
 	is($hand->get($mark), 'anew', 'is left alone');
 	$hand->delete($mark);
-	$s->quit;
 };
 
 # Who reads the mark when his node is gone may read one that is taken back
@@ -187,7 +181,6 @@ subtest 'the lock is lost before the mark is read' => sub {
 	$hand->delete_contenders('/zklock/early');
 	$proxy->release;
 	is($s->wait->{state}, '55000', 'an error, and not false');
-	$s->quit;
 };
 
 # ---------------------------------------------------- in another extension's callback
@@ -212,7 +205,6 @@ subtest 'claims while COMMIT is under way' => sub {
 			is($elsewhere->value(claim($path, $n)), 'f', '- so nobody else gets it');
 		}
 		$s->value('SELECT zk_unlock_all()');
-		$s->quit;
 	}
 
 	# behind us, nothing would write the mark
@@ -262,7 +254,6 @@ subtest 'an error while a call that has got a lock tells of the loss of another'
 	is($elsewhere->value(q{SELECT zk_lock('/logged/b', '20s')}), 't', 'and the lock that it had got is free');
 	$elsewhere->value('SELECT zk_unlock_all()');
 	$s->query('SELECT zk_unlock_all()');
-	$s->quit;
 };
 
 # ---------------------------------------------------- marks that ZooKeeper refuses
@@ -305,7 +296,6 @@ subtest 'a quota is exceeded: the mark cannot be written' => sub {
 	is(last_claim('/quota/write'), '1 done', 'nothing is claimed');
 	limit('/quota/write', 0);
 	is($s->value(claim('/quota/write', 2)), 't', 'it can be when there is room');
-	$s->quit;
 };
 
 # The lock goes with its mark or, if that must stay pending, with the session.
@@ -387,7 +377,6 @@ subtest 'a quota is exceeded, and the session is over' => sub {
 	is(last_claim($path), '2 pending', 'as it is');
 	limit($path, 0);
 	is($s->value("SELECT zk_claim_forget('$path'); " . claim($path, 2)) =~ s/\n//r, 'tt', 'the session is usable');
-	$s->quit;
 };
 
 # As doc/reference.md says
@@ -410,7 +399,6 @@ subtest 'a later claim was there, and is undone' => sub {
 	await_claim($path, '2 pending', 'the first one is pending again');
 	is($s->value(claim($path, 2)), 'f', 'and stays so');
 	is(last_claim($path), '2 pending', '- after another call of its backend');
-	$_->quit for $s, $later;
 };
 
 # Behind all that look at the whole tree
@@ -422,7 +410,6 @@ subtest 'very many' => sub {
 	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE period IS NOT NULL}), 0, '- all of them');
 	is($s->value('BEGIN; ' . $many->(500) . '; COMMIT'), 't', 'those that fit commit');
 	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE state = 'done'}), 500, 'and are done');
-	$s->quit;
 };
 
 # -------------------------------------------------------------------- a standby

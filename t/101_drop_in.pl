@@ -495,7 +495,6 @@ zk_nothing_left($zk, 'nothing is left');
 		$part{$encoding} = space();
 		is($s->value(q{SELECT count(*) FROM zk_locks WHERE path ~ '/1$'}), 1, "a name of UTF-8 in $encoding is shown");
 		is($s->value('SELECT pg_advisory_unlock(1)'), 't', '- and its lock released');
-		$s->quit;
 	}
 	is($part{UTF8}, "u_\xc3\x9c_utf8", 'UTF8: as it is');
 	is($part{SQL_ASCII}, "u_\xc3\x9c_sql_ascii", 'SQL_ASCII: as it is');
@@ -847,7 +846,6 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	$s->value('DROP TABLE made; SET search_path = public, zklock_advisory, pg_catalog; CREATE TABLE made (a int)');
 	is($s->value(q{SELECT relnamespace::regnamespace FROM pg_class WHERE relname = 'made'}), 'public', '- or in the one before ours');
 	$s->value('DROP TABLE made');
-	$s->quit;
 }
 
 #

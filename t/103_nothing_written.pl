@@ -119,7 +119,6 @@ subtest 'holders, and those who wait' => sub {
 		$s->wait;
 		$s->value('SELECT zk_unlock_all()');
 	}
-	$_->quit for @all, @queue;
 };
 
 #
@@ -166,7 +165,6 @@ subtest 'an older proof' => sub {
 		is(join(' ', map { (split / /)[0] } $proxy->requests), $requests, '- at the price of ' . ($requests || 'nothing'));
 		is($proxy->trips, $trips, "- round trips: $trips");
 		$proxy->delay_ms(0);
-		$s->quit;
 	}
 	$client->close;
 };
@@ -182,7 +180,6 @@ subtest 'doubt, from now on' => sub {
 	is($result->{state}, '', 'more than a session timeout later it still runs');
 	cmp_ok($proxy->count('multi'), '>', 1, '- and the quorum was asked');
 	$s->value(q{SET zklock.cancel_on_loss = 'lost'; COMMIT});
-	$s->quit;
 };
 
 subtest 'a node that somebody deletes' => sub {
@@ -206,7 +203,6 @@ subtest 'a node that somebody deletes' => sub {
 		is($proxy->count('multi'), 0, '- and has asked no quorum');
 		$proxy->release;
 		$s->query("SELECT zk_unlock('$path')");
-		$s->quit;
 	}
 	$hand->close;
 };

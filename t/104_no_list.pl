@@ -173,7 +173,6 @@ subtest 'a session of ours' => sub {
 	$s->value(q{SELECT zk_unlock('/ours')});
 	is($other->wait->{out}, 't', 'one that waited meanwhile');
 	has_to_wait($s, $proxy, '/ours', sub { $other->value('SELECT zk_unlock_all()') }, '- is before the next');
-	$other->quit;
 };
 
 # Held with s, though somebody else stands there, with a greater number: so often that

@@ -161,7 +161,6 @@ subtest 'not because of what was given back, or goes with the transaction' => su
 	my $began = time;
 	zk_until(sub { time - $began > $PATIENCE }, 'some time');
 	is($session{$_}->value('SELECT 1'), 1, "$_: and lives on") for sort keys %how;
-	$_->quit for values %session;
 };
 
 # The loss was noticed before, but the signal comes after that.  (An abort lets it in first.)
@@ -181,7 +180,6 @@ subtest 'not because of what is given back when it is known to be lost' => sub {
 		lose($s, $id);
 		is($s->wait->{state}, '', "$name: no error");
 		is($s->value('SELECT 1'), 1, "$name: it lives");
-		$s->quit;
 	}
 };
 

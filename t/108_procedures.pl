@@ -328,7 +328,6 @@ subtest 'a deadlock with a row' => sub {
 	$s[0]->value('COMMIT');
 	is($admin->value('SELECT i FROM news'), 112, '- and both commit');
 	works($_, 'afterwards') for @s;
-	$_->quit for @s;
 };
 
 subtest 'a deadlock' => sub {
@@ -339,7 +338,6 @@ subtest 'a deadlock' => sub {
 	is_deeply(\@states, [ '', '40P01' ], 'one fails with 40P01, and the other one goes on');
 	$_->value('ROLLBACK') for @s;
 	works($_, 'afterwards') for @s;
-	$_->quit for @s;
 };
 
 # What was told to the server log, and a statement whose text somebody has removed
@@ -375,7 +373,6 @@ subtest 'what the backend itself has while it waits' => sub {
 	like($s->query($_)->{err}, qr/active snapshot: yes, the portal's: yes/, "$_: ends with one")
 	  for $call, "BEGIN; $call", "COMMIT; DO \$\$ BEGIN $call; END \$\$", "DO \$\$ BEGIN COMMIT; $call; END \$\$";
 	$s->value('SELECT zk_unlock_all()');
-	$s->quit;
 };
 
 subtest 'losses' => sub {
@@ -400,7 +397,6 @@ subtest 'losses' => sub {
 		is($s->wait->{state}, '40001', "$name: the wait ends when another lock of the transaction is lost");
 		$s->query('ROLLBACK');
 		works($s, $name);
-		$s->quit;
 	}
 
 	# it has nothing but its place in the queue
@@ -412,7 +408,6 @@ subtest 'losses' => sub {
 	zk_until(sub { ($admin->value(q{SELECT zk_session FROM zk_lock_queue('/held') WHERE NOT granted}) || $id) ne $id }, 'it to queue again');
 	$holder->value('SELECT zk_unlock_all()');
 	is($s->wait->{state}, '', 'its place in the queue is lost: it queues again, and gets the lock');
-	$s->quit;
 };
 
 $_->quit for $holder, $admin;

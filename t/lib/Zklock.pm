@@ -25,7 +25,8 @@ Zklock - what zklock's tests with real servers have in common
 =head1 DESCRIPTION
 
 A session is a psql that gets its commands through a pipe, so that a query can
-be under way while the test does something else.  Every wait has a deadline and
+be under way while the test does something else.  It ends with the scope that it
+is in, and quit is for those that must end before.  Every wait has a deadline and
 dies when it has passed.
 
 =cut
@@ -576,13 +577,13 @@ sub cancel
 # ZooKeeper session, which removes its nodes.
 sub quit
 {
-	my ($self) = @_;
+	my ($self, $timeout) = @_;
 	return unless $self->{psql};
 	local $SIG{PIPE} = 'IGNORE';
 	syswrite $self->{in}, "\\q\n";    # a forked child may keep the pipe open
 	close $self->{in};
 	my $psql = delete $self->{psql};
-	my $deadline = time + $TIMEOUT;
+	my $deadline = time + ($timeout // $TIMEOUT);
 	until (waitpid($psql, WNOHANG) != 0)
 	{
 		croak 'psql does not end' if time > $deadline;
@@ -674,11 +675,16 @@ sub _result
 	return \%result;
 }
 
+# A session ends with the scope that it is in, as if it had said so.  One whose query is
+# under way cannot; nor is there a server to wait for when the test itself ends.
 sub DESTROY
 {
 	my ($self) = @_;
 	local ($?, $!, $@);
-	$self->kill9 if Child::is_ours($self->{psql});
+	return unless Child::is_ours($self->{psql});
+	my $psql = $self->{psql};
+	if ($self->{mark} || ${^GLOBAL_PHASE} eq 'DESTRUCT') { $self->kill9; }
+	elsif (!eval { $self->quit(10); 1 }) { kill 'KILL', $psql; }
 	return;
 }
 
