@@ -72,7 +72,6 @@ subtest 'one round trip, in which all are confirmed, if that is asked for' => su
 	is(join('', map { $_->[1] } grep { $_->[2] eq 'delete' } $proxy->log), '>' x 16 . '<' x 16,
 		'release_timeout: COMMIT with 16 locks sends all deletes before the first answer');
 	cmp_ok($took, '>=', 0.2, '- and waits for a round trip of 200 ms');
-	note sprintf 'it took %.0f ms', 1000 * $took;
 	$proxy->delay_ms($DELAY);
 	$s->value('RESET zklock.release_timeout');
 };
@@ -199,8 +198,6 @@ subtest 'the event is all that a waiter needs' => sub {
 	my $got = $waiter->wait->{out};
 	my $took = time - $start;
 	is($got, 't', 'a waiter has the lock while none of its requests comes through');
-	note sprintf 'handover took %.1f ms, of which %d are the way of the event and of the delete',
-	  1000 * $took, 2 * $DELAY;
 	$its_proxy->reset;
 };
 # Wait until it stands in a queue.
@@ -399,7 +396,6 @@ subtest 'a try in vain: one round trip, no write' => sub {
 		is("$cost->{value} $cost->{trips} $cost->{transactions}", 'f 1 0', "before a writer: $try, over the own shared one");
 	}
 	my $cost = cost_of($s, $proxy, q{DO $$ BEGIN PERFORM zk_lock('/try/a'); EXCEPTION WHEN deadlock_detected THEN END $$});
-	note "deadlock: $cost->{requests}";
 	cmp_ok($cost->{trips}, '<=', 2, 'zk_lock there: fails after one round trip, and takes its node away');
 	is($zk->ephemerals_count, 3, '- which is not left');
 	foreach my $call (q{zk_lock('/try/a')}, q{zk_xact_lock('/try/a', '1min')}, q{zk_lock_many('{/try/0,/try/a,/try/b}')})
@@ -433,7 +429,6 @@ subtest 'several at once' => sub {
 		$proxy->delay_ms($DELAY);
 		is($cost->{value}, 't', "$k that are free");
 		cmp_ok($cost->{trips}, '<=', 2, '- in two round trips at most');
-		note "$k: $cost->{requests}";
 		is($cost->{transactions}, 1, '- and one transaction');
 		if ($k > 1)
 		{
@@ -475,11 +470,9 @@ subtest 'several at once' => sub {
 	$s->send(q{SELECT zk_lock_many((SELECT array_agg('/several/10/' || i) FROM generate_series(1, 10) i))});
 	zk_until(sub { $zk->watch_count >= 2 }, 'it waits');
 	settled($proxy);
-	note 'waits: ' . asked($proxy);
 	$proxy->clear_log;
 	$holder->value('SELECT zk_unlock_all()');
 	is($s->wait->{out}, 't', 'the one in the middle is given back');
-	note 'goes on: ' . settled($proxy);
 	cmp_ok($proxy->trips, '<=', 2, '- two round trips more');
 	is($s->value('SELECT zk_unlock_all()'), 10, '- all are held');
 };
@@ -632,7 +625,6 @@ subtest 'a semaphore with a queue' => sub {
 			$waiter->send("SELECT zk_semaphore_acquire('$path', $permits)");
 			zk_until(sub { $zk->watch_count == 2 * $i }, 'the waiter watches');
 			settled($its_proxy);
-			note "waiter $i of $permits: " . asked($its_proxy);
 			is($its_proxy->trips, 2, "$permits permits: waiter $i is queued after two round trips");
 			push @queue, [ $waiter, $its_proxy ];
 		}
@@ -647,7 +639,6 @@ subtest 'a semaphore with a queue' => sub {
 			# and tells the next, without waiting for the answer
 			cmp_ok($next_proxy->trips, '<=', $permits > 1 ? 2 : 1, '- after one round trip at most');
 			my @asked = map { asked($_) || '-' } $next_proxy, map { $_->[1] } @queue;
-			note 'they asked: ' . join ', ', @asked;
 			ok(!(grep { $_->[0]->is_done } @queue), '- and nobody else');
 			push @holders, $next;
 		}

@@ -376,7 +376,6 @@ foreach my $outage (sort keys %outage)
 		# never while it is known to be disconnected
 		my $limit = $outage =~ /known/ ? 0.95 : 1 + $SLACK;
 		in_time($result->{seconds}, $limit, 'waits no longer than that');
-		note(sprintf '%s: %.0f ms', $name, 1000 * $result->{seconds});
 		is($admin->value('SELECT count(*) FROM t'), 1, 'it is there');
 		$admin->value('TRUNCATE t');
 		is($session->value('SELECT count(*) FROM zk_locks'), 0, 'no hold');
@@ -622,7 +621,6 @@ subtest 'an outage costs nothing' => sub {
 	foreach my $name (sort keys %pid)
 	{
 		my $used = zk_cpu_seconds($pid{$name}) - $cpu{$name};
-		note(sprintf '%s: %.0f ms of CPU time in 2 s', $name, 1000 * $used);
 		cmp_ok($used, '<', 0.2, "$name: does not spin");
 	}
 	is(-s $node->logfile, $log_before, 'nothing in the log');
@@ -775,7 +773,6 @@ subtest 'one is silent, and the others hold an election' => sub {
 	$_->pass for @proxies;
 	my $began = time;
 	zk_until(sub { !grep { $_->value('SELECT state FROM zk_locks') ne 'held' } @s }, 'all to be with the others', 2 * $MOMENT);
-	note sprintf '%.1f s', time - $began;
 	is($_->value('SELECT losses FROM zk_session'), 0, 'is back long before the library gives up the silent one') for @s;
 	$_->value('SELECT zk_unlock_all()'), $_->quit for @s;
 };
@@ -865,7 +862,6 @@ subtest 'nobody takes us' => sub {
 		my @s = @{ $one->{s} };
 		my @tries = map { scalar tries($_) } @proxies;
 		my $seconds = time - $began;
-		note "of $one->{n}: @tries in $seconds s";
 
 		# half of 50, 100, 200 and 400 ms, and then at most one in half a second
 		cmp_ok($_, '<=', 3 * (6 + 2 * $seconds), 'a few tries of each server') for @tries;
@@ -902,7 +898,6 @@ subtest 'nobody waits for it' => sub {
 	is($s->query(q{SELECT zk_lock('/idle', '200ms')})->{state}, '58000', 'nobody takes us');
 	sleep 5;
 	my @tries = tries($proxy);
-	note join ' ', map { sprintf '%.2f', $_ } pauses(@tries);
 	cmp_ok(@tries, '<=', 12, 'fewer and fewer tries');
 	cmp_ok(max(pauses(@tries)), '>', 0.75, '- with ever longer pauses');
 	$proxy->pass;
@@ -926,7 +921,6 @@ subtest 'a server that is only good to begin with' => sub {
 	my @tries;
 	zk_until(sub { @tries = tries($proxy); @tries >= 2 }, 'it to be tried again');
 	my $seconds = time - $began;
-	note sprintf '%d in %.1f s', scalar @tries, $seconds;
 	cmp_ok(@tries, '<=', 14 * $seconds / 3, 'is tried again, but not all the time');
 	$proxy->reset;
 	is($s->wait->{out}, 't', 'and used when it is better');
@@ -944,7 +938,6 @@ subtest 'an address that cannot even be tried' => sub {
 	my $before = $woken->();
 	sleep 3;
 	my $n = $woken->() - $before;
-	note "$n times";
 	cmp_ok($n, '<', 30, 'does not keep the keeper awake');
 	kill 'INT', $s->pid;
 	is($s->wait->{state}, '57014', 'canceled');

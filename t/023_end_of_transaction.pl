@@ -53,7 +53,6 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper down" => sub {
 	$proxy->cut_off;
 	zk_wait_session($session, 'suspended');
 	my $result = $session->query('ROLLBACK');
-	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
 	in_time($result->{seconds}, 1, 'ROLLBACK does not wait while it is disconnected');
 	is($session->value('SELECT count(*) FROM zk_locks'), 0, 'no hold is left');
 	$proxy->pass;
@@ -72,11 +71,9 @@ subtest "$MANY subtransactions with a lock each, ZooKeeper silent" => sub {
 	$proxy->blackhole;
 	my $half = $MANY / 2;
 	my $result = $session->query("ROLLBACK TO SAVEPOINT s$half");
-	note(sprintf 'ROLLBACK TO SAVEPOINT: %.0f ms', 1000 * $result->{seconds});
 	in_time($result->{seconds}, $SLACK, 'ROLLBACK TO SAVEPOINT never waits');
 	is($session->value('SELECT count(*) FROM zk_locks'), $half - 1, 'half of them are left');
 	$result = $session->query('ROLLBACK');
-	note(sprintf 'ROLLBACK: %.0f ms', 1000 * $result->{seconds});
 	in_time($result->{seconds}, 1 + $SLACK, 'ROLLBACK waits once');
 	cmp_ok($result->{seconds}, '>', 0.95, 'for what its subtransactions took, too');
 	$proxy->pass;
@@ -102,7 +99,6 @@ subtest 'what another session asks of it ends the waiting' => sub {
 		$proxy->pass;
 		is($session->wait->{state}, '', 'COMMIT');
 		zk_until(sub { nodes('/barrier') == 0 }, 'the release');
-		note(sprintf 'DROP DATABASE ended %.0f ms after COMMIT began', 1000 * $took);
 		last if $took < 0.95;
 	}
 	in_time($took, 0.95, 'DROP DATABASE is not held up');
@@ -169,7 +165,6 @@ foreach my $ending (sort keys %ending)
 		my $began = $ending{$ending}->($session);
 		is($waiter->wait->{out}, 't', 'the waiter gets the lock');
 		my $seconds = time - $began;
-		note(sprintf 'after %.0f ms', 1000 * $seconds);
 		in_time($seconds, $SLACK, 'at once');
 		is($waiter->value("SELECT zk_lock('/b2', '1min'), zk_unlock('/b2'), zk_unlock('/b')"),
 			't|t|t', 'and the other one');
@@ -239,7 +234,6 @@ undef $admin;
 my @plain = map { zk_session($node) } 1 .. 4;
 my $plain = stop_seconds();
 @plain = ();
-note(sprintf 'pg_ctl stop -m fast without locks: %.0f ms', 1000 * $plain);
 
 my %outage = (
 	'up' => sub { },
@@ -264,7 +258,6 @@ foreach my $outage (sort keys %outage)
 		}
 		undef $admin;
 		my $seconds = stop_seconds();
-		note(sprintf '%.0f ms', 1000 * $seconds);
 		in_time($seconds, $plain + ($outage eq 'up' ? 0 : $EXIT_BOUND) + $SLACK, 'the server stops in time');
 		$proxy->pass;
 		zk_nothing_left($zk, 'nothing is left');
@@ -278,7 +271,6 @@ subtest 'the postmaster is killed' => sub {
 	$node->kill9;
 	zk_until(sub { !zk_locks_left($zk) }, 'no lock is left');
 	my $seconds = time - $began;
-	note(sprintf 'after %.0f ms', 1000 * $seconds);
 	pass('no lock is left');
 	in_time($seconds, $SESSION_TIMEOUT / 2, '- since its backends give them back');
 };

@@ -235,7 +235,6 @@ subtest 'a server that throttles' => sub {
 		},
 		'it to be throttled');
 	ok(!@bad, 'each lock is taken and given back, however often that is refused') or diag @bad;
-	note "$rounds rounds";
 	kill 'KILL', $pid;
 	waitpid $pid, 0;
 	$s->quit;

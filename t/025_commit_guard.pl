@@ -465,7 +465,6 @@ subtest 'what was rolled back to a savepoint, or given back in time, does not co
 subtest 'on: answers that all come after a silence' => sub {
 	my $result = $slow->wait;
 	isnt($result->{state}, '', 'COMMIT fails');
-	note $result->{message};
 	in_time(time - $slow_since, 2 * 10 + 4 + $SLACK, 'after twice operation_timeout, and a third of the session timeout');
 	is(rows('slow'), 0, 'the row is not there');
 	$slow_proxy->delay_ms(0);
@@ -1165,7 +1164,6 @@ subtest 'cut off at COMMIT' => sub {
 	{
 		my $result = $session{$name}->wait;
 		zk_is_lost($result, '/cut/' . ($name =~ tr{ }{/}r), $name);
-		note(sprintf '%s: %.0f ms', $name, 1000 * $result->{seconds});
 		in_time($result->{seconds}, 3 + $SLACK, "$name: after operation_timeout");
 		cmp_ok($result->{seconds}, '>', 2.9, "$name: not before");
 		is(rows("cut $name"), 0, "$name: the row is not there");

@@ -101,7 +101,6 @@ subtest 'the node of a lock, or of several' => sub {
 		is_deeply([nodes()], [], '- the quorum denies it');
 		come_back();
 		my $late = zk_until(sub { nodes() }, 'the node');
-		note "$late nodes";
 		ok(zk_until(sub { !nodes() }, 'the node to be deleted', 20), '- created late, it is deleted');
 		zk_locks_again($session, '- and the session goes on');
 	}

@@ -1,6 +1,7 @@
 # Claims: what they cost; marks that ZooKeeper refuses, or that somebody else has
 # written; and claims in places where they are rarely made.  (sql/claims.sql has what
-# one session sees, and t/097 who gets a period when something fails or gets lost.)
+# one session sees, t/010 those on a standby, and t/097 who gets a period when something
+# fails or gets lost.)
 
 use strict;
 use warnings;
@@ -19,11 +20,7 @@ use Zklock;
 use ZooKeeper;
 
 my $zk = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
-my $node = zk_cluster(
-	'main', $zk,
-	'zklock.session_timeout' => '30s',
-	wal_level => 'replica',
-	max_wal_senders => 2);
+my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '30s');
 my $elsewhere = zk_session($node);
 claims_are_read_by($elsewhere);
 my $hand = $zk->client;
@@ -410,22 +407,6 @@ subtest 'very many' => sub {
 	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE period IS NOT NULL}), 0, '- all of them');
 	is($s->value('BEGIN; ' . $many->(500) . '; COMMIT'), 't', 'those that fit commit');
 	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE state = 'done'}), 500, 'and are done');
-};
-
-# -------------------------------------------------------------------- a standby
-
-subtest 'on a standby' => sub {
-	$node->backup('backup');
-	my $standby = PostgreSQL::Test::Cluster->new('standby');
-	$standby->init_from_backup($node, 'backup', has_streaming => 1);
-	$standby->start;
-	my $s = zk_session($standby);
-	is($s->value(claim('/standby', 1)), 't', 'a claim');
-	is($s->value(claim('/standby', 1)), 'f', 'is made once');
-	await_claim('/standby', '1 done', 'and done');
-	is($elsewhere->value("SELECT transaction_id IS NULL FROM zk_last_claim('/standby')"), 't', 'by no transaction of that server');
-	$s->quit;
-	$standby->stop;
 };
 
 $elsewhere->quit;

@@ -101,14 +101,12 @@ subtest 'holders, and those who wait' => sub {
 
 	pass_time(2, 'the first heartbeats, which set watches');
 	my $written = written_in(4, @all);
-	note scalar(@all) . " sessions, four heartbeats: $written transactions";
 	# one that stood still for most of its timeout asks the quorum
 	cmp_ok($written, '<', @all / 4, 'of the heartbeats of ' . scalar(@all) . ' sessions nothing was written');
 
 	my @queue = queue(9, q{SELECT zk_lock('/queue')});
 	pass_time(2, 'the first heartbeats');
 	$written = written_in(4, @all, @queue);
-	note "and with nine in a queue: $written transactions";
 	cmp_ok($written, '>', 2, 'the first waiter of a queue asks the quorum');
 	cmp_ok($written, '<', 7 + @all / 4, '- and no other');
 
