@@ -1,11 +1,10 @@
 # ZooKeeper cannot be reached, or is something else, or comes and goes: at the
-# first call, while a lock is held, while one waits, at COMMIT.  Also what it
-# takes away: sessions that expire.  (Nodes that somebody deletes: t/025, t/074, and
+# first call, while a lock is held, while one waits.  Also what it takes away: sessions
+# that expire.  (Nodes that somebody deletes: t/025, t/074, and
 # t/056 with their directories.)
 #
-# A lock that may be lost is never shown as held; a transaction that relied on a
-# lost one does not commit; and the backend continues with a new ZooKeeper
-# session.
+# A lock that may be lost is never shown as held, and the backend continues with a new
+# ZooKeeper session.
 #
 # Also, which server is tried when, for how long, and how soon again: a living one
 # among several is found at once, a silent one leaves time for the others, and
@@ -249,21 +248,6 @@ subtest 'a server that is not ZooKeeper' => sub {
 	waitpid $_, 0 for splice @fakes;
 };
 
-subtest 'two of three servers dead' => sub {
-	foreach my $dead (
-		[ closed_port(), closed_port() ],
-		[ closed_port(), 'no-such-host.invalid:2181' ],
-		[ closed_port(), black_hole() ],
-		[ black_hole(), black_hole() ])
-	{
-		# each session tries them in a random order
-		my $hosts = join ',', @$dead, $zk->hosts;
-		my @sessions = map { zk_session_with($node, session_timeout => '3s', hosts => $hosts, connect_timeout => '1min') } 1 .. 4;
-		$_->send("SELECT zk_lock('/3/' || pg_backend_pid())") for @sessions;
-		is($_->wait->{out}, 't', 'finds the one that lives') for @sessions;
-	}
-};
-
 # ZOOKEEPER-2466: the client library sticks to the dead one of two servers.
 subtest 'two servers that die in turn' => sub {
 	my @proxies = map { ZkProxy->new($zk) } 1 .. 2;
@@ -298,6 +282,9 @@ subtest 'down while a lock is held, and back within the session timeout' => sub 
 	is(state_of($session, '/h'), 'suspect', 'suspect while it is down');
 	is($session->value('SELECT state FROM zk_session'), 'suspended', 'as is the session');
 	is($session->value("SELECT zk_lock_token('/h')"), $token, 'with its token');
+	my $commit = $session->query('INSERT INTO t VALUES (1)');
+	is("$commit->{state} @{ $commit->{warnings} }", ' ', 'and a COMMIT may rely on what was proven a moment ago');
+	in_time($commit->{seconds}, 0.95, 'at once');
 
 	$session->value("SET zklock.operation_timeout = '300ms'");
 	my $result = $session->query("SELECT zk_lock('/h')");
@@ -350,135 +337,10 @@ subtest 'down while a lock is waited for' => sub {
 	zk_locks_again($impatient, 'the other one goes on, too');
 };
 
-# ------------------------------------------------------------------ at COMMIT
-
-my %outage = (
-	'known to be down' => sub {
-		my ($session) = @_;
-		$proxy->cut_off;
-		zk_wait_session($session, 'suspended');
-	},
-	'just gone down' => sub { $proxy->cut_off },
-	'silent' => sub { $proxy->blackhole });
-
-foreach my $outage (sort keys %outage)
-{
-	my $name = "COMMIT, ZooKeeper $outage";
-	subtest $name => sub {
-		# it must not notice a silence before that
-		my $session = zk_session_with($node, release_timeout => '1s', session_timeout => '60s');
-		$session->value("BEGIN; INSERT INTO t VALUES (1)");
-		$session->value("SELECT zk_xact_lock('/c')");
-		$outage{$outage}->($session);
-		my $result = $session->query('COMMIT');
-		is($result->{state}, '', 'commits');
-		is_deeply($result->{warnings}, [], 'without a warning');
-		# never while it is known to be disconnected
-		my $limit = $outage =~ /known/ ? 0.95 : 1 + $SLACK;
-		in_time($result->{seconds}, $limit, 'waits no longer than that');
-		is($admin->value('SELECT count(*) FROM t'), 1, 'it is there');
-		$admin->value('TRUNCATE t');
-		is($session->value('SELECT count(*) FROM zk_locks'), 0, 'no hold');
-		is(own_nodes('/c'), 1, 'the node still is');
-		$proxy->pass;
-		zk_until(sub { own_nodes('/c') == 0 }, 'the node goes');
-		zk_locks_again($session, 'the node goes when ZooKeeper is back');
-	};
-}
-
 # --------------------------------------------------------------------- expiry
 
-# Each session does something before and something after; "lost" is true in
-# between.  (What a COMMIT does that relied on what: t/025.)
-subtest 'expired' => sub {
-	my $before = other_locks('/e/waiter');
-	my %session;
-	my %setup = (
-		holder => "SELECT zk_lock('/e/holder')",
-		twice => "SELECT zk_lock('/e/twice'), zk_lock('/e/twice')",
-		all => "SELECT zk_lock('/e/all'), zk_lock('/e/all'), zk_lock('/e/all2')",
-		reader => "BEGIN; SELECT zk_xact_lock('/e/reader')",
-		rollback => "BEGIN; SELECT zk_xact_lock('/e/rollback')",
-		later => "SELECT zk_lock('/e/later')");
-	foreach my $name (sort keys %setup)
-	{
-		$session{$name} = zk_session_with($node, session_timeout => '60s');
-		$session{$name}->value($setup{$name});
-	}
-	my $waiter = zk_session_with($node, session_timeout => '60s', operation_timeout => '60s');
-	$waiter->send("SELECT zk_lock('/e/waiter')");
-	zk_until(sub { own_nodes('/e/waiter') == 1 }, 'the waiter in the queue');
-	my ($first_node) = own_nodes('/e/waiter');
-
-	$proxy->cut_off;
-	zk_wait_hold($session{$_}, 'suspect', "/e/$_") for sort keys %setup;
-	$zk->end_sessions_of(grep { !/other/ } zk_locks_left($zk));
-	is(scalar(grep { !/other/ } zk_locks_left($zk)), 0, 'all sessions have expired');
-	isnt(state_of($session{$_}, "/e/$_"), 'held', "$_: not held") for sort keys %setup;
-	my $behind = other_locks('/e/waiter');
-	my $new_owner = other_locks('/e/holder');
-	$proxy->pass;
-	foreach my $name (sort keys %setup)
-	{
-		my $path = "/e/$name";
-		zk_wait_hold($session{$name}, 'lost', $path);
-		is($session{$name}->value("SELECT zk_lock_token('$path') IS NULL"), 't', "$name: no token");
-		is($session{$name}->value("SELECT token IS NULL FROM zk_locks WHERE path = '$path'"),
-			't', "$name: nor in zk_locks");
-	}
-
-	my $s = $session{holder};
-	my $result = $s->query("SELECT zk_lock('/e/holder')");
-	is($result->{state}, '55000', 'holder: locking again is refused');
-	like($result->{hint}, qr/zk_unlock/, 'holder: with a hint');
-	is($s->query("SELECT zk_xact_lock('/e/holder')")->{state}, '55000', 'holder: in the other scope, too');
-	is($s->query("SELECT zk_try_lock('/e/holder')")->{state}, '55000', 'holder: as is a try');
-	is($s->value("SELECT zk_lock('/e/another'), zk_unlock('/e/another')"), 't|t', 'holder: another path works');
-	is(state_of($s, '/e/holder'), 'lost', 'holder: with that, it stays lost');
-	is($s->value('SELECT losses FROM zk_session'), 1, 'holder: zk_session counts it');
-	$result = $s->query("SELECT zk_unlock('/e/holder')");
-	is($result->{out}, 'f', 'holder: zk_unlock is false');
-	is("@{ $result->{warnings} }", 'the lock on "/e/holder" had been lost', 'holder: with a warning');
-	is($s->value('SELECT count(*) FROM zk_locks'), 0, 'holder: no hold is left');
-	is($s->value("SELECT zk_try_lock('/e/holder')"), 'f', 'holder: somebody else has the lock');
-	ok($other->exists($new_owner), 'holder: whose node is still there');
-	$other->delete($new_owner);
-	is($s->value("SELECT zk_lock('/e/holder')"), 't', 'holder: then it can be had again');
-	is(state_of($s, '/e/holder'), 'held', 'holder: held');
-
-	$result = $session{twice}->query("SELECT zk_unlock('/e/twice')");
-	is($result->{out}, 'f', 'twice: one zk_unlock ...');
-	is($session{twice}->value('SELECT count(*) FROM zk_locks'), 0, 'twice: ... drops both holds');
-
-	$s = $session{all};
-	$s->value("SELECT zk_lock('/e/all3')");
-	$result = $s->query('SELECT zk_unlock_all()');
-	is($result->{out}, 1, 'all: zk_unlock_all counts what was still held');
-	is(join(', ', sort @{ $result->{warnings} }),
-		'the lock on "/e/all" had been lost, the lock on "/e/all2" had been lost', 'all: and warns of the others');
-	is($s->value('SELECT count(*) FROM zk_locks'), 0, 'all: nothing is left');
-
-	$result = $session{reader}->query('COMMIT');
-	is($result->{state}, '40001', 'reader: COMMIT fails, though nothing was written');
-	like($result->{message}, qr{/e/reader}, 'reader: names the path');
-	like($result->{hint}, qr/zk_unlock/, 'reader: with a hint');
-	is($session{reader}->value("BEGIN; SELECT zk_xact_lock('/e/reader'); COMMIT"), 't', 'reader: the next transaction works');
-	is($session{rollback}->query('ROLLBACK')->{state}, '', 'rollback: does no harm');
-	is($session{rollback}->value('SELECT count(*) FROM zk_locks'), 0, 'rollback: no hold is left');
-	zk_locks_again($session{rollback}, 'rollback: works');
-	$result = $session{later}->query("BEGIN; SELECT zk_xact_lock('/e/later2'); COMMIT");
-	is($result->{state}, '', 'later: a later transaction that only takes another lock commits');
-
-	# at the end of the queue
-	ok(!$waiter->is_done, 'waiter: still waits');
-	zk_until(sub { own_nodes('/e/waiter') == 1 }, 'the waiter in the queue again');
-	isnt((own_nodes('/e/waiter'))[0], $first_node, 'waiter: queues again');
-	$other->delete($before);
-	zk_until(sub { $waiter->is_done || $zk->watch_count > 0 }, 'the waiter looks');
-	ok(!$waiter->is_done, 'waiter: behind who came meanwhile');
-	$other->delete($behind);
-	is($waiter->wait->{out}, 't', 'waiter: gets the lock');
-};
+# (What becomes of locks of each kind when their session has expired, and of a COMMIT that
+# relied on them: t/025; of those who wait: t/056.)
 
 # The client must conclude that by its own clock.
 subtest 'expired in silence' => sub {
@@ -725,28 +587,25 @@ sub turn_away
 
 # -------------------------------------------------------------- which, and when
 
-subtest 'the living one of several is found at once' => sub {
-	foreach my $dead ([ map { closed_port() } 1 .. 4 ], [ '255.255.255.255:2181', closed_port() ])
+# Each session tries them in a random order, and waits a second at most for those that are
+# silent, however long its timeouts.
+subtest 'the living one of several' => sub {
+	foreach (
+		[ 'that refuse' => 0, map { closed_port() } 1 .. 4 ],
+		[ 'that cannot even be tried' => 0, '255.255.255.255:2181', closed_port() ],
+		[ 'whose name does not resolve' => 3, 'no-such-host.invalid:2181', closed_port() ],
+		[ 'that do not answer to a SYN' => 3, black_hole(), black_hole() ],
+		[ 'that say nothing' => 3, silent(), silent() ])
 	{
-		my @s = map { zk_session_with($node, hosts => join ',', @$dead, $zk->hosts) } 1 .. 3;
-		foreach my $s (@s)
+		my ($what, $seconds, @dead) = @$_;
+		my $hosts = join ',', @dead, $zk->hosts;
+		my @s = map { zk_session_with($node, hosts => $hosts, session_timeout => '60s', connect_timeout => '30s') } 1 .. 4;
+		$_->send(q{SELECT zk_lock('/living/' || pg_backend_pid())}) for @s;
+		foreach (map { $_->wait } @s)
 		{
-			my $result = $s->query(q{SELECT zk_lock('/first/' || pg_backend_pid())});
-			is($result->{out}, 't', @$dead . ' of ' . (@$dead + 1) . ' are down');
-			in_time($result->{seconds}, $SLACK, '- at once');
+			is($_->{out}, 't', "is found beside those $what");
+			in_time($_->{seconds}, $seconds + $SLACK, '- in time');
 		}
-	}
-};
-
-# However long the session timeout, zklock.connect_timeout is 5 seconds.
-subtest 'the living one behind silent ones' => sub {
-	my $hosts = join ',', silent(), silent(), $zk->hosts;
-	my @s = map { zk_session_with($node, hosts => $hosts, session_timeout => '60s', connect_timeout => '30s') } 1 .. 6;
-	$_->send(q{SELECT zk_lock('/behind/' || pg_backend_pid())}) for @s;
-	foreach (map { $_->wait } @s)
-	{
-		is($_->{out}, 't', 'is found');
-		in_time($_->{seconds}, 3 + $SLACK, '- in time');
 	}
 };
 
