@@ -636,16 +636,6 @@ subtest 'zk_lock_token and zk_fence' => sub {
 	is(rows('token'), 0, 'nothing of it was committed');
 };
 
-subtest 'on: a node deleted by hand, a moment before COMMIT' => sub {
-	# "on" has a fresh answer and does not ask: this is the purpose of "strict".
-	my $proxy = new_proxy();
-	my $session = zk_session_with($node, hosts => $proxy);
-	$session->value(q{BEGIN; INSERT INTO t VALUES ('on'); SELECT zk_xact_lock('/hand/7')});
-	delete_by_hand('/hand/7');
-	is($session->query('COMMIT')->{state}, '', 'on: not noticed within a third of the session timeout');
-	is(rows('on'), 1, 'on: commits');
-};
-
 # The answer about one of a session's nodes proves nothing about another: so
 # each is watched before its own create is too old to count. The check is
 # answered, and in the next packet the session learns that the node is gone
@@ -743,10 +733,13 @@ subtest 'another extension that writes elsewhere, or locks, while COMMIT is unde
 	is($session->value('SELECT count(*) FROM zk_locks'), 0, '- goes with the transaction');
 };
 
-# These have removed or copied files before they commit.
+# These have removed or copied files before they commit; or they have asked the publisher
+# of a subscription for a slot, here one that nobody reaches.
 subtest 'what cannot be undone is not begun' => sub {
 	my $session = zk_session_with($node, commit_guard => 'strict');
+	my $publisher = q{CONNECTION 'host=/nowhere' PUBLICATION p};
 	$session->value('CREATE DATABASE doomed');
+	$session->value("CREATE SUBSCRIPTION s $publisher WITH (connect = false)");
 	$session->value('SET allow_in_place_tablespaces = on');
 	$session->value(q{CREATE TABLESPACE doomed LOCATION ''});
 	$session->value(q{SELECT zk_lock('/undone')});
@@ -756,7 +749,10 @@ subtest 'what cannot be undone is not begun' => sub {
 		'CREATE DATABASE other',
 		'ALTER DATABASE doomed SET TABLESPACE doomed',
 		'DROP TABLESPACE doomed',
-		q{CREATE TABLESPACE other LOCATION ''})
+		q{CREATE TABLESPACE other LOCATION ''},
+		"CREATE SUBSCRIPTION other $publisher",
+		'ALTER SUBSCRIPTION s ENABLE',
+		'DROP SUBSCRIPTION s')
 	{
 		zk_is_lost($session->query($statement), '/undone', $statement);
 	}
@@ -764,9 +760,12 @@ subtest 'what cannot be undone is not begun' => sub {
 		'doomed -1', 'the database is as it was');
 	is($admin->value(q{SELECT string_agg(spcname, ' ') FROM pg_tablespace WHERE spcname IN ('doomed', 'other')}),
 		'doomed', 'and the tablespace');
+	is($admin->value('SELECT string_agg(subname || subenabled, $$ $$) FROM pg_subscription'), 'sfalse', 'and the subscription');
 	$session->value('SELECT zk_unlock_all()');
+	is($session->query('DROP SUBSCRIPTION s')->{state}, '08006', 'DROP SUBSCRIPTION is begun then');
 	is($session->query($_)->{state}, '', "then: $_")
-	  for 'ALTER DATABASE doomed SET TABLESPACE doomed', 'DROP DATABASE doomed', 'DROP TABLESPACE doomed';
+	  for 'ALTER SUBSCRIPTION s SET (slot_name = NONE)', 'DROP SUBSCRIPTION s',
+	  'ALTER DATABASE doomed SET TABLESPACE doomed', 'DROP DATABASE doomed', 'DROP TABLESPACE doomed';
 };
 
 # Nor is it refused when it is done
@@ -790,31 +789,6 @@ subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
 	zk_is_lost($session->query('COMMIT'), '/undone', 'what runs in a transaction block is judged at its COMMIT, too');
 	is($admin->value(q{SELECT datconnlimit FROM pg_database WHERE datname = 'postgres'}), -1, 'and taken back');
 	$session->value('SELECT zk_unlock_all()');
-};
-
-subtest 'subscriptions, whose slots are on another server' => sub {
-	my $publisher = PostgreSQL::Test::Cluster->new('publisher');
-	zk_init($publisher, allows_streaming => 'logical');
-	$publisher->start;
-	$publisher->safe_psql('postgres', 'CREATE TABLE t (who text); CREATE PUBLICATION p FOR TABLE t');
-	my $slots = sub { $publisher->safe_psql('postgres', q{SELECT string_agg(slot_name, ' ') FROM pg_replication_slots WHERE slot_name !~ 'sync'}) };
-	my $source = sprintf q{CONNECTION '%s' PUBLICATION p}, $publisher->connstr('postgres') =~ s/'/''/gr;
-	my $session = zk_session_with($node, commit_guard => 'strict');
-
-	$session->value(q{SELECT zk_lock('/slot')});
-	is($session->query("CREATE SUBSCRIPTION s $source WITH (copy_data = false)")->{state}, '', 'CREATE SUBSCRIPTION');
-	is($session->query('ALTER SUBSCRIPTION s DISABLE')->{state}, '', 'ALTER SUBSCRIPTION');
-	is($slots->(), 's', 'its slot is there');
-	delete_by_hand('/slot');
-	zk_is_lost($session->query($_), '/slot', $_ =~ /^(\w+ \w+)/)
-	  for 'DROP SUBSCRIPTION s', 'ALTER SUBSCRIPTION s ENABLE', "CREATE SUBSCRIPTION other $source WITH (copy_data = false)";
-	is($slots->(), 's', 'the slots are as they were');
-	is($admin->value('SELECT string_agg(subname, $$ $$) FROM pg_subscription'), 's', 'and the subscription');
-	$session->value('SELECT zk_unlock_all()');
-	is($session->query('DROP SUBSCRIPTION s')->{state}, '', 'then: DROP SUBSCRIPTION');
-	is($slots->(), '', 'no slot');
-	$session->quit;
-	$publisher->stop;
 };
 
 # Lost locks are checked for at the COMMIT inside the procedure, not at the end
@@ -1097,19 +1071,16 @@ subtest 'cut off at COMMIT' => sub {
 	my ($back, $gone, $silent, $later) = map { new_proxy() } 1 .. 4;
 	my %short = (operation_timeout => '3s');
 	my %long = (operation_timeout => '1min');
-	my %session = (
-		'back on' => zk_session_with($node, hosts => $back, session_timeout => '15s', %long),
-		'back strict' => zk_session_with($node, hosts => $back, %long, commit_guard => 'strict'),
-		'back session' => zk_session_with($node, hosts => $back, %long, commit_guard => 'strict'),
-		'back off' => zk_session_with($node, hosts => $back, %long, commit_guard => 'off'),
-		'gone on' => zk_session_with($node, hosts => $gone, session_timeout => '15s', %short),
-		'gone strict' => zk_session_with($node, hosts => $gone, commit_guard => 'strict', %short),
-		'gone session' => zk_session_with($node, hosts => $gone, commit_guard => 'strict', %short),
-		'gone off' => zk_session_with($node, hosts => $gone, commit_guard => 'off', %short),
-		'silent on' => zk_session_with($node, hosts => $silent, session_timeout => '15s', %short),
-		'silent strict' => zk_session_with($node, hosts => $silent, commit_guard => 'strict', %short),
-		'silent session' => zk_session_with($node, hosts => $silent, commit_guard => 'strict', %short),
-		'silent off' => zk_session_with($node, hosts => $silent, commit_guard => 'off', %short),
+	my %session;
+	foreach ([ back => $back, %long ], [ gone => $gone, %short ], [ silent => $silent, %short ])
+	{
+		my ($name, $proxy, @timeout) = @$_;
+		$session{"$name on"} = zk_session_with($node, hosts => $proxy, session_timeout => '15s', @timeout);
+		$session{"$name $_->[0]"} = zk_session_with($node, hosts => $proxy, commit_guard => $_->[1], @timeout)
+		  for [qw(strict strict)], [qw(session strict)], [qw(off off)];
+	}
+	%session = (
+		%session,
 		# longer than the session lives
 		'gone expired' => zk_session_with($node, hosts => $gone, session_timeout => '2s', commit_guard => 'strict', operation_timeout => '1min'),
 		'later cancel' => zk_session_with($node, hosts => $later, commit_guard => 'strict', operation_timeout => '1min'),
@@ -1201,23 +1172,12 @@ subtest 'the answer to the guard is lost' => sub {
 		$proxy->clear_log;
 	};
 
-	$begin->('swallowed');
-	$session->value(q{SET LOCAL zklock.operation_timeout = '1s'});
-	$proxy->swallow('multi');
-	my $result = $session->query('COMMIT');
-	zk_is_lost($result, '/answer', 'swallowed');
-	in_time($result->{seconds}, 1 + $SLACK, 'swallowed: after operation_timeout');
-	cmp_ok($result->{seconds}, '>', 0.9, 'swallowed: not before');
-	is(rows('swallowed'), 0, 'swallowed: the row is not there');
-	$session->value(q{SET zklock.operation_timeout = '30s'});
-	zk_works($session, 'swallowed: works');
-
+	# (One that is only swallowed: as in silence, above)
 	foreach my $how (qw(swallow_and_drop drop_request))
 	{
 		$begin->($how);
 		$proxy->$how('multi');
-		$result = $session->query('COMMIT');
-		is($result->{state}, '', "$how: reconnects, asks again, and commits");
+		is($session->query('COMMIT')->{state}, '', "$how: reconnects, asks again, and commits");
 		cmp_ok($proxy->count('multi'), '>=', 2, "$how: asked twice");
 		is(rows($how), 1, "$how: the row is there");
 	}

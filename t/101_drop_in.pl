@@ -96,10 +96,6 @@ sub lose_known
 		AND (obj_description(oid, 'pg_proc') IS NULL OR procost <> 1
 			OR has_function_privilege('public', oid, 'EXECUTE'))}), 0,
 		'each has a comment, its cost, and no right for PUBLIC');
-	is($admin->value(q{SELECT obj_description('pg_catalog.pg_advisory_lock(bigint)'::regprocedure, 'pg_proc')}),
-		'obtain exclusive advisory lock', "- and PostgreSQL's have theirs");
-	is($admin->value(q{SELECT count(*) FROM pg_depend WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
-		AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'zklock_advisory')}), 21, 'nothing else is in the extension');
 }
 
 #
@@ -274,15 +270,6 @@ zk_nothing_left($zk, 'nothing is left');
 	is(holds($here), '', '- and nothing of it stays');
 	$there->value('SELECT pg_advisory_unlock_shared(42)');
 
-	$_->value('SELECT pg_advisory_lock(' . ($_ == $here ? 1 : 2) . ')') for $here, $there;
-	$here->send('SELECT pg_advisory_lock(2)');
-	zk_wait_queued($zk, $here);
-	$there->send('SELECT pg_advisory_lock(1)');
-	zk_until(sub { $here->is_done || $there->is_done }, 'one of them to give up');
-	my ($victim, $survivor) = $here->is_done ? ($here, $there) : ($there, $here);
-	is($victim->wait->{state}, '40P01', 'a deadlock across clusters');
-	is($victim->value('SELECT pg_advisory_unlock_all()'), '', '- pg_advisory_unlock_all opens it');
-	is($survivor->wait->{state}, '', '- and the other one goes on');
 	$_->quit for $here, $there;
 	zk_nothing_left($zk, 'nothing is left');
 }

@@ -330,16 +330,6 @@ subtest 'a deadlock with a row' => sub {
 	works($_, 'afterwards') for @s;
 };
 
-subtest 'a deadlock' => sub {
-	my @s = map { zk_session($node) } 0, 1;
-	$s[$_]->value("BEGIN; CALL zk_xact_acquire('/cycle/$_')") for 0, 1;
-	$s[$_]->send("CALL zk_xact_acquire('/cycle/@{[ 1 - $_ ]}')") for 0, 1;
-	my @states = sort map { $_->wait->{state} } @s;
-	is_deeply(\@states, [ '', '40P01' ], 'one fails with 40P01, and the other one goes on');
-	$_->value('ROLLBACK') for @s;
-	works($_, 'afterwards') for @s;
-};
-
 # What was told to the server log, and a statement whose text somebody has removed
 my $library = zk_library('snapshots');
 $admin->value("CREATE FUNCTION $_() RETURNS void LANGUAGE c AS '$library'") for 'snapshots', 'forget_text';
