@@ -7,19 +7,10 @@
 # queries: sql/places.)  Also, that loops and row triggers stay fast when ZooKeeper is
 # down.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
-
-use Deadline;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $main = zk_cluster(
@@ -376,8 +367,4 @@ foreach my $crash ('kill -9 of a backend', 'immediate stop')
 	$admin = zk_session($main);
 }
 
-$_->quit for $admin, $other_admin;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-$_->stop for $main, $other;
-
-done_testing();
+zk_end($zk, $main, $other);

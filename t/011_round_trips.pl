@@ -3,21 +3,11 @@
 # successive round trips and transactions, who is woken by a release, and what they
 # still request.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
-
 use Cost;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # The delay of each frame, in ms: long enough to tell a request that was sent
 # together with another from one that was sent after its answer.
@@ -737,9 +727,4 @@ subtest 'a list behind a sync that failed' => sub {
 	$s->value(q{SELECT zk_unlock('/synced')});
 };
 
-$admin->quit;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-$node->stop;
-zk_no_crash($node);
-
-done_testing();
+zk_end($zk, $node);

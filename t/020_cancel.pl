@@ -7,18 +7,11 @@
 # same as pg_cancel_backend, is tried at three steps, and locks of other kinds than
 # exclusive ones where their conversation is another one.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Time::HiRes qw(time);
-use Test::More;
-
-use Deadline;
 use Kinds;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # The promised time in seconds; that of Kinds is how much more a single one of many may
 # take on a machine that stalls

@@ -10,22 +10,15 @@
 # among several is found at once, a silent one leaves time for the others, and
 # while none answers, tries are never closer together than is useful.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IO::Socket::INET;
 use List::Util qw(max sum0);
 use POSIX ();
-use Time::HiRes qw(sleep time);
-use Test::More;
 
 use Child;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;

@@ -3,18 +3,10 @@
 # does not, whatever ZooKeeper does, and locks are released at once, by the process that
 # is left to do that.  (Where none is left, and loops in a transaction: t/010.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use Time::HiRes qw(sleep time);
-use Test::More;
-
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
@@ -258,7 +250,4 @@ subtest 'the postmaster is killed' => sub {
 	in_time($seconds, $SESSION_TIMEOUT / 2, '- since its backends give them back');
 };
 
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left, no session either', sessions => 0, timeout => $SESSION_TIMEOUT + 5);
-
-done_testing();
+zk_end($zk, $node);

@@ -6,24 +6,16 @@
 # rights that were withdrawn: one line each, with the cause; and the hints of a
 # connection that failed (of one that finds no quorum: t/014).
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IO::Socket::INET;
 use POSIX ();
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
 
 use Auth;
 use Child;
 use Claims;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 use constant { READ => 1, CREATE => 4, DELETE => 8 };
 use constant { EXPIRED => -112, THROTTLED => -127 };
@@ -551,9 +543,4 @@ subtest 'why there is none any longer' => sub {
 };
 
 is_deeply([ told($bare, 0) ], [], 'a backend without a session says nothing');
-$bare->quit;
-$proxy->stop;
-
-$node->stop;
-zk_no_crash($node);
-done_testing();
+zk_end($zk, $node);

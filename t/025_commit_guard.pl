@@ -3,22 +3,12 @@
 # is given back by its own function, and the others are unaffected.  Also, which token
 # zk_lock_token and zk_fence use.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
-
 use Child;
 use Cost;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # How much longer than promised a busy machine may take, in seconds
 my $SLACK = 1.5;
@@ -1225,9 +1215,4 @@ subtest 'the answer to the guard is lost' => sub {
 };
 
 $hand->close;
-$admin->quit;
-$node->stop;
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-
-done_testing();
+zk_end($zk, $node);

@@ -2,19 +2,11 @@
 # search paths, dumps, standbys, logical replication, and a ZooKeeper that is restored to
 # an earlier state.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
-
 use Child;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '8s', wal_level => 'logical', max_wal_senders => 10);
@@ -478,9 +470,4 @@ subtest 'ZooKeeper is restored to an earlier state' => sub {
 	zk_locks_again($holder, 'and its session locks again');
 };
 
-$admin->quit;
-$node->stop;
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-
-done_testing();
+zk_end($zk, $node);

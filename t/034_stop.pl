@@ -6,20 +6,12 @@
 #
 # How often: ZK_STOP_RACES (default 100) and ZK_STOP_DOUBTS (default 8).
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(uniq);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # The cancel is repeated each second, so a statement that goes on for this long is
 # not canceled
@@ -657,9 +649,4 @@ subtest 'a cancel of the client at the same moment' => sub {
 	is($admin->value("SELECT cancels('$_')"), $kept{$_}, "$_: what is left") for sort keys %kept;
 };
 
-$_->quit for $holder, $admin;
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left');
-$node->stop;
-
-done_testing();
+zk_end($zk, $node);

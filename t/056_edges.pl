@@ -5,20 +5,13 @@
 # here are tested elsewhere (t/020 to t/027, and waits that end by themselves in
 # specs/limits and specs/timeouts) or cannot happen.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(uniq);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
 use Kinds;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 use constant { READ => 1, DELETE => 8, ADMIN => 16, ALL => 31 };
 

@@ -4,19 +4,13 @@
 # same session, which was with another server meanwhile, and is back.  The node is
 # deleted again.  The mark of a claim that comes so is refused.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Temp;
-use Test::More;
 
-use Deadline;
 use Torture::Strike;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # The links are silent for longer than servers bear it by default.
 my $zk = ZooKeeper->ensemble(3, links => 1, sync_limit => 100);
@@ -156,7 +150,4 @@ subtest 'the mark of a claim, from a session that was replaced' => sub {
 	$leader->end_session($id);
 	is($session->value($claim), 't', '- and the period is to be had');
 };
-$admin->quit;
-zk_nothing_left($zk, 'nothing is left', sessions => 0);
-
-done_testing();
+zk_end($zk, $node);

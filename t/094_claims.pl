@@ -3,21 +3,12 @@
 # one session sees, t/010 those on a standby, and t/097 who gets a period when something
 # fails or gets lost.)
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
 use Claims;
 use Cost;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new(config => { enforceQuota => 'true' })->start;
 my $node = zk_cluster('main', $zk, 'zklock.session_timeout' => '30s');
@@ -409,8 +400,5 @@ subtest 'very many' => sub {
 	is($s->value(q{SELECT count(*) FROM zk_claims('/many') WHERE state = 'done'}), 500, 'and are done');
 };
 
-$elsewhere->quit;
 $hand->close;
-zk_nothing_left($zk, 'nothing is left', sessions => 0);
-zk_no_crash($node);
-done_testing();
+zk_end($zk, $node);

@@ -9,20 +9,12 @@
 # CLAIM_SECONDS=... (environment) how long at random, default 15; CLAIM_SEED=... its
 # random numbers
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use List::Util qw(pairs);
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $proxy = ZkProxy->new($zk);

@@ -7,18 +7,12 @@
 #
 # PostgreSQL's own regression test is part of it where dev/test could fetch it.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IPC::Run ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $PATH = 'zklock_advisory, pg_catalog, "$user", public';
 
@@ -925,7 +919,4 @@ my $check = q{SELECT pronamespace::regnamespace FROM pg_proc WHERE oid = 'pg_adv
 	zk_nothing_left($zk, 'nothing is left');
 }
 
-$admin->quit;
-zk_nothing_left($zk, 'nothing is left at the end', sessions => 0);
-zk_no_crash($_) for $node, $other;
-done_testing();
+zk_end($zk, $node, $other);

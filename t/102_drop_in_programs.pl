@@ -4,21 +4,15 @@
 # where one alone shows what pg_locks has to show.  dev/test fetches them; t/drop_in has
 # what calls those that are libraries.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use POSIX ();
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
 use Child;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $fetched = ($ENV{ZKLOCK_TMP} // '') . '/drop_in';
 my $modules = "$fetched/node_modules";
@@ -487,7 +481,4 @@ sub maintain
 chomp(my $share = `pg_config --sharedir`);
 in_each_way({ name => 'pg_partman', has => "$share/extension/pg_partman.control" }, \&maintain, 'redirect');
 
-$_->quit for values %admin;
-zk_nothing_left($zk, 'nothing is left at the end', sessions => 0);
-zk_no_crash($_) for $east, $west;
-done_testing();
+zk_end($zk, $east, $west);

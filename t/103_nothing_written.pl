@@ -3,21 +3,11 @@
 # turn that comes after a third of the session timeout, for a view, and where doubt is
 # to cancel.  What is lost meanwhile is noticed all the same.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-use Time::HiRes qw(time);
-
 use Cost;
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 # A session that stands still for two thirds of this asks the quorum
@@ -205,9 +195,4 @@ subtest 'a node that somebody deletes' => sub {
 	$hand->close;
 };
 
-zk_nothing_left($zk, 'nothing is left in ZooKeeper');
-$admin->quit;
-$node->stop;
-$zk->stop;
-
-done_testing();
+zk_end($zk, $node);

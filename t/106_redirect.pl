@@ -1,18 +1,12 @@
 # zklock.advisory: calls of PostgreSQL's own advisory lock functions take the lock in
 # ZooKeeper, or fail.  None takes the lock that only this server knows.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IO::Socket::UNIX;
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
 
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, session_preload_libraries => '', shared_preload_libraries => 'zklock', max_prepared_transactions => 2);
@@ -496,8 +490,4 @@ subtest 'by session_preload_libraries' => sub {
 	}
 };
 
-$admin->quit if $admin->{pid};
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left in ZooKeeper');
-$node->stop;
-done_testing();
+zk_end($zk, $node);

@@ -1,20 +1,12 @@
 # zklock.cancel_on_loss = terminate: the backend ends when a session-scope lock is lost,
 # or may be, whatever it does, and only then.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Utils;
 use POSIX qw(mkfifo);
-use Test::More;
-use Time::HiRes qw(sleep time);
 
-use Deadline;
-use ZkProxy;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 # It is asked for each second, so a backend that lives for this long is not ended
 my $PATIENCE = 2.5;
@@ -303,7 +295,4 @@ subtest 'the postmaster is killed while COMMIT waits for its synchronous standby
 	zk_until(sub { !zk_locks_left($zk) }, 'the sessions to expire');
 };
 
-zk_no_crash($node);
-zk_nothing_left($zk, 'nothing is left');
-
-done_testing();
+zk_end($zk, $node);

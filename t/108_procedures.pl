@@ -3,18 +3,10 @@
 # meanwhile; elsewhere they wait as the functions do.  However a wait ends, the
 # session, its savepoints and procedures can go on.
 
-use strict;
-use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::Utils;
-use Test::More;
-
-use Deadline;
-use Zklock;
-use ZooKeeper;
+use Tests;
 
 my $zk = ZooKeeper->new->start;
 my $node = zk_cluster('main', $zk, autovacuum => 'off', 'zklock.session_timeout' => '30s');
@@ -400,8 +392,4 @@ subtest 'losses' => sub {
 	is($s->wait->{state}, '', 'its place in the queue is lost: it queues again, and gets the lock');
 };
 
-$_->quit for $holder, $admin;
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
-zk_no_crash($node);
-
-done_testing();
+zk_end($zk, $node);

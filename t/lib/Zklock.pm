@@ -47,7 +47,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils qw(slurp_file);
 
 our @EXPORT = qw(zk_cluster zk_init zk_foreign_server zk_session zk_session_with zk_counted_session zk_counted_closed zk_library zk_holds zk_until zk_waits zk_wait_waiting zk_wait_queued zk_wait_session zk_wait_hold
-  zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
+  zk_locks_left zk_nothing_left zk_kill zk_commits_hang zk_no_crash zk_end zk_few zk_short zk_is_lost zk_works zk_locks_again zk_cpu_seconds zk_descriptors zk_threads zk_free_descriptor zk_soft_limit zk_set_soft_limit);
 
 # As on most servers, and in the pages of doc/.  initdb, psql and the clients that servers
 # have, such as postgres_fdw, would take the system's user, who may have any name.
@@ -336,6 +336,17 @@ sub zk_no_crash
 	my ($node) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC:|TRAP:/, 'no backend has crashed');
+}
+
+# The end of a file: nothing is left when its servers have ended, and with them all
+# sessions.
+sub zk_end
+{
+	my ($zk, @nodes) = @_;
+	$_->stop for @nodes;
+	zk_no_crash($_) for @nodes;
+	zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
+	return done_testing();
 }
 
 # A few of many lines, enough to see what is wrong
