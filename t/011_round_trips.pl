@@ -191,6 +191,19 @@ sub multis { return map { $_->[7] } grep { $_->[1] eq '>' && $_->[2] eq 'multi' 
 
 # ---------------------------------------------------------------------- one lock
 
+# Each statement, its value, its requests, round trips and transactions
+sub costs
+{
+	my ($session, $its_proxy, $name, @rows) = @_;
+	foreach (@rows)
+	{
+		my ($sql, @expected) = @$_;
+		my $what = pop @expected;
+		is_deeply([ @{ cost_of($session, $its_proxy, $sql) }{qw(value requests trips transactions)} ], \@expected, "$name: $what");
+	}
+	return;
+}
+
 subtest 'a free one: one round trip' => sub {
 	foreach (
 		[ 'zk_lock', '', 'zk_unlock' ],
@@ -202,47 +215,26 @@ subtest 'a free one: one round trip' => sub {
 		{
 			my $path = "/free/$style/$take";
 			my ($its, $its_proxy) = counted_session(node_style => $style);
-			is_deeply(
-				cost_of($its, $its_proxy, qq{SELECT $take('$path'$more)}),
-				{
-					value => 't',
-					requests => 'create2 getChildren createContainer*4 create2 getChildren',
-					trips => 2,
-					# creating what exists is a transaction, too
-					transactions => 6
-				},
-				"$style: $take without parents: two");
-			is_deeply(
-				cost_of($its, $its_proxy, qq{SELECT $give('$path')}),
-				{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
-				"$style: $give: one");
-			is_deeply(
-				cost_of($its, $its_proxy, qq{SELECT $take('$path'$more)}),
-				{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
-				"$style: $take: one");
-
 			my $call = "$take('$path'$more)";
 			my $xact = $call =~ s/zk_/zk_xact_/r;
-			is_deeply(
-				cost_of($its, $its_proxy, qq{BEGIN; SELECT $call, $xact; SAVEPOINT s; SELECT bool_and($call AND $xact) FROM generate_series(1, 1000); ROLLBACK TO s; SELECT $give('$path'); COMMIT}),
-				{ value => "t|t\nt\nt", requests => '', trips => 0, transactions => 0 },
-				"$style: $take again: nothing");
-			is_deeply(
-				cost_of($its, $its_proxy, qq{BEGIN; SELECT zk_try_lock('$path'), zk_xact_lock('$path', '1s'), zk_try_xact_lock('$path'), zk_lock_token('$path') IS NOT NULL; COMMIT; SELECT zk_unlock('$path')}),
-				{ value => "t|t|t|t\nt", requests => '', trips => 0, transactions => 0 },
-				"- nor does a try, or to tell its token") if $take eq 'zk_lock';
+			my @taken = ("SELECT $call", 't', 'create2 getChildren', 1, 1);
+			my @given = ("SELECT $give('$path')", 't', 'delete', 1, 1);
+			costs(
+				$its, $its_proxy, "$style: $take",
+				# creating what exists is a transaction, too
+				[ "SELECT $call", 't', 'create2 getChildren createContainer*4 create2 getChildren', 2, 6, 'without parents: two' ],
+				[ @given, 'given back: one' ],
+				[ @taken, 'one' ],
+				[ qq{BEGIN; SELECT $call, $xact; SAVEPOINT s; SELECT bool_and($call AND $xact) FROM generate_series(1, 1000); ROLLBACK TO s; SELECT $give('$path'); COMMIT},
+					"t|t\nt\nt", '', 0, 0, 'again: nothing' ],
+				$take eq 'zk_lock'
+				? [ qq{BEGIN; SELECT zk_try_lock('$path'), zk_xact_lock('$path', '1s'), zk_try_xact_lock('$path'), zk_lock_token('$path') IS NOT NULL; COMMIT; SELECT zk_unlock('$path')},
+					"t|t|t|t\nt", '', 0, 0, 'nor does a try, or to tell its token' ]
+				: ());
 
 			# next to others: a reader, and one of three places
 			next if $take eq 'zk_lock';
-			my ($other, $other_proxy) = counted_session(node_style => $style);
-			is_deeply(
-				cost_of($other, $other_proxy, "SELECT $call"),
-				{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
-				"$style: $take beside another: one");
-			is_deeply(
-				cost_of($other, $other_proxy, "SELECT $give('$path')"),
-				{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
-				"$style: $give: one");
+			costs(counted_session(node_style => $style), "$style: $take beside another", [ @taken, 'one' ], [ @given, 'given back: one' ]);
 			is(scalar(grep { $_->[2] eq 'event' } $its_proxy->log), 0, '- and the other is not told');
 		}
 	}
@@ -253,28 +245,16 @@ subtest 'shared and exclusive, one over the other' => sub {
 	{
 		my ($its, $its_proxy) = counted_session(node_style => $style);
 		my $path = "/over/$style";
-		$its->value("SELECT zk_lock('$path')");
-		is_deeply(
-			cost_of($its, $its_proxy, qq{SELECT zk_lock_shared('$path'), zk_try_lock_shared('$path'), zk_lock('$path'), zk_lock_shared('$path', '0'), zk_unlock('$path')}),
-			{ value => 't|t|t|t|t', requests => '', trips => 0, transactions => 0 },
-			"$style: shared over exclusive: nothing");
 		my $downgrade = $style eq 'curator' ? 'setData' : 'multi';
-		is_deeply(
-			cost_of($its, $its_proxy, "SELECT zk_unlock('$path')"),
-			{ value => 't', requests => $downgrade, trips => 1, transactions => 1 },
-			"$style: a downgrade: one request");
-		is_deeply(
-			cost_of($its, $its_proxy, "SELECT zk_lock('$path')"),
-			{ value => 't', requests => 'create2 getChildren', trips => 1, transactions => 1 },
-			"$style: an upgrade, with nobody else: one round trip");
-		is_deeply(
-			cost_of($its, $its_proxy, "SELECT zk_unlock('$path')"),
-			{ value => 't', requests => 'delete', trips => 1, transactions => 1 },
-			"$style: giving that one back: one request");
-		is_deeply(
-			cost_of($its, $its_proxy, "SELECT zk_unlock_shared('$path'), zk_unlock_shared('$path'), zk_unlock_shared('$path')"),
-			{ value => 't|t|t', requests => 'delete', trips => 1, transactions => 1 },
-			"$style: and so the shared ones");
+		$its->value("SELECT zk_lock('$path')");
+		costs(
+			$its, $its_proxy, $style,
+			[ qq{SELECT zk_lock_shared('$path'), zk_try_lock_shared('$path'), zk_lock('$path'), zk_lock_shared('$path', '0'), zk_unlock('$path')},
+				't|t|t|t|t', '', 0, 0, 'shared over exclusive: nothing' ],
+			[ "SELECT zk_unlock('$path')", 't', $downgrade, 1, 1, 'a downgrade: one request' ],
+			[ "SELECT zk_lock('$path')", 't', 'create2 getChildren', 1, 1, 'an upgrade, with nobody else: one round trip' ],
+			[ "SELECT zk_unlock('$path')", 't', 'delete', 1, 1, 'giving that one back: one request' ],
+			[ "SELECT zk_unlock_shared('$path'), zk_unlock_shared('$path'), zk_unlock_shared('$path')", 't|t|t', 'delete', 1, 1, 'and so the shared ones' ]);
 
 		# at the end of a transaction, for several, all sent at once
 		$its->value(

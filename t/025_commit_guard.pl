@@ -109,46 +109,22 @@ subtest 'what a COMMIT costs' => sub {
 			}
 		}
 
-		is_deeply(
-			cost_of($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); COMMIT}),
-			{ requests => '', transactions => 0 },
-			"$guard: no locks, no holds: nothing");
-
-		$session->value(q{SELECT zk_lock('/session/1'), zk_lock('/session/2')});
-		is_deeply(
-			cost_of($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
-			{ requests => $asks ? 'multi' : '', transactions => $asks },
-			"$guard: who writes while the session holds two locks");
-		is_deeply(
-			cost_of($session, $proxy, 'BEGIN; SELECT count(*) FROM t; COMMIT'),
-			{ requests => '', transactions => 0 },
-			"$guard: who only reads meanwhile: nothing");
-		is_deeply(
-			cost_of($session, $proxy, q{BEGIN; INSERT INTO t VALUES ('cost'); ROLLBACK}),
-			{ requests => '', transactions => 0 },
-			"$guard: nor does a ROLLBACK");
-		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost')});
-		is_deeply(
-			cost_of($session, $proxy, qq{PREPARE TRANSACTION 'cost_$guard'}),
-			{ requests => $asks ? 'multi' : '', transactions => $asks },
-			"$guard: PREPARE TRANSACTION as COMMIT");
-		is_deeply(
-			cost_of($session, $proxy, qq{COMMIT PREPARED 'cost_$guard'}),
-			{ requests => '', transactions => 0 },
-			"$guard: COMMIT PREPARED relies on nothing");
-		$session->value('SELECT zk_unlock_all()');
-		is_deeply(
-			cost_of($session, $proxy, q{INSERT INTO t VALUES ('cost')}),
-			{ requests => '', transactions => 0 },
-			"$guard: after zk_unlock_all: nothing");
-
-		# nothing relies on what was rolled back to a savepoint
-		$session->value(q{BEGIN; INSERT INTO t VALUES ('cost'); SAVEPOINT s; SELECT zk_lock('/savepoint'); ROLLBACK TO s});
-		await_answer($proxy, 'delete');
-		is_deeply(
-			cost_of($session, $proxy, 'COMMIT'),
-			{ requests => '', transactions => 0 },
-			"$guard: what was rolled back to a savepoint: nothing");
+		foreach (
+			[ '', q{BEGIN; INSERT INTO t VALUES ('cost'); COMMIT}, 0, 'no locks, no holds' ],
+			[ q{SELECT zk_lock('/session/1'), zk_lock('/session/2')}, q{INSERT INTO t VALUES ('cost')}, $asks, 'who writes while the session holds two locks' ],
+			[ '', 'BEGIN; SELECT count(*) FROM t; COMMIT', 0, 'who only reads meanwhile' ],
+			[ '', q{BEGIN; INSERT INTO t VALUES ('cost'); ROLLBACK}, 0, 'a ROLLBACK' ],
+			[ q{BEGIN; INSERT INTO t VALUES ('cost')}, qq{PREPARE TRANSACTION 'cost_$guard'}, $asks, 'PREPARE TRANSACTION as COMMIT' ],
+			[ '', qq{COMMIT PREPARED 'cost_$guard'}, 0, 'COMMIT PREPARED relies on nothing' ],
+			[ 'SELECT zk_unlock_all()', q{INSERT INTO t VALUES ('cost')}, 0, 'after zk_unlock_all' ],
+			# nothing relies on what was rolled back to a savepoint
+			[ q{BEGIN; INSERT INTO t VALUES ('cost'); SAVEPOINT s; SELECT zk_lock('/savepoint'); ROLLBACK TO s}, 'COMMIT', 0, 'what was rolled back to a savepoint' ])
+		{
+			my ($before, $sql, $n, $what) = @$_;
+			$session->value($before) if $before;
+			await_answer($proxy, 'delete') if $before =~ /savepoint/;
+			is_deeply(cost_of($session, $proxy, $sql), { requests => $n ? 'multi' : '', transactions => $n }, "$guard: $what: $n");
+		}
 		$session->quit;
 		zk_until(sub { $proxy->connections == 0 }, 'its session to be closed, which is a transaction, too');
 	}
