@@ -15,7 +15,6 @@ use lib "$FindBin::RealBin/lib";
 
 use IO::Socket::INET;
 use List::Util qw(max sum0);
-use POSIX ();
 
 use Child;
 use Tests;
@@ -48,39 +47,6 @@ sub state_of
 
 # An address where no server listens
 sub closed_port { return '127.0.0.1:' . ZooKeeper::free_port(); }
-
-# Servers that are not ZooKeeper: a process each that passes each connection to
-# $code and keeps it open if that returns true.  They end with this process.
-my @fakes;
-
-sub fake_server
-{
-	my ($code) = @_;
-	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 20)
-	  or die "could not listen: $@";
-	my $pid = fork // die "could not fork: $!";
-	if ($pid == 0)
-	{
-		my @open;
-		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
-		$SIG{PIPE} = 'IGNORE';
-		while (my $sock = $listener->accept)
-		{
-			$sock->autoflush(1);
-			push @open, $sock if $code->($sock);
-		}
-		POSIX::_exit(0);
-	}
-	push @fakes, $pid;
-	return '127.0.0.1:' . $listener->sockport;
-}
-
-END
-{
-	local ($?, $!, $@);
-	kill 'KILL', @fakes;
-	waitpid $_, 0 for @fakes;
-}
 
 # An address that does not even answer to a SYN, since its listener's queue is
 # full.
@@ -196,7 +162,7 @@ subtest 'a server that is not ZooKeeper' => sub {
 	foreach my $what ('refuses', 'is a black hole', sort keys %not_zookeeper)
 	{
 		my $hosts =
-			$not_zookeeper{$what} ? fake_server($not_zookeeper{$what})
+			$not_zookeeper{$what} ? (Child::serve($not_zookeeper{$what}))[0]
 		  : $what eq 'refuses' ? closed_port()
 		  : black_hole();
 		$session{$what} = zk_session_with(
@@ -237,8 +203,6 @@ subtest 'a server that is not ZooKeeper' => sub {
 		zk_locks_again($session, "$what: works with ZooKeeper afterwards");
 	}
 	zk_no_crash($node);
-	kill 'KILL', @fakes;
-	waitpid $_, 0 for splice @fakes;
 };
 
 # ZOOKEEPER-2466: the client library sticks to the dead one of two servers.

@@ -9,9 +9,6 @@
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
-use IO::Socket::INET;
-use POSIX ();
-
 use Auth;
 use Child;
 use Claims;
@@ -463,24 +460,10 @@ subtest 'rights that are withdrawn' => sub {
 	$other->close;
 };
 
-# What answers there greets its clients, as SSH does
-sub other_program
-{
-	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 5) or die $!;
-	my $pid = fork // die "fork: $!";
-	return ($listener->sockport, $pid) if $pid;
-	while (my $client = $listener->accept)
-	{
-		$client->syswrite("SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n");
-		sysread $client, my $ignored, 1000;
-	}
-	POSIX::_exit(0);
-}
-
 my $full = ZooKeeper->new(max_client_cnxns => 1)->start;
 
 subtest 'why there is no connection' => sub {
-	my ($port, $other) = other_program();
+	my ($greets) = Child::serve(sub { print { $_[0] } "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"; return sysread $_[0], my $ignored, 1000; });
 	$proxy->blackhole;
 	my $only;
 	zk_until(sub { $only = eval { $full->client } }, 'the only connection');
@@ -489,8 +472,8 @@ subtest 'why there is no connection' => sub {
 		[ 'a port where nobody listens', '127.0.0.1:1', qr/ZooKeeper is running/ ],
 		[ '- beside a name that does not resolve', '127.0.0.1:1,no.such.host.invalid:2181', qr/host names in zklock\.hosts/ ],
 		[ 'no answer', $proxy->hosts, qr/firewall/ ],
-		[ 'something else', "127.0.0.1:$port", qr/another program answers there/ ],
-		[ '- beside two that refuse', "127.0.0.1:1,127.0.0.1:$port,127.0.0.2:1", qr/another program answers there/ ],
+		[ 'something else', $greets, qr/another program answers there/ ],
+		[ '- beside two that refuse', "127.0.0.1:1,$greets,127.0.0.2:1", qr/another program answers there/ ],
 		[ 'too many connections', $full->hosts, qr/does this when one host opens more connections than its maxClientCnxns\..* zklock\.idle_timeout: / ],
 		[ '- beside one that refuses', '127.0.0.1:1,' . $full->hosts, qr/more connections than its maxClientCnxns/ ],
 		[ 'forty', join(',', map { "127.0.0.$_:1" } 1 .. 40), qr/ZooKeeper is running/ ]);
@@ -505,8 +488,6 @@ subtest 'why there is no connection' => sub {
 	}
 	like($result->{detail}, qr/^The last attempts failed: (?:127\.0\.0\.\d+:1: Connection refused; ){3}/, 'forty: each');
 	cmp_ok(length $result->{detail}, '<', 450, '- as far as there is room');
-	kill 'KILL', $other;    # PostgreSQL's library would stop the cluster at TERM
-	waitpid $other, 0;
 	$proxy->pass;
 	$only->close;
 };
