@@ -60,6 +60,16 @@ sub delete_by_hand
 	return $hand->delete_contenders("/zklock$path", @like);
 }
 
+# Two tests: a statement fails, since somebody has deleted that after these were executed
+sub is_lost_meanwhile
+{
+	my ($session, $before, $path, $statement, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$session->value($before);
+	delete_by_hand($path);
+	return zk_is_lost($session->query($statement), $path, $name);
+}
+
 sub rows
 {
 	my ($who, $table) = @_;
@@ -329,9 +339,7 @@ subtest 'strict: a node deleted a moment before COMMIT' => sub {
 		$session->value('SELECT zk_unlock_all()');
 	}
 	my $session = zk_session_with($node, commit_guard => 'strict');
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/strict/reads')});
-	delete_by_hand('/strict/reads');
-	zk_is_lost($session->query('COMMIT'), '/strict/reads', 'who writes nothing, and took it itself');
+	is_lost_meanwhile($session, q{BEGIN; SELECT zk_xact_lock('/strict/reads')}, '/strict/reads', 'COMMIT', 'who writes nothing, and took it itself');
 	is(rows('strict'), 0, 'nothing that relied on one of these was committed');
 	is(rows('free'), @kind, 'what did not was');
 	is(rows('relied'), @kind, 'and what relied on one that is held');
@@ -689,9 +697,7 @@ subtest 'another extension that writes elsewhere, or locks, while COMMIT is unde
 		is($session->query('COMMIT')->{state}, '', "commits ($time)");
 	}
 	is(rows('nested'), 3, 'each is there');
-	$session->value(q{BEGIN; INSERT INTO t VALUES ('too late'); SELECT late($$INSERT INTO there VALUES ('too late')$$)});
-	delete_by_hand('/late');
-	zk_is_lost($session->query('COMMIT'), '/late', 'with a lost lock');
+	is_lost_meanwhile($session, q{BEGIN; INSERT INTO t VALUES ('too late'); SELECT late($$INSERT INTO there VALUES ('too late')$$)}, '/late', 'COMMIT', 'with a lost lock');
 	is(rows('too late') + rows('too late', 'remote'), 0, 'nothing was written');
 	$session->value(q{SELECT zk_unlock_all()});
 	my $result = $session->query(q{BEGIN; INSERT INTO t VALUES ('locks'); SELECT late($$SELECT zk_xact_lock('/late/own'); NOTIFY late$$); COMMIT});
@@ -750,9 +756,7 @@ subtest 'what cannot be undone, and loses its lock meanwhile' => sub {
 	zk_is_lost($session->query(q{INSERT INTO t VALUES ('doomed')}), '/undone', 'the next transaction does not');
 	$session->value('SELECT zk_unlock_all(); SELECT zk_lock($$/undone$$)');
 
-	$session->value(q{BEGIN; INSERT INTO t VALUES ('undone'); ALTER DATABASE postgres CONNECTION LIMIT 17});
-	delete_by_hand('/undone');
-	zk_is_lost($session->query('COMMIT'), '/undone', 'what runs in a transaction block is judged at its COMMIT, too');
+	is_lost_meanwhile($session, q{BEGIN; INSERT INTO t VALUES ('undone'); ALTER DATABASE postgres CONNECTION LIMIT 17}, '/undone', 'COMMIT', 'what runs in a transaction block is judged at its COMMIT, too');
 	is($admin->value(q{SELECT datconnlimit FROM pg_database WHERE datname = 'postgres'}), -1, 'and taken back');
 	$session->value('SELECT zk_unlock_all()');
 };
@@ -803,48 +807,32 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	unlike($heard, qr/lost/, 'NOTIFY: only the one that committed is heard');
 	$listener->quit;
 
-	$session->value(q{BEGIN; INSERT INTO there VALUES ('before'); SELECT zk_xact_lock('/fdw')});
-	is($session->value('SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', 'postgres_fdw: has no xid here');
-	delete_by_hand('/fdw');
-	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used before the lock');
-	is(rows('before', 'remote'), 0, 'postgres_fdw: not committed there');
+	$admin->value(
+		q{CREATE FUNCTION write_there() RETURNS integer LANGUAGE sql AS $$ INSERT INTO public.remote VALUES ($s$reader$s$) RETURNING 1 $$;
+		CREATE VIEW writer AS SELECT write_there() AS n;
+		CREATE FOREIGN TABLE writer_there (n integer) SERVER loopback OPTIONS (table_name 'writer')});
+	my $lock = q{SELECT zk_xact_lock('/fdw')};
+	my $many = q{DO $$ BEGIN FOR i IN 1..12 LOOP
+		BEGIN PERFORM zk_xact_lock('/again/' || i); RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN END; END LOOP; END $$};
+	foreach (
+		[ 'used before the lock', 'before', 0, "INSERT INTO there VALUES ('before'); $lock" ],
+		# Its callback was registered later, and would run first
+		[ 'first used after the lock', 'after', 0, "$lock; INSERT INTO t VALUES ('after'); INSERT INTO there VALUES ('after')" ],
+		# So it is after any number of reasons to be first
+		[ 'first used after many locks', 'after many', 0, "$many; $lock; INSERT INTO there VALUES ('after many')" ],
+		# The README warns of this one: its writing cannot be seen from here.
+		[ 'first used after the lock, to read', 'reader', 1, "$lock; SELECT n FROM writer_there" ])
+	{
+		my ($what, $who, $written, $sql) = @$_;
+		$session = zk_session_with($node, commit_guard => 'strict');
+		is_lost_meanwhile($session, "BEGIN; $sql", '/fdw', 'COMMIT', "postgres_fdw, $what");
+		is(rows($who) . rows($who, 'remote'), "0$written", '- committed there: ' . $written);
+		is_lost_meanwhile($session, "BEGIN; $lock; INSERT INTO there VALUES ('late')", '/fdw', 'COMMIT', '- and used by an earlier transaction');
+		$session->value("BEGIN; $lock; INSERT INTO there VALUES ('held'); COMMIT");
+	}
+	is(rows('late', 'remote') . rows('held', 'remote'), '04', 'postgres_fdw: committed with a lock that is held');
 
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('in another transaction')});
-	delete_by_hand('/fdw');
-	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, used by an earlier transaction');
-	is(rows('in another transaction', 'remote'), 0, 'postgres_fdw: not committed there');
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('held'); COMMIT});
-	is(rows('held', 'remote'), 1, 'postgres_fdw: committed with a lock that is held');
-	$session->quit;
-
-	# Its callback was registered later, and would run first
-	$session = zk_session_with($node, commit_guard => 'strict');
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO t VALUES ('after'); INSERT INTO there VALUES ('after')});
-	delete_by_hand('/fdw');
-	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock');
-	is(rows('after') . rows('after', 'remote'), '00', 'postgres_fdw: not committed there');
-	$session->quit;
-
-	# So it is after any number of reasons to be first
-	$session = zk_session_with($node, commit_guard => 'strict');
-	$session->value(
-		q{BEGIN; DO $$ BEGIN
-			FOR i IN 1..12 LOOP
-				BEGIN
-					PERFORM zk_xact_lock('/again/' || i);
-					RAISE division_by_zero;
-				EXCEPTION WHEN division_by_zero THEN
-				END;
-			END LOOP;
-		END $$;
-		SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('after many')});
-	delete_by_hand('/fdw');
-	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after many locks');
-	is(rows('after many', 'remote'), 0, 'postgres_fdw: not committed there');
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); INSERT INTO there VALUES ('after all'); COMMIT});
-	is(rows('after all', 'remote'), 1, 'postgres_fdw: the next transaction is committed');
-
-	# which take no memory
+	# these reasons take no memory
 	$session->value(
 		q{CREATE FUNCTION say() RETURNS void LANGUAGE plpgsql AS $$ BEGIN NOTIFY said; END $$;
 		BEGIN; SELECT zk_xact_lock('/fdw'), say()});
@@ -853,18 +841,6 @@ subtest 'a transaction that only does NOTIFY, or only writes through postgres_fd
 	$session->value('SELECT count(say()) FROM generate_series(1, 20000)');
 	cmp_ok($used->() - $before, '<', 300_000, '20,000 reasons in a statement leave next to nothing');
 	$session->value('COMMIT');
-	$session->quit;
-
-	# The README warns of this one: its writing cannot be seen from here.
-	$admin->value(
-		q{CREATE FUNCTION write_there() RETURNS integer LANGUAGE sql AS $$ INSERT INTO public.remote VALUES ($s$reader$s$) RETURNING 1 $$;
-		CREATE VIEW writer AS SELECT write_there() AS n;
-		CREATE FOREIGN TABLE writer_there (n integer) SERVER loopback OPTIONS (table_name 'writer')});
-	$session = zk_session_with($node, commit_guard => 'strict');
-	$session->value(q{BEGIN; SELECT zk_xact_lock('/fdw'); SELECT n FROM writer_there});
-	delete_by_hand('/fdw');
-	zk_is_lost($session->query('COMMIT'), '/fdw', 'postgres_fdw, first used after the lock, to read');
-	is(rows('reader', 'remote'), 1, 'postgres_fdw: committed there');
 };
 
 # The lock was held until then, but its node may have been gone before: a delete that is
@@ -919,9 +895,7 @@ subtest 'what counts as writing' => sub {
 	{
 		# a new one, which has not used the server before
 		my $session = zk_session_with($node, commit_guard => 'strict');
-		$session->value(q{SELECT zk_lock('/writes')});
-		delete_by_hand('/writes');
-		zk_is_lost($session->query($statement), '/writes', $statement);
+		is_lost_meanwhile($session, q{SELECT zk_lock('/writes')}, '/writes', $statement, $statement);
 		$session->value('SELECT zk_unlock_all()');
 		is($session->query($statement =~ s/^PREPARE.*?; //r)->{state}, '', '- and without the lock it commits')
 		  if $statement =~ /PREPARE|^NOTIFY/;

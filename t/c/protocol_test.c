@@ -207,6 +207,8 @@ test_names(void)
 	snprintf(name, sizeof(name), "%0*d", ZKP_STRANGER_MAX + 1, 1);
 	ok(!zkp_may_be_stranger(name), "nor is one that is longer");
 	ok(!zkp_may_be_stranger(""), "nor is nothing");
+	ok(zkp_compare(&(ZkpContender) {.name = "a",.seq = 1}, &(ZkpContender) {.name = "b",.seq = 1}) < 0,
+	   "of two with one number, the name tells which comes first");
 }
 
 static void
