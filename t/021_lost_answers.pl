@@ -554,6 +554,7 @@ foreach (
 				is($s->value("SELECT zk_lock_shared('$path'), zk_unlock_shared('$path')"), 't|t', 'it can be had again');
 				isnt($s->value('SELECT session_id FROM zk_session'), $lane->{id}, 'in another ZooKeeper session');
 			}
+			$s->quit;
 		}
 	}, $then =~ /^a call/ ? @styles : $styles[1];
 }
