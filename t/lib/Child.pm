@@ -101,6 +101,8 @@ sub serve
 		my @open;
 		$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP);
 		$SIG{PIPE} = 'IGNORE';
+		# a servant ends when nobody has the other end of its socket
+		POSIX::close($_) for grep { $_ != fileno $listener } 3 .. 255;
 		while (my $sock = $listener->accept)
 		{
 			$sock->autoflush(1);
