@@ -1,6 +1,6 @@
-# Two clusters, one lock: it excludes every session of both, and the next owner sees what
-# the last one committed.  (What the end of a transaction does to locks, as another session
-# sees it: specs/transaction_end, specs/blocks.)
+# Two clusters, one lock: it excludes every session of both.  (What the end of a
+# transaction does to locks, and that the next owner sees what the last one committed, as
+# another session sees it: specs/transaction_end, specs/blocks; between clusters: t/012.)
 #
 # And where locks work: a hot standby and its promotion, background workers, together
 # with postgres_fdw and dblink, and after a crash.  (In read-only transactions and parallel
@@ -20,7 +20,6 @@ my $main = zk_cluster(
 	max_replication_slots => 10,
 	hot_standby => 'on',
 	max_worker_processes => 8,
-	max_prepared_transactions => 2,
 	autovacuum_naptime => '1s',
 	restart_after_crash => 'on');
 my $other = zk_cluster('other', $zk);
@@ -57,50 +56,6 @@ sub look
 	$_->quit for values %at;
 	zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 }
-
-#
-# A lock is released only when the commit is visible.  Two sessions of cluster
-# A, and one of B that accesses A's table through dblink, take turns; each reads
-# in a statement of its own and writes that plus one.  If the lock were free a
-# moment too early, two would read the same number.
-#
-{
-	my $turns = 100;
-	$main->safe_psql('postgres', 'CREATE TABLE counter (n int); INSERT INTO counter VALUES (0)');
-	$main->safe_psql(
-		'postgres', q{
-		CREATE PROCEDURE turns(turns int) LANGUAGE plpgsql AS $$
-		DECLARE v int;
-		BEGIN
-			FOR i IN 1 .. turns LOOP
-				PERFORM zk_xact_lock('/counter');
-				SELECT n INTO v FROM counter;
-				UPDATE counter SET n = v + 1;
-				COMMIT;
-			END LOOP;
-		END $$});
-	$other->safe_psql('postgres', 'CREATE EXTENSION dblink');
-	$other->safe_psql('postgres', sprintf(q{
-		CREATE PROCEDURE turns(turns int) LANGUAGE plpgsql AS $$
-		DECLARE v int;
-		BEGIN
-			PERFORM dblink_connect('a', '%s');
-			FOR i IN 1 .. turns LOOP
-				PERFORM zk_xact_lock('/counter');
-				SELECT n INTO v FROM dblink('a', 'SELECT n FROM counter') AS (n int);
-				PERFORM dblink_exec('a', 'UPDATE counter SET n = ' || v + 1);
-				COMMIT;
-			END LOOP;
-		END $$}, $main->connstr('postgres') =~ s/'/''/gr));
-
-	my @s = (zk_session($main), zk_session($main), zk_session($other));
-	$_->send("CALL turns($turns)") for @s;
-	$_->wait for @s;
-	is($main->safe_psql('postgres', 'SELECT n FROM counter'), 3 * $turns,
-		'the next owner sees what the last one committed');
-}
-
-zk_nothing_left($zk, 'nothing is left in ZooKeeper', sessions => 0);
 
 # ------------------------------------------------------------ where locks work
 
