@@ -395,48 +395,7 @@ sub hold
 
 in_each_way($_, \&hold, 'plain', 'redirect', $_->{name} eq 'django-pglocks' ? 'search_path' : ()) for @holders;
 
-# -- calls in sessions
-
-# Statements that take a lock, and that another session then cannot have.  A search_path at
-# startup is what Prisma sends, whose program is not in its packages; sessions of
-# postgres_fdw have pg_catalog alone.
-my @calls = (
-	{ name => 'a search_path at startup', options => '-c search_path=ops', query => 'SELECT pg_try_advisory_lock(72707369)' },
-	{
-		name => 'postgres_fdw',
-		query => 'SELECT got FROM remote',
-		other => 'SELECT pg_try_advisory_xact_lock(42)',
-		prepare => sub {
-			my ($node) = @_;
-			on($node, sprintf <<~'END', $node->host, $node->port);
-				CREATE EXTENSION postgres_fdw SCHEMA ops;
-				CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '%s', port '%s', dbname 'shop');
-				CREATE USER MAPPING FOR app SERVER here OPTIONS (user 'app', password_required 'false');
-				CREATE VIEW public.asks AS SELECT pg_try_advisory_xact_lock(42) AS got;
-				CREATE FOREIGN TABLE public.remote (got boolean) SERVER here OPTIONS (table_name 'asks');
-				GRANT SELECT ON public.asks, public.remote TO app;
-				END
-		}
-	});
-
-sub call
-{
-	my ($program, $way) = @_;
-	my ($first, $second) = map { zk_session($_, dbname => 'shop', user => 'app', options => $program->{options}) } @{ $way->{nodes} };
-	$program->{prepare}->($way->{nodes}[0]) if $program->{prepare};
-	is($first->value("BEGIN; $program->{query}"), 't', "$program->{name}: a lock");
-	is_held($program->{name}, $way);
-	my $other = $program->{other} // $program->{query};
-	is($second->value($other), 'f', '- another session is refused');
-	$first->value('DISCARD ALL') if $first->value('ROLLBACK') eq '';
-	is($second->value($other), 't', '- and has it after it');
-	$_->quit for $first, $second;
-	is_over($way);
-	on($way->{nodes}[0], 'DROP EXTENSION postgres_fdw CASCADE') if $program->{prepare};
-	return;
-}
-
-in_each_way({ %$_, has => '/' }, \&call, 'plain', 'redirect') for @calls;
+# (Calls in sessions, also through postgres_fdw, and with any search_path: t/106)
 
 # -- pg_partman: a key that protects what one server has
 
