@@ -102,26 +102,28 @@ subtest 'the node of a lock, or of several' => sub {
 
 # The mark of a claim comes as late, under a lock that stays: it was taken back before
 # anybody knew of it; or it comes after it was read, and before that is taken back.
-foreach my $behind ('', ', behind a look at it')
+sub mark_comes_late
 {
-	subtest "the mark of a claim$behind" => sub {
-		my $session = at_first();
-		my $path = $behind ? '/l/4' : '/l/1';
-		my $claim = "SELECT zk_claim('$path', '2001-01-02')";
-		is($session->value(qq{SELECT zk_claim('$path', '2001-01-01'), zk_lock('$path'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
-		$second->{proxy}->hold_request('setData') if $behind;
-		give_up($session, 'COMMIT', 'multi');
-		if ($behind) { $second->{proxy}->wait_held; }
-		else { zk_until(sub { passed($second, '<', 'setData') }, 'it to take the mark back'); }
-		come_back();
+	my ($path, $behind) = @_;
+	my $session = at_first();
+	my $claim = "SELECT zk_claim('$path', '2001-01-02')";
+	is($session->value(qq{SELECT zk_claim('$path', '2001-01-01'), zk_lock('$path'); BEGIN; $claim}), "t|t\nt", 'a claim, and its lock');
+	$second->{proxy}->hold_request('setData') if $behind;
+	give_up($session, 'COMMIT', 'multi');
+	if ($behind) { $second->{proxy}->wait_held; }
+	else { zk_until(sub { passed($second, '<', 'setData') }, 'it to take the mark back'); }
+	come_back();
 
-		# which the leader gets behind the mark
-		zk_locks_again($session, '- and the session goes on');
-		ok(zk_until(sub { $session->value("$FOUND('$path')") eq '1|done' }, 'the mark to be taken back', 20), '- the mark has come, and is taken back') if $behind;
-		is($session->value("$FOUND('$path')"), '1|done', '- the mark does not come any more');
-		is($session->value($claim), 't', '- and the period is to be had');
-	};
+	# which the leader gets behind the mark
+	zk_locks_again($session, '- and the session goes on');
+	ok(zk_until(sub { $session->value("$FOUND('$path')") eq '1|done' }, 'the mark to be taken back', 20), '- the mark has come, and is taken back') if $behind;
+	is($session->value("$FOUND('$path')"), '1|done', '- the mark does not come any more');
+	is($session->value($claim), 't', '- and the period is to be had');
+	return;
 }
+
+subtest 'the mark of a claim' => sub { mark_comes_late('/l/1', 0) };
+subtest 'the mark of a claim, behind a look at it' => sub { mark_comes_late('/l/4', 1) };
 
 # A setting has changed meanwhile, so that the next call of the backend begins another
 # session.  For ZooKeeper the old one lives, with the node of the lock.
