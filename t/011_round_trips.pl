@@ -117,8 +117,7 @@ subtest 'a wait that ends in vain takes back all that it put there' => sub {
 			join(' ', 'create2', 'delete', 'getChildren', ('getData') x $watches, ('removeWatches') x $others),
 			"- takes its node and all its $watches watches away");
 		$waiter->send(q{SELECT zk_lock('/new/a')});
-		zk_until(sub { $zk->watch_count == $watches + ($watches == 3 ? 2 : 0) }, 'the next wait');
-		pass('- and the next one sets as many');
+		ok(zk_until(sub { $zk->watch_count == $watches + ($watches == 3 ? 2 : 0) }, 'the next wait'), '- and the next one sets as many');
 		push @keep, $waiter;
 	}
 	$other->value(q{SELECT zk_unlock('/new/a')});
@@ -416,8 +415,7 @@ subtest 'several at once' => sub {
 				"SELECT zk_lock_many((SELECT array_agg('/several/100/' || i) FROM generate_series(1, 100) i), '$timeout')");
 			is($cost->{value}, 'f', "number $taken of 100 is taken, timeout $timeout");
 			is($s->value('SELECT count(*) FROM zk_locks'), 0, '- none is held');
-			zk_until(sub { $zk->ephemerals_count == 1 }, 'all but one to be gone');
-			pass('- nor is there a node');
+			ok(zk_until(sub { $zk->ephemerals_count == 1 }, 'all but one to be gone'), '- nor is there a node');
 			is($cost->{transactions}, 0, '- nor was there one') if !$timeout;
 		}
 		$holder->value('SELECT zk_unlock_all()');

@@ -218,8 +218,7 @@ subtest 'two servers that die in turn' => sub {
 		$other_one->pass;
 		$used->cut_off;
 		zk_until(sub { $session->value('SELECT reconnections FROM zk_session') > $reconnections }, 'it is back');
-		zk_wait_hold($session, 'held', '/o');
-		pass("held, time $time");
+		ok(zk_wait_hold($session, 'held', '/o'), "held, time $time");
 	}
 	is($session->value("SELECT zk_unlock('/o')"), 't', 'unlocked');
 	$session->quit;
@@ -474,10 +473,8 @@ subtest 'no descriptor and no thread is left over' => sub {
 		return;
 	};
 	$cycle->($_) for 1 .. 10;
-	zk_until(sub { zk_threads($pid) == 2 }, 'two threads');
-	pass('nor do ten sessions, failures and cuts leave threads');
-	zk_until(sub { zk_descriptors($pid) == $descriptors + 4 }, 'four descriptors more');
-	pass('or descriptors');
+	ok(zk_until(sub { zk_threads($pid) == 2 }, 'two threads'), 'nor do ten sessions, failures and cuts leave threads');
+	ok(zk_until(sub { zk_descriptors($pid) == $descriptors + 4 }, 'four descriptors more'), 'or descriptors');
 	zk_until(sub { $proxy->connections <= 1 }, 'one connection');
 	is($proxy->connections, 1, 'or connections');
 };

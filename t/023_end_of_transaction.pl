@@ -156,8 +156,7 @@ subtest 'end of a backend: the client is killed while it waits for a lock' => su
 	$waiter->send("SELECT zk_lock('/b')");
 	zk_until(sub { nodes('/b') == 2 }, 'the waiter in the queue');
 	$waiter->kill9;
-	zk_until(sub { nodes('/b') == 1 }, 'its node is gone');
-	pass('client_connection_check_interval takes it out of the queue');
+	ok(zk_until(sub { nodes('/b') == 1 }, 'its node is gone'), 'client_connection_check_interval takes it out of the queue');
 	$holder->quit;
 	zk_nothing_left($zk, 'nothing is left', sessions => 0);
 };
@@ -179,8 +178,7 @@ subtest 'end of a backend: what its client hears, ZooKeeper silent' => sub {
 		in_time(time - $began, $EXIT_BOUND + ($ending{$state} eq '' ? 0 : 1), '- before its backend has given up');
 		zk_until(sub { !kill 0, $pid }, 'the end of the backend');
 		$proxy->pass;
-		zk_until(sub { nodes('/told') == 0 }, 'its node to be gone');
-		pass('- and the lock is free');
+		ok(zk_until(sub { nodes('/told') == 0 }, 'its node to be gone'), '- and the lock is free');
 	}
 };
 
